@@ -1,34 +1,35 @@
 /*
- * compare.c: is what `plimsoll step` wrote what the reference framework computed?
+ * compare.c: compares the output of `plimsoll step` with the results of the reference framework.
  *
  *   compare EXPECT.safetensors GOT.safetensors [--logits 1e-4] [--grad 1e-3]
  *           [--rounding FILE TYPE] [--verbose]
  *
- * Every tensor of EXPECT has to be in GOT with the same shape. The measure is the
- * relative L2 error |got - expect| / |expect| of a whole tensor, summed in double;
- * names that start with "grad." are held to --grad, all others to --logits.
+ * Every tensor of EXPECT has to be in GOT with the same shape. The measure is the relative L2 error
+ * |got - expect| / |expect| of a whole tensor, summed in double. Names that start with "grad." are
+ * held to --grad, all others to --logits.
  *
- * A gradient far below the others is rounding noise in both files, and relative to itself
- * it would compare noise with noise. So below TINY of the norm of all expected gradients
- * together, the error counts relative to that total.
+ * A gradient far below the others is rounding noise in both files; its error relative to itself
+ * would compare noise with noise. So below TINY of the norm of all expected gradients together, the
+ * error counts relative to that total.
  *
- * --rounding gives each tensor a bound of its own. FILE has a line for each: how far rounding takes it, as a
- * standard deviation in bf16 and in f16, and the distance of the reference's f32 from its f64
- * (tests/golden/README.md). TYPE is what GOT was computed in:
+ * --rounding gives each tensor its own bound. FILE has a line per tensor: the standard deviation of
+ * its rounding error in bf16 and in f16, and the distance of the reference's f32 from its f64
+ * (tests/golden/README.md). TYPE is the dtype that GOT was computed in:
  *
  *     bf16, f16   the class's bound + DEVIATIONS * deviation
  *     f32         DISTANCES * f32 distance + FLOOR * eps(f32), and at most the class's bound
  *
- * The f32 distance is one draw: a tensor of few elements may come out near 0 by luck. So it counts as at least
- * what the deviations say of f32: they grow with the unit roundoff, 2^-8, 2^-11 and 2^-24, as long as rounding is
- * small beside the numbers; the smaller of the two is taken, as a deviation near 1 is no longer in proportion.
- * FLOOR is for results of a few roundings, each at most eps / 2. A tensor that FILE does not name fails.
+ * The f32 distance is one random draw: for a tensor of few elements it may be near 0 by chance. So
+ * it counts as at least the f32 deviation that follows from the other two. Deviations grow with the
+ * unit roundoff, 2^-8, 2^-11 and 2^-24, as long as rounding is small relative to the values. The
+ * smaller of the two estimates is used, because a deviation near 1 is no longer proportional. FLOOR
+ * is for results of a few roundings, each at most eps / 2. A tensor that FILE does not name fails.
  *
- * GOT may hold further outputs, but no further gradient: a tied weight has one. A NaN
+ * GOT may hold further outputs, but no further gradient: a tied weight has one gradient. A NaN
  * anywhere fails, because no comparison with it is true.
  *
- * The last line names the worst tensor of each class, or counts the failures. Exit code
- * 0 when all agree, 1 when not, 2 when the arguments or a file are bad.
+ * The last line names the worst tensor of each class, or counts the failures. Exit code 0 when all
+ * agree, 1 when not, 2 when the arguments or a file are bad.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -46,18 +47,18 @@ static const char *const class_names[CLASS_COUNT] = {"output", "gradient"};
 struct options {
     const char *expect, *got;
     double bound[CLASS_COUNT];
-    const char *rounding, *type; /* NULL: the classes' bounds */
+    const char *rounding, *type; /* NULL: the bounds of the classes */
     bool verbose;
 };
 
-/* A line of the file of roundings: two deviations and the f32 distance. */
-struct spread {
+/* A line of the --rounding file: two deviations and the f32 distance. */
+struct rounding_line {
     char name[160];
     double bf16, f16, f32;
 };
 
-/* The worst error of a class so far. It starts below every error, so that the first
- * tensor sets it even where the error is 0; nothing is worse than a NaN. */
+/* The worst error of a class so far. It starts below every error, so that the first tensor sets it
+ * even where the error is 0; a NaN is the worst error. */
 struct worst {
     double error;
     const char *name;
@@ -68,8 +69,8 @@ struct comparison {
     struct st_file expect, got;
     double total;                       /* L2 norm of all expected gradients */
     struct worst worst[CLASS_COUNT];
-    VEC(struct spread) spreads;
-    int compared, failed, loose; /* loose: allowed more than the tensor's own size */
+    VEC(struct rounding_line) roundings;
+    int compared, failed, loose; /* loose: allowed more than the tensor's own norm */
 };
 
 static int class_of(const char *name)
@@ -103,7 +104,7 @@ static double norm_of(const double *x, int64_t n)
     return sqrt(sum);
 }
 
-/* "[2, 3]" in a caller's buffer; a long shape is cut short. */
+/* "[2, 3]" in the caller's buffer; a long shape is truncated. */
 static char *shape_print(const struct st_entry *t, char out[96])
 {
     size_t n = (size_t)snprintf(out, 96, "[");
@@ -113,7 +114,7 @@ static char *shape_print(const struct st_entry *t, char out[96])
     return out;
 }
 
-/* A single number may be a scalar or have extents of 1: the loss is written both ways. */
+/* A single number may be a scalar or have extents of 1: files contain the loss in both shapes. */
 static bool shape_agrees(const struct st_entry *a, const struct st_entry *b)
 {
     if (a->elements == 1 && b->elements == 1) return true;
@@ -121,7 +122,7 @@ static bool shape_agrees(const struct st_entry *a, const struct st_entry *b)
            memcmp(a->dims, b->dims, (size_t)a->rank * sizeof *a->dims) == 0;
 }
 
-/* Norm of all expected gradients, the yardstick for tiny ones. */
+/* Norm of all expected gradients, the reference for tiny ones. */
 static int total_norm(struct comparison *c, struct error *e)
 {
     double sum = 0;
@@ -150,15 +151,15 @@ static double relative_error(const struct comparison *c, int class, const double
     return scale > 0 ? sqrt(sum) / scale : sqrt(sum);
 }
 
-/* A tensor's own bound; NaN, which nothing is below, for one that the file does not name. */
+/* A tensor's own bound; NaN, below which no error is, for a tensor that the file does not name. */
 static double bound_of(const struct comparison *c, int class, const char *name)
 {
     const struct options *o = c->options;
     const double bound = o->bound[class];
-    const struct spread *s = NULL;
+    const struct rounding_line *s = NULL;
     if (!o->rounding) return bound;
-    for (uint32_t i = 0; i < c->spreads.n && !s; i++)
-        if (!strcmp(c->spreads.at[i].name, name)) s = &c->spreads.at[i];
+    for (uint32_t i = 0; i < c->roundings.n && !s; i++)
+        if (!strcmp(c->roundings.at[i].name, name)) s = &c->roundings.at[i];
     if (!s) return NAN;
     if (!strcmp(o->type, "bf16")) return bound + DEVIATIONS * s->bf16;
     if (!strcmp(o->type, "f16")) return bound + DEVIATIONS * s->f16;
@@ -166,7 +167,7 @@ static double bound_of(const struct comparison *c, int class, const char *name)
     return fmin(bound, DISTANCES * distance + FLOOR * dtype_table[DT_F32].epsilon);
 }
 
-/* Books one error: the table's row, the worst of its class, a failure. */
+/* Records one error: the table's row, the worst of its class, a failure. */
 static void record(struct comparison *c, int class, const char *name, double error, double norm)
 {
     double bound = bound_of(c, class, name);
@@ -206,7 +207,7 @@ static int compare_tensor(struct comparison *c, const struct st_entry *a, struct
     return y ? PL_OK : e->code;
 }
 
-/* Gradients that nobody expects: a tied weight written twice, a frozen one. */
+/* Counts gradients that EXPECT does not have: a tied weight written twice, a frozen one. */
 static void find_extra(struct comparison *c)
 {
     for (uint32_t i = 0; i < c->got.n_entries; i++) {
@@ -229,7 +230,7 @@ static int compare_files(struct comparison *c, struct error *e)
     return PL_OK;
 }
 
-/* One line, also with failures: a driver shows the last line only. */
+/* Prints one line, also with failures, because a test driver shows the last line only. */
 static void print_summary(const struct comparison *c)
 {
     if (c->failed)
@@ -283,8 +284,8 @@ static int parse_arguments(int argc, char **argv, struct options *o, struct erro
                                   "[--logits BOUND] [--grad BOUND] [--rounding FILE TYPE] [--verbose]");
 }
 
-/* "NAME bf16 f16 f32" a line; another line is an error. */
-static int read_spreads(struct comparison *c, struct error *e)
+/* Reads lines of "NAME bf16 f16 f32"; any other line is an error. */
+static int read_roundings(struct comparison *c, struct error *e)
 {
     const struct options *o = c->options;
     char line[256];
@@ -293,21 +294,21 @@ static int read_spreads(struct comparison *c, struct error *e)
         return error_set(e, PL_USAGE, "--rounding knows f32, bf16 and f16, found '%s'", o->type);
     FILE *f = fopen(o->rounding, "r");
     if (!f) return error_set(e, PL_USAGE, "%s: cannot be opened; tests/golden/make_rounding.py makes it", o->rounding);
-    struct spread s;
+    struct rounding_line s;
     int rc = PL_OK;
     while (!rc && fgets(line, sizeof line, f)) {
-        if (sscanf(line, "%159s %lf %lf %lf", s.name, &s.bf16, &s.f16, &s.f32) == 4) vec_push(&c->spreads, s);
-        else rc = error_set(e, PL_USAGE, "%s: line %u is not NAME bf16 f16 f32", o->rounding, c->spreads.n + 1);
+        if (sscanf(line, "%159s %lf %lf %lf", s.name, &s.bf16, &s.f16, &s.f32) == 4) vec_push(&c->roundings, s);
+        else rc = error_set(e, PL_USAGE, "%s: line %u is not NAME bf16 f16 f32", o->rounding, c->roundings.n + 1);
     }
     fclose(f);
     return rc;
 }
 
-/* Opens both, compares, closes. The worst names point into the files, so the summary
- * comes before they are closed. */
+/* Opens both files, compares, closes. The worst names point into the files, so the summary is
+ * printed before they are closed. */
 static int run(struct comparison *c, struct error *e)
 {
-    int code = read_spreads(c, e);
+    int code = read_roundings(c, e);
     if (code == PL_OK) code = st_open(c->options->expect, &c->expect, e);
     if (code != PL_OK) return code;
     code = st_open(c->options->got, &c->got, e);
@@ -327,8 +328,8 @@ int main(int argc, char **argv)
     struct comparison c = {.options = &options, .worst = {{-1, NULL}, {-1, NULL}}};
     if (parse_arguments(argc, argv, &options, &e) != PL_OK || run(&c, &e) != PL_OK) {
         fprintf(stderr, "compare: %s\n", e.text);
-        return 2; /* apart from 1: the files were not compared */
+        return 2; /* not 1: the files were not compared */
     }
-    vec_free(&c.spreads);
+    vec_free(&c.roundings);
     return c.failed ? 1 : 0;
 }

@@ -1,39 +1,41 @@
 /*
- * cuda_ops.c: every row of ops.def on the CUDA device against the reference: the cases of
+ * cuda_ops.c: compares every row of ops.def on the CUDA device with the reference: the cases of
  * opcases.h, forward and through their gradients, in f32, bf16 and f16.
  *
- *     cuda_ops [--device cpu] [--jobs N] [--cover [--list] | --cases FILE] [--bench] [--time [--grow N] [--shape N,...]] [OP...]
+ *     cuda_ops [--device cpu] [--like 86|75] [--jobs N] [--cover [--list] | --cases FILE] [--bench]
+ *              [--time [--grow N] [--shape N,...]] [OP...]
  *
- * The oracle is the reference in f64, the tolerances are those of test_ops.c. A case runs twice
- * from the same bytes, everything that is not persistent being NaN, and must give the same bits. Bytes of the
- * arenas that belong to no storage and no workspace, and those behind an arena, are guards (guarded.h).
- * A case with a node that no kernel takes is counted, and the ops are listed; without a GPU all
- * cases are planned and counted as skipped. A line per failure, at most SHOWN per row, then a
- * summary; a failure exits with 1.
+ * The oracle is the reference in f64, with the tolerances of test_ops.c. A case runs twice from the
+ * same persistent bytes, with NaN in all transient ones, and must give the same bits. Arena bytes
+ * that belong to no storage and no workspace, and the bytes behind an arena, are guards
+ * (guarded.h). A case with a node that no kernel accepts is counted, and the ops are listed.
+ * Without a GPU all cases are planned and counted as skipped. The program prints a line per
+ * failure, at most SHOWN per row, then a summary; a failure exits with 1.
  *
- * Attention's rows run twice, the second time with the kernels of GPUs that have no WGMMA.
+ * The attention rows run once more with the kernels for GPUs that have no WGMMA.
  *
- * Each row runs in a process of its own: a kernel that breaks the GPU's context breaks one row.
- * --jobs 0 runs all in one process, which a memory checker follows faster.
+ * Each row runs in a process of its own, so a kernel that breaks the GPU's context breaks one row.
+ * --jobs 0 runs all rows in one process, which is faster under a memory checker.
  *
- * --cover leaves out every case that no kernel needs: it keeps, small ones first, those that bring a
- * kernel in a dtype (of attention also: a length of heads) that none before brought, and names the
- * kernels that no case brings. --list only prints the cases that are left; to choose takes seconds, so
- * programs beside each other get lines of it in files of their own (--cases).
+ * --cover omits redundant cases. It keeps, small shapes first, those that run a kernel in a dtype
+ * (for attention also: a head dimension) that no earlier case ran, and names the kernels that no
+ * case runs. --list only prints the remaining cases. The selection takes seconds, so concurrent
+ * programs get lines of the list in files of their own (--cases).
  *
- * --bench takes the size that a case names to be timed at, which has many blocks; there the
+ * --bench uses the shape that a case names for timing, which has many thread blocks. There the
  * oracle is the CPU in f32, and twice the difference is allowed.
  *
- * --time takes the same size (its first dimension times N with --grow), and
- * times launches of the row's own nodes, REPEATS to a recorded tape.
+ * --time uses the same shape (its first dimension times N with --grow), and times launches of the
+ * row's own nodes, REPEATS per recorded tape.
  *
- * cuda_ops --real [OP...] times what moves bytes at the shapes of training (cuda_real.inc).
+ * cuda_ops --real [OP...] times memory-bound kernels at the shapes of training (cuda_real.inc).
  */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-/* What optest.h wants of cmocka, so that a bare machine can build this. */
+/* Replaces the cmocka macros that optest.h uses, so that a machine without cmocka can build
+ * this. */
 #define OPTEST_ALONE
 #define fail_msg(...) (printf(__VA_ARGS__), printf("\n"), fflush(stdout), exit(1))
 #define assert_true(x) ((x) ? (void)0 : fail_msg("%s does not hold", #x))
@@ -54,19 +56,19 @@ static const enum dtype types[TYPES] = {DT_F32, DT_BF16, DT_F16};
 static enum device_kind subject = DEVICE_CUDA;
 static bool at_bench; /* --bench */
 static bool covering; /* --cover */
-static int like, only; /* with the kernels of a GPU of this compute capability; 0: its own. `only`: and of no other, which 7.5 has not for bf16 */
-static bool can_run; /* there is a device to run on; else everything is planned only */
+static int like, only; /* `like`: the compute capability whose kernels run; 0: the GPU's own. `only` (--like): no other; below 8.0 not in bf16 */
+static bool can_run; /* a device is present; otherwise everything is planned only */
 
-/* Of one row, written by its process, read by the first one. */
+/* The result of one row, written by its process and read by the main process. */
 struct result {
     int passed, failed, skipped, lacking;
-    bool lacks[OP_COUNT], has[OP_COUNT]; /* ops of nodes that no kernel takes; that one takes */
-    bool broken;                         /* the device no longer answers */
+    bool lacks[OP_COUNT], has[OP_COUNT]; /* ops of nodes that no kernel accepts; that a kernel accepts */
+    bool broken;                         /* the device no longer responds */
     bool done;
 };
 static struct result *results;
 
-/* --- which cases --------------------------------------------------------------------------- */
+/* --- selection of cases ---------------------------------------------------------------------- */
 
 enum { SLOTS = SMALL + LARGE + GPU }; /* shapes of a row */
 
@@ -76,46 +78,48 @@ static const int64_t *shape_at(const struct row *row, int slot)
     return slot < SMALL + LARGE ? row->c->large[slot - SMALL] : row->c->gpu[slot - SMALL - LARGE];
 }
 
-/* With --cover: which cases are kept; all, else. */
+/* The cases that --cover keeps; without it all. */
 static bool kept[OP_COUNT][SLOTS][2][TYPES];
 struct key {
     const char *kernel;
     int type;
     int64_t heads;
 };
-static VEC(struct key) brought;
+static VEC(struct key) covered;
 
 static bool is_new(const struct key *k)
 {
-    for (uint32_t i = 0; i < brought.n; i++)
-        if (!strcmp(brought.at[i].kernel, k->kernel) && brought.at[i].type == k->type && brought.at[i].heads == k->heads) return false;
+    for (uint32_t i = 0; i < covered.n; i++)
+        if (!strcmp(covered.at[i].kernel, k->kernel) && covered.at[i].type == k->type && covered.at[i].heads == k->heads) return false;
     return true;
 }
 
-/* Gradients of slices side by side, and outputs in inputs' bytes: kernels have to write them so. */
-static void finish(struct graph *g)
+/* Gradients of slices in one tensor, and outputs that overwrite inputs: kernels have to write such
+ * layouts. */
+static void apply_layout_passes(struct graph *g)
 {
     pass_join(g, NULL);
     pass_inlay(g, NULL);
     pass_reuse(g, NULL);
 }
 
-/* Attention on tensor cores is compiled for every length of heads, the other for up to 64 and more, windows' for all at once. */
-static int64_t heads_of(const char *kernel, const struct tensor *q)
+/* The tensor core kernels are compiled per head dimension, the other attention kernels for up to 64
+ * and for more, and the window kernel for all. */
+static int64_t head_dim_class(const char *kernel, const struct tensor *q)
 {
     if (!strstr(kernel, "attention") || q->rank != 4) return 0;
     if (strstr(kernel, "fast") || strstr(kernel, "few")) return q->dim[3];
     return !strstr(kernel, "window") && q->dim[3] > 64;
 }
 
-/* Whether the case runs a kernel on the GPU, in this dtype, that none before did. */
-static bool brings(const struct row *row, int slot, bool forward, int type)
+/* Whether the case runs a GPU kernel, in this dtype, that no earlier case ran. */
+static bool covers_new_kernel(const struct row *row, int slot, bool forward, int type)
 {
     struct scene s = scene_of(row, shape_at(row, slot), types[type], forward);
     struct profile profile;
-    const uint32_t before = brought.n;
+    const uint32_t before = covered.n;
     profile_default(&profile, DEVICE_CUDA, 2);
-    if (!forward) finish(&s.g);
+    if (!forward) apply_layout_passes(&s.g);
     for (uint32_t k = 0; k < s.g.order[PROGRAM_STEP].nodes.n; k++) {
         const struct node *x = node_at(&s.g, s.g.order[PROGRAM_STEP].nodes.at[k]);
         struct query q;
@@ -123,20 +127,20 @@ static bool brings(const struct row *row, int slot, bool forward, int type)
         query_fill(&q, &s.g, x, &profile);
         const struct kernel *found = kernel_find(DEVICE_CUDA, x->op, &q);
         if (!found) continue;
-        const struct key key = {found->name, type, heads_of(found->name, q.in[0])};
-        if (is_new(&key)) vec_push(&brought, key);
+        const struct key key = {found->name, type, head_dim_class(found->name, q.in[0])};
+        if (is_new(&key)) vec_push(&covered, key);
     }
     graph_free(&s.g);
-    return brought.n > before;
+    return covered.n > before;
 }
 
-static void name_missing(void)
+static void print_uncovered_kernels(void)
 {
     for (const struct kernel *const *f = cuda_kernels; *f; f++)
         for (const struct kernel *k = *f; k->op != OP_NONE; k++) {
             bool any = false;
-            for (uint32_t i = 0; i < brought.n; i++) any |= !strcmp(brought.at[i].kernel, k->name);
-            if (!any) printf("no case brings the kernel %s\n", k->name);
+            for (uint32_t i = 0; i < covered.n; i++) any |= !strcmp(covered.at[i].kernel, k->name);
+            if (!any) printf("no case runs the kernel %s\n", k->name);
         }
 }
 
@@ -147,12 +151,12 @@ static void choose_cases(void)
         for (size_t i = 1; i < COUNT(rows); i++)
             for (int forward = 1; forward >= 0; forward--)
                 for (int type = 0; type < TYPES; type++)
-                    if (shape_at(&rows[i], slot)[0] && (forward || !rows[i].c->no_gradient)) kept[i][slot][forward][type] = brings(&rows[i], slot, forward, type);
-    name_missing();
-    vec_free(&brought);
+                    if (shape_at(&rows[i], slot)[0] && (forward || !rows[i].c->no_gradient)) kept[i][slot][forward][type] = covers_new_kernel(&rows[i], slot, forward, type);
+    print_uncovered_kernels();
+    vec_free(&covered);
 }
 
-/* As --list prints them: case ROW SHAPE FORWARD TYPES, with a 0 or 1 for each type. */
+/* The format of --list: case ROW SHAPE FORWARD TYPES, with a 0 or 1 for each type. */
 static void print_cases(size_t row)
 {
     for (int slot = 0; slot < SLOTS; slot++)
@@ -218,8 +222,8 @@ __attribute__((format(printf, 2, 3))) static bool complain(const struct trial *t
     return false;
 }
 
-/* Marks what has kernels and what has none. */
-static bool all_taken(const struct trial *t, const struct graph *g)
+/* Records the ops that have kernels and those that have none. */
+static bool all_have_kernels(const struct trial *t, const struct graph *g)
 {
     struct profile profile;
     bool all = true;
@@ -236,21 +240,22 @@ static bool all_taken(const struct trial *t, const struct graph *g)
     return all;
 }
 
-/* --- a graph on the device, and a copy of its memory on the host ----------------------------------
+/* --- a graph on the device, and a copy of its memory on the host -----------------------------
  *
- * The rig is the copy: same placement, arenas of its own, where optest.h writes and reads values.
- */
+ * The rig is the copy: it has the same placement and arenas of its own, where optest.h writes and
+ * reads values. */
 
 struct side {
     struct rig copy;
     struct device device;
     struct tape tape;
-    char *owned[SPACE_COUNT]; /* by byte of an arena and its guard: belongs to a storage or a workspace */
+    char *owned[SPACE_COUNT]; /* per byte of an arena and its guard: belongs to a storage or a workspace */
     bool opened, placed, built;
 };
 
-/* Calls `each` for every block of bytes that the program may write: storages that are in use, and workspaces. */
-static void side_blocks(struct side *s, void (*each)(struct side *, enum space space, uint64_t at, uint64_t bytes, bool lasts))
+/* Calls `each` for every block of bytes that the program may write: storages in use, and
+ * workspaces. */
+static void side_blocks(struct side *s, void (*each)(struct side *, enum space space, uint64_t at, uint64_t bytes, bool persistent))
 {
     const struct graph *g = &s->copy.graph;
     const struct placement *p = &s->copy.plan.placement;
@@ -266,19 +271,19 @@ static void side_blocks(struct side *s, void (*each)(struct side *, enum space s
     }
 }
 
-/* What no program may rely on becomes NaN: transient storages and workspaces. */
-static void poison_block(struct side *s, enum space space, uint64_t at, uint64_t bytes, bool lasts)
+/* Poisons transient storages and workspaces with NaN: no program may rely on their contents. */
+static void poison_block(struct side *s, enum space space, uint64_t at, uint64_t bytes, bool persistent)
 {
-    if (!lasts) memset(s->copy.device.arena[space] + at, POISON_BYTE, bytes);
+    if (!persistent) memset(s->copy.device.arena[space] + at, POISON_BYTE, bytes);
 }
 
-static void mark_block(struct side *s, enum space space, uint64_t at, uint64_t bytes, bool lasts)
+static void mark_block(struct side *s, enum space space, uint64_t at, uint64_t bytes, bool persistent)
 {
-    (void)lasts;
+    (void)persistent;
     memset(s->owned[space] + at, 1, bytes);
 }
 
-/* Bytes of the arena that belong to no block are guards, and so is what lies behind the arena. */
+/* Arena bytes that belong to no block are guards, and so are the bytes behind the arena. */
 static void side_poison(struct side *s)
 {
     const uint64_t *bytes = s->copy.plan.placement.arena;
@@ -287,7 +292,7 @@ static void side_poison(struct side *s)
     side_blocks(s, poison_block);
 }
 
-/* Whether all guards are as they were; says which is not. */
+/* Checks all guards; the error names the one that changed. */
 static int side_guards(const struct side *s, struct error *e)
 {
     const uint64_t *bytes = s->copy.plan.placement.arena;
@@ -356,10 +361,10 @@ static int side_run(struct side *s, struct error *e)
 
 /* --- comparing ------------------------------------------------------------------------------ */
 
-/* What a trial looks at: outputs, or the gradients of what is trained. */
-static uint32_t looks(const struct trial *t, const struct graph *g) { return t->forward ? g->outputs.n : g->params.n; }
+/* The number of tensors that a trial compares: outputs, or the gradients of trained parameters. */
+static uint32_t result_count(const struct trial *t, const struct graph *g) { return t->forward ? g->outputs.n : g->params.n; }
 
-static id look_at(const struct trial *t, const struct graph *g, uint32_t i)
+static id result_tensor(const struct trial *t, const struct graph *g, uint32_t i)
 {
     if (t->forward) return g->outputs.at[i].tensor;
     return g->params.at[i].frozen ? 0 : g->params.at[i].grad;
@@ -371,7 +376,7 @@ static double tolerance(const struct scene *s, enum dtype out)
     return (at_bench ? 2 : 1) * c * (dtype_table[out].epsilon / 2 + (s->roundings - 1) * dtype_table[s->f].epsilon / 2 + f32 * sqrt(s->length));
 }
 
-/* Every element against the largest. */
+/* Each element, relative to the largest one. */
 static bool compare_output(const struct trial *t, const struct scene *s, uint32_t o, enum dtype type, const double *a, const double *b, int64_t n)
 {
     double size = s->unit;
@@ -381,7 +386,7 @@ static bool compare_output(const struct trial *t, const struct scene *s, uint32_
     for (int64_t i = n; i-- > 0;)
         if (!(fabs(a[i] - b[i]) <= allowed)) wrong++, first = i;
     if (!wrong) return true;
-    return complain(t, "output %u: %lld of %lld wrong, [%lld] is %.9g, the reference says %.9g, allowed %.3g", o, (long long)wrong, (long long)n,
+    return complain(t, "output %u: %lld of %lld wrong, [%lld] is %.9g, the reference gives %.9g, allowed %.3g", o, (long long)wrong, (long long)n,
                     (long long)first, a[first], b[first], allowed);
 }
 
@@ -396,7 +401,7 @@ static bool compare_gradient(const struct trial *t, const struct scene *s, const
     }
     size = fmax(sqrt(size), s->unit * sqrt((double)n));
     if (sqrt(error) <= tolerance(s, s->f) * size) return true;
-    return complain(t, "gradient of %s is off by %.3g of its size, allowed %.3g; [%lld] of %lld is %.9g, the reference says %.9g", name,
+    return complain(t, "gradient of %s is off by %.3g of its size, allowed %.3g; [%lld] of %lld is %.9g, the reference gives %.9g", name,
                     sqrt(error) / size, tolerance(s, s->f), (long long)at, (long long)n, a[at], b[at]);
 }
 
@@ -404,8 +409,8 @@ static bool compare(const struct trial *t, const struct scene *s, const struct r
 {
     bool ok = true;
     int compared = 0;
-    for (uint32_t i = 0; i < looks(t, &got->graph) && ok; i++) {
-        id x = look_at(t, &got->graph, i), y = look_at(t, &want->graph, i);
+    for (uint32_t i = 0; i < result_count(t, &got->graph) && ok; i++) {
+        id x = result_tensor(t, &got->graph, i), y = result_tensor(t, &want->graph, i);
         if (!x) continue;
         compared++;
         const int64_t n = tensor_elements(tensor_at(&got->graph, x));
@@ -418,12 +423,12 @@ static bool compare(const struct trial *t, const struct scene *s, const struct r
     return compared ? ok : complain(t, "there is nothing to compare");
 }
 
-/* The bits of everything that is looked at. */
+/* A hash of the bits of all compared tensors. */
 static uint64_t hash_of(const struct trial *t, const struct rig *r)
 {
     uint64_t hash = seed;
-    for (uint32_t i = 0; i < looks(t, &r->graph); i++) {
-        id x = look_at(t, &r->graph, i);
+    for (uint32_t i = 0; i < result_count(t, &r->graph); i++) {
+        id x = result_tensor(t, &r->graph, i);
         if (!x) continue;
         double *a = rig_read(r, x);
         hash = hash_bytes(a, (size_t)tensor_elements(tensor_at(&r->graph, x)) * sizeof *a, hash);
@@ -432,16 +437,16 @@ static uint64_t hash_of(const struct trial *t, const struct rig *r)
     return hash;
 }
 
-/* --- a case in three dtypes -------------------------------------------------------------------- */
+/* --- a case in three dtypes ------------------------------------------------------------------ */
 
 static void run_trial(const struct trial *t, const struct rig *reference)
 {
     struct scene s = scene_of(t->row, t->n, t->f, t->forward);
     struct side got = {0};
     struct error e = {0};
-    if (!t->forward) finish(&s.g);
+    if (!t->forward) apply_layout_passes(&s.g);
     got.copy.graph = s.g;
-    bool taken = all_taken(t, &s.g);
+    bool taken = all_have_kernels(t, &s.g);
     if (!taken) t->result->lacking++;
     else if (!can_run) t->result->skipped++;
     else {
@@ -460,10 +465,11 @@ static void run_trial(const struct trial *t, const struct rig *reference)
     side_close(&got);
 }
 
-/* Attention has kernels for GPUs with WGMMA, from 8.0 on, and for 7.5 in f16; a GPU runs its own and those of lesser ones. */
-static bool has_others(const struct row *row) { return !strncmp(op_table[row->op].name, "ATTENTION", 9); }
+/* Attention has kernels for WGMMA, for sm_80 and later, and for sm_75 in f16. A GPU can run its own
+ * kernels and those of older GPUs. */
+static bool has_older_kernels(const struct row *row) { return !strncmp(op_table[row->op].name, "ATTENTION", 9); }
 
-static void run_elsewhere(const struct trial *t, const struct rig *reference)
+static void run_older_kernels(const struct trial *t, const struct rig *reference)
 {
     static const int others[] = {86, 75};
     for (size_t i = 0; i < COUNT(others); i++) {
@@ -473,7 +479,7 @@ static void run_elsewhere(const struct trial *t, const struct rig *reference)
     cuda_act_like(like = 0);
 }
 
-/* Some type runs: the reference is worth its time. */
+/* Whether some dtype runs, so that the slow reference is needed. */
 static bool wants_reference(const struct row *row, const int64_t *n, bool forward)
 {
     bool any = false;
@@ -481,7 +487,7 @@ static bool wants_reference(const struct row *row, const int64_t *n, bool forwar
         struct result ignored = {0};
         struct trial t = {row, n, forward, types[i], &ignored};
         struct scene s = scene_of(row, n, types[i], forward);
-        any |= all_taken(&t, &s.g);
+        any |= all_have_kernels(&t, &s.g);
         graph_free(&s.g);
     }
     return any;
@@ -503,7 +509,7 @@ static void run_case(const struct row *row, const int64_t *n, bool forward, cons
         if (only && only < 80 && types[i] == DT_BF16) continue;
         cuda_act_like(like = only);
         run_trial(&t, &reference);
-        if (!only && can_run && subject == DEVICE_CUDA && has_others(row)) run_elsewhere(&t, &reference);
+        if (!only && can_run && subject == DEVICE_CUDA && has_older_kernels(row)) run_older_kernels(&t, &reference);
     }
     if (needed) rig_close(&reference);
 }
@@ -524,9 +530,9 @@ static void run_row(const struct row *row, struct result *result)
 /* --- timing ----------------------------------------------------------------------------------- */
 
 static int64_t grow = 1; /* --grow */
-static int64_t shape[8];  /* --shape, as the op's case counts dimensions */
+static int64_t shape[8];  /* --shape, in the order of the op's case */
 
-/* The tape keeps the row's own launches, each REPEATS times. */
+/* The tape keeps only the row's own launches, each REPEATS times. */
 static double keep_row(struct side *s, enum op op, struct cost *sum, const char **kernel)
 {
     struct tape t = {0};
@@ -548,7 +554,7 @@ static double keep_row(struct side *s, enum op op, struct cost *sum, const char 
     return (double)t.program[PROGRAM_STEP].n;
 }
 
-/* Seconds of one recorded tape, the best of some; reading a byte waits. */
+/* Seconds of one recorded tape, the best of several; reading a byte waits for it. */
 static int time_tape(struct side *s, double *best, struct error *e)
 {
     char byte;
@@ -579,7 +585,7 @@ static void time_row(const struct row *row, enum dtype f, struct result *result)
     const char *kernel = "";
     double seconds = 0;
     if (graph_error(&s.g, &e)) printf("%-21s %-4s cannot grow: %s\n", op_table[row->op].name, dtype_name(f), e.text);
-    else if (!all_taken(&t, &s.g)) result->lacking++;
+    else if (!all_have_kernels(&t, &s.g)) result->lacking++;
     else if (!can_run) result->skipped++;
     else if (side_open(&got, &e) || side_run(&got, &e)) complain(&t, "%s", e.text);
     else {
@@ -592,22 +598,22 @@ static void time_row(const struct row *row, enum dtype f, struct result *result)
             printf("%-21s %-4s %9.2f us %8.1f GB/s %8.2f TFLOP/s  %s%s\n", op_table[row->op].name, dtype_name(f), seconds * 1e6,
                    sum.bytes / seconds * 1e-9, sum.flops / seconds * 1e-12, kernel, launches > REPEATS ? " (several)" : "");
         }
-        (void)whole; /* goes with the process */
+        (void)whole; /* freed with the process */
     }
     fflush(stdout);
     side_close(&got);
 }
 
-/* --- all rows ---------------------------------------------------------------------------------- */
+/* --- all rows -------------------------------------------------------------------------------- */
 
-static void work(const struct row *row, struct result *result, bool timing)
+static void run_or_time_row(const struct row *row, struct result *result, bool timing)
 {
     if (!timing) run_row(row, result);
     for (int i = 0; i < TYPES && timing && row->c->bench[0]; i++) time_row(row, types[i], result);
     result->done = true;
 }
 
-/* Asked in a process of its own: CUDA does not survive a fork. */
+/* Runs in a process of its own: CUDA does not survive a fork. */
 static bool find_gpu(void)
 {
     int status = 0;
@@ -637,7 +643,7 @@ static void run_all(bool timing, int jobs, char **names, int count)
         results[i].done = !wanted(i, names, count);
         if (results[i].done) continue;
         if (!jobs) {
-            work(&rows[i], &results[i], timing);
+            run_or_time_row(&rows[i], &results[i], timing);
             continue;
         }
         if (active == jobs) wait_one(&active);
@@ -646,7 +652,7 @@ static void run_all(bool timing, int jobs, char **names, int count)
         CHECK(child >= 0, "no process for a row");
         active++;
         if (child) continue;
-        work(&rows[i], &results[i], timing);
+        run_or_time_row(&rows[i], &results[i], timing);
         fflush(stdout);
         _exit(0);
     }

@@ -1,21 +1,21 @@
 /*
- * cuda_seam.c: the CUDA device against the reference kernels, through the whole
- * way: builder -> plan_place -> tape_build -> record -> run -> read.
+ * cuda_seam.c: compares the CUDA device with the reference kernels through the whole pipeline:
+ * builder -> plan_place -> tape_build -> record -> run -> read.
  *
  *     cuda_seam [--small] [--device cpu]
  *
- * Each case builds one graph, runs it on the reference and on the device, and
- * compares relative L2 norms. On the GPU it also demands: launches are bit-equal,
- * node by node gives the captured graph's bits, capture happened once, and the GPU's
- * free memory does not move.
+ * Each case builds one graph, runs it on the reference and on the device, and compares relative L2
+ * norms. On the GPU it also checks that repeated launches are bit-equal, that execution node by
+ * node gives the bits of the captured graph, that capture happens once, and that the GPU's free
+ * memory stays constant.
  *
- * The reference is slow, so at real sizes it gets PERIOD rows and the device's
- * batch repeats them: the block works row by row, so row r must equal row
- * r % PERIOD. PERIOD is prime, so a row that lands in a wrong tile is seen.
+ * The reference is slow, so at real sizes it gets PERIOD rows and the device's batch repeats them.
+ * The block works row by row, so row r must equal row r % PERIOD. PERIOD is prime, so a row that a
+ * wrong tile writes is detected.
  *
- * --small leaves real sizes out and launches less often (for a memory checker); --device cpu runs the same
- * cases on the CPU device. Without a GPU the cases are planned, counted as
- * skipped, and the exit code is 0. A failure exits with 1.
+ * --small omits real sizes and launches less often (for a memory checker); --device cpu runs the
+ * same cases on the CPU device. Without a GPU the cases are planned and counted as skipped, and the
+ * exit code is 0. A failure exits with 1.
  */
 #include <math.h>
 #include <stdio.h>
@@ -31,7 +31,7 @@ static int passed, failed, skipped;
 static enum device_kind subject = DEVICE_CUDA;
 static bool small; /* --small */
 
-/* More launches of a graph that was captured once; under a checker each takes long. */
+/* More launches of a graph that was captured once; each is slow under a memory checker. */
 static int more_launches(void) { return small ? 5 : 100; }
 
 /* --- one line per check ----------------------------------------------------------- */
@@ -50,7 +50,7 @@ static void report_skip(const char *name, const char *why)
     printf("%-26s %-22s %-6s %s\n", name, "", "skip", why);
 }
 
-/* An error of ours or of CUDA: the message is the detail. */
+/* Reports an error of the project or of CUDA with its message. */
 static bool report_call(const char *name, const char *what, int rc, const struct error *e)
 {
     if (rc) report(name, what, false, e->text);
@@ -115,7 +115,7 @@ static bool side_run(struct side *s, enum program p, const char *name)
 
 /* --- numbers --------------------------------------------------------------------------- */
 
-/* Element i of stream `key`: uniform with mean 0 and the given deviation. */
+/* Element i of stream `key`: uniform with mean 0 and the given standard deviation. */
 static double noise(uint64_t key, uint64_t i, double deviation)
 {
     uint64_t x = SEED + key * 0x9e3779b97f4a7c15u + i * 0xd1342543de82ef95u;
@@ -125,7 +125,8 @@ static double noise(uint64_t key, uint64_t i, double deviation)
     return ((double)(x >> 11) / 4503599627370496.0 - 1.0) * 1.7320508 * deviation;
 }
 
-/* The tensor's content, its rows repeating with `period` (0: not). The caller frees. */
+/* Random content for a tensor, its rows repeating with `period` (0: no repetition). The caller
+ * frees. */
 static void *make_noise(const struct graph *g, id tensor, double mean, double deviation, int64_t period)
 {
     const struct tensor *x = tensor_at(g, tensor);
@@ -136,10 +137,10 @@ static void *make_noise(const struct graph *g, id tensor, double mean, double de
     return out;
 }
 
-/* Sums of f32 over `length` terms, then one rounding to the storage type. Both sides
- * round every intermediate alike, so a difference there is the rare element that the
- * sum's error pushed over a rounding boundary: a quarter of eps is plenty for those,
- * and a wrong rounding mode (about half an eps in every element) is not let through. */
+/* An f32 sum over `length` terms, then one rounding to the storage dtype. Both sides round every
+ * intermediate alike. They differ there only in the rare element that the sum's error pushed over a
+ * rounding boundary: a quarter of eps is plenty for those. A wrong rounding mode (about half an eps
+ * in every element) still fails. */
 static double tolerance(enum dtype t, double length)
 {
     return dtype_table[t].epsilon / 4 + 2 * dtype_table[DT_F32].epsilon * sqrt(length);
@@ -178,10 +179,10 @@ static void compare_sides(const char *name, const char *what, struct side *got, 
     mem_free(y);
 }
 
-/* --- what only the GPU can show ----------------------------------------------------- */
+/* --- checks that need a GPU ------------------------------------------------------------------ */
 
-/* The same bits again; `erased`: every one of them was turned in between. */
-static void check_again(const char *name, const char *what, struct side *s, id tensor, bool erased)
+/* Another launch gives the same bits; `erased`: all output bits are inverted before it. */
+static void check_relaunch(const char *name, const char *what, struct side *s, id tensor, bool erased)
 {
     const uint64_t bytes = tensor_bytes(tensor_at(s->graph, tensor));
     char *first = mem_alloc(bytes), *second = mem_alloc(bytes);
@@ -199,9 +200,9 @@ static void check_again(const char *name, const char *what, struct side *s, id t
     mem_free(second);
 }
 
-static void check_repeats(const char *name, struct side *s, id tensor) { check_again(name, "launches bit-equal", s, tensor, false); }
+static void check_repeats(const char *name, struct side *s, id tensor) { check_relaunch(name, "launches bit-equal", s, tensor, false); }
 
-/* Launches of a step, with the iterations that are asked for now. */
+/* Launches of a step with the current number of iterations. */
 static uint64_t count_launches(const struct tape *t)
 {
     uint64_t n = 0;
@@ -219,7 +220,8 @@ static void count_entry(void *n, const struct entry *entry)
     if (entry->launch.out[0].data) ++*(uint64_t *)n;
 }
 
-/* Node by node, without and with a timing and an observer, which see every launch; then a graph again. */
+/* Runs node by node, without and with timing and an observer, which see every launch; then the
+ * captured graph once more. */
 static void check_nodes(const char *name, struct side *s, id tensor)
 {
     struct timing timing = {0};
@@ -228,12 +230,12 @@ static void check_nodes(const char *name, struct side *s, id tensor)
     double seconds = 0;
     char detail[96];
     s->tape.nodes = true;
-    check_again(name, "node by node bit-equal", s, tensor, true);
+    check_relaunch(name, "node by node bit-equal", s, tensor, true);
     s->tape.nodes = false;
     timing_init(&timing, s->graph);
     timing_note(&timing, (uint32_t)launches);
     s->tape.timing = &timing;
-    check_again(name, "timed bit-equal", s, tensor, true);
+    check_relaunch(name, "timed bit-equal", s, tensor, true);
     s->tape.timing = NULL;
     for (id n = 1; n < timing.nodes; n++) calls += timing.calls[n], seconds += timing.seconds[n];
     bool ordered = timing.n_events == launches;
@@ -244,20 +246,20 @@ static void check_nodes(const char *name, struct side *s, id tensor)
     calls = 0;
     s->tape.observe = count_entry;
     s->tape.observer = &calls;
-    check_again(name, "observed bit-equal", s, tensor, true);
+    check_relaunch(name, "observed bit-equal", s, tensor, true);
     s->tape.observe = NULL;
     snprintf(detail, sizeof detail, "%llu of %llu launches", (unsigned long long)calls, (unsigned long long)launches);
     report(name, "observed", calls == launches, detail);
-    check_again(name, "graph behind nodes", s, tensor, true);
+    check_relaunch(name, "graph behind nodes", s, tensor, true);
 }
 
-/* Many launches: nothing is captured, nothing is taken from the GPU. */
+/* Many launches capture nothing and allocate nothing on the GPU. */
 static void check_steady(const char *name, struct side *s, id tensor, uint64_t captures)
 {
     struct cuda_view before, after;
     char first[8], detail[160];
     if (!cuda_look(&s->device, &before)) {
-        report_skip(name, "no GPU to look at");
+        report_skip(name, "no GPU to inspect");
         return;
     }
     double start = clock_seconds();
@@ -270,7 +272,7 @@ static void check_steady(const char *name, struct side *s, id tensor, uint64_t c
     snprintf(detail, sizeof detail, "%llu captured (%llu nodes), %d more launches, %.1f us each",
              (unsigned long long)after.captures, (unsigned long long)after.nodes, more_launches(), each * 1e6);
     report(name, "captured once", after.captures == captures && after.launches >= before.launches + (uint64_t)more_launches(), detail);
-    if (small) { /* a memory checker takes memory of its own */
+    if (small) { /* a memory checker allocates GPU memory itself */
         report_skip(name, "free memory is compared without --small only");
         return;
     }
@@ -279,7 +281,7 @@ static void check_steady(const char *name, struct side *s, id tensor, uint64_t c
     report(name, "memory steady", before.free_bytes == after.free_bytes, detail);
 }
 
-/* The plan for the GPU needs no GPU; the library's workspace is the profile's cap. */
+/* Planning for a GPU needs no GPU; the library's workspace is the cap in the profile. */
 static void check_planned(const char *name, const struct graph *g)
 {
     struct error e = {0};
@@ -306,14 +308,14 @@ struct block_case {
     int64_t rows, C, N;
     enum dtype dtype;
     bool bias;
-    bool each;  /* every op's result is kept and compared, not the last alone */
+    bool each;  /* every op's result is kept and compared, not only the last */
     bool real;  /* the reference gets PERIOD rows */
 };
 
 struct block {
-    id x, norm, gate, up, down, bias; /* filled from outside */
+    id x, norm, gate, up, down, bias; /* filled by the caller */
     id y;
-    struct { const char *name; id tensor; } step[8]; /* results on the way */
+    struct { const char *name; id tensor; } step[8]; /* intermediate results */
     int steps;
 };
 
@@ -401,13 +403,12 @@ static void test_block(const struct block_case *c, bool run)
     graph_free(&on_reference);
 }
 
-/* --- a loop ------------------------------------------------------------------------------
+/* --- a loop ----------------------------------------------------------------------------------
  *
  *     sum = 0;  loop TRIP { y[i] = x[i] w^T + b;  sum += y[i] };  z = sum + sum
  *
- * Slices of 3 x 33 elements: iterations differ in alignment. Asked for fewer
- * iterations, the later slices of y keep what they had.
- */
+ * Slices have 3 x 33 elements, so iterations differ in alignment. With fewer iterations the later
+ * slices of y keep their values. */
 
 enum { TRIP = 4, FEWER = 2 };
 
@@ -446,7 +447,7 @@ static struct walk build_walk(struct graph *g)
     return k;
 }
 
-/* One run with so many iterations, on inputs of its own. */
+/* One run with `trip` iterations, on its own inputs. */
 static bool run_walk(struct side *s, const struct walk *k, uint32_t trip, double mean, const char *name)
 {
     const id in[] = {k->x, k->w, k->bias};
@@ -482,7 +483,7 @@ static void test_loop(bool run)
             got.tape.trip[k.loop] = TRIP;
             side_run(&got, PROGRAM_STEP, name);
             check_nodes(name, &got, k.y);
-            check_steady(name, &got, k.z, TRIP + 2); /* before, iterations, after */
+            check_steady(name, &got, k.z, TRIP + 2); /* before the loop, iterations, after it */
         }
     }
     side_close(&got);
@@ -490,13 +491,12 @@ static void test_loop(bool run)
     graph_free(&g);
 }
 
-/* --- two lanes ------------------------------------------------------------------------------
+/* --- two lanes -------------------------------------------------------------------------------
  *
  *     a = x + x;   host = copy(a);   b = silu(a) * x;   back = copy(host);   y = back + b
  *
- * `a` goes to the host's space and comes back while the compute lane works; its
- * bytes may be given to another tensor, which must wait for the copy.
- */
+ * The copy lane moves `a` to host memory and back while the compute lane works. Another tensor may
+ * reuse the bytes of `a`, and must wait for the copy. */
 
 static void test_lanes(bool run)
 {
@@ -532,12 +532,11 @@ static void test_lanes(bool run)
     graph_free(&g);
 }
 
-/* --- the update -------------------------------------------------------------------------------
+/* --- the update ------------------------------------------------------------------------------
  *
- * Several parameters of odd sizes, with and without a lower-precision copy and a
- * clip factor. One graph serves every step: the step block is written between
- * launches. A step with found_inf leaves every byte as it was.
- */
+ * Several parameters of odd sizes, with and without a lower-precision copy and a clip factor. One
+ * graph serves every step: the step block is written between launches. A step with found_inf leaves
+ * every byte unchanged. */
 
 enum { PARAMS = 5, STEPS = 6, SKIPPED_STEP = 3 };
 
@@ -574,7 +573,7 @@ static struct update build_update(struct graph *g)
     return u;
 }
 
-/* m and v begin as the arena does: zero. */
+/* m and v start as zero, like the arena. */
 static bool start_update(struct side *s, const struct update *u, const char *name)
 {
     bool ok = side_write(s, u->clip, (float[]){3.5f, 0.75f}, 2 * sizeof(float), name);
@@ -599,7 +598,7 @@ static bool step_update(struct side *s, const struct update *u, int step, const 
     return ok && side_run(s, PROGRAM_UPDATE, name);
 }
 
-/* One number of everything that an update may change. */
+/* One hash of everything that an update may change. */
 static uint64_t hash_update(struct side *s, const struct update *u, const char *name)
 {
     uint64_t hash = SEED;
@@ -645,7 +644,7 @@ static void run_update(const char *name, const struct update *u, struct side *go
     struct cuda_view v;
     char detail[64];
     if (!cuda_look(&got->device, &v)) {
-        report_skip(name, "no GPU to look at");
+        report_skip(name, "no GPU to inspect");
         return;
     }
     snprintf(detail, sizeof detail, "%llu captured, %llu launches", (unsigned long long)v.captures,
@@ -671,12 +670,11 @@ static void test_update(bool run)
     graph_free(&g);
 }
 
-/* --- many weights -------------------------------------------------------------------------------
+/* --- many weights ----------------------------------------------------------------------------
  *
- * The norm of many gradients, then their updates: what a captured graph has as a few launches
- * (batch.c). Node by node, with a launch to each, must leave the same bits. One weight is
- * updated twice in a row: that is no batch.
- */
+ * The norm of many gradients, then their updates. A captured graph runs these as a few launches
+ * (batch.c). Execution node by node, with a launch for each, must give the same bits. One weight is
+ * updated twice in a row: those two updates are not batched. */
 
 enum { MANY = 150, TWICE = 25 };
 
@@ -712,7 +710,7 @@ static struct many build_many(struct graph *g, enum dtype master, enum dtype mom
     return u;
 }
 
-/* From the same beginning each time. */
+/* Each run starts from the same values. */
 static bool run_many(struct side *s, const struct many *u, const char *name)
 {
     const struct step_block block = {.learning_rate = 0.01f, .clip_norm = 1, .loss_scale = 1, .step = 3, .adam_t = 3, .seed = SEED};
@@ -751,7 +749,7 @@ static void check_many(const char *name, const struct many *u, struct side *got,
     const uint64_t captured = hash_many(got, u, name);
     const id some[] = {u->clip, u->p[0], u->p[6], u->p[TWICE], u->p[77], u->v[77], u->w[100], u->p[MANY - 1]};
     for (size_t i = 0; i < COUNT(some); i++) {
-        const id stored = some[i] == u->p[TWICE] ? u->m[TWICE] : some[i]; /* what the second update reads was rounded */
+        const id stored = some[i] == u->p[TWICE] ? u->m[TWICE] : some[i]; /* the second update reads rounded values */
         compare_sides(name, graph_name(got->graph, tensor_at(got->graph, some[i])->name), got, want, some[i],
                       tolerance(tensor_at(got->graph, stored)->dtype, STEPS));
     }
@@ -786,11 +784,10 @@ static void test_many(const char *name, enum dtype master, enum dtype moment, en
     graph_free(&g);
 }
 
-/* --- many vectors ---------------------------------------------------------------------------------
+/* --- many vectors ----------------------------------------------------------------------------
  *
- * Sums over micro-batches of norms' and biases' gradients: fills and additions that follow each other, most of them of
- * short vectors, which a captured graph has as a few launches.
- */
+ * Sums over micro-batches of the gradients of norms and biases: consecutive fills and additions,
+ * most of short vectors. A captured graph runs these as a few launches. */
 
 struct vectors_case {
     id x[MANY], y[MANY];
@@ -811,7 +808,7 @@ static struct vectors_case build_vectors(struct graph *g)
         filled[i] = op_fill(g, i == 40 ? DT_F16 : DT_F32, 1, &n, i < 70 ? 0.5 : -3);
     }
     for (int i = 0; i < MANY; i++) op_accumulate(g, i % 2 ? u.x[i] : filled[i], u.y[i]);
-    op_accumulate(g, u.x[3], u.y[MANY - 1 - (MANY - 1) % (int)COUNT(size) + 3]); /* once more onto the same: no batch */
+    op_accumulate(g, u.x[3], u.y[MANY - 1 - (MANY - 1) % (int)COUNT(size) + 3]); /* a second addition to the same vector: not batched */
     graph_verify(g, "test");
     return u;
 }
@@ -890,7 +887,7 @@ static const struct block_case blocks[] = {
     {"real bf16, bias", 2048, 1024, 4096, DT_BF16, true, false, true},
 };
 
-/* What is tested, in one line. */
+/* Prints the tested device in one line. */
 static void print_subject(bool run)
 {
     struct device d;
@@ -927,8 +924,8 @@ int main(int argc, char **argv)
     test_many("many, bf16 moments", DT_F32, DT_BF16, DT_F32, run);
     test_many("many bf16", DT_BF16, DT_BF16, DT_BF16, run);
     test_vectors("many vectors", run);
-    test_double("a batch ahead", "next", AHEAD, run_ahead, run);
-    test_double("steps without waiting", "tickets", DEVICE_MARKS * 2 * AHEAD, run_pipeline, run);
+    test_pipelined("a batch ahead", "next", AHEAD, run_ahead, run);
+    test_pipelined("steps without waiting", "tickets", DEVICE_MARKS * 2 * AHEAD, run_pipeline, run);
     printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
     return failed ? 1 : 0;
 }

@@ -1,20 +1,20 @@
 /*
- * fault.c: a file system that fails at a chosen moment, and a process that dies at one.
+ * fault.c: makes file system calls fail, or the process die, at a chosen call.
  *
  *   LD_PRELOAD=fault.so FAULT=ACTION:N FAULT_PATH=TEXT [FAULT_LOG=FILE] plimsoll ...
  *
- * Counts the calls that change files whose path contains TEXT: open for writing, write,
- * fallocate, ftruncate, fsync, mkdir, rename, unlink, rmdir, remove. At the N-th, from 1:
+ * Counts the calls that change files whose path contains TEXT: open for writing, write, fallocate,
+ * ftruncate, fsync, mkdir, rename, unlink, rmdir, remove. At the N-th call, counted from 1:
  *
- *   kill     SIGKILL to itself; a write has put half of its bytes before
- *   stop     SIGSTOP to itself: the test does something meanwhile and sends SIGCONT
- *   nospace  this call and all later ones that take room fail with ENOSPC; what only gives
- *            back or renames goes on working, as on a full disk
- *   count    nothing: at the end the number of calls is written to FAULT_LOG
+ *     kill     sends itself SIGKILL; a write writes half of its bytes before
+ *     stop     sends itself SIGSTOP: the test acts meanwhile and sends SIGCONT
+ *     nospace  this call and all later ones that need disk space fail with ENOSPC; calls that only
+ *              free space or rename keep working, as on a full disk
+ *     count    nothing: at the end the number of calls is written to FAULT_LOG
  *
- * Every N is a moment that a kill or a full disk could choose, so a test can go through all
- * of them; a clock finds only the long ones. fsync is counted but not done: what a dead
- * process has written is with the kernel already, and power failures are not tested here.
+ * Every N is a moment at which a kill or a full disk could strike, so a test can try all of them; a
+ * timer finds only the long ones. fsync is counted but not executed: the kernel already has the
+ * data that a dead process wrote, and power failures are not tested here.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -59,7 +59,7 @@ __attribute__((destructor)) static void finish(void)
     if (fd >= 0 && syscall(SYS_write, fd, text, n) != n) _exit(99);
 }
 
-/* True when the call is the moment, or on a full disk any time after it. */
+/* True for the N-th call, and on a full disk for all later ones. */
 static bool due(const char *path)
 {
     if (!wanted || !path || !strstr(path, wanted)) return false;
@@ -77,21 +77,21 @@ static bool due_fd(int fd)
     return due(path);
 }
 
-/* What happens at the moment. False: the call is to be done after all. */
-static bool strike(bool takes_room)
+/* Performs the action. False: the call itself is still to be executed. */
+static bool inject_fault(bool needs_space)
 {
     if (action == KILL) raise(SIGKILL);
     if (action == STOP) raise(SIGSTOP);
-    if (action != NOSPACE || !takes_room) return false;
+    if (action != NOSPACE || !needs_space) return false;
     errno = ENOSPC;
     return true;
 }
 
-/* --- calls that take room ----------------------------------------------------------------- */
+/* --- calls that need disk space -------------------------------------------------------------- */
 
 static int open_any(const char *path, int flags, mode_t mode)
 {
-    if (flags & (O_WRONLY | O_RDWR) && due(path) && strike(flags & O_CREAT)) return -1;
+    if (flags & (O_WRONLY | O_RDWR) && due(path) && inject_fault(flags & O_CREAT)) return -1;
     return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 }
 
@@ -117,64 +117,64 @@ ssize_t write(int fd, const void *bytes, size_t n)
 {
     if (due_fd(fd)) {
         if (action == KILL && syscall(SYS_write, fd, bytes, n / 2) < 0) _exit(99);
-        if (strike(true)) return -1;
+        if (inject_fault(true)) return -1;
     }
     return syscall(SYS_write, fd, bytes, n);
 }
 
 int fallocate(int fd, int mode, off_t offset, off_t bytes)
 {
-    if (due_fd(fd) && strike(true)) return -1;
+    if (due_fd(fd) && inject_fault(true)) return -1;
     return (int)syscall(SYS_fallocate, fd, mode, offset, bytes);
 }
 
 int mkdir(const char *path, mode_t mode)
 {
-    if (due(path) && strike(true)) return -1;
+    if (due(path) && inject_fault(true)) return -1;
     return (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
 }
 
-/* --- calls that do not ---------------------------------------------------------------------- */
+/* --- calls that need none -------------------------------------------------------------------- */
 
 int fsync(int fd)
 {
-    if (due_fd(fd)) strike(false);
+    if (due_fd(fd)) inject_fault(false);
     return 0;
 }
 
 int ftruncate(int fd, off_t bytes)
 {
-    if (due_fd(fd)) strike(false);
+    if (due_fd(fd)) inject_fault(false);
     return (int)syscall(SYS_ftruncate, fd, bytes);
 }
 
 int rename(const char *from, const char *to)
 {
-    if (due(to)) strike(false);
+    if (due(to)) inject_fault(false);
     return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
 }
 
 int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
 {
-    if (due(to)) strike(false);
+    if (due(to)) inject_fault(false);
     return (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, flags);
 }
 
 int unlink(const char *path)
 {
-    if (due(path)) strike(false);
+    if (due(path)) inject_fault(false);
     return (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
 }
 
 int rmdir(const char *path)
 {
-    if (due(path)) strike(false);
+    if (due(path)) inject_fault(false);
     return (int)syscall(SYS_unlinkat, AT_FDCWD, path, AT_REMOVEDIR);
 }
 
 int remove(const char *path)
 {
-    if (due(path)) strike(false);
+    if (due(path)) inject_fault(false);
     int rc = (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
     return rc && (errno == EISDIR || errno == EPERM) ? (int)syscall(SYS_unlinkat, AT_FDCWD, path, AT_REMOVEDIR) : rc;
 }

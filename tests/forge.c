@@ -1,11 +1,11 @@
 /*
- * forge.c: broken safetensors files, made from a whole one.
+ * forge.c: makes broken safetensors files from an intact one.
  *
  *   forge IN OUT drop NAME             without the tensor
  *   forge IN OUT flatten NAME          its shape is [elements] instead
  *   forge IN OUT set NAME INDEX VALUE  one element changed; VALUE may be nan
  *   forge IN OUT cut BYTES             so many bytes missing at the end
- *   forge IN OUT length NUMBER         the header's length word says NUMBER
+ *   forge IN OUT length NUMBER         the header's length word is NUMBER
  *   forge IN OUT offsets NAME          data_offsets far beyond the file
  *
  * The first three write files that are well formed and wrong; the others damage the bytes.
@@ -57,7 +57,7 @@ static int rewrite(const struct st_file *in, const char *path, const struct chan
     return rc;
 }
 
-/* All digits of the tensor's offsets become nines: the same length, another place. */
+/* Replaces all digits of the tensor's offsets by nines: the same length, another offset. */
 static int spoil_offsets(char *bytes, size_t n, const char *name, struct error *e)
 {
     char *at = memmem(bytes, n, name, strlen(name));

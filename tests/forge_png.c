@@ -1,6 +1,6 @@
 /*
- * forge_png.c: a mask image for scripts: forge_png PATH [WIDTH HEIGHT], white in the middle of
- * black.
+ * forge_png.c: writes a mask image for test scripts, a white area in the middle of black: forge_png
+ * PATH [WIDTH HEIGHT].
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /*
- * forge_pth.c: checkpoints from a list of names, and what is in one.
+ * forge_pth.c: makes checkpoints from a list of names, and lists the contents of one.
  *
  *   forge_pth make LIST OUT.pth    a tensor of zeros for each line "NAME 3,4" ("-": no dimension)
  *   forge_pth list FILE            "NAME TYPE 3,4 HASH" of each tensor of a .pth or .safetensors, in order
@@ -12,11 +12,11 @@
 #include "io/pth.h"
 #include "io/safetensors.h"
 
-enum { PIECE = 1 << 20 };
+enum { CHUNK = 1 << 20 };
 
 static int make_tensor(struct pth_writer *w, const char *name, char *shape, struct error *e)
 {
-    static const char zeros[PIECE];
+    static const char zeros[CHUNK];
     int64_t dim[PTH_RANK];
     int rank = 0;
     for (char *s = strcmp(shape, "-") ? strtok(shape, ",") : NULL; s && rank < PTH_RANK; s = strtok(NULL, ",")) dim[rank++] = atoll(s);
@@ -25,7 +25,7 @@ static int make_tensor(struct pth_writer *w, const char *name, char *shape, stru
     for (int i = 0; i < rank; i++) left *= (uint64_t)dim[i];
     int rc = pth_write_begin(w, name, t, rank, dim, e);
     for (uint64_t n; left && !rc; left -= n) {
-        n = min_u64(left, PIECE);
+        n = min_u64(left, CHUNK);
         rc = pth_write_bytes(w, zeros, n, e);
     }
     return rc;

@@ -1,13 +1,15 @@
 /*
- * guarded.h: a launch on copies of its operands, with guards around each of them. The one harness of
- * test_ops.c, test_gemm.c, test_fuse.c, test_optim.c, trial.h and test_loader.c; cuda_ops.c uses its bytes on the copy of an arena.
+ * guarded.h: runs a launch on copies of its operands with guards around each of them. test_ops.c,
+ * test_gemm.c, test_fuse.c, test_optim.c, trial.h and test_loader.c use it; cuda_ops.c uses its
+ * byte values in the host copy of an arena.
  *
- *     input      [guard][the bytes][guard]     unchanged afterwards, unless an output is stated to take them
+ *     input      [guard][the bytes][guard]     unchanged, unless an output overwrites it
  *     output     [guard][0xFF .. ][guard]      0xFF is NaN in every float type
- *     workspace  [guard][0xFF .. ][guard]      exactly what the kernel asked for
+ *     workspace  [guard][0xFF .. ][guard]      exactly the size that the kernel requests
  *
- * Every guard is checked afterwards, in front of and behind each block. Needs fail_msg of cmocka, or
- * of a program that defines its own. Static inline functions: each test is a program of its own.
+ * Every guard, in front of and behind each block, is checked afterwards. The includer provides
+ * fail_msg, from cmocka or its own. Each test is a program of its own, so the functions are static
+ * inline.
  */
 #ifndef GUARDED_H
 #define GUARDED_H
@@ -24,7 +26,7 @@ enum { GUARD_BYTES = 256, GUARD_BYTE = 0xA5, POISON_BYTE = 0xFF };
 
 /* --- blocks ----------------------------------------------------------------------------- */
 
-/* n bytes at a multiple of 64 between guards: a copy of `from`, or poison where it is NULL. */
+/* n bytes at a multiple of 64 between guards: a copy of `from`, or poison where `from` is NULL. */
 static inline void *guarded_new(const void *from, size_t n)
 {
     char *block = aligned_alloc(64, align_up(n + 2 * GUARD_BYTES, 64)), *p = block + GUARD_BYTES;
@@ -41,7 +43,8 @@ static inline void guarded_free(void *p)
     if (p) free((char *)p - GUARD_BYTES);
 }
 
-/* Fails where something wrote outside of the n bytes at p: `part` of `what`. */
+/* Fails if a byte in the guards around the n bytes at p changed; `part` of `what` names the
+ * block. */
 static inline void guarded_check(const char *what, const char *part, const void *p, size_t n)
 {
     const unsigned char *at = p;
@@ -53,7 +56,7 @@ static inline void guarded_check(const char *what, const char *part, const void 
 
 /* --- a launch ----------------------------------------------------------------------------- */
 
-/* Bytes from an operand's first element to its last, gaps of its strides included. */
+/* Bytes from an operand's first element to its last, stride gaps included. */
 static inline size_t guarded_span(const struct operand *x)
 {
     int64_t n = 1;
@@ -64,13 +67,13 @@ static inline size_t guarded_span(const struct operand *x)
     return (size_t)n * dtype_size(x->dtype);
 }
 
-/* Around k->run: what a library's kernel prepares for a launch and gives back. */
+/* Called around k->run: a library kernel's preparation for a launch, and its release. */
 struct guarded_hooks {
     void (*prepare)(const struct kernel *k, struct launch *l);
     void (*release)(const struct kernel *k, struct launch *l);
 };
 
-/* Fails where an input changed that no output takes, or a guard; frees the inputs. */
+/* Fails if a guard changed, or an input that no output overwrites; frees the inputs. */
 static inline void guarded_inputs_check(const char *what, const struct launch *l, const struct launch *from, const bool *taken)
 {
     for (int i = 0; i < l->nin; i++) {
@@ -84,9 +87,9 @@ static inline void guarded_inputs_check(const char *what, const struct launch *l
     }
 }
 
-/* Runs k on copies of a launch's operands with `work` bytes of workspace. Output o takes the bytes of input
- * alias[o], unless that is negative. Of an output's own address in `from` only whether it is NULL counts. Fills
- * `out` with the outputs' bytes, which guarded_free frees. */
+/* Runs k on copies of a launch's operands with `work` bytes of workspace. Output o overwrites input
+ * alias[o], unless that is negative. An output's address in `from` only matters as NULL or not
+ * NULL. Fills `out` with the outputs' bytes; guarded_free frees each of them. */
 static inline void guarded_launch(const char *what, const struct kernel *k, const struct launch *from, uint64_t work, int threads,
                                   const int alias[MAX_OUT], const struct guarded_hooks *hooks, void *out[MAX_OUT])
 {
@@ -121,7 +124,8 @@ static inline void guarded_free_all(void *out[MAX_OUT])
     for (int o = 0; o < MAX_OUT; o++) guarded_free(out[o]), out[o] = NULL;
 }
 
-/* As guarded_launch, with the workspace and threads of the launch; the outputs' bytes are copied back to where it has them. */
+/* Like guarded_launch, with the launch's own workspace and threads; copies the outputs' bytes back
+ * to the launch's addresses. */
 static inline void guarded_run(const struct kernel *k, const struct launch *l, const int alias[MAX_OUT])
 {
     void *out[MAX_OUT] = {0};

@@ -1,12 +1,12 @@
 /*
- * json_get.c: is it one JSON object, and what does it say?
+ * json_get.c: checks that a file is one JSON object, and prints values of it.
  *
  *   json_get FILE [PATH...]
  *
- * Reads the whole file strictly: anything before or behind the object is an error. Prints
- * the value at each dotted path on a line of its own: strings without quotes, numbers with
- * the digits of the file, true, false, null; a map or a list as its number of members.
- * Exit code 1 when the file is no object or lacks a path.
+ * Reads the whole file strictly: any text before or behind the object is an error. Prints the value
+ * at each dotted path on a line of its own: strings without quotes, numbers with the digits of the
+ * file, true, false, null; a map or a list as its number of members. Exit code 1 when the file is
+ * no object or lacks a path.
  */
 #include <stdio.h>
 

@@ -1,22 +1,21 @@
 /*
- * malloc_count.c: what a run takes from the system, seen from outside of it.
+ * malloc_count.c: counts the memory that a process allocates, from outside the program.
  *
  *   LD_PRELOAD=malloc_count.so MALLOC_COUNT_OUT=FILE [MALLOC_COUNT_MAPS=FILE] plimsoll train ...
  *
- * Stands before the C library's malloc, calloc, realloc, aligned_alloc, posix_memalign
- * and mmap, and counts. The clock is the run's own: each write to a file whose name ends
- * in metrics.jsonl ends a step and appends one line to FILE:
+ * Wraps the C library's malloc, calloc, realloc, aligned_alloc, posix_memalign and mmap, and counts
+ * the calls. Each write to a file whose name ends in metrics.jsonl ends a step and appends one line
+ * to FILE:
  *
  *   LINE CALLS RSS_ANON_KB ANONYMOUS_KB
  *
- * CALLS is the total so far. RssAnon (/proc/self/status) is what everybody looks at, but the
- * kernel may keep it approximate, per processor; Anonymous (/proc/self/smaps_rollup) is
- * counted page by page when it is read. After the third line /proc/self/maps is copied to
- * MALLOC_COUNT_MAPS.
+ * CALLS is the total so far. RssAnon (/proc/self/status) is the usual figure, but the kernel may
+ * keep it approximate, per processor; Anonymous (/proc/self/smaps_rollup) is counted page by page
+ * when it is read. After the third line /proc/self/maps is copied to MALLOC_COUNT_MAPS.
  *
- * Nothing in here takes memory: no stdio, fixed buffers, and only calls that the C library
- * makes without the heap. Huge pages are switched off, because the kernel joins pages on its
- * own schedule and the numbers would be its and not the program's.
+ * Nothing in this file allocates memory: no stdio, fixed buffers, and only C library calls that do
+ * not use the heap. Huge pages are switched off, because the kernel merges pages on its own
+ * schedule, which would disturb the numbers.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -42,7 +41,7 @@ static void count(void) { atomic_fetch_add_explicit(&calls, 1, memory_order_rela
 
 __attribute__((constructor)) static void start(void) { prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); }
 
-/* --- what is counted ------------------------------------------------------------------ */
+/* --- counted calls --------------------------------------------------------------------------- */
 
 void *malloc(size_t n)
 {
@@ -83,7 +82,7 @@ void *mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
 
 /* --- the steps --------------------------------------------------------------------------- */
 
-/* The number behind `key` in a small file of /proc; -1: not there. */
+/* The number behind `key` in a small file of /proc; -1: the key is not there. */
 static long proc_number(const char *path, const char *key)
 {
     char text[4096];

@@ -1,37 +1,37 @@
 /*
- * opcases.h: for every row of ops.def one case: a function that emits the op on parameters,
- * and its shapes: small odd ones, realistic ones, and the size it is timed at. From it come
- * all tests of test_ops.c and the line of bench_ops.c, each a program of its own, so these
- * are static functions.
+ * opcases.h: one test case for every row of ops.def: a function that emits the op on parameters,
+ * and its shapes: small odd ones, realistic ones, and the shape for timing. All tests of test_ops.c
+ * and the lines of bench_ops.c come from this table. Each of them is a program of its own, so the
+ * functions are static.
  *
- * The table is made from ops.def: a row without a case does not compile.
+ * The table is generated from ops.def: a row without a case does not compile.
  */
 #ifndef OPCASES_H
 #define OPCASES_H
 
 #include "optest.h"
 
-/* --- scenes: a case in one dtype ------------------------------------------------------- */
+/* --- scenes: a case in one dtype ------------------------------------------------------------- */
 
 struct scene {
     struct graph g;
     enum dtype f;
-    bool forward;    /* outputs are looked at; else there is a loss and its gradients */
+    bool forward;    /* compares outputs; otherwise the loss and its gradients */
     double length;   /* of the longest reduction, forward or backward */
-    double unit;     /* natural size of results that may cancel to 0 */
-    int roundings;   /* to f, from a parameter to a result, the last one included */
+    double unit;     /* natural magnitude of results that may cancel to 0 */
+    int roundings;   /* number of roundings to f from a parameter to a result, the last one included */
     int watched;
 };
 
-enum { SMALL = 8, LARGE = 4, GPU = 18 }; /* shapes of a case, at most: small ones, large ones, those for GPUs */
+enum { SMALL = 8, LARGE = 4, GPU = 18 }; /* most shapes of a case: small, large, for GPUs only */
 
 struct opcase {
-    /* Emits the op; returns what the loss weighs (0: there is no gradient). */
+    /* Emits the op; returns the tensor that enters the loss (0: the op has no gradient). */
     id (*build)(struct scene *s, const int64_t *n);
     bool no_gradient;
-    int64_t small[SMALL][8], large[LARGE][8]; /* shapes; a row of 0 ends */
-    int64_t bench[8];                 /* a view has none: nothing runs */
-    int64_t gpu[GPU][8];            /* for the kernels of a GPU alone */
+    int64_t small[SMALL][8], large[LARGE][8]; /* shapes; a row of 0 ends the list */
+    int64_t bench[8];                 /* shape for timing; a view has none, because no kernel runs */
+    int64_t gpu[GPU][8];            /* shapes for GPU kernels only */
 };
 
 struct row {
@@ -44,7 +44,7 @@ static id param(struct scene *s, const char *name, int rank, const int64_t *dim)
     return graph_param(&s->g, name, s->f, rank, dim, (struct init){INIT_NORMAL, 1, 0});
 }
 
-/* For what is f32 by definition: statistics, masters, moments. */
+/* For tensors that are f32 by definition: statistics, master weights, optimizer state. */
 static id param_f32(struct scene *s, const char *name, int rank, const int64_t *dim)
 {
     return graph_param(&s->g, name, DT_F32, rank, dim, (struct init){INIT_NORMAL, 1, 0});
@@ -74,7 +74,7 @@ static id constant_ids(struct scene *s, const char *name, int64_t V, bool ignore
     return t;
 }
 
-/* The forward test compares `t`. */
+/* Marks `t` as an output that the forward test compares. */
 static id watch(struct scene *s, id t)
 {
     char name[32];
@@ -91,8 +91,8 @@ static void watch_all(struct scene *s, id node)
 
 static id out_of(struct scene *s, id node, int o) { return node ? node_at(&s->g, node)->out[o] : 0; }
 
-/* NAME_BWD of a row whose gradient is `paired`, where `build` emits NAME: on its own in the
- * forward test, through the vjp in the others. */
+/* NAME_BWD of a row whose gradient is `paired`, where `build` emits NAME. The forward test emits
+ * the backward op directly; the gradient tests reach it through the vjp. */
 static id build_backward(struct scene *s, const int64_t *n, id (*build)(struct scene *, const int64_t *))
 {
     if (!s->forward) return build(s, n);
@@ -129,7 +129,7 @@ static const struct opcase case_SLICE = {
     .small = {{1, 1, 1, 0, 0, 1}, {3, 5, 7, 0, 1, 2}, {3, 5, 7, 1, 4, 1}, {3, 5, 7, 2, 2, 3}, {2, 3, 4, 2, 0, 4}},
     .large = {{31, 65, 33, 1, 7, 50}}};
 
-/* n: rows, K, N, with a bias, with something that is added. */
+/* n: rows, K, N, has a bias, has an addend. */
 static id build_linear(struct scene *s, const int64_t *n)
 {
     const int64_t rows = n[0] * n[1], K = n[2], N = n[3];
@@ -144,15 +144,15 @@ static const struct opcase case_LINEAR = {
     .large = {{3, 43, 150, 65, 1}, {1, 65, 300, 17, 0}, {3, 43, 150, 65, 1, 1}, {2, 64, 768, 96, 0, 1}}, .bench = {2, 512, 768, 768, 1},
     .gpu = {{1, 128, 2048, 256, 0, 1}, {1, 100, 1280, 320, 1, 1}, {2, 33, 72, 72, 1, 1}}};
 
-/* n: as LINEAR's, and the kind. */
+/* n: as for LINEAR, then the activation kind. */
 static id build_linear_act(struct scene *s, const int64_t *n)
 {
     const int64_t rows = n[0] * n[1], K = n[2], N = n[3];
     union attr a = {.act = {(uint8_t)n[5]}};
     id in[] = {param(s, "x", DIM(n[0], n[1], K)), param(s, "w", DIM(N, K)), n[4] ? param(s, "b", DIM(N)) : 0};
     s->length = (double)max_i64(rows, max_i64(K, N));
-    s->unit = 1;      /* slopes have zeros */
-    s->roundings = 3; /* z and its gradient are kept in f */
+    s->unit = 1;      /* the activation's derivative has zeros */
+    s->roundings = 3; /* z and its gradient are stored in f */
     id node = graph_emit(&s->g, OP_LINEAR_ACT, &a, in, n[4] ? 3 : 2);
     watch_all(s, node);
     return out_of(s, node, 0);
@@ -163,7 +163,7 @@ static const struct opcase case_LINEAR_ACT = {
               {2, 2, 3, 5, 1, ACT_SIGMOID}, {1, 3, 5, 4, 0, ACT_SILU}, {3, 2, 4, 3, 1, ACT_TANH}},
     .large = {{3, 43, 150, 65, 1, ACT_GELU}, {1, 65, 300, 17, 0, ACT_GELU_TANH}}, .bench = {2, 512, 768, 3072, 1, ACT_GELU}};
 
-/* n: M, N, K, ta, tb, with an accumulator, the result is wide. */
+/* n: M, N, K, ta, tb, has an accumulator, wide result. */
 static id build_matmul(struct scene *s, const int64_t *n)
 {
     const bool ta = n[3], tb = n[4];
@@ -173,7 +173,7 @@ static id build_matmul(struct scene *s, const int64_t *n)
     s->length = (double)max_i64(n[0], max_i64(n[1], n[2]));
     if (!n[5]) return watch(s, op_matmul(&s->g, a, b, ta, tb, type));
     union attr t = {.matmul = {ta, tb, type}};
-    id acc = op_cast(&s->g, param(s, "c", DIM(1, n[0], n[1])), type); /* of another shape, the same elements */
+    id acc = op_cast(&s->g, param(s, "c", DIM(1, n[0], n[1])), type); /* a different shape with the same elements */
     return watch(s, out_of(s, graph_emit(&s->g, OP_MATMUL, &t, (id[]){a, b, acc}, 3), 0));
 }
 static const struct opcase case_MATMUL = {
@@ -181,8 +181,8 @@ static const struct opcase case_MATMUL = {
     .small = {{1, 1, 1}, {3, 5, 7, 0, 0, 1}, {4, 2, 9, 1, 0}, {5, 3, 2, 0, 1, 1, 1}, {2, 7, 3, 1, 1, 1}, {3, 4, 5, 1, 1, 0, 1}},
     .large = {{65, 33, 129, 1, 0, 1, 1}, {33, 70, 150, 0, 1}}, .bench = {768, 768, 1024, 1, 0, 0, 1}};
 
-/* n: batches, M, N, K, 1 ta + 2 tb, 1 with an accumulator + 2 the result is wide, a's last
- * dimension and b's middle one are slices. */
+/* n: batches, M, N, K, 1 ta + 2 tb, 1 has an accumulator + 2 wide result, a's last dimension and
+ * b's middle one are slices. */
 static id build_bmm(struct scene *s, const int64_t *n)
 {
     const bool ta = n[4] & 1, tb = n[4] & 2;
@@ -204,7 +204,7 @@ static const struct opcase case_BMM = {
 
 /* --- norms, position, activation ------------------------------------------------------------ */
 
-/* n[3]: what is normalised is no parameter itself, so its gradient may be anywhere. */
+/* n[3]: the norm's input is not a parameter itself, so its gradient may be stored anywhere. */
 static id norm_input(struct scene *s, const int64_t *n)
 {
     id x = param(s, "x", DIM(n[0], n[1], n[2]));
@@ -233,7 +233,7 @@ static id build_add_norm(struct scene *s, const int64_t *n)
     else a.rmsnorm.eps = 1e-3f;
     s->length = (double)n[2];
     s->unit = 4;
-    s->roundings = 2; /* the sum is kept in f */
+    s->roundings = 2; /* the sum is stored in f */
     watch_all(s, graph_emit(&s->g, n[3] ? OP_ADD_LAYERNORM : OP_ADD_RMSNORM, &a, in, n[3] ? 4 : 3));
     return 0;
 }
@@ -242,8 +242,9 @@ static const struct opcase case_ADD_RMSNORM = {build_add_norm, .no_gradient = tr
 static const struct opcase case_ADD_LAYERNORM = {build_add_norm, .no_gradient = true, .small = {{1, 1, 1, 1}, {2, 3, 5, 1}, {2, 3, 64, 1}}, .large = {{3, 43, 129, 1}, {1, 9, 296, 1}},
     .gpu = {{1, 37, 256, 1}, {3, 50, 1280, 1}, {1, 6, 4160, 1}, {64, 33, 64, 1}, {1, 5, 9000, 1}, {1, 600, 2048, 1}}, .bench = {2, 512, 768, 1}};
 
-/* n[3]: a gradient is added to the norm's. In the forward test it is given; in the others x goes past the
- * norm, too, and pass_residual puts there what comes back. */
+/* n[3]: another gradient is added to the norm's. The forward test passes it as an operand. In the
+ * gradient tests x also bypasses the norm, and pass_residual passes the bypass gradient as that
+ * operand. */
 static id build_norm_bwd(struct scene *s, const int64_t *n, id (*build)(struct scene *, const int64_t *))
 {
     id y = build_backward(s, n, build), x = y ? node_at(&s->g, tensor_at(&s->g, y)->node)->in[0] : 0;
@@ -271,7 +272,7 @@ static const struct opcase case_RMSNORM_BWD = {build_rmsnorm_bwd, NORM_BWD_SHAPE
 
 static id build_rope(struct scene *s, const int64_t *n)
 {
-    /* The table is f32, as published: in every dtype the angles are the same. */
+    /* The table is f32 by definition: the angles are the same in every dtype. */
     float *table = mem_alloc((size_t)n[3] * sizeof *table);
     for (int64_t i = 0; i < n[3]; i++) table[i] = powf(10000, -(float)i / (float)n[3]);
     id freq = graph_const(&s->g, "inv_freq", DT_F32, 1, &n[3], table);
@@ -296,7 +297,7 @@ static const struct opcase case_SILU_GATE = {build_silu_gate, PLANE_SHAPES};
 static id build_silu_gate_bwd(struct scene *s, const int64_t *n) { return build_backward(s, n, build_silu_gate); }
 static const struct opcase case_SILU_GATE_BWD = {build_silu_gate_bwd, PLANE_SHAPES};
 
-/* dy, gate and up are given. */
+/* dy, gate and up are operands. */
 static id build_silu_gate_bwd_y(struct scene *s, const int64_t *n)
 {
     const id in[3] = {param(s, "dy", DIM(n[0], n[1])), param(s, "gate", DIM(n[0], n[1])), param(s, "up", DIM(n[0], n[1]))};
@@ -306,10 +307,10 @@ static id build_silu_gate_bwd_y(struct scene *s, const int64_t *n)
 }
 static const struct opcase case_SILU_GATE_BWD_Y = {build_silu_gate_bwd_y, .no_gradient = true, PLANE_SHAPES};
 
-/* --- attention ---------------------------------------------------------------------------------- */
+/* --- attention ------------------------------------------------------------------------------- */
 
-/* A bias for each key; the last one is hidden, and in a window of more than one there is
- * always another to see. */
+/* One bias per key. The last key is masked; any window of more than one key also has an unmasked
+ * one. */
 static id key_mask(struct scene *s, int64_t B, int64_t S)
 {
     float *data = mem_alloc((size_t)(B * S) * sizeof *data);
@@ -327,7 +328,7 @@ static id build_attention(struct scene *s, const int64_t *n)
     id k = param(s, "k", DIM(n[0], n[2], n[4], n[5])), v = param(s, "v", DIM(n[0], n[2], n[4], n[5]));
     s->length = (double)(n[2] + n[5] + n[1] * n[3] / n[4]);
     s->unit = 1;      /* with one key the softmax is constant and dq, dk are 0 */
-    s->roundings = 2; /* o is kept in f, and dq, dk come from it */
+    s->roundings = 2; /* o is stored in f, and dq, dk are computed from it */
     id mask = n[6] & 2 ? key_mask(s, n[0], n[2]) : 0;
     id node = graph_emit(&s->g, OP_ATTENTION, &a, (id[]){q, k, v, mask}, mask ? 4 : 3);
     watch_all(s, node);
@@ -359,7 +360,7 @@ static id build_attention_bwd(struct scene *s, const int64_t *n)
 }
 static const struct opcase case_ATTENTION_BWD = {build_attention_bwd, HEAD_SHAPES};
 
-/* --- convolution ----------------------------------------------------------------------------------- */
+/* --- convolution ----------------------------------------------------------------------------- */
 
 /* n: B, H, W, C, O, k, 10 stride + pad, options: 1 a bias, 2 depthwise. */
 static union attr conv_attr(const int64_t *n)
@@ -391,7 +392,8 @@ static id build_conv(struct scene *s, const int64_t *n)
     .bench = {1, 64, 64, 256, 256, 3, 11, 1}
 static const struct opcase case_CONV = {build_conv, CONV_SHAPES};
 
-/* The transposed convolution where one can be spelled, x of n's y-side. */
+/* A transposed convolution where the stride divides the sizes, otherwise CONV_DX itself; x has the
+ * shape of n's y. */
 static id build_conv_dx(struct scene *s, const int64_t *n)
 {
     union attr a = conv_attr(n);
@@ -416,7 +418,7 @@ static id build_conv_dw(struct scene *s, const int64_t *n)
 }
 static const struct opcase case_CONV_DW = {build_conv_dw, CONV_SHAPES};
 
-/* --- tokens ---------------------------------------------------------------------------------------- */
+/* --- tokens ---------------------------------------------------------------------------------- */
 
 static id build_embedding(struct scene *s, const int64_t *n)
 {
@@ -440,7 +442,7 @@ static id build_embedding_dw(struct scene *s, const int64_t *n)
 }
 static const struct opcase case_EMBEDDING_DW = {build_embedding_dw, TOKEN_SHAPES};
 
-/* Labels [B,T], shifted, of logits [B*T,V]. */
+/* Labels [B,T], shifted, for logits [B*T,V]. */
 static id build_shift_labels(struct scene *s, const int64_t *n)
 {
     id labels = watch(s, op_shift_labels(&s->g, constant_ids(s, "labels", n[2], true, DIM(n[0], n[1]))));
@@ -472,14 +474,14 @@ static id build_xent_bwd(struct scene *s, const int64_t *n)
     s->forward = true;
     const struct node f = *node_at(&s->g, tensor_at(&s->g, loss)->node);
     id scale = op_cast(&s->g, param(s, "dloss", 0, NULL), wide(s));
-    /* softmax and onehot cancel; lse, of the size log V, carries an f32 rounding. */
+    /* Softmax and one-hot cancel; lse, of magnitude log V, carries an f32 rounding. */
     s->unit = 0.125 * (1 + log((double)n[1])) * fmax(1, fabs(value_of("dloss", 0)));
     watch_all(s, graph_emit(&s->g, OP_XENT_BWD, NULL, (id[]){f.in[0], f.in[1], f.in[2], f.out[1], scale}, 5));
     return 0;
 }
 static const struct opcase case_XENT_BWD = {build_xent_bwd, CLASS_SHAPES};
 
-/* --- elementwise -------------------------------------------------------------------------------------- */
+/* --- elementwise ----------------------------------------------------------------------------- */
 
 static id build_scale(struct scene *s, const int64_t *n)
 {
@@ -487,7 +489,7 @@ static id build_scale(struct scene *s, const int64_t *n)
 }
 static const struct opcase case_SCALE = {build_scale, PLANE_SHAPES};
 
-/* To bf16 and back from it; an f64 graph stays exact. */
+/* Casts to bf16 and back; an f64 graph stays exact. */
 static id build_cast(struct scene *s, const int64_t *n)
 {
     return watch(s, op_cast(&s->g, param(s, "a", DIM(n[0], n[1])), s->f == DT_F32 ? DT_BF16 : wide(s)));
@@ -511,7 +513,7 @@ static id build_spread(struct scene *s, const int64_t *n)
 }
 static const struct opcase case_SPREAD = {build_spread, PLANE_SHAPES};
 
-/* Into an accumulator of a wider dtype; not onto the parameter itself, which must stay. */
+/* Accumulates into a wider dtype; not into the parameter itself, which must keep its values. */
 static id build_accumulate(struct scene *s, const int64_t *n)
 {
     id acc = op_cast(&s->g, param(s, "acc", DIM(n[0], n[1])), wide(s));
@@ -526,7 +528,7 @@ static id build_fill(struct scene *s, const int64_t *n)
 }
 static const struct opcase case_FILL = {build_fill, PLANE_SHAPES};
 
-/* To host memory and back, and into another layout. */
+/* Copies to host memory and back, and into another layout. */
 static id build_copy(struct scene *s, const int64_t *n)
 {
     id away = op_copy(&s->g, param(s, "a", DIM(n[0], n[1])), SPACE_HOST), here = op_copy(&s->g, away, SPACE_DEVICE);
@@ -536,7 +538,7 @@ static const struct opcase case_COPY = {build_copy, PLANE_SHAPES};
 
 #include "ops_shapes.inc"
 
-/* --- update --------------------------------------------------------------------------------------------- */
+/* --- update ---------------------------------------------------------------------------------- */
 
 static id sum_of_squares(struct scene *s, id x)
 {
@@ -571,7 +573,7 @@ static id build_scaler(struct scene *s, const int64_t *n)
 }
 static const struct opcase case_SCALER = {build_scaler, .no_gradient = true, PLANE_SHAPES};
 
-/* The sum is finite: the step is as it was. */
+/* The sum is finite, so the step is unchanged. */
 static id build_guard(struct scene *s, const int64_t *n)
 {
     id sum = sum_of_squares(s, param(s, "x", DIM(n[0], n[1])));
@@ -587,7 +589,7 @@ static const struct opcase case_GUARD = {build_guard, .no_gradient = true, PLANE
 #include "ops_prompts.inc"
 #include "ops_update.inc"
 
-/* --- all rows -------------------------------------------------------------------------------------------------------- */
+/* --- all rows -------------------------------------------------------------------------------- */
 
 static const struct row rows[] = {
     {OP_NONE, NULL},
@@ -599,7 +601,7 @@ _Static_assert(COUNT(rows) == OP_COUNT, "one case per row");
 
 /* --- building ---------------------------------------------------------------------------- */
 
-/* Weighs `y` with constants and sums; a scalar is weighed alone. */
+/* Multiplies `y` by constant weights and sums; a scalar is only scaled. */
 static id weighted_sum(struct scene *s, id y)
 {
     if (!y) return 0;

@@ -1,14 +1,14 @@
 /*
- * optest.h: a graph on a device, from values in to values out. The harness of
- * test_ops.c, test_autodiff.c, test_plan.c and the tests of passes, each a program of its own, so these
- * are static inline functions.
+ * optest.h: runs a graph on a device, from input values to output values. test_ops.c,
+ * test_autodiff.c, test_plan.c and the tests of graph passes share this harness. Each of them is a
+ * program of its own, so the functions are static inline.
  *
  *     graph -> plan_place -> arenas -> tape -> values -> run -> loss and gradients
  *
- * Values are a function of the seed, a name and a place: the same graph in f64, f32
- * and bf16, whole or cut into micro-batches, starts from the same numbers, and they
- * are representable in bf16, so what differs afterwards is arithmetic alone. Every
- * run poisons dead bytes with NaN, so a plan that is wrong shows up as a NaN.
+ * Each value is a function of the seed, the tensor's name and the element's index. The same graph
+ * in f64, f32 and bf16, with or without micro-batches, therefore starts from the same numbers. All
+ * values are representable in bf16, so any difference in the results comes from arithmetic alone.
+ * Every run poisons dead bytes with NaN, so a wrong plan shows up as a NaN.
  */
 #ifndef OPTEST_H
 #define OPTEST_H
@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifndef OPTEST_ALONE /* cuda_ops.c brings what is used of it */
+#ifndef OPTEST_ALONE /* cuda_ops.c defines the few cmocka macros used here */
 #include <cmocka.h>
 #endif
 
@@ -41,7 +41,7 @@ static inline void seed_begin(void) { seed = getenv("SEED") ? strtoull(getenv("S
 
 static inline double rounded(float x) { return bf16_to_f32(f32_to_bf16(x)); }
 
-/* Element i of the float tensor called `name`: normal, representable in bf16. */
+/* Element i of the float tensor called `name`: normally distributed, representable in bf16. */
 static inline double value_of(const char *name, int64_t i)
 {
     float x;
@@ -49,7 +49,7 @@ static inline double value_of(const char *name, int64_t i)
     return rounded(x);
 }
 
-/* Element i of the ids called `name`, below V; with `ignored` about every fifth is -100. */
+/* Element i of the ids called `name`, below V; with `ignored` about every fifth one is -100. */
 static inline int32_t id_of(const char *name, int64_t i, int64_t V, bool ignored)
 {
     uint64_t bits = random_bits(random_key(seed, name), (uint64_t)i);
@@ -59,7 +59,7 @@ static inline int32_t id_of(const char *name, int64_t i, int64_t V, bool ignored
 /* --- a graph on a device ------------------------------------------------------------------ */
 
 struct rig {
-    struct graph graph; /* the caller's to build, ours to free */
+    struct graph graph; /* built by the caller, freed by rig_close */
     struct plan plan;
     struct device device;
     struct tape tape;
@@ -75,8 +75,8 @@ static inline const char *name_of(const struct rig *r, id tensor)
     return graph_name(&r->graph, tensor_at(&r->graph, tensor)->name);
 }
 
-/* A parameter's values at the start plus h along `direction` (NULL: nowhere). The start
- * is by its name, in the size that its init says. */
+/* Writes a parameter's initial values plus h along `direction` (NULL: no displacement). The initial
+ * values depend on the parameter's name; its init gives their scale. */
 static inline void rig_set_param(struct rig *r, const struct param *p, const char *direction, double h)
 {
     const struct tensor *x = tensor_at(&r->graph, p->tensor);
@@ -95,7 +95,7 @@ static inline void rig_set_param(struct rig *r, const struct param *p, const cha
     mem_free(along);
 }
 
-/* Parameters by their names, constants by their data. */
+/* Fills parameters by their names and constants from their data. */
 static inline void rig_load_params(struct rig *r)
 {
     for (uint32_t i = 0; i < r->graph.params.n; i++) {
@@ -106,15 +106,15 @@ static inline void rig_load_params(struct rig *r)
     }
 }
 
-/* Element k of an input: i32 ones are ids below VOCABULARY, those called labels with holes,
- * and "samples" counts the samples. */
+/* Element k of an input. An i32 input holds ids below VOCABULARY; the one called "labels" also
+ * holds ignored entries; "samples" holds the number of samples. */
 static inline double rig_input(const char *name, enum dtype type, int64_t k)
 {
     if (!strcmp(name, "samples")) return (double)k;
     return type == DT_I32 ? id_of(name, k, VOCABULARY, !strncmp(name, "labels", 6)) : value_of(name, k);
 }
 
-/* The whole storage is filled, so all micro-batches are. */
+/* Fills each whole storage, hence the inputs of all micro-batches. */
 static inline void rig_load_inputs(struct rig *r)
 {
     const struct graph *g = &r->graph;
@@ -134,7 +134,7 @@ static inline void rig_load_inputs(struct rig *r)
     mem_free(done);
 }
 
-/* Places r->graph, allocates, records, and writes all values. */
+/* Places r->graph, allocates the arenas, records the tape, and writes all values. */
 static inline void rig_open_on(struct rig *r, enum device_kind kind, int threads)
 {
     struct error e = {0};
@@ -163,7 +163,7 @@ static inline void rig_close(struct rig *r)
     graph_free(&r->graph);
 }
 
-/* Nodes of one op in program step. */
+/* Counts the nodes of one op in the step program. */
 static inline int count_ops(const struct graph *g, enum op op)
 {
     int n = 0;
@@ -177,7 +177,7 @@ static inline void rig_run(struct rig *r)
     must(r->device.ops->run(&r->device, &r->tape, PROGRAM_STEP, &e), &e, "running");
 }
 
-/* A tensor's elements in row-major order, whatever its strides. The caller frees. */
+/* A tensor's elements in row-major order, for any strides. The caller frees. */
 static inline double *rig_read(const struct rig *r, id tensor)
 {
     const struct tensor *x = tensor_at(&r->graph, tensor);
@@ -191,8 +191,8 @@ static inline double *rig_read(const struct rig *r, id tensor)
     return out;
 }
 
-/* All parameters' gradients, after one graph was run as it is and another as a pass left it: the same bits, or where
- * `tolerance` is not 0 as near as that, times 1 + |value|. */
+/* Compares all parameter gradients of a graph and of the same graph after a pass. They must be
+ * bit-equal, or, where `tolerance` is not 0, within tolerance * (1 + |value|). */
 static inline void rig_same_gradients(const struct rig *a, const struct rig *b, double tolerance, const char *what)
 {
     for (uint32_t i = 0; i < a->graph.params.n; i++) {
@@ -238,11 +238,11 @@ static inline double rig_loss_at(struct rig *r, const char *direction, double h)
 }
 
 struct slope {
-    double difference, product; /* of the loss along v; <gradient, v> */
-    double size;                /* |gradient|, which the product is of the order of */
+    double difference, product; /* finite difference of the loss along v; <gradient, v> */
+    double size;                /* |gradient|, the scale of the product */
 };
 
-/* <gradient, v> and |gradient|; returns how many elements there are. */
+/* Computes <gradient, v> and |gradient|; returns the number of elements. */
 static inline double rig_product(struct rig *r, const char *direction, struct slope *s)
 {
     double g2 = 0, n = 0;
@@ -267,11 +267,11 @@ static inline double rig_product(struct rig *r, const char *direction, struct sl
     return n;
 }
 
-/* The slope of the loss along a random direction v, by differences and by gradient.
- * The stencil of four points leaves an error of h^4 times the fifth derivative, which
- * differs much from graph to graph, and rounding, eps |loss| / h. So three steps are
- * tried, and the one that agrees best is given: differences converge to the slope, and
- * a wrong gradient agrees with none of them. */
+/* The slope of the loss along a random direction v, by finite differences and by gradient. The
+ * four-point stencil has a truncation error of h^4 times the fifth derivative, which varies much
+ * between graphs, and a rounding error of eps |loss| / h. So three step sizes are tried and the
+ * best agreement is returned: the differences converge to the slope, and a wrong gradient agrees
+ * with none of them. */
 static inline struct slope rig_slope(struct rig *r, const char *direction)
 {
     struct slope s = {.difference = INFINITY};

@@ -3,16 +3,16 @@
  *
  *     ids, numbers or a small image -> [B,T,C] -> blocks of random layers -> head -> loss
  *
- * A graph is a function of a seed. The number of samples B changes dimensions and nothing else, so one seed
- * gives the same function for every micro-batch. T is a grid of rows x columns: layers over images, windows and relative
- * positions apply to it.
+ * A graph is a function of a seed. The number of samples B changes dimensions only, so one seed
+ * gives the same function for every micro-batch size. T is a grid of rows x columns, for the image
+ * layers, windows and relative positions.
  */
 #ifndef RANDOM_GRAPH_H
 #define RANDOM_GRAPH_H
 
 #include "optest.h"
 
-/* Random numbers of one kind: a key and how many were taken. */
+/* A stream of random numbers: a key and a counter. */
 struct dice {
     uint64_t key, thrown;
 };
@@ -20,22 +20,22 @@ struct dice {
 static inline int64_t throw_dice(struct dice *d, int64_t n) { return (int64_t)(random_bits(d->key, d->thrown++) >> 16) % n; }
 static inline bool chance(struct dice *d, int percent) { return throw_dice(d, 100) < percent; }
 
-struct maker {
+struct builder {
     struct graph *g;
     struct dice dice;
     int64_t B, T, C, rows, columns, heads, D;
-    bool f32;            /* computed in f32: ops that keep a type of their own are possible */
+    bool f32;            /* computes in f32: ops that have their own dtype are possible */
     id samples, index;
     id skip[8];          /* earlier results, all [B,T,C] */
     int skips, weights;  /* counts */
     int block;
 };
 
-static inline bool maybe(struct maker *m, int percent) { return chance(&m->dice, percent); }
-static inline int64_t pick(struct maker *m, int64_t n) { return throw_dice(&m->dice, n); }
+static inline bool maybe(struct builder *m, int percent) { return chance(&m->dice, percent); }
+static inline int64_t pick(struct builder *m, int64_t n) { return throw_dice(&m->dice, n); }
 
-/* A weight of its own, or one that other layers with this shape share. */
-static inline id weight(struct maker *m, int rank, const int64_t *dim, double std)
+/* A weight of its own, or one shared with other layers of this shape. */
+static inline id weight(struct builder *m, int rank, const int64_t *dim, double std)
 {
     char name[64] = "shared";
     if (!maybe(m, 15)) snprintf(name, sizeof name, "layers.%d.weight%d", m->block, m->weights++);
@@ -44,7 +44,7 @@ static inline id weight(struct maker *m, int rank, const int64_t *dim, double st
     return graph_param(m->g, name, DT_F32, rank, dim, (struct init){INIT_NORMAL, (float)std, 0});
 }
 
-static inline id linear(struct maker *m, id x, int64_t out)
+static inline id linear(struct builder *m, id x, int64_t out)
 {
     const int64_t in = tensor_last(tensor_at(m->g, x));
     const id w = weight(m, DIM(out, in), sqrt(1.0 / (double)in));
@@ -52,16 +52,16 @@ static inline id linear(struct maker *m, id x, int64_t out)
     return op_linear(m->g, x, w, bias);
 }
 
-static inline id activation(struct maker *m, id x) { return op_act(m->g, x, maybe(m, 40) ? ACT_RELU : (enum act_kind)pick(m, ACT_KINDS)); }
+static inline id activation(struct builder *m, id x) { return op_act(m->g, x, maybe(m, 40) ? ACT_RELU : (enum act_kind)pick(m, ACT_KINDS)); }
 
-static inline id ones(struct maker *m, const char *which, int64_t n)
+static inline id ones(struct builder *m, const char *which, int64_t n)
 {
     char name[64];
     snprintf(name, sizeof name, "layers.%d.%s%d", m->block, which, m->weights++);
     return graph_param(m->g, name, DT_F32, DIM(n), (struct init){INIT_ONE, 0, 0});
 }
 
-static inline id norm(struct maker *m, id x)
+static inline id norm(struct builder *m, id x)
 {
     const int64_t kind = pick(m, 7), C = tensor_last(tensor_at(m->g, x));
     if (kind == 6) return op_apply(m->g, OP_L2NORM, &(union attr){.rmsnorm = {1e-6f}}, &x, 1);
@@ -70,7 +70,7 @@ static inline id norm(struct maker *m, id x)
     return op_layernorm(m->g, x, w, weight(m, DIM(C), 0.1), 1e-6f);
 }
 
-static inline id drop(struct maker *m, id x)
+static inline id drop(struct builder *m, id x)
 {
     if (!maybe(m, 20)) return x;
     return maybe(m, 50) ? op_dropout(m->g, x, m->samples, 0.25f) : op_drop_path(m->g, x, m->samples, 0.25f);
@@ -78,7 +78,7 @@ static inline id drop(struct maker *m, id x)
 
 /* --- layers: [B,T,C] to [B,T,C] ------------------------------------------------------------- */
 
-static inline id mlp(struct maker *m, id x)
+static inline id mlp(struct builder *m, id x)
 {
     const int64_t inner = m->C * (1 + pick(m, 4));
     id h = linear(m, x, inner);
@@ -87,8 +87,8 @@ static inline id mlp(struct maker *m, id x)
     return linear(m, drop(m, h), m->C);
 }
 
-/* Query, key and value: of three products, or slices of one. */
-static inline void project(struct maker *m, id x, int64_t groups, id part[3])
+/* Query, key and value: from three projections, or slices of one. */
+static inline void project(struct builder *m, id x, int64_t groups, id part[3])
 {
     const int64_t all[] = {m->B, m->T, m->heads + 2 * groups, m->D};
     if (maybe(m, 50)) {
@@ -100,13 +100,13 @@ static inline void project(struct maker *m, id x, int64_t groups, id part[3])
         part[i] = op_reshape(m->g, linear(m, x, (i ? groups : m->heads) * m->D), DIM(m->B, m->T, i ? groups : m->heads, m->D));
 }
 
-static inline id rotated(struct maker *m, id x)
+static inline id rotated(struct builder *m, id x)
 {
     const float table[] = {1, 0.5f, 0.25f, 0.125f, 0.1f, 0.05f, 0.02f, 0.01f};
     return op_rope(m->g, x, graph_const(m->g, "inv_freq", DT_F32, DIM(m->D / 2), table), 1, false);
 }
 
-static inline id attend(struct maker *m, const id part[3], int64_t kind)
+static inline id attend(struct builder *m, const id part[3], int64_t kind)
 {
     const float scale = 0.5f;
     const int64_t side = kind == 2 ? 2 : 0, high = side ? side : m->rows, wide = side ? side : m->columns;
@@ -122,7 +122,7 @@ static inline id attend(struct maker *m, const id part[3], int64_t kind)
     return op_attention_with(m->g, part[0], part[1], part[2], mask, o);
 }
 
-static inline id attention(struct maker *m, id x)
+static inline id attention(struct builder *m, id x)
 {
     int64_t kind = pick(m, 6);
     if (kind > 3 || (kind == 3 && m->rows != m->columns)) kind = 0;
@@ -135,7 +135,7 @@ static inline id attention(struct maker *m, id x)
     return linear(m, op_reshape(m->g, y, DIM(m->B, m->T, m->heads * m->D)), m->C);
 }
 
-static inline id map_norm(struct maker *m, id x)
+static inline id map_norm(struct builder *m, id x)
 {
     const int64_t C = m->C, kind = pick(m, 4);
     if (kind == 3) return x;
@@ -151,7 +151,7 @@ static inline id map_norm(struct maker *m, id x)
     return op_batchnorm(m->g, x, w, b, 1, 1e-5f, mean, var, 0.1);
 }
 
-static inline id convolution(struct maker *m, id x)
+static inline id convolution(struct builder *m, id x)
 {
     const bool depthwise = maybe(m, 60);
     const int64_t size = maybe(m, 30) ? 1 : 3, C = m->C;
@@ -161,8 +161,8 @@ static inline id convolution(struct maker *m, id x)
     return op_reshape(m->g, activation(m, map_norm(m, y)), DIM(m->B, m->T, C));
 }
 
-/* Moves pixels and brings them back to where they were. */
-static inline id move_pixels(struct maker *m, id x)
+/* Permutes pixels and undoes the permutation. */
+static inline id move_pixels(struct builder *m, id x)
 {
     id y = op_reshape(m->g, x, DIM(m->B, m->rows, m->columns, m->C));
     const int64_t kind = pick(m, 3);
@@ -172,8 +172,8 @@ static inline id move_pixels(struct maker *m, id x)
     return op_reshape(m->g, y, DIM(m->B, m->T, m->C));
 }
 
-/* A product along T, between two permutations. */
-static inline id mixing(struct maker *m, id x)
+/* A linear layer along T, between two permutations. */
+static inline id mixing(struct builder *m, id x)
 {
     static const int swap[] = {0, 2, 1};
     id y = op_permute(m->g, x, swap);
@@ -181,7 +181,7 @@ static inline id mixing(struct maker *m, id x)
     return op_permute(m->g, activation(m, linear(m, y, m->T)), swap);
 }
 
-static inline id halves(struct maker *m, id x)
+static inline id halves(struct builder *m, id x)
 {
     const int64_t half = m->C / 2;
     const id a = op_slice(m->g, x, 2, 0, half), b = op_slice(m->g, x, 2, half, m->C - half);
@@ -189,20 +189,20 @@ static inline id halves(struct maker *m, id x)
     return op_concat(m->g, (id[]){left, right}, 2, 2);
 }
 
-/* Over tokens, all pixels again. */
-static inline id selection(struct maker *m, id x)
+/* Gathers T tokens by the ids of an input. */
+static inline id selection(struct builder *m, id x)
 {
     if (!m->index) m->index = graph_input(m->g, "index", DT_I32, DIM(m->B, m->T));
     return op_gather(m->g, x, m->index);
 }
 
-static inline id scores(struct maker *m, id x)
+static inline id scores(struct builder *m, id x)
 {
     if (!m->f32) return op_softmax(m->g, x);
     return op_bmm(m->g, op_softmax(m->g, linear(m, x, m->T)), x, false, false, DT_F32);
 }
 
-static inline id layer(struct maker *m, id x)
+static inline id layer(struct builder *m, id x)
 {
     switch (pick(m, 16)) {
     case 0: case 1: case 2: case 3: return mlp(m, x);
@@ -220,18 +220,18 @@ static inline id layer(struct maker *m, id x)
 
 /* --- blocks ---------------------------------------------------------------------------------- */
 
-/* A norm, a layer and a residual; each of norm and residual may be missing. */
-static inline id sublayer(struct maker *m, id x)
+/* A norm, a layer and a residual; norm and residual are optional. */
+static inline id sublayer(struct builder *m, id x)
 {
     const bool before = maybe(m, 70);
     id y = drop(m, layer(m, before ? norm(m, x) : x));
-    if (maybe(m, 10)) y = op_mul(m->g, op_add(m->g, x, y), op_act(m->g, y, ACT_SIGMOID)); /* y is read twice */
+    if (maybe(m, 10)) y = op_mul(m->g, op_add(m->g, x, y), op_act(m->g, y, ACT_SIGMOID)); /* y has two readers */
     else if (maybe(m, 75)) y = maybe(m, 80) ? op_add(m->g, x, y) : op_add(m->g, y, x);
     else if (m->skips && maybe(m, 50)) y = op_add(m->g, m->skip[pick(m, m->skips)], y);
     return before ? y : norm(m, y);
 }
 
-static inline id block(struct maker *m, id x, const char *chain, int number)
+static inline id block(struct builder *m, id x, const char *chain, int number)
 {
     char name[64];
     snprintf(name, sizeof name, "%s.%d", chain, number);
@@ -247,7 +247,7 @@ static inline id block(struct maker *m, id x, const char *chain, int number)
     return m->skips < (int)COUNT(m->skip) ? m->skip[m->skips++] = x : x;
 }
 
-static inline id stem(struct maker *m, id *table)
+static inline id stem(struct builder *m, id *table)
 {
     const int64_t kind = pick(m, 3);
     *table = 0;
@@ -262,8 +262,8 @@ static inline id stem(struct maker *m, id *table)
     return op_reshape(m->g, op_conv(m->g, x, w, 0, 2, 0, 1), DIM(m->B, m->T, m->C));
 }
 
-/* Rows to classes; its scope may be cut by rows. */
-static inline id head(struct maker *m, id x, id table)
+/* From rows to classes; the planner may split its scope by rows. */
+static inline id head(struct builder *m, id x, id table)
 {
     struct graph *g = m->g;
     const id labels = op_shift_labels(g, graph_input(g, "labels", DT_I32, DIM(m->B, m->T)));
@@ -278,13 +278,13 @@ static inline id head(struct maker *m, id x, id table)
     return loss;
 }
 
-/* Of one seed: what does not depend on how it is split. */
+/* The parts of one seed's model that do not depend on the split into micro-batches. */
 struct random_model {
     uint64_t seed;
     bool f32;
 };
 
-static inline void freeze_some(struct maker *m)
+static inline void freeze_some(struct builder *m)
 {
     if (!maybe(m, 30)) return;
     for (uint32_t i = 0; i < m->g->params.n; i++) {
@@ -296,7 +296,7 @@ static inline void freeze_some(struct maker *m)
 static inline void build_random(void *model, struct graph *g, int micro_batch)
 {
     const struct random_model *x = model;
-    struct maker m = {.g = g, .dice = {random_key(x->seed, "graph"), 0}, .B = micro_batch, .f32 = x->f32};
+    struct builder m = {.g = g, .dice = {random_key(x->seed, "graph"), 0}, .B = micro_batch, .f32 = x->f32};
     m.rows = 2 + pick(&m, 3);
     m.columns = maybe(&m, 40) ? m.rows : 2 + pick(&m, 3);
     m.T = m.rows * m.columns;
@@ -311,7 +311,7 @@ static inline void build_random(void *model, struct graph *g, int micro_batch)
     for (int i = 0; i < second; i++) h = block(&m, h, "tower", i);
     if (maybe(&m, 70)) h = norm(&m, h);
     id loss = head(&m, h, table);
-    for (int64_t i = pick(&m, 3); i > 0; i--) { /* more outputs, and more that leads to the loss */
+    for (int64_t i = pick(&m, 3); i > 0; i--) { /* more outputs, and more inputs to the loss */
         char name[16];
         snprintf(name, sizeof name, "extra%d", (int)i);
         const id y = m.skip[pick(&m, m.skips)], extra = op_scale(g, op_sum(g, maybe(&m, 50) ? op_act(g, y, ACT_TANH) : op_mul(g, y, y)), 0.01);

@@ -1,15 +1,15 @@
 /*
- * stub_driver.c: a libcuda.so.1 with no GPU behind it, so that a machine that has neither can show
- * what is said about drivers and GPUs (run_device.sh). It answers what CUDA's runtime asks first and
- * fails from there on as a driver without a GPU does.
+ * stub_driver.c: a libcuda.so.1 without a GPU, so that a machine without a driver can test the
+ * messages about drivers and GPUs (run_device.sh). It implements the first calls of the CUDA
+ * runtime and then fails like a driver without a GPU.
  *
- *     STUB_DRIVER=13000   the CUDA version it claims
- *     STUB_FAILS=1        it fails otherwise than for want of a GPU
+ *     STUB_DRIVER=13000   the CUDA version that it reports
+ *     STUB_FAILS=1        it fails for another reason than a missing GPU
  */
 #include <stdlib.h>
 #include <string.h>
 
-enum { SUCCESS = 0, NO_DEVICE = 100, NOT_READY = 802 }; /* cuda.h's numbers */
+enum { SUCCESS = 0, NO_DEVICE = 100, NOT_READY = 802 }; /* values from cuda.h */
 
 int cuInit(unsigned flags);
 int cuDriverGetVersion(int *version);

@@ -1,6 +1,7 @@
 /*
- * test_act_recompute.c: what is made again for a weight's gradient alone is made by the activation's gradient, with the same
- * bits, also where results lie on the bytes of inputs; it stays where something else reads it before.
+ * test_act_recompute.c: an activation that is recomputed only for a weight's gradient is computed
+ * by the activation's backward kernel, with the same bits, also where outputs overwrite inputs. The
+ * separate recomputation remains where another node reads it earlier.
  */
 #include "optest.h"
 
@@ -8,24 +9,25 @@
 
 enum { ROWS = 12, DEEP = 5, WIDE = 16 };
 
-/* y = f(x w1^T + b) or silu(x w1^T) * (x w0^T), z = y w2^T; the loss is the sum of z's squares, and where `more` of y's. */
+/* y = f(x w1^T + b) or silu(x w1^T) * (x w0^T), z = y w2^T; the loss is the sum of squares of z,
+ * and with `more` of y. */
 struct layer {
     const char *what;
     bool gate, gpu, more, selective;
     int accumulation;
-    int gates, acts; /* that are made so */
+    int gates, acts; /* number of backward nodes that recompute it */
 };
 
 static const struct layer all[] = {
     {"a gate", true, false, false, true, 1, 1, 0},
     {"a gate, micro-batches", true, false, false, true, 3, 1, 0},
     {"a gate on a GPU", true, true, false, true, 1, 1, 0},
-    {"a gate that something else reads", true, false, true, true, 1, 0, 0},
+    {"a gate with another reader", true, false, true, true, 1, 0, 0},
     {"a gate that is kept", true, false, false, false, 1, 0, 0},
     {"an activation on a GPU", false, true, false, true, 1, 0, 1},
     {"an activation on a GPU, micro-batches", false, true, false, true, 3, 0, 1},
-    {"an activation that something else reads", false, true, true, true, 1, 0, 0},
-    {"an activation on a processor", false, false, false, true, 1, 0, 0},
+    {"an activation with another reader", false, true, true, true, 1, 0, 0},
+    {"an activation on a CPU", false, false, false, true, 1, 0, 0},
 };
 
 static id param(struct graph *g, const char *name, int64_t rows, int64_t columns)
@@ -33,7 +35,7 @@ static id param(struct graph *g, const char *name, int64_t rows, int64_t columns
     return graph_param(g, name, DT_F32, columns ? 2 : 1, (int64_t[]){rows, columns}, (struct init){INIT_NORMAL, 0.5});
 }
 
-static int count_made(const struct graph *g, enum op op)
+static int count_recomputing(const struct graph *g, enum op op)
 {
     int n = 0;
     for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
@@ -43,7 +45,7 @@ static int count_made(const struct graph *g, enum op op)
     return n;
 }
 
-static void build(struct rig *r, const struct layer *l, bool again)
+static void build(struct rig *r, const struct layer *l, bool fused)
 {
     struct graph *g = &r->graph;
     const struct settings s = {.micro_batch = 1, .accumulation = l->accumulation, .precision = DT_F32, .head_chunks = 1, .host_staging = l->gpu,
@@ -62,11 +64,11 @@ static void build(struct rig *r, const struct layer *l, bool again)
     pass_accumulate(g, &s);
     pass_selective(g, &s);
     graph_verify(g, "selective");
-    if (again) pass_act_recompute(g, &s);
+    if (fused) pass_act_recompute(g, &s);
     graph_verify(g, "act_recompute");
-    if (again && (count_made(g, OP_SILU_GATE_BWD_Y) != l->gates || count_made(g, OP_ACT_BWD_SUM) != l->acts))
-        fail_msg("%s: %d gates and %d activations are made by their gradients, expected %d and %d", l->what, count_made(g, OP_SILU_GATE_BWD_Y),
-                 count_made(g, OP_ACT_BWD_SUM), l->gates, l->acts);
+    if (fused && (count_recomputing(g, OP_SILU_GATE_BWD_Y) != l->gates || count_recomputing(g, OP_ACT_BWD_SUM) != l->acts))
+        fail_msg("%s: backward kernels recompute %d gates and %d activations, expected %d and %d", l->what, count_recomputing(g, OP_SILU_GATE_BWD_Y),
+                 count_recomputing(g, OP_ACT_BWD_SUM), l->gates, l->acts);
     pass_reuse(g, &s);
     graph_verify(g, "reuse");
     rig_open(r, DEVICE_CPU);

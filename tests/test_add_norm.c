@@ -1,6 +1,7 @@
 /*
- * test_add_norm.c: a sum and the norm behind it as one op: the bits of the two, in every dtype; where an
- * input ends with the sum and does not become it, or something else stands between, they stay two.
+ * test_add_norm.c: a sum and the following norm as one op have the bits of the two ops, in every
+ * dtype. They remain two ops where another node lies between them, or where an input dies at the
+ * sum and the sum is not stored in its bytes.
  */
 #include "optest.h"
 
@@ -8,7 +9,7 @@
 
 enum { ROWS = 7, WIDE = 331 };
 
-/* apart: nothing is joined, as the sum's input is made and ends here. */
+/* apart: nothing is fused, because the sum's input is an intermediate that dies here. */
 static void build(struct rig *r, enum dtype f, bool centred, bool join, bool apart)
 {
     struct graph *g = &r->graph;
@@ -22,7 +23,7 @@ static void build(struct rig *r, enum dtype f, bool centred, bool join, bool apa
     graph_output(g, "r", op_scale(g, sum, 1));
     graph_output(g, "y", y);
     graph_output(g, "rstd", node_at(g, tensor_at(g, y)->node)->out[centred ? 2 : 1]);
-    if (join && !apart) pass_reuse(g, NULL); /* the sum lies on b */
+    if (join && !apart) pass_reuse(g, NULL); /* the sum overwrites b */
     if (join) pass_add_norm(g, NULL);
     graph_verify(g, "add_norm");
     const uint32_t nodes = g->order[PROGRAM_STEP].nodes.n, expected = join && !apart ? 3 : 4;
@@ -36,7 +37,7 @@ static void same(const struct rig *a, const struct rig *b, const char *name)
     id s = graph_find_output(&a->graph, PROGRAM_STEP, name), t = graph_find_output(&b->graph, PROGRAM_STEP, name);
     double *x = rig_read(a, s), *y = rig_read(b, t);
     for (int64_t k = 0; k < tensor_elements(tensor_at(&a->graph, s)); k++)
-        if (x[k] != y[k]) fail_msg("%s[%d] is %g, the two ops say %g", name, (int)k, y[k], x[k]);
+        if (x[k] != y[k]) fail_msg("%s[%d] is %g, the two ops give %g", name, (int)k, y[k], x[k]);
     mem_free(x);
     mem_free(y);
 }

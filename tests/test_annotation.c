@@ -1,6 +1,6 @@
 /*
- * test_annotation.c: annotation files in the order of keys people have, what is refused and
- * why, and one real file of SA-1B, where it is at hand.
+ * test_annotation.c: annotation files with their keys in various orders, rejected files with their
+ * reasons, and one real file of SA-1B, where it is available.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@
 
 enum { ROOM = 4 };
 
-/* In a block of its exact size, so that a read past its end is seen. */
+/* The text lies in a block of its exact size, so that a read past its end is detected. */
 static enum data_fault read_text(const char *text, struct annotation *a, struct mask *masks, struct error *e)
 {
     char *exact = mem_copy(text, strlen(text));
@@ -104,8 +104,8 @@ static void test_refused(void **state)
     text_free(&deep);
 }
 
-/* Cut anywhere, it is refused and nothing beyond the cut is read. */
-static void test_cut(void **state)
+/* A file truncated anywhere is rejected, and nothing beyond its end is read. */
+static void test_truncated(void **state)
 {
     (void)state;
     static const char text[] = "{" IMAGE ", \"annotations\": [{\"bbox\": [1.0, 1.0, 1.0, 1.0], \"area\": 4, " SEGMENT "}]}";
@@ -133,8 +133,8 @@ static void test_numbers(void **state)
     }
 }
 
-/* The whole way on a real file: all areas equal, boxes one pixel short on either side, and
- * the grid equal to decoding and sampling. */
+/* The whole pipeline on a real file: all areas equal, boxes one pixel short on either side, and the
+ * grid equal to decoding and sampling. */
 static void test_real(void **state)
 {
     (void)state;
@@ -190,7 +190,7 @@ static void test_real(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_orders), cmocka_unit_test(test_refused), cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_orders), cmocka_unit_test(test_refused), cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_numbers), cmocka_unit_test(test_real),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,18 +1,18 @@
 /*
  * test_autodiff.c: differentiation and the passes around it, on random graphs.
  *
- * A generator draws a model from a seed: an embedding, a few blocks of layers, views,
- * products and residuals over a pool of tensors (so that tensors fan out, weights are
- * shared and some results are never used), a head of independent rows, and a loss. The
- * same draw is built for any batch, dtype and setting, with the same values, so
+ * A generator draws a model from a seed: an embedding, a few blocks of layers, views, products and
+ * residuals over a pool of tensors (so that tensors fan out, weights are shared and some results
+ * are never used), a head of independent rows, and a loss. The same draw is built for any batch,
+ * dtype and setting, with the same values, so the tests can compare:
  *
- *     gradient      against the slope of the loss along random directions, f64
- *     chunk         any number of pieces of the head: the same gradients
+ *     gradient      with the slope of the loss along random directions, f64
+ *     chunk         any number of head chunks: the same gradients
  *     accumulate    any split of the batch: the same gradients
- *     recompute     the same bits, of blocks and selective, and with reuse on or off
- *     frozen        weights get no gradient, cost nothing, change no other's
+ *     recompute     per block and selective, with reuse on or off: the same bits
+ *     frozen        weights get no gradient, cost nothing, change no other gradient
  *
- * What is random is `pick`, a hash of seed and draw number; a failure prints the seed.
+ * All random choices come from `pick`, a hash of seed and draw number; a failure prints the seed.
  */
 #include "optest.h"
 
@@ -24,8 +24,8 @@ enum { BATCH = 6, T = 3, HEADS = 2, D = 2, C = HEADS * D, POOL = 24 };
 
 /* What a draw may contain. */
 enum {
-    MIXES_ROWS = 1, /* products over the whole batch: cannot be split */
-    HAS_LOSS_TERMS = 2, /* the loss is more than the head's */
+    MIXES_ROWS = 1, /* products over the whole batch, which cannot be split */
+    HAS_LOSS_TERMS = 2, /* the loss has more terms than the head's */
 };
 
 struct draw {
@@ -37,7 +37,7 @@ struct draw {
     id pool[POOL];
     int n;
     id table;
-    int weights; /* made so far; a new one may be an old one */
+    int weights; /* number so far; a new weight may reuse an old one */
     int outer, block;
 };
 
@@ -48,10 +48,10 @@ static uint64_t pick(struct draw *d, uint64_t below)
 
 static id any(struct draw *d) { return d->pool[pick(d, (uint64_t)d->n)]; }
 
-/* The newest, three times in four: chains, with now and then a long reach back. */
+/* The newest tensor in three of four cases: chains, with an occasional long skip connection. */
 static id recent(struct draw *d) { return pick(d, 4) ? d->pool[d->n - 1] : any(d); }
 
-/* Weights are scaled down so that values stay of the size 1 through many layers. */
+/* Weights are scaled down so that values keep magnitude 1 through many layers. */
 static id weight(struct draw *d, int64_t rows, int64_t cols)
 {
     char name[32];
@@ -108,7 +108,7 @@ static id draw_reshape(struct draw *d)
     return op_reshape(d->g, op_scale(d->g, flat, 1.1), DIM(d->B, T, C));
 }
 
-/* The same view twice, and its source once more. */
+/* The same view twice, and its source a third time. */
 static id draw_views(struct draw *d)
 {
     id x = recent(d), a = op_reshape(d->g, x, DIM(-1, C)), b = op_reshape(d->g, x, DIM(-1, C));
@@ -131,7 +131,7 @@ static id draw_slices(struct draw *d)
     return linear(d, op_mul(d->g, op_copy(d->g, a, SPACE_DEVICE), b), C);
 }
 
-/* A weight that is seen through a slice, and one that is used elementwise. */
+/* A weight that is read through a slice, and one that is used elementwise. */
 static id draw_weight_views(struct draw *d)
 {
     id whole = weight(d, C + 2, C), w = op_slice(d->g, whole, 0, (int64_t)pick(d, 3), C);
@@ -139,7 +139,7 @@ static id draw_weight_views(struct draw *d)
     return op_scale(d->g, op_linear(d->g, x, product, 0), 0.5);
 }
 
-/* Two weights with one gradient, which a third one's gradient reads. */
+/* Two weights with one gradient, which a third weight's gradient reads. */
 static id draw_weight_sum(struct draw *d)
 {
     id a = weight(d, C, C), b = weight(d, C, C), w = op_add(d->g, a, b);
@@ -168,13 +168,13 @@ static id draw_attention(struct draw *d)
     return op_reshape(d->g, op_attention(d->g, q, k, v, 0.7f, causal), DIM(d->B, T, C));
 }
 
-/* x (x^T y) with every spelling of the transposes. */
+/* x (x^T y) with every combination of transpose flags. */
 static id draw_matmul(struct draw *d)
 {
     if (!(d->may & MIXES_ROWS)) return draw_linear(d);
     id x = norm(d, recent(d)), y = any(d);
     bool tb = pick(d, 2);
-    if (pick(d, 2)) x = op_reshape(d->g, x, DIM(-1, C)); /* else the product flattens it itself */
+    if (pick(d, 2)) x = op_reshape(d->g, x, DIM(-1, C)); /* otherwise the product flattens it itself */
     if (pick(d, 2)) y = op_reshape(d->g, y, DIM(-1, C));
     id inner = tb ? op_matmul(d->g, y, x, true, false, d->f) : op_matmul(d->g, x, y, true, false, d->f); /* [C,C] */
     id first = weight(d, 3, C), second = weight(d, C, 3);
@@ -185,7 +185,7 @@ static id draw_matmul(struct draw *d)
 
 static id draw_layernorm(struct draw *d) { id x = recent(d), w = vector(d); return op_layernorm(d->g, x, w, vector(d), 1e-1f); }
 
-/* RELU has a corner, which differences may step over. */
+/* RELU has a kink, which finite differences may step over. */
 static id draw_act(struct draw *d)
 {
     static const enum act_kind SMOOTH[] = {ACT_GELU, ACT_GELU_TANH, ACT_QUICK_GELU, ACT_SIGMOID, ACT_SILU, ACT_TANH};
@@ -212,7 +212,8 @@ static id draw_dropout(struct draw *d)
     return elements ? op_dropout(d->g, x, samples, 0.3f) : op_drop_path(d->g, x, samples, 0.3f);
 }
 
-/* Weights repeated over samples, positions or columns; one position of a tensor over all. */
+/* Weights broadcast over samples, positions or columns; one position of a tensor broadcast over
+ * all. */
 static id draw_broadcast(struct draw *d)
 {
     id x = norm(d, recent(d));
@@ -228,7 +229,7 @@ static id draw_broadcast(struct draw *d)
     }
 }
 
-/* A strided view leaves, for whoever comes next; its source is used elsewhere too. */
+/* Returns a strided view for later layers; its source has other readers, too. */
 static id draw_permute(struct draw *d)
 {
     const int swap[] = {0, 2, 1};
@@ -236,7 +237,7 @@ static id draw_permute(struct draw *d)
     return op_permute(d->g, across, swap);
 }
 
-/* The same through a dense copy, to which a sum returns by the views. */
+/* The same through a dense copy, to which a sum returns through the views. */
 static id draw_transposed(struct draw *d)
 {
     const int swap[] = {2, 0, 1}, back[] = {1, 2, 0};
@@ -244,14 +245,14 @@ static id draw_transposed(struct draw *d)
     return op_add(d->g, op_dense(d->g, op_permute(d->g, across, back)), x);
 }
 
-/* A weight that is used transposed, and as it is. */
+/* A weight that is used both transposed and not transposed. */
 static id draw_weight_transposed(struct draw *d)
 {
     id w = weight(d, C, C), turned = op_dense(d->g, op_permute(d->g, w, (int[]){1, 0}));
     return op_scale(d->g, op_linear(d->g, op_linear(d->g, recent(d), turned, 0), w, 0), 0.3);
 }
 
-/* Parts of two tensors side by side, or a weight's rows before a tensor's. */
+/* Slices of two tensors side by side, or a weight's rows before a tensor's. */
 static id draw_concat(struct draw *d)
 {
     id x = recent(d), left = op_slice(d->g, x, 2, 0, C / 2), right = op_slice(d->g, any(d), 2, C / 2, C / 2);
@@ -266,7 +267,7 @@ static id draw_pad(struct draw *d)
     return op_add(d->g, op_dense(d->g, op_slice(d->g, op_slice(d->g, wide, 1, 0, T), 2, 1, C)), x);
 }
 
-/* Tokens by index, some of them twice and some outside. */
+/* Tokens by index, some of them twice and some out of range. */
 static id draw_gather(struct draw *d)
 {
     id ids = graph_input(d->g, "ids", DT_I32, DIM(d->B, T)), x = recent(d), many[] = {x, any(d), x};
@@ -279,8 +280,8 @@ static id (*const layers[])(struct draw *) = {
     draw_matmul, draw_residual, draw_attention, draw_layernorm, draw_act, draw_mlp, draw_broadcast, draw_softmax, draw_dropout, draw_permute, draw_transposed, draw_weight_transposed, draw_concat, draw_pad, draw_gather,
 };
 
-/* Accumulation ends the life of a tensor: its other names must leave the pool. Only
- * fresh tensors are accumulated into, so nothing to do but to keep what is returned. */
+/* Accumulation ends the life of a tensor: its other names must leave the pool. Only fresh tensors
+ * are accumulated into, so keeping the returned tensor is enough. */
 static void add_layer(struct draw *d)
 {
     id x = layers[pick(d, COUNT(layers))](d);
@@ -288,7 +289,7 @@ static void add_layer(struct draw *d)
     else d->pool[pick(d, POOL)] = x;
 }
 
-/* A head of independent rows; what it does to them before the loss is drawn too. */
+/* A head of independent rows; the ops before the loss are random, too. */
 static id head(struct draw *d, id x)
 {
     struct graph *g = d->g;
@@ -298,16 +299,16 @@ static id head(struct draw *d, id x)
     id targets = op_reshape(g, op_shift_labels(g, labels), DIM(-1));
     id w = pick(d, 2) ? d->table : graph_param(g, "head", d->f, DIM(VOCABULARY, C), (struct init){INIT_NORMAL, 1, 0});
     id v = weight(d, C, 0), u = weight(d, C, C);
-    if (kind == 6) { /* rows that are columns of what is stored */
+    if (kind == 6) { /* rows that are columns in storage */
         id turned = op_scale(g, op_permute(g, rows, (int[]){1, 0}), 1.1);
         rows = op_permute(g, turned, (int[]){1, 0});
     }
     id outer = graph_scope_push(g, "head", SCOPE_ROWS);
     if (kind == 1) rows = op_rmsnorm(g, rows, v, 1e-2f);
-    if (kind == 2) rows = op_add(g, rows, op_linear(g, rows, u, 0)); /* a residual: the slice is used twice */
+    if (kind == 2) rows = op_add(g, rows, op_linear(g, rows, u, 0)); /* a residual: the slice has two readers */
     if (kind == 3) rows = op_add(g, rows, second);                   /* two slices share a gradient */
     if (kind == 4) rows = op_mul(g, rows, second);
-    if (kind == 5) { /* slices along the columns, side by side with the whole row */
+    if (kind == 5) { /* slices along the columns, beside the whole row */
         id half = op_copy(g, op_slice(g, rows, 1, 1, C / 2), SPACE_DEVICE);
         rows = op_add(g, rows, op_linear(g, half, weight(d, C, C / 2), 0));
     }
@@ -347,7 +348,7 @@ static void build(struct graph *g, uint64_t number, enum dtype f, int64_t B, int
 
 /* --- compiling -------------------------------------------------------------------------------- */
 
-struct making {
+struct variant {
     uint64_t number;
     enum dtype f;
     int may;
@@ -362,7 +363,7 @@ static void run_pass(struct graph *g, const char *name, pass_fn *pass, const str
     graph_verify(g, name);
 }
 
-static void make(struct rig *r, const struct making *m, enum device_kind kind)
+static void make(struct rig *r, const struct variant *m, enum device_kind kind)
 {
     struct graph *g = &r->graph;
     struct settings s = {.micro_batch = m->micro_batch, .accumulation = BATCH / m->micro_batch, .precision = DT_F32,
@@ -373,7 +374,7 @@ static void make(struct rig *r, const struct making *m, enum device_kind kind)
     graph_prune(g, PROGRAM_STEP);
     graph_verify(g, "build");
     struct settings all = s;
-    all.forward = m->number % 8 > 1; /* every kind, not only those that pay where there is a backward */
+    all.forward = m->number % 8 > 1; /* every variant, not only those that pay off with a backward */
     if (m->fuse) run_pass(g, "fuse", pass_fuse, &all);
     run_pass(g, "chunk", pass_chunk, &s);
     run_pass(g, "differentiate", pass_differentiate, &s);
@@ -390,18 +391,18 @@ static void make(struct rig *r, const struct making *m, enum device_kind kind)
             assert_int_equal(tensor_at(g, g->params.at[i].grad)->dtype, m->f == DT_F64 ? DT_F64 : DT_F32);
 }
 
-static struct making plain(uint64_t number)
+static struct variant plain(uint64_t number)
 {
-    return (struct making){.number = number, .f = DT_F64, .micro_batch = BATCH, .chunks = 1};
+    return (struct variant){.number = number, .f = DT_F64, .micro_batch = BATCH, .chunks = 1};
 }
 
-/* --- gradients ----------------------------------------------------------------------------------- */
+/* --- gradients ------------------------------------------------------------------------------- */
 
 static void test_slopes(void **state)
 {
     (void)state;
     for (uint64_t number = 0; number < 400; number++) {
-        struct making m = plain(number);
+        struct variant m = plain(number);
         m.micro_batch = BATCH;
         m.may = MIXES_ROWS | HAS_LOSS_TERMS;
         struct rig r;
@@ -409,14 +410,14 @@ static void test_slopes(void **state)
         for (int i = 0; i < 2; i++) {
             struct slope s = rig_slope(&r, i ? "first" : "second");
             if (!(fabs(s.difference - s.product) <= 1e-6 * (s.size + 1e-3)))
-                fail_msg("draw %llu, seed %llu: the slope is %.12g, the gradient says %.12g", (unsigned long long)number,
+                fail_msg("draw %llu, seed %llu: the slope is %.12g, the gradient gives %.12g", (unsigned long long)number,
                          (unsigned long long)seed, s.difference, s.product);
         }
         rig_close(&r);
     }
 }
 
-/* --- the same gradients ---------------------------------------------------------------------------- */
+/* --- the same gradients ---------------------------------------------------------------------- */
 
 static double norm_of(const double *x, int64_t n)
 {
@@ -438,13 +439,13 @@ static double gradient_size(const struct rig *r)
     return sqrt(sum);
 }
 
-/* Compares loss and all gradients. What is allowed is relative to the norm of all of them,
- * because rounding is relative to what flows, and some gradients cancel (a bias before a
- * softmax gets none at all). 0: same bits. */
-static void compare(const struct rig *a, const struct rig *b, double allowed, const struct making *m, const char *what)
+/* Compares loss and all gradients. The bound is relative to the norm of all gradients, because
+ * rounding is relative to the values that flow, and some gradients cancel (a bias before a softmax
+ * has gradient 0). 0: bit-equal. */
+static void compare(const struct rig *a, const struct rig *b, double allowed, const struct variant *m, const char *what)
 {
     char text[200];
-    snprintf(text, sizeof text, "draw %llu, seed %llu, %s, %s: micro-batch %d, %d pieces", (unsigned long long)m->number,
+    snprintf(text, sizeof text, "draw %llu, seed %llu, %s, %s: micro-batch %d, %d chunks", (unsigned long long)m->number,
              (unsigned long long)seed, what, dtype_name(m->f), m->micro_batch, m->chunks);
     if (!(fabs(rig_loss(a) - rig_loss(b)) <= allowed * fmax(1, fabs(rig_loss(b)))))
         fail_msg("%s: the loss is %.17g, it was %.17g", text, rig_loss(a), rig_loss(b));
@@ -464,10 +465,10 @@ static void compare(const struct rig *a, const struct rig *b, double allowed, co
     }
 }
 
-/* Runs the plain form of a draw and another form of it, and compares. */
-static void check_same(const struct making *m, enum device_kind kind, double allowed, const char *what)
+/* Runs a draw with plain settings and with other settings, and compares. */
+static void check_same(const struct variant *m, enum device_kind kind, double allowed, const char *what)
 {
-    struct making p = plain(m->number);
+    struct variant p = plain(m->number);
     struct rig a, b;
     p.f = m->f;
     p.may = m->may;
@@ -480,17 +481,17 @@ static void check_same(const struct making *m, enum device_kind kind, double all
     rig_close(&b);
 }
 
-/* Sums of other lengths, so rounding differs: a few eps per term. */
+/* Sums have other lengths, so rounding differs: a few eps per term. */
 static double rounding(enum dtype f) { return 64 * dtype_table[f].epsilon * sqrt(BATCH * T); }
 
 static void test_chunks(void **state)
 {
     (void)state;
-    static const int PIECES[] = {2, 3, 4, 5, 7, 18, 100}; /* of 18 rows: even, ragged, one row each, more than rows */
+    static const int CHUNKS[] = {2, 3, 4, 5, 7, 18, 100}; /* of 18 rows: even, ragged, one row each, more than rows */
     for (uint64_t number = 0; number < 60; number++)
-        for (size_t i = 0; i < COUNT(PIECES); i++) {
-            struct making m = plain(number);
-            m.chunks = PIECES[i];
+        for (size_t i = 0; i < COUNT(CHUNKS); i++) {
+            struct variant m = plain(number);
+            m.chunks = CHUNKS[i];
             m.f = number % 4 ? DT_F64 : DT_F32;
             m.may = HAS_LOSS_TERMS | MIXES_ROWS;
             m.reuse = number % 2;
@@ -504,7 +505,7 @@ static void test_accumulation(void **state)
     static const int MICRO[] = {1, 2, 3};
     for (uint64_t number = 0; number < 60; number++)
         for (size_t i = 0; i < COUNT(MICRO); i++) {
-            struct making m = plain(number);
+            struct variant m = plain(number);
             m.micro_batch = MICRO[i];
             m.chunks = number % 3 ? 1 : 2;
             m.f = number % 4 ? DT_F64 : DT_F32;
@@ -514,7 +515,8 @@ static void test_accumulation(void **state)
         }
 }
 
-/* A block's backward reads nothing that the block's forward made: so nothing is kept. */
+/* With block recompute a block's backward reads no result of the block's original forward, so none
+ * is kept. */
 static void check_recomputed(const struct graph *g, uint64_t number)
 {
     for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
@@ -533,7 +535,7 @@ static void test_recompute(void **state)
 {
     (void)state;
     for (uint64_t number = 0; number < 80; number++) {
-        struct making m = plain(number);
+        struct variant m = plain(number);
         m.recompute = REBUILD_ALL;
         m.reuse = number % 2;
         m.may = HAS_LOSS_TERMS | MIXES_ROWS;
@@ -546,8 +548,8 @@ static void test_recompute(void **state)
     }
 }
 
-/* Nodes of the step that were made to be repetitions. */
-static uint32_t count_repeated(const struct graph *g)
+/* Nodes of the step that are recomputations. */
+static uint32_t count_recomputed(const struct graph *g)
 {
     uint32_t n = 0;
     for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++)
@@ -555,13 +557,13 @@ static uint32_t count_repeated(const struct graph *g)
     return n;
 }
 
-/* Something is made again in most graphs, never a product, and no bit changes. */
+/* Most graphs recompute something, never a matrix product, and no bit changes. */
 static void test_selective(void **state)
 {
     (void)state;
     uint32_t some = 0;
     for (uint64_t number = 0; number < 80; number++) {
-        struct making m = plain(number);
+        struct variant m = plain(number);
         m.recompute = REBUILD_SELECTIVE;
         m.reuse = number % 2;
         m.may = HAS_LOSS_TERMS | MIXES_ROWS;
@@ -569,7 +571,7 @@ static void test_selective(void **state)
         check_same(&m, m.f == DT_F64 ? DEVICE_REF : DEVICE_CPU, 0, "selective");
         struct rig r;
         make(&r, &m, DEVICE_REF);
-        some += count_repeated(&r.graph) > 0;
+        some += count_recomputed(&r.graph) > 0;
         for (uint32_t k = 0; k < r.graph.order[PROGRAM_STEP].nodes.n; k++) {
             const struct node *n = node_at(&r.graph, r.graph.order[PROGRAM_STEP].nodes.at[k]);
             assert_false(n->phase == PHASE_RECOMPUTE && (n->op == OP_LINEAR || n->op == OP_MATMUL || n->op == OP_ATTENTION));
@@ -579,7 +581,7 @@ static void test_selective(void **state)
     assert_true(some > 40);
 }
 
-/* Nodes of the step that are this op, with so many results. */
+/* Nodes of the step with this op and this number of results. */
 static uint32_t count_op(const struct graph *g, enum op op, int results)
 {
     uint32_t count = 0;
@@ -592,13 +594,13 @@ static uint32_t count_op(const struct graph *g, enum op op, int results)
     return count;
 }
 
-/* Epilogues change no bit, whatever is made again; products with and without z are among them. */
+/* Epilogues change no bit, for any recomputation; products with and without z are among them. */
 static void test_fuse(void **state)
 {
     (void)state;
     uint32_t both = 0, alone = 0;
     for (uint64_t number = 0; number < 120; number++) {
-        struct making m = plain(number);
+        struct variant m = plain(number);
         m.fuse = true;
         m.recompute = (enum rebuild_kind)(number % 3);
         m.reuse = number % 2;
@@ -618,7 +620,7 @@ static void test_reuse(void **state)
 {
     (void)state;
     for (uint64_t number = 0; number < 80; number++) {
-        struct making m = plain(number);
+        struct variant m = plain(number);
         m.reuse = true;
         m.may = HAS_LOSS_TERMS | MIXES_ROWS;
         m.f = number % 4 == 0 ? DT_F64 : number % 4 == 1 ? DT_BF16 : DT_F32;
@@ -626,12 +628,12 @@ static void test_reuse(void **state)
     }
 }
 
-/* Everything at once: loops inside loops, repeated blocks, shared bytes. */
+/* All techniques at once: nested loops, recomputed blocks, reused bytes. */
 static void test_together(void **state)
 {
     (void)state;
     for (uint64_t number = 0; number < 60; number++) {
-        struct making m = plain(number);
+        struct variant m = plain(number);
         m.micro_batch = 1 + (int)(number % 3);
         m.chunks = 2 + (int)(number % 5);
         m.recompute = number % 2 ? REBUILD_ALL : REBUILD_SELECTIVE;
@@ -642,7 +644,7 @@ static void test_together(void **state)
     }
 }
 
-/* --- loops that a model brings ---------------------------------------------------------------------------- */
+/* --- loops that a model contains ------------------------------------------------------------- */
 
 enum { ROUNDS = 3 };
 
@@ -653,7 +655,7 @@ static id round_loss(struct graph *g, id h, id w, id number)
     return op_sum(g, op_mul(g, op_mul(g, y, y), number));
 }
 
-/* Sum over the rounds: in a loop that counts them in a carried scalar, or written out. */
+/* Sum over the rounds: in a loop that counts them in a carried scalar, or unrolled. */
 static id rounds(struct graph *g, id h, id w, bool looped)
 {
     id sum = op_fill(g, DT_F64, 0, NULL, 0), number = op_fill(g, DT_F64, 0, NULL, 0);
@@ -667,8 +669,8 @@ static id rounds(struct graph *g, id h, id w, bool looped)
     return sum;
 }
 
-/* B embeddings and B x M prompts, added, then rounds; cut into pieces; and a second use of
- * the embeddings outside, so that their gradient has parts from everywhere. */
+/* B embeddings and B x M prompts, added, then rounds; split into chunks; and a second use of the
+ * embeddings outside, so that their gradient has terms from everywhere. */
 static void build_rounds(struct rig *r, int64_t B, int64_t M, bool looped, int chunks)
 {
     struct graph *g = &r->graph;
@@ -676,7 +678,7 @@ static void build_rounds(struct rig *r, int64_t B, int64_t M, bool looped, int c
     memset(r, 0, sizeof *r);
     graph_init(g);
     id w = graph_param(g, "w", DT_F64, DIM(C, C), normal), v = graph_param(g, "v", DT_F64, DIM(C, C), normal);
-    /* Rows are what comes from the batch. */
+    /* The rows are the inputs that come from the batch. */
     id images = graph_param(g, "images", DT_F64, DIM(B, C), normal), of_images = graph_input(g, "of_images", DT_F64, DIM(B, C));
     images = op_mul(g, images, of_images);
     id prompts = graph_param(g, "prompts", DT_F64, DIM(B * M, C), normal), of_prompts = graph_input(g, "of_prompts", DT_F64, DIM(B * M, C));
@@ -708,7 +710,7 @@ static void check_rounds(int64_t B, int64_t M, int chunks)
         double *want = rig_read(&plain, p->grad), *have = rig_read(&looped, looped.graph.params.at[i].grad);
         for (int64_t k = 0; k < tensor_elements(tensor_at(&plain.graph, p->tensor)); k++)
             if (!(fabs(want[k] - have[k]) < 1e-9 * (1 + fabs(want[k]))))
-                fail_msg("B %d, M %d, %d pieces: gradient of %s at %d is %g, not %g", (int)B, (int)M, chunks, name_of(&plain, p->tensor),
+                fail_msg("B %d, M %d, %d chunks: gradient of %s at %d is %g, not %g", (int)B, (int)M, chunks, name_of(&plain, p->tensor),
                          (int)k, have[k], want[k]);
         mem_free(want);
         mem_free(have);
@@ -717,7 +719,7 @@ static void check_rounds(int64_t B, int64_t M, int chunks)
     rig_close(&looped);
 }
 
-/* Rounds inside pieces: pieces of one image's prompts, and of whole images; even and ragged. */
+/* Rounds inside chunks: chunks of one image's prompts, and of whole images; even and ragged. */
 static void test_rounds(void **state)
 {
     (void)state;
@@ -728,15 +730,15 @@ static void test_rounds(void **state)
     }
 }
 
-/* --- what gets no gradient ---------------------------------------------------------------------------- */
+/* --- parameters without a gradient ----------------------------------------------------------- */
 
-static bool freezes(const struct graph *g, uint32_t param, uint64_t number, uint64_t one_in)
+static bool is_frozen(const struct graph *g, uint32_t param, uint64_t number, uint64_t one_in)
 {
     const char *name = graph_name(g, tensor_at(g, g->params.at[param].tensor)->name);
     return random_bits(random_key(seed, name), number) % one_in == 0;
 }
 
-/* Builds and differentiates a draw with one in so many weights frozen; 0: none. */
+/* Builds and differentiates a draw with one in `one_in` weights frozen; 0: none. */
 static void make_frozen(struct rig *r, uint64_t number, uint64_t one_in)
 {
     struct graph *g = &r->graph;
@@ -745,10 +747,10 @@ static void make_frozen(struct rig *r, uint64_t number, uint64_t one_in)
     build(g, number, DT_F64, 2, MIXES_ROWS | HAS_LOSS_TERMS);
     graph_prune(g, PROGRAM_STEP);
     uint32_t forward = g->order[PROGRAM_STEP].nodes.n;
-    for (uint32_t i = 0; i < g->params.n; i++) g->params.at[i].frozen |= one_in && freezes(g, i, number, one_in);
+    for (uint32_t i = 0; i < g->params.n; i++) g->params.at[i].frozen |= one_in && is_frozen(g, i, number, one_in);
     graph_differentiate(g, PROGRAM_STEP, rig_loss_tensor(r));
     graph_verify(g, "differentiate");
-    /* Nothing was emitted for a frozen weight: every node leads to some gradient. */
+    /* No node was emitted for a frozen weight: every node leads to some gradient. */
     uint32_t all = g->order[PROGRAM_STEP].nodes.n;
     graph_prune(g, PROGRAM_STEP);
     uint32_t kept = g->order[PROGRAM_STEP].nodes.n;
@@ -783,7 +785,7 @@ static void test_frozen(void **state)
     }
 }
 
-/* A weight that nobody uses, and one whose result nobody uses: no gradient, no node. */
+/* A weight without a reader, and one whose result has no reader: no gradient, no node. */
 static void test_unreached(void **state)
 {
     (void)state;
@@ -834,7 +836,7 @@ static void test_means(void **state)
     }
 }
 
-/* --- what is refused, not got wrong ------------------------------------------------------------------------ */
+/* --- graphs that autodiff rejects ------------------------------------------------------------ */
 
 static void expect_refusal(struct graph *g, const char *word)
 {
@@ -844,9 +846,9 @@ static void expect_refusal(struct graph *g, const char *word)
     graph_free(g);
 }
 
-/* The gradient of a product with the loop's sum needs the sum before the loop; also when
- * the sum has another way to the loss that needs nothing. */
-static void check_loop_exit(bool two_ways)
+/* The gradient of a product with the loop's sum needs the sum before the loop ends. This also holds
+ * when the sum has a second path to the loss that needs no value. */
+static void check_loop_exit(bool two_paths)
 {
     struct graph g;
     graph_init(&g);
@@ -857,7 +859,7 @@ static void check_loop_exit(bool two_ways)
     id sum = op_sum(&g, op_linear(&g, x, w, 0));
     graph_scope_pop(&g, outer);
     id half = op_scale(&g, sum, 0.5), square = op_mul(&g, half, half);
-    graph_output(&g, "loss", two_ways ? op_add(&g, half, square) : square);
+    graph_output(&g, "loss", two_paths ? op_add(&g, half, square) : square);
     pass_chunk(&g, &(struct settings){.head_chunks = 2});
     graph_verify(&g, "chunk");
     graph_differentiate(&g, PROGRAM_STEP, graph_find_output(&g, PROGRAM_STEP, "loss"));

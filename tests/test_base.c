@@ -79,7 +79,7 @@ static void test_text(void **state)
     text_append(&t, "\0z", 2);
     assert_int_equal(t.n, 2002);
     assert_int_equal(t.at[2002], 0);
-    text_printf(&t, "%*s|", 5000, "x"); /* longer than the room that is there */
+    text_printf(&t, "%*s|", 5000, "x"); /* longer than the buffer's capacity */
     assert_int_equal(t.n, 7003);
     assert_string_equal(t.at + 7001, "x|");
     text_free(&t);
@@ -142,7 +142,7 @@ static void test_names(void **state)
     assert_int_equal(pattern_distance("*xyz", "ab"), 3);
 }
 
-/* Every bit of input and seed matters; equal inputs agree; no clash among small ones. */
+/* Every bit of input and seed matters; equal inputs agree; small inputs do not collide. */
 static void test_hash(void **state)
 {
     (void)state;
@@ -159,7 +159,7 @@ static void test_hash(void **state)
         assert_true(h != base);
         flipped += __builtin_popcountll(h ^ base);
     }
-    double share = flipped / (64.0 * 800); /* a fair coin: sd 0.0022 over 51200 throws */
+    double share = flipped / (64.0 * 800); /* a fair coin: standard deviation 0.0022 over 51200 throws */
     assert_true(share > 0.48 && share < 0.52);
     for (size_t n = 0; n < sizeof bytes; n++)
         for (size_t m = 0; m < n; m++) assert_true(hash_bytes(bytes, n, 0) != hash_bytes(bytes, m, 0));
@@ -219,8 +219,8 @@ static void test_f16_exhaustive(void **state)
     }
 }
 
-/* Around each boundary between neighbours: below it goes down, above it goes up, on it
- * to the even one. The offsets are below an f32's unit, so doubles must round once. */
+/* Around each boundary between neighbours: a value below it rounds down, one above it rounds up,
+ * one on it rounds to even. The offsets are below an f32's unit, so doubles must round once. */
 static void test_rounding(void **state)
 {
     (void)state;
@@ -266,7 +266,8 @@ static void test_bf16_exhaustive(void **state)
     }
 }
 
-/* Whole-array conversion agrees with the element path, for every pair of types. */
+/* Whole-array conversion agrees with the conversion of single elements, for every pair of
+ * dtypes. */
 static void test_convert(void **state)
 {
     (void)state;

@@ -1,6 +1,7 @@
 /*
- * test_bias_grad.c: on a GPU the gradient of a bias before an activation is made by the activation's gradient, and is
- * the same sum; where there is no activation, no bias, or no GPU, or the sum is added to another one, it stays.
+ * test_bias_grad.c: on a GPU the activation's backward kernel also computes the gradient of the
+ * bias before the activation, and it is the same sum. The separate sum remains where there is no
+ * activation, no bias or no GPU, or where the sum is added to another one.
  */
 #include "optest.h"
 
@@ -65,7 +66,7 @@ static void test_layers(void **state)
         struct rig a, b;
         build(&a, &all[i], false);
         build(&b, &all[i], true);
-        rig_same_gradients(&a, &b, 1e-5, all[i].what); /* the sums of f32 differ by their order */
+        rig_same_gradients(&a, &b, 1e-5, all[i].what); /* the f32 sums differ in order */
         rig_close(&a);
         rig_close(&b);
     }

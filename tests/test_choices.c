@@ -1,6 +1,6 @@
 /*
- * test_choices.c: choices by timing that are kept in a file (src/cuda/autotune_file.c): what is read of any
- * bytes, what is added, and that processes which start at once agree.
+ * test_choices.c: the file of choices that timing made (src/cuda/autotune_file.c): reading
+ * arbitrary bytes, adding entries, and agreement between processes that start at the same time.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -79,7 +79,7 @@ static void test_round_trip(void **state)
     choices_free(&c);
 }
 
-/* Each is no line; the good one behind it is read all the same. */
+/* Each text is an invalid line; the valid line behind it is still read. */
 static void test_broken_lines(void **state)
 {
     (void)state;
@@ -103,8 +103,8 @@ static void test_broken_lines(void **state)
     }
 }
 
-/* Every beginning of a file: what is cut is not read, and never half. */
-static void test_cut_off(void **state)
+/* Every prefix of a file: a truncated line is ignored as a whole. */
+static void test_truncated(void **state)
 {
     (void)state;
     struct text t = {0};
@@ -143,15 +143,15 @@ static void test_bounds(void **state)
     choices_parse(&c, t.at, t.n);
     assert_int_equal(c.list.n, CHOICES_MOST);
     assert_int_equal(c.skipped, 5 + 3);
-    assert_int_equal(choices_find(&c, "key 7")->number[0], 1000); /* the last one counts */
+    assert_int_equal(choices_find(&c, "key 7")->number[0], 1000); /* the last entry wins */
     assert_null(choices_find(&c, "a"));
     text_free(&t);
     choices_free(&c);
 }
 
-/* --- the file ------------------------------------------------------------------------------------ */
+/* --- the file -------------------------------------------------------------------------------- */
 
-static void test_place(void **state)
+static void test_path(void **state)
 {
     (void)state;
     char path[512];
@@ -177,7 +177,7 @@ static void test_add(void **state)
     assert_int_equal(choices_add(&c, &y, &e), PL_OK);
     assert_int_equal(choices_add(&c, &other, &e), PL_OK);
     assert_int_equal(choices_find(&c, "x")->number[0], 3);
-    assert_int_equal(choices_lock(&d, 0.05, &e), PL_FAIL); /* held */
+    assert_int_equal(choices_lock(&d, 0.05, &e), PL_FAIL); /* another holder has the lock */
     assert_non_null(strstr(e.text, "another process"));
     choices_unlock(&c);
     assert_int_equal(choices_lock(&d, 1, &e), PL_OK);
@@ -189,8 +189,8 @@ static void test_add(void **state)
     choices_free(&c);
 }
 
-/* What is added behind a line without an end is a line of its own. */
-static void test_torn(void **state)
+/* An entry that is added behind a line without a newline becomes a line of its own. */
+static void test_line_without_end(void **state)
 {
     (void)state;
     struct choices c = empty("torn.txt");
@@ -208,7 +208,8 @@ static void test_torn(void **state)
     choices_free(&c);
 }
 
-/* A folder that cannot be: a file is in its way. One that is too large is no list either. */
+/* A folder that cannot be created, because a file has its name. A file that is too large is not
+ * read. */
 static void test_refused(void **state)
 {
     (void)state;
@@ -217,7 +218,7 @@ static void test_refused(void **state)
     char way[512];
     snprintf(way, sizeof way, "%s/file", folder);
     write_text(way, "x");
-    assert_int_equal(choices_read(&c, &e), PL_OK); /* nothing is there */
+    assert_int_equal(choices_read(&c, &e), PL_OK); /* no file exists */
     assert_int_not_equal(choices_lock(&c, 1, &e), PL_OK);
     assert_int_equal(c.lock, -1);
     assert_non_null(strstr(e.text, "file"));
@@ -229,7 +230,8 @@ static void test_refused(void **state)
     choices_free(&large);
 }
 
-/* Processes that start at once, each with an opinion of its own: one measures, the others read. */
+/* Processes that start at the same time, each with a different choice: one measures, the others
+ * read. */
 static void test_agree(void **state)
 {
     (void)state;
@@ -263,8 +265,8 @@ static void test_agree(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_broken_lines), cmocka_unit_test(test_cut_off), cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_add),        cmocka_unit_test(test_torn),         cmocka_unit_test(test_refused), cmocka_unit_test(test_agree),
-        cmocka_unit_test(test_place)};
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_broken_lines), cmocka_unit_test(test_truncated), cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_add),        cmocka_unit_test(test_line_without_end),         cmocka_unit_test(test_refused), cmocka_unit_test(test_agree),
+        cmocka_unit_test(test_path)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,7 +1,7 @@
 /*
- * test_config.c: the configuration: defaults, sources and their order, every kind
- * of error with key, value and place, and the round trip through YAML. The
- * learning-rate schedules, which the configuration names, are tested here too.
+ * test_config.c: the configuration: defaults, sources and their precedence, every kind of error
+ * with key, value and line, and the round trip through YAML. The learning-rate schedules, which the
+ * configuration names, are tested here, too.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,7 @@ static void assert_has(const char *text, const char *part)
     if (!strstr(text, part)) fail_msg("\"%s\" is not in \"%s\"", part, text);
 }
 
-/* Reads text that must be refused, and checks what the message holds. */
+/* Reads text that must be rejected, and checks the message. */
 static void refuses(const char *yaml, const char *part, const char *other)
 {
     struct config c;
@@ -174,7 +174,7 @@ static void test_every_key(void **state)
     assert_true(g[1].given[GROUP_frozen] && g[1].frozen && !g[1].given[GROUP_learning_rate]);
     assert_int_equal(c.train_milestones.n, 2);
     assert_true(c.train_milestones.at[0] == 60 && c.train_milestones.at[1] == 100 && c.train_step_gamma == 0.2);
-    assert_true(c.train_seed == 9007199254740993LL); /* more digits than a double holds */
+    assert_true(c.train_seed == 9007199254740993LL); /* more digits than a double can hold */
     assert_int_equal(c.memory_budget.kind, BUDGET_BYTES);
     assert_true(c.memory_budget.bytes == 1610612736u && c.memory_host_budget.bytes == 64000000000u);
     assert_int_equal(c.memory_micro_batch, 4);
@@ -191,7 +191,7 @@ static void test_every_key(void **state)
     assert_int_equal(c.device_threads, 2);
     assert_true(c.device_deterministic);
     assert_string_equal(c.device_profile, "machine.json");
-    for (int key = 0; key < CONFIG_KEYS; key++) /* the text above leaves no key out, but one of each pair */
+    for (int key = 0; key < CONFIG_KEYS; key++) /* the text above has every key, but only one of each exclusive pair */
         if (!config_given(&c, (enum config_key)key) && key != KEY_model_preset && key != KEY_train_epochs && key != KEY_train_step_size)
             fail_msg("%s is not tested", config_key_name((enum config_key)key));
     assert_int_equal(
@@ -288,7 +288,7 @@ static void test_set(void **state)
     accepts_set(&c, "train.out=a=b");
     assert_string_equal(c.train_out, "a=b");
 
-    /* one key of a pair replaces the file's other one */
+    /* one key of an exclusive pair replaces the other one from the file */
     accepts_set(&c, "train.epochs=2");
     accepts_set(&c, "model.preset=tiny");
     assert_int_equal(c.train_steps, 0);
@@ -308,7 +308,7 @@ static void test_set(void **state)
     config_free(&c);
 }
 
-/* What is said of parts of the data, and what contradicts it. */
+/* Keys for parts of the data, and contradictions between them. */
 static void test_split_errors(void **state)
 {
     (void)state;
@@ -437,7 +437,7 @@ static void test_needs(void **state)
     accepts_set(&c, "data.train=[]");
     assert_int_equal(config_check(&c, CONFIG_NEEDS_DATA, &e), PL_USAGE);
     assert_has(e.text, "data.train");
-    /* an empty document and empty sections are fine; a file that is not there is not */
+    /* an empty document and empty sections are valid; a missing file is an error */
     assert_int_equal(config_read_text(&c, "", "run.yaml", &e), PL_OK);
     assert_int_equal(config_read_text(&c, "train:\ndata:\n  sequence:\n", "run.yaml", &e), PL_OK);
     assert_int_equal(config_read(&c, "no/such/run.yaml", &e), PL_USAGE);
@@ -479,12 +479,12 @@ static void test_schedule(void **state)
     assert_true(fabs(factor(SCHEDULE_COSINE, 6, 2, 10) - 0.5) < 1e-15);
     assert_true(fabs(factor(SCHEDULE_COSINE, 4, 2, 10) - 0.5 * (1 + sqrt(0.5))) < 1e-15);
     assert_true(fabs(factor(SCHEDULE_COSINE, 10, 2, 10)) < 1e-15);
-    /* a warmup that fills the whole run divides by nothing */
+    /* a warmup of the whole run does not divide by 0 */
     assert_true(factor(SCHEDULE_LINEAR, 3, 3, 3) == 0);
     assert_true(factor(SCHEDULE_COSINE, 3, 3, 3) == 1);
 }
 
-/* Drops by counting: every `every` steps behind the warmup, or once per milestone passed. */
+/* Drops by counting: every `every` steps after the warmup, or once per milestone passed. */
 static void test_schedule_step(void **state)
 {
     (void)state;
@@ -501,7 +501,7 @@ static void test_schedule_step(void **state)
             assert_true(schedule_factor(&listed, step) == rise * b);
         }
     }
-    /* a gamma of 0 ends the training, one above 1 raises the rate */
+    /* a gamma of 0 ends the training, one above 1 raises the learning rate */
     struct schedule end = {.kind = SCHEDULE_STEP, .gamma = 0, .every = 2};
     assert_true(schedule_factor(&end, 1) == 1 && schedule_factor(&end, 2) == 0 && schedule_factor(&end, 9) == 0);
 }
@@ -514,14 +514,14 @@ static void test_signals(void **state)
     raise(SIGTERM);
     assert_int_equal(signals_received(), SIGTERM);
     assert_string_equal(signals_name(signals_received()), "SIGTERM");
-    struct sigaction now; /* the next one, of either kind, would end the process */
+    struct sigaction now; /* the next signal of either kind would end the process */
     sigaction(SIGTERM, NULL, &now);
     assert_true(now.sa_handler == SIG_DFL);
     sigaction(SIGINT, NULL, &now);
     assert_true(now.sa_handler == SIG_DFL);
 }
 
-/* A file that is refused has set nothing, not even what stood before the mistake. */
+/* A rejected file sets nothing, not even the keys before the mistake. */
 static void test_all_or_nothing(void **state)
 {
     (void)state;

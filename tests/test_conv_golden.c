@@ -1,11 +1,11 @@
 /*
- * test_conv_golden.c: convolutions and their gradients against PyTorch's, from
- * tests/golden/conv.safetensors (made by tests/golden/make_conv.py, which has the
- * same table of cases). Each case runs through a graph, forward and backward, on the
- * reference kernels and on the CPU's, in f32, and in bf16 on the CPU.
+ * test_conv_golden.c: compares convolutions and their gradients with PyTorch's, from
+ * tests/golden/conv.safetensors (written by tests/golden/make_conv.py, which has the same table of
+ * cases). Each case runs through a graph, forward and backward, on the reference kernels and on the
+ * CPU's, in f32, and in bf16 on the CPU.
  *
- * The file's values are exact results rounded once to f32, so the tolerance is that of
- * one rounding and of an f32 sum's walk: c (eps / 2 + eps(f32) sqrt(length)).
+ * The file's values are exact results rounded once to f32, so the tolerance is that of one rounding
+ * and of an f32 sum's error growth: c (eps / 2 + eps(f32) sqrt(length)).
  */
 #include "optest.h"
 
@@ -49,7 +49,7 @@ static float *values_of(const struct convolution *n, const char *what)
     return x;
 }
 
-/* --- a case in a graph ------------------------------------------------------------------------- */
+/* --- a case in a graph ----------------------------------------------------------------------- */
 
 static id param_of(struct graph *g, const struct convolution *n, const char *what, enum dtype f)
 {
@@ -98,7 +98,7 @@ static void compare(const struct rig *r, const struct convolution *n, const char
     const double allowed = 4 * size * (dtype_table[f].epsilon / 2 + dtype_table[DT_F32].epsilon * sqrt(length));
     for (int64_t i = 0; i < e->elements; i++)
         if (!(fabs(got[i] - (double)want[i]) <= allowed))
-            fail_msg("%s, %s: %s[%lld] is %.9g, PyTorch says %.9g, allowed %.3g", n->name, dtype_name(f), what, (long long)i,
+            fail_msg("%s, %s: %s[%lld] is %.9g, PyTorch gives %.9g, allowed %.3g", n->name, dtype_name(f), what, (long long)i,
                      got[i], (double)want[i], allowed);
     mem_free(got);
     mem_free(want);

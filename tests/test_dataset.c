@@ -1,6 +1,6 @@
 /*
- * test_dataset.c: every format gives the same masks of the same image through the same
- * interface; splits cut a data set exactly; the sampler keeps its promises.
+ * test_dataset.c: every format gives the same masks of the same image through the same interface;
+ * splits partition a dataset exactly; the sampler satisfies its guarantees.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,9 +26,9 @@
 
 enum { ROOM = 16, SCRATCH = 1 << 18 };
 
-/* --- a place ----------------------------------------------------------------------------- */
+/* --- fixture --------------------------------------------------------------------------------- */
 
-struct place {
+struct fixture {
     char dir[64];
     uint64_t *scratch;
     struct mask masks[ROOM];
@@ -37,9 +37,9 @@ struct place {
     struct polygon_scratch polygons;
 };
 
-static int make_place(void **state)
+static int fixture_open(void **state)
 {
-    struct place *p = mem_alloc(sizeof *p);
+    struct fixture *p = mem_alloc(sizeof *p);
     strcpy(p->dir, "/tmp/plimsoll-data-XXXXXX");
     if (!mkdtemp(p->dir)) return -1;
     p->scratch = mem_alloc(SCRATCH);
@@ -52,9 +52,9 @@ static int make_place(void **state)
     return 0;
 }
 
-static int drop_place(void **state)
+static int fixture_close(void **state)
 {
-    struct place *p = *state;
+    struct fixture *p = *state;
     struct error e;
     tree_remove(p->dir, &e);
     mem_free(p->scratch);
@@ -64,7 +64,7 @@ static int drop_place(void **state)
     return 0;
 }
 
-static char *path_of(const struct place *p, const char *name)
+static char *path_of(const struct fixture *p, const char *name)
 {
     static char path[4][256];
     static int turn;
@@ -73,7 +73,7 @@ static char *path_of(const struct place *p, const char *name)
     return path[turn];
 }
 
-static void save(const struct place *p, const char *name, const char *bytes)
+static void save(const struct fixture *p, const char *name, const char *bytes)
 {
     struct error e;
     char dir[512];
@@ -82,7 +82,7 @@ static void save(const struct place *p, const char *name, const char *bytes)
     if (file_write_atomic(path_of(p, name), bytes, strlen(bytes), &e)) fail_msg("%s", e.text);
 }
 
-static struct dataset *open_set(const struct dataset_options *o)
+static struct dataset *open_dataset(const struct dataset_options *o)
 {
     struct dataset *d;
     struct error e;
@@ -90,8 +90,8 @@ static struct dataset *open_set(const struct dataset_options *o)
     return d;
 }
 
-/* Masks of a sample as an image of letters, row by row: '.' nothing, 'a' the first mask. */
-static const char *draw(struct place *p, const struct dataset *d, uint64_t i)
+/* A sample's masks as letters, row by row: '.' no mask, 'a' the first mask. */
+static const char *draw(struct fixture *p, const struct dataset *d, uint64_t i)
 {
     static char out[4096];
     struct dataset_masks s;
@@ -135,7 +135,7 @@ static const char *annotation(int id)
     return text;
 }
 
-static void make_tar(const struct place *p, const char *name, int from, int to)
+static void make_tar(const struct fixture *p, const char *name, int from, int to)
 {
     struct error e;
     char member[32];
@@ -157,7 +157,7 @@ static void make_tar(const struct place *p, const char *name, int from, int to)
 
 static void test_sa1b(void **state)
 {
-    struct place *p = *state;
+    struct fixture *p = *state;
     char name[64];
     make_tar(p, "a.tar", 100, 107);
     make_tar(p, "b.tar", 200, 202);
@@ -166,8 +166,8 @@ static void test_sa1b(void **state)
     char *paths[] = {path_of(p, "*.tar*"), path_of(p, "c")};
     struct dataset_options o = {.format = "sa1b", .paths = paths, .n_paths = 2};
     uint64_t fingerprint = 0;
-    for (int turn = 0; turn < 2; turn++) { /* the second time there are .idx files that the pattern catches */
-        struct dataset *d = open_set(&o);
+    for (int turn = 0; turn < 2; turn++) { /* the second time the pattern also matches the .idx files */
+        struct dataset *d = open_dataset(&o);
         assert_int_equal(dataset_count(d), 10);
         assert_image(d, 0, "jpeg 100");
         assert_image(d, 8, "jpeg 201");
@@ -180,9 +180,9 @@ static void test_sa1b(void **state)
         fingerprint = dataset_fingerprint(d);
         dataset_close(d);
     }
-    char *folder[] = {p->dir}; /* a folder of tars stands for them */
+    char *folder[] = {p->dir}; /* a folder name selects all its tar files */
     o.paths = folder, o.n_paths = 1;
-    struct dataset *d = open_set(&o);
+    struct dataset *d = open_dataset(&o);
     assert_int_equal(dataset_count(d), 9);
     dataset_close(d);
     struct error e;
@@ -202,7 +202,7 @@ static void test_sa1b(void **state)
 
 static void test_faults(void **state)
 {
-    struct place *p = *state;
+    struct fixture *p = *state;
     static const struct { const char *text; enum data_fault want; } cases[] = {
         {"{}", FAULT_SYNTAX},
         {"{\"image\": {\"width\": 4, \"height\": 5}, \"annotations\": []}", FAULT_NO_MASKS},
@@ -214,7 +214,7 @@ static void test_faults(void **state)
         save(p, "sa_1.json", cases[i].text);
         char *paths[] = {p->dir};
         struct dataset_options o = {.format = "sa1b", .paths = paths, .n_paths = 1};
-        struct dataset *d = open_set(&o);
+        struct dataset *d = open_dataset(&o);
         struct dataset_masks s;
         struct error e;
         assert_int_equal(dataset_masks(d, 0, p->scratch, SCRATCH, p->masks, ROOM, &s, &e), cases[i].want);
@@ -228,7 +228,7 @@ static void test_faults(void **state)
 
 static uint64_t names_of(const struct dataset_options *o, char names[][64])
 {
-    struct dataset *d = open_set(o);
+    struct dataset *d = open_dataset(o);
     uint64_t n = dataset_count(d);
     for (uint64_t i = 0; i < n; i++) dataset_name(d, i, names[i], 64);
     dataset_close(d);
@@ -237,7 +237,7 @@ static uint64_t names_of(const struct dataset_options *o, char names[][64])
 
 static void test_splits(void **state)
 {
-    struct place *p = *state;
+    struct fixture *p = *state;
     enum { N = 50 };
     static char part[N][64], rest[N][64], other[N][64];
     make_tar(p, "a.tar", 100, 100 + N);
@@ -261,7 +261,7 @@ static void test_splits(void **state)
     assert_memory_not_equal(part, other, sizeof part);
 }
 
-static void make_pairs(const struct place *p);
+static void make_pairs(const struct fixture *p);
 
 static void assert_refused(struct dataset_options *o, struct dataset_split split, const char *says)
 {
@@ -274,10 +274,10 @@ static void assert_refused(struct dataset_options *o, struct dataset_split split
     if (!strstr(e.text, says)) fail_msg("\"%s\" does not say \"%s\"", e.text, says);
 }
 
-/* A split that leaves nothing, names nothing, or makes no sense. */
+/* Splits that leave nothing, name nothing, or are contradictory. */
 static void test_split_refusals(void **state)
 {
-    struct place *p = *state;
+    struct fixture *p = *state;
     make_tar(p, "a.tar", 100, 110);
     save(p, "unknown.txt", "sa_7\nsa_8\n");
     save(p, "some.txt", "sa_101\n");
@@ -322,13 +322,13 @@ static const char coco_text[] =
 
 static void test_coco(void **state)
 {
-    struct place *p = *state;
+    struct fixture *p = *state;
     save(p, "annotations/instances_val.json", coco_text);
     save(p, "val/nine.jpg", "jpeg nine");
     save(p, "val/four.jpg", "jpeg four");
     char *paths[] = {path_of(p, "annotations/*.json")}, *cats[] = {"cat"}, *dogs[] = {"5"}, *cows[] = {"cow"};
     struct dataset_options o = {.format = "coco", .paths = paths, .n_paths = 1};
-    struct dataset *d = open_set(&o);
+    struct dataset *d = open_dataset(&o);
     char name[64];
     assert_int_equal(dataset_count(d), 2);
     const struct shard_report *r = dataset_report(d);
@@ -347,16 +347,16 @@ static void test_coco(void **state)
     assert_refused(&o, (struct dataset_split){0}, "data.images is /nowhere/at/all, but there is no such folder");
     o.images = NULL;
     o.crowds = true;
-    d = open_set(&o);
+    d = open_dataset(&o);
     draw(p, d, 1);
     assert_true(p->masks[1].crowd && p->masks[1].id == 2);
     dataset_close(d);
     o.categories = cats, o.n_categories = 1;
-    d = open_set(&o);
+    d = open_dataset(&o);
     assert_int_equal(dataset_count(d), 1);
     dataset_close(d);
     o.categories = dogs, o.crowds = false;
-    d = open_set(&o);
+    d = open_dataset(&o);
     assert_image(d, 0, "jpeg four");
     dataset_close(d);
     struct error e;
@@ -371,7 +371,7 @@ static void test_coco(void **state)
 
 /* --- pairs and csv --------------------------------------------------------------------------- */
 
-static void save_png(const struct place *p, const char *name, const char *letters)
+static void save_png(const struct fixture *p, const char *name, const char *letters)
 {
     uint8_t pixels[20];
     struct error e;
@@ -379,7 +379,7 @@ static void save_png(const struct place *p, const char *name, const char *letter
     if (png_write(path_of(p, name), PNG_GREY, 4, 5, pixels, 0, &e)) fail_msg("%s", e.text);
 }
 
-static void make_pairs(const struct place *p)
+static void make_pairs(const struct fixture *p)
 {
     save(p, "images/one.jpg", "jpeg one");
     save(p, "images/two.png", "png two");
@@ -392,11 +392,11 @@ static void make_pairs(const struct place *p)
 
 static void test_pairs(void **state)
 {
-    struct place *p = *state;
+    struct fixture *p = *state;
     make_pairs(p);
     char *paths[] = {p->dir}, *seven[] = {"7"}, *word[] = {"cat"};
     struct dataset_options o = {.format = "pairs", .paths = paths, .n_paths = 1};
-    struct dataset *d = open_set(&o);
+    struct dataset *d = open_dataset(&o);
     assert_int_equal(dataset_count(d), 2);
     assert_true(dataset_report(d)->no_text == 1 && dataset_report(d)->no_image == 1);
     assert_image(d, 0, "jpeg one");
@@ -411,16 +411,16 @@ static void test_pairs(void **state)
     assert_int_equal(dataset_masks(d, 1, p->scratch, 4096, p->masks, ROOM, &s, &e), FAULT_TOO_LARGE);
     dataset_close(d);
     o.categories = seven, o.n_categories = 1;
-    d = open_set(&o);
+    d = open_dataset(&o);
     assert_int_equal(dataset_masks(d, 0, p->scratch, SCRATCH, p->masks, ROOM, &s, &e), FAULT_NO_MASKS);
     dataset_close(d);
     o.n_categories = 0, o.labels = LABELS_BINARY;
-    d = open_set(&o);
+    d = open_dataset(&o);
     assert_int_equal(dataset_masks(d, 1, p->scratch, SCRATCH, p->masks, ROOM, &s, &e), FAULT_NONE);
     assert_true(s.n == 1 && p->masks[0].area == 4); /* 7 is bright, 2 and 3 are not */
     dataset_close(d);
     o.labels = LABELS_INSTANCES, o.ignore = 3;
-    d = open_set(&o);
+    d = open_dataset(&o);
     assert_int_equal(dataset_masks(d, 1, p->scratch, SCRATCH, p->masks, ROOM, &s, &e), FAULT_NONE);
     assert_true(s.n == 2 && p->masks[1].category == 0 && p->masks[1].id == 7);
     dataset_close(d);
@@ -430,20 +430,20 @@ static void test_pairs(void **state)
     assert_int_equal(dataset_open(&d, &o, &e), PL_USAGE);
     save(p, "masks/one.png", "no PNG");
     o.masks = NULL;
-    d = open_set(&o);
+    d = open_dataset(&o);
     assert_int_equal(dataset_masks(d, 0, p->scratch, SCRATCH, p->masks, ROOM, &s, &e), FAULT_MASK);
     dataset_close(d);
 }
 
 static void test_csv(void **state)
 {
-    struct place *p = *state;
+    struct fixture *p = *state;
     make_pairs(p);
     save(p, "t.csv", "\xef\xbb\xbfsplit,\"image\",other,mask\r\ntrain,images/one.jpg,\"a \"\"b\"\",\nc\",masks/one.png\r\n\r\n"
                      "val,images/two.png,,masks/two_mask.png\r\nval,images/alone.jpg,,");
     char *paths[] = {path_of(p, "t.csv")};
     struct dataset_options o = {.format = "csv", .paths = paths, .n_paths = 1};
-    struct dataset *d = open_set(&o);
+    struct dataset *d = open_dataset(&o);
     assert_int_equal(dataset_count(d), 2);
     assert_int_equal(dataset_report(d)->no_text, 1);
     assert_image(d, 0, "jpeg one");
@@ -453,7 +453,7 @@ static void test_csv(void **state)
     assert_true(s.n == 1 && p->masks[0].area == 4);
     dataset_close(d);
     o.split.column = "val";
-    d = open_set(&o);
+    d = open_dataset(&o);
     assert_int_equal(dataset_count(d), 1);
     assert_image(d, 0, "png two");
     dataset_close(d);
@@ -529,7 +529,7 @@ static void test_sampler(void **state)
             assert_true(mem_allocations() == before);
             assert_int_equal(k, passing < o.max_masks ? passing : o.max_masks);
             float worst = 2;
-            for (uint32_t i = 0; i < k; i++) { /* ascending, so none comes twice; all pass */
+            for (uint32_t i = 0; i < k; i++) { /* ascending, so none occurs twice; all pass the filter */
                 assert_true(a[i] < n && (!i || a[i - 1] < a[i]));
                 const struct mask *m = &masks[a[i]];
                 assert_true(m->area > 0 && !m->crowd && m->predicted_iou >= o.min_iou && m->stability >= o.min_stability);
@@ -551,7 +551,8 @@ static void test_sampler(void **state)
     mem_free(scratch);
 }
 
-/* Every quarter of the sizes is in, the largest mask's own as well, also when it is alone there. */
+/* Every quarter of the size range is represented, also the largest mask's own, and also when that
+ * mask is alone in it. */
 static void test_balance(void **state)
 {
     (void)state;
@@ -569,7 +570,7 @@ static void test_balance(void **state)
     }
     for (uint32_t i = 0; i < MANY; i++) masks[i].area = 10; /* all equal: any eight */
     assert_int_equal(sampler_choose(&o, masks, MANY, 1000, 1000, 1, 0, 0, scratch, a), 8);
-    /* random depends on seed, epoch and position, and is fair */
+    /* random selection depends on seed, epoch and position, and is fair */
     uint32_t count[MANY] = {0};
     o.strategy = SAMPLE_RANDOM;
     for (uint64_t i = 0; i < 3000; i++) {
@@ -577,7 +578,7 @@ static void test_balance(void **state)
         for (int k = 0; k < 8; k++) count[a[k]]++;
     }
     for (int i = 0; i < MANY; i++) assert_true(count[i] > 60 && count[i] < 180); /* mean 120, deviation 11 */
-    /* four corners: diverse takes one of each */
+    /* four corners: the diverse strategy takes one of each */
     o.strategy = SAMPLE_DIVERSE, o.max_masks = 4;
     for (uint32_t i = 0; i < MANY; i++) {
         float x = i % 2 ? 900 : 10, y = i / 2 % 2 ? 900 : 10;
@@ -593,13 +594,13 @@ static void test_balance(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_sa1b, make_place, drop_place),
-        cmocka_unit_test_setup_teardown(test_faults, make_place, drop_place),
-        cmocka_unit_test_setup_teardown(test_splits, make_place, drop_place),
-        cmocka_unit_test_setup_teardown(test_split_refusals, make_place, drop_place),
-        cmocka_unit_test_setup_teardown(test_coco, make_place, drop_place),
-        cmocka_unit_test_setup_teardown(test_pairs, make_place, drop_place),
-        cmocka_unit_test_setup_teardown(test_csv, make_place, drop_place),
+        cmocka_unit_test_setup_teardown(test_sa1b, fixture_open, fixture_close),
+        cmocka_unit_test_setup_teardown(test_faults, fixture_open, fixture_close),
+        cmocka_unit_test_setup_teardown(test_splits, fixture_open, fixture_close),
+        cmocka_unit_test_setup_teardown(test_split_refusals, fixture_open, fixture_close),
+        cmocka_unit_test_setup_teardown(test_coco, fixture_open, fixture_close),
+        cmocka_unit_test_setup_teardown(test_pairs, fixture_open, fixture_close),
+        cmocka_unit_test_setup_teardown(test_csv, fixture_open, fixture_close),
         cmocka_unit_test(test_csv_rows),
         cmocka_unit_test(test_sampler),
         cmocka_unit_test(test_balance),

@@ -1,11 +1,12 @@
 /*
- * test_dropout.c: what is dropped depends on seed, step, op, sample and place, and on
- * nothing else: not on how the batch is split, not on repetition, not on pieces.
+ * test_dropout.c: a dropout mask depends on seed, step, op, sample and element index, and on
+ * nothing else: not on the split into micro-batches, not on recomputation, not on the number of
+ * head chunks.
  *
- * A small model with three dropouts (of elements, of whole samples, and one inside a
- * row-wise head) is compiled in many ways for the same eight samples. An observer
- * looks at each DROPOUT that runs and notes, by op, sample and element, whether it was
- * kept; every other run, forward, repetition or backward, must agree.
+ * A small model with three dropouts (of elements, of whole samples, and one inside a row-wise head)
+ * is compiled with many settings for the same eight samples. An observer reads each DROPOUT that
+ * runs and records, by op, sample and element, whether the element was kept. Every other run,
+ * forward, recompute or backward, must agree.
  */
 #include "optest.h"
 
@@ -13,8 +14,8 @@
 
 enum { E = 8, N = 301, OPS = 3 };
 
-/* One way to compile: micro-batch, repetition, pieces of the head. */
-struct way {
+/* Settings to compile with: micro-batch, recompute, number of head chunks. */
+struct setting {
     int micro_batch;
     bool recompute;
     int chunks;
@@ -22,7 +23,7 @@ struct way {
 
 static void build(struct graph *g, int64_t B)
 {
-    id samples = op_samples(g, B), own = op_copy(g, samples, SPACE_DEVICE); /* a head cuts what is not an input */
+    id samples = op_samples(g, B), own = op_copy(g, samples, SPACE_DEVICE); /* the head is split along tensors that are not inputs */
     id x = graph_input(g, "x", DT_F32, DIM(B, N)), weights = graph_input(g, "weights", DT_F32, DIM(B, N));
     id outer = graph_scope_push(g, "block", SCOPE_BLOCK);
     x = op_mul(g, x, graph_param(g, "w", DT_F32, DIM(N), (struct init){INIT_NORMAL, 1, 0}));
@@ -43,7 +44,7 @@ static void run_pass(struct graph *g, const char *name, pass_fn *pass, const str
     graph_verify(g, name);
 }
 
-static void make(struct rig *r, const struct way *w)
+static void make(struct rig *r, const struct setting *w)
 {
     struct graph *g = &r->graph;
     struct settings s = {.micro_batch = w->micro_batch, .accumulation = (E + w->micro_batch - 1) / w->micro_batch,
@@ -59,7 +60,7 @@ static void make(struct rig *r, const struct way *w)
     rig_open(r, DEVICE_CPU);
 }
 
-/* --- who was kept ------------------------------------------------------------------------- */
+/* --- recorded masks -------------------------------------------------------------------------- */
 
 enum { UNSEEN, KEPT, DROPPED };
 
@@ -80,8 +81,8 @@ static int slot_of(struct masks *m, uint32_t key)
     return i;
 }
 
-/* Where the input is 0 nothing can be told. */
-static void look(void *observer, const struct entry *e)
+/* Where the input is 0 the output does not reveal the mask. */
+static void record_mask(void *observer, const struct entry *e)
 {
     struct masks *m = observer;
     if (node_at(m->g, e->node)->op != OP_DROPOUT) return;
@@ -95,20 +96,20 @@ static void look(void *observer, const struct entry *e)
             uint8_t *have = &m->at[slot][sample][i], now = out != 0 ? KEPT : DROPPED;
             if (in == 0) continue;
             if (*have != UNSEEN && *have != now)
-                fail_msg("seed %llu, %s: dropout %d, sample %d, element %lld is another in a %s", (unsigned long long)seed, m->what, slot,
+                fail_msg("seed %llu, %s: dropout %d, sample %d, element %lld differs in a %s", (unsigned long long)seed, m->what, slot,
                          sample, (long long)i, phase_name(node_at(m->g, e->node)->phase));
             *have = now;
         }
     }
 }
 
-/* Runs the rig; what was kept is added to `m`, and must agree with what is there. No output
- * may lie on its input for the observer to see both, so there was no reuse. */
+/* Runs the rig and records the masks in `m`; they must agree with the recorded ones. The observer
+ * needs input and output at once, so the graph is compiled without in-place reuse. */
 static void observe(struct rig *r, struct masks *m, const char *what)
 {
     m->g = &r->graph;
     m->what = what;
-    r->tape.observe = look;
+    r->tape.observe = record_mask;
     r->tape.observer = m;
     rig_run(r);
     r->tape.observe = NULL;
@@ -126,34 +127,34 @@ static void set_step(struct rig *r, uint64_t run_seed, uint64_t step)
 static void test_same_masks(void **state)
 {
     (void)state;
-    static const struct way WAYS[] = {{8, false, 1}, {8, true, 1}, {4, false, 1}, {2, true, 1}, {1, false, 1},
+    static const struct setting SETTINGS[] = {{8, false, 1}, {8, true, 1}, {4, false, 1}, {2, true, 1}, {1, false, 1},
                                       {3, true, 1},  {8, true, 2}, {8, false, 3}, {4, true, 4}, {3, false, 2}};
     struct masks m = {0};
-    for (size_t i = 0; i < COUNT(WAYS); i++) {
+    for (size_t i = 0; i < COUNT(SETTINGS); i++) {
         char what[64];
         struct rig r;
-        snprintf(what, sizeof what, "micro-batch %d%s, %d pieces", WAYS[i].micro_batch, WAYS[i].recompute ? ", recomputed" : "",
-                 WAYS[i].chunks);
-        make(&r, &WAYS[i]);
+        snprintf(what, sizeof what, "micro-batch %d%s, %d chunks", SETTINGS[i].micro_batch, SETTINGS[i].recompute ? ", recomputed" : "",
+                 SETTINGS[i].chunks);
+        make(&r, &SETTINGS[i]);
         set_step(&r, seed, 7);
         memset(m.runs, 0, sizeof m.runs);
         observe(&r, &m, what);
         assert_true(m.runs[PHASE_FORWARD] >= OPS && m.runs[PHASE_BACKWARD] >= OPS);
-        assert_true(!WAYS[i].recompute || m.runs[PHASE_RECOMPUTE] > 0);
+        assert_true(!SETTINGS[i].recompute || m.runs[PHASE_RECOMPUTE] > 0);
         rig_close(&r);
     }
     for (int s = 0; s < E; s++)
-        for (int i = 0; i < N; i++) /* tanh and gelu have no zeros there, the first and last inputs neither */
+        for (int i = 0; i < N; i++) /* tanh and gelu have no zeros there, nor do the first and last inputs */
             assert_true(m.at[0][s][i] != UNSEEN && m.at[2][s][i] != UNSEEN);
 }
 
-/* The same kernels on the same choices: not a bit differs. */
+/* The same kernels with the same masks: bit-equal. */
 static void test_recompute_bits(void **state)
 {
     (void)state;
     struct rig a, b;
-    make(&a, &(struct way){4, false, 1});
-    make(&b, &(struct way){4, true, 1});
+    make(&a, &(struct setting){4, false, 1});
+    make(&b, &(struct setting){4, true, 1});
     set_step(&a, seed, 3);
     set_step(&b, seed, 3);
     rig_run(&a);
@@ -167,7 +168,7 @@ static void test_recompute_bits(void **state)
     rig_close(&b);
 }
 
-/* The share of elements kept by the first op, and of those on which two masks agree. */
+/* The fraction of elements kept by an op, and the fraction on which two masks agree. */
 static double share_kept(const struct masks *m, int slot)
 {
     double n = 0;
@@ -184,8 +185,8 @@ static double share_equal(const struct masks *a, int i, const struct masks *b, i
     return n / (E * N);
 }
 
-/* Another seed, another step, another op: independent masks, which agree on p^2 + (1-p)^2 of
- * all elements. Five deviations. */
+/* Another seed, another step, another op: independent masks, which agree on p^2 + (1-p)^2 of all
+ * elements, within five standard deviations. */
 static void test_independence(void **state)
 {
     (void)state;
@@ -193,7 +194,7 @@ static void test_independence(void **state)
     static struct masks m[3];
     const double p = 0.3, chance = p * p + (1 - p) * (1 - p), deviation = sqrt(0.25 / (E * N));
     struct rig r;
-    make(&r, &(struct way){8, false, 1});
+    make(&r, &(struct setting){8, false, 1});
     for (size_t i = 0; i < COUNT(STEPS); i++) {
         set_step(&r, STEPS[i].seed, STEPS[i].step);
         observe(&r, &m[i], "one step");
@@ -205,7 +206,7 @@ static void test_independence(void **state)
     double same = 0;
     for (int k = 0; k < N; k++) same += m[0].at[0][0][k] == m[0].at[0][1][k];
     assert_true(fabs(same / N - chance) < 5 * sqrt(0.25 / N));
-    /* With one choice per sample, all of a sample or nothing. */
+    /* With one choice per sample, all of a sample is kept or none. */
     for (int s = 0; s < E; s++)
         for (int k = 0, first = UNSEEN; k < N; k++) {
             if (m[0].at[1][s][k] == UNSEEN) continue;

@@ -1,6 +1,6 @@
 /*
- * test_embed.c: embeddings in a packed store: what was written is what a loader gives, damage is
- * refused, and the two hashes tell encoders apart. Whole runs are in run_embed.sh.
+ * test_embed.c: embeddings in a packed store: a loader returns what was written, damage is
+ * rejected, and the two hashes distinguish encoders. Whole runs are in run_embed.sh.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -78,28 +78,28 @@ static struct dataset *open_sets(char *const *paths, uint32_t n)
     return d;
 }
 
-struct bed {
+struct loader_fixture {
     struct loader *l;
     void *block;
     uint64_t bytes;
 };
 
-static struct bed make_bed(uint64_t embedding_bytes)
+static struct loader_fixture loader_fixture_open(uint64_t embedding_bytes)
 {
     struct loader_options o = {.side = SIDE, .cells = CELLS, .masks = M, .threads = 2, .slots = 3, .room = 1 << 16, .embedding = embedding_bytes};
-    struct bed b = {.bytes = loader_bytes(&o), .block = mem_alloc(loader_bytes(&o) + 64)};
+    struct loader_fixture b = {.bytes = loader_bytes(&o), .block = mem_alloc(loader_bytes(&o) + 64)};
     struct error e;
     if (loader_open(&b.l, &o, (void *)align_up((uintptr_t)b.block, 64), &e)) fail_msg("%s", e.text);
     return b;
 }
 
-static void drop_bed(struct bed *b)
+static void loader_fixture_close(struct loader_fixture *b)
 {
     loader_close(b->l);
     mem_free(b->block);
 }
 
-static const struct loader_sample *take(struct bed *b)
+static const struct loader_sample *next_sample(struct loader_fixture *b)
 {
     const struct loader_sample *x;
     struct error e;
@@ -109,7 +109,7 @@ static const struct loader_sample *take(struct bed *b)
 
 /* --- the store ---------------------------------------------------------------------------- */
 
-/* The same samples, masks and geometry as with images, which the same store still has. */
+/* The same samples, masks and geometry as with images, which the same store still contains. */
 static void test_loader(void **state)
 {
     (void)state;
@@ -120,7 +120,7 @@ static void test_loader(void **state)
     struct dataset *a = open_sets(paths, 1), *b = open_sets(paths + 1, 1);
     assert_int_equal(packed_embedding_bytes(dataset_embeddings(a)), ELEMENTS * sizeof(float));
     assert_null(dataset_embeddings(b));
-    struct bed images = make_bed(0), other = make_bed(0), embedded = make_bed(ELEMENTS * sizeof(float));
+    struct loader_fixture images = loader_fixture_open(0), other = loader_fixture_open(0), embedded = loader_fixture_open(ELEMENTS * sizeof(float));
     assert_true(embedded.bytes < images.bytes);
     struct loader_source s = {.set = a, .seed = 5, .shuffle = true, .interior = true, .sampler = {.strategy = SAMPLE_RANDOM, .max_masks = M, .max_area = 1}}, t = s, u = s;
     u.set = b;
@@ -129,7 +129,7 @@ static void test_loader(void **state)
     loader_seek(other.l, &u, 0);
     uint64_t before = mem_allocations();
     for (int i = 0; i < 3 * N; i++) {
-        const struct loader_sample *p = take(&images), *q = take(&embedded), *r = take(&other);
+        const struct loader_sample *p = next_sample(&images), *q = next_sample(&embedded), *r = next_sample(&other);
         float want[ELEMENTS];
         embedding(q->sample, want);
         assert_memory_equal(q->embedding, want, sizeof want);
@@ -140,9 +140,9 @@ static void test_loader(void **state)
         assert_true(p->sample == q->sample && p->n == q->n && p->rows == q->rows && p->columns == q->columns && p->mask_rows == q->mask_rows);
     }
     assert_int_equal(mem_allocations(), before);
-    drop_bed(&images);
-    drop_bed(&other);
-    drop_bed(&embedded);
+    loader_fixture_close(&images);
+    loader_fixture_close(&other);
+    loader_fixture_close(&embedded);
     dataset_close(a);
     dataset_close(b);
 }
@@ -183,14 +183,14 @@ static void test_damage(void **state)
     assert_true(h.side == SIDE && y.weights == 1 && y.layers == 5 && !strcmp(y.model, "some/model"));
     if (file_read(path, 1 << 30, &bytes, &n, &e)) fail_msg("%s", e.text);
     const struct dataset_options o = {.format = "packed", .paths = paths, .n_paths = 1};
-    for (size_t at = 0; at < sizeof h + sizeof x; at++) { /* any byte of what is said of them */
+    for (size_t at = 0; at < sizeof h + sizeof x; at++) { /* any byte of their description */
         bytes[at] ^= 0x10;
         if (file_write_atomic(path, bytes, n, &e)) fail_msg("%s", e.text);
         assert_int_equal(dataset_open(&d, &o, &e), PL_USAGE);
         assert_int_equal(packed_peek(path, &h, &y, &e), PL_USAGE);
         bytes[at] ^= 0x10;
     }
-    bytes[PACKED_DATA + SIDE * SIDE * 3 + 5] ^= 1; /* of an embedding: only the sums of samples know */
+    bytes[PACKED_DATA + SIDE * SIDE * 3 + 5] ^= 1; /* of an embedding: only the samples' checksums detect it */
     if (file_write_atomic(path, bytes, n, &e)) fail_msg("%s", e.text);
     d = open_sets(paths, 1);
     assert_int_equal(dataset_check(d, 0, &e), PL_USAGE);
@@ -211,7 +211,7 @@ static struct packed_embeddings describe(const char *folder, int64_t side)
     return x;
 }
 
-/* A copy of the model with one place of one file changed. */
+/* A copy of the model with one byte range of one file changed. */
 static char *changed(const char *name, const char *file, size_t at, const char *from, const char *to, char path[256])
 {
     struct error e;
@@ -235,8 +235,8 @@ static char *changed(const char *name, const char *file, size_t at, const char *
     return path;
 }
 
-/* The place of a weight in the file, from its end. */
-static size_t place_of(const char *name)
+/* The offset of a weight in the file, from its end. */
+static size_t offset_of_weight(const char *name)
 {
     struct st_file f;
     struct error e;
@@ -261,13 +261,13 @@ static void test_hashes(void **state)
     assert_true(eps.weights == x.weights && eps.layers != x.layers);
     struct packed_embeddings norm = describe(changed("norm", "preprocessor_config.json", 0, "0.4,", "0.3,", path), 64);
     assert_true(norm.weights == x.weights && norm.layers != x.layers);
-    struct packed_embeddings bias = describe(changed("bias", "model.safetensors", place_of("vision_encoder.neck.layer_norm2.bias"), NULL, "\x01\x02", path), 64);
+    struct packed_embeddings bias = describe(changed("bias", "model.safetensors", offset_of_weight("vision_encoder.neck.layer_norm2.bias"), NULL, "\x01\x02", path), 64);
     assert_true(bias.weights != x.weights && bias.layers == x.layers);
-    struct packed_embeddings decoder = describe(changed("decoder", "model.safetensors", place_of("mask_decoder.iou_token.weight"), NULL, "\x01\x02", path), 64);
+    struct packed_embeddings decoder = describe(changed("decoder", "model.safetensors", offset_of_weight("mask_decoder.iou_token.weight"), NULL, "\x01\x02", path), 64);
     assert_true(decoder.weights == x.weights && decoder.layers == x.layers);
 }
 
-/* An image's embedding depends on the image alone, and on all of it. */
+/* An image's embedding depends on that image alone, and on all of it. */
 static void test_embedder(void **state)
 {
     (void)state;

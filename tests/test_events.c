@@ -1,6 +1,6 @@
 /*
- * test_events.c: event files, read back by a second reader that shares nothing with the
- * writer: its own checksum, bit by bit, and its own walk over the messages.
+ * test_events.c: TensorBoard event files, read back by an independent reader that shares no code
+ * with the writer: its own checksum, bit by bit, and its own protobuf parser.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,9 +35,9 @@ static int remove_top(void **state)
     return tree_remove(top, &e);
 }
 
-/* --- the second reader ------------------------------------------------------------------- */
+/* --- the independent reader ------------------------------------------------------------------ */
 
-/* By the definition: divide by the polynomial, lowest bit first. */
+/* By definition: divide by the polynomial, lowest bit first. */
 static uint32_t crc_by_bits(const uint8_t *at, size_t n)
 {
     uint32_t crc = 0xffffffffu;
@@ -131,7 +131,7 @@ static void read_event(struct event *v, const uint8_t *p, const uint8_t *end)
     assert_true(p == end);
 }
 
-/* All events of a file, which must be whole; returns their number. */
+/* All events of a file, which must be complete; returns their number. */
 static int read_events(int64_t start, struct event *out, int room)
 {
     struct error e = {0};
@@ -156,14 +156,14 @@ static int read_events(int64_t start, struct event *out, int room)
 
 /* --- tests --------------------------------------------------------------------------------- */
 
-static void opens(struct events *w, int64_t step)
+static void open_events(struct events *w, int64_t step)
 {
     struct error e = {0};
     if (events_open(w, dir, step, &e)) fail_msg("%s", e.text);
 }
 
-/* Steps first to last, each with two scalars, an evaluation behind every even one. */
-static void writes(struct events *w, int64_t first, int64_t last)
+/* Writes steps first to last, each with two scalars, and an evaluation after every even one. */
+static void write_steps(struct events *w, int64_t first, int64_t last)
 {
     struct error e = {0};
     for (int64_t step = first; step <= last; step++) {
@@ -186,16 +186,16 @@ static void test_write(void **state)
     struct events w;
     struct event got[64];
     struct error e = {0};
-    opens(&w, 0);
-    assert_false(file_exists(dir)); /* nothing to say yet */
+    open_events(&w, 0);
+    assert_false(file_exists(dir)); /* nothing written yet */
     assert_int_equal(events_sync(&w, &e), PL_OK);
     uint64_t allocations = mem_allocations();
-    writes(&w, 1, 4);
+    write_steps(&w, 1, 4);
     const struct scalar odd[] = {{"a", INFINITY}, {"b", -0.0}, {"c", 1e300}, {"", 3}};
     assert_int_equal(events_write(&w, INT64_C(5000000000), odd, 4, &e), PL_OK);
     assert_true(mem_allocations() == allocations);
     events_close(&w);
-    events_close(&w); /* harmless */
+    events_close(&w); /* a second close has no effect */
 
     assert_int_equal(read_events(0, got, 64), 1 + 4 + 2 + 1);
     assert_string_equal(got[0].version, "brain.Event:2");
@@ -211,45 +211,45 @@ static void test_write(void **state)
     assert_true(isinf(got[7].value[0]) && signbit(got[7].value[1]) && isinf(got[7].value[2]) && got[7].value[3] == 3);
 }
 
-/* What a run that is taken up leaves of its files, and what it adds. */
+/* What a resumed run keeps of its files, and what it adds. */
 static void test_resume(void **state)
 {
     (void)state;
     struct events w;
     struct event got[64];
     char path[256];
-    opens(&w, 0); /* anew: the file of the test before goes */
-    writes(&w, 1, 6);
+    open_events(&w, 0); /* a fresh run removes the file of the previous test */
+    write_steps(&w, 1, 6);
     events_close(&w);
 
-    opens(&w, 4);
-    assert_int_equal(read_events(0, got, 64), 1 + 4 + 2); /* cut at once, steps 5 and 6 are gone */
+    open_events(&w, 4);
+    assert_int_equal(read_events(0, got, 64), 1 + 4 + 2); /* truncated at once, steps 5 and 6 are gone */
     assert_int_equal(got[6].step, 4);
-    writes(&w, 5, 8);
+    write_steps(&w, 5, 8);
     events_close(&w);
     assert_int_equal(read_events(4, got, 64), 2 + 4 + 2);
     assert_string_equal(got[0].version, "brain.Event:2");
-    assert_true(got[1].session == 1 && got[1].step == 5 && got[1].n == 0); /* from 5 on, all before is void */
+    assert_true(got[1].session == 1 && got[1].step == 5 && got[1].n == 0); /* a session start at step 5 makes all earlier data from step 5 on void */
     assert_true(got[2].step == 5 && got[7].step == 8);
 
-    opens(&w, 4); /* from the same checkpoint again */
-    writes(&w, 5, 5);
+    open_events(&w, 4); /* from the same checkpoint once more */
+    write_steps(&w, 5, 5);
     events_close(&w);
     assert_int_equal(read_events(0, got, 64), 7);
     assert_int_equal(read_events(4, got, 64), 3);
 
-    opens(&w, 3); /* from before that */
+    open_events(&w, 3); /* from an earlier checkpoint */
     snprintf(path, sizeof path, "%s/events.out.tfevents.0000000004.plimsoll", dir);
     assert_false(file_exists(path));
     assert_int_equal(read_events(0, got, 64), 1 + 3 + 1);
     events_close(&w);
 
-    opens(&w, 3); /* nothing was added: nothing changes */
+    open_events(&w, 3); /* nothing was added: nothing changes */
     assert_int_equal(read_events(0, got, 64), 1 + 3 + 1);
     events_close(&w);
 }
 
-/* Many times over, so without waiting for the disk. */
+/* Called very often, so without fsync. */
 static void put(const char *path, const char *text, size_t n)
 {
     FILE *f = fopen(path, "w");
@@ -258,8 +258,8 @@ static void put(const char *path, const char *text, size_t n)
     assert_int_equal(fclose(f), 0);
 }
 
-/* Cut at every byte, and with every byte changed: what is kept is whole. */
-static void test_torn(void **state)
+/* Truncated at every byte, and with every byte changed: the kept events are complete. */
+static void test_damaged(void **state)
 {
     (void)state;
     struct events w;
@@ -267,8 +267,8 @@ static void test_torn(void **state)
     struct error e = {0};
     char path[256], *text;
     size_t n;
-    opens(&w, 0);
-    writes(&w, 1, 3);
+    open_events(&w, 0);
+    write_steps(&w, 1, 3);
     events_close(&w);
     int all = read_events(0, got, 64);
     snprintf(path, sizeof path, "%s/events.out.tfevents.0000000000.plimsoll", dir);
@@ -276,7 +276,7 @@ static void test_torn(void **state)
     int last = 0;
     for (size_t cut = 0; cut <= n; cut++) {
         put(path, text, cut);
-        opens(&w, 3);
+        open_events(&w, 3);
         int kept = read_events(0, got, 64);
         assert_true(kept == last || kept == last + 1);
         last = kept;
@@ -287,15 +287,15 @@ static void test_torn(void **state)
         text[i] ^= 16;
         put(path, text, n);
         text[i] ^= 16;
-        opens(&w, 3);
+        open_events(&w, 3);
         assert_true(read_events(0, got, 64) < all);
         events_close(&w);
     }
     mem_free(text);
 }
 
-/* Other files of the folder are nobody's business. */
-static void test_strangers(void **state)
+/* Other files of the folder are not touched. */
+static void test_other_files(void **state)
 {
     (void)state;
     struct events w;
@@ -305,7 +305,7 @@ static void test_strangers(void **state)
         char path[256];
         snprintf(path, sizeof path, "%s/%s", dir, names[i]);
         assert_int_equal(file_write_atomic(path, "x", 1, &e), PL_OK);
-        opens(&w, 0);
+        open_events(&w, 0);
         assert_true(file_exists(path));
         events_close(&w);
     }
@@ -315,7 +315,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_crc),  cmocka_unit_test(test_write),     cmocka_unit_test(test_resume),
-        cmocka_unit_test(test_torn), cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_damaged), cmocka_unit_test(test_other_files),
     };
     return cmocka_run_group_tests(tests, make_top, remove_top);
 }

@@ -1,6 +1,7 @@
 /*
- * test_first_sum.c: the first micro-batch writes what the others add to. Dead and new bytes are NaN here, so zeros that
- * somebody counts on and nobody wrote show up; the gradients have the bits that they have with the zeros.
+ * test_first_sum.c: the first micro-batch writes the gradient that the others add to, so no zeros
+ * are needed. Dead and new bytes are NaN here, so any use of zeros that nothing wrote is detected.
+ * The gradients have the same bits as with the zeros.
  */
 #include "optest.h"
 
@@ -8,23 +9,24 @@
 
 enum { ROWS = 12, DEEP = 5, WIDE = 16 };
 
-/* z = act(x w1^T + b) w2^T, with w1 once more where it is tied; the head, the loss's part, in pieces, which share what each micro-batch
- * makes where it is shared: its gradient is a sum over the pieces, begun in each micro-batch. */
+/* z = act(x w1^T + b) w2^T, with w1 a second time where it is tied. The head, which contains the
+ * loss, runs in chunks. With `shared` the chunks share a result of each micro-batch: its gradient
+ * is a sum over the chunks, which starts anew in each micro-batch. */
 struct layer {
     const char *what;
-    int accumulation, pieces;
+    int accumulation, chunks;
     bool tied, shared;
-    int silent; /* fills, at least */
+    int silent; /* number of removed fills, at least */
 };
 
 static const struct layer all[] = {
     {"one micro-batch", 1, 1, false, false, 0},
     {"three micro-batches", 3, 1, false, false, 4},
-    {"a weight that is used twice", 3, 1, true, false, 3},
-    {"a head in pieces", 1, 3, false, false, 1},
-    {"a head in pieces, two micro-batches", 2, 3, false, false, 4},
-    {"a tied head in pieces, two micro-batches", 2, 4, true, false, 3},
-    {"a head in pieces that shares what each of two micro-batches makes", 2, 3, false, true, 5},
+    {"a weight with two uses", 3, 1, true, false, 3},
+    {"a head in chunks", 1, 3, false, false, 1},
+    {"a head in chunks, two micro-batches", 2, 3, false, false, 4},
+    {"a tied head in chunks, two micro-batches", 2, 4, true, false, 3},
+    {"a head in chunks that share a result of each of two micro-batches", 2, 3, false, true, 5},
 };
 
 static id param(struct graph *g, const char *name, int64_t rows, int64_t columns)
@@ -42,7 +44,7 @@ static int count_silent(const struct graph *g)
 static void build(struct rig *r, const struct layer *l, bool first)
 {
     struct graph *g = &r->graph;
-    const struct settings s = {.micro_batch = 1, .accumulation = l->accumulation, .precision = DT_F32, .head_chunks = l->pieces};
+    const struct settings s = {.micro_batch = 1, .accumulation = l->accumulation, .precision = DT_F32, .head_chunks = l->chunks};
     memset(r, 0, sizeof *r);
     graph_init(g);
     g->at.program = PROGRAM_STEP;
@@ -68,7 +70,7 @@ static void build(struct rig *r, const struct layer *l, bool first)
         fail_msg("%s: %d fills are silent, expected %d", l->what, count_silent(g), l->silent);
     rig_open(r, DEVICE_CPU);
     rig_run(r);
-    rig_run(r); /* over what the first left behind */
+    rig_run(r); /* runs over the results of the first run */
 }
 
 static void test_layers(void **state)
@@ -84,8 +86,9 @@ static void test_layers(void **state)
     }
 }
 
-/* Zeros that something else than a sum looks at, or that a sum has a part of only, stay. */
-static void test_stay(void **state)
+/* A fill remains where a node other than a sum reads it, where it is not 0, or where the sum covers
+ * only a slice of it. */
+static void test_fill_remains(void **state)
 {
     (void)state;
     const struct settings s = {.micro_batch = 1, .accumulation = 1};
@@ -102,7 +105,7 @@ static void test_stay(void **state)
         op_apply(&g, OP_MATMUL, &attr, (id[]){rows, a, sum}, 3);
         g.at.loop = 0;
         pass_first_sum(&g, &s);
-        if (node_at(&g, fill)->silent) fail_msg("case %d: the fill is gone", how);
+        if (node_at(&g, fill)->silent) fail_msg("case %d: the fill was removed", how);
         graph_free(&g);
     }
 }
@@ -110,6 +113,6 @@ static void test_stay(void **state)
 int main(void)
 {
     seed_begin();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_layers), cmocka_unit_test(test_stay)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_layers), cmocka_unit_test(test_fill_remains)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /*
- * test_folder.c: the run's folder: who may use it, what a resume finds after a kill
- * at any point, and how metrics are cut back.
+ * test_folder.c: the run's folder: locking, what a resume finds after a kill at any point, and the
+ * truncation of metrics.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -64,7 +64,7 @@ static void assert_has(const char *text, const char *part)
     if (!strstr(text, part)) fail_msg("\"%s\" is not in \"%s\"", part, text);
 }
 
-static void opens(struct folder *f, const char *dir, bool resume)
+static void open_folder(struct folder *f, const char *dir, bool resume)
 {
     struct error e = {0};
     if (folder_open(f, dir, resume, &e)) fail_msg("%s", e.text);
@@ -107,23 +107,23 @@ static void test_open(void **state)
     struct error e = {0};
     char *dir = in_top("a/b/run");
     refuses(dir, true, PL_USAGE, "nothing to resume");
-    opens(&f, dir, false);
+    open_folder(&f, dir, false);
     assert_true(dir_exists(in_top("a/b/run/checkpoints")));
     assert_int_equal(folder_write(&f, "config.yaml", "x: 1\n", 5, &e), PL_OK);
     folder_close(&f);
-    folder_close(&f); /* harmless */
+    folder_close(&f); /* a second close has no effect */
     refuses(dir, false, PL_USAGE, "--resume");
-    opens(&f, dir, true);
+    open_folder(&f, dir, true);
     folder_close(&f);
 
-    /* a folder that a start which failed left behind counts as empty */
+    /* a folder left over from a failed start counts as empty */
     mkdir(in_top("locked"), 0777);
     put(in_top("locked/.lock"), "");
     refuses(in_top("locked"), true, PL_USAGE, "nothing to resume");
-    opens(&f, in_top("locked/"), false);
+    open_folder(&f, in_top("locked/"), false);
     folder_close(&f);
 
-    /* somebody else's folder is left as it was */
+    /* a folder of other contents remains unchanged */
     mkdir(in_top("home"), 0777);
     put(in_top("home/thesis.txt"), "text");
     refuses(in_top("home"), false, PL_USAGE, "not empty");
@@ -135,7 +135,7 @@ static void test_open(void **state)
     assert_int_equal(folder_open(&g, "", false, &e), PL_USAGE);
 }
 
-/* A run that took no step leaves nothing of its own, and everything of others. */
+/* A run without any step removes all its own files, and no others. */
 static void test_abandon(void **state)
 {
     (void)state;
@@ -145,15 +145,15 @@ static void test_abandon(void **state)
     for (int own = 0; own < 2; own++) {
         char *dir = in_top(own ? "given" : "gone");
         if (own) mkdir(dir, 0777);
-        opens(&f, dir, false);
+        open_folder(&f, dir, false);
         assert_int_equal(folder_write(&f, "config.yaml", "x: 1\n", 5, &e), PL_OK);
         assert_int_equal(folder_write(&f, "eval.txt", "x\n", 2, &e), PL_OK);
         assert_int_equal(folder_metrics(&f, &e, "{\"step\":0,\"eval_loss\":1}"), PL_OK);
-        assert_int_equal(folder_checkpoint_begin(&f, 0, &path, &e), PL_OK); /* a save that failed */
+        assert_int_equal(folder_checkpoint_begin(&f, 0, &path, &e), PL_OK); /* a failed save */
         folder_abandon(&f);
         assert_true(dir_exists(dir) == (own == 1));
     }
-    opens(&f, in_top("given"), false);
+    open_folder(&f, in_top("given"), false);
     put(in_top("given/notes.txt"), "mine");
     folder_abandon(&f);
     assert_holds(in_top("given/notes.txt"), "mine");
@@ -163,7 +163,7 @@ static void test_abandon(void **state)
 static void test_read_only(void **state)
 {
     (void)state;
-    if (geteuid() == 0) skip(); /* nothing is read-only for root */
+    if (geteuid() == 0) skip(); /* root may write anywhere */
     mkdir(in_top("readonly"), 0555);
     refuses(in_top("readonly"), false, PL_FAIL, "cannot");
     struct folder f;
@@ -171,14 +171,14 @@ static void test_read_only(void **state)
     assert_int_equal(folder_open(&f, in_top("readonly/run"), false, &e), PL_FAIL);
 }
 
-/* The lock is per open file, so a child process stands for the other run. */
+/* The lock is per open file, so a child process acts as the other run. */
 static void test_lock(void **state)
 {
     (void)state;
     struct folder f, g;
     struct error e = {0};
     char *dir = in_top("lock"), pid[32];
-    opens(&f, dir, false);
+    open_folder(&f, dir, false);
     assert_int_equal(folder_write(&f, "config.yaml", "", 0, &e), PL_OK);
     snprintf(pid, sizeof pid, "process %ld,", (long)getpid());
     pid_t child = fork();
@@ -191,7 +191,7 @@ static void test_lock(void **state)
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
     folder_close(&f);
-    opens(&g, dir, true);
+    open_folder(&g, dir, true);
     folder_close(&g);
 }
 
@@ -199,38 +199,38 @@ static void test_checkpoints(void **state)
 {
     (void)state;
     struct folder f;
-    opens(&f, in_top("c"), false);
+    open_folder(&f, in_top("c"), false);
     assert_int_equal(latest(&f), -1);
     save(&f, 2, 2, "two");
     save(&f, 4, 2, "four");
     assert_int_equal(latest(&f), 4);
-    save(&f, 10, 2, "ten"); /* by number, not by name */
+    save(&f, 10, 2, "ten"); /* ordered by number, not by name */
     assert_int_equal(latest(&f), 10);
     assert_false(file_exists(in_top("c/checkpoints/step-2")));
     assert_holds(in_top("c/checkpoints/step-4/state"), "four");
     assert_true(file_exists(in_top("c/checkpoints/step-10/DONE")));
-    save(&f, 10, 1, "ten again"); /* in place of the one that is there */
+    save(&f, 10, 1, "ten again"); /* replaces the existing one */
     assert_holds(in_top("c/checkpoints/step-10/state"), "ten again");
     assert_false(file_exists(in_top("c/checkpoints/step-4")));
-    save(&f, 3, 1, "three"); /* the one just written stays, though it is the oldest */
+    save(&f, 3, 1, "three"); /* the newest checkpoint is kept, although its step is the lowest */
     assert_int_equal(latest(&f), 3);
 
     struct error e = {0};
     struct names names;
     assert_int_equal(dir_list(in_top("c/checkpoints"), &names, &e), PL_OK);
-    assert_int_equal(names.n, 1); /* and nothing is left over */
+    assert_int_equal(names.n, 1); /* and no other file remains */
     names_free(&names);
     folder_close(&f);
 }
 
-/* Saving takes no memory: see the struct. */
+/* Saving allocates no memory: see the struct. */
 static void test_no_allocation(void **state)
 {
     (void)state;
     struct folder f;
     struct error e = {0};
     const char *path;
-    opens(&f, in_top("n"), false);
+    open_folder(&f, in_top("n"), false);
     uint64_t before = mem_allocations();
     for (int step = 0; step < 5; step++) {
         assert_int_equal(folder_metrics(&f, &e, "{\"step\": %d, \"loss\": %.9g}", step, 1.0 / 3), PL_OK);
@@ -241,20 +241,20 @@ static void test_no_allocation(void **state)
     folder_close(&f);
 }
 
-/* What a kill leaves: a folder being written, one without DONE, one being removed,
- * one whose replacement never came. */
+/* States after a kill: a folder being written, one without DONE, one being removed, one whose
+ * replacement is missing. */
 static void test_after_kill(void **state)
 {
     (void)state;
     struct folder f;
     struct error e = {0};
     const char *path;
-    opens(&f, in_top("k"), false);
+    open_folder(&f, in_top("k"), false);
     folder_write(&f, "config.yaml", "", 0, &e);
     save(&f, 5, 3, "five");
     assert_int_equal(folder_checkpoint_begin(&f, 6, &path, &e), PL_OK);
     folder_close(&f);
-    mkdir(in_top("k/checkpoints/.step-6.tmp"), 0777); /* closing took it away, a kill does not */
+    mkdir(in_top("k/checkpoints/.step-6.tmp"), 0777); /* closing removes it, a kill does not */
     put(in_top("k/checkpoints/.step-6.tmp/state"), "half");
     mkdir(in_top("k/checkpoints/step-7"), 0777);
     mkdir(in_top("k/checkpoints/step-x"), 0777);
@@ -267,8 +267,8 @@ static void test_after_kill(void **state)
     put(in_top("k/.model.old/config.json"), "old");
     put(in_top("k/config.yaml.tmp.4711"), "cut");
 
-    opens(&f, in_top("k"), true);
-    assert_int_equal(latest(&f), 8); /* taken back */
+    open_folder(&f, in_top("k"), true);
+    assert_int_equal(latest(&f), 8); /* restored */
     assert_holds(in_top("k/model/config.json"), "old");
     assert_false(file_exists(in_top("k/.model.tmp")));
     assert_false(file_exists(in_top("k/checkpoints/.step-6.tmp")));
@@ -276,7 +276,7 @@ static void test_after_kill(void **state)
     assert_false(file_exists(in_top("k/config.yaml.tmp.4711")));
     save(&f, 9, 2, "nine");
     assert_int_equal(latest(&f), 9);
-    assert_true(file_exists(in_top("k/checkpoints/step-7"))); /* not ours to judge */
+    assert_true(file_exists(in_top("k/checkpoints/step-7"))); /* not a checkpoint of this run */
     folder_close(&f);
 }
 
@@ -286,7 +286,7 @@ static void test_stale_staging(void **state)
     struct folder f;
     struct error e = {0};
     const char *path;
-    opens(&f, in_top("s"), false);
+    open_folder(&f, in_top("s"), false);
     assert_int_equal(folder_checkpoint_begin(&f, 1, &path, &e), PL_OK);
     put(in_top("s/checkpoints/.step-1.tmp/old"), "old");
     assert_int_equal(folder_checkpoint_begin(&f, 1, &path, &e), PL_OK);
@@ -312,7 +312,7 @@ static void test_model(void **state)
     (void)state;
     struct folder f;
     char path[FOLDER_PATH];
-    opens(&f, in_top("m"), false);
+    open_folder(&f, in_top("m"), false);
     assert_false(folder_model_path(&f, FOLDER_FINAL, path));
     publish(&f, FOLDER_FINAL, "one");
     assert_holds(in_top("m/model/sub/config.json"), "one");
@@ -324,15 +324,15 @@ static void test_model(void **state)
     folder_close(&f);
 }
 
-/* The best model lies among the checkpoints and is none: not counted, not resumed from, not
- * removed with the old ones; and what a kill left of it goes, or comes back. */
+/* The best model lies among the checkpoints and is none: it is not counted, not resumed from, and
+ * not removed with the old ones. After a kill its incomplete folder is removed or restored. */
 static void test_best(void **state)
 {
     (void)state;
     struct folder f;
     struct error e = {0};
     int64_t count;
-    opens(&f, in_top("b"), false);
+    open_folder(&f, in_top("b"), false);
     assert_int_equal(folder_write(&f, "config.yaml", "", 0, &e), PL_OK);
     publish(&f, FOLDER_BEST, "one");
     assert_int_equal(latest(&f), -1);
@@ -346,22 +346,22 @@ static void test_best(void **state)
 
     mkdir(in_top("b/checkpoints/.best.tmp"), 0777);
     assert_int_equal(rename(in_top("b/checkpoints/best"), in_top("b/checkpoints/.best.old")), 0);
-    opens(&f, in_top("b"), true);
+    open_folder(&f, in_top("b"), true);
     assert_holds(in_top("b/checkpoints/best/sub/config.json"), "two");
     assert_false(file_exists(in_top("b/checkpoints/.best.tmp")));
     assert_false(file_exists(in_top("b/checkpoints/.best.old")));
     folder_close(&f);
 }
 
-static void cut(const char *before, int64_t step, const char *after)
+static void check_metrics_cut(const char *before, int64_t step, const char *after)
 {
     struct folder f;
     struct error e = {0};
-    opens(&f, in_top("metrics"), true);
+    open_folder(&f, in_top("metrics"), true);
     put(in_top("metrics/metrics.jsonl"), before);
     assert_int_equal(folder_metrics_cut(&f, step, &e), PL_OK);
     assert_holds(in_top("metrics/metrics.jsonl"), after);
-    /* and lines go on from there */
+    /* and new lines are appended from there */
     assert_int_equal(folder_metrics(&f, &e, "{\"step\": %d}", 99), PL_OK);
     struct text want = {0};
     text_printf(&want, "%s{\"step\": 99}\n", after);
@@ -375,7 +375,7 @@ static void test_metrics(void **state)
     (void)state;
     struct folder f;
     struct error e = {0};
-    opens(&f, in_top("metrics"), false);
+    open_folder(&f, in_top("metrics"), false);
     folder_write(&f, "config.yaml", "", 0, &e);
     assert_int_equal(folder_metrics_cut(&f, 3, &e), PL_OK); /* no file yet */
     assert_int_equal(folder_metrics(&f, &e, "{\"step\": 1, \"loss\": %.3f}", 2.5), PL_OK);
@@ -387,14 +387,14 @@ static void test_metrics(void **state)
 #define B "{\"loss\":2,\"step\":2}\n"
 #define V "{\"kind\": \"eval\", \"step\": 2, \"loss\": 2}\n"
 #define C "{\"step\": 10}\n"
-    cut(A B V C, 2, A B V);
-    cut(A B V C, 1, A);
-    cut(A B V C, 0, "");
-    cut(A B V C, 10, A B V C);
-    cut(A B "{\"step\": 2, \"lo", 5, A B);
-    cut(A "{\"step\": 2}", 5, A);
-    cut(A B C "\n\n", 9, A B);
-    cut("", 5, "");
+    check_metrics_cut(A B V C, 2, A B V);
+    check_metrics_cut(A B V C, 1, A);
+    check_metrics_cut(A B V C, 0, "");
+    check_metrics_cut(A B V C, 10, A B V C);
+    check_metrics_cut(A B "{\"step\": 2, \"lo", 5, A B);
+    check_metrics_cut(A "{\"step\": 2}", 5, A);
+    check_metrics_cut(A B C "\n\n", 9, A B);
+    check_metrics_cut("", 5, "");
 }
 
 static void test_space(void **state)
@@ -402,7 +402,7 @@ static void test_space(void **state)
     (void)state;
     struct folder f;
     struct error e = {0};
-    opens(&f, in_top("space"), false);
+    open_folder(&f, in_top("space"), false);
     assert_int_equal(folder_require_space(&f, 1, &e), PL_OK);
     assert_int_equal(folder_require_space(&f, UINT64_C(1) << 62, &e), PL_FAIL);
     assert_has(e.text, "4611686018427387904 bytes");

@@ -1,6 +1,6 @@
 /*
- * test_fuse.c: an activation as the epilogue of a product gives the bits of the two ops one
- * after the other, in every dtype and kind, on any number of threads, with z and without it.
+ * test_fuse.c: an activation as the epilogue of a matrix product gives the bits of the two separate
+ * ops, in every dtype and activation kind, on any number of threads, with and without the output z.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -80,7 +80,8 @@ static void test_bits(void **state)
             for (int kind = 0; kind < ACT_KINDS; kind++) check(FLOATS[f], SHAPES[s], (enum act_kind)kind, (kind + (int)s) % 2);
 }
 
-/* LINEAR_ACTs of an evaluation whose product reads x as it is, or a permuted view of it. */
+/* Number of LINEAR_ACT nodes in an evaluation whose product reads x directly, or through a permuted
+ * view. */
 static int fused(bool strided, enum act_kind kind, bool gpu)
 {
     struct graph g;
@@ -97,7 +98,7 @@ static int fused(bool strided, enum act_kind kind, bool gpu)
     return n;
 }
 
-/* The kernels that promise the bits take a dense x. */
+/* The kernels that guarantee the same bits accept a dense x only. */
 static void test_strided(void **state)
 {
     (void)state;

@@ -1,10 +1,10 @@
 /*
- * test_gemm.c: LINEAR, MATMUL and both halves of attention against loops in double.
+ * test_gemm.c: compares LINEAR, MATMUL, and the forward and backward of attention, with loops in
+ * double.
  *
- * The loops read the operands as stored (rounded to their dtype), so what is
- * compared is the kernel's arithmetic alone. Tolerance of an element: f32 sums
- * of K terms, c * eps(f32) * sqrt(K) relative to the norm of the terms, plus one
- * rounding to the result's dtype.
+ * The loops read the operands as stored (rounded to their dtype), so only the kernel's arithmetic
+ * is compared. Tolerance of an element: for f32 sums of K terms c * eps(f32) * sqrt(K) relative to
+ * the norm of the terms, plus one rounding to the result's dtype.
  *
  * Every launch runs on guarded copies (guarded.h).
  */
@@ -96,8 +96,8 @@ static void prepare(const struct kernel *k, struct launch *l)
 
 static const struct guarded_hooks hooks = {prepare, onednn_release};
 
-/* Asks, runs on guarded copies, and brings the outputs back. An output that lies where an input lies takes the
- * input's bytes. Optional inputs have rank 0 and no data. */
+/* Queries the kernel, runs it on guarded copies, and copies the outputs back. An output at the
+ * address of an input overwrites that input. Optional inputs have rank 0 and no data. */
 static void call_run(struct call *c, const struct kernel *k, int threads)
 {
     struct profile profile = {.threads = threads, .onednn = true};
@@ -120,7 +120,7 @@ static void call_run(struct call *c, const struct kernel *k, int threads)
 
 /* --- comparing -------------------------------------------------------------------------------- */
 
-/* `terms` is the norm of what was summed, `n` how many. */
+/* `terms` is the norm of the summed terms, `n` their number. */
 static void check(const char *what, double got, double want, double terms, double n, enum dtype t, int64_t at)
 {
     double tolerance = 4 * dtype_table[DT_F32].epsilon * sqrt(n + 1) * terms + dtype_table[t].epsilon * fabs(want) + 1e-7;
@@ -129,23 +129,23 @@ static void check(const char *what, double got, double want, double terms, doubl
                  tolerance, (unsigned long long)seed);
 }
 
-/* --- products ------------------------------------------------------------------------------------ */
+/* --- products -------------------------------------------------------------------------------- */
 
 struct product {
     int64_t M, N, K;
     bool ta, tb, linear, bias, add;
-    bool apart; /* LINEAR: what is added lies elsewhere than the result */
+    bool separate_addend; /* LINEAR: the addend is not stored in the result's bytes */
     enum dtype a, b, c;
 };
 
-/* Which input is added. */
-static int added(const struct product *p) { return p->linear ? 3 : 2; }
+/* Index of the input that is added. */
+static int addend_index(const struct product *p) { return p->linear ? 3 : 2; }
 
 static struct call product_call(const struct product *p)
 {
-    struct call c = {.nin = p->add ? added(p) + 1 : p->bias ? 3 : 2, .nout = 1};
+    struct call c = {.nin = p->add ? addend_index(p) + 1 : p->bias ? 3 : 2, .nout = 1};
     c.attr.matmul.ta = p->ta, c.attr.matmul.tb = p->tb, c.attr.matmul.dtype = (uint8_t)p->c;
-    /* Rows as two dimensions where they divide: kernels must flatten them. */
+    /* Rows as two dimensions where divisible: kernels must flatten them. */
     int64_t split = p->M % 3 == 0 ? 3 : 1;
     c.in[0] = p->ta ? tensor_new(p->a, 2, (int64_t[]){p->K, p->M}) : tensor_new(p->a, 3, (int64_t[]){split, p->M / split, p->K});
     c.in[1] = tensor_new(p->b, 2, p->tb ? (int64_t[]){p->N, p->K} : (int64_t[]){p->K, p->N});
@@ -153,27 +153,27 @@ static struct call product_call(const struct product *p)
     for (int i = 0; i < 2; i++) c.data_in[i] = operand_new(&c.in[i]);
     if (p->bias) c.in[2] = tensor_new(p->b, 1, &p->N);
     if (p->bias) c.data_in[2] = operand_new(&c.in[2]);
-    if (p->add) c.in[added(p)] = c.out[0];
-    if (p->add) c.data_in[added(p)] = operand_new(&c.in[added(p)]);
+    if (p->add) c.in[addend_index(p)] = c.out[0];
+    if (p->add) c.data_in[addend_index(p)] = operand_new(&c.in[addend_index(p)]);
     c.data_out[0] = operand_new(&c.out[0]);
     return c;
 }
 
-/* What is added, beside the call: where it lies in the result's bytes it is written over. */
-static void *product_added(const struct product *p, const struct call *c)
+/* A copy of the addend: in place, the kernel overwrites it. */
+static void *product_addend_copy(const struct product *p, const struct call *c)
 {
-    return mem_copy(p->add ? c->data_in[added(p)].data : c->data_out[0].data, tensor_bytes(&c->out[0]));
+    return mem_copy(p->add ? c->data_in[addend_index(p)].data : c->data_out[0].data, tensor_bytes(&c->out[0]));
 }
 
 static void product_run(const struct product *p, struct call *c, const struct kernel *k, int threads, const void *old)
 {
-    void *own = c->data_in[added(p)].data;
-    if (p->add && !p->apart) {
+    void *own = c->data_in[addend_index(p)].data;
+    if (p->add && !p->separate_addend) {
         memcpy(c->data_out[0].data, old, tensor_bytes(&c->out[0]));
-        c->data_in[added(p)].data = c->data_out[0].data;
+        c->data_in[addend_index(p)].data = c->data_out[0].data;
     }
     call_run(c, k, threads);
-    c->data_in[added(p)].data = own;
+    c->data_in[addend_index(p)].data = own;
 }
 
 static double at(const struct operand *x, int64_t i) { return dtype_load(x->data, x->dtype, i); }
@@ -198,9 +198,9 @@ static void product_compare(const struct product *p, const struct call *c, const
         }
 }
 
-/* Where oneDNN takes it: against the loops with 1 to 3 threads, whose bits may differ. What
- * would take memory of its own is not taken. Returns whether it was, and counts those whose
- * bits differ. */
+/* Where the oneDNN kernel accepts the product: compares it with the loops on 1 to 3 threads; its
+ * bits may differ between thread counts. It must reject products for which oneDNN would allocate
+ * memory. Returns whether it accepted, and counts the products whose bits differ. */
 static bool product_onednn(const struct product *p, int *differ)
 {
     struct call c = product_call(p);
@@ -213,7 +213,7 @@ static bool product_onednn(const struct product *p, int *differ)
     assert_true(!takes || (name && strncmp(name, "gemm:", 5) && strncmp(name, "ref:", 4)));
     profile.onednn = false;
     assert_false(k->match(&q));
-    void *old = product_added(p, &c), *first = NULL;
+    void *old = product_addend_copy(p, &c), *first = NULL;
     bool other_bits = false;
     for (int threads = 1; takes && threads <= 3; threads++) {
         product_run(p, &c, k, threads, old);
@@ -237,22 +237,23 @@ static void test_onednn(void **unused)
     for (size_t i = 0; i < COUNT(shapes); i++)
         for (int which = 0; which < 64; which++) {
             struct product p = {shapes[i][0], shapes[i][1], shapes[i][2], .ta = which & 1, .tb = which >> 1 & 1, .add = which >> 2 & 1};
-            if ((p.linear = which >> 3 & 1)) p.ta = false, p.tb = true, p.bias = which & 1, p.apart = which >> 1 & 1;
+            if ((p.linear = which >> 3 & 1)) p.ta = false, p.tb = true, p.bias = which & 1, p.separate_addend = which >> 1 & 1;
             p.a = p.b = which >> 4 & 1 ? DT_BF16 : DT_F32;
             p.c = which >> 5 ? DT_F32 : p.a;
             taken += product_onednn(&p, &differ), asked++;
         }
     print_message("oneDNN takes %d of %d products here; bits of %d depend on the thread count\n", taken, asked, differ);
-    if (!taken) skip(); /* a build without oneDNN, or a processor for which none of its products is taken */
+    if (!taken) skip(); /* a build without oneDNN, or a processor for which it accepts no product */
 }
 
-/* Runs with 1, 2 and 3 threads: the first against the loops, the others bit for bit. */
+/* Runs with 1, 2 and 3 threads: the first is compared with the loops, the others bit for bit with
+ * it. */
 static void product_test(const struct product *p)
 {
     struct call c = product_call(p);
     size_t bytes = tensor_bytes(&c.out[0]);
     const struct kernel *k = p->linear ? cpu_kernel_named(OP_LINEAR, "cpu_linear") : cpu_kernel_named(OP_MATMUL, "cpu_matmul");
-    void *old = product_added(p, &c), *first = NULL;
+    void *old = product_addend_copy(p, &c), *first = NULL;
     for (int threads = 1; threads <= 3; threads++) {
         product_run(p, &c, k, threads, old);
         if (threads == 1) {
@@ -323,13 +324,13 @@ static void test_linear(void **unused)
     for (size_t i = 0; i < COUNT(shapes); i++)
         for (int which = 0; which < 24; which++) {
             struct product p = {shapes[i][0], shapes[i][1], shapes[i][2], .tb = true, .linear = true, .bias = which & 1,
-                                .add = which >> 1 & 1, .apart = which >> 2 & 1};
+                                .add = which >> 1 & 1, .separate_addend = which >> 2 & 1};
             p.a = p.b = p.c = floats[which / 8];
             product_test(&p);
         }
 }
 
-/* Neither index of A or B contiguous, rows of C apart. */
+/* Neither index of A or B is contiguous, and rows of C have gaps. */
 static void test_gemm_strides(void **unused)
 {
     (void)unused;
@@ -353,13 +354,13 @@ static void test_gemm_strides(void **unused)
             }
             check("strided", c[i * LD + j], sum, sqrt(norm), K, DT_F32, i * LD + j);
         }
-        if (i + 1 < M) /* the gap between rows is not C's */
+        if (i + 1 < M) /* the gap between rows does not belong to C */
             for (int j = N; j < LD; j++) assert_true(isnan(c[i * LD + j]));
     }
 }
 
-/* Panels of bf16 groups, of every ISA's shape, against their definition: all bits at their
- * places, zeros where there is nothing, and nothing behind the end. */
+/* Panels of bf16 groups, in every ISA's layout, compared with their definition: all bits at their
+ * offsets, zeros as padding, and nothing written beyond the end. */
 static void pack_bf16_test(int width, int group, int whole, int64_t across, int64_t along, int64_t n, int64_t K)
 {
     enum { GUARD = 8 };
@@ -395,8 +396,8 @@ static void test_pack_bf16(void **unused)
             }
 }
 
-/* Where the processor multiplies bf16, each set that it has: tiles fit the panels that
- * workspaces are sized in, products are right, results are narrowed like everywhere. */
+/* For each bf16 instruction set of the processor: tiles fit the panel sizes that workspaces are
+ * computed from, products are right, and results are rounded to bf16 as everywhere else. */
 static void micro_bf16_product(const struct micro_bf16 *h, int64_t K, bool add)
 {
     enum { K_MAX = 96, GAP = 3 };
@@ -440,7 +441,7 @@ static void micro_bf16_narrow(const struct micro_bf16 *h)
                 assert_int_equal(to[i * (h->nr + 5) + j], f32_to_bf16(from[i * (h->nr + 3) + j]));
         if (!h->pack_rows) continue;
 
-        /* As panels: rows as k, in groups filled up with 0, and columns as k. */
+        /* As panels: rows as k, in groups padded with 0, and columns as k. */
         int n = round % h->mr + 1, groups = (n + h->group - 1) / h->group, step = h->nr * h->group;
         h->pack_rows(to, from, n);
         for (int x = 0; x < groups * step; x++) {
@@ -475,7 +476,8 @@ static void test_micro_bf16(void **unused)
     }
 }
 
-/* Batches of transposed and widely spaced matrices, on both sides of "many batches". */
+/* Batches of transposed and widely strided matrices, on both sides of the "many batches"
+ * threshold. */
 static void test_bmm_strides(void **unused)
 {
     (void)unused;
@@ -484,7 +486,7 @@ static void test_bmm_strides(void **unused)
     for (int64_t B = 1; B <= 5; B += 2)
         for (size_t f = 0; f < COUNT(floats); f++) {
             struct call c = {.nin = 2, .nout = 1, .attr.matmul.tb = 1};
-            /* a [B,2,M,K] lies as [B,M,2,K]; b [B,2,N,K] lies as [2,K,B,N+1]; c as [B,M,2,N+2] */
+            /* a [B,2,M,K] is stored as [B,M,2,K]; b [B,2,N,K] as [2,K,B,N+1]; c as [B,M,2,N+2] */
             c.in[0] = tensor_new(floats[f], 4, (int64_t[]){B, 2, M, K}), c.in[1] = tensor_new(floats[f], 4, (int64_t[]){B, 2, N, K});
             c.out[0] = tensor_new(floats[f], 4, (int64_t[]){B, 2, M, N});
             memcpy(c.in[0].stride, (int64_t[]){2 * M * K, K, 2 * K, 1}, 4 * sizeof(int64_t));
@@ -510,7 +512,7 @@ static void test_bmm_strides(void **unused)
         }
 }
 
-/* What the match refuses falls to the reference. */
+/* Launches that the match function rejects run on the reference. */
 static void test_match(void **unused)
 {
     (void)unused;
@@ -528,7 +530,7 @@ static void test_match(void **unused)
     assert_false(match(&q));
 }
 
-/* --- attention ------------------------------------------------------------------------------------ */
+/* --- attention ------------------------------------------------------------------------------- */
 
 struct shape {
     int64_t B, T, S, H, G, D;
@@ -536,10 +538,10 @@ struct shape {
     bool strided; /* q, k, v as slices of wider tensors */
     enum dtype t;
     int64_t window;
-    bool masked; /* every fifth key hidden, the others biased */
+    bool masked; /* every fifth key masked, the others biased */
 };
 
-/* What the loops compute, dense, in double, with the norms of what was summed. */
+/* The results of the loops, dense, in double, with the norms of the summed terms. */
 struct truth {
     double *o, *lse, *dq, *dk, *dv, *norm_o, *norm_q, *norm_k, *norm_v;
 };
@@ -559,19 +561,19 @@ static double score(const struct shape *n, double scale, const struct call *f, i
     return sum * scale + (n->masked ? at(&f->data_in[3], b * n->S + s) : 0);
 }
 
-static bool key_seen(const struct shape *n, int64_t t, int64_t s)
+static bool key_visible(const struct shape *n, int64_t t, int64_t s)
 {
     int64_t before = t + n->S - n->T - s;
     return (!n->causal || before >= 0) && (!n->window || before < n->window);
 }
 
-/* One query row: its probabilities into p, its lse; o. */
+/* One query row: writes its probabilities to p, and o; returns its lse. */
 static double truth_row(const struct shape *n, const struct call *f, struct truth *x, double *p, int64_t b, int64_t t, int64_t h)
 {
     int64_t keys = n->S, row = ((b * n->T + t) * n->H + h) * n->D;
     double max = -INFINITY, sum = 0;
     for (int64_t s = 0; s < keys; s++) {
-        p[s] = key_seen(n, t, s) ? score(n, f->attr.attention.scale, f, b, t, s, h) : -INFINITY;
+        p[s] = key_visible(n, t, s) ? score(n, f->attr.attention.scale, f, b, t, s, h) : -INFINITY;
         if (p[s] > max) max = p[s];
     }
     for (int64_t s = 0; s < keys; s++) sum += p[s] = max == -INFINITY ? 0 : exp(p[s] - max);
@@ -584,7 +586,7 @@ static double truth_row(const struct shape *n, const struct call *f, struct trut
     return x->lse[(b * n->H + h) * n->T + t] = max + log(sum);
 }
 
-/* The row's share of the gradients. */
+/* The row's contribution to the gradients. */
 static void truth_row_bwd(const struct shape *n, const struct call *f, const struct operand *dO, struct truth *x,
                           const double *p, int64_t b, int64_t t, int64_t h)
 {
@@ -644,9 +646,9 @@ static struct tensor head_tensor(const struct shape *n, int64_t rows, int64_t he
     return t;
 }
 
-/* A dense result against the loops. In narrow storage o and do are rounded before the
- * backward reads them, so its terms carry the storage's error, too; and in bf16 so may
- * the probabilities that o sums (attention.c). */
+/* Compares a dense result with the loops. In 16-bit storage o and do are rounded before the
+ * backward reads them, so its terms carry the storage's error, too; in bf16 also the probabilities
+ * that o sums (attention.c). */
 static void heads_check(const char *what, const struct operand *x, const double *want, const double *norm, double n, bool narrow)
 {
     int64_t i = 0;
@@ -729,7 +731,7 @@ static void test_attention(void **unused)
     static const struct shape table[] = {
         {1, 1, 1, 1, 1, 1}, {1, 1, 7, 1, 1, 3}, {2, 3, 2, 2, 1, 7}, {1, 17, 17, 2, 2, 64}, {1, 65, 129, 2, 1, 17},
         {1, 129, 65, 3, 1, 33}, {2, 13, 13, 6, 2, 12}, {1, 50, 50, 1, 1, 256}, {1, 100, 24, 1, 1, 65},
-        /* several blocks of queries and keys both ways */
+        /* several blocks of queries and of keys */
         {1, 200, 300, 2, 1, 16}, {1, 401, 390, 2, 2, 8},
     };
     seed_set(6);
@@ -741,9 +743,8 @@ static void test_attention(void **unused)
         }
 }
 
-/* Windows smaller and larger than tiles and blocks, masks, and both; queries that see
- * nothing are among them. */
-static void test_attention_sight(void **unused)
+/* Windows smaller and larger than tiles and blocks, masks, and both; some queries see no key. */
+static void test_attention_windows_and_masks(void **unused)
 {
     (void)unused;
     static const struct shape table[] = {
@@ -761,7 +762,8 @@ static void test_attention_sight(void **unused)
         }
 }
 
-/* All that a query sees carries a bias so large that scores drown in it: still finite. */
+/* All keys that a query sees have a bias much larger than the scores: the result is still
+ * finite. */
 static void test_attention_large_bias(void **unused)
 {
     (void)unused;
@@ -801,7 +803,7 @@ static void test_attention_dtypes(void **unused)
     }
 }
 
-/* Scores in the hundreds: the running maximum must hold them. */
+/* Scores in the hundreds: the running maximum must avoid overflow. */
 static void test_attention_large(void **unused)
 {
     (void)unused;
@@ -819,7 +821,7 @@ static void test_attention_large(void **unused)
     call_free(&f);
 }
 
-/* A NaN in a key reaches every query that sees it, and no other. */
+/* A NaN in a key reaches every query that sees this key, and no other. */
 static void test_attention_nan(void **unused)
 {
     (void)unused;
@@ -845,7 +847,7 @@ int main(void)
         cmocka_unit_test(test_onednn),
         cmocka_unit_test(test_attention),        cmocka_unit_test(test_attention_dtypes),
         cmocka_unit_test(test_bmm_strides),      cmocka_unit_test(test_pack_bf16),     cmocka_unit_test(test_micro_bf16),
-        cmocka_unit_test(test_attention_sight),  cmocka_unit_test(test_attention_large_bias),
+        cmocka_unit_test(test_attention_windows_and_masks),  cmocka_unit_test(test_attention_large_bias),
         cmocka_unit_test(test_attention_large),  cmocka_unit_test(test_attention_nan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

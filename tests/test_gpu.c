@@ -1,10 +1,11 @@
 /*
- * test_gpu.c: profiles of GPUs: what `bench --calibrate --set device=cuda` makes of times
- * that a made-up GPU takes predicts that GPU; lanes; the profile that comes with the program.
+ * test_gpu.c: GPU profiles. The profile that `bench --calibrate --set device=cuda` derives from the
+ * times of a simulated GPU predicts that GPU. Also lanes, and the profile that is distributed with
+ * the program.
  *
- * The made-up GPU has an efficiency of its own for each kernel and extents, slower for short
- * nodes; between events a node takes EVENT more than it should, and in a replay everything takes LOADED
- * times as long, and GAP more for each node.
+ * The simulated GPU has its own efficiency for each kernel and extents, lower for short nodes. With
+ * events a node takes EVENT longer than without. In a graph replay everything takes LOADED times as
+ * long, and GAP longer per node.
  */
 #include "optest.h"
 
@@ -22,7 +23,7 @@
 
 static struct calibration given, taken;
 
-/* What the GPU's kernel takes of itself. */
+/* The kernel's own time on the simulated GPU. */
 static double truth(const struct query *q, enum op op)
 {
     struct op_class x;
@@ -31,8 +32,8 @@ static double truth(const struct query *q, enum op op)
     return 1e-6 + kernel_ideal(q, op) * (1 + (double)h / 8);
 }
 
-/* The sum over a program's nodes, and how many there are; into `t` as node-by-node timing has them. */
-static double walk(const struct run *r, const struct profile *p, struct timing *t, double *launches)
+/* The sum over a program's nodes, and their number; fills `t` like node-by-node timing. */
+static double sum_nodes(const struct run *r, const struct profile *p, struct timing *t, double *launches)
 {
     double sum = 0;
     *launches = 0;
@@ -72,7 +73,7 @@ static void test_fit(void **state)
         if (e.code || run_plan(&r, &c, &o, &e)) fail_msg("%s: %s", name, e.text);
         assert_true(!r.plan.missing[0] && !r.plan.missing[1]);
         timing_init(&t, &r.graph);
-        double sum = walk(&r, &ideal, &t, &launches);
+        double sum = sum_nodes(&r, &ideal, &t, &launches);
         gpu_take(&s, name, &r, &t, replayed(sum, launches), &ideal);
         timing_free(&t);
         run_close(&r);
@@ -84,7 +85,7 @@ static void test_fit(void **state)
     snprintf(given.isa, sizeof given.isa, "sm_90");
     snprintf(given.date, sizeof given.date, "2026-01-02");
     gpu_fit(&s, &p, &given);
-    /* EVENT is seen with every node and is gone from a replay's. */
+    /* EVENT appears in every node's time, and not in a replay's. */
     assert_true(fabs(s.speed - LOADED) < 0.01 && fabs(s.gap + LOADED * EVENT - GAP) < 0.2e-6);
     assert_true(given.classes < CLASSES_MOST);
     struct text out = {0}, twice = {0};
@@ -99,13 +100,13 @@ static void test_fit(void **state)
     gpu_free(&s);
 }
 
-/* Models and batches that were not measured. */
-static const struct asked {
+/* Models and batch sizes that were not measured. */
+static const struct unmeasured {
     const char *preset;
-    int batch, micro, sequence, pieces;
+    int batch, micro, sequence, chunks;
     const char *recompute;
     double within;
-} asked[] = {
+} unmeasured[] = {
     {"sam-vit-h", 4, 4, 2, 1, "none", 0.05},    {"sam-vit-h", 8, 8, 2, 8, "all", 0.05},   {"sam-vit-h", 6, 1, 2, 2, "none", 0.05},
     {"sam-vit-b", 3, 3, 2, 1, "none", 0.05},    {"sam-vit-l", 4, 2, 2, 1, "selective", 0.1}, {"llama-1b", 6, 6, 2048, 2, "none", 0.05},
     {"llama-1b", 8, 4, 1024, 2, "none", 0.1},   {"tinysam", 4, 4, 2, 1, "none", 0.1},     {"llama-7b", 2, 2, 2048, 8, "all", 0.1},
@@ -126,29 +127,29 @@ static void test_predicts(void **state)
     p.launch_seconds = LOADED * 1e-6 + GAP;
     profile_write(&p, &out);
     assert_int_equal(file_write_atomic(path, out.at, out.n, &e), PL_OK);
-    for (size_t i = 0; i < COUNT(asked); i++) {
+    for (size_t i = 0; i < COUNT(unmeasured); i++) {
         struct config c;
         struct run r;
         char sets[8][96];
         double launches;
         int n = 0;
         config_init(&c);
-        snprintf(sets[n++], 96, "model.preset=%s", asked[i].preset);
-        snprintf(sets[n++], 96, "data.sequence=%d", asked[i].sequence);
-        snprintf(sets[n++], 96, "train.effective_batch=%d", asked[i].batch);
-        snprintf(sets[n++], 96, "memory.micro_batch=%d", asked[i].micro);
-        snprintf(sets[n++], 96, "memory.head_chunks=%d", asked[i].pieces);
-        snprintf(sets[n++], 96, "memory.recompute=%s", asked[i].recompute);
+        snprintf(sets[n++], 96, "model.preset=%s", unmeasured[i].preset);
+        snprintf(sets[n++], 96, "data.sequence=%d", unmeasured[i].sequence);
+        snprintf(sets[n++], 96, "train.effective_batch=%d", unmeasured[i].batch);
+        snprintf(sets[n++], 96, "memory.micro_batch=%d", unmeasured[i].micro);
+        snprintf(sets[n++], 96, "memory.head_chunks=%d", unmeasured[i].chunks);
+        snprintf(sets[n++], 96, "memory.recompute=%s", unmeasured[i].recompute);
         snprintf(sets[n++], 96, "device.profile=%s", path);
         snprintf(sets[n++], 96, "device=cuda");
         for (int k = 0; k < n; k++)
             if (config_set(&c, sets[k], &e)) fail_msg("%s", e.text);
         if (config_set(&c, "memory.offload=none", &e) || config_set(&c, "train.clip_norm=1", &e)) fail_msg("%s", e.text);
         if (run_plan(&r, &c, &(struct run_options){.train = true}, &e)) fail_msg("%s", e.text);
-        double sum = walk(&r, &ideal, NULL, &launches), takes = replayed(sum, launches);
-        print_message("%s, %d of %d: %.4f s, predicted %.4f s: %+.1f %%\n", asked[i].preset, asked[i].micro, asked[i].batch, takes, r.plan.seconds,
+        double sum = sum_nodes(&r, &ideal, NULL, &launches), takes = replayed(sum, launches);
+        print_message("%s, %d of %d: %.4f s, predicted %.4f s: %+.1f %%\n", unmeasured[i].preset, unmeasured[i].micro, unmeasured[i].batch, takes, r.plan.seconds,
                       100 * (r.plan.seconds / takes - 1));
-        assert_true(fabs(r.plan.seconds / takes - 1) < asked[i].within);
+        assert_true(fabs(r.plan.seconds / takes - 1) < unmeasured[i].within);
         run_close(&r);
         config_free(&c);
     }
@@ -156,8 +157,8 @@ static void test_predicts(void **state)
     text_free(&out);
 }
 
-/* A program by the waits that the tape has, which a GPU is given. */
-static double by_tape(const struct tape *t, enum program p, const double *seconds)
+/* Simulates a program with the waits of its tape, as a GPU executes them. */
+static double simulate_tape(const struct tape *t, enum program p, const double *seconds)
 {
     double free[LANE_COUNT] = {0}, total = 0, begun = 0, *done = mem_alloc((t->program[p].n + 1) * sizeof *done);
     id loop = 0;
@@ -185,16 +186,17 @@ static double by_tape(const struct tape *t, enum program p, const double *second
     return total;
 }
 
-static const char *const away[] = {"optimizer", "[optimizer, masters]", "weights", "activations", "[optimizer, masters, weights, activations]"};
+static const char *const offload_settings[] = {"optimizer", "[optimizer, masters]", "weights", "activations", "[optimizer, masters, weights, activations]"};
 
-/* Copies beside arithmetic: as the tape's waits have it, never less than the longer lane, never more than both. */
+/* Copies overlap with compute as the tape's waits allow: never less than the longer lane, never
+ * more than the sum. */
 static void test_lanes(void **state)
 {
     (void)state;
     struct profile ideal;
     profile_default(&ideal, DEVICE_CUDA, 0);
-    for (size_t i = 0; i < 3 * COUNT(away); i++) {
-        const bool fused = i >= 2 * COUNT(away);
+    for (size_t i = 0; i < 3 * COUNT(offload_settings); i++) {
+        const bool fused = i >= 2 * COUNT(offload_settings);
         struct config c;
         struct run r;
         struct error e = {0};
@@ -205,8 +207,8 @@ static void test_lanes(void **state)
         config_init(&c);
         for (size_t k = 0; k < COUNT(sets); k++)
             if (config_set(&c, sets[k], &e)) fail_msg("%s", e.text);
-        snprintf(set, sizeof set, "memory.offload=%s", away[i % COUNT(away)]);
-        if (config_set(&c, set, &e) || config_set(&c, i < COUNT(away) ? "memory.recompute=none" : "memory.recompute=all", &e)) fail_msg("%s", e.text);
+        snprintf(set, sizeof set, "memory.offload=%s", offload_settings[i % COUNT(offload_settings)]);
+        if (config_set(&c, set, &e) || config_set(&c, i < COUNT(offload_settings) ? "memory.recompute=none" : "memory.recompute=all", &e)) fail_msg("%s", e.text);
         if (run_plan(&r, &c, &(struct run_options){.train = true}, &e)) fail_msg("%s", e.text);
         double *seconds = mem_alloc(r.graph.nodes.n * sizeof *seconds), whole = 0;
         char *const arena[SPACE_COUNT] = {0};
@@ -222,10 +224,10 @@ static void test_lanes(void **state)
         tape_build(&t, &r.graph, &r.plan.placement, arena, 1);
         for (int p = PROGRAM_STEP; p <= PROGRAM_UPDATE; p++) {
             double lane[LANE_COUNT] = {0}, least = lanes_seconds(&r.graph, p, seconds, NULL), placed = lanes_seconds(&r.graph, p, seconds, &r.plan.placement);
-            double taped = by_tape(&t, p, seconds);
+            double taped = simulate_tape(&t, p, seconds);
             for (uint32_t k = 0; k < t.program[p].n; k++)
                 if (t.program[p].at[k].kind == ENTRY_LAUNCH) lane[t.program[p].at[k].lane] += seconds[t.program[p].at[k].node];
-            print_message("%s, %s: lanes %.4f, %.4f and %.4f; %.4f at least, %.4f placed, %.4f by the tape\n", away[i % COUNT(away)], program_name(p), lane[0], lane[1], lane[2],
+            print_message("%s, %s: lanes %.4f, %.4f and %.4f; %.4f at least, %.4f placed, %.4f by the tape\n", offload_settings[i % COUNT(offload_settings)], program_name(p), lane[0], lane[1], lane[2],
                           least, placed, taped);
             assert_true(least >= fmax(fmax(lane[0], lane[1]), lane[2]) * (1 - 1e-9) && placed >= least * (1 - 1e-9) && placed <= (lane[0] + lane[1] + lane[2]) * (1 + 1e-9));
             assert_true(fabs(placed - taped) <= 0.002 * taped);
@@ -239,7 +241,7 @@ static void test_lanes(void **state)
     }
 }
 
-/* `from` replaced by `to` is refused, and the message has `word`. */
+/* Replacing `from` by `to` makes the profile invalid; the message contains `word`. */
 static void refuses(const struct text *t, const char *from, const char *to, const char *word)
 {
     struct profile p;
@@ -281,7 +283,8 @@ static void test_damaged(void **state)
     text_free(&t);
 }
 
-/* Another kernel is further than other extents, and a copy within the GPU is none between the spaces. */
+/* A different kernel is farther away than different extents; a copy within the GPU is a different
+ * class from one to or from the host. */
 static void test_nearest(void **state)
 {
     (void)state;
@@ -304,7 +307,7 @@ static void test_nearest(void **state)
     query_fill(&q, &g, node_at(&g, tensor_at(&g, op_linear(&g, x, w, 0))->node), &p);
     q.kernel = &ours;
     assert_true(class_find(c, &q, OP_LINEAR, 1e-5)->curve.at[0].factor == 3);
-    assert_true(class_find(c, &q, OP_LINEAR, 10)->curve.at[0].factor == 3); /* both are as far from that */
+    assert_true(class_find(c, &q, OP_LINEAR, 10)->curve.at[0].factor == 3); /* both are equally far from it */
     q.kernel = &theirs;
     assert_true(class_find(c, &q, OP_LINEAR, 1e-5)->curve.at[0].factor == 4);
     q.kernel = &others;

@@ -1,7 +1,7 @@
 /*
- * test_image.c: images in and out: PNG, JPEG, resizing, drawing, synthetic sets. The inputs are in
- * tests/golden/image, made by tests/golden/make_image.py with another library, and what
- * that library makes of them beside them.
+ * test_image.c: reading and writing images: PNG, JPEG, resizing, drawing, synthetic datasets. The
+ * inputs and the expected results are in tests/golden/image; tests/golden/make_image.py made both
+ * with another library.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -71,7 +71,7 @@ static int sample(const struct png_pixels *p, int x, int y, int c)
 
 #define FOR_PIXELS for (int y = 0; y < H; y++) for (int x = 0; x < W; x++)
 
-/* One channel: labels and stored forms keep the very numbers. */
+/* One channel: reading as labels or as stored keeps the exact numbers. */
 static void check_numbers(const char *name, uint32_t depth, int (*at)(int, int), enum png_as as)
 {
     struct png_pixels p = load(name, as);
@@ -159,7 +159,7 @@ static void test_png_refused(void **state)
     png_bad("base.jpg", PNG_AS_RGB, 0, "not a PNG");
 }
 
-/* What is written is read back; one bit and strides included. */
+/* Written images are read back, one-bit images and strides included. */
 static void test_png_write(void **state)
 {
     (void)state;
@@ -190,7 +190,7 @@ static int difference(const uint8_t *a, const uint8_t *b, size_t n)
     return most;
 }
 
-/* Two versions of the same integer transform: equal but for rounding in one of them. */
+/* Two versions of the same integer transform: equal except for rounding in one of them. */
 static void check_jpeg(struct jpg *j, const char *name, uint32_t w, uint32_t h, uint32_t components)
 {
     char file[64];
@@ -227,7 +227,7 @@ static void test_jpeg_kinds(void **state)
     check_jpeg(j, "cmyk", 83, 61, 4);
     check_jpeg(j, "ycck", 83, 61, 4);
     check_jpeg(j, "progressive", 83, 61, 3);
-    check_jpeg(j, "exif6", 83, 61, 3); /* not turned */
+    check_jpeg(j, "exif6", 83, 61, 3); /* not rotated */
     check_jpeg(j, "s444", 83, 61, 3);
     check_jpeg(j, "one", 1, 1, 3);
     check_jpeg(j, "wide", 3000, 3, 3);
@@ -252,7 +252,7 @@ static void test_jpeg_scaled(void **state)
         if (jpg_decode(j, bytes, n, divisor, &w, &h, &p, &e)) fail_msg("%s", e.text);
         assert_int_equal(w, (83 + divisor - 1) / divisor);
         assert_int_equal(h, (61 + divisor - 1) / divisor);
-        /* the disc's middle is red at every size */
+        /* the centre of the disc is red at every size */
         const uint8_t *middle = p + ((size_t)h / 2 * w + w / 2) * 3;
         assert_true(middle[0] > 200 && middle[1] < 90 && middle[2] < 70);
         mem_free(p);
@@ -275,7 +275,7 @@ static void jpeg_bad(struct jpg *j, const char *name, const char *says)
     mem_free(bytes);
 }
 
-/* A reader that failed reads the next file. */
+/* After a failure the reader can read the next file. */
 static void test_jpeg_refused(void **state)
 {
     (void)state;
@@ -339,8 +339,8 @@ static void check_same(struct jpg *strict, struct jpg *tolerant, const char *byt
     }
 }
 
-/* A byte changed, or the end cut: the strict reader refuses exactly what the tolerant one counts a warning for. After 400
- * files, most of them damaged, both read an intact one. */
+/* A byte changed, or the end truncated: the strict reader rejects exactly the files for which the
+ * tolerant one counts a warning. After 400 files, most of them damaged, both read an intact one. */
 static void test_jpeg_damaged(void **state)
 {
     (void)state;
@@ -419,7 +419,7 @@ static void check_resize(const char *name, struct resize_view v)
     v.width = 150, v.height = 100, v.stride = v.to_width * 3;
     assert_int_equal(want_n, (size_t)v.to_width * v.to_height * 3);
     uint8_t *got = mem_alloc(want_n + 1), *flipped = mem_alloc(want_n + 1);
-    got[want_n] = flipped[want_n] = 77; /* nothing is written behind the end */
+    got[want_n] = flipped[want_n] = 77; /* nothing is written beyond the end */
     v.to = got;
     run_resize(&v, src);
     int most = difference(got, want, want_n);
@@ -449,7 +449,7 @@ static void test_resize(void **state)
     check_resize("src", (struct resize_view){.to_width = 150, .to_height = 100}); /* the same size: the same bytes */
 }
 
-/* One colour stays that colour, whatever the sizes; and so do single pixels. */
+/* A uniform colour is unchanged at all sizes; so are single pixels. */
 static void test_resize_flat(void **state)
 {
     (void)state;
@@ -491,7 +491,7 @@ static void test_resize_sizes(void **state)
 
 /* ---- gunzip ---- */
 
-/* Two members and padding; the same cut. `gzip` of "plimsoll\n". */
+/* Two members and padding; the same file truncated. `gzip` of "plimsoll\n". */
 static void test_gunzip(void **state)
 {
     (void)state;
@@ -522,7 +522,7 @@ static void test_gunzip(void **state)
 
 /* ---- synthetic scenes ---- */
 
-/* The file reads back; every mask is the shape's visible pixels, no more and no less. */
+/* The file reads back; every mask is exactly the shape's visible pixels. */
 static void check_scene(const struct synth_options *o, uint64_t id)
 {
     struct synth_scene s;
@@ -574,7 +574,7 @@ static void test_synth(void **state)
 
 static bool pixel_set(const void *of, uint32_t x, uint32_t y) { return ((const uint8_t *)of)[y * 5 + x]; }
 
-/* Traced runs against those that rle.h finds, for every 5x3 image. */
+/* Compares traced runs with those of rle.h, for every 5x3 image. */
 static void test_trace(void **state)
 {
     (void)state;
@@ -606,7 +606,7 @@ static void test_draw(void **state)
     draw_box(&p, -3, 10, 60, 10, 2, draw_colour(3));
     assert_int_equal(p.rgb[0], DRAW_BLACK.r);
     assert_int_equal(p.rgb[5 * 3], 255);
-    /* A mask of 2x2 with one pixel set covers a quarter of the place, outlined. */
+    /* A mask of 2x2 with one pixel set covers a quarter of the area, outlined. */
     uint8_t mask[4] = {0, 1, 0, 0}, bits[2] = {2, 0};
     struct canvas q = canvas_new(40, 30, DRAW_WHITE), r = canvas_new(40, 30, DRAW_WHITE);
     struct colour c = {200, 0, 0};

@@ -1,7 +1,7 @@
 /*
- * test_inlay.c: the gradients of slices that attention reads are written side by side, by every
- * kernel to the same bits as a CONCAT would lay them; where somebody else reads one, or where rows
- * would begin at odd places, the CONCAT stays.
+ * test_inlay.c: the gradients of slices that attention reads are written directly into one tensor,
+ * by every kernel with the bits of a CONCAT. The CONCAT remains where another node reads one of the
+ * gradients, or where rows would start at unaligned offsets.
  */
 #include "optest.h"
 
@@ -9,17 +9,17 @@
 
 enum { BATCH = 2, SIDE = 4, HEADS = 2, WINDOW = 3 };
 
-enum kind_of { PLAIN, RELATIVE, WINDOWED, BIASED };
+enum attention_kind { PLAIN, RELATIVE, WINDOWED, BIASED };
 
 struct shape {
     const char *what;
-    enum kind_of kind;
+    enum attention_kind kind;
     int64_t D;
-    bool laid;
+    bool inlaid;
 };
 
 static const struct shape shapes[] = {
-    {"plain", PLAIN, 8, true},       {"over a grid", RELATIVE, 8, true}, {"within squares", WINDOWED, 8, true},
+    {"plain", PLAIN, 8, true},       {"over a grid", RELATIVE, 8, true}, {"within windows", WINDOWED, 8, true},
     {"by a bias", BIASED, 12, true}, {"heads of three", PLAIN, 3, false},
 };
 
@@ -79,7 +79,7 @@ static void test_shapes(void **state)
         struct rig a, b;
         build(&a, s, device, false);
         build(&b, s, device, true);
-        if (count_ops(&a.graph, OP_CONCAT) != 1 || count_ops(&b.graph, OP_CONCAT) != !s->laid)
+        if (count_ops(&a.graph, OP_CONCAT) != 1 || count_ops(&b.graph, OP_CONCAT) != !s->inlaid)
             fail_msg("%s: %d CONCATs, and %d after the pass", s->what, count_ops(&a.graph, OP_CONCAT), count_ops(&b.graph, OP_CONCAT));
         compare(&a, &b, s->what, "x");
         compare(&a, &b, s->what, "weight");

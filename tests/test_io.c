@@ -1,7 +1,7 @@
 /*
- * test_io.c: documents, safetensors and files: what io/ promises, and what it refuses.
+ * test_io.c: documents, safetensors and files: what io/ guarantees, and what it rejects.
  *
- * Files are made in a fresh folder under TMPDIR and removed at the end.
+ * Files are written to a fresh folder under TMPDIR and removed at the end.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -48,7 +48,7 @@ static int remove_folder(void **state)
     return tree_remove(folder, &e);
 }
 
-/* The message must speak of what is wrong. */
+/* The message must contain `part`. */
 static void assert_says(const struct error *e, const char *part)
 {
     if (!strstr(e->text, part)) fail_msg("expected \"%s\" in the message: %s", part, e->text);
@@ -154,7 +154,7 @@ static void test_depth(void **state)
     bump_free(&b);
 }
 
-/* A map beyond the size that is searched in a row: found by hash, order kept. */
+/* A map beyond the size of the linear search: found by hash, order kept. */
 static void test_large_map(void **state)
 {
     (void)state;
@@ -178,7 +178,7 @@ static void test_large_map(void **state)
         assert_true(value_get(v, key) == value_at(v, (uint32_t)i));
     }
     assert_null(value_get(v, "token"));
-    value_put(&b, map, "token0", value_string(&b, "changed")); /* in its place */
+    value_put(&b, map, "token0", value_string(&b, "changed")); /* at its old position */
     assert_int_equal(map->count, N);
     assert_string_equal(value_at(map, 0)->text, "changed");
     t.n--;
@@ -397,7 +397,7 @@ static void write_sample(const char *path)
     unsigned char data[DATA];
     for (int i = 0; i < DATA; i++) data[i] = (unsigned char)(i * 7);
     assert_int_equal(st_write_begin(&w, path, specs, COUNT(specs), metadata, 2, &e), PL_OK);
-    assert_int_equal(st_write_bytes(&w, data, 10, &e), PL_OK); /* borders need not match */
+    assert_int_equal(st_write_bytes(&w, data, 10, &e), PL_OK); /* chunk borders need not match tensors */
     assert_int_equal(st_write_bytes(&w, data + 10, DATA - 10, &e), PL_OK);
     assert_int_equal(st_write_end(&w, &e), PL_OK);
 }
@@ -433,7 +433,7 @@ static void test_safetensors_round_trip(void **state)
         }
         at += t->bytes;
     }
-    assert_int_equal(truncate(path, (off_t)(f.data_begin + 30)), 0); /* cut under an open file */
+    assert_int_equal(truncate(path, (off_t)(f.data_begin + 30)), 0); /* truncated while open */
     unsigned char got[8];
     assert_int_equal(st_read(&f, st_find(&f, "scalar"), 0, 8, got, &e), PL_FAIL);
     assert_says(&e, "scalar");
@@ -441,7 +441,7 @@ static void test_safetensors_round_trip(void **state)
     st_close(&f);
 }
 
-/* A file with this header before `data` bytes of zeroes; the length word as given. */
+/* Writes a file with this header before `data` bytes of zeros, and the given length word. */
 static void write_raw(const char *path, uint64_t length, const char *header, size_t data)
 {
     struct text t = {0};
@@ -514,7 +514,7 @@ static void test_safetensors_length(void **state)
         assert_int_equal(file_write_atomic(path, "\2\0\0\0\0\0\0", n, &e), PL_OK);
         assert_int_equal(st_open(path, &f, &e), PL_USAGE);
     }
-    /* cut anywhere, a file is refused */
+    /* a file truncated anywhere is rejected */
     write_sample(path);
     uint64_t size;
     assert_int_equal(file_size(path, &size, &e), PL_OK);
@@ -527,7 +527,8 @@ static void test_safetensors_length(void **state)
     assert_int_equal(st_open("/dev/null", &f, &e), PL_USAGE);
 }
 
-/* What we do not compute with is kept, and complained of by who needs it. */
+/* Tensors of an unsupported dtype are listed with DT_NONE; the code that needs one reports the
+ * error. */
 static void test_safetensors_unknown(void **state)
 {
     (void)state;
@@ -559,7 +560,7 @@ static void test_safetensors_write_failures(void **state)
     assert_true(file_exists(path));
     st_write_abort(&w);
     assert_false(file_exists(path));
-    if (file_exists("/dev/full")) { /* Linux's disk that is always full; it must not be removed */
+    if (file_exists("/dev/full")) { /* a device that is always full; it must not be removed */
         assert_int_equal(st_write_begin(&w, "/dev/full", specs, 1, NULL, 0, &e), PL_FAIL);
         assert_says(&e, "No space left");
         assert_says(&e, "/dev/full");
@@ -575,7 +576,7 @@ static void test_safetensors_write_failures(void **state)
     }
     static const int64_t vast[] = {1ll << 60};
     const struct st_spec too_large = {"vast", DT_U8, 1, vast};
-    if (!st_write_begin(&w, path_of("vast"), &too_large, 1, NULL, 0, &e)) st_write_abort(&w); /* no reservation here */
+    if (!st_write_begin(&w, path_of("vast"), &too_large, 1, NULL, 0, &e)) st_write_abort(&w); /* no space reservation on this file system */
     else assert_int_equal(e.code, PL_FAIL);
     assert_false(file_exists(path_of("vast")));
 }
@@ -609,7 +610,7 @@ static void test_files(void **state)
     assert_int_equal(file_read(folder, 9, &bytes, &n, &e), PL_USAGE);
 
     assert_int_equal(dir_list(path_of("x"), &l, &e), PL_OK);
-    assert_int_equal(l.n, 4); /* no temporary file is left */
+    assert_int_equal(l.n, 4); /* no temporary file remains */
     assert_string_equal(l.at[0], "a.txt");
     assert_string_equal(l.at[3], "y");
     names_free(&l);

@@ -1,6 +1,6 @@
 /*
- * test_join.c: gradients of slices that make up the whole are joined, and the bits stay; those of
- * slices that overlap, leave gaps or are read elsewhere are summed as before.
+ * test_join.c: the gradients of slices that cover the whole tensor are concatenated, with the same
+ * bits. The gradients of slices that overlap, leave gaps or have other readers are summed.
  */
 #include "optest.h"
 
@@ -8,14 +8,14 @@
 
 enum { WIDE = 12, DEEP = 4 };
 
-struct cutting {
+struct slicing {
     const char *what;
     int64_t from[4], length[4];
     int axis;
     bool joined;
 };
 
-static const struct cutting cuts[] = {
+static const struct slicing slicings[] = {
     {"three thirds", {0, 4, 8}, {4, 4, 4}, 0, true},
     {"out of order, unequal", {7, 0, 3}, {5, 3, 4}, 0, true},
     {"four, the other axis", {0, 1, 2, 3}, {1, 1, 1, 1}, 1, true},
@@ -24,8 +24,8 @@ static const struct cutting cuts[] = {
     {"an overlap", {0, 4, 6}, {6, 4, 6}, 0, false},
 };
 
-/* The loss has each slice times itself, so that gradients differ from place to place. */
-static void build(struct rig *r, const struct cutting *c, bool join)
+/* The loss contains the square of each slice, so that gradients differ between elements. */
+static void build(struct rig *r, const struct slicing *c, bool join)
 {
     struct graph *g = &r->graph;
     memset(r, 0, sizeof *r);
@@ -47,11 +47,11 @@ static void build(struct rig *r, const struct cutting *c, bool join)
     rig_run(r);
 }
 
-static void test_cuts(void **state)
+static void test_slicings(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < COUNT(cuts); i++) {
-        const struct cutting *c = &cuts[i];
+    for (size_t i = 0; i < COUNT(slicings); i++) {
+        const struct slicing *c = &slicings[i];
         struct rig a, b;
         build(&a, c, false);
         build(&b, c, true);
@@ -61,7 +61,7 @@ static void test_cuts(void **state)
             fail_msg("%s: %d CONCATs and %d PADs", c->what, count_ops(&b.graph, OP_CONCAT), count_ops(&b.graph, OP_PAD));
         double *x = rig_read(&a, rig_param(&a, "w")->grad), *y = rig_read(&b, rig_param(&b, "w")->grad);
         for (int k = 0; k < WIDE * DEEP; k++)
-            if (x[k] != y[k]) fail_msg("%s: [%d] is %g, the sum says %g", c->what, k, y[k], x[k]);
+            if (x[k] != y[k]) fail_msg("%s: [%d] is %g, the sum gives %g", c->what, k, y[k], x[k]);
         mem_free(x);
         mem_free(y);
         rig_close(&a);
@@ -72,6 +72,6 @@ static void test_cuts(void **state)
 int main(void)
 {
     seed_begin();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_slicings)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,14 @@
 /*
- * test_kernels.c: fast CPU kernels against the reference at many more odd shapes, values and
- * options than the cases of test_ops.c have, in every storage type, on one, two and three
- * threads, and in place (see trial.h). For kernels with tiles and tails of their own.
+ * test_kernels.c: compares fast CPU kernels with the reference at many more odd shapes, values and
+ * options than test_ops.c, in every storage dtype, on one, two and three threads, and in place (see
+ * trial.h). For kernels that have their own tiles and tails.
  */
 #include "trial.h"
 
 #include "cpu/math.h"
 
-/* The sizes that every kernel of rows goes through. The last ones cross the tile,
- * the block and the chunk lengths of the fast kernels. */
+/* The sizes for every row-wise kernel. The last ones exceed the tile, block and chunk lengths of
+ * the fast kernels. */
 static const int64_t ROWS[] = {1, 2, 7, 65, 129}, COLS[] = {1, 3, 17, 64, 100, 300};
 static const enum dtype FLOATS[] = {DT_F32, DT_BF16, DT_F16};
 
@@ -18,7 +18,7 @@ static void for_each_shape(void (*check)(enum dtype, int64_t, int64_t))
         for (size_t r = 0; r < COUNT(ROWS); r++)
             for (size_t c = 0; c < COUNT(COLS); c++) check(FLOATS[f], ROWS[r], COLS[c]);
 }
-/* --- elementwise --------------------------------------------------------------------------------- */
+/* --- elementwise ----------------------------------------------------------------------------- */
 
 static void check_binary(enum op op, enum dtype f, int64_t R, int64_t C)
 {
@@ -67,7 +67,7 @@ static void check_elementwise(enum dtype f, int64_t R, int64_t C)
     }
 }
 
-/* Values up to 12 deviations: where an exponential overflows and where a tail ends. */
+/* Values up to 12 standard deviations: where an exponential overflows and where a tail ends. */
 static void check_activations(enum dtype f, int64_t R, int64_t C)
 {
     for (int kind = 0; kind < ACT_KINDS; kind++) {
@@ -103,7 +103,7 @@ static void check_dropout(enum dtype f, int64_t B, int64_t n)
     }
 }
 
-/* |got - want| in units of the last place of an f32 of want's size. */
+/* |got - want| in units in the last place of an f32 of want's magnitude. */
 static double ulps(float got, double want)
 {
     int exponent;
@@ -111,7 +111,7 @@ static double ulps(float got, double want)
     return fabs(got - want) / fmax(ldexp(1, exponent - 24), 0x1p-149);
 }
 
-/* What math.h says of its errors, on floats of every size. */
+/* The errors stated in math.h, on floats of every magnitude. */
 static void test_functions(void **state)
 {
     (void)state;
@@ -165,10 +165,10 @@ static void test_elementwise(void **state)
     for_each_shape(check_moves);
 }
 
-/* --- broadcasting ------------------------------------------------------------------------------------- */
+/* --- broadcasting ---------------------------------------------------------------------------- */
 
-/* [B,T,C] with an operand of a shape that a mask of bits makes: bit d set repeats dimension
- * d, and bit 3 leaves out the leading dimensions that are repeated. */
+/* [B,T,C] with a second operand whose shape follows from a bit mask: bit d set broadcasts dimension
+ * d, and bit 3 omits the broadcast leading dimensions. */
 static void broadcast_shape(const int64_t whole[3], int bits, int *rank, int64_t dim[3])
 {
     *rank = 0;
@@ -222,7 +222,7 @@ static void test_broadcast(void **state)
         for (size_t f = 0; f < COUNT(FLOATS); f++) check_broadcast(FLOATS[f], SHAPES[i][0], SHAPES[i][1], SHAPES[i][2]);
 }
 
-/* --- norms, position ---------------------------------------------------------------------------------- */
+/* --- norms, position ------------------------------------------------------------------------- */
 
 static double largest(const double *x, int64_t n)
 {
@@ -246,7 +246,7 @@ static void check_norm(enum dtype f, int64_t R, int64_t C)
     input_values(&t, forward.oracle[1], DT_F32, DIM(R));
     output(&t, f, DIM(R, C));
     output(&t, DT_F32, DIM(C));
-    /* The two terms of dx cancel (wholly when C is 1): their size is that of each. */
+    /* The two terms of dx cancel (wholly when C is 1): their magnitude is that of each term. */
     t.unit[0] = largest(forward.oracle[1], R) * 4;
     t.unit[1] = sqrt((double)R);
     trial_check(&t);
@@ -262,7 +262,7 @@ static void check_layernorm(enum dtype f, int64_t R, int64_t C)
     for (int i = 0; i < 2; i++) input_normal(&forward, f, DIM(C));
     output(&forward, f, DIM(R, C));
     for (int i = 0; i < 2; i++) output(&forward, DT_F32, DIM(R));
-    forward.unit[0] = forward.unit[1] = 1; /* a mean of values of size 1 */
+    forward.unit[0] = forward.unit[1] = 1; /* a mean of values of magnitude 1 */
     run_oracle(&forward);
 
     t.length = (double)max_i64(R, C);
@@ -273,7 +273,7 @@ static void check_layernorm(enum dtype f, int64_t R, int64_t C)
     for (int i = 1; i < 3; i++) input_values(&t, forward.oracle[i], DT_F32, DIM(R));
     output(&t, f, DIM(R, C));
     for (int i = 0; i < 2; i++) output(&t, DT_F32, DIM(C));
-    /* The terms of dx cancel (wholly when C is 1): their size is that of each. */
+    /* The terms of dx cancel (wholly when C is 1): their magnitude is that of each term. */
     t.unit[0] = largest(forward.oracle[2], R) * 4;
     t.unit[1] = t.unit[2] = sqrt((double)R);
     trial_check_in_place(&t, (const int[]){0, -1, -1, -1});
@@ -285,7 +285,7 @@ static void check_softmax(enum dtype f, int64_t R, int64_t C)
     struct trial t = trial_of(OP_SOFTMAX);
     t.length = (double)C;
     input_normal(&t, f, DIM(R, C));
-    for (int64_t i = 0; i < R * C && C > 1; i += C) dtype_store(t.in[0].data, f, i, -INFINITY); /* a masked place */
+    for (int64_t i = 0; i < R * C && C > 1; i += C) dtype_store(t.in[0].data, f, i, -INFINITY); /* a masked position */
     output(&t, f, DIM(R, C));
     trial_check_in_place(&t, (const int[]){0, -1, -1, -1});
 
@@ -318,7 +318,7 @@ static void test_rows(void **state)
     for_each_shape(check_rope);
 }
 
-/* --- tokens -------------------------------------------------------------------------------------------- */
+/* --- tokens ---------------------------------------------------------------------------------- */
 
 static void check_embedding(enum dtype f, int64_t R, int64_t C)
 {
@@ -370,7 +370,7 @@ static void check_xent(enum dtype f, int64_t R, int64_t V)
     input_values(&t, forward.oracle[1], DT_F32, DIM(R));
     input_values(&t, (double[]){3}, DT_F32, 0, NULL);
     output(&t, f, DIM(R, V));
-    /* softmax and onehot cancel; lse, as large as log V + max, carries an f32 rounding. */
+    /* Softmax and one-hot cancel; lse, as large as log V + max, carries an f32 rounding. */
     t.unit[0] = 3.0 / (double)R * fmax(1, largest(forward.oracle[1], R));
     trial_check_in_place(&t, (const int[]){0, -1, -1, -1});
     trial_check(&forward);
@@ -383,7 +383,7 @@ static void test_tokens(void **state)
     for_each_shape(check_xent);
 }
 
-/* --- products and attention ------------------------------------------------------------------------------- */
+/* --- products and attention ------------------------------------------------------------------ */
 
 static void check_linear(enum dtype f, int64_t R, int64_t K)
 {
@@ -396,7 +396,7 @@ static void check_linear(enum dtype f, int64_t R, int64_t K)
         input_normal(&t, f, DIM(R, K));
         input_normal(&t, f, DIM(N, K));
         if (bias) input_normal(&t, f, DIM(N));
-        else if (add) t.nin++; /* not given */
+        else if (add) t.nin++; /* omitted operand */
         if (add) input_normal(&t, f, DIM(R, N));
         output(&t, f, DIM(R, N));
         trial_check(&t);
@@ -460,7 +460,7 @@ static void check_bmm(enum dtype f, int64_t M, int64_t K)
 
 static void check_products(enum dtype f, int64_t R, int64_t K)
 {
-    if (R * K > 10000) return; /* 65 x 100 is the largest that tells anything new */
+    if (R * K > 10000) return; /* 65 x 100 is the largest shape with new cases */
     check_linear(f, R, K);
     check_linear_act(f, R, K);
     check_matmul(f, R, K);
@@ -498,7 +498,7 @@ static void test_attention(void **state)
         for (size_t f = 0; f < COUNT(FLOATS); f++) check_attention(FLOATS[f], &SHAPES[i]);
 }
 
-/* --- convolution -------------------------------------------------------------------------------------------- */
+/* --- convolution ----------------------------------------------------------------------------- */
 
 struct convolution {
     int64_t B, H, W, C, O, kh, kw;
@@ -552,13 +552,13 @@ static void test_conv(void **state)
 {
     (void)state;
     static const struct convolution SHAPES[] = {
-        {1, 1, 1, 1, 1, 1, 1, 1, 0, 1},      {2, 5, 7, 11, 13, 1, 1, 1, 0, 1},   /* the maps are matrices */
-        {2, 8, 12, 3, 17, 4, 4, 4, 0, 1},    {1, 9, 14, 3, 5, 4, 4, 4, 0, 1},    /* patches, the second with a rest */
+        {1, 1, 1, 1, 1, 1, 1, 1, 0, 1},      {2, 5, 7, 11, 13, 1, 1, 1, 0, 1},   /* a 1x1 kernel: the maps are matrices */
+        {2, 8, 12, 3, 17, 4, 4, 4, 0, 1},    {1, 9, 14, 3, 5, 4, 4, 4, 0, 1},    /* patches, the second with a remainder */
         {1, 6, 4, 37, 5, 2, 2, 2, 0, 1},     {1, 33, 17, 16, 130, 1, 1, 1, 0, 1},
-        {2, 7, 9, 5, 6, 3, 3, 1, 1, 1},      {1, 11, 6, 40, 30, 3, 3, 1, 1, 1},  /* K over a block of the product */
+        {2, 7, 9, 5, 6, 3, 3, 1, 1, 1},      {1, 11, 6, 40, 30, 3, 3, 1, 1, 1},  /* K exceeds a block of the product */
         {1, 9, 12, 3, 32, 3, 3, 2, 1, 1},    {2, 8, 7, 35, 20, 3, 3, 2, 1, 1},
-        {1, 6, 10, 33, 7, 4, 4, 2, 1, 1},    {1, 5, 8, 9, 4, 5, 2, 3, 2, 1},     /* kh and kw differ; border over kernel */
-        {1, 7, 7, 4, 6, 1, 1, 2, 0, 1},      {1, 8, 5, 3, 4, 2, 2, 3, 0, 1},     /* pixels that no tap meets */
+        {1, 6, 10, 33, 7, 4, 4, 2, 1, 1},    {1, 5, 8, 9, 4, 5, 2, 3, 2, 1},     /* kh and kw differ; padding larger than the kernel */
+        {1, 7, 7, 4, 6, 1, 1, 2, 0, 1},      {1, 8, 5, 3, 4, 2, 2, 3, 0, 1},     /* pixels that no tap covers */
         {2, 5, 21, 7, 7, 3, 3, 1, 1, 7},     {1, 20, 40, 67, 67, 3, 3, 1, 1, 67}, /* depthwise */
         {2, 9, 37, 66, 66, 3, 3, 2, 1, 66},  {1, 8, 8, 5, 5, 3, 3, 2, 0, 5},
         {1, 7, 23, 8, 8, 5, 2, 1, 2, 8},     {1, 9, 9, 4, 4, 1, 1, 2, 0, 4},
@@ -568,7 +568,7 @@ static void test_conv(void **state)
             for (int extra = 0; extra < 2; extra++) check_conv(FLOATS[f], &SHAPES[i], extra);
 }
 
-/* --- update -------------------------------------------------------------------------------------------------- */
+/* --- update ---------------------------------------------------------------------------------- */
 
 static void adamw_trial(struct trial *t, enum dtype w, int64_t n, int options, bool found_inf)
 {
@@ -639,7 +639,7 @@ int main(void)
         cmocka_unit_test(test_conv),
         cmocka_unit_test(test_broadcast),
         cmocka_unit_test(test_maps),
-        cmocka_unit_test(test_grid), cmocka_unit_test(test_squares),
+        cmocka_unit_test(test_grid), cmocka_unit_test(test_attention_windows),
         cmocka_unit_test(test_masks),
         cmocka_unit_test(test_prompt_next),
     };

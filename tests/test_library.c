@@ -1,11 +1,11 @@
 /*
- * test_library.c: the library as a stranger sees it: this file includes plimsoll.h and
- * nothing else of ours, and links with the shared library.
+ * test_library.c: the library as an external program sees it. This file includes plimsoll.h and no
+ * other header of the project, and links with the shared library.
  *
- * The model is a gated network on random points. What must hold: the loss falls; the
- * same bits come twice, under any budget's recompute and within 1e-6 under any split;
- * what was saved is read back; and no order of calls, name or size does worse than
- * PL_USAGE with a message that says what was wrong.
+ * The model is a gated network on random points. The tests check that the loss falls; that two runs
+ * give the same bits, also with the recomputation that a budget needs, and agree within 1e-6 for
+ * any split into micro-batches; that saved parameters are read back; and that any wrong order of
+ * calls, name or size returns PL_USAGE with a message that states the error.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -47,7 +47,8 @@ static void classifier(struct pl_builder *b, int64_t batch, void *user)
 {
     if (user) ++*(int *)user;
     pl_tensor x = pl_input(b, "x", PL_F32, PL_SHAPE(batch, IN)), labels = pl_input(b, "labels", PL_I32, PL_SHAPE(batch));
-    /* One call, one line: C leaves the order of arguments open, and parameters are in the order of the calls. */
+    /* One call per line: C does not fix the order of argument evaluation, and parameters are in the
+     * order of the calls. */
     pl_tensor w = pl_param(b, "in.weight", PL_SHAPE(WIDTH, IN), PL_NORMAL, 0.5f), bias = pl_param(b, "in.bias", PL_SHAPE(WIDTH), PL_ZEROS, 0);
     x = pl_linear(b, x, w, bias);
     for (int i = 0; i < BLOCKS; i++) x = block(b, x, i);
@@ -56,7 +57,7 @@ static void classifier(struct pl_builder *b, int64_t batch, void *user)
     pl_output(b, "loss", pl_cross_entropy(b, logits, labels));
 }
 
-/* Ops through functions of their own, or (user) by their names: the same model. */
+/* Ops through their own functions, or (with `user`) by name: the same model. */
 static void two_spellings(struct pl_builder *b, int64_t batch, void *user)
 {
     const int named = *(int *)user;
@@ -81,7 +82,7 @@ static void two_spellings(struct pl_builder *b, int64_t batch, void *user)
     pl_output(b, "loss", pl_cross_entropy(b, x, labels));
 }
 
-/* Least squares, with a loss of the user's own making. */
+/* Least squares, with a loss that the user builds from ops. */
 static void regression(struct pl_builder *b, int64_t batch, void *user)
 {
     (void)user;
@@ -92,7 +93,7 @@ static void regression(struct pl_builder *b, int64_t batch, void *user)
     pl_output(b, "loss", pl_per_count(b, pl_sum(b, pl_mul(b, d, d))));
 }
 
-/* A byte model with attention, whose rows are tokens: for pl_train. */
+/* A byte-level model with attention; its inputs are tokens, as pl_train needs. */
 static void tokens(struct pl_builder *b, int64_t batch, void *user)
 {
     enum { T = 32, C = 16 };
@@ -115,8 +116,8 @@ static void tokens(struct pl_builder *b, int64_t batch, void *user)
     pl_output(b, "loss", pl_cross_entropy(b, logits, pl_reshape(b, pl_shift_labels(b, labels), PL_SHAPE(-1))));
 }
 
-/* Operands that are views of all kinds, forward and backward: images with channels first, a first token, parts of one product, the
- * ids without their last and the labels without their first. */
+/* Operands that are views of all kinds, forward and backward: channels-first images, a first token,
+ * slices of one product, the ids without their last and the labels without their first. */
 static void views(struct pl_builder *b, int64_t batch, void *user)
 {
     enum { SIDE = 8, T = 6, C = 16, V = 50 };
@@ -142,7 +143,7 @@ static void views(struct pl_builder *b, int64_t batch, void *user)
     pl_tensor gate = pl_slice(b, both, 2, 0, 2 * C), up = pl_slice(b, both, 2, 2 * C, 2 * C);
     both = pl_silu_gate(b, gate, up);
     x = pl_add(b, x, pl_linear(b, both, pl_param(b, "down", PL_SHAPE(C, 2 * C), PL_NORMAL, 0.2f), 0));
-    /* Gradients come back through these. */
+    /* Gradients flow back through these. */
     pl_tensor act = pl_activate(b, pl_linear(b, x, pl_param(b, "w", PL_SHAPE(C, C), PL_NORMAL, 0.2f), zeros), PL_GELU);
     act = pl_permute(b, pl_softmax(b, pl_permute(b, pl_rmsnorm(b, act, ones, 1e-5f), 3, (int[]){0, 2, 1})), 3, (int[]){0, 2, 1});
     pl_tensor with_act = pl_add(b, x, act), joined = pl_concat(b, PL_TENSORS(sum, x), 1);
@@ -151,7 +152,7 @@ static void views(struct pl_builder *b, int64_t batch, void *user)
     pl_output(b, "loss", pl_cross_entropy(b, logits, pl_reshape(b, pl_slice(b, ids, 1, 1, T - 1), PL_SHAPE(-1))));
 }
 
-/* Numbers are compared here, so the precision does not follow the processor. */
+/* The tests compare numbers, so the precision is fixed and does not depend on the processor. */
 static struct pl_session *open_f32(void)
 {
     struct pl_session *s = pl_open();
@@ -184,7 +185,7 @@ static void make_batch(struct batch *d)
         if ((call) != PL_OK) fail_msg("%s: %s", #call, pl_message(s));  \
     } while (0)
 
-/* The call is refused with PL_USAGE, and its message has `part` in it. */
+/* The call fails with PL_USAGE, and its message contains `part`. */
 #define refused(s, call, part)                                                                  \
     do {                                                                                        \
         int code_ = (call);                                                                     \
@@ -210,7 +211,7 @@ static void start_on(struct pl_session *s, const struct batch *d)
     ok(s, pl_write_input(s, "labels", d->labels, sizeof d->labels));
 }
 
-/* Losses of n steps on one batch, under a budget and settings; s stays open. */
+/* Losses of n steps on one batch, with a budget and a setting; the returned session is open. */
 static struct pl_session *losses(const char *memory, const char *key, const char *value, double *out, int n)
 {
     struct batch d;
@@ -249,7 +250,7 @@ static void test_plan(void **state)
     assert_int_equal(free.trainable, free.parameters);
     assert_string_equal(free.precision, "f32");
 
-    /* The smallest budget runs, one byte less is refused. */
+    /* The smallest budget runs, one byte less is rejected. */
     char size[32];
     snprintf(size, sizeof size, "%llu", (unsigned long long)free.smallest_budget_bytes);
     ok(s, pl_set_memory(s, size));
@@ -273,7 +274,7 @@ static void test_plan(void **state)
     pl_close(s);
 }
 
-/* A plan is made once, and again when an option changed. */
+/* A plan is computed once, and once more after an option changes. */
 static void test_plan_is_kept(void **state)
 {
     (void)state;
@@ -317,7 +318,7 @@ static void test_loss_falls(void **state)
     double now;
     ok(s, pl_evaluate(s, &now));
     ok(s, pl_step(s, &l[0], &norm));
-    assert_true(fabs(now - l[0]) <= 1e-6 * l[0]); /* the step's loss is that before its update */
+    assert_true(fabs(now - l[0]) <= 1e-6 * l[0]); /* the step reports the loss before its update */
     assert_true(norm > 0 && isfinite(norm));
     assert_int_equal(pl_steps(s), 61);
     pl_close(s);
@@ -346,7 +347,7 @@ static void test_split_changes_nothing(void **state)
     pl_close(s);
     s = losses(NULL, "memory.micro_batch", "3", b, 8);
     for (int i = 0; i < 8; i++) assert_true(fabs(a[i] - b[i]) <= 1e-6 * fabs(a[i]));
-    /* Evaluation sees every sample, in its place, and leaves the batch as it was. */
+    /* Evaluation covers every sample in order and leaves the batch unchanged. */
     double before, after;
     ok(s, pl_evaluate(s, &before));
     ok(s, pl_read_output(s, "logits", split, sizeof split));
@@ -360,26 +361,27 @@ static void test_split_changes_nothing(void **state)
     pl_close(s);
 }
 
-/* What nothing reads has no place: writing it, filling its ragged end, and turning micro-batches round leave all else alone. */
-static void with_aside(struct pl_builder *b, int64_t batch, void *user)
+/* An input without a reader has no memory. Writing it, padding its last micro-batch and swapping
+ * micro-batches affect nothing else. */
+static void with_unused_input(struct pl_builder *b, int64_t batch, void *user)
 {
     classifier(b, batch, user);
     pl_input(b, "aside", PL_F32, PL_SHAPE(batch, 8 * WIDTH));
 }
 
-static void test_input_that_nothing_reads(void **state)
+static void test_unused_input(void **state)
 {
     (void)state;
-    static float aside[E][8 * WIDTH];
+    static float unused[E][8 * WIDTH];
     double a[4], b[4], x, y;
     struct batch d;
     make_batch(&d);
     for (int i = 0; i < E; i++)
-        for (int k = 0; k < 8 * WIDTH; k++) aside[i][k] = 12345;
-    struct pl_session *s = losses(NULL, "memory.micro_batch", "3", a, 4), *t = open_with(with_aside);
+        for (int k = 0; k < 8 * WIDTH; k++) unused[i][k] = 12345;
+    struct pl_session *s = losses(NULL, "memory.micro_batch", "3", a, 4), *t = open_with(with_unused_input);
     ok(t, pl_set(t, "memory.micro_batch", "3"));
     start_on(t, &d);
-    ok(t, pl_write_input(t, "aside", aside, sizeof aside));
+    ok(t, pl_write_input(t, "aside", unused, sizeof unused));
     for (int i = 0; i < 4; i++) ok(t, pl_step(t, &b[i], NULL));
     assert_memory_equal(a, b, sizeof a);
     ok(s, pl_evaluate(s, &x));
@@ -402,8 +404,8 @@ static void test_bf16(void **state)
     pl_close(s);
 }
 
-/* d/dw of sum (xw - y)^2 / count at w = 0 is -2 sum x y / count: the count is a divisor. */
-/* A started session: the rate and the clipping may change where the plan has nothing to say of them. */
+/* In a started session the learning rate and the clipping may change, as the plan does not depend
+ * on them. */
 static void test_change_while_started(void **state)
 {
     (void)state;
@@ -424,6 +426,7 @@ static void test_change_while_started(void **state)
     pl_close(s);
 }
 
+/* d/dw of sum (xw - y)^2 / count at w = 0 is -2 sum x y / count: the count is a divisor. */
 static void test_count(void **state)
 {
     (void)state;
@@ -456,7 +459,7 @@ static void test_count(void **state)
         ok(s, pl_set_count(s, 0));
         ok(s, pl_evaluate(s, &loss));
         assert_true(fabs(loss - want / E) < 1e-5 * want);
-        /* The rate may change while it runs. */
+        /* The learning rate may change during a run. */
         ok(s, pl_set(s, "train.learning_rate", "0.05"));
         for (int i = 0; i < 200; i++) ok(s, pl_step(s, &loss, NULL));
         assert_true(loss < 0.05 * want / E);
@@ -464,7 +467,7 @@ static void test_count(void **state)
     }
 }
 
-/* A preset, driven by hand, with a batch that no split divides. */
+/* A preset, run step by step, with a batch size that no micro-batch size divides. */
 static void test_preset(void **state)
 {
     (void)state;
@@ -497,7 +500,7 @@ static void test_preset(void **state)
     }
 }
 
-/* --- parameters and folders ---------------------------------------------------------------------- */
+/* --- parameters and folders ------------------------------------------------------------------ */
 
 static void test_save_and_read_back(void **state)
 {
@@ -531,7 +534,7 @@ static void test_save_and_read_back(void **state)
     assert_memory_equal(out, again, sizeof out);
     ok(s, pl_evaluate(s, &b));
     assert_true(a == b);
-    /* A written parameter is what the forward reads. */
+    /* The forward pass reads a written parameter. */
     memset(again, 0, sizeof again);
     ok(s, pl_write_parameter(s, "out.weight", again, sizeof again));
     ok(s, pl_evaluate(s, &b));
@@ -540,7 +543,7 @@ static void test_save_and_read_back(void **state)
     refused(s, pl_write_parameter(s, "out.weight", again, sizeof again), "element 3 is nan");
     pl_close(s);
 
-    /* Another model does not find itself in it. */
+    /* Another model rejects the file. */
     s = open_with(regression);
     ok(s, pl_set(s, "model.path", dir));
     refused(s, pl_start(s), "tensor \"w\" is missing");
@@ -568,10 +571,10 @@ static void test_parameters(void **state)
     pl_close(s);
 }
 
-/* --- the whole loop ---------------------------------------------------------------------------------- */
+/* --- the whole loop -------------------------------------------------------------------------- */
 
-/* Another session may do what it likes meanwhile, but not run a loop of its own. */
-static void beside(void)
+/* Meanwhile another session may make any call, except start a training loop of its own. */
+static void use_another_session(void)
 {
     struct pl_session *s = open_with(classifier);
     struct batch d;
@@ -587,7 +590,7 @@ static void beside(void)
 static int count_steps(const struct pl_step_info *info, void *user)
 {
     int *left = user;
-    if (info->step == 1) beside();
+    if (info->step == 1) use_another_session();
     assert_int_equal(info->steps, 6);
     assert_true(info->loss > 0 && info->gradient_norm > 0 && info->seconds > 0 && info->learning_rate > 0);
     return --*left == 0;
@@ -620,7 +623,7 @@ static void read_model(const char *dir, char *to, size_t room, size_t *n)
     fclose(f);
 }
 
-/* A run that a callback stops goes on bit for bit. */
+/* A run that a callback stopped resumes bit for bit. */
 static void test_train(void **state)
 {
     (void)state;
@@ -650,7 +653,7 @@ static void test_train(void **state)
     pl_close(s);
 }
 
-/* A model whose inputs are no tokens has nothing to do with token files. */
+/* A model whose inputs are not tokens cannot train on token files. */
 static void test_train_needs_tokens(void **state)
 {
     (void)state;
@@ -666,7 +669,7 @@ static void test_train_needs_tokens(void **state)
     pl_close(s);
 }
 
-/* --- what is refused -------------------------------------------------------------------------------------- */
+/* --- calls that are rejected ----------------------------------------------------------------- */
 
 static void test_order_of_calls(void **state)
 {
@@ -746,7 +749,7 @@ static void test_names_and_sizes(void **state)
     pl_close(s);
 }
 
-/* Models that are wrong, one way each; `user` says which. */
+/* Broken models, each with one error; `user` selects it. */
 static void broken(struct pl_builder *b, int64_t batch, void *user)
 {
     int way = *(int *)user;
@@ -787,7 +790,7 @@ static void broken(struct pl_builder *b, int64_t batch, void *user)
     case 25: pl_embedding(b, x, w); break;
     case 26: pl_attention(b, x, x, x, 1, 0); break;
     case 27: pl_constant(b, "x", PL_SHAPE(2), table); break;
-    case 28: pl_output(b, "loss", loss); break; /* twice, with the one below */
+    case 28: pl_output(b, "loss", loss); break; /* a second time, with the one below */
     case 29: pl_matmul(b, x, 0, 0, 0); break;
     case 30: pl_op(b, "rmsnrom", PL_TENSORS(x, w), ""); break;
     case 31: pl_op(b, "rmsnorm", PL_TENSORS(x), "eps=1e-6"); break;
@@ -853,18 +856,18 @@ static void test_ops_by_name(void **state)
     assert_true(loss[0][3] < loss[0][0]);
 }
 
-static struct pl_session *meddled;
+static struct pl_session *reentered;
 
-static void meddling(struct pl_builder *b, int64_t batch, void *user)
+static void reentrant_build(struct pl_builder *b, int64_t batch, void *user)
 {
-    assert_int_equal(pl_set(meddled, "train.steps", "3"), PL_USAGE);
-    assert_int_equal(pl_start(meddled), PL_USAGE);
-    pl_close(meddled);
+    assert_int_equal(pl_set(reentered, "train.steps", "3"), PL_USAGE);
+    assert_int_equal(pl_start(reentered), PL_USAGE);
+    pl_close(reentered);
     classifier(b, batch, user);
 }
 
-/* A loss that no weight leads to, and a callback that calls what it must not. */
-static void lonely(struct pl_builder *b, int64_t batch, void *user)
+/* A loss that depends on no weight, and a callback that makes calls that are not allowed there. */
+static void loss_without_weights(struct pl_builder *b, int64_t batch, void *user)
 {
     (void)user;
     pl_tensor x = pl_input(b, "x", PL_F32, PL_SHAPE(batch, 4));
@@ -872,7 +875,7 @@ static void lonely(struct pl_builder *b, int64_t batch, void *user)
     pl_output(b, "loss", pl_sum(b, x));
 }
 
-/* Ids that are computed: nothing could check them. */
+/* Computed ids, which nothing could validate. */
 static void computed_ids(struct pl_builder *b, int64_t batch, void *user)
 {
     (void)user;
@@ -888,14 +891,14 @@ static void test_odd_models(void **state)
     refused(c, pl_plan(c, NULL), "takes its ids from ADD");
     pl_close(c);
 
-    meddled = open_f32();
-    ok(meddled, pl_define(meddled, meddling, NULL, NULL));
-    ok(meddled, pl_plan(meddled, NULL));
-    assert_string_equal(pl_message(meddled), "");
-    pl_close(meddled);
+    reentered = open_f32();
+    ok(reentered, pl_define(reentered, reentrant_build, NULL, NULL));
+    ok(reentered, pl_plan(reentered, NULL));
+    assert_string_equal(pl_message(reentered), "");
+    pl_close(reentered);
 
     struct pl_session *s = open_f32();
-    ok(s, pl_define(s, lonely, NULL, NULL));
+    ok(s, pl_define(s, loss_without_weights, NULL, NULL));
     refused(s, pl_plan(s, NULL), "no parameter");
     pl_close(s);
 }
@@ -956,7 +959,7 @@ int main(void)
         cmocka_unit_test(test_order_of_calls), cmocka_unit_test(test_names_and_sizes),
         cmocka_unit_test(test_broken_models),  cmocka_unit_test(test_odd_models),
         cmocka_unit_test(test_two_sessions),   cmocka_unit_test(test_ops_by_name),
-        cmocka_unit_test(test_input_that_nothing_reads), cmocka_unit_test(test_views_on_a_gpu), cmocka_unit_test(test_change_while_started),
+        cmocka_unit_test(test_unused_input), cmocka_unit_test(test_views_on_a_gpu), cmocka_unit_test(test_change_while_started),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,7 +1,7 @@
 /*
- * test_loader.c: what a position gives is a function of source and position alone, whatever
- * the threads, the ring and the way there; broken samples change no other; nothing is
- * allocated while it runs and nothing outside its block is touched.
+ * test_loader.c: a position's sample is a function of source and position alone, for any number of
+ * threads, ring size and order of requests. A broken sample changes no other. A running loader
+ * allocates nothing and writes nothing outside its block.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@
 enum { N = 100, W = 96, H = 72, SIDE = 64, CELLS = 32, M = 4 };
 
 static char dir[64];
-static struct text halves[N][2]; /* jpg, json of each sample, made once */
+static struct text halves[N][2]; /* jpg and json of each sample, made once */
 
 static int setup(void **state)
 {
@@ -61,8 +61,8 @@ static bool one_in_hundred(int i) { return i == 37; }
 static bool every_tenth(int i) { return i % 10 == 3; }
 static bool every_other(int i) { return i % 2; }
 
-/* A shard of all samples; of the broken ones the image is cut, or the annotations are. */
-static struct dataset *make_set(const char *name, bool (*broken)(int))
+/* A shard of all samples; of a broken one either the image or the annotation is truncated. */
+static struct dataset *make_dataset(const char *name, bool (*broken)(int))
 {
     char path[128], member[64];
     struct error e = {0};
@@ -86,7 +86,7 @@ static struct dataset *make_set(const char *name, bool (*broken)(int))
     return d;
 }
 
-/* Which of `halves` a sample is: sets are in the order of names. */
+/* The index in `halves` of a sample: datasets are sorted by name. */
 static int number_of(const struct dataset *d, uint64_t sample)
 {
     char name[64];
@@ -97,22 +97,22 @@ static int number_of(const struct dataset *d, uint64_t sample)
 }
 
 /* A loader in a block between guards. */
-struct bed {
+struct loader_fixture {
     struct loader *l;
     char *at;
     uint64_t bytes;
 };
 
-static struct bed make_bed(const struct loader_options *o)
+static struct loader_fixture loader_fixture_open(const struct loader_options *o)
 {
     struct error e;
-    struct bed b = {.bytes = loader_bytes(o)};
+    struct loader_fixture b = {.bytes = loader_bytes(o)};
     b.at = guarded_new(NULL, b.bytes);
     if (loader_open(&b.l, o, b.at, &e)) fail_msg("%s", e.text);
     return b;
 }
 
-static void drop_bed(struct bed *b)
+static void loader_fixture_close(struct loader_fixture *b)
 {
     loader_close(b->l);
     guarded_check("loader", "its block", b->at, b->bytes);
@@ -142,7 +142,7 @@ static uint64_t digest(const struct loader_sample *s)
     return hash_bytes(facts, sizeof facts, h);
 }
 
-static void collect(struct bed *b, struct loader_source *s, uint64_t from, int n, uint64_t *out)
+static void collect(struct loader_fixture *b, struct loader_source *s, uint64_t from, int n, uint64_t *out)
 {
     struct error e;
     const struct loader_sample *x;
@@ -154,7 +154,7 @@ static void collect(struct bed *b, struct loader_source *s, uint64_t from, int n
     }
 }
 
-/* --- the tests ---------------------------------------------------------------------------------- */
+/* --- the tests ------------------------------------------------------------------------------- */
 
 static void test_threads(void **state)
 {
@@ -162,17 +162,17 @@ static void test_threads(void **state)
     enum { TAKEN = 2 * N };
     static uint64_t want[TAKEN], got[TAKEN];
     const uint32_t beds[][2] = {{1, 2}, {2, 3}, {4, 3}, {4, 16}};
-    struct dataset *d = make_set("threads", every_tenth);
+    struct dataset *d = make_dataset("threads", every_tenth);
     for (int augmented = 0; augmented < 2; augmented++)
         for (size_t i = 0; i < COUNT(beds); i++) {
             struct loader_options o = options(beds[i][0], beds[i][1]);
-            struct bed b = make_bed(&o);
+            struct loader_fixture b = loader_fixture_open(&o);
             struct loader_source s = source_of(d);
             if (augmented) s.augment = (struct loader_augment){0.5, 0.5, 0.5};
             collect(&b, &s, 0, TAKEN, i ? got : want);
             if (i) assert_memory_equal(got, want, sizeof want);
             assert_int_equal(s.counts.broken, 20);
-            drop_bed(&b);
+            loader_fixture_close(&b);
         }
     dataset_close(d);
 }
@@ -181,9 +181,9 @@ static void test_seek(void **state)
 {
     (void)state;
     static uint64_t want[2 * N], got[8];
-    struct dataset *d = make_set("seek", every_tenth);
+    struct dataset *d = make_dataset("seek", every_tenth);
     struct loader_options o = options(3, 5);
-    struct bed b = make_bed(&o);
+    struct loader_fixture b = loader_fixture_open(&o);
     struct loader_source s = source_of(d), other = source_of(d);
     other.once = true;
     collect(&b, &s, 0, 2 * N, want);
@@ -192,24 +192,24 @@ static void test_seek(void **state)
         assert_memory_equal(got, want + at, sizeof got);
         if (at % 2) collect(&b, &other, 1, 3, got); /* an evaluation in between */
     }
-    drop_bed(&b);
+    loader_fixture_close(&b);
     dataset_close(d);
 }
 
-/* Neighbours of a broken sample are as they were; its own place has another one. */
+/* The neighbours of a broken sample are unchanged; another sample replaces it. */
 static void test_broken(void **state)
 {
     (void)state;
     bool (*const kinds[])(int) = {one_in_hundred, every_tenth};
     static uint64_t clean[2 * N];
     struct loader_options o = options(2, 4);
-    struct bed b = make_bed(&o);
-    struct dataset *whole = make_set("whole", none_broken);
+    struct loader_fixture b = loader_fixture_open(&o);
+    struct dataset *whole = make_dataset("whole", none_broken);
     struct loader_source s = source_of(whole);
     collect(&b, &s, 0, 2 * N, clean);
     assert_int_equal(s.counts.broken, 0);
     for (size_t k = 0; k < COUNT(kinds); k++) {
-        struct dataset *d = make_set("broken", kinds[k]);
+        struct dataset *d = make_dataset("broken", kinds[k]);
         struct loader_source c = source_of(d);
         struct error e;
         const struct loader_sample *x;
@@ -228,20 +228,20 @@ static void test_broken(void **state)
         loader_seek(b.l, &s, 0);
         dataset_close(d);
     }
-    drop_bed(&b);
+    loader_fixture_close(&b);
     dataset_close(whole);
 }
 
 static uint64_t take_until_failure(struct loader_source *s, struct error *e)
 {
     struct loader_options o = options(2, 4);
-    struct bed b = make_bed(&o);
+    struct loader_fixture b = loader_fixture_open(&o);
     const struct loader_sample *x;
     uint64_t taken = 0;
     loader_seek(b.l, s, 0);
     e->code = PL_OK;
     while (taken < 3 * N && !loader_take(b.l, &x, e)) taken++;
-    drop_bed(&b);
+    loader_fixture_close(&b);
     return taken;
 }
 
@@ -249,7 +249,7 @@ static void test_max_bad(void **state)
 {
     (void)state;
     struct error e;
-    struct dataset *d = make_set("half", every_other), *few = make_set("few", every_tenth);
+    struct dataset *d = make_dataset("half", every_other), *few = make_dataset("few", every_tenth);
     struct loader_source s = source_of(d), t = source_of(few), u = source_of(few);
     s.max_bad = 0.05;
     assert_in_range(take_until_failure(&s, &e), LOADER_BAD_FIRST - 1, N - 1);
@@ -266,15 +266,15 @@ static void test_max_bad(void **state)
     dataset_close(few);
 }
 
-/* An evaluation sees each sample once, in order; a broken one weighs nothing. */
+/* An evaluation sees each sample once, in order; a broken one has weight 0. */
 static void test_once(void **state)
 {
     (void)state;
     struct error e;
     const struct loader_sample *x;
-    struct dataset *d = make_set("once", every_tenth);
+    struct dataset *d = make_dataset("once", every_tenth);
     struct loader_options o = options(2, 4);
-    struct bed b = make_bed(&o);
+    struct loader_fixture b = loader_fixture_open(&o);
     struct loader_source s = source_of(d);
     s.once = true;
     loader_seek(b.l, &s, 0);
@@ -285,7 +285,7 @@ static void test_once(void **state)
         for (int k = 0; k < SIDE * SIDE * 3 && !x->n; k++) assert_int_equal(x->image[k], 0);
     }
     assert_int_equal(s.counts.broken, 10);
-    drop_bed(&b);
+    loader_fixture_close(&b);
     dataset_close(d);
 }
 
@@ -293,22 +293,22 @@ static void test_memory(void **state)
 {
     (void)state;
     static uint64_t unused[N];
-    struct dataset *d = make_set("memory", every_tenth);
+    struct dataset *d = make_dataset("memory", every_tenth);
     struct loader_options o = options(3, 5);
-    struct bed b = make_bed(&o);
+    struct loader_fixture b = loader_fixture_open(&o);
     struct loader_source s = source_of(d);
     uint64_t before = mem_allocations();
     for (uint64_t epoch = 0; epoch < 3; epoch++) collect(&b, &s, epoch * N, N, unused);
     collect(&b, &s, 17, N, unused);
     assert_int_equal(mem_allocations(), before);
-    drop_bed(&b);
+    loader_fixture_close(&b);
     dataset_close(d);
 }
 
 static bool bit(const uint8_t *bits, uint32_t x, uint32_t y) { return bits[y * grid_stride(CELLS) + x / 8] >> x % 8 & 1; }
 
-/* The slot against the same by hand: the image decoded whole and resized, each mask's cells
- * by the scene that it was drawn from. */
+/* Compares the slot with an independent computation: the image decoded whole and resized, and each
+ * mask's cells from the scene that it was drawn from. */
 static void check_sample(const struct loader_sample *x, uint32_t id)
 {
     struct error e;
@@ -359,9 +359,9 @@ static void test_content(void **state)
     (void)state;
     struct error e;
     const struct loader_sample *x;
-    struct dataset *d = make_set("content", none_broken);
+    struct dataset *d = make_dataset("content", none_broken);
     struct loader_options o = options(2, 4);
-    struct bed b = make_bed(&o);
+    struct loader_fixture b = loader_fixture_open(&o);
     struct loader_source s = source_of(d);
     s.once = true;
     loader_seek(b.l, &s, 0);
@@ -369,12 +369,12 @@ static void test_content(void **state)
         if (loader_take(b.l, &x, &e)) fail_msg("%s", e.text);
         check_sample(x, (uint32_t)number_of(d, x->sample));
     }
-    drop_bed(&b);
+    loader_fixture_close(&b);
     dataset_close(d);
 }
 
-/* A square PNG of the canvas's size, masks of as many cells: mirrored exactly, and the most
- * interior cell of a ring with a thick side is in that side. */
+/* A square PNG of the canvas's size, masks of as many cells: mirrored exactly. The most interior
+ * cell of a ring with one thick side is in that side. */
 static void test_pairs(void **state)
 {
     (void)state;
@@ -399,7 +399,7 @@ static void test_pairs(void **state)
     struct dataset_options od = {.format = "pairs", .paths = paths, .n_paths = 1};
     if (dataset_open(&d, &od, &e)) fail_msg("%s", e.text);
     struct loader_options o = {.side = S, .cells = S, .masks = 2, .threads = 1, .slots = 2, .room = 1 << 20};
-    struct bed b = make_bed(&o);
+    struct loader_fixture b = loader_fixture_open(&o);
     struct loader_source s[2] = {source_of(d), source_of(d)};
     const struct loader_sample *x;
     s[1].augment.flip = 1;
@@ -416,7 +416,7 @@ static void test_pairs(void **state)
         uint32_t at = x->masks[0].interior[0];
         assert_in_range(flip ? S - 1 - at : at, 22, 25); /* the thick side is 18..29 */
     }
-    drop_bed(&b);
+    loader_fixture_close(&b);
     dataset_close(d);
 }
 

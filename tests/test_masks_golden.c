@@ -1,10 +1,10 @@
 /*
- * test_masks_golden.c: the ops of segmentation against PyTorch's values in
- * tests/golden/masks.safetensors (tests/golden/make_masks.py says what a case holds), on the
- * reference and on the CPU's own kernels, forward and through the gradient.
+ * test_masks_golden.c: compares the segmentation ops with PyTorch's values in
+ * tests/golden/masks.safetensors (tests/golden/make_masks.py documents the cases), on the reference
+ * and on the CPU kernels, forward and through the gradient.
  *
- * A case is found by its name's beginning. Expectations are f64 rounded to f32; the
- * tolerance is that of an f32 sum over all inputs, relative to the largest element.
+ * The prefix of a case's name selects the op. Expected values are f64 rounded to f32; the tolerance
+ * is that of an f32 sum over all inputs, relative to the largest element.
  */
 #include "optest.h"
 
@@ -81,7 +81,8 @@ static void emit_case(struct golden *c)
     mem_free(a);
 }
 
-/* loss = sum(y dy), differentiated where something is trained; parameters get the file's values. */
+/* loss = sum(y dy), differentiated where a parameter is trained; parameters get the file's
+ * values. */
 static void open_case(struct golden *c, enum device_kind kind)
 {
     struct graph *g = &c->r.graph;
@@ -102,7 +103,7 @@ static void open_case(struct golden *c, enum device_kind kind)
     }
 }
 
-/* --- comparing ------------------------------------------------------------------------------------ */
+/* --- comparing ------------------------------------------------------------------------------- */
 
 static void compare(const struct golden *c, id tensor, const char *key)
 {
@@ -118,7 +119,7 @@ static void compare(const struct golden *c, id tensor, const char *key)
     const double allowed = 4 * dtype_table[DT_F32].epsilon * sqrt(length) * size;
     for (int64_t i = 0; i < t->elements; i++)
         if (!(fabs(got[i] - want[i]) <= allowed))
-            fail_msg("%s.%s[%lld] is %.9g, PyTorch says %.9g, allowed %.3g", c->name, key, (long long)i, got[i], want[i], allowed);
+            fail_msg("%s.%s[%lld] is %.9g, PyTorch gives %.9g, allowed %.3g", c->name, key, (long long)i, got[i], want[i], allowed);
     mem_free(want);
     mem_free(got);
 }
@@ -141,7 +142,7 @@ static void check_case(const char *name, enum device_kind kind)
     rig_close(&c.r);
 }
 
-/* Every case of the file whose name begins so; at least one. */
+/* Every case of the file with this prefix; at least one. */
 static void test_cases(void **state)
 {
     int cases = 0;
@@ -157,7 +158,7 @@ static void test_cases(void **state)
     assert_true(cases > 0);
 }
 
-/* In bf16 coordinates and frequencies stay as they are, and what comes of them is bf16. */
+/* In bf16, coordinates and frequencies keep their precision, and the results are bf16. */
 static void test_precision(void **state)
 {
     (void)state;

@@ -1,8 +1,9 @@
 /*
- * test_offload.c: the bytes that each part of memory.offload must save, counted a second time
- * from the plan without it; where host memory lies; any update node visits.
+ * test_offload.c: the bytes that each value of memory.offload must save, computed independently
+ * from the plan without offload; the storage of the offload file; offload with arbitrary update
+ * nodes.
  *
- * That no bit changes is shown by whole runs, in run_offload.sh.
+ * run_offload.sh shows with whole runs that no bit changes.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -67,7 +68,7 @@ static uint64_t bytes_of_kind(const struct graph *g, enum kind k)
     return sum;
 }
 
-/* The block that alone uses a weight in the step and in the evaluation; 0: there is no such one. */
+/* The block that alone uses a weight in the step and in the evaluation; 0: there is none. */
 static id block_of_weight(const struct graph *g, id s)
 {
     id block = 0;
@@ -85,7 +86,7 @@ static id block_of_weight(const struct graph *g, id s)
 }
 
 struct weights_count {
-    uint64_t all, two, largest; /* of blocks; of the two largest blocks; of one weight */
+    uint64_t all, two, largest; /* of all blocks; of the two largest blocks; of the largest weight */
 };
 
 static struct weights_count count_weights(const struct graph *g)
@@ -108,8 +109,8 @@ static struct weights_count count_weights(const struct graph *g)
     return c;
 }
 
-/* The most bytes of storages of a kind that one node of the update touches. */
-static uint64_t largest_visit(const struct graph *g, enum kind kind)
+/* The most bytes of storages of a kind that one node of the update reads or writes. */
+static uint64_t largest_update_operands(const struct graph *g, enum kind kind)
 {
     uint64_t most = 0;
     for (uint32_t k = 0; k < g->order[PROGRAM_UPDATE].nodes.n; k++) {
@@ -122,8 +123,9 @@ static uint64_t largest_visit(const struct graph *g, enum kind kind)
     return most;
 }
 
-/* The most bytes that copies out of `kind` homes have in the compute space at one instant. */
-static uint64_t most_visiting(const struct planned *x, enum program p, enum kind kind)
+/* The most bytes in device memory, at one instant, of tensors of this kind that were copied from
+ * host memory. */
+static uint64_t most_fetched(const struct planned *x, enum program p, enum kind kind)
 {
     const struct graph *g = &x->r.graph;
     uint32_t n = g->order[p].nodes.n;
@@ -145,7 +147,7 @@ static uint64_t most_visiting(const struct planned *x, enum program p, enum kind
     return (uint64_t)most;
 }
 
-/* --- what must be saved ----------------------------------------------------------------------- */
+/* --- bytes that offload must save ------------------------------------------------------------ */
 
 static const char *const presets_tested[] = {"llama-tiny", "sam-tiny", "tinysam-tiny"};
 static const char *const f32_sets[] = {"memory.precision=f32", "memory.micro_batch=8", NULL};
@@ -153,19 +155,19 @@ static const char *const bf16_sets[] = {"memory.precision=bf16", "memory.micro_b
 static const char *const split_sets[] = {"memory.precision=f32", "memory.micro_batch=2", NULL};
 static const char *const *const sets_tested[] = {f32_sets, bf16_sets, split_sets};
 
-/* All storages of a kind leave; the largest visit takes some of it back. */
+/* All storages of a kind move to host memory; the largest transient copy needs device memory. */
 static void check_kind(const struct planned *none, const char *preset, const char *word, enum kind kind, const char *const *sets)
 {
     struct planned x;
     plan_preset(&x, preset, word, sets);
-    uint64_t all = bytes_of_kind(&none->r.graph, kind), visit = largest_visit(&none->r.graph, kind);
-    assert_true(all > 0 && visit > 0 && visit < all);
+    uint64_t all = bytes_of_kind(&none->r.graph, kind), fetched = largest_update_operands(&none->r.graph, kind);
+    assert_true(all > 0 && fetched > 0 && fetched < all);
     assert_int_equal(none->r.plan.persistent[SPACE_DEVICE] - x.r.plan.persistent[SPACE_DEVICE], all);
     assert_int_equal(host_arena(&x), all);
-    assert_int_equal(most_visiting(&x, PROGRAM_UPDATE, kind), visit);
-    if (device_arena(&x) > device_arena(none) - all + visit)
-        fail_msg("%s, %s: %llu bytes, without it %llu; %llu left, at most %llu visit", preset, word, (unsigned long long)device_arena(&x),
-                 (unsigned long long)device_arena(none), (unsigned long long)all, (unsigned long long)visit);
+    assert_int_equal(most_fetched(&x, PROGRAM_UPDATE, kind), fetched);
+    if (device_arena(&x) > device_arena(none) - all + fetched)
+        fail_msg("%s, %s: %llu bytes, without it %llu; %llu offloaded, at most %llu fetched", preset, word, (unsigned long long)device_arena(&x),
+                 (unsigned long long)device_arena(none), (unsigned long long)all, (unsigned long long)fetched);
     planned_free(&x);
 }
 
@@ -178,18 +180,18 @@ static void check_weights(const struct planned *none, const char *preset, const 
     assert_int_equal(none->r.plan.persistent[SPACE_DEVICE] - x.r.plan.persistent[SPACE_DEVICE], c.all);
     assert_int_equal(host_arena(&x), c.all);
     for (int p = 0; p < PROGRAM_COUNT; p++) {
-        uint64_t most = most_visiting(&x, p, KIND_PARAM);
+        uint64_t most = most_fetched(&x, p, KIND_PARAM);
         if (most > (p == PROGRAM_UPDATE ? c.largest : c.two) || !most)
-            fail_msg("%s, program %s: %llu bytes of weights visit; two blocks have %llu", preset, program_name(p), (unsigned long long)most, (unsigned long long)c.two);
+            fail_msg("%s, program %s: %llu bytes of weights fetched; two blocks have %llu", preset, program_name(p), (unsigned long long)most, (unsigned long long)c.two);
     }
     if (device_arena(&x) > device_arena(none) - c.all + c.two)
-        fail_msg("%s: %llu bytes, without it %llu; %llu left, two blocks have %llu", preset, (unsigned long long)device_arena(&x),
+        fail_msg("%s: %llu bytes, without it %llu; %llu offloaded, two blocks have %llu", preset, (unsigned long long)device_arena(&x),
                  (unsigned long long)device_arena(none), (unsigned long long)c.all, (unsigned long long)c.two);
     planned_free(&x);
 }
 
-/* Where the backward begins: the most is saved there. */
-static uint32_t turning_point(const struct graph *g)
+/* The start of the backward: there the saving is largest. */
+static uint32_t backward_start(const struct graph *g)
 {
     const struct order *o = &g->order[PROGRAM_STEP];
     for (uint32_t k = 0; k < o->nodes.n; k++)
@@ -215,15 +217,15 @@ static void check_activations(const struct planned *none, const char *preset, co
     plan_preset(&x, preset, "activations", sets);
     assert_int_equal(none->r.plan.persistent[SPACE_DEVICE], x.r.plan.persistent[SPACE_DEVICE]);
     assert_int_equal(x.r.plan.persistent[SPACE_HOST], 0);
-    uint64_t away = alive(&x, SPACE_HOST, turning_point(&x.r.graph)), before = alive(none, SPACE_DEVICE, turning_point(&none->r.graph)),
-             after = alive(&x, SPACE_DEVICE, turning_point(&x.r.graph));
-    assert_true(away > 0 && host_arena(&x) >= away);
-    /* Nothing was fetched yet, and nothing else changed. */
-    if (after != before - away)
+    uint64_t offloaded = alive(&x, SPACE_HOST, backward_start(&x.r.graph)), before = alive(none, SPACE_DEVICE, backward_start(&none->r.graph)),
+             after = alive(&x, SPACE_DEVICE, backward_start(&x.r.graph));
+    assert_true(offloaded > 0 && host_arena(&x) >= offloaded);
+    /* Nothing is prefetched yet, and nothing else changed. */
+    if (after != before - offloaded)
         fail_msg("%s: %llu bytes are alive at the turning point, without it %llu; %llu are away", preset, (unsigned long long)after, (unsigned long long)before,
-                 (unsigned long long)away);
+                 (unsigned long long)offloaded);
     assert_true(device_arena(&x) < device_arena(none));
-    print_message("%-14s %-22s activations %llu away, arena %llu -> %llu\n", preset, sets[0], (unsigned long long)away, (unsigned long long)device_arena(none),
+    print_message("%-14s %-22s activations %llu offloaded, arena %llu -> %llu\n", preset, sets[0], (unsigned long long)offloaded, (unsigned long long)device_arena(none),
                   (unsigned long long)device_arena(&x));
     planned_free(&x);
 }
@@ -250,10 +252,10 @@ static void test_bytes(void **state)
         }
 }
 
-/* --- copies ------------------------------------------------------------------------------------ */
+/* --- copies ---------------------------------------------------------------------------------- */
 
-/* Every copy between the spaces is in the lane of its direction and at the level of the micro-batches' body; a block's weights
- * are fetched before the block in front of it has begun. */
+/* Every copy between device and host is in the lane of its direction and at the level of the
+ * micro-batch loop. A block's weights are prefetched before the preceding block starts. */
 static void test_order(void **state)
 {
     (void)state;
@@ -282,10 +284,10 @@ static void test_order(void **state)
     }
 }
 
-/* --- any update ---------------------------------------------------------------------------------- */
+/* --- any update ------------------------------------------------------------------------------ */
 
-/* An update of other nodes than AdamW, with two states and a view: state a is added to, state
- * b is written over, and both are whole at home again afterwards. */
+/* An update with other nodes than AdamW, with two states and a view: the update adds to state a and
+ * overwrites state b, and afterwards host memory holds both completely. */
 static void test_any_node(void **state)
 {
     (void)state;
@@ -335,9 +337,10 @@ static void test_ladder(void **state)
     assert_int_equal(bf16, OFFLOAD_RUNGS - 1);
 }
 
-/* --- where it lies ---------------------------------------------------------------------------------- */
+/* --- the offload file ------------------------------------------------------------------------ */
 
-/* Host memory is a shared mapping of a file that has no name any more, and no byte of it is anonymous memory. */
+/* On a CPU, host memory is a shared mapping of an unlinked file, and no byte of it is anonymous
+ * memory. */
 static void test_mapping(void **state)
 {
     (void)state;

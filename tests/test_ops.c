@@ -1,8 +1,8 @@
 /*
  * test_ops.c: every row of ops.def in a graph, forward and through its gradient.
  *
- * One case per row: a function that emits the op on parameters, and its shapes, small
- * odd ones and realistic ones (opcases.h). From a case come these tests, each with its oracle:
+ * There is one case per row: a function that emits the op on parameters, and its shapes, small odd
+ * ones and realistic ones (opcases.h). Each case gives these tests, each with its oracle:
  *
  *     forward      the CPU's f32 and bf16 outputs      the reference's in f64
  *     differences  the reference's f64 gradient        central differences, every element
@@ -11,30 +11,29 @@
  *     bf16         the CPU's bf16 gradient             the reference's f64 gradient
  *     kernels      each fast kernel of the row, in     the reference on the same operands;
  *                  f32, bf16 and f16, on 1 to 3        itself on one thread, bit for bit
- *                  threads, in place where it may be
+ *                  threads, in place where allowed
  *     stopped      a row without a gradient            autodiff passes nothing through it
  *
- * A test is listed only where it compares something, so the count is of real checks: a row without a
- * gradient has `stopped` in place of the three gradient tests, a view has no kernels, and a backward row
- * whose graphs are those of its forward row is checked there.
+ * A test is listed only where it compares something, so the count is of real checks: a row without
+ * a gradient has `stopped` in place of the three gradient tests, a view has no kernels, and a
+ * backward row whose graphs are those of its forward row is checked there.
  *
- * For gradients an output is weighed with constants and summed to a loss. The weights
- * are representable in bf16 and the loss' gradient is 1, so the gradient that reaches
- * the op is exact in every dtype. A row that only occurs in backwards is emitted
- * directly in the forward test and reached through its forward's vjp in the others;
- * each test checks that its graph has the row.
+ * For gradients an output is multiplied by constant weights and summed to a loss. The weights are
+ * representable in bf16 and the loss' gradient is 1, so the gradient that reaches the op is exact
+ * in every dtype. A row that only occurs in backwards is emitted directly in the forward test and
+ * reached through its forward's vjp in the others; each test checks that its graph has the row.
  *
  *     test_ops [OP...]     all rows, or those that are named
  *
- * The table of cases is made from ops.def: a row without one does not compile, and one
- * without a size to be timed at fails.
+ * The table of cases is generated from ops.def: a row without a case does not compile, and a case
+ * without a shape for timing fails.
  */
 #include "opcases.h"
 #include "guarded.h"
 
 #include "passes/passes.h"
 
-/* --- describing and opening -------------------------------------------------------------------------------- */
+/* --- describing and opening ------------------------------------------------------------------ */
 
 static const char *describe(const struct row *row, const int64_t *n, enum dtype f, char text[160])
 {
@@ -44,8 +43,8 @@ static const char *describe(const struct row *row, const int64_t *n, enum dtype 
     return text;
 }
 
-/* The row is in the graph, and the CPU has a kernel of its own for it when nothing
- * about the tensors is unusual. */
+/* Checks that the graph has the row, and that the CPU has a fast kernel for it unless the tensors
+ * are unusual. */
 static void check_present(const struct row *row, const struct rig *r, const char *what)
 {
     bool present = false;
@@ -85,9 +84,10 @@ static void for_large(const struct row *row, void (*check)(const struct row *, c
     for_shapes(row, row->c->large, LARGE, check);
 }
 
-/* --- forward -------------------------------------------------------------------------------------------------- */
+/* --- forward --------------------------------------------------------------------------------- */
 
-/* Rounding to the output's dtype, to f on the way, and an f32 sum's walk. */
+/* Rounding to the output's dtype, intermediate roundings to f, and the error growth of an f32
+ * sum. */
 static double tolerance(const struct scene *s, enum dtype out)
 {
     const double c = 4, f32 = dtype_table[DT_F32].epsilon;
@@ -107,7 +107,7 @@ static void compare_outputs(const struct row *row, const int64_t *n, const struc
         double allowed = dtype_is_float(t->dtype) ? tolerance(s, t->dtype) * size : 0;
         for (int64_t i = 0; i < tensor_elements(t); i++)
             if (!(fabs(a[i] - b[i]) <= allowed))
-                fail_msg("%s: output %u[%lld] is %.9g, the reference says %.9g, allowed %.3g", describe(row, n, s->f, text), o,
+                fail_msg("%s: output %u[%lld] is %.9g, the reference gives %.9g, allowed %.3g", describe(row, n, s->f, text), o,
                          (long long)i, a[i], b[i], allowed);
         mem_free(a);
         mem_free(b);
@@ -137,7 +137,7 @@ static void test_forward(void **state)
     for_large(row, check_forward);
 }
 
-/* --- differences ------------------------------------------------------------------------------------------------- */
+/* --- differences ----------------------------------------------------------------------------- */
 
 static double loss_with(struct rig *r, double *x, double value)
 {
@@ -146,8 +146,8 @@ static double loss_with(struct rig *r, double *x, double value)
     return rig_loss(r);
 }
 
-/* Central differences of every element. Their error is h^2 f'''/6 + eps |loss| / h: about
- * 1e-10 here, so 1e-6 of the largest derivative is generous only to the third derivative. */
+/* Central differences of every element. Their error is h^2 f'''/6 + eps |loss| / h: about 1e-10
+ * here, so 1e-6 of the largest derivative is generous only to the third derivative. */
 static void check_differences(const struct row *row, const int64_t *n)
 {
     const double h = 1e-5;
@@ -183,9 +183,9 @@ static void check_differences(const struct row *row, const int64_t *n)
 
 static void test_differences(void **state) { for_small(*state, check_differences); }
 
-/* --- gradients against the reference ------------------------------------------------------------------------------ */
+/* --- gradients against the reference --------------------------------------------------------- */
 
-/* |got - want| over all elements, relative to |want|, or to the unit where that is small. */
+/* |got - want| over all elements, relative to |want|, or to the unit where |want| is small. */
 static void compare_gradients(const struct row *row, const int64_t *n, const struct scene *s, const struct rig *got,
                               const struct rig *want)
 {
@@ -221,7 +221,7 @@ static void check_fast(const struct row *row, const int64_t *n, enum dtype f, co
     rig_close(&fast);
 }
 
-/* The graph that a row's gradients are checked on, as words. */
+/* Prints the graph that a row's gradients are checked on. */
 static void print_scene(const struct row *row, const int64_t *n, struct text *out)
 {
     struct scene s = scene_of(row, n, DT_F64, false);
@@ -229,7 +229,8 @@ static void print_scene(const struct row *row, const int64_t *n, struct text *ou
     graph_free(&s.g);
 }
 
-/* Whether NAME_BWD's row has the graph that NAME's row has, at one of NAME's shapes: then it is checked there. */
+/* Whether NAME_BWD's row has the graph of NAME's row, at one of NAME's shapes: then it is checked
+ * there. */
 static bool is_twin(const struct row *row, const int64_t *n)
 {
     const char *name = op_table[row->op].name;
@@ -258,7 +259,7 @@ static void check_large(const struct row *row, const int64_t *n)
     open_scene(&r, &exact, row, n, DEVICE_REF);
     struct slope s = rig_slope(&r, "direction");
     if (!(fabs(s.difference - s.product) <= 1e-6 * (s.size + 1e-3)))
-        fail_msg("%s: the slope is %.12g, the gradient says %.12g", describe(row, n, DT_F64, text), s.difference, s.product);
+        fail_msg("%s: the slope is %.12g, the gradient gives %.12g", describe(row, n, DT_F64, text), s.difference, s.product);
     rig_run(&r);
     check_fast(row, n, DT_F32, &r);
     rig_close(&r);
@@ -283,10 +284,10 @@ static void test_bf16(void **state)
     for_large(*state, check_bf16);
 }
 
-/* --- rows without a gradient ------------------------------------------------------------------------------------- */
+/* --- rows without a gradient ----------------------------------------------------------------- */
 
-/* The sum of a row's float results and of a parameter beside it. Autodiff gives that parameter a gradient, and none
- * to those in front of the row. */
+/* The sum of a row's float results and of a separate parameter. Autodiff gives that parameter a
+ * gradient, and none to those in front of the row. */
 static void check_stopped(const struct row *row, const int64_t *n)
 {
     char text[160];
@@ -319,9 +320,10 @@ static void test_stopped(void **state)
     for_large(*state, check_stopped);
 }
 
-/* --- kernels --------------------------------------------------------------------------------------------------- */
+/* --- kernels --------------------------------------------------------------------------------- */
 
-/* The input whose bytes output o takes: always (MUST), or where that is tried (MAY) and fits and no other output has them. */
+/* The input that output o overwrites: always (MUST), or with `in_place` (MAY) if it fits and no
+ * other output has it. */
 static int alias_of(const struct launch *l, enum op op, int o, bool in_place, const bool *taken)
 {
     const int code = op_table[op].alias[o];
@@ -334,7 +336,7 @@ static int alias_of(const struct launch *l, enum op op, int o, bool in_place, co
     return -1;
 }
 
-/* Runs k on guarded copies of a launch's operands; `out` is freed with guarded_free_all. */
+/* Runs k on guarded copies of a launch's operands; guarded_free_all frees `out`. */
 static void run_guarded(const char *what, const struct kernel *k, const struct launch *from, uint64_t work, int threads, bool in_place,
                         void *out[MAX_OUT])
 {
@@ -349,7 +351,7 @@ static void run_guarded(const char *what, const struct kernel *k, const struct l
     guarded_launch(text, k, from, work, threads, alias, NULL, out);
 }
 
-/* The bytes of two runs; elements beside those of a strided output count too. */
+/* The bytes of two runs; the gaps between a strided output's elements count, too. */
 static void check_same(const char *what, const struct kernel *k, const struct launch *l, void *const a[MAX_OUT], void *const b[MAX_OUT],
                        const char *how)
 {
@@ -372,7 +374,7 @@ static void check_close(const char *what, const struct kernel *k, const struct l
         for (int64_t i = 0; i < n; i++) {
             double a = dtype_load(got[o], x->dtype, i), b = dtype_load(want[o], x->dtype, i);
             if (!(fabs(a - b) <= allowed) && !(isnan(a) && isnan(b)) && a != b)
-                fail_msg("%s: %s: output %d[%lld] is %.9g, the reference says %.9g, allowed %.3g", what, k->name, o, (long long)i, a, b, allowed);
+                fail_msg("%s: %s: output %d[%lld] is %.9g, the reference gives %.9g, allowed %.3g", what, k->name, o, (long long)i, a, b, allowed);
         }
     }
 }
@@ -427,7 +429,8 @@ static void test_kernels(void **state)
     for_large(*state, check_kernels);
 }
 
-/* Each row has shapes to be tested at, and one that runs at all a size to be timed at (bench/bench_ops.c). */
+/* Each row has shapes for the tests, and a row with kernels has a shape for timing
+ * (bench/bench_ops.c). */
 static void test_sizes(void **state)
 {
     (void)state;
@@ -437,7 +440,7 @@ static void test_sizes(void **state)
     }
 }
 
-/* --- the list ------------------------------------------------------------------------------------------------------ */
+/* --- the list -------------------------------------------------------------------------------- */
 
 static bool has_gradient(const struct row *row) { return !row->c->no_gradient; }
 static bool has_no_gradient(const struct row *row) { return row->c->no_gradient; }
@@ -451,7 +454,7 @@ static bool has_large_of_its_own(const struct row *row)
     return false;
 }
 
-/* A kind of test, and the rows that it compares something for. */
+/* A kind of test, and the rows for which it compares something. */
 static const struct test_kind {
     const char *name;
     CMUnitTestFunction run;

@@ -1,11 +1,11 @@
 /*
- * test_ops_golden.c: ops on maps against PyTorch's values in tests/golden/ops.safetensors
- * (tests/golden/make_ops.py says what a case holds), on the reference and on the CPU's own
- * kernels, forward and through the gradient.
+ * test_ops_golden.c: compares ops on maps with PyTorch's values in tests/golden/ops.safetensors
+ * (tests/golden/make_ops.py documents the cases), on the reference and on the CPU kernels, forward
+ * and through the gradient.
  *
- * A case is found by its name's beginning, so a case that the script adds is tested without
- * a change here. Expectations are f64 rounded to f32; the tolerance is that of an f32 sum over
- * the whole map, relative to the largest element.
+ * The prefix of a case's name selects the op, so a case that the script adds is tested without a
+ * change here. Expected values are f64 rounded to f32; the tolerance is that of an f32 sum over the
+ * whole map, relative to the largest element.
  */
 #include "optest.h"
 
@@ -22,7 +22,7 @@ static const struct st_entry *entry_of(const char *name, const char *key)
     return st_find(&file, full);
 }
 
-/* The bytes of a tensor that must be there; the caller frees. */
+/* The bytes of a required tensor; the caller frees. */
 static void *data_of(const char *name, const char *key)
 {
     struct error e = {0};
@@ -113,7 +113,7 @@ static void open_case(struct golden *c, enum device_kind kind)
     }
 }
 
-/* --- comparing ------------------------------------------------------------------------------------ */
+/* --- comparing ------------------------------------------------------------------------------- */
 
 static void compare(const struct golden *c, id tensor, const char *key)
 {
@@ -130,7 +130,7 @@ static void compare(const struct golden *c, id tensor, const char *key)
     const double allowed = 4 * dtype_table[DT_F32].epsilon * sqrt(length) * size;
     for (int64_t i = 0; i < t->elements; i++)
         if (!(fabs(got[i] - want[i]) <= allowed))
-            fail_msg("%s.%s[%lld] is %.9g, PyTorch says %.9g, allowed %.3g", c->name, key, (long long)i, got[i], want[i], allowed);
+            fail_msg("%s.%s[%lld] is %.9g, PyTorch gives %.9g, allowed %.3g", c->name, key, (long long)i, got[i], want[i], allowed);
     mem_free(want);
     mem_free(got);
 }
@@ -153,7 +153,7 @@ static void check_case(const char *name, enum device_kind kind)
     rig_close(&c.r);
 }
 
-/* Every case of the file whose name begins so; at least one. */
+/* Every case of the file with this prefix; at least one. */
 static void check_cases(const char *with)
 {
     int cases = 0;

@@ -1,7 +1,8 @@
 /*
- * test_optim.c: the updates against other people's: bitsandbytes' 8-bit AdamW, torch's SGD,
- * transformers' Adafactor (tests/golden/optim.safetensors, by make_optim.py); the maps of 8-bit
- * codes; the bytes of the state in a plan; and what the fused step does to a program.
+ * test_optim.c: compares the optimizer updates with bitsandbytes' 8-bit AdamW, torch's SGD and
+ * transformers' Adafactor (tests/golden/optim.safetensors, written by make_optim.py). Also the maps
+ * of 8-bit codes, the bytes of optimizer state in a plan, and the effect of the fused step on a
+ * program.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -59,7 +60,7 @@ static void check_map(const struct codes *c, const char *key)
     mem_free(want);
 }
 
-/* 256 values that rise, those of bitsandbytes, and each has its own code. */
+/* 256 ascending values, those of bitsandbytes, and each has its own code. */
 static void test_maps(void **state)
 {
     (void)state;
@@ -69,7 +70,7 @@ static void test_maps(void **state)
     assert_true(codes_signed()->value[255] == 1 && codes_unsigned()->value[255] == 1 && codes_unsigned()->value[0] == 0);
 }
 
-/* The table of buckets gives what a search among all values gives; signs stay. */
+/* The bucket table gives the result of a search among all values; signs are kept. */
 static void test_nearest(void **state)
 {
     (void)state;
@@ -131,7 +132,7 @@ static void compare_codes(const char *key, const uint8_t *got, int64_t n)
         if (abs(got[i] - want[i]) > 1) fail_msg("%s[%lld] is %d, bitsandbytes has %d", key, (long long)i, got[i], want[i]);
         off += got[i] != want[i];
     }
-    /* Those are the negative ones that would become 0, and ties. */
+    /* Those are negative values that would become 0, and ties. */
     if (off * 50 > n) fail_msg("%s: %lld of %lld codes are one off", key, (long long)off, (long long)n);
     mem_free(want);
 }
@@ -152,7 +153,7 @@ static void compare_8bit(int step, float *p, uint8_t *m, uint8_t *v, const float
     compare_codes(key, v, n);
     snprintf(key, sizeof key, "p%d", step);
     float *want = data_of("adamw8", key);
-    /* Codes that are one off, a percent of a moment, are felt in the next step: a part of 0.01. */
+    /* Codes that are one off, a percent of a moment, affect the next step: a fraction of 0.01. */
     compare_weights(key, p, want, n, step == 1 ? 2e-6 : 1e-3);
     mem_free(want);
 }
@@ -245,7 +246,7 @@ static void test_adafactor(void **state)
 
 /* --- in a plan ------------------------------------------------------------------------------ */
 
-static void plans(struct run *r, struct config *c, const char *const *sets)
+static void make_plan(struct run *r, struct config *c, const char *const *sets)
 {
     static const char *const base[] = {"data.sequence=8",     "train.effective_batch=1", "memory.micro_batch=1",
                                        "memory.recompute=none", "memory.offload=none",     "memory.head_chunks=1", "memory.precision=f32"};
@@ -259,7 +260,8 @@ static void plans(struct run *r, struct config *c, const char *const *sets)
     if (rc) fail_msg("%s", e.text);
 }
 
-/* Bytes of storages of kind STATE; of those that belong to 8-bit moments `*elements` too. */
+/* Bytes of the optimizer state; for 8-bit state also its bytes (`*narrow`) and elements
+ * (`*elements`). */
 static uint64_t state_of(const struct graph *g, uint64_t *narrow, uint64_t *elements, bool *table)
 {
     uint64_t bytes = 0;
@@ -278,7 +280,7 @@ static uint64_t state_of(const struct graph *g, uint64_t *narrow, uint64_t *elem
     return bytes;
 }
 
-/* 2 bytes a parameter and 8 a block of 256; f32 below 4096 elements and where an embedding is read. */
+/* 2 bytes per parameter and 8 per block of 256; f32 below 4096 elements and for embeddings. */
 static void test_state_bytes(void **state)
 {
     (void)state;
@@ -286,9 +288,9 @@ static void test_state_bytes(void **state)
     struct config c[3];
     uint64_t in_codes = 0, elements = 0;
     bool table = false;
-    plans(&wide, &c[0], (const char *const[]){"model.preset=llama-tiny", NULL});
-    plans(&half, &c[1], (const char *const[]){"model.preset=llama-tiny", "memory.optimizer=adamw-bf16", NULL});
-    plans(&narrow, &c[2], (const char *const[]){"model.preset=llama-tiny", "memory.optimizer=adamw-8bit", NULL});
+    make_plan(&wide, &c[0], (const char *const[]){"model.preset=llama-tiny", NULL});
+    make_plan(&half, &c[1], (const char *const[]){"model.preset=llama-tiny", "memory.optimizer=adamw-bf16", NULL});
+    make_plan(&narrow, &c[2], (const char *const[]){"model.preset=llama-tiny", "memory.optimizer=adamw-8bit", NULL});
     uint64_t f32 = state_of(&wide.graph, &in_codes, &elements, &table);
     assert_int_equal(elements, 0);
     assert_int_equal(state_of(&half.graph, &in_codes, &elements, &table) * 2, f32);
@@ -304,10 +306,11 @@ static void test_state_bytes(void **state)
     }
 }
 
-/* --- the fused step ----------------------------------------------------------------------------- */
+/* --- the fused step -------------------------------------------------------------------------- */
 
-/* Is the storage read or written at or behind position k of the step, but by node `self`? */
-static bool used_behind(const struct graph *g, id storage, uint32_t k, id self)
+/* Whether a node at or after position k of the step, other than `self`, reads or writes the
+ * storage. */
+static bool used_after(const struct graph *g, id storage, uint32_t k, id self)
 {
     for (; k < g->order[PROGRAM_STEP].nodes.n; k++) {
         id at = g->order[PROGRAM_STEP].nodes.at[k];
@@ -325,9 +328,9 @@ static void check_fused(const char *preset, const char *optimizer, const char *r
     struct run plain, fused;
     struct config c[2];
     const char *sets[] = {preset, optimizer, recompute, "memory.fused_step=off", NULL};
-    plans(&plain, &c[0], sets);
+    make_plan(&plain, &c[0], sets);
     sets[3] = "memory.fused_step=on";
-    plans(&fused, &c[1], sets);
+    make_plan(&fused, &c[1], sets);
     const struct graph *g = &fused.graph;
     uint32_t updates = 0, trained = 0;
     uint64_t gradients = 0, largest = 0;
@@ -336,7 +339,7 @@ static void check_fused(const char *preset, const char *optimizer, const char *r
         const struct node *n = node_at(g, at);
         if (n->phase != PHASE_UPDATE || !(op_table[n->op].flags & OPF_EFFECT)) continue;
         updates++;
-        if (used_behind(g, tensor_at(g, n->in[0])->storage, k, at))
+        if (used_after(g, tensor_at(g, n->in[0])->storage, k, at))
             fail_msg("%s: %s is used behind its update", preset, graph_name(g, tensor_at(g, n->in[0])->name));
     }
     for (uint32_t i = 0; i < g->params.n; i++) {
@@ -351,7 +354,7 @@ static void check_fused(const char *preset, const char *optimizer, const char *r
     int64_t saved = (int64_t)plan_arena(&plain.plan) - (int64_t)plan_arena(&fused.plan);
     print_message("%s %s %s: %.2f -> %.2f MiB, gradients %.2f MiB, the largest %.2f\n", preset, optimizer, recompute,
                   (double)plan_arena(&plain.plan) / 0x1p20, (double)plan_arena(&fused.plan) / 0x1p20, (double)gradients / 0x1p20, (double)largest / 0x1p20);
-    /* Where weights dominate, all gradients but one or two go. */
+    /* Where weights dominate, all but one or two gradients need no memory. */
     if (strstr(preset, "llama") && saved < (int64_t)(gradients / 2)) fail_msg("%s: %lld bytes saved of %llu", preset, (long long)saved, (unsigned long long)gradients);
     if (saved < -4096) fail_msg("%s: the fused step needs %lld bytes more", preset, (long long)-saved);
     run_close(&plain);

@@ -1,6 +1,6 @@
 /*
- * test_packed.c: a packed store gives the batches of the files that it was made from, bit for
- * bit; damage is refused; an index with a memory map reads as it was written.
+ * test_packed.c: a packed store gives the batches of the files that it was made from, bit for bit;
+ * damage is rejected; an index with a memory map reads as it was written.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -37,7 +37,7 @@ static int pack(char *const *more)
     return rc;
 }
 
-/* Images on their side and upright, larger and smaller than the canvas. */
+/* Landscape and portrait images, larger and smaller than the canvas. */
 static int setup(void **state)
 {
     struct error e;
@@ -79,7 +79,7 @@ static int teardown(void **state)
     return 0;
 }
 
-static struct dataset *open_set(const char *format, char *path, double fraction)
+static struct dataset *open_dataset(const char *format, char *path, double fraction)
 {
     struct dataset *d;
     struct error e;
@@ -88,27 +88,27 @@ static struct dataset *open_set(const char *format, char *path, double fraction)
     return d;
 }
 
-struct bed {
+struct loader_fixture {
     struct loader *l;
     void *block;
 };
 
-static struct bed make_bed(uint32_t side, uint32_t cells)
+static struct loader_fixture loader_fixture_open(uint32_t side, uint32_t cells)
 {
     struct loader_options o = {.side = side, .cells = cells, .masks = M, .threads = 2, .slots = 3, .room = 1 << 20, .least = 0.5};
-    struct bed b = {.block = mem_alloc(loader_bytes(&o) + 64)};
+    struct loader_fixture b = {.block = mem_alloc(loader_bytes(&o) + 64)};
     struct error e;
     if (loader_open(&b.l, &o, (void *)align_up((uintptr_t)b.block, 64), &e)) fail_msg("%s", e.text);
     return b;
 }
 
-static void drop_bed(struct bed *b)
+static void loader_fixture_close(struct loader_fixture *b)
 {
     loader_close(b->l);
     mem_free(b->block);
 }
 
-static const struct loader_sample *take(struct bed *b)
+static const struct loader_sample *next_sample(struct loader_fixture *b)
 {
     const struct loader_sample *x;
     struct error e;
@@ -122,10 +122,10 @@ static void test_same_batches(void **state)
 {
     (void)state;
     const enum sampler_strategy strategies[] = {SAMPLE_RANDOM, SAMPLE_DIVERSE, SAMPLE_QUALITY, SAMPLE_SIZE_BALANCED};
-    struct dataset *from = open_set("sa1b", tar, 0.25), *to = open_set("packed", store, 0.25);
+    struct dataset *from = open_dataset("sa1b", tar, 0.25), *to = open_dataset("packed", store, 0.25);
     assert_int_equal(dataset_count(from), dataset_count(to));
-    struct bed a = make_bed(SIDE, CELLS), b = make_bed(SIDE, CELLS);
-    struct loader_source s[COUNT(strategies)], t[COUNT(strategies)]; /* threads read one until the next is sought */
+    struct loader_fixture a = loader_fixture_open(SIDE, CELLS), b = loader_fixture_open(SIDE, CELLS);
+    struct loader_source s[COUNT(strategies)], t[COUNT(strategies)]; /* threads read a source until the next seek */
     for (size_t k = 0; k < COUNT(strategies); k++) {
         s[k] = (struct loader_source){.set = from, .seed = 5, .shuffle = true, .interior = true, .max_bad = 0,
                                       .sampler = {.strategy = strategies[k], .max_masks = M, .min_iou = 0.9f, .max_area = 0.5}};
@@ -135,7 +135,7 @@ static void test_same_batches(void **state)
         loader_seek(b.l, &t[k], 0);
         uint64_t before = mem_allocations();
         for (uint64_t i = 0; i < 2 * dataset_count(from); i++) {
-            const struct loader_sample *x = take(&a), *y = take(&b);
+            const struct loader_sample *x = next_sample(&a), *y = next_sample(&b);
             assert_memory_equal(x->image, y->image, SIDE * SIDE * 3);
             assert_memory_equal(x->bits, y->bits, M * grid_mask_bytes(CELLS, CELLS));
             assert_int_equal(x->n, y->n);
@@ -145,8 +145,8 @@ static void test_same_batches(void **state)
         }
         assert_int_equal(mem_allocations(), before);
     }
-    drop_bed(&a);
-    drop_bed(&b);
+    loader_fixture_close(&a);
+    loader_fixture_close(&b);
     dataset_close(from);
     dataset_close(to);
 }
@@ -158,12 +158,12 @@ static double overlap(const uint8_t *a, const uint8_t *b, size_t n)
     return either ? (double)both / (double)either : 1;
 }
 
-/* Another size, or chance: the store is sampled again. Images that are only mirrored stay the
- * same to the bit; masks differ at their edges, by a cell. */
+/* Another size, or random augmentation: the store is resampled. Images that are only mirrored are
+ * bit-equal; masks differ at their edges, by a cell. */
 static void compare_loosely(struct loader_augment augment, uint32_t side, uint32_t cells, bool mirrored, double least)
 {
-    struct dataset *from = open_set("sa1b", tar, 0), *to = open_set("packed", store, 0);
-    struct bed a = make_bed(side, cells), b = make_bed(side, cells);
+    struct dataset *from = open_dataset("sa1b", tar, 0), *to = open_dataset("packed", store, 0);
+    struct loader_fixture a = loader_fixture_open(side, cells), b = loader_fixture_open(side, cells);
     struct loader_source s = {.set = from, .seed = 9, .shuffle = true, .sampler = {.strategy = SAMPLE_QUALITY, .max_masks = M, .min_area = 0.02}, .augment = augment};
     s.sampler.max_area = 1;
     s.max_bad = 1;
@@ -174,7 +174,7 @@ static void compare_loosely(struct loader_augment augment, uint32_t side, uint32
     loader_seek(a.l, &s, 0);
     loader_seek(b.l, &t, 0);
     for (int i = 0; i < N; i++) {
-        const struct loader_sample *x = take(&a), *y = take(&b);
+        const struct loader_sample *x = next_sample(&a), *y = next_sample(&b);
         assert_true(x->sample == y->sample && x->rows == y->rows && x->columns == y->columns && x->mask_rows == y->mask_rows);
         if (mirrored) assert_memory_equal(x->image, y->image, (size_t)side * side * 3);
         if (x->n != y->n) continue;
@@ -182,8 +182,8 @@ static void compare_loosely(struct loader_augment augment, uint32_t side, uint32
         for (uint32_t k = 0; k < x->n; k++, n++) sum += overlap(x->bits + k * bytes, y->bits + k * bytes, bytes);
     }
     if (n < N || sum / n < least) fail_msg("%u masks overlap by %g, expected %g", n, sum / n, least);
-    drop_bed(&a);
-    drop_bed(&b);
+    loader_fixture_close(&a);
+    loader_fixture_close(&b);
     dataset_close(from);
     dataset_close(to);
 }
@@ -229,7 +229,7 @@ static void test_damage(void **state)
     }
     const size_t cuts[] = {0, 1, sizeof h, PACKED_DATA, n / 2, n - 1};
     for (size_t i = 0; i < COUNT(cuts); i++) assert_int_equal(try_open(bytes, cuts[i], &d, &e), PL_USAGE);
-    bytes[PACKED_DATA + 100] ^= 1; /* a pixel: only the sums of samples know */
+    bytes[PACKED_DATA + 100] ^= 1; /* a pixel: only the samples' checksums detect it */
     assert_int_equal(try_open(bytes, n, &d, &e), PL_OK);
     assert_int_equal(dataset_check(d, 0, &e), PL_USAGE);
     assert_int_equal(dataset_check(d, 1, &e), PL_OK);
@@ -288,7 +288,7 @@ static void test_memmap(void **state)
     static struct mask want[64], got[64];
     static char scratch[1 << 20];
     snprintf(index, sizeof index, "%s/index.json", map);
-    struct dataset *from = open_set("sa1b", tar, 0), *to = open_set("packed", index, 0);
+    struct dataset *from = open_dataset("sa1b", tar, 0), *to = open_dataset("packed", index, 0);
     assert_int_equal(dataset_count(to), N);
     struct grid g;
     void *memory = mem_alloc(grid_bytes(W, CELLS));
@@ -344,7 +344,7 @@ static int open_index(const char *json, size_t mask_bytes, struct error *e)
     return rc;
 }
 
-/* Only the three keys that everybody's index has, and what is wrong with others. */
+/* An index with only the three required keys, and errors in other keys. */
 static void test_memmap_plain(void **state)
 {
     (void)state;

@@ -1,10 +1,10 @@
 /*
- * test_plan.c: the planner: lifetimes, placement, its checker and the verifier, wait
- * lists, and the search under a budget.
+ * test_plan.c: the planner: lifetimes, placement, its checker and the graph verifier, wait lists,
+ * and the search under a budget.
  *
- * What must hold is written down a second time here, by brute force: every pair of
- * storages, every instant, every pair of entries of a tape. What must abort is tried in a
- * child process, which must die by SIGABRT with the right words on stderr.
+ * The tests check each invariant independently, by brute force: every pair of storages, every
+ * instant, every pair of tape entries. Code that must abort runs in a child process, which must die
+ * by SIGABRT with the expected words on stderr.
  */
 #include "optest.h"
 
@@ -16,7 +16,7 @@
 #include "models/model.h"
 #include "plan/file.h"
 
-/* --- builder's errors ------------------------------------------------------------------- */
+/* --- errors of the graph builder ------------------------------------------------------------- */
 
 static void test_sticky_errors(void **state)
 {
@@ -32,12 +32,12 @@ static void test_sticky_errors(void **state)
     graph_scope_pop(&g, outer);
     assert_int_equal(y, 0);
     assert_int_equal(graph_error(&g, &e), PL_USAGE);
-    /* Names, shapes, where, and why. */
+    /* The message names the op, the shapes, the scope and the reason. */
     const char *const words[] = {"layer7", "LINEAR", "x f32[2,3]", "w f32[4,5]", "ends in 3", "expects 5"};
     for (size_t i = 0; i < COUNT(words); i++)
         if (!strstr(e.text, words[i])) fail_msg("\"%s\" is not in: %s", words[i], e.text);
 
-    /* Every call on 0 returns 0, other bad calls return 0, and the first message stays. */
+    /* Every call on 0 returns 0, other bad calls return 0, and the first message remains. */
     char first[sizeof e.text];
     snprintf(first, sizeof first, "%s", e.text);
     assert_int_equal(op_add(&g, y, x), 0);
@@ -55,7 +55,7 @@ static void test_sticky_errors(void **state)
     graph_free(&g);
 }
 
-/* Calls that must be refused, each on a fresh graph. */
+/* Calls that must be rejected, each on a fresh graph. */
 static id bad_shape_twice(struct graph *g, id x)
 {
     (void)x;
@@ -65,8 +65,8 @@ static id bad_dimension(struct graph *g, id x) { (void)x; return graph_input(g, 
 static id bad_slice(struct graph *g, id x) { return op_slice(g, x, 1, 2, 2); }
 static id bad_axis(struct graph *g, id x) { return op_slice(g, x, 2, 0, 1); }
 static id bad_reshape(struct graph *g, id x) { return op_reshape(g, x, DIM(-1, 4)); }
-static id bad_reshape_open(struct graph *g, id x) { return op_reshape(g, x, DIM(-1, -1)); }
-/* op_reshape would copy; the row itself takes dense tensors only. */
+static id bad_reshape_two_unknowns(struct graph *g, id x) { return op_reshape(g, x, DIM(-1, -1)); }
+/* op_reshape would insert a copy; the op itself accepts dense tensors only. */
 static id bad_reshape_strided(struct graph *g, id x)
 {
     union attr a = {.reshape = {1, {4}}};
@@ -89,7 +89,7 @@ static void test_refused_calls(void **state)
 {
     (void)state;
     id (*const calls[])(struct graph *, id) = {bad_shape_twice, bad_dimension, bad_slice, bad_axis,   bad_reshape,
-                                               bad_reshape_open, bad_reshape_strided, bad_add, bad_dtypes, bad_matmul,
+                                               bad_reshape_two_unknowns, bad_reshape_strided, bad_add, bad_dtypes, bad_matmul,
                                                bad_labels,      bad_arity,     bad_accumulator, bad_rope,   bad_permutation};
     for (size_t i = 0; i < COUNT(calls); i++) {
         struct graph g;
@@ -105,14 +105,14 @@ static void test_refused_calls(void **state)
 
 /* --- lifetimes ------------------------------------------------------------------------------- */
 
-static void expect_life(const struct graph *g, const struct life *life, id tensor, uint32_t start, uint32_t end)
+static void expect_lifetime(const struct graph *g, const struct life *life, id tensor, uint32_t start, uint32_t end)
 {
     const struct life *l = &life[tensor_at(g, tensor)->storage];
     if (!l->used || l->start != start || l->end != end)
         fail_msg("%s lives [%u, %u], it should live [%u, %u]", graph_name(g, tensor_at(g, tensor)->name), l->start, l->end, start, end);
 }
 
-static struct life *lives(const struct graph *g)
+static struct life *lifetimes_of(const struct graph *g)
 {
     struct life *life = mem_alloc(g->storages.n * sizeof *life);
     graph_verify(g, "test");
@@ -122,7 +122,7 @@ static struct life *lives(const struct graph *g)
 
 static id scalar(struct graph *g, double value) { return op_fill(g, DT_F32, 0, NULL, value); }
 
-/* The view of `whole` that advances by one row with `loop`. */
+/* The view of `whole` that advances by one row per iteration of `loop`. */
 static id row_of(struct graph *g, id whole, id loop)
 {
     struct tensor x = *tensor_at(g, whole);
@@ -133,7 +133,7 @@ static id row_of(struct graph *g, id whole, id loop)
     return row;
 }
 
-static void test_lives_straight(void **state)
+static void test_lifetimes_straight(void **state)
 {
     (void)state;
     struct graph g;
@@ -141,28 +141,29 @@ static void test_lives_straight(void **state)
     id a = scalar(&g, 1);                           /* 0 */
     id b = scalar(&g, 2);                           /* 1 */
     id c = op_add(&g, a, b);                        /* 2 */
-    id v = op_reshape(&g, c, DIM(1));               /* 3: a view, keeps c */
+    id v = op_reshape(&g, c, DIM(1));               /* 3: a view, keeps c alive */
     id d = op_scale(&g, a, 2);                      /* 4 */
     id e = op_scale(&g, v, 2);                      /* 5 */
     id f = op_accumulate(&g, d, scalar(&g, 0));     /* 6 fill, 7 in place */
-    struct life *life = lives(&g);
-    expect_life(&g, life, a, 0, 4);
-    expect_life(&g, life, b, 1, 2);
-    expect_life(&g, life, c, 2, 5);
-    expect_life(&g, life, d, 4, 7);
-    expect_life(&g, life, e, 5, 5);
-    expect_life(&g, life, f, 6, 7);
+    struct life *life = lifetimes_of(&g);
+    expect_lifetime(&g, life, a, 0, 4);
+    expect_lifetime(&g, life, b, 1, 2);
+    expect_lifetime(&g, life, c, 2, 5);
+    expect_lifetime(&g, life, d, 4, 7);
+    expect_lifetime(&g, life, e, 5, 5);
+    expect_lifetime(&g, life, f, 6, 7);
     mem_free(life);
     graph_free(&g);
 }
 
-/* Carried, walked over, filled by rows, short-lived, read from outside, left over. */
-static void test_lives_loop(void **state)
+/* Storages that are carried, traversed by rows, filled by rows, local to an iteration, read from
+ * outside the loop, and read after it. */
+static void test_lifetimes_loop(void **state)
 {
     (void)state;
     struct graph g;
     graph_init(&g);
-    id before = op_fill(&g, DT_F32, DIM(4, 3), 1);  /* 0: the loop walks over it */
+    id before = op_fill(&g, DT_F32, DIM(4, 3), 1);  /* 0: the loop traverses it by rows */
     id outside = op_fill(&g, DT_F32, DIM(1, 3), 1); /* 1: every iteration reads it */
     id gathered = op_fill(&g, DT_F32, DIM(4, 3), 0); /* 2: replaced below */
     id acc = scalar(&g, 0);                         /* 3 */
@@ -173,7 +174,7 @@ static void test_lives_loop(void **state)
     id t = op_scale(&g, s, 2);                      /* 7: into a row of `gathered` */
     id total = op_sum(&g, t);                       /* 8 */
     id sum = op_accumulate(&g, total, acc);         /* 9 */
-    id last = op_scale(&g, total, 1);               /* 10: its last value leaves */
+    id last = op_scale(&g, total, 1);               /* 10: its last value is read after the loop */
     g.at.loop = 0;
     id after = op_add(&g, sum, last);               /* 11 */
     id read = op_scale(&g, gathered, 1);            /* 12 */
@@ -183,24 +184,24 @@ static void test_lives_loop(void **state)
     struct order *order = &g.order[PROGRAM_STEP];
     memmove(order->nodes.at + 2, order->nodes.at + 3, (--order->nodes.n - 2) * sizeof(id)); /* positions below are one less */
 
-    struct life *life = lives(&g);
-    expect_life(&g, life, before, 0, 9);   /* another row each iteration: to the loop's end */
-    expect_life(&g, life, outside, 1, 9);
-    expect_life(&g, life, acc, 2, 10);
-    expect_life(&g, life, early, 3, 4);
-    expect_life(&g, life, use, 4, 4);
-    expect_life(&g, life, s, 5, 6);        /* new in every iteration */
-    expect_life(&g, life, gathered, 5, 11); /* filled row by row: from the loop's begin */
-    expect_life(&g, life, total, 7, 9);
-    expect_life(&g, life, last, 5, 10);    /* leaves: kept through the loop, to be safe */
-    expect_life(&g, life, after, 10, 10);
-    expect_life(&g, life, read, 11, 11);
+    struct life *life = lifetimes_of(&g);
+    expect_lifetime(&g, life, before, 0, 9);   /* a new row each iteration: until the loop ends */
+    expect_lifetime(&g, life, outside, 1, 9);
+    expect_lifetime(&g, life, acc, 2, 10);
+    expect_lifetime(&g, life, early, 3, 4);
+    expect_lifetime(&g, life, use, 4, 4);
+    expect_lifetime(&g, life, s, 5, 6);        /* new in every iteration */
+    expect_lifetime(&g, life, gathered, 5, 11); /* filled row by row: from the loop's start */
+    expect_lifetime(&g, life, total, 7, 9);
+    expect_lifetime(&g, life, last, 5, 10);    /* read after the loop: kept through the whole loop, conservatively */
+    expect_lifetime(&g, life, after, 10, 10);
+    expect_lifetime(&g, life, read, 11, 11);
     mem_free(life);
     graph_free(&g);
 }
 
-/* Written and read by rows inside the loop alone: every row is kept to the loop's end. */
-static void test_lives_rows(void **state)
+/* Written and read by rows inside the loop only: every row is kept until the loop ends. */
+static void test_lifetimes_rows(void **state)
 {
     (void)state;
     struct graph g;
@@ -214,16 +215,17 @@ static void test_lives_rows(void **state)
     g.at.loop = 0;
     id rows = graph_tensor(&g, "rows", graph_storage(&g, "rows", KIND_ACT, SPACE_DEVICE, 48), DT_F32, DIM(4, 3), 0);
     graph_redirect(&g, row, row_of(&g, rows, loop));
-    struct life *life = lives(&g);
-    expect_life(&g, life, first, 0, 2);
-    expect_life(&g, life, rows, 0, 3);
-    expect_life(&g, life, last, 2, 3);
+    struct life *life = lifetimes_of(&g);
+    expect_lifetime(&g, life, first, 0, 2);
+    expect_lifetime(&g, life, rows, 0, 3);
+    expect_lifetime(&g, life, last, 2, 3);
     mem_free(life);
     graph_free(&g);
 }
 
-/* What an outer iteration makes and the inner loop carries lives through the inner one only. */
-static void test_lives_nested(void **state)
+/* A storage that an outer iteration writes and the inner loop carries lives through the inner loop
+ * only. */
+static void test_lifetimes_nested(void **state)
 {
     (void)state;
     struct graph g;
@@ -235,26 +237,26 @@ static void test_lives_nested(void **state)
     id inner = g.at.loop = graph_loop(&g, "inner", 2);
     id y = op_scale(&g, x, 2);                      /* 3 */
     id sum = op_accumulate(&g, y, acc);             /* 4 */
-    id z = op_scale(&g, y, 3);                      /* 5: nobody reads it */
+    id z = op_scale(&g, y, 3);                      /* 5: no reader */
     g.at.loop = outer;
     id w = op_scale(&g, sum, 1);                    /* 6 */
     id all = op_accumulate(&g, w, total);           /* 7 */
     g.at.loop = 0;
     id end = op_scale(&g, all, 1);                  /* 8 */
     (void)inner;
-    struct life *life = lives(&g);
-    expect_life(&g, life, total, 0, 8);
-    expect_life(&g, life, x, 1, 5);
-    expect_life(&g, life, acc, 2, 6);
-    expect_life(&g, life, y, 3, 5);
-    expect_life(&g, life, z, 5, 5);
-    expect_life(&g, life, w, 6, 7);
-    expect_life(&g, life, end, 8, 8);
+    struct life *life = lifetimes_of(&g);
+    expect_lifetime(&g, life, total, 0, 8);
+    expect_lifetime(&g, life, x, 1, 5);
+    expect_lifetime(&g, life, acc, 2, 6);
+    expect_lifetime(&g, life, y, 3, 5);
+    expect_lifetime(&g, life, z, 5, 5);
+    expect_lifetime(&g, life, w, 6, 7);
+    expect_lifetime(&g, life, end, 8, 8);
     mem_free(life);
     graph_free(&g);
 }
 
-/* --- a small language model ---------------------------------------------------------------------- */
+/* --- a small language model ------------------------------------------------------------------ */
 
 struct language {
     struct model model;
@@ -288,7 +290,7 @@ static void place(struct plan *p, struct graph *g, struct language *l, const str
     must(plan_place(p, g, &profile, &e), &e, "placing");
 }
 
-/* --- placement by brute force ----------------------------------------------------------------------- */
+/* --- placement by brute force ---------------------------------------------------------------- */
 
 struct box {
     uint64_t from, to;
@@ -297,7 +299,7 @@ struct box {
     const char *name;
 };
 
-/* Everything that lies in the arenas while a program runs. */
+/* All blocks in the arenas while a program runs. */
 static uint32_t boxes_of(const struct plan *p, const struct graph *g, enum program program, struct box *box)
 {
     uint32_t n = 0, count = g->order[program].nodes.n;
@@ -318,8 +320,8 @@ static uint32_t boxes_of(const struct plan *p, const struct graph *g, enum progr
     return n;
 }
 
-/* No two boxes meet in time and space, none leaves its arena; the bytes alive at the fullest
- * instant, each rounded up to the alignment, are the lower bound. */
+/* No two boxes overlap in both time and space, and none exceeds its arena. The lower bound is the
+ * most bytes alive at any instant, each storage rounded up to the alignment. */
 static void check_boxes(const struct plan *p, const struct graph *g)
 {
     uint64_t most = 0, highest = 0;
@@ -351,7 +353,7 @@ static void check_boxes(const struct plan *p, const struct graph *g)
     assert_int_equal(align_up(highest, PLAN_ALIGN), plan_arena(p));
 }
 
-/* The prediction is every node's time, as often as its loops run it. */
+/* The predicted time is the sum of all node times, each multiplied by its loops' trip counts. */
 static void check_seconds(const struct plan *p, const struct graph *g, const struct profile *profile)
 {
     double seconds = 0;
@@ -368,7 +370,7 @@ static void check_seconds(const struct plan *p, const struct graph *g, const str
     assert_true(fabs(seconds - p->seconds) <= 1e-9 * seconds);
 }
 
-/* What the JSON says: padding, breakdown and arenas add up. */
+/* In the JSON, padding, breakdown and arenas add up. */
 static void check_json(const struct plan *p, const struct graph *g)
 {
     struct text text = {0};
@@ -421,10 +423,10 @@ static void test_placement(void **state)
     model_close(&l.model);
 }
 
-/* --- what must abort ------------------------------------------------------------------------------------ */
+/* --- code that must abort -------------------------------------------------------------------- */
 
-/* Runs `crime` in a child; it must die by SIGABRT, saying `word`. */
-static void expect_abort(void (*crime)(void *), void *context, const char *word)
+/* Runs `violation` in a child process, which must die by SIGABRT with `word` in its message. */
+static void expect_abort(void (*violation)(void *), void *context, const char *word)
 {
     int pipes[2], status;
     char said[4096] = "";
@@ -435,7 +437,7 @@ static void expect_abort(void (*crime)(void *), void *context, const char *word)
         signal(SIGABRT, SIG_DFL);
         dup2(pipes[1], 2);
         close(pipes[0]);
-        crime(context);
+        violation(context);
         _exit(0);
     }
     close(pipes[1]);
@@ -467,7 +469,7 @@ static id storage_named(const struct graph *g, const char *part)
     return 0;
 }
 
-/* A chain in which x is read at the end and the middle needs room of its own. */
+/* A chain in which x is read at the end and the middle needs memory of its own. */
 static void chain(struct placed *c)
 {
     struct error e;
@@ -510,24 +512,24 @@ static void test_checker(void **state)
     id x = storage_named(&c.g, "first.SCALE"), y = storage_named(&c.g, "second.LINEAR");
     id acc = storage_named(&c.g, "sum.FILL"), product = storage_named(&c.g, "third.MUL"), total = storage_named(&c.g, "third.SUM");
     id w = tensor_at(&c.g, c.g.params.at[0].tensor)->storage, u = tensor_at(&c.g, c.g.params.at[1].tensor)->storage;
-    const struct { id moved; uint64_t to; const char *word; } crimes[] = {
+    const struct { id moved; uint64_t to; const char *word; } violations[] = {
         {x, offset[y], "owns"},                              /* both alive at the product */
-        {x, offset[y] + 256, "owns"},                        /* partly */
+        {x, offset[y] + 256, "owns"},                        /* partial overlap */
         {acc, offset[product], "owns"},                      /* carried through the loop */
-        {total, offset[y], "owns"},                          /* only the second iteration misses y */
+        {total, offset[y], "owns"},                          /* y is dead in the second iteration only */
         {x, c.p.placement.arena[SPACE_DEVICE] - 256, "arena"},
         {x, offset[w], "persistent"},
         {w, offset[u], "overlap"},
         {w, offset[w] + 64, "PLAN_ALIGN"},
         {w, offset[x], "persistent"},
     };
-    for (size_t i = 0; i < COUNT(crimes); i++) {
-        kept = offset[crimes[i].moved];
-        offset[crimes[i].moved] = crimes[i].to;
-        expect_abort(check_placed, &c, crimes[i].word);
-        offset[crimes[i].moved] = kept;
+    for (size_t i = 0; i < COUNT(violations); i++) {
+        kept = offset[violations[i].moved];
+        offset[violations[i].moved] = violations[i].to;
+        expect_abort(check_placed, &c, violations[i].word);
+        offset[violations[i].moved] = kept;
     }
-    /* A workspace on top of an operand of its own node. */
+    /* A workspace that overlaps an operand of its own node. */
     for (uint32_t k = 0; k < c.g.order[PROGRAM_STEP].nodes.n; k++) {
         id n = c.g.order[PROGRAM_STEP].nodes.at[k];
         struct binding *b = &c.p.placement.binding[n];
@@ -543,8 +545,8 @@ static void test_checker(void **state)
     graph_free(&c.g);
 }
 
-/* Without loops lifetimes are exact, so any two storages that are alive together and share
- * a byte must be found out. */
+/* Without loops lifetimes are exact, so the checker must find any two storages that are alive at
+ * the same time and share a byte. */
 static void test_checker_at_random(void **state)
 {
     (void)state;
@@ -572,12 +574,12 @@ static void test_checker_at_random(void **state)
     model_close(&l.model);
 }
 
-/* --- the verifier -------------------------------------------------------------------------------------------- */
+/* --- the verifier ---------------------------------------------------------------------------- */
 
 static void verify(void *graph) { graph_verify(graph, "crime"); }
 
-/* w -> a -> b (loop: c, acc' ) -> d; positions are known below. */
-static void victim(struct graph *g)
+/* w -> a -> b (loop: c, acc' ) -> d; the tests below use the positions. */
+static void build_sample_graph(struct graph *g)
 {
     graph_init(g);
     id w = graph_param(g, "w", DT_F32, DIM(4, 4), (struct init){0});
@@ -603,13 +605,13 @@ static void swap(struct graph *g, uint32_t a, uint32_t b)
 
 static void read_before_write(struct graph *g) { swap(g, 0, 1); }
 static void stale_read(struct graph *g) { at(g, 6)->in[1] = at(g, 2)->out[0]; }
-static void loop_apart(struct graph *g) { swap(g, 4, 5); }
+static void loop_not_contiguous(struct graph *g) { swap(g, 4, 5); }
 static void wrong_shape(struct graph *g) { tensor_at(g, at(g, 1)->out[0])->dim[0] = 3; }
 static void wrong_dtype(struct graph *g) { tensor_at(g, at(g, 5)->out[0])->dtype = DT_F64; }
 static void outside_storage(struct graph *g) { storage_of(g, at(g, 1)->out[0])->bytes -= 4; }
-static void outside_in_time(struct graph *g)
+static void outside_in_last_iteration(struct graph *g)
 {
-    struct tensor *x = tensor_at(g, at(g, 1)->out[0]); /* three iterations' worth of advance in one's storage */
+    struct tensor *x = tensor_at(g, at(g, 1)->out[0]); /* the advance of three iterations in a storage of one */
     x->loop = at(g, 3)->loop;
     x->advance = 64;
 }
@@ -632,28 +634,28 @@ static void unknown_tensor(struct graph *g) { at(g, 1)->in[0] = 1000; }
 static void test_verifier(void **state)
 {
     (void)state;
-    static const struct { void (*commit)(struct graph *); const char *word; } crimes[] = {
+    static const struct { void (*commit)(struct graph *); const char *word; } violations[] = {
         {read_before_write, "written"}, {stale_read, "stale"},
-        {loop_apart, "closed"},         {wrong_shape, "dim"},
+        {loop_not_contiguous, "closed"},         {wrong_shape, "dim"},
         {wrong_dtype, "dtype"},               {outside_storage, "bytes"},
-        {outside_in_time, "bytes"}, {moves_outside_loop, "loop_inside"},
+        {outside_in_last_iteration, "bytes"}, {moves_outside_loop, "loop_inside"},
         {alias_broken, "storage"},           {twice_in_order, "twice"},
         {wrong_program, "program"},    {missing_input, "in[i]"},
         {unknown_tensor, "tensors.n"},
     };
     struct graph g;
-    victim(&g);
+    build_sample_graph(&g);
     graph_verify(&g, "test");
     graph_free(&g);
-    for (size_t i = 0; i < COUNT(crimes); i++) {
-        victim(&g);
-        crimes[i].commit(&g);
-        expect_abort(verify, &g, crimes[i].word);
+    for (size_t i = 0; i < COUNT(violations); i++) {
+        build_sample_graph(&g);
+        violations[i].commit(&g);
+        expect_abort(verify, &g, violations[i].word);
         graph_free(&g);
     }
 }
 
-/* The bytes are written over between the making of a view and its reading. */
+/* The bytes are overwritten between the creation of a view and its read. */
 static void test_stale_view(void **state)
 {
     (void)state;
@@ -673,14 +675,14 @@ static void test_stale_view(void **state)
     graph_free(&g);
 }
 
-/* --- wait lists -------------------------------------------------------------------------------------------------- */
+/* --- wait lists ------------------------------------------------------------------------------ */
 
 struct span {
     const char *from, *to;
     bool write;
 };
 
-/* The bytes an entry touches, from its launch alone; dense operands. */
+/* The byte ranges that an entry accesses, from its launch alone; dense operands. */
 static int spans_of(const struct entry *e, struct span *s)
 {
     int n = 0;
@@ -702,8 +704,8 @@ static bool in_conflict(const struct entry *a, const struct entry *b)
     return false;
 }
 
-/* before[i * n + j]: entry i is sure to be done when j starts: same lane, waits, a loop's
- * begin or end between them (they join the lanes), and what follows from these. */
+/* before[i * n + j]: entry i is certainly complete when j starts: same lane, waits, a loop boundary
+ * between them (it joins the lanes), and the transitive closure of these. */
 static bool *happens_before(const struct tape *t, enum program p)
 {
     uint32_t n = t->program[p].n;
@@ -722,7 +724,7 @@ static bool *happens_before(const struct tape *t, enum program p)
     return before;
 }
 
-/* Every conflicting pair is ordered. Returns how many pairs are in different lanes. */
+/* Every conflicting pair is ordered. Returns the number of such pairs in different lanes. */
 static uint32_t check_waits(const struct tape *t, enum program p)
 {
     uint32_t n = t->program[p].n, across = 0;
@@ -743,8 +745,8 @@ static uint32_t check_waits(const struct tape *t, enum program p)
     return across;
 }
 
-/* Offload-like by hand: copies that read what compute wrote, compute that reads what copies
- * wrote, and bytes that pass from one lane's storage to the other's. */
+/* A hand-written offload pattern: copies that read what compute wrote, compute that reads what
+ * copies wrote, and bytes that pass from one lane's storage to the other's. */
 static void test_waits_by_hand(void **state)
 {
     (void)state;
@@ -755,10 +757,10 @@ static void test_waits_by_hand(void **state)
     id acc = op_fill(g, DT_F32, DIM(100, 100), 0);
     for (int i = 0; i < 4; i++) {
         id y = op_scale(g, w, i);
-        id away = op_copy(g, y, SPACE_HOST);    /* waits for the scale */
-        id back = op_copy(g, away, SPACE_DEVICE);
+        id offloaded = op_copy(g, y, SPACE_HOST);    /* waits for the scale */
+        id back = op_copy(g, offloaded, SPACE_DEVICE);
         acc = op_accumulate(g, back, acc);      /* waits for the copy; then back's bytes are free */
-        id reused = op_scale(g, acc, 2);        /* may take them */
+        id reused = op_scale(g, acc, 2);        /* may reuse them */
         id there = op_copy(g, reused, SPACE_HOST);
         g->at.loop = graph_loop(g, "again", 2);
         id inside = op_copy(g, there, SPACE_DEVICE);
@@ -771,7 +773,7 @@ static void test_waits_by_hand(void **state)
     check_boxes(&r.plan, g);
     assert_true(check_waits(&r.tape, PROGRAM_STEP) > 20);
 
-    /* The check has teeth: without some wait, some pair is not ordered. */
+    /* The check is sensitive: without some wait, some pair is not ordered. */
     uint32_t needed = 0, waits = 0;
     for (uint32_t k = 0; k < r.tape.program[PROGRAM_STEP].n; k++) {
         struct entry *e = &r.tape.program[PROGRAM_STEP].at[k];
@@ -792,7 +794,7 @@ static void test_waits_by_hand(void **state)
     rig_close(&r);
 }
 
-/* `step`: copies stand in program step too. */
+/* `step`: the step program contains copies, too. */
 static void check_waits_offload(unsigned offload, bool step)
 {
     struct language l;
@@ -805,7 +807,7 @@ static void check_waits_offload(unsigned offload, bool step)
     s.offload = offload;
     s.head_chunks = 2;
     place(&p, &g, &l, &s, DEVICE_CPU);
-    for (int i = 0; i < SPACE_COUNT; i++) arena[i] = (char *)((uint64_t)(i + 1) << 40); /* addresses, never touched */
+    for (int i = 0; i < SPACE_COUNT; i++) arena[i] = (char *)((uint64_t)(i + 1) << 40); /* distinct addresses that nothing dereferences */
     tape_build(&t, &g, &p.placement, arena, 2);
     assert_true(check_waits(&t, PROGRAM_UPDATE) > 100);
     const uint32_t across = check_waits(&t, PROGRAM_STEP);
@@ -824,10 +826,10 @@ static void test_waits_offload(void **state)
     check_waits_offload(OFFLOAD_ALL, true);
 }
 
-/* --- whole steps ---------------------------------------------------------------------------------------------------- */
+/* --- whole steps ----------------------------------------------------------------------------- */
 
-/* Runs some steps, each but the last with its update; then all masters, or all gradients,
- * one after the other. */
+/* Runs `steps` steps, each but the last with its update; returns all master weights, or all
+ * gradients, concatenated. */
 static double *train(struct language *l, const struct settings *s, int steps, bool gradients, uint64_t *count)
 {
     struct rig r = {0};
@@ -854,9 +856,9 @@ static double *train(struct language *l, const struct settings *s, int steps, bo
     return all;
 }
 
-/* A technique never changes the result. Recomputation and offload: the same weights to the
- * bit after two updates. The split and the head's pieces: the same gradient within 1e-6
- * (not the same weights: Adam turns the rounding of a tiny gradient into a whole step). */
+/* A memory technique never changes the result. With recompute or offload the weights are bit-equal
+ * after two updates. With another split into micro-batches or head chunks the gradient agrees
+ * within 1e-6 (not the weights: Adam turns the rounding of a tiny gradient into a whole step). */
 static void check_same(struct language *l, int technique)
 {
     bool exact = technique < 4;
@@ -888,7 +890,7 @@ static void test_same_result(void **state)
     model_close(&l.model);
 }
 
-/* --- the search ---------------------------------------------------------------------------------------------------- */
+/* --- the search ------------------------------------------------------------------------------ */
 
 struct found {
     int rc;
@@ -923,7 +925,7 @@ static void test_search(void **state)
     struct found free = search(&l, 0), least = search(&l, 1);
     assert_int_equal(free.rc, PL_OK);
     assert_int_equal(least.rc, PL_NOFIT);
-    assert_int_equal(least.arena, least.smallest); /* the plan that is shown is the smallest */
+    assert_int_equal(least.arena, least.smallest); /* the reported plan is the smallest one */
     assert_int_equal(free.smallest, least.smallest);
     uint64_t smallest = least.smallest;
 
@@ -947,7 +949,7 @@ static void test_search(void **state)
         distinct += x.seconds < seconds;
         seconds = x.seconds;
     }
-    assert_true(fitting > BUDGETS / 2 && distinct > 2); /* there was something to choose from */
+    assert_true(fitting > BUDGETS / 2 && distinct > 2); /* the budgets gave different plans */
     assert_true(seconds == free.seconds);
     model_close(&l.model);
 }
@@ -955,9 +957,9 @@ static void test_search(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sticky_errors), cmocka_unit_test(test_refused_calls), cmocka_unit_test(test_lives_straight),
-        cmocka_unit_test(test_lives_loop),    cmocka_unit_test(test_lives_rows),
-        cmocka_unit_test(test_lives_nested),  cmocka_unit_test(test_placement),
+        cmocka_unit_test(test_sticky_errors), cmocka_unit_test(test_refused_calls), cmocka_unit_test(test_lifetimes_straight),
+        cmocka_unit_test(test_lifetimes_loop),    cmocka_unit_test(test_lifetimes_rows),
+        cmocka_unit_test(test_lifetimes_nested),  cmocka_unit_test(test_placement),
         cmocka_unit_test(test_checker),       cmocka_unit_test(test_checker_at_random),
         cmocka_unit_test(test_verifier),      cmocka_unit_test(test_stale_view),      cmocka_unit_test(test_waits_by_hand),
         cmocka_unit_test(test_waits_offload), cmocka_unit_test(test_same_result),  cmocka_unit_test(test_search),

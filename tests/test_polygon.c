@@ -1,6 +1,6 @@
 /*
- * test_polygon.c: polygons and their unions against pycocotools (tests/golden/rle.txt, made by
- * make_rle.py), and what is refused.
+ * test_polygon.c: compares polygons and their unions with pycocotools (tests/golden/rle.txt,
+ * written by make_rle.py), and checks rejected input.
  */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,12 +1,13 @@
 /*
- * test_precision.c: what is computed and kept in which type, on graphs of a small model.
+ * test_precision.c: the dtype in which each tensor is computed and stored, on graphs of a small
+ * model.
  *
- *   a skipped step       changes no weight, no master and no state
- *   scaled gradients     divided by the scale they are f32's, within f16's rounding
- *   weights              pure bf16 has no master; a frozen one is there in the compute type alone
- *   modules              a precision of their own, with casts at their borders alone
+ *     a skipped step       changes no weight, no master weight and no optimizer state
+ *     scaled gradients     divided by the scale they are f32's, within f16's rounding
+ *     weights              pure bf16 has no masters; a frozen weight has the compute dtype only
+ *     modules              have a precision of their own, with casts only at their borders
  *
- * The kernels behind it are test_scaler.c's.
+ * test_scaler.c tests the kernels.
  */
 #include "optest.h"
 
@@ -42,7 +43,7 @@ static void open_model(struct source_model *m, const char *freeze)
     m->freeze = freeze;
 }
 
-/* Compiled, placed, with values; masters begin as the working copies. */
+/* Compiled, placed, with values; master weights start as the working copies. */
 static void open_rig(struct rig *r, struct source_model *m, const struct settings *s)
 {
     struct error e;
@@ -76,10 +77,10 @@ static uint64_t kind_bytes(const struct graph *g, enum kind kind)
     return bytes;
 }
 
-/* --- loss scaling, whole programs -------------------------------------------------------------- */
+/* --- loss scaling, whole programs ------------------------------------------------------------ */
 
-/* Every byte that lasts and that an update may change. */
-static uint64_t hash_lasting(const struct rig *r)
+/* A hash of every persistent byte that an update may change. */
+static uint64_t hash_persistent(const struct rig *r)
 {
     uint64_t hash = 1;
     for (id s = 1; s < r->graph.storages.n; s++) {
@@ -98,8 +99,8 @@ static void test_skipped(void **state)
     struct settings s = settings_of(DT_F16, false);
     open_model(&m, NULL);
     open_rig(&r, &m, &s);
-    for (int bad = 0; bad < 3; bad++) { /* a scale beyond f16, one that is not, and the first again */
-        uint64_t before = hash_lasting(&r);
+    for (int bad = 0; bad < 3; bad++) { /* a scale beyond f16, one within it, and the first once more */
+        uint64_t before = hash_persistent(&r);
         *block_of(&r) = (struct step_block){.learning_rate = 1e-2f, .inv_count = 0.125f, .clip_norm = 1, .loss_scale = bad == 1 ? 256 : 0x1p40f,
                                             .step = bad + 1, .adam_t = bad == 2, .scale_window = 9};
         rig_run(&r);
@@ -108,13 +109,14 @@ static void test_skipped(void **state)
         assert_int_equal(b->found_inf, bad != 1);
         assert_int_equal(b->adam_t, bad == 0 ? 0 : 1);
         assert_true(b->next_scale == (bad == 1 ? 256 : 0x1p39f) && b->good_steps == (bad == 1));
-        assert_int_equal(hash_lasting(&r) == before, bad != 1);
+        assert_int_equal(hash_persistent(&r) == before, bad != 1);
     }
     rig_close(&r);
     model_close(&m.model);
 }
 
-/* Gradients of the scaled loss are the scale times f32's, within f16; the norm that is told has no scale in it. */
+/* Gradients of the scaled loss are the scale times f32's, within f16's rounding; the reported norm
+ * is unscaled. */
 static void test_scaled(void **state)
 {
     (void)state;
@@ -134,7 +136,7 @@ static void test_scaled(void **state)
         double *x = rig_read(&full, a), *y = rig_read(&half, b), size = 0, off = 0;
         int64_t n = tensor_elements(tensor_at(&full.graph, a));
         for (int64_t k = 0; k < n; k++) size += x[k] * x[k], off += pow(y[k] / 64 - x[k], 2);
-        /* Some fifty roundings to f16 on the way, and those of the weights. */
+        /* About fifty roundings to f16 on the path, and those of the weights. */
         if (sqrt(off) > 50 * dtype_table[DT_F16].epsilon * sqrt(size)) fail_msg("%s: off by %g of %g", name_of(&full, a), sqrt(off), sqrt(size));
         mem_free(x);
         mem_free(y);
@@ -149,7 +151,7 @@ static void test_scaled(void **state)
     model_close(&m.model);
 }
 
-/* --- weights ------------------------------------------------------------------------------------- */
+/* --- weights --------------------------------------------------------------------------------- */
 
 static void check_weights(struct source_model *m, enum dtype precision, bool pure)
 {
@@ -165,14 +167,16 @@ static void check_weights(struct source_model *m, enum dtype precision, bool pur
         assert_int_equal(w->dtype, precision);
         assert_int_equal(p->tensor == p->master, p->frozen || pure);
         assert_true(!p->frozen || !p->grad);
-        /* Of a layer's matrix without a master the gradient is as narrow as it is; of vectors and tables it is f32. */
+        /* A layer's matrix without a master weight has a gradient in its own dtype; vectors and
+         * tables have f32 gradients. */
         const bool layer = w->rank == 2 && strstr(graph_name(&g, w->name), "layers.");
         if (p->grad) assert_int_equal(tensor_at(&g, p->grad)->dtype, pure && layer ? DT_BF16 : DT_F32);
         if (p->grad && pure && layer) narrow += (uint64_t)tensor_elements(w);
         *(p->frozen ? &frozen : &trained) += (uint64_t)tensor_elements(w);
     }
     assert_true(trained > 1000 && (frozen > 1000 || !m->freeze) && (narrow > 1000) == pure);
-    /* Bytes: 2 a weight, and of trained ones 4 for the master, 4 or 2 for the gradient, 8 for the moments. */
+    /* Bytes: 2 per weight, and per trained weight 4 for the master, 4 or 2 for the gradient, 8 for
+     * the moments. */
     assert_int_equal(kind_bytes(&g, KIND_PARAM), 2 * (trained + frozen));
     assert_int_equal(kind_bytes(&g, KIND_MASTER), pure ? 0 : 4 * trained);
     assert_int_equal(kind_bytes(&g, KIND_STATE), 8 * trained);
@@ -194,12 +198,12 @@ static void test_weights(void **state)
     }
 }
 
-/* --- modules ----------------------------------------------------------------------------------------- */
+/* --- modules --------------------------------------------------------------------------------- */
 
 static const char *const mlps[] = {"*.mlp"}, *const blocks[] = {"model.layers.?"}, *const first_mlp[] = {"model.layers.0.mlp"}, *const nothing[] = {"no.such"},
                          *const head[] = {"lm_head"};
 
-/* Weights and results of the module's nodes are of its type; only casts change types. */
+/* Weights and results of the module's nodes have its dtype; only casts change dtypes. */
 static void check_module(const struct graph *g, const char *pattern, enum dtype inside)
 {
     uint32_t weights = 0, casts = 0, nodes = 0;
@@ -266,7 +270,7 @@ static void test_modules(void **state)
         {DT_F32, false, {bf16}, 1, "*.mlp", DT_BF16},
         {DT_BF16, false, {f16}, 1, "*.mlp", DT_F16},
         {DT_BF16, true, {f16}, 1, "*.mlp", DT_F16},
-        {DT_BF16, false, {bf16, f32, other}, 3, "*.mlp", DT_F32}, /* the last one that says something */
+        {DT_BF16, false, {bf16, f32, other}, 3, "*.mlp", DT_F32}, /* the last matching rule wins */
         {DT_F32, false, {wide, one}, 2, "model.layers.0.mlp", DT_F32}, /* a module inside a module */
         {DT_F32, false, {wide, one}, 2, "model.layers.1.mlp", DT_BF16},
         {DT_BF16, false, {tied}, 1, NULL, 0}, /* the table's weight, which the head reads through a cast in each program */
@@ -288,7 +292,8 @@ static void test_modules(void **state)
     model_close(&m.model);
 }
 
-/* Models of masks: parts that are called by several scopes, prompts in rounds, micro-batches and pieces. */
+/* Segmentation models: modules that several scopes call, prompts in rounds, micro-batches and
+ * chunks. */
 static void build_masks(void *context, struct graph *g, int micro_batch)
 {
     const struct source_model *m = context;
@@ -310,7 +315,7 @@ static void check_masks(struct source_model *m, const char *preset, enum dtype p
     s.accumulation = s.head_chunks = 2;
     profile_default(&profile, DEVICE_CPU, 2);
     must(plan_compile(&g, &(struct source){m, build_masks}, &s, &e), &e, preset);
-    must(plan_place(&plan, &g, &profile, &e), &e, preset); /* the checker replays it */
+    must(plan_place(&plan, &g, &profile, &e), &e, preset); /* the plan checker replays it */
     for (uint32_t i = 0; i < g.params.n; i++) {
         const struct param *p = &g.params.at[i];
         if (!p->grad) continue;

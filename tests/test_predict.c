@@ -1,20 +1,22 @@
 /*
- * test_predict.c: predicted times against times that an H200 measured.
+ * test_predict.c: compares predicted times with times measured on an H200.
  *
- *     tests/golden/h200_trace/NAME.txt   settings of a run, and its launches with their measured times (make_trace.py)
+ *     tests/golden/h200_trace/NAME.txt   settings of a run, and its launches with their measured times
+ *                                        (make_trace.py)
  *
- * Each run is planned again by the stored profile h200, which needs no GPU. Launches of the plan and of the trace are matched by
- * program, op, type and shape of the result, and flops. Then
+ * Each run is planned with the stored profile h200, which needs no GPU. Launches of the plan and of
+ * the trace are matched by program, op, dtype and shape of the result, and flops. Then these are
+ * checked:
  *
- *     coverage   what is matched takes at least 95 % of the trace's time and of the plan's
+ *     coverage   the matched launches take at least 95 % of the trace's time and of the plan's
  *     step       the sum over matched launches
  *     ops        each op that takes more than 2 % of the step, over its launches
  *     ranking    each of the ten ops that take longest is among the first twelve of the prediction
  *
- * A bound that is wider than usual has its reason in the table below. Both ends are bounds: a predictor that gets better
- * has to move them too.
+ * A bound that is wider than usual has its reason in the table below. Both ends are bounds: a
+ * better predictor has to move them, too.
  *
- * From the repository's root.
+ * Run from the repository's root.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,10 +37,11 @@ static const double STEP_FROM = 0.90, STEP_TO = 1.10, OP_FROM = 0.75, OP_TO = 1.
 static const double SHARE = 0.02, COVERED = 0.95;
 enum { FIRST = 10, AMONG = 12 };
 
-/* The weight gradients of SAM's encoder, [768..3072,768] over 16384 rows, take 8.6 ms in the trace and 33.7 ms by the profile. Their class
- * (run/classes.c) was also measured at 768 x 50257, an odd vocabulary, whose product has no aligned rows and takes 4.7 times its ideal.
- * Classes do not tell aligned products from others, and the shorter ones of a class are predicted no better than the
- * longest (by_class of run/calibration.c). */
+/* The weight gradients of SAM's encoder, [768..3072,768] over 16384 rows, take 8.6 ms in the trace
+ * and 33.7 ms by the profile. Their class (run/classes.c) was also measured at 768 x 50257, an odd
+ * vocabulary, whose product has no aligned rows and takes 4.7 times its ideal. Classes do not
+ * distinguish aligned products from others, and the shorter ones of a class are predicted no better
+ * than the longest (by_class of run/calibration.c). */
 static const struct bound {
     const char *run, *op; /* op NULL: the step */
     double from, to;
@@ -64,7 +67,7 @@ static void must(int rc, const struct error *e)
     if (rc) fail_msg("%s", e->text);
 }
 
-/* --- the trace ------------------------------------------------------------------------------------ */
+/* --- the trace ------------------------------------------------------------------------------- */
 
 static void read_trace(const char *run, struct config *c, struct rows *out)
 {
@@ -89,7 +92,7 @@ static void read_trace(const char *run, struct config *c, struct rows *out)
     must(config_check(c, CONFIG_NEEDS_MODEL, &e), &e);
 }
 
-/* --- the plan ------------------------------------------------------------------------------------- */
+/* --- the plan -------------------------------------------------------------------------------- */
 
 static double flops_of(const struct graph *g, const struct node *n)
 {
@@ -108,7 +111,7 @@ static struct row *find(struct rows *rows, const struct row *x)
     return NULL;
 }
 
-/* Adds the node's predicted time to the row of its like, which is made where there is none. */
+/* Adds the node's predicted time to the row of its class; creates the row if necessary. */
 static void add_node(struct rows *rows, const struct graph *g, enum program p, const struct node *n, double seconds)
 {
     struct row x = {.flops = flops_of(g, n)};
@@ -149,7 +152,7 @@ static void predict(const struct config *c, struct rows *rows)
     run_close(&r);
 }
 
-/* --- comparing ------------------------------------------------------------------------------------ */
+/* --- comparing ------------------------------------------------------------------------------- */
 
 struct sum {
     const char *op;
@@ -194,7 +197,7 @@ static void check_ranking(const char *run, struct sum *ops, uint32_t n)
     mem_free(predicted);
 }
 
-/* Sums of matched rows by op; `all` over everything that is matched. */
+/* Sums of matched rows by op; `all` over all matched rows. */
 static uint32_t sum_ops(const struct rows *rows, struct sum ops[OP_COUNT], struct sum *all)
 {
     uint32_t n = 0;

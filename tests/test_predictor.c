@@ -1,9 +1,9 @@
 /*
- * test_predictor.c: a model asked for masks, against transformers' processor, model and
- * post-processing (tests/golden/predict, made by tests/golden/make_predict.py).
+ * test_predictor.c: compares predicted masks with transformers' processor, model and
+ * post-processing (tests/golden/predict, written by tests/golden/make_predict.py).
  *
- * The masks are thresholded logits: pixels whose logit is within rounding of 0 may differ, so
- * they are compared by IoU. Images resized by another library differ by at most 1 of 255.
+ * The masks are thresholded logits: pixels whose logit is within rounding of 0 may differ, so they
+ * are compared by IoU. Images resized by another library differ by at most 1 of 255.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +24,7 @@
 enum { POINTS = 8 };
 
 /* One line of cases.txt. */
-struct asked_case {
+struct prompt_case {
     char name[64], image[128];
     float points[POINTS][2];
     int labels[POINTS];
@@ -32,7 +32,7 @@ struct asked_case {
     struct predictor_shape shape;
 };
 
-static void parse_case(char *line, struct asked_case *c)
+static void parse_case(char *line, struct prompt_case *c)
 {
     char *save, *word = strtok_r(line, " \n", &save);
     memset(c, 0, sizeof *c);
@@ -91,7 +91,7 @@ static void open_image(struct predictor_image *p, const char *path)
     if (predictor_image_read(p, path, &e)) fail_msg("%s", e.text);
 }
 
-static void check_case(const struct asked_case *c)
+static void check_case(const struct prompt_case *c)
 {
     struct config settings = config();
     struct predictor_image p;
@@ -124,7 +124,7 @@ static void test_reference(void **state)
     char *text, *save;
     size_t n;
     struct error e;
-    struct asked_case c;
+    struct prompt_case c;
     int cases = 0;
     if (file_read(FOLDER "cases.txt", 1 << 16, &text, &n, &e)) fail_msg("%s", e.text);
     for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save), cases++) {
@@ -135,7 +135,7 @@ static void test_reference(void **state)
     mem_free(text);
 }
 
-/* Prompts in one batch answer as each does alone, and behind a shorter batch nothing of an
+/* Prompts in one batch give the same results as each alone; after a shorter batch no data of an
  * earlier one remains. */
 static void test_batches(void **state)
 {
@@ -162,7 +162,7 @@ static void test_batches(void **state)
     config_free(&settings);
 }
 
-/* Forward only: the encoder's plan holds its weights and little else, none of it twice. */
+/* Forward only: the encoder's plan holds its weights and little else, nothing twice. */
 static void test_memory(void **state)
 {
     (void)state;

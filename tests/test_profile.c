@@ -1,6 +1,6 @@
 /*
- * test_profile.c: measured profiles: the file, what a damaged one says, and that a plan's
- * times follow the corrections in it.
+ * test_profile.c: measured profiles: the file format, the errors for damaged files, and the effect
+ * of its corrections on a plan's times.
  */
 #include "optest.h"
 
@@ -49,7 +49,7 @@ static void test_round_trip(void **state)
     text_free(&again);
 }
 
-/* `from` replaced by `to` in the written profile is refused, and the message has `word`. */
+/* Replacing `from` by `to` in the written profile makes it invalid; the message contains `word`. */
 static void refuses(const char *from, const char *to, const char *word)
 {
     struct profile p;
@@ -87,7 +87,7 @@ static void test_damaged(void **state)
     refuses("\"corrections\": [", "\"corrections\": 7, \"rest\": [", "corrections");
 }
 
-static void test_cut_short(void **state)
+static void test_truncated(void **state)
 {
     (void)state;
     struct profile p;
@@ -117,7 +117,7 @@ static void test_curve(void **state)
     assert_true(fabs(curve_factor(&c, 1e-4) - 4) < 1e-9);
 }
 
-/* The time of y = x w^T, x and w of 1024 x 1024; and of y + y. */
+/* The time of y = x w^T, x and w of 1024 x 1024; of y + y; and of an activation. */
 static void seconds_of(const struct profile *p, double *linear, double *add, double *act)
 {
     struct graph g;
@@ -149,9 +149,9 @@ static void test_corrections_are_used(void **state)
     /* 2 * 1024^3 flops at 1e11 / 3 take 64 ms: beyond the curve's last point. */
     assert_true(fabs((linear[1] - launch) / (linear[0] - launch) - 2) < 1e-9);
     assert_true(fabs((add[1] - launch) / (add[0] - launch) - 1.5) < 1e-9);
-    /* Of another activation and dtype there is one: better than nothing. */
+    /* A curve of another activation and dtype exists: it is used. */
     assert_true(fabs((act[1] - launch) / (act[0] - launch) - 0.7) < 1e-9);
-    /* What nobody measured is like an addition. */
+    /* An op without any curve uses that of an addition. */
     given.curve[OP_ACT][ACT_RELU][CLASS_HALF].n = 0;
     seconds_of(&p, &linear[1], &add[1], &act[1]);
     assert_true(fabs((act[1] - launch) / (act[0] - launch) - 1.5) < 1e-9);
@@ -179,7 +179,7 @@ static void test_cached_bytes_are_faster(void **state)
     }
 }
 
-static void test_place(void **state)
+static void test_path(void **state)
 {
     (void)state;
     char path[512];
@@ -195,9 +195,9 @@ static void test_place(void **state)
     assert_false(profile_path(3, path, sizeof path));
 }
 
-/* --- GPUs that are here ----------------------------------------------------------------- */
+/* --- installed GPUs -------------------------------------------------------------------------- */
 
-static struct profile here(const char *name, int capability, double gib)
+static struct profile installed(const char *name, int capability, double gib)
 {
     struct gpu c = {.capability = capability, .multiprocessors = 46, .clock = 1.725e9, .memory_bandwidth = 448e9, .memory_bytes = (uint64_t)(gib * (double)(1u << 30))};
     struct profile p;
@@ -206,8 +206,9 @@ static struct profile here(const char *name, int capability, double gib)
     return p;
 }
 
-/* By the driver's name, whatever it says around the model; the memory is the GPU's own. */
-static void test_gpu_here(void **state)
+/* The driver's name selects the profile, whatever surrounds the model name; the memory is that of
+ * the installed GPU. */
+static void test_gpu_installed(void **state)
 {
     (void)state;
     static const struct { const char *driver; int capability; double gib; const char *profile; bool bf16; } known[] = {
@@ -223,7 +224,7 @@ static void test_gpu_here(void **state)
         {"NVIDIA H200 NVL", 90, 139.8, "h200-nvl", true},
     };
     for (size_t i = 0; i < COUNT(known); i++) {
-        struct profile p = here(known[i].driver, known[i].capability, known[i].gib);
+        struct profile p = installed(known[i].driver, known[i].capability, known[i].gib);
         assert_string_equal(p.name, known[i].profile);
         assert_int_equal(p.native_bf16, known[i].bf16);
         assert_int_equal(p.memory_bytes, (uint64_t)(known[i].gib * (double)(1u << 30)));
@@ -231,20 +232,21 @@ static void test_gpu_here(void **state)
     }
 }
 
-/* A plan made elsewhere is the plan made on the GPU: nothing of the profile is the GPU's. */
-static void test_h200_here(void **state)
+/* A plan made elsewhere equals the plan made on the GPU: the profile does not depend on the
+ * installed GPU. */
+static void test_h200_installed(void **state)
 {
     (void)state;
-    struct profile p = here("NVIDIA H200", 90, 139.7), stored;
+    struct profile p = installed("NVIDIA H200", 90, 139.7), stored;
     profile_default(&stored, DEVICE_CUDA, 0);
     assert_memory_equal(&p, &stored, sizeof p);
 }
 
-/* What the driver says, for a GPU that nobody listed: an RTX 3070 has 20.3 and 40.6 TFLOP/s. */
+/* A GPU without an entry, from the driver's properties: an RTX 3070 has 20.3 and 40.6 TFLOP/s. */
 static void test_unlisted_gpu(void **state)
 {
     (void)state;
-    struct profile p = here("NVIDIA GeForce RTX 3070", 86, 7.8);
+    struct profile p = installed("NVIDIA GeForce RTX 3070", 86, 7.8);
     assert_true(fabs(p.flops_f32 - 20.3e12) < 0.1e12 && fabs(p.flops_bf16 - 40.6e12) < 0.1e12);
     assert_true(p.memory_bandwidth == 448e9 && p.published);
 }
@@ -252,9 +254,9 @@ static void test_unlisted_gpu(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_damaged), cmocka_unit_test(test_cut_short),
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_damaged), cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_curve), cmocka_unit_test(test_corrections_are_used), cmocka_unit_test(test_cached_bytes_are_faster),
-        cmocka_unit_test(test_place), cmocka_unit_test(test_gpu_here), cmocka_unit_test(test_h200_here), cmocka_unit_test(test_unlisted_gpu),
+        cmocka_unit_test(test_path), cmocka_unit_test(test_gpu_installed), cmocka_unit_test(test_h200_installed), cmocka_unit_test(test_unlisted_gpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

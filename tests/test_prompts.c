@@ -1,7 +1,7 @@
 /*
- * test_prompts.c: the first prompt of a mask (train/first_prompts.h): points lie on it, each cell as
- * often as another; boxes are its own, or moved by noise and still in the image; the numbers
- * drawn depend on seed, position and mask alone.
+ * test_prompts.c: the first prompt of a mask (train/first_prompts.h): points lie on it, uniformly
+ * distributed over its cells; boxes are its own, or moved by noise and still in the image; the
+ * random numbers depend on seed, position and mask alone.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +18,8 @@
 
 enum { SIDE = 256, CELLS = 64, MASKS = 2, DRAWS = 4000 };
 
-/* An image of 256 x 192 on the canvas. Mask 0 is an L of 12 cells, 1 a rectangle at the lower edge. */
+/* An image of 256 x 192 on the canvas. Mask 0 is an L of 12 cells, 1 a rectangle at the lower
+ * edge. */
 struct scene {
     _Alignas(64) uint8_t bits[MASKS * 64 * CELLS];
     struct loader_mask masks[MASKS];
@@ -55,7 +56,7 @@ static void make(struct scene *s)
     s->sample = (struct loader_sample){.n = MASKS, .rows = 192, .columns = 256, .mask_rows = 48, .mask_columns = 64, .bits = s->bits, .masks = s->masks};
 }
 
-static struct first_prompts of(double box, double jitter)
+static struct first_prompts prompts_with(double box, double jitter)
 {
     return (struct first_prompts){.side = SIDE, .cells = CELLS, .masks = MASKS, .key = random_key(3, "first prompts"), .box = box, .jitter = jitter};
 }
@@ -64,7 +65,7 @@ static void test_points(void **state)
 {
     (void)state;
     struct scene s;
-    struct first_prompts p = of(0, 0);
+    struct first_prompts p = prompts_with(0, 0);
     uint32_t hits[CELLS][CELLS] = {{0}};
     make(&s);
     for (uint32_t i = 0; i < DRAWS; i++) {
@@ -73,7 +74,7 @@ static void test_points(void **state)
         s.sample.position = i;
         prompt_drawn(&p, &s.sample, 0, at, kinds);
         assert_true(kinds[0] == POINT_ON && kinds[1] == POINT_FILLER && at[2] == 0 && at[3] == 0);
-        /* the middle of a cell, exactly: cells are a power of two */
+        /* the exact middle of a cell: the number of cells is a power of two */
         uint32_t x = (uint32_t)(at[0] * CELLS), y = (uint32_t)(at[1] * CELLS);
         assert_true(at[0] * CELLS == (float)x + 0.5f && at[1] * CELLS == (float)y + 0.5f);
         if (!on(&s, 0, x, y)) fail_msg("draw %u: cell %u, %u is not of the mask", i, x, y);
@@ -90,7 +91,7 @@ static void test_boxes(void **state)
 {
     (void)state;
     struct scene s;
-    struct first_prompts p = of(1, 0);
+    struct first_prompts p = prompts_with(1, 0);
     const float want[MASKS][4] = {{40.5f, 80.5f, 59.5f, 111.5f}, {200.5f, 160.5f, 255.5f, 191.5f}};
     make(&s);
     for (uint32_t k = 0; k < MASKS; k++) {
@@ -108,12 +109,13 @@ static void test_boxes(void **state)
     assert_true(at[0] * CELLS == 10.5f && at[1] * CELLS == 24.5f && kinds[0] == POINT_ON && kinds[1] == POINT_FILLER);
 }
 
-/* Noise of a tenth of the box's side, 20 pixels of 1024 at most (5 here), and never out of the image. */
+/* Noise of a tenth of the box's side, 20 pixels of 1024 at most (5 here), and never out of the
+ * image. */
 static void test_jitter(void **state)
 {
     (void)state;
     struct scene s;
-    struct first_prompts p = of(1, 0.1);
+    struct first_prompts p = prompts_with(1, 0.1);
     double sum = 0, squares = 0;
     make(&s);
     for (uint32_t i = 0; i < DRAWS; i++)
@@ -128,7 +130,7 @@ static void test_jitter(void **state)
             for (int c = 0; c < 4; c++)
                 if (fabsf(at[c] - exact[c]) * SIDE > 5.001f) fail_msg("draw %u: corner %d moved by %g pixels", i, c, (at[c] - exact[c]) * SIDE);
             if (k) continue;
-            double move = (at[0] - exact[0]) * SIDE; /* of a box 20 pixels wide: deviation 2, cut at 2.5 deviations */
+            double move = (at[0] - exact[0]) * SIDE; /* of a box 20 pixels wide: deviation 2, truncated at 2.5 deviations */
             sum += move;
             squares += move * move;
         }
@@ -140,7 +142,7 @@ static void test_draws(void **state)
 {
     (void)state;
     struct scene s;
-    struct first_prompts p = of(0.5, 0.1), other = p;
+    struct first_prompts p = prompts_with(0.5, 0.1), other = p;
     uint32_t boxes = 0, moved = 0;
     other.key = random_key(4, "first prompts");
     make(&s);

@@ -1,7 +1,7 @@
 /*
- * test_pth.c: PyTorch checkpoints, as torch.save wrote them (golden/make_pth.py): every
- * form, every type, views, wrappers; files that are no state dictionary or mean harm; cut
- * and damaged ones; and what our own writer makes.
+ * test_pth.c: PyTorch checkpoints written by torch.save (golden/make_pth.py): every format, every
+ * dtype, views, wrappers; files that are not a state dictionary, or malicious; truncated and
+ * damaged ones; and files of the project's own writer.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,7 +19,7 @@
 
 #define FOLDER "tests/golden/pth/"
 
-/* make_pth.py's formula. */
+/* The formula of make_pth.py. */
 static double value(const char *name, int64_t i, enum dtype t)
 {
     return (double)((i * 7 + (int64_t)strlen(name)) % 101) - (t == DT_U8 ? 0 : 50);
@@ -62,7 +62,7 @@ static void check_plain(const char *file)
     pth_close(&p);
 }
 
-static void test_forms(void **state)
+static void test_formats(void **state)
 {
     (void)state;
     static const char *const files[] = {"zip",    "legacy",        "parameters",    "protocol4", "module_prefix",
@@ -72,7 +72,7 @@ static void test_forms(void **state)
         snprintf(path, sizeof path, FOLDER "%s.pth", files[i]);
         check_plain(path);
     }
-    assert_false(file_exists("plimsoll-was-here")); /* what evil_value would have done */
+    assert_false(file_exists("plimsoll-was-here")); /* the side effect of evil_value */
 }
 
 static void test_types(void **state)
@@ -154,9 +154,9 @@ static void test_refused(void **state)
     assert_false(file_exists("plimsoll-was-here"));
 }
 
-/* A file that ends early is refused with a message, or, where only what nobody needs is
- * missing, read right; with one byte changed it is either, too. Exact blocks, so that a
- * sanitizer sees a byte too many. */
+/* A truncated file is rejected with a message, or read correctly if only unneeded bytes are
+ * missing. A file with one changed byte is rejected or read, too. The bytes lie in exact blocks, so
+ * that a sanitizer detects a read beyond them. */
 static void try_bytes(const char *bytes, size_t n)
 {
     struct pth p;
@@ -220,18 +220,18 @@ static void test_pickles(void **state)
     assert_int_equal(PICKLE("(lp0\nI1\naS'a'\na.", &e), PL_OK);
     assert_int_equal(PICKLE("", &e), PL_USAGE);
     assert_int_equal(PICKLE(".", &e), PL_USAGE);
-    assert_int_equal(PICKLE("(.", &e), PL_USAGE);              /* a mark is no value */
-    assert_int_equal(PICKLE("Na.", &e), PL_USAGE);             /* nothing to add to */
-    assert_int_equal(PICKLE("K\1K\2a.", &e), PL_USAGE);        /* a number is no list */
-    assert_int_equal(PICKLE("](K\1u.", &e), PL_USAGE);         /* a key alone */
+    assert_int_equal(PICKLE("(.", &e), PL_USAGE);              /* a mark is not a value */
+    assert_int_equal(PICKLE("Na.", &e), PL_USAGE);             /* nothing to append to */
+    assert_int_equal(PICKLE("K\1K\2a.", &e), PL_USAGE);        /* a number is not a list */
+    assert_int_equal(PICKLE("](K\1u.", &e), PL_USAGE);         /* a key without a value */
     assert_int_equal(PICKLE("](K\1K\2u.", &e), PL_USAGE);      /* a list has no keys */
     assert_int_equal(PICKLE("Nr\xff\xff\xff\xff.", &e), PL_USAGE);
     assert_int_equal(PICKLE("h\5.", &e), PL_USAGE);
     assert_int_equal(PICKLE("X\xff\xff\xff\xff" "a.", &e), PL_USAGE);
     assert_int_equal(PICKLE("\x8d\xff\xff\xff\xff\xff\xff\xff\xff" "a.", &e), PL_USAGE);
     assert_int_equal(PICKLE("cos\nsystem\n(S'false'\ntR.", &e), PL_OK); /* a name and a tuple, and nothing was called */
-    assert_int_equal(PICKLE("]q\0h\0a.", &e), PL_OK);          /* a list in itself */
-    assert_int_equal(PICKLE("\x82\1.", &e), PL_USAGE);         /* an extension's code */
+    assert_int_equal(PICKLE("]q\0h\0a.", &e), PL_OK);          /* a list that contains itself */
+    assert_int_equal(PICKLE("\x82\1.", &e), PL_USAGE);         /* an extension code */
 }
 
 /* --- writing ------------------------------------------------------------------------------ */
@@ -256,7 +256,7 @@ static void test_round_trip(void **state)
             char *data = mem_alloc(n);
             pth_read(t, data);
             assert_int_equal(pth_write_begin(w, t->name, t->dtype, t->rank, t->dim, &e), PL_OK);
-            assert_int_equal(pth_write_bytes(w, data, n / 3, &e), PL_OK); /* in pieces */
+            assert_int_equal(pth_write_bytes(w, data, n / 3, &e), PL_OK); /* in chunks */
             assert_int_equal(pth_write_bytes(w, data + n / 3, n - n / 3, &e), PL_OK);
             mem_free(data);
         }
@@ -293,7 +293,7 @@ static void test_abandoned(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms),   cmocka_unit_test(test_types),   cmocka_unit_test(test_views),
+        cmocka_unit_test(test_formats),   cmocka_unit_test(test_types),   cmocka_unit_test(test_views),
         cmocka_unit_test(test_state_dict), cmocka_unit_test(test_refused), cmocka_unit_test(test_damaged),
         cmocka_unit_test(test_pickles), cmocka_unit_test(test_round_trip), cmocka_unit_test(test_abandoned),
     };

@@ -1,5 +1,6 @@
 /*
- * test_random.c: numbers by place: no order, no chunking, and the right distribution.
+ * test_random.c: random numbers by index: independent of order and chunking, and with the right
+ * distribution.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +14,8 @@
 #include "base/base.h"
 #include "base/random.h"
 
-/* Any cut of a range gives the same numbers, and moments are those of a normal. */
+/* Any division of a range gives the same numbers, and the moments are those of a normal
+ * distribution. */
 static void test_random(void **state)
 {
     (void)state;
@@ -29,7 +31,8 @@ static void test_random(void **state)
     }
     for (int i = 0; i < N; i++)
         for (int k = 1; k < 5; k++) power[k] += pow(whole[i], k) / N;
-    /* Deviations of the k-th sample moment: sqrt((E x^2k - (E x^k)^2) / N), five of them. */
+    /* Standard deviation of the k-th sample moment: sqrt((E x^2k - (E x^k)^2) / N); five of
+     * them. */
     assert_true(fabs(power[1]) < 5 * sqrt(1.0 / N));
     assert_true(fabs(power[2] - 1) < 5 * sqrt(2.0 / N));
     assert_true(fabs(power[3]) < 5 * sqrt(15.0 / N));
@@ -38,8 +41,8 @@ static void test_random(void **state)
     mem_free(whole);
 }
 
-/* Each output bit is set half of the time, and flips half of the time when one bit of the
- * index or of the key does; five deviations of a fair coin. */
+/* Each output bit is set half of the time, and flips half of the time when one bit of the index or
+ * of the key does; five deviations of a fair coin. */
 static void test_bits(void **state)
 {
     (void)state;
@@ -56,7 +59,7 @@ static void test_bits(void **state)
     }
 }
 
-/* Any cut of a range of words gives the same ones, and their mean is that of a uniform word. */
+/* Any division of a range gives the same words, and their mean is that of a uniform word. */
 static void test_words(void **state)
 {
     (void)state;

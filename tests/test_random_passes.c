@@ -5,19 +5,21 @@
  *          -> plain    no technique, and no rewrite that keeps the bits
  *          -> some     a random subset of techniques and rewrites
  *
- * Both train some steps on the CPU, with NaN in dead bytes. Losses, other outputs, the gradient norm, weights, optimizer
- * state, running statistics and the evaluation's outputs have the same bits. Where `some` has a rewrite that may change the
- * sign of a zero, -0 counts as 0.
+ * Both train some steps on the CPU, with NaN in dead bytes. Losses, other outputs, the gradient
+ * norm, weights, optimizer state, running statistics and the evaluation's outputs have the same
+ * bits. Where `some` has a rewrite that may change the sign of a zero, -0 counts as 0.
  *
- * A second comparison is of what changes the order of sums: micro-batches, chunks of the head, and the rewrites of
- * passes.h that say so. Losses agree within NEAR. Gradients agree within NEAR of their norm, and four times the
- * change that the gradients of `plain` show when the weights' last bits change: a random graph may be badly conditioned.
+ * A second comparison covers everything that changes the order of sums: micro-batches, chunks of
+ * the head, and the rewrites that passes.h documents so. Losses agree within NEAR. Gradients agree
+ * within NEAR of their norm, and four times the change that the gradients of `plain` show when the
+ * weights' last bits change: a random graph may be badly conditioned.
  *
- * Every plan goes through the verifier and the independent checker (plan_compile, plan_place), and computes in device memory only.
+ * Every plan goes through the verifier and the independent checker (plan_compile, plan_place), and
+ * computes in device memory only.
  *
  *     build/tests/test_random_passes [SEED [COUNT]]     or SEED and COUNT in the environment
  *
- * A failure prints the seed, and which techniques are needed for it.
+ * A failure prints the seed, and the techniques that are needed to reproduce it.
  */
 #include "random_graph.h"
 
@@ -60,7 +62,7 @@ static void print_side(const struct side *x, char *out, size_t room)
     int n = snprintf(out, room, "%d x %d, %s, %s, clip %g, recompute %s%s", s->micro_batch, s->accumulation, precision_print(s), optimizer_print(s),
                      (double)x->clip_norm, rebuild_print(&s->recompute, a), rule);
     n += snprintf(out + n, room - (size_t)n, ", offload %s, %d chunks%s%s%s%s%s, rewrites:", offload_print(s->offload, a), s->head_chunks,
-                  s->fused_step ? ", fused step" : "", s->pipelined ? ", late" : "", s->loader_bytes ? ", loader" : "", s->inputs_ahead ? ", inputs ahead" : "",
+                  s->fused_step ? ", fused step" : "", s->pipelined ? ", pipelined" : "", s->loader_bytes ? ", loader" : "", s->inputs_ahead ? ", inputs ahead" : "",
                   s->host_staging ? ", GPU's graph" : "");
     for (size_t i = 0; i < COUNT(rewrites); i++)
         if (!(s->without & rewrites[i].flag)) n += snprintf(out + n, room - (size_t)n, " %s", rewrites[i].name);
@@ -75,7 +77,8 @@ static struct rebuild random_rebuild(struct dice *d)
     return r;
 }
 
-/* What both sides have: nothing but the recipe, and of the rewrites that change sums a random subset. */
+/* The settings of both sides: the recipe only, and a random subset of the rewrites that change
+ * sums. */
 static struct side random_recipe(struct dice *d)
 {
     static const struct {
@@ -103,7 +106,7 @@ static struct side random_recipe(struct dice *d)
     return x;
 }
 
-/* A random subset of what keeps the bits. */
+/* A random subset of the techniques and rewrites that keep the bits. */
 static struct side random_subset(struct dice *d, const struct side *plain)
 {
     struct side x = *plain;
@@ -125,18 +128,18 @@ static struct side random_subset(struct dice *d, const struct side *plain)
     return x;
 }
 
-/* --- running ------------------------------------------------------------------------------------ */
+/* --- running --------------------------------------------------------------------------------- */
 
-static char now[4096]; /* what is being compared, for a crash */
+static char current[4096]; /* the current comparison, for the report of a crash */
 
-static void tell_and_die(int signal_number)
+static void report_crash(int signal_number)
 {
     (void)signal_number;
-    if (write(STDERR_FILENO, now, strlen(now)) < 0) _exit(3);
+    if (write(STDERR_FILENO, current, strlen(current)) < 0) _exit(3);
     _exit(2);
 }
 
-/* Only copies touch host memory: a CPU could compute there, a GPU could not. */
+/* Only copies access host memory: a CPU could compute there, a GPU could not. */
 static void check_spaces(const struct graph *g)
 {
     for (enum program p = 0; p < PROGRAM_COUNT; p++)
@@ -146,7 +149,7 @@ static void check_spaces(const struct graph *g)
             for (int i = 0; i < n->nin + n->nout; i++) {
                 const id t = i < n->nin ? n->in[i] : n->out[i - n->nin];
                 if (t && storage_of(g, t)->space != SPACE_DEVICE)
-                    fail_msg("%s  %s of program %s works on %s, which is in host memory", now, op_table[n->op].name, program_name(p), graph_name(g, storage_of(g, t)->name));
+                    fail_msg("%s  %s of program %s works on %s, which is in host memory", current, op_table[n->op].name, program_name(p), graph_name(g, storage_of(g, t)->name));
             }
         }
 }
@@ -160,7 +163,7 @@ static void open_side(struct rig *r, struct random_model *m, const struct side *
     must(plan_compile(&r->graph, &(struct source){.model = m, .build = build_random}, &s, &e), &e, "compiling");
     check_spaces(&r->graph);
     rig_open_on(r, DEVICE_CPU, 1);
-    for (uint32_t i = 0; i < r->graph.params.n; i++) { /* the start is a number of the working precision */
+    for (uint32_t i = 0; i < r->graph.params.n; i++) { /* the initial values are representable in the working precision */
         const struct param *p = &r->graph.params.at[i];
         if (p->master == p->tensor) continue;
         dtype_convert(tape_address(&r->tape, p->master), tensor_at(&r->graph, p->master)->dtype, tape_address(&r->tape, p->tensor),
@@ -179,7 +182,7 @@ static void run_side(struct rig *r, const struct side *x, int step)
     must(r->device.ops->run(&r->device, &r->tape, PROGRAM_STEP, &e), &e, "step");
 }
 
-/* --- comparing ---------------------------------------------------------------------------------- */
+/* --- comparing ------------------------------------------------------------------------------- */
 
 static bool differ(const char *a, const char *b, uint64_t bytes, enum dtype t, bool zeros)
 {
@@ -191,7 +194,7 @@ static bool differ(const char *a, const char *b, uint64_t bytes, enum dtype t, b
     return false;
 }
 
-/* The name of what differs is left in `what`. */
+/* `what` receives the name of the differing tensor. */
 static bool tensors_differ(const struct rig *a, const struct rig *b, id x, id y, bool zeros, char what[256])
 {
     const struct tensor *t = tensor_at(&a->graph, x), *u = tensor_at(&b->graph, y);
@@ -222,7 +225,7 @@ static id state_named(const struct graph *g, const char *name)
 
 static char *state_at(const struct rig *r, id s) { return r->device.arena[r->graph.storages.at[s].space] + r->plan.placement.offset[s]; }
 
-/* The states' types are not stored with the storages; that of exp_avg is f32, bf16 or u8. */
+/* A state's dtype is not stored with its storage; that of exp_avg is f32, bf16 or u8. */
 static enum dtype state_type(const struct graph *g, id s)
 {
     for (id t = 1; t < g->tensors.n; t++)
@@ -230,7 +233,7 @@ static enum dtype state_type(const struct graph *g, id s)
     return DT_U8;
 }
 
-static bool kept_differs(const struct rig *a, const struct rig *b, bool zeros, char what[256])
+static bool state_differs(const struct rig *a, const struct rig *b, bool zeros, char what[256])
 {
     for (uint32_t i = 0; i < a->graph.params.n; i++) {
         const struct param *p = &a->graph.params.at[i], *q = &b->graph.params.at[i];
@@ -262,7 +265,7 @@ static bool same_bits(struct random_model *m, const struct side *x, const struct
         same = !outputs_differ(&a, &b, PROGRAM_STEP, zeros, what);
         must(a.device.ops->run(&a.device, &a.tape, PROGRAM_UPDATE, &e), &e, "update");
         must(b.device.ops->run(&b.device, &b.tape, PROGRAM_UPDATE, &e), &e, "update");
-        if (same) same = !outputs_differ(&a, &b, PROGRAM_UPDATE, zeros, what) && !kept_differs(&a, &b, zeros, what);
+        if (same) same = !outputs_differ(&a, &b, PROGRAM_UPDATE, zeros, what) && !state_differs(&a, &b, zeros, what);
         if (same && !isfinite(rig_loss(&a)) && x->s.precision != DT_F16) fail_msg("seed %llu: the loss is %g", (unsigned long long)m->seed, rig_loss(&a));
     }
     if (same) {
@@ -279,10 +282,11 @@ static bool same_bits(struct random_model *m, const struct side *x, const struct
     return same;
 }
 
-/* --- what a failure needs ------------------------------------------------------------------------ */
+/* --- minimizing a failure -------------------------------------------------------------------- */
 
-/* One difference between two sides becomes that of `plain`. False: there is no such one. */
-static bool take_back(struct side *x, const struct side *plain, int which)
+/* Resets one difference between two sides to the setting of `plain`. False: there is no such
+ * difference. */
+static bool reset_one(struct side *x, const struct side *plain, int which)
 {
     struct settings *s = &x->s;
     const struct settings before = *s, *p = &plain->s;
@@ -304,7 +308,7 @@ static void fail_with(struct random_model *m, const struct side *plain, struct s
     char what[256], a[1024], b[1024];
     for (int which = 0; which < 28; which++) {
         struct side less = y;
-        if (take_back(&less, plain, which) && !same_bits(m, plain, &less, what)) y = less;
+        if (reset_one(&less, plain, which) && !same_bits(m, plain, &less, what)) y = less;
     }
     same_bits(m, plain, &y, what);
     print_side(plain, a, sizeof a);
@@ -312,12 +316,12 @@ static void fail_with(struct random_model *m, const struct side *plain, struct s
     fail_msg("SEED=%llu COUNT=1: %s differs\n  plain  %s\n  some   %s", (unsigned long long)m->seed, what, a, b);
 }
 
-/* --- what ran -------------------------------------------------------------------------------------- */
+/* --- coverage -------------------------------------------------------------------------------- */
 
 static uint32_t applied[COUNT(rewrites)], chunked, recomputed, selective, copied, fused, guarded;
 
-/* Counts what left a mark in a graph: a test of passes that never apply tests nothing. */
-static void note_passes(struct random_model *m, const struct side *x)
+/* Counts the passes that changed a graph: a test of passes that never apply tests nothing. */
+static void count_passes(struct random_model *m, const struct side *x)
 {
     struct graph g;
     struct error e = {0};
@@ -341,20 +345,20 @@ static void note_passes(struct random_model *m, const struct side *x)
 
 static void check_applied(void)
 {
-    const unsigned unmarked = REWRITE_TRIM | REWRITE_HANDOVER | REWRITE_INLAY | REWRITE_REUSE | REWRITE_FIRST_SUM; /* they make no node */
+    const unsigned uncounted = REWRITE_TRIM | REWRITE_HANDOVER | REWRITE_INLAY | REWRITE_REUSE | REWRITE_FIRST_SUM; /* they add no node */
     for (size_t i = 0; i < COUNT(rewrites); i++)
-        if (!(rewrites[i].flag & unmarked) && !applied[i]) fail_msg("%s never applied in %d graphs", rewrites[i].name, count);
+        if (!(rewrites[i].flag & uncounted) && !applied[i]) fail_msg("%s never applied in %d graphs", rewrites[i].name, count);
     assert_true(chunked && recomputed && selective && copied && fused && guarded);
 }
 
-/* --- tests ----------------------------------------------------------------------------------------- */
+/* --- tests ----------------------------------------------------------------------------------- */
 
-/* cmocka reports a fault without the seed. */
+/* cmocka reports a crash without the seed. */
 static void catch_faults(void)
 {
-    signal(SIGABRT, tell_and_die);
-    signal(SIGSEGV, tell_and_die);
-    signal(SIGBUS, tell_and_die);
+    signal(SIGABRT, report_crash);
+    signal(SIGSEGV, report_crash);
+    signal(SIGBUS, report_crash);
 }
 
 static void begin(uint64_t of, const char *test, const struct side *x, const struct side *y)
@@ -363,12 +367,13 @@ static void begin(uint64_t of, const char *test, const struct side *x, const str
     seed = of;
     print_side(x, a, sizeof a);
     print_side(y, b, sizeof b);
-    snprintf(now, sizeof now, "%s, SEED=%llu COUNT=1: stopped in\n  plain  %s\n  some   %s\n", test, (unsigned long long)of, a, b);
+    snprintf(current, sizeof current, "%s, SEED=%llu COUNT=1: stopped in\n  plain  %s\n  some   %s\n", test, (unsigned long long)of, a, b);
 }
 
-/* Rewrites that change bits in this graph because the CPU runs its reference kernels on strided views, and these round once
- * where two ops round twice: of a norm and the residual's gradient; of a product and its activation (a CPU's plan leaves
- * those apart, a GPU's does not). */
+/* Rewrites that change bits in this graph, because the CPU runs its reference kernels on strided
+ * views, and these round once where two ops round twice: for a norm and the residual's gradient,
+ * and for a product and its activation (a plan for a CPU keeps those separate, one for a GPU does
+ * not). */
 static unsigned rounding_rewrites(struct random_model *m, const struct side *x)
 {
     struct graph g;
@@ -401,13 +406,14 @@ static void test_bits(void **state)
         begin(of, "bits", &plain, &some);
         const unsigned fixed = rounding_rewrites(&m, &plain);
         some.s.without = (some.s.without & ~fixed) | (plain.s.without & fixed);
-        note_passes(&m, &some);
+        count_passes(&m, &some);
         if (!same_bits(&m, &plain, &some, what)) fail_with(&m, &plain, some);
     }
     if (count >= COUNT_DEFAULT) check_applied();
 }
 
-/* Gradients of the step as SGD's momentum buffers: squares of their differences and of themselves. */
+/* Reads the step's gradients from SGD's momentum buffers; adds the squares of their differences and
+ * of themselves. */
 static void add_gradients(const struct rig *a, const struct rig *b, double *error, double *size)
 {
     for (id s = 1; s < a->graph.storages.n; s++) {
@@ -433,7 +439,8 @@ static void move_last_bits(struct rig *r)
     }
 }
 
-/* Of one step each: the loss of `b` less that of `a`, and the norm of the gradients' difference, as shares. */
+/* For one step each: the relative difference of the losses, and the relative norm of the gradients'
+ * difference. */
 struct distance {
     double loss, gradients;
 };
@@ -462,11 +469,11 @@ static void compare_near(struct random_model *m, const struct side *x, const str
 {
     const struct distance d = distance_between(m, x, y, false), own = distance_between(m, x, x, true);
     if (!(d.loss <= NEAR && d.gradients <= NEAR + 4 * own.gradients))
-        fail_msg("%s  loss off by %.3g, gradients by %.3g, by the weights' last bits by %.3g", now, d.loss, d.gradients, own.gradients);
+        fail_msg("%s  loss off by %.3g, gradients by %.3g, by the weights' last bits by %.3g", current, d.loss, d.gradients, own.gradients);
 }
 
-/* Other orders of sums, on top of everything else. */
-static void test_near(void **state)
+/* Other orders of sums, combined with all other techniques. */
+static void test_reordered_sums(void **state)
 {
     (void)state;
     catch_faults();
@@ -500,7 +507,7 @@ static void test_near(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bits), cmocka_unit_test(test_near)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bits), cmocka_unit_test(test_reordered_sums)};
     seed_begin();
     first_seed = argc > 1 ? strtoull(argv[1], NULL, 0) : seed;
     const char *many = argc > 2 ? argv[2] : getenv("COUNT");

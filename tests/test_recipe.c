@@ -1,8 +1,9 @@
 /*
- * test_recipe.c: which parameters are trained, at which rate and with which decay: layers
- * numbered from the graph, groups on top of each other, patterns that match nothing.
+ * test_recipe.c: which parameters are trained, with which learning rate and weight decay: layers
+ * numbered from the graph, overlapping groups, patterns that match nothing.
  *
- * Expectations are computed here from the parameters' names; the code knows none.
+ * The test computes the expected values from the parameters' names; the tested code does not use
+ * names.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -36,13 +37,13 @@ static void begin(struct config *c, const char *preset, const char *const *sets)
     if (rc) fail_msg("%s", e.text);
 }
 
-static void plans(struct run *r, const struct config *c)
+static void make_plan(struct run *r, const struct config *c)
 {
     struct error e = {0};
     if (run_plan(r, c, &(struct run_options){.train = true}, &e)) fail_msg("%s", e.text);
 }
 
-/* The update of a parameter; NULL: it has none. */
+/* The update node of a parameter; NULL: it has none. */
 static const struct node *update_of(const struct graph *g, const char *name)
 {
     for (uint32_t k = 0; k < g->order[PROGRAM_UPDATE].nodes.n; k++) {
@@ -68,7 +69,7 @@ static void expect_layers(const struct config *c, int layers)
 {
     struct run r;
     int updates = 0;
-    plans(&r, c);
+    make_plan(&r, c);
     for (uint32_t i = 0; i < r.graph.params.n; i++) {
         const struct param *p = &r.graph.params.at[i];
         const char *name = graph_name(&r.graph, tensor_at(&r.graph, p->tensor)->name);
@@ -83,7 +84,7 @@ static void expect_layers(const struct config *c, int layers)
     run_close(&r);
 }
 
-/* Whatever the passes made of the forward, the layers are the model's. */
+/* The layers are the model's, whatever the passes did to the forward. */
 static void test_layers(void **state)
 {
     (void)state;
@@ -100,7 +101,7 @@ static void test_layers(void **state)
         config_free(&c);
     }
     struct config c;
-    begin(&c, "llama-1b", variants[3]); /* an own head */
+    begin(&c, "llama-1b", variants[3]); /* a head of its own */
     expect_layers(&c, 22);
     config_free(&c);
 }
@@ -147,7 +148,7 @@ static void test_first_use(void **state)
     expect_update(&g, "again", 0.5, 0);
     expect_update(&g, "last", 1, 0);
     graph_free(&g);
-    /* without blocks there is nothing to decay over */
+    /* without blocks there is no layer-wise decay */
     if (plan_compile(&g, &(struct source){NULL, build_plain}, &s, &e)) fail_msg("%s", e.text);
     expect_update(&g, "first", 1, 0);
     expect_update(&g, "last", 1, 0);
@@ -173,14 +174,14 @@ static void test_groups(void **state)
     struct config c;
     struct run r;
     begin(&c, "llama-1b", sets);
-    plans(&r, &c);
+    make_plan(&r, &c);
     const struct graph *g = &r.graph;
     double depth1 = pow(0.5, 23 - 2); /* of block 1 of 22 */
     expect_update(g, "model.layers.1.self_attn.k_proj.weight", 3 * depth1, 0.2);
-    expect_update(g, "model.layers.1.input_layernorm.weight", 3 * depth1, 0.2);     /* wins over no_decay */
+    expect_update(g, "model.layers.1.input_layernorm.weight", 3 * depth1, 0.2);     /* takes precedence over no_decay */
     expect_update(g, "model.layers.1.post_attention_layernorm.weight", 3 * depth1, 0.3);
-    expect_update(g, "model.layers.1.mlp.gate_proj.weight", 4, 0.2);                /* absolute; the decay stays */
-    expect_update(g, "model.layers.1.mlp.down_proj.weight", 5 * depth1, 0.2);       /* relative again */
+    expect_update(g, "model.layers.1.mlp.gate_proj.weight", 4, 0.2);                /* absolute; the decay is unchanged */
+    expect_update(g, "model.layers.1.mlp.down_proj.weight", 5 * depth1, 0.2);       /* relative once more */
     expect_update(g, "model.layers.2.mlp.up_proj.weight", 4, 0.01);
     expect_update(g, "model.layers.4.input_layernorm.weight", pow(0.5, 23 - 5), 0); /* no group */
     expect_update(g, "lm_head.weight", 1, 0.01);
@@ -214,7 +215,7 @@ static void test_no_match(void **state)
     refuses("train.no_decay=*.up_prj.weight", "train.no_decay: the pattern \"*.up_prj.weight\"", "nearest is model.layers.0.mlp.up_proj.weight");
     refuses("train.groups=[{match: '*', lr_scale: 1}, {match: ['*norm*', lm_head.weight], lr_scale: 2}]",
             "train.groups[1].match: the pattern \"lm_head.weight\"", "nearest is ");
-    refuses("model.freeze=rope.*", "matches no parameter", "nearest is "); /* a table is none */
+    refuses("model.freeze=rope.*", "matches no parameter", "nearest is "); /* a table is not a parameter */
     refuses("model.freeze='*'", "model.freeze: every parameter is frozen", "nothing to train");
     refuses("train.groups=[{match: '*', frozen: true}]", "train.groups: every parameter is frozen", "nothing to train");
 }

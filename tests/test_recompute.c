@@ -1,14 +1,15 @@
 /*
- * test_recompute.c: what the backward makes again. For a segmentation model, one with batch
- * normalisation in stages, and a language model, and for every form:
+ * test_recompute.c: recomputation in the backward (gradient checkpointing). For a segmentation
+ * model, one with batch normalisation in stages, and a language model, and for every value of
+ * memory.recompute:
  *
- *     bits       losses and weights of three steps are those without it, in loops with NaN in dead bytes
- *     bytes      the arena is smaller, and by how much follows from what is rebuilt
- *     seconds    the plan's time grows with every block
- *     blocks     a share is a share: what was asked for is what runs
- *     modules    rules by name, the last one wins, one that finds nothing is refused
+ *     bits       losses and weights of three steps are unchanged, in loops with NaN in dead bytes
+ *     bytes      the arena is smaller, by an amount that follows from the recomputed blocks
+ *     seconds    the plan's time grows with every recomputed block
+ *     blocks     the requested share of blocks is the one that runs
+ *     modules    rules by name, the last one wins, a rule without a match is rejected
  *
- * From the repository's root.
+ * Run from the repository's root.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -36,7 +37,7 @@ static void must(int rc, const struct error *e)
 static const char *const presets[] = {"sam-tiny", "tinysam-tiny", "llama-tiny"};
 enum { SAM, TINYSAM, LLAMA };
 
-/* One model with memory.recompute in words, and more settings; NULL ends them. */
+/* Plans a model with this value of memory.recompute, and more settings; NULL ends them. */
 static int plan_with(struct run *r, struct config *c, int model, const char *words, const char *const *sets, struct error *e)
 {
     static const char *const base[] = {"train.effective_batch=4", "memory.offload=none", "memory.head_chunks=1", "memory.micro_batch=4",
@@ -130,7 +131,7 @@ static void check_same(int model, const char *words, const struct result *want, 
     vec_free(&got.bytes);
 }
 
-static const char *const forms[] = {"all",        "selective",    "every:2",       "every:3",         "ratio:0.5",        "first:1",
+static const char *const variants[] = {"all",        "selective",    "every:2",       "every:3",         "ratio:0.5",        "first:1",
                                     "segments:2", "segments:1",   "all+halves",    "all+selective",   "every:2+selective", "first:1+halves+selective",
                                     "segments:2+selective"};
 
@@ -139,12 +140,12 @@ static void test_bits(void **state)
     (void)state;
     for (int model = 0; model < (int)COUNT(presets); model++) {
         struct result want = train(model, "none", NULL);
-        for (size_t i = 0; i < COUNT(forms); i++) check_same(model, forms[i], &want, NULL);
+        for (size_t i = 0; i < COUNT(variants); i++) check_same(model, variants[i], &want, NULL);
         vec_free(&want.bytes);
     }
 }
 
-/* In loops, and in bf16: against none in the same loops. */
+/* With micro-batch loops, and in bf16: compared with no recompute in the same loops. */
 static void test_bits_split(void **state)
 {
     (void)state;
@@ -159,17 +160,17 @@ static void test_bits_split(void **state)
 
 /* --- plans --------------------------------------------------------------------------------- */
 
-struct look {
+struct memory_use {
     uint64_t arena;
     double seconds;
-    uint64_t saved;     /* bytes that the forward leaves to the rest of the step */
-    uint64_t transient; /* largest sum of repetitions that are alive at once */
-    uint32_t blocks;    /* with repetitions */
-    char names[512];    /* theirs, in the order of the repetitions, with blanks between */
+    uint64_t saved;     /* bytes that the forward keeps for the rest of the step */
+    uint64_t transient; /* largest sum of recomputed activations that are alive at once */
+    uint32_t blocks;    /* number of recomputed blocks */
+    char names[512];    /* their names in the order of recomputation, separated by blanks */
 };
 
-/* What of the forward is read behind it, and what repetitions hold. */
-static void measure(const struct graph *g, struct look *l)
+/* Measures the kept activations of the forward, and the memory of recomputed ones. */
+static void measure(const struct graph *g, struct memory_use *l)
 {
     const struct order *order = &g->order[PROGRAM_STEP];
     struct life *life = mem_alloc(g->storages.n * sizeof *life);
@@ -200,7 +201,7 @@ static void measure(const struct graph *g, struct look *l)
     mem_free(written);
 }
 
-static void count_blocks(const struct graph *g, struct look *l)
+static void count_blocks(const struct graph *g, struct memory_use *l)
 {
     bool *seen = mem_alloc(g->scopes.n);
     for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
@@ -215,12 +216,12 @@ static void count_blocks(const struct graph *g, struct look *l)
     mem_free(seen);
 }
 
-static struct look look_at(int model, const char *words, const char *const *sets)
+static struct memory_use measure_plan(int model, const char *words, const char *const *sets)
 {
     struct config c;
     struct run r;
     struct error e = {0};
-    struct look l = {0};
+    struct memory_use l = {0};
     must(plan_with(&r, &c, model, words, sets, &e), &e);
     l.arena = plan_arena(&r.plan);
     l.seconds = r.plan.seconds;
@@ -235,46 +236,49 @@ static void test_bytes(void **state)
 {
     (void)state;
     for (int model = 0; model < (int)COUNT(presets); model++) {
-        struct look none = look_at(model, "none", NULL), all = look_at(model, "all", NULL), half = look_at(model, "every:2", NULL);
-        for (size_t i = 0; i < COUNT(forms); i++) {
-            struct look l = look_at(model, forms[i], NULL);
-            if (l.arena >= none.arena) fail_msg("%s, %s: %llu bytes, none has %llu", presets[model], forms[i], (unsigned long long)l.arena, (unsigned long long)none.arena);
-            if (l.saved >= none.saved) fail_msg("%s, %s: as much is kept as by none", presets[model], forms[i]);
-            if (l.seconds <= none.seconds) fail_msg("%s, %s: %g s, none takes %g", presets[model], forms[i], l.seconds, none.seconds);
+        struct memory_use none = measure_plan(model, "none", NULL), all = measure_plan(model, "all", NULL), half = measure_plan(model, "every:2", NULL);
+        for (size_t i = 0; i < COUNT(variants); i++) {
+            struct memory_use l = measure_plan(model, variants[i], NULL);
+            if (l.arena >= none.arena) fail_msg("%s, %s: %llu bytes, none has %llu", presets[model], variants[i], (unsigned long long)l.arena, (unsigned long long)none.arena);
+            if (l.saved >= none.saved) fail_msg("%s, %s: as much is kept as by none", presets[model], variants[i]);
+            if (l.seconds <= none.seconds) fail_msg("%s, %s: %g s, none takes %g", presets[model], variants[i], l.seconds, none.seconds);
         }
         assert_true(none.arena > half.arena && half.arena > all.arena);
         assert_true(none.saved > half.saved && half.saved > all.saved);
         assert_true(none.seconds < half.seconds && half.seconds < all.seconds);
         assert_true(none.blocks == 0 && half.blocks > 0 && all.blocks > half.blocks);
-        /* What is rebuilt and what is kept selectively are less together than either. */
-        struct look both = look_at(model, "every:2+selective", NULL), cheap = look_at(model, "selective", NULL);
+        /* Block recompute and selective recompute together keep less than either alone. */
+        struct memory_use both = measure_plan(model, "every:2+selective", NULL), cheap = measure_plan(model, "selective", NULL);
         assert_true(both.saved < half.saved && both.saved < cheap.saved);
         assert_true(both.arena < half.arena);
     }
 }
 
-/* A run is rebuilt at once: fewer boundaries, a larger repetition. Parts: the other way round. */
-static void test_units(void **state)
+/* A segment is recomputed as one unit: fewer boundaries, a larger recomputation. Submodules: the
+ * other way round. */
+static void test_segments(void **state)
 {
     (void)state;
     for (int model = 0; model < (int)COUNT(presets); model++) {
-        struct look all = look_at(model, "all", NULL), runs = look_at(model, "segments:1", NULL), parts = look_at(model, "all+halves", NULL);
-        /* The largest repetition of tinysam-tiny is a block that is alone in its stage and has no parts. */
+        struct memory_use all = measure_plan(model, "all", NULL), runs = measure_plan(model, "segments:1", NULL), parts = measure_plan(model, "all+halves", NULL);
+        /* The largest recomputation of tinysam-tiny is a block that is alone in its stage and has
+         * no submodules. */
         bool strict = model != TINYSAM;
         assert_true(runs.saved < all.saved && (strict ? runs.transient > all.transient : runs.transient == all.transient));
         assert_true(parts.saved > all.saved && (strict ? parts.transient < all.transient : parts.transient == all.transient));
         assert_int_equal(runs.blocks, all.blocks);
         assert_int_equal(parts.blocks, all.blocks);
     }
-    /* Four layers in three runs: one, one, and the rest. In more runs than layers: each alone. */
-    struct look three = look_at(LLAMA, "segments:3", NULL), two = look_at(LLAMA, "segments:2", NULL), many = look_at(LLAMA, "segments:9", NULL),
-                all = look_at(LLAMA, "all", NULL);
+    /* Four layers in three segments: one, one, and the rest. With more segments than layers each
+     * layer is one. */
+    struct memory_use three = measure_plan(LLAMA, "segments:3", NULL), two = measure_plan(LLAMA, "segments:2", NULL), many = measure_plan(LLAMA, "segments:9", NULL),
+                all = measure_plan(LLAMA, "all", NULL);
     assert_true(all.saved > three.saved && three.saved > two.saved);
     assert_true(three.transient == two.transient && three.transient > all.transient);
     assert_true(many.saved == all.saved && many.arena == all.arena);
 }
 
-/* --- what is asked for is what runs ---------------------------------------------------------- */
+/* --- the requested blocks run ---------------------------------------------------------------- */
 
 struct launched {
     const struct graph *g;
@@ -291,8 +295,8 @@ static void count_launch(void *observer, const struct entry *e)
     x->block[graph_block_of(x->g, n->scope)] = true;
 }
 
-/* Blocks of which anything is launched a second time in a step. */
-static uint32_t executed(int model, const char *words)
+/* The number of blocks of which any node is launched a second time in a step. */
+static uint32_t count_executed(int model, const char *words)
 {
     struct config c;
     struct run r;
@@ -313,8 +317,8 @@ static uint32_t executed(int model, const char *words)
     return blocks;
 }
 
-/* Of four layers: the blocks, saving and time of each number. The saving of two is twice that of
- * one, and so is the cost; a seed's every:4 says 75 % and 15 % where it is a quarter of both. */
+/* For four layers: the blocks, saving and time of each number. Two blocks save twice as much as
+ * one, and cost twice as much; every:4 is a quarter of both. */
 static void test_shares(void **state)
 {
     (void)state;
@@ -338,12 +342,12 @@ static void test_shares(void **state)
         {"every:4", 1, "model.layers.0"},
         {"segments:2", 4, "model.layers.2 model.layers.3 model.layers.0 model.layers.1"},
     };
-    struct look none = look_at(LLAMA, "none", NULL), one = look_at(LLAMA, "first:1", NULL);
+    struct memory_use none = measure_plan(LLAMA, "none", NULL), one = measure_plan(LLAMA, "first:1", NULL);
     for (size_t i = 0; i < COUNT(cases); i++) {
-        struct look l = look_at(LLAMA, cases[i].words, NULL);
+        struct memory_use l = measure_plan(LLAMA, cases[i].words, NULL);
         assert_int_equal(l.blocks, cases[i].blocks);
         assert_string_equal(l.names, cases[i].names);
-        assert_int_equal(executed(LLAMA, cases[i].words), cases[i].blocks);
+        assert_int_equal(count_executed(LLAMA, cases[i].words), cases[i].blocks);
         if (strstr(cases[i].words, "segments")) continue;
         assert_int_equal(none.saved - l.saved, cases[i].blocks * (none.saved - one.saved));
         double cost = l.seconds - none.seconds, each = one.seconds - none.seconds;
@@ -351,22 +355,22 @@ static void test_shares(void **state)
     }
 }
 
-/* A chain is a row of like blocks: stages, encoder and decoder are counted apart. */
+/* A chain is a sequence of equal blocks: stages, encoder and decoder are counted separately. */
 static void test_chains(void **state)
 {
     (void)state;
-    struct look sam = look_at(SAM, "first:1", NULL), tiny = look_at(TINYSAM, "first:1", NULL);
+    struct memory_use sam = measure_plan(SAM, "first:1", NULL), tiny = measure_plan(TINYSAM, "first:1", NULL);
     assert_string_equal(sam.names, "mask_decoder.transformer.layers.0 vision_encoder.layers.0");
     assert_non_null(strstr(tiny.names, "image_encoder.layers.0.blocks.0"));
     assert_non_null(strstr(tiny.names, "image_encoder.layers.1.blocks.0"));
     assert_null(strstr(tiny.names, "blocks.1"));
 }
 
-/* --- modules ----------------------------------------------------------------------------------- */
+/* --- modules --------------------------------------------------------------------------------- */
 
 static void expect_blocks(int model, const char *words, const char *modules, const char *names)
 {
-    struct look l = look_at(model, words, (const char *const[]){modules, NULL});
+    struct memory_use l = measure_plan(model, words, (const char *const[]){modules, NULL});
     assert_string_equal(l.names, names);
 }
 
@@ -381,7 +385,7 @@ static void test_modules(void **state)
     expect_blocks(SAM, "none", "memory.modules=[{match: vision_encoder, recompute: 'first:1'}, {match: mask_decoder, recompute: 'segments:1'}]",
                   "mask_decoder.transformer.layers.0 mask_decoder.transformer.layers.1 vision_encoder.layers.0");
     /* One tower selectively, and nothing else. */
-    struct look part = look_at(SAM, "none", (const char *const[]){"memory.modules=[{match: vision_encoder, recompute: selective}]", NULL});
+    struct memory_use part = measure_plan(SAM, "none", (const char *const[]){"memory.modules=[{match: vision_encoder, recompute: selective}]", NULL});
     assert_non_null(strstr(part.names, "vision_encoder.layers.0"));
     assert_null(strstr(part.names, "mask_decoder"));
     static const char *const rules[] = {"memory.modules=[{match: vision_encoder, recompute: 'every:2+selective'}, {match: mask_decoder, recompute: all}]", NULL};
@@ -437,7 +441,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_words),  cmocka_unit_test(test_refused), cmocka_unit_test(test_shares),  cmocka_unit_test(test_chains), cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_units),  cmocka_unit_test(test_modules), cmocka_unit_test(test_bits),    cmocka_unit_test(test_bits_split),
+        cmocka_unit_test(test_segments),  cmocka_unit_test(test_modules), cmocka_unit_test(test_bits),    cmocka_unit_test(test_bits_split),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,11 @@
 /*
- * test_reference.c: the reference kernels, which every other test leans on, held to
- * something else: central differences in f64, values worked out by hand, and on
- * strided views to what the strides say.
+ * test_reference.c: checks the reference kernels, the oracle of every other test, against central
+ * differences in f64, values computed by hand, and on strided views against dense copies.
  */
 #include "trial.h"
 
-/* <dy, F(x + h u)> as a function of h, by the reference in f64: input `i` of the
- * trial moves along u. */
+/* <dy, F(x + h u)> as a function of h, by the reference in f64: input `i` of the trial moves along
+ * u. */
 static double along(const struct trial *t, int i, const double *u, double h, const double *dy)
 {
     struct trial moved = *t;
@@ -21,8 +20,8 @@ static double along(const struct trial *t, int i, const double *u, double h, con
     return sum;
 }
 
-/* The gradient of input i as a reference kernel gave it, against central differences
- * along a random direction: the error is O(h^2) with h = 1e-5. */
+/* Compares the gradient of input i from a reference kernel with central differences along a random
+ * direction: the error is O(h^2) with h = 1e-5. */
 static void check_gradient(const struct trial *forward, int i, const double *dy, const double *gradient)
 {
     const int64_t n = operand_elements(&forward->in[i]);
@@ -108,7 +107,7 @@ static void test_xent(void **state)
     bump_free(&forward.memory);
 }
 
-/* A rotation keeps lengths, and its inverse is its gradient. */
+/* A rotation preserves lengths, and its inverse is its gradient. */
 static void test_rope(void **state)
 {
     (void)state;
@@ -127,7 +126,7 @@ static void test_rope(void **state)
     bump_free(&forward.memory);
 }
 
-/* x [3,4] by its transposed view is x^T: the reference must follow the strides. */
+/* x [3,4] through its transposed view is x^T: the reference must follow the strides. */
 static void test_strides(void **state)
 {
     (void)state;
@@ -146,7 +145,7 @@ static void test_strides(void **state)
     assert_false(cpu_kernels[OP_SCALE]->match(&p.query));
 }
 
-/* A query before the first key sees nothing: o is 0, lse -inf, and no gradient flows. */
+/* A query before the first key sees no key: o is 0, lse -inf, and no gradient flows. */
 static void test_no_keys(void **state)
 {
     (void)state;
@@ -164,7 +163,7 @@ static void test_no_keys(void **state)
     bump_free(&forward.memory);
 }
 
-/* A window of one key is the value itself; a hidden key leaves a query with none. */
+/* A window of one key gives the value itself; masking this key leaves the query with none. */
 static void test_window(void **state)
 {
     (void)state;
@@ -182,7 +181,7 @@ static void test_window(void **state)
     bump_free(&forward.memory);
 }
 
-/* The first step of Adam moves by lr times the gradient's sign, whatever its size. */
+/* The first step of Adam moves by lr times the gradient's sign, independent of its magnitude. */
 static void test_adamw(void **state)
 {
     (void)state;
@@ -206,7 +205,7 @@ static void test_adamw(void **state)
     bump_free(&t.memory);
 }
 
-/* One small product by hand, in all four transpositions. */
+/* One small product by hand, in all four combinations of transposes. */
 static void test_matmul(void **state)
 {
     (void)state;
@@ -228,7 +227,7 @@ static void test_matmul(void **state)
     }
 }
 
-/* Each batch is a product of its own. */
+/* Each batch is a separate product. */
 static void test_bmm(void **state)
 {
     (void)state;

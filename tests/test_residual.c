@@ -1,7 +1,7 @@
 /*
- * test_residual.c: a norm's gradient takes the gradient that comes back past the norm, and in f32 the
- * bits stay, whether the results lie on their own bytes or on those of inputs; where what is to be
- * added does not exist yet, or the norm's own gradient is wanted, the sum stays.
+ * test_residual.c: the backward of a norm adds the gradient that bypasses the norm. In f32 the bits
+ * are unchanged, whether results overwrite inputs or not. The separate sum remains where the other
+ * gradient is not computed yet, or where another node reads the norm's own gradient.
  */
 #include "optest.h"
 
@@ -11,12 +11,12 @@ enum { ROWS = 5, WIDE = 37 };
 
 enum use { USE_PAST, USE_SCALE, USE_SQUARE, USE_NORM };
 
-/* What is done with x, in the forward's order; the backward goes through it from the end. */
+/* The uses of x in the order of the forward; the backward visits them in reverse. */
 struct uses {
     const char *what;
     int n;
     enum use at[3];
-    int joined; /* how many sums of gradients of x norms take */
+    int joined; /* number of gradient sums of x that norms perform */
 };
 
 static const struct uses all[] = {
@@ -34,7 +34,7 @@ static id norm_of(struct graph *g, id x, id w, bool centred)
                    : op_rmsnorm(g, x, w, 1e-3f);
 }
 
-/* The loss is the sum of squares of all that is made of x. */
+/* The loss is the sum of squares of all results computed from x. */
 static void build(struct rig *r, const struct uses *u, bool centred, bool join, enum device_kind device)
 {
     struct graph *g = &r->graph;

@@ -1,7 +1,7 @@
 /*
- * test_rle.c: run lengths against the pixels they stand for. Every text is either
- * refused or means a mask of exactly h * w pixels, and rasterising into a grid equals
- * decoding all pixels and sampling them.
+ * test_rle.c: compares run lengths with the pixels that they encode. Every text is either rejected
+ * or encodes a mask of exactly h * w pixels, and rasterising into a grid equals decoding all pixels
+ * and sampling them.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +20,7 @@ static uint64_t key, counter;
 static uint32_t below(uint32_t n) { return (uint32_t)(random_bits(key, counter++) % n); }
 static void seed(const char *name, uint64_t i) { key = random_key(i, name), counter = 0; }
 
-/* Random column-major pixels: single dots, blocks, stripes, nothing, all. */
+/* Random column-major pixels: single dots, blocks, stripes, none, all. */
 static void random_pixels(uint8_t *p, uint32_t h, uint32_t w)
 {
     uint32_t how = below(6);
@@ -100,7 +100,7 @@ static void test_faults(void **state)
     assert_int_equal(rle_decode(&m, runs, 3, &n), RLE_MANY);
 }
 
-/* All four ways to write runs give the pixels back; facts and overlaps equal counting. */
+/* All four encodings of runs reproduce the pixels; areas, boxes and overlaps equal counting. */
 static void test_round_trip(void **state)
 {
     (void)state;
@@ -149,7 +149,7 @@ static void test_round_trip(void **state)
     }
 }
 
-/* One character changed, added or taken away: refused, or another mask of the right size. */
+/* One character changed, added or removed: rejected, or another mask of the right size. */
 static void test_mutations(void **state)
 {
     (void)state;
@@ -167,7 +167,7 @@ static void test_mutations(void **state)
         if (how == 0) text[at] = (char)(i % 2 ? below(256) : 48 + below(64));
         if (how == 1) memmove(text + at, text + at + 1, --length - at);
         if (how == 2) memmove(text + at + 1, text + at, length++ - at), text[at] = (char)(48 + below(64));
-        char *exact = mem_copy(text, length); /* a read past the end is seen by the sanitizer */
+        char *exact = mem_copy(text, length); /* a sanitizer detects a read past the end */
         struct rle m = {i % 3 ? RLE_TEXT : RLE_JSON, h, w, exact, length};
         enum rle_status s = rle_decode(&m, again, h * w + 1, &n);
         refused += s != RLE_OK;
@@ -197,7 +197,7 @@ static void random_geometry(struct grid_geometry *g)
     g->gw = below(150) + 1, g->gh = below(150) + 1;
 }
 
-/* The definition, in the plainest arithmetic: which source pixel cell (c, r) takes, or -1. */
+/* The definition in plain arithmetic: the source pixel of cell (c, r), or -1. */
 static int64_t source(const struct grid_geometry *g, uint32_t c, uint32_t r)
 {
     uint32_t cw = g->crop_w ? g->crop_w : g->w, ch = g->crop_h ? g->crop_h : g->h;

@@ -1,10 +1,10 @@
 /*
- * test_sam.c: Segment Anything beyond the golden files: a step in micro-batches is the whole
- * step, and masks that are none weigh nothing; folders are written back as they were; what
- * never learns has no gradient; the presets have the published number of weights.
+ * test_sam.c: Segment Anything beyond the golden files: a step in micro-batches equals the whole
+ * step, and empty mask slots have weight 0; folders are written back unchanged; untrained tensors
+ * have no gradient; the presets have the published number of weights.
  *
- * From the repository's root: the models are those of tests/golden. With KEEP=DIR in the environment the
- * fresh weights of sam-tiny are left there, for tests/golden/check_sam.py.
+ * Run from the repository's root: the models are those of tests/golden. With KEEP=DIR in the
+ * environment the fresh weights of sam-tiny are kept there, for tests/golden/check_sam.py.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -44,7 +44,7 @@ static void begin(struct config *c, const char *model, const char *const *sets)
 
 /* --- splits ---------------------------------------------------------------------------- */
 
-/* Every input of the step, by a rule of its own. */
+/* Fills an input of the step by its own rule. */
 static void put_input(struct run *r, const char *name, float (*rule)(int64_t))
 {
     struct run_input x;
@@ -58,7 +58,7 @@ static void put_input(struct run *r, const char *name, float (*rule)(int64_t))
 }
 
 static float wave(int64_t i) { return (float)sin(0.37 * (double)i + 0.001 * (double)(i % 97)); }
-static float place(int64_t i) { return 0.5f + 0.45f * wave(3 * i); }
+static float coordinate(int64_t i) { return 0.5f + 0.45f * wave(3 * i); }
 static float kind(int64_t i) { return (float)(i % 4); }
 static float bits(int64_t i) { return (float)(i * 37 % 251); }
 /* Rows, columns: most of the mask, all of it, none of it. */
@@ -71,7 +71,7 @@ static float area(int64_t i)
 static void put_batch(struct run *r)
 {
     put_input(r, "pixel_values", wave);
-    put_input(r, "input_points", place);
+    put_input(r, "input_points", coordinate);
     put_input(r, "input_labels", kind);
     put_input(r, "gt_masks", bits);
     put_input(r, "gt_valid", area);
@@ -79,7 +79,7 @@ static void put_batch(struct run *r)
 
 static const struct prompting by_points = {.masks = MASKS, .points = POINTS, .targets = true};
 
-/* The loss, and behind it the step's gradients in the order of the parameters. */
+/* The loss, followed by the step's gradients in the order of the parameters. */
 static float *gradients(const struct prompting *p, void (*put)(struct run *), const char *const *sets, int64_t *count)
 {
     struct config c;
@@ -117,8 +117,8 @@ static void expect_within(const float *a, const float *b, int64_t n, double boun
     if (!(sqrt(off / size) < bound)) fail_msg("%s: off by %.2g", what, sqrt(off / size));
 }
 
-/* Sums in another order: eps times the root of the number of terms, with room for the
- * depth of the network. */
+/* Sums in another order: eps times the root of the number of terms, with a margin for the depth of
+ * the network. */
 static void expect_near(const float *a, const float *b, int64_t n, const char *what) { expect_within(a, b, n, 30 * 1.2e-7, what); }
 
 static void test_micro_batches(void **state)
@@ -140,8 +140,8 @@ static void test_micro_batches(void **state)
     mem_free(want);
 }
 
-/* Weights of which layers read parts (queries, keys and values are one matrix), places and
- * targets go through in bf16, too: within its eps of 1/128 times the depth. */
+/* In bf16, too: weights that layers read in slices (queries, keys and values are one matrix),
+ * coordinates and targets; within bf16's eps of 1/128 times the depth. */
 static void test_bf16(void **state)
 {
     (void)state;
@@ -171,7 +171,7 @@ static void put_rounds(struct run *r)
 {
     put_input(r, "images", pixel);
     put_input(r, "image_valid", image_area);
-    put_input(r, "input_points", place);
+    put_input(r, "input_points", coordinate);
     put_input(r, "input_labels", first_kind);
     put_input(r, "gt_masks", bits);
     put_input(r, "gt_valid", area);
@@ -179,9 +179,9 @@ static void put_rounds(struct run *r)
 }
 static const struct prompting in_rounds = {.masks = MASKS, .points = ROUND_SLOTS, .rounds = ROUNDS, .targets = true};
 
-/* A round draws its point by the mask's key: micro-batches and pieces of the masks see the
- * same rounds. A pixel whose logit is on the edge may fall to the other side by rounding, which
- * would be seen: the weights here have none. */
+/* A round draws its point by the mask's key, so micro-batches and chunks of the masks see the same
+ * rounds. A pixel whose logit is near 0 may change its side by rounding, which would change the
+ * result; with these weights none does. */
 static void test_rounds(void **state)
 {
     (void)state;
@@ -191,8 +191,8 @@ static void test_rounds(void **state)
                                            {"memory.recompute=none", "memory.micro_batch=1", NULL},
                                            {"memory.recompute=none", "memory.micro_batch=4", "memory.head_chunks=2", NULL},
                                            {"memory.recompute=none", "memory.micro_batch=4", "memory.head_chunks=3", NULL},
-                                           {"memory.recompute=all", "memory.micro_batch=1", "memory.head_chunks=3", NULL}, /* pieces of one image's masks */
-                                           {"memory.recompute=none", "memory.micro_batch=1", "memory.head_chunks=2", NULL}, /* the last is filled up */
+                                           {"memory.recompute=all", "memory.micro_batch=1", "memory.head_chunks=3", NULL}, /* chunks of one image's masks */
+                                           {"memory.recompute=none", "memory.micro_batch=1", "memory.head_chunks=2", NULL}, /* the last chunk is padded */
                                            {"memory.recompute=selective", "memory.micro_batch=1", "memory.head_chunks=2", NULL}};
     int64_t n, k;
     float *want = gradients(&in_rounds, put_rounds, whole, &n);
@@ -209,29 +209,29 @@ static void test_rounds(void **state)
     mem_free(want);
 }
 
-/* The same prompts, a point and a box each: as points and boxes, and in slots of which two
- * stay empty. Nobody sees what is in those. */
+/* The same prompts, a point and a box each: as points and boxes, and in slots of which two stay
+ * unused. The contents of unused slots have no effect. */
 enum { SLOTS = 5 };
 static float slot_kind(int64_t i)
 {
     static const int kinds[SLOTS] = {POINT_NOTHING, POINT_FIRST, POINT_ON, POINT_LAST, POINT_NOTHING};
     return (float)kinds[i % SLOTS];
 }
-static float slot_place(int64_t i)
+static float slot_coordinate(int64_t i)
 {
     const int64_t mask = i / (2 * SLOTS), slot = i / 2 % SLOTS, axis = i % 2;
-    if (slot == 2) return place(2 * mask + axis);
-    return slot == 0 || slot == 4 ? 7.5f : place(100 + 4 * mask + (slot == 3 ? 2 : 0) + axis);
+    if (slot == 2) return coordinate(2 * mask + axis);
+    return slot == 0 || slot == 4 ? 7.5f : coordinate(100 + 4 * mask + (slot == 3 ? 2 : 0) + axis);
 }
-static float box_place(int64_t i) { return place(100 + i); }
-static float on(int64_t i) { return (void)i, (float)POINT_ON; }
+static float box_coordinate(int64_t i) { return coordinate(100 + i); }
+static float foreground(int64_t i) { return (void)i, (float)POINT_ON; }
 
 static void put_apart(struct run *r)
 {
     put_input(r, "pixel_values", wave);
-    put_input(r, "input_points", place);
-    put_input(r, "input_labels", on);
-    put_input(r, "input_boxes", box_place);
+    put_input(r, "input_points", coordinate);
+    put_input(r, "input_labels", foreground);
+    put_input(r, "input_boxes", box_coordinate);
     put_input(r, "gt_masks", bits);
     put_input(r, "gt_valid", area);
 }
@@ -239,7 +239,7 @@ static void put_apart(struct run *r)
 static void put_slots(struct run *r)
 {
     put_input(r, "pixel_values", wave);
-    put_input(r, "input_points", slot_place);
+    put_input(r, "input_points", slot_coordinate);
     put_input(r, "input_labels", slot_kind);
     put_input(r, "gt_masks", bits);
     put_input(r, "gt_valid", area);
@@ -294,8 +294,8 @@ static void read_whole(const char *dir, char **bytes, size_t *n)
     must(file_read(path, UINT64_MAX, bytes, n, &e), &e);
 }
 
-/* Read and written back, a folder's weights are the same bytes: with the copy of the
- * frequencies that published folders hold, with what no prompt reaches, in bf16. */
+/* Read and written back, a folder's weights are the same bytes: with the copy of the frequencies in
+ * published folders, with tensors that no prompt uses, in bf16. */
 static void test_written_back(void **state)
 {
     (void)state;
@@ -316,7 +316,7 @@ static void test_written_back(void **state)
     }
 }
 
-/* A preset's folder is one that opens again. */
+/* A preset's saved folder can be opened. */
 static void test_preset_folder(void **state)
 {
     (void)state;
@@ -334,8 +334,8 @@ static void test_preset_folder(void **state)
 
 /* --- parameters --------------------------------------------------------------------------- */
 
-/* Training leaves the frequencies alone; masks are no input here, so nothing reaches their
- * embedding either. */
+/* Training does not change the frequencies. Mask prompts are no input here, so their embedding has
+ * no gradient either. */
 static void test_unreached(void **state)
 {
     (void)state;
@@ -360,7 +360,7 @@ static void test_unreached(void **state)
     config_free(&c);
 }
 
-/* The published counts, and the 256 frequencies that are not counted there. */
+/* The published counts, plus the 256 frequencies that these do not include. */
 static void test_presets(void **state)
 {
     (void)state;
@@ -385,7 +385,7 @@ static void test_presets(void **state)
     }
 }
 
-/* loss.preset is what the other keys begin with; one that is given wins. */
+/* loss.preset sets the defaults of the other keys; an explicit key takes precedence. */
 static void test_loss(void **state)
 {
     (void)state;

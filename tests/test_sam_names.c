@@ -1,7 +1,7 @@
 /*
- * test_sam_names.c: the tables of sam_names.c against the real models' names and shapes
- * (golden/convert/NAME.names), without any weights: what they are, the sizes read off the
- * shapes, the names in a folder, the way back; and lists that are wrong.
+ * test_sam_names.c: the tables of sam_names.c, checked against the real models' names and shapes
+ * (golden/convert/NAME.names), without any weights: model detection, sizes derived from shapes,
+ * names in a folder, and the reverse mapping; and wrong lists.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -47,7 +47,7 @@ static int64_t parameters(const struct sam_names *n)
     return sum;
 }
 
-/* A number, or the first and last of a list, at a path of config.json. */
+/* Checks a number, or the first and last of a list, at a path of config.json. */
 static void check_number(const struct value *config, const char *path, int64_t want)
 {
     int64_t found = -1;
@@ -75,7 +75,7 @@ static struct value *config_of(const struct sam_names *n, struct bump *b)
     return v;
 }
 
-/* Every line is a part, in the order of the list. */
+/* Every line is one tensor, in the order of the list. */
 static void check_order(const struct sam_names *n, uint32_t lines)
 {
     uint32_t k = 0;
@@ -148,7 +148,7 @@ static void test_tiny(void **state)
     sam_names_free(&n);
 }
 
-/* transformers' names of ViT-B, and the published ones, are two ways to say the same. */
+/* transformers' names of ViT-B and the published names describe the same model. */
 static void test_folder(void **state)
 {
     (void)state;
@@ -169,7 +169,7 @@ static void test_folder(void **state)
     sam_names_free(&b);
 }
 
-/* Each tensor in turn left out, renamed, or given another shape: always refused by its name. */
+/* Each tensor in turn removed, renamed, or with another shape: always rejected by name. */
 static void test_wrong(void **state)
 {
     (void)state;
@@ -194,7 +194,7 @@ static void test_wrong(void **state)
     sam_names_free(&whole);
 }
 
-/* Buffers that some programs save are no weights. */
+/* Buffers that some programs save are not weights. */
 static void test_dropped(void **state)
 {
     (void)state;

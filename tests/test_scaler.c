@@ -1,9 +1,9 @@
 /*
- * test_scaler.c: the kernels that ask whether an update may be, and rounding.
+ * test_scaler.c: the kernels that decide whether an update runs, and stochastic rounding.
  *
- *   SCALER               follows torch.amp.GradScaler, step by step (golden/scaler.txt)
- *   GUARD                remembers the first number that is not finite
- *   rounding at random   without bias, to a neighbour, the same for any threads and tiles
+ *     SCALER               follows torch.amp.GradScaler, step by step (golden/scaler.txt)
+ *     GUARD                keeps the first number that is not finite
+ *     stochastic rounding  unbiased, to a neighbour, the same for any threads and tiles
  */
 #include "trial.h"
 
@@ -12,7 +12,7 @@
 
 /* --- the loss scale ------------------------------------------------------------------- */
 
-static void run_question(enum op op, const char *kernel, struct step_block *b, double sum, const float *loss)
+static void run_check(enum op op, const char *kernel, struct step_block *b, double sum, const float *loss)
 {
     struct launch l = {.nin = loss ? 3 : 2, .nout = 1, .threads = 1};
     l.in[0] = (struct operand){.data = &sum, .dtype = DT_F64};
@@ -20,9 +20,9 @@ static void run_question(enum op op, const char *kernel, struct step_block *b, d
     if (loss) l.in[2] = (struct operand){.data = (void *)loss, .dtype = DT_F32};
     cpu_kernel_named(op, kernel)->run(&l);
 }
-static void run_scaler(struct step_block *b, double sum, const float *loss) { run_question(OP_SCALER, "cpu_scaler", b, sum, loss); }
+static void run_scaler(struct step_block *b, double sum, const float *loss) { run_check(OP_SCALER, "cpu_scaler", b, sum, loss); }
 
-/* The host's part: each step begins with what the last one left. */
+/* The host's task: each step starts with the state that the last one left. */
 static void check_run(FILE *f, int window, float scale, int steps)
 {
     struct step_block b = {.next_scale = scale, .scale_window = window};
@@ -61,7 +61,7 @@ static void test_scaler_loss(void **state)
     assert_true(!b.found_inf && b.next_scale == 8 && b.good_steps == 1 && b.adam_t == 6);
 }
 
-/* What it once found stays, and nothing else changes. */
+/* A recorded value stays, and nothing else changes. */
 static void test_guard(void **state)
 {
     (void)state;
@@ -75,15 +75,15 @@ static void test_guard(void **state)
     for (size_t i = 0; i < COUNT(rows); i++) {
         struct step_block want = before;
         want.found_inf = rows[i].found;
-        run_question(OP_GUARD, "cpu_guard", &b, rows[i].sum, &rows[i].loss);
+        run_check(OP_GUARD, "cpu_guard", &b, rows[i].sum, &rows[i].loss);
         assert_memory_equal(&b, &want, sizeof b);
     }
     b = before;
-    run_question(OP_GUARD, "cpu_guard", &b, 1, &(float){-INFINITY});
+    run_check(OP_GUARD, "cpu_guard", &b, 1, &(float){-INFINITY});
     assert_int_equal(b.found_inf, 1);
 }
 
-/* --- rounding at random ------------------------------------------------------------------ */
+/* --- stochastic rounding --------------------------------------------------------------------- */
 
 enum { DRAWS = 1 << 16 };
 
@@ -93,7 +93,7 @@ static void round_all(uint16_t *to, const float *from, int64_t n, uint64_t key, 
     for (int64_t at = 0; at < n; at += tile) store_weight(&x, at, (int)min_i64(tile, n - at), from + at, key);
 }
 
-/* The share that went up is the place between the neighbours; five deviations. */
+/* The fraction rounded up equals the position between the neighbours; five deviations. */
 static void check_unbiased(float x, float *from, uint16_t *to)
 {
     uint32_t u, up = 0;
@@ -117,7 +117,7 @@ static void test_rounding(void **state)
     float *from = mem_alloc(DRAWS * sizeof *from);
     uint16_t *to = mem_alloc(DRAWS * sizeof *to), *other = mem_alloc(DRAWS * sizeof *other);
     for (size_t i = 0; i < COUNT(values); i++) check_unbiased(values[i], from, to);
-    /* Any tiles give the same bits; another step, seed or parameter others. */
+    /* Any tiles give the same bits; another step, seed or parameter gives others. */
     struct step_block a = {.seed = 1, .rng_step = 7}, b = {.seed = 1, .rng_step = 8}, c = {.seed = 2, .rng_step = 7};
     const uint64_t keys[] = {round_key(&a, 5), round_key(&b, 5), round_key(&c, 5), round_key(&a, 6)};
     for (int i = 0; i < DRAWS; i++) from[i] = (float)normal();
@@ -128,7 +128,7 @@ static void test_rounding(void **state)
         round_all(other, from, DRAWS, keys[k], 256);
         int same = 0;
         for (int i = 0; i < DRAWS; i++) same += to[i] == other[i];
-        assert_true(same > DRAWS / 2 && same < DRAWS * 3 / 4); /* two thirds, where places are uniform */
+        assert_true(same > DRAWS / 2 && same < DRAWS * 3 / 4); /* two thirds for uniform positions */
     }
     assert_int_equal(round_at_random(INFINITY, 0xffff), f32_to_bf16(INFINITY));
     assert_true(isnan(bf16_to_f32(round_at_random(NAN, 0xffff))));
@@ -137,7 +137,7 @@ static void test_rounding(void **state)
     mem_free(other);
 }
 
-/* The kernel on weights of bf16: m and v as ever, p to a neighbour of the oracle's, any threads. */
+/* The kernel on bf16 weights: m and v as in f32, p a neighbour of the oracle's, for any threads. */
 static void test_update(void **state)
 {
     (void)state;

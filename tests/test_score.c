@@ -1,6 +1,6 @@
 /*
- * test_score.c: IoU and Dice against counting by hand, sums by prompt and category, the worst
- * against sorting all, tables.
+ * test_score.c: compares IoU and Dice with counting by hand, sums by prompt and category, the worst
+ * samples with sorting all, and checks the tables.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +20,7 @@ static const char *const prompts[] = {"point", "box"};
 static void test_overlap(void **state)
 {
     (void)state;
-    /* rows of 11 of which 10 count, over 3 rows of which 2 do */
+    /* rows of 11 pixels of which 10 count, 3 rows of which 2 count */
     uint8_t bits[24] = {0}, bytes[33] = {0};
     float logits[33];
     for (int i = 0; i < 33; i++) logits[i] = -1;
@@ -91,7 +91,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Whatever the order of adding; equal ones by their numbers. */
+/* Independent of the order of adding; equal ones are ordered by their numbers. */
 static void test_worst(void **state)
 {
     (void)state;

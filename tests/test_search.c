@@ -1,10 +1,11 @@
 /*
- * test_search.c: the search against the whole of its space.
+ * test_search.c: compares the planner's search with an exhaustive enumeration.
  *
- * On small models every choice is compiled and placed. Then: what was predicted of a choice
- * without compiling it is what its graph has; for budgets between the smallest and the
- * largest the plan is the fastest of all that fit; more budget is never slower; the smallest
- * budget is enough and one byte less is not.
+ * On small models every choice is compiled and placed. Then:
+ * - the figures predicted for a choice without compiling it are those of its compiled graph;
+ * - for budgets between the smallest and the largest, the plan is the fastest that fits;
+ * - a larger budget is never slower;
+ * - the smallest budget suffices, and one byte less does not.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -45,7 +46,7 @@ static uint32_t draw(uint64_t *state, uint32_t below)
     return (uint32_t)(*state >> 33) % below;
 }
 
-/* Blocks of different width and depth around a stream, with something between them. */
+/* Blocks of different width and depth on a residual stream, with other ops between them. */
 static void build_random(void *context, struct graph *g, int micro_batch)
 {
     struct subject *s = context;
@@ -79,28 +80,28 @@ static void build_random(void *context, struct graph *g, int micro_batch)
 /* --- the whole space ------------------------------------------------------------------------ */
 
 static const struct freedom FREE = {.effective_batch = 4, .micro_batch = true, .recompute = true, .offload = true, .head_chunks = true};
-/* Everything at once: masters, forms of the state, the fused step. */
-static const struct freedom FREEST = {.effective_batch = 3, .micro_batch = true, .recompute = true, .offload = true, .head_chunks = true,
-                                      .fused_step = true, .allow_bf16 = true, .allow_8bit = true};
+/* All freedoms at once: master weights, formats of the optimizer state, the fused update. */
+static const struct freedom ALL_FREE = {.effective_batch = 3, .micro_batch = true, .recompute = true, .offload = true, .head_chunks = true,
+                                        .fused_step = true, .allow_bf16 = true, .allow_8bit = true};
 
-struct whole {
+struct enumeration {
     struct plan_space space;
     struct source source;
     struct settings base;
     struct freedom f;
     struct profile profile;
-    uint64_t *arena;   /* by choice, placed */
+    uint64_t *arena;   /* placed arena bytes, by choice */
     double *seconds;
     uint64_t least, most;
 };
 
-static void open_whole(struct whole *w, struct source source, bool freest)
+static void enumeration_open(struct enumeration *w, struct source source, bool all_free)
 {
     struct error e;
     w->source = source;
     w->base = BASE;
-    w->f = freest ? FREEST : FREE;
-    if (freest) w->base.precision = DT_BF16;
+    w->f = all_free ? ALL_FREE : FREE;
+    if (all_free) w->base.precision = DT_BF16;
     profile_default(&w->profile, DEVICE_CPU, 2);
     if (plan_space_open(&w->space, &w->source, &w->base, &w->f, &w->profile, &e)) fail_msg("%s", e.text);
     uint32_t n = w->space.choices.n;
@@ -122,15 +123,16 @@ static void open_whole(struct whole *w, struct source source, bool freest)
     }
 }
 
-static void close_whole(struct whole *w)
+static void enumeration_close(struct enumeration *w)
 {
     plan_space_close(&w->space);
     mem_free(w->arena);
     mem_free(w->seconds);
 }
 
-/* Composed figures are the graph's own: seconds to rounding, the bound below the arena. */
-static void check_predictions(const struct whole *w, const char *name)
+/* The composed figures are those of the compiled graph: equal seconds up to rounding, and a lower
+ * bound that does not exceed the arena. */
+static void check_predictions(const struct enumeration *w, const char *name)
 {
     for (uint32_t i = 0; i < w->space.choices.n; i++) {
         const struct plan_choice *c = &w->space.choices.at[i];
@@ -142,8 +144,9 @@ static void check_predictions(const struct whole *w, const char *name)
     }
 }
 
-/* Drafts that share parts of the pipeline are the graphs that are compiled alone, in whatever order they come. */
-static void check_drafts(const struct whole *w, const char *name)
+/* Drafts that share stages of the pipeline equal the graphs that are compiled separately, in any
+ * order. */
+static void check_drafts(const struct enumeration *w, const char *name)
 {
     struct plan_drafts drafts = {.source = &w->source};
     uint64_t state = 7;
@@ -165,8 +168,8 @@ static void check_drafts(const struct whole *w, const char *name)
     plan_drafts_free(&drafts);
 }
 
-/* One space answers every budget as a space of its own does. */
-static void check_again(struct whole *w, uint64_t budget, const struct plan *wanted, int wanted_rc)
+/* One search space gives for every budget the same answer as a fresh space. */
+static void check_reuse(struct enumeration *w, uint64_t budget, const struct plan *wanted, int wanted_rc)
 {
     struct plan p = {0};
     struct graph g;
@@ -178,8 +181,8 @@ static void check_again(struct whole *w, uint64_t budget, const struct plan *wan
     graph_free(&g);
 }
 
-/* The fastest of the space within a budget; INFINITY: none is. */
-static double enumerate(const struct whole *w, uint64_t budget)
+/* The fastest choice within a budget by enumeration; INFINITY: none fits. */
+static double fastest_within(const struct enumeration *w, uint64_t budget)
 {
     double best = INFINITY;
     for (uint32_t i = 0; i < w->space.choices.n; i++)
@@ -187,7 +190,7 @@ static double enumerate(const struct whole *w, uint64_t budget)
     return best;
 }
 
-static int search(const struct whole *w, uint64_t budget, struct plan *p)
+static int search(const struct enumeration *w, uint64_t budget, struct plan *p)
 {
     struct freedom f = w->f;
     struct error e = {0};
@@ -200,37 +203,37 @@ static int search(const struct whole *w, uint64_t budget, struct plan *p)
     return rc;
 }
 
-static void check_space(struct source source, const char *name, bool freest)
+static void check_space(struct source source, const char *name, bool all_free)
 {
     enum { BUDGETS = 20 };
-    struct whole w;
+    struct enumeration w;
     struct plan p;
-    open_whole(&w, source, freest);
+    enumeration_open(&w, source, all_free);
     check_predictions(&w, name);
     check_drafts(&w, name);
     double before = INFINITY;
     for (int i = 0; i <= BUDGETS; i++) {
         uint64_t budget = w.least + (w.most - w.least) * (uint64_t)i / BUDGETS;
-        double best = enumerate(&w, budget);
+        double best = fastest_within(&w, budget);
         if (search(&w, budget, &p)) fail_msg("%s: %llu bytes are enough, and are refused", name, (unsigned long long)budget);
         if (p.seconds > best * (1 + 1e-12))
             fail_msg("%s, %llu bytes: %.9g s, but %.9g s would have been possible", name, (unsigned long long)budget, p.seconds, best);
         if (p.seconds > before) fail_msg("%s, %llu bytes: %.9g s, less memory took %.9g s", name, (unsigned long long)budget, p.seconds, before);
         before = p.seconds;
         assert_int_equal(p.smallest, w.least);
-        check_again(&w, budget, &p, PL_OK);
+        check_reuse(&w, budget, &p, PL_OK);
     }
     assert_int_equal(search(&w, w.least - 1, &p), PL_NOFIT);
-    check_again(&w, w.least - 1, &p, PL_NOFIT);
-    close_whole(&w);
+    check_reuse(&w, w.least - 1, &p, PL_NOFIT);
+    enumeration_close(&w);
 }
 
-static void check_model(const char *preset, struct batch batch, bool freest)
+static void check_model(const char *preset, struct batch batch, bool all_free)
 {
     struct subject s = {.batch = batch};
     struct error e;
     if (model_preset(&s.model, preset, &e)) fail_msg("%s", e.text);
-    check_space((struct source){&s, build_model, false}, preset, freest);
+    check_space((struct source){&s, build_model, false}, preset, all_free);
     model_close(&s.model);
 }
 

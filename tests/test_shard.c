@@ -1,6 +1,6 @@
 /*
- * test_shard.c: archives as people have them: any order, any dialect, damaged, cut; and
- * the index that is kept beside them: used, refused when stale or damaged, made again.
+ * test_shard.c: tar archives of many kinds: any order, any dialect, damaged, truncated; and the
+ * index file beside them: used, rejected when stale or damaged, rebuilt.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +21,7 @@
 
 /* --- archives by hand ------------------------------------------------------------------ */
 
-static void seal(char *block)
+static void write_checksum(char *block)
 {
     memset(block + 148, ' ', 8);
     unsigned sum = 0;
@@ -39,7 +39,7 @@ static void put(struct text *t, const char *name, char type, const void *bytes, 
     snprintf(block + 136, 12, "00000000000");
     block[156] = type;
     memcpy(block + 257, "ustar\0" "00", 8);
-    seal(block);
+    write_checksum(block);
     text_append(t, block, 512);
     text_append(t, bytes, n);
     memset(block, 0, 512);
@@ -64,7 +64,7 @@ static void put_pax(struct text *t, char type, const char *key, const char *valu
     put(t, "PaxHeaders/x", type, record, strlen(record));
 }
 
-/* All members, as "name=content;" in a text of the test's. */
+/* All members, as "name=content;" in a text. */
 static void list(struct text *archive, struct text *out, struct tar *t)
 {
     struct tar_member *m = mem_alloc(sizeof *m);
@@ -127,26 +127,26 @@ static void test_sizes(void **state)
     put_file(&a, "a", "12345"); /* base 256 */
     memset(a.at + 124, 0, 12);
     a.at[124] = (char)0x80, a.at[135] = 5;
-    seal(a.at);
+    write_checksum(a.at);
     size_t second = a.n;
-    put_pax(&a, 'x', "size", "3"); /* what pax says counts */
+    put_pax(&a, 'x', "size", "3"); /* the pax size takes precedence */
     size_t third = a.n;
     put_file(&a, "b", "abc");
     snprintf(a.at + third + 124, 12, "00000000000");
-    seal(a.at + third);
+    write_checksum(a.at + third);
     put_file(&a, "c", "x");
     memcpy(a.at + a.n - 1024 + 345, "some/prefix", 11);
-    seal(a.at + a.n - 1024);
+    write_checksum(a.at + a.n - 1024);
     put_end(&a);
     EXPECT(&a, "a=12345;b=abc;some/prefix/c=x;");
     assert_int_equal(t->damaged, 0);
-    /* a negative and a giant base-256 number */
+    /* a negative and a huge base-256 number */
     memset(a.at + 124, 0xff, 12);
-    seal(a.at);
+    write_checksum(a.at);
     EXPECT(&a, "b=abc;some/prefix/c=x;");
     assert_true(t->damaged == 1 && t->first_bad == 0 && t->lost == second);
     a.at[124] = (char)0x80;
-    seal(a.at);
+    write_checksum(a.at);
     EXPECT(&a, "b=abc;some/prefix/c=x;");
     text_free(&a);
     mem_free(t);
@@ -166,11 +166,11 @@ static void test_damage(void **state)
     size_t d_end = a.n;
     put_end(&a);
     EXPECT(&a, "a=1;b=2;c=3;d=4;");
-    a.at[b + 3] ^= 1; /* one flipped bit in a header: that member and no other */
+    a.at[b + 3] ^= 1; /* one flipped bit in a header: this member is lost and no other */
     EXPECT(&a, "a=1;c=3;d=4;");
     assert_true(t->damaged == 1 && t->first_bad == b && t->lost == 1024 && !t->partial);
     a.at[b + 3] ^= 1;
-    for (size_t cut = 0; cut < a.n; cut += 7) { /* cut anywhere: all members before that are there */
+    for (size_t cut = 0; cut < a.n; cut += 7) { /* truncated anywhere: all earlier members are read */
         struct text part = {.at = a.at, .n = cut};
         struct text out = {0};
         list(&part, &out, t);
@@ -200,14 +200,14 @@ static void test_sniff(void **state)
 
 /* --- shards ----------------------------------------------------------------------------- */
 
-struct place {
+struct fixture {
     char dir[64];
     char tar[96], idx[112];
 };
 
-static int make_place(void **state)
+static int fixture_open(void **state)
 {
-    struct place *p = mem_alloc(sizeof *p);
+    struct fixture *p = mem_alloc(sizeof *p);
     strcpy(p->dir, "/tmp/plimsoll-shard-XXXXXX");
     if (!mkdtemp(p->dir)) return -1;
     snprintf(p->tar, sizeof p->tar, "%s/s.tar", p->dir);
@@ -217,9 +217,9 @@ static int make_place(void **state)
     return 0;
 }
 
-static int drop_place(void **state)
+static int fixture_close(void **state)
 {
-    struct place *p = *state;
+    struct fixture *p = *state;
     struct error e;
     tree_remove(p->dir, &e);
     mem_free(p);
@@ -246,7 +246,7 @@ static void assert_pair(const struct shard *s, uint32_t i, const char *key, cons
     assert_int_equal(n, strlen(text));
 }
 
-/* Annotations first, strangers between, halves without partners, one twice. */
+/* Annotations first, other files between, halves without partners, one duplicate. */
 static void sample_tar(struct text *a)
 {
     put_file(a, "./sa_2.json", "two");
@@ -262,13 +262,13 @@ static void sample_tar(struct text *a)
 
 static void test_pairs(void **state)
 {
-    struct place *p = *state;
+    struct fixture *p = *state;
     struct text a = {0};
     struct shard s;
     struct error e;
     sample_tar(&a);
     save(p->tar, &a);
-    for (int turn = 0; turn < 2; turn++) { /* made, then from the index */
+    for (int turn = 0; turn < 2; turn++) { /* built, then read from the index */
         assert_int_equal(shard_open(&s, p->tar, &e), PL_OK);
         assert_int_equal(s.cached, turn);
         assert_int_equal(s.n, 2);
@@ -290,10 +290,10 @@ static void test_pairs(void **state)
     text_free(&a);
 }
 
-/* An index that is not of this shard, or not whole, is not used. */
+/* An index of another shard, or an incomplete one, is not used. */
 static void test_index(void **state)
 {
-    struct place *p = *state;
+    struct fixture *p = *state;
     struct text a = {0};
     struct shard s;
     struct error e;
@@ -304,7 +304,7 @@ static void test_index(void **state)
     assert_int_equal(shard_open(&s, p->tar, &e), PL_OK);
     shard_close(&s);
     assert_int_equal(file_read(p->idx, 1 << 20, &idx, &n, &e), PL_OK);
-    for (size_t i = 0; i < n; i += 3) { /* any byte flipped, any length cut */
+    for (size_t i = 0; i < n; i += 3) { /* any byte flipped, truncated to any length */
         struct text bad = {.at = idx, .n = i % 2 ? n : i};
         idx[i] ^= 0x10;
         save(p->idx, &bad);
@@ -313,7 +313,7 @@ static void test_index(void **state)
         assert_true(!s.cached && s.n == 2);
         shard_close(&s);
     }
-    assert_int_equal(shard_open(&s, p->tar, &e), PL_OK); /* the last one was made again, and kept */
+    assert_int_equal(shard_open(&s, p->tar, &e), PL_OK); /* the last one was rebuilt and saved */
     assert_true(s.cached);
     shard_close(&s);
     a.at[a.n - 1024 - 512] = 'F'; /* same size, other bytes, and then the same time as well */
@@ -328,11 +328,11 @@ static void test_index(void **state)
     text_free(&a);
 }
 
-/* Where nothing can be written beside the shard (here: a folder is in the way), the index
- * goes to the cache folder. */
+/* Where no file can be written beside the shard (here: a folder has its name), the index is written
+ * to the cache folder. */
 static void test_cache(void **state)
 {
-    struct place *p = *state;
+    struct fixture *p = *state;
     struct text a = {0};
     struct shard s;
     struct error e;
@@ -354,7 +354,7 @@ static void test_cache(void **state)
 
 static void test_refused(void **state)
 {
-    struct place *p = *state;
+    struct fixture *p = *state;
     struct text a = {0};
     struct shard s;
     struct error e;
@@ -367,7 +367,7 @@ static void test_refused(void **state)
     a.n = 0;
     text_append(&a, "", 0);
     save(p->tar, &a);
-    assert_int_equal(shard_open(&s, p->tar, &e), PL_OK); /* empty: no pairs, no fault */
+    assert_int_equal(shard_open(&s, p->tar, &e), PL_OK); /* empty: no pairs, no error */
     assert_int_equal(s.n, 0);
     shard_close(&s);
     text_free(&a);
@@ -375,7 +375,7 @@ static void test_refused(void **state)
 
 static void test_folder(void **state)
 {
-    struct place *p = *state;
+    struct fixture *p = *state;
     static const struct { const char *name, *bytes; } files[] = {
         {"sa_1.jpg", "one!"}, {"sa_1.json", "one"}, {"sa_2.json", "two"}, {"sa_2.JPG", "two!"}, {"sa_3.json", "three"}};
     struct shard s;
@@ -394,10 +394,10 @@ static void test_folder(void **state)
     shard_close(&s);
 }
 
-/* What the writer writes, the reader reads. */
+/* The reader reads the writer's archives. */
 static void test_writer(void **state)
 {
-    struct place *p = *state;
+    struct fixture *p = *state;
     struct error e;
     char deep[160] = "some/", tail[96];
     memset(tail, 'd', 95), tail[95] = 0;
@@ -425,11 +425,11 @@ static void test_writer(void **state)
     close(w.fd);
 }
 
-/* Names that need a pax header, in all lengths: the number of digits in its record changes
- * between them. Those behind it have their own. */
+/* Names that need a pax header, in all lengths: the number of digits in its record changes between
+ * them. Members behind it have their own. */
 static void test_writer_long(void **state)
 {
-    struct place *p = *state;
+    struct fixture *p = *state;
     struct error e;
     struct tar_writer w = {.fd = open(p->tar, O_RDWR | O_CREAT, 0644)};
     char name[TAR_NAME + 1];
@@ -467,13 +467,13 @@ int main(void)
         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_damage),
         cmocka_unit_test(test_sniff),
-        cmocka_unit_test_setup_teardown(test_pairs, make_place, drop_place),
-        cmocka_unit_test_setup_teardown(test_index, make_place, drop_place),
-        cmocka_unit_test_setup_teardown(test_cache, make_place, drop_place),
-        cmocka_unit_test_setup_teardown(test_refused, make_place, drop_place),
-        cmocka_unit_test_setup_teardown(test_folder, make_place, drop_place),
-        cmocka_unit_test_setup_teardown(test_writer, make_place, drop_place),
-        cmocka_unit_test_setup_teardown(test_writer_long, make_place, drop_place),
+        cmocka_unit_test_setup_teardown(test_pairs, fixture_open, fixture_close),
+        cmocka_unit_test_setup_teardown(test_index, fixture_open, fixture_close),
+        cmocka_unit_test_setup_teardown(test_cache, fixture_open, fixture_close),
+        cmocka_unit_test_setup_teardown(test_refused, fixture_open, fixture_close),
+        cmocka_unit_test_setup_teardown(test_folder, fixture_open, fixture_close),
+        cmocka_unit_test_setup_teardown(test_writer, fixture_open, fixture_close),
+        cmocka_unit_test_setup_teardown(test_writer_long, fixture_open, fixture_close),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

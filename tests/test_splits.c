@@ -1,18 +1,18 @@
 /*
- * test_splits.c: the split never changes the gradient, with images that have unequal numbers
- * of masks and texts with unequal numbers of labels.
+ * test_splits.c: the split into micro-batches never changes the gradient, with images that have
+ * unequal numbers of masks and texts with unequal numbers of labels.
  *
  *     images   masks           one loss: the sum over all of them, divided by their number
  *        0       #  .  .  .
- *        1       #  #  #  #      micro-batches cut between rows, the last one filled with rows
- *        2       .  .  .  .      without masks; pieces of the decoder cut between columns
+ *        1       #  #  #  #      micro-batches are rows, the last one padded with rows
+ *        2       .  .  .  .      without masks; chunks of the decoder are columns
  *        3       #  #  #  .
  *
- * Two ways to look at it. Every split gives the gradient of the whole batch. And that gradient is
- * the sum of the images' own, each computed alone with places for its own masks and no more: a mean of
- * means, or a place without a mask that weighs something, would show there.
+ * Two tests: Every split gives the gradient of the whole batch. That gradient is the sum of the
+ * gradients of single images, each computed alone with slots for its own masks only. A mean of
+ * means, or an empty slot with a weight, would fail there.
  *
- * What lies in places that must not weigh is noise, not zeros.
+ * Slots that must have no weight contain noise, not zeros.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -38,7 +38,7 @@ static void must(int rc, const struct error *e)
     if (rc) fail_msg("%s", e->text);
 }
 
-/* A number in [0, 1) for each place of an input. */
+/* A number in [0, 1) for each element of an input. */
 static double draw(uint64_t what, int64_t row, int64_t i)
 {
     uint64_t x = (what * 1000003 + (uint64_t)row) * 1000003 + (uint64_t)i;
@@ -49,7 +49,7 @@ static double draw(uint64_t what, int64_t row, int64_t i)
 
 /* --- a step ------------------------------------------------------------------------------- */
 
-/* Which samples, in how many places; where the split is set. */
+/* The samples, the number of mask slots, and the split. */
 struct task {
     const char *model;           /* a key with its value */
     int first, samples, masks;   /* samples first, first + 1, ...; masks 0: texts */
@@ -80,7 +80,8 @@ static void configure(struct config *c, const struct task *t)
     must(config_check(c, CONFIG_NEEDS_MODEL, &e), &e);
 }
 
-/* Element i of row `row` of an input; n elements belong to one mask. A row beyond the samples has no masks. */
+/* Element i of row `row` of an input; n elements belong to one mask. A row beyond the samples has
+ * no masks. */
 static double value_of(const struct task *t, const char *name, int64_t row, int64_t i, int64_t n)
 {
     static const char *const names[] = {"images", "image_valid", "input_points", "input_labels", "gt_masks", "gt_valid", "prompt_keys", "input_ids", "labels"};
@@ -138,7 +139,7 @@ static double counted(const struct task *t)
     return n;
 }
 
-/* The loss, and behind it every gradient in the order of the parameters. */
+/* The loss, followed by every gradient in the order of the parameters. */
 static floats gradients(const struct task *t)
 {
     struct config c;
@@ -176,7 +177,8 @@ static double norm(const float *a, const double *b, uint32_t n)
     return sqrt(sum);
 }
 
-/* Within 1e-6 of the norm of the gradients; the loss the same, of itself. Instrumented code rounds otherwise, in more places. */
+/* Within 1e-6 of the norm of the gradients; the loss relative to itself. Instrumented code rounds
+ * differently in more operations. */
 #ifdef __SANITIZE_ADDRESS__
 static const double BOUND = 2e-6;
 #else
@@ -185,26 +187,26 @@ static const double BOUND = 1e-6;
 static void expect_same(const floats *got, const double *want, const struct task *t, const char *what)
 {
     double off = norm(got->at + 1, want + 1, got->n - 1) / norm(NULL, want + 1, got->n - 1), loss = fabs((double)got->at[0] - want[0]) / fabs(want[0]);
-    if (getenv("VERBOSE")) print_message("%s, %d rounds, micro-batch %d, %d pieces%s: loss off by %.1e, gradients by %.1e\n", t->model, t->rounds, t->micro_batch, t->chunks, what, loss, off);
+    if (getenv("VERBOSE")) print_message("%s, %d rounds, micro-batch %d, %d chunks%s: loss off by %.1e, gradients by %.1e\n", t->model, t->rounds, t->micro_batch, t->chunks, what, loss, off);
     if (!(off < BOUND && loss < BOUND))
-        fail_msg("%s, %d rounds, micro-batch %d, %d pieces%s: the loss is off by %.2g, gradients by %.2g", t->model, t->rounds, t->micro_batch, t->chunks, what, loss, off);
+        fail_msg("%s, %d rounds, micro-batch %d, %d chunks%s: the loss is off by %.2g, gradients by %.2g", t->model, t->rounds, t->micro_batch, t->chunks, what, loss, off);
 }
 
-static double *widened(const floats *x)
+static double *as_doubles(const floats *x)
 {
     double *y = mem_alloc(x->n * sizeof *y);
     for (uint32_t i = 0; i < x->n; i++) y[i] = (double)x->at[i];
     return y;
 }
 
-/* Every micro-batch and every number of pieces against the whole; `ragged` false: only micro-batches
- * that divide the batch. */
-static void every_split(struct task t, bool ragged)
+/* Compares every micro-batch size and every number of chunks with the whole; `ragged` false: only
+ * micro-batch sizes that divide the batch. */
+static void check_every_split(struct task t, bool ragged)
 {
     t.micro_batch = t.samples, t.chunks = 1;
     floats whole = gradients(&t);
     assert_true(isfinite(whole.at[0]) && whole.at[0] > 0);
-    double *want = widened(&whole);
+    double *want = as_doubles(&whole);
     for (t.micro_batch = 1; t.micro_batch <= t.samples; t.micro_batch++)
         for (t.chunks = 1; t.chunks <= CHUNKS; t.chunks++) {
             if (!ragged && t.samples % t.micro_batch) continue;
@@ -217,8 +219,8 @@ static void every_split(struct task t, bool ragged)
     vec_free(&whole);
 }
 
-/* The whole batch against its samples one by one, each with room for what it has alone. */
-static void the_sum(struct task t)
+/* Compares the whole batch with its samples one by one, each with slots for its own masks only. */
+static void check_sum_of_samples(struct task t)
 {
     t.micro_batch = t.samples, t.chunks = 1;
     floats whole = gradients(&t);
@@ -237,26 +239,26 @@ static void the_sum(struct task t)
     vec_free(&whole);
 }
 
-/* --- models ------------------------------------------------------------------------------------ */
+/* --- models ---------------------------------------------------------------------------------- */
 
 static void test_sam(void **state)
 {
     (void)state;
     for (int rounds = 1; rounds <= 3; rounds += 2) {
         struct task t = {.model = "model.preset=sam-tiny", .samples = IMAGES, .masks = MASKS, .rounds = rounds};
-        every_split(t, true);
-        the_sum(t);
+        check_every_split(t, true);
+        check_sum_of_samples(t);
     }
 }
 
-/* Fresh weights: statistics of one image each, which a filled end would join. */
+/* Fresh weights: statistics of one image each, which padding rows would change. */
 static void test_tinysam(void **state)
 {
     (void)state;
     for (int rounds = 1; rounds <= 3; rounds += 2) {
         struct task t = {.model = "model.preset=tinysam-tiny", .samples = IMAGES, .masks = MASKS, .rounds = rounds};
-        every_split(t, false);
-        the_sum(t);
+        check_every_split(t, false);
+        check_sum_of_samples(t);
     }
 }
 
@@ -277,7 +279,7 @@ static void test_tinysam_folder(void **state)
     run_close(&r);
     config_free(&c);
     snprintf(model, sizeof model, "model.path=%s", dir);
-    for (int rounds = 1; rounds <= 3; rounds += 2) every_split((struct task){.model = model, .samples = IMAGES, .masks = MASKS, .rounds = rounds}, true);
+    for (int rounds = 1; rounds <= 3; rounds += 2) check_every_split((struct task){.model = model, .samples = IMAGES, .masks = MASKS, .rounds = rounds}, true);
     static const char *const names[] = {"model.safetensors", "config.json"};
     for (size_t i = 0; i < COUNT(names); i++) {
         snprintf(path, sizeof path, "%s/%s", dir, names[i]);
@@ -290,8 +292,8 @@ static void test_llama(void **state)
 {
     (void)state;
     struct task t = {.model = "model.preset=llama-tiny", .samples = ROWS};
-    every_split(t, true);
-    the_sum(t);
+    check_every_split(t, true);
+    check_sum_of_samples(t);
 }
 
 int main(void)

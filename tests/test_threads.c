@@ -1,10 +1,10 @@
 /*
- * test_threads.c: the number of threads changes no bit. A language model and a vision tower
- * are trained for a few steps on 1, 2 and 3 threads, in f32 and bf16, with and without what
- * is made again in the backward: the weights must be the same to the last bit.
+ * test_threads.c: the number of threads changes no bit. A language model and a vision tower are
+ * trained for a few steps on 1, 2 and 3 threads, in f32 and bf16, with and without recompute in the
+ * backward: the weights must be bit-equal.
  *
- * The shapes are such that every kernel shares out its work: rows that do not divide by the
- * threads, more elements than those for which one thread is enough.
+ * The shapes make every kernel divide its work: row counts not divisible by the number of threads,
+ * and more elements than one thread handles alone.
  */
 #include "optest.h"
 
@@ -25,7 +25,7 @@ static void build(void *context, struct graph *g, int micro_batch)
     m->family->build(m, g, &(struct batch){.B = micro_batch, .T = 65});
 }
 
-/* In bf16 the update begins with the masters: they get the working copies' values. */
+/* In bf16 the update starts from the master weights: they get the working copies' values. */
 static void load_masters(struct rig *r)
 {
     for (uint32_t i = 0; i < r->graph.params.n; i++) {
@@ -36,7 +36,7 @@ static void load_masters(struct rig *r)
     }
 }
 
-/* The weights after STEPS steps, one behind the other; the caller frees. */
+/* The weights after STEPS steps, concatenated; the caller frees. */
 static double *train(struct model *m, const struct settings *s, int threads, uint64_t *count)
 {
     struct rig r = {0};

@@ -1,13 +1,14 @@
 /*
- * test_ticket.c: steps that are asked for before the one before was taken (train/ticket.h).
+ * test_ticket.c: steps that are submitted before the previous one is retired (train/ticket.h).
  *
- *   a row of steps     asked for two at a time: every number, weight and moment as one by one
- *   a lazy device      the same, where everything is done as late as it may be, each step with a batch of its own, put ahead
- *   a bad one in it    neither it nor what was asked for behind it changes a weight or a moment
- *   one after it       what begins with nothing open begins anew
- *   times of steps     each ends when the device is done with the step, whenever the host reads the results
+ *     a row of steps     two in flight: every number, weight and moment is the same as one by one
+ *     a lazy device      the same, executed as late as allowed, each step with its own prefetch
+ *     a bad step         neither this step nor those submitted after it change a weight or a moment
+ *     a step after it    a step submitted with none in flight starts anew
+ *     times of steps     each ends when the device completes the step, not when the host reads
  *
- * The CPU runs what it is asked for at once; PLIMSOLL_PIPELINE gives its plan the tickets and the GUARD of a GPU's.
+ * The CPU executes submitted work at once; PLIMSOLL_PIPELINE gives its plan the tickets and the
+ * GUARD of a GPU's.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,7 +30,7 @@ static void must(int rc, const struct error *e)
     if (rc) fail_msg("%s", e->text);
 }
 
-struct way {
+struct setting {
     const char *precision, *fused;
     bool pipelined;
 };
@@ -52,7 +53,7 @@ static void put_batch(struct rig *g, int n)
     }
 }
 
-static void rig_open(struct rig *g, const struct way *w)
+static void rig_open(struct rig *g, const struct setting *w)
 {
     static const char *const base[] = {"model.preset=llama-tiny", "memory.recompute=none", "memory.offload=none", "train.effective_batch=2",
                                        "memory.micro_batch=2", "data.sequence=16", "device.threads=1", "device.kind=cpu", "data.train=nowhere"};
@@ -81,8 +82,8 @@ static void rig_close(struct rig *g)
     config_free(&g->c);
 }
 
-/* Every byte that lasts and that an update may change. */
-static uint64_t hash_lasting(const struct rig *g)
+/* A hash of every persistent byte that an update may change. */
+static uint64_t hash_persistent(const struct rig *g)
 {
     uint64_t hash = 1;
     for (id s = 1; s < g->r.graph.storages.n; s++) {
@@ -93,8 +94,9 @@ static uint64_t hash_lasting(const struct rig *g)
     return hash;
 }
 
-/* Step n, from 0. With f16 Adam's t is the updates before it: `updates`, where nothing is open. */
-static void ask(struct rig *g, int n, int updates, float scale, bool bad)
+/* Submits step n, from 0. With f16 Adam's t is the number of updates before it: `updates`, with
+ * none in flight. */
+static void submit(struct rig *g, int n, int updates, float scale, bool bad)
 {
     struct step_block b = {.learning_rate = 1e-2f / (float)(n + 1), .inv_count = bad ? INFINITY : 1.0f / (ROWS * (TOKENS - 1)), .clip_norm = 1,
                            .step = n + 1, .adam_t = updates + !g->t.scaled, .loss_scale = scale, .next_scale = scale, .scale_window = 2};
@@ -102,7 +104,7 @@ static void ask(struct rig *g, int n, int updates, float scale, bool bad)
     must(ticket_submit(&g->t, &b, clock_seconds(), &e), &e);
 }
 
-static struct ticket take(struct rig *g)
+static struct ticket retire(struct rig *g)
 {
     struct ticket k;
     struct error e = {0};
@@ -113,21 +115,21 @@ static struct ticket take(struct rig *g)
 /* --- a row of steps ------------------------------------------------------------------------ */
 
 /* `scale` is so high that f16 skips some of the steps. */
-static uint64_t run_row(const struct way *w, float scale, struct ticket out[STEPS])
+static uint64_t run_row(const struct setting *w, float scale, struct ticket out[STEPS])
 {
     struct rig g;
-    int taken = 0, updates = 0;
+    int retired = 0, updates = 0;
     rig_open(&g, w);
     for (int n = 0; n < STEPS; n++) {
-        ask(&g, n, g.t.scaled ? updates : n, scale, false);
+        submit(&g, n, g.t.scaled ? updates : n, scale, false);
         while (tickets_pending(&g.t) > (uint32_t)(w->pipelined && n + 1 < STEPS)) {
-            out[taken] = take(&g);
-            updates = out[taken].block.adam_t;
-            scale = out[taken++].block.next_scale;
+            out[retired] = retire(&g);
+            updates = out[retired].block.adam_t;
+            scale = out[retired++].block.next_scale;
         }
     }
-    assert_int_equal(taken, STEPS);
-    uint64_t hash = hash_lasting(&g);
+    assert_int_equal(retired, STEPS);
+    uint64_t hash = hash_persistent(&g);
     rig_close(&g);
     return hash;
 }
@@ -136,7 +138,7 @@ static void compare_row(const char *precision, const char *fused, float scale)
 {
     struct ticket one[STEPS], two[STEPS];
     int skipped = 0;
-    uint64_t a = run_row(&(struct way){precision, fused, false}, scale, one), b = run_row(&(struct way){precision, fused, true}, scale, two);
+    uint64_t a = run_row(&(struct setting){precision, fused, false}, scale, one), b = run_row(&(struct setting){precision, fused, true}, scale, two);
     for (int n = 0; n < STEPS; n++) {
         assert_true(two[n].loss == one[n].loss && !memcmp(two[n].clip, one[n].clip, sizeof one[n].clip));
         assert_memory_equal(&two[n].block, &one[n].block, sizeof one[n].block);
@@ -155,110 +157,111 @@ static void test_row(void **state)
     compare_row("f16", "off", 0x1p22f);
 }
 
-/* --- a lazy device ------------------------------------------------------------------------------
+/* --- a lazy device ---------------------------------------------------------------------------
  *
- * Notes what it is asked for and does it when somebody must be shown the result: what the host changes too early, or
- * reads before it was told, is wrong then. A copy ahead is done when it has to be, behind the last step, so
- * that what lies in the batch's place until then is the batch of before. */
+ * It queues all submitted work and executes it when the host waits for a result. If the host
+ * changes data too early, or reads before the result is complete, the result is wrong. A prefetch
+ * is executed as late as possible, after the last step, so that the batch's memory holds the
+ * previous batch until then. */
 
-enum { NOTES = 64 };
-static struct note {
-    enum { NOTE_RUN, NOTE_SEND, NOTE_AHEAD, NOTE_MARK } what;
+enum { QUEUE_LENGTH = 64 };
+static struct command {
+    enum { COMMAND_RUN, COMMAND_SEND, COMMAND_PREFETCH, COMMAND_MARK } what;
     struct tape *tape;
     enum program program;
     void *to;
     const void *from;
     uint64_t bytes;
     int number;
-} notes[NOTES];
-static int noted;
+} queue[QUEUE_LENGTH];
+static int queued;
 
-static int note(struct note n)
+static int enqueue(struct command n)
 {
-    assert_true(noted < NOTES);
-    notes[noted++] = n;
+    assert_true(queued < QUEUE_LENGTH);
+    queue[queued++] = n;
     return PL_OK;
 }
 
-/* Does the first n. */
-static void do_notes(int n)
+/* Executes the first n. */
+static void execute(int n)
 {
     struct error e;
     for (int i = 0; i < n; i++) {
-        if (notes[i].what == NOTE_RUN) must(cpu_device.run(NULL, notes[i].tape, notes[i].program, &e), &e);
-        else if (notes[i].what != NOTE_MARK) memcpy(notes[i].to, notes[i].from, notes[i].bytes);
+        if (queue[i].what == COMMAND_RUN) must(cpu_device.run(NULL, queue[i].tape, queue[i].program, &e), &e);
+        else if (queue[i].what != COMMAND_MARK) memcpy(queue[i].to, queue[i].from, queue[i].bytes);
     }
-    noted -= n;
-    memmove(notes, notes + n, (size_t)noted * sizeof *notes);
+    queued -= n;
+    memmove(queue, queue + n, (size_t)queued * sizeof *queue);
 }
 
-/* Behind the last note of a kind. */
-static int behind(int what, int number)
+/* The number of queued commands up to the last one of this kind and number. */
+static int count_until(int what, int number)
 {
     int n = 0;
-    for (int i = 0; i < noted; i++)
-        if ((int)notes[i].what == what && notes[i].number == number) n = i + 1;
+    for (int i = 0; i < queued; i++)
+        if ((int)queue[i].what == what && queue[i].number == number) n = i + 1;
     return n;
 }
 
 static int lazy_run(struct device *d, struct tape *t, enum program p, struct error *e)
 {
     (void)d, (void)e;
-    return note((struct note){NOTE_RUN, .tape = t, .program = p});
+    return enqueue((struct command){COMMAND_RUN, .tape = t, .program = p});
 }
 static int lazy_send(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
 {
     (void)d, (void)e;
-    return note((struct note){NOTE_SEND, .to = to, .from = from, .bytes = bytes});
+    return enqueue((struct command){COMMAND_SEND, .to = to, .from = from, .bytes = bytes});
 }
 static int lazy_later(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
 {
     (void)d, (void)e;
-    return note((struct note){NOTE_AHEAD, .to = to, .from = from, .bytes = bytes});
+    return enqueue((struct command){COMMAND_PREFETCH, .to = to, .from = from, .bytes = bytes});
 }
 static int lazy_mark(struct device *d, int number, struct error *e)
 {
     (void)d, (void)e;
-    return note((struct note){NOTE_MARK, .number = number});
+    return enqueue((struct command){COMMAND_MARK, .number = number});
 }
 static int lazy_await(struct device *d, int number, double *reached, struct error *e)
 {
     (void)d, (void)e;
     *reached = clock_seconds();
-    do_notes(behind(NOTE_MARK, number));
+    execute(count_until(COMMAND_MARK, number));
     return PL_OK;
 }
 static int lazy_settle(struct device *d, struct error *e)
 {
     (void)d, (void)e;
-    do_notes(behind(NOTE_AHEAD, 0));
+    execute(count_until(COMMAND_PREFETCH, 0));
     return PL_OK;
 }
 
-/* As the training loop goes: ask n, put n+1, take n-1. */
-static uint64_t run_ahead(const struct way *w, float scale, bool lazy, struct ticket out[STEPS])
+/* As in the training loop: submit n, write batch n+1, retire n-1. */
+static uint64_t run_ahead(const struct setting *w, float scale, bool lazy, struct ticket out[STEPS])
 {
     static struct device_ops ops;
     struct rig g;
     struct error e = {0};
-    int taken = 0, updates = 0;
+    int retired = 0, updates = 0;
     rig_open(&g, w);
     ops = cpu_device;
     ops.run = lazy_run, ops.send = lazy_send, ops.write_later = lazy_later, ops.mark = lazy_mark, ops.await = lazy_await, ops.settle = lazy_settle;
     if (lazy) g.r.device.ops = &ops;
     for (int n = 0; n < STEPS; n++) {
-        ask(&g, n, g.t.scaled ? updates : n, scale, false);
+        submit(&g, n, g.t.scaled ? updates : n, scale, false);
         if (lazy) must(run_ahead_begin(&g.r, &e), &e);
         put_batch(&g, n + 1);
         if (lazy) run_ahead_end(&g.r, true);
         while (tickets_pending(&g.t) > (uint32_t)(lazy && n + 1 < STEPS)) {
-            out[taken] = take(&g);
-            updates = out[taken].block.adam_t;
-            scale = out[taken++].block.next_scale;
+            out[retired] = retire(&g);
+            updates = out[retired].block.adam_t;
+            scale = out[retired++].block.next_scale;
         }
     }
-    do_notes(noted);
-    uint64_t hash = hash_lasting(&g);
+    execute(queued);
+    uint64_t hash = hash_persistent(&g);
     g.r.device.ops = &cpu_device;
     rig_close(&g);
     return hash;
@@ -267,8 +270,8 @@ static uint64_t run_ahead(const struct way *w, float scale, bool lazy, struct ti
 static void compare_lazy(const char *precision, const char *fused, float scale)
 {
     struct ticket one[STEPS], two[STEPS];
-    const struct way late = {precision, fused, true}, now = {precision, fused, false};
-    assert_true(run_ahead(&now, scale, false, one) == run_ahead(&late, scale, true, two));
+    const struct setting pipelined = {precision, fused, true}, sequential = {precision, fused, false};
+    assert_true(run_ahead(&sequential, scale, false, one) == run_ahead(&pipelined, scale, true, two));
     for (int n = 0; n < STEPS; n++) {
         assert_true(two[n].loss == one[n].loss && !memcmp(two[n].clip, one[n].clip, sizeof one[n].clip));
         assert_memory_equal(&two[n].block, &one[n].block, sizeof one[n].block);
@@ -283,68 +286,70 @@ static void test_lazy(void **state)
     compare_lazy("f16", "off", 0x1p22f);
 }
 
-/* --- a bad one ------------------------------------------------------------------------------ */
+/* --- a bad step ------------------------------------------------------------------------------ */
 
-static void stay(const struct way *w)
+static void check_bad_step(const struct setting *w)
 {
     struct rig g;
     rig_open(&g, w);
-    ask(&g, 0, 0, 1, false);
-    assert_true(isfinite(take(&g).loss));
-    const uint64_t before = hash_lasting(&g);
-    ask(&g, 1, 1, 1, true);
-    ask(&g, 2, 2, 1, false); /* a good one, asked for before anybody knows */
-    const struct ticket bad = take(&g), behind = take(&g);
-    assert_true(ticket_fatal(&g.t, bad.loss) && !ticket_fatal(&g.t, behind.loss) && isfinite(behind.clip[0]));
-    assert_true(hash_lasting(&g) == before);
-    ask(&g, 3, 3, 1, false); /* nothing is open: it counts again */
-    assert_true(isfinite(take(&g).loss));
-    assert_true(hash_lasting(&g) != before);
+    submit(&g, 0, 0, 1, false);
+    assert_true(isfinite(retire(&g).loss));
+    const uint64_t before = hash_persistent(&g);
+    submit(&g, 1, 1, 1, true);
+    submit(&g, 2, 2, 1, false); /* a good step, submitted before the bad one is retired */
+    const struct ticket bad = retire(&g), next = retire(&g);
+    assert_true(ticket_fatal(&g.t, bad.loss) && !ticket_fatal(&g.t, next.loss) && isfinite(next.clip[0]));
+    assert_true(hash_persistent(&g) == before);
+    submit(&g, 3, 3, 1, false); /* with none in flight a step counts as usual */
+    assert_true(isfinite(retire(&g).loss));
+    assert_true(hash_persistent(&g) != before);
     rig_close(&g);
 }
 
 static void test_bad(void **state)
 {
     (void)state;
-    stay(&(struct way){"f32", "off", true});
-    stay(&(struct way){"bf16", "off", true});
-    stay(&(struct way){"f32", "on", true});
+    check_bad_step(&(struct setting){"f32", "off", true});
+    check_bad_step(&(struct setting){"bf16", "off", true});
+    check_bad_step(&(struct setting){"f32", "on", true});
 }
 
-/* --- times of steps ------------------------------------------------------------------------------------
+/* --- times of steps --------------------------------------------------------------------------
  *
- * The host reads the results of step n after it submitted step n+1. Where submitting takes most of a step, the interval
- * between two reads is no step's time: that of the last two is a fraction of one. */
+ * The host reads the results of step n after it submitted step n+1. Where submitting takes most of
+ * a step, the interval between two reads is not a step's time: that of the last two is a fraction
+ * of one. */
 
-/* The CPU is done with a step when its submission returns. So after each step the sum of all times lies between the
- * beginning and the end of its submission: an exact bound, however slow the machine is. */
+/* The CPU has completed a step when its submission returns. So after each step the sum of all times
+ * lies between the beginning and the end of its submission: an exact bound, however slow the
+ * machine is. */
 static void test_seconds_cpu(void **state)
 {
     (void)state;
-    for (int late = 0; late < 2; late++) {
+    for (int pipelined = 0; pipelined < 2; pipelined++) {
         struct rig g;
         double before[STEPS], after[STEPS], sum = 0;
-        int taken = 0;
-        rig_open(&g, &(struct way){"f32", "off", late});
+        int retired = 0;
+        rig_open(&g, &(struct setting){"f32", "off", pipelined});
         for (int n = 0; n < STEPS; n++) {
             before[n] = clock_seconds();
-            ask(&g, n, n, 1, false);
+            submit(&g, n, n, 1, false);
             after[n] = clock_seconds();
-            while (tickets_pending(&g.t) > (uint32_t)(late && n + 1 < STEPS)) {
-                take(&g);
+            while (tickets_pending(&g.t) > (uint32_t)(pipelined && n + 1 < STEPS)) {
+                retire(&g);
                 sum += g.t.seconds;
-                assert_true(g.t.seconds > 0 && g.t.seconds <= clock_seconds() - before[taken ? taken - 1 : 0]);
-                if (late) assert_true(sum >= before[taken] - after[0] && sum <= after[taken] - before[0] + 1e-6);
-                taken++;
+                assert_true(g.t.seconds > 0 && g.t.seconds <= clock_seconds() - before[retired ? retired - 1 : 0]);
+                if (pipelined) assert_true(sum >= before[retired] - after[0] && sum <= after[retired] - before[0] + 1e-6);
+                retired++;
             }
         }
-        assert_int_equal(taken, STEPS);
+        assert_int_equal(retired, STEPS);
         rig_close(&g);
     }
 }
 
 enum { STEP_SECONDS = 100 };
-static double device_at, done_at[DEVICE_MARKS]; /* a device that takes STEP_SECONDS a step, on a clock that nobody waits for */
+static double device_at, done_at[DEVICE_MARKS]; /* a device that takes STEP_SECONDS per step, on a simulated clock */
 
 static int slow_run(struct device *d, struct tape *t, enum program p, struct error *e)
 {
@@ -364,13 +369,13 @@ static int slow_await(struct device *d, int number, double *reached, struct erro
     return PL_OK;
 }
 
-/* Two stretches of steps with nothing in flight between them. */
+/* Two sequences of steps with nothing in flight between them. */
 static void test_seconds_device(void **state)
 {
     (void)state;
     struct device_ops ops = cpu_device;
     struct rig g;
-    rig_open(&g, &(struct way){"f32", "off", true});
+    rig_open(&g, &(struct setting){"f32", "off", true});
     ops.run = slow_run, ops.mark = slow_mark, ops.await = slow_await;
     g.r.device.ops = &ops;
     for (int stretch = 0; stretch < 2; stretch++) {
@@ -378,9 +383,9 @@ static void test_seconds_device(void **state)
         const double from = clock_seconds();
         device_at = 0;
         for (int n = 0; n < STEPS; n++) {
-            ask(&g, n, n, 1, false);
+            submit(&g, n, n, 1, false);
             while (tickets_pending(&g.t) > (uint32_t)(n + 1 < STEPS)) {
-                take(&g);
+                retire(&g);
                 sum += g.t.seconds;
                 assert_true(g.t.seconds >= STEP_SECONDS - 1e-6 && g.t.seconds < STEP_SECONDS * 1.5);
             }

@@ -1,9 +1,9 @@
 /*
- * test_tinyvit.c: TinySAM beyond the golden files: running statistics move as PyTorch's, the same for any
- * split, and are saved and resumed as they became; weights from a folder keep theirs; a folder is
- * written back as it was; names go there and back; the preset has the published number of weights.
+ * test_tinyvit.c: TinySAM beyond the golden files: running statistics change as PyTorch's, the same
+ * for any split, and are saved and resumed; weights from a folder keep theirs; a folder is written
+ * back unchanged; names map in both directions; the preset has the published number of weights.
  *
- * From the repository's root: the models are those of tests/golden.
+ * Run from the repository's root: the models are those of tests/golden.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -61,8 +61,8 @@ static void put_input(struct run *r, const char *name, float (*rule)(int64_t))
     mem_free(data);
 }
 
-static float place(int64_t i) { return 0.5f + 0.45f * (float)sin(1.11 * (double)i); }
-static float on(int64_t i) { return (void)i, (float)POINT_ON; }
+static float coordinate(int64_t i) { return 0.5f + 0.45f * (float)sin(1.11 * (double)i); }
+static float foreground(int64_t i) { return (void)i, (float)POINT_ON; }
 static float bits(int64_t i) { return (float)(i * 37 % 251); }
 static float side(int64_t i) { return (void)i, 8; }
 
@@ -90,8 +90,8 @@ static void start(struct trial *t, const char *model, const char *const *sets)
     must(run_start(&t->r, NULL, true, &e), &e);
     must(state_reset(&t->r.graph, &t->r.device, &t->r.tape, run_staging(&t->r), PLAN_STAGING, &e), &e);
     put_images(&t->r);
-    put_input(&t->r, "input_points", place);
-    put_input(&t->r, "input_labels", on);
+    put_input(&t->r, "input_points", coordinate);
+    put_input(&t->r, "input_labels", foreground);
     put_input(&t->r, "gt_masks", bits);
     put_input(&t->r, "gt_valid", side);
 }
@@ -121,7 +121,7 @@ static void append(floats *all, const struct run *r, id tensor)
     for (int64_t k = 0; k < tensor_elements(tensor_at(&r->graph, tensor)); k++) vec_push(all, x[k]);
 }
 
-/* Of all parameters the statistics, or the gradients, or the masters. */
+/* Collects the statistics, the gradients or the master weights of all parameters. */
 enum what { RUNNING, GRADIENTS, MASTERS };
 static floats collect(const struct run *r, enum what what)
 {
@@ -157,7 +157,8 @@ static double distance(const float *a, const float *b, int64_t n)
 
 /* --- statistics ------------------------------------------------------------------------------ */
 
-/* One step of groups of two moves them as PyTorch's; f32 and bf16, which keeps them in f32. */
+/* One step with groups of two changes them as PyTorch does; in f32, and in bf16, which keeps them
+ * in f32. */
 static void test_running(void **state)
 {
     (void)state;
@@ -191,8 +192,8 @@ static void test_running(void **state)
     }
 }
 
-/* Blocks computed twice change no bit of statistics and gradients; a split sums in another order, and
- * stays within 1e-6. */
+/* Recomputed blocks change no bit of statistics and gradients; a split sums in another order, and
+ * agrees within 1e-6. */
 static void test_splits(void **state)
 {
     (void)state;
@@ -220,7 +221,8 @@ static void test_splits(void **state)
     }
 }
 
-/* Without model.bn_group, weights from a folder keep their statistics; fresh ones begin to move. */
+/* Without model.bn_group, weights from a folder keep their statistics; those of fresh weights
+ * change. */
 static void test_defaults(void **state)
 {
     (void)state;
@@ -260,7 +262,7 @@ static void test_groups(void **state)
     refuses((const char *const[]){"model.bn_group=1", "memory.micro_batch=3", NULL}, "divides train.effective_batch 4");
 }
 
-/* --- files --------------------------------------------------------------------------------------- */
+/* --- files ----------------------------------------------------------------------------------- */
 
 static void drop(const char *dir)
 {
@@ -281,7 +283,7 @@ static void save(struct trial *t, const char *dir)
     must(state_save(dir, &t->state, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, &e), &e);
 }
 
-/* A file's tensor as floats is what the run has. */
+/* A saved tensor as floats equals the tensor in the run. */
 static void expect_saved(const char *dir, const struct run *r, int *statistics)
 {
     char path[256];
@@ -304,7 +306,7 @@ static void expect_saved(const char *dir, const struct run *r, int *statistics)
     st_close(&f);
 }
 
-/* Two steps, saved, and a third; a new run that begins at the save takes the same third step. */
+/* Two steps, saved, and a third; a new run that starts from the save takes the same third step. */
 static void resume_is_exact(const char *model, const char *const *sets)
 {
     char dir[] = "/tmp/tinyvit.XXXXXX";
@@ -335,8 +337,8 @@ static void test_resume(void **state)
     resume_is_exact("model.path=" GOLDEN, (const char *const[]){"memory.precision=f32", "model.bn_group=2", NULL});
 }
 
-/* Read and written back, a folder's weights are the same bytes: with heads that nothing calls and counters that nobody
- * reads, in f32 and in bf16. */
+/* Read and written back, a folder's weights are the same bytes: with unused heads and counters, in
+ * f32 and in bf16. */
 static void test_written_back(void **state)
 {
     (void)state;
@@ -367,7 +369,7 @@ static void test_written_back(void **state)
     }
 }
 
-/* --- names and counts ---------------------------------------------------------------------------- */
+/* --- names and counts ------------------------------------------------------------------------ */
 
 static void test_names(void **state)
 {
@@ -391,7 +393,7 @@ static void test_names(void **state)
     must(model_preset(&m, "sam-tiny", &e), &e);
     graph_init(&g);
     m.family->build(&m, &g, &(struct batch){.B = 1});
-    for (uint32_t i = 0; i < g.params.n; i++) /* no two have one name */
+    for (uint32_t i = 0; i < g.params.n; i++) /* names are unique */
         for (uint32_t k = 0; k < i; k++) {
             char other[256];
             const char *a = sam_original_name(weight_name(&g, &g.params.at[i]), out, sizeof out);
@@ -401,7 +403,8 @@ static void test_names(void **state)
     model_close(&m);
 }
 
-/* Weights as published; the statistics and the 256 frequencies are not counted there. */
+/* Weights as published; the published count does not include the statistics and the 256
+ * frequencies. */
 static void test_preset(void **state)
 {
     (void)state;
@@ -426,7 +429,7 @@ static void test_preset(void **state)
     model_close(&m);
 }
 
-/* What a config.json may not say. */
+/* Invalid values in a config.json. */
 static void test_config(void **state)
 {
     (void)state;

@@ -1,7 +1,6 @@
 /*
- * test_tokens.c: the order of samples is a permutation whatever n and seed are, and
- * every file format gives the ids that were put into it, or an error that says what
- * is wrong with the file.
+ * test_tokens.c: the order of samples is a permutation for any n and seed, and every file format
+ * gives the ids that were written to it, or an error that states what is wrong with the file.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -42,8 +41,8 @@ static void test_permutation(void **state)
     mem_free(seen);
 }
 
-/* Not a test of randomness: it would find a shuffle that does nothing, one that is
- * the same in each epoch, and one that keeps neighbours together. */
+/* Not a test of randomness: it detects a shuffle that does nothing, one that is the same in each
+ * epoch, and one that keeps neighbours together. */
 static void test_shuffles(void **state)
 {
     (void)state;
@@ -63,7 +62,7 @@ static void test_shuffles(void **state)
     assert_true(sample_at(5, 2 * N + 3, N, false) == 3);
 }
 
-/* All orders of three samples come up, about equally often. */
+/* All orders of three samples occur, about equally often. */
 static void test_small_orders(void **state)
 {
     (void)state;
@@ -113,7 +112,7 @@ static char *put(const char *name, const void *bytes, size_t n)
     return path;
 }
 
-/* A version-1 .npy file with a header as NumPy pads it. */
+/* A version-1 .npy file with a header padded like NumPy's. */
 static char *put_npy(const char *name, const char *dict, const void *data, size_t n)
 {
     struct text t = {0};
@@ -145,8 +144,8 @@ static int open_as(struct tokens *t, char *path, int64_t sequence, enum tokens_d
     return tokens_open(t, &o, e);
 }
 
-/* The file holds base, base + 1, ...: n tokens of them, in samples of 4. */
-static void holds(char *path, enum tokens_dtype dtype, int32_t base, uint64_t n)
+/* Checks that the file holds base, base + 1, ...: n tokens, in samples of 4. */
+static void check_tokens(char *path, enum tokens_dtype dtype, int32_t base, uint64_t n)
 {
     struct tokens t;
     struct error e = {0};
@@ -191,11 +190,11 @@ static void test_npy(void **state)
 {
     (void)state;
     fill();
-    holds(put_npy("a.npy", "{'descr': '|u1', 'fortran_order': False, 'shape': (11,), }", u8, sizeof u8), 0, 200, N);
-    holds(put_npy("b.npy", "{'descr': '<u2', 'fortran_order': False, 'shape': (11,), }", u16, sizeof u16), 0, 50000, N);
-    holds(put_npy("c.npy", "{'descr': '<u4', 'fortran_order': True, 'shape': (11,), }", u32, sizeof u32), 0, 70000, N);
-    holds(put_npy("d.npy", "{'shape':(11,),'descr':\"<i4\",'fortran_order':False}", i32, sizeof i32), TOKENS_I32, 70000, N);
-    holds(put_npy("e.npy", "{'descr': '<i8', 'fortran_order': False, 'shape': (2, 5), }", i64, 80), 0, 70000, 10);
+    check_tokens(put_npy("a.npy", "{'descr': '|u1', 'fortran_order': False, 'shape': (11,), }", u8, sizeof u8), 0, 200, N);
+    check_tokens(put_npy("b.npy", "{'descr': '<u2', 'fortran_order': False, 'shape': (11,), }", u16, sizeof u16), 0, 50000, N);
+    check_tokens(put_npy("c.npy", "{'descr': '<u4', 'fortran_order': True, 'shape': (11,), }", u32, sizeof u32), 0, 70000, N);
+    check_tokens(put_npy("d.npy", "{'shape':(11,),'descr':\"<i4\",'fortran_order':False}", i32, sizeof i32), TOKENS_I32, 70000, N);
+    check_tokens(put_npy("e.npy", "{'descr': '<i8', 'fortran_order': False, 'shape': (2, 5), }", i64, 80), 0, 70000, 10);
 
     refuses(put_npy("x.npy", "{'descr': '>u2', 'fortran_order': False, 'shape': (11,), }", u16, sizeof u16), 0, "big-endian");
     refuses(put_npy("x.npy", "{'descr': '<f4', 'fortran_order': False, 'shape': (5,), }", u32, 20), 0, "f4");
@@ -217,14 +216,14 @@ static void test_raw(void **state)
 {
     (void)state;
     fill();
-    holds(put("a.txt", u8, sizeof u8), 0, 200, N);
-    holds(put("a.md", u8, sizeof u8), 0, 200, N);
-    holds(put("noext", u8, sizeof u8), 0, 200, N);
-    holds(put("a.bin", u16, sizeof u16), 0, 50000, N);
-    holds(put("a.tokens", u16, sizeof u16), 0, 50000, N);
-    holds(put("b.bin", u32, sizeof u32), TOKENS_U32, 70000, N);
-    holds(put("b.raw", i32, sizeof i32), TOKENS_I32, 70000, N);
-    holds(put("c.bin", i64, sizeof i64), TOKENS_I64, 70000, N);
+    check_tokens(put("a.txt", u8, sizeof u8), 0, 200, N);
+    check_tokens(put("a.md", u8, sizeof u8), 0, 200, N);
+    check_tokens(put("noext", u8, sizeof u8), 0, 200, N);
+    check_tokens(put("a.bin", u16, sizeof u16), 0, 50000, N);
+    check_tokens(put("a.tokens", u16, sizeof u16), 0, 50000, N);
+    check_tokens(put("b.bin", u32, sizeof u32), TOKENS_U32, 70000, N);
+    check_tokens(put("b.raw", i32, sizeof i32), TOKENS_I32, 70000, N);
+    check_tokens(put("c.bin", i64, sizeof i64), TOKENS_I64, 70000, N);
     refuses(put("x.bin", u16, sizeof u16 - 1), 0, "whole number of uint16");
     refuses(put("x.txt", "", 0), 0, "empty");
     refuses(put("x.txt", "abc", 3), 0, "too short for one sample: 3 tokens, but data.sequence is 4");
@@ -234,8 +233,8 @@ static void test_llmc(void **state)
 {
     (void)state;
     fill();
-    holds(put_llmc("l.bin", 20240520, 1, N, u16, sizeof u16), 0, 50000, N);
-    holds(put_llmc("l3.bin", 20240801, 7, N, u32, sizeof u32), 0, 70000, N);
+    check_tokens(put_llmc("l.bin", 20240520, 1, N, u16, sizeof u16), 0, 50000, N);
+    check_tokens(put_llmc("l3.bin", 20240801, 7, N, u32, sizeof u32), 0, 70000, N);
     refuses(put_llmc("x.bin", 20240520, 1, N + 1, u16, sizeof u16), 0, "describes 12 tokens");
     refuses(put_llmc("x.bin", 20240520, 1, N - 1, u16, sizeof u16), 0, "describes 10 tokens");
     refuses(put_llmc("x.bin", 20240520, 1, N, u16, sizeof u16), TOKENS_U32, "token_dtype");
@@ -264,20 +263,20 @@ static void test_safetensors(void **state)
     char data[4 + 80];
     memset(data, 0, 4);
     memcpy(data + 4, i64, 80);
-    holds(put_safetensors("a.safetensors", &alone, 1, i32, sizeof i32), 0, 70000, N);
-    holds(put_safetensors("b.safetensors", two, 2, data, sizeof data), 0, 70000, 10);
+    check_tokens(put_safetensors("a.safetensors", &alone, 1, i32, sizeof i32), 0, 70000, N);
+    check_tokens(put_safetensors("b.safetensors", two, 2, data, sizeof data), 0, 70000, 10);
     refuses(put_safetensors("x.safetensors", none, 2, data, 8), 0, "none is named");
     refuses(put_safetensors("y.safetensors", &real, 1, i32, sizeof i32), 0, "F32");
     refuses(put("z.safetensors", "garbage garbage", 15), 0, "");
-    /* a type that we do not compute with, but can read: the file is written by hand */
+    /* a dtype that is readable but not used in computation: the file is written by hand */
     char header[128] = "12345678{\"tokens\":{\"dtype\":\"U16\",\"shape\":[11],\"data_offsets\":[0,22]}}";
     uint64_t length = strlen(header) - 8;
     for (int i = 0; i < 8; i++) header[i] = (char)(length >> (8 * i));
     memcpy(header + 8 + length, u16, sizeof u16);
-    holds(put("u16.safetensors", header, 8 + length + sizeof u16), 0, 50000, N);
+    check_tokens(put("u16.safetensors", header, 8 + length + sizeof u16), 0, 50000, N);
 }
 
-/* --- data sets of several files --------------------------------------------------- */
+/* --- datasets of several files --------------------------------------------------------------- */
 
 static void test_glob(void **state)
 {
@@ -287,7 +286,7 @@ static void test_glob(void **state)
     int32_t out[4];
     put("g2.txt", "eeeeffffgg", 10);
     put("g1.txt", "aaaabbbb", 8);
-    put("g0.txt", "zz", 2); /* too short: left out */
+    put("g0.txt", "zz", 2); /* too short: omitted */
     put("h[1].txt", "iiii", 4);
     char *paths[] = {in_dir("g*.txt"), in_dir("h[1].txt")};
     struct tokens_options o = {paths, 2, 4, TOKENS_AUTO, 256};
@@ -310,7 +309,7 @@ static void test_glob(void **state)
     assert_int_equal(tokens_open(&t, &o, &e), PL_USAGE);
 }
 
-/* More files than descriptors are kept, and samples longer than the buffer. */
+/* More files than cached descriptors, and samples longer than the buffer. */
 static void test_many_and_long(void **state)
 {
     (void)state;
@@ -365,7 +364,7 @@ static void test_vocabulary(void **state)
     assert_int_equal(open_as(&t, path, 4, TOKENS_I32, 256, &e), PL_OK);
     assert_int_equal(tokens_read(&t, 1, out, &e), PL_USAGE);
     assert_non_null(strstr(e.text, "token 6 is -1"));
-    /* somebody cuts the file under the run */
+    /* the file is truncated during the run */
     put("w.bin", ids, 4);
     assert_int_equal(tokens_read(&t, 0, out, &e), PL_OK); /* the old file, still open */
     tokens_close(&t);

@@ -1,8 +1,8 @@
 /*
- * test_towers.c: vision towers beyond the golden files: a step in micro-batches is the
- * whole step, and what no output depends on is kept, written and never updated.
+ * test_towers.c: vision towers beyond the golden files: a step in micro-batches equals the whole
+ * step, and tensors that no output depends on are kept, written and never updated.
  *
- * From the repository's root: the models are those of tests/golden.
+ * Run from the repository's root: the models are those of tests/golden.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -39,8 +39,8 @@ static void must(int rc, const struct error *e)
     if (rc) fail_msg("%s", e->text);
 }
 
-/* The step's gradients, one behind the other in the order of the parameters, the loss
- * before them. Pixels are the same for every split. */
+/* The loss, followed by the step's gradients in the order of the parameters. Pixels are the same
+ * for every split. */
 static float *gradients(const char *model, const char *const *sets, int64_t *count)
 {
     struct config c;
@@ -73,8 +73,8 @@ static float *gradients(const char *model, const char *const *sets, int64_t *cou
     return all.at;
 }
 
-/* Sums in another order: eps times the root of the number of terms, with room for the
- * depth of the network. */
+/* Sums in another order: eps times the root of the number of terms, with a margin for the depth of
+ * the network. */
 static void expect_near(const float *a, const float *b, int64_t n, const char *what)
 {
     double off = 0, size = 0;
@@ -115,8 +115,8 @@ static void read_whole(const char *dir, char **bytes, size_t *n)
     must(file_read(path, UINT64_MAX, bytes, n, &e), &e);
 }
 
-/* Read and written back, a folder's weights are the same bytes: with the norm and the
- * head that nothing reaches, with buffers and text tensors, in bf16. */
+/* Read and written back, a folder's weights are the same bytes: with the unused norm and head, with
+ * buffers and text tensors, in bf16. */
 static void test_written_back(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 /*
- * test_trace.c: a step as Chrome's trace and as PyTorch's snapshot, read back and checked
- * against the plan: live bytes never exceed the arena, reach the plan's peak, and every
- * block that is taken is given back.
+ * test_trace.c: a step as Chrome's trace and as PyTorch's memory snapshot, read back and compared
+ * with the plan: live bytes never exceed the arena, reach the plan's peak, and every allocated
+ * block is freed.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 #include "report/trace.h"
 #include "train/bench.h"
 
-struct made {
+struct planned {
     struct config config;
     struct bench bench;
     struct lives lives;
@@ -24,7 +24,7 @@ struct made {
 static const char *const MODELS[][3] = {{"model.preset=llama-tiny", "data.sequence=32", "memory.micro_batch=2"},
                                         {"model.preset=sam-tiny", "data.format=sa1b", "memory.head_chunks=2"}};
 
-static void make(struct made *m, const char *const sets[3])
+static void make(struct planned *m, const char *const sets[3])
 {
     struct error e = {0};
     config_init(&m->config);
@@ -37,19 +37,19 @@ static void make(struct made *m, const char *const sets[3])
     lives_collect(&m->lives, &m->bench.run.plan, &m->bench.run.graph);
 }
 
-static void drop(struct made *m)
+static void drop(struct planned *m)
 {
     lives_free(&m->lives);
     bench_close(&m->bench);
     config_free(&m->config);
 }
 
-/* Live sums by position are what the planner says of the peak. */
-static void test_lives(void **state)
+/* The sums of live bytes by position agree with the planner's peak. */
+static void test_live_bytes(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT(MODELS); i++) {
-        struct made m;
+        struct planned m;
         make(&m, MODELS[i]);
         const struct plan *p = &m.bench.run.plan;
         uint64_t most = 0;
@@ -72,7 +72,7 @@ static void test_trace(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT(MODELS); i++) {
-        struct made m;
+        struct planned m;
         struct text out = {0};
         struct bump b = {0};
         struct value *v;
@@ -106,7 +106,7 @@ static int64_t number(const struct pickle *p, const char *key) { return pickle_g
 static void test_snapshot(void **state)
 {
     (void)state;
-    struct made m;
+    struct planned m;
     struct text out = {0};
     struct bump b = {0};
     struct pickle *root;
@@ -143,6 +143,6 @@ static void test_snapshot(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lives), cmocka_unit_test(test_trace), cmocka_unit_test(test_snapshot)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_live_bytes), cmocka_unit_test(test_trace), cmocka_unit_test(test_snapshot)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

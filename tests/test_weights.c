@@ -1,10 +1,10 @@
 /*
- * test_weights.c: model folders and training state: what is read, what is refused,
- * and that what is written is what was read.
+ * test_weights.c: model folders and training state: what is read, what is rejected, and that files
+ * are written back as they were read.
  *
- * The graphs are parameters without ops, placed by hand; staging is as small as it may
- * be, so that tensors pass in several chunks. The last tests take whole models from
- * tests/golden through the planner.
+ * The graphs are parameters without ops, placed by hand. Staging has its minimal size, so that
+ * tensors are transferred in several chunks. The last tests take whole models from tests/golden
+ * through the planner.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -92,9 +92,9 @@ static void assert_says(const struct error *e, const char *part)
     if (!strstr(e->text, part)) fail_msg("expected \"%s\" in the message: %s", part, e->text);
 }
 
-/* --- a world: graph, places, device ---------------------------------------------------- */
+/* --- fixture: graph, placement, device ------------------------------------------------------- */
 
-struct world {
+struct fixture {
     struct graph g;
     struct placement places;
     struct device d;
@@ -136,14 +136,15 @@ static void add_moments(struct graph *g)
             snprintf(name, sizeof name, "%s.%s", graph_name(g, tensor_at(g, p.tensor)->name), which[k]);
             id s = graph_storage(g, name, KIND_STATE, k ? SPACE_HOST : SPACE_DEVICE, tensor_bytes(&x));
             id t = graph_tensor(g, name, s, DT_F32, x.rank, x.dim, 0);
-            /* An op's result on the same storage, as the optimizer leaves them: not an item of its own. */
+            /* An op's result on the same storage, as the optimizer creates them: not an item of its
+             * own. */
             id out = graph_tensor(g, "adamw/1", s, DT_F32, x.rank, x.dim, 0);
             tensor_at(g, out)->node = 1;
             assert_true(t);
         }
 }
 
-static void place_by_hand(struct world *w)
+static void place_by_hand(struct fixture *w)
 {
     struct error e;
     w->places = (struct placement){.storages = w->g.storages.n};
@@ -160,7 +161,7 @@ static void place_by_hand(struct world *w)
     memcpy(w->t.arena, w->d.arena, sizeof w->t.arena);
 }
 
-static void world_open(struct world *w, int flags)
+static void fixture_open(struct fixture *w, int flags)
 {
     memset(w, 0, sizeof *w);
     graph_init(&w->g);
@@ -171,11 +172,11 @@ static void world_open(struct world *w, int flags)
     pass_precision(&w->g, &s);
     if (flags & MOMENTS) add_moments(&w->g);
     place_by_hand(w);
-    w->m.family = &llama_family; /* for the root of its names */
+    w->m.family = &llama_family; /* for the prefix of its names */
     w->m.config_text = mem_string("{\"model_type\": \"test\"}\n");
 }
 
-static void world_close(struct world *w)
+static void fixture_close(struct fixture *w)
 {
     weights_close(&w->w);
     device_close(&w->d, &w->t);
@@ -184,22 +185,22 @@ static void world_close(struct world *w)
     mem_free(w->m.config_text);
 }
 
-static int world_load(struct world *w, const char *dir, uint64_t seed, struct error *e)
+static int fixture_load(struct fixture *w, const char *dir, uint64_t seed, struct error *e)
 {
     snprintf(w->m.path, sizeof w->m.path, "%s", dir);
     int rc = weights_open(&w->w, &w->m, &w->g, e);
     return rc ? rc : weights_load(&w->w, &w->g, &w->d, &w->t, staging, sizeof staging, seed, e);
 }
 
-static void world_save(struct world *w, const char *dir)
+static void fixture_save(struct fixture *w, const char *dir)
 {
     struct error e;
     if (weights_save(&w->w, &w->m, &w->g, &w->d, &w->t, staging, sizeof staging, dir, &e)) fail_msg("%s", e.text);
 }
 
-static void *data_of(const struct world *w, id tensor) { return tape_address(&w->t, tensor); }
+static void *data_of(const struct fixture *w, id tensor) { return tape_address(&w->t, tensor); }
 
-static struct param *param_of(const struct world *w, const char *name)
+static struct param *param_of(const struct fixture *w, const char *name)
 {
     for (uint32_t i = 0; i < w->g.params.n; i++)
         if (!strcmp(weight_name(&w->g, &w->g.params.at[i]), name)) return &w->g.params.at[i];
@@ -209,27 +210,27 @@ static struct param *param_of(const struct world *w, const char *name)
 
 /* --- files to read ------------------------------------------------------------------------ */
 
-/* The value of an element by the tensor's published name: exact in every float type. */
+/* The value of an element by the tensor's published name: exact in every float dtype. */
 static double sample_value(const char *name, int64_t i)
 {
     return (double)((int64_t)(hash_bytes(name, strlen(name), 1) % 13) + i % 41 - 20) / 8;
 }
 
-struct plan_of_file {
+struct file_tensor {
     const char *published, *name; /* name NULL: as published */
     enum dtype dtype;
     int rank;
     int64_t dims[2];
 };
 
-/* The five parameters of the world in F32, as published. */
-static const struct plan_of_file five[] = {
+/* The five parameters of the fixture in F32, as published. */
+static const struct file_tensor five[] = {
     {"model.layers.0.mlp.weight", NULL, DT_F32, 2, {3, 29}}, {"lm_head.weight", NULL, DT_F32, 2, {37, 7}},
     {"model.norm.weight", NULL, DT_F32, 1, {7, 1}},          {"model.layers.0.mlp.bias", NULL, DT_F32, 1, {3, 1}},
     {"model.embed_tokens.weight", NULL, DT_F32, 2, {37, 7}},
 };
 
-static void write_file(const char *path, const struct plan_of_file *f, uint32_t n)
+static void write_file(const char *path, const struct file_tensor *f, uint32_t n)
 {
     struct st_pair metadata[] = {{"format", "pt"}, {"note", "\xc3\xa9 \"x\""}};
     struct st_spec specs[8];
@@ -247,8 +248,8 @@ static void write_file(const char *path, const struct plan_of_file *f, uint32_t 
     assert_int_equal(st_write_end(&out, &e), PL_OK);
 }
 
-/* The five under other names: prefix in front, or "model." taken off. */
-static void name_five(struct plan_of_file out[5], char names[5][128], const char *prefix, bool strip)
+/* The five under other names: with a prefix, or without "model.". */
+static void name_five(struct file_tensor out[5], char names[5][128], const char *prefix, bool strip)
 {
     memcpy(out, five, sizeof five);
     for (int i = 0; i < 5; i++) {
@@ -259,8 +260,9 @@ static void name_five(struct plan_of_file out[5], char names[5][128], const char
     }
 }
 
-/* Masters hold the values, working copies the masters rounded, constants their data. */
-static void assert_values(const struct world *w)
+/* Master weights hold the values, working copies the rounded master weights, constants their
+ * data. */
+static void assert_values(const struct fixture *w)
 {
     for (uint32_t i = 0; i < w->g.params.n; i++) {
         const struct param *p = &w->g.params.at[i];
@@ -276,8 +278,8 @@ static void assert_values(const struct world *w)
 
 /* --- reading and writing back ----------------------------------------------------------- */
 
-/* Every float type, into f32 and into bf16 with masters; untouched weights come back to
- * the byte, header and metadata included. */
+/* Every float dtype, into f32 and into bf16 with master weights. Untouched weights are written back
+ * byte for byte, header and metadata included. */
 static void test_round_trip(void **state)
 {
     (void)state;
@@ -285,43 +287,43 @@ static void test_round_trip(void **state)
     for (size_t k = 0; k < COUNT(types); k++)
         for (int flags = 0; flags <= BF16; flags += BF16) {
             const char *in = fresh("in"), *out = fresh("out");
-            struct plan_of_file f[5];
-            struct world w;
+            struct file_tensor f[5];
+            struct fixture w;
             struct error e;
             memcpy(f, five, sizeof f);
-            for (int i = 0; i < 5; i++) f[i].dtype = types[(k + (size_t)i * (i == 2)) % COUNT(types)]; /* one of another type */
+            for (int i = 0; i < 5; i++) f[i].dtype = types[(k + (size_t)i * (i == 2)) % COUNT(types)]; /* one of another dtype */
             write_file(join(in, "model.safetensors"), f, 5);
-            world_open(&w, flags);
-            if (world_load(&w, in, 0, &e)) fail_msg("%s", e.text);
+            fixture_open(&w, flags);
+            if (fixture_load(&w, in, 0, &e)) fail_msg("%s", e.text);
             assert_values(&w);
-            world_save(&w, out);
+            fixture_save(&w, out);
             assert_same_file(join(in, "model.safetensors"), join(out, "model.safetensors"));
             uint64_t bytes, config;
             assert_int_equal(file_size(join(out, "model.safetensors"), &bytes, &e), PL_OK);
             assert_int_equal(file_size(join(out, "config.json"), &config, &e), PL_OK);
             assert_int_equal(weights_bytes(&w.w, &w.g), bytes + config);
-            world_close(&w);
+            fixture_close(&w);
         }
 }
 
-/* A trained tensor is rounded to the file's type; a frozen one is the file's bytes. */
+/* A trained tensor is rounded to the file's dtype; a frozen one keeps the file's bytes. */
 static void test_trained_and_frozen(void **state)
 {
     (void)state;
     const char *in = fresh("in"), *out = fresh("out");
-    struct plan_of_file f[5];
-    struct world w;
+    struct file_tensor f[5];
+    struct fixture w;
     struct st_file file;
     struct error e;
     memcpy(f, five, sizeof f);
     for (int i = 0; i < 5; i++) f[i].dtype = DT_BF16;
     write_file(join(in, "model.safetensors"), f, 5);
-    world_open(&w, FREEZE_NORM);
-    if (world_load(&w, in, 0, &e)) fail_msg("%s", e.text);
+    fixture_open(&w, FREEZE_NORM);
+    if (fixture_load(&w, in, 0, &e)) fail_msg("%s", e.text);
     float *mlp = data_of(&w, param_of(&w, "model.layers.0.mlp.weight")->master);
     for (int i = 0; i < 3 * 29; i++) mlp[i] = 1 + (float)i * 0x1p-9f;
     *(float *)data_of(&w, param_of(&w, "model.norm.weight")->master) = 99;
-    world_save(&w, out);
+    fixture_save(&w, out);
 
     uint16_t got[3 * 29];
     assert_int_equal(st_open(join(out, "model.safetensors"), &file, &e), PL_OK);
@@ -331,24 +333,24 @@ static void test_trained_and_frozen(void **state)
     assert_float_equal(bf16_to_f32(got[0]), sample_value("model.norm.weight", 0), 0);
     st_close(&file);
 
-    /* What cannot be kept is not written in silence. */
+    /* A value that the dtype cannot represent is an error, not written silently. */
     mlp[70] = NAN;
     int rc = weights_save(&w.w, &w.m, &w.g, &w.d, &w.t, staging, sizeof staging, fresh("out"), &e);
     assert_int_equal(rc, PL_FAIL);
     assert_says(&e, "element 70 of the trained tensor model.layers.0.mlp.weight");
     assert_false(file_exists(join(out, "model.safetensors")));
-    world_close(&w);
+    fixture_close(&w);
 }
 
-/* Two files and an index; the other files travel, weights of other formats do not. */
+/* Two files and an index; other files are copied, weights in other formats are not. */
 static void test_sharded(void **state)
 {
     (void)state;
     const char *in = fresh("in"), *out = fresh("out");
-    struct world w;
+    struct fixture w;
     struct error e;
     write_file(join(in, "a.safetensors"), five, 2);
-    write_file(join(in, "b.weights"), five + 2, 3); /* an odd name, but the index says so */
+    write_file(join(in, "b.weights"), five + 2, 3); /* an unusual name, which the index gives */
     write_file(join(in, "unrelated.safetensors"), five, 5);
     put_file(in, "model.safetensors.index.json",
              "{\"metadata\": {}, \"weight_map\": {\"model.layers.0.mlp.weight\": \"a.safetensors\", \"lm_head.weight\": \"a.safetensors\","
@@ -358,10 +360,10 @@ static void test_sharded(void **state)
     put_file(in, "state.json", "{}");
     put_file(in, "DONE", "");
     assert_int_equal(dir_make(join(in, "sub"), &e), PL_OK);
-    world_open(&w, BF16);
-    if (world_load(&w, in, 0, &e)) fail_msg("%s", e.text);
+    fixture_open(&w, BF16);
+    if (fixture_load(&w, in, 0, &e)) fail_msg("%s", e.text);
     assert_values(&w);
-    world_save(&w, out);
+    fixture_save(&w, out);
     struct names names;
     assert_int_equal(dir_list(out, &names, &e), PL_OK);
     static const char *const want[] = {"a.safetensors", "b.weights", "config.json", "model.safetensors.index.json", "tokenizer.json"};
@@ -370,7 +372,7 @@ static void test_sharded(void **state)
     names_free(&names);
     assert_same_file(join(in, "a.safetensors"), join(out, "a.safetensors"));
     assert_same_file(join(in, "b.weights"), join(out, "b.weights"));
-    world_close(&w);
+    fixture_close(&w);
 }
 
 static void test_naming(void **state)
@@ -384,24 +386,24 @@ static void test_naming(void **state)
                  {"base_model.model.", "model.safetensors", "names behind \"base_model.model.\"", false}};
     for (size_t k = 0; k < COUNT(cases); k++) {
         const char *in = fresh("in"), *out = fresh("out");
-        struct plan_of_file f[5];
+        struct file_tensor f[5];
         char names[5][128], rule[160];
-        struct world w;
+        struct fixture w;
         struct error e;
         name_five(f, names, cases[k].prefix, cases[k].strip);
         write_file(join(in, cases[k].file), f, 5);
-        world_open(&w, 0);
-        if (world_load(&w, in, 0, &e)) fail_msg("%s", e.text);
+        fixture_open(&w, 0);
+        if (fixture_load(&w, in, 0, &e)) fail_msg("%s", e.text);
         assert_string_equal(weights_describe_naming(&w.w, rule), cases[k].says);
         assert_values(&w);
-        world_save(&w, out);
+        fixture_save(&w, out);
         assert_same_file(join(in, cases[k].file), join(out, cases[k].file));
-        world_close(&w);
+        fixture_close(&w);
     }
 }
 
-/* Extra tensors, one of a type that nobody computes with here, and a tied head that is
- * stored: copied, and the head follows its embedding. */
+/* Extra tensors, one of an unsupported dtype, and a stored tied head: the extra ones are copied,
+ * and the head follows its embedding. */
 static void test_extras(void **state)
 {
     (void)state;
@@ -415,7 +417,7 @@ static void test_extras(void **state)
         "\"model.layers.0.rotary_emb.inv_freq\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[1917,1925]},"
         "\"model.norm.weight\":{\"dtype\":\"F32\",\"shape\":[7],\"data_offsets\":[1925,1953]}}  ";
     struct text t = {0};
-    struct world w;
+    struct fixture w;
     struct error e;
     uint64_t length = sizeof header - 1;
     for (int i = 0; i < 8; i++) text_append(&t, (char[]){(char)(length >> (8 * i))}, 1);
@@ -424,11 +426,11 @@ static void test_extras(void **state)
     assert_int_equal(file_write_atomic(join(in, "model.safetensors"), t.at, t.n, &e), PL_OK);
     text_free(&t);
 
-    world_open(&w, TIED);
-    if (world_load(&w, in, 0, &e)) fail_msg("%s", e.text);
+    fixture_open(&w, TIED);
+    if (fixture_load(&w, in, 0, &e)) fail_msg("%s", e.text);
     float *embed = data_of(&w, param_of(&w, "model.embed_tokens.weight")->master);
     for (int i = 0; i < 37 * 7; i++) embed[i] = (float)i;
-    world_save(&w, out);
+    fixture_save(&w, out);
 
     struct st_file a, b;
     uint16_t head[37 * 7];
@@ -446,28 +448,28 @@ static void test_extras(void **state)
     }
     st_close(&a);
     st_close(&b);
-    world_close(&w);
+    fixture_close(&w);
 }
 
-/* --- what is refused ------------------------------------------------------------------------ */
+/* --- rejected folders ------------------------------------------------------------------------ */
 
-/* The folder must be refused with a message that has both parts. */
+/* The folder must be rejected with a message that contains both texts. */
 static void refuse(const char *dir, const char *first, const char *second)
 {
-    struct world w;
+    struct fixture w;
     struct error e = {0};
-    world_open(&w, 0);
-    assert_int_equal(world_load(&w, dir, 0, &e), PL_USAGE);
+    fixture_open(&w, 0);
+    assert_int_equal(fixture_load(&w, dir, 0, &e), PL_USAGE);
     assert_says(&e, first);
     assert_says(&e, second);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 static void test_refused_tensors(void **state)
 {
     (void)state;
     const char *in = fresh("in");
-    struct plan_of_file f[5];
+    struct file_tensor f[5];
     memcpy(f, five, sizeof f);
     f[2].name = "model.norn.weight";
     write_file(join(in, "model.safetensors"), f, 5);
@@ -489,7 +491,7 @@ static void test_refused_tensors(void **state)
     refuse(in, "\"model.layers.0.mlp.bias\" is I32", "expected F32, BF16, F16 or F64");
 
     /* Two whole models under two prefixes. */
-    struct plan_of_file ten[5];
+    struct file_tensor ten[5];
     char names[5][128];
     name_five(ten, names, "teacher.", false);
     write_file(join(in, "a.safetensors"), ten, 5);
@@ -533,14 +535,14 @@ static void test_refused_folders(void **state)
     put_file(in, "model.safetensors.index.json", "{\"weight_map\": [1]}");
     refuse(in, "index.json", "weight_map");
 
-    /* The file has it, the index does not say so. */
+    /* The file has the tensor, the index does not list it. */
     put_file(in, "model.safetensors.index.json",
              "{\"weight_map\": {\"model.layers.0.mlp.weight\": \"a.safetensors\", \"lm_head.weight\": \"a.safetensors\","
              "\"model.norm.weight\": \"b.safetensors\", \"model.layers.0.mlp.bias\": \"b.safetensors\"}}");
     refuse(in, "tensor \"model.embed_tokens.weight\" is in b.safetensors", "does not name it there");
 }
 
-/* Puts an element into a tensor of the file. */
+/* Writes an element of a tensor in the file. */
 static void poke(const char *path, const char *tensor, int64_t i, double x)
 {
     struct st_file f;
@@ -564,7 +566,7 @@ static void test_not_finite(void **state)
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16, DT_F64};
     for (size_t k = 0; k < COUNT(types); k++) {
         const char *in = fresh("in"), *path = join(in, "model.safetensors");
-        struct plan_of_file f[5];
+        struct file_tensor f[5];
         memcpy(f, five, sizeof f);
         for (int i = 0; i < 5; i++) f[i].dtype = types[k];
         write_file(path, f, 5);
@@ -579,23 +581,23 @@ static void test_not_finite(void **state)
     }
 }
 
-/* --- presets ------------------------------------------------------------------------------------ */
+/* --- presets --------------------------------------------------------------------------------- */
 
-/* The same seed gives the same weights in any order of parameters and with any staging;
+/* The same seed gives the same weights in any order of parameters and with any staging size;
  * another seed gives others. */
 static void test_preset(void **state)
 {
     (void)state;
     static _Alignas(64) char large[1 << 16];
-    struct world a, b, c;
+    struct fixture a, b, c;
     struct error e;
-    world_open(&a, 0);
-    world_open(&b, REVERSED);
-    world_open(&c, 0);
-    assert_int_equal(world_load(&a, "", 7, &e), PL_OK);
+    fixture_open(&a, 0);
+    fixture_open(&b, REVERSED);
+    fixture_open(&c, 0);
+    assert_int_equal(fixture_load(&a, "", 7, &e), PL_OK);
     assert_int_equal(weights_open(&b.w, &b.m, &b.g, &e), PL_OK);
     assert_int_equal(weights_load(&b.w, &b.g, &b.d, &b.t, large, sizeof large, 7, &e), PL_OK);
-    assert_int_equal(world_load(&c, "", 8, &e), PL_OK);
+    assert_int_equal(fixture_load(&c, "", 8, &e), PL_OK);
     double sum = 0, squares = 0, n = 0;
     for (uint32_t i = 0; i < a.g.params.n; i++) {
         const struct param *p = &a.g.params.at[i], *q = NULL;
@@ -615,27 +617,27 @@ static void test_preset(void **state)
     assert_true(fabs(squares / n / (0.02 * 0.02) - 1) < 5 * sqrt(2 / n));
     assert_memory_not_equal(data_of(&a, param_of(&a, "model.embed_tokens.weight")->tensor),
                             data_of(&a, param_of(&a, "lm_head.weight")->tensor), 37 * 7 * 4);
-    world_close(&a);
-    world_close(&b);
-    world_close(&c);
+    fixture_close(&a);
+    fixture_close(&b);
+    fixture_close(&c);
 }
 
-/* A preset's folder opens as a folder, and gives the masters back. */
+/* A preset's folder opens as a folder, and gives the same master weights. */
 static void test_preset_saved(void **state)
 {
     (void)state;
     const char *out = fresh("out");
-    struct world a, b;
+    struct fixture a, b;
     struct error e;
     uint64_t bytes, config;
-    world_open(&a, BF16);
-    world_open(&b, BF16);
-    assert_int_equal(world_load(&a, "", 3, &e), PL_OK);
-    world_save(&a, out);
+    fixture_open(&a, BF16);
+    fixture_open(&b, BF16);
+    assert_int_equal(fixture_load(&a, "", 3, &e), PL_OK);
+    fixture_save(&a, out);
     assert_int_equal(file_size(join(out, "model.safetensors"), &bytes, &e), PL_OK);
     assert_int_equal(file_size(join(out, "config.json"), &config, &e), PL_OK);
     assert_true(weights_bytes(&a.w, &a.g) >= bytes + config);
-    if (world_load(&b, out, 0, &e)) fail_msg("%s", e.text);
+    if (fixture_load(&b, out, 0, &e)) fail_msg("%s", e.text);
     for (uint32_t i = 0; i < a.g.params.n; i++) {
         const struct param *p = &a.g.params.at[i];
         assert_memory_equal(data_of(&a, p->master), data_of(&b, p->master), tensor_bytes(tensor_at(&a.g, p->master)));
@@ -647,14 +649,14 @@ static void test_preset_saved(void **state)
     assert_string_equal(f.entries[0].name, "model.embed_tokens.weight");
     assert_int_equal(f.n_entries, 5);
     st_close(&f);
-    world_close(&a);
-    world_close(&b);
+    fixture_close(&a);
+    fixture_close(&b);
 }
 
-/* --- training state --------------------------------------------------------------------------------- */
+/* --- training state -------------------------------------------------------------------------- */
 
-/* Every byte of the state's storages, from a seed. */
-static void scramble(struct world *w, uint64_t seed)
+/* Fills every byte of the state's storages from a seed. */
+static void scramble(struct fixture *w, uint64_t seed)
 {
     for (id s = 1; s < w->g.storages.n; s++) {
         const struct storage *x = &w->g.storages.at[s];
@@ -669,10 +671,10 @@ static void test_state_round_trip(void **state)
     (void)state;
     const char *first = fresh("s1"), *second = fresh("s2");
     struct train_state in = {12, 11, UINT64_MAX - 5, UINT64_MAX, 1}, out, peek;
-    struct world a, b;
+    struct fixture a, b;
     struct error e;
-    world_open(&a, BF16 | MOMENTS | FREEZE_NORM);
-    world_open(&b, BF16 | MOMENTS | FREEZE_NORM);
+    fixture_open(&a, BF16 | MOMENTS | FREEZE_NORM);
+    fixture_open(&b, BF16 | MOMENTS | FREEZE_NORM);
     scramble(&a, 1);
     scramble(&b, 2);
     if (state_save(first, &in, &a.g, &a.d, &a.t, staging, sizeof staging, &e)) fail_msg("%s", e.text);
@@ -683,7 +685,7 @@ static void test_state_round_trip(void **state)
     if (state_save(second, &out, &b.g, &b.d, &b.t, staging, sizeof staging, &e)) fail_msg("%s", e.text);
     assert_same_file(join(first, "state.safetensors"), join(second, "state.safetensors"));
     assert_same_file(join(first, "state.json"), join(second, "state.json"));
-    /* Working copies follow their masters; the frozen weight was left alone. */
+    /* Working copies follow their master weights; the frozen weight is unchanged. */
     const struct param *p = param_of(&b, "model.layers.0.mlp.weight"), *frozen = param_of(&b, "model.norm.weight");
     const float *master = data_of(&b, p->master);
     const uint16_t *work = data_of(&b, p->tensor);
@@ -697,37 +699,37 @@ static void test_state_round_trip(void **state)
     for (id s = 1; s < b.g.storages.n; s++)
         for (uint64_t k = 0; b.g.storages.at[s].kind == KIND_STATE && k < b.g.storages.at[s].bytes; k++)
             assert_int_equal(b.t.arena[b.g.storages.at[s].space][b.places.offset[s] + k], 0);
-    world_close(&a);
-    world_close(&b);
+    fixture_close(&a);
+    fixture_close(&b);
 }
 
-/* Another plan reads the same state: f32 here, bf16 with masters there. */
+/* Another plan reads the same state: f32 here, bf16 with master weights there. */
 static void test_state_other_plan(void **state)
 {
     (void)state;
     const char *dir = fresh("s1");
     struct train_state in = {.step = 3}, out;
-    struct world a, b;
+    struct fixture a, b;
     struct error e;
-    world_open(&a, MOMENTS);
-    world_open(&b, BF16 | MOMENTS);
+    fixture_open(&a, MOMENTS);
+    fixture_open(&b, BF16 | MOMENTS);
     scramble(&a, 1);
     if (state_save(dir, &in, &a.g, &a.d, &a.t, staging, sizeof staging, &e)) fail_msg("%s", e.text);
     if (state_load(dir, &out, &b.g, &b.d, &b.t, staging, sizeof staging, &e)) fail_msg("%s", e.text);
     assert_memory_equal(data_of(&a, param_of(&a, "lm_head.weight")->master), data_of(&b, param_of(&b, "lm_head.weight")->master), 37 * 7 * 4);
-    world_close(&a);
-    world_close(&b);
+    fixture_close(&a);
+    fixture_close(&b);
 }
 
 static void refuse_state(const char *dir, int flags, const char *says)
 {
     struct train_state out;
-    struct world w;
+    struct fixture w;
     struct error e = {0};
-    world_open(&w, flags);
+    fixture_open(&w, flags);
     assert_int_equal(state_load(dir, &out, &w.g, &w.d, &w.t, staging, sizeof staging, &e), PL_USAGE);
     assert_says(&e, says);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 static void test_state_refused(void **state)
@@ -735,12 +737,12 @@ static void test_state_refused(void **state)
     (void)state;
     const char *dir = fresh("s1");
     struct train_state in = {.step = 3};
-    struct world a;
+    struct fixture a;
     struct error e;
-    world_open(&a, MOMENTS | TIED);
+    fixture_open(&a, MOMENTS | TIED);
     scramble(&a, 1);
     if (state_save(dir, &in, &a.g, &a.d, &a.t, staging, sizeof staging, &e)) fail_msg("%s", e.text);
-    world_close(&a);
+    fixture_close(&a);
     refuse_state(dir, MOMENTS, "no tensor \"master.lm_head.weight\"");
     refuse_state(dir, MOMENTS | TIED | FREEZE_NORM, "\"master.model.norm.weight\" is not trained by this run");
     refuse_state(fresh("empty"), MOMENTS | TIED, "state.json");
@@ -755,7 +757,7 @@ static void test_state_refused(void **state)
     refuse_state(dir, MOMENTS | TIED, "adam_t");
 }
 
-/* --- whole models through the planner ------------------------------------------------------------------ */
+/* --- whole models through the planner -------------------------------------------------------- */
 
 static void build_model(void *model, struct graph *g, int micro_batch)
 {
@@ -765,13 +767,13 @@ static void build_model(void *model, struct graph *g, int micro_batch)
 }
 
 /* Loaded, not trained, saved: the same files; and the state after them, byte for byte. */
-static void through_planner(const char *dir, enum dtype precision, bool offload)
+static void check_through_planner(const char *dir, enum dtype precision, bool offload)
 {
     struct settings s = {.micro_batch = 1, .accumulation = 1, .precision = precision, .offload = offload ? OFFLOAD_STATE : 0, .head_chunks = 1,
                          .train = true};
     struct train_state at = {.step = 1}, back;
     const char *out = fresh("out"), *state = fresh("s1"), *again = fresh("s2");
-    struct world w = {0};
+    struct fixture w = {0};
     struct plan plan = {0};
     struct error e;
     if (model_open(&w.m, dir, &e)) fail_msg("%s", e.text);
@@ -782,8 +784,8 @@ static void through_planner(const char *dir, enum dtype precision, bool offload)
     if (plan_place(&plan, &w.g, &w.d.profile, &e)) fail_msg("%s", e.text);
     assert_int_equal(device_allocate(&w.d, plan.placement.arena, &e), PL_OK);
     tape_build(&w.t, &w.g, &plan.placement, w.d.arena, 1);
-    if (world_load(&w, dir, 0, &e)) fail_msg("%s", e.text);
-    world_save(&w, out);
+    if (fixture_load(&w, dir, 0, &e)) fail_msg("%s", e.text);
+    fixture_save(&w, out);
     for (uint32_t i = 0; i < w.w.n_files; i++) assert_same_file(join(dir, w.w.names[i]), join(out, w.w.names[i]));
     assert_same_file(join(dir, "config.json"), join(out, "config.json"));
     if (state_reset(&w.g, &w.d, &w.t, staging, sizeof staging, &e) ||
@@ -813,8 +815,8 @@ static void test_golden(void **state)
         char dir[64];
         snprintf(dir, sizeof dir, "tests/golden/%s", names[i]);
         if (!dir_exists(dir)) skip(); /* run from the repository's root */
-        through_planner(dir, DT_F32, false);
-        through_planner(dir, DT_BF16, true);
+        check_through_planner(dir, DT_F32, false);
+        check_through_planner(dir, DT_BF16, true);
     }
 }
 

@@ -1,16 +1,15 @@
 /*
- * trial.h: one node with its tensors, run by the reference and by the CPU's kernels.
- * The harness of test_kernels.c and test_reference.c, each a program of its own,
- * so these are static inline functions.
+ * trial.h: runs one node with its tensors on the reference and on the CPU kernels. test_kernels.c
+ * and test_reference.c share this harness. Each of them is a program of its own, so the functions
+ * are static inline.
  *
- * A trial holds its node's attributes, its inputs as bytes, the types of its
- * outputs. The oracle runs the reference kernel on the same values in f64, with
- * f64 outputs, so nothing of it is rounded. The fast kernel then runs on copies
- * between guards (guarded.h): outputs and workspace begin as NaN, and it must leave the guards and its
- * inputs alone, come within
+ * A trial holds the node's attributes, its inputs as bytes, and the dtypes of its outputs. The
+ * oracle is the reference kernel on the same values in f64 with f64 outputs, so it rounds nothing.
+ * The fast kernel then runs on copies between guards (guarded.h). Its outputs and workspace start
+ * as NaN. It must leave the guards and its inputs unchanged, come within
  *     c * (eps(output) / 2 + eps(f32) * sqrt(length))
- * of the oracle relative to the larger of the output's largest element and its
- * natural size, and give the same bits for any thread count and in place.
+ * of the oracle, relative to the larger of the output's largest element and its natural magnitude,
+ * and give the same bits for any thread count and in place.
  */
 #ifndef TRIAL_H
 #define TRIAL_H
@@ -57,11 +56,11 @@ static inline double normal(void)
 struct trial {
     enum op op;
     union attr attr;
-    struct operand in[MAX_IN], out[MAX_OUT]; /* inputs own bytes; outputs are types and shapes */
+    struct operand in[MAX_IN], out[MAX_OUT]; /* inputs own their bytes; outputs have dtypes and shapes only */
     int nin, nout;
-    int alias[MAX_OUT];                      /* the input that an output is, or -1 */
+    int alias[MAX_OUT];                      /* index of the input that an output overwrites, or -1 */
     double length;                           /* of the longest reduction */
-    double unit[MAX_OUT];                    /* natural size of an output's elements */
+    double unit[MAX_OUT];                    /* natural magnitude of an output's elements */
     double *oracle[MAX_OUT];                 /* f64 results */
     struct bump memory;
 };
@@ -106,7 +105,7 @@ static inline struct operand *input_normal(struct trial *t, enum dtype dtype, in
     return x;
 }
 
-/* Squares: something that is never negative, such as Adam's v. */
+/* Squared values, for inputs that are never negative, such as Adam's v. */
 static inline struct operand *input_square(struct trial *t, enum dtype dtype, int rank, const int64_t *dim)
 {
     struct operand *x = input_normal(t, dtype, rank, dim);
@@ -115,7 +114,7 @@ static inline struct operand *input_square(struct trial *t, enum dtype dtype, in
     return x;
 }
 
-/* Ids below n; every fifth one ignored when `ignored`. */
+/* Ids below n; with `ignored` every fifth one is ignored. */
 static inline struct operand *input_ids(struct trial *t, int64_t count, int64_t n, bool ignored)
 {
     struct operand *x = input(t, DT_I32, DIM(count));
@@ -131,7 +130,7 @@ static inline void input_step(struct trial *t, double count)
                                                         .clip_norm = 1, .loss_scale = 1, .step = 3, .adam_t = 3};
 }
 
-/* Values of another trial's oracle, rounded to a dtype. */
+/* An input with the values of another trial's oracle, rounded to a dtype. */
 static inline void input_values(struct trial *t, const double *values, enum dtype dtype, int rank, const int64_t *dim)
 {
     struct operand *x = input(t, dtype, rank, dim);
@@ -143,7 +142,7 @@ static inline void output(struct trial *t, enum dtype dtype, int rank, const int
     t->out[t->nout++] = shape(dtype, rank, dim);
 }
 
-/* Output o is input i, updated. */
+/* Output o is input i, updated in place. */
 static inline void output_in_place(struct trial *t, int i)
 {
     t->alias[t->nout] = i;
@@ -152,7 +151,7 @@ static inline void output_in_place(struct trial *t, int i)
 
 /* --- running ------------------------------------------------------------------------------ */
 
-/* An operand as the planner knows it. */
+/* The planner's tensor for an operand. */
 static inline struct tensor tensor_of(const struct operand *x)
 {
     struct tensor t = {.dtype = (uint8_t)x->dtype, .rank = (uint8_t)x->rank};
@@ -181,10 +180,10 @@ static inline void plan_launch(struct planned *p, const struct launch *l)
     }
 }
 
-/* A kernel without a match takes everything. */
+/* A kernel without a match function accepts every launch. */
 static inline bool kernel_takes(const struct kernel *k, const struct planned *p) { return !k->match || k->match(&p->query); }
 
-/* Runs a kernel on guarded copies of a launch's operands; `out` is freed with guarded_free_all. */
+/* Runs a kernel on guarded copies of a launch's operands; guarded_free_all frees `out`. */
 static inline void run_kernel(const struct kernel *k, const struct launch *l, const int alias[MAX_OUT], int threads, void *out[MAX_OUT])
 {
     struct planned p;
@@ -196,7 +195,7 @@ static inline void run_kernel(const struct kernel *k, const struct launch *l, co
     guarded_launch(k->name, k, l, k->workspace ? k->workspace(&p.query) : 0, threads, alias, NULL, out);
 }
 
-/* The reference on f64 copies of every float operand; fills t->oracle. */
+/* Runs the reference on f64 copies of every float operand; fills t->oracle. */
 static inline void run_oracle(struct trial *t)
 {
     struct launch l = {.attr = &t->attr, .nin = t->nin, .nout = t->nout, .threads = 1};
@@ -212,10 +211,10 @@ static inline void run_oracle(struct trial *t)
     for (int i = 0; i < t->nout; i++) {
         l.out[i] = t->out[i];
         if (t->op != OP_COPY) l.out[i].dtype = DT_F64;
-        l.out[i].data = t; /* it is there */
+        l.out[i].data = t; /* not NULL: the output exists */
         if (t->alias[i] >= 0) l.out[i].dtype = l.in[t->alias[i]].dtype;
     }
-    if (t->op == OP_COPY) l.in[0] = t->in[0]; /* bytes, whatever they mean */
+    if (t->op == OP_COPY) l.in[0] = t->in[0]; /* copies bytes of any dtype */
     void *results[MAX_OUT];
     run_kernel(ref_kernels[t->op], &l, t->alias, 1, results);
     for (int i = 0; i < t->nout; i++) {
@@ -225,13 +224,13 @@ static inline void run_oracle(struct trial *t)
     guarded_free_all(results);
 }
 
-/* A fast kernel on guarded copies; `results` is freed with guarded_free_all. */
+/* Runs a fast kernel on guarded copies; guarded_free_all frees `results`. */
 static inline void run_fast(struct trial *t, const struct kernel *k, const int alias[MAX_OUT], int threads, void *results[MAX_OUT])
 {
     struct launch l = {.attr = &t->attr, .nin = t->nin, .nout = t->nout};
     memcpy(l.in, t->in, sizeof l.in);
     memcpy(l.out, t->out, sizeof l.out);
-    for (int i = 0; i < t->nout; i++) l.out[i].data = t; /* it is there */
+    for (int i = 0; i < t->nout; i++) l.out[i].data = t; /* not NULL: the output exists */
     run_kernel(k, &l, alias, threads, results);
 }
 
@@ -261,12 +260,12 @@ static inline void compare(const struct trial *t, int o, const void *got)
         double x = dtype_load(got, out->dtype, i), want = t->oracle[o][i];
         bool close = dtype_is_float(out->dtype) ? fabs(x - want) <= tolerance * size : x == want;
         if (!close)
-            fail_msg("%s: output %d[%lld] is %.9g, the oracle says %.9g, off by %.3g of %.3g allowed",
+            fail_msg("%s: output %d[%lld] is %.9g, the oracle gives %.9g, off by %.3g of %.3g allowed",
                      describe(t, text), o, (long long)i, x, want, fabs(x - want), tolerance * size);
     }
 }
 
-/* One kernel: on one thread, on more, and in place as `may` says. */
+/* Checks one kernel: on one thread, on several, and in place as `may` allows. */
 static inline void kernel_check(struct trial *t, const struct kernel *k, const int *may)
 {
     void *one[MAX_OUT], *other[MAX_OUT];
@@ -286,7 +285,8 @@ static inline void kernel_check(struct trial *t, const struct kernel *k, const i
     guarded_free_all(one);
 }
 
-/* The whole trial: the oracle, then each of the op's kernels that takes it; one must. */
+/* Runs the whole trial: the oracle, then each kernel of the op that accepts the launch. At least
+ * one must accept it. */
 static inline void trial_check_in_place(struct trial *t, const int *may)
 {
     char text[512];
@@ -305,7 +305,7 @@ static inline void trial_check_in_place(struct trial *t, const int *may)
 
 static inline void trial_check(struct trial *t) { trial_check_in_place(t, NULL); }
 
-/* --- trials that both programs make ------------------------------------------------------- */
+/* --- trials that both programs use ----------------------------------------------------------- */
 
 static inline void rmsnorm_forward(struct trial *t, enum dtype f, int64_t R, int64_t C)
 {
@@ -324,7 +324,7 @@ struct heads {
     int64_t window;
 };
 
-/* One bias per key; every fourth key is hidden. */
+/* One bias per key; every fourth key is masked. */
 static inline void input_mask(struct trial *t, enum dtype f, const struct heads *n)
 {
     struct operand *x = input_normal(t, f, DIM(n->B, n->S));
@@ -348,7 +348,7 @@ static inline void attention_forward(struct trial *t, enum dtype f, enum dtype s
     output(t, statistic, DIM(n->B, n->H, n->T));
 }
 
-/* The gradient's trial, on the forward trial's tensors and oracle. */
+/* The backward trial, on the forward trial's tensors and oracle. */
 static inline void attention_backward(struct trial *t, const struct trial *forward, enum dtype f, enum dtype statistic,
                                const struct heads *n)
 {
