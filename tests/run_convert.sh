@@ -157,7 +157,7 @@ check 'a folder of another model' refused 'names that are not' tests/golden/basi
 check 'a folder without weights' refused 'no \*.safetensors' tests/fuzz
 check 'a folder that is not empty' expect 2 'not empty' "$binary" convert "$from/sam.pth" -o "$tmp/tiny"
 file_in_the_way() {
-    cp "$tmp/sam.pth" "$tmp/kept.pth" && expect 2 'kept.pth is there already' "$binary" convert "$tmp/tiny" -o "$tmp/kept.pth" && same "$tmp/sam.pth" "$tmp/kept.pth"
+    cp "$tmp/sam.pth" "$tmp/kept.pth" && expect 2 'kept.pth exists already' "$binary" convert "$tmp/tiny" -o "$tmp/kept.pth" && same "$tmp/sam.pth" "$tmp/kept.pth"
 }
 check 'a file that is there already' file_in_the_way
 check 'no output' expect 2 'convert IN.pth -o DIR' "$binary" convert "$from/sam.pth"

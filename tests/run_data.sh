@@ -31,8 +31,8 @@ check "extracted files" extracted
 # What is there keeps its bytes, and nothing new lies beside it.
 in_the_way() {
     ls -l --time-style=+%s%N "$tmp/a" "$tmp/x" >"$tmp/before" || return 1
-    ends 2 "a/sa_000000.tar is there already" make "$tmp/a" --images 1 && ends 2 "is there already" make "$tmp/a" --images 1 --extracted || return 1
-    ends 2 "x/sa_000000 is there already" make "$tmp/x" --images 1 --extracted && ls -l --time-style=+%s%N "$tmp/a" "$tmp/x" | same - "$tmp/before"
+    ends 2 "a/sa_000000.tar exists already" make "$tmp/a" --images 1 && ends 2 "exists already" make "$tmp/a" --images 1 --extracted || return 1
+    ends 2 "x/sa_000000 exists already" make "$tmp/x" --images 1 --extracted && ls -l --time-style=+%s%N "$tmp/a" "$tmp/x" | same - "$tmp/before"
 }
 check "a set that is in the way" in_the_way
 check "all of it is good" ends 0 "10 samples.* 0 bad samples" verify "$tmp/a"
@@ -153,7 +153,7 @@ check "masks of size 0" ends 2 "--masks-size 0: expected" pack "$tmp/a" -o "$tmp
 check "a longer side of 0" ends 2 "--long-side 0: expected" prepare "$tmp/a" -o "$tmp/zero" --long-side 0
 empty_input() {
     mkdir -p "$tmp/empty" "$tmp/useless" "$tmp/mine" && head -c 900 "$tmp/x/sa_000000/sa_2.jpg" >"$tmp/useless/sa_2.jpg" && cp "$tmp/x/sa_000000/sa_2.json" "$tmp/useless" || return 1
-    ends 2 "empty: no pair" prepare "$tmp/empty" -o "$tmp/zero" && ends 2 "nothere: there is no such file" prepare "$tmp/nothere" -o "$tmp/zero" || return 1
+    ends 2 "empty: no pair" prepare "$tmp/empty" -o "$tmp/zero" && ends 2 "nothere: no such file" prepare "$tmp/nothere" -o "$tmp/zero" || return 1
     ends 2 "useless: no pair" prepare "$tmp/useless" -o "$tmp/zero" && ends 2 "no pair" prepare "$tmp/empty" -o "$tmp/mine" || return 1
     [ ! -e "$tmp/zero" ] && [ ! -e "$tmp/zero.pack" ] && [ -d "$tmp/mine" ] && ends 0 "written" prepare "$tmp/empty" "$tmp/x/sa_000001" -o "$tmp/zero"
 }
@@ -171,6 +171,6 @@ check "an unknown one" ends 2 "data mak: expected make" mak
 check "an unknown option" ends 2 "did you mean --images" make "$tmp/n" --image 3
 check "a wrong size" ends 2 "expected WIDTHxHEIGHT" make "$tmp/n" --size 20
 check "more shards than images" ends 2 "expected 1 to the number of images" make "$tmp/n" --images 2 --shards 3
-check "no such file" ends 2 "there is no such file" inspect "$tmp/nothing"
+check "no such file" ends 2 "nothing: no such file" inspect "$tmp/nothing"
 check "help" ends 0 "usage: plimsoll data make" make --help
 summary

@@ -171,9 +171,9 @@ check 'evaluated with other weights' expect 2 'made with other weights' "$binary
 planned() { expect 0 'no such file or folder, so the plan is for images' "$binary" plan "$tmp/run.yaml" --set "data.train=$tmp/nowhere.pack"; }
 check 'a plan without the store' planned
 check 'a preset as an encoder' expect 2 'is not a folder' "$binary" data pack "$tmp/set" -o "$tmp/no.pack" --embeddings sam-tiny
-check 'a size between patches' expect 2 'images of 100 pixels do not divide into its patches of 8' pack no.pack sam --size 100
-check 'so is one for a model alone' expect 2 'sam-tiny: images of 100 pixels do not divide into its patches of 8' "$binary" data pack "$tmp/set" -o "$tmp/no.pack" --model sam-tiny --size 100
-check 'a layout without a place for them' expect 2 '--layout memmap has no place for embeddings' pack no sam --layout memmap
+check 'a size between patches' expect 2 'the image size 100 is not divisible by the patch size 8' pack no.pack sam --size 100
+check 'so is one for a model alone' expect 2 'sam-tiny: the image size 100 is not divisible by the patch size 8' "$binary" data pack "$tmp/set" -o "$tmp/no.pack" --model sam-tiny --size 100
+check 'a layout without a place for them' expect 2 '--layout memmap cannot store embeddings' pack no sam --layout memmap
 check 'a dtype of another kind' expect 2 '--embeddings-dtype f16: expected f32 or bf16' pack no.pack sam --embeddings-dtype f16
 check 'a dtype of nothing' expect 2 'is for --embeddings' "$binary" data pack "$tmp/set" -o "$tmp/no.pack" --embeddings-dtype f32
 nothing() { [ ! -e "$tmp/no.pack" ] && [ ! -e "$tmp/no.pack.part" ] && [ ! -e "$tmp/no/model" ]; }
