@@ -92,7 +92,7 @@ check 'another activation' config sam "s/\"gelu\"/\"relu\"/" 'vision_config.hidd
 check 'another size of a TinyViT' config tiny 's/"image_size": 1024/"image_size": 512/; s/"image_embedding_size": 64/"image_embedding_size": 32/' 'vision_config.image_size is 512; .*as 1024'
 toned() {
     cp -r "$tmp/sam" "$tmp/toned" && sed -i 's/0.485/0.5/' "$tmp/toned/preprocessor_config.json" || return 1
-    expect 0 'keep its preprocessor_config.json' "$binary" convert "$tmp/toned" -o "$tmp/toned.pth" && same "$tmp/sam.pth" "$tmp/toned.pth" || return 1
+    expect 0 'keep preprocessor_config.json' "$binary" convert "$tmp/toned" -o "$tmp/toned.pth" && same "$tmp/sam.pth" "$tmp/toned.pth" || return 1
     rm "$tmp/toned/config.json" "$tmp/toned.pth" && convert "$tmp/toned" -o "$tmp/toned.pth" && same "$tmp/sam.pth" "$tmp/toned.pth"
 }
 check 'another normalisation is told of; weights alone will do' toned

@@ -83,7 +83,7 @@ norms() {
     awk '{ d = $1 - $2; exit !($1 > 0 && d < 1e-5 && d > -1e-5) }' "$tmp/both"
 }
 check "statistics of batches" norms
-no_model() { ends 2 "which model" && ends 2 "is not a folder" --model nowhere; }
+no_model() { ends 2 "no model is given" && ends 2 "is not a folder" --model nowhere; }
 check "no model" no_model
 check "a model of another kind" ends 2 "takes pixel_values" --model tests/golden/clip_vision
 check "nothing to evaluate on" ends 2 "has no validation data" --model $model --set data.holdout=0

@@ -104,7 +104,7 @@ check "half a box" refused "expected X0,Y0,X1,Y1" "$wide" --box 10,10,10
 check "everything at no point" refused "--everything 0: expected a whole number above 0" "$wide" --everything 0
 check "a side of 0" refused "--side 0: expected a whole number above 0" "$wide" --point 1,1 --side 0
 check "no prompt" refused "no prompt is given" "$wide"
-check "no image" refused "which image" --point 1,1
+check "no image" refused "no image is given" --point 1,1
 check "two images" refused "expected one image" "$wide" "$wide" --point 1,1
 check "an image that is not there" refused "nowhere.png" nowhere.png --point 1,1
 check "something else" refused "neither a JPEG nor a PNG" tests/run_predict.sh --point 1,1

@@ -261,7 +261,7 @@ static void print_facts(const struct samples *all, const struct facts *f, struct
                 (unsigned long long)r->partial, (unsigned long long)r->others);
     if (x) text_printf(out, "  embeddings %s [%u,%u,%u], computed with %s\n", dtype_name(packed_dtype(x->type)), x->channels, x->grid, x->grid, x->model);
     text_printf(out, "  unusable samples %llu, empty masks %llu\n", (unsigned long long)f->bad, (unsigned long long)f->empty);
-    if (f->bad) text_printf(out, "  the first: %s\n", f->first_bad);
+    if (f->bad) text_printf(out, "  first unusable sample: %s\n", f->first_bad);
     text_printf(out, "\n  %-22s %10s %10s %10s %10s %10s %10s\n", "", "min", "10 %", "median", "90 %", "max", "mean");
     print_row(out, "masks per image", &f->masks, 1, 1);
     print_row(out, "area, % of the image", &f->area, 100, 3);
