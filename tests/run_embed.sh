@@ -43,7 +43,7 @@ check 'models to begin with' models
 stores() {
     pack sam.pack sam --embeddings-dtype f32 | grep 'embeddings f32 \[64,16,16\]' && pack half.pack sam --embeddings-dtype bf16 | grep 'embeddings bf16' &&
         pack tiny.pack tiny --embeddings-dtype f32 && "$binary" data pack "$tmp/set" -o "$tmp/plain.pack" --model sam-tiny || return 1
-    "$binary" data verify "$tmp/sam.pack" | grep ' 0 bad samples' && "$binary" data inspect "$tmp/sam.pack" | grep 'embeddings f32 \[64,16,16\], made with'
+    "$binary" data verify "$tmp/sam.pack" | grep ' 0 bad samples' && "$binary" data inspect "$tmp/sam.pack" | grep 'embeddings f32 \[64,16,16\], computed with'
 }
 check 'stores with embeddings' stores
 again() {
