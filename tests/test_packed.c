@@ -67,7 +67,7 @@ static int setup(void **state)
     }
     assert_int_equal(tar_write_end(&w, &e), PL_OK);
     close(w.fd);
-    char *packed[] = {"-o", store, "--size", "96", "--masks-size", "48", NULL}, *mapped[] = {"-o", map, "--size", "96", "--masks-size", "48", "--layout", "seed", NULL};
+    char *packed[] = {"-o", store, "--size", "96", "--masks-size", "48", NULL}, *mapped[] = {"-o", map, "--size", "96", "--masks-size", "48", "--layout", "memmap", NULL};
     return pack(packed) || pack(mapped);
 }
 
