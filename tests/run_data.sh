@@ -154,7 +154,7 @@ check "a longer side of 0" ends 2 "--long-side 0: expected" prepare "$tmp/a" -o 
 empty_input() {
     mkdir -p "$tmp/empty" "$tmp/useless" "$tmp/mine" && head -c 900 "$tmp/x/sa_000000/sa_2.jpg" >"$tmp/useless/sa_2.jpg" && cp "$tmp/x/sa_000000/sa_2.json" "$tmp/useless" || return 1
     ends 2 "empty: no usable pair" prepare "$tmp/empty" -o "$tmp/zero" && ends 2 "nothere: no such file" prepare "$tmp/nothere" -o "$tmp/zero" || return 1
-    ends 2 "useless: no usable pair" prepare "$tmp/useless" -o "$tmp/zero" && ends 2 "no pair" prepare "$tmp/empty" -o "$tmp/mine" || return 1
+    ends 2 "useless: no usable pair" prepare "$tmp/useless" -o "$tmp/zero" && ends 2 "no usable pair" prepare "$tmp/empty" -o "$tmp/mine" || return 1
     [ ! -e "$tmp/zero" ] && [ ! -e "$tmp/zero.pack" ] && [ -d "$tmp/mine" ] && ends 0 "written" prepare "$tmp/empty" "$tmp/x/sa_000001" -o "$tmp/zero"
 }
 check "inputs without a pair" empty_input
