@@ -92,7 +92,7 @@ check 'another activation' config sam "s/\"gelu\"/\"relu\"/" 'vision_config.hidd
 check 'another size of a TinyViT' config tiny 's/"image_size": 1024/"image_size": 512/; s/"image_embedding_size": 64/"image_embedding_size": 32/' 'vision_config.image_size is 512; .*as 1024'
 toned() {
     cp -r "$tmp/sam" "$tmp/toned" && sed -i 's/0.485/0.5/' "$tmp/toned/preprocessor_config.json" || return 1
-    expect 0 'keep its preprocessor_config.json' "$binary" convert "$tmp/toned" -o "$tmp/toned.pth" && same "$tmp/sam.pth" "$tmp/toned.pth" || return 1
+    expect 0 'keep preprocessor_config.json' "$binary" convert "$tmp/toned" -o "$tmp/toned.pth" && same "$tmp/sam.pth" "$tmp/toned.pth" || return 1
     rm "$tmp/toned/config.json" "$tmp/toned.pth" && convert "$tmp/toned" -o "$tmp/toned.pth" && same "$tmp/sam.pth" "$tmp/toned.pth"
 }
 check 'another normalisation is told of; weights alone will do' toned
@@ -157,7 +157,7 @@ check 'a folder of another model' refused 'names that are not' tests/golden/basi
 check 'a folder without weights' refused 'no \*.safetensors' tests/fuzz
 check 'a folder that is not empty' expect 2 'not empty' "$binary" convert "$from/sam.pth" -o "$tmp/tiny"
 file_in_the_way() {
-    cp "$tmp/sam.pth" "$tmp/kept.pth" && expect 2 'kept.pth is there already' "$binary" convert "$tmp/tiny" -o "$tmp/kept.pth" && same "$tmp/sam.pth" "$tmp/kept.pth"
+    cp "$tmp/sam.pth" "$tmp/kept.pth" && expect 2 'kept.pth exists already' "$binary" convert "$tmp/tiny" -o "$tmp/kept.pth" && same "$tmp/sam.pth" "$tmp/kept.pth"
 }
 check 'a file that is there already' file_in_the_way
 check 'no output' expect 2 'convert IN.pth -o DIR' "$binary" convert "$from/sam.pth"

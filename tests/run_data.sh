@@ -31,8 +31,8 @@ check "extracted files" extracted
 # What is there keeps its bytes, and nothing new lies beside it.
 in_the_way() {
     ls -l --time-style=+%s%N "$tmp/a" "$tmp/x" >"$tmp/before" || return 1
-    ends 2 "a/sa_000000.tar is there already" make "$tmp/a" --images 1 && ends 2 "is there already" make "$tmp/a" --images 1 --extracted || return 1
-    ends 2 "x/sa_000000 is there already" make "$tmp/x" --images 1 --extracted && ls -l --time-style=+%s%N "$tmp/a" "$tmp/x" | same - "$tmp/before"
+    ends 2 "a/sa_000000.tar exists already" make "$tmp/a" --images 1 && ends 2 "exists already" make "$tmp/a" --images 1 --extracted || return 1
+    ends 2 "x/sa_000000 exists already" make "$tmp/x" --images 1 --extracted && ls -l --time-style=+%s%N "$tmp/a" "$tmp/x" | same - "$tmp/before"
 }
 check "a set that is in the way" in_the_way
 check "all of it is good" ends 0 "10 samples.* 0 bad samples" verify "$tmp/a"
@@ -46,7 +46,7 @@ gzipped() {
     [ "$(tar tf "$tmp/ready/one.tar" | head -n 2 | tr '\n' ' ')" = "sa_1.jpg sa_1.json " ] && [ -s "$tmp/ready/one.tar.idx" ] && [ -z "$(ls "$tmp/ready" | grep -v 'tar$\|tar.idx$')" ]
 }
 check "gzip, whole and cut, is prepared" gzipped
-again() { ends 0 "there already" prepare "$tmp/g/one.tar" -o "$tmp/ready"; }
+again() { ends 0 "exists already" prepare "$tmp/g/one.tar" -o "$tmp/ready"; }
 check "what is there is left alone" again
 broken() {
     cp -r "$tmp/x/sa_000000" "$tmp/broken" && head -c 900 "$tmp/x/sa_000000/sa_2.jpg" >"$tmp/broken/sa_2.jpg" || return 1
@@ -104,7 +104,7 @@ check "memory of masks from sizes alone" given
 # --- packing ----------------------------------------------------------------------------------
 
 packed() {
-    ends 0 "10 samples with 60 masks, images of 128, masks of 64" pack "$tmp/a" -o "$tmp/a.pack" --model sam-tiny && ends 0 " 0 bad samples" verify "$tmp/a.pack" || return 1
+    ends 0 "10 samples with 60 masks, images of side 128, masks of side 64" pack "$tmp/a" -o "$tmp/a.pack" --model sam-tiny && ends 0 " 0 bad samples" verify "$tmp/a.pack" || return 1
     OMP_NUM_THREADS=3 plimsoll pack "$tmp/a.pack" -o "$tmp/again.pack" --size 128 --masks-size 64 && cmp "$tmp/a.pack" "$tmp/again.pack"
 }
 check "a store, and a store of that store" packed
@@ -115,10 +115,10 @@ cut() {
 check "a store that was cut, and one that was changed" cut
 packs_sound() { ends 0 "1 samples and 0 masks left out" pack "$tmp/broken" -o "$tmp/b.pack" --size 64 && [ ! -e "$tmp/b.pack.part" ]; }
 check "bad pairs are left out of it" packs_sound
-mapped() { ends 0 "masks of 64 a side" pack "$tmp/a" -o "$tmp/map" --layout memmap --size 256 && [ "$(wc -c <"$tmp/map/masks.u8")" = $((60 * 64 * 64)) ] && ends 0 " 0 bad samples" verify "$tmp/map/index.json"; }
+mapped() { ends 0 "masks of side 64" pack "$tmp/a" -o "$tmp/map" --layout memmap --size 256 && [ "$(wc -c <"$tmp/map/masks.u8")" = $((60 * 64 * 64)) ] && ends 0 " 0 bad samples" verify "$tmp/map/index.json"; }
 check "an index and a memory map" mapped
-check "an output that is in the way" ends 2 "exists already" pack "$tmp/a" -o "$tmp/map" --layout memmap
-check "no output" ends 2 "where to" pack "$tmp/a"
+check "an output that exists" ends 2 "exists already" pack "$tmp/a" -o "$tmp/map" --layout memmap
+check "no output" ends 2 "no output is given" pack "$tmp/a"
 
 # --- usage ------------------------------------------------------------------------------------
 
@@ -153,8 +153,8 @@ check "masks of size 0" ends 2 "--masks-size 0: expected" pack "$tmp/a" -o "$tmp
 check "a longer side of 0" ends 2 "--long-side 0: expected" prepare "$tmp/a" -o "$tmp/zero" --long-side 0
 empty_input() {
     mkdir -p "$tmp/empty" "$tmp/useless" "$tmp/mine" && head -c 900 "$tmp/x/sa_000000/sa_2.jpg" >"$tmp/useless/sa_2.jpg" && cp "$tmp/x/sa_000000/sa_2.json" "$tmp/useless" || return 1
-    ends 2 "empty: no pair" prepare "$tmp/empty" -o "$tmp/zero" && ends 2 "nothere: there is no such file" prepare "$tmp/nothere" -o "$tmp/zero" || return 1
-    ends 2 "useless: no pair" prepare "$tmp/useless" -o "$tmp/zero" && ends 2 "no pair" prepare "$tmp/empty" -o "$tmp/mine" || return 1
+    ends 2 "empty: no usable pair" prepare "$tmp/empty" -o "$tmp/zero" && ends 2 "nothere: no such file" prepare "$tmp/nothere" -o "$tmp/zero" || return 1
+    ends 2 "useless: no usable pair" prepare "$tmp/useless" -o "$tmp/zero" && ends 2 "no usable pair" prepare "$tmp/empty" -o "$tmp/mine" || return 1
     [ ! -e "$tmp/zero" ] && [ ! -e "$tmp/zero.pack" ] && [ -d "$tmp/mine" ] && ends 0 "written" prepare "$tmp/empty" "$tmp/x/sa_000001" -o "$tmp/zero"
 }
 check "inputs without a pair" empty_input
@@ -171,6 +171,6 @@ check "an unknown one" ends 2 "data mak: expected make" mak
 check "an unknown option" ends 2 "did you mean --images" make "$tmp/n" --image 3
 check "a wrong size" ends 2 "expected WIDTHxHEIGHT" make "$tmp/n" --size 20
 check "more shards than images" ends 2 "expected 1 to the number of images" make "$tmp/n" --images 2 --shards 3
-check "no such file" ends 2 "there is no such file" inspect "$tmp/nothing"
+check "no such file" ends 2 "nothing: no such file" inspect "$tmp/nothing"
 check "help" ends 0 "usage: plimsoll data make" make --help
 summary

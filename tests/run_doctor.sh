@@ -57,7 +57,7 @@ advice() {
         if (n++ && worth > last * (1 + 1e-9)) { print "out of order"; exit 1 } last = worth } END { print n " changes" }' "$tmp/doctor.json"
 }
 check 'advice: planned, and in order' advice
-said() { "$binary" doctor "$tmp/words.yaml" --steps 1 | grep -E 'What holds it: program step'; }
+said() { "$binary" doctor "$tmp/words.yaml" --steps 1 | grep -E 'Largest tensors at the peak: program step'; }
 check 'in words' said
 
 monitor() {

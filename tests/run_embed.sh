@@ -43,7 +43,7 @@ check 'models to begin with' models
 stores() {
     pack sam.pack sam --embeddings-dtype f32 | grep 'embeddings f32 \[64,16,16\]' && pack half.pack sam --embeddings-dtype bf16 | grep 'embeddings bf16' &&
         pack tiny.pack tiny --embeddings-dtype f32 && "$binary" data pack "$tmp/set" -o "$tmp/plain.pack" --model sam-tiny || return 1
-    "$binary" data verify "$tmp/sam.pack" | grep ' 0 bad samples' && "$binary" data inspect "$tmp/sam.pack" | grep 'embeddings f32 \[64,16,16\], made with'
+    "$binary" data verify "$tmp/sam.pack" | grep ' 0 bad samples' && "$binary" data inspect "$tmp/sam.pack" | grep 'embeddings f32 \[64,16,16\], computed with'
 }
 check 'stores with embeddings' stores
 again() {
@@ -171,11 +171,11 @@ check 'evaluated with other weights' expect 2 'made with other weights' "$binary
 planned() { expect 0 'no such file or folder, so the plan is for images' "$binary" plan "$tmp/run.yaml" --set "data.train=$tmp/nowhere.pack"; }
 check 'a plan without the store' planned
 check 'a preset as an encoder' expect 2 'is not a folder' "$binary" data pack "$tmp/set" -o "$tmp/no.pack" --embeddings sam-tiny
-check 'a size between patches' expect 2 'images of 100 pixels do not divide into its patches of 8' pack no.pack sam --size 100
-check 'so is one for a model alone' expect 2 'sam-tiny: images of 100 pixels do not divide into its patches of 8' "$binary" data pack "$tmp/set" -o "$tmp/no.pack" --model sam-tiny --size 100
-check 'a layout without a place for them' expect 2 '--layout memmap has no place for embeddings' pack no sam --layout memmap
+check 'a size between patches' expect 2 'the image size 100 is not divisible by the patch size 8' pack no.pack sam --size 100
+check 'so is one for a model alone' expect 2 'sam-tiny: the image size 100 is not divisible by the patch size 8' "$binary" data pack "$tmp/set" -o "$tmp/no.pack" --model sam-tiny --size 100
+check 'a layout without a place for them' expect 2 '--layout memmap cannot store embeddings' pack no sam --layout memmap
 check 'a dtype of another kind' expect 2 '--embeddings-dtype f16: expected f32 or bf16' pack no.pack sam --embeddings-dtype f16
-check 'a dtype of nothing' expect 2 'is for --embeddings' "$binary" data pack "$tmp/set" -o "$tmp/no.pack" --embeddings-dtype f32
+check 'a dtype of nothing' expect 2 'needs --embeddings' "$binary" data pack "$tmp/set" -o "$tmp/no.pack" --embeddings-dtype f32
 nothing() { [ ! -e "$tmp/no.pack" ] && [ ! -e "$tmp/no.pack.part" ] && [ ! -e "$tmp/no/model" ]; }
 check 'of which nothing is left' nothing
 

@@ -189,7 +189,7 @@ check 'step: a place that is not finite' asked sam_boxes 'input_boxes, sample 0:
 check 'step: a target that is not 0 or 1' asked sam_target 'gt_masks, sample 0: element 3 is 2, expected 0 or 1' set gt_masks 3 2
 check 'step: targets of a wrong rank' asked sam_target 'gt_masks.*\[B,M,H,H\].*rank 1' flatten gt_masks
 
-check 'step: an output folder that is not there' expect 2 'out.safetensors: there is no folder .*no-such$' "$binary" step --model tests/golden/basic \
+check 'step: an output folder that is not there' expect 2 'out.safetensors: no such folder: .*no-such$' "$binary" step --model tests/golden/basic \
     --batch tests/golden/basic/batch.safetensors --out "$tmp/no-such/out.safetensors"
 
 # --- numbers that break ---------------------------------------------------------------------------

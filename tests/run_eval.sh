@@ -83,10 +83,10 @@ norms() {
     awk '{ d = $1 - $2; exit !($1 > 0 && d < 1e-5 && d > -1e-5) }' "$tmp/both"
 }
 check "statistics of batches" norms
-no_model() { ends 2 "which model" && ends 2 "is not a folder" --model nowhere; }
+no_model() { ends 2 "no model is given" && ends 2 "is not a folder" --model nowhere; }
 check "no model" no_model
 check "a model of another kind" ends 2 "takes pixel_values" --model tests/golden/clip_vision
-check "nothing to evaluate on" ends 2 "says nothing of data to evaluate on" --model $model --set data.holdout=0
+check "nothing to evaluate on" ends 2 "has no validation data" --model $model --set data.holdout=0
 check "tokens" ends 2 "data.format is tokens.*csv or packed" --model $model --set data.format=tokens
 check "a budget too small" ends 3 "does not fit" --model $model --memory 100KiB
 

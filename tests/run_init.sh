@@ -90,10 +90,10 @@ same_losses() {
 check "shards and their store train the same weights" same_losses
 
 mkdir -p "$tmp/nothing" && echo x >"$tmp/nothing/notes.md"
-check "nothing that is known" expect 2 'nothing is recognised among 1 name \(notes.md\)' "$binary" init --model sam-tiny --data "$tmp/nothing"
-check "no such folder" expect 2 'there is no such file or folder' "$binary" init --model sam-tiny --data "$tmp/none"
-check "images for a language model" expect 2 'which takes tokens' "$binary" init --model llama-tiny --data "$tmp/tars"
-check "tokens for a model of masks" expect 2 'which takes images with masks' "$binary" init --model sam-tiny --data "$tmp/tokens"
+check "nothing that is known" expect 2 'no known format among 1 file \(notes.md\)' "$binary" init --model sam-tiny --data "$tmp/nothing"
+check "no such folder" expect 2 'none: no such file or folder' "$binary" init --model sam-tiny --data "$tmp/none"
+check "images for a language model" expect 2 'which needs tokens' "$binary" init --model llama-tiny --data "$tmp/tars"
+check "tokens for a model of masks" expect 2 'which needs images with masks' "$binary" init --model sam-tiny --data "$tmp/tokens"
 check "an unknown model" expect 2 'one of the presets' "$binary" init --model sam-tin --data "$tmp/tars"
-check "no data" expect 2 'which data' "$binary" init --model sam-tiny
+check "no data" expect 2 'no data is given' "$binary" init --model sam-tiny
 summary

@@ -152,7 +152,7 @@ budget() {
     local need
     expect 0 '' "$binary" plan "$tmp/llama.yaml" --set memory.offload=optimizer --json && cp "$tmp/out" "$tmp/plan.json" || return 1
     need=$(json "$tmp/plan.json" arenas.host)
-    "$binary" plan "$tmp/llama.yaml" --set memory.offload=optimizer | grep -q 'host memory may have' || { echo 'the default budget is not stated'; return 1; }
+    "$binary" plan "$tmp/llama.yaml" --set memory.offload=optimizer | grep -q 'host memory is limited to' || { echo 'the default budget is not stated'; return 1; }
     expect 0 '' "$binary" plan "$tmp/llama.yaml" --set memory.offload=optimizer --set "memory.host_budget=$need" || return 1
     expect 3 "needs $need bytes .*host memory.*memory.host_budget is $((need - 1)) " "$binary" plan "$tmp/llama.yaml" --set memory.offload=optimizer \
         --set "memory.host_budget=$((need - 1))" || return 1

@@ -56,8 +56,8 @@ reserve() {
     [ "$(values profile | tr -d '"' | sed 's/cpu-.*/cpu/' | tr '\n' ' ')" = "cpu rtx-4090 " ] || { values profile; return 1; }
     "$binary" plan "$tmp/masks.yaml" --set device=cuda --set device.profile=rtx-4090 --memory auto --json >"$tmp/auto.json" &&
         [ "$(json "$tmp/auto.json" budget_bytes)" = "$(values budget_bytes | tail -n 1)" ] || { json "$tmp/auto.json" budget_bytes; values budget_bytes; return 1; }
-    "$binary" plan "$tmp/masks.yaml" --devices 8 | grep 'Rows by cpu-.* a processor' || return 1
-    expect 0 '' "$binary" plan "$tmp/masks.yaml" --devices rtx-4090 && grep -q 'rtx-4090' "$tmp/out" && ! grep 'a processor' "$tmp/out"
+    "$binary" plan "$tmp/masks.yaml" --devices 8 | grep 'Rows with profile cpu-.* a CPU' || return 1
+    expect 0 '' "$binary" plan "$tmp/masks.yaml" --devices rtx-4090 && grep -q 'rtx-4090' "$tmp/out" && ! grep 'a CPU:' "$tmp/out"
 }
 check 'the reserve of a GPU, and whose profile a row has' reserve
 named() { table "$tmp/masks.yaml" --devices rtx-4060,rtx-4090,h200 && [ "$(values fits | sort -u)" = true ] && [ "$(values samples_per_second | grep -c '^[0-9.]*[1-9]')" = 3 ] && values samples_per_second | tr '\n' ' '; }
@@ -72,7 +72,7 @@ bounded() {
 }
 check 'rows that do not fit host memory' bounded
 unmeasured() {
-    for GPUs in h200,rtx-4090 rtx-4090,h200; do
+    for gpus in h200,rtx-4090 rtx-4090,h200; do
         expect 0 '' "$binary" plan "$tmp/masks.yaml" --devices $gpus && grep -q '^Times of rtx-4090 are unmeasured' "$tmp/out" || { cat "$tmp/out"; return 1; }
     done
     expect 0 '' "$binary" plan "$tmp/masks.yaml" --devices t4,rtx-4090 && grep '^Times are unmeasured' "$tmp/out"
@@ -82,7 +82,7 @@ rules() {
     "$binary" plan "$tmp/words.yaml" --devices 24,40,80 --rules-of-thumb --images 2 --set train.effective_batch=16 >"$tmp/out" || return 1
     # What the rule's code returns, not what its text says (14 x 1, 23 x 1, 47 x 1).
     grep -q 'rule: 14 x 1 = 14; with the weights and rounded up: 3 x 6 = 18' "$tmp/out" && grep -q 'rule: 23 x 1 = 23; with the weights and rounded up: 13 x 2 = 26' "$tmp/out" &&
-        grep -q 'rule: 47 x 1 = 47' "$tmp/out" && grep 'Where the rules err' "$tmp/out"
+        grep -q 'rule: 47 x 1 = 47' "$tmp/out" && grep 'Errors of the rules' "$tmp/out"
 }
 check 'rules of thumb beside the plan' rules
 noted() { "$binary" plan "$tmp/words.yaml" --devices 8 --set train.effective_batch=64 | grep 'outside of 8 to 32'; }
@@ -111,8 +111,8 @@ binding() {
 check 'a refusal names host memory where that is why' binding
 # Of a GPU that is not here nobody knows the memory beside it.
 elsewhere() {
-    expect 0 '' "$binary" plan "$tmp/words.yaml" --set device=cuda --set device.profile=rtx-4060 --set memory.offload=optimizer && grep 'host memory has no bound: the GPU is not here' "$tmp/out" || return 1
-    expect 0 '' "$binary" plan "$tmp/words.yaml" --set device=cuda --set device.profile=rtx-4060 --set memory.offload=optimizer --set memory.host_budget=1GiB && grep 'may have 1.00 GiB: memory.host_budget' "$tmp/out"
+    expect 0 '' "$binary" plan "$tmp/words.yaml" --set device=cuda --set device.profile=rtx-4060 --set memory.offload=optimizer && grep 'host memory is not limited: the GPU is not in this machine' "$tmp/out" || return 1
+    expect 0 '' "$binary" plan "$tmp/words.yaml" --set device=cuda --set device.profile=rtx-4060 --set memory.offload=optimizer --set memory.host_budget=1GiB && grep 'limited to 1.00 GiB (memory.host_budget)' "$tmp/out"
 }
 check 'host memory of a GPU that is not here' elsewhere
 # next_gib is the plan for exactly 1 GiB more. No 64-bit number is 1 GiB more than the last budget, which has no next_gib.

@@ -103,20 +103,20 @@ check "an empty box" refused "is empty" "$wide" --box 10,10,10,50
 check "half a box" refused "expected X0,Y0,X1,Y1" "$wide" --box 10,10,10
 check "everything at no point" refused "--everything 0: expected a whole number above 0" "$wide" --everything 0
 check "a side of 0" refused "--side 0: expected a whole number above 0" "$wide" --point 1,1 --side 0
-check "no prompt" refused "what to look for" "$wide"
-check "no image" refused "which image" --point 1,1
-check "two images" refused "one image at a time" "$wide" "$wide" --point 1,1
+check "no prompt" refused "no prompt is given" "$wide"
+check "no image" refused "no image is given" --point 1,1
+check "two images" refused "expected one image" "$wide" "$wide" --point 1,1
 check "an image that is not there" refused "nowhere.png" nowhere.png --point 1,1
 check "something else" refused "neither a JPEG nor a PNG" tests/run_predict.sh --point 1,1
 check "a damaged image" refused "truncated.png" tests/golden/image/truncated.png --point 1,1
-check "everything and a point" refused "makes its own points" "$wide" --everything 3 --point 1,1
+check "everything and a point" refused "uses a grid of points" "$wide" --everything 3 --point 1,1
 # Under its own name, another one, or as one of several candidates.
 over_the_image() {
     cp "$wide" "$tmp/own-1.png" && ln -sf own-1.png "$tmp/other.png" || return 1
-    ends 2 "is the image itself" --model "$cases/model" "$tmp/own-1.png" --point 1,1 -o "$tmp/other.png" &&
-        ends 2 "is the image itself" --model "$cases/model" "$tmp/own-1.png" --point 1,1 -o "$tmp/free.png" --overlay "$tmp/own-1.png" &&
-        ends 2 "is the image itself" --model "$cases/model" "$tmp/own-1.png" --point 1,1 -o "$tmp/free.png" --json "$tmp/own-1.png" &&
-        ends 2 "is the image itself" --model "$cases/model" "$tmp/own-1.png" --point 1,1 -o "$tmp/own.png" --multimask &&
+    ends 2 "is the input image" --model "$cases/model" "$tmp/own-1.png" --point 1,1 -o "$tmp/other.png" &&
+        ends 2 "is the input image" --model "$cases/model" "$tmp/own-1.png" --point 1,1 -o "$tmp/free.png" --overlay "$tmp/own-1.png" &&
+        ends 2 "is the input image" --model "$cases/model" "$tmp/own-1.png" --point 1,1 -o "$tmp/free.png" --json "$tmp/own-1.png" &&
+        ends 2 "is the input image" --model "$cases/model" "$tmp/own-1.png" --point 1,1 -o "$tmp/own.png" --multimask &&
         cmp "$wide" "$tmp/own-1.png" && [ ! -e "$tmp/free.png" ]
 }
 check "an output over the image" over_the_image

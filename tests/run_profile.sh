@@ -28,7 +28,7 @@ page() {
         "$tmp/$1/profile.html" >"$tmp/$1/hover.html"
     timeout 60 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$tmp/browser" --virtual-time-budget=3000 --dump-dom "file://$tmp/$1/hover.html" >"$tmp/dom" 2>/dev/null
     [ -s "$tmp/dom" ] || { echo 'the browser does not run here'; return 77; }
-    ! grep -q '<title>failed' "$tmp/dom" && grep -o "<pre id=\"tip\"[^<]*" "$tmp/dom" | grep 'bytes) at [0-9]*, parameters, lasts'
+    ! grep -q '<title>failed' "$tmp/dom" && grep -o "<pre id=\"tip\"[^<]*" "$tmp/dom" | grep 'bytes) at [0-9]*, parameters, persistent'
 }
 check 'profile of masks: the page in a browser' page masks
 check 'profile of words: the page in a browser' page words

@@ -610,8 +610,8 @@ static void test_draw(void **state)
     uint8_t mask[4] = {0, 1, 0, 0}, bits[2] = {2, 0};
     struct canvas q = canvas_new(40, 30, DRAW_WHITE), r = canvas_new(40, 30, DRAW_WHITE);
     struct colour c = {200, 0, 0};
-    draw_overlay(&q, (struct draw_place){10, 10, 20, 20}, &(struct draw_mask){mask, 2, 2, 2, false}, c, 0.5, 1);
-    draw_overlay(&r, (struct draw_place){10, 10, 20, 20}, &(struct draw_mask){bits, 1, 2, 2, true}, c, 0.5, 1);
+    draw_overlay(&q, (struct draw_area){10, 10, 20, 20}, &(struct draw_mask){mask, 2, 2, 2, false}, c, 0.5, 1);
+    draw_overlay(&r, (struct draw_area){10, 10, 20, 20}, &(struct draw_mask){bits, 1, 2, 2, true}, c, 0.5, 1);
     assert_memory_equal(q.rgb, r.rgb, 40 * 30 * 3);
     uint32_t edge = 0, inner = 0;
     for (int i = 0; i < 40 * 30; i++) {

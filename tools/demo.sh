@@ -1,7 +1,7 @@
 #!/bin/bash
-# A small Segment Anything model from beginning to end: data made, looked at, planned with and
-# without a budget, trained within it, killed, resumed, scored, asked; leaves a page to look at.
-# Needs a built $BUILD/plimsoll (`make demo`).
+# A small Segment Anything model from data to predictions: makes and inspects data, plans with and
+# without a memory budget, trains within the budget, kills and resumes the run, evaluates, predicts
+# masks, and writes an HTML report. Needs a built $BUILD/plimsoll (`make demo`).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build}
@@ -16,30 +16,30 @@ trap 'if [[ $pid ]]; then kill -KILL "$pid" 2>/dev/null || true; fi' EXIT
 say() { printf '\n--- %s\n' "$*"; }
 show() { echo "\$ $*"; "$@"; }
 
-# member NAME: the first number of that name in JSON on stdin.
+# member NAME: the first number with that key in JSON on stdin.
 member() { sed -n "s/.*\"$1\": *\([0-9][0-9.]*\).*/\1/p" | head -n 1; }
-# The last step that metrics.jsonl has, 0 before the first.
+# The last step in metrics.jsonl, 0 before the first.
 last_step() { { tail -n 1 "$out/metrics.jsonl" 2>/dev/null || true; } | sed -n 's/.*"step":\([0-9]*\).*/\1/p' | grep . || echo 0; }
-# Whole lines of metrics.jsonl, without times.
+# Complete lines of metrics.jsonl, without times.
 numbers() { grep '}$' "$out/metrics.jsonl" | sed 's/,"seconds".*//'; }
 
 rm -rf "$out" "$data"
 mkdir -p runs
 
-say "images of overlapping shapes with exact masks, in SA-1B's format; 40 of them are held out"
+say "make a synthetic dataset in SA-1B's format: images of overlapping shapes with exact masks, 600 to train, 40 to validate"
 show "$plimsoll" data make "$data/train" --images 600 --shards 2 --size 256x192 --masks 4 --seed 1
 show "$plimsoll" data make "$data/held-out" --images 40 --size 256x192 --masks 4 --seed 2
 show "$plimsoll" data inspect "$data/train" -o "$data/sheet.png"
 
-say "the fastest plan, with no bound on memory"
+say "the fastest plan without a memory budget"
 show "$plimsoll" plan "$run"
 
 arena=$("$plimsoll" plan "$run" --json | member arena_bytes)
 budget=$((arena * 7 / 10))
-say "the same run in 70 % of that memory: a result must not change, only how it is computed"
+say "the same run in 70 % of that memory: the plan changes, the result of training does not"
 show "$plimsoll" plan "$run" --memory "$budget"
 
-say "training within that budget"
+say "train within that budget"
 command=("$plimsoll" train "$run" --memory "$budget")
 echo "\$ ${command[*]}"
 "${command[@]}" &
@@ -50,18 +50,18 @@ if kill -KILL "$pid" 2>/dev/null; then
     pid=
     numbers >"$out/.before"
     saved=("$out"/checkpoints/step-*)
-    say "killed (SIGKILL) after step $(last_step); the last checkpoint is ${saved[-1]}. Going on:"
+    say "killed (SIGKILL) after step $(last_step); the last checkpoint is ${saved[-1]}. Resume:"
     show "${command[@]}" --resume
-    say "the $(wc -l <"$out/.before") lines of metrics.jsonl from before the kill, and those steps now:"
-    numbers >"$out/.after" # a file, not a pipe: head would leave before numbers is done
-    if head -n "$(wc -l <"$out/.before")" "$out/.after" | cmp - "$out/.before"; then echo "  the same losses and gradient norms, digit for digit"; else exit 1; fi
+    say "compare the $(wc -l <"$out/.before") lines of metrics.jsonl from before the kill with the same steps after the resume"
+    numbers >"$out/.after" # a file, not a pipe: head would exit before numbers is done
+    if head -n "$(wc -l <"$out/.before")" "$out/.after" | cmp - "$out/.before"; then echo "  equal: the same losses and gradient norms, digit for digit"; else exit 1; fi
     rm "$out/.before" "$out/.after"
 else
     pid=
-    say "this machine was done before it could be killed"
+    say "training finished before the script could kill it"
 fi
 
-say "masks of the held-out images, before the first step and after the last"
+say "scores on the validation images, before the first step and after the last"
 awk '/"eval_iou"/ {
     match($0, /"step":[0-9]*/); step = substr($0, RSTART + 7, RLENGTH - 7)
     match($0, /"eval_iou":[0-9.]*/); iou = substr($0, RSTART + 11, RLENGTH - 11)
@@ -70,12 +70,12 @@ awk '/"eval_iou"/ {
 }' "$out/metrics.jsonl"
 show "$plimsoll" eval "$run" --model "$out/model"
 
-say "a held-out image, asked for by a point, by a box, and for everything in it"
+say "predict masks of a validation image: for a point, for a box, and for everything in it"
 mkdir -p "$out/images" "$data/images"
 tar xf "$data/held-out/sa_000000.tar" -C "$data/images"
 cp "$data/sheet.png" "$out/images/0-training-data.png"
 image=$data/images/sa_1.jpg
-# The largest mask that the annotations have: a point on it, and its box.
+# A point on the largest annotated mask, and its box.
 read -r point box < <(tr '{' '\n' <"$data/images/sa_1.json" | awk '
 /"bbox"/ { match($0, /"bbox": *\[[^]]*/); split(substr($0, RSTART), b, /[][,]/); match($0, /"area": *[0-9]+/); area = substr($0, RSTART + 8, RLENGTH - 8) + 0 }
 /"point_coords"/ { match($0, /"point_coords": *\[\[[^]]*/); split(substr($0, RSTART), p, /[][,]+/)
@@ -89,13 +89,13 @@ show "$plimsoll" report "$out"
 
 cat <<END
 
-Look at $out/report.html: curves, memory, and the masks laid over the images.
-The model is in $out/model: config.json and model.safetensors, as transformers' SamModel reads them.
-To try next:
+Open $out/report.html: training curves, memory, and images with their masks.
+The model is in $out/model: config.json and model.safetensors, which SamModel of transformers loads.
+Try next:
 END
 try() { printf '  %-66s %s\n' "$plimsoll $1" "$2"; }
-try "plan $run --explain | less" "every storage, its place and its lifetime"
-try "plan $run --memory 1MiB" "what it says when nothing fits"
+try "plan $run --explain | less" "every storage, its offset and its lifetime"
+try "plan $run --memory 1MiB" "a budget that is too small: the error names one that fits"
 try "plan $run --memory 24GiB --set model.preset=sam-vit-h" "a larger model"
-try "train $run --set prompts.iterations=8 --set train.out=runs/rounds" "with points where the masks are wrong"
-try "train --help" "every key"
+try "train $run --set prompts.iterations=8 --set train.out=runs/rounds" "iterative training: new points where the masks are wrong"
+try "train --help" "every configuration key"

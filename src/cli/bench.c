@@ -1,6 +1,6 @@
 /*
- * bench.c: `plimsoll bench`: how fast a training step is, how fast it was said to be,
- * and where its time goes. Needs no data and writes nothing.
+ * bench.c: `plimsoll bench`: the measured time of a training step, the predicted time, and the
+ * time of each op. Needs no data and writes no files.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -15,17 +15,17 @@
 #include "train/calibrate.h"
 #include "train/calibrate_gpu.h"
 
-enum { OPS_SHOWN = 16, CLASSES_SHOWN = 12, KERNELS_TOLD = 40 };
+enum { OPS_SHOWN = 16, CLASSES_SHOWN = 12, KERNELS_LISTED = 40 };
 
-/* The arena at its peak in four parts, and the padding with the last. */
-struct parts {
+/* The arena at its peak, split into four classes; `rest` includes the padding. */
+struct breakdown {
     uint64_t weights, gradients, optimizer, rest;
 };
 
-static struct parts arena_parts(const struct plan *p)
+static struct breakdown arena_breakdown(const struct plan *p)
 {
     const uint64_t *k = p->peak.by_kind;
-    struct parts x = {k[KIND_PARAM] + k[KIND_MASTER], k[KIND_GRAD], k[KIND_STATE], 0};
+    struct breakdown x = {k[KIND_PARAM] + k[KIND_MASTER], k[KIND_GRAD], k[KIND_STATE], 0};
     x.rest = plan_arena(p) - x.weights - x.gradients - x.optimizer;
     return x;
 }
@@ -53,7 +53,7 @@ static void print_ops(const struct bench *b, struct text *out)
     if (n > OPS_SHOWN) text_printf(out, "  %-34s %10.3f %10.3f\n", "others", 1e3 * rest, 1e3 * predicted);
 }
 
-/* "4096 x 4096 x 80": what the class has of extents, to a factor of 1.2. */
+/* "4096 x 4096 x 80": the extents of a class of launches, rounded by a factor of up to 1.2. */
 static const char *print_extents(const struct op_class *x, char out[64])
 {
     size_t n = 0;
@@ -62,7 +62,7 @@ static const char *print_extents(const struct op_class *x, char out[64])
     return out;
 }
 
-/* Of a GPU: which kernels were predicted worst, by what they add to the step. */
+/* On a GPU: the kernels with the largest prediction errors, by the error's seconds per step. */
 static void print_errors(const struct bench *b, struct text *out)
 {
     struct bench_class *all;
@@ -70,7 +70,7 @@ static void print_errors(const struct bench *b, struct text *out)
     double seconds = 0, predicted = 0;
     uint32_t n = bench_classes(b, &all);
     for (uint32_t i = 0; i < n; i++) seconds += all[i].seconds, predicted += all[i].predicted;
-    text_printf(out, "Predictions that are furthest off, node by node\n  %-28s %-24s %7s %10s %10s %10s\n", "kernel", "extents, about", "calls", "ms", "predicted", "off");
+    text_printf(out, "Largest prediction errors, timed node by node\n  %-28s %-24s %7s %10s %10s %10s\n", "kernel", "extents, about", "calls", "ms", "predicted", "error");
     for (uint32_t i = 0; i < n && i < CLASSES_SHOWN; i++) {
         const struct bench_class *x = &all[i];
         const char *variant = op_variant_name(x->of.op, x->of.variant);
@@ -84,11 +84,11 @@ static void print_errors(const struct bench *b, struct text *out)
 static void print_text(const struct bench *b, struct text *out)
 {
     const struct plan *p = &b->run.plan;
-    struct parts x = arena_parts(p);
+    struct breakdown x = arena_breakdown(p);
     char a[32];
     uint64_t arena = plan_arena(p);
     double mean = bench_mean(b);
-    text_printf(out, "Step of %d samples: micro-batch %d x %d, %s, recompute %s, head in %d, %d threads\n", b->run.effective_batch,
+    text_printf(out, "Step of %d samples: micro-batch %d x %d, %s, recompute %s, head chunks %d, %d threads\n", b->run.effective_batch,
                 p->settings.micro_batch, p->settings.accumulation, precision_print(&p->settings), rebuild_print(&p->settings.recompute, (char[SETTING_ROOM]){0}),
                 p->settings.head_chunks, b->run.device.profile.threads);
     text_printf(out, "  predicted  %.4g s\n  measured   %.4g s mean, %.4g s median of %u\n  measured / predicted  %.3f\n", p->seconds, mean,
@@ -100,8 +100,8 @@ static void print_text(const struct bench *b, struct text *out)
     print_row(out, "activations and rest", x.rest, arena);
     text_printf(out, "  %-22s %12s  (%" PRIu64 " bytes)\n", "arena", size_print(arena, a), arena);
     if (p->placement.arena[SPACE_HOST])
-        text_printf(out, "  %-22s %12s\n", "host memory", size_print(p->placement.arena[SPACE_HOST], a));
-    if (b->device_total) text_printf(out, "  %-22s %12s\n", "used on the GPU", size_print(b->device_used, a));
+        text_printf(out, "  %-22s %12s\n", "offloaded", size_print(p->placement.arena[SPACE_HOST], a));
+    if (b->device_total) text_printf(out, "  %-22s %12s\n", "GPU memory used", size_print(b->device_used, a));
     text_printf(out, "  %-22s %12s\n", "peak resident", size_print(bench_peak_resident(), a));
     print_ops(b, out);
     if (bench_replays(b)) print_errors(b, out);
@@ -158,8 +158,8 @@ static void put_shape(struct json_writer *w, const char *key, const struct tenso
 
 static void put_kernels(const struct bench *b, struct json_writer *w)
 {
-    struct bench_kernel lines[KERNELS_TOLD];
-    uint32_t n = bench_kernels(b, lines, KERNELS_TOLD);
+    struct bench_kernel lines[KERNELS_LISTED];
+    uint32_t n = bench_kernels(b, lines, KERNELS_LISTED);
     json_begin_list(w, "kernels");
     for (uint32_t i = 0; i < n; i++) {
         const struct bench_kernel *x = &lines[i];
@@ -182,7 +182,7 @@ static void put_kernels(const struct bench *b, struct json_writer *w)
 static void print_json(const struct bench *b, struct text *out)
 {
     const struct plan *p = &b->run.plan;
-    struct parts x = arena_parts(p);
+    struct breakdown x = arena_breakdown(p);
     struct json_writer w = {.out = out, .indent = 2};
     double mean = bench_mean(b);
     json_begin_map(&w, NULL);
@@ -253,7 +253,7 @@ static void print_gpu(const struct profile *p, const char *path)
     const struct calibration *c = p->measured;
     printf("%s, %s, %s\n  copies          %8.1f GB/s\n  launch          %8.2f us\n  classes         %8d\n", c->cpu, c->isa, c->date, 1e-9 * p->copy_bandwidth,
            1e6 * p->launch_seconds, c->classes);
-    printf("the profile is in %s\n", path);
+    printf("profile written to %s\n", path);
 }
 
 static void print_profile(const struct profile *p, const char *path)
@@ -266,34 +266,35 @@ static void print_profile(const struct profile *p, const char *path)
     printf("%s, %s, %d threads, %s\n", c->cpu, c->isa, p->threads, c->date);
     printf("  multiply-adds   %8.1f GFLOP/s in f32, %.1f in bf16\n", 1e-9 * p->flops_f32, 1e-9 * p->flops_bf16);
     printf("  bytes           %8.1f GB/s from memory, %.1f from caches\n", 1e-9 * p->memory_bandwidth, 1e-9 * p->cache_bandwidth);
-    printf("  host memory    %8.1f GB/s\n  launch          %8.2f us\n  ops corrected   %8d\n", 1e-9 * p->copy_bandwidth, 1e6 * p->launch_seconds, curves);
-    printf("the profile is in %s\n", path);
+    printf("  offload         %8.1f GB/s\n  launch          %8.2f us\n  ops corrected   %8d\n", 1e-9 * p->copy_bandwidth, 1e6 * p->launch_seconds, curves);
+    printf("profile written to %s\n", path);
 }
 
-/* Where the profile goes, unless -o says so: `stored`, which is "" where there is no such place. Its folder is made. */
+/* The path of the profile: -o, or else `stored`, which is "" when no default path is known. Creates
+ * its folder. */
 static int output_path(const struct options *o, const char *stored, char *path, size_t room, struct error *e)
 {
     char dir[4200];
     if (o->output) return snprintf(path, room, "%s", o->output) < (int)room ? PL_OK : error_set(e, PL_USAGE, "-o: the path is too long");
-    if (!stored[0]) return error_set(e, PL_USAGE, "neither XDG_DATA_HOME nor HOME says where to keep a profile; give -o FILE");
+    if (!stored[0]) return error_set(e, PL_USAGE, "neither XDG_DATA_HOME nor HOME is set, so the profile has no default path; give -o FILE");
     snprintf(path, room, "%s", stored);
     int rc = path_dir(path, dir, sizeof dir, e);
     return rc ? rc : dir_make(dir, e);
 }
 
-/* --set says which device is measured, and nothing else. */
+/* With --calibrate, --set accepts only the device to measure. */
 static int calibrated_device(const struct options *o, bool *gpu, struct error *e)
 {
     struct config c;
     *gpu = false;
     for (int i = 0; i < o->n_set; i++)
         if (strncmp(o->set[i], "device=", 7) && strncmp(o->set[i], "device.kind=", 12))
-            return error_set(e, PL_USAGE, "--calibrate goes with --set device=cuda, -o and --threads alone, not with --set %s", o->set[i]);
+            return error_set(e, PL_USAGE, "--calibrate accepts only --set device=cuda, -o and --threads, not --set %s", o->set[i]);
     int rc = options_config(o, &c, e);
     if (rc) return rc;
     *gpu = c.device_kind == ON_CUDA;
     config_free(&c);
-    return *gpu && o->threads ? error_set(e, PL_USAGE, "--threads is for processors, not for a GPU") : PL_OK;
+    return *gpu && o->threads ? error_set(e, PL_USAGE, "--threads is for the CPU, not for a GPU") : PL_OK;
 }
 
 static int calibrate_machine(const struct options *o, struct error *e)
@@ -306,7 +307,7 @@ static int calibrate_machine(const struct options *o, struct error *e)
     bool gpu = false;
     int rc = options_count("--threads", o->threads, 1, 4096, &threads, e);
     if (!rc && (o->run || o->memory || o->plan || o->steps || o->json))
-        rc = error_set(e, PL_USAGE, "--calibrate goes with --set device=cuda, -o and --threads alone");
+        rc = error_set(e, PL_USAGE, "--calibrate accepts only --set device=cuda, -o and --threads");
     if (!rc) rc = calibrated_device(o, &gpu, e);
     if (!rc && !gpu) {
         profile_default(&p, DEVICE_CPU, (int)threads);
@@ -314,7 +315,7 @@ static int calibrate_machine(const struct options *o, struct error *e)
         rc = output_path(o, stored, path, sizeof path, e);
     }
     if (!rc) rc = gpu ? calibrate_gpu(&p, c, e) : calibrate(&p, c, (int)threads, e);
-    if (!rc && gpu) { /* which GPU it is was found out now */
+    if (!rc && gpu) { /* the measurement found the GPU's name, which is part of the path */
         if (!profile_gpu_path(p.name, stored, sizeof stored)) stored[0] = '\0';
         rc = output_path(o, stored, path, sizeof path, e);
     }
@@ -335,7 +336,7 @@ static int bench(int argc, char **argv, struct error *e)
     if (rc) return rc;
     if (o.help) print_help(&command_bench);
     else if (o.calibrate) rc = calibrate_machine(&o, e);
-    else if (o.output || o.threads) rc = error_set(e, PL_USAGE, "-o and --threads go with --calibrate; `--set device.threads=N` sets a step's threads");
+    else if (o.output || o.threads) rc = error_set(e, PL_USAGE, "-o and --threads need --calibrate; `--set device.threads=N` sets the threads of a step");
     else rc = bench_model(&o, e);
     options_free(&o);
     return rc;
@@ -344,5 +345,10 @@ static int bench(int argc, char **argv, struct error *e)
 const struct command command_bench = {
     "bench", "bench RUN.yaml [--steps N] [--memory SIZE] [--plan PLAN.json] [--set key=value]... [--json]\n"
     "       plimsoll bench --calibrate [--set device=cuda] [-o PROFILE.json] [--threads N]",
-    "Takes training steps on made-up inputs: predicted and measured time, memory, and time by op. Needs no data, writes nothing.\n"
-    "With --calibrate: measures this machine's ceilings and ops, a minute and 2 GiB, and keeps the profile that plans predict times by.", bench};
+    "Runs training steps on synthetic inputs and prints the predicted and the measured time, the memory, and the time of each op.\n"
+    "Needs no data and writes no files.\n"
+    "  --steps N        steps to measure (5)\n"
+    "  --calibrate      measures the peak rates and the ops of this machine, or of its GPU with --set device=cuda, and stores the\n"
+    "                   profile from which plans predict times; takes about a minute and 2 GiB of memory\n"
+    "  -o PROFILE.json  with --calibrate: the file for the profile, instead of the default path\n"
+    "  --threads N      with --calibrate: CPU threads to measure with", bench};

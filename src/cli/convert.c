@@ -1,10 +1,10 @@
 /*
  * convert.c: `plimsoll convert IN -o OUT`: PyTorch checkpoints to model folders and back.
  *
- * A file becomes a folder, a folder becomes a file. Tensors are copied one after the other
- * from where they lie, as they are: the file is mapped, a tensor of a folder goes through a
- * buffer, and only a tensor that is stored out of order is put together in memory. A folder
- * is written under a name of its own and renamed when it is whole.
+ * A file becomes a folder, a folder becomes a file. Tensors are copied one by one, without a
+ * change of dtype or value. A checkpoint file is mapped into memory; a tensor of a folder goes
+ * through a buffer of CHUNK bytes; only a tensor that is not contiguous is assembled in memory.
+ * A folder is written under a temporary name and renamed when it is complete.
  */
 #include <stdio.h>
 #include <string.h>
@@ -17,16 +17,16 @@
 #include "models/model.h"
 #include "models/sam_names.h"
 
-enum { PIECE = 4 << 20, PATH_MOST = 4096 }; /* of a tensor at a time; of a folder's path */
+enum { CHUNK = 4 << 20, PATH_MOST = 4096 }; /* bytes of a tensor per copy; bytes of a folder's path */
 
-struct wish {
+struct request {
     const char *in, *out;
     bool json, help;
 };
 
 /* --- arguments --------------------------------------------------------------------------- */
 
-static int parse(struct wish *w, int argc, char **argv, struct error *e)
+static int parse(struct request *w, int argc, char **argv, struct error *e)
 {
     for (int i = 0; i < argc; i++) {
         const char *a = argv[i];
@@ -37,11 +37,11 @@ static int parse(struct wish *w, int argc, char **argv, struct error *e)
             if (++i == argc) return error_set(e, PL_USAGE, "%s needs a value", a);
             w->out = argv[i];
         } else if (a[0] == '-' && a[1]) return error_set(e, PL_USAGE, "unknown option %s; --help lists them", a);
-        else if (w->in) return error_set(e, PL_USAGE, "two inputs: %s and %s", w->in, a);
+        else if (w->in) return error_set(e, PL_USAGE, "two inputs are given: %s and %s", w->in, a);
         else w->in = a;
     }
     if (w->help) return PL_OK;
-    if (!w->in || !w->out || !*w->out) return error_set(e, PL_USAGE, "takes a checkpoint and -o FOLDER, or a folder and -o FILE: plimsoll %s", command_convert.usage);
+    if (!w->in || !w->out || !*w->out) return error_set(e, PL_USAGE, "expected a checkpoint and -o FOLDER, or a folder and -o FILE: plimsoll %s", command_convert.usage);
     return PL_OK;
 }
 
@@ -54,14 +54,14 @@ static uint64_t bytes_of(const struct sam_tensor *t)
     return n;
 }
 
-static void print_summary(const struct wish *w, const struct sam_names *n, uint32_t tensors, uint32_t left_out)
+static void print_summary(const struct request *w, const struct sam_names *n, uint32_t tensors, uint32_t left_out)
 {
     uint64_t bytes = 0;
     char size[32];
     for (uint32_t i = 0; i < n->found.n; i++) bytes += bytes_of(&n->found.at[i]);
     if (!w->json) {
         printf("%s: %s, %u tensors, %s%s\n", w->out, n->tiny ? "tinysam" : "sam", tensors, size_print(bytes, size),
-               left_out ? "; buffers that can be made again were left out" : "");
+               left_out ? "; derived buffers were left out" : "");
         return;
     }
     struct text t = {0};
@@ -124,12 +124,12 @@ static int fill_folder(const struct pth *p, const struct sam_names *n, const cha
     return rc ? rc : dir_sync(dir, e);
 }
 
-/* OUT may be an empty folder; what is in another one stays. */
+/* OUT must not exist or be an empty folder, so that no file is overwritten. */
 static int check_free(const char *out, struct error *e)
 {
     struct names l = {0};
     if (!file_exists(out)) return PL_OK;
-    if (!dir_exists(out)) return error_set(e, PL_USAGE, "%s is a file; a checkpoint becomes a folder", out);
+    if (!dir_exists(out)) return error_set(e, PL_USAGE, "%s is a file; a checkpoint is converted to a folder", out);
     int rc = dir_list(out, &l, e);
     if (!rc && l.n) rc = error_set(e, PL_USAGE, "%s is not empty: give another folder, or remove it first", out);
     names_free(&l);
@@ -145,7 +145,7 @@ static int write_folder(const struct pth *p, const struct sam_names *n, const ch
     for (size_t k = strlen(whole); k > 1 && whole[k - 1] == '/';) whole[--k] = 0;
     int rc = path_dir(whole, parent, sizeof parent, e);
     const char *slash = strrchr(whole, '/'), *part = bump_format(&paths, "%s/.%s.tmp", rc ? "" : parent, slash ? slash + 1 : whole);
-    if (!rc) rc = tree_remove(part, e); /* of a conversion that was killed */
+    if (!rc) rc = tree_remove(part, e); /* left by a conversion that was killed */
     if (!rc) rc = dir_make(part, e);
     if (!rc) {
         rc = fill_folder(p, n, part, e);
@@ -156,7 +156,7 @@ static int write_folder(const struct pth *p, const struct sam_names *n, const ch
     return rc;
 }
 
-static int to_folder(const struct wish *w, struct error *e)
+static int to_folder(const struct request *w, struct error *e)
 {
     struct pth p;
     struct sam_names n = {0};
@@ -178,7 +178,7 @@ static int to_folder(const struct wish *w, struct error *e)
 
 /* --- a folder to a checkpoint ----------------------------------------------------------------- */
 
-/* All weights of a folder; a tensor's number is the file's times STRIDE plus its own. */
+/* All weight files of a folder. A tensor's index is file index * STRIDE + index in the file. */
 struct shards {
     VEC(struct st_file) files;
 };
@@ -193,20 +193,20 @@ static void close_shards(struct shards *s)
 static int add_shard(struct shards *s, struct sam_names *n, const char *path, struct error *e)
 {
     struct st_file f;
-    int rc = s->files.n < SHARDS_MOST ? st_open(path, &f, e) : error_set(e, PL_USAGE, "%s: more than %d files of weights", path, SHARDS_MOST);
+    int rc = s->files.n < SHARDS_MOST ? st_open(path, &f, e) : error_set(e, PL_USAGE, "%s: more than %d weight files", path, SHARDS_MOST);
     if (rc) return rc;
     vec_push(&s->files, f);
     if (f.n_entries > STRIDE) return error_set(e, PL_USAGE, "%s: more than %d tensors", path, STRIDE);
     for (uint32_t i = 0; i < f.n_entries; i++) {
         const struct st_entry *t = &f.entries[i];
         if (t->dtype == DT_NONE || t->rank > SAM_RANK)
-            return error_set(e, PL_USAGE, "%s: tensor %s is of type %s and has %d dimensions, which is not possible here", path, t->name, t->dtype_name, t->rank);
+            return error_set(e, PL_USAGE, "%s: tensor %s has dtype %s and %d dimensions, which convert does not support", path, t->name, t->dtype_name, t->rank);
         sam_names_add(n, t->name, t->dtype, t->rank, t->dims, (s->files.n - 1) * STRIDE + i);
     }
     return PL_OK;
 }
 
-/* model.safetensors, or else all files of weights that there are. */
+/* Opens model.safetensors if it exists, else every *.safetensors of the folder. */
 static int open_shards(struct shards *s, struct sam_names *n, const char *dir, struct error *e)
 {
     struct names l = {0};
@@ -216,20 +216,20 @@ static int open_shards(struct shards *s, struct sam_names *n, const char *dir, s
     for (uint32_t i = 0; i < l.n && !rc; i++)
         if (pattern_match("*.safetensors", l.at[i])) rc = add_shard(s, n, bump_format(&n->memory, "%s/%s", dir, l.at[i]), e);
     names_free(&l);
-    if (!rc && !s->files.n) rc = error_set(e, PL_USAGE, "%s: no *.safetensors in it; a model folder is expected", dir);
+    if (!rc && !s->files.n) rc = error_set(e, PL_USAGE, "%s: the folder has no *.safetensors; expected a model folder", dir);
     return rc;
 }
 
-static int copy_entry(struct pth_writer *w, const struct sam_part *part, const struct shards *s, char *piece, struct error *e)
+static int copy_entry(struct pth_writer *w, const struct sam_part *part, const struct shards *s, char *chunk, struct error *e)
 {
     const struct sam_tensor *t = part->from;
     const struct st_file *f = &s->files.at[t->source / STRIDE];
     const struct st_entry *entry = &f->entries[t->source % STRIDE];
     int rc = pth_write_begin(w, part->original, t->dtype, t->rank, t->dim, e);
     for (uint64_t at = 0, n; at < entry->bytes && !rc; at += n) {
-        n = min_u64(PIECE, entry->bytes - at);
-        rc = st_read(f, entry, at, n, piece, e);
-        if (!rc) rc = pth_write_bytes(w, piece, n, e);
+        n = min_u64(CHUNK, entry->bytes - at);
+        rc = st_read(f, entry, at, n, chunk, e);
+        if (!rc) rc = pth_write_bytes(w, chunk, n, e);
     }
     return rc;
 }
@@ -239,20 +239,21 @@ static int write_checkpoint(const struct sam_names *n, const struct shards *s, c
     struct pth_writer *w;
     int rc = pth_begin(&w, out, e);
     if (rc) return rc;
-    char *piece = mem_alloc(PIECE);
+    char *chunk = mem_alloc(CHUNK);
     for (uint32_t i = 0; i < n->parts.n && !rc; i++) {
         if (n->parts.at[i].again) continue;
-        rc = copy_entry(w, &n->parts.at[i], s, piece, e);
+        rc = copy_entry(w, &n->parts.at[i], s, chunk, e);
         (*tensors)++;
     }
-    mem_free(piece);
+    mem_free(chunk);
     if (!rc) return pth_end(w, e);
     pth_abandon(w);
     return rc;
 }
 
-/* A checkpoint is weights alone: a folder that says more than they do would come back as another model. */
-static int check_config(const struct wish *w, struct sam_names *n, struct error *e)
+/* A checkpoint holds weights only. A folder whose config.json differs from what the weights
+ * imply would convert back to another model, so it is refused. */
+static int check_config(const struct request *w, struct sam_names *n, struct error *e)
 {
     struct pixel_norm usual;
     struct model m;
@@ -262,18 +263,18 @@ static int check_config(const struct wish *w, struct sam_names *n, struct error 
     rc = sam_config_check(n, &m, e);
     if (!rc) rc = pixel_norm_read(&usual, "", e);
     if (!rc && memcmp(&usual, &m.norm, sizeof usual))
-        log_warn("%s: images are normalised otherwise than SAM's, which a checkpoint cannot say: keep its preprocessor_config.json", w->in);
+        log_warn("%s: the image normalisation differs from SAM's and a checkpoint cannot store it: keep preprocessor_config.json", w->in);
     model_close(&m);
     return rc;
 }
 
-static int to_checkpoint(const struct wish *w, struct error *e)
+static int to_checkpoint(const struct request *w, struct error *e)
 {
     struct shards s = {0};
     struct sam_names n = {0};
     uint32_t tensors = 0;
-    if (dir_exists(w->out)) return error_set(e, PL_USAGE, "%s is a folder; a model folder becomes a file, such as model.pth", w->out);
-    if (file_exists(w->out)) return error_set(e, PL_USAGE, "%s is there already: give another name, or remove it first", w->out);
+    if (dir_exists(w->out)) return error_set(e, PL_USAGE, "%s is a folder; a model folder is converted to a file, such as model.pth", w->out);
+    if (file_exists(w->out)) return error_set(e, PL_USAGE, "%s exists already: give another name, or remove it first", w->out);
     int rc = open_shards(&s, &n, w->in, e);
     if (!rc) {
         rc = sam_names_resolve(&n, e);
@@ -291,7 +292,7 @@ static int to_checkpoint(const struct wish *w, struct error *e)
 
 static int run(int argc, char **argv, struct error *e)
 {
-    struct wish w = {0};
+    struct request w = {0};
     int rc = parse(&w, argc, argv, e);
     if (rc) return rc;
     if (w.help) {
@@ -303,6 +304,6 @@ static int run(int argc, char **argv, struct error *e)
 
 const struct command command_convert = {
     "convert", "convert IN.pth -o DIR | DIR -o OUT.pth [--json]",
-    "A PyTorch checkpoint of SAM, MedSAM, MobileSAM or TinySAM becomes a model folder (config.json, model.safetensors,\n"
-    "preprocessor_config.json), a model folder becomes a checkpoint with the published names. What it is follows from names and\n"
-    "shapes; values and types stay as they are. Checkpoints are read as data: nothing in them is ever run.", run};
+    "Converts a PyTorch checkpoint of SAM, MedSAM, MobileSAM or TinySAM to a model folder (config.json, model.safetensors,\n"
+    "preprocessor_config.json), or a model folder to a checkpoint with the published parameter names. The names and shapes of the\n"
+    "tensors determine the model; values and dtypes do not change. A checkpoint is read as data: no code in it is executed.", run};

@@ -1,5 +1,5 @@
 /*
- * data.c: `plimsoll data`: finds the sub-command, parses what they share.
+ * data.c: `plimsoll data`: dispatches to the subcommand and parses the options of all of them.
  */
 #include "cli/data.h"
 
@@ -40,7 +40,7 @@ static bool parse_real(const char *s, double *to)
     return end != s && !*end && isfinite(*to);
 }
 
-static int take_value(const struct data_option *o, const char *value, struct error *e)
+static int parse_value(const struct data_option *o, const char *value, struct error *e)
 {
     if (o->kind == DATA_TEXT) *(const char **)o->to = value;
     else if (o->kind == DATA_COUNT && !parse_count(value, o->to))
@@ -64,7 +64,7 @@ static int unknown_option(const struct data_option *table, size_t n, const char 
     return error_set(e, PL_USAGE, "unknown option %s%s%s; --help lists them", arg, nearest ? "; did you mean " : "", nearest ? nearest : "");
 }
 
-static int take_option(const struct data_option *table, size_t n, int argc, char **argv, int *i, struct error *e)
+static int parse_option(const struct data_option *table, size_t n, int argc, char **argv, int *i, struct error *e)
 {
     const char *arg = argv[*i], *equals = strchr(arg, '=');
     size_t length = equals ? (size_t)(equals - arg) : strlen(arg);
@@ -78,7 +78,7 @@ static int take_option(const struct data_option *table, size_t n, int argc, char
         return PL_OK;
     }
     const char *value = equals ? equals + 1 : *i + 1 < argc ? argv[++*i] : NULL;
-    return value ? take_value(o, value, e) : error_set(e, PL_USAGE, "%s needs a value", arg);
+    return value ? parse_value(o, value, e) : error_set(e, PL_USAGE, "%s needs a value", arg);
 }
 
 int data_options(const struct command *c, const struct data_option *table, size_t n, int argc, char **argv, struct names *paths, bool *help,
@@ -93,7 +93,7 @@ int data_options(const struct command *c, const struct data_option *table, size_
         }
     for (int i = 0; i < argc; i++) {
         if (argv[i][0] == '-' && argv[i][1]) {
-            if (take_option(table, n, argc, argv, &i, e)) return e->code;
+            if (parse_option(table, n, argc, argv, &i, e)) return e->code;
         } else if (paths) {
             vec_push(paths, mem_string(argv[i]));
         } else {
@@ -109,7 +109,7 @@ static void usage(FILE *out)
 {
     fprintf(out, "usage:\n");
     for (size_t i = 0; i < COUNT(commands); i++) fprintf(out, "  plimsoll %s\n", commands[i]->usage);
-    fprintf(out, "\n`plimsoll data WHAT --help` explains one.\n");
+    fprintf(out, "\n`plimsoll data SUBCOMMAND --help` describes a subcommand.\n");
 }
 
 static int data(int argc, char **argv, struct error *e)
@@ -126,12 +126,12 @@ static int data(int argc, char **argv, struct error *e)
     struct text known = {0};
     for (size_t i = 0; i < COUNT(commands); i++)
         text_printf(&known, "%s%s", i == 0 ? "" : i + 1 < COUNT(commands) ? ", " : " or ", commands[i]->name);
-    if (argc) error_set(e, PL_USAGE, "data %s: expected %s; --help explains them", argv[0], known.at);
-    else error_set(e, PL_USAGE, "what with the data? Expected %s; --help explains them", known.at);
+    if (argc) error_set(e, PL_USAGE, "data %s: expected %s; --help describes them", argv[0], known.at);
+    else error_set(e, PL_USAGE, "no subcommand is given: expected %s; --help describes them", known.at);
     text_free(&known);
     return PL_USAGE;
 }
 
 const struct command command_data = {
     "data", "data make | prepare | inspect | verify | pack ...",
-    "Makes, repairs, shows, checks and packs data sets.", data};
+    "Makes, repairs, inspects, verifies and packs datasets of images with masks.", data};

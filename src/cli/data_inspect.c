@@ -1,9 +1,9 @@
 /*
- * data_inspect.c: `plimsoll data inspect`: what is in a data set, what its masks cost, and a sheet
- * of images to look at.
+ * data_inspect.c: `plimsoll data inspect`: statistics of a dataset, the memory of its masks, and a
+ * contact sheet of images with their masks.
  *
- * Everything is counted over all samples from their annotations and the headers of their
- * images; only what goes on the sheet is decoded.
+ * The statistics cover all samples and come from the annotations and the image headers; only
+ * the images on the sheet are decoded.
  */
 #include <math.h>
 #include <stdio.h>
@@ -30,14 +30,14 @@ struct size_count {
 struct facts {
     uint64_t bad, empty;
     char first_bad[512];
-    numbers masks, w, h, spread, image_bytes; /* per sample; spread: pixels times masks */
+    numbers masks, w, h, mask_pixels, image_bytes; /* per sample; mask_pixels: pixels x masks */
     numbers area, runs, counts, iou, stability;   /* per mask; area as a share of the image */
     VEC(struct size_count) sizes;
 };
 
 static void facts_free(struct facts *f)
 {
-    vec_free(&f->masks), vec_free(&f->w), vec_free(&f->h), vec_free(&f->spread), vec_free(&f->image_bytes);
+    vec_free(&f->masks), vec_free(&f->w), vec_free(&f->h), vec_free(&f->mask_pixels), vec_free(&f->image_bytes);
     vec_free(&f->area), vec_free(&f->runs), vec_free(&f->counts), vec_free(&f->iou), vec_free(&f->stability);
     vec_free(&f->sizes);
 }
@@ -48,7 +48,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of sorted numbers: q in 0..1. */
+/* The quantile q in 0..1 of sorted numbers. */
 static double quantile(const numbers *v, double q) { return v->n ? v->at[(uint32_t)(q * (v->n - 1) + 0.5)] : 0; }
 
 static double mean(const numbers *v)
@@ -83,7 +83,7 @@ static void count_sample(struct facts *f, const struct sample *s)
     vec_push(&f->masks, s->found.n);
     vec_push(&f->w, s->found.w);
     vec_push(&f->h, s->found.h);
-    vec_push(&f->spread, pixels * s->found.n);
+    vec_push(&f->mask_pixels, pixels * s->found.n);
     vec_push(&f->image_bytes, (double)s->facts.n);
     f->empty += s->found.empty;
     count_size(f, s->found.w, s->found.h);
@@ -118,35 +118,35 @@ static void count_all(struct facts *f, const struct samples *all)
         }
         sample_free(&s);
     }
-    numbers *const each[] = {&f->masks, &f->w, &f->h, &f->spread, &f->image_bytes, &f->area, &f->runs, &f->counts, &f->iou, &f->stability};
+    numbers *const each[] = {&f->masks, &f->w, &f->h, &f->mask_pixels, &f->image_bytes, &f->area, &f->runs, &f->counts, &f->iou, &f->stability};
     for (size_t k = 0; k < COUNT(each); k++) sort(each[k]);
     if (f->sizes.n) qsort(f->sizes.at, f->sizes.n, sizeof *f->sizes.at, commonest);
 }
 
-/* ---- what masks cost ---- */
+/* ---- memory of the masks ---- */
 
-/* Bytes of all masks of a sample, as stored and as spread out. */
-enum form { FLOAT32, UINT8, BITS, RUNS, FORMS };
+/* Bytes of all masks of a sample, for each encoding and each mask size. */
+enum encoding { FLOAT32, UINT8, BITS, RUNS, ENCODINGS };
 enum grid_size { FULL, AT_1024, AT_256, SIZES };
-static const char *const form_names[FORMS] = {"float32", "uint8", "1 bit", "RLE"};
-static const char *const form_keys[FORMS] = {"float32", "uint8", "bits", "rle"};
+static const char *const encoding_names[ENCODINGS] = {"float32", "uint8", "1 bit", "RLE"};
+static const char *const encoding_keys[ENCODINGS] = {"float32", "uint8", "bits", "rle"};
 static const char *const size_keys[SIZES] = {"full", "1024", "256"};
 
-struct cost {
-    double w, h, masks;   /* means */
-    double spread, most;  /* pixels times masks of a sample: the mean, which is no product of means, and the largest */
-    double runs;          /* of a mask at full size */
-    bool guessed; /* the runs: nobody looked at data */
-    double bytes[FORMS][SIZES];
+struct mask_memory {
+    double w, h, masks;        /* means */
+    double mask_pixels, most;  /* pixels x masks of a sample: the mean (not the product of the means) and the largest */
+    double runs;               /* per mask at full size */
+    bool estimated;            /* `runs` is estimated, not counted in data */
+    double bytes[ENCODINGS][SIZES];
 };
 
-/* The runs of a mask are in proportion to its outline, and so to the image's side. Runs are
- * 4 bytes each. */
-static void fill_cost(struct cost *c)
+/* The number of runs of a mask is proportional to the length of its outline, so to the image's
+ * side. A run takes 4 bytes. */
+static void fill_bytes(struct mask_memory *c)
 {
     double longest = fmax(c->w, c->h);
     for (int s = 0; s < SIZES; s++) {
-        double side = s == AT_1024 ? 1024 : 256, pixels = s == FULL ? c->spread : side * side * c->masks;
+        double side = s == AT_1024 ? 1024 : 256, pixels = s == FULL ? c->mask_pixels : side * side * c->masks;
         c->bytes[FLOAT32][s] = 4 * pixels;
         c->bytes[UINT8][s] = pixels;
         c->bytes[BITS][s] = pixels / 8;
@@ -154,18 +154,18 @@ static void fill_cost(struct cost *c)
     }
 }
 
-/* SA-1B's masks have 345 runs each at 2000x1500. */
-static struct cost given_cost(double w, double h, double masks)
+/* The masks of SA-1B have 345 runs each at 2000x1500 on average. */
+static struct mask_memory estimate_memory(double w, double h, double masks)
 {
-    struct cost c = {.w = w, .h = h, .masks = masks, .spread = w * h * masks, .runs = 345 * fmax(w, h) / 2000, .guessed = true};
-    fill_cost(&c);
+    struct mask_memory c = {.w = w, .h = h, .masks = masks, .mask_pixels = w * h * masks, .runs = 345 * fmax(w, h) / 2000, .estimated = true};
+    fill_bytes(&c);
     return c;
 }
 
-static struct cost measured_cost(const struct facts *f)
+static struct mask_memory measure_memory(const struct facts *f)
 {
-    struct cost c = {.w = mean(&f->w), .h = mean(&f->h), .masks = mean(&f->masks), .spread = mean(&f->spread), .most = quantile(&f->spread, 1), .runs = mean(&f->runs)};
-    fill_cost(&c);
+    struct mask_memory c = {.w = mean(&f->w), .h = mean(&f->h), .masks = mean(&f->masks), .mask_pixels = mean(&f->mask_pixels), .most = quantile(&f->mask_pixels, 1), .runs = mean(&f->runs)};
+    fill_bytes(&c);
     return c;
 }
 
@@ -177,31 +177,31 @@ static char *bytes_text(double bytes, char out[32])
     return out;
 }
 
-static void print_cost(const struct cost *c, struct text *out)
+static void print_memory(const struct mask_memory *c, struct text *out)
 {
-    text_printf(out, "Memory of the masks of one sample%s: %.0fx%.0f, %.1f masks (KB, MB, GB are 1000s)\n", c->guessed ? "" : ", mean", c->w, c->h, c->masks);
+    text_printf(out, "Memory of the masks of one sample%s: %.0fx%.0f, %.1f masks (KB, MB, GB: powers of 1000)\n", c->estimated ? "" : ", mean", c->w, c->h, c->masks);
     text_printf(out, "  %-10s %12s %12s %12s\n", "", "full size", "1024x1024", "256x256");
-    for (int f = 0; f < FORMS; f++) {
-        text_printf(out, "  %-10s", form_names[f]);
+    for (int f = 0; f < ENCODINGS; f++) {
+        text_printf(out, "  %-10s", encoding_names[f]);
         for (int s = 0; s < SIZES; s++) {
             char size[32], about[40];
             bytes_text(c->bytes[f][s], size);
-            snprintf(about, sizeof about, "%s%s", f == RUNS && (s != FULL || c->guessed) ? "~" : "", size);
+            snprintf(about, sizeof about, "%s%s", f == RUNS && (s != FULL || c->estimated) ? "~" : "", size);
             text_printf(out, " %12s", about);
         }
         text_printf(out, "\n");
     }
-    text_printf(out, "  RLE: %s%.0f runs a mask, 4 bytes each; ~ in proportion to the image's side%s\n", c->guessed ? "~" : "", c->runs,
-                c->guessed ? ", from SA-1B's 345 at 2000x1500" : "");
+    text_printf(out, "  RLE: %s%.0f runs per mask, 4 bytes each; ~ estimated in proportion to the image's side%s\n", c->estimated ? "~" : "", c->runs,
+                c->estimated ? ", from 345 runs at 2000x1500 in SA-1B" : "");
     char largest[32];
     if (c->most > 0) text_printf(out, "  the largest sample takes %s as float32 at full size\n", bytes_text(4 * c->most, largest));
 }
 
-static void json_cost(const struct cost *c, struct text *out)
+static void json_memory(const struct mask_memory *c, struct text *out)
 {
     text_printf(out, "{\"width\": %.2f, \"height\": %.2f, \"masks\": %.3f, \"runs_per_mask\": %.2f", c->w, c->h, c->masks, c->runs);
-    for (int f = 0; f < FORMS; f++) {
-        text_printf(out, ", \"%s\": {", form_keys[f]);
+    for (int f = 0; f < ENCODINGS; f++) {
+        text_printf(out, ", \"%s\": {", encoding_keys[f]);
         for (int s = 0; s < SIZES; s++) text_printf(out, "%s\"%s\": %.0f", s ? ", " : "", size_keys[s], c->bytes[f][s]);
         text_printf(out, "}");
     }
@@ -210,7 +210,7 @@ static void json_cost(const struct cost *c, struct text *out)
 
 /* ---- tables ---- */
 
-static const double steps[] = {0.0001, 0.001, 0.01, 0.1, 1.000001}; /* upper ends, as shares of the image */
+static const double steps[] = {0.0001, 0.001, 0.01, 0.1, 1.000001}; /* upper ends of the bins, as fractions of the image */
 static const char *const step_names[] = {"below 0.01 %", "0.01 - 0.1 %", "0.1 - 1 %", "1 - 10 %", "above 10 %"};
 
 static void count_steps(const numbers *area, uint64_t out[COUNT(steps)])
@@ -234,7 +234,7 @@ static void print_areas(const struct facts *f, struct text *out)
 {
     uint64_t n[COUNT(steps)];
     count_steps(&f->area, n);
-    text_printf(out, "\nArea of the masks, of their image\n");
+    text_printf(out, "\nArea of the masks, as a share of the image\n");
     for (size_t k = 0; k < COUNT(steps); k++) {
         double share = f->area.n ? (double)n[k] / f->area.n : 0;
         text_printf(out, "  %-14s %9llu  %5.1f %%  %.*s\n", step_names[k], (unsigned long long)n[k], 100 * share, (int)(40 * share + 0.5),
@@ -244,7 +244,7 @@ static void print_areas(const struct facts *f, struct text *out)
 
 static void print_sizes(const struct facts *f, struct text *out)
 {
-    text_printf(out, "\nSizes of the images: %u %s\n", f->sizes.n, f->sizes.n == 1 ? "kind" : "kinds");
+    text_printf(out, "\nSizes of the images: %u different %s\n", f->sizes.n, f->sizes.n == 1 ? "size" : "sizes");
     for (uint32_t i = 0; i < f->sizes.n && i < 8; i++)
         text_printf(out, "  %5ux%-5u %9llu  %5.1f %%\n", f->sizes.at[i].w, f->sizes.at[i].h, (unsigned long long)f->sizes.at[i].n,
                     100.0 * (double)f->sizes.at[i].n / f->masks.n);
@@ -255,18 +255,18 @@ static void print_facts(const struct samples *all, const struct facts *f, struct
     const struct shard_report *r = dataset_report(all->set);
     const struct packed_embeddings *x = dataset_embeddings(all->set);
     text_printf(out, "%s: %u %s, %llu samples, %llu masks\n", all->format, all->files.n, all->files.n == 1 ? "file" : "files", (unsigned long long)all->n, (unsigned long long)f->area.n);
-    text_printf(out, "  images without annotations %llu, annotations without an image %llu, twice there %llu\n", (unsigned long long)r->no_text,
+    text_printf(out, "  images without annotations %llu, annotations without an image %llu, duplicates %llu\n", (unsigned long long)r->no_text,
                 (unsigned long long)r->no_image, (unsigned long long)r->duplicates);
-    text_printf(out, "  damaged headers %llu (%llu bytes lost), cut shards %llu, other files %llu\n", (unsigned long long)r->damaged, (unsigned long long)r->lost,
+    text_printf(out, "  damaged headers %llu (%llu bytes lost), truncated shards %llu, other files %llu\n", (unsigned long long)r->damaged, (unsigned long long)r->lost,
                 (unsigned long long)r->partial, (unsigned long long)r->others);
-    if (x) text_printf(out, "  embeddings %s [%u,%u,%u], made with %s\n", dtype_name(packed_dtype(x->type)), x->channels, x->grid, x->grid, x->model);
-    text_printf(out, "  samples that cannot be used %llu, masks without pixels %llu\n", (unsigned long long)f->bad, (unsigned long long)f->empty);
-    if (f->bad) text_printf(out, "  the first: %s\n", f->first_bad);
-    text_printf(out, "\n  %-22s %10s %10s %10s %10s %10s %10s\n", "", "least", "10 %", "half", "90 %", "most", "mean");
-    print_row(out, "masks an image", &f->masks, 1, 1);
+    if (x) text_printf(out, "  embeddings %s [%u,%u,%u], computed with %s\n", dtype_name(packed_dtype(x->type)), x->channels, x->grid, x->grid, x->model);
+    text_printf(out, "  unusable samples %llu, empty masks %llu\n", (unsigned long long)f->bad, (unsigned long long)f->empty);
+    if (f->bad) text_printf(out, "  first unusable sample: %s\n", f->first_bad);
+    text_printf(out, "\n  %-22s %10s %10s %10s %10s %10s %10s\n", "", "min", "10 %", "median", "90 %", "max", "mean");
+    print_row(out, "masks per image", &f->masks, 1, 1);
     print_row(out, "area, % of the image", &f->area, 100, 3);
-    print_row(out, "runs a mask", &f->runs, 1, 1);
-    print_row(out, "RLE characters a mask", &f->counts, 1, 1);
+    print_row(out, "runs per mask", &f->runs, 1, 1);
+    print_row(out, "RLE chars per mask", &f->counts, 1, 1);
     print_row(out, "predicted_iou", &f->iou, 1, 3);
     print_row(out, "stability_score", &f->stability, 1, 3);
     print_row(out, "image, KB", &f->image_bytes, 1e-3, 1);
@@ -281,7 +281,7 @@ static void json_quantiles(struct text *out, const char *name, const numbers *v)
                 quantile(v, 0.5), quantile(v, 0.9), quantile(v, 1), mean(v));
 }
 
-static void json_facts(const struct samples *all, const struct facts *f, const struct cost *c, struct text *out)
+static void json_facts(const struct samples *all, const struct facts *f, const struct mask_memory *c, struct text *out)
 {
     const struct shard_report *r = dataset_report(all->set);
     uint64_t n[COUNT(steps)];
@@ -303,7 +303,7 @@ static void json_facts(const struct samples *all, const struct facts *f, const s
     for (uint32_t i = 0; i < f->sizes.n; i++)
         text_printf(out, "%s{\"width\": %u, \"height\": %u, \"count\": %llu}", i ? ", " : "", f->sizes.at[i].w, f->sizes.at[i].h, (unsigned long long)f->sizes.at[i].n);
     text_printf(out, "], \"memory\": ");
-    json_cost(c, out);
+    json_memory(c, out);
     text_printf(out, "}\n");
 }
 
@@ -331,15 +331,15 @@ static int decode(const struct sample *s, struct canvas *p, struct error *e)
     return rc;
 }
 
-/* Masks over the image as it is on the sheet: rasterised to just that many pixels. Large ones
- * first, so that small ones on top of them are seen. */
+/* Masks are drawn over the image at its size on the sheet, rasterised at that resolution. Large
+ * masks come first, so that small masks on top of them stay visible. */
 static int by_area(const void *a, const void *b)
 {
     double x = ((const struct mask *)a)->area, y = ((const struct mask *)b)->area;
     return (x < y) - (x > y);
 }
 
-static int lay_masks(struct canvas *cell, struct draw_place at, struct sample *s, struct error *e)
+static int draw_masks(struct canvas *cell, struct draw_area at, struct sample *s, struct error *e)
 {
     uint32_t side = s->found.w > s->found.h ? s->found.w : s->found.h, cells = at.w > at.h ? at.w : at.h;
     struct grid g;
@@ -356,7 +356,8 @@ static int lay_masks(struct canvas *cell, struct draw_place at, struct sample *s
     return rc;
 }
 
-/* One sample as an image and two lines. A bad one is a grey field that says why. */
+/* Draws one sample as an image and two lines of text. An unusable sample is a grey field with
+ * the error. */
 static void draw_sample(const struct samples *all, uint64_t i, struct draw_cell *cell, char lines[2][300])
 {
     struct sample s;
@@ -365,7 +366,7 @@ static void draw_sample(const struct samples *all, uint64_t i, struct draw_cell 
     cell->image = canvas_new(CELL_W, CELL_H, (struct colour){235, 236, 238});
     int rc = samples_read(all, i, &s, &e);
     if (!rc) rc = decode(&s, &p, &e);
-    if (!rc) rc = lay_masks(&cell->image, draw_fit(&cell->image, 0, 0, CELL_W, CELL_H, &p), &s, &e);
+    if (!rc) rc = draw_masks(&cell->image, draw_fit(&cell->image, 0, 0, CELL_W, CELL_H, &p), &s, &e);
     snprintf(lines[0], 300, "%.290s", s.name);
     if (rc) snprintf(lines[1], 300, "bad: %.290s", e.text);
     else snprintf(lines[1], 300, "%ux%u, %u masks", s.found.w, s.found.h, s.found.n);
@@ -398,13 +399,13 @@ static struct canvas draw_areas(const struct facts *f, uint32_t width)
         snprintf(shown[k], sizeof shown[k], "%.1f %%", f->area.n ? 100.0 * (double)n[k] / f->area.n : 0);
         bars[k] = (struct draw_bar){step_names[k], shown[k], (double)n[k]};
     }
-    return draw_bars("Area of the masks, of their image", bars, COUNT(steps), width);
+    return draw_bars("Area of the masks, as a share of the image", bars, COUNT(steps), width);
 }
 
-static struct canvas draw_cost(const struct cost *c, uint32_t width)
+static struct canvas draw_memory(const struct mask_memory *c, uint32_t width)
 {
     static const struct {
-        enum form form;
+        enum encoding encoding;
         enum grid_size size;
         const char *label;
     } rows[] = {{FLOAT32, FULL, "float32, full size"}, {UINT8, FULL, "uint8, full size"}, {BITS, FULL, "1 bit, full size"},
@@ -412,18 +413,18 @@ static struct canvas draw_cost(const struct cost *c, uint32_t width)
     struct draw_bar bars[COUNT(rows)];
     char shown[COUNT(rows)][32], title[96];
     for (size_t k = 0; k < COUNT(rows); k++) {
-        double bytes = c->bytes[rows[k].form][rows[k].size];
+        double bytes = c->bytes[rows[k].encoding][rows[k].size];
         bars[k] = (struct draw_bar){rows[k].label, bytes_text(bytes, shown[k]), bytes};
     }
     snprintf(title, sizeof title, "Memory of one sample's masks: %.0fx%.0f, %.1f masks", c->w, c->h, c->masks);
     return draw_bars(title, bars, COUNT(rows), width);
 }
 
-static int write_sheet(const char *path, const struct samples *all, const struct facts *f, const struct cost *c, struct error *e)
+static int write_sheet(const char *path, const struct samples *all, const struct facts *f, const struct mask_memory *c, struct error *e)
 {
     struct canvas parts[3] = {draw_samples(all)};
     uint32_t width = parts[0].w > 900 ? parts[0].w : 900;
-    parts[1] = draw_cost(c, width);
+    parts[1] = draw_memory(c, width);
     parts[2] = draw_areas(f, width);
     struct canvas sheet = draw_stack(parts, 3);
     int rc = png_write(path, PNG_RGB, sheet.w, sheet.h, sheet.rgb, 0, e);
@@ -441,9 +442,9 @@ static int inspect(const struct samples_options *o, const struct names *paths, c
     struct text out = {0};
     if (samples_open(&all, o, paths, e)) return e->code;
     count_all(&f, &all);
-    struct cost c = measured_cost(&f);
+    struct mask_memory c = measure_memory(&f);
     if (json) json_facts(&all, &f, &c, &out);
-    else print_facts(&all, &f, &out), print_cost(&c, &out);
+    else print_facts(&all, &f, &out), print_memory(&c, &out);
     fputs(out.at, stdout);
     int rc = PL_OK;
     if (sheet) rc = write_sheet(sheet, &all, &f, &c, e);
@@ -464,10 +465,10 @@ static int inspect_given(const char *given, bool json, struct error *e)
         return error_set(e, PL_USAGE, "--given %s: expected WIDTHxHEIGHT,MASKS, such as 2250x1500,100", given);
     snprintf(size, sizeof size, "%.*s", (int)(comma - given), given);
     if (!data_parse_size(size, wh)) return error_set(e, PL_USAGE, "--given %s: expected WIDTHxHEIGHT,MASKS, such as 2250x1500,100", given);
-    struct cost c = given_cost(wh[0], wh[1], masks);
+    struct mask_memory c = estimate_memory(wh[0], wh[1], masks);
     struct text out = {0};
-    if (json) json_cost(&c, &out), text_printf(&out, "\n");
-    else print_cost(&c, &out);
+    if (json) json_memory(&c, &out), text_printf(&out, "\n");
+    else print_memory(&c, &out);
     fputs(out.at, stdout);
     text_free(&out);
     return PL_OK;
@@ -484,9 +485,9 @@ static int run(int argc, char **argv, struct error *e)
     };
     int rc = data_options(&data_inspect, table, COUNT(table), argc, argv, &paths, &help, e);
     if (!rc && !help) {
-        if (given && (paths.n || sheet)) rc = error_set(e, PL_USAGE, "--given speaks of sizes alone: leave out the paths and -o");
+        if (given && (paths.n || sheet)) rc = error_set(e, PL_USAGE, "--given computes from sizes only: leave out the paths and -o");
         else if (given) rc = inspect_given(given, json, e);
-        else if (!paths.n) rc = error_set(e, PL_USAGE, "which data? Give shards, folders or globs, or sizes by --given; --help shows how");
+        else if (!paths.n) rc = error_set(e, PL_USAGE, "no data is given: add shards, folders or globs, or sizes with --given (see --help)");
         else rc = inspect(&o, &paths, sheet, json, e);
     }
     names_free(&paths);
@@ -495,15 +496,15 @@ static int run(int argc, char **argv, struct error *e)
 
 const struct command data_inspect = {
     "inspect", "data inspect PATHS [--format F] [--images DIR] [--masks DIR] [-o SHEET.png] [--json]  |  data inspect --given WxH,MASKS [--json]",
-    "Counts what is in a data set and what its masks cost in memory as float32, bytes, bits and run\n"
-    "lengths, at full size, 1024 and 256.\n"
+    "Prints statistics of a dataset: images, masks, sizes and damage, and the memory of the masks as\n"
+    "float32, uint8, bits and run lengths (RLE), at full size, 1024 and 256.\n"
     "\n"
     "  PATHS           shards (tar), folders of extracted files, folders of shards; the annotation\n"
     "                  file of COCO; a folder with images/ and masks/; a table; globs\n"
-    "  --format        sa1b, coco, pairs, csv or packed, where the paths do not tell\n"
-    "  --images DIR    where coco's and csv's images are\n"
-    "  --masks DIR     where those of pairs have their masks\n"
-    "  -o SHEET.png    images with their masks laid over, to look at\n"
-    "  --json          the numbers as JSON\n"
-    "  --given         only the memory, for images of this size with so many masks; no data",
+    "  --format        sa1b, coco, pairs, csv or packed; default: detected from the paths\n"
+    "  --images DIR    coco, csv: the folder of the images\n"
+    "  --masks DIR     pairs: the folder of the masks\n"
+    "  -o SHEET.png    writes a contact sheet of images with their masks\n"
+    "  --json          prints the numbers as JSON\n"
+    "  --given         computes the memory only, for images of this size with this many masks; needs no data",
     run};

@@ -1,9 +1,9 @@
 /*
- * data_make.c: `plimsoll data make`: a synthetic set in SA-1B's format.
+ * data_make.c: `plimsoll data make`: a synthetic dataset in SA-1B's format.
  *
- * Samples are made in blocks, by all threads, and written in order: the set is the same for
- * any number of threads, and memory is that of one block. In random order the halves of a
- * block's samples are shuffled, as SA-1B's shards have them.
+ * All threads draw the samples of a block, which is then written in order: the dataset is the
+ * same for any number of threads, and memory holds one block. With --order random the files of
+ * a block (.jpg and .json) are shuffled, as in SA-1B's shards.
  */
 #include <stdio.h>
 #include <string.h>
@@ -26,13 +26,13 @@ struct make {
     uint64_t masks, bytes;
 };
 
-struct sample {
+struct synth_sample {
     struct text half[2]; /* jpg, json */
     uint32_t masks;
     struct error error;
 };
 
-static void make_sample(const struct make *m, uint64_t id, struct sample *s)
+static void make_sample(const struct make *m, uint64_t id, struct synth_sample *s)
 {
     struct synth_scene scene;
     synth_draw(&scene, &m->synth, id);
@@ -50,7 +50,8 @@ static int write_half(struct tar_writer *tar, const char *folder, uint64_t id, i
     return rc;
 }
 
-/* Positions 0..2n: even ones are images. Fisher and Yates, by the shard's own numbers. */
+/* A permutation of 0..2n-1, where even numbers are images: a Fisher-Yates shuffle with random
+ * numbers that depend on the seed and the block. */
 static void choose_order(const struct make *m, uint64_t first, uint32_t n, uint32_t *order)
 {
     for (uint32_t i = 0; i < 2 * n; i++) order[i] = i;
@@ -65,14 +66,14 @@ static void choose_order(const struct make *m, uint64_t first, uint32_t n, uint3
 
 static int write_block(struct make *m, struct tar_writer *tar, const char *folder, uint64_t first, uint32_t n, struct error *e)
 {
-    struct sample *samples = mem_alloc(n * sizeof *samples);
+    struct synth_sample *samples = mem_alloc(n * sizeof *samples);
     uint32_t order[2 * BLOCK];
 #pragma omp parallel for schedule(dynamic)
     for (uint32_t i = 0; i < n; i++) make_sample(m, first + i, &samples[i]);
     choose_order(m, first, n, order);
     int rc = PL_OK;
     for (uint32_t k = 0; k < 2 * n && !rc; k++) {
-        struct sample *s = &samples[order[k] / 2];
+        struct synth_sample *s = &samples[order[k] / 2];
         if (s->error.code) *e = s->error, rc = e->code;
         else rc = write_half(tar, folder, first + order[k] / 2, (int)(order[k] % 2), &s->half[order[k] % 2], e);
     }
@@ -93,7 +94,7 @@ static int write_blocks(struct make *m, struct tar_writer *tar, const char *fold
     return rc;
 }
 
-/* A shard appears under its name when it is whole. */
+/* A shard is renamed to its final name when it is complete. */
 static int write_tar(struct make *m, const char *path, uint64_t first, uint64_t n, struct error *e)
 {
     struct text partial = {0};
@@ -119,13 +120,14 @@ static int write_shard(struct make *m, uint64_t shard, uint64_t first, uint64_t 
     return rc;
 }
 
-/* The names are SA-1B's own: what is there may be real, and what is left of a larger set would be read as part of this one. */
+/* Refuses a folder that holds sa_* files: they may be the real SA-1B, and files left by a larger
+ * dataset would be read with this one. */
 static int check_free(const char *dir, struct error *e)
 {
     struct names l = {0};
     int rc = file_exists(dir) ? dir_list(dir, &l, e) : PL_OK;
     for (uint32_t i = 0; i < l.n && !rc; i++)
-        if (pattern_match("sa_*", l.at[i])) rc = error_set(e, PL_USAGE, "%s/%s is there already: give another folder, or remove what is in it first", dir, l.at[i]);
+        if (pattern_match("sa_*", l.at[i])) rc = error_set(e, PL_USAGE, "%s/%s exists already: give another folder, or empty this one first", dir, l.at[i]);
     names_free(&l);
     return rc;
 }
@@ -171,7 +173,7 @@ static int run(int argc, char **argv, struct error *e)
         {"--extracted", DATA_SWITCH, &m.extracted},
     };
     int rc = data_options(&data_make, table, COUNT(table), argc, argv, &paths, &help, e);
-    if (!rc && !help && paths.n != 1) rc = error_set(e, PL_USAGE, "where to? Give one folder; --help shows how");
+    if (!rc && !help && paths.n != 1) rc = error_set(e, PL_USAGE, "expected one output folder (see --help)");
     if (!rc && !help) {
         m.dir = paths.at[0];
         m.synth.width = size[0], m.synth.height = size[1];
@@ -187,14 +189,14 @@ static int run(int argc, char **argv, struct error *e)
 
 const struct command data_make = {
     "make", "data make DIR [--images N] [--shards K] [--size WxH] [--seed S] [--masks M] [--order random|sorted] [--extracted]",
-    "Writes a synthetic set in SA-1B's format: textured images of shapes over one another, with\n"
-    "the exact mask of what is visible of each. DIR must hold no sa_* yet.\n"
+    "Writes a synthetic dataset in SA-1B's format: textured images of overlapping shapes, with the\n"
+    "exact mask of the visible part of each shape. DIR must not hold sa_* files.\n"
     "\n"
-    "  --images N      images in all (100)\n"
-    "  --shards K      tar files, sa_000000.tar and on, with equal parts of them (1)\n"
-    "  --size WxH      of every image (1024x768)\n"
-    "  --seed S        another seed, another set (0)\n"
-    "  --masks M       shapes drawn in an image; those hardly visible get no mask (12)\n"
-    "  --order         of the files in a tar: random, as in SA-1B, or sorted (random)\n"
-    "  --extracted     folders of files instead of tars",
+    "  --images N      number of images (100)\n"
+    "  --shards K      number of tar files, sa_000000.tar and so on, with equal shares of the images (1)\n"
+    "  --size WxH      size of every image (1024x768)\n"
+    "  --seed S        random seed; each seed gives another dataset (0)\n"
+    "  --masks M       shapes per image; a shape that is hardly visible gets no mask (12)\n"
+    "  --order         order of the files in a tar: random, as in SA-1B, or sorted (random)\n"
+    "  --extracted     writes folders of files instead of tars",
     run};

@@ -1,11 +1,11 @@
 /*
- * data_pack.c: `plimsoll data pack`: samples of any format as a store that is read without
- * decoding (data/packed.h), or as an index with a memory map (data/memmap.h).
+ * data_pack.c: `plimsoll data pack`: converts samples of any format to a store that is read without
+ * decoding (data/packed.h), or to an index with a memory map (data/memmap.h).
  *
- * Blocks of samples are made by threads, as a loader would make them, and written in order.
- * A sample that cannot be used is named and left out. The output is there when all of it is.
- * With --embeddings a model's image encoder then goes over the images of a block, one by one,
- * in its own planned memory.
+ * Threads prepare the samples of a block with the loader's own code; the block is then written
+ * in order. An unusable sample is reported and left out. The output appears when it is complete.
+ * With --embeddings a model's image encoder runs on the images of a block, one by one, in its
+ * own planned memory.
  */
 #include <stdio.h>
 #include <string.h>
@@ -20,27 +20,27 @@
 #include "train/embed.h"
 #include "train/transfer.h"
 
-enum { BLOCK = 16, POLYGON_RUNS = 1 << 19, NAMED = 20 };
-static const uint64_t room = (uint64_t)1 << 28; /* of a thread for a sample's files: taken as it is used */
+enum { BLOCK = 16, POLYGON_RUNS = 1 << 19, REPORTED = 20 };
+static const uint64_t room = (uint64_t)1 << 28; /* bytes per thread for a sample's files; pages are committed on first use */
 
 struct packing {
     struct samples all;
     struct loader_options o;
     bool bytes;                  /* the layout with a memory map */
-    struct packed_writer *store; /* one of these */
+    struct packed_writer *store; /* either `store` or `map` is set */
     struct memmap_writer *map;
     struct embedder *embedder;   /* NULL: no embeddings */
-    void *embedding;             /* of the sample at hand */
+    void *embedding;             /* of the current sample */
     uint64_t written, left_out, masks, bad_masks;
-    VEC(int32_t) categories;     /* met so far */
+    VEC(int32_t) categories;     /* seen so far */
 };
 
-/* One sample on its way. */
+/* One sample between preparation and writing. */
 struct packable {
     struct fill_facts facts;
     struct mask *masks;          /* [n] */
     uint8_t *image, *bits;
-    size_t image_n;              /* bytes of the file, where that is kept */
+    size_t image_n;              /* bytes of the image file, when the file is kept */
     uint32_t n, bad;
     char name[512];
     struct error e;
@@ -54,7 +54,7 @@ static void packable_free(struct packable *p)
     mem_free(p->bits);
 }
 
-/* ---- making ---- */
+/* ---- preparing ---- */
 
 static enum data_fault make_masks(const struct packing *p, struct filler *f, struct packable *to)
 {
@@ -71,7 +71,7 @@ static enum data_fault make_masks(const struct packing *p, struct filler *f, str
     return to->n ? FAULT_NONE : FAULT_NO_MASKS;
 }
 
-/* The image's file as it is; of a store its pixels, as a PNG. */
+/* Keeps the bytes of the image file; encodes the pixels of a packed store as a PNG. */
 static enum data_fault keep_file(const struct packing *p, uint64_t i, struct packable *to)
 {
     struct sample s;
@@ -105,8 +105,8 @@ static void make(const struct packing *p, struct filler *f, uint64_t i, struct p
 
 /* ---- writing ---- */
 
-/* The categories that a sample's masks have, each once. */
-static void note_categories(struct packing *p, const struct packable *x)
+/* Records each category of a sample's masks once. */
+static void record_categories(struct packing *p, const struct packable *x)
 {
     for (uint32_t k = 0; k < x->n; k++) {
         bool known = false;
@@ -123,15 +123,15 @@ static int embed(struct packing *p, const struct packable *x, struct error *e)
     const enum dtype t = packed_dtype(p->embedder->about.type);
     int rc = embed_image(p->embedder, x->image, x->facts.rows, x->facts.columns, p->embedding, e);
     if (!rc && transfer_nonfinite(p->embedding, t, (int64_t)(p->embedder->bytes / dtype_size(t))) >= 0)
-        rc = error_set(e, PL_USAGE, "the embedding of %s is not finite; the weights of %s make no sense", x->name, p->embedder->about.model);
+        rc = error_set(e, PL_USAGE, "the embedding of %s has NaN or infinite values; check the weights of %s", x->name, p->embedder->about.model);
     return rc;
 }
 
-static int write_one(struct packing *p, const struct packable *x, struct error *e)
+static int write_sample(struct packing *p, const struct packable *x, struct error *e)
 {
     if (p->embedder && embed(p, x, e)) return e->code;
     const char *slash = strrchr(x->name, '/'), *key = slash ? slash + 1 : x->name;
-    note_categories(p, x);
+    record_categories(p, x);
     p->written++;
     p->masks += x->n;
     p->bad_masks += x->bad;
@@ -148,8 +148,8 @@ static int write_block(struct packing *p, struct packable *block, uint64_t n, st
     int rc = PL_OK;
     for (uint64_t i = 0; i < n; i++) {
         struct packable *x = &block[i];
-        if (!x->ok && p->left_out++ < NAMED) printf("left out: %s: %s\n", x->name, x->e.text);
-        if (x->ok && !rc) rc = write_one(p, x, e);
+        if (!x->ok && p->left_out++ < REPORTED) printf("left out: %s: %s\n", x->name, x->e.text);
+        if (x->ok && !rc) rc = write_sample(p, x, e);
         packable_free(x);
     }
     return rc;
@@ -180,7 +180,7 @@ static int pack_all(struct packing *p, struct error *e)
 
 static int finish(struct packing *p, int rc, struct error *e)
 {
-    if (!rc && !p->written) rc = error_set(e, PL_USAGE, "none of %llu samples can be used: nothing is written", (unsigned long long)p->all.n);
+    if (!rc && !p->written) rc = error_set(e, PL_USAGE, "none of %llu samples is usable: no file is written", (unsigned long long)p->all.n);
     if (rc && p->store) packed_abandon(p->store);
     if (rc && p->map) memmap_abandon(p->map);
     if (rc) return rc;
@@ -197,12 +197,12 @@ static int pack(struct packing *p, const struct samples_options *o, const struct
     if (!rc) rc = pack_all(p, e);
     if (p->store || p->map) rc = finish(p, rc, e);
     if (!rc) {
-        if (p->left_out > NAMED) printf("%llu more are left out: `plimsoll data verify` lists all\n", (unsigned long long)(p->left_out - NAMED));
+        if (p->left_out > REPORTED) printf("left out: %llu more samples; `plimsoll data verify` lists all\n", (unsigned long long)(p->left_out - REPORTED));
         printf("%s: %llu samples with %llu masks, ", output, (unsigned long long)p->written, (unsigned long long)p->masks);
-        if (!p->bytes) printf("images of %u, ", p->o.side);
+        if (!p->bytes) printf("images of side %u, ", p->o.side);
         if (p->embedder) printf("embeddings %s [%u,%u,%u], ", dtype_name(packed_dtype(p->embedder->about.type)), p->embedder->about.channels,
                                 p->embedder->about.grid, p->embedder->about.grid);
-        printf("masks of %u a side; %llu samples and %llu masks left out, %.1f s\n", p->o.cells, (unsigned long long)p->left_out, (unsigned long long)p->bad_masks,
+        printf("masks of side %u; %llu samples and %llu masks left out, %.1f s\n", p->o.cells, (unsigned long long)p->left_out, (unsigned long long)p->bad_masks,
                clock_seconds() - from);
     }
     vec_free(&p->categories);
@@ -221,14 +221,14 @@ static bool find_labels(const char *word, enum label_kind *to)
     return false;
 }
 
-/* The sides that a model is trained with; what was given by itself stays. */
-static int ask_model(const char *name, uint64_t *size, uint64_t *cells, struct error *e)
+/* Fills in the sizes that the options did not give with the model's training sizes. */
+static int read_model_sizes(const char *name, uint64_t *size, uint64_t *cells, struct error *e)
 {
     struct model m = {0};
     int rc = dir_exists(name) ? model_open(&m, name, e) : model_preset(&m, name, e);
-    if (!rc && !m.mask_side) rc = error_set(e, PL_USAGE, "%s: a %s makes no masks", name, m.family->model_type);
+    if (!rc && !m.mask_side) rc = error_set(e, PL_USAGE, "%s: a %s predicts no masks", name, m.family->model_type);
     if (!rc && *size % (uint64_t)m.patch)
-        rc = error_set(e, PL_USAGE, "%s: images of %llu pixels do not divide into its patches of %lld; give another --size", name, (unsigned long long)*size, (long long)m.patch);
+        rc = error_set(e, PL_USAGE, "%s: the image size %llu is not divisible by the patch size %lld; give another --size", name, (unsigned long long)*size, (long long)m.patch);
     if (!rc && !*size) *size = (uint64_t)m.image;
     if (!rc && !*cells) *cells = (uint64_t)m.mask_side(&m, (int64_t)*size);
     model_close(&m);
@@ -238,7 +238,7 @@ static int ask_model(const char *name, uint64_t *size, uint64_t *cells, struct e
 static int check(struct packing *p, uint64_t size, uint64_t cells, const char *layout, const char *labels, const char *output, struct samples_options *o,
                  struct error *e)
 {
-    if (!output) return error_set(e, PL_USAGE, "where to? -o FILE.pack says it");
+    if (!output) return error_set(e, PL_USAGE, "no output is given: add -o FILE.pack");
     if (!strcmp(layout, "seed")) return error_set(e, PL_USAGE, "--layout seed is now --layout memmap");
     if (strcmp(layout, "plimsoll") && strcmp(layout, "memmap")) return error_set(e, PL_USAGE, "--layout %s: expected plimsoll or memmap", layout);
     if (!find_labels(labels, &o->labels)) return error_set(e, PL_USAGE, "--labels %s: expected auto, binary, classes or instances", labels);
@@ -250,12 +250,12 @@ static int check(struct packing *p, uint64_t size, uint64_t cells, const char *l
     return PL_OK;
 }
 
-/* The encoder first: what is wrong with it shows before anything is written. */
+/* Opens the encoder first, so that its errors appear before any file is written. */
 static int pack_embedded(struct packing *p, const char *folder, const char *dtype, const struct names *set, const struct samples_options *o, const struct names *paths,
                          const char *output, struct error *e)
 {
     struct embedder m;
-    if (p->bytes) return error_set(e, PL_USAGE, "--layout memmap has no place for embeddings; leave out one of the two");
+    if (p->bytes) return error_set(e, PL_USAGE, "--layout memmap cannot store embeddings: leave out --layout or --embeddings");
     int rc = embed_open(&m, folder, p->o.side, dtype, set, e);
     if (rc) return rc;
     p->embedder = &m;
@@ -279,9 +279,9 @@ static int run(int argc, char **argv, struct error *e)
                                         {"--size", DATA_POSITIVE, &size}, {"--masks-size", DATA_POSITIVE, &cells}, {"--layout", DATA_TEXT, &layout}, {"--model", DATA_TEXT, &model},
                                         {"--embeddings", DATA_TEXT, &encoder}, {"--embeddings-dtype", DATA_TEXT, &dtype}, {"--set", DATA_LIST, &set}};
     int rc = data_options(&data_pack, table, COUNT(table), argc, argv, &paths, &help, e);
-    if (!rc && !help && !paths.n) rc = error_set(e, PL_USAGE, "which data? Give shards, folders or globs; --help shows how");
-    if (!rc && !help && !encoder && (dtype || set.n)) rc = error_set(e, PL_USAGE, "%s is for --embeddings, which is not given", dtype ? "--embeddings-dtype" : "--set");
-    if (!rc && !help && (model || encoder)) rc = ask_model(model ? model : encoder, &size, &cells, e);
+    if (!rc && !help && !paths.n) rc = error_set(e, PL_USAGE, "no data is given: add shards, folders or globs (see --help)");
+    if (!rc && !help && !encoder && (dtype || set.n)) rc = error_set(e, PL_USAGE, "%s needs --embeddings", dtype ? "--embeddings-dtype" : "--set");
+    if (!rc && !help && (model || encoder)) rc = read_model_sizes(model ? model : encoder, &size, &cells, e);
     if (!rc && !help) rc = check(&p, size ? size : 1024, cells, layout, labels, output, &o, e);
     if (!rc && !help) rc = encoder ? pack_embedded(&p, encoder, dtype, &set, &o, &paths, output, e) : pack(&p, &o, &paths, output, e);
     names_free(&set);
@@ -291,24 +291,26 @@ static int run(int argc, char **argv, struct error *e)
 
 const struct command data_pack = {
     "pack", "data pack PATHS -o FILE.pack [--model MODEL] [--size 1024] [--masks-size N] [--format F] [--embeddings DIR] [--layout memmap]",
-    "Stores images and masks as training wants them: resized, padded, rasterised. Reading them\n"
-    "takes a copy. Use it with data.format: packed and data.train: FILE.pack.\n"
+    "Stores images and masks in the form that training reads: images resized and padded, masks\n"
+    "rasterised. Reading a sample is one copy, without decoding. Set data.format: packed and\n"
+    "data.train: FILE.pack in the run.\n"
     "\n"
     "  PATHS           shards (tar), folders of extracted files, folders of shards; the annotation\n"
     "                  file of COCO; a folder with images/ and masks/; a table; .pack; globs\n"
-    "  -o FILE.pack    it is there when all of it is written\n"
-    "  --model MODEL   a folder or a preset: its sizes are taken where they are not given\n"
+    "  -o FILE.pack    the output; it appears when it is complete\n"
+    "  --model MODEL   a folder or a preset: the default of --size and --masks-size\n"
     "  --size N        side of the images: data.image_size of the run (1024)\n"
-    "  --masks-size N  side of the masks: what the loss works at, 4 x size / patch (without --model a quarter of\n"
-    "                  the images', as for patches of 16; sam-tiny, with patches of 8, works at half)\n"
-    "  --format        sa1b, coco, pairs, csv or packed, where the paths do not tell\n"
-    "  --images DIR    where coco's and csv's images are\n"
-    "  --masks DIR     where those of pairs have their masks\n"
-    "  --labels KIND   what the values of mask images mean: auto, binary, classes, instances\n"
-    "  --embeddings DIR  a model folder: what its image encoder makes of each image is stored too, for\n"
-    "                  training what follows the encoder; --model is this one where it is not given\n"
-    "  --embeddings-dtype T  f32 or bf16: what they are computed and kept in (what the machine computes in)\n"
+    "  --masks-size N  side of the masks: the resolution of the loss, 4 x size / patch (without --model a quarter\n"
+    "                  of --size, as for patches of 16; sam-tiny, with patches of 8, needs half)\n"
+    "  --format        sa1b, coco, pairs, csv or packed; default: detected from the paths\n"
+    "  --images DIR    coco, csv: the folder of the images\n"
+    "  --masks DIR     pairs: the folder of the masks\n"
+    "  --labels KIND   meaning of the values of mask images: auto, binary, classes, instances\n"
+    "  --embeddings DIR  a model folder: also stores the embedding of each image by its image encoder, for\n"
+    "                  training with a frozen encoder; also the default of --model\n"
+    "  --embeddings-dtype T  f32 or bf16: the dtype in which they are computed and stored (default: bf16 where\n"
+    "                  the device has bf16 instructions)\n"
     "  --set key=value with --embeddings: device and memory keys of the encoder's run\n"
-    "  --layout memmap a folder instead, -o DIR: index.json, masks.u8 (a memory map of uint8,\n"
-    "                  masks x N x N, each stretched over its image) and the images' files",
+    "  --layout memmap writes a folder instead, -o DIR: index.json, masks.u8 (a memory map of uint8,\n"
+    "                  masks x N x N, each mask resized from its whole image) and the image files",
     run};

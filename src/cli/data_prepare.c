@@ -1,14 +1,14 @@
 /*
- * data_prepare.c: `plimsoll data prepare`: shards as they were downloaded to shards that train.
+ * data_prepare.c: `plimsoll data prepare`: converts downloaded shards to shards for training.
  *
  *   IN.tar, IN.tar.gz, gzip under a .tar name, a folder of them, a folder of extracted files
- *       gunzip to a file beside the output      only where it is compressed
+ *       gunzip to a file beside the output       only if the input is compressed
  *       index: pairs by name, report of damage   data/shard.h
- *       pairs in order of their names, decoded, as they are or smaller
+ *       pairs in order of their names, decoded, unchanged or resized
  *   OUT/IN.tar   plain ustar, sorted, and its index OUT/IN.tar.idx
  *
- * An output appears under its name when it is whole; one that is there already is left alone,
- * so that a run that was stopped goes on. A pair that cannot be used is named and left out.
+ * An output gets its final name when it is complete. An output that exists already is kept, so an
+ * interrupted run can be continued. An unusable pair is reported and left out.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -34,19 +34,19 @@ struct prepare {
     uint64_t long_side; /* 0: keep the bytes */
     uint64_t quality;
     uint64_t read, written, dropped, bytes_in, bytes_out;
-    uint64_t left_alone; /* shards that were there already */
+    uint64_t existing; /* outputs that existed already and were kept */
 };
 
 struct pair {
     struct text image, text;
-    size_t bytes; /* of both, as they were read */
+    size_t bytes; /* of both files as read */
     const char *extension;
     struct error error; /* why it is left out */
 };
 
 /* ---- one pair ---- */
 
-/* RGB rows without gaps, the caller's to mem_free. */
+/* Decodes to contiguous RGB rows; the caller frees them with mem_free. */
 static int decode(struct jpg *j, const struct text *image, uint32_t *w, uint32_t *h, uint8_t **pixels, struct error *e)
 {
     struct png_pixels p;
@@ -56,8 +56,8 @@ static int decode(struct jpg *j, const struct text *image, uint32_t *w, uint32_t
     return PL_OK;
 }
 
-/* The image with its longer side at `long_side`, as a JPEG whatever it was. *w and *h are its
- * new size. */
+/* Resizes the image so that its longer side is `long_side` and encodes it as a JPEG. *w and *h
+ * become the new size. */
 static int shrink_image(const struct prepare *p, struct jpg *j, struct pair *pair, uint32_t *w, uint32_t *h, struct error *e)
 {
     uint8_t *pixels;
@@ -91,7 +91,7 @@ static bool bit_set(const void *of, uint32_t x, uint32_t y)
     return b->at[y * b->stride + x / 8] >> (x % 8) & 1;
 }
 
-/* One mask sampled to the new size. False: nothing is left of it, or its runs are bad. */
+/* Resamples one mask to the new size. False: no pixel is left, or its runs are invalid. */
 static bool shrink_mask(const struct grid *g, const struct mask *m, uint8_t *bits, struct traced *t)
 {
     struct rle_facts f;
@@ -103,14 +103,15 @@ static bool shrink_mask(const struct grid *g, const struct mask *m, uint8_t *bit
     return t->area > 0;
 }
 
-/* Sampling can lose the pixel that a point lay on; one that the file did not give is NAN. */
+/* Whether the mask still covers its point: resampling can lose that pixel. A point that the file
+ * does not give is NAN, which is outside. */
 static bool point_inside(const struct annotation_mask *m, const uint8_t *bits, size_t stride, uint32_t w, uint32_t h)
 {
     double x = m->point[0], y = m->point[1];
     return x >= 0 && y >= 0 && x < w && y < h && bit_set(&(struct bits){bits, stride}, (uint32_t)x, (uint32_t)y);
 }
 
-/* The annotations for an image of w x h, in place of those for a->w x a->h. */
+/* Replaces the annotations for an image of a->w x a->h with those for w x h. */
 static int shrink_text(struct pair *pair, const struct annotation *a, const struct mask *masks, const char *key, uint32_t w, uint32_t h, struct error *e)
 {
     uint32_t side = a->w > a->h ? a->w : a->h, cells = w > h ? w : h, n = 0;
@@ -151,7 +152,8 @@ static int check_size(const struct annotation *a, uint32_t w, uint32_t h, struct
     return error_set(e, PL_USAGE, "the image is %ux%u, its annotations are for %ux%u", w, h, a->w, a->h);
 }
 
-/* Smaller where it is too large; else decoded all the same, to leave out what is cut or damaged. */
+/* Resizes an image that is too large. Other images are decoded too, to find truncated or damaged
+ * ones. */
 static int prepare_image(const struct prepare *p, struct jpg *j, struct pair *pair, uint32_t *w, uint32_t *h, struct error *e)
 {
     pair->extension = image_is_png(pair->image.at, pair->image.n) ? "png" : "jpg";
@@ -159,7 +161,7 @@ static int prepare_image(const struct prepare *p, struct jpg *j, struct pair *pa
     return image_check(j, pair->image.at, pair->image.n, w, h, e);
 }
 
-/* Reads, checks and, where asked, shrinks a pair; its error says why it cannot be used. */
+/* Reads, checks and, with --long-side, resizes a pair; pair->error states why it is unusable. */
 static void prepare_pair(const struct prepare *p, struct jpg *j, const struct shard *s, uint32_t i, struct pair *pair)
 {
     struct error *e = &pair->error;
@@ -170,7 +172,7 @@ static void prepare_pair(const struct prepare *p, struct jpg *j, const struct sh
     if (!rc) rc = samples_read_half(s, i, SHARD_TEXT, &pair->text, e);
     pair->bytes = pair->image.n + pair->text.n;
     if (!rc && annotation_read(pair->text.at, pair->text.n, &a, masks, MAX_MASKS, e)) rc = error_prepend(e, "annotations");
-    if (!rc && !a.masks) rc = error_set(e, PL_USAGE, "it has no masks");
+    if (!rc && !a.masks) rc = error_set(e, PL_USAGE, "the sample has no masks");
     if (!rc && !(rc = image_size(pair->image.at, pair->image.n, &w, &h, e))) rc = check_size(&a, w, h, e);
     if (!rc) rc = prepare_image(p, j, pair, &w, &h, e);
     if (!rc && (w != a.w || h != a.h)) shrink_text(pair, &a, masks, shard_key(s, i), w, h, e);
@@ -220,7 +222,7 @@ static int write_block(struct prepare *p, const struct shard *s, uint32_t first,
     return rc;
 }
 
-/* Where no pair can be used there is no output. */
+/* Writes no output when no pair is usable. */
 static int write_tar(struct prepare *p, const struct shard *s, const char *path, struct error *e)
 {
     struct text partial = {0};
@@ -238,7 +240,7 @@ static int write_tar(struct prepare *p, const struct shard *s, const char *path,
     return rc;
 }
 
-/* The index of what was written, made by opening it. */
+/* Opening the new shard writes its index. */
 static int index_output(const char *path, struct error *e)
 {
     struct shard s;
@@ -255,13 +257,13 @@ static int pack_shard(struct prepare *p, const char *from, const char *path, str
     if (shard_report_print(&s.report, line, sizeof line)) printf("  %s\n", line);
     const uint64_t before = p->written;
     int rc = s.n ? write_tar(p, &s, path, e) : PL_OK;
-    if (!rc && p->written == before) printf("  no pair of an image and its annotations that can be used: nothing is written\n");
+    if (!rc && p->written == before) printf("  no usable pair of an image and its annotations: no file is written\n");
     else if (!rc) rc = index_output(path, e);
     shard_close(&s);
     return rc;
 }
 
-/* Compressed: a plain copy first, which goes away again with its index. */
+/* A compressed shard: writes an uncompressed copy first and removes it and its index at the end. */
 static int unpack_shard(struct prepare *p, const char *from, int fd, const char *path, struct error *e)
 {
     struct text plain = {0}, index = {0};
@@ -272,7 +274,7 @@ static int unpack_shard(struct prepare *p, const char *from, int fd, const char 
     int rc = to < 0 ? file_error(plain.at, "be written", e) : gunzip(fd, to, &r, e);
     if (rc) error_prepend(e, "%s", from);
     if (to >= 0) close(to);
-    if (!rc && r.damaged) printf("  the gzip file is damaged (%s): %llu bytes came out of it\n", r.reason, (unsigned long long)r.out);
+    if (!rc && r.damaged) printf("  the gzip file is damaged (%s): %llu bytes were recovered\n", r.reason, (unsigned long long)r.out);
     if (!rc) rc = pack_shard(p, plain.at, path, e);
     unlink(plain.at);
     unlink(index.at);
@@ -302,8 +304,8 @@ static int prepare_shard(struct prepare *p, const char *from, struct error *e)
     uint8_t head[8] = {0};
     output_path(p, from, &path);
     if (file_exists(path.at)) {
-        printf("%s: there already, left alone\n", path.at);
-        p->left_alone++;
+        printf("%s: exists already, kept\n", path.at);
+        p->existing++;
         text_free(&path);
         return PL_OK;
     }
@@ -318,7 +320,7 @@ static int prepare_shard(struct prepare *p, const char *from, struct error *e)
     return rc;
 }
 
-/* A folder of shards stands for them; one without is itself a shard, of extracted files. */
+/* A folder with shards means all of them; a folder without is a shard of extracted files. */
 static int add_input(struct names *inputs, const char *path, struct error *e)
 {
     static const char *const endings[] = {".tar", ".tar.gz", ".tgz"};
@@ -334,7 +336,8 @@ static int add_input(struct names *inputs, const char *path, struct error *e)
     return rc;
 }
 
-/* Outputs have the names of their inputs: of two inputs with one name, the second would be lost. */
+/* Outputs take the names of their inputs. Two inputs with the same name are refused, because the
+ * second would be lost. */
 static int check_names(const struct prepare *p, const struct names *inputs, struct error *e)
 {
     struct names outputs = {0};
@@ -360,7 +363,7 @@ static int prepare_all(struct prepare *p, const struct names *paths, struct erro
     for (uint32_t i = 0; i < paths->n && !rc; i++) {
         struct names found = {0};
         rc = file_glob(paths->at[i], &found, e);
-        if (!rc && !found.n) rc = error_set(e, PL_USAGE, "%s: there is no such file or folder", paths->at[i]);
+        if (!rc && !found.n) rc = error_set(e, PL_USAGE, "%s: no such file or folder", paths->at[i]);
         for (uint32_t k = 0; k < found.n && !rc; k++) rc = add_input(&inputs, found.at[k], e);
         names_free(&found);
     }
@@ -372,9 +375,9 @@ static int prepare_all(struct prepare *p, const struct names *paths, struct erro
     if (!rc)
         printf("%llu pairs read, %llu written, %llu left out; %s to %s, %.1f s\n", (unsigned long long)p->read, (unsigned long long)p->written,
                (unsigned long long)p->dropped, size_print(p->bytes_in, in), size_print(p->bytes_out, out), clock_seconds() - from);
-    if (!rc && !p->written && !p->left_alone)
-        rc = error_set(e, PL_USAGE, "%s%s: no pair of an image and its annotations that can be used: nothing is written", paths->at[0], paths->n > 1 ? " and the others" : "");
-    if (rc && made) rmdir(p->out); /* fails, as it should, when something is in it */
+    if (!rc && !p->written && !p->existing)
+        rc = error_set(e, PL_USAGE, "%s%s: no usable pair of an image and its annotations: no file is written", paths->at[0], paths->n > 1 ? " and the others" : "");
+    if (rc && made) rmdir(p->out); /* fails, as it should, when the folder is not empty */
     names_free(&inputs);
     return rc;
 }
@@ -389,8 +392,8 @@ static int run(int argc, char **argv, struct error *e)
     };
     int rc = data_options(&data_prepare, table, COUNT(table), argc, argv, &paths, &help, e);
     if (!rc && !help) {
-        if (!paths.n) rc = error_set(e, PL_USAGE, "which shards? Give tar files, folders of them or globs; --help shows how");
-        else if (!p.out) rc = error_set(e, PL_USAGE, "where to? Give -o DIR");
+        if (!paths.n) rc = error_set(e, PL_USAGE, "no shards are given: add tar files, folders of them or globs (see --help)");
+        else if (!p.out) rc = error_set(e, PL_USAGE, "no output is given: add -o DIR");
         else if (p.quality < 1 || p.quality > 100) rc = error_set(e, PL_USAGE, "--quality %llu: expected 1 to 100", (unsigned long long)p.quality);
         else if (p.long_side && (p.long_side < 16 || p.long_side > 16384))
             rc = error_set(e, PL_USAGE, "--long-side %llu: expected 16 to 16384 pixels", (unsigned long long)p.long_side);
@@ -402,16 +405,15 @@ static int run(int argc, char **argv, struct error *e)
 
 const struct command data_prepare = {
     "prepare", "data prepare IN... -o DIR [--long-side N] [--quality Q]",
-    "Rewrites shards as they were downloaded for training: gunzips, gets over damage, pairs images\n"
-    "with their annotations, and writes plain sorted tars with their index. Every image is decoded\n"
-    "once. Pairs that cannot be used are named and left out; outputs that are there already are left\n"
-    "alone.\n"
+    "Rewrites downloaded shards for training: decompresses them, skips damaged data, pairs images\n"
+    "with their annotations, and writes plain sorted tars with an index. Every image is decoded\n"
+    "once as a check. Unusable pairs are reported and left out; outputs that exist already are kept.\n"
     "\n"
     "  IN              tar files (also gzip under a .tar name), folders of them, folders of extracted\n"
     "                  files, globs\n"
-    "  -o DIR          where the new shards go, under the names of the old\n"
-    "  --long-side N   shrink images whose longer side is above N, and their masks with them; PNGs\n"
-    "                  become JPEGs by it (1024 loads about five times as fast; without it the bytes\n"
-    "                  stay as they are)\n"
-    "  --quality Q     of the JPEGs written then (95)",
+    "  -o DIR          the folder for the new shards, which keep the names of the old\n"
+    "  --long-side N   resizes images whose longer side is above N, with their masks, and encodes them\n"
+    "                  as JPEG, PNGs too (1024 loads about five times as fast; without this option the\n"
+    "                  image bytes do not change)\n"
+    "  --quality Q     JPEG quality of resized images (95)",
     run};

@@ -1,6 +1,6 @@
 /*
- * data_samples.c: see data_samples.h. Buffers begin at a usual size and grow when a sample says
- * that it takes more, up to a stated end.
+ * data_samples.c: see data_samples.h. Buffers start at a common size and grow, up to a limit, when
+ * a sample needs more.
  */
 #include "cli/data_samples.h"
 
@@ -25,7 +25,8 @@ static bool has_folder(const char *path, const char *name)
     return found;
 }
 
-/* An index of a memory map (data/memmap.h) is a list, COCO's file a map. */
+/* Whether a JSON file is a list. The index of a memory map (data/memmap.h) is a list, a COCO file
+ * is a map. */
 static bool is_list(const char *path)
 {
     int c = ' ';
@@ -43,7 +44,7 @@ const char *samples_format(const char *path)
     return has_folder(path, "images") && has_folder(path, "masks") ? "pairs" : "sa1b";
 }
 
-/* A folder that holds tars stands for them. */
+/* A folder that holds tars means all of them. */
 static int add_path(struct names *to, const char *path, bool tars_wanted, struct error *e)
 {
     struct names tars = {0};
@@ -60,7 +61,7 @@ static int find_files(struct samples *s, const struct names *paths, struct error
     for (uint32_t i = 0; i < paths->n && !rc; i++) {
         struct names found = {0};
         rc = file_glob(paths->at[i], &found, e);
-        if (!rc && !found.n) rc = error_set(e, PL_USAGE, "%s: there is no such file or folder", paths->at[i]);
+        if (!rc && !found.n) rc = error_set(e, PL_USAGE, "%s: no such file or folder", paths->at[i]);
         if (!rc && !s->format) s->format = samples_format(found.at[0]);
         for (uint32_t k = 0; k < found.n && !rc; k++) rc = add_path(&s->files, found.at[k], !strcmp(s->format, "sa1b"), e);
         names_free(&found);
@@ -137,7 +138,7 @@ int samples_read(const struct samples *s, uint64_t i, struct sample *out, struct
             out->runs_memory = mem_alloc(polygon_bytes(POLYGON_RUNS));
             polygon_init(&out->runs, out->runs_memory, POLYGON_RUNS);
         }
-    e->code = PL_OK; /* attempts that were too small left theirs */
+    e->code = PL_OK; /* attempts with too small a buffer set it */
     return PL_OK;
 }
 
@@ -152,7 +153,7 @@ void sample_free(struct sample *s)
 
 /* ---- facts ---- */
 
-/* A label image, counted row by row; its runs are those down the columns. */
+/* Measures one label of a label image; runs are counted along columns, as in COCO's RLE. */
 static void measure_label(const struct shape *s, struct rle_facts *f)
 {
     uint32_t x1 = 0, y1 = 0;
@@ -186,7 +187,7 @@ int sample_measure(const struct sample *s, uint32_t k, struct rle_facts *f, stru
     }
     if (shape->kind == SHAPE_BITS) {
         cells_measure(shape, f);
-        if (s->masks[k].area >= 0) f->area = (uint32_t)s->masks[k].area; /* of pixels, not of cells */
+        if (s->masks[k].area >= 0) f->area = (uint32_t)s->masks[k].area; /* in pixels of the image, not in cells of the store */
         return PL_OK;
     }
     if (shape->kind == SHAPE_POLYGONS) status = polygons_union(shape->polygons.at, shape->polygons.n, shape->h, shape->w, &scratch, &runs);
@@ -220,7 +221,7 @@ int image_size(const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct err
     return PL_OK;
 }
 
-/* All rows, one after the other: nothing of the image's size is kept. */
+/* Decodes row by row, without a buffer of the image's size. */
 static int check_jpeg(struct jpg *j, const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct error *e)
 {
     if (jpg_start(j, bytes, n, 1, w, h, e)) return e->code;
@@ -244,7 +245,7 @@ int image_check(struct jpg *j, const void *bytes, size_t n, uint32_t *w, uint32_
 
 /* ---- halves ---- */
 
-/* Tars know a member's size; of a file in a folder it is learnt by asking. */
+/* A tar states the size of a member. For a file in a folder the first read attempt returns it. */
 int samples_read_half(const struct shard *s, uint32_t i, enum shard_half half, struct text *out, struct error *e)
 {
     size_t n = s->pairs[i].n[half] ? s->pairs[i].n[half] : 1 << 20, got = 0;
@@ -256,6 +257,6 @@ int samples_read_half(const struct shard *s, uint32_t i, enum shard_half half, s
         if (rc == PL_NOFIT) n = got;
     }
     out->n = rc ? 0 : got;
-    if (!rc) e->code = PL_OK; /* the first attempt may have asked */
+    if (!rc) e->code = PL_OK; /* the first attempt may have set it */
     return rc;
 }

@@ -1,6 +1,6 @@
 /*
- * data_samples.h: all samples under some paths, for the commands that look at each of them:
- * inspect and verify. Nothing is planned here: every sample has memory of its own size.
+ * data_samples.h: all samples under some paths, for the commands that read each of them: inspect,
+ * verify and pack. This memory is not planned: every sample has buffers of its own size.
  */
 #ifndef DATA_SAMPLES_H
 #define DATA_SAMPLES_H
@@ -9,7 +9,7 @@
 #include "data/polygon.h"
 #include "io/file.h"
 
-/* What --format, --images and --masks said; NULL: look at the paths. */
+/* The values of --format, --images and --masks; NULL: detected from the paths. */
 struct samples_options {
     const char *format, *images, *masks;
     enum label_kind labels;
@@ -18,13 +18,14 @@ struct samples_options {
 struct samples {
     struct dataset *set;
     const char *format;
-    struct names files; /* shards, annotation files or folders, globs opened */
+    struct names files; /* shards, annotation files or folders, with globs expanded */
     uint64_t n;
 };
-/* Without a format: a .json is coco (or the index of a memory map), a .pack packed, a .csv csv, a folder with images/ and masks/ pairs, all
- * else sa1b, where a folder of tars stands for them. */
+/* The format of a path: coco for .json (packed if it is the index of a memory map), packed for
+ * .pack, csv for .csv, pairs for a folder with images/ and masks/, else sa1b, where a folder of
+ * tars means all of them. */
 const char *samples_format(const char *path);
-/* Where it fails, s->format is that of files that are there and cannot be opened, else NULL. */
+/* On failure s->format is the format of files that exist but cannot be opened, else NULL. */
 int samples_open(struct samples *s, const struct samples_options *o, const struct names *paths, struct error *e);
 void samples_close(struct samples *s);
 
@@ -34,29 +35,30 @@ struct sample {
     struct dataset_image facts;
     struct mask *masks; /* [found.n] */
     struct dataset_masks found;
-    void *scratch;                /* what the masks' shapes point into */
+    void *scratch;                /* memory that the masks' shapes point into */
     struct polygon_scratch runs;  /* for mask_raster */
     void *runs_memory;
 };
-/* Sample i; any thread. Fails when either half cannot be read or makes no sense. Free it in any
- * case. */
+/* Reads sample i; may be called from any thread. Fails when the image or the annotations are
+ * unreadable or invalid. The caller frees the sample in either case. */
 int samples_read(const struct samples *s, uint64_t i, struct sample *out, struct error *e);
 void sample_free(struct sample *s);
-/* Area, box and runs of mask k, whatever its shape. */
+/* Area, box and runs of mask k, for any encoding of masks. */
 int sample_measure(const struct sample *s, uint32_t k, struct rle_facts *f, struct error *e);
-/* The image's size by its header. */
+/* The image's size from its header. */
 int sample_size(const struct sample *s, uint32_t *w, uint32_t *h, struct error *e);
 
 struct jpg;
 
-/* An image's file in memory, a JPEG or a PNG. */
+/* The following functions take an image file in memory, a JPEG or a PNG. */
 bool image_is_png(const void *bytes, size_t n);
-/* Its size by its header. */
+/* The image's size from its header. */
 int image_size(const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct error *e);
-/* Decodes all of it and forgets it: one that is cut or damaged fails. */
+/* Decodes the whole image and discards the pixels; a truncated or damaged image fails. */
 int image_check(struct jpg *j, const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct error *e);
 
-/* One half of pair i of a shard, into memory of its size; replaces what `out` held. */
+/* Reads the image or the annotations of pair i into a buffer of their size; frees the previous
+ * contents of `out`. */
 int samples_read_half(const struct shard *s, uint32_t i, enum shard_half half, struct text *out, struct error *e);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * data_verify.c: `plimsoll data verify`: decodes everything once. What this finds good, training
- * can read.
+ * data_verify.c: `plimsoll data verify`: decodes every sample once. Training can read every sample
+ * that passes.
  */
 #include <math.h>
 #include <stdio.h>
@@ -16,8 +16,9 @@ static int decode_image(struct jpg *j, const struct sample *s, uint32_t *w, uint
     return image_check(j, s->image, s->facts.n, w, h, e);
 }
 
-/* Runs, and the facts that the file states of them. SA-1B's boxes are one short; others' are not.
- * Those of polygons are of the polygons, not of their pixels. */
+/* Checks the runs of a mask, and the area and box that the file states. Boxes may differ by one
+ * pixel: SA-1B's are one short, those of other datasets are not. Only RLE masks are compared: the
+ * area and box of polygons describe the polygon, not its pixels. */
 static int check_mask(const struct sample *s, uint32_t k, struct error *e)
 {
     const struct mask *m = &s->masks[k];
@@ -25,9 +26,9 @@ static int check_mask(const struct sample *s, uint32_t k, struct error *e)
     if (sample_measure(s, k, &f, e)) return e->code;
     if (m->shape.kind != SHAPE_RLE) return PL_OK;
     if (m->area >= 0 && m->area != f.area)
-        return error_set(e, PL_USAGE, "mask %lld: the file says an area of %.0f, its runs have %u", (long long)m->id, m->area, f.area);
+        return error_set(e, PL_USAGE, "mask %lld: the file states an area of %.0f, the runs cover %u", (long long)m->id, m->area, f.area);
     if (fabs(m->box[0] - f.x) > 1 || fabs(m->box[1] - f.y) > 1 || fabs(m->box[2] - f.w) > 1 || fabs(m->box[3] - f.h) > 1)
-        return error_set(e, PL_USAGE, "mask %lld: the file says a box of %g %g %g %g, its runs have %u %u %u %u", (long long)m->id, m->box[0], m->box[1],
+        return error_set(e, PL_USAGE, "mask %lld: the file states a box of %g %g %g %g, the runs span %u %u %u %u", (long long)m->id, m->box[0], m->box[1],
                          m->box[2], m->box[3], f.x, f.y, f.w, f.h);
     return PL_OK;
 }
@@ -44,7 +45,7 @@ static int check_sample(const struct samples *all, uint64_t i, struct jpg *j, st
     return PL_OK;
 }
 
-/* Counts the bad ones and names them, in order of their numbers within a block. */
+/* Counts and prints the bad samples, in the order of their indices. */
 static uint64_t check_all(const struct samples *all, uint64_t *masks)
 {
     enum { BLOCK = 256 };
@@ -75,7 +76,7 @@ static uint64_t check_all(const struct samples *all, uint64_t *masks)
     return bad;
 }
 
-/* Shards with damage or missing halves; their indexes are at hand by now. */
+/* Counts and prints shards with damage or unpaired files. Their indexes exist by now. */
 static uint64_t check_shards(const struct samples *all)
 {
     uint64_t broken = 0;
@@ -94,14 +95,15 @@ static int verify(const struct samples_options *o, const struct names *paths, st
 {
     struct samples all;
     if (samples_open(&all, o, paths, e)) {
-        /* A store that is damaged at its head or end is what was looked for; in other formats it may be a matter of options. */
+        /* A packed store that does not open is damaged: a finding. In other formats the options may
+         * be wrong: a usage error. */
         if (all.format && !strcmp(all.format, "packed")) e->code = PL_FAIL;
         return e->code;
     }
     double from = clock_seconds();
     uint64_t masks, broken = check_shards(&all), bad = check_all(&all, &masks);
     const char *what = strcmp(all.format, "sa1b") ? "files" : "shards";
-    printf("%s: %u %s, %llu samples, %llu masks: %llu bad samples, %llu %s with damage or missing halves, %.1f s\n", all.format, all.files.n, what,
+    printf("%s: %u %s, %llu samples, %llu masks: %llu bad samples, %llu %s with damage or unpaired files, %.1f s\n", all.format, all.files.n, what,
            (unsigned long long)all.n, (unsigned long long)masks, (unsigned long long)bad, (unsigned long long)broken, what, clock_seconds() - from);
     int rc = PL_OK;
     if (bad || broken)
@@ -118,19 +120,19 @@ static int run(int argc, char **argv, struct error *e)
     bool help;
     const struct data_option table[] = {{"--format", DATA_TEXT, &o.format}, {"--images", DATA_TEXT, &o.images}, {"--masks", DATA_TEXT, &o.masks}};
     int rc = data_options(&data_verify, table, COUNT(table), argc, argv, &paths, &help, e);
-    if (!rc && !help) rc = paths.n ? verify(&o, &paths, e) : error_set(e, PL_USAGE, "which data? Give shards, folders or globs; --help shows how");
+    if (!rc && !help) rc = paths.n ? verify(&o, &paths, e) : error_set(e, PL_USAGE, "no data is given: add shards, folders or globs (see --help)");
     names_free(&paths);
     return rc;
 }
 
 const struct command data_verify = {
     "verify", "data verify PATHS [--format F] [--images DIR] [--masks DIR]",
-    "Decodes every image and every mask, and compares what the files state (sizes, areas, boxes)\n"
-    "with what they hold. Prints what is bad; exit code 1 when anything is.\n"
+    "Decodes every image and every mask, and compares the stated sizes, areas and boxes with the\n"
+    "decoded ones. Prints every bad sample; the exit code is 1 when there is one.\n"
     "\n"
     "  PATHS           shards (tar), folders of extracted files, folders of shards; the annotation\n"
     "                  file of COCO; a folder with images/ and masks/; a table; .pack; globs\n"
-    "  --format        sa1b, coco, pairs, csv or packed, where the paths do not tell\n"
-    "  --images DIR    where coco's and csv's images are\n"
-    "  --masks DIR     where those of pairs have their masks",
+    "  --format        sa1b, coco, pairs, csv or packed; default: detected from the paths\n"
+    "  --images DIR    coco, csv: the folder of the images\n"
+    "  --masks DIR     pairs: the folder of the masks",
     run};

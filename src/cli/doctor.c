@@ -1,11 +1,10 @@
 /*
- * doctor.c: `plimsoll doctor`: what does this run need, what holds it, how large may a batch
- * be, does anything leak, and what would help.
+ * doctor.c: `plimsoll doctor`: diagnoses the memory of a run.
  *
- *     peaks     of the forward alone, of the forward that keeps for the backward, of both, of the update
- *     batch     the largest micro-batch that fits: planned, and with --confirm run
- *     leaks     --steps N steps: resident memory, allocations, descriptors and threads before and after
- *     advice    one change at a time, planned exactly: bytes saved and seconds lost (doctor_advice.c)
+ *     peaks     inference, forward with saved activations, forward and backward, update
+ *     batch     the largest micro-batch that fits: planned, and with --confirm run for one step
+ *     leaks     growth of memory, allocations, descriptors and threads over --steps N steps
+ *     advice    one change at a time, planned: bytes saved and seconds lost (doctor_advice.c)
  */
 #include "cli/doctor.h"
 
@@ -22,7 +21,7 @@ enum { STEPS = 20, TENSORS = 8, BATCH_MOST = 4096 };
 
 /* --- peaks --------------------------------------------------------------------------- */
 
-/* The most that is alive while nodes of a phase run; any phase: PHASE_COUNT. */
+/* The largest number of live bytes while nodes of a phase run; PHASE_COUNT: of any phase. */
 static uint64_t phase_peak(const struct run *r, const struct lives *l, enum program p, enum phase phase)
 {
     uint64_t *alive = lives_by_position(l, &r->graph, p), most = 0;
@@ -36,7 +35,7 @@ static uint64_t phase_peak(const struct run *r, const struct lives *l, enum prog
     return most;
 }
 
-/* The evaluation's: persistent bytes and what is alive at once of its transients. */
+/* The peak of the evaluation program: the persistent bytes and its most transient bytes at once. */
 static uint64_t forward_alone(const struct run *r)
 {
     const struct life *life = r->plan.placement.life[PROGRAM_EVAL];
@@ -69,7 +68,7 @@ static int by_bytes(const void *a, const void *b)
     return x->storage < y->storage ? -1 : x->storage > y->storage;
 }
 
-/* The largest of what is alive at the peak. */
+/* Prints the largest transient tensors that are alive at the peak. */
 static void print_holders(const struct run *r, struct text *out)
 {
     const struct peak *peak = &r->plan.peak;
@@ -84,7 +83,7 @@ static void print_holders(const struct run *r, struct text *out)
     }
     qsort(all, n, sizeof *all, by_bytes);
     const struct node *at = node_at(&r->graph, r->graph.order[peak->program].nodes.at[peak->instant]);
-    text_printf(out, "What holds it: program %s, at %s of %s; %u tensors that come and go are alive, the largest\n", program_name(peak->program),
+    text_printf(out, "Largest tensors at the peak: program %s, op %s of %s, %u transient tensors alive\n", program_name(peak->program),
                 op_table[at->op].name, at->scope ? graph_name(&r->graph, r->graph.scopes.at[at->scope].name) : "the step", n);
     for (uint32_t i = 0; i < n && i < TENSORS; i++)
         text_printf(out, "  %12s  %s\n", size_print(all[i].bytes, size), graph_name(&r->graph, r->graph.storages.at[all[i].storage].name));
@@ -104,8 +103,8 @@ void doctor_peaks(const struct run *r, struct doctor_peaks *out)
 
 /* --- the largest batch -------------------------------------------------------------------- */
 
-/* The arena of a micro-batch of `b`, by the techniques of the plan, or those the search finds
- * under the budget; UINT64_MAX when it cannot be planned. */
+/* The arena of a micro-batch of `b`, with the techniques of the plan, or with those that the search
+ * finds within the budget; UINT64_MAX when planning fails. */
 static uint64_t arena_of(const struct doctor *d, int64_t b, bool search, struct error *e)
 {
     char sets[2][64];
@@ -124,7 +123,7 @@ static uint64_t arena_of(const struct doctor *d, int64_t b, bool search, struct 
     return bytes;
 }
 
-/* Bytes grow with the batch, so halving finds it; 0 when not even one sample fits. */
+/* A binary search, as the bytes grow with the batch; 0 when not even one sample fits. */
 static int64_t largest_batch(const struct doctor *d, bool search)
 {
     struct error e;
@@ -138,7 +137,7 @@ static int64_t largest_batch(const struct doctor *d, bool search)
     return low;
 }
 
-/* Takes one step of that size. */
+/* Runs one step with that micro-batch. */
 static int confirm(const struct doctor *d, int64_t batch, struct error *e)
 {
     char set[64];
@@ -160,12 +159,12 @@ static int confirm(const struct doctor *d, int64_t batch, struct error *e)
 
 /* --- leaks ------------------------------------------------------------------------------------ */
 
-struct sample {
+struct process_state {
     struct system_process process;
     uint64_t allocations, device_free;
 };
 
-static void take_sample(const struct bench *b, struct sample *s)
+static void read_process_state(const struct bench *b, struct process_state *s)
 {
     uint64_t total;
     memset(s, 0, sizeof *s);
@@ -178,19 +177,19 @@ static int leaks(const struct doctor *d, int64_t steps, struct doctor_leaks *out
 {
     struct config c;
     struct bench b = {0};
-    struct sample before, after;
+    struct process_state before, after;
     int rc = doctor_config(d, &c, true, e);
     if (rc) return rc;
     rc = bench_open(&b, &c, &(struct run_options){.train = true}, e);
     if (!rc) {
-        b.seconds = mem_alloc(((uint64_t)steps + 2) * sizeof *b.seconds); /* none is taken between the two looks */
+        b.seconds = mem_alloc(((uint64_t)steps + 2) * sizeof *b.seconds); /* allocated now, so that no allocation falls between the two readings */
         b.room = (uint32_t)steps + 2;
         rc = bench_run(&b, 2, e);
-        take_sample(&b, &before);
+        read_process_state(&b, &before);
     }
     if (!rc) rc = bench_run(&b, steps, e);
     if (!rc) {
-        take_sample(&b, &after);
+        read_process_state(&b, &after);
         *out = (struct doctor_leaks){steps, (int64_t)(after.process.anonymous - before.process.anonymous),
                                      (int64_t)(before.device_free - after.device_free), (int64_t)(after.allocations - before.allocations),
                                      (int)(after.process.descriptors - before.process.descriptors), (int)(after.process.threads - before.process.threads)};
@@ -205,18 +204,18 @@ static int leaks(const struct doctor *d, int64_t steps, struct doctor_leaks *out
 static void print_peaks(const struct run *r, const struct doctor_peaks *p, struct text *out)
 {
     char size[32];
-    text_printf(out, "Peaks of a micro-batch of %d\n", r->plan.settings.micro_batch);
-    text_printf(out, "  %12s  forward alone, nothing kept\n", size_print(p->forward_alone, size));
-    text_printf(out, "  %12s  forward, with what the backward will read\n", size_print(p->forward, size));
+    text_printf(out, "Peak memory of a micro-batch of %d\n", r->plan.settings.micro_batch);
+    text_printf(out, "  %12s  forward only (inference), no activations saved\n", size_print(p->forward_alone, size));
+    text_printf(out, "  %12s  forward, with the activations saved for the backward\n", size_print(p->forward, size));
     text_printf(out, "  %12s  forward and backward\n", size_print(p->backward, size));
-    text_printf(out, "  %12s  the update\n", size_print(p->update, size));
-    text_printf(out, "  %12s  the arena: all of it, and what it is padded with\n", size_print(plan_arena(&r->plan), size));
+    text_printf(out, "  %12s  optimizer update\n", size_print(p->update, size));
+    text_printf(out, "  %12s  the arena: the total, with padding\n", size_print(plan_arena(&r->plan), size));
 }
 
 static void print_leaks(const struct doctor_leaks *l, struct text *out)
 {
     bool clean = l->resident <= 0 && l->device <= 0 && l->allocations <= 0 && l->descriptors <= 0 && l->threads <= 0;
-    text_printf(out, "Leaks over %" PRId64 " steps: %s\n", l->steps, clean ? "none" : "something grows");
+    text_printf(out, "Leaks over %" PRId64 " steps: %s\n", l->steps, clean ? "none" : "found");
     text_printf(out, "  host %+" PRId64 " bytes, device %+" PRId64 " bytes, allocations %+" PRId64 ", descriptors %+d, threads %+d\n", l->resident, l->device,
                 l->allocations, l->descriptors, l->threads);
 }
@@ -224,10 +223,10 @@ static void print_leaks(const struct doctor_leaks *l, struct text *out)
 static void print_batch(const struct doctor *d, struct text *out)
 {
     char size[32];
-    text_printf(out, "Largest batch in one go within %s (%s)\n", size_print(d->budget, size), d->given ? "the budget" : "what is free");
-    text_printf(out, "  %6" PRId64 "  by this plan's techniques\n  %6" PRId64 "  by whatever fits%s\n", d->batch, d->batch_most,
-                d->confirmed ? "; a step of it was taken" : d->batch_most ? "; --confirm takes a step of it" : "");
-    if (d->batch >= BATCH_MOST) text_printf(out, "  (it was not looked beyond %d)\n", BATCH_MOST);
+    text_printf(out, "Largest micro-batch within %s (%s)\n", size_print(d->budget, size), d->given ? "the budget" : "free memory");
+    text_printf(out, "  %6" PRId64 "  with this plan's techniques\n  %6" PRId64 "  with any techniques%s\n", d->batch, d->batch_most,
+                d->confirmed ? "; confirmed by running a step" : d->batch_most ? "; --confirm runs a step to check it" : "");
+    if (d->batch >= BATCH_MOST) text_printf(out, "  (the search ends at %d)\n", BATCH_MOST);
 }
 
 static int examine(struct doctor *d, const struct options *o, int64_t steps, struct error *e)
@@ -307,5 +306,8 @@ static int doctor(int argc, char **argv, struct error *e)
 
 const struct command command_doctor = {
     "doctor", "doctor RUN.yaml [--memory SIZE] [--steps N] [--confirm] [--plan PLAN.json] [--set key=value]... [--json]",
-    "Says what a step needs and what holds it, the largest batch that fits, whether anything grows over N steps (20; 0: no step is taken),\n"
-    "and what would save memory at which price. Needs no data, writes nothing.", doctor};
+    "Diagnoses the memory of a run, such as one that is out of memory: the peaks of a training step, the largest tensors at the\n"
+    "peak, the largest micro-batch that fits, leaks, and what each change would save and cost: gradient checkpointing (activation\n"
+    "checkpointing), offload to host memory, mixed precision, 8-bit Adam, gradient accumulation. Needs no data and writes no files.\n"
+    "  --steps N        steps over which leaks are measured (20; 0: none)\n"
+    "  --confirm        runs one step with the largest micro-batch", doctor};

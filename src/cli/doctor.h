@@ -1,5 +1,5 @@
 /*
- * doctor.h: what the files of `plimsoll doctor` share.
+ * doctor.h: the declarations that the files of `plimsoll doctor` share.
  */
 #ifndef DOCTOR_H
 #define DOCTOR_H
@@ -12,17 +12,17 @@ enum { ADVICE_MOST = 32 };
 struct doctor {
     const struct options *options;
     struct run run;            /* the plan that is examined */
-    uint64_t budget;           /* given, or what is free */
-    int64_t batch, batch_most; /* largest by the plan's techniques, by any */
+    uint64_t budget;           /* given, or the free memory */
+    int64_t batch, batch_most; /* largest with the plan's techniques, with any */
     bool given, confirm, confirmed;
 };
 
-/* Bytes alive at the fullest moment of each. */
+/* Peak of the live bytes of each program or phase. */
 struct doctor_peaks {
     uint64_t forward_alone, forward, backward, update;
 };
 
-/* What changed over so many steps. */
+/* Growth over a number of steps. */
 struct doctor_leaks {
     int64_t steps, resident, device, allocations;
     int descriptors, threads;
@@ -30,16 +30,16 @@ struct doctor_leaks {
 
 /* One change to the configuration, planned. */
 struct advice {
-    char change[96];           /* "memory.recompute=selective": as --set takes it */
-    const char *note;          /* what it does besides; NULL: nothing */
+    char change[96];           /* "memory.recompute=selective": an argument of --set */
+    const char *note;          /* a side effect; NULL: none */
     int64_t saves;             /* bytes of the arena */
-    double costs;              /* seconds of a step */
+    double costs;              /* seconds per step */
 };
 
-/* The run's configuration again, without a budget; pinned: at the plan's techniques. */
+/* A copy of the run's configuration without a budget; pinned: with the plan's techniques fixed. */
 int doctor_config(const struct doctor *d, struct config *c, bool pinned, struct error *e);
 void doctor_peaks(const struct run *r, struct doctor_peaks *out);
-/* Changes that save memory, the best trade first; returns how many. */
+/* Lists changes that save memory, the most bytes per second lost first; returns their number. */
 uint32_t doctor_advice(const struct doctor *d, struct advice out[ADVICE_MOST]);
 void advice_print(const struct doctor *d, const struct advice *a, uint32_t n, struct text *out);
 void doctor_json(const struct doctor *d, const struct doctor_peaks *p, const struct doctor_leaks *l, const struct advice *a, uint32_t n, struct text *out);

@@ -1,7 +1,7 @@
 /*
- * doctor_advice.c: what would save memory, and at which price. Every change is planned with all
- * else pinned to the plan that is examined, so bytes and predicted seconds are exact
- * differences; the order is by bytes saved for each second lost.
+ * doctor_advice.c: changes that save memory, and their cost in time. Every change is planned with
+ * all other settings pinned to the examined plan, so the bytes and predicted seconds are exact
+ * differences. The changes are sorted by bytes saved per second lost.
  */
 #include "cli/doctor.h"
 
@@ -15,8 +15,8 @@
 
 static const char CHANGES_RESULTS[] = "changes results slightly";
 
-/* What is tried; a change that the configuration has already, or that does not apply, saves
- * nothing and is left out. */
+/* The changes to try. A change that the plan already has, or that does not apply, saves nothing
+ * and is left out. */
 static const struct {
     const char *change, *note;
 } tried[] = {
@@ -34,8 +34,8 @@ static const struct {
     {"memory.precision=bf16", CHANGES_RESULTS},
 };
 
-/* Plans the change and notes it when it saves. */
-static void consider(const struct doctor *d, const char *change, const char *note, struct advice *out, uint32_t *n)
+/* Plans the change and lists it when it saves memory. */
+static void try_change(const struct doctor *d, const char *change, const char *note, struct advice *out, uint32_t *n)
 {
     struct config c;
     struct run r;
@@ -45,7 +45,7 @@ static void consider(const struct doctor *d, const char *change, const char *not
         if (!run_plan(&r, &c, &(struct run_options){.train = true}, &e)) {
             struct advice a = {.note = note, .saves = (int64_t)plan_arena(&d->run.plan) - (int64_t)plan_arena(&r.plan), .costs = r.plan.seconds - d->run.plan.seconds};
             snprintf(a.change, sizeof a.change, "%s", change);
-            bool same = *n && out[*n - 1].saves == a.saves && out[*n - 1].costs == a.costs; /* more pieces than there are masks */
+            bool same = *n && out[*n - 1].saves == a.saves && out[*n - 1].costs == a.costs; /* e.g. more chunks than masks */
             if (a.saves > 0 && !same) out[(*n)++] = a;
         }
         run_close(&r);
@@ -53,7 +53,7 @@ static void consider(const struct doctor *d, const char *change, const char *not
     config_free(&c);
 }
 
-/* What costs no time comes first, the larger saving before the smaller. */
+/* Changes that cost no time come first, sorted by the bytes that they save. */
 static double worth(const struct advice *a) { return a->costs > 0 ? (double)a->saves / a->costs : INFINITY; }
 
 static int by_worth(const void *a, const void *b)
@@ -68,18 +68,18 @@ uint32_t doctor_advice(const struct doctor *d, struct advice out[ADVICE_MOST])
     const struct settings *s = &d->run.plan.settings;
     char change[96];
     uint32_t n = 0;
-    for (size_t i = 0; i < COUNT(tried); i++) consider(d, tried[i].change, tried[i].note, out, &n);
-    for (int pieces = 2; pieces <= 16; pieces *= 2) {
-        snprintf(change, sizeof change, "memory.head_chunks=%d", s->head_chunks * pieces);
-        consider(d, change, NULL, out, &n);
+    for (size_t i = 0; i < COUNT(tried); i++) try_change(d, tried[i].change, tried[i].note, out, &n);
+    for (int factor = 2; factor <= 16; factor *= 2) {
+        snprintf(change, sizeof change, "memory.head_chunks=%d", s->head_chunks * factor);
+        try_change(d, change, NULL, out, &n);
     }
     for (int b = s->micro_batch / 2; b >= 1; b /= 2) {
         snprintf(change, sizeof change, "memory.micro_batch=%d", b);
-        consider(d, change, NULL, out, &n);
+        try_change(d, change, NULL, out, &n);
     }
     if (d->run.batch.prompts.masks > 1) {
         snprintf(change, sizeof change, "data.max_masks=%" PRId64, (int64_t)d->run.batch.prompts.masks / 2);
-        consider(d, change, "fewer masks of an image are learnt from", out, &n);
+        try_change(d, change, "trains on fewer masks per image", out, &n);
     }
     qsort(out, n, sizeof *out, by_worth);
     return n;
@@ -88,8 +88,8 @@ uint32_t doctor_advice(const struct doctor *d, struct advice out[ADVICE_MOST])
 void advice_print(const struct doctor *d, const struct advice *a, uint32_t n, struct text *out)
 {
     char size[32];
-    text_printf(out, "Advice: one change at a time, the most bytes for a second first; a step is predicted at %.3g s\n", d->run.plan.seconds);
-    if (!n) text_printf(out, "  nothing that is not in use already would save memory\n");
+    text_printf(out, "Advice: one change at a time, most bytes saved per second lost first; predicted step time now %.3g s\n", d->run.plan.seconds);
+    if (!n) text_printf(out, "  no change saves memory: every technique that applies is in use\n");
     for (uint32_t i = 0; i < n; i++)
         text_printf(out, "  %12s less for %+8.3g s  --set %s%s%s\n", size_print((uint64_t)a[i].saves, size), a[i].costs, a[i].change, a[i].note ? "  " : "",
                     a[i].note ? a[i].note : "");

@@ -1,8 +1,8 @@
 /*
- * eval.c: `plimsoll eval`: how good a model's masks are on a run's validation data.
+ * eval.c: `plimsoll eval`: scores a model's masks on a run's validation data.
  *
- * Forward only: the memory is that of the weights and one batch's activations. The prompts are those of
- * the evaluation in training, so the numbers are comparable: the same model and data give the same.
+ * Forward only: the memory is that of the weights and one batch's activations. The prompts are
+ * those of the evaluation in training, so the same model and data give the same scores.
  */
 #include <math.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ struct eval {
     double loss, seconds;
 };
 
-/* --- going through the data ------------------------------------------------------------- */
+/* --- running the model -------------------------------------------------------------------- */
 
 static int run_pass(struct eval *v, double *sum, double *count, struct error *e)
 {
@@ -64,7 +64,7 @@ static int run_passes(struct eval *v, struct error *e)
     return rc;
 }
 
-/* --- saying what was found ------------------------------------------------------------------ */
+/* --- reporting --------------------------------------------------------------------------- */
 
 static void print_worst(const struct eval *v, struct text *out)
 {
@@ -117,7 +117,7 @@ static int report(const struct eval *v, struct error *e)
     } else {
         scores_print(&v->found.scores, &out);
         print_worst(v, &out);
-        text_printf(&out, "\nloss %.6g over %llu images, %llu of them broken, %.1f s, %s\n", v->loss, (unsigned long long)v->feed.samples,
+        text_printf(&out, "\nloss %.6g over %llu images, %llu of them unreadable, %.1f s, arena %s\n", v->loss, (unsigned long long)v->feed.samples,
                     (unsigned long long)v->feed.broken, v->seconds, size_print(plan_arena(&v->run.plan), arena));
     }
     fputs(out.at, stdout);
@@ -147,7 +147,7 @@ static int evaluate(struct eval *v, struct error *e)
     if (!rc) rc = run_start(&v->run, NULL, true, e);
     if (!rc) rc = feed_start(&v->feed, &v->run, 0, 0, e);
     if (!rc && !mask_scores_open(&v->found, &v->run, &v->feed, PROGRAM_STEP, (uint32_t)v->worst))
-        rc = error_set(e, PL_USAGE, "a %s tells of no masks, so there is nothing to score", v->run.model.family->model_type);
+        rc = error_set(e, PL_USAGE, "a %s predicts no masks, so there is nothing to score", v->run.model.family->model_type);
     if (!rc) rc = run_passes(v, e);
     if (!rc) rc = report(v, e);
     if (!rc && v->overlays) rc = draw(v, e);
@@ -157,7 +157,7 @@ static int evaluate(struct eval *v, struct error *e)
     return rc;
 }
 
-/* The run's own data and prompts; of its model and its training nothing is used. */
+/* Takes data and prompts from the run; its model and training keys are ignored. */
 static int read_config(struct eval *v, struct error *e)
 {
     struct config *c = &v->config;
@@ -167,11 +167,11 @@ static int read_config(struct eval *v, struct error *e)
     if (rc) return rc;
     c->model_path = (char *)v->model;
     c->model_preset = NULL;
-    c->model_freeze.n = c->train_groups.n = c->train_no_decay.n = 0; /* patterns for another model's names */
+    c->model_freeze.n = c->train_groups.n = c->train_no_decay.n = 0; /* their patterns are for the names of the run's model */
     if (c->data_format == FORMAT_TOKENS)
         return error_set(e, PL_USAGE, "%s: data.format is tokens; masks are evaluated on images: sa1b, coco, pairs, csv or packed", v->paths.at[0]);
     if (!config_validates(c))
-        return error_set(e, PL_USAGE, "%s says nothing of data to evaluate on; give data.validation or data.holdout, in the file or with --set", v->paths.at[0]);
+        return error_set(e, PL_USAGE, "%s has no validation data: set data.validation or data.holdout, in the file or with --set", v->paths.at[0]);
     return PL_OK;
 }
 
@@ -185,8 +185,8 @@ static int eval(int argc, char **argv, struct error *e)
     int rc = data_options(&command_eval, table, COUNT(table), argc, argv, &v.paths, &help, e);
     if (!rc && !help) {
         config_init(&v.config);
-        if (v.paths.n != 1) rc = error_set(e, PL_USAGE, "expected one RUN.yaml, whose data are evaluated on; %u were given", v.paths.n);
-        else if (!v.model) rc = error_set(e, PL_USAGE, "which model? Give --model DIR, such as train.out/model");
+        if (v.paths.n != 1) rc = error_set(e, PL_USAGE, "expected one RUN.yaml with the validation data; %u files are given", v.paths.n);
+        else if (!v.model) rc = error_set(e, PL_USAGE, "no model is given: add --model DIR, such as train.out/model");
         else if (v.worst > 100000) rc = error_set(e, PL_USAGE, "--worst %llu: expected at most 100000", (unsigned long long)v.worst);
         else rc = read_config(&v, e);
         if (!rc) rc = evaluate(&v, e);
@@ -199,10 +199,11 @@ static int eval(int argc, char **argv, struct error *e)
 
 const struct command command_eval = {
     "eval", "eval RUN.yaml --model DIR [--csv FILE] [--worst N] [--overlays FILE.png] [--json] [--memory SIZE] [--set key=value]...",
-    "How good a model's masks are on the validation data of RUN.yaml: mean IoU and Dice by prompt and category.\n\n"
+    "Evaluates a model's masks on the validation data of RUN.yaml: mean IoU and Dice by prompt and category.\n\n"
     "  --model DIR    a model folder, such as train.out/model\n"
-    "  --csv FILE     the table for programs: prompt,category,masks,mean_iou,mean_dice,above_50,above_75\n"
-    "  --worst 8      so many of the worst masks are named\n"
-    "  --overlays F   ... and shown in a PNG: what was answered in blue, what was right in green, the prompt\n"
-    "  --json         one JSON object instead of the table\n"
-    "  --memory SIZE, --set key=value   as everywhere", eval};
+    "  --csv FILE     writes the table as CSV: prompt,category,masks,mean_iou,mean_dice,above_50,above_75\n"
+    "  --worst N      lists the N worst masks (8)\n"
+    "  --overlays F   draws the worst masks into a PNG: the prediction in blue, the ground truth in green, the prompt in yellow\n"
+    "  --json         prints one JSON object instead of the table\n"
+    "  --memory SIZE  memory budget, memory.budget\n"
+    "  --set key=value  sets a key of RUN.yaml", eval};

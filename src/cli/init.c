@@ -1,8 +1,8 @@
 /*
- * init.c: `plimsoll init --model X --data DIR`: a run.yaml for what is there, on standard output.
+ * init.c: `plimsoll init --model X --data DIR`: prints a RUN.yaml for this model and this data.
  *
- * Whatever it writes was opened here first, by the readers that training uses: the samples are
- * counted, and the numbers in the file follow from them.
+ * The command opens the model and the data with the readers that training uses and counts the
+ * samples; the numbers in the file follow from these counts.
  */
 #include <stdio.h>
 #include <string.h>
@@ -16,24 +16,24 @@
 #include "models/model.h"
 #include "models/presets.h"
 
-enum { LOOKED_AT = 64, RECORDS = 4096, MOST_MASKS = 32, SCRATCH = 64 << 20 };
+enum { SAMPLES_READ = 64, RECORDS = 4096, MOST_MASKS = 32, SCRATCH = 64 << 20 };
 
-struct plan_of_run {
+struct init_run {
     struct model model;
     bool preset;
     const char *name;        /* of the model */
-    struct found data;
+    struct detected data;
     uint64_t samples;        /* to train on */
     uint64_t held_out;
-    double holdout;          /* share of the files; 0: none, or validation has files of its own */
+    double holdout;          /* share of the samples; 0: none, or validation has its own files */
     int64_t image, masks, sequence;
-    int64_t cells;           /* of a store's masks; 0: they are no bits yet */
-    bool embeddings;         /* the store has some */
+    int64_t cells;           /* side of the masks in a packed store; 0: not a packed store */
+    bool embeddings;         /* the store has embeddings */
 };
 
 /* ---- the model ---- */
 
-static int open_model(struct plan_of_run *r, const char *name, struct error *e)
+static int open_model(struct init_run *r, const char *name, struct error *e)
 {
     for (const struct preset *p = presets; p->name; p++) r->preset |= !strcmp(p->name, name);
     r->name = name;
@@ -41,35 +41,36 @@ static int open_model(struct plan_of_run *r, const char *name, struct error *e)
     if (dir_exists(name)) return model_open(&r->model, name, e);
     struct text known = {0};
     for (const struct preset *p = presets; p->name; p++) text_printf(&known, "%s%s", p == presets ? "" : ", ", p->name);
-    error_set(e, PL_USAGE, "--model %s: neither a folder nor one of the presets %s", name, known.at);
+    error_set(e, PL_USAGE, "--model %s: not a folder, and not one of the presets %s", name, known.at);
     text_free(&known);
     return e->code;
 }
 
-/* Images with masks are for models that make masks, tokens for those with a vocabulary. */
-static int check_kinds(const struct plan_of_run *r, struct error *e)
+/* Images with masks need a model that predicts masks, tokens a model with a vocabulary. */
+static int check_model_matches_data(const struct init_run *r, struct error *e)
 {
     const char *type = r->model.family->model_type;
     bool tokens = !strcmp(r->data.format, "tokens");
-    if (!r->model.mask_side && !r->model.vocabulary) return error_set(e, PL_USAGE, "%s is a %s, which cannot be trained by itself; take a sam or a language model", r->name, type);
-    if (tokens && r->model.mask_side) return error_set(e, PL_USAGE, "the data are %s, and %s is a %s, which takes images with masks", r->data.what, r->name, type);
-    if (!tokens && !r->model.mask_side) return error_set(e, PL_USAGE, "the data are %s, images with masks, and %s is a %s, which takes tokens", r->data.what, r->name, type);
+    if (!r->model.mask_side && !r->model.vocabulary) return error_set(e, PL_USAGE, "%s is a %s, which cannot be trained alone; use a SAM or a language model", r->name, type);
+    if (tokens && r->model.mask_side) return error_set(e, PL_USAGE, "the data are %s, but %s is a %s, which needs images with masks", r->data.what, r->name, type);
+    if (!tokens && !r->model.mask_side) return error_set(e, PL_USAGE, "the data are %s, images with masks, but %s is a %s, which needs tokens", r->data.what, r->name, type);
     return PL_OK;
 }
 
 /* ---- images ---- */
 
-/* How many masks images have, by some of them; of a store also the side of its images. */
-static void look_at_samples(struct plan_of_run *r, const struct dataset *d)
+/* Reads some samples to find the number of masks per image, and the image size of a packed
+ * store. */
+static void scan_samples(struct init_run *r, const struct dataset *d)
 {
     struct mask *records = mem_alloc(RECORDS * sizeof *records);
     void *scratch = mem_alloc(SCRATCH);
-    uint64_t n = dataset_count(d), looked = min_u64(n, LOOKED_AT);
+    uint64_t n = dataset_count(d), n_read = min_u64(n, SAMPLES_READ);
     uint32_t most = 1;
-    for (uint64_t i = 0; i < looked; i++) {
+    for (uint64_t i = 0; i < n_read; i++) {
         struct dataset_masks found;
         struct error ignored;
-        if (dataset_masks(d, i * n / looked, scratch, SCRATCH, records, RECORDS, &found, &ignored)) continue;
+        if (dataset_masks(d, i * n / n_read, scratch, SCRATCH, records, RECORDS, &found, &ignored)) continue;
         if (found.n > most) most = found.n;
         if (records[0].shape.kind == SHAPE_BITS && !records[0].shape.cells.id) r->cells = records[0].shape.cells.w;
     }
@@ -82,14 +83,14 @@ static void look_at_samples(struct plan_of_run *r, const struct dataset *d)
     mem_free(records);
 }
 
-static int open_images(struct plan_of_run *r, struct error *e)
+static int open_images(struct init_run *r, struct error *e)
 {
-    const struct found *f = &r->data;
+    const struct detected *f = &r->data;
     struct dataset *d;
     struct dataset_options o = {.format = f->format, .paths = f->train.at, .n_paths = f->train.n, .split = {.column = f->train_split}};
     if (dataset_open(&d, &o, e)) return e->code;
     uint64_t n = r->samples = dataset_count(d);
-    look_at_samples(r, d);
+    scan_samples(r, d);
     r->embeddings = dataset_embeddings(d);
     dataset_close(d);
     bool own = f->validation.n || f->validation_split;
@@ -99,7 +100,7 @@ static int open_images(struct plan_of_run *r, struct error *e)
         if (dataset_open(&d, &o, e)) return e->code;
         r->held_out = dataset_count(d);
         dataset_close(d);
-    } else if (n > 1) { /* a tenth, and one at least */
+    } else if (n > 1) { /* hold out a tenth, at least one sample */
         r->holdout = n >= 10 ? 0.1 : 1.0 / (double)n;
         r->held_out = (uint64_t)(r->holdout * (double)n + 0.5);
         r->samples = n - r->held_out;
@@ -109,7 +110,7 @@ static int open_images(struct plan_of_run *r, struct error *e)
 
 /* ---- tokens ---- */
 
-static int count_tokens(const struct plan_of_run *r, const struct names *paths, uint64_t *n, struct error *e)
+static int count_tokens(const struct init_run *r, const struct names *paths, uint64_t *n, struct error *e)
 {
     struct tokens t;
     struct tokens_options o = {.paths = paths->at, .n_paths = paths->n, .sequence = r->sequence, .vocab_size = r->model.vocabulary};
@@ -121,8 +122,9 @@ static int count_tokens(const struct plan_of_run *r, const struct names *paths, 
     return PL_OK;
 }
 
-/* The longest sequence that the model takes, up to 1024, and of which both sets have some. */
-static int open_tokens(struct plan_of_run *r, struct error *e)
+/* Finds the longest sequence, up to 1024 and the model's limit, of which both datasets have at
+ * least one. */
+static int open_tokens(struct init_run *r, struct error *e)
 {
     struct bump b = {0};
     struct value *config;
@@ -135,7 +137,7 @@ static int open_tokens(struct plan_of_run *r, struct error *e)
         if (!rc) rc = count_tokens(r, &r->data.validation, &r->held_out, e);
         if (!rc) break;
     }
-    if (!rc) e->code = PL_OK; /* longer ones left theirs */
+    if (!rc) e->code = PL_OK; /* attempts with longer sequences set it */
     return rc;
 }
 
@@ -157,48 +159,48 @@ static void put_list(struct text *out, const char *key, const struct names *l)
     text_printf(out, "]\n");
 }
 
-static void put_data(const struct plan_of_run *r, struct text *out)
+static void put_data(const struct init_run *r, struct text *out)
 {
-    const struct found *f = &r->data;
+    const struct detected *f = &r->data;
     text_printf(out, "data:\n  format: %s\n", f->format);
     put_list(out, "train", &f->train);
     if (f->validation.n) put_list(out, "validation", &f->validation);
     if (f->train_split) text_printf(out, "  train_split: %s               # the table's split column\n  validation_split: %s\n", f->train_split, f->validation_split);
     if (r->holdout > 0)
-        text_printf(out, "  holdout: %.4g                   # share of the images that is evaluated on: %llu of %llu\n  split_seed: 0                  # another one holds out others\n",
+        text_printf(out, "  holdout: %.4g                   # share of the images held out for validation: %llu of %llu\n  split_seed: 0                  # random seed of the split\n",
                     r->holdout, (unsigned long long)r->held_out, (unsigned long long)(r->held_out + r->samples));
     if (r->sequence) {
         text_printf(out, "  sequence: %lld                 # tokens in a sample\n", (long long)r->sequence);
-        if (!f->validation.n) text_printf(out, "  # validation: [...]            # there is one file: name another to evaluate on\n");
+        if (!f->validation.n) text_printf(out, "  # validation: [...]            # add a file to evaluate on\n");
         return;
     }
-    text_printf(out, "  image_size: %lld               # the longer side becomes this; smaller is faster\n", (long long)r->image);
+    text_printf(out, "  image_size: %lld               # images are resized to this side; smaller is faster\n", (long long)r->image);
     if (r->cells && r->cells != r->model.mask_side(&r->model, r->image))
-        text_printf(out, "  # The store's masks have %lld cells a side, the loss works at %lld: `plimsoll data pack --model %s` makes them equal.\n", (long long)r->cells,
+        text_printf(out, "  # The store's masks have a side of %lld, the loss is computed at %lld: `plimsoll data pack --model %s` makes them equal.\n", (long long)r->cells,
                     (long long)r->model.mask_side(&r->model, r->image), r->name);
     if (r->embeddings)
-        text_printf(out, "  embeddings: off                # the store has some: with model.freeze of the whole encoder, `auto` trains from them\n");
-    text_printf(out, "  max_masks: %lld                 # of an image in a batch: memory grows with it\n", (long long)r->masks);
+        text_printf(out, "  embeddings: off                # the store has embeddings: freeze the image encoder (model.freeze) and set `auto` to train from them\n");
+    text_printf(out, "  max_masks: %lld                 # masks per image in a batch; memory grows with it\n", (long long)r->masks);
     text_printf(out, "  # flip: 0.5                    # augmentation: flip, scale, crop\n");
 }
 
-/* As measure_run of train_begin.c counts: epochs follow each other without a gap, and where batches have statistics the last
- * one is full. */
-static uint64_t count_steps(const struct plan_of_run *r, uint64_t epochs, uint64_t batch)
+/* Counts steps as measure_run of train_begin.c does: batches run across the ends of epochs, and
+ * with batch normalisation the last batch is a full one. */
+static uint64_t count_steps(const struct init_run *r, uint64_t epochs, uint64_t batch)
 {
     const bool whole = r->preset && r->model.batch_norm;
     return (epochs * r->samples + (whole ? 0 : batch - 1)) / batch;
 }
 
-/* Fresh weights take a higher rate than trained ones. */
-static void put_train(const struct plan_of_run *r, const char *out_folder, struct text *out)
+/* Random weights get a higher learning rate than pretrained ones. */
+static void put_train(const struct init_run *r, const char *out_folder, struct text *out)
 {
     bool masks = r->model.mask_side;
     uint64_t batch = min_u64(8, r->samples), epochs = 10, each = (r->samples + batch - 1) / batch, steps = count_steps(r, epochs, batch);
     text_printf(out, "\ntrain:\n  epochs: %llu                     # %llu steps of %llu, over %llu samples\n", (unsigned long long)epochs, (unsigned long long)steps,
                 (unsigned long long)batch, (unsigned long long)r->samples);
     text_printf(out, "  effective_batch: %llu\n", (unsigned long long)batch);
-    text_printf(out, "  learning_rate: %s           # for %s\n", r->preset ? masks ? "8e-4" : "1e-3" : masks ? "1e-4" : "2e-5", r->preset ? "fresh weights" : "weights that are trained already");
+    text_printf(out, "  learning_rate: %s           # for %s\n", r->preset ? masks ? "8e-4" : "1e-3" : masks ? "1e-4" : "2e-5", r->preset ? "random weights" : "pretrained weights");
     text_printf(out, "  schedule: cosine\n  warmup_steps: %llu\n", (unsigned long long)min_u64(250, steps / 10));
     text_printf(out, "  weight_decay: 0.1\n  no_decay: [%s]\n  clip_norm: 1\n", masks ? "\"*norm*\", \"*.bias\"" : "\"*norm.weight\"");
     if (r->held_out) text_printf(out, "  eval_every: %llu                # %s an epoch; the best model is kept\n", (unsigned long long)each, r->samples % batch ? "about once" : "once");
@@ -207,20 +209,20 @@ static void put_train(const struct plan_of_run *r, const char *out_folder, struc
     text_printf(out, "\n");
 }
 
-static void put_all(const struct plan_of_run *r, const char *data, const char *out_folder, struct text *out)
+static void put_all(const struct init_run *r, const char *data, const char *out_folder, struct text *out)
 {
     text_printf(out, "# %s on %s: %s, %llu samples to train on", r->name, data, r->data.what, (unsigned long long)r->samples);
     if (r->held_out) text_printf(out, ", %llu to evaluate on", (unsigned long long)r->held_out);
-    text_printf(out, ".\n#\n#   plimsoll plan  RUN.yaml        what it takes\n#   plimsoll train RUN.yaml\n#\n# `plimsoll train --help` explains every key. Paths are relative to the current directory.\n\n");
+    text_printf(out, ".\n#\n#   plimsoll plan  RUN.yaml        memory and time, before anything runs\n#   plimsoll train RUN.yaml\n#\n# `plimsoll train --help` describes every key. Paths are relative to the current directory.\n\n");
     text_printf(out, "model:\n  %s: ", r->preset ? "preset" : "path");
     put_string(out, r->name);
     text_printf(out, "\n\n");
     put_data(r, out);
     put_train(r, out_folder, out);
-    text_printf(out, "\nmemory:\n  budget: none                   # such as 8GiB: the fastest plan that fits is found\n");
+    text_printf(out, "\nmemory:\n  budget: none                   # such as 8GiB: the fastest plan that fits is used\n");
 }
 
-/* "runs/" and the model's last name. */
+/* "runs/" and the last part of the model's path. */
 static void default_folder(const char *model, struct text *out)
 {
     size_t n = strlen(model);
@@ -234,11 +236,11 @@ static void default_folder(const char *model, struct text *out)
 
 static int init(const char *model, const char *data, const char *out_folder, struct error *e)
 {
-    struct plan_of_run r = {0};
+    struct init_run r = {0};
     struct text folder = {0}, text = {0};
     int rc = open_model(&r, model, e);
-    if (!rc) rc = init_look(data, &r.data, e);
-    if (!rc) rc = check_kinds(&r, e);
+    if (!rc) rc = detect_data(data, &r.data, e);
+    if (!rc) rc = check_model_matches_data(&r, e);
     if (!rc && (r.model.mask_side ? open_images(&r, e) : open_tokens(&r, e))) rc = error_prepend(e, "%s (%s)", data, r.data.what);
     if (!rc) {
         default_folder(model, &folder);
@@ -247,7 +249,7 @@ static int init(const char *model, const char *data, const char *out_folder, str
     }
     text_free(&folder);
     text_free(&text);
-    found_free(&r.data);
+    detected_free(&r.data);
     model_close(&r.model);
     return rc;
 }
@@ -259,18 +261,18 @@ static int run(int argc, char **argv, struct error *e)
     const struct data_option table[] = {{"--model", DATA_TEXT, &model}, {"--data", DATA_TEXT, &data}, {"--out", DATA_TEXT, &out}};
     int rc = data_options(&command_init, table, COUNT(table), argc, argv, NULL, &help, e);
     if (rc || help) return rc;
-    if (!model) return error_set(e, PL_USAGE, "which model? --model names a folder or a preset such as sam-tiny");
-    if (!data) return error_set(e, PL_USAGE, "which data? --data names a folder or a file");
+    if (!model) return error_set(e, PL_USAGE, "no model is given: add --model with a folder or a preset such as sam-tiny");
+    if (!data) return error_set(e, PL_USAGE, "no data is given: add --data with a folder or a file");
     return init(model, data, out, e);
 }
 
 const struct command command_init = {
     "init", "init --model MODEL --data DIR [--out FOLDER] > RUN.yaml",
-    "Looks at the model and at the data and writes a configuration that trains the one on the other.\n"
+    "Detects the format of the data, counts the samples, and prints a configuration that trains the model on them.\n"
     "\n"
     "  --model MODEL   a folder with config.json, or a preset such as sam-tiny\n"
     "  --data DIR      tar shards, or extracted folders of x.jpg + x.json; COCO's instances_*.json;\n"
     "                  images/ and masks/; a .csv with columns image and mask (and split); *.pack;\n"
     "                  index.json + masks.u8; tokens: .npy, .bin, .tokens, .safetensors, .txt\n"
-    "  --out FOLDER    what train.out says; default: runs/MODEL",
+    "  --out FOLDER    the value of train.out; default: runs/MODEL",
     run};

@@ -1,22 +1,22 @@
 /*
- * init.h: what `plimsoll init` finds in a folder.
+ * init.h: detects the format of a dataset for `plimsoll init`.
  */
 #ifndef CLI_INIT_H
 #define CLI_INIT_H
 
 #include "io/file.h"
 
-/* What a run's data keys should say. Texts are on the heap. */
-struct found {
-    const char *format;     /* a choice of data.format; NULL: nothing was recognised */
-    const char *what;       /* the same for people: "tar shards" */
+/* Values for the data keys of a run. The names are on the heap. */
+struct detected {
+    const char *format;     /* a choice of data.format; NULL: not recognised */
+    const char *what;       /* a description of the format: "tar shards" */
     struct names train;     /* paths or patterns */
     struct names validation;
     const char *train_split, *validation_split; /* csv: values of its split column */
 };
-/* Looks at a folder, a file or a pattern, by names and first bytes. PL_USAGE when nothing is
- * recognised: the message says what was there and what would have been. */
-int init_look(const char *path, struct found *f, struct error *e);
-void found_free(struct found *f);
+/* Detects the format of a folder, a file or a glob from file names and first bytes. PL_USAGE when
+ * none is recognised: the message lists the files and the known formats. */
+int detect_data(const char *path, struct detected *f, struct error *e);
+void detected_free(struct detected *f);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * main.c: plimsoll COMMAND ...: dispatch, and the only place that prints an
- * error and exits.
+ * main.c: plimsoll COMMAND ...: dispatches to the command. Only this file prints an error and
+ * exits.
  */
 #include <stdio.h>
 #include <string.h>
@@ -16,8 +16,8 @@ static void usage(FILE *out)
 {
     fprintf(out, "Plimsoll %s: trains models in the memory you have.\n\n", PL_VERSION);
     for (size_t i = 0; i < COUNT(commands); i++) fprintf(out, "  plimsoll %s\n", commands[i]->usage);
-    fprintf(out, "\n`plimsoll COMMAND --help` explains a command and every key of RUN.yaml.\n"
-                 "Exit codes: 0 done, 1 failed, 2 bad usage or input, 3 does not fit.\n");
+    fprintf(out, "\n`plimsoll COMMAND --help` describes a command and every key of RUN.yaml.\n"
+                 "Exit codes: 0 done, 1 failed, 2 bad usage or input, 3 does not fit in memory.\n");
 }
 
 static const struct command *find_command(const char *name)
@@ -38,7 +38,7 @@ int main(int argc, char **argv)
         return PL_OK;
     }
     for (int i = 1; i < argc; i++)
-        if (!strcmp(argv[i], "--version")) { /* of a command too */
+        if (!strcmp(argv[i], "--version")) { /* also after a command's name */
             struct cpu_identity cpu;
             cpu_identity(&cpu);
             printf("plimsoll %s\n%s: %s\n", PL_VERSION, cpu.name, cpu.isa);

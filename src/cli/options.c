@@ -1,5 +1,5 @@
 /*
- * options.c: the options that commands share.
+ * options.c: parses the options that several commands share.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,8 +11,8 @@
 struct option {
     const char *name;
     unsigned flag;
-    size_t value; /* offset of a const char *, or of a bool when takes is false */
-    bool takes;
+    size_t value; /* offset of a const char *, or of a bool when takes_value is false */
+    bool takes_value;
 };
 
 #define VALUE(name, flag, member) {name, flag, offsetof(struct options, member), true}
@@ -45,8 +45,8 @@ static int unknown_option(const char *arg, unsigned allowed, struct error *e)
     return error_set(e, PL_USAGE, "unknown option %s%s%s; --help lists them", arg, nearest ? "; did you mean " : "", nearest ? nearest : "");
 }
 
-/* One option at argv[*i], written `--x value` or `--x=value`. */
-static int take_option(struct options *o, unsigned allowed, int argc, char **argv, int *i, struct error *e)
+/* Parses the option at argv[*i], written `--x value` or `--x=value`. */
+static int parse_option(struct options *o, unsigned allowed, int argc, char **argv, int *i, struct error *e)
 {
     const char *arg = argv[*i], *equals = strchr(arg, '=');
     size_t length = equals ? (size_t)(equals - arg) : strlen(arg);
@@ -55,7 +55,7 @@ static int take_option(struct options *o, unsigned allowed, int argc, char **arg
     for (size_t k = 0; k < COUNT(table) && !set; k++)
         if (table[k].flag & allowed && strlen(table[k].name) == length && !strncmp(table[k].name, arg, length)) found = &table[k];
     if (!set && !found) return unknown_option(arg, allowed, e);
-    if (found && !found->takes) {
+    if (found && !found->takes_value) {
         if (equals) return error_set(e, PL_USAGE, "%s takes no value", found->name);
         *(bool *)((char *)o + found->value) = true;
         return PL_OK;
@@ -74,13 +74,13 @@ int options_parse(struct options *o, unsigned allowed, int argc, char **argv, st
     int rc = PL_OK;
     for (int i = 0; i < argc && !rc; i++) {
         if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) o->help = true;
-        else if (argv[i][0] == '-' && argv[i][1]) rc = take_option(o, allowed, argc, argv, &i, e);
+        else if (argv[i][0] == '-' && argv[i][1]) rc = parse_option(o, allowed, argc, argv, &i, e);
         else if (!(allowed & OPT_RUN)) rc = error_set(e, PL_USAGE, "unexpected argument %s", argv[i]);
-        else if (o->run) rc = error_set(e, PL_USAGE, "two run files: %s and %s", o->run, argv[i]);
+        else if (o->run) rc = error_set(e, PL_USAGE, "two run files are given: %s and %s", o->run, argv[i]);
         else o->run = argv[i];
     }
     if (!rc && !o->help && allowed & OPT_RUN && !o->run && !o->calibrate)
-        rc = error_set(e, PL_USAGE, "which run? Give a RUN.yaml; --help shows how");
+        rc = error_set(e, PL_USAGE, "no run file is given: add the path of a RUN.yaml (see --help)");
     if (rc) options_free(o);
     return rc;
 }

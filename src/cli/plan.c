@@ -1,5 +1,5 @@
 /*
- * plan.c: `plimsoll plan`: where every byte goes, before anything runs.
+ * plan.c: `plimsoll plan`: finds and prints the memory plan of a run, before anything runs.
  */
 #include <stdio.h>
 
@@ -19,21 +19,21 @@ static int write_plan(const struct run *r, bool fits, const char *path, struct e
     return rc;
 }
 
-/* Which plan it is that is shown where none fits. */
+/* The heading of the plan that is printed when none fits. */
 static const char *refusal(const struct run *r, const struct options *o)
 {
     const bool host = run_exceeds_host(r);
     if (o->plan) return host ? "The given plan does not fit memory.host_budget" : "The given plan does not fit the budget";
-    return host ? "Does not fit memory.host_budget. The plan that needs least of host memory" : "Does not fit the budget. The smallest plan";
+    return host ? "Does not fit memory.host_budget. The plan with the least host memory" : "Does not fit the budget. The smallest plan";
 }
 
-static void tell_second(const struct run *r, struct text *out)
+static void print_host_budget(const struct run *r, struct text *out)
 {
     char room[32];
     if (r->host_budget)
-        text_printf(out, "  host memory may have %s: memory.host_budget\n", size_print(r->host_budget, room));
+        text_printf(out, "  host memory is limited to %s (memory.host_budget)\n", size_print(r->host_budget, room));
     else if (r->config->memory_host_budget.kind == BUDGET_AUTO)
-        text_printf(out, "  host memory has no bound: the GPU is not here, and the memory beside it is not known; memory.host_budget sets one\n");
+        text_printf(out, "  host memory is not limited: the GPU is not in this machine, so the host memory beside it is unknown; memory.host_budget sets a limit\n");
 }
 
 static void show(const struct run *r, const struct options *o, bool fits)
@@ -43,7 +43,7 @@ static void show(const struct run *r, const struct options *o, bool fits)
     if (o->json) plan_write(&r->plan, &r->graph, &note, &text);
     else if (!fits) text_printf(&text, "%s:\n\n", refusal(r, o));
     if (!o->json) plan_print(&r->plan, &r->graph, &r->device.profile, &text);
-    if (!o->json && r->plan.placement.arena[SPACE_HOST]) tell_second(r, &text);
+    if (!o->json && r->plan.placement.arena[SPACE_HOST]) print_host_budget(r, &text);
     if (o->explain && !o->json) plan_explain(&r->plan, &r->graph, &text);
     fputs(text.at, stdout);
     text_free(&text);
@@ -84,9 +84,18 @@ static int plan(int argc, char **argv, struct error *e)
 const struct command command_plan = {
     "plan", "plan RUN.yaml [--memory SIZE] [--set key=value]... [--plan PLAN.json] [--json] [--explain] [-o PLAN.json]\n"
     "       plimsoll plan RUN.yaml --compare | --frontier | --devices 8,16,24 [--rules-of-thumb] [--images N] [--frames N] [--masks N] [--json]",
-    "Finds the fastest training step that fits the budget and shows where every byte goes.\n"
-    "  --compare        the ladder of techniques, each rung one more: bytes and time\n"
-    "  --frontier       what each budget buys: micro-batch, samples/s, techniques\n"
-    "  --devices LIST   what to do on each GPU: by GiB of memory, or by name\n"
-    "  --rules-of-thumb with --devices: rules of thumb beside it, and where they err\n"
-    "  --images N, --frames N, --masks N   of a sample: 576 tokens each of a language model's sequence; masks of an image", plan};
+    "Finds the fastest training step that fits the memory budget and prints where every byte goes, before anything runs.\n"
+    "A plan combines gradient accumulation (memory.micro_batch), gradient checkpointing, also called activation checkpointing\n"
+    "(memory.recompute), offload to host memory (memory.offload), mixed precision (memory.precision), the chunks of the LM head\n"
+    "or mask decoder (memory.head_chunks), and with memory.allow 8-bit Adam. All memory of a step is allocated once before the\n"
+    "first step: a run that starts does not run out of memory later. Exit code 3: no plan fits.\n"
+    "  --memory SIZE    the budget, such as 24GiB: memory.budget\n"
+    "  --explain        also lists every storage with its offset and lifetime\n"
+    "  -o PLAN.json     writes the plan, for train --plan\n"
+    "  --plan PLAN.json uses the techniques of a stored plan instead of searching\n"
+    "  --compare        adds one technique at a time and prints memory and step time of each\n"
+    "  --frontier       a table over budgets: micro-batch, samples/s and techniques of the best plan for each\n"
+    "  --devices LIST   a table over GPUs, given by GiB of memory or by name (8,24,h200): batch and techniques for each\n"
+    "  --rules-of-thumb with --devices: compares with rules of thumb from guides, and lists their errors\n"
+    "  --images N, --frames N   adds N images or frames, of 576 tokens each, to a language model's sequence\n"
+    "  --masks N        masks per image: data.max_masks", plan};

@@ -1,5 +1,6 @@
 /*
- * plan_tables.c: see plan_tables.h. Each row is a plan of its own: exact bytes, predicted time.
+ * plan_tables.c: see plan_tables.h. Each row is a separate plan with exact bytes and a predicted
+ * time.
  */
 #include "cli/plan_tables.h"
 
@@ -14,7 +15,7 @@
 
 static const uint64_t GIB = (uint64_t)1 << 30;
 
-enum { IMAGE_TOKENS = 576 }; /* of an image or a frame in a language model's sequence: a 24 x 24 grid */
+enum { IMAGE_TOKENS = 576 }; /* tokens of an image or frame in a language model's sequence: a 24 x 24 grid */
 
 int table_options(const struct options *o, struct config *c, struct error *e)
 {
@@ -25,7 +26,7 @@ int table_options(const struct options *o, struct config *c, struct error *e)
     if (!rc) rc = options_count("--frames", o->frames, 1, 65536, &frames, e);
     if (!rc) rc = options_count("--masks", o->masks, 1, 1024, &masks, e);
     if (!rc && (images > 1 || frames) && c->data_format != FORMAT_TOKENS)
-        rc = error_set(e, PL_USAGE, "--images and --frames are of a language model's samples; with this data.format a sample is one image");
+        rc = error_set(e, PL_USAGE, "--images and --frames are for language models; with this data.format a sample is one image");
     if (!rc && masks) c->data_max_masks = masks;
     if (c->data_format == FORMAT_TOKENS) c->data_sequence += (images + frames) * IMAGE_TOKENS;
     if (rc) config_free(c);
@@ -34,30 +35,30 @@ int table_options(const struct options *o, struct config *c, struct error *e)
 
 /* --- one row ------------------------------------------------------------------------- */
 
-/* What a row says of a plan. */
+/* One row of a table: the facts of one plan. */
 struct row {
     char label[64];
     bool fits;
     uint64_t budget;             /* 0: none */
-    uint64_t gpu;               /* memory of the GPU that it is for; 0: of none */
-    char profile[64];            /* whose rates the times are by */
-    bool processor;              /* ... which is no GPU */
-    uint64_t arena, host;        /* of the smallest plan where nothing fits */
-    uint64_t host_budget;        /* that refuses it; 0: it is another one, or none */
+    uint64_t gpu;                /* memory of the GPU of a row of --devices; else 0 */
+    char profile[64];            /* name of the profile that predicts the times */
+    bool processor;              /* the profile is a CPU's */
+    uint64_t arena, host;        /* bytes; of the smallest plan when none fits */
+    uint64_t host_budget;        /* the host budget, if it is why no plan fits; else 0 */
     double seconds;
-    int effective, least;        /* samples of a step, and of its smallest micro-batch */
+    int effective, least;        /* samples of a step, and of its smallest possible micro-batch */
     bool measured;
     struct settings settings;
 };
 
-/* One configuration, planned within several budgets. */
+/* One configuration that is planned within several budgets. */
 struct planned {
     struct config config;
     struct run run;
     int rc;                      /* of the last plan: PL_OK or PL_NOFIT */
 };
 
-/* Plans the run with more keys set within a budget (0: none). On PL_OK close it. */
+/* Plans the run with additional keys, within a budget (0: none). On PL_OK the caller closes it. */
 static int open_planned(struct planned *p, const struct options *o, const char *const *sets, size_t n, uint64_t budget, struct error *e)
 {
     int rc = table_options(o, &p->config, e);
@@ -74,7 +75,7 @@ static int open_planned(struct planned *p, const struct options *o, const char *
     return rc;
 }
 
-static int plan_again(struct planned *p, uint64_t budget, struct error *e)
+static int plan_within(struct planned *p, uint64_t budget, struct error *e)
 {
     p->rc = run_plan_within(&p->run, budget, e);
     return p->rc == PL_NOFIT ? PL_OK : p->rc;
@@ -86,7 +87,7 @@ static void close_planned(struct planned *p)
     config_free(&p->config);
 }
 
-/* *row keeps its label and GPU. */
+/* Fills all members but the label and the GPU. */
 static void fill_row(struct row *row, const struct planned *p)
 {
     const struct run *r = &p->run;
@@ -114,7 +115,8 @@ static int plan_row(const struct options *o, const char *const *sets, size_t n, 
     return PL_OK;
 }
 
-/* "bf16, recompute first:12, adamw-8bit, offload optimizer, head in 4": what is not the plainest. */
+/* "bf16, recompute first:12, adamw-8bit, offload optimizer, head chunks 4": the precision, and
+ * every technique in use. */
 static void put_techniques(const struct settings *s, struct text *out)
 {
     char word[SETTING_ROOM];
@@ -123,10 +125,10 @@ static void put_techniques(const struct settings *s, struct text *out)
     if (strcmp(optimizer_print(s), "adamw")) text_printf(out, ", %s", optimizer_print(s));
     if (s->fused_step) text_printf(out, ", fused step");
     if (s->offload) text_printf(out, ", offload %s", offload_print(s->offload, word));
-    if (s->head_chunks > 1) text_printf(out, ", head in %d", s->head_chunks);
+    if (s->head_chunks > 1) text_printf(out, ", head chunks %d", s->head_chunks);
 }
 
-/* True: the row does not fit, and is told with the bound that is too small. */
+/* Prints a row that does not fit, with the budget that is too small. False: the row fits. */
 static bool put_refusal(const struct row *r, int width, struct text *out)
 {
     char need[32], have[32];
@@ -141,7 +143,7 @@ static bool put_refusal(const struct row *r, int width, struct text *out)
 
 static void put_row(struct json_writer *w, const struct row *r)
 {
-    char again[SETTING_ROOM], away[SETTING_ROOM];
+    char recompute[SETTING_ROOM], offload[SETTING_ROOM];
     json_begin_map(w, NULL);
     json_put_string(w, "label", r->label);
     json_put_bool(w, "fits", r->fits);
@@ -158,10 +160,10 @@ static void put_row(struct json_writer *w, const struct row *r)
         json_put_int(w, "accumulation", r->settings.accumulation);
         json_put_int(w, "effective_batch", r->effective);
         json_put_string(w, "precision", precision_print(&r->settings));
-        json_put_string(w, "recompute", rebuild_print(&r->settings.recompute, again));
+        json_put_string(w, "recompute", rebuild_print(&r->settings.recompute, recompute));
         json_put_string(w, "optimizer", optimizer_print(&r->settings));
         json_put_bool(w, "fused_step", r->settings.fused_step);
-        json_put_string(w, "offload", offload_print(r->settings.offload, away));
+        json_put_string(w, "offload", offload_print(r->settings.offload, offload));
         json_put_int(w, "head_chunks", r->settings.head_chunks);
     }
     json_end(w);
@@ -186,37 +188,38 @@ static void show_json(const char *table, const struct rows *rows)
 
 static void note_times(const struct rows *rows, struct text *out)
 {
-    struct text guessed = {0};
+    struct text unmeasured = {0};
     uint32_t timed = 0, measured = 0;
     for (uint32_t i = 0; i < rows->list.n; i++) {
         const struct row *r = &rows->list.at[i];
         timed += r->fits;
         measured += r->fits && r->measured;
-        if (r->fits && !r->measured) text_printf(&guessed, "%s%s", guessed.n ? ", " : " of ", r->label);
+        if (r->fits && !r->measured) text_printf(&unmeasured, "%s%s", unmeasured.n ? ", " : " of ", r->label);
     }
     if (timed > measured)
-        text_printf(out, "Times%s are unmeasured: by built-in ceilings, good for comparing rows%s.\n", measured ? guessed.at : "", measured ? " of that kind" : "");
-    text_free(&guessed);
+        text_printf(out, "Times%s are unmeasured: estimated from built-in peak rates, good for comparing%s rows.\n", measured ? unmeasured.at : "", measured ? " these" : "");
+    text_free(&unmeasured);
     if (rows->list.n && (rows->list.at[0].effective < 8 || rows->list.at[0].effective > 32))
-        text_printf(out, "Note: the effective batch of %d is outside of 8 to 32, where fine-tuning recipes are at home.\n", rows->list.at[0].effective);
+        text_printf(out, "Note: the effective batch of %d is outside of 8 to 32, the usual range of fine-tuning recipes.\n", rows->list.at[0].effective);
 }
 
 /* --- the ladder -------------------------------------------------------------------------- */
 
-/* %d: on the first rung all samples of a step, further up the fewest that a micro-batch may have. */
+/* Each row adds one technique. %d: the micro-batch, in the first row all samples of a step, in
+ * later rows the smallest possible. */
 enum { RUNG_SETS = 8 };
 static const struct rung {
     const char *name;
     const char *sets[RUNG_SETS];
-    const char *else_name, *else_set; /* on a GPU that refuses the last of them */
+    const char *else_name, *else_set; /* instead of the last key, on a GPU that does not support it */
 } ladder[] = {
-    {"nothing", {"memory.precision=f32", "memory.recompute=none", "memory.offload=none", "memory.optimizer=adamw", "memory.fused_step=off",
+    {"no technique", {"memory.precision=f32", "memory.recompute=none", "memory.offload=none", "memory.optimizer=adamw", "memory.fused_step=off",
                  "memory.head_chunks=1", "memory.micro_batch=%d"}},
     {"+ bf16", {"memory.precision=bf16"}, "+ f16", "memory.precision=f16"},
     {"+ 8-bit optimizer state", {"memory.optimizer=adamw-8bit"}},
     {"+ selective recompute", {"memory.recompute=selective"}},
-    {"+ recompute of every block", {"memory.recompute=all"}},
-    {"+ head in 4 pieces", {"memory.head_chunks=4"}},
+    {"+ recompute every block", {"memory.recompute=all"}},
+    {"+ head in 4 chunks", {"memory.head_chunks=4"}},
     {"+ micro-batches of %d", {"memory.micro_batch=%d"}},
     {"+ offload: optimizer", {"memory.offload=optimizer"}},
     {"+ offload: masters", {"memory.offload=optimizer+masters"}},
@@ -234,10 +237,10 @@ static int effective_batch(const struct options *o, int *out, struct error *e)
     return PL_OK;
 }
 
-static int climb(const struct options *o, struct rows *rows, struct error *e)
+static int plan_ladder(const struct options *o, struct rows *rows, struct error *e)
 {
     const char *sets[COUNT(ladder) * RUNG_SETS];
-    char split[2][64]; /* the first rung's, the others' */
+    char split[2][64]; /* memory.micro_batch of the first row, and of the others */
     size_t n = 0;
     int effective = 1, rc = effective_batch(o, &effective, e);
     for (size_t i = 0; i < COUNT(ladder) && !rc; i++) {
@@ -262,12 +265,12 @@ int table_compare(const struct options *o, struct error *e)
     struct rows rows = {0};
     struct text out = {0};
     char arena[32], saved[32], host[32];
-    const struct row *last = NULL; /* that fits */
-    int rc = climb(o, &rows, e);
+    const struct row *last = NULL; /* the last row that fits */
+    int rc = plan_ladder(o, &rows, e);
     if (!rc && o->json) {
         show_json("compare", &rows);
     } else if (!rc) {
-        text_printf(&out, "%-28s %12s %12s %12s %10s %7s\n", "", "arena", "saved", "host memory", "step", "times");
+        text_printf(&out, "%-28s %12s %12s %12s %10s %7s\n", "", "arena", "saved", "host memory", "step", "ratio");
         for (uint32_t i = 0; i < rows.list.n; i++) {
             const struct row *r = &rows.list.at[i];
             if (put_refusal(r, 28, &out)) continue;
@@ -288,27 +291,27 @@ int table_compare(const struct options *o, struct error *e)
 
 static const uint32_t STEPS[] = {1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 141, 192, 256, 384, 512};
 
-/* A row of another budget than the last. */
+/* Plans again within another budget and fills a row. */
 static int next_row(struct planned *p, uint64_t budget, struct row *row, struct error *e)
 {
-    int rc = plan_again(p, budget, e);
+    int rc = plan_within(p, budget, e);
     if (!rc) fill_row(row, p);
     return rc;
 }
 
-/* Budgets from the smallest to where more buys nothing: those people have, in units of 1, 1/16
- * or 1/1024 GiB, whichever leaves several rows. */
-static int walk(const struct options *o, struct rows *rows, struct error *e)
+/* Plans for budgets from the smallest possible up to the one that no longer limits the plan:
+ * common memory sizes, in the largest unit of 1 GiB / 16^k that leaves several rows. */
+static int plan_budgets(const struct options *o, struct rows *rows, struct error *e)
 {
     struct row most = {0}, least = {0};
     struct planned p;
     int rc = open_planned(&p, o, NULL, 0, 0, e);
     if (rc) return rc;
     fill_row(&most, &p);
-    rc = next_row(&p, 1, &least, e); /* one byte: says the smallest */
+    rc = next_row(&p, 1, &least, e); /* a budget of one byte: finds the smallest plan */
     uint64_t unit = GIB;
     while (unit > 1 << 10 && most.arena < 8 * unit) unit /= 16;
-    snprintf(least.label, sizeof least.label, "the smallest");
+    snprintf(least.label, sizeof least.label, "smallest");
     if (!rc) rc = next_row(&p, least.arena, &least, e);
     if (!rc) vec_push(&rows->list, least);
     for (size_t i = 0; i < COUNT(STEPS) && !rc; i++) {
@@ -330,7 +333,7 @@ int table_frontier(const struct options *o, struct error *e)
     struct rows rows = {0};
     struct text out = {0};
     char arena[32];
-    int rc = walk(o, &rows, e);
+    int rc = plan_budgets(o, &rows, e);
     if (!rc && o->json) {
         show_json("frontier", &rows);
     } else if (!rc) {
@@ -353,7 +356,8 @@ int table_frontier(const struct options *o, struct error *e)
 
 /* --- GPUs -------------------------------------------------------------------------------------- */
 
-/* A GPU by its memory, planned for the configuration's device; or by name, by what was measured of it or its maker publishes. */
+/* Plans for a GPU given by its memory, with the configuration's device; or by name, with its
+ * measured or published profile. */
 static int gpu_row(const struct options *o, const char *gpu, struct row *row, struct error *e)
 {
     char *end, profile[96];
@@ -369,8 +373,8 @@ static int gpu_row(const struct options *o, const char *gpu, struct row *row, st
         gib = (double)p.memory_bytes / (double)GIB;
         snprintf(profile, sizeof profile, "device.profile=%s", gpu);
         snprintf(row->label, sizeof row->label, "%.40s", gpu);
-    } else if (!(gib * (double)GIB >= 2 && gib < 1e5)) { /* half of it is the budget, and 0 would be none */
-        return error_set(e, PL_USAGE, "--devices: %s GiB is no size of a GPU", gpu);
+    } else if (!(gib * (double)GIB >= 2 && gib < 1e5)) { /* half of it is the budget, and a budget of 0 would mean no limit */
+        return error_set(e, PL_USAGE, "--devices: %s GiB is not a possible GPU memory size", gpu);
     } else {
         snprintf(row->label, sizeof row->label, "%g GiB", gib);
     }
@@ -378,14 +382,14 @@ static int gpu_row(const struct options *o, const char *gpu, struct row *row, st
     return plan_row(o, sets, named ? 2 : 0, run_gpu_budget(row->gpu), row, e);
 }
 
-/* Rules of thumb, beside. */
+/* Prints the batch by rules of thumb below a row. */
 static void put_rules(const struct options *o, const struct row *r, struct text *out)
 {
     double gigabytes = (double)r->gpu / (double)GIB;
     int images = o->images ? atoi(o->images) : 1;
-    struct rule_batch said = rule_multi_image(gigabytes, images, r->effective), right = rule_multi_image_right(gigabytes, images, r->effective);
-    text_printf(out, "%-14s   multi-image rule: %d x %d = %d; with the weights and rounded up: %d x %d = %d; PRS-Med: %s; video: %s\n", "", said.batch, said.accumulation,
-                said.effective, right.batch, right.accumulation, right.effective, rule_prs_med(gigabytes), rule_video(gigabytes));
+    struct rule_batch rule = rule_multi_image(gigabytes, images, r->effective), corrected = rule_multi_image_corrected(gigabytes, images, r->effective);
+    text_printf(out, "%-14s   multi-image rule: %d x %d = %d; with the weights and rounded up: %d x %d = %d; PRS-Med: %s; video: %s\n", "", rule.batch, rule.accumulation,
+                rule.effective, corrected.batch, corrected.accumulation, corrected.effective, rule_prs_med(gigabytes), rule_video(gigabytes));
 }
 
 static void show_devices(const struct options *o, const struct rows *rows)
@@ -393,7 +397,7 @@ static void show_devices(const struct options *o, const struct rows *rows)
     struct text out = {0};
     const struct row *processor = NULL;
     char size[32];
-    text_printf(&out, "%-14s %12s %18s %12s %-14s  %s\n", "gpu", "arena", "batch", "samples/s", "by profile", "techniques");
+    text_printf(&out, "%-14s %12s %18s %12s %-14s  %s\n", "GPU", "arena", "batch", "samples/s", "profile", "techniques");
     for (uint32_t i = 0; i < rows->list.n; i++) {
         const struct row *r = &rows->list.at[i];
         if (!r->fits) {
@@ -407,9 +411,9 @@ static void show_devices(const struct options *o, const struct rows *rows)
         if (o->rules) put_rules(o, r, &out);
         if (r->processor) processor = r;
     }
-    text_printf(&out, "%s of each GPU, or half of one that has less than twice that, are left to the context and code.\n", size_print(GPU_RESERVE, size));
+    text_printf(&out, "%s of each GPU (half of a GPU with less than twice that) are reserved for the CUDA context and code.\n", size_print(GPU_RESERVE, size));
     if (processor)
-        text_printf(&out, "Rows by %s are of this run's device, a processor: its kernels and its times, not a GPU's. Name GPUs, or set device: cuda.\n", processor->profile);
+        text_printf(&out, "Rows with profile %s use this run's device, a CPU: its kernels and times, not a GPU's. Give GPU names, or set device: cuda.\n", processor->profile);
     note_times(rows, &out);
     if (o->rules) rules_errata(&out);
     fputs(out.at, stdout);
@@ -435,9 +439,9 @@ int table_devices(const struct options *o, struct error *e)
 
 int plan_table(const struct options *o, struct error *e)
 {
-    int asked = o->compare + o->frontier + (o->devices || o->rules);
-    if (asked > 1) return error_set(e, PL_USAGE, "--compare, --frontier and --devices are tables of their own: give one");
+    int tables = o->compare + o->frontier + (o->devices || o->rules);
+    if (tables > 1) return error_set(e, PL_USAGE, "--compare, --frontier and --devices are separate tables: give one of them");
     if (o->memory || o->plan || o->output || o->explain)
-        return error_set(e, PL_USAGE, "a table plans many times: --memory, --plan, --explain and -o do not go with it");
+        return error_set(e, PL_USAGE, "a table holds many plans: leave out --memory, --plan, --explain and -o");
     return o->compare ? table_compare(o, e) : o->frontier ? table_frontier(o, e) : table_devices(o, e);
 }

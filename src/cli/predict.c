@@ -1,8 +1,8 @@
 /*
- * predict.c: `plimsoll predict`: masks of an image for a point, a box, or everything in it.
+ * predict.c: `plimsoll predict`: inference: masks of an image for points, a box, or everything.
  *
- * The prompt is in pixels of the image as it is stored; so are the masks. Of a model's
- * candidates the one that it thinks best is written, or all of them.
+ * Prompts and masks are in pixels of the image as stored. The candidate with the best predicted
+ * IoU is written, or all candidates.
  */
 #include "cli/predict.h"
 
@@ -17,7 +17,7 @@
 
 /* --- prompts -------------------------------------------------------------------------- */
 
-/* "1,2.5,3": at most `room` numbers; their count, or 0 when it is no such list. */
+/* Parses "1,2.5,3", at most `room` numbers; returns their count, or 0 for anything else. */
 static int parse_numbers(const char *s, float *out, int room)
 {
     for (int n = 0; n < room;) {
@@ -37,9 +37,9 @@ static bool inside(const struct predict *p, const float at[2])
     return at[0] >= 0 && at[1] >= 0 && at[0] <= (float)p->image.w && at[1] <= (float)p->image.h;
 }
 
-static int outside(const struct predict *p, const char *option, const char *given, struct error *e)
+static int outside_error(const struct predict *p, const char *option, const char *given, struct error *e)
 {
-    return error_set(e, PL_USAGE, "%s %s lies outside of the image: %s has %u x %u pixels, from 0,0 in its upper left", option, given, p->image_path,
+    return error_set(e, PL_USAGE, "%s %s lies outside of the image: %s has %u x %u pixels, with 0,0 at the upper left", option, given, p->image_path,
                      p->image.w, p->image.h);
 }
 
@@ -48,35 +48,35 @@ static int parse_point(const struct predict *p, const char *s, float at[2], int 
     float x[3] = {0, 0, 1};
     int n = parse_numbers(s, x, 3);
     if (n < 2 || (x[2] != 0 && x[2] != 1))
-        return error_set(e, PL_USAGE, "--point %s: expected X,Y or X,Y,LABEL: pixels, and 1 (on what is asked for, the default) or 0 (beside it)", s);
+        return error_set(e, PL_USAGE, "--point %s: expected X,Y or X,Y,LABEL: pixels, and the label 1 (foreground, the default) or 0 (background)", s);
     at[0] = x[0], at[1] = x[1];
     *label = x[2] != 0;
-    return inside(p, at) ? PL_OK : outside(p, "--point", s, e);
+    return inside(p, at) ? PL_OK : outside_error(p, "--point", s, e);
 }
 
 static int parse_box(const struct predict *p, float box[4], struct error *e)
 {
     if (parse_numbers(p->box, box, 4) != 4) return error_set(e, PL_USAGE, "--box %s: expected X0,Y0,X1,Y1 in pixels", p->box);
     if (!(box[0] < box[2] && box[1] < box[3]))
-        return error_set(e, PL_USAGE, "--box %s is empty: X0,Y0 is its upper left and X1,Y1 its lower right", p->box);
-    return inside(p, box) && inside(p, box + 2) ? PL_OK : outside(p, "--box", p->box, e);
+        return error_set(e, PL_USAGE, "--box %s is empty: X0,Y0 is the upper left corner, X1,Y1 the lower right", p->box);
+    return inside(p, box) && inside(p, box + 2) ? PL_OK : outside_error(p, "--box", p->box, e);
 }
 
 /* --- one prompt -------------------------------------------------------------------------- */
 
-/* OUT.png to OUT-2.png, for the second of several candidates. */
-static void numbered(const char *path, int64_t k, char *out, size_t room)
+/* The path of candidate k: OUT.png becomes OUT-2.png for the second. */
+static void numbered_path(const char *path, int64_t k, char *out, size_t room)
 {
     const char *slash = strrchr(path, '/'), *dot = strrchr(path, '.');
     size_t stem = dot && (!slash || dot > slash + 1) ? (size_t)(dot - path) : strlen(path);
     snprintf(out, room, "%.*s-%lld%s", (int)stem, path, (long long)k + 1, path + stem);
 }
 
-/* The image that was asked about is never written over. */
-static int spare_image(const struct predict *p, const char *path, struct error *e)
+/* Refuses to overwrite the input image. */
+static int check_not_input(const struct predict *p, const char *path, struct error *e)
 {
     if (!path || !file_same(path, p->image_path)) return PL_OK;
-    return error_set(e, PL_USAGE, "%s is the image itself: what is made of it goes into another file", path);
+    return error_set(e, PL_USAGE, "%s is the input image: give another output file", path);
 }
 
 static int write_mask(const struct predict *p, struct predictor *a, int64_t k, const struct predictor_prompt *q, struct json_writer *json, struct error *e)
@@ -87,12 +87,12 @@ static int write_mask(const struct predict *p, struct predictor *a, int64_t k, c
     char path[4200], overlay[4200];
     snprintf(path, sizeof path, "%s", p->output);
     snprintf(overlay, sizeof overlay, "%s", p->overlay ? p->overlay : "");
-    if (p->multimask) numbered(p->output, k, path, sizeof path);
-    if (p->multimask && p->overlay) numbered(p->overlay, k, overlay, sizeof overlay);
+    if (p->multimask) numbered_path(p->output, k, path, sizeof path);
+    if (p->multimask && p->overlay) numbered_path(p->overlay, k, overlay, sizeof overlay);
     predictor_mask(a, 0, k, 0, mask);
     predict_trace(&t, mask, w, h);
-    int rc = spare_image(p, path, e);
-    if (!rc && p->overlay) rc = spare_image(p, overlay, e);
+    int rc = check_not_input(p, path, e);
+    if (!rc && p->overlay) rc = check_not_input(p, overlay, e);
     if (!rc) rc = png_write(path, PNG_BITS, w, h, mask, 0, e);
     if (!rc && p->overlay) rc = predict_overlay(p, overlay, &(struct predict_drawn){mask, q, a->shape.points, a->shape.box}, e);
     predict_put_mask(json, &t, w, h, a->scores[k]);
@@ -102,7 +102,7 @@ static int write_mask(const struct predict *p, struct predictor *a, int64_t k, c
     return rc;
 }
 
-static int write_answer(const struct predict *p, struct predictor *a, const struct predictor_prompt *q, struct error *e)
+static int write_candidates(const struct predict *p, struct predictor *a, const struct predictor_prompt *q, struct error *e)
 {
     struct text out = {0};
     struct json_writer json = {.out = &out};
@@ -131,7 +131,7 @@ static int predict_one(struct predict *p, struct error *e)
     if (!rc) rc = predictor_open(&a, &p->config, &p->image, &shape, e);
     if (!rc) {
         rc = predictor_run(&a, &q, 1, e);
-        if (!rc) rc = write_answer(p, &a, &q, e);
+        if (!rc) rc = write_candidates(p, &a, &q, e);
         predictor_close(&a);
     }
     mem_free(points);
@@ -144,21 +144,21 @@ static int predict_one(struct predict *p, struct error *e)
 static int check_options(struct predict *p, struct error *e)
 {
     const bool prompt = p->points.n || p->box;
-    if (!p->model) return error_set(e, PL_USAGE, "which model? Give --model DIR, a folder with config.json and weights");
-    if (p->paths.n != 1) return error_set(e, PL_USAGE, p->paths.n ? "one image at a time: %s and %s" : "which image? Give a JPEG or PNG file",
+    if (!p->model) return error_set(e, PL_USAGE, "no model is given: add --model DIR, a folder with config.json and weights");
+    if (p->paths.n != 1) return error_set(e, PL_USAGE, p->paths.n ? "expected one image: %s and %s are given" : "no image is given: add a JPEG or PNG file",
                                           p->paths.n ? p->paths.at[0] : "", p->paths.n ? p->paths.at[1] : "");
-    if (!p->output) return error_set(e, PL_USAGE, "where to? Give -o OUT.png");
-    if (prompt && p->everything) return error_set(e, PL_USAGE, "--everything makes its own points; leave --point and --box out");
-    if (!prompt && !p->everything) return error_set(e, PL_USAGE, "what to look for? Give --point X,Y, --box X0,Y0,X1,Y1 or --everything N");
-    if (p->single && p->multimask) return error_set(e, PL_USAGE, "--single and --multimask contradict each other");
+    if (!p->output) return error_set(e, PL_USAGE, "no output is given: add -o OUT.png");
+    if (prompt && p->everything) return error_set(e, PL_USAGE, "--everything uses a grid of points: leave out --point and --box");
+    if (!prompt && !p->everything) return error_set(e, PL_USAGE, "no prompt is given: add --point X,Y, --box X0,Y0,X1,Y1 or --everything N");
+    if (p->single && p->multimask) return error_set(e, PL_USAGE, "--single and --multimask exclude each other");
     if (p->everything && (p->single || p->multimask || p->overlay))
-        return error_set(e, PL_USAGE, "--everything writes one image of all masks to -o; leave --single, --multimask and --overlay out");
+        return error_set(e, PL_USAGE, "--everything writes one image of all masks to -o: leave out --single, --multimask and --overlay");
     if (p->everything > 256) return error_set(e, PL_USAGE, "--everything %llu: expected 1 to 256 points along each side", (unsigned long long)p->everything);
     if (!p->batch || p->batch > 1024) return error_set(e, PL_USAGE, "--batch %llu: expected 1 to 1024 prompts at once", (unsigned long long)p->batch);
     if (p->side > 1 << 14) return error_set(e, PL_USAGE, "--side %llu: expected at most %d pixels", (unsigned long long)p->side, 1 << 14);
     p->image_path = p->paths.at[0];
-    if (spare_image(p, p->output, e) || spare_image(p, p->overlay, e)) return e->code;
-    return spare_image(p, p->json, e);
+    if (check_not_input(p, p->output, e) || check_not_input(p, p->overlay, e)) return e->code;
+    return check_not_input(p, p->json, e);
 }
 
 static bool is_preset(const char *name)
@@ -168,7 +168,7 @@ static bool is_preset(const char *name)
     return false;
 }
 
-/* `memory.precision: auto` is f32, as in `step`: the numbers are those of other programs. */
+/* `memory.precision: auto` is f32 here, as in `step`, to match the results of other frameworks. */
 static int make_config(struct predict *p, struct error *e)
 {
     struct config *c = &p->config;
@@ -179,7 +179,7 @@ static int make_config(struct predict *p, struct error *e)
     const bool preset = !dir_exists(p->model) && is_preset(p->model);
     c->model_path = preset ? NULL : (char *)p->model;
     c->model_preset = preset ? (char *)p->model : NULL;
-    if (preset) log_warn("%s is a preset: its weights are random, and so are its masks", p->model);
+    if (preset) log_warn("%s is a preset: its weights are random, so its masks are meaningless", p->model);
     else if (!p->side) p->side = (uint64_t)predict_trained_side(p->model);
     return rc;
 }
@@ -221,20 +221,23 @@ static int predict(int argc, char **argv, struct error *e)
 
 const struct command command_predict = {
     "predict", "predict --model DIR IMAGE (--point X,Y[,LABEL])... [--box X0,Y0,X1,Y1] | --everything N -o OUT.png",
-    "Masks of a JPEG or PNG image. Places are in pixels of the image as it is stored.\n\n"
+    "Runs inference: predicts masks of a JPEG or PNG image for prompts. Coordinates are in pixels of the stored image.\n\n"
     "  --model DIR           a model folder, or the name of a preset\n"
-    "  --point X,Y[,LABEL]   a place on what is asked for (LABEL 1, the default) or beside it (0); several together\n"
-    "  --box X0,Y0,X1,Y1     a box around it\n"
+    "  --point X,Y[,LABEL]   a point on the object (LABEL 1, foreground, the default) or beside it (0, background);\n"
+    "                        several points describe one object\n"
+    "  --box X0,Y0,X1,Y1     a box around the object\n"
     "  -o OUT.png            the mask: the candidate with the best predicted IoU\n"
-    "  --multimask           all candidates, as OUT-1.png, OUT-2.png, ...\n"
-    "  --single              the model's single answer instead of its candidates\n"
-    "  --overlay OVER.png    the mask over the image, with the prompt\n"
-    "  --json FILE           the mask as COCO run lengths, with score, bbox and area; with --multimask a list\n"
-    "  --everything N        N x N points; -o is an image of all masks, --json a file as SA-1B has them\n"
-    "  --min-iou 0.88        ... those with at least this predicted IoU\n"
-    "  --min-stability 0.95  ... and that keep this share of their pixels when the threshold moves by 1\n"
-    "  --nms 0.7             ... of masks whose boxes overlap more, the one with the best predicted IoU\n"
-    "  --batch 16            ... so many prompts at once: memory for time\n"
-    "  --side N              fits the image into N x N pixels; without it, as many as in training where the\n"
-    "                        model lies in the folder of its run, else the model's image_size\n"
-    "  --memory SIZE, --set key=value   as everywhere", predict};
+    "  --multimask           writes all candidates, as OUT-1.png, OUT-2.png, ...\n"
+    "  --single              uses the model's single-mask output instead of the candidates\n"
+    "  --overlay OVER.png    draws the mask and the prompt over the image\n"
+    "  --json FILE           the mask as COCO RLE with score, bbox and area; with --multimask a list\n"
+    "  --everything N        segments everything: prompts with a grid of N x N points; -o is an image of all masks,\n"
+    "                        --json a file in SA-1B's format. With --everything:\n"
+    "  --min-iou 0.88        keeps masks with at least this predicted IoU\n"
+    "  --min-stability 0.95  keeps masks with at least this stability: the IoU of the masks at thresholds +1 and -1\n"
+    "  --nms 0.7             non-maximum suppression: of masks whose boxes overlap more, keeps the best predicted IoU\n"
+    "  --batch 16            prompts per batch; more take more memory and less time\n"
+    "  --side N              resizes and pads the image to N x N pixels; default: the size of training if the model is\n"
+    "                        in the folder of its run, else the model's image_size\n"
+    "  --memory SIZE         memory budget, memory.budget\n"
+    "  --set key=value       sets a configuration key, such as device=cuda", predict};

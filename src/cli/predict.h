@@ -1,10 +1,10 @@
 /*
- * predict.h: between the files of `plimsoll predict`.
+ * predict.h: the declarations that the files of `plimsoll predict` share.
  *
  *     predict.c          the command; one prompt
- *     predict_write.c    what it writes: masks, overlays, run lengths
- *     predict_all.c      --everything: a grid of prompts, sorted out
- *     predict_side.c     the size that the model was trained at
+ *     predict_write.c    the outputs: masks, overlays, run lengths
+ *     predict_all.c      --everything: a grid of prompts, and the selection of masks
+ *     predict_side.c     the image size that the model was trained at
  */
 #ifndef CLI_PREDICT_H
 #define CLI_PREDICT_H
@@ -26,13 +26,13 @@ struct predict {
     struct predictor_image image;
 };
 
-/* Every pixel of a mask, [h][w] bytes, as runs. */
+/* Converts a mask, [h][w] bytes, to runs. */
 void predict_trace(struct traced *t, const uint8_t *mask, uint32_t w, uint32_t h);
-/* {"size": [h, w], "counts": "...", "score": x, "bbox": [x, y, w, h], "area": n} */
+/* Writes {"size": [h, w], "counts": "...", "score": x, "bbox": [x, y, w, h], "area": n} */
 struct json_writer;
 void predict_put_mask(struct json_writer *w, const struct traced *t, uint32_t width, uint32_t height, double score);
 
-/* The prompt drawn over a mask drawn over the image. */
+/* Draws the mask over the image and the prompt over both. */
 struct predict_drawn {
     const uint8_t *mask;
     const struct predictor_prompt *prompt;
@@ -43,7 +43,7 @@ int predict_overlay(const struct predict *p, const char *path, const struct pred
 
 int predict_everything(struct predict *p, struct error *e);
 
-/* data.image_size of the run that the model folder lies in; 0: there is none, or it was the model's. */
+/* data.image_size of the run whose folder holds the model; 0: no such run, or the key is auto. */
 int64_t predict_trained_side(const char *model);
 
 #endif

@@ -1,11 +1,11 @@
 /*
- * predict_all.c: `plimsoll predict --everything N`: the image is asked at N x N points, and what
- * comes back is sorted out.
+ * predict_all.c: `plimsoll predict --everything N`: prompts the model with a grid of N x N points
+ * and selects masks from its candidates.
  *
- *     every candidate ─ predicted IoU ─ stability ─ not empty ─ boxes that hardly overlap
+ *     every candidate ─ predicted IoU ─ stability ─ not empty ─ non-maximum suppression of boxes
  *
- * Masks are kept as runs, so that thousands of them cost little; of the pixels there is one
- * mask at a time. The cheapest test comes first.
+ * Masks are kept as runs, so that thousands of them take little memory; only one mask at a time
+ * exists as pixels. The cheapest test comes first.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,34 +16,34 @@
 #include "io/json.h"
 #include "io/png.h"
 
-struct found {
+struct candidate {
     struct traced shape;
     double iou, stability;
     float point[2];
-    uint32_t order; /* of finding: breaks ties */
+    uint32_t order; /* in which it was found: breaks ties */
 };
 
-struct gathered {
-    VEC(struct found) all;
-    uint64_t asked, sure, stable; /* candidates, after each test */
+struct candidates {
+    VEC(struct candidate) all;
+    uint64_t tested, confident, stable; /* number of candidates, and after each test */
 };
 
-static void gathered_free(struct gathered *g)
+static void candidates_free(struct candidates *g)
 {
     for (uint32_t i = 0; i < g->all.n; i++) trace_free(&g->all.at[i].shape);
     vec_free(&g->all);
 }
 
-/* --- gathering --------------------------------------------------------------------------- */
+/* --- prompting --------------------------------------------------------------------------- */
 
-static void take(const struct predict *p, struct predictor *a, int64_t i, const float point[2], uint8_t *mask, struct gathered *g)
+static void add_candidates(const struct predict *p, struct predictor *a, int64_t i, const float point[2], uint8_t *mask, struct candidates *g)
 {
     for (int64_t k = 0; k < a->candidates; k++) {
         double iou = a->scores[i * a->candidates + k];
-        g->asked++;
+        g->tested++;
         if (iou < p->min_iou) continue;
-        g->sure++;
-        struct found f = {.iou = iou, .stability = predictor_mask(a, i, k, 1, mask), .point = {point[0], point[1]}, .order = g->all.n};
+        g->confident++;
+        struct candidate f = {.iou = iou, .stability = predictor_mask(a, i, k, 1, mask), .point = {point[0], point[1]}, .order = g->all.n};
         if (f.stability < p->min_stability) continue;
         g->stable++;
         predict_trace(&f.shape, mask, a->w, a->h);
@@ -52,7 +52,7 @@ static void take(const struct predict *p, struct predictor *a, int64_t i, const 
     }
 }
 
-static int gather(const struct predict *p, struct predictor *a, struct gathered *g, struct error *e)
+static int prompt_grid(const struct predict *p, struct predictor *a, struct candidates *g, struct error *e)
 {
     const int64_t N = (int64_t)p->everything, M = a->shape.prompts;
     static const int on = 1;
@@ -68,7 +68,7 @@ static int gather(const struct predict *p, struct predictor *a, struct gathered 
             prompts[i] = (struct predictor_prompt){.points = (const float(*)[2]) & points[i], .labels = &on};
         }
         rc = predictor_run(a, prompts, n, e);
-        for (int64_t i = 0; i < n && !rc; i++) take(p, a, i, points[i], mask, g);
+        for (int64_t i = 0; i < n && !rc; i++) add_candidates(p, a, i, points[i], mask, g);
     }
     mem_free(points);
     mem_free(prompts);
@@ -80,7 +80,7 @@ static int gather(const struct predict *p, struct predictor *a, struct gathered 
 
 static int best_first(const void *a, const void *b)
 {
-    const struct found *x = a, *y = b;
+    const struct candidate *x = a, *y = b;
     if (x->iou != y->iou) return x->iou < y->iou ? 1 : -1;
     return (x->order > y->order) - (x->order < y->order);
 }
@@ -94,13 +94,13 @@ static double box_iou(const struct traced *a, const struct traced *b)
     return meet / (of_a + of_b - meet);
 }
 
-/* Keeps the best of what overlaps, best first. */
-static void thin(struct gathered *g, double most)
+/* Non-maximum suppression: of overlapping boxes keeps the mask with the best predicted IoU. */
+static void suppress_overlaps(struct candidates *g, double most)
 {
     uint32_t kept = 0;
     if (g->all.n) qsort(g->all.at, g->all.n, sizeof *g->all.at, best_first);
     for (uint32_t i = 0; i < g->all.n; i++) {
-        struct found *f = &g->all.at[i];
+        struct candidate *f = &g->all.at[i];
         bool hidden = false;
         for (uint32_t k = 0; k < kept && !hidden; k++) hidden = box_iou(&g->all.at[k].shape, &f->shape) > most;
         if (hidden) trace_free(&f->shape);
@@ -113,7 +113,7 @@ static void thin(struct gathered *g, double most)
 
 static int largest_first(const void *a, const void *b)
 {
-    const struct found *const *x = a, *const *y = b;
+    const struct candidate *const *x = a, *const *y = b;
     if ((*x)->shape.area != (*y)->shape.area) return (*x)->shape.area < (*y)->shape.area ? 1 : -1;
     return (*x > *y) - (*x < *y);
 }
@@ -122,23 +122,23 @@ static void unpack(const struct traced *t, uint32_t w, uint32_t h, uint8_t *colu
 {
     struct rle runs = {RLE_RUNS, h, w, t->runs.at, t->runs.n};
     enum rle_status s = rle_to_pixels(&runs, columns);
-    CHECK(s == RLE_OK, "runs of ours: %s", rle_status_text(s));
+    CHECK(s == RLE_OK, "invalid runs: %s", rle_status_text(s));
     for (uint32_t x = 0; x < w; x++)
         for (uint32_t y = 0; y < h; y++) rows[(size_t)y * w + x] = columns[(size_t)x * h + y];
 }
 
-/* The largest at the bottom, so that small ones on it are seen. */
-static int write_image(const struct predict *p, const struct gathered *g, struct error *e)
+/* Draws the largest masks first, so that small masks on top of them stay visible. */
+static int write_image(const struct predict *p, const struct candidates *g, struct error *e)
 {
     const uint32_t w = p->image.w, h = p->image.h, n = g->all.n;
-    const struct found **order = mem_alloc((n + 1) * sizeof *order);
+    const struct candidate **order = mem_alloc((n + 1) * sizeof *order);
     uint8_t *columns = mem_alloc((size_t)w * h), *rows = mem_alloc((size_t)w * h);
     struct canvas out = {w, h, mem_copy(p->image.rgb, (size_t)w * h * 3)};
     for (uint32_t i = 0; i < n; i++) order[i] = &g->all.at[i];
     if (n) qsort(order, n, sizeof *order, largest_first);
     for (uint32_t i = 0; i < n; i++) {
         unpack(&order[i]->shape, w, h, columns, rows);
-        draw_overlay(&out, (struct draw_place){0, 0, w, h}, &(struct draw_mask){.at = rows, .stride = w, .w = w, .h = h}, draw_colour(i), 0.5,
+        draw_overlay(&out, (struct draw_area){0, 0, w, h}, &(struct draw_mask){.at = rows, .stride = w, .w = w, .h = h}, draw_colour(i), 0.5,
                      (int)max_i64(1, (int64_t)(w > h ? w : h) / 600));
     }
     int rc = png_write(p->output, PNG_RGB, w, h, out.rgb, 0, e);
@@ -149,14 +149,14 @@ static int write_image(const struct predict *p, const struct gathered *g, struct
     return rc;
 }
 
-static int write_annotations(const struct predict *p, const struct gathered *g, struct error *e)
+static int write_annotations(const struct predict *p, const struct candidates *g, struct error *e)
 {
     const uint32_t w = p->image.w, h = p->image.h;
     struct text out = {0};
     const char *slash = strrchr(p->image_path, '/');
     annotation_write_begin(&out, 0, w, h, slash ? slash + 1 : p->image_path);
     for (uint32_t i = 0; i < g->all.n; i++) {
-        const struct found *f = &g->all.at[i];
+        const struct candidate *f = &g->all.at[i];
         annotation_write_mask(&out, i, w, h, &(struct annotation_mask){
             .shape = &f->shape, .predicted_iou = f->iou, .stability = f->stability, .point = {f->point[0], f->point[1]},
             .crop_box = {0, 0, w, h}, .id = i});
@@ -172,19 +172,19 @@ int predict_everything(struct predict *p, struct error *e)
 {
     const int64_t N = (int64_t)p->everything;
     struct predictor_shape shape = {.prompts = min_i64((int64_t)p->batch, N * N), .points = 1, .side = (int64_t)p->side};
-    struct gathered g = {0};
+    struct candidates g = {0};
     struct predictor a;
     int rc = predictor_open(&a, &p->config, &p->image, &shape, e);
     if (rc) return rc;
-    rc = gather(p, &a, &g, e);
+    rc = prompt_grid(p, &a, &g, e);
     predictor_close(&a);
     uint32_t before = g.all.n;
-    if (!rc) thin(&g, p->nms);
+    if (!rc) suppress_overlaps(&g, p->nms);
     if (!rc) rc = write_image(p, &g, e);
     if (!rc && p->json) rc = write_annotations(p, &g, e);
     if (!rc)
-        printf("%s: %u masks; of %llu candidates %llu had a predicted IoU of %g, %llu of them a stability of %g, %u were not empty\n", p->output, g.all.n,
-               (unsigned long long)g.asked, (unsigned long long)g.sure, p->min_iou, (unsigned long long)g.stable, p->min_stability, before);
-    gathered_free(&g);
+        printf("%s: %u masks; of %llu candidates %llu have a predicted IoU of at least %g, %llu of these a stability of at least %g, %u are not empty\n", p->output, g.all.n,
+               (unsigned long long)g.tested, (unsigned long long)g.confident, p->min_iou, (unsigned long long)g.stable, p->min_stability, before);
+    candidates_free(&g);
     return rc;
 }

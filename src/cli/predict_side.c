@@ -1,9 +1,9 @@
 /*
- * predict_side.c: the square that a model's training fitted images into.
+ * predict_side.c: the image size that a model was trained at.
  *
- * A model that was trained at another size than its config.json's keeps that one's tables: the size is
- * data.image_size of the run. The run's folder has its resolved configuration above the model:
- * RUN/config.yaml, RUN/model, RUN/checkpoints/step-N.
+ * The config.json of a model does not change when it is trained at another image size, so the size
+ * is read from data.image_size of the run. The folder of a run has its configuration beside the
+ * model: RUN/config.yaml, RUN/model, RUN/checkpoints/step-N.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -11,8 +11,8 @@
 
 #include "cli/predict.h"
 
-/* Cuts off the last name of a path and gives it; NULL: there is none. */
-static const char *cut(char *path)
+/* Removes the last component of a path and returns it; NULL: there is none. */
+static const char *split_last(char *path)
 {
     char *slash = strrchr(path, '/');
     if (!slash || slash == path) return NULL;
@@ -20,13 +20,13 @@ static const char *cut(char *path)
     return slash + 1;
 }
 
-static bool run_above(const char *model, struct text *config)
+static bool find_run_config(const char *model, struct text *config)
 {
     char path[PATH_MAX];
     if (!realpath(model, path)) return false;
-    const char *name = cut(path), *parent;
+    const char *name = split_last(path), *parent;
     if (!name) return false;
-    if (strcmp(name, "model") && (!(parent = cut(path)) || strcmp(parent, "checkpoints"))) return false;
+    if (strcmp(name, "model") && (!(parent = split_last(path)) || strcmp(parent, "checkpoints"))) return false;
     text_printf(config, "%s/config.yaml", path);
     return file_exists(config->at);
 }
@@ -37,9 +37,9 @@ int64_t predict_trained_side(const char *model)
     struct config c;
     struct error e;
     int64_t side = 0;
-    if (run_above(model, &path)) {
+    if (find_run_config(model, &path)) {
         config_init(&c);
-        if (config_read(&c, path.at, &e)) log_warn("the size that %s was trained at is not known: %s", model, e.text);
+        if (config_read(&c, path.at, &e)) log_warn("the image size that %s was trained at is unknown: %s", model, e.text);
         else side = c.data_image_size;
         config_free(&c);
     }

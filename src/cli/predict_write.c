@@ -1,6 +1,6 @@
 /*
- * predict_write.c: what `plimsoll predict` leaves: masks as runs in JSON, and images for
- * people. Lines and discs grow with the image, so that they are seen at any size.
+ * predict_write.c: the outputs of `plimsoll predict`: masks as runs in JSON, and overlays. Lines
+ * and discs scale with the image, so that they are visible at any size.
  */
 #include <math.h>
 #include <string.h>
@@ -53,14 +53,14 @@ int predict_overlay(const struct predict *p, const char *path, const struct pred
 {
     const uint32_t w = p->image.w, h = p->image.h;
     const int line = (int)max_i64(1, (int64_t)(w > h ? w : h) / 400), radius = 4 + 2 * line;
-    const struct colour mask = {30, 144, 255}, on = {40, 190, 60}, beside = {220, 50, 47}, box = {255, 200, 0};
+    const struct colour mask = {30, 144, 255}, foreground = {40, 190, 60}, background = {220, 50, 47}, box = {255, 200, 0};
     struct canvas out = {w, h, mem_copy(p->image.rgb, (size_t)w * h * 3)};
-    draw_overlay(&out, (struct draw_place){0, 0, w, h}, &(struct draw_mask){.at = d->mask, .stride = w, .w = w, .h = h}, mask, 0.45, line);
+    draw_overlay(&out, (struct draw_area){0, 0, w, h}, &(struct draw_mask){.at = d->mask, .stride = w, .w = w, .h = h}, mask, 0.45, line);
     const float *b = d->prompt->box;
     if (d->box)
         draw_box(&out, (int)lroundf(b[0]), (int)lroundf(b[1]), (int)max_i64(lroundf(b[2] - b[0]), 1), (int)max_i64(lroundf(b[3] - b[1]), 1), line + 1, box);
     for (int64_t k = 0; k < d->points; k++)
-        draw_point(&out, (int)d->prompt->points[k][0], (int)d->prompt->points[k][1], radius, d->prompt->labels[k] ? on : beside);
+        draw_point(&out, (int)d->prompt->points[k][0], (int)d->prompt->points[k][1], radius, d->prompt->labels[k] ? foreground : background);
     int rc = png_write(path, PNG_RGB, w, h, out.rgb, 0, e);
     canvas_free(&out);
     return rc;

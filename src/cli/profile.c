@@ -1,8 +1,8 @@
 /*
- * profile.c: `plimsoll profile`: where a step's time and memory go, for people and for the
- * viewers they know. Takes steps on made-up inputs, as `bench` does.
+ * profile.c: `plimsoll profile`: the time and memory of a step by op and tensor, as tables and for
+ * common viewers. Runs steps on synthetic inputs, as `bench` does.
  *
- *     DIR/profile.html      tables, the live bytes over time, the arena as an image
+ *     DIR/profile.html      tables, the live bytes over time, a plot of the arena
  *     DIR/trace.json        Chrome's trace events with a memory track
  *     DIR/snapshot.pickle   for PyTorch's memory_viz page
  */
@@ -22,7 +22,7 @@
 
 enum { ROWS = 20, LAUNCHES_MOST = 2000000 };
 
-/* Every iteration of every loop, over all steps. */
+/* The number of launches: every iteration of every loop, over all steps. */
 static uint32_t count_launches(const struct run *r, int64_t steps)
 {
     uint64_t n = 0;
@@ -39,7 +39,7 @@ static uint32_t count_launches(const struct run *r, int64_t steps)
 
 struct tensor_row {
     const struct storage *storage;
-    const struct node *made;
+    const struct node *producer;
 };
 
 static int by_bytes(const void *a, const void *b)
@@ -48,7 +48,8 @@ static int by_bytes(const void *a, const void *b)
     return x->storage->bytes > y->storage->bytes ? -1 : x->storage->bytes < y->storage->bytes;
 }
 
-/* The largest of what comes and goes and is alive at the peak; returns how many there are. */
+/* Finds the largest transient tensors that are alive at the peak; returns the number of all such
+ * tensors. */
 static uint32_t peak_tensors(const struct run *r, struct tensor_row rows[ROWS])
 {
     const struct peak *peak = &r->plan.peak;
@@ -79,10 +80,10 @@ static void print_tables(const struct bench *b, struct text *out)
         text_printf(out, "%-22s %-5s %8" PRIu64 " %11.3f %5.1f %% %12s %9.1f %8.2f\n", op_table[ops[i].op].name, dtype_name(ops[i].dtype), ops[i].calls,
                     1e3 * ops[i].seconds, 100 * ops[i].seconds / all, size_print((uint64_t)ops[i].bytes, size), 1e-9 * ops[i].flops / ops[i].seconds,
                     1e-9 * ops[i].bytes / ops[i].seconds);
-    text_printf(out, "\nlargest of the %u tensors that come and go and are alive at the peak (program %s)\n", live, program_name(b->run.plan.peak.program));
+    text_printf(out, "\nlargest of the %u transient tensors alive at the peak (program %s)\n", live, program_name(b->run.plan.peak.program));
     for (uint32_t i = 0; i < live && i < ROWS; i++)
-        text_printf(out, "%12s  %s, by %s of %s\n", size_print(rows[i].storage->bytes, size), graph_name(&b->run.graph, rows[i].storage->name),
-                    op_table[rows[i].made->op].name, rows[i].made->scope ? graph_name(&b->run.graph, b->run.graph.scopes.at[rows[i].made->scope].name) : "the step");
+        text_printf(out, "%12s  %s, from %s of %s\n", size_print(rows[i].storage->bytes, size), graph_name(&b->run.graph, rows[i].storage->name),
+                    op_table[rows[i].producer->op].name, rows[i].producer->scope ? graph_name(&b->run.graph, b->run.graph.scopes.at[rows[i].producer->scope].name) : "the step");
 }
 
 /* --- the page ------------------------------------------------------------------------- */
@@ -109,10 +110,10 @@ static void make_page(const struct bench *b, const struct lives *l, const char *
         vec_push(&steps.y, 1e3 * b->seconds[i]);
     }
     page_begin(out, title);
-    text_printf(out, "<p>%u steps of %d samples on made-up inputs%s; a step took %.4g s (median), predicted were %.4g s.</p>\n<div class='row'>\n", b->steps,
-                b->run.effective_batch, bench_replays(b) ? ", node by node, which is slower than a run" : "", bench_median(b), b->run.plan.seconds);
+    text_printf(out, "<p>%u steps of %d samples on synthetic inputs%s. Step time: %.4g s measured (median), %.4g s predicted.</p>\n<div class='row'>\n", b->steps,
+                b->run.effective_batch, bench_replays(b) ? ", timed node by node, which is slower than training" : "", bench_median(b), b->run.plan.seconds);
     arena_curve(&b->run.graph, l, b->fastest.seconds, out);
-    curve_draw(out, "milliseconds by step", &drawn, 1);
+    curve_draw(out, "milliseconds per step", &drawn, 1);
     text_printf(out, "</div>\n");
     arena_draw(&b->run.plan, &b->run.graph, l, b->fastest.seconds, out);
     put_breakdown(out, &b->run.plan);
@@ -227,5 +228,8 @@ static int profile(int argc, char **argv, struct error *e)
 
 const struct command command_profile = {
     "profile", "profile RUN.yaml [--steps N] [--memory SIZE] [--plan PLAN.json] [--set key=value]... [--json] [-o DIR]",
-    "Takes training steps on made-up inputs and shows where time and memory go: tables here; DIR/profile.html with the arena as an image;\n"
-    "DIR/trace.json for Perfetto; DIR/snapshot.pickle for PyTorch's memory_viz page. DIR is profile/ unless -o says otherwise.", profile};
+    "Runs training steps on synthetic inputs and shows the time and memory of each op and tensor: tables on standard output;\n"
+    "DIR/profile.html with a plot of the arena over time; DIR/trace.json for Perfetto or chrome://tracing; DIR/snapshot.pickle for\n"
+    "PyTorch's memory_viz page.\n"
+    "  --steps N        steps to measure (5)\n"
+    "  -o DIR           the output folder (profile)", profile};

@@ -1,6 +1,6 @@
 /*
- * rules.c: rules of thumb that people find in guides, as they stand there, so that a plan can
- * be put beside them; and where they are wrong.
+ * rules.c: rules of thumb from published guides, unchanged, for comparison with a plan; and a list
+ * of their errors.
  */
 #include "cli/plan_tables.h"
 
@@ -9,7 +9,7 @@ static struct rule_batch finish(int batch, int accumulation)
     return (struct rule_batch){batch, accumulation, batch * accumulation};
 }
 
-/* Gigabytes a sample. */
+/* Gigabytes per sample. */
 static double sample_memory(int images) { return 0.8 * (1.0 + (images - 1) * 0.7); }
 
 struct rule_batch rule_multi_image(double gigabytes, int images, int target)
@@ -20,7 +20,7 @@ struct rule_batch rule_multi_image(double gigabytes, int images, int target)
     return finish(batch, accumulation < 1 ? 1 : accumulation);
 }
 
-struct rule_batch rule_multi_image_right(double gigabytes, int images, int target)
+struct rule_batch rule_multi_image_corrected(double gigabytes, int images, int target)
 {
     int batch = (int)((gigabytes * 0.8 - 14) / sample_memory(images));
     if (batch < 1) batch = 1;
@@ -46,11 +46,11 @@ const char *rule_video(double gigabytes)
 void rules_errata(struct text *out)
 {
     text_printf(out,
-                "Where the rules err\n"
-                "  multi-image rule     forgets the weights (14 GB of a 7B model in 16 bits) and rounds accumulation down: 24 GB and 2 images give\n"
-                "                       14 x 1 = 14, where its own text says 2 x 8 = 16; with the weights subtracted and rounded up it is 3 x 6\n"
+                "Errors of the rules\n"
+                "  multi-image rule     ignores the weights (14 GB of a 7B model in 16 bits) and rounds accumulation down: 24 GB and 2 images give\n"
+                "                       14 x 1 = 14, where its own text has 2 x 8 = 16; with the weights subtracted and rounded up it is 3 x 6\n"
                 "                       its factor per further image (0.7) disagrees with its own table (1.87 for two images, not 1.7)\n"
-                "  PRS-Med tiers        frozen weights neither halve under AMP nor scale with the batch: a 7B model in 16 bits needs 15 GB before\n"
+                "  PRS-Med tiers        frozen weights neither halve with AMP nor scale with the batch: a 7B model in 16 bits needs 15 GB before\n"
                 "                       anything else, so 16 GB GPUs do not hold it, and 8 GB GPUs need 4-bit weights and offload\n"
                 "  video tiers          2B weights are 8 GB in 32 bits and 4 GB in 16, not 4 and 2; \"disable checkpointing\" raises memory\n");
 }

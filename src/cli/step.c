@@ -1,15 +1,14 @@
 /*
- * step.c: `plimsoll step`: one forward and backward on given inputs, outputs,
- * loss and gradients written out: the door through which anyone can check us
- * against another framework.
+ * step.c: `plimsoll step`: runs one forward and backward on given inputs and writes outputs, loss
+ * and gradients, for comparison with another framework.
  *
- * Names are those of the Hugging Face forward. A language model takes input_ids and
- * labels and gives logits and loss; without labels only logits are written. A vision
- * tower takes pixel_values and gives last_hidden_state and hidden_states.N; its loss is
- * the mean of the squares of the output that the file's metadata names as loss_output. So is
- * that of a model of masks, which takes pixel_values and prompts and gives pred_masks and
- * iou_scores; with gt_masks it is that of training, over all pixels.
- * grad.<parameter> follows. `memory.precision: auto` is f32 here, whatever the device.
+ * Names are those of the Hugging Face forward. A language model takes input_ids and labels and
+ * writes logits and loss; without labels only logits. A vision tower takes pixel_values and writes
+ * last_hidden_state and hidden_states.N. A mask model (SAM) takes pixel_values and prompts and
+ * writes pred_masks and iou_scores. The loss of a tower or a mask model is the mean square of the
+ * output that the file's metadata names as loss_output; with gt_masks it is the training loss,
+ * over all pixels. Gradients are grad.<parameter>. `memory.precision: auto` is f32 here, on any
+ * device.
  */
 #include "cli/cli.h"
 #include "cli/step.h"
@@ -29,8 +28,8 @@ static int run_once(struct step *s, const struct config *c, const struct options
     return rc;
 }
 
-/* The model says what the file must hold, the file how large the batch is: so the
- * configuration is read once for the ports, before the run is planned. */
+/* The model determines the inputs that the file must hold, and the file determines the batch size.
+ * So the model is opened once for its ports, before the run is planned. */
 static int open_batch(struct step *s, const struct options *o, struct error *e)
 {
     struct model m;
@@ -41,12 +40,12 @@ static int open_batch(struct step *s, const struct options *o, struct error *e)
     return rc;
 }
 
-/* Before the step is planned and taken, not behind it. */
+/* Checks the output folder before the step is planned and run. */
 static int check_output(const char *path, struct error *e)
 {
     char dir[4096];
     if (path_dir(path, dir, sizeof dir, e)) return e->code;
-    return dir_exists(dir) ? PL_OK : error_set(e, PL_USAGE, "--out %s: there is no folder %s", path, dir);
+    return dir_exists(dir) ? PL_OK : error_set(e, PL_USAGE, "--out %s: no such folder: %s", path, dir);
 }
 
 static int step_files(const struct options *o, struct error *e)
@@ -56,7 +55,7 @@ static int step_files(const struct options *o, struct error *e)
     int rc = check_output(o->output, e);
     if (!rc) rc = options_config(o, &c, e);
     if (rc) return rc;
-    /* Another framework's numbers are f32 unless bf16 is what is to be looked at. */
+    /* f32 is the precision of a comparison with another framework, unless the user sets bf16. */
     if (c.memory_precision == PRECISION_AUTO) c.memory_precision = PRECISION_F32;
     c.model_path = (char *)o->model;
     c.model_preset = NULL;
@@ -82,4 +81,5 @@ static int step(int argc, char **argv, struct error *e)
 
 const struct command command_step = {
     "step", "step --model DIR --batch IN.safetensors --out OUT.safetensors [--set key=value]...",
-    "Runs one forward and backward on given inputs and writes outputs, loss and every gradient.", step};
+    "Runs one forward and backward on given inputs and writes the outputs, the loss and every gradient, for comparison with\n"
+    "another framework.", step};

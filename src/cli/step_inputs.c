@@ -1,8 +1,8 @@
 /*
- * step_inputs.c: the inputs of `plimsoll step`, by the model's ports.
+ * step_inputs.c: the inputs of `plimsoll step`, checked against the model's ports.
  *
- * A port says which shape and which values an input has; the sizes that it leaves open
- * come from the first tensor that has them, and all others must agree.
+ * A port defines the shape and the values of an input. A size that ports leave open comes from the
+ * first tensor that has it, and all other tensors must agree.
  */
 #include <stdio.h>
 #include <string.h>
@@ -10,9 +10,9 @@
 
 #include "cli/step.h"
 
-enum { SIZE_MOST = 1 << 20 }; /* of what the batch decides */
+enum { SIZE_MOST = 1 << 20 }; /* largest size that the batch file may set */
 
-/* --- which tensors ------------------------------------------------------------------ */
+/* --- tensors ------------------------------------------------------------------------- */
 
 /* "[B,T]" or "[2,3,224,224]". */
 static char *print_shape(int rank, const int64_t *dim, char out[96])
@@ -29,7 +29,7 @@ static char *print_shape(int rank, const int64_t *dim, char out[96])
 
 static bool is_real(enum dtype t) { return t == DT_F32 || t == DT_BF16 || t == DT_F16; }
 
-/* One dimension: given by the port, or by whichever tensor came first. */
+/* Checks one dimension: the port fixes it, or the first tensor that has it. */
 static bool agrees(struct step *s, int64_t wanted, int64_t found)
 {
     if (wanted > 0) return found == wanted;
@@ -38,7 +38,7 @@ static bool agrees(struct step *s, int64_t wanted, int64_t found)
     return *open == found;
 }
 
-/* Which dtypes a file may have an input in; NULL: this one. */
+/* The allowed dtypes of an input, for an error message; NULL: the tensor's dtype is allowed. */
 static const char *wrong_dtype(const struct port *p, const struct st_entry *t)
 {
     bool whole = t->dtype == DT_I32 || t->dtype == DT_I64, real = is_real(t->dtype);
@@ -63,11 +63,11 @@ static int check_entry(struct step *s, const struct port *p, const struct st_ent
         if (p->dim[i] == DIM_T && t->dims[i] < 2)
             return error_set(e, PL_USAGE, "%s: %s has T = %lld, it must be at least 2", path, t->name, (long long)t->dims[i]);
         if (t->dims[i] < 1 || (p->dim[i] < 0 && t->dims[i] > SIZE_MOST))
-            return error_set(e, PL_USAGE, "%s: %s has %lld in dimension %d, it must lie between 1 and %d", path, t->name,
+            return error_set(e, PL_USAGE, "%s: %s has %lld in dimension %d, it must be between 1 and %d", path, t->name,
                              (long long)t->dims[i], i, SIZE_MOST);
         if (!agrees(s, p->dim[i], t->dims[i]))
             return error_set(e, PL_USAGE, "%s: %s has the shape %s; expected %s%s", path, t->name, print_shape(t->rank, t->dims, found),
-                             print_shape(p->rank, p->dim, expected), p->dim[i] < 0 ? ", the same letter the same size in all inputs" : " by the model's config.json");
+                             print_shape(p->rank, p->dim, expected), p->dim[i] < 0 ? ", where a letter has the same size in all inputs" : " by the model's config.json");
     }
     return PL_OK;
 }
@@ -89,7 +89,7 @@ static int find_entries(struct step *s, const struct model *m, struct error *e)
     return PL_OK;
 }
 
-/* --- what is asked -------------------------------------------------------------------- */
+/* --- prompts and loss ------------------------------------------------------------------ */
 
 static bool is_given(const struct step *s, const struct model *m, const char *name)
 {
@@ -97,8 +97,8 @@ static bool is_given(const struct step *s, const struct model *m, const char *na
     return p && s->given[p - m->ports];
 }
 
-/* "true" or "false", as other programs spell them. */
-static int parse_truth(const struct step *s, const char *key, bool *out, struct error *e)
+/* Parses "true", "false", "1" or "0", in any case. */
+static int parse_bool(const struct step *s, const char *key, bool *out, struct error *e)
 {
     const char *text = st_metadata(&s->in, key);
     if (!text) return PL_OK;
@@ -107,7 +107,7 @@ static int parse_truth(const struct step *s, const char *key, bool *out, struct 
     return error_set(e, PL_USAGE, "%s: %s is \"%.40s\" in the metadata, it must be true or false", s->in.path, key, text);
 }
 
-/* The sizes of masks follow from those of the images; the model itself knows how. */
+/* Fills in the prompts. The size of the masks follows from that of the images by m->mask_side. */
 static int find_prompts(struct step *s, const struct model *m, struct error *e)
 {
     struct prompting *p = &s->prompts;
@@ -119,7 +119,7 @@ static int find_prompts(struct step *s, const struct model *m, struct error *e)
     p->boxes = is_given(s, m, "input_boxes");
     p->mask_inputs = s->size[-DIM_N];
     p->targets = is_given(s, m, "gt_masks");
-    int rc = parse_truth(s, "multimask_output", &several, e);
+    int rc = parse_bool(s, "multimask_output", &several, e);
     p->single = !several;
     if (!rc && is_given(s, m, "input_labels") && !p->points)
         rc = error_set(e, PL_USAGE, "%s: input_labels without input_points", s->in.path);
@@ -145,16 +145,16 @@ static int unknown_output(const struct step *s, const struct model *m, const cha
     return error_set(e, PL_USAGE, "%s: loss_output \"%s\" is no output of this model; it has %s", s->in.path, wanted, known);
 }
 
-/* A tower always has a loss; a language model has one where labels are given. */
+/* A tower always has a loss; a language model has one when labels are given. */
 static int find_loss(struct step *s, const struct model *m, struct error *e)
 {
     const char *wanted = st_metadata(&s->in, "loss_output");
     s->has_loss = m->loss_output || is_given(s, m, "labels");
     if (!wanted) return PL_OK;
     if (!m->loss_output)
-        return error_set(e, PL_USAGE, "%s: loss_output \"%s\": a %s has a loss of its own, from labels", s->in.path, wanted, m->family->model_type);
+        return error_set(e, PL_USAGE, "%s: loss_output \"%s\": the loss of a %s is computed from labels", s->in.path, wanted, m->family->model_type);
     if (s->prompts.targets)
-        return error_set(e, PL_USAGE, "%s: loss_output \"%s\" and gt_masks: give one of them, each makes a loss", s->in.path, wanted);
+        return error_set(e, PL_USAGE, "%s: loss_output \"%s\" and gt_masks both define a loss: give one of them", s->in.path, wanted);
     if (!model_has_output(m, wanted)) return unknown_output(s, m, wanted, e);
     s->loss_output = wanted;
     return PL_OK;

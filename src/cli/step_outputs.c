@@ -1,7 +1,7 @@
 /*
- * step_outputs.c: what `plimsoll step` writes: the model's outputs, the loss and a
- * gradient for every parameter that is not frozen, zeros where nothing reaches it.
- * All in F32, whatever the step computed in.
+ * step_outputs.c: the output file of `plimsoll step`: the model's outputs, the loss and a gradient
+ * for every parameter that is not frozen, zeros for a parameter that has none. All tensors are
+ * F32, for any precision of the step.
  */
 #include <stdio.h>
 #include <string.h>
@@ -10,15 +10,15 @@
 #include "cli/step.h"
 #include "io/file.h"
 
-/* Appends a tensor as f32, in pieces through the staging buffer. tensor 0: zeros. */
+/* Appends a tensor as f32, in chunks through the staging buffer. Tensor 0: zeros. */
 static int write_tensor(struct step *s, struct st_writer *w, id tensor, uint64_t elements, struct error *e)
 {
     struct run *r = &s->run;
-    uint64_t piece = PLAN_STAGING / 16;
+    uint64_t chunk = PLAN_STAGING / 16;
     char *raw = run_staging(r), *out = raw + PLAN_STAGING / 2;
     int rc = PL_OK;
-    for (uint64_t at = 0; at < elements && !rc; at += piece) {
-        uint64_t n = elements - at < piece ? elements - at : piece;
+    for (uint64_t at = 0; at < elements && !rc; at += chunk) {
+        uint64_t n = elements - at < chunk ? elements - at : chunk;
         if (tensor) {
             enum dtype t = tensor_at(&r->graph, tensor)->dtype;
             const char *from = (const char *)tape_address(&r->tape, tensor) + at * dtype_size(t);
@@ -43,7 +43,7 @@ static struct out output(const struct graph *g, const char *name)
     return (struct out){{name, DT_F32, tensor_at(g, x)->rank, tensor_at(g, x)->dim}, x};
 }
 
-/* As published, unless the family's own class names its parameters as its folders do. */
+/* The published name, or for families with named_as_found the name in the model folder. */
 static const char *gradient_name(const struct step *s, const char *published, struct bump *names)
 {
     char found[1024];
@@ -68,11 +68,12 @@ static uint32_t list_outputs(struct step *s, struct out *list, struct bump *name
     return n;
 }
 
-/* Written beside `path` and renamed: a file that was there stays whole until then. */
+/* Writes to a temporary file beside `path` and renames it: an existing file stays intact until
+ * then. */
 int step_write(struct step *s, const char *path, struct error *e)
 {
-    char beside[4200];
-    snprintf(beside, sizeof beside, "%s.tmp.%d", path, (int)getpid());
+    char temporary[4200];
+    snprintf(temporary, sizeof temporary, "%s.tmp.%d", path, (int)getpid());
     uint32_t most = s->run.graph.params.n + s->run.model.n_outputs + 1;
     struct out *list = mem_alloc(most * sizeof *list);
     struct st_spec *specs = mem_alloc(most * sizeof *specs);
@@ -80,7 +81,7 @@ int step_write(struct step *s, const char *path, struct error *e)
     uint32_t n = list_outputs(s, list, &names);
     for (uint32_t i = 0; i < n; i++) specs[i] = list[i].spec;
     struct st_writer w = {.fd = -1};
-    int rc = st_write_begin(&w, beside, specs, n, (struct st_pair[]){{"format", "pt"}}, 1, e);
+    int rc = st_write_begin(&w, temporary, specs, n, (struct st_pair[]){{"format", "pt"}}, 1, e);
     for (uint32_t i = 0; i < n && !rc; i++) {
         uint64_t elements = 1;
         for (int d = 0; d < specs[i].rank; d++) elements *= (uint64_t)specs[i].dims[d];
@@ -88,7 +89,7 @@ int step_write(struct step *s, const char *path, struct error *e)
     }
     if (!rc) rc = st_write_end(&w, e);
     if (rc) st_write_abort(&w);
-    else rc = file_rename(beside, path, e);
+    else rc = file_rename(temporary, path, e);
     bump_free(&names);
     mem_free(specs);
     mem_free(list);

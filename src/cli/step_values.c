@@ -1,7 +1,7 @@
 /*
- * step_values.c: the values of `plimsoll step`'s inputs: read, checked, and made into what
- * the graph reads. Samples go through one row buffer, so a batch of any size takes no
- * memory of its size.
+ * step_values.c: reads and checks the values of `plimsoll step`'s inputs and converts them to the
+ * graph's inputs. Samples go through a buffer of one sample, so the memory does not grow with the
+ * batch.
  */
 #include <math.h>
 #include <stdio.h>
@@ -9,8 +9,8 @@
 
 #include "cli/step.h"
 
-/* One sample at a time: as in the file, and as the graph wants it. */
-struct rows {
+/* The buffer of one sample: as in the file (raw), and in the graph's layout (ready). */
+struct row_buffer {
     char *raw, *ready;
     int64_t n;     /* elements of a sample in the file */
     int64_t bytes; /* of a sample in the graph */
@@ -19,13 +19,13 @@ struct rows {
 static int bad_id(const struct step *s, const struct port *p, int64_t r, int64_t i, int64_t x, struct error *e)
 {
     if (p->values == VALUES_ONES)
-        return error_set(e, PL_USAGE, "%s: %s[%lld,%lld] is %lld; padded batches are not taken, ignore labels with -100 instead", s->in.path,
+        return error_set(e, PL_USAGE, "%s: %s[%lld,%lld] is %lld; padded batches are not supported; set the labels of padding to -100 instead", s->in.path,
                          p->name, (long long)r, (long long)i, (long long)x);
     return error_set(e, PL_USAGE, "%s: %s[%lld,%lld] is %lld, the vocabulary has %lld entries", s->in.path, p->name, (long long)r,
                      (long long)i, (long long)x, (long long)s->run.model.vocabulary);
 }
 
-static int take_ids(struct step *s, const struct port *p, enum dtype t, int64_t r, const struct rows *b, struct error *e)
+static int convert_ids(struct step *s, const struct port *p, enum dtype t, int64_t r, const struct row_buffer *b, struct error *e)
 {
     int32_t *out = (int32_t *)b->ready;
     for (int64_t i = 0; i < b->n; i++) {
@@ -39,7 +39,7 @@ static int take_ids(struct step *s, const struct port *p, enum dtype t, int64_t 
     return PL_OK;
 }
 
-static int take_reals(struct step *s, const struct port *p, enum dtype t, int64_t r, const struct rows *b, struct error *e)
+static int convert_reals(struct step *s, const struct port *p, enum dtype t, int64_t r, const struct row_buffer *b, struct error *e)
 {
     const float *out = (const float *)b->ready;
     dtype_convert(b->ready, DT_F32, b->raw, t, b->n);
@@ -49,18 +49,18 @@ static int take_reals(struct step *s, const struct port *p, enum dtype t, int64_
     return PL_OK;
 }
 
-/* Coordinates in pixels: 0 to 1 over the image, from the corner of its first pixel. */
-static int take_places(struct step *s, const struct port *p, enum dtype t, int64_t r, const struct rows *b, struct error *e)
+/* Converts coordinates in pixels to 0..1 over the image, from the corner of the first pixel. */
+static int convert_coords(struct step *s, const struct port *p, enum dtype t, int64_t r, const struct row_buffer *b, struct error *e)
 {
     const struct model *m = &s->run.model;
     const float side = (float)(m->extent * (double)s->prompts.image / (double)m->image);
-    int rc = take_reals(s, p, t, r, b, e);
+    int rc = convert_reals(s, p, t, r, b, e);
     float *out = (float *)b->ready;
     for (int64_t i = 0; i < b->n; i++) out[i] = (out[i] + 0.5f) / side;
     return rc;
 }
 
-static int take_points(struct step *s, const struct port *p, enum dtype t, int64_t r, const struct rows *b, struct error *e)
+static int convert_labels(struct step *s, const struct port *p, enum dtype t, int64_t r, const struct row_buffer *b, struct error *e)
 {
     int32_t *out = (int32_t *)b->ready;
     for (int64_t i = 0; i < b->n; i++) {
@@ -73,8 +73,8 @@ static int take_points(struct step *s, const struct port *p, enum dtype t, int64
     return PL_OK;
 }
 
-/* Bytes to bits, the first pixel lowest, rows of whole words. */
-static int take_masks(struct step *s, const struct port *p, int64_t r, const struct rows *b, struct error *e)
+/* Packs bytes to bits, the first pixel in the lowest bit, rows padded to whole words. */
+static int convert_masks(struct step *s, const struct port *p, int64_t r, const struct row_buffer *b, struct error *e)
 {
     const int64_t w = s->size[-DIM_H], row = mask_row_bytes(w);
     const uint8_t *raw = (const uint8_t *)b->raw;
@@ -89,33 +89,32 @@ static int take_masks(struct step *s, const struct port *p, int64_t r, const str
     return PL_OK;
 }
 
-/* What stands for an input that is not given: labels that count nowhere, points that are on
- * what is asked for. */
-static void take_absent(const struct port *p, const struct rows *b)
+/* Fills in an input that is not given: labels are ignored (-100), points are foreground. */
+static void fill_absent(const struct port *p, const struct row_buffer *b)
 {
-    CHECK(p->values == VALUES_LABELS || p->values == VALUES_POINTS, "port %s has nothing to stand in for it", p->name);
+    CHECK(p->values == VALUES_LABELS || p->values == VALUES_POINTS, "port %s has no default", p->name);
     for (int64_t i = 0; i < b->n; i++) ((int32_t *)b->ready)[i] = p->values == VALUES_LABELS ? -100 : POINT_ON;
 }
 
-static int take(struct step *s, const struct port *p, const struct st_entry *t, int64_t r, const struct rows *b, struct error *e)
+static int convert(struct step *s, const struct port *p, const struct st_entry *t, int64_t r, const struct row_buffer *b, struct error *e)
 {
     switch (p->values) {
-    case VALUES_REAL: return take_reals(s, p, t->dtype, r, b, e);
-    case VALUES_PLACES: return take_places(s, p, t->dtype, r, b, e);
-    case VALUES_POINTS: return take_points(s, p, t->dtype, r, b, e);
-    case VALUES_MASKS: return take_masks(s, p, r, b, e);
-    default: return take_ids(s, p, t->dtype, r, b, e);
+    case VALUES_REAL: return convert_reals(s, p, t->dtype, r, b, e);
+    case VALUES_PLACES: return convert_coords(s, p, t->dtype, r, b, e);
+    case VALUES_POINTS: return convert_labels(s, p, t->dtype, r, b, e);
+    case VALUES_MASKS: return convert_masks(s, p, r, b, e);
+    default: return convert_ids(s, p, t->dtype, r, b, e);
     }
 }
 
-/* Has the graph an input for this port? Prompts that are not given are not there at all. */
+/* Whether the graph has an input for this port. Prompts that are not given have none. */
 static bool is_input(const struct step *s, const struct port *p)
 {
     struct run_input x;
     return p->values != VALUES_ONES && run_input(&s->run, p->name, &x);
 }
 
-static int put_port(struct step *s, int k, const struct rows *b, struct error *e)
+static int put_port(struct step *s, int k, const struct row_buffer *b, struct error *e)
 {
     const struct port *p = &s->run.model.ports[k];
     const struct st_entry *t = s->given[k];
@@ -125,24 +124,24 @@ static int put_port(struct step *s, int k, const struct rows *b, struct error *e
     int rc = PL_OK;
     for (int64_t r = 0; r < s->B && !rc; r++) {
         if (t) rc = st_read(&s->in, t, (uint64_t)r * bytes, bytes, b->raw, e);
-        if (!t) take_absent(p, b);
-        else if (!rc) rc = take(s, p, t, r, b, e);
+        if (!t) fill_absent(p, b);
+        else if (!rc) rc = convert(s, p, t, r, b, e);
         if (!rc && input) rc = run_write_input(&s->run, p->name, r, b->ready, (uint64_t)b->bytes, e);
     }
     return rc;
 }
 
-/* Elements of a sample as in the file; bytes of it in the graph. */
-static struct rows measure(const struct step *s, const struct port *p)
+/* The number of elements of a sample in the file, and its bytes in the graph. */
+static struct row_buffer measure(const struct step *s, const struct port *p)
 {
-    struct rows b = {.n = 1};
+    struct row_buffer b = {.n = 1};
     for (int i = 1; i < p->rank; i++) b.n *= p->dim[i] > 0 ? p->dim[i] : s->size[-p->dim[i]];
     const int64_t w = s->size[-DIM_H];
     b.bytes = p->values == VALUES_MASKS && w ? b.n / w * mask_row_bytes(w) : b.n * 4;
     return b;
 }
 
-/* In a step every pixel of every mask counts. */
+/* Marks every pixel of every mask as valid. */
 static int put_valid(struct step *s, struct error *e)
 {
     const int32_t h = (int32_t)s->size[-DIM_H], area[2] = {h, h};
@@ -156,8 +155,8 @@ static int put_valid(struct step *s, struct error *e)
     return rc;
 }
 
-/* What the step's loss is divided by: masks, labels (counted as they came), or the elements of
- * the output that it is the mean of. */
+/* The divisor of the loss: the number of masks, of labels (counted while reading), or of elements
+ * of the output whose mean square is the loss. */
 static double count(const struct step *s)
 {
     const struct graph *g = &s->run.graph;
@@ -173,7 +172,7 @@ int step_put_inputs(struct step *s, struct error *e)
     const struct model *m = &s->run.model;
     int rc = PL_OK;
     for (int k = 0; k < m->n_ports && !rc; k++) {
-        struct rows b = measure(s, &m->ports[k]);
+        struct row_buffer b = measure(s, &m->ports[k]);
         b.raw = mem_alloc((size_t)b.n * 8);
         b.ready = mem_alloc((size_t)(b.n * 4 > b.bytes ? b.n * 4 : b.bytes));
         rc = put_port(s, k, &b, e);

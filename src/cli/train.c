@@ -1,5 +1,5 @@
 /*
- * train.c: `plimsoll train`: runs exactly what `plan` shows.
+ * train.c: `plimsoll train`: runs exactly the plan that `plan` prints.
  */
 #include "train/train.h"
 
@@ -18,10 +18,10 @@ static void print_summary(const struct train_summary *s, bool json)
     struct text out = {0};
     char arena[32], scale[96] = "";
     if (!json && s->steps == s->first_step) {
-        text_printf(&out, "nothing is left to do: %lld steps were done already\nthe model is in %s\n", (long long)s->steps, s->model);
+        text_printf(&out, "no steps are left: all %lld are done already\nmodel: %s\n", (long long)s->steps, s->model);
     } else if (!json) {
         if (s->loss_scale > 0) snprintf(scale, sizeof scale, "loss scale %g, %llu steps skipped\n", s->loss_scale, (unsigned long long)s->skipped_steps);
-        text_printf(&out, "%lld steps, loss %.6g, %.1f s, %.*f %s/s, %s\n%sthe model is in %s\n", (long long)s->steps, s->loss,
+        text_printf(&out, "%lld steps, loss %.6g, %.1f s, %.*f %s/s, arena %s\n%smodel: %s\n", (long long)s->steps, s->loss,
                     s->seconds, s->unit[0] == 't' ? 0 : 2, s->units_per_second, s->unit, size_print(s->arena_bytes, arena), scale, s->model);
     } else {
         struct json_writer w = {.out = &out, .indent = 2};
@@ -51,7 +51,7 @@ static void print_summary(const struct train_summary *s, bool json)
     text_free(&out);
 }
 
-/* The object of a run that does not fit. */
+/* The JSON of a run that does not fit. */
 static void print_nofit(const struct train_summary *s)
 {
     struct text out = {0};
@@ -65,7 +65,7 @@ static void print_nofit(const struct train_summary *s)
     text_free(&out);
 }
 
-/* A word of a shell's command. */
+/* Appends a word of a command, quoted for a shell. */
 static void put_word(struct text *out, const char *word)
 {
     if (!word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:=,+-")]) {
@@ -77,7 +77,7 @@ static void put_word(struct text *out, const char *word)
     text_printf(out, "'");
 }
 
-/* The command that takes an interrupted run up again, quoted for a shell. */
+/* The command that resumes an interrupted run, quoted for a shell. */
 static void resume_command(const struct options *o, struct text *out)
 {
     text_printf(out, "plimsoll train");
@@ -87,7 +87,8 @@ static void resume_command(const struct options *o, struct text *out)
     text_printf(out, " --resume");
 }
 
-/* The final model is asked again, in memory of its own: that of training is free by now. */
+/* Predicts the worst masks again with the final model, in new memory: that of training is freed by
+ * now. */
 static int draw_worst(const struct config *run, const struct worst *worst, const struct train_summary *s, struct error *e)
 {
     struct config c = *run;
@@ -104,8 +105,9 @@ static int draw_worst(const struct config *run, const struct worst *worst, const
     return rc;
 }
 
-/* The run is done and saved: images or a page that cannot be written are not its failure. */
-static void show_run(const struct config *c, const struct worst *worst, const struct train_summary *s)
+/* Draws the worst masks and writes the report. The run is saved already, so a failure here is only
+ * a warning. */
+static void write_report(const struct config *c, const struct worst *worst, const struct train_summary *s)
 {
     struct error e;
     if (s->worst && draw_worst(c, worst, s, &e)) log_warn("the worst masks were not drawn: %s", e.text);
@@ -132,7 +134,7 @@ static int train(int argc, char **argv, struct error *e)
         rc = train_run(&c, &(struct train_options){.plan = o.plan, .resume = o.resume, .command = command.at, .signals = true, .progress = true, .worst = worst}, &s, e);
         text_free(&command);
         if (!rc) print_summary(&s, o.json);
-        if (!rc) show_run(&c, worst, &s);
+        if (!rc) write_report(&c, worst, &s);
         else if (rc == PL_NOFIT && o.json) print_nofit(&s);
         mem_free(worst);
         config_free(&c);
@@ -143,4 +145,8 @@ static int train(int argc, char **argv, struct error *e)
 
 const struct command command_train = {
     "train", "train RUN.yaml [--memory SIZE] [--plan PLAN.json] [--resume] [--set key=value]... [--json]",
-    "Trains, and leaves the model folder in train.out/model. A killed run goes on with --resume.", train};
+    "Trains a model within a memory budget and writes the model folder to train.out/model.\n"
+    "  --memory SIZE    the budget, such as 24GiB: memory.budget; `plimsoll plan` shows the plan that fits\n"
+    "  --plan PLAN.json uses the techniques of a stored plan instead of searching\n"
+    "  --resume         continues an interrupted or killed run from its last checkpoint\n"
+    "  --json           prints the summary as JSON", train};

@@ -1,8 +1,9 @@
 /*
  * worst.c: see worst.h.
  *
- * Each is asked again by itself, with the prompt that it had, at the image's own size; the IoU in the
- * caption is the evaluation's. A sample that can no longer be read is left out.
+ * Each mask is predicted again by itself, with its prompt of the evaluation, and drawn at the
+ * image's own size; the IoU in the caption is the evaluation's. A sample that can no longer be read
+ * is left out.
  */
 #include <math.h>
 #include <stdio.h>
@@ -25,7 +26,7 @@ static int open_image(const struct sample *s, struct predictor_image *p, struct 
     return PL_OK;
 }
 
-/* The target's bits at the image's size; *stride bytes a row. NULL: it makes none. */
+/* Rasterises the target mask at the image's size, *stride bytes per row. NULL: not possible. */
 static uint8_t *raster(const struct sample *s, int64_t mask, uint32_t w, uint32_t h, size_t *stride, struct error *e)
 {
     const uint32_t side = w > h ? w : h;
@@ -47,22 +48,23 @@ static uint8_t *raster(const struct sample *s, int64_t mask, uint32_t w, uint32_
     return NULL;
 }
 
-/* From the square's measure back to the image's pixels: predictor.c's `place`, the other way. */
-static void unplace(const struct predictor *a, const float from[2], float to[2])
+/* Converts normalised prompt coordinates to pixels of the image: the inverse of `place` in
+ * predictor.c. */
+static void to_image_pixels(const struct predictor *a, const float from[2], float to[2])
 {
     float x = (from[0] * (float)a->shape.side - 0.5f) * (float)a->w / (float)a->fit_w, y = (from[1] * (float)a->shape.side - 0.5f) * (float)a->h / (float)a->fit_h;
     to[0] = fminf(fmaxf(x, 0), (float)a->w);
     to[1] = fminf(fmaxf(y, 0), (float)a->h);
 }
 
-static void draw_answer(struct canvas *out, const struct predictor *a, const uint8_t *mask, const uint8_t *bits, size_t stride, const struct predictor_prompt *q)
+static void draw_prediction(struct canvas *out, const struct predictor *a, const uint8_t *mask, const uint8_t *bits, size_t stride, const struct predictor_prompt *q)
 {
-    const struct draw_place all = {0, 0, a->w, a->h};
+    const struct draw_area all = {0, 0, a->w, a->h};
     const int64_t side = a->w > a->h ? a->w : a->h;
-    const int line = (int)max_i64(1, side / 250), disc = (int)(1 + side / 90); /* a small image's point hides little of it */
-    const struct colour answer = {30, 144, 255}, right = {60, 210, 80}, prompt = {255, 200, 0};
-    draw_overlay(out, all, &(struct draw_mask){.at = mask, .stride = a->w, .w = a->w, .h = a->h}, answer, 0.5, line);
-    if (bits) draw_overlay(out, all, &(struct draw_mask){bits, stride, a->w, a->h, true}, right, 0, line);
+    const int line = (int)max_i64(1, side / 250), disc = (int)(1 + side / 90); /* a small disc on a small image */
+    const struct colour prediction = {30, 144, 255}, truth = {60, 210, 80}, prompt = {255, 200, 0};
+    draw_overlay(out, all, &(struct draw_mask){.at = mask, .stride = a->w, .w = a->w, .h = a->h}, prediction, 0.5, line);
+    if (bits) draw_overlay(out, all, &(struct draw_mask){bits, stride, a->w, a->h, true}, truth, 0, line);
     if (a->shape.box) draw_box(out, (int)q->box[0], (int)q->box[1], (int)(q->box[2] - q->box[0]), (int)(q->box[3] - q->box[1]), line, prompt);
     else draw_point(out, (int)q->points[0][0], (int)q->points[0][1], disc, prompt);
 }
@@ -80,9 +82,9 @@ static int draw_worst(const struct worst_masks *all, const struct sample *s, con
     if (rc) return rc;
     rc = predictor_open(&a, all->config, &p, &shape, e);
     if (!rc) {
-        unplace(&a, w->place, point[0]);
-        unplace(&a, w->place, q.box);
-        unplace(&a, w->place + 2, q.box + 2);
+        to_image_pixels(&a, w->place, point[0]);
+        to_image_pixels(&a, w->place, q.box);
+        to_image_pixels(&a, w->place + 2, q.box + 2);
         rc = predictor_run(&a, &q, 1, e);
         uint8_t *mask = mem_alloc((size_t)p.w * p.h);
         size_t stride = 0;
@@ -90,7 +92,7 @@ static int draw_worst(const struct worst_masks *all, const struct sample *s, con
         if (!rc) {
             predictor_mask(&a, 0, predictor_best(&a, 0), 0, mask);
             *out = (struct canvas){p.w, p.h, mem_copy(p.rgb, (size_t)p.w * p.h * 3)};
-            draw_answer(out, &a, mask, bits, stride, &q);
+            draw_prediction(out, &a, mask, bits, stride, &q);
         }
         mem_free(mask);
         mem_free(bits);
@@ -100,7 +102,7 @@ static int draw_worst(const struct worst_masks *all, const struct sample *s, con
     return rc;
 }
 
-/* --- all of them ------------------------------------------------------------------------- */
+/* --- all masks --------------------------------------------------------------------------- */
 
 struct drawn {
     struct draw_cell *cells;
@@ -149,7 +151,7 @@ int worst_sheet(const struct worst_masks *w, const char *path, struct error *e)
 {
     struct drawn d;
     int rc = draw_all(w, &d, e);
-    if (!rc) rc = write_sheet(path, "worst masks: answer blue, right green", d.cells, d.n, COLUMNS, e);
+    if (!rc) rc = write_sheet(path, "worst masks: prediction blue, ground truth green", d.cells, d.n, COLUMNS, e);
     drawn_free(&d);
     return rc;
 }
@@ -164,7 +166,7 @@ int worst_images(const struct worst_masks *w, const char *dir, struct error *e)
     for (uint32_t i = 0; i < d.n && !rc; i++) {
         text_free(&path);
         text_printf(&path, "%s/%02u-%s-%.3f.png", dir, i + 1, w->prompts[d.which[i]->prompt], d.which[i]->iou);
-        rc = write_sheet(path.at, "answer blue, right green", &d.cells[i], 1, 1, e);
+        rc = write_sheet(path.at, "prediction blue, truth green", &d.cells[i], 1, 1, e);
     }
     text_free(&path);
     drawn_free(&d);

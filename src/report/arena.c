@@ -1,12 +1,13 @@
 /*
  * arena.c: see arena.h.
  *
- *     data for the page      names [...], kinds [...], rectangles [from, to, address, bytes, kind, name, op]
- *     the page's script      draws them on a canvas; the wheel zooms, a drag moves, a double
- *                            click shows everything again
+ *     data for the page      kinds [...], colours [...], rects [from, to, address, bytes, kind,
+ *                            name, op, module]
+ *     the page's script      draws them on a canvas; the wheel zooms, a drag pans, a double
+ *                            click resets the view
  *
- * An instant is as wide as its node took, all iterations of its loop together; nodes that
- * nobody timed have the width of an average microsecond, so that order stays visible.
+ * The width of an instant is the time of its node, summed over all iterations of its loop. Nodes
+ * without a measured time are one microsecond wide, so that their order stays visible.
  */
 #include "report/arena.h"
 
@@ -19,9 +20,9 @@
 #include "report/page.h"
 
 enum { CURVE_POINTS = 600 };
-static const double LEAST = 1e-6; /* seconds of a node that took none */
+static const double LEAST = 1e-6; /* seconds of a node without a measured time */
 
-/* Where each instant of both programs begins; [n] is the end. The caller frees them. */
+/* The start time of each instant of both programs; [n] is the end. The caller frees them. */
 struct times {
     double *at[PROGRAM_COUNT];
     double end;
@@ -51,7 +52,7 @@ static void free_times(struct times *t)
 /* --- the data ---------------------------------------------------------------------- */
 
 static void put_rectangle(struct json_writer *w, double from, double to, uint64_t offset, uint64_t bytes, enum kind kind, const char *name,
-                          const char *made, const char *module)
+                          const char *producer, const char *module)
 {
     json_begin_list(w, NULL);
     json_put_number(w, NULL, round(1e9 * from) / 1e6);
@@ -60,22 +61,23 @@ static void put_rectangle(struct json_writer *w, double from, double to, uint64_
     json_put_uint(w, NULL, bytes);
     json_put_int(w, NULL, kind);
     json_put_string(w, NULL, name);
-    json_put_string(w, NULL, made);
+    json_put_string(w, NULL, producer);
     json_put_string(w, NULL, module);
     json_end(w);
 }
 
-static void put_lasting(struct json_writer *w, const struct plan *p, const struct graph *g, double end)
+static void put_persistent(struct json_writer *w, const struct plan *p, const struct graph *g, double end)
 {
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
-        if (lives_lasts(p, g, s))
+        if (lives_is_persistent(p, g, s))
             put_rectangle(w, 0, end, p->placement.offset[s], x->bytes, x->kind, graph_name(g, x->name), "", "");
     }
 }
 
-/* A death finds its birth: the same bytes of the same owner. */
-static void put_passing(struct json_writer *w, const struct graph *g, const struct lives *l, const struct times *t)
+/* Each free event is paired with the allocation of the same storage. A workspace begins and ends
+ * with its node. */
+static void put_transient(struct json_writer *w, const struct graph *g, const struct lives *l, const struct times *t)
 {
     double *born = mem_alloc(g->storages.n * sizeof *born);
     id *maker = mem_alloc(g->storages.n * sizeof *maker);
@@ -87,8 +89,8 @@ static void put_passing(struct json_writer *w, const struct graph *g, const stru
             maker[v->storage] = v->node;
         }
         if (v->birth) continue;
-        id made = v->storage ? maker[v->storage] : v->node;
-        const struct node *n = node_at(g, made);
+        id producer = v->storage ? maker[v->storage] : v->node;
+        const struct node *n = node_at(g, producer);
         put_rectangle(w, v->storage ? born[v->storage] : at[0], at[1], v->offset, v->bytes, lives_kind(g, v), lives_name(g, v),
                       op_table[n->op].name, n->scope ? graph_name(g, g->scopes.at[n->scope].name) : "");
     }
@@ -112,8 +114,8 @@ static const char script[] =
     "function find(t,a){for(let i=A.rects.length-1;i>=0;i--){const r=A.rects[i];if(r[0]<=t&&t<=r[1]&&r[2]<=a&&a<r[2]+r[3])return r}}"
     "let drag;C.onmousemove=e=>{const[t,a]=at(e);if(drag){const dt=drag[0]-t,da=drag[1]-a;v.t0+=dt;v.t1+=dt;v.a0+=da;v.a1+=da;draw();return}"
     "const r=find(t,a);draw(r);if(!r){T.textContent='free at '+t.toFixed(2)+' ms, address '+size(a);return}"
-    "T.textContent=r[5]+': '+size(r[3])+' ('+r[3]+' bytes) at '+r[2]+', '+A.kinds[r[4]]+(r[6]?', made by '+r[6]+(r[7]?' of '+r[7]:'')+"
-    "', '+r[0].toFixed(2)+' to '+r[1].toFixed(2)+' ms':', lasts')};"
+    "T.textContent=r[5]+': '+size(r[3])+' ('+r[3]+' bytes) at '+r[2]+', '+A.kinds[r[4]]+(r[6]?', produced by '+r[6]+(r[7]?' of '+r[7]:'')+"
+    "', '+r[0].toFixed(2)+' to '+r[1].toFixed(2)+' ms':', persistent')};"
     "C.onmousedown=e=>drag=at(e);window.onmouseup=()=>drag=null;C.ondblclick=()=>{all();draw()};"
     "C.onwheel=e=>{e.preventDefault();const[t,a]=at(e),f=e.deltaY<0?.8:1.25;"
     "v.t0=t-(t-v.t0)*f;v.t1=t+(v.t1-t)*f;v.a0=a-(a-v.a0)*f;v.a1=a+(v.a1-a)*f;draw()};window.onresize=fit;fit();";
@@ -133,10 +135,10 @@ void arena_draw(const struct plan *p, const struct graph *g, const struct lives 
     struct times t = make_times(g, seconds);
     struct json_writer w = {.out = out};
     uint64_t shown[KIND_COUNT];
-    memcpy(shown, l->lasting, sizeof shown);
+    memcpy(shown, l->persistent, sizeof shown);
     for (uint32_t i = 0; i < l->events.n; i++) shown[lives_kind(g, &l->events.at[i])] = 1;
-    text_printf(out, "<h2>The arena</h2>\n<p>One step from left to right, addresses upwards; the dashed line is where the update begins. "
-                     "Point at a rectangle for its name; the wheel zooms, a drag moves, a double click shows everything.</p>\n");
+    text_printf(out, "<h2>Memory arena</h2>\n<p>The x axis is the time of one step, the y axis the address. Each rectangle is a tensor. The dashed line is the start of "
+                     "the optimizer update. Hover over a rectangle to see its name; scroll to zoom, drag to pan, double-click to reset.</p>\n");
     put_legend(out, shown);
     text_printf(out, "<canvas id='arena' style='width:100%%;height:560px;border:1px solid #ccc'></canvas>\n"
                      "<pre id='tip' style='min-height:1.5em'>&nbsp;</pre>\n<script>const A=");
@@ -151,8 +153,8 @@ void arena_draw(const struct plan *p, const struct graph *g, const struct lives 
     for (int k = 0; k < KIND_COUNT; k++) json_put_string(&w, NULL, page_colour(k ? (uint32_t)k - 1 : 0));
     json_end(&w);
     json_begin_list(&w, "rects");
-    put_lasting(&w, p, g, t.end);
-    put_passing(&w, g, l, &t);
+    put_persistent(&w, p, g, t.end);
+    put_transient(&w, g, l, &t);
     json_end(&w);
     json_end(&w);
     text_printf(out, ";\n%s</script>\n", script);
@@ -164,7 +166,7 @@ void arena_curve(const struct graph *g, const struct lives *l, const double *sec
     struct times t = make_times(g, seconds);
     struct series s = {.name = "live"};
     const struct series *drawn = &s;
-    /* The largest within each slice of time: a thin peak stays visible. */
+    /* Each point is the maximum of a time slice, so that a short peak stays visible. */
     double slice = t.end / CURVE_POINTS, border = slice, most = 0;
     for (int p = PROGRAM_STEP; p <= PROGRAM_UPDATE; p++) {
         uint64_t *alive = lives_by_position(l, g, p);
@@ -180,7 +182,7 @@ void arena_curve(const struct graph *g, const struct lives *l, const double *sec
         }
         mem_free(alive);
     }
-    curve_draw(out, "MiB alive over the milliseconds of a step", &drawn, 1);
+    curve_draw(out, "live memory (MiB) over the time of a step (ms)", &drawn, 1);
     vec_free(&s.x);
     vec_free(&s.y);
     free_times(&t);

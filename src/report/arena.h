@@ -1,16 +1,17 @@
 /*
- * arena.h: the arena as an image: time from left to right, addresses upwards, every
- * storage a rectangle that says what it is when pointed at.
+ * arena.h: a plot of the arena: time on the x axis, addresses on the y axis, every storage a
+ * rectangle whose name appears on hover.
  */
 #ifndef REPORT_ARENA_H
 #define REPORT_ARENA_H
 
 #include "report/lives.h"
 
-/* `seconds` by node, of one step: how wide an instant is. A part of an open page (page.h). */
+/* Appends the plot to an open page (page.h). `seconds`: time of each node in one step, the width of
+ * its instant. */
 void arena_draw(const struct plan *p, const struct graph *g, const struct lives *l, const double *seconds, struct text *out);
 
-/* The bytes alive over the time of a step, as a curve. */
+/* Appends a curve of the live bytes over the time of a step. */
 void arena_curve(const struct graph *g, const struct lives *l, const double *seconds, struct text *out);
 
 #endif

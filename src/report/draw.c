@@ -1,8 +1,8 @@
 /*
- * draw.c: a few images' worth of drawing, on bytes.
+ * draw.c: drawing on RGB images in memory.
  *
- * Invariant: every write goes through put() or a rectangle that was cut to the image, so
- * no coordinate of a caller reaches memory unchecked.
+ * Invariant: every write goes through put(), blend() or a rectangle that is clipped to the image,
+ * so no coordinate of a caller is used as an address unchecked.
  */
 #include "report/draw.h"
 
@@ -12,7 +12,7 @@
 
 #include "data/resize.h"
 
-/* Printable ASCII from the space on: seven rows of five dots, the left one is bit 4. */
+/* Printable ASCII from the space on: seven rows of five dots, the leftmost is bit 4. */
 static const uint8_t letters[95][7] = {
     {0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00}, {0x04, 0x04, 0x04, 0x04, 0x04, 0x00, 0x04}, {0x0a, 0x0a, 0x0a, 0x00, 0x00, 0x00, 0x00}, {0x0a, 0x0a, 0x1f, 0x0a, 0x1f, 0x0a, 0x0a},
     {0x04, 0x0f, 0x14, 0x0e, 0x05, 0x1e, 0x04}, {0x18, 0x19, 0x02, 0x04, 0x08, 0x13, 0x03}, {0x0c, 0x12, 0x14, 0x08, 0x15, 0x12, 0x0d}, {0x04, 0x04, 0x08, 0x00, 0x00, 0x00, 0x00},
@@ -72,14 +72,14 @@ static void blend(struct canvas *p, int x, int y, struct colour c, double streng
     for (int k = 0; k < 3; k++) at[k] = (uint8_t)(at[k] + (with[k] - at[k]) * strength + 0.5);
 }
 
-/* Hues a golden section apart: any few in a row are far from each other. Three depths in
- * turn keep the tenth from looking like the first. */
+/* Neighbouring hues are a golden ratio apart, so a few in a row differ clearly. Three brightness
+ * levels in turn distinguish colours whose hues come close, such as the first and the tenth. */
 struct colour draw_colour(uint32_t i)
 {
     double hue = fmod(0.01 + i * 0.61803398875, 1) * 6, deep[] = {1.0, 0.82, 0.92}, pale[] = {0.15, 0.05, 0.35};
     double high = deep[i % 3], low = pale[i % 3] * high, channel[3];
     for (int k = 0; k < 3; k++) {
-        double d = fabs(fmod(hue + (k == 0 ? 0 : k == 1 ? 4 : 2), 6) - 3) - 1; /* <= 0: none, >= 1: all of it */
+        double d = fabs(fmod(hue + (k == 0 ? 0 : k == 1 ? 4 : 2), 6) - 3) - 1; /* share of the channel: <= 0 none, >= 1 full */
         channel[k] = low + (high - low) * (d < 0 ? 0 : d > 1 ? 1 : d);
     }
     return (struct colour){(uint8_t)(channel[0] * 255), (uint8_t)(channel[1] * 255), (uint8_t)(channel[2] * 255)};
@@ -104,8 +104,8 @@ void draw_point(struct canvas *p, int x, int y, int radius, struct colour c)
 {
     for (int v = -radius; v <= radius; v++)
         for (int u = -radius; u <= radius; u++) {
-            int square = u * u + v * v;
-            if (square <= radius * radius) put(p, x + u, y + v, square > (radius - 2) * (radius - 2) ? DRAW_WHITE : c);
+            int distance2 = u * u + v * v;
+            if (distance2 <= radius * radius) put(p, x + u, y + v, distance2 > (radius - 2) * (radius - 2) ? DRAW_WHITE : c);
         }
 }
 
@@ -116,7 +116,7 @@ void draw_image(struct canvas *p, int x, int y, const struct canvas *what)
             if (inside(p, x + (int)u, y + (int)v)) memcpy(pixel(p, x + (int)u, y + (int)v), pixel(what, (int)u, (int)v), 3);
 }
 
-struct draw_place draw_fit(struct canvas *p, int x, int y, uint32_t w, uint32_t h, const struct canvas *what)
+struct draw_area draw_fit(struct canvas *p, int x, int y, uint32_t w, uint32_t h, const struct canvas *what)
 {
     double scale = fmin((double)w / what->w, (double)h / what->h);
     struct canvas small = {(uint32_t)max_i64((int64_t)(what->w * scale + 0.5), 1), (uint32_t)max_i64((int64_t)(what->h * scale + 0.5), 1), NULL};
@@ -127,11 +127,11 @@ struct draw_place draw_fit(struct canvas *p, int x, int y, uint32_t w, uint32_t 
     struct resize r;
     resize_begin(&r, &view, scratch, room);
     for (uint32_t v = 0; resize_wants(&r); v++) resize_row(&r, what->rgb + (size_t)v * what->w * 3);
-    struct draw_place place = {x + ((int)w - (int)small.w) / 2, y + ((int)h - (int)small.h) / 2, small.w, small.h};
-    draw_image(p, place.x, place.y, &small);
+    struct draw_area area = {x + ((int)w - (int)small.w) / 2, y + ((int)h - (int)small.h) / 2, small.w, small.h};
+    draw_image(p, area.x, area.y, &small);
     mem_free(scratch);
     canvas_free(&small);
-    return place;
+    return area;
 }
 
 /* ---- letters ---- */
@@ -152,7 +152,7 @@ void draw_text(struct canvas *p, int x, int y, int scale, struct colour c, const
 
 int draw_text_width(int scale, const char *text) { return (int)strlen(text) * DRAW_LETTER_W * scale; }
 
-/* Cut to a width, with two dots where something is missing. */
+/* Draws text truncated to a width, with two dots at the end when it is truncated. */
 static void draw_text_cut(struct canvas *p, int x, int y, int scale, struct colour c, const char *text, int width)
 {
     char line[128];
@@ -170,21 +170,21 @@ static bool mask_at(const struct draw_mask *m, int64_t x, int64_t y)
     return m->bits ? row[x / 8] >> (x % 8) & 1 : row[x] != 0;
 }
 
-/* Whether pixel (u, v) of the place lies on the mask: the one under its centre. */
-static bool covers(const struct draw_mask *m, struct draw_place at, int u, int v)
+/* Whether the mask is set at pixel (u, v) of the area: the mask pixel under its centre. */
+static bool covers(const struct draw_mask *m, struct draw_area at, int u, int v)
 {
     if (u < 0 || v < 0 || u >= (int)at.w || v >= (int)at.h) return false;
     return mask_at(m, (2 * (int64_t)u + 1) * m->w / (2 * (int64_t)at.w), (2 * (int64_t)v + 1) * m->h / (2 * (int64_t)at.h));
 }
 
-static bool on_edge(const struct draw_mask *m, struct draw_place at, int u, int v, int line)
+static bool on_edge(const struct draw_mask *m, struct draw_area at, int u, int v, int line)
 {
     for (int d = 1; d <= line; d++)
         if (!covers(m, at, u - d, v) || !covers(m, at, u + d, v) || !covers(m, at, u, v - d) || !covers(m, at, u, v + d)) return true;
     return false;
 }
 
-void draw_overlay(struct canvas *p, struct draw_place at, const struct draw_mask *m, struct colour c, double strength, int line)
+void draw_overlay(struct canvas *p, struct draw_area at, const struct draw_mask *m, struct colour c, double strength, int line)
 {
     for (int v = 0; v < (int)at.h; v++)
         for (int u = 0; u < (int)at.w; u++)

@@ -1,5 +1,5 @@
 /*
- * html.c: see html.h. Everything that comes from a file is escaped before it is shown.
+ * html.c: see html.h. All text from files is escaped.
  */
 #include "report/html.h"
 
@@ -27,34 +27,34 @@ static void put_base64(struct text *out, const uint8_t *bytes, size_t n)
 
 /* --- curves -------------------------------------------------------------------------- */
 
-/* What is drawn, when metrics.jsonl has it: one drawing a row, one or two members over the step. */
+/* The charts: each draws one or two members of metrics.jsonl over the step, if they exist. */
 static const struct {
     const char *title, *members[2];
-} drawings[] = {
+} charts[] = {
     {"loss", {"loss", "eval_loss"}},
-    {"mean IoU on held-out images", {"eval_iou", NULL}},
-    {"mean Dice on held-out images", {"eval_dice", NULL}},
+    {"mean IoU on validation images", {"eval_iou", NULL}},
+    {"mean Dice on validation images", {"eval_dice", NULL}},
     {"learning rate", {"learning_rate", NULL}},
     {"gradient norm", {"grad_norm", NULL}},
     {"seconds per step", {"seconds", NULL}},
 };
-enum { DRAWINGS = COUNT(drawings) };
+enum { CHARTS = COUNT(charts) };
 
-static void collect(struct series all[DRAWINGS][2], const struct value *line)
+static void collect(struct series all[CHARTS][2], const struct value *line)
 {
     const struct value *step = value_get(line, "step");
     if (!step || step->kind != VALUE_NUMBER) return;
-    for (size_t d = 0; d < DRAWINGS; d++)
-        for (int k = 0; k < 2 && drawings[d].members[k]; k++) {
-            const struct value *v = value_get(line, drawings[d].members[k]);
+    for (size_t d = 0; d < CHARTS; d++)
+        for (int k = 0; k < 2 && charts[d].members[k]; k++) {
+            const struct value *v = value_get(line, charts[d].members[k]);
             if (!v || v->kind != VALUE_NUMBER) continue;
             vec_push(&all[d][k].x, step->number);
             vec_push(&all[d][k].y, v->number);
         }
 }
 
-/* A line that is cut (a run in progress) ends the reading. */
-static void read_metrics(char *bytes, struct series all[DRAWINGS][2])
+/* An incomplete last line (of a run in progress) is ignored. */
+static void read_metrics(char *bytes, struct series all[CHARTS][2])
 {
     for (char *at = bytes, *end; (end = strchr(at, '\n')); at = end + 1) {
         struct bump b = {0};
@@ -65,23 +65,23 @@ static void read_metrics(char *bytes, struct series all[DRAWINGS][2])
     }
 }
 
-static void put_curves(struct text *out, struct series all[DRAWINGS][2])
+static void put_curves(struct text *out, struct series all[CHARTS][2])
 {
-    text_printf(out, "<h2>Curves</h2>\n<div class='row'>\n");
-    for (size_t d = 0; d < DRAWINGS; d++) {
+    text_printf(out, "<h2>Training curves</h2>\n<div class='row'>\n");
+    for (size_t d = 0; d < CHARTS; d++) {
         const struct series *drawn[2];
         int n = 0;
         for (int k = 0; k < 2; k++) {
-            all[d][k].name = drawings[d].members[k];
+            all[d][k].name = charts[d].members[k];
             if (all[d][k].y.n) drawn[n++] = &all[d][k];
         }
-        if (n) curve_draw(out, drawings[d].title, drawn, n);
+        if (n) curve_draw(out, charts[d].title, drawn, n);
     }
     text_printf(out, "</div>\n");
 }
 
-/* First and last of what is on held-out data: what training did. */
-static void put_outcome(struct text *out, struct series all[DRAWINGS][2])
+/* A table of the first, last and best value of the losses and the validation scores. */
+static void put_results(struct text *out, struct series all[CHARTS][2])
 {
     text_printf(out, "<table><tr><th></th><th>first</th><th>last</th><th>best</th></tr>\n");
     for (size_t d = 0; d < 3; d++)
@@ -90,7 +90,7 @@ static void put_outcome(struct text *out, struct series all[DRAWINGS][2])
             if (!s->y.n) continue;
             double best = s->y.at[0];
             for (uint32_t i = 0; i < s->y.n; i++) best = d ? fmax(best, s->y.at[i]) : fmin(best, s->y.at[i]);
-            text_printf(out, "<tr><td>%s</td><td>%.4g</td><td>%.4g</td><td>%.4g</td></tr>\n", drawings[d].members[k], s->y.at[0],
+            text_printf(out, "<tr><td>%s</td><td>%.4g</td><td>%.4g</td><td>%.4g</td></tr>\n", charts[d].members[k], s->y.at[0],
                         s->y.at[s->y.n - 1], best);
         }
     text_printf(out, "</table>\n");
@@ -103,7 +103,7 @@ static void put_memory(struct text *out, const struct value *plan)
     const struct value *parts = value_get(plan, "breakdown"), *total = value_get(plan, "lower_bound_bytes"), *arena = value_get(plan, "arena_bytes");
     char text[32];
     if (!parts || parts->kind != VALUE_MAP || !total || !(total->number > 0) || !arena) return;
-    text_printf(out, "<h2>Memory</h2>\n<p>%s, planned before the first step and allocated once; this is what is alive at its fullest moment.</p>\n",
+    text_printf(out, "<h2>Peak memory</h2>\n<p>The arena of %s was planned before the first step and allocated once. Live memory at the peak, by class:</p>\n",
                 size_print((uint64_t)arena->number, text));
     text_printf(out, "<div class='bar'>");
     for (uint32_t i = 0; i < parts->count; i++) {
@@ -123,7 +123,7 @@ static void put_memory(struct text *out, const struct value *plan)
 
 /* --- images ------------------------------------------------------------------------------ */
 
-/* All of DIR/NAME/, under a title. */
+/* Appends all PNGs of DIR/NAME/ under a heading. */
 static int put_image_folder(struct text *out, const char *dir, const char *name, const char *title, struct error *e)
 {
     char path[4200];
@@ -171,15 +171,15 @@ static void put_numbers(struct text *out, const char *dir)
     char path[4200], *bytes;
     size_t n;
     struct error ignored;
-    struct series all[DRAWINGS][2] = {0};
+    struct series all[CHARTS][2] = {0};
     snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
     if (!file_read(path, METRICS_LIMIT, &bytes, &n, &ignored)) {
         read_metrics(bytes, all);
-        put_outcome(out, all);
+        put_results(out, all);
         put_curves(out, all);
         mem_free(bytes);
     }
-    for (size_t d = 0; d < DRAWINGS; d++)
+    for (size_t d = 0; d < CHARTS; d++)
         for (int k = 0; k < 2; k++) {
             vec_free(&all[d][k].x);
             vec_free(&all[d][k].y);
@@ -194,11 +194,11 @@ int report_html(const char *dir, struct error *e)
     struct value *plan;
     struct error ignored;
     snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
-    if (!file_exists(path)) return error_set(e, PL_USAGE, "%s: no metrics.jsonl: not the folder of a run", dir);
+    if (!file_exists(path)) return error_set(e, PL_USAGE, "%s: no metrics.jsonl: this is not the folder of a run", dir);
     page_begin(&out, dir);
     put_numbers(&out, dir);
     int rc = put_image_folder(&out, dir, "images", "Images", e);
-    if (!rc) rc = put_image_folder(&out, dir, "worst", "Worst masks: the answer in blue, what was right in green, the prompt in yellow", e);
+    if (!rc) rc = put_image_folder(&out, dir, "worst", "Worst masks: prediction in blue, ground truth in green, prompt in yellow", e);
     snprintf(path, sizeof path, "%s/plan.json", dir);
     if (!json_read_file(path, 256 << 20, &b, &plan, &ignored)) put_memory(&out, plan);
     bump_free(&b);

@@ -17,8 +17,8 @@ enum kind lives_kind(const struct graph *g, const struct lives_event *v)
     return v->storage ? (enum kind)g->storages.at[v->storage].kind : KIND_WORKSPACE;
 }
 
-/* In the order in which they happen. Among births the lower address comes first. */
-static int in_time(const void *a, const void *b)
+/* Sorts events by time; allocations at the same instant by address. */
+static int by_time(const void *a, const void *b)
 {
     const struct lives_event *x = a, *y = b;
     if (x->program != y->program) return x->program < y->program ? -1 : 1;
@@ -36,7 +36,8 @@ static void push(struct lives *l, const struct graph *g, struct lives_event v, e
     vec_push(&l->events, v);
 }
 
-/* Both ends of a storage's life in the step; what is handed over dies with the update. */
+/* Adds the allocation and the free of a storage. A storage that is handed over from the step to the
+ * update is freed in the update. */
 static void add_storage(struct lives *l, const struct plan *plan, const struct graph *g, id s, enum program p)
 {
     const struct storage *x = &g->storages.at[s];
@@ -49,7 +50,7 @@ static void add_storage(struct lives *l, const struct plan *plan, const struct g
 
 static bool is_placed(const struct plan *p, const struct graph *g, id s) { return g->storages.at[s].space == SPACE_DEVICE && plan_reached(p, g, s); }
 
-bool lives_lasts(const struct plan *p, const struct graph *g, id s) { return storage_lasts(&g->storages.at[s]) && is_placed(p, g, s); }
+bool lives_is_persistent(const struct plan *p, const struct graph *g, id s) { return storage_lasts(&g->storages.at[s]) && is_placed(p, g, s); }
 
 void lives_collect(struct lives *l, const struct plan *plan, const struct graph *g)
 {
@@ -58,7 +59,7 @@ void lives_collect(struct lives *l, const struct plan *plan, const struct graph 
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
         if (!is_placed(plan, g, s)) continue;
-        if (storage_lasts(x)) l->lasting[x->kind] += align_up(x->bytes, PLAN_ALIGN);
+        if (storage_lasts(x)) l->persistent[x->kind] += align_up(x->bytes, PLAN_ALIGN);
         for (size_t k = 0; k < COUNT(programs) && !storage_lasts(x); k++)
             if (plan->placement.life[programs[k]][s].used) add_storage(l, plan, g, s, programs[k]);
     }
@@ -70,7 +71,7 @@ void lives_collect(struct lives *l, const struct plan *plan, const struct graph 
             push(l, g, v, programs[k], i, true);
             push(l, g, v, programs[k], i, false);
         }
-    if (l->events.n) qsort(l->events.at, l->events.n, sizeof *l->events.at, in_time);
+    if (l->events.n) qsort(l->events.at, l->events.n, sizeof *l->events.at, by_time);
 }
 
 void lives_free(struct lives *l) { vec_free(&l->events); }
@@ -79,8 +80,8 @@ uint64_t *lives_by_position(const struct lives *l, const struct graph *g, enum p
 {
     uint32_t n = g->order[p].nodes.n, k = 0;
     uint64_t *out = mem_alloc((n + 1) * KIND_COUNT * sizeof *out), now[KIND_COUNT];
-    memcpy(now, l->lasting, sizeof now);
-    /* What an earlier program handed over is alive from the beginning. */
+    memcpy(now, l->persistent, sizeof now);
+    /* A storage that an earlier program handed over is alive from the start. */
     for (; k < l->events.n && l->events.at[k].program != p; k++) {
         const struct lives_event *v = &l->events.at[k];
         now[lives_kind(g, v)] += v->birth ? v->bytes : -v->bytes;

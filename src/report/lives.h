@@ -1,9 +1,9 @@
 /*
- * lives.h: what comes and goes in the compute device's memory while a step runs.
+ * lives.h: the allocations and frees in the compute device's memory during a step.
  *
- * The planner's lifetimes as a list of events in the order in which they happen: programs
- * step and update one after the other, births before a node, deaths behind it. The trace,
- * the snapshot and the arena's image are drawn from it.
+ * The planner's lifetimes as a list of events in time order: program step, then program update;
+ * a storage is allocated (`birth`) before a node and freed after one. The trace, the snapshot and
+ * the plot of the arena are made from this list.
  */
 #ifndef REPORT_LIVES_H
 #define REPORT_LIVES_H
@@ -15,26 +15,26 @@ struct lives_event {
     bool birth;
     uint32_t position;      /* of the node in the program's order */
     id storage;             /* 0: the workspace of `node` */
-    id node;                /* at whose run it happens; 0: the program is empty */
-    uint64_t offset, bytes; /* in the arena; bytes are aligned as the planner does it */
+    id node;                /* the node at that position; 0: the program is empty */
+    uint64_t offset, bytes; /* in the arena; bytes are rounded up to PLAN_ALIGN */
 };
 
 struct lives {
     VEC(struct lives_event) events;
-    uint64_t lasting[KIND_COUNT]; /* what lives through every program */
+    uint64_t persistent[KIND_COUNT]; /* bytes of the storages that live through every program */
 };
 
 void lives_collect(struct lives *l, const struct plan *p, const struct graph *g);
 void lives_free(struct lives *l);
 
-/* Whether a storage has a place in the compute space for the whole run. */
-bool lives_lasts(const struct plan *p, const struct graph *g, id storage);
+/* Whether a storage occupies the device arena for the whole run. */
+bool lives_is_persistent(const struct plan *p, const struct graph *g, id storage);
 
-/* Bytes alive while each node of a program runs, by kind: [position * KIND_COUNT + kind].
- * The caller frees it. */
+/* The live bytes while each node of a program runs, by kind: [position * KIND_COUNT + kind]. The
+ * caller frees the array. */
 uint64_t *lives_by_position(const struct lives *l, const struct graph *g, enum program p);
 
-/* What an event is about, for people. */
+/* The name and the kind of the storage or workspace of an event. */
 const char *lives_name(const struct graph *g, const struct lives_event *v);
 enum kind lives_kind(const struct graph *g, const struct lives_event *v);
 

@@ -4,10 +4,10 @@
  *     {segments: [{address, total_size, blocks: [{size, requested_size, state, frames}...]...}],
  *      device_traces: [[{action, addr, size, stream, time_us, frames}...]]}
  *
- * The arena is the one segment. Its blocks, which tile it, are what lasts; what comes and
- * goes in a step is in the trace. A frame says which tensor it is, of which module, and
- * which op was about to run: what a stack trace says of an allocation in PyTorch. Items are
- * appended one by one: the page's reader takes a limited number at once.
+ * The arena is the only segment. Its blocks, which tile it, are the persistent storages; transient
+ * storages are in the trace. The frames give the tensor, the op about to run and the module, in
+ * place of PyTorch's stack trace of an allocation. Items are appended one by one, because the
+ * page's reader limits the number of items per append.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 #include "graph/ops.h"
 #include "report/trace.h"
 
-/* Addresses are shown in hexadecimal: this leaves the offset readable. */
+/* The viewer prints addresses in hexadecimal: with this base the offset stays readable. */
 static const uint64_t BASE = (uint64_t)1 << 40;
 
 /* --- the pickle ------------------------------------------------------------------- */
@@ -35,7 +35,7 @@ static void put_string(struct text *t, const char *s)
     text_append(t, s, strlen(s));
 }
 
-/* Eight bytes whose highest bit is clear. */
+/* Writes 8 bytes; the highest bit must be clear, as the format is signed. */
 static void put_number(struct text *t, uint64_t x)
 {
     op(t, (char)0x8a);
@@ -57,7 +57,7 @@ static void member_string(struct text *t, const char *key, const char *s)
     op(t, 's');
 }
 
-/* --- what it says --------------------------------------------------------------------- */
+/* --- contents ------------------------------------------------------------------------- */
 
 static void put_frame(struct text *t, const char *file, const char *name, uint64_t line)
 {
@@ -68,7 +68,7 @@ static void put_frame(struct text *t, const char *file, const char *name, uint64
     op(t, 'a');
 }
 
-/* The member "frames": the tensor first, as the innermost call, then op and module. */
+/* Writes the member "frames": the tensor as the innermost frame, then op and module. */
 static void put_frames(struct text *t, const struct graph *g, const char *name, enum kind kind, id node, uint32_t position)
 {
     put_string(t, "frames");
@@ -100,27 +100,27 @@ static void put_block(struct text *t, const struct graph *g, id storage, uint64_
     op(t, 'a');
 }
 
-struct lasting {
+struct persistent_block {
     id storage;
     uint64_t offset, bytes;
 };
 
 static int by_offset(const void *a, const void *b)
 {
-    const struct lasting *x = a, *y = b;
+    const struct persistent_block *x = a, *y = b;
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* What lasts, with the room between and behind. */
+/* Writes the persistent storages, with inactive blocks for the gaps; returns the bytes in use. */
 static uint64_t put_blocks(struct text *t, const struct plan *p, const struct graph *g)
 {
-    struct lasting *all = mem_alloc(g->storages.n * sizeof *all);
+    struct persistent_block *all = mem_alloc(g->storages.n * sizeof *all);
     uint32_t n = 0;
     uint64_t at = 0, used = 0;
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
-        if (lives_lasts(p, g, s) && x->bytes)
-            all[n++] = (struct lasting){s, p->placement.offset[s], align_up(x->bytes, PLAN_ALIGN)};
+        if (lives_is_persistent(p, g, s) && x->bytes)
+            all[n++] = (struct persistent_block){s, p->placement.offset[s], align_up(x->bytes, PLAN_ALIGN)};
     }
     qsort(all, n, sizeof *all, by_offset);
     for (uint32_t i = 0; i < n; i++) {

@@ -10,7 +10,7 @@
 
 enum { PROCESS = 1 };
 
-/* Microseconds with three digits behind the point. */
+/* Microseconds, rounded to three decimals. */
 static double micro(double seconds) { return round(1e9 * seconds) / 1e3; }
 
 static void put_name(struct json_writer *w, const char *what, int thread, const char *name)
@@ -26,7 +26,7 @@ static void put_name(struct json_writer *w, const char *what, int thread, const 
     json_end(w);
 }
 
-/* What a node moves and computes, and what it is called. */
+/* One launch: the node's op, module, bytes and flops. */
 static void put_slice(struct json_writer *w, const struct graph *g, const struct timing_event *v, double zero)
 {
     const struct node *n = node_at(g, v->node);

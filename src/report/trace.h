@@ -1,9 +1,9 @@
 /*
- * trace.h: a measured step for other people's viewers.
+ * trace.h: exports a measured step to common viewers.
  *
  *     trace_write      Chrome's trace events: one slice per launch, and the live bytes by kind
  *                      as a counter; Perfetto and chrome://tracing open it
- *     snapshot_write   the allocation history in the form of PyTorch's memory snapshots, for
+ *     snapshot_write   the allocation history in the format of PyTorch's memory snapshots, for
  *                      its memory_viz page: the arena is a segment, storages are blocks
  */
 #ifndef REPORT_TRACE_H

@@ -1,7 +1,7 @@
 /*
- * init_look.c: recognises data by the names of files, and where these leave a doubt by their
- * first bytes. The order of the tests is that of how sure they are: a .pack is nothing else,
- * while a .bin or a .txt may be anything.
+ * init_detect.c: detects the format of data from file names, and where these are ambiguous from the
+ * first bytes. The most specific tests come first: a .pack has one meaning, a .bin or a .txt may
+ * be anything.
  */
 #include "cli/init.h"
 
@@ -11,9 +11,9 @@
 
 #include "data/csv.h"
 
-enum { LISTED = 64 }; /* token files that are named one by one, so that one can be held out */
+enum { LISTED = 64 }; /* up to this many token files are listed one by one, so that one can be held out */
 
-void found_free(struct found *f)
+void detected_free(struct detected *f)
 {
     names_free(&f->train);
     names_free(&f->validation);
@@ -41,14 +41,14 @@ static bool has_folder(const char *path, const char *name)
     return found;
 }
 
-static int settle(struct found *f, const char *format, const char *what)
+static int set_format(struct detected *f, const char *format, const char *what)
 {
     f->format = format;
     f->what = what;
     return PL_OK;
 }
 
-/* The first n - 1 bytes of a file, without white space before them. */
+/* Reads the first n - 1 bytes of a file after leading white space. */
 static void peek(const char *path, char *to, size_t n)
 {
     FILE *file = fopen(path, "rb");
@@ -62,8 +62,8 @@ static void peek(const char *path, char *to, size_t n)
 
 /* ---- one file ---- */
 
-/* A list of rows with masks in a memory map; a map with lists of images and annotations; else
- * something that is not ours, such as the annotations of one image. */
+/* packed: a list of rows of a memory map; coco: a map with the lists images and annotations; NULL:
+ * another file, such as the annotations of one image. */
 static const char *json_kind(const char *path)
 {
     char head[4096];
@@ -76,8 +76,9 @@ static const char *json_kind(const char *path)
     return head[0] == '{' && (images || annotations) && !strstr(head, "\"image\"") ? "coco" : NULL;
 }
 
-/* Whether the table's first line names the columns, and which splits its rows name. */
-static bool look_csv(const char *path, struct found *f)
+/* Whether the first line of the table has the columns image and mask; also finds the values of
+ * the split column. */
+static bool detect_csv(const char *path, struct detected *f)
 {
     char *text;
     size_t n;
@@ -103,16 +104,16 @@ static bool look_csv(const char *path, struct found *f)
 
 static bool is_tokens(const char *name) { return ends_in(name, ".npy") || ends_in(name, ".bin") || ends_in(name, ".tokens") || ends_in(name, ".txt") || ends_in(name, ".safetensors"); }
 
-static int look_file(const char *path, struct found *f, struct error *e)
+static int detect_file(const char *path, struct detected *f, struct error *e)
 {
     const char *json = ends_in(path, ".json") ? json_kind(path) : NULL;
     vec_push(&f->train, mem_string(path));
-    if (ends_in(path, ".pack")) return settle(f, "packed", "a packed store");
-    if (ends_in(path, ".tar")) return settle(f, "sa1b", "a tar shard");
-    if (json) return settle(f, json, *json == 'p' ? "an index with a memory map of masks" : "COCO's instances");
-    if (ends_in(path, ".csv") && look_csv(path, f)) return settle(f, "csv", "a table of images and masks");
-    if (is_tokens(path)) return settle(f, "tokens", "a file of tokens");
-    return error_set(e, PL_USAGE, "%s: it is none of the files that are known: a .pack, a .tar shard, COCO's instances (.json), a .csv with columns image and mask, "
+    if (ends_in(path, ".pack")) return set_format(f, "packed", "a packed store");
+    if (ends_in(path, ".tar")) return set_format(f, "sa1b", "a tar shard");
+    if (json) return set_format(f, json, *json == 'p' ? "an index with a memory map of masks" : "COCO's instances");
+    if (ends_in(path, ".csv") && detect_csv(path, f)) return set_format(f, "csv", "a table of images and masks");
+    if (is_tokens(path)) return set_format(f, "tokens", "a file of tokens");
+    return error_set(e, PL_USAGE, "%s: the format is not recognised; known are: a .pack, a .tar shard, COCO's instances (.json), a .csv with columns image and mask, "
                      "tokens (.npy, .bin, .tokens, .safetensors, .txt)", path);
 }
 
@@ -125,7 +126,7 @@ static uint32_t count(const struct names *l, const char *ending)
     return n;
 }
 
-/* a.jpg beside a.json, of which some are enough. */
+/* Whether at least one a.jpg has an a.json beside it. */
 static bool has_pairs(const struct names *l)
 {
     for (uint32_t i = 0; i + 1 < l->n; i++) {
@@ -138,8 +139,8 @@ static bool has_pairs(const struct names *l)
     return false;
 }
 
-/* COCO's files of a folder: what is called val or test is for validation. */
-static bool look_coco(const char *folder, const struct names *l, struct found *f)
+/* The COCO files of a folder. Files with val or test in their names are for validation. */
+static bool detect_coco(const char *folder, const struct names *l, struct detected *f)
 {
     for (uint32_t i = 0; i < l->n; i++) {
         struct text path = {0};
@@ -156,19 +157,19 @@ static bool look_coco(const char *folder, const struct names *l, struct found *f
     return f->train.n;
 }
 
-static bool look_annotations(const char *folder, struct found *f)
+static bool detect_annotations(const char *folder, struct detected *f)
 {
     struct names l = {0};
     struct error ignored;
     struct text path = {0};
     text_printf(&path, "%s/annotations", folder);
-    bool found = dir_exists(path.at) && !dir_list(path.at, &l, &ignored) && look_coco(path.at, &l, f);
+    bool found = dir_exists(path.at) && !dir_list(path.at, &l, &ignored) && detect_coco(path.at, &l, f);
     names_free(&l);
     text_free(&path);
     return found;
 }
 
-static bool look_index(const char *folder, const struct names *l, struct found *f)
+static bool detect_index(const char *folder, const struct names *l, struct detected *f)
 {
     for (uint32_t i = 0; i < l->n; i++) {
         struct text path = {0};
@@ -181,19 +182,19 @@ static bool look_index(const char *folder, const struct names *l, struct found *
     return false;
 }
 
-static bool look_tables(const char *folder, const struct names *l, struct found *f)
+static bool detect_tables(const char *folder, const struct names *l, struct detected *f)
 {
     for (uint32_t i = 0; i < l->n && !f->train.n; i++) {
         struct text path = {0};
         text_printf(&path, "%s/%s", folder, l->at[i]);
-        if (ends_in(l->at[i], ".csv") && look_csv(path.at, f)) add(&f->train, folder, l->at[i]);
+        if (ends_in(l->at[i], ".csv") && detect_csv(path.at, f)) add(&f->train, folder, l->at[i]);
         text_free(&path);
     }
     return f->train.n;
 }
 
-/* Extracted shards: the pairs lie in the folder or in those below it. */
-static bool look_extracted(const char *folder, const struct names *l, struct found *f)
+/* Extracted shards: the pairs are in the folder or in its subfolders. */
+static bool detect_extracted(const char *folder, const struct names *l, struct detected *f)
 {
     if (has_pairs(l)) {
         vec_push(&f->train, mem_string(folder));
@@ -211,8 +212,9 @@ static bool look_extracted(const char *folder, const struct names *l, struct fou
     return f->train.n;
 }
 
-/* Files of one ending. What is called val is for validation; else the last of several. */
-static bool look_tokens(const char *folder, const struct names *l, struct found *f)
+/* Token files of one extension. Files with val in their names are for validation; if there is
+ * none, the last of several files is. */
+static bool detect_tokens(const char *folder, const struct names *l, struct detected *f)
 {
     static const char *const endings[] = {".npy", ".bin", ".tokens", ".safetensors", ".txt"};
     for (size_t k = 0; k < COUNT(endings); k++) {
@@ -230,44 +232,44 @@ static bool look_tokens(const char *folder, const struct names *l, struct found 
     return false;
 }
 
-static int look_folder(const char *folder, const struct names *l, struct found *f, struct error *e)
+static int detect_folder(const char *folder, const struct names *l, struct detected *f, struct error *e)
 {
-    if (count(l, ".pack")) return add(&f->train, folder, "*.pack"), settle(f, "packed", "packed stores");
-    if (look_index(folder, l, f)) return settle(f, "packed", "an index with a memory map of masks");
-    if (count(l, ".tar")) return add(&f->train, folder, "*.tar"), settle(f, "sa1b", "tar shards");
-    if (look_coco(folder, l, f) || look_annotations(folder, f)) return settle(f, "coco", "COCO's instances");
-    if (has_folder(folder, "images") && has_folder(folder, "masks")) return vec_push(&f->train, mem_string(folder)), settle(f, "pairs", "images and masks by name");
-    if (look_tables(folder, l, f)) return settle(f, "csv", "a table of images and masks");
-    if (look_extracted(folder, l, f)) return settle(f, "sa1b", "extracted shards");
-    if (look_tokens(folder, l, f)) return settle(f, "tokens", "files of tokens");
+    if (count(l, ".pack")) return add(&f->train, folder, "*.pack"), set_format(f, "packed", "packed stores");
+    if (detect_index(folder, l, f)) return set_format(f, "packed", "an index with a memory map of masks");
+    if (count(l, ".tar")) return add(&f->train, folder, "*.tar"), set_format(f, "sa1b", "tar shards");
+    if (detect_coco(folder, l, f) || detect_annotations(folder, f)) return set_format(f, "coco", "COCO's instances");
+    if (has_folder(folder, "images") && has_folder(folder, "masks")) return vec_push(&f->train, mem_string(folder)), set_format(f, "pairs", "images and masks by name");
+    if (detect_tables(folder, l, f)) return set_format(f, "csv", "a table of images and masks");
+    if (detect_extracted(folder, l, f)) return set_format(f, "sa1b", "extracted shards");
+    if (detect_tokens(folder, l, f)) return set_format(f, "tokens", "files of tokens");
     struct text names = {0};
     for (uint32_t i = 0; i < l->n && i < 5; i++) text_printf(&names, "%s%s", i ? ", " : "", l->at[i]);
-    error_set(e, PL_USAGE, "%s: nothing is recognised among %u %s (%.200s%s). Known are: *.tar shards, or folders of x.jpg + x.json; COCO's instances_*.json; "
+    error_set(e, PL_USAGE, "%s: no known format among %u %s (%.200s%s). Known are: *.tar shards, or folders of x.jpg + x.json; COCO's instances_*.json; "
               "images/ and masks/; a .csv with columns image and mask; *.pack; index.json + masks.u8; tokens as .npy, .bin, .tokens, .safetensors, .txt",
-              folder, l->n, l->n == 1 ? "name" : "names", names.n ? names.at : "the folder is empty", l->n > 5 ? ", ..." : "");
+              folder, l->n, l->n == 1 ? "file" : "files", names.n ? names.at : "the folder is empty", l->n > 5 ? ", ..." : "");
     text_free(&names);
     return e->code;
 }
 
-int init_look(const char *path, struct found *f, struct error *e)
+int detect_data(const char *path, struct detected *f, struct error *e)
 {
     struct names l = {0}, matches = {0};
-    *f = (struct found){0};
+    *f = (struct detected){0};
     char *folder = mem_string(path);
     for (size_t n = strlen(folder); n > 1 && folder[n - 1] == '/'; n--) folder[n - 1] = 0;
     int rc = PL_OK;
     if (dir_exists(folder)) {
         rc = dir_list(folder, &l, e);
-        if (!rc) rc = look_folder(folder, &l, f, e);
+        if (!rc) rc = detect_folder(folder, &l, f, e);
     } else if (file_exists(folder)) {
-        rc = look_file(folder, f, e);
+        rc = detect_file(folder, f, e);
     } else {
         rc = file_glob(path, &matches, e);
-        if (!rc && !matches.n) rc = error_set(e, PL_USAGE, "%s: there is no such file or folder", path);
-        if (!rc) rc = look_file(matches.at[0], f, e);
-        if (!rc) mem_free(f->train.at[0]), f->train.at[0] = mem_string(path); /* the pattern for all of them */
+        if (!rc && !matches.n) rc = error_set(e, PL_USAGE, "%s: no such file or folder", path);
+        if (!rc) rc = detect_file(matches.at[0], f, e);
+        if (!rc) mem_free(f->train.at[0]), f->train.at[0] = mem_string(path); /* keep the glob, which matches all of them */
     }
-    if (rc) found_free(f);
+    if (rc) detected_free(f);
     names_free(&matches);
     names_free(&l);
     mem_free(folder);
