@@ -16,16 +16,16 @@
 
 /* --- inputs ---------------------------------------------------------------------- */
 
-/* Words of 32 bits that mean something else than an id or a normal number. */
+/* Contents of inputs of 32-bit words that are neither ids nor normally distributed numbers. */
 enum words { WORDS_DRAWN, WORDS_BYTES, WORDS_PLACES, WORDS_KINDS, WORDS_IMAGE, WORDS_GRID, WORDS_COUNT };
 static const struct {
     const char *name;
     enum words words;
 } prompted[] = {
-    {"images", WORDS_BYTES},       /* any colours */
-    {"gt_masks", WORDS_BYTES},     /* any bits */
+    {"images", WORDS_BYTES},       /* random colours */
+    {"gt_masks", WORDS_BYTES},     /* random bits */
     {"input_points", WORDS_PLACES}, /* within the image */
-    {"input_labels", WORDS_KINDS}, /* a point on each mask, a filler, then nothing */
+    {"input_labels", WORDS_KINDS}, /* a point on each mask, a filler, then unused slots */
     {"image_valid", WORDS_IMAGE},  /* images fill the canvas, and targets their grid */
     {"gt_valid", WORDS_GRID},
     {"prompt_keys", WORDS_COUNT},
@@ -38,7 +38,7 @@ static enum words find_words(const struct run *r, const char *name)
     return WORDS_DRAWN;
 }
 
-/* Word `at` of such an input; `drawn` is what chance says. */
+/* Word `at` of such an input; `drawn` is the random word for it. */
 static uint32_t prompted_word(const struct run *r, enum words kind, uint64_t at, uint32_t drawn)
 {
     const struct prompting *p = &r->batch.prompts;
@@ -55,7 +55,7 @@ static uint32_t prompted_word(const struct run *r, enum words kind, uint64_t at,
     }
 }
 
-/* Words [first, first + n) of an input: a function of seed, name and place alone. */
+/* Words [first, first + n) of an input: a function of seed, name and index alone. */
 static void make_values(const struct run *r, const struct run_input *x, enum words kind, uint64_t key, uint64_t first, int64_t n, void *to)
 {
     uint32_t *words = to;
@@ -86,7 +86,7 @@ static int put_input(struct run *r, const char *name, struct error *e)
     return rc;
 }
 
-/* "samples" is numbered by run_start. */
+/* run_start fills the input "samples". */
 static int put_inputs(struct run *r, struct error *e)
 {
     int rc = PL_OK;
@@ -99,7 +99,8 @@ static int put_inputs(struct run *r, struct error *e)
 
 /* --- steps --------------------------------------------------------------------------- */
 
-/* What the loss is divided by: labels, masks, or the elements that a tower's is the mean of. */
+/* The divisor of the loss: labels, masks, or the elements that a vision tower's loss is the mean
+ * of. */
 static double loss_count(const struct run *r)
 {
     const struct graph *g = &r->graph;
@@ -117,10 +118,11 @@ static int complain(struct bench *b, const struct ticket *k, struct error *e)
 {
     char name[256];
     run_find_nonfinite(&b->run, name, sizeof name);
-    return error_set(e, PL_FAIL, "step %d: the loss of made-up inputs is %g%s%s", k->begun.step, k->loss, name[0] ? "; first seen in " : "", name);
+    return error_set(e, PL_FAIL, "step %d: the loss on synthetic inputs is %g%s%s", k->begun.step, k->loss, name[0] ? "; first seen in " : "", name);
 }
 
-/* The rate is 0: everything is computed, nothing drifts, however many steps there are. With f16 SCALER counts the update. */
+/* The learning rate is 0: every kernel runs, but the weights do not drift over many steps. With
+ * f16 the op SCALER counts the updates. */
 static int submit_step(struct bench *b, struct error *e)
 {
     const struct run *r = &b->run;
@@ -171,7 +173,7 @@ static void note_step(struct bench *b, double seconds)
     b->seconds[b->steps++] = seconds;
 }
 
-/* As training does: on a GPU a step is submitted before the results of the one before are read. */
+/* As in training: on a GPU a step is submitted before the results of the previous step are read. */
 int bench_run(struct bench *b, int64_t steps, struct error *e)
 {
     int rc = PL_OK;
@@ -226,7 +228,7 @@ void bench_close(struct bench *b)
     run_close(&b->run);
 }
 
-/* --- what came out ---------------------------------------------------------------------- */
+/* --- results ----------------------------------------------------------------------------- */
 
 double bench_total(const struct bench *b)
 {

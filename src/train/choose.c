@@ -1,20 +1,21 @@
 /*
- * choose.c: which device a run is planned for and runs on, and said in one line why.
+ * choose.c: chooses the device that a run is planned for and runs on, and logs the reason in one
+ * line.
  *
- *     device.kind   a GPU is here             none is
- *     cpu           the CPU                    the CPU
- *     auto          the GPU                   the CPU, and what is missing is said
- *     cuda          the GPU                   an h200 is planned for; starting refuses
+ *     device.kind   a GPU is present          no GPU is present
+ *     cpu           the CPU                   the CPU
+ *     auto          the GPU                   the CPU; the log names what is missing
+ *     cuda          the GPU                   the plan is for an h200; starting is an error
  *
- * A named device.profile is planned for whatever is here: then a GPU that is here decides
- * nothing, unless the kind is left open, but whether the memory beside it is known.
+ * With a named device.profile the plan is for that profile, whatever GPU is present. The present
+ * GPU then only decides device.kind auto, and whether the free host memory is known.
  */
 #include "train/run.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Commands plan many times; the GPU is the same each time. */
+/* Commands plan many times; the result of the first query is cached. */
 static int gpu_here(struct gpu *c, struct error *why)
 {
     static struct gpu gpu;
@@ -27,7 +28,7 @@ static int gpu_here(struct gpu *c, struct error *why)
     return missing.code;
 }
 
-/* Once for each process. */
+/* Logs the line once per process. */
 static void say(const char *line)
 {
     static bool said;
@@ -46,7 +47,7 @@ static void say_gpu(const char *asked, const struct gpu *c)
 static void say_missing(const char *instead, const struct error *why)
 {
     char line[2200];
-    const char *remedy = strstr(why->text, "; "); /* for those who asked for a GPU */
+    const char *remedy = strstr(why->text, "; "); /* the remedy is for users who set device.kind cuda */
     snprintf(line, sizeof line, "%s: %.*s", instead, remedy ? (int)(remedy - why->text) : (int)strlen(why->text), why->text);
     say(line);
 }
@@ -60,9 +61,9 @@ void run_choose_device(struct run *r)
     struct error why = {0};
     r->device.kind = c->device_kind == ON_CUDA ? DEVICE_CUDA : DEVICE_CPU;
     if (c->device_kind == ON_CPU || (named && c->device_kind == ON_CUDA)) return;
-    /* A file is of a processor; a GPU's name alone does not ask for a GPU. */
+    /* A profile file describes a CPU; a GPU's name alone does not select a GPU. */
     if (named && !is_gpu) {
-        say("device auto: the CPU, because device.profile is a file of one");
+        say("device auto: the CPU, because device.profile is the profile of a CPU");
     } else if (!gpu_here(&gpu, &why)) {
         say_gpu(c->device_kind == ON_AUTO ? "auto" : "cuda", &gpu);
         r->device.kind = DEVICE_CUDA;

@@ -1,10 +1,10 @@
 /*
- * config_groups.c: keys that are lists of maps, train.groups and memory.modules, to and from
- * their structs.
+ * config_groups.c: converts keys that are lists of maps, train.groups and memory.modules, to and
+ * from their structs.
  *
- * An item's members are rows as the keys themselves are (group.def, module.def), so that a
- * number in an item is read, refused and written as one outside of it. What the two
- * lists differ in is the table at the top.
+ * The members of an item are table rows like the keys themselves (group.def, module.def), so that
+ * a number in an item is read, checked and written like any other. The table at the top holds the
+ * differences between the two lists.
  */
 #include "io/value.h"
 #include "train/config_rows.h"
@@ -25,14 +25,14 @@ static const struct config_row module_rows[MODULE_MEMBERS] = {
 #undef MEMBER
 };
 
-/* What struct config_groups and struct config_modules both are. */
+/* The common layout of struct config_groups and struct config_modules. */
 struct maps {
     char *at;
     uint32_t n;
 };
 _Static_assert(sizeof(struct maps) == sizeof(struct config_groups) && sizeof(struct maps) == sizeof(struct config_modules), "lists of maps");
 
-/* `match` is the first member of each. */
+/* `match` is the first member of each item. */
 const struct config_maps config_maps[] = {
     {ROW_GROUPS, group_rows, GROUP_MEMBERS, sizeof(struct config_group), offsetof(struct config_group, given), "parameter",
      "learning_rate, lr_scale, weight_decay or frozen"},
@@ -51,7 +51,8 @@ static const struct config_maps *maps_of(enum config_row_type type)
 
 static bool *given(const struct config_maps *m, char *item) { return (bool *)(item + m->given); }
 
-/* The member of that name, or -1; *nearest is the one that looks most like it, NULL if none does. */
+/* The index of the member with that name, or -1; *nearest is the most similar name, NULL if none
+ * is similar. */
 static int find_member(const struct config_maps *m, const char *name, const char **nearest)
 {
     int best = INT32_MAX;
@@ -71,7 +72,7 @@ static void list_members(const struct config_maps *m, struct text *out)
         text_printf(out, "%s%s", i == 0 ? "" : i + 1 < m->members ? ", " : " or ", config_leaf(&m->rows[i]));
 }
 
-/* One key of an item; `path` is the item's, "train.groups[2]". */
+/* Reads one key of an item; `path` is the item's, "train.groups[2]". */
 static int take_member(struct config *c, const struct config_maps *m, char *item, const char *path, const struct value *v,
                        enum config_source source, struct error *e)
 {
@@ -100,7 +101,7 @@ static bool says_anything(const struct config_maps *m, char *item)
     return false;
 }
 
-/* A rate of its own and a factor on the run's exclude each other. */
+/* A learning rate and a factor on the run's learning rate exclude each other. */
 static bool rates_twice(const struct config_maps *m, char *item)
 {
     return m->type == ROW_GROUPS && given(m, item)[GROUP_learning_rate] && given(m, item)[GROUP_lr_scale];
@@ -111,7 +112,7 @@ static int take_item(struct config *c, const struct config_maps *m, char *item, 
 {
     char found[96];
     if (v->kind != VALUE_MAP)
-        error_set(e, PL_USAGE, "%s: found %s, expected a map with match and what its %ss get", path, value_describe(v, found), m->what);
+        error_set(e, PL_USAGE, "%s: found %s, expected a map with match and the settings of its %ss", path, value_describe(v, found), m->what);
     else {
         for (uint32_t i = 0; i < v->count; i++)
             if (take_member(c, m, item, path, v->items[i], source, e)) return e->code;
