@@ -748,7 +748,7 @@ static void test_state_refused(void **state)
     refuse_state(dir, MOMENTS | TIED, "\"master.model.norm.weight\": element 6 is nan");
     put_file(dir, "state.json",
              "{\"format\":1,\"step\":4,\"adam_t\":0,\"position\":0,\"seed\":0,\"skipped\":0}");
-    refuse_state(dir, MOMENTS | TIED, "is of step 3, state.json beside it of step 4");
+    refuse_state(dir, MOMENTS | TIED, "is of step 3, but state.json is of step 4");
     put_file(dir, "state.json", "{\"format\":2,\"step\":3,\"adam_t\":0,\"position\":0,\"seed\":0,\"skipped\":0}");
     refuse_state(dir, MOMENTS | TIED, "format is 2");
     put_file(dir, "state.json", "{\"format\":1,\"step\":3}");

@@ -1,6 +1,6 @@
 /*
- * feed_tokens.c: rows of tokens for a language model. Labels are the same tokens: the
- * model shifts them. A row that fills a ragged end has the label -100 everywhere.
+ * feed_tokens.c: token rows for a language model. Labels are the same tokens: the model shifts
+ * them. A padding row at the end of the data has the label -100 everywhere.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -20,7 +20,8 @@ int feed_refuse_tokens(const struct model *m, struct error *e)
                      feed_advice(m));
 }
 
-/* A family has the ports; a defined model takes token files when its inputs are rows of tokens. */
+/* A built-in family has ports; a user-defined model accepts token files if its inputs are token
+ * rows. */
 static int check_model(const struct run *r, struct error *e)
 {
     static const char *const names[] = {"input_ids", "labels"};
@@ -30,12 +31,12 @@ static int check_model(const struct run *r, struct error *e)
     for (size_t i = 0; i < COUNT(names) && r->defined; i++)
         if (!run_input(r, names[i], &x) || x.dtype != DT_I32 || x.sample != (uint64_t)T * 4 || (!i && !r->model.vocabulary))
             return error_set(e, PL_USAGE, "token files need a model with the inputs input_ids and labels, i32 [batch, data.sequence = %" PRId64
-                             "], and an embedding of input_ids; %s is not so", T, names[i]);
+                             "], and an embedding of input_ids; %s does not fit", T, names[i]);
     for (id s = 1; s < r->graph.storages.n && r->defined; s++) {
         const char *name = graph_name(&r->graph, r->graph.storages.at[s].name);
         if (r->graph.storages.at[s].kind != KIND_INPUT || !run_input(r, name, &x) || !run_input_used(r, &x)) continue;
         if (strcmp(name, "input_ids") && strcmp(name, "labels") && strcmp(name, "samples"))
-            return error_set(e, PL_USAGE, "token files give input_ids and labels, and the model reads the input %s too; call pl_step with inputs of your own", name);
+            return error_set(e, PL_USAGE, "token files give input_ids and labels, but the model also reads the input %s; call pl_step with inputs of your own", name);
     }
     return PL_OK;
 }
@@ -59,7 +60,7 @@ static int token_open(struct feed *f, struct run *r, enum feed_role role, struct
     return PL_OK;
 }
 
-/* Row `at` of the batch; `weighs` false: it fills a ragged end. */
+/* Writes row `at` of the batch; `weighs` false: a padding row. */
 static int put_row(struct feed *f, struct run *r, int64_t at, uint64_t sample, bool weighs, struct error *e)
 {
     struct token_feed *t = f->state;

@@ -9,9 +9,9 @@
 #include "data/grid.h"
 #include "models/model.h"
 
-enum { JITTER_MOST = 20, JITTER_OF = 1024 }; /* corners move by at most so many pixels of a canvas of this side */
+enum { JITTER_MOST = 20, JITTER_OF = 1024 }; /* largest noise on corners: 20 pixels of a canvas of 1024 */
 
-/* Cell number `at` of the mask, row by row. */
+/* Coordinates of the mask's set cell number `at`, counted row by row. */
 static void find_cell(const uint8_t *bits, uint32_t cells, uint64_t at, uint32_t to[2])
 {
     uint32_t words = (uint32_t)grid_stride(cells) / 8;
@@ -31,7 +31,7 @@ static void find_cell(const uint8_t *bits, uint32_t cells, uint64_t at, uint32_t
     CHECK(false, "a mask has fewer cells than its area");
 }
 
-/* A coordinate of a box, moved by noise as wide as its side, within the image. */
+/* A coordinate of a box with noise proportional to the box's side, clamped to the image. */
 static float corner(double at, double noise, double side, double jitter, double pixel, double end)
 {
     double most = (double)JITTER_MOST / JITTER_OF, move = noise * jitter * side;
@@ -40,7 +40,7 @@ static float corner(double at, double noise, double side, double jitter, double 
     return (float)(at < pixel / 2 ? pixel / 2 : at > end - pixel / 2 ? end - pixel / 2 : at);
 }
 
-/* A box's corners are pixels, the outermost ones of its cells: centres lie half a pixel inside. */
+/* Corners are pixel centres: those of the outermost pixels of the box's cells, half a pixel inside. */
 static void put_box(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, uint64_t key, double jitter, float *places, int32_t *kinds)
 {
     const struct loader_mask *x = &s->masks[k];
@@ -78,7 +78,8 @@ void prompt_inside(const struct first_prompts *p, const struct loader_sample *s,
     put_point(p, s->masks[k].interior, places, kinds);
 }
 
-/* Numbers of a mask's own stream: 0 chooses the kind, 1 the cell; a box's noise has another. */
+/* Each mask has a random key: number 0 selects point or box, 1 the cell, 2 is the key of the
+ * box's noise. */
 void prompt_drawn(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *places, int32_t *kinds)
 {
     uint64_t key = random_bits(p->key, s->position * p->masks + k);

@@ -1,13 +1,12 @@
 /*
- * inputs.c: a step's batch, whatever its inputs are (see run.h).
+ * inputs.c: the inputs of a step's batch (see run.h).
  *
  *     an input's storage   | micro-batch 0 | micro-batch 1 | ... | n-1 |
  *     step program           the loop walks over all of them
  *     evaluation program     reads the first one
  *
- * A forward over the whole batch therefore exchanges micro-batch i with the first one, runs
- * the evaluation program, and exchanges them back: through the staging buffer, so that it
- * takes no memory of its own.
+ * A forward over the whole batch therefore swaps micro-batch i with the first one, runs the
+ * evaluation program, and swaps them back. It uses the staging buffer and no memory of its own.
  */
 #include <string.h>
 
@@ -18,10 +17,10 @@ enum { IGNORED = -100 };
 
 int64_t run_samples(const struct run *r) { return (int64_t)r->plan.settings.micro_batch * r->plan.settings.accumulation; }
 
-/* --- looking at an input ----------------------------------------------------------- */
+/* --- properties of an input --------------------------------------------------------- */
 
-/* Follows ids through views and the label shift to what they choose from. from[n]: the
- * first output of node n holds the input's ids. */
+/* Follows ids through views and the label shift to the tables that they index. from[n]: the first
+ * output of node n holds the input's ids. */
 struct trace {
     const struct graph *g;
     id storage;
@@ -41,7 +40,7 @@ static void choose(struct trace *t, int64_t below, bool ignores)
     if (!x->below || below < x->below) x->below = below;
 }
 
-/* What comes out are ids that went in. */
+/* The output holds the ids of the input unchanged. */
 static bool moves(const struct node *n) { return op_table[n->op].flags & OPF_VIEW || n->op == OP_SHIFT_LABELS || n->op == OP_COPY; }
 
 static void follow(struct trace *t, id node)
@@ -52,7 +51,7 @@ static void follow(struct trace *t, id node)
     else if (n->op == OP_XENT && traced(t, n->in[1])) choose(t, tensor_last(tensor_at(t->g, n->in[0])), true);
 }
 
-/* A leaf over the storage: the input as the model declared it. */
+/* The dtype that the model declared: that of a leaf over the storage. */
 static enum dtype declared_dtype(const struct graph *g, id storage)
 {
     for (id t = 1; t < g->tensors.n; t++)
@@ -90,7 +89,7 @@ void run_input_ids(const struct run *r, struct run_input *x)
     mem_free(t.from);
 }
 
-/* What is looked up by numbers that are computed cannot be checked before it runs. */
+/* Ids that are computed by the graph cannot be checked before the step runs. */
 int run_check_ids(const struct run *r, struct error *e)
 {
     const struct graph *g = &r->graph;
@@ -127,7 +126,7 @@ int run_fill_ragged(struct run *r, struct error *e)
 
 /* --- a forward over the whole batch ---------------------------------------------------- */
 
-/* Exchanges `bytes` at two places of the compute space, a piece at a time. */
+/* Swaps `bytes` at two addresses of device memory, one chunk of the staging buffer at a time. */
 static int exchange(struct run *r, char *a, char *b, uint64_t bytes, struct error *e)
 {
     const struct device_ops *ops = r->device.ops;

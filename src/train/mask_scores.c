@@ -8,7 +8,7 @@
 
 #include "data/dataset.h"
 
-enum { CATEGORIES = 4096, CHOSEN = 0, IOU = 3 }; /* columns of MASK_LOSS's statistics: CHOSEN below 0 is no mask */
+enum { CATEGORIES = 4096, CHOSEN = 0, IOU = 3 }; /* columns of MASK_LOSS's statistics; CHOSEN < 0: no mask */
 
 static const char *category_name(const void *of, int32_t category) { return dataset_category(of, category); }
 
@@ -49,7 +49,7 @@ void mask_scores_close(struct mask_scores *m)
     memset(m, 0, sizeof *m);
 }
 
-/* What the feed put there, of the rows that the program read. */
+/* Reads the prompt coordinates that the feed wrote, for the rows that the program read. */
 static int read_places(struct mask_scores *m, struct run *r, int64_t masks, struct error *e)
 {
     const char *from = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[m->prompts_at];

@@ -9,8 +9,8 @@
 #include "io/file.h"
 #include "passes/passes.h"
 
-/* What `memory.host_budget: auto` leaves: of memory to the system, of a disk to checkpoints
- * and to everybody else. */
+/* Reserves of `memory.host_budget: auto`: memory for the system, disk space for checkpoints and
+ * other programs. */
 enum { MEMORY_RESERVE = 1 << 30, DISK_RESERVE = 1 << 30 };
 
 int offload_choice(const struct config *c, bool *automatic, unsigned *away, struct error *e)

@@ -1,18 +1,18 @@
 /*
  * predictor.c: see predictor.h.
  *
- * Coordinates. A prompt is in pixels of the stored image; times fit / stored it is in those
- * of the square, and (x + 1/2) / side in the model's own measure, 0 to 1.
+ * Coordinates. A prompt is in pixels of the stored image. Scaled by fit / stored it is in pixels of
+ * the padded square, and (x + 1/2) / side in the model's coordinates, 0 to 1.
  *
- * Masks. Two steps of bilinear interpolation, as the reference has them: logits to the whole square,
- * of which only the image's part is computed, and from there to the stored size.
+ * Masks. Two bilinear interpolations, as in the reference implementation: logits to the whole
+ * square, of which only the image's part is computed, and from there to the stored size.
  */
 #include "train/predictor.h"
 
 #include <math.h>
 #include <string.h>
 
-/* --- one run: a forward of one part ------------------------------------------------------ */
+/* --- a forward run of encoder or decoder --------------------------------------------------- */
 
 static int start(struct run *r, const struct config *c, const struct prompting *p, struct error *e)
 {
@@ -28,7 +28,7 @@ static int forward(struct run *r, struct error *e)
     return rc ? rc : run_program(r, PROGRAM_STEP, e);
 }
 
-/* An output as f32, whatever it was computed in. */
+/* An output as f32, whatever its dtype. */
 static int read_output(struct run *r, const char *name, float *to, struct error *e)
 {
     id x = graph_find_output(&r->graph, PROGRAM_STEP, name);
@@ -52,13 +52,13 @@ static int check_model(const struct model *m, struct error *e)
 {
     const struct port *pixels = model_port(m, "pixel_values");
     if (!m->mask_side || !pixels)
-        return error_set(e, PL_USAGE, "a model of type %s makes no masks; expected one that does, such as sam", m->family->model_type);
+        return error_set(e, PL_USAGE, "a model of type %s predicts no masks; expected a mask model, such as sam", m->family->model_type);
     if (pixels->dim[1] != 3)
         return error_set(e, PL_USAGE, "the model takes images of %lld channels, expected 3: red, green, blue", (long long)pixels->dim[1]);
     return PL_OK;
 }
 
-/* The configuration alone: what is wrong with it is said before anything is planned. */
+/* Checks the configuration before anything is planned. */
 static int look_at_model(struct predictor *a, const struct config *c, struct pixel_norm *norm, struct error *e)
 {
     struct model m;
@@ -68,7 +68,7 @@ static int look_at_model(struct predictor *a, const struct config *c, struct pix
     if (rc) error_prepend(e, "%s", c->model_path ? c->model_path : c->model_preset);
     *norm = m.norm;
     if (!rc && a->shape.side % m.patch)
-        rc = error_set(e, PL_USAGE, "a side of %lld pixels (--side, or data.image_size of the model's run), expected a multiple of the model's patches of %lld",
+        rc = error_set(e, PL_USAGE, "a side of %lld pixels (--side, or data.image_size of the model's run), expected a multiple of the model's patch size %lld",
                        (long long)a->shape.side, (long long)m.patch);
     if (!rc && !a->shape.side) a->shape.side = m.image;
     if (!rc) a->mask_side = m.mask_side(&m, a->shape.side);
@@ -76,7 +76,7 @@ static int look_at_model(struct predictor *a, const struct config *c, struct pix
     return rc;
 }
 
-/* The image's embedding, on the heap: all that is kept of this run. */
+/* Runs the encoder and returns the image's embedding on the heap; the run itself is closed. */
 static int encode(struct predictor *a, const struct config *c, const struct predictor_image *p, const struct pixel_norm *norm, float **out, struct error *e)
 {
     struct run r = {0};
@@ -118,7 +118,7 @@ int predictor_open(struct predictor *a, const struct config *c, const struct pre
 {
     struct pixel_norm norm;
     float *embedding = NULL;
-    CHECK(shape->prompts > 0 && (shape->points > 0 || shape->box), "a prompt that asks for nothing");
+    CHECK(shape->prompts > 0 && (shape->points > 0 || shape->box), "a prompt without points and box");
     memset(a, 0, sizeof *a);
     a->shape = *shape;
     a->w = p->w;
@@ -141,7 +141,7 @@ void predictor_close(struct predictor *a)
     memset(a, 0, sizeof *a);
 }
 
-/* --- asking --------------------------------------------------------------------------------- */
+/* --- prediction ------------------------------------------------------------------------------ */
 
 static void place(const struct predictor *a, const float from[2], float to[2])
 {
@@ -151,7 +151,7 @@ static void place(const struct predictor *a, const float from[2], float to[2])
     to[1] = (float)((from[1] * ((double)a->fit_h / a->h) + 0.5) / side);
 }
 
-/* Prompts behind the last one repeat it: every row of the program is computed. */
+/* Rows after the last prompt repeat it, because the program computes every row. */
 static int put_points(struct predictor *a, const struct predictor_prompt *prompts, int64_t n, struct error *e)
 {
     const int64_t M = a->shape.prompts, P = a->shape.points;
@@ -194,7 +194,7 @@ int predictor_run(struct predictor *a, const struct predictor_prompt *prompts, i
     if (!rc) rc = read_output(&a->run, "pred_masks", a->logits, e);
     if (!rc) rc = read_output(&a->run, "iou_scores", a->scores, e);
     for (int64_t i = 0; i < n * a->candidates && !rc; i++)
-        if (!isfinite(a->scores[i])) rc = error_set(e, PL_FAIL, "the model predicts an IoU of %g; its weights make no sense", (double)a->scores[i]);
+        if (!isfinite(a->scores[i])) rc = error_set(e, PL_FAIL, "the model predicts an IoU of %g; its weights are not usable", (double)a->scores[i]);
     return rc;
 }
 
@@ -209,8 +209,8 @@ int64_t predictor_best(const struct predictor *a, int64_t prompt)
 
 /* --- masks at the image's size -------------------------------------------------------------- */
 
-/* Between which two places of `n` one of `out` lies, and how far from the first; the
- * corners of both lie on each other. */
+/* The two of `n` source positions around output position `i` of `out`, and the weight of the
+ * second; corners are aligned. */
 struct between {
     int64_t at, next;
     float part;
@@ -223,7 +223,8 @@ static inline struct between between(int64_t i, int64_t n, int64_t out)
     return (struct between){at, at + (at < n - 1), x - (float)at};
 }
 
-/* Rows of `stride` floats, [rows][columns] of them meant; the result's first w columns of row y. */
+/* Bilinear interpolation of [rows][columns] floats in rows of `stride`; computes the first w
+ * columns of result row y. */
 static void stretch_row(const float *from, int64_t rows, int64_t stride, const struct between *across, int64_t w, int64_t y, int64_t of, float *to)
 {
     const struct between down = between(y, rows, of);
