@@ -221,7 +221,7 @@ damaged() {
     local out=$tmp/half more=(--set "train.steps=$steps" --set train.save_every=2 --set train.keep=2)
     rm -rf "$out"
     expect 0 '' train "$out" "${more[@]}" --set train.steps=6 || return 1
-    truncate -s 1000 "$out/checkpoints/step-6/state.safetensors" && expect 2 'step-4 is intact: remove .*/step-6, and --resume goes on after step 4' train "$out" "${more[@]}" --resume || return 1
+    truncate -s 1000 "$out/checkpoints/step-6/state.safetensors" && expect 2 'step-4 is intact: remove .*/step-6, and --resume continues after step 4' train "$out" "${more[@]}" --resume || return 1
     rm -r "$out/checkpoints/step-6" && expect 0 'resuming after step 4' train "$out" "${more[@]}" --resume && whole "$out" || return 1
     rm -r "$out/checkpoints/step-10" && truncate -s 1000 "$out/checkpoints/step-12/state.safetensors" || return 1
     expect 2 'checkpoint .*/step-12' train "$out" "${more[@]}" --resume && ! grep 'intact' "$tmp/err"

@@ -817,7 +817,7 @@ static void broken(struct pl_builder *b, int64_t batch, void *user)
 static void test_broken_models(void **state)
 {
     (void)state;
-    static const char *const says[] = {"LINEAR", "0, which is no tensor", "no call of this builder", "must be a scalar", "scalar",
+    static const char *const says[] = {"LINEAR", "0, which is not a tensor", "no call of this builder", "must be a scalar", "scalar",
                                        "no output loss", "pl_scope_end without", "scopes open", "used twice", "used twice", "the batch",
                                        "dtype 7", "rank 9", "elements", "std is -1", "bytes, at most", "without a name", "data is NULL",
                                        "rank 99", "axis -1", "outside", "this is mine", "scopes", "slice", "takes a scalar", "i32",

@@ -380,8 +380,8 @@ static void test_naming(void **state)
         const char *prefix, *file, *says;
         bool strip;
     } cases[] = {{"", "model.safetensors", "names without \"model.\"", true},
-                 {"module.", "only.safetensors", "names behind \"module.\"", false},
-                 {"base_model.model.", "model.safetensors", "names behind \"base_model.model.\"", false}};
+                 {"module.", "only.safetensors", "names after \"module.\"", false},
+                 {"base_model.model.", "model.safetensors", "names after \"base_model.model.\"", false}};
     for (size_t k = 0; k < COUNT(cases); k++) {
         const char *in = fresh("in"), *out = fresh("out");
         struct plan_of_file f[5];
@@ -525,7 +525,7 @@ static void test_refused_folders(void **state)
         refuse(in, "tensor \"lm_head.weight\" is said to be in", "expected the plain name");
     }
     put_file(in, "model.safetensors.index.json", "{\"weight_map\": {\"lm_head.weight\": \"b.safetensors\"}}");
-    refuse(in, "says that tensor \"lm_head.weight\" is in b.safetensors", "does not have it");
+    refuse(in, "lists tensor \"lm_head.weight\" in b.safetensors", "does not have it");
     put_file(in, "model.safetensors.index.json", "{\"weight_map\": {\"lm_head.weight\": \"c.safetensors\"}}");
     refuse(in, "c.safetensors", "cannot open it");
     put_file(in, "model.safetensors.index.json", "{\"weight_map\": {}}");

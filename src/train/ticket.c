@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stddef.h>
 
-_Static_assert(sizeof(struct ticket) * TICKETS <= PLAN_TICKETS, "the plan's buffer holds the tickets");
+_Static_assert(sizeof(struct ticket) * TICKETS <= PLAN_TICKETS, "the tickets fit into the plan's buffer");
 
 void tickets_begin(struct tickets *t, struct run *r)
 {
@@ -30,7 +30,7 @@ uint32_t tickets_pending(const struct tickets *t) { return (uint32_t)(t->asked -
 
 bool ticket_fatal(const struct tickets *t, double loss) { return !isfinite(loss) && !(t->scaled && !t->running); }
 
-/* --- on a device that runs while the host goes on ------------------------------------------ */
+/* --- a device that runs asynchronously -------------------------------------------------------- */
 
 static int send(const struct tickets *t, void *to, const void *from, uint64_t bytes, struct error *e)
 {
@@ -38,7 +38,8 @@ static int send(const struct tickets *t, void *to, const void *from, uint64_t by
     return d->ops->send(d, to, from, bytes, e);
 }
 
-/* Behind another step the members that its update writes stay, and the scale that it left is this one's. */
+/* With another step in flight, the members that its update writes are not overwritten, and its
+ * next_scale becomes this step's loss_scale. */
 static int send_block(const struct tickets *t, const struct ticket *k, struct error *e)
 {
     const bool behind = tickets_pending(t);
@@ -49,7 +50,7 @@ static int send_block(const struct tickets *t, const struct ticket *k, struct er
     return rc;
 }
 
-/* The loss's bytes may be another tensor's in the update, so they are fetched before it. */
+/* The update may reuse the loss's memory, so the loss is copied before it. */
 static int ask_late(struct tickets *t, struct ticket *k, struct error *e)
 {
     struct run *r = t->run;
@@ -62,7 +63,7 @@ static int ask_late(struct tickets *t, struct ticket *k, struct error *e)
     return rc ? rc : r->device.ops->mark(&r->device, (int)(t->asked % TICKETS), e);
 }
 
-/* --- on one that does not ------------------------------------------------------------------- */
+/* --- a synchronous device ---------------------------------------------------------------------- */
 
 static int ask_now(struct tickets *t, struct ticket *k, struct error *e)
 {
@@ -77,13 +78,13 @@ static int ask_now(struct tickets *t, struct ticket *k, struct error *e)
     return !rc && t->scaled ? run_get_step(r, &k->block, e) : rc;
 }
 
-/* --- either --------------------------------------------------------------------------------- */
+/* --- both -------------------------------------------------------------------------------------- */
 
 int ticket_submit(struct tickets *t, const struct step_block *b, double from, struct error *e)
 {
     const int number = (int)(t->asked % TICKETS);
     struct ticket *k = &t->at[number];
-    CHECK(tickets_pending(t) < TICKETS && (!tickets_pending(t) || is_pipelined(t)), "%u steps are open", tickets_pending(t));
+    CHECK(tickets_pending(t) < TICKETS && (!tickets_pending(t) || is_pipelined(t)), "%u steps are in flight", tickets_pending(t));
     k->begun = k->block = *b;
     t->from[number] = tickets_pending(t) ? -1 : from;
     int rc = is_pipelined(t) ? ask_late(t, k, e) : ask_now(t, k, e);
@@ -94,7 +95,7 @@ int ticket_submit(struct tickets *t, const struct step_block *b, double from, st
 int ticket_take(struct tickets *t, struct ticket *out, struct error *e)
 {
     const int number = (int)(t->taken % TICKETS);
-    CHECK(tickets_pending(t), "no step was asked for");
+    CHECK(tickets_pending(t), "no step is in flight");
     double done = clock_seconds();
     int rc = is_pipelined(t) ? t->run->device.ops->await(&t->run->device, number, &done, e) : PL_OK;
     if (rc) return rc;

@@ -1,20 +1,21 @@
 /*
- * train_batch.c: a step's batch, and the one that is put together ahead of its step.
+ * train_batch.c: the batch of a step, and the prefetched batch of the next one.
  *
- * The batch of the step to come is put together while this one runs, and copied behind it:
+ * The host prepares the next batch while a step runs; it is copied to the GPU after that step:
  *
- *     host    ask n, put n+1, take n-1      ask n+1, put n+2, take n
+ *     host    submit n, prefetch n+1, retire n-1   submit n+1, prefetch n+2, retire n
  *     GPU    .. n-1][ step n ............][update n][ step n+1 ..........][update n+1]
- *     lane                                 [copy n+1]                      [copy n+2]
+ *     copies                               [copy n+1]                      [copy n+2]
  *
- * It lies in one buffer, which is free when the batch before has been copied: behind the step before, so the
- * GPU has the whole of this one left to do. An evaluation would write over the batch, so before one nothing
- * is put ahead. Which samples a batch holds is a matter of its position alone, whoever puts it and when.
+ * The batch is in one buffer, which is free when the previous batch has been copied. That copy
+ * follows the previous step, so the host has the whole duration of this step. An evaluation would
+ * overwrite the batch, so nothing is prefetched before one. The samples of a batch depend only on
+ * its position, not on when it is prepared.
  */
 #include "train/trainer.h"
 
-/* Samples of the step at a position: the effective batch, and at the end of the last epoch what
- * is left. Borders of other epochs pass within a batch. */
+/* Samples of the step at a position: the effective batch, or the rest at the end of the last epoch.
+ * Other epochs end within a batch. */
 int64_t trainer_samples_at(const struct trainer *t, uint64_t position)
 {
     if (!t->data.ops) return t->run.effective_batch;

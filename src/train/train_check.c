@@ -1,12 +1,12 @@
 /*
- * train_check.c: whether a step that was taken went well.
+ * train_check.c: checks the results of a retired step.
  *
- * Its loss and the norm of its gradients must be finite. With f16 a step that is not is skipped and the scale
- * halved, until that is no way out (ticket_fatal, scaler_hopeless). Otherwise the run ends with the name of the
- * first tensor that is not finite. The search for it (nonfinite.c) looks at the gradients or runs the step again, so
- * batch and numbers are brought back where those of a later step have taken their place. Behind a loss that is
- * not finite nothing was updated, a fused step apart: on the CPU the update was left out, on a GPU GUARD
- * saw to it (passes/guard.c).
+ * Its loss and gradient norm must be finite. With f16 a step that is not finite is skipped and the
+ * loss scale halved, until that cannot help any more (ticket_fatal, scaler_hopeless). Otherwise the
+ * run ends with the name of the first tensor that is not finite. The search for it (nonfinite.c)
+ * reads the gradients or runs the step again, so batch and step block are restored if a later step
+ * has overwritten them. After a loss that is not finite no weight was updated, except by a fused
+ * step: on the CPU the update was not run, on a GPU the op GUARD disabled it (passes/guard.c).
  */
 #include "train/trainer.h"
 
@@ -15,8 +15,8 @@
 
 #include "train/scaler.h"
 
-/* For the step that was just taken and is looked at again: its batch, its numbers and its gradients
- * may have made way for those of a step that was asked for since. The weights have not. */
+/* Restores the batch, the step block and the gradients of the step that was just retired, if a
+ * later step overwrote them. The weights are unchanged. */
 static void bring_back(struct trainer *t, const struct ticket *k)
 {
     struct feed_batch batch;
@@ -30,7 +30,7 @@ static void bring_back(struct trainer *t, const struct ticket *k)
     if (!run_put_step(&t->run, &b, &ignored)) run_program(&t->run, PROGRAM_STEP, &ignored);
 }
 
-/* After an update that was fused the weights are spoilt too, so only the gradients can still tell. */
+/* A fused update has changed the weights too, so only the gradients can show the cause. */
 static int complain_nonfinite(struct trainer *t, const struct ticket *k, struct error *e)
 {
     char name[256];
@@ -44,7 +44,7 @@ static int complain_nonfinite(struct trainer *t, const struct ticket *k, struct 
                      t->state.step + 1, what, x, name[0] ? "; first seen in " : "", name);
 }
 
-/* What a step says of itself: its loss, the norm of its gradients, and in f16 the scale to come. */
+/* Checks the loss, the gradient norm, and in f16 the next loss scale. */
 int trainer_check_step(struct trainer *t, const struct ticket *k, struct error *e)
 {
     const struct step_block *b = &k->block;
@@ -56,7 +56,7 @@ int trainer_check_step(struct trainer *t, const struct ticket *k, struct error *
     }
     if (scaler_take(&t->state, b)) {
         progress_break(&t->progress);
-        log_note("step %d: skipped: gradients are not finite at loss scale %g; the next step's is %g", b->step, b->loss_scale, b->next_scale);
+        log_note("step %d: skipped: gradients are not finite at loss scale %g; the next loss scale is %g", b->step, b->loss_scale, b->next_scale);
     }
     if (!scaler_hopeless(&t->state)) return PL_OK;
     bring_back(t, k);
