@@ -738,7 +738,7 @@ static void test_names_and_sizes(void **state)
     d.labels[7] = -100;
     ok(s, pl_write_input(s, "labels", d.labels, sizeof d.labels));
     refused(s, pl_read_output(s, "nothing", y, sizeof y), "it has: logits, loss");
-    refused(s, pl_read_output(s, "loss", y, 8), "room for 8 bytes, expected 4");
+    refused(s, pl_read_output(s, "loss", y, 8), "the buffer has 8 bytes, expected 4");
     refused(s, pl_read_parameter(s, "nothing", y, 4), "no parameter nothing");
     refused(s, pl_read_parameter(s, "in.bias", y, 4), "4 bytes, expected 64");
     refused(s, pl_save(s, ""), "no name");

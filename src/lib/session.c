@@ -32,7 +32,7 @@ struct pl_session *pl_open(void)
     return s;
 }
 
-static void forget_plan(struct pl_session *s)
+static void drop_plan(struct pl_session *s)
 {
     trainer_close(s->trainer);
     s->trainer = NULL;
@@ -43,7 +43,7 @@ static void forget_plan(struct pl_session *s)
 void pl_close(struct pl_session *s)
 {
     if (!s || s->busy) return;
-    forget_plan(s);
+    drop_plan(s);
     config_free(&s->config);
     text_free(&s->text);
     mem_free(s->config_json);
@@ -89,7 +89,7 @@ static int may_change(struct pl_session *s, const char *call, const char *key)
 
 static void options_changed(struct pl_session *s)
 {
-    if (s->stage < STAGE_STARTED) forget_plan(s);
+    if (s->stage < STAGE_STARTED) drop_plan(s);
 }
 
 int pl_set(struct pl_session *s, const char *key, const char *value)
@@ -178,7 +178,7 @@ int session_plan(struct pl_session *s)
         if (s->build && (!rc || rc == PL_NOFIT) && check_reached(s, &e)) rc = PL_USAGE;
         s->error = e;
         if (rc && rc != PL_NOFIT) {
-            forget_plan(s);
+            drop_plan(s);
             return rc;
         }
         s->fits = !rc;

@@ -106,7 +106,7 @@ static int time_nodes(struct bench *b, struct timing *least, struct error *e)
     return rc;
 }
 
-static void take_sample(struct samples *s, const struct sample *x, int round)
+static void add_sample(struct samples *s, const struct sample *x, int round)
 {
     if (!round) vec_push(&s->list, *x);
     struct sample *had = &s->list.at[s->next++];
@@ -114,7 +114,7 @@ static void take_sample(struct samples *s, const struct sample *x, int round)
     if (x->seconds < had->seconds) had->seconds = x->seconds;
 }
 
-static void take_samples(struct samples *s, const struct graph *g, const struct timing *t, const struct profile *p, bool copies, int round)
+static void add_samples(struct samples *s, const struct graph *g, const struct timing *t, const struct profile *p, bool copies, int round)
 {
     double copied = 0, seconds = 0;
     for (id n = 1; n < t->nodes; n++) {
@@ -127,7 +127,7 @@ static void take_samples(struct samples *s, const struct graph *g, const struct 
             seconds += t->seconds[n];
         } else if (!copies) {
             struct sample one = {x->op, op_variant(x->op, q.attr), query_class(&q), kernel_ideal(&q, x->op), t->seconds[n] / t->calls[n]};
-            take_sample(s, &one, round);
+            add_sample(s, &one, round);
         }
     }
     if (copied > 0 && (!s->copied || copied / seconds > s->copied / s->copy_seconds)) {
@@ -149,7 +149,7 @@ static int measure(struct samples *s, const struct workload *w, enum dtype preci
     if (!rc) {
         rc = bench_open(&b, &c, &o, e);
         if (!rc) rc = time_nodes(&b, &least, e);
-        if (!rc) take_samples(s, &b.run.graph, &least, p, w->offload, round);
+        if (!rc) add_samples(s, &b.run.graph, &least, p, w->offload, round);
         timing_free(&least);
         bench_close(&b);
     }

@@ -204,7 +204,7 @@ static int measure(struct gpu_samples *s, const char *name, const struct config 
     return rc;
 }
 
-static void tell(const struct gpu_samples *s, const char *name, int rc, double seconds, const struct error *e)
+static void log_workload(const struct gpu_samples *s, const char *name, int rc, double seconds, const struct error *e)
 {
     const struct gpu_whole *w = s->wholes.n ? &s->wholes.at[s->wholes.n - 1] : NULL;
     if (rc) log_warn("calibrating: %s is left out: %.500s", name, e->text);
@@ -226,7 +226,7 @@ static int measure_all(struct gpu_samples *s, struct profile *p, enum dtype half
         if (view->free_bytes) c.memory_budget = (struct config_budget){BUDGET_BYTES, view->free_bytes / 10 * 9};
         if (!rc && from - begun > SECONDS_ALL) rc = error_set(e, PL_USAGE, "the time limit is reached");
         if (!rc) rc = measure(s, name, &c, &o, p, view, e);
-        tell(s, name, rc, clock_seconds() - from, e);
+        log_workload(s, name, rc, clock_seconds() - from, e);
         config_free(&c);
     }
     return s->wholes.n ? PL_OK : rc;

@@ -2,7 +2,7 @@
  * config.c: from YAML and options to struct config.
  *
  * Everything is driven by the rows of config.def. A value from any source is a node of a value
- * tree, and config_take() alone converts a node to a member: defaults, file and options cannot
+ * tree, and config_convert() alone converts a node to a member: defaults, file and options cannot
  * disagree about what is a number.
  *
  * Invariant: each member holds a value that its row allows, at all times; strings
@@ -177,7 +177,7 @@ static bool assign_range(struct config *c, const struct config_row *r, const str
     return good;
 }
 
-bool config_take(struct config *c, const struct config_row *r, void *to, const struct value *v)
+bool config_convert(struct config *c, const struct config_row *r, void *to, const struct value *v)
 {
     switch (r->type) {
     case ROW_STRING:
@@ -205,7 +205,7 @@ bool config_take(struct config *c, const struct config_row *r, void *to, const s
         return assign_budget(r, v, to);
     case ROW_REBUILD:
         return assign_rebuild(r, v, to);
-    case ROW_GROUPS: /* config_take_maps */
+    case ROW_GROUPS: /* config_convert_maps */
     case ROW_MODULES:
         break;
     }
@@ -228,7 +228,7 @@ static void assign_default(struct config *c, enum config_key key)
     c->origin[key].line = 0;
     if (!*r->standard) return;
     struct bump b = {0};
-    CHECK(config_take(c, r, config_member(c, key), yaml_scalar(&b, r->standard)), "the default of %s", r->path);
+    CHECK(config_convert(c, r, config_member(c, key), yaml_scalar(&b, r->standard)), "the default of %s", r->path);
     bump_free(&b);
 }
 
@@ -342,15 +342,15 @@ static void drop_partner(struct config *c, enum config_key key)
                 assign_default(c, pairs[i][!side]);
 }
 
-static int take_value(struct config *c, enum config_key key, const struct value *v, enum config_source source, struct error *e)
+static int set_value(struct config *c, enum config_key key, const struct value *v, enum config_source source, struct error *e)
 {
     const struct config_row *r = &config_rows[key];
     void *to = config_member(c, key);
-    if (r->type == ROW_GROUPS || r->type == ROW_MODULES) return config_take_maps(c, r, to, v, source, e);
-    return config_take(c, r, to, v) ? PL_OK : config_refuse(c, r, v, source, e);
+    if (r->type == ROW_GROUPS || r->type == ROW_MODULES) return config_convert_maps(c, r, to, v, source, e);
+    return config_convert(c, r, to, v) ? PL_OK : config_refuse(c, r, v, source, e);
 }
 
-static int take_key(struct config *c, const char *path, const struct value *v, enum config_source source,
+static int set_key(struct config *c, const char *path, const struct value *v, enum config_source source,
                     struct error *e)
 {
     int key = find_key(path);
@@ -359,7 +359,7 @@ static int take_key(struct config *c, const char *path, const struct value *v, e
         assign_default(c, (enum config_key)key);
         return PL_OK;
     }
-    if (take_value(c, (enum config_key)key, v, source, e)) return e->code;
+    if (set_value(c, (enum config_key)key, v, source, e)) return e->code;
     c->origin[key].source = source;
     c->origin[key].line = (int)v->line;
     drop_partner(c, (enum config_key)key);
@@ -367,7 +367,7 @@ static int take_key(struct config *c, const char *path, const struct value *v, e
 }
 
 /* A whole section: a map of keys, null for none, or the short form of device. */
-static int take_section(struct config *c, const char *name, const struct value *v,
+static int set_section(struct config *c, const char *name, const struct value *v,
                         enum config_source source, struct error *e)
 {
     if (!is_section(name)) {
@@ -380,14 +380,14 @@ static int take_section(struct config *c, const char *name, const struct value *
     if (v->kind == VALUE_NULL) return PL_OK;
     if (v->kind != VALUE_MAP) {
         char found[96];
-        if (!strcmp(name, "device")) return take_key(c, "device.kind", v, source, e);
+        if (!strcmp(name, "device")) return set_key(c, "device.kind", v, source, e);
         error_set(e, PL_USAGE, "%s: found %s, expected a map of keys", name, value_describe(v, found));
         return config_at_node(c, v, source, e);
     }
     int rc = PL_OK;
     struct bump b = {0};
     for (uint32_t i = 0; !rc && i < v->count; i++)
-        rc = take_key(c, bump_format(&b, "%s.%s", name, v->items[i]->key), v->items[i], source, e);
+        rc = set_key(c, bump_format(&b, "%s.%s", name, v->items[i]->key), v->items[i], source, e);
     bump_free(&b);
     return rc;
 }
@@ -406,7 +406,7 @@ void config_free(struct config *c)
     memset(c, 0, sizeof *c);
 }
 
-static int take_sections(struct config *c, const struct value *v, const char *name, struct error *e)
+static int set_sections(struct config *c, const struct value *v, const char *name, struct error *e)
 {
     char found[96];
     c->file = bump_string(&c->strings, name);
@@ -415,15 +415,15 @@ static int take_sections(struct config *c, const struct value *v, const char *na
         return error_set(e, PL_USAGE, "%s: found %s, expected a map with the sections model, data, train, ...",
                          name, value_describe(v, found));
     for (uint32_t i = 0; i < v->count; i++)
-        if (take_section(c, v->items[i]->key, v->items[i], SOURCE_FILE, e)) return e->code;
+        if (set_section(c, v->items[i]->key, v->items[i], SOURCE_FILE, e)) return e->code;
     return PL_OK;
 }
 
 /* All keys or none. Strings that are no longer referenced stay allocated until config_free. */
-static int take_document(struct config *c, const struct value *v, const char *name, struct error *e)
+static int set_document(struct config *c, const struct value *v, const char *name, struct error *e)
 {
     struct config before = *c;
-    int rc = take_sections(c, v, name, e);
+    int rc = set_sections(c, v, name, e);
     before.strings = c->strings;
     if (rc) *c = before;
     return rc;
@@ -434,7 +434,7 @@ int config_read(struct config *c, const char *path, struct error *e)
     struct bump b = {0};
     struct value *v;
     int rc = yaml_read_file(path, MAX_FILE, &b, &v, e);
-    if (!rc) rc = take_document(c, v, path, e);
+    if (!rc) rc = set_document(c, v, path, e);
     bump_free(&b);
     return rc;
 }
@@ -445,7 +445,7 @@ int config_read_text(struct config *c, const char *yaml, const char *name, struc
     struct value *v;
     int rc = yaml_parse(yaml, strlen(yaml), &b, &v, e);
     if (rc) error_prepend(e, "%s", name);
-    else rc = take_document(c, v, name, e);
+    else rc = set_document(c, v, name, e);
     bump_free(&b);
     return rc;
 }
@@ -469,7 +469,7 @@ int config_assign(struct config *c, const char *key, const char *value, struct e
     struct bump b = {0};
     struct value *v;
     int rc = parse_option(value, &b, &v, e);
-    if (!rc) rc = strchr(key, '.') ? take_key(c, key, v, SOURCE_OPTION, e) : take_section(c, key, v, SOURCE_OPTION, e);
+    if (!rc) rc = strchr(key, '.') ? set_key(c, key, v, SOURCE_OPTION, e) : set_section(c, key, v, SOURCE_OPTION, e);
     bump_free(&b);
     return rc;
 }
@@ -490,7 +490,7 @@ int config_set(struct config *c, const char *assignment, struct error *e)
 int config_set_memory(struct config *c, const char *size, struct error *e)
 {
     struct bump b = {0};
-    int rc = take_value(c, KEY_memory_budget, yaml_scalar(&b, size), SOURCE_OPTION, e);
+    int rc = set_value(c, KEY_memory_budget, yaml_scalar(&b, size), SOURCE_OPTION, e);
     if (rc) error_prepend(e, "--memory %.200s", size);
     else c->origin[KEY_memory_budget].source = SOURCE_OPTION;
     bump_free(&b);
@@ -632,8 +632,8 @@ int config_check(const struct config *c, unsigned needs, struct error *e)
         return config_at_key(c, KEY_loss_focal, e);
     }
     bool automatic;
-    unsigned away;
-    if (offload_choice(c, &automatic, &away, e)) return e->code;
+    unsigned offload;
+    if (offload_choice(c, &automatic, &offload, e)) return e->code;
     if (c->memory_micro_batch > c->train_effective_batch) {
         error_set(e, PL_USAGE, "memory.micro_batch is %lld, expected no more than train.effective_batch, %lld",
                   (long long)c->memory_micro_batch, (long long)c->train_effective_batch);

@@ -73,7 +73,7 @@ static void list_members(const struct config_maps *m, struct text *out)
 }
 
 /* Reads one key of an item; `path` is the item's, "train.groups[2]". */
-static int take_member(struct config *c, const struct config_maps *m, char *item, const char *path, const struct value *v,
+static int set_member(struct config *c, const struct config_maps *m, char *item, const char *path, const struct value *v,
                        enum config_source source, struct error *e)
 {
     const char *nearest = NULL;
@@ -89,12 +89,12 @@ static int take_member(struct config *c, const struct config_maps *m, char *item
     if (v->kind == VALUE_NULL) return PL_OK;
     struct config_row r = m->rows[i];
     r.path = bump_format(&c->strings, "%s.%s", path, v->key);
-    if (!config_take(c, &r, item + r.offset, v)) return config_refuse(c, &r, v, source, e);
+    if (!config_convert(c, &r, item + r.offset, v)) return config_refuse(c, &r, v, source, e);
     given(m, item)[i] = true;
     return PL_OK;
 }
 
-static bool says_anything(const struct config_maps *m, char *item)
+static bool has_settings(const struct config_maps *m, char *item)
 {
     for (int i = 1; i < m->members; i++)
         if (given(m, item)[i]) return true;
@@ -102,12 +102,12 @@ static bool says_anything(const struct config_maps *m, char *item)
 }
 
 /* A learning rate and a factor on the run's learning rate exclude each other. */
-static bool rates_twice(const struct config_maps *m, char *item)
+static bool has_two_rates(const struct config_maps *m, char *item)
 {
     return m->type == ROW_GROUPS && given(m, item)[GROUP_learning_rate] && given(m, item)[GROUP_lr_scale];
 }
 
-static int take_item(struct config *c, const struct config_maps *m, char *item, const char *path, const struct value *v,
+static int set_item(struct config *c, const struct config_maps *m, char *item, const char *path, const struct value *v,
                      enum config_source source, struct error *e)
 {
     char found[96];
@@ -115,12 +115,12 @@ static int take_item(struct config *c, const struct config_maps *m, char *item, 
         error_set(e, PL_USAGE, "%s: found %s, expected a map with match and the settings of its %ss", path, value_describe(v, found), m->what);
     else {
         for (uint32_t i = 0; i < v->count; i++)
-            if (take_member(c, m, item, path, v->items[i], source, e)) return e->code;
+            if (set_member(c, m, item, path, v->items[i], source, e)) return e->code;
         if (!((const struct config_list *)(item + m->rows[0].offset))->n)
             error_set(e, PL_USAGE, "%s: match is not given, expected patterns of %s names", path, m->what);
-        else if (rates_twice(m, item))
+        else if (has_two_rates(m, item))
             error_set(e, PL_USAGE, "%s: both learning_rate and lr_scale are given, expected one of them", path);
-        else if (!says_anything(m, item))
+        else if (!has_settings(m, item))
             error_set(e, PL_USAGE, "%s: only match is given, expected %s too", path, m->expected);
         else
             return PL_OK;
@@ -128,7 +128,7 @@ static int take_item(struct config *c, const struct config_maps *m, char *item, 
     return config_at_node(c, v, source, e);
 }
 
-int config_take_maps(struct config *c, const struct config_row *r, void *to, const struct value *v, enum config_source source, struct error *e)
+int config_convert_maps(struct config *c, const struct config_row *r, void *to, const struct value *v, enum config_source source, struct error *e)
 {
     const struct config_maps *m = maps_of(r->type);
     if (v->kind != VALUE_LIST) return config_refuse(c, r, v, source, e);
@@ -136,7 +136,7 @@ int config_take_maps(struct config *c, const struct config_row *r, void *to, con
     memset(maps.at, 0, v->count * m->size);
     for (uint32_t i = 0; i < v->count; i++) {
         const char *path = bump_format(&c->strings, "%s[%u]", r->path, i);
-        if (take_item(c, m, maps.at + i * m->size, path, v->items[i], source, e)) return e->code;
+        if (set_item(c, m, maps.at + i * m->size, path, v->items[i], source, e)) return e->code;
     }
     memcpy(to, &maps, sizeof maps);
     return PL_OK;

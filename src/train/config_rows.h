@@ -42,7 +42,7 @@ bool config_is_list(const struct config_row *r);
 
 /* Converts a node to the member at `to`; false if the row does not allow the value, and then
  * nothing is changed. config_row_value converts back. */
-bool config_take(struct config *c, const struct config_row *r, void *to, const struct value *v);
+bool config_convert(struct config *c, const struct config_row *r, void *to, const struct value *v);
 struct value *config_row_value(const struct config_row *r, const void *from, struct bump *b);
 /* The message for a value that is not allowed, with its location; only the prefix "run.yaml:7: ". */
 int config_refuse(const struct config *c, const struct config_row *r, const struct value *v, enum config_source source,
@@ -61,7 +61,7 @@ extern const struct config_maps config_maps[];
 extern const size_t config_maps_count;
 
 /* The same for lists of maps, with messages about their items; `to` is the key's member. */
-int config_take_maps(struct config *c, const struct config_row *r, void *to, const struct value *v, enum config_source source, struct error *e);
+int config_convert_maps(struct config *c, const struct config_row *r, void *to, const struct value *v, enum config_source source, struct error *e);
 struct value *config_maps_value(struct bump *b, enum config_row_type type, const void *from);
 
 #endif

@@ -15,7 +15,7 @@
 #include "data/memmap.h"
 #include "train/recipe.h"
 
-enum { PIECE = 1 << 18 }; /* elements of a weight that are hashed at once */
+enum { HASH_CHUNK = 1 << 18 }; /* elements of a weight that are hashed at once */
 
 /* --- the encoder ------------------------------------------------------------------------- */
 
@@ -68,11 +68,11 @@ static int hash_weight(const struct weights *w, const struct weight_slot *s, uin
 {
     const struct st_entry *t = s->entry;
     const uint32_t size = dtype_size(t->dtype);
-    void *raw = mem_alloc((size_t)PIECE * size);
-    float *wide = t->dtype == DT_F32 ? raw : mem_alloc(PIECE * sizeof *wide);
+    void *raw = mem_alloc((size_t)HASH_CHUNK * size);
+    float *wide = t->dtype == DT_F32 ? raw : mem_alloc(HASH_CHUNK * sizeof *wide);
     int rc = PL_OK;
-    for (int64_t at = 0; at < t->elements && !rc; at += PIECE) {
-        int64_t n = min_i64(PIECE, t->elements - at);
+    for (int64_t at = 0; at < t->elements && !rc; at += HASH_CHUNK) {
+        int64_t n = min_i64(HASH_CHUNK, t->elements - at);
         rc = st_read(&w->files[s->file], t, (uint64_t)at * size, (uint64_t)n * size, raw, e);
         if (!rc && t->dtype != DT_F32) dtype_convert(wide, DT_F32, raw, t->dtype, n);
         if (!rc) *h = hash_bytes(wide, (size_t)n * sizeof *wide, *h);
@@ -172,7 +172,7 @@ static int refuse_shape(const struct packed_embeddings *found, const struct pack
 /* --- choosing ---------------------------------------------------------------------------------- */
 
 /* Reads the header of the first file; found->type 0: it has no embeddings, or there is no file yet. */
-static int look_at_store(const struct config *c, bool train, char **path, struct packed_header *h, struct packed_embeddings *found, struct error *e)
+static int read_store_header(const struct config *c, bool train, char **path, struct packed_header *h, struct packed_embeddings *found, struct error *e)
 {
     const struct config_list *paths = train || !c->data_validation.n ? &c->data_train : &c->data_validation;
     struct dataset_options o = {.format = "packed", .paths = paths->at, .n_paths = paths->n};
@@ -198,7 +198,7 @@ static int missing(const struct config *c, const char *path, struct error *e)
     return config_at_key(c, KEY_data_embeddings, e);
 }
 
-static int judge(const struct config *c, const struct model *m, int64_t side, bool train, const char *path, const struct packed_header *h,
+static int check_store(const struct config *c, const struct model *m, int64_t side, bool train, const char *path, const struct packed_header *h,
                  const struct packed_embeddings *found, struct error *e)
 {
     struct packed_embeddings expected = {0};
@@ -225,8 +225,8 @@ int embed_choose(const struct config *c, const struct model *m, int64_t side, bo
     *out = (struct packed_embeddings){0};
     if (c->data_embeddings == EMBEDDINGS_OFF) return PL_OK;
     if (c->data_format != FORMAT_PACKED) return c->data_embeddings == EMBEDDINGS_USE ? missing(c, NULL, e) : PL_OK;
-    int rc = look_at_store(c, train, &path, &h, out, e);
-    if (!rc && out->type) rc = judge(c, m, side, train, path, &h, out, e);
+    int rc = read_store_header(c, train, &path, &h, out, e);
+    if (!rc && out->type) rc = check_store(c, m, side, train, path, &h, out, e);
     else if (!rc && c->data_embeddings == EMBEDDINGS_USE) rc = missing(c, path, e);
     mem_free(path);
     return rc;

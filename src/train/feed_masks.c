@@ -45,7 +45,7 @@ struct mask_feed {
     struct first_prompts prompts;
     bool used[INPUTS];          /* whether a program reads the input */
     /* one row of the batch */
-    float *places;              /* [M][P][2] */
+    float *coords;              /* [M][P][2] */
     int32_t *kinds;             /* [M][P] */
     int32_t *valid;             /* [M][2] */
     int32_t *keys;              /* [M] */
@@ -155,7 +155,7 @@ static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct 
                             .P = FIRST_SLOTS + c->prompts_iterations - 1};
     m->prompts = (struct first_prompts){.side = m->o.side, .cells = m->o.cells, .masks = m->o.masks, .key = random_key((uint64_t)c->train_seed, "first prompts"),
                                         .box = c->prompts_box, .jitter = c->prompts_jitter};
-    m->places = mem_alloc(M * (size_t)m->P * 2 * sizeof *m->places);
+    m->coords = mem_alloc(M * (size_t)m->P * 2 * sizeof *m->coords);
     m->kinds = mem_alloc(M * (size_t)m->P * sizeof *m->kinds);
     m->valid = mem_alloc(M * 2 * sizeof *m->valid);
     m->keys = mem_alloc(M * sizeof *m->keys);
@@ -186,7 +186,7 @@ static void mask_close(struct feed *f)
     loader_close(m->run->loader); /* before the dataset that it reads is closed */
     m->run->loader = NULL;
     dataset_close(m->set);
-    mem_free(m->places);
+    mem_free(m->coords);
     mem_free(m->kinds);
     mem_free(m->valid);
     mem_free(m->keys);
@@ -201,12 +201,12 @@ const struct dataset *feed_dataset(const struct feed *f)
 
 /* --- a batch ------------------------------------------------------------------------------------ */
 
-static void put_prompt(const struct feed *f, const struct loader_sample *s, uint32_t k, float *places, int32_t *kinds)
+static void put_prompt(const struct feed *f, const struct loader_sample *s, uint32_t k, float *coords, int32_t *kinds)
 {
     const struct mask_feed *m = f->state;
-    if (f->role == FEED_TRAIN) prompt_drawn(&m->prompts, s, k, places, kinds);
-    else if (f->pass == PASS_BOX) prompt_box(&m->prompts, s, k, places, kinds);
-    else prompt_inside(&m->prompts, s, k, places, kinds);
+    if (f->role == FEED_TRAIN) prompt_drawn(&m->prompts, s, k, coords, kinds);
+    else if (f->pass == PASS_BOX) prompt_box(&m->prompts, s, k, coords, kinds);
+    else prompt_inside(&m->prompts, s, k, coords, kinds);
 }
 
 /* Fills prompts, valid sizes and facts of row `at`; s NULL: the row is padding. `from`: the
@@ -217,7 +217,7 @@ static void describe_row(const struct feed *f, int64_t at, uint64_t from, const 
     struct mask_feed *m = f->state;
     uint32_t M = m->o.masks, n = s ? s->n : 0;
     size_t P = (size_t)m->P;
-    memset(m->places, 0, M * P * 2 * sizeof *m->places);
+    memset(m->coords, 0, M * P * 2 * sizeof *m->coords);
     memset(m->valid, 0, M * 2 * sizeof *m->valid);
     for (uint32_t k = 0; k < M; k++) {
         int32_t *kinds = m->kinds + k * P;
@@ -225,7 +225,7 @@ static void describe_row(const struct feed *f, int64_t at, uint64_t from, const 
         m->keys[k] = (int32_t)(uint32_t)((from + (uint64_t)at) * M + k);
         m->masks[at * M + k] = (struct feed_mask){0};
         if (k >= n) continue;
-        put_prompt(f, s, k, m->places + k * P * 2, kinds);
+        put_prompt(f, s, k, m->coords + k * P * 2, kinds);
         m->valid[2 * k] = (int32_t)s->mask_rows;
         m->valid[2 * k + 1] = (int32_t)s->mask_columns;
         m->masks[at * M + k] = (struct feed_mask){s->sample, s->masks[k].id, s->masks[k].category, s->masks[k].area};
@@ -248,7 +248,7 @@ static int put_row(struct feed *f, struct run *r, int64_t at, uint64_t from, con
         [IMAGES] = {s ? s->image : NULL, side * side * 3},
         [EMBEDDINGS] = {s ? s->embedding : last ? last->embedding : NULL, m->o.embedding},
         [IMAGE_VALID] = {size, sizeof size},
-        [POINTS] = {m->places, M * P * 2 * sizeof *m->places},
+        [POINTS] = {m->coords, M * P * 2 * sizeof *m->coords},
         [LABELS] = {m->kinds, M * P * sizeof *m->kinds},
         [MASKS] = {s ? s->bits : NULL, M * grid_mask_bytes(m->o.cells, m->o.cells)},
         [MASK_VALID] = {m->valid, M * 2 * sizeof *m->valid},

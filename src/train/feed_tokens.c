@@ -60,16 +60,16 @@ static int token_open(struct feed *f, struct run *r, enum feed_role role, struct
     return PL_OK;
 }
 
-/* Writes row `at` of the batch; `weighs` false: a padding row. */
-static int put_row(struct feed *f, struct run *r, int64_t at, uint64_t sample, bool weighs, struct error *e)
+/* Writes row `at` of the batch; `is_sample` false: a padding row. */
+static int put_row(struct feed *f, struct run *r, int64_t at, uint64_t sample, bool is_sample, struct error *e)
 {
     struct token_feed *t = f->state;
     uint64_t T = (uint64_t)f->config->data_sequence, bytes = T * sizeof *t->row;
     int rc = PL_OK;
-    if (weighs) rc = tokens_read(&t->tokens, sample, t->row, e);
+    if (is_sample) rc = tokens_read(&t->tokens, sample, t->row, e);
     else memset(t->row, 0, bytes);
     if (!rc) rc = run_write_input(r, "input_ids", at, t->row, bytes, e);
-    for (uint64_t i = 0; i < T && !weighs; i++) t->row[i] = -100;
+    for (uint64_t i = 0; i < T && !is_sample; i++) t->row[i] = -100;
     if (!rc) rc = run_write_input(r, "labels", at, t->row, bytes, e);
     return rc;
 }
@@ -78,8 +78,8 @@ static int token_put(struct feed *f, struct run *r, uint64_t position, int64_t s
 {
     int rc = PL_OK;
     for (int64_t i = 0; i < rows && !rc; i++) {
-        bool weighs = i < samples;
-        rc = put_row(f, r, i, weighs ? feed_sample(f, position + (uint64_t)i) : 0, weighs, e);
+        bool is_sample = i < samples;
+        rc = put_row(f, r, i, is_sample ? feed_sample(f, position + (uint64_t)i) : 0, is_sample, e);
     }
     out->count = (double)samples * (double)(f->config->data_sequence - 1);
     out->units = (double)samples * (double)f->config->data_sequence;

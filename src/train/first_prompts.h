@@ -19,10 +19,10 @@ struct first_prompts {
     double jitter;               /* standard deviation of a box's corners, as a fraction of its sides */
 };
 
-/* The prompt of mask k of a sample: places[FIRST_SLOTS * 2], kinds[FIRST_SLOTS]. */
-void prompt_drawn(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *places, int32_t *kinds);
-void prompt_box(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *places, int32_t *kinds);
+/* The prompt of mask k of a sample: coords[FIRST_SLOTS * 2], kinds[FIRST_SLOTS]. */
+void prompt_drawn(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *coords, int32_t *kinds);
+void prompt_box(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *coords, int32_t *kinds);
 /* Needs the interior cells of the sample's masks: loader_source.interior. */
-void prompt_inside(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *places, int32_t *kinds);
+void prompt_inside(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *coords, int32_t *kinds);
 
 #endif

@@ -98,7 +98,7 @@ static bool is_empty_dir(const char *dir, const char *name)
     return empty;
 }
 
-static int look(const char *dir, struct contents *c, struct error *e)
+static int list_contents(const char *dir, struct contents *c, struct error *e)
 {
     struct names names;
     *c = (struct contents){0};
@@ -113,7 +113,7 @@ static int look(const char *dir, struct contents *c, struct error *e)
     return PL_OK;
 }
 
-static int judge(const char *dir, const struct contents *c, bool resume, struct error *e)
+static int check_contents(const char *dir, const struct contents *c, bool resume, struct error *e)
 {
     if (resume && !c->run)
         return error_set(e, PL_USAGE,
@@ -157,12 +157,12 @@ static int prepare(struct folder *f, bool resume, struct error *e)
     if (resume && !dir_exists(f->dir))
         return error_set(e, PL_USAGE, "%s: nothing to resume: there is no such folder; start without --resume", f->dir);
     f->made = !file_exists(f->dir);
-    if (dir_make(f->dir, e) || look(f->dir, &c, e)) return e->code;
+    if (dir_make(f->dir, e) || list_contents(f->dir, &c, e)) return e->code;
     /* A folder that no run used is checked before a lock file is created in it. In any other folder
      * "in use" is the better message, and the contents may change until this process has the
      * lock. */
-    if (!c.lock && judge(f->dir, &c, resume, e)) return e->code;
-    if (take_lock(f, e) || look(f->dir, &c, e) || judge(f->dir, &c, resume, e)) return e->code;
+    if (!c.lock && check_contents(f->dir, &c, resume, e)) return e->code;
+    if (take_lock(f, e) || list_contents(f->dir, &c, e) || check_contents(f->dir, &c, resume, e)) return e->code;
     path_print(checkpoints, "%s/checkpoints", f->dir);
     if (dir_make(checkpoints, e) || sweep(checkpoints, e)) return e->code;
     return sweep(f->dir, e);
@@ -395,11 +395,11 @@ static int survey(const struct folder *f, int64_t before, int64_t spared, struct
 /* The rename comes first, so that a folder with a checkpoint's name is never incomplete. */
 static int remove_checkpoint(const struct folder *f, int64_t step, struct error *e)
 {
-    char path[FOLDER_PATH], away[FOLDER_PATH];
+    char path[FOLDER_PATH], removed[FOLDER_PATH];
     path_print(path, "%s/checkpoints/step-%lld", f->dir, (long long)step);
-    path_print(away, "%s/checkpoints/.step-%lld.tmp", f->dir, (long long)step);
-    if (tree_remove(away, e) || file_rename(path, away, e)) return e->code;
-    return tree_remove(away, e);
+    path_print(removed, "%s/checkpoints/.step-%lld.tmp", f->dir, (long long)step);
+    if (tree_remove(removed, e) || file_rename(path, removed, e)) return e->code;
+    return tree_remove(removed, e);
 }
 
 /* Removes the oldest until `keep` are left, but never the one just written. */
@@ -425,7 +425,7 @@ static int write_done(const char *dir, struct error *e)
 }
 
 /* Syncs the checkpoint and renames it to its final name. */
-static int settle(struct folder *f, struct error *e)
+static int publish_checkpoint(struct folder *f, struct error *e)
 {
     char final[FOLDER_PATH];
     path_print(final, "%s/checkpoints/step-%lld", f->dir, (long long)f->staging_step);
@@ -438,7 +438,7 @@ static int settle(struct folder *f, struct error *e)
 int folder_checkpoint_commit(struct folder *f, int64_t keep, struct error *e)
 {
     CHECK(*f->staging && f->staging_step >= 0 && keep >= 1, "no checkpoint was begun");
-    int rc = settle(f, e);
+    int rc = publish_checkpoint(f, e);
     if (!rc) rc = remove_oldest(f, keep, f->staging_step, e);
     if (!rc) *f->staging = 0;
     return rc ? error_prepend(e, "saving the checkpoint of step %lld", (long long)f->staging_step) : PL_OK;

@@ -33,7 +33,7 @@ static bool traced(const struct trace *t, id x)
     return x && (tensor_at(t->g, x)->storage == t->storage || t->from[tensor_at(t->g, x)->node]);
 }
 
-static void choose(struct trace *t, int64_t below, bool ignores)
+static void add_bound(struct trace *t, int64_t below, bool ignores)
 {
     struct run_input *x = t->out;
     x->ignores = ignores && (x->ignores || !x->below);
@@ -41,14 +41,14 @@ static void choose(struct trace *t, int64_t below, bool ignores)
 }
 
 /* The output holds the ids of the input unchanged. */
-static bool moves(const struct node *n) { return op_table[n->op].flags & OPF_VIEW || n->op == OP_SHIFT_LABELS || n->op == OP_COPY; }
+static bool keeps_ids(const struct node *n) { return op_table[n->op].flags & OPF_VIEW || n->op == OP_SHIFT_LABELS || n->op == OP_COPY; }
 
-static void follow(struct trace *t, id node)
+static void trace_node(struct trace *t, id node)
 {
     const struct node *n = node_at(t->g, node);
-    if (moves(n)) t->from[node] = traced(t, n->in[0]);
-    else if (n->op == OP_EMBEDDING && traced(t, n->in[0])) choose(t, tensor_at(t->g, n->in[1])->dim[0], false);
-    else if (n->op == OP_XENT && traced(t, n->in[1])) choose(t, tensor_last(tensor_at(t->g, n->in[0])), true);
+    if (keeps_ids(n)) t->from[node] = traced(t, n->in[0]);
+    else if (n->op == OP_EMBEDDING && traced(t, n->in[0])) add_bound(t, tensor_at(t->g, n->in[1])->dim[0], false);
+    else if (n->op == OP_XENT && traced(t, n->in[1])) add_bound(t, tensor_last(tensor_at(t->g, n->in[0])), true);
 }
 
 /* The dtype that the model declared: that of a leaf over the storage. */
@@ -85,7 +85,7 @@ void run_input_ids(const struct run *r, struct run_input *x)
     x->below = 0;
     x->ignores = false;
     for (int p = 0; p < PROGRAM_COUNT && x->dtype == DT_I32; p++)
-        for (uint32_t k = 0; k < g->order[p].nodes.n; k++) follow(&t, g->order[p].nodes.at[k]);
+        for (uint32_t k = 0; k < g->order[p].nodes.n; k++) trace_node(&t, g->order[p].nodes.at[k]);
     mem_free(t.from);
 }
 
@@ -97,7 +97,7 @@ int run_check_ids(const struct run *r, struct error *e)
         const struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
         if (n->op != OP_EMBEDDING && n->op != OP_XENT) continue;
         const struct tensor *x = tensor_at(g, n->in[n->op == OP_XENT]);
-        while (x->node && moves(node_at(g, x->node))) x = tensor_at(g, node_at(g, x->node)->in[0]);
+        while (x->node && keeps_ids(node_at(g, x->node))) x = tensor_at(g, node_at(g, x->node)->in[0]);
         if (x->node)
             return error_set(e, PL_USAGE, "%s takes its ids from %s: they must be an input, or a view of one, so that they can be checked", op_table[n->op].name,
                              op_table[node_at(g, x->node)->op].name);
@@ -127,7 +127,7 @@ int run_fill_ragged(struct run *r, struct error *e)
 /* --- a forward over the whole batch ---------------------------------------------------- */
 
 /* Swaps `bytes` at two addresses of device memory, one chunk of the staging buffer at a time. */
-static int exchange(struct run *r, char *a, char *b, uint64_t bytes, struct error *e)
+static int swap_bytes(struct run *r, char *a, char *b, uint64_t bytes, struct error *e)
 {
     const struct device_ops *ops = r->device.ops;
     uint64_t piece = PLAN_STAGING / 2;
@@ -143,7 +143,7 @@ static int exchange(struct run *r, char *a, char *b, uint64_t bytes, struct erro
     return rc;
 }
 
-static int exchange_inputs(struct run *r, int64_t micro_batch, struct error *e)
+static int swap_inputs(struct run *r, int64_t micro_batch, struct error *e)
 {
     const struct graph *g = &r->graph;
     int rc = PL_OK;
@@ -151,7 +151,7 @@ static int exchange_inputs(struct run *r, int64_t micro_batch, struct error *e)
         if (g->storages.at[s].kind != KIND_INPUT || !run_input_used(r, &(struct run_input){.storage = s})) continue;
         uint64_t bytes = g->storages.at[s].bytes / (uint64_t)r->plan.settings.accumulation;
         char *first = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[s];
-        rc = exchange(r, first, first + bytes * (uint64_t)micro_batch, bytes, e);
+        rc = swap_bytes(r, first, first + bytes * (uint64_t)micro_batch, bytes, e);
     }
     return rc;
 }
@@ -188,11 +188,11 @@ int run_forward(struct run *r, id output, void *to, struct error *e)
     int rc = PL_OK;
     for (int64_t i = 0; i < r->plan.settings.accumulation && !rc; i++) {
         float one = 0;
-        rc = exchange_inputs(r, i, e);
+        rc = swap_inputs(r, i, e);
         if (!rc) rc = run_program(r, PROGRAM_EVAL, e);
         if (!rc && !t->rank) rc = read_elements(r, output, 1, (char *)&one, e);
         if (!rc && t->rank) rc = read_elements(r, output, min_i64(each, left), (char *)to + i * each * 4, e);
-        if (!rc) rc = exchange_inputs(r, i, e);
+        if (!rc) rc = swap_inputs(r, i, e);
         sum += one;
         left -= each;
     }

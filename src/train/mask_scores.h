@@ -23,7 +23,7 @@ struct mask_scores {
     uint32_t passes;
     id first, last;    /* tensors [rows * masks, MASK_STATS]; last 0: one round */
     float *statistics; /* values of one of them */
-    float *places;     /* coordinates of the batch's prompts, [rows * masks][slots][2] */
+    float *coords;     /* coordinates of the batch's prompts, [rows * masks][slots][2] */
     id prompts_at;     /* storage of the prompts */
     int64_t slots;
 };

@@ -14,7 +14,7 @@
 #include "train/transfer.h"
 
 /* Whether the element at offset `far` belongs to x, or to another tensor between x's rows. */
-static bool is_of(const struct operand *x, int64_t far)
+static bool belongs_to(const struct operand *x, int64_t far)
 {
     int64_t below = INT64_MAX;
     for (int done = 0; done < x->rank; done++) {
@@ -52,7 +52,7 @@ static int64_t count_nonfinite(struct run *r, const struct operand *x, bool firs
         int64_t k = min_i64(room, n - at);
         if (ops->read(&r->device, buffer, (const char *)data + (uint64_t)at * dtype_size(t), (uint64_t)k * dtype_size(t), &e)) return 0;
         if (transfer_nonfinite(buffer, t, k) < 0) continue;
-        for (int64_t i = 0; i < k; i++) bad += !isfinite(dtype_load(buffer, t, i)) && is_of(x, at + i);
+        for (int64_t i = 0; i < k; i++) bad += !isfinite(dtype_load(buffer, t, i)) && belongs_to(x, at + i);
     }
     return bad;
 }

@@ -8,9 +8,9 @@
 #include "run/device.h"
 #include "train/config.h"
 
-/* memory.offload: a list, or words separated by +. *automatic: the planner chooses; *away is a set
+/* memory.offload: a list, or words separated by +. *automatic: the planner chooses; *offload is a set
  * of enum offload. PL_USAGE names an unknown word. */
-int offload_choice(const struct config *c, bool *automatic, unsigned *away, struct error *e);
+int offload_choice(const struct config *c, bool *automatic, unsigned *offload, struct error *e);
 
 /* The folder of the CPU's offload file for a run that writes to `out` (NULL or "": it has no output
  * folder). */

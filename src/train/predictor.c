@@ -59,7 +59,7 @@ static int check_model(const struct model *m, struct error *e)
 }
 
 /* Checks the configuration before anything is planned. */
-static int look_at_model(struct predictor *a, const struct config *c, struct pixel_norm *norm, struct error *e)
+static int read_model(struct predictor *a, const struct config *c, struct pixel_norm *norm, struct error *e)
 {
     struct model m;
     int rc = c->model_path ? model_open(&m, c->model_path, e) : model_preset(&m, c->model_preset, e);
@@ -80,7 +80,7 @@ static int look_at_model(struct predictor *a, const struct config *c, struct pix
 static int encode(struct predictor *a, const struct config *c, const struct predictor_image *p, const struct pixel_norm *norm, float **out, struct error *e)
 {
     struct run r = {0};
-    struct prompting asked = {.image = a->shape.side, .masks = 1, .points = 1, .part = PART_IMAGE};
+    struct prompting asked = {.image = a->shape.side, .masks = 1, .points = 1, .weight = PART_IMAGE};
     const size_t side = (size_t)a->shape.side, bytes = 3 * side * side * sizeof(float);
     float *pixels = mem_alloc(bytes);
     predictor_fit(p, norm, (uint32_t)side, pixels, &a->fit_w, &a->fit_h);
@@ -100,7 +100,7 @@ static int encode(struct predictor *a, const struct config *c, const struct pred
 static int open_decoder(struct predictor *a, const struct config *c, const float *embedding, struct error *e)
 {
     const struct predictor_shape *s = &a->shape;
-    struct prompting asked = {.image = s->side, .masks = s->prompts, .points = s->points, .boxes = s->box, .single = s->single, .part = PART_MASKS};
+    struct prompting asked = {.image = s->side, .masks = s->prompts, .points = s->points, .boxes = s->box, .single = s->single, .weight = PART_MASKS};
     struct run_input x;
     int rc = start(&a->run, c, &asked, e);
     if (rc) return rc;
@@ -123,7 +123,7 @@ int predictor_open(struct predictor *a, const struct config *c, const struct pre
     a->shape = *shape;
     a->w = p->w;
     a->h = p->h;
-    int rc = look_at_model(a, c, &norm, e);
+    int rc = read_model(a, c, &norm, e);
     if (rc) return rc;
     rc = encode(a, c, p, &norm, &embedding, e);
     if (!rc) rc = open_decoder(a, c, embedding, e);
@@ -143,7 +143,7 @@ void predictor_close(struct predictor *a)
 
 /* --- prediction ------------------------------------------------------------------------------ */
 
-static void place(const struct predictor *a, const float from[2], float to[2])
+static void to_model_coords(const struct predictor *a, const float from[2], float to[2])
 {
     const struct model *m = &a->run.model;
     const double side = m->extent * (double)a->shape.side / (double)m->image;
@@ -155,18 +155,18 @@ static void place(const struct predictor *a, const float from[2], float to[2])
 static int put_points(struct predictor *a, const struct predictor_prompt *prompts, int64_t n, struct error *e)
 {
     const int64_t M = a->shape.prompts, P = a->shape.points;
-    float *places = mem_alloc((size_t)(M * P * 2) * sizeof *places);
+    float *coords = mem_alloc((size_t)(M * P * 2) * sizeof *coords);
     int32_t *kinds = mem_alloc((size_t)(M * P) * sizeof *kinds);
     for (int64_t i = 0; i < M; i++) {
         const struct predictor_prompt *q = &prompts[min_i64(i, n - 1)];
         for (int64_t k = 0; k < P; k++) {
-            place(a, q->points[k], places + 2 * (i * P + k));
+            to_model_coords(a, q->points[k], coords + 2 * (i * P + k));
             kinds[i * P + k] = q->labels[k] ? POINT_ON : POINT_BESIDE;
         }
     }
-    int rc = run_write_input(&a->run, "input_points", 0, places, (uint64_t)(M * P * 2) * sizeof *places, e);
+    int rc = run_write_input(&a->run, "input_points", 0, coords, (uint64_t)(M * P * 2) * sizeof *coords, e);
     if (!rc) rc = run_write_input(&a->run, "input_labels", 0, kinds, (uint64_t)(M * P) * sizeof *kinds, e);
-    mem_free(places);
+    mem_free(coords);
     mem_free(kinds);
     return rc;
 }
@@ -177,8 +177,8 @@ static int put_boxes(struct predictor *a, const struct predictor_prompt *prompts
     float *corners = mem_alloc((size_t)(M * 4) * sizeof *corners);
     for (int64_t i = 0; i < M; i++) {
         const struct predictor_prompt *q = &prompts[min_i64(i, n - 1)];
-        place(a, q->box, corners + 4 * i);
-        place(a, q->box + 2, corners + 4 * i + 2);
+        to_model_coords(a, q->box, corners + 4 * i);
+        to_model_coords(a, q->box + 2, corners + 4 * i + 2);
     }
     int rc = run_write_input(&a->run, "input_boxes", 0, corners, (uint64_t)(M * 4) * sizeof *corners, e);
     mem_free(corners);
@@ -209,30 +209,30 @@ int64_t predictor_best(const struct predictor *a, int64_t prompt)
 
 /* --- masks at the image's size -------------------------------------------------------------- */
 
-/* The two of `n` source positions around output position `i` of `out`, and the weight of the
- * second; corners are aligned. */
-struct between {
+/* The two of `n` source positions around output position `i` of `out`, and the weight of the second
+ * (as align_corners=False in PyTorch). */
+struct lerp {
     int64_t at, next;
-    float part;
+    float weight;
 };
-static inline struct between between(int64_t i, int64_t n, int64_t out)
+static inline struct lerp lerp_at(int64_t i, int64_t n, int64_t out)
 {
     float x = ((float)i + 0.5f) * ((float)n / (float)out) - 0.5f;
     if (x < 0) x = 0;
     int64_t at = min_i64((int64_t)x, n - 1);
-    return (struct between){at, at + (at < n - 1), x - (float)at};
+    return (struct lerp){at, at + (at < n - 1), x - (float)at};
 }
 
 /* Bilinear interpolation of [rows][columns] floats in rows of `stride`; computes the first w
  * columns of result row y. */
-static void stretch_row(const float *from, int64_t rows, int64_t stride, const struct between *across, int64_t w, int64_t y, int64_t of, float *to)
+static void resize_row(const float *from, int64_t rows, int64_t stride, const struct lerp *across, int64_t w, int64_t y, int64_t of, float *to)
 {
-    const struct between down = between(y, rows, of);
+    const struct lerp down = lerp_at(y, rows, of);
     const float *a = from + down.at * stride, *b = from + down.next * stride;
     for (int64_t x = 0; x < w; x++) {
-        const struct between u = across[x];
-        float above = (1 - u.part) * a[u.at] + u.part * a[u.next], below = (1 - u.part) * b[u.at] + u.part * b[u.next];
-        to[x] = (1 - down.part) * above + down.part * below;
+        const struct lerp u = across[x];
+        float above = (1 - u.weight) * a[u.at] + u.weight * a[u.next], below = (1 - u.weight) * b[u.at] + u.weight * b[u.next];
+        to[x] = (1 - down.weight) * above + down.weight * below;
     }
 }
 
@@ -240,18 +240,18 @@ double predictor_mask(struct predictor *a, int64_t prompt, int64_t candidate, fl
 {
     const int64_t m = a->mask_side, side = a->shape.side, fw = a->fit_w, fh = a->fit_h, w = a->w, h = a->h;
     const float *logits = a->logits + (prompt * a->candidates + candidate) * m * m;
-    struct between *fit = mem_alloc((size_t)fw * sizeof *fit), *whole = mem_alloc((size_t)w * sizeof *whole);
+    struct lerp *fit = mem_alloc((size_t)fw * sizeof *fit), *whole = mem_alloc((size_t)w * sizeof *whole);
     uint64_t sure = 0, maybe = 0;
-    for (int64_t x = 0; x < fw; x++) fit[x] = between(x, m, side);
-    for (int64_t x = 0; x < w; x++) whole[x] = between(x, fw, w);
+    for (int64_t x = 0; x < fw; x++) fit[x] = lerp_at(x, m, side);
+    for (int64_t x = 0; x < w; x++) whole[x] = lerp_at(x, fw, w);
 #pragma omp parallel for
-    for (int64_t y = 0; y < fh; y++) stretch_row(logits, m, m, fit, fw, y, side, a->fitted + y * fw);
+    for (int64_t y = 0; y < fh; y++) resize_row(logits, m, m, fit, fw, y, side, a->fitted + y * fw);
 #pragma omp parallel reduction(+ : sure, maybe)
     {
         float *row = mem_alloc((size_t)w * sizeof *row);
 #pragma omp for
         for (int64_t y = 0; y < h; y++) {
-            stretch_row(a->fitted, fh, fw, whole, w, y, h, row);
+            resize_row(a->fitted, fh, fw, whole, w, y, h, row);
             for (int64_t x = 0; x < w; x++) {
                 mask[y * w + x] = row[x] > 0;
                 sure += row[x] > offset;

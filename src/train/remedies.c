@@ -60,7 +60,7 @@ static int try_host_budget(struct run *r, uint64_t host_budget, uint64_t *smalle
 
 /* Records the removal of memory.host_budget if that fits. True: the bound makes the smallest
  * plan larger. */
-static bool try_second(struct run *r)
+static bool try_without_host_budget(struct run *r)
 {
     char text[96];
     uint64_t smallest = 0, host = 0;
@@ -123,7 +123,7 @@ void run_remedies(struct run *r, const struct run_options *o, struct error *e)
     char size[32];
     if (!o->train || o->probe || o->define || !r->budget) return;
     size_t n = strlen(e->text);
-    if (try_second(r) && n < sizeof e->text)
+    if (try_without_host_budget(r) && n < sizeof e->text)
         n += (size_t)snprintf(e->text + n, sizeof e->text - n, " within memory.host_budget %llu (%s)", (unsigned long long)r->host_budget, size_print(r->host_budget, size));
     try_memory(r, o);
     try_data(r, o);

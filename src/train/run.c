@@ -92,15 +92,15 @@ static struct settings base_settings(struct run *r, const struct run_options *o)
 {
     const struct config *c = r->config;
     struct settings s = {.train = o->train, .forward = r->forward, .loader_bytes = r->loader_bytes, .host_staging = r->device.kind == DEVICE_CUDA};
-    const char *late = getenv("PLIMSOLL_PIPELINE");
-    r->alone = late && !strcmp(late, "0");
-    s.pipelined = o->train && (s.host_staging || (late && !r->alone && r->device.kind == DEVICE_CPU));
+    const char *pipeline = getenv("PLIMSOLL_PIPELINE");
+    r->serial_steps = pipeline && !strcmp(pipeline, "0");
+    s.pipelined = o->train && (s.host_staging || (pipeline && !r->serial_steps && r->device.kind == DEVICE_CPU));
     s.inputs_ahead = s.pipelined && c->data_train.n;
     recipe_settings(c, &r->memory, &s);
     s.micro_batch = (int)(c->memory_micro_batch ? c->memory_micro_batch : r->effective_batch);
     s.head_chunks = (int)(c->memory_head_chunks ? c->memory_head_chunks : 1);
     s.recompute = c->memory_recompute.how;
-    s.offload = r->away;
+    s.offload = r->offload;
     s.fused_step = o->train && c->memory_fused_step == FUSED_STEP_ON;
     char optimizer[32];
     CHECK(optimizer_parse(config_word_at(config_rows[KEY_memory_optimizer].allowed, c->memory_optimizer, optimizer), &s), "%s", optimizer);
@@ -132,8 +132,8 @@ static bool allows(const struct config *c, const char *form)
 }
 
 /* The reason why a step cannot be fused; NULL: it can. The global norm, and whether a gradient is
- * infinite, are known after the last gradient: too late for weights that are updated before. */
-static const char *unfusable(const struct config *c, const struct settings *s)
+ * infinite, are known after the last gradient: too pipeline for weights that are updated before. */
+static const char *why_not_fused(const struct config *c, const struct settings *s)
 {
     if (c->train_clip_norm > 0) return "train.clip_norm is set, and the norm of all gradients is known only after the first weights are updated; set train.clip_norm 0";
     if (settings_scale_loss(s)) return "memory.precision f16 skips steps whose gradients overflow, which is known only after the first weights are updated; use bf16 or f32";
@@ -143,7 +143,7 @@ static const char *unfusable(const struct config *c, const struct settings *s)
 static int check_fused(const struct run *r, const struct settings *s, struct error *e)
 {
     const struct config *c = r->config;
-    const char *why = unfusable(c, s);
+    const char *why = why_not_fused(c, s);
     if (!s->fused_step) return PL_OK;
     if (why) return error_set(e, PL_USAGE, "memory.fused_step on: %s, or memory.fused_step off", why);
     if (c->memory_micro_batch && c->memory_micro_batch < r->effective_batch)
@@ -272,7 +272,7 @@ static int search_plan(struct run *r, struct settings s, const struct run_option
                         .recompute = !c->memory_recompute.chosen,
                         .offload = o->train && r->offload_auto,
                         .head_chunks = o->train && !c->memory_head_chunks && !o->define,
-                        .fused_step = o->train && c->memory_fused_step == FUSED_STEP_AUTO && !unfusable(c, &s),
+                        .fused_step = o->train && c->memory_fused_step == FUSED_STEP_AUTO && !why_not_fused(c, &s),
                         .allow_bf16 = o->train && allows(c, "adamw-bf16"),
                         .allow_8bit = o->train && allows(c, "adamw-8bit"),
                         .whole = o->define || r->batch.bn_group,
@@ -338,7 +338,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (rc) return rc;
     if (run_open_profile(r, e)) return config_given(c, KEY_device_profile) ? config_at_key(c, KEY_device_profile, e) : e->code;
     if (resolve_budget(r, e)) return e->code;
-    if ((rc = offload_choice(c, &r->offload_auto, &r->away, e))) return rc;
+    if ((rc = offload_choice(c, &r->offload_auto, &r->offload, e))) return rc;
     if ((rc = offload_budget(c, r->device.kind, run_gpu_is_here(r) ? free_memory() : 0, &r->host_budget, e))) return rc;
 
     r->source = (struct source){r, build_forward, .alone = o->define};
@@ -475,26 +475,26 @@ int run_read(struct run *r, id tensor, void *to, struct error *e)
 
 /* --- prefetching a batch ------------------------------------------------------------------- */
 
-bool run_can_go_ahead(const struct run *r) { return r->device.ops->write_later && staging_named(r, "next"); }
+bool run_can_prefetch(const struct run *r) { return r->device.ops->write_later && staging_named(r, "next"); }
 
 /* Waits until the previous batch has left the staging buffer, which usually is long done. */
 int run_ahead_begin(struct run *r, struct error *e)
 {
     int rc = r->device.ops->settle(&r->device, e);
-    r->ahead = !rc;
-    r->ahead_ready = false;
+    r->prefetching = !rc;
+    r->prefetched = false;
     return rc;
 }
 
 void run_ahead_end(struct run *r, bool ready)
 {
-    r->ahead = false;
-    r->ahead_ready = ready;
+    r->prefetching = false;
+    r->prefetched = ready;
 }
 
 /* Copies through the staging buffer, in which the inputs are adjacent, so that the caller may reuse
  * its memory at once. */
-static int write_ahead(struct run *r, id storage, uint64_t from, char *to, const void *data, uint64_t bytes, struct error *e)
+static int write_prefetched(struct run *r, id storage, uint64_t from, char *to, const void *data, uint64_t bytes, struct error *e)
 {
     char *next = staging_named(r, "next");
     for (id s = 1; s < storage; s++)
@@ -511,7 +511,7 @@ int run_write_input(struct run *r, const char *input, int64_t at, const void *da
     uint64_t from = (uint64_t)at * x.sample;
     CHECK(from + bytes <= r->graph.storages.at[x.storage].bytes, "input %s is too small", input);
     char *to = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[x.storage] + from;
-    if (r->ahead) return write_ahead(r, x.storage, from, to, data, bytes, e);
-    r->ahead_ready = false;
+    if (r->prefetching) return write_prefetched(r, x.storage, from, to, data, bytes, e);
+    r->prefetched = false;
     return r->device.ops->write(&r->device, to, data, bytes, e);
 }

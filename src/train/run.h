@@ -37,12 +37,12 @@ struct run {
     struct packed_embeddings embeddings; /* stored embeddings that replace images; type 0: none */
     uint64_t encoder;            /* hash of the encoder's weights, computed on demand (embed.h); 0: not yet */
     bool has_space, has_graph, has_tape, has_device, has_weights;
-    bool ahead;                  /* run_write_input writes the batch of the next step... */
-    bool ahead_ready;            /* ...which is copied, or being copied, and is not overwritten */
-    bool offload_auto;              /* memory.offload is auto: the planner chooses */
-    unsigned away;               /* enum offload, if it is not auto */
+    bool prefetching;            /* run_write_input writes the batch of the next step... */
+    bool prefetched;             /* ...which is copied, or being copied, and is not overwritten */
+    bool offload_auto;           /* memory.offload is auto: the planner chooses */
+    unsigned offload;            /* enum offload, if it is not auto */
     bool defined;                /* by run_options.define */
-    bool alone;                  /* PLIMSOLL_PIPELINE=0: a step is retired before the next is submitted */
+    bool serial_steps;           /* PLIMSOLL_PIPELINE=0: a step is retired before the next is submitted */
     bool forward;                /* run_options.forward */
     struct remedy remedy[REMEDY_MOST]; /* changes that would fit, if nothing fits */
     int n_remedies;
@@ -124,7 +124,7 @@ int run_write_input(struct run *r, const char *input, int64_t at, const void *da
 /* Prefetching the next batch while a step runs: between begin and end, after the step was submitted
  * and before the host waits for it, run_write_input writes samples of the next step. False: this
  * device does not run in parallel with the host. */
-bool run_can_go_ahead(const struct run *r);
+bool run_can_prefetch(const struct run *r);
 int run_ahead_begin(struct run *r, struct error *e);
 void run_ahead_end(struct run *r, bool ready);
 

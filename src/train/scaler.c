@@ -19,7 +19,7 @@ void scaler_put(const struct train_state *s, const struct config *c, bool scaled
     b->scale_window = (int32_t)c->train_scale_window;
 }
 
-bool scaler_take(struct train_state *s, const struct step_block *b)
+bool scaler_update(struct train_state *s, const struct step_block *b)
 {
     s->scale = b->next_scale;
     s->good_steps = (uint64_t)b->good_steps;
@@ -29,9 +29,9 @@ bool scaler_take(struct train_state *s, const struct step_block *b)
     return b->found_inf;
 }
 
-bool scaler_hopeless(const struct train_state *s) { return s->scale < 1 || s->in_a_row >= SKIPS_MOST; }
+bool scaler_stuck(const struct train_state *s) { return s->scale < 1 || s->in_a_row >= SKIPS_MOST; }
 
-int scaler_complain(const struct train_state *s, const struct step_block *b, struct run *r, struct error *e)
+int scaler_error(const struct train_state *s, const struct step_block *b, struct run *r, struct error *e)
 {
     char name[256];
     bool low = s->scale < 1;

@@ -19,11 +19,11 @@ void scaler_begin(struct train_state *s, const struct config *c, bool scaled);
 /* Fills the scaler's members of a step block. */
 void scaler_put(const struct train_state *s, const struct config *c, bool scaled, struct step_block *b);
 /* Copies the update's result into the state; true: the step was skipped. */
-bool scaler_take(struct train_state *s, const struct step_block *b);
+bool scaler_update(struct train_state *s, const struct step_block *b);
 /* Whether skipping further steps cannot help. */
-bool scaler_hopeless(const struct train_state *s);
+bool scaler_stuck(const struct train_state *s);
 /* PL_FAIL with the tensor's name. The step's inputs and weights are unchanged, so the step runs
  * again to find the tensor. */
-int scaler_complain(const struct train_state *s, const struct step_block *b, struct run *r, struct error *e);
+int scaler_error(const struct train_state *s, const struct step_block *b, struct run *r, struct error *e);
 
 #endif

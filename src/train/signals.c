@@ -22,7 +22,7 @@ static void restore_defaults(void)
     sigaction(SIGINT, &act, NULL);
 }
 
-static void remember(int signal_number)
+static void record_signal(int signal_number)
 {
     received = signal_number;
     restore_defaults();
@@ -31,7 +31,7 @@ static void remember(int signal_number)
 void signals_install(void)
 {
     struct sigaction act = {0};
-    act.sa_handler = remember;
+    act.sa_handler = record_signal;
     act.sa_flags = SA_RESTART;
     /* Each signal blocks the other during the handler: otherwise a second signal could arrive
      * between the store and the reset. */

@@ -248,7 +248,7 @@ static int check_item(const struct st_file *f, const struct graph *g, const stru
 }
 
 /* A tensor of the file that is not in the list. Called only if there is one. */
-static const char *stranger(const struct st_file *f, const struct list *l)
+static const char *find_unexpected(const struct st_file *f, const struct list *l)
 {
     for (uint32_t k = 0; k < f->n_entries; k++) {
         uint32_t i = 0;
@@ -270,7 +270,7 @@ static int check_file(const struct st_file *f, const struct list *l, const struc
         if (check_item(f, g, &l->items.at[i], e)) return e->code;
     if (f->n_entries != l->items.n)
         return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is not trained by this run; were the model or model.freeze changed since?", f->path,
-                         stranger(f, l));
+                         find_unexpected(f, l));
     return PL_OK;
 }
 

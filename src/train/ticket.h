@@ -51,7 +51,7 @@ struct tickets {
     bool running;            /* ...unless the model updates running statistics */
     struct ticket *at;       /* [TICKETS], in the plan's buffer or `own` */
     struct ticket own[TICKETS];
-    uint64_t asked, taken;
+    uint64_t submitted, retired; /* number of steps */
     double from[TICKETS];    /* clock_seconds() at the start of each; negative: it starts at the end of the previous step */
     double done;             /* clock_seconds() when the device completed the last retired step */
     double seconds;          /* time of that step */

@@ -30,34 +30,34 @@ bool trainer_stopping(const struct trainer *t) { return t->stopped || (t->o->sig
  * may not, because the callback can end the run after any step. */
 static bool may_overlap(const struct trainer *t)
 {
-    const uint64_t step = trainer_steps_asked(t);
+    const uint64_t step = trainer_steps_submitted(t);
     return tickets_overlap(&t->tickets) && !t->o->on_step && step < t->total && !trainer_evaluation_due(t, step) && !trainer_save_due(t, step);
 }
 
 /* Retires steps until `left` are in flight, and processes the results of each. */
-static int take_steps(struct trainer *t, uint32_t left, struct train_event *v, struct error *e)
+static int retire_steps(struct trainer *t, uint32_t left, struct train_event *v, struct error *e)
 {
     int rc = PL_OK;
     while (tickets_pending(&t->tickets) > left && !rc) {
-        rc = trainer_take_step(t, v, e);
+        rc = trainer_retire_step(t, v, e);
         if (!rc) rc = trainer_after_step(t, v, e);
     }
     return rc;
 }
 
 /* Submits one more step and retires earlier ones. An error of an earlier step is reported first. */
-static int go_on(struct trainer *t, struct train_event *v, struct error *e)
+static int submit_and_retire(struct trainer *t, struct train_event *v, struct error *e)
 {
     struct error failed;
-    int asked = trainer_submit_step(t, &failed);
-    int rc = take_steps(t, !asked && may_overlap(t) ? 1 : 0, v, e);
-    if (rc || !asked) return rc;
+    int submit_rc = trainer_submit_step(t, &failed);
+    int rc = retire_steps(t, !submit_rc && may_overlap(t) ? 1 : 0, v, e);
+    if (rc || !submit_rc) return rc;
     *e = failed;
-    return asked;
+    return submit_rc;
 }
 
 /* For mask models: also evaluates before the first step, as the baseline. */
-static int evaluate_first(struct trainer *t, struct error *e)
+static int evaluate_baseline(struct trainer *t, struct error *e)
 {
     struct evaluation found;
     if (!t->has_scores || t->state.step || t->o->resume || !t->c->train_eval_every) return PL_OK;
@@ -81,12 +81,12 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     mem_pool_take(SAVE_POOL + t->run.graph.params.n * SAVE_POOL_PER_WEIGHT);
     t->has_pool = true;
     if (t->validation.ops) t->has_scores = mask_scores_open(&t->scores, &t->run, &t->validation, PROGRAM_EVAL, o->worst ? (uint32_t)t->c->train_worst : 0);
-    rc = evaluate_first(t, e);
+    rc = evaluate_baseline(t, e);
     while (t->state.step < t->total && !rc && !trainer_stopping(t)) {
         if (!allocations) allocations = mem_allocations();
-        rc = go_on(t, &v, e);
+        rc = submit_and_retire(t, &v, e);
     }
-    if (!rc) rc = take_steps(t, 0, &v, e);
+    if (!rc) rc = retire_steps(t, 0, &v, e);
     progress_break(&t->progress);
     if (rc) return rc;
     if (t->state.step < t->total) {
@@ -112,7 +112,7 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
 
 /* Removes the files of a new run that did no step, so that the user can fix the error and repeat
  * the same command. */
-static void forget(struct trainer *t)
+static void remove_empty_run(struct trainer *t)
 {
     if (!t->has_folder || t->o->resume || t->state.step || t->saved >= 0) return;
     events_abandon(&t->events);
@@ -140,7 +140,7 @@ int train_run(const struct config *c, const struct train_options *o, struct trai
         out->best_step = t->best.step;
         out->best_loss = isfinite(t->best.loss) ? t->best.loss : NAN;
     }
-    if (rc) forget(t);
+    if (rc) remove_empty_run(t);
     trainer_close(t);
     return rc;
 }

@@ -25,11 +25,11 @@ int64_t trainer_samples_at(const struct trainer *t, uint64_t position)
 
 const char *trainer_unit(const struct trainer *t) { return t->data.ops ? t->data.ops->unit : "tokens"; }
 
-int trainer_put_next(struct trainer *t, struct error *e)
+int trainer_prefetch_batch(struct trainer *t, struct error *e)
 {
-    const uint64_t position = t->position, done = trainer_steps_asked(t);
+    const uint64_t position = t->position, done = trainer_steps_submitted(t);
     const int64_t n = trainer_samples_at(t, position);
-    if (!t->data.ops || done >= t->total || !n || trainer_evaluation_due(t, done) || !run_can_go_ahead(&t->run)) return PL_OK;
+    if (!t->data.ops || done >= t->total || !n || trainer_evaluation_due(t, done) || !run_can_prefetch(&t->run)) return PL_OK;
     int rc = run_ahead_begin(&t->run, e);
     if (rc) return rc;
     t->next.position = position;
@@ -41,15 +41,15 @@ int trainer_put_next(struct trainer *t, struct error *e)
     return PL_OK;
 }
 
-int trainer_take_batch(struct trainer *t, int64_t samples, struct feed_batch *batch, uint64_t *broken, struct error *e)
+int trainer_get_batch(struct trainer *t, int64_t samples, struct feed_batch *batch, uint64_t *broken, struct error *e)
 {
     if (!t->data.ops) return PL_OK;
-    const bool asked = t->next.samples && t->next.position == t->position;
-    if (asked && t->next.failed.code) {
+    const bool prefetched = t->next.samples && t->next.position == t->position;
+    if (prefetched && t->next.failed.code) {
         *e = t->next.failed;
         return e->code;
     }
-    if (asked && t->run.ahead_ready && t->next.samples == samples) {
+    if (prefetched && t->run.prefetched && t->next.samples == samples) {
         *batch = t->next.batch;
         *broken = t->next.broken;
         return PL_OK;

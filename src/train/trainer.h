@@ -55,7 +55,7 @@ struct trainer {
     uint64_t position;       /* in the data, after all submitted steps */
     bool has_folder, has_run, has_pool, has_scores;
     bool stopped;            /* on_step ended the run */
-    struct {                 /* the prefetched batch of the next step, valid with run.ahead_ready */
+    struct {                 /* the prefetched batch of the next step, valid with run.prefetched */
         uint64_t position, broken;
         int64_t samples;
         struct feed_batch batch;
@@ -76,13 +76,13 @@ bool trainer_stopping(const struct trainer *t);
 /* --- train_step.c ----------------------------------------------------------------------------------- */
 
 /* Steps submitted so far, retired ones included. */
-uint64_t trainer_steps_asked(const struct trainer *t);
+uint64_t trainer_steps_submitted(const struct trainer *t);
 /* The step block of the next step; `count` is the divisor of its loss. */
 struct step_block trainer_step_block(const struct trainer *t, double count);
 /* Submits the next step, and prefetches the batch after it. */
 int trainer_submit_step(struct trainer *t, struct error *e);
 /* Waits for the oldest step in flight, retires it, and advances the state. */
-int trainer_take_step(struct trainer *t, struct train_event *out, struct error *e);
+int trainer_retire_step(struct trainer *t, struct train_event *out, struct error *e);
 
 /* --- train_batch.c ---------------------------------------------------------------------------------- */
 
@@ -92,10 +92,10 @@ const char *trainer_unit(const struct trainer *t);
 int64_t trainer_samples_at(const struct trainer *t, uint64_t position);
 /* Prefetches the batch of the next step if the device can; else does nothing. An error of the
  * batch is reported when its step is submitted. */
-int trainer_put_next(struct trainer *t, struct error *e);
+int trainer_prefetch_batch(struct trainer *t, struct error *e);
 /* The batch of the step that is submitted now, prefetched or read now. `broken`: broken samples
  * so far. */
-int trainer_take_batch(struct trainer *t, int64_t samples, struct feed_batch *batch, uint64_t *broken, struct error *e);
+int trainer_get_batch(struct trainer *t, int64_t samples, struct feed_batch *batch, uint64_t *broken, struct error *e);
 
 /* --- train_check.c ---------------------------------------------------------------------------------- */
 

@@ -69,7 +69,7 @@ static bool find_bad(struct bad *bad, const void *to, enum dtype t, const void *
 /* --- moving --------------------------------------------------------------------------- */
 
 /* The address of elements [at, at + n); only dense tensors are saved and loaded. */
-static char *place_of(const struct transfer *x, id tensor, int64_t at, int64_t n)
+static char *element_address(const struct transfer *x, id tensor, int64_t at, int64_t n)
 {
     const struct tensor *t = tensor_at(x->tape->graph, tensor);
     CHECK(tensor_is_dense(t) && at >= 0 && n >= 0 && at + n <= tensor_elements(t), "%s: elements %lld + %lld",
@@ -80,7 +80,7 @@ static char *place_of(const struct transfer *x, id tensor, int64_t at, int64_t n
 int transfer_write(struct transfer *x, id tensor, int64_t at, int64_t n, const void *data, struct error *e)
 {
     uint64_t bytes = (uint64_t)n * dtype_size(tensor_at(x->tape->graph, tensor)->dtype);
-    return x->device->ops->write(x->device, place_of(x, tensor, at, n), data, bytes, e);
+    return x->device->ops->write(x->device, element_address(x, tensor, at, n), data, bytes, e);
 }
 
 int transfer_put(struct transfer *x, const struct param *p, enum dtype from, int64_t at, int64_t n, struct bad *bad,
@@ -104,7 +104,7 @@ int transfer_get(struct transfer *x, id tensor, enum dtype to, int64_t at, int64
 {
     enum dtype from = tensor_at(x->tape->graph, tensor)->dtype;
     CHECK(n <= x->room);
-    int rc = x->device->ops->read(x->device, x->first, place_of(x, tensor, at, n), (uint64_t)n * dtype_size(from), e);
+    int rc = x->device->ops->read(x->device, x->first, element_address(x, tensor, at, n), (uint64_t)n * dtype_size(from), e);
     if (rc) return rc;
     if (from != to) dtype_convert(x->second, to, x->first, from, n);
     *data = from != to ? x->second : x->first;

@@ -125,7 +125,7 @@ static int save_file(const struct weights *w, const struct graph *g, struct tran
 /* --- the other files ------------------------------------------------------------------------ */
 
 /* Weights in any format are not copied, nor files that describe them or a checkpoint. */
-static bool stays_behind(const char *name)
+static bool is_excluded(const char *name)
 {
     static const char *const patterns[] = {"*.safetensors", "*.bin",     "*.pt",   "*.pth",      "*.h5", "*.msgpack",
                                            "*.onnx",        "*.bin.index.json", "state.json", "eval.json", "DONE"};
@@ -137,7 +137,7 @@ static bool stays_behind(const char *name)
 bool weights_other_file(const struct weights *w, const char *path, const char *name, uint64_t *bytes)
 {
     struct stat s;
-    if (stays_behind(name) || !strcmp(name, "config.json")) return false; /* the model writes config.json */
+    if (is_excluded(name) || !strcmp(name, "config.json")) return false; /* the model writes config.json */
     for (uint32_t i = 0; i < w->n_files; i++)
         if (!strcmp(name, w->names[i])) return false; /* an index may use any file name for weights */
     if (stat(path, &s) || !S_ISREG(s.st_mode) || s.st_size > OTHER_MOST) return false;
