@@ -44,9 +44,9 @@ static uint32_t prompted_word(const struct run *r, enum words kind, uint64_t at,
     const struct prompting *p = &r->batch.prompts;
     int64_t side = p->image ? p->image : r->model.image;
     uint64_t slot = at % (uint64_t)max_i64(p->points, 1);
-    float place = (float)(drawn >> 8) * 0x1p-24f;
+    float coord = (float)(drawn >> 8) * 0x1p-24f;
     switch (kind) {
-    case WORDS_COORDS: memcpy(&drawn, &place, sizeof drawn); return drawn;
+    case WORDS_COORDS: memcpy(&drawn, &coord, sizeof drawn); return drawn;
     case WORDS_KINDS: return slot == 0 ? POINT_ON : slot == 1 ? POINT_FILLER : POINT_NOTHING;
     case WORDS_IMAGE: return (uint32_t)side;
     case WORDS_GRID: return (uint32_t)r->model.mask_side(&r->model, side);

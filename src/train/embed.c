@@ -44,22 +44,22 @@ static uint64_t hash_shape(const struct tensor *t, uint64_t h)
 static uint64_t hash_layers(const struct graph *g)
 {
     const struct order *order = &g->order[PROGRAM_STEP];
-    uint32_t *place = mem_alloc(g->nodes.n * sizeof *place);
+    uint32_t *index = mem_alloc(g->nodes.n * sizeof *index);
     uint64_t h = 1;
     for (uint32_t k = 0; k < order->nodes.n; k++) {
         const struct node *n = node_at(g, order->nodes.at[k]);
-        place[order->nodes.at[k]] = k + 1;
+        index[order->nodes.at[k]] = k + 1;
         h = attr_hash(&n->attr, n->op, hash_text(op_table[n->op].name, h));
         if (n->op == OP_IMAGE) h = hash_bytes(n->attr.image.mean, sizeof n->attr.image.mean, hash_bytes(n->attr.image.std, sizeof n->attr.image.std, h));
         for (int i = 0; i < n->nin; i++) {
             if (!n->in[i]) continue;
             const struct tensor *t = tensor_at(g, n->in[i]);
             h = hash_shape(t, h);
-            h = t->node ? hash_bytes(&place[t->node], sizeof *place, h) : hash_text(graph_name(g, t->name), h);
+            h = t->node ? hash_bytes(&index[t->node], sizeof *index, h) : hash_text(graph_name(g, t->name), h);
         }
         h = hash_shape(tensor_at(g, n->out[0]), h);
     }
-    mem_free(place);
+    mem_free(index);
     return h;
 }
 

@@ -29,7 +29,7 @@
 /* The first ones are small, so that a GPU that cannot run any of them fails at once. */
 static const struct workload {
     const char *name, *preset, *config;
-    int batch, sequence, pieces;
+    int batch, sequence, chunks;
     const char *set;         /* one more setting */
     bool full;               /* f32 */
 } workloads[] = {
@@ -74,7 +74,7 @@ static int set_all(struct config *c, const struct workload *w, enum dtype half, 
     snprintf(sets[n++], 64, "data.sequence=%d", w->sequence);
     snprintf(sets[n++], 64, "train.effective_batch=%d", w->batch);
     snprintf(sets[n++], 64, "memory.micro_batch=%d", w->batch);
-    snprintf(sets[n++], 64, "memory.head_chunks=%d", w->pieces);
+    snprintf(sets[n++], 64, "memory.head_chunks=%d", w->chunks);
     snprintf(sets[n++], 64, "memory.precision=%s", dtype_name(w->full ? DT_F32 : half));
     for (size_t i = 0; i < COUNT(always) && !rc; i++) rc = config_set(c, always[i], e);
     for (int i = 0; i < n && !rc; i++) rc = config_set(c, sets[i], e);

@@ -130,11 +130,11 @@ int run_fill_ragged(struct run *r, struct error *e)
 static int swap_bytes(struct run *r, char *a, char *b, uint64_t bytes, struct error *e)
 {
     const struct device_ops *ops = r->device.ops;
-    uint64_t piece = PLAN_STAGING / 2;
-    char *x = run_staging(r), *y = x + piece;
+    uint64_t chunk = PLAN_STAGING / 2;
+    char *x = run_staging(r), *y = x + chunk;
     int rc = PL_OK;
-    for (uint64_t at = 0; at < bytes && !rc; at += piece) {
-        uint64_t n = bytes - at < piece ? bytes - at : piece;
+    for (uint64_t at = 0; at < bytes && !rc; at += chunk) {
+        uint64_t n = bytes - at < chunk ? bytes - at : chunk;
         rc = ops->read(&r->device, x, a + at, n, e);
         if (!rc) rc = ops->read(&r->device, y, b + at, n, e);
         if (!rc) rc = ops->write(&r->device, a + at, y, n, e);
@@ -162,10 +162,10 @@ static int read_elements(struct run *r, id tensor, int64_t n, char *to, struct e
     const struct tensor *t = tensor_at(&r->graph, tensor);
     const char *from = tape_address(&r->tape, tensor);
     enum dtype as = dtype_is_float(t->dtype) ? DT_F32 : DT_I32;
-    int64_t piece = PLAN_STAGING / 8;
+    int64_t chunk = PLAN_STAGING / 8;
     int rc = PL_OK;
-    for (int64_t at = 0; at < n && !rc; at += piece) {
-        int64_t k = min_i64(piece, n - at);
+    for (int64_t at = 0; at < n && !rc; at += chunk) {
+        int64_t k = min_i64(chunk, n - at);
         rc = r->device.ops->read(&r->device, run_staging(r), from + (uint64_t)at * dtype_size(t->dtype),
                                  (uint64_t)k * dtype_size(t->dtype), e);
         if (!rc) dtype_convert(to + at * 4, as, run_staging(r), t->dtype, k);

@@ -80,11 +80,11 @@ static int read_model(struct predictor *a, const struct config *c, struct pixel_
 static int encode(struct predictor *a, const struct config *c, const struct predictor_image *p, const struct pixel_norm *norm, float **out, struct error *e)
 {
     struct run r = {0};
-    struct prompting asked = {.image = a->shape.side, .masks = 1, .points = 1, .weight = PART_IMAGE};
+    struct prompting prompting = {.image = a->shape.side, .masks = 1, .points = 1, .part = PART_IMAGE};
     const size_t side = (size_t)a->shape.side, bytes = 3 * side * side * sizeof(float);
     float *pixels = mem_alloc(bytes);
     predictor_fit(p, norm, (uint32_t)side, pixels, &a->fit_w, &a->fit_h);
-    int rc = start(&r, c, &asked, e);
+    int rc = start(&r, c, &prompting, e);
     if (!rc) rc = run_write_input(&r, "pixel_values", 0, pixels, bytes, e);
     mem_free(pixels);
     if (!rc) rc = forward(&r, e);
@@ -100,9 +100,9 @@ static int encode(struct predictor *a, const struct config *c, const struct pred
 static int open_decoder(struct predictor *a, const struct config *c, const float *embedding, struct error *e)
 {
     const struct predictor_shape *s = &a->shape;
-    struct prompting asked = {.image = s->side, .masks = s->prompts, .points = s->points, .boxes = s->box, .single = s->single, .weight = PART_MASKS};
+    struct prompting prompting = {.image = s->side, .masks = s->prompts, .points = s->points, .boxes = s->box, .single = s->single, .part = PART_MASKS};
     struct run_input x;
-    int rc = start(&a->run, c, &asked, e);
+    int rc = start(&a->run, c, &prompting, e);
     if (rc) return rc;
     CHECK(run_input(&a->run, "image_embeddings", &x), "a decoder without an image");
     rc = run_write_input(&a->run, "image_embeddings", 0, embedding, x.sample, e);

@@ -69,11 +69,11 @@ static void build_forward(void *run, struct graph *g, int micro_batch)
 static int check_recipe(struct run *r, bool train, struct error *e)
 {
     struct graph g;
-    const struct prompting asked = r->batch.prompts;
+    const struct prompting prompts = r->batch.prompts;
     graph_init(&g);
     if (r->embeddings.type) r->batch.prompts.part = PART_ALL;
     build_forward(r, &g, (int)max_i64(1, r->batch.bn_group));
-    r->batch.prompts = asked;
+    r->batch.prompts = prompts;
     int rc = g.error.code ? PL_OK : recipe_check(r->config, &g, train, e);
     graph_free(&g);
     return rc;
@@ -155,18 +155,18 @@ static int check_fused(const struct run *r, const struct settings *s, struct err
 
 /* A plan file decides only what the configuration leaves open: it must agree with keys that were
  * given. */
-static int check_plan_keys(const struct run *r, const struct settings *asked, const struct settings *plan, const char *path, struct error *e)
+static int check_plan_keys(const struct run *r, const struct settings *configured, const struct settings *plan, const char *path, struct error *e)
 {
     const struct config *c = r->config;
     const char *key = NULL;
     char again[SETTING_ROOM], planned[SETTING_ROOM];
-    if (c->memory_recompute.chosen && strcmp(rebuild_print(&asked->recompute, again), rebuild_print(&plan->recompute, planned))) key = "memory.recompute";
-    if (!r->offload_auto && asked->offload != plan->offload) key = "memory.offload";
-    if (c->memory_head_chunks && asked->head_chunks != plan->head_chunks) key = "memory.head_chunks";
-    if (c->memory_fused_step != FUSED_STEP_AUTO && asked->fused_step != plan->fused_step) key = "memory.fused_step";
-    if (c->memory_precision != PRECISION_AUTO && (asked->precision != plan->precision || asked->pure != plan->pure)) key = "memory.precision";
-    if (config_given(c, KEY_memory_optimizer) && (asked->optimizer != plan->optimizer || asked->state != plan->state) && !allows(c, optimizer_print(plan))) key = "memory.optimizer";
-    if (c->memory_micro_batch && asked->micro_batch != plan->micro_batch) key = "memory.micro_batch";
+    if (c->memory_recompute.chosen && strcmp(rebuild_print(&configured->recompute, again), rebuild_print(&plan->recompute, planned))) key = "memory.recompute";
+    if (!r->offload_auto && configured->offload != plan->offload) key = "memory.offload";
+    if (c->memory_head_chunks && configured->head_chunks != plan->head_chunks) key = "memory.head_chunks";
+    if (c->memory_fused_step != FUSED_STEP_AUTO && configured->fused_step != plan->fused_step) key = "memory.fused_step";
+    if (c->memory_precision != PRECISION_AUTO && (configured->precision != plan->precision || configured->pure != plan->pure)) key = "memory.precision";
+    if (config_given(c, KEY_memory_optimizer) && (configured->optimizer != plan->optimizer || configured->state != plan->state) && !allows(c, optimizer_print(plan))) key = "memory.optimizer";
+    if (c->memory_micro_batch && configured->micro_batch != plan->micro_batch) key = "memory.micro_batch";
     return key ? error_set(e, PL_USAGE, "%s: made with another %s than the configuration has; leave the key out, or plan again", path, key) : PL_OK;
 }
 
@@ -391,10 +391,10 @@ static int put_samples(struct run *r, struct error *e)
         const struct storage *x = &g->storages.at[s];
         if (!run_input_used(r, &(struct run_input){.storage = s}) || x->kind != KIND_INPUT || strcmp(graph_name(g, x->name), "samples")) continue;
         uint64_t n = x->bytes / sizeof(int32_t);
-        int32_t *places = mem_alloc(x->bytes);
-        for (uint64_t i = 0; i < n; i++) places[i] = (int32_t)i;
-        int rc = r->device.ops->write(&r->device, r->device.arena[x->space] + r->plan.placement.offset[s], places, x->bytes, e);
-        mem_free(places);
+        int32_t *indices = mem_alloc(x->bytes);
+        for (uint64_t i = 0; i < n; i++) indices[i] = (int32_t)i;
+        int rc = r->device.ops->write(&r->device, r->device.arena[x->space] + r->plan.placement.offset[s], indices, x->bytes, e);
+        mem_free(indices);
         return rc;
     }
     return PL_OK;

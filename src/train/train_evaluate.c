@@ -75,21 +75,21 @@ static int write_scores(struct trainer *t, struct error *e)
 /* Also reports the perplexity of tokens, null if it overflows a double; for masks IoU and Dice. */
 static int report_evaluation(struct trainer *t, const struct evaluation *v, struct error *e)
 {
-    char number[32] = "null", more[128] = "", said[128] = "";
+    char number[32] = "null", more[128] = "", text[128] = "";
     struct scalar scalars[3] = {{"eval_loss", v->loss}};
     uint32_t n_scalars = 1;
     double p = perplexity(v->loss);
     if (isfinite(p)) snprintf(number, sizeof number, "%.9g", p);
     if (t->validation.ops == &tokens_feed) {
         snprintf(more, sizeof more, ",\"eval_perplexity\":%s", number);
-        snprintf(said, sizeof said, ", perplexity %.6g", p);
+        snprintf(text, sizeof text, ", perplexity %.6g", p);
     } else if (t->has_scores) {
         struct score all = mask_scores_of(&t->scores, false), last = mask_scores_of(&t->scores, true);
         int n = snprintf(more, sizeof more, ",\"eval_iou\":%.6f,\"eval_dice\":%.6f", score_iou(&all), score_dice(&all));
-        int k = snprintf(said, sizeof said, ", mean IoU %.4f, mean Dice %.4f", score_iou(&all), score_dice(&all));
+        int k = snprintf(text, sizeof text, ", mean IoU %.4f, mean Dice %.4f", score_iou(&all), score_dice(&all));
         if (t->scores.last) {
             snprintf(more + n, sizeof more - (size_t)n, ",\"eval_iou_last\":%.6f", score_iou(&last));
-            snprintf(said + k, sizeof said - (size_t)k, ", after the last round IoU %.4f", score_iou(&last));
+            snprintf(text + k, sizeof text - (size_t)k, ", after the last round IoU %.4f", score_iou(&last));
         }
         scalars[n_scalars++] = (struct scalar){"eval_iou", score_iou(&all)};
         scalars[n_scalars++] = (struct scalar){"eval_dice", score_dice(&all)};
@@ -98,7 +98,7 @@ static int report_evaluation(struct trainer *t, const struct evaluation *v, stru
     }
     t->eval = v->loss;
     progress_break(&t->progress);
-    log_note("step %" PRId64 ": evaluation loss %.6g%s over %" PRId64 " samples", v->step, v->loss, said, v->samples);
+    log_note("step %" PRId64 ": evaluation loss %.6g%s over %" PRId64 " samples", v->step, v->loss, text, v->samples);
     int rc = folder_metrics(&t->folder, e, "{\"step\":%" PRId64 ",\"eval_loss\":%.9g%s,\"eval_samples\":%" PRId64 "}", v->step, v->loss, more,
                             v->samples);
     return rc ? rc : events_write(&t->events, v->step, scalars, n_scalars, e);
