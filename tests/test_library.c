@@ -821,7 +821,7 @@ static void test_broken_models(void **state)
                                        "no output loss", "pl_scope_end without", "scopes open", "used twice", "used twice", "the batch",
                                        "dtype 7", "rank 9", "elements", "std is -1", "bytes, at most", "without a name", "data is NULL",
                                        "rank 99", "axis -1", "outside", "this is mine", "scopes", "slice", "takes a scalar", "i32",
-                                       "[B,T,H,D]", "used twice", "two outputs", "no tensor",
+                                       "[B,T,H,D]", "used twice", "two outputs", "not a tensor",
                                        "no op rmsnrom", "takes 2 to 2 inputs", "the backward", "the update", "write to its input",
                                        "name=number of: none", "stride=1.5", "name=number of: value", "value=2,3", "i32", "name=number of: none",
                                        "0 to 0 inputs", "no op NULL", "no call of this builder", "for each axis", "name=number of: ta, tb",

@@ -522,7 +522,7 @@ static void test_refused_folders(void **state)
         char index[200];
         snprintf(index, sizeof index, "{\"weight_map\": {\"lm_head.weight\": \"%s\"}}", outside[i]);
         put_file(in, "model.safetensors.index.json", index);
-        refuse(in, "tensor \"lm_head.weight\" is said to be in", "expected the plain name");
+        refuse(in, "tensor \"lm_head.weight\" is listed in", "expected the plain name");
     }
     put_file(in, "model.safetensors.index.json", "{\"weight_map\": {\"lm_head.weight\": \"b.safetensors\"}}");
     refuse(in, "lists tensor \"lm_head.weight\" in b.safetensors", "does not have it");
