@@ -219,7 +219,8 @@ struct pl_plan_info {
 };
 
 /* Finds the plan with the fastest step that fits the budget. PL_NOFIT: `out` holds the smallest
- * plan, with fits 0. A second call without a change of options returns the same. `out` may be NULL. */
+ * plan, with fits 0. A second call without a change of options returns the same. `out` may be
+ * NULL. */
 PL_API int pl_plan(struct pl_session *s, struct pl_plan_info *out);
 /* The plan as JSON (as `plimsoll plan --json` prints it) and as a readable table. NULL on an
  * error. */

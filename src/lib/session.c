@@ -156,7 +156,8 @@ static int check_options(struct pl_session *s)
     return config_check(c, s->build ? 0 : CONFIG_NEEDS_MODEL, &s->error);
 }
 
-/* A definition whose loss depends on no trained weight is a mistake: training would change nothing. */
+/* A definition whose loss depends on no trained weight is a mistake: training would change
+ * nothing. */
 static int check_reached(struct pl_session *s, struct error *e)
 {
     const struct graph *g = &trainer_run(s->trainer)->graph;

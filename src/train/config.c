@@ -557,7 +557,8 @@ static int check_needed(const struct config *c, enum config_key key, struct erro
     return config_at_key(c, key, e);
 }
 
-/* The keys of schedule step need train.schedule step; milestones ascend and lie after the warmup. */
+/* The keys of schedule step need train.schedule step; milestones ascend and lie after the
+ * warmup. */
 static int check_schedule(const struct config *c, struct error *e)
 {
     const struct config_ints *m = &c->train_milestones;

@@ -44,7 +44,8 @@ bool config_is_list(const struct config_row *r);
  * nothing is changed. config_row_value converts back. */
 bool config_convert(struct config *c, const struct config_row *r, void *to, const struct value *v);
 struct value *config_row_value(const struct config_row *r, const void *from, struct bump *b);
-/* The message for a value that is not allowed, with its location; only the prefix "run.yaml:7: ". */
+/* The message for a value that is not allowed, with its location; only the prefix "run.yaml:7:
+ * ". */
 int config_refuse(const struct config *c, const struct config_row *r, const struct value *v, enum config_source source,
                   struct error *e);
 int config_at_node(const struct config *c, const struct value *v, enum config_source source, struct error *e);

@@ -171,7 +171,8 @@ static int refuse_shape(const struct packed_embeddings *found, const struct pack
 
 /* --- choosing ---------------------------------------------------------------------------------- */
 
-/* Reads the header of the first file; found->type 0: it has no embeddings, or there is no file yet. */
+/* Reads the header of the first file; found->type 0: it has no embeddings, or there is no file
+ * yet. */
 static int read_store_header(const struct config *c, bool train, char **path, struct packed_header *h, struct packed_embeddings *found, struct error *e)
 {
     const struct config_list *paths = train || !c->data_validation.n ? &c->data_train : &c->data_validation;

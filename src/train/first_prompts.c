@@ -40,7 +40,8 @@ static float corner(double at, double noise, double side, double jitter, double 
     return (float)(at < pixel / 2 ? pixel / 2 : at > end - pixel / 2 ? end - pixel / 2 : at);
 }
 
-/* Corners are pixel centres: those of the outermost pixels of the box's cells, half a pixel inside. */
+/* Corners are pixel centres: those of the outermost pixels of the box's cells, half a pixel
+ * inside. */
 static void put_box(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, uint64_t key, double jitter, float *coords, int32_t *kinds)
 {
     const struct loader_mask *x = &s->masks[k];

@@ -32,7 +32,8 @@ struct mask_scores {
  * predictions to keep. */
 bool mask_scores_open(struct mask_scores *m, const struct run *r, const struct feed *f, enum program p, uint32_t worst);
 void mask_scores_close(struct mask_scores *m);
-/* Scores over all passes: of the first round, or of the last one; with one round both are the same. */
+/* Scores over all passes: of the first round, or of the last one; with one round both are the
+ * same. */
 struct score mask_scores_of(const struct mask_scores *m, bool last);
 int mask_scores_add(struct mask_scores *m, struct run *r, const struct feed *f, struct error *e);
 

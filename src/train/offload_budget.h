@@ -8,8 +8,8 @@
 #include "run/device.h"
 #include "train/config.h"
 
-/* memory.offload: a list, or words separated by +. *automatic: the planner chooses; *offload is a set
- * of enum offload. PL_USAGE names an unknown word. */
+/* memory.offload: a list, or words separated by +. *automatic: the planner chooses; *offload is
+ * a set of enum offload. PL_USAGE names an unknown word. */
 int offload_choice(const struct config *c, bool *automatic, unsigned *offload, struct error *e);
 
 /* The folder of the CPU's offload file for a run that writes to `out` (NULL or "": it has no output

@@ -41,7 +41,8 @@ void recipe_freeze(const struct config *c, struct graph *g)
 
 /* --- checking ------------------------------------------------------------------------ */
 
-/* The error "model.freeze: the pattern ..." for the first pattern of a list that matches nothing. */
+/* The error "model.freeze: the pattern ..." for the first pattern of a list that matches
+ * nothing. */
 static int check_patterns(const struct config_list *patterns, const char *where, const struct graph *g, struct error *e)
 {
     for (uint32_t i = 0; i < patterns->n; i++) {

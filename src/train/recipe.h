@@ -18,8 +18,9 @@
 /* Marks the frozen parameters of a forward graph. */
 void recipe_freeze(const struct config *c, struct graph *g);
 
-/* PL_USAGE if a pattern matches no parameter of the forward graph (the message names the nearest),
- * if `train` is set and nothing is left to train, or if a rule of memory.modules matches nothing. */
+/* PL_USAGE if a pattern matches no parameter of the forward graph (the message names the
+ * nearest), if `train` is set and nothing is left to train, or if a rule of memory.modules
+ * matches nothing. */
 int recipe_check(const struct config *c, const struct graph *g, bool train, struct error *e);
 
 /* The mask loss. */

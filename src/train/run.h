@@ -64,8 +64,8 @@ struct run_options {
     const char *config_json;     /* the model's config.json itself, instead of a folder or a preset; NULL: none */
 };
 
-/* The GPU memory less a reserve for the CUDA context and code: GPU_RESERVE, or half of the memory of a
- * GPU that has less than twice that. */
+/* The GPU memory less a reserve for the CUDA context and code: GPU_RESERVE, or half of the
+ * memory of a GPU that has less than twice that. */
 enum { GPU_RESERVE = 1 << 30 };
 uint64_t run_gpu_budget(uint64_t memory);
 
@@ -95,7 +95,8 @@ int run_pin(struct config *c, const struct settings *s, struct error *e);
  * decides the number of threads, unless the configuration sets it. */
 int run_open_profile(struct run *r, struct error *e);
 
-/* Searches changes of the configuration that would fit, and appends them to the error (remedies.c). */
+/* Searches changes of the configuration that would fit, and appends them to the error
+ * (remedies.c). */
 void run_remedies(struct run *r, const struct run_options *o, struct error *e);
 
 /* For a plan that does not fit: whether memory.host_budget is the bound that it exceeds. */
@@ -148,7 +149,8 @@ struct run_input {
 bool run_input(const struct run *r, const char *name, struct run_input *out);
 /* ...and are filled here, from the layers that read the input. Allocates: not for use in a step. */
 void run_input_ids(const struct run *r, struct run_input *x);
-/* For a user-defined model: checks that ids of tables and classes are inputs, or views of inputs. */
+/* For a user-defined model: checks that ids of tables and classes are inputs, or views of
+ * inputs. */
 int run_check_ids(const struct run *r, struct error *e);
 /* Whether any program reads the input: otherwise it has no storage. */
 bool run_input_used(const struct run *r, const struct run_input *x);

@@ -5,8 +5,8 @@
  *     retire   the host waits for the oldest step and checks it; then step, position and broken advance
  *
  * `state` describes the retired steps, and is what a checkpoint stores. `position` and
- * trainer_steps_submitted are ahead of it by the steps in flight (ticket.h); the host's data of each of
- * those is in `pending`.
+ * trainer_steps_submitted are ahead of it by the steps in flight (ticket.h); the host's data of
+ * each of those is in `pending`.
  */
 #include "train/trainer.h"
 
