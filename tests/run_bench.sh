@@ -93,7 +93,7 @@ gpu() ( # anywhere the H200's profile, which comes with the program
     cmp "$tmp/c1.json" "$tmp/c2.json" && grep -q '"GPU": "NVIDIA H200"' "$tmp/c1.json" || return 1
     plan --json --set device=cuda --set device.profile=src/run/profiles/h200.json >"$tmp/c3.json" && cmp "$tmp/c1.json" "$tmp/c3.json"
 )
-check 'plan: for a GPU that was measured' GPU
+check 'plan: for a GPU that was measured' gpu
 check 'plan: a GPU by a processor'\''s profile' expect 2 'is the profile of a CPU' plan --set device=cuda --set device.profile="$tmp/slow.json"
 check 'plan: a processor by a GPU'\''s profile' expect 2 'is the profile of a GPU' plan --set device.profile=src/run/profiles/h200.json
 check 'bench: --calibrate and other settings' expect 2 'not with --set data.sequence' "$binary" bench --calibrate --set data.sequence=8
