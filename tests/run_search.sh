@@ -51,7 +51,7 @@ gpu() {
     expect 2 'no profile of a GPU' "$binary" plan "$tmp/tiny.yaml" --set device.kind=cuda --set device.profile=rtx-1 || return 1
     expect 2 'is a GPU; set device.kind' "$binary" plan "$tmp/tiny.yaml" --set device.kind=cpu --set device.profile=t4 || return 1
 }
-check 'a GPU that is not here' GPU
+check 'a GPU that is not here' gpu
 
 # seconds_of YAML ARG...: predicted, for an H200 that need not be here.
 seconds_of() { expect 0 '' "$binary" plan "$@" --set device.kind=cuda --set device.profile=h200 --set memory.host_budget=none --json && json "$tmp/out" predicted_step_seconds; }
