@@ -90,13 +90,13 @@ gpu() ( # anywhere the H200's profile, which comes with the program
     export CUDA_VISIBLE_DEVICES= # another GPU that is here would be taken
     plan --set device=cuda | grep 'by the profile of NVIDIA H200, measured' || return 1
     plan --json --set device=cuda >"$tmp/c1.json" && plan --json --set device=cuda --set device.profile=h200 >"$tmp/c2.json" || return 1
-    cmp "$tmp/c1.json" "$tmp/c2.json" && grep -q '"GPU": "NVIDIA H200"' "$tmp/c1.json" || return 1
+    cmp "$tmp/c1.json" "$tmp/c2.json" && grep -q '"gpu": "NVIDIA H200"' "$tmp/c1.json" || return 1
     plan --json --set device=cuda --set device.profile=src/run/profiles/h200.json >"$tmp/c3.json" && cmp "$tmp/c1.json" "$tmp/c3.json"
 )
 check 'plan: for a GPU that was measured' gpu
-check 'plan: a GPU by a processor'\''s profile' expect 2 'is of a processor' plan --set device=cuda --set device.profile="$tmp/slow.json"
-check 'plan: a processor by a GPU'\''s profile' expect 2 'is of a GPU' plan --set device.profile=src/run/profiles/h200.json
-check 'bench: --calibrate and other settings' expect 2 'not --set data.sequence' "$binary" bench --calibrate --set data.sequence=8
+check 'plan: a GPU by a processor'\''s profile' expect 2 'is the profile of a CPU' plan --set device=cuda --set device.profile="$tmp/slow.json"
+check 'plan: a processor by a GPU'\''s profile' expect 2 'is the profile of a GPU' plan --set device.profile=src/run/profiles/h200.json
+check 'bench: --calibrate and other settings' expect 2 '--set data.sequence' "$binary" bench --calibrate --set data.sequence=8
 # A plan follows from its profile alone; what oneDNN needs, only this build on this processor knows.
 sed 's/"threads": 2,/"threads": 2, "onednn": true,/' "$tmp/slow.json" >"$tmp/library.json"
 check 'plan: a profile that was measured with oneDNN' expect 2 'library.json is no whole profile: onednn is true.*calibrate again' plan --set device.profile="$tmp/library.json"

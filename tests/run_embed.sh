@@ -55,7 +55,7 @@ check 'put into a store later, and left out again' again
 # --- the same training --------------------------------------------------------------------------
 
 both() {
-    expect 0 'the encoder takes no part' go "$tmp/e" --set data.embeddings=use --json && cp "$tmp/out" "$tmp/e.json" || return 1
+    expect 0 'the encoder does not run' go "$tmp/e" --set data.embeddings=use --json && cp "$tmp/out" "$tmp/e.json" || return 1
     expect 0 '' go "$tmp/p" --set data.embeddings=off --json && cp "$tmp/out" "$tmp/p.json" || return 1
     losses "$tmp/e" >"$tmp/e.losses" && losses "$tmp/p" >"$tmp/p.losses" && same "$tmp/e.losses" "$tmp/p.losses" && same_run "$tmp/e" "$tmp/p" $steps &&
         [ "$(json "$tmp/e.json" allocations_in_steps)" = 0 ] && [ "$(grep -c eval_loss "$tmp/e.losses")" = 4 ]
@@ -119,7 +119,7 @@ evaluated() {
     scored "$tmp/e.csv" && scored "$tmp/p.csv" --set data.embeddings=off && same "$tmp/e.csv" "$tmp/p.csv" && head -c 4 "$tmp/worst.png" | grep -q PNG
 }
 check 'the trained model is evaluated both ways alike' evaluated
-check 'what comes out has the encoder: trained from again' expect 0 'takes no part' go "$tmp/next" --set "model.path=$tmp/e/model" --set train.steps=1
+check 'what comes out has the encoder: trained from again' expect 0 'does not run' go "$tmp/next" --set "model.path=$tmp/e/model" --set train.steps=1
 none() { expect 0 '' go "$tmp/plain" --set "data.train=$tmp/plain.pack" && same "$tmp/e/model/model.safetensors" "$tmp/plain/model/model.safetensors"; }
 check 'a store without any: images' none
 # What preprocessor_config.json says holds for training, evaluation, embeddings and, in run_predict.sh, predict.
@@ -152,17 +152,17 @@ check 'init writes what is accepted' init
 # --- what is refused ------------------------------------------------------------------------------
 
 no() { go "$tmp/no" "$@"; }
-check 'other weights' expect 2 'its embeddings were made with other weights: .*sam/model, has the fingerprint [0-9a-f]{16}, that of .*other/model has [0-9a-f]{16}: pack again with --embeddings .*or set data.embeddings to off' no --set "model.path=$tmp/other/model"
+check 'other weights' expect 2 'its embeddings were made with other weights: .*sam/model has the fingerprint [0-9a-f]{16}, that of .*other/model has [0-9a-f]{16}: pack again with --embeddings .*or set data.embeddings to off' no --set "model.path=$tmp/other/model"
 check 'another kind of encoder' expect 2 'embeddings of \[64,16,16\], made with .*sam/model; this model.s encoder makes \[64,8,8\]' no --set "model.path=$tmp/tiny/model" --set 'model.freeze=image_encoder.*'
-check 'an encoder that is trained' expect 2 'wholly frozen; this run trains vision_encoder.* and 64 more of its 65 parameters: set model.freeze to "vision_encoder.\*"' no --set 'model.freeze=[]'
+check 'an encoder that is trained' expect 2 'completely frozen encoder; this run trains vision_encoder.* and 64 more of its 65 parameters: set model.freeze to "vision_encoder.\*"' no --set 'model.freeze=[]'
 check 'a part of it is' expect 2 'this run trains vision_encoder.patch_embed.projection.weight and' no --set 'model.freeze=vision_encoder.layers.*'
 check 'a group thaws it' expect 2 'this run trains vision_encoder.neck' no --set 'train.groups=[{match: "*.neck.*", frozen: false}]'
-check 'statistics that move' expect 2 'model.bn_group is 1, so the encoder.s statistics move' no --set "model.path=$tmp/tiny/model" --set 'model.freeze=image_encoder.*' --set "data.train=$tmp/tiny.pack" --set model.bn_group=1
+check 'statistics that move' expect 2 'model.bn_group is 1, so the encoder.s batch statistics change' no --set "model.path=$tmp/tiny/model" --set 'model.freeze=image_encoder.*' --set "data.train=$tmp/tiny.pack" --set model.bn_group=1
 for key in flip=0.5 scale=0.5 crop=0.5; do
-    check "augmentation: $key" expect 2 "data.${key%=*} is 0.5, and the store has embeddings" no --set "data.$key"
+    check "augmentation: $key" expect 2 "data.${key%=*} is 0.5, and the store.s embeddings were made without augmentation" no --set "data.$key"
 done
-check 'images of another size' expect 2 'has embeddings of images of 128 pixels, and data.image_size is 64: set it to 128' no --set data.image_size=64
-check 'a preset' expect 2 'a preset.s encoder begins with chance' no --set model.preset=sam-tiny
+check 'images of another size' expect 2 'has embeddings of images of 128 pixels, but data.image_size is 64: set it to 128' no --set data.image_size=64
+check 'a preset' expect 2 'the encoder of a preset has random weights' no --set model.preset=sam-tiny
 check 'none to use' expect 2 'data.embeddings is use, and .*plain.pack has none: .plimsoll data pack' no --set data.embeddings=use --set "data.train=$tmp/plain.pack"
 check 'a format that has none' expect 2 'data.embeddings is use, and data of this format has none' no --set data.embeddings=use --set data.format=sa1b --set "data.train=$tmp/set/*.tar"
 check 'one file without' expect 2 'data.train: not all of its files have the embeddings' no --set "data.train=[$tmp/sam.pack, $tmp/plain.pack]"

@@ -210,8 +210,8 @@ check 'a folder with a run, without --resume: refused' not_empty
 not_ours() { mkdir "$tmp/other" && echo x >"$tmp/other/thesis.txt" && expect 2 'not empty' train "$tmp/other" && [ "$(ls -A "$tmp/other")" = thesis.txt ]; }
 check 'a folder with other files: refused, untouched' not_ours
 nothing() {
-    expect 2 'no run to go on with in .*/none: no such folder; leave --resume out' train "$tmp/none" --resume && [ ! -e "$tmp/none" ] || return 1
-    expect 2 'no run to go on with in .*/other: it has no config.yaml; leave --resume out' train "$tmp/other" --resume && [ "$(ls -A "$tmp/other")" = thesis.txt ]
+    expect 2 'no run to resume in .*/none: no such folder; leave --resume out' train "$tmp/none" --resume && [ ! -e "$tmp/none" ] || return 1
+    expect 2 'no run to resume in .*/other: it has no config.yaml; leave --resume out' train "$tmp/other" --resume && [ "$(ls -A "$tmp/other")" = thesis.txt ]
 }
 check 'nothing to resume: refused, nothing made' nothing
 changed() { resumable && expect 2 'train.learning_rate differs from the run in .*: it is 0.5, there 0.02; restore it' train "$tmp/half" --set "train.steps=$steps" --set train.learning_rate=0.5 --resume; }
@@ -221,7 +221,7 @@ damaged() {
     local out=$tmp/half more=(--set "train.steps=$steps" --set train.save_every=2 --set train.keep=2)
     rm -rf "$out"
     expect 0 '' train "$out" "${more[@]}" --set train.steps=6 || return 1
-    truncate -s 1000 "$out/checkpoints/step-6/state.safetensors" && expect 2 'step-4 is intact: remove .*/step-6, and --resume goes on after step 4' train "$out" "${more[@]}" --resume || return 1
+    truncate -s 1000 "$out/checkpoints/step-6/state.safetensors" && expect 2 'step-4 is intact: remove .*/step-6, and --resume continues after step 4' train "$out" "${more[@]}" --resume || return 1
     rm -r "$out/checkpoints/step-6" && expect 0 'resuming after step 4' train "$out" "${more[@]}" --resume && whole "$out" || return 1
     rm -r "$out/checkpoints/step-10" && truncate -s 1000 "$out/checkpoints/step-12/state.safetensors" || return 1
     expect 2 'checkpoint .*/step-12' train "$out" "${more[@]}" --resume && ! grep 'intact' "$tmp/err"

@@ -100,7 +100,7 @@ check 'a language model' expect 2 'data.format sa1b gives images with masks, and
 tower() {
     local format
     for format in sa1b tokens; do
-        expect 2 "data.format $format gives .* takes pixel_values; vision towers are for .step., .plan. and .bench., .train. does not know them" masks "$tmp/no" --set model.preset=clip-vit-b-16 --set data.format=$format || return 1
+        expect 2 "data.format $format gives .* takes pixel_values; vision towers work with .step., .plan. and .bench., not with .train." masks "$tmp/no" --set model.preset=clip-vit-b-16 --set data.format=$format || return 1
     done
 }
 check 'a vision tower' tower

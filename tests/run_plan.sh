@@ -103,9 +103,9 @@ check 'a refusal names its bound' second
 # Where host memory's bound is why the smallest plan is as large as it is, the refusal says so, and what would do.
 binding() {
     local need
-    expect 3 'Give --memory [0-9]+ within memory.host_budget 1048576 \(1.00 MiB\); or change, which would fit: memory.host_budget: [0-9]+ ' \
+    expect 3 'Give --memory [0-9]+ within memory.host_budget 1048576 \(1.00 MiB\); or change, each of which fits: memory.host_budget: [0-9]+ ' \
         "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.host_budget=1MiB --memory 6MiB || return 1
-    need=$(sed -n 's/.*which would fit: memory.host_budget: \([0-9]*\).*/\1/p' "$tmp/err")
+    need=$(sed -n 's/.*each of which fits: memory.host_budget: \([0-9]*\).*/\1/p' "$tmp/err")
     expect 0 '' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.host_budget="$need" --memory 6MiB && echo "$need bytes"
 }
 check 'a refusal names host memory where that is why' binding
@@ -133,7 +133,7 @@ more() {
 }
 check 'what 1 GiB more would buy' more
 unfused() {
-    expect 3 'which would fit: memory.fused_step: auto' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.host_budget=none --set memory.fused_step=off --set data.sequence=16 --memory 3MiB
+    expect 3 'each of which fits: memory.fused_step: auto' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.host_budget=none --set memory.fused_step=off --set data.sequence=16 --memory 3MiB
 }
 check 'what would fit: the fused step' unfused
 rate() {

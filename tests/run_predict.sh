@@ -120,9 +120,9 @@ over_the_image() {
         cmp "$wide" "$tmp/own-1.png" && [ ! -e "$tmp/free.png" ]
 }
 check "an output over the image" over_the_image
-check "too small a square" refused "a side of 3 pixels (--side.*expected a multiple of the model's patches of 8" "$wide" --point 1,1 --side 3
-check "a square between patches" refused "a side of 100 pixels (--side.*expected a multiple of the model's patches of 8" "$wide" --point 1,1 --side 100
-check "a model of another kind" ends 2 "makes no masks" --model tests/golden/clip_vision "$wide" --point 1,1 -o "$tmp/no.png"
+check "too small a square" refused "a side of 3 pixels (--side.*expected a multiple of the model's patch size 8" "$wide" --point 1,1 --side 3
+check "a square between patches" refused "a side of 100 pixels (--side.*expected a multiple of the model's patch size 8" "$wide" --point 1,1 --side 100
+check "a model of another kind" ends 2 "predicts no masks" --model tests/golden/clip_vision "$wide" --point 1,1 -o "$tmp/no.png"
 check "a model that is not there" ends 2 "is not a folder" --model nowhere "$wide" --point 1,1 -o "$tmp/no.png"
 check "an option that is none" ends 2 "did you mean --point" --model nowhere --pont 1,1
 bad_preprocessor() {

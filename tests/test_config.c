@@ -389,7 +389,7 @@ static void test_errors(void **state)
     refuses("train: {schedule: step, step_size: 3, milestones: [4]}\n", "run.yaml:1", "both train.step_size and train.milestones");
     refuses("train:\n  schedule: cosine\n  step_size: 3\n", "run.yaml:3: train.step_size", "cosine, expected step");
     refuses("train:\n  milestones: [3]\n", "run.yaml:2: train.milestones", "constant, expected step");
-    refuses("train: {schedule: step, milestones: [5, 5]}\n", "run.yaml:1", "5 comes behind a later one or twice");
+    refuses("train: {schedule: step, milestones: [5, 5]}\n", "run.yaml:1", "5 comes after a later one or twice");
     refuses("train: {schedule: step, milestones: [5], warmup_steps: 6}\n", "run.yaml:1", "5 comes within the warmup");
     refuses("train:\n  groups:\n    - match: a\n      lr_scale: 1\n      weight_deca: 2\n", "run.yaml:5: unknown key train.groups[0].weight_deca",
             "did you mean weight_decay?");

@@ -741,7 +741,7 @@ static void test_names_and_sizes(void **state)
     d.labels[7] = -100;
     ok(s, pl_write_input(s, "labels", d.labels, sizeof d.labels));
     refused(s, pl_read_output(s, "nothing", y, sizeof y), "it has: logits, loss");
-    refused(s, pl_read_output(s, "loss", y, 8), "room for 8 bytes, expected 4");
+    refused(s, pl_read_output(s, "loss", y, 8), "the buffer has 8 bytes, expected 4");
     refused(s, pl_read_parameter(s, "nothing", y, 4), "no parameter nothing");
     refused(s, pl_read_parameter(s, "in.bias", y, 4), "4 bytes, expected 64");
     refused(s, pl_save(s, ""), "no name");
@@ -820,11 +820,11 @@ static void broken(struct pl_builder *b, int64_t batch, void *user)
 static void test_broken_models(void **state)
 {
     (void)state;
-    static const char *const says[] = {"LINEAR", "0, which is no tensor", "no call of this builder", "must be a scalar", "scalar",
+    static const char *const says[] = {"LINEAR", "0, which is not a tensor", "no call of this builder", "must be a scalar", "scalar",
                                        "no output loss", "pl_scope_end without", "scopes open", "used twice", "used twice", "the batch",
                                        "dtype 7", "rank 9", "elements", "std is -1", "bytes, at most", "without a name", "data is NULL",
                                        "rank 99", "axis -1", "outside", "this is mine", "scopes", "slice", "takes a scalar", "i32",
-                                       "[B,T,H,D]", "used twice", "two outputs", "no tensor",
+                                       "[B,T,H,D]", "used twice", "two outputs", "not a tensor",
                                        "no op rmsnrom", "takes 2 to 2 inputs", "the backward", "the update", "write to its input",
                                        "name=number of: none", "stride=1.5", "name=number of: value", "value=2,3", "i32", "name=number of: none",
                                        "0 to 0 inputs", "no op NULL", "no call of this builder", "for each axis", "name=number of: ta, tb",

@@ -198,7 +198,7 @@ static void test_other_models(void **state)
     struct error e;
     settings.model_path = (char *)"tests/golden/clip_vision";
     assert_int_equal(predictor_open(&a, &settings, &p, &(struct predictor_shape){.prompts = 1, .points = 1}, &e), PL_USAGE);
-    assert_non_null(strstr(e.text, "clip_vision_model makes no masks"));
+    assert_non_null(strstr(e.text, "clip_vision_model predicts no masks"));
     predictor_image_free(&p);
     config_free(&settings);
 }

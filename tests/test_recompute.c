@@ -410,7 +410,7 @@ static void test_refused(void **state)
 {
     (void)state;
     refused(LLAMA, "none", "memory.modules=[{match: model.layer.1, recompute: all}]", "matches no module; the nearest is model.layers.1");
-    refused(LLAMA, "none", "memory.modules=[{match: lm_head, recompute: all}]", "no block is in what match names");
+    refused(LLAMA, "none", "memory.modules=[{match: lm_head, recompute: all}]", "match names no block");
     refused(LLAMA, "none", "memory.modules=[{match: model, recomput: all}]", "memory.modules[0].recomput; did you mean recompute?");
     refused(LLAMA, "none", "memory.modules=[{match: model}]", "only match is given, expected recompute or precision too");
     refused(LLAMA, "none", "memory.modules=[{recompute: all}]", "match is not given, expected patterns of module names");

@@ -257,7 +257,7 @@ static void refuses(const char *const *sets, const char *expected)
 static void test_groups(void **state)
 {
     (void)state;
-    refuses((const char *const[]){"model.bn_group=3", NULL}, "train.effective_batch of 4 images does not divide into groups of 3");
+    refuses((const char *const[]){"model.bn_group=3", NULL}, "train.effective_batch of 4 images is not divisible into groups of 3");
     refuses((const char *const[]){"model.bn_group=2", "memory.micro_batch=1", NULL}, "must be a multiple of 2");
     refuses((const char *const[]){"model.bn_group=1", "memory.micro_batch=3", NULL}, "divides train.effective_batch 4");
 }

@@ -382,8 +382,8 @@ static void test_naming(void **state)
         const char *prefix, *file, *says;
         bool strip;
     } cases[] = {{"", "model.safetensors", "names without \"model.\"", true},
-                 {"module.", "only.safetensors", "names behind \"module.\"", false},
-                 {"base_model.model.", "model.safetensors", "names behind \"base_model.model.\"", false}};
+                 {"module.", "only.safetensors", "names after \"module.\"", false},
+                 {"base_model.model.", "model.safetensors", "names after \"base_model.model.\"", false}};
     for (size_t k = 0; k < COUNT(cases); k++) {
         const char *in = fresh("in"), *out = fresh("out");
         struct file_tensor f[5];
@@ -524,10 +524,10 @@ static void test_refused_folders(void **state)
         char index[200];
         snprintf(index, sizeof index, "{\"weight_map\": {\"lm_head.weight\": \"%s\"}}", outside[i]);
         put_file(in, "model.safetensors.index.json", index);
-        refuse(in, "tensor \"lm_head.weight\" is said to be in", "expected the plain name");
+        refuse(in, "tensor \"lm_head.weight\" is listed in", "expected the plain name");
     }
     put_file(in, "model.safetensors.index.json", "{\"weight_map\": {\"lm_head.weight\": \"b.safetensors\"}}");
-    refuse(in, "says that tensor \"lm_head.weight\" is in b.safetensors", "does not have it");
+    refuse(in, "lists tensor \"lm_head.weight\" in b.safetensors", "does not have it");
     put_file(in, "model.safetensors.index.json", "{\"weight_map\": {\"lm_head.weight\": \"c.safetensors\"}}");
     refuse(in, "c.safetensors", "cannot open it");
     put_file(in, "model.safetensors.index.json", "{\"weight_map\": {}}");
@@ -750,7 +750,7 @@ static void test_state_refused(void **state)
     refuse_state(dir, MOMENTS | TIED, "\"master.model.norm.weight\": element 6 is nan");
     put_file(dir, "state.json",
              "{\"format\":1,\"step\":4,\"adam_t\":0,\"position\":0,\"seed\":0,\"skipped\":0}");
-    refuse_state(dir, MOMENTS | TIED, "is of step 3, state.json beside it of step 4");
+    refuse_state(dir, MOMENTS | TIED, "is of step 3, but state.json is of step 4");
     put_file(dir, "state.json", "{\"format\":2,\"step\":3,\"adam_t\":0,\"position\":0,\"seed\":0,\"skipped\":0}");
     refuse_state(dir, MOMENTS | TIED, "format is 2");
     put_file(dir, "state.json", "{\"format\":1,\"step\":3}");

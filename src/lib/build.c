@@ -1,11 +1,11 @@
 /*
  * build.c: the builder: a user's layers become nodes of the graph.
  *
- * What src/graph/ops.h offers, seen from outside: the wrappers are one line each, and add
- * only what the inside may take for granted, that ids are ids and names are names. A
- * complaint is the graph's sticky error, so it comes out of pl_plan with scope and shapes.
+ * It wraps the functions of src/graph/ops.h in one line each, and adds only the checks that
+ * internal callers do not need: tensor ids and names are valid. An error is the graph's sticky
+ * error, so pl_plan reports it with scope and shapes.
  *
- * Invariant: whatever a callback does, the graph is one that the passes accept, or has an error.
+ * Invariant: whatever a callback does, the graph is accepted by the passes, or has an error.
  */
 #include <stdio.h>
 #include <string.h>
@@ -13,34 +13,34 @@
 #include "graph/ops.h"
 #include "lib/session.h"
 
-_Static_assert((int)PL_MAX_RANK == (int)MAX_RANK, "the public header has another largest rank");
+_Static_assert((int)PL_MAX_RANK == (int)MAX_RANK, "PL_MAX_RANK of the public header differs");
 _Static_assert((int)PL_GELU == (int)ACT_GELU && (int)PL_GELU_TANH == (int)ACT_GELU_TANH && (int)PL_QUICK_GELU == (int)ACT_QUICK_GELU &&
                    (int)PL_RELU == (int)ACT_RELU && (int)PL_SIGMOID == (int)ACT_SIGMOID && (int)PL_SILU == (int)ACT_SILU &&
-                   (int)PL_TANH == (int)ACT_TANH, "the public header orders the activations in another way");
+                   (int)PL_TANH == (int)ACT_TANH, "the order of activations in the public header differs");
 
 enum { DEPTH_MOST = 32, NAME_MOST = 200 };
-/* Bytes of one tensor: far beyond any memory, far below where products overflow. */
+/* Elements of one tensor: far beyond any memory, far below where products overflow. */
 #define ELEMENTS_MOST ((int64_t)1 << 40)
 
 struct pl_builder {
     struct graph *g;
     int64_t batch;
-    id scope[DEPTH_MOST];   /* what was there before each open one */
+    id scope[DEPTH_MOST];   /* the enclosing scope of each open one */
     int depth;
 };
 
-/* --- what callers get wrong ----------------------------------------------------------- */
+/* --- checks of the caller's arguments --------------------------------------------------- */
 
-/* A tensor that an op needs. */
+/* A required tensor. */
 static id in(struct pl_builder *b, pl_tensor x)
 {
     if (b->g->error.code) return 0;
-    if (!x) return graph_fail(b->g, "an op was given 0, which is no tensor");
+    if (!x) return graph_fail(b->g, "an op was given 0, which is not a tensor");
     if (x >= b->g->tensors.n) return graph_fail(b->g, "an op was given %u, which no call of this builder returned", x);
     return x;
 }
 
-/* The same of several, looked at in this order: the first that is wrong is the one that is reported. */
+/* Several required tensors, checked in this order: the first invalid one is reported. */
 static bool needs(struct pl_builder *b, int n, const pl_tensor *x)
 {
     for (int i = 0; i < n; i++)
@@ -48,7 +48,7 @@ static bool needs(struct pl_builder *b, int n, const pl_tensor *x)
     return true;
 }
 
-/* A tensor that may be left out. */
+/* An optional tensor. */
 static id optional(struct pl_builder *b, pl_tensor x) { return x ? in(b, x) : 0; }
 
 static bool named(struct pl_builder *b, const char *what, const char *name)
@@ -58,7 +58,7 @@ static bool named(struct pl_builder *b, const char *what, const char *name)
     return !b->g->error.code;
 }
 
-/* Dimensions of a leaf: there, positive, and not astronomical together. */
+/* Checks the dimensions of a leaf: given, positive, and not too large together. */
 static bool shaped(struct pl_builder *b, const char *name, int rank, const int64_t *dim)
 {
     int64_t left = ELEMENTS_MOST;
@@ -72,7 +72,7 @@ static bool shaped(struct pl_builder *b, const char *name, int rank, const int64
     return true;
 }
 
-/* The leaf of that name that is there already; 0: none. */
+/* The existing leaf of that name; 0: none. */
 static id find_leaf(const struct pl_builder *b, const char *name)
 {
     for (id t = 1; t < b->g->tensors.n; t++) {
@@ -83,7 +83,7 @@ static id find_leaf(const struct pl_builder *b, const char *name)
     return 0;
 }
 
-/* A name means one thing, in both programs. */
+/* A name refers to the same tensor in both programs. */
 static bool agrees(struct pl_builder *b, const char *name, enum kind kind, enum dtype t, int rank, const int64_t *dim)
 {
     id have = find_leaf(b, name);
@@ -99,7 +99,7 @@ static bool agrees(struct pl_builder *b, const char *name, enum kind kind, enum 
 pl_tensor pl_param(struct pl_builder *b, const char *name, int rank, const int64_t *dim, enum pl_init init, float std)
 {
     if (!named(b, "a parameter", name) || !shaped(b, name, rank, dim) || !agrees(b, name, KIND_PARAM, DT_F32, rank, dim)) return 0;
-    if (init != PL_ZEROS && init != PL_ONES && init != PL_NORMAL) return graph_fail(b->g, "%s: init %d is none", name, (int)init);
+    if (init != PL_ZEROS && init != PL_ONES && init != PL_NORMAL) return graph_fail(b->g, "%s: init %d is not one of enum pl_init", name, (int)init);
     if (init == PL_NORMAL && !(std > 0 && std < 1e6f)) return graph_fail(b->g, "%s: std is %g, expected more than 0", name, (double)std);
     enum init_kind kind = init == PL_ZEROS ? INIT_ZERO : init == PL_ONES ? INIT_ONE : INIT_NORMAL;
     return graph_param(b->g, name, DT_F32, rank, dim, (struct init){kind, std, 0});
@@ -123,8 +123,8 @@ pl_tensor pl_constant(struct pl_builder *b, const char *name, int rank, const in
     return graph_const(b->g, name, DT_F32, rank, dim, data);
 }
 
-/* The step gives its loss alone: what else is asked for comes from evaluation, which a
- * split of the batch does not cut. */
+/* The step program computes only its loss. Other outputs come from the evaluation program, whose
+ * results do not depend on the split into micro-batches. */
 void pl_output(struct pl_builder *b, const char *name, pl_tensor x)
 {
     struct graph *g = b->g;
@@ -135,7 +135,7 @@ void pl_output(struct pl_builder *b, const char *name, pl_tensor x)
     else if (loss && tensor_at(g, x)->rank) graph_fail(g, "loss must be a scalar: %s", tensor_print(g, x, text));
     else if (kind_is_persistent(storage_of(g, x)->kind) && storage_of(g, x)->kind != KIND_OUTPUT)
         graph_fail(g, "output %s is not computed: %s", name, tensor_print(g, x, text));
-    else if (!tensor_is_dense(tensor_at(g, x))) graph_fail(g, "output %s is a slice, whose elements do not lie together", name);
+    else if (!tensor_is_dense(tensor_at(g, x))) graph_fail(g, "output %s is a slice whose elements are not contiguous", name);
     else if (loss || g->at.program == PROGRAM_EVAL) graph_output(g, name, x);
 }
 
@@ -145,7 +145,7 @@ void pl_scope_begin(struct pl_builder *b, const char *name, int flags)
 {
     if (!named(b, "a scope", name)) return;
     if (b->depth == DEPTH_MOST) {
-        graph_fail(b->g, "more than %d scopes in each other", DEPTH_MOST);
+        graph_fail(b->g, "more than %d nested scopes", DEPTH_MOST);
         return;
     }
     b->scope[b->depth++] = graph_scope_push(b->g, name, flags & PL_BLOCK ? SCOPE_BLOCK : 0);
@@ -212,11 +212,11 @@ pl_tensor pl_gather(struct pl_builder *b, pl_tensor x, pl_tensor index) { return
 
 pl_tensor pl_activate(struct pl_builder *b, pl_tensor x, enum pl_activation kind)
 {
-    if ((int)kind < 0 || (int)kind >= (int)ACT_KINDS) return graph_fail(b->g, "pl_activate: kind %d is none", (int)kind);
+    if ((int)kind < 0 || (int)kind >= (int)ACT_KINDS) return graph_fail(b->g, "pl_activate: kind %d is not an activation", (int)kind);
     return op_act(b->g, in(b, x), (enum act_kind)kind);
 }
 
-/* The samples' numbers, which the random choices are a function of, are an input that the run fills. */
+/* The random choices depend on the samples' indices, an input that the run fills. */
 static pl_tensor drop(struct pl_builder *b, pl_tensor x, float p, id (*op)(struct graph *, id, id, float))
 {
     if (!in(b, x)) return 0;
@@ -266,11 +266,12 @@ pl_tensor pl_avgpool(struct pl_builder *b, pl_tensor x, int64_t H, int64_t W)
     return op_avgpool_adaptive(b->g, in(b, x), H, W);
 }
 
-/* An op that a model may emit on these inputs: not one of a backward, and none that writes to them. */
+/* Whether a model may use the op on these inputs: not an op of the backward pass, and none that
+ * writes to its inputs. */
 static bool emittable(struct pl_builder *b, enum op op, int n)
 {
     const struct op_row *row = &op_table[op];
-    if (row->flags & (OPF_GRAD | OPF_EFFECT)) return graph_fail(b->g, "pl_op: %s belongs to the backward or the update", row->name);
+    if (row->flags & (OPF_GRAD | OPF_EFFECT)) return graph_fail(b->g, "pl_op: %s belongs to the backward pass or the update", row->name);
     if (n < row->min_in || n > row->max_in || !n)
         return graph_fail(b->g, "pl_op: %s takes %d to %d inputs, not %d", row->name, row->min_in, row->max_in, n);
     for (int o = 0; o < row->outs; o++)
@@ -295,10 +296,10 @@ pl_tensor pl_op(struct pl_builder *b, const char *name, int n, const pl_tensor *
     }
     if (attr_read(&attr, op, tensor_at(b->g, inputs[0])->dtype, attributes, &e)) return graph_fail(b->g, "pl_op: %s", e.text);
     id y = op_apply(b->g, op, &attr, inputs, n);
-    return y || b->g->error.code ? y : graph_fail(b->g, "pl_op: %s needs more than can be said by name", op_table[op].name);
+    return y || b->g->error.code ? y : graph_fail(b->g, "pl_op: %s needs arguments that pl_op cannot pass", op_table[op].name);
 }
 
-/* 1/count is a number of the step block: the sum is multiplied by a view of it. */
+/* 1/count is a member of the step block: the sum is multiplied by a view of it. */
 pl_tensor pl_per_count(struct pl_builder *b, pl_tensor sum)
 {
     char text[160];
@@ -308,7 +309,7 @@ pl_tensor pl_per_count(struct pl_builder *b, pl_tensor sum)
     return op_mul(b->g, sum, inverse);
 }
 
-/* --- the family of all definitions ------------------------------------------------------------------- */
+/* --- the family of all user-defined models ------------------------------------------------------------ */
 
 static void defined_build(const struct model *m, struct graph *g, const struct batch *batch)
 {

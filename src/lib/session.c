@@ -1,8 +1,8 @@
 /*
  * session.c: a session's options and its plan (the contract is in plimsoll.h).
  *
- * Invariant: the trainer's plan is that of the options as they are, or the stage is
- * STAGE_OPTIONS. Every entry checks its pointers: a caller's mistake is PL_USAGE.
+ * Invariant: the trainer's plan is that of the current options, or the stage is STAGE_OPTIONS.
+ * Every public function checks its pointers: a caller's mistake is PL_USAGE.
  */
 #include <string.h>
 
@@ -21,7 +21,7 @@ void pl_verbose(int on)
 
 bool session_verbose(void) { return verbose; }
 
-/* --- life ------------------------------------------------------------------------- */
+/* --- open and close --------------------------------------------------------------- */
 
 struct pl_session *pl_open(void)
 {
@@ -32,7 +32,7 @@ struct pl_session *pl_open(void)
     return s;
 }
 
-static void forget_plan(struct pl_session *s)
+static void drop_plan(struct pl_session *s)
 {
     trainer_close(s->trainer);
     s->trainer = NULL;
@@ -43,7 +43,7 @@ static void forget_plan(struct pl_session *s)
 void pl_close(struct pl_session *s)
 {
     if (!s || s->busy) return;
-    forget_plan(s);
+    drop_plan(s);
     config_free(&s->config);
     text_free(&s->text);
     mem_free(s->config_json);
@@ -71,16 +71,16 @@ int session_require(struct pl_session *s, enum stage stage, const char *call)
 
 /* --- options ---------------------------------------------------------------------------- */
 
-/* Options other than what a step reads are part of the plan. */
+/* All options except those that a step reads are part of the plan. */
 static int may_change(struct pl_session *s, const char *call, const char *key)
 {
     const bool rate = key && !strcmp(key, "train.learning_rate"), clip = key && !strcmp(key, "train.clip_norm");
     if (s->stage < STAGE_STARTED) return PL_OK;
     if (clip && trainer_run(s->trainer)->plan.settings.fused_step)
-        return error_set(&s->error, PL_USAGE, "%s %s: the plan's step is fused, and knows no norm of all gradients; set it before pl_plan", call, key);
+        return error_set(&s->error, PL_USAGE, "%s %s: the plan's step is fused and has no global gradient norm; set it before pl_plan", call, key);
     for (uint32_t i = 0; i < s->config.train_groups.n && rate; i++)
         if (s->config.train_groups.at[i].given[GROUP_learning_rate])
-            return error_set(&s->error, PL_USAGE, "%s %s: train.groups[%u] has a learning_rate of its own, and the plan their ratio; give it an lr_scale, or use another session", call, key, i);
+            return error_set(&s->error, PL_USAGE, "%s %s: train.groups[%u] has its own learning_rate, and the plan contains the ratio of the two; give it an lr_scale, or use another session", call, key, i);
     if (rate || clip) return PL_OK;
     return error_set(&s->error, PL_USAGE,
                      "%s%s%s: the session is started, so only train.learning_rate and train.clip_norm can change; use another session", call,
@@ -89,7 +89,7 @@ static int may_change(struct pl_session *s, const char *call, const char *key)
 
 static void options_changed(struct pl_session *s)
 {
-    if (s->stage < STAGE_STARTED) forget_plan(s);
+    if (s->stage < STAGE_STARTED) drop_plan(s);
 }
 
 int pl_set(struct pl_session *s, const char *key, const char *value)
@@ -150,19 +150,20 @@ static int check_options(struct pl_session *s)
 {
     const struct config *c = &s->config;
     if (s->build && c->model_preset)
-        return error_set(&s->error, PL_USAGE, "model.preset %s is set, and pl_define gave a model: take one of them back", c->model_preset);
+        return error_set(&s->error, PL_USAGE, "model.preset %s is set, and pl_define gave a model: remove one of them", c->model_preset);
     if (!s->build && !c->model_path && !c->model_preset)
         return error_set(&s->error, PL_USAGE, "there is no model: set model.path or model.preset, or call pl_define");
     return config_check(c, s->build ? 0 : CONFIG_NEEDS_MODEL, &s->error);
 }
 
-/* A definition whose loss reaches no weight is a slip: it would train, and change nothing. */
+/* A definition whose loss depends on no trained weight is a mistake: training would change
+ * nothing. */
 static int check_reached(struct pl_session *s, struct error *e)
 {
     const struct graph *g = &trainer_run(s->trainer)->graph;
     for (uint32_t i = 0; i < g->params.n; i++)
         if (g->params.at[i].grad) return PL_OK;
-    return error_set(e, PL_USAGE, "the loss depends on no parameter that is trained; is model.freeze too wide, or the loss of another input?");
+    return error_set(e, PL_USAGE, "the loss depends on no parameter that is trained; is model.freeze too wide, or does the loss use another input?");
 }
 
 int session_plan(struct pl_session *s)
@@ -178,7 +179,7 @@ int session_plan(struct pl_session *s)
         if (s->build && (!rc || rc == PL_NOFIT) && check_reached(s, &e)) rc = PL_USAGE;
         s->error = e;
         if (rc && rc != PL_NOFIT) {
-            forget_plan(s);
+            drop_plan(s);
             return rc;
         }
         s->fits = !rc;
@@ -189,10 +190,10 @@ int session_plan(struct pl_session *s)
     return s->error.code;
 }
 
-/* The public kinds are ours in the same order, without the first. */
-_Static_assert(PL_KINDS == KIND_COUNT - 1, "a kind that the public header does not name");
+/* The public kinds are the internal ones in the same order, without the first. */
+_Static_assert(PL_KINDS == KIND_COUNT - 1, "a kind is missing in the public header");
 _Static_assert((int)PL_PARAMETERS == KIND_PARAM - 1 && (int)PL_INPUTS == KIND_INPUT - 1 && (int)PL_WORKSPACE == KIND_WORKSPACE - 1,
-               "public kinds in another order");
+               "the order of kinds in the public header differs");
 
 const char *pl_kind_name(enum pl_kind kind)
 {
@@ -242,7 +243,7 @@ int pl_plan(struct pl_session *s, struct pl_plan_info *out)
     return rc;
 }
 
-/* A fresh text for the plan; NULL when there is no plan. One that does not fit is one. */
+/* An empty text for the plan; NULL if there is no plan. A plan that does not fit counts. */
 static struct text *plan_text(struct pl_session *s)
 {
     if (!session_enter(s)) return NULL;

@@ -1,5 +1,5 @@
 /*
- * session.h: what the files of the library share; nobody else includes it.
+ * session.h: shared by the files of the library; no other file includes it.
  *
  *     session.c   options, the plan
  *     step.c      running: inputs, steps, outputs, parameters, saving, the whole loop
@@ -11,31 +11,31 @@
 #include "train/run.h"
 #include "train/train.h"
 
-/* What there is so far. Options may change up to STARTED, which drops a plan. */
+/* The state of a session. Options may change before STARTED; a change drops the plan. */
 enum stage { STAGE_OPTIONS, STAGE_PLANNED, STAGE_STARTED };
 
-/* An input of a started session: what pl_write_input must know, found once. */
+/* An input of a started session: the facts that pl_write_input needs, looked up once. */
 struct session_input {
     const char *name;      /* the graph's */
     struct run_input is;
     bool written;
-    bool idle;             /* no program reads it: it has no place, and what is written goes nowhere */
+    bool idle;             /* no program reads it: it has no storage, and writes are ignored */
 };
 
 struct pl_session {
     struct error error;    /* of the last call */
     enum stage stage;
-    bool fits;             /* PLANNED: the plan keeps to the budget */
+    bool fits;             /* PLANNED: the plan fits the budget */
     struct error nofit;    /* PLANNED: why not */
     struct config config;
     struct train_options options;
     struct trainer *trainer; /* NULL before the first plan */
-    struct text text;      /* what pl_plan_json or pl_plan_table gave out */
+    struct text text;      /* the result of pl_plan_json or pl_plan_table */
     VEC(struct session_input) inputs;
-    double count;          /* pl_set_count's */
+    double count;          /* set by pl_set_count */
     int64_t steps;
     bool busy;             /* a callback of the user may be running */
-    char model[4200];      /* pl_model_path's */
+    char model[4200];      /* result of pl_model_path */
 
     pl_build build;        /* NULL: the model comes from the options */
     void *build_user;
@@ -46,18 +46,18 @@ struct pl_session {
     void *on_step_user;
 };
 
-/* Begins a call: clears the error. False: there is no session, or the call comes from
- * one of its own callbacks. */
+/* Begins a call: clears the error. False: the session is NULL, or the call comes from one of its
+ * own callbacks. */
 bool session_enter(struct pl_session *s);
-/* Complains that `call` comes before what it needs; PL_USAGE. */
+/* The error of a `call` before the stage that it needs; PL_USAGE. */
 int session_require(struct pl_session *s, enum stage stage, const char *call);
-/* The plan, made where it is not there yet; PL_NOFIT when it does not fit. */
+/* Makes the plan if there is none; PL_NOFIT if it does not fit. */
 int session_plan(struct pl_session *s);
 
-/* pl_verbose's. */
+/* The value of pl_verbose. */
 bool session_verbose(void);
 
-/* build.c: emits the definition in m->config, a struct pl_session. */
+/* build.c: builds the user-defined model in m->config, a struct pl_session. */
 extern const struct family defined_family;
 
 #endif

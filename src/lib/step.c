@@ -1,8 +1,8 @@
 /*
- * step.c: a session that runs: inputs, steps, outputs, parameters, saving, the whole loop.
+ * step.c: a started session: inputs, steps, outputs, parameters, saving, the whole loop.
  *
- * Invariant: a started session's inputs are all in range before a step reads them, and
- * after pl_start nothing here takes memory but pl_save, which gives it back.
+ * Invariant: all inputs of a started session are in range before a step reads them. After pl_start
+ * only pl_save allocates memory, which it frees again.
  */
 #include <math.h>
 #include <stdio.h>
@@ -33,13 +33,13 @@ static int list_inputs(struct pl_session *s)
         if (g->storages.at[k].kind != KIND_INPUT || !run_input(r, x.name, &x.is)) continue;
         run_input_ids(r, &x.is);
         x.idle = !run_input_used(r, &x.is);
-        x.written = x.idle || !strcmp(x.name, "samples"); /* the run numbers samples itself */
+        x.written = x.idle || !strcmp(x.name, "samples"); /* the run fills "samples" itself */
         vec_push(&s->inputs, x);
     }
     return PL_OK;
 }
 
-/* A schedule that ends must know when. */
+/* A schedule that ends needs the number of steps. */
 static int check_schedule(struct pl_session *s)
 {
     if (s->config.train_schedule == SCHEDULE_CONSTANT || s->config.train_steps) return PL_OK;
@@ -52,7 +52,7 @@ int pl_start(struct pl_session *s)
     if (s->stage == STAGE_STARTED) return error_set(&s->error, PL_USAGE, "pl_start: the session is started already");
     if (check_schedule(s) || session_plan(s)) return s->error.code;
     if (trainer_start(s->trainer, &s->error)) {
-        /* What is half open is closed with the trainer; the options stay. */
+        /* A partly opened run is closed with the trainer; the options are kept. */
         trainer_close(s->trainer);
         s->trainer = NULL;
         s->stage = STAGE_OPTIONS;
@@ -78,7 +78,7 @@ static struct session_input *find_input(struct pl_session *s, const char *name)
     return NULL;
 }
 
-/* Kernels take ids for granted, and so nothing else may come past here. */
+/* Kernels do not check ids, so invalid ids must be rejected here. */
 static int check_ids(struct pl_session *s, const struct session_input *x, const void *data)
 {
     int64_t n = x->is.below ? (int64_t)(x->is.sample / 4) * run_of(s)->effective_batch : 0;
@@ -174,7 +174,7 @@ int pl_read_output(struct pl_session *s, const char *name, void *data, uint64_t 
     if (!output || check_written(s, "pl_read_output")) return s->error.code;
     uint64_t want = (uint64_t)run_forward_elements(run_of(s), output) * 4;
     if (bytes != want)
-        return error_set(&s->error, PL_USAGE, "pl_read_output: %s: room for %llu bytes, expected %llu", name, (unsigned long long)bytes,
+        return error_set(&s->error, PL_USAGE, "pl_read_output: %s: the buffer has %llu bytes, expected %llu", name, (unsigned long long)bytes,
                          (unsigned long long)want);
     return trainer_forward(s->trainer, output, data, &s->error);
 }
@@ -199,7 +199,7 @@ int pl_parameter_at(struct pl_session *s, int64_t index, struct pl_parameter *ou
     return error_set(&s->error, PL_USAGE, "pl_parameter_at: %lld, the model has %lld parameters", (long long)index, (long long)at);
 }
 
-/* The parameter of that name, when `bytes` is its size in f32. */
+/* The parameter of that name, if `bytes` is its size in f32. */
 static const struct param *find_parameter(struct pl_session *s, const char *call, const char *name, const void *data, uint64_t bytes)
 {
     const struct graph *g = &run_of(s)->graph;
@@ -272,7 +272,7 @@ static int require_empty(struct pl_session *s, const char *dir)
     return n ? error_set(&s->error, PL_USAGE, "pl_save: %s is not empty; give a new folder", dir) : PL_OK;
 }
 
-/* Written beside and renamed: a folder of that name is a whole one. */
+/* Writes under a temporary name and renames: a folder of that name is complete. */
 int pl_save(struct pl_session *s, const char *dir)
 {
     if (!started(s, "pl_save")) return PL_USAGE;
@@ -318,18 +318,18 @@ static int forward_event(void *session, const struct train_event *v)
     return s->on_step(&info, s->on_step_user);
 }
 
-/* A run's saves share memory that the process has once (mem_pool_take). */
+/* The saves of a run use a memory pool that exists once per process (mem_pool_take). */
 static bool run_in_process;
 
 static int train(struct pl_session *s, bool resume, const char *call)
 {
     struct train_summary summary;
     struct error e = {0};
-    if (run_in_process) return error_set(&s->error, PL_USAGE, "%s: another session's run is going on in this process; one at a time", call);
+    if (run_in_process) return error_set(&s->error, PL_USAGE, "%s: another session's run is active in this process; only one at a time is possible", call);
     if (s->stage == STAGE_STARTED)
         return error_set(&s->error, PL_USAGE, "%s: the session is started, to be driven by pl_step; use another session", call);
     if (s->build && s->config.model_preset)
-        return error_set(&s->error, PL_USAGE, "%s: model.preset is set, and pl_define gave a model: take one of them back", call);
+        return error_set(&s->error, PL_USAGE, "%s: model.preset is set, and pl_define gave a model: remove one of them", call);
     struct train_options o = {.resume = resume, .command = "pl_resume", .define = s->build ? &s->definition : NULL,
                               .on_step = s->on_step ? forward_event : NULL, .user = s, .progress = session_verbose()};
     s->model[0] = '\0';
@@ -339,7 +339,7 @@ static int train(struct pl_session *s, bool resume, const char *call)
     s->busy = run_in_process = false;
     s->error = e;
     if (!rc) snprintf(s->model, sizeof s->model, "%s", summary.model);
-    else if (rc == PL_STOPPED) /* a checkpoint is a model folder, too */
+    else if (rc == PL_STOPPED) /* a checkpoint is a model folder too */
         snprintf(s->model, sizeof s->model, "%s/checkpoints/step-%lld", s->config.train_out, (long long)s->steps);
     return rc;
 }

@@ -16,16 +16,16 @@
 
 /* --- inputs ---------------------------------------------------------------------- */
 
-/* Words of 32 bits that mean something else than an id or a normal number. */
-enum words { WORDS_DRAWN, WORDS_BYTES, WORDS_PLACES, WORDS_KINDS, WORDS_IMAGE, WORDS_GRID, WORDS_COUNT };
+/* Contents of inputs of 32-bit words that are neither ids nor normally distributed numbers. */
+enum words { WORDS_DRAWN, WORDS_BYTES, WORDS_COORDS, WORDS_KINDS, WORDS_IMAGE, WORDS_GRID, WORDS_COUNT };
 static const struct {
     const char *name;
     enum words words;
 } prompted[] = {
-    {"images", WORDS_BYTES},       /* any colours */
-    {"gt_masks", WORDS_BYTES},     /* any bits */
-    {"input_points", WORDS_PLACES}, /* within the image */
-    {"input_labels", WORDS_KINDS}, /* a point on each mask, a filler, then nothing */
+    {"images", WORDS_BYTES},       /* random colours */
+    {"gt_masks", WORDS_BYTES},     /* random bits */
+    {"input_points", WORDS_COORDS}, /* within the image */
+    {"input_labels", WORDS_KINDS}, /* a point on each mask, a filler, then unused slots */
     {"image_valid", WORDS_IMAGE},  /* images fill the canvas, and targets their grid */
     {"gt_valid", WORDS_GRID},
     {"prompt_keys", WORDS_COUNT},
@@ -38,15 +38,15 @@ static enum words find_words(const struct run *r, const char *name)
     return WORDS_DRAWN;
 }
 
-/* Word `at` of such an input; `drawn` is what chance says. */
+/* Word `at` of such an input; `drawn` is the random word for it. */
 static uint32_t prompted_word(const struct run *r, enum words kind, uint64_t at, uint32_t drawn)
 {
     const struct prompting *p = &r->batch.prompts;
     int64_t side = p->image ? p->image : r->model.image;
     uint64_t slot = at % (uint64_t)max_i64(p->points, 1);
-    float place = (float)(drawn >> 8) * 0x1p-24f;
+    float coord = (float)(drawn >> 8) * 0x1p-24f;
     switch (kind) {
-    case WORDS_PLACES: memcpy(&drawn, &place, sizeof drawn); return drawn;
+    case WORDS_COORDS: memcpy(&drawn, &coord, sizeof drawn); return drawn;
     case WORDS_KINDS: return slot == 0 ? POINT_ON : slot == 1 ? POINT_FILLER : POINT_NOTHING;
     case WORDS_IMAGE: return (uint32_t)side;
     case WORDS_GRID: return (uint32_t)r->model.mask_side(&r->model, side);
@@ -55,7 +55,7 @@ static uint32_t prompted_word(const struct run *r, enum words kind, uint64_t at,
     }
 }
 
-/* Words [first, first + n) of an input: a function of seed, name and place alone. */
+/* Words [first, first + n) of an input: a function of seed, name and index alone. */
 static void make_values(const struct run *r, const struct run_input *x, enum words kind, uint64_t key, uint64_t first, int64_t n, void *to)
 {
     uint32_t *words = to;
@@ -86,7 +86,7 @@ static int put_input(struct run *r, const char *name, struct error *e)
     return rc;
 }
 
-/* "samples" is numbered by run_start. */
+/* run_start fills the input "samples". */
 static int put_inputs(struct run *r, struct error *e)
 {
     int rc = PL_OK;
@@ -99,7 +99,8 @@ static int put_inputs(struct run *r, struct error *e)
 
 /* --- steps --------------------------------------------------------------------------- */
 
-/* What the loss is divided by: labels, masks, or the elements that a tower's is the mean of. */
+/* The divisor of the loss: labels, masks, or the elements that a vision tower's loss is the mean
+ * of. */
 static double loss_count(const struct run *r)
 {
     const struct graph *g = &r->graph;
@@ -113,35 +114,36 @@ static double loss_count(const struct run *r)
     return samples * (double)max_i64(r->batch.T - 1, 1);
 }
 
-static int complain(struct bench *b, const struct ticket *k, struct error *e)
+static int nonfinite_error(struct bench *b, const struct ticket *k, struct error *e)
 {
     char name[256];
     run_find_nonfinite(&b->run, name, sizeof name);
-    return error_set(e, PL_FAIL, "step %d: the loss of made-up inputs is %g%s%s", k->begun.step, k->loss, name[0] ? "; first seen in " : "", name);
+    return error_set(e, PL_FAIL, "step %d: the loss on synthetic inputs is %g%s%s", k->begun.step, k->loss, name[0] ? "; first seen in " : "", name);
 }
 
-/* The rate is 0: everything is computed, nothing drifts, however many steps there are. With f16 SCALER counts the update. */
+/* The learning rate is 0: every kernel runs, but the weights do not drift over many steps. With
+ * f16 the op SCALER counts the updates. */
 static int submit_step(struct bench *b, struct error *e)
 {
     const struct run *r = &b->run;
-    const uint64_t done = b->tickets.asked;
+    const uint64_t done = b->tickets.submitted;
     struct step_block block = {.inv_count = (float)(1 / loss_count(r)), .clip_norm = (float)r->config->train_clip_norm, .loss_scale = 1,
                                .step = (int32_t)done + 1, .adam_t = (int32_t)done + !b->tickets.scaled,
                                .seed = (uint64_t)r->config->train_seed, .rng_step = done};
     return ticket_submit(&b->tickets, &block, clock_seconds(), e);
 }
 
-static int take_step(struct bench *b, struct error *e)
+static int retire_step(struct bench *b, struct error *e)
 {
     struct ticket k;
     int rc = ticket_take(&b->tickets, &k, e);
-    return !rc && !isfinite(k.loss) ? complain(b, &k, e) : rc;
+    return !rc && !isfinite(k.loss) ? nonfinite_error(b, &k, e) : rc;
 }
 
-static int one_step(struct bench *b, struct error *e)
+static int run_step(struct bench *b, struct error *e)
 {
     int rc = submit_step(b, e);
-    return rc ? rc : take_step(b, e);
+    return rc ? rc : retire_step(b, e);
 }
 
 static void read_memory(struct bench *b)
@@ -171,7 +173,7 @@ static void note_step(struct bench *b, double seconds)
     b->seconds[b->steps++] = seconds;
 }
 
-/* As training does: on a GPU a step is submitted before the results of the one before are read. */
+/* As in training: on a GPU a step is submitted before the results of the previous step are read. */
 int bench_run(struct bench *b, int64_t steps, struct error *e)
 {
     int rc = PL_OK;
@@ -180,7 +182,7 @@ int bench_run(struct bench *b, int64_t steps, struct error *e)
         timing_clear(&b->now);
         rc = submit_step(b, e);
         while (!rc && tickets_pending(&b->tickets) > left) {
-            rc = take_step(b, e);
+            rc = retire_step(b, e);
             if (!rc) note_step(b, b->tickets.seconds);
         }
     }
@@ -200,7 +202,7 @@ int bench_open(struct bench *b, const struct config *c, const struct run_options
     timing_init(&b->fastest, &b->run.graph);
     tickets_begin(&b->tickets, &b->run);
     if (!bench_replays(b)) bench_by_node(b);
-    return one_step(b, e);
+    return run_step(b, e);
 }
 
 bool bench_replays(const struct bench *b) { return b->run.device.kind == DEVICE_CUDA; }
@@ -212,7 +214,7 @@ int bench_time_nodes(struct bench *b, struct error *e)
     if (b->run.tape.timing) return PL_OK;
     timing_clear(&b->now);
     bench_by_node(b);
-    int rc = one_step(b, e);
+    int rc = run_step(b, e);
     b->run.tape.timing = NULL;
     timing_copy(&b->fastest, &b->now);
     return rc;
@@ -226,7 +228,7 @@ void bench_close(struct bench *b)
     run_close(&b->run);
 }
 
-/* --- what came out ---------------------------------------------------------------------- */
+/* --- results ----------------------------------------------------------------------------- */
 
 double bench_total(const struct bench *b)
 {

@@ -1,7 +1,7 @@
 /*
- * bench_kernels.c: what a timed step spent in which kernel, at which shapes. A line is all launches
- * of one kernel whose first operand and first result have the same shapes, so that attention
- * over windows is not added to attention over the whole grid.
+ * bench_kernels.c: the time of a step by kernel and shape. A row sums all launches of one kernel
+ * whose first input and first output have the same shapes: windowed attention and global
+ * attention have rows of their own.
  */
 #include <stdlib.h>
 #include <string.h>

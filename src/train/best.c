@@ -18,7 +18,7 @@ double perplexity(double loss)
     return isfinite(x) ? x : NAN;
 }
 
-/* Losses over other data are not to be compared. */
+/* Losses over different validation data cannot be compared. */
 static bool same_data(const struct value *root, const struct config *c)
 {
     const struct value *list = value_get(root, "validation");

@@ -1,9 +1,9 @@
 /*
- * best.h: what is known of the best model so far: checkpoints/best/eval.json.
+ * best.h: step and loss of the best model so far, in checkpoints/best/eval.json.
  *
- * The file beside the model is the only record. Evaluation gives the same bits again, so
- * a run that was killed and repeats some steps finds the same model to be the best, also
- * when that one is of a step that the run has yet to reach again.
+ * The file beside the model is the only record. Evaluation is reproducible to the bit, so a run
+ * that was killed and repeats some steps finds the same best model, even if that model belongs to
+ * a step that the resumed run has not reached yet.
  */
 #ifndef BEST_H
 #define BEST_H
@@ -11,8 +11,8 @@
 #include "train/config.h"
 
 struct best {
-    int64_t step;   /* -1: none */
-    double loss;    /* infinity: none */
+    int64_t step;   /* -1: no best model yet */
+    double loss;    /* infinity: no best model yet */
 };
 
 /* One evaluation. */
@@ -21,11 +21,11 @@ struct evaluation {
     double loss;
 };
 
-/* exp(loss), or NaN (null in JSON) where that is beyond a double. */
+/* exp(loss), or NaN (null in JSON) if that overflows a double. */
 double perplexity(double loss);
 
-/* Reads DIR/eval.json. No file, one that cannot be read (with a warning), or one of other
- * validation files than the configuration's: none. */
+/* Reads DIR/eval.json. *b stays empty if there is no file, if it cannot be read (with a
+ * warning), or if it lists other validation files than the configuration. */
 void best_read(const char *dir, const struct config *c, struct best *b);
 
 /* Writes DIR/eval.json. */

@@ -1,13 +1,13 @@
 /*
  * calibrate.c: see calibrate.h.
  *
- * Ceilings come from loops that do nothing else (src/cpu/peak.c). Corrections come from
- * nodes as they are in training steps, with their neighbours' tensors in the caches:
- * small and medium language models, towers and a convolutional network, in f32 and in
- * bf16, none of a size that anybody trains. Each node's time is its least of several
- * steps, taken in rounds with all other workloads between them, so that what disturbs the
- * machine for a while does not fall on one of them; nodes of one op, variant and class whose ideal is within a factor of four make a
- * point of its curve, at their mean.
+ * The peak rates are measured by loops that do nothing else (src/cpu/peak.c). The corrections are
+ * measured on nodes inside training steps, with their neighbours' tensors in the caches: small and
+ * medium language models, vision towers and a convolutional network, in f32 and in bf16, none of a
+ * size that is used in practice. The time of a node is its minimum over several steps. The steps
+ * come in rounds over all workloads, so that a temporary disturbance of the machine does not affect
+ * one workload alone. Nodes of one op, variant and class whose ideal times are within a factor of
+ * four make one point of the curve, at their mean.
  */
 #include "train/calibrate.h"
 
@@ -31,12 +31,12 @@
     #layers ", \"num_attention_heads\": " #heads ", \"num_channels\": 3, \"image_size\": " #image ", \"patch_size\": 16, "    \
     "\"hidden_act\": \"" act "\"}"
 
-/* What is timed. */
+/* The workloads that are timed. */
 static const struct workload {
     const char *name, *config;
-    struct maps_config maps;   /* where there is no config */
+    struct maps_config maps;   /* used if there is no config */
     int batch, sequence;
-    bool offload;              /* for its copies alone */
+    bool offload;              /* only its copies are used */
 } workloads[] = {
     {"a language model of 96", LLAMA(320, 96, 256, 2, 3, 3), {0}, 4, 160, false},
     {"a language model of 160", LLAMA(512, 160, 432, 2, 5, 5), {0}, 6, 320, false},
@@ -49,11 +49,11 @@ static const struct workload {
     {"a tower of 896", TOWER("clip_vision_model", 896, 3584, 1, 14, 240, "quick_gelu"), {0}, 3, 2, false},
     {"maps of 24", NULL, {48, 24}, 2, 2, false},
     {"maps of 64", NULL, {144, 64}, 2, 2, false},
-    {"a language model of 256 with its optimizer outside", LLAMA(8000, 256, 704, 2, 4, 4), {0}, 2, 64, true},
+    {"a language model of 256 with offloaded optimizer state", LLAMA(8000, 256, 704, 2, 4, 4), {0}, 2, 64, true},
 };
 
 enum { ROUNDS = 3, STEPS_LEAST = 2, STEPS_MOST = 20 };
-#define SECONDS_EACH 0.5   /* of steps in a round, once there are STEPS_LEAST */
+#define SECONDS_EACH 0.5   /* duration of the steps of a round, after STEPS_LEAST */
 #define CACHED_BYTES (1 << 20)
 #define STREAMED_BYTES (384u << 20)
 
@@ -62,13 +62,13 @@ struct sample {
     enum op op;
     int variant;
     enum dtype_class half;
-    double ideal, seconds;     /* of one launch */
+    double ideal, seconds;     /* per launch */
 };
 
 struct samples {
     VEC(struct sample) list;
-    uint32_t next;             /* of a later round: the nodes come in the same order */
-    double copied, copy_seconds; /* of the fastest round */
+    uint32_t next;             /* index in a later round: the nodes come in the same order */
+    double copied, copy_seconds; /* in the fastest round */
 };
 
 /* --- measuring ----------------------------------------------------------------------- */
@@ -90,7 +90,7 @@ static int set_all(struct config *c, const struct workload *w, enum dtype precis
     return rc ? rc : config_set(c, "train.clip_norm=1", e);
 }
 
-/* The least time of each node over several steps. */
+/* Minimum time of each node over several steps. */
 static int time_nodes(struct bench *b, struct timing *least, struct error *e)
 {
     double begun = clock_seconds();
@@ -106,7 +106,7 @@ static int time_nodes(struct bench *b, struct timing *least, struct error *e)
     return rc;
 }
 
-static void take_sample(struct samples *s, const struct sample *x, int round)
+static void add_sample(struct samples *s, const struct sample *x, int round)
 {
     if (!round) vec_push(&s->list, *x);
     struct sample *had = &s->list.at[s->next++];
@@ -114,7 +114,7 @@ static void take_sample(struct samples *s, const struct sample *x, int round)
     if (x->seconds < had->seconds) had->seconds = x->seconds;
 }
 
-static void take_samples(struct samples *s, const struct graph *g, const struct timing *t, const struct profile *p, bool copies, int round)
+static void add_samples(struct samples *s, const struct graph *g, const struct timing *t, const struct profile *p, bool copies, int round)
 {
     double copied = 0, seconds = 0;
     for (id n = 1; n < t->nodes; n++) {
@@ -127,7 +127,7 @@ static void take_samples(struct samples *s, const struct graph *g, const struct 
             seconds += t->seconds[n];
         } else if (!copies) {
             struct sample one = {x->op, op_variant(x->op, q.attr), query_class(&q), kernel_ideal(&q, x->op), t->seconds[n] / t->calls[n]};
-            take_sample(s, &one, round);
+            add_sample(s, &one, round);
         }
     }
     if (copied > 0 && (!s->copied || copied / seconds > s->copied / s->copy_seconds)) {
@@ -149,7 +149,7 @@ static int measure(struct samples *s, const struct workload *w, enum dtype preci
     if (!rc) {
         rc = bench_open(&b, &c, &o, e);
         if (!rc) rc = time_nodes(&b, &least, e);
-        if (!rc) take_samples(s, &b.run.graph, &least, p, w->offload, round);
+        if (!rc) add_samples(s, &b.run.graph, &least, p, w->offload, round);
         timing_free(&least);
         bench_close(&b);
     }
@@ -159,7 +159,7 @@ static int measure(struct samples *s, const struct workload *w, enum dtype preci
 
 /* --- from samples to curves --------------------------------------------------------------- */
 
-/* Nodes that do next to nothing take the price of a launch; of many, the cheapest kind. */
+/* Nodes with almost no work cost one launch; the estimate is the cheapest of many such nodes. */
 static double find_launch(const struct samples *s)
 {
     double least = 1e-5;
@@ -196,17 +196,17 @@ static int measure_ceilings(struct profile *p, struct error *e)
     p->memory_bandwidth = peak_stream(STREAMED_BYTES, p->threads);
     if (!p->cache_bandwidth || !p->memory_bandwidth)
         return error_set(e, PL_FAIL, "no memory for %u MiB of arrays", STREAMED_BYTES >> 20);
-    /* A machine whose memory looks faster than its caches was disturbed. */
+    /* Memory that measures faster than the caches means that the machine was disturbed. */
     if (p->cache_bandwidth < p->memory_bandwidth) p->cache_bandwidth = p->memory_bandwidth;
     return PL_OK;
 }
 
-/* Others' work would be taken for this machine's slowness. */
+/* Other processes make this machine look slower than it is. */
 static void warn_if_busy(void)
 {
     double load = 0;
     if (getloadavg(&load, 1) == 1 && load > 0.5)
-        log_warn("the load average is %.1f: what else runs here makes the profile too slow; calibrate on an idle machine", load);
+        log_warn("the load average is %.1f: other processes make the profile too slow; calibrate on an idle machine", load);
 }
 
 int calibrate(struct profile *p, struct calibration *c, int threads, struct error *e)

@@ -1,5 +1,5 @@
 /*
- * calibrate.h: this machine, measured: ceilings and how near each op comes to them.
+ * calibrate.h: measures this machine: peak rates, and how close each op comes to them.
  */
 #ifndef CALIBRATE_H
 #define CALIBRATE_H
@@ -10,8 +10,8 @@
 /* Fills `p` and `c`, which `p` points to. threads 0: all. Takes about a minute and 2 GiB. */
 int calibrate(struct profile *p, struct calibration *c, int threads, struct error *e);
 
-/* A small convolutional network of `image` pixels and `channels` channels that has the ops on
- * maps and every activation (calibrate_maps.c). */
+/* A small convolutional network of `image` pixels and `channels` channels that uses the ops on
+ * feature maps and every activation function (calibrate_maps.c). */
 struct maps_config {
     int64_t image, channels;
 };

@@ -14,9 +14,9 @@
 #include "train/curve_fit.h"
 
 enum { STEPS_LEAST = 3, STEPS_MOST = 12, NODE_STEPS = 2 };
-#define SECONDS_EACH 0.25      /* of replays, once there are STEPS_LEAST */
-#define SECONDS_ALL 50.        /* later workloads are left out */
-#define COPY_LEAST (4 << 20)   /* bytes of a copy that tells the rate of copies */
+#define SECONDS_EACH 0.25      /* duration of the replays, after STEPS_LEAST */
+#define SECONDS_ALL 50.        /* workloads after this time are left out */
+#define COPY_LEAST (4 << 20)   /* smallest copy that is used to measure the copy rate */
 
 /* --- samples ----------------------------------------------------------------------------- */
 
@@ -51,7 +51,7 @@ void gpu_free(struct gpu_samples *s)
 
 /* --- from samples to a profile -------------------------------------------------------------- */
 
-/* Four digits are more than a clock knows, and keep the file short. */
+/* Four digits are more than the clock's precision, and keep the file short. */
 static double rounded(double x)
 {
     char text[32];
@@ -59,7 +59,7 @@ static double rounded(double x)
     return strtod(text, NULL);
 }
 
-/* Nodes that do next to nothing take the price of a launch; of many, the cheapest kind. */
+/* Nodes with almost no work cost one launch; the estimate is the cheapest of many such nodes. */
 static double find_launch(const struct gpu_samples *s)
 {
     double least = 1e-5;
@@ -68,7 +68,8 @@ static double find_launch(const struct gpu_samples *s)
     return least;
 }
 
-/* The rate of the fastest long copy; ideals of copies become those at this rate. */
+/* The copy rate is that of the fastest long copy; the ideal times of all copies are recomputed
+ * from it. */
 static void fit_copies(struct gpu_samples *s, struct profile *p)
 {
     double best = 0;
@@ -83,8 +84,8 @@ static void fit_copies(struct gpu_samples *s, struct profile *p)
     p->copy_bandwidth = rounded(best);
 }
 
-/* The speed and the gap that bring replays nearest, by the sum of squares of shares. What is
- * not believable is held at its bound, and the gap fitted alone. */
+/* Fits speed and gap to the replay times by least squares of relative errors. A value outside its
+ * plausible range is set to the bound, and the gap is fitted alone. */
 static void fit_replays(struct gpu_samples *s)
 {
     double uu = 0, uv = 0, vv = 0, u1 = 0, v1 = 0;
@@ -102,7 +103,7 @@ static void fit_replays(struct gpu_samples *s)
     s->gap = (v1 - s->speed * uv) / vv;
 }
 
-/* Points that fall together become one: ideals ascend. */
+/* Points with equal rounded ideal times are merged, so that ideal times ascend. */
 static void round_curve(struct curve *c, double speed)
 {
     int n = 0;
@@ -114,7 +115,7 @@ static void round_curve(struct curve *c, double speed)
     c->n = n;
 }
 
-/* What was not seen as a class is like the op as a whole. */
+/* A class without samples uses the curve of its whole op. */
 static void fit_ops(const struct gpu_samples *s, struct calibration *c, double launch)
 {
     for (int op = 1; op < OP_COUNT; op++)
@@ -132,7 +133,8 @@ static void fit_ops(const struct gpu_samples *s, struct calibration *c, double l
 
 static int by_class(const void *a, const void *b) { return class_order(&((const struct gpu_sample *)a)->of, &((const struct gpu_sample *)b)->of); }
 
-/* The samples of one class lie side by side. Beyond the room, classes are left to their ops' curves and to near ones. */
+/* The samples of one class are adjacent. Classes beyond the table's capacity use their op's
+ * curve or that of a near class. */
 static void fit_classes(struct gpu_samples *s, struct calibration *c, double launch)
 {
     qsort(s->list.at, s->list.n, sizeof *s->list.at, by_class);
@@ -161,7 +163,7 @@ void gpu_fit(struct gpu_samples *s, struct profile *p, struct calibration *c)
 
 /* --- measuring ---------------------------------------------------------------------------------- */
 
-/* Each node's least time of several steps. */
+/* Minimum time of each node over several steps. */
 static int time_nodes(struct bench *b, struct timing *least, struct error *e)
 {
     int rc = PL_OK;
@@ -184,7 +186,7 @@ static int replay(struct bench *b, struct error *e)
     return rc;
 }
 
-/* One workload. `view` is of the GPU, once it was open. */
+/* Measures one workload. `view` describes the GPU after it was opened. */
 static int measure(struct gpu_samples *s, const char *name, const struct config *c, const struct run_options *o, struct profile *p,
                    struct cuda_view *view, struct error *e)
 {
@@ -202,15 +204,15 @@ static int measure(struct gpu_samples *s, const char *name, const struct config 
     return rc;
 }
 
-static void tell(const struct gpu_samples *s, const char *name, int rc, double seconds, const struct error *e)
+static void log_workload(const struct gpu_samples *s, const char *name, int rc, double seconds, const struct error *e)
 {
     const struct gpu_whole *w = s->wholes.n ? &s->wholes.at[s->wholes.n - 1] : NULL;
     if (rc) log_warn("calibrating: %s is left out: %.500s", name, e->text);
     else if (w) log_note("calibrating: %-30s %8.2f ms a step, its nodes %8.2f ms; %.1f s", name, 1e3 * w->replay, 1e3 * w->nodes, seconds);
 }
 
-/* A workload that fails, or that the GPU's memory cannot hold, is left out; when all do, the last
- * one's reason is returned. */
+/* A workload that fails, or that does not fit into the GPU's memory, is left out. If all are left
+ * out, the error of the last one is returned. */
 static int measure_all(struct gpu_samples *s, struct profile *p, enum dtype half, struct cuda_view *view, struct error *e)
 {
     double begun = clock_seconds();
@@ -222,9 +224,9 @@ static int measure_all(struct gpu_samples *s, struct profile *p, enum dtype half
         double from = clock_seconds();
         rc = e->code;
         if (view->free_bytes) c.memory_budget = (struct config_budget){BUDGET_BYTES, view->free_bytes / 10 * 9};
-        if (!rc && from - begun > SECONDS_ALL) rc = error_set(e, PL_USAGE, "the time is over");
+        if (!rc && from - begun > SECONDS_ALL) rc = error_set(e, PL_USAGE, "the time limit is reached");
         if (!rc) rc = measure(s, name, &c, &o, p, view, e);
-        tell(s, name, rc, clock_seconds() - from, e);
+        log_workload(s, name, rc, clock_seconds() - from, e);
         config_free(&c);
     }
     return s->wholes.n ? PL_OK : rc;
@@ -246,7 +248,7 @@ int calibrate_gpu(struct profile *p, struct calibration *c, struct error *e)
         snprintf(c->isa, sizeof c->isa, "sm_%d", gpu.capability);
         strftime(c->date, sizeof c->date, "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
         gpu_fit(&s, p, c);
-        log_note("calibrated: %u nodes in %d classes; a replay takes %.3f of its nodes' time and %+.2f us a node", s.list.n, c->classes, s.speed, 1e6 * s.gap);
+        log_note("calibrated: %u nodes in %d classes; a replay takes %.3f of the sum of its node times and %+.2f us per node", s.list.n, c->classes, s.speed, 1e6 * s.gap);
     }
     gpu_free(&s);
     return rc;

@@ -1,7 +1,6 @@
 /*
- * calibrate_maps.c: a network that exists to be timed: what language models and towers
- * do not have. Its result means nothing; its loss is the mean square of it, so that every
- * op has its gradient too.
+ * calibrate_maps.c: a network for timing only. It contains the ops that language models and vision
+ * towers do not have. Its loss is the mean square of its result, so that every op has a gradient.
  *
  *     conv /2, norm, act   ->  depthwise, norm, act  ->  1x1, act  ->  3x3, act
  *     ->  resize x 2  ->  pool / 2  ->  concat with its beginning  ->  transposed x 2

@@ -1,54 +1,55 @@
 /*
- * choose.c: which device a run is planned for and runs on, and said in one line why.
+ * choose.c: chooses the device that a run is planned for and runs on, and logs the reason in one
+ * line.
  *
- *     device.kind   a GPU is here             none is
- *     cpu           the CPU                    the CPU
- *     auto          the GPU                   the CPU, and what is missing is said
- *     cuda          the GPU                   an h200 is planned for; starting refuses
+ *     device.kind   a GPU is present          no GPU is present
+ *     cpu           the CPU                   the CPU
+ *     auto          the GPU                   the CPU; the log names what is missing
+ *     cuda          the GPU                   the plan is for an h200; starting is an error
  *
- * A named device.profile is planned for whatever is here: then a GPU that is here decides
- * nothing, unless the kind is left open, but whether the memory beside it is known.
+ * With a named device.profile the plan is for that profile, whatever GPU is present. The present
+ * GPU then only decides device.kind auto, and whether the free host memory is known.
  */
 #include "train/run.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Commands plan many times; the GPU is the same each time. */
+/* Commands plan many times; the result of the first query is cached. */
 static int gpu_here(struct gpu *c, struct error *why)
 {
     static struct gpu gpu;
     static struct error missing;
-    static bool asked;
-    if (!asked) cuda_gpu(&gpu, &missing);
-    asked = true;
+    static bool queried;
+    if (!queried) cuda_gpu(&gpu, &missing);
+    queried = true;
     *c = gpu;
     *why = missing;
     return missing.code;
 }
 
-/* Once for each process. */
-static void say(const char *line)
+/* Logs the line once per process. */
+static void log_once(const char *line)
 {
-    static bool said;
-    if (!said) log_note("%s", line);
-    said = true;
+    static bool logged;
+    if (!logged) log_note("%s", line);
+    logged = true;
 }
 
-static void say_gpu(const char *asked, const struct gpu *c)
+static void log_gpu(const char *kind, const struct gpu *c)
 {
     char line[256], memory[32];
-    snprintf(line, sizeof line, "device %s: %s, compute capability %d.%d, %s", asked, c->name, c->capability / 10, c->capability % 10,
+    snprintf(line, sizeof line, "device %s: %s, compute capability %d.%d, %s", kind, c->name, c->capability / 10, c->capability % 10,
              size_print(c->memory_bytes, memory));
-    say(line);
+    log_once(line);
 }
 
-static void say_missing(const char *instead, const struct error *why)
+static void log_missing(const char *instead, const struct error *why)
 {
     char line[2200];
-    const char *remedy = strstr(why->text, "; "); /* for those who asked for a GPU */
+    const char *remedy = strstr(why->text, "; "); /* the remedy is for users who set device.kind cuda */
     snprintf(line, sizeof line, "%s: %.*s", instead, remedy ? (int)(remedy - why->text) : (int)strlen(why->text), why->text);
-    say(line);
+    log_once(line);
 }
 
 void run_choose_device(struct run *r)
@@ -60,17 +61,17 @@ void run_choose_device(struct run *r)
     struct error why = {0};
     r->device.kind = c->device_kind == ON_CUDA ? DEVICE_CUDA : DEVICE_CPU;
     if (c->device_kind == ON_CPU || (named && c->device_kind == ON_CUDA)) return;
-    /* A file is of a processor; a GPU's name alone does not ask for a GPU. */
+    /* A profile file describes a CPU; a GPU's name alone does not select a GPU. */
     if (named && !is_gpu) {
-        say("device auto: the CPU, because device.profile is a file of one");
+        log_once("device auto: the CPU, because device.profile is the profile of a CPU");
     } else if (!gpu_here(&gpu, &why)) {
-        say_gpu(c->device_kind == ON_AUTO ? "auto" : "cuda", &gpu);
+        log_gpu(c->device_kind == ON_AUTO ? "auto" : "cuda", &gpu);
         r->device.kind = DEVICE_CUDA;
         if (!named) profile_here(&r->device.profile, &gpu);
     } else if (c->device_kind == ON_AUTO) {
-        say_missing("device auto: the CPU", &why);
+        log_missing("device auto: the CPU", &why);
     } else {
-        say_missing("device cuda: planned for an h200", &why);
+        log_missing("device cuda: planned for an h200", &why);
     }
 }
 

@@ -1,9 +1,9 @@
 /*
  * config.c: from YAML and options to struct config.
  *
- * Everything is driven by the rows of config.def. Whatever its source, a value is
- * a node of a value tree, and config_take() is the only place where a node becomes a
- * member: defaults, file and options cannot disagree about what is a number.
+ * Everything is driven by the rows of config.def. A value from any source is a node of a value
+ * tree, and config_convert() alone converts a node to a member: defaults, file and options cannot
+ * disagree about what is a number.
  *
  * Invariant: each member holds a value that its row allows, at all times; strings
  * and lists belong to c->strings. The printers are in config_print.c.
@@ -29,7 +29,7 @@ const struct config_row config_rows[CONFIG_KEYS] = {
 #undef KEY
 };
 
-/* Keys of which a run gives one, never both. */
+/* Pairs of keys that exclude each other. */
 static const enum config_key pairs[][2] = {
     {KEY_model_path, KEY_model_preset},
     {KEY_train_steps, KEY_train_epochs},
@@ -87,7 +87,7 @@ static bool assign_choice(const struct config_row *r, const struct value *v, int
     return true;
 }
 
-/* "auto" where the row allows it, or the words of passes/settings.c. */
+/* "auto" if the row allows it, or the syntax of passes/settings.c. */
 static bool assign_rebuild(const struct config_row *r, const struct value *v, struct config_rebuild *to)
 {
     struct config_rebuild x = {0};
@@ -105,7 +105,7 @@ static const char *item_end(const char *s)
     return s;
 }
 
-/* A scalar given for a list is split at its commas; blanks around items go. */
+/* A scalar given for a list is split at its commas; blanks around items are removed. */
 static void split_items(struct config *c, const char *s, struct config_list *to)
 {
     VEC(char *) items = {0};
@@ -140,7 +140,7 @@ static bool assign_list(struct config *c, const struct config_row *r, const stru
     return true;
 }
 
-/* A list of numbers, or a scalar: one number, or several with commas between them. */
+/* A list of numbers, or a scalar: one number, or several separated by commas. */
 static bool assign_ints(struct config *c, const struct config_row *r, const struct value *v, struct config_ints *to)
 {
     struct bump b = {0};
@@ -157,7 +157,7 @@ static bool assign_ints(struct config *c, const struct config_row *r, const stru
     return good;
 }
 
-/* Two numbers in a list, or with a comma between them. */
+/* Two numbers in a list, or separated by a comma. */
 static bool assign_range(struct config *c, const struct config_row *r, const struct value *v, struct config_range *to)
 {
     struct bump b = {0};
@@ -177,7 +177,7 @@ static bool assign_range(struct config *c, const struct config_row *r, const str
     return good;
 }
 
-bool config_take(struct config *c, const struct config_row *r, void *to, const struct value *v)
+bool config_convert(struct config *c, const struct config_row *r, void *to, const struct value *v)
 {
     switch (r->type) {
     case ROW_STRING:
@@ -205,14 +205,14 @@ bool config_take(struct config *c, const struct config_row *r, void *to, const s
         return assign_budget(r, v, to);
     case ROW_REBUILD:
         return assign_rebuild(r, v, to);
-    case ROW_GROUPS: /* config_take_maps */
+    case ROW_GROUPS: /* config_convert_maps */
     case ROW_MODULES:
         break;
     }
     CHECK(false, "type of %s", r->path);
 }
 
-/* The row's default; where it has none, zeros: NULL, an empty list, 0. */
+/* The row's default; without one, zeros: NULL, an empty list, 0. */
 static void assign_default(struct config *c, enum config_key key)
 {
     static const size_t sizes[] = {
@@ -228,21 +228,21 @@ static void assign_default(struct config *c, enum config_key key)
     c->origin[key].line = 0;
     if (!*r->standard) return;
     struct bump b = {0};
-    CHECK(config_take(c, r, config_member(c, key), yaml_scalar(&b, r->standard)), "the default of %s", r->path);
+    CHECK(config_convert(c, r, config_member(c, key), yaml_scalar(&b, r->standard)), "the default of %s", r->path);
     bump_free(&b);
 }
 
-/* --- errors with a place ----------------------------------------------------------- */
+/* --- errors with file and line --------------------------------------------------------- */
 
-/* Puts "run.yaml:7: " before a message about a node of the file. An option needs
- * nothing: config_set puts the whole option before it. */
+/* Prepends "run.yaml:7: " to a message about a node of the file. An option needs no prefix here:
+ * config_set prepends the whole option. */
 int config_at_node(const struct config *c, const struct value *v, enum config_source source, struct error *e)
 {
     if (source == SOURCE_FILE) return error_prepend(e, "%s:%u", c->file, v->line);
     return e->code;
 }
 
-/* Words of a choice that had another name in earlier versions. */
+/* Old spellings of choices, which the error message translates. */
 static const struct {
     enum config_key key;
     const char *before, *now;
@@ -269,7 +269,7 @@ bool config_near(const char *word, int distance)
     return distance <= max_i64(1, (int64_t)strlen(word) / 3);
 }
 
-/* What other trainers call our keys: names too far from ours for a typing error. */
+/* Names of our keys in other trainers that are too different for the typo search. */
 static const struct {
     const char *theirs;
     enum config_key ours;
@@ -287,8 +287,8 @@ static const struct {
     {"num_workers", KEY_data_threads}, {"seq_len", KEY_data_sequence}, {"max_length", KEY_data_sequence},
 };
 
-/* The known name nearest to a path that is none: a section for a map, else a key; NULL: none is near.
- * The last part counts alone too, so that a key in the wrong section finds home. */
+/* The known name that is closest to an unknown path: a section for a map, else a key; NULL: none is
+ * close. The last component is also compared alone, so that a key in the wrong section is found. */
 static const char *nearest(const char *path, bool section)
 {
     const char *dot = strrchr(path, '.'), *tail = dot ? dot + 1 : path, *found = NULL;
@@ -332,8 +332,8 @@ static bool is_section(const char *name)
     return false;
 }
 
-/* An option that gives one key of a pair takes the place of the other one, when
- * the file gave that. Both from the same source stay, for config_check to refuse. */
+/* An option that sets one key of a pair overrides the other one if the file gave that. Both from
+ * the same source stay, and config_check reports the conflict. */
 static void drop_partner(struct config *c, enum config_key key)
 {
     for (size_t i = 0; i < COUNT(pairs); i++)
@@ -342,15 +342,15 @@ static void drop_partner(struct config *c, enum config_key key)
                 assign_default(c, pairs[i][!side]);
 }
 
-static int take_value(struct config *c, enum config_key key, const struct value *v, enum config_source source, struct error *e)
+static int set_value(struct config *c, enum config_key key, const struct value *v, enum config_source source, struct error *e)
 {
     const struct config_row *r = &config_rows[key];
     void *to = config_member(c, key);
-    if (r->type == ROW_GROUPS || r->type == ROW_MODULES) return config_take_maps(c, r, to, v, source, e);
-    return config_take(c, r, to, v) ? PL_OK : config_refuse(c, r, v, source, e);
+    if (r->type == ROW_GROUPS || r->type == ROW_MODULES) return config_convert_maps(c, r, to, v, source, e);
+    return config_convert(c, r, to, v) ? PL_OK : config_refuse(c, r, v, source, e);
 }
 
-static int take_key(struct config *c, const char *path, const struct value *v, enum config_source source,
+static int set_key(struct config *c, const char *path, const struct value *v, enum config_source source,
                     struct error *e)
 {
     int key = find_key(path);
@@ -359,7 +359,7 @@ static int take_key(struct config *c, const char *path, const struct value *v, e
         assign_default(c, (enum config_key)key);
         return PL_OK;
     }
-    if (take_value(c, (enum config_key)key, v, source, e)) return e->code;
+    if (set_value(c, (enum config_key)key, v, source, e)) return e->code;
     c->origin[key].source = source;
     c->origin[key].line = (int)v->line;
     drop_partner(c, (enum config_key)key);
@@ -367,7 +367,7 @@ static int take_key(struct config *c, const char *path, const struct value *v, e
 }
 
 /* A whole section: a map of keys, null for none, or the short form of device. */
-static int take_section(struct config *c, const char *name, const struct value *v,
+static int set_section(struct config *c, const char *name, const struct value *v,
                         enum config_source source, struct error *e)
 {
     if (!is_section(name)) {
@@ -380,14 +380,14 @@ static int take_section(struct config *c, const char *name, const struct value *
     if (v->kind == VALUE_NULL) return PL_OK;
     if (v->kind != VALUE_MAP) {
         char found[96];
-        if (!strcmp(name, "device")) return take_key(c, "device.kind", v, source, e);
+        if (!strcmp(name, "device")) return set_key(c, "device.kind", v, source, e);
         error_set(e, PL_USAGE, "%s: found %s, expected a map of keys", name, value_describe(v, found));
         return config_at_node(c, v, source, e);
     }
     int rc = PL_OK;
     struct bump b = {0};
     for (uint32_t i = 0; !rc && i < v->count; i++)
-        rc = take_key(c, bump_format(&b, "%s.%s", name, v->items[i]->key), v->items[i], source, e);
+        rc = set_key(c, bump_format(&b, "%s.%s", name, v->items[i]->key), v->items[i], source, e);
     bump_free(&b);
     return rc;
 }
@@ -406,7 +406,7 @@ void config_free(struct config *c)
     memset(c, 0, sizeof *c);
 }
 
-static int take_sections(struct config *c, const struct value *v, const char *name, struct error *e)
+static int set_sections(struct config *c, const struct value *v, const char *name, struct error *e)
 {
     char found[96];
     c->file = bump_string(&c->strings, name);
@@ -415,15 +415,15 @@ static int take_sections(struct config *c, const struct value *v, const char *na
         return error_set(e, PL_USAGE, "%s: found %s, expected a map with the sections model, data, train, ...",
                          name, value_describe(v, found));
     for (uint32_t i = 0; i < v->count; i++)
-        if (take_section(c, v->items[i]->key, v->items[i], SOURCE_FILE, e)) return e->code;
+        if (set_section(c, v->items[i]->key, v->items[i], SOURCE_FILE, e)) return e->code;
     return PL_OK;
 }
 
-/* All of it or nothing; strings that nobody points to any more wait for config_free. */
-static int take_document(struct config *c, const struct value *v, const char *name, struct error *e)
+/* All keys or none. Strings that are no longer referenced stay allocated until config_free. */
+static int set_document(struct config *c, const struct value *v, const char *name, struct error *e)
 {
     struct config before = *c;
-    int rc = take_sections(c, v, name, e);
+    int rc = set_sections(c, v, name, e);
     before.strings = c->strings;
     if (rc) *c = before;
     return rc;
@@ -434,7 +434,7 @@ int config_read(struct config *c, const char *path, struct error *e)
     struct bump b = {0};
     struct value *v;
     int rc = yaml_read_file(path, MAX_FILE, &b, &v, e);
-    if (!rc) rc = take_document(c, v, path, e);
+    if (!rc) rc = set_document(c, v, path, e);
     bump_free(&b);
     return rc;
 }
@@ -445,13 +445,13 @@ int config_read_text(struct config *c, const char *yaml, const char *name, struc
     struct value *v;
     int rc = yaml_parse(yaml, strlen(yaml), &b, &v, e);
     if (rc) error_prepend(e, "%s", name);
-    else rc = take_document(c, v, name, e);
+    else rc = set_document(c, v, name, e);
     bump_free(&b);
     return rc;
 }
 
-/* The part of an option after "=". Only what begins like a list, a map or a quoted
- * string is parsed: in YAML *.npy would be an alias and "a: b" a map. */
+/* Parses the part of an option after "=". Only a value that begins like a list, a map or a quoted
+ * string is parsed as YAML, where *.npy would be an alias and "a: b" a map. */
 static int parse_option(const char *s, struct bump *b, struct value **v, struct error *e)
 {
     while (isspace((unsigned char)*s)) s++;
@@ -469,7 +469,7 @@ int config_assign(struct config *c, const char *key, const char *value, struct e
     struct bump b = {0};
     struct value *v;
     int rc = parse_option(value, &b, &v, e);
-    if (!rc) rc = strchr(key, '.') ? take_key(c, key, v, SOURCE_OPTION, e) : take_section(c, key, v, SOURCE_OPTION, e);
+    if (!rc) rc = strchr(key, '.') ? set_key(c, key, v, SOURCE_OPTION, e) : set_section(c, key, v, SOURCE_OPTION, e);
     bump_free(&b);
     return rc;
 }
@@ -490,7 +490,7 @@ int config_set(struct config *c, const char *assignment, struct error *e)
 int config_set_memory(struct config *c, const char *size, struct error *e)
 {
     struct bump b = {0};
-    int rc = take_value(c, KEY_memory_budget, yaml_scalar(&b, size), SOURCE_OPTION, e);
+    int rc = set_value(c, KEY_memory_budget, yaml_scalar(&b, size), SOURCE_OPTION, e);
     if (rc) error_prepend(e, "--memory %.200s", size);
     else c->origin[KEY_memory_budget].source = SOURCE_OPTION;
     bump_free(&b);
@@ -509,7 +509,7 @@ bool config_validates(const struct config *c)
     return c->data_validation.n || c->data_holdout > 0 || c->data_validation_list || c->data_validation_match || c->data_validation_split;
 }
 
-/* Whether a key was given something: an empty list, which config_write writes, is nothing. */
+/* Whether a key has a value; an empty list, as config_write writes it, is none. */
 static bool has_value(const struct config *c, enum config_key key)
 {
     const void *member = config_member(c, key);
@@ -527,7 +527,8 @@ static bool has_value(const struct config *c, enum config_key key)
     }
 }
 
-/* "run.yaml:7: " when the file gave the key, "--set: " when an option did; of one that nobody gave the file alone or nothing. */
+/* Prepends "run.yaml:7: " if the file gave the key, "--set: " if an option did; otherwise the
+ * file name or nothing. */
 int config_at_key(const struct config *c, enum config_key key, struct error *e)
 {
     if (c->origin[key].source == SOURCE_FILE) return error_prepend(e, "%s:%d", c->file, c->origin[key].line);
@@ -556,7 +557,8 @@ static int check_needed(const struct config *c, enum config_key key, struct erro
     return config_at_key(c, key, e);
 }
 
-/* The keys of schedule step and no other; milestones in order and behind the warmup. */
+/* The keys of schedule step need train.schedule step; milestones ascend and lie after the
+ * warmup. */
 static int check_schedule(const struct config *c, struct error *e)
 {
     const struct config_ints *m = &c->train_milestones;
@@ -573,13 +575,13 @@ static int check_schedule(const struct config *c, struct error *e)
         int64_t least = i ? m->at[i - 1] + 1 : max_i64(1, c->train_warmup_steps);
         if (m->at[i] >= least) continue;
         error_set(e, PL_USAGE, "train.milestones: %lld comes %s, expected ascending steps from the end of the warmup on", (long long)m->at[i],
-                  i ? "behind a later one or twice" : "within the warmup");
+                  i ? "after a later one or twice" : "within the warmup");
         return config_at_key(c, key, e);
     }
     return PL_OK;
 }
 
-/* A group's own rate is kept as a multiple of the run's, which a rate of 0 has none of. */
+/* A group's learning rate is stored as a multiple of the run's, which must not be 0. */
 static int check_groups(const struct config *c, struct error *e)
 {
     for (uint32_t i = 0; i < c->train_groups.n && c->train_learning_rate == 0; i++) {
@@ -590,8 +592,8 @@ static int check_groups(const struct config *c, struct error *e)
     return PL_OK;
 }
 
-/* Parts are of images; a held-out part and files of its own exclude each other; what chooses
- * images to evaluate on must not leave them to training as well. */
+/* Splitting needs images; a held-out part and separate validation files exclude each other; a
+ * filter for validation images needs one for training images, or the two would overlap. */
 static int check_data(const struct config *c, struct error *e)
 {
     static const enum config_key parts[] = {KEY_data_holdout, KEY_data_train_list, KEY_data_validation_list, KEY_data_train_match,
@@ -631,8 +633,8 @@ int config_check(const struct config *c, unsigned needs, struct error *e)
         return config_at_key(c, KEY_loss_focal, e);
     }
     bool automatic;
-    unsigned away;
-    if (offload_choice(c, &automatic, &away, e)) return e->code;
+    unsigned offload;
+    if (offload_choice(c, &automatic, &offload, e)) return e->code;
     if (c->memory_micro_batch > c->train_effective_batch) {
         error_set(e, PL_USAGE, "memory.micro_batch is %lld, expected no more than train.effective_batch, %lld",
                   (long long)c->memory_micro_batch, (long long)c->train_effective_batch);

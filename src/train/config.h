@@ -3,7 +3,7 @@
  *
  * config.def is the table of keys; struct config has one plain member per key,
  * config.train_learning_rate for train.learning_rate. Sources come in this order,
- * a later one winning: the defaults, RUN.yaml, --set key=value, --memory SIZE.
+ * and a later one overrides: the defaults, RUN.yaml, --set key=value, --memory SIZE.
  *
  *     config_init(&c);
  *     config_read(&c, "run.yaml", &error)
@@ -11,8 +11,8 @@
  *     config_set_memory(&c, "8GiB", &error)
  *     config_check(&c, CONFIG_NEEDS_MODEL | ..., &error)
  *
- * Every error is PL_USAGE and names the key, what was found, what was expected and
- * where (file:line, or the option). Paths are relative to the current directory.
+ * Every error is PL_USAGE and names the key, the value that was found, the expected value and the
+ * location (file:line, or the option). Paths are relative to the current directory.
  */
 #ifndef CONFIG_H
 #define CONFIG_H
@@ -63,7 +63,7 @@ struct config_groups {
     uint32_t n;
 };
 
-/* The same of memory.modules (module.def). */
+/* One item of memory.modules (module.def). */
 enum config_module_member {
 #define MEMBER(name, ...) MODULE_##name,
 #include "train/module.def"
@@ -88,7 +88,7 @@ struct config_range {
     double low, high;
 };
 
-/* KEY_train_steps and its like: a key by name. */
+/* A key by name, for example KEY_train_steps. */
 enum config_key {
 #define KEY(section, name, ...) KEY_##section##_##name,
 #include "train/config.def"
@@ -124,7 +124,7 @@ struct config_module {
     bool given[MODULE_MEMBERS];
 };
 
-/* Where a key's value came from; a later source is a larger number. */
+/* The source of a key's value; a later source is a larger number. */
 enum config_source { SOURCE_DEFAULT, SOURCE_FILE, SOURCE_OPTION };
 
 struct config {
@@ -136,52 +136,52 @@ struct config {
         int line; /* in `file`, from 1 */
     } origin[CONFIG_KEYS];
     const char *file;    /* the YAML file's name, NULL before config_read */
-    bool command_line;   /* options came by config_set; messages speak of --set */
+    bool command_line;   /* options were set by config_set; messages mention --set */
     struct bump strings; /* owns every string and list above */
 };
 
-/* All keys at their defaults. */
+/* Sets all keys to their defaults. */
 void config_init(struct config *c);
 void config_free(struct config *c);
 
-/* Takes the keys of a YAML file, or of text that `name` stands for in messages. */
+/* Reads the keys of a YAML file, or of a YAML text; messages call the text `name`. */
 int config_read(struct config *c, const char *path, struct error *e);
 int config_read_text(struct config *c, const char *yaml, const char *name, struct error *e);
 
 /* One --set: "train.steps=100", "model.freeze=[a.*, b.*]", "device=cpu". A value
- * that begins with [ { " or ' is read as YAML, anything else is taken as it stands.
- * "null" puts the default back. Setting one of model.path | model.preset, of
- * train.steps | train.epochs or of train.step_size | train.milestones drops the
- * other one when the file gave it. */
+ * that begins with [ { " or ' is parsed as YAML, any other value is used as it is.
+ * "null" restores the default. Setting one of model.path | model.preset, of
+ * train.steps | train.epochs or of train.step_size | train.milestones removes the
+ * other one if the file gave it. */
 int config_set(struct config *c, const char *assignment, struct error *e);
-/* The same with key and value apart; messages do not speak of --set. */
+/* The same with separate key and value; messages do not mention --set. */
 int config_assign(struct config *c, const char *key, const char *value, struct error *e);
 /* --memory: a size, auto or none. */
 int config_set_memory(struct config *c, const char *size, struct error *e);
 
-/* What only the whole configuration can show: keys that exclude or need each
- * other. `needs` names what the command cannot do without. */
+/* Checks that involve several keys: keys that exclude or need each other. `needs` lists what the
+ * command requires. */
 enum {
     CONFIG_NEEDS_MODEL = 1, /* exactly one of model.path, model.preset */
     CONFIG_NEEDS_DATA = 2,  /* data.train */
     CONFIG_NEEDS_TRAIN = 4, /* exactly one of train.steps, train.epochs; train.out */
 };
 int config_check(const struct config *c, unsigned needs, struct error *e);
-/* Puts where a key stood, "run.yaml:7: " or "--set: ", before a message about it. */
+/* Prepends the location of a key, "run.yaml:7: " or "--set: ", to a message about it. */
 int config_at_key(const struct config *c, enum config_key key, struct error *e);
 
 /* The resolved configuration as YAML: every key that has a value. Reading it into
  * a fresh struct gives the same values. */
 void config_write(const struct config *c, struct text *out);
 
-/* Whether a key has the same value in both; and its name, "train.steps". With
- * these a resumed run says what changed. */
+/* Whether a key has the same value in both, and its name, "train.steps": a resumed run reports
+ * changed keys with these. */
 bool config_same(const struct config *a, const struct config *b, enum config_key key);
 const char *config_key_name(enum config_key key);
 bool config_given(const struct config *c, enum config_key key); /* not a default */
-/* A key's value on one line, for a message; "not given" of one without a value. */
+/* A key's value on one line, for a message; "not given" if it has no value. */
 void config_show(const struct config *c, enum config_key key, struct text *out);
-/* Whether anything is said of data to evaluate on. */
+/* Whether the configuration names validation data. */
 bool config_validates(const struct config *c);
 
 /* All keys with types, defaults and docs, from the table. */

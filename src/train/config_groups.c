@@ -1,10 +1,10 @@
 /*
- * config_groups.c: keys that are lists of maps, train.groups and memory.modules, to and from
- * their structs.
+ * config_groups.c: converts keys that are lists of maps, train.groups and memory.modules, to and
+ * from their structs.
  *
- * An item's members are rows as the keys themselves are (group.def, module.def), so that a
- * number in an item is read, refused and written as one outside of it. What the two
- * lists differ in is the table at the top.
+ * The members of an item are table rows like the keys themselves (group.def, module.def), so that
+ * a number in an item is read, checked and written like any other. The table at the top holds the
+ * differences between the two lists.
  */
 #include "io/value.h"
 #include "train/config_rows.h"
@@ -25,14 +25,14 @@ static const struct config_row module_rows[MODULE_MEMBERS] = {
 #undef MEMBER
 };
 
-/* What struct config_groups and struct config_modules both are. */
+/* The common layout of struct config_groups and struct config_modules. */
 struct maps {
     char *at;
     uint32_t n;
 };
 _Static_assert(sizeof(struct maps) == sizeof(struct config_groups) && sizeof(struct maps) == sizeof(struct config_modules), "lists of maps");
 
-/* `match` is the first member of each. */
+/* `match` is the first member of each item. */
 const struct config_maps config_maps[] = {
     {ROW_GROUPS, group_rows, GROUP_MEMBERS, sizeof(struct config_group), offsetof(struct config_group, given), "parameter",
      "learning_rate, lr_scale, weight_decay or frozen"},
@@ -51,7 +51,8 @@ static const struct config_maps *maps_of(enum config_row_type type)
 
 static bool *given(const struct config_maps *m, char *item) { return (bool *)(item + m->given); }
 
-/* The member of that name, or -1; *nearest is the one that looks most like it, NULL if none does. */
+/* The index of the member with that name, or -1; *nearest is the most similar name, NULL if none
+ * is similar. */
 static int find_member(const struct config_maps *m, const char *name, const char **nearest)
 {
     int best = INT32_MAX;
@@ -71,8 +72,8 @@ static void list_members(const struct config_maps *m, struct text *out)
         text_printf(out, "%s%s", i == 0 ? "" : i + 1 < m->members ? ", " : " or ", config_leaf(&m->rows[i]));
 }
 
-/* One key of an item; `path` is the item's, "train.groups[2]". */
-static int take_member(struct config *c, const struct config_maps *m, char *item, const char *path, const struct value *v,
+/* Reads one key of an item; `path` is the item's, "train.groups[2]". */
+static int set_member(struct config *c, const struct config_maps *m, char *item, const char *path, const struct value *v,
                        enum config_source source, struct error *e)
 {
     const char *nearest = NULL;
@@ -88,38 +89,38 @@ static int take_member(struct config *c, const struct config_maps *m, char *item
     if (v->kind == VALUE_NULL) return PL_OK;
     struct config_row r = m->rows[i];
     r.path = bump_format(&c->strings, "%s.%s", path, v->key);
-    if (!config_take(c, &r, item + r.offset, v)) return config_refuse(c, &r, v, source, e);
+    if (!config_convert(c, &r, item + r.offset, v)) return config_refuse(c, &r, v, source, e);
     given(m, item)[i] = true;
     return PL_OK;
 }
 
-static bool says_anything(const struct config_maps *m, char *item)
+static bool has_settings(const struct config_maps *m, char *item)
 {
     for (int i = 1; i < m->members; i++)
         if (given(m, item)[i]) return true;
     return false;
 }
 
-/* A rate of its own and a factor on the run's exclude each other. */
-static bool rates_twice(const struct config_maps *m, char *item)
+/* A learning rate and a factor on the run's learning rate exclude each other. */
+static bool has_two_rates(const struct config_maps *m, char *item)
 {
     return m->type == ROW_GROUPS && given(m, item)[GROUP_learning_rate] && given(m, item)[GROUP_lr_scale];
 }
 
-static int take_item(struct config *c, const struct config_maps *m, char *item, const char *path, const struct value *v,
+static int set_item(struct config *c, const struct config_maps *m, char *item, const char *path, const struct value *v,
                      enum config_source source, struct error *e)
 {
     char found[96];
     if (v->kind != VALUE_MAP)
-        error_set(e, PL_USAGE, "%s: found %s, expected a map with match and what its %ss get", path, value_describe(v, found), m->what);
+        error_set(e, PL_USAGE, "%s: found %s, expected a map with match and the settings of its %ss", path, value_describe(v, found), m->what);
     else {
         for (uint32_t i = 0; i < v->count; i++)
-            if (take_member(c, m, item, path, v->items[i], source, e)) return e->code;
+            if (set_member(c, m, item, path, v->items[i], source, e)) return e->code;
         if (!((const struct config_list *)(item + m->rows[0].offset))->n)
             error_set(e, PL_USAGE, "%s: match is not given, expected patterns of %s names", path, m->what);
-        else if (rates_twice(m, item))
+        else if (has_two_rates(m, item))
             error_set(e, PL_USAGE, "%s: both learning_rate and lr_scale are given, expected one of them", path);
-        else if (!says_anything(m, item))
+        else if (!has_settings(m, item))
             error_set(e, PL_USAGE, "%s: only match is given, expected %s too", path, m->expected);
         else
             return PL_OK;
@@ -127,7 +128,7 @@ static int take_item(struct config *c, const struct config_maps *m, char *item, 
     return config_at_node(c, v, source, e);
 }
 
-int config_take_maps(struct config *c, const struct config_row *r, void *to, const struct value *v, enum config_source source, struct error *e)
+int config_convert_maps(struct config *c, const struct config_row *r, void *to, const struct value *v, enum config_source source, struct error *e)
 {
     const struct config_maps *m = maps_of(r->type);
     if (v->kind != VALUE_LIST) return config_refuse(c, r, v, source, e);
@@ -135,7 +136,7 @@ int config_take_maps(struct config *c, const struct config_row *r, void *to, con
     memset(maps.at, 0, v->count * m->size);
     for (uint32_t i = 0; i < v->count; i++) {
         const char *path = bump_format(&c->strings, "%s[%u]", r->path, i);
-        if (take_item(c, m, maps.at + i * m->size, path, v->items[i], source, e)) return e->code;
+        if (set_item(c, m, maps.at + i * m->size, path, v->items[i], source, e)) return e->code;
     }
     memcpy(to, &maps, sizeof maps);
     return PL_OK;

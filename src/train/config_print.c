@@ -1,9 +1,9 @@
 /*
- * config_print.c: what a row allows, and the configuration as people read it.
+ * config_print.c: the values that a row allows in words, and the configuration as text.
  *
- * Writing goes through a value tree, as reading does; so what YAML quotes, and how
- * digits are kept, is decided in one place, and the text reads back to the same
- * values (tests/test_config.c holds us to it for every key).
+ * Writing goes through a value tree, like reading: quoting and the number of digits are decided in
+ * one file, and the text reads back to the same values (tests/test_config.c checks this for every
+ * key).
  */
 #include "io/value.h"
 #include "io/yaml.h"
@@ -52,7 +52,7 @@ const char *config_word_at(const char *words, int index, char out[32])
 
 struct interval {
     double low, high;
-    bool open; /* high itself is out */
+    bool open; /* high itself is excluded */
 };
 
 static struct interval interval_of(const struct config_row *r)
@@ -74,7 +74,8 @@ bool config_in_range(const struct config_row *r, double x)
 static void expect_interval(const struct config_row *r, struct text *out)
 {
     struct interval v = interval_of(r);
-    /* The bounds of whole numbers have up to 13 digits, and those of others few enough that no more appear. */
+    /* 15 digits print every bound exactly: bounds of whole numbers have up to 13 digits, other
+     * bounds fewer. */
     if (isinf(v.high)) text_printf(out, ", %.15g or more", v.low);
     else if (v.open) text_printf(out, ", at least %.15g and below %.15g", v.low, v.high);
     else text_printf(out, " from %.15g to %.15g", v.low, v.high);
@@ -105,8 +106,8 @@ void config_expect(const struct config_row *r, struct text *out)
         [ROW_CHOICE] = "",
         [ROW_BUDGET] = "a size above 0 such as 8GiB, or ",
         [ROW_GROUPS] = "a list of maps",
-        [ROW_REBUILD] = ("none, all, selective, every:N, ratio:R with R from 0 to 1, segments:K or first:N; where blocks are named also with "
-                         "+selective behind it, and but for segments with +halves"),
+        [ROW_REBUILD] = ("none, all, selective, every:N, ratio:R with R from 0 to 1, segments:K or first:N; if it names blocks, also with "
+                         "+selective appended, and except for segments with +halves"),
         [ROW_MODULES] = "a list of maps",
     };
     if (r->type == ROW_REBUILD && *r->allowed) text_printf(out, "%s, ", r->allowed);
@@ -198,7 +199,8 @@ struct value *config_row_value(const struct config_row *r, const void *from, str
     CHECK(false, "type of %s", r->path);
 }
 
-/* Null for a key that has no default and was not given, and for one that loss.preset speaks for. */
+/* Null for a key without a default that was not given, and for one whose default loss.preset
+ * decides. */
 static struct value *key_value(const struct config *c, enum config_key key, struct bump *b)
 {
     const struct config_row *r = &config_rows[key];
@@ -247,7 +249,7 @@ void config_show(const struct config *c, enum config_key key, struct text *out)
     bump_free(&b);
 }
 
-/* Two lines a row: name, default, doc; what is allowed. tools/docs.sh reads them. */
+/* Two lines per row: name, default, doc; then the allowed values. tools/docs.sh reads them. */
 static void help_row(const struct config_row *r, struct text *out)
 {
     const char *standard = *r->standard ? r->standard : config_is_list(r) ? "[]" : "-";

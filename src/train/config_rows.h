@@ -1,6 +1,6 @@
 /*
- * config_rows.h: the rows of config.def, group.def and module.def as data, for the config*.c
- * alone. Others use the members of struct config.
+ * config_rows.h: the rows of config.def, group.def and module.def as data, only for the config*.c
+ * files. Other files use the members of struct config.
  */
 #ifndef CONFIG_ROWS_H
 #define CONFIG_ROWS_H
@@ -21,47 +21,48 @@ struct config_row {
 };
 extern const struct config_row config_rows[CONFIG_KEYS];
 
-/* The member of a key, and the last part of a row's path. */
+/* The member of a key, and the last component of a row's path. */
 void *config_member(const struct config *c, enum config_key key);
 const char *config_leaf(const struct config_row *r);
 
-/* Words with | between them: the place of one, or -1; the one at a place. */
+/* Words separated by |: the index of a word, or -1; the word at an index. */
 int config_word_index(const char *words, const char *word);
 const char *config_word_at(const char *words, int index, char out[32]);
 
-/* Whether the interval of a number's row holds x. NaN and infinities are out. */
+/* Whether x is in the interval of a numeric row. NaN and infinities are not. */
 bool config_in_range(const struct config_row *r, double x);
-/* What the row expects, in words: "a number, at least 0 and below 1". */
+/* The allowed values of the row in words: "a number, at least 0 and below 1". */
 void config_expect(const struct config_row *r, struct text *out);
 
-/* Whether a known name at that distance from a word is what a typing error left of it. */
+/* Whether a known name at that edit distance from a word is probably what was meant. */
 bool config_near(const char *word, int distance);
 
-/* A list of whatever kind: without a value it is empty, not missing. */
+/* Whether the row is a list of any type: a list without a value is empty, not missing. */
 bool config_is_list(const struct config_row *r);
 
-/* From a node to the member at `to`: false when the row does not allow it, and then
- * nothing changed. And back. */
-bool config_take(struct config *c, const struct config_row *r, void *to, const struct value *v);
+/* Converts a node to the member at `to`; false if the row does not allow the value, and then
+ * nothing is changed. config_row_value converts back. */
+bool config_convert(struct config *c, const struct config_row *r, void *to, const struct value *v);
 struct value *config_row_value(const struct config_row *r, const void *from, struct bump *b);
-/* The message of a value that was not assigned, with its place; "run.yaml:7: " alone. */
+/* The message for a value that is not allowed, with its location; only the prefix "run.yaml:7:
+ * ". */
 int config_refuse(const struct config *c, const struct config_row *r, const struct value *v, enum config_source source,
                   struct error *e);
 int config_at_node(const struct config *c, const struct value *v, enum config_source source, struct error *e);
 
-/* The keys that are lists of maps, and what is in an item (config_groups.c). */
+/* The keys that are lists of maps, and the members of an item (config_groups.c). */
 struct config_maps {
     enum config_row_type type;
     const struct config_row *rows; /* offsets in the item's struct; the first is `match` */
     int members;
-    size_t size, given;            /* of an item; of its `given` in it */
-    const char *what, *expected;   /* what patterns match; what an item may say of it */
+    size_t size, given;            /* bytes of an item; offset of its `given` */
+    const char *what, *expected;   /* what the patterns match; the settings of an item */
 };
 extern const struct config_maps config_maps[];
 extern const size_t config_maps_count;
 
-/* The same for lists of maps, which complain of their parts; `to` is the key's member. */
-int config_take_maps(struct config *c, const struct config_row *r, void *to, const struct value *v, enum config_source source, struct error *e);
+/* The same for lists of maps, with messages about their items; `to` is the key's member. */
+int config_convert_maps(struct config *c, const struct config_row *r, void *to, const struct value *v, enum config_source source, struct error *e);
 struct value *config_maps_value(struct bump *b, enum config_row_type type, const void *from);
 
 #endif

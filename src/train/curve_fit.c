@@ -7,7 +7,7 @@
 
 #define IDEAL_LEAST 1e-7
 
-/* From 1e-7 seconds up, a factor of four each. */
+/* Buckets begin at 1e-7 seconds; each spans a factor of four. */
 static int bucket_of(double ideal)
 {
     int k = ideal > IDEAL_LEAST ? (int)floor(log2(ideal / IDEAL_LEAST) / 2) : 0;

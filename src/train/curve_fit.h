@@ -1,6 +1,7 @@
 /*
- * curve_fit.h: from times of nodes to a curve over the ideal (run/calibration.h). Nodes whose
- * ideals are within a factor of four make a point, at their mean: the sum of their times is kept.
+ * curve_fit.h: from times of nodes to a curve over the ideal time (run/calibration.h). Nodes whose
+ * ideal times are within a factor of four make one point, at their mean: the sum of their times is
+ * preserved.
  */
 #ifndef CURVE_FIT_H
 #define CURVE_FIT_H
@@ -13,7 +14,7 @@ struct curve_fit {
     } bucket[CURVE_POINTS];
 };
 
-/* One launch: its ideal, and what it took beyond the price of a launch. */
+/* Adds one launch: its ideal time, and its measured time beyond the launch cost. */
 void curve_fit_add(struct curve_fit *f, double ideal, double seconds);
 void curve_fit_end(const struct curve_fit *f, struct curve *c);
 

@@ -6,14 +6,14 @@
  *                                  └ loader ─ input image_embeddings ─ decoder
  *
  * A run that reads them has no encoder: neither its weights nor its activations are planned. That
- * is right as long as the encoder would have made the same of the images, so a store carries
- * two hashes of the encoder that it was made with, and a run asks for the same:
+ * is correct as long as the encoder would compute the same embeddings from the images. A store
+ * therefore holds two hashes of its encoder, and a run requires the same:
  *
  *     weights   names, shapes and values (as f32) of all of its parameters
- *     layers    every op of its forward with shapes and numbers, from the bytes of an image on:
- *               the configuration, the side of the images, their normalisation
+ *     layers    every op of its forward pass with shapes and attributes, from the image bytes on:
+ *               the configuration, the image size, the normalisation
  *
- * Any family with mask_side whose builder knows enum model_part.
+ * It works for any model family with mask_side whose builder implements enum model_part.
  */
 #ifndef EMBED_H
 #define EMBED_H
@@ -25,15 +25,15 @@ struct dataset;
 
 /* --- using them (embed.c) --------------------------------------------------------------- */
 
-/* Which embeddings a run over data.train (an evaluation: over data.validation) reads, by
- * data.embeddings and the head of the first store; out->type 0: images. PL_USAGE: they cannot be
- * used as the configuration is, and what would have to change. Reads no weights. */
+/* Chooses the embeddings that a run over data.train (an evaluation: over data.validation) reads, by
+ * data.embeddings and the header of the first store; out->type 0: images. PL_USAGE: the
+ * configuration does not allow them; the message names the change. Reads no weights. */
 int embed_choose(const struct config *c, const struct model *m, int64_t side, bool train, struct packed_embeddings *out, struct error *e);
-/* Whether an opened data set has those that the run was planned for, made by the weights of its
- * model. */
+/* Checks that an opened dataset has the embeddings that the run was planned for, made with the
+ * weights of its model. */
 int embed_check(struct run *r, const struct dataset *set, struct error *e);
 
-/* Both hashes, and the shape of one embedding; type and model stay. */
+/* Fills both hashes and the shape of one embedding; type and model are not changed. */
 int embed_describe(const struct model *m, int64_t side, struct packed_embeddings *out, struct error *e);
 
 /* --- making them (embed_make.c) ----------------------------------------------------------- */
@@ -43,13 +43,14 @@ struct embedder {
     struct run run;
     struct packed_embeddings about; /* for packed_embed */
     id output;
-    size_t bytes;                   /* of one */
+    size_t bytes;                   /* of one embedding */
 };
-/* Makes the encoder of a model folder ready for images of `side`, one at a time. `dtype`: "f32" or
- * "bf16", what is computed and kept; NULL: what the machine computes in. `set`: as --set, for
- * device and memory. On failure nothing needs closing. */
+/* Prepares the encoder of a model folder for images of `side`, one at a time. `dtype`: "f32" or
+ * "bf16", the precision of computation and result; NULL: the machine's default. `set`: as --set,
+ * for device and memory keys. On failure nothing needs closing. */
 int embed_open(struct embedder *m, const char *folder, int64_t side, const char *dtype, const struct names *set, struct error *e);
-/* The embedding of an image [side][side][3], of which rows x columns are its, into to[bytes]. */
+/* The embedding of an image [side][side][3], whose first rows x columns hold pixels, into
+ * to[bytes]. */
 int embed_image(struct embedder *m, const uint8_t *image, uint32_t rows, uint32_t columns, void *to, struct error *e);
 void embed_close(struct embedder *m);
 

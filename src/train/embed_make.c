@@ -1,8 +1,8 @@
 /*
- * embed_make.c: the encoder of a model over images, one after the other (see embed.h).
+ * embed_make.c: runs the encoder of a model on images, one after the other (see embed.h).
  *
- * It is a run like any other, forward only, built from the same bytes of an image that training
- * reads: the program is training's own up to the embedding.
+ * It is a run like any other, forward only, with the same image bytes as input: its program is
+ * training's own program up to the embedding.
  */
 #include <stdio.h>
 #include <string.h>
@@ -24,9 +24,9 @@ static int check_model(const char *folder, int64_t side, struct error *e)
     struct model m;
     int rc = model_open(&m, folder, e);
     if (rc) return rc;
-    if (!m.mask_side) rc = error_set(e, PL_USAGE, "%s: a %s has no image embeddings; expected a model of masks, such as sam", folder, m.family->model_type);
+    if (!m.mask_side) rc = error_set(e, PL_USAGE, "%s: a %s has no image embeddings; expected a mask model, such as sam", folder, m.family->model_type);
     if (!rc && side % m.patch)
-        rc = error_set(e, PL_USAGE, "%s: images of %lld pixels do not divide into its patches of %lld; give another --size", folder, (long long)side, (long long)m.patch);
+        rc = error_set(e, PL_USAGE, "%s: the image size %lld is not divisible by the patch size %lld; give another --size", folder, (long long)side, (long long)m.patch);
     model_close(&m);
     return rc;
 }

@@ -1,5 +1,5 @@
 /*
- * events.c: TFRecord files of Event messages, by hand.
+ * events.c: TFRecord files of Event messages, written without a protobuf library.
  *
  *     record:  u64 n | masked crc32c of these 8 bytes | n bytes | masked crc32c of them
  *     Event:   1 wall_time double, 2 step int64, 3 file_version string, 5 summary, 7 session_log
@@ -7,10 +7,10 @@
  *     SessionLog: 1 status (1: START)
  *
  * Fields are protobuf's: a varint (field << 3 | wire type), then the value. All numbers
- * are little-endian, as is every machine we run on.
+ * are little-endian, as is every supported machine.
  *
- * Invariant: a file is whole records, but for one that a kill tore at its end; the steps
- * of its events rise, so a cut is a truncation.
+ * Invariant: a file consists of whole records, except that a kill may truncate the last one. The
+ * steps of its events ascend, so that removing later steps is a truncation.
  */
 #include "train/events.h"
 
@@ -26,7 +26,7 @@
 #include "base/crc32c.h"
 #include "io/file.h"
 
-/* Bytes of a record around its data; the most that one of ours has within. */
+/* Bytes of a record around its data; the largest data of a record. */
 enum { BEFORE = 12, AFTER = 4, DATA_MOST = 1024 };
 
 static const char NAME[] = "events.out.tfevents.";
@@ -34,14 +34,14 @@ static const char SUFFIX[] = ".plimsoll";
 
 /* --- records ----------------------------------------------------------------------- */
 
-/* As TFRecord stores it: a checksum of data that holds checksums would be weak. */
+/* TFRecord masks its checksums: a checksum over data that contains checksums would be weak. */
 static uint32_t masked_crc(const void *bytes, size_t n)
 {
     uint32_t crc = crc32c(0, bytes, n);
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
-/* A message in the making. */
+/* A message under construction. */
 struct bytes {
     uint8_t at[DATA_MOST];
     size_t n;
@@ -63,7 +63,7 @@ static void put_varint(struct bytes *b, uint64_t x)
     } while (x);
 }
 
-enum wire { WIRE_VARINT, WIRE_8, WIRE_BYTES, WIRE_4 = 5 }; /* 3 and 4 are of old */
+enum wire { WIRE_VARINT, WIRE_8, WIRE_BYTES, WIRE_4 = 5 }; /* 3 and 4 are deprecated */
 
 static void put_key(struct bytes *b, int field, enum wire wire)
 {
@@ -103,9 +103,9 @@ static int append(struct events *w, const struct bytes *data, struct error *e)
     return fd_write(w->fd, record, BEFORE + n + AFTER) ? file_error(w->dir, "append an event", e) : PL_OK;
 }
 
-/* --- cutting back -------------------------------------------------------------------- */
+/* --- truncating -------------------------------------------------------------------- */
 
-/* A varint from *at on, which moves behind it; false: it does not end before `end`. */
+/* Reads a varint at *at, and moves *at behind it; false: it does not end before `end`. */
 static bool take_varint(const uint8_t **at, const uint8_t *end, uint64_t *x)
 {
     *x = 0;
@@ -117,7 +117,7 @@ static bool take_varint(const uint8_t **at, const uint8_t *end, uint64_t *x)
     return false;
 }
 
-/* The step of an Event; 0 when it has none; -1 when it is no message. */
+/* The step of an Event; 0 if it has none; -1 if it is not a valid message. */
 static int64_t event_step(const uint8_t *at, size_t n)
 {
     const uint8_t *end = at + n;
@@ -135,7 +135,7 @@ static int64_t event_step(const uint8_t *at, size_t n)
     return step;
 }
 
-/* How much of the text is whole records of steps that are kept. */
+/* Number of leading bytes that are whole records of steps up to `step`. */
 static size_t kept_bytes(const uint8_t *text, size_t size, int64_t step)
 {
     size_t at = 0;
@@ -164,12 +164,12 @@ static int cut_file(const char *path, int64_t step, struct error *e)
     mem_free(text);
     if (kept == n) return PL_OK;
     int fd = open(path, O_WRONLY | O_CLOEXEC);
-    int rc = fd < 0 || ftruncate(fd, (off_t)kept) || fsync(fd) ? file_error(path, "cut it back", e) : PL_OK;
+    int rc = fd < 0 || ftruncate(fd, (off_t)kept) || fsync(fd) ? file_error(path, "truncate it", e) : PL_OK;
     if (fd >= 0) close(fd);
     return rc;
 }
 
-/* The steps before the first event of a file, from its name; -1: it is none of ours. */
+/* The steps before the first event of a file, from its name; -1: not one of our files. */
 static int64_t name_start(const char *name)
 {
     char *end;
@@ -178,7 +178,7 @@ static int64_t name_start(const char *name)
     return !strcmp(end, SUFFIX) && start >= 0 ? start : -1;
 }
 
-/* A file that begins at the step or later has nothing that is kept. */
+/* A file that begins at the step or later is removed as a whole. */
 static int cut_folder(const char *dir, int64_t step, struct error *e)
 {
     struct names names;
@@ -212,7 +212,8 @@ static char *file_of(const struct events *w, char path[EVENTS_PATH + 64])
     return path;
 }
 
-/* The file's first events: its version and, behind other files, what it makes void. */
+/* The first events of a file: its version and, after other files, the session log that
+ * invalidates their later steps. */
 static int begin_file(struct events *w, struct error *e)
 {
     static const char version[] = "brain.Event:2";
@@ -258,7 +259,7 @@ void events_abandon(struct events *w)
     char path[EVENTS_PATH + 64];
     if (*w->dir && w->fd >= 0) {
         unlink(file_of(w, path));
-        rmdir(w->dir); /* fails, as it should, when something else is in it */
+        rmdir(w->dir); /* fails, as intended, if the folder is not empty */
     }
     events_close(w);
 }

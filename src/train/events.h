@@ -1,13 +1,13 @@
 /*
- * events.h: the run's numbers as TensorBoard reads them.
+ * events.h: the run's metrics as TensorBoard event files.
  *
  *     DIR/events.out.tfevents.0000000000.plimsoll    from step 1 on
- *     DIR/events.out.tfevents.0000000400.plimsoll    of a run taken up after step 400
+ *     DIR/events.out.tfevents.0000000400.plimsoll    of a run resumed after step 400
  *
- * Like metrics.jsonl, the files are cut back to the checkpoint that a run goes on from.
- * What follows goes into a file of its own, which says first that everything from its
- * step on is void: a TensorBoard that has been looking on drops what it had read of the
- * steps that are done again, and never finds a file changed behind its back.
+ * Like metrics.jsonl, the files are truncated to the checkpoint that a run resumes from. Later
+ * events go into a file of their own. Its first event invalidates everything from its step on: a
+ * running TensorBoard drops the steps that are repeated, and never sees a file change behind its
+ * read position.
  */
 #ifndef EVENTS_H
 #define EVENTS_H
@@ -27,17 +27,17 @@ struct scalar {
     double value;          /* written as a float */
 };
 
-/* Takes up DIR after `step` (0: a new run): cuts its files back, makes none. The folder
- * around DIR exists. */
+/* Opens DIR for events after `step` (0: a new run): truncates its files, creates none. The parent
+ * folder of DIR exists. */
 int events_open(struct events *w, const char *dir, int64_t step, struct error *e);
-/* Appends one event with a step's scalars: one write, nothing allocated. The first one
- * makes the folder and the file. */
+/* Appends one event with a step's scalars in one write, without allocation. The first call creates
+ * the folder and the file. */
 int events_write(struct events *w, int64_t step, const struct scalar *scalars, int n, struct error *e);
-/* What was written is on the disk. */
+/* Flushes everything written to disk. */
 int events_sync(struct events *w, struct error *e);
-/* Closes, and takes away the file that this process made, and DIR if it was all that is there. */
+/* Closes, removes the file that this process created, and DIR if it is empty then. */
 void events_abandon(struct events *w);
-/* Harmless on a struct of zeros. */
+/* A zeroed struct is allowed. */
 void events_close(struct events *w);
 
 #endif

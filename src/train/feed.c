@@ -47,8 +47,8 @@ void feed_close(struct feed *f)
 const char *feed_advice(const struct model *m)
 {
     if (m->mask_side) return "set data.format to sa1b, coco, pairs, csv or packed";
-    if (model_port(m, "input_ids")) return "set data.format to tokens, or take a model like sam-tiny";
-    return "vision towers are for `step`, `plan` and `bench`, `train` does not know them: take a model of masks such as sam-tiny, or a language model";
+    if (model_port(m, "input_ids")) return "set data.format to tokens, or use a model like sam-tiny";
+    return "vision towers work with `step`, `plan` and `bench`, not with `train`: use a mask model such as sam-tiny, or a language model";
 }
 
 uint64_t feed_sample(const struct feed *f, uint64_t position)

@@ -1,20 +1,20 @@
 /*
- * feed_masks.c: images with masks for a model that is prompted.
+ * feed_masks.c: images with masks for a promptable model.
  *
- *     loader's slot ─┬─ images, image_valid            the canvas, and how much of it is image; or
- *                    │  image_embeddings               what an encoder made of it before (embed.h)
+ *     loader's slot ─┬─ images, image_valid            the canvas, and the size of the image in it; or
+ *                    │  image_embeddings               its stored embedding (embed.h)
  *                    ├─ gt_masks, gt_valid             bits at the loss's resolution
  *                    └─ input_points, input_labels     the first prompt of each mask, simulated here
- *                       prompt_keys                    what later rounds draw their points by
+ *                       prompt_keys                    random keys of the points of later rounds
  *
- * Slots of a prompt: 0 and 1 are the first one, a point and a filler or two corners; the rest
- * says nothing yet and is filled by the program, a round at a time (sam_rounds.c).
+ * Slots of a prompt: 0 and 1 are the first prompt, a point and a filler or two corners. The others
+ * are unused at first; the program fills them, one round at a time (sam_rounds.c).
  *
- * Training draws point or box by seed, position and mask; an evaluation goes through the set
- * twice, with the most interior point of each mask and with its exact box.
+ * Training draws a point or a box by seed, position and mask. An evaluation reads the dataset
+ * twice: with the most interior point of each mask, and with its exact box.
  *
- * Training and validation share one loader: they never read at once, and going from one to
- * the other is a seek.
+ * Training and validation share one loader: they never read at the same time, and switching
+ * between them is a seek.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -26,7 +26,7 @@
 #include "train/first_prompts.h"
 
 enum {
-    IMAGES_AHEAD = 16,        /* at most, where the configuration does not say */
+    IMAGES_AHEAD = 16,        /* largest default of data.prefetch */
     POLYGON_RUNS = 1 << 18,
     MIB = 1 << 20,
 };
@@ -37,15 +37,15 @@ enum input { IMAGES, IMAGE_VALID, EMBEDDINGS, POINTS, LABELS, MASKS, MASK_VALID,
 static const char *const inputs[INPUTS] = {"images", "image_valid", "image_embeddings", "input_points", "input_labels", "gt_masks", "gt_valid", "prompt_keys"};
 
 struct mask_feed {
-    struct run *run;            /* whose loader it reads from */
+    struct run *run;            /* owner of the loader */
     struct dataset *set;
     struct loader_source source;
     struct loader_options o;
     int64_t P;                  /* slots of a prompt */
     struct first_prompts prompts;
-    bool used[INPUTS];          /* some program reads it */
+    bool used[INPUTS];          /* whether a program reads the input */
     /* one row of the batch */
-    float *places;              /* [M][P][2] */
+    float *coords;              /* [M][P][2] */
     int32_t *kinds;             /* [M][P] */
     int32_t *valid;             /* [M][2] */
     int32_t *keys;              /* [M] */
@@ -60,7 +60,8 @@ static const char *format_name(const struct config *c)
     return names[c->data_format];
 }
 
-/* Packed stores are mapped and read into nothing; an index with a memory map has files of images. */
+/* Packed stores are memory-mapped and need no read buffer; with an index and a memory map the
+ * images are files. */
 static bool reads_stores(const struct config *c)
 {
     const char *path = c->data_format == FORMAT_PACKED && c->data_train.n ? c->data_train.at[0] : "", *dot = strrchr(path, '.');
@@ -82,7 +83,8 @@ int feed_plan(const struct config *c, const struct model *m, bool train, struct 
 {
     *x = (struct packed_embeddings){0};
     char takes[256];
-    /* A calibration plans a model as it stands; a file's run is what train would do, not some other one. */
+    /* Calibration plans a mask model without data; with a configuration file the data format
+     * must fit the model. */
     if (c->data_format == FORMAT_TOKENS && m->mask_side && c->file)
         return feed_refuse_tokens(m, e);
     if (c->data_format == FORMAT_TOKENS) return PL_OK;
@@ -153,7 +155,7 @@ static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct 
                             .P = FIRST_SLOTS + c->prompts_iterations - 1};
     m->prompts = (struct first_prompts){.side = m->o.side, .cells = m->o.cells, .masks = m->o.masks, .key = random_key((uint64_t)c->train_seed, "first prompts"),
                                         .box = c->prompts_box, .jitter = c->prompts_jitter};
-    m->places = mem_alloc(M * (size_t)m->P * 2 * sizeof *m->places);
+    m->coords = mem_alloc(M * (size_t)m->P * 2 * sizeof *m->coords);
     m->kinds = mem_alloc(M * (size_t)m->P * sizeof *m->kinds);
     m->valid = mem_alloc(M * 2 * sizeof *m->valid);
     m->keys = mem_alloc(M * sizeof *m->keys);
@@ -163,7 +165,7 @@ static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct 
     return PL_OK;
 }
 
-/* Memory is there: the loader can begin. The first feed of a run makes it. */
+/* Runs after the memory is allocated. The first feed of a run creates the loader. */
 static int mask_start(struct feed *f, struct run *r, struct error *e)
 {
     struct mask_feed *m = f->state;
@@ -174,17 +176,17 @@ static int mask_start(struct feed *f, struct run *r, struct error *e)
     m->source.counts.seen = f->start;
     m->source.counts.broken = f->broken;
     int rc = r->loader ? PL_OK : loader_open(&r->loader, &m->o, run_loader_memory(r), e);
-    if (!rc && f->role == FEED_TRAIN) loader_seek(r->loader, &m->source, f->start); /* reads ahead of the first step */
+    if (!rc && f->role == FEED_TRAIN) loader_seek(r->loader, &m->source, f->start); /* prefetches for the first step */
     return rc;
 }
 
 static void mask_close(struct feed *f)
 {
     struct mask_feed *m = f->state;
-    loader_close(m->run->loader); /* before the data set goes that it reads */
+    loader_close(m->run->loader); /* before the dataset that it reads is closed */
     m->run->loader = NULL;
     dataset_close(m->set);
-    mem_free(m->places);
+    mem_free(m->coords);
     mem_free(m->kinds);
     mem_free(m->valid);
     mem_free(m->keys);
@@ -199,22 +201,23 @@ const struct dataset *feed_dataset(const struct feed *f)
 
 /* --- a batch ------------------------------------------------------------------------------------ */
 
-static void put_prompt(const struct feed *f, const struct loader_sample *s, uint32_t k, float *places, int32_t *kinds)
+static void put_prompt(const struct feed *f, const struct loader_sample *s, uint32_t k, float *coords, int32_t *kinds)
 {
     const struct mask_feed *m = f->state;
-    if (f->role == FEED_TRAIN) prompt_drawn(&m->prompts, s, k, places, kinds);
-    else if (f->pass == PASS_BOX) prompt_box(&m->prompts, s, k, places, kinds);
-    else prompt_inside(&m->prompts, s, k, places, kinds);
+    if (f->role == FEED_TRAIN) prompt_drawn(&m->prompts, s, k, coords, kinds);
+    else if (f->pass == PASS_BOX) prompt_box(&m->prompts, s, k, coords, kinds);
+    else prompt_inside(&m->prompts, s, k, coords, kinds);
 }
 
-/* Prompts, validity and facts of row `at`; s NULL: the row fills a ragged end. `from`: what rows are counted from, for the points that later rounds draw: a
- * step begins at 0; an evaluation is one however it is cut. */
+/* Fills prompts, valid sizes and facts of row `at`; s NULL: the row is padding. `from`: the
+ * index of the batch's first row, which the keys of later rounds' points depend on: 0 in a step;
+ * in an evaluation the position, so that the split into batches does not matter. */
 static void describe_row(const struct feed *f, int64_t at, uint64_t from, const struct loader_sample *s)
 {
     struct mask_feed *m = f->state;
     uint32_t M = m->o.masks, n = s ? s->n : 0;
     size_t P = (size_t)m->P;
-    memset(m->places, 0, M * P * 2 * sizeof *m->places);
+    memset(m->coords, 0, M * P * 2 * sizeof *m->coords);
     memset(m->valid, 0, M * 2 * sizeof *m->valid);
     for (uint32_t k = 0; k < M; k++) {
         int32_t *kinds = m->kinds + k * P;
@@ -222,15 +225,16 @@ static void describe_row(const struct feed *f, int64_t at, uint64_t from, const 
         m->keys[k] = (int32_t)(uint32_t)((from + (uint64_t)at) * M + k);
         m->masks[at * M + k] = (struct feed_mask){0};
         if (k >= n) continue;
-        put_prompt(f, s, k, m->places + k * P * 2, kinds);
+        put_prompt(f, s, k, m->coords + k * P * 2, kinds);
         m->valid[2 * k] = (int32_t)s->mask_rows;
         m->valid[2 * k + 1] = (int32_t)s->mask_columns;
         m->masks[at * M + k] = (struct feed_mask){s->sample, s->masks[k].id, s->masks[k].category, s->masks[k].area};
     }
 }
 
-/* `last`: the sample of the row before, where s is NULL. Bytes of an image are numbers whatever they are; what
- * lies where an embedding should may be none, and none times nothing is none: it is given again. */
+/* `last`: the sample of the previous row, used if s is NULL. Padding rows have weight 0. Old
+ * image bytes are always finite numbers and can stay, but uninitialised memory of an embedding
+ * may hold NaN, and NaN times 0 is NaN. So a padding row repeats the previous embedding. */
 static int put_row(struct feed *f, struct run *r, int64_t at, uint64_t from, const struct loader_sample *s, const struct loader_sample *last, struct error *e)
 {
     struct mask_feed *m = f->state;
@@ -238,13 +242,13 @@ static int put_row(struct feed *f, struct run *r, int64_t at, uint64_t from, con
     int32_t size[2] = {s ? (int32_t)s->rows : 0, s ? (int32_t)s->columns : 0};
     describe_row(f, at, from, s);
     const struct {
-        const void *at; /* NULL: whatever is there weighs nothing */
+        const void *at; /* NULL: old data stay and have weight 0 */
         uint64_t bytes;
     } rows[INPUTS] = {
         [IMAGES] = {s ? s->image : NULL, side * side * 3},
         [EMBEDDINGS] = {s ? s->embedding : last ? last->embedding : NULL, m->o.embedding},
         [IMAGE_VALID] = {size, sizeof size},
-        [POINTS] = {m->places, M * P * 2 * sizeof *m->places},
+        [POINTS] = {m->coords, M * P * 2 * sizeof *m->coords},
         [LABELS] = {m->kinds, M * P * sizeof *m->kinds},
         [MASKS] = {s ? s->bits : NULL, M * grid_mask_bytes(m->o.cells, m->o.cells)},
         [MASK_VALID] = {m->valid, M * 2 * sizeof *m->valid},
@@ -262,7 +266,7 @@ static int mask_put(struct feed *f, struct run *r, uint64_t position, int64_t sa
     int rc = PL_OK;
     if (f->role == FEED_VALIDATION && !position) m->source.counts = (struct loader_counts){0};
     if (samples && !loader_at(r->loader, &m->source, position)) loader_seek(r->loader, &m->source, position);
-    const struct loader_sample *last = NULL; /* stays the caller's until the next one is taken */
+    const struct loader_sample *last = NULL; /* valid until the next loader_take */
     for (int64_t i = 0; i < rows && !rc; i++) {
         const struct loader_sample *s = NULL;
         if (i < samples) rc = loader_take(r->loader, &s, e);

@@ -1,6 +1,6 @@
 /*
- * feed_tokens.c: rows of tokens for a language model. Labels are the same tokens: the
- * model shifts them. A row that fills a ragged end has the label -100 everywhere.
+ * feed_tokens.c: token rows for a language model. Labels are the same tokens: the model shifts
+ * them. A padding row at the end of the data has the label -100 everywhere.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -20,7 +20,8 @@ int feed_refuse_tokens(const struct model *m, struct error *e)
                      feed_advice(m));
 }
 
-/* A family has the ports; a defined model takes token files when its inputs are rows of tokens. */
+/* A built-in family has ports; a user-defined model accepts token files if its inputs are token
+ * rows. */
 static int check_model(const struct run *r, struct error *e)
 {
     static const char *const names[] = {"input_ids", "labels"};
@@ -30,12 +31,12 @@ static int check_model(const struct run *r, struct error *e)
     for (size_t i = 0; i < COUNT(names) && r->defined; i++)
         if (!run_input(r, names[i], &x) || x.dtype != DT_I32 || x.sample != (uint64_t)T * 4 || (!i && !r->model.vocabulary))
             return error_set(e, PL_USAGE, "token files need a model with the inputs input_ids and labels, i32 [batch, data.sequence = %" PRId64
-                             "], and an embedding of input_ids; %s is not so", T, names[i]);
+                             "], and an embedding of input_ids; %s does not fit", T, names[i]);
     for (id s = 1; s < r->graph.storages.n && r->defined; s++) {
         const char *name = graph_name(&r->graph, r->graph.storages.at[s].name);
         if (r->graph.storages.at[s].kind != KIND_INPUT || !run_input(r, name, &x) || !run_input_used(r, &x)) continue;
         if (strcmp(name, "input_ids") && strcmp(name, "labels") && strcmp(name, "samples"))
-            return error_set(e, PL_USAGE, "token files give input_ids and labels, and the model reads the input %s too; call pl_step with inputs of your own", name);
+            return error_set(e, PL_USAGE, "token files give input_ids and labels, but the model also reads the input %s; call pl_step with inputs of your own", name);
     }
     return PL_OK;
 }
@@ -59,16 +60,16 @@ static int token_open(struct feed *f, struct run *r, enum feed_role role, struct
     return PL_OK;
 }
 
-/* Row `at` of the batch; `weighs` false: it fills a ragged end. */
-static int put_row(struct feed *f, struct run *r, int64_t at, uint64_t sample, bool weighs, struct error *e)
+/* Writes row `at` of the batch; `is_sample` false: a padding row. */
+static int put_row(struct feed *f, struct run *r, int64_t at, uint64_t sample, bool is_sample, struct error *e)
 {
     struct token_feed *t = f->state;
     uint64_t T = (uint64_t)f->config->data_sequence, bytes = T * sizeof *t->row;
     int rc = PL_OK;
-    if (weighs) rc = tokens_read(&t->tokens, sample, t->row, e);
+    if (is_sample) rc = tokens_read(&t->tokens, sample, t->row, e);
     else memset(t->row, 0, bytes);
     if (!rc) rc = run_write_input(r, "input_ids", at, t->row, bytes, e);
-    for (uint64_t i = 0; i < T && !weighs; i++) t->row[i] = -100;
+    for (uint64_t i = 0; i < T && !is_sample; i++) t->row[i] = -100;
     if (!rc) rc = run_write_input(r, "labels", at, t->row, bytes, e);
     return rc;
 }
@@ -77,8 +78,8 @@ static int token_put(struct feed *f, struct run *r, uint64_t position, int64_t s
 {
     int rc = PL_OK;
     for (int64_t i = 0; i < rows && !rc; i++) {
-        bool weighs = i < samples;
-        rc = put_row(f, r, i, weighs ? feed_sample(f, position + (uint64_t)i) : 0, weighs, e);
+        bool is_sample = i < samples;
+        rc = put_row(f, r, i, is_sample ? feed_sample(f, position + (uint64_t)i) : 0, is_sample, e);
     }
     out->count = (double)samples * (double)(f->config->data_sequence - 1);
     out->units = (double)samples * (double)f->config->data_sequence;

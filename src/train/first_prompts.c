@@ -9,9 +9,9 @@
 #include "data/grid.h"
 #include "models/model.h"
 
-enum { JITTER_MOST = 20, JITTER_OF = 1024 }; /* corners move by at most so many pixels of a canvas of this side */
+enum { JITTER_MOST = 20, JITTER_OF = 1024 }; /* largest noise on corners: 20 pixels of a canvas of 1024 */
 
-/* Cell number `at` of the mask, row by row. */
+/* Coordinates of the mask's set cell number `at`, counted row by row. */
 static void find_cell(const uint8_t *bits, uint32_t cells, uint64_t at, uint32_t to[2])
 {
     uint32_t words = (uint32_t)grid_stride(cells) / 8;
@@ -31,7 +31,7 @@ static void find_cell(const uint8_t *bits, uint32_t cells, uint64_t at, uint32_t
     CHECK(false, "a mask has fewer cells than its area");
 }
 
-/* A coordinate of a box, moved by noise as wide as its side, within the image. */
+/* A coordinate of a box with noise proportional to the box's side, clamped to the image. */
 static float corner(double at, double noise, double side, double jitter, double pixel, double end)
 {
     double most = (double)JITTER_MOST / JITTER_OF, move = noise * jitter * side;
@@ -40,8 +40,9 @@ static float corner(double at, double noise, double side, double jitter, double 
     return (float)(at < pixel / 2 ? pixel / 2 : at > end - pixel / 2 ? end - pixel / 2 : at);
 }
 
-/* A box's corners are pixels, the outermost ones of its cells: centres lie half a pixel inside. */
-static void put_box(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, uint64_t key, double jitter, float *places, int32_t *kinds)
+/* Corners are pixel centres: those of the outermost pixels of the box's cells, half a pixel
+ * inside. */
+static void put_box(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, uint64_t key, double jitter, float *coords, int32_t *kinds)
 {
     const struct loader_mask *x = &s->masks[k];
     double pixel = 1.0 / p->side, cell = 1.0 / p->cells, right = s->columns * pixel, bottom = s->rows * pixel;
@@ -51,42 +52,43 @@ static void put_box(const struct first_prompts *p, const struct loader_sample *s
     float x0 = corner(x->x * cell + pixel / 2, noise[0], w, jitter, pixel, right), y0 = corner(x->y * cell + pixel / 2, noise[1], h, jitter, pixel, bottom);
     float x1 = corner((x->x + x->w) * cell - pixel / 2, noise[2], w, jitter, pixel, right);
     float y1 = corner((x->y + x->h) * cell - pixel / 2, noise[3], h, jitter, pixel, bottom);
-    places[0] = x0 < x1 ? x0 : x1;
-    places[1] = y0 < y1 ? y0 : y1;
-    places[2] = x0 < x1 ? x1 : x0;
-    places[3] = y0 < y1 ? y1 : y0;
+    coords[0] = x0 < x1 ? x0 : x1;
+    coords[1] = y0 < y1 ? y0 : y1;
+    coords[2] = x0 < x1 ? x1 : x0;
+    coords[3] = y0 < y1 ? y1 : y0;
     kinds[0] = POINT_FIRST;
     kinds[1] = POINT_LAST;
 }
 
-static void put_point(const struct first_prompts *p, const uint32_t cell[2], float *places, int32_t *kinds)
+static void put_point(const struct first_prompts *p, const uint32_t cell[2], float *coords, int32_t *kinds)
 {
-    places[0] = ((float)cell[0] + 0.5f) / (float)p->cells;
-    places[1] = ((float)cell[1] + 0.5f) / (float)p->cells;
-    places[2] = places[3] = 0;
+    coords[0] = ((float)cell[0] + 0.5f) / (float)p->cells;
+    coords[1] = ((float)cell[1] + 0.5f) / (float)p->cells;
+    coords[2] = coords[3] = 0;
     kinds[0] = POINT_ON;
     kinds[1] = POINT_FILLER;
 }
 
-void prompt_box(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *places, int32_t *kinds)
+void prompt_box(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *coords, int32_t *kinds)
 {
-    put_box(p, s, k, 0, 0, places, kinds);
+    put_box(p, s, k, 0, 0, coords, kinds);
 }
 
-void prompt_inside(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *places, int32_t *kinds)
+void prompt_inside(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *coords, int32_t *kinds)
 {
-    put_point(p, s->masks[k].interior, places, kinds);
+    put_point(p, s->masks[k].interior, coords, kinds);
 }
 
-/* Numbers of a mask's own stream: 0 chooses the kind, 1 the cell; a box's noise has another. */
-void prompt_drawn(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *places, int32_t *kinds)
+/* Each mask has a random key: number 0 selects point or box, 1 the cell, 2 is the key of the
+ * box's noise. */
+void prompt_drawn(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *coords, int32_t *kinds)
 {
     uint64_t key = random_bits(p->key, s->position * p->masks + k);
     uint32_t cell[2];
     if ((double)(random_bits(key, 0) >> 11) * 0x1p-53 < p->box) {
-        put_box(p, s, k, random_bits(key, 2), p->jitter, places, kinds);
+        put_box(p, s, k, random_bits(key, 2), p->jitter, coords, kinds);
         return;
     }
     find_cell(s->bits + (size_t)k * grid_mask_bytes(p->cells, p->cells), p->cells, random_bits(key, 1) % s->masks[k].area, cell);
-    put_point(p, cell, places, kinds);
+    put_point(p, cell, coords, kinds);
 }

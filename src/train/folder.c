@@ -1,18 +1,18 @@
 /*
- * folder.c: the run's folder, written so that a kill at any moment is harmless.
+ * folder.c: the run's folder. A kill at any moment leaves it consistent.
  *
- *     begin      checkpoints/.step-8.tmp/     files appear, no resume looks here
+ *     begin      checkpoints/.step-8.tmp/     files are written; a resume ignores the folder
  *     commit     ... every file synced, then DONE synced, then the folder
- *                checkpoints/step-8/          one rename: now it counts
- *                checkpoints/.step-4.tmp/     the oldest: renamed away, then removed
+ *                checkpoints/step-8/          one rename: now the checkpoint is valid
+ *                checkpoints/.step-4.tmp/     the oldest: renamed first, then removed
  *
- * Invariants: a folder named step-N with DONE in it is complete and on the disk;
- * at every moment after the first commit there is one. A rename is the only way in
- * or out of such a name. What a kill leaves behind has a leading dot, and the next
- * open, which holds the lock, clears it.
+ * Invariants: a folder named step-N that contains DONE is complete and on disk. After the first
+ * commit at least one always exists. Such a name appears and disappears only by a rename. Files
+ * that a kill leaves behind have a leading dot, and the next open, which holds the lock, removes
+ * them.
  *
- * Paths are built on the stack and folders are walked entry by entry: saving takes
- * no memory of ours, however many files and checkpoints there are.
+ * Paths are built on the stack and folders are read entry by entry: saving allocates no memory,
+ * whatever the number of files and checkpoints.
  */
 #include "train/folder.h"
 
@@ -30,10 +30,10 @@
 #include <unistd.h>
 
 
-/* Longest path below DIR: folder_open makes sure that there is room for it. */
+/* Longest path below DIR: folder_open checks that DIR leaves room for it. */
 enum { LONGEST_BELOW = 512 };
 
-/* A path in a caller's buffer; returns it. */
+/* Prints a path into the caller's buffer and returns it. */
 __attribute__((format(printf, 2, 3))) static const char *path_print(char out[FOLDER_PATH], const char *fmt, ...)
 {
     va_list args;
@@ -44,9 +44,9 @@ __attribute__((format(printf, 2, 3))) static const char *path_print(char out[FOL
     return out;
 }
 
-/* --- opening: is it ours to use? --------------------------------------------------- */
+/* --- opening ----------------------------------------------------------------------- */
 
-/* Says who holds the lock, as far as the lock file tells. */
+/* The error that names the process in the lock file. */
 static int locked_out(const struct folder *f, struct error *e)
 {
     char pid[32] = {0};
@@ -66,20 +66,20 @@ static int take_lock(struct folder *f, struct error *e)
     if (f->lock_fd < 0) return file_error(path, "make the lock file", e);
     if (flock(f->lock_fd, LOCK_EX | LOCK_NB))
         return errno == EWOULDBLOCK ? locked_out(f, e) : file_error(path, "lock it", e);
-    /* The pid is for the message above; the lock is what counts. */
+    /* The pid is only for the message above; flock decides. */
     int n = snprintf(pid, sizeof pid, "%ld\n", (long)getpid());
     if (ftruncate(f->lock_fd, 0) || pwrite(f->lock_fd, pid, (size_t)n, 0) != n)
         return file_error(path, "write the lock file", e);
     return PL_OK;
 }
 
-/* What is in the folder already, apart from what a run that was killed before its
- * config.yaml was there may have left: a lock, an empty checkpoints/, debris. */
+/* The contents of the folder, except for what a run that was killed before it wrote config.yaml may
+ * have left: a lock, an empty checkpoints/, temporary files. */
 struct contents {
     bool any, run, lock;
 };
 
-/* A file under a name that never counts: cut in file_write_atomic, or host memory's. */
+/* A temporary file: of an interrupted file_write_atomic, or an offload file. */
 static bool is_debris(const char *name)
 {
     return pattern_match("config.yaml.tmp.*", name) || pattern_match("plan.json.tmp.*", name) || pattern_match("report.html.tmp.*", name) ||
@@ -98,7 +98,7 @@ static bool is_empty_dir(const char *dir, const char *name)
     return empty;
 }
 
-static int look(const char *dir, struct contents *c, struct error *e)
+static int list_contents(const char *dir, struct contents *c, struct error *e)
 {
     struct names names;
     *c = (struct contents){0};
@@ -113,11 +113,11 @@ static int look(const char *dir, struct contents *c, struct error *e)
     return PL_OK;
 }
 
-static int judge(const char *dir, const struct contents *c, bool resume, struct error *e)
+static int check_contents(const char *dir, const struct contents *c, bool resume, struct error *e)
 {
     if (resume && !c->run)
         return error_set(e, PL_USAGE,
-                         "%s: nothing to resume: it has no config.yaml of a run; start without --resume", dir);
+                         "%s: nothing to resume: it has no config.yaml; start without --resume", dir);
     if (resume || !c->any) return PL_OK;
     if (c->run)
         return error_set(e, PL_USAGE,
@@ -130,8 +130,8 @@ static int judge(const char *dir, const struct contents *c, bool resume, struct 
                      dir);
 }
 
-/* One folder's debris: .NAME.tmp never counted; .NAME.old is the former NAME, and
- * goes back when the new one never came. */
+/* Removes the temporary entries of one folder: .NAME.tmp is incomplete; .NAME.old is the previous
+ * NAME and is renamed back if the new one is missing. */
 static int sweep(const char *dir, struct error *e)
 {
     struct names names;
@@ -157,12 +157,12 @@ static int prepare(struct folder *f, bool resume, struct error *e)
     if (resume && !dir_exists(f->dir))
         return error_set(e, PL_USAGE, "%s: nothing to resume: there is no such folder; start without --resume", f->dir);
     f->made = !file_exists(f->dir);
-    if (dir_make(f->dir, e) || look(f->dir, &c, e)) return e->code;
-    /* A folder that no run ever used is judged before a lock file is put into it;
-     * in any other, "in use" is the better message, and what is there may change
-     * until the lock is ours. */
-    if (!c.lock && judge(f->dir, &c, resume, e)) return e->code;
-    if (take_lock(f, e) || look(f->dir, &c, e) || judge(f->dir, &c, resume, e)) return e->code;
+    if (dir_make(f->dir, e) || list_contents(f->dir, &c, e)) return e->code;
+    /* A folder that no run used is checked before a lock file is created in it. In any other folder
+     * "in use" is the better message, and the contents may change until this process has the
+     * lock. */
+    if (!c.lock && check_contents(f->dir, &c, resume, e)) return e->code;
+    if (take_lock(f, e) || list_contents(f->dir, &c, e) || check_contents(f->dir, &c, resume, e)) return e->code;
     path_print(checkpoints, "%s/checkpoints", f->dir);
     if (dir_make(checkpoints, e) || sweep(checkpoints, e)) return e->code;
     return sweep(f->dir, e);
@@ -187,9 +187,9 @@ void folder_close(struct folder *f)
 {
     struct error ignored;
     if (!*f->dir) return;
-    if (*f->staging) tree_remove(f->staging, &ignored); /* what failed half-way gives its room back */
+    if (*f->staging) tree_remove(f->staging, &ignored); /* frees the disk space of an incomplete folder */
     if (f->metrics_fd >= 0) close(f->metrics_fd);
-    if (f->lock_fd >= 0) close(f->lock_fd); /* and with it the lock */
+    if (f->lock_fd >= 0) close(f->lock_fd); /* releases the lock */
     memset(f, 0, sizeof *f);
 }
 
@@ -208,7 +208,7 @@ void folder_abandon(struct folder *f)
     rmdir(path);
     memcpy(dir, f->dir, sizeof dir);
     folder_close(f);
-    if (made) rmdir(dir); /* fails, as it should, when something else is in it */
+    if (made) rmdir(dir); /* fails, as intended, if the folder is not empty */
 }
 
 int folder_require_space(struct folder *f, uint64_t bytes, struct error *e)
@@ -248,7 +248,7 @@ int folder_metrics(struct folder *f, struct error *e, const char *fmt, ...)
     int n = vsnprintf(f->line, sizeof f->line, fmt, args);
     va_end(args);
     CHECK(n >= 0 && n < (int)sizeof f->line, "a metrics line of %d bytes", n);
-    f->line[n] = '\n'; /* in the place of the terminator */
+    f->line[n] = '\n'; /* replaces the terminator */
     if (metrics_open(f, e)) return e->code;
     if (!fd_write(f->metrics_fd, f->line, (size_t)n + 1)) return PL_OK;
     file_error("metrics.jsonl", "append a line", e);
@@ -265,8 +265,8 @@ static int64_t line_step(const char *line, size_t n)
     return at < line + n && *at >= '0' && *at <= '9' ? strtoll(at, NULL, 10) : -1;
 }
 
-/* How much of the text ends with the last whole line of a step that is kept. Lines
- * come in the order of steps, so the first one beyond ends the search. */
+/* Number of leading bytes up to the last whole line of a step <= `step`. Lines are in the order of
+ * steps, so the first line beyond ends the search. */
 static size_t kept_bytes(const char *text, size_t n, int64_t step)
 {
     size_t kept = 0, at = 0;
@@ -287,12 +287,12 @@ int folder_metrics_cut(struct folder *f, int64_t step, struct error *e)
     if (metrics_open(f, e) || file_read(path, UINT64_MAX, &text, &n, e)) return e->code;
     off_t kept = (off_t)kept_bytes(text, n, step);
     mem_free(text);
-    return ftruncate(f->metrics_fd, kept) || fsync(f->metrics_fd) ? file_error(path, "cut it back", e) : PL_OK;
+    return ftruncate(f->metrics_fd, kept) || fsync(f->metrics_fd) ? file_error(path, "truncate it", e) : PL_OK;
 }
 
-/* --- folders that appear whole ------------------------------------------------------- */
+/* --- atomic creation of folders ------------------------------------------------------ */
 
-/* A new empty folder at f->staging, in the place of what a kill left there. */
+/* Creates a new empty folder at f->staging and removes what a kill left there. */
 static int stage(struct folder *f, int64_t step, const char **path, struct error *e)
 {
     f->staging_step = step;
@@ -310,7 +310,7 @@ static int sync_file(const char *path, struct error *e)
     return rc;
 }
 
-/* Every file below, then the folder itself: the entry of a file is part of it. */
+/* Syncs every file below, then the folder itself, which holds the directory entries. */
 static int sync_tree(const char *dir, struct error *e)
 {
     DIR *d = opendir(dir);
@@ -326,8 +326,8 @@ static int sync_tree(const char *dir, struct error *e)
     return rc ? rc : dir_sync(dir, e);
 }
 
-/* Where two names cannot be exchanged: the old folder waits as .NAME.old, from where
- * sweep() takes it back if we do not get to the second rename. */
+/* For file systems that cannot exchange two names: the old folder is renamed to .NAME.old, and
+ * sweep() renames it back if the second rename does not happen. */
 static int replace_in_two(const char *from, const char *to, struct error *e)
 {
     char old[FOLDER_PATH];
@@ -337,7 +337,7 @@ static int replace_in_two(const char *from, const char *to, struct error *e)
     return tree_remove(old, e);
 }
 
-/* Gives the folder `from` the name `to`, in place of another one if need be. */
+/* Renames the folder `from` to `to`, and replaces an existing one. */
 static int put_in_place(const char *from, const char *to, struct error *e)
 {
     char parent[FOLDER_PATH];
@@ -345,7 +345,7 @@ static int put_in_place(const char *from, const char *to, struct error *e)
     if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE)) return replace_in_two(from, to, e);
     path_print(parent, "%.*s", (int)(strrchr(to, '/') - to), to);
     if (dir_sync(parent, e)) return e->code;
-    return tree_remove(from, e); /* now the old one */
+    return tree_remove(from, e); /* `from` is the old folder now */
 }
 
 /* --- checkpoints --------------------------------------------------------------------- */
@@ -357,8 +357,8 @@ int folder_checkpoint_begin(struct folder *f, int64_t step, const char **path, s
     return stage(f, step, path, e);
 }
 
-/* The step of a complete checkpoint's name, or -1 for any other name: also for one
- * with leading zeros or too many digits, which we never write. */
+/* The step of a complete checkpoint's name, or -1 for any other name, such as one with leading
+ * zeros or too many digits, which this program never writes. */
 static int64_t complete_step(const struct folder *f, const char *name)
 {
     char done[FOLDER_PATH];
@@ -371,10 +371,10 @@ static int64_t complete_step(const struct folder *f, const char *name)
 }
 
 struct survey {
-    int64_t count, oldest, newest; /* of the complete ones; -1: none */
+    int64_t count, oldest, newest; /* complete checkpoints; -1: none */
 };
 
-/* Counts the complete checkpoints before a step; `spared` is counted but never the oldest. */
+/* Counts the complete checkpoints before a step; `spared` is counted, but is never the oldest. */
 static int survey(const struct folder *f, int64_t before, int64_t spared, struct survey *s, struct error *e)
 {
     char dir[FOLDER_PATH];
@@ -392,18 +392,17 @@ static int survey(const struct folder *f, int64_t before, int64_t spared, struct
     return PL_OK;
 }
 
-/* First the name goes, in one rename; what is removed after that was never seen
- * incomplete. */
+/* The rename comes first, so that a folder with a checkpoint's name is never incomplete. */
 static int remove_checkpoint(const struct folder *f, int64_t step, struct error *e)
 {
-    char path[FOLDER_PATH], away[FOLDER_PATH];
+    char path[FOLDER_PATH], removed[FOLDER_PATH];
     path_print(path, "%s/checkpoints/step-%lld", f->dir, (long long)step);
-    path_print(away, "%s/checkpoints/.step-%lld.tmp", f->dir, (long long)step);
-    if (tree_remove(away, e) || file_rename(path, away, e)) return e->code;
-    return tree_remove(away, e);
+    path_print(removed, "%s/checkpoints/.step-%lld.tmp", f->dir, (long long)step);
+    if (tree_remove(removed, e) || file_rename(path, removed, e)) return e->code;
+    return tree_remove(removed, e);
 }
 
-/* The oldest go until `keep` are left; the one just written stays in any case. */
+/* Removes the oldest until `keep` are left, but never the one just written. */
 static int remove_oldest(const struct folder *f, int64_t keep, int64_t written, struct error *e)
 {
     for (;;) {
@@ -414,7 +413,7 @@ static int remove_oldest(const struct folder *f, int64_t keep, int64_t written, 
     }
 }
 
-/* DONE is the last file: whatever came before it is on the disk already. */
+/* DONE is the last file: all others are on disk when it is written. */
 static int write_done(const char *dir, struct error *e)
 {
     char path[FOLDER_PATH];
@@ -425,12 +424,12 @@ static int write_done(const char *dir, struct error *e)
     return rc ? rc : dir_sync(dir, e);
 }
 
-/* The checkpoint under its name, on the disk. */
-static int settle(struct folder *f, struct error *e)
+/* Syncs the checkpoint and renames it to its final name. */
+static int publish_checkpoint(struct folder *f, struct error *e)
 {
     char final[FOLDER_PATH];
     path_print(final, "%s/checkpoints/step-%lld", f->dir, (long long)f->staging_step);
-    /* The metrics of a checkpoint must not be behind it. */
+    /* The metrics on disk must include the checkpoint's step. */
     if (f->metrics_fd >= 0 && fsync(f->metrics_fd)) return file_error(f->dir, "sync metrics.jsonl", e);
     if (sync_tree(f->staging, e) || write_done(f->staging, e)) return e->code;
     return put_in_place(f->staging, final, e);
@@ -439,7 +438,7 @@ static int settle(struct folder *f, struct error *e)
 int folder_checkpoint_commit(struct folder *f, int64_t keep, struct error *e)
 {
     CHECK(*f->staging && f->staging_step >= 0 && keep >= 1, "no checkpoint was begun");
-    int rc = settle(f, e);
+    int rc = publish_checkpoint(f, e);
     if (!rc) rc = remove_oldest(f, keep, f->staging_step, e);
     if (!rc) *f->staging = 0;
     return rc ? error_prepend(e, "saving the checkpoint of step %lld", (long long)f->staging_step) : PL_OK;
@@ -471,7 +470,7 @@ int folder_checkpoint_before(struct folder *f, int64_t before, int64_t *step, ch
 
 /* --- models ---------------------------------------------------------------------------- */
 
-/* Each below DIR: the folder it lies in, with a slash, and its name. */
+/* Parent folder below DIR, with a slash, and name of each model folder. */
 static const struct {
     const char *parent, *name;
 } models[] = {[FOLDER_FINAL] = {"", "model"}, [FOLDER_BEST] = {"checkpoints/", "best"}};

@@ -1,6 +1,6 @@
 /*
- * gpu_workloads.c: what a GPU is measured by (calibrate_gpu.h). Widths, heads, windows and tokens are those of
- * the presets; two layers are enough to have each kind of node, and keep it short.
+ * gpu_workloads.c: the workloads that measure a GPU (calibrate_gpu.h). Widths, heads, windows and
+ * tokens are those of the presets; two layers contain each kind of node and keep it short.
  */
 #include <stdio.h>
 #include <string.h>
@@ -26,10 +26,10 @@
 #define LM_7B LLAMA(32000, 4096, 11008, 1, 32, 32)
 #define LM_124M LLAMA(50257, 768, 2048, 2, 12, 12)
 
-/* The first ones are small: a GPU that cannot even do them says so at once. */
+/* The first ones are small, so that a GPU that cannot run any of them fails at once. */
 static const struct workload {
     const char *name, *preset, *config;
-    int batch, sequence, pieces;
+    int batch, sequence, chunks;
     const char *set;         /* one more setting */
     bool full;               /* f32 */
 } workloads[] = {
@@ -41,16 +41,16 @@ static const struct workload {
     {"ViT-B, 1 image, 32 masks", NULL, VIT_B, 1, 2, 1, "data.format=sa1b", false},
     {"ViT-B, 8 images, 32 masks", NULL, VIT_B, 8, 2, 1, "data.format=sa1b", false},
     {"ViT-H, 1 image", NULL, VIT_H, 1, 2, 1, NULL, false},
-    {"ViT-H, 1 image, decoder in 8", NULL, VIT_H, 1, 2, 8, NULL, false},
+    {"ViT-H, 1 image, decoder in 8 chunks", NULL, VIT_H, 1, 2, 8, NULL, false},
     {"ViT-H, 2 images", NULL, VIT_H, 2, 2, 1, NULL, false},
     {"ViT-H, 4 images", NULL, VIT_H, 4, 2, 1, NULL, false},
     {"ViT-H, 8 images", NULL, VIT_H, 8, 2, 2, NULL, false},
     {"1.1 B, 1 x 2048", NULL, LM_1B, 1, 2048, 1, NULL, false},
     {"1.1 B, 4 x 2048", NULL, LM_1B, 4, 2048, 1, NULL, false},
     {"1.1 B, 8 x 2048", NULL, LM_1B, 8, 2048, 1, NULL, false},
-    {"1.1 B, 8 x 2048, head in 8", NULL, LM_1B, 8, 2048, 8, "memory.precision=bf16-pure", false},
-    {"ViT-H with everything outside", NULL, VIT_H, 2, 2, 1, "memory.offload=[optimizer, masters, weights, activations]", false},
-    {"1.1 B with everything outside", NULL, LM_1B, 4, 2048, 1, "memory.offload=[optimizer, masters, weights, activations]", false},
+    {"1.1 B, 8 x 2048, head in 8 chunks", NULL, LM_1B, 8, 2048, 8, "memory.precision=bf16-pure", false},
+    {"ViT-H with everything offloaded", NULL, VIT_H, 2, 2, 1, "memory.offload=[optimizer, masters, weights, activations]", false},
+    {"1.1 B with everything offloaded", NULL, LM_1B, 4, 2048, 1, "memory.offload=[optimizer, masters, weights, activations]", false},
     {"1.1 B, 8-bit state", NULL, LM_1B, 1, 512, 1, "memory.optimizer=adamw-8bit", false},
     {"1.1 B, bf16 state", NULL, LM_1B, 1, 512, 1, "memory.optimizer=adamw-bf16", false},
     {"TinySAM, 2 images", "tinysam", NULL, 2, 2, 1, NULL, false},
@@ -64,7 +64,7 @@ static const struct workload {
     {"124 M in f32, 4 x 1024", NULL, LM_124M, 4, 1024, 1, NULL, true},
 };
 
-/* Everything is given: there is nothing to search for. */
+/* Every key is set, so that the planner has nothing to search. */
 static int set_all(struct config *c, const struct workload *w, enum dtype half, struct error *e)
 {
     static const char *const always[] = {"device.kind=cuda", "device.profile=default", "memory.recompute=none", "memory.fused_step=off",
@@ -74,7 +74,7 @@ static int set_all(struct config *c, const struct workload *w, enum dtype half, 
     snprintf(sets[n++], 64, "data.sequence=%d", w->sequence);
     snprintf(sets[n++], 64, "train.effective_batch=%d", w->batch);
     snprintf(sets[n++], 64, "memory.micro_batch=%d", w->batch);
-    snprintf(sets[n++], 64, "memory.head_chunks=%d", w->pieces);
+    snprintf(sets[n++], 64, "memory.head_chunks=%d", w->chunks);
     snprintf(sets[n++], 64, "memory.precision=%s", dtype_name(w->full ? DT_F32 : half));
     for (size_t i = 0; i < COUNT(always) && !rc; i++) rc = config_set(c, always[i], e);
     for (int i = 0; i < n && !rc; i++) rc = config_set(c, sets[i], e);

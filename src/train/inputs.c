@@ -1,13 +1,12 @@
 /*
- * inputs.c: a step's batch, whatever its inputs are (see run.h).
+ * inputs.c: the inputs of a step's batch (see run.h).
  *
  *     an input's storage   | micro-batch 0 | micro-batch 1 | ... | n-1 |
  *     step program           the loop walks over all of them
  *     evaluation program     reads the first one
  *
- * A forward over the whole batch therefore exchanges micro-batch i with the first one, runs
- * the evaluation program, and exchanges them back: through the staging buffer, so that it
- * takes no memory of its own.
+ * A forward over the whole batch therefore swaps micro-batch i with the first one, runs the
+ * evaluation program, and swaps them back. It uses the staging buffer and no memory of its own.
  */
 #include <string.h>
 
@@ -18,10 +17,10 @@ enum { IGNORED = -100 };
 
 int64_t run_samples(const struct run *r) { return (int64_t)r->plan.settings.micro_batch * r->plan.settings.accumulation; }
 
-/* --- looking at an input ----------------------------------------------------------- */
+/* --- properties of an input --------------------------------------------------------- */
 
-/* Follows ids through views and the label shift to what they choose from. from[n]: the
- * first output of node n holds the input's ids. */
+/* Follows ids through views and the label shift to the tables that they index. from[n]: the first
+ * output of node n holds the input's ids. */
 struct trace {
     const struct graph *g;
     id storage;
@@ -34,25 +33,25 @@ static bool traced(const struct trace *t, id x)
     return x && (tensor_at(t->g, x)->storage == t->storage || t->from[tensor_at(t->g, x)->node]);
 }
 
-static void choose(struct trace *t, int64_t below, bool ignores)
+static void add_bound(struct trace *t, int64_t below, bool ignores)
 {
     struct run_input *x = t->out;
     x->ignores = ignores && (x->ignores || !x->below);
     if (!x->below || below < x->below) x->below = below;
 }
 
-/* What comes out are ids that went in. */
-static bool moves(const struct node *n) { return op_table[n->op].flags & OPF_VIEW || n->op == OP_SHIFT_LABELS || n->op == OP_COPY; }
+/* The output holds the ids of the input unchanged. */
+static bool keeps_ids(const struct node *n) { return op_table[n->op].flags & OPF_VIEW || n->op == OP_SHIFT_LABELS || n->op == OP_COPY; }
 
-static void follow(struct trace *t, id node)
+static void trace_node(struct trace *t, id node)
 {
     const struct node *n = node_at(t->g, node);
-    if (moves(n)) t->from[node] = traced(t, n->in[0]);
-    else if (n->op == OP_EMBEDDING && traced(t, n->in[0])) choose(t, tensor_at(t->g, n->in[1])->dim[0], false);
-    else if (n->op == OP_XENT && traced(t, n->in[1])) choose(t, tensor_last(tensor_at(t->g, n->in[0])), true);
+    if (keeps_ids(n)) t->from[node] = traced(t, n->in[0]);
+    else if (n->op == OP_EMBEDDING && traced(t, n->in[0])) add_bound(t, tensor_at(t->g, n->in[1])->dim[0], false);
+    else if (n->op == OP_XENT && traced(t, n->in[1])) add_bound(t, tensor_last(tensor_at(t->g, n->in[0])), true);
 }
 
-/* A leaf over the storage: the input as the model declared it. */
+/* The dtype that the model declared: that of a leaf over the storage. */
 static enum dtype declared_dtype(const struct graph *g, id storage)
 {
     for (id t = 1; t < g->tensors.n; t++)
@@ -86,11 +85,11 @@ void run_input_ids(const struct run *r, struct run_input *x)
     x->below = 0;
     x->ignores = false;
     for (int p = 0; p < PROGRAM_COUNT && x->dtype == DT_I32; p++)
-        for (uint32_t k = 0; k < g->order[p].nodes.n; k++) follow(&t, g->order[p].nodes.at[k]);
+        for (uint32_t k = 0; k < g->order[p].nodes.n; k++) trace_node(&t, g->order[p].nodes.at[k]);
     mem_free(t.from);
 }
 
-/* What is looked up by numbers that are computed cannot be checked before it runs. */
+/* Ids that are computed by the graph cannot be checked before the step runs. */
 int run_check_ids(const struct run *r, struct error *e)
 {
     const struct graph *g = &r->graph;
@@ -98,7 +97,7 @@ int run_check_ids(const struct run *r, struct error *e)
         const struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
         if (n->op != OP_EMBEDDING && n->op != OP_XENT) continue;
         const struct tensor *x = tensor_at(g, n->in[n->op == OP_XENT]);
-        while (x->node && moves(node_at(g, x->node))) x = tensor_at(g, node_at(g, x->node)->in[0]);
+        while (x->node && keeps_ids(node_at(g, x->node))) x = tensor_at(g, node_at(g, x->node)->in[0]);
         if (x->node)
             return error_set(e, PL_USAGE, "%s takes its ids from %s: they must be an input, or a view of one, so that they can be checked", op_table[n->op].name,
                              op_table[node_at(g, x->node)->op].name);
@@ -127,15 +126,15 @@ int run_fill_ragged(struct run *r, struct error *e)
 
 /* --- a forward over the whole batch ---------------------------------------------------- */
 
-/* Exchanges `bytes` at two places of the compute space, a piece at a time. */
-static int exchange(struct run *r, char *a, char *b, uint64_t bytes, struct error *e)
+/* Swaps `bytes` at two addresses of device memory, one chunk of the staging buffer at a time. */
+static int swap_bytes(struct run *r, char *a, char *b, uint64_t bytes, struct error *e)
 {
     const struct device_ops *ops = r->device.ops;
-    uint64_t piece = PLAN_STAGING / 2;
-    char *x = run_staging(r), *y = x + piece;
+    uint64_t chunk = PLAN_STAGING / 2;
+    char *x = run_staging(r), *y = x + chunk;
     int rc = PL_OK;
-    for (uint64_t at = 0; at < bytes && !rc; at += piece) {
-        uint64_t n = bytes - at < piece ? bytes - at : piece;
+    for (uint64_t at = 0; at < bytes && !rc; at += chunk) {
+        uint64_t n = bytes - at < chunk ? bytes - at : chunk;
         rc = ops->read(&r->device, x, a + at, n, e);
         if (!rc) rc = ops->read(&r->device, y, b + at, n, e);
         if (!rc) rc = ops->write(&r->device, a + at, y, n, e);
@@ -144,7 +143,7 @@ static int exchange(struct run *r, char *a, char *b, uint64_t bytes, struct erro
     return rc;
 }
 
-static int exchange_inputs(struct run *r, int64_t micro_batch, struct error *e)
+static int swap_inputs(struct run *r, int64_t micro_batch, struct error *e)
 {
     const struct graph *g = &r->graph;
     int rc = PL_OK;
@@ -152,7 +151,7 @@ static int exchange_inputs(struct run *r, int64_t micro_batch, struct error *e)
         if (g->storages.at[s].kind != KIND_INPUT || !run_input_used(r, &(struct run_input){.storage = s})) continue;
         uint64_t bytes = g->storages.at[s].bytes / (uint64_t)r->plan.settings.accumulation;
         char *first = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[s];
-        rc = exchange(r, first, first + bytes * (uint64_t)micro_batch, bytes, e);
+        rc = swap_bytes(r, first, first + bytes * (uint64_t)micro_batch, bytes, e);
     }
     return rc;
 }
@@ -163,10 +162,10 @@ static int read_elements(struct run *r, id tensor, int64_t n, char *to, struct e
     const struct tensor *t = tensor_at(&r->graph, tensor);
     const char *from = tape_address(&r->tape, tensor);
     enum dtype as = dtype_is_float(t->dtype) ? DT_F32 : DT_I32;
-    int64_t piece = PLAN_STAGING / 8;
+    int64_t chunk = PLAN_STAGING / 8;
     int rc = PL_OK;
-    for (int64_t at = 0; at < n && !rc; at += piece) {
-        int64_t k = min_i64(piece, n - at);
+    for (int64_t at = 0; at < n && !rc; at += chunk) {
+        int64_t k = min_i64(chunk, n - at);
         rc = r->device.ops->read(&r->device, run_staging(r), from + (uint64_t)at * dtype_size(t->dtype),
                                  (uint64_t)k * dtype_size(t->dtype), e);
         if (!rc) dtype_convert(to + at * 4, as, run_staging(r), t->dtype, k);
@@ -189,11 +188,11 @@ int run_forward(struct run *r, id output, void *to, struct error *e)
     int rc = PL_OK;
     for (int64_t i = 0; i < r->plan.settings.accumulation && !rc; i++) {
         float one = 0;
-        rc = exchange_inputs(r, i, e);
+        rc = swap_inputs(r, i, e);
         if (!rc) rc = run_program(r, PROGRAM_EVAL, e);
         if (!rc && !t->rank) rc = read_elements(r, output, 1, (char *)&one, e);
         if (!rc && t->rank) rc = read_elements(r, output, min_i64(each, left), (char *)to + i * each * 4, e);
-        if (!rc) rc = exchange_inputs(r, i, e);
+        if (!rc) rc = swap_inputs(r, i, e);
         sum += one;
         left -= each;
     }

@@ -8,7 +8,7 @@
 
 #include "data/dataset.h"
 
-enum { CATEGORIES = 4096, CHOSEN = 0, IOU = 3 }; /* columns of MASK_LOSS's statistics: CHOSEN below 0 is no mask */
+enum { CATEGORIES = 4096, CHOSEN = 0, IOU = 3 }; /* columns of MASK_LOSS's statistics; CHOSEN < 0: no mask */
 
 static const char *category_name(const void *of, int32_t category) { return dataset_category(of, category); }
 
@@ -32,7 +32,7 @@ bool mask_scores_open(struct mask_scores *m, const struct run *r, const struct f
     CHECK(run_input(r, "input_points", &x), "masks without prompts");
     m->prompts_at = x.storage;
     m->slots = r->batch.prompts.points;
-    m->places = mem_alloc(x.sample * (uint64_t)run_samples(r));
+    m->coords = mem_alloc(x.sample * (uint64_t)run_samples(r));
     m->statistics = mem_alloc(tensor_bytes(tensor_at(&r->graph, m->first)));
     scores_open(&m->scores, m->prompts, n, CATEGORIES, worst);
     scores_names(&m->scores, category_name, feed_dataset(f));
@@ -43,30 +43,30 @@ void mask_scores_close(struct mask_scores *m)
 {
     scores_close(&m->scores);
     mem_free(m->statistics);
-    mem_free(m->places);
+    mem_free(m->coords);
     mem_free(m->names);
     mem_free(m->prompts);
     memset(m, 0, sizeof *m);
 }
 
-/* What the feed put there, of the rows that the program read. */
-static int read_places(struct mask_scores *m, struct run *r, int64_t masks, struct error *e)
+/* Reads the prompt coordinates that the feed wrote, for the rows that the program read. */
+static int read_coords(struct mask_scores *m, struct run *r, int64_t masks, struct error *e)
 {
     const char *from = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[m->prompts_at];
-    return r->device.ops->read(&r->device, m->places, from, (uint64_t)(masks * m->slots * 2) * sizeof *m->places, e);
+    return r->device.ops->read(&r->device, m->coords, from, (uint64_t)(masks * m->slots * 2) * sizeof *m->coords, e);
 }
 
 static int add(struct mask_scores *m, struct run *r, const struct feed *f, id statistics, bool last, struct error *e)
 {
     const int64_t n = tensor_elements(tensor_at(&r->graph, statistics)) / MASK_STATS;
     int rc = run_read(r, statistics, m->statistics, e);
-    if (!rc && !last) rc = read_places(m, r, n, e);
+    if (!rc && !last) rc = read_coords(m, r, n, e);
     for (int64_t i = 0; i < n && !rc; i++) {
         const float *s = m->statistics + i * MASK_STATS;
         const struct feed_mask *x = &f->masks[i];
         struct worst where = {.sample = x->sample, .mask = x->id};
         if (!x->area || s[CHOSEN] < 0) continue;
-        memcpy(where.place, m->places + i * m->slots * 2, sizeof where.place);
+        memcpy(where.place, m->coords + i * m->slots * 2, sizeof where.place);
         scores_add(&m->scores, (uint32_t)f->pass + (last ? m->passes : 0), x->category, (double)s[IOU], dice_of_iou((double)s[IOU]), last ? NULL : &where);
     }
     return rc;

@@ -1,11 +1,11 @@
 /*
- * monitor.h: memory while a run goes, every train.monitor_every steps: a line in the log and
+ * monitor.h: memory use during a run, every train.monitor_every steps: a line in the log and
  * members of that step's line in metrics.jsonl.
  *
- * Of the compute device: allocated is what is alive at the plan's peak, reserved the arena,
- * peak the highest byte that a step touches (of an arena that is placed once, its size);
- * free and total are the device's. On the CPU the device's memory is the host's. The same
- * members are there with and without a GPU.
+ * For the compute device: allocated is the live memory at the plan's peak, reserved the arena, peak
+ * the highest byte that a step uses (of an arena that is placed once, its size); free and total are
+ * the device's. On the CPU the device's memory is host memory. The members are the same with and
+ * without a GPU.
  */
 #ifndef MONITOR_H
 #define MONITOR_H

@@ -1,9 +1,9 @@
 /*
- * nonfinite.c: after a loss or a norm that is not finite: which tensor was the first.
+ * nonfinite.c: finds the first tensor that is not finite after a loss or a norm that is not.
  *
- * The step runs again, node by node, and every node's results are looked at, through the staging
- * buffer a piece at a time where the host cannot touch them. That takes its time, and a run that
- * comes here is over.
+ * The step runs again, node by node, and the results of every node are checked. If the host cannot
+ * access them, they are copied through the staging buffer in chunks. This is slow, but the run ends
+ * afterwards.
  */
 #include "train/run.h"
 
@@ -13,8 +13,8 @@
 
 #include "train/transfer.h"
 
-/* Is the element that lies so far from the first one of x, or of another tensor in between? */
-static bool is_of(const struct operand *x, int64_t far)
+/* Whether the element at offset `far` belongs to x, or to another tensor between x's rows. */
+static bool belongs_to(const struct operand *x, int64_t far)
 {
     int64_t below = INT64_MAX;
     for (int done = 0; done < x->rank; done++) {
@@ -36,8 +36,8 @@ static int64_t span_of(const struct operand *x)
     return last + 1;
 }
 
-/* Elements of x that are NaN or infinite; with `first` the search ends at one. What
- * cannot be read has none: the device's own error ends the run then. */
+/* Number of elements of x that are NaN or infinite; with `first` the search ends at the first. A
+ * tensor that cannot be read counts 0: the device's own error ends the run then. */
 static int64_t count_nonfinite(struct run *r, const struct operand *x, bool first)
 {
     const enum dtype t = x->dtype;
@@ -52,7 +52,7 @@ static int64_t count_nonfinite(struct run *r, const struct operand *x, bool firs
         int64_t k = min_i64(room, n - at);
         if (ops->read(&r->device, buffer, (const char *)data + (uint64_t)at * dtype_size(t), (uint64_t)k * dtype_size(t), &e)) return 0;
         if (transfer_nonfinite(buffer, t, k) < 0) continue;
-        for (int64_t i = 0; i < k; i++) bad += !isfinite(dtype_load(buffer, t, i)) && is_of(x, at + i);
+        for (int64_t i = 0; i < k; i++) bad += !isfinite(dtype_load(buffer, t, i)) && belongs_to(x, at + i);
     }
     return bad;
 }
@@ -86,8 +86,8 @@ static void probe_entry(void *context, const struct entry *e)
         }
 }
 
-/* Parameters stand in forward order, so the last one is the first that backward reaches. After
- * a fused step no gradient is left: the step runs once more. */
+/* Parameters are in forward order, so the backward pass reaches the last one first. A fused step
+ * keeps no gradients, so the step runs once more. */
 void run_find_nonfinite_gradient(struct run *r, char *out, size_t room)
 {
     const struct graph *g = &r->graph;

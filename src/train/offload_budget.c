@@ -9,15 +9,15 @@
 #include "io/file.h"
 #include "passes/passes.h"
 
-/* What `memory.host_budget: auto` leaves: of memory to the system, of a disk to checkpoints
- * and to everybody else. */
+/* Reserves of `memory.host_budget: auto`: memory for the system, disk space for checkpoints and
+ * other programs. */
 enum { MEMORY_RESERVE = 1 << 30, DISK_RESERVE = 1 << 30 };
 
-int offload_choice(const struct config *c, bool *automatic, unsigned *away, struct error *e)
+int offload_choice(const struct config *c, bool *automatic, unsigned *offload, struct error *e)
 {
     const struct config_list *l = &c->memory_offload;
     *automatic = l->n == 1 && !strcmp(l->at[0], "auto");
-    *away = 0;
+    *offload = 0;
     for (uint32_t i = 0; i < l->n && !*automatic; i++) {
         unsigned some = 0;
         if (!offload_parse(l->at[i], &some) || (!some && l->n > 1)) {
@@ -25,7 +25,7 @@ int offload_choice(const struct config *c, bool *automatic, unsigned *away, stru
                       l->at[i], l->n > 1 && (!some || !strcmp(l->at[i], "auto")) ? " among others" : "");
             return config_at_key(c, KEY_memory_offload, e);
         }
-        *away |= some;
+        *offload |= some;
     }
     return PL_OK;
 }

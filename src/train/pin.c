@@ -1,6 +1,6 @@
 /*
- * pin.c: a plan's techniques as keys of a configuration, so that a neighbour of the plan, one
- * change away, is found by setting that one key.
+ * pin.c: writes a plan's techniques into the keys of a configuration, so that changing one key
+ * gives the plan that differs in this technique alone.
  */
 #include <stdio.h>
 

@@ -1,9 +1,8 @@
 /*
- * predictor_image.c: an image as a model of masks wants it (see predictor.h).
+ * predictor_image.c: reads and preprocesses an image for a mask model (see predictor.h).
  *
- * The longer side becomes the square's, by the loader's own resizing; then values are
- * normalised, and only then is the rest filled with zeros: the padding is the mean colour to
- * nobody but the eye.
+ * The longer side is resized to the side of the square, with the loader's own resizing. Then values
+ * are normalised, and the rest of the square is filled with zeros after the normalisation.
  */
 #include <string.h>
 

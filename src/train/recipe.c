@@ -1,6 +1,6 @@
 /*
- * recipe.c: see recipe.h. A pattern that matches nothing is an error: a typing mistake
- * in a name must not train, silently, what was to be left alone.
+ * recipe.c: see recipe.h. A pattern that matches nothing is an error: a typo in a name must not
+ * silently train a parameter that should be frozen.
  */
 #include "train/recipe.h"
 
@@ -14,7 +14,7 @@ static bool matches_any(const struct config_list *patterns, const char *name)
     return false;
 }
 
-/* NULL for a table that lies among the parameters and that nothing ever trains. */
+/* NULL for a constant table among the parameters, which is never trained. */
 static const char *param_name(const struct graph *g, const struct param *p)
 {
     if (storage_of(g, p->tensor)->kind == KIND_CONST) return NULL;
@@ -41,7 +41,8 @@ void recipe_freeze(const struct config *c, struct graph *g)
 
 /* --- checking ------------------------------------------------------------------------ */
 
-/* "model.freeze: the pattern ..." for the first of a list that matches nothing. */
+/* The error "model.freeze: the pattern ..." for the first pattern of a list that matches
+ * nothing. */
 static int check_patterns(const struct config_list *patterns, const char *where, const struct graph *g, struct error *e)
 {
     for (uint32_t i = 0; i < patterns->n; i++) {
@@ -70,7 +71,7 @@ static int check_trained(const struct config *c, const struct graph *g, struct e
 
 static const char *scope_name(const struct graph *g, id s) { return graph_name(g, g->scopes.at[s].name); }
 
-/* Each pattern must mean a module. */
+/* Each pattern must match a module. */
 static int check_module_patterns(const struct config_module *m, uint32_t number, const struct graph *g, struct error *e)
 {
     for (uint32_t i = 0; i < m->match.n; i++) {
@@ -88,7 +89,7 @@ static int check_module_patterns(const struct config_module *m, uint32_t number,
     return PL_OK;
 }
 
-/* What rebuilds blocks must mean one. */
+/* A rule that recomputes blocks must match a block. */
 static int check_modules(const struct config *c, const struct graph *g, struct error *e)
 {
     for (uint32_t i = 0; i < c->memory_modules.n; i++) {
@@ -100,7 +101,7 @@ static int check_modules(const struct config *c, const struct graph *g, struct e
         for (id s = 1; s < g->scopes.n && blocks; s++)
             if (g->scopes.at[s].flags & SCOPE_BLOCK && module_matches(&rule, scope_name(g, s))) blocks = false;
         if (blocks)
-            return error_set(e, PL_USAGE, "memory.modules[%u]: recompute is %s, and no block is in what match names; name blocks (model.layers.3) or what is around them", i,
+            return error_set(e, PL_USAGE, "memory.modules[%u]: recompute is %s, but match names no block; name blocks (model.layers.3) or a module that contains blocks", i,
                              rebuild_print(&m->recompute.how, words));
     }
     return PL_OK;
@@ -121,7 +122,7 @@ int recipe_check(const struct config *c, const struct graph *g, bool train, stru
 
 /* --- the loss ----------------------------------------------------------------------------- */
 
-/* A key that was given wins over the preset. */
+/* A key that was given overrides the preset. */
 static float loss_value(const struct config *c, enum config_key key, double value, double equal_weights)
 {
     return (float)(c->loss_preset == LOSS_EQUAL_WEIGHTS && !config_given(c, key) ? equal_weights : value);

@@ -1,18 +1,18 @@
 /*
- * remedies.c: what to change where nothing fits.
+ * remedies.c: suggests changes of the configuration if no plan fits the budget.
  *
- * Each change is really planned, with the same budget: what is named here would fit. Another bound on host memory
- * is a question to the space that was searched already; and no sample is small enough where the weights alone
- * are too large. They
- * are tried from the least to the most: keys of memory that were set by hand first, then
- * precision, then less data at once. At most REMEDY_MOST are named.
+ * Each suggestion is planned with the same budget before it is named, so that it is known to fit.
+ * Another bound on host memory needs no new search: the space that was searched already answers it.
+ * Smaller samples are not tried if the weights alone are too large. Changes are tried from the
+ * least to the most intrusive: memory keys that were set by hand, then precision, then less data at
+ * once. At most REMEDY_MOST are named.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "train/run.h"
 
-/* The plan of another configuration within the same budget; close it. */
+/* Plans another configuration within the same budget; the caller closes `probe`. */
 static int try_plan(const struct run *r, const struct run_options *o, struct config *c, struct run *probe)
 {
     struct run_options quiet = *o;
@@ -30,7 +30,7 @@ static void note_remedy(struct run *r, const char *change, uint64_t smallest)
     a->smallest = smallest;
 }
 
-/* Would the configuration fit? Then it is noted, with the smallest budget that it needs. */
+/* Records the change if its configuration fits, with the smallest budget that it needs. */
 static bool try_change(struct run *r, const struct run_options *o, struct config *c, const char *change)
 {
     struct run probe = {0};
@@ -40,7 +40,8 @@ static bool try_change(struct run *r, const struct run_options *o, struct config
     return fits;
 }
 
-/* The run's own space with another bound on host memory: the smallest budget, and the host memory of the plan. */
+/* Searches the run's own space with another bound on host memory: the smallest budget, and the
+ * plan's host memory. */
 static int try_host_budget(struct run *r, uint64_t host_budget, uint64_t *smallest, uint64_t *host)
 {
     struct plan p = {0};
@@ -57,12 +58,13 @@ static int try_host_budget(struct run *r, uint64_t host_budget, uint64_t *smalle
     return rc;
 }
 
-/* Without the bound on host memory: what that would need, if it fits. True: the bound makes the smallest plan larger. */
-static bool try_second(struct run *r)
+/* Records the removal of memory.host_budget if that fits. True: the bound makes the smallest
+ * plan larger. */
+static bool try_without_host_budget(struct run *r)
 {
     char text[96];
     uint64_t smallest = 0, host = 0;
-    if (!r->host_budget || run_exceeds_host(r)) return false; /* the refusal is of it then */
+    if (!r->host_budget || run_exceeds_host(r)) return false; /* the error names memory.host_budget already */
     int rc = try_host_budget(r, 0, &smallest, &host);
     bool larger = (!rc || rc == PL_NOFIT) && smallest < r->plan.smallest;
     snprintf(text, sizeof text, "memory.host_budget: %llu", (unsigned long long)host);
@@ -101,7 +103,7 @@ static void try_memory(struct run *r, const struct run_options *o)
     if (was->memory_precision == PRECISION_F32) try_change(r, o, &c, "memory.precision: bf16");
 }
 
-/* Halves what a sample holds until it fits. */
+/* Halves the sample size until the plan fits. */
 static void try_data(struct run *r, const struct run_options *o)
 {
     char text[96];
@@ -121,12 +123,12 @@ void run_remedies(struct run *r, const struct run_options *o, struct error *e)
     char size[32];
     if (!o->train || o->probe || o->define || !r->budget) return;
     size_t n = strlen(e->text);
-    if (try_second(r) && n < sizeof e->text)
+    if (try_without_host_budget(r) && n < sizeof e->text)
         n += (size_t)snprintf(e->text + n, sizeof e->text - n, " within memory.host_budget %llu (%s)", (unsigned long long)r->host_budget, size_print(r->host_budget, size));
     try_memory(r, o);
     try_data(r, o);
     for (int i = 0; i < r->n_remedies && n < sizeof e->text; i++)
-        n += (size_t)snprintf(e->text + n, sizeof e->text - n, "%s%s (%s)", i ? ", or " : "; or change, which would fit: ", r->remedy[i].change,
+        n += (size_t)snprintf(e->text + n, sizeof e->text - n, "%s%s (%s)", i ? ", or " : "; or change, each of which fits: ", r->remedy[i].change,
                               size_print(r->remedy[i].smallest, size));
-    if (!r->n_remedies && n < sizeof e->text) snprintf(e->text + n, sizeof e->text - n, ", or take a smaller model");
+    if (!r->n_remedies && n < sizeof e->text) snprintf(e->text + n, sizeof e->text - n, ", or use a smaller model");
 }

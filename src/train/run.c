@@ -14,12 +14,12 @@
 #include "train/recipe.h"
 #include "train/offload_budget.h"
 
-/* What `memory.budget: auto` leaves to the system and to our own code. */
+/* Reserve of `memory.budget: auto` for the system and this program's own code. */
 enum { BUDGET_RESERVE = 512 << 20 };
 
 /* --- the budget ------------------------------------------------------------------ */
 
-/* What the kernel says is available, or what the control group leaves. */
+/* The available memory that the kernel reports, or what the control group leaves. */
 static uint64_t free_memory(void)
 {
     struct system_memory m;
@@ -34,8 +34,8 @@ static int resolve_budget(struct run *r, struct error *e)
     const struct config_budget *b = &r->config->memory_budget;
     r->budget = b->kind == BUDGET_BYTES ? b->bytes : 0;
     if (b->kind != BUDGET_AUTO) return PL_OK;
-    if (r->device.kind == DEVICE_CUDA) { /* of the GPU that is planned for, whether it is here or not */
-        if (!r->device.profile.memory_bytes) return error_set(e, PL_USAGE, "memory.budget auto: the profile does not say how much memory the GPU has; give a size");
+    if (r->device.kind == DEVICE_CUDA) { /* the plan's GPU, which need not be present */
+        if (!r->device.profile.memory_bytes) return error_set(e, PL_USAGE, "memory.budget auto: the profile has no GPU memory size; give a size");
         r->budget = run_gpu_budget(r->device.profile.memory_bytes);
         return PL_OK;
     }
@@ -51,8 +51,8 @@ static int resolve_budget(struct run *r, struct error *e)
 
 /* --- planning ------------------------------------------------------------------------ */
 
-/* The model's forward, seen by the planner; frozen weights are marked here. Where nothing is
- * differentiated all are: a frozen weight has no master in another precision. */
+/* The model's forward graph for the planner; frozen weights are marked here. Without a backward
+ * pass all weights are frozen: a frozen weight has no master weight in another precision. */
 static void build_forward(void *run, struct graph *g, int micro_batch)
 {
     struct run *r = run;
@@ -63,24 +63,24 @@ static void build_forward(void *run, struct graph *g, int micro_batch)
     for (uint32_t i = 0; i < g->params.n && r->forward; i++) g->params.at[i].frozen = true;
 }
 
-/* The forward for a look at its parameters: are there those that the configuration
- * names? What a model's builder complains of is the planner's to report. An encoder whose
- * embeddings are stored is not in the forward, and its names are still good ones. */
+/* Builds the forward graph to check the parameter names of the configuration. Errors of the model's
+ * builder are left to the planner. An encoder whose embeddings are stored is not in the forward
+ * graph, but its parameter names are valid. */
 static int check_recipe(struct run *r, bool train, struct error *e)
 {
     struct graph g;
-    const struct prompting asked = r->batch.prompts;
+    const struct prompting prompts = r->batch.prompts;
     graph_init(&g);
     if (r->embeddings.type) r->batch.prompts.part = PART_ALL;
     build_forward(r, &g, (int)max_i64(1, r->batch.bn_group));
-    r->batch.prompts = asked;
+    r->batch.prompts = prompts;
     int rc = g.error.code ? PL_OK : recipe_check(r->config, &g, train, e);
     graph_free(&g);
     return rc;
 }
 
-/* A function of the configuration and the device, never of the budget. GPUs without bf16
- * multiply f16, with a scaled loss; processors without it multiply neither. */
+/* Depends on the configuration and the device, never on the budget. GPUs without bf16 use f16 with
+ * loss scaling; CPUs without bf16 use f32. */
 static void set_precision(struct settings *s, enum config_precision p, const struct profile *device)
 {
     if (p == PRECISION_AUTO) p = device->native_bf16 ? PRECISION_BF16 : device->kind == DEVICE_CUDA ? PRECISION_F16 : PRECISION_F32;
@@ -92,15 +92,15 @@ static struct settings base_settings(struct run *r, const struct run_options *o)
 {
     const struct config *c = r->config;
     struct settings s = {.train = o->train, .forward = r->forward, .loader_bytes = r->loader_bytes, .host_staging = r->device.kind == DEVICE_CUDA};
-    const char *late = getenv("PLIMSOLL_PIPELINE");
-    r->alone = late && !strcmp(late, "0");
-    s.pipelined = o->train && (s.host_staging || (late && !r->alone && r->device.kind == DEVICE_CPU));
+    const char *pipeline = getenv("PLIMSOLL_PIPELINE");
+    r->serial_steps = pipeline && !strcmp(pipeline, "0");
+    s.pipelined = o->train && (s.host_staging || (pipeline && !r->serial_steps && r->device.kind == DEVICE_CPU));
     s.inputs_ahead = s.pipelined && c->data_train.n;
     recipe_settings(c, &r->memory, &s);
     s.micro_batch = (int)(c->memory_micro_batch ? c->memory_micro_batch : r->effective_batch);
     s.head_chunks = (int)(c->memory_head_chunks ? c->memory_head_chunks : 1);
     s.recompute = c->memory_recompute.how;
-    s.offload = r->away;
+    s.offload = r->offload;
     s.fused_step = o->train && c->memory_fused_step == FUSED_STEP_ON;
     char optimizer[32];
     CHECK(optimizer_parse(config_word_at(config_rows[KEY_memory_optimizer].allowed, c->memory_optimizer, optimizer), &s), "%s", optimizer);
@@ -108,21 +108,22 @@ static struct settings base_settings(struct run *r, const struct run_options *o)
     return s;
 }
 
-/* A GPU older than bf16 would take it apart in f32, many times slower than f16: nobody wants that unasked. */
+/* A GPU without bf16 arithmetic emulates it in f32, many times slower than f16, so bf16 is an
+ * error there. */
 static int check_precision(const struct run *r, const struct settings *s, struct error *e)
 {
     const char *gpu = r->device.profile.name;
     if (r->device.kind != DEVICE_CUDA || r->device.profile.native_bf16) return PL_OK;
     if (s->precision == DT_BF16)
-        return error_set(e, PL_USAGE, "memory.precision %s: %s has no bf16 arithmetic (compute capability 8.0 has it); take f16, which scales the loss, "
-                         "or f32, or auto, which is f16 there", precision_print(s), gpu);
+        return error_set(e, PL_USAGE, "memory.precision %s: %s has no bf16 arithmetic (compute capability 8.0 has it); use f16, which scales the loss, "
+                         "or f32, or auto, which selects f16", precision_print(s), gpu);
     for (int i = 0; i < (int)s->n_modules; i++)
         if (s->modules[i].has_precision && s->modules[i].precision == DT_BF16)
-            return error_set(e, PL_USAGE, "memory.modules[%d].precision bf16: %s has no bf16 arithmetic; take f16 or f32", i, gpu);
+            return error_set(e, PL_USAGE, "memory.modules[%d].precision bf16: %s has no bf16 arithmetic; use f16 or f32", i, gpu);
     return PL_OK;
 }
 
-/* memory.allow names a form of AdamW's state. */
+/* Whether memory.allow lists this variant of AdamW's state. */
 static bool allows(const struct config *c, const char *form)
 {
     for (uint32_t i = 0; i < c->memory_allow.n && c->memory_optimizer == OPTIMIZER_ADAMW; i++)
@@ -130,19 +131,19 @@ static bool allows(const struct config *c, const char *form)
     return false;
 }
 
-/* Why a step cannot be fused; NULL: it can. The whole norm, and whether a gradient is inf, are
- * known when the last gradient is: too late for the weights that were updated by then. */
-static const char *unfusable(const struct config *c, const struct settings *s)
+/* The reason why a step cannot be fused; NULL: it can. The global norm, and whether a gradient is
+ * infinite, are known after the last gradient: too pipeline for weights that are updated before. */
+static const char *why_not_fused(const struct config *c, const struct settings *s)
 {
-    if (c->train_clip_norm > 0) return "train.clip_norm is set, and the norm of all gradients is known only when the first weights are updated; set train.clip_norm 0";
-    if (settings_scale_loss(s)) return "memory.precision f16 skips steps whose gradients overflow, which is known only when the first weights are updated; take bf16 or f32";
+    if (c->train_clip_norm > 0) return "train.clip_norm is set, and the norm of all gradients is known only after the first weights are updated; set train.clip_norm 0";
+    if (settings_scale_loss(s)) return "memory.precision f16 skips steps whose gradients overflow, which is known only after the first weights are updated; use bf16 or f32";
     return NULL;
 }
 
 static int check_fused(const struct run *r, const struct settings *s, struct error *e)
 {
     const struct config *c = r->config;
-    const char *why = unfusable(c, s);
+    const char *why = why_not_fused(c, s);
     if (!s->fused_step) return PL_OK;
     if (why) return error_set(e, PL_USAGE, "memory.fused_step on: %s, or memory.fused_step off", why);
     if (c->memory_micro_batch && c->memory_micro_batch < r->effective_batch)
@@ -152,19 +153,20 @@ static int check_fused(const struct run *r, const struct settings *s, struct err
     return PL_OK;
 }
 
-/* A plan decides what was left open: a key that was given stays as it was given. */
-static int check_plan_keys(const struct run *r, const struct settings *asked, const struct settings *plan, const char *path, struct error *e)
+/* A plan file decides only what the configuration leaves open: it must agree with keys that were
+ * given. */
+static int check_plan_keys(const struct run *r, const struct settings *configured, const struct settings *plan, const char *path, struct error *e)
 {
     const struct config *c = r->config;
     const char *key = NULL;
     char again[SETTING_ROOM], planned[SETTING_ROOM];
-    if (c->memory_recompute.chosen && strcmp(rebuild_print(&asked->recompute, again), rebuild_print(&plan->recompute, planned))) key = "memory.recompute";
-    if (!r->offload_auto && asked->offload != plan->offload) key = "memory.offload";
-    if (c->memory_head_chunks && asked->head_chunks != plan->head_chunks) key = "memory.head_chunks";
-    if (c->memory_fused_step != FUSED_STEP_AUTO && asked->fused_step != plan->fused_step) key = "memory.fused_step";
-    if (c->memory_precision != PRECISION_AUTO && (asked->precision != plan->precision || asked->pure != plan->pure)) key = "memory.precision";
-    if (config_given(c, KEY_memory_optimizer) && (asked->optimizer != plan->optimizer || asked->state != plan->state) && !allows(c, optimizer_print(plan))) key = "memory.optimizer";
-    if (c->memory_micro_batch && asked->micro_batch != plan->micro_batch) key = "memory.micro_batch";
+    if (c->memory_recompute.chosen && strcmp(rebuild_print(&configured->recompute, again), rebuild_print(&plan->recompute, planned))) key = "memory.recompute";
+    if (!r->offload_auto && configured->offload != plan->offload) key = "memory.offload";
+    if (c->memory_head_chunks && configured->head_chunks != plan->head_chunks) key = "memory.head_chunks";
+    if (c->memory_fused_step != FUSED_STEP_AUTO && configured->fused_step != plan->fused_step) key = "memory.fused_step";
+    if (c->memory_precision != PRECISION_AUTO && (configured->precision != plan->precision || configured->pure != plan->pure)) key = "memory.precision";
+    if (config_given(c, KEY_memory_optimizer) && (configured->optimizer != plan->optimizer || configured->state != plan->state) && !allows(c, optimizer_print(plan))) key = "memory.optimizer";
+    if (c->memory_micro_batch && configured->micro_batch != plan->micro_batch) key = "memory.micro_batch";
     return key ? error_set(e, PL_USAGE, "%s: made with another %s than the configuration has; leave the key out, or plan again", path, key) : PL_OK;
 }
 
@@ -188,7 +190,7 @@ static int follow_plan(struct run *r, const struct source *source, struct settin
     if ((rc = plan_place(&r->plan, &r->graph, &r->device.profile, e))) return rc;
     r->plan.smallest = f.smallest;
     if (plan_digest(&r->plan, &r->graph) != f.digest || plan_arena(&r->plan) != f.arena[SPACE_DEVICE])
-        return error_set(e, PL_USAGE, "%s: made for another model, sequence or version (its arena of %llu bytes is laid out otherwise than this one of %llu); plan again",
+        return error_set(e, PL_USAGE, "%s: made for another model, sequence or version (its arena of %llu bytes differs from this one of %llu); plan again",
                          path, (unsigned long long)f.arena[SPACE_DEVICE], (unsigned long long)plan_arena(&r->plan));
     if (r->budget && plan_arena(&r->plan) > r->budget)
         return error_set(e, PL_NOFIT, "%s: needs %llu bytes, the budget is %llu; leave out --plan to search again", path,
@@ -206,13 +208,13 @@ static int open_model(struct run *r, const struct run_options *o, struct error *
     if (o->define) return model_define(&r->model, o->define, c->model_path, e);
     const enum config_key key = c->model_path ? KEY_model_path : KEY_model_preset;
     int rc = c->model_path ? model_open(&r->model, c->model_path, e) : model_preset(&r->model, c->model_preset, e);
-    if (!rc || !o->train || !config_given(c, key)) return rc; /* elsewhere --model gives it, in place of the file's */
+    if (!rc || !o->train || !config_given(c, key)) return rc; /* in other commands --model overrides the file */
     error_prepend(e, "%s", config_key_name(key));
     return config_at_key(c, key, e);
 }
 
-/* How many images share the statistics of a batch normalisation; 0: the running ones are
- * taken, and stay. Weights from a folder come with statistics that are worth keeping. */
+/* Number of images that share batch normalization statistics; 0: the running statistics are used
+ * and not updated. Weights from a folder have trained running statistics. */
 static int64_t bn_group(const struct run *r, bool train)
 {
     const struct config *c = r->config;
@@ -221,14 +223,15 @@ static int64_t bn_group(const struct run *r, bool train)
     return train && !c->model_path ? 1 : 0;
 }
 
-/* Groups lie within micro-batches, and no filler takes part in them (measure_run): then the split changes no statistic. */
+/* Groups lie within micro-batches, and padding is in no group (measure_run): so the micro-batch
+ * size does not change the statistics. */
 static int check_groups(const struct run *r, bool train, struct error *e)
 {
     const int64_t group = r->batch.bn_group, micro = r->config->memory_micro_batch, images = r->effective_batch;
     const char *of = train ? "train.effective_batch" : "a batch";
     if (!group) return PL_OK;
     if (images % group)
-        return error_set(e, PL_USAGE, "model.bn_group: %s of %lld images does not divide into groups of %lld that share statistics", of,
+        return error_set(e, PL_USAGE, "model.bn_group: %s of %lld images is not divisible into groups of %lld that share statistics", of,
                          (long long)images, (long long)group);
     if (train && micro && (micro % group || images % micro))
         return error_set(e, PL_USAGE,
@@ -242,11 +245,12 @@ int run_least_micro_batch(const struct run *r)
 {
     const int images = r->effective_batch, group = (int)r->batch.bn_group;
     int least = r->device.kind == DEVICE_CUDA ? (images + GPU_TRIPS - 1) / GPU_TRIPS : 1;
-    while (group && (least % group || images % least)) least++; /* check_groups: the whole batch is one at last */
+    while (group && (least % group || images % least)) least++; /* ends at the whole batch, which check_groups accepts */
     return least;
 }
 
-/* What is set by hand and a GPU cannot record; what the planner chooses, it can. */
+/* Checks keys that were set by hand against the limits of a CUDA graph; the planner respects
+ * these limits itself. */
 static int check_trips(const struct run *r, const struct settings *s, struct error *e)
 {
     const int step = (r->effective_batch + s->micro_batch - 1) / s->micro_batch;
@@ -268,7 +272,7 @@ static int search_plan(struct run *r, struct settings s, const struct run_option
                         .recompute = !c->memory_recompute.chosen,
                         .offload = o->train && r->offload_auto,
                         .head_chunks = o->train && !c->memory_head_chunks && !o->define,
-                        .fused_step = o->train && c->memory_fused_step == FUSED_STEP_AUTO && !unfusable(c, &s),
+                        .fused_step = o->train && c->memory_fused_step == FUSED_STEP_AUTO && !why_not_fused(c, &s),
                         .allow_bf16 = o->train && allows(c, "adamw-bf16"),
                         .allow_8bit = o->train && allows(c, "adamw-8bit"),
                         .whole = o->define || r->batch.bn_group,
@@ -277,7 +281,7 @@ static int search_plan(struct run *r, struct settings s, const struct run_option
     if (!o->train) s.micro_batch = r->effective_batch;
     if (check_fused(r, &s, e) || check_trips(r, &s, e)) return e->code;
     if (f.whole && r->effective_batch % s.micro_batch)
-        return error_set(e, PL_USAGE, "memory.micro_batch %d does not divide train.effective_batch %d; for a defined model it must",
+        return error_set(e, PL_USAGE, "memory.micro_batch %d does not divide train.effective_batch %d, which a user-defined model needs",
                          s.micro_batch, r->effective_batch);
     int rc = plan_space_open(&r->space, &r->source, &s, &f, &r->device.profile, e);
     if (rc) return rc;
@@ -334,7 +338,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (rc) return rc;
     if (run_open_profile(r, e)) return config_given(c, KEY_device_profile) ? config_at_key(c, KEY_device_profile, e) : e->code;
     if (resolve_budget(r, e)) return e->code;
-    if ((rc = offload_choice(c, &r->offload_auto, &r->away, e))) return rc;
+    if ((rc = offload_choice(c, &r->offload_auto, &r->offload, e))) return rc;
     if ((rc = offload_budget(c, r->device.kind, run_gpu_is_here(r) ? free_memory() : 0, &r->host_budget, e))) return rc;
 
     r->source = (struct source){r, build_forward, .alone = o->define};
@@ -345,7 +349,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (rc == PL_NOFIT && !o->plan) run_remedies(r, o, e);
     if (!o->several) close_space(r);
     if (!rc && r->defined) rc = run_check_ids(r, e);
-    /* What a family reads in config.json, a definition says by its layers. */
+    /* A user-defined model has no config.json: its embedding layer gives the vocabulary size. */
     if (!rc && r->defined && run_input(r, "input_ids", &ids)) {
         run_input_ids(r, &ids);
         r->model.vocabulary = ids.below;
@@ -378,8 +382,8 @@ void *run_staging(const struct run *r) { return staging_named(r, "staging"); }
 void *run_loader_memory(const struct run *r) { return staging_named(r, "loader"); }
 void *run_tickets(const struct run *r) { return staging_named(r, "tickets"); }
 
-/* The input "samples", where the graph has it: each row's place in the step's batch. It
- * never changes, so it is written once; rows that fill a ragged end count on. */
+/* Fills the input "samples", if the graph has it: each row's index in the step's batch. It never
+ * changes, so it is written once; padding rows are numbered on. */
 static int put_samples(struct run *r, struct error *e)
 {
     const struct graph *g = &r->graph;
@@ -387,21 +391,21 @@ static int put_samples(struct run *r, struct error *e)
         const struct storage *x = &g->storages.at[s];
         if (!run_input_used(r, &(struct run_input){.storage = s}) || x->kind != KIND_INPUT || strcmp(graph_name(g, x->name), "samples")) continue;
         uint64_t n = x->bytes / sizeof(int32_t);
-        int32_t *places = mem_alloc(x->bytes);
-        for (uint64_t i = 0; i < n; i++) places[i] = (int32_t)i;
-        int rc = r->device.ops->write(&r->device, r->device.arena[x->space] + r->plan.placement.offset[s], places, x->bytes, e);
-        mem_free(places);
+        int32_t *indices = mem_alloc(x->bytes);
+        for (uint64_t i = 0; i < n; i++) indices[i] = (int32_t)i;
+        int rc = r->device.ops->write(&r->device, r->device.arena[x->space] + r->plan.placement.offset[s], indices, x->bytes, e);
+        mem_free(indices);
         return rc;
     }
     return PL_OK;
 }
 
-/* A plan for a GPU may hold ops that it cannot run yet. */
+/* A plan for a GPU may contain ops without a kernel. */
 static int refuse_missing(const struct run *r, struct error *e)
 {
     struct text missing = {0};
     plan_print_missing(&r->plan, &missing);
-    int rc = missing.n ? error_set(e, PL_USAGE, "device %s has no kernel for %s of these sizes: this can be planned, not run; set a smaller memory.micro_batch or more "
+    int rc = missing.n ? error_set(e, PL_USAGE, "device %s has no kernel for %s of these sizes: the plan cannot run; set a smaller memory.micro_batch or more "
                                             "memory.head_chunks, or leave them to the planner",
                                    r->device.profile.name, missing.at)
                        : PL_OK;
@@ -469,28 +473,28 @@ int run_read(struct run *r, id tensor, void *to, struct error *e)
     return r->device.ops->read(&r->device, to, tape_address(&r->tape, tensor), tensor_bytes(tensor_at(&r->graph, tensor)), e);
 }
 
-/* --- a batch ahead ----------------------------------------------------------------------------- */
+/* --- prefetching a batch ------------------------------------------------------------------- */
 
-bool run_can_go_ahead(const struct run *r) { return r->device.ops->write_later && staging_named(r, "next"); }
+bool run_can_prefetch(const struct run *r) { return r->device.ops->write_later && staging_named(r, "next"); }
 
-/* What the batch before left in the staging buffer has arrived long ago, as a rule. */
+/* Waits until the previous batch has left the staging buffer, which usually is long done. */
 int run_ahead_begin(struct run *r, struct error *e)
 {
     int rc = r->device.ops->settle(&r->device, e);
-    r->ahead = !rc;
-    r->ahead_ready = false;
+    r->prefetching = !rc;
+    r->prefetched = false;
     return rc;
 }
 
 void run_ahead_end(struct run *r, bool ready)
 {
-    r->ahead = false;
-    r->ahead_ready = ready;
+    r->prefetching = false;
+    r->prefetched = ready;
 }
 
-/* Through the staging buffer, in which the inputs lie one behind the other: the caller's bytes are the
- * caller's again when this returns. */
-static int write_ahead(struct run *r, id storage, uint64_t from, char *to, const void *data, uint64_t bytes, struct error *e)
+/* Copies through the staging buffer, in which the inputs are adjacent, so that the caller may reuse
+ * its memory at once. */
+static int write_prefetched(struct run *r, id storage, uint64_t from, char *to, const void *data, uint64_t bytes, struct error *e)
 {
     char *next = staging_named(r, "next");
     for (id s = 1; s < storage; s++)
@@ -503,11 +507,11 @@ int run_write_input(struct run *r, const char *input, int64_t at, const void *da
 {
     struct run_input x;
     CHECK(run_input(r, input, &x), "no input %s", input);
-    if (!run_input_used(r, &x)) return PL_OK; /* nothing reads it, and it has no place */
+    if (!run_input_used(r, &x)) return PL_OK; /* no program reads it, and it has no storage in the arena */
     uint64_t from = (uint64_t)at * x.sample;
     CHECK(from + bytes <= r->graph.storages.at[x.storage].bytes, "input %s is too small", input);
     char *to = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[x.storage] + from;
-    if (r->ahead) return write_ahead(r, x.storage, from, to, data, bytes, e);
-    r->ahead_ready = false;
+    if (r->prefetching) return write_prefetched(r, x.storage, from, to, data, bytes, e);
+    r->prefetched = false;
     return r->device.ops->write(&r->device, to, data, bytes, e);
 }

@@ -14,12 +14,12 @@ void scaler_begin(struct train_state *s, const struct config *c, bool scaled)
 void scaler_put(const struct train_state *s, const struct config *c, bool scaled, struct step_block *b)
 {
     b->loss_scale = b->next_scale = scaled ? s->scale : 1;
-    if (scaled) b->adam_t = (int32_t)s->adam_t; /* SCALER counts this update, if it is one */
+    if (scaled) b->adam_t = (int32_t)s->adam_t; /* SCALER increments it unless the step is skipped */
     b->good_steps = (int32_t)s->good_steps;
     b->scale_window = (int32_t)c->train_scale_window;
 }
 
-bool scaler_take(struct train_state *s, const struct step_block *b)
+bool scaler_update(struct train_state *s, const struct step_block *b)
 {
     s->scale = b->next_scale;
     s->good_steps = (uint64_t)b->good_steps;
@@ -29,9 +29,9 @@ bool scaler_take(struct train_state *s, const struct step_block *b)
     return b->found_inf;
 }
 
-bool scaler_hopeless(const struct train_state *s) { return s->scale < 1 || s->in_a_row >= SKIPS_MOST; }
+bool scaler_stuck(const struct train_state *s) { return s->scale < 1 || s->in_a_row >= SKIPS_MOST; }
 
-int scaler_complain(const struct train_state *s, const struct step_block *b, struct run *r, struct error *e)
+int scaler_error(const struct train_state *s, const struct step_block *b, struct run *r, struct error *e)
 {
     char name[256];
     bool low = s->scale < 1;
@@ -40,6 +40,6 @@ int scaler_complain(const struct train_state *s, const struct step_block *b, str
     return error_set(e, PL_FAIL,
                      "step %d: %s: %" PRIu64 " steps in a row had gradients that are not finite in f16%s%s; set memory.precision to bf16 or f32, "
                      "lower train.learning_rate, or resume from an earlier checkpoint",
-                     b->step, low ? "the loss scale fell below 1" : "nothing but skipped steps", s->in_a_row,
+                     b->step, low ? "the loss scale fell below 1" : "every step is skipped", s->in_a_row,
                      name[0] ? "; first seen in " : "", name);
 }

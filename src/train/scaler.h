@@ -1,9 +1,9 @@
 /*
  * scaler.h: the host's side of dynamic loss scaling.
  *
- * The update itself decides (SCALER, graph/ops.def): what it left in the step block is taken
- * over into the training state, which checkpoints keep and the next step begins with. A run that only
- * skips is ended: halving cannot help what is not finite in the forward.
+ * The update itself decides (op SCALER, graph/ops.def). Its result in the step block is copied into
+ * the training state, which checkpoints store and the next step starts from. A run that skips too
+ * many steps in a row ends: a smaller scale does not help if the forward pass is not finite.
  */
 #ifndef SCALER_H
 #define SCALER_H
@@ -14,16 +14,16 @@
 
 enum { SCALE_FIRST = 65536, SKIPS_MOST = 100 };
 
-/* A new run's scale, and that of one whose checkpoint has none; other precisions have 1. */
+/* The initial scale of a new run, or of a checkpoint without one; 1 in other precisions. */
 void scaler_begin(struct train_state *s, const struct config *c, bool scaled);
-/* The scaler's part of a step block. */
+/* Fills the scaler's members of a step block. */
 void scaler_put(const struct train_state *s, const struct config *c, bool scaled, struct step_block *b);
-/* What the update made of it; true: the step was skipped. */
-bool scaler_take(struct train_state *s, const struct step_block *b);
-/* No further step can help. */
-bool scaler_hopeless(const struct train_state *s);
-/* PL_FAIL with the tensor's name. The step's inputs and weights are as it found them: it is run again to
- * find where. */
-int scaler_complain(const struct train_state *s, const struct step_block *b, struct run *r, struct error *e);
+/* Copies the update's result into the state; true: the step was skipped. */
+bool scaler_update(struct train_state *s, const struct step_block *b);
+/* Whether skipping further steps cannot help. */
+bool scaler_stuck(const struct train_state *s);
+/* PL_FAIL with the tensor's name. The step's inputs and weights are unchanged, so the step runs
+ * again to find the tensor. */
+int scaler_error(const struct train_state *s, const struct step_block *b, struct run *r, struct error *e);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * schedule.c: four curves behind one linear warmup.
+ * schedule.c: four curves after one linear warmup.
  *
  *     1 |      ____________ constant
  *       |     /\ `-.
@@ -9,7 +9,7 @@
  *         0  warmup   total
  *
  *     1 |     /----.
- *       |    /     |        step: times gamma at every drop
+ *       |    /     |        step: multiplied by gamma at every drop
  *       |   /      `----.
  *     0 |__/____________`--
  */
@@ -19,14 +19,14 @@
 
 #include <math.h>
 
-/* Where we are between the end of the warmup (0) and the end of the run (1).
- * A run no longer than its warmup has no "between": the divisor is at least 1. */
+/* Progress between the end of the warmup (0) and the end of the run (1). If the run is not longer
+ * than its warmup, the divisor is still at least 1. */
 static double progress(const struct schedule *s, int64_t step)
 {
     return (double)(step - s->warmup) / (double)max_i64(1, s->total - s->warmup);
 }
 
-/* How often the rate has dropped: a step at which it drops has the lower rate. */
+/* Number of drops so far: the step of a drop has the lower rate already. */
 static int64_t drops(const struct schedule *s, int64_t step)
 {
     int64_t n = 0;

@@ -1,7 +1,7 @@
 /*
  * schedule.h: the learning rate over the steps. Constant, linear and cosine are
  * the transformers library's get_*_schedule_with_warmup; step is torch's StepLR or
- * MultiStepLR behind the same warmup.
+ * MultiStepLR after the same warmup.
  */
 #ifndef SCHEDULE_H
 #define SCHEDULE_H
@@ -21,9 +21,9 @@ struct schedule {
     uint32_t n_milestones;
 };
 
-/* What train.learning_rate is multiplied by in optimizer step `step`, counted
- * from 0. The first step of a warmup has factor 0: that is how the originals
- * count. A pure function, so a resumed run needs no state for it. */
+/* The factor on train.learning_rate in optimizer step `step`, counted from 0. The first step of a
+ * warmup has factor 0, as in the transformers library. A pure function, so a resumed run needs no
+ * state for it. */
 double schedule_factor(const struct schedule *s, int64_t step);
 
 #endif

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ROW_ALL, ROW_OTHER, ROW_FIRST }; /* of a prompt */
+enum { ROW_ALL, ROW_OTHER, ROW_FIRST }; /* rows of a prompt */
 
 /* --- one mask ---------------------------------------------------------------------------- */
 
@@ -50,7 +50,7 @@ static uint32_t rows_of(const struct scores *s) { return ROW_FIRST + s->most_cat
 
 void scores_open(struct scores *s, const char *const *prompts, uint32_t n_prompts, uint32_t categories, uint32_t worst)
 {
-    CHECK(n_prompts, "scores of nothing");
+    CHECK(n_prompts, "scores without prompts");
     *s = (struct scores){.prompts = prompts, .n_prompts = n_prompts, .most_categories = categories, .most_worst = worst};
     s->categories = mem_alloc((categories + 1) * sizeof *s->categories);
     s->rows = mem_alloc((size_t)n_prompts * rows_of(s) * sizeof *s->rows);
@@ -93,7 +93,7 @@ static bool worse(const struct worst *a, const struct worst *b)
     return a->mask != b->mask ? a->mask < b->mask : a->prompt < b->prompt;
 }
 
-/* The list stays sorted; who does not fit behind its end is no longer among the worst. */
+/* The list stays sorted; an entry that drops off its end is forgotten. */
 static void keep_worst(struct scores *s, const struct worst *w)
 {
     if (s->n_worst == s->most_worst && (!s->n_worst || !worse(w, &s->worst[s->n_worst - 1]))) return;
@@ -102,7 +102,7 @@ static void keep_worst(struct scores *s, const struct worst *w)
     s->worst[at] = *w;
 }
 
-/* The row of a category, given to it when it is first seen. */
+/* The row of a category, assigned when the category is first seen. */
 static uint32_t find_row(struct scores *s, int32_t id)
 {
     uint32_t at = 0, end = s->n_categories;
@@ -131,7 +131,7 @@ void scores_add(struct scores *s, uint32_t prompt, int32_t category, double iou,
     keep_worst(s, &w);
 }
 
-/* --- what came of it -------------------------------------------------------------------------- */
+/* --- results ------------------------------------------------------------------------------------ */
 
 struct score scores_of(const struct scores *s, uint32_t prompt)
 {
@@ -149,7 +149,7 @@ static double share(double x, uint64_t n) { return n ? x / (double)n : 0; }
 double score_iou(const struct score *s) { return share(s->iou, s->masks); }
 double score_dice(const struct score *s) { return share(s->dice, s->masks); }
 
-/* Lines of a table: all, then the categories seen by their ids, then other. A line's row. */
+/* Lines of a table: all, then the seen categories by id, then other. row_of is a line's row. */
 static uint32_t lines_of(const struct scores *s)
 {
     bool plain = s->n_categories == 1 && !(s->name && s->name(s->names_of, s->categories[0].id));
@@ -170,7 +170,7 @@ static const char *line_name(const struct scores *s, uint32_t line, char out[16]
     return name ? name : out;
 }
 
-/* Columns of UTF-8: bytes that begin a character. */
+/* Columns of a UTF-8 text: bytes that begin a character. */
 static int width_of(const char *s)
 {
     int n = 0;
@@ -203,7 +203,7 @@ void scores_print(const struct scores *s, struct text *out)
         }
 }
 
-/* Quoted where a comma, a quote or an end of line would break the row (RFC 4180). */
+/* Quoted if a comma, a quote or a line end would break the row (RFC 4180). */
 static void put_field(struct text *out, const char *s)
 {
     bool quote = strpbrk(s, ",\"\r\n");

@@ -1,9 +1,9 @@
 /*
- * signals.c: one flag. The handler does only what is safe in a handler: it
- * stores the number and puts the default actions back.
+ * signals.c: one flag. The handler does only what is async-signal-safe: it stores the number and
+ * restores the default actions.
  *
- * SA_RESTART keeps the first signal from cutting a read or a write short, so the
- * step in progress and its files end as if nothing had happened.
+ * With SA_RESTART the first signal does not interrupt a read or a write, so that the current step
+ * and its files are completed normally.
  */
 #include "train/signals.h"
 
@@ -22,7 +22,7 @@ static void restore_defaults(void)
     sigaction(SIGINT, &act, NULL);
 }
 
-static void remember(int signal_number)
+static void record_signal(int signal_number)
 {
     received = signal_number;
     restore_defaults();
@@ -31,10 +31,10 @@ static void remember(int signal_number)
 void signals_install(void)
 {
     struct sigaction act = {0};
-    act.sa_handler = remember;
+    act.sa_handler = record_signal;
     act.sa_flags = SA_RESTART;
-    /* Neither may interrupt the handler of the other, or a second signal could
-     * come between the store and the defaults. */
+    /* Each signal blocks the other during the handler: otherwise a second signal could arrive
+     * between the store and the reset. */
     sigemptyset(&act.sa_mask);
     sigaddset(&act.sa_mask, SIGTERM);
     sigaddset(&act.sa_mask, SIGINT);

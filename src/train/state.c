@@ -1,9 +1,8 @@
 /*
  * state.c: training state in a checkpoint (see state.h).
  *
- * Both directions walk one list: the trained masters in the order of parameters,
- * then the optimizer's storages in the order of the graph. What is saved is what a
- * load asks for, because nothing else says what the state is.
+ * Saving and loading use one list: the trained master weights in the order of parameters, then the
+ * optimizer's storages in the order of the graph. A load therefore expects exactly what is saved.
  *
  * Invariant: save, load, save gives the same bytes.
  */
@@ -26,15 +25,15 @@ enum { STATE_FORMAT = 1, JSON_MOST = 1 << 20, PATH_ROOM = 4096 };
 struct item {
     const char *name;
     id tensor;
-    const struct param *param; /* of a master; NULL: optimizer state */
+    const struct param *param; /* of a master weight; NULL: optimizer state */
 };
 
 struct list {
     VEC(struct item) items;
-    struct bump memory;        /* of the names */
+    struct bump memory;        /* owns the names */
 };
 
-/* --- what the state is ---------------------------------------------------------------- */
+/* --- the tensors of the state ---------------------------------------------------------- */
 
 static void list_masters(struct list *l, const struct graph *g)
 {
@@ -46,8 +45,8 @@ static void list_masters(struct list *l, const struct graph *g)
     }
 }
 
-/* A storage of optimizer state is seen through several tensors, one for each op that
- * updates it in place; the one from outside (no producer) is its own. */
+/* A storage of optimizer state has several tensors, one for each op that updates it in place; the
+ * one without a producer represents the storage. */
 static void list_optimizer(struct list *l, const struct graph *g)
 {
     bool *seen = mem_alloc(g->storages.n);
@@ -96,8 +95,8 @@ static int write_item(struct transfer *x, const struct graph *g, const struct it
     return PL_OK;
 }
 
-/* The step stands in the tensors' file too, so that two files of different
- * checkpoints are not taken for one. */
+/* The step is stored in the tensors' file too, so that files of different checkpoints are not
+ * combined. */
 static int begin_tensors(struct st_writer *out, const char *path, const struct list *l, const struct graph *g, uint64_t step,
                          struct error *e)
 {
@@ -127,7 +126,7 @@ static int save_tensors(const char *path, const struct list *l, uint64_t step, s
     return st_write_end(&out, e);
 }
 
-/* Hashes are hexadecimal text: most readers of JSON keep 53 bits of a number. */
+/* Hashes are hexadecimal text, because most JSON readers keep only 53 bits of a number. */
 static int save_json(const char *path, const struct train_state *s, struct error *e)
 {
     struct text out = {0};
@@ -174,7 +173,7 @@ int state_save(const char *dir, const struct train_state *s, const struct graph 
 
 /* --- loading ------------------------------------------------------------------------------ */
 
-/* Of a run in f16; the three are there together. */
+/* Members of an f16 run; all three are present or none. */
 static int json_get_scale(const struct value *root, struct train_state *s, struct error *e)
 {
     const struct value *scale = value_get(root, "loss_scale");
@@ -202,7 +201,7 @@ static int json_get(const struct value *root, struct train_state *s, struct erro
     if (broken && value_as_uint(broken, "broken", &s->broken, e)) return e->code;
     if (json_get_scale(root, s, e)) return e->code;
     if (data && (data->kind != VALUE_STRING || sscanf(data->text, "%16" SCNx64, &s->data) != 1))
-        return error_set(e, PL_USAGE, "data is no fingerprint: expected 16 hexadecimal digits");
+        return error_set(e, PL_USAGE, "data is not a fingerprint: expected 16 hexadecimal digits");
     if (format != STATE_FORMAT)
         return error_set(e, PL_USAGE, "format is %" PRIu64 "; this program reads format %d: resume with the program that wrote it", format,
                          STATE_FORMAT);
@@ -238,7 +237,8 @@ static int check_item(const struct st_file *f, const struct graph *g, const stru
     if (!have)
         return error_set(e, PL_USAGE, "%s: no tensor \"%.200s\", which this run trains; were the model or model.freeze changed since?", f->path,
                          i->name);
-    /* A weight converts, whether it has a master or not; the optimizer's state is as it is. */
+    /* A weight is converted between float dtypes, with or without a master weight; optimizer
+     * state is not. */
     bool type = have->dtype == (enum dtype)t->dtype || (i->param && dtype_is_float(have->dtype) && dtype_is_float(t->dtype));
     if (!type || have->rank != t->rank || memcmp(have->dims, t->dim, (size_t)t->rank * sizeof *t->dim))
         return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is %s; this run needs %s", f->path, i->name,
@@ -247,8 +247,8 @@ static int check_item(const struct st_file *f, const struct graph *g, const stru
     return PL_OK;
 }
 
-/* The file's tensor that the list lacks. Only searched when there is one. */
-static const char *stranger(const struct st_file *f, const struct list *l)
+/* A tensor of the file that is not in the list. Called only if there is one. */
+static const char *find_unexpected(const struct st_file *f, const struct list *l)
 {
     for (uint32_t k = 0; k < f->n_entries; k++) {
         uint32_t i = 0;
@@ -264,13 +264,13 @@ static int check_file(const struct st_file *f, const struct list *l, const struc
     const char *found = st_metadata(f, "step");
     snprintf(digits, sizeof digits, "%" PRIu64, step);
     if (!found || strcmp(found, digits))
-        return error_set(e, PL_USAGE, "%s: is of step %.40s, state.json beside it of step %s; the checkpoint is mixed up", f->path,
+        return error_set(e, PL_USAGE, "%s: is of step %.40s, but state.json is of step %s; the files are of different checkpoints", f->path,
                          found ? found : "(none)", digits);
     for (uint32_t i = 0; i < l->items.n; i++)
         if (check_item(f, g, &l->items.at[i], e)) return e->code;
     if (f->n_entries != l->items.n)
         return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is not trained by this run; were the model or model.freeze changed since?", f->path,
-                         stranger(f, l));
+                         find_unexpected(f, l));
     return PL_OK;
 }
 
@@ -332,7 +332,8 @@ int state_reset(const struct graph *g, struct device *d, const struct tape *t, v
 
 uint64_t state_bytes(const struct graph *g)
 {
-    /* Of headers that are not written yet: braces, keys, dtype, and per number its digits. */
+    /* Upper bounds of a header that is not written yet: braces, keys, dtype, and the digits of
+     * each number. */
     enum { HEADER_ENTRY = 128 + 21 * (MAX_RANK + 2), FIXED = 8192 };
     struct list l;
     uint64_t bytes = FIXED;

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stddef.h>
 
-_Static_assert(sizeof(struct ticket) * TICKETS <= PLAN_TICKETS, "the plan's buffer holds the tickets");
+_Static_assert(sizeof(struct ticket) * TICKETS <= PLAN_TICKETS, "the tickets fit into the plan's buffer");
 
 void tickets_begin(struct tickets *t, struct run *r)
 {
@@ -23,14 +23,14 @@ static bool is_pipelined(const struct tickets *t) { return t->at != t->own; }
 bool tickets_overlap(const struct tickets *t)
 {
     const struct tape *tape = &t->run->tape;
-    return is_pipelined(t) && !t->run->alone && !t->running && !tape->nodes && !tape->timing && !tape->observe;
+    return is_pipelined(t) && !t->run->serial_steps && !t->running && !tape->nodes && !tape->timing && !tape->observe;
 }
 
-uint32_t tickets_pending(const struct tickets *t) { return (uint32_t)(t->asked - t->taken); }
+uint32_t tickets_pending(const struct tickets *t) { return (uint32_t)(t->submitted - t->retired); }
 
 bool ticket_fatal(const struct tickets *t, double loss) { return !isfinite(loss) && !(t->scaled && !t->running); }
 
-/* --- on a device that runs while the host goes on ------------------------------------------ */
+/* --- a device that runs asynchronously -------------------------------------------------------- */
 
 static int send(const struct tickets *t, void *to, const void *from, uint64_t bytes, struct error *e)
 {
@@ -38,19 +38,20 @@ static int send(const struct tickets *t, void *to, const void *from, uint64_t by
     return d->ops->send(d, to, from, bytes, e);
 }
 
-/* Behind another step the members that its update writes stay, and the scale that it left is this one's. */
+/* With another step in flight, the members that its update writes are not overwritten, and its
+ * next_scale becomes this step's loss_scale. */
 static int send_block(const struct tickets *t, const struct ticket *k, struct error *e)
 {
-    const bool behind = tickets_pending(t);
+    const bool in_flight = tickets_pending(t);
     struct step_block *to = tape_address(&t->run->tape, t->run->graph.step);
-    const uint64_t known = !behind ? sizeof *to : t->scaled ? offsetof(struct step_block, adam_t) : offsetof(struct step_block, found_inf);
+    const uint64_t known = !in_flight ? sizeof *to : t->scaled ? offsetof(struct step_block, adam_t) : offsetof(struct step_block, found_inf);
     int rc = send(t, to, &k->begun, known, e);
-    if (!rc && behind && t->scaled) rc = send(t, &to->loss_scale, &to->next_scale, sizeof to->loss_scale, e);
+    if (!rc && in_flight && t->scaled) rc = send(t, &to->loss_scale, &to->next_scale, sizeof to->loss_scale, e);
     return rc;
 }
 
-/* The loss's bytes may be another tensor's in the update, so they are fetched before it. */
-static int ask_late(struct tickets *t, struct ticket *k, struct error *e)
+/* The update may reuse the loss's memory, so the loss is copied before it. */
+static int submit_pipelined(struct tickets *t, struct ticket *k, struct error *e)
 {
     struct run *r = t->run;
     int rc = send_block(t, k, e);
@@ -59,12 +60,12 @@ static int ask_late(struct tickets *t, struct ticket *k, struct error *e)
     if (!rc) rc = run_program(r, PROGRAM_UPDATE, e);
     if (!rc) rc = send(t, k->clip, tape_address(&r->tape, t->clip), sizeof k->clip, e);
     if (!rc && t->scaled) rc = send(t, &k->block, tape_address(&r->tape, r->graph.step), sizeof k->block, e);
-    return rc ? rc : r->device.ops->mark(&r->device, (int)(t->asked % TICKETS), e);
+    return rc ? rc : r->device.ops->mark(&r->device, (int)(t->submitted % TICKETS), e);
 }
 
-/* --- on one that does not ------------------------------------------------------------------- */
+/* --- a synchronous device ---------------------------------------------------------------------- */
 
-static int ask_now(struct tickets *t, struct ticket *k, struct error *e)
+static int run_synchronously(struct tickets *t, struct ticket *k, struct error *e)
 {
     struct run *r = t->run;
     k->clip[0] = k->clip[1] = NAN;
@@ -77,30 +78,30 @@ static int ask_now(struct tickets *t, struct ticket *k, struct error *e)
     return !rc && t->scaled ? run_get_step(r, &k->block, e) : rc;
 }
 
-/* --- either --------------------------------------------------------------------------------- */
+/* --- both -------------------------------------------------------------------------------------- */
 
 int ticket_submit(struct tickets *t, const struct step_block *b, double from, struct error *e)
 {
-    const int number = (int)(t->asked % TICKETS);
+    const int number = (int)(t->submitted % TICKETS);
     struct ticket *k = &t->at[number];
-    CHECK(tickets_pending(t) < TICKETS && (!tickets_pending(t) || is_pipelined(t)), "%u steps are open", tickets_pending(t));
+    CHECK(tickets_pending(t) < TICKETS && (!tickets_pending(t) || is_pipelined(t)), "%u steps are in flight", tickets_pending(t));
     k->begun = k->block = *b;
     t->from[number] = tickets_pending(t) ? -1 : from;
-    int rc = is_pipelined(t) ? ask_late(t, k, e) : ask_now(t, k, e);
-    t->asked += !rc;
+    int rc = is_pipelined(t) ? submit_pipelined(t, k, e) : run_synchronously(t, k, e);
+    t->submitted += !rc;
     return rc;
 }
 
 int ticket_take(struct tickets *t, struct ticket *out, struct error *e)
 {
-    const int number = (int)(t->taken % TICKETS);
-    CHECK(tickets_pending(t), "no step was asked for");
+    const int number = (int)(t->retired % TICKETS);
+    CHECK(tickets_pending(t), "no step is in flight");
     double done = clock_seconds();
     int rc = is_pipelined(t) ? t->run->device.ops->await(&t->run->device, number, &done, e) : PL_OK;
     if (rc) return rc;
     *out = t->at[number];
     t->seconds = fmax(done - (t->from[number] < 0 ? t->done : t->from[number]), 0);
     t->done = done;
-    t->taken++;
+    t->retired++;
     return PL_OK;
 }

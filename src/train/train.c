@@ -1,15 +1,16 @@
 /*
- * train.c: the training loop: step after step, from the beginning to the model folder.
+ * train.c: the training loop, from the first step to the model folder.
  *
- *     samples at positions p .. p+E-1  ->  input storages  ->  step and update are asked for
- *     the step before is taken: its loss checked  ->  metrics line  ->  checkpoint?
+ *     samples at positions p .. p+E-1  ->  inputs  ->  step and update are submitted
+ *     the previous step is retired: loss checked  ->  metrics line  ->  checkpoint if due
  *
- * A GPU runs a step while the host looks at the one before (ticket.h): what is `asked` is then one step
- * ahead of `state`, which is what has been taken. Nothing is asked for beyond a step that is followed by an
- * evaluation or a checkpoint, so that those see its weights. On the CPU every step is taken at once.
+ * A GPU runs a step while the host processes the results of the previous one (ticket.h): the
+ * submitted steps are then one ahead of `state`, which describes the retired steps. No step is
+ * submitted beyond one that is followed by an evaluation or a checkpoint, because those read its
+ * weights. On the CPU every step is retired at once.
  *
- * Everything a step needs is allocated before the first one. The loop's parts are in the files that trainer.h
- * names: train_begin.c, train_step.c, train_after.c and theirs.
+ * Everything that a step needs is allocated before the first one. trainer.h lists the files of the
+ * loop: train_begin.c, train_step.c, train_after.c and their parts.
  */
 #include "train/trainer.h"
 
@@ -20,43 +21,43 @@
 
 #include "train/signals.h"
 
-/* Bytes for the lists and headers of a save, taken before the first step. */
+/* Bytes for the lists and headers of a save, allocated before the first step. */
 enum { SAVE_POOL = 1 << 20, SAVE_POOL_PER_WEIGHT = 4096 };
 
 bool trainer_stopping(const struct trainer *t) { return t->stopped || (t->o->signals && signals_received()); }
 
-/* The next step may be asked for before the last one that was is taken. One that a callback looks at, and may end the run
- * with, is the last one. */
+/* Whether the next step may be submitted before the last one is retired. With a step callback it
+ * may not, because the callback can end the run after any step. */
 static bool may_overlap(const struct trainer *t)
 {
-    const uint64_t step = trainer_steps_asked(t);
+    const uint64_t step = trainer_steps_submitted(t);
     return tickets_overlap(&t->tickets) && !t->o->on_step && step < t->total && !trainer_evaluation_due(t, step) && !trainer_save_due(t, step);
 }
 
-/* Takes steps until `left` are open, and does what each is followed by. */
-static int take_steps(struct trainer *t, uint32_t left, struct train_event *v, struct error *e)
+/* Retires steps until `left` are in flight, and processes the results of each. */
+static int retire_steps(struct trainer *t, uint32_t left, struct train_event *v, struct error *e)
 {
     int rc = PL_OK;
     while (tickets_pending(&t->tickets) > left && !rc) {
-        rc = trainer_take_step(t, v, e);
+        rc = trainer_retire_step(t, v, e);
         if (!rc) rc = trainer_after_step(t, v, e);
     }
     return rc;
 }
 
-/* One more step, and what is known by then of those before. What went wrong with an earlier one comes first. */
-static int go_on(struct trainer *t, struct train_event *v, struct error *e)
+/* Submits one more step and retires earlier ones. An error of an earlier step is reported first. */
+static int submit_and_retire(struct trainer *t, struct train_event *v, struct error *e)
 {
     struct error failed;
-    int asked = trainer_submit_step(t, &failed);
-    int rc = take_steps(t, !asked && may_overlap(t) ? 1 : 0, v, e);
-    if (rc || !asked) return rc;
+    int submit_rc = trainer_submit_step(t, &failed);
+    int rc = retire_steps(t, !submit_rc && may_overlap(t) ? 1 : 0, v, e);
+    if (rc || !submit_rc) return rc;
     *e = failed;
-    return asked;
+    return submit_rc;
 }
 
-/* Of masks the evaluation before the first step too: what training starts from. */
-static int evaluate_first(struct trainer *t, struct error *e)
+/* For mask models: also evaluates before the first step, as the baseline. */
+static int evaluate_baseline(struct trainer *t, struct error *e)
 {
     struct evaluation found;
     if (!t->has_scores || t->state.step || t->o->resume || !t->c->train_eval_every) return PL_OK;
@@ -65,7 +66,7 @@ static int evaluate_first(struct trainer *t, struct error *e)
 
 static int interrupted(const struct trainer *t, const char *command, struct error *e)
 {
-    return error_set(e, t->stopped ? PL_STOPPED : PL_FAIL, "stopped by %s after step %" PRIu64 " of %" PRIu64 "; saved. Go on with: %s",
+    return error_set(e, t->stopped ? PL_STOPPED : PL_FAIL, "stopped by %s after step %" PRIu64 " of %" PRIu64 "; saved. Resume with: %s",
                      t->stopped ? "the step callback" : signals_name(signals_received()), t->state.step, t->total, command);
 }
 
@@ -80,16 +81,16 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     mem_pool_take(SAVE_POOL + t->run.graph.params.n * SAVE_POOL_PER_WEIGHT);
     t->has_pool = true;
     if (t->validation.ops) t->has_scores = mask_scores_open(&t->scores, &t->run, &t->validation, PROGRAM_EVAL, o->worst ? (uint32_t)t->c->train_worst : 0);
-    rc = evaluate_first(t, e);
+    rc = evaluate_baseline(t, e);
     while (t->state.step < t->total && !rc && !trainer_stopping(t)) {
         if (!allocations) allocations = mem_allocations();
-        rc = go_on(t, &v, e);
+        rc = submit_and_retire(t, &v, e);
     }
-    if (!rc) rc = take_steps(t, 0, &v, e);
+    if (!rc) rc = retire_steps(t, 0, &v, e);
     progress_break(&t->progress);
     if (rc) return rc;
     if (t->state.step < t->total) {
-        /* A signal between two steps, or before the first one, found nobody saving. */
+        /* A signal between two steps, or before the first one, was not followed by a save. */
         if (t->saved != (int64_t)t->state.step && (rc = trainer_save(t, e))) return rc;
         return interrupted(t, o->command, e);
     }
@@ -109,9 +110,9 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     return trainer_publish(t, e);
 }
 
-/* A new run that took no step is as if it had never been: what was wrong with it can be set right, and the same
- * command given again. */
-static void forget(struct trainer *t)
+/* Removes the files of a new run that did no step, so that the user can fix the error and repeat
+ * the same command. */
+static void remove_empty_run(struct trainer *t)
 {
     if (!t->has_folder || t->o->resume || t->state.step || t->saved >= 0) return;
     events_abandon(&t->events);
@@ -139,7 +140,7 @@ int train_run(const struct config *c, const struct train_options *o, struct trai
         out->best_step = t->best.step;
         out->best_loss = isfinite(t->best.loss) ? t->best.loss : NAN;
     }
-    if (rc) forget(t);
+    if (rc) remove_empty_run(t);
     trainer_close(t);
     return rc;
 }

@@ -1,10 +1,10 @@
 /*
- * train_after.c: what follows when a step was taken.
+ * train_after.c: the work after a step is retired.
  *
  *     progress  ->  memory  ->  metrics.jsonl, TensorBoard  ->  evaluation, best model  ->  on_step  ->  checkpoint
  *
- * The order is part of what a run promises: a checkpoint is never ahead of the metrics, and the callback sees a
- * step whose line is written. Nothing here changes what the next step computes.
+ * The order is guaranteed: a checkpoint is never ahead of the metrics, and the callback runs after
+ * the step's metrics are written. Nothing here changes what the next step computes.
  */
 #include "train/trainer.h"
 
@@ -14,7 +14,7 @@
 
 #include "train/monitor.h"
 
-/* Memory at this step as members of its metrics, and in the log; "" when it is not due. */
+/* Memory use as members of the step's metrics, and in the log; "" if it is not due. */
 static void report_memory(struct trainer *t, char *out, size_t room)
 {
     int64_t every = t->c->train_monitor_every, step = (int64_t)t->state.step;
@@ -28,7 +28,7 @@ static void report_memory(struct trainer *t, char *out, size_t room)
     monitor_log(&m, &t->run, step);
 }
 
-/* As JSON has them: what is not finite, in a skipped step, is null. */
+/* A number in JSON: a value that is not finite, in a skipped step, is null. */
 static const char *number(double x, char out[32])
 {
     snprintf(out, 32, isfinite(x) ? "%.9g" : "null", x);

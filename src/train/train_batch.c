@@ -1,20 +1,21 @@
 /*
- * train_batch.c: a step's batch, and the one that is put together ahead of its step.
+ * train_batch.c: the batch of a step, and the prefetched batch of the next one.
  *
- * The batch of the step to come is put together while this one runs, and copied behind it:
+ * The host prepares the next batch while a step runs; it is copied to the GPU after that step:
  *
- *     host    ask n, put n+1, take n-1      ask n+1, put n+2, take n
+ *     host    submit n, prefetch n+1, retire n-1   submit n+1, prefetch n+2, retire n
  *     GPU    .. n-1][ step n ............][update n][ step n+1 ..........][update n+1]
- *     lane                                 [copy n+1]                      [copy n+2]
+ *     copies                               [copy n+1]                      [copy n+2]
  *
- * It lies in one buffer, which is free when the batch before has been copied: behind the step before, so the
- * GPU has the whole of this one left to do. An evaluation would write over the batch, so before one nothing
- * is put ahead. Which samples a batch holds is a matter of its position alone, whoever puts it and when.
+ * The batch is in one buffer, which is free when the previous batch has been copied. That copy
+ * follows the previous step, so the host has the whole duration of this step. An evaluation would
+ * overwrite the batch, so nothing is prefetched before one. The samples of a batch depend only on
+ * its position, not on when it is prepared.
  */
 #include "train/trainer.h"
 
-/* Samples of the step at a position: the effective batch, and at the end of the last epoch what
- * is left. Borders of other epochs pass within a batch. */
+/* Samples of the step at a position: the effective batch, or the rest at the end of the last epoch.
+ * Other epochs end within a batch. */
 int64_t trainer_samples_at(const struct trainer *t, uint64_t position)
 {
     if (!t->data.ops) return t->run.effective_batch;
@@ -24,11 +25,11 @@ int64_t trainer_samples_at(const struct trainer *t, uint64_t position)
 
 const char *trainer_unit(const struct trainer *t) { return t->data.ops ? t->data.ops->unit : "tokens"; }
 
-int trainer_put_next(struct trainer *t, struct error *e)
+int trainer_prefetch_batch(struct trainer *t, struct error *e)
 {
-    const uint64_t position = t->position, done = trainer_steps_asked(t);
+    const uint64_t position = t->position, done = trainer_steps_submitted(t);
     const int64_t n = trainer_samples_at(t, position);
-    if (!t->data.ops || done >= t->total || !n || trainer_evaluation_due(t, done) || !run_can_go_ahead(&t->run)) return PL_OK;
+    if (!t->data.ops || done >= t->total || !n || trainer_evaluation_due(t, done) || !run_can_prefetch(&t->run)) return PL_OK;
     int rc = run_ahead_begin(&t->run, e);
     if (rc) return rc;
     t->next.position = position;
@@ -40,15 +41,15 @@ int trainer_put_next(struct trainer *t, struct error *e)
     return PL_OK;
 }
 
-int trainer_take_batch(struct trainer *t, int64_t samples, struct feed_batch *batch, uint64_t *broken, struct error *e)
+int trainer_get_batch(struct trainer *t, int64_t samples, struct feed_batch *batch, uint64_t *broken, struct error *e)
 {
     if (!t->data.ops) return PL_OK;
-    const bool asked = t->next.samples && t->next.position == t->position;
-    if (asked && t->next.failed.code) {
+    const bool prefetched = t->next.samples && t->next.position == t->position;
+    if (prefetched && t->next.failed.code) {
         *e = t->next.failed;
         return e->code;
     }
-    if (asked && t->run.ahead_ready && t->next.samples == samples) {
+    if (prefetched && t->run.prefetched && t->next.samples == samples) {
         *batch = t->next.batch;
         *broken = t->next.broken;
         return PL_OK;

@@ -1,12 +1,12 @@
 /*
- * train_begin.c: a trainer is opened, a run begins or goes on, and all is closed.
+ * train_begin.c: opens a trainer, starts or resumes a run, and closes everything.
  *
  *     configuration, against the stored one  ->  plan  ->  data files  ->  folder  ->  memory and weights
  *       ->  the newest checkpoint, or an empty state  ->  loaders  ->  space on disk  ->  config.yaml, plan.json
  *
- * What can be refused without touching anything is refused first: the folder is made when plan and data are
- * known to be good, and memory is taken after that. Everything a step needs is allocated here or at the head of
- * the loop, and nothing behind it.
+ * Errors that need no side effects are found first: the folder is created after plan and data are
+ * checked, and memory is allocated after that. Everything that a step needs is allocated here or at
+ * the start of the loop, nothing later.
  */
 #include "train/trainer.h"
 
@@ -18,9 +18,9 @@
 #include "io/file.h"
 #include "train/scaler.h"
 
-/* --- a run that goes on ------------------------------------------------------------------------------------ */
+/* --- resuming -------------------------------------------------------------------------------------------- */
 
-/* Keys that a resumed run may change; memory and device keys ask for a new plan. */
+/* Keys that a resumed run may change; a change of memory and device keys needs a new plan. */
 static bool may_change(enum config_key k)
 {
     return k == KEY_train_out || k == KEY_train_steps || k == KEY_train_epochs || k == KEY_train_eval_every ||
@@ -40,14 +40,14 @@ static int refuse_change(const struct config *c, const struct config *stored, en
     return rc;
 }
 
-/* Compares with the stored configuration; *plan_again when memory or device changed. */
+/* Compares with the stored configuration; *plan_again if memory or device keys changed. */
 static int compare_config(const struct config *c, const char *dir, bool *plan_again, struct error *e)
 {
     char path[FOLDER_PATH];
     struct config stored;
     snprintf(path, sizeof path, "%s/config.yaml", dir);
     if (!file_exists(path))
-        return error_set(e, PL_USAGE, "--resume: there is no run to go on with in %s: %s; leave --resume out to begin one", dir,
+        return error_set(e, PL_USAGE, "--resume: there is no run to resume in %s: %s; leave --resume out to start one", dir,
                          dir_exists(dir) ? "it has no config.yaml" : "no such folder");
     config_init(&stored);
     int rc = config_read(&stored, path, e);
@@ -55,9 +55,9 @@ static int compare_config(const struct config *c, const char *dir, bool *plan_ag
         if (config_same(c, &stored, k) || may_change(k)) continue;
         const char *name = config_key_name(k);
         if (k == KEY_data_train) {
-            log_warn("resume: data.train changed; the run goes on with the new files from its position");
+            log_warn("resume: data.train changed; the run continues with the new files from its position");
         } else if (!strncmp(name, "memory.", 7) || !strncmp(name, "device.", 7)) {
-            log_note("resume: %s changed, so the plan is made again", name);
+            log_note("resume: %s changed, so the plan is searched again", name);
             *plan_again = true;
         } else {
             rc = refuse_change(c, &stored, k, dir, e);
@@ -67,7 +67,7 @@ static int compare_config(const struct config *c, const char *dir, bool *plan_ag
     return rc;
 }
 
-/* --- the parts of a beginning ------------------------------------------------------------------------------ */
+/* --- the parts of starting --------------------------------------------------------------------------------- */
 
 static struct schedule make_schedule(const struct config *c, int64_t total)
 {
@@ -76,9 +76,9 @@ static struct schedule make_schedule(const struct config *c, int64_t total)
                              .milestones = c->train_milestones.at, .n_milestones = c->train_milestones.n};
 }
 
-/* Steps are given, or follow from the samples that are left from the position on. A run
- * whose last step was a short one and that is given more epochs goes on behind it. Where batches have statistics there is no short step: what
- * fills it up would move them. */
+/* The number of steps is given, or follows from the samples after the position. A run whose last
+ * step was a short one and that gets more epochs continues after it. With batch statistics there
+ * is no short step: its padding would change the statistics. */
 static void measure_run(struct trainer *t)
 {
     uint64_t E = (uint64_t)t->run.effective_batch;
@@ -101,7 +101,7 @@ static int open_data(struct trainer *t, struct error *e)
     return rc;
 }
 
-/* On a resume the stored plan is followed, unless it cannot be: then we say why. */
+/* A resume uses the stored plan. If that is not possible, it logs the reason and plans again. */
 static int make_plan(struct trainer *t, const struct train_options *o, bool plan_again, struct error *e)
 {
     char stored[FOLDER_PATH];
@@ -112,7 +112,7 @@ static int make_plan(struct trainer *t, const struct train_options *o, bool plan
     t->has_run = true;
     int rc = run_plan(&t->run, t->c, &ro, e);
     if (!rc || !follow) return rc;
-    log_note("resume: the stored plan cannot be followed (%s); planning again", e->text);
+    log_note("resume: the stored plan cannot be used (%s); planning again", e->text);
     run_close(&t->run);
     ro.plan = o->plan;
     return run_plan(&t->run, t->c, &ro, e);
@@ -146,7 +146,7 @@ static int reset_state(struct trainer *t, struct error *e)
     return state_reset(&r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
 }
 
-/* What a step has to look at, and the scale that it begins with. */
+/* Finds the outputs that a step reads, and sets the initial loss scale. */
 static void find_outputs(struct trainer *t)
 {
     tickets_begin(&t->tickets, &t->run);
@@ -154,7 +154,7 @@ static void find_outputs(struct trainer *t)
     t->eval_loss = graph_find_output(&t->run.graph, PROGRAM_EVAL, "loss");
 }
 
-/* Training last: its loader reads ahead of the first step. */
+/* The training feed starts last: its loader prefetches for the first step. */
 static int start_data(struct trainer *t, struct error *e)
 {
     t->state.data = t->data.fingerprint;
@@ -162,7 +162,7 @@ static int start_data(struct trainer *t, struct error *e)
     return rc ? rc : feed_start(&t->data, &t->run, t->state.position, t->state.broken, e);
 }
 
-/* --- the whole --------------------------------------------------------------------------------------------- */
+/* --- starting ---------------------------------------------------------------------------------------------- */
 
 int trainer_begin(struct trainer *t, const struct train_options *o, struct error *e)
 {
@@ -174,7 +174,7 @@ int trainer_begin(struct trainer *t, const struct train_options *o, struct error
     if (!rc) rc = folder_open(&t->folder, t->c->train_out, o->resume, e);
     if (rc) return rc;
     t->has_folder = true;
-    /* Weights are loaded first in any case: constants, and what no checkpoint holds. */
+    /* Weights are always loaded first: a checkpoint holds neither constants nor frozen weights. */
     rc = run_start(&t->run, t->c->train_out, true, e);
     if (!rc && o->resume) rc = trainer_load(t, &found, e);
     if (!rc && !found) rc = reset_state(t, e);
@@ -188,7 +188,7 @@ int trainer_begin(struct trainer *t, const struct train_options *o, struct error
     return rc;
 }
 
-/* --- a trainer, for the loop and for a program that brings its own batches --------------------------------- */
+/* --- a trainer, for the loop and for a program with its own batches ---------------------------------------- */
 
 struct trainer *trainer_open(const struct config *c, const struct train_options *o)
 {

@@ -1,12 +1,12 @@
 /*
- * train_check.c: whether a step that was taken went well.
+ * train_check.c: checks the results of a retired step.
  *
- * Its loss and the norm of its gradients must be finite. With f16 a step that is not is skipped and the scale
- * halved, until that is no way out (ticket_fatal, scaler_hopeless). Otherwise the run ends with the name of the
- * first tensor that is not finite. The search for it (nonfinite.c) looks at the gradients or runs the step again, so
- * batch and numbers are brought back where those of a later step have taken their place. Behind a loss that is
- * not finite nothing was updated, a fused step apart: on the CPU the update was left out, on a GPU GUARD
- * saw to it (passes/guard.c).
+ * Its loss and gradient norm must be finite. With f16 a step that is not finite is skipped and the
+ * loss scale halved, until that cannot help any more (ticket_fatal, scaler_stuck). Otherwise the
+ * run ends with the name of the first tensor that is not finite. The search for it (nonfinite.c)
+ * reads the gradients or runs the step again, so batch and step block are restored if a later step
+ * has overwritten them. After a loss that is not finite no weight was updated, except by a fused
+ * step: on the CPU the update was not run, on a GPU the op GUARD disabled it (passes/guard.c).
  */
 #include "train/trainer.h"
 
@@ -15,50 +15,50 @@
 
 #include "train/scaler.h"
 
-/* For the step that was just taken and is looked at again: its batch, its numbers and its gradients
- * may have made way for those of a step that was asked for since. The weights have not. */
-static void bring_back(struct trainer *t, const struct ticket *k)
+/* Restores the batch, the step block and the gradients of the step that was just retired, if a
+ * later step overwrote them. The weights are unchanged. */
+static void restore_step(struct trainer *t, const struct ticket *k)
 {
     struct feed_batch batch;
     struct error ignored;
-    const bool behind = tickets_pending(&t->tickets);
-    if (t->data.ops && (behind || t->run.ahead_ready || t->next.failed.code))
+    const bool in_flight = tickets_pending(&t->tickets);
+    if (t->data.ops && (in_flight || t->run.prefetched || t->next.failed.code))
         feed_put(&t->data, &t->run, t->state.position, trainer_samples_at(t, t->state.position), run_samples(&t->run), &batch, &ignored);
-    if (!behind) return;
+    if (!in_flight) return;
     struct step_block b = k->block;
     b.found_inf = 1; /* a fused step must not update weights again */
     if (!run_put_step(&t->run, &b, &ignored)) run_program(&t->run, PROGRAM_STEP, &ignored);
 }
 
-/* After an update that was fused the weights are spoilt too, so only the gradients can still tell. */
-static int complain_nonfinite(struct trainer *t, const struct ticket *k, struct error *e)
+/* A fused update has changed the weights too, so only the gradients can show the cause. */
+static int nonfinite_error(struct trainer *t, const struct ticket *k, struct error *e)
 {
     char name[256];
     const bool updated = isfinite(k->loss);
     const char *what = updated ? "gradient norm" : "loss";
     const double x = updated ? k->clip[0] : k->loss;
-    bring_back(t, k);
+    restore_step(t, k);
     if (updated) run_find_nonfinite_gradient(&t->run, name, sizeof name);
     else run_find_nonfinite(&t->run, name, sizeof name);
     return error_set(e, PL_FAIL, "step %" PRId64 ": the %s is %g%s%s; lower train.learning_rate, set train.clip_norm, or resume from an earlier checkpoint",
                      t->state.step + 1, what, x, name[0] ? "; first seen in " : "", name);
 }
 
-/* What a step says of itself: its loss, the norm of its gradients, and in f16 the scale to come. */
+/* Checks the loss, the gradient norm, and in f16 the next loss scale. */
 int trainer_check_step(struct trainer *t, const struct ticket *k, struct error *e)
 {
     const struct step_block *b = &k->block;
-    if (ticket_fatal(&t->tickets, k->loss)) return complain_nonfinite(t, k, e);
+    if (ticket_fatal(&t->tickets, k->loss)) return nonfinite_error(t, k, e);
     if (!t->tickets.scaled) {
-        if (!isfinite(k->clip[0])) return complain_nonfinite(t, k, e);
+        if (!isfinite(k->clip[0])) return nonfinite_error(t, k, e);
         t->state.adam_t++;
         return PL_OK;
     }
-    if (scaler_take(&t->state, b)) {
+    if (scaler_update(&t->state, b)) {
         progress_break(&t->progress);
-        log_note("step %d: skipped: gradients are not finite at loss scale %g; the next step's is %g", b->step, b->loss_scale, b->next_scale);
+        log_note("step %d: skipped: gradients are not finite at loss scale %g; the next loss scale is %g", b->step, b->loss_scale, b->next_scale);
     }
-    if (!scaler_hopeless(&t->state)) return PL_OK;
-    bring_back(t, k);
-    return scaler_complain(&t->state, b, &t->run, e);
+    if (!scaler_stuck(&t->state)) return PL_OK;
+    restore_step(t, k);
+    return scaler_error(&t->state, b, &t->run, e);
 }

@@ -1,9 +1,10 @@
 /*
  * train_evaluate.c: the evaluation within a training run.
  *
- * Mean loss over the whole of data.validation, per token or mask: a line in the log and one in metrics.jsonl. Of
- * masks IoU and Dice as well, by prompt and category in eval.txt and eval.csv. The program reads weights and writes
- * its own transients, and the next step puts its own numbers and batch: nothing that training goes on with is touched.
+ * It computes the mean loss over the whole of data.validation, per token or mask: a line in the log
+ * and one in metrics.jsonl. For masks also IoU and Dice, by prompt and category in eval.txt and
+ * eval.csv. The program reads weights and writes its own transient tensors, and the next step
+ * writes its own step block and batch: the evaluation does not change the state of training.
  */
 #include "train/trainer.h"
 
@@ -17,7 +18,7 @@ bool trainer_evaluation_due(const struct trainer *t, uint64_t step)
     return t->validation.ops && (step == t->total || (every && (int64_t)step % every == 0));
 }
 
-/* One pass of an evaluation: its losses and what they count, added up. */
+/* One pass of an evaluation: adds up losses and their divisors. */
 static int evaluate_pass(struct trainer *t, double *sum, double *count, struct error *e)
 {
     int64_t B = t->run.plan.settings.micro_batch, n = (int64_t)t->validation.samples;
@@ -38,12 +39,12 @@ static int evaluate_pass(struct trainer *t, double *sum, double *count, struct e
     return rc;
 }
 
-/* Over the whole validation set and all passes. */
+/* Over the whole validation dataset and all passes. */
 static int evaluate(struct trainer *t, struct evaluation *out, struct error *e)
 {
     struct step_block b = trainer_step_block(t, 1);
     double sum = 0, count = 0;
-    b.rng_step = 0; /* points of later rounds are drawn alike in every evaluation */
+    b.rng_step = 0; /* the points of later rounds are the same in every evaluation */
     int rc = run_put_step(&t->run, &b, e);
     if (t->has_scores) scores_reset(&t->scores.scores);
     for (int pass = 0; pass < feed_passes(&t->validation) && !rc; pass++) {
@@ -55,7 +56,7 @@ static int evaluate(struct trainer *t, struct evaluation *out, struct error *e)
     return rc;
 }
 
-/* The scores by prompt and category beside the metrics: eval.txt, eval.csv. */
+/* Writes the scores by prompt and category beside the metrics: eval.txt, eval.csv. */
 static int write_scores(struct trainer *t, struct error *e)
 {
     struct text table = {0}, csv = {0};
@@ -71,24 +72,24 @@ static int write_scores(struct trainer *t, struct error *e)
     return rc;
 }
 
-/* Of tokens the perplexity as well, one beyond a double is null; of masks IoU and Dice. */
+/* Also reports the perplexity of tokens, null if it overflows a double; for masks IoU and Dice. */
 static int report_evaluation(struct trainer *t, const struct evaluation *v, struct error *e)
 {
-    char number[32] = "null", more[128] = "", said[128] = "";
+    char number[32] = "null", more[128] = "", text[128] = "";
     struct scalar scalars[3] = {{"eval_loss", v->loss}};
     uint32_t n_scalars = 1;
     double p = perplexity(v->loss);
     if (isfinite(p)) snprintf(number, sizeof number, "%.9g", p);
     if (t->validation.ops == &tokens_feed) {
         snprintf(more, sizeof more, ",\"eval_perplexity\":%s", number);
-        snprintf(said, sizeof said, ", perplexity %.6g", p);
+        snprintf(text, sizeof text, ", perplexity %.6g", p);
     } else if (t->has_scores) {
         struct score all = mask_scores_of(&t->scores, false), last = mask_scores_of(&t->scores, true);
         int n = snprintf(more, sizeof more, ",\"eval_iou\":%.6f,\"eval_dice\":%.6f", score_iou(&all), score_dice(&all));
-        int k = snprintf(said, sizeof said, ", mean IoU %.4f, mean Dice %.4f", score_iou(&all), score_dice(&all));
+        int k = snprintf(text, sizeof text, ", mean IoU %.4f, mean Dice %.4f", score_iou(&all), score_dice(&all));
         if (t->scores.last) {
             snprintf(more + n, sizeof more - (size_t)n, ",\"eval_iou_last\":%.6f", score_iou(&last));
-            snprintf(said + k, sizeof said - (size_t)k, ", after the last round IoU %.4f", score_iou(&last));
+            snprintf(text + k, sizeof text - (size_t)k, ", after the last round IoU %.4f", score_iou(&last));
         }
         scalars[n_scalars++] = (struct scalar){"eval_iou", score_iou(&all)};
         scalars[n_scalars++] = (struct scalar){"eval_dice", score_dice(&all)};
@@ -97,7 +98,7 @@ static int report_evaluation(struct trainer *t, const struct evaluation *v, stru
     }
     t->eval = v->loss;
     progress_break(&t->progress);
-    log_note("step %" PRId64 ": evaluation loss %.6g%s over %" PRId64 " samples", v->step, v->loss, said, v->samples);
+    log_note("step %" PRId64 ": evaluation loss %.6g%s over %" PRId64 " samples", v->step, v->loss, text, v->samples);
     int rc = folder_metrics(&t->folder, e, "{\"step\":%" PRId64 ",\"eval_loss\":%.9g%s,\"eval_samples\":%" PRId64 "}", v->step, v->loss, more,
                             v->samples);
     return rc ? rc : events_write(&t->events, v->step, scalars, n_scalars, e);

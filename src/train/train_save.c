@@ -1,14 +1,15 @@
 /*
- * train_save.c: what a run keeps on disk, and what it finds there again.
+ * train_save.c: saves checkpoints and models, and loads them in a resumed run.
  *
  *     checkpoints/step-N    weights and state             every train.save_every steps, at the end, when interrupted
- *     checkpoints/best      a model and its evaluation    when an evaluation is better than all before
+ *     checkpoints/best      a model and its evaluation    when an evaluation has the lowest loss so far
  *     model                 a model                       at the end
  *
- * All are written beside their place and then moved to it (folder.c), through the staging buffer in the arena.
- * Within the loop lists and headers come from the pool that was taken before the first step. What a resume needs
- * is in the checkpoint: weights and moments to the bit, the step, and the position in the data, which is a number
- * because the order is a pure function.
+ * All are written under a temporary name and then renamed (folder.c), through the staging buffer in
+ * the arena. Within the loop, lists and headers are allocated from a pool that exists before the
+ * first step. A checkpoint holds everything that a resume needs: weights and optimizer state to the
+ * bit, the step, and the position in the data, which is one number because the order is a pure
+ * function.
  */
 #include "train/trainer.h"
 
@@ -33,7 +34,7 @@ int trainer_save(struct trainer *t, struct error *e)
     int rc = folder_checkpoint_begin(&t->folder, (int64_t)t->state.step, &dir, e);
     if (!rc) rc = weights_save(&r->weights, &r->model, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, dir, e);
     if (!rc) rc = state_save(dir, &t->state, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
-    if (!rc) rc = events_sync(&t->events, e); /* like the metrics: not behind the checkpoint */
+    if (!rc) rc = events_sync(&t->events, e); /* like the metrics, it must include the checkpoint's step */
     if (!rc) rc = folder_checkpoint_commit(&t->folder, t->c->train_keep, e);
     mem_pool_leave();
     if (rc) return error_prepend(e, "saving step %" PRId64, t->state.step);
@@ -41,7 +42,7 @@ int trainer_save(struct trainer *t, struct error *e)
     return PL_OK;
 }
 
-/* A model folder; beside the best one lies its evaluation. */
+/* Saves a model folder; the best one also holds its evaluation. */
 static int save_model(struct trainer *t, enum folder_model which, const struct evaluation *v, struct error *e)
 {
     struct run *r = &t->run;
@@ -75,7 +76,8 @@ static int load_state(struct trainer *t, const char *path, struct error *e)
     return state_load(path, &t->state, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
 }
 
-/* The newest checkpoint cannot be read: whether an older one can, and what to do then. It is the user's to say that steps are lost. */
+/* The newest checkpoint cannot be read: names an older one that can be, and the command. The
+ * user decides to lose the steps. */
 static int advise_older(struct trainer *t, int64_t newest, const char *path, struct error *e)
 {
     char older[FOLDER_PATH];
@@ -83,7 +85,7 @@ static int advise_older(struct trainer *t, int64_t newest, const char *path, str
     int64_t step = newest;
     while (!folder_checkpoint_before(&t->folder, step, &step, older, &ignored) && step >= 0)
         if (!load_state(t, older, &ignored))
-            return error_set(e, why.code, "checkpoint %s: %s; %s is intact: remove %s, and --resume goes on after step %" PRId64, path, why.text, older, path, step);
+            return error_set(e, why.code, "checkpoint %s: %s; %s is intact: remove %s, and --resume continues after step %" PRId64, path, why.text, older, path, step);
     return error_prepend(e, "checkpoint %s", path);
 }
 
@@ -98,7 +100,7 @@ int trainer_load(struct trainer *t, bool *found, struct error *e)
     rc = load_state(t, path, e);
     t->saved = step;
     if (!rc && t->state.data && t->state.data != t->data.fingerprint && t->data.fingerprint)
-        log_warn("resume: the files of data.train are not those of the checkpoint; the run goes on with these from its position");
+        log_warn("resume: the files of data.train are not those of the checkpoint; the run continues with these from its position");
     if (!rc) log_note("resuming after step %" PRId64 " from %s", t->state.step, path);
     return rc ? advise_older(t, step, path, e) : PL_OK;
 }
@@ -110,9 +112,9 @@ void trainer_find_best(struct trainer *t)
     if (folder_model_path(&t->folder, FOLDER_BEST, path)) best_read(path, t->c, &t->best);
 }
 
-/* Two checkpoints or more at once, and the model beside an older one; the checkpoints
- * that are there already will make room. The best model has a place of its own, and one
- * where the next is written. */
+/* Disk space for at least two checkpoints at a time, and for the model beside an older one;
+ * existing checkpoints will be removed. The best model needs space for itself and for its
+ * successor. */
 int trainer_require_space(struct trainer *t, struct error *e)
 {
     uint64_t model = weights_bytes(&t->run.weights, &t->run.graph), each = model + state_bytes(&t->run.graph);

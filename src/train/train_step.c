@@ -1,11 +1,12 @@
 /*
- * train_step.c: one step: asked for with its batch and its numbers, and taken.
+ * train_step.c: one step: submitted with its batch and its step block, and retired.
  *
- *     ask    samples at positions p .. p+E-1  ->  input storages;  step block;  step and update are launched
- *     take   the oldest of them is waited for and checked, and only then counts: step, position, broken
+ *     submit   samples at positions p .. p+E-1  ->  inputs;  step block;  step and update are launched
+ *     retire   the host waits for the oldest step and checks it; then step, position and broken advance
  *
- * `state` is what has been taken, and what a checkpoint holds. `position` and trainer_steps_asked are ahead of
- * it by the steps that are open (ticket.h); what the host knows of each of those waits in `pending`.
+ * `state` describes the retired steps, and is what a checkpoint stores. `position` and
+ * trainer_steps_submitted are ahead of it by the steps in flight (ticket.h); the host's data of
+ * each of those is in `pending`.
  */
 #include "train/trainer.h"
 
@@ -14,19 +15,19 @@
 #include "train/recipe.h"
 #include "train/scaler.h"
 
-/* What losses are divided by where a program brings its own batches: samples, or tokens
- * where the model has a family. */
-static double own_count(const struct trainer *t)
+/* The divisor of losses if a program has its own batches: samples, or tokens for a built-in model
+ * family. */
+static double default_count(const struct trainer *t)
 {
     if (t->count) return t->count;
     return (double)t->run.effective_batch * (t->run.defined ? 1 : (double)(t->c->data_sequence - 1));
 }
 
-uint64_t trainer_steps_asked(const struct trainer *t) { return t->state.step + tickets_pending(&t->tickets); }
+uint64_t trainer_steps_submitted(const struct trainer *t) { return t->state.step + tickets_pending(&t->tickets); }
 
 struct step_block trainer_step_block(const struct trainer *t, double count)
 {
-    int64_t step = (int64_t)trainer_steps_asked(t); /* done when this one begins: its index from 0 */
+    int64_t step = (int64_t)trainer_steps_submitted(t); /* steps before this one: its index from 0 */
     struct step_block b = {
         .learning_rate = (float)(recipe_rate(t->c) * schedule_factor(&t->schedule, step)),
         .inv_count = (float)(1 / count),
@@ -42,24 +43,24 @@ struct step_block trainer_step_block(const struct trainer *t, double count)
 
 int trainer_submit_step(struct trainer *t, struct error *e)
 {
-    const int at = (int)(t->tickets.asked % TICKETS);
-    struct feed_batch batch = {.count = own_count(t)};
+    const int at = (int)(t->tickets.submitted % TICKETS);
+    struct feed_batch batch = {.count = default_count(t)};
     const double from = clock_seconds();
     if (!tickets_pending(&t->tickets)) t->position = t->state.position;
     t->pending[at].samples = trainer_samples_at(t, t->position);
     t->pending[at].broken = t->state.broken;
-    int rc = trainer_take_batch(t, t->pending[at].samples, &batch, &t->pending[at].broken, e);
-    struct step_block b = trainer_step_block(t, t->count ? t->count : fmax(1, batch.count)); /* of broken samples alone: a loss of 0 */
+    int rc = trainer_get_batch(t, t->pending[at].samples, &batch, &t->pending[at].broken, e);
+    struct step_block b = trainer_step_block(t, t->count ? t->count : fmax(1, batch.count)); /* if all samples are broken, the loss is 0 */
     if (!rc) rc = ticket_submit(&t->tickets, &b, from, e);
     if (rc) return rc;
     t->pending[at].units = batch.units;
     t->position += (uint64_t)t->pending[at].samples;
-    return trainer_put_next(t, e);
+    return trainer_prefetch_batch(t, e);
 }
 
-int trainer_take_step(struct trainer *t, struct train_event *out, struct error *e)
+int trainer_retire_step(struct trainer *t, struct train_event *out, struct error *e)
 {
-    const int at = (int)(t->tickets.taken % TICKETS);
+    const int at = (int)(t->tickets.retired % TICKETS);
     struct ticket k;
     int rc = ticket_take(&t->tickets, &k, e);
     if (!rc) rc = trainer_check_step(t, &k, e);
@@ -73,19 +74,19 @@ int trainer_take_step(struct trainer *t, struct train_event *out, struct error *
     return PL_OK;
 }
 
-/* --- for a program that brings its own batches ----------------------------------------------------------- */
+/* --- for a program with its own batches ------------------------------------------------------------------ */
 
 void trainer_count(struct trainer *t, double count) { t->count = count; }
 
 int trainer_step(struct trainer *t, struct train_event *out, struct error *e)
 {
     int rc = trainer_submit_step(t, e);
-    return rc ? rc : trainer_take_step(t, out, e);
+    return rc ? rc : trainer_retire_step(t, out, e);
 }
 
 int trainer_forward(struct trainer *t, id output, void *to, struct error *e)
 {
-    struct step_block b = trainer_step_block(t, own_count(t));
+    struct step_block b = trainer_step_block(t, default_count(t));
     int rc = run_put_step(&t->run, &b, e);
     return rc ? rc : run_forward(&t->run, output, to, e);
 }

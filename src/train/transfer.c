@@ -1,14 +1,14 @@
 /*
  * transfer.c: chunks of elements between files and the arenas (see transfer.h).
  *
- * Invariant: bytes reach the arenas through the device's write alone, and every
- * weight that does is finite in the type it is kept in.
+ * Invariant: bytes reach the arenas only through the device's write, and every weight that is
+ * written is finite in its dtype.
  */
 #include "train/transfer.h"
 
 #include <math.h>
 
-/* The largest element is 8 bytes; halves begin at cache lines. */
+/* The largest element has 8 bytes; the halves are aligned to cache lines. */
 enum { ELEMENT_MOST = 8, HALF_ALIGN = 64 };
 
 void transfer_init(struct transfer *x, struct device *d, const struct tape *t, void *staging, uint64_t bytes)
@@ -21,7 +21,7 @@ void transfer_init(struct transfer *x, struct device *d, const struct tape *t, v
 
 /* --- finite or not ------------------------------------------------------------------ */
 
-/* A float is finite unless its exponent is all ones. The test over a block is a
+/* A float is finite unless its exponent is all ones. The test of a block is a
  * reduction without branches, which vectorises; only a bad block is searched. */
 static bool any_nonfinite_16(const uint16_t *x, int64_t n, uint16_t exponent)
 {
@@ -43,7 +43,7 @@ static bool any_nonfinite(const void *data, enum dtype t, int64_t n)
     case DT_F32: return any_nonfinite_32(data, n);
     case DT_BF16: return any_nonfinite_16(data, n, 0x7f80);
     case DT_F16: return any_nonfinite_16(data, n, 0x7c00);
-    default: return true; /* the search decides */
+    default: return true; /* the element search decides */
     }
 }
 
@@ -55,7 +55,7 @@ int64_t transfer_nonfinite(const void *data, enum dtype t, int64_t n)
     return -1;
 }
 
-/* Looks at `to`, converted from `from`; true when an element is bad. */
+/* Checks `to`, converted from `from`; true if an element is not finite. */
 static bool find_bad(struct bad *bad, const void *to, enum dtype t, const void *from, enum dtype t_from, int64_t at,
                      int64_t n)
 {
@@ -68,8 +68,8 @@ static bool find_bad(struct bad *bad, const void *to, enum dtype t, const void *
 
 /* --- moving --------------------------------------------------------------------------- */
 
-/* Where elements [at, at + n) lie; only dense tensors are saved and loaded. */
-static char *place_of(const struct transfer *x, id tensor, int64_t at, int64_t n)
+/* The address of elements [at, at + n); only dense tensors are saved and loaded. */
+static char *element_address(const struct transfer *x, id tensor, int64_t at, int64_t n)
 {
     const struct tensor *t = tensor_at(x->tape->graph, tensor);
     CHECK(tensor_is_dense(t) && at >= 0 && n >= 0 && at + n <= tensor_elements(t), "%s: elements %lld + %lld",
@@ -80,7 +80,7 @@ static char *place_of(const struct transfer *x, id tensor, int64_t at, int64_t n
 int transfer_write(struct transfer *x, id tensor, int64_t at, int64_t n, const void *data, struct error *e)
 {
     uint64_t bytes = (uint64_t)n * dtype_size(tensor_at(x->tape->graph, tensor)->dtype);
-    return x->device->ops->write(x->device, place_of(x, tensor, at, n), data, bytes, e);
+    return x->device->ops->write(x->device, element_address(x, tensor, at, n), data, bytes, e);
 }
 
 int transfer_put(struct transfer *x, const struct param *p, enum dtype from, int64_t at, int64_t n, struct bad *bad,
@@ -92,7 +92,7 @@ int transfer_put(struct transfer *x, const struct param *p, enum dtype from, int
     dtype_convert(x->second, master, x->first, from, n);
     if (find_bad(bad, x->second, master, x->first, from, at, n)) return PL_OK;
     if (p->tensor == p->master) return transfer_write(x, p->master, at, n, x->second, e);
-    /* The source is not needed any more: its half takes the working copy. */
+    /* The source is not needed any more: its half is reused for the working copy. */
     dtype_convert(x->first, work, x->second, master, n);
     if (find_bad(bad, x->first, work, x->second, master, at, n)) return PL_OK;
     int rc = transfer_write(x, p->master, at, n, x->second, e);
@@ -104,7 +104,7 @@ int transfer_get(struct transfer *x, id tensor, enum dtype to, int64_t at, int64
 {
     enum dtype from = tensor_at(x->tape->graph, tensor)->dtype;
     CHECK(n <= x->room);
-    int rc = x->device->ops->read(x->device, x->first, place_of(x, tensor, at, n), (uint64_t)n * dtype_size(from), e);
+    int rc = x->device->ops->read(x->device, x->first, element_address(x, tensor, at, n), (uint64_t)n * dtype_size(from), e);
     if (rc) return rc;
     if (from != to) dtype_convert(x->second, to, x->first, from, n);
     *data = from != to ? x->second : x->first;

@@ -1,12 +1,12 @@
 /*
- * transfer.h: elements on their way between files and the arenas.
+ * transfer.h: copies elements between files and the arenas.
  *
  *     file bytes --> [ first half | second half ] --> master, working copy
  *                       source       converted
  *
- * The one buffer is the caller's staging memory, so a model of any size passes
- * through without memory of its own. Positions and counts are in elements; a chunk
- * has at most `room` of them, whatever their types.
+ * The only buffer is the caller's staging memory, so a model of any size is copied without further
+ * memory. Positions and counts are in elements; a chunk has at most `room` of them, whatever their
+ * dtypes.
  */
 #ifndef TRANSFER_H
 #define TRANSFER_H
@@ -17,38 +17,38 @@ struct transfer {
     struct device *device;
     const struct tape *tape;
     char *first, *second;     /* the halves */
-    uint64_t bytes;           /* of both together */
+    uint64_t bytes;           /* size of both together */
     int64_t room;             /* elements in a half */
 };
 
-/* What was wrong with a chunk: an element that is NaN or infinite, or becomes so in the
- * type that it has to be kept in. */
+/* The error of a chunk: an element that is NaN or infinite, or becomes so in the dtype that it is
+ * stored in. */
 struct bad {
-    int64_t index;            /* in the whole tensor; -1: nothing was wrong */
+    int64_t index;            /* in the whole tensor; -1: no error */
     double value;             /* before the conversion */
-    enum dtype as;            /* the type in which it is not finite */
+    enum dtype as;            /* the dtype in which it is not finite */
 };
 
 enum { TRANSFER_LEAST = 1024 }; /* smallest staging buffer, bytes */
 
-/* Divides the staging buffer, which is aligned to 8 bytes. Takes nothing, frees nothing. */
+/* Splits the staging buffer, which is aligned to 8 bytes. Allocates nothing. */
 void transfer_init(struct transfer *x, struct device *d, const struct tape *t, void *staging, uint64_t bytes);
 
-/* The n elements of type `from` in x->first are elements [at, at + n) of the parameter:
- * writes its master and, where it is another tensor, the working copy rounded from the
- * master. A bad element stops before its chunk is written; PL_OK with bad->index set. */
+/* The n elements of dtype `from` in x->first are elements [at, at + n) of the parameter: writes its
+ * master weights and, if that is another tensor, the working copy rounded from them. A chunk with a
+ * bad element is not written; the result is PL_OK with bad->index set. */
 int transfer_put(struct transfer *x, const struct param *p, enum dtype from, int64_t at, int64_t n, struct bad *bad,
                  struct error *e);
 
-/* Elements [at, at + n) of a tensor as type `to`; *data points into the staging buffer
- * until the next call. `bad` as above; NULL: values are not looked at. */
+/* Elements [at, at + n) of a tensor as dtype `to`; *data points into the staging buffer until the
+ * next call. `bad` as above; NULL: values are not checked. */
 int transfer_get(struct transfer *x, id tensor, enum dtype to, int64_t at, int64_t n, const void **data,
                  struct bad *bad, struct error *e);
 
-/* Writes n elements of the tensor's own type from `data`. */
+/* Writes n elements of the tensor's own dtype from `data`. */
 int transfer_write(struct transfer *x, id tensor, int64_t at, int64_t n, const void *data, struct error *e);
 
-/* The first element of n that is NaN or infinite; -1: none. */
+/* The index of the first of n elements that is NaN or infinite; -1: none. */
 int64_t transfer_nonfinite(const void *data, enum dtype t, int64_t n);
 
 #endif

@@ -6,9 +6,9 @@
  *     naming rule + published names -> one slot per parameter
  *     slot -> staging -> master, working copy
  *
- * Invariant: after weights_open every parameter that is no constant has a slot of
- * its shape and of a float dtype, so loading can only fail on values and on the
- * system. Nothing here takes memory in proportion to the model's bytes.
+ * Invariant: after weights_open every parameter that is not a constant has a slot with its shape
+ * and a float dtype, so loading can only fail on values and on system errors. No allocation here is
+ * proportional to the model's bytes.
  */
 #include "train/weights.h"
 
@@ -25,13 +25,13 @@
 static const char index_name[] = "model.safetensors.index.json";
 enum { INDEX_MOST = 64 << 20, NAME_MOST = 1024 };
 
-/* What shares another parameter's weight is sometimes stored all the same. */
+/* Tensors that share another parameter's weight, and are sometimes stored anyway. */
 static const struct {
     const char *name, *same_as;
 } tied[] = {{"lm_head.weight", "model.embed_tokens.weight"},
             {"prompt_encoder.shared_embedding.positional_embedding", "shared_image_embedding.positional_embedding"}};
 
-/* --- small things ------------------------------------------------------------------- */
+/* --- helpers ------------------------------------------------------------------------- */
 
 const char *weight_name(const struct graph *g, const struct param *p)
 {
@@ -59,7 +59,7 @@ static void add_file(struct weights *w, uint32_t *room, const char *name)
     for (uint32_t i = 0; i < w->n_files; i++)
         if (!strcmp(w->names[i], name)) return;
     if (w->n_files == *room) {
-        /* Doubling inside the bump: the old arrays are small and die with it. */
+        /* Doubling inside the bump allocator: the old arrays are small and freed with it. */
         const char **names = bump_alloc(&w->memory, (*room = *room ? 2 * *room : 8) * sizeof *names);
         if (w->n_files) memcpy(names, w->names, w->n_files * sizeof *names);
         w->names = names;
@@ -67,7 +67,7 @@ static void add_file(struct weights *w, uint32_t *room, const char *name)
     w->names[w->n_files++] = bump_string(&w->memory, name);
 }
 
-/* The index comes with the folder, from anywhere: it must not lead out of it. */
+/* The index file may come from anywhere: its file names must not lead out of the folder. */
 static bool is_plain_name(const char *s) { return *s && !strchr(s, '/') && !strstr(s, "..") && strcmp(s, "."); }
 
 static int files_of_index(struct weights *w, const char *path, const struct value **map, struct error *e)
@@ -82,7 +82,7 @@ static int files_of_index(struct weights *w, const char *path, const struct valu
         const char *name;
         if (value_as_string(v, v->key, &name, e)) return error_prepend(e, "%s: weight_map", path);
         if (!is_plain_name(name))
-            return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is said to be in \"%.200s\"; expected the plain name of a file in the folder",
+            return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is listed in \"%.200s\"; expected the plain name of a file in the folder",
                              path, v->key, name);
         add_file(w, &room, name);
     }
@@ -90,7 +90,8 @@ static int files_of_index(struct weights *w, const char *path, const struct valu
     return PL_OK;
 }
 
-/* What there is instead of the weights: the *.safetensors files, or other formats. */
+/* The error if there are no weights: names the *.safetensors files, or other formats that were
+ * found. */
 static int no_weights(const struct weights *w, const struct names *all, uint32_t count, struct error *e)
 {
     char found[400] = "";
@@ -122,7 +123,7 @@ static int find_files(struct weights *w, const struct value **map, struct error 
     uint32_t room = 0;
     const char *path = bump_format(&w->memory, "%s/%s", w->dir, index_name);
     *map = NULL;
-    if (!dir_exists(w->dir)) return error_set(e, PL_USAGE, "%s: no such folder; expected a model's, with config.json and *.safetensors", w->dir);
+    if (!dir_exists(w->dir)) return error_set(e, PL_USAGE, "%s: no such folder; expected a model folder with config.json and *.safetensors", w->dir);
     if (file_exists(path)) return files_of_index(w, path, map, e);
     if (!file_exists(bump_format(&w->memory, "%s/model.safetensors", w->dir))) return only_file(w, e);
     add_file(w, &room, "model.safetensors");
@@ -133,7 +134,7 @@ static int open_files(struct weights *w, struct error *e)
 {
     uint32_t n = w->n_files;
     w->files = bump_alloc(&w->memory, n * sizeof *w->files);
-    /* n_files counts what is open, for weights_close. */
+    /* n_files counts the open files, for weights_close. */
     for (w->n_files = 0; w->n_files < n; w->n_files++)
         if (st_open(bump_format(&w->memory, "%s/%s", w->dir, w->names[w->n_files]), &w->files[w->n_files], e)) {
             if (n > 1) error_prepend(e, "a file named by %s", index_name);
@@ -144,7 +145,7 @@ static int open_files(struct weights *w, struct error *e)
 
 /* --- which tensors -------------------------------------------------------------------- */
 
-/* Every claim of the index must be true. */
+/* Checks every entry of the index against the files. */
 static int check_index(const struct weights *w, const struct value *map, struct error *e)
 {
     for (uint32_t i = 0; map && i < map->count; i++) {
@@ -152,7 +153,7 @@ static int check_index(const struct weights *w, const struct value *map, struct 
         uint32_t f = 0;
         while (strcmp(w->names[f], file)) f++;
         if (!st_find(&w->files[f], name))
-            return error_set(e, PL_USAGE, "%s/%s: says that tensor \"%.200s\" is in %.200s, but that file does not have it", w->dir,
+            return error_set(e, PL_USAGE, "%s/%s: lists tensor \"%.200s\" in %.200s, but that file does not have it", w->dir,
                              index_name, name, file);
     }
     return PL_OK;
@@ -164,8 +165,8 @@ static int slot_order(const void *a, const void *b, void *slots)
     return strcmp(at[*(const uint32_t *)a].entry->name, at[*(const uint32_t *)b].entry->name);
 }
 
-/* All tensors of all files; those that count, by name. With an index a tensor counts
- * in the file that the index names, so every listed name is there once. */
+/* Lists all tensors of all files, and sorts the valid ones by name. With an index a tensor is
+ * valid in the file that the index names, so every listed name occurs once. */
 static void list_slots(struct weights *w, const struct value *map)
 {
     uint32_t total = 0;
@@ -183,7 +184,7 @@ static void list_slots(struct weights *w, const struct value *map)
     if (w->n_listed) qsort_r(w->by_name, w->n_listed, sizeof *w->by_name, slot_order, w->slots);
 }
 
-/* The listed slot of that name, + 1; 0: none. */
+/* The listed slot of that name + 1; 0: none. */
 static uint32_t find_slot(const struct weights *w, const char *name)
 {
     uint32_t low = 0, high = w->n_listed;
@@ -205,7 +206,7 @@ static const char *stripped(const char *name, const char *root)
     return strncmp(name, root, n) ? name : name + n;
 }
 
-/* The name in the folder, by a rule. */
+/* The tensor's name in the folder by a rule. */
 static const char *file_name(const struct weight_naming *rule, const char *name, char out[NAME_MOST])
 {
     snprintf(out, NAME_MOST, "%s%s", rule->prefix, stripped(name, rule->strip));
@@ -224,7 +225,7 @@ static uint32_t count_found(const struct weights *w, const struct graph *g, cons
 
 typedef VEC(char *) prefix_list;
 
-/* P of every tensor P + name of a parameter, P ending in a dot; each once. */
+/* Every P, ending in a dot, for which the folder has a tensor P + parameter name; each once. */
 static void collect_prefixes(const struct weights *w, const struct graph *g, prefix_list *out)
 {
     for (uint32_t i = 0; i < g->params.n; i++) {
@@ -249,8 +250,8 @@ static int ambiguous(const struct weights *w, const char *a, const char *b, stru
     return error_set(e, PL_USAGE, "%s: the folder holds this model twice, under \"%.200s\" and under \"%.200s\"; keep one of them", w->dir, a, b);
 }
 
-/* The first rule that finds every parameter; else the one that finds most, about which
- * the message about a missing tensor will speak. */
+/* The first rule that finds every parameter; else the one that finds most, which the error about a
+ * missing tensor refers to. */
 static int choose_naming(struct weights *w, const struct graph *g, const char *root, struct error *e)
 {
     uint32_t wanted = 0, best = 0;
@@ -285,14 +286,14 @@ const char *weights_name_in_folder(const struct weights *w, const char *publishe
 char *weights_describe_naming(const struct weights *w, char out[160])
 {
     if (*w->naming.strip) snprintf(out, 160, "names without \"%.100s\"", w->naming.strip);
-    else if (*w->naming.prefix) snprintf(out, 160, "names behind \"%.120s\"", w->naming.prefix);
+    else if (*w->naming.prefix) snprintf(out, 160, "names after \"%.120s\"", w->naming.prefix);
     else snprintf(out, 160, "names as published");
     return out;
 }
 
 /* --- parameters and slots ----------------------------------------------------------------- */
 
-/* Which name of the folder comes closest to the one that is not there. */
+/* The tensor name of the folder that is closest to a missing one. */
 static const char *nearest_name(const struct weights *w, const char *name)
 {
     const char *best = NULL;
@@ -355,7 +356,7 @@ static int match_params(struct weights *w, const struct graph *g, struct error *
     return PL_OK;
 }
 
-/* The parameter of that published name, + 1. */
+/* The parameter of that published name + 1. */
 static uint32_t param_by_name(const struct graph *g, const char *name)
 {
     for (uint32_t i = 0; i < g->params.n; i++)
@@ -363,7 +364,7 @@ static uint32_t param_by_name(const struct graph *g, const char *name)
     return 0;
 }
 
-/* A tied weight that the file stores: not read, but written with the weight it repeats. */
+/* A tied weight that the file also stores: it is not read, but written as a copy of its weight. */
 static void match_tied(struct weights *w, const struct graph *g)
 {
     char name[NAME_MOST];
@@ -375,7 +376,7 @@ static void match_tied(struct weights *w, const struct graph *g)
     }
 }
 
-/* What everybody rebuilds or nobody reads; other strangers are worth a line. */
+/* Tensors that are computed or never read; other extra tensors cause a warning. */
 static bool is_bookkeeping(const char *name)
 {
     static const char *const ends[] = {"rotary_emb.inv_freq", ".num_batches_tracked", ".attention_bias_idxs"};
@@ -393,7 +394,7 @@ static void note_extras(const struct weights *w)
         if (w->slots[i].param || is_bookkeeping(name)) continue;
         if (!count++) first = name;
     }
-    if (count) log_warn("%s: %u tensors of the files are no part of this model and are only copied; the first is %s", w->dir, count, first);
+    if (count) log_warn("%s: %u tensors of the files do not belong to this model and are only copied; the first is %s", w->dir, count, first);
 }
 
 static int count_others(struct weights *w, struct error *e)
@@ -469,7 +470,7 @@ static int load_from_file(const struct weights *w, struct transfer *x, const str
     return PL_OK;
 }
 
-/* Elements [at, at + n) of a fresh parameter, in f32. */
+/* Elements [at, at + n) of a randomly initialised parameter, in f32. */
 static void init_elements(const struct init *init, uint64_t key, float *to, int64_t at, int64_t n)
 {
     if (init->kind == INIT_NORMAL) {

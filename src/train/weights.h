@@ -1,20 +1,18 @@
 /*
- * weights.h: model folders: which file holds which parameter, reading them into the
- * arenas and writing them back as they were.
+ * weights.h: model folders: which file holds which parameter, how they are read into the arenas and
+ * written back unchanged.
  *
  *     DIR/config.json                      the model's (model.h)
  *     DIR/model.safetensors.index.json     tensor name -> file; or
  *     DIR/model.safetensors                all tensors; or
- *     DIR/ANY.safetensors                  when it is the only one
+ *     DIR/ANY.safetensors                  if it is the only one
  *
- * One naming rule holds for all parameters of a folder: names as published, or
- * without the root that the family's names begin with ("model."), or behind a common
- * prefix ("module.").
+ * One naming rule holds for all parameters of a folder: names as published, or without the root
+ * that the family's names begin with ("model."), or after a common prefix ("module.").
  *
- * A file is written back with its own header, byte for byte, so names, order, dtypes
- * and metadata cannot change; trained tensors get new data in their place. The files
- * stay open from weights_open on: what a run saves later does not depend on what
- * happens to the weights' folder meanwhile.
+ * A file is written back with its own header, byte for byte, so names, order, dtypes and metadata
+ * cannot change; trained tensors get new data at the same offsets. The files stay open from
+ * weights_open on: a later save does not depend on changes in the source folder.
  */
 #ifndef WEIGHTS_H
 #define WEIGHTS_H
@@ -23,9 +21,9 @@
 #include "models/model.h"
 #include "run/device.h"
 
-/* How the names of a folder come from the published ones: prefix + name. */
+/* The rule from published names to those of a folder: prefix + name. */
 struct weight_naming {
-    const char *strip;    /* what is taken off the front first; "": nothing */
+    const char *strip;    /* removed from the front first; "": nothing */
     const char *prefix;   /* "" or something that ends in a dot */
 };
 
@@ -34,7 +32,7 @@ struct weight_slot {
     const struct st_entry *entry;
     uint32_t file;        /* into files */
     uint32_t param;       /* into the graph's params, + 1; 0: extra, copied through */
-    bool listed;          /* false: the index does not name it there, so nothing reads it */
+    bool listed;          /* false: the index does not list it in this file, so it is not read */
 };
 
 struct weights {
@@ -58,37 +56,37 @@ struct weights {
  * found and what was expected. On failure nothing needs closing. */
 int weights_open(struct weights *w, const struct model *m, const struct graph *g, struct error *e);
 
-/* Fills masters, working copies and constants: from the files, or, for a preset, by each
- * parameter's init and the seed. The same graph's parameters as weights_open saw; only
- * `staging` (aligned to 8, at least TRANSFER_LEAST bytes) is used as memory. A value that is not finite is PL_USAGE
- * with its tensor, place and file. */
+/* Fills master weights, working copies and constants: from the files, or for a preset by each
+ * parameter's init and the seed. The graph's parameters must be those of weights_open; only
+ * `staging` (aligned to 8, at least TRANSFER_LEAST bytes) is used as memory. A value that is not
+ * finite is PL_USAGE with tensor, index and file. */
 int weights_load(struct weights *w, const struct graph *g, struct device *d, const struct tape *t, void *staging,
                  uint64_t staging_bytes, uint64_t seed, struct error *e);
 
 /* Writes the model folder into `dir`, which exists and is empty. From a folder: its files
- * as they were, trained tensors and running statistics from the masters in the dtype they were read
- * in, frozen and extra ones byte for byte, and the small other files. From a preset: config.json
- * and model.safetensors in F32. Files are synced. PL_FAIL: a trained value is not finite
- * in that dtype, or the system refuses; `dir` is then incomplete. */
+ * unchanged, except trained tensors and running statistics, which come from the master weights
+ * in the dtype of the file; and the small other files. From a preset: config.json and
+ * model.safetensors in F32. Files are synced. PL_FAIL: a trained value is not finite in that
+ * dtype, or a system call failed; `dir` is then incomplete. */
 int weights_save(struct weights *w, const struct model *m, const struct graph *g, struct device *d,
                  const struct tape *t, void *staging, uint64_t staging_bytes, const char *dir, struct error *e);
 
-/* Bytes that weights_save will write, or a little more: for the check of free disk. */
+/* Upper bound of the bytes that weights_save writes: for the check of free disk space. */
 uint64_t weights_bytes(const struct weights *w, const struct graph *g);
 
-/* "names as published", "names without \"model.\"", "names behind \"module.\"". */
+/* "names as published", "names without \"model.\"", "names after \"module.\"". */
 char *weights_describe_naming(const struct weights *w, char out[160]);
 
-/* The name that a parameter's tensor has in the folder, in `out`; for a preset the published one. */
+/* The name of a parameter's tensor in the folder, in `out`; for a preset the published one. */
 const char *weights_name_in_folder(const struct weights *w, const char *published, char out[1024]);
 
-/* Harmless on a struct of zeros. */
+/* A zeroed struct is allowed. */
 void weights_close(struct weights *w);
 
-/* Between weights.c and weights_save.c. */
+/* Shared by weights.c and weights_save.c. */
 const char *weight_name(const struct graph *g, const struct param *p);    /* published */
 bool weight_is_constant(const struct graph *g, const struct param *p);    /* never in a file */
-/* True when weights_save copies a file of that name and size from the source folder. */
+/* True if weights_save copies a file of that name and size from the source folder. */
 bool weights_other_file(const struct weights *w, const char *path, const char *name, uint64_t *bytes);
 
 #endif

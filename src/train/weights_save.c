@@ -5,9 +5,8 @@
  *     written file  [  the same bytes | same   | master  | same  | ... ]
  *                                                in the file's dtype
  *
- * Invariant: a written file has the size of its source, and each byte outside of
- * the trained tensors is the source's byte. Running statistics that the step moves count as
- * trained.
+ * Invariant: a written file has the size of its source, and each byte outside of the trained
+ * tensors is the source's byte. Running statistics that the step updates count as trained.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -30,7 +29,7 @@ static int path_print(char out[PATH_ROOM], const char *dir, const char *name, st
 
 /* --- tensors -------------------------------------------------------------------------- */
 
-/* The master's values in dtype `to`, onto the end of the file. */
+/* Appends the master weights' values in dtype `to` to the file. */
 static int write_trained(struct transfer *x, const struct graph *g, const struct param *p, enum dtype to, struct st_writer *out,
                          struct error *e)
 {
@@ -58,9 +57,9 @@ static int copy_tensor(struct transfer *x, const struct st_file *f, const struct
     return PL_OK;
 }
 
-/* --- a file as it was --------------------------------------------------------------------- */
+/* --- copying a file ------------------------------------------------------------------------ */
 
-/* The length word and the header. Staging may be smaller than the header. */
+/* Copies the length word and the header. Staging may be smaller than the header. */
 static int copy_header(struct transfer *x, const struct st_file *f, struct st_writer *out, struct error *e)
 {
     for (uint64_t at = 0; at < f->data_begin;) {
@@ -68,7 +67,7 @@ static int copy_header(struct transfer *x, const struct st_file *f, struct st_wr
         ssize_t k = pread(f->fd, x->first, n, (off_t)at);
         if (k < 0 && errno == EINTR) continue;
         if (k <= 0) {
-            if (!k) errno = EIO; /* the file was cut while we held it */
+            if (!k) errno = EIO; /* the file was truncated while it was open */
             file_error(f->path, "read its header", e);
             return e->code = PL_FAIL;
         }
@@ -78,9 +77,9 @@ static int copy_header(struct transfer *x, const struct st_file *f, struct st_wr
     return PL_OK;
 }
 
-/* A writer over the whole file, header included, for which st_write_bytes counts and
- * st_write_end checks and syncs. Asks for the room at once, so that a full disk shows
- * before hours of writing; a file system that cannot reserve is left alone. */
+/* A writer over the whole file, header included: st_write_bytes counts, st_write_end checks and
+ * syncs. The disk space is reserved at once, so that a full disk shows before hours of writing; a
+ * file system that cannot reserve space is not an error. */
 static int open_raw(struct st_writer *out, const char *path, uint64_t bytes, struct error *e)
 {
     *out = (struct st_writer){.path = mem_string(path), .fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), .wanted = bytes};
@@ -125,8 +124,8 @@ static int save_file(const struct weights *w, const struct graph *g, struct tran
 
 /* --- the other files ------------------------------------------------------------------------ */
 
-/* Weights in any format stay behind, and what speaks of them or of a checkpoint. */
-static bool stays_behind(const char *name)
+/* Weights in any format are not copied, nor files that describe them or a checkpoint. */
+static bool is_excluded(const char *name)
 {
     static const char *const patterns[] = {"*.safetensors", "*.bin",     "*.pt",   "*.pth",      "*.h5", "*.msgpack",
                                            "*.onnx",        "*.bin.index.json", "state.json", "eval.json", "DONE"};
@@ -138,9 +137,9 @@ static bool stays_behind(const char *name)
 bool weights_other_file(const struct weights *w, const char *path, const char *name, uint64_t *bytes)
 {
     struct stat s;
-    if (stays_behind(name) || !strcmp(name, "config.json")) return false; /* config.json comes from the model */
+    if (is_excluded(name) || !strcmp(name, "config.json")) return false; /* the model writes config.json */
     for (uint32_t i = 0; i < w->n_files; i++)
-        if (!strcmp(name, w->names[i])) return false; /* an index may name weights as it likes */
+        if (!strcmp(name, w->names[i])) return false; /* an index may use any file name for weights */
     if (stat(path, &s) || !S_ISREG(s.st_mode) || s.st_size > OTHER_MOST) return false;
     *bytes = (uint64_t)s.st_size;
     return true;
@@ -172,7 +171,7 @@ static int save_new_tensors(const struct graph *g, struct transfer *x, struct st
 
 static int save_new(const struct graph *g, struct transfer *x, const char *dir, struct error *e)
 {
-    static const struct st_pair format = {"format", "pt"}; /* what transformers asks for */
+    static const struct st_pair format = {"format", "pt"}; /* transformers requires it */
     struct st_spec *specs = mem_alloc(g->params.n * sizeof *specs);
     struct st_writer out;
     char path[PATH_ROOM];
@@ -211,7 +210,8 @@ int weights_save(struct weights *w, const struct model *m, const struct graph *g
 
 uint64_t weights_bytes(const struct weights *w, const struct graph *g)
 {
-    /* Of a header that is not written yet: braces, keys, dtype, and per number its digits. */
+    /* Upper bounds of a header that is not written yet: braces, keys, dtype, and the digits of
+     * each number. */
     enum { HEADER_ENTRY = 128 + 21 * (MAX_RANK + 2), HEADER_FIXED = 4096 };
     uint64_t bytes = w->other_bytes;
     for (uint32_t i = 0; i < w->n_files; i++) bytes += w->files[i].data_begin + w->files[i].data_bytes;
