@@ -10,7 +10,7 @@
 #
 #   FILE:LINE: the words found -> use instead
 #
-# and 'N passed, M failed' comes last. To ban a word, add a row. Columns are separated by tabs:
+# (line 0: the file's name), and 'N passed, M failed' comes last. To ban a word, add a row. Columns are separated by tabs:
 #
 #   pattern       extended regular expression; case does not matter. It matches between characters that
 #                 are not letters: `cards?` finds "card", "Cards" and "card_name", but not "discard"
@@ -40,7 +40,7 @@ an? GPU of [0-9]	compute capability 9.0 (sm_90); a GPU with 24 GB
 --seed-formula	--rules-of-thumb	!src/cli/options.c !tests/run_errors.sh
 layout[ =]seed	--layout memmap	!src/cli/data_pack.c !tests/run_errors.sh
 loss\.preset[:=] ?seed	loss.preset: equal-weights	!tests/run_errors.sh
-# The random seed is the only seed that users read of.
+# In texts for users a seed is a random seed.
 seeds?	"random seed" where it is one; else name the thing	README.md docs examples help	random seeds?|train\.seed|split_seed|--seed|(^|[^[:alpha:]])seed: [0-9]|(by|same|another|different|each|two|three|four|five|its) seeds?|seeds? (and|or) (position|name|epoch|step)|seed, (epoch|step|position)
 TABLE
 )
@@ -48,13 +48,16 @@ TABLE
 tmp=$(mktemp -d) || exit 2
 trap 'rm -rf "$tmp"' EXIT
 
-# Everything that is searched, one file a line; the --help text of each command becomes a file.
+# The files to search, one per line. The --help text of each command becomes a file. Of tests/golden only the
+# scripts and documents are searched.
 find README.md Makefile .ci docs include src examples tools bench tests -type f \
-    -not -path 'tests/golden/*/*' -not -path 'tests/fuzz/corpus/*' -not -path '*/__pycache__/*' \
-    -not -path tests/words.sh -not -name LICENSE | sort >"$tmp/files"
+    -not \( -path 'tests/golden/*' -not -name '*.py' -not -name '*.md' \) -not -path 'tests/fuzz/corpus/*' \
+    -not -path '*/__pycache__/*' -not -path tests/words.sh -not -name LICENSE | sort >"$tmp/files"
 if [ -x "$BUILD/plimsoll" ]; then
     mkdir "$tmp/help"
     "$BUILD/plimsoll" --help >"$tmp/help/plimsoll" 2>&1
+    # Names of commands have no blanks.
+    # shellcheck disable=SC2013
     for command in $(sed -n 's/^  plimsoll \([a-z]\{1,\}\) .*/\1/p' "$tmp/help/plimsoll"); do
         "$BUILD/plimsoll" "$command" --help >"$tmp/help/plimsoll-$command" 2>&1
     done
@@ -64,7 +67,7 @@ if [ -x "$BUILD/plimsoll" ]; then
     find "$tmp/help" -type f | sort >>"$tmp/files"
 fi
 
-# selected PATHS: those of the files that a row searches.
+# selected PATHS: prints the files that a row searches.
 selected() {
     local path inside=() outside=() words
     read -r -a words <<<"$1"
@@ -81,7 +84,7 @@ selected() {
     grep "${inside[@]}" "$tmp/files" | grep -v "${outside[@]}"
 }
 
-# search PATTERN INSTEAD PATHS ALLOWED: prints the hits; fails where there are any. A file's name counts as line 0.
+# search PATTERN INSTEAD PATHS ALLOWED: prints the hits and fails if there are any.
 search() {
     local pattern="(^|[^[:alpha:]])($1)([^[:alpha:]]|$)" hit text where hits=0
     selected "$3" >"$tmp/selected"
