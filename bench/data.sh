@@ -40,17 +40,17 @@ done
 # A packed store holds no JPEG; it is compared with Python on the shards that it was packed from.
 cp "$tmp/python.raw" "$tmp/python.pack"
 printf 'decoded_per_cpu_second 0\n' >"$tmp/decode.pack"
-printf '%-26s %9s %9s %7s %9s %9s %7s %10s %9s\n' 'one core, 32 masks' python/s ours/s ratio python/cpu ours/cpu ratio 'to as made' decode/cpu
+printf '%-26s %9s %9s %7s %9s %9s %7s %10s %9s\n' 'one core, 32 masks' python/s ours/s ratio python/cpu ours/cpu ratio 'to original' decode/cpu
 row() {
     awk -v name="$1" -v pw="$(most per_second "$tmp/python.$2")" -v pc="$(most per_cpu_second "$tmp/python.$2")" -v ow="$(most per_second "$tmp/ours.$2")" \
         -v oc="$(most per_cpu_second "$tmp/ours.$2")" -v rc="$(most per_cpu_second "$tmp/python.raw")" \
         -v dc="$(most decoded_per_cpu_second "$tmp/decode.$2")" 'BEGIN {
         printf "%-26s %9.2f %9.2f %7.1f %9.2f %9.2f %7.1f %10.1f %9.1f\n", name, pw, ow, ow / pw, pc, oc, oc / pc, oc / rc, dc }'
 }
-row 'as made' raw
+row 'original' raw
 row 'JPEG sizes of SA-1B' photo
 row 'prepared, long side 1024' small
-row 'packed (to as made)' pack
+row 'packed (to original)' pack
 
 printf '\n%-22s %8s %10s %8s\n' 'pairs from' intact plimsoll python
 for variant in json-first random damaged; do

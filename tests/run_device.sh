@@ -106,7 +106,7 @@ check 'an unknown feature' expect 2 'PLIMSOLL_HIDE_CPU: there is no feature "fma
 threads_of() { expect 0 '' env OMP_NUM_THREADS="$1" "$binary" plan "$tmp/auto.yaml" --set device=cpu "${@:3}" --json && grep -q "\"profile\": \"$2\"" "$tmp/out" || { grep '"profile"' "$tmp/out"; return 1; }; }
 check 'OMP_NUM_THREADS=3' threads_of 3 cpu-3
 check 'OMP_NUM_THREADS=5,2' threads_of 5,2 cpu-5
-check 'device.threads goes before OMP_NUM_THREADS' threads_of 3 cpu-4 --set device.threads=4
+check 'device.threads overrides OMP_NUM_THREADS' threads_of 3 cpu-4 --set device.threads=4
 
 old_gpu() {
     local gpu=(--set device.kind=cuda --set device.profile=t4 --set memory.precision=auto)

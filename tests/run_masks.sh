@@ -117,7 +117,7 @@ check 'no images' expect 2 'nowhere.*there is no such file' masks "$tmp/no" --se
 
 # An error found with the first batch: no step ran, no folder remains, and the same command with the right
 # key starts.
-begun_again() {
+can_start_again() {
     local out=$tmp/begun
     expect 2 'no sample is left: .*the filters leave none.*0 are broken and 1 have no mask that passes the filters .data.min_iou 2, data.area 0.5 to 1.' masks "$out" --set data.min_iou=2 --set data.area=0.5,1 && [ ! -e "$out" ] || return 1
     expect 2 'data.validation: none of its 4 samples has something to predict: no mask passes data.min_iou' masks "$out" --set data.min_iou=2 --set "data.validation=$tmp/held/sa_*" --set train.eval_every=1 && [ ! -e "$out" ] || return 1
@@ -126,7 +126,7 @@ begun_again() {
         --set "data.validation=$tmp/held/sa_*" --set train.eval_every=1 && grep -q 'step 0: evaluation loss' "$tmp/err" && [ ! -e "$out" ] || return 1
     expect 0 '' masks "$out" --set train.steps=1
 }
-check 'nothing to train on: no folder remains, and the run can start again' begun_again
+check 'nothing to train on: no folder remains, and the run can start again' can_start_again
 tables() {
     printf 'image,mask\na.png,b.png\nc.png,d.png\n' >"$tmp/table.csv"
     expect 2 'no sample is left: .*cannot be used' masks "$tmp/table" --set data.format=csv --set "data.train=$tmp/table.csv" --set "data.images=$tmp" && [ ! -e "$tmp/table" ]

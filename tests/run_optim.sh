@@ -49,7 +49,7 @@ check 'fused step, sam-tiny: same bytes, smaller arena' fused sam "$tmp/sam.yaml
 check 'fused step, tinysam-tiny: same bytes, smaller arena' fused tinysam "$tmp/sam.yaml" --set model.preset=tinysam-tiny
 check 'fused step, 8-bit, bf16, recomputed: same bytes' fused mixed "$tmp/tiny.yaml" "${small[@]}" --set memory.optimizer=adamw-8bit --set memory.precision=bf16 --set memory.recompute=all
 check 'fused step, adafactor, LM head in chunks: same bytes' fused factor "$tmp/tiny.yaml" "${small[@]}" --set memory.optimizer=adafactor --set memory.head_chunks=4
-check 'fused step, offloaded state: same bytes' fused away "$tmp/tiny.yaml" "${small[@]}" --set memory.offload=optimizer
+check 'fused step, offloaded state: same bytes' fused offload "$tmp/tiny.yaml" "${small[@]}" --set memory.offload=optimizer
 
 clipped() { expect 2 'fused_step.*clip_norm' "$binary" plan "$tmp/tiny.yaml" --set memory.fused_step=on --set train.clip_norm=1; }
 check 'fused step with clipping: refused, with the reason' clipped

@@ -70,7 +70,7 @@ both() {
 check 'llama: micro-batches, evaluations, checkpoints' both llama llama
 check 'llama: the memory monitor at every step' both monitor llama --set train.monitor_every=1 --set train.steps=5
 check 'llama: a fused step' both fused llama --set memory.fused_step=on --set memory.micro_batch=5 --set train.clip_norm=0
-check 'llama: everything offloaded' both away llama --set memory.offload=optimizer+masters+weights+activations --set memory.precision=bf16
+check 'llama: everything offloaded' both offload llama --set memory.offload=optimizer+masters+weights+activations --set memory.precision=bf16
 check 'llama: one step' both first llama --set train.steps=1
 check 'llama: a checkpoint at every step' both each llama --set train.save_every=1 --set train.steps=4
 check 'sam: two epochs with a short last step' both sam sam
@@ -99,14 +99,14 @@ fails() {
     mode=("${pipelined[@]}")
     train_run 1 "$tmp/$name-pipelined" "$@" || return 1
     alike "$tmp/$name-serial" "$tmp/$name-pipelined" && no_debris "$tmp/$name-pipelined" || return 1
-    tail -n 1 "$tmp/$name-serial.err" | sed "s#$tmp/$name-serial#OUT#g" >"$tmp/one.err"
-    tail -n 1 "$tmp/$name-pipelined.err" | sed "s#$tmp/$name-pipelined#OUT#g" | diff "$tmp/one.err" - || { echo 'the messages of the two modes differ'; return 1; }
-    grep -Eq -- "$pattern" "$tmp/one.err" || { cat "$tmp/one.err"; return 1; }
+    tail -n 1 "$tmp/$name-serial.err" | sed "s#$tmp/$name-serial#OUT#g" >"$tmp/serial.err"
+    tail -n 1 "$tmp/$name-pipelined.err" | sed "s#$tmp/$name-pipelined#OUT#g" | diff "$tmp/serial.err" - || { echo 'the messages of the two modes differ'; return 1; }
+    grep -Eq -- "$pattern" "$tmp/serial.err" || { cat "$tmp/serial.err"; return 1; }
     diff <(ls "$tmp/$name-serial/checkpoints") <(ls "$tmp/$name-pipelined/checkpoints") || { echo 'the checkpoints of the two modes differ'; return 1; }
     for s in "$tmp/$name-serial"/checkpoints/*/state.safetensors; do
         [ ! -f "$s" ] || same "$s" "${s/$name-serial/$name-pipelined}" || return 1
     done
-    cut -c 1-110 "$tmp/one.err"
+    cut -c 1-110 "$tmp/serial.err"
 }
 # Devices overflow at different points: the step may differ, and so may which of loss and gradient norm is
 # the first that is not finite.

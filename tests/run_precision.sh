@@ -55,11 +55,11 @@ done; done
 # 256 bytes, the unit of a plan. On the CPU this storage is not alive at the peak, so the sizes are equal. On a
 # GPU workspaces move the peak, and the sizes differ: by that storage, or by how the others pack.
 smaller() {
-    local a b h c one=256
-    [ "$DEVICE" != cpu ] || one=0
+    local a b h c unit=256
+    [ "$DEVICE" != cpu ] || unit=0
     a=$(bytes "$tmp/$1-f32") b=$(bytes "$tmp/$1-bf16") h=$(bytes "$tmp/$1-f16") c=$(bytes "$tmp/$1-bf16-pure")
-    [ "$h" -le "$b" ] && [ $((b - h)) -le $one ] && [ "$c" -lt "$h" ] && [ "$b" -lt "$a" ] && echo "$a -> $b -> $c bytes" ||
-        { echo "f32 $a, bf16 $b, f16 $h, bf16-pure $c; f16 may have $one less than bf16"; return 1; }
+    [ "$h" -le "$b" ] && [ $((b - h)) -le $unit ] && [ "$c" -lt "$h" ] && [ "$b" -lt "$a" ] && echo "$a -> $b -> $c bytes" ||
+        { echo "f32 $a, bf16 $b, f16 $h, bf16-pure $c; f16 may have $unit less than bf16"; return 1; }
 }
 for m in $tried; do check "$m: f32 > bf16 = f16 > pure, in bytes" smaller "$m"; done
 
@@ -154,7 +154,7 @@ modules() {
     expect 0 '' "$binary" train "$tmp/modules.yaml" --set "train.out=$tmp/modules" "${small[@]}" $FLAGS --json || return 1
     cp "$tmp/out" "$tmp/modules.json"
     steps_once "$tmp/modules" 16 || return 1
-    echo "loss $(losses "$tmp/modules" | tail -n 1), scale $(json "$tmp/modules.json" loss_scale)" # there is one: something is f16
+    echo "loss $(losses "$tmp/modules" | tail -n 1), scale $(json "$tmp/modules.json" loss_scale)" # a loss scale exists only if a module is in f16
     [ -n "$(field "$tmp/modules" loss_scale)" ] || { echo 'no loss scale'; return 1; }
 }
 check 'a module in f32 and one in f16, inside bf16' modules
