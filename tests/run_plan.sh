@@ -72,7 +72,7 @@ bounded() {
 }
 check 'rows that do not fit host memory' bounded
 unmeasured() {
-    for GPUs in h200,rtx-4090 rtx-4090,h200; do
+    for gpus in h200,rtx-4090 rtx-4090,h200; do
         expect 0 '' "$binary" plan "$tmp/masks.yaml" --devices $gpus && grep -q '^Times of rtx-4090 are unmeasured' "$tmp/out" || { cat "$tmp/out"; return 1; }
     done
     expect 0 '' "$binary" plan "$tmp/masks.yaml" --devices t4,rtx-4090 && grep '^Times are unmeasured' "$tmp/out"
