@@ -3,13 +3,13 @@
 #   make test     install what is missing, build, run every test (PARTS='unit golden': some)
 #   make test-cuda      on a machine with a GPU: every test of the CUDA device
 #   make test-cuda-75   on any GPU: the ops with the code of compute capability 7.5
-#   make demo     builds and makes a small training run: data, plan, train, kill, resume, predict, report
+#   make demo     build, then a small training run: data, plan, train, kill, resume, predict, report
 #   make asan     the tests under the address and undefined-behaviour sanitizers
 #   make fuzz     the parsers under libFuzzer, FUZZ_SECONDS each (needs clang)
-#   make bench    every op, and products and convolutions at many sizes, against the machine's peak
-#   make docs     what is generated in docs/, again
+#   make bench    every op, and matrix products and convolutions of many sizes, as shares of the machine's peak
+#   make docs     regenerate the generated pages of docs/
 #   make examples the programs in examples/, against the library
-#   make install  PREFIX=/usr/local DESTDIR=: program, library, header, plimsoll.pc, pages
+#   make install  PREFIX=/usr/local DESTDIR=: program, library, header, plimsoll.pc, docs
 #   make deps     only install what is missing
 #   make clean
 
@@ -31,27 +31,29 @@ SRCS := $(filter-out src/cli/main.c,$(foreach d,$(DIRS),$(wildcard src/$(d)/*.c)
 # CUDA: the device is a plug-in beside the program (src/cuda/cuda.h). It is built where nvcc is found, for the
 # GPUs of this machine; without a GPU it is left out.
 #
-#   make CUDA_ARCH=sm_90     for these GPUs (a list), whether they are here or not
-#   make CUDA_ARCH=all       for a release: machine code for all GPUs below, PTX for later ones; several times slower
-#   make CUDA=0              never
+#   make CUDA_ARCH=sm_90     for these architectures (a list), whether or not this machine has such GPUs
+#   make CUDA_ARCH=all       for a release: machine code for all architectures below, PTX for later ones; the
+#                            build is several times slower
+#   make CUDA=0              without CUDA
 #
-# The planning half, plan*.c, and autotune_file.c, a file reader, are in every build.
-# With `all`, architectures that have the same instructions share one PTX, which the compiler then makes once. The files in
-# CUDA_BF16 are bound by memory bandwidth in bf16: 9.0 and later, which convert bf16 in one instruction, have their own.
+# Every build has the planning half of the CUDA device, plan*.c, and autotune_file.c, a file reader.
+# With `all`, architectures with the same instructions share one PTX, which is compiled once. The files in
+# CUDA_BF16 are bound by memory bandwidth in bf16 and have PTX of their own for compute capability 9.0 and
+# later, which convert bf16 in one instruction.
 CUDA_BF16     := act_sums.cu attention_few_mma.cu elementwise.cu norm_packs.cu strided.cu sums.cu thin.cu
 CUDA_OF_8      = sm_80,sm_86,sm_89
 CUDA_FAT       = -gencode=arch=compute_75,code=sm_75 $(if $(filter $(CUDA_BF16),$(notdir $1)), \
                    -gencode=arch=compute_80$(comma)code=[$(CUDA_OF_8)] -gencode=arch=compute_90$(comma)code=[sm_90$(comma)sm_120$(comma)compute_90], \
                    -gencode=arch=compute_80$(comma)code=[$(CUDA_OF_8)$(comma)sm_90$(comma)sm_120$(comma)compute_80]) \
                    -Xfatbin=-compress-all --compress-mode=balance
-# PTX of before tensor cores for bf16 is not for later GPUs: their code would be without them, and the host would not know.
+# sm_7x gets no PTX: it has no bf16 tensor cores, and later GPUs would run that code without the host noticing.
 CUDA_OWN       = $(foreach a,$(CUDA_ARCH),-gencode=arch=$(a:sm_%=compute_%),code=[$(a)$(if $(filter sm_7%,$(a)),,$(comma)$(a:sm_%=compute_%))])
-# Instructions that no other GPU has, later ones included: *hopper*.cu is for 9.0 alone.
+# *hopper*.cu is for sm_90a alone: no other architecture, later ones included, has its instructions.
 CUDA_HOPPER    = $(if $(findstring hopper,$(notdir $1)),-gencode=arch=compute_90a$(comma)code=sm_90a)
 CUDA_CODE_OF   = $(or $(CUDA_HOPPER),$(if $(filter all,$(CUDA_ARCH)),$(CUDA_FAT),$(CUDA_OWN)))
 comma         := ,
 NVCC      ?= $(shell command -v nvcc)
-# Compute capabilities of the GPUs here that this nvcc compiles for, as sm_90.
+# Architectures of this machine's GPUs that this nvcc can compile for, such as sm_90.
 CUDA_HERE  = $(if $(NVCC),$(filter $(shell $(NVCC) --list-gpu-code 2>/dev/null),$(addprefix sm_,$(subst .,,$(sort \
                $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null))))))
 ifeq ($(CUDA),1)
@@ -60,7 +62,7 @@ endif
 CUDA_ARCH ?= $(CUDA_HERE)
 CUDA_ARCH := $(CUDA_ARCH)
 CUDA      ?= $(if $(and $(NVCC),$(CUDA_ARCH)),1,0)
-# nvcc is here and nothing says for which GPUs.
+# Set when nvcc is installed but neither a GPU nor CUDA_ARCH determines the architecture.
 NO_PLUGIN := $(if $(filter 0,$(CUDA)),$(if $(NVCC),$(if $(filter file,$(origin CUDA)),1)))
 # `make test` compiles the plug-in for one architecture where there is nvcc and no GPU.
 CUDA_TEST  = $(if $(NVCC),$(if $(CUDA_ARCH),,CUDA_ARCH=sm_90))
@@ -77,8 +79,8 @@ ifeq ($(CUDA),1)
   PLUGIN    := $(BUILD)/plimsoll-cuda.so
 endif
 
-# oneDNN: on where a program that uses its version 2 links, `make ONEDNN=0` forces it off.
-# One file uses it, src/cpu/onednn.c; without it onednn_none.c stands in.
+# oneDNN: on where a program that uses its version 2 links; `make ONEDNN=0` forces it off.
+# Only src/cpu/onednn.c uses it; without oneDNN onednn_none.c replaces that file.
 ONEDNN ?= $(shell printf '\043include <dnnl.h>\n\043if DNNL_VERSION_MAJOR != 2\n\043error\n\043endif\nint main(void) { return !dnnl_version(); }' | \
             $(CC) $(EXTRA) -x c - -ldnnl -o /dev/null 2>/dev/null && echo 1 || echo 0)
 ifeq ($(ONEDNN),1)
@@ -91,9 +93,8 @@ LDLIBS += $(ONEDNN_LIBS)
 OBJS := $(SRCS:src/%.c=$(BUILD)/%.o)
 LIB  := $(BUILD)/libparts.a
 
-# What others link with: of both only what include/plimsoll.h declares can be seen. The
-# static one is a single object whose hidden symbols became local, so that no name of
-# ours meets one of theirs.
+# The libraries for users: both export only the functions that include/plimsoll.h declares. The static library
+# is a single object whose hidden symbols are local, so that no internal name clashes with a user's.
 VERSION := $(shell sed -n 's/^.define PL_VERSION "\(.*\)"/\1/p' include/plimsoll.h)
 STATIC  := $(BUILD)/libplimsoll.a
 SHARED  := $(BUILD)/libplimsoll.so.0
@@ -112,35 +113,35 @@ $(STATIC): $(PUBLIC) $(BUILD)/objects
 	$(CC) -r -nostdlib $(PUBLIC) -o $(BUILD)/plimsoll-public.o
 	$(OBJCOPY) --localize-hidden $(BUILD)/plimsoll-public.o
 	@rm -f $@ && $(AR) rcs $@ $(BUILD)/plimsoll-public.o
-# The plug-in brings the few of our functions that it calls: it serves the program and
-# both libraries, which export none.
+# The plug-in contains the few internal functions that it calls: the program and both libraries, which load
+# it, export none of them.
 $(BUILD)/plimsoll-cuda.so: $(CUDA_OBJS) $(BUILD)/libseam.a
 	$(CC) -shared $(CUDA_OBJS) $(BUILD)/libseam.a $(CUDA_LIBS) $(ONEDNN_LIBS) -lm -o $@
 $(LIB): $(OBJS) $(BUILD)/objects
 	@rm -f $@ && $(AR) rcs $@ $(OBJS)
-# Changes when the list does: a source gone, or CUDA switched, makes another library.
+# This file changes with the list of objects, so that a removed source or another CUDA setting relinks the libraries.
 $(BUILD)/objects: always
 	@mkdir -p $(@D) && echo '$(OBJS)' | cmp -s - $@ || echo '$(OBJS)' >$@
 $(BUILD)/%.o: src/%.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(DEP) -c $< -o $@
-# Measured profiles of GPUs, as C's text.
+# Measured profiles of GPUs as C string literals.
 $(BUILD)/profiles/%.inc: src/run/profiles/%.json
 	@mkdir -p $(@D)
 	sed 's/["\\]/\\&/g; s/^/"/; s/$$/\\n"/' $< >$@
 $(BUILD)/run/profile_stored.o: CFLAGS += -I$(BUILD)
 $(BUILD)/run/profile_stored.o: $(patsubst src/run/%.json,$(BUILD)/%.inc,$(wildcard src/run/profiles/*.json))
-# A chain as long as exp_fast's leaves a processor idle; several turns at once fill the gaps.
+# The dependency chain of exp_fast leaves the processor idle; unrolled iterations fill the gaps.
 UNROLL := activations attention elementwise softmax tokens
 $(UNROLL:%=$(BUILD)/cpu/%.o): CFLAGS += -funroll-loops
-# A plan is the same on every machine: no product is fused with a sum where some can and others cannot.
+# A plan is the same on every machine: no fused multiply-add, which only some machines have.
 EXACT := $(filter $(foreach d,graph run passes plan cuda/plan,$(BUILD)/$(d)%),$(OBJS))
 $(EXACT): CFLAGS += -ffp-contract=off
 $(CUDA_OBJS): CFLAGS += -isystem $(CUDA_HOME)/include
 $(BUILD)/%.cu.o: src/%.cu $(BUILD)/cuda-code
 	@mkdir -p $(@D)
 	$(NVCC) $(call CUDA_CODE_OF,$<) $(NVFLAGS) -c $< -o $@
-# Changes when CUDA_ARCH does: objects for other GPUs are others.
+# This file changes with CUDA_ARCH, so that the objects are compiled again for other architectures.
 $(BUILD)/cuda-code: always
 	@mkdir -p $(@D) && echo '$(call CUDA_CODE_OF,) $(NVFLAGS)' | cmp -s - $@ || echo '$(call CUDA_CODE_OF,) $(NVFLAGS)' >$@
 
@@ -149,7 +150,7 @@ $(BUILD)/tests/%: tests/%.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ -Itests $< $(LIB) $(LDFLAGS) $(LDLIBS) $(if $(filter test_%,$*),-lcmocka) -o $@
 
-# Programs of others: the public header, and flags from pkg-config, which takes
+# Programs outside the project use the public header and the flags of pkg-config, which reads
 # plimsoll-uninstalled.pc for the build tree. $(call pc,prefix,includedir,libdir) prints it.
 pc = sed 's|@PREFIX@|$1|; s|@INCLUDEDIR@|$2|; s|@LIBDIR@|$3|; s|@VERSION@|$(VERSION)|; s|@ONEDNN@|$(ONEDNN_LIBS)|' tools/plimsoll.pc.in
 PC := $(BUILD)/plimsoll-uninstalled.pc
@@ -165,7 +166,7 @@ $(BUILD)/tests/test_library: tests/test_library.c include/plimsoll.h $(SHARED) $
 	@mkdir -p $(@D)
 	$(CC) $(OUTSIDE) -lcmocka -lm -o $@
 
-# A fuzz target with a main that feeds it the stored corpus: any compiler can do that.
+# A fuzz target with a main that runs it on the stored corpus; needs no libFuzzer.
 REPLAYS := $(patsubst tests/fuzz/fuzz_%.c,$(BUILD)/tests/replay_%,$(wildcard tests/fuzz/fuzz_*.c))
 $(REPLAYS): $(BUILD)/tests/replay_%: tests/fuzz/fuzz_%.c tests/fuzz/replay_main.c $(LIB)
 	@mkdir -p $(@D)
@@ -173,8 +174,8 @@ $(REPLAYS): $(BUILD)/tests/replay_%: tests/fuzz/fuzz_%.c tests/fuzz/replay_main.
 HELPERS := $(addprefix $(BUILD)/tests/,compare json_get forge forge_pth forge_png cuda_seam cuda_ops profile_place)
 tests: $(TESTS) $(REPLAYS) $(HELPERS) $(EXAMPLES)
 
-# The CUDA device against the reference kernels: needs none of the libraries that
-# files and configurations need, so that it builds on a bare machine with a GPU.
+# The tests of the CUDA device against the reference kernels need none of the libraries for files and
+# configurations, so that they build on a bare machine with a GPU.
 SEAM := $(filter $(foreach d,base graph run cpu cuda passes plan,$(BUILD)/$(d)/%) $(BUILD)/io/file.o,$(OBJS))
 $(BUILD)/libseam.a: $(SEAM)
 	rm -f $@ && $(AR) rcs $@ $(SEAM)
@@ -185,9 +186,9 @@ $(BUILD)/tests/cuda_seam $(BUILD)/tests/cuda_ops: $(BUILD)/tests/%: tests/%.c $(
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ -Itests $< $(BUILD)/libseam.a $(LDFLAGS) $(ONEDNN_LIBS) -lm -lpthread -ldl -o $@
 
-# --- what people type ---------------------------------------------------------
+# --- targets for users --------------------------------------------------------
 
-# A build with progress (n of m), after `deps`: as parallel as this make, or on all cores.
+# A build with progress (n of m), after `deps`: as parallel as this make, else on all cores.
 BUILD_WITH_PROGRESS = tools/build.sh $(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 
 deps:
@@ -200,7 +201,7 @@ check: all tests
 test-cuda:
 	+@$(BUILD_WITH_PROGRESS) $(BUILD)/plimsoll $(PLUGIN) $(HELPERS)
 	@BUILD=$(BUILD) tests/cuda.sh $(PARTS)
-# The code of compute capability 7.5 on any GPU: its PTX, compiled for that GPU, in f32 and f16.
+# The code of compute capability 7.5 (sm_75) on any GPU: its PTX compiled for that GPU, in f32 and f16.
 test-cuda-75: GPU = $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d .)
 test-cuda-75:
 	+@$(BUILD_WITH_PROGRESS) BUILD=$(BUILD)/75 CUDA_ARCH=sm_75 CUDA_OWN=-gencode=arch=compute_75,code=$(or $(GPU:%=sm_%),compute_75) $(BUILD)/75/plimsoll-cuda.so $(BUILD)/75/tests/cuda_ops
@@ -227,7 +228,7 @@ install: all
 	cp -R docs $(to)/share/doc/plimsoll/
 	install -m 644 examples/* $(to)/share/doc/plimsoll/examples/
 
-# The instrumentation hides value ranges from the compiler, which then warns of what cannot be.
+# The instrumentation hides value ranges from the compiler, which then gives false warnings.
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer \
             -Wno-format-truncation -Wno-maybe-uninitialized
 asan: deps
@@ -251,7 +252,7 @@ $(BUILD)/bench/%: bench/%.c $(LIB)
 	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ -Itests $< $(LIB) $(LDFLAGS) $(LDLIBS) -lcmocka -o $@
 bench: deps
 	+@$(BUILD_WITH_PROGRESS) $(BENCHES)
-	@for b in $(filter-out %/bench_loader,$(BENCHES)); do $$b || exit 1; done # that one wants shards: bench/data.sh
+	@for b in $(filter-out %/bench_loader,$(BENCHES)); do $$b || exit 1; done # bench_loader needs shards: bench/data.sh
 
 clean:
 	rm -rf $(BUILD)

@@ -1,18 +1,19 @@
-# against.sh: one training step here and in PyTorch, interleaved; lm.sh, tower.sh and sam.sh read it.
+# against.sh: times one training step in plimsoll and in PyTorch, interleaved; lm.sh, tower.sh and sam.sh
+# source it.
 #
-#   against RUN.yaml SCRIPT.py [option]...    ROUNDS times each, STEPS steps a time; the median of a round counts,
-#                                             of the fastest round
+#   against RUN.yaml SCRIPT.py [option]...    ROUNDS rounds of STEPS steps each; the result is the least of the
+#                                             rounds' medians
 #
-# Memory is what is not weights, gradients or optimizer state ("rest"). State is 16 bytes per
-# trained weight on both sides: the f32 weight, its gradient, AdamW's two moments.
+# Memory is split into state and rest. State is 16 bytes per trained weight on both sides: the f32 weight, its
+# gradient, AdamW's two moments. Rest is everything else.
 #
-#   plimsoll   rest = arena - state; bf16 copies of the weights are in it
-#              resident rest = peak resident - state: with the program itself
+#   plimsoll   rest = arena - state; it includes bf16 copies of the weights
+#              resident rest = peak resident - state; it includes the program itself
 #   pytorch    rest = peak resident - resident before the model is built - state
 #
-# BUILD, PYTHON, ROUNDS, STEPS, PRECISION (f32, bf16), THEIRS (PyTorch's precision, where it is another one:
-# its bf16 is slow on processors that it has no kernels for) and SETS (more --set for plimsoll) come
-# from the environment. PYTHON must import torch and transformers.
+# BUILD, PYTHON, ROUNDS, STEPS, PRECISION (f32, bf16), THEIRS (PyTorch's precision if it differs: its bf16 is
+# slow on processors for which it has no kernels) and SETS (more --set for plimsoll) come from the environment.
+# PYTHON must import torch and transformers.
 # shellcheck shell=bash
 BUILD=${BUILD:-build}
 PYTHON=${PYTHON:-python3}
@@ -23,9 +24,9 @@ THEIRS=${THEIRS:-$PRECISION}
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 
-# number KEY FILE: of the JSON that `plimsoll bench` prints; the first one of that name.
+# number KEY FILE: the first number of that name in the JSON of `plimsoll bench`.
 number() { sed -n "s/^ *\"$1\": \([0-9.e+-]*\),*$/\1/p" "$2" | head -n 1; }
-# least FILE WORD: the smallest number behind WORD.
+# least, median, most FILE WORD: of the numbers after WORD at the start of a line.
 least() { awk -v w="$2" '$1 == w && (!n++ || $2 < m) { m = $2 } END { print m }' "$1"; }
 median() { awk -v w="$2" '$1 == w { print $2 }' "$1" | sort -g | awk '{ x[NR] = $1 } END { print (x[int((NR + 1) / 2)] + x[int(NR / 2) + 1]) / 2 }'; }
 most() { awk -v w="$2" '$1 == w && $2 > m { m = $2 } END { print m }' "$1"; }

@@ -1,12 +1,12 @@
 /*
- * bench_conv.c: convolutions against the machine's peak of fused multiply-adds.
+ * bench_conv.c: convolutions as a share of the machine's peak of fused multiply-adds.
  *
  *     bench_conv [name-filter]
  *
  * One line per shape and op: GFLOP/s on one and two threads, as a share of the peak, and the
- * workspace. Depthwise shapes are bound by memory, so GB/s stand beside: each map
- * read or written once. Each figure is the best of several runs, because a shared
- * machine only ever adds time.
+ * workspace. Depthwise shapes are bound by memory bandwidth, so GB/s are printed too, with each map
+ * read or written once. Each figure is the best of several runs, because other programs on a shared
+ * machine only ever add time.
  */
 #pragma GCC optimize("fp-contract=fast")
 
@@ -24,7 +24,7 @@ static const char *filter = "";
 
 static uint64_t pages(uint64_t bytes) { return align_up(bytes + 64, 2u << 20); }
 
-/* Zeroed, on large pages, as the arena is. */
+/* Zeroed memory on huge pages, like the arena. */
 static void *bytes_new(uint64_t bytes)
 {
     char *at = mmap(NULL, pages(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -34,7 +34,7 @@ static void *bytes_new(uint64_t bytes)
     return at;
 }
 
-/* Small numbers of both signs; the values do not change the time, denormals would. */
+/* Small numbers of both signs. The values do not change the time; denormals would. */
 static void fill(struct operand *x)
 {
     uint32_t state = 1;
@@ -48,7 +48,7 @@ static void fill(struct operand *x)
 
 /* --- one op --------------------------------------------------------------------------------------- */
 
-/* in[0], in[1] -> out; the node is made as a plan would make it. */
+/* in[0], in[1] -> out; the node is built as a plan would build it. */
 struct bench {
     enum op op;
     union attr attr;
@@ -64,7 +64,7 @@ static struct operand operand_new(const struct tensor *t)
     return x;
 }
 
-/* Best seconds on so many threads; *work: bytes of workspace. */
+/* The best seconds on `threads` threads; *work: bytes of workspace. */
 static double bench_time(const struct bench *b, struct launch *l, int threads, uint64_t *work)
 {
     const struct profile profile = {.kind = DEVICE_CPU, .threads = threads};
@@ -122,7 +122,7 @@ static struct tensor tensor_new(enum dtype t, int64_t a, int64_t b, int64_t c, i
     return x;
 }
 
-/* The forward and both gradients. Of a transposed one H, C is the input, that is, y's side. */
+/* The forward and both gradients. For a transposed convolution H and C are those of its input. */
 static void bench_shape(const struct shape *s, enum dtype t)
 {
     char name[96];

@@ -4,13 +4,13 @@
  *     bench_cuda_attention [--device cpu] [--repeats 20] CASE...
  *
  *     dense,B,H,T,D,CAUSAL      CAUSAL is 0 or 1
- *     rel,B,H,HEIGHT,WIDTH,D    SAM's decomposed positions over a grid. Small square ones, 25 or a multiple, are
- *                               windows: B / 25 grids of 5 x 5 of them, as ATTENTION_WINDOW takes them
+ *     rel,B,H,HEIGHT,WIDTH,D    SAM's decomposed positions over a grid. A small square grid with B a multiple
+ *                               of 25 is a window: B / 25 images of 5 x 5 windows, as ATTENTION_WINDOW takes them
  *
- * All in bf16, operands as [B,T,H,D]. The two nodes are a program of their own, placed as any
- * is, and launched node by node: on a GPU each is timed by events on the stream
- * (src/cuda/nodes.c). One line of JSON a case: the medians, the arena with all operands, and
- * what of it is neither an operand nor a result. bench/peer_attention.py prints the same of PyTorch.
+ * All operands are bf16 [B,T,H,D]. The two nodes form a program, placed like any other and launched
+ * node by node: on a GPU each is timed by events on the stream (src/cuda/nodes.c). Each case prints one
+ * line of JSON: the medians, the arena with all operands, and the bytes of the arena that are neither an
+ * operand nor a result. bench/peer_attention.py prints the same numbers for PyTorch.
  */
 #include <math.h>
 #include <stdio.h>
@@ -61,7 +61,7 @@ static id make_param(struct bench *b, const char *name, int rank, const int64_t 
     return graph_param(&b->graph, name, DT_BF16, rank, dim, (struct init){INIT_NORMAL, (float)deviation, 0});
 }
 
-/* o and lse, then from do the gradients, all of which stay. */
+/* The forward gives o and lse; the backward gives the gradients from do. All results are outputs. */
 static void build(struct bench *b)
 {
     const struct shape *s = &b->shape;
@@ -95,7 +95,7 @@ static void build(struct bench *b)
     graph_verify(g, "build");
 }
 
-/* Normal numbers of the parameter's size, again and again from one pattern. */
+/* Normal numbers with the parameter's deviation; one pattern is repeated. */
 static int fill(struct bench *b, struct error *e)
 {
     float *normal = mem_alloc(PATTERN * sizeof *normal);
@@ -158,7 +158,7 @@ static int measure(struct bench *b, int repeats, struct error *e)
     return rc;
 }
 
-/* Of parameters and outputs, which a caller would have whatever the kernels did. */
+/* The bytes of parameters and outputs, which a caller needs whatever the kernels do. */
 static uint64_t operand_bytes(const struct graph *g)
 {
     uint64_t sum = 0;
@@ -178,7 +178,7 @@ static void print_line(const struct bench *b, const char *name)
     fflush(stdout);
 }
 
-/* What was taken goes with the process where a case fails. */
+/* A failed case frees nothing: the process ends. */
 static int run_case(const char *name, enum device_kind kind, int repeats)
 {
     struct bench *b = mem_alloc(sizeof *b);

@@ -3,11 +3,11 @@
  *
  *     bench_cuda_update [--device cpu] [--layers 22] [--rows 32000] [--repeats 20] [--special]
  *
- * A line a case: the time of one replay of the recorded program (the median of some, each of RUNS), TB/s of
- * each operand read once and each result written once, and a hash of what the first update made of p, m, v
- * and w (of SUMSQ: the sum's bits), by which two builds, or a GPU and the CPU, are told to give the same
- * bits. With --special every 61st number is one that kernels trip over and sizes are odd: such a run is for the
- * hash alone, and of two builds, since a NaN has other bits on a CPU.
+ * Each case prints one line: the time of one replay of the recorded program (the median of several
+ * measurements of RUNS replays), TB/s with each operand read once and each result written once, and a hash of
+ * p, m, v and w after the first update (of SUMSQ: the sum's bits). Equal hashes show that two builds, or a GPU
+ * and the CPU, give the same bits. With --special every 61st number is a special value (denormals, infinities,
+ * NaN) and sizes are odd. Such a run compares the hashes of two builds only, since a NaN has other bits on a CPU.
  */
 #include <math.h>
 #include <stdio.h>
@@ -52,7 +52,7 @@ struct bench {
     struct tape tape;
 };
 
-/* The matrices and vectors of a layer, between the two of the vocabulary. */
+/* The tensors of each layer, between the embedding table and the LM head. */
 static void list_sizes(struct bench *b, const struct options *o)
 {
     const int64_t C = 2048, layer[] = {C, C * C, 256 * C, 256 * C, C * C, C, 5632 * C, 5632 * C, 5632 * C};
@@ -94,7 +94,7 @@ static void build(struct bench *b)
     graph_verify(g, "build");
 }
 
-/* Numbers of a role, a chunk and some more to begin at. */
+/* Numbers for one role of tensor: a chunk, and TENSORS more so that each tensor can start at its own offset. */
 static void *pattern_of(enum role role, enum dtype t, bool special)
 {
     static const float odd[] = {0, -0.0f, 1e-40f, -3e-41f, 1e-30f, -1e-22f, 1e-19f, 3e13f, -2e18f, 1e-13f, INFINITY, NAN, 1e-37f, 1e19f};
@@ -157,7 +157,7 @@ static int by_value(const void *x, const void *y)
     return a < b ? -1 : a > b;
 }
 
-/* Seconds of a run; reading a byte waits. */
+/* Seconds of a run; reading a byte from the device waits for its end. */
 static int measure(struct bench *b, int repeats, double *seconds, struct error *e)
 {
     double all[REPEATS_MOST];
@@ -197,7 +197,7 @@ static double bytes_of(const struct bench *b)
     return (double)b->elements * (each + (s->w ? (double)dtype_size(s->w) : 0));
 }
 
-/* What was taken goes with the process where a case fails. */
+/* A failed case frees nothing: the process ends. */
 static int run_scenario(const struct scenario *s, const struct options *o)
 {
     struct bench *b = mem_alloc(sizeof *b);

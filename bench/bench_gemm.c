@@ -1,12 +1,12 @@
 /*
- * bench_gemm.c: matrix products and attention against the machine's peak.
+ * bench_gemm.c: matrix products and attention as a share of the machine's peak.
  *
  *     bench_gemm [--small-pages] [--threads N] [name-filter]
  *
- * The peak is measured: a loop of independent fused multiply-adds in registers, or of
- * the bf16 instruction for bf16 operands, on as many threads. Each line is the best of several runs, because a shared
- * machine only ever adds time. Memory is on large pages, as the arena is, unless
- * --small-pages says otherwise. Where oneDNN takes a product, a second line has its time.
+ * The peak is measured: a loop of independent fused multiply-adds in registers, or of the bf16 instruction
+ * for bf16 operands, on the same number of threads. Each line is the best of several runs, because other
+ * programs on a shared machine only ever add time. Memory is on huge pages, like the arena, unless
+ * --small-pages is given. Where oneDNN has a kernel for a product, a second line has its time.
  */
 #pragma GCC optimize("fp-contract=fast")
 
@@ -28,7 +28,7 @@ static const char *filter = "";
 
 /* --- memory --------------------------------------------------------------------------- */
 
-/* Zeroed, touched, never freed. */
+/* Zeroed memory whose pages are present; never freed. */
 static void *bytes_new(uint64_t bytes)
 {
     const uint64_t large = 2u << 20;
@@ -49,7 +49,7 @@ static struct tensor tensor_new(enum dtype t, int rank, const int64_t *dim)
     return x;
 }
 
-/* Small numbers of both signs; the values do not change the time, denormals would. */
+/* Small numbers of both signs. The values do not change the time; denormals would. */
 static struct operand operand_new(const struct tensor *t)
 {
     struct operand x = {.dtype = t->dtype, .rank = t->rank};
@@ -76,7 +76,7 @@ struct bench {
     struct profile profile;
 };
 
-/* The best seconds of a kernel over at least a few runs and some time. */
+/* The best seconds of a kernel over a minimum number of runs and a minimum time. */
 static double bench_time(struct bench *b, const struct kernel *k, int threads)
 {
     b->profile.threads = b->l.threads = threads;
@@ -118,7 +118,7 @@ static void bench_print(const char *name, double flops, struct bench *b, const s
     fflush(stdout);
 }
 
-/* a op b; LINEAR is tb. */
+/* a times b, each transposed or not; LINEAR has tb. */
 static void bench_product(int64_t M, int64_t N, int64_t K, bool ta, bool tb, enum dtype t, enum dtype out)
 {
     char name[96];
@@ -142,7 +142,7 @@ static void bench_product(int64_t M, int64_t N, int64_t K, bool ta, bool tb, enu
     munmap(b.l.out[0].data, align_up(tensor_bytes(&b.out[0]) + 64, 2u << 20));
 }
 
-/* Flops count the useful half only when causal. */
+/* With a causal mask only the useful half of the FLOPs counts. */
 static void bench_attention(int64_t B, int64_t T, int64_t H, int64_t G, int64_t D, bool causal, enum dtype t)
 {
     char name[96];

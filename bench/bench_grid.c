@@ -1,11 +1,11 @@
 /*
- * bench_grid.c: what positions on a grid cost: ATTENTION_REL and ATTENTION_BIAS against
- * ATTENTION at the sizes of SAM's and TinyViT's encoders, forward and backward.
+ * bench_grid.c: the cost of positions on a grid: ATTENTION_REL and ATTENTION_BIAS relative to ATTENTION
+ * at the sizes of SAM's and TinyViT's encoders, forward and backward.
  *
- *     build/bench/bench_grid [part of a name]
+ *     build/bench/bench_grid [name-filter]
  *
- * One thread, the thread's own time, the kernels in turns and the best of each: so a
- * machine that others use, too, still gives a ratio that holds.
+ * One thread; CPU time of that thread; the kernels interleaved, the best of each: so the ratios are
+ * reliable on a shared machine too.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,7 +67,7 @@ static void timed_ready(struct timed *n, enum op op, const char *name, int nin, 
     n->l.work = aligned_alloc(64, align_up(n->l.work_bytes + 64, 64));
 }
 
-/* kind 0: ATTENTION, 1: by tables, 2: by bias. */
+/* kind 0: ATTENTION, 1: ATTENTION_REL (tables), 2: ATTENTION_BIAS. */
 static void case_nodes(struct timed *f, struct timed *b, int kind, int64_t B, int64_t side, int64_t H, int64_t D, enum dtype t)
 {
     static const struct { enum op op[2]; const char *name[2]; int tables; } kinds[KINDS] = {

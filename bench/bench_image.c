@@ -1,7 +1,7 @@
 /*
- * bench_image.c: one core from a JPEG in memory to a letterboxed image of 1024, and the
- * parts of it. The image is textured so that its file is as large as a photograph of
- * that size (about 1 MB at 2250x1500, quality 95).
+ * bench_image.c: one core's time from a JPEG in memory to a letterboxed image of 1024, and the times of
+ * decoding and resizing. The image is textured so that its file is as large as a photograph of that
+ * size (about 1 MB at 2250x1500, quality 95).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static void texture(uint8_t *rgb)
             }
 }
 
-/* Of this thread, so that neighbours on the machine do not count. */
+/* CPU time of this thread, so that other programs on the machine do not count. */
 static double cpu_seconds(void)
 {
     struct timespec t;
@@ -32,7 +32,7 @@ static double cpu_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Seconds of one image; resized when `to` is given. */
+/* Seconds for one image; it is resized if `to` is given. */
 static double once(struct jpg *j, const struct text *file, uint32_t divisor, uint8_t *to, uint8_t *scratch, size_t room, uint8_t *rows)
 {
     struct error e;

@@ -1,14 +1,14 @@
 /*
- * bench_loader.c: how fast the loader reads a data set, what it delivers, and what it holds.
+ * bench_loader.c: the loader's speed on a dataset, the samples that it delivers, and its memory.
  *
  *   bench_loader [--images N] [--threads T] [--masks M] [--once] [--decode] PATH...
  *
- * Takes N images (one epoch) of shards or folders in SA-1B's format, or of a .pack, shuffled, epoch
+ * Loads N images (default: one epoch) of shards or folders in SA-1B's format, or of a .pack, shuffled, epoch
  * after epoch: canvas 1024, masks at 256 as bits. --once: each sample once, none replaced. --decode: no loader;
- * each JPEG's rows at the loader's scale and nothing else, which no loader that decodes with libjpeg can beat.
- * Prints a word and a number a line; data.sh reads them. Processor seconds are of all threads: with one loader
- * thread, what one core does where neighbours do not count. Resident memory is read
- * after the first hundredth, when every buffer was used, and at the end.
+ * only decodes each JPEG at the loader's scale, a bound for every loader that uses libjpeg.
+ * Prints a word and a number per line; data.sh reads them. CPU seconds are those of all threads: with one
+ * loader thread they are one core's time without the influence of other programs. Resident memory is read after
+ * the first hundredth of the images, when every buffer has been used, and at the end.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,8 +66,8 @@ static int parse(int argc, char **argv, struct options *o)
     return o->n_paths && o->threads && o->masks ? 0 : -1;
 }
 
-/* Takes them all; prints what was seen. */
-static int take_all(struct loader *l, struct loader_source *s, uint64_t images, struct error *e)
+/* Loads all images; prints counts, rates and memory. */
+static int load_all(struct loader *l, struct loader_source *s, uint64_t images, struct error *e)
 {
     uint64_t count = dataset_count(s->set), whole = 0, masks = 0, distinct = 0;
     bool *seen = mem_alloc(count * sizeof *seen);
@@ -96,7 +96,7 @@ static int take_all(struct loader *l, struct loader_source *s, uint64_t images, 
     return PL_OK;
 }
 
-/* One JPEG to rows that nobody keeps. */
+/* Decodes one JPEG and discards its rows. */
 static int decode(struct jpg *j, const void *bytes, size_t n, uint8_t *row, struct error *e)
 {
     struct jpg_header h;
@@ -155,7 +155,7 @@ static int measure(const struct options *o, struct error *e)
     rc = loader_open(&l, &lo, memory, e);
     if (!rc) {
         loader_seek(l, &s, 0);
-        rc = take_all(l, &s, images, e);
+        rc = load_all(l, &s, images, e);
     }
     loader_close(l);
     free(memory);

@@ -1,16 +1,16 @@
 /*
- * bench_ops.c: every row of ops.def at the size that its test case names, against the machine.
+ * bench_ops.c: every row of ops.def at the bench size of its test case, as a share of the machine's ceiling.
  *
  *     bench_ops [name-filter]
  *
- * One line per row, dtype and thread count. Milliseconds are the best of several runs, because
- * a shared machine only ever adds time. GFLOP/s and GB/s come from the row's cost rule (each
- * operand moved once). The share is that of the ceiling: the time that the machine needs at
- * least, for the arithmetic at its peak of fused multiply-adds or for the bytes at the rate of a
- * plain a = b + c over as many bytes, whichever is longer, over the time taken.
+ * One line per row, dtype and thread count. Milliseconds are the best of several runs, because other
+ * programs on a shared machine only ever add time. GFLOP/s and GB/s follow from the row's cost rule (each
+ * operand moved once). The share of the ceiling is the machine's least time divided by the measured time.
+ * The least time is that of the arithmetic at the peak of fused multiply-adds, or that of the bytes at the
+ * rate of a plain a = b + c over as many bytes, whichever is longer.
  *
- * The case builds a graph that has the row, as in the tests; it is planned and run once, so that
- * all operands have values, and then only the row's own kernels are timed.
+ * The case builds a graph that contains the row, as in the tests. The graph is planned and run once, so that
+ * all operands have values; then only the row's own kernels are timed.
  */
 #pragma GCC optimize("fp-contract=fast")
 
@@ -22,7 +22,7 @@
 
 enum { SIZES = 6 };
 
-/* What the machine can do with so many threads. */
+/* The machine's peak rates with `threads` threads. */
 struct ceiling {
     int threads;
     double flops[2];      /* f32, bf16 */
@@ -33,7 +33,7 @@ static uint64_t stream_bytes(int i) { return (uint64_t)(256 << 10) << (2 * i); }
 
 static size_t pages(int64_t n) { return align_up((uint64_t)n * sizeof(float), 2u << 20); }
 
-/* On large pages, as the arena is, and each of them touched. */
+/* Memory on huge pages, like the arena, with all pages present. */
 static float *floats_new(int64_t n)
 {
     float *at = mmap(NULL, pages(n), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -43,7 +43,7 @@ static float *floats_new(int64_t n)
     return at;
 }
 
-/* a = b + c, best of several; a third of the bytes each. */
+/* The rate of a = b + c, best of several runs; each array has a third of the bytes. */
 static double stream_measure(uint64_t bytes, int threads)
 {
     const int64_t n = (int64_t)(bytes / 3 / sizeof(float));
@@ -96,7 +96,7 @@ static double time_launch(const struct entry *x)
     return best;
 }
 
-/* All of the row's nodes in its graph, together. */
+/* Times all of the row's nodes in its graph together. */
 static void bench_row(const struct row *row, enum dtype f, const struct ceiling *c)
 {
     struct scene s = scene_of(row, row->c->bench, f, true);
@@ -118,7 +118,7 @@ static void bench_row(const struct row *row, enum dtype f, const struct ceiling 
         kernel = x->kernel->name;
     }
     rig_close(&r);
-    CHECK(seconds > 0, "the case of %s does not have it", op_table[row->op].name);
+    CHECK(seconds > 0, "the graph of the case of %s has no such node", op_table[row->op].name);
     printf("%-21s %-4s %2d  %9.3f  %8.1f  %7.1f  %4.0f%%  %s\n", op_table[row->op].name, dtype_name(f), c->threads, seconds * 1e3,
            sum.flops / seconds * 1e-9, sum.bytes / seconds * 1e-9, 100 * ceiling_seconds(c, f, sum) / seconds, kernel);
     fflush(stdout);

@@ -1,6 +1,6 @@
 /*
- * bench_plan.c: what planning itself takes: processor time of one compile and one placement,
- * and of a whole search, for given presets.
+ * bench_plan.c: the cost of planning: processor time of one compile and one placement, and of a whole
+ * search, for given presets.
  *
  *     build/bench/bench_plan [PRESET...]        (sam-vit-b sam-vit-h llama-7b)
  */
@@ -24,7 +24,7 @@ static void build(void *context, struct graph *g, int micro_batch)
     x->model.family->build(&x->model, g, &b);
 }
 
-/* Of this process, so that a busy machine changes little. */
+/* CPU time of this process, so that a busy machine changes little. */
 static double processor_seconds(void)
 {
     struct timespec t;

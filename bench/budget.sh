@@ -1,13 +1,13 @@
 #!/bin/bash
-# The same step in less and less memory: SAM ViT-B, one image of 1024 x 1024, 32 masks, `plimsoll train --memory` at
-# the full need, half and a quarter of it, the smallest budget, and half of what PyTorch takes with
-# checkpointing; PyTorch with and without checkpointing in the same run.
+# The same step in smaller and smaller budgets: SAM ViT-B, one image of 1024 x 1024, 32 masks. `plimsoll train
+# --memory` runs without a budget, with half and a quarter of that arena, with the smallest budget, and with half
+# of PyTorch's memory with gradient checkpointing. PyTorch runs with and without gradient checkpointing.
 #
 #   BUILD=build PYTHON=python3 STEPS=2 PRECISION=f32 MODEL=sam-vit-b bench/budget.sh
 #
-# Peaks are of resident memory; host memory is pages of a file, which the system may drop, so of ours the
-# anonymous part counts: the arena with the program. PyTorch's f32 step is its faster one on most CPUs. PYTHON must
-# import torch and transformers.
+# Peaks are of resident memory. Our offload file's pages may be dropped by the system, so our peak counts
+# anonymous memory only: the arena and the program. PyTorch runs in f32, which is faster than its bf16 on most
+# CPUs. PYTHON must import torch and transformers.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build}
@@ -42,16 +42,16 @@ ours() { # NAME BUDGET; 0: none
     seconds=$(sed -n 's/.*"seconds":\([0-9.]*\).*/\1/p' "$tmp/run/metrics.jsonl" | sort -n | head -n 1)
     resident=$(sed -n 's/.*"host_anonymous":\([0-9]*\).*/\1/p' "$tmp/run/metrics.jsonl" | sort -n | tail -n 1)
     awk -v name="$1" -v b="$2" -v a="$(number arena_bytes "$tmp/plan.json")" -v r="$resident" -v s="$seconds" -v p="$(number predicted_step_seconds "$tmp/plan.json")" \
-        -v how="recompute $(word recompute "$tmp/plan.json"), offload $(word offload "$tmp/plan.json"), head in $(number head_chunks "$tmp/plan.json")" \
-        'BEGIN { M = 1048576; printf "%-30s %8s MiB %8.0f MiB %10.0f MiB %8.1f s  predicted %.1f; %s\n", name, b ? sprintf("%.0f", b / M) : "-", a / M, r / M, s, p, how }'
+        -v settings="recompute $(word recompute "$tmp/plan.json"), offload $(word offload "$tmp/plan.json"), head chunks $(number head_chunks "$tmp/plan.json")" \
+        'BEGIN { M = 1048576; printf "%-30s %8s MiB %8.0f MiB %10.0f MiB %8.1f s  predicted %.1f; %s\n", name, b ? sprintf("%.0f", b / M) : "-", a / M, r / M, s, p, settings }'
 }
 full=$("$BUILD/plimsoll" plan "$tmp/run.yaml" --json | sed -n 's/^ *"arena_bytes": \([0-9]*\).*/\1/p' | head -n 1)
 smallest=$( ("$BUILD/plimsoll" plan "$tmp/run.yaml" --memory 1 --json || true) 2>/dev/null | sed -n 's/^ *"smallest_budget_bytes": \([0-9]*\).*/\1/p' | head -n 1)
 printf '%-30s %12s %12s %14s %10s\n' "$MODEL, $PRECISION" budget arena peak 'a step'
 theirs 'PyTorch f32'
-ours 'the full need' 0
+ours 'no budget' 0
 theirs 'PyTorch f32, checkpointed' --checkpoint
 ours "half of PyTorch's checkpointed" $((peak / 2))
-ours 'half of the full need' $((full / 2))
-ours 'a quarter of it' $((full / 4))
-ours 'the smallest' "$smallest"
+ours 'half of the full arena' $((full / 2))
+ours 'a quarter of the full arena' $((full / 4))
+ours 'the smallest budget' "$smallest"

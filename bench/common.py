@@ -1,11 +1,11 @@
-"""What the PyTorch side of a comparison holds in memory.
+"""The memory of the PyTorch side of a comparison.
 
     peak          the process's peak resident memory
     baseline      resident before the model is built: interpreter, torch, transformers
     state         weights, their gradients and AdamW's two moments, in bytes of their tensors
     rest          peak - baseline - state: activations, temporaries, libraries' buffers
 
-Resident memory is what both sides can be asked for alike; see docs/notes/benchmarks.md."""
+Resident memory can be measured in the same way on both sides; see docs/notes/benchmarks.md."""
 import resource
 
 

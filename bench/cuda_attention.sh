@@ -1,9 +1,11 @@
 #!/bin/bash
-# Attention alone on a GPU, bf16: TFLOP/s against SDPA; SAM's relative positions against what PyTorch offers for them.
+# Attention alone on a GPU, bf16: TFLOP/s compared with SDPA; SAM's relative positions compared with PyTorch's
+# implementations of them (bench/peer_attention.py).
 #
 #   DENSE='dense,B,H,T,D,CAUSAL ...' REL='rel,B,H,HEIGHT,WIDTH,D ...' ROUTES=eager,bias,widened,flex REPEATS=20 bench/cuda_attention.sh FOLDER
 #
-# The grids are SAM's at four images: the whole one of 64 x 64 in ViT-B and ViT-H, and 25 windows of 14 x 14 an image.
+# The grids are SAM's for four images: the full grid of 64 x 64 in ViT-B and ViT-H, and 25 windows of 14 x 14
+# per image.
 # Needs build/bench/bench_cuda_attention (make build/bench/bench_cuda_attention).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,7 +17,7 @@ REL=${REL-rel,4,12,64,64,64 rel,4,16,64,64,80 rel,100,12,14,14,64 rel,100,16,14,
 ROUTES=${ROUTES:-eager,bias,widened,flex}
 REPEATS=${REPEATS:-20}
 if [[ $OURS == 1 ]]; then
-    for case in $DENSE $REL; do # each in a process of its own: one that fails takes no other with it
+    for case in $DENSE $REL; do # one process per case: a failure ends no other case
         note "ours $case"
         timeout "$LIMIT" "$BUILD/bench/bench_cuda_attention" --device "$DEVICE" --repeats "$REPEATS" "$case" >>"$rows" 2>"$tmp/err" ||
             rows_py failed "$rows" "$tmp/err" "case=$case" route=ours

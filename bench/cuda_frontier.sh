@@ -1,11 +1,12 @@
 #!/bin/bash
-# Training within a budget on a GPU: `plimsoll train --memory` of SAM ViT-H on a made-up set, 32 masks an image, 1024 x 1024.
+# Training within a budget on a GPU: `plimsoll train --memory` of SAM ViT-H on a synthetic dataset, 32 masks per
+# image, 1024 x 1024.
 #
 #   BUDGETS='6 8 12 16 24 40 80' BATCH=8 STEPS=5 HOST=64GiB PEERS=1 TRIES=none:1,checkpoint:4,checkpoint:5 WITHIN=24 bench/cuda_frontier.sh FOLDER
 #
-# Of each budget: images/s as the plan predicts and as measured, the plan's bytes, what was allocated, what is used on the
-# GPU and whether that moved. A run is ended after STEPS measured steps, so that it does not save 10 GiB.
-# PyTorch: SamModel at TRIES (recompute:B) with its allocator bound to WITHIN GiB.
+# For each budget: predicted and measured images/s, the plan's bytes, allocated bytes, used memory of the GPU and
+# how much it changed over the steps. A run is killed after STEPS measured steps, so that it does not save 10 GiB.
+# PyTorch: SamModel at TRIES (recompute:B) with its allocator limited to WITHIN GiB.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=bench/cuda_common.sh
@@ -23,7 +24,7 @@ small=() kind_of=h
 [[ $DEVICE == cuda ]] || small=(--tiny --warm 1) kind_of=tiny
 
 steps_of() { if [[ -f $1 ]]; then grep -c '"seconds"' "$1" || true; else echo 0; fi; }
-# train_until N: runs until N steps are in the metrics, then ends it.
+# train_until N ARGUMENT...: trains until metrics.jsonl has N steps, then kills the run.
 train_until() { # N ARGUMENT...
     local wanted=$1 child begun=$SECONDS
     shift

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Rows of the GPU's benchmarks: takes them from our program's JSON, and makes tables of them.
+"""Rows of the GPU's benchmarks: reads them from our program's JSON, and prints tables of them.
 
-    cuda_rows.py bench ROWS.jsonl BENCH.json KEY=VALUE...   a row of what `plimsoll bench --json` printed; KEY=VALUE: more members
-    cuda_rows.py train ROWS.jsonl RUN_DIR KEY=VALUE...      a row of a run's plan.json and metrics.jsonl
-    cuda_rows.py failed ROWS.jsonl LOG KEY=VALUE...         a row of what did not work, with the end of its log
-    cuda_rows.py table KIND ROWS.jsonl...                   KIND: sam, lm, attention, frontier, kernels; rows of several runs add up
+    cuda_rows.py bench ROWS.jsonl BENCH.json KEY=VALUE...   adds a row from the output of `plimsoll bench --json`; KEY=VALUE: more members
+    cuda_rows.py train ROWS.jsonl RUN_DIR KEY=VALUE...      adds a row from a run's plan.json and metrics.jsonl
+    cuda_rows.py failed ROWS.jsonl LOG KEY=VALUE...         adds a row for a failure, with the end of its log
+    cuda_rows.py table KIND ROWS.jsonl...                   KIND: sam, lm, attention, frontier, kernels; the rows of all files
 
-Needs Python alone. A later row of the same thing takes the place of an earlier one."""
+Needs only Python's standard library. A later row replaces an earlier row of the same measurement."""
 import json
 import os
 import statistics
@@ -55,14 +55,14 @@ def from_bench(path, more):
 
 
 def from_train(path, more):
-    """The first step is warm-up: it pays for what is loaded late."""
+    """The first step is warm-up: it includes lazy loading of kernels."""
     with open(os.path.join(path, "plan.json")) as f:
         plan = json.load(f)
     with open(os.path.join(path, "metrics.jsonl")) as f:
         steps = [json.loads(line) for line in f if line.endswith("}\n")]
     steps = [s for s in steps if "seconds" in s]
     if len(steps) < 2:
-        return {"side": "ours", "error": f"{len(steps)} steps were taken"} | more
+        return {"side": "ours", "error": f"{len(steps)} steps ran"} | more
     s = plan["settings"]
     seconds = statistics.median(x["seconds"] for x in steps[1:])
     used = [x["memory_total"] - x["memory_free"] for x in steps if "memory_free" in x]
@@ -94,7 +94,7 @@ def short(row):
 
 
 def cell(row, digits=1):
-    """images/s, peak, on the gpu."""
+    """images/s, peak, used memory of the GPU."""
     if not row:
         return ""
     if "error" in row:
@@ -108,10 +108,10 @@ def good(row, key):
 
 def table_sam(rows):
     seen = {(r["side"], r["what"], r["model"], r["batch"], r["recompute"]): r for r in rows if r.get("what") in ("sam", "encoder") and not r.get("budget")}
-    places = sorted({(k[2], k[3]) for k in seen})
+    cases = sorted({(k[2], k[3]) for k in seen})
     print("img/s / peak GiB (arena; PyTorch: allocated) / GiB used on the GPU (with context and code)\n")
     lines = []
-    for model, B in places:
+    for model, B in cases:
         def get(*key):
             return seen.get((key[0], key[1], model, B, key[2]))
         none, encoder, ours, selective = get("peer", "sam", "none"), get("peer", "encoder", "none"), get("ours", "sam", "none"), get("ours", "sam", "selective")
@@ -123,23 +123,23 @@ def table_sam(rows):
 
 def table_lm(rows):
     rows = [r for r in rows if r.get("what") == "lm"]
-    seen = {(r["side"], r["way"]): r for r in rows}
-    target = next((r for (side, way), r in seen.items() if side == "peer" and way.startswith("compile") and "checkpoint" not in way and "error" not in r), None)
+    seen = {(r["side"], r["mode"]): r for r in rows}
+    target = next((r for (side, mode), r in seen.items() if side == "peer" and mode.startswith("compile") and "checkpoint" not in mode and "error" not in r), None)
     lines = []
-    for (side, way), r in seen.items():
+    for (side, mode), r in seen.items():
         name = "PyTorch" if side == "peer" else "ours"
         if "error" in r:
-            lines.append((name, way, short(r), "", "", "", "", ""))
+            lines.append((name, mode, short(r), "", "", "", "", ""))
             continue
-        if way.startswith("within"):
-            way += f": {r['micro_batch']} x {r['accumulation']}, recompute {r['recompute']}, head in {r['head_chunks']}"
+        if mode.startswith("within"):
+            mode += f": {r['micro_batch']} x {r['accumulation']}, recompute {r['recompute']}, head chunks {r['head_chunks']}"
         flops = r.get("tflops") or (1e-9 * r["model_flops"] / r["median_ms"] if r.get("model_flops") else 0)
-        lines.append((name, way, f"{r['per_second']:,.0f}", f"{flops:.0f}", gib(r["peak_bytes"]), gib(r["used_bytes"]), ratio(r["per_second"], good(target, "per_second")), ratio(r["peak_bytes"], good(target, "peak_bytes"))))
+        lines.append((name, mode, f"{r['per_second']:,.0f}", f"{flops:.0f}", gib(r["peak_bytes"]), gib(r["used_bytes"]), ratio(r["per_second"], good(target, "per_second")), ratio(r["peak_bytes"], good(target, "peak_bytes"))))
     table(("", "", "tok/s", "model TFLOP/s", "peak GiB", "on the GPU", "times compile", "of its memory"), lines)
 
 
 def rate(case, ms, forward):
-    """TFLOP/s: four multiply-adds' worth of a pair and channel forward, two and a half times that backward."""
+    """TFLOP/s: 4 FLOPs per pair of positions and channel in the forward, 2.5 times as many in the backward."""
     kind, B, H, *rest = case.split(",")
     rest = [int(x) for x in rest]
     T, D = (rest[0], rest[1]) if kind == "dense" else (rest[0] * rest[1], rest[2])
@@ -159,13 +159,13 @@ def table_attention(rows):
                 lines.append((case, route, short(r), "", "", "", "", "", ""))
                 continue
             ours = seen.get((case, "ours"))
-            if r["both_ms"] is None:  # forward alone: what refused the rest
+            if r["both_ms"] is None:  # forward alone: the backward was refused
                 lines.append((case, route, f"{r['forward_ms']:.3f}", f"{rate(case, r['forward_ms'], True):.0f}", r["refused"].split("\n")[0][:100], "", f"{r['peak_bytes'] / 2 ** 20:.0f}", "", ""))
                 continue
             lines.append((case, route, f"{r['forward_ms']:.3f}", f"{rate(case, r['forward_ms'], True):.0f}", f"{r['both_ms']:.3f}", f"{rate(case, r['both_ms'], False):.0f}",
                           f"{r['peak_bytes'] / 2 ** 20:.0f}", f"{r['extra_bytes'] / 2 ** 20:.0f}", ratio(r["both_ms"], good(ours, "both_ms"))))
         if lines:
-            table((title, "", "forward ms", "TFLOP/s", "and backward ms", "TFLOP/s", "peak MiB", "beside operands", "ours is so many times as fast"), lines)
+            table((title, "", "forward ms", "TFLOP/s", "and backward ms", "TFLOP/s", "peak MiB", "beyond operands MiB", "speedup of ours"), lines)
 
 
 def table_frontier(rows):
@@ -177,11 +177,11 @@ def table_frontier(rows):
             lines.append((f"{budget} GiB", short(r)) + ("",) * 8)
             continue
         s = r["settings"]
-        how = f"{s['micro_batch']} x {s['accumulation']}, recompute {s['recompute']}, offload {s['offload']}, head in {s['head_chunks']}{', fused' if s['fused_step'] else ''}"
+        settings = f"{s['micro_batch']} x {s['accumulation']}, recompute {s['recompute']}, offload {s['offload']}, head chunks {s['head_chunks']}{', fused' if s['fused_step'] else ''}"
         same = "equal" if r["plan_bytes"] == r["allocated_bytes"] else f"{r['allocated_bytes'] - r['plan_bytes']:+d} B"
         lines.append((f"{budget} GiB", f"{r['predicted_per_second']:.2f}", f"{r['per_second']:.2f}", f"{100 * (r['predicted_ms'] / r['median_ms'] - 1):+.1f} %", f"{r['plan_bytes'] / GIB:.2f}", same,
-                      f"{r['used_bytes'] / GIB:.2f}", f"{r['used_bytes'] - r['used_least_bytes']} B", f"{r['host_bytes'] / GIB:.1f}", how))
-    table(("budget", "img/s predicted", "measured", "time's error", "plan GiB", "allocated", "on the GPU GiB", "moved over steps", "host GiB", "how"), lines)
+                      f"{r['used_bytes'] / GIB:.2f}", f"{r['used_bytes'] - r['used_least_bytes']} B", f"{r['host_bytes'] / GIB:.1f}", settings))
+    table(("budget", "img/s predicted", "measured", "time's error", "plan GiB", "allocated", "on the GPU GiB", "change over steps", "host GiB", "plan"), lines)
     peers = [r for r in rows if r["side"] == "peer"]
     if peers:
         table(("SamModel within", "B", "recompute", "img/s", "peak GiB", "reserved GiB"),
@@ -205,7 +205,7 @@ def table_kernels(rows, count=10):
                           f"{1e-12 * k['flops'] / k['seconds']:.1f}", f"{1e-12 * k['bytes'] / k['seconds']:.2f}", f"{100 * k['ideal_seconds'] / k['seconds']:.0f} %", f"{1e3 * left:.2f}"))
         rest = whole - sum(k["seconds"] for k in r["kernels"][:count])
         lines.append(("others", "", "", "", "", f"{1e3 * rest:.2f}", f"{100 * rest / whole:.1f} %", "", "", "", ""))
-        table(("op", "kernel", "shapes", "", "calls", "ms", "of all", "TFLOP/s", "TB/s", "of the roofline", "left, ms"), lines)
+        table(("op", "kernel", "shapes", "", "calls", "ms", "share", "TFLOP/s", "TB/s", "of the roofline", "above the roofline, ms"), lines)
         by_op = sorted(r["ops"], key=lambda o: -o["seconds"])[:count]
         table(("by op", "", "calls", "ms", "of the roofline"), [(o["op"], o["dtype"], o["calls"], f"{1e3 * o['seconds']:.2f}", f"{100 * o['share_of_ceiling']:.0f} %") for o in by_op])
 
@@ -222,8 +222,8 @@ def main(argv):
     elif verb == "failed":
         with open(argv[2], errors="replace") as f:
             text = f.read().strip()
-        text = text[max(text.rfind("plimsoll"), 0):][:300]  # what it said last
-        add(argv[1], {"side": "ours", "error": text or "no words"} | tags(argv[3:]))
+        text = text[max(text.rfind("plimsoll"), 0):][:300]  # its last message
+        add(argv[1], {"side": "ours", "error": text or "no message"} | tags(argv[3:]))
     elif verb == "table" and len(argv) > 2 and argv[1] in TABLES:
         TABLES[argv[1]](read(argv[2:]))
     else:

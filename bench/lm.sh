@@ -1,6 +1,6 @@
 #!/bin/bash
-# The language model's step against PyTorch: llama-124m, 2 sequences of 512 tokens, AdamW with
-# clipping. Prints the fastest step of each and their memory; see against.sh.
+# A language model's training step compared with PyTorch: llama-124m, 2 sequences of 512 tokens, AdamW with
+# clipping. Prints the step time and the memory of each; see against.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=bench/against.sh

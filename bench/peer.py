@@ -1,12 +1,12 @@
-"""What the PyTorch sides of the GPU's comparisons share: how a step is timed, what it holds, and rows.
+"""Functions that the PyTorch sides of the GPU's comparisons share: timing, memory and rows.
 
-    median_ms        by events on the stream, behind `warm` steps
-    peak_bytes       most that the allocator had handed out at once, warm-up not counted
-    reserved_bytes   most that it had taken from the GPU
-    used_bytes       what is not free on the GPU then: with the context and the code (nobody else should be there)
+    median_ms        timed by events on the stream, after `warm` steps
+    peak_bytes       peak of the allocator's allocated bytes, without warm-up
+    reserved_bytes   peak of the bytes that the allocator reserved on the GPU
+    used_bytes       memory in use on the GPU, with context and code (no other process should use the GPU)
 
-PEER_DEVICE=cpu runs the same on the CPU, for trying the scripts without a GPU: the clock is the
-host's and the bytes are 0. Rows are lines of JSON; bench/cuda_rows.py makes tables of them."""
+PEER_DEVICE=cpu runs the same on the CPU, to test the scripts without a GPU: times are the host's and
+the bytes are 0. Rows are lines of JSON; bench/cuda_rows.py prints tables of them."""
 import gc
 import json
 import os
@@ -27,7 +27,7 @@ def synchronize():
 
 
 def clean(compiled=False):
-    """Forgets what earlier measurements left; `compiled`: compiled code too."""
+    """Frees what earlier measurements left; `compiled`: compiled code too."""
     gc.collect()
     if compiled:
         torch._dynamo.reset()
@@ -37,8 +37,8 @@ def clean(compiled=False):
 
 
 def time_once(step, held):
-    """Milliseconds. `held`: the stream waits until the host has queued most of the step, so that
-    a short one is timed as the GPU's work and not the host's."""
+    """Milliseconds of a step. `held`: the stream waits until the host has queued most of the step, so that
+    a short step measures the GPU's time and not the host's."""
     if not GPU:
         begun = time.perf_counter()
         step()
@@ -81,7 +81,7 @@ class Rows:
         print(line, file=sys.stderr, flush=True)
 
     def attempt(self, run, **tags):
-        """A row of `tags` and what run() returns, or of what stopped it."""
+        """Adds a row of `tags` and the result of run(), or its error."""
         try:
             self.add(**tags, **run())
         except torch.OutOfMemoryError:

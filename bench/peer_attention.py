@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Attention in PyTorch, forward and backward, bf16: what bench_cuda_attention.c times of ours.
+"""Attention in PyTorch, forward and backward, bf16: the counterpart of bench_cuda_attention.c.
 
     peer_attention.py --rows FILE CASE...
 
     dense,B,H,T,D,CAUSAL     SDPA by its flash and its cuDNN backend
-    rel,B,H,HEIGHT,WIDTH,D   SAM's decomposed positions by the routes that PyTorch offers:
+    rel,B,H,HEIGHT,WIDTH,D   SAM's decomposed positions by the implementations that PyTorch offers (routes):
         eager      scores, positions added, softmax in f32, as transformers does without sdpa
         bias       SDPA with the positions as a T x T mask
         widened    SDPA with a wider head: q with its products with the tables, k with ones at its row and column (compiled)
         flex       FlexAttention that adds the two products in its score (compiled)
 
-All from q, k, v and the two tables, and back to their five gradients. FlexAttention sums those of what its score adds
-by atomics in f32; where it refuses the backward, the row has the forward alone and says why. A route that would take
-longer than --limit seconds for all shapes, compiling included, leaves out the rest."""
+All compute from q, k, v and the two tables, and return their five gradients. FlexAttention sums the gradients of the
+terms that its score adds with f32 atomics; where it refuses the backward, the row has the forward alone and the
+reason. A route that would take longer than --limit seconds for all shapes, compilation included, skips the rest."""
 import argparse
 import time
 
@@ -23,7 +23,7 @@ from peer import GPU, DEVICE, Rows, clean, measure
 
 
 def products(q, table_h, table_w, height, width):
-    """q [B,H,T,D] with what the tables hold for every distance: [B,H,T,height], [B,H,T,width]."""
+    """The products of q [B,H,T,D] with the tables' rows for every distance: [B,H,T,height], [B,H,T,width]."""
     B, H, T, D = q.shape
     rows, columns = torch.arange(height, device=q.device), torch.arange(width, device=q.device)
     by_row = table_h[rows[:, None] - rows[None] + height - 1]
@@ -51,8 +51,8 @@ def bias(q, k, v, table_h, table_w, height, width):
 def widened(q, k, v, table_h, table_w, height, width):
     B, H, T, D = q.shape
     h, w = products(q, table_h, table_w, height, width)
-    place = torch.arange(T, device=q.device)
-    ones = torch.cat([(place // width)[:, None] == place[None, :height], (place % width)[:, None] == place[None, :width]], 1).to(k.dtype)
+    position = torch.arange(T, device=q.device)
+    ones = torch.cat([(position // width)[:, None] == position[None, :height], (position % width)[:, None] == position[None, :width]], 1).to(k.dtype)
     wide = -(-(D + height + width) // 8) * 8
     q = F.pad(torch.cat([q * D ** -0.5, h, w], -1), (0, wide - D - height - width))
     k = F.pad(torch.cat([k, ones.expand(B, H, -1, -1)], -1), (0, wide - D - height - width))
@@ -78,7 +78,7 @@ def heads(B, H, T, D):
 
 
 def time_both(forward, inputs, steps):
-    """Forward alone, then with its gradients; bytes are of both."""
+    """Times the forward alone, then forward and backward; bytes are those of both together."""
     upstream = torch.randn_like(inputs[0])
     try:
         first = measure(forward, warm=3, steps=steps, held=True)
@@ -111,7 +111,7 @@ def dense(case, rows, steps):
 
 
 def relative(case, rows, steps, routes, limit, spent):
-    """spent: by route, seconds of each shape so far."""
+    """spent: the seconds of each shape so far, by route."""
     B, H, height, width, D = case
     for name in routes:
         before = spent.setdefault(name, [])

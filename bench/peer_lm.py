@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""A Llama shape's training step in PyTorch on a gpu, all bf16 (weights, gradients, AdamW's moments), fused AdamW.
+"""A Llama's training step in PyTorch on a GPU, all bf16 (weights, gradients, AdamW's moments), fused AdamW.
 
-    peer_lm.py --rows FILE --ways eager,eager+checkpoint,compile,compile+checkpoint
+    peer_lm.py --rows FILE --modes eager,eager+checkpoint,compile,compile+checkpoint
 
-The shape is our preset llama-1b's (TinyLlama: 22 layers of 2048, 32 heads on 4, 5632, 32000 tokens). Compiled is the
-whole model with its loss, or with --by-block a layer, once for all, and the head: faster to compile. Logits are
-f32 in the loss. --tiny: a small shape, for trying it on a CPU."""
+The sizes are those of our preset llama-1b (TinyLlama: 22 layers, hidden size 2048, 32 heads, 4 key-value heads,
+intermediate size 5632, 32000 tokens). `compile` compiles the whole model with its loss; with --by-block it compiles
+one layer, shared by all layers, and the head, which is faster to compile. The loss uses f32 logits. --tiny: a small
+model, for testing on a CPU."""
 import argparse
 import functools
 
@@ -51,10 +52,10 @@ class Head(nn.Module):
 
 @functools.cache
 def compiled():
-    """One function for all layers: what is compiled for one serves the others."""
-    def take(module, *inputs):
+    """One function for all layers: the code compiled for one layer serves the others."""
+    def call(module, *inputs):
         return module(*inputs)
-    return torch.compile(take, dynamic=False)
+    return torch.compile(call, dynamic=False)
 
 
 class Model(nn.Module):
@@ -65,7 +66,7 @@ class Model(nn.Module):
         self.head = Head(width, tokens)
         self.recompute = self.by_block = False
 
-    def take(self, module):
+    def callable_of(self, module):
         return functools.partial(compiled(), module) if self.by_block else module
 
     def forward(self, ids, labels):
@@ -75,19 +76,19 @@ class Model(nn.Module):
         x = self.embedding(ids)
         cosine, sine = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
         for layer in self.layers:
-            take = self.take(layer)
-            x = checkpoint(take, x, cosine, sine, use_reentrant=False) if self.recompute else take(x, cosine, sine)
-        return self.take(self.head)(x, labels)
+            call = self.callable_of(layer)
+            x = checkpoint(call, x, cosine, sine, use_reentrant=False) if self.recompute else call(x, cosine, sine)
+        return self.callable_of(self.head)(x, labels)
 
 
-def run(way, shape, a):
+def run(mode, shape, a):
     with torch.device(DEVICE):
         model = Model(**shape).bfloat16()
-    model.recompute = "checkpoint" in way
+    model.recompute = "checkpoint" in mode
     call = model
-    if "compile" in way and a.by_block:
+    if "compile" in mode and a.by_block:
         model.by_block = True
-    elif "compile" in way:
+    elif "compile" in mode:
         call = torch.compile(model, dynamic=False, backend=a.backend)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     ids, labels = (torch.randint(0, shape["tokens"], (a.batch, a.length), device=DEVICE) for _ in range(2))
@@ -96,31 +97,31 @@ def run(way, shape, a):
         call(ids, labels).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-    seen = measure(step, a.warm, a.steps)
+    measured = measure(step, a.warm, a.steps)
     count = sum(p.numel() for p in model.parameters())
     tokens = a.batch * a.length
     flops = 6 * count * tokens + 6 * shape["layers"] * shape["width"] * a.length * tokens  # half of all pairs in attention
-    return seen | {"parameters": count, "per_second": 1e3 * tokens / seen["median_ms"], "tflops": 1e-9 * flops / seen["median_ms"]}
+    return measured | {"parameters": count, "per_second": 1e3 * tokens / measured["median_ms"], "tflops": 1e-9 * flops / measured["median_ms"]}
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--rows", required=True, help="file that rows are added to")
-    p.add_argument("--ways", default="eager,eager+checkpoint,compile,compile+checkpoint")
+    p.add_argument("--modes", default="eager,eager+checkpoint,compile,compile+checkpoint")
     p.add_argument("--batch", type=int, default=8)
     p.add_argument("--length", type=int, default=2048)
     p.add_argument("--by-block", action="store_true")
-    p.add_argument("--backend", default="inductor", help="of torch.compile; aot_eager: for trying it on a CPU")
+    p.add_argument("--backend", default="inductor", help="backend of torch.compile; aot_eager: for testing on a CPU")
     p.add_argument("--warm", type=int, default=3)
     p.add_argument("--steps", type=int, default=5)
     p.add_argument("--tiny", action="store_true")
     a = p.parse_args()
     rows = Rows(a.rows)
     torch._dynamo.config.cache_size_limit = 64
-    for way in a.ways.split(","):
-        if not GPU and "compile" in way and a.backend == "inductor":
+    for mode in a.modes.split(","):
+        if not GPU and "compile" in mode and a.backend == "inductor":
             continue
-        rows.attempt(lambda: run(way, SHAPES["tiny" if a.tiny else "1b"], a), side="peer", what="lm", way=way + (", by block" if "compile" in way and a.by_block else ""))
+        rows.attempt(lambda: run(mode, SHAPES["tiny" if a.tiny else "1b"], a), side="peer", what="lm", mode=mode + (", by block" if "compile" in mode and a.by_block else ""))
         clean(compiled=True)
 
 

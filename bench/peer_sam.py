@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Segment Anything's training step in PyTorch on a gpu, bf16 autocast over f32 weights, fused AdamW:
+"""Segment Anything's training step in PyTorch on a GPU, bf16 autocast with f32 weights, fused AdamW:
 
     sam       transformers' SamModel with sdpa, 1024 x 1024, a point for each of 32 masks; focal + dice + IoU on 256 x 256
-    encoder   the image encoder alone as an expert would write it: blocks compiled, once for windows and once for the
-              grid, the positions by a wider head through SDPA (peer_attention.py); mean of squares as the loss
+    encoder   the image encoder alone, written by hand for speed: compiled blocks, one function for windows and one for
+              the grid, positions by a wider head through SDPA (peer_attention.py); mean of squares as the loss
 
     peer_sam.py --rows FILE --models b,h --batches 1,2,4,8 --recompute none,checkpoint
     peer_sam.py --rows FILE --encoders h:4,h:4:checkpoint,h:8,b:8
     peer_sam.py --rows FILE --budget 24 --models h --tries none:1,checkpoint:4,checkpoint:5
 
---budget bounds what the allocator may take, in GiB. --tiny: two blocks and small images, for trying it on a CPU."""
+--budget limits the allocator, in GiB. --tiny: two blocks and small images, for testing on a CPU."""
 import argparse
 import functools
 import warnings
@@ -23,7 +23,7 @@ from peer import GPU, DEVICE, Rows, clean, measure
 from peer_attention import ROUTES
 
 GIB = 2 ** 30
-SHAPES = {  # width, blocks, heads, which look at the whole grid
+SHAPES = {  # hidden size, blocks, heads, indices of the blocks with global attention
     "b": (768, 12, 12, (2, 5, 8, 11)),
     "h": (1280, 32, 16, (7, 15, 23, 31)),
     "tiny": (64, 2, 2, (1,)),
@@ -41,7 +41,7 @@ def make_sam(kind, image):
     config.prompt_encoder_config.image_size = image
     config.prompt_encoder_config.image_embedding_size = image // 16
     try:
-        with torch.device(DEVICE):  # drawing the weights on the host takes longer than all steps
+        with torch.device(DEVICE):  # initialising the weights on the host would take longer than all steps
             model = SamModel._from_config(config, attn_implementation="sdpa")
     except Exception as e:
         warnings.warn(f"weights are drawn on the host: {e}")
@@ -144,7 +144,7 @@ class Block(nn.Module):
 
 @functools.cache
 def compiled():
-    """One function for all blocks: what is compiled for one window block serves the others."""
+    """One function for all blocks: the code compiled for one window block serves the others."""
     def take(block, x):
         return block(x)
     return torch.compile(take, dynamic=False)
@@ -193,7 +193,7 @@ def main():
     p.add_argument("--recompute", default="none,checkpoint")
     p.add_argument("--tries", default="", help="RECOMPUTE:B,... instead of all of --recompute and --batches")
     p.add_argument("--encoders", default="", help="MODEL:B[:checkpoint],...")
-    p.add_argument("--routes", default="widened,widened", help="of the encoder's blocks over the grid, and over windows")
+    p.add_argument("--routes", default="widened,widened", help="routes of the encoder's blocks with global attention, and of those with windows")
     p.add_argument("--budget", type=float, default=0)
     p.add_argument("--masks", type=int, default=32)
     p.add_argument("--candidates", type=int, default=1, help="1 or 3 masks for a prompt; the loss takes the best")
@@ -213,7 +213,7 @@ def main():
     before = None
     for spec in filter(None, a.encoders.split(",")):
         kind, B, recompute = (spec.split(":") + ["none"])[:3]
-        clean(compiled=before != (kind, B))  # the same blocks serve with and without checkpointing
+        clean(compiled=before != (kind, B))  # compiled blocks serve with and without checkpointing
         before = (kind, B)
         rows.attempt(lambda: run_encoder(kind, int(B), recompute, a), side="peer", what="encoder", model=kind, batch=int(B), recompute=recompute, budget=a.budget)
 

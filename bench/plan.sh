@@ -1,6 +1,6 @@
 #!/bin/bash
-# What planning takes: processor time (user and system) of `plimsoll plan` by the H200's profile, the best of TRIES. A plan that does not
-# fit is refused, and the time includes the search for changes that would fit.
+# The cost of planning: processor time (user and system) of `plimsoll plan` with the H200's profile, the best of
+# TRIES. If no plan fits, the time includes the search for changes that would fit.
 #
 #   BUILD=build TRIES=3 MEMORY=24GiB bench/plan.sh [PRESET...]        (llama-7b sam-vit-h)
 set -euo pipefail

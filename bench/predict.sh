@@ -1,11 +1,11 @@
 #!/bin/bash
-# Predicted against measured step times on this machine: calibrates (unless PROFILE names a
-# profile), then benches models of sizes that the calibration does not use, interleaved,
-# ROUNDS times, and takes the least median of each. Prints both and the error.
+# Predicted and measured step times on this machine: calibrates (unless PROFILE names a profile), then runs
+# `plimsoll bench` for models of sizes that the calibration does not use, interleaved, ROUNDS times. Prints the
+# prediction, the least of the measured medians, and the error.
 #
 #   BUILD=build ROUNDS=3 STEPS=2 PROFILE= bench/predict.sh
 #
-# A machine that does something else meanwhile measures that too: run it alone.
+# Run it on an idle machine: other programs would slow the measured steps.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build}

@@ -1,12 +1,12 @@
 #!/bin/bash
-# Predicted against measured images/s on a GPU, under smaller and smaller budgets: the plan that
-# `--memory` finds, its prediction, and captured steps of it.
+# Predicted and measured images/s on a GPU within smaller and smaller budgets: the plan that `--memory` finds,
+# its predicted rate, and the rate of its captured steps.
 #
 #   BUILD=build MODEL=sam-vit-h BATCH=8 MASKS=32 STEPS=5 BUDGETS='80 40 24 16 12 8 6' OUT= PROFILE= bench/predict_gpu.sh
 #
-# PROFILE is a file of `bench --calibrate --set device=cuda`; unset: what a plan takes by itself. With OUT the JSON of each is
-# left there, in which `classes` says kernel by kernel where a prediction was off. STRICT=1: ends with 1 when one is off by more
-# than 15 %.
+# PROFILE is a file written by `bench --calibrate --set device=cuda`; unset: the default profile of a plan. The
+# folder OUT receives the JSON of each run, whose `classes` list the prediction's error kernel by kernel.
+# STRICT=1: exit status 1 if a prediction is off by more than 15 %.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build}
@@ -23,7 +23,7 @@ YAML
 number() { sed -n "s/^ *\"$1\": \([0-9.e+-]*\),*$/\1/p" "$2" | head -n 1; }
 
 worst=0
-printf '%-8s %12s %12s %14s %14s %8s   %s\n' budget 'arena GiB' micro-batch 'predicted/s' 'measured/s' error 'furthest off'
+printf '%-8s %12s %12s %14s %14s %8s   %s\n' budget 'arena GiB' micro-batch 'predicted/s' 'measured/s' error 'kernel with the largest error'
 for g in ${BUDGETS:-80 40 24 16 12 8 6}; do
     j=$to/predict-$MODEL-$g.json
     if ! "$BUILD/plimsoll" bench "$tmp/run.yaml" --memory "${g}GiB" --steps "${STEPS:-5}" --json >"$j" 2>"$tmp/error"; then

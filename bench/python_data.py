@@ -1,22 +1,19 @@
 #!/usr/bin/env python3
-"""The Python way from an SA-1B shard to a training sample, and shards to try readers with.
+"""A Python loader from an SA-1B shard to a training sample, and rewritten shards to test readers.
 
     python_data.py time SHARD [--seconds 20]   tarfile, PIL, json, pycocotools; the image's longer side
                                                to 1024, 32 masks to float32 and to 256
-    python_data.py count SHARD                 how many pairs that loop gives
-    python_data.py rewrite HOW IN OUT          json-first: annotations before their images; random: any
+    python_data.py count SHARD                 the number of pairs that this loader delivers
+    python_data.py rewrite VARIANT IN OUT      json-first: annotations before their images; random: any
                                                order; damaged: a byte of every 20th header flipped, the end cut;
-                                               weight: images of the weight of SA-1B's, 1 MB at 2250 x 1500
+                                               jpeg-size: JPEGs as large as SA-1B's, 1 MB at 2250 x 1500
 
-What is timed is the streaming data set of the design that Plimsoll replaces (its first document, lines 592 to
-692), step for step: one pass with tarfile; an image waits for its annotations, annotations that come first are
-lost (639-649); after every member the waiting ones are looked through (652-655); the image by PIL at its full
-size (661-662), json.load of the annotations (665-666); of these the first max_masks = 32, each decoded at full
-size by pycocotools, stacked as uint8 (679-690). Masks are not chosen otherwise there. Its `transform` (672-673)
-is left to the user; here it does what training needs and no more: PIL's bilinear resize to 1024, float32 pixels;
-masks to float32 at full size ("decoded masks as float32 for training", 61-62), then to 256. Left out, in
-Python's favour: the loader's processes and their queues, padding and stacking of a batch (892-930).
-One thread. Prints a word and a number a line."""
+The loader is a streaming dataset: one pass with tarfile; an image waits for its annotations, annotations that
+come first are lost; after every member all waiting images are checked; PIL decodes the image at its full size;
+json.load reads the annotations; pycocotools decodes the first 32 masks at full size, stacked as uint8. The
+transform does only what training needs: PIL's bilinear resize to 1024, float32 pixels; masks to float32 at full
+size, then to 256. Left out, in Python's favour: worker processes and their queues, padding and stacking of a batch.
+One thread. Prints a word and a number per line."""
 import argparse
 import io
 import json
@@ -29,7 +26,7 @@ MASKS, SIDE, CELLS = 32, 1024, 256
 
 
 def pairs(path):
-    """The open tar and the members of an image and its annotations, in the order in which pairs complete."""
+    """Yields the open tar and the members of an image and its annotations, in the order in which pairs complete."""
     waiting = {}
     with tarfile.open(path, "r") as tar:
         for member in tar:
@@ -45,7 +42,7 @@ def pairs(path):
 
 
 def read(tar, jpg, annotations):
-    """An image of PIL and uint8 masks, [n][height][width]."""
+    """A PIL image and uint8 masks, [n][height][width]."""
     import numpy
     from PIL import Image
     from pycocotools import mask
@@ -106,32 +103,32 @@ def lighter(jpg):
     return out.getvalue()
 
 
-def rewrite(how, source, target):
-    """Prints how many pairs are whole in what it wrote."""
+def rewrite(variant, source, target):
+    """Prints the number of intact pairs in the written shard."""
     with tarfile.open(source) as tar:
         members = [(m.name, tar.extractfile(m).read()) for m in tar if m.isfile()]
-    if how == "weight":
+    if variant == "jpeg-size":
         members = [(n, lighter(d) if n.endswith(".jpg") else d) for n, d in members]
     members.sort(key=lambda m: (m[0].rpartition(".")[0], m[0].endswith(".jpg")))
-    if how == "weight":
-        members.sort()  # .jpg before .json: what the loop above needs
-    elif how != "json-first":
+    if variant == "jpeg-size":
+        members.sort()  # .jpg before .json, as pairs() needs
+    elif variant != "json-first":
         random.Random(1).shuffle(members)
-    places = []
+    offsets = []
     with tarfile.open(target, "w", format=tarfile.USTAR_FORMAT) as tar:
         for name, data in members:
             info = tarfile.TarInfo(name)
             info.size = len(data)
-            places.append(tar.offset)
+            offsets.append(tar.offset)
             tar.addfile(info, io.BytesIO(data))
     keys = {name.rpartition(".")[0] for name, _ in members}
-    if how == "damaged":
+    if variant == "damaged":
         with open(target, "r+b") as f:
             for i in range(10, len(members), 20):
-                f.seek(places[i] + 100)  # in the mode, so that the sum over the header is wrong
+                f.seek(offsets[i] + 100)  # in the field `mode`, so that the header's checksum is wrong
                 f.write(b"?")
                 keys.discard(members[i][0].rpartition(".")[0])
-            f.truncate(places[-1] + 512 + len(members[-1][1]) // 2)
+            f.truncate(offsets[-1] + 512 + len(members[-1][1]) // 2)
             keys.discard(members[-1][0].rpartition(".")[0])
     print("intact", len(keys))
 

@@ -1,7 +1,8 @@
 #!/bin/bash
-# Is what the search chooses the fastest in truth? Candidates set by hand are run in turn, ROUNDS times, and for each
-# budget the chosen plan's measured step is put beside the fastest one that fits; and every prediction beside its
-# measurement. Wants `plimsoll bench --calibrate` on an idle machine first.
+# Checks by measurement whether the search chooses the fastest plan. Candidates set by hand run interleaved,
+# ROUNDS times. For each budget the table compares the measured step of the chosen plan with the fastest candidate
+# that fits. It also prints the range of prediction errors. Run `plimsoll bench --calibrate` on an idle machine
+# first.
 #
 #   BUILD=build ROUNDS=2 STEPS=3 MODEL=llama-124m PRECISION=bf16 bench/search.sh
 set -euo pipefail
@@ -23,21 +24,21 @@ word() { sed -n "s/^ *\"$1\": \"\(.*\)\",*$/\1/p" "$2" | head -n 1; }
 
 measure() { # one candidate: its name is its settings
     local sets=()
-    IFS=' ' read -r micro again away pieces <<<"$1"
-    sets=(--set "memory.micro_batch=$micro" --set "memory.recompute=$again" --set "memory.offload=$away" --set "memory.head_chunks=$pieces" --set memory.fused_step=off)
+    IFS=' ' read -r micro recompute offload chunks <<<"$1"
+    sets=(--set "memory.micro_batch=$micro" --set "memory.recompute=$recompute" --set "memory.offload=$offload" --set "memory.head_chunks=$chunks" --set memory.fused_step=off)
     "$BUILD/plimsoll" bench "$tmp/run.yaml" --steps "$STEPS" --json "${sets[@]}" >"$tmp/json"
     echo "$1 $(number arena_bytes "$tmp/json") $(number predicted_step_seconds "$tmp/json") $(number measured_median_seconds "$tmp/json")" >>"$tmp/all"
 }
 for ((i = 0; i < ROUNDS; i++)); do
     for micro in 4 2 1; do
-        for again in none selective first:6 all; do
-            for away in none optimizer; do measure "$micro $again $away 1"; done
+        for recompute in none selective first:6 all; do
+            for offload in none optimizer; do measure "$micro $recompute $offload 1"; done
         done
     done
 done
 # Each candidate's least median over the rounds.
 sort "$tmp/all" | awk '{ k = $1 " " $2 " " $3 " " $4; if (!(k in t) || $7 < t[k]) t[k] = $7; a[k] = $5; p[k] = $6 } END { for (k in t) print a[k], p[k], t[k], k }' | sort -n >"$tmp/best"
-awk '{ e = $2 / $3 - 1; if (e < low) low = e; if (e > high) high = e } END { printf "%d candidates, predictions %+.1f %% to %+.1f %% of what was measured\n", NR, 100 * low, 100 * high }' "$tmp/best"
+awk '{ e = $2 / $3 - 1; if (e < low) low = e; if (e > high) high = e } END { printf "%d candidates, predictions off by %+.1f %% to %+.1f %%\n", NR, 100 * low, 100 * high }' "$tmp/best"
 printf '%12s  %-44s %9s   %-34s %9s %8s\n' budget chosen 'a step' 'fastest that fits' 'a step' slower
 awk 'NR % 4 == 1 { print $1 }' "$tmp/best" | while read -r budget; do
     "$BUILD/plimsoll" bench "$tmp/run.yaml" --steps "$STEPS" --json --memory "$budget" >"$tmp/json"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The LM step of bench/lm.sh in PyTorch: a Llama-shaped model of 124 M weights, AdamW,
-clipping. Prints the seconds of each step and what bench/common.py says of memory."""
+clipping. Prints the seconds of each step and the memory report of bench/common.py."""
 import argparse
 import sys
 import time

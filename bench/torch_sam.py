@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The step of bench/sam.sh in PyTorch: transformers' SamModel, ViT-B, one image of 1024 x 1024,
 one point for each mask, our loss (docs/reference/sam.md) over the 3 candidates, AdamW. Prints the seconds
-of each step and what bench/common.py says of memory."""
+of each step and the memory report of bench/common.py."""
 import argparse
 import sys
 import time
@@ -20,7 +20,7 @@ p.add_argument("--threads", type=int, default=2)
 p.add_argument("--attention", choices=["sdpa", "eager"], default="sdpa")
 p.add_argument("--precision", choices=["f32", "bf16"], default="f32", help="bf16: autocast over f32 weights")
 p.add_argument("--checkpoint", action="store_true", help="gradient checkpointing of every block of the encoder")
-p.add_argument("--blocks", default="WWGWWGWWGWWG", help="of the encoder: windows or global; a shorter row where a whole step takes too long")
+p.add_argument("--blocks", default="WWGWWGWWGWWG", help="the encoder's blocks, W: window, G: global attention; fewer blocks where a whole step takes too long")
 a = p.parse_args()
 
 
@@ -46,7 +46,7 @@ vision = SamVisionConfig(num_hidden_layers=len(a.blocks), global_attn_indexes=[i
 model = SamModel._from_config(SamConfig(vision_config=vision), attn_implementation=a.attention).train()
 if a.checkpoint:
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-model.shared_image_embedding.positional_embedding.requires_grad_(False)  # fixed frequencies: nobody trains them
+model.shared_image_embedding.positional_embedding.requires_grad_(False)  # fixed frequencies, not trained
 optimizer = torch.optim.AdamW([w for w in model.parameters() if w.requires_grad], lr=1e-4)
 pixels = torch.randn(1, 3, 1024, 1024)
 points = torch.rand(1, a.masks, 1, 2) * 1024

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The vision tower's step of bench/tower.sh in PyTorch: CLIP ViT-B/16, images of 224 x 224,
-loss = mean of squares of last_hidden_state, AdamW. Prints the seconds of each step and what
-bench/common.py says of memory."""
+loss = mean of squares of last_hidden_state, AdamW. Prints the seconds of each step and the memory
+report of bench/common.py."""
 import argparse
 import sys
 import time

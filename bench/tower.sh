@@ -1,7 +1,6 @@
 #!/bin/bash
-# The vision tower's step against PyTorch: CLIP ViT-B/16, 4 images of 224 x 224, loss = mean of
-# squares of last_hidden_state, AdamW. Prints the fastest step of each and their memory; see
-# against.sh.
+# A vision tower's training step compared with PyTorch: CLIP ViT-B/16, 4 images of 224 x 224, loss = mean of
+# squares of last_hidden_state, AdamW. Prints the step time and the memory of each; see against.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=bench/against.sh

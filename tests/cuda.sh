@@ -1,32 +1,35 @@
 #!/bin/bash
-# cuda.sh: all that is checked of the CUDA device, on one GPU, in one call.
+# cuda.sh: every test of the CUDA device, on one GPU, in one call.
 #
 #   bash tests/cuda.sh [PART...]                        from the repository's root, after make all tests; default: all parts
-#   bash tests/cuda.sh sanitize [TOOL...] [ROW...]      the op tests and the seam under compute-sanitizer; of
-#                                                       rows that are named, such as ATTENTION, the op tests alone; tools:
-#                                                       memcheck and racecheck unless said, initcheck, synccheck
+#   bash tests/cuda.sh sanitize [TOOL...] [ROW...]      the op tests and the seam under compute-sanitizer; with
+#                                                       names of rows, such as ATTENTION, the op tests of those
+#                                                       rows alone; tools: memcheck and racecheck (the default),
+#                                                       initcheck, synccheck
 #
 #   steady   plan = run: free memory over 1,000 steps, two runs with the same weights; alone on the GPU
 #   ops      every op and the seam against the reference kernels
 #   golden   every family against PyTorch in f32, bf16 and f16
-#   matrix   every technique: the runs that the CPU is tested with (run_curves, run_offload, run_optim, run_precision, run_equal, run_pipeline),
-#            each model and part in a process of its own: opening the GPU takes most of their time
-#   plans    plans for this GPU are those that were stored without it
+#   matrix   every technique: the runs that test the CPU (run_curves, run_offload, run_optim, run_precision,
+#            run_equal, run_pipeline); each model and section is a process of its own, because creating the
+#            CUDA context takes most of their time
+#   plans    plans for this GPU equal those that were stored without it
 #
 #   BUILD=build      the build folder
 #   DEVICE=cuda      cpu: the same checks without a GPU, to try the scripts
-#   JOBS=            programs at a time; unset: 32 on 8 cores and more, else one for each core; under compute-sanitizer one for each core
-#   LIMIT=           seconds that each may take; unset: 330, under compute-sanitizer 240
-#   GROUPS_OF=64     processes that the op tests are dealt to under compute-sanitizer
+#   JOBS=            programs in parallel; unset: 32 on 8 cores and more, else one per core; under
+#                    compute-sanitizer one per core
+#   LIMIT=           time limit of each program in seconds; unset: 330, under compute-sanitizer 240
+#   GROUPS_OF=64     number of processes among which compute-sanitizer's op tests are divided
 #   SANITIZER=       further options of compute-sanitizer, such as --racecheck-indirect-barrier-dependency
-#   LOGS=            folder for what the programs print; unset: shown for those that fail
+#   LOGS=            folder for the programs' output; unset: the output of failed programs is shown
 #
-# Without a GPU the ops are planned, and everything is counted as skipped. A table of counts comes last.
+# Without a GPU the ops are planned only, and every test counts as skipped. A table of counts comes last.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 export LC_ALL=C BUILD=${BUILD:-build} DEVICE=${DEVICE:-cuda}
-# The CPU's side of a comparison has a thread for each core, and so have the programs beside it: threads that
-# wait by spinning would take the cores from those that work.
+# The CPU's side of a comparison has one thread per core, and so have the other programs: spinning threads
+# would take cores away from working ones.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 cores=$(nproc)
 if [ "${1:-}" = sanitize ]; then
@@ -41,18 +44,18 @@ done
 logs=${LOGS:-$(mktemp -d)} || exit 2
 mkdir -p "$logs" || exit 2
 [ -n "${LOGS:-}" ] || trap 'rm -rf "$logs"' EXIT
-export XDG_DATA_HOME=$logs/data # neither a profile that somebody measured here nor choices by timing
+export XDG_DATA_HOME=$logs/data # no profile and no kernel choices measured on this machine
 on=()
 [ "$DEVICE" = cuda ] || on=(--device "$DEVICE")
 
-# No row has this name: nothing runs, and the first line says whether there is a GPU.
+# No row has this name, so no test runs; the first line of output shows whether there is a GPU.
 has_gpu() { [ "$DEVICE" = cpu ] || "$tools/cuda_ops" no_row | grep -q 'device cuda: running'; }
 
-# --- programs beside each other -----------------------------------------------------------------
+# --- parallel programs --------------------------------------------------------------------------
 
 names=()
 running=0
-# start NAME COMMAND...: waits for a free place, not for the program.
+# start NAME COMMAND...: waits until fewer than JOBS programs run, starts the command and returns.
 start() {
     local name=$1
     shift
@@ -67,7 +70,8 @@ start() {
 }
 finish() { wait; running=0; }
 
-# A program counts in its last line, 'N passed, M failed[, K skipped]'; one that fails and counts no failure is one.
+# A program's counts are its last line 'N passed, M failed[, K skipped]'. A program that exits with an
+# error but reports no failure counts as one failure.
 passed=0 failed=0 skipped=0
 row() {
     local name=$1 status=1 seconds=0 p=0 f=0 s=0
@@ -85,7 +89,7 @@ report() {
     local name
     for name in "${names[@]}"; do row "$name"; done
     for name in ${failing[@]+"${failing[@]}"}; do
-        echo "--- $name: what failed"
+        echo "--- $name: failures"
         grep -A 6 -E '^FAIL|FAILED|Error|ERROR SUMMARY: [1-9]|hazards displayed|CHECK|stopped after' "$logs/$name.log" | head -n 40 | cut -c 1-220
     done
     printf '%s' "$table"
@@ -95,7 +99,7 @@ report() {
 
 # --- parts -------------------------------------------------------------------------------------------
 
-# For those that watch how much of the GPU is free.
+# alone NAME COMMAND...: for programs that watch the free memory of the GPU.
 alone() { finish; start "$@"; finish; }
 part_steady() { alone cuda_steady bash tests/cuda_steady.sh; }
 part_ops() {
@@ -122,16 +126,17 @@ part_plans() { start run_plans env KEEP="$logs" bash tests/run_plans.sh; }
 
 # --- compute-sanitizer -------------------------------------------------------------------------------
 
-# Cases that bring every kernel once, dealt to programs of one process each. A program passes when its
-# cases pass and the tool's every summary has nothing. Races are not looked for in cuBLASLt's kernels, which
-# are not ours and take longer than all else; but for the seam, where the tool breaks down if it leaves them out.
-judge() {
+# The cases cover every kernel once and are divided among programs of one process each. A program passes
+# when its cases pass and every summary of the tool reports no errors. racecheck skips cuBLASLt's kernels:
+# they are not ours and take longer than everything else. It includes them in the seam, because the tool
+# crashes there when they are excluded.
+add_verdict() { # LOG: appends 'N passed, M failed'
     awk '
         /ERROR SUMMARY:/ { n++; if ($0 !~ /ERROR SUMMARY: 0 errors/) bad++ }
         /RACECHECK SUMMARY:/ { n++; if ($0 !~ /SUMMARY: 0 hazards/) bad++ }
         /^[0-9]+ passed, [0-9]+ failed/ { cases = $1; wrong = $3 }
         END {
-            if (!n) print "FAIL  no summary of the tool"
+            if (!n) print "FAIL  the tool printed no summary"
             if (bad) print "FAIL  " bad " of " n " processes have errors or hazards"
             if (bad || !n || wrong || !cases) { print cases + 0 " passed, " wrong + bad + !n " failed"; exit 1 }
             print cases " passed, 0 failed" }' "$1" >"$1.end"
@@ -140,26 +145,27 @@ judge() {
     rm -f "$1.end"
     return $status
 }
-checked() { # TOOL COMMAND...
+run_sanitized() { # TOOL COMMAND...
     local tool=$1 out name theirs=()
     out=$(mktemp) || return 2
     shift
-    # Each in an option of its own: names in one option have to hold together.
+    # One option per name: the names within one option must all match.
     [[ $tool != racecheck || $1 == */cuda_seam ]] || for name in nvjet cutlass gemm splitK cublas; do theirs+=(--kernel-name-exclude "kns=$name"); done
     # SANITIZER is a list of words.
     # shellcheck disable=SC2086
     compute-sanitizer --tool "$tool" --print-limit 20 ${SANITIZER:-} ${theirs[@]+"${theirs[@]}"} "$@" >"$out" 2>&1
-    judge "$out"
+    add_verdict "$out"
     local status=$?
     cat "$out"
     rm -f "$out"
     return $status
 }
-if [ "${1:-}" = checked ]; then shift; checked "$@"; exit; fi # one of our own programs, below
+if [ "${1:-}" = run_sanitized ]; then shift; run_sanitized "$@"; exit; fi # called by sanitize, below
 
-# deal COUNT FOLDER: cases to files 0.cases, 1.cases ..., the dearest first, each to the file with the least so far. Attention's
-# are dealt type by type: one under racecheck takes seconds, and its gradient more than anything else.
-deal() {
+# distribute COUNT FOLDER: writes the cases to files 0.cases, 1.cases ..., the most expensive first, each to
+# the file with the least load so far. Attention's cases are distributed dtype by dtype: one takes seconds
+# under racecheck, and its gradient takes longer than any other case.
+distribute() {
     awk '$1 == "case" && $2 ~ /^ATTENTION/ { w = $4 ? 5 : 15
              for (i = 1; i <= 3; i++) if (substr($5, i, 1) == 1) print w, $1, $2, $3, $4, substr("000", 1, i - 1) "1" substr("000", i + 1)
              next }
@@ -169,30 +175,30 @@ deal() {
               load[g] += $1; sub(/^[0-9]+ /, ""); print >(folder "/" g ".cases") }'
 }
 sanitize() {
-    local tool g file rows=() tools_asked=() cases
+    local tool g file rows=() selected=() cases
     for tool; do
-        case $tool in memcheck | racecheck | initcheck | synccheck) tools_asked+=("$tool") ;; *) rows+=("$tool") ;; esac
+        case $tool in memcheck | racecheck | initcheck | synccheck) selected+=("$tool") ;; *) rows+=("$tool") ;; esac
     done
-    ((${#tools_asked[@]})) || tools_asked=(memcheck racecheck)
+    ((${#selected[@]})) || selected=(memcheck racecheck)
     command -v compute-sanitizer >/dev/null || PATH=$PATH:/usr/local/cuda/bin
     command -v compute-sanitizer >/dev/null || { echo 'cuda.sh: no compute-sanitizer on the PATH' >&2; return 2; }
     cases=$logs/cases
     rm -rf "$cases"
     mkdir -p "$cases" || return 2
-    for tool in "${tools_asked[@]}"; do
-        # The longest first, also of them all.
-        ((${#rows[@]})) || start "$tool-seam" bash tests/cuda.sh checked "$tool" "$tools/cuda_seam" --small ${on[@]+"${on[@]}"}
-        [ -f "$cases/0.cases" ] || "$tools/cuda_ops" --cover --list ${rows[@]+"${rows[@]}"} | deal "${GROUPS_OF:-64}" "$cases"
+    for tool in "${selected[@]}"; do
+        # The seam takes longest and starts first.
+        ((${#rows[@]})) || start "$tool-seam" bash tests/cuda.sh run_sanitized "$tool" "$tools/cuda_seam" --small ${on[@]+"${on[@]}"}
+        [ -f "$cases/0.cases" ] || "$tools/cuda_ops" --cover --list ${rows[@]+"${rows[@]}"} | distribute "${GROUPS_OF:-64}" "$cases"
         [ -f "$cases/0.cases" ] || { echo "cuda.sh: no case of ${rows[*]}" >&2; return 2; }
         for ((g = 0; g < ${GROUPS_OF:-64}; g++)); do
             file=$cases/$g.cases
-            [ ! -f "$file" ] || start "$tool-$g" bash tests/cuda.sh checked "$tool" "$tools/cuda_ops" ${on[@]+"${on[@]}"} --jobs 0 --cases "$file"
+            [ ! -f "$file" ] || start "$tool-$g" bash tests/cuda.sh run_sanitized "$tool" "$tools/cuda_ops" ${on[@]+"${on[@]}"} --jobs 0 --cases "$file"
         done
         finish
     done
 }
 
-# --- what was asked for ------------------------------------------------------------------------------
+# --- the command line --------------------------------------------------------------------------------
 
 if [ "${1:-}" = sanitize ]; then
     shift
@@ -209,7 +215,7 @@ for part; do
     esac
 done
 if ! has_gpu; then
-    echo 'skip: no CUDA GPU here; ops are planned, DEVICE=cpu tries the rest'
+    echo 'skip: no CUDA GPU here; ops are planned only; DEVICE=cpu tests the other scripts'
     part_ops
     finish
     part_plans

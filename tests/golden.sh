@@ -1,23 +1,23 @@
 #!/bin/sh
-# The binary against the golden files (tests/golden/README.md says how they were made).
+# Compares the binary with the golden files (tests/golden/README.md documents how they were made).
 #
 #   sh tests/golden.sh [CASE...]        from the repository's root, after make
 #
-# A folder with expect.safetensors is a `plimsoll step` case: logits, loss and every
-# gradient are compared with PyTorch's; a file `flags` in it holds further arguments. A folder with losses.json is a `plimsoll train`
-# case: it runs once for each micro-batch size in MICRO, and every step of metrics.jsonl
-# has to show the reference's loss, gradient norm and learning rate. The reference never
-# splits its batch, so the runs also show that the split changes nothing.
+# A folder with expect.safetensors is a `plimsoll step` case: logits, loss and every gradient are compared
+# with PyTorch's; its file `flags`, if any, holds further arguments. A folder with losses.json is a
+# `plimsoll train` case: it runs once for each micro-batch size in MICRO, and every step of metrics.jsonl
+# must have the reference's loss, gradient norm and learning rate. The reference never splits its batch, so
+# the runs also prove that splitting into micro-batches changes nothing.
 #
-# One line per case, the reason below a failed one, and 'N passed, M failed' last.
+# The output has one line per case, the reason below a failed case, and 'N passed, M failed' last.
 #
 #   BUILD=build           the build folder
 #   GOLDEN=tests/golden   the cases; for those of make_llama.py --random K --out DIR
 #   MICRO="8 2"           micro-batch sizes of the training cases
-#   PRECISION=f32         bf16 or f16: computed in that
+#   PRECISION=f32         the precision of the run: f32, bf16 or f16
 #
-# Each tensor's bound follows from the folder's rounding.txt (tests/golden/README.md). A folder elsewhere than in
-# tests/golden may lack it: in f32 it is then held to 1e-4 for outputs and 1e-3 for gradients.
+# Each tensor's bound follows from the folder's rounding.txt (tests/golden/README.md). A folder outside
+# tests/golden may lack this file: the bounds in f32 are then 1e-4 for outputs and 1e-3 for gradients.
 #
 #   FLAGS=                further arguments of the binary, such as --set device=cuda
 set -u
@@ -44,13 +44,13 @@ fi
 make -s BUILD="$BUILD" "$compare" || exit 2
 
 tmp=$(mktemp -d) || exit 2
-export XDG_DATA_HOME="$tmp/data" # a profile that somebody measured here would change plans
+export XDG_DATA_HOME="$tmp/data" # a profile measured on this machine would change plans
 trap 'rm -rf "$tmp"' EXIT
 trap 'exit 1' HUP INT TERM
 passed=0
 failed=0
 
-# report STATUS NAME: the case's line from the last line of $tmp/log; all of it on failure.
+# report STATUS NAME: prints the case's line with the last line of $tmp/log; on failure the whole log.
 report() {
     if [ "$1" -eq 0 ]; then
         passed=$((passed + 1))
@@ -62,17 +62,18 @@ report() {
     fi
 }
 
-# ran STATUS WHAT: true when the binary succeeded, else says with which status it ended.
+# ran STATUS COMMAND: true if the binary succeeded; else prints its exit status.
 ran() {
     [ "$1" -eq 0 ] || { echo "plimsoll $2 ended with status $1"; return 1; }
 }
 
-# needs_rounding FOLDER: bounds are by tensor. Only a case made elsewhere may lack the file, in f32.
+# needs_rounding FOLDER: whether the case uses bounds per tensor. Only a case outside tests/golden may lack
+# rounding.txt, in f32.
 needs_rounding() { [ "$PRECISION" != f32 ] || [ "$GOLDEN" = tests/golden ] || [ -f "$1/rounding.txt" ]; }
 
 check_step() {
     rm -f "$tmp/got.safetensors"
-    # FLAGS is a list of words, and so is what a case asks for itself.
+    # FLAGS and the case's file `flags` are lists of words.
     # shellcheck disable=SC2046,SC2086
     "$binary" step --model "$1" --batch "$1/batch.safetensors" \
         --out "$tmp/got.safetensors" $(cat "$1/flags" 2>/dev/null) $FLAGS
@@ -83,9 +84,9 @@ check_step() {
     "$compare" "$@"
 }
 
-# losses EXPECTED METRICS ROUNDING: the first two have one step per line. Evaluation lines are passed
-# over. A number that is missing or not finite does not look like one and so fails. ROUNDING gives each
-# number its bound, as tests/compare.c takes it.
+# losses EXPECTED METRICS ROUNDING: the first two files have one step per line. Evaluation lines are
+# skipped. A value that is missing or not finite does not parse as a number, and so fails. ROUNDING gives
+# the bound of each number, as in tests/compare.c.
 losses() {
     needed=0
     needs_rounding "${3%/*}" && needed=1
@@ -99,7 +100,7 @@ losses() {
             near[word[1]] = 20 * (word[4] > least ? word[4] : least) + 4 / 8388608
         }
     }
-    # The bound of a number that ROUNDING names; what is exact in every precision has none there.
+    # The bound of a number in ROUNDING. A number that is exact in every precision is not listed there.
     function bound_of(name, most) {
         if (column < 4) return most + room[name]
         return name in known && near[name] < most ? near[name] : most

@@ -1,6 +1,6 @@
 #!/bin/bash
-# run_bench.sh: plimsoll bench, and profiles: which one a plan is made by, what a damaged one
-# says, that a run goes on with its plan when a profile appears. Nothing is timed here.
+# run_bench.sh: plimsoll bench, and profiles: which profile a plan uses, the error for a damaged
+# profile, and a resumed run that keeps its plan when a profile appears. Nothing is timed here.
 #
 #   bash tests/run_bench.sh       from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -23,8 +23,8 @@ fields() {
 }
 check 'bench --json: its fields' fields
 check 'bench --json: in bf16' fields --set memory.precision=bf16
-# Figures agree with each other and with the clock: all steps take no longer than the process lived, a step takes no less
-# than its ops do in the fastest one, and rates follow from the mean.
+# The figures agree with each other and with the clock: all steps together take no longer than the
+# process ran, a step takes at least as long as its ops in the fastest step, and rates follow from the mean.
 figures() {
     local from=$EPOCHREALTIME to
     bench --json --set device=cpu >"$tmp/bench.json" || return 1
@@ -46,7 +46,7 @@ figures() {
 }
 check 'bench --json: its figures agree' figures
 text() { expect 0 '' bench && grep -q 'measured / predicted' "$tmp/out" && grep -q LINEAR "$tmp/out" && grep -Eq 'measured +[0-9.e+-]+ s mean, [0-9.e+-]+ s median of 2' "$tmp/out" && grep 'peak resident' "$tmp/out"; }
-check 'bench: in words' text
+check 'bench: the text output' text
 case $binary in /*) whole=$binary ;; *) whole=$PWD/$binary ;; esac
 nothing() { (mkdir "$tmp/empty" && cd "$tmp/empty" && "$whole" bench ../tiny.yaml --steps 1 | grep 'measured  ' && [ -z "$(ls -A)" ]); }
 check 'bench: needs no data, leaves nothing' nothing
@@ -70,10 +70,10 @@ check 'bench: -o without --calibrate' expect 2 'calibrate' bench -o "$tmp/x.json
 
 # --- which profile ----------------------------------------------------------------------------
 
-sed "s/\"flops_f32\": 1.6e11/\"flops_f32\": 1.6e7/" tests/fuzz/corpus/profile/whole >"$tmp/slow.json" # a thousandth of anything
+sed "s/\"flops_f32\": 1.6e11/\"flops_f32\": 1.6e7/" tests/fuzz/corpus/profile/whole >"$tmp/slow.json" # a ten-thousandth of the rate
 plan() { "$binary" plan "$tmp/tiny.yaml" "$@"; }
 names_default() { plan --set device.profile=default | grep 'default ceilings, not measured: run plimsoll bench --calibrate' && plan | grep -q 'default ceilings'; }
-check 'plan: says that nothing was measured' names_default
+check 'plan: reports default ceilings where nothing was measured' names_default
 names_file() {
     plan --set device.profile="$tmp/slow.json" | grep 'a processor with 2 threads, measured 2026-01-02' || return 1
     plan --set device.profile="$tmp/slow.json" --json >"$tmp/plan.json" && grep -q '"measured": true' "$tmp/plan.json" && grep -q '"date": "2026-01-02' "$tmp/plan.json"
@@ -86,8 +86,8 @@ slower() {
 check 'plan: times follow the profile' slower
 same_plan() { plan --json --set device.profile="$tmp/slow.json" >"$tmp/c.json" && same "$tmp/b.json" "$tmp/c.json" && echo same; }
 check 'plan: the same file, the same plan' same_plan
-gpu() ( # anywhere the H200's profile, which comes with the program
-    export CUDA_VISIBLE_DEVICES= # another GPU that is here would be taken
+gpu() ( # on every machine the H200's profile, which is part of the program
+    export CUDA_VISIBLE_DEVICES= # another GPU of this machine would be selected
     plan --set device=cuda | grep 'by the profile of NVIDIA H200, measured' || return 1
     plan --json --set device=cuda >"$tmp/c1.json" && plan --json --set device=cuda --set device.profile=h200 >"$tmp/c2.json" || return 1
     cmp "$tmp/c1.json" "$tmp/c2.json" && grep -q '"gpu": "NVIDIA H200"' "$tmp/c1.json" || return 1
@@ -96,8 +96,9 @@ gpu() ( # anywhere the H200's profile, which comes with the program
 check 'plan: for a GPU that was measured' gpu
 check 'plan: a GPU by a processor'\''s profile' expect 2 'is the profile of a CPU' plan --set device=cuda --set device.profile="$tmp/slow.json"
 check 'plan: a processor by a GPU'\''s profile' expect 2 'is the profile of a GPU' plan --set device.profile=src/run/profiles/h200.json
-check 'bench: --calibrate and other settings' expect 2 '--set data.sequence' "$binary" bench --calibrate --set data.sequence=8
-# A plan follows from its profile alone; what oneDNN needs, only this build on this processor knows.
+check 'bench: --calibrate and other settings' expect 2 'not --set data.sequence' "$binary" bench --calibrate --set data.sequence=8
+# A plan is a function of its profile alone. The workspace that oneDNN needs is known only to one build
+# on one processor, so a profile measured with oneDNN is refused.
 sed 's/"threads": 2,/"threads": 2, "onednn": true,/' "$tmp/slow.json" >"$tmp/library.json"
 check 'plan: a profile that was measured with oneDNN' expect 2 'library.json is no whole profile: onednn is true.*calibrate again' plan --set device.profile="$tmp/library.json"
 check 'plan: a profile of other threads' expect 2 'for 2 threads, device.threads is 5' plan --set device.threads=5 --set device.profile="$tmp/slow.json"
@@ -105,21 +106,21 @@ check 'plan: a profile that is not there' expect 2 'nowhere.json' plan --set dev
 damaged() { head -c 300 "$tmp/slow.json" >"$tmp/cut.json" && expect 2 'device.profile.*cut.json is no whole profile.*bench --calibrate' plan --set device.profile="$tmp/cut.json"; }
 check 'plan: a profile that was cut short' damaged
 
-# --- the stored one ------------------------------------------------------------------------------
+# --- the stored profile --------------------------------------------------------------------------
 
 threads=$(plan --json | sed -n 's/.*"threads": \([0-9]*\).*/\1/p')
-# The place, from what --calibrate would say: the machine's name is the program's business.
+# profile_place prints the path to which --calibrate would write: the program chooses the machine's name.
 stored() {
-    local place
+    local path
     train "$tmp/run" --set train.steps=6 --set train.save_every=3 >/dev/null 2>&1 || return 1
-    place=$("$tools/profile_place" "$threads") && mkdir -p "$(dirname "$place")" && sed "s/\"threads\": 2/\"threads\": $threads/" "$tmp/slow.json" >"$place" || return 1
+    path=$("$tools/profile_place" "$threads") && mkdir -p "$(dirname "$path")" && sed "s/\"threads\": 2/\"threads\": $threads/" "$tmp/slow.json" >"$path" || return 1
     plan | grep 'a processor with' || { echo "the stored profile is not used"; return 1; }
     plan --set device.profile=default | grep -q 'default ceilings' || { echo "device.profile: default is not obeyed"; return 1; }
     cp "$tmp/run/plan.json" "$tmp/before.json"
     train "$tmp/run" --set train.steps=10 --set train.save_every=3 --resume >/dev/null 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
     if grep -q 'plan' "$tmp/err"; then cat "$tmp/err"; return 1; fi
     grep digest "$tmp/before.json" >"$tmp/d1" && grep digest "$tmp/run/plan.json" >"$tmp/d2" && same "$tmp/d1" "$tmp/d2" || return 1
-    echo '{"half' >"$place"
+    echo '{"half' >"$path"
     expect 2 'is no whole profile.*bench --calibrate again' plan
 }
 tool profile_place

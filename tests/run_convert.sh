@@ -4,20 +4,20 @@
 #
 #   bash tests/run_convert.sh      from the repository's root, after make; see run_lib.sh
 #
-# tests/golden/convert holds small checkpoints that torch wrote and lists of the real models'
-# names and shapes (make_sam_names.py, which also checks folders against transformers). The
-# real models are forged from those lists, with zeros for weights.
+# tests/golden/convert holds small checkpoints written by torch, and lists of the real models' names and
+# shapes (make_sam_names.py, which also checks folders against transformers). The tests forge the real
+# models from those lists, with zeros as weights.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 tool forge_pth
 from=tests/golden/convert
 
-# tensors FILE: name, type, shape and a hash of the values of each tensor, sorted.
+# tensors FILE: name, dtype, shape and a hash of the values of each tensor, sorted.
 tensors() { "$tools/forge_pth" list "$1" | sort; }
 # names FILE: names and shapes in the order of the file.
 names() { "$tools/forge_pth" list "$1" | awk '{print $1, $3}'; }
 convert() { expect 0 '' "$binary" convert "$@"; }
-# is FILE PATH VALUE: what a JSON file says.
+# is FILE PATH VALUE: whether a JSON file has this value at PATH.
 is() {
     local found
     found=$(json "$1" "$2") && [ "$found" = "$3" ] || { echo "$2 is $found, expected $3"; return 1; }
@@ -30,22 +30,22 @@ no_leftovers() {
 
 # --- small models with values ---------------------------------------------------------------
 
-# there_and_back KIND: checkpoint to folder to checkpoint, the published names and the same bytes.
-there_and_back() {
+# round_trip KIND: checkpoint to folder to checkpoint: the published names and the same bytes.
+round_trip() {
     local kind=$1
     convert "$from/$kind.pth" -o "$tmp/$kind" && convert "$tmp/$kind" -o "$tmp/$kind.pth" || return 1
     tensors "$from/$kind.safetensors" >"$tmp/want" && tensors "$tmp/$kind.pth" >"$tmp/got" && same "$tmp/want" "$tmp/got" && no_leftovers &&
         wc -l <"$tmp/got"
 }
-check 'SAM: nested, wrapped, mixed types; there and back' there_and_back sam
-check 'TinySAM: legacy form; there and back' there_and_back tiny
-again() {
+check 'SAM: nested, wrapped, mixed dtypes; round trip' round_trip sam
+check 'TinySAM: legacy format; round trip' round_trip tiny
+second_folder() {
     convert "$tmp/$1.pth" -o "$tmp/$1-again" && for f in model.safetensors config.json preprocessor_config.json; do
         same "$tmp/$1/$f" "$tmp/$1-again/$f" || return 1
     done
 }
-check 'the second folder is the first one: SAM' again sam
-check 'the second folder is the first one: TinySAM' again tiny
+check 'a round trip gives the same folder: SAM' second_folder sam
+check 'a round trip gives the same folder: TinySAM' second_folder tiny
 
 sam_config() {
     local c=$tmp/sam/config.json
@@ -66,27 +66,28 @@ check 'config.json of TinySAM' tiny_config
 twice() {
     tensors "$tmp/sam/model.safetensors" | awk '$1 ~ /positional_embedding$/ {print $2, $3, $4}' | uniq -c | grep '^ *2 '
 }
-check 'the frequencies stand in the folder twice' twice
+check 'the folder holds the positional frequencies twice' twice
 summary_json() {
     "$binary" convert "$from/sam.pth" -o "$tmp/summary" --json >"$tmp/summary.json" && is "$tmp/summary.json" tensors 189
 }
 check '--json' summary_json
 
-# --- what a checkpoint cannot say -------------------------------------------------------------------
+# --- settings that a checkpoint cannot hold ---------------------------------------------------------
 
-# config KIND EDIT PATTERN: a folder whose config.json was edited by sed is refused, with key and both values.
+# config KIND EDIT PATTERN: sed edits the config.json of a folder; convert refuses the folder and names the
+# key and both values.
 config() {
     rm -rf "$tmp/edited-$1" && cp -r "$tmp/$1" "$tmp/edited-$1" && sed -i "$2" "$tmp/edited-$1/config.json" && ! cmp -s "$tmp/$1/config.json" "$tmp/edited-$1/config.json" || return 1
     expect 2 "edited-$1/config.json: $3" "$binary" convert "$tmp/edited-$1" -o "$tmp/never.pth" && [ ! -e "$tmp/never.pth" ] && no_leftovers
 }
 decoder='/"mask_decoder_config"/,$'
-# epsilon NAME EDIT: transformers' own folders are such.
+# epsilon NAME EDIT: transformers' own folders have such an epsilon; convert accepts them with a warning.
 epsilon() {
     cp -r "$tmp/sam" "$tmp/$1" && sed -i "$2" "$tmp/$1/config.json" && ! cmp -s "$tmp/sam/config.json" "$tmp/$1/config.json" || return 1
     expect 0 'mask_decoder_config.layer_norm_eps is 1e-06; programs that read the exported file assume 1e-05' "$binary" convert "$tmp/$1" -o "$tmp/$1.pth" && same "$tmp/sam.pth" "$tmp/$1.pth"
 }
-check 'another epsilon is told of' epsilon other-eps "$decoder s/\"layer_norm_eps\": [0-9.e-]*/\"layer_norm_eps\": 1e-6/"
-check 'one that is left to its default' epsilon no-eps "$decoder s/\"layer_norm_eps\"/\"note\"/"
+check 'another epsilon is reported' epsilon other-eps "$decoder s/\"layer_norm_eps\": [0-9.e-]*/\"layer_norm_eps\": 1e-6/"
+check 'an epsilon that is left to its default' epsilon no-eps "$decoder s/\"layer_norm_eps\"/\"note\"/"
 check 'other heads' config sam "$decoder s/\"num_attention_heads\": [0-9]*/\"num_attention_heads\": 1/" 'mask_decoder_config.num_attention_heads is 1; .*as [248],'
 check 'another activation' config sam "s/\"gelu\"/\"relu\"/" 'vision_config.hidden_act is relu; .*as gelu'
 check 'another size of a TinyViT' config tiny 's/"image_size": 1024/"image_size": 512/; s/"image_embedding_size": 64/"image_embedding_size": 32/' 'vision_config.image_size is 512; .*as 1024'
@@ -95,11 +96,11 @@ toned() {
     expect 0 'keep preprocessor_config.json' "$binary" convert "$tmp/toned" -o "$tmp/toned.pth" && same "$tmp/sam.pth" "$tmp/toned.pth" || return 1
     rm "$tmp/toned/config.json" "$tmp/toned.pth" && convert "$tmp/toned" -o "$tmp/toned.pth" && same "$tmp/sam.pth" "$tmp/toned.pth"
 }
-check 'another normalisation is told of; weights alone will do' toned
+check 'another normalisation is reported; weights alone suffice' toned
 
 # --- the real models' names and shapes ----------------------------------------------------------
 
-# real NAME: a checkpoint of exactly these tensors becomes a folder, and the folder a
+# real NAME: a checkpoint of exactly these tensors converts to a folder, and the folder converts to a
 # checkpoint with the same names in the same order.
 real() {
     local name=$1
@@ -112,8 +113,8 @@ tiny_real() {
     tr -d ' \n' <"$tmp/real/config.json" >"$tmp/flat" && grep -q '"embed_dims":\[64,128,160,320\],"depths":\[2,2,6,2\],"num_heads":\[2,4,5,10\],"window_sizes":\[7,7,14,7\]' "$tmp/flat"
 }
 check 'TinySAM: its sizes' tiny_real
-# A checkpoint is mapped and copied piece by piece: what the process takes for itself stays far
-# below the 375 MB of weights.
+# A checkpoint is memory-mapped and copied in chunks: the memory of the process stays far below the 375 MB
+# of weights.
 limited() (
     sanitized || ulimit -d 65536
     real vit_b
@@ -127,7 +128,7 @@ check 'ViT-B: the names of transformers, exactly' vit_b_real
 
 # --- refused ---------------------------------------------------------------------------------------
 
-# refused PATTERN INPUT: status 2, and nothing is left.
+# refused PATTERN INPUT: status 2, and no output remains.
 refused() {
     expect 2 "$1" "$binary" convert "$2" -o "$tmp/never" && [ ! -e "$tmp/never" ] && no_leftovers && tail -n 1 "$tmp/err"
 }

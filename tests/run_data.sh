@@ -1,5 +1,6 @@
 #!/bin/bash
-# run_data.sh: `plimsoll data`: a synthetic set made, damaged, prepared, inspected, verified.
+# run_data.sh: `plimsoll data` makes, prepares, inspects, verifies and packs a synthetic dataset, also a
+# damaged one.
 #
 #   bash tests/run_data.sh        from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -7,7 +8,7 @@
 tool forge_png
 
 plimsoll() { "$binary" data "$@"; }
-# ends STATUS PATTERN ARGUMENT...: the command ends so and says so.
+# ends STATUS PATTERN ARGUMENT...: the command ends with STATUS and prints PATTERN.
 ends() {
     local status=$1 pattern=$2 rc=0
     shift 2
@@ -15,27 +16,27 @@ ends() {
     [ "$rc" = "$status" ] && grep -q -- "$pattern" "$tmp/out" || { echo "status $rc, expected $status with \"$pattern\":"; cat "$tmp/out"; return 1; }
     tail -n 1 "$tmp/out"
 }
-set_of() { plimsoll make "$tmp/$1" --images 10 --shards 2 --size 160x120 --masks 6 "${@:2}"; }
+make_set() { plimsoll make "$tmp/$1" --images 10 --shards 2 --size 160x120 --masks 6 "${@:2}"; }
 
 make_twice() {
-    set_of a && set_of b && set_of c --seed 1 && cmp "$tmp/a/sa_000000.tar" "$tmp/b/sa_000000.tar" || return 1
+    make_set a && make_set b && make_set c --seed 1 && cmp "$tmp/a/sa_000000.tar" "$tmp/b/sa_000000.tar" || return 1
     ! cmp -s "$tmp/a/sa_000000.tar" "$tmp/c/sa_000000.tar" && [ "$(tar tf "$tmp/a/sa_000001.tar" | wc -l)" = 10 ]
 }
 check "the same seed makes the same shards" make_twice
-threads() { OMP_NUM_THREADS=3 set_of d && cmp "$tmp/a/sa_000001.tar" "$tmp/d/sa_000001.tar"; }
-check "whatever the number of threads" threads
-sorted() { set_of s --order sorted && tar tf "$tmp/s/sa_000000.tar" | head -n 2 | tr '\n' ' ' | grep -q '^./sa_1.jpg ./sa_1.json '; }
+threads() { OMP_NUM_THREADS=3 make_set d && cmp "$tmp/a/sa_000001.tar" "$tmp/d/sa_000001.tar"; }
+check "the number of threads changes no byte" threads
+sorted() { make_set s --order sorted && tar tf "$tmp/s/sa_000000.tar" | head -n 2 | tr '\n' ' ' | grep -q '^./sa_1.jpg ./sa_1.json '; }
 check "sorted order" sorted
-extracted() { set_of x --extracted && [ -s "$tmp/x/sa_000001/sa_10.jpg" ] && ends 0 "10 samples" verify "$tmp"/x/sa_00000?; }
+extracted() { make_set x --extracted && [ -s "$tmp/x/sa_000001/sa_10.jpg" ] && ends 0 "10 samples" verify "$tmp"/x/sa_00000?; }
 check "extracted files" extracted
-# What is there keeps its bytes, and nothing new lies beside it.
+# Existing files keep their bytes, and no new file appears beside them.
 in_the_way() {
     ls -l --time-style=+%s%N "$tmp/a" "$tmp/x" >"$tmp/before" || return 1
     ends 2 "a/sa_000000.tar exists already" make "$tmp/a" --images 1 && ends 2 "exists already" make "$tmp/a" --images 1 --extracted || return 1
     ends 2 "x/sa_000000 exists already" make "$tmp/x" --images 1 --extracted && ls -l --time-style=+%s%N "$tmp/a" "$tmp/x" | same - "$tmp/before"
 }
-check "a set that is in the way" in_the_way
-check "all of it is good" ends 0 "10 samples.* 0 bad samples" verify "$tmp/a"
+check "an output that exists is not overwritten" in_the_way
+check "verify finds no bad sample" ends 0 "10 samples.* 0 bad samples" verify "$tmp/a"
 
 # --- damage -----------------------------------------------------------------------------------
 
@@ -46,8 +47,8 @@ gzipped() {
     [ "$(tar tf "$tmp/ready/one.tar" | head -n 2 | tr '\n' ' ')" = "sa_1.jpg sa_1.json " ] && [ -s "$tmp/ready/one.tar.idx" ] && [ -z "$(ls "$tmp/ready" | grep -v 'tar$\|tar.idx$')" ]
 }
 check "gzip, whole and cut, is prepared" gzipped
-again() { ends 0 "exists already" prepare "$tmp/g/one.tar" -o "$tmp/ready"; }
-check "what is there is left alone" again
+prepared_twice() { ends 0 "exists already" prepare "$tmp/g/one.tar" -o "$tmp/ready"; }
+check "prepare leaves an existing shard alone" prepared_twice
 broken() {
     cp -r "$tmp/x/sa_000000" "$tmp/broken" && head -c 900 "$tmp/x/sa_000000/sa_2.jpg" >"$tmp/broken/sa_2.jpg" || return 1
     sed -i 's/"area": [0-9]*/"area": 7/' "$tmp/broken/sa_3.json" && rm "$tmp/broken/sa_5.json" || return 1
@@ -59,8 +60,8 @@ shrunk() {
     plimsoll inspect "$tmp/small" --json >"$tmp/json" && grep -q '"width": 96, "height": 72, "count": 10' "$tmp/json"
 }
 check "images and masks shrink together" shrunk
-# An image that ends early is left out, with --long-side and without: cut in its pixels, by its end mark alone, and with the
-# end mark behind half of them.
+# An image that ends early is left out, with --long-side and without: cut within its pixels, without its end
+# marker alone, and with the end marker after half of the pixels.
 cut_images() {
     local from=$tmp/x/sa_000000 to=$tmp/cuts size
     cp -r "$from" "$to" && head -c 900 "$from/sa_1.jpg" >"$to/sa_1.jpg" && head -c -2 "$from/sa_2.jpg" >"$to/sa_2.jpg" || return 1
@@ -73,7 +74,8 @@ cut_images() {
     done
 }
 check "images that were cut are left out" cut_images
-# PNGs shrink as JPEGs do, and become JPEGs by it; one that is small enough, or of another size than its annotations say, does not.
+# PNGs are resized as JPEGs are, and the result is a JPEG. A PNG that is small enough is copied. A PNG whose
+# size differs from its annotations is left out.
 png_images() {
     local from=$tmp/x/sa_000000 to=$tmp/png
     mkdir -p "$to" && cp "$from"/sa_[123].json "$to" && "$tools/forge_png" "$to/sa_1.png" 160 120 && cp "$from/sa_2.jpg" "$to" && "$tools/forge_png" "$to/sa_3.png" 120 160 || return 1
@@ -83,7 +85,7 @@ png_images() {
     ends 0 "2 written, 1 left out" prepare "$to" -o "$tmp/png_same" --long-side 160 && tar xf "$tmp/png_same/png.tar" -O sa_1.png | cmp - "$to/sa_1.png"
 }
 check "PNGs shrink too" png_images
-# Longer than a tar header's field, with and without a character that JSON escapes.
+# Names longer than a tar header's field, with and without a character that JSON escapes.
 long_names() {
     local from=$tmp/x/sa_000000 to=$tmp/long long
     long=$(printf 'n%.0s' {1..200})
@@ -94,10 +96,10 @@ long_names() {
 }
 check "names over 100 bytes" long_names
 
-# --- looking ----------------------------------------------------------------------------------
+# --- inspecting -------------------------------------------------------------------------------
 
 sheet() { ends 0 "2 files, 10 samples" inspect "$tmp/a" -o "$tmp/sheet.png" && head -c 4 "$tmp/sheet.png" | grep -q PNG; }
-check "a sheet to look at" sheet
+check "a contact sheet of samples" sheet
 given() { ends 0 "float32 *1.35 GB *419.4 MB *26.2 MB" inspect --given 2250x1500,100; }
 check "memory of masks from sizes alone" given
 
@@ -107,14 +109,14 @@ packed() {
     ends 0 "10 samples with 60 masks, images of side 128, masks of side 64" pack "$tmp/a" -o "$tmp/a.pack" --model sam-tiny && ends 0 " 0 bad samples" verify "$tmp/a.pack" || return 1
     OMP_NUM_THREADS=3 plimsoll pack "$tmp/a.pack" -o "$tmp/again.pack" --size 128 --masks-size 64 && cmp "$tmp/a.pack" "$tmp/again.pack"
 }
-check "a store, and a store of that store" packed
+check "a packed store, and a store packed from that store" packed
 cut() {
     head -c 100000 "$tmp/a.pack" >"$tmp/cut.pack" && ends 1 "it was truncated" verify "$tmp/cut.pack" && ends 2 "it was truncated" inspect "$tmp/cut.pack" && ends 2 "no such file" verify "$tmp/none.pack" || return 1
     cp "$tmp/a.pack" "$tmp/hurt.pack" && printf x | dd of="$tmp/hurt.pack" bs=1 seek=5000 conv=notrunc 2>/dev/null && ends 1 "1 of 10 samples" verify "$tmp/hurt.pack"
 }
 check "a store that was cut, and one that was changed" cut
 packs_sound() { ends 0 "1 samples and 0 masks left out" pack "$tmp/broken" -o "$tmp/b.pack" --size 64 && [ ! -e "$tmp/b.pack.part" ]; }
-check "bad pairs are left out of it" packs_sound
+check "a packed store leaves bad pairs out" packs_sound
 mapped() { ends 0 "masks of side 64" pack "$tmp/a" -o "$tmp/map" --layout memmap --size 256 && [ "$(wc -c <"$tmp/map/masks.u8")" = $((60 * 64 * 64)) ] && ends 0 " 0 bad samples" verify "$tmp/map/index.json"; }
 check "an index and a memory map" mapped
 check "an output that exists" ends 2 "exists already" pack "$tmp/a" -o "$tmp/map" --layout memmap
@@ -129,7 +131,7 @@ folder() {
     ends 2 "would both become" prepare "$tmp/a" "$tmp/b" -o "$tmp/clash"
 }
 check "a folder of shards is prepared" folder
-# A name that exists is that file, though it would match others.
+# A path that exists is that file, even if it is also a pattern that matches others.
 literal() {
     mkdir -p "$tmp/l[1]" "$tmp/l1" && cp "$tmp/a/sa_000000.tar" "$tmp/l[1]/q[2].tar" && cp "$tmp/a/sa_000000.tar" "$tmp/l1/" && cp "$tmp/a/sa_000001.tar" "$tmp/l[1]/q2.tar" || return 1
     ends 0 "1 shards, 5 samples" verify "$tmp/l[1]/q[2].tar" && ends 0 "2 shards, 10 samples" verify "$tmp/l[1]"
@@ -147,7 +149,7 @@ odd_files() {
     ends 0 "1 samples.* 0 bad samples" verify "$tmp/odder"
 }
 check "odd names, numbers and files" odd_files
-# Zero is a value, not "not given"; and what comes to nothing is no success and leaves nothing.
+# Zero is a value, not an absent option. A command that has nothing to write fails and leaves no output.
 check "a size of 0" ends 2 "--size 0: expected a whole number above 0" pack "$tmp/a" -o "$tmp/zero.pack" --size 0
 check "masks of size 0" ends 2 "--masks-size 0: expected" pack "$tmp/a" -o "$tmp/zero.pack" --masks-size 0
 check "a longer side of 0" ends 2 "--long-side 0: expected" prepare "$tmp/a" -o "$tmp/zero" --long-side 0
@@ -158,7 +160,7 @@ empty_input() {
     [ ! -e "$tmp/zero" ] && [ ! -e "$tmp/zero.pack" ] && [ -d "$tmp/mine" ] && ends 0 "written" prepare "$tmp/empty" "$tmp/x/sa_000001" -o "$tmp/zero"
 }
 check "inputs without a pair" empty_input
-# A file that may not grow stands for a disk that is full.
+# A limit on the size of files simulates a full disk.
 full() {
     (trap '' XFSZ; ulimit -f 20; plimsoll make "$tmp/full" --images 10 --size 160x120) >"$tmp/out" 2>&1 && return 1
     grep -q 'full/sa_000000.tar: cannot write at byte [0-9]*: ' "$tmp/out" && [ -z "$(ls "$tmp/full")" ] || { cat "$tmp/out"; return 1; }

@@ -27,7 +27,7 @@ largest() {
     fits "$batch" && ! fits $((batch + 1)) && [ "$(get largest_batch_any)" -ge "$batch" ] && echo "$batch samples"
 }
 check 'the largest batch is the largest' largest
-# The plan that was shown to fit fits: here 4 samples by the fused step, with the weights and workspaces of bf16 on 2 threads.
+# The reported plan fits: here 4 samples by the fused step, with the weights and workspaces of bf16 on 2 threads.
 fused() {
     doctor words --steps 0 --memory 4MiB --set memory.recompute=auto --set memory.offload=auto --set memory.precision=bf16 --set device.threads=2 || return 1
     [ "$(get update_bytes)" = 0 ] && [ "$(get largest_batch)" -ge 4 ] && echo "$(get largest_batch) samples"
@@ -57,8 +57,8 @@ advice() {
         if (n++ && worth > last * (1 + 1e-9)) { print "out of order"; exit 1 } last = worth } END { print n " changes" }' "$tmp/doctor.json"
 }
 check 'advice: planned, and in order' advice
-said() { "$binary" doctor "$tmp/words.yaml" --steps 1 | grep -E 'Largest tensors at the peak: program step'; }
-check 'in words' said
+text() { "$binary" doctor "$tmp/words.yaml" --steps 1 | grep -E 'Largest tensors at the peak: program step'; }
+check 'the text output' text
 
 monitor() {
     head -c 20000 /dev/urandom >"$tmp/words.bin"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_embed.sh: training from stored image embeddings is training from the images with a frozen encoder,
-# bit for bit, without the encoder; what would make them differ is refused.
+# run_embed.sh: training from stored image embeddings gives the same bits as training from the images with a
+# frozen encoder, but needs no encoder. Settings that would make the two differ are refused.
 #
 #   bash tests/run_embed.sh       from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -24,14 +24,14 @@ train: {steps: $steps, effective_batch: 4, learning_rate: 0.001, save_every: 1, 
 memory: {precision: f32}
 device: cpu
 END
-# go OUT [ARGUMENT...]
-go() {
+# train_run OUT [ARGUMENT...]
+train_run() {
     local out=$1
     shift
     # shellcheck disable=SC2086
     "$binary" train "$tmp/run.yaml" --set "train.out=$out" $FLAGS "$@"
 }
-# start NAME PRESET SEED: a model of chance, as a folder.
+# start NAME PRESET SEED: a folder with a randomly initialised model.
 start() { expect 0 '' "$binary" train "$tmp/start.yaml" --set "model.preset=$2" --set "train.seed=$3" --set "train.out=$tmp/$1"; }
 # pack NAME MODEL [ARGUMENT...]
 pack() { "$binary" data pack "$tmp/set" -o "$tmp/$1" --embeddings "$tmp/$2/model" "${@:3}"; }
@@ -39,24 +39,24 @@ pack() { "$binary" data pack "$tmp/set" -o "$tmp/$1" --embeddings "$tmp/$2/model
 losses() { sed 's/,"seconds.*//; s/,"eval_seconds.*//' "$1/metrics.jsonl"; }
 
 models() { start sam sam-tiny 0 && start other sam-tiny 1 && start tiny tinysam-tiny 0; }
-check 'models to begin with' models
+check 'initial models' models
 stores() {
     pack sam.pack sam --embeddings-dtype f32 | grep 'embeddings f32 \[64,16,16\]' && pack half.pack sam --embeddings-dtype bf16 | grep 'embeddings bf16' &&
         pack tiny.pack tiny --embeddings-dtype f32 && "$binary" data pack "$tmp/set" -o "$tmp/plain.pack" --model sam-tiny || return 1
     "$binary" data verify "$tmp/sam.pack" | grep ' 0 bad samples' && "$binary" data inspect "$tmp/sam.pack" | grep 'embeddings f32 \[64,16,16\], computed with'
 }
 check 'stores with embeddings' stores
-again() {
+repacked() {
     "$binary" data pack "$tmp/plain.pack" -o "$tmp/later.pack" --embeddings "$tmp/sam/model" --embeddings-dtype f32 && same "$tmp/sam.pack" "$tmp/later.pack" || return 1
     "$binary" data pack "$tmp/sam.pack" -o "$tmp/less.pack" --model sam-tiny && same "$tmp/plain.pack" "$tmp/less.pack"
 }
-check 'put into a store later, and left out again' again
+check 'embeddings added to a store later, and removed from it' repacked
 
 # --- the same training --------------------------------------------------------------------------
 
 both() {
-    expect 0 'the encoder does not run' go "$tmp/e" --set data.embeddings=use --json && cp "$tmp/out" "$tmp/e.json" || return 1
-    expect 0 '' go "$tmp/p" --set data.embeddings=off --json && cp "$tmp/out" "$tmp/p.json" || return 1
+    expect 0 'the encoder does not run' train_run "$tmp/e" --set data.embeddings=use --json && cp "$tmp/out" "$tmp/e.json" || return 1
+    expect 0 '' train_run "$tmp/p" --set data.embeddings=off --json && cp "$tmp/out" "$tmp/p.json" || return 1
     losses "$tmp/e" >"$tmp/e.losses" && losses "$tmp/p" >"$tmp/p.losses" && same "$tmp/e.losses" "$tmp/p.losses" && same_run "$tmp/e" "$tmp/p" $steps &&
         [ "$(json "$tmp/e.json" allocations_in_steps)" = 0 ] && [ "$(grep -c eval_loss "$tmp/e.losses")" = 4 ]
 }
@@ -71,16 +71,16 @@ smaller() {
         [ "$encoder" -gt 1000000 ] && [ $((p - e)) -ge "$encoder" ]
 }
 check 'the plan has no encoder' smaller
-# A ragged end of micro-batches, pieces, recomputation, and NaN in everything that is not in use.
+# A smaller last micro-batch, head chunks, recomputation, and NaN in every dead byte.
 split() {
     set -- --set train.effective_batch=5 --set memory.micro_batch=2 --set memory.head_chunks=2 --set memory.recompute=all
     export PLIMSOLL_POISON=1
-    expect 0 '' go "$tmp/se" "$@" && expect 0 '' go "$tmp/sp" "$@" --set data.embeddings=off && same_run "$tmp/se" "$tmp/sp" $steps
+    expect 0 '' train_run "$tmp/se" "$@" && expect 0 '' train_run "$tmp/sp" "$@" --set data.embeddings=off && same_run "$tmp/se" "$tmp/sp" $steps
     local rc=$?
     unset PLIMSOLL_POISON
     return $rc
 }
-check 'in uneven micro-batches, with poison where nothing is' split
+check 'uneven micro-batches, with poison in dead bytes' split
 killed() {
     local out=$tmp/killed pid
     for at in 2 4; do
@@ -93,24 +93,24 @@ killed() {
         kill -KILL $pid 2>/dev/null
         wait $pid 2>/dev/null
     done
-    expect 0 'resuming after step' go "$out" --resume && same_run "$tmp/e" "$out" $steps && steps_once "$out" $steps
+    expect 0 'resuming after step' train_run "$out" --resume && same_run "$tmp/e" "$out" $steps && steps_once "$out" $steps
 }
 check 'killed twice and resumed: the same weights' killed
 changed() {
-    expect 0 '' go "$tmp/changed" --set train.steps=3 && expect 2 'data.embeddings differs from the run' go "$tmp/changed" --resume --set data.embeddings=off || return 1
-    expect 0 'resuming after step 3' go "$tmp/changed" --resume && same_run "$tmp/e" "$tmp/changed" $steps
+    expect 0 '' train_run "$tmp/changed" --set train.steps=3 && expect 2 'data.embeddings differs from the run' train_run "$tmp/changed" --resume --set data.embeddings=off || return 1
+    expect 0 'resuming after step 3' train_run "$tmp/changed" --resume && same_run "$tmp/e" "$tmp/changed" $steps
 }
-check 'a resume goes on with what the run began with' changed
+check 'a resume keeps data.embeddings of the run' changed
 for precision in f32 bf16; do
     half() {
-        expect 0 '' go "$tmp/h$precision" --set "data.train=$tmp/half.pack" --set memory.precision=$precision || return 1
-        [ $precision = f32 ] || { expect 0 '' go "$tmp/hp" --set "data.train=$tmp/half.pack" --set memory.precision=bf16 --set data.embeddings=off && same_run "$tmp/hbf16" "$tmp/hp" $steps; }
+        expect 0 '' train_run "$tmp/h$precision" --set "data.train=$tmp/half.pack" --set memory.precision=$precision || return 1
+        [ $precision = f32 ] || { expect 0 '' train_run "$tmp/hp" --set "data.train=$tmp/half.pack" --set memory.precision=bf16 --set data.embeddings=off && same_run "$tmp/hbf16" "$tmp/hp" $steps; }
     }
     check "embeddings in bf16, computing in $precision" half
 done
 tiny() {
     set -- --set "model.path=$tmp/tiny/model" --set 'model.freeze=image_encoder.*' --set "data.train=$tmp/tiny.pack"
-    expect 0 '' go "$tmp/te" "$@" && expect 0 '' go "$tmp/tp" "$@" --set data.embeddings=off && same_run "$tmp/te" "$tmp/tp" $steps
+    expect 0 '' train_run "$tmp/te" "$@" && expect 0 '' train_run "$tmp/tp" "$@" --set data.embeddings=off && same_run "$tmp/te" "$tmp/tp" $steps
 }
 check 'TinySAM' tiny
 evaluated() {
@@ -118,40 +118,40 @@ evaluated() {
     scored() { "$binary" eval "$tmp/run.yaml" --model "$tmp/e/model" --csv "$1" --overlays "$tmp/worst.png" $FLAGS "${@:2}"; }
     scored "$tmp/e.csv" && scored "$tmp/p.csv" --set data.embeddings=off && same "$tmp/e.csv" "$tmp/p.csv" && head -c 4 "$tmp/worst.png" | grep -q PNG
 }
-check 'the trained model is evaluated both ways alike' evaluated
-check 'what comes out has the encoder: trained from again' expect 0 'does not run' go "$tmp/next" --set "model.path=$tmp/e/model" --set train.steps=1
-none() { expect 0 '' go "$tmp/plain" --set "data.train=$tmp/plain.pack" && same "$tmp/e/model/model.safetensors" "$tmp/plain/model/model.safetensors"; }
-check 'a store without any: images' none
-# What preprocessor_config.json says holds for training, evaluation, embeddings and, in run_predict.sh, predict.
+check 'evaluation from embeddings and from images: the same scores' evaluated
+check 'what comes out has the encoder: trained from again' expect 0 'does not run' train_run "$tmp/next" --set "model.path=$tmp/e/model" --set train.steps=1
+none() { expect 0 '' train_run "$tmp/plain" --set "data.train=$tmp/plain.pack" && same "$tmp/e/model/model.safetensors" "$tmp/plain/model/model.safetensors"; }
+check 'a store without embeddings: images' none
+# Training, evaluation, embeddings and (in run_predict.sh) predict obey preprocessor_config.json.
 toned() {
     cp -r "$tmp/sam/model" "$tmp/toned" && cp -r "$tmp/sam/model" "$tmp/bytes" || return 1
     echo '{"image_mean": [0, 0, 0], "image_std": [1, 1, 1]}' >"$tmp/toned/preprocessor_config.json"
     echo '{"do_rescale": false, "image_mean": [123.675, 116.28, 103.53], "image_std": [58.395, 57.12, 57.375]}' >"$tmp/bytes/preprocessor_config.json"
     for m in sam/model toned bytes; do
         set -- --set data.embeddings=off
-        expect 0 '' go "$tmp/of-$m" --set "model.path=$tmp/$m" --set train.steps=2 "$@" && losses "$tmp/of-$m" >>"$tmp/losses-${m%/*}" || return 1
+        expect 0 '' train_run "$tmp/of-$m" --set "model.path=$tmp/$m" --set train.steps=2 "$@" && losses "$tmp/of-$m" >>"$tmp/losses-${m%/*}" || return 1
         # shellcheck disable=SC2086
         "$binary" eval "$tmp/run.yaml" --model "$tmp/$m" --csv "$tmp/csv-${m%/*}" $FLAGS "$@" >/dev/null || return 1
     done
     same "$tmp/losses-sam" "$tmp/losses-bytes" && same "$tmp/csv-sam" "$tmp/csv-bytes" && ! cmp -s "$tmp/losses-sam" "$tmp/losses-toned" && ! cmp -s "$tmp/csv-sam" "$tmp/csv-toned" || return 1
     same "$tmp/toned/preprocessor_config.json" "$tmp/of-toned/model/preprocessor_config.json"
 }
-check 'the folder says how images are normalised' toned
+check 'preprocessor_config.json sets the normalisation of images' toned
 toned_store() {
-    expect 2 'other layers, sizes or normalisation' go "$tmp/no" --set "model.path=$tmp/toned" || return 1
+    expect 2 'other layers, sizes or normalisation' train_run "$tmp/no" --set "model.path=$tmp/toned" || return 1
     "$binary" data pack "$tmp/set" -o "$tmp/toned.pack" --embeddings "$tmp/toned" --embeddings-dtype f32 || return 1
-    expect 0 '' go "$tmp/toned-e" --set "model.path=$tmp/toned" --set "data.train=$tmp/toned.pack" --set train.steps=2 && same "$tmp/of-toned/model/model.safetensors" "$tmp/toned-e/model/model.safetensors"
+    expect 0 '' train_run "$tmp/toned-e" --set "model.path=$tmp/toned" --set "data.train=$tmp/toned.pack" --set train.steps=2 && same "$tmp/of-toned/model/model.safetensors" "$tmp/toned-e/model/model.safetensors"
 }
-check 'and so do embeddings' toned_store
+check 'preprocessor_config.json sets the normalisation of embeddings' toned_store
 init() {
     "$binary" init --model "$tmp/sam/model" --data "$tmp/sam.pack" >"$tmp/init.yaml" && grep 'embeddings: off' "$tmp/init.yaml" && expect 0 '' "$binary" plan "$tmp/init.yaml" || return 1
     expect 0 '' "$binary" plan "$tmp/init.yaml" --set data.embeddings=auto --set 'model.freeze=vision_encoder.*'
 }
-check 'init writes what is accepted' init
+check 'plan accepts the file that init writes' init
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- refused settings -----------------------------------------------------------------------------
 
-no() { go "$tmp/no" "$@"; }
+no() { train_run "$tmp/no" "$@"; }
 check 'other weights' expect 2 'its embeddings were made with other weights: .*sam/model has the fingerprint [0-9a-f]{16}, that of .*other/model has [0-9a-f]{16}: pack again with --embeddings .*or set data.embeddings to off' no --set "model.path=$tmp/other/model"
 check 'another kind of encoder' expect 2 'embeddings of \[64,16,16\], made with .*sam/model; this model.s encoder makes \[64,8,8\]' no --set "model.path=$tmp/tiny/model" --set 'model.freeze=image_encoder.*'
 check 'an encoder that is trained' expect 2 'completely frozen encoder; this run trains vision_encoder.* and 64 more of its 65 parameters: set model.freeze to "vision_encoder.\*"' no --set 'model.freeze=[]'
@@ -177,6 +177,6 @@ check 'a layout without a place for them' expect 2 '--layout memmap cannot store
 check 'a dtype of another kind' expect 2 '--embeddings-dtype f16: expected f32 or bf16' pack no.pack sam --embeddings-dtype f16
 check 'a dtype of nothing' expect 2 'needs --embeddings' "$binary" data pack "$tmp/set" -o "$tmp/no.pack" --embeddings-dtype f32
 nothing() { [ ! -e "$tmp/no.pack" ] && [ ! -e "$tmp/no.pack.part" ] && [ ! -e "$tmp/no/model" ]; }
-check 'of which nothing is left' nothing
+check 'refused commands leave no output' nothing
 
 summary

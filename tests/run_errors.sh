@@ -1,23 +1,22 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_errors.sh: what goes wrong is named, ends with the right status, and leaves nothing half
-# written.
+# run_errors.sh: every failure is named, ends with the right status, and leaves no partly written file.
 #
 #   bash tests/run_errors.sh      from the repository's root, after make; see run_lib.sh
 #
-# Status 1: the environment failed; 2: bad usage or input; 3: does not fit. After each failure
-# the run's folder is not there, or can be resumed. A full and a read-only disk are real ones
-# where this user may mount them; disks that fill up at a chosen call are fault.c's.
+# Status 1: the environment failed; 2: bad usage or input; 3: does not fit. After each failure the run's
+# folder is absent or resumable. The full and the read-only disk are real mounts where this user may mount
+# them; fault.c simulates disks that fill up at a chosen call.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 tool forge
 preload fault
 
-# absent OUT: a run that never began left no folder.
+# absent OUT: a run that never began left no file or folder.
 absent() {
     [ ! -e "$1" ] || { echo "left behind:"; find "$1"; return 1; }
 }
-# refused STATUS PATTERN ARGUMENT...: train ends so, and no folder is there.
+# refused STATUS PATTERN ARGUMENT...: train ends with STATUS and PATTERN, and leaves no folder.
 refused() {
     local status=$1 pattern=$2
     shift 2
@@ -62,7 +61,7 @@ yaml() { printf 'model: {path: %s}\ntrain: {steps: 3\n' "$golden" >"$tmp/bad.yam
 check 'a run file that is no YAML' yaml
 check 'an unknown preset' refused 2 '--set: model.preset: .*llama-huge.*llama-tiny' --set model.path=null --set model.preset=llama-huge
 check 'a value of an option is blamed on the option' refused 2 'train: --set: memory.micro_batch is 16, expected no more than' --set memory.micro_batch=16
-# A model or a profile that is not there, with its line.
+# The message for a missing model or profile names its line in the run file.
 lines() {
     printf 'device:\n  kind: cpu\n  profile: %s\nmodel:\n  path: %s\n' "$1" "$2" >"$tmp/lines.yaml" && expect 2 "lines.yaml:$3: .*nowhere" "$binary" plan "$tmp/lines.yaml"
 }
@@ -125,8 +124,8 @@ check 'half a token at the end' refused 2 'odd.bin.*5 bytes' --set "data.train=$
 check 'no file matches' refused 2 'nothing-\*.bin' --set "data.train=$tmp/nothing-*.bin"
 check 'no data' refused 2 'data.train' --set data.train=null
 
-# One bad id in the fifth batch: four steps are good and saved. With the file mended the run
-# goes on to where it would have been.
+# One token of the fifth batch is outside the vocabulary: four steps are good and saved. With the file
+# repaired, the resumed run ends with the bytes of an undisturbed run.
 vocabulary() {
     local out=$tmp/vocabulary
     cp "$golden/tokens.bin" "$tmp/ids.bin" && printf '\377\0' | dd of="$tmp/ids.bin" bs=1 seek=$((2 * (4 * 8 * 16 + 5))) conv=notrunc status=none
@@ -138,7 +137,7 @@ vocabulary() {
 }
 check 'an id outside the vocabulary: named, resumable' vocabulary
 
-# The same in the first batch: no step was taken, so nothing is left that would stand in the way of the next try.
+# The same in the first batch: no step ran, so no folder remains and the same command can start again.
 first_batch() {
     local out=$tmp/first-batch
     printf '\377\0' | dd of="$tmp/ids.bin" bs=1 seek=10 conv=notrunc status=none
@@ -146,7 +145,7 @@ first_batch() {
     mkdir "$out" && expect 2 'token 5 is 255' train "$out" --set "data.train=$tmp/ids.bin" --set data.shuffle=false && [ -d "$out" ] && [ -z "$(ls -A "$out")" ] || return 1
     expect 0 '' train "$out" --set train.steps=1
 }
-check 'an id outside the vocabulary in the first batch: begun again' first_batch
+check 'an id outside the vocabulary in the first batch: can start again' first_batch
 
 batch() {
     local pattern=$1
@@ -175,24 +174,24 @@ check 'step: images of another size' tower clip_odd 'pixel_values.*\[2,3,14,14\]
 check 'step: pixels for a language model' tower basic 'unknown input pixel_values.*input_ids' set pixel_values 0 0
 check 'train: a tower has no tokens' refused 2 'clip_vision_model takes pixel_values' --set model.path=tests/golden/clip_vision
 
-# asked CASE PATTERN FORGERY...: the same for the case's own batch of prompts.
-asked() {
+# prompted CASE PATTERN FORGERY...: the same for the case's own batch of prompts.
+prompted() {
     local model=tests/golden/$1 pattern=$2
     shift 2
     "$tools/forge" "$model/batch.safetensors" "$tmp/batch.safetensors" "$@" || return 1
     rm -f "$tmp/step.out"
     expect 2 "$pattern" "$binary" step --model "$model" --batch "$tmp/batch.safetensors" --out "$tmp/step.out" && absent "$tmp/step.out"
 }
-check 'step: a label that no point has' asked sam_points 'input_labels, sample 0: element 1 is 7, expected 1, 0, -1' set input_labels 1 7
-check 'step: labels without points' asked sam_points 'input_labels without input_points' drop input_points
-check 'step: a place that is not finite' asked sam_boxes 'input_boxes, sample 0: element 2 is nan' set input_boxes 2 nan
-check 'step: a target that is not 0 or 1' asked sam_target 'gt_masks, sample 0: element 3 is 2, expected 0 or 1' set gt_masks 3 2
-check 'step: targets of a wrong rank' asked sam_target 'gt_masks.*\[B,M,H,H\].*rank 1' flatten gt_masks
+check 'step: a label that no point has' prompted sam_points 'input_labels, sample 0: element 1 is 7, expected 1, 0, -1' set input_labels 1 7
+check 'step: labels without points' prompted sam_points 'input_labels without input_points' drop input_points
+check 'step: a place that is not finite' prompted sam_boxes 'input_boxes, sample 0: element 2 is nan' set input_boxes 2 nan
+check 'step: a target that is not 0 or 1' prompted sam_target 'gt_masks, sample 0: element 3 is 2, expected 0 or 1' set gt_masks 3 2
+check 'step: targets of a wrong rank' prompted sam_target 'gt_masks.*\[B,M,H,H\].*rank 1' flatten gt_masks
 
 check 'step: an output folder that is not there' expect 2 'out.safetensors: no such folder: .*no-such$' "$binary" step --model tests/golden/basic \
     --batch tests/golden/basic/batch.safetensors --out "$tmp/no-such/out.safetensors"
 
-# --- numbers that break ---------------------------------------------------------------------------
+# --- numbers that are not finite ------------------------------------------------------------------
 
 diverged() {
     local out=$tmp/diverged
@@ -215,7 +214,7 @@ smallest() {
     [ "$(json "$tmp/out" fits smallest_budget_bytes | tr '\n' ' ')" = "false $least " ] || { cat "$tmp/out"; return 1; }
     expect 0 '' train "$tmp/least" "${free[@]}" --memory "$least" --json || return 1
     [ "$(json "$tmp/out" allocated_bytes)" -le "$least" ] || { cat "$tmp/out"; return 1; }
-    # The same model, though through another plan: within the micro-batch split's bound.
+    # The same model by another plan: within the bound of the split into micro-batches.
     "$tools/compare" "$tmp/object/model/model.safetensors" "$tmp/least/model/model.safetensors" --logits 1e-4 >/dev/null || { echo 'another result'; return 1; }
     echo "$least bytes run, $((least - 1)) do not"
 }
@@ -244,7 +243,7 @@ check 'plan -o writes nothing that does not fit' plan_nowhere
 
 # --- disks ----------------------------------------------------------------------------------------------
 
-# disk OPTIONS: a small file system of its own at $tmp/disk.
+# disk OPTIONS: mounts a small file system at $tmp/disk.
 disk() {
     mkdir -p "$tmp/disk"
     umount "$tmp/disk" 2>/dev/null
@@ -271,7 +270,7 @@ full_before() {
 }
 check 'a full disk is found before the first step' full_before
 
-# paused until the disk has been filled by somebody else.
+# The run is paused until the disk is full.
 full_during() {
     needs_preload || return
     disk size=2m || return
@@ -292,7 +291,8 @@ full_during() {
 }
 check 'a disk that fills up: status 1, earlier checkpoint whole' full_during
 
-# What just fits must be resumable too: its own checkpoints are in the way, and make room.
+# A run that just fits on the disk must be resumable too: its old checkpoints take the room that the new
+# ones need, and are removed first.
 full_resume() {
     needs_preload || return
     disk size=2m || return
@@ -308,10 +308,10 @@ full_resume() {
         "$binary" train "$golden/run.yaml" --set "train.out=$out" --set train.save_every=2 || return 1
     expect 0 '' train "$out" --set train.save_every=2 --resume && same_run "$tmp/object" "$out" 10
 }
-check 'a run on a disk that just suffices can be resumed' full_resume
+check 'a run on a disk that is just large enough can be resumed' full_resume
 
-# A disk that is full from the N-th call on: at every N that is tried, status 1 and nothing
-# but whole things on the disk; with room again the run goes on.
+# A disk that is full from the N-th call on: for every N tried, status 1 and only complete files on the
+# disk; the run resumes when there is room again.
 full_at() {
     local out=$tmp/filling n=$1 rc=0
     rm -rf "$out"
@@ -321,7 +321,7 @@ full_at() {
     set -- --set train.save_every=3
     [ ! -f "$out/config.yaml" ] || set -- "$@" --resume
     expect 0 '' env FAULT=count FAULT_PATH="$out" LD_PRELOAD="$tools/fault.so" "$binary" train "$golden/run.yaml" --set "train.out=$out" "$@" &&
-        same_run "$tmp/object" "$out" 10 && steps_once "$out" 10 || { echo "full at call $n, taken up"; return 1; }
+        same_run "$tmp/object" "$out" 10 && steps_once "$out" 10 || { echo "full at call $n, resumed"; return 1; }
 }
 full_anywhere() {
     needs_preload || return

@@ -1,6 +1,6 @@
 #!/bin/bash
-# run_eval.sh: `plimsoll eval`: scores of a model's masks on held-out images, and that they are those
-# of the evaluation in training.
+# run_eval.sh: `plimsoll eval` scores a model's masks on held-out images; the scores equal those of the
+# evaluation during training.
 #
 #   bash tests/run_eval.sh        from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -16,7 +16,7 @@ memory: {precision: f32}
 END
 # shellcheck disable=SC2086
 run() { "$binary" eval "$tmp/run.yaml" "$@" $FLAGS; }
-# ends STATUS PATTERN ARGUMENT...: the command ends so and says so.
+# ends STATUS PATTERN ARGUMENT...: the command ends with STATUS and prints PATTERN.
 ends() {
     local status=$1 pattern=$2 rc=0
     shift 2
@@ -36,7 +36,7 @@ check "the same whatever the batch" batch
 rounds() { ends 0 "^box, round 3 *all *24 " --model $model --set prompts.iterations=3; }
 check "the last of several rounds" rounds
 images() { run --model $model --worst 5 --overlays "$tmp/worst.png" && head -c 4 "$tmp/worst.png" | grep -q PNG; }
-check "images of the worst" images
+check "images of the worst masks" images
 same() {
     # shellcheck disable=SC2086
     "$binary" train "$tmp/run.yaml" $FLAGS >"$tmp/train" 2>&1 || { cat "$tmp/train"; return 1; }
@@ -47,8 +47,9 @@ same() {
     echo "$trained in training, $found after it"
     awk -v a="$trained" -v b="$found" 'BEGIN { d = a - b; exit !(a > 0 && d < 1e-5 && d > -1e-5) }'
 }
-check "the loss that training said" same
-# The run's own images: as many as asked for, the worst first, the worst that eval finds, and on the page.
+check "the loss of the evaluation during training" same
+# The run's own images of the worst masks: as many as train.worst, the worst first, the same worst mask as
+# eval's, and in report.html.
 drawn() {
     local first
     [ "$(ls "$tmp/out/worst" | grep -c '^0[1-8]-.*-[01]\.[0-9]*\.png$')" = 8 ] || { ls "$tmp/out/worst"; return 1; }
@@ -63,17 +64,18 @@ undrawn() {
     # shellcheck disable=SC2086
     "$binary" train "$tmp/run.yaml" --set train.worst=0 --set "train.out=$tmp/none" $FLAGS >"$tmp/train" 2>&1 && [ ! -e "$tmp/none/worst" ]
 }
-check "or none" undrawn
-# Later rounds draw their points by the image, and images without a mask that counts weigh nothing: the micro-batch does not matter.
+check "train.worst=0 draws none" undrawn
+# Later rounds sample their points per image, and images without a counted mask have weight 0: the
+# micro-batch size does not matter.
 any_batch() { # ARGUMENT...
     local n
     for n in 1 2 6; do run --model $model --json --set "memory.micro_batch=$n" "$@" | sed -n 's/.*"loss": \([0-9.e+-]*\).*/\1/p' || return 1; done >"$tmp/losses"
     tr '\n' ' ' <"$tmp/losses"
     awk 'NR == 1 { a = $1 } { d = $1 / a - 1; if (d > 1e-6 || d < -1e-6) bad = 1 } END { exit bad || NR != 3 }' "$tmp/losses"
 }
-check "three rounds, however it is cut" any_batch --set prompts.iterations=3
+check "three rounds, with any micro-batch size" any_batch --set prompts.iterations=3
 check "images without masks that count" any_batch --set data.area=0.1,1
-# Batch normalisation: the trained statistics, whatever groups training had.
+# Batch normalisation uses the trained running statistics, whatever groups training had.
 norms() {
     sed "s/sam-tiny/tinysam-tiny, bn_group: 1/" "$tmp/run.yaml" >"$tmp/norm.yaml"
     # shellcheck disable=SC2086
@@ -82,7 +84,7 @@ norms() {
     cat "$tmp/both"
     awk '{ d = $1 - $2; exit !($1 > 0 && d < 1e-5 && d > -1e-5) }' "$tmp/both"
 }
-check "statistics of batches" norms
+check "running statistics of batch normalisation" norms
 no_model() { ends 2 "no model is given" && ends 2 "is not a folder" --model nowhere; }
 check "no model" no_model
 check "a model of another kind" ends 2 "takes pixel_values" --model tests/golden/clip_vision

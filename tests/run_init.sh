@@ -1,5 +1,5 @@
 #!/bin/bash
-# run_init.sh: `plimsoll init` on every kind of folder: what it writes is planned and trained.
+# run_init.sh: `plimsoll init` on every kind of data folder: the file that it writes can be planned and trained.
 #
 #   bash tests/run_init.sh        from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -8,7 +8,7 @@
 "$binary" data make "$tmp/tars" --images 6 --shards 2 --size 96x80 --masks 4 >"$tmp/log" || exit 2
 "$binary" data make "$tmp/extracted" --images 6 --shards 2 --size 96x80 --masks 4 --extracted >"$tmp/log" || exit 2
 
-# COCO's layout from the annotations of the extracted ones: annotations/instances_*.json and images/.
+# COCO's layout for the extracted images: annotations/instances_*.json and images/.
 make_coco() {
     local dir=$tmp/coco set first last i f images= annotations=
     mkdir -p "$dir/annotations" "$dir/images" && cp "$tmp"/extracted/*/*.jpg "$dir/images/" || return 1
@@ -66,10 +66,11 @@ check "a table with a split column" works sam-tiny "$tmp/csv" csv '^  validation
 check "a packed store" works sam-tiny "$tmp/packed" packed '^  image_size: 128'
 check "an index with a memory map" works sam-tiny "$tmp/memmap" packed index.json
 check "tokens" works llama-tiny "$tmp/tokens" tokens '^  validation: .*b.txt'
-cp -r "$tmp/run/model" "$tmp/trained" # works removes the run
+cp -r "$tmp/run/model" "$tmp/trained" # because `works` removes the run
 check "a trained folder" works "$tmp/trained" "$tmp/tokens" tokens '^  path: '
 
-# counts MODEL SAMPLES: the steps that init tells of are those of the run, one evaluation an epoch or about so.
+# counts MODEL SAMPLES: the number of steps in init's comment is that of the run, with about one evaluation
+# per epoch.
 counts() {
     rm -rf "$tmp/counted" "$tmp/counts" && "$binary" data make "$tmp/counted" --images "$2" --size 48x40 --masks 2 >/dev/null || return 1
     "$binary" init --model "$1" --data "$tmp/counted" --out "$tmp/counts" >"$tmp/run.yaml" && grep -Eq "once an epoch" "$tmp/run.yaml" || return 1
@@ -77,9 +78,9 @@ counts() {
     "$binary" train "$tmp/run.yaml" --set data.image_size=32 --set train.eval_every=0 --set train.save_every=0 --json $FLAGS >"$tmp/out" 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
     grep '# [0-9]* steps of' "$tmp/run.yaml" && grep -q "# $(json "$tmp/out" steps) steps of" "$tmp/run.yaml"
 }
-for model in sam-tiny tinysam-tiny; do check "as many steps as it says: $model" counts $model 14; done
+for model in sam-tiny tinysam-tiny; do check "as many steps as init's comment states: $model" counts $model 14; done
 
-# The store at the model's sizes trains as the shards do.
+# A store packed at the model's sizes trains the same weights as the shards.
 same_losses() {
     local data
     for data in tars packed; do

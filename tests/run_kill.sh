@@ -1,14 +1,13 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_kill.sh: nothing is lost. Killed at any moment, a run goes on bit for bit.
+# run_kill.sh: a run that is killed at any moment resumes, and ends with the same bits.
 #
 #   bash tests/run_kill.sh        from the repository's root, after make; see run_lib.sh
-#   SEED=1                        of the moments; printed
+#   SEED=1                        random seed of the moments; printed
 #
-# Kills come from two sides: from outside, by a clock or when a half-written checkpoint is
-# seen; and from inside (fault.c), before the N-th call that changes a file of the run, which
-# reaches moments that no clock finds. Each time the files must be those of a run that nobody
-# disturbed.
+# Kills come from outside, by a timer or as soon as a partly written checkpoint appears; and from inside
+# (fault.c), before the N-th call that changes a file of the run, which reaches moments that a timer does
+# not. Each time the files must be those of an undisturbed run.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 preload fault
@@ -17,19 +16,19 @@ calm=$tmp/calm
 save=(--set "train.steps=$steps" --set train.save_every=1)
 echo "seed $SEED"
 
-# fault ACTION:N OUT COMMAND...: the command, with the fault in files of OUT.
+# fault ACTION:N OUT COMMAND...: runs the command with the fault at the N-th change of a file of OUT.
 fault() {
     local what=$1 out=$2
     shift 2
     FAULT=$what FAULT_PATH=$out FAULT_LOG=$tmp/fault.log LD_PRELOAD=$tools/fault.so "$@"
 }
-# go_on OUT ARGUMENT...: --resume where a run has begun; before that, the same command again.
-go_on() {
+# continue_run OUT ARGUMENT...: with --resume if the run has begun, else the same command again.
+continue_run() {
     local out=$1
     shift
     if [ -f "$out/config.yaml" ]; then train "$out" "$@" --resume; else train "$out" "$@"; fi
 }
-# whole OUT: as if nothing had happened.
+# whole OUT: the files of the undisturbed run.
 whole() {
     same_run "$calm" "$1" "$steps" && steps_once "$1" "$steps" && no_debris "$1"
 }
@@ -39,15 +38,15 @@ check 'an undisturbed run' calm
 
 # --- from outside -----------------------------------------------------------------------------
 
-# Waits until the process is gone; true when it died by SIGKILL.
+# died PID: waits until the process has ended; true if SIGKILL ended it.
 died() {
     local rc=0
     wait "$1" 2>/dev/null || rc=$?
     [ "$rc" -eq 137 ]
 }
 
-# One run, killed ten times: at odd turns by the clock, at even ones as soon as a checkpoint
-# is being written. A turn that came too late starts the run again.
+# One run is killed ten times: alternately after a random time and as soon as a checkpoint is being written.
+# If the run finishes before the kill, it starts again.
 ten_kills() {
     local out=$tmp/ten kills=0 aimed=0 turns=0 pid
     while [ "$kills" -lt 10 ] && [ "$turns" -lt 60 ]; do
@@ -69,14 +68,14 @@ ten_kills() {
         if died "$pid"; then kills=$((kills + 1)); else rm -rf "$out"; fi
     done
     [ "$kills" -eq 10 ] || { echo "only $kills kills in $turns turns"; cat "$tmp/err"; return 1; }
-    expect 0 '' go_on "$out" "${save[@]}" && whole "$out" || return 1
+    expect 0 '' continue_run "$out" "${save[@]}" && whole "$out" || return 1
     echo "ten kills, $aimed while a checkpoint was written"
 }
 check 'killed ten times at random moments: same bytes' ten_kills
 
 # --- from inside ----------------------------------------------------------------------------------
 
-# at_call ACTION N STATUS: the fault, then the run is taken up without it.
+# at_call ACTION N STATUS: the fault, then the run continues without it.
 at_call() {
     local out=$tmp/call
     rm -rf "$out"
@@ -85,13 +84,13 @@ at_call() {
         cat "$tmp/why"
         return 1
     fi
-    expect 0 '' fault count "$out" go_on "$out" "${save[@]}" >"$tmp/why" && whole "$out" >>"$tmp/why" && return 0
-    echo "taken up after call $2:"
+    expect 0 '' fault count "$out" continue_run "$out" "${save[@]}" >"$tmp/why" && whole "$out" >>"$tmp/why" && return 0
+    echo "resumed after call $2:"
     cat "$tmp/why" "$tmp/err"
     return 1
 }
-# The first calls make the folder, the last ones publish the model: each of them; and a good
-# number of those between, which write checkpoints.
+# Each of the first calls, which make the folder; each of the last calls, which publish the model; and a
+# sample of the calls between, which write checkpoints.
 calls_killed() {
     needs_preload || return
     local steps=4 calm=$tmp/counted total n=1 tried=0
@@ -110,23 +109,23 @@ calls_killed() {
 }
 check 'killed before a call that changes files: same bytes' calls_killed
 
-# The process that takes the run up dies too, while it clears away what the first one left.
+# The resumed process is killed too, while it removes what the first one left.
 twice_killed() {
     needs_preload || return
     local out=$tmp/twice n
     for n in 1 2 3 4 5 6 7 8 9; do
         rm -rf "$out"
         expect 137 '' fault kill:100 "$out" train "$out" "${save[@]}" || return 1
-        expect 137 '' fault "kill:$n" "$out" go_on "$out" "${save[@]}" || return 1
-        expect 0 '' go_on "$out" "${save[@]}" && whole "$out" || { echo "taking up died at call $n"; return 1; }
+        expect 137 '' fault "kill:$n" "$out" continue_run "$out" "${save[@]}" || return 1
+        expect 0 '' continue_run "$out" "${save[@]}" && whole "$out" || { echo "the resume was killed at call $n"; return 1; }
     done
 }
-check 'killed again while taking up: same bytes' twice_killed
+check 'killed again during the resume: same bytes' twice_killed
 
 # --- signals ------------------------------------------------------------------------------------------
 
-# paused OUT N ARGUMENT...: starts a run that stops itself at its N-th change of
-# metrics.jsonl, and waits for that. The first one opens the file, so N - 1 steps are done.
+# paused OUT N ARGUMENT...: starts a run that stops itself at its N-th change of metrics.jsonl, and waits for
+# that. The first change opens the file, so N - 1 steps are done.
 paused() {
     local out=$1 n=$2
     shift 2
@@ -152,17 +151,17 @@ stopped_by() {
     wait "$pid" || rc=$?
     [ "$rc" -eq 1 ] || { echo "status $rc, expected 1"; cat "$tmp/paused.err"; return 1; }
     grep -q "SIG$signal.*--resume" "$tmp/paused.err" || { echo "no SIG$signal and --resume in:"; cat "$tmp/paused.err"; return 1; }
-    # The signal may wake another thread than the one that takes steps, which then takes one more before it hears of it.
+    # Another thread may receive the signal; the training thread may then run one more step before it sees the flag.
     at=$(sed -n "s/.*SIG$signal after step \([56]\) of.*/\1/p" "$tmp/paused.err")
     [ -n "$at" ] && [ -f "$out/checkpoints/step-$at/DONE" ] && [ ! -e "$out/model" ] && steps_once "$out" "$at" && no_debris "$out" ||
         { cat "$tmp/paused.err"; find "$out"; cat "$out/metrics.jsonl"; return 1; }
     expect 0 "after step $at" train "$out" --set "train.steps=$steps" --resume && whole "$out" || return 1
     tail -n 1 "$tmp/paused.err"
 }
-check 'SIGTERM: saves, says how to go on, same bytes' stopped_by TERM
-check 'SIGINT: saves, says how to go on, same bytes' stopped_by INT
+check 'SIGTERM: saves, reports how to resume, same bytes' stopped_by TERM
+check 'SIGINT: saves, reports how to resume, same bytes' stopped_by INT
 
-# A signal that comes while weights are loaded finds no step to finish.
+# A signal that arrives while weights are loaded: there is no step to finish.
 stopped_early() {
     needs_preload || return
     local out=$tmp/early rc=0
@@ -176,9 +175,9 @@ stopped_early() {
     wait "$pid" || rc=$?
     [ "$rc" -eq 1 ] || { echo "status $rc, expected 1"; cat "$tmp/err"; return 1; }
     cp "$tmp/err" "$tmp/first"
-    expect 0 '' go_on "$out" --set "train.steps=$steps" && whole "$out" && tail -n 1 "$tmp/first"
+    expect 0 '' continue_run "$out" --set "train.steps=$steps" && whole "$out" && tail -n 1 "$tmp/first"
 }
-check 'SIGTERM before the first step: taken up' stopped_early
+check 'SIGTERM before the first step: resumed' stopped_early
 
 # --- one run at a time --------------------------------------------------------------------------------
 
@@ -194,7 +193,7 @@ locked() {
 }
 check 'a second run on a folder in use: refused, harmless' locked
 
-# --- what --resume accepts --------------------------------------------------------------------------------
+# --- --resume ---------------------------------------------------------------------------------------------
 
 # resumable: a fresh $tmp/half, stopped after step 6 by a kill.
 resumable() {
@@ -216,7 +215,7 @@ nothing() {
 check 'nothing to resume: refused, nothing made' nothing
 changed() { resumable && expect 2 'train.learning_rate differs from the run in .*: it is 0.5, there 0.02; restore it' train "$tmp/half" --set "train.steps=$steps" --set train.learning_rate=0.5 --resume; }
 check '--resume with another learning rate: refused, with both' changed
-# The newest state is cut: the older one is named, and the run goes on from it as it is told to.
+# The newest state is truncated: the message names the older checkpoint, and the run resumes from it.
 damaged() {
     local out=$tmp/half more=(--set "train.steps=$steps" --set train.save_every=2 --set train.keep=2)
     rm -rf "$out"

@@ -1,14 +1,15 @@
-# run_lib.sh: what the run_*.sh scripts share. Sourced from them, at the repository's root.
+# run_lib.sh: the functions that the run_*.sh scripts share. They source it at the repository's root.
 #
 #   BUILD=build          the build folder
-#   TMPDIR=/tmp          runs and forged files go into a folder of their own below
-#   DEVICE=cpu           what runs run on: cpu or cuda; tests/cuda.sh runs some of the scripts with cuda
+#   TMPDIR=/tmp          runs and forged files go into a new folder below it
+#   DEVICE=cpu           the device of the runs: cpu or cuda; tests/cuda.sh runs some of the scripts with cuda
 #   FLAGS=               further arguments of every run, such as --set device.threads=1
-#   MODELS=              those of llama, sam and tinysam that a script shall run; unset: all that it has
-#   SECTIONS=            parts of a script that names some in its opening; unset: all. tests/cuda.sh runs them beside each other
+#   MODELS=              the models that a script runs, of llama, sam and tinysam; unset: all that it has
+#   SECTIONS=            the sections that a script runs, of those that its header names; unset: all.
+#                        tests/cuda.sh runs sections in parallel
 #
-# A check is a function that prints what it saw and returns 0, 1, or 77 when this machine
-# cannot do it. `check` prints one line of it, and all of it on failure.
+# A check is a function that prints its findings and returns 0, 1, or 77 when this machine cannot run it.
+# `check` prints the last line of that output, and all of it on failure.
 # shellcheck shell=bash disable=SC2015
 set -u
 export LC_ALL=C
@@ -25,15 +26,15 @@ if [ ! -x "$binary" ]; then
 fi
 case $BUILD in /*) ;; *) tools=$PWD/$tools ;; esac
 
-# tool NAME...: programs that link with the library.
+# tool NAME...: builds programs that link with the library.
 tool() {
     for t; do make -s BUILD="$BUILD" "$BUILD/tests/$t" || exit 2; done
 }
-# preload NAME...: libraries that stand before the C library's calls.
+# preload NAME...: builds libraries for LD_PRELOAD that replace calls of the C library.
 preload() {
     for t; do
         if [ "$tools/$t.so" -nt "tests/$t.c" ]; then continue; fi
-        # Scripts beside each other may both make it: it is whole from the first moment on.
+        # Scripts that run in parallel may both build it; the rename publishes only a complete file.
         ${CC:-cc} -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O2 -fPIC -shared "tests/$t.c" -o "$tools/$t.$$.so" -ldl &&
             mv "$tools/$t.$$.so" "$tools/$t.so" || exit 2
     done
@@ -43,13 +44,13 @@ tool json_get
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/plimsoll-XXXXXX") || exit 2
 mounts=
 stopped=
-# Only what was started and mounted here is ended and unmounted.
+# Ends and unmounts only what this script started and mounted.
 clean_up() {
     for p in $stopped; do kill -KILL "$p" 2>/dev/null; done
     for m in $mounts; do umount "$m" 2>/dev/null; done
     rm -rf "$tmp"
 }
-# A profile that somebody measured here would change plans.
+# A profile measured on this machine would change plans.
 export XDG_DATA_HOME=$tmp/data
 trap clean_up EXIT
 trap 'exit 1' HUP INT TERM
@@ -68,7 +69,7 @@ check() {
         *) failed=$((failed + 1)); printf 'FAIL  %s\n' "$name"; sed 's/^/      /' "$tmp/log" ;;
     esac
 }
-# summary: the last line, and the script's exit code.
+# summary: prints the last line; its status is the script's exit code.
 summary() {
     local more=
     [ "$skipped" -eq 0 ] || more=", $skipped skipped"
@@ -76,7 +77,8 @@ summary() {
     [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
 }
 
-# models NAME...: those of them that were asked for. part NAME...: whether one of them was. wanted MODEL PART: both.
+# models NAME...: prints those of them that MODELS selects. part NAME...: whether SECTIONS selects one of
+# them. wanted MODEL PART: whether both select it.
 models() {
     for m; do case " ${MODELS:-$m} " in *" $m "*) echo "$m" ;; esac; done
 }
@@ -89,7 +91,7 @@ for m in ${MODELS:-}; do
     case $m in llama | sam | tinysam) ;; *) echo "$0: MODELS has $m, expected llama, sam or tinysam" >&2; exit 2 ;; esac
 done
 
-# A sanitizer's library has to be first in a process, so nothing can be preloaded there.
+# A sanitizer's library has to be the first of a process, so LD_PRELOAD is not possible there.
 sanitized() {
     grep -q __asan_init "$binary"
 }
@@ -99,15 +101,15 @@ needs_preload() {
     return 77
 }
 
-# needs_cpu WHAT: a check of something that other devices do not have.
+# needs_cpu WHAT: skips a check of something that only the CPU device has.
 needs_cpu() {
     [ "$DEVICE" != cpu ] || return 0
-    echo "$1: of the CPU device alone"
+    echo "$1: only the CPU device has it"
     return 77
 }
 
-# expect STATUS PATTERN COMMAND...: the command ends with STATUS and its standard error
-# matches the extended PATTERN ('' for any). Outputs stay in $tmp/out and $tmp/err.
+# expect STATUS PATTERN COMMAND...: the command ends with STATUS and its standard error matches the
+# extended regular expression PATTERN ('': anything). Its outputs remain in $tmp/out and $tmp/err.
 expect() {
     local want=$1 pattern=$2 rc=0
     shift 2
@@ -133,7 +135,7 @@ train() {
     # shellcheck disable=SC2086
     "$binary" train "$golden/run.yaml" --set "train.out=$out" --set "device.kind=$DEVICE" $FLAGS "$@"
 }
-# train_tiny OUT [ARGUMENT...]: the llama-tiny preset on the bytes of this folder's texts.
+# train_tiny OUT [ARGUMENT...]: the llama-tiny preset on the bytes of tests/golden/*.py.
 train_tiny() {
     local out=$1
     shift
@@ -148,7 +150,7 @@ memory: {micro_batch: 8, precision: f32}
 device: $DEVICE
 EOF
 
-# json FILE PATH: one number of a JSON file.
+# json FILE PATH: prints one value of a JSON file.
 json() {
     "$tools/json_get" "$@"
 }
@@ -170,7 +172,7 @@ steps_once() {
         { n++; split($0, a, /[:,]/); if (a[2] != n) { print "line " NR " is step " a[2] ", expected " n; bad = 1; exit } }
         END { if (!bad && n != steps) { print n " steps, expected " steps; bad = 1 }; exit bad }' "$1/metrics.jsonl"
 }
-# no_debris RUN: nothing that is half written; complete checkpoints have DONE.
+# no_debris RUN: the folder has no partly written file, and every checkpoint has DONE.
 no_debris() {
     local found
     found=$(find "$1" -name '*.tmp*' -o -name '*.old' -o -name '.plimsoll*' 2>/dev/null)
@@ -179,7 +181,7 @@ no_debris() {
         [ ! -d "$d" ] || [ -f "$d/DONE" ] || { echo "$d has no DONE"; return 1; }
     done
 }
-# number FROM TO: the next number of a seeded sequence, in [FROM, TO].
+# number FROM TO: sets `picked` to the next number of the pseudo-random sequence of SEED, in [FROM, TO].
 SEED=${SEED:-1}
 random=$SEED
 number() {

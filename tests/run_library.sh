@@ -1,12 +1,12 @@
 #!/bin/bash
-# The library as others get it: what it exports, the header in C and C++, the examples, an
-# installation that a program is built against, shared and static.
+# run_library.sh: the library as a user gets it: its exported names, the header in C and C++, the examples,
+# and programs built against an installation, shared and static.
 set -u
 . tests/run_lib.sh
 cc=${CC:-cc}
 make -s BUILD="$BUILD" all examples || exit 2
 
-# Only what plimsoll.h declares can be seen, and all of it is there.
+# The library exports exactly the functions that plimsoll.h declares.
 exports() { # FILE NM-OPTIONS...
     nm "${@:2}" --defined-only "$1" | awk 'NF == 3 { print $3 }' | sort >"$tmp/has"
     sed -n 's/.*PL_API .*[ *]\(pl_[a-z0-9_]*\)(.*/\1/p' include/plimsoll.h | sort >"$tmp/says"
@@ -38,7 +38,7 @@ define_model() {
 }
 check 'define_model: the loss falls, a folder is left' define_model
 
-# Stops early, and the program itself takes the run up again.
+# The example stops early, and `plimsoll train --resume` continues the run.
 step_callback() {
     local keys="train.out=$tmp/run train.steps=40 data.sequence=32 train.eval_every=0 device.threads=1"
     # shellcheck disable=SC2046,SC2086
@@ -63,13 +63,13 @@ installed() {
 }
 check 'make install with DESTDIR' installed
 
-# outside HOW FLAGS...: a program built with what the installed plimsoll.pc says.
+# outside shared|static: a program built with the flags of the installed plimsoll.pc.
 outside() {
-    local how=$1
+    local linkage=$1
     cat >"$tmp/outside.c" <<'END'
 #include <plimsoll.h>
 #include <stdio.h>
-/* Names that the inside has too, and that are a program's own business. */
+/* The library has internal functions of these names; a program may define its own. */
 int error_set(void) { return 1; }
 int mem_alloc(void) { return 2; }
 int main(void)
@@ -86,7 +86,7 @@ END
     local pc="pkg-config --define-variable=prefix=$tmp/root/opt/pl --define-variable=includedir=$tmp/root/opt/pl/include --define-variable=libdir=$tmp/root/opt/pl/lib"
     export PKG_CONFIG_PATH=$tmp/root/opt/pl/lib/pkgconfig
     local flags
-    if [ "$how" = shared ]; then
+    if [ "$linkage" = shared ]; then
         flags="$($pc --cflags --libs plimsoll) -Wl,-rpath,$tmp/root/opt/pl/lib"
     else
         flags="$($pc --cflags plimsoll) $tmp/root/opt/pl/lib/libplimsoll.a $($pc --static --libs-only-l plimsoll | sed 's/-lplimsoll//')"

@@ -1,7 +1,7 @@
 #!/bin/bash
-# run_limit.sh: a run needs its arena and a stated constant, CONSTANT: code, libraries, the stacks of 2 threads, the
-# JPEG library's pools. Each further thread has a stack, which RLIMIT_DATA counts whole. Shown by the peak of resident memory, under RLIMIT_DATA, and inside a control group
-# where this machine lets us make one.
+# run_limit.sh: a run needs its arena and at most CONSTANT more: code, libraries, the stacks of 2 threads, the
+# JPEG library's pools. Each further thread adds a stack, which RLIMIT_DATA counts in full. Three tests: the
+# peak of resident memory, RLIMIT_DATA, and a memory cgroup where this machine allows one.
 #
 #   bash tests/run_limit.sh       from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -19,7 +19,7 @@ runs=0
 arena_of() { "$binary" plan "$tmp/$1.yaml" --json "${@:2}" >"$tmp/plan.json" 2>/dev/null; json "$tmp/plan.json" arena_bytes; }
 smallest_of() { "$binary" plan "$tmp/$1.yaml" --json --memory 1 >"$tmp/plan.json" 2>/dev/null; json "$tmp/plan.json" smallest_budget_bytes; }
 
-# Host memory is a file's pages, which the kernel may drop: it is not in this sum.
+# Offload is off: the offload file's pages may be dropped by the kernel, so they do not belong in this sum.
 resident() {
     local arena peak
     arena=$(arena_of "$1" --set memory.offload=none)
@@ -44,7 +44,7 @@ for kind in words masks; do
     check "$kind: RLIMIT_DATA, the smallest budget" limited $kind smallest
 done
 
-# A control group of the first or the second kind.
+# A memory cgroup, version 1 or 2.
 group() {
     local budget dir limit
     budget=$(smallest_of "$1")
@@ -53,7 +53,7 @@ group() {
     else
         dir=/sys/fs/cgroup/plimsoll-$$ limit=memory.max
     fi
-    mkdir "$dir" 2>/dev/null || { echo 'no control group can be made here'; return 77; }
+    mkdir "$dir" 2>/dev/null || { echo 'this user cannot create a cgroup'; return 77; }
     if ! echo $((budget + CONSTANT)) 2>/dev/null >"$dir/$limit"; then
         rmdir "$dir"
         echo 'no memory controller here'
@@ -64,8 +64,8 @@ group() {
     runs=$((runs + 1))
     rmdir "$dir" 2>/dev/null
     [ $rc = 0 ] || { cat "$tmp/err"; return 1; }
-    echo "$budget + $CONSTANT bytes in a control group"
+    echo "$budget + $CONSTANT bytes in a cgroup"
 }
-check 'words: a control group, the smallest budget' group words
-check 'masks: a control group, the smallest budget' group masks
+check 'words: a cgroup, the smallest budget' group words
+check 'masks: a cgroup, the smallest budget' group masks
 summary

@@ -1,7 +1,7 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_masks.sh: training on images with masks: the same weights for any loader threads, after
-# a kill, and beside an evaluation; broken samples counted; formats that do not fit the model.
+# run_masks.sh: training on images with masks gives the same weights for any number of loader threads, after
+# a kill, and with evaluation; broken samples are counted; formats that do not fit the model are refused.
 #
 #   bash tests/run_masks.sh       from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -24,7 +24,7 @@ masks() {
     "$binary" train "$tmp/masks.yaml" --set "train.out=$out" $FLAGS "$@"
 }
 
-# 20 images; the same of which two are cut; 4 others.
+# 20 images; a copy of them with two truncated files; 4 others.
 make_sets() {
     "$binary" data make "$tmp/whole" --images 20 --size 96x72 --masks 6 --extracted && cp -r "$tmp/whole" "$tmp/broken" &&
         truncate -s 2000 "$tmp/broken/sa_000000/sa_7.jpg" && truncate -s 300 "$tmp/broken/sa_000000/sa_12.json" &&
@@ -44,7 +44,7 @@ for threads in 1 4; do
     check "$threads loader threads: the same weights" threads
 done
 
-# Killed as soon as metrics show so many steps; then taken up by other threads.
+# Killed as soon as metrics.jsonl has so many steps; then resumed with another number of threads.
 killed() {
     local out=$tmp/killed pid
     for at in 3 6; do
@@ -66,13 +66,13 @@ evaluated() {
     same_run "$tmp/calm" "$tmp/evaluated" $steps && [ "$(grep -c eval_loss "$tmp/evaluated/metrics.jsonl")" = 5 ]
 }
 check 'evaluation changes nothing' evaluated
-again() {
+evaluated_twice() {
     expect 0 '' masks "$tmp/again" --set "data.validation=$tmp/held/sa_*" --set train.eval_every=1 --set train.learning_rate=0 || return 1
     [ "$(grep -o '"eval_loss":[^,]*' "$tmp/again/metrics.jsonl" | sort -u | wc -l)" = 1 ]
 }
-check 'evaluations of the same weights are equal' again
+check 'evaluations of the same weights are equal' evaluated_twice
 held() { expect 0 'over 5 samples' masks "$tmp/heldout" --set data.holdout=0.25; }
-check 'a part held out' held
+check 'a share of the samples held out' held
 
 # --- broken samples ---------------------------------------------------------------------------
 
@@ -92,9 +92,9 @@ check 'more than data.max_bad: the run stops' too_many
 other_files() {
     expect 0 'not those of the checkpoint' masks "$tmp/bad2" --set "data.train=$tmp/held/sa_*" --set train.steps=11 --resume
 }
-check 'a resume with other files says so' other_files
+check 'a resume with other files reports it' other_files
 
-# --- what does not fit --------------------------------------------------------------------------
+# --- data that does not fit the model -----------------------------------------------------------
 
 check 'a language model' expect 2 'data.format sa1b gives images with masks, and a llama takes input_ids.*set data.format to tokens' masks "$tmp/no" --set model.preset=llama-tiny
 tower() {
@@ -115,17 +115,18 @@ check 'evaluated on what is trained on' expect 2 'data.validation_match is given
 check 'categories that the format does not have' expect 2 'data.categories names cat, but this format has no categories .sa1b.' masks "$tmp/no" --set data.categories=cat
 check 'no images' expect 2 'nowhere.*there is no such file' masks "$tmp/no" --set "data.train=$tmp/nowhere"
 
-# Found with the first batch: no step was taken, and the same command with the right key begins.
-begun_again() {
+# An error found with the first batch: no step ran, no folder remains, and the same command with the right
+# key starts.
+can_start_again() {
     local out=$tmp/begun
     expect 2 'no sample is left: .*passes the filters.*0 are broken and 1 have no mask that passes the filters .data.min_iou 2, data.area 0.5 to 1.' masks "$out" --set data.min_iou=2 --set data.area=0.5,1 && [ ! -e "$out" ] || return 1
     expect 2 'data.validation: none of its 4 samples has something to predict: no mask passes data.min_iou' masks "$out" --set data.min_iou=2 --set "data.validation=$tmp/held/sa_*" --set train.eval_every=1 && [ ! -e "$out" ] || return 1
-    # Evaluated before its first step, and then nothing to train on.
+    # Evaluation runs before the first step, and then there is no sample to train on.
     cp -r "$tmp/whole" "$tmp/none" && truncate -s 100 "$tmp"/none/sa_000000/*.jpg && expect 2 'no sample is left: .*1 are broken and 0 have' masks "$out" --set "data.train=$tmp/none/sa_*" \
         --set "data.validation=$tmp/held/sa_*" --set train.eval_every=1 && grep -q 'step 0: evaluation loss' "$tmp/err" && [ ! -e "$out" ] || return 1
     expect 0 '' masks "$out" --set train.steps=1
 }
-check 'nothing to train on: nothing is left, and it is begun again' begun_again
+check 'nothing to train on: no folder remains, and the run can start again' can_start_again
 tables() {
     printf 'image,mask\na.png,b.png\nc.png,d.png\n' >"$tmp/table.csv"
     expect 2 'no sample is left: .*cannot be used' masks "$tmp/table" --set data.format=csv --set "data.train=$tmp/table.csv" --set "data.images=$tmp" && [ ! -e "$tmp/table" ]
@@ -134,7 +135,7 @@ check 'a table of images that are not there' tables
 scored() { expect 2 'no mask passes data.min_iou' "$binary" eval "$tmp/masks.yaml" --model "$tmp/calm/model" --set data.min_iou=2 --set data.holdout=0.4; }
 check 'an evaluation of nothing' scored
 
-# What loss.preset speaks for is not in config.yaml, and so the run goes on with it.
+# config.yaml stores loss.preset and not the keys that it sets, so a resumed run uses the same loss.
 preset() {
     expect 0 '' masks "$tmp/preset" --set loss.preset=equal-weights --set train.steps=4 && cp "$tmp/preset/metrics.jsonl" "$tmp/preset.lines" || return 1
     rm -rf "$tmp/preset/checkpoints/step-4" "$tmp/preset/model"
@@ -142,8 +143,8 @@ preset() {
     diff <(grep -o '"loss":[^,]*' "$tmp/preset.lines") <(grep -o '"loss":[^,]*' "$tmp/preset/metrics.jsonl") || return 1
     expect 2 'loss.focal differs' "$binary" train "$tmp/preset/config.yaml" --resume --set loss.focal=20
 }
-check 'a preset of the loss, taken up' preset
-# Batches with statistics have no short last step: 20 images are 2 steps of 8, and without statistics 3.
+check 'a preset of the loss, resumed' preset
+# With batch statistics no step is short: 20 images are 2 steps of 8; without them 3 steps.
 whole_steps() {
     local n
     for n in sam-tiny tinysam-tiny; do
@@ -153,6 +154,6 @@ whole_steps() {
     done | tee "$tmp/steps" | tr '\n' ' '
     diff <(printf 'sam-tiny 3\ntinysam-tiny 2\n') "$tmp/steps"
 }
-check 'whole steps where batches have statistics' whole_steps
+check 'full steps only where a model has batch statistics' whole_steps
 
 summary

@@ -1,18 +1,17 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_memory.sh: plan = run, to the byte; and nothing is taken after the first step.
+# run_memory.sh: plan = run, to the byte; and no memory is allocated after the first step.
 #
 #   bash tests/run_memory.sh      from the repository's root, after make; see run_lib.sh
 #
-# The program's own numbers are checked against three that it cannot influence: the mapping
-# in /proc/PID/maps, the resident anonymous memory, and a count of every malloc and mmap
-# (malloc_count.c), each taken when a line of metrics.jsonl is written.
+# The program's own numbers are checked against three that it cannot influence: the mapping in
+# /proc/PID/maps, the resident anonymous memory, and a count of every malloc and mmap (malloc_count.c).
+# Each is read when a line of metrics.jsonl is written.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 preload malloc_count
 
-# observed NAME ARGUMENT...: a llama-tiny run under the counter; leaves $tmp/NAME.json,
-# .plan, .count and .maps.
+# observed NAME ARGUMENT...: a llama-tiny run with malloc_count; writes $tmp/NAME.json, .plan, .count and .maps.
 observed() {
     local name=$1
     shift
@@ -28,7 +27,7 @@ observed() {
     rm -rf "${tmp:?}/$name"
 }
 
-# --- the arena is what was planned ------------------------------------------------------------
+# --- the arena has the planned size -----------------------------------------------------------
 
 plain=(--set memory.recompute=none --set memory.offload=none --set memory.head_chunks=1 --set memory.precision=f32)
 recompute=("${plain[@]}" --set memory.recompute=all)
@@ -44,7 +43,7 @@ planned() {
     run=$(json "$tmp/$name.json" arena_bytes)
     allocated=$(json "$tmp/$name.json" allocated_bytes)
     [ "$plan $run" = "$run $allocated" ] || { echo "plan $plan, run $run, allocated $allocated"; return 1; }
-    [ "$(json "$tmp/$name.plan" arenas.host)" = "$(json "$tmp/$name.json" host_bytes)" ] || { echo 'the second spaces differ'; return 1; }
+    [ "$(json "$tmp/$name.plan" arenas.host)" = "$(json "$tmp/$name.json" host_bytes)" ] || { echo 'the offloaded bytes of plan and run differ'; return 1; }
     echo "$plan bytes"
 }
 check 'plan = run: plain' planned plain "${plain[@]}"
@@ -52,8 +51,7 @@ check 'plan = run: recompute' planned recompute "${recompute[@]}"
 check 'plan = run: offload' planned offload "${offload[@]}"
 check 'plan = run: bf16, micro-batch 3, head chunks 4' planned bf16 "${bf16[@]}"
 
-# mapped NAME: there is one anonymous mapping of exactly the arena's pages, and the page
-# behind it cannot be touched.
+# mapped NAME: there is one anonymous mapping of exactly the arena's pages, followed by a guard without access.
 mapped() {
     needs_preload || return
     local page arena
@@ -74,7 +72,7 @@ mapped() {
 }
 for name in plain recompute offload bf16; do check "the mapping has the planned size: $name" mapped $name; done
 
-# shrinks NAME: the process got smaller, by what the plan says.
+# shrinks NAME: the process is smaller than the plain one by the bytes that the plan predicts.
 anonymous() { awk -v line="$2" '$1 == line { print $4 * 1024 }' "$tmp/$1.count"; }
 shrinks() {
     needs_preload || return
@@ -87,22 +85,22 @@ shrinks() {
 }
 for name in recompute offload bf16; do check "resident memory shrinks as planned: $name" shrinks $name; done
 
-# --- nothing is taken after the first step --------------------------------------------------
+# --- no allocation after the first step -----------------------------------------------------
 
-# Fifty steps with evaluation in between. A line is written before the save that may follow;
-# saving the best model, which takes bookkeeping as every save does, is switched off.
+# Fifty steps with evaluation in between. A line is written before the save that may follow it. Every save
+# allocates small buffers, so saving the best model is off.
 steady() { observed steady --set train.steps=50 --set data.sequence=16 --set train.eval_every=20 --set train.keep_best=false --set "data.validation=$golden/tokens.bin" "$@"; }
 check 'fifty steps, with evaluation' steady --set data.token_dtype=uint8
 
 own_count() {
     local n
     n=$(json "$tmp/steady.json" allocations_in_steps) || return 1
-    echo "$n allocations of ours"
+    echo "$n allocations counted by the program"
     [ "$n" -eq 0 ]
 }
 check 'the program counts no allocation in steps' own_count
 
-# Lines of metrics.jsonl: 50 of steps and 3 of evaluations.
+# metrics.jsonl has 50 lines of steps and 3 of evaluations.
 no_calls() {
     needs_preload || return
     awk '$1 == 3 { from = $2 } { to = $2; n = $1 } END { print to - from " calls of malloc, calloc, realloc, mmap from line 3 to " n; exit to != from || n < 50 }' "$tmp/steady.count"
@@ -116,12 +114,12 @@ no_growth() {
 }
 check 'RssAnon is the same after step 3 and step 50' no_growth
 
-# Saving takes small buffers for the time of the save; they must not add up.
+# A save allocates small buffers and frees them; they must not add up.
 saving() {
     needs_preload || return
     observed saving --set train.steps=12 --set data.sequence=16 --set train.save_every=2 || return 1
     awk '$1 == 5 { exact = $4 } { n = $1; off = $4 - exact } END { print off " KiB more at step " n " than at step 5"; exit off != 0 || n != 12 }' "$tmp/saving.count"
 }
-check 'saving again and again takes no more memory' saving
+check 'repeated saves do not grow memory' saving
 
 summary

@@ -1,16 +1,17 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_offload.sh: what lives in host memory comes back with the same bits, and the bytes
-# that leave the arena are those that were promised.
+# run_offload.sh: offloading to host memory (on a CPU: to the offload file) changes no bit of the result, and
+# the arena shrinks by the planned bytes.
 #
 #   bash tests/run_offload.sh     from the repository's root, after make; MODELS and SECTIONS (bits with around): see run_lib.sh
 #
-# llama-tiny, sam-tiny and tinysam-tiny: five steps with evaluation, each flag of memory.offload and all of them, in
-# f32 and bf16, in micro-batches, with recomputation, killed and resumed, and with NaN in every dead byte.
+# llama-tiny, sam-tiny and tinysam-tiny run five steps with evaluation: with each flag of memory.offload and
+# with all of them, in f32 and bf16, in micro-batches, with recomputation, killed and resumed, and with NaN in
+# every dead byte.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 preload fault
-# Nothing is synced to the disk here.
+# fault.so replaces fsync: these runs need not reach the disk.
 sanitized || export LD_PRELOAD=$tools/fault.so
 
 "$binary" data make "$tmp/set" --images 24 --shards 2 --size 96x80 --masks 5 >/dev/null || exit 2
@@ -31,8 +32,8 @@ memory: {micro_batch: 8, precision: f32, recompute: none, head_chunks: 1, offloa
 device: {kind: $DEVICE, threads: 1}
 YAML
 
-# go MODEL OUT [ARGUMENT...]: five steps; what --json says is in $tmp/OUT.json.
-go() {
+# train_model MODEL OUT [ARGUMENT...]: five steps; the output of --json goes to $tmp/OUT.json.
+train_model() {
     local model=$1 out=$tmp/$2
     shift 2
     # FLAGS is a list of words.
@@ -40,7 +41,7 @@ go() {
     expect 0 '' "$binary" train "$tmp/$model.yaml" --set "train.out=$out" $FLAGS "$@" --json && cp "$tmp/out" "$out.json" || return 1
     [ "$(json "$out.json" allocations_in_steps)" -eq 0 ] || { echo "$(json "$out.json" allocations_in_steps) allocations in steps"; return 1; }
 }
-# What the metrics say of the mathematics.
+# losses RUN: the losses, gradient norms and scores of its metrics, without times.
 losses() { grep -oE '"(step|loss|grad_norm|eval[a-z_]*|mean_[a-z_]*)":[^,}]*' "$1/metrics.jsonl"; }
 alike() {
     same_run "$tmp/$1" "$tmp/$2" 5 && cmp <(losses "$tmp/$1") <(losses "$tmp/$2")
@@ -49,11 +50,11 @@ arena() { json "$tmp/$1/plan.json" "arenas.$2"; }
 
 # --- same bits, fewer bytes ------------------------------------------------------------------
 
-# away MODEL BASE FLAGS [ARGUMENT...]: as the run BASE of MODEL, in a smaller arena.
-away() {
+# offloaded MODEL BASE FLAGS [ARGUMENT...]: the bits of the run BASE of MODEL, in a smaller arena.
+offloaded() {
     local model=$1 base=$2 flags=$3 out=$2-${3//+/-}
     shift 3
-    go "$model" "$out" "$@" --set "memory.offload=$flags" && alike "$base" "$out" || return 1
+    train_model "$model" "$out" "$@" --set "memory.offload=$flags" && alike "$base" "$out" || return 1
     [ "$(arena "$out" host)" -gt 0 ] && [ "$(arena "$out" device)" -lt "$(arena "$base" device)" ] ||
         { echo "device $(arena "$base" device) -> $(arena "$out" device), host $(arena "$out" host)"; return 1; }
     no_debris "$tmp/$out" && echo "device $(arena "$base" device) -> $(arena "$out" device), host $(arena "$out" host)"
@@ -61,55 +62,55 @@ away() {
 all=optimizer+masters+weights+activations
 for model in $(models llama sam tinysam); do
     part bits around || continue
-    check "$model: a plain run" go "$model" "$model"
+    check "$model: a plain run" train_model "$model" "$model"
     part bits || continue
-    for flags in optimizer weights activations $all; do check "$model: $flags, same bits" away "$model" "$model" "$flags"; done
-    check "$model bf16: a plain run" go "$model" "$model-bf16" --set memory.precision=bf16
+    for flags in optimizer weights activations $all; do check "$model: $flags, same bits" offloaded "$model" "$model" "$flags"; done
+    check "$model bf16: a plain run" train_model "$model" "$model-bf16" --set memory.precision=bf16
     for flags in optimizer masters weights activations $all; do
-        check "$model bf16: $flags, same bits" away "$model" "$model-bf16" "$flags" --set memory.precision=bf16
+        check "$model bf16: $flags, same bits" offloaded "$model" "$model-bf16" "$flags" --set memory.precision=bf16
     done
 done
 
 # --- with the other techniques ------------------------------------------------------------------
 
-# with MODEL NAME ARGUMENT...: these arguments without offload and with all of it.
+# with MODEL NAME ARGUMENT...: a run with these arguments, without offload and with all of it.
 with() {
     local model=$1 name=$1-$2
     shift 2
-    go "$model" "$name" "$@" && away "$model" "$name" $all "$@"
+    train_model "$model" "$name" "$@" && offloaded "$model" "$name" $all "$@"
 }
 for model in $(part with && models llama sam tinysam); do
-    check "$model: recompute all, offload all" with "$model" again --set memory.recompute=all
+    check "$model: recompute all, offload all" with "$model" recompute --set memory.recompute=all
     check "$model: recompute selective, offload all" with "$model" selective --set memory.recompute=selective
-    check "$model: micro-batches and pieces, offload all" with "$model" split --set memory.micro_batch=2 --set memory.head_chunks=2
+    check "$model: micro-batches and head chunks, offload all" with "$model" split --set memory.micro_batch=2 --set memory.head_chunks=2
 done
 for rule in every:2 segments:2 all+halves ratio:0.5+selective; do for model in $(part with && models llama sam); do
-    check "$model: recompute $rule, offload all" with "$model" "again-$rule" --set memory.recompute=$rule
+    check "$model: recompute $rule, offload all" with "$model" "recompute-$rule" --set memory.recompute=$rule
 done; done
 for model in $(part with && models llama sam); do
     check "$model f16 with a loss scale, offload all" with "$model" f16 --set memory.precision=f16
     check "$model bf16 without masters, offload all" with "$model" pure --set memory.precision=bf16-pure
 done
-wanted sam with && check 'sam: three rounds of prompts in pieces, offload all' with sam rounds --set prompts.iterations=3 --set memory.head_chunks=2 --set memory.micro_batch=2
+wanted sam with && check 'sam: three rounds of prompts, mask decoder in chunks, offload all' with sam rounds --set prompts.iterations=3 --set memory.head_chunks=2 --set memory.micro_batch=2
 wanted sam with && check 'sam: a frozen encoder, offload all' with sam frozen --set 'model.freeze=vision_encoder.*'
 wanted tinysam with && check 'tinysam: statistics over two images, offload all' with tinysam group --set model.bn_group=2 --set memory.micro_batch=2
 
-# poisoned MODEL ARGUMENT...: NaN in every byte that is dead; the bits stay.
+# poisoned MODEL ARGUMENT...: NaN in every dead byte changes no bit of the result.
 poisoned() {
     needs_cpu PLIMSOLL_POISON || return
     local model=$1
     shift
     rm -rf "$tmp/poison"
-    PLIMSOLL_POISON=1 go "$model" poison "$@" --set memory.offload=$all && alike "$model" poison
+    PLIMSOLL_POISON=1 train_model "$model" poison "$@" --set memory.offload=$all && alike "$model" poison
 }
 for model in $(part around && models llama sam tinysam); do
     check "$model: poisoned" poisoned "$model"
     check "$model: poisoned, recompute all" poisoned "$model" --set memory.recompute=all
 done
 
-# --- the run around it ------------------------------------------------------------------------------
+# --- resuming, plans, budgets -----------------------------------------------------------------------
 
-# Killed in its first steps and behind its first checkpoint, and taken up each time.
+# Killed in its first steps and after its first checkpoint, and resumed each time.
 resumed() {
     needs_preload || return
     local out=$tmp/cut n more=()
@@ -117,26 +118,26 @@ resumed() {
         FAULT=kill:$n FAULT_PATH=$out/metrics.jsonl expect 137 '' "$binary" train "$tmp/$1.yaml" --set "train.out=$out" --set memory.offload=$all \
             "${more[@]}" || return 1
         more=(--resume)
-        [ -z "$(find "$out" -name '.plimsoll*')" ] || { echo 'host memory left a file'; return 1; }
+        [ -z "$(find "$out" -name '.plimsoll*')" ] || { echo 'the offload file was left behind'; return 1; }
     done
-    go "$1" cut --set memory.offload=$all --resume && same_run "$tmp/$1" "$out" 5 && steps_once "$out" 5 && no_debris "$out" && rm -rf "$out"
+    train_model "$1" cut --set memory.offload=$all --resume && same_run "$tmp/$1" "$out" 5 && steps_once "$out" 5 && no_debris "$out" && rm -rf "$out"
 }
-for model in $(part around && models llama sam); do check "$model: killed and resumed with all away" resumed "$model"; done
+for model in $(part around && models llama sam); do check "$model: killed and resumed with all offloaded" resumed "$model"; done
 
-# A checkpoint knows nothing of where its bytes lived.
+# A checkpoint does not depend on memory.offload.
 moved() {
-    go llama moved --set train.steps=2 --set memory.offload=$all && go llama moved --set memory.offload=none --resume && alike llama moved
+    train_model llama moved --set train.steps=2 --set memory.offload=$all && train_model llama moved --set memory.offload=none --resume && alike llama moved
 }
-wanted llama around && check 'llama: begun with all away, ended with none' moved
+wanted llama around && check 'llama: begun with all offloaded, resumed with none' moved
 
 follows() {
     expect 0 '' "$binary" plan "$tmp/llama.yaml" --set "memory.offload=[weights, activations]" -o "$tmp/plan.json" || return 1
     [ "$(json "$tmp/plan.json" settings.offload)" = weights+activations ] || { json "$tmp/plan.json" settings.offload; return 1; }
-    go llama follows --plan "$tmp/plan.json" --set memory.offload=auto && alike llama follows
+    train_model llama follows --plan "$tmp/plan.json" --set memory.offload=auto && alike llama follows
 }
 wanted llama around && check 'a list of words, and a plan that is followed' follows
 
-# Evaluation alone streams its weights too.
+# `plimsoll eval` prefetches offloaded weights too.
 evaluated() {
     local flags
     for flags in none weights; do
@@ -145,9 +146,9 @@ evaluated() {
     done
     same "$tmp/eval-none" "$tmp/eval-weights"
 }
-wanted sam around && check 'eval with streamed weights: the same scores' evaluated
+wanted sam around && check 'eval with offloaded weights: the same scores' evaluated
 
-# Host memory has a budget of its own.
+# memory.host_budget bounds the offloaded bytes.
 budget() {
     local need
     expect 0 '' "$binary" plan "$tmp/llama.yaml" --set memory.offload=optimizer --json && cp "$tmp/out" "$tmp/plan.json" || return 1
@@ -160,7 +161,8 @@ budget() {
 }
 wanted llama around && check 'memory.host_budget: stated, exact, refused with its name' budget
 
-# A small disk: the default budget refuses before anything is made, and without a budget the file is refused.
+# A small disk: the default budget refuses the plan before anything is created; without a budget, creating the
+# offload file fails.
 full() {
     needs_cpu 'host memory on disk' || return
     mkdir -p "$tmp/disk"
@@ -168,17 +170,17 @@ full() {
     mounts=$tmp/disk
     local run=("$binary" train "$tmp/llama.yaml" --set "train.out=$tmp/disk/run" --set "memory.offload=$all")
     expect 3 'host memory, memory.host_budget is' "${run[@]}" && expect 1 'cannot reserve [0-9]+ bytes for the offload file' "${run[@]}" --set memory.host_budget=none || return 1
-    grep -q 'a file system in memory' "$tmp/err" || { echo 'no warning about a file system in memory'; return 1; }
+    grep -q 'a file system in memory' "$tmp/err" || { echo 'the message does not mention a file system in memory'; return 1; }
     [ ! -s "$tmp/disk/run/metrics.jsonl" ] && umount "$tmp/disk"
 }
-wanted llama around && check 'a disk without room shows before the first step' full
+wanted llama around && check 'a disk without room fails before the first step' full
 
-# The search goes down the ladder when the budget asks for it.
+# With the smallest budget the search uses offload.
 searched() {
     local small
     expect 3 '' "$binary" plan "$tmp/llama.yaml" --set memory.offload=auto --memory 1MiB --json && cp "$tmp/out" "$tmp/plan.json" || return 1
     small=$(json "$tmp/plan.json" smallest_budget_bytes)
-    go llama searched --set memory.offload=auto --memory "$small" && alike llama searched && json "$tmp/searched/plan.json" settings.offload
+    train_model llama searched --set memory.offload=auto --memory "$small" && alike llama searched && json "$tmp/searched/plan.json" settings.offload
 }
 wanted llama around && check 'auto: the smallest budget runs, same bits' searched
 

@@ -1,11 +1,11 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_optim.sh: what the optimizer remembers, in 32, 16 and 8 bits, and the fused step, in whole runs.
+# run_optim.sh: optimizer state in 32, 16 and 8 bits, and the fused step, in whole runs.
 #
 #   bash tests/run_optim.sh       from the repository's root, after make; see run_lib.sh
 #
-# Bit-equal: the fused step on and off over a language model, SAM and TinySAM; threads, and a kill and
-# resume with 8-bit state; NaN in every dead byte. 8-bit losses stay within the noise of seeds.
+# Bit-equal: the fused step on and off for a language model, SAM and TinySAM; threads, and a kill and resume
+# with 8-bit state; NaN in every dead byte. Losses with 8-bit state stay within the noise of random seeds.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 preload fault
@@ -31,7 +31,7 @@ run() {
 
 # --- the fused step -----------------------------------------------------------------------------
 
-# fused NAME FILE [ARGUMENT...]: the same bytes, norms too, in a smaller arena.
+# fused NAME FILE [ARGUMENT...]: the same bytes and gradient norms, in a smaller arena.
 fused() {
     local name=$1 file=$2
     shift 2
@@ -48,15 +48,15 @@ check 'fused step, llama-tiny: same bytes, smaller arena' fused llama "$tmp/tiny
 check 'fused step, sam-tiny: same bytes, smaller arena' fused sam "$tmp/sam.yaml"
 check 'fused step, tinysam-tiny: same bytes, smaller arena' fused tinysam "$tmp/sam.yaml" --set model.preset=tinysam-tiny
 check 'fused step, 8-bit, bf16, recomputed: same bytes' fused mixed "$tmp/tiny.yaml" "${small[@]}" --set memory.optimizer=adamw-8bit --set memory.precision=bf16 --set memory.recompute=all
-check 'fused step, adafactor, head in pieces: same bytes' fused factor "$tmp/tiny.yaml" "${small[@]}" --set memory.optimizer=adafactor --set memory.head_chunks=4
-check 'fused step, offloaded state: same bytes' fused away "$tmp/tiny.yaml" "${small[@]}" --set memory.offload=optimizer
+check 'fused step, adafactor, LM head in chunks: same bytes' fused factor "$tmp/tiny.yaml" "${small[@]}" --set memory.optimizer=adafactor --set memory.head_chunks=4
+check 'fused step, offloaded state: same bytes' fused offload "$tmp/tiny.yaml" "${small[@]}" --set memory.offload=optimizer
 
 clipped() { expect 2 'fused_step.*clip_norm' "$binary" plan "$tmp/tiny.yaml" --set memory.fused_step=on --set train.clip_norm=1; }
 check 'fused step with clipping: refused, with the reason' clipped
 several() { expect 2 'fused_step.*micro_batch 2' "$binary" plan "$tmp/tiny.yaml" --set memory.fused_step=on --set memory.micro_batch=2; }
 check 'fused step over several micro-batches: refused' several
 
-# A budget between the two arenas: the search takes the fused step, and with clipping says that it does not fit.
+# A budget between the two arenas: the search selects the fused step; with clipping no plan fits.
 chosen() {
     local budget=$(($(arena "$tmp/llama-off") - 1))
     expect 0 '' "$binary" plan "$tmp/tiny.yaml" "${small[@]}" --set memory.head_chunks=1 --memory "$budget" -o "$tmp/chosen.json" || return 1
@@ -67,7 +67,8 @@ check 'the search fuses under a budget, and not with clipping' chosen
 
 # --- state --------------------------------------------------------------------------------------
 
-# poison COMMAND...: with NaN in dead bytes, which is a diagnostic of the CPU device; elsewhere once more.
+# poison COMMAND...: with NaN in dead bytes on the CPU device, which alone has this diagnostic; on others a
+# plain second run.
 poison() { ( [ "$DEVICE" != cpu ] || export PLIMSOLL_POISON=1; "$@" ); }
 poisoned() {
     for o in adamw-bf16 adamw-8bit sgd adafactor; do
@@ -95,7 +96,7 @@ resumed() {
     expect 0 'resuming after step [24]' "$binary" train "$tmp/tiny.yaml" --set "train.out=$tmp/cut" --set train.steps=5 --set train.save_every=2 --set memory.optimizer=adamw-8bit --resume || return 1
     same_run "$tmp/plain-adamw-8bit" "$tmp/cut" 5
 }
-check '8-bit state, killed and taken up: same bytes' resumed
+check '8-bit state, killed and resumed: same bytes' resumed
 
 allowed() {
     local wide narrow
@@ -109,7 +110,7 @@ allowed() {
 }
 check 'memory.allow: 8-bit state only when it is listed' allowed
 
-# The demo's recipe, shortened: the mean loss of the last fifth against two seeds in 32 bits.
+# The demo's recipe, shortened: the mean loss of the last fifth, compared with two random seeds in 32 bits.
 tail_loss() { awk -F'[:,]' '!/eval/ { x[++n] = $4 } END { for (i = n - 19; i <= n; i++) s += x[i]; print s / 20 }' "$tmp/$1/metrics.jsonl"; }
 curve() {
     local out=$1
@@ -127,10 +128,10 @@ curves() {
 }
 check 'losses of 8-bit and bf16 state within the noise of seeds' curves
 
-# An infinite rate makes weights that are not finite, and the next step says so with 8-bit state too.
+# A huge learning rate makes weights that are not finite; the next step reports them with 8-bit state too.
 broken() {
     expect 1 'step [0-9]+: the (loss|gradient norm) is' "$binary" train "$tmp/tiny.yaml" --set "train.out=$tmp/broken" --set train.learning_rate=1e30 --set memory.optimizer=adamw-8bit || return 1
     expect 1 'step [0-9]+: the (loss|gradient norm) is' "$binary" train "$tmp/tiny.yaml" --set "train.out=$tmp/broken2" --set train.learning_rate=1e30 --set memory.optimizer=adamw-8bit --set memory.fused_step=on
 }
-check 'what is not finite stops the run' broken
+check 'a loss or gradient that is not finite stops the run' broken
 summary

@@ -11,7 +11,7 @@ table() { "$binary" plan "$@" --json >"$tmp/table.json"; }
 values() { awk -F': ' -v k="\"$1\"" '$1 ~ k { v = $2; gsub(/[",]/, "", v); print v }' "$tmp/table.json"; }
 
 for example in examples/*.yaml; do
-    case $example in *finetune*) continue ;; esac # names a folder that is the reader's
+    case $example in *finetune*) continue ;; esac # its model is a folder of the user's
     plans() { "$binary" plan "$1" --json >"$tmp/plan.json" && json "$tmp/plan.json" arena_bytes; }
     check "$(basename "$example") plans" plans "$example"
 done
@@ -22,7 +22,7 @@ bars() {
 check 'bars by kind and by module' bars
 printf 'model: {preset: sam-tiny}\n' >"$tmp/bare.yaml"
 check 'a model of masks without a format of data' expect 2 'data.format tokens gives rows of tokens, and a sam takes .*set data.format to sa1b' "$binary" plan "$tmp/bare.yaml"
-# Each rung is planned; a technique that is added does not raise the arena.
+# Each row of the ladder is planned; an added technique does not raise the arena.
 ladder() {
     table "$tmp/$1.yaml" --compare || return 1
     values arena_bytes | awk 'NR > 1 && $1 > last { print "rung " NR " is larger: " $1 " after " last; exit 1 } { last = $1; if (NR == 1) first = $1 }
@@ -30,12 +30,12 @@ ladder() {
 }
 check 'the ladder of words' ladder words
 check 'the ladder of masks' ladder masks
-# The last split is into the smallest micro-batches that a GPU or a group of statistics allows.
+# The last split uses the smallest micro-batches that a GPU or a group of batch statistics allows.
 split() { expect 0 '' "$binary" plan "$tmp/$1.yaml" "${@:3}" --compare && grep -F "+ micro-batches of $2 " "$tmp/out"; }
 check 'the ladder splits as far as it may: 1' split words 1
 check 'the ladder splits as far as it may: a GPU' split words 2 --set device=cuda --set train.effective_batch=128
 check 'the ladder splits as far as it may: groups' split masks 4 --set device=cpu --set model.preset=tinysam-tiny --set model.bn_group=4
-# More budget is never slower, and every row fits its budget; the last row may be that of no bound.
+# More budget is never slower, and every row fits its budget; the last row may be the plan without a budget.
 frontier() {
     table "$tmp/$1.yaml" --frontier || return 1
     values samples_per_second | awk 'NR > 1 && $1 < last * (1 - 1e-12) { print "row " NR " is slower"; exit 1 } { last = $1 } END { if (NR < 3) { print NR " rows"; exit 1 } print NR " rows" }' || return 1
@@ -50,7 +50,7 @@ devices() {
 check 'GPUs by memory' devices
 small() { table "$tmp/words.yaml" --devices 0.0016 && [ "$(values fits)" = false ] && values smallest_budget_bytes | grep '^[1-9]'; }
 check 'a GPU that is too small' small
-# What is left of a GPU is what memory.budget: auto leaves, and a row says whose times it has.
+# The reserve of a GPU is that of memory.budget: auto, and a row states the profile of its times.
 reserve() {
     table "$tmp/masks.yaml" --devices 2,rtx-4090 && [ "$(values budget_bytes | head -n 1)" = 1073741824 ] || return 1
     [ "$(values profile | tr -d '"' | sed 's/cpu-.*/cpu/' | tr '\n' ' ')" = "cpu rtx-4090 " ] || { values profile; return 1; }
@@ -59,11 +59,11 @@ reserve() {
     "$binary" plan "$tmp/masks.yaml" --devices 8 | grep 'Rows with profile cpu-.* a CPU' || return 1
     expect 0 '' "$binary" plan "$tmp/masks.yaml" --devices rtx-4090 && grep -q 'rtx-4090' "$tmp/out" && ! grep 'a CPU:' "$tmp/out"
 }
-check 'the reserve of a GPU, and whose profile a row has' reserve
+check 'the reserve of a GPU, and the profile of a row' reserve
 named() { table "$tmp/masks.yaml" --devices rtx-4060,rtx-4090,h200 && [ "$(values fits | sort -u)" = true ] && [ "$(values samples_per_second | grep -c '^[0-9.]*[1-9]')" = 3 ] && values samples_per_second | tr '\n' ' '; }
 check 'GPUs by name' named
-# A row that does not fit says so, and which bound it is; times that nobody measured are told apart.
-# Which plans fit depends on the precision and, by their workspaces, on the threads.
+# A row that does not fit names its bound; times without a measured profile are marked.
+# Which plans fit depends on the precision and, through workspaces, on the number of threads.
 cpu=(--set device=cpu --set device.threads=2 --set device.profile=default --set memory.precision=bf16 --set memory.host_budget=3MiB)
 bounded() {
     expect 0 '' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --compare && [ "$(grep -c 'does not fit: host memory needs [0-9.]* MiB, memory.host_budget is 3.00 MiB' "$tmp/out")" = 3 ] || { cat "$tmp/out"; return 1; }
@@ -77,10 +77,10 @@ unmeasured() {
     done
     expect 0 '' "$binary" plan "$tmp/masks.yaml" --devices t4,rtx-4090 && grep '^Times are unmeasured' "$tmp/out"
 }
-check 'GPUs that nobody measured' unmeasured
+check 'GPUs without a measured profile' unmeasured
 rules() {
     "$binary" plan "$tmp/words.yaml" --devices 24,40,80 --rules-of-thumb --images 2 --set train.effective_batch=16 >"$tmp/out" || return 1
-    # What the rule's code returns, not what its text says (14 x 1, 23 x 1, 47 x 1).
+    # The expected values are those that the rule's code computes (14 x 1, 23 x 1, 47 x 1).
     grep -q 'rule: 14 x 1 = 14; with the weights and rounded up: 3 x 6 = 18' "$tmp/out" && grep -q 'rule: 23 x 1 = 23; with the weights and rounded up: 13 x 2 = 26' "$tmp/out" &&
         grep -q 'rule: 47 x 1 = 47' "$tmp/out" && grep 'Errors of the rules' "$tmp/out"
 }
@@ -92,15 +92,15 @@ for given in '--devices 0' '--devices 1e-12' '--devices 12x' '--compare --fronti
     refused() { expect 2 '' "$binary" plan "$tmp/words.yaml" $given && cat "$tmp/err"; }
     check "refused: $given" refused
 done
-# Which bound refuses, and what a budget buys, also where no technique is in use.
-second() {
+# The message names the budget that refuses the plan, also where no technique is in use.
+refused_by() {
     expect 3 'of host memory, memory.host_budget is 1048576' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.host_budget=1MiB --set memory.offload=optimizer --json || return 1
     cp "$tmp/out" "$tmp/table.json" && [ "$(values refused_by)" = memory.host_budget ] && [ "$(values host_budget_bytes)" = 1048576 ] || { head -n 12 "$tmp/out"; return 1; }
     expect 3 'the budget is 1048576' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --memory 1MiB --json || return 1
     cp "$tmp/out" "$tmp/table.json" && [ "$(values refused_by)" = memory.budget ]
 }
-check 'a refusal names its bound' second
-# Where host memory's bound is why the smallest plan is as large as it is, the refusal says so, and what would do.
+check 'a refusal names its bound' refused_by
+# Where memory.host_budget keeps the smallest plan large, the message states that and the budget that would fit.
 binding() {
     local need
     expect 3 'Give --memory [0-9]+ within memory.host_budget 1048576 \(1.00 MiB\); or change, each of which fits: memory.host_budget: [0-9]+ ' \
@@ -108,13 +108,13 @@ binding() {
     need=$(sed -n 's/.*each of which fits: memory.host_budget: \([0-9]*\).*/\1/p' "$tmp/err")
     expect 0 '' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.host_budget="$need" --memory 6MiB && echo "$need bytes"
 }
-check 'a refusal names host memory where that is why' binding
-# Of a GPU that is not here nobody knows the memory beside it.
+check 'a refusal names host memory where it is the cause' binding
+# The host memory beside a GPU that is not in this machine is unknown.
 elsewhere() {
     expect 0 '' "$binary" plan "$tmp/words.yaml" --set device=cuda --set device.profile=rtx-4060 --set memory.offload=optimizer && grep 'host memory is not limited: the GPU is not in this machine' "$tmp/out" || return 1
     expect 0 '' "$binary" plan "$tmp/words.yaml" --set device=cuda --set device.profile=rtx-4060 --set memory.offload=optimizer --set memory.host_budget=1GiB && grep 'limited to 1.00 GiB (memory.host_budget)' "$tmp/out"
 }
-check 'host memory of a GPU that is not here' elsewhere
+check 'host memory beside a GPU that is not in this machine' elsewhere
 # next_gib is the plan for exactly 1 GiB more. No 64-bit number is 1 GiB more than the last budget, which has no next_gib.
 more() {
     local budget arena more next
@@ -131,28 +131,29 @@ more() {
         if grep '1 GiB more' "$tmp/out"; then return 1; fi
     done
 }
-check 'what 1 GiB more would buy' more
+check 'the plan with 1 GiB more' more
 unfused() {
     expect 3 'each of which fits: memory.fused_step: auto' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.host_budget=none --set memory.fused_step=off --set data.sequence=16 --memory 3MiB
 }
-check 'what would fit: the fused step' unfused
+check 'a change that would fit: the fused step' unfused
 rate() {
     head -c 20000 /dev/urandom >"$tmp/words.bin"
     "$binary" train "$tmp/words.yaml" --set "data.train=$tmp/words.bin" --set data.token_dtype=uint8 --set train.steps=1 --set train.effective_batch=16 --set train.learning_rate=1e-4 \
         --set "train.lr_scaling=$1" --set "train.out=$tmp/rate-$1" >/dev/null 2>&1 || return 1
     awk -F'"learning_rate":' -v want="$2" '{ split($2, a, ","); if (a[1] / want - 1 > 1e-4 || 1 - a[1] / want > 1e-4) { print a[1] ", not " want; bad = 1 } print a[1] } END { exit bad || !NR }' "$tmp/rate-$1/metrics.jsonl"
 }
-check 'the rate of 16 samples, as it stands' rate none 1e-4
+check 'the rate of 16 samples, unscaled' rate none 1e-4
 check 'the rate of 16 samples, linear' rate linear 2e-4
 check 'the rate of 16 samples, by the root' rate sqrt 1.41421e-4
-# A stored plan decides what was left open, not what was given, and fuses no step that must not be.
+# A stored plan decides the keys that were left open; it must agree with the keys that are given, and it does
+# not fuse a step where fusing is not allowed.
 follows() { expect "$1" "$2" "$binary" plan "$tmp/words.yaml" --plan "$tmp/P.json" --set train.clip_norm=0 "${@:3}"; }
 stored() {
     expect 0 '' "$binary" plan "$tmp/words.yaml" --set memory.precision=f32 --set memory.fused_step=on --set train.clip_norm=0 -o "$tmp/P.json" || return 1
     follows 0 '' && follows 2 'another memory.precision' --set memory.precision=bf16 && follows 2 'another memory.optimizer' --set memory.optimizer=sgd &&
         follows 2 'train.clip_norm is set' --set train.clip_norm=1 && follows 0 '' --set memory.fused_step=on --set memory.recompute=none --set memory.offload=none --set memory.head_chunks=1 || return 1
     for other in recompute=all offload=optimizer head_chunks=4 fused_step=off micro_batch=4; do follows 2 "another memory.${other%=*} than the configuration has" --set memory.$other || return 1; done
-    # The budget refuses it: it is that plan which is shown, and called so.
+    # The budget refuses the stored plan: the output shows that plan and names it.
     follows 3 'needs [0-9]+ bytes, the budget is' --memory 15MiB && grep -q '^The given plan does not fit the budget' "$tmp/out"
 }
 check 'a stored plan and keys that were given' stored

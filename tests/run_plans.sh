@@ -1,15 +1,15 @@
 #!/bin/bash
-# run_plans.sh: a plan is a function of its profile: the same bytes on every machine, by every compiler, with or
-# without a GPU, oneDNN and the processor's features.
+# run_plans.sh: a plan is a function of its profile: the same bytes on every machine and from every compiler,
+# with or without a GPU, oneDNN and the processor's features.
 #
 #   bash tests/run_plans.sh           from the repository's root, after make; see run_lib.sh
-#   bash tests/run_plans.sh --write   the plans of now are right: tests/golden/plans.txt again
+#   bash tests/run_plans.sh --write   accepts the current plans: rewrites tests/golden/plans.txt
 #
-# plans.txt has the SHA-256 of what `plimsoll plan --json` says of three models for the stored profile of an
-# H200 and of four models for two profiles of processors (golden/profiles), and what a reader wants to know of
-# them. It changes with the cost model, and then it is written again.
-# KEEP=FOLDER gets the plans themselves, to be compared where the sums differ.
-# The budget of host memory follows from this machine's memory unless it is given, so it is.
+# plans.txt has the SHA-256 of the output of `plimsoll plan --json` for three models with the stored profile
+# of an H200 and for four models with two profiles of processors (golden/profiles), and a summary of each plan
+# for the reader. It changes with the cost model and is then rewritten.
+# KEEP=FOLDER receives the plans themselves, to compare them where the hashes differ.
+# The default of memory.host_budget depends on this machine's memory, so the scripts set it.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 stored=tests/golden/plans.txt
@@ -39,21 +39,21 @@ train: {effective_batch: 8}
 memory: {budget: 16GiB, precision: bf16}
 YAML
 
-# Budgets at which the planner has something to choose.
+# Budgets at which the planner has a choice.
 cpu_yaml() { printf 'model: {preset: %s}\ndata: {%s}\ntrain: {effective_batch: 8}\nmemory: {budget: %s}\n' "$1" "$2" "$3" >"$tmp/cpu-$1.yaml"; }
 cpu_yaml llama-tiny 'sequence: 128' 12MiB
 cpu_yaml sam-tiny 'format: sa1b, max_masks: 8, threads: 2' 48MiB
 cpu_yaml sam-vit-b 'format: sa1b, max_masks: 4, threads: 2' 4GiB
 cpu_yaml tinysam 'format: sa1b, max_masks: 4, threads: 2' 2GiB
 
-# plan_of NAME or MODEL@PROFILE: leaves the plan in $tmp/out.
+# plan_of NAME or MODEL@PROFILE: writes the plan to $tmp/out.
 plan_of() {
     local of=("$tmp/$1.yaml" "${gpu[@]}")
     case $1 in *@*) of=("$tmp/cpu-${1%@*}.yaml" --set device.kind=cpu --set "device.profile=tests/golden/profiles/${1#*@}.json" --set memory.host_budget=64GiB) ;; esac
     expect 0 '' ${with[@]+"${with[@]}"} "$binary" plan "${of[@]}" --json
 }
 with=()
-# line NAME: what plans.txt has of it.
+# line NAME: prints the plan's line of plans.txt.
 line() {
     plan_of "$1" || return 1
     cp "$tmp/out" "$tmp/$1.json"
@@ -66,18 +66,18 @@ if [ "${1:-}" = --write ]; then
     cp "$tmp/plans.txt" $stored && exec cat $stored
 fi
 
-stays() {
+unchanged() {
     line "$1" >"$tmp/line" || return 1
     grep "^$1 " $stored | cmp -s - "$tmp/line" && { cut -d ' ' -f 1,3- "$tmp/line"; return 0; }
-    echo 'the plan is another one; if it should be, bash tests/run_plans.sh --write'
+    echo 'the plan changed; if that is intended: bash tests/run_plans.sh --write'
     grep "^$1 " $stored
     cat "$tmp/line"
     return 1
 }
-for name in "${gpu_plans[@]}" "${cpu_plans[@]}"; do check "$name: the plan that is stored" stays "$name"; done
+for name in "${gpu_plans[@]}" "${cpu_plans[@]}"; do check "$name: the stored plan" unchanged "$name"; done
 
-# What a machine may have more or less of: threads, processor features, a GPU.
-again() {
+# Properties in which machines differ: threads, processor features, a GPU.
+other_machine() {
     local variables
     for variables in OMP_NUM_THREADS=1 OMP_NUM_THREADS=7 CUDA_VISIBLE_DEVICES= PLIMSOLL_HIDE_CPU=bf16,avx512,sve PLIMSOLL_ONEDNN=1; do
         with=(env "$variables")
@@ -87,5 +87,5 @@ again() {
     with=(taskset -c 0)
     plan_of "$1" && same "$tmp/$1.json" "$tmp/out"
 }
-for name in llama-1b sam-vit-b sam-tiny@x86-64-16 llama-tiny@arm64-2; do check "$name: with other threads, processor features and GPUs" again "$name"; done
+for name in llama-1b sam-vit-b sam-tiny@x86-64-16 llama-tiny@arm64-2; do check "$name: with other threads, processor features and GPUs" other_machine "$name"; done
 summary

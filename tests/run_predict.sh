@@ -1,6 +1,6 @@
 #!/bin/bash
-# run_predict.sh: `plimsoll predict`: the cases of tests/golden/predict through the program, what it
-# writes, and what it refuses. That the masks are the reference's is tests/test_predictor.c.
+# run_predict.sh: `plimsoll predict` on the cases of tests/golden/predict: its scores, its output files and its
+# errors. tests/test_predictor.c compares the masks with the reference.
 #
 #   bash tests/run_predict.sh        from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -8,8 +8,8 @@
 
 cases=tests/golden/predict
 # shellcheck disable=SC2086
-ask() { "$binary" predict --model "$cases/model" "$@" $FLAGS; }
-# ends STATUS PATTERN ARGUMENT...: the command ends so and says so.
+predict() { "$binary" predict --model "$cases/model" "$@" $FLAGS; }
+# ends STATUS PATTERN ARGUMENT...: the command ends with STATUS and prints PATTERN.
 ends() {
     local status=$1 pattern=$2 rc=0
     shift 2
@@ -26,7 +26,7 @@ scores() {
     local name image arguments
     while read -r name image arguments; do
         # shellcheck disable=SC2086
-        ask "$cases/$image" $arguments -o "$tmp/$name.png" >"$tmp/said" || return 1
+        predict "$cases/$image" $arguments -o "$tmp/$name.png" >"$tmp/said" || return 1
         awk -v name="$name" -v said="$(sed 's/.*IoU \([^,]*\),.*/\1/' "$tmp/said")" \
             '$1 == name { d = $2 - said; found = 1; if (d > 1e-3 || d < -1e-3) { print name, said, "expected", $2; exit 1 } }
              END { if (!found) exit 1 }' "$cases/scores.txt" || return 1
@@ -36,14 +36,14 @@ scores() {
 check "scores of the reference" scores
 
 writes() {
-    ask "$cases/wide.png" --point 150,60 --box 20,10,180.5,100 -o "$tmp/m.png" --overlay "$tmp/o.png" --json "$tmp/m.json" || return 1
+    predict "$cases/wide.png" --point 150,60 --box 20,10,180.5,100 -o "$tmp/m.png" --overlay "$tmp/o.png" --json "$tmp/m.json" || return 1
     for f in m o; do head -c 4 "$tmp/$f.png" | grep -q PNG || return 1; done
     grep -q '^{"size": *\[120, *200\], *"counts": *"[^"]*", *"score": *[0-9.]*, *"bbox": *\[[0-9, ]*\], *"area": *[0-9]*}$' "$tmp/m.json" || { cat "$tmp/m.json"; return 1; }
 }
 check "mask, overlay and run lengths" writes
 several() {
-    ask "$cases/wide.png" --point 150,60 -o "$tmp/a.b/several.png" --multimask 2>/dev/null && return 1 # no such folder
-    mkdir -p "$tmp/a.b" && ask "$cases/wide.png" --point 150,60 -o "$tmp/a.b/several" --overlay "$tmp/over.png" --multimask --json "$tmp/s.json" || return 1
+    predict "$cases/wide.png" --point 150,60 -o "$tmp/a.b/several.png" --multimask 2>/dev/null && return 1 # no such folder
+    mkdir -p "$tmp/a.b" && predict "$cases/wide.png" --point 150,60 -o "$tmp/a.b/several" --overlay "$tmp/over.png" --multimask --json "$tmp/s.json" || return 1
     [ -s "$tmp/a.b/several-1" ] && [ -s "$tmp/a.b/several-3" ] && [ -s "$tmp/over-2.png" ] && [ ! -e "$tmp/a.b/several" ] && grep -q '^\[{.*}, *{.*}, *{.*}\]$' "$tmp/s.json"
 }
 check "all candidates" several
@@ -51,7 +51,7 @@ memory() { ends 3 "does not fit" --model "$cases/model" "$cases/wide.png" --poin
 check "a budget too small" memory
 preset() { ends 0 "its weights are random" --model sam-tiny "$cases/tall.png" --box 3,3,30,40 -o "$tmp/p.png" && ends 0 "41 x 57" --model sam-tiny "$cases/tall.png" --point 3,3 -o "$tmp/p.png" --side 96; }
 check "a preset, and another side" preset
-# In a run's folder a model is asked at the size it was trained at.
+# A model in a run's folder predicts at the size at which it was trained.
 trained() {
     mkdir -p "$tmp/run/checkpoints" "$tmp/elsewhere" && cp -r "$cases/model" "$tmp/run/model" && cp -r "$cases/model" "$tmp/run/checkpoints/step-3" || return 1
     cp -r "$cases/model" "$tmp/elsewhere/other" && echo 'data: {format: sa1b, image_size: 96}' | tee "$tmp/run/config.yaml" >"$tmp/elsewhere/config.yaml" || return 1
@@ -62,32 +62,32 @@ trained() {
     done >"$tmp/got"
     for m in "--side 96" "--side 96" "--side 96" ""; do
         # shellcheck disable=SC2086
-        ask "$cases/wide.png" --point 150,60 -o "$tmp/t.png" --json "$tmp/t.json" $m >/dev/null || return 1
+        predict "$cases/wide.png" --point 150,60 -o "$tmp/t.png" --json "$tmp/t.json" $m >/dev/null || return 1
         cat "$tmp/t.json"
     done >"$tmp/want"
     cmp "$tmp/got" "$tmp/want" && [ "$(sort -u "$tmp/got" | wc -l)" = 2 ] || return 1
     ends 0 "predicted IoU" --model "$tmp/run/model" "$cases/wide.png" --point 150,60 -o "$tmp/t.png" --json "$tmp/t.json" --side 128 >/dev/null
 }
-check "the size of the training" trained
+check "the image size of the training" trained
 same_in_bf16() { ends 0 "predicted IoU 0.5[89]" --model "$cases/model" "$cases/wide.png" --point 150,60 -o "$tmp/b.png" --set memory.precision=bf16; }
 check "in bf16" same_in_bf16
 
 # --- everything ---------------------------------------------------------------------------------
 
-# The annotations are a data set's: our own reader takes them beside an image of that size.
+# The annotations have SA-1B's format: our own reader accepts them with an image of that size.
 everything() {
     mkdir -p "$tmp/set" && "$binary" data make "$tmp/made" --images 1 --size 96x64 --extracted >/dev/null && cp "$tmp"/made/sa_000000/sa_1.jpg "$tmp/set/" || return 1
-    ask "$tmp/set/sa_1.jpg" --everything 5 --batch 4 --min-iou 0.1 --min-stability 0 --nms 0.9 -o "$tmp/all.png" --json "$tmp/set/sa_1.json" || return 1
+    predict "$tmp/set/sa_1.jpg" --everything 5 --batch 4 --min-iou 0.1 --min-stability 0 --nms 0.9 -o "$tmp/all.png" --json "$tmp/set/sa_1.json" || return 1
     head -c 4 "$tmp/all.png" | grep -q PNG && "$binary" data verify "$tmp/set" | tail -n 1 | grep "0 bad samples"
 }
 check "everything, as an SA-1B pair that verifies" everything
 batches() {
     for n in 1 25; do
-        ask "$tmp/set/sa_1.jpg" --everything 5 --batch "$n" --min-iou 0.1 --min-stability 0 --nms 0.9 -o "$tmp/all$n.png" --json "$tmp/all$n.json" || return 1
+        predict "$tmp/set/sa_1.jpg" --everything 5 --batch "$n" --min-iou 0.1 --min-stability 0 --nms 0.9 -o "$tmp/all$n.png" --json "$tmp/all$n.json" || return 1
     done
     cmp "$tmp/all1.png" "$tmp/all25.png"
 }
-check "whatever the batch" batches
+check "the batch size changes nothing" batches
 nothing() { ends 0 "0 masks" --model "$cases/model" "$cases/wide.png" --everything 3 --min-iou 99 -o "$tmp/all.png" --json "$tmp/none.json" && grep -q '"annotations": \[\]}' "$tmp/none.json"; }
 check "nothing is good enough" nothing
 
@@ -110,7 +110,7 @@ check "an image that is not there" refused "nowhere.png" nowhere.png --point 1,1
 check "something else" refused "neither a JPEG nor a PNG" tests/run_predict.sh --point 1,1
 check "a damaged image" refused "truncated.png" tests/golden/image/truncated.png --point 1,1
 check "everything and a point" refused "uses a grid of points" "$wide" --everything 3 --point 1,1
-# Under its own name, another one, or as one of several candidates.
+# An output that would overwrite the image: by its own name, by another name, or as one of several candidates.
 over_the_image() {
     cp "$wide" "$tmp/own-1.png" && ln -sf own-1.png "$tmp/other.png" || return 1
     ends 2 "is the input image" --model "$cases/model" "$tmp/own-1.png" --point 1,1 -o "$tmp/other.png" &&
@@ -120,8 +120,8 @@ over_the_image() {
         cmp "$wide" "$tmp/own-1.png" && [ ! -e "$tmp/free.png" ]
 }
 check "an output over the image" over_the_image
-check "too small a square" refused "a side of 3 pixels (--side.*expected a multiple of the model's patch size 8" "$wide" --point 1,1 --side 3
-check "a square between patches" refused "a side of 100 pixels (--side.*expected a multiple of the model's patch size 8" "$wide" --point 1,1 --side 100
+check "too small an input size" refused "a side of 3 pixels (--side.*expected a multiple of the model's patch size 8" "$wide" --point 1,1 --side 3
+check "an input size that is not a multiple of the patch" refused "a side of 100 pixels (--side.*expected a multiple of the model's patch size 8" "$wide" --point 1,1 --side 100
 check "a model of another kind" ends 2 "predicts no masks" --model tests/golden/clip_vision "$wide" --point 1,1 -o "$tmp/no.png"
 check "a model that is not there" ends 2 "is not a folder" --model nowhere "$wide" --point 1,1 -o "$tmp/no.png"
 check "an option that is none" ends 2 "did you mean --point" --model nowhere --pont 1,1

@@ -1,6 +1,6 @@
 #!/bin/bash
-# run_profile.sh: plimsoll profile: what it writes, and that its page works in a browser (where
-# chromium is installed): no script fails, and pointing at the image names a tensor.
+# run_profile.sh: plimsoll profile writes its files, and its page works in a browser (where chromium is
+# installed): no script fails, and hovering over the chart names a tensor.
 #
 #   bash tests/run_profile.sh     from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -16,14 +16,14 @@ files() {
 }
 check 'profile of masks: its files' files masks
 check 'profile of words, in a loop: its files' files words
-words() { "$binary" profile "$tmp/words.yaml" --steps 1 -o "$tmp/again" | grep -E 'alive at the peak'; }
-check 'profile: in words' words
+text() { "$binary" profile "$tmp/words.yaml" --steps 1 -o "$tmp/text" | grep -E 'alive at the peak'; }
+check 'profile: the text output' text
 refused() { expect 2 'expected a number' "$binary" profile "$tmp/words.yaml" --steps none; }
 check 'profile: --steps none' refused
 page() {
     local browser
     browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome) || { echo 'no chromium'; return 77; }
-    # The middle of the lower edge is a weight: the pointer is put there, and the page is read.
+    # A weight lies at the middle of the lower edge: the script moves the pointer there and reads the page.
     sed 's#</body>#<script>window.onerror=m=>{document.title="failed: "+m};const R=C.getBoundingClientRect();C.dispatchEvent(new MouseEvent("mousemove",{clientX:R.left+R.width/2,clientY:R.bottom-2}));</script></body>#' \
         "$tmp/$1/profile.html" >"$tmp/$1/hover.html"
     timeout 60 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$tmp/browser" --virtual-time-budget=3000 --dump-dom "file://$tmp/$1/hover.html" >"$tmp/dom" 2>/dev/null

@@ -1,16 +1,17 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_sam.sh: training on masks is the same training however it is read, split, kept and broken off.
+# run_sam.sh: training on masks gives the same result for any number of reading threads, any split into
+# micro-batches and chunks, with recomputation, and after a kill and resume.
 #
 #   bash tests/run_sam.sh         from the repository's root, after make; see run_lib.sh
 #
-# sam-tiny on a synthetic set. Bit-equal: killed and taken up, any number of reading threads,
-# recomputation; with broken samples too. Within 1e-5 over five steps: micro-batches and chunks, in
-# one round of prompts and in three.
+# sam-tiny on a synthetic dataset. Bit-equal: killed and resumed, any number of reading threads,
+# recomputation; with broken samples too. Within 1e-5 over five steps: micro-batches and chunks, with one
+# round of prompts and with three.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 preload fault
-# Nothing is synced to the disk here.
+# fault.so replaces fsync: these runs need not reach the disk.
 sanitized || export LD_PRELOAD=$tools/fault.so
 
 "$binary" data make "$tmp/set" --images 48 --shards 2 --size 96x80 --masks 5 >/dev/null || exit 2
@@ -23,7 +24,7 @@ memory: {micro_batch: 8, precision: f32, recompute: none, head_chunks: 1}
 device: cpu
 YAML
 
-# sam OUT [ARGUMENT...]: five steps of it; what --json says is in $tmp/OUT.json.
+# sam OUT [ARGUMENT...]: five steps; the output of --json goes to $tmp/OUT.json.
 sam() {
     local out=$tmp/$1
     shift
@@ -32,7 +33,7 @@ sam() {
     expect 0 '' "$binary" train "$tmp/sam.yaml" --set "train.out=$out" $FLAGS "$@" --json && cp "$tmp/out" "$out.json" && steady "$out.json"
 }
 steady() { [ "$(json "$1" allocations_in_steps)" -eq 0 ] || { echo "$(json "$1" allocations_in_steps) allocations in steps"; return 1; }; }
-# killed OUT N [ARGUMENT...]: the same, killed when it writes to its metrics for the N-th time.
+# killed OUT N [ARGUMENT...]: the same run, killed at its N-th write to metrics.jsonl.
 killed() {
     local out=$tmp/$1 n=$2
     shift 2
@@ -42,7 +43,7 @@ killed() {
 
 # --- reading ----------------------------------------------------------------------------------
 
-# Six steps are an epoch; checkpoints are at 4 and 8, so that both are in the middle of one.
+# An epoch has six steps; checkpoints are at steps 4 and 8, both in the middle of an epoch.
 long=(--set train.steps=10 --set train.save_every=4 --set train.keep=9)
 calm() { sam calm "${long[@]}" && steps_once "$tmp/calm" 10; }
 check 'an undisturbed run of ten steps' calm
@@ -53,7 +54,7 @@ resumed() {
     sam cut "${long[@]}" --resume && grep 'resuming after step 8' "$tmp/err" || { cat "$tmp/err"; return 1; }
     same_run "$tmp/calm" "$tmp/cut" 10 && steps_once "$tmp/cut" 10 && no_debris "$tmp/cut"
 }
-check 'killed twice within epochs, taken up: same bytes' resumed
+check 'killed twice within epochs, resumed: same bytes' resumed
 
 reading() {
     sam one "${long[@]}" --set data.threads=1 --set data.prefetch=1 && sam four "${long[@]}" --set data.threads=4 --set data.prefetch=19 || return 1
@@ -63,7 +64,7 @@ check '1 and 4 reading threads: same bytes' reading
 
 # --- broken samples -----------------------------------------------------------------------------
 
-# Of 200 samples an image is cut and a mask's counts are nonsense: 1 %.
+# Of 200 samples one image is truncated and one mask has invalid run lengths: 1 %.
 folder=$tmp/good/sa_000000
 small=(--set "data.train=$folder" --set data.image_size=32 --set train.effective_batch=10 --set memory.micro_batch=10 --set train.steps=20 --set train.save_every=7 --set train.keep=9)
 damage() {
@@ -84,28 +85,28 @@ broken_resumed() {
     killed badcut 19 "${small[@]}" && sam badcut "${small[@]}" --resume && grep 'resuming after step 14' "$tmp/err" || { cat "$tmp/err"; return 1; }
     same_run "$tmp/bad1" "$tmp/badcut" 20 && [ "$(json "$tmp/badcut.json" broken_samples)" = 2 ]
 }
-check '1 % broken, killed, taken up: same bytes and count' broken_resumed
+check '1 % broken, killed, resumed: same bytes and count' broken_resumed
 
 too_many() { expect 1 '2 of 200 samples are broken, but data.max_bad is 0.005; .*last .*sa_(17|90)' "$binary" train "$tmp/sam.yaml" --set "train.out=$tmp/stop" "${small[@]}" --set data.max_bad=0.005; }
-check 'above data.max_bad it stops' too_many
+check 'more broken samples than data.max_bad: the run stops' too_many
 
-# --- how it is computed -----------------------------------------------------------------------------
+# --- memory techniques ------------------------------------------------------------------------------
 
-# losses RUN: of each step.
+# losses RUN: the loss of each step.
 losses() { sed -n 's/.*"loss":\([^,]*\),"learning.*/\1/p' "$tmp/$1/metrics.jsonl"; }
-# agree A B: within 1e-5 at each of five steps.
+# agree A B: the losses of two runs agree within 1e-5 at each of five steps.
 agree() {
     paste <(losses "$1") <(losses "$2") | awk '
         { d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > most) most = d; n++; if (!(d <= 1e-5)) bad = 1 }
         END { printf "largest relative difference %.1e over %d steps\n", most, n; exit bad || n != 5 }' || { paste <(losses "$1") <(losses "$2"); return 1; }
 }
-# technique NAME ROUNDS ARGUMENT...: as the plain run.
+# technique NAME ROUNDS ARGUMENT...: the losses of the plain run, within 1e-5.
 technique() {
     local name=$1-$2 plain=plain-$2
     shift 2
     sam "$name" --set "prompts.iterations=${plain#plain-}" "$@" && agree "$plain" "$name"
 }
-# exactly NAME ROUNDS ARGUMENT...: to the last bit, in less memory.
+# exactly NAME ROUNDS ARGUMENT...: the bits of the plain run, in less memory.
 exactly() {
     technique "$@" && same_run "$tmp/plain-$2" "$tmp/$1-$2" 5 || return 1
     [ "$(json "$tmp/$1-$2.json" arena_bytes)" -lt "$(json "$tmp/plain-$2.json" arena_bytes)" ] || { echo 'not in less memory'; return 1; }
@@ -114,7 +115,7 @@ exactly() {
 planned() {
     expect 0 '' "$binary" plan "$tmp/sam.yaml" "$@" --json
 }
-# as_planned NAME ARGUMENT...: the run NAME took what the plan says.
+# as_planned NAME ARGUMENT...: the run NAME allocated the planned bytes.
 as_planned() {
     local name=$1 plan run
     shift
@@ -136,7 +137,7 @@ done
 
 # --- freezing and the folder ------------------------------------------------------------------------------
 
-# tensors FILE: name, shape, first and last byte behind the header, a line each.
+# tensors FILE: name, shape, and first and last byte offset after the header of each tensor, one per line.
 tensors() {
     local n
     n=$(od -An -tu8 -N8 "$1" | tr -d ' ')
@@ -148,7 +149,7 @@ names() {
 }
 check "the folder has transformers' names and shapes" names
 
-# Whatever is trained behind it, the frozen encoder has no gradient, no moments and no activation that is kept.
+# A frozen encoder has no gradient, no optimizer state and no saved activation, whatever is trained after it.
 frozen=(--set 'model.freeze=vision_encoder.*')
 frozen_plan() {
     planned && cp "$tmp/out" "$tmp/all.plan" && planned "${frozen[@]}" && cp "$tmp/out" "$tmp/frozen.plan" || return 1
@@ -156,7 +157,7 @@ frozen_plan() {
     all=$(json "$tmp/all.plan" arena_bytes) part=$(json "$tmp/frozen.plan" arena_bytes)
     trained=$(json "$tmp/frozen.plan" trained_parameters) moments=$(json "$tmp/frozen.plan" breakdown.optimizer)
     echo "$all -> $part bytes, $trained weights trained"
-    # Moments are two floats a weight; each tensor's end at 256 bytes.
+    # AdamW's moments are two floats per weight; each tensor is padded to 256 bytes.
     [ "$trained" -lt $(($(json "$tmp/all.plan" trained_parameters) / 2)) ] && [ "$moments" -ge $((trained * 8)) ] && [ "$moments" -lt $((trained * 8 + 202 * 2 * 256)) ] || return 1
     [ $((all - part)) -gt $(($(json "$tmp/all.plan" breakdown.optimizer) - moments)) ]
 }

@@ -1,17 +1,17 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_train.sh: how long a run is and what it keeps: epochs and their borders, evaluation, the
-# best model, event files.
+# run_train.sh: the length of a run and its files: epochs and their boundaries, evaluation, the best model,
+# event files.
 #
 #   bash tests/run_train.sh       from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 tool compare
 preload fault
-# Nothing is synced to the disk here: most of the time would go there.
+# fault.so replaces fsync, which would take most of the time: these runs need not reach the disk.
 sanitized || export LD_PRELOAD=$tools/fault.so
 
-# samples FILE FROM COUNT...: samples of the golden tokens, 16 of two bytes each, into FILE.
+# samples FILE FROM COUNT...: writes samples of the golden tokens, 16 tokens of two bytes each, to FILE.
 samples() {
     local to=$1
     shift
@@ -20,7 +20,7 @@ samples() {
         shift 2
     done >"$to"
 }
-# member RUN STEP NAME: a number of a step's line of metrics.jsonl.
+# member RUN STEP NAME: prints a number of a step's line in metrics.jsonl.
 member() {
     grep "^{\"step\":$2,\"loss\"" "$1/metrics.jsonl" | grep -o "\"$3\":[^,}]*" | cut -d : -f 2
 }
@@ -29,14 +29,15 @@ near() {
     awk -v a="${1:-none}" -v b="${2:-none}" 'BEGIN { d = a - b; if (d < 0) d = -d; exit !(b > 0 && d <= 1e-6 * b) }' ||
         { echo "found ${1:-none}, expected ${2:-none}"; return 1; }
 }
-# as_step_1 RUN STEP OTHER: the step of a run that does not move has the loss and the norm of the first one of another.
+# as_step_1 RUN STEP OTHER: in a run with learning rate 0, the step has the loss and gradient norm of step 1
+# of the run OTHER.
 as_step_1() {
     near "$(member "$1" "$2" loss)" "$(member "$3" 1 loss)" && near "$(member "$1" "$2" grad_norm)" "$(member "$3" 1 grad_norm)"
 }
 
 # --- epochs -------------------------------------------------------------------------------
 
-# Twelve samples in batches of eight, at a rate of 0: what a step sees shows in its loss.
+# Twelve samples in batches of eight, with learning rate 0: the loss of a step identifies its samples.
 samples "$tmp/twelve.bin" 0 12
 samples "$tmp/rest.bin" 8 4
 samples "$tmp/border.bin" 8 4 0 4
@@ -68,7 +69,7 @@ steps_are_full() {
 }
 check 'train.steps: every batch is full' steps_are_full
 
-# A short step ends a run; more epochs go on behind it, sample by sample.
+# A run ends with a short step; with more epochs it continues with the next sample.
 more_epochs() {
     expect 0 '' train "$tmp/epoch" "${twelve[@]}" --set train.epochs=3 --set memory.micro_batch=5 --resume || return 1
     steps_once "$tmp/epoch" 5 && [ "$(member "$tmp/epoch" 3 samples) $(member "$tmp/epoch" 5 samples)" = '20 36' ] || { cat "$tmp/epoch/metrics.jsonl"; return 1; }
@@ -76,8 +77,8 @@ more_epochs() {
 }
 check 'a finished run with more epochs, and with fewer' more_epochs
 
-# A schedule that ends with the last epoch, taken up in the middle: the same bytes.
-taken_up() {
+# A schedule that ends with the last epoch, resumed in the middle: the same bytes.
+resumed() {
     needs_preload || return
     local sets=(--set "data.train=$tmp/twelve.bin" --set train.epochs=3 --set train.effective_batch=5 --set memory.micro_batch=5 --set train.save_every=2 --set data.shuffle=true)
     expect 0 '' train "$tmp/whole" "${sets[@]}" || return 1
@@ -85,11 +86,11 @@ taken_up() {
     expect 0 'resuming after step' train "$tmp/part" "${sets[@]}" --resume && same_run "$tmp/whole" "$tmp/part" 8 && steps_once "$tmp/part" 8 || return 1
     [ "$(member "$tmp/part" 8 samples)" = 36 ]
 }
-check 'epochs, killed and taken up: same bytes' taken_up
+check 'epochs, killed and resumed: same bytes' resumed
 
 # --- evaluation ------------------------------------------------------------------------------
 
-# At this rate the evaluation loss is lowest in the middle of the run.
+# With this learning rate the evaluation loss is lowest in the middle of the run.
 validation=(--set "data.validation=$golden/tokens.bin")
 evaluated=(--set train.learning_rate=0.3 --set train.eval_every=2 "${validation[@]}")
 # eval_lines RUN: step and evaluation loss of each evaluation, in order.
@@ -115,7 +116,7 @@ best() {
 }
 check 'the best model is that of the lowest evaluation loss' best
 
-# The best model is a model folder, and what was known of it does not travel on.
+# The best model is a model folder; a run that starts from it does not copy its eval.json.
 best_loads() {
     expect 0 '' train "$tmp/onward" --set "model.path=$tmp/best/checkpoints/best" --set train.steps=1 && [ ! -e "$tmp/onward/model/eval.json" ]
 }
@@ -133,7 +134,7 @@ no_best() {
 }
 check 'train.keep_best=false keeps none' no_best
 
-# Killed before each call that changes files of checkpoints/, taken up: the same best model.
+# Killed before each call that changes files of checkpoints/, and resumed: the same best model.
 best_killed() {
     needs_preload || return
     local total n=1 tried=0
@@ -152,9 +153,9 @@ best_killed() {
     done
     echo "$tried of $total calls that change files"
 }
-check 'killed at any call, taken up: same best model' best_killed
+check 'killed at any call, resumed: same best model' best_killed
 
-# Losses over other files are not compared with.
+# Evaluation losses over other validation files are not comparable.
 other_validation() {
     samples "$tmp/valid.bin" 40 8 || return 1
     expect 0 'data.validation is not that of' train "$tmp/best" "${evaluated[@]}" --set "data.validation=$tmp/valid.bin" --set train.save_every=1 --set train.keep=100 --set train.steps=12 --resume || return 1
@@ -164,10 +165,10 @@ check 'other validation files: the best begins anew' other_validation
 
 # --- event files ------------------------------------------------------------------------------
 
-# Every record is checked by test_events; here, that a run writes one per line of its metrics,
-# and that one which was killed and taken up has as many as one that was not.
-# events RUN: how many scalars of each tag its event files hold. A tag stands between its
-# length and the key of its value.
+# test_events checks every record. Here: a run writes one record per line of its metrics, and a run that was
+# killed and resumed has as many records as an undisturbed run.
+# events RUN: how many scalars of each tag its event files hold. In the file a tag stands between its length
+# and the key of its value.
 events() {
     local tag
     for tag in loss learning_rate grad_norm tokens_per_second eval_loss; do
@@ -187,6 +188,6 @@ event_files() {
     cp -r "$tmp/cut/tb" "$tmp/tb"
     expect 0 '' train "$tmp/cut" "${evaluated[@]}" --set train.save_every=3 --resume && diff -r "$tmp/tb" "$tmp/cut/tb"
 }
-check 'event files: cut back and gone on with' event_files
+check 'event files: truncated and continued by a resume' event_files
 
 summary

@@ -1,10 +1,10 @@
 #!/bin/bash
-# Runs a make and shows its progress: the compiler commands done, of how many.
+# Runs a make command and shows its progress: compiler commands done of their total.
 #
 #   tools/build.sh make -j2 all tests
 #
-# On a terminal one line is overwritten; elsewhere a line appears every ten seconds. Warnings and
-# errors of the compilers are shown whole. The exit status is make's.
+# On a terminal one line is overwritten; elsewhere a line is printed every ten seconds. Warnings and errors
+# of the compilers are printed in full. The exit status is make's.
 set -u
 total=$("$@" -n 2>/dev/null | grep -c -- ' -o ')
 ((total)) || exec "$@" -s

@@ -1,20 +1,20 @@
 #!/bin/bash
-# Installs what is missing to build and test; silent when nothing is.
+# Installs the missing dependencies for building and testing; prints nothing if none is missing.
 #
 #   tools/deps.sh          a C compiler, libyaml, cJSON, libjpeg-turbo, libpng, zlib, cmocka, pkg-config
 #   tools/deps.sh fuzz     clang with libFuzzer as well
-#   tools/deps.sh onednn   oneDNN 2 as well, which a build takes where it is and does without elsewhere
+#   tools/deps.sh onednn   oneDNN 2 as well, which is optional
 #
-# A thing is there when a program that uses it compiles and links: a library from
-# elsewhere counts. Debian and Ubuntu packages are installed with apt-get, as root or
-# through a sudo that asks nothing; otherwise the one command to run is printed.
+# A dependency is present if a program that uses it compiles and links, wherever it comes from. Debian and
+# Ubuntu packages are installed with apt-get, as root or through sudo without a password; otherwise the
+# command to run is printed.
 set -euo pipefail
 
 CC=${CC:-gcc}
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 
-# compiles LIBRARY HEADER...: whether a program that includes and links them does.
+# compiles LIBRARY HEADER...: whether a program that includes the headers and links the library compiles.
 compiles() {
     local library=$1
     shift
@@ -52,7 +52,7 @@ if ((${#missing[@]} == 0)); then exit 0; fi
 install="apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
 if ! command -v apt-get >/dev/null; then
     echo "deps: missing, by their Debian names: ${missing[*]}" >&2
-    echo "deps: there is no apt-get here: install them with this system's package manager" >&2
+    echo "deps: apt-get not found: install them with this system's package manager" >&2
     exit 1
 elif ((EUID == 0)); then
     root=()
@@ -67,6 +67,6 @@ fi
 echo "deps: installing ${missing[*]}"
 if ! "${root[@]}" env DEBIAN_FRONTEND=noninteractive sh -c "$install" >"$tmp/log" 2>&1; then
     cat "$tmp/log" >&2
-    echo "deps: the installation failed; by hand: $install" >&2
+    echo "deps: the installation failed; the command was: $install" >&2
     exit 1
 fi

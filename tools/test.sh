@@ -1,42 +1,45 @@
 #!/bin/bash
-# Runs the tests that are built and adds them up.
+# Runs the tests that are built and adds up their counts.
 #
-#   tools/test.sh [PART...]     parts: unit replay seam docs golden run; default: all
+#   tools/test.sh [PART...]     parts: unit replay seam docs words golden run; default: all
 #
 #   unit     $BUILD/tests/test_*, the cmocka programs
 #   replay   the stored inputs of the fuzz targets, tests/fuzz/corpus
-#   seam     the CUDA device against the reference; skipped where there is no GPU
+#   seam     the CUDA device against the reference kernels; skipped where there is no GPU
 #   docs     generated pages agree with the tables they come from
+#   words    tests/words.sh: no file uses a word that the glossary bans
 #   golden   tests/golden.sh: the binary against PyTorch's numbers, in f32, bf16 and f16
 #   run      tests/run_*.sh: whole runs of the binary
 #
-# Programs run beside each other, JOBS at a time, and are told of in order: one line each with its counts and seconds;
-# everything it printed when it fails. The last line is the sum. A program that counts no failure and yet exits with
-# an error, runs longer than LIMIT seconds, or counts nothing at all, is one failure.
+# JOBS programs run in parallel. The report keeps the order of the list: one line for each program with
+# its counts and seconds, followed by its whole output if it fails. The last line is the sum. A program
+# counts as one failure if it reports none but exits with an error, runs longer than LIMIT seconds, or
+# reports no counts at all.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 export BUILD=${BUILD:-build} LC_ALL=C
 LIMIT=${LIMIT:-600}
-# Up to 4 cores: a program on each, with as many threads as there are cores. Beyond, the cores are shared out: programs
-# of 16 threads that stand beside each other wait for each other. OMP_NUM_THREADS, where it is set, stays: a program then
-# runs on so many threads, unless it states another number.
+# On up to 4 cores, one program runs per core and each uses as many threads as there are cores. On more
+# cores the programs divide the cores among them, because parallel programs of 16 threads wait for each
+# other. An OMP_NUM_THREADS of the caller is kept: it sets the threads of every program that does not
+# state another number.
 cores=$(nproc)
 JOBS=${JOBS:-$((cores < 4 ? cores : cores < 8 ? 4 : cores / 2 < 16 ? cores / 2 : 16))}
 if ((cores > 4)); then export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores / JOBS > 2 ? cores / JOBS : 2))}; fi
-# Threads that wait by spinning would take the cores from the program beside them.
+# Spinning threads would take cores away from the other programs.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 logs=$(mktemp -d) || exit 2
-# A profile that somebody measured here would change plans.
+# A profile measured on this machine would change plans.
 export XDG_DATA_HOME=$logs/data
 trap 'rm -rf "$logs"' EXIT
 trap 'kill $(jobs -p); exit 130' INT TERM
-# `device: auto` would take a GPU that is here; the tests' numbers are the CPU's but for the seam.
+# `device: auto` would select a GPU of this machine. All tests but the seam expect the CPU's numbers.
 gpus=${CUDA_VISIBLE_DEVICES-unset}
 export CUDA_VISIBLE_DEVICES=
 passed=0 failed=0 skipped=0
 
-# Sums what a log counts: cmocka's "[  PASSED  ] 7 test(s).", "7 passed, 0 failed[, 0 skipped]",
-# the replay's "7 inputs replayed".
+# count LOG: prints the sums of passed, failed and skipped over a log's lines: cmocka's
+# "[  PASSED  ] 7 test(s).", "7 passed, 0 failed[, 0 skipped]", the replay's "7 inputs replayed".
 count() {
     awk '
     /^\[ *(PASSED|FAILED|SKIPPED) *\] [0-9]+ test/ {
@@ -48,8 +51,8 @@ count() {
     END { print p + 0, f + 0, s + 0 }' "$1"
 }
 
-# tell NAME LOG STATUS SECONDS
-tell() {
+# report NAME LOG STATUS SECONDS
+report() {
     local name=$1 log=$2 status=$3 p f s
     read -r p f s < <(count "$log")
     if ((status == 124)); then echo "$name: stopped after $LIMIT seconds" >>"$log"; fi
@@ -64,19 +67,19 @@ tell() {
 }
 
 names=()
-told=0 running=0
-# Of those that have ended, as far as none before them still runs.
-tell_ended() {
+reported=0 running=0
+# Reports the programs that have ended, in order, up to the first one that still runs.
+report_ended() {
     local status seconds
-    while ((told < ${#names[@]})) && [[ -f $logs/$told.status ]]; do
-        read -r status seconds <"$logs/$told.status"
-        tell "${names[told]}" "$logs/$told.log" "$status" "$seconds"
-        told=$((told + 1))
+    while ((reported < ${#names[@]})) && [[ -f $logs/$reported.status ]]; do
+        read -r status seconds <"$logs/$reported.status"
+        report "${names[reported]}" "$logs/$reported.log" "$status" "$seconds"
+        reported=$((reported + 1))
     done
 }
-wait_one() { wait -n; running=$((running - 1)); tell_ended; }
+wait_one() { wait -n; running=$((running - 1)); report_ended; }
 
-# run NAME COMMAND...: waits for a free place, not for the program.
+# run NAME COMMAND...: waits until fewer than JOBS programs run, starts the command and returns.
 run() {
     local at=${#names[@]}
     if ((running >= JOBS)); then wait_one; fi
@@ -116,6 +119,7 @@ run_seam() {
     run cuda_ops "${with[@]}" "$BUILD/tests/cuda_ops"
 }
 run_docs() { run docs tools/docs.sh --check; }
+run_words() { run words bash tests/words.sh; }
 run_golden() {
     local precision
     for precision in f32 bf16 f16; do
@@ -124,17 +128,17 @@ run_golden() {
 }
 run_run() {
     local script
-    for script in tests/run_*.sh; do # run_lib.sh is what they share
+    for script in tests/run_*.sh; do # run_lib.sh holds the functions that they share
         if [[ -f $script && $script != */run_lib.sh ]]; then run "$(basename "$script")" bash "$script"; fi
     done
 }
 
 parts=("$@")
-if ((${#parts[@]} == 0)); then parts=(unit replay seam docs golden run); fi
+if ((${#parts[@]} == 0)); then parts=(unit replay seam docs words golden run); fi
 for part in "${parts[@]}"; do
     case $part in
-        unit | replay | seam | docs | golden | run) "run_$part" ;;
-        *) echo "test: no part $part: unit replay seam docs golden run" >&2; exit 2 ;;
+        unit | replay | seam | docs | words | golden | run) "run_$part" ;;
+        *) echo "test: no part $part; expected unit replay seam docs words golden run" >&2; exit 2 ;;
     esac
 done
 while ((running)); do wait_one; done

@@ -1,6 +1,6 @@
 /*
- * fuzz_annotation.c: any bytes as an annotation file. What is accepted has shapes that point
- * into the text and are of the image's size; what is refused says why.
+ * fuzz_annotation.c: any bytes as an annotation file. In an accepted file the shapes point into the text
+ * and have the image's size; a refused file gives an error message.
  */
 #include "data/annotation.h"
 

@@ -1,6 +1,6 @@
 /*
- * fuzz_choices.c: any bytes into choices_parse. What is taken can be found, is written and read
- * back the same, and there is no more of it than the bounds say.
+ * fuzz_choices.c: any bytes into choices_parse. Each accepted choice is found by its key and survives
+ * being written and read back; their number stays within CHOICES_MOST.
  */
 #include <string.h>
 

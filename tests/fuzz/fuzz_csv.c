@@ -1,5 +1,5 @@
 /*
- * fuzz_csv.c: any bytes as a table. Fields lie in the text and end there; rows end.
+ * fuzz_csv.c: any bytes as a CSV table. Every field lies within the text, and the rows come to an end.
  */
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /*
- * fuzz_gunzip.c: any bytes as a gzip file. It always ends, and what it reports is what it
- * wrote. Built as fuzz_json.c is.
+ * fuzz_gunzip.c: any bytes as a gzip file. Decompression always ends, and the reported size is the
+ * written size. Built like fuzz_json.c.
  */
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,7 +1,8 @@
 /*
  * fuzz_jpeg.c: any bytes as a JPEG, strictly and tolerantly, at full size and at a quarter.
- * What a reader accepts has the size that jpg_peek found in the header. The strict reader accepts exactly the files
- * that the tolerant one decodes without a warning, and both give the same pixels. Built as fuzz_json.c is.
+ * An accepted image has the size that jpg_peek found in the header. The strict reader accepts exactly the
+ * files that the tolerant one decodes without a warning, and both give the same pixels. Built like
+ * fuzz_json.c.
  */
 #include <string.h>
 
@@ -9,7 +10,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* The pixels, or NULL where it is refused. */
+/* Returns the pixels, or NULL if the file is refused. */
 static uint8_t *decode(struct jpg *j, const uint8_t *data, size_t size, uint32_t divisor, size_t *n)
 {
     struct jpg_header h;

@@ -1,6 +1,6 @@
 /*
- * fuzz_memmap.c: any bytes as the index of a memory map, with a file of masks beside it. Of what
- * is accepted every mask is read.
+ * fuzz_memmap.c: any bytes as the index of a memory map, with a file of masks beside it. Every mask of an
+ * accepted index is read.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ static void put(const char *name, const void *bytes, size_t n)
     CHECK(f && fwrite(bytes, 1, n, f) == n && !fclose(f));
 }
 
-/* The masks' file: empty ones, whole ones, and one of two values. */
+/* Writes the file of masks: empty masks, full masks (as 1 and as 255), and one with two values. */
 static void begin(void)
 {
     static uint8_t masks[BYTES];

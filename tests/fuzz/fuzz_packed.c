@@ -1,6 +1,6 @@
 /*
- * fuzz_packed.c: any bytes as a packed store. The sums are made right first, so that what they
- * guard is tried; of what is accepted every byte that the index points to is read.
+ * fuzz_packed.c: any bytes as a packed store. The checksums are corrected first, so that the checks after
+ * them are tested. Every byte that the index of an accepted store points to is read.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,9 +10,9 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Small inputs stand for large files: the header, with version 2 what is said of embeddings, then
- * what goes from PACKED_DATA on. */
-static uint8_t *spread(const uint8_t *data, size_t size, size_t *n)
+/* A small input becomes a large file: the header, with version 2 the description of embeddings, then the
+ * bytes from PACKED_DATA on. */
+static uint8_t *build_store(const uint8_t *data, size_t size, size_t *n)
 {
     struct packed_header h = {0};
     struct packed_embeddings x = {0};
@@ -59,7 +59,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct packed_file f;
     struct error e;
     static volatile uint64_t seen __attribute__((unused));
-    uint8_t *bytes = spread(data, size, &n);
+    uint8_t *bytes = build_store(data, size, &n);
     if (!packed_parse(&f, bytes, n, &e) && f.header->samples < 1000) seen += read_all(&f, n);
     free(bytes);
     return 0;

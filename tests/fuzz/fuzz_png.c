@@ -1,6 +1,6 @@
 /*
- * fuzz_png.c: any bytes as a PNG, in the three forms. What is decoded must have the size
- * that its header promised and, written again, come back equal. Built as fuzz_json.c is.
+ * fuzz_png.c: any bytes as a PNG, in the three modes of png_decode. A decoded image must have the size in
+ * its header and survive being written and read back. Built like fuzz_json.c.
  */
 #include <string.h>
 
@@ -10,7 +10,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { PIXELS = 1 << 16 };
 
-static void check_again(const struct png_pixels *p)
+static void check_round_trip(const struct png_pixels *p)
 {
     struct text t = {0};
     struct png_pixels again;
@@ -34,7 +34,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         }
         CHECK(p.bytes == (size_t)p.width * p.height * p.channels * (p.depth / 8), "an image of a wrong size");
         CHECK(as != PNG_AS_LABELS || p.channels == 1, "labels of %u channels", p.channels);
-        if (p.depth == 8 && p.channels != 2) check_again(&p);
+        if (p.depth == 8 && p.channels != 2) check_round_trip(&p);
         mem_free(p.at);
     }
     return 0;

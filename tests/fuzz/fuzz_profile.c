@@ -1,6 +1,6 @@
 /*
- * fuzz_profile.c: any bytes into profile_parse. A profile that is taken is within its
- * ranges, so that a time predicted by it is a number, and is written and read back the same.
+ * fuzz_profile.c: any bytes into profile_parse. The values of an accepted profile are within their ranges,
+ * so that a predicted time is a finite number; the profile survives being written and read back.
  */
 #include <math.h>
 #include <string.h>

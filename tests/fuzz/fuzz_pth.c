@@ -1,7 +1,7 @@
 /*
- * fuzz_pth.c: any bytes as a PyTorch checkpoint. What is opened must be readable: every
- * element of every tensor lies inside the input (the sanitizer sees one that does not), and
- * every tensor is found by its name. Built as fuzz_json.c is.
+ * fuzz_pth.c: any bytes as a PyTorch checkpoint. An opened checkpoint must be readable: every element of
+ * every tensor lies inside the input (else the sanitizer reports the read), and every tensor is found by
+ * its name. Built like fuzz_json.c.
  */
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Bytes read per input: enough for each tensor of the corpus, little enough to be quick. */
+/* The limit of bytes read per input: enough for each tensor of the corpus, and quick. */
 enum { READ_MOST = 1 << 22 };
 
 static void read_all(const struct pth *p)

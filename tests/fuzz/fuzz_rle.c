@@ -1,7 +1,7 @@
 /*
- * fuzz_rle.c: any bytes as a mask. The first 5 bytes are the kind of text, the height and
- * the width; the rest is the text. What is accepted covers exactly h * w pixels, is the
- * same to every reader, survives encoding, and keeps its pixels in a grid of its own size.
+ * fuzz_rle.c: any bytes as a mask. The first 5 bytes are the kind of text, the height and the width; the
+ * rest is the text. An accepted mask covers exactly h * w pixels, is the same for every reader, survives
+ * encoding, and keeps its pixels when resampled to its own size.
  */
 #include <string.h>
 
@@ -39,7 +39,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 5) return 0;
     struct rle m = {data[0] % 3, data[1] | data[2] << 8, data[3] | data[4] << 8, data + 5, (uint32_t)(size - 5)};
     uint32_t n;
-    if (m.h > SIDE || m.w > SIDE) { /* only reading: nothing here is as large as such a mask may be */
+    if (m.h > SIDE || m.w > SIDE) { /* only parsed: the buffers here are too small for such a mask */
         struct rle_facts f;
         rle_measure(&m, &f);
         return 0;

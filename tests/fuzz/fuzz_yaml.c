@@ -1,6 +1,6 @@
 /*
- * fuzz_yaml.c: any bytes into yaml_parse. What parses must survive being written and
- * read back. Built as fuzz_json.c is.
+ * fuzz_yaml.c: any bytes into yaml_parse. A parsed value must survive being written and read back. Built
+ * like fuzz_json.c.
  */
 #include <string.h>
 

@@ -1,5 +1,6 @@
 /*
- * machine.c: what fuzz targets say of the machine instead of asking it, so that readers of profiles need no kernels.
+ * machine.c: fixed answers to queries of the machine's features, so that fuzz targets of the readers of
+ * profiles link without the CPU kernels.
  */
 #include "run/device.h"
 

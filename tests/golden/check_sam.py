@@ -7,8 +7,8 @@
 
 Checks that SamModel loads the folder with no missing, unexpected or mismatched key, and that
 image_embeddings, pred_masks and iou_scores of one random image agree within 1e-4 (relative L2);
-prints their statistics on both sides. Asks for two masks by points and boxes, both
-ways of multimask_output.
+prints their statistics on both sides. Prompts two masks by points and boxes, with and without
+multimask_output.
 
 Used by hand; the tests need no Python. BUILD names the build folder. --full takes minutes
 and some 5 GB of memory. Exit status 0 when all holds.
@@ -33,7 +33,7 @@ BOUND = 1e-4
 
 
 def write_full(folder):
-    """The default configuration is ViT-B. Weights large enough that every part is felt."""
+    """The default configuration is ViT-B. The weights are large enough that every module affects the result."""
     os.makedirs(folder, exist_ok=True)
     config = SamConfig()
     common.write_json(os.path.join(folder, "config.json"), dict(json.loads(config.to_json_string(use_diff=False)), architectures=["SamModel"]))

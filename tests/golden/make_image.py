@@ -1,5 +1,5 @@
-"""Makes tests/golden/image and the fuzz corpora of PNG and JPEG: images as other people's
-programs write them, and what Pillow makes of them. Needs Pillow and numpy.
+"""Makes tests/golden/image and the fuzz corpora of PNG and JPEG: images in the formats that other
+programs write, and the pixels that Pillow decodes from them. Needs Pillow and numpy.
 
     python tests/golden/make_image.py
 
@@ -90,8 +90,8 @@ def jpeg(im, **kw):
 
 
 def ycck(im):
-    """Pillow writes CMYK alone. It gets Y, Cb, Cr of the inks in the place of three of them, such that what it
-    inverts on writing is what Adobe's programs store, and the marker is told so."""
+    """Pillow writes only CMYK, not YCCK. It gets Y, Cb, Cr instead of three of the inks. Pillow inverts them when it
+    writes, which gives the values that Adobe's programs store; then the marker is set to YCCK."""
     inks = np.asarray(im.convert("CMYK"))
     ycc = np.asarray(Image.fromarray(inks[..., :3].copy()).convert("YCbCr"))
     data = jpeg(Image.fromarray(255 - np.dstack([ycc, 255 - inks[..., 3]]), "CMYK"), subsampling=0)

@@ -103,7 +103,7 @@ CLASSES = dict(llama="Llama", mistral="Mistral", qwen2="Qwen2")
 
 
 def config_json(c):
-    """config.json of a case in the style it asks for, independent of transformers."""
+    """config.json in the style of the case, independent of the installed transformers."""
     out = {
         "architectures": [CLASSES[c["family"]] + ("ForCausalLM" if c["prefix"] else "Model")],
         "attention_bias": c["attention_bias"],

@@ -6,7 +6,7 @@ the loss of masks.
 
 Writes tests/golden/masks.safetensors, which tests/test_masks_golden.c reads. A case CASE is
 
-    CASE.attr              f32: what the op is told (below)
+    CASE.attr              f32: the op's attributes (below)
     CASE.q, CASE.x, ...    inputs; maps are [B,H,W,C], channels last, heads [B,T,H,D]
     CASE.y, CASE.dy        the result, and the weights of sum(y dy), the loss
     CASE.dq, CASE.dx, ...  gradients of that loss

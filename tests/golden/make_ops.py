@@ -5,7 +5,7 @@
 
 Writes tests/golden/ops.safetensors, which tests/test_ops_golden.c reads. A case CASE is
 
-    CASE.attr              i32: what the op is told (below)
+    CASE.attr              i32: the op's attributes (below)
     CASE.x, CASE.w, ...    inputs; maps are [B,H,W,C], channels last
     CASE.y, CASE.dy        the result, and the weights of sum(y dy), the loss
     CASE.dx, CASE.dw, ...  gradients of that loss

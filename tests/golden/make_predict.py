@@ -5,14 +5,14 @@
 
     predict/model/                 a small SamModel folder with random weights and a
                                    preprocessor_config.json of its own
-    predict/wide.png, tall.png     images: larger and smaller than the model's square
+    predict/wide.png, tall.png     images: larger and smaller than the model's input size
     predict/cases.txt              one line for each case: its name, and the arguments of
-                                   `plimsoll predict` behind --model
-    predict/NAME.png               the mask that SamProcessor and SamModel make of it
+                                   `plimsoll predict` after --model
+    predict/NAME.png               the mask that SamProcessor and SamModel predict
     predict/scores.txt             NAME and the predicted IoU of that mask
 
-The processor resizes and normalises, the model answers, post_process_masks brings the masks to
-the image's size. Of several candidates the one with the best score is the answer.
+The processor resizes and normalises, the model predicts, post_process_masks resizes the masks to
+the image's size. Of several candidates the one with the best score is the result.
 """
 import argparse
 import json
@@ -26,7 +26,7 @@ from PIL import Image, ImageDraw
 from transformers import SamModel
 from transformers.models.sam import SamProcessor
 
-try:  # the one that resizes with Pillow, where there are two
+try:  # newer versions have two image processors; this one resizes with Pillow
     from transformers.models.sam.image_processing_pil_sam import SamImageProcessorPil as ImageProcessor
 except ImportError:
     from transformers import SamImageProcessor as ImageProcessor
@@ -112,7 +112,7 @@ def main():
     at = lambda name: os.path.join(args.out, name)
     image(200, 120, 1).save(at("wide.png"), optimize=True)
     image(41, 57, 2).save(at("tall.png"), optimize=True)
-    # Random weights often fill the image or leave it empty; the first that do neither are taken.
+    # Masks of random weights often fill the image or are empty; the first seed that gives neither is used.
     for seed in range(args.seed, args.seed + 1000):
         model, processor = write_model(at("model"), seed)
         shares = [answer(model, processor, Image.open(at(p)).convert("RGB"), *rest)[0].mean() for p, *rest in CASES.values()]

@@ -9,8 +9,8 @@ small, so three sizes that the code of the encoder has as literals are replaced 
 (256), the side of the grid (64), and the width whose merge keeps the size of the map (320).
 
 A case's folder is that of make_tinyvit.py. Outputs and gradients are the published code's in float32. The restatement in
-make_tinyvit.py computes the same from the same weights in float64, and the script refuses a case where they are further
-apart than rounding takes them: so the cases of make_tinyvit.py rest on the published code, too.
+make_tinyvit.py computes the same from the same weights in float64, and the script refuses a case where the two differ by
+more than rounding: so the cases of make_tinyvit.py are checked against the published code, too.
 """
 import argparse
 import ast
@@ -44,7 +44,7 @@ CASES = {
 
 
 def replaced(node, old, new):
-    """Replaces a literal everywhere in a piece of a program; returns how often."""
+    """Replaces a literal everywhere in a syntax tree; returns the number of replacements."""
     at = [n for n in ast.walk(node) if isinstance(n, ast.Constant) and n.value == old]
     for n in at:
         n.value = new
@@ -97,8 +97,8 @@ class Sam(nn.Module):
                                                             num_heads=c["decoder_heads"]))
 
     def ready(self, group):
-        """Running statistics, or the batch's. The encoder's attention keeps a copy of its biases outside of training, through
-        which no gradient goes: it is always in training, where the flag says nothing else."""
+        """Running statistics, or the batch's. In evaluation mode the encoder's attention uses a detached copy of its biases,
+        which passes no gradient. So attention is always in training mode, which changes nothing else in it."""
         self.train(bool(group))
         for module in self.modules():
             if hasattr(module, "attention_biases"):

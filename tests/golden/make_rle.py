@@ -9,8 +9,8 @@ it stands.
 
 All 10,000 cases equal pycocotools 2.0.11 built without fused multiply-add, as the usual x86 builds are:
     CFLAGS=-ffp-contract=off pip install --no-binary pycocotools pycocotools
-Its stock wheel for aarch64 is built with it, rounds some edges of polygons otherwise, and differs in 51 of the
-10,000; with that one this script says so and fails.
+Its stock wheel for aarch64 uses fused multiply-add, rounds some edges of polygons differently, and differs in 51 of
+the 10,000 cases; with that wheel this script reports the differences and fails.
 
 rle.txt keeps a few hundred of the cases for tests/test_polygon.c, one a line:
 

@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
-"""How far 16-bit arithmetic takes each golden case from its float32 numbers: rounding.txt.
+"""Measures how far 16-bit arithmetic moves each golden case from its float32 numbers: rounding.txt.
 
     python tests/golden/make_rounding.py [--only CASE]... [--seeds K]
 
 Run it from the repository's root, after the scripts that make the cases. Tolerances for bf16 and
-f16 cannot be one number: a logit sees a few roundings, a gradient behind a saturated softmax is mostly
-rounding. So each case is asked itself, by random rounding: the reference runs in float32, and every
-result of an op (forward and backward; weights and float inputs as well) gets a relative error drawn
-uniformly from [-u, u], where u is the unit roundoff of the type, 2^-8 for bf16 and 2^-11 for f16. What is
-below the smallest normal of f16 gets the absolute error of its grid, 2^-25. That is
-what rounding to nearest does to a result of no special value, without its luck: a number whose rounding
-happens to be small here is large for the next seed.
+f16 cannot be one number: a logit has few roundings, a gradient through a saturated softmax is mostly
+rounding. So the error of each case is measured with random rounding: the reference runs in float32, and
+every result of an op (forward and backward; weights and float inputs as well) gets a relative error drawn
+uniformly from [-u, u], where u is the unit roundoff of the dtype, 2^-8 for bf16 and 2^-11 for f16. A number
+below the smallest normal of f16 gets the absolute error of its grid, 2^-25. Rounding to nearest has the same
+effect on a generic result, but random rounding depends on no single case: a number whose error is small with
+one seed is large with the next.
 
-Over K seeds the root of the mean square of a tensor's error, relative as tests/compare.c counts it, is
-what one standard deviation is for a number; the tests allow 4 of them on top of the float32 bound. No
-implementation of ours takes part. A fused kernel rounds less often than these ops do, with one exception
-that is put in: the gradient of a softmax inside attention takes the sum over keys of P dP as the product of the
-output o, which is stored in 16 bits, with its gradient. That sum over a head's numbers walks at random
-by u times its terms, and is of their products' size, dP, itself; so it gets an error of u times the largest dP.
+The root mean square of a tensor's error over K seeds, relative as in tests/compare.c, corresponds to one
+standard deviation of a number; the tests allow 4 of them in addition to the float32 bound. No implementation
+of ours takes part. A fused kernel rounds less often than these ops, with one exception that is modelled: the
+gradient of a softmax inside attention computes the sum over keys of P dP as the product of the output o, which
+is stored in 16 bits, with its gradient. The error of that sum over a head's numbers is a random walk with steps
+of u times its terms, and its terms are as large as dP itself; so it gets an error of u times the largest dP.
 
     rounding.txt     NAME bf16 f16, one tensor a line; `loss.N` and `grad_norm.N` for step N of a run
 """
@@ -51,8 +51,8 @@ TINYVIT = {**make_tinyvit.CASES, **make_published.CASES}  # those of the publish
 
 
 class Rounding(TorchDispatchMode):
-    """Every op's floating results, unless they only view or move what was rounded before, or come
-    from constants alone: places of a grid are exact."""
+    """Rounds every op's floating-point results, except for views and copies of rounded numbers, and for
+    results of constants alone: positions of a grid are exact."""
 
     MOVES = {"t", "transpose", "view", "_unsafe_view", "permute", "expand", "slice", "select", "unsqueeze", "squeeze", "cat", "stack",
              "clone", "detach", "copy", "alias", "_to_copy", "split", "split_with_sizes", "unbind", "as_strided", "index", "gather",
@@ -185,7 +185,7 @@ def run_distances(folder, mode):
 
 
 class Loss:
-    """What train() asks of a model's output: a loss whose backward rounds and brings the masters back."""
+    """The model output that train() needs: a loss whose backward rounds and then restores the master weights."""
 
     def __init__(self, loss, mode, masters):
         self.loss, self.value, self.mode, self.masters = self, loss, mode, masters

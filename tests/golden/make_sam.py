@@ -16,9 +16,9 @@ The reference is SamModel.from_pretrained(folder) in float32 with eager attentio
 gt_masks the loss is what training minimises (mask_loss below, written from its definition);
 without them it is the mean of the squares of loss_output.
 
-Two things SamModel cannot do are put together from its parts: an image of another size than
-the configuration's (resized below: the places are interpolated, relative positions
-the reference interpolates itself), and a mask input for each prompt (one forward of the
+SamModel cannot do two things, which are assembled from its modules: an image of another size than
+the configuration's (resized below: the absolute position embedding is interpolated; the reference
+interpolates relative positions itself), and a mask input for each prompt (one forward of the
 decoder each).
 
 The last columns of the printed table are the distance between these float32 numbers
@@ -44,7 +44,7 @@ def case(**changes):
     base = dict(
         # the encoder; None leaves the key out of config.json
         kind="sam", hidden=12, heads=2, layers=2, inner=16, patch=4, image=20, channels=3, window=3, globals=[1],
-        act=None, eps=None, qkv_bias=True, places=True, relative=True,
+        act=None, eps=None, qkv_bias=True, positions=True, relative=True,
         # the rest
         C=16, mask_channels=16, point_kinds=None, decoder_layers=2, decoder_heads=2, decoder_inner=14, downsample=None,
         candidates=None, iou_depth=None, iou_hidden=9, decoder_eps=None, prompt_scale=1, prompt_eps=None,
@@ -59,7 +59,7 @@ def case(**changes):
 
 
 CASES = {
-    # 7 x 7 places in windows of 3: zeros fill them up to 9 x 9
+    # 7 x 7 positions in windows of 3: zeros fill them up to 9 x 9
     "sam_points": case(image=28, layers=3, B=1, decoder_layers=1),
     "sam_boxes": case(image=24, window=4, layers=3, globals=[0, 2], B=1, M=3, points=0, boxes=True, single=True, targets=True,
                       eps=1e-3, decoder_eps=1e-2),
@@ -83,7 +83,7 @@ def vision_config(c):
         "num_hidden_layers": c["layers"], "mlp_dim": c["inner"], "patch_size": c["patch"], "image_size": c["image"],
         "num_channels": c["channels"], "window_size": c["window"], "global_attn_indexes": c["globals"],
         "hidden_act": c["act"], "layer_norm_eps": c["eps"], "output_channels": c["C"], "num_pos_feats": c["C"] // 2,
-        "qkv_bias": c["qkv_bias"], "use_abs_pos": c["places"], "use_rel_pos": c["relative"],
+        "qkv_bias": c["qkv_bias"], "use_abs_pos": c["positions"], "use_rel_pos": c["relative"],
     }
     return {k: v for k, v in out.items() if v is not None}
 
@@ -177,7 +177,7 @@ def metadata(c):
 
 
 def resized(model, c):
-    """The model for images of c["size"]: learned places interpolated bilinearly."""
+    """The model for images of c["size"]: learned position embeddings interpolated bilinearly."""
     if c["size"] is None:
         return
     grid, encoder = c["size"] // c["patch"], model.vision_encoder
@@ -185,8 +185,8 @@ def resized(model, c):
     if encoder.pos_embed is not None:
         learned = encoder.pos_embed
         del encoder.pos_embed
-        places = F.interpolate(learned.permute(0, 3, 1, 2), size=(grid, grid), mode="bilinear", align_corners=False)
-        encoder.pos_embed = places.permute(0, 2, 3, 1)
+        positions = F.interpolate(learned.permute(0, 3, 1, 2), size=(grid, grid), mode="bilinear", align_corners=False)
+        encoder.pos_embed = positions.permute(0, 2, 3, 1)
         encoder.learned = learned  # still a parameter of the model, for its gradient
     model.config.prompt_encoder_config.image_embedding_size = grid
     model.prompt_encoder.image_embedding_size = (grid, grid)
@@ -272,7 +272,7 @@ def make_case(folder, name, c, seed):
 
 
 def random_case(r):
-    """A random odd model, asked in a random way."""
+    """A random odd model with random prompts."""
     heads, decoder_heads, layers = r.randint(1, 4), r.choice([1, 2, 3]), r.randint(1, 4)
     patch = r.randint(2, 7)
     image = patch * r.randint(2, 8) + r.randint(0, patch - 1)
@@ -283,7 +283,7 @@ def random_case(r):
         hidden=heads * r.randint(4, 9), heads=heads, layers=layers, inner=r.randint(3, 50), patch=patch, image=image,
         channels=r.choice([3, 3, 1]), window=r.choice([0, 2, 3, 4, 5, 14]),
         globals=sorted(r.sample(range(layers), r.randint(0, layers))), act=r.choice([None, "gelu", "relu", "gelu_new"]),
-        eps=r.choice([None, 1e-4, 1e-2]), qkv_bias=r.random() < 0.8, places=r.random() < 0.8, relative=r.random() < 0.8,
+        eps=r.choice([None, 1e-4, 1e-2]), qkv_bias=r.random() < 0.8, positions=r.random() < 0.8, relative=r.random() < 0.8,
         C=8 * decoder_heads * r.randint(1, 3), mask_channels=r.choice([12, 16, 24]), decoder_layers=r.randint(1, 3),
         decoder_heads=decoder_heads, decoder_inner=r.randint(3, 40), downsample=r.choice([None, 1, 2, 4]),
         candidates=r.choice([None, 1, 3, 5]), iou_depth=r.choice([None, 2, 3, 5]), iou_hidden=r.randint(3, 30),

@@ -6,10 +6,9 @@
     NAME.names      every tensor of a published model: name and shape, a line each, in the published order
                     (vit_b, vit_l, vit_h, tinysam), and of the same model in transformers (vit_b_hf)
     sam.pth, tiny.pth
-                    small models with random values, in the forms that programs leave behind
+                    small models with random values, in the checkpoint formats that programs write
     sam.safetensors, tiny.safetensors
-                    the same tensors under the published names, which is what a conversion there and
-                    back must give
+                    the same tensors under the published names, the expected result of a round trip
 
 The names are written down here as the original programs build them: the modules' order and
 attributes, not a copy of any checkpoint. Checking converts each model with its exact shapes,

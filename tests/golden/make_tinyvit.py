@@ -49,7 +49,7 @@ def case(**changes):
 
 
 CASES = {
-    # maps of 12, 6, 3 and 3 places: windows of 3 fill the first with attention, 4 and 2 fill up
+    # maps of 12, 6, 3 and 3 positions: windows of 3 fill the first with attention, 4 and 2 fill up
     "tinyvit_points": case(),
     "tinyvit_boxes": case(points=0, boxes=True, M=3, B=1, single=True, targets=True, classes=0, nested=True, dims=(6, 10, 10, 8),
                           heads=(1, 5, 1, 2), windows=(5, 4, 5, 7), ratio=1.5, expand=3, depths=(2, 1, 1, 2)),
@@ -105,13 +105,13 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width)
         self.proj = nn.Linear(width, width)
         self.attention_biases = nn.Parameter(torch.zeros(heads, window * window))
-        # the table's order is the one in which pairs of places first show a distance
-        places = [(y, x) for y in range(window) for x in range(window)]
+        # the table's order is the one in which pairs of positions first show a distance
+        positions = [(y, x) for y in range(window) for x in range(window)]
         order, index = {}, []
-        for a in places:
-            for b in places:
+        for a in positions:
+            for b in positions:
                 index.append(order.setdefault((abs(a[0] - b[0]), abs(a[1] - b[1])), len(order)))
-        self.register_buffer("attention_bias_idxs", torch.tensor(index).view(len(places), len(places)), persistent=False)
+        self.register_buffer("attention_bias_idxs", torch.tensor(index).view(len(positions), len(positions)), persistent=False)
 
     def forward(self, x):
         n, t, c = x.shape
@@ -213,7 +213,7 @@ class Positions(nn.Module):
         self.register_buffer("positional_encoding_gaussian_matrix", torch.randn(2, half))
 
     def forward(self, at):
-        """Places in 0..1, x before y."""
+        """Positions in 0..1, x before y."""
         angle = 2 * math.pi * ((2 * at - 1) @ self.positional_encoding_gaussian_matrix)
         return torch.cat([angle.sin(), angle.cos()], -1)
 
@@ -287,11 +287,11 @@ class TwoWayLayer(nn.Module):
         self.mlp = Lin(C, inner)
         self.cross_attn_image_to_token = Look(C, heads, 2)
 
-    def forward(self, t, keys, t0, places, first):
+    def forward(self, t, keys, t0, positions, first):
         t = self.norm1(self.self_attn(t, t, t) if first else t + self.self_attn(t + t0, t + t0, t))
-        t = self.norm2(t + self.cross_attn_token_to_image(t + t0, keys + places, keys))
+        t = self.norm2(t + self.cross_attn_token_to_image(t + t0, keys + positions, keys))
         t = self.norm3(t + self.mlp(t))
-        keys = self.norm4(keys + self.cross_attn_image_to_token(keys + places, t + t0, t))
+        keys = self.norm4(keys + self.cross_attn_image_to_token(keys + positions, t + t0, t))
         return t, keys
 
 
@@ -303,11 +303,11 @@ class TwoWay(nn.Module):
         self.final_attn_token_to_image = Look(C, heads, 2)
         self.norm_final_attn = nn.LayerNorm(C)
 
-    def forward(self, t, keys, places):
+    def forward(self, t, keys, positions):
         t0 = t
         for i, layer in enumerate(self.layers):
-            t, keys = layer(t, keys, t0, places, i == 0)
-        return self.norm_final_attn(t + self.final_attn_token_to_image(t + t0, keys + places, keys)), keys
+            t, keys = layer(t, keys, t0, positions, i == 0)
+        return self.norm_final_attn(t + self.final_attn_token_to_image(t + t0, keys + positions, keys)), keys
 
 
 class Layers(nn.Module):
@@ -332,11 +332,11 @@ class MaskDecoder(nn.Module):
         self.output_hypernetworks_mlps = nn.ModuleList(Layers(C, C, C, C // 8) for _ in range(n))
         self.iou_prediction_head = Layers(C, c["iou_hidden"], c["iou_hidden"], n)
 
-    def forward(self, image, dense, places, prompt):
-        """One prompt: image, dense and places [C,g,g], prompt [n,C]."""
+    def forward(self, image, dense, positions, prompt):
+        """One prompt: image, dense and positions [C,g,g], prompt [n,C]."""
         t = torch.cat([self.iou_token.weight, self.mask_tokens.weight, prompt])
         keys = (image + dense).flatten(1).T
-        t, keys = self.transformer(t, keys, places.flatten(1).T)
+        t, keys = self.transformer(t, keys, positions.flatten(1).T)
         maps = self.output_upscaling(keys.T.view(1, *image.shape))[0]
         filters = torch.stack([mlp(t[1 + i]) for i, mlp in enumerate(self.output_hypernetworks_mlps)])
         return torch.einsum("kc,chw->khw", filters, maps), self.iou_prediction_head(t[0])
@@ -400,7 +400,7 @@ def forward(model, c, batch, dtype):
     side, encoder = batch["pixel_values"].shape[-1], model.prompt_encoder
     images = model.image_encoder(real["pixel_values"])
     grid = images.shape[-1]
-    places = encoder.grid(grid).permute(2, 0, 1)
+    positions = encoder.grid(grid).permute(2, 0, 1)
     first, last = (0, 1) if c["single"] else (1, c["candidates"] + 1)
     masks, scores = [], []
     for b in range(c["B"]):
@@ -411,7 +411,7 @@ def forward(model, c, batch, dtype):
             points = real["input_points"][b, m] if c["points"] else None
             labels = batch["input_labels"][b, m] if c["points"] else None
             box = real["input_boxes"][b, m] if c["boxes"] else None
-            logits, iou = model.mask_decoder(images[b], dense, places, encoder.tokens(points, labels, box, side))
+            logits, iou = model.mask_decoder(images[b], dense, positions, encoder.tokens(points, labels, box, side))
             masks.append(logits[first:last])
             scores.append(iou[first:last])
     return {"image_embeddings": images, "pred_masks": torch.stack(masks).unflatten(0, (c["B"], c["M"])),

@@ -45,7 +45,7 @@ from make_llama import HERE, case, folder_bytes, load_model, write_model
 
 SEQUENCE, EFFECTIVE_BATCH, STEPS = 16, 8, 10
 
-# Chosen so that every key is felt in the losses beyond the test's tolerance: the first
+# Chosen so that every key changes the losses by more than the test's tolerance: the first
 # case clips in every step and the second in some (the table shows the norms); an eps of
 # 1e-4 is large beside torch's default because that one would change nothing here.
 CASES = {

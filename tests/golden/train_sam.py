@@ -1,26 +1,26 @@
 #!/usr/bin/env python3
-"""The same training, by plimsoll and by PyTorch: is the trained model as good?
+"""Trains the same model with plimsoll and with PyTorch and compares the quality of the results.
 
     python tests/golden/train_sam.py [--out DIR] [--before 300] [--steps 300] [--seeds 0,1,2] [--threads 0] [--sides ours,torch] [--device cpu] [--binary build/plimsoll]
     python tests/golden/train_sam.py --names FOLDER >tests/golden/sam_tiny_names.txt
 
-Both sides start from the same folder of weights and learn from the same synthetic shards by the same recipe;
-everything random (order, prompts) is drawn by each in its own way. From fresh weights a model of this kind
-stays for long on a plateau where it answers the same for every prompt: with --before 0 the result of 300
-steps says above all when it left that. So the common start is by default
-a model behind the plateau: the preset sam-tiny after --before steps of `plimsoll train`.
-Nothing of one side is used by the other: here a shard is read by tarfile, Pillow and pycocotools,
-the model is transformers' SamModel, the loss is written from its definition.
+Both sides start from the same folder of weights and train on the same synthetic shards with the same recipe;
+each draws its own random numbers (order, prompts). From random weights such a model stays for long on a
+plateau where it predicts the same for every prompt: with --before 0 the result of 300 steps mainly depends
+on when the model left the plateau. So the common start is by default a model past the plateau: the preset
+sam-tiny after --before steps of `plimsoll train`.
+The two sides share no code: here tarfile, Pillow and pycocotools read a shard, the model is transformers'
+SamModel, and the loss is written from its definition.
 
     DIR/data            shards; the last one is held out
-    DIR/start           where both start, by `plimsoll train`; fresh weights by a rate of 0
+    DIR/start           the common start, from `plimsoll train`; random weights with learning rate 0
     DIR/ours-S          trained by `plimsoll train`; opened here by transformers
     DIR/torch-S         trained here
 
-Held-out masks of all folders are scored by one evaluator, below: the most interior point of
-each mask, then its box; of three candidates the one that the model itself scores best. What
-was made by an earlier call is not made again: several may work on a seed or a side each, and a last one
-with all of them prints the table. --device cuda has PyTorch train and score on a GPU, in f32 all through.
+One evaluator, below, scores the held-out masks of all folders: by the most interior point of each mask,
+then by its box; of three candidates it takes the one that the model itself scores best. Results of earlier
+calls are reused: several calls may each compute one seed or one side, and a last call with all of them prints
+the table. With --device cuda PyTorch trains and scores on a GPU, in f32 throughout.
 
 --names prints name and shape of every tensor that transformers saves of FOLDER's
 config.json; the committed list is sam-tiny's (tests/run_sam.sh).
@@ -94,7 +94,7 @@ def read_shards(paths):
     return [s for s in out if s["masks"]]
 
 
-# --- prompts: places in 0..1, and whether they are a box ---------------------------------------
+# --- prompts: positions in 0..1, and whether they are a box ---------------------------------------
 
 
 def box_of(mask):
@@ -129,19 +129,19 @@ def interior(mask):
 
 
 def collate(samples, prompt):
-    """prompt(mask, end): its places and whether they are a box."""
+    """prompt(mask, end): its positions and whether they are a box."""
     B = len(samples)
     image = torch.stack([s["image"] for s in samples])
-    places, box = torch.zeros(B, MASKS, 4), torch.zeros(B, MASKS, dtype=torch.bool)
+    positions, box = torch.zeros(B, MASKS, 4), torch.zeros(B, MASKS, dtype=torch.bool)
     target, there = torch.zeros(B, MASKS, CELLS, CELLS), torch.zeros(B, MASKS, dtype=torch.bool)
     area = torch.zeros(B, 1, CELLS, CELLS)
     for b, s in enumerate(samples):
         area[b, 0, :s["valid"][0], :s["valid"][1]] = 1
         for m, mask in enumerate(s["masks"]):
             at, is_box = prompt(mask, s["end"])
-            places[b, m], box[b, m], there[b, m] = torch.tensor(at), is_box, True
+            positions[b, m], box[b, m], there[b, m] = torch.tensor(at), is_box, True
             target[b, m] = torch.from_numpy(mask)
-    return {name: x.to(DEVICE) for name, x in dict(image=image, places=places, box=box, target=target, area=area, there=there).items()}
+    return {name: x.to(DEVICE) for name, x in dict(image=image, positions=positions, box=box, target=target, area=area, there=there).items()}
 
 
 # --- the model and its loss ----------------------------------------------------------------------
@@ -149,12 +149,12 @@ def collate(samples, prompt):
 
 def forward(model, batch):
     """Points and boxes have two embeddings each, so a batch may mix them."""
-    places, encoder = batch["places"], model.prompt_encoder
-    labels = torch.ones(places.shape[:2] + (1,), dtype=torch.long, device=places.device)
-    points, dense = encoder(input_points=places[:, :, None, :2], input_labels=labels, input_boxes=None, input_masks=None)
-    boxes, _ = encoder(input_points=None, input_labels=None, input_boxes=places, input_masks=None)
+    positions, encoder = batch["positions"], model.prompt_encoder
+    labels = torch.ones(positions.shape[:2] + (1,), dtype=torch.long, device=positions.device)
+    points, dense = encoder(input_points=positions[:, :, None, :2], input_labels=labels, input_boxes=None, input_masks=None)
+    boxes, _ = encoder(input_points=None, input_labels=None, input_boxes=positions, input_masks=None)
     sparse = torch.where(batch["box"][:, :, None, None], boxes, points)
-    wide = model.get_image_wide_positional_embeddings().repeat(places.shape[0], 1, 1, 1)
+    wide = model.get_image_wide_positional_embeddings().repeat(positions.shape[0], 1, 1, 1)
     image = model.vision_encoder(batch["image"]).last_hidden_state
     masks, scores = model.mask_decoder(image_embeddings=image, image_positional_embeddings=wide, sparse_prompt_embeddings=sparse,
                                        dense_prompt_embeddings=dense, multimask_output=True)[:2]
