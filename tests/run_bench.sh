@@ -88,21 +88,21 @@ same_plan() { plan --json --set device.profile="$tmp/slow.json" >"$tmp/c.json" &
 check 'plan: the same file, the same plan' same_plan
 gpu() ( # anywhere the H200's profile, which comes with the program
     export CUDA_VISIBLE_DEVICES= # another GPU that is here would be taken
-    plan --set device=cuda | grep 'by the profile of NVIDIA H200, measured' || return 1
+    plan --set device=cuda | grep '(profile of NVIDIA H200, measured' || return 1
     plan --json --set device=cuda >"$tmp/c1.json" && plan --json --set device=cuda --set device.profile=h200 >"$tmp/c2.json" || return 1
     cmp "$tmp/c1.json" "$tmp/c2.json" && grep -q '"GPU": "NVIDIA H200"' "$tmp/c1.json" || return 1
     plan --json --set device=cuda --set device.profile=src/run/profiles/h200.json >"$tmp/c3.json" && cmp "$tmp/c1.json" "$tmp/c3.json"
 )
-check 'plan: for a GPU that was measured' GPU
+check 'plan: for a GPU that was measured' gpu
 check 'plan: a GPU by a processor'\''s profile' expect 2 'is of a processor' plan --set device=cuda --set device.profile="$tmp/slow.json"
 check 'plan: a processor by a GPU'\''s profile' expect 2 'is of a GPU' plan --set device.profile=src/run/profiles/h200.json
 check 'bench: --calibrate and other settings' expect 2 'not with --set data.sequence' "$binary" bench --calibrate --set data.sequence=8
 # A plan follows from its profile alone; what oneDNN needs, only this build on this processor knows.
 sed 's/"threads": 2,/"threads": 2, "onednn": true,/' "$tmp/slow.json" >"$tmp/library.json"
-check 'plan: a profile that was measured with oneDNN' expect 2 'library.json is no whole profile: onednn is true.*calibrate again' plan --set device.profile="$tmp/library.json"
+check 'plan: a profile that was measured with oneDNN' expect 2 'library.json is not a valid profile: onednn is true.*calibrate again' plan --set device.profile="$tmp/library.json"
 check 'plan: a profile of other threads' expect 2 'for 2 threads, device.threads is 5' plan --set device.threads=5 --set device.profile="$tmp/slow.json"
 check 'plan: a profile that is not there' expect 2 'nowhere.json' plan --set device.profile="$tmp/nowhere.json"
-damaged() { head -c 300 "$tmp/slow.json" >"$tmp/cut.json" && expect 2 'device.profile.*cut.json is no whole profile.*bench --calibrate' plan --set device.profile="$tmp/cut.json"; }
+damaged() { head -c 300 "$tmp/slow.json" >"$tmp/cut.json" && expect 2 'device.profile.*cut.json is not a valid profile.*bench --calibrate' plan --set device.profile="$tmp/cut.json"; }
 check 'plan: a profile that was cut short' damaged
 
 # --- the stored one ------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ stored() {
     if grep -q 'plan' "$tmp/err"; then cat "$tmp/err"; return 1; fi
     grep digest "$tmp/before.json" >"$tmp/d1" && grep digest "$tmp/run/plan.json" >"$tmp/d2" && same "$tmp/d1" "$tmp/d2" || return 1
     echo '{"half' >"$place"
-    expect 2 'is no whole profile.*bench --calibrate again' plan
+    expect 2 'is not a valid profile.*bench --calibrate again' plan
 }
 tool profile_place
 check 'a stored profile is used; a resumed run keeps its plan' stored

@@ -27,7 +27,7 @@ check 'the smallest budget trains' runs_at_smallest
 
 refuses_below() {
     smallest_of || return 1
-    expect 3 "instant [0-9]+.*that last.*--memory $smallest.*would fit: memory.precision: bf16" "$binary" plan "$tmp/tiny.yaml" --memory $((smallest - 1)) --json || return 1
+    expect 3 "instant [0-9]+.*persistent.*--memory $smallest.*would fit: memory.precision: bf16" "$binary" plan "$tmp/tiny.yaml" --memory $((smallest - 1)) --json || return 1
     grep -q '"fits": false' "$tmp/out" || { echo 'fits is not false'; return 1; }
     [ "$(json "$tmp/out" smallest_budget_bytes)" = "$smallest" ] || { echo 'another smallest budget'; return 1; }
     [ "$(json "$tmp/out" peak.instant)" -gt 0 ] || { echo 'no instant'; return 1; }
@@ -51,7 +51,7 @@ gpu() {
     expect 2 'no profile of a GPU' "$binary" plan "$tmp/tiny.yaml" --set device.kind=cuda --set device.profile=rtx-1 || return 1
     expect 2 'is a GPU; set device.kind' "$binary" plan "$tmp/tiny.yaml" --set device.kind=cpu --set device.profile=t4 || return 1
 }
-check 'a GPU that is not here' GPU
+check 'a GPU that is not here' gpu
 
 # seconds_of YAML ARG...: predicted, for an H200 that need not be here.
 seconds_of() { expect 0 '' "$binary" plan "$@" --set device.kind=cuda --set device.profile=h200 --set memory.host_budget=none --json && json "$tmp/out" predicted_step_seconds; }
