@@ -180,7 +180,7 @@ void pass_fused_step(struct graph *g, const struct settings *s)
 
     id whole = drop_output(g), *step = mem_copy(g->order[PROGRAM_STEP].nodes.at, steps * sizeof *step);
     id *update = mem_copy(g->order[PROGRAM_UPDATE].nodes.at, g->order[PROGRAM_UPDATE].nodes.n * sizeof *update);
-    uint32_t updates = 0, summed = 0; /* summed: behind what the SUMSQ before comes */
+    uint32_t updates = 0, summed = 0; /* summed: the position of the previous SUMSQ */
     for (uint32_t i = 0; i < g->order[PROGRAM_UPDATE].nodes.n; i++) {
         const struct node *n = node_at(g, update[i]);
         if (n->out[0] == whole) continue;

@@ -19,7 +19,7 @@
 #include "graph/rules.h"
 #include "passes/recompute.h"
 
-struct recompute {
+struct recompute_pass {
     struct graph *g;
     struct units units;
     uint32_t tensors; /* number of tensors before the pass */
@@ -32,17 +32,17 @@ struct recompute {
 };
 
 /* The unit of a node; for a backward node, that of the node that it differentiates. */
-static uint32_t unit_of(const struct recompute *r, id node)
+static uint32_t unit_of(const struct recompute_pass *r, id node)
 {
     const struct node *n = node_at(r->g, node);
     return r->units.of[n->phase == PHASE_BACKWARD ? n->origin : node];
 }
 
-static id maker_inside(const struct recompute *r, id t, uint32_t u);
+static id maker_inside(const struct recompute_pass *r, id t, uint32_t u);
 
 /* True if a node can be repeated. A node that overwrites an input can be repeated only if that
  * input is recomputed too: then it overwrites the copy. */
-static bool repeats(const struct recompute *r, const struct node *n, uint32_t u)
+static bool repeats(const struct recompute_pass *r, const struct node *n, uint32_t u)
 {
     if (n->phase != PHASE_FORWARD || op_table[n->op].flags & OPF_EFFECT || (r->at[u] && n->loop != r->loop[u])) return false;
     for (int o = 0; o < n->nout; o++) {
@@ -53,7 +53,7 @@ static bool repeats(const struct recompute *r, const struct node *n, uint32_t u)
 }
 
 /* The node of unit `u` that computes `t` and can be repeated; 0: `t` comes from outside. */
-static id maker_inside(const struct recompute *r, id t, uint32_t u)
+static id maker_inside(const struct recompute_pass *r, id t, uint32_t u)
 {
     id made = t && t < r->tensors ? tensor_at(r->g, t)->node : 0;
     if (!made || r->units.of[made] != u) return 0;
@@ -65,7 +65,7 @@ static id maker_inside(const struct recompute *r, id t, uint32_t u)
 
 /* Marks what the backward reads of its own unit; the first reader is where the unit is
  * recomputed. */
-static void mark_read(struct recompute *r, id node)
+static void mark_read(struct recompute_pass *r, id node)
 {
     const struct node *n = node_at(r->g, node);
     uint32_t u = n->phase == PHASE_BACKWARD ? unit_of(r, node) : 0;
@@ -79,7 +79,7 @@ static void mark_read(struct recompute *r, id node)
 
 /* Called from the last node to the first: marks what a needed node reads. The lists end up in the
  * order of the forward. */
-static void mark_inputs(struct recompute *r, id node)
+static void mark_inputs(struct recompute_pass *r, id node)
 {
     if (!r->need[node]) return;
     const struct node *n = node_at(r->g, node);
@@ -93,7 +93,7 @@ static void mark_inputs(struct recompute *r, id node)
 }
 
 /* Emits a repetition of a node; it reads recomputed inputs where they exist. */
-static void repeat(struct recompute *r, id node)
+static void repeat(struct recompute_pass *r, id node)
 {
     struct graph *g = r->g;
     struct node n = *node_at(g, node);
@@ -109,7 +109,7 @@ static void repeat(struct recompute *r, id node)
 
 /* For a backward node: if it is the first reader of its unit, emits the unit before it; then
  * redirects its inputs to the recomputed copies. */
-static void redirect_backward(struct recompute *r, id node)
+static void redirect_backward(struct recompute_pass *r, id node)
 {
     struct graph *g = r->g;
     uint32_t u = unit_of(r, node);
@@ -123,7 +123,7 @@ static void redirect_backward(struct recompute *r, id node)
         if (maker_inside(r, n->in[i], u) && r->copy[n->in[i]]) n->in[i] = r->copy[n->in[i]];
 }
 
-static void recompute_units(struct recompute *r)
+static void recompute_units(struct recompute_pass *r)
 {
     struct graph *g = r->g;
     struct order *order = &g->order[PROGRAM_STEP];
@@ -144,7 +144,7 @@ static void recompute_units(struct recompute *r)
 
 void pass_recompute(struct graph *g, const struct settings *s)
 {
-    struct recompute r = {.g = g, .tensors = g->tensors.n};
+    struct recompute_pass r = {.g = g, .tensors = g->tensors.n};
     units_find(&r.units, g, s);
     if (r.units.n) {
         size_t units = r.units.n + 1;

@@ -33,7 +33,7 @@ struct visits {
     struct graph *g;
     enum program program;
     id level;               /* the loop whose body may hold copies; 0: none */
-    bool overlaps;            /* copies overlap with compute and with each other (GPU) */
+    bool overlaps;          /* copies overlap with compute and with each other (GPU) */
     uint32_t count;         /* number of the program's nodes before insertions, and the nodes */
     id *nodes;
     uint32_t units, *unit;  /* number of units; unit by position */

@@ -159,8 +159,8 @@ static int bind_program(struct plan *p, const struct graph *g, enum program prog
         seconds[n] = program != PROGRAM_EVAL ? times * f->seconds : 0;
         sequential += seconds[n];
     }
-    p->takes[program] = profile->kind != DEVICE_CUDA ? sequential : lanes_seconds(g, program, seconds, NULL);
-    p->seconds += p->takes[program];
+    p->program_seconds[program] = profile->kind != DEVICE_CUDA ? sequential : lanes_seconds(g, program, seconds, NULL);
+    p->seconds += p->program_seconds[program];
     return PL_OK;
 }
 

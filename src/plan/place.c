@@ -259,8 +259,8 @@ static void time_placed(struct plan *p, const struct graph *g, const double *sec
 {
     p->seconds = 0;
     for (int program = 0; program < PROGRAM_COUNT; program++) {
-        p->takes[program] = lanes_seconds(g, program, seconds, &p->placement);
-        p->seconds += p->takes[program];
+        p->program_seconds[program] = lanes_seconds(g, program, seconds, &p->placement);
+        p->seconds += p->program_seconds[program];
     }
 }
 

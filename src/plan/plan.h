@@ -43,7 +43,7 @@ struct plan {
     struct peak peak;                 /* of device memory */
     uint64_t persistent[SPACE_COUNT];
     double seconds;                   /* predicted, for one step with accumulation and update */
-    double takes[PROGRAM_COUNT];      /* the same by program */
+    double program_seconds[PROGRAM_COUNT]; /* the same by program */
     uint64_t smallest;                /* the smallest budget in which some choice fits */
     uint64_t missing[(OP_COUNT + 63) / 64]; /* bit set by op: the plan needs the op and the device has no kernel for it */
     struct technique techniques[PLAN_TECHNIQUES];
@@ -173,7 +173,7 @@ struct plan_points {
 };
 int plan_frontier(struct plan_space *x, uint64_t host_budget, struct plan_points *out, struct error *e);
 /* Compiles, verifies and checks a choice; the caller owns plan and graph. */
-int plan_take(struct plan_space *x, uint32_t choice, struct plan *p, struct graph *g, struct error *e);
+int plan_build_choice(struct plan_space *x, uint32_t choice, struct plan *p, struct graph *g, struct error *e);
 
 /* Finds the choice with the lowest predicted time that fits the budgets in x->f. The caller may
  * change these budgets and search the same space again; the result equals that of a newly opened

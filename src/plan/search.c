@@ -191,7 +191,7 @@ int plan_frontier(struct plan_space *x, uint64_t host_budget, struct plan_points
 
 /* --- the plan --------------------------------------------------------------------------------- */
 
-int plan_take(struct plan_space *x, uint32_t choice, struct plan *p, struct graph *g, struct error *e)
+int plan_build_choice(struct plan_space *x, uint32_t choice, struct plan *p, struct graph *g, struct error *e)
 {
     int rc = compile_choice(x, choice, e);
     if (rc) return rc;
@@ -248,7 +248,7 @@ int plan_search_in(struct plan_space *x, struct plan *p, struct graph *g, struct
     uint64_t smallest = plan_choice_need(&x->choices.at[small], SPACE_DEVICE);
     int fit = plan_choose(x, (uint64_t[SPACE_COUNT]){x->f.budget, x->f.host_budget}, &choice, e);
     if (fit && fit != PL_NOFIT) return fit;
-    if ((rc = plan_take(x, fit ? small : choice, p, g, e))) return rc;
+    if ((rc = plan_build_choice(x, fit ? small : choice, p, g, e))) return rc;
     p->smallest = smallest;
     return fit ? refuse(p, g, &x->f, e) : PL_OK;
 }

@@ -372,7 +372,7 @@ static void add_choices(struct builder *b)
     qsort(b->x->choices.at, b->x->choices.n, sizeof *b->x->choices.at, by_seconds);
 }
 
-/* --- the search space --------------------------------------------------------------------------- */
+/* --- the search space -------------------------------------------------------------------- */
 
 static void free_builder(struct builder *b)
 {

@@ -105,7 +105,7 @@ static void add_seconds(struct survey *v, const struct split *a, const double *s
         const id n = g->order[PROGRAM_STEP].nodes.at[k];
         v->block[a->owner[k]].seconds[cuda ? node_at(g, n)->lane : LANE_COMPUTE] += seconds[n];
     }
-    if (cuda) v->update_seconds = a->p->takes[PROGRAM_UPDATE];
+    if (cuda) v->update_seconds = a->p->program_seconds[PROGRAM_UPDATE];
     else
         for (uint32_t k = 0; k < g->order[PROGRAM_UPDATE].nodes.n; k++) v->update_seconds += seconds[g->order[PROGRAM_UPDATE].nodes.at[k]];
 }
