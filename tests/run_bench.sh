@@ -90,7 +90,7 @@ gpu() ( # anywhere the H200's profile, which comes with the program
     export CUDA_VISIBLE_DEVICES= # another GPU that is here would be taken
     plan --set device=cuda | grep '(profile of NVIDIA H200, measured' || return 1
     plan --json --set device=cuda >"$tmp/c1.json" && plan --json --set device=cuda --set device.profile=h200 >"$tmp/c2.json" || return 1
-    cmp "$tmp/c1.json" "$tmp/c2.json" && grep -q '"GPU": "NVIDIA H200"' "$tmp/c1.json" || return 1
+    cmp "$tmp/c1.json" "$tmp/c2.json" && grep -q '"gpu": "NVIDIA H200"' "$tmp/c1.json" || return 1
     plan --json --set device=cuda --set device.profile=src/run/profiles/h200.json >"$tmp/c3.json" && cmp "$tmp/c1.json" "$tmp/c3.json"
 )
 check 'plan: for a GPU that was measured' gpu
