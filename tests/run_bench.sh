@@ -88,7 +88,7 @@ same_plan() { plan --json --set device.profile="$tmp/slow.json" >"$tmp/c.json" &
 check 'plan: the same file, the same plan' same_plan
 gpu() ( # on every machine the H200's profile, which is part of the program
     export CUDA_VISIBLE_DEVICES= # another GPU of this machine would be selected
-    plan --set device=cuda | grep 'by the profile of NVIDIA H200, measured' || return 1
+    plan --set device=cuda | grep '(profile of NVIDIA H200, measured' || return 1
     plan --json --set device=cuda >"$tmp/c1.json" && plan --json --set device=cuda --set device.profile=h200 >"$tmp/c2.json" || return 1
     cmp "$tmp/c1.json" "$tmp/c2.json" && grep -q '"gpu": "NVIDIA H200"' "$tmp/c1.json" || return 1
     plan --json --set device=cuda --set device.profile=src/run/profiles/h200.json >"$tmp/c3.json" && cmp "$tmp/c1.json" "$tmp/c3.json"
@@ -100,10 +100,10 @@ check 'bench: --calibrate and other settings' expect 2 'not --set data.sequence'
 # A plan is a function of its profile alone. The workspace that oneDNN needs is known only to one build
 # on one processor, so a profile measured with oneDNN is refused.
 sed 's/"threads": 2,/"threads": 2, "onednn": true,/' "$tmp/slow.json" >"$tmp/library.json"
-check 'plan: a profile that was measured with oneDNN' expect 2 'library.json is no whole profile: onednn is true.*calibrate again' plan --set device.profile="$tmp/library.json"
+check 'plan: a profile that was measured with oneDNN' expect 2 'library.json is not a valid profile: onednn is true.*calibrate again' plan --set device.profile="$tmp/library.json"
 check 'plan: a profile of other threads' expect 2 'for 2 threads, device.threads is 5' plan --set device.threads=5 --set device.profile="$tmp/slow.json"
 check 'plan: a profile that is not there' expect 2 'nowhere.json' plan --set device.profile="$tmp/nowhere.json"
-damaged() { head -c 300 "$tmp/slow.json" >"$tmp/cut.json" && expect 2 'device.profile.*cut.json is no whole profile.*bench --calibrate' plan --set device.profile="$tmp/cut.json"; }
+damaged() { head -c 300 "$tmp/slow.json" >"$tmp/cut.json" && expect 2 'device.profile.*cut.json is not a valid profile.*bench --calibrate' plan --set device.profile="$tmp/cut.json"; }
 check 'plan: a profile that was cut short' damaged
 
 # --- the stored profile --------------------------------------------------------------------------
@@ -121,7 +121,7 @@ stored() {
     if grep -q 'plan' "$tmp/err"; then cat "$tmp/err"; return 1; fi
     grep digest "$tmp/before.json" >"$tmp/d1" && grep digest "$tmp/run/plan.json" >"$tmp/d2" && same "$tmp/d1" "$tmp/d2" || return 1
     echo '{"half' >"$path"
-    expect 2 'is no whole profile.*bench --calibrate again' plan
+    expect 2 'is not a valid profile.*bench --calibrate again' plan
 }
 tool profile_place
 check 'a stored profile is used; a resumed run keeps its plan' stored

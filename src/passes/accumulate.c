@@ -1,14 +1,13 @@
 /*
- * accumulate.c: a step as a loop over micro-batches.
+ * accumulate.c: gradient accumulation: a step as a loop over micro-batches.
  *
  *     fill gradients with 0
  *     loop n { forward and backward of micro-batch i; gradients += }
  *
- * The inputs' storages hold the whole step's batch and the body reads a slice
- * that advances. Gradients and losses are carried: a weight gradient that a
- * matrix product makes is added in place by that product; what cannot add in
- * place gets an ACCUMULATE behind it. The loss is already divided by the whole
- * step's count (step.inv_count), so sums over micro-batches are the step's.
+ * The storages of the inputs hold the batch of the whole step, and the body reads a slice that
+ * advances. Gradients and losses are carried over the loop. A matrix product adds its weight
+ * gradient in place; an op that cannot is followed by an ACCUMULATE. The loss is already divided by
+ * the count of the whole step (step.inv_count), so sums over micro-batches are the step's.
  */
 #include <string.h>
 
@@ -20,10 +19,10 @@ struct carry {
     id loop;
     VEC(id) prologue;        /* fills, before the loop */
     VEC(id) body;
-    uint32_t *sums;          /* by storage: gradients and outputs that lie there */
+    uint32_t *sums;          /* by storage: number of gradients and outputs in it */
     id *writer;              /* by storage: the first node of the body that writes it */
-    bool *used;              /* by storage: the body does more with it than adding, after that write */
-    bool *moved;             /* by node: it went to the prologue */
+    bool *used;              /* by storage: after that write the body does more than add to it */
+    bool *moved;             /* by node: moved to the prologue */
 };
 
 static void move_to_prologue(struct carry *c, id node)
@@ -33,7 +32,7 @@ static void move_to_prologue(struct carry *c, id node)
     vec_push(&c->prologue, node);
 }
 
-/* A zeroed tensor like `t`, made before the loop. */
+/* A tensor of zeros like `t`, filled before the loop. */
 static id zero_like(struct carry *c, id t)
 {
     struct graph *g = c->g;
@@ -57,9 +56,9 @@ static void note_writers(struct carry *c)
     }
 }
 
-/* May a storage hold the running sum? Only when no other sum begins there, and all the
- * body does with it after its first write is adding: a node that reads the value of one
- * iteration, or writes over it, must not meet the sum. */
+/* A storage may hold the running sum only if no other sum is in it and the body only adds to it
+ * after its first write: a node that reads or overwrites the value of one iteration must not see
+ * the sum. */
 static void note_uses(struct carry *c)
 {
     const struct graph *g = c->g;
@@ -79,13 +78,13 @@ static void note_uses(struct carry *c)
     }
 }
 
-/* Carries the sum of `t` over the loop; returns the tensor that holds it after, on
- * a storage of the given kind. */
+/* Carries the sum of `t` over the loop; returns the tensor that holds the result, on a storage of
+ * the given kind. */
 static id carry_sum(struct carry *c, id t, enum kind kind)
 {
     struct graph *g = c->g;
     id storage = tensor_at(g, t)->storage, writer = c->writer[storage];
-    CHECK(writer, "a carried value that nothing writes");
+    CHECK(writer, "no node writes a carried value");
     struct node *n = node_at(g, writer);
     const struct op_row *row = &op_table[n->op];
     int slot = row->max_in - 1;
@@ -117,7 +116,7 @@ static id carry_sum(struct carry *c, id t, enum kind kind)
     return sum;
 }
 
-/* The whole step's batch lies in the input's storage; the body sees a slice. */
+/* The input's storage holds the batch of the whole step; the body reads a slice. */
 static void advance_inputs(struct carry *c, int count)
 {
     struct graph *g = c->g;
@@ -167,7 +166,7 @@ void pass_accumulate(struct graph *g, const struct settings *s)
         }
     for (uint32_t i = 0; i < g->outputs.n; i++) {
         if (g->outputs.at[i].program != PROGRAM_STEP) continue;
-        CHECK(tensor_at(g, g->outputs.at[i].tensor)->rank == 0, "only sums can leave an accumulated step");
+        CHECK(tensor_at(g, g->outputs.at[i].tensor)->rank == 0, "an output of an accumulated step must be a scalar sum");
         id sum = carry_sum(&c, g->outputs.at[i].tensor, KIND_OUTPUT);
         g->outputs.at[i].tensor = sum;
     }

@@ -1,24 +1,27 @@
 /*
- * act_recompute.c: an activation that is made again only for a weight's gradient is made by its own gradient, which reads
- * what it is made of anyway.
+ * act_recompute.c: an activation that is recomputed only for a weight's gradient is computed by its
+ * own gradient op, which reads the same inputs.
  *
- *     before   y = SILU_GATE(g, u)   dW = MATMUL(do, y)   dy = MATMUL(do, W)   dg, du = SILU_GATE_BWD(dy, g, u)
- *     after    dy = MATMUL(do, W)    dg, du, y = SILU_GATE_BWD_Y(dy, g, u)     dW = MATMUL(do, y)
+ *     before   y = SILU_GATE(g, u)   dW = MATMUL(do, y)
+ *              dy = MATMUL(do, W)    dg, du = SILU_GATE_BWD(dy, g, u)
+ *     after    dy = MATMUL(do, W)    dg, du, y = SILU_GATE_BWD_Y(dy, g, u)
+ *              dW = MATMUL(do, y)
  *
- * The widest tensors of a block are read once less, and as much is alive as before: y may take dy's bytes. The same with
- * ACT and ACT_BWD_SUM, where there are such (bias_grad.c).
+ * The widest tensors of a block are read once less, and no more memory is alive: y may reuse the
+ * bytes of dy. The same holds for ACT and ACT_BWD_SUM where they exist (bias_grad.c).
  *
- * What has to come after y moves behind the gradient, within a block: the search puts a plan's time together block by
- * block (plan/survey.c). The bits stay: the same functions of the same numbers, and sums in their order. So this comes behind
- * the optimizer, which adds up the norm as gradients were complete before.
+ * Nodes that depend on y move after the gradient, within the block, because the search composes a
+ * plan's time block by block (plan/survey.c). The bits stay: the same functions of the same
+ * numbers, and sums in the same order. The pass runs after the optimizer pass, which sums the norm
+ * in the order in which gradients were complete before.
  */
 #include "graph/ops.h"
 #include "passes/passes.h"
 
-/* dW, views, a weight's update: more would be held up by too long. */
+/* dW, views, a weight's update: more nodes would be delayed for too long */
 enum { MOVED = 4 };
 
-/* Is `grad` the gradient of what `made` makes? */
+/* True if `grad` is the gradient of node `made`. */
 static bool is_gradient(const struct node *made, const struct node *grad)
 {
     const bool gate = made->op == OP_SILU_GATE && grad->op == OP_SILU_GATE_BWD;
@@ -36,8 +39,8 @@ static bool writes(const struct graph *g, const struct node *n, id storage)
     return false;
 }
 
-/* Does one of them write what the other one reads or writes? Then they stay in their order. */
-static bool meet(const struct graph *g, const struct node *a, const struct node *b)
+/* True if one node writes a storage that the other reads or writes: their order is fixed. */
+static bool conflict(const struct graph *g, const struct node *a, const struct node *b)
 {
     for (int i = 0; i < a->nin; i++)
         if (a->in[i] && writes(g, b, tensor_at(g, a->in[i])->storage)) return true;
@@ -48,8 +51,9 @@ static bool meet(const struct graph *g, const struct node *a, const struct node 
     return false;
 }
 
-/* The position of the gradient, 0: there is none that could do it. `moved` gets what has to come after y, y's own node first. */
-static uint32_t find(const struct graph *g, const struct order *order, uint32_t at, id moved[MOVED + 1], int *count)
+/* The position of the gradient; 0: there is none that can compute y. `moved` receives the nodes
+ * that must follow y, y's own node first. */
+static uint32_t find_gradient(const struct graph *g, const struct order *order, uint32_t at, id moved[MOVED + 1], int *count)
 {
     const struct node *made = node_at(g, order->nodes.at[at]);
     moved[0] = order->nodes.at[at];
@@ -59,7 +63,7 @@ static uint32_t find(const struct graph *g, const struct order *order, uint32_t 
         const bool found = is_gradient(made, n);
         bool after = false;
         if (n->loop != made->loop || graph_block_of(g, n->scope) != graph_block_of(g, made->scope)) return 0;
-        for (int i = 0; i < *count && !after; i++) after = meet(g, node_at(g, moved[i]), n);
+        for (int i = 0; i < *count && !after; i++) after = conflict(g, node_at(g, moved[i]), n);
         if (found) return after ? 0 : k;
         if (!after) continue;
         if (*count > MOVED || op_table[n->op].flags & OPF_EFFECT) return 0;
@@ -68,8 +72,9 @@ static uint32_t find(const struct graph *g, const struct order *order, uint32_t 
     return 0;
 }
 
-/* The node at `from` goes, the gradient at `to` has its result, what moves follows that. */
-static void join(struct graph *g, struct order *order, uint32_t from, uint32_t to, const id *moved, int count)
+/* Removes the node at `from`; the gradient at `to` returns its result; the moved nodes follow
+ * it. */
+static void fuse(struct graph *g, struct order *order, uint32_t from, uint32_t to, const id *moved, int count)
 {
     const id grad = order->nodes.at[to], y = node_at(g, moved[0])->out[0];
     uint32_t n = from;
@@ -97,9 +102,9 @@ void pass_act_recompute(struct graph *g, const struct settings *s)
         const struct node *n = node_at(g, order->nodes.at[k]);
         id moved[MOVED + 1];
         int count = 0;
-        const bool again = n->phase == PHASE_RECOMPUTE && (n->op == OP_SILU_GATE || n->op == OP_ACT);
-        const uint32_t to = again ? find(g, order, k, moved, &count) : 0;
-        if (to) join(g, order, k, to, moved, count);
+        const bool recomputed = n->phase == PHASE_RECOMPUTE && (n->op == OP_SILU_GATE || n->op == OP_ACT);
+        const uint32_t to = recomputed ? find_gradient(g, order, k, moved, &count) : 0;
+        if (to) fuse(g, order, k, to, moved, count);
         else k++;
     }
 }

@@ -1,30 +1,32 @@
 /*
- * add_norm.c: a sum and the norm that follows it are one op: the sum is normalised before it leaves.
+ * add_norm.c: fuses a sum with the norm that follows it.
  *
  *     before   r = ADD(a, b)    y = NORM(r, ...)
  *     after    y, r = ADD_NORM(a, b, ...)
  *
- * One pass over the tensor less, and the bits of the two: r is rounded before it is normalised. Nothing
- * but a neighbour is changed, so this comes last, when it is known what is kept, made again and copied.
+ * This saves one pass over the tensor. The bits are those of the two ops: r is rounded before it is
+ * normalised. The pass fuses adjacent nodes only, so it runs late, when recompute and copies are
+ * fixed.
  *
- * y then exists while a and b do. So the two stay apart where one of these ends with the sum and does not
- * become r: y could have had its bytes. And they stay apart where the norm begins the next block: the search
- * puts a plan's time together block by block (plan/survey.c), and whether such a pair is joined would hang on two.
+ * In the fused op y is alive together with a and b. The two ops stay separate if a or b dies at the
+ * sum and is not reused for r: y could have had its bytes. They also stay separate if the norm
+ * begins the next block: the search composes a plan's time block by block (plan/survey.c), and the
+ * fusion would depend on two blocks.
  */
 #include "graph/lifetime.h"
 #include "graph/ops.h"
 #include "passes/passes.h"
 
-static enum op joined(enum op norm)
+static enum op fused_op(enum op norm)
 {
     return norm == OP_RMSNORM ? OP_ADD_RMSNORM : norm == OP_LAYERNORM ? OP_ADD_LAYERNORM : OP_NONE;
 }
 
-/* The sum at position k, and the norm behind it. */
+/* True if the sum at position k and the norm after it can be fused. */
 static bool fits(const struct graph *g, const struct life *life, uint32_t k, const struct node *sum, const struct node *norm)
 {
     const id r = sum->out[0];
-    if (sum->op != OP_ADD || !joined(norm->op) || norm->in[0] != r || sum->loop != norm->loop || sum->lane != norm->lane) return false;
+    if (sum->op != OP_ADD || !fused_op(norm->op) || norm->in[0] != r || sum->loop != norm->loop || sum->lane != norm->lane) return false;
     if (graph_block_of(g, sum->scope) != graph_block_of(g, norm->scope)) return false;
     for (int i = 0; i < 2; i++) {
         const id s = tensor_at(g, sum->in[i])->storage;
@@ -36,10 +38,10 @@ static bool fits(const struct graph *g, const struct life *life, uint32_t k, con
     return true;
 }
 
-static void join(struct graph *g, const struct node *sum, id node)
+static void fuse(struct graph *g, const struct node *sum, id node)
 {
     struct node *n = node_at(g, node);
-    n->op = joined(n->op);
+    n->op = fused_op(n->op);
     for (int i = n->nin; i > 1; i--) n->in[i] = n->in[i - 1];
     n->in[0] = sum->in[0];
     n->in[1] = sum->in[1];
@@ -59,7 +61,7 @@ void pass_add_norm(struct graph *g, const struct settings *s)
         graph_lifetimes(g, p, life);
         for (uint32_t k = 0; k < order->nodes.n; k++) {
             const id node = order->nodes.at[k], next = k + 1 < order->nodes.n ? order->nodes.at[k + 1] : 0;
-            if (next && fits(g, life, k, node_at(g, node), node_at(g, next))) join(g, node_at(g, node), next);
+            if (next && fits(g, life, k, node_at(g, node), node_at(g, next))) fuse(g, node_at(g, node), next);
             else order->nodes.at[kept++] = node;
         }
         order->nodes.n = kept;

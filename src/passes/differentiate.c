@@ -1,9 +1,9 @@
 /*
- * differentiate.c: the backward, as a pass: gradients of the step's loss with
- * respect to every weight that is not frozen (graph/autodiff.c does the work).
+ * differentiate.c: the backward, as a pass: gradients of the step's loss with respect to every
+ * weight that is not frozen (graph/autodiff.c implements it).
  *
- * In f16 small gradients would vanish: the loss's own gradient is then not 1 but the step's
- * loss scale, and so all others are times that until loss_scale.c's update divides by it.
+ * In f16 small gradients would underflow. There the gradient of the loss is not 1 but the step's
+ * loss scale, and all gradients are scaled by it until the update of loss_scale.c divides by it.
  */
 #include <stddef.h>
 

@@ -1,15 +1,15 @@
 /*
- * first_sum.c: the first term of a sum over a loop is written, and not added to zeros.
+ * first_sum.c: the first term of a sum over a loop is written instead of added to zeros.
  *
  *     acc = FILL 0
  *     loop { acc = MATMUL(a, b, acc) }
  *
- * The FILL is silent from here on, it launches nothing: while all loops between the two are in their first
- * iteration the tape gives the adding node no accumulator (run/tape.c). A pass over the gradients to fill them and
- * another to read the zeros are saved, at every step; no bit changes but the sign of a zero. (A product of oneDNN's, which always
- * adds, clears its result itself then.)
+ * The pass marks the FILL as silent, and it is not launched. In the first iteration of all loops
+ * between the two nodes, the tape passes no accumulator to the adding node (run/tape.c). Each step
+ * saves a write of zeros to the gradients and a read of them. No bit changes except the sign of a
+ * zero. (A oneDNN product, which always adds, clears its result itself.)
  *
- * Only where the node that adds is the first to touch those bytes, and touches all of them.
+ * The adding node must be the first to access these bytes, and must access all of them.
  */
 #include <string.h>
 
@@ -26,7 +26,7 @@ static bool fills_with_zeros(const struct graph *g, const struct node *n)
     return n->op == OP_FILL && n->attr.fill.value == 0 && is_whole(g, tensor_at(g, n->out[0]));
 }
 
-/* Does this node, in a loop behind `fill`, add to what that fills? */
+/* True if this node, in a loop after `fill`, adds to the tensor that `fill` writes. */
 static bool adds_to(const struct graph *g, const struct node *n, id fill)
 {
     const int slot = op_table[n->op].flags & OPF_ACCUM ? op_must_alias(g, n, 0) : -1;
@@ -38,7 +38,7 @@ static bool adds_to(const struct graph *g, const struct node *n, id fill)
     return sum->node == fill && is_whole(g, sum);
 }
 
-static void look(struct graph *g, enum program p, id *filled)
+static void mark_silent(struct graph *g, enum program p, id *filled)
 {
     for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
         const id node = g->order[p].nodes.at[k];
@@ -56,10 +56,10 @@ static void look(struct graph *g, enum program p, id *filled)
 void pass_first_sum(struct graph *g, const struct settings *s)
 {
     (void)s;
-    id *filled = mem_alloc(g->storages.n * sizeof *filled); /* by storage: the node that did, while nobody has touched it since */
+    id *filled = mem_alloc(g->storages.n * sizeof *filled); /* by storage: the FILL, until another node accesses it */
     for (int p = 0; p < PROGRAM_COUNT; p++) {
         memset(filled, 0, g->storages.n * sizeof *filled);
-        look(g, p, filled);
+        mark_silent(g, p, filled);
     }
     mem_free(filled);
 }

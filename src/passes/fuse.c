@@ -1,22 +1,21 @@
 /*
- * fuse.c: an activation becomes the epilogue of the product before it.
+ * fuse.c: fuses an activation into the product before it, as an epilogue.
  *
  *     before   x --LINEAR--> z --ACT--> y
  *     after    x --LINEAR_ACT--> y, z
  *
- * LINEAR_ACT gives the bits of the two, so nothing is decided here and there is no switch. It is
- * made where z goes: in programs without a backward, and everywhere for RELU, whose slope y
- * tells. Where the backward reads z, both are written either way and nothing is gained.
+ * LINEAR_ACT gives the same bits as the two ops, so there is no setting for it. It is used where z
+ * is not needed afterwards: in programs without a backward, and everywhere for RELU, whose gradient
+ * needs only y. Where the backward reads z, both are written anyway and nothing is gained.
  *
- * Whatever made a LINEAR_ACT: z is not written where nobody reads it, and a product of which
- * only z is read, as where a block is made again, is a LINEAR. That is trim, which runs when
- * all readers are known.
+ * pass_trim runs when all readers are known. A LINEAR_ACT does not write z if no node reads it; one
+ * of which only z is read, as in a recomputed block, becomes a LINEAR.
  */
 #include "graph/ops.h"
 #include "passes/passes.h"
 
-/* By storage, the nodes of a program that read it, the host's reading included; and by storage
- * the last of them. */
+/* By storage: the number of reads in a program, the host's included, and the last node that reads
+ * it. */
 struct readers {
     uint32_t *count;
     id *last;
@@ -45,7 +44,7 @@ static void readers_free(struct readers *r)
     mem_free(r->last);
 }
 
-/* The ACT that alone reads the product's result, whole; 0: there is none. */
+/* The ACT that is the only reader of the product's result; 0: there is none. */
 static id activation_of(const struct graph *g, const struct readers *r, const struct node *product)
 {
     id z = product->out[0], s = tensor_at(g, z)->storage;
@@ -54,7 +53,7 @@ static id activation_of(const struct graph *g, const struct readers *r, const st
     return r->last[s] && n->op == OP_ACT && n->in[0] == z && n->loop == product->loop ? r->last[s] : 0;
 }
 
-/* The product gives y too. */
+/* Turns the product into LINEAR_ACT. */
 static void fuse(struct graph *g, id product, id act)
 {
     struct node *n = node_at(g, product);
@@ -68,13 +67,14 @@ static void fuse(struct graph *g, id product, id act)
     n->made_by = graph_intern(g, "fuse");
 }
 
-/* On the CPU only the reference kernel takes a strided x, and it does not round z before it applies f. */
+/* On a CPU only the reference kernel accepts a strided x, and it does not round z before the
+ * activation. */
 static bool keeps_bits(const struct graph *g, const struct node *product, enum act_kind kind, bool gpu)
 {
     return gpu || kind == ACT_RELU || tensor_is_dense(tensor_at(g, product->in[0]));
 }
 
-/* `differentiated`: there will be a backward. */
+/* `differentiated`: the program gets a backward. */
 static void fuse_program(struct graph *g, enum program p, bool differentiated, bool gpu)
 {
     struct order *order = &g->order[p];

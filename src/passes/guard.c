@@ -1,19 +1,21 @@
 /*
- * guard.c: after a step that went wrong nothing is updated any more, before the host has seen it.
+ * guard.c: after a step with a non-finite loss or norm, no weight is updated until the host has
+ * seen it.
  *
- * Where the host asks for a step while the one before it runs (train/ticket.h), it learns too late that
- * a loss or a norm is not finite. So the GPU keeps the weights of before:
+ * If the host submits a step while the previous one is in flight (train/ticket.h), it learns too
+ * late that a loss or a norm is not finite. So the device keeps the weights as they were:
  *
  *     update          sum of squares of all gradients
- *                     GUARD    it or the loss is not finite: found_inf, which stays     <- this pass
- *                     CLIP, updates   read found_inf: with it they leave every byte as it was
+ *                     GUARD   not finite, or the loss is not: sets found_inf for good  <- this pass
+ *                     CLIP, updates   read found_inf: if set, they change no byte
  *
- *     a fused step    ... its last node is a GUARD: what was updated before the last gradient was
- *                     whole is, as ever; the steps behind it update nothing
+ *     a fused step    its last node is a GUARD: updates before the last gradient was complete have
+ *                     happened; the following steps update nothing
  *
- * When the host reads that step, weights and state are those that the step began with (of a fused one,
- * those that it left), and the search for what went wrong takes the same step again (train/nonfinite.c).
- * f16 has its SCALER instead: there a step is skipped, and the next one goes on.
+ * When the host retires that step, weights and optimizer state are those with which the step began
+ * (of a fused step, those that it left), and the search for the cause runs the same step again
+ * (train/nonfinite.c). f16 has SCALER instead: there the step is skipped, and the next one
+ * continues.
  */
 #include "graph/ops.h"
 #include "passes/passes.h"

@@ -1,16 +1,15 @@
 /*
- * handover.c: a gradient has bytes from where it is made to the update that reads it, not
- * for the whole run.
+ * handover.c: a gradient occupies memory from its first write to the update, not for the whole run.
  *
  *     step    forward            backward                          update
- *             activations grow   activations die, gradients come   gradients are read
+ *             activations grow   activations die, gradients grow   gradients are read
  *             /////////////      \\\\\\\\\\\\\//////////////////
  *
- * The storage of each gradient is marked as handed from program step to program update. In
- * the step the planner then places it like an activation, from its first writer to the end,
- * so that it takes the bytes of what the backward has finished with; in the update it lies
- * where the step left it. Evaluation comes after an update and before a step: no gradient
- * is alive there. Nothing is computed otherwise, so no bit changes.
+ * The pass marks the storage of each gradient as handed from program step to program update. In the
+ * step the planner places it like an activation, from its first writer to the end, so that it
+ * reuses the bytes of dead activations. In the update it is at the same offset. Evaluation runs
+ * between an update and a step: no gradient is alive there. The computation is the same, so no bit
+ * changes.
  */
 #include "passes/passes.h"
 

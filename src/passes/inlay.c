@@ -1,28 +1,28 @@
 /*
- * inlay.c: what is to be laid side by side is written there at once.
+ * inlay.c: the inputs of a CONCAT are written directly into its result.
  *
  *     before   dq, dk, dv = ATTENTION_BWD(...)       three storages
  *              d = CONCAT(dq, dk, dv)                a fourth, and a copy
  *     after    dq, dk, dv = ATTENTION_BWD(...)       strided views of d
  *
- * Where all pieces of a CONCAT come from one op whose kernels take strided outputs, and nobody
- * else reads them, they become views of the whole and the CONCAT is gone. There is no switch:
- * the same elements go to where they would have gone. It comes late, so that the passes before
- * it, which make nodes again or move storages, know nothing of it.
+ * If all inputs of a CONCAT come from one op whose kernels write strided outputs, and have no other
+ * readers, they become views of the result and the CONCAT is removed. There is no setting: the same
+ * elements go to the same positions. The pass runs late, so that the passes before it, which
+ * recompute nodes or move storages, need not handle such views.
  */
 #include "graph/ops.h"
 #include "passes/passes.h"
 #include "passes/uses.h"
 
-enum { PACK = 16 }; /* bytes at whose multiples kernels want rows to begin */
+enum { PACK = 16 }; /* kernels need rows aligned to this many bytes */
 
-/* Its outputs from 0 to 2 are heads, which every kernel writes by their strides. */
+/* True if outputs 0 to 2 are heads, which every kernel writes with their strides. */
 static bool writes_heads(enum op op)
 {
     return op == OP_ATTENTION_BWD || op == OP_ATTENTION_REL_BWD || op == OP_ATTENTION_BIAS_BWD || op == OP_ATTENTION_WINDOW_BWD;
 }
 
-/* Whole, dense and transient. */
+/* True if `t` is dense, transient and covers its storage. */
 static bool owns(const struct graph *g, id t)
 {
     const struct tensor *x = tensor_at(g, t);
@@ -30,8 +30,8 @@ static bool owns(const struct graph *g, id t)
     return s->kind == KIND_ACT && !x->loop && !x->offset && tensor_is_dense(x) && tensor_bytes(x) == s->bytes;
 }
 
-/* The piece is one of its maker's heads, made for this CONCAT alone: written once, read once. */
-static bool is_piece(const struct graph *g, const struct node *concat, id t, id maker, const uint32_t *uses)
+/* True if `t` is one of its maker's heads, written once and read by this CONCAT only. */
+static bool is_part(const struct graph *g, const struct node *concat, id t, id maker, const uint32_t *uses)
 {
     const struct node *m = node_at(g, maker);
     if (tensor_at(g, t)->node != maker || !owns(g, t) || uses[tensor_at(g, t)->storage] != 2) return false;
@@ -39,8 +39,8 @@ static bool is_piece(const struct graph *g, const struct node *concat, id t, id 
     return t == m->out[0] || t == m->out[1] || t == m->out[2];
 }
 
-/* Steps of the whole, and places at which pieces begin in it, at multiples of 16 bytes. */
-static bool is_even(const struct graph *g, const struct node *n)
+/* True if the strides of the result and the offsets of its parts are multiples of 16 bytes. */
+static bool is_aligned(const struct graph *g, const struct node *n)
 {
     const struct tensor *whole = tensor_at(g, n->out[0]);
     const int64_t size = (int64_t)dtype_size(whole->dtype), axis = n->attr.concat.axis;
@@ -56,8 +56,8 @@ static bool fits(const struct graph *g, const struct node *n, const uint32_t *us
     const id maker = n->op == OP_CONCAT && n->nin ? tensor_at(g, n->in[0])->node : 0;
     if (!maker || !writes_heads(node_at(g, maker)->op) || !owns(g, n->out[0])) return false;
     for (int i = 0; i < n->nin; i++)
-        if (!is_piece(g, n, n->in[i], maker, uses)) return false;
-    return is_even(g, n);
+        if (!is_part(g, n, n->in[i], maker, uses)) return false;
+    return is_aligned(g, n);
 }
 
 static void inlay(struct graph *g, const struct node *n)
@@ -67,11 +67,11 @@ static void inlay(struct graph *g, const struct node *n)
     int64_t from = 0;
     whole->node = tensor_at(g, n->in[0])->node;
     for (int i = 0; i < n->nin; i++) {
-        struct tensor *piece = tensor_at(g, n->in[i]);
-        piece->storage = whole->storage;
-        piece->offset = (uint64_t)(from * whole->stride[axis]) * dtype_size(whole->dtype);
-        for (int d = 0; d < whole->rank; d++) piece->stride[d] = whole->stride[d];
-        from += piece->dim[axis];
+        struct tensor *part = tensor_at(g, n->in[i]);
+        part->storage = whole->storage;
+        part->offset = (uint64_t)(from * whole->stride[axis]) * dtype_size(whole->dtype);
+        for (int d = 0; d < whole->rank; d++) part->stride[d] = whole->stride[d];
+        from += part->dim[axis];
     }
 }
 

@@ -1,30 +1,31 @@
 /*
- * join.c: gradients of slices that make up a whole are laid side by side instead of being summed.
+ * join.c: gradients of slices that cover a tensor are concatenated instead of summed.
  *
  *     before   PAD(dq) + PAD(dk) + PAD(dv)     each as large as the whole, two thirds of it zeros
  *     after    CONCAT(dq, dk, dv)
  *
- * The gradient of a slice is zero around it, and the sum of such gradients is, where they neither
- * overlap nor leave gaps, no sum at all: x + 0 is x. Three layers that share one weight move a
- * fifth of the bytes for its gradient. There is no switch: only a zero's sign could change.
+ * The gradient of a slice is zero outside of it. If the slices neither overlap nor leave gaps, the
+ * sum of their padded gradients needs no addition: x + 0 is x. For three layers that share one
+ * weight, the gradient moves a fifth of the bytes. There is no setting: only the sign of a zero can
+ * change.
  */
 #include "graph/ops.h"
 #include "passes/passes.h"
 #include "passes/uses.h"
 
-struct piece {
-    id x, pad;            /* what is padded, and the node that did it */
+struct slice {
+    id x, pad;            /* the tensor that is padded, and the PAD node */
     int64_t from, length; /* along the axis */
 };
 
-/* A sum of padded tensors: its pieces, in the whole's order, and the nodes that it takes. */
+/* A sum of padded tensors: its slices in order of their offsets, and its ACCUMULATE nodes. */
 struct sum {
-    struct piece at[MAX_IN];
+    struct slice at[MAX_IN];
     id adds[MAX_IN];
     int n, nadds, axis; /* axis -1: none yet */
 };
 
-/* The only axis with zeros; -1: there is none, or more than one. */
+/* The only padded axis; -1: none, or more than one. */
 static int padded_axis(const struct node *n)
 {
     int axis = -1;
@@ -36,8 +37,8 @@ static int padded_axis(const struct node *n)
     return axis;
 }
 
-/* Takes the PAD that made t as a piece, in its place among the others. */
-static bool take_piece(struct sum *s, const struct graph *g, id t, id loop)
+/* Adds the PAD that computes t to the sum, sorted by offset. */
+static bool add_slice(struct sum *s, const struct graph *g, id t, id loop)
 {
     const id node = tensor_at(g, t)->node;
     const struct node *n = node_at(g, node);
@@ -45,15 +46,15 @@ static bool take_piece(struct sum *s, const struct graph *g, id t, id loop)
     const int axis = padded_axis(n);
     if (axis < 0 || (s->n && axis != s->axis)) return false;
     s->axis = axis;
-    const struct piece p = {n->in[0], node, n->attr.pad.before[axis], tensor_at(g, n->in[0])->dim[axis]};
+    const struct slice p = {n->in[0], node, n->attr.pad.before[axis], tensor_at(g, n->in[0])->dim[axis]};
     int i = s->n++;
     for (; i > 0 && s->at[i - 1].from > p.from; i--) s->at[i] = s->at[i - 1];
     s->at[i] = p;
     return true;
 }
 
-/* Follows a sum from its last addition back; false: it is not of PADs alone, or somebody else
- * reads a part of it. */
+/* Follows a sum back from its last addition. Returns false if it has other terms than PADs, or if
+ * another node reads a partial sum. */
 static bool follow(struct sum *s, const struct graph *g, id last, const uint32_t *readers)
 {
     const id loop = node_at(g, last)->loop;
@@ -63,8 +64,8 @@ static bool follow(struct sum *s, const struct graph *g, id last, const uint32_t
         if (n->loop != loop || s->nadds == MAX_IN - 1) return false;
         s->adds[s->nadds++] = node;
         const id more = n->in[0], sum = n->in[1], made = tensor_at(g, sum)->node;
-        if (readers[more] != 1 || readers[sum] != 1 || !take_piece(s, g, more, loop)) return false;
-        if (!made || node_at(g, made)->op != OP_ACCUMULATE) return take_piece(s, g, sum, loop);
+        if (readers[more] != 1 || readers[sum] != 1 || !add_slice(s, g, more, loop)) return false;
+        if (!made || node_at(g, made)->op != OP_ACCUMULATE) return add_slice(s, g, sum, loop);
         node = made;
     }
 }
@@ -77,7 +78,7 @@ static bool is_whole(const struct sum *s, const struct tensor *whole)
     return at == whole->dim[s->axis];
 }
 
-/* The last addition becomes the CONCAT, where the sum was. */
+/* Turns the last addition into the CONCAT. */
 static void join(struct graph *g, const struct sum *s, bool *gone)
 {
     struct node *n = node_at(g, s->adds[0]);

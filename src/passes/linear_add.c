@@ -1,16 +1,16 @@
 /*
- * linear_add.c: a residual is added by the product that ends the branch.
+ * linear_add.c: the product that ends a branch adds the residual.
  *
  *     before   z = LINEAR(x, w, bias)    y = ADD(r, z)
  *     after    y = LINEAR(x, w, bias, r)
  *
- * Where nobody else reads z it never exists: two passes over a tensor of the block's width less. Nothing is decided
- * and there is no switch. In f32 only the order of the sum changes; in less, y is rounded once where z was
- * rounded before. So it comes early, before the passes that move nodes or make them again, and before the backward, which
- * passes y's gradient on to r as ADD's does.
+ * If z has no other reader it is never written, which saves two passes over a tensor of the block's
+ * width. There is no setting. In f32 only the order of the sum changes; in lower precision y is
+ * rounded once, where z was rounded before. The pass runs before the passes that move or recompute
+ * nodes, and before the backward, which passes the gradient of y on to r as it does for ADD.
  *
- * r is read earlier than before. That is the same r: up to here nothing is written twice but by ops that give what they wrote a
- * new tensor, and nobody reads the old one behind them (graph.h).
+ * r is read earlier than before, with the same value: up to here an op that overwrites a tensor
+ * returns a new tensor, and no node reads the old one afterwards (graph.h).
  */
 #include "graph/ops.h"
 #include "passes/passes.h"
@@ -21,14 +21,16 @@ struct linear_add {
     uint32_t *readers, *position; /* by storage; by node (uses.h) */
 };
 
-/* Where the two stand together: what is rebuilt, or cut into pieces, as one has both. */
+/* True if both nodes are in the same loop, block and row-wise scope, so that they are recomputed,
+ * or cut into chunks, together. */
 static bool together(const struct graph *g, const struct node *x, const struct node *y)
 {
     return x->loop == y->loop && graph_block_of(g, x->scope) == graph_block_of(g, y->scope) &&
            graph_scope_is(g, x->scope, SCOPE_ROWS) == graph_scope_is(g, y->scope, SCOPE_ROWS);
 }
 
-/* The product that makes input `i` of the sum and can add the other one, which is there before it; 0: none can. */
+/* The product that computes input `i` of the sum and can add the other input, which is computed
+ * before it; 0: none. */
 static id product_of(const struct linear_add *a, const struct node *sum, int i)
 {
     const struct graph *g = a->g;
@@ -39,7 +41,7 @@ static id product_of(const struct linear_add *a, const struct node *sum, int i)
     return tensors_alike(tensor_at(g, r), tensor_at(g, z)) && together(g, n, sum) ? product : 0;
 }
 
-static bool join(struct linear_add *a, const struct node *sum)
+static bool fuse(struct linear_add *a, const struct node *sum)
 {
     for (int i = 1; i >= 0; i--) {
         const id product = product_of(a, sum, i);
@@ -55,14 +57,14 @@ static bool join(struct linear_add *a, const struct node *sum)
     return false;
 }
 
-static void join_program(struct graph *g, enum program p)
+static void fuse_program(struct graph *g, enum program p)
 {
     struct order *order = &g->order[p];
-    struct linear_add a = {g, readers_by_storage(g, p), places_by_node(g, p)};
+    struct linear_add a = {g, readers_by_storage(g, p), positions_by_node(g, p)};
     uint32_t kept = 0;
     for (uint32_t k = 0; k < order->nodes.n; k++) {
         const id node = order->nodes.at[k];
-        if (node_at(g, node)->op != OP_ADD || !join(&a, node_at(g, node))) order->nodes.at[kept++] = node;
+        if (node_at(g, node)->op != OP_ADD || !fuse(&a, node_at(g, node))) order->nodes.at[kept++] = node;
     }
     order->nodes.n = kept;
     mem_free(a.readers);
@@ -72,6 +74,6 @@ static void join_program(struct graph *g, enum program p)
 void pass_linear_add(struct graph *g, const struct settings *s)
 {
     (void)s;
-    join_program(g, PROGRAM_STEP);
-    join_program(g, PROGRAM_EVAL);
+    fuse_program(g, PROGRAM_STEP);
+    fuse_program(g, PROGRAM_EVAL);
 }

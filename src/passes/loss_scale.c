@@ -1,15 +1,15 @@
 /*
- * loss_scale.c: dynamic loss scaling, where something is computed in f16.
+ * loss_scale.c: dynamic loss scaling for f16.
  *
- *     step     d loss = step.loss_scale        (differentiate.c), so every gradient is times it
+ *     step     d loss = step.loss_scale        (differentiate.c) scales every gradient
  *     update   sum of squares of all gradients
- *              SCALER   is it finite? found_inf, the next scale, Adam's t     <- this pass
+ *              SCALER   finite? sets found_inf, the next scale, Adam's t      <- this pass
  *              CLIP     the norm without the scale; one factor unscales and clips
- *              updates  read found_inf: with it they leave every byte as it was
+ *              updates  read found_inf: if set, they change no byte
  *
- * Everything is in the step's storage: nothing of the tape depends on it, and no host is
- * asked between the gradients and the update. The sum must be that of all gradients before
- * the first update, so an update inside the backward (the fused step) cannot be predicated.
+ * All of it is in the step's storage: the tape does not depend on it, and the host does not take
+ * part between the gradients and the update. The sum must include all gradients before the first
+ * update, so an update inside the backward (the fused step) is not possible.
  */
 #include "graph/ops.h"
 #include "passes/passes.h"
@@ -29,7 +29,7 @@ static uint32_t find_clip(const struct graph *g)
     return k;
 }
 
-/* The node behind the last one goes to place k. */
+/* Moves the last node to position k. */
 static void move_last_to(struct order *order, uint32_t k)
 {
     uint32_t last = order->nodes.n - 1;
@@ -59,6 +59,6 @@ void pass_loss_scale(struct graph *g, const struct settings *s)
 {
     if (!s->train || !settings_scale_loss(s)) return;
     if (s->fused_step || !emit_before_clip(g, OP_SCALER, "loss_scale"))
-        graph_fail(g, "with f16 an update is skipped when a gradient is not finite, which is known after the last one: weights cannot be "
+        graph_fail(g, "f16 skips an update if a gradient is not finite, which is known only after the last gradient: weights cannot be "
                       "updated inside the backward; set memory.fused_step: off, or memory.precision: bf16");
 }

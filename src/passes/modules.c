@@ -1,15 +1,15 @@
 /*
- * modules.c: rules of modules by name.
+ * modules.c: matching of module rules.
  *
- * A pattern means a module with all that it holds: "vision_encoder" and "vision_encoder.layers.*"
- * both match the scope "vision_encoder.layers.3.attn", by its beginnings. So a rule
- * need not know how deep a model cuts its scopes.
+ * A pattern matches a module with everything in it: "vision_encoder" and "vision_encoder.layers.*"
+ * both match the scope "vision_encoder.layers.3.attn", by its prefixes. So a rule does not depend
+ * on how deep a model nests its scopes.
  */
 #include <string.h>
 
 #include "passes/passes.h"
 
-/* Does the pattern match the name, or the name up to one of its dots? */
+/* True if the pattern matches the name, or the name up to one of its dots. */
 bool module_pattern(const char *pattern, const char *scope)
 {
     char part[256];

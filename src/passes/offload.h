@@ -1,5 +1,5 @@
 /*
- * offload.h: the parts of the pass offload.
+ * offload.h: shared by the files of pass offload.
  */
 #ifndef OFFLOAD_H
 #define OFFLOAD_H
@@ -7,11 +7,11 @@
 #include "passes/passes.h"
 #include "passes/visit.h"
 
-/* Saved activations smaller than this stay: the launches of two copies cost more than the
- * bytes are worth. And so do those that are back in use within so many units. */
+/* Saved activations smaller than OFFLOAD_LEAST stay in device memory: two copies cost more than the
+ * bytes are worth. So do those that are used again within OFFLOAD_GAP units. */
 enum { OFFLOAD_LEAST = 16 << 10, OFFLOAD_GAP = 4 };
 
-/* What the forward saves for the backward spends the time between in host memory. */
+/* Offloads the activations that the forward saves for the backward. */
 void offload_activations(struct visits *v);
 
 #endif

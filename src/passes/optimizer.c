@@ -5,30 +5,30 @@
  *     clip  = {norm, min(1, clip_norm / norm)}
  *     for each trained weight: an update of its master; the working copy follows
  *
- * What the update remembers are storages of kind STATE, zero at the start of a run:
+ * The optimizer state is in storages of kind STATE, zero at the start of a run:
  *
  *     adamw         m, v f32                                8 bytes per parameter
  *     adamw-bf16    m, v bf16                               4
  *     adamw-8bit    codes u8 of m, v, and per block of 256  2 + 8/256
  *                   their largest magnitudes
- *     sgd           m f32, without a momentum nothing       4, or 0
+ *     sgd           m f32, nothing without momentum         4, or 0
  *     adafactor     means of rows and of columns f32        4/R + 4/C; vectors 4
  *
- * Small weights and tables of embeddings keep m and v in f32 under adamw-8bit: they are few
- * bytes, and a table's rows are updated so unequally that one block holds many scales.
+ * Under adamw-8bit, small weights and embedding tables keep m and v in f32: they are few bytes, and
+ * the rows of a table are updated so unevenly that one block holds many scales.
  *
- * Weights that no gradient reaches are left alone, as PyTorch leaves them. The others come
- * in the order in which the backward completes their gradients, so that the norm has the
- * same bits where the fused step sums it on the way.
+ * Weights without a gradient are not updated, as in PyTorch. The others are updated in the order in
+ * which the backward completes their gradients, so that the norm has the same bits as in the fused
+ * step, which sums it on the way.
  *
- * Layers. With layer_decay d a weight's rate is times d^(L - l), where l is its
- * layer: that of its first use in the forward.
+ * Layers. With layer_decay d the learning rate of a weight is multiplied by d^(L - l), where l is
+ * its layer: that of its first use in the forward.
  *
  *     embed | block 1 | block 2 | norm between | block 3 | head
  *       0        1         2           2            3        4 = L
  *
- * Blocks are the scopes that say so, numbered as they come; before the first one
- * is layer 0, between two is the one before, behind the last one is L.
+ * Blocks are the scopes with SCOPE_BLOCK, numbered in order. Nodes before the first block are layer
+ * 0, nodes between two blocks belong to the first of them, nodes after the last block are layer L.
  */
 #include <math.h>
 #include <stdio.h>
@@ -46,7 +46,7 @@ struct layers {
     int last;       /* L */
 };
 
-/* The layer of what the forward first reads in a node; the count of blocks grows. */
+/* The layer of a node; counts the blocks. */
 static int layer_here(const struct graph *g, id scope, int *number, int *blocks)
 {
     id block = graph_block_of(g, scope);
@@ -71,7 +71,7 @@ static struct layers number_layers(const struct graph *g)
             outside[s] = !graph_block_of(g, n->scope);
         }
     }
-    /* Behind the last block is only known now that it was the last. */
+    /* Which block is the last is known only now. */
     l.last = blocks + 1;
     for (id s = 0; s < g->storages.n; s++)
         if (outside[s] && l.of[s] == blocks) l.of[s] = l.last;
@@ -89,7 +89,7 @@ static bool rule_matches(const struct update_rule *r, const char *name)
     return false;
 }
 
-/* The attributes of a weight's update; `depth` is its layer's factor on the rate. */
+/* The attributes of a weight's update; `depth` is the layer's factor on the learning rate. */
 static union attr attributes(const struct settings *s, const char *name, double depth)
 {
     union attr a = {.adamw = {s->optimizer == OPT_SGD ? s->momentum : s->beta1, s->beta2, s->eps, s->weight_decay, depth, hash_bytes(name, strlen(name), 0)}};
@@ -102,7 +102,7 @@ static union attr attributes(const struct settings *s, const char *name, double 
     return a;
 }
 
-/* A state "weight.which" of the given type and shape. */
+/* A state tensor "weight.which" of the given dtype and shape. */
 static id state(struct graph *g, const char *weight, const char *which, enum dtype t, int rank, const int64_t *dim)
 {
     char name[300];
@@ -116,7 +116,7 @@ static id state(struct graph *g, const char *weight, const char *which, enum dty
     return g->tensors.n - 1;
 }
 
-/* One weight on its way through emit_*. */
+/* The update of one weight, for emit_*. */
 struct update {
     struct graph *g;
     const struct settings *s;
@@ -124,7 +124,7 @@ struct update {
     struct tensor shape;  /* of the master */
     const char *name;
     union attr attr;
-    id step, clip, w;     /* w: 0 where the forward reads the master itself */
+    id step, clip, w;     /* w: the working copy; 0 if the forward reads the master itself */
     bool table;           /* an EMBEDDING reads it */
 };
 
@@ -155,7 +155,7 @@ static void emit_sgd(const struct update *u)
     graph_emit(u->g, OP_SGD, &u->attr, (id[]){u->p.master, u->p.grad, u->step, u->clip, u->w, m}, m ? 6 : u->w ? 5 : 4);
 }
 
-/* Factored over the last two dimensions; a vector is not. */
+/* Factored over the last two dimensions; vectors are not factored. */
 static void emit_adafactor(const struct update *u)
 {
     int64_t columns[MAX_RANK];
@@ -185,7 +185,7 @@ static void update_one(struct graph *g, const struct settings *s, const struct p
     graph_scope_pop(g, previous);
 }
 
-/* --- which, and in what order --------------------------------------------------------------- */
+/* --- trained weights ----------------------------------------------------------------- */
 
 struct trained {
     uint32_t param;
@@ -199,7 +199,7 @@ static int by_completion(const void *a, const void *b)
     return x->param < y->param ? -1 : x->param > y->param;
 }
 
-/* The weights that have gradients; `*n` of them. */
+/* The weights with gradients, in order of completion; `*n` of them. */
 static struct trained *list_trained(const struct graph *g, uint32_t *n)
 {
     struct trained *list = mem_alloc((g->params.n + 1) * sizeof *list);

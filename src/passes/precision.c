@@ -1,24 +1,23 @@
 /*
- * precision.c: compute in bf16 or f16.
+ * precision.c: computes in bf16 or f16.
  *
  *     with masters   master f32 --update--> working copy --forward, backward-->
- *     pure           weight bf16 --update, rounded at random--> the same bf16
+ *     pure           weight bf16 --update, stochastic rounding--> the same bf16
  *
- * Every weight the forward reads becomes a working copy of lower precision; the f32 tensor
- * stays behind it as the master that the optimizer updates. Shape rules then
- * carry the dtype through the forward by themselves: what follows a bf16 weight
- * is bf16, statistics and losses are f32. Weight gradients are f32 (vjp.c; but pure_grad.c).
- * A frozen weight has no master: it is kept in the compute dtype alone; in pure bf16 none has
- * one (cpu/round.h). Running statistics stay
- * f32: they move by steps that bf16 would round away. So do coordinates and their
- * frequencies, which become angles; what FOURIER makes of them is of lower precision.
- * Inputs that are f32 stay so, and are rounded by a cast at the head of the program.
- * A model may ask for f32 at a place (a loss); where that is what there is, the cast goes.
+ * Every weight that the forward reads becomes a working copy of lower precision; the f32 tensor
+ * remains as the master weight that the optimizer updates. Shape rules then propagate the dtype
+ * through the forward: results that depend on a bf16 weight are bf16, statistics and losses are
+ * f32. Weight gradients are f32 (vjp.c; except in pure_grad.c). A frozen weight has no master and
+ * is kept in the compute dtype only; in pure bf16 no weight has a master (cpu/round.h). Running
+ * statistics stay f32, because bf16 would round their small changes away. So do coordinates and
+ * their frequencies, which become angles; the result of FOURIER is of lower precision. f32 inputs
+ * stay f32 and are cast at the start of the program. A model may require f32 somewhere (a loss); if
+ * the tensor is f32 already, the cast is removed.
  *
- * Modules. A rule gives the scopes that it matches, and those inside, a precision of their own.
- * Everything is lowered first, which tells what is f32 by design from what follows the
- * weights. Then the nodes of such a module are raised (or lowered further), with casts
- * where a tensor that follows the weights crosses its border:
+ * Modules. A rule gives the scopes that it matches, and those inside, their own precision. First
+ * the whole graph is lowered, which shows which tensors are f32 by design and which follow the
+ * weights. Then the nodes of such a module are raised (or lowered further), with casts where a
+ * tensor that follows the weights crosses the module's border:
  *
  *     bf16 --cast--> [ module, f32 weights without masters ] --cast--> bf16
  */
@@ -36,8 +35,8 @@ static id working_copy(struct graph *g, const struct tensor *master, enum dtype 
     return graph_tensor(g, graph_name(g, g->storages.at[storage].name), storage, t, x.rank, x.dim, 0);
 }
 
-/* The first input that stays f32, with the one behind it; -1: none. Running statistics of
- * normalisations, and what becomes an angle. */
+/* The first of two inputs that stay f32; -1: none. These are running statistics of normalisations,
+ * and values that become angles. */
 static int first_kept(const struct node *n)
 {
     switch (n->op) {
@@ -63,7 +62,7 @@ static bool *mark_kept(const struct graph *g)
     return kept;
 }
 
-/* Ops that make floats of something else say in which type. */
+/* Sets the output dtype of ops that create floats from another dtype. */
 static void set_made(struct node *n, enum dtype t)
 {
     if (n->op == OP_FOURIER) n->attr.fourier.dtype = (uint8_t)t;
@@ -102,13 +101,13 @@ static void drop_idle_casts(struct graph *g, enum program p)
         graph_replace(g, p, n.out[0], n.in[0]);
         any = true;
     }
-    if (any) graph_infer(g, p); /* a view of the cast's result is one of its input now */
+    if (any) graph_infer(g, p); /* a view of the cast's result is now one of its input */
     graph_prune(g, p);
 }
 
 /* --- weights ----------------------------------------------------------------------- */
 
-/* Parameter i is kept in type t; `master` is the f32 tensor that it began as. */
+/* Keeps parameter i in dtype t; `master` is its original f32 tensor. */
 static void keep_in(struct graph *g, const struct settings *s, uint32_t i, id master, enum dtype t)
 {
     struct param *p = &g->params.at[i];
@@ -120,10 +119,10 @@ static void keep_in(struct graph *g, const struct settings *s, uint32_t i, id ma
     storage_of(g, master)->kind = alone ? KIND_NONE : KIND_MASTER;
 }
 
-/* Everything in type t; fills by parameter the tensor that it was before (0: it stays). */
+/* Lowers everything to dtype t; fills by parameter its original tensor (0: unchanged). */
 static void lower(struct graph *g, const struct settings *s, enum dtype t, id *masters)
 {
-    bool *kept = mark_kept(g); /* of the tensors there are now; the loop adds others */
+    bool *kept = mark_kept(g); /* for the tensors that exist now; the loop adds others */
     uint32_t count = g->tensors.n;
     id *instead = mem_alloc(count * sizeof *instead);
     for (uint32_t i = 0; i < g->params.n; i++) {
@@ -157,7 +156,7 @@ static enum dtype scope_precision(const struct settings *s, const struct graph *
     return s->precision;
 }
 
-/* What everything is lowered to first: f32 only where nothing else is asked for. */
+/* The dtype to which everything is lowered first: f32 only if no rule requires another. */
 static enum dtype base_precision(const struct settings *s)
 {
     enum dtype t = s->precision;
@@ -170,12 +169,12 @@ struct borders {
     struct graph *g;
     enum dtype base;
     uint8_t *of;          /* by scope: its precision */
-    uint8_t *now;         /* by tensor that follows the weights: its dtype; DT_NONE: any other */
-    id *cast;             /* by tensor: the last cast of it in this program... */
-    uint32_t tensors;     /* ...of those that there were before */
+    uint8_t *now;         /* by tensor that follows the weights: its dtype; DT_NONE: other tensors */
+    id *cast;             /* by tensor: its last cast in this program... */
+    uint32_t tensors;     /* ...for tensors before the pass */
 };
 
-/* Which tensors follow the weights, and what they will be. */
+/* Marks the tensors that follow the weights, with their new dtypes. */
 static void mark_followers(struct borders *b)
 {
     const struct graph *g = b->g;
@@ -186,13 +185,13 @@ static void mark_followers(struct borders *b)
     }
 }
 
-/* A weight is kept as its first reader wants it; others get a cast. */
+/* A weight is kept in the dtype of its first reader; other readers get a cast. */
 static void settle_weights(struct borders *b, const struct settings *s, const id *masters)
 {
     static const enum program programs[] = {PROGRAM_EVAL, PROGRAM_STEP};
     struct graph *g = b->g;
     uint8_t *want = mem_alloc(b->tensors);
-    for (size_t p = 0; p < COUNT(programs); p++) /* backwards: the first reader is the last to say */
+    for (size_t p = 0; p < COUNT(programs); p++) /* backwards, so that the first reader is set last */
         for (uint32_t k = g->order[programs[p]].nodes.n; k-- > 0;) {
             const struct node *n = node_at(g, g->order[programs[p]].nodes.at[k]);
             for (int i = 0; i < n->nin; i++) want[n->in[i]] = b->of[n->scope];
@@ -213,7 +212,7 @@ static bool updated_in_place(const struct graph *g, const struct node *n, int i)
     return false;
 }
 
-/* `x` in type t, for a node of the current scope and loop. */
+/* `x` cast to dtype t, for a node of the current scope and loop. */
 static id cross(struct borders *b, id x, enum dtype t)
 {
     struct graph *g = b->g;
@@ -230,7 +229,7 @@ static void cross_borders(struct borders *b, enum program p)
     id *old = mem_copy(order->nodes.at, count * sizeof(id));
     struct cursor before = graph_move(g, p, PHASE_FORWARD, "precision");
     order->nodes.n = 0;
-    memset(b->cast, 0, b->tensors * sizeof *b->cast); /* a weight is in both programs, its cast in one */
+    memset(b->cast, 0, b->tensors * sizeof *b->cast); /* both programs read a weight; a cast belongs to one */
     for (uint32_t k = 0; k < count; k++) {
         struct node *n = node_at(g, old[k]);
         enum dtype want = b->of[n->scope];
@@ -241,7 +240,7 @@ static void cross_borders(struct borders *b, enum program p)
         for (int i = 0; i < node_at(g, old[k])->nin; i++) {
             id x = node_at(g, old[k])->in[i];
             if (!x || !b->now[x] || b->now[x] == want || updated_in_place(g, node_at(g, old[k]), i)) continue;
-            tensor_at(g, x)->dtype = b->now[x]; /* its producer's shape rule will say so too */
+            tensor_at(g, x)->dtype = b->now[x]; /* as its producer's shape rule will infer */
             id here = cross(b, x, want);
             node_at(g, old[k])->in[i] = here;
         }

@@ -1,16 +1,19 @@
 /*
- * pure_grad.c: without f32 masters a matrix has no f32 gradient either.
+ * pure_grad.c: in pure bf16, without f32 master weights, the gradient of a matrix is bf16 too.
  *
  *     before   dW f32 = MATMUL(dy, x)        after   dW bf16 = MATMUL(dy, x)
  *
- * The product still adds up in f32 and rounds once; micro-batches after the first are added by the same product, and round
- * again. A gradient is then as wide as its weight: half the bytes to keep, to write, and to read in the update.
+ * The product still sums in f32 and rounds once; the same product adds the later micro-batches, and
+ * rounds each time. A gradient then has the size of its weight: half the bytes to keep, to write,
+ * and to read in the update.
  *
- * Whatever else makes gradients keeps them in f32: sums over rows (norms, biases, tables), convolutions, a weight that is used
- * twice, and the head or the mask decoder, which may add up theirs piece by piece.
+ * All other gradients stay f32: sums over rows (norms, biases, tables), convolutions, weights that
+ * are used twice, and those of the LM head or the mask decoder, which may be summed over chunks.
  *
- * Half a step of bf16 is 2^-9 of a number: of a sum of many terms the last ones are lost, all in the same direction. At 64
- * micro-batches, as many as a GPU has, a gradient's norm is 0.007 % short; at 512 it would be 1.5 %. So above 64 gradients are f32.
+ * Half a unit in the last place of bf16 is 2^-9 of the value: in a sum of many terms the last ones
+ * are lost, all in the same direction. With 64 micro-batches, the maximum on a GPU, the norm of a
+ * gradient is 0.007 % too small; with 512 it would be 1.5 %. So with more than 64 gradients are
+ * f32.
  */
 #include "graph/ops.h"
 #include "passes/passes.h"
@@ -18,7 +21,7 @@
 
 enum { TERMS_MOST = 64 };
 
-/* One product makes it, for nobody but the update. */
+/* True if one product computes the gradient and only the update reads it. */
 static bool fits(const struct graph *g, id grad, const uint32_t *uses)
 {
     const struct tensor *t = tensor_at(g, grad);

@@ -1,16 +1,14 @@
 /*
- * residual.c: where a residual leaves before a norm, the gradient that comes back past the norm is
- * added by the norm's own gradient.
+ * residual.c: the gradient of a norm adds the gradient of the residual branch around the norm.
  *
  *     forward   x --------------------> +        before   d = NORM_BWD(dy, x, ...)
  *               `--> NORM --> ... -----'                  dx = ACCUMULATE(dr, d)
  *                                                after    dx = NORM_BWD(dy, x, ..., dr)
  *
- * Two passes over a tensor of the block's width less. Nothing is decided and there is no switch:
- * in f32 the bits are those of the two ops; in less, dx is rounded once where d was rounded before. (So it is in f32
- * where the CPU's reference kernel runs, because an operand is strided.)
- * It runs before the passes that move nodes or make them again, so that whatever they do, the
- * same sums are made in the same way.
+ * This saves two passes over a tensor of the block's width. There is no setting: in f32 the bits
+ * are those of the two ops; in lower precision dx is rounded once, where d was rounded before. (The
+ * same holds in f32 if the CPU's reference kernel runs because an operand is strided.) The pass
+ * runs before the passes that move or recompute nodes, so that the sums do not depend on them.
  */
 #include "graph/ops.h"
 #include "passes/passes.h"
@@ -21,11 +19,11 @@ struct residual {
     uint32_t *readers, *position; /* by tensor; by node (uses.h) */
 };
 
-/* Which input of a norm's gradient is added to it; 0: it is no such op. */
+/* The index of the input that a norm's gradient adds; 0: another op. */
 static int slot_of(enum op op) { return op == OP_RMSNORM_BWD || op == OP_LAYERNORM_BWD ? op_table[op].max_in - 1 : 0; }
 
-/* Between the norm's gradient and the sum nobody writes what is added, nor, where the result lies on
- * it, reads it. */
+/* True if no node between the norm's gradient and the sum writes the added tensor nor, if the
+ * result overwrites it (`written`), reads it. */
 static bool undisturbed(const struct residual *r, id norm, id sum, id add, bool written)
 {
     const struct graph *g = r->g;
@@ -43,7 +41,7 @@ static bool undisturbed(const struct residual *r, id norm, id sum, id add, bool 
     return true;
 }
 
-/* The norm's gradient that makes input `i` of the sum and can add the other one itself; 0: none can. */
+/* The norm's gradient that computes input `i` of the sum and can add the other input; 0: none. */
 static id norm_of(const struct residual *r, id sum, int i)
 {
     const struct graph *g = r->g;
@@ -57,7 +55,7 @@ static id norm_of(const struct residual *r, id sum, int i)
     return undisturbed(r, norm, sum, add, i == 0) ? norm : 0;
 }
 
-static bool join(struct residual *r, id sum)
+static bool fuse(struct residual *r, id sum)
 {
     for (int i = 1; i >= 0; i--) {
         const id norm = norm_of(r, sum, i);
@@ -77,13 +75,13 @@ static bool join(struct residual *r, id sum)
 void pass_residual(struct graph *g, const struct settings *s)
 {
     struct order *order = &g->order[PROGRAM_STEP];
-    struct residual r = {g, readers_by_tensor(g, PROGRAM_STEP), places_by_node(g, PROGRAM_STEP)};
+    struct residual r = {g, readers_by_tensor(g, PROGRAM_STEP), positions_by_node(g, PROGRAM_STEP)};
     bool *gone = mem_alloc(g->nodes.n);
     uint32_t kept = 0;
     (void)s;
     for (uint32_t k = 0; k < order->nodes.n; k++) {
         const id node = order->nodes.at[k];
-        gone[node] = node_at(g, node)->op == OP_ACCUMULATE && join(&r, node);
+        gone[node] = node_at(g, node)->op == OP_ACCUMULATE && fuse(&r, node);
     }
     for (uint32_t k = 0; k < order->nodes.n; k++)
         if (!gone[order->nodes.at[k]]) order->nodes.at[kept++] = order->nodes.at[k];

@@ -1,7 +1,7 @@
 /*
- * reuse.c: an output takes the bytes of an input that dies at its node, where
- * the op's row allows it: dlogits over logits, a rotated query over the query,
- * a sum over one of its terms. No bits change; a storage disappears.
+ * reuse.c: an output reuses the bytes of an input that dies at its node, if the op's row allows it:
+ * dlogits over logits, a rotated query over the query, a sum over one of its terms. No bits change,
+ * and there is one storage less.
  */
 #include <string.h>
 
@@ -13,10 +13,10 @@ struct reuse {
     struct graph *g;
     enum program program;
     struct life *life;
-    id *first, *next;        /* tensors of each storage, as lists */
+    id *first, *next;        /* linked lists of the tensors of each storage */
 };
 
-/* Whole, dense, transient, and as large as its storage. */
+/* True if `t` is dense, transient and covers its storage. */
 static bool owns(const struct graph *g, id t)
 {
     const struct tensor *x = tensor_at(g, t);
@@ -24,7 +24,7 @@ static bool owns(const struct graph *g, id t)
     return s->kind == KIND_ACT && !x->loop && x->offset == 0 && tensor_is_dense(x) && tensor_bytes(x) == s->bytes;
 }
 
-/* Input `i` ends its life at `position`, in the loop in which it began. */
+/* True if input `i` dies at `position`, in the loop in which it was written. */
 static bool dies(const struct reuse *r, const struct node *n, int i, uint32_t position)
 {
     id t = n->in[i], made = tensor_at(r->g, t)->node;
@@ -41,14 +41,14 @@ static bool fits(const struct reuse *r, const struct node *n, int o, int i, uint
     if (a->storage == b->storage || a->dtype != b->dtype || tensor_bytes(a) != tensor_bytes(b)) return false;
     if (g->storages.at[a->storage].space != g->storages.at[b->storage].space) return false;
     if (r->life[b->storage].start != position) return false;
-    for (int k = 0; k < n->nout; k++) /* no two outputs on one input */
+    for (int k = 0; k < n->nout; k++) /* no two outputs reuse one input */
         if (k != o && n->out[k] && tensor_at(g, n->out[k])->storage == a->storage) return false;
-    for (int k = 0; k < n->nin; k++) /* and the input is read once */
+    for (int k = 0; k < n->nin; k++) /* and the node reads the input once */
         if (k != i && n->in[k] && tensor_at(g, n->in[k])->storage == a->storage) return false;
     return true;
 }
 
-/* Everything on `from` moves to `to`. */
+/* Moves all tensors of storage `from` to `to`. */
 static void merge(struct reuse *r, id from, id to)
 {
     id t = r->first[from];

@@ -1,40 +1,41 @@
 /*
- * selective.c: what is cheap to make again is made again in the backward instead of kept.
+ * selective.c: selective recompute: tensors that are cheap to recompute are recomputed in the
+ * backward instead of kept.
  *
  *     kept      x --norm--> n --linear--> u --gelu--> a --linear-->        x n u a
  *     selective x --norm--> n --linear--> u --gelu--> a --linear-->        x   u
- *     backward                               [gelu again] dW2, du   [norm again] dW1, dx
+ *     backward                          [recompute gelu] dW2, du   [recompute norm] dW1, dx
  *
- * A node is repeated just before the first node of the backward that reads its result,
- * when it moves little more than it frees (norms, activations, gates, casts, dropout) and
- * what it reads is there at that moment anyway: a weight, a tensor that the backward still
- * has to read, or one that is made again itself. So nothing lives longer for it, no product
- * is made twice, and the same kernels on the same bytes give the same bits. What LINEAR_ACT
- * made in one pass (fuse.c) is made again by ACT alone, from z.
+ * A node is repeated just before the first backward node that reads its result, if it moves little
+ * more than it frees (norms, activations, gates, casts, dropout) and its inputs are available there
+ * anyway: a weight, a tensor that the backward reads later, or one that is recomputed itself. So
+ * nothing lives longer because of it, no product is computed twice, and the same kernels on the
+ * same bytes give the same bits. The result of a LINEAR_ACT (fuse.c) is recomputed by ACT alone,
+ * from z.
  *
- * Only what units.c allows is made again so: everything (selective), or what no block
- * rebuilds (+selective). What a rebuilt block will read is kept for it and serves here too.
+ * Only nodes that units.c allows are recomputed here: all (selective), or those that no block
+ * recomputes (+selective). A tensor that a recomputed block will read is kept for it and serves
+ * here too.
  */
 #include "graph/ops.h"
 #include "graph/rules.h"
-#include "passes/rebuild.h"
+#include "passes/recompute.h"
 
-/* A repetition may move so many bytes for each that it frees. */
+/* A repetition may move this many bytes for each byte that it frees. */
 enum { BYTES_PER_BYTE = 4 };
 
 struct selective {
     struct graph *g;
-    uint32_t tensors;    /* how many there were before */
+    uint32_t tensors;    /* number of tensors before the pass */
     struct units units;
-    uint32_t *last;      /* by storage: the last position of the backward that reads it, plus 1; 0: none */
-    uint32_t *kept;      /* by storage: the last position where a block is rebuilt from it, plus 1; 0: none */
-    id *copy;            /* by tensor: its repetition; 0: none */
-    uint32_t *asked;     /* by tensor: the position, plus 1, for which `answer` holds */
-    bool *answer;        /* can it be made again there? */
+    uint32_t *last;      /* by storage: the last position in the backward that reads it, plus 1; 0: none */
+    uint32_t *kept;      /* by storage: the last position where a block is recomputed from it, plus 1; 0: none */
+    id *copy;            /* by tensor: its recomputed copy; 0: none */
+    uint32_t *checked_at;     /* by tensor: the position, plus 1, for which `can` is valid */
+    bool *can;        /* by tensor: it can be recomputed there */
 };
 
-/* What makes `t` again, given all else that `made` gave: that node, or for LINEAR_ACT's y
- * the ACT of its z. */
+/* The node that recomputes `t`: a copy of `made`, or for the y of a LINEAR_ACT the ACT of its z. */
 static struct node recipe(const struct graph *g, id made, id t)
 {
     struct node n = *node_at(g, made);
@@ -45,7 +46,7 @@ static struct node recipe(const struct graph *g, id made, id t)
     return n;
 }
 
-/* Elements pass through once (cost_stream), and not many more than come out. */
+/* True if the op streams its elements once (cost_stream) and moves few more bytes than it frees. */
 static bool is_cheap(const struct graph *g, const struct node *n)
 {
     const struct op_row *row = &op_table[n->op];
@@ -63,40 +64,40 @@ static bool is_cheap(const struct graph *g, const struct node *n)
     return row->cost == cost_stream && row->cost(in, out, &n->attr).bytes <= BYTES_PER_BYTE * frees;
 }
 
-/* The node that makes `t`, when it can be repeated at `position` of loop `loop`; 0: it
- * cannot, or `t` comes from outside. */
-static id made_again(struct selective *s, id t, uint32_t position, id loop);
+/* The node that computes `t`, if it can be repeated at `position` in loop `loop`; 0: it cannot, or
+ * `t` comes from outside. */
+static id repeatable(struct selective *s, id t, uint32_t position, id loop);
 
-/* Is `t` there at `position`, kept for others or made again? */
-static bool is_there(struct selective *s, id t, uint32_t position, id loop)
+/* True if `t` is available at `position`, kept for other nodes or recomputed. */
+static bool is_available(struct selective *s, id t, uint32_t position, id loop)
 {
     if (!t || s->copy[t] || kind_is_persistent(storage_of(s->g, t)->kind)) return true;
-    return made_again(s, t, position, loop) || s->last[tensor_at(s->g, t)->storage] > position;
+    return repeatable(s, t, position, loop) || s->last[tensor_at(s->g, t)->storage] > position;
 }
 
-static id made_again(struct selective *s, id t, uint32_t position, id loop)
+static id repeatable(struct selective *s, id t, uint32_t position, id loop)
 {
     struct graph *g = s->g;
     id made = tensor_at(g, t)->node;
     if (!made || !s->units.selective[made] || node_at(g, made)->loop != loop || s->kept[tensor_at(g, t)->storage] > position) return 0;
-    const struct node again = recipe(g, made, t), *n = &again;
-    if (s->asked[t] == position + 1) return s->answer[t] ? made : 0;
+    const struct node repeated = recipe(g, made, t), *n = &repeated;
+    if (s->checked_at[t] == position + 1) return s->can[t] ? made : 0;
     bool can = is_cheap(g, n), output = false;
     for (int o = 0; o < n->nout; o++) output |= n->out[o] == t;
-    /* A view of what is kept is kept; of what is made again it is another view. */
+    /* A view of a kept tensor is kept; a view of a recomputed tensor is emitted anew. */
     bool view = op_table[n->op].flags & OPF_VIEW;
     for (int i = 0; i < n->nin && can && output; i++)
-        can = view ? s->copy[n->in[i]] || made_again(s, n->in[i], position, loop) : is_there(s, n->in[i], position, loop);
-    s->asked[t] = position + 1;
-    s->answer[t] = can && output;
-    return s->answer[t] ? made : 0;
+        can = view ? s->copy[n->in[i]] || repeatable(s, n->in[i], position, loop) : is_available(s, n->in[i], position, loop);
+    s->checked_at[t] = position + 1;
+    s->can[t] = can && output;
+    return s->can[t] ? made : 0;
 }
 
-/* Repeats what makes `t` at the end of the order; what that reads comes first. */
+/* Emits the repetition of the node that computes `t`, and before it those of its inputs. */
 static void repeat(struct selective *s, id t, uint32_t position, id loop)
 {
     struct graph *g = s->g;
-    id made = !t || s->copy[t] || kind_is_persistent(storage_of(g, t)->kind) ? 0 : made_again(s, t, position, loop);
+    id made = !t || s->copy[t] || kind_is_persistent(storage_of(g, t)->kind) ? 0 : repeatable(s, t, position, loop);
     if (!made) return;
     struct node x = recipe(g, made, t);
     for (int i = 0; i < x.nin; i++) {
@@ -105,10 +106,10 @@ static void repeat(struct selective *s, id t, uint32_t position, id loop)
     }
     g->at.scope = x.scope;
     g->at.origin = made;
-    id again = graph_emit(g, x.op, &x.attr, x.in, x.nin);
-    CHECK(again, "a node that was valid is not when repeated");
+    id repeated = graph_emit(g, x.op, &x.attr, x.in, x.nin);
+    CHECK(repeated, "the repetition of a valid node is not valid");
     for (int o = 0; o < x.nout; o++)
-        if (x.out[o]) s->copy[x.out[o]] = node_at(g, again)->out[o];
+        if (x.out[o]) s->copy[x.out[o]] = node_at(g, repeated)->out[o];
 }
 
 static void note_reads(struct selective *s, const id *nodes, uint32_t count)
@@ -123,8 +124,8 @@ static void note_reads(struct selective *s, const id *nodes, uint32_t count)
     }
 }
 
-/* One node of the backward: what it reads is repeated before it, where that pays. */
-static void serve(struct selective *s, id node, uint32_t position)
+/* For a backward node: emits the repetitions of its inputs before it, where that is cheap. */
+static void recompute_inputs(struct selective *s, id node, uint32_t position)
 {
     struct graph *g = s->g;
     struct node n = *node_at(g, node);
@@ -134,11 +135,11 @@ static void serve(struct selective *s, id node, uint32_t position)
         repeat(s, n.in[i], position, n.loop);
         if (s->copy[n.in[i]]) node_at(g, node)->in[i] = s->copy[n.in[i]];
     }
-    rebuild_follow(g, node_at(g, node));
+    view_follow_input(g, node_at(g, node));
 }
 
-/* The order again, with what is repeated in its places. */
-static void rebuild(struct selective *s)
+/* Rewrites the order with the repetitions inserted. */
+static void insert_repetitions(struct selective *s)
 {
     struct graph *g = s->g;
     struct order *order = &g->order[PROGRAM_STEP];
@@ -147,7 +148,7 @@ static void rebuild(struct selective *s)
     note_reads(s, old, count);
     order->nodes.n = 0;
     for (uint32_t k = 0; k < count; k++) {
-        if (node_at(g, old[k])->phase == PHASE_BACKWARD) serve(s, old[k], k);
+        if (node_at(g, old[k])->phase == PHASE_BACKWARD) recompute_inputs(s, old[k], k);
         vec_push(&order->nodes, old[k]);
     }
     mem_free(old);
@@ -161,17 +162,17 @@ void pass_selective(struct graph *g, const struct settings *settings)
         s.last = mem_alloc(g->storages.n * sizeof *s.last);
         s.kept = mem_alloc(g->storages.n * sizeof *s.kept);
         s.copy = mem_alloc(s.tensors * sizeof *s.copy);
-        s.asked = mem_alloc(s.tensors * sizeof *s.asked);
-        s.answer = mem_alloc(s.tensors * sizeof *s.answer);
+        s.checked_at = mem_alloc(s.tensors * sizeof *s.checked_at);
+        s.can = mem_alloc(s.tensors * sizeof *s.can);
         struct cursor before = graph_move(g, PROGRAM_STEP, PHASE_RECOMPUTE, "selective");
-        rebuild(&s);
+        insert_repetitions(&s);
         g->at = before;
         graph_prune(g, PROGRAM_STEP);
         mem_free(s.last);
         mem_free(s.kept);
         mem_free(s.copy);
-        mem_free(s.asked);
-        mem_free(s.answer);
+        mem_free(s.checked_at);
+        mem_free(s.can);
     }
     units_free(&s.units);
 }

@@ -1,13 +1,13 @@
 /*
- * settings.c: techniques in words.
+ * settings.c: settings as text.
  *
  *     recompute   none | all | selective | every:N | ratio:R | segments:K | first:N,
- *                 then +halves (not with segments) and +selective as they are set
+ *                 then +halves (not with segments) and +selective
  *     offload     none, or optimizer, masters, weights, activations with + between them
  *     precision   f32 | bf16 | f16 | bf16-pure
  *     optimizer   adamw | adamw-bf16 | adamw-8bit | sgd | adafactor
  *
- * What is printed is read back as it was.
+ * Parsing the printed text gives the same settings.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -47,7 +47,7 @@ const char *rebuild_print(const struct rebuild *r, char out[SETTING_ROOM])
     return out;
 }
 
-/* The word before the end or a '+'; moves `*at` behind it. */
+/* True if `*at` begins with `word`; moves `*at` after it. */
 static bool take_word(const char **at, const char *word)
 {
     size_t n = strlen(word);
@@ -94,31 +94,31 @@ bool rebuild_parse(const char *text, struct rebuild *out)
 
 /* --- offload -------------------------------------------------------------------------- */
 
-static const char *const places[] = {"optimizer", "masters", "weights", "activations"};
+static const char *const offload_names[] = {"optimizer", "masters", "weights", "activations"};
 
-const char *offload_print(unsigned away, char out[SETTING_ROOM])
+const char *offload_print(unsigned offload, char out[SETTING_ROOM])
 {
-    int n = snprintf(out, SETTING_ROOM, "%s", away ? "" : "none");
-    for (unsigned i = 0; i < COUNT(places); i++)
-        if (away & 1u << i) n += snprintf(out + n, SETTING_ROOM - (size_t)n, "%s%s", n ? "+" : "", places[i]);
+    int n = snprintf(out, SETTING_ROOM, "%s", offload ? "" : "none");
+    for (unsigned i = 0; i < COUNT(offload_names); i++)
+        if (offload & 1u << i) n += snprintf(out + n, SETTING_ROOM - (size_t)n, "%s%s", n ? "+" : "", offload_names[i]);
     return out;
 }
 
 bool offload_parse(const char *text, unsigned *out)
 {
-    unsigned away = 0;
+    unsigned offload = 0;
     if (!strcmp(text, "none")) return *out = 0, true;
     for (const char *at = text;; at++) {
         size_t n = strcspn(at, "+");
         unsigned found = 0;
-        for (unsigned i = 0; i < COUNT(places); i++)
-            if (strlen(places[i]) == n && !strncmp(at, places[i], n)) found = 1u << i;
+        for (unsigned i = 0; i < COUNT(offload_names); i++)
+            if (strlen(offload_names[i]) == n && !strncmp(at, offload_names[i], n)) found = 1u << i;
         if (!found) return false;
-        away |= found;
+        offload |= found;
         at += n;
         if (!*at) break;
     }
-    *out = away;
+    *out = offload;
     return true;
 }
 

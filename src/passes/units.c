@@ -1,30 +1,30 @@
 /*
- * units.c: which nodes are rebuilt together.
+ * units.c: which nodes are recomputed together.
  *
- *     chain     blocks that are named alike but for their number, and under the same rule,
- *               as the forward comes to them: model.layers.0, model.layers.1, ...
- *     unit      what is rebuilt at once: a block, a part of one (+halves), a run of several
- *               (segments)
+ *     chain     blocks under the same rule with the same name except for the number, in the order
+ *               of the forward: model.layers.0, model.layers.1, ...
+ *     unit      nodes that are recomputed at once: a block, a part of one (+halves), or a run of
+ *               several (segments)
  *
  *     blocks of a chain    0   1   2   3   4   5   6
  *     all                 [0] [1] [2] [3] [4] [5] [6]
  *     every:3             [0]         [3]         [6]
- *     ratio:0.5, first:4  [0] [1] [2] [3]                 the first: their backward comes last,
- *     segments:3          [0   1] [2   3] [4   5   6]     when the others have freed theirs
+ *     ratio:0.5, first:4  [0] [1] [2] [3]                 the first ones: their backward is last,
+ *     segments:3          [0   1] [2   3] [4   5   6]     when the others have freed their memory
  *
- * Parts are the scopes within a block. What stands in the block between two of them goes
- * with the one before. Chains do not count each other's blocks: a vision tower and a language
- * model, the stages of a pyramid, an encoder and the decoder behind it.
+ * Parts are the scopes within a block. Nodes of the block between two parts belong to the part
+ * before them. Chains are counted separately: a vision tower and a language model, the stages of a
+ * pyramid, an encoder and a decoder.
  */
 #include <ctype.h>
 #include <math.h>
 #include <string.h>
 
-#include "passes/rebuild.h"
+#include "passes/recompute.h"
 
 struct chain {
     const char *name;  /* of its first block... */
-    size_t stem;       /* ...of which so many characters are everybody's */
+    size_t stem;       /* ...and the length of the common prefix */
     uint32_t rule;
     uint32_t blocks;
 };
@@ -33,16 +33,16 @@ struct chain {
 struct finder {
     const struct graph *g;
     const struct settings *s;
-    uint32_t *rule;    /* 0: of the settings, else of modules[rule - 1] */
-    id *block, *part;  /* the block around it, and the block's scope towards it; 0: none */
-    id *first_part;    /* of a block: the first that has nodes */
+    uint32_t *rule;    /* 0: the global settings, else modules[rule - 1] */
+    id *block, *part;  /* the block around it, and the child of the block around it; 0: none */
+    id *first_part;    /* by block: its first part with nodes */
     bool *seen;        /* a block with nodes */
-    uint32_t *chain, *place; /* of a block: its chain, and its number there */
-    uint32_t *unit;    /* of a block or a part; 0: it has none yet */
+    uint32_t *chain, *index; /* by block: its chain, and its index there */
+    uint32_t *unit;    /* by block or part; 0: none yet */
     VEC(struct chain) chains;
 };
 
-static struct rebuild rebuild_of(const struct finder *f, uint32_t rule)
+static struct rebuild recompute_of(const struct finder *f, uint32_t rule)
 {
     return rule ? f->s->modules[rule - 1].recompute : f->s->recompute;
 }
@@ -56,7 +56,7 @@ static uint32_t rule_of(const struct settings *s, const char *scope)
     return 0;
 }
 
-static void look_at_scopes(struct finder *f)
+static void read_scopes(struct finder *f)
 {
     const struct graph *g = f->g;
     for (id s = 1; s < g->scopes.n; s++) {
@@ -67,8 +67,8 @@ static void look_at_scopes(struct finder *f)
     }
 }
 
-/* The characters that blocks of a row share: all before the number, or before the last
- * part of a name that does not end in one. */
+/* Length of the prefix that the blocks of a chain share: all before the number, or before the last
+ * component of a name without a number. */
 static size_t stem_of(const char *name)
 {
     size_t n = strlen(name), k = n;
@@ -92,7 +92,7 @@ static uint32_t chain_of(struct finder *f, id block)
     return f->chains.n - 1;
 }
 
-/* Numbers the blocks as the forward comes to them. */
+/* Numbers the blocks in the order of the forward. */
 static void number_blocks(struct finder *f)
 {
     const struct graph *g = f->g;
@@ -105,11 +105,11 @@ static void number_blocks(struct finder *f)
         if (f->seen[block]) continue;
         f->seen[block] = true;
         f->chain[block] = chain_of(f, block);
-        f->place[block] = f->chains.at[f->chain[block]].blocks++;
+        f->index[block] = f->chains.at[f->chain[block]].blocks++;
     }
 }
 
-/* Is block i of L rebuilt? For segments, from where on is it rebuilt with its predecessor's run? */
+/* True if block i of L is recomputed. */
 static bool is_chosen(const struct rebuild *r, uint32_t i, uint32_t L)
 {
     switch (r->kind) {
@@ -118,7 +118,7 @@ static bool is_chosen(const struct rebuild *r, uint32_t i, uint32_t L)
         return true;
     case REBUILD_EVERY:
         return i % (uint32_t)r->n == 0;
-    case REBUILD_RATIO: /* a product such as 0.7 * 10 may lie above 7 by its rounding */
+    case REBUILD_RATIO: /* a product such as 0.7 * 10 may exceed 7 by rounding */
         return i < (uint32_t)ceil(r->ratio * L - 1e-9);
     case REBUILD_FIRST:
         return i < (uint32_t)r->n;
@@ -127,7 +127,7 @@ static bool is_chosen(const struct rebuild *r, uint32_t i, uint32_t L)
     }
 }
 
-/* The run of block i: K runs of L / K blocks, the last takes the rest. */
+/* The run of block i: K runs of L / K blocks; the last run takes the remainder. */
 static uint32_t run_of(const struct rebuild *r, uint32_t i, uint32_t L)
 {
     uint32_t K = (uint32_t)r->n < L ? (uint32_t)r->n : L, run = i / (L / K);
@@ -142,13 +142,13 @@ static uint32_t numbered(struct units *u, uint32_t *at)
     return *at;
 }
 
-/* The unit of a forward node in a block; `last` is by block the part that was there last;
- * `runs` by chain and run the unit. */
+/* The unit of a forward node in a block. `last`: by block, the previous part; `runs`: the unit by
+ * chain and run. */
 static uint32_t unit_of(struct units *u, struct finder *f, id scope, id *last, uint32_t *const *runs)
 {
     id block = f->block[scope], part = f->part[scope];
-    struct rebuild r = rebuild_of(f, f->rule[block]);
-    uint32_t L = f->chains.at[f->chain[block]].blocks, i = f->place[block];
+    struct rebuild r = recompute_of(f, f->rule[block]);
+    uint32_t L = f->chains.at[f->chain[block]].blocks, i = f->index[block];
     if (part) last[block] = part;
     if (!is_chosen(&r, i, L)) return 0;
     if (r.kind == REBUILD_SEGMENTS) return numbered(u, &runs[f->chain[block]][run_of(&r, i, L)]);
@@ -168,7 +168,7 @@ static void assign(struct units *u, struct finder *f)
         id node = order->nodes.at[k], scope = node_at(g, node)->scope;
         if (node_at(g, node)->phase != PHASE_FORWARD) continue;
         if (f->block[scope]) u->of[node] = unit_of(u, f, scope, last, runs);
-        struct rebuild r = rebuild_of(f, f->rule[scope]);
+        struct rebuild r = recompute_of(f, f->rule[scope]);
         u->selective[node] = r.kind == REBUILD_SELECTIVE || (r.selective && !u->of[node]);
         u->any |= u->selective[node];
     }
@@ -182,12 +182,12 @@ void units_find(struct units *u, const struct graph *g, const struct settings *s
     size_t n = g->scopes.n;
     struct finder f = {.g = g, .s = s};
     *u = (struct units){.of = mem_alloc(g->nodes.n * sizeof *u->of), .selective = mem_alloc(g->nodes.n)};
-    /* One allocation: everything by scope, behind each other. */
+    /* One allocation for all arrays by scope. */
     uint32_t *by_scope = mem_alloc(7 * n * sizeof *by_scope);
     f.rule = by_scope, f.block = f.rule + n, f.part = f.block + n, f.first_part = f.part + n;
-    f.chain = f.first_part + n, f.place = f.chain + n, f.unit = f.place + n;
+    f.chain = f.first_part + n, f.index = f.chain + n, f.unit = f.index + n;
     f.seen = mem_alloc(n);
-    look_at_scopes(&f);
+    read_scopes(&f);
     number_blocks(&f);
     assign(u, &f);
     vec_free(&f.chains);

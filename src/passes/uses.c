@@ -36,9 +36,9 @@ uint32_t *uses_by_storage(const struct graph *g, enum program p)
     return count;
 }
 
-uint32_t *places_by_node(const struct graph *g, enum program p)
+uint32_t *positions_by_node(const struct graph *g, enum program p)
 {
-    uint32_t *place = mem_alloc(g->nodes.n * sizeof *place);
-    for (uint32_t k = 0; k < g->order[p].nodes.n; k++) place[g->order[p].nodes.at[k]] = k + 1;
-    return place;
+    uint32_t *position = mem_alloc(g->nodes.n * sizeof *position);
+    for (uint32_t k = 0; k < g->order[p].nodes.n; k++) position[g->order[p].nodes.at[k]] = k + 1;
+    return position;
 }

@@ -1,18 +1,19 @@
 /*
- * uses.h: who touches what in a program, counted. The caller frees what it gets.
+ * uses.h: counts of reads and writes in a program. The caller frees the results.
  */
 #ifndef USES_H
 #define USES_H
 
 #include "graph/graph.h"
 
-/* By tensor: how often nodes read it, and once more for each output, and for the update where it is a gradient. */
+/* By tensor: the number of reads by nodes, plus one for each output, plus one for the update if it
+ * is a gradient. */
 uint32_t *readers_by_tensor(const struct graph *g, enum program p);
-/* By storage: how often nodes read it, and once more for each output. */
+/* By storage: the number of reads by nodes, plus one for each output. */
 uint32_t *readers_by_storage(const struct graph *g, enum program p);
-/* The same, with how often nodes write it. */
+/* The same plus the number of writes by nodes. */
 uint32_t *uses_by_storage(const struct graph *g, enum program p);
-/* By node: its place in the order, from 1; 0: it has none. */
-uint32_t *places_by_node(const struct graph *g, enum program p);
+/* By node: its position in the order, from 1; 0: not in the program. */
+uint32_t *positions_by_node(const struct graph *g, enum program p);
 
 #endif

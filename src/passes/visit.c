@@ -1,9 +1,9 @@
 /*
  * visit.c: see visit.h.
  *
- * Invariants: the nodes of the program keep their order; a copy stands at the level of the
- * micro-batches' body and never inside a loop within it, so a visitor is filled once in an
- * iteration; a home is fetched only behind the last copy that wrote to it.
+ * Invariants: the nodes of the program keep their order. A copy is in the body of the loop over
+ * micro-batches and never in a loop within it, so a visitor is filled once per iteration. A home is
+ * fetched only after the last copy that writes to it.
  */
 #include "passes/visit.h"
 
@@ -14,23 +14,23 @@
 
 /* --- units --------------------------------------------------------------------------- */
 
-/* What tells units apart. */
-struct place {
-    id outer;    /* the level, or what is outside of it */
+/* The key of a unit: consecutive nodes with equal keys form one unit. */
+struct unit_key {
+    id outer;    /* the level, or 0 outside of it */
     id inner;    /* the loop directly inside the level; 0: none */
     id block;
     id weight;   /* the scope of an update */
     bool forward, update;
 };
 
-static struct place place_of(const struct visits *v, const struct node *n)
+static struct unit_key key_of(const struct visits *v, const struct node *n)
 {
     const struct graph *g = v->g;
-    struct place p = {0};
+    struct unit_key p = {0};
     bool inside = loop_inside(g, n->loop, v->level);
     p.outer = inside ? v->level : 0;
     for (id l = n->loop; l != p.outer; l = g->loops.at[l].parent) p.inner = l;
-    if (p.inner) return p; /* a loop is one unit, whatever is in it */
+    if (p.inner) return p; /* an inner loop is one unit */
     p.update = n->phase == PHASE_UPDATE;
     p.block = p.update ? 0 : graph_block_of(g, n->scope);
     p.weight = p.update ? n->scope : 0;
@@ -38,7 +38,7 @@ static struct place place_of(const struct visits *v, const struct node *n)
     return p;
 }
 
-static bool same_place(const struct place *a, const struct place *b)
+static bool same_key(const struct unit_key *a, const struct unit_key *b)
 {
     return a->outer == b->outer && a->inner == b->inner && a->block == b->block && a->weight == b->weight && a->forward == b->forward &&
            a->update == b->update;
@@ -46,14 +46,14 @@ static bool same_place(const struct place *a, const struct place *b)
 
 static void cut_units(struct visits *v)
 {
-    struct place last = {0};
+    struct unit_key last = {0};
     uint32_t ranked = 0;
     v->rank = mem_alloc((v->count + 1) * sizeof *v->rank);
     v->unit = mem_alloc((v->count + 1) * sizeof *v->unit);
     v->first = mem_alloc((v->count + 2) * sizeof *v->first);
     for (uint32_t k = 0; k < v->count; k++) {
-        struct place p = place_of(v, visit_node(v, k));
-        if (!k || !same_place(&p, &last)) {
+        struct unit_key p = key_of(v, visit_node(v, k));
+        if (!k || !same_key(&p, &last)) {
             v->rank[v->units] = ranked;
             ranked += !p.update;
             v->first[v->units++] = k;
@@ -66,17 +66,18 @@ static void cut_units(struct visits *v)
 
 const struct node *visit_node(const struct visits *v, uint32_t position) { return node_at(v->g, v->nodes[position]); }
 
-/* The arithmetic of a weight's update is small beside its copies. What the next one needs can come while the last one's
- * goes, on a bus that carries both ways; on one that does not, fetching early would only take memory. */
+/* The compute time of an update is short compared to its copies. On a bus with both directions the
+ * state of the next update is fetched while the previous one is written back. Without overlap an
+ * early fetch would only take memory. */
 uint32_t visit_from(const struct visits *v, uint32_t u)
 {
     const struct node *n = visit_node(v, v->first[u]);
-    const id outer = place_of(v, n).outer;
+    const id outer = key_of(v, n).outer;
     uint32_t at = u;
-    if (n->phase == PHASE_UPDATE && (!v->beside || !at || place_of(v, visit_node(v, v->first[at - 1])).outer != outer)) return v->first[u];
+    if (n->phase == PHASE_UPDATE && (!v->overlaps || !at || key_of(v, visit_node(v, v->first[at - 1])).outer != outer)) return v->first[u];
     if (n->phase == PHASE_UPDATE) return v->first[at - 1];
     do {
-        if (!at || place_of(v, visit_node(v, v->first[at - 1])).outer != outer) return v->first[u];
+        if (!at || key_of(v, visit_node(v, v->first[at - 1])).outer != outer) return v->first[u];
         at--;
     } while (visit_node(v, v->first[at])->phase == PHASE_UPDATE);
     return v->first[at];
@@ -113,7 +114,7 @@ void visits_begin(struct visits *v, struct graph *g, enum program p, bool accumu
     v->before = graph_move(g, p, PHASE_FORWARD, pass);
 }
 
-static int by_place(const void *a, const void *b)
+static int by_position(const void *a, const void *b)
 {
     const struct insertion *x = a, *y = b;
     if (x->at != y->at) return x->at < y->at ? -1 : 1;
@@ -124,7 +125,7 @@ void visits_end(struct visits *v)
 {
     struct order *order = &v->g->order[v->program];
     uint32_t next = 0;
-    if (v->insertions.n) qsort(v->insertions.at, v->insertions.n, sizeof *v->insertions.at, by_place);
+    if (v->insertions.n) qsort(v->insertions.at, v->insertions.n, sizeof *v->insertions.at, by_position);
     order->nodes.n = 0;
     for (uint32_t k = 0; k <= v->count; k++) {
         while (next < v->insertions.n && v->insertions.at[next].at == k) vec_push(&order->nodes, v->insertions.at[next++].node);
@@ -145,7 +146,7 @@ void visits_end(struct visits *v)
     mem_free(v->stamp);
 }
 
-/* The storage in which a tensor lay; 0 for one that already is on a visitor. */
+/* The storage of a tensor at the beginning; 0 for a tensor on a visitor. */
 static id home_of(const struct visits *v, id t) { return t < v->tensors ? v->home[t] : 0; }
 
 /* --- copies -------------------------------------------------------------------------------- */
@@ -187,11 +188,11 @@ void visit_fetch(struct visits *v, id home, id whole, uint32_t at, uint32_t orig
     v->here[home] = (struct visitor){tensor_at(g, here)->storage, fetch, 0};
 }
 
-/* Tensor `t` of a home, on its visitor: the same view of other bytes. */
+/* The view `t` of a home, on its visitor. */
 static id on_visitor(struct visits *v, id t, uint32_t number)
 {
     const struct visitor *here = &v->here[v->home[t]];
-    if (tensor_at(v->g, t)->storage == here->storage) return t; /* made in this unit, and moved */
+    if (tensor_at(v->g, t)->storage == here->storage) return t; /* written in this unit and already moved */
     if (v->stamp[t] == number) return v->clone[t];
     struct tensor x = *tensor_at(v->g, t);
     x.storage = here->storage;
@@ -218,21 +219,21 @@ void visit_rewrite(struct visits *v, uint32_t k, uint32_t number)
 
 typedef VEC(id) id_list;
 
-static void collect_homes(const struct visits *v, uint32_t u, const bool *away, id_list *out)
+static void collect_homes(const struct visits *v, uint32_t u, const bool *offloaded, id_list *out)
 {
     for (uint32_t k = v->first[u]; k < v->first[u + 1]; k++) {
         const struct node *n = visit_node(v, k);
         for (int i = 0; i < n->nin + n->nout; i++) {
             id t = i < n->nin ? n->in[i] : n->out[i - n->nin], s = home_of(v, t);
-            bool known = !s || !away[s];
+            bool known = !s || !offloaded[s];
             for (uint32_t j = 0; j < out->n && !known; j++) known = out->at[j] == s;
             if (!known) vec_push(out, s);
         }
     }
 }
 
-/* The visitor's bytes go home, behind the unit. */
-static void send_home(struct visits *v, uint32_t u, id home, id whole)
+/* Copies the visitor back to its home after the unit. */
+static void write_back(struct visits *v, uint32_t u, id home, id whole)
 {
     const struct visitor here = v->here[home];
     uint32_t at = v->first[u + 1];
@@ -243,10 +244,10 @@ static void send_home(struct visits *v, uint32_t u, id home, id whole)
     v->stored[home] = at;
 }
 
-void visit_unit(struct visits *v, uint32_t u, const bool *away)
+void visit_unit(struct visits *v, uint32_t u, const bool *offloaded)
 {
     id_list homes = {0}, wholes = {0};
-    collect_homes(v, u, away, &homes);
+    collect_homes(v, u, offloaded, &homes);
     uint32_t at = visit_from(v, u);
     for (uint32_t i = 0; i < homes.n; i++) {
         id s = homes.at[i];
@@ -255,7 +256,7 @@ void visit_unit(struct visits *v, uint32_t u, const bool *away)
     }
     for (uint32_t k = v->first[u]; k < v->first[u + 1] && homes.n; k++) visit_rewrite(v, k, u + 1);
     for (uint32_t i = 0; i < homes.n; i++) {
-        if (v->here[homes.at[i]].writer) send_home(v, u, homes.at[i], wholes.at[i]);
+        if (v->here[homes.at[i]].writer) write_back(v, u, homes.at[i], wholes.at[i]);
         v->here[homes.at[i]] = (struct visitor){0};
     }
     vec_free(&homes);

@@ -1,11 +1,11 @@
 /*
- * visit.h: storages whose home is host memory, and their visits to the compute space.
+ * visit.h: offloaded storages and their temporary copies in device memory.
  *
- * A program's order is cut into units: the nodes of one block in one direction, an inner
- * loop as a whole, the update of one weight. Within a unit a home storage has one visitor, a
- * transient of the compute space that a copy fills before the unit and, where the unit wrote
- * to it, a copy empties behind it. Everything is done by nodes put between those there are;
- * these only get other operands.
+ * An offloaded storage has its home in host memory (on a CPU: in the offload file). A visitor is a
+ * transient device copy of it. A program's order is cut into units: the nodes of one block in one
+ * direction, a whole inner loop, or the update of one weight. Within a unit a home has one visitor.
+ * A copy fills the visitor before the unit; if the unit writes to it, a copy writes it back after
+ * the unit. Only COPY nodes are inserted; existing nodes keep their order and get other operands.
  *
  *     struct visits v;
  *     visits_begin(&v, g, program, accumulated);
@@ -17,65 +17,65 @@
 
 #include "graph/graph.h"
 
-/* A node that will stand before the node that is now at a position. */
+/* A node to insert before the node at a position. */
 struct insertion {
-    uint32_t at, turn;      /* turn: which of those of one position comes first */
+    uint32_t at, turn;      /* turn: the order of insertions at one position */
     id node;
 };
 
 struct visitor {
-    id storage;             /* in the compute space; 0: none in this unit */
-    id fetch;               /* the node that fills it */
-    id writer;              /* the last node that wrote to it; 0: none */
+    id storage;             /* in device memory; 0: none in this unit */
+    id fetch;               /* the COPY that fills it */
+    id writer;              /* the last node that writes to it; 0: none */
 };
 
 struct visits {
     struct graph *g;
     enum program program;
-    id level;               /* the loop whose body copies may stand in; 0: none */
-    bool beside;            /* copies run beside arithmetic, and both ways at once; else they only take their time */
-    uint32_t count;         /* nodes of the program, and themselves, before anything is put in */
+    id level;               /* the loop whose body may hold copies; 0: none */
+    bool overlaps;          /* copies overlap with compute and with each other (GPU) */
+    uint32_t count;         /* number of the program's nodes before insertions, and the nodes */
     id *nodes;
-    uint32_t units, *unit;  /* their number; by position */
-    uint32_t *first;        /* by unit: its first position; one more: the end */
-    uint32_t *rank;         /* by unit: how many came before it that are no updates */
-    uint32_t tensors, storages; /* that there were at the beginning */
-    id *home;               /* by tensor: the storage that it lay in at the beginning */
-    id *leaf, *some;        /* by storage: a tensor from outside that is all of it, or 0; any one */
-    struct visitor *here;   /* by storage: its visitor in the unit that is worked on */
-    uint32_t *stored;       /* by storage: the position before which its home is not whole */
-    id *clone;              /* by tensor: its like on the visitor... */
-    uint32_t *stamp;        /* ...in the unit of this number + 1 */
+    uint32_t units, *unit;  /* number of units; unit by position */
+    uint32_t *first;        /* by unit: its first position; one more entry for the end */
+    uint32_t *rank;         /* by unit: the number of units before it that are not updates */
+    uint32_t tensors, storages; /* counts at the beginning */
+    id *home;               /* by tensor: its storage at the beginning */
+    id *leaf, *some;        /* by storage: a tensor that no node writes and that covers it, or 0; any tensor */
+    struct visitor *here;   /* by storage: its visitor in the current unit */
+    uint32_t *stored;       /* by storage: the position from which its home is up to date */
+    id *clone;              /* by tensor: the same view on the visitor... */
+    uint32_t *stamp;        /* ...for the unit with this number + 1 */
     VEC(struct insertion) insertions;
     struct cursor before;
 };
 
 /* Cuts program `p` into units. `accumulated`: its last nodes are the body of the loop over
- * micro-batches, and that body is where copies stand. */
+ * micro-batches, and copies are inserted in that body. */
 void visits_begin(struct visits *v, struct graph *g, enum program p, bool accumulated, const char *pass);
-/* Puts the new nodes in their places and frees what was taken. */
+/* Inserts the new nodes and frees everything. */
 void visits_end(struct visits *v);
 
-/* The node at a position, and the loop in which a copy beside it stands. */
+/* The node at a position. */
 const struct node *visit_node(const struct visits *v, uint32_t position);
-/* Where a fetch for unit `u` stands: before the unit in front of it, updates in between not counted, where both
- * are in the level's body or both outside of it; else before `u` itself. For an update: before the unit in front of
- * it, whatever that is, where copies run beside; else before `u`. */
+/* The position of a fetch for unit `u`: before the previous unit, not counting updates, if both are
+ * in the level's body or both outside; else before `u` itself. For an update: before the previous
+ * unit of any kind if copies overlap with compute; else before `u`. */
 uint32_t visit_from(const struct visits *v, uint32_t u);
 
-/* All tensors of a home storage as one dense tensor: the leaf where there is one. */
+/* A dense tensor that covers a home storage: the leaf if there is one. */
 id visit_whole(struct visits *v, id home);
-/* A COPY into `space`, into `to` where it is not 0, to stand before position `at`; marked as
- * made for the node at `origin`. Returns the node. */
+/* Emits a COPY of `from` into `space`, into tensor `to` unless it is 0, to be inserted before
+ * position `at`. Its origin is the node at `origin`. Returns the node. */
 id visit_copy(struct visits *v, id from, id to, enum space space, uint32_t at, uint32_t origin);
 
-/* The storage's visitor from here on: a copy of `whole`, to stand before position `at`. */
+/* Sets the storage's visitor: a copy of `whole`, inserted before position `at`. */
 void visit_fetch(struct visits *v, id home, id whole, uint32_t at, uint32_t origin);
-/* The node at position `k` works on the visitors that there are; `number` tells one group of
- * nodes with the same visitors from another, and is never 0. */
+/* Lets the node at position `k` use the current visitors. `number`, never 0, identifies a group of
+ * nodes with the same visitors. */
 void visit_rewrite(struct visits *v, uint32_t k, uint32_t number);
 
-/* The home storages marked in `away` (by storage) that unit `u` touches visit for it. */
-void visit_unit(struct visits *v, uint32_t u, const bool *away);
+/* Gives unit `u` visitors for the storages marked in `offloaded` (by storage) that it accesses. */
+void visit_unit(struct visits *v, uint32_t u, const bool *offloaded);
 
 #endif

@@ -1,28 +1,29 @@
 /*
- * ablation.c: what a plan's techniques saved and cost, and what more memory would buy.
+ * ablation.c: reports the memory that each technique of a plan saves, the time that it costs, and
+ * the best plan with 1 GiB more.
  *
- * For each technique in use the plan without it is compiled and placed as well: the
- * difference of the two arenas is what it saved, that of the two times what it cost. The
- * savings of several techniques do not add up: each is told beside all the others.
+ * For each technique in use, the same plan without it is compiled and placed too. The difference of
+ * the two arenas is the memory saved; the difference of the two step times is the time added. The
+ * savings of several techniques do not add up: each is measured with all others in use.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "plan/plan.h"
 
-struct teller {
+struct ablation {
     struct plan_space *x;
     struct plan *p;
     struct error *e;
 };
 
-/* The plan with other settings; false where they cannot be compiled. */
-static bool look_at(const struct teller *t, const struct settings *s, uint64_t arena[SPACE_COUNT], double *seconds)
+/* Compiles and places the plan with other settings; false if they cannot be compiled. */
+static bool measure(const struct ablation *a, const struct settings *s, uint64_t arena[SPACE_COUNT], double *seconds)
 {
     struct graph g;
     struct plan p = {.settings = *s};
-    if (plan_draft(&g, t->x->source, s, t->e)) return false;
-    int rc = plan_arrange(&p, &g, t->x->profile, t->e);
+    if (plan_draft(&g, a->x->source, s, a->e)) return false;
+    int rc = plan_arrange(&p, &g, a->x->profile, a->e);
     if (!rc) {
         memcpy(arena, p.placement.arena, sizeof p.placement.arena);
         *seconds = p.seconds;
@@ -32,12 +33,12 @@ static bool look_at(const struct teller *t, const struct settings *s, uint64_t a
     return !rc;
 }
 
-static void tell(const struct teller *t, const char *name, struct settings without)
+static void ablate(const struct ablation *a, const char *name, struct settings without)
 {
-    struct plan *p = t->p;
+    struct plan *p = a->p;
     uint64_t arena[SPACE_COUNT];
     double seconds;
-    if (p->n_techniques == PLAN_TECHNIQUES || !look_at(t, &without, arena, &seconds)) return;
+    if (p->n_techniques == PLAN_TECHNIQUES || !measure(a, &without, arena, &seconds)) return;
     struct technique *k = &p->techniques[p->n_techniques++];
     snprintf(k->name, sizeof k->name, "%s", name);
     k->saved = (int64_t)(arena[SPACE_DEVICE] - plan_arena(p));
@@ -45,57 +46,57 @@ static void tell(const struct teller *t, const char *name, struct settings witho
     k->seconds = p->seconds - seconds;
 }
 
-static void tell_offload(const struct teller *t)
+static void ablate_offload(const struct ablation *a)
 {
-    const struct settings *s = &t->p->settings;
+    const struct settings *s = &a->p->settings;
     for (unsigned bit = 1; bit & OFFLOAD_ALL; bit <<= 1) {
         char name[SETTING_ROOM], text[2 * SETTING_ROOM];
         struct settings without = *s;
         if (!(s->offload & bit)) continue;
         without.offload &= ~bit;
         snprintf(text, sizeof text, "offload %s", offload_print(bit, name));
-        tell(t, text, without);
+        ablate(a, text, without);
     }
 }
 
-static void tell_techniques(const struct teller *t, const struct settings *base)
+static void ablate_all(const struct ablation *a, const struct settings *base)
 {
-    const struct settings *s = &t->p->settings;
+    const struct settings *s = &a->p->settings;
     char text[2 * SETTING_ROOM], word[SETTING_ROOM];
     struct settings without = *s;
     if (s->accumulation > 1) {
-        without.micro_batch = t->x->f.effective_batch;
+        without.micro_batch = a->x->f.effective_batch;
         without.accumulation = 1;
         snprintf(text, sizeof text, "micro-batch %d x %d", s->micro_batch, s->accumulation);
-        tell(t, text, without);
+        ablate(a, text, without);
     }
     without = *s;
     without.recompute = (struct rebuild){.kind = REBUILD_NONE};
     snprintf(text, sizeof text, "recompute %s", rebuild_print(&s->recompute, word));
-    if (s->recompute.kind != REBUILD_NONE) tell(t, text, without);
+    if (s->recompute.kind != REBUILD_NONE) ablate(a, text, without);
     without = *s;
     without.head_chunks = 1;
-    snprintf(text, sizeof text, "head in %d pieces", s->head_chunks);
-    if (s->head_chunks > 1) tell(t, text, without);
-    tell_offload(t);
+    snprintf(text, sizeof text, "head in %d chunks", s->head_chunks);
+    if (s->head_chunks > 1) ablate(a, text, without);
+    ablate_offload(a);
     without = *s;
     without.fused_step = false;
-    if (s->fused_step) tell(t, "fused step", without);
+    if (s->fused_step) ablate(a, "fused step", without);
     without = *s;
     without.state = base->state;
-    if (s->state != base->state) tell(t, optimizer_print(s), without);
+    if (s->state != base->state) ablate(a, optimizer_print(s), without);
 }
 
-/* The best plan with 1 GiB more. A budget so large that 64 bits do not hold 1 GiB more has none. */
-static void tell_more(const struct teller *t)
+/* The best plan with 1 GiB more. Does nothing if budget + 1 GiB overflows 64 bits. */
+static void plan_more(const struct ablation *a)
 {
-    struct plan *p = t->p;
+    struct plan *p = a->p;
     const uint64_t more = (uint64_t)1 << 30;
-    uint64_t budget[SPACE_COUNT] = {t->x->f.budget + more, t->x->f.host_budget};
+    uint64_t budget[SPACE_COUNT] = {a->x->f.budget + more, a->x->f.host_budget};
     uint32_t choice;
-    if (t->x->f.budget > UINT64_MAX - more || plan_choose(t->x, budget, &choice, t->e)) return;
+    if (a->x->f.budget > UINT64_MAX - more || plan_choose(a->x, budget, &choice, a->e)) return;
     p->more.budget = budget[SPACE_DEVICE];
-    const struct plan_choice *c = &t->x->choices.at[choice];
+    const struct plan_choice *c = &a->x->choices.at[choice];
     p->more.settings = c->settings;
     p->more.seconds = c->exact;
     p->more.arena = c->arena[SPACE_DEVICE];
@@ -104,12 +105,12 @@ static void tell_more(const struct teller *t)
 void plan_ablation(struct plan_space *x, struct plan *p, const struct settings *base)
 {
     struct error e;
-    struct teller t = {x, p, &e};
-    tell_techniques(&t, base);
-    if (x->f.budget) tell_more(&t);
+    struct ablation a = {x, p, &e};
+    ablate_all(&a, base);
+    if (x->f.budget) plan_more(&a);
 }
 
-/* --- in words ------------------------------------------------------------------------------- */
+/* --- printing ------------------------------------------------------------------------------- */
 
 static const char *signed_size(int64_t bytes, char out[40])
 {
@@ -121,18 +122,19 @@ static const char *signed_size(int64_t bytes, char out[40])
 void plan_print_techniques(const struct plan *p, struct text *out)
 {
     char size[40], word[SETTING_ROOM];
-    if (p->n_techniques) text_printf(out, "Techniques: memory saved and time added, each beside the others\n");
+    if (p->n_techniques) text_printf(out, "Techniques: memory saved and time added by each one, with the others in use\n");
     for (int i = 0; i < p->n_techniques; i++) {
         const struct technique *k = &p->techniques[i];
-        text_printf(out, "  %-32s %12s  %+8.3g s a step", k->name, signed_size(k->saved, size), k->seconds);
-        if (k->host) text_printf(out, ", %s in host memory", signed_size(k->host, size));
+        text_printf(out, "  %-32s %12s  %+8.3g s per step", k->name, signed_size(k->saved, size), k->seconds);
+        if (k->host) text_printf(out, ", %s in %s", signed_size(k->host, size), p->settings.host_staging ? "host memory" : "the offload file");
         text_printf(out, "\n");
     }
     if (!p->more.budget) return;
     if (p->more.seconds > 0 && p->more.seconds < p->seconds)
-        text_printf(out, "  1 GiB more: %.3g s a step (%.1f %% less) with micro-batch %d x %d, recompute %s, head in %d\n", p->more.seconds,
+        text_printf(out, "  with 1 GiB more: %.3g s per step (%.1f %% less), micro-batch %d x %d, recompute %s, head in %d chunk%s\n", p->more.seconds,
                     100 * (1 - p->more.seconds / p->seconds), p->more.settings.micro_batch, p->more.settings.accumulation,
-                    rebuild_print(&p->more.settings.recompute, word), p->more.settings.head_chunks);
+                    rebuild_print(&p->more.settings.recompute, word), p->more.settings.head_chunks,
+                    p->more.settings.head_chunks == 1 ? "" : "s");
     else if (p->more.seconds > 0)
-        text_printf(out, "  1 GiB more would not make it faster\n");
+        text_printf(out, "  1 GiB more would not make the step faster\n");
 }

@@ -1,7 +1,7 @@
 /*
- * bind.c: all of a plan but the offsets: from when to when each storage lives, the kernel of
- * each node with its workspace, what a step should take, and the fullest instant. The search
- * weighs graphs by these; place.c turns the one that it takes into addresses.
+ * bind.c: computes all of a plan except the offsets: the lifetime of each storage, the kernel and
+ * workspace of each node, the predicted step time, and the instant with the most bytes alive. The
+ * search compares graphs by these; place.c computes offsets for the one that it chooses.
  */
 #include <string.h>
 
@@ -27,9 +27,9 @@ bool *plan_mark_reached(const struct graph *g)
     return reached;
 }
 
-/* What is handed over lives to the step's end and through the whole update, also beyond its
- * last reader: a gradient that is not finite is looked for there. */
-static void stretch_handed(struct plan *p, const struct graph *g)
+/* A storage that is handed from step to update lives to the end of the step and through the whole
+ * update, even beyond its last reader: the search for a non-finite gradient reads it there. */
+static void extend_handed(struct plan *p, const struct graph *g)
 {
     struct life *step = p->placement.life[PROGRAM_STEP], *update = p->placement.life[PROGRAM_UPDATE];
     for (id s = 1; s < g->storages.n; s++) {
@@ -41,15 +41,16 @@ static void stretch_handed(struct plan *p, const struct graph *g)
 
 /* --- kernels ------------------------------------------------------------------------------ */
 
-/* What was found for one node. It holds for every node that is_alike: the planning half of a kernel is a function of
- * shapes, strides, attributes and the profile alone (kernel.h), and blocks of a model repeat them. */
+/* The kernel found for one node. It is valid for every node that is_alike: the planning half of a
+ * kernel depends on shapes, strides, attributes and the profile only (kernel.h), and the blocks of
+ * a model repeat them. */
 struct found {
-    id node;                 /* that it was found for; 0: a free slot */
+    id node;                 /* the node for which it was found; 0: a free slot */
     const struct kernel *kernel;
     uint64_t work;
     double seconds;          /* of one launch */
 };
-/* An open hash table over the nodes of a graph that are not alike; it is at most half full. */
+/* An open-addressing hash table over the distinct nodes of a graph; at most half full. */
 struct kernels {
     struct found *slot;
     uint32_t slots, used;
@@ -73,7 +74,8 @@ static uint64_t hash_node(const struct graph *g, const struct node *x)
     return h;
 }
 
-/* All that a kernel may look at; the name and the bytes of a storage are not. */
+/* Compares everything that a kernel's planning half may read; the storage's name and size are not
+ * part of it. */
 static bool operands_alike(const struct graph *g, id a, id b)
 {
     const struct tensor *x = tensor_at(g, a), *y = tensor_at(g, b);
@@ -82,7 +84,7 @@ static bool operands_alike(const struct graph *g, id a, id b)
                       !memcmp(x->dim, y->dim, x->rank * sizeof *x->dim) && !memcmp(x->stride, y->stride, x->rank * sizeof *x->stride));
 }
 
-/* The key of an update differs from weight to weight, and only the running half reads it. */
+/* The random key of an update differs from weight to weight; only the running half reads it. */
 static bool attributes_alike(const struct node *x, const struct node *y)
 {
     if (x->op != OP_ADAMW && x->op != OP_ADAMW_8BIT && x->op != OP_SGD && x->op != OP_ADAFACTOR) return !memcmp(&x->attr, &y->attr, sizeof x->attr);
@@ -101,7 +103,8 @@ static bool is_alike(const struct graph *g, const struct node *x, const struct n
     return true;
 }
 
-/* What a GPU has no kernel for yet is planned by the reference's planning half, and noted: such a plan is not run. */
+/* If a GPU has no kernel for a node, the reference kernel's planning half is used and the op is
+ * recorded in p->missing: such a plan cannot run. */
 static int find_kernel(struct found *f, struct plan *p, const struct graph *g, id n, const struct profile *profile, struct error *e)
 {
     const struct node *x = node_at(g, n);
@@ -120,7 +123,7 @@ static int find_kernel(struct found *f, struct plan *p, const struct graph *g, i
     return PL_OK;
 }
 
-/* The slot of a node like this one, or the free one where it belongs. */
+/* The slot of a node like this one, or the free slot where it belongs. */
 static struct found *slot_of(const struct kernels *k, const struct graph *g, const struct node *x)
 {
     uint64_t at = hash_node(g, x) & (k->slots - 1);
@@ -141,7 +144,7 @@ static void grow(struct kernels *k, const struct graph *g)
 static int bind_program(struct plan *p, const struct graph *g, enum program program, struct kernels *known, const struct profile *profile,
                         double *seconds, struct error *e)
 {
-    double one_after_the_other = 0;
+    double sequential = 0;
     for (uint32_t k = 0; k < g->order[program].nodes.n; k++) {
         id n = g->order[program].nodes.at[k];
         const struct node *x = node_at(g, n);
@@ -154,15 +157,15 @@ static int bind_program(struct plan *p, const struct graph *g, enum program prog
         double times = 1;
         for (id l = x->loop; l; l = g->loops.at[l].parent) times *= g->loops.at[l].trip;
         seconds[n] = program != PROGRAM_EVAL ? times * f->seconds : 0;
-        one_after_the_other += seconds[n];
+        sequential += seconds[n];
     }
-    p->takes[program] = profile->kind != DEVICE_CUDA ? one_after_the_other : lanes_seconds(g, program, seconds, NULL);
-    p->seconds += p->takes[program];
+    p->program_seconds[program] = profile->kind != DEVICE_CUDA ? sequential : lanes_seconds(g, program, seconds, NULL);
+    p->seconds += p->program_seconds[program];
     return PL_OK;
 }
 
-/* Chooses kernels and adds up predicted time; loops multiply. A CPU does one thing after the
- * other; of a GPU see lanes.h. */
+/* Chooses kernels and sums the predicted time, times the iterations of loops. A CPU runs nodes one
+ * after another; for a GPU see lanes.h. */
 static int bind_kernels(struct plan *p, const struct graph *g, const struct profile *profile, double *seconds, struct error *e)
 {
     struct kernels known = {0};
@@ -186,9 +189,9 @@ static void add_persistent(struct plan *p, const struct graph *g, const bool *re
     }
 }
 
-/* Adds to act[] and grad[] the changes at births and deaths; their running sums are what is
- * alive. The second has what is handed from program to program. */
-static void note_changes(const struct plan *p, const struct graph *g, enum program program, int64_t *act, int64_t *grad)
+/* Adds the changes at births and deaths of storages to act[] and grad[]; their running sums are the
+ * bytes alive. grad[] gets the storages that are handed from step to update. */
+static void add_changes(const struct plan *p, const struct graph *g, enum program program, int64_t *act, int64_t *grad)
 {
     const struct life *life = p->placement.life[program];
     for (id s = 1; s < g->storages.n; s++) {
@@ -205,7 +208,7 @@ uint64_t *plan_alive(const struct plan *p, const struct graph *g, enum program p
     uint32_t n = g->order[program].nodes.n;
     uint64_t *alive = mem_alloc((n + 1) * sizeof *alive);
     int64_t *change = mem_alloc((n + 1) * sizeof *change), live = 0;
-    note_changes(p, g, program, change, change);
+    add_changes(p, g, program, change, change);
     for (uint32_t k = 0; k < n; k++) {
         live += change[k];
         alive[k] = (uint64_t)live + align_up(p->placement.binding[g->order[program].nodes.at[k]].work_bytes, PLAN_ALIGN);
@@ -225,7 +228,7 @@ void plan_find_peak(struct plan *p, const struct graph *g, const bool *reached)
     for (int program = 0; program < PROGRAM_COUNT; program++) {
         uint32_t n = g->order[program].nodes.n;
         int64_t *act = mem_alloc((n + 1) * sizeof *act), *grad = mem_alloc((n + 1) * sizeof *grad), live = 0, handed = 0;
-        note_changes(p, g, program, act, grad);
+        add_changes(p, g, program, act, grad);
         for (uint32_t k = 0; k < n; k++) {
             live += act[k];
             handed += grad[k];
@@ -257,7 +260,7 @@ int plan_bind(struct plan *p, const struct graph *g, const struct profile *profi
         p->placement.life[program] = mem_alloc(g->storages.n * sizeof(struct life));
         graph_lifetimes(g, program, p->placement.life[program]);
     }
-    stretch_handed(p, g);
+    extend_handed(p, g);
     double *own = seconds ? NULL : mem_alloc(g->nodes.n * sizeof *own);
     int rc = bind_kernels(p, g, profile, seconds ? seconds : own, e);
     mem_free(own);

@@ -1,13 +1,12 @@
 /*
- * check.c: the independent checker. It shares no code with place.c and does not
- * believe lifetimes: it replays each program with a map of which storage owns
- * which bytes, each loop twice (two iterations show everything that a carried
- * value can suffer), and aborts when a node reads bytes that are no longer its
- * storage's, or when anything lies outside the arena.
+ * check.c: the independent checker. It shares no code with place.c and does not use lifetimes. It
+ * replays each program with a map of which storage owns which bytes, and runs each loop twice (two
+ * iterations show every error that a carried value can have). It aborts if a node reads bytes that
+ * its storage no longer owns, or if anything lies outside the arena.
  *
- *     write by the storage's first writer   takes the storage's bytes
- *     any other access                      demands that it still owns them all
- *     workspace                             takes its bytes, for nobody
+ *     write by the storage's first writer   claims the storage's bytes
+ *     any other access                      requires that the storage still owns all its bytes
+ *     workspace                             claims its bytes for no storage
  */
 #include <string.h>
 
@@ -34,8 +33,8 @@ static const char *label(const struct replay *r, id s)
     return s == WORKSPACE ? "a workspace" : graph_name(r->g, r->g->storages.at[s].name);
 }
 
-/* Gives [from, to) to `storage`; whoever was there keeps what lies outside. */
-static void take(struct replay *r, enum space space, uint64_t from, uint64_t to, id storage)
+/* Gives [from, to) to `storage`; previous owners keep their bytes outside of it. */
+static void claim(struct replay *r, enum space space, uint64_t from, uint64_t to, id storage)
 {
     CHECK(to <= r->p->placement.arena[space], "%s ends beyond the arena", label(r, storage));
     uint32_t n = r->map[space].n;
@@ -52,8 +51,8 @@ static void take(struct replay *r, enum space space, uint64_t from, uint64_t to,
     vec_push(&r->map[space], ((struct owner){from, to, storage}));
 }
 
-/* All bytes of `s` must still be its own: what it owns adds up to its size. */
-static void demand(const struct replay *r, id node, id s)
+/* Requires that `s` still owns all of its bytes. */
+static void require_owned(const struct replay *r, id node, id s)
 {
     const struct storage *x = &r->g->storages.at[s];
     if (storage_lasts(x)) return;
@@ -64,7 +63,7 @@ static void demand(const struct replay *r, id node, id s)
           label(r, s), (unsigned long long)mine, (unsigned long long)x->bytes);
 }
 
-/* Is this write the beginning of a storage's life? */
+/* True if this write begins the storage's life. */
 static bool begins(const struct replay *r, id node, id t)
 {
     const struct tensor *x = tensor_at(r->g, t);
@@ -78,7 +77,7 @@ static void replay_node(struct replay *r, id node)
     if (op_table[n->op].flags & OPF_VIEW) return;
     const struct binding *b = &r->p->placement.binding[node];
     for (int i = 0; i < n->nin; i++)
-        if (n->in[i]) demand(r, node, tensor_at(g, n->in[i])->storage);
+        if (n->in[i]) require_owned(r, node, tensor_at(g, n->in[i])->storage);
     for (int o = 0; o < n->nout; o++) {
         if (!n->out[o]) continue;
         id s = tensor_at(g, n->out[o])->storage;
@@ -87,16 +86,16 @@ static void replay_node(struct replay *r, id node)
         for (int i = 0; i < n->nin; i++) mine |= n->in[i] && tensor_at(g, n->in[i])->storage == s;
         uint64_t at = r->p->placement.offset[s];
         CHECK(at >= r->p->persistent[g->storages.at[s].space], "%s lies among the persistent bytes", label(r, s));
-        if (!mine && begins(r, node, n->out[o])) take(r, g->storages.at[s].space, at, at + g->storages.at[s].bytes, s);
+        if (!mine && begins(r, node, n->out[o])) claim(r, g->storages.at[s].space, at, at + g->storages.at[s].bytes, s);
     }
     if (b->work_bytes) {
         CHECK(b->work_offset >= r->p->persistent[SPACE_DEVICE], "a workspace lies among the persistent bytes");
-        take(r, SPACE_DEVICE, b->work_offset, b->work_offset + b->work_bytes, WORKSPACE);
+        claim(r, SPACE_DEVICE, b->work_offset, b->work_offset + b->work_bytes, WORKSPACE);
     }
-    /* Nobody stepped on anybody within the node. */
+    /* The node's own operands and workspace do not overlap. */
     for (int i = 0; i < n->nin + n->nout; i++) {
         id t = i < n->nin ? n->in[i] : n->out[i - n->nin];
-        if (t) demand(r, node, tensor_at(g, t)->storage);
+        if (t) require_owned(r, node, tensor_at(g, t)->storage);
     }
 }
 
@@ -132,25 +131,25 @@ static void find_first_writers(struct replay *r)
     }
 }
 
-/* What the step hands over lies whole at its end, and so at the update's beginning; what
- * else there was is nobody's then. */
+/* Storages handed from step to update own all their bytes at the end of the step, and so at the
+ * start of the update; the ownership of all other bytes is dropped. */
 static void hand_over(struct replay *r)
 {
     const struct graph *g = r->g;
     bool *handed = mem_alloc(g->storages.n);
     for (id s = 1; s < g->storages.n; s++) {
         handed[s] = g->storages.at[s].handed && r->first_writer[s];
-        if (handed[s]) demand(r, r->first_writer[s], s);
+        if (handed[s]) require_owned(r, r->first_writer[s], s);
     }
     for (int s = 0; s < SPACE_COUNT; s++) r->map[s].n = 0;
     for (id s = 1; s < g->storages.n; s++) {
         uint64_t at = r->p->placement.offset[s];
-        if (handed[s]) take(r, g->storages.at[s].space, at, at + g->storages.at[s].bytes, s);
+        if (handed[s]) claim(r, g->storages.at[s].space, at, at + g->storages.at[s].bytes, s);
     }
     mem_free(handed);
 }
 
-/* Persistent storages are disjoint and inside their part of the arena. */
+/* Persistent storages are disjoint and inside the persistent range of the arena. */
 static void check_persistent(const struct plan *p, const struct graph *g)
 {
     bool *seen = mem_alloc(g->storages.n);

@@ -1,29 +1,28 @@
 /*
- * compile.c: the pipeline. The model's forward goes in, programs come out; the
- * verifier runs after every pass. The search, which makes many graphs and keeps one,
- * drafts them without it and has the kept one verified.
+ * compile.c: the pass pipeline: from the model's forward to the programs. The verifier runs after
+ * every pass. The search drafts many graphs without it and verifies the one that it keeps.
  *
+ *     phase       graph after it                 settings that it reads
  *     forward     the model in its precision     micro-batch
  *     backward    with gradients                 and chunks of the head
- *     update      with recompute and optimizer   and recompute, form of the state
+ *     update      with recompute and optimizer   and recompute, dtype of the optimizer state
  *     whole       the programs                   and everything else
  *
- * A search drafts hundreds of graphs whose settings differ in what a late pass reads: plan_draft_next
- * keeps the graph as it was behind each of the first three phases and goes on from the last that is
- * the same.
+ * Settings in a search often differ only in what a late phase reads. plan_draft_next keeps the
+ * graph after each of the first three phases and continues from the last one that is still valid.
  */
 #include <string.h>
 
 #include "plan/plan.h"
 
-/* The order of the passes, once. Which settings a phase reads decides which drafts may share its
- * result (may_share). A rewrite, other than a pass that carries out a setting, can be left out. */
+/* The order of the passes. The settings that a phase reads decide which drafts may share its result
+ * (may_share). A test can leave out a rewrite, but not a pass that implements a setting. */
 enum { FORWARD, BACKWARD, UPDATE, WHOLE, PHASES };
 static const struct {
     const char *name;
     pass_fn *run;
     int phase;
-    enum rewrite rewrite; /* 0: it carries out a setting */
+    enum rewrite rewrite; /* 0: the pass implements a setting */
 } pipeline[] = {
     {"precision", pass_precision, FORWARD, 0},
     {"fuse", pass_fuse, FORWARD, REWRITE_FUSE},
@@ -52,9 +51,9 @@ static const struct {
     {"add_norm", pass_add_norm, WHOLE, REWRITE_ADD_NORM},
     {"first_sum", pass_first_sum, WHOLE, REWRITE_FIRST_SUM},
 };
-_Static_assert((int)WHOLE == (int)PLAN_SHARED, "what is before the last phase can be shared");
+_Static_assert((int)WHOLE == (int)PLAN_SHARED, "all phases before the last can be shared");
 
-/* As many bytes as the step's batch has, when its storages are as large as they become. */
+/* The buffer for the next batch: as large as all input storages, at their final sizes. */
 static void add_next(struct graph *g, enum space staging)
 {
     uint64_t bytes = 0;
@@ -63,7 +62,7 @@ static void add_next(struct graph *g, enum space staging)
     if (bytes) graph_storage(g, "next", KIND_STAGING, staging, bytes);
 }
 
-/* The storages of every graph, and the model's own nodes. */
+/* Adds the storages that every graph has, and the model's nodes. */
 static void build(struct graph *g, const struct source *source, const struct settings *s, bool verify)
 {
     graph_step(g);
@@ -115,8 +114,8 @@ int plan_draft(struct graph *g, const struct source *source, const struct settin
 
 /* --- drafts that share ---------------------------------------------------------------------- */
 
-/* Whether a graph of settings `a` that is compiled up to `phase`, that one included, is also one of `b`: they differ in nothing
- * that these passes read. */
+/* True if a graph compiled for settings `a` up to and including `phase` is valid for `b` too: the
+ * two differ in nothing that these passes read. */
 static bool may_share(const struct settings *a, const struct settings *b, int phase)
 {
     struct settings x = *b;

@@ -1,18 +1,18 @@
 /*
- * dense.c: on a GPU, views that no kernel takes as they lie are copied before the node that reads them.
+ * dense.c: on a GPU, a strided view that no kernel accepts is copied before the node that reads it.
  *
  *     before   LAYERNORM(SLICE(x))              after   LAYERNORM(COPY(SLICE(x)))
  *
- * A CPU has the reference kernels, which take anything; a GPU has nothing but its own, and many of them want their
- * operands dense. Which ones is asked of them. Models that are written here copy where it matters; this is for
- * others', and for gradients that come back through a view. It runs before the forward is differentiated, so that the
- * gradient reads the copy too, and once more behind the passes that give nodes other operands.
+ * On a CPU the reference kernels accept any strides. A GPU has only its own kernels, and many need
+ * dense operands; the pass queries them. The built-in models copy where needed; this pass serves
+ * graphs built with the library, and gradients of views. It runs before differentiation, so that
+ * the gradient reads the copy too, and again after the passes that change the operands of nodes.
  */
 #include "graph/ops.h"
 #include "passes/passes.h"
 #include "run/kernel.h"
 
-/* Input i is not one that the node writes to. */
+/* True if the node does not write to input i. */
 static bool is_read(const struct graph *g, const struct node *n, int i)
 {
     for (int o = 0; o < n->nout; o++)
@@ -20,8 +20,9 @@ static bool is_read(const struct graph *g, const struct node *n, int i)
     return true;
 }
 
-/* Does the node run on a GPU only if these of its inputs are dense? 0: it runs, or not even then. */
-static unsigned to_copy(const struct graph *g, const struct node *n)
+/* The set of inputs that must be dense for the node to run on a GPU; 0: it runs as it is, or not
+ * even then. */
+static unsigned inputs_to_copy(const struct graph *g, const struct node *n)
 {
     struct tensor dense[MAX_IN];
     struct query q;
@@ -40,8 +41,8 @@ static unsigned to_copy(const struct graph *g, const struct node *n)
     return kernel_find(DEVICE_CUDA, n->op, &q) ? some : 0;
 }
 
-/* The order again, with the copies in their places; a tensor is copied once in a loop. */
-static void copy_in(struct graph *g, enum program p, id *copy)
+/* Rewrites the order with the copies inserted; a tensor is copied once per loop. */
+static void insert_copies(struct graph *g, enum program p, id *copy)
 {
     struct order *order = &g->order[p];
     const uint32_t count = order->nodes.n, tensors = g->tensors.n;
@@ -49,7 +50,7 @@ static void copy_in(struct graph *g, enum program p, id *copy)
     order->nodes.n = 0;
     for (uint32_t k = 0; k < count; k++) {
         const struct node n = *node_at(g, old[k]);
-        const unsigned some = to_copy(g, &n);
+        const unsigned some = inputs_to_copy(g, &n);
         for (int i = 0; i < n.nin && some; i++) {
             if (!(some >> i & 1) || n.in[i] >= tensors) continue;
             id *dense = &copy[n.in[i]];
@@ -67,11 +68,11 @@ static void copy_in(struct graph *g, enum program p, id *copy)
 
 void pass_dense(struct graph *g, const struct settings *s)
 {
-    if (!s->host_staging) return; /* not a GPU's plan */
+    if (!s->host_staging) return; /* only for GPU plans */
     const struct cursor before = g->at;
     for (enum program p = 0; p < PROGRAM_COUNT; p++) {
         id *copy = mem_alloc(g->tensors.n * sizeof *copy);
-        copy_in(g, p, copy);
+        insert_copies(g, p, copy);
         mem_free(copy);
     }
     g->at = before;

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "io/json.h"
-#include "plan/parts.h"
+#include "plan/by_module.h"
 #include "run/calibration.h"
 
 uint64_t plan_digest(const struct plan *p, const struct graph *g)
@@ -23,8 +23,8 @@ uint64_t plan_digest(const struct plan *p, const struct graph *g)
             const struct binding *b = &p->placement.binding[n];
             const char *kernel = b->kernel ? b->kernel->name : "view";
             h = hash_bytes(kernel, strlen(kernel), h);
-            uint64_t place[2] = {b->work_offset, b->work_bytes};
-            h = hash_bytes(place, sizeof place, h);
+            uint64_t work[2] = {b->work_offset, b->work_bytes};
+            h = hash_bytes(work, sizeof work, h);
             for (int i = 0; i < x->nin + x->nout; i++) {
                 id t = i < x->nin ? x->in[i] : x->out[i - x->nin];
                 if (!t) continue;
@@ -39,16 +39,16 @@ uint64_t plan_digest(const struct plan *p, const struct graph *g)
 static void write_settings(struct json_writer *w, const struct plan *p, int effective_batch)
 {
     const struct settings *s = &p->settings;
-    char again[SETTING_ROOM], away[SETTING_ROOM];
+    char recompute[SETTING_ROOM], offload[SETTING_ROOM];
     json_begin_map(w, "settings");
     json_put_int(w, "effective_batch", effective_batch);
     json_put_int(w, "micro_batch", s->micro_batch);
     json_put_int(w, "accumulation", s->accumulation);
     json_put_string(w, "precision", precision_print(s));
-    json_put_string(w, "recompute", rebuild_print(&s->recompute, again));
+    json_put_string(w, "recompute", rebuild_print(&s->recompute, recompute));
     json_put_string(w, "optimizer", optimizer_print(s));
     json_put_bool(w, "fused_step", s->fused_step);
-    json_put_string(w, "offload", offload_print(s->offload, away));
+    json_put_string(w, "offload", offload_print(s->offload, offload));
     json_put_int(w, "head_chunks", s->head_chunks);
     json_end(w);
 }
@@ -94,17 +94,17 @@ static void write_peak(struct json_writer *w, const struct plan *p, const struct
     mem_free(live);
 }
 
-static void write_parts(struct json_writer *w, const struct plan *p, const struct graph *g)
+static void write_modules(struct json_writer *w, const struct plan *p, const struct graph *g)
 {
-    struct part parts[16];
-    uint32_t n = plan_parts(p, g, parts, COUNT(parts));
+    struct module_memory modules[16];
+    uint32_t n = plan_by_module(p, g, modules, COUNT(modules));
     json_begin_list(w, "modules");
     for (uint32_t i = 0; i < n; i++) {
         json_begin_map(w, NULL);
-        json_put_string(w, "name", parts[i].name);
-        json_put_uint(w, "bytes", parts[i].lasting + parts[i].passing);
-        json_put_uint(w, "weights", parts[i].lasting);
-        json_put_uint(w, "passing", parts[i].passing);
+        json_put_string(w, "name", modules[i].name);
+        json_put_uint(w, "bytes", modules[i].persistent + modules[i].transient);
+        json_put_uint(w, "weights", modules[i].persistent);
+        json_put_uint(w, "passing", modules[i].transient);
         json_end(w);
     }
     json_end(w);
@@ -117,7 +117,7 @@ static void write_storages(struct json_writer *w, const struct plan *p, const st
         bool used = false;
         for (int program = 0; program < PROGRAM_COUNT; program++) used |= p->placement.life[program][s].used;
         const struct storage *x = &g->storages.at[s];
-        if (!used && x->kind != KIND_STAGING) continue; /* no program reads those, and they have a place */
+        if (!used && x->kind != KIND_STAGING) continue; /* no program reads staging buffers, but they have an offset */
         json_begin_map(w, NULL);
         json_put_string(w, "name", graph_name(g, x->name));
         json_put_string(w, "kind", kind_name(x->kind));
@@ -138,7 +138,7 @@ static uint64_t count_parameters(const struct graph *g, bool trained)
     return n;
 }
 
-/* What the times are predicted by. */
+/* The ceilings from which times are predicted. */
 static void write_ceilings(struct json_writer *w, const struct profile *p)
 {
     const struct calibration *c = p->measured;
@@ -159,7 +159,8 @@ static void write_missing(struct json_writer *w, const struct plan *p)
     text_free(&missing);
 }
 
-/* In whole nanoseconds: a plan's bytes do not depend on the last bits of a machine's logarithm. */
+/* In whole nanoseconds, so that a plan's bytes do not depend on the last bits of the machine's
+ * log(). */
 static void put_seconds(struct json_writer *w, const char *key, double seconds) { json_put_number(w, key, round(seconds * 1e9) / 1e9 + 0.0); }
 
 static void write_techniques(struct json_writer *w, const struct plan *p)
@@ -179,14 +180,14 @@ static void write_techniques(struct json_writer *w, const struct plan *p)
 
 static void write_more(struct json_writer *w, const struct plan *p)
 {
-    char again[SETTING_ROOM];
+    char recompute[SETTING_ROOM];
     if (!p->more.budget || !(p->more.seconds > 0)) return;
     json_begin_map(w, "next_gib");
     json_put_uint(w, "budget_bytes", p->more.budget);
     json_put_uint(w, "arena_bytes", p->more.arena);
     put_seconds(w, "predicted_seconds", p->more.seconds);
     json_put_int(w, "micro_batch", p->more.settings.micro_batch);
-    json_put_string(w, "recompute", rebuild_print(&p->more.settings.recompute, again));
+    json_put_string(w, "recompute", rebuild_print(&p->more.settings.recompute, recompute));
     json_end(w);
 }
 
@@ -236,7 +237,7 @@ void plan_write(const struct plan *p, const struct graph *g, const struct plan_n
     write_more(&w, p);
     write_remedies(&w, note);
     write_peak(&w, p, g);
-    write_parts(&w, p, g);
+    write_modules(&w, p, g);
     json_put_format(&w, "digest", "%016" PRIx64, plan_digest(p, g));
     if (note->storages) write_storages(&w, p, g);
     json_end(&w);
@@ -245,19 +246,19 @@ void plan_write(const struct plan *p, const struct graph *g, const struct plan_n
 
 /* --- reading ------------------------------------------------------------------- */
 
-/* The settings that are words. */
+/* The settings that are stored as strings. */
 static int read_words(const struct value *v, struct settings *s, struct error *e)
 {
-    const char *precision = "", *again = "", *away = "", *optimizer = "";
+    const char *precision = "", *recompute = "", *offload = "", *optimizer = "";
     int rc = value_as_string(value_get(v, "precision"), "precision", &precision, e);
-    if (!rc) rc = value_as_string(value_get(v, "recompute"), "recompute", &again, e);
-    if (!rc) rc = value_as_string(value_get(v, "offload"), "offload", &away, e);
+    if (!rc) rc = value_as_string(value_get(v, "recompute"), "recompute", &recompute, e);
+    if (!rc) rc = value_as_string(value_get(v, "offload"), "offload", &offload, e);
     if (!rc) rc = value_as_string(value_get(v, "optimizer"), "optimizer", &optimizer, e);
     if (!rc) rc = value_as_bool(value_get(v, "fused_step"), "fused_step", &s->fused_step, e);
     if (rc) return rc;
     if (!precision_parse(precision, s)) return error_set(e, PL_USAGE, "precision is \"%s\"", precision);
-    if (!rebuild_parse(again, &s->recompute)) return error_set(e, PL_USAGE, "recompute is \"%s\"", again);
-    if (!offload_parse(away, &s->offload)) return error_set(e, PL_USAGE, "offload is \"%s\"", away);
+    if (!rebuild_parse(recompute, &s->recompute)) return error_set(e, PL_USAGE, "recompute is \"%s\"", recompute);
+    if (!offload_parse(offload, &s->offload)) return error_set(e, PL_USAGE, "offload is \"%s\"", offload);
     if (!optimizer_parse(optimizer, s)) return error_set(e, PL_USAGE, "optimizer is \"%s\"", optimizer);
     return PL_OK;
 }

@@ -1,10 +1,9 @@
 /*
- * file.h: a plan as JSON: what --json prints, what the run folder keeps, what is
- * handed to `train --plan`.
+ * file.h: a plan as JSON: printed by --json, stored in the run folder, read by `train --plan`.
  *
- * The decisions are in it, and a digest of every offset. Reading a plan gives
- * the decisions; compiling them again must give the same digest, or the plan is
- * refused: it was made for another model, batch or program version.
+ * The file holds the planner's decisions and a digest of every offset. plan_read returns the
+ * decisions. Compiling them must give the same digest; otherwise the plan is refused, because it
+ * was made for another model, batch or program version.
  */
 #ifndef PLAN_FILE_H
 #define PLAN_FILE_H
@@ -12,10 +11,10 @@
 #include "io/value.h"
 #include "plan/plan.h"
 
-/* A hash over kernels, offsets and sizes of everything placed. */
+/* A hash over kernels, offsets and sizes of everything that is placed. */
 uint64_t plan_digest(const struct plan *p, const struct graph *g);
 
-/* A change of the configuration that would fit, and the smallest budget with it. */
+/* A configuration change that makes the plan fit, and the smallest budget with it. */
 struct remedy {
     char change[96];
     uint64_t smallest;
@@ -23,12 +22,12 @@ struct remedy {
 
 struct plan_note {
     bool fits;
-    const char *refused_by;  /* where it does not fit: the key of the bound */
+    const char *refused_by;  /* if it does not fit: the key of the limit that is too small */
     uint64_t budget;         /* 0: none */
     uint64_t host_budget;    /* 0: none */
     int effective_batch;
     const struct profile *profile;
-    bool storages;           /* every storage with its offset too */
+    bool storages;           /* also write every storage with its offset */
     const struct remedy *remedy;
     int n_remedies;
 };
@@ -36,7 +35,7 @@ void plan_write(const struct plan *p, const struct graph *g, const struct plan_n
 
 /* The decisions of a stored plan. */
 struct plan_file {
-    struct settings settings; /* only what the planner decides */
+    struct settings settings; /* only the members that the planner decides */
     uint64_t arena[SPACE_COUNT], smallest, digest;
     int effective_batch, threads;
     char profile[64];

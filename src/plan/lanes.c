@@ -7,7 +7,7 @@
 
 enum { FORGET_EVERY = 64 }; /* nodes */
 
-/* A workspace that was used. */
+/* A workspace in use until a time. */
 struct used {
     uint64_t at, bytes;
     double until;
@@ -16,15 +16,15 @@ struct used {
 struct walk {
     const struct graph *g;
     const struct placement *placed;
-    const struct life *life;      /* of the program; with a placement only */
-    double free[LANE_COUNT];      /* when each lane is through with what it has so far */
-    double (*until)[LANE_COUNT];  /* by storage: when each lane is through with it... */
-    double (*written)[LANE_COUNT]; /* ...and with what it writes there: two may read at once */
-    VEC(id) touched[LANE_COUNT];  /* storages that die, of the compute space, that a lane was busy with */
-    bool (*noted)[LANE_COUNT];    /* by storage: it is among those */
+    const struct life *life;      /* of the program; only with a placement */
+    double free[LANE_COUNT];      /* time at which each lane is idle */
+    double (*until)[LANE_COUNT];  /* by storage: time of each lane's last access... */
+    double (*written)[LANE_COUNT]; /* ...and last write: reads may overlap */
+    VEC(id) touched[LANE_COUNT];  /* transient storages in device memory that a lane has accessed */
+    bool (*listed)[LANE_COUNT];    /* by storage: it is in `touched` */
     VEC(struct used) work;        /* of the compute lane, since the last join */
-    double total, begun;          /* of the stretch since the last join */
-    id loop;                      /* of that stretch */
+    double total, start;          /* seconds so far; start of the section since the last join */
+    id loop;                      /* loop of that section */
 };
 
 static double iterations(const struct graph *g, id loop)
@@ -34,8 +34,8 @@ static double iterations(const struct graph *g, id loop)
     return times;
 }
 
-/* The latest of what the other lanes have. */
-static double others(const double of[LANE_COUNT], enum lane lane)
+/* The maximum over the other lanes. */
+static double latest_other(const double of[LANE_COUNT], enum lane lane)
 {
     double when = 0;
     for (int i = 0; i < LANE_COUNT; i++)
@@ -43,19 +43,19 @@ static double others(const double of[LANE_COUNT], enum lane lane)
     return when;
 }
 
-/* All lanes are through; the stretch counts as often as its loop turns. */
+/* Joins all lanes; the section counts once for each iteration of its loop. */
 static void join(struct walk *w, id next)
 {
-    double now = fmax(w->free[LANE_COMPUTE], others(w->free, LANE_COMPUTE));
-    w->total += iterations(w->g, w->loop) * (now - w->begun);
+    double now = fmax(w->free[LANE_COMPUTE], latest_other(w->free, LANE_COMPUTE));
+    w->total += iterations(w->g, w->loop) * (now - w->start);
     for (int lane = 0; lane < LANE_COUNT; lane++) w->free[lane] = now;
-    w->begun = now;
+    w->start = now;
     w->loop = next;
     w->work.n = 0;
 }
 
-/* The earliest that another lane than this one is free. */
-static double soonest(const struct walk *w, int lane)
+/* The earliest time at which another lane is idle. */
+static double earliest_other(const struct walk *w, int lane)
 {
     double when = INFINITY;
     for (int i = 0; i < LANE_COUNT; i++)
@@ -63,28 +63,29 @@ static double soonest(const struct walk *w, int lane)
     return when;
 }
 
-/* Drops what nobody can have to wait for: all other lanes are busy for longer than that takes, and their time only grows. */
+/* Drops entries that no node can still wait for: all other lanes are busy for longer, and their
+ * times only grow. */
 static void forget(struct walk *w)
 {
     for (int busy = 0; busy < LANE_COUNT; busy++) {
-        const double over = soonest(w, busy);
+        const double over = earliest_other(w, busy);
         uint32_t n = 0;
         for (uint32_t i = 0; i < w->touched[busy].n; i++) {
             id s = w->touched[busy].at[i];
-            if (w->until[s][busy] <= over) w->noted[s][busy] = false;
+            if (w->until[s][busy] <= over) w->listed[s][busy] = false;
             else w->touched[busy].at[n++] = s;
         }
         w->touched[busy].n = n;
     }
-    const double over = soonest(w, LANE_COMPUTE);
+    const double over = earliest_other(w, LANE_COMPUTE);
     uint32_t n = 0;
     for (uint32_t i = 0; i < w->work.n; i++)
         if (w->work.at[i].until > over) w->work.at[n++] = w->work.at[i];
     w->work.n = n;
 }
 
-/* When the other lanes are through with whatever had these bytes of the compute space and is
- * dead at instant k. */
+/* The time at which the other lanes are done with every storage that had these bytes of device
+ * memory and is dead at instant k. */
 static double bytes_free(const struct walk *w, enum lane lane, uint64_t from, uint64_t bytes, uint32_t k)
 {
     double when = 0;
@@ -102,8 +103,8 @@ static double bytes_free(const struct walk *w, enum lane lane, uint64_t from, ui
     return when;
 }
 
-/* When node x at instant k may begin. */
-static double begins(const struct walk *w, const struct node *x, id node, uint32_t k)
+/* The earliest start of node x at instant k. */
+static double start_time(const struct walk *w, const struct node *x, id node, uint32_t k)
 {
     const enum lane lane = x->lane;
     double when = w->free[lane];
@@ -112,7 +113,7 @@ static double begins(const struct walk *w, const struct node *x, id node, uint32
         if (!t) continue;
         id s = tensor_at(w->g, t)->storage;
         const struct storage *st = &w->g->storages.at[s];
-        when = fmax(when, others((i < x->nin ? w->written : w->until)[s], lane));
+        when = fmax(when, latest_other((i < x->nin ? w->written : w->until)[s], lane));
         if (w->placed && w->life[s].start == k && !storage_lasts(st) && st->space == SPACE_DEVICE)
             when = fmax(when, bytes_free(w, lane, w->placed->offset[s], st->bytes, k));
     }
@@ -121,7 +122,7 @@ static double begins(const struct walk *w, const struct node *x, id node, uint32
     return when;
 }
 
-static void ends(struct walk *w, const struct node *x, id node, double when)
+static void finish_node(struct walk *w, const struct node *x, id node, double when)
 {
     const struct binding *b = w->placed ? &w->placed->binding[node] : NULL;
     w->free[x->lane] = when;
@@ -133,21 +134,21 @@ static void ends(struct walk *w, const struct node *x, id node, double when)
         const struct storage *st = &w->g->storages.at[s];
         w->until[s][x->lane] = when;
         if (i >= x->nin) w->written[s][x->lane] = when;
-        if (!w->placed || w->noted[s][x->lane] || storage_lasts(st) || st->space != SPACE_DEVICE) continue;
-        w->noted[s][x->lane] = true;
+        if (!w->placed || w->listed[s][x->lane] || storage_lasts(st) || st->space != SPACE_DEVICE) continue;
+        w->listed[s][x->lane] = true;
         vec_push(&w->touched[x->lane], s);
     }
 }
 
-/* Without copies there is nothing to wait for. */
-static bool copies(const struct graph *g, enum program program)
+/* A program without copies uses one lane and never waits. */
+static bool has_copies(const struct graph *g, enum program program)
 {
     for (uint32_t k = 0; k < g->order[program].nodes.n; k++)
         if (node_at(g, g->order[program].nodes.at[k])->lane != LANE_COMPUTE) return true;
     return false;
 }
 
-static double add_up(const struct graph *g, enum program program, const double *seconds)
+static double sum_seconds(const struct graph *g, enum program program, const double *seconds)
 {
     double sum = 0;
     for (uint32_t k = 0; k < g->order[program].nodes.n; k++) sum += seconds[g->order[program].nodes.at[k]];
@@ -156,24 +157,24 @@ static double add_up(const struct graph *g, enum program program, const double *
 
 double lanes_seconds(const struct graph *g, enum program program, const double *seconds, const struct placement *placed)
 {
-    if (!copies(g, program)) return add_up(g, program, seconds);
+    if (!has_copies(g, program)) return sum_seconds(g, program, seconds);
     struct walk w = {.g = g, .placed = placed, .life = placed ? placed->life[program] : NULL};
     w.until = mem_alloc(g->storages.n * sizeof *w.until);
     w.written = mem_alloc(g->storages.n * sizeof *w.written);
-    w.noted = mem_alloc(g->storages.n * sizeof *w.noted);
+    w.listed = mem_alloc(g->storages.n * sizeof *w.listed);
     for (uint32_t k = 0; k < g->order[program].nodes.n; k++) {
         id n = g->order[program].nodes.at[k];
         const struct node *x = node_at(g, n);
         if (!node_launches(x)) continue;
         if (x->loop != w.loop) join(&w, x->loop);
         if (placed && k % FORGET_EVERY == 0) forget(&w);
-        ends(&w, x, n, begins(&w, x, n, k) + seconds[n] / iterations(g, x->loop));
+        finish_node(&w, x, n, start_time(&w, x, n, k) + seconds[n] / iterations(g, x->loop));
     }
     join(&w, 0);
     for (int lane = 0; lane < LANE_COUNT; lane++) vec_free(&w.touched[lane]);
     vec_free(&w.work);
     mem_free(w.until);
     mem_free(w.written);
-    mem_free(w.noted);
+    mem_free(w.listed);
     return w.total;
 }

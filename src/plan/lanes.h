@@ -1,17 +1,19 @@
 /*
- * lanes.h: how long a program takes on a GPU, which copies both ways while it computes.
+ * lanes.h: predicts the time of a program on a GPU that copies in both directions while it
+ * computes.
  *
  *     compute   [ block 1 ][ block 2 ]....[ block 3 ]      waits for its weights
- *     in        [ w2 ]     [   w3     ]                    which wait for the place of w1
+ *     in        [ w2 ]     [   w3     ]                    w3 waits for the bytes of w1
  *     out                  [  a1  ]
  *
- * The lanes are run through on paper, node by node in the program's order. A node begins when
- * its lane is free and the other lanes are through with what it reads, or writes over; loops' ends
- * join the lanes, as record.c captures them. Two answers:
+ * A lane is one of these three queues; on a GPU it is a CUDA stream. The program is simulated node
+ * by node in its order. A node begins when its lane is free and the other lanes are done with the
+ * storages that it reads or overwrites. The end of a loop joins the lanes, as record.c captures
+ * them. There are two modes:
  *
- *     before placing   waits for data alone: no placement takes less, which is what a search needs
- *     after placing    and for bytes: who is given the place of a storage that another lane was
- *                      busy with waits for it, as tape.c makes it wait
+ *     before placement   nodes wait for data only: a lower bound for any placement, for the search
+ *     after placement    nodes also wait for bytes: a storage that reuses the bytes of one that
+ *                        another lane still uses waits for it, as in tape.c
  */
 #ifndef LANES_H
 #define LANES_H
@@ -19,7 +21,7 @@
 #include "graph/graph.h"
 #include "run/tape.h"
 
-/* `seconds` by node, of all its iterations; `placed` NULL: not placed yet. */
+/* `seconds`: by node, for all its iterations. `placed` NULL: before placement. */
 double lanes_seconds(const struct graph *g, enum program program, const double *seconds, const struct placement *placed);
 
 #endif

@@ -1,19 +1,18 @@
 /*
- * place.c: an offset for every storage.
+ * place.c: computes an offset for every storage.
  *
  *     |<- persistent ->|<- transient: the largest of the programs ->|
  *     | weights, state | step:   saved tensors, stacked | block transients
  *     | gradients ...  | update: ...
  *
- * Persistent storages lie one behind the other. A program's transients are
- * placed compositionally: its order falls into segments (one block in one phase);
- * what lives across segments is placed first, in order of birth, which for
- * activations that the backward consumes in reverse is a stack; then each
- * segment's own transients, largest first, go to the lowest place that is free
- * for their lifetime. Where that reaches the lower bound nothing can be better; else
- * plain largest-first over everything is tried as well, and the smaller arena is
- * kept. What the step hands over to the update (gradients) is placed
- * with the step's transients and stays there.
+ * Persistent storages lie one after another. A program's transient storages are placed
+ * compositionally. Its order is cut into segments (one block in one phase). Storages that live
+ * across segments are placed first, in order of birth; for activations that the backward consumes
+ * in reverse this is a stack. Then the other storages of each segment, largest first, go to the
+ * lowest offset that is free for their lifetime. If this reaches the lower bound, it is optimal.
+ * Otherwise plain largest-first over everything is tried too, and the smaller arena is kept.
+ * Storages handed from step to update (gradients) are placed with the transients of the step and
+ * stay there.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -24,23 +23,23 @@
 struct item {
     uint64_t bytes, offset;
     uint32_t start, end;
-    uint32_t first, last;    /* segments in which it begins and ends */
-    bool fixed;              /* already lies at `offset` */
-    id storage, node;        /* a storage, or a node's workspace */
+    uint32_t first, last;    /* segments in which its life begins and ends */
+    bool fixed;              /* placed already, at `offset` */
+    id storage, node;        /* a storage, or a node whose workspace this is */
 };
 
 struct items {
     VEC(struct item) list;
     uint32_t segments;
-    uint32_t *begin;         /* by segment: its first instant; one more at the end */
-    uint64_t bound;          /* bytes alive at the fullest instant: no placement has less */
+    uint32_t *begin;         /* by segment: its first instant; one more entry for the end */
+    uint64_t bound;          /* the maximum of the bytes alive: a lower bound */
 };
 
 static bool crosses(const struct item *x) { return x->first != x->last; }
 
-/* --- what must be placed ------------------------------------------------------- */
+/* --- items to place ------------------------------------------------------------ */
 
-/* Segment numbers by position: a new one where block, phase or loop changes. */
+/* Segment numbers by position: a new segment begins where block, phase or loop changes. */
 static uint32_t *find_segments(const struct graph *g, enum program p)
 {
     const struct order *order = &g->order[p];
@@ -55,7 +54,7 @@ static uint32_t *find_segments(const struct graph *g, enum program p)
     return segment;
 }
 
-/* The largest sum over items alive together. */
+/* The largest sum over items that are alive together. */
 static uint64_t find_bound(const struct items *it, uint32_t instants)
 {
     int64_t *change = mem_alloc((instants + 2) * sizeof *change), live = 0, most = 0;
@@ -102,23 +101,23 @@ static void collect(struct items *it, const struct graph *g, enum program p, enu
 
 /* --- first fit --------------------------------------------------------------------- */
 
-/* What lies where, and when; a row is sorted by offset, so one walk upwards finds the lowest
- * gap. Row 0 has everything, or all that crosses segments; row s + 1 what is alive in segment
- * s: a transient that stays within a segment meets nothing else. */
-struct taken {
+/* The placed items, sorted by offset, so that one pass upwards finds the lowest gap. Row 0 holds
+ * all items, or those that cross segments; row s + 1 holds those that are alive in segment s, which
+ * are all that a transient within the segment can overlap. */
+struct placed_range {
     uint64_t from, to;
     uint32_t start, end;
 };
 struct row {
-    VEC(struct taken) list;
+    VEC(struct placed_range) list;
 };
 
-/* The lowest offset at which `x` meets nothing that is alive at the same time. */
+/* The lowest offset at which `x` overlaps nothing that is alive at the same time. */
 static uint64_t lowest_fit(const struct row *row, const struct item *x)
 {
     uint64_t at = 0;
     for (uint32_t k = 0; k < row->list.n; k++) {
-        const struct taken *y = &row->list.at[k];
+        const struct placed_range *y = &row->list.at[k];
         if (y->start > x->end || x->start > y->end) continue;
         if (y->from >= at + x->bytes) break;
         if (y->to > at) at = y->to;
@@ -134,35 +133,35 @@ static void insert_sorted(struct row *row, const struct item *x)
         if (row->list.at[middle].from <= x->offset) low = middle + 1;
         else high = middle;
     }
-    vec_push(&row->list, (struct taken){0});
+    vec_push(&row->list, (struct placed_range){0});
     memmove(row->list.at + low + 1, row->list.at + low, (row->list.n - 1 - low) * sizeof *row->list.at);
-    row->list.at[low] = (struct taken){x->offset, x->offset + x->bytes, x->start, x->end};
+    row->list.at[low] = (struct placed_range){x->offset, x->offset + x->bytes, x->start, x->end};
 }
 
-/* Row s + 1 gets what row 0 has alive in segment s. What lies side by side and lives through
- * the whole segment is one obstacle: a stack of saved tensors is a single entry. */
+/* Copies the items of row 0 that are alive in segment s into row s + 1. Adjacent items that live
+ * through the whole segment are merged, so that a stack of saved tensors is a single entry. */
 static void fill_rows(struct row *rows, const struct items *it)
 {
     for (uint32_t k = 0; k < rows[0].list.n; k++) {
-        struct taken x = rows[0].list.at[k];
+        struct placed_range x = rows[0].list.at[k];
         uint32_t s = 0, high = it->segments;
-        while (s + 1 < high) { /* the segment in which it begins */
+        while (s + 1 < high) { /* the segment in which its life begins */
             uint32_t middle = (s + high) / 2;
             if (it->begin[middle] <= x.start) s = middle;
             else high = middle;
         }
         for (; s < it->segments && it->begin[s] <= x.end; s++) {
             bool through = x.start <= it->begin[s] && x.end + 1 >= it->begin[s + 1];
-            struct taken y = {x.from, x.to, through ? 0 : x.start, through ? UINT32_MAX : x.end};
+            struct placed_range y = {x.from, x.to, through ? 0 : x.start, through ? UINT32_MAX : x.end};
             struct row *row = &rows[s + 1];
-            struct taken *last = row->list.n ? &row->list.at[row->list.n - 1] : NULL;
+            struct placed_range *last = row->list.n ? &row->list.at[row->list.n - 1] : NULL;
             if (through && last && last->end == UINT32_MAX && last->to == x.from) last->to = x.to;
             else vec_push(&row->list, y);
         }
     }
 }
 
-/* Stack first, in order of birth; then the largest transients first. */
+/* Items that cross segments first, in order of birth; then the others, largest first. */
 static int compositional(const void *a, const void *b)
 {
     const struct item *x = a, *y = b;
@@ -183,8 +182,8 @@ static int largest_first(const void *a, const void *b)
     return compositional(a, b);
 }
 
-/* Places all items in the given order; returns the bytes used. Where what crosses segments
- * comes first, what follows looks at its segment's row alone. */
+/* Places all items in the given order; returns the bytes used. In compositional order the items
+ * within a segment are compared with their segment's row only. */
 static uint64_t pack(struct items *it, int (*order)(const void *, const void *))
 {
     if (!it->list.n) return 0;
@@ -212,7 +211,7 @@ static uint64_t pack(struct items *it, int (*order)(const void *, const void *))
     return top;
 }
 
-/* The better of the two orders. */
+/* Keeps the better of the two orders. */
 static uint64_t pack_best(struct items *it)
 {
     uint64_t stacked = pack(it, compositional);
@@ -221,7 +220,7 @@ static uint64_t pack_best(struct items *it)
     return top < stacked ? top : pack(it, compositional);
 }
 
-/* --- the whole ------------------------------------------------------------------------ */
+/* --- all spaces ----------------------------------------------------------------------- */
 
 static uint64_t place_persistent(struct plan *p, const struct graph *g, enum space space, const bool *reached)
 {
@@ -255,13 +254,13 @@ static void place_space(struct plan *p, const struct graph *g, enum space space,
     }
 }
 
-/* A GPU's lanes wait for bytes too, which are known now. */
+/* On a GPU lanes also wait for bytes, which are known after placement. */
 static void time_placed(struct plan *p, const struct graph *g, const double *seconds)
 {
     p->seconds = 0;
     for (int program = 0; program < PROGRAM_COUNT; program++) {
-        p->takes[program] = lanes_seconds(g, program, seconds, &p->placement);
-        p->seconds += p->takes[program];
+        p->program_seconds[program] = lanes_seconds(g, program, seconds, &p->placement);
+        p->seconds += p->program_seconds[program];
     }
 }
 
@@ -290,7 +289,7 @@ int plan_place(struct plan *p, const struct graph *g, const struct profile *prof
 bool plan_reached(const struct plan *p, const struct graph *g, id storage)
 {
     enum kind k = g->storages.at[storage].kind;
-    bool used = k == KIND_STAGING || k == KIND_STEP || k == KIND_PARAM || k == KIND_MASTER; /* read or not */
+    bool used = k == KIND_STAGING || k == KIND_STEP || k == KIND_PARAM || k == KIND_MASTER; /* used or not */
     for (int program = 0; program < PROGRAM_COUNT; program++) used |= p->placement.life[program][storage].used;
     return used;
 }

@@ -1,13 +1,13 @@
 /*
- * plan.h: from a model and a budget to exact bytes.
+ * plan.h: the planner: from a model and a memory budget to exact bytes.
  *
  *     plan_compile   model -> graph -> passes, for given settings
  *     plan_place     kernels, workspaces, lifetimes, an offset for every storage
  *     plan_check     proves independently that no two live storages overlap
  *     plan_search    the fastest settings that fit the budget
  *
- * The peak. At each instant of each program some storages are alive; the largest
- * sum is the lower bound of any placement. arena_bytes - lower_bound is padding.
+ * At each instant of each program some storages are alive. The largest sum of their bytes, the
+ * peak, is a lower bound of any placement. The arena's size minus this bound is padding.
  */
 #ifndef PLAN_H
 #define PLAN_H
@@ -18,7 +18,7 @@
 enum {
     PLAN_ALIGN = 256,
     PLAN_STAGING = 256 << 10, /* bytes of the buffer through which weights are read and written */
-    PLAN_TICKETS = 256,       /* of that in which two steps say how they went (train/ticket.h) */
+    PLAN_TICKETS = 256,       /* size of the buffer for the results of two steps in flight (train/ticket.h) */
 };
 
 struct peak {
@@ -28,122 +28,129 @@ struct peak {
     uint64_t by_kind[KIND_COUNT];     /* sums to bytes */
 };
 
-/* What a technique in use saved and cost, against the same plan without it (ablation.c). */
+/* The memory that a technique saves and the time that it costs, against the same plan without it
+ * (ablation.c). */
 enum { PLAN_TECHNIQUES = 12 };
 struct technique {
     char name[2 * SETTING_ROOM];
-    int64_t saved, host;              /* bytes less in the compute space, more in the second */
-    double seconds;                   /* more in a step */
+    int64_t saved, host;              /* bytes saved in device memory; bytes added in host memory (CPU: offload file) */
+    double seconds;                   /* added per step */
 };
 
 struct plan {
     struct settings settings;
     struct placement placement;
-    struct peak peak;                 /* of the compute space */
+    struct peak peak;                 /* of device memory */
     uint64_t persistent[SPACE_COUNT];
-    double seconds;                   /* predicted, one step: accumulation and update */
-    double takes[PROGRAM_COUNT];      /* of it, by program */
-    uint64_t smallest;                /* the smallest budget that some choice fits */
-    uint64_t missing[(OP_COUNT + 63) / 64]; /* bits by op: planned for, but the device has no kernel for it yet */
+    double seconds;                   /* predicted, for one step with accumulation and update */
+    double program_seconds[PROGRAM_COUNT]; /* the same by program */
+    uint64_t smallest;                /* the smallest budget in which some choice fits */
+    uint64_t missing[(OP_COUNT + 63) / 64]; /* bit set by op: the plan needs the op and the device has no kernel for it */
     struct technique techniques[PLAN_TECHNIQUES];
-    int n_techniques;                 /* 0 unless plan_ablation was asked */
+    int n_techniques;                 /* 0 unless plan_ablation ran */
     struct {
-        uint64_t budget;              /* 1 GiB more than it was; 0: nobody asked, or there was none */
-        struct settings settings;     /* the best within it */
+        uint64_t budget;              /* the budget plus 1 GiB; 0: no budget, or plan_ablation did not run */
+        struct settings settings;     /* the best settings within that budget */
         double seconds;
         uint64_t arena;
     } more;
 };
 
-/* What builds the forward: the model, seen from below. Called once per program;
- * `micro_batch` samples. */
+/* Builds the forward graph of a model with `micro_batch` samples. Called once per program. */
 struct source {
     void *model;
     void (*build)(void *model, struct graph *g, int micro_batch);
-    bool alone;                       /* build must not be called from several threads at once */
+    bool alone;                       /* build is not thread-safe */
 };
 
-/* Builds the graph for settings. PL_USAGE when the model's builder complained. */
+/* Builds the graph for settings. Returns PL_USAGE if the model's builder reports an error. */
 int plan_compile(struct graph *g, const struct source *source, const struct settings *s, struct error *e);
 
-/* Places a compiled graph and checks the result. PL_USAGE when the device has no kernel for a node. */
+/* Places a compiled graph and checks the result. Returns PL_USAGE if the device has no kernel for a
+ * node. */
 int plan_place(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e);
 
-/* The same two without verifier and checker, for a search that looks at many and keeps one:
- * what is kept goes through graph_verify and plan_check. */
+/* plan_compile and plan_place without verifier and checker, for a search that drafts many plans and
+ * keeps one. The plan that is kept goes through graph_verify and plan_check. */
 int plan_draft(struct graph *g, const struct source *source, const struct settings *s, struct error *e);
-/* Drafts of one source, one after the other; what a draft shares with the one before is not compiled again. Settings that
- * differ least should follow each other. */
+/* Consecutive drafts of one source. A draft reuses the compiled phases that it shares with the
+ * draft before it, so callers order their drafts such that consecutive settings differ little. */
 enum { PLAN_SHARED = 3 };
 struct plan_drafts {
     const struct source *source;
-    struct graph shared[PLAN_SHARED]; /* the graph behind the first parts of the pipeline (compile.c)... */
+    struct graph shared[PLAN_SHARED]; /* the graph after each of the first phases of the pipeline (compile.c)... */
     struct settings of[PLAN_SHARED];  /* ...for these settings... */
-    bool made[PLAN_SHARED];           /* ...if it is made */
-    struct graph graph;               /* the draft, valid until the next */
+    bool made[PLAN_SHARED];           /* ...if it is valid */
+    struct graph graph;               /* the draft; valid until the next call */
 };
 int plan_draft_next(struct plan_drafts *d, const struct settings *s, struct error *e);
 void plan_drafts_free(struct plan_drafts *d);
-/* All of a plan but the offsets: lifetimes, kernels, bytes that last, seconds; of each node
- * too where `seconds` (by node) is given. */
+/* Computes all of a plan except offsets: lifetimes, kernels, persistent bytes, seconds. `seconds`,
+ * unless NULL, receives the time of each node. */
 int plan_bind(struct plan *p, const struct graph *g, const struct profile *profile, double *seconds, struct error *e);
-/* Of a bound plan. By storage: it has a place. By instant: transient bytes and workspace of the
- * compute space. Both are the caller's to free. */
+/* plan_mark_reached returns by storage whether it gets an offset. plan_alive returns by instant the
+ * transient bytes and workspace in device memory, for a plan after plan_bind. The caller frees
+ * both. */
 bool *plan_mark_reached(const struct graph *g);
 uint64_t *plan_alive(const struct plan *p, const struct graph *g, enum program program);
 void plan_find_peak(struct plan *p, const struct graph *g, const bool *reached);
 int plan_arrange(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e);
 void plan_free(struct plan *p);
-/* The independent checker; aborts when two live storages overlap. */
+/* The independent checker; aborts if two live storages overlap. */
 void plan_check(const struct plan *p, const struct graph *g);
 
-/* Whether a storage has a place: some program uses it, or it holds weights or is a buffer. */
+/* True if a storage gets an offset: some program uses it, or it holds weights, or it is a
+ * buffer. */
 bool plan_reached(const struct plan *p, const struct graph *g, id storage);
 
-/* The ops that are missing, "RMSNORM, ROPE"; "" when the device can run the plan. */
+/* Prints the ops without a kernel, as "RMSNORM, ROPE"; "" if the device can run the plan. */
 void plan_print_missing(const struct plan *p, struct text *out);
 
 static inline uint64_t plan_arena(const struct plan *p) { return p->placement.arena[SPACE_DEVICE]; }
+/* The name of SPACE_HOST for users: on a CPU it is a file in the run's folder. */
+static inline const char *plan_host_name(const struct plan *p) { return p->settings.host_staging ? "host memory" : "offload file"; }
 
-/* What is fixed by hand; what is not is searched. */
+/* The dimensions of the search, and its limits. Settings outside of it are fixed by the
+ * configuration. */
 struct freedom {
     int effective_batch;
-    bool micro_batch, recompute, offload, head_chunks; /* true: ours to choose */
-    bool fused_step;                  /* ... where a step is one micro-batch */
-    bool allow_bf16, allow_8bit;      /* forms of AdamW's state that may be chosen besides the given one */
-    bool whole;                       /* no split with a ragged end: nothing is known that weighs 0 */
-    int multiple;                     /* of which a micro-batch must be one; 0: of nothing */
-    int trips;                        /* micro-batches to a step at most; 0: any number */
+    bool micro_batch, recompute, offload, head_chunks; /* true: the search chooses it */
+    bool fused_step;                  /* the same; only where a step is one micro-batch */
+    bool allow_bf16, allow_8bit;      /* dtypes of the AdamW state that may be chosen besides the configured one */
+    bool whole;                       /* only micro-batches that divide the batch: the model has no padding samples of weight 0 */
+    int multiple;                     /* the micro-batch must be a multiple of it; 0: any size */
+    int trips;                        /* maximum number of micro-batches per step; 0: no limit */
     uint64_t budget;                  /* 0: none */
     uint64_t host_budget;             /* 0: none */
-    bool tell;                        /* what techniques saved and cost is wanted too */
+    bool tell;                        /* also run plan_ablation */
 };
 
 /* --- the search (search.c) -------------------------------------------------------------- */
 
-/* One setting that may be taken. */
+/* One point of the search space. */
 struct plan_choice {
     struct settings settings;
-    double seconds;                   /* predicted, from surveys */
+    double seconds;                   /* predicted from surveys (survey.h) */
     uint64_t bound[SPACE_COUNT];      /* no placement needs less */
-    uint64_t weights[SPACE_COUNT];    /* of it parameters, masters and optimizer state: no size of a sample changes them */
-    uint32_t number;                  /* in the order of listing */
-    bool known;                       /* compiled and placed: the rest is filled */
-    bool missing;                     /* the device has no kernel for a part of it, so large a tensor say */
+    uint64_t weights[SPACE_COUNT];    /* the part of the bound for parameters, master weights and optimizer state; it does not depend on the sample's size */
+    uint32_t number;                  /* in the order in which choices are generated */
+    bool known;                       /* compiled and placed: the members below are valid */
+    bool missing;                     /* the device has no kernel for some node, for example because of a tensor's size */
     uint64_t arena[SPACE_COUNT];
-    double exact;                     /* seconds of its graph */
+    double exact;                     /* predicted seconds of the compiled graph */
 };
-/* Bytes that a budget must have for it: its bound, and its arena once that is known. */
+/* The budget that a choice needs: its bound, or its arena once that is known and larger. */
 uint64_t plan_choice_need(const struct plan_choice *c, enum space space);
 
-/* All of them, ascending by seconds. They do not depend on the budget. */
+/* The search space: all choices, ascending by predicted seconds. They do not depend on the
+ * budget. */
 struct plan_space {
     const struct source *source;
     const struct profile *profile;
     struct freedom f;
     VEC(struct plan_choice) choices;
-    uint32_t surveyed, placed;        /* graphs that were compiled for this so far; of them placed later */
-    uint32_t held;                    /* the choice whose plan and graph are below; UINT32_MAX: none */
+    uint32_t surveyed, placed;        /* graphs compiled for the surveys; choices compiled and placed since */
+    uint32_t held;                    /* the choice to which `plan` and `graph` belong; UINT32_MAX: none */
     struct plan plan;
     struct graph graph;
 };
@@ -151,32 +158,35 @@ int plan_space_open(struct plan_space *x, const struct source *source, const str
                     const struct profile *profile, struct error *e);
 void plan_space_close(struct plan_space *x);
 
-/* The fastest choice within a budget (0: none) for each space; PL_NOFIT: there is none. */
+/* The fastest choice within a budget (0: none) for each space; PL_NOFIT if no choice fits. */
 int plan_choose(struct plan_space *x, const uint64_t budget[SPACE_COUNT], uint32_t *choice, struct error *e);
-/* The choice that needs least of the compute space, within a budget of the other one; where
- * none is, the one that needs least of that. */
+/* The choice that needs the least device memory within a host budget; if none fits that, the choice
+ * that needs the least host memory. */
 int plan_smallest(struct plan_space *x, uint64_t host_budget, uint32_t *choice, struct error *e);
-/* Whether any choice has weights within a budget (0: none) for each space. Where none has, none would with smaller samples. */
+/* True if some choice has weights that fit the budgets (0: none). If false, smaller samples do not
+ * help. */
 bool plan_weights_fit(const struct plan_space *x, const uint64_t budget[SPACE_COUNT]);
-/* From the fastest to the smallest: all that are the fastest within some budget. */
+/* The Pareto frontier, from the fastest choice to the smallest: each is the fastest within some
+ * budget. */
 struct plan_points {
-    uint32_t *at, n, cap;             /* choices; vec_free */
+    uint32_t *at, n, cap;             /* indices of choices; free with vec_free */
 };
 int plan_frontier(struct plan_space *x, uint64_t host_budget, struct plan_points *out, struct error *e);
-/* Its plan and graph, verified and checked; they are the caller's then. */
-int plan_take(struct plan_space *x, uint32_t choice, struct plan *p, struct graph *g, struct error *e);
+/* Compiles, verifies and checks a choice; the caller owns plan and graph. */
+int plan_build_choice(struct plan_space *x, uint32_t choice, struct plan *p, struct graph *g, struct error *e);
 
-/* The choice with the lowest predicted time that fits the freedom's budget. That may be set anew and the space searched again:
- * every answer is that of a space opened for it. On PL_NOFIT the
- * smallest one's plan is in `p` and its graph in `g`, so that its peak can be shown. */
+/* Finds the choice with the lowest predicted time that fits the budgets in x->f. The caller may
+ * change these budgets and search the same space again; the result equals that of a newly opened
+ * space. On PL_NOFIT `p` and `g` hold the smallest plan and its graph, so that its peak can be
+ * shown. */
 int plan_search_in(struct plan_space *x, struct plan *p, struct graph *g, struct error *e);
-/* Fills techniques and more; `base` is what the space was opened with. */
+/* Fills p->techniques and p->more; `base` is the settings with which the space was opened. */
 void plan_ablation(struct plan_space *x, struct plan *p, const struct settings *base);
-/* plan_search_in and, where it is told, plan_ablation, for those who ask once. */
+/* Opens a space, runs plan_search_in and, if f->tell, plan_ablation, and closes the space. */
 int plan_search(struct plan *p, struct graph *g, const struct source *source, const struct settings *base,
                 const struct freedom *f, const struct profile *profile, struct error *e);
 
-/* The memory table, and with `explain` graph, schedule, placement and the peak. */
+/* plan_print prints the memory table; plan_explain graph, schedule, placement and peak. */
 void plan_print(const struct plan *p, const struct graph *g, const struct profile *profile, struct text *out);
 void plan_print_techniques(const struct plan *p, struct text *out);
 void plan_explain(const struct plan *p, const struct graph *g, struct text *out);

@@ -1,15 +1,15 @@
 /*
- * print.c: a plan in words. The table that people read, and with --explain the
- * programs, the placement, and the peak instant with names.
+ * print.c: prints a plan as text: the table for users, and with --explain the programs, the
+ * placement, and the tensors alive at the peak.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/parts.h"
+#include "plan/by_module.h"
 #include "plan/plan.h"
 #include "run/calibration.h"
 
-enum { PARTS = 8, LARGEST = 5 };
+enum { MODULES = 8, LARGEST = 5 };
 
 static void print_row(struct text *out, const char *name, uint64_t bytes, uint64_t whole)
 {
@@ -20,12 +20,23 @@ static void print_row(struct text *out, const char *name, uint64_t bytes, uint64
     text_printf(out, "\n");
 }
 
-static void print_techniques(const struct settings *s, struct text *out)
+/* The scope that runs in chunks (passes/chunk.c), as the models of this repository name it. */
+static const char *head_name(const struct graph *g)
 {
-    char again[SETTING_ROOM], away[SETTING_ROOM];
-    text_printf(out, "  micro-batch %d x %d, %s, recompute %s, %s%s, in host memory %s, head in %d piece%s\n", s->micro_batch, s->accumulation,
-                precision_print(s), rebuild_print(&s->recompute, again), optimizer_print(s), s->fused_step ? ", fused step" : "",
-                offload_print(s->offload, away), s->head_chunks, s->head_chunks == 1 ? "" : "s");
+    for (id s = 1; s < g->scopes.n; s++) {
+        const char *name = graph_name(g, g->scopes.at[s].name);
+        if (!(g->scopes.at[s].flags & SCOPE_ROWS)) continue;
+        return !strcmp(name, "lm_head") ? "LM head" : !strcmp(name, "masks") ? "mask decoder" : "head";
+    }
+    return "head";
+}
+
+static void print_settings(const struct settings *s, const struct graph *g, struct text *out)
+{
+    char recompute[SETTING_ROOM], offload[SETTING_ROOM];
+    text_printf(out, "  micro-batch %d x %d, %s, recompute %s, %s%s, offload %s, %s in %d chunk%s\n", s->micro_batch, s->accumulation,
+                precision_print(s), rebuild_print(&s->recompute, recompute), optimizer_print(s), s->fused_step ? ", fused step" : "",
+                offload_print(s->offload, offload), head_name(g), s->head_chunks, s->head_chunks == 1 ? "" : "s");
 }
 
 struct row {
@@ -48,20 +59,21 @@ static int by_offset(const void *a, const void *b)
     return x->start < y->start ? -1 : x->start > y->start;
 }
 
-/* The storages of a program: transients, and what lasts when asked. */
-static uint32_t collect(const struct plan *p, const struct graph *g, enum program program, bool lasting, struct row *rows)
+/* The storages of a program: the persistent ones if `persistent`, else the transient ones. */
+static uint32_t collect(const struct plan *p, const struct graph *g, enum program program, bool persistent, struct row *rows)
 {
     uint32_t n = 0;
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
         const struct life *l = &p->placement.life[program][s];
-        if (!l->used || x->space != SPACE_DEVICE || storage_lasts(x) != lasting) continue;
+        if (!l->used || x->space != SPACE_DEVICE || storage_lasts(x) != persistent) continue;
         rows[n++] = (struct row){p->placement.offset[s], x->bytes, graph_name(g, x->name), kind_name(x->kind), l->start, l->end};
     }
     return n;
 }
 
-/* What comes and goes and is alive at the peak, the largest first; returns how many. */
+/* Collects the transient storages that are alive at the peak, largest first; returns their
+ * number. */
 static uint32_t alive_at_peak(const struct plan *p, const struct graph *g, struct row *rows)
 {
     uint32_t n = collect(p, g, p->peak.program, false, rows), live = 0;
@@ -87,21 +99,22 @@ static void print_largest(const struct plan *p, const struct graph *g, struct te
     uint32_t live = alive_at_peak(p, g, rows);
     char size[32];
     for (uint32_t i = 0; i < live && i < LARGEST; i++) text_printf(out, "  %16s  %s\n", size_print(rows[i].bytes, size), rows[i].name);
-    if (live > LARGEST) text_printf(out, "  %16s  %u smaller ones that come and go\n", "and", live - LARGEST);
+    if (live > LARGEST) text_printf(out, "  %16s  %u smaller transient tensors\n", "and", live - LARGEST);
     mem_free(rows);
 }
 
-/* By module: weights with all that belongs to them, then what comes and goes. */
-static void print_parts(const struct plan *p, const struct graph *g, struct text *out)
+/* By module: weights with their master weights, gradients and optimizer state; then transient
+ * memory. */
+static void print_modules(const struct plan *p, const struct graph *g, struct text *out)
 {
-    struct part parts[PARTS];
-    char whole[32], lasting[32], passing[32];
-    uint32_t n = plan_parts(p, g, parts, PARTS);
-    text_printf(out, "By module%37s %12s %12s\n", "all", "weights", "passing");
+    struct module_memory modules[MODULES];
+    char whole[32], persistent[32], transient[32];
+    uint32_t n = plan_by_module(p, g, modules, MODULES);
+    text_printf(out, "By module%37s %12s %12s\n", "total", "weights", "transient");
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t bytes = parts[i].lasting + parts[i].passing;
-        text_printf(out, "  %-30.30s  %12s %12s %12s  ", parts[i].name[0] ? parts[i].name : "inputs and buffers", size_print(bytes, whole),
-                    size_print(parts[i].lasting, lasting), size_print(parts[i].passing, passing));
+        uint64_t bytes = modules[i].persistent + modules[i].transient;
+        text_printf(out, "  %-30.30s  %12s %12s %12s  ", modules[i].name[0] ? modules[i].name : "inputs and buffers", size_print(bytes, whole),
+                    size_print(modules[i].persistent, persistent), size_print(modules[i].transient, transient));
         for (int k = 0; k < (int)(20 * (double)bytes / (double)p->peak.bytes + 0.5); k++) text_printf(out, "#");
         text_printf(out, "\n");
     }
@@ -114,41 +127,41 @@ void plan_print(const struct plan *p, const struct graph *g, const struct profil
     text_printf(out, "Memory at the peak\n");
     for (int k = KIND_PARAM; k < KIND_COUNT; k++) {
         if (p->peak.by_kind[k]) print_row(out, kind_name(k), p->peak.by_kind[k], arena);
-        if (k == KIND_STAGING && p->peak.by_kind[k] && p->settings.loader_bytes) print_row(out, "  the loader's", p->settings.loader_bytes, arena);
+        if (k == KIND_STAGING && p->peak.by_kind[k] && p->settings.loader_bytes) print_row(out, "  data loader", p->settings.loader_bytes, arena);
     }
     print_row(out, "padding", arena - p->peak.bytes, arena);
     text_printf(out, "  %-14s %12s  (%llu bytes)\n", "arena", size_print(arena, a), (unsigned long long)arena);
     if (p->placement.arena[SPACE_HOST])
-        text_printf(out, "  %-14s %12s  (%llu bytes)\n", "host memory", size_print(p->placement.arena[SPACE_HOST], b),
+        text_printf(out, "  %-14s %12s  (%llu bytes)\n", plan_host_name(p), size_print(p->placement.arena[SPACE_HOST], b),
                     (unsigned long long)p->placement.arena[SPACE_HOST]);
     const struct node *n = node_at(g, g->order[p->peak.program].nodes.at[p->peak.instant]);
-    text_printf(out, "  the peak is in program %s, %s of %s in %s\n", program_name(p->peak.program), phase_name(n->phase),
+    text_printf(out, "  the peak is in program %s, %s, op %s in %s\n", program_name(p->peak.program), phase_name(n->phase),
                 op_table[n->op].name, n->scope ? graph_name(g, g->scopes.at[n->scope].name) : "the step");
     print_largest(p, g, out);
-    print_parts(p, g, out);
+    print_modules(p, g, out);
     text_printf(out, "Plan\n");
-    print_techniques(&p->settings, out);
-    text_printf(out, "  predicted step %.3g s", p->seconds);
+    print_settings(&p->settings, g, out);
+    text_printf(out, "  predicted step time %.3g s", p->seconds);
     if (profile->measured && profile->kind == DEVICE_CUDA)
-        text_printf(out, ", by the profile of %s, measured %s\n", profile->measured->cpu, profile->measured->date);
+        text_printf(out, " (profile of %s, measured %s)\n", profile->measured->cpu, profile->measured->date);
     else if (profile->measured)
-        text_printf(out, ", by the profile of %s with %d threads, measured %s\n", profile->measured->cpu, profile->threads, profile->measured->date);
+        text_printf(out, " (profile of %s with %d threads, measured %s)\n", profile->measured->cpu, profile->threads, profile->measured->date);
     else if (profile->published)
-        text_printf(out, ", unmeasured: by the published ceilings of %s (%s)\n", profile->name, profile->published);
+        text_printf(out, " (unmeasured: from the published ceilings of %s, %s)\n", profile->name, profile->published);
     else
         text_printf(out, " (default ceilings, not measured: run plimsoll bench --calibrate)\n");
     struct text missing = {0};
     plan_print_missing(p, &missing);
     if (missing.n)
-        text_printf(out, "  %s has no kernel for %s of these sizes: this can be planned, not run, and their workspaces are not in it\n", profile->name, missing.at);
+        text_printf(out, "  %s has no kernel for %s at these sizes: this plan cannot run, and it counts no workspace for them\n", profile->name, missing.at);
     text_free(&missing);
     plan_print_techniques(p, out);
 }
 
-static void explain_placement(const struct plan *p, const struct graph *g, enum program program, bool lasting,
+static void explain_placement(const struct plan *p, const struct graph *g, enum program program, bool persistent,
                               struct row *rows, struct text *out)
 {
-    uint32_t n = collect(p, g, program, lasting, rows);
+    uint32_t n = collect(p, g, program, persistent, rows);
     qsort(rows, n, sizeof *rows, by_offset);
     for (uint32_t i = 0; i < n; i++)
         text_printf(out, "  %12llu +%-12llu %5u..%-5u %-12s %s\n", (unsigned long long)rows[i].offset,

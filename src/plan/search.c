@@ -1,20 +1,21 @@
 /*
- * search.c: the fastest settings that fit.
+ * search.c: finds the fastest settings that fit a budget.
  *
- * The choices (space.h) do not depend on the budget, and each has a bound: bytes without
- * which it cannot be placed, and predicted seconds. A budget is answered by walking up the
- * seconds: what has too high a bound is passed over, what is left is compiled and
- * placed, and the first whose real arena fits is taken. So a choice needs the larger of its bound and its
- * arena, which no budget changes: more budget is never slower, the smallest budget is the
- * smallest need, and one byte below it nothing fits. Few choices are ever compiled.
+ * The choices (search_space.h) do not depend on the budget. Each has predicted seconds and a bound:
+ * no placement of it needs fewer bytes. For a budget, the search visits the choices in order of
+ * seconds. It skips those whose bound is too large, compiles and places the others, and takes the
+ * first whose arena fits. A choice needs the larger of its bound and its arena, and no budget
+ * changes that. Hence a larger budget is never slower, the smallest budget is the smallest need,
+ * and one byte less fits nothing. Few choices are ever compiled.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "plan/plan.h"
-#include "plan/space.h"
+#include "plan/search_space.h"
 
-/* Seconds added up in another order differ in their last bits; so close, both are looked at. */
+/* Sums of seconds in another order differ in their last bits; choices this close are both
+ * compared. */
 #define SAME_TIME 1e-9
 
 int plan_space_open(struct plan_space *x, const struct source *source, const struct settings *base, const struct freedom *f,
@@ -25,12 +26,12 @@ int plan_space_open(struct plan_space *x, const struct source *source, const str
     x->profile = profile;
     x->f = *f;
     x->held = UINT32_MAX;
-    int rc = space_fill(x, base, e);
+    int rc = search_space_fill(x, base, e);
     if (rc) plan_space_close(x);
     return rc;
 }
 
-static void drop_held(struct plan_space *x)
+static void free_held(struct plan_space *x)
 {
     if (x->held == UINT32_MAX) return;
     plan_free(&x->plan);
@@ -40,15 +41,15 @@ static void drop_held(struct plan_space *x)
 
 void plan_space_close(struct plan_space *x)
 {
-    drop_held(x);
+    free_held(x);
     vec_free(&x->choices);
 }
 
-/* Compiles and places a choice; the result is held until another one is. */
-static int hold(struct plan_space *x, uint32_t i, struct error *e)
+/* Compiles and places a choice; x->plan and x->graph hold it until the next call. */
+static int compile_choice(struct plan_space *x, uint32_t i, struct error *e)
 {
     if (x->held == i) return PL_OK;
-    drop_held(x);
+    free_held(x);
     struct plan_choice *c = &x->choices.at[i];
     memset(&x->plan, 0, sizeof x->plan);
     x->plan.settings = c->settings;
@@ -68,34 +69,35 @@ static int hold(struct plan_space *x, uint32_t i, struct error *e)
     return PL_OK;
 }
 
-static int know(struct plan_space *x, uint32_t i, struct error *e) { return x->choices.at[i].known ? PL_OK : hold(x, i, e); }
+static int ensure_placed(struct plan_space *x, uint32_t i, struct error *e) { return x->choices.at[i].known ? PL_OK : compile_choice(x, i, e); }
 
 uint64_t plan_choice_need(const struct plan_choice *c, enum space space)
 {
     return c->known && c->arena[space] > c->bound[space] ? c->arena[space] : c->bound[space];
 }
 
-static bool within(const struct plan_choice *c, const uint64_t budget[SPACE_COUNT])
+static bool fits_budget(const struct plan_choice *c, const uint64_t budget[SPACE_COUNT])
 {
     for (int s = 0; s < SPACE_COUNT; s++)
         if (budget[s] && plan_choice_need(c, s) > budget[s]) return false;
     return true;
 }
 
-static bool better(const struct plan_choice *a, const struct plan_choice *b)
+static bool is_better(const struct plan_choice *a, const struct plan_choice *b)
 {
     if (a->exact != b->exact) return a->exact < b->exact;
     return a->arena[SPACE_DEVICE] < b->arena[SPACE_DEVICE];
 }
 
-/* Its tensors are as large as those of a choice that the device has not all kernels for. */
-static bool is_as_large(const struct plan_space *x, const struct plan_choice *c, uint32_t of)
+/* True if its tensors have the sizes of choice `of`, for which the device lacks a kernel. */
+static bool same_sizes(const struct plan_space *x, const struct plan_choice *c, uint32_t of)
 {
     const struct settings *s = &x->choices.at[of].settings;
     return c->settings.micro_batch == s->micro_batch && c->settings.head_chunks == s->head_chunks;
 }
 
-/* What the device cannot run is taken only if there is nothing else: it can be shown. */
+/* A choice that the device cannot run is returned only if there is no other, so that it can be
+ * shown. */
 int plan_choose(struct plan_space *x, const uint64_t budget[SPACE_COUNT], uint32_t *choice, struct error *e)
 {
     bool have = false;
@@ -103,15 +105,15 @@ int plan_choose(struct plan_space *x, const uint64_t budget[SPACE_COUNT], uint32
     for (uint32_t i = 0; i < x->choices.n; i++) {
         struct plan_choice *c = &x->choices.at[i];
         if (have && c->seconds > x->choices.at[*choice].exact * (1 + SAME_TIME)) break;
-        if (!within(c, budget) || (last != UINT32_MAX && is_as_large(x, c, last))) continue;
-        int rc = know(x, i, e);
+        if (!fits_budget(c, budget) || (last != UINT32_MAX && same_sizes(x, c, last))) continue;
+        int rc = ensure_placed(x, i, e);
         if (rc) return rc;
-        if (!within(c, budget)) continue;
+        if (!fits_budget(c, budget)) continue;
         if (c->missing) {
             last = i;
             if (unable == UINT32_MAX) unable = i;
         }
-        if (c->missing || (have && !better(c, &x->choices.at[*choice]))) continue;
+        if (c->missing || (have && !is_better(c, &x->choices.at[*choice]))) continue;
         *choice = i;
         have = true;
     }
@@ -135,8 +137,9 @@ static int by_bound(const void *a, const void *b)
     return x->choice < y->choice ? -1 : x->choice > y->choice;
 }
 
-/* The least need of one space among choices whose other spaces are within `limit`. */
-static int least(struct plan_space *x, enum space space, const uint64_t limit[SPACE_COUNT], uint32_t *choice, struct error *e)
+/* The choice with the least need of one space, among those whose other spaces are within
+ * `limit`. */
+static int find_least(struct plan_space *x, enum space space, const uint64_t limit[SPACE_COUNT], uint32_t *choice, struct error *e)
 {
     struct small *order = mem_alloc((x->choices.n + 1) * sizeof *order);
     uint64_t need = UINT64_MAX;
@@ -146,9 +149,9 @@ static int least(struct plan_space *x, enum space space, const uint64_t limit[SP
     qsort(order, x->choices.n, sizeof *order, by_bound);
     for (uint32_t k = 0; k < x->choices.n && order[k].bound < need && !rc; k++) {
         const struct plan_choice *c = &x->choices.at[order[k].choice];
-        if (!within(c, limit)) continue;
-        if ((rc = know(x, order[k].choice, e))) break;
-        if (!within(c, limit) || plan_choice_need(c, space) >= need) continue;
+        if (!fits_budget(c, limit)) continue;
+        if ((rc = ensure_placed(x, order[k].choice, e))) break;
+        if (!fits_budget(c, limit) || plan_choice_need(c, space) >= need) continue;
         need = plan_choice_need(c, space);
         *choice = order[k].choice;
     }
@@ -158,8 +161,8 @@ static int least(struct plan_space *x, enum space space, const uint64_t limit[SP
 
 int plan_smallest(struct plan_space *x, uint64_t host_budget, uint32_t *choice, struct error *e)
 {
-    int rc = least(x, SPACE_DEVICE, (uint64_t[SPACE_COUNT]){[SPACE_HOST] = host_budget}, choice, e);
-    return rc == PL_NOFIT ? least(x, SPACE_HOST, (uint64_t[SPACE_COUNT]){0}, choice, e) : rc;
+    int rc = find_least(x, SPACE_DEVICE, (uint64_t[SPACE_COUNT]){[SPACE_HOST] = host_budget}, choice, e);
+    return rc == PL_NOFIT ? find_least(x, SPACE_HOST, (uint64_t[SPACE_COUNT]){0}, choice, e) : rc;
 }
 
 bool plan_weights_fit(const struct plan_space *x, const uint64_t budget[SPACE_COUNT])
@@ -188,9 +191,9 @@ int plan_frontier(struct plan_space *x, uint64_t host_budget, struct plan_points
 
 /* --- the plan --------------------------------------------------------------------------------- */
 
-int plan_take(struct plan_space *x, uint32_t choice, struct plan *p, struct graph *g, struct error *e)
+int plan_build_choice(struct plan_space *x, uint32_t choice, struct plan *p, struct graph *g, struct error *e)
 {
-    int rc = hold(x, choice, e);
+    int rc = compile_choice(x, choice, e);
     if (rc) return rc;
     *p = x->plan;
     *g = x->graph;
@@ -200,8 +203,8 @@ int plan_take(struct plan_space *x, uint32_t choice, struct plan *p, struct grap
     return PL_OK;
 }
 
-/* "attention.q 1.5 GiB, ...": the largest transients at the peak. */
-static void name_alive(const struct plan *p, const struct graph *g, struct text *out)
+/* Prints the largest transients at the peak: "attention.q (1.5 GiB), ...". */
+static void print_alive(const struct plan *p, const struct graph *g, struct text *out)
 {
     id seen[3] = {0};
     for (int i = 0; i < (int)COUNT(seen); i++) {
@@ -225,11 +228,11 @@ static int refuse(const struct plan *p, const struct graph *g, const struct free
     bool host = f->host_budget && p->placement.arena[SPACE_HOST] > f->host_budget;
     uint64_t need = host ? p->placement.arena[SPACE_HOST] : p->smallest, budget = host ? f->host_budget : f->budget;
     struct text alive = {0};
-    name_alive(p, g, &alive);
+    print_alive(p, g, &alive);
     int rc = error_set(e, PL_NOFIT,
                        "does not fit: the smallest plan needs %llu bytes (%s) of %s is %llu (%s); its peak is in program "
-                       "%s at instant %u, %s of %s: %s that last%s%s. Give --%s%s%llu",
-                       (unsigned long long)need, size_print(need, want), host ? "host memory, memory.host_budget" : "memory, the budget", (unsigned long long)budget,
+                       "%s at instant %u, op %s in %s: %s persistent%s%s. Set --%s%s%llu",
+                       (unsigned long long)need, size_print(need, want), host ? p->settings.host_staging ? "host memory, memory.host_budget" : "offload file, memory.host_budget" : "memory, the budget", (unsigned long long)budget,
                        size_print(budget, have), program_name(p->peak.program), p->peak.instant, op_table[n->op].name,
                        n->scope ? graph_name(g, g->scopes.at[n->scope].name) : "the step", size_print(p->persistent[SPACE_DEVICE], lasting),
                        alive.n ? ", and " : "", alive.n ? alive.at : "", host ? "set memory.host_budget" : "memory", host ? "=" : " ", (unsigned long long)need);
@@ -245,7 +248,7 @@ int plan_search_in(struct plan_space *x, struct plan *p, struct graph *g, struct
     uint64_t smallest = plan_choice_need(&x->choices.at[small], SPACE_DEVICE);
     int fit = plan_choose(x, (uint64_t[SPACE_COUNT]){x->f.budget, x->f.host_budget}, &choice, e);
     if (fit && fit != PL_NOFIT) return fit;
-    if ((rc = plan_take(x, fit ? small : choice, p, g, e))) return rc;
+    if ((rc = plan_build_choice(x, fit ? small : choice, p, g, e))) return rc;
     p->smallest = smallest;
     return fit ? refuse(p, g, &x->f, e) : PL_OK;
 }

@@ -5,9 +5,9 @@
 
 #include <string.h>
 
-#include "passes/rebuild.h"
+#include "passes/recompute.h"
 
-/* Blocks by scope, numbered from 1 as the forward comes to them; returns how many. */
+/* Numbers the blocks by scope, from 1 in the order of the forward; returns their count. */
 static uint32_t number_blocks(const struct graph *g, uint32_t *number)
 {
     uint32_t n = 0;
@@ -19,16 +19,16 @@ static uint32_t number_blocks(const struct graph *g, uint32_t *number)
     return n;
 }
 
-/* One program's worth of what is needed to take it apart. */
-struct apart {
+/* The step program, split by block. */
+struct split {
     const struct graph *g;
     const struct plan *p;
     uint32_t n;              /* instants */
     uint32_t *owner;         /* by instant: the block's number; 0: none */
-    uint32_t *opens, *closes; /* by block number: the instants between which it is open; closes 0: never */
+    uint32_t *opens, *closes; /* by block number: the instants between which the block is open; closes 0: never */
 };
 
-static void find_brackets(struct apart *a, const uint32_t *number)
+static void find_brackets(struct split *a, const uint32_t *number)
 {
     const struct graph *g = a->g;
     for (uint32_t k = 0; k < a->n; k++) {
@@ -40,7 +40,8 @@ static void find_brackets(struct apart *a, const uint32_t *number)
     }
 }
 
-/* The instant belongs to the moment of its owner with the same blocks open; there are few. */
+/* Adds an instant to the moment with the same owner and the same open blocks; there are few
+ * moments. */
 static void add_instant(struct survey *v, uint32_t owner, uint64_t signature, uint32_t k, uint64_t bytes)
 {
     uint32_t i = v->moments;
@@ -54,7 +55,7 @@ static void add_instant(struct survey *v, uint32_t owner, uint64_t signature, ui
     }
 }
 
-static void find_moments(struct survey *v, const struct apart *a)
+static void find_moments(struct survey *v, const struct split *a)
 {
     uint64_t *mark = mem_alloc((a->n + 2) * sizeof *mark), *alive = plan_alive(a->p, a->g, PROGRAM_STEP), signature = 0;
     for (uint32_t b = 1; b <= v->blocks; b++) {
@@ -68,21 +69,21 @@ static void find_moments(struct survey *v, const struct apart *a)
     mem_free(alive);
 }
 
-/* The block for whose backward a storage lives on; 0: none. */
-static uint32_t keeper(const struct apart *a, id s, uint32_t end)
+/* The block for whose backward a storage is kept; 0: none. */
+static uint32_t kept_for(const struct split *a, id s, uint32_t end)
 {
     const struct graph *g = a->g;
     if (g->storages.at[s].handed) return 0;
     return node_at(g, g->order[PROGRAM_STEP].nodes.at[end])->phase == PHASE_FORWARD ? 0 : a->owner[end];
 }
 
-static void put_down(struct survey *v, const struct apart *a)
+static void attribute_storages(struct survey *v, const struct split *a)
 {
     const struct life *life = a->p->placement.life[PROGRAM_STEP];
     for (id s = 1; s < a->g->storages.n; s++) {
         const struct storage *x = &a->g->storages.at[s];
         if (!life[s].used || storage_lasts(x) || x->space != SPACE_DEVICE) continue;
-        uint32_t b = keeper(a, s, life[s].end);
+        uint32_t b = kept_for(a, s, life[s].end);
         uint64_t bytes = align_up(x->bytes, PLAN_ALIGN);
         if (b && b != a->owner[life[s].start] && bytes > v->shared) v->shared = bytes;
         for (uint32_t i = 0; i < v->moments && b; i++) {
@@ -97,14 +98,14 @@ static void put_down(struct survey *v, const struct apart *a)
     }
 }
 
-static void add_seconds(struct survey *v, const struct apart *a, const double *seconds, bool cuda)
+static void add_seconds(struct survey *v, const struct split *a, const double *seconds, bool cuda)
 {
     const struct graph *g = a->g;
     for (uint32_t k = 0; k < a->n; k++) {
         const id n = g->order[PROGRAM_STEP].nodes.at[k];
         v->block[a->owner[k]].seconds[cuda ? node_at(g, n)->lane : LANE_COMPUTE] += seconds[n];
     }
-    if (cuda) v->update_seconds = a->p->takes[PROGRAM_UPDATE];
+    if (cuda) v->update_seconds = a->p->program_seconds[PROGRAM_UPDATE];
     else
         for (uint32_t k = 0; k < g->order[PROGRAM_UPDATE].nodes.n; k++) v->update_seconds += seconds[g->order[PROGRAM_UPDATE].nodes.at[k]];
 }
@@ -114,13 +115,13 @@ static void survey_step(struct survey *v, const struct plan *p, const struct gra
     uint32_t *number = mem_alloc(g->scopes.n * sizeof *number);
     v->blocks = number_blocks(g, number);
     v->block = mem_alloc((v->blocks + 1) * sizeof *v->block);
-    struct apart a = {.g = g, .p = p, .n = g->order[PROGRAM_STEP].nodes.n};
+    struct split a = {.g = g, .p = p, .n = g->order[PROGRAM_STEP].nodes.n};
     a.owner = mem_alloc((a.n + 1) * sizeof *a.owner);
     a.opens = mem_alloc((v->blocks + 1) * sizeof *a.opens);
     a.closes = mem_alloc((v->blocks + 1) * sizeof *a.closes);
     find_brackets(&a, number);
     find_moments(v, &a);
-    put_down(v, &a);
+    attribute_storages(v, &a);
     add_seconds(v, &a, seconds, cuda);
     mem_free(a.owner);
     mem_free(a.opens);
@@ -128,7 +129,7 @@ static void survey_step(struct survey *v, const struct plan *p, const struct gra
     mem_free(number);
 }
 
-static uint64_t fullest(const struct plan *p, const struct graph *g, enum program program)
+static uint64_t peak_bytes(const struct plan *p, const struct graph *g, enum program program)
 {
     uint64_t *alive = plan_alive(p, g, program), most = 0;
     for (uint32_t k = 0; k < g->order[program].nodes.n; k++)
@@ -137,8 +138,8 @@ static uint64_t fullest(const struct plan *p, const struct graph *g, enum progra
     return most;
 }
 
-/* What lives for a while in host memory: one program's at a time. */
-static uint64_t visiting(const struct plan *p, const struct graph *g)
+/* Transient bytes in host memory: the largest sum over the programs. */
+static uint64_t host_transients(const struct plan *p, const struct graph *g)
 {
     uint64_t most = 0;
     for (int program = 0; program < PROGRAM_COUNT; program++) {
@@ -175,10 +176,10 @@ int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *
         add_weights(v, &p, g);
         survey_step(v, &p, g, seconds, profile->kind == DEVICE_CUDA);
         v->total_seconds = p.seconds;
-        v->step = fullest(&p, g, PROGRAM_STEP);
-        v->update = fullest(&p, g, PROGRAM_UPDATE);
-        v->eval = fullest(&p, g, PROGRAM_EVAL);
-        v->host = visiting(&p, g);
+        v->step = peak_bytes(&p, g, PROGRAM_STEP);
+        v->update = peak_bytes(&p, g, PROGRAM_UPDATE);
+        v->eval = peak_bytes(&p, g, PROGRAM_EVAL);
+        v->host = host_transients(&p, g);
         plan_free(&p);
     }
     mem_free(seconds);
@@ -193,9 +194,9 @@ void survey_free(struct survey *v)
     memset(v, 0, sizeof *v);
 }
 
-bool *survey_rebuilt(const struct graph *g, const struct settings *s, uint32_t blocks)
+bool *survey_recomputed(const struct graph *g, const struct settings *s, uint32_t blocks)
 {
-    bool *rebuilt = mem_alloc(blocks + 1);
+    bool *recomputed = mem_alloc(blocks + 1);
     bool any = false;
     uint32_t *number = mem_alloc(g->scopes.n * sizeof *number);
     struct units u;
@@ -204,10 +205,10 @@ bool *survey_rebuilt(const struct graph *g, const struct settings *s, uint32_t b
     for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
         id n = g->order[PROGRAM_STEP].nodes.at[k];
         uint32_t b = number[graph_block_of(g, node_at(g, n)->scope)];
-        if (b && node_at(g, n)->phase == PHASE_FORWARD && u.of[n]) any = rebuilt[b] = true;
+        if (b && node_at(g, n)->phase == PHASE_FORWARD && u.of[n]) any = recomputed[b] = true;
     }
-    rebuilt[0] = any;
+    recomputed[0] = any;
     units_free(&u);
     mem_free(number);
-    return rebuilt;
+    return recomputed;
 }

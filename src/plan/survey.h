@@ -1,6 +1,6 @@
 /*
- * survey.h: a compiled graph taken apart by blocks, so that graphs that nobody compiled can be
- * priced: some blocks from one graph, the others from another.
+ * survey.h: splits the memory and time of a compiled graph by block, so that the cost of graphs
+ * that are never compiled can be predicted: some blocks from one survey, the others from another.
  *
  *     live   ^            own peak of block 2
  *            |          _/\_           _
@@ -10,10 +10,11 @@
  *            +------------------------------------> instants
  *              0    1    2     head     2   1   0
  *
- * A block is open between the last node of its forward and the first of its backward. Instants
- * of one block (or of none) with the same blocks open are a moment. At its fullest instant each
- * storage is put down to the block whose backward reads it last: that is why it is kept, and
- * rebuilding the block changes it. What no backward reads is the moment's own.
+ * A block is open between the last node of its forward and the first of its backward. A moment is
+ * the set of instants of one block (or of none) with the same blocks open. At the moment's fullest
+ * instant each storage is attributed to the block whose backward reads it last: it is kept for that
+ * block, and recomputing the block changes it. Storages that no backward reads are the moment's
+ * own.
  */
 #ifndef SURVEY_H
 #define SURVEY_H
@@ -23,31 +24,31 @@
 struct survey {
     uint32_t blocks;
     struct surveyed {
-        double seconds[LANE_COUNT]; /* of its nodes in a whole step, by lane; on a CPU, which does one thing after the other, all in the first */
-    } *block;                /* by number, from 1 in the order of the forward; 0 is what is in no block */
+        double seconds[LANE_COUNT]; /* of its nodes in a whole step, by lane; a CPU runs everything in the compute lane */
+    } *block;                /* by number, from 1 in the order of the forward; 0: nodes in no block */
     struct moment {
         uint32_t owner;
-        uint64_t signature;  /* of the open blocks */
-        uint64_t bytes;      /* alive at its fullest instant... */
+        uint64_t signature;  /* hash of the open blocks */
+        uint64_t bytes;      /* alive at the fullest instant... */
         uint32_t instant;
-        uint64_t *kept;      /* ...of them by block for whose backward; 0: the moment's own */
+        uint64_t *kept;      /* ...by the block for whose backward they are kept; 0: the moment's own */
     } *moment;
     uint32_t moments;
-    uint64_t shared;         /* the largest storage that is made in one block and kept for another's backward */
+    uint64_t shared;         /* the largest storage that one block writes and another block's backward keeps */
     double update_seconds, total_seconds;
-    uint64_t step;           /* transients of the step */
+    uint64_t step;           /* peak of the step's transients */
     uint64_t persistent[SPACE_COUNT];
-    uint64_t weights[SPACE_COUNT]; /* of it parameters, masters and optimizer state */
-    uint64_t update, eval;   /* transients of these programs */
-    uint64_t host;           /* transients of host memory: all that live, at most */
+    uint64_t weights[SPACE_COUNT]; /* the part for parameters, master weights and optimizer state */
+    uint64_t update, eval;   /* the same of these programs */
+    uint64_t host;           /* sum of the transients in host memory, of the largest program */
 };
 
-/* Drafts the graph for settings, which is d->graph then, and surveys it. */
+/* Drafts the graph for settings into d->graph and surveys it. */
 int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *s, const struct profile *profile, struct error *e);
 void survey_free(struct survey *v);
 
-/* By number of block: does a node of it belong to a unit that is rebuilt under these settings?
- * Element 0: of any. The caller frees it. */
-bool *survey_rebuilt(const struct graph *g, const struct settings *s, uint32_t blocks);
+/* By block number: true if a node of the block is recomputed under these settings. Element 0: true
+ * if any block is. The caller frees it. */
+bool *survey_recomputed(const struct graph *g, const struct settings *s, uint32_t blocks);
 
 #endif

@@ -6,14 +6,14 @@
 #include <math.h>
 #include <string.h>
 
-/* Shorter ideals are no measure of anything: a launch is all there is. */
+/* Below this ideal time a node's time is only the launch. */
 #define IDEAL_LEAST 1e-7
 
 static const char *const act_names[] = {"gelu", "gelu_tanh", "quick_gelu", "relu", "sigmoid", "silu", "tanh"};
 static const char *const product_names[] = {"nn", "tn", "nt", "tt"};
 static const char *const conv_names[] = {"dense", "depthwise"};
 static const char *const attention_names[] = {"full", "causal"};
-static const char *const copy_names[] = {"", "out", "in"}; /* of the GPU's memory, into it; both at a GPU only */
+static const char *const copy_names[] = {"", "out", "in"}; /* out of GPU memory, into it; both for GPUs only */
 static const char *const no_names[] = {""};
 _Static_assert(COUNT(act_names) == ACT_KINDS && (int)ACT_KINDS <= (int)OP_VARIANTS, "a name for each activation");
 
@@ -68,7 +68,7 @@ double curve_factor(const struct curve *c, double ideal)
     return a->factor * pow(b->factor / a->factor, x);
 }
 
-static const struct curve *of_op(const struct calibration *c, enum op op, int variant, enum dtype_class half)
+static const struct curve *curve_of_op(const struct calibration *c, enum op op, int variant, enum dtype_class half)
 {
     const struct curve *exact = &c->curve[op][variant][half];
     if (exact->n) return exact;
@@ -79,10 +79,10 @@ static const struct curve *of_op(const struct calibration *c, enum op op, int va
     return NULL;
 }
 
-/* Far beyond what was measured nothing is faster than its ceiling: caches that made it so are too small there. And of
- * arithmetic the short is never nearer to its ceiling than the long: where it seemed so, the GPU was
- * cooler while that was measured than it is within a step. */
-static double by_class(const struct curve *c, double ideal, bool arithmetic)
+/* Far beyond the measured range no node is faster than its ceiling: the caches that made it so are
+ * too small there. For arithmetic, a short node is never nearer to its ceiling than a long one: if
+ * it was measured so, the GPU was cooler during the measurement than it is within a step. */
+static double apply_class(const struct curve *c, double ideal, bool arithmetic)
 {
     double factor = curve_factor(c, ideal);
     for (int i = 0; i < c->n && arithmetic; i++)
@@ -94,15 +94,15 @@ double calibration_apply(const struct calibration *c, const struct query *q, enu
 {
     const struct op_class *x = c->classes ? class_find(c, q, op, fmax(ideal, IDEAL_LEAST)) : NULL;
     struct cost cost = op_table[op].cost(q->in, q->out, q->attr);
-    if (x) return by_class(&x->curve, fmax(ideal, IDEAL_LEAST), cost.flops > 20 * cost.bytes);
+    if (x) return apply_class(&x->curve, fmax(ideal, IDEAL_LEAST), cost.flops > 20 * cost.bytes);
     if (q->crosses) return ideal;
     enum dtype_class half = query_class(q);
-    const struct curve *curve = of_op(c, op, op_variant(op, q->attr), half);
-    if (!curve && op == OP_LINEAR_ACT) curve = of_op(c, OP_LINEAR, 0, half);
-    if (!curve && (op == OP_ADD_RMSNORM || op == OP_ADD_LAYERNORM)) curve = of_op(c, op == OP_ADD_RMSNORM ? OP_RMSNORM : OP_LAYERNORM, 0, half);
-    if (!curve && op == OP_SILU_GATE_BWD_Y) curve = of_op(c, OP_SILU_GATE_BWD, 0, half);
-    if (!curve && op == OP_ACT_BWD_SUM) curve = of_op(c, OP_ACT_BWD, q->attr->act.kind, half);
-    if (!curve) curve = of_op(c, cost.flops > 20 * cost.bytes ? OP_LINEAR : OP_ADD, 0, half);
+    const struct curve *curve = curve_of_op(c, op, op_variant(op, q->attr), half);
+    if (!curve && op == OP_LINEAR_ACT) curve = curve_of_op(c, OP_LINEAR, 0, half);
+    if (!curve && (op == OP_ADD_RMSNORM || op == OP_ADD_LAYERNORM)) curve = curve_of_op(c, op == OP_ADD_RMSNORM ? OP_RMSNORM : OP_LAYERNORM, 0, half);
+    if (!curve && op == OP_SILU_GATE_BWD_Y) curve = curve_of_op(c, OP_SILU_GATE_BWD, 0, half);
+    if (!curve && op == OP_ACT_BWD_SUM) curve = curve_of_op(c, OP_ACT_BWD, q->attr->act.kind, half);
+    if (!curve) curve = curve_of_op(c, cost.flops > 20 * cost.bytes ? OP_LINEAR : OP_ADD, 0, half);
     if (ideal < IDEAL_LEAST) ideal = IDEAL_LEAST;
     return curve ? ideal * curve_factor(curve, ideal) : ideal;
 }

@@ -1,26 +1,26 @@
 /*
- * calibration.h: what was measured of this machine's kernels, beyond its ceilings.
+ * calibration.h: measured corrections of kernel times, beyond the device's ceilings.
  *
- * The time of a node is launch + ideal * factor. The ideal is the roofline's: its
- * arithmetic or its bytes at the profile's ceilings, whichever is longer. The factor is
- * read from a curve over the ideal, one for each op, variant (a transpose, an activation's
- * kind) and class of dtype:
+ * The time of a node is launch + ideal * factor. The ideal time is the roofline's: the node's
+ * arithmetic or its bytes at the profile's ceilings, whichever takes longer. The factor is read
+ * from a curve over the ideal time, one for each op, variant (a transpose, the kind of activation)
+ * and dtype class:
  *
  *     factor ^
- *            |  *                    short nodes: threads start, edges of tiles
+ *            |  *                    short nodes: thread start, edges of tiles
  *            |     *    *
- *            |             *   *  *  long nodes: out of the caches, steady
+ *            |             *   *  *  long nodes: larger than the caches, steady
  *            +-----------------------> log ideal
  *
- * between points the factor's logarithm is linear in the ideal's; beyond them it is that of
- * the last one. So small and large sizes differ as they do on the machine, and no size is
- * singled out.
+ * Between points the factor is interpolated linearly in log-log space; beyond them it is that of
+ * the last point. So small and large sizes differ as they do on the machine, and no size is a
+ * special case.
  *
- * Of a CPU that is enough. On a GPU one op is several kernels, and one kernel may reach
- * 5 % of a ceiling with 7 queries and 60 % with 4096 of the same product of sizes. So a
- * GPU's nodes are sorted into classes (classes.c), each with a curve of its own: what has the
- * same kernel, variant, class of dtype and, to a factor of 1.4, the same extents that decide how well a tile is
- * filled. How many such tiles there are, the batch's part, is left to the curve.
+ * This is enough for a CPU. On a GPU one op has several kernels, and one kernel may reach 5 % of a
+ * ceiling with 7 queries and 60 % with 4096, at the same product of sizes. So the nodes of a GPU
+ * are sorted into classes (classes.c), each with its own curve. A class has the same kernel,
+ * variant, dtype class and, to a factor of 1.4, the same extents that decide how full a tile is.
+ * The number of tiles, which depends on the batch, is left to the curve.
  */
 #ifndef CALIBRATION_H
 #define CALIBRATION_H
@@ -35,60 +35,61 @@ struct curve_point {
 
 struct curve {
     int n;                      /* 0: not measured */
-    struct curve_point at[CURVE_POINTS]; /* ideals ascend */
+    struct curve_point at[CURVE_POINTS]; /* ascending by ideal */
 };
 
-enum dtype_class { CLASS_FULL, CLASS_HALF, CLASS_COUNT }; /* HALF: some operand has 16 bits */
+enum dtype_class { CLASS_FULL, CLASS_HALF, CLASS_COUNT }; /* HALF: some operand is 16-bit */
 
-/* Nodes of a GPU that share a curve. */
+/* GPU nodes that share a curve. */
 struct op_class {
     enum op op;
     int variant, half;
-    int extent[EXTENTS];        /* twice the logarithm to base 2, rounded; 0: it does not matter */
+    int extent[EXTENTS];        /* 2 * log2 of the extent, rounded; 0: not used */
     char kernel[48];
     struct curve curve;
 };
 
 struct calibration {
-    char cpu[96], isa[64], date[32]; /* cpu: of a GPU its name; isa: "sm_90" */
+    char cpu[96], isa[64], date[32]; /* cpu: for a GPU its name; isa: for example "sm_90" */
     struct curve curve[OP_COUNT][OP_VARIANTS][CLASS_COUNT];
     int classes;                     /* 0 for a CPU */
-    int first[OP_COUNT + 1];         /* by op: its first class; those of op end where the next begin */
+    int first[OP_COUNT + 1];         /* by op: its first class; the last one ends where the next op begins */
     struct op_class class[CLASSES_MOST];
 };
 
-/* Which curve a node belongs to. */
+/* The variant and dtype class of a node. */
 int op_variant(enum op op, const union attr *attr);
 enum dtype_class query_class(const struct query *q);
-/* "tn" of a MATMUL, "relu" of an ACT; "" where an op has one variant only, NULL beyond the last. */
+/* "tn" for a MATMUL, "relu" for an ACT; "" if an op has one variant only, NULL beyond the last. */
 const char *op_variant_name(enum op op, int variant);
 
-/* The class of a node, without a curve (classes.c). */
+/* Fills the class of a node, without a curve (classes.c). */
 void class_of(struct op_class *x, const struct query *q, enum op op);
-/* Ascending by op, then kernel, variant, dtype and extents; 0: the same class. */
+/* For qsort: ascending by op, kernel, variant, dtype class and extents; 0: the same class. */
 int class_order(const void *a, const void *b);
-/* Sorts them and fills `first`. */
+/* Sorts the classes and fills `first`. */
 void calibration_sort(struct calibration *c);
-/* The nearest class that was measured: rather of the same kernel, then of the same variant, then of near extents and ideal.
- * NULL: the op was not measured with such dtypes. */
+/* The nearest measured class: preferably of the same kernel, then of the same variant, then of
+ * similar extents and ideal time. NULL: the op was not measured with these dtypes. */
 const struct op_class *class_find(const struct calibration *c, const struct query *q, enum op op, double ideal);
 
 double curve_factor(const struct curve *c, double ideal);
-/* The ideal, corrected. What was not measured is like what was: another class, variant or dtype
- * of the op, else a long product for products and an addition for everything else. */
+/* The corrected ideal time. If the node's class was not measured, another one is used: another
+ * class, variant or dtype of the op, else a long product for products and an addition for all other
+ * ops. */
 double calibration_apply(const struct calibration *c, const struct query *q, enum op op, double ideal);
 
 /* --- profiles as files (profile_file.c) ------------------------------------------------- */
 
 void profile_write(const struct profile *p, struct text *out);
-/* Fills a profile and its calibration, which must live as long as the profile. PL_USAGE says
- * what is wrong; every number is checked. */
+/* Fills a profile and its calibration, which must live as long as the profile. Every number is
+ * checked; PL_USAGE reports what is wrong. */
 int profile_parse(const char *bytes, size_t n, struct profile *p, struct calibration *c, struct error *e);
 int profile_read(const char *path, struct profile *p, struct calibration *c, struct error *e);
-/* Where the profile of this machine and so many threads is kept: in $XDG_DATA_HOME/plimsoll
- * or ~/.local/share/plimsoll. False: there is no such place. */
+/* The path of the profile of this machine and thread count, in $XDG_DATA_HOME/plimsoll or
+ * ~/.local/share/plimsoll. Returns false if neither is known. */
 bool profile_path(int threads, char *out, size_t room);
-/* The same of a GPU, by the name of its profile. */
+/* The same for a GPU, by the name of its profile. */
 bool profile_gpu_path(const char *name, char *out, size_t room);
 
 #endif

@@ -1,16 +1,15 @@
 /*
- * classes.c: which nodes of a GPU are alike (calibration.h).
+ * classes.c: which GPU nodes share a calibration curve (calibration.h). The extents of a class:
  *
  *     product     op(a) [M,K] op(b) [K,N]   min(M,N), K      a narrow side leaves tiles empty
- *     attention   T queries, S keys, D      T, S, D          7 queries are no 64
+ *     attention   T queries, S keys, D      T, S, D          7 queries do not fill a tile of 64
  *     convolution C to O, k x k             C of a group, O, k^2
- *     sum         to fewer elements         the row, what is left
+ *     sum         to fewer elements         the row, the elements of the result
  *     the rest    rows                      the row
  *
- * A class that was not measured is taken for the nearest one: extents count by how many times
- * larger one is than the other, and so does an ideal that lies outside of what a class was measured at: from
- * nodes that took a launch and no more nothing is learnt of long ones. All of that is less than
- * another variant, and that less than another kernel.
+ * A class that was not measured uses the nearest one. Extents count by their ratio. So does an
+ * ideal time outside of the measured range: nodes that take no longer than a launch tell nothing
+ * about long ones. All of these count less than another variant, and that less than another kernel.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -23,13 +22,13 @@ enum { FAR_VARIANT = 128, FAR_KERNEL = 256 };
 static int step_of(double extent) { return extent > 1 ? (int)lround(2 * log2(extent)) : 0; }
 
 static double elements(const struct tensor *t) { return t ? (double)tensor_elements(t) : 0; }
-static double last(const struct tensor *t) { return t && t->rank ? (double)t->dim[t->rank - 1] : 1; }
+static double last_dim(const struct tensor *t) { return t && t->rank ? (double)t->dim[t->rank - 1] : 1; }
 
-static void of_product(const struct query *q, enum op op, double at[EXTENTS])
+static void product_extents(const struct query *q, enum op op, double at[EXTENTS])
 {
     const struct tensor *a = q->in[0], *y = q->out[0] ? q->out[0] : q->out[1];
-    double n = last(y), m = elements(y) / n, k = op == OP_LINEAR || op == OP_LINEAR_ACT ? last(a) : elements(a) / m;
-    if (op == OP_BMM) { /* of one of the products */
+    double n = last_dim(y), m = elements(y) / n, k = op == OP_LINEAR || op == OP_LINEAR_ACT ? last_dim(a) : elements(a) / m;
+    if (op == OP_BMM) { /* of one matrix of the batch */
         m = (double)y->dim[y->rank - 2];
         k = elements(a) / (elements(y) / n);
     }
@@ -37,22 +36,22 @@ static void of_product(const struct query *q, enum op op, double at[EXTENTS])
     at[1] = k;
 }
 
-static void of_attention(const struct query *q, int first, double at[EXTENTS])
+static void attention_extents(const struct query *q, int first, double at[EXTENTS])
 {
     at[0] = (double)q->in[first]->dim[1];
     at[1] = (double)q->in[first + 1]->dim[1];
-    at[2] = last(q->in[first]);
+    at[2] = last_dim(q->in[first]);
 }
 
-/* Squares of a grid: the square counts, not how many there are. */
-static void of_windows(const struct query *q, int first, double at[EXTENTS])
+/* Windows of a grid: the window's size counts, not their number. */
+static void window_extents(const struct query *q, int first, double at[EXTENTS])
 {
     at[0] = at[1] = (double)q->attr->windowed.window * q->attr->windowed.window;
-    at[2] = last(q->in[first]);
+    at[2] = last_dim(q->in[first]);
 }
 
-/* A kernel [O,C/groups,kh,kw]. */
-static void of_convolution(const struct tensor *w, double at[EXTENTS])
+/* For a filter [O,C/groups,kh,kw]. */
+static void convolution_extents(const struct tensor *w, double at[EXTENTS])
 {
     at[0] = (double)w->dim[1];
     at[1] = (double)w->dim[0];
@@ -62,18 +61,18 @@ static void of_convolution(const struct tensor *w, double at[EXTENTS])
 static void find_extents(const struct query *q, enum op op, double at[EXTENTS])
 {
     switch (op) {
-    case OP_LINEAR: case OP_LINEAR_ACT: case OP_MATMUL: case OP_BMM: of_product(q, op, at); break;
-    case OP_ATTENTION: case OP_ATTENTION_REL: case OP_ATTENTION_BIAS: of_attention(q, 0, at); break;
-    case OP_ATTENTION_BWD: case OP_ATTENTION_REL_BWD: case OP_ATTENTION_BIAS_BWD: of_attention(q, 1, at); break;
-    case OP_ATTENTION_WINDOW: of_windows(q, 0, at); break;
-    case OP_ATTENTION_WINDOW_BWD: of_windows(q, 1, at); break;
-    case OP_CONV: case OP_CONV_DX: of_convolution(q->in[1], at); break;
-    case OP_CONV_DW: of_convolution(q->out[0], at); break;
-    case OP_SUM_TO: at[0] = last(q->in[0]); at[1] = elements(q->out[0]); break;
-    /* These go over their elements as one long row. */
+    case OP_LINEAR: case OP_LINEAR_ACT: case OP_MATMUL: case OP_BMM: product_extents(q, op, at); break;
+    case OP_ATTENTION: case OP_ATTENTION_REL: case OP_ATTENTION_BIAS: attention_extents(q, 0, at); break;
+    case OP_ATTENTION_BWD: case OP_ATTENTION_REL_BWD: case OP_ATTENTION_BIAS_BWD: attention_extents(q, 1, at); break;
+    case OP_ATTENTION_WINDOW: window_extents(q, 0, at); break;
+    case OP_ATTENTION_WINDOW_BWD: window_extents(q, 1, at); break;
+    case OP_CONV: case OP_CONV_DX: convolution_extents(q->in[1], at); break;
+    case OP_CONV_DW: convolution_extents(q->out[0], at); break;
+    case OP_SUM_TO: at[0] = last_dim(q->in[0]); at[1] = elements(q->out[0]); break;
+    /* These kernels treat their elements as one long row. */
     case OP_ADAMW: case OP_ADAMW_8BIT: case OP_SGD: case OP_SUMSQ: case OP_CAST: case OP_SCALE: case OP_ACT: case OP_ACT_BWD:
     case OP_SILU_GATE: case OP_SILU_GATE_BWD: case OP_SILU_GATE_BWD_Y: case OP_ACCUMULATE: case OP_FILL: case OP_SUM: break;
-    default: at[0] = last(q->in[0] ? q->in[0] : q->out[0]);
+    default: at[0] = last_dim(q->in[0] ? q->in[0] : q->out[0]);
     }
 }
 
@@ -113,7 +112,7 @@ void calibration_sort(struct calibration *c)
     }
 }
 
-/* Up to a factor of four the curve goes on. */
+/* Up to a factor of four the curve is extrapolated at no distance. */
 static int outside(const struct curve *c, double ideal)
 {
     double least = c->at[0].ideal, most = c->at[c->n - 1].ideal, times = ideal < least ? least / ideal : ideal / most;
@@ -128,7 +127,7 @@ static int distance(const struct op_class *x, const struct op_class *y, double i
     return far + outside(&y->curve, ideal);
 }
 
-/* A copy between the spaces is like no other copy. */
+/* A copy between device and host matches only copies in the same direction. */
 static bool is_like(const struct op_class *x, const struct op_class *y)
 {
     return x->half == y->half && !(x->op == OP_COPY && x->variant != y->variant);

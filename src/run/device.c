@@ -1,5 +1,5 @@
 /*
- * device.c: opening devices by kind. The only place that names them all.
+ * device.c: opens devices by kind. The only file that names them all.
  */
 #include "run/device.h"
 

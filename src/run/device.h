@@ -1,9 +1,9 @@
 /*
- * device.h: a place where tapes run: the reference, the CPU, or a CUDA GPU.
+ * device.h: devices that run tapes: the reference, the CPU, or a CUDA GPU.
  *
- * A device owns one arena per space, allocated once with the planned size. The
- * host reaches tensors through read and write only, so that the same training
- * loop drives memory it can and memory it cannot touch.
+ * A device owns one arena per space, allocated once with the planned size. The host accesses
+ * tensors through read and write only, so that the same training loop drives memory that the host
+ * can access and memory that it cannot.
  */
 #ifndef DEVICE_H
 #define DEVICE_H
@@ -18,10 +18,10 @@ struct device {
     struct profile profile;
     char *arena[SPACE_COUNT];
     uint64_t bytes[SPACE_COUNT];
-    bool deterministic;    /* nothing is chosen by timing */
-    char spill[512];       /* where the CPU's host memory keeps its file */
-    double reached[DEVICE_MARKS]; /* the CPU: when it was done with what each mark stands for */
-    void *state;           /* the device's own */
+    bool deterministic;    /* no kernel is chosen by timing */
+    char spill[512];       /* CPU: the folder of the offload file */
+    double reached[DEVICE_MARKS]; /* CPU: completion time of each event (mark) */
+    void *state;           /* private to the device */
 };
 
 struct device_ops {
@@ -34,16 +34,17 @@ struct device_ops {
     int (*write)(struct device *, void *to, const void *from, uint64_t bytes, struct error *);
     int (*read)(struct device *, void *to, const void *from, uint64_t bytes, struct error *);
     void (*close)(struct device *, struct tape *);
-    /* Bytes of its memory that are free, and all; NULL: it is the host's. */
+    /* Free and total bytes of device memory; NULL: the device uses the host's memory. */
     void (*memory)(const struct device *, uint64_t *free, uint64_t *total);
-    /* Without waiting; all NULL where a device has no need of it. What is the host's lies in the second
-     * space; on the CPU, where programs run while the host waits, anywhere.
+    /* Asynchronous operations; all NULL if a device does not need them. Host pointers lie in host
+     * memory (SPACE_HOST); on the CPU, where programs run while the host waits, anywhere.
      *
-     * write_later copies in a lane of its own: behind every program that was asked for but the update, before the
-     * next one that is not the update. settle returns when what was so written need not be kept any more.
-     * send copies, either way or within the device, in order with the programs. mark remembers, under one of
-     * DEVICE_MARKS numbers, what was asked for so far; await returns when that is done. Its `reached` is the
-     * clock_seconds() at which the device was done, which may be long before the call. Marks are awaited in order. */
+     * write_later copies on a stream of its own: after every submitted program except the update,
+     * before the next program that is not the update. settle returns when the sources of these
+     * copies may be reused. send copies, in either direction or within the device, in order with
+     * the programs. mark records an event, one of DEVICE_MARKS, after everything submitted so far;
+     * await waits for it. Its `reached` is the clock_seconds() at which the device completed the
+     * event, which may be long before the call. Events are awaited in order. */
     int (*write_later)(struct device *, void *to, const void *from, uint64_t bytes, struct error *);
     int (*settle)(struct device *, struct error *);
     int (*send)(struct device *, void *to, const void *from, uint64_t bytes, struct error *);
@@ -52,51 +53,53 @@ struct device_ops {
 };
 extern const struct device_ops ref_device, cpu_device;
 
-/* The CUDA device; NULL when there is none: `e` says why. */
+/* The CUDA device; NULL if there is none: `e` holds the reason. */
 const struct device_ops *cuda_device(struct error *e);
 
-/* A GPU that is in this machine, as its driver describes it. */
+/* A GPU of this machine, as its driver describes it. */
 struct gpu {
     char name[128];
-    int capability;            /* 90: compute capability 9.0 */
+    int capability;            /* 90: compute capability 9.0 (sm_90) */
     int multiprocessors;
-    double clock;              /* theirs, Hz */
+    double clock;              /* of the multiprocessors, Hz */
     double memory_bandwidth;   /* bytes per second */
     uint64_t memory_bytes;
 };
-/* The GPU that device: cuda would open, the first that is visible; else `e` says what is missing.
- * Takes nothing from the GPU, so that a plan may ask. */
+/* The GPU that `device: cuda` opens, the first visible one; on failure `e` holds the reason.
+ * Allocates nothing on the GPU, so that `plimsoll plan` may call it. */
 int cuda_gpu(struct gpu *c, struct error *e);
 
-/* Fills kind, ops and a default profile; no memory is taken yet. threads 0: all. */
+/* Fills kind, ops and a default profile; allocates no memory. threads 0: all. */
 int device_open(struct device *d, enum device_kind kind, int threads, struct error *e);
 int device_allocate(struct device *d, const uint64_t bytes[SPACE_COUNT], struct error *e);
 void device_close(struct device *d, struct tape *t);
 
-/* This processor multiplies bf16 itself, faster than f32 (src/cpu/micro_bf16.c). */
+/* True if this processor has bf16 matrix instructions that are faster than f32
+ * (src/cpu/micro_bf16.c). */
 bool cpu_multiplies_bf16(void);
-/* Which processor this is (src/cpu/peak.c). */
+/* The model of this processor (src/cpu/peak.c). */
 struct cpu_identity {
     char name[96]; /* "Intel(R) Xeon(R) ...", "aarch64 0x41 0xd40" */
-    char isa[64];  /* the architecture and the inner loops that are used */
+    char isa[64];  /* the architecture and the instruction set of the kernels */
 };
 void cpu_identity(struct cpu_identity *c);
 
-/* PLIMSOLL_ONEDNN=1 asks for oneDNN's products, and they are in this build (src/cpu/onednn.c): for measuring. */
+/* True if PLIMSOLL_ONEDNN=1 is set and this build has oneDNN (src/cpu/onednn.c); for measurements
+ * only. */
 bool cpu_prefers_onednn(void);
 
-/* The profile a plan uses when nobody measured this machine (profile.c). */
+/* The profile of a plan if this machine was not calibrated (profile.c). */
 void profile_default(struct profile *p, enum device_kind kind, int threads);
-/* A GPU that need not be here, by name: as it was measured, else its published ceilings
- * (gpus.c). `c` must live as long as the profile. */
+/* The profile of a GPU by name, which need not be in this machine: measured if there is one, else
+ * its published ceilings (gpus.c). `c` must live as long as the profile. */
 int profile_gpu(struct profile *p, struct calibration *c, const char *name, struct error *e);
 bool profile_is_gpu(const char *name);
-/* Measured profiles that come with the program (profile_stored.c). */
+/* Measured profiles that are part of the program (profile_stored.c). */
 bool profile_is_stored(const char *name);
 int profile_stored(struct profile *p, struct calibration *c, const char *name, struct error *e);
-/* The same of a GPU that is here: by its name, or else by what its driver says. */
+/* The profile of a GPU of this machine: by its name, else from its driver's data. */
 void profile_here(struct profile *p, const struct gpu *c);
-/* With or without oneDNN, which its name tells: a plan is followed only under the same name. */
+/* Enables oneDNN in a profile and its name: a plan is accepted only under the same profile name. */
 void profile_onednn(struct profile *p, bool takes_part);
 
 #endif

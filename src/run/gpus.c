@@ -1,9 +1,9 @@
 /*
- * gpus.c: profiles of GPUs. A plan for one that is not here is made from its published
- * ceilings alone (gpus.def), the same everywhere. One that is here gets the same, found by
- * the name that its driver gives, and its memory as the driver counts it; a GPU that nobody
- * listed gets ceilings from its clocks and what its generation does in a cycle. A GPU that was
- * measured has more than ceilings (profile_stored.c).
+ * gpus.c: profiles of GPUs. A plan for a GPU that is not in this machine is made from its published
+ * ceilings (gpus.def), the same everywhere. A GPU of this machine gets the same ceilings, found by
+ * its driver's name, and the memory size that the driver reports. A GPU that is not listed gets
+ * ceilings from its clocks and the throughput of its generation per cycle. A measured GPU has more
+ * than ceilings (profile_stored.c).
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -35,7 +35,7 @@ static const struct gpu_row *find(const char *name)
 
 bool profile_is_gpu(const char *name) { return profile_is_stored(name) || find(name); }
 
-static void use(struct profile *p, const struct gpu_row *c)
+static void use_row(struct profile *p, const struct gpu_row *c)
 {
     snprintf(p->name, sizeof p->name, "%s", c->name);
     p->native_bf16 = c->bf16;
@@ -59,14 +59,14 @@ int profile_gpu(struct profile *p, struct calibration *calibration, const char *
         text_free(&known);
         return rc;
     }
-    use(p, c);
+    use_row(p, c);
     return PL_OK;
 }
 
-/* --- a GPU that is here ---------------------------------------------------------------------- */
+/* --- a GPU of this machine ------------------------------------------------------------------- */
 
-/* Words that do not tell models apart: the maker, families, and sizes of memory. */
-static bool says_nothing(const char *word, int n)
+/* Words that do not distinguish models: vendor, families, and memory sizes. */
+static bool is_ignored(const char *word, int n)
 {
     static const char *const idle[] = {"NVIDIA", "GeForce", "Tesla", "SXM", "SXM2", "SXM4", "SXM5", "HBM2", "HBM2e", "HBM3", "HBM3e", "GPU"};
     for (size_t i = 0; i < COUNT(idle); i++)
@@ -74,18 +74,18 @@ static bool says_nothing(const char *word, int n)
     return isdigit((unsigned char)word[0]) && n > 2 && !strncasecmp(word + n - 2, "GB", 2);
 }
 
-/* The next word that says something; its length, 0 at the end. */
+/* The next significant word; returns its length, 0 at the end. */
 static int next_word(const char **at)
 {
     for (;;) {
         *at += strspn(*at, " -");
         int n = (int)strcspn(*at, " -");
-        if (!n || !says_nothing(*at, n)) return n;
+        if (!n || !is_ignored(*at, n)) return n;
         *at += n;
     }
 }
 
-/* "NVIDIA A100-SXM4-80GB" and "A100 SXM 80GB" are one model; "RTX 4070" and "RTX 4070 Ti" are not. */
+/* --- a GPU of this machine ------------------------------------------------------------------ */
 static bool same_model(const char *a, const char *b)
 {
     for (;;) {
@@ -96,20 +96,20 @@ static bool same_model(const char *a, const char *b)
     }
 }
 
-/* Makers round: 24 GiB are 23.6 or 22.5 with error correction. */
+/* Vendors round: 24 GiB are 23.6, or 22.5 with ECC. */
 static bool is_row(const struct gpu_row *row, const struct gpu *c)
 {
     double gib = (double)c->memory_bytes / (double)(1u << 30);
     return row->sm == c->capability && gib > 0.85 * row->gib && gib < 1.05 * row->gib && same_model(row->model, c->name);
 }
 
-/* Operations that a multiprocessor ends in a cycle: in f32, and in products of 16 bits summed in f32.
- * Of a generation the consumers' GPUs, unless it has none. */
+/* Operations of a multiprocessor per cycle: in f32, and in 16-bit products summed in f32. Per
+ * generation the figures of consumer GPUs, unless it has none. */
 static const struct { int capability; double f32, half; } cycle[] = {
     {75, 128, 1024}, {80, 128, 2048}, {86, 256, 512}, {89, 256, 512}, {90, 256, 4096}, {100, 256, 8192}, {120, 256, 512},
 };
 
-/* "NVIDIA GeForce RTX 3070" becomes "geforce-rtx-3070": the name that a plan remembers. */
+/* "NVIDIA GeForce RTX 3070" becomes "geforce-rtx-3070": the name that a plan stores. */
 static void plain_name(const char *name, char *out, size_t room)
 {
     size_t n = 0;
@@ -125,17 +125,18 @@ static void derive(struct profile *p, const struct gpu *c)
 {
     size_t k = 0;
     while (k + 1 < COUNT(cycle) && cycle[k + 1].capability <= c->capability) k++;
-    const double turns = c->multiprocessors * (c->clock > 0 ? c->clock : 1.5e9);
+    const double cycles = c->multiprocessors * (c->clock > 0 ? c->clock : 1.5e9);
     plain_name(c->name, p->name, sizeof p->name);
     p->native_bf16 = c->capability >= 80;
-    p->flops_f32 = turns * cycle[k].f32;
-    p->flops_bf16 = turns * cycle[k].half;
+    p->flops_f32 = cycles * cycle[k].f32;
+    p->flops_bf16 = cycles * cycle[k].half;
     p->memory_bandwidth = c->memory_bandwidth > 0 ? c->memory_bandwidth : 300e9;
     p->copy_bandwidth = 12e9;
-    p->published = "clocks and widths as the driver says";
+    p->published = "clocks and bus width reported by the driver";
 }
 
-/* The H200's own figures were measured, its memory with them: a plan made elsewhere is the plan made here. */
+/* The H200's figures were measured, its memory too: a plan made elsewhere equals the plan made
+ * here. */
 void profile_here(struct profile *p, const struct gpu *c)
 {
     profile_default(p, DEVICE_CUDA, 0);
@@ -143,7 +144,7 @@ void profile_here(struct profile *p, const struct gpu *c)
     const struct gpu_row *row = NULL;
     for (size_t i = 0; i < COUNT(gpus) && !row; i++)
         if (is_row(&gpus[i], c)) row = &gpus[i];
-    if (row) use(p, row);
+    if (row) use_row(p, row);
     else derive(p, c);
     p->memory_bytes = c->memory_bytes;
 }

@@ -1,5 +1,5 @@
 /*
- * kernel.c: finding the kernel of a node, and what it should cost.
+ * kernel.c: finds the kernel of a node and predicts its time.
  */
 #include "run/kernel.h"
 
@@ -8,7 +8,7 @@
 
 #include "run/calibration.h"
 
-/* Where a search for an op's kernels begins. */
+/* The list of an op's kernels. */
 static const struct kernel *kernels_of(enum device_kind device, enum op op)
 {
     switch (device) {
@@ -32,7 +32,7 @@ const struct kernel *kernel_find(enum device_kind device, enum op op, const stru
     if (device != DEVICE_CUDA) k = find_in(kernels_of(device, op), op, q);
     else
         for (const struct kernel *const *f = cuda_kernels; *f && !k; f++) k = find_in(*f, op, q);
-    /* What the CPU has no fast kernel for runs on the reference: slow and right. */
+    /* Ops without a fast CPU kernel run on the reference kernel: slow but correct. */
     if (!k && device == DEVICE_CPU) k = find_in(ref_kernels[op], op, q);
     return k;
 }
@@ -49,8 +49,8 @@ void query_fill(struct query *q, const struct graph *g, const struct node *n, co
     if (q->in[0] && q->out[0]) q->crosses = storage_of(g, n->in[0])->space != storage_of(g, n->out[0])->space;
 }
 
-/* Few bytes are found in caches, many are not; between cache_bytes and 32 times that the
- * rate goes from one to the other, evenly over the logarithm. */
+/* Up to cache_bytes the bandwidth is that of the caches, from 32 times that on it is that of
+ * memory; between the two it is interpolated in log-log space. */
 static double bandwidth(const struct profile *p, double bytes)
 {
     if (!p->cache_bytes || bytes >= 32 * p->cache_bytes) return p->memory_bandwidth;
@@ -66,7 +66,7 @@ double kernel_ideal(const struct query *q, enum op op)
     struct cost c = op_table[op].cost(q->in, q->out, q->attr);
     if (q->crosses) return (double)tensor_bytes(q->in[0]) / p->copy_bandwidth;
     const struct tensor *x = q->in[0] ? q->in[0] : q->out[0];
-    /* The CPU's kernels work on f16 as f32. */
+    /* CPU kernels compute f16 as f32 */
     bool fast = x->dtype == DT_BF16 || (x->dtype == DT_F16 && p->kind != DEVICE_CPU);
     double rate = fast ? p->flops_bf16 : p->flops_f32;
     double arithmetic = c.flops / rate, memory = c.bytes / bandwidth(p, c.bytes);

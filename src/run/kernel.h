@@ -1,11 +1,10 @@
 /*
- * kernel.h: how kernels register against rows of the op table.
+ * kernel.h: how kernels register for rows of the op table.
  *
- * Two halves. The planning half (match, workspace, seconds) is pure C, always
- * compiled, and a function of shapes, dtypes and the device profile alone: a
- * plan made without the device is the plan made with it. The running half
- * launches on tensors at final addresses. For the CPU both halves stand in one
- * row; for CUDA the running half is bound by name when the device is opened.
+ * A kernel has two halves. The planning half (match, workspace, seconds) is C and always compiled;
+ * it depends on shapes, dtypes and the device profile only: a plan made without the device equals
+ * the plan made with it. The running half launches on tensors at final addresses. For the CPU both
+ * halves are in one row; for CUDA the running half is bound by name when the device is opened.
  */
 #ifndef KERNEL_H
 #define KERNEL_H
@@ -18,39 +17,40 @@ enum device_kind { DEVICE_REF, DEVICE_CPU, DEVICE_CUDA, DEVICE_COUNT };
 struct calibration; /* run/calibration.h */
 struct kernel;
 
-/* What is known of a device: measured or published ceilings, never a live query. */
+/* Properties of a device: measured or published ceilings, never a live query. */
 struct profile {
     char name[64];
     enum device_kind kind;
-    int threads;               /* CPU threads the plan is for */
+    int threads;               /* CPU threads of the plan */
     bool native_bf16;
-    bool onednn;               /* CPU: oneDNN takes part where its kernels match */
-    double flops_f32, flops_bf16;  /* matrix rate, per second */
+    bool onednn;               /* CPU: use oneDNN kernels where they match */
+    double flops_f32, flops_bf16;  /* of matrix products, per second */
     double memory_bandwidth;   /* bytes per second */
-    double cache_bandwidth;    /* the same of what lies in caches: nodes that move up to... */
-    double cache_bytes;        /* ...so many bytes; 0: not known */
-    double copy_bandwidth;     /* between the two spaces */
-    double launch_seconds;     /* fixed price of a node */
-    uint64_t library_workspace; /* cap for cuBLASLt and cuDNN */
+    double cache_bandwidth;    /* the same in the caches, for nodes that move up to... */
+    double cache_bytes;        /* ...this many bytes; 0: not known */
+    double copy_bandwidth;     /* between device and host memory (CPU: the offload file) */
+    double launch_seconds;     /* fixed cost of a node */
+    uint64_t library_workspace; /* limit for cuBLASLt */
     uint64_t memory_bytes;     /* of the GPU; 0: not known */
-    const char *published;     /* where ceilings that nobody measured stand; NULL: they are not published ones */
-    const struct calibration *measured; /* NULL: these are the built-in ceilings */
+    const char *published;     /* source of published ceilings; NULL: not published ones */
+    const struct calibration *measured; /* NULL: built-in or published ceilings */
 };
 
-/* Iterations of a loop that a GPU records: each is a captured graph of its own, or a part of one, and takes memory beside the arena. */
+/* Maximum iterations of a loop on a GPU: each is captured, as a CUDA graph or a part of one, and
+ * takes memory outside the arena. */
 enum { GPU_TRIPS = 64 };
 
-/* One node as the planning half sees it. Inputs not given are NULL. */
+/* One node as the planning half sees it. Absent inputs are NULL. */
 struct query {
     const union attr *attr;
     const struct tensor *in[MAX_IN], *out[MAX_OUT];
     int nin, nout;
-    bool crosses;              /* input and output lie in different spaces */
+    bool crosses;              /* copy between device and host */
     const struct profile *profile;
-    const struct kernel *kernel; /* that takes it; NULL: not known, or not chosen yet */
+    const struct kernel *kernel; /* the chosen kernel; NULL: none yet */
 };
 
-/* One tensor as the running half sees it. data NULL: not given. */
+/* One tensor as the running half sees it. data NULL: absent. */
 struct operand {
     void *data;
     enum dtype dtype;
@@ -62,11 +62,11 @@ struct launch {
     const union attr *attr;
     struct operand in[MAX_IN], out[MAX_OUT];
     int nin, nout;
-    void *work;                /* as many bytes as `workspace` asked for, 64-aligned */
+    void *work;                /* work_bytes bytes, as `workspace` returned, 64-byte aligned */
     uint64_t work_bytes;
     int threads;
-    void *state;               /* what the device's record() prepared for this entry */
-    void *stream;              /* CUDA: the lane's stream */
+    void *state;               /* prepared by the device's record() for this entry */
+    void *stream;              /* CUDA: the stream of the entry's lane */
 };
 
 struct kernel {
@@ -77,17 +77,17 @@ struct kernel {
     void (*run)(const struct launch *);          /* NULL in a planning-only table */
 };
 
-/* By op the kernels in order of preference, a list that ends with op OP_NONE; NULL for a
- * view. Of CUDA they are families, each such a list over several ops; NULL ends them. */
+/* By op: its kernels in order of preference, ended by OP_NONE; NULL for a view. cuda_kernels is a
+ * NULL-terminated list of families, each such a list over several ops. */
 extern const struct kernel *const ref_kernels[OP_COUNT], *const cpu_kernels[OP_COUNT];
 extern const struct kernel *const cuda_kernels[];
 
-/* The first kernel that matches; NULL: the device cannot run this node. */
+/* The first matching kernel; NULL: the device cannot run this node. */
 const struct kernel *kernel_find(enum device_kind device, enum op op, const struct query *q);
-/* The query of a node of a graph. */
+/* Fills the query of a node of a graph. */
 void query_fill(struct query *q, const struct graph *g, const struct node *n, const struct profile *p);
-/* What the node takes at the profile's ceilings; and what it should take, which is that,
- * corrected by what was measured, and the price of a launch. */
+/* kernel_ideal: the node's time at the profile's ceilings. kernel_seconds: the predicted time: the
+ * ideal corrected by measurements, plus the cost of a launch. */
 double kernel_ideal(const struct query *q, enum op op);
 double kernel_seconds(const struct query *q, enum op op);
 

@@ -1,6 +1,6 @@
 /*
- * profile.c: default ceilings. A plan needs them to compare choices, not to be
- * right to the percent; a measured profile replaces them.
+ * profile.c: default ceilings. A plan needs them to compare choices, not to be exact; a measured
+ * profile replaces them.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,9 +9,10 @@
 
 #include "run/device.h"
 
-enum { THREADS_MOST = 4096 }; /* as device.threads */
+enum { THREADS_MOST = 4096 }; /* the limit of device.threads */
 
-/* As many threads as other programs with OpenMP take: OMP_NUM_THREADS, where it is set (of a list the first), or all processors. */
+/* The default of OpenMP programs: OMP_NUM_THREADS if it is set (the first of a list), else all
+ * processors. */
 static int threads_here(void)
 {
     const char *given = getenv("OMP_NUM_THREADS");
@@ -32,7 +33,7 @@ void profile_default(struct profile *p, enum device_kind kind, int threads)
         p->flops_bf16 = 770e12;
         p->memory_bandwidth = 4.2e12;
         p->copy_bandwidth = 50e9;
-        p->memory_bytes = (uint64_t)143104 << 20; /* 139.75 GiB: what a program sees of it */
+        p->memory_bytes = (uint64_t)143104 << 20; /* 139.75 GiB: what a program can see */
         p->launch_seconds = 3e-6;
         p->library_workspace = 32u << 20;
         return;
@@ -41,7 +42,7 @@ void profile_default(struct profile *p, enum device_kind kind, int threads)
     snprintf(p->name, sizeof p->name, kind == DEVICE_REF ? "reference" : "cpu-%d", threads);
     p->threads = kind == DEVICE_REF ? 1 : threads;
     p->flops_f32 = p->flops_bf16 = 60e9 * p->threads;
-    /* Products run at about four times the f32 rate then. */
+    /* products then run at about four times the f32 rate */
     p->native_bf16 = kind == DEVICE_CPU && cpu_multiplies_bf16();
     if (p->native_bf16) p->flops_bf16 = 220e9 * p->threads;
     p->memory_bandwidth = 15e9 * (p->threads > 4 ? 4 : p->threads);
@@ -50,9 +51,9 @@ void profile_default(struct profile *p, enum device_kind kind, int threads)
     if (kind == DEVICE_CPU) profile_onednn(p, cpu_prefers_onednn());
 }
 
-void profile_onednn(struct profile *p, bool takes_part)
+void profile_onednn(struct profile *p, bool enabled)
 {
     if (p->kind != DEVICE_CPU) return;
-    p->onednn = takes_part;
-    snprintf(p->name, sizeof p->name, "cpu-%d%s", p->threads, takes_part ? "-onednn" : "");
+    p->onednn = enabled;
+    snprintf(p->name, sizeof p->name, "cpu-%d%s", p->threads, enabled ? "-onednn" : "");
 }

@@ -5,14 +5,14 @@
  *     ceilings        flops_f32, flops_bf16, memory_bandwidth, ...
  *     corrections     a list of {op, variant?, dtype, points: [[ideal, factor], ...]}
  *
- * Of a GPU (device cuda): name, GPU, sm, memory_bytes, library_workspace instead of cpu, isa,
- * and threads, no caches, and
+ * For a GPU (device cuda): name, gpu, sm, memory_bytes, library_workspace instead of cpu, isa and
+ * threads, no caches, and
  *
  *     classes         a list of {op, kernel, variant?, dtype, extents: [a, b, c], points}
  *
- * A plan is a function of these numbers, so they are written with all their digits: the
- * same file gives the same plan anywhere. A reader takes nothing for granted: a number out of
- * its range, an op that is not known or a curve that does not ascend refuses the file.
+ * A plan is a function of these numbers, so they are written with all digits: the same file gives
+ * the same plan anywhere. The reader checks everything: a number out of range, an unknown op or a
+ * curve that does not ascend is an error.
  */
 #include <ctype.h>
 #include <math.h>
@@ -28,7 +28,7 @@
 
 enum { PROFILE_BYTES_MOST = 4 << 20 };
 
-/* The ceilings by name, with what is believable. */
+/* The ceilings by name, with their valid ranges. */
 static const struct ceiling {
     const char *name;
     size_t offset;
@@ -60,7 +60,7 @@ static void write_points(struct json_writer *w, const struct curve *c)
     json_end(w);
 }
 
-/* A curve is one line. */
+/* One curve per line. */
 static void begin_line(struct json_writer *w)
 {
     json_begin_map(w, NULL);
@@ -166,7 +166,7 @@ static int read_points(const struct value *list, const char *where, struct curve
         if (pair->count != 2) return error_set(e, PL_USAGE, "%s: point %u has %u numbers, expected 2", where, i, pair->count);
         if (read_number(value_at(pair, 0), where, 1e-12, 1e6, &x->ideal, e) || read_number(value_at(pair, 1), where, 1e-3, 1e6, &x->factor, e))
             return e->code;
-        if (i && !(x->ideal > x[-1].ideal)) return error_set(e, PL_USAGE, "%s: point %u does not lie above the one before it", where, i);
+        if (i && !(x->ideal > x[-1].ideal)) return error_set(e, PL_USAGE, "%s: point %u is not above the previous one", where, i);
     }
     c->n = (int)list->count;
     return PL_OK;
@@ -186,7 +186,7 @@ static int find_variant(enum op op, const char *name)
     return -1;
 }
 
-/* What a curve is of. */
+/* The op, variant and dtype of a curve. */
 static int read_key(const struct value *v, const char *where, struct op_class *x, struct error *e)
 {
     const char *op = NULL, *dtype = NULL, *variant = "";
@@ -212,7 +212,7 @@ static int read_correction(const struct value *v, uint32_t i, struct calibration
     snprintf(where, sizeof where, "corrections[%u]", i);
     if (read_key(v, where, &x, e)) return e->code;
     struct curve *curve = &c->curve[x.op][x.variant][x.half];
-    if (curve->n) return error_set(e, PL_USAGE, "%s: %s is there twice", where, op_table[x.op].name);
+    if (curve->n) return error_set(e, PL_USAGE, "%s: %s appears twice", where, op_table[x.op].name);
     return read_points(value_get(v, "points"), where, curve, e);
 }
 
@@ -245,7 +245,7 @@ static int read_classes(const struct value *list, struct calibration *c, struct 
     calibration_sort(c);
     for (int i = 1; i < c->classes; i++)
         if (!class_order(&c->class[i - 1], &c->class[i]))
-            return error_set(e, PL_USAGE, "classes: one of %s by %s is there twice", op_table[c->class[i].op].name, c->class[i].kernel);
+            return error_set(e, PL_USAGE, "classes: a class of %s with kernel %s appears twice", op_table[c->class[i].op].name, c->class[i].kernel);
     return PL_OK;
 }
 
@@ -258,7 +258,7 @@ static int read_bytes(const struct value *v, const char *key, uint64_t *out, str
     return rc;
 }
 
-/* What is written of a CPU, and of a GPU. */
+/* The members for a CPU, and for a GPU. */
 static int read_cpu(const struct value *v, struct profile *p, struct calibration *c, struct error *e)
 {
     int64_t threads = 0;
@@ -268,9 +268,10 @@ static int read_cpu(const struct value *v, struct profile *p, struct calibration
     if (!rc) rc = value_as_int(value_get(v, "threads"), "threads", &threads, e);
     if (!rc && (threads < 1 || threads > 4096)) rc = error_set(e, PL_USAGE, "threads is %lld, expected 1 to 4096", (long long)threads);
     p->threads = (int)threads;
-    /* Its workspaces are this build's and this processor's, so the plan would not follow from the profile. */
+    /* oneDNN's workspaces depend on build and processor, so the plan would not follow from the
+     * profile. */
     if (!rc) rc = value_opt_bool(v, "onednn", &library, e);
-    if (!rc && library) rc = error_set(e, PL_USAGE, "onednn is true: runs do not use oneDNN any more");
+    if (!rc && library) rc = error_set(e, PL_USAGE, "onednn is true: runs do not use oneDNN");
     return rc;
 }
 
@@ -333,13 +334,13 @@ int profile_read(const char *path, struct profile *p, struct calibration *c, str
     if (!rc) return PL_OK;
     char text[sizeof e->text];
     snprintf(text, sizeof text, "%s", e->text);
-    return error_set(e, rc, "%s is no whole profile: %.1500s; run plimsoll bench --calibrate again, or set device.profile: default", path, text);
+    return error_set(e, rc, "%s is not a valid profile: %.1500s; run plimsoll bench --calibrate again, or set device.profile: default", path, text);
 }
 
-/* --- the place ---------------------------------------------------------------------------- */
+/* --- paths -------------------------------------------------------------------------------- */
 
-/* `name` in the folder of profiles. */
-static bool find_place(const char *name, char *out, size_t room)
+/* The path of profile `name` in the data folder. */
+static bool data_file_path(const char *name, char *out, size_t room)
 {
     char file[224];
     return snprintf(file, sizeof file, "%s.json", name) < (int)sizeof file && data_path(file, out, room);
@@ -352,8 +353,8 @@ bool profile_path(int threads, char *out, size_t room)
     cpu_identity(&cpu);
     for (char *c = cpu.name; *c; c++)
         if (!isalnum((unsigned char)*c) && *c != '.') *c = '-';
-    snprintf(name, sizeof name, "%s-%d%s", cpu.name, threads, cpu_hidden_print("-no-", hidden)); /* less of a processor has other times */
-    return find_place(name, out, room);
+    snprintf(name, sizeof name, "%s-%d%s", cpu.name, threads, cpu_hidden_print("-no-", hidden)); /* hidden processor features change times */
+    return data_file_path(name, out, room);
 }
 
-bool profile_gpu_path(const char *name, char *out, size_t room) { return find_place(name, out, room); }
+bool profile_gpu_path(const char *name, char *out, size_t room) { return data_file_path(name, out, room); }

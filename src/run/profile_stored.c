@@ -1,7 +1,7 @@
 /*
- * profile_stored.c: profiles of GPUs that were measured and come with the program, so that a
- * plan for one is the same wherever it is made. Each is a file as `plimsoll bench --calibrate`
- * writes it, src/run/profiles/NAME.json, which the Makefile turns into text for a compiler.
+ * profile_stored.c: measured GPU profiles that are part of the program, so that a plan for such a
+ * GPU is the same wherever it is made. Each is a file as `plimsoll bench --calibrate` writes it,
+ * src/run/profiles/NAME.json, which the Makefile turns into a C string.
  */
 #include "run/calibration.h"
 
@@ -29,7 +29,7 @@ bool profile_is_stored(const char *name) { return find(name); }
 int profile_stored(struct profile *p, struct calibration *c, const char *name, struct error *e)
 {
     const struct stored *s = find(name);
-    CHECK(s, "no profile of %s is in the program", name);
+    CHECK(s, "no built-in profile of %s", name);
     int rc = profile_parse(s->text, strlen(s->text), p, c, e);
-    return rc ? error_prepend(e, "the program's own profile of %s", name) : PL_OK;
+    return rc ? error_prepend(e, "the built-in profile of %s", name) : PL_OK;
 }

@@ -33,7 +33,7 @@ static void bind_operand(const struct tape *t, struct entry *e, int slot, struct
     }
 }
 
-/* A sum that begins with this node (passes/first_sum.c). */
+/* Binds the accumulator of a sum that begins with this node (passes/first_sum.c). */
 static void bind_sum(const struct tape *t, struct entry *e, const struct node *n)
 {
     const int slot = op_table[n->op].flags & OPF_ACCUM ? op_must_alias(t->graph, n, 0) : -1;
@@ -64,7 +64,7 @@ static void record_launch(struct tape *t, enum program p, uint32_t position, id 
 
 /* --- wait lists ----------------------------------------------------------------- */
 
-/* Byte ranges an entry touches: its storages whole, and its workspace. */
+/* The byte ranges that an entry accesses: its whole storages, and its workspace. */
 struct range {
     uint8_t space;
     bool write;
@@ -96,10 +96,9 @@ static bool conflict(const struct range *a, int na, const struct range *b, int n
     return false;
 }
 
-/* Each entry waits for the latest conflicting entry of every other lane; lanes are
- * queues, so that covers the earlier ones. Conflicts are of addresses, so bytes
- * that were given to a second storage are covered too. A loop's end joins all
- * lanes: iterations do not overlap. */
+/* Each entry waits for the latest conflicting entry of every other lane; lanes are queues, so this
+ * covers the earlier ones. Conflicts are detected by address, so bytes that are reused by another
+ * storage are covered too. The end of a loop joins all lanes: iterations do not overlap. */
 static void find_waits(struct tape *t, enum program p)
 {
     struct range a[MAX_IN + MAX_OUT + 1], b[MAX_IN + MAX_OUT + 1];
@@ -199,7 +198,7 @@ void tape_advance(const struct tape *t, const struct entry *e, struct launch *l)
     if (e->sum.base) l->in[e->sum.slot].data = is_first_term(t, e) ? NULL : e->sum.base;
 }
 
-/* A storage that lives through a whole loop is dead only after the last iteration. */
+/* A storage that lives through a whole loop dies only after the last iteration. */
 static bool is_last_iteration(const struct tape *t, const struct life *l, id loop)
 {
     for (; loop; loop = t->graph->loops.at[loop].parent)
@@ -208,7 +207,7 @@ static bool is_last_iteration(const struct tape *t, const struct life *l, id loo
     return true;
 }
 
-/* Fills with NaN every storage that ends its life with entry `e`. */
+/* Fills every storage that dies at entry `e` with NaN. */
 static void poison_after(const struct tape *t, enum program p, const struct entry *e)
 {
     for (id s = 1; s < t->graph->storages.n; s++) {
@@ -219,7 +218,8 @@ static void poison_after(const struct tape *t, enum program p, const struct entr
     }
 }
 
-/* Before a program: everything that is not persistent; the update is handed gradients. */
+/* Before a program: fills all transient storages with NaN, except the gradients that the update
+ * reads. */
 static void poison_all(const struct tape *t, enum program p)
 {
     for (id s = 1; s < t->graph->storages.n; s++) {

@@ -6,10 +6,10 @@
  *     LAUNCH  kernel, operands at final addresses, workspace, lane, wait list
  *     LOOP    opens a counted loop;  END closes it
  *
- * An operand that advances with a loop is patched from its base at each
- * iteration, and an accumulator that is still empty is not given; nothing else changes between steps. Lanes and wait lists say which
- * entries of other lanes an entry must follow; a device that runs everything in
- * one queue, as the CPU does, has them for free.
+ * An operand that advances with a loop is patched from its base in each iteration, and an
+ * accumulator that is still empty is not passed; nothing else changes between steps. The wait list
+ * of an entry holds the entries of other lanes that must complete before it. A device with a single
+ * queue, as the CPU, needs no wait lists. A lane is a CUDA stream on a GPU.
  */
 #ifndef TAPE_H
 #define TAPE_H
@@ -18,13 +18,13 @@
 #include "run/kernel.h"
 #include "run/timing.h"
 
-/* What the planner decided of one node. */
+/* The planner's decisions for one node. */
 struct binding {
     const struct kernel *kernel;
     uint64_t work_offset, work_bytes; /* in the device space */
 };
 
-/* Where everything lies. */
+/* Offsets, kernels and lifetimes of a plan. */
 struct placement {
     uint32_t storages, nodes;
     uint64_t *offset;                 /* by storage, in its own space */
@@ -39,14 +39,14 @@ enum { MAX_WAIT = 8 };
 
 struct entry {
     uint8_t kind, lane, nwait;
-    bool advances;                    /* some operand moves with a loop */
+    bool advances;                    /* some operand advances with a loop */
     uint32_t wait[MAX_WAIT];          /* entries of other lanes, by index */
     id node, loop;
     uint32_t position;                /* in the program's order */
     const struct kernel *kernel;
     struct launch launch;
     struct { id loop; int64_t advance; char *base; } move[MAX_IN + MAX_OUT]; /* inputs, then outputs */
-    struct { int slot; id around; char *base; } sum; /* base: an accumulator that is not given in the first iteration of all loops up to `around` */
+    struct { int slot; id around; char *base; } sum; /* base: an accumulator that is not passed in the first iteration of all loops up to `around` */
 };
 
 struct tape {
@@ -54,14 +54,14 @@ struct tape {
     const struct placement *placement;
     char *arena[SPACE_COUNT];
     VEC(struct entry) program[PROGRAM_COUNT];
-    uint32_t *trip;                   /* by loop: what the host asks for, at most planned */
+    uint32_t *trip;                   /* by loop: iterations to run, at most as planned */
     uint32_t *iteration;              /* by loop, while running */
     struct { uint32_t from, to; } *range; /* by loop: its positions in the order */
     bool poison;                      /* diagnostic: dead bytes become NaN */
-    bool nodes;                       /* diagnostic: a device that replays whole programs waits behind each node */
-    void (*observe)(void *observer, const struct entry *e); /* called after each launch; NULL: nobody looks */
+    bool nodes;                       /* diagnostic: a device that replays whole programs synchronizes after each node */
+    void (*observe)(void *observer, const struct entry *e); /* called after each launch, unless NULL */
     void *observer;
-    struct timing *timing;            /* NULL: nobody measures */
+    struct timing *timing;            /* NULL: no timing */
     void *device_state;               /* CUDA: captured graphs */
 };
 
@@ -70,12 +70,12 @@ void tape_build(struct tape *t, const struct graph *g, const struct placement *p
 void tape_free(struct tape *t);
 /* Replays a program in order on the calling thread: the CPU's runner. */
 void tape_run(struct tape *t, enum program p);
-/* For runners: the entry that follows k in this run, from 0 until the program's n; loops
- * are entered, counted and left on the way. */
+/* For runners: the entry that follows k, from 0 to the program's n; enters, counts and leaves
+ * loops. */
 uint32_t tape_follow(struct tape *t, enum program p, uint32_t k);
-/* Gives `l`, the entry's launch or a copy of it, the addresses of the current iteration. */
+/* Sets the addresses of the current iteration in `l`, the entry's launch or a copy of it. */
 void tape_advance(const struct tape *t, const struct entry *e, struct launch *l);
-/* Where a tensor's first element lies. */
+/* The address of a tensor's first element. */
 void *tape_address(const struct tape *t, id tensor);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * timing.c: see timing.h. Takes memory only when it is made.
+ * timing.c: see timing.h. Allocates only in timing_init and timing_note.
  */
 #include "run/timing.h"
 

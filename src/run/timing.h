@@ -1,11 +1,11 @@
 /*
- * timing.h: how long each node of a tape took, and when.
+ * timing.h: the time of each node of a tape.
  *
- * A tape with a timing takes the clock before and after every launch and adds up, by
- * node, and where there is room for it notes the launch itself; without one (the usual
- * case) the runner pays a test of a pointer. A device that replays whole programs has no
- * nodes to time: given a timing it launches node by node instead (src/cuda/nodes.c), so
- * that what it times is the nodes, and no longer the step.
+ * A tape with a timing reads the clock before and after every launch and sums the seconds by node;
+ * while there is room, it records the launch as an event. Without a timing (the usual case) the
+ * cost is one pointer test. A device that replays whole programs cannot time nodes: with a timing
+ * it launches node by node instead (src/cuda/nodes.c), so the times are those of nodes, not of the
+ * step.
  */
 #ifndef TIMING_H
 #define TIMING_H
@@ -25,17 +25,17 @@ struct timing {
     double *seconds;       /* by node, over all its launches */
     uint32_t *calls;
     struct timing_event *events;
-    uint32_t n_events, room; /* launches beyond the room are only added up */
+    uint32_t n_events, room; /* further launches are summed but not recorded */
 };
 
 void timing_init(struct timing *t, const struct graph *g);
-/* One launch more. */
+/* Adds one launch. */
 void timing_add(struct timing *t, const struct timing_event *v);
-/* Makes room for the next `launches` to be noted, and forgets those that were. */
+/* Makes room for `launches` events and drops the recorded ones. */
 void timing_note(struct timing *t, uint32_t launches);
-/* Sums only; what was noted stays. */
+/* Clears the sums; the recorded events stay. */
 void timing_clear(struct timing *t);
-/* `to` becomes what `from` is. Both were made for the same graph. */
+/* Copies the sums of `from`. Both belong to the same graph. */
 void timing_copy(struct timing *to, const struct timing *from);
 void timing_free(struct timing *t);
 

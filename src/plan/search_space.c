@@ -1,19 +1,19 @@
 /*
- * space.c: see space.h.
+ * search_space.c: see search_space.h.
  *
  *     family   all surveys of one micro-batch:
  *
- *              pieces of the head    1    2    8  ..
- *              kept                  x    x    x      recompute none, or as it is set by hand
+ *              head chunks           1    2    8  ..
+ *              kept                  x    x    x      recompute none, or as configured
  *              selective             x    x    x      recompute selective
  *              whole                 x    x    x      recompute all
  *              halves                x    x    x      recompute all+halves
  *              whole, selective      x    x    x      recompute all+selective
  *
- * A setting takes the rebuilt blocks, and what is in no block, from one of the last three rows,
+ * A choice takes its recomputed blocks, and what is in no block, from one of the last three rows,
  * and the other blocks from one of the first two.
  */
-#include "plan/space.h"
+#include "plan/search_space.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,15 +21,15 @@
 #include "plan/survey.h"
 
 enum { STEPS = 8, UPDATES = STATE_FORMS * OFFLOAD_RUNGS };
-/* What changes the step's own program, so that a graph with it is no sum of surveys without. */
+/* Offloads that change the step program: a graph with them is no sum of surveys without them. */
 enum { OFFLOAD_IN_STEP = OFFLOAD_WEIGHTS | OFFLOAD_ACTIVATIONS };
 
-/* Pieces of the head that are tried. */
-static const int pieces[] = {1, 2, 8, 32};
-enum { CHUNKINGS = COUNT(pieces) };
+/* Numbers of head chunks to try. */
+static const int chunk_counts[] = {1, 2, 8, 32};
+enum { CHUNKINGS = COUNT(chunk_counts) };
 
 enum { KEPT, SELECTIVE, WHOLE, HALVES, WHOLE_SELECTIVE, ROWS };
-static const struct rebuild rebuild_of_row[ROWS] = {
+static const struct rebuild recompute_of_row[ROWS] = {
     [SELECTIVE] = {.kind = REBUILD_SELECTIVE},
     [WHOLE] = {.kind = REBUILD_ALL},
     [HALVES] = {.kind = REBUILD_ALL, .halves = true},
@@ -41,23 +41,23 @@ struct family {
     struct survey row[ROWS][CHUNKINGS];
 };
 
-/* One form of the update: state and masters, and where they are. */
+/* One variant of the update: dtype and location of optimizer state and master weights. */
 struct update {
     struct settings s;
     struct survey survey;
 };
 
-/* A setting that is surveyed as it is. */
+/* A setting that is surveyed as a whole. */
 struct single {
     struct settings s;
     struct survey survey;
 };
 
-/* How many blocks of each chain are rebuilt, and which those are. */
+/* How many blocks of each chain are recomputed, and which. */
 struct extent {
     int n;
     bool all;
-    bool *rebuilt;
+    bool *is_recomputed;
 };
 
 struct builder {
@@ -72,34 +72,34 @@ struct builder {
     uint32_t blocks;
 };
 
-/* --- what is surveyed -------------------------------------------------------------------- */
+/* --- surveys -------------------------------------------------------------------------- */
 
 struct job {
     struct settings s;
     struct survey *to;
-    uint32_t number;   /* in the order of listing */
+    uint32_t number;   /* in the order in which jobs are added */
 };
 struct jobs {
     VEC(struct job) list;
 };
 
-/* Those that share most of their graphs follow each other. */
+/* Jobs whose graphs share most phases follow each other. */
 static int by_sharing(const void *a, const void *b)
 {
     const struct job *x = a, *y = b;
     if (x->s.micro_batch != y->s.micro_batch) return x->s.micro_batch > y->s.micro_batch ? -1 : 1;
     if (x->s.head_chunks != y->s.head_chunks) return x->s.head_chunks < y->s.head_chunks ? -1 : 1;
-    int again = memcmp(&x->s.recompute, &y->s.recompute, sizeof x->s.recompute);
-    if (again) return again;
+    int compared = memcmp(&x->s.recompute, &y->s.recompute, sizeof x->s.recompute);
+    if (compared) return compared;
     if (x->s.state != y->s.state) return x->s.state < y->s.state ? -1 : 1;
     return x->number < y->number ? -1 : x->number > y->number;
 }
 
-/* Each thread has a run of jobs, and drafts of its own. */
+/* Each thread runs consecutive jobs, with its own drafts. */
 static int run_jobs(const struct plan_space *x, struct jobs *jobs, struct error *e)
 {
     int failed = PL_OK;
-    uint32_t first = UINT32_MAX; /* the same message whoever comes first */
+    uint32_t first = UINT32_MAX; /* the same message in any order of threads */
     for (uint32_t i = 0; i < jobs->list.n; i++) jobs->list.at[i].number = i;
     qsort(jobs->list.at, jobs->list.n, sizeof *jobs->list.at, by_sharing);
 #pragma omp parallel if (!x->source->alone)
@@ -135,13 +135,13 @@ static void add_family_jobs(struct builder *b, struct family *f, struct jobs *jo
     bool free = b->x->f.recompute;
     for (int row = 0; row < (free ? b->blocks ? ROWS : WHOLE : SELECTIVE); row++)
         for (int c = 0; c < b->chunks; c++)
-            add_job(jobs, f->base, b->chunk[c], free ? rebuild_of_row[row] : b->base->recompute, &f->row[row][c]);
+            add_job(jobs, f->base, b->chunk[c], free ? recompute_of_row[row] : b->base->recompute, &f->row[row][c]);
 }
 
 /* --- the dimensions ------------------------------------------------------------------------ */
 
-/* Up to 16 every number of iterations, beyond that two to each doubling; and the smallest
- * micro-batch that covers the batch in so many. */
+/* Every number of micro-batches up to 16, then two per doubling; for each the smallest micro-batch
+ * that covers the batch. */
 static void list_families(struct builder *b)
 {
     const struct freedom *f = &b->x->f;
@@ -151,7 +151,7 @@ static void list_families(struct builder *b)
         if (f->micro_batch) s.micro_batch = (E + n - 1) / n;
         s.accumulation = (E + s.micro_batch - 1) / s.micro_batch;
         bool ragged = s.micro_batch * s.accumulation != E, apart = f->multiple && s.micro_batch % f->multiple;
-        bool fusable = !s.fused_step || s.accumulation == 1; /* by hand: a step of several gains nothing from it */
+        bool fusable = !s.fused_step || s.accumulation == 1; /* a configured fused step needs a step of one micro-batch */
         bool many = f->trips && s.accumulation > f->trips;
         if (s.micro_batch != last && !(ragged && f->whole) && !apart && fusable && !many) vec_push(&b->families, ((struct family){.base = s}));
         last = s.micro_batch;
@@ -167,43 +167,43 @@ static void list_chunks(struct builder *b, const struct graph *g)
     for (id s = 1; s < g->scopes.n; s++) rows |= g->scopes.at[s].flags & SCOPE_ROWS;
     if (!b->x->f.head_chunks) b->chunk[b->chunks++] = b->base->head_chunks;
     else
-        for (; b->chunks < (rows ? (int)CHUNKINGS : 1); b->chunks++) b->chunk[b->chunks] = pieces[b->chunks];
+        for (; b->chunks < (rows ? (int)CHUNKINGS : 1); b->chunks++) b->chunk[b->chunks] = chunk_counts[b->chunks];
 }
 
-static uint32_t count_rebuilt(const struct builder *b, const struct graph *g, int n)
+static uint32_t count_recomputed(const struct builder *b, const struct graph *g, int n)
 {
     struct settings s = *b->base;
     s.recompute = (struct rebuild){.kind = REBUILD_FIRST, .n = n};
-    bool *some = survey_rebuilt(g, &s, b->blocks);
+    bool *some = survey_recomputed(g, &s, b->blocks);
     uint32_t count = 0;
     for (uint32_t i = 1; i <= b->blocks; i++) count += some[i];
     mem_free(some);
     return count;
 }
 
-/* first:n counts in every chain of blocks. Within a chain as short as a mask decoder's, blocks
- * share what selective makes again, and half a chain is no sum of its parts: n is at least as long
- * as all such chains. */
+/* first:n counts in every chain of blocks. In a chain as short as a mask decoder's, blocks share
+ * what selective recomputes, and half a chain is not a sum of its blocks: n is at least as long as
+ * all such chains. */
 static bool splits_short_chain(const struct builder *b, const struct graph *g, int n)
 {
-    return n < 4 && count_rebuilt(b, g, n + 1) > count_rebuilt(b, g, n) + 1;
+    return n < 4 && count_recomputed(b, g, n + 1) > count_recomputed(b, g, n) + 1;
 }
 
 static void list_extents(struct builder *b, const struct graph *g)
 {
     struct settings s = *b->base;
     s.recompute = (struct rebuild){.kind = REBUILD_ALL};
-    bool *all = survey_rebuilt(g, &s, b->blocks);
+    bool *all = survey_recomputed(g, &s, b->blocks);
     int step = (int)(b->blocks + STEPS - 1) / STEPS;
-    vec_push(&b->extents, ((struct extent){.rebuilt = mem_alloc(b->blocks + 1)}));
+    vec_push(&b->extents, ((struct extent){.is_recomputed = mem_alloc(b->blocks + 1)}));
     for (int n = step; n && n < (int)b->blocks; n += step) {
         s.recompute = (struct rebuild){.kind = REBUILD_FIRST, .n = n};
-        bool *some = survey_rebuilt(g, &s, b->blocks), whole = !memcmp(some, all, b->blocks + 1);
+        bool *some = survey_recomputed(g, &s, b->blocks), whole = !memcmp(some, all, b->blocks + 1);
         if (whole || splits_short_chain(b, g, n)) mem_free(some);
-        else vec_push(&b->extents, ((struct extent){.n = n, .rebuilt = some}));
+        else vec_push(&b->extents, ((struct extent){.n = n, .is_recomputed = some}));
         if (whole) break;
     }
-    if (b->blocks) vec_push(&b->extents, ((struct extent){.all = true, .rebuilt = all}));
+    if (b->blocks) vec_push(&b->extents, ((struct extent){.all = true, .is_recomputed = all}));
     else mem_free(all);
 }
 
@@ -213,7 +213,7 @@ static bool state_allowed(const struct builder *b, enum state_form state)
     return state == b->base->state || (state == STATE_BF16 && f->allow_bf16) || (state == STATE_8BIT && f->allow_8bit);
 }
 
-/* The first is the base's own: what families are surveyed with. */
+/* The first is that of the base settings, with which families are surveyed. */
 static void list_updates(struct builder *b)
 {
     const struct freedom *f = &b->x->f;
@@ -230,7 +230,7 @@ static void list_updates(struct builder *b)
         }
 }
 
-/* With the pieces of the head, every one or every other, and the first `rows` of what recompute may be. */
+/* Adds settings for every `every`-th number of head chunks and the first `rows` recompute modes. */
 static void add_single(struct builder *b, struct settings s, int every, int rows)
 {
     static const int order[ROWS] = {KEPT, WHOLE, SELECTIVE, HALVES, WHOLE_SELECTIVE};
@@ -238,14 +238,15 @@ static void add_single(struct builder *b, struct settings s, int every, int rows
     for (int c = 0; c < b->chunks; c += every)
         for (int k = 0; k < rows; k++) {
             s.head_chunks = b->chunk[c];
-            if (b->x->f.recompute) s.recompute = rebuild_of_row[order[k]];
+            if (b->x->f.recompute) s.recompute = recompute_of_row[order[k]];
             vec_push(&b->singles, ((struct single){.s = s}));
         }
 }
 
-/* Weights and activations in host memory, for the smallest micro-batch; and, since every one fetches them anew, for 1, 2, 4
- * ... of them on a GPU, whose host memory is memory. The CPU's is a file, better left alone where less is away. The fused
- * step, where a step is one micro-batch, with whatever may be there. */
+/* Weights and activations offloaded: for the smallest micro-batch, and on a GPU for 1, 2, 4 ...
+ * micro-batches per step, because each one fetches the weights anew. On a CPU the offload is a
+ * file, and a choice that offloads less is better there. The fused step: for a step of one
+ * micro-batch, with every offload. */
 static void list_singles(struct builder *b)
 {
     const struct freedom *f = &b->x->f;
@@ -267,7 +268,7 @@ static void list_singles(struct builder *b)
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-/* The moment of another survey of the same model; its own where there is none. */
+/* The same moment in another survey of the model; `m` if it has none. */
 static const struct moment *same_moment(const struct survey *v, const struct moment *m)
 {
     for (uint32_t i = 0; i < v->moments; i++)
@@ -275,39 +276,40 @@ static const struct moment *same_moment(const struct survey *v, const struct mom
     return m;
 }
 
-/* The step's transients and seconds with the given blocks as `again` has them. Where blocks of
- * two surveys meet, what one hands the other may be counted by both: a bound must not. The seconds are those of the
- * busiest lane, which is all of them where nothing is copied, and never too many where something is. */
-static uint64_t compose(const struct survey *rest, const struct survey *again, const bool *rebuilt, double *seconds)
+/* The step's transients and seconds with the blocks marked in `is_recomputed` from survey
+ * `recomputed` and the others from `rest`. A tensor that passes between blocks of two surveys may
+ * be counted in both; the bound must not count it twice. The seconds are those of the busiest lane:
+ * exact without copies, a lower bound with them. */
+static uint64_t compose(const struct survey *rest, const struct survey *recomputed, const bool *is_recomputed, double *seconds)
 {
     uint64_t most = 0;
     *seconds = 0;
     for (int lane = 0; lane < LANE_COUNT; lane++) {
         double busy = 0;
-        for (uint32_t i = 0; i <= rest->blocks; i++) busy += (rebuilt[i] ? again : rest)->block[i].seconds[lane];
+        for (uint32_t i = 0; i <= rest->blocks; i++) busy += (is_recomputed[i] ? recomputed : rest)->block[i].seconds[lane];
         if (busy > *seconds) *seconds = busy;
     }
     for (int turn = 0; turn < 2; turn++) {
-        const struct survey *v = turn ? again : rest;
+        const struct survey *v = turn ? recomputed : rest;
         for (uint32_t i = 0; i < v->moments; i++) {
-            const struct moment *m = &v->moment[i], *other = same_moment(turn ? rest : again, m);
+            const struct moment *m = &v->moment[i], *other = same_moment(turn ? rest : recomputed, m);
             uint64_t bytes = m->kept[0];
-            if (rebuilt[m->owner] != turn) continue;
-            for (uint32_t b = 1; b <= rest->blocks; b++) bytes += (rebuilt[b] == turn ? m : other)->kept[b];
+            if (is_recomputed[m->owner] != turn) continue;
+            for (uint32_t b = 1; b <= rest->blocks; b++) bytes += (is_recomputed[b] == turn ? m : other)->kept[b];
             most = larger(most, bytes);
         }
     }
     bool mixed = false;
-    for (uint32_t b = 1; b <= rest->blocks; b++) mixed |= rebuilt[b] != rebuilt[1];
+    for (uint32_t b = 1; b <= rest->blocks; b++) mixed |= is_recomputed[b] != is_recomputed[1];
     return mixed ? most - rest->shared : most;
 }
 
-static void add_choice(struct builder *b, const struct family *f, int chunk, const struct survey *rest, const struct survey *again,
+static void add_choice(struct builder *b, const struct family *f, int chunk, const struct survey *rest, const struct survey *recomputed,
                        const struct extent *extent, struct rebuild recompute)
 {
-    const struct survey *plain = &b->update[0].survey, *shown = extent->all ? again : rest;
+    const struct survey *plain = &b->update[0].survey, *shown = extent->all ? recomputed : rest;
     double seconds;
-    uint64_t step = compose(rest, again, extent->rebuilt, &seconds);
+    uint64_t step = compose(rest, recomputed, extent->is_recomputed, &seconds);
     struct plan_choice c = {.settings = f->base};
     c.settings.head_chunks = b->chunk[chunk];
     c.settings.recompute = recompute;
@@ -323,10 +325,10 @@ static void add_choice(struct builder *b, const struct family *f, int chunk, con
     }
 }
 
-/* Everything that recompute may be, for one micro-batch and number of pieces. */
-static void add_rebuilds(struct builder *b, const struct family *f, int chunk)
+/* All recompute modes, for one micro-batch and one number of head chunks. */
+static void add_recompute_modes(struct builder *b, const struct family *f, int chunk)
 {
-    static const struct { int rest, again; } pairs[] = {{KEPT, WHOLE}, {KEPT, HALVES}, {SELECTIVE, WHOLE_SELECTIVE}};
+    static const struct { int rest, recomputed; } pairs[] = {{KEPT, WHOLE}, {KEPT, HALVES}, {SELECTIVE, WHOLE_SELECTIVE}};
     const struct extent *none = &b->extents.at[0];
     const struct survey *kept = &f->row[KEPT][chunk], *selective = &f->row[SELECTIVE][chunk];
     if (!b->x->f.recompute) {
@@ -338,11 +340,11 @@ static void add_rebuilds(struct builder *b, const struct family *f, int chunk)
     for (size_t k = 0; k < COUNT(pairs); k++)
         for (uint32_t i = 1; i < b->extents.n; i++) {
             const struct extent *x = &b->extents.at[i];
-            struct rebuild r = rebuild_of_row[pairs[k].again];
+            struct rebuild r = recompute_of_row[pairs[k].recomputed];
             if (r.halves && !x->all) continue;
             r.kind = x->all ? REBUILD_ALL : REBUILD_FIRST;
             r.n = x->n;
-            add_choice(b, f, chunk, &f->row[pairs[k].rest][chunk], &f->row[pairs[k].again][chunk], x, r);
+            add_choice(b, f, chunk, &f->row[pairs[k].rest][chunk], &f->row[pairs[k].recomputed][chunk], x, r);
         }
 }
 
@@ -357,7 +359,7 @@ static int by_seconds(const void *a, const void *b)
 static void add_choices(struct builder *b)
 {
     for (uint32_t i = 0; i < b->families.n; i++)
-        for (int c = 0; c < b->chunks; c++) add_rebuilds(b, &b->families.at[i], c);
+        for (int c = 0; c < b->chunks; c++) add_recompute_modes(b, &b->families.at[i], c);
     for (uint32_t i = 0; i < b->singles.n; i++) {
         const struct survey *v = &b->singles.at[i].survey;
         struct plan_choice c = {.settings = b->singles.at[i].s, .seconds = v->total_seconds};
@@ -370,7 +372,7 @@ static void add_choices(struct builder *b)
     qsort(b->x->choices.at, b->x->choices.n, sizeof *b->x->choices.at, by_seconds);
 }
 
-/* --- the whole ---------------------------------------------------------------------------------- */
+/* --- the search space -------------------------------------------------------------------- */
 
 static void free_builder(struct builder *b)
 {
@@ -379,15 +381,15 @@ static void free_builder(struct builder *b)
             for (int c = 0; c < (int)CHUNKINGS; c++) survey_free(&b->families.at[i].row[row][c]);
     }
     for (int u = 0; u < b->updates; u++) survey_free(&b->update[u].survey);
-    for (uint32_t i = 0; i < b->extents.n; i++) mem_free(b->extents.at[i].rebuilt);
+    for (uint32_t i = 0; i < b->extents.n; i++) mem_free(b->extents.at[i].is_recomputed);
     for (uint32_t i = 0; i < b->singles.n; i++) survey_free(&b->singles.at[i].survey);
     vec_free(&b->singles);
     vec_free(&b->families);
     vec_free(&b->extents);
 }
 
-/* A first graph shows what there is to choose from: blocks, and rows of a head. */
-static int look(struct builder *b, struct error *e)
+/* Surveys a first graph to find the dimensions: blocks, and a head that can run in chunks. */
+static int survey_first(struct builder *b, struct error *e)
 {
     struct plan_drafts drafts = {.source = b->x->source};
     struct survey v;
@@ -407,14 +409,14 @@ static int look(struct builder *b, struct error *e)
     return rc;
 }
 
-int space_fill(struct plan_space *x, const struct settings *base, struct error *e)
+int search_space_fill(struct plan_space *x, const struct settings *base, struct error *e)
 {
     struct builder b = {.x = x, .base = base};
     struct jobs jobs = {0};
     list_families(&b);
     list_updates(&b);
     CHECK(b.families.n, "no micro-batch is possible");
-    int rc = look(&b, e);
+    int rc = survey_first(&b, e);
     for (uint32_t i = 0; i < b.families.n && !rc; i++) {
         b.families.at[i].base.offload = b.update[0].s.offload;
         add_family_jobs(&b, &b.families.at[i], &jobs);

@@ -1,11 +1,12 @@
 /*
- * parts.c: see parts.h.
+ * by_module.c: see by_module.h.
  *
- * A weight belongs to the module that its name begins with, its gradient and moments too;
- * a transient to the module of the node that made it. Names are cut before the first number
- * ("model.layers.3.mlp" is of "model.layers") and behind the second word.
+ * A weight belongs to the module that its name begins with, and so do its gradient and optimizer
+ * state. A transient storage belongs to the module of the node that writes it first. Names are cut
+ * before the first number ("model.layers.3.mlp" belongs to "model.layers") and after the second
+ * word.
  */
-#include "plan/parts.h"
+#include "plan/by_module.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -13,8 +14,8 @@
 
 enum { WORDS = 2 };
 
-/* "grad.model.layers.0.q.weight" and "model.layers.0.q.weight.exp_avg" are the weight's; the last
- * word of a weight is its own name, not a module. */
+/* "grad.model.layers.0.q.weight" and "model.layers.0.q.weight.exp_avg" belong to the weight. The
+ * last word of a weight's name is the parameter's own name, not a module. */
 static void module_of(const char *name, bool weight, char out[64])
 {
     char text[256];
@@ -42,14 +43,14 @@ static void module_of(const char *name, bool weight, char out[64])
 }
 
 struct sums {
-    VEC(struct part) list;
+    VEC(struct module_memory) list;
 };
 
-static struct part *find(struct sums *s, const char *name)
+static struct module_memory *find(struct sums *s, const char *name)
 {
     for (uint32_t i = 0; i < s->list.n; i++)
         if (!strcmp(s->list.at[i].name, name)) return &s->list.at[i];
-    struct part p = {0};
+    struct module_memory p = {0};
     strcpy(p.name, name);
     vec_push(&s->list, p);
     return &s->list.at[s->list.n - 1];
@@ -57,18 +58,18 @@ static struct part *find(struct sums *s, const char *name)
 
 static bool of_weight(enum kind k) { return k == KIND_PARAM || k == KIND_MASTER || k == KIND_GRAD || k == KIND_STATE; }
 
-static void add_lasting(struct sums *s, const struct plan *p, const struct graph *g)
+static void add_persistent(struct sums *s, const struct plan *p, const struct graph *g)
 {
     for (id t = 1; t < g->storages.n; t++) {
         const struct storage *x = &g->storages.at[t];
         char module[64] = "";
         if (!storage_lasts(x) || x->space != SPACE_DEVICE || !plan_reached(p, g, t)) continue;
         if (of_weight(x->kind)) module_of(graph_name(g, x->name), true, module);
-        find(s, module)->lasting += align_up(x->bytes, PLAN_ALIGN);
+        find(s, module)->persistent += align_up(x->bytes, PLAN_ALIGN);
     }
 }
 
-static void add_passing(struct sums *s, const struct plan *p, const struct graph *g)
+static void add_transient(struct sums *s, const struct plan *p, const struct graph *g)
 {
     const struct order *order = &g->order[p->peak.program];
     const struct life *life = p->placement.life[p->peak.program];
@@ -79,33 +80,33 @@ static void add_passing(struct sums *s, const struct plan *p, const struct graph
         id scope = node_at(g, order->nodes.at[life[t].start])->scope;
         if (of_weight(x->kind)) module_of(graph_name(g, x->name), true, module);
         else module_of(scope ? graph_name(g, g->scopes.at[scope].name) : "", false, module);
-        find(s, module)->passing += align_up(x->bytes, PLAN_ALIGN);
+        find(s, module)->transient += align_up(x->bytes, PLAN_ALIGN);
     }
     id node = order->nodes.at[p->peak.instant], scope = node_at(g, node)->scope;
     module_of(scope ? graph_name(g, g->scopes.at[scope].name) : "", false, module);
-    find(s, module)->passing += align_up(p->placement.binding[node].work_bytes, PLAN_ALIGN);
+    find(s, module)->transient += align_up(p->placement.binding[node].work_bytes, PLAN_ALIGN);
 }
 
 static int by_bytes(const void *a, const void *b)
 {
-    const struct part *x = a, *y = b;
-    uint64_t bx = x->lasting + x->passing, by = y->lasting + y->passing;
+    const struct module_memory *x = a, *y = b;
+    uint64_t bx = x->persistent + x->transient, by = y->persistent + y->transient;
     if (bx != by) return bx > by ? -1 : 1;
     return strcmp(x->name, y->name);
 }
 
-uint32_t plan_parts(const struct plan *p, const struct graph *g, struct part *out, uint32_t room)
+uint32_t plan_by_module(const struct plan *p, const struct graph *g, struct module_memory *out, uint32_t room)
 {
     struct sums s = {0};
-    add_lasting(&s, p, g);
-    add_passing(&s, p, g);
+    add_persistent(&s, p, g);
+    add_transient(&s, p, g);
     qsort(s.list.at, s.list.n, sizeof *s.list.at, by_bytes);
     uint32_t n = (uint32_t)min_u64(s.list.n, room);
     memcpy(out, s.list.at, n * sizeof *out);
     for (uint32_t i = n; i < s.list.n; i++) {
         strcpy(out[n - 1].name, "others");
-        out[n - 1].lasting += s.list.at[i].lasting;
-        out[n - 1].passing += s.list.at[i].passing;
+        out[n - 1].persistent += s.list.at[i].persistent;
+        out[n - 1].transient += s.list.at[i].transient;
     }
     vec_free(&s.list);
     return n;

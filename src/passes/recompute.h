@@ -1,0 +1,26 @@
+/*
+ * recompute.h: shared by recompute.c and selective.c: which nodes of the step are recomputed
+ * together, and which may be recomputed one by one.
+ */
+#ifndef RECOMPUTE_H
+#define RECOMPUTE_H
+
+#include "passes/passes.h"
+
+/* By node of program step; only forward nodes have values. */
+struct units {
+    uint32_t *of;    /* the unit with which it is recomputed, from 1; 0: none */
+    uint32_t n;      /* units */
+    bool *selective; /* may be recomputed alone, where that is cheap */
+    bool any;        /* some node may */
+};
+
+/* Fills `u` from the settings and module rules (units.c). */
+void units_find(struct units *u, const struct graph *g, const struct settings *s);
+void units_free(struct units *u);
+
+/* Updates a view node of the backward after a pass replaced its input: the view's storage and
+ * strides follow the input. Does nothing for other nodes. */
+void view_follow_input(struct graph *g, const struct node *n);
+
+#endif

@@ -1,0 +1,27 @@
+/*
+ * search_space.h: all settings that a search may choose, each with a bound on its bytes and its
+ * predicted seconds, without compiling it.
+ *
+ * The space does not depend on the budget. Its dimensions:
+ *
+ *     micro-batch      splits of the effective batch
+ *     head chunks      1, 2, 8, 32
+ *     recompute        none, selective, first:n and first:n+selective in steps, all,
+ *                      all+halves, all+selective
+ *     update           where the optimizer state is, and its dtype where others are allowed
+ *     streamed         weights, or weights and activations, offloaded; for the smallest
+ *                      micro-batch, on a GPU for 1, 2, 4 ... micro-batches per step
+ *     fused step       where a step is one micro-batch
+ *
+ * For each micro-batch a few graphs are compiled and surveyed (survey.h); the other choices are
+ * computed from the blocks of these.
+ */
+#ifndef SEARCH_SPACE_H
+#define SEARCH_SPACE_H
+
+#include "plan/plan.h"
+
+/* Fills x->choices, ascending by predicted seconds. */
+int search_space_fill(struct plan_space *x, const struct settings *base, struct error *e);
+
+#endif
