@@ -76,7 +76,7 @@ static int load_all(struct loader *l, struct loader_source *s, uint64_t images, 
     int rc = PL_OK;
     for (uint64_t i = 0; i < images && !rc; i++) {
         const struct loader_sample *x;
-        if ((rc = loader_take(l, &x, e))) break;
+        if ((rc = loader_next(l, &x, e))) break;
         if (x->fault == FAULT_NONE) {
             whole++;
             distinct += !seen[x->sample];

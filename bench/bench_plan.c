@@ -56,7 +56,7 @@ static void bench_one(struct subject *x, const struct settings *s, const struct 
     }
     char text[SETTING_ROOM];
     printf("  %2d x %d, recompute %-10s head %2d  %6llu nodes  compile %7.2f ms  place %7.2f ms  padding %llu\n", s->micro_batch,
-           s->accumulation, rebuild_print(&s->recompute, text), s->head_chunks, (unsigned long long)nodes, 1e3 * compile, 1e3 * place,
+           s->accumulation, recompute_print(&s->recompute, text), s->head_chunks, (unsigned long long)nodes, 1e3 * compile, 1e3 * place,
            (unsigned long long)padding);
 }
 
@@ -69,7 +69,7 @@ static void bench_model(const char *preset)
     profile_default(&profile, DEVICE_CPU, 2);
     printf("%s\n", preset);
     for (int accumulate = 0; accumulate < 2; accumulate++)
-        for (enum rebuild_kind kind = REBUILD_NONE; kind <= REBUILD_SELECTIVE; kind++) {
+        for (enum recompute_kind kind = RECOMPUTE_NONE; kind <= RECOMPUTE_SELECTIVE; kind++) {
             struct settings s = {.micro_batch = accumulate ? 1 : 8, .accumulation = accumulate ? 8 : 1, .precision = DT_BF16,
                                  .head_chunks = accumulate ? 4 : 1, .train = true, .recompute = {.kind = kind}};
             bench_one(&x, &s, &profile);

@@ -263,7 +263,7 @@ static void side_blocks(struct side *s, void (*each)(struct side *, enum space s
         const struct storage *b = &g->storages.at[x];
         bool used = false;
         for (int program = 0; program < PROGRAM_COUNT; program++) used |= p->life[program][x].used;
-        if (used) each(s, b->space, p->offset[x], b->bytes, storage_lasts(b));
+        if (used) each(s, b->space, p->offset[x], b->bytes, storage_is_persistent(b));
     }
     for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
         const struct binding *b = &p->binding[g->order[PROGRAM_STEP].nodes.at[k]];
@@ -473,10 +473,10 @@ static void run_older_kernels(const struct trial *t, const struct rig *reference
 {
     static const int others[] = {86, 75};
     for (size_t i = 0; i < COUNT(others); i++) {
-        cuda_act_like(like = others[i]);
+        cuda_emulate_capability(like = others[i]);
         if (!t->result->broken && (like >= 80 || t->f == DT_F16)) run_trial(t, reference);
     }
-    cuda_act_like(like = 0);
+    cuda_emulate_capability(like = 0);
 }
 
 /* Whether some dtype runs, so that the slow reference is needed. */
@@ -507,7 +507,7 @@ static void run_case(const struct row *row, const int64_t *n, bool forward, cons
         if (!wanted[i]) continue;
         struct trial t = {row, n, forward, types[i], result};
         if (only && only < 80 && types[i] == DT_BF16) continue;
-        cuda_act_like(like = only);
+        cuda_emulate_capability(like = only);
         run_trial(&t, &reference);
         if (!only && can_run && subject == DEVICE_CUDA && has_older_kernels(row)) run_older_kernels(&t, &reference);
     }

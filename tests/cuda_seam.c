@@ -233,7 +233,7 @@ static void check_nodes(const char *name, struct side *s, id tensor)
     check_relaunch(name, "node by node bit-equal", s, tensor, true);
     s->tape.nodes = false;
     timing_init(&timing, s->graph);
-    timing_note(&timing, (uint32_t)launches);
+    timing_record_events(&timing, (uint32_t)launches);
     s->tape.timing = &timing;
     check_relaunch(name, "timed bit-equal", s, tensor, true);
     s->tape.timing = NULL;
@@ -258,7 +258,7 @@ static void check_steady(const char *name, struct side *s, id tensor, uint64_t c
 {
     struct cuda_view before, after;
     char first[8], detail[160];
-    if (!cuda_look(&s->device, &before)) {
+    if (!cuda_get_view(&s->device, &before)) {
         report_skip(name, "no GPU to inspect");
         return;
     }
@@ -268,7 +268,7 @@ static void check_steady(const char *name, struct side *s, id tensor, uint64_t c
     uint64_t bytes = tensor_bytes(tensor_at(s->graph, tensor));
     if (!side_read(s, tensor, first, bytes < sizeof first ? bytes : sizeof first, name)) return;
     double each = (clock_seconds() - start) / more_launches();
-    cuda_look(&s->device, &after);
+    cuda_get_view(&s->device, &after);
     snprintf(detail, sizeof detail, "%llu captured (%llu nodes), %d more launches, %.1f us each",
              (unsigned long long)after.captures, (unsigned long long)after.nodes, more_launches(), each * 1e6);
     report(name, "captured once", after.captures == captures && after.launches >= before.launches + (uint64_t)more_launches(), detail);
@@ -643,7 +643,7 @@ static void run_update(const char *name, const struct update *u, struct side *go
     compare_update(name, u, got, want);
     struct cuda_view v;
     char detail[64];
-    if (!cuda_look(&got->device, &v)) {
+    if (!cuda_get_view(&got->device, &v)) {
         report_skip(name, "no GPU to inspect");
         return;
     }
@@ -757,13 +757,13 @@ static void check_many(const char *name, const struct many *u, struct side *got,
     if (run_many(got, u, name)) report(name, "node by node bit-equal", hash_many(got, u, name) == captured, "");
     got->tape.nodes = false;
     timing_init(&timing, got->graph);
-    timing_note(&timing, (uint32_t)got->tape.program[PROGRAM_UPDATE].n);
+    timing_record_events(&timing, (uint32_t)got->tape.program[PROGRAM_UPDATE].n);
     got->tape.timing = &timing;
     if (run_many(got, u, name)) report(name, "timed bit-equal", hash_many(got, u, name) == captured, "");
     got->tape.timing = NULL;
     report(name, "all are timed", timing.n_events == got->tape.program[PROGRAM_UPDATE].n, "");
     timing_free(&timing);
-    if (!cuda_look(&got->device, &v)) return;
+    if (!cuda_get_view(&got->device, &v)) return;
     snprintf(detail, sizeof detail, "%llu nodes of a captured graph", (unsigned long long)v.nodes);
     report(name, "few launches", v.nodes < 30, detail);
 }
@@ -847,7 +847,7 @@ static void check_vectors(const char *name, const struct vectors_case *u, struct
     got->tape.nodes = true;
     if (run_vectors(got, u, name)) report(name, "node by node bit-equal", hash_vectors(got, u, name) == captured, "");
     got->tape.nodes = false;
-    if (!cuda_look(&got->device, &v)) return;
+    if (!cuda_get_view(&got->device, &v)) return;
     snprintf(detail, sizeof detail, "%llu nodes of a captured graph", (unsigned long long)v.nodes);
     report(name, "few launches", v.nodes < 2 * MANY / 2, detail);
 }
@@ -897,7 +897,7 @@ static void print_subject(bool run)
            !run ? "no GPU, or a build without CUDA: the cases are planned only" : "running", SEED);
     if (!run || subject != DEVICE_CUDA) return;
     int rc = device_open(&d, DEVICE_CUDA, 0, &e);
-    if (report_call("device", "open", rc, &e) && cuda_look(&d, &v))
+    if (report_call("device", "open", rc, &e) && cuda_get_view(&d, &v))
         printf("%s, %llu of %llu bytes free\n", v.gpu, (unsigned long long)v.free_bytes, (unsigned long long)v.total_bytes);
     device_close(&d, NULL);
 }

@@ -109,11 +109,11 @@ check 'plan: a profile that was cut short' damaged
 # --- the stored profile --------------------------------------------------------------------------
 
 threads=$(plan --json | sed -n 's/.*"threads": \([0-9]*\).*/\1/p')
-# profile_place prints the path to which --calibrate would write: the program chooses the machine's name.
+# profile_path prints the path to which --calibrate would write: the program chooses the machine's name.
 stored() {
     local path
     train "$tmp/run" --set train.steps=6 --set train.save_every=3 >/dev/null 2>&1 || return 1
-    path=$("$tools/profile_place" "$threads") && mkdir -p "$(dirname "$path")" && sed "s/\"threads\": 2/\"threads\": $threads/" "$tmp/slow.json" >"$path" || return 1
+    path=$("$tools/profile_path" "$threads") && mkdir -p "$(dirname "$path")" && sed "s/\"threads\": 2/\"threads\": $threads/" "$tmp/slow.json" >"$path" || return 1
     plan | grep 'a processor with' || { echo "the stored profile is not used"; return 1; }
     plan --set device.profile=default | grep -q 'default ceilings' || { echo "device.profile: default is not obeyed"; return 1; }
     cp "$tmp/run/plan.json" "$tmp/before.json"
@@ -123,6 +123,6 @@ stored() {
     echo '{"half' >"$path"
     expect 2 'is not a valid profile.*bench --calibrate again' plan
 }
-tool profile_place
+tool profile_path
 check 'a stored profile is used; a resumed run keeps its plan' stored
 summary

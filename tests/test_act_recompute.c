@@ -49,7 +49,7 @@ static void build(struct rig *r, const struct layer *l, bool fused)
 {
     struct graph *g = &r->graph;
     const struct settings s = {.micro_batch = 1, .accumulation = l->accumulation, .precision = DT_F32, .head_chunks = 1, .host_staging = l->gpu,
-                               .recompute = {.kind = l->selective ? REBUILD_SELECTIVE : REBUILD_NONE}};
+                               .recompute = {.kind = l->selective ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE}};
     memset(r, 0, sizeof *r);
     graph_init(g);
     g->at.program = PROGRAM_STEP;

@@ -353,7 +353,7 @@ struct variant {
     enum dtype f;
     int may;
     int micro_batch, chunks;
-    enum rebuild_kind recompute;
+    enum recompute_kind recompute;
     bool reuse, fuse;
 };
 
@@ -536,7 +536,7 @@ static void test_recompute(void **state)
     (void)state;
     for (uint64_t number = 0; number < 80; number++) {
         struct variant m = plain(number);
-        m.recompute = REBUILD_ALL;
+        m.recompute = RECOMPUTE_ALL;
         m.reuse = number % 2;
         m.may = HAS_LOSS_TERMS | MIXES_ROWS;
         m.f = number % 4 ? DT_F32 : DT_F64;
@@ -564,7 +564,7 @@ static void test_selective(void **state)
     uint32_t some = 0;
     for (uint64_t number = 0; number < 80; number++) {
         struct variant m = plain(number);
-        m.recompute = REBUILD_SELECTIVE;
+        m.recompute = RECOMPUTE_SELECTIVE;
         m.reuse = number % 2;
         m.may = HAS_LOSS_TERMS | MIXES_ROWS;
         m.f = number % 4 ? DT_F32 : DT_F64;
@@ -602,7 +602,7 @@ static void test_fuse(void **state)
     for (uint64_t number = 0; number < 120; number++) {
         struct variant m = plain(number);
         m.fuse = true;
-        m.recompute = (enum rebuild_kind)(number % 3);
+        m.recompute = (enum recompute_kind)(number % 3);
         m.reuse = number % 2;
         m.may = HAS_LOSS_TERMS | MIXES_ROWS;
         m.f = number % 4 ? DT_F32 : DT_F64;
@@ -636,7 +636,7 @@ static void test_together(void **state)
         struct variant m = plain(number);
         m.micro_batch = 1 + (int)(number % 3);
         m.chunks = 2 + (int)(number % 5);
-        m.recompute = number % 2 ? REBUILD_ALL : REBUILD_SELECTIVE;
+        m.recompute = number % 2 ? RECOMPUTE_ALL : RECOMPUTE_SELECTIVE;
         m.reuse = true;
         m.may = HAS_LOSS_TERMS;
         m.f = number % 4 ? DT_F64 : DT_F32;

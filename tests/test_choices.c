@@ -156,12 +156,12 @@ static void test_path(void **state)
     (void)state;
     char path[512];
     setenv("XDG_DATA_HOME", "/somewhere", 1);
-    assert_true(choices_place("NVIDIA H200/../x", 130100, path, sizeof path));
+    assert_true(choices_path("NVIDIA H200/../x", 130100, path, sizeof path));
     assert_string_equal(path, "/somewhere/plimsoll/cublaslt-130100-NVIDIA-H200-..-x.txt");
-    assert_false(choices_place("NVIDIA H200", 130100, path, 20));
+    assert_false(choices_path("NVIDIA H200", 130100, path, 20));
     unsetenv("XDG_DATA_HOME");
     unsetenv("HOME");
-    assert_false(choices_place("NVIDIA H200", 130100, path, sizeof path));
+    assert_false(choices_path("NVIDIA H200", 130100, path, sizeof path));
 }
 
 static void test_add(void **state)

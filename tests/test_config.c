@@ -180,11 +180,11 @@ static void test_every_key(void **state)
     assert_int_equal(c.memory_micro_batch, 4);
     assert_int_equal(c.memory_precision, PRECISION_F32);
     assert_true(c.train_loss_scale == 1024 && c.train_scale_window == 50);
-    assert_true(c.memory_recompute.chosen && c.memory_recompute.how.kind == REBUILD_EVERY && c.memory_recompute.how.n == 3 && c.memory_recompute.how.selective);
+    assert_true(c.memory_recompute.chosen && c.memory_recompute.how.kind == RECOMPUTE_EVERY && c.memory_recompute.how.n == 3 && c.memory_recompute.how.selective);
     assert_int_equal(c.memory_modules.n, 2);
     const struct config_module *m = c.memory_modules.at;
     assert_string_equal(m[0].match.at[0], "model.layers.*");
-    assert_true(m[0].given[MODULE_recompute] && m[0].recompute.how.kind == REBUILD_SEGMENTS && !m[0].given[MODULE_precision]);
+    assert_true(m[0].given[MODULE_recompute] && m[0].recompute.how.kind == RECOMPUTE_SEGMENTS && !m[0].given[MODULE_precision]);
     assert_true(m[1].given[MODULE_precision] && m[1].precision == MODULE_F32 && !m[1].given[MODULE_recompute]);
     assert_int_equal(c.memory_head_chunks, 8);
     assert_int_equal(c.device_kind, ON_CPU);

@@ -175,7 +175,7 @@ static void test_sa1b(void **state)
         dataset_name(d, 8, name, sizeof name);
         assert_string_equal(name, "b/sa_201");
         for (uint64_t i = 0; i < 10; i++) assert_string_equal(draw(p, d, i), "....." "aa.." "aa....." "....");
-        dataset_expect(d, 8);
+        dataset_prefetch(d, 8);
         if (turn) assert_true(dataset_fingerprint(d) == fingerprint);
         fingerprint = dataset_fingerprint(d);
         dataset_close(d);

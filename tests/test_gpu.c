@@ -74,7 +74,7 @@ static void test_fit(void **state)
         assert_true(!r.plan.missing[0] && !r.plan.missing[1]);
         timing_init(&t, &r.graph);
         double sum = sum_nodes(&r, &ideal, &t, &launches);
-        gpu_take(&s, name, &r, &t, replayed(sum, launches), &ideal);
+        gpu_add_samples(&s, name, &r, &t, replayed(sum, launches), &ideal);
         timing_free(&t);
         run_close(&r);
         config_free(&c);

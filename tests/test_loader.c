@@ -148,7 +148,7 @@ static void collect(struct loader_fixture *b, struct loader_source *s, uint64_t 
     const struct loader_sample *x;
     if (!loader_at(b->l, s, from)) loader_seek(b->l, s, from);
     for (int i = 0; i < n; i++) {
-        if (loader_take(b->l, &x, &e)) fail_msg("%s", e.text);
+        if (loader_next(b->l, &x, &e)) fail_msg("%s", e.text);
         assert_int_equal(x->position, from + (uint64_t)i);
         out[i] = digest(x);
     }
@@ -216,7 +216,7 @@ static void test_broken(void **state)
         int replaced = 0;
         loader_seek(b.l, &c, 0);
         for (uint64_t i = 0; i < 2 * N; i++) {
-            if (loader_take(b.l, &x, &e)) fail_msg("%s", e.text);
+            if (loader_next(b.l, &x, &e)) fail_msg("%s", e.text);
             if (!x->fault) assert_int_equal(digest(x), clean[i]);
             else assert_true(x->n > 0 && !kinds[k](number_of(d, x->sample)) && ++replaced);
         }
@@ -240,7 +240,7 @@ static uint64_t take_until_failure(struct loader_source *s, struct error *e)
     uint64_t taken = 0;
     loader_seek(b.l, s, 0);
     e->code = PL_OK;
-    while (taken < 3 * N && !loader_take(b.l, &x, e)) taken++;
+    while (taken < 3 * N && !loader_next(b.l, &x, e)) taken++;
     loader_fixture_close(&b);
     return taken;
 }
@@ -279,7 +279,7 @@ static void test_once(void **state)
     s.once = true;
     loader_seek(b.l, &s, 0);
     for (int i = 0; i < N; i++) {
-        if (loader_take(b.l, &x, &e)) fail_msg("%s", e.text);
+        if (loader_next(b.l, &x, &e)) fail_msg("%s", e.text);
         assert_int_equal(x->sample, i);
         assert_int_equal(x->n == 0, every_tenth(number_of(d, x->sample)));
         for (int k = 0; k < SIDE * SIDE * 3 && !x->n; k++) assert_int_equal(x->image[k], 0);
@@ -366,7 +366,7 @@ static void test_content(void **state)
     s.once = true;
     loader_seek(b.l, &s, 0);
     for (int i = 0; i < 20; i++) {
-        if (loader_take(b.l, &x, &e)) fail_msg("%s", e.text);
+        if (loader_next(b.l, &x, &e)) fail_msg("%s", e.text);
         check_sample(x, (uint32_t)number_of(d, x->sample));
     }
     loader_fixture_close(&b);
@@ -405,7 +405,7 @@ static void test_pairs(void **state)
     s[1].augment.flip = 1;
     for (int flip = 0; flip < 2; flip++) {
         loader_seek(b.l, &s[flip], 0);
-        if (loader_take(b.l, &x, &e)) fail_msg("%s", e.text);
+        if (loader_next(b.l, &x, &e)) fail_msg("%s", e.text);
         assert_int_equal(x->n, 1);
         for (int y = 0; y < S; y++)
             for (int c = 0; c < S; c++) {

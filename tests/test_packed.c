@@ -112,7 +112,7 @@ static const struct loader_sample *next_sample(struct loader_fixture *b)
 {
     const struct loader_sample *x;
     struct error e;
-    if (loader_take(b->l, &x, &e)) fail_msg("%s", e.text);
+    if (loader_next(b->l, &x, &e)) fail_msg("%s", e.text);
     return x;
 }
 

@@ -306,7 +306,7 @@ static uint32_t boxes_of(const struct plan *p, const struct graph *g, enum progr
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
         const struct life *l = &p->placement.life[program][s];
-        bool lasting = storage_lasts(x), anywhere = x->kind == KIND_STAGING || x->kind == KIND_STEP;
+        bool lasting = storage_is_persistent(x), anywhere = x->kind == KIND_STAGING || x->kind == KIND_STEP;
         for (int q = 0; q < PROGRAM_COUNT; q++) anywhere |= p->placement.life[q][s].used;
         for (uint32_t i = 0; i < g->params.n; i++) anywhere |= tensor_at(g, g->params.at[i].tensor)->storage == s;
         if (lasting ? !anywhere : !l->used) continue;
@@ -409,7 +409,7 @@ static void test_placement(void **state)
         s.micro_batch = i & 8 ? 4 : 1;
         s.accumulation = 4 / s.micro_batch;
         s.head_chunks = i & 1 ? 3 : 1;
-        s.recompute.kind = i & 2 ? REBUILD_SELECTIVE : REBUILD_NONE;
+        s.recompute.kind = i & 2 ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE;
         s.offload = i & 4 ? OFFLOAD_STATE : 0;
         s.precision = i % 3 == 2 ? DT_BF16 : DT_F32;
         place(&p, &g, &l, &s, DEVICE_CPU);
@@ -562,7 +562,7 @@ static void test_checker_at_random(void **state)
     for (int found = 0; found < TRIALS; draw++) {
         id a = (id)(random_bits(key, 2 * draw) % c.g.storages.n), b = (id)(random_bits(key, 2 * draw + 1) % c.g.storages.n);
         if (a == b || !life[a].used || !life[b].used || life[a].start > life[b].end || life[b].start > life[a].end) continue;
-        if (storage_lasts(&c.g.storages.at[a]) || storage_lasts(&c.g.storages.at[b])) continue;
+        if (storage_is_persistent(&c.g.storages.at[a]) || storage_is_persistent(&c.g.storages.at[b])) continue;
         uint64_t kept = c.p.placement.offset[a];
         c.p.placement.offset[a] = c.p.placement.offset[b];
         expect_abort(check_placed, &c, "plan/check.c");
@@ -866,7 +866,7 @@ static void check_same(struct language *l, int technique)
     plain.micro_batch = 4;
     plain.accumulation = 1;
     s = plain;
-    s.recompute.kind = technique & 1 ? REBUILD_ALL : REBUILD_NONE;
+    s.recompute.kind = technique & 1 ? RECOMPUTE_ALL : RECOMPUTE_NONE;
     s.offload = technique & 2 ? OFFLOAD_ALL : 0;
     s.head_chunks = exact ? 1 : 5;
     s.micro_batch = exact ? 4 : 2;

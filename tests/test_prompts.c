@@ -72,8 +72,8 @@ static void test_points(void **state)
         float at[4];
         int32_t kinds[2];
         s.sample.position = i;
-        prompt_drawn(&p, &s.sample, 0, at, kinds);
-        assert_true(kinds[0] == POINT_ON && kinds[1] == POINT_FILLER && at[2] == 0 && at[3] == 0);
+        prompt_random(&p, &s.sample, 0, at, kinds);
+        assert_true(kinds[0] == POINT_FOREGROUND && kinds[1] == POINT_FILLER && at[2] == 0 && at[3] == 0);
         /* the exact middle of a cell: the number of cells is a power of two */
         uint32_t x = (uint32_t)(at[0] * CELLS), y = (uint32_t)(at[1] * CELLS);
         assert_true(at[0] * CELLS == (float)x + 0.5f && at[1] * CELLS == (float)y + 0.5f);
@@ -100,13 +100,13 @@ static void test_boxes(void **state)
         prompt_box(&p, &s.sample, k, exact, kinds);
         assert_true(kinds[0] == POINT_FIRST && kinds[1] == POINT_LAST);
         for (int i = 0; i < 4; i++) assert_true(fabsf(exact[i] * SIDE - want[k][i]) < 1e-4f);
-        prompt_drawn(&p, &s.sample, k, drawn, kinds);
+        prompt_random(&p, &s.sample, k, drawn, kinds);
         assert_memory_equal(drawn, exact, sizeof exact); /* no jitter */
     }
     float at[4];
     int32_t kinds[2];
-    prompt_inside(&p, &s.sample, 0, at, kinds);
-    assert_true(at[0] * CELLS == 10.5f && at[1] * CELLS == 24.5f && kinds[0] == POINT_ON && kinds[1] == POINT_FILLER);
+    prompt_interior(&p, &s.sample, 0, at, kinds);
+    assert_true(at[0] * CELLS == 10.5f && at[1] * CELLS == 24.5f && kinds[0] == POINT_FOREGROUND && kinds[1] == POINT_FILLER);
 }
 
 /* Noise of a tenth of the box's side, 20 pixels of 1024 at most (5 here), and never out of the
@@ -123,7 +123,7 @@ static void test_jitter(void **state)
             float at[4], exact[4];
             int32_t kinds[2];
             s.sample.position = i;
-            prompt_drawn(&p, &s.sample, k, at, kinds);
+            prompt_random(&p, &s.sample, k, at, kinds);
             prompt_box(&p, &s.sample, k, exact, kinds);
             if (!(at[0] <= at[2] && at[1] <= at[3])) fail_msg("draw %u: a box inside out", i);
             if (at[0] < 0.5f / SIDE || at[1] < 0.5f / SIDE || at[2] > 255.5f / SIDE || at[3] > 191.5f / SIDE) fail_msg("draw %u: out of the image", i);
@@ -150,11 +150,11 @@ static void test_draws(void **state)
         float at[4], again[4], elsewhere[4];
         int32_t kinds[2], same[2];
         s.sample.position = i;
-        prompt_drawn(&p, &s.sample, 1, at, kinds);
-        prompt_drawn(&p, &s.sample, 1, again, same);
+        prompt_random(&p, &s.sample, 1, at, kinds);
+        prompt_random(&p, &s.sample, 1, again, same);
         assert_memory_equal(at, again, sizeof at);
         assert_memory_equal(kinds, same, sizeof kinds);
-        prompt_drawn(&other, &s.sample, 1, elsewhere, same);
+        prompt_random(&other, &s.sample, 1, elsewhere, same);
         moved += memcmp(at, elsewhere, sizeof at) != 0;
         boxes += kinds[0] == POINT_FIRST;
     }

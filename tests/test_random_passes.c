@@ -58,9 +58,9 @@ static void print_side(const struct side *x, char *out, size_t room)
 {
     char a[SETTING_ROOM], b[SETTING_ROOM], rule[2 * SETTING_ROOM] = "";
     const struct settings *s = &x->s;
-    if (s->n_modules) snprintf(rule, sizeof rule, ", %s recompute %s", x->rule.match[0], rebuild_print(&x->rule.recompute, b));
+    if (s->n_modules) snprintf(rule, sizeof rule, ", %s recompute %s", x->rule.match[0], recompute_print(&x->rule.recompute, b));
     int n = snprintf(out, room, "%d x %d, %s, %s, clip %g, recompute %s%s", s->micro_batch, s->accumulation, precision_print(s), optimizer_print(s),
-                     (double)x->clip_norm, rebuild_print(&s->recompute, a), rule);
+                     (double)x->clip_norm, recompute_print(&s->recompute, a), rule);
     n += snprintf(out + n, room - (size_t)n, ", offload %s, %d chunks%s%s%s%s%s, rewrites:", offload_print(s->offload, a), s->head_chunks,
                   s->fused_step ? ", fused step" : "", s->pipelined ? ", pipelined" : "", s->loader_bytes ? ", loader" : "", s->inputs_ahead ? ", inputs ahead" : "",
                   s->host_staging ? ", GPU's graph" : "");
@@ -68,12 +68,12 @@ static void print_side(const struct side *x, char *out, size_t room)
         if (!(s->without & rewrites[i].flag)) n += snprintf(out + n, room - (size_t)n, " %s", rewrites[i].name);
 }
 
-static struct rebuild random_rebuild(struct dice *d)
+static struct recompute random_recompute(struct dice *d)
 {
-    struct rebuild r = {.kind = (enum rebuild_kind)throw_dice(d, REBUILD_KINDS), .n = 1 + (int)throw_dice(d, 3), .ratio = 0.25 * (double)throw_dice(d, 5)};
-    if (r.kind == REBUILD_NONE || r.kind == REBUILD_SELECTIVE) return r;
+    struct recompute r = {.kind = (enum recompute_kind)throw_dice(d, RECOMPUTE_KINDS), .n = 1 + (int)throw_dice(d, 3), .ratio = 0.25 * (double)throw_dice(d, 5)};
+    if (r.kind == RECOMPUTE_NONE || r.kind == RECOMPUTE_SELECTIVE) return r;
     r.selective = chance(d, 40);
-    r.halves = r.kind != REBUILD_SEGMENTS && chance(d, 40);
+    r.halves = r.kind != RECOMPUTE_SEGMENTS && chance(d, 40);
     return r;
 }
 
@@ -93,7 +93,7 @@ static struct side random_recipe(struct dice *d)
     s->precision = precisions[p].precision;
     s->pure = precisions[p].pure;
     s->optimizer = chance(d, 60) ? OPT_ADAMW : chance(d, 50) ? OPT_SGD : OPT_ADAFACTOR;
-    if (s->optimizer == OPT_ADAMW) s->state = (enum state_form)throw_dice(d, STATE_FORMS);
+    if (s->optimizer == OPT_ADAMW) s->state = (enum state_dtype)throw_dice(d, STATE_DTYPES);
     if (chance(d, 20)) s->layer_decay = 0.8;
     if (chance(d, 20)) s->momentum = 0;
     if (chance(d, 20)) s->head_chunks = 2 + (int)throw_dice(d, 3);
@@ -114,7 +114,7 @@ static struct side random_subset(struct dice *d, const struct side *plain)
     const unsigned fixed = ORDER | (s->precision != DT_F32 ? REWRITE_RESIDUAL : 0u);
     for (size_t i = 0; i < COUNT(rewrites); i++)
         if (!(rewrites[i].flag & fixed) && chance(d, 60)) s->without &= ~(unsigned)rewrites[i].flag;
-    if (chance(d, 70)) s->recompute = random_rebuild(d);
+    if (chance(d, 70)) s->recompute = random_recompute(d);
     if (chance(d, 60)) s->offload = (unsigned)throw_dice(d, OFFLOAD_ALL + 1);
     if (chance(d, 60)) s->fused_step = s->accumulation == 1 && x.clip_norm == 0 && s->precision != DT_F16;
     if (chance(d, 30)) s->pipelined = true;
@@ -122,7 +122,7 @@ static struct side random_subset(struct dice *d, const struct side *plain)
     if (chance(d, 20)) s->loader_bytes = 1000;
     if (chance(d, 30)) {
         x.rule = (struct module_rule){.match = &patterns[throw_dice(d, COUNT(patterns))], .n_match = 1, .has_recompute = true};
-        x.rule.recompute = random_rebuild(d);
+        x.rule.recompute = random_recompute(d);
         s->n_modules = 1;
     }
     return x;

@@ -426,15 +426,15 @@ static void test_words(void **state)
     (void)state;
     static const char *const right[] = {"none", "all", "selective", "every:3", "ratio:0.25", "segments:4", "first:0", "all+halves", "all+selective", "every:2+halves+selective"};
     for (size_t i = 0; i < COUNT(right); i++) {
-        struct rebuild r;
+        struct recompute r;
         char words[SETTING_ROOM];
-        assert_true(rebuild_parse(right[i], &r));
-        assert_string_equal(rebuild_print(&r, words), right[i]);
+        assert_true(recompute_parse(right[i], &r));
+        assert_string_equal(recompute_print(&r, words), right[i]);
     }
-    struct rebuild r;
+    struct recompute r;
     char words[SETTING_ROOM];
-    assert_true(rebuild_parse("all+selective+halves", &r));
-    assert_string_equal(rebuild_print(&r, words), "all+halves+selective");
+    assert_true(recompute_parse("all+selective+halves", &r));
+    assert_string_equal(recompute_print(&r, words), "all+halves+selective");
 }
 
 int main(void)

@@ -164,7 +164,7 @@ static float identity(int64_t i) { return (float)i; }
 static float first_kind(int64_t i)
 {
     const int64_t slot = i % ROUND_SLOTS, box = i / ROUND_SLOTS % 2;
-    return (float)(slot > 1 ? POINT_NOTHING : slot ? (box ? POINT_LAST : POINT_FILLER) : box ? POINT_FIRST : POINT_ON);
+    return (float)(slot > 1 ? POINT_UNUSED : slot ? (box ? POINT_LAST : POINT_FILLER) : box ? POINT_FIRST : POINT_FOREGROUND);
 }
 
 static void put_rounds(struct run *r)
@@ -214,7 +214,7 @@ static void test_rounds(void **state)
 enum { SLOTS = 5 };
 static float slot_kind(int64_t i)
 {
-    static const int kinds[SLOTS] = {POINT_NOTHING, POINT_FIRST, POINT_ON, POINT_LAST, POINT_NOTHING};
+    static const int kinds[SLOTS] = {POINT_UNUSED, POINT_FIRST, POINT_FOREGROUND, POINT_LAST, POINT_UNUSED};
     return (float)kinds[i % SLOTS];
 }
 static float slot_coordinate(int64_t i)
@@ -224,7 +224,7 @@ static float slot_coordinate(int64_t i)
     return slot == 0 || slot == 4 ? 7.5f : coordinate(100 + 4 * mask + (slot == 3 ? 2 : 0) + axis);
 }
 static float box_coordinate(int64_t i) { return coordinate(100 + i); }
-static float foreground(int64_t i) { return (void)i, (float)POINT_ON; }
+static float foreground(int64_t i) { return (void)i, (float)POINT_FOREGROUND; }
 
 static void put_apart(struct run *r)
 {

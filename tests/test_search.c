@@ -139,7 +139,7 @@ static void check_predictions(const struct enumeration *w, const char *name)
         char again[SETTING_ROOM];
         if (fabs(c->seconds / w->seconds[i] - 1) > 1e-9 || c->bound[SPACE_DEVICE] > w->arena[i])
             fail_msg("%s, %d x %d, recompute %s, head in %d, offload %u: predicted %.9g s and %llu bytes, it takes %.9g s and %llu", name,
-                     c->settings.micro_batch, c->settings.accumulation, rebuild_print(&c->settings.recompute, again), c->settings.head_chunks,
+                     c->settings.micro_batch, c->settings.accumulation, recompute_print(&c->settings.recompute, again), c->settings.head_chunks,
                      c->settings.offload, c->seconds, (unsigned long long)c->bound[SPACE_DEVICE], w->seconds[i], (unsigned long long)w->arena[i]);
     }
 }

@@ -282,7 +282,7 @@ static void test_pairs(void **state)
         uint64_t before = mem_allocations();
         char bytes[8];
         size_t n;
-        shard_expect(&s, 1);
+        shard_prefetch(&s, 1);
         assert_int_equal(shard_read(&s, 1, SHARD_IMAGE, bytes, sizeof bytes, &n, &e), PL_OK);
         assert_true(mem_allocations() == before);
         shard_close(&s);

@@ -96,8 +96,8 @@ static double value_of(const struct task *t, const char *name, int64_t row, int6
     case 1: return inside ? SIDE / 2 + (double)(sample * 11 % (SIDE / 2)) : 0;
     case 2: return at < 4 ? 0.05 + 0.9 * x : 0; /* a point, or two corners */
     case 3:
-        if (at > 1) return POINT_NOTHING;
-        return there && mask % 2 ? (at ? POINT_LAST : POINT_FIRST) : there && !at ? POINT_ON : POINT_FILLER;
+        if (at > 1) return POINT_UNUSED;
+        return there && mask % 2 ? (at ? POINT_LAST : POINT_FIRST) : there && !at ? POINT_FOREGROUND : POINT_FILLER;
     case 4: return floor(256 * x);
     case 5: return there ? SIDE / 8 + (double)(sample * 5 % (SIDE / 8)) : 0; /* a map has at least a quarter of the side */
     case 6: return (double)(sample * MASKS + mask);

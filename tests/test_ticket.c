@@ -108,7 +108,7 @@ static struct ticket retire(struct rig *g)
 {
     struct ticket k;
     struct error e = {0};
-    must(ticket_take(&g->t, &k, &e), &e);
+    must(ticket_retire(&g->t, &k, &e), &e);
     return k;
 }
 
@@ -122,7 +122,7 @@ static uint64_t run_row(const struct setting *w, float scale, struct ticket out[
     rig_open(&g, w);
     for (int n = 0; n < STEPS; n++) {
         submit(&g, n, g.t.scaled ? updates : n, scale, false);
-        while (tickets_pending(&g.t) > (uint32_t)(w->pipelined && n + 1 < STEPS)) {
+        while (tickets_in_flight(&g.t) > (uint32_t)(w->pipelined && n + 1 < STEPS)) {
             out[retired] = retire(&g);
             updates = out[retired].block.adam_t;
             scale = out[retired++].block.next_scale;
@@ -251,10 +251,10 @@ static uint64_t run_ahead(const struct setting *w, float scale, bool lazy, struc
     if (lazy) g.r.device.ops = &ops;
     for (int n = 0; n < STEPS; n++) {
         submit(&g, n, g.t.scaled ? updates : n, scale, false);
-        if (lazy) must(run_ahead_begin(&g.r, &e), &e);
+        if (lazy) must(run_prefetch_begin(&g.r, &e), &e);
         put_batch(&g, n + 1);
-        if (lazy) run_ahead_end(&g.r, true);
-        while (tickets_pending(&g.t) > (uint32_t)(lazy && n + 1 < STEPS)) {
+        if (lazy) run_prefetch_end(&g.r, true);
+        while (tickets_in_flight(&g.t) > (uint32_t)(lazy && n + 1 < STEPS)) {
             out[retired] = retire(&g);
             updates = out[retired].block.adam_t;
             scale = out[retired++].block.next_scale;
@@ -335,7 +335,7 @@ static void test_seconds_cpu(void **state)
             before[n] = clock_seconds();
             submit(&g, n, n, 1, false);
             after[n] = clock_seconds();
-            while (tickets_pending(&g.t) > (uint32_t)(pipelined && n + 1 < STEPS)) {
+            while (tickets_in_flight(&g.t) > (uint32_t)(pipelined && n + 1 < STEPS)) {
                 retire(&g);
                 sum += g.t.seconds;
                 assert_true(g.t.seconds > 0 && g.t.seconds <= clock_seconds() - before[retired ? retired - 1 : 0]);
@@ -384,7 +384,7 @@ static void test_seconds_device(void **state)
         device_at = 0;
         for (int n = 0; n < STEPS; n++) {
             submit(&g, n, n, 1, false);
-            while (tickets_pending(&g.t) > (uint32_t)(n + 1 < STEPS)) {
+            while (tickets_in_flight(&g.t) > (uint32_t)(n + 1 < STEPS)) {
                 retire(&g);
                 sum += g.t.seconds;
                 assert_true(g.t.seconds >= STEP_SECONDS - 1e-6 && g.t.seconds < STEP_SECONDS * 1.5);

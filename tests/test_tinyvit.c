@@ -62,7 +62,7 @@ static void put_input(struct run *r, const char *name, float (*rule)(int64_t))
 }
 
 static float coordinate(int64_t i) { return 0.5f + 0.45f * (float)sin(1.11 * (double)i); }
-static float foreground(int64_t i) { return (void)i, (float)POINT_ON; }
+static float foreground(int64_t i) { return (void)i, (float)POINT_FOREGROUND; }
 static float bits(int64_t i) { return (float)(i * 37 % 251); }
 static float side(int64_t i) { return (void)i, 8; }
 

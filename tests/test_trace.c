@@ -32,7 +32,7 @@ static void make(struct planned *m, const char *const sets[3])
     assert_int_equal(config_set(&m->config, "train.effective_batch=4", &e), PL_OK);
     assert_int_equal(config_set(&m->config, "data.max_masks=4", &e), PL_OK);
     assert_int_equal(bench_open(&m->bench, &m->config, &(struct run_options){.train = true}, &e), PL_OK);
-    timing_note(&m->bench.now, 100000);
+    timing_record_events(&m->bench.now, 100000);
     assert_int_equal(bench_run(&m->bench, 1, &e), PL_OK);
     lives_collect(&m->lives, &m->bench.run.plan, &m->bench.run.graph);
 }

@@ -54,14 +54,14 @@ char *mem_string(const char *s);
 void mem_free(void *p);
 uint64_t mem_allocations(void);
 
-/* A pool for the bookkeeping of a running program. mem_pool_take allocates it once from the
+/* A pool for the bookkeeping of a running program. mem_pool_create allocates it once from the
  * heap. Between mem_pool_enter and mem_pool_leave every allocation above comes from the pool and
  * is not counted; mem_pool_leave frees all of them. An allocation that does not fit into the
  * pool comes from the heap and is counted. Only one thread may use the pool at a time. */
-void mem_pool_take(size_t bytes);
+void mem_pool_create(size_t bytes);
 void mem_pool_enter(void);
 void mem_pool_leave(void);
-void mem_pool_drop(void);
+void mem_pool_destroy(void);
 
 /* A bump allocator, for many small blocks that are freed together. */
 struct bump {

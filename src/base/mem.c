@@ -58,7 +58,7 @@ static void pool_free(void *p)
     if (at + POOL_HEADER + align_up(bytes, POOL_HEADER) == pool.used) pool.used = at;
 }
 
-void mem_pool_take(size_t bytes)
+void mem_pool_create(size_t bytes)
 {
     CHECK(!pool.base, "the pool is already allocated");
     pool.base = mem_alloc(bytes);
@@ -75,7 +75,7 @@ void mem_pool_enter(void)
 
 void mem_pool_leave(void) { pool.entered = false; }
 
-void mem_pool_drop(void)
+void mem_pool_destroy(void)
 {
     free(pool.base);
     memset(&pool, 0, sizeof pool);

@@ -89,7 +89,7 @@ static void print_text(const struct bench *b, struct text *out)
     uint64_t arena = plan_arena(p);
     double mean = bench_mean(b);
     text_printf(out, "Step of %d samples: micro-batch %d x %d, %s, recompute %s, head chunks %d, %d threads\n", b->run.effective_batch,
-                p->settings.micro_batch, p->settings.accumulation, precision_print(&p->settings), rebuild_print(&p->settings.recompute, (char[SETTING_ROOM]){0}),
+                p->settings.micro_batch, p->settings.accumulation, precision_print(&p->settings), recompute_print(&p->settings.recompute, (char[SETTING_ROOM]){0}),
                 p->settings.head_chunks, b->run.device.profile.threads);
     text_printf(out, "  predicted  %.4g s\n  measured   %.4g s mean, %.4g s median of %u\n  measured / predicted  %.3f\n", p->seconds, mean,
                 bench_median(b), b->steps, mean / p->seconds);
@@ -196,7 +196,7 @@ static void print_json(const struct bench *b, struct text *out)
     json_put_int(&w, "micro_batch", p->settings.micro_batch);
     json_put_int(&w, "accumulation", p->settings.accumulation);
     json_put_string(&w, "precision", precision_print(&p->settings));
-    json_put_string(&w, "recompute", rebuild_print(&p->settings.recompute, (char[SETTING_ROOM]){0}));
+    json_put_string(&w, "recompute", recompute_print(&p->settings.recompute, (char[SETTING_ROOM]){0}));
     json_put_string(&w, "optimizer", optimizer_print(&p->settings));
     json_put_bool(&w, "fused_step", p->settings.fused_step);
     json_put_string(&w, "offload", offload_print(p->settings.offload, (char[SETTING_ROOM]){0}));

@@ -43,7 +43,7 @@ static uint64_t forward_alone(const struct run *r)
     int64_t *change = mem_alloc((n + 2) * sizeof *change), live = 0, most = 0;
     for (id s = 1; s < r->graph.storages.n; s++) {
         const struct storage *x = &r->graph.storages.at[s];
-        if (!life[s].used || storage_lasts(x) || x->space != SPACE_DEVICE) continue;
+        if (!life[s].used || storage_is_persistent(x) || x->space != SPACE_DEVICE) continue;
         change[life[s].start] += (int64_t)align_up(x->bytes, PLAN_ALIGN);
         change[life[s].end + 1] -= (int64_t)align_up(x->bytes, PLAN_ALIGN);
     }
@@ -78,7 +78,7 @@ static void print_holders(const struct run *r, struct text *out)
     uint32_t n = 0;
     for (id s = 1; s < r->graph.storages.n; s++) {
         const struct storage *x = &r->graph.storages.at[s];
-        if (life[s].used && life[s].start <= peak->instant && peak->instant <= life[s].end && x->space == SPACE_DEVICE && !storage_lasts(x))
+        if (life[s].used && life[s].start <= peak->instant && peak->instant <= life[s].end && x->space == SPACE_DEVICE && !storage_is_persistent(x))
             all[n++] = (struct holder){s, x->bytes};
     }
     qsort(all, n, sizeof *all, by_bytes);

@@ -121,7 +121,7 @@ static void put_techniques(const struct settings *s, struct text *out)
 {
     char word[SETTING_ROOM];
     text_printf(out, "%s", precision_print(s));
-    if (s->recompute.kind != REBUILD_NONE) text_printf(out, ", recompute %s", rebuild_print(&s->recompute, word));
+    if (s->recompute.kind != RECOMPUTE_NONE) text_printf(out, ", recompute %s", recompute_print(&s->recompute, word));
     if (strcmp(optimizer_print(s), "adamw")) text_printf(out, ", %s", optimizer_print(s));
     if (s->fused_step) text_printf(out, ", fused step");
     if (s->offload) text_printf(out, ", offload %s", offload_print(s->offload, word));
@@ -160,7 +160,7 @@ static void put_row(struct json_writer *w, const struct row *r)
         json_put_int(w, "accumulation", r->settings.accumulation);
         json_put_int(w, "effective_batch", r->effective);
         json_put_string(w, "precision", precision_print(&r->settings));
-        json_put_string(w, "recompute", rebuild_print(&r->settings.recompute, recompute));
+        json_put_string(w, "recompute", recompute_print(&r->settings.recompute, recompute));
         json_put_string(w, "optimizer", optimizer_print(&r->settings));
         json_put_bool(w, "fused_step", r->settings.fused_step);
         json_put_string(w, "offload", offload_print(r->settings.offload, offload));

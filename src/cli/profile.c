@@ -58,7 +58,7 @@ static uint32_t peak_tensors(const struct run *r, struct tensor_row rows[ROWS])
     uint32_t n = 0;
     for (id s = 1; s < r->graph.storages.n; s++) {
         const struct storage *x = &r->graph.storages.at[s];
-        if (!life[s].used || life[s].start > peak->instant || life[s].end < peak->instant || x->space != SPACE_DEVICE || storage_lasts(x)) continue;
+        if (!life[s].used || life[s].start > peak->instant || life[s].end < peak->instant || x->space != SPACE_DEVICE || storage_is_persistent(x)) continue;
         all[n++] = (struct tensor_row){x, node_at(&r->graph, r->graph.order[peak->program].nodes.at[life[s].start])};
     }
     qsort(all, n, sizeof *all, by_bytes);
@@ -190,7 +190,7 @@ static int profile_run(const struct options *o, const struct config *c, int64_t 
     int rc = bench_open(&b, c, &(struct run_options){.plan = o->plan, .train = true}, e);
     if (!rc) {
         bench_by_node(&b);
-        timing_note(&b.now, count_launches(&b.run, steps));
+        timing_record_events(&b.now, count_launches(&b.run, steps));
         rc = bench_run(&b, steps, e);
     }
     if (!rc) {

@@ -45,7 +45,7 @@ static const char *wrong_dtype(const struct port *p, const struct st_entry *t)
     bool boolean = t->dtype == DT_U8 || !strcmp(t->dtype_name, "BOOL");
     switch (p->values) {
     case VALUES_REAL: return real ? NULL : "F32, BF16 or F16";
-    case VALUES_PLACES: return real || whole ? NULL : "F32, BF16, F16, I32 or I64";
+    case VALUES_COORDS: return real || whole ? NULL : "F32, BF16, F16, I32 or I64";
     case VALUES_MASKS: return boolean ? NULL : "U8 or BOOL";
     default: return whole ? NULL : "I32 or I64";
     }

@@ -68,7 +68,7 @@ static int convert_labels(struct step *s, const struct port *p, enum dtype t, in
         if (x != 0 && x != 1 && x != -1 && x != -10)
             return error_set(e, PL_USAGE, "%s: %s, sample %lld: element %lld is %lld, expected 1, 0, -1 (not a point) or -10 (padding)",
                              s->in.path, p->name, (long long)r, (long long)i, (long long)x);
-        out[i] = x == 1 ? POINT_ON : x == 0 ? POINT_BESIDE : x == -1 ? POINT_FILLER : POINT_NOTHING;
+        out[i] = x == 1 ? POINT_FOREGROUND : x == 0 ? POINT_BACKGROUND : x == -1 ? POINT_FILLER : POINT_UNUSED;
     }
     return PL_OK;
 }
@@ -93,14 +93,14 @@ static int convert_masks(struct step *s, const struct port *p, int64_t r, const 
 static void fill_absent(const struct port *p, const struct row_buffer *b)
 {
     CHECK(p->values == VALUES_LABELS || p->values == VALUES_POINTS, "port %s has no default", p->name);
-    for (int64_t i = 0; i < b->n; i++) ((int32_t *)b->ready)[i] = p->values == VALUES_LABELS ? -100 : POINT_ON;
+    for (int64_t i = 0; i < b->n; i++) ((int32_t *)b->ready)[i] = p->values == VALUES_LABELS ? -100 : POINT_FOREGROUND;
 }
 
 static int convert(struct step *s, const struct port *p, const struct st_entry *t, int64_t r, const struct row_buffer *b, struct error *e)
 {
     switch (p->values) {
     case VALUES_REAL: return convert_reals(s, p, t->dtype, r, b, e);
-    case VALUES_PLACES: return convert_coords(s, p, t->dtype, r, b, e);
+    case VALUES_COORDS: return convert_coords(s, p, t->dtype, r, b, e);
     case VALUES_POINTS: return convert_labels(s, p, t->dtype, r, b, e);
     case VALUES_MASKS: return convert_masks(s, p, r, b, e);
     default: return convert_ids(s, p, t->dtype, r, b, e);

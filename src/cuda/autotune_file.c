@@ -17,7 +17,7 @@
 
 enum { LINE_MOST = 512 };
 
-bool choices_place(const char *gpu, uint64_t version, char *out, size_t room)
+bool choices_path(const char *gpu, uint64_t version, char *out, size_t room)
 {
     char name[320];
     int n = snprintf(name, sizeof name, "cublaslt-%llu-%.200s.txt", (unsigned long long)version, gpu);

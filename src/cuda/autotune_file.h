@@ -42,7 +42,7 @@ struct choices {
 
 /* The path of the file for a GPU and a library version. Returns false if there is no data folder,
  * or the path does not fit. */
-bool choices_place(const char *gpu, uint64_t version, char *out, size_t room);
+bool choices_path(const char *gpu, uint64_t version, char *out, size_t room);
 /* Parses the complete lines of any bytes into an empty list. */
 void choices_parse(struct choices *c, const char *bytes, size_t n);
 /* Prints the line of a choice, with its newline. */

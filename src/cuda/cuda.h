@@ -25,11 +25,11 @@ struct cuda_view {
     uint64_t free_bytes, total_bytes;
 };
 /* Returns false without the plug-in, or when the GPU does not respond. */
-bool cuda_look(const struct device *d, struct cuda_view *out);
+bool cuda_get_view(const struct device *d, struct cuda_view *out);
 
 /* For tests: tapes recorded from now on use the tensor-core kernels of an older GPU, of compute
  * capability 8.6 (86) or 7.5 (75). 0 restores the GPU's own capability. */
-void cuda_act_like(int capability);
+void cuda_emulate_capability(int capability);
 
 /* Program and plug-in must agree on this value: a plug-in that was built from other sources is not
  * opened. */

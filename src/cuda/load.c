@@ -88,14 +88,14 @@ int cuda_gpus(void)
     return p ? p->gpus() : 0;
 }
 
-bool cuda_look(const struct device *d, struct cuda_view *out)
+bool cuda_get_view(const struct device *d, struct cuda_view *out)
 {
     struct error e;
     const struct cuda_plugin *p = plugin(&e);
     return p && p->get_view(d, out);
 }
 
-void cuda_act_like(int capability)
+void cuda_emulate_capability(int capability)
 {
     struct error e;
     const struct cuda_plugin *p = plugin(&e);

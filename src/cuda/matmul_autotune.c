@@ -329,7 +329,7 @@ static void open_file(struct autotune *f)
 {
     struct error why = {0};
     f->opened = true;
-    if (!choices_place(f->gpu, cublasLtGetVersion(), f->kept.path, sizeof f->kept.path))
+    if (!choices_path(f->gpu, cublasLtGetVersion(), f->kept.path, sizeof f->kept.path))
         error_set(&why, PL_FAIL, "neither XDG_DATA_HOME nor HOME is set, so there is no folder to store them in");
     else if (!choices_read(&f->kept, &why)) f->reads = true;
     if (why.code) disable(f, &why);

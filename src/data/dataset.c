@@ -301,7 +301,7 @@ enum data_fault dataset_masks(const struct dataset *d, uint64_t i, void *scratch
     return f;
 }
 
-void dataset_expect(const struct dataset *d, uint64_t i)
+void dataset_prefetch(const struct dataset *d, uint64_t i)
 {
     if (d->format->prefetch) d->format->prefetch(d, number(d, i));
 }

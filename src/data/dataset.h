@@ -100,7 +100,7 @@ const struct packed_embeddings *dataset_embeddings(const struct dataset *d);
 /* A sample's embedding, valid while the dataset is open. dataset_embeddings is not NULL. */
 const void *dataset_embedding(const struct dataset *d, uint64_t i);
 /* Prefetches a sample into the page cache. */
-void dataset_expect(const struct dataset *d, uint64_t i);
+void dataset_prefetch(const struct dataset *d, uint64_t i);
 
 /* Rasterises a chosen mask of any shape to bits. `runs` is scratch for polygons: see polygon.h.
  * The grid's source must have the mask's size. Returns FAULT_NONE, FAULT_SIZE or FAULT_MASK. */
@@ -137,7 +137,7 @@ struct dataset {
     struct shard_report report;
     const struct packed_embeddings *embeddings; /* common to all files; NULL: none */
     bool by_category;     /* only masks of some categories are used */
-    bool from_embeddings; /* the caller reads embeddings, not images: a hint for dataset_expect */
+    bool from_embeddings; /* the caller reads embeddings, not images: a hint for dataset_prefetch */
 };
 
 extern const struct dataset_format dataset_sa1b, dataset_coco, dataset_pairs, dataset_csv, dataset_packed;

@@ -65,7 +65,7 @@ struct start {
 static void prefetch(const struct loader *l, const struct loader_source *s, uint64_t position)
 {
     uint64_t ahead = position + l->o.threads;
-    if (!s->once || ahead < dataset_count(s->set)) dataset_expect(s->set, source_sample(s, ahead));
+    if (!s->once || ahead < dataset_count(s->set)) dataset_prefetch(s->set, source_sample(s, ahead));
 }
 
 static void *work(void *argument)
@@ -240,7 +240,7 @@ static int check_broken(const struct loader_source *s, const struct slot *slot, 
                      (unsigned long long)c->broken, (unsigned long long)c->seen, s->max_bad, why);
 }
 
-int loader_take(struct loader *l, const struct loader_sample **out, struct error *e)
+int loader_next(struct loader *l, const struct loader_sample **out, struct error *e)
 {
     CHECK(l->source && (!l->source->once || l->taken < dataset_count(l->source->set)), "no sample at position %llu", (unsigned long long)l->taken);
     pthread_mutex_lock(&l->lock);

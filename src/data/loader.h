@@ -7,7 +7,7 @@
  *        │
  *     ring of slots                      position p fills slot p % slots
  *        │
- *     loader_take                        ascending positions, filled by any thread
+ *     loader_next                        ascending positions, filled by any thread
  *
  * The sample at a position depends only on the source and the position: not on the threads, and
  * not on earlier reads. So a resumed run needs one number.
@@ -114,11 +114,11 @@ int loader_open(struct loader **out, const struct loader_options *o, void *memor
 void loader_close(struct loader *l);
 /* Continues at this position and drops what was read ahead. Allocates nothing. */
 void loader_seek(struct loader *l, struct loader_source *s, uint64_t position);
-/* Whether the next call of loader_take returns this position of this source. */
+/* Whether the next call of loader_next returns this position of this source. */
 bool loader_at(const struct loader *l, const struct loader_source *s, uint64_t position);
 /* Returns the next position; *out is valid until the next call. PL_FAIL when more samples are
  * broken than the source's max_bad allows: checked from LOADER_BAD_FIRST broken samples on, and at
  * the end of each epoch. PL_USAGE when no sample so far could be used. */
-int loader_take(struct loader *l, const struct loader_sample **out, struct error *e);
+int loader_next(struct loader *l, const struct loader_sample **out, struct error *e);
 
 #endif

@@ -141,7 +141,7 @@ static void sa1b_prefetch(const struct dataset *d, uint64_t i)
 {
     uint32_t pair;
     const struct shard *s = find_shard(d->state, i, &pair);
-    shard_expect(s, pair);
+    shard_prefetch(s, pair);
 }
 
 const struct dataset_format dataset_sa1b = {

@@ -388,7 +388,7 @@ int shard_read(const struct shard *s, uint32_t i, enum shard_half half, void *to
     return PL_OK;
 }
 
-void shard_expect(const struct shard *s, uint32_t i)
+void shard_prefetch(const struct shard *s, uint32_t i)
 {
     if (s->folder || i >= s->n) return;
     for (int k = 0; k < 2; k++) posix_fadvise(s->fd, (off_t)s->pairs[i].at[k], s->pairs[i].n[k], POSIX_FADV_WILLNEED);

@@ -70,7 +70,7 @@ const char *shard_key(const struct shard *s, uint32_t i);
 int shard_read(const struct shard *s, uint32_t i, enum shard_half half, void *to, size_t room, size_t *n,
                struct error *e);
 /* Prefetches a pair into the page cache (a hint to the operating system). */
-void shard_expect(const struct shard *s, uint32_t i);
+void shard_prefetch(const struct shard *s, uint32_t i);
 
 /* Prints the faults in one line; false when there are none. */
 bool shard_report_print(const struct shard_report *r, char *out, size_t room);

@@ -225,7 +225,7 @@ static void describe_plan(struct pl_session *s, struct pl_plan_info *out)
         .micro_batch = c->micro_batch,
         .accumulation = c->accumulation,
         .precision = precision_print(c),
-        .recompute = c->recompute.kind != REBUILD_NONE,
+        .recompute = c->recompute.kind != RECOMPUTE_NONE,
         .offload_optimizer = (c->offload & OFFLOAD_STATE) != 0,
         .head_chunks = c->head_chunks,
         .predicted_seconds = r->plan.seconds,

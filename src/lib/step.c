@@ -318,7 +318,7 @@ static int forward_event(void *session, const struct train_event *v)
     return s->on_step(&info, s->on_step_user);
 }
 
-/* The saves of a run use a memory pool that exists once per process (mem_pool_take). */
+/* The saves of a run use a memory pool that exists once per process (mem_pool_create). */
 static bool run_in_process;
 
 static int train(struct pl_session *s, bool resume, const char *call)

@@ -33,7 +33,7 @@ enum port_values {
     VALUES_IDS,     /* i32, in 0 .. vocabulary - 1 */
     VALUES_LABELS,  /* the same, or -100: ignored */
     VALUES_ONES,    /* optional and all ones; the graph has no such input */
-    VALUES_PLACES,  /* f32 in pixels; in the graph (x + 1/2) / side, 0 to 1 over the image */
+    VALUES_COORDS,  /* f32 in pixels; in the graph (x + 1/2) / side, 0 to 1 over the image */
     VALUES_POINTS,  /* label of a point: 1, 0, -1 or -10; in the graph enum point_kind */
     VALUES_MASKS,   /* u8, 0 or 1, rows x columns last; in the graph bits, rows of mask_row_bytes */
 };
@@ -41,7 +41,7 @@ enum port_values {
 /* The label of a point: background or foreground (on the object); first or last corner of a box; a
  * filler ("not a point" embedding); unused (zero embedding; in slots it is masked out). In files
  * the labels are 0, 1, -1 (filler) and -10 (unused); corners are given as boxes there. */
-enum point_kind { POINT_BESIDE, POINT_ON, POINT_FIRST, POINT_LAST, POINT_FILLER, POINT_NOTHING, POINT_KINDS };
+enum point_kind { POINT_BACKGROUND, POINT_FOREGROUND, POINT_FIRST, POINT_LAST, POINT_FILLER, POINT_UNUSED, POINT_KINDS };
 
 /* Normalisation of pixel values: (value * scale - mean) / std. */
 struct pixel_norm {

@@ -172,9 +172,9 @@ int sam_describe(struct model *m, const struct sam *c, struct error *e)
     if (rc) return rc;
     const struct port ports[] = {
         {"pixel_values", VALUES_REAL, 4, {DIM_B, c->vision.channels, DIM_S, DIM_S}, false},
-        {"input_points", VALUES_PLACES, 4, {DIM_B, DIM_M, DIM_P, 2}, true},
+        {"input_points", VALUES_COORDS, 4, {DIM_B, DIM_M, DIM_P, 2}, true},
         {"input_labels", VALUES_POINTS, 3, {DIM_B, DIM_M, DIM_P}, true},
-        {"input_boxes", VALUES_PLACES, 3, {DIM_B, DIM_M, 4}, true},
+        {"input_boxes", VALUES_COORDS, 3, {DIM_B, DIM_M, 4}, true},
         {"input_masks", VALUES_REAL, 4, {DIM_B, DIM_N, DIM_H, DIM_H}, true},
         {"gt_masks", VALUES_MASKS, 4, {DIM_B, DIM_M, DIM_H, DIM_H}, true},
     };

@@ -64,10 +64,10 @@ static id point_embeddings(const struct sam_build *b)
 {
     struct graph *g = b->g;
     const int64_t C = b->c->prompts.hidden, n = b->B * b->M * b->prompting.points;
-    id known[POINT_NOTHING];
+    id known[POINT_UNUSED];
     for (int i = 0; i < POINT_FILLER; i++) known[i] = kind_embedding(b, i);
     known[POINT_FILLER] = filler_embedding(b);
-    id table = op_reshape(g, op_concat(g, known, POINT_NOTHING, 0), 3, (int64_t[]){1, POINT_NOTHING, C});
+    id table = op_reshape(g, op_concat(g, known, POINT_UNUSED, 0), 3, (int64_t[]){1, POINT_UNUSED, C});
     return op_reshape(g, op_gather(g, table, op_reshape(g, point_kinds(b), 2, (int64_t[]){1, n})), 2, (int64_t[]){n, C});
 }
 
@@ -89,7 +89,7 @@ static id hidden_slots(const struct sam_build *b)
     struct graph *g = b->g;
     const int64_t P = b->prompting.points, N = b->B * b->M;
     float score[POINT_KINDS] = {0};
-    score[POINT_NOTHING] = -INFINITY;
+    score[POINT_UNUSED] = -INFINITY;
     id table = graph_const(g, "slot_scores", DT_F32, 3, (int64_t[]){1, POINT_KINDS, 1}, score);
     id all = op_gather(g, table, op_reshape(g, point_kinds(b), 2, (int64_t[]){1, N * P}));
     return op_pad(g, op_reshape(g, all, 2, (int64_t[]){N, P}), (int64_t[]){0, 0}, (int64_t[]){0, b->prompting.boxes ? 2 : 0});

@@ -25,18 +25,18 @@ struct update_rule {
 
 /* Gradient (activation) checkpointing: what the backward recomputes instead of keeping. The units
  * are blocks: scopes with SCOPE_BLOCK, numbered in the order of the forward. */
-enum rebuild_kind {
-    REBUILD_NONE,
-    REBUILD_ALL,       /* every block, from its inputs */
-    REBUILD_SELECTIVE, /* cheap ops such as norms and activations, everywhere (selective.c) */
-    REBUILD_EVERY,     /* blocks 0, n, 2n, ... */
-    REBUILD_RATIO,     /* the first part of the blocks, rounded up */
-    REBUILD_SEGMENTS,  /* n runs of consecutive blocks, each from the inputs of its first block */
-    REBUILD_FIRST,     /* the first n blocks: used by the search */
-    REBUILD_KINDS
+enum recompute_kind {
+    RECOMPUTE_NONE,
+    RECOMPUTE_ALL,       /* every block, from its inputs */
+    RECOMPUTE_SELECTIVE, /* cheap ops such as norms and activations, everywhere (selective.c) */
+    RECOMPUTE_EVERY,     /* blocks 0, n, 2n, ... */
+    RECOMPUTE_RATIO,     /* the first part of the blocks, rounded up */
+    RECOMPUTE_SEGMENTS,  /* n runs of consecutive blocks, each from the inputs of its first block */
+    RECOMPUTE_FIRST,     /* the first n blocks: used by the search */
+    RECOMPUTE_KINDS
 };
-struct rebuild {
-    enum rebuild_kind kind;
+struct recompute {
+    enum recompute_kind kind;
     int n;             /* EVERY, SEGMENTS, FIRST */
     double ratio;      /* RATIO */
     bool halves;       /* attention and MLP of a block are separate units */
@@ -54,14 +54,14 @@ enum offload {
 
 enum optimizer { OPT_ADAMW, OPT_SGD, OPT_ADAFACTOR, OPT_KINDS };
 /* Dtype of the optimizer state. */
-enum state_form { STATE_F32, STATE_BF16, STATE_8BIT, STATE_FORMS };
+enum state_dtype { STATE_F32, STATE_BF16, STATE_8BIT, STATE_DTYPES };
 
 /* Settings by module: the last rule with a pattern that matches a scope wins. */
 struct module_rule {
     const char *const *match;
     uint32_t n_match;
     bool has_recompute;
-    struct rebuild recompute;
+    struct recompute recompute;
     bool has_precision;
     enum dtype precision;
 };
@@ -97,12 +97,12 @@ struct settings {
     int accumulation;         /* iterations in one step */
     enum dtype precision;     /* of activations and working weights: f32, bf16 or f16 */
     bool pure;                /* no master weights: bf16 weights are updated with stochastic rounding */
-    struct rebuild recompute; /* gradient checkpointing */
+    struct recompute recompute; /* gradient checkpointing */
     unsigned offload;         /* enum offload */
     int head_chunks;          /* chunks of the LM head or mask decoder */
     bool fused_step;          /* a weight is updated as soon as its gradient is complete */
     enum optimizer optimizer;
-    enum state_form state;
+    enum state_dtype state;
     const struct module_rule *modules;
     uint32_t n_modules;
 
@@ -132,8 +132,8 @@ bool offload_repeats(int i, const struct settings *s);
 /* Settings as text (settings.c): in the configuration, in plan files, in tables. The parsers return
  * false for any other text. */
 enum { SETTING_ROOM = 64 };
-const char *rebuild_print(const struct rebuild *r, char out[SETTING_ROOM]);
-bool rebuild_parse(const char *text, struct rebuild *out);
+const char *recompute_print(const struct recompute *r, char out[SETTING_ROOM]);
+bool recompute_parse(const char *text, struct recompute *out);
 const char *offload_print(unsigned offload, char out[SETTING_ROOM]);
 bool offload_parse(const char *text, unsigned *out);
 /* "f32", "bf16", "f16", "bf16-pure"; "adamw", "adamw-bf16", "adamw-8bit", "sgd", "adafactor". */

@@ -32,16 +32,16 @@ void settings_follow(struct settings *s, const struct settings *decided)
 
 /* --- recompute ---------------------------------------------------------------------- */
 
-static const char *const kinds[REBUILD_KINDS] = {"none", "all", "selective", "every", "ratio", "segments", "first"};
+static const char *const kinds[RECOMPUTE_KINDS] = {"none", "all", "selective", "every", "ratio", "segments", "first"};
 
-static bool counts(enum rebuild_kind k) { return k == REBUILD_EVERY || k == REBUILD_SEGMENTS || k == REBUILD_FIRST; }
+static bool counts(enum recompute_kind k) { return k == RECOMPUTE_EVERY || k == RECOMPUTE_SEGMENTS || k == RECOMPUTE_FIRST; }
 
-const char *rebuild_print(const struct rebuild *r, char out[SETTING_ROOM])
+const char *recompute_print(const struct recompute *r, char out[SETTING_ROOM])
 {
-    CHECK(r->kind < REBUILD_KINDS, "%d", r->kind);
+    CHECK(r->kind < RECOMPUTE_KINDS, "%d", r->kind);
     int n = snprintf(out, SETTING_ROOM, "%s", kinds[r->kind]);
     if (counts(r->kind)) n += snprintf(out + n, SETTING_ROOM - (size_t)n, ":%d", r->n);
-    if (r->kind == REBUILD_RATIO) n += snprintf(out + n, SETTING_ROOM - (size_t)n, ":%.9g", r->ratio);
+    if (r->kind == RECOMPUTE_RATIO) n += snprintf(out + n, SETTING_ROOM - (size_t)n, ":%.9g", r->ratio);
     if (r->halves) n += snprintf(out + n, SETTING_ROOM - (size_t)n, "+halves");
     if (r->selective) snprintf(out + n, SETTING_ROOM - (size_t)n, "+selective");
     return out;
@@ -56,31 +56,31 @@ static bool take_word(const char **at, const char *word)
     return true;
 }
 
-static bool parse_suffixes(const char *at, struct rebuild *r)
+static bool parse_suffixes(const char *at, struct recompute *r)
 {
     for (const char *from = NULL; from != at;) {
         from = at;
         if (!r->halves && take_word(&at, "+halves")) r->halves = true;
         if (!r->selective && take_word(&at, "+selective")) r->selective = true;
     }
-    bool whole = r->kind == REBUILD_NONE || r->kind == REBUILD_SELECTIVE;
-    return !*at && !(whole && (r->halves || r->selective)) && !(r->kind == REBUILD_SEGMENTS && r->halves);
+    bool whole = r->kind == RECOMPUTE_NONE || r->kind == RECOMPUTE_SELECTIVE;
+    return !*at && !(whole && (r->halves || r->selective)) && !(r->kind == RECOMPUTE_SEGMENTS && r->halves);
 }
 
-bool rebuild_parse(const char *text, struct rebuild *out)
+bool recompute_parse(const char *text, struct recompute *out)
 {
-    for (enum rebuild_kind k = REBUILD_KINDS; k-- > 0;) {
+    for (enum recompute_kind k = RECOMPUTE_KINDS; k-- > 0;) {
         const char *at = text;
         char *end;
-        struct rebuild r = {.kind = k};
+        struct recompute r = {.kind = k};
         if (!take_word(&at, kinds[k])) continue;
-        if (counts(k) || k == REBUILD_RATIO) {
+        if (counts(k) || k == RECOMPUTE_RATIO) {
             if (*at++ != ':') return false;
-            if (!isdigit((unsigned char)*at) && !(k == REBUILD_RATIO && *at == '.')) return false;
+            if (!isdigit((unsigned char)*at) && !(k == RECOMPUTE_RATIO && *at == '.')) return false;
             long n = 0;
-            if (k == REBUILD_RATIO) r.ratio = strtod(at, &end);
+            if (k == RECOMPUTE_RATIO) r.ratio = strtod(at, &end);
             else n = strtol(at, &end, 10);
-            bool sane = k == REBUILD_RATIO ? r.ratio >= 0 && r.ratio <= 1 : n >= (k == REBUILD_FIRST ? 0 : 1) && n <= 1 << 20;
+            bool sane = k == RECOMPUTE_RATIO ? r.ratio >= 0 && r.ratio <= 1 : n >= (k == RECOMPUTE_FIRST ? 0 : 1) && n <= 1 << 20;
             if (end == at || !sane) return false;
             r.n = (int)n;
             at = end;
@@ -151,7 +151,7 @@ bool precision_parse(const char *text, struct settings *out)
 static const struct {
     const char *name;
     enum optimizer kind;
-    enum state_form state;
+    enum state_dtype state;
 } optimizers[] = {{"adamw", OPT_ADAMW, STATE_F32},
                   {"adamw-bf16", OPT_ADAMW, STATE_BF16},
                   {"adamw-8bit", OPT_ADAMW, STATE_8BIT},

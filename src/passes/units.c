@@ -42,7 +42,7 @@ struct finder {
     VEC(struct chain) chains;
 };
 
-static struct rebuild recompute_of(const struct finder *f, uint32_t rule)
+static struct recompute recompute_of(const struct finder *f, uint32_t rule)
 {
     return rule ? f->s->modules[rule - 1].recompute : f->s->recompute;
 }
@@ -110,17 +110,17 @@ static void number_blocks(struct finder *f)
 }
 
 /* True if block i of L is recomputed. */
-static bool is_chosen(const struct rebuild *r, uint32_t i, uint32_t L)
+static bool is_chosen(const struct recompute *r, uint32_t i, uint32_t L)
 {
     switch (r->kind) {
-    case REBUILD_ALL:
-    case REBUILD_SEGMENTS:
+    case RECOMPUTE_ALL:
+    case RECOMPUTE_SEGMENTS:
         return true;
-    case REBUILD_EVERY:
+    case RECOMPUTE_EVERY:
         return i % (uint32_t)r->n == 0;
-    case REBUILD_RATIO: /* a product such as 0.7 * 10 may exceed 7 by rounding */
+    case RECOMPUTE_RATIO: /* a product such as 0.7 * 10 may exceed 7 by rounding */
         return i < (uint32_t)ceil(r->ratio * L - 1e-9);
-    case REBUILD_FIRST:
+    case RECOMPUTE_FIRST:
         return i < (uint32_t)r->n;
     default:
         return false;
@@ -128,7 +128,7 @@ static bool is_chosen(const struct rebuild *r, uint32_t i, uint32_t L)
 }
 
 /* The run of block i: K runs of L / K blocks; the last run takes the remainder. */
-static uint32_t run_of(const struct rebuild *r, uint32_t i, uint32_t L)
+static uint32_t run_of(const struct recompute *r, uint32_t i, uint32_t L)
 {
     uint32_t K = (uint32_t)r->n < L ? (uint32_t)r->n : L, run = i / (L / K);
     return run < K ? run : K - 1;
@@ -147,11 +147,11 @@ static uint32_t numbered(struct units *u, uint32_t *at)
 static uint32_t unit_of(struct units *u, struct finder *f, id scope, id *last, uint32_t *const *runs)
 {
     id block = f->block[scope], part = f->part[scope];
-    struct rebuild r = recompute_of(f, f->rule[block]);
+    struct recompute r = recompute_of(f, f->rule[block]);
     uint32_t L = f->chains.at[f->chain[block]].blocks, i = f->index[block];
     if (part) last[block] = part;
     if (!is_chosen(&r, i, L)) return 0;
-    if (r.kind == REBUILD_SEGMENTS) return numbered(u, &runs[f->chain[block]][run_of(&r, i, L)]);
+    if (r.kind == RECOMPUTE_SEGMENTS) return numbered(u, &runs[f->chain[block]][run_of(&r, i, L)]);
     if (!r.halves) return numbered(u, &f->unit[block]);
     if (!part) part = last[block] ? last[block] : f->first_part[block];
     return numbered(u, &f->unit[part ? part : block]);
@@ -168,8 +168,8 @@ static void assign(struct units *u, struct finder *f)
         id node = order->nodes.at[k], scope = node_at(g, node)->scope;
         if (node_at(g, node)->phase != PHASE_FORWARD) continue;
         if (f->block[scope]) u->of[node] = unit_of(u, f, scope, last, runs);
-        struct rebuild r = recompute_of(f, f->rule[scope]);
-        u->selective[node] = r.kind == REBUILD_SELECTIVE || (r.selective && !u->of[node]);
+        struct recompute r = recompute_of(f, f->rule[scope]);
+        u->selective[node] = r.kind == RECOMPUTE_SELECTIVE || (r.selective && !u->of[node]);
         u->any |= u->selective[node];
     }
     for (uint32_t c = 0; c < f->chains.n; c++) mem_free(runs[c]);

@@ -71,9 +71,9 @@ static void ablate_all(const struct ablation *a, const struct settings *base)
         ablate(a, text, without);
     }
     without = *s;
-    without.recompute = (struct rebuild){.kind = REBUILD_NONE};
-    snprintf(text, sizeof text, "recompute %s", rebuild_print(&s->recompute, word));
-    if (s->recompute.kind != REBUILD_NONE) ablate(a, text, without);
+    without.recompute = (struct recompute){.kind = RECOMPUTE_NONE};
+    snprintf(text, sizeof text, "recompute %s", recompute_print(&s->recompute, word));
+    if (s->recompute.kind != RECOMPUTE_NONE) ablate(a, text, without);
     without = *s;
     without.head_chunks = 1;
     snprintf(text, sizeof text, "head in %d chunks", s->head_chunks);
@@ -133,7 +133,7 @@ void plan_print_techniques(const struct plan *p, struct text *out)
     if (p->more.seconds > 0 && p->more.seconds < p->seconds)
         text_printf(out, "  with 1 GiB more: %.3g s per step (%.1f %% less), micro-batch %d x %d, recompute %s, head in %d chunk%s\n", p->more.seconds,
                     100 * (1 - p->more.seconds / p->seconds), p->more.settings.micro_batch, p->more.settings.accumulation,
-                    rebuild_print(&p->more.settings.recompute, word), p->more.settings.head_chunks,
+                    recompute_print(&p->more.settings.recompute, word), p->more.settings.head_chunks,
                     p->more.settings.head_chunks == 1 ? "" : "s");
     else if (p->more.seconds > 0)
         text_printf(out, "  1 GiB more would not make the step faster\n");

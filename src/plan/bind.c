@@ -185,7 +185,7 @@ static void add_persistent(struct plan *p, const struct graph *g, const bool *re
 {
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
-        if (storage_lasts(x) && reached[s]) p->persistent[x->space] += align_up(x->bytes, PLAN_ALIGN);
+        if (storage_is_persistent(x) && reached[s]) p->persistent[x->space] += align_up(x->bytes, PLAN_ALIGN);
     }
 }
 
@@ -196,7 +196,7 @@ static void add_changes(const struct plan *p, const struct graph *g, enum progra
     const struct life *life = p->placement.life[program];
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
-        if (!life[s].used || storage_lasts(x) || x->space != SPACE_DEVICE) continue;
+        if (!life[s].used || storage_is_persistent(x) || x->space != SPACE_DEVICE) continue;
         int64_t *sum = x->handed ? grad : act, bytes = (int64_t)align_up(x->bytes, PLAN_ALIGN);
         sum[life[s].start] += bytes;
         sum[life[s].end + 1] -= bytes;
@@ -222,7 +222,7 @@ void plan_find_peak(struct plan *p, const struct graph *g, const bool *reached)
     uint64_t fixed[KIND_COUNT] = {0};
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
-        if (storage_lasts(x) && x->space == SPACE_DEVICE && reached[s]) fixed[x->kind] += align_up(x->bytes, PLAN_ALIGN);
+        if (storage_is_persistent(x) && x->space == SPACE_DEVICE && reached[s]) fixed[x->kind] += align_up(x->bytes, PLAN_ALIGN);
     }
     p->peak = (struct peak){0};
     for (int program = 0; program < PROGRAM_COUNT; program++) {

@@ -63,7 +63,7 @@ static void add_persistent(struct sums *s, const struct plan *p, const struct gr
     for (id t = 1; t < g->storages.n; t++) {
         const struct storage *x = &g->storages.at[t];
         char module[64] = "";
-        if (!storage_lasts(x) || x->space != SPACE_DEVICE || !plan_reached(p, g, t)) continue;
+        if (!storage_is_persistent(x) || x->space != SPACE_DEVICE || !plan_reached(p, g, t)) continue;
         if (of_weight(x->kind)) module_of(graph_name(g, x->name), true, module);
         find(s, module)->persistent += align_up(x->bytes, PLAN_ALIGN);
     }
@@ -76,7 +76,7 @@ static void add_transient(struct sums *s, const struct plan *p, const struct gra
     char module[64];
     for (id t = 1; t < g->storages.n; t++) {
         const struct storage *x = &g->storages.at[t];
-        if (storage_lasts(x) || x->space != SPACE_DEVICE || !life[t].used || life[t].start > p->peak.instant || life[t].end < p->peak.instant) continue;
+        if (storage_is_persistent(x) || x->space != SPACE_DEVICE || !life[t].used || life[t].start > p->peak.instant || life[t].end < p->peak.instant) continue;
         id scope = node_at(g, order->nodes.at[life[t].start])->scope;
         if (of_weight(x->kind)) module_of(graph_name(g, x->name), true, module);
         else module_of(scope ? graph_name(g, g->scopes.at[scope].name) : "", false, module);

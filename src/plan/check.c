@@ -55,7 +55,7 @@ static void claim(struct replay *r, enum space space, uint64_t from, uint64_t to
 static void require_owned(const struct replay *r, id node, id s)
 {
     const struct storage *x = &r->g->storages.at[s];
-    if (storage_lasts(x)) return;
+    if (storage_is_persistent(x)) return;
     uint64_t mine = 0;
     for (uint32_t k = 0; k < r->map[x->space].n; k++)
         if (r->map[x->space].at[k].storage == s) mine += r->map[x->space].at[k].to - r->map[x->space].at[k].from;
@@ -81,7 +81,7 @@ static void replay_node(struct replay *r, id node)
     for (int o = 0; o < n->nout; o++) {
         if (!n->out[o]) continue;
         id s = tensor_at(g, n->out[o])->storage;
-        if (storage_lasts(&g->storages.at[s])) continue;
+        if (storage_is_persistent(&g->storages.at[s])) continue;
         bool mine = false; /* in place on an input: no new bytes */
         for (int i = 0; i < n->nin; i++) mine |= n->in[i] && tensor_at(g, n->in[i])->storage == s;
         uint64_t at = r->p->placement.offset[s];
@@ -155,7 +155,7 @@ static void check_persistent(const struct plan *p, const struct graph *g)
     bool *seen = mem_alloc(g->storages.n);
     for (int program = 0; program < PROGRAM_COUNT; program++)
         for (id s = 1; s < g->storages.n; s++)
-            seen[s] |= p->placement.life[program][s].used && storage_lasts(&g->storages.at[s]);
+            seen[s] |= p->placement.life[program][s].used && storage_is_persistent(&g->storages.at[s]);
     for (id a = 1; a < g->storages.n; a++) {
         if (!seen[a]) continue;
         uint64_t from = p->placement.offset[a], to = from + g->storages.at[a].bytes;

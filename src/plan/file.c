@@ -45,7 +45,7 @@ static void write_settings(struct json_writer *w, const struct plan *p, int effe
     json_put_int(w, "micro_batch", s->micro_batch);
     json_put_int(w, "accumulation", s->accumulation);
     json_put_string(w, "precision", precision_print(s));
-    json_put_string(w, "recompute", rebuild_print(&s->recompute, recompute));
+    json_put_string(w, "recompute", recompute_print(&s->recompute, recompute));
     json_put_string(w, "optimizer", optimizer_print(s));
     json_put_bool(w, "fused_step", s->fused_step);
     json_put_string(w, "offload", offload_print(s->offload, offload));
@@ -73,7 +73,7 @@ static void write_peak(struct json_writer *w, const struct plan *p, const struct
     for (id s = 1; s < g->storages.n; s++) {
         const struct life *l = &p->placement.life[p->peak.program][s];
         if (l->used && l->start <= p->peak.instant && p->peak.instant <= l->end && g->storages.at[s].space == SPACE_DEVICE &&
-            !storage_lasts(&g->storages.at[s]))
+            !storage_is_persistent(&g->storages.at[s]))
             live[count++] = (struct live){s, g->storages.at[s].bytes};
     }
     qsort(live, count, sizeof *live, by_bytes);
@@ -187,7 +187,7 @@ static void write_more(struct json_writer *w, const struct plan *p)
     json_put_uint(w, "arena_bytes", p->more.arena);
     put_seconds(w, "predicted_seconds", p->more.seconds);
     json_put_int(w, "micro_batch", p->more.settings.micro_batch);
-    json_put_string(w, "recompute", rebuild_print(&p->more.settings.recompute, recompute));
+    json_put_string(w, "recompute", recompute_print(&p->more.settings.recompute, recompute));
     json_end(w);
 }
 
@@ -257,7 +257,7 @@ static int read_words(const struct value *v, struct settings *s, struct error *e
     if (!rc) rc = value_as_bool(value_get(v, "fused_step"), "fused_step", &s->fused_step, e);
     if (rc) return rc;
     if (!precision_parse(precision, s)) return error_set(e, PL_USAGE, "precision is \"%s\"", precision);
-    if (!rebuild_parse(recompute, &s->recompute)) return error_set(e, PL_USAGE, "recompute is \"%s\"", recompute);
+    if (!recompute_parse(recompute, &s->recompute)) return error_set(e, PL_USAGE, "recompute is \"%s\"", recompute);
     if (!offload_parse(offload, &s->offload)) return error_set(e, PL_USAGE, "offload is \"%s\"", offload);
     if (!optimizer_parse(optimizer, s)) return error_set(e, PL_USAGE, "optimizer is \"%s\"", optimizer);
     return PL_OK;

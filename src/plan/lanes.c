@@ -114,7 +114,7 @@ static double start_time(const struct walk *w, const struct node *x, id node, ui
         id s = tensor_at(w->g, t)->storage;
         const struct storage *st = &w->g->storages.at[s];
         when = fmax(when, latest_other((i < x->nin ? w->written : w->until)[s], lane));
-        if (w->placed && w->life[s].start == k && !storage_lasts(st) && st->space == SPACE_DEVICE)
+        if (w->placed && w->life[s].start == k && !storage_is_persistent(st) && st->space == SPACE_DEVICE)
             when = fmax(when, bytes_free(w, lane, w->placed->offset[s], st->bytes, k));
     }
     const struct binding *b = w->placed ? &w->placed->binding[node] : NULL;
@@ -134,7 +134,7 @@ static void finish_node(struct walk *w, const struct node *x, id node, double wh
         const struct storage *st = &w->g->storages.at[s];
         w->until[s][x->lane] = when;
         if (i >= x->nin) w->written[s][x->lane] = when;
-        if (!w->placed || w->listed[s][x->lane] || storage_lasts(st) || st->space != SPACE_DEVICE) continue;
+        if (!w->placed || w->listed[s][x->lane] || storage_is_persistent(st) || st->space != SPACE_DEVICE) continue;
         w->listed[s][x->lane] = true;
         vec_push(&w->touched[x->lane], s);
     }

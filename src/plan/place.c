@@ -76,7 +76,7 @@ static void collect(struct items *it, const struct graph *g, enum program p, enu
     const struct life *life = plan->placement.life[p];
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
-        if (!life[s].used || storage_lasts(x) || x->space != space) continue;
+        if (!life[s].used || storage_is_persistent(x) || x->space != space) continue;
         struct item i = {.bytes = align_up(x->bytes, PLAN_ALIGN), .start = life[s].start, .end = life[s].end,
                          .first = segment[life[s].start], .last = segment[life[s].end], .storage = s};
         if (x->handed && p == PROGRAM_UPDATE && plan->placement.life[PROGRAM_STEP][s].used) {

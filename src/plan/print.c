@@ -35,7 +35,7 @@ static void print_settings(const struct settings *s, const struct graph *g, stru
 {
     char recompute[SETTING_ROOM], offload[SETTING_ROOM];
     text_printf(out, "  micro-batch %d x %d, %s, recompute %s, %s%s, offload %s, %s in %d chunk%s\n", s->micro_batch, s->accumulation,
-                precision_print(s), rebuild_print(&s->recompute, recompute), optimizer_print(s), s->fused_step ? ", fused step" : "",
+                precision_print(s), recompute_print(&s->recompute, recompute), optimizer_print(s), s->fused_step ? ", fused step" : "",
                 offload_print(s->offload, offload), head_name(g), s->head_chunks, s->head_chunks == 1 ? "" : "s");
 }
 
@@ -66,7 +66,7 @@ static uint32_t collect(const struct plan *p, const struct graph *g, enum progra
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
         const struct life *l = &p->placement.life[program][s];
-        if (!l->used || x->space != SPACE_DEVICE || storage_lasts(x) != persistent) continue;
+        if (!l->used || x->space != SPACE_DEVICE || storage_is_persistent(x) != persistent) continue;
         rows[n++] = (struct row){p->placement.offset[s], x->bytes, graph_name(g, x->name), kind_name(x->kind), l->start, l->end};
     }
     return n;

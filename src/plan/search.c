@@ -213,7 +213,7 @@ static void print_alive(const struct plan *p, const struct graph *g, struct text
         for (id s = 1; s < g->storages.n; s++) {
             const struct storage *x = &g->storages.at[s];
             bool alive = life[s].used && life[s].start <= p->peak.instant && p->peak.instant <= life[s].end;
-            if (!alive || x->space != SPACE_DEVICE || storage_lasts(x) || s == seen[0] || s == seen[1]) continue;
+            if (!alive || x->space != SPACE_DEVICE || storage_is_persistent(x) || s == seen[0] || s == seen[1]) continue;
             if (!seen[i] || x->bytes > g->storages.at[seen[i]].bytes) seen[i] = s;
         }
         if (!seen[i]) break;

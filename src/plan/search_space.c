@@ -20,7 +20,7 @@
 
 #include "plan/survey.h"
 
-enum { STEPS = 8, UPDATES = STATE_FORMS * OFFLOAD_RUNGS };
+enum { STEPS = 8, UPDATES = STATE_DTYPES * OFFLOAD_RUNGS };
 /* Offloads that change the step program: a graph with them is no sum of surveys without them. */
 enum { OFFLOAD_IN_STEP = OFFLOAD_WEIGHTS | OFFLOAD_ACTIVATIONS };
 
@@ -29,11 +29,11 @@ static const int chunk_counts[] = {1, 2, 8, 32};
 enum { CHUNKINGS = COUNT(chunk_counts) };
 
 enum { KEPT, SELECTIVE, WHOLE, HALVES, WHOLE_SELECTIVE, ROWS };
-static const struct rebuild recompute_of_row[ROWS] = {
-    [SELECTIVE] = {.kind = REBUILD_SELECTIVE},
-    [WHOLE] = {.kind = REBUILD_ALL},
-    [HALVES] = {.kind = REBUILD_ALL, .halves = true},
-    [WHOLE_SELECTIVE] = {.kind = REBUILD_ALL, .selective = true},
+static const struct recompute recompute_of_row[ROWS] = {
+    [SELECTIVE] = {.kind = RECOMPUTE_SELECTIVE},
+    [WHOLE] = {.kind = RECOMPUTE_ALL},
+    [HALVES] = {.kind = RECOMPUTE_ALL, .halves = true},
+    [WHOLE_SELECTIVE] = {.kind = RECOMPUTE_ALL, .selective = true},
 };
 
 struct family {
@@ -123,7 +123,7 @@ static int run_jobs(const struct plan_space *x, struct jobs *jobs, struct error 
     return failed;
 }
 
-static void add_job(struct jobs *jobs, struct settings s, int chunks, struct rebuild recompute, struct survey *to)
+static void add_job(struct jobs *jobs, struct settings s, int chunks, struct recompute recompute, struct survey *to)
 {
     s.head_chunks = chunks;
     s.recompute = recompute;
@@ -173,7 +173,7 @@ static void list_chunks(struct builder *b, const struct graph *g)
 static uint32_t count_recomputed(const struct builder *b, const struct graph *g, int n)
 {
     struct settings s = *b->base;
-    s.recompute = (struct rebuild){.kind = REBUILD_FIRST, .n = n};
+    s.recompute = (struct recompute){.kind = RECOMPUTE_FIRST, .n = n};
     bool *some = survey_recomputed(g, &s, b->blocks);
     uint32_t count = 0;
     for (uint32_t i = 1; i <= b->blocks; i++) count += some[i];
@@ -192,12 +192,12 @@ static bool splits_short_chain(const struct builder *b, const struct graph *g, i
 static void list_extents(struct builder *b, const struct graph *g)
 {
     struct settings s = *b->base;
-    s.recompute = (struct rebuild){.kind = REBUILD_ALL};
+    s.recompute = (struct recompute){.kind = RECOMPUTE_ALL};
     bool *all = survey_recomputed(g, &s, b->blocks);
     int step = (int)(b->blocks + STEPS - 1) / STEPS;
     vec_push(&b->extents, ((struct extent){.is_recomputed = mem_alloc(b->blocks + 1)}));
     for (int n = step; n && n < (int)b->blocks; n += step) {
-        s.recompute = (struct rebuild){.kind = REBUILD_FIRST, .n = n};
+        s.recompute = (struct recompute){.kind = RECOMPUTE_FIRST, .n = n};
         bool *some = survey_recomputed(g, &s, b->blocks), whole = !memcmp(some, all, b->blocks + 1);
         if (whole || splits_short_chain(b, g, n)) mem_free(some);
         else vec_push(&b->extents, ((struct extent){.n = n, .is_recomputed = some}));
@@ -207,7 +207,7 @@ static void list_extents(struct builder *b, const struct graph *g)
     else mem_free(all);
 }
 
-static bool state_allowed(const struct builder *b, enum state_form state)
+static bool state_allowed(const struct builder *b, enum state_dtype state)
 {
     const struct freedom *f = &b->x->f;
     return state == b->base->state || (state == STATE_BF16 && f->allow_bf16) || (state == STATE_8BIT && f->allow_8bit);
@@ -219,7 +219,7 @@ static void list_updates(struct builder *b)
     const struct freedom *f = &b->x->f;
     b->update[b->updates++].s = *b->base;
     if (f->offload) b->update[0].s.offload = 0;
-    for (enum state_form state = STATE_F32; state < STATE_FORMS; state++)
+    for (enum state_dtype state = STATE_F32; state < STATE_DTYPES; state++)
         for (int rung = 0; rung < (f->offload ? OFFLOAD_RUNGS : 1); rung++) {
             struct settings s = b->update[0].s;
             s.state = state;
@@ -250,7 +250,7 @@ static void add_single(struct builder *b, struct settings s, int every, int rows
 static void list_singles(struct builder *b)
 {
     const struct freedom *f = &b->x->f;
-    for (enum state_form state = STATE_F32; state < STATE_FORMS; state++)
+    for (enum state_dtype state = STATE_F32; state < STATE_DTYPES; state++)
         for (uint32_t i = 0; i < b->families.n && state_allowed(b, state); i++)
             for (int rung = 0; rung < (f->offload ? OFFLOAD_RUNGS : 1); rung++) {
                 struct settings s = b->families.at[i].base;
@@ -305,7 +305,7 @@ static uint64_t compose(const struct survey *rest, const struct survey *recomput
 }
 
 static void add_choice(struct builder *b, const struct family *f, int chunk, const struct survey *rest, const struct survey *recomputed,
-                       const struct extent *extent, struct rebuild recompute)
+                       const struct extent *extent, struct recompute recompute)
 {
     const struct survey *plain = &b->update[0].survey, *shown = extent->all ? recomputed : rest;
     double seconds;
@@ -335,14 +335,14 @@ static void add_recompute_modes(struct builder *b, const struct family *f, int c
         add_choice(b, f, chunk, kept, kept, none, b->base->recompute);
         return;
     }
-    add_choice(b, f, chunk, kept, kept, none, (struct rebuild){.kind = REBUILD_NONE});
-    add_choice(b, f, chunk, selective, selective, none, (struct rebuild){.kind = REBUILD_SELECTIVE});
+    add_choice(b, f, chunk, kept, kept, none, (struct recompute){.kind = RECOMPUTE_NONE});
+    add_choice(b, f, chunk, selective, selective, none, (struct recompute){.kind = RECOMPUTE_SELECTIVE});
     for (size_t k = 0; k < COUNT(pairs); k++)
         for (uint32_t i = 1; i < b->extents.n; i++) {
             const struct extent *x = &b->extents.at[i];
-            struct rebuild r = recompute_of_row[pairs[k].recomputed];
+            struct recompute r = recompute_of_row[pairs[k].recomputed];
             if (r.halves && !x->all) continue;
-            r.kind = x->all ? REBUILD_ALL : REBUILD_FIRST;
+            r.kind = x->all ? RECOMPUTE_ALL : RECOMPUTE_FIRST;
             r.n = x->n;
             add_choice(b, f, chunk, &f->row[pairs[k].rest][chunk], &f->row[pairs[k].recomputed][chunk], x, r);
         }
@@ -397,7 +397,7 @@ static int survey_first(struct builder *b, struct error *e)
     s.micro_batch = b->families.at[0].base.micro_batch;
     s.accumulation = b->families.at[0].base.accumulation;
     s.head_chunks = b->base->head_chunks;
-    if (b->x->f.recompute) s.recompute = (struct rebuild){.kind = REBUILD_NONE};
+    if (b->x->f.recompute) s.recompute = (struct recompute){.kind = RECOMPUTE_NONE};
     int rc = survey_make(&v, &drafts, &s, b->x->profile, e);
     if (!rc) {
         b->blocks = v.blocks;
@@ -425,7 +425,7 @@ int search_space_fill(struct plan_space *x, const struct settings *base, struct 
         struct settings s = b.families.at[0].base;
         s.state = b.update[u].s.state;
         s.offload = b.update[u].s.offload;
-        add_job(&jobs, s, base->head_chunks, x->f.recompute ? (struct rebuild){.kind = REBUILD_NONE} : base->recompute, &b.update[u].survey);
+        add_job(&jobs, s, base->head_chunks, x->f.recompute ? (struct recompute){.kind = RECOMPUTE_NONE} : base->recompute, &b.update[u].survey);
     }
     if (!rc) list_singles(&b);
     for (uint32_t i = 0; i < b.singles.n; i++) vec_push(&jobs.list, ((struct job){.s = b.singles.at[i].s, .to = &b.singles.at[i].survey}));

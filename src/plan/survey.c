@@ -82,7 +82,7 @@ static void attribute_storages(struct survey *v, const struct split *a)
     const struct life *life = a->p->placement.life[PROGRAM_STEP];
     for (id s = 1; s < a->g->storages.n; s++) {
         const struct storage *x = &a->g->storages.at[s];
-        if (!life[s].used || storage_lasts(x) || x->space != SPACE_DEVICE) continue;
+        if (!life[s].used || storage_is_persistent(x) || x->space != SPACE_DEVICE) continue;
         uint32_t b = kept_for(a, s, life[s].end);
         uint64_t bytes = align_up(x->bytes, PLAN_ALIGN);
         if (b && b != a->owner[life[s].start] && bytes > v->shared) v->shared = bytes;
@@ -146,7 +146,7 @@ static uint64_t host_transients(const struct plan *p, const struct graph *g)
         uint64_t sum = 0;
         for (id s = 1; s < g->storages.n; s++) {
             const struct storage *x = &g->storages.at[s];
-            if (p->placement.life[program][s].used && !storage_lasts(x) && x->space == SPACE_HOST) sum += align_up(x->bytes, PLAN_ALIGN);
+            if (p->placement.life[program][s].used && !storage_is_persistent(x) && x->space == SPACE_HOST) sum += align_up(x->bytes, PLAN_ALIGN);
         }
         if (sum > most) most = sum;
     }
@@ -158,7 +158,7 @@ static void add_weights(struct survey *v, const struct plan *p, const struct gra
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
         bool weight = x->kind == KIND_PARAM || x->kind == KIND_MASTER || x->kind == KIND_STATE;
-        if (weight && storage_lasts(x) && plan_reached(p, g, s)) v->weights[x->space] += align_up(x->bytes, PLAN_ALIGN);
+        if (weight && storage_is_persistent(x) && plan_reached(p, g, s)) v->weights[x->space] += align_up(x->bytes, PLAN_ALIGN);
     }
 }
 

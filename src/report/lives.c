@@ -50,7 +50,7 @@ static void add_storage(struct lives *l, const struct plan *plan, const struct g
 
 static bool is_placed(const struct plan *p, const struct graph *g, id s) { return g->storages.at[s].space == SPACE_DEVICE && plan_reached(p, g, s); }
 
-bool lives_is_persistent(const struct plan *p, const struct graph *g, id s) { return storage_lasts(&g->storages.at[s]) && is_placed(p, g, s); }
+bool lives_is_persistent(const struct plan *p, const struct graph *g, id s) { return storage_is_persistent(&g->storages.at[s]) && is_placed(p, g, s); }
 
 void lives_collect(struct lives *l, const struct plan *plan, const struct graph *g)
 {
@@ -59,8 +59,8 @@ void lives_collect(struct lives *l, const struct plan *plan, const struct graph 
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
         if (!is_placed(plan, g, s)) continue;
-        if (storage_lasts(x)) l->persistent[x->kind] += align_up(x->bytes, PLAN_ALIGN);
-        for (size_t k = 0; k < COUNT(programs) && !storage_lasts(x); k++)
+        if (storage_is_persistent(x)) l->persistent[x->kind] += align_up(x->bytes, PLAN_ALIGN);
+        for (size_t k = 0; k < COUNT(programs) && !storage_is_persistent(x); k++)
             if (plan->placement.life[programs[k]][s].used) add_storage(l, plan, g, s, programs[k]);
     }
     for (size_t k = 0; k < COUNT(programs); k++)

@@ -1,5 +1,5 @@
 /*
- * timing.c: see timing.h. Allocates only in timing_init and timing_note.
+ * timing.c: see timing.h. Allocates only in timing_init and timing_record_events.
  */
 #include "run/timing.h"
 
@@ -19,7 +19,7 @@ void timing_add(struct timing *t, const struct timing_event *v)
     if (t->n_events < t->room) t->events[t->n_events++] = *v;
 }
 
-void timing_note(struct timing *t, uint32_t launches)
+void timing_record_events(struct timing *t, uint32_t launches)
 {
     t->events = mem_resize(t->events, launches * sizeof *t->events);
     t->room = launches;

@@ -32,7 +32,7 @@ void timing_init(struct timing *t, const struct graph *g);
 /* Adds one launch. */
 void timing_add(struct timing *t, const struct timing_event *v);
 /* Makes room for `launches` events and drops the recorded ones. */
-void timing_note(struct timing *t, uint32_t launches);
+void timing_record_events(struct timing *t, uint32_t launches);
 /* Clears the sums; the recorded events stay. */
 void timing_clear(struct timing *t);
 /* Copies the sums of `from`. Both belong to the same graph. */

@@ -47,7 +47,7 @@ static uint32_t prompted_word(const struct run *r, enum words kind, uint64_t at,
     float coord = (float)(drawn >> 8) * 0x1p-24f;
     switch (kind) {
     case WORDS_COORDS: memcpy(&drawn, &coord, sizeof drawn); return drawn;
-    case WORDS_KINDS: return slot == 0 ? POINT_ON : slot == 1 ? POINT_FILLER : POINT_NOTHING;
+    case WORDS_KINDS: return slot == 0 ? POINT_FOREGROUND : slot == 1 ? POINT_FILLER : POINT_UNUSED;
     case WORDS_IMAGE: return (uint32_t)side;
     case WORDS_GRID: return (uint32_t)r->model.mask_side(&r->model, side);
     case WORDS_COUNT: return (uint32_t)at;
@@ -136,7 +136,7 @@ static int submit_step(struct bench *b, struct error *e)
 static int retire_step(struct bench *b, struct error *e)
 {
     struct ticket k;
-    int rc = ticket_take(&b->tickets, &k, e);
+    int rc = ticket_retire(&b->tickets, &k, e);
     return !rc && !isfinite(k.loss) ? nonfinite_error(b, &k, e) : rc;
 }
 
@@ -181,7 +181,7 @@ int bench_run(struct bench *b, int64_t steps, struct error *e)
         const uint32_t left = i + 1 < steps && tickets_overlap(&b->tickets) ? 1 : 0;
         timing_clear(&b->now);
         rc = submit_step(b, e);
-        while (!rc && tickets_pending(&b->tickets) > left) {
+        while (!rc && tickets_in_flight(&b->tickets) > left) {
             rc = retire_step(b, e);
             if (!rc) note_step(b, b->tickets.seconds);
         }

@@ -20,7 +20,7 @@ enum { STEPS_LEAST = 3, STEPS_MOST = 12, NODE_STEPS = 2 };
 
 /* --- samples ----------------------------------------------------------------------------- */
 
-void gpu_take(struct gpu_samples *s, const char *name, const struct run *r, const struct timing *t, double replay, const struct profile *p)
+void gpu_add_samples(struct gpu_samples *s, const char *name, const struct run *r, const struct timing *t, double replay, const struct profile *p)
 {
     struct gpu_whole whole = {.name = name, .replay = replay};
     for (id n = 1; n < t->nodes; n++) {
@@ -196,8 +196,8 @@ static int measure(struct gpu_samples *s, const char *name, const struct config 
     if (!rc) rc = replay(&b, e);
     if (!rc) rc = time_nodes(&b, &least, e);
     if (!rc) {
-        gpu_take(s, name, &b.run, &least, bench_median(&b), p);
-        if (!view->total_bytes) cuda_look(&b.run.device, view);
+        gpu_add_samples(s, name, &b.run, &least, bench_median(&b), p);
+        if (!view->total_bytes) cuda_get_view(&b.run.device, view);
     }
     timing_free(&least);
     bench_close(&b);

@@ -88,11 +88,11 @@ static bool assign_choice(const struct config_row *r, const struct value *v, int
 }
 
 /* "auto" if the row allows it, or the syntax of passes/settings.c. */
-static bool assign_rebuild(const struct config_row *r, const struct value *v, struct config_rebuild *to)
+static bool assign_recompute(const struct config_row *r, const struct value *v, struct config_recompute *to)
 {
-    struct config_rebuild x = {0};
+    struct config_recompute x = {0};
     if (v->kind != VALUE_STRING) return false;
-    if (config_word_index(r->allowed, v->text) < 0 && !(x.chosen = rebuild_parse(v->text, &x.how))) return false;
+    if (config_word_index(r->allowed, v->text) < 0 && !(x.chosen = recompute_parse(v->text, &x.how))) return false;
     *to = x;
     return true;
 }
@@ -203,8 +203,8 @@ bool config_convert(struct config *c, const struct config_row *r, void *to, cons
         return assign_choice(r, v, to);
     case ROW_BUDGET:
         return assign_budget(r, v, to);
-    case ROW_REBUILD:
-        return assign_rebuild(r, v, to);
+    case ROW_RECOMPUTE:
+        return assign_recompute(r, v, to);
     case ROW_GROUPS: /* config_convert_maps */
     case ROW_MODULES:
         break;
@@ -219,7 +219,7 @@ static void assign_default(struct config *c, enum config_key key)
 #define SIZE_OF(type) [ROW_##type] = sizeof(CONFIG_TYPE_##type)
         SIZE_OF(STRING), SIZE_OF(LIST), SIZE_OF(INT),    SIZE_OF(INTS),   SIZE_OF(AUTO_INT),
         SIZE_OF(REAL),   SIZE_OF(RANGE), SIZE_OF(BOOL), SIZE_OF(CHOICE), SIZE_OF(BUDGET), SIZE_OF(GROUPS),
-        SIZE_OF(REBUILD), SIZE_OF(MODULES),
+        SIZE_OF(RECOMPUTE), SIZE_OF(MODULES),
 #undef SIZE_OF
     };
     const struct config_row *r = &config_rows[key];

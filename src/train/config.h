@@ -78,9 +78,9 @@ struct config_modules {
 };
 
 /* memory.recompute. */
-struct config_rebuild {
+struct config_recompute {
     bool chosen;        /* false: auto */
-    struct rebuild how; /* when chosen */
+    struct recompute how; /* when chosen */
 };
 
 /* From low to high, both included. */
@@ -107,7 +107,7 @@ enum config_key {
 #define CONFIG_TYPE_CHOICE int
 #define CONFIG_TYPE_BUDGET struct config_budget
 #define CONFIG_TYPE_GROUPS struct config_groups
-#define CONFIG_TYPE_REBUILD struct config_rebuild
+#define CONFIG_TYPE_RECOMPUTE struct config_recompute
 #define CONFIG_TYPE_MODULES struct config_modules
 
 struct config_group {

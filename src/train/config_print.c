@@ -106,11 +106,11 @@ void config_expect(const struct config_row *r, struct text *out)
         [ROW_CHOICE] = "",
         [ROW_BUDGET] = "a size above 0 such as 8GiB, or ",
         [ROW_GROUPS] = "a list of maps",
-        [ROW_REBUILD] = ("none, all, selective, every:N, ratio:R with R from 0 to 1, segments:K or first:N; if it names blocks, also with "
+        [ROW_RECOMPUTE] = ("none, all, selective, every:N, ratio:R with R from 0 to 1, segments:K or first:N; if it names blocks, also with "
                          "+selective appended, and except for segments with +halves"),
         [ROW_MODULES] = "a list of maps",
     };
-    if (r->type == ROW_REBUILD && *r->allowed) text_printf(out, "%s, ", r->allowed);
+    if (r->type == ROW_RECOMPUTE && *r->allowed) text_printf(out, "%s, ", r->allowed);
     text_printf(out, "%s", nouns[r->type]);
     if (r->type == ROW_INT || r->type == ROW_INTS || r->type == ROW_AUTO_INT || r->type == ROW_REAL || r->type == ROW_RANGE) expect_interval(r, out);
     else if (r->type == ROW_CHOICE || r->type == ROW_BUDGET) expect_words(r, out);
@@ -155,10 +155,10 @@ static struct value *budget_value(struct bump *b, const struct config_row *r, co
     return x->kind == BUDGET_BYTES ? value_uint(b, x->bytes) : word_value(b, r, (int)x->kind);
 }
 
-static struct value *rebuild_value(struct bump *b, const struct config_row *r, const struct config_rebuild *x)
+static struct value *recompute_value(struct bump *b, const struct config_row *r, const struct config_recompute *x)
 {
     char words[SETTING_ROOM];
-    return x->chosen ? value_string(b, rebuild_print(&x->how, words)) : word_value(b, r, 0);
+    return x->chosen ? value_string(b, recompute_print(&x->how, words)) : word_value(b, r, 0);
 }
 
 bool config_is_list(const struct config_row *r)
@@ -190,8 +190,8 @@ struct value *config_row_value(const struct config_row *r, const void *from, str
         return word_value(b, r, *(const int *)from);
     case ROW_BUDGET:
         return budget_value(b, r, from);
-    case ROW_REBUILD:
-        return rebuild_value(b, r, from);
+    case ROW_RECOMPUTE:
+        return recompute_value(b, r, from);
     case ROW_GROUPS:
     case ROW_MODULES:
         return config_maps_value(b, r->type, from);

@@ -204,9 +204,9 @@ const struct dataset *feed_dataset(const struct feed *f)
 static void put_prompt(const struct feed *f, const struct loader_sample *s, uint32_t k, float *coords, int32_t *kinds)
 {
     const struct mask_feed *m = f->state;
-    if (f->role == FEED_TRAIN) prompt_drawn(&m->prompts, s, k, coords, kinds);
+    if (f->role == FEED_TRAIN) prompt_random(&m->prompts, s, k, coords, kinds);
     else if (f->pass == PASS_BOX) prompt_box(&m->prompts, s, k, coords, kinds);
-    else prompt_inside(&m->prompts, s, k, coords, kinds);
+    else prompt_interior(&m->prompts, s, k, coords, kinds);
 }
 
 /* Fills prompts, valid sizes and facts of row `at`; s NULL: the row is padding. `from`: the
@@ -221,7 +221,7 @@ static void describe_row(const struct feed *f, int64_t at, uint64_t from, const 
     memset(m->valid, 0, M * 2 * sizeof *m->valid);
     for (uint32_t k = 0; k < M; k++) {
         int32_t *kinds = m->kinds + k * P;
-        for (size_t i = 0; i < P; i++) kinds[i] = i < FIRST_SLOTS ? POINT_FILLER : POINT_NOTHING;
+        for (size_t i = 0; i < P; i++) kinds[i] = i < FIRST_SLOTS ? POINT_FILLER : POINT_UNUSED;
         m->keys[k] = (int32_t)(uint32_t)((from + (uint64_t)at) * M + k);
         m->masks[at * M + k] = (struct feed_mask){0};
         if (k >= n) continue;
@@ -266,10 +266,10 @@ static int mask_put(struct feed *f, struct run *r, uint64_t position, int64_t sa
     int rc = PL_OK;
     if (f->role == FEED_VALIDATION && !position) m->source.counts = (struct loader_counts){0};
     if (samples && !loader_at(r->loader, &m->source, position)) loader_seek(r->loader, &m->source, position);
-    const struct loader_sample *last = NULL; /* valid until the next loader_take */
+    const struct loader_sample *last = NULL; /* valid until the next loader_next */
     for (int64_t i = 0; i < rows && !rc; i++) {
         const struct loader_sample *s = NULL;
-        if (i < samples) rc = loader_take(r->loader, &s, e);
+        if (i < samples) rc = loader_next(r->loader, &s, e);
         if (!rc) rc = put_row(f, r, i, f->role == FEED_TRAIN ? 0 : position, s, last, e);
         if (s) out->count += s->n, last = s;
     }

@@ -65,7 +65,7 @@ static void put_point(const struct first_prompts *p, const uint32_t cell[2], flo
     coords[0] = ((float)cell[0] + 0.5f) / (float)p->cells;
     coords[1] = ((float)cell[1] + 0.5f) / (float)p->cells;
     coords[2] = coords[3] = 0;
-    kinds[0] = POINT_ON;
+    kinds[0] = POINT_FOREGROUND;
     kinds[1] = POINT_FILLER;
 }
 
@@ -74,14 +74,14 @@ void prompt_box(const struct first_prompts *p, const struct loader_sample *s, ui
     put_box(p, s, k, 0, 0, coords, kinds);
 }
 
-void prompt_inside(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *coords, int32_t *kinds)
+void prompt_interior(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *coords, int32_t *kinds)
 {
     put_point(p, s->masks[k].interior, coords, kinds);
 }
 
 /* Each mask has a random key: number 0 selects point or box, 1 the cell, 2 is the key of the
  * box's noise. */
-void prompt_drawn(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *coords, int32_t *kinds)
+void prompt_random(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *coords, int32_t *kinds)
 {
     uint64_t key = random_bits(p->key, s->position * p->masks + k);
     uint32_t cell[2];

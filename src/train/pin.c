@@ -15,7 +15,7 @@ int run_pin(struct config *c, const struct settings *s, struct error *e)
     if (!rc) rc = config_assign(c, "memory.head_chunks", value, e);
     if (!rc) rc = config_assign(c, "memory.precision", precision_print(s), e);
     if (!rc) rc = config_assign(c, "memory.optimizer", optimizer_print(s), e);
-    if (!rc) rc = config_assign(c, "memory.recompute", rebuild_print(&s->recompute, value), e);
+    if (!rc) rc = config_assign(c, "memory.recompute", recompute_print(&s->recompute, value), e);
     if (!rc) rc = config_assign(c, "memory.fused_step", s->fused_step ? "on" : "off", e);
     if (!rc) rc = config_assign(c, "memory.offload", offload_print(s->offload, value), e);
     return rc;

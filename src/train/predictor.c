@@ -161,7 +161,7 @@ static int put_points(struct predictor *a, const struct predictor_prompt *prompt
         const struct predictor_prompt *q = &prompts[min_i64(i, n - 1)];
         for (int64_t k = 0; k < P; k++) {
             to_model_coords(a, q->points[k], coords + 2 * (i * P + k));
-            kinds[i * P + k] = q->labels[k] ? POINT_ON : POINT_BESIDE;
+            kinds[i * P + k] = q->labels[k] ? POINT_FOREGROUND : POINT_BACKGROUND;
         }
     }
     int rc = run_write_input(&a->run, "input_points", 0, coords, (uint64_t)(M * P * 2) * sizeof *coords, e);

@@ -97,12 +97,12 @@ static int check_modules(const struct config *c, const struct graph *g, struct e
         const struct module_rule rule = {.match = (const char *const *)m->match.at, .n_match = m->match.n};
         char words[SETTING_ROOM];
         if (check_module_patterns(m, i, g, e)) return e->code;
-        bool blocks = m->given[MODULE_recompute] && m->recompute.how.kind != REBUILD_NONE && m->recompute.how.kind != REBUILD_SELECTIVE;
+        bool blocks = m->given[MODULE_recompute] && m->recompute.how.kind != RECOMPUTE_NONE && m->recompute.how.kind != RECOMPUTE_SELECTIVE;
         for (id s = 1; s < g->scopes.n && blocks; s++)
             if (g->scopes.at[s].flags & SCOPE_BLOCK && module_matches(&rule, scope_name(g, s))) blocks = false;
         if (blocks)
             return error_set(e, PL_USAGE, "memory.modules[%u]: recompute is %s, but match names no block; name blocks (model.layers.3) or a module that contains blocks", i,
-                             rebuild_print(&m->recompute.how, words));
+                             recompute_print(&m->recompute.how, words));
     }
     return PL_OK;
 }

@@ -76,7 +76,7 @@ static void try_memory(struct run *r, const struct run_options *o)
 {
     const struct config *was = r->config;
     struct config c = *was;
-    c.memory_recompute = (struct config_rebuild){0};
+    c.memory_recompute = (struct config_recompute){0};
     if (was->memory_recompute.chosen) try_change(r, o, &c, "memory.recompute: auto");
     c = *was;
     c.memory_micro_batch = 0;

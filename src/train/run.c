@@ -160,7 +160,7 @@ static int check_plan_keys(const struct run *r, const struct settings *configure
     const struct config *c = r->config;
     const char *key = NULL;
     char again[SETTING_ROOM], planned[SETTING_ROOM];
-    if (c->memory_recompute.chosen && strcmp(rebuild_print(&configured->recompute, again), rebuild_print(&plan->recompute, planned))) key = "memory.recompute";
+    if (c->memory_recompute.chosen && strcmp(recompute_print(&configured->recompute, again), recompute_print(&plan->recompute, planned))) key = "memory.recompute";
     if (!r->offload_auto && configured->offload != plan->offload) key = "memory.offload";
     if (c->memory_head_chunks && configured->head_chunks != plan->head_chunks) key = "memory.head_chunks";
     if (c->memory_fused_step != FUSED_STEP_AUTO && configured->fused_step != plan->fused_step) key = "memory.fused_step";
@@ -478,7 +478,7 @@ int run_read(struct run *r, id tensor, void *to, struct error *e)
 bool run_can_prefetch(const struct run *r) { return r->device.ops->write_later && staging_named(r, "next"); }
 
 /* Waits until the previous batch has left the staging buffer, which usually is long done. */
-int run_ahead_begin(struct run *r, struct error *e)
+int run_prefetch_begin(struct run *r, struct error *e)
 {
     int rc = r->device.ops->settle(&r->device, e);
     r->prefetching = !rc;
@@ -486,7 +486,7 @@ int run_ahead_begin(struct run *r, struct error *e)
     return rc;
 }
 
-void run_ahead_end(struct run *r, bool ready)
+void run_prefetch_end(struct run *r, bool ready)
 {
     r->prefetching = false;
     r->prefetched = ready;

@@ -126,8 +126,8 @@ int run_write_input(struct run *r, const char *input, int64_t at, const void *da
  * and before the host waits for it, run_write_input writes samples of the next step. False: this
  * device does not run in parallel with the host. */
 bool run_can_prefetch(const struct run *r);
-int run_ahead_begin(struct run *r, struct error *e);
-void run_ahead_end(struct run *r, bool ready);
+int run_prefetch_begin(struct run *r, struct error *e);
+void run_prefetch_end(struct run *r, bool ready);
 
 /* Runs the step again, node by node, and names the first tensor that is not finite; "" if there is
  * none. */

@@ -26,7 +26,7 @@ bool tickets_overlap(const struct tickets *t)
     return is_pipelined(t) && !t->run->serial_steps && !t->running && !tape->nodes && !tape->timing && !tape->observe;
 }
 
-uint32_t tickets_pending(const struct tickets *t) { return (uint32_t)(t->submitted - t->retired); }
+uint32_t tickets_in_flight(const struct tickets *t) { return (uint32_t)(t->submitted - t->retired); }
 
 bool ticket_fatal(const struct tickets *t, double loss) { return !isfinite(loss) && !(t->scaled && !t->running); }
 
@@ -42,7 +42,7 @@ static int send(const struct tickets *t, void *to, const void *from, uint64_t by
  * next_scale becomes this step's loss_scale. */
 static int send_block(const struct tickets *t, const struct ticket *k, struct error *e)
 {
-    const bool in_flight = tickets_pending(t);
+    const bool in_flight = tickets_in_flight(t);
     struct step_block *to = tape_address(&t->run->tape, t->run->graph.step);
     const uint64_t known = !in_flight ? sizeof *to : t->scaled ? offsetof(struct step_block, adam_t) : offsetof(struct step_block, found_inf);
     int rc = send(t, to, &k->begun, known, e);
@@ -84,18 +84,18 @@ int ticket_submit(struct tickets *t, const struct step_block *b, double from, st
 {
     const int number = (int)(t->submitted % TICKETS);
     struct ticket *k = &t->at[number];
-    CHECK(tickets_pending(t) < TICKETS && (!tickets_pending(t) || is_pipelined(t)), "%u steps are in flight", tickets_pending(t));
+    CHECK(tickets_in_flight(t) < TICKETS && (!tickets_in_flight(t) || is_pipelined(t)), "%u steps are in flight", tickets_in_flight(t));
     k->begun = k->block = *b;
-    t->from[number] = tickets_pending(t) ? -1 : from;
+    t->from[number] = tickets_in_flight(t) ? -1 : from;
     int rc = is_pipelined(t) ? submit_pipelined(t, k, e) : run_synchronously(t, k, e);
     t->submitted += !rc;
     return rc;
 }
 
-int ticket_take(struct tickets *t, struct ticket *out, struct error *e)
+int ticket_retire(struct tickets *t, struct ticket *out, struct error *e)
 {
     const int number = (int)(t->retired % TICKETS);
-    CHECK(tickets_pending(t), "no step is in flight");
+    CHECK(tickets_in_flight(t), "no step is in flight");
     double done = clock_seconds();
     int rc = is_pipelined(t) ? t->run->device.ops->await(&t->run->device, number, &done, e) : PL_OK;
     if (rc) return rc;

@@ -65,7 +65,7 @@ void tickets_begin(struct tickets *t, struct run *r);
  * the next step when the search for the cause runs it again. */
 bool tickets_overlap(const struct tickets *t);
 /* Number of steps in flight. */
-uint32_t tickets_pending(const struct tickets *t);
+uint32_t tickets_in_flight(const struct tickets *t);
 
 /* Submits step and update with the block's values. Values that only the update knows (`adam_t`
  * with f16, `loss_scale`, `found_inf`) are used from the block only if no other step is in
@@ -73,7 +73,7 @@ uint32_t tickets_pending(const struct tickets *t);
  * included. */
 int ticket_submit(struct tickets *t, const struct step_block *b, double from, struct error *e);
 /* Waits for the oldest step in flight and retires it; t->seconds is its time. */
-int ticket_take(struct tickets *t, struct ticket *out, struct error *e);
+int ticket_retire(struct tickets *t, struct ticket *out, struct error *e);
 /* Whether the loss of a retired step ends the run. f16 skips the step instead, unless it updated
  * running statistics, which cannot be restored. */
 bool ticket_fatal(const struct tickets *t, double loss);

@@ -38,7 +38,7 @@ static bool may_overlap(const struct trainer *t)
 static int retire_steps(struct trainer *t, uint32_t left, struct train_event *v, struct error *e)
 {
     int rc = PL_OK;
-    while (tickets_pending(&t->tickets) > left && !rc) {
+    while (tickets_in_flight(&t->tickets) > left && !rc) {
         rc = trainer_retire_step(t, v, e);
         if (!rc) rc = trainer_after_step(t, v, e);
     }
@@ -78,7 +78,7 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     int rc = PL_OK;
     out->first_step = (int64_t)t->state.step;
     progress_begin(&t->progress, (int64_t)t->state.step, (int64_t)t->total, plan_arena(&t->run.plan), trainer_unit(t));
-    mem_pool_take(SAVE_POOL + t->run.graph.params.n * SAVE_POOL_PER_WEIGHT);
+    mem_pool_create(SAVE_POOL + t->run.graph.params.n * SAVE_POOL_PER_WEIGHT);
     t->has_pool = true;
     if (t->validation.ops) t->has_scores = mask_scores_open(&t->scores, &t->run, &t->validation, PROGRAM_EVAL, o->worst ? (uint32_t)t->c->train_worst : 0);
     rc = evaluate_baseline(t, e);

@@ -64,7 +64,7 @@ int trainer_after_step(struct trainer *t, const struct train_event *v, struct er
         if (!rc) rc = trainer_keep_best(t, &found, e);
     }
     if (!rc && t->o->on_step) t->stopped = t->o->on_step(t->o->user, v) != 0;
-    bool last = t->state.step == t->total, stop = trainer_stopping(t) && !tickets_pending(&t->tickets);
+    bool last = t->state.step == t->total, stop = trainer_stopping(t) && !tickets_in_flight(&t->tickets);
     if (!rc && (trainer_save_due(t, t->state.step) || last || stop)) rc = trainer_save(t, e);
     return rc;
 }

@@ -30,14 +30,14 @@ int trainer_prefetch_batch(struct trainer *t, struct error *e)
     const uint64_t position = t->position, done = trainer_steps_submitted(t);
     const int64_t n = trainer_samples_at(t, position);
     if (!t->data.ops || done >= t->total || !n || trainer_evaluation_due(t, done) || !run_can_prefetch(&t->run)) return PL_OK;
-    int rc = run_ahead_begin(&t->run, e);
+    int rc = run_prefetch_begin(&t->run, e);
     if (rc) return rc;
     t->next.position = position;
     t->next.samples = n;
     t->next.failed.code = PL_OK;
     rc = feed_put(&t->data, &t->run, position, n, run_samples(&t->run), &t->next.batch, &t->next.failed);
     t->next.broken = t->data.broken;
-    run_ahead_end(&t->run, !rc);
+    run_prefetch_end(&t->run, !rc);
     return PL_OK;
 }
 

@@ -228,6 +228,6 @@ void trainer_close(struct trainer *t)
     if (t->has_run) run_close(&t->run);
     events_close(&t->events);
     if (t->has_folder) folder_close(&t->folder);
-    if (t->has_pool) mem_pool_drop();
+    if (t->has_pool) mem_pool_destroy();
     mem_free(t);
 }

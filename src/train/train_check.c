@@ -21,7 +21,7 @@ static void restore_step(struct trainer *t, const struct ticket *k)
 {
     struct feed_batch batch;
     struct error ignored;
-    const bool in_flight = tickets_pending(&t->tickets);
+    const bool in_flight = tickets_in_flight(&t->tickets);
     if (t->data.ops && (in_flight || t->run.prefetched || t->next.failed.code))
         feed_put(&t->data, &t->run, t->state.position, trainer_samples_at(t, t->state.position), run_samples(&t->run), &batch, &ignored);
     if (!in_flight) return;

@@ -23,7 +23,7 @@ static double default_count(const struct trainer *t)
     return (double)t->run.effective_batch * (t->run.defined ? 1 : (double)(t->c->data_sequence - 1));
 }
 
-uint64_t trainer_steps_submitted(const struct trainer *t) { return t->state.step + tickets_pending(&t->tickets); }
+uint64_t trainer_steps_submitted(const struct trainer *t) { return t->state.step + tickets_in_flight(&t->tickets); }
 
 struct step_block trainer_step_block(const struct trainer *t, double count)
 {
@@ -33,7 +33,7 @@ struct step_block trainer_step_block(const struct trainer *t, double count)
         .inv_count = (float)(1 / count),
         .clip_norm = (float)t->c->train_clip_norm,
         .step = (int32_t)step + 1,
-        .adam_t = (int32_t)t->state.adam_t + (int32_t)tickets_pending(&t->tickets) + 1,
+        .adam_t = (int32_t)t->state.adam_t + (int32_t)tickets_in_flight(&t->tickets) + 1,
         .seed = (uint64_t)t->c->train_seed,
         .rng_step = (uint64_t)step,
     };
@@ -46,7 +46,7 @@ int trainer_submit_step(struct trainer *t, struct error *e)
     const int at = (int)(t->tickets.submitted % TICKETS);
     struct feed_batch batch = {.count = default_count(t)};
     const double from = clock_seconds();
-    if (!tickets_pending(&t->tickets)) t->position = t->state.position;
+    if (!tickets_in_flight(&t->tickets)) t->position = t->state.position;
     t->pending[at].samples = trainer_samples_at(t, t->position);
     t->pending[at].broken = t->state.broken;
     int rc = trainer_get_batch(t, t->pending[at].samples, &batch, &t->pending[at].broken, e);
@@ -62,7 +62,7 @@ int trainer_retire_step(struct trainer *t, struct train_event *out, struct error
 {
     const int at = (int)(t->tickets.retired % TICKETS);
     struct ticket k;
-    int rc = ticket_take(&t->tickets, &k, e);
+    int rc = ticket_retire(&t->tickets, &k, e);
     if (!rc) rc = trainer_check_step(t, &k, e);
     if (rc) return rc;
     t->state.step++;

@@ -1,4 +1,4 @@
-/* profile_place.c THREADS: prints the path of this machine's profile. */
+/* profile_path.c THREADS: prints the path of this machine's profile. */
 #include <stdio.h>
 #include <stdlib.h>
 
