@@ -146,6 +146,13 @@ pass_fn pass_precision, pass_fuse, pass_linear_add, pass_chunk, pass_differentia
     pass_inlay, pass_reuse, pass_add_norm, pass_first_sum;
 pass_fn pass_dense; /* plan/dense.c: it asks for kernels */
 
+/* The rows of one chunk of the head in program step and in evaluation, if it is split into `chunks`; 0: it is not split.
+ * pass_chunk reads nothing else of that setting (chunk.c). */
+void chunk_pieces(struct graph *g, int chunks, int64_t piece[2]);
+/* A hash of everything in the graph that program update is made from: of two graphs with the same hash and the same settings
+ * of update and offload, program update is the same (optimizer.c). */
+uint64_t optimizer_signature(const struct graph *g);
+
 /* Something is computed in f16, so the loss is scaled (loss_scale.c). */
 bool settings_scale_loss(const struct settings *s);
 /* Puts op(sum of squares of all gradients, step, loss) before program update's CLIP: what follows reads the

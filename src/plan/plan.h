@@ -75,14 +75,34 @@ int plan_draft(struct graph *g, const struct source *source, const struct settin
 /* Drafts of one source, one after the other; what a draft shares with the one before is not compiled again. Settings that
  * differ least should follow each other. */
 enum { PLAN_SHARED = 3 };
+/* Figures of a program in a draft. */
+struct known_program {
+    struct settings of;               /* all that it depends on; the rest is 0 */
+    uint64_t trained;                 /* and of program update this */
+    uint64_t persistent[SPACE_COUNT], weights[SPACE_COUNT]; /* bytes that no other program reaches */
+    uint64_t most;                    /* transients at its fullest instant */
+    double takes, seconds;            /* as a plan has them; of its nodes */
+};
 struct plan_drafts {
     const struct source *source;
     struct graph shared[PLAN_SHARED]; /* the graph behind the first parts of the pipeline (compile.c)... */
     struct settings of[PLAN_SHARED];  /* ...for these settings... */
     bool made[PLAN_SHARED];           /* ...if it is made */
     struct graph graph;               /* the draft, valid until the next */
+
+    /* Only figures of the draft are wanted (survey.c). Program update is the same for many settings, evaluation too: where
+     * its figures are known, the draft is compiled without it, and they are in `update` and `eval`. */
+    bool brief;
+    bool bare;                        /* the last of shared has no program update... */
+    uint64_t trained;                 /* ...which would be made from this (optimizer_signature) */
+    VEC(struct known_program) updates;
+    struct known_program evaluation;  /* of the settings that came last; known.of.micro_batch 0: none */
+    const struct known_program *update, *eval; /* NULL: the draft has the program itself */
 };
 int plan_draft_next(struct plan_drafts *d, const struct settings *s, struct error *e);
+/* Settings that program update or evaluation depends on, the others 0. */
+struct settings plan_update_of(const struct settings *s);
+struct settings plan_eval_of(const struct settings *s);
 void plan_drafts_free(struct plan_drafts *d);
 /* All of a plan but the offsets: lifetimes, kernels, bytes that last, seconds; of each node
  * too where `seconds` (by node) is given. */

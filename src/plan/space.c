@@ -77,6 +77,7 @@ struct builder {
 struct job {
     struct settings s;
     struct survey *to;
+    bool blocks;       /* its blocks are wanted too */
     uint32_t number;   /* in the order of listing */
 };
 struct jobs {
@@ -92,6 +93,7 @@ static int by_sharing(const void *a, const void *b)
     int again = memcmp(&x->s.recompute, &y->s.recompute, sizeof x->s.recompute);
     if (again) return again;
     if (x->s.state != y->s.state) return x->s.state < y->s.state ? -1 : 1;
+    if (x->s.fused_step != y->s.fused_step) return x->s.fused_step ? 1 : -1;
     return x->number < y->number ? -1 : x->number > y->number;
 }
 
@@ -109,7 +111,7 @@ static int run_jobs(const struct plan_space *x, struct jobs *jobs, struct error 
         for (uint32_t i = 0; i < jobs->list.n; i++) {
             struct error mine;
             const struct job *job = &jobs->list.at[i];
-            int rc = survey_make(job->to, &drafts, &job->s, x->profile, &mine);
+            int rc = survey_make(job->to, &drafts, &job->s, job->blocks, x->profile, &mine);
             if (rc)
 #pragma omp critical
                 if (job->number < first) {
@@ -127,7 +129,7 @@ static void add_job(struct jobs *jobs, struct settings s, int chunks, struct reb
 {
     s.head_chunks = chunks;
     s.recompute = recompute;
-    vec_push(&jobs->list, ((struct job){.s = s, .to = to}));
+    vec_push(&jobs->list, ((struct job){.s = s, .to = to, .blocks = true}));
 }
 
 static void add_family_jobs(struct builder *b, struct family *f, struct jobs *jobs)
@@ -396,7 +398,7 @@ static int look(struct builder *b, struct error *e)
     s.accumulation = b->families.at[0].base.accumulation;
     s.head_chunks = b->base->head_chunks;
     if (b->x->f.recompute) s.recompute = (struct rebuild){.kind = REBUILD_NONE};
-    int rc = survey_make(&v, &drafts, &s, b->x->profile, e);
+    int rc = survey_make(&v, &drafts, &s, true, b->x->profile, e);
     if (!rc) {
         b->blocks = v.blocks;
         list_chunks(b, &drafts.graph);

@@ -104,9 +104,6 @@ static void add_seconds(struct survey *v, const struct apart *a, const double *s
         const id n = g->order[PROGRAM_STEP].nodes.at[k];
         v->block[a->owner[k]].seconds[cuda ? node_at(g, n)->lane : LANE_COMPUTE] += seconds[n];
     }
-    if (cuda) v->update_seconds = a->p->takes[PROGRAM_UPDATE];
-    else
-        for (uint32_t k = 0; k < g->order[PROGRAM_UPDATE].nodes.n; k++) v->update_seconds += seconds[g->order[PROGRAM_UPDATE].nodes.at[k]];
 }
 
 static void survey_step(struct survey *v, const struct plan *p, const struct graph *g, const double *seconds, bool cuda)
@@ -137,34 +134,65 @@ static uint64_t fullest(const struct plan *p, const struct graph *g, enum progra
     return most;
 }
 
-/* What lives for a while in host memory: one program's at a time. */
-static uint64_t visiting(const struct plan *p, const struct graph *g)
-{
-    uint64_t most = 0;
-    for (int program = 0; program < PROGRAM_COUNT; program++) {
-        uint64_t sum = 0;
-        for (id s = 1; s < g->storages.n; s++) {
-            const struct storage *x = &g->storages.at[s];
-            if (p->placement.life[program][s].used && !storage_lasts(x) && x->space == SPACE_HOST) sum += align_up(x->bytes, PLAN_ALIGN);
-        }
-        if (sum > most) most = sum;
-    }
-    return most;
-}
+static bool is_weight(const struct storage *x) { return x->kind == KIND_PARAM || x->kind == KIND_MASTER || x->kind == KIND_STATE; }
 
 static void add_weights(struct survey *v, const struct plan *p, const struct graph *g)
 {
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
-        bool weight = x->kind == KIND_PARAM || x->kind == KIND_MASTER || x->kind == KIND_STATE;
-        if (weight && storage_lasts(x) && plan_reached(p, g, s)) v->weights[x->space] += align_up(x->bytes, PLAN_ALIGN);
+        if (is_weight(x) && storage_lasts(x) && plan_reached(p, g, s)) v->weights[x->space] += align_up(x->bytes, PLAN_ALIGN);
     }
 }
 
-int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *s, const struct profile *profile, struct error *e)
+/* The figures of one program of a draft, for drafts without it. */
+static struct known_program know(const struct graph *g, const struct plan *p, enum program program, const double *seconds)
+{
+    struct known_program k = {.most = fullest(p, g, program), .takes = p->takes[program]};
+    struct graph others = *g;
+    others.order[program].nodes.n = 0;
+    bool *all = plan_mark_reached(g), *rest = plan_mark_reached(&others);
+    for (id s = 1; s < g->storages.n; s++) {
+        const struct storage *x = &g->storages.at[s];
+        if (!all[s] || rest[s] || !storage_lasts(x)) continue;
+        k.persistent[x->space] += align_up(x->bytes, PLAN_ALIGN);
+        if (is_weight(x)) k.weights[x->space] += align_up(x->bytes, PLAN_ALIGN);
+    }
+    for (uint32_t i = 0; i < g->order[program].nodes.n; i++) k.seconds += seconds[g->order[program].nodes.at[i]];
+    mem_free(all);
+    mem_free(rest);
+    return k;
+}
+
+/* Keeps the figures of program update and of evaluation for the drafts that follow. */
+static void keep_programs(struct plan_drafts *d, const struct plan *p, const struct settings *s, const double *seconds)
+{
+    if (!d->update && !s->fused_step) {
+        struct known_program k = know(&d->graph, p, PROGRAM_UPDATE, seconds);
+        k.of = plan_update_of(s);
+        k.trained = d->trained;
+        vec_push(&d->updates, k);
+        d->update = &d->updates.at[d->updates.n - 1];
+    }
+    if (!d->eval && !(s->offload & OFFLOAD_WEIGHTS)) {
+        d->evaluation = know(&d->graph, p, PROGRAM_EVAL, seconds);
+        d->evaluation.of = plan_eval_of(s);
+    }
+}
+
+/* Adds what a program is known to need that the draft was compiled without. */
+static void add_known(struct survey *v, const struct known_program *k)
+{
+    for (int s = 0; s < SPACE_COUNT && k; s++) {
+        v->persistent[s] += k->persistent[s];
+        v->weights[s] += k->weights[s];
+    }
+}
+
+int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *s, bool blocks, const struct profile *profile, struct error *e)
 {
     struct plan p = {.settings = *s};
     memset(v, 0, sizeof *v);
+    d->brief = true;
     int rc = plan_draft_next(d, s, e);
     if (rc) return rc;
     const struct graph *g = &d->graph;
@@ -173,12 +201,15 @@ int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *
     if (!rc) {
         memcpy(v->persistent, p.persistent, sizeof v->persistent);
         add_weights(v, &p, g);
-        survey_step(v, &p, g, seconds, profile->kind == DEVICE_CUDA);
-        v->total_seconds = p.seconds;
+        add_known(v, d->update);
+        add_known(v, d->eval);
+        keep_programs(d, &p, s, seconds);
+        if (blocks) survey_step(v, &p, g, seconds, profile->kind == DEVICE_CUDA);
         v->step = fullest(&p, g, PROGRAM_STEP);
-        v->update = fullest(&p, g, PROGRAM_UPDATE);
-        v->eval = fullest(&p, g, PROGRAM_EVAL);
-        v->host = visiting(&p, g);
+        v->update = d->update ? d->update->most : 0;
+        v->eval = d->eval ? d->eval->most : fullest(&p, g, PROGRAM_EVAL);
+        if (d->update) v->update_seconds = profile->kind == DEVICE_CUDA ? d->update->takes : d->update->seconds;
+        v->total_seconds = p.takes[PROGRAM_STEP] + (d->update ? d->update->takes : p.takes[PROGRAM_UPDATE]) + p.takes[PROGRAM_EVAL];
         plan_free(&p);
     }
     mem_free(seconds);

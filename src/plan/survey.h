@@ -39,11 +39,10 @@ struct survey {
     uint64_t persistent[SPACE_COUNT];
     uint64_t weights[SPACE_COUNT]; /* of it parameters, masters and optimizer state */
     uint64_t update, eval;   /* transients of these programs */
-    uint64_t host;           /* transients of host memory: all that live, at most */
 };
 
-/* Drafts the graph for settings, which is d->graph then, and surveys it. */
-int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *s, const struct profile *profile, struct error *e);
+/* Drafts the graph for settings, which is d->graph then, and surveys it; without `blocks` only its bytes and seconds as a whole. */
+int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *s, bool blocks, const struct profile *profile, struct error *e);
 void survey_free(struct survey *v);
 
 /* By number of block: does a node of it belong to a unit that is rebuilt under these settings?
