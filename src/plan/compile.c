@@ -163,9 +163,10 @@ static const struct known_program *find_eval(const struct plan_drafts *d, const 
     return same ? &d->evaluation : NULL;
 }
 
-int plan_draft_next(struct plan_drafts *d, const struct settings *s, struct error *e)
+/* Makes the first `phases` of the shared graphs. */
+static int make_shared(struct plan_drafts *d, const struct settings *s, int phases, struct error *e)
 {
-    for (int phase = 0; phase < PLAN_SHARED; phase++) {
+    for (int phase = 0; phase < phases; phase++) {
         const bool lacks = phase == PLAN_SHARED - 1 && d->bare && !find_update(d, s);
         if (d->made[phase] && !lacks && may_share(&d->of[phase], s, phase)) continue;
         for (int later = phase; later < PLAN_SHARED; later++) d->made[later] = false;
@@ -186,6 +187,20 @@ int plan_draft_next(struct plan_drafts *d, const struct settings *s, struct erro
         d->of[phase] = *s;
         d->made[phase] = true;
     }
+    return PL_OK;
+}
+
+int plan_draft_pieces(struct plan_drafts *d, const struct settings *s, int64_t piece[2], struct error *e)
+{
+    int rc = make_shared(d, s, FORWARD + 1, e);
+    if (!rc) chunk_pieces(&d->shared[FORWARD], s->head_chunks, piece);
+    return rc;
+}
+
+int plan_draft_next(struct plan_drafts *d, const struct settings *s, struct error *e)
+{
+    int rc = make_shared(d, s, PLAN_SHARED, e);
+    if (rc) return rc;
     graph_copy_over(&d->graph, &d->shared[PLAN_SHARED - 1]);
     d->update = find_update(d, s);
     d->eval = find_eval(d, s);

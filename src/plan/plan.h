@@ -100,6 +100,8 @@ struct plan_drafts {
     const struct known_program *update, *eval; /* NULL: the draft has the program itself */
 };
 int plan_draft_next(struct plan_drafts *d, const struct settings *s, struct error *e);
+/* The rows of a chunk of the head (chunk_pieces): settings that give the same and differ in head_chunks alone have the same graph. */
+int plan_draft_pieces(struct plan_drafts *d, const struct settings *s, int64_t piece[2], struct error *e);
 /* Settings that program update or evaluation depends on, the others 0. */
 struct settings plan_update_of(const struct settings *s);
 struct settings plan_eval_of(const struct settings *s);

@@ -79,6 +79,8 @@ struct job {
     struct survey *to;
     bool blocks;       /* its blocks are wanted too */
     uint32_t number;   /* in the order of listing */
+    int64_t piece[2];  /* rows of a chunk of the head */
+    bool done;         /* surveyed, without an error */
 };
 struct jobs {
     VEC(struct job) list;
@@ -97,6 +99,33 @@ static int by_sharing(const void *a, const void *b)
     return x->number < y->number ? -1 : x->number > y->number;
 }
 
+/* More chunks than the head has rows are as many as it has rows. */
+static bool is_same_graph(const struct job *a, const struct job *b)
+{
+    struct settings s = a->s;
+    s.head_chunks = b->s.head_chunks;
+    return a->piece[0] == b->piece[0] && a->piece[1] == b->piece[1] && (a->blocks || !b->blocks) && !memcmp(&s, &b->s, sizeof s);
+}
+
+/* Surveys job `i`; one of the same graph among those from `first` on is copied. */
+static int run_job(const struct plan_space *x, struct jobs *jobs, uint32_t first, uint32_t i, struct plan_drafts *drafts, struct error *e)
+{
+    struct job *job = &jobs->list.at[i];
+    const struct job *before = i > first ? job - 1 : NULL;
+    int rc = PL_OK;
+    if (before && before->done && before->s.micro_batch == job->s.micro_batch && before->s.head_chunks == job->s.head_chunks)
+        memcpy(job->piece, before->piece, sizeof job->piece);
+    else rc = plan_draft_pieces(drafts, &job->s, job->piece, e);
+    for (uint32_t k = i; k-- > first && !rc && !job->done;)
+        if (jobs->list.at[k].done && is_same_graph(&jobs->list.at[k], job)) {
+            survey_copy(job->to, jobs->list.at[k].to);
+            job->done = true;
+        }
+    if (!rc && !job->done) rc = survey_make(job->to, drafts, &job->s, job->blocks, x->profile, e);
+    job->done = !rc;
+    return rc;
+}
+
 /* Each thread has a run of jobs, and drafts of its own. */
 static int run_jobs(const struct plan_space *x, struct jobs *jobs, struct error *e)
 {
@@ -107,11 +136,13 @@ static int run_jobs(const struct plan_space *x, struct jobs *jobs, struct error 
 #pragma omp parallel if (!x->source->alone)
     {
         struct plan_drafts drafts = {.source = x->source};
+        uint32_t own = UINT32_MAX; /* the first job of this thread */
 #pragma omp for schedule(static)
         for (uint32_t i = 0; i < jobs->list.n; i++) {
             struct error mine;
             const struct job *job = &jobs->list.at[i];
-            int rc = survey_make(job->to, &drafts, &job->s, job->blocks, x->profile, &mine);
+            if (own > i) own = i;
+            int rc = run_job(x, jobs, own, i, &drafts, &mine);
             if (rc)
 #pragma omp critical
                 if (job->number < first) {

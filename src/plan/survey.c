@@ -216,6 +216,14 @@ int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *
     return rc;
 }
 
+void survey_copy(struct survey *to, const struct survey *from)
+{
+    *to = *from;
+    to->block = from->block ? mem_copy(from->block, (from->blocks + 1) * sizeof *from->block) : NULL;
+    to->moment = from->moment ? mem_copy(from->moment, from->moments * sizeof *from->moment) : NULL;
+    for (uint32_t i = 0; i < from->moments; i++) to->moment[i].kept = mem_copy(from->moment[i].kept, (from->blocks + 1) * sizeof *from->moment[i].kept);
+}
+
 void survey_free(struct survey *v)
 {
     for (uint32_t i = 0; i < v->moments; i++) mem_free(v->moment[i].kept);

@@ -43,6 +43,7 @@ struct survey {
 
 /* Drafts the graph for settings, which is d->graph then, and surveys it; without `blocks` only its bytes and seconds as a whole. */
 int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *s, bool blocks, const struct profile *profile, struct error *e);
+void survey_copy(struct survey *to, const struct survey *from);
 void survey_free(struct survey *v);
 
 /* By number of block: does a node of it belong to a unit that is rebuilt under these settings?
