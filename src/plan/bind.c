@@ -178,12 +178,19 @@ void plan_print_missing(const struct plan *p, struct text *out)
         if (p->missing[op / 64] >> op % 64 & 1) text_printf(out, "%s%s", out->n ? ", " : "", op_table[op].name);
 }
 
-static void add_persistent(struct plan *p, const struct graph *g, const bool *reached)
+/* Of what plan_mark_reached marks: a storage lives where a node reaches it. */
+static void add_persistent(struct plan *p, const struct graph *g)
 {
+    bool *param = mem_alloc(g->storages.n);
+    for (uint32_t i = 0; i < g->params.n; i++)
+        param[tensor_at(g, g->params.at[i].tensor)->storage] = param[tensor_at(g, g->params.at[i].master)->storage] = true;
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
-        if (storage_lasts(x) && reached[s]) p->persistent[x->space] += align_up(x->bytes, PLAN_ALIGN);
+        bool reached = param[s] || x->kind == KIND_STAGING || x->kind == KIND_STEP;
+        for (int program = 0; program < PROGRAM_COUNT; program++) reached |= p->placement.life[program][s].used;
+        if (storage_lasts(x) && reached) p->persistent[x->space] += align_up(x->bytes, PLAN_ALIGN);
     }
+    mem_free(param);
 }
 
 /* Adds to act[] and grad[] the changes at births and deaths; their running sums are what is
@@ -265,8 +272,6 @@ int plan_bind(struct plan *p, const struct graph *g, const struct profile *profi
         placement_free(&p->placement);
         return rc;
     }
-    bool *reached = plan_mark_reached(g);
-    add_persistent(p, g, reached);
-    mem_free(reached);
+    add_persistent(p, g);
     return PL_OK;
 }

@@ -183,9 +183,9 @@ static int largest_first(const void *a, const void *b)
     return compositional(a, b);
 }
 
-/* Places all items in the given order; returns the bytes used. Where what crosses segments
+/* Places all items in the given order; returns the bytes used, or gives up at `enough` bytes. Where what crosses segments
  * comes first, what follows looks at its segment's row alone. */
-static uint64_t pack(struct items *it, int (*order)(const void *, const void *))
+static uint64_t pack(struct items *it, int (*order)(const void *, const void *), uint64_t enough)
 {
     if (!it->list.n) return 0;
     bool by_segment = order == compositional, filled = false;
@@ -194,7 +194,7 @@ static uint64_t pack(struct items *it, int (*order)(const void *, const void *))
     uint64_t top = 0;
     for (uint32_t k = 0; k < it->list.n; k++)
         if (it->list.at[k].fixed) insert_sorted(&rows[0], &it->list.at[k]);
-    for (uint32_t k = 0; k < it->list.n; k++) {
+    for (uint32_t k = 0; k < it->list.n && top < enough; k++) {
         struct item *x = &it->list.at[k];
         if (by_segment && !filled && !crosses(x)) {
             fill_rows(rows, it);
@@ -215,10 +215,13 @@ static uint64_t pack(struct items *it, int (*order)(const void *, const void *))
 /* The better of the two orders. */
 static uint64_t pack_best(struct items *it)
 {
-    uint64_t stacked = pack(it, compositional);
+    uint64_t stacked = pack(it, compositional, UINT64_MAX);
     if (stacked <= it->bound) return stacked;
-    uint64_t top = pack(it, largest_first);
-    return top < stacked ? top : pack(it, compositional);
+    struct item *first = mem_copy(it->list.at, it->list.n * sizeof *first);
+    uint64_t top = pack(it, largest_first, stacked);
+    if (top >= stacked) memcpy(it->list.at, first, it->list.n * sizeof *first);
+    mem_free(first);
+    return top < stacked ? top : stacked;
 }
 
 /* --- the whole ------------------------------------------------------------------------ */
