@@ -103,7 +103,7 @@ static void collect(struct items *it, const struct graph *g, enum program p, enu
 /* --- first fit --------------------------------------------------------------------- */
 
 /* What lies where, and when; a row is sorted by offset, so one walk upwards finds the lowest
- * gap. Row 0 has everything, or all that crosses segments; row s + 1 what is alive in segment
+ * gap. Row 0 has all that crosses segments, if that is placed first; row s + 1 what is alive in segment
  * s: a transient that stays within a segment meets nothing else. */
 struct taken {
     uint64_t from, to;
@@ -113,10 +113,9 @@ struct row {
     VEC(struct taken) list;
 };
 
-/* The lowest offset at which `x` meets nothing that is alive at the same time. */
-static uint64_t lowest_fit(const struct row *row, const struct item *x)
+/* The lowest offset from `at` on at which `x` meets nothing that is alive at the same time. */
+static uint64_t lowest_fit(const struct row *row, const struct item *x, uint64_t at)
 {
-    uint64_t at = 0;
     for (uint32_t k = 0; k < row->list.n; k++) {
         const struct taken *y = &row->list.at[k];
         if (y->start > x->end || x->start > y->end) continue;
@@ -137,6 +136,22 @@ static void insert_sorted(struct row *row, const struct item *x)
     vec_push(&row->list, (struct taken){0});
     memmove(row->list.at + low + 1, row->list.at + low, (row->list.n - 1 - low) * sizeof *row->list.at);
     row->list.at[low] = (struct taken){x->offset, x->offset + x->bytes, x->start, x->end};
+}
+
+/* The same by the rows of all segments that `x` lives in. */
+static uint64_t lowest_in_segments(const struct row *rows, const struct item *x)
+{
+    uint64_t at = 0, before;
+    do {
+        before = at;
+        for (uint32_t s = x->first; s <= x->last; s++) at = lowest_fit(&rows[s + 1], x, at);
+    } while (at != before && crosses(x));
+    return at;
+}
+
+static void insert_in_segments(struct row *rows, const struct item *x)
+{
+    for (uint32_t s = x->first; s <= x->last; s++) insert_sorted(&rows[s + 1], x);
 }
 
 /* Row s + 1 gets what row 0 has alive in segment s. What lies side by side and lives through
@@ -192,8 +207,11 @@ static uint64_t pack(struct items *it, int (*order)(const void *, const void *),
     qsort(it->list.at, it->list.n, sizeof *it->list.at, order);
     struct row *rows = mem_alloc((it->segments + 1) * sizeof *rows);
     uint64_t top = 0;
-    for (uint32_t k = 0; k < it->list.n; k++)
-        if (it->list.at[k].fixed) insert_sorted(&rows[0], &it->list.at[k]);
+    for (uint32_t k = 0; k < it->list.n; k++) {
+        if (!it->list.at[k].fixed) continue;
+        if (by_segment) insert_sorted(&rows[0], &it->list.at[k]);
+        else insert_in_segments(rows, &it->list.at[k]);
+    }
     for (uint32_t k = 0; k < it->list.n && top < enough; k++) {
         struct item *x = &it->list.at[k];
         if (by_segment && !filled && !crosses(x)) {
@@ -201,9 +219,12 @@ static uint64_t pack(struct items *it, int (*order)(const void *, const void *),
             filled = true;
         }
         struct row *row = &rows[filled ? x->first + 1 : 0];
-        if (!x->fixed) {
-            x->offset = lowest_fit(row, x);
+        if (!x->fixed && by_segment) {
+            x->offset = lowest_fit(row, x, 0);
             insert_sorted(row, x);
+        } else if (!x->fixed) {
+            x->offset = lowest_in_segments(rows, x);
+            insert_in_segments(rows, x);
         }
         if (x->offset + x->bytes > top) top = x->offset + x->bytes;
     }
