@@ -19,16 +19,14 @@ struct teller {
 /* The plan with other settings; false where they cannot be compiled. */
 static bool look_at(const struct teller *t, const struct settings *s, uint64_t arena[SPACE_COUNT], double *seconds)
 {
-    struct graph g;
     struct plan p = {.settings = *s};
-    if (plan_draft(&g, t->x->source, s, t->e)) return false;
-    int rc = plan_arrange(&p, &g, t->x->profile, t->e);
+    if (plan_draft_next(&t->x->drafts, s, t->e)) return false;
+    int rc = plan_arrange(&p, &t->x->drafts.graph, t->x->profile, t->e);
     if (!rc) {
         memcpy(arena, p.placement.arena, sizeof p.placement.arena);
         *seconds = p.seconds;
         plan_free(&p);
     }
-    graph_free(&g);
     return !rc;
 }
 

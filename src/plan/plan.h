@@ -168,6 +168,7 @@ struct plan_space {
     uint32_t held;                    /* the choice whose plan and graph are below; UINT32_MAX: none */
     struct plan plan;
     struct graph graph;
+    struct plan_drafts drafts;        /* of choices that are placed */
 };
 int plan_space_open(struct plan_space *x, const struct source *source, const struct settings *base, const struct freedom *f,
                     const struct profile *profile, struct error *e);

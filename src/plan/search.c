@@ -21,7 +21,7 @@ int plan_space_open(struct plan_space *x, const struct source *source, const str
                     const struct profile *profile, struct error *e)
 {
     memset(x, 0, sizeof *x);
-    x->source = source;
+    x->source = x->drafts.source = source;
     x->profile = profile;
     x->f = *f;
     x->held = UINT32_MAX;
@@ -41,6 +41,7 @@ static void drop_held(struct plan_space *x)
 void plan_space_close(struct plan_space *x)
 {
     drop_held(x);
+    plan_drafts_free(&x->drafts);
     vec_free(&x->choices);
 }
 
@@ -52,8 +53,10 @@ static int hold(struct plan_space *x, uint32_t i, struct error *e)
     struct plan_choice *c = &x->choices.at[i];
     memset(&x->plan, 0, sizeof x->plan);
     x->plan.settings = c->settings;
-    int rc = plan_draft(&x->graph, x->source, &c->settings, e);
+    int rc = plan_draft_next(&x->drafts, &c->settings, e);
     if (rc) return rc;
+    x->graph = x->drafts.graph;
+    memset(&x->drafts.graph, 0, sizeof x->drafts.graph);
     rc = plan_arrange(&x->plan, &x->graph, x->profile, e);
     if (rc) {
         graph_free(&x->graph);
