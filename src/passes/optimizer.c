@@ -272,11 +272,13 @@ uint64_t optimizer_signature(const struct graph *g)
     struct layers layers = number_layers(g);
     bool *table = mark_tables(g);
     uint8_t *by = mark_readers(g);
+    /* Which weights are offloaded depends on who reads them, also of those that are not trained. */
     uint64_t h = hash_tensor(g, graph_find_output(g, PROGRAM_STEP, "loss"), seen, 1, (uint64_t)layers.last);
+    for (uint32_t i = 0; i < g->params.n; i++) h = (h ^ by[tensor_at(g, g->params.at[i].tensor)->storage]) * 0x9e3779b97f4a7c15ull;
     for (uint32_t i = 0; i < n; i++) {
         const struct param *p = &g->params.at[list[i].param];
         const id s = tensor_at(g, p->tensor)->storage;
-        const uint64_t of[] = {list[i].param, (uint64_t)layers.of[s], table[s], by[s], p->tensor == p->master};
+        const uint64_t of[] = {list[i].param, (uint64_t)layers.of[s], table[s], p->tensor == p->master};
         const char *name = graph_name(g, tensor_at(g, p->tensor)->name);
         h = hash_bytes(of, sizeof of, hash_bytes(name, strlen(name), h));
         h = hash_tensor(g, p->tensor, seen, 3 * i + 2, h);

@@ -150,7 +150,7 @@ pass_fn pass_dense; /* plan/dense.c: it asks for kernels */
  * pass_chunk reads nothing else of that setting (chunk.c). */
 void chunk_pieces(struct graph *g, int chunks, int64_t piece[2]);
 /* A hash of everything in the graph that program update is made from: of two graphs with the same hash and the same settings
- * of update and offload, program update is the same (optimizer.c). */
+ * of update and offload, program update is the same, and the same weights are offloaded (optimizer.c). */
 uint64_t optimizer_signature(const struct graph *g);
 
 /* Something is computed in f16, so the loss is scaled (loss_scale.c). */

@@ -142,6 +142,7 @@ struct settings plan_eval_of(const struct settings *s)
     struct settings x = *s;
     x.state = 0;
     x.fused_step = false;
+    x.offload &= OFFLOAD_WEIGHTS | OFFLOAD_MASTERS; /* it knows no optimizer state, and nothing is saved for a backward */
     memset(&x.recompute, 0, sizeof x.recompute);
     return x;
 }
@@ -155,12 +156,14 @@ static const struct known_program *find_update(const struct plan_drafts *d, cons
     return NULL;
 }
 
-/* Weights that are offloaded are fetched in evaluation too, and which of them are is known from program step. */
+/* Weights that are offloaded are fetched in evaluation too. Which of them are depends on who reads them in program step. */
 static const struct known_program *find_eval(const struct plan_drafts *d, const struct settings *s)
 {
     const struct settings of = plan_eval_of(s);
-    const bool same = d->brief && !(s->offload & OFFLOAD_WEIGHTS) && !memcmp(&d->evaluation.of, &of, sizeof of);
-    return same ? &d->evaluation : NULL;
+    const uint64_t trained = s->offload & OFFLOAD_WEIGHTS ? d->trained : 0;
+    for (uint32_t i = d->evals.n; i-- > 0 && d->brief;)
+        if (d->evals.at[i].trained == trained && !memcmp(&d->evals.at[i].of, &of, sizeof of)) return &d->evals.at[i];
+    return NULL;
 }
 
 /* Makes the first `phases` of the shared graphs. */
@@ -215,4 +218,5 @@ void plan_drafts_free(struct plan_drafts *d)
     for (int phase = 0; phase < PLAN_SHARED; phase++) graph_free(&d->shared[phase]);
     graph_free(&d->graph);
     vec_free(&d->updates);
+    vec_free(&d->evals);
 }

@@ -78,7 +78,7 @@ enum { PLAN_SHARED = 3 };
 /* Figures of a program in a draft. */
 struct known_program {
     struct settings of;               /* all that it depends on; the rest is 0 */
-    uint64_t trained;                 /* and of program update this */
+    uint64_t trained;                 /* and this; of evaluation 0 where no weights are offloaded */
     uint64_t persistent[SPACE_COUNT], weights[SPACE_COUNT]; /* bytes that no other program reaches */
     uint64_t most;                    /* transients at its fullest instant */
     double takes, seconds;            /* as a plan has them; of its nodes */
@@ -95,8 +95,7 @@ struct plan_drafts {
     bool brief;
     bool bare;                        /* the last of shared has no program update... */
     uint64_t trained;                 /* ...which would be made from this (optimizer_signature) */
-    VEC(struct known_program) updates;
-    struct known_program evaluation;  /* of the settings that came last; known.of.micro_batch 0: none */
+    VEC(struct known_program) updates, evals;
     const struct known_program *update, *eval; /* NULL: the draft has the program itself */
 };
 int plan_draft_next(struct plan_drafts *d, const struct settings *s, struct error *e);

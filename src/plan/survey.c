@@ -173,9 +173,12 @@ static void keep_programs(struct plan_drafts *d, const struct plan *p, const str
         vec_push(&d->updates, k);
         d->update = &d->updates.at[d->updates.n - 1];
     }
-    if (!d->eval && !(s->offload & OFFLOAD_WEIGHTS)) {
-        d->evaluation = know(&d->graph, p, PROGRAM_EVAL, seconds);
-        d->evaluation.of = plan_eval_of(s);
+    if (!d->eval) {
+        struct known_program k = know(&d->graph, p, PROGRAM_EVAL, seconds);
+        k.of = plan_eval_of(s);
+        k.trained = s->offload & OFFLOAD_WEIGHTS ? d->trained : 0;
+        vec_push(&d->evals, k);
+        d->eval = &d->evals.at[d->evals.n - 1];
     }
 }
 
@@ -207,7 +210,7 @@ int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *
         if (blocks) survey_step(v, &p, g, seconds, profile->kind == DEVICE_CUDA);
         v->step = fullest(&p, g, PROGRAM_STEP);
         v->update = d->update ? d->update->most : 0;
-        v->eval = d->eval ? d->eval->most : fullest(&p, g, PROGRAM_EVAL);
+        v->eval = d->eval->most;
         if (d->update) v->update_seconds = profile->kind == DEVICE_CUDA ? d->update->takes : d->update->seconds;
         v->total_seconds = p.takes[PROGRAM_STEP] + (d->update ? d->update->takes : p.takes[PROGRAM_UPDATE]) + p.takes[PROGRAM_EVAL];
         plan_free(&p);
