@@ -103,7 +103,7 @@ static void collect(struct items *it, const struct graph *g, enum program p, enu
 /* --- first fit --------------------------------------------------------------------- */
 
 /* What lies where, and when; a row is sorted by offset, so one walk upwards finds the lowest
- * gap. Row 0 has all that crosses segments, if that is placed first; row s + 1 what is alive in segment
+ * gap. Row 0 has everything, or all that crosses segments; row s + 1 what is alive in segment
  * s: a transient that stays within a segment meets nothing else. */
 struct taken {
     uint64_t from, to;
@@ -138,10 +138,12 @@ static void insert_sorted(struct row *row, const struct item *x)
     row->list.at[low] = (struct taken){x->offset, x->offset + x->bytes, x->start, x->end};
 }
 
-/* The same by the rows of all segments that `x` lives in. */
+/* The same where every row has all that is alive in its segment: by the rows of a few segments, or by row 0. */
 static uint64_t lowest_in_segments(const struct row *rows, const struct item *x)
 {
+    enum { FEW = 3 };
     uint64_t at = 0, before;
+    if (x->last - x->first >= FEW) return lowest_fit(&rows[0], x, 0);
     do {
         before = at;
         for (uint32_t s = x->first; s <= x->last; s++) at = lowest_fit(&rows[s + 1], x, at);
@@ -151,6 +153,7 @@ static uint64_t lowest_in_segments(const struct row *rows, const struct item *x)
 
 static void insert_in_segments(struct row *rows, const struct item *x)
 {
+    insert_sorted(&rows[0], x);
     for (uint32_t s = x->first; s <= x->last; s++) insert_sorted(&rows[s + 1], x);
 }
 
