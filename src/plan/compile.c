@@ -219,4 +219,5 @@ void plan_drafts_free(struct plan_drafts *d)
     graph_free(&d->graph);
     vec_free(&d->updates);
     vec_free(&d->evals);
+    kernels_free(d->kernels);
 }

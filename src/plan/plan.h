@@ -96,6 +96,7 @@ struct plan_drafts {
     bool bare;                        /* the last of shared has no program update... */
     uint64_t trained;                 /* ...which would be made from this (optimizer_signature) */
     VEC(struct known_program) updates, evals;
+    struct kernels *kernels;          /* found so far; NULL: none */
     const struct known_program *update, *eval; /* NULL: the draft has the program itself */
 };
 int plan_draft_next(struct plan_drafts *d, const struct settings *s, struct error *e);
@@ -108,6 +109,10 @@ void plan_drafts_free(struct plan_drafts *d);
 /* All of a plan but the offsets: lifetimes, kernels, bytes that last, seconds; of each node
  * too where `seconds` (by node) is given. */
 int plan_bind(struct plan *p, const struct graph *g, const struct profile *profile, double *seconds, struct error *e);
+/* The same with the kernels that were found before, for the same profile; *known NULL: none yet. */
+struct kernels;
+int plan_bind_with(struct plan *p, const struct graph *g, const struct profile *profile, struct kernels **known, double *seconds, struct error *e);
+void kernels_free(struct kernels *k);
 /* Of a bound plan. By storage: it has a place. By instant: transient bytes and workspace of the
  * compute space. Both are the caller's to free. */
 bool *plan_mark_reached(const struct graph *g);

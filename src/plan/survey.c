@@ -200,7 +200,7 @@ int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *
     if (rc) return rc;
     const struct graph *g = &d->graph;
     double *seconds = mem_alloc(g->nodes.n * sizeof *seconds);
-    rc = plan_bind(&p, g, profile, seconds, e);
+    rc = plan_bind_with(&p, g, profile, &d->kernels, seconds, e);
     if (!rc) {
         memcpy(v->persistent, p.persistent, sizeof v->persistent);
         add_weights(v, &p, g);
