@@ -17,7 +17,7 @@
 #include "plan/plan.h"
 
 /* The order of the passes, once. Which settings a phase reads decides which drafts may share its
- * result (may_share). A rewrite, other than a pass that carries out a setting, can be left out. */
+ * result (may_share); REBUILD and UPDATE share one. A rewrite, other than a pass that carries out a setting, can be left out. */
 enum { FORWARD, BACKWARD, REBUILD, UPDATE, WHOLE, PHASES };
 static const struct {
     const char *name;
