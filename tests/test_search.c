@@ -19,6 +19,7 @@
 #include "graph/ops.h"
 #include "models/model.h"
 #include "plan/plan.h"
+#include "plan/survey.h"
 
 static const struct settings BASE = {.micro_batch = 4, .accumulation = 1, .precision = DT_F32, .head_chunks = 1, .train = true,
                                      .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
@@ -168,6 +169,33 @@ static void check_drafts(const struct enumeration *w, const char *name)
     plan_drafts_free(&drafts);
 }
 
+static bool same_figures(const struct survey *a, const struct survey *b)
+{
+    return !memcmp(a->persistent, b->persistent, sizeof a->persistent) && !memcmp(a->weights, b->weights, sizeof a->weights) && a->step == b->step &&
+           a->update == b->update && a->eval == b->eval && a->total_seconds == b->total_seconds && a->update_seconds == b->update_seconds &&
+           a->moments == b->moments && a->shared == b->shared;
+}
+
+/* A survey whose programs update and evaluation are known from other settings has the figures of a survey of its own. */
+static void check_surveys(const struct enumeration *w, const char *name)
+{
+    struct plan_drafts drafts = {.source = &w->source};
+    uint64_t state = 11;
+    for (int i = 0; i < 60; i++) {
+        const struct settings *s = &w->space.choices.at[draw(&state, w->space.choices.n)].settings;
+        struct plan_drafts alone = {.source = &w->source};
+        struct survey a, b;
+        struct error e;
+        if (survey_make(&a, &drafts, s, true, w->space.profile, &e) || survey_make(&b, &alone, s, true, w->space.profile, &e)) fail_msg("%s", e.text);
+        if (!same_figures(&a, &b)) fail_msg("%s, survey %d of shared drafts differs from one of its own", name, i);
+        survey_free(&a);
+        survey_free(&b);
+        plan_drafts_free(&alone);
+    }
+    assert_true(drafts.updates.n < 60 && drafts.evals.n < 60);
+    plan_drafts_free(&drafts);
+}
+
 /* One search space gives for every budget the same answer as a fresh space. */
 static void check_reuse(struct enumeration *w, uint64_t budget, const struct plan *wanted, int wanted_rc)
 {
@@ -211,6 +239,7 @@ static void check_space(struct source source, const char *name, bool all_free)
     enumeration_open(&w, source, all_free);
     check_predictions(&w, name);
     check_drafts(&w, name);
+    check_surveys(&w, name);
     double before = INFINITY;
     for (int i = 0; i <= BUDGETS; i++) {
         uint64_t budget = w.least + (w.most - w.least) * (uint64_t)i / BUDGETS;

@@ -54,6 +54,7 @@ static void extend(const struct graph *g, enum program p, id l, uint32_t from, u
 void graph_lifetimes(const struct graph *g, enum program p, struct life *life)
 {
     memset(life, 0, g->storages.n * sizeof *life);
+    if (!g->order[p].nodes.n) return;
     struct access *first = mem_alloc(g->storages.n * sizeof *first);
     struct { uint32_t from, to; bool seen; } *range = mem_alloc(g->loops.n * sizeof *range);
     const struct order *order = &g->order[p];
@@ -73,7 +74,7 @@ void graph_lifetimes(const struct graph *g, enum program p, struct life *life)
             range[l].seen = true;
             range[l].to = k;
         }
-        if (depth(g, n->loop) > deepest) deepest = depth(g, n->loop);
+        if (n->loop && depth(g, n->loop) > deepest) deepest = depth(g, n->loop);
     }
     for (int d = deepest; d > 0; d--)
         for (id l = 1; l < g->loops.n; l++)

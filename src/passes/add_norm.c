@@ -58,10 +58,14 @@ void pass_add_norm(struct graph *g, const struct settings *s)
     for (enum program p = 0; p < PROGRAM_COUNT; p++) {
         struct order *order = &g->order[p];
         uint32_t kept = 0;
-        graph_lifetimes(g, p, life);
+        bool known = false; /* whether `life` is filled, which happens before the first change */
         for (uint32_t k = 0; k < order->nodes.n; k++) {
             const id node = order->nodes.at[k], next = k + 1 < order->nodes.n ? order->nodes.at[k + 1] : 0;
-            if (next && fits(g, life, k, node_at(g, node), node_at(g, next))) fuse(g, node_at(g, node), next);
+            if (!known && next && node_at(g, node)->op == OP_ADD && fused_op(node_at(g, next)->op)) {
+                graph_lifetimes(g, p, life);
+                known = true;
+            }
+            if (known && next && fits(g, life, k, node_at(g, node), node_at(g, next))) fuse(g, node_at(g, node), next);
             else order->nodes.at[kept++] = node;
         }
         order->nodes.n = kept;

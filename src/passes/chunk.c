@@ -293,6 +293,18 @@ static void chunk_program(struct graph *g, enum program p, int chunks)
     mem_free(r.from_batch);
 }
 
+void chunk_rows(struct graph *g, int chunks, int64_t rows[2])
+{
+    static const enum program programs[2] = {PROGRAM_STEP, PROGRAM_EVAL};
+    for (int i = 0; i < 2; i++) {
+        const struct order *order = &g->order[programs[i]];
+        struct region r = {.g = g, .program = programs[i], .nodes = order->nodes.at, .count = order->nodes.n, .from_batch = mem_alloc(g->tensors.n)};
+        mark_from_batch(&r);
+        rows[i] = find_region(&r) && measure(&r, chunks) ? r.chunk : 0;
+        mem_free(r.from_batch);
+    }
+}
+
 void pass_chunk(struct graph *g, const struct settings *s)
 {
     chunk_program(g, PROGRAM_STEP, s->head_chunks);

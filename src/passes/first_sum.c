@@ -58,6 +58,9 @@ void pass_first_sum(struct graph *g, const struct settings *s)
     (void)s;
     id *filled = mem_alloc(g->storages.n * sizeof *filled); /* by storage: the FILL, until another node accesses it */
     for (int p = 0; p < PROGRAM_COUNT; p++) {
+        bool loops = false;
+        for (id l = 1; l < g->loops.n; l++) loops |= g->loops.at[l].program == p;
+        if (!loops) continue;
         memset(filled, 0, g->storages.n * sizeof *filled);
         mark_silent(g, p, filled);
     }

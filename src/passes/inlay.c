@@ -80,10 +80,11 @@ void pass_inlay(struct graph *g, const struct settings *s)
     (void)s;
     for (int p = 0; p < PROGRAM_COUNT; p++) {
         struct order *order = &g->order[p];
-        uint32_t *uses = uses_by_storage(g, p), kept = 0;
+        uint32_t *uses = NULL, kept = 0;
         for (uint32_t k = 0; k < order->nodes.n; k++) {
             const struct node *n = node_at(g, order->nodes.at[k]);
-            if (fits(g, n, uses)) inlay(g, n);
+            if (n->op == OP_CONCAT && !uses) uses = uses_by_storage(g, p);
+            if (uses && fits(g, n, uses)) inlay(g, n);
             else order->nodes.at[kept++] = order->nodes.at[k];
         }
         order->nodes.n = kept;

@@ -238,6 +238,61 @@ static id emit_norm(struct graph *g, const struct trained *list, uint32_t n)
     return op_apply(g, OP_CLIP, NULL, (id[]){sum, graph_step(g)}, 2);
 }
 
+/* Folds the tensor and its storage into a hash; the number of the storage is its first place in the list. */
+static uint64_t hash_tensor(const struct graph *g, id t, uint32_t *seen, uint32_t place, uint64_t h)
+{
+    const struct tensor *x = tensor_at(g, t);
+    const struct storage *s = &g->storages.at[x->storage];
+    if (!seen[x->storage]) seen[x->storage] = place;
+    const uint64_t of[] = {x->dtype, x->rank, x->offset, x->loop != 0, (uint64_t)x->advance, s->bytes, s->space, s->kind, s->handed, seen[x->storage]};
+    h = hash_bytes(of, sizeof of, h);
+    h = hash_bytes(x->dim, x->rank * sizeof *x->dim, h);
+    return hash_bytes(x->stride, x->rank * sizeof *x->stride, h);
+}
+
+/* By storage: 1 if a node of a block reads or writes it, 2 if one outside of all blocks does; both of these. */
+static uint8_t *mark_readers(const struct graph *g)
+{
+    static const enum program programs[] = {PROGRAM_STEP, PROGRAM_EVAL};
+    uint8_t *by = mem_alloc(g->storages.n);
+    for (size_t p = 0; p < COUNT(programs); p++)
+        for (uint32_t k = 0; k < g->order[programs[p]].nodes.n; k++) {
+            const struct node *n = node_at(g, g->order[programs[p]].nodes.at[k]);
+            const uint8_t mark = graph_block_of(g, n->scope) ? 1 : 2;
+            for (int i = 0; i < n->nin; i++) by[tensor_at(g, n->in[i])->storage] |= mark;
+            for (int o = 0; o < n->nout; o++) by[tensor_at(g, n->out[o])->storage] |= mark;
+        }
+    return by;
+}
+
+uint64_t optimizer_signature(const struct graph *g)
+{
+    uint32_t n, *seen = mem_alloc(g->storages.n * sizeof *seen);
+    struct trained *list = list_trained(g, &n);
+    struct layers layers = number_layers(g);
+    bool *table = mark_tables(g);
+    uint8_t *by = mark_readers(g);
+    /* Which weights are offloaded depends on who reads them, also of those that are not trained. */
+    uint64_t h = hash_tensor(g, graph_find_output(g, PROGRAM_STEP, "loss"), seen, 1, (uint64_t)layers.last);
+    for (uint32_t i = 0; i < g->params.n; i++) h = (h ^ by[tensor_at(g, g->params.at[i].tensor)->storage]) * 0x9e3779b97f4a7c15ull;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct param *p = &g->params.at[list[i].param];
+        const id s = tensor_at(g, p->tensor)->storage;
+        const uint64_t of[] = {list[i].param, (uint64_t)layers.of[s], table[s], p->tensor == p->master};
+        const char *name = graph_name(g, tensor_at(g, p->tensor)->name);
+        h = hash_bytes(of, sizeof of, hash_bytes(name, strlen(name), h));
+        h = hash_tensor(g, p->tensor, seen, 3 * i + 2, h);
+        h = hash_tensor(g, p->master, seen, 3 * i + 3, h);
+        h = hash_tensor(g, p->grad, seen, 3 * i + 4, h);
+    }
+    mem_free(seen);
+    mem_free(layers.of);
+    mem_free(table);
+    mem_free(list);
+    mem_free(by);
+    return h;
+}
+
 void pass_optimizer(struct graph *g, const struct settings *s)
 {
     if (!s->train) return;

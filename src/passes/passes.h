@@ -148,6 +148,14 @@ pass_fn pass_precision, pass_fuse, pass_linear_add, pass_chunk, pass_differentia
     pass_inlay, pass_reuse, pass_add_norm, pass_first_sum;
 pass_fn pass_dense; /* in plan/dense.c, because it queries kernels */
 
+/* The rows of one chunk of the head in program step and in evaluation if it is split into `chunks`;
+ * 0: it is not split. pass_chunk reads nothing else of that setting (chunk.c). */
+void chunk_rows(struct graph *g, int chunks, int64_t rows[2]);
+/* A hash of everything in the graph that program update is made from. Two graphs with the same hash
+ * and the same settings of update and offload have the same program update and offload the same
+ * weights (optimizer.c). */
+uint64_t optimizer_signature(const struct graph *g);
+
 /* True if some module computes in f16, so that the loss is scaled (loss_scale.c). */
 bool settings_scale_loss(const struct settings *s);
 /* Inserts op(sum of squares of all gradients, step, loss) before the CLIP of program update; the

@@ -93,6 +93,7 @@ void pass_reuse(struct graph *g, const struct settings *s)
         r.first[tensor_at(g, t)->storage] = t;
     }
     for (r.program = 0; r.program < PROGRAM_COUNT; r.program++) {
+        if (!g->order[r.program].nodes.n) continue;
         graph_lifetimes(g, r.program, r.life);
         reuse_in(&r);
     }

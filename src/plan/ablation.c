@@ -20,16 +20,14 @@ struct ablation {
 /* Compiles and places the plan with other settings; false if they cannot be compiled. */
 static bool measure(const struct ablation *a, const struct settings *s, uint64_t arena[SPACE_COUNT], double *seconds)
 {
-    struct graph g;
     struct plan p = {.settings = *s};
-    if (plan_draft(&g, a->x->source, s, a->e)) return false;
-    int rc = plan_arrange(&p, &g, a->x->profile, a->e);
+    if (plan_draft_next(&a->x->drafts, s, a->e)) return false;
+    int rc = plan_arrange(&p, &a->x->drafts.graph, a->x->profile, a->e);
     if (!rc) {
         memcpy(arena, p.placement.arena, sizeof p.placement.arena);
         *seconds = p.seconds;
         plan_free(&p);
     }
-    graph_free(&g);
     return !rc;
 }
 

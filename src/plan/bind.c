@@ -45,16 +45,26 @@ static void extend_handed(struct plan *p, const struct graph *g)
  * kernel depends on shapes, strides, attributes and the profile only (kernel.h), and the blocks of
  * a model repeat them. */
 struct found {
-    id node;                 /* the node for which it was found; 0: a free slot */
+    id node;                 /* the node for which it was found, in kernels.of; 0: a free slot */
+    bool missing;            /* the device has none: it is the reference kernel */
     const struct kernel *kernel;
     uint64_t work;
     double seconds;          /* of one launch */
 };
-/* An open-addressing hash table over the distinct nodes of a graph; at most half full. */
+/* An open-addressing hash table over distinct nodes; at most half full. */
 struct kernels {
     struct found *slot;
     uint32_t slots, used;
+    struct graph of;         /* copies of these nodes, and of their tensors and storages */
 };
+
+void kernels_free(struct kernels *k)
+{
+    if (!k) return;
+    mem_free(k->slot);
+    graph_free(&k->of);
+    mem_free(k);
+}
 
 static uint64_t mix(uint64_t h, uint64_t x)
 {
@@ -76,11 +86,11 @@ static uint64_t hash_node(const struct graph *g, const struct node *x)
 
 /* Compares everything that a kernel's planning half may read; the storage's name and size are not
  * part of it. */
-static bool operands_alike(const struct graph *g, id a, id b)
+static bool operands_alike(const struct graph *g, id a, const struct graph *h, id b)
 {
-    const struct tensor *x = tensor_at(g, a), *y = tensor_at(g, b);
-    return a == b || (!a == !b && x->dtype == y->dtype && x->rank == y->rank && x->offset == y->offset && !x->loop == !y->loop &&
-                      x->advance == y->advance && g->storages.at[x->storage].space == g->storages.at[y->storage].space &&
+    const struct tensor *x = tensor_at(g, a), *y = tensor_at(h, b);
+    return (!a && !b) || (!a == !b && x->dtype == y->dtype && x->rank == y->rank && x->offset == y->offset && !x->loop == !y->loop &&
+                      x->advance == y->advance && g->storages.at[x->storage].space == h->storages.at[y->storage].space &&
                       !memcmp(x->dim, y->dim, x->rank * sizeof *x->dim) && !memcmp(x->stride, y->stride, x->rank * sizeof *x->stride));
 }
 
@@ -93,33 +103,51 @@ static bool attributes_alike(const struct node *x, const struct node *y)
     return !memcmp(&a.adamw, &y->attr.adamw, sizeof a.adamw);
 }
 
-static bool is_alike(const struct graph *g, const struct node *x, const struct node *y)
+static bool is_alike(const struct graph *g, const struct node *x, const struct graph *h, const struct node *y)
 {
     if (x->op != y->op || x->nin != y->nin || x->nout != y->nout || !attributes_alike(x, y)) return false;
     for (int i = 0; i < x->nin; i++)
-        if (!operands_alike(g, x->in[i], y->in[i])) return false;
+        if (!operands_alike(g, x->in[i], h, y->in[i])) return false;
     for (int o = 0; o < x->nout; o++)
-        if (!operands_alike(g, x->out[o], y->out[o])) return false;
+        if (!operands_alike(g, x->out[o], h, y->out[o])) return false;
     return true;
 }
 
+/* Copies a node's operand into `to`. */
+static id copy_operand(struct graph *to, const struct graph *g, id t)
+{
+    if (!t) return 0;
+    struct tensor x = *tensor_at(g, t);
+    vec_push(&to->storages, g->storages.at[x.storage]);
+    x.storage = to->storages.n - 1;
+    vec_push(&to->tensors, x);
+    return to->tensors.n - 1;
+}
+
+static id copy_node(struct graph *to, const struct graph *g, const struct node *x)
+{
+    struct node n = *x;
+    for (int i = 0; i < n.nin; i++) n.in[i] = copy_operand(to, g, x->in[i]);
+    for (int o = 0; o < n.nout; o++) n.out[o] = copy_operand(to, g, x->out[o]);
+    vec_push(&to->nodes, n);
+    return to->nodes.n - 1;
+}
+
 /* If a GPU has no kernel for a node, the reference kernel's planning half is used and the op is
- * recorded in p->missing: such a plan cannot run. */
-static int find_kernel(struct found *f, struct plan *p, const struct graph *g, id n, const struct profile *profile, struct error *e)
+ * recorded as missing: such a plan cannot run. */
+static int find_kernel(struct found *f, struct kernels *k, const struct graph *g, id n, const struct profile *profile, struct error *e)
 {
     const struct node *x = node_at(g, n);
     struct query q;
     query_fill(&q, g, x, profile);
     const struct kernel *kernel = kernel_find(profile->kind, x->op, &q);
-    if (!kernel && profile->kind == DEVICE_CUDA) {
-        kernel = kernel_find(DEVICE_REF, x->op, &q);
-        p->missing[x->op / 64] |= (uint64_t)1 << x->op % 64;
-    }
+    const bool missing = !kernel && profile->kind == DEVICE_CUDA;
+    if (missing) kernel = kernel_find(DEVICE_REF, x->op, &q);
     if (!kernel)
         return error_set(e, PL_USAGE, "device %s has no kernel for %s on %s", profile->name, op_table[x->op].name,
                          q.in[0] ? dtype_name(q.in[0]->dtype) : "this dtype");
     q.kernel = kernel;
-    *f = (struct found){n, kernel, kernel->workspace ? kernel->workspace(&q) : 0, kernel_seconds(&q, x->op)};
+    *f = (struct found){copy_node(&k->of, g, x), missing, kernel, kernel->workspace ? kernel->workspace(&q) : 0, kernel_seconds(&q, x->op)};
     return PL_OK;
 }
 
@@ -127,17 +155,17 @@ static int find_kernel(struct found *f, struct plan *p, const struct graph *g, i
 static struct found *slot_of(const struct kernels *k, const struct graph *g, const struct node *x)
 {
     uint64_t at = hash_node(g, x) & (k->slots - 1);
-    while (k->slot[at].node && !is_alike(g, node_at(g, k->slot[at].node), x)) at = (at + 1) & (k->slots - 1);
+    while (k->slot[at].node && !is_alike(g, x, &k->of, node_at(&k->of, k->slot[at].node))) at = (at + 1) & (k->slots - 1);
     return &k->slot[at];
 }
 
-static void grow(struct kernels *k, const struct graph *g)
+static void grow(struct kernels *k)
 {
     const struct kernels old = *k;
     k->slots = old.slots ? 2 * old.slots : 256;
     k->slot = mem_alloc(k->slots * sizeof *k->slot);
     for (uint32_t i = 0; i < old.slots; i++)
-        if (old.slot[i].node) *slot_of(k, g, node_at(g, old.slot[i].node)) = old.slot[i];
+        if (old.slot[i].node) *slot_of(k, &k->of, node_at(&k->of, old.slot[i].node)) = old.slot[i];
     mem_free(old.slot);
 }
 
@@ -149,10 +177,13 @@ static int bind_program(struct plan *p, const struct graph *g, enum program prog
         id n = g->order[program].nodes.at[k];
         const struct node *x = node_at(g, n);
         if (!node_launches(x)) continue;
-        if (2 * known->used >= known->slots) grow(known, g);
+        if (2 * known->used >= known->slots) grow(known);
         struct found *f = slot_of(known, g, x);
-        known->used += !f->node;
-        if (!f->node && find_kernel(f, p, g, n, profile, e)) return e->code;
+        if (!f->node) {
+            if (find_kernel(f, known, g, n, profile, e)) return e->code;
+            known->used++;
+        }
+        if (f->missing) p->missing[x->op / 64] |= (uint64_t)1 << x->op % 64;
         p->placement.binding[n] = (struct binding){f->kernel, 0, f->work};
         double times = 1;
         for (id l = x->loop; l; l = g->loops.at[l].parent) times *= g->loops.at[l].trip;
@@ -166,12 +197,14 @@ static int bind_program(struct plan *p, const struct graph *g, enum program prog
 
 /* Chooses kernels and sums the predicted time, times the iterations of loops. A CPU runs nodes one
  * after another; for a GPU see lanes.h. */
-static int bind_kernels(struct plan *p, const struct graph *g, const struct profile *profile, double *seconds, struct error *e)
+static int bind_kernels(struct plan *p, const struct graph *g, const struct profile *profile, struct kernels **known, double *seconds, struct error *e)
 {
-    struct kernels known = {0};
     int rc = PL_OK;
-    for (int program = 0; program < PROGRAM_COUNT && !rc; program++) rc = bind_program(p, g, program, &known, profile, seconds, e);
-    mem_free(known.slot);
+    if (!*known) {
+        *known = mem_alloc(sizeof **known);
+        graph_init(&(*known)->of);
+    }
+    for (int program = 0; program < PROGRAM_COUNT && !rc; program++) rc = bind_program(p, g, program, *known, profile, seconds, e);
     return rc;
 }
 
@@ -181,12 +214,19 @@ void plan_print_missing(const struct plan *p, struct text *out)
         if (p->missing[op / 64] >> op % 64 & 1) text_printf(out, "%s%s", out->n ? ", " : "", op_table[op].name);
 }
 
-static void add_persistent(struct plan *p, const struct graph *g, const bool *reached)
+/* Of what plan_mark_reached marks: a storage lives where a node reaches it. */
+static void add_persistent(struct plan *p, const struct graph *g)
 {
+    bool *param = mem_alloc(g->storages.n);
+    for (uint32_t i = 0; i < g->params.n; i++)
+        param[tensor_at(g, g->params.at[i].tensor)->storage] = param[tensor_at(g, g->params.at[i].master)->storage] = true;
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
-        if (storage_is_persistent(x) && reached[s]) p->persistent[x->space] += align_up(x->bytes, PLAN_ALIGN);
+        bool reached = param[s] || x->kind == KIND_STAGING || x->kind == KIND_STEP;
+        for (int program = 0; program < PROGRAM_COUNT; program++) reached |= p->placement.life[program][s].used;
+        if (storage_is_persistent(x) && reached) p->persistent[x->space] += align_up(x->bytes, PLAN_ALIGN);
     }
+    mem_free(param);
 }
 
 /* Adds the changes at births and deaths of storages to act[] and grad[]; their running sums are the
@@ -250,6 +290,14 @@ void plan_find_peak(struct plan *p, const struct graph *g, const bool *reached)
 
 int plan_bind(struct plan *p, const struct graph *g, const struct profile *profile, double *seconds, struct error *e)
 {
+    struct kernels *known = NULL;
+    int rc = plan_bind_with(p, g, profile, &known, seconds, e);
+    kernels_free(known);
+    return rc;
+}
+
+int plan_bind_with(struct plan *p, const struct graph *g, const struct profile *profile, struct kernels **known, double *seconds, struct error *e)
+{
     p->placement = (struct placement){.storages = g->storages.n, .nodes = g->nodes.n};
     p->placement.offset = mem_alloc(g->storages.n * sizeof(uint64_t));
     p->placement.binding = mem_alloc(g->nodes.n * sizeof(struct binding));
@@ -262,14 +310,12 @@ int plan_bind(struct plan *p, const struct graph *g, const struct profile *profi
     }
     extend_handed(p, g);
     double *own = seconds ? NULL : mem_alloc(g->nodes.n * sizeof *own);
-    int rc = bind_kernels(p, g, profile, seconds ? seconds : own, e);
+    int rc = bind_kernels(p, g, profile, known, seconds ? seconds : own, e);
     mem_free(own);
     if (rc) {
         placement_free(&p->placement);
         return rc;
     }
-    bool *reached = plan_mark_reached(g);
-    add_persistent(p, g, reached);
-    mem_free(reached);
+    add_persistent(p, g);
     return PL_OK;
 }

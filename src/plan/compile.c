@@ -16,13 +16,15 @@
 #include "plan/plan.h"
 
 /* The order of the passes. The settings that a phase reads decide which drafts may share its result
- * (may_share). A test can leave out a rewrite, but not a pass that implements a setting. */
-enum { FORWARD, BACKWARD, UPDATE, WHOLE, PHASES };
+ * (may_share); RECOMPUTE and UPDATE share one. A test can leave out a rewrite, but not a pass that
+ * implements a setting. */
+enum { FORWARD, BACKWARD, RECOMPUTE, UPDATE, WHOLE, PHASES };
 static const struct {
     const char *name;
     pass_fn *run;
     int phase;
     enum rewrite rewrite; /* 0: the pass implements a setting */
+    bool updates;         /* without a fused step it makes only program update */
 } pipeline[] = {
     {"precision", pass_precision, FORWARD, 0},
     {"fuse", pass_fuse, FORWARD, REWRITE_FUSE},
@@ -36,14 +38,14 @@ static const struct {
     {"pure_grad", pass_pure_grad, BACKWARD, 0},
     {"dense", pass_dense, BACKWARD, REWRITE_DENSE},
     {"accumulate", pass_accumulate, BACKWARD, 0},
-    {"recompute", pass_recompute, UPDATE, 0},
-    {"selective", pass_selective, UPDATE, 0},
-    {"trim", pass_trim, UPDATE, REWRITE_TRIM},
-    {"optimizer", pass_optimizer, UPDATE, 0},
+    {"recompute", pass_recompute, RECOMPUTE, 0},
+    {"selective", pass_selective, RECOMPUTE, 0},
+    {"trim", pass_trim, RECOMPUTE, REWRITE_TRIM},
+    {"optimizer", pass_optimizer, UPDATE, 0, true},
     {"act_recompute", pass_act_recompute, UPDATE, REWRITE_ACT_RECOMPUTE},
-    {"loss_scale", pass_loss_scale, WHOLE, 0},
+    {"loss_scale", pass_loss_scale, WHOLE, 0, true},
     {"fused step", pass_fused_step, WHOLE, 0},
-    {"guard", pass_guard, WHOLE, 0},
+    {"guard", pass_guard, WHOLE, 0, true},
     {"offload", pass_offload, WHOLE, 0},
     {"handover", pass_handover, WHOLE, REWRITE_HANDOVER},
     {"inlay", pass_inlay, WHOLE, REWRITE_INLAY},
@@ -51,7 +53,7 @@ static const struct {
     {"add_norm", pass_add_norm, WHOLE, REWRITE_ADD_NORM},
     {"first_sum", pass_first_sum, WHOLE, REWRITE_FIRST_SUM},
 };
-_Static_assert((int)WHOLE == (int)PLAN_SHARED, "all phases before the last can be shared");
+_Static_assert((int)UPDATE == (int)PLAN_SHARED, "the last shared graph is behind the update, the others behind one phase each");
 
 /* The buffer for the next batch: as large as all input storages, at their final sizes. */
 static void add_next(struct graph *g, enum space staging)
@@ -82,10 +84,10 @@ static void build(struct graph *g, const struct source *source, const struct set
     if (verify) graph_verify(g, "build");
 }
 
-static void run_phase(struct graph *g, int phase, const struct settings *s, bool verify)
+static void run_phase(struct graph *g, int phase, const struct settings *s, bool update, bool verify)
 {
     for (size_t i = 0; i < COUNT(pipeline) && !g->error.code; i++) {
-        if (pipeline[i].phase != phase || s->without & pipeline[i].rewrite) continue;
+        if (pipeline[i].phase != phase || s->without & pipeline[i].rewrite || (pipeline[i].updates && !update)) continue;
         pipeline[i].run(g, s);
         if (verify) graph_verify(g, pipeline[i].name);
     }
@@ -96,7 +98,7 @@ static int compile(struct graph *g, const struct source *source, const struct se
 {
     graph_init(g);
     build(g, source, s, verify);
-    for (int phase = 0; phase < PHASES; phase++) run_phase(g, phase, s, verify);
+    for (int phase = 0; phase < PHASES; phase++) run_phase(g, phase, s, true, verify);
     int rc = graph_error(g, e);
     if (rc) graph_free(g);
     return rc;
@@ -127,10 +129,49 @@ static bool may_share(const struct settings *a, const struct settings *b, int ph
     return !memcmp(&x, a, sizeof x);
 }
 
-int plan_draft_next(struct plan_drafts *d, const struct settings *s, struct error *e)
+struct settings plan_update_of(const struct settings *s)
 {
-    for (int phase = 0; phase < PLAN_SHARED; phase++) {
-        if (d->made[phase] && may_share(&d->of[phase], s, phase)) continue;
+    struct settings x = *s;
+    x.micro_batch = x.accumulation = x.head_chunks = 0;
+    memset(&x.recompute, 0, sizeof x.recompute);
+    return x;
+}
+
+struct settings plan_eval_of(const struct settings *s)
+{
+    struct settings x = *s;
+    x.state = 0;
+    x.fused_step = false;
+    x.offload &= OFFLOAD_WEIGHTS | OFFLOAD_MASTERS; /* it knows no optimizer state, and nothing is saved for a backward */
+    memset(&x.recompute, 0, sizeof x.recompute);
+    return x;
+}
+
+/* A fused step has no program update. */
+static const struct known_program *find_update(const struct plan_drafts *d, const struct settings *s)
+{
+    const struct settings of = plan_update_of(s);
+    for (uint32_t i = 0; i < d->updates.n && d->brief && !s->fused_step; i++)
+        if (d->updates.at[i].trained == d->trained && !memcmp(&d->updates.at[i].of, &of, sizeof of)) return &d->updates.at[i];
+    return NULL;
+}
+
+/* Weights that are offloaded are fetched in evaluation too. Which of them are depends on who reads them in program step. */
+static const struct known_program *find_eval(const struct plan_drafts *d, const struct settings *s)
+{
+    const struct settings of = plan_eval_of(s);
+    const uint64_t trained = s->offload & OFFLOAD_WEIGHTS ? d->trained : 0;
+    for (uint32_t i = d->evals.n; i-- > 0 && d->brief;)
+        if (d->evals.at[i].trained == trained && !memcmp(&d->evals.at[i].of, &of, sizeof of)) return &d->evals.at[i];
+    return NULL;
+}
+
+/* Makes the first `phases` of the shared graphs. */
+static int make_shared(struct plan_drafts *d, const struct settings *s, int phases, struct error *e)
+{
+    for (int phase = 0; phase < phases; phase++) {
+        const bool lacks = phase == PLAN_SHARED - 1 && d->bare && !find_update(d, s);
+        if (d->made[phase] && !lacks && may_share(&d->of[phase], s, phase)) continue;
         for (int later = phase; later < PLAN_SHARED; later++) d->made[later] = false;
         struct graph *g = &d->shared[phase];
         if (phase) {
@@ -139,13 +180,36 @@ int plan_draft_next(struct plan_drafts *d, const struct settings *s, struct erro
             graph_clear(g);
             build(g, d->source, s, false);
         }
-        run_phase(g, phase, s, false);
+        run_phase(g, phase, s, true, false);
+        if (phase == PLAN_SHARED - 1) {
+            d->trained = d->brief && s->train && !g->error.code ? optimizer_signature(g) : 0;
+            d->bare = find_update(d, s) != NULL;
+            run_phase(g, UPDATE, s, !d->bare, false);
+        }
         if (graph_error(g, e)) return e->code;
         d->of[phase] = *s;
         d->made[phase] = true;
     }
+    return PL_OK;
+}
+
+int plan_draft_chunk_rows(struct plan_drafts *d, const struct settings *s, int64_t rows[2], struct error *e)
+{
+    int rc = make_shared(d, s, FORWARD + 1, e);
+    if (!rc) chunk_rows(&d->shared[FORWARD], s->head_chunks, rows);
+    return rc;
+}
+
+int plan_draft_next(struct plan_drafts *d, const struct settings *s, struct error *e)
+{
+    int rc = make_shared(d, s, PLAN_SHARED, e);
+    if (rc) return rc;
     graph_copy_over(&d->graph, &d->shared[PLAN_SHARED - 1]);
-    run_phase(&d->graph, WHOLE, s, false);
+    d->update = find_update(d, s);
+    d->eval = find_eval(d, s);
+    if (d->update) d->graph.order[PROGRAM_UPDATE].nodes.n = 0;
+    if (d->eval) d->graph.order[PROGRAM_EVAL].nodes.n = 0;
+    run_phase(&d->graph, WHOLE, s, !d->update, false);
     return graph_error(&d->graph, e);
 }
 
@@ -153,4 +217,7 @@ void plan_drafts_free(struct plan_drafts *d)
 {
     for (int phase = 0; phase < PLAN_SHARED; phase++) graph_free(&d->shared[phase]);
     graph_free(&d->graph);
+    vec_free(&d->updates);
+    vec_free(&d->evals);
+    kernels_free(d->kernels);
 }

@@ -112,10 +112,9 @@ struct row {
     VEC(struct placed_range) list;
 };
 
-/* The lowest offset at which `x` overlaps nothing that is alive at the same time. */
-static uint64_t lowest_fit(const struct row *row, const struct item *x)
+/* The lowest offset from `at` on at which `x` overlaps nothing that is alive at the same time. */
+static uint64_t lowest_fit(const struct row *row, const struct item *x, uint64_t at)
 {
-    uint64_t at = 0;
     for (uint32_t k = 0; k < row->list.n; k++) {
         const struct placed_range *y = &row->list.at[k];
         if (y->start > x->end || x->start > y->end) continue;
@@ -136,6 +135,26 @@ static void insert_sorted(struct row *row, const struct item *x)
     vec_push(&row->list, (struct placed_range){0});
     memmove(row->list.at + low + 1, row->list.at + low, (row->list.n - 1 - low) * sizeof *row->list.at);
     row->list.at[low] = (struct placed_range){x->offset, x->offset + x->bytes, x->start, x->end};
+}
+
+/* The same where every row has all items that are alive in its segment: by the rows of a few
+ * segments, or by row 0. */
+static uint64_t lowest_in_segments(const struct row *rows, const struct item *x)
+{
+    enum { FEW = 3 };
+    uint64_t at = 0, before;
+    if (x->last - x->first >= FEW) return lowest_fit(&rows[0], x, 0);
+    do {
+        before = at;
+        for (uint32_t s = x->first; s <= x->last; s++) at = lowest_fit(&rows[s + 1], x, at);
+    } while (at != before && crosses(x));
+    return at;
+}
+
+static void insert_in_segments(struct row *rows, const struct item *x)
+{
+    insert_sorted(&rows[0], x);
+    for (uint32_t s = x->first; s <= x->last; s++) insert_sorted(&rows[s + 1], x);
 }
 
 /* Copies the items of row 0 that are alive in segment s into row s + 1. Adjacent items that live
@@ -182,27 +201,33 @@ static int largest_first(const void *a, const void *b)
     return compositional(a, b);
 }
 
-/* Places all items in the given order; returns the bytes used. In compositional order the items
- * within a segment are compared with their segment's row only. */
-static uint64_t pack(struct items *it, int (*order)(const void *, const void *))
+/* Places all items in the given order; returns the bytes used, or gives up at `enough` bytes. In
+ * compositional order the items within a segment are compared with their segment's row only. */
+static uint64_t pack(struct items *it, int (*order)(const void *, const void *), uint64_t enough)
 {
     if (!it->list.n) return 0;
     bool by_segment = order == compositional, filled = false;
     qsort(it->list.at, it->list.n, sizeof *it->list.at, order);
     struct row *rows = mem_alloc((it->segments + 1) * sizeof *rows);
     uint64_t top = 0;
-    for (uint32_t k = 0; k < it->list.n; k++)
-        if (it->list.at[k].fixed) insert_sorted(&rows[0], &it->list.at[k]);
     for (uint32_t k = 0; k < it->list.n; k++) {
+        if (!it->list.at[k].fixed) continue;
+        if (by_segment) insert_sorted(&rows[0], &it->list.at[k]);
+        else insert_in_segments(rows, &it->list.at[k]);
+    }
+    for (uint32_t k = 0; k < it->list.n && top < enough; k++) {
         struct item *x = &it->list.at[k];
         if (by_segment && !filled && !crosses(x)) {
             fill_rows(rows, it);
             filled = true;
         }
         struct row *row = &rows[filled ? x->first + 1 : 0];
-        if (!x->fixed) {
-            x->offset = lowest_fit(row, x);
+        if (!x->fixed && by_segment) {
+            x->offset = lowest_fit(row, x, 0);
             insert_sorted(row, x);
+        } else if (!x->fixed) {
+            x->offset = lowest_in_segments(rows, x);
+            insert_in_segments(rows, x);
         }
         if (x->offset + x->bytes > top) top = x->offset + x->bytes;
     }
@@ -214,10 +239,13 @@ static uint64_t pack(struct items *it, int (*order)(const void *, const void *))
 /* Keeps the better of the two orders. */
 static uint64_t pack_best(struct items *it)
 {
-    uint64_t stacked = pack(it, compositional);
+    uint64_t stacked = pack(it, compositional, UINT64_MAX);
     if (stacked <= it->bound) return stacked;
-    uint64_t top = pack(it, largest_first);
-    return top < stacked ? top : pack(it, compositional);
+    struct item *first = mem_copy(it->list.at, it->list.n * sizeof *first);
+    uint64_t top = pack(it, largest_first, stacked);
+    if (top >= stacked) memcpy(it->list.at, first, it->list.n * sizeof *first);
+    mem_free(first);
+    return top < stacked ? top : stacked;
 }
 
 /* --- all spaces ----------------------------------------------------------------------- */

@@ -76,18 +76,45 @@ int plan_draft(struct graph *g, const struct source *source, const struct settin
 /* Consecutive drafts of one source. A draft reuses the compiled phases that it shares with the
  * draft before it, so callers order their drafts such that consecutive settings differ little. */
 enum { PLAN_SHARED = 3 };
+/* Figures of a program in a draft. */
+struct known_program {
+    struct settings of;               /* all that it depends on; the rest is 0 */
+    uint64_t trained;                 /* and this; of evaluation 0 where no weights are offloaded */
+    uint64_t persistent[SPACE_COUNT], weights[SPACE_COUNT]; /* bytes that no other program reaches */
+    uint64_t most;                    /* transients at its fullest instant */
+    double takes, seconds;            /* as a plan has them; of its nodes */
+};
 struct plan_drafts {
     const struct source *source;
     struct graph shared[PLAN_SHARED]; /* the graph after each of the first phases of the pipeline (compile.c)... */
     struct settings of[PLAN_SHARED];  /* ...for these settings... */
     bool made[PLAN_SHARED];           /* ...if it is valid */
     struct graph graph;               /* the draft; valid until the next call */
+
+    /* Set by survey.c, which needs only figures of the draft. Many settings have the same program
+     * update, or the same evaluation: where its figures are known, the draft is compiled without it,
+     * and they are in `update` and `eval`. */
+    bool brief;
+    bool bare;                        /* the last of shared has no program update... */
+    uint64_t trained;                 /* ...which would be made from this (optimizer_signature) */
+    VEC(struct known_program) updates, evals;
+    struct kernels *kernels;          /* found so far; NULL: none */
+    const struct known_program *update, *eval; /* NULL: the draft has the program itself */
 };
 int plan_draft_next(struct plan_drafts *d, const struct settings *s, struct error *e);
+/* The rows of a chunk of the head (chunk_rows): settings that give the same and differ in head_chunks alone have the same graph. */
+int plan_draft_chunk_rows(struct plan_drafts *d, const struct settings *s, int64_t rows[2], struct error *e);
+/* Settings that program update or evaluation depends on, the others 0. */
+struct settings plan_update_of(const struct settings *s);
+struct settings plan_eval_of(const struct settings *s);
 void plan_drafts_free(struct plan_drafts *d);
 /* Computes all of a plan except offsets: lifetimes, kernels, persistent bytes, seconds. `seconds`,
  * unless NULL, receives the time of each node. */
 int plan_bind(struct plan *p, const struct graph *g, const struct profile *profile, double *seconds, struct error *e);
+/* The same with the kernels that were found before, for the same profile; *known NULL: none yet. */
+struct kernels;
+int plan_bind_with(struct plan *p, const struct graph *g, const struct profile *profile, struct kernels **known, double *seconds, struct error *e);
+void kernels_free(struct kernels *k);
 /* plan_mark_reached returns by storage whether it gets an offset. plan_alive returns by instant the
  * transient bytes and workspace in device memory, for a plan after plan_bind. The caller frees
  * both. */
@@ -153,6 +180,7 @@ struct plan_space {
     uint32_t held;                    /* the choice to which `plan` and `graph` belong; UINT32_MAX: none */
     struct plan plan;
     struct graph graph;
+    struct plan_drafts drafts;        /* of choices that are placed */
 };
 int plan_space_open(struct plan_space *x, const struct source *source, const struct settings *base, const struct freedom *f,
                     const struct profile *profile, struct error *e);

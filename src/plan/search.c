@@ -22,7 +22,7 @@ int plan_space_open(struct plan_space *x, const struct source *source, const str
                     const struct profile *profile, struct error *e)
 {
     memset(x, 0, sizeof *x);
-    x->source = source;
+    x->source = x->drafts.source = source;
     x->profile = profile;
     x->f = *f;
     x->held = UINT32_MAX;
@@ -42,6 +42,7 @@ static void free_held(struct plan_space *x)
 void plan_space_close(struct plan_space *x)
 {
     free_held(x);
+    plan_drafts_free(&x->drafts);
     vec_free(&x->choices);
 }
 
@@ -53,8 +54,10 @@ static int compile_choice(struct plan_space *x, uint32_t i, struct error *e)
     struct plan_choice *c = &x->choices.at[i];
     memset(&x->plan, 0, sizeof x->plan);
     x->plan.settings = c->settings;
-    int rc = plan_draft(&x->graph, x->source, &c->settings, e);
+    int rc = plan_draft_next(&x->drafts, &c->settings, e);
     if (rc) return rc;
+    x->graph = x->drafts.graph;
+    memset(&x->drafts.graph, 0, sizeof x->drafts.graph);
     rc = plan_arrange(&x->plan, &x->graph, x->profile, e);
     if (rc) {
         graph_free(&x->graph);

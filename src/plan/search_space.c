@@ -77,7 +77,10 @@ struct builder {
 struct job {
     struct settings s;
     struct survey *to;
+    bool blocks;       /* survey its blocks too */
     uint32_t number;   /* in the order in which jobs are added */
+    int64_t rows[2];  /* rows of a chunk of the head */
+    bool done;         /* surveyed without an error */
 };
 struct jobs {
     VEC(struct job) list;
@@ -92,10 +95,38 @@ static int by_sharing(const void *a, const void *b)
     int compared = memcmp(&x->s.recompute, &y->s.recompute, sizeof x->s.recompute);
     if (compared) return compared;
     if (x->s.state != y->s.state) return x->s.state < y->s.state ? -1 : 1;
+    if (x->s.fused_step != y->s.fused_step) return x->s.fused_step ? 1 : -1;
     return x->number < y->number ? -1 : x->number > y->number;
 }
 
-/* Each thread runs consecutive jobs, with its own drafts. */
+/* More chunks than the head has rows are as many as it has rows. */
+static bool is_same_graph(const struct job *a, const struct job *b)
+{
+    struct settings s = a->s;
+    s.head_chunks = b->s.head_chunks;
+    return a->rows[0] == b->rows[0] && a->rows[1] == b->rows[1] && (a->blocks || !b->blocks) && !memcmp(&s, &b->s, sizeof s);
+}
+
+/* Surveys job `i`; one of the same graph among those from `first` on is copied. */
+static int run_job(const struct plan_space *x, struct jobs *jobs, uint32_t first, uint32_t i, struct plan_drafts *drafts, struct error *e)
+{
+    struct job *job = &jobs->list.at[i];
+    const struct job *before = i > first ? job - 1 : NULL;
+    int rc = PL_OK;
+    if (before && before->done && before->s.micro_batch == job->s.micro_batch && before->s.head_chunks == job->s.head_chunks)
+        memcpy(job->rows, before->rows, sizeof job->rows);
+    else rc = plan_draft_chunk_rows(drafts, &job->s, job->rows, e);
+    for (uint32_t k = i; k-- > first && !rc && !job->done;)
+        if (jobs->list.at[k].done && is_same_graph(&jobs->list.at[k], job)) {
+            survey_copy(job->to, jobs->list.at[k].to);
+            job->done = true;
+        }
+    if (!rc && !job->done) rc = survey_make(job->to, drafts, &job->s, job->blocks, x->profile, e);
+    job->done = !rc;
+    return rc;
+}
+
+/* Each thread has a run of jobs, and drafts of its own. */
 static int run_jobs(const struct plan_space *x, struct jobs *jobs, struct error *e)
 {
     int failed = PL_OK;
@@ -105,11 +136,13 @@ static int run_jobs(const struct plan_space *x, struct jobs *jobs, struct error 
 #pragma omp parallel if (!x->source->alone)
     {
         struct plan_drafts drafts = {.source = x->source};
+        uint32_t own = UINT32_MAX; /* the first job of this thread */
 #pragma omp for schedule(static)
         for (uint32_t i = 0; i < jobs->list.n; i++) {
             struct error mine;
             const struct job *job = &jobs->list.at[i];
-            int rc = survey_make(job->to, &drafts, &job->s, x->profile, &mine);
+            if (own > i) own = i;
+            int rc = run_job(x, jobs, own, i, &drafts, &mine);
             if (rc)
 #pragma omp critical
                 if (job->number < first) {
@@ -127,7 +160,7 @@ static void add_job(struct jobs *jobs, struct settings s, int chunks, struct rec
 {
     s.head_chunks = chunks;
     s.recompute = recompute;
-    vec_push(&jobs->list, ((struct job){.s = s, .to = to}));
+    vec_push(&jobs->list, ((struct job){.s = s, .to = to, .blocks = true}));
 }
 
 static void add_family_jobs(struct builder *b, struct family *f, struct jobs *jobs)
@@ -398,7 +431,7 @@ static int survey_first(struct builder *b, struct error *e)
     s.accumulation = b->families.at[0].base.accumulation;
     s.head_chunks = b->base->head_chunks;
     if (b->x->f.recompute) s.recompute = (struct recompute){.kind = RECOMPUTE_NONE};
-    int rc = survey_make(&v, &drafts, &s, b->x->profile, e);
+    int rc = survey_make(&v, &drafts, &s, true, b->x->profile, e);
     if (!rc) {
         b->blocks = v.blocks;
         list_chunks(b, &drafts.graph);

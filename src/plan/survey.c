@@ -105,9 +105,6 @@ static void add_seconds(struct survey *v, const struct split *a, const double *s
         const id n = g->order[PROGRAM_STEP].nodes.at[k];
         v->block[a->owner[k]].seconds[cuda ? node_at(g, n)->lane : LANE_COMPUTE] += seconds[n];
     }
-    if (cuda) v->update_seconds = a->p->program_seconds[PROGRAM_UPDATE];
-    else
-        for (uint32_t k = 0; k < g->order[PROGRAM_UPDATE].nodes.n; k++) v->update_seconds += seconds[g->order[PROGRAM_UPDATE].nodes.at[k]];
 }
 
 static void survey_step(struct survey *v, const struct plan *p, const struct graph *g, const double *seconds, bool cuda)
@@ -138,52 +135,97 @@ static uint64_t peak_bytes(const struct plan *p, const struct graph *g, enum pro
     return most;
 }
 
-/* Transient bytes in host memory: the largest sum over the programs. */
-static uint64_t host_transients(const struct plan *p, const struct graph *g)
-{
-    uint64_t most = 0;
-    for (int program = 0; program < PROGRAM_COUNT; program++) {
-        uint64_t sum = 0;
-        for (id s = 1; s < g->storages.n; s++) {
-            const struct storage *x = &g->storages.at[s];
-            if (p->placement.life[program][s].used && !storage_is_persistent(x) && x->space == SPACE_HOST) sum += align_up(x->bytes, PLAN_ALIGN);
-        }
-        if (sum > most) most = sum;
-    }
-    return most;
-}
+static bool is_weight(const struct storage *x) { return x->kind == KIND_PARAM || x->kind == KIND_MASTER || x->kind == KIND_STATE; }
 
 static void add_weights(struct survey *v, const struct plan *p, const struct graph *g)
 {
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
-        bool weight = x->kind == KIND_PARAM || x->kind == KIND_MASTER || x->kind == KIND_STATE;
-        if (weight && storage_is_persistent(x) && plan_reached(p, g, s)) v->weights[x->space] += align_up(x->bytes, PLAN_ALIGN);
+        if (is_weight(x) && storage_is_persistent(x) && plan_reached(p, g, s)) v->weights[x->space] += align_up(x->bytes, PLAN_ALIGN);
     }
 }
 
-int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *s, const struct profile *profile, struct error *e)
+/* The figures of one program of a draft, for drafts without it. */
+static struct known_program know(const struct graph *g, const struct plan *p, enum program program, const double *seconds)
+{
+    struct known_program k = {.most = peak_bytes(p, g, program), .takes = p->program_seconds[program]};
+    struct graph others = *g;
+    others.order[program].nodes.n = 0;
+    bool *all = plan_mark_reached(g), *rest = plan_mark_reached(&others);
+    for (id s = 1; s < g->storages.n; s++) {
+        const struct storage *x = &g->storages.at[s];
+        if (!all[s] || rest[s] || !storage_is_persistent(x)) continue;
+        k.persistent[x->space] += align_up(x->bytes, PLAN_ALIGN);
+        if (is_weight(x)) k.weights[x->space] += align_up(x->bytes, PLAN_ALIGN);
+    }
+    for (uint32_t i = 0; i < g->order[program].nodes.n; i++) k.seconds += seconds[g->order[program].nodes.at[i]];
+    mem_free(all);
+    mem_free(rest);
+    return k;
+}
+
+/* Keeps the figures of program update and of evaluation for the drafts that follow. */
+static void keep_programs(struct plan_drafts *d, const struct plan *p, const struct settings *s, const double *seconds)
+{
+    if (!d->update && !s->fused_step) {
+        struct known_program k = know(&d->graph, p, PROGRAM_UPDATE, seconds);
+        k.of = plan_update_of(s);
+        k.trained = d->trained;
+        vec_push(&d->updates, k);
+        d->update = &d->updates.at[d->updates.n - 1];
+    }
+    if (!d->eval) {
+        struct known_program k = know(&d->graph, p, PROGRAM_EVAL, seconds);
+        k.of = plan_eval_of(s);
+        k.trained = s->offload & OFFLOAD_WEIGHTS ? d->trained : 0;
+        vec_push(&d->evals, k);
+        d->eval = &d->evals.at[d->evals.n - 1];
+    }
+}
+
+/* Adds what a program is known to need that the draft was compiled without. */
+static void add_known(struct survey *v, const struct known_program *k)
+{
+    for (int s = 0; s < SPACE_COUNT && k; s++) {
+        v->persistent[s] += k->persistent[s];
+        v->weights[s] += k->weights[s];
+    }
+}
+
+int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *s, bool blocks, const struct profile *profile, struct error *e)
 {
     struct plan p = {.settings = *s};
     memset(v, 0, sizeof *v);
+    d->brief = true;
     int rc = plan_draft_next(d, s, e);
     if (rc) return rc;
     const struct graph *g = &d->graph;
     double *seconds = mem_alloc(g->nodes.n * sizeof *seconds);
-    rc = plan_bind(&p, g, profile, seconds, e);
+    rc = plan_bind_with(&p, g, profile, &d->kernels, seconds, e);
     if (!rc) {
         memcpy(v->persistent, p.persistent, sizeof v->persistent);
         add_weights(v, &p, g);
-        survey_step(v, &p, g, seconds, profile->kind == DEVICE_CUDA);
-        v->total_seconds = p.seconds;
+        add_known(v, d->update);
+        add_known(v, d->eval);
+        keep_programs(d, &p, s, seconds);
+        if (blocks) survey_step(v, &p, g, seconds, profile->kind == DEVICE_CUDA);
         v->step = peak_bytes(&p, g, PROGRAM_STEP);
-        v->update = peak_bytes(&p, g, PROGRAM_UPDATE);
-        v->eval = peak_bytes(&p, g, PROGRAM_EVAL);
-        v->host = host_transients(&p, g);
+        v->update = d->update ? d->update->most : 0;
+        v->eval = d->eval->most;
+        if (d->update) v->update_seconds = profile->kind == DEVICE_CUDA ? d->update->takes : d->update->seconds;
+        v->total_seconds = p.program_seconds[PROGRAM_STEP] + (d->update ? d->update->takes : p.program_seconds[PROGRAM_UPDATE]) + p.program_seconds[PROGRAM_EVAL];
         plan_free(&p);
     }
     mem_free(seconds);
     return rc;
+}
+
+void survey_copy(struct survey *to, const struct survey *from)
+{
+    *to = *from;
+    to->block = from->block ? mem_copy(from->block, (from->blocks + 1) * sizeof *from->block) : NULL;
+    to->moment = from->moment ? mem_copy(from->moment, from->moments * sizeof *from->moment) : NULL;
+    for (uint32_t i = 0; i < from->moments; i++) to->moment[i].kept = mem_copy(from->moment[i].kept, (from->blocks + 1) * sizeof *from->moment[i].kept);
 }
 
 void survey_free(struct survey *v)

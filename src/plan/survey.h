@@ -39,12 +39,13 @@ struct survey {
     uint64_t step;           /* peak of the step's transients */
     uint64_t persistent[SPACE_COUNT];
     uint64_t weights[SPACE_COUNT]; /* the part for parameters, master weights and optimizer state */
-    uint64_t update, eval;   /* the same of these programs */
-    uint64_t host;           /* sum of the transients in host memory, of the largest program */
+    uint64_t update, eval;   /* transient bytes of these programs */
 };
 
-/* Drafts the graph for settings into d->graph and surveys it. */
-int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *s, const struct profile *profile, struct error *e);
+/* Drafts the graph for settings into d->graph and surveys it; without `blocks` only its bytes and
+ * seconds as a whole. */
+int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *s, bool blocks, const struct profile *profile, struct error *e);
+void survey_copy(struct survey *to, const struct survey *from);
 void survey_free(struct survey *v);
 
 /* By block number: true if a node of the block is recomputed under these settings. Element 0: true
