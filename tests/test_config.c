@@ -479,7 +479,7 @@ static void test_schedule(void **state)
     assert_true(fabs(factor(SCHEDULE_COSINE, 6, 2, 10) - 0.5) < 1e-15);
     assert_true(fabs(factor(SCHEDULE_COSINE, 4, 2, 10) - 0.5 * (1 + sqrt(0.5))) < 1e-15);
     assert_true(fabs(factor(SCHEDULE_COSINE, 10, 2, 10)) < 1e-15);
-    /* a warmup of the whole run does not divide by 0 */
+    /* a warmup of the whole run is no division by 0 */
     assert_true(factor(SCHEDULE_LINEAR, 3, 3, 3) == 0);
     assert_true(factor(SCHEDULE_COSINE, 3, 3, 3) == 1);
 }

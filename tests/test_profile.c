@@ -83,7 +83,7 @@ static void test_damaged(void **state)
     refuses("1.5", "0", "corrections[");
     refuses("1.5", "\"much\"", "corrections[");
     refuses("1.5", "1.5, 2", "3 numbers");
-    refuses("0.001,", "1e-6,", "above the one before");
+    refuses("0.001,", "1e-6,", "above the previous one");
     refuses("\"corrections\": [", "\"corrections\": 7, \"rest\": [", "corrections");
 }
 

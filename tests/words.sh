@@ -26,7 +26,7 @@ BUILD=${BUILD:-build}
 table=$(sed -e '/^#/d' -e '/^$/d' <<'TABLE'
 cards?	GPU	-	(model|dataset) cards?
 graphics[ -]cards?	GPU
-pictures?	image, plot, figure
+pictures?	image, plot, figure		synthetic pictures
 second space	host memory (on a CPU: the offload file)
 (made|makes?|making) again	recompute, rebuild (an index, a plan)
 comes? and goe?s?	transient
@@ -41,7 +41,7 @@ an? GPU of [0-9]	compute capability 9.0 (sm_90); a GPU with 24 GB
 layout[ =]seed	--layout memmap	!src/cli/data_pack.c !tests/run_errors.sh
 loss\.preset[:=] ?seed	loss.preset: equal-weights	!tests/run_errors.sh
 # In texts for users a seed is a random seed.
-seeds?	"random seed" where it is one; else name the thing	README.md docs examples help	random seeds?|train\.seed|split_seed|--seed|(^|[^[:alpha:]])seed: [0-9]|(by|same|another|different|each|two|three|four|five|its) seeds?|seeds? (and|or) (position|name|epoch|step)|seed, (epoch|step|position)
+seeds?	"random seed" where it is one; else name the thing	README.md docs examples help	random seeds?|train\.seed|split_seed|--seed|(^|[^[:alpha:]])seed: [0-9]|(by|same|another|different|each|two|three|four|five|its) seeds?|seeds? (and|or) (position|name|epoch|step)|seed, (epoch|step|position)|same-seed|keyed by the seed|^ *seed  +0|seed, the step
 TABLE
 )
 
