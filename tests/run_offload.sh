@@ -155,7 +155,7 @@ budget() {
     need=$(json "$tmp/plan.json" arenas.host)
     "$binary" plan "$tmp/llama.yaml" --set memory.offload=optimizer | grep -q 'host memory is limited to' || { echo 'the default budget is not stated'; return 1; }
     expect 0 '' "$binary" plan "$tmp/llama.yaml" --set memory.offload=optimizer --set "memory.host_budget=$need" || return 1
-    expect 3 "needs $need bytes .*host memory.*memory.host_budget is $((need - 1)) " "$binary" plan "$tmp/llama.yaml" --set memory.offload=optimizer \
+    expect 3 "needs $need bytes .*(host memory|offload file).*memory.host_budget is $((need - 1)) " "$binary" plan "$tmp/llama.yaml" --set memory.offload=optimizer \
         --set "memory.host_budget=$((need - 1))" || return 1
     expect 0 '' "$binary" plan "$tmp/llama.yaml" --set memory.offload=auto --set "memory.host_budget=$((need - 1))"
 }
@@ -169,7 +169,7 @@ full() {
     mount -t tmpfs -o size=8m tmpfs "$tmp/disk" 2>/dev/null || { echo 'this user cannot mount a tmpfs'; return 77; }
     mounts=$tmp/disk
     local run=("$binary" train "$tmp/llama.yaml" --set "train.out=$tmp/disk/run" --set "memory.offload=$all")
-    expect 3 'host memory, memory.host_budget is' "${run[@]}" && expect 1 'cannot reserve [0-9]+ bytes for the offload file' "${run[@]}" --set memory.host_budget=none || return 1
+    expect 3 'offload file, memory.host_budget is' "${run[@]}" && expect 1 'cannot reserve [0-9]+ bytes for the offload file' "${run[@]}" --set memory.host_budget=none || return 1
     grep -q 'a file system in memory' "$tmp/err" || { echo 'the message does not mention a file system in memory'; return 1; }
     [ ! -s "$tmp/disk/run/metrics.jsonl" ] && umount "$tmp/disk"
 }

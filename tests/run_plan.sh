@@ -94,7 +94,7 @@ for given in '--devices 0' '--devices 1e-12' '--devices 12x' '--compare --fronti
 done
 # The message names the budget that refuses the plan, also where no technique is in use.
 refused_by() {
-    expect 3 'of host memory, memory.host_budget is 1048576' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.host_budget=1MiB --set memory.offload=optimizer --json || return 1
+    expect 3 'of offload file, memory.host_budget is 1048576' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.host_budget=1MiB --set memory.offload=optimizer --json || return 1
     cp "$tmp/out" "$tmp/table.json" && [ "$(values refused_by)" = memory.host_budget ] && [ "$(values host_budget_bytes)" = 1048576 ] || { head -n 12 "$tmp/out"; return 1; }
     expect 3 'the budget is 1048576' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --memory 1MiB --json || return 1
     cp "$tmp/out" "$tmp/table.json" && [ "$(values refused_by)" = memory.budget ]
@@ -103,7 +103,7 @@ check 'a refusal names its bound' refused_by
 # Where memory.host_budget keeps the smallest plan large, the message states that and the budget that would fit.
 binding() {
     local need
-    expect 3 'Give --memory [0-9]+ within memory.host_budget 1048576 \(1.00 MiB\); or change, each of which fits: memory.host_budget: [0-9]+ ' \
+    expect 3 'Set --memory [0-9]+ within memory.host_budget 1048576 \(1.00 MiB\); or change, each of which fits: memory.host_budget: [0-9]+ ' \
         "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.host_budget=1MiB --memory 6MiB || return 1
     need=$(sed -n 's/.*each of which fits: memory.host_budget: \([0-9]*\).*/\1/p' "$tmp/err")
     expect 0 '' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.host_budget="$need" --memory 6MiB && echo "$need bytes"

@@ -27,7 +27,7 @@ check 'the smallest budget trains' runs_at_smallest
 
 refuses_below() {
     smallest_of || return 1
-    expect 3 "instant [0-9]+.*persistent.*--memory $smallest.*would fit: memory.precision: bf16" "$binary" plan "$tmp/tiny.yaml" --memory $((smallest - 1)) --json || return 1
+    expect 3 "instant [0-9]+.*persistent.*--memory $smallest.*each of which fits: memory.precision: bf16" "$binary" plan "$tmp/tiny.yaml" --memory $((smallest - 1)) --json || return 1
     grep -q '"fits": false' "$tmp/out" || { echo 'fits is not false'; return 1; }
     [ "$(json "$tmp/out" smallest_budget_bytes)" = "$smallest" ] || { echo 'another smallest budget'; return 1; }
     [ "$(json "$tmp/out" peak.instant)" -gt 0 ] || { echo 'no instant'; return 1; }

@@ -116,6 +116,7 @@ run_seam() {
     local with=(env "CUDA_VISIBLE_DEVICES=$gpus")
     if [[ $gpus == unset ]]; then with=(env -u CUDA_VISIBLE_DEVICES); fi
     run cuda_seam "${with[@]}" "$BUILD/tests/cuda_seam"
+    while ((running)); do wait_one; done # it watches the free memory of the GPU: nothing beside it
     run cuda_ops "${with[@]}" "$BUILD/tests/cuda_ops"
 }
 run_docs() { run docs tools/docs.sh --check; }
