@@ -26,7 +26,8 @@ LDLIBS  += -lcjson -lyaml -ljpeg -lpng -lz -lm -lpthread -ldl
 LDFLAGS += -fopenmp $(EXTRA)
 
 DIRS := base io graph run cpu cuda passes plan models data train report lib cli
-SRCS := $(filter-out src/cli/main.c,$(foreach d,$(DIRS),$(wildcard src/$(d)/*.c)))
+# Sorted by make itself: the order of a wildcard depends on the locale.
+SRCS := $(sort $(filter-out src/cli/main.c,$(foreach d,$(DIRS),$(wildcard src/$(d)/*.c))))
 
 # CUDA: the device is a plug-in beside the program (src/cuda/cuda.h). It is built where nvcc is found, for the
 # GPUs of this machine; without a GPU it is left out.

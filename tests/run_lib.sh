@@ -28,7 +28,8 @@ case $BUILD in /*) ;; *) tools=$PWD/$tools ;; esac
 
 # tool NAME...: builds programs that link with the library.
 tool() {
-    for t; do make -s BUILD="$BUILD" "$BUILD/tests/$t" || exit 2; done
+    # `make tests` has built them: a make here could relink the program while other scripts run it.
+    for t; do [ -x "$BUILD/tests/$t" ] || make -s BUILD="$BUILD" "$BUILD/tests/$t" || exit 2; done
 }
 # preload NAME...: builds libraries for LD_PRELOAD that replace calls of the C library.
 preload() {
