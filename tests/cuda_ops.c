@@ -254,16 +254,14 @@ struct side {
 };
 
 /* Calls `each` for every block of bytes that the program may write: storages in use, and
- * workspaces. */
+ * workspaces. A parameter that no program reads has an offset too, and its values are copied. */
 static void side_blocks(struct side *s, void (*each)(struct side *, enum space space, uint64_t at, uint64_t bytes, bool persistent))
 {
     const struct graph *g = &s->copy.graph;
     const struct placement *p = &s->copy.plan.placement;
     for (id x = 1; x < g->storages.n; x++) {
         const struct storage *b = &g->storages.at[x];
-        bool used = false;
-        for (int program = 0; program < PROGRAM_COUNT; program++) used |= p->life[program][x].used;
-        if (used) each(s, b->space, p->offset[x], b->bytes, storage_is_persistent(b));
+        if (plan_reached(&s->copy.plan, g, x)) each(s, b->space, p->offset[x], b->bytes, storage_is_persistent(b));
     }
     for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
         const struct binding *b = &p->binding[g->order[PROGRAM_STEP].nodes.at[k]];
