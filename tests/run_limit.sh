@@ -1,7 +1,8 @@
 #!/bin/bash
 # run_limit.sh: a run needs its arena and at most CONSTANT more: code, libraries, the stacks of 2 threads, the
 # JPEG library's pools. Each further thread adds a stack, which RLIMIT_DATA counts in full. Three tests: the
-# peak of resident memory, RLIMIT_DATA, and a memory cgroup where this machine allows one.
+# peak of resident memory, RLIMIT_DATA, and a memory cgroup where this machine allows one. The device is the CPU by name:
+# `auto` loads the CUDA libraries where they exist, and those take some 150 MiB.
 #
 #   bash tests/run_limit.sh       from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -13,9 +14,9 @@ CONSTANT=$((48 << 20))
 STACK=$((8 << 20))
 export OMP_NUM_THREADS=2
 "$binary" data make "$tmp/shards" --images 12 --size 160x120 --masks 4 --seed 3 >/dev/null 2>&1
-printf 'model: {preset: sam-tiny}\ndata: {format: sa1b, train: %s/shards/*.tar, max_masks: 4, threads: 2}\ntrain: {steps: 3, effective_batch: 8}\n' "$tmp" >"$tmp/masks.yaml"
+printf 'device: cpu\nmodel: {preset: sam-tiny}\ndata: {format: sa1b, train: %s/shards/*.tar, max_masks: 4, threads: 2}\ntrain: {steps: 3, effective_batch: 8}\n' "$tmp" >"$tmp/masks.yaml"
 head -c 100000 /dev/urandom >"$tmp/words.bin"
-printf 'model: {preset: llama-tiny}\ndata: {train: %s/words.bin, token_dtype: uint8, sequence: 512}\ntrain: {steps: 3, effective_batch: 16}\n' "$tmp" >"$tmp/words.yaml"
+printf 'device: cpu\nmodel: {preset: llama-tiny}\ndata: {train: %s/words.bin, token_dtype: uint8, sequence: 512}\ntrain: {steps: 3, effective_batch: 16}\n' "$tmp" >"$tmp/words.yaml"
 
 train() { "$binary" train "$tmp/$1.yaml" --set "train.out=$tmp/run-$((runs += 1))" --json "${@:2}"; }
 runs=0
