@@ -151,8 +151,8 @@ $(BUILD)/tests/%: tests/%.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ -Itests $< $(LIB) $(LDFLAGS) $(LDLIBS) $(if $(filter test_%,$*),-lcmocka) -o $@
 
-# clang links its own OpenMP library.
-OPENMP_LIB = $(if $(shell $(CC) --version 2>/dev/null | grep -i clang),-lomp,-lgomp)
+# clang finds its own OpenMP library by this flag alone.
+OPENMP_LIB = $(if $(shell $(CC) --version 2>/dev/null | grep -i clang),-fopenmp,-lgomp)
 # Programs outside the project use the public header and the flags of pkg-config, which reads
 # plimsoll-uninstalled.pc for the build tree. $(call pc,prefix,includedir,libdir) prints it.
 pc = sed 's|@PREFIX@|$1|; s|@INCLUDEDIR@|$2|; s|@LIBDIR@|$3|; s|@VERSION@|$(VERSION)|; s|@OPENMP@|$(OPENMP_LIB)|; s|@ONEDNN@|$(ONEDNN_LIBS)|' tools/plimsoll.pc.in

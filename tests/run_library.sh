@@ -90,7 +90,7 @@ END
     if [ "$linkage" = shared ]; then
         flags="$($pc --cflags --libs plimsoll) -Wl,-rpath,$tmp/root/opt/pl/lib"
     else
-        flags="$($pc --cflags plimsoll) $tmp/root/opt/pl/lib/libplimsoll.a $($pc --static --libs-only-l plimsoll | sed 's/-lplimsoll//')"
+        flags="$($pc --cflags plimsoll) $tmp/root/opt/pl/lib/libplimsoll.a $($pc --static --libs plimsoll | sed 's/-lplimsoll//')"
     fi
     # shellcheck disable=SC2086
     "$cc" -Wall -Werror "$tmp/outside.c" $flags -o "$tmp/outside" && "$tmp/outside"
