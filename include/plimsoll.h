@@ -200,6 +200,13 @@ enum pl_kind {
 };
 PL_API const char *pl_kind_name(enum pl_kind kind);
 
+/* A memory technique of the plan by the name of its key in section `memory`, and its value as text:
+ * {"recompute", "first:12+selective"}. */
+enum { PL_TECHNIQUES = 16 };
+struct pl_technique {
+    const char *name, *value;
+};
+
 struct pl_plan_info {
     int fits;
     uint64_t arena_bytes;           /* memory that pl_start allocates; the budget bounds it */
@@ -211,12 +218,12 @@ struct pl_plan_info {
     int64_t effective_batch;
     int64_t micro_batch;            /* samples in one forward and backward pass... */
     int64_t accumulation;           /* ...and gradient accumulation steps per optimizer step */
-    const char *precision;          /* "f32", "bf16", "f16", "bf16-pure" */
-    int recompute;                  /* gradient checkpointing: 0 none, 1 whole blocks, 2 cheap ops (selective) */
-    int offload_optimizer;
-    int head_chunks;
     double predicted_seconds;       /* estimated time of a step, from the device's profile */
+    int techniques;                 /* how many there are in... */
+    struct pl_technique technique[PL_TECHNIQUES];
 };
+/* The value of a technique; NULL: there is no technique of that name. */
+PL_API const char *pl_technique_value(const struct pl_plan_info *plan, const char *name);
 
 /* Finds the plan with the fastest step that fits the budget. PL_NOFIT: `out` holds the smallest
  * plan, with fits 0. A second call without a change of options returns the same. `out` may be

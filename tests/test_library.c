@@ -248,7 +248,9 @@ static void test_plan(void **state)
     assert_int_equal(free.micro_batch * free.accumulation, E);
     assert_int_equal(free.parameters, WIDTH * IN + WIDTH + BLOCKS * (WIDTH + 3 * WIDTH * INNER) + CLASSES * WIDTH);
     assert_int_equal(free.trainable, free.parameters);
-    assert_string_equal(free.precision, "f32");
+    assert_string_equal(pl_technique_value(&free, "precision"), "f32");
+    assert_string_equal(pl_technique_value(&free, "recompute"), "none");
+    assert_null(pl_technique_value(&free, "seconds"));
 
     /* The smallest budget runs, one byte less is rejected. */
     char size[32];
@@ -398,7 +400,7 @@ static void test_bf16(void **state)
     struct pl_session *s = losses(NULL, "memory.precision", "bf16", l, 40);
     struct pl_plan_info p;
     ok(s, pl_plan(s, &p));
-    assert_string_equal(p.precision, "bf16");
+    assert_string_equal(pl_technique_value(&p, "precision"), "bf16");
     assert_true(p.bytes[PL_MASTERS] > 0);
     assert_true(l[39] < 0.5 * l[0]);
     pl_close(s);

@@ -88,9 +88,9 @@ static void print_text(const struct bench *b, struct text *out)
     char a[32];
     uint64_t arena = plan_arena(p);
     double mean = bench_mean(b);
-    text_printf(out, "Step of %d samples: micro-batch %d x %d, %s, recompute %s, head chunks %d, %d threads\n", b->run.effective_batch,
-                p->settings.micro_batch, p->settings.accumulation, precision_print(&p->settings), recompute_print(&p->settings.recompute, (char[SETTING_ROOM]){0}),
-                p->settings.head_chunks, b->run.device.profile.threads);
+    text_printf(out, "Step of %d samples: micro-batch %d x %d, ", b->run.effective_batch, p->settings.micro_batch, p->settings.accumulation);
+    settings_print(&p->settings, out);
+    text_printf(out, ", %d threads\n", b->run.device.profile.threads);
     text_printf(out, "  predicted  %.4g s\n  measured   %.4g s mean, %.4g s median of %u\n  measured / predicted  %.3f\n", p->seconds, mean,
                 bench_median(b), b->steps, mean / p->seconds);
     text_printf(out, "Memory\n");
@@ -192,15 +192,7 @@ static void print_json(const struct bench *b, struct text *out)
     json_put_number(&w, "measured_median_seconds", bench_median(b));
     json_put_number(&w, "ratio", mean / p->seconds);
     json_put_number(&w, "samples_per_second", b->run.effective_batch / mean);
-    json_put_int(&w, "effective_batch", b->run.effective_batch);
-    json_put_int(&w, "micro_batch", p->settings.micro_batch);
-    json_put_int(&w, "accumulation", p->settings.accumulation);
-    json_put_string(&w, "precision", precision_print(&p->settings));
-    json_put_string(&w, "recompute", recompute_print(&p->settings.recompute, (char[SETTING_ROOM]){0}));
-    json_put_string(&w, "optimizer", optimizer_print(&p->settings));
-    json_put_bool(&w, "fused_step", p->settings.fused_step);
-    json_put_string(&w, "offload", offload_print(p->settings.offload, (char[SETTING_ROOM]){0}));
-    json_put_int(&w, "head_chunks", p->settings.head_chunks);
+    plan_put_settings(&w, &p->settings, b->run.effective_batch);
     json_put_int(&w, "threads", b->run.device.profile.threads);
     json_put_uint(&w, "arena_bytes", plan_arena(p));
     json_put_uint(&w, "host_arena_bytes", p->placement.arena[SPACE_HOST]);

@@ -15,25 +15,6 @@
 
 static const char CHANGES_RESULTS[] = "changes results slightly";
 
-/* The changes to try. A change that the plan already has, or that does not apply, saves nothing
- * and is left out. */
-static const struct {
-    const char *change, *note;
-} tried[] = {
-    {"memory.recompute=selective", NULL},
-    {"memory.recompute=ratio:0.5", NULL},
-    {"memory.recompute=all", NULL},
-    {"memory.recompute=all+halves", NULL},
-    {"memory.fused_step=on", NULL},
-    {"memory.offload=optimizer", NULL},
-    {"memory.offload=optimizer+masters", NULL},
-    {"memory.offload=optimizer+masters+weights", NULL},
-    {"memory.offload=activations", NULL},
-    {"memory.optimizer=adamw-bf16", CHANGES_RESULTS},
-    {"memory.optimizer=adamw-8bit", CHANGES_RESULTS},
-    {"memory.precision=bf16", CHANGES_RESULTS},
-};
-
 /* Plans the change and lists it when it saves memory. */
 static void try_change(const struct doctor *d, const char *change, const char *note, struct advice *out, uint32_t *n)
 {
@@ -63,15 +44,21 @@ static int by_worth(const void *a, const void *b)
     return x->saves > y->saves ? -1 : x->saves < y->saves;
 }
 
+/* Tries every value of every technique. A change that the plan already has, or that does not apply,
+ * saves nothing and is left out. */
 uint32_t doctor_advice(const struct doctor *d, struct advice out[ADVICE_MOST])
 {
     const struct settings *s = &d->run.plan.settings;
     char change[96];
     uint32_t n = 0;
-    for (size_t i = 0; i < COUNT(tried); i++) try_change(d, tried[i].change, tried[i].note, out, &n);
-    for (int factor = 2; factor <= 16; factor *= 2) {
-        snprintf(change, sizeof change, "memory.head_chunks=%d", s->head_chunks * factor);
-        try_change(d, change, NULL, out, &n);
+    for (enum technique_id id = 0; id < TECHNIQUES; id++) {
+        const char *note = techniques[id].changes_results ? CHANGES_RESULTS : NULL, *const lists[] = {techniques[id].ladder, techniques[id].also};
+        char value[SETTING_ROOM];
+        for (size_t k = 0; k < COUNT(lists); k++)
+            for (int i = 0; technique_value(lists[k], i, value); i++) {
+                snprintf(change, sizeof change, "memory.%s=%s", techniques[id].name, value);
+                try_change(d, change, note, out, &n);
+            }
     }
     for (int b = s->micro_batch / 2; b >= 1; b /= 2) {
         snprintf(change, sizeof change, "memory.micro_batch=%d", b);

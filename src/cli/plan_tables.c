@@ -115,19 +115,6 @@ static int plan_row(const struct options *o, const char *const *sets, size_t n, 
     return PL_OK;
 }
 
-/* "bf16, recompute first:12, adamw-8bit, offload optimizer, head chunks 4": the precision, and
- * every technique in use. */
-static void put_techniques(const struct settings *s, struct text *out)
-{
-    char word[SETTING_ROOM];
-    text_printf(out, "%s", precision_print(s));
-    if (s->recompute.kind != RECOMPUTE_NONE) text_printf(out, ", recompute %s", recompute_print(&s->recompute, word));
-    if (strcmp(optimizer_print(s), "adamw")) text_printf(out, ", %s", optimizer_print(s));
-    if (s->fused_step) text_printf(out, ", fused step");
-    if (s->offload) text_printf(out, ", offload %s", offload_print(s->offload, word));
-    if (s->head_chunks > 1) text_printf(out, ", head chunks %d", s->head_chunks);
-}
-
 /* Prints a row that does not fit, with the budget that is too small. False: the row fits. */
 static bool put_refusal(const struct row *r, int width, struct text *out)
 {
@@ -143,7 +130,6 @@ static bool put_refusal(const struct row *r, int width, struct text *out)
 
 static void put_row(struct json_writer *w, const struct row *r)
 {
-    char recompute[SETTING_ROOM], offload[SETTING_ROOM];
     json_begin_map(w, NULL);
     json_put_string(w, "label", r->label);
     json_put_bool(w, "fits", r->fits);
@@ -156,15 +142,7 @@ static void put_row(struct json_writer *w, const struct row *r)
         json_put_number(w, "predicted_step_seconds", r->seconds);
         json_put_number(w, "samples_per_second", r->effective / r->seconds);
         json_put_bool(w, "measured", r->measured);
-        json_put_int(w, "micro_batch", r->settings.micro_batch);
-        json_put_int(w, "accumulation", r->settings.accumulation);
-        json_put_int(w, "effective_batch", r->effective);
-        json_put_string(w, "precision", precision_print(&r->settings));
-        json_put_string(w, "recompute", recompute_print(&r->settings.recompute, recompute));
-        json_put_string(w, "optimizer", optimizer_print(&r->settings));
-        json_put_bool(w, "fused_step", r->settings.fused_step);
-        json_put_string(w, "offload", offload_print(r->settings.offload, offload));
-        json_put_int(w, "head_chunks", r->settings.head_chunks);
+        plan_put_settings(w, &r->settings, r->effective);
     }
     json_end(w);
 }
@@ -205,27 +183,18 @@ static void note_times(const struct rows *rows, struct text *out)
 
 /* --- the ladder -------------------------------------------------------------------------- */
 
-/* Each row adds one technique. %d: the micro-batch, in the first row all samples of a step, in
- * later rows the smallest possible. */
-enum { RUNG_SETS = 8 };
-static const struct rung {
-    const char *name;
-    const char *sets[RUNG_SETS];
-    const char *else_name, *else_set; /* instead of the last key, on a GPU that does not support it */
-} ladder[] = {
-    {"no technique", {"memory.precision=f32", "memory.recompute=none", "memory.offload=none", "memory.optimizer=adamw", "memory.fused_step=off",
-                 "memory.head_chunks=1", "memory.micro_batch=%d"}},
-    {"+ bf16", {"memory.precision=bf16"}, "+ f16", "memory.precision=f16"},
-    {"+ 8-bit optimizer state", {"memory.optimizer=adamw-8bit"}},
-    {"+ selective recompute", {"memory.recompute=selective"}},
-    {"+ recompute every block", {"memory.recompute=all"}},
-    {"+ head in 4 chunks", {"memory.head_chunks=4"}},
-    {"+ micro-batches of %d", {"memory.micro_batch=%d"}},
-    {"+ offload: optimizer", {"memory.offload=optimizer"}},
-    {"+ offload: masters", {"memory.offload=optimizer+masters"}},
-    {"+ offload: weights", {"memory.offload=optimizer+masters+weights"}},
-    {"+ offload: activations", {"memory.offload=optimizer+masters+weights+activations"}},
+/* Each row of the ladder adds a technique to the row before (techniques.def). */
+struct sets {
+    char at[TECHNIQUES][2 * SETTING_ROOM]; /* "memory.key=value" by technique */
+    size_t n;
 };
+
+static void add_set(struct sets *x, const char *key, const char *value)
+{
+    const enum technique_id id = technique_find(key);
+    snprintf(x->at[id], sizeof x->at[id], "memory.%s=%s", key, value);
+    x->n = TECHNIQUES;
+}
 
 static int effective_batch(const struct options *o, int *out, struct error *e)
 {
@@ -237,26 +206,51 @@ static int effective_batch(const struct options *o, int *out, struct error *e)
     return PL_OK;
 }
 
+/* Adds a row for one more setting, "memory.key=value", with all settings before it. */
+static int add_rung(const struct options *o, struct sets *sets, const char *label, struct rows *rows, struct error *e)
+{
+    struct row row = {0};
+    const char *at[COUNT(sets->at)];
+    for (size_t i = 0; i < sets->n; i++) at[i] = sets->at[i];
+    snprintf(row.label, sizeof row.label, "%s", label);
+    int rc = plan_row(o, at, sets->n, 0, &row, e);
+    if (!rc) vec_push(&rows->list, row);
+    return rc;
+}
+
+/* The rows of one technique: each of its values for comparison replaces the one before. */
+static int compare_technique(const struct options *o, enum technique_id id, struct sets *sets, struct rows *rows, struct error *e)
+{
+    const struct technique *t = &techniques[id];
+    char value[SETTING_ROOM], label[2 * SETTING_ROOM + 2] = "+ ";
+    struct settings s = {0};
+    for (int i = 0, rc; technique_value(t->compare, i, value); i++) {
+        const bool least = !strcmp(value, "least");
+        if (least) snprintf(value, sizeof value, "%d", rows->list.at[0].least);
+        CHECK(technique_parse(id, value, &s), "%s", value);
+        technique_label(id, &s, label + 2);
+        add_set(sets, t->name, value);
+        rc = add_rung(o, sets, label, rows, e);
+        if (rc == PL_USAGE && t->compare_else && technique_parse(id, t->compare_else, &s)) {
+            technique_label(id, &s, label + 2);
+            add_set(sets, t->name, t->compare_else);
+            rc = add_rung(o, sets, label, rows, e);
+        }
+        if (rc) return rc;
+    }
+    return PL_OK;
+}
+
+/* The first row has no technique and computes all samples of a step at once. */
 static int plan_ladder(const struct options *o, struct rows *rows, struct error *e)
 {
-    const char *sets[COUNT(ladder) * RUNG_SETS];
-    char split[2][64]; /* memory.micro_batch of the first row, and of the others */
-    size_t n = 0;
-    int effective = 1, rc = effective_batch(o, &effective, e);
-    for (size_t i = 0; i < COUNT(ladder) && !rc; i++) {
-        const int samples = i ? rows->list.at[0].least : effective;
-        struct row row = {0};
-        snprintf(row.label, sizeof row.label, ladder[i].name, samples);
-        snprintf(split[i > 0], sizeof split[0], "memory.micro_batch=%d", samples);
-        for (int k = 0; k < RUNG_SETS && ladder[i].sets[k]; k++) sets[n++] = strchr(ladder[i].sets[k], '%') ? split[i > 0] : ladder[i].sets[k];
-        rc = plan_row(o, sets, n, 0, &row, e);
-        if (rc == PL_USAGE && ladder[i].else_set) {
-            snprintf(row.label, sizeof row.label, "%s", ladder[i].else_name);
-            sets[n - 1] = ladder[i].else_set;
-            rc = plan_row(o, sets, n, 0, &row, e);
-        }
-        if (!rc) vec_push(&rows->list, row);
-    }
+    struct sets sets = {0};
+    char effective[SETTING_ROOM];
+    int n = 1, rc = effective_batch(o, &n, e);
+    snprintf(effective, sizeof effective, "%d", n);
+    for (enum technique_id id = 0; id < TECHNIQUES; id++) add_set(&sets, techniques[id].name, techniques[id].off ? techniques[id].off : effective);
+    if (!rc) rc = add_rung(o, &sets, "no technique", rows, e);
+    for (enum technique_id id = 0; id < TECHNIQUES && !rc; id++) rc = compare_technique(o, id, &sets, rows, e);
     return rc;
 }
 
@@ -343,7 +337,7 @@ int table_frontier(const struct options *o, struct error *e)
             if (put_refusal(r, 14, &out)) continue;
             text_printf(&out, "%-14s %12s %5d x %-3d %12.4g  ", r->label, size_print(r->arena, arena), r->settings.micro_batch, r->settings.accumulation,
                         r->effective / r->seconds);
-            put_techniques(&r->settings, &out);
+            settings_print(&r->settings, &out);
             text_printf(&out, "\n");
         }
         note_times(&rows, &out);
@@ -405,7 +399,7 @@ static void show_devices(const struct options *o, const struct rows *rows)
         } else {
             text_printf(&out, "%-14s %12s %4d x %-3d = %-6d %12.4g %-14s  ", r->label, size_print(r->arena, size), r->settings.micro_batch, r->settings.accumulation,
                         r->effective, r->effective / r->seconds, r->profile);
-            put_techniques(&r->settings, &out);
+            settings_print(&r->settings, &out);
             text_printf(&out, "\n");
         }
         if (o->rules) put_rules(o, r, &out);

@@ -175,7 +175,7 @@ static int make_config(struct predict *p, struct error *e)
     int rc = PL_OK;
     for (uint32_t i = 0; i < p->set.n && !rc; i++) rc = config_set(c, p->set.at[i], e);
     if (!rc && p->memory) rc = config_set_memory(c, p->memory, e);
-    if (c->memory_precision == PRECISION_AUTO) c->memory_precision = PRECISION_F32;
+    if (!c->memory_precision.chosen) c->memory_precision = (struct config_setting){true, "f32"};
     const bool preset = !dir_exists(p->model) && is_preset(p->model);
     c->model_path = preset ? NULL : (char *)p->model;
     c->model_preset = preset ? (char *)p->model : NULL;

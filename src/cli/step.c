@@ -56,7 +56,7 @@ static int step_files(const struct options *o, struct error *e)
     if (!rc) rc = options_config(o, &c, e);
     if (rc) return rc;
     /* f32 is the precision of a comparison with another framework, unless the user sets bf16. */
-    if (c.memory_precision == PRECISION_AUTO) c.memory_precision = PRECISION_F32;
+    if (!c.memory_precision.chosen) c.memory_precision = (struct config_setting){true, "f32"};
     c.model_path = (char *)o->model;
     c.model_preset = NULL;
     rc = open_batch(&s, o, e);

@@ -224,14 +224,21 @@ static void describe_plan(struct pl_session *s, struct pl_plan_info *out)
         .effective_batch = r->effective_batch,
         .micro_batch = c->micro_batch,
         .accumulation = c->accumulation,
-        .precision = precision_print(c),
-        .recompute = c->recompute.kind != RECOMPUTE_NONE,
-        .offload_optimizer = (c->offload & OFFLOAD_STATE) != 0,
-        .head_chunks = c->head_chunks,
         .predicted_seconds = r->plan.seconds,
+        .techniques = TECHNIQUES,
     };
+    _Static_assert((int)TECHNIQUES <= (int)PL_TECHNIQUES, "struct pl_plan_info has room for every technique");
+    for (enum technique_id id = 0; id < TECHNIQUES; id++)
+        out->technique[id] = (struct pl_technique){techniques[id].name, technique_print(id, c, s->technique[id])};
     for (int k = 0; k < PL_KINDS; k++) out->bytes[k] = r->plan.peak.by_kind[k + 1];
     count_parameters(&r->graph, out);
+}
+
+const char *pl_technique_value(const struct pl_plan_info *plan, const char *name)
+{
+    for (int i = 0; plan && name && i < plan->techniques; i++)
+        if (!strcmp(plan->technique[i].name, name)) return plan->technique[i].value;
+    return NULL;
 }
 
 int pl_plan(struct pl_session *s, struct pl_plan_info *out)

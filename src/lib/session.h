@@ -31,6 +31,7 @@ struct pl_session {
     struct train_options options;
     struct trainer *trainer; /* NULL before the first plan */
     struct text text;      /* the result of pl_plan_json or pl_plan_table */
+    char technique[TECHNIQUES][SETTING_ROOM]; /* values in the result of pl_plan */
     VEC(struct session_input) inputs;
     double count;          /* set by pl_set_count */
     int64_t steps;

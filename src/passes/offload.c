@@ -56,16 +56,9 @@ static bool *choose_homes(const struct graph *g, unsigned offload)
     return offloaded;
 }
 
-unsigned offload_ladder(int i)
+bool offload_repeats(unsigned before, const struct settings *s)
 {
-    static const unsigned rungs[OFFLOAD_RUNGS] = {0, OFFLOAD_STATE, OFFLOAD_STATE | OFFLOAD_MASTERS, OFFLOAD_STATE | OFFLOAD_MASTERS | OFFLOAD_WEIGHTS, OFFLOAD_ALL};
-    CHECK(i >= 0 && i < OFFLOAD_RUNGS, "%d", i);
-    return rungs[i];
-}
-
-bool offload_repeats(int i, const struct settings *s)
-{
-    return i > 0 && (offload_ladder(i) ^ offload_ladder(i - 1)) == OFFLOAD_MASTERS && (s->precision == DT_F32 || s->pure);
+    return (before ^ s->offload) == OFFLOAD_MASTERS && (s->precision == DT_F32 || s->pure);
 }
 
 /* True if a node of the program accesses one of the first `homes` storages that is offloaded. */

@@ -91,18 +91,14 @@ enum rewrite {
     REWRITE_ALL = 8191,
 };
 
-/* The planner's decisions, and the recipe of the update. */
+/* The phases of the pipeline (plan/compile.c), in order. */
+enum pipeline_phase { PIPELINE_FORWARD, PIPELINE_BACKWARD, PIPELINE_RECOMPUTE, PIPELINE_UPDATE, PIPELINE_WHOLE, PIPELINE_PHASES };
+
+/* The planner's decisions (techniques.def), and the recipe of the update. */
 struct settings {
-    int micro_batch;          /* samples in one iteration */
-    int accumulation;         /* iterations in one step */
-    enum dtype precision;     /* of activations and working weights: f32, bf16 or f16 */
-    bool pure;                /* no master weights: bf16 weights are updated with stochastic rounding */
-    struct recompute recompute; /* gradient checkpointing */
-    unsigned offload;         /* enum offload */
-    int head_chunks;          /* chunks of the LM head or mask decoder */
-    bool fused_step;          /* a weight is updated as soon as its gradient is complete */
-    enum optimizer optimizer;
-    enum state_dtype state;
+#define TECHNIQUE(name, type, members, ...) members;
+#include "passes/techniques.def"
+#undef TECHNIQUE
     const struct module_rule *modules;
     uint32_t n_modules;
 
@@ -120,27 +116,67 @@ struct settings {
     bool pipelined;              /* a step is submitted before the previous one retires: needs the staging buffer "tickets" and GUARD */
 };
 
-/* Copies the planner's decisions into `s`; its recipe stays. */
-void settings_follow(struct settings *s, const struct settings *decided);
+/* --- techniques as a table (settings.c) -------------------------------------------------- */
 
-/* The combinations of enum offload that a search tries, each a superset of the one before
- * (offload.c). offload_repeats: combination i equals the one before, for lack of master weights. */
-enum { OFFLOAD_RUNGS = 5 };
-unsigned offload_ladder(int i);
-bool offload_repeats(int i, const struct settings *s);
-
-/* Settings as text (settings.c): in the configuration, in plan files, in tables. The parsers return
- * false for any other text. */
+/* A technique by name, for example TECHNIQUE_head_chunks. */
+enum technique_id {
+#define TECHNIQUE(name, ...) TECHNIQUE_##name,
+#include "passes/techniques.def"
+#undef TECHNIQUE
+    TECHNIQUES
+};
+enum technique_type { TYPE_COUNT, TYPE_SWITCH, TYPE_WORD };
 enum { SETTING_ROOM = 64 };
-const char *recompute_print(const struct recompute *r, char out[SETTING_ROOM]);
-bool recompute_parse(const char *text, struct recompute *out);
-const char *offload_print(unsigned offload, char out[SETTING_ROOM]);
-bool offload_parse(const char *text, unsigned *out);
-/* "f32", "bf16", "f16", "bf16-pure"; "adamw", "adamw-bf16", "adamw-8bit", "sgd", "adafactor". */
-const char *precision_print(const struct settings *s);
-bool precision_parse(const char *text, struct settings *out);
-const char *optimizer_print(const struct settings *s);
-bool optimizer_parse(const char *text, struct settings *out);
+enum { USED_BY_UPDATE = 1, USED_BY_EVAL = 2 }; /* program step uses every technique */
+
+/* A row of techniques.def. Lists of values have | between them. */
+struct technique {
+    const char *name;
+    enum technique_type type;
+    size_t offset, size;      /* of its members in struct settings */
+    const char *(*print)(const struct settings *s, char out[SETTING_ROOM]); /* TYPE_WORD */
+    bool (*parse)(const char *text, struct settings *out);
+    const char *off;          /* the value without the technique; NULL: it has none */
+    const char *ladder;       /* values that the search tries, from the fastest step to the least memory... */
+    const char *also;         /* ...and that only `doctor` tries */
+    const char *compare;      /* rows of `plan --compare`; "least": the smallest possible number */
+    const char *compare_else; /* instead of `compare`, on a device that does not support it */
+    const char *label;        /* in lists of the techniques in use; %s: the value */
+    enum pipeline_phase phase; /* the first phase that reads it */
+    unsigned programs;        /* programs besides step that depend on it: USED_BY_... */
+    bool changes_results;     /* the search does not choose it unless memory.allow permits it */
+};
+extern const struct technique techniques[TECHNIQUES];
+
+/* The value of a technique as text, in the configuration, plan files and tables. The parser returns
+ * false for any other text. Parsing the printed text gives the same settings. */
+const char *technique_print(enum technique_id id, const struct settings *s, char out[SETTING_ROOM]);
+bool technique_parse(enum technique_id id, const char *text, struct settings *out);
+/* True if the technique has its value `off`. */
+bool technique_is_off(enum technique_id id, const struct settings *s);
+/* The technique's label with its value: "recompute all". */
+const char *technique_label(enum technique_id id, const struct settings *s, char out[2 * SETTING_ROOM]);
+/* Copies a technique, or all of them; the recipe stays. */
+void technique_copy(enum technique_id id, struct settings *to, const struct settings *from);
+void settings_follow(struct settings *s, const struct settings *decided);
+/* Value i of a list of values; false: it has no such value. */
+bool technique_value(const char *list, int i, char out[SETTING_ROOM]);
+/* "bf16, adamw, recompute all, head in 4 chunks": precision, optimizer, and the techniques in use. */
+void settings_print(const struct settings *s, struct text *out);
+/* The technique found by name; TECHNIQUES: there is none. */
+enum technique_id technique_find(const char *name);
+
+/* True if the settings offload what `before` offloads, because there are no master weights
+ * (offload.c). */
+bool offload_repeats(unsigned before, const struct settings *s);
+
+/* memory.recompute as text, which memory.modules has too. */
+#define RECOMPUTE_VALUES                                                                                                       \
+    "none, all, selective, every:N, ratio:R with R from 0 to 1, segments:K or first:N; if it names blocks, also with "         \
+    "+selective appended, and except for segments with +halves"
+const char *recompute_text(const struct recompute *r, char out[SETTING_ROOM]);
+bool recompute_read(const char *text, struct recompute *out);
+const char *offload_text(unsigned offload, char out[SETTING_ROOM]);
 
 typedef void pass_fn(struct graph *g, const struct settings *s);
 pass_fn pass_precision, pass_fuse, pass_linear_add, pass_chunk, pass_differentiate, pass_join, pass_residual, pass_bias_grad, pass_pure_grad, pass_accumulate,

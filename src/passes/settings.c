@@ -1,13 +1,11 @@
 /*
- * settings.c: settings as text.
+ * settings.c: the techniques as a table, and their values as text.
  *
  *     recompute   none | all | selective | every:N | ratio:R | segments:K | first:N,
  *                 then +halves (not with segments) and +selective
  *     offload     none, or optimizer, masters, weights, activations with + between them
  *     precision   f32 | bf16 | f16 | bf16-pure
  *     optimizer   adamw | adamw-bf16 | adamw-8bit | sgd | adafactor
- *
- * Parsing the printed text gives the same settings.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -16,27 +14,13 @@
 
 #include "passes/passes.h"
 
-void settings_follow(struct settings *s, const struct settings *decided)
-{
-    s->micro_batch = decided->micro_batch;
-    s->accumulation = decided->accumulation;
-    s->precision = decided->precision;
-    s->pure = decided->pure;
-    s->recompute = decided->recompute;
-    s->offload = decided->offload;
-    s->head_chunks = decided->head_chunks;
-    s->fused_step = decided->fused_step;
-    s->optimizer = decided->optimizer;
-    s->state = decided->state;
-}
-
 /* --- recompute ---------------------------------------------------------------------- */
 
 static const char *const kinds[RECOMPUTE_KINDS] = {"none", "all", "selective", "every", "ratio", "segments", "first"};
 
 static bool counts(enum recompute_kind k) { return k == RECOMPUTE_EVERY || k == RECOMPUTE_SEGMENTS || k == RECOMPUTE_FIRST; }
 
-const char *recompute_print(const struct recompute *r, char out[SETTING_ROOM])
+const char *recompute_text(const struct recompute *r, char out[SETTING_ROOM])
 {
     CHECK(r->kind < RECOMPUTE_KINDS, "%d", r->kind);
     int n = snprintf(out, SETTING_ROOM, "%s", kinds[r->kind]);
@@ -67,7 +51,7 @@ static bool parse_suffixes(const char *at, struct recompute *r)
     return !*at && !(whole && (r->halves || r->selective)) && !(r->kind == RECOMPUTE_SEGMENTS && r->halves);
 }
 
-bool recompute_parse(const char *text, struct recompute *out)
+bool recompute_read(const char *text, struct recompute *out)
 {
     for (enum recompute_kind k = RECOMPUTE_KINDS; k-- > 0;) {
         const char *at = text;
@@ -96,7 +80,7 @@ bool recompute_parse(const char *text, struct recompute *out)
 
 static const char *const offload_names[] = {"optimizer", "masters", "weights", "activations"};
 
-const char *offload_print(unsigned offload, char out[SETTING_ROOM])
+const char *offload_text(unsigned offload, char out[SETTING_ROOM])
 {
     int n = snprintf(out, SETTING_ROOM, "%s", offload ? "" : "none");
     for (unsigned i = 0; i < COUNT(offload_names); i++)
@@ -104,7 +88,7 @@ const char *offload_print(unsigned offload, char out[SETTING_ROOM])
     return out;
 }
 
-bool offload_parse(const char *text, unsigned *out)
+static bool offload_read(const char *text, unsigned *out)
 {
     unsigned offload = 0;
     if (!strcmp(text, "none")) return *out = 0, true;
@@ -130,14 +114,14 @@ static const struct {
     bool pure;
 } precisions[] = {{"f32", DT_F32, false}, {"bf16", DT_BF16, false}, {"f16", DT_F16, false}, {"bf16-pure", DT_BF16, true}};
 
-const char *precision_print(const struct settings *s)
+static const char *precision_print(const struct settings *s, char out[SETTING_ROOM])
 {
     for (size_t i = 0; i < COUNT(precisions); i++)
-        if (precisions[i].precision == s->precision && precisions[i].pure == s->pure) return precisions[i].name;
-    return "?";
+        if (precisions[i].precision == s->precision && precisions[i].pure == s->pure) snprintf(out, SETTING_ROOM, "%s", precisions[i].name);
+    return out;
 }
 
-bool precision_parse(const char *text, struct settings *out)
+static bool precision_parse(const char *text, struct settings *out)
 {
     for (size_t i = 0; i < COUNT(precisions); i++)
         if (!strcmp(precisions[i].name, text)) {
@@ -158,14 +142,14 @@ static const struct {
                   {"sgd", OPT_SGD, STATE_F32},
                   {"adafactor", OPT_ADAFACTOR, STATE_F32}};
 
-const char *optimizer_print(const struct settings *s)
+static const char *optimizer_print(const struct settings *s, char out[SETTING_ROOM])
 {
     for (size_t i = 0; i < COUNT(optimizers); i++)
-        if (optimizers[i].kind == s->optimizer && optimizers[i].state == s->state) return optimizers[i].name;
-    return "?";
+        if (optimizers[i].kind == s->optimizer && optimizers[i].state == s->state) snprintf(out, SETTING_ROOM, "%s", optimizers[i].name);
+    return out;
 }
 
-bool optimizer_parse(const char *text, struct settings *out)
+static bool optimizer_parse(const char *text, struct settings *out)
 {
     for (size_t i = 0; i < COUNT(optimizers); i++)
         if (!strcmp(optimizers[i].name, text)) {
@@ -174,4 +158,105 @@ bool optimizer_parse(const char *text, struct settings *out)
             return true;
         }
     return false;
+}
+
+/* --- the table --------------------------------------------------------------------------- */
+
+static const char *recompute_print(const struct settings *s, char out[SETTING_ROOM]) { return recompute_text(&s->recompute, out); }
+static bool recompute_parse(const char *text, struct settings *out) { return recompute_read(text, &out->recompute); }
+static const char *offload_print(const struct settings *s, char out[SETTING_ROOM]) { return offload_text(s->offload, out); }
+static bool offload_parse(const char *text, struct settings *out) { return offload_read(text, &out->offload); }
+
+#define HANDLERS_COUNT(name) NULL, NULL
+#define HANDLERS_SWITCH(name) NULL, NULL
+#define HANDLERS_WORD(name) name##_print, name##_parse
+const struct technique techniques[TECHNIQUES] = {
+#define TECHNIQUE(name, type, members, first, last, standard, allowed, doc, ...)                                                            \
+    {#name, TYPE_##type, offsetof(struct settings, first),                                                                                  \
+     offsetof(struct settings, last) + sizeof(((struct settings *)0)->last) - offsetof(struct settings, first), HANDLERS_##type(name), __VA_ARGS__},
+#include "passes/techniques.def"
+#undef TECHNIQUE
+};
+
+static void *member_of(const struct technique *t, const struct settings *s) { return (char *)s + t->offset; }
+
+const char *technique_print(enum technique_id id, const struct settings *s, char out[SETTING_ROOM])
+{
+    const struct technique *t = &techniques[id];
+    if (t->print) return t->print(s, out);
+    if (t->type == TYPE_COUNT) snprintf(out, SETTING_ROOM, "%d", *(const int *)member_of(t, s));
+    else snprintf(out, SETTING_ROOM, "%s", *(const bool *)member_of(t, s) ? "on" : "off");
+    return out;
+}
+
+bool technique_parse(enum technique_id id, const char *text, struct settings *out)
+{
+    const struct technique *t = &techniques[id];
+    if (t->parse) return t->parse(text, out);
+    if (t->type == TYPE_SWITCH) {
+        const bool on = !strcmp(text, "on");
+        if (!on && strcmp(text, "off")) return false;
+        *(bool *)member_of(t, out) = on;
+        return true;
+    }
+    char *end;
+    long n = isdigit((unsigned char)*text) ? strtol(text, &end, 10) : 0;
+    if (n < 1 || n > 1 << 24 || *end) return false;
+    *(int *)member_of(t, out) = (int)n;
+    return true;
+}
+
+bool technique_is_off(enum technique_id id, const struct settings *s)
+{
+    char value[SETTING_ROOM];
+    return techniques[id].off && !strcmp(technique_print(id, s, value), techniques[id].off);
+}
+
+const char *technique_label(enum technique_id id, const struct settings *s, char out[2 * SETTING_ROOM])
+{
+    char value[SETTING_ROOM];
+    const char *label = techniques[id].label, *at = strstr(label, "%s");
+    technique_print(id, s, value);
+    snprintf(out, 2 * SETTING_ROOM, "%.*s%s%s", at ? (int)(at - label) : (int)strlen(label), label, at ? value : "", at ? at + 2 : "");
+    return out;
+}
+
+void technique_copy(enum technique_id id, struct settings *to, const struct settings *from)
+{
+    const struct technique *t = &techniques[id];
+    memcpy(member_of(t, to), member_of(t, from), t->size);
+}
+
+void settings_follow(struct settings *s, const struct settings *decided)
+{
+    for (enum technique_id id = 0; id < TECHNIQUES; id++) technique_copy(id, s, decided);
+}
+
+void settings_print(const struct settings *s, struct text *out)
+{
+    const char *between = "";
+    for (enum technique_id id = 0; id < TECHNIQUES; id++) {
+        char label[2 * SETTING_ROOM];
+        const bool always = !strcmp(techniques[id].label, "%s"); /* the value says what it is of */
+        if (!techniques[id].off || (!always && technique_is_off(id, s))) continue;
+        text_printf(out, "%s%s", between, technique_label(id, s, label));
+        between = ", ";
+    }
+}
+
+bool technique_value(const char *list, int i, char out[SETTING_ROOM])
+{
+    for (; list && i > 0; i--) {
+        list = strchr(list, '|');
+        if (list) list++;
+    }
+    if (list) snprintf(out, SETTING_ROOM, "%.*s", (int)strcspn(list, "|"), list);
+    return list;
+}
+
+enum technique_id technique_find(const char *name)
+{
+    enum technique_id id = 0;
+    while (id < TECHNIQUES && strcmp(techniques[id].name, name)) id++;
+    return id;
 }

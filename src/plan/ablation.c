@@ -36,8 +36,8 @@ static void ablate(const struct ablation *a, const char *name, struct settings w
     struct plan *p = a->p;
     uint64_t arena[SPACE_COUNT];
     double seconds;
-    if (p->n_techniques == PLAN_TECHNIQUES || !measure(a, &without, arena, &seconds)) return;
-    struct technique *k = &p->techniques[p->n_techniques++];
+    if (p->n_ablated == PLAN_ABLATED || !measure(a, &without, arena, &seconds)) return;
+    struct ablated *k = &p->ablated[p->n_ablated++];
     snprintf(k->name, sizeof k->name, "%s", name);
     k->saved = (int64_t)(arena[SPACE_DEVICE] - plan_arena(p));
     k->host = (int64_t)(p->placement.arena[SPACE_HOST] - arena[SPACE_HOST]);
@@ -48,19 +48,21 @@ static void ablate_offload(const struct ablation *a)
 {
     const struct settings *s = &a->p->settings;
     for (unsigned bit = 1; bit & OFFLOAD_ALL; bit <<= 1) {
-        char name[SETTING_ROOM], text[2 * SETTING_ROOM];
-        struct settings without = *s;
+        char text[2 * SETTING_ROOM];
+        struct settings without = *s, alone = *s;
         if (!(s->offload & bit)) continue;
         without.offload &= ~bit;
-        snprintf(text, sizeof text, "offload %s", offload_print(bit, name));
-        ablate(a, text, without);
+        alone.offload = bit;
+        ablate(a, technique_label(TECHNIQUE_offload, &alone, text), without);
     }
 }
 
+/* Each technique alone is set as the configuration has it, or switched off where the search chose
+ * it. Offload is ablated by what is offloaded. */
 static void ablate_all(const struct ablation *a, const struct settings *base)
 {
     const struct settings *s = &a->p->settings;
-    char text[2 * SETTING_ROOM], word[SETTING_ROOM];
+    char text[2 * SETTING_ROOM];
     struct settings without = *s;
     if (s->accumulation > 1) {
         without.micro_batch = a->x->f.effective_batch;
@@ -68,21 +70,15 @@ static void ablate_all(const struct ablation *a, const struct settings *base)
         snprintf(text, sizeof text, "micro-batch %d x %d", s->micro_batch, s->accumulation);
         ablate(a, text, without);
     }
-    without = *s;
-    without.recompute = (struct recompute){.kind = RECOMPUTE_NONE};
-    snprintf(text, sizeof text, "recompute %s", recompute_print(&s->recompute, word));
-    if (s->recompute.kind != RECOMPUTE_NONE) ablate(a, text, without);
-    without = *s;
-    without.head_chunks = 1;
-    snprintf(text, sizeof text, "head in %d chunks", s->head_chunks);
-    if (s->head_chunks > 1) ablate(a, text, without);
-    ablate_offload(a);
-    without = *s;
-    without.fused_step = false;
-    if (s->fused_step) ablate(a, "fused step", without);
-    without = *s;
-    without.state = base->state;
-    if (s->state != base->state) ablate(a, optimizer_print(s), without);
+    for (enum technique_id id = 0; id < TECHNIQUES; id++) {
+        const struct technique *t = &techniques[id];
+        without = *s;
+        if (t->changes_results) technique_copy(id, &without, base);
+        else if (!t->off || !technique_parse(id, t->off, &without)) continue;
+        if (!memcmp(&without, s, sizeof without)) continue;
+        if (id == TECHNIQUE_offload) ablate_offload(a);
+        else ablate(a, technique_label(id, s, text), without);
+    }
 }
 
 /* The best plan with 1 GiB more. Does nothing if budget + 1 GiB overflows 64 bits. */
@@ -119,20 +115,20 @@ static const char *signed_size(int64_t bytes, char out[40])
 
 void plan_print_techniques(const struct plan *p, struct text *out)
 {
-    char size[40], word[SETTING_ROOM];
-    if (p->n_techniques) text_printf(out, "Techniques: memory saved and time added by each one, with the others in use\n");
-    for (int i = 0; i < p->n_techniques; i++) {
-        const struct technique *k = &p->techniques[i];
+    char size[40];
+    if (p->n_ablated) text_printf(out, "Techniques: memory saved and time added by each one, with the others in use\n");
+    for (int i = 0; i < p->n_ablated; i++) {
+        const struct ablated *k = &p->ablated[i];
         text_printf(out, "  %-32s %12s  %+8.3g s per step", k->name, signed_size(k->saved, size), k->seconds);
         if (k->host) text_printf(out, ", %s in %s", signed_size(k->host, size), p->settings.host_staging ? "host memory" : "the offload file");
         text_printf(out, "\n");
     }
     if (!p->more.budget) return;
-    if (p->more.seconds > 0 && p->more.seconds < p->seconds)
-        text_printf(out, "  with 1 GiB more: %.3g s per step (%.1f %% less), micro-batch %d x %d, recompute %s, head in %d chunk%s\n", p->more.seconds,
-                    100 * (1 - p->more.seconds / p->seconds), p->more.settings.micro_batch, p->more.settings.accumulation,
-                    recompute_print(&p->more.settings.recompute, word), p->more.settings.head_chunks,
-                    p->more.settings.head_chunks == 1 ? "" : "s");
-    else if (p->more.seconds > 0)
+    if (p->more.seconds > 0 && p->more.seconds < p->seconds) {
+        text_printf(out, "  with 1 GiB more: %.3g s per step (%.1f %% less), micro-batch %d x %d, ", p->more.seconds,
+                    100 * (1 - p->more.seconds / p->seconds), p->more.settings.micro_batch, p->more.settings.accumulation);
+        settings_print(&p->more.settings, out);
+        text_printf(out, "\n");
+    } else if (p->more.seconds > 0)
         text_printf(out, "  1 GiB more would not make the step faster\n");
 }

@@ -15,10 +15,10 @@
 
 #include "plan/plan.h"
 
-/* The order of the passes. The settings that a phase reads decide which drafts may share its result
- * (may_share); RECOMPUTE and UPDATE share one. A test can leave out a rewrite, but not a pass that
- * implements a setting. */
-enum { FORWARD, BACKWARD, RECOMPUTE, UPDATE, WHOLE, PHASES };
+/* The order of the passes. The techniques that a phase reads decide which drafts may share its
+ * result (may_share); RECOMPUTE and UPDATE share one. A test can leave out a rewrite, but not a pass
+ * that implements a technique. */
+enum { FORWARD = PIPELINE_FORWARD, BACKWARD = PIPELINE_BACKWARD, RECOMPUTE = PIPELINE_RECOMPUTE, UPDATE = PIPELINE_UPDATE, WHOLE = PIPELINE_WHOLE };
 static const struct {
     const char *name;
     pass_fn *run;
@@ -98,7 +98,7 @@ static int compile(struct graph *g, const struct source *source, const struct se
 {
     graph_init(g);
     build(g, source, s, verify);
-    for (int phase = 0; phase < PHASES; phase++) run_phase(g, phase, s, true, verify);
+    for (int phase = 0; phase < PIPELINE_PHASES; phase++) run_phase(g, phase, s, true, verify);
     int rc = graph_error(g, e);
     if (rc) graph_free(g);
     return rc;
@@ -121,29 +121,28 @@ int plan_draft(struct graph *g, const struct source *source, const struct settin
 static bool may_share(const struct settings *a, const struct settings *b, int phase)
 {
     struct settings x = *b;
-    if (phase <= FORWARD) x.head_chunks = a->head_chunks;
-    if (phase <= BACKWARD) x.recompute = a->recompute;
-    if (phase <= BACKWARD) x.state = a->state;
-    x.offload = a->offload;
-    x.fused_step = a->fused_step;
+    const enum pipeline_phase last = phase == PLAN_SHARED - 1 ? PIPELINE_UPDATE : (enum pipeline_phase)phase;
+    for (enum technique_id id = 0; id < TECHNIQUES; id++)
+        if (techniques[id].phase > last) technique_copy(id, &x, a);
     return !memcmp(&x, a, sizeof x);
 }
 
-struct settings plan_update_of(const struct settings *s)
+/* The settings without the techniques that a program does not depend on. */
+static struct settings used_by(unsigned program, const struct settings *s)
 {
+    const struct settings none = {0};
     struct settings x = *s;
-    x.micro_batch = x.accumulation = x.head_chunks = 0;
-    memset(&x.recompute, 0, sizeof x.recompute);
+    for (enum technique_id id = 0; id < TECHNIQUES; id++)
+        if (!(techniques[id].programs & program)) technique_copy(id, &x, &none);
     return x;
 }
 
+struct settings plan_update_of(const struct settings *s) { return used_by(USED_BY_UPDATE, s); }
+
 struct settings plan_eval_of(const struct settings *s)
 {
-    struct settings x = *s;
-    x.state = 0;
-    x.fused_step = false;
+    struct settings x = used_by(USED_BY_EVAL, s);
     x.offload &= OFFLOAD_WEIGHTS | OFFLOAD_MASTERS; /* it knows no optimizer state, and nothing is saved for a backward */
-    memset(&x.recompute, 0, sizeof x.recompute);
     return x;
 }
 

@@ -36,21 +36,17 @@ uint64_t plan_digest(const struct plan *p, const struct graph *g)
     return h;
 }
 
-static void write_settings(struct json_writer *w, const struct plan *p, int effective_batch)
+void plan_put_settings(struct json_writer *w, const struct settings *s, int effective_batch)
 {
-    const struct settings *s = &p->settings;
-    char recompute[SETTING_ROOM], offload[SETTING_ROOM];
-    json_begin_map(w, "settings");
+    char value[SETTING_ROOM];
     json_put_int(w, "effective_batch", effective_batch);
-    json_put_int(w, "micro_batch", s->micro_batch);
     json_put_int(w, "accumulation", s->accumulation);
-    json_put_string(w, "precision", precision_print(s));
-    json_put_string(w, "recompute", recompute_print(&s->recompute, recompute));
-    json_put_string(w, "optimizer", optimizer_print(s));
-    json_put_bool(w, "fused_step", s->fused_step);
-    json_put_string(w, "offload", offload_print(s->offload, offload));
-    json_put_int(w, "head_chunks", s->head_chunks);
-    json_end(w);
+    for (enum technique_id id = 0; id < TECHNIQUES; id++) {
+        const char *name = techniques[id].name, *text = technique_print(id, s, value);
+        if (techniques[id].type == TYPE_COUNT) json_put_int(w, name, atoi(text));
+        else if (techniques[id].type == TYPE_SWITCH) json_put_bool(w, name, !strcmp(text, "on"));
+        else json_put_string(w, name, text);
+    }
 }
 
 struct live {
@@ -165,14 +161,14 @@ static void put_seconds(struct json_writer *w, const char *key, double seconds) 
 
 static void write_techniques(struct json_writer *w, const struct plan *p)
 {
-    if (!p->n_techniques) return;
+    if (!p->n_ablated) return;
     json_begin_list(w, "techniques");
-    for (int i = 0; i < p->n_techniques; i++) {
+    for (int i = 0; i < p->n_ablated; i++) {
         json_begin_map(w, NULL);
-        json_put_string(w, "name", p->techniques[i].name);
-        json_put_int(w, "saved_bytes", p->techniques[i].saved);
-        json_put_int(w, "host_bytes", p->techniques[i].host);
-        put_seconds(w, "seconds", p->techniques[i].seconds);
+        json_put_string(w, "name", p->ablated[i].name);
+        json_put_int(w, "saved_bytes", p->ablated[i].saved);
+        json_put_int(w, "host_bytes", p->ablated[i].host);
+        put_seconds(w, "seconds", p->ablated[i].seconds);
         json_end(w);
     }
     json_end(w);
@@ -187,7 +183,7 @@ static void write_more(struct json_writer *w, const struct plan *p)
     json_put_uint(w, "arena_bytes", p->more.arena);
     put_seconds(w, "predicted_seconds", p->more.seconds);
     json_put_int(w, "micro_batch", p->more.settings.micro_batch);
-    json_put_string(w, "recompute", recompute_print(&p->more.settings.recompute, recompute));
+    json_put_string(w, "recompute", technique_print(TECHNIQUE_recompute, &p->more.settings, recompute));
     json_end(w);
 }
 
@@ -225,7 +221,9 @@ void plan_write(const struct plan *p, const struct graph *g, const struct plan_n
     for (int k = KIND_PARAM; k < KIND_COUNT; k++)
         if (p->peak.by_kind[k]) json_put_uint(&w, kind_name(k), p->peak.by_kind[k]);
     json_end(&w);
-    write_settings(&w, p, note->effective_batch);
+    json_begin_map(&w, "settings");
+    plan_put_settings(&w, &p->settings, note->effective_batch);
+    json_end(&w);
     put_seconds(&w, "predicted_step_seconds", p->seconds);
     json_put_string(&w, "profile", note->profile->name);
     json_put_int(&w, "threads", note->profile->threads);
@@ -246,29 +244,34 @@ void plan_write(const struct plan *p, const struct graph *g, const struct plan_n
 
 /* --- reading ------------------------------------------------------------------- */
 
-/* The settings that are stored as strings. */
-static int read_words(const struct value *v, struct settings *s, struct error *e)
-{
-    const char *precision = "", *recompute = "", *offload = "", *optimizer = "";
-    int rc = value_as_string(value_get(v, "precision"), "precision", &precision, e);
-    if (!rc) rc = value_as_string(value_get(v, "recompute"), "recompute", &recompute, e);
-    if (!rc) rc = value_as_string(value_get(v, "offload"), "offload", &offload, e);
-    if (!rc) rc = value_as_string(value_get(v, "optimizer"), "optimizer", &optimizer, e);
-    if (!rc) rc = value_as_bool(value_get(v, "fused_step"), "fused_step", &s->fused_step, e);
-    if (rc) return rc;
-    if (!precision_parse(precision, s)) return error_set(e, PL_USAGE, "precision is \"%s\"", precision);
-    if (!recompute_parse(recompute, &s->recompute)) return error_set(e, PL_USAGE, "recompute is \"%s\"", recompute);
-    if (!offload_parse(offload, &s->offload)) return error_set(e, PL_USAGE, "offload is \"%s\"", offload);
-    if (!optimizer_parse(optimizer, s)) return error_set(e, PL_USAGE, "optimizer is \"%s\"", optimizer);
-    return PL_OK;
-}
-
 static int read_count(const struct value *v, const char *key, int *out, struct error *e)
 {
     int64_t x = 0;
     int rc = value_as_int(value_get(v, key), key, &x, e);
     if (!rc && (x < 1 || x > 1 << 24)) rc = error_set(e, PL_USAGE, "%s is %" PRId64, key, x);
     *out = (int)x;
+    return rc;
+}
+
+static int read_technique(const struct value *settings, enum technique_id id, struct settings *s, struct error *e)
+{
+    const struct technique *t = &techniques[id];
+    const struct value *v = value_get(settings, t->name);
+    const char *text = "";
+    char number[SETTING_ROOM];
+    bool on = false;
+    int n = 0, rc;
+    if (t->type == TYPE_COUNT) {
+        rc = read_count(settings, t->name, &n, e);
+        snprintf(number, sizeof number, "%d", n);
+        text = number;
+    } else if (t->type == TYPE_SWITCH) {
+        rc = value_as_bool(v, t->name, &on, e);
+        text = on ? "on" : "off";
+    } else {
+        rc = value_as_string(v, t->name, &text, e);
+    }
+    if (!rc && !technique_parse(id, text, s)) rc = error_set(e, PL_USAGE, "%s is \"%s\"", t->name, text);
     return rc;
 }
 
@@ -281,10 +284,8 @@ static int read_plan(const struct value *v, struct plan_file *p, struct error *e
     if (!rc && format != 1) rc = error_set(e, PL_USAGE, "plan_format %" PRId64 " is not 1", format);
     if (!rc) rc = value_as_map(s, "settings", e);
     if (!rc) rc = read_count(s, "effective_batch", &p->effective_batch, e);
-    if (!rc) rc = read_count(s, "micro_batch", &p->settings.micro_batch, e);
     if (!rc) rc = read_count(s, "accumulation", &p->settings.accumulation, e);
-    if (!rc) rc = read_count(s, "head_chunks", &p->settings.head_chunks, e);
-    if (!rc) rc = read_words(s, &p->settings, e);
+    for (enum technique_id id = 0; id < TECHNIQUES && !rc; id++) rc = read_technique(s, id, &p->settings, e);
     if (!rc) rc = value_as_uint(value_path(v, "arenas.device"), "arenas.device", &p->arena[SPACE_DEVICE], e);
     if (!rc) rc = value_as_uint(value_path(v, "arenas.host"), "arenas.host", &p->arena[SPACE_HOST], e);
     if (!rc) rc = value_as_uint(value_get(v, "smallest_budget_bytes"), "smallest_budget_bytes", &p->smallest, e);

@@ -31,6 +31,9 @@ struct plan_note {
     const struct remedy *remedy;
     int n_remedies;
 };
+/* Members of the object that is being written: the effective batch and every technique. */
+struct json_writer;
+void plan_put_settings(struct json_writer *w, const struct settings *s, int effective_batch);
 void plan_write(const struct plan *p, const struct graph *g, const struct plan_note *note, struct text *out);
 
 /* The decisions of a stored plan. */

@@ -30,8 +30,8 @@ struct peak {
 
 /* The memory that a technique saves and the time that it costs, against the same plan without it
  * (ablation.c). */
-enum { PLAN_TECHNIQUES = 12 };
-struct technique {
+enum { PLAN_ABLATED = 16 };
+struct ablated {
     char name[2 * SETTING_ROOM];
     int64_t saved, host;              /* bytes saved in device memory; bytes added in host memory (CPU: offload file) */
     double seconds;                   /* added per step */
@@ -46,8 +46,8 @@ struct plan {
     double program_seconds[PROGRAM_COUNT]; /* the same by program */
     uint64_t smallest;                /* the smallest budget in which some choice fits */
     uint64_t missing[(OP_COUNT + 63) / 64]; /* bit set by op: the plan needs the op and the device has no kernel for it */
-    struct technique techniques[PLAN_TECHNIQUES];
-    int n_techniques;                 /* 0 unless plan_ablation ran */
+    struct ablated ablated[PLAN_ABLATED];
+    int n_ablated;                    /* 0 unless plan_ablation ran */
     struct {
         uint64_t budget;              /* the budget plus 1 GiB; 0: no budget, or plan_ablation did not run */
         struct settings settings;     /* the best settings within that budget */
@@ -102,7 +102,7 @@ struct plan_drafts {
     const struct known_program *update, *eval; /* NULL: the draft has the program itself */
 };
 int plan_draft_next(struct plan_drafts *d, const struct settings *s, struct error *e);
-/* The rows of a chunk of the head (chunk_rows): settings that give the same and differ in head_chunks alone have the same graph. */
+/* The rows of a chunk of the head (chunk_rows): settings that give the same and differ in the number of chunks alone have the same graph. */
 int plan_draft_chunk_rows(struct plan_drafts *d, const struct settings *s, int64_t rows[2], struct error *e);
 /* Settings that program update or evaluation depends on, the others 0. */
 struct settings plan_update_of(const struct settings *s);
@@ -141,8 +141,7 @@ static inline const char *plan_host_name(const struct plan *p) { return p->setti
  * configuration. */
 struct freedom {
     int effective_batch;
-    bool micro_batch, recompute, offload, head_chunks; /* true: the search chooses it */
-    bool fused_step;                  /* the same; only where a step is one micro-batch */
+    bool free[TECHNIQUES];            /* true: the search chooses it; a fused step only where a step is one micro-batch */
     bool allow_bf16, allow_8bit;      /* dtypes of the AdamW state that may be chosen besides the configured one */
     bool whole;                       /* only micro-batches that divide the batch: the model has no padding samples of weight 0 */
     int multiple;                     /* the micro-batch must be a multiple of it; 0: any size */

@@ -20,23 +20,11 @@ static void print_row(struct text *out, const char *name, uint64_t bytes, uint64
     text_printf(out, "\n");
 }
 
-/* The scope that runs in chunks (passes/chunk.c), as the models of this repository name it. */
-static const char *head_name(const struct graph *g)
+static void print_settings(const struct settings *s, struct text *out)
 {
-    for (id s = 1; s < g->scopes.n; s++) {
-        const char *name = graph_name(g, g->scopes.at[s].name);
-        if (!(g->scopes.at[s].flags & SCOPE_ROWS)) continue;
-        return !strcmp(name, "lm_head") ? "LM head" : !strcmp(name, "masks") ? "mask decoder" : "head";
-    }
-    return "head";
-}
-
-static void print_settings(const struct settings *s, const struct graph *g, struct text *out)
-{
-    char recompute[SETTING_ROOM], offload[SETTING_ROOM];
-    text_printf(out, "  micro-batch %d x %d, %s, recompute %s, %s%s, offload %s, %s in %d chunk%s\n", s->micro_batch, s->accumulation,
-                precision_print(s), recompute_print(&s->recompute, recompute), optimizer_print(s), s->fused_step ? ", fused step" : "",
-                offload_print(s->offload, offload), head_name(g), s->head_chunks, s->head_chunks == 1 ? "" : "s");
+    text_printf(out, "  micro-batch %d x %d, ", s->micro_batch, s->accumulation);
+    settings_print(s, out);
+    text_printf(out, "\n");
 }
 
 struct row {
@@ -140,7 +128,7 @@ void plan_print(const struct plan *p, const struct graph *g, const struct profil
     print_largest(p, g, out);
     print_modules(p, g, out);
     text_printf(out, "Plan\n");
-    print_settings(&p->settings, g, out);
+    print_settings(&p->settings, out);
     text_printf(out, "  predicted step time %.3g s", p->seconds);
     if (profile->measured && profile->kind == DEVICE_CUDA)
         text_printf(out, " (profile of %s, measured %s)\n", profile->measured->cpu, profile->measured->date);

@@ -20,25 +20,16 @@
 
 #include "plan/survey.h"
 
-enum { STEPS = 8, UPDATES = STATE_DTYPES * OFFLOAD_RUNGS };
+enum { STEPS = 8, LADDER_MOST = 8, UPDATES = STATE_DTYPES * LADDER_MOST };
 /* Offloads that change the step program: a graph with them is no sum of surveys without them. */
 enum { OFFLOAD_IN_STEP = OFFLOAD_WEIGHTS | OFFLOAD_ACTIVATIONS };
 
-/* Numbers of head chunks to try. */
-static const int chunk_counts[] = {1, 2, 8, 32};
-enum { CHUNKINGS = COUNT(chunk_counts) };
-
+/* The values of memory.recompute's ladder in techniques.def. */
 enum { KEPT, SELECTIVE, WHOLE, HALVES, WHOLE_SELECTIVE, ROWS };
-static const struct recompute recompute_of_row[ROWS] = {
-    [SELECTIVE] = {.kind = RECOMPUTE_SELECTIVE},
-    [WHOLE] = {.kind = RECOMPUTE_ALL},
-    [HALVES] = {.kind = RECOMPUTE_ALL, .halves = true},
-    [WHOLE_SELECTIVE] = {.kind = RECOMPUTE_ALL, .selective = true},
-};
 
 struct family {
     struct settings base;
-    struct survey row[ROWS][CHUNKINGS];
+    struct survey row[ROWS][LADDER_MOST]; /* by recompute and number of head chunks */
 };
 
 /* One variant of the update: dtype and location of optimizer state and master weights. */
@@ -64,13 +55,29 @@ struct builder {
     struct plan_space *x;
     const struct settings *base;
     VEC(struct family) families;
-    int chunk[CHUNKINGS], chunks;
+    int chunk[LADDER_MOST], chunks;
     struct update update[UPDATES];
     int updates;
     VEC(struct extent) extents;
     VEC(struct single) singles;
     uint32_t blocks;
 };
+
+/* Sets a technique to value `rung` of its ladder; false: the ladder ends before. */
+static bool take_rung(struct settings *s, enum technique_id id, int rung)
+{
+    char value[SETTING_ROOM];
+    if (rung >= LADDER_MOST || !technique_value(techniques[id].ladder, rung, value)) return false;
+    CHECK(technique_parse(id, value, s), "%s %s", techniques[id].name, value);
+    return true;
+}
+
+static struct recompute recompute_of_row(int row)
+{
+    struct settings s = {0};
+    CHECK(take_rung(&s, TECHNIQUE_recompute, row), "%d", row);
+    return s.recompute;
+}
 
 /* --- surveys -------------------------------------------------------------------------- */
 
@@ -165,10 +172,10 @@ static void add_job(struct jobs *jobs, struct settings s, int chunks, struct rec
 
 static void add_family_jobs(struct builder *b, struct family *f, struct jobs *jobs)
 {
-    bool free = b->x->f.recompute;
+    bool free = b->x->f.free[TECHNIQUE_recompute];
     for (int row = 0; row < (free ? b->blocks ? ROWS : WHOLE : SELECTIVE); row++)
         for (int c = 0; c < b->chunks; c++)
-            add_job(jobs, f->base, b->chunk[c], free ? recompute_of_row[row] : b->base->recompute, &f->row[row][c]);
+            add_job(jobs, f->base, b->chunk[c], free ? recompute_of_row(row) : b->base->recompute, &f->row[row][c]);
 }
 
 /* --- the dimensions ------------------------------------------------------------------------ */
@@ -181,14 +188,14 @@ static void list_families(struct builder *b)
     int E = f->effective_batch;
     for (int n = 1, last = 0; n <= E;) {
         struct settings s = *b->base;
-        if (f->micro_batch) s.micro_batch = (E + n - 1) / n;
+        if (f->free[TECHNIQUE_micro_batch]) s.micro_batch = (E + n - 1) / n;
         s.accumulation = (E + s.micro_batch - 1) / s.micro_batch;
         bool ragged = s.micro_batch * s.accumulation != E, apart = f->multiple && s.micro_batch % f->multiple;
         bool fusable = !s.fused_step || s.accumulation == 1; /* a configured fused step needs a step of one micro-batch */
         bool many = f->trips && s.accumulation > f->trips;
         if (s.micro_batch != last && !(ragged && f->whole) && !apart && fusable && !many) vec_push(&b->families, ((struct family){.base = s}));
         last = s.micro_batch;
-        if (!f->micro_batch || n == E) break;
+        if (!f->free[TECHNIQUE_micro_batch] || n == E) break;
         n = n < 16 ? n + 1 : n & (n - 1) ? n / 3 * 4 : n / 2 * 3;
         if (n > E) n = E;
     }
@@ -198,9 +205,10 @@ static void list_chunks(struct builder *b, const struct graph *g)
 {
     bool rows = false;
     for (id s = 1; s < g->scopes.n; s++) rows |= g->scopes.at[s].flags & SCOPE_ROWS;
-    if (!b->x->f.head_chunks) b->chunk[b->chunks++] = b->base->head_chunks;
+    struct settings s = *b->base;
+    if (!b->x->f.free[TECHNIQUE_head_chunks]) b->chunk[b->chunks++] = s.head_chunks;
     else
-        for (; b->chunks < (rows ? (int)CHUNKINGS : 1); b->chunks++) b->chunk[b->chunks] = chunk_counts[b->chunks];
+        for (; (rows || !b->chunks) && take_rung(&s, TECHNIQUE_head_chunks, b->chunks); b->chunks++) b->chunk[b->chunks] = s.head_chunks;
 }
 
 static uint32_t count_recomputed(const struct builder *b, const struct graph *g, int n)
@@ -246,19 +254,33 @@ static bool state_allowed(const struct builder *b, enum state_dtype state)
     return state == b->base->state || (state == STATE_BF16 && f->allow_bf16) || (state == STATE_8BIT && f->allow_8bit);
 }
 
+/* The offloads of the ladder, or the configured one. */
+struct offloads {
+    struct settings s;
+    int rung;
+};
+
+/* Without master weights two values of the ladder are the same. */
+static bool next_offload(const struct builder *b, struct offloads *o)
+{
+    const unsigned before = o->s.offload;
+    if (!b->x->f.free[TECHNIQUE_offload]) return !o->rung++;
+    if (!take_rung(&o->s, TECHNIQUE_offload, o->rung++)) return false;
+    return o->rung > 1 && offload_repeats(before, &o->s) ? next_offload(b, o) : true;
+}
+
 /* The first is that of the base settings, with which families are surveyed. */
 static void list_updates(struct builder *b)
 {
     const struct freedom *f = &b->x->f;
     b->update[b->updates++].s = *b->base;
-    if (f->offload) b->update[0].s.offload = 0;
+    if (f->free[TECHNIQUE_offload]) b->update[0].s.offload = 0;
     for (enum state_dtype state = STATE_F32; state < STATE_DTYPES; state++)
-        for (int rung = 0; rung < (f->offload ? OFFLOAD_RUNGS : 1); rung++) {
-            struct settings s = b->update[0].s;
+        for (struct offloads o = {.s = b->update[0].s}; next_offload(b, &o);) {
+            struct settings s = o.s;
             s.state = state;
-            if (f->offload) s.offload = offload_ladder(rung);
             bool same = s.state == b->update[0].s.state && s.offload == b->update[0].s.offload;
-            if (same || !state_allowed(b, state) || (f->offload && (s.offload & OFFLOAD_IN_STEP || offload_repeats(rung, &s)))) continue;
+            if (same || !state_allowed(b, state) || (f->free[TECHNIQUE_offload] && s.offload & OFFLOAD_IN_STEP)) continue;
             b->update[b->updates++].s = s;
         }
 }
@@ -267,11 +289,11 @@ static void list_updates(struct builder *b)
 static void add_single(struct builder *b, struct settings s, int every, int rows)
 {
     static const int order[ROWS] = {KEPT, WHOLE, SELECTIVE, HALVES, WHOLE_SELECTIVE};
-    if (!b->x->f.recompute || !b->blocks) rows = 1;
+    if (!b->x->f.free[TECHNIQUE_recompute] || !b->blocks) rows = 1;
     for (int c = 0; c < b->chunks; c += every)
         for (int k = 0; k < rows; k++) {
             s.head_chunks = b->chunk[c];
-            if (b->x->f.recompute) s.recompute = recompute_of_row[order[k]];
+            if (b->x->f.free[TECHNIQUE_recompute]) s.recompute = recompute_of_row(order[k]);
             vec_push(&b->singles, ((struct single){.s = s}));
         }
 }
@@ -285,15 +307,13 @@ static void list_singles(struct builder *b)
     const struct freedom *f = &b->x->f;
     for (enum state_dtype state = STATE_F32; state < STATE_DTYPES; state++)
         for (uint32_t i = 0; i < b->families.n && state_allowed(b, state); i++)
-            for (int rung = 0; rung < (f->offload ? OFFLOAD_RUNGS : 1); rung++) {
-                struct settings s = b->families.at[i].base;
+            for (struct offloads o = {.s = b->families.at[i].base}; next_offload(b, &o);) {
+                struct settings s = o.s;
                 s.state = state;
-                if (f->offload) s.offload = offload_ladder(rung);
-                if (f->offload && offload_repeats(rung, &s)) continue;
                 const bool doubled = s.host_staging && !(s.accumulation & (s.accumulation - 1));
-                if (f->offload && s.offload & OFFLOAD_IN_STEP && (doubled || i + 1 == b->families.n)) add_single(b, s, 2, 2);
+                if (f->free[TECHNIQUE_offload] && s.offload & OFFLOAD_IN_STEP && (doubled || i + 1 == b->families.n)) add_single(b, s, 2, 2);
                 s.fused_step = true;
-                if (f->fused_step && s.accumulation == 1) add_single(b, s, 2, ROWS);
+                if (f->free[TECHNIQUE_fused_step] && s.accumulation == 1) add_single(b, s, 2, ROWS);
             }
 }
 
@@ -364,7 +384,7 @@ static void add_recompute_modes(struct builder *b, const struct family *f, int c
     static const struct { int rest, recomputed; } pairs[] = {{KEPT, WHOLE}, {KEPT, HALVES}, {SELECTIVE, WHOLE_SELECTIVE}};
     const struct extent *none = &b->extents.at[0];
     const struct survey *kept = &f->row[KEPT][chunk], *selective = &f->row[SELECTIVE][chunk];
-    if (!b->x->f.recompute) {
+    if (!b->x->f.free[TECHNIQUE_recompute]) {
         add_choice(b, f, chunk, kept, kept, none, b->base->recompute);
         return;
     }
@@ -373,7 +393,7 @@ static void add_recompute_modes(struct builder *b, const struct family *f, int c
     for (size_t k = 0; k < COUNT(pairs); k++)
         for (uint32_t i = 1; i < b->extents.n; i++) {
             const struct extent *x = &b->extents.at[i];
-            struct recompute r = recompute_of_row[pairs[k].recomputed];
+            struct recompute r = recompute_of_row(pairs[k].recomputed);
             if (r.halves && !x->all) continue;
             r.kind = x->all ? RECOMPUTE_ALL : RECOMPUTE_FIRST;
             r.n = x->n;
@@ -411,7 +431,7 @@ static void free_builder(struct builder *b)
 {
     for (uint32_t i = 0; i < b->families.n; i++) {
         for (int row = 0; row < ROWS; row++)
-            for (int c = 0; c < (int)CHUNKINGS; c++) survey_free(&b->families.at[i].row[row][c]);
+            for (int c = 0; c < LADDER_MOST; c++) survey_free(&b->families.at[i].row[row][c]);
     }
     for (int u = 0; u < b->updates; u++) survey_free(&b->update[u].survey);
     for (uint32_t i = 0; i < b->extents.n; i++) mem_free(b->extents.at[i].is_recomputed);
@@ -430,7 +450,7 @@ static int survey_first(struct builder *b, struct error *e)
     s.micro_batch = b->families.at[0].base.micro_batch;
     s.accumulation = b->families.at[0].base.accumulation;
     s.head_chunks = b->base->head_chunks;
-    if (b->x->f.recompute) s.recompute = (struct recompute){.kind = RECOMPUTE_NONE};
+    if (b->x->f.free[TECHNIQUE_recompute]) s.recompute = (struct recompute){.kind = RECOMPUTE_NONE};
     int rc = survey_make(&v, &drafts, &s, true, b->x->profile, e);
     if (!rc) {
         b->blocks = v.blocks;
@@ -458,7 +478,7 @@ int search_space_fill(struct plan_space *x, const struct settings *base, struct 
         struct settings s = b.families.at[0].base;
         s.state = b.update[u].s.state;
         s.offload = b.update[u].s.offload;
-        add_job(&jobs, s, base->head_chunks, x->f.recompute ? (struct recompute){.kind = RECOMPUTE_NONE} : base->recompute, &b.update[u].survey);
+        add_job(&jobs, s, base->head_chunks, x->f.free[TECHNIQUE_recompute] ? (struct recompute){.kind = RECOMPUTE_NONE} : base->recompute, &b.update[u].survey);
     }
     if (!rc) list_singles(&b);
     for (uint32_t i = 0; i < b.singles.n; i++) vec_push(&jobs.list, ((struct job){.s = b.singles.at[i].s, .to = &b.singles.at[i].survey}));

@@ -13,10 +13,10 @@
 #include "io/value.h"
 #include "io/yaml.h"
 #include "train/config_rows.h"
-#include "train/offload_budget.h"
 
 #include <ctype.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_FILE = 16 << 20 };
@@ -92,7 +92,42 @@ static bool assign_recompute(const struct config_row *r, const struct value *v, 
 {
     struct config_recompute x = {0};
     if (v->kind != VALUE_STRING) return false;
-    if (config_word_index(r->allowed, v->text) < 0 && !(x.chosen = recompute_parse(v->text, &x.how))) return false;
+    if (config_word_index(r->allowed, v->text) < 0 && !(x.chosen = recompute_read(v->text, &x.how))) return false;
+    *to = x;
+    return true;
+}
+
+/* Appends a part of a setting; commas and blanks between parts, and a list, mean +. */
+static bool add_part(const char *text, struct text *out)
+{
+    if (!text) return false;
+    for (; *text; text++) {
+        const bool gap = *text == ',' || isspace((unsigned char)*text);
+        if (gap && out->n && out->at[out->n - 1] == '+') continue;
+        text_printf(out, "%c", gap ? '+' : *text);
+    }
+    return true;
+}
+
+/* auto where that is the default, or a value that the technique's parser takes. */
+static bool assign_setting(const struct config_row *r, const struct value *v, struct config_setting *to)
+{
+    const enum technique_id id = technique_find(config_leaf(r));
+    const bool automatic = !strcmp(r->standard, "auto");
+    struct config_setting x = {.chosen = true};
+    struct settings s = {0};
+    struct text text = {0};
+    bool good = v->kind == VALUE_LIST ? v->count > 0 : add_part(scalar_text(v), &text);
+    for (uint32_t i = 0; i < v->count && v->kind == VALUE_LIST && good; i++) {
+        if (i) text_printf(&text, "+");
+        good = add_part(scalar_text(v->items[i]), &text);
+    }
+    good = good && text.n;
+    if (good && automatic && !strcmp(text.at, "auto")) x.chosen = false;
+    else good = good && technique_parse(id, text.at, &s) && (techniques[id].type != TYPE_COUNT || config_in_range(r, strtod(text.at, NULL)));
+    text_free(&text);
+    if (!good) return false;
+    if (x.chosen) technique_print(id, &s, x.value);
     *to = x;
     return true;
 }
@@ -205,6 +240,8 @@ bool config_convert(struct config *c, const struct config_row *r, void *to, cons
         return assign_budget(r, v, to);
     case ROW_RECOMPUTE:
         return assign_recompute(r, v, to);
+    case ROW_SETTING:
+        return assign_setting(r, v, to);
     case ROW_GROUPS: /* config_convert_maps */
     case ROW_MODULES:
         break;
@@ -219,7 +256,7 @@ static void assign_default(struct config *c, enum config_key key)
 #define SIZE_OF(type) [ROW_##type] = sizeof(CONFIG_TYPE_##type)
         SIZE_OF(STRING), SIZE_OF(LIST), SIZE_OF(INT),    SIZE_OF(INTS),   SIZE_OF(AUTO_INT),
         SIZE_OF(REAL),   SIZE_OF(RANGE), SIZE_OF(BOOL), SIZE_OF(CHOICE), SIZE_OF(BUDGET), SIZE_OF(GROUPS),
-        SIZE_OF(RECOMPUTE), SIZE_OF(MODULES),
+        SIZE_OF(RECOMPUTE), SIZE_OF(MODULES), SIZE_OF(SETTING),
 #undef SIZE_OF
     };
     const struct config_row *r = &config_rows[key];
@@ -231,6 +268,22 @@ static void assign_default(struct config *c, enum config_key key)
     CHECK(config_convert(c, r, config_member(c, key), yaml_scalar(&b, r->standard)), "the default of %s", r->path);
     bump_free(&b);
 }
+
+/* --- techniques ----------------------------------------------------------------------------- */
+
+enum config_key config_technique_key(enum technique_id id)
+{
+    static const enum config_key keys[TECHNIQUES] = {
+#define TECHNIQUE(name, ...) KEY_memory_##name,
+#include "passes/techniques.def"
+#undef TECHNIQUE
+    };
+    return keys[id];
+}
+
+struct config_setting *config_technique(const struct config *c, enum technique_id id) { return config_member(c, config_technique_key(id)); }
+
+int64_t config_micro_batch(const struct config *c) { return c->memory_micro_batch.chosen ? atoi(c->memory_micro_batch.value) : 0; }
 
 /* --- errors with file and line --------------------------------------------------------- */
 
@@ -632,12 +685,9 @@ int config_check(const struct config *c, unsigned needs, struct error *e)
         error_set(e, PL_USAGE, "loss.focal, loss.dice and loss.iou are all 0, expected at least one above");
         return config_at_key(c, KEY_loss_focal, e);
     }
-    bool automatic;
-    unsigned offload;
-    if (offload_choice(c, &automatic, &offload, e)) return e->code;
-    if (c->memory_micro_batch > c->train_effective_batch) {
-        error_set(e, PL_USAGE, "memory.micro_batch is %lld, expected no more than train.effective_batch, %lld",
-                  (long long)c->memory_micro_batch, (long long)c->train_effective_batch);
+    if (config_micro_batch(c) > c->train_effective_batch) {
+        error_set(e, PL_USAGE, "memory.micro_batch is %s, expected no more than train.effective_batch, %lld", c->memory_micro_batch.value,
+                  (long long)c->train_effective_batch);
         return config_at_key(c, KEY_memory_micro_batch, e);
     }
     if (c->train_eval_every && !config_validates(c)) {

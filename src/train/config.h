@@ -26,9 +26,6 @@
  * sampler_strategy, train.schedule enum schedule_kind. */
 enum config_format { FORMAT_TOKENS, FORMAT_SA1B, FORMAT_COCO, FORMAT_PAIRS, FORMAT_CSV, FORMAT_PACKED };
 enum config_embeddings { EMBEDDINGS_AUTO, EMBEDDINGS_USE, EMBEDDINGS_OFF };
-enum config_precision { PRECISION_AUTO, PRECISION_F32, PRECISION_BF16, PRECISION_F16, PRECISION_PURE };
-enum config_optimizer { OPTIMIZER_ADAMW, OPTIMIZER_ADAMW_BF16, OPTIMIZER_ADAMW_8BIT, OPTIMIZER_SGD, OPTIMIZER_ADAFACTOR };
-enum config_fused_step { FUSED_STEP_AUTO, FUSED_STEP_ON, FUSED_STEP_OFF };
 enum config_loss { LOSS_SAM, LOSS_EQUAL_WEIGHTS };
 enum config_scaling { SCALING_NONE, SCALING_LINEAR, SCALING_SQRT };
 enum config_device { ON_AUTO, ON_CPU, ON_CUDA };
@@ -77,7 +74,13 @@ struct config_modules {
     uint32_t n;
 };
 
-/* memory.recompute. */
+/* A technique of techniques.def: its value as text. */
+struct config_setting {
+    bool chosen; /* false: auto */
+    char value[SETTING_ROOM];
+};
+
+/* recompute of memory.modules. */
 struct config_recompute {
     bool chosen;        /* false: auto */
     struct recompute how; /* when chosen */
@@ -109,6 +112,7 @@ enum config_key {
 #define CONFIG_TYPE_GROUPS struct config_groups
 #define CONFIG_TYPE_RECOMPUTE struct config_recompute
 #define CONFIG_TYPE_MODULES struct config_modules
+#define CONFIG_TYPE_SETTING struct config_setting
 
 struct config_group {
 #define MEMBER(name, type, ...) CONFIG_TYPE_##type name;
@@ -179,6 +183,10 @@ void config_write(const struct config *c, struct text *out);
 bool config_same(const struct config *a, const struct config *b, enum config_key key);
 const char *config_key_name(enum config_key key);
 bool config_given(const struct config *c, enum config_key key); /* not a default */
+/* The key of a technique, its value, and memory.micro_batch as a number; 0: auto. */
+enum config_key config_technique_key(enum technique_id id);
+struct config_setting *config_technique(const struct config *c, enum technique_id id);
+int64_t config_micro_batch(const struct config *c);
 /* A key's value on one line, for a message; "not given" if it has no value. */
 void config_show(const struct config *c, enum config_key key, struct text *out);
 /* Whether the configuration names validation data. */

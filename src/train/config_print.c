@@ -106,10 +106,16 @@ void config_expect(const struct config_row *r, struct text *out)
         [ROW_CHOICE] = "",
         [ROW_BUDGET] = "a size above 0 such as 8GiB, or ",
         [ROW_GROUPS] = "a list of maps",
-        [ROW_RECOMPUTE] = ("none, all, selective, every:N, ratio:R with R from 0 to 1, segments:K or first:N; if it names blocks, also with "
-                         "+selective appended, and except for segments with +halves"),
+        [ROW_RECOMPUTE] = RECOMPUTE_VALUES,
         [ROW_MODULES] = "a list of maps",
+        [ROW_SETTING] = "",
     };
+    if (r->type == ROW_SETTING && *r->allowed == '[') {
+        text_printf(out, "auto or a whole number");
+        expect_interval(r, out);
+    } else if (r->type == ROW_SETTING) {
+        text_printf(out, "%s", r->allowed);
+    }
     if (r->type == ROW_RECOMPUTE && *r->allowed) text_printf(out, "%s, ", r->allowed);
     text_printf(out, "%s", nouns[r->type]);
     if (r->type == ROW_INT || r->type == ROW_INTS || r->type == ROW_AUTO_INT || r->type == ROW_REAL || r->type == ROW_RANGE) expect_interval(r, out);
@@ -158,7 +164,13 @@ static struct value *budget_value(struct bump *b, const struct config_row *r, co
 static struct value *recompute_value(struct bump *b, const struct config_row *r, const struct config_recompute *x)
 {
     char words[SETTING_ROOM];
-    return x->chosen ? value_string(b, recompute_print(&x->how, words)) : word_value(b, r, 0);
+    return x->chosen ? value_string(b, recompute_text(&x->how, words)) : word_value(b, r, 0);
+}
+
+static struct value *setting_value(struct bump *b, const struct config_row *r, const struct config_setting *x)
+{
+    if (!x->chosen) return value_string(b, "auto");
+    return techniques[technique_find(config_leaf(r))].type == TYPE_COUNT ? value_int(b, atoi(x->value)) : value_string(b, x->value);
 }
 
 bool config_is_list(const struct config_row *r)
@@ -192,6 +204,8 @@ struct value *config_row_value(const struct config_row *r, const void *from, str
         return budget_value(b, r, from);
     case ROW_RECOMPUTE:
         return recompute_value(b, r, from);
+    case ROW_SETTING:
+        return setting_value(b, r, from);
     case ROW_GROUPS:
     case ROW_MODULES:
         return config_maps_value(b, r->type, from);

@@ -13,23 +13,6 @@
  * other programs. */
 enum { MEMORY_RESERVE = 1 << 30, DISK_RESERVE = 1 << 30 };
 
-int offload_choice(const struct config *c, bool *automatic, unsigned *offload, struct error *e)
-{
-    const struct config_list *l = &c->memory_offload;
-    *automatic = l->n == 1 && !strcmp(l->at[0], "auto");
-    *offload = 0;
-    for (uint32_t i = 0; i < l->n && !*automatic; i++) {
-        unsigned some = 0;
-        if (!offload_parse(l->at[i], &some) || (!some && l->n > 1)) {
-            error_set(e, PL_USAGE, "memory.offload: \"%.100s\"%s; expected auto, none, or some of optimizer, masters, weights, activations",
-                      l->at[i], l->n > 1 && (!some || !strcmp(l->at[i], "auto")) ? " among others" : "");
-            return config_at_key(c, KEY_memory_offload, e);
-        }
-        *offload |= some;
-    }
-    return PL_OK;
-}
-
 const char *offload_folder(const char *out) { return out && *out ? out : "/tmp"; }
 
 int offload_budget(const struct config *c, enum device_kind kind, uint64_t free_memory, uint64_t *bytes, struct error *e)

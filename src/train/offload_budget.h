@@ -1,16 +1,12 @@
 /*
- * offload_budget.h: offload as configured: what is offloaded (memory.offload) and the most host
- * memory, on a CPU the most disk space, for it (memory.host_budget).
+ * offload_budget.h: the most host memory, on a CPU the most disk space, for offload
+ * (memory.host_budget).
  */
 #ifndef OFFLOAD_BUDGET_H
 #define OFFLOAD_BUDGET_H
 
 #include "run/device.h"
 #include "train/config.h"
-
-/* memory.offload: a list, or words separated by +. *automatic: the planner chooses; *offload is
- * a set of enum offload. PL_USAGE names an unknown word. */
-int offload_choice(const struct config *c, bool *automatic, unsigned *offload, struct error *e);
 
 /* The folder of the CPU's offload file for a run that writes to `out` (NULL or "": it has no output
  * folder). */

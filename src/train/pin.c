@@ -8,15 +8,11 @@
 
 int run_pin(struct config *c, const struct settings *s, struct error *e)
 {
-    char value[SETTING_ROOM];
-    snprintf(value, sizeof value, "%d", s->micro_batch);
-    int rc = config_assign(c, "memory.micro_batch", value, e);
-    snprintf(value, sizeof value, "%d", s->head_chunks);
-    if (!rc) rc = config_assign(c, "memory.head_chunks", value, e);
-    if (!rc) rc = config_assign(c, "memory.precision", precision_print(s), e);
-    if (!rc) rc = config_assign(c, "memory.optimizer", optimizer_print(s), e);
-    if (!rc) rc = config_assign(c, "memory.recompute", recompute_print(&s->recompute, value), e);
-    if (!rc) rc = config_assign(c, "memory.fused_step", s->fused_step ? "on" : "off", e);
-    if (!rc) rc = config_assign(c, "memory.offload", offload_print(s->offload, value), e);
+    int rc = PL_OK;
+    for (enum technique_id id = 0; id < TECHNIQUES && !rc; id++) {
+        char key[80], value[SETTING_ROOM];
+        snprintf(key, sizeof key, "memory.%s", techniques[id].name);
+        rc = config_assign(c, key, technique_print(id, s, value), e);
+    }
     return rc;
 }

@@ -102,7 +102,7 @@ static int check_modules(const struct config *c, const struct graph *g, struct e
             if (g->scopes.at[s].flags & SCOPE_BLOCK && module_matches(&rule, scope_name(g, s))) blocks = false;
         if (blocks)
             return error_set(e, PL_USAGE, "memory.modules[%u]: recompute is %s, but match names no block; name blocks (model.layers.3) or a module that contains blocks", i,
-                             recompute_print(&m->recompute.how, words));
+                             recompute_text(&m->recompute.how, words));
     }
     return PL_OK;
 }

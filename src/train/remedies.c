@@ -75,23 +75,17 @@ static bool try_without_host_budget(struct run *r)
 static void try_memory(struct run *r, const struct run_options *o)
 {
     const struct config *was = r->config;
-    struct config c = *was;
-    c.memory_recompute = (struct config_recompute){0};
-    if (was->memory_recompute.chosen) try_change(r, o, &c, "memory.recompute: auto");
-    c = *was;
-    c.memory_micro_batch = 0;
-    if (was->memory_micro_batch) try_change(r, o, &c, "memory.micro_batch: auto");
-    c = *was;
-    c.memory_head_chunks = 0;
-    if (was->memory_head_chunks) try_change(r, o, &c, "memory.head_chunks: auto");
-    c = *was;
-    c.memory_fused_step = FUSED_STEP_AUTO;
-    if (was->memory_fused_step != FUSED_STEP_AUTO) try_change(r, o, &c, "memory.fused_step: auto");
-    c = *was;
-    c.memory_offload = (struct config_list){(char *[]){"auto"}, 1};
-    if (!r->offload_auto) try_change(r, o, &c, "memory.offload: auto");
+    struct config c;
+    for (enum technique_id id = 0; id < TECHNIQUES; id++) {
+        char text[96];
+        if (techniques[id].changes_results || !config_technique(was, id)->chosen) continue;
+        c = *was;
+        *config_technique(&c, id) = (struct config_setting){0};
+        snprintf(text, sizeof text, "memory.%s: auto", techniques[id].name);
+        try_change(r, o, &c, text);
+    }
     static char *forms[] = {"adamw-bf16", "adamw-8bit"};
-    for (uint32_t i = 0; i < COUNT(forms) && was->memory_optimizer == OPTIMIZER_ADAMW && !was->memory_allow.n; i++) {
+    for (uint32_t i = 0; i < COUNT(forms) && !strcmp(was->memory_optimizer.value, "adamw") && !was->memory_allow.n; i++) {
         char text[96];
         c = *was;
         c.memory_allow = (struct config_list){&forms[i], 1};
@@ -99,8 +93,8 @@ static void try_memory(struct run *r, const struct run_options *o)
         if (try_change(r, o, &c, text)) break;
     }
     c = *was;
-    c.memory_precision = PRECISION_BF16;
-    if (was->memory_precision == PRECISION_F32) try_change(r, o, &c, "memory.precision: bf16");
+    c.memory_precision = (struct config_setting){true, "bf16"};
+    if (!strcmp(was->memory_precision.value, "f32")) try_change(r, o, &c, "memory.precision: bf16");
 }
 
 /* Halves the sample size until the plan fits. */

@@ -81,11 +81,9 @@ static int check_recipe(struct run *r, bool train, struct error *e)
 
 /* Depends on the configuration and the device, never on the budget. GPUs without bf16 use f16 with
  * loss scaling; CPUs without bf16 use f32. */
-static void set_precision(struct settings *s, enum config_precision p, const struct profile *device)
+static enum dtype auto_precision(const struct profile *device)
 {
-    if (p == PRECISION_AUTO) p = device->native_bf16 ? PRECISION_BF16 : device->kind == DEVICE_CUDA ? PRECISION_F16 : PRECISION_F32;
-    s->precision = p == PRECISION_F32 ? DT_F32 : p == PRECISION_F16 ? DT_F16 : DT_BF16;
-    s->pure = p == PRECISION_PURE;
+    return device->native_bf16 ? DT_BF16 : device->kind == DEVICE_CUDA ? DT_F16 : DT_F32;
 }
 
 static struct settings base_settings(struct run *r, const struct run_options *o)
@@ -97,14 +95,14 @@ static struct settings base_settings(struct run *r, const struct run_options *o)
     s.pipelined = o->train && (s.host_staging || (pipeline && !r->serial_steps && r->device.kind == DEVICE_CPU));
     s.inputs_ahead = s.pipelined && c->data_train.n;
     recipe_settings(c, &r->memory, &s);
-    s.micro_batch = (int)(c->memory_micro_batch ? c->memory_micro_batch : r->effective_batch);
-    s.head_chunks = (int)(c->memory_head_chunks ? c->memory_head_chunks : 1);
-    s.recompute = c->memory_recompute.how;
-    s.offload = r->offload;
-    s.fused_step = o->train && c->memory_fused_step == FUSED_STEP_ON;
-    char optimizer[32];
-    CHECK(optimizer_parse(config_word_at(config_rows[KEY_memory_optimizer].allowed, c->memory_optimizer, optimizer), &s), "%s", optimizer);
-    set_precision(&s, (enum config_precision)c->memory_precision, &r->device.profile);
+    s.micro_batch = r->effective_batch;
+    for (enum technique_id id = 0; id < TECHNIQUES; id++) {
+        const struct config_setting *x = config_technique(c, id);
+        const char *value = x->chosen ? x->value : techniques[id].off;
+        CHECK(!value || technique_parse(id, value, &s), "%s %s", techniques[id].name, value);
+    }
+    if (!c->memory_precision.chosen) s.precision = auto_precision(&r->device.profile);
+    if (!o->train) s.fused_step = false;
     return s;
 }
 
@@ -116,7 +114,7 @@ static int check_precision(const struct run *r, const struct settings *s, struct
     if (r->device.kind != DEVICE_CUDA || r->device.profile.native_bf16) return PL_OK;
     if (s->precision == DT_BF16)
         return error_set(e, PL_USAGE, "memory.precision %s: %s has no bf16 arithmetic (compute capability 8.0 has it); use f16, which scales the loss, "
-                         "or f32, or auto, which selects f16", precision_print(s), gpu);
+                         "or f32, or auto, which selects f16", technique_print(TECHNIQUE_precision, s, (char[SETTING_ROOM]){0}), gpu);
     for (int i = 0; i < (int)s->n_modules; i++)
         if (s->modules[i].has_precision && s->modules[i].precision == DT_BF16)
             return error_set(e, PL_USAGE, "memory.modules[%d].precision bf16: %s has no bf16 arithmetic; use f16 or f32", i, gpu);
@@ -126,13 +124,13 @@ static int check_precision(const struct run *r, const struct settings *s, struct
 /* Whether memory.allow lists this variant of AdamW's state. */
 static bool allows(const struct config *c, const char *form)
 {
-    for (uint32_t i = 0; i < c->memory_allow.n && c->memory_optimizer == OPTIMIZER_ADAMW; i++)
+    for (uint32_t i = 0; i < c->memory_allow.n && !strcmp(c->memory_optimizer.value, "adamw"); i++)
         if (!strcmp(c->memory_allow.at[i], form)) return true;
     return false;
 }
 
 /* The reason why a step cannot be fused; NULL: it can. The global norm, and whether a gradient is
- * infinite, are known after the last gradient: too pipeline for weights that are updated before. */
+ * infinite, are known after the last gradient: too late for weights that are updated before. */
 static const char *why_not_fused(const struct config *c, const struct settings *s)
 {
     if (c->train_clip_norm > 0) return "train.clip_norm is set, and the norm of all gradients is known only after the first weights are updated; set train.clip_norm 0";
@@ -146,10 +144,10 @@ static int check_fused(const struct run *r, const struct settings *s, struct err
     const char *why = why_not_fused(c, s);
     if (!s->fused_step) return PL_OK;
     if (why) return error_set(e, PL_USAGE, "memory.fused_step on: %s, or memory.fused_step off", why);
-    if (c->memory_micro_batch && c->memory_micro_batch < r->effective_batch)
-        return error_set(e, PL_USAGE, "memory.fused_step on: memory.micro_batch %lld makes several micro-batches of train.effective_batch %d, and their "
+    if (c->memory_micro_batch.chosen && config_micro_batch(c) < r->effective_batch)
+        return error_set(e, PL_USAGE, "memory.fused_step on: memory.micro_batch %s makes several micro-batches of train.effective_batch %d, and their "
                          "gradients are complete only at the step's end; set memory.micro_batch %d, or memory.fused_step off",
-                         (long long)c->memory_micro_batch, r->effective_batch, r->effective_batch);
+                         c->memory_micro_batch.value, r->effective_batch, r->effective_batch);
     return PL_OK;
 }
 
@@ -157,17 +155,15 @@ static int check_fused(const struct run *r, const struct settings *s, struct err
  * given. */
 static int check_plan_keys(const struct run *r, const struct settings *configured, const struct settings *plan, const char *path, struct error *e)
 {
-    const struct config *c = r->config;
-    const char *key = NULL;
-    char again[SETTING_ROOM], planned[SETTING_ROOM];
-    if (c->memory_recompute.chosen && strcmp(recompute_print(&configured->recompute, again), recompute_print(&plan->recompute, planned))) key = "memory.recompute";
-    if (!r->offload_auto && configured->offload != plan->offload) key = "memory.offload";
-    if (c->memory_head_chunks && configured->head_chunks != plan->head_chunks) key = "memory.head_chunks";
-    if (c->memory_fused_step != FUSED_STEP_AUTO && configured->fused_step != plan->fused_step) key = "memory.fused_step";
-    if (c->memory_precision != PRECISION_AUTO && (configured->precision != plan->precision || configured->pure != plan->pure)) key = "memory.precision";
-    if (config_given(c, KEY_memory_optimizer) && (configured->optimizer != plan->optimizer || configured->state != plan->state) && !allows(c, optimizer_print(plan))) key = "memory.optimizer";
-    if (c->memory_micro_batch && configured->micro_batch != plan->micro_batch) key = "memory.micro_batch";
-    return key ? error_set(e, PL_USAGE, "%s: made with another %s than the configuration has; leave the key out, or plan again", path, key) : PL_OK;
+    for (enum technique_id id = 0; id < TECHNIQUES; id++) {
+        char has[SETTING_ROOM], planned[SETTING_ROOM];
+        const enum config_key key = config_technique_key(id);
+        const bool automatic = !config_technique(r->config, id)->chosen || !config_given(r->config, key);
+        if (automatic || !strcmp(technique_print(id, configured, has), technique_print(id, plan, planned))) continue;
+        if (id == TECHNIQUE_optimizer && allows(r->config, planned)) continue;
+        return error_set(e, PL_USAGE, "%s: made with another %s than the configuration has; leave the key out, or plan again", path, config_key_name(key));
+    }
+    return PL_OK;
 }
 
 static int follow_plan(struct run *r, const struct source *source, struct settings s, const char *path, struct error *e)
@@ -227,7 +223,7 @@ static int64_t bn_group(const struct run *r, bool train)
  * size does not change the statistics. */
 static int check_groups(const struct run *r, bool train, struct error *e)
 {
-    const int64_t group = r->batch.bn_group, micro = r->config->memory_micro_batch, images = r->effective_batch;
+    const int64_t group = r->batch.bn_group, micro = config_micro_batch(r->config), images = r->effective_batch;
     const char *of = train ? "train.effective_batch" : "a batch";
     if (!group) return PL_OK;
     if (images % group)
@@ -268,16 +264,15 @@ static int search_plan(struct run *r, struct settings s, const struct run_option
     const struct config *c = r->config;
     struct freedom f = {.effective_batch = r->effective_batch, .budget = r->budget,
                         .host_budget = r->host_budget,
-                        .micro_batch = o->train && !c->memory_micro_batch,
-                        .recompute = !c->memory_recompute.chosen,
-                        .offload = o->train && r->offload_auto,
-                        .head_chunks = o->train && !c->memory_head_chunks && !o->define,
-                        .fused_step = o->train && c->memory_fused_step == FUSED_STEP_AUTO && !why_not_fused(c, &s),
                         .allow_bf16 = o->train && allows(c, "adamw-bf16"),
                         .allow_8bit = o->train && allows(c, "adamw-8bit"),
                         .whole = o->define || r->batch.bn_group,
                         .multiple = (int)r->batch.bn_group,
                         .trips = r->device.kind == DEVICE_CUDA ? GPU_TRIPS : 0};
+    for (enum technique_id id = 0; id < TECHNIQUES; id++)
+        f.free[id] = !config_technique(c, id)->chosen && !techniques[id].changes_results && (o->train || id == TECHNIQUE_recompute);
+    if (o->define) f.free[TECHNIQUE_head_chunks] = false;
+    if (why_not_fused(c, &s)) f.free[TECHNIQUE_fused_step] = false;
     if (!o->train) s.micro_batch = r->effective_batch;
     if (check_fused(r, &s, e) || check_trips(r, &s, e)) return e->code;
     if (f.whole && r->effective_batch % s.micro_batch)
@@ -338,7 +333,6 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (rc) return rc;
     if (run_open_profile(r, e)) return config_given(c, KEY_device_profile) ? config_at_key(c, KEY_device_profile, e) : e->code;
     if (resolve_budget(r, e)) return e->code;
-    if ((rc = offload_choice(c, &r->offload_auto, &r->offload, e))) return rc;
     if ((rc = offload_budget(c, r->device.kind, run_gpu_is_here(r) ? free_memory() : 0, &r->host_budget, e))) return rc;
 
     r->source = (struct source){r, build_forward, .alone = o->define};

@@ -39,8 +39,6 @@ struct run {
     bool has_space, has_graph, has_tape, has_device, has_weights;
     bool prefetching;            /* run_write_input writes the batch of the next step... */
     bool prefetched;             /* ...which is copied, or being copied, and is not overwritten */
-    bool offload_auto;           /* memory.offload is auto: the planner chooses */
-    unsigned offload;            /* enum offload, if it is not auto */
     bool defined;                /* by run_options.define */
     bool serial_steps;           /* PLIMSOLL_PIPELINE=0: a step is retired before the next is submitted */
     bool forward;                /* run_options.forward */
