@@ -108,9 +108,13 @@ static const char everything[] =
     "  mask_column: label\n"
     "  split_column: part\n"
     "  labels: classes\n"
+    "  threshold: 100\n"
     "  ignore: 255\n"
     "  categories: [cat, '7']\n"
     "  crowds: true\n"
+    "  range: window\n"
+    "  window: [100, 3000]\n"
+    "  percentiles: [1, 99]\n"
     "  image_size: 512\n"
     "  max_masks: 16\n"
     "  strategy: diverse\n"
@@ -156,6 +160,7 @@ static void test_every_key(void **state)
     assert_string_equal(c.data_masks, "labels");
     assert_true(c.data_holdout == 0 && c.data_area.low == 0.001 && c.data_area.high == 0.9 && c.data_max_bad == 0.01 && c.data_embeddings == EMBEDDINGS_OFF);
     assert_int_equal(c.data_categories.n, 2);
+    assert_true(c.data_threshold == 100 && c.data_range == 3 && c.data_window.low == 100 && c.data_window.high == 3000 && c.data_percentiles.high == 99);
     assert_true(c.data_image_size == 512 && c.data_max_masks == 16 && c.data_crowds);
     assert_true(c.prompts_iterations == 8 && c.prompts_box == 0.25);
     assert_true(c.loss_preset == LOSS_EQUAL_WEIGHTS && c.loss_focal == 10 && c.loss_smooth == 1e-3);

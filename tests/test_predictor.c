@@ -88,7 +88,7 @@ static struct config config(void)
 static void open_image(struct predictor_image *p, const char *path)
 {
     struct error e;
-    if (predictor_image_read(p, path, &e)) fail_msg("%s", e.text);
+    if (predictor_image_read(p, path, &(struct pixel_range){0}, &e)) fail_msg("%s", e.text);
 }
 
 static void check_case(const struct prompt_case *c)
@@ -167,7 +167,7 @@ static void test_memory(void **state)
 {
     (void)state;
     struct config settings;
-    struct predictor_image p = {64, 48, mem_alloc(64 * 48 * 3)};
+    struct predictor_image p = {.w = 64, .h = 48, .rgb = mem_alloc(64 * 48 * 3)};
     struct predictor a;
     struct error e;
     config_init(&settings);
@@ -193,7 +193,7 @@ static void test_other_models(void **state)
 {
     (void)state;
     struct config settings = config();
-    struct predictor_image p = {4, 4, mem_alloc(48)};
+    struct predictor_image p = {.w = 4, .h = 4, .rgb = mem_alloc(48)};
     struct predictor a;
     struct error e;
     settings.model_path = (char *)"tests/golden/clip_vision";

@@ -39,6 +39,7 @@ static void print_summary(const struct train_summary *s, bool json)
             json_put_uint(&w, "skipped_steps", s->skipped_steps);
         }
         if (s->broken_samples) json_put_uint(&w, "broken_samples", s->broken_samples);
+        if (s->small_masks) json_put_uint(&w, "too_small_masks", s->small_masks);
         json_put_uint(&w, "arena_bytes", s->arena_bytes);
         json_put_uint(&w, "allocated_bytes", s->allocated_bytes);
         json_put_uint(&w, "host_bytes", s->host_bytes);
