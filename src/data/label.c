@@ -176,9 +176,9 @@ static enum data_fault decode_jpg(const struct source *s, struct label_image *ou
     uint32_t w, rows;
     if (jpg_peek(s->file, s->n, &h, e)) return error_prepend(e, "%s", s->path), FAULT_MASK;
     size_t map = (size_t)align_up((uint64_t)h.width * h.height, 64), reader = map + VALUES * sizeof(uint16_t);
-    size_t row = reader + (size_t)align_up(jpg_bytes(), 64), need = row + 3 * (size_t)h.width;
+    size_t row = reader + (size_t)align_up(jpg_bytes(), 64) + 64, need = row + 3 * (size_t)h.width;
     if (need > s->room) return too_large(s, need, e);
-    struct jpg *j = jpg_open(s->to + reader, &(struct jpg_limits){.memory = 32 << 20});
+    struct jpg *j = jpg_open((void *)(uintptr_t)align_up((uintptr_t)(s->to + reader), 64), &(struct jpg_limits){.memory = 32 << 20});
     int rc = jpg_start(j, s->file, s->n, 1, &w, &rows, e);
     if (!rc) rc = read_rows(j, (uint8_t *)s->to + row, w, rows, (uint8_t *)s->to, e);
     jpg_close(j);
