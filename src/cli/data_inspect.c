@@ -288,8 +288,8 @@ static void print_choices(const struct samples *all, const struct facts *f, stru
     else if (f->crowds) text_printf(out, "  left out: %llu crowds (data.crowds: true uses them)\n", (unsigned long long)f->crowds);
     text_free(&line);
     if (f->small)
-        text_printf(out, "  %llu masks are too small to be trained on or scored: they cover no cell of a grid of %u x %u (--masks-size; 256 for SAM at 1024)\n",
-                    (unsigned long long)f->small, f->cells, f->cells);
+        text_printf(out, "  left out: %llu %s too small to be trained on or scored (on no cell of a grid of %u x %u: --masks-size; 256 for SAM at 1024)\n",
+                    (unsigned long long)f->small, f->small == 1 ? "mask" : "masks", f->cells, f->cells);
     for (size_t i = 0; i < COUNT(each); i++) {
         if (each[i](all->set, &line)) text_printf(out, "  %s%s\n", i == 2 ? "warning: " : "", line.at);
         text_free(&line);

@@ -38,12 +38,12 @@ bool feed_print_left(const struct feed *f, char *out, size_t room)
 {
     const struct feed_left *l = &f->left;
     const bool train = f->role == FEED_TRAIN;
-    int n = snprintf(out, room, "%s: of %llu images read,", train ? "data.train" : "data.validation", (unsigned long long)l->images);
+    int n = snprintf(out, room, "%s: left out of %llu %s:", train ? "data.train" : "data.validation", (unsigned long long)l->images, l->images == 1 ? "image" : "images");
     if (l->small)
-        n += snprintf(out + n, room - (size_t)n, " %llu masks %s too small to be %s%s: they cover no cell of the loss's grid of %u x %u;", (unsigned long long)l->small, l->small == 1 ? "is" : "are",
-                      train ? "trained on" : "scored", train && f->config->data_crop < 1 ? " or outside of the crop" : "", l->cells, l->cells);
-    if (l->malformed) n += snprintf(out + n, room - (size_t)n, " %llu masks are malformed;", (unsigned long long)l->malformed);
-    if (l->without) n += snprintf(out + n, room - (size_t)n, " %llu images have no mask to %s;", (unsigned long long)l->without, train ? "train on" : "score");
+        n += snprintf(out + n, room - (size_t)n, " %llu %s too small to be %s%s (on no cell of the loss's grid of %u x %u);", (unsigned long long)l->small, l->small == 1 ? "mask" : "masks",
+                      train ? "trained on" : "scored", train && f->config->data_crop < 1 ? ", or outside of the crop" : "", l->cells, l->cells);
+    if (l->malformed) n += snprintf(out + n, room - (size_t)n, " %llu malformed %s;", (unsigned long long)l->malformed, l->malformed == 1 ? "mask" : "masks");
+    if (l->without) n += snprintf(out + n, room - (size_t)n, " %llu %s without a mask to %s;", (unsigned long long)l->without, l->without == 1 ? "image" : "images", train ? "train on" : "score");
     out[n - 1] = 0; /* the last ; */
     return l->small || l->malformed || l->without;
 }
