@@ -223,12 +223,21 @@ static void note_times(const struct rows *rows, struct text *out)
         text_printf(out, "Note: the effective batch of %d is outside of 8 to 32, the usual range of fine-tuning recipes.\n", rows->list.at[0].effective);
 }
 
-/* In what plans exceed this machine, their GPU, or the machine around it. */
-static void note_warnings(const struct rows *rows, struct text *out)
+/* In what plans exceed this machine, their GPU, or the machine around it: in full for each row, or
+ * for the first one with the names of the others. */
+static void note_warnings(const struct rows *rows, bool each, struct text *out)
 {
-    for (uint32_t i = 0; i < rows->list.n; i++)
-        for (int k = 0; k < rows->list.at[i].n_warnings && rows->list.at[i].fits; k++)
-            text_printf(out, "WARNING: %s: %s\n", rows->list.at[i].label, rows->list.at[i].warning[k]);
+    struct text others = {0};
+    bool have = false;
+    for (uint32_t i = 0; i < rows->list.n; i++) {
+        const struct row *r = &rows->list.at[i];
+        if (!r->fits || !r->n_warnings) continue;
+        for (int k = 0; k < r->n_warnings && (each || !have); k++) text_printf(out, "WARNING: %s: %s\n", r->label, r->warning[k]);
+        if (have && !each) text_printf(&others, "%s%s", others.n ? ", " : "", r->label);
+        have = true;
+    }
+    if (others.n) text_printf(out, "WARNING: too large as well: %s\n", others.at);
+    text_free(&others);
 }
 
 /* --- the ladder -------------------------------------------------------------------------- */
@@ -307,7 +316,7 @@ int table_compare(const struct options *o, struct error *e)
             text_printf(&out, "%-28s %12s %s%11s %12s %9.3gs %6.2fx\n", r->label, size_print(r->arena, arena), less < 0 ? "-" : " ",
                         size_print((uint64_t)(less < 0 ? -less : less), saved), size_print(r->host, host), r->seconds, r->seconds / rows.list.at[0].seconds);
         }
-        note_warnings(&rows, &out);
+        note_warnings(&rows, false, &out);
         note_times(&rows, &out);
         fputs(out.at, stdout);
     }
@@ -375,7 +384,7 @@ int table_frontier(const struct options *o, struct error *e)
             put_techniques(&r->settings, &out);
             text_printf(&out, "\n");
         }
-        note_warnings(&rows, &out);
+        note_warnings(&rows, false, &out);
         note_times(&rows, &out);
         fputs(out.at, stdout);
     }
@@ -450,7 +459,7 @@ static void show_devices(const struct options *o, const struct rows *rows)
     }
     text_printf(&out, "%s of each GPU (half of a GPU with less than twice that) are reserved for the CUDA context and code.\n", size_print(GPU_RESERVE, size));
     note_classes(rows, &out);
-    note_warnings(rows, &out);
+    note_warnings(rows, true, &out);
     note_times(rows, &out);
     if (o->rules) rules_errata(&out);
     fputs(out.at, stdout);
