@@ -257,7 +257,7 @@ static void put_all(const struct init_run *r, const char *data, const char *out_
     text_printf(out, "\n\n");
     put_data(r, out);
     put_train(r, out_folder, out);
-    text_printf(out, "\nmemory:\n  budget: none                   # such as 8GiB: the fastest plan that fits is used\n");
+    text_printf(out, "\nmemory:\n  budget: auto                   # the memory of this machine, or of its GPU; or a size such as 8GiB. The fastest plan that fits is used\n");
 }
 
 /* "runs/" and the last part of the model's path. */

@@ -131,12 +131,14 @@ int train_run(const struct config *c, const struct train_options *o, struct trai
     int rc = trainer_begin(t, o, e);
     if (rc == PL_NOFIT && t->has_run) {
         out->smallest_budget = t->run.plan.smallest;
+        out->host_bytes = t->run.plan.placement.arena[SPACE_HOST];
         out->refused_by = run_note(&t->run, false).refused_by;
     }
     if (!rc) {
         out->arena_bytes = plan_arena(&t->run.plan);
         out->allocated_bytes = t->run.device.bytes[SPACE_DEVICE];
         out->host_bytes = t->run.device.bytes[SPACE_HOST];
+        out->host_name = plan_host_name(&t->run.plan);
         snprintf(out->model, sizeof out->model, "%s/model", c->train_out);
         rc = loop(t, o, out, e);
         out->eval_loss = t->eval;
