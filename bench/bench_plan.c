@@ -56,7 +56,7 @@ static void bench_one(struct subject *x, const struct settings *s, const struct 
     }
     char text[SETTING_ROOM];
     printf("  %2d x %d, recompute %-10s head %2d  %6llu nodes  compile %7.2f ms  place %7.2f ms  padding %llu\n", s->micro_batch,
-           s->accumulation, recompute_print(&s->recompute, text), s->head_chunks, (unsigned long long)nodes, 1e3 * compile, 1e3 * place,
+           s->accumulation, recompute_text(&s->recompute, text), s->head_chunks, (unsigned long long)nodes, 1e3 * compile, 1e3 * place,
            (unsigned long long)padding);
 }
 

@@ -45,7 +45,7 @@ works() {
     local yaml=$tmp/run.yaml
     rm -rf "$tmp/run"
     "$binary" init --model "$1" --data "$2" --out "$tmp/run" >"$yaml" || return 1
-    grep -q "^  format: $3\$" "$yaml" && grep -q -- "${4:-.}" "$yaml" || { cat "$yaml"; return 1; }
+    grep -q '^  budget: auto ' "$yaml" && grep -q "^  format: $3\$" "$yaml" && grep -q -- "${4:-.}" "$yaml" || { cat "$yaml"; return 1; }
     # shellcheck disable=SC2086
     "$binary" plan "$yaml" $FLAGS >"$tmp/out" || return 1
     # shellcheck disable=SC2086

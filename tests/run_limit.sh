@@ -50,6 +50,14 @@ for kind in words masks; do
     check "$kind: RLIMIT_DATA, the smallest budget" limited $kind smallest
 done
 
+# A plan that this machine cannot hold is refused before memory is taken or a run folder is left.
+refused() {
+    expect 1 'the plan takes [0-9.]+ [TP]iB of memory; this machine has [0-9.]+ [GT]iB, of which [0-9.]+ .iB are free; set memory.budget: auto' \
+        train words --set device=cpu --set train.effective_batch=1000000 --set memory.micro_batch=1000000 --set memory.recompute=none --set memory.head_chunks=1 --set memory.offload=none || return 1
+    [ ! -e "$tmp/run-$runs" ] && tail -n 1 "$tmp/err"
+}
+check 'a plan larger than this machine is refused' refused
+
 # A memory cgroup, version 1 or 2.
 group() {
     local budget dir limit

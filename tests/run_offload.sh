@@ -153,7 +153,8 @@ budget() {
     local need
     expect 0 '' "$binary" plan "$tmp/llama.yaml" --set memory.offload=optimizer --json && cp "$tmp/out" "$tmp/plan.json" || return 1
     need=$(json "$tmp/plan.json" arenas.host)
-    "$binary" plan "$tmp/llama.yaml" --set memory.offload=optimizer | grep -q 'host memory is limited to' || { echo 'the default budget is not stated'; return 1; }
+    "$binary" plan "$tmp/llama.yaml" --set memory.offload=optimizer |
+        grep -Eq "(the offload file is limited to .* \(memory.host_budget auto: half of (the free disk space|this machine's memory)|host memory is limited to .* auto: the free memory)" || { echo 'the default budget is not stated'; return 1; }
     expect 0 '' "$binary" plan "$tmp/llama.yaml" --set memory.offload=optimizer --set "memory.host_budget=$need" || return 1
     expect 3 "needs $need bytes .*(host memory|offload file).*memory.host_budget is $((need - 1)) " "$binary" plan "$tmp/llama.yaml" --set memory.offload=optimizer \
         --set "memory.host_budget=$((need - 1))" || return 1
@@ -169,11 +170,37 @@ full() {
     mount -t tmpfs -o size=8m tmpfs "$tmp/disk" 2>/dev/null || { echo 'this user cannot mount a tmpfs'; return 77; }
     mounts=$tmp/disk
     local run=("$binary" train "$tmp/llama.yaml" --set "train.out=$tmp/disk/run" --set "memory.offload=$all")
-    expect 3 'offload file, memory.host_budget is' "${run[@]}" && expect 1 'cannot reserve [0-9]+ bytes for the offload file' "${run[@]}" --set memory.host_budget=none || return 1
+    expect 3 'offload file, memory.host_budget is' "${run[@]}" && expect 1 'the offload file of [0-9.]+ MiB does not fit on the disk of .*, where [0-9.]+ MiB are free' "${run[@]}" --set memory.host_budget=none || return 1
     grep -q 'a file system in memory' "$tmp/err" || { echo 'the message does not mention a file system in memory'; return 1; }
-    [ ! -s "$tmp/disk/run/metrics.jsonl" ] && umount "$tmp/disk"
+    [ -z "$(find "$tmp/disk" -type f)" ] && [ $(($(stat -f -c '%f * %S' "$tmp/disk"))) -ge 8000000 ] || { echo 'something is left behind'; find "$tmp/disk"; return 1; }
+    expect 0 '' "$binary" plan "$tmp/llama.yaml" --set "train.out=$tmp/disk/run" --set "memory.offload=$all" --set memory.host_budget=none && grep 'WARNING: the offload file does not fit on the disk' "$tmp/out" || return 1
+    umount "$tmp/disk"
 }
 wanted llama around && check 'a disk without room fails before the first step' full
+
+# The doctor writes no file: it runs where none can be created, and bench, which measures the file, does not.
+unwritten() {
+    needs_cpu 'the offload file' || return
+    local nowhere=(--set train.out=/proc/none --set "memory.offload=$all" --set memory.host_budget=none)
+    expect 1 'cannot create the offload file in /proc' "$binary" bench "$tmp/llama.yaml" "${nowhere[@]}" --steps 1 || return 1
+    expect 0 '' "$binary" doctor "$tmp/llama.yaml" "${nowhere[@]}" --steps 2 || return 1
+    grep -q '^Leaks over 2 steps: none' "$tmp/out" && grep -E '^ +[0-9.]+ MiB  the offload file: what is offloaded' "$tmp/out" || { cat "$tmp/out"; return 1; }
+    # Where arena and offloaded bytes exceed this machine's memory, nothing is allocated.
+    expect 0 '' "$binary" doctor "$tmp/llama.yaml" --set memory.offload=activations --set memory.host_budget=none --set data.sequence=2048 --set train.effective_batch=1000000 --set memory.micro_batch=1000000 --steps 2 --memory 900TiB || return 1
+    grep '^Leaks: not measured: the plan takes [0-9.]* [TP]iB of memory, without an offload file; this machine has' "$tmp/out" || { cat "$tmp/out"; return 1; }
+}
+wanted llama around && check 'doctor writes nothing' unwritten
+
+# Tables, advice and refusals state the file's size.
+stated() {
+    needs_cpu 'the offload file' || return
+    expect 0 '' "$binary" plan "$tmp/llama.yaml" --set memory.offload=auto --frontier && grep -Eq '^budget +arena +offload file ' "$tmp/out" && grep -Eq '^smallest +[0-9.]+ MiB +[1-9][0-9.]* MiB ' "$tmp/out" || { cat "$tmp/out"; return 1; }
+    expect 0 '' "$binary" plan "$tmp/llama.yaml" --set memory.offload=optimizer --explain && sed -n '/^placement of update in offload file/,/^peak/p' "$tmp/out" | grep -q 'exp_avg_sq' || { echo 'not in --explain'; return 1; }
+    expect 0 '' "$binary" plan "$tmp/llama.yaml" --compare && grep -q 'offload file ' "$tmp/out" || { cat "$tmp/out"; return 1; }
+    expect 3 'of memory and [0-9.]+ MiB of offload file, the budget is' "$binary" plan "$tmp/llama.yaml" --set memory.offload=auto --memory 1MiB || return 1
+    expect 0 '' "$binary" doctor "$tmp/llama.yaml" --steps 0 && grep -E 'memory.offload=optimizer +[0-9.]+ MiB more of offload file' "$tmp/out"
+}
+wanted llama around && check 'tables, advice and refusals state the size of the offload file' stated
 
 # With the smallest budget the search uses offload.
 searched() {

@@ -50,27 +50,65 @@ devices() {
 check 'GPUs by memory' devices
 small() { table "$tmp/words.yaml" --devices 0.0016 && [ "$(values fits)" = false ] && values smallest_budget_bytes | grep '^[1-9]'; }
 check 'a GPU that is too small' small
-# The reserve of a GPU is that of memory.budget: auto, and a row states the profile of its times.
+# The reserve of a GPU is that of memory.budget: auto, and a row states the profile of its times. A size is
+# planned with the profile of a GPU of that class, in 16 bits, whatever the run's device is.
 reserve() {
-    table "$tmp/masks.yaml" --devices 2,rtx-4090 && [ "$(values budget_bytes | head -n 1)" = 1073741824 ] || return 1
-    [ "$(values profile | tr -d '"' | sed 's/cpu-.*/cpu/' | tr '\n' ' ')" = "cpu rtx-4090 " ] || { values profile; return 1; }
+    table "$tmp/masks.yaml" --devices 24,rtx-3090,rtx-4090 --set device=cpu && [ "$(values budget_bytes | head -n 1)" = "$(values budget_bytes | sed -n 2p)" ] || return 1
+    [ "$(values profile | tr '\n' ' ')" = "rtx-3090 rtx-3090 rtx-4090 " ] && [ "$(values precision | sort -u)" = bf16 ] || { values profile; values precision; return 1; }
     "$binary" plan "$tmp/masks.yaml" --set device=cuda --set device.profile=rtx-4090 --memory auto --json >"$tmp/auto.json" &&
         [ "$(json "$tmp/auto.json" budget_bytes)" = "$(values budget_bytes | tail -n 1)" ] || { json "$tmp/auto.json" budget_bytes; values budget_bytes; return 1; }
-    "$binary" plan "$tmp/masks.yaml" --devices 8 | grep 'Rows with profile cpu-.* a CPU' || return 1
-    expect 0 '' "$binary" plan "$tmp/masks.yaml" --devices rtx-4090 && grep -q 'rtx-4090' "$tmp/out" && ! grep 'a CPU:' "$tmp/out"
+    expect 0 '' "$binary" plan "$tmp/masks.yaml" --devices rtx-4090 && grep -q 'rtx-4090' "$tmp/out" && ! grep 'A size is planned' "$tmp/out"
 }
 check 'the reserve of a GPU, and the profile of a row' reserve
+# Each class has a GPU of its own, and a key that is given is kept: a precision, and no CPU's profile.
+classes() {
+    table "$tmp/words.yaml" --devices 4,8,10,11,12,16,24,32,40,48,80,96,141,192 --set device=cpu --set device.profile=tests/golden/profiles/arm64-2.json --set memory.precision=f32 || return 1
+    [ "$(values profile | tr '\n' ' ')" = 'rtx-4060 rtx-4060 rtx-3080 rtx-3060 rtx-3060 rtx-4080 rtx-3090 rtx-5090 a100-40 l40s a100-80 a100-80 h200 h200 ' ] || { values profile | tr '\n' ' '; return 1; }
+    [ "$(values precision | sort -u)" = f32 ] || { values precision; return 1; }
+    expect 0 '' "$binary" plan "$tmp/words.yaml" --devices 8,141 && grep -q 'slowest listed GPU of about that memory (8 GiB: rtx-4060, 141 GiB: h200)' "$tmp/out" && grep '^Times of 8 GiB are unmeasured' "$tmp/out"
+}
+check 'GPUs by memory: the GPU of each class' classes
+# Host memory stands beside the GPU's; more than a machine is likely to have is said.
+beside() {
+    expect 0 '' "$binary" plan "$tmp/words.yaml" --set model.preset=llama-7b --set data.sequence=1024 --devices 4,80 || return 1
+    grep -Eq '^GPU +arena +host memory +batch' "$tmp/out" && grep -Eq '^4 GiB +[0-9.]+ GiB +[0-9.]+ GiB ' "$tmp/out" || { cat "$tmp/out"; return 1; }
+    grep -q '^WARNING: 4 GiB: the plan needs [0-9.]* GiB of host memory, more than a machine with such a GPU is likely to have: 32.00 GiB (twice' "$tmp/out" || { cat "$tmp/out"; return 1; }
+    ! grep 'WARNING: 80 GiB' "$tmp/out" || return 1
+    expect 0 '' "$binary" plan "$tmp/words.yaml" --set model.preset=llama-7b --set data.sequence=1024 --set device=cuda --set device.profile=rtx-4060 --memory 4GiB --json &&
+        grep 'the plan needs .* GiB of host memory, more than a machine with such a GPU is likely to have' "$tmp/out"
+}
+check 'host memory beside a GPU, and more than is likely' beside
+# Times depend on the number of threads and on the profile; what is larger than any machine does not.
+larger() {
+    expect 0 '' "$binary" plan "$tmp/words.yaml" --set device=cpu --set data.sequence=65536 --set train.effective_batch=1048576 --set memory.micro_batch=1048576 --set memory.recompute=none --set memory.offload=none --set memory.head_chunks=1 &&
+        grep 'WARNING: the plan is larger than this machine: [0-9.]* [TP]iB; this machine has [0-9.]* [GT]iB of memory; memory.budget: auto plans for it' "$tmp/out" || { tail -n 3 "$tmp/out"; return 1; }
+    expect 0 '' "$binary" plan "$tmp/words.yaml" --set device=cuda --set device.profile=rtx-4060 --set data.sequence=65536 --set memory.micro_batch=8 --set memory.recompute=none --set memory.offload=none &&
+        grep 'WARNING: the plan is larger than that GPU: .* GiB; rtx-4060 has 7.60 GiB, of which 6.60 GiB' "$tmp/out" || { tail -n 3 "$tmp/out"; return 1; }
+    expect 0 '' "$binary" plan "$tmp/words.yaml" && ! grep WARNING "$tmp/out"
+}
+check 'a plan that is larger than this machine, or than that GPU' larger
 named() { table "$tmp/masks.yaml" --devices rtx-4060,rtx-4090,h200 && [ "$(values fits | sort -u)" = true ] && [ "$(values samples_per_second | grep -c '^[0-9.]*[1-9]')" = 3 ] && values samples_per_second | tr '\n' ' '; }
 check 'GPUs by name' named
 # A row that does not fit names its bound; times without a measured profile are marked.
 # Which plans fit depends on the precision and, through workspaces, on the number of threads.
 cpu=(--set device=cpu --set device.threads=2 --set device.profile=default --set memory.precision=bf16 --set memory.host_budget=3MiB)
 bounded() {
-    expect 0 '' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --compare && [ "$(grep -c 'does not fit: host memory needs [0-9.]* MiB, memory.host_budget is 3.00 MiB' "$tmp/out")" = 3 ] || { cat "$tmp/out"; return 1; }
-    expect 0 '' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.offload=optimizer --frontier && [ "$(grep -c 'does not fit: host memory' "$tmp/out")" = 2 ] || { cat "$tmp/out"; return 1; }
+    expect 0 '' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --compare && [ "$(grep -c 'does not fit: offload file needs [0-9.]* MiB, memory.host_budget is 3.00 MiB' "$tmp/out")" = 3 ] || { cat "$tmp/out"; return 1; }
+    expect 0 '' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.offload=optimizer --frontier && [ "$(grep -c 'does not fit: offload file' "$tmp/out")" = 2 ] || { cat "$tmp/out"; return 1; }
     tail -n 1 "$tmp/out"
 }
 check 'rows that do not fit host memory' bounded
+# SAM ViT-H in 8 GiB is fastest with an offload file of 57 GiB. Within a bound its file is small, and the plan says what that costs.
+file=(--set model.preset=sam-vit-h --set data.max_masks=32 --set device=cpu --set device.threads=2 --set device.profile=default --set memory.precision=f32 --memory 8GiB)
+large_file() {
+    expect 0 '' "$binary" plan "$tmp/masks.yaml" "${file[@]}" --set memory.host_budget=12GiB --json && cp "$tmp/out" "$tmp/small.json" || return 1
+    expect 0 '' "$binary" plan "$tmp/masks.yaml" "${file[@]}" --set memory.host_budget=none --json && cp "$tmp/out" "$tmp/large.json" || return 1
+    [ "$(json "$tmp/small.json" arenas.host)" -lt 6000000000 ] && [ "$(json "$tmp/large.json" arenas.host)" -gt 60000000000 ] || { json "$tmp/small.json" arenas.host; return 1; }
+    [ "$(json "$tmp/small.json" without_host_budget.host_bytes)" = "$(json "$tmp/large.json" arenas.host)" ] && ! grep without_host_budget "$tmp/large.json" || return 1
+    expect 0 '' "$binary" plan "$tmp/masks.yaml" "${file[@]}" --set memory.host_budget=12GiB && grep -q 'the offload file is limited to 12.00 GiB' "$tmp/out" &&
+        grep 'with 57.41 GiB of offload file: .* less); memory.host_budget does not allow it' "$tmp/out"
+}
+check 'a bound on the offload file, and what it costs' large_file
 unmeasured() {
     for gpus in h200,rtx-4090 rtx-4090,h200; do
         expect 0 '' "$binary" plan "$tmp/masks.yaml" --devices $gpus && grep -q '^Times of rtx-4090 are unmeasured' "$tmp/out" || { cat "$tmp/out"; return 1; }

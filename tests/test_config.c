@@ -72,9 +72,8 @@ static void test_defaults(void **state)
     assert_int_equal(c.train_keep, 2);
     assert_true(c.train_keep_best && c.train_layer_decay == 1 && !c.train_groups.n && !c.train_milestones.n);
     assert_int_equal(c.memory_budget.kind, BUDGET_NONE);
-    assert_int_equal(c.memory_micro_batch, 0);
-    assert_int_equal(c.memory_offload.n, 1);
-    assert_string_equal(c.memory_offload.at[0], "auto");
+    assert_int_equal(config_micro_batch(&c), 0);
+    assert_false(c.memory_offload.chosen);
     assert_int_equal(c.memory_host_budget.kind, BUDGET_AUTO);
     assert_int_equal(c.device_kind, ON_AUTO);
     assert_false(c.device_deterministic);
@@ -108,9 +107,13 @@ static const char everything[] =
     "  mask_column: label\n"
     "  split_column: part\n"
     "  labels: classes\n"
+    "  threshold: 100\n"
     "  ignore: 255\n"
     "  categories: [cat, '7']\n"
     "  crowds: true\n"
+    "  range: window\n"
+    "  window: [100, 3000]\n"
+    "  percentiles: [1, 99]\n"
     "  image_size: 512\n"
     "  max_masks: 16\n"
     "  strategy: diverse\n"
@@ -156,6 +159,7 @@ static void test_every_key(void **state)
     assert_string_equal(c.data_masks, "labels");
     assert_true(c.data_holdout == 0 && c.data_area.low == 0.001 && c.data_area.high == 0.9 && c.data_max_bad == 0.01 && c.data_embeddings == EMBEDDINGS_OFF);
     assert_int_equal(c.data_categories.n, 2);
+    assert_true(c.data_threshold == 100 && c.data_range == 3 && c.data_window.low == 100 && c.data_window.high == 3000 && c.data_percentiles.high == 99);
     assert_true(c.data_image_size == 512 && c.data_max_masks == 16 && c.data_crowds);
     assert_true(c.prompts_iterations == 8 && c.prompts_box == 0.25);
     assert_true(c.loss_preset == LOSS_EQUAL_WEIGHTS && c.loss_focal == 10 && c.loss_smooth == 1e-3);
@@ -177,16 +181,16 @@ static void test_every_key(void **state)
     assert_true(c.train_seed == 9007199254740993LL); /* more digits than a double can hold */
     assert_int_equal(c.memory_budget.kind, BUDGET_BYTES);
     assert_true(c.memory_budget.bytes == 1610612736u && c.memory_host_budget.bytes == 64000000000u);
-    assert_int_equal(c.memory_micro_batch, 4);
-    assert_int_equal(c.memory_precision, PRECISION_F32);
+    assert_int_equal(config_micro_batch(&c), 4);
+    assert_string_equal(c.memory_precision.value, "f32");
     assert_true(c.train_loss_scale == 1024 && c.train_scale_window == 50);
-    assert_true(c.memory_recompute.chosen && c.memory_recompute.how.kind == RECOMPUTE_EVERY && c.memory_recompute.how.n == 3 && c.memory_recompute.how.selective);
+    assert_true(c.memory_recompute.chosen && !strcmp(c.memory_recompute.value, "every:3+selective"));
     assert_int_equal(c.memory_modules.n, 2);
     const struct config_module *m = c.memory_modules.at;
     assert_string_equal(m[0].match.at[0], "model.layers.*");
     assert_true(m[0].given[MODULE_recompute] && m[0].recompute.how.kind == RECOMPUTE_SEGMENTS && !m[0].given[MODULE_precision]);
     assert_true(m[1].given[MODULE_precision] && m[1].precision == MODULE_F32 && !m[1].given[MODULE_recompute]);
-    assert_int_equal(c.memory_head_chunks, 8);
+    assert_string_equal(c.memory_head_chunks.value, "8");
     assert_int_equal(c.device_kind, ON_CPU);
     assert_int_equal(c.device_threads, 2);
     assert_true(c.device_deterministic);

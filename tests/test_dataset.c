@@ -311,7 +311,7 @@ static const char coco_text[] =
     "{\"info\": {}, \"annotations\": ["
     "{\"id\": 1, \"image_id\": 9, \"category_id\": 3, \"area\": 4, \"bbox\": [1, 1, 2, 2], \"iscrowd\": 0, "
     "\"segmentation\": [[1, 1, 3, 1, 3, 3, 1, 3]]},"
-    "{\"id\": 2, \"image_id\": 9, \"category_id\": 5, \"area\": 4, \"iscrowd\": 1, \"segmentation\": {\"counts\": [6, 2, 3, 2, 7], \"size\": [5, 4]}},"
+    "{\"id\": 2, \"image_id\": 9, \"category_id\": 5, \"area\": 4, \"iscrowd\": 1, \"segmentation\": {\"counts\": [6, 2, 8, 2, 2], \"size\": [5, 4]}},"
     "{\"id\": 3, \"image_id\": 4, \"category_id\": 5, \"area\": 4, \"segmentation\": {\"counts\": \"62304\", \"size\": [5, 4]}},"
     "{\"id\": 4, \"image_id\": 77, \"category_id\": 5, \"area\": 4, \"segmentation\": []},"
     "{\"id\": 5, \"image_id\": 9, \"category_id\": 3, \"area\": 6, \"segmentation\": [[0, 0, 1, 0, 1, 5, 0, 5], [3, 4, 4, 4, 4, 5, 3, 5]]}],"
@@ -403,7 +403,7 @@ static void test_pairs(void **state)
     struct dataset_masks s;
     struct error e;
     assert_int_equal(dataset_masks(d, 0, p->scratch, SCRATCH, p->masks, ROOM, &s, &e), FAULT_NONE);
-    assert_true(s.n == 1 && p->masks[0].area == 4 && p->masks[0].category == 1 && p->masks[0].box[2] == 2);
+    assert_true(s.n == 1 && p->masks[0].area == 4 && p->masks[0].category == 255 && p->masks[0].box[2] == 2); /* the dataset has classes */
     assert_int_equal(dataset_masks(d, 1, p->scratch, SCRATCH, p->masks, ROOM, &s, &e), FAULT_NONE);
     assert_true(s.n == 3 && p->masks[1].category == 7 && p->masks[1].area == 4 && p->masks[1].box[0] == 0 &&
                 p->masks[1].box[1] == 1 && p->masks[1].box[2] == 4 && p->masks[1].box[3] == 2);

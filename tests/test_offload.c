@@ -325,16 +325,19 @@ static void test_ladder(void **state)
 {
     (void)state;
     struct settings full = {.precision = DT_F32}, half = {.precision = DT_BF16};
-    assert_int_equal(offload_ladder(0), 0);
-    assert_int_equal(offload_ladder(OFFLOAD_RUNGS - 1), OFFLOAD_ALL);
-    int f32 = 0, bf16 = 0;
-    for (int i = 1; i < OFFLOAD_RUNGS; i++) {
-        assert_int_equal(offload_ladder(i) & offload_ladder(i - 1), offload_ladder(i - 1));
-        f32 += !offload_repeats(i, &full);
-        bf16 += !offload_repeats(i, &half);
+    unsigned before = 0;
+    int f32 = 0, bf16 = 0, rungs = 0;
+    char value[SETTING_ROOM];
+    for (; technique_value(techniques[TECHNIQUE_offload].ladder, rungs, value); rungs++) {
+        assert_true(technique_parse(TECHNIQUE_offload, value, &full) && technique_parse(TECHNIQUE_offload, value, &half));
+        assert_int_equal(full.offload & before, before);
+        f32 += !rungs || !offload_repeats(before, &full);
+        bf16 += !rungs || !offload_repeats(before, &half);
+        before = full.offload;
     }
-    assert_int_equal(f32, OFFLOAD_RUNGS - 2);
-    assert_int_equal(bf16, OFFLOAD_RUNGS - 1);
+    assert_int_equal(before, OFFLOAD_ALL);
+    assert_int_equal(f32, rungs - 1);
+    assert_int_equal(bf16, rungs);
 }
 
 /* --- the offload file ------------------------------------------------------------------------ */

@@ -901,7 +901,7 @@ struct found {
 static struct found search(struct language *l, uint64_t budget)
 {
     struct source source = {l, build_language};
-    struct freedom f = {.effective_batch = 4, .micro_batch = true, .recompute = true, .offload = true, .head_chunks = true, .budget = budget};
+    struct freedom f = {.effective_batch = 4, .free[TECHNIQUE_micro_batch] = true, .free[TECHNIQUE_recompute] = true, .free[TECHNIQUE_offload] = true, .free[TECHNIQUE_head_chunks] = true, .budget = budget};
     struct profile profile;
     struct plan p;
     struct graph g;

@@ -81,14 +81,14 @@ static struct config config(void)
     struct config c;
     config_init(&c);
     c.model_path = (char *)FOLDER "model";
-    c.memory_precision = PRECISION_F32;
+    c.memory_precision = (struct config_setting){true, "f32"};
     return c;
 }
 
 static void open_image(struct predictor_image *p, const char *path)
 {
     struct error e;
-    if (predictor_image_read(p, path, &e)) fail_msg("%s", e.text);
+    if (predictor_image_read(p, path, &(struct pixel_range){0}, &e)) fail_msg("%s", e.text);
 }
 
 static void check_case(const struct prompt_case *c)
@@ -167,12 +167,12 @@ static void test_memory(void **state)
 {
     (void)state;
     struct config settings;
-    struct predictor_image p = {64, 48, mem_alloc(64 * 48 * 3)};
+    struct predictor_image p = {.w = 64, .h = 48, .rgb = mem_alloc(64 * 48 * 3)};
     struct predictor a;
     struct error e;
     config_init(&settings);
     settings.model_preset = (char *)"sam-tiny";
-    settings.memory_precision = PRECISION_F32;
+    settings.memory_precision = (struct config_setting){true, "f32"};
     if (predictor_open(&a, &settings, &p, &(struct predictor_shape){.prompts = 1, .points = 1}, &e)) fail_msg("%s", e.text);
     uint64_t weights = 0;
     for (uint32_t i = 0; i < a.run.graph.params.n; i++) {
@@ -193,7 +193,7 @@ static void test_other_models(void **state)
 {
     (void)state;
     struct config settings = config();
-    struct predictor_image p = {4, 4, mem_alloc(48)};
+    struct predictor_image p = {.w = 4, .h = 4, .rgb = mem_alloc(48)};
     struct predictor a;
     struct error e;
     settings.model_path = (char *)"tests/golden/clip_vision";

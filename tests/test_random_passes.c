@@ -56,12 +56,12 @@ static const char *const patterns[] = {"layers.1", "layers.*", "tower", "layers.
 
 static void print_side(const struct side *x, char *out, size_t room)
 {
-    char a[SETTING_ROOM], b[SETTING_ROOM], rule[2 * SETTING_ROOM] = "";
+    char a[SETTING_ROOM], b[SETTING_ROOM], c[SETTING_ROOM], rule[2 * SETTING_ROOM] = "";
     const struct settings *s = &x->s;
-    if (s->n_modules) snprintf(rule, sizeof rule, ", %s recompute %s", x->rule.match[0], recompute_print(&x->rule.recompute, b));
-    int n = snprintf(out, room, "%d x %d, %s, %s, clip %g, recompute %s%s", s->micro_batch, s->accumulation, precision_print(s), optimizer_print(s),
-                     (double)x->clip_norm, recompute_print(&s->recompute, a), rule);
-    n += snprintf(out + n, room - (size_t)n, ", offload %s, %d chunks%s%s%s%s%s, rewrites:", offload_print(s->offload, a), s->head_chunks,
+    if (s->n_modules) snprintf(rule, sizeof rule, ", %s recompute %s", x->rule.match[0], recompute_text(&x->rule.recompute, b));
+    int n = snprintf(out, room, "%d x %d, %s, %s, clip %g, recompute %s%s", s->micro_batch, s->accumulation, technique_print(TECHNIQUE_precision, s, b),
+                     technique_print(TECHNIQUE_optimizer, s, c), (double)x->clip_norm, recompute_text(&s->recompute, a), rule);
+    n += snprintf(out + n, room - (size_t)n, ", offload %s, %d chunks%s%s%s%s%s, rewrites:", offload_text(s->offload, a), s->head_chunks,
                   s->fused_step ? ", fused step" : "", s->pipelined ? ", pipelined" : "", s->loader_bytes ? ", loader" : "", s->inputs_ahead ? ", inputs ahead" : "",
                   s->host_staging ? ", GPU's graph" : "");
     for (size_t i = 0; i < COUNT(rewrites); i++)

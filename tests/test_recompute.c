@@ -428,13 +428,13 @@ static void test_words(void **state)
     for (size_t i = 0; i < COUNT(right); i++) {
         struct recompute r;
         char words[SETTING_ROOM];
-        assert_true(recompute_parse(right[i], &r));
-        assert_string_equal(recompute_print(&r, words), right[i]);
+        assert_true(recompute_read(right[i], &r));
+        assert_string_equal(recompute_text(&r, words), right[i]);
     }
     struct recompute r;
     char words[SETTING_ROOM];
-    assert_true(recompute_parse("all+selective+halves", &r));
-    assert_string_equal(recompute_print(&r, words), "all+halves+selective");
+    assert_true(recompute_read("all+selective+halves", &r));
+    assert_string_equal(recompute_text(&r, words), "all+halves+selective");
 }
 
 int main(void)

@@ -75,7 +75,7 @@ static void check(struct model *m, const struct settings *s, const char *what)
         for (uint64_t i = 0; i < n; i++)
             if (got[i] != want[i])
                 fail_msg("%s, %s, recompute %s, seed %llu: weight %llu is %.9g on %d threads, %.9g on one", what, dtype_name(s->precision),
-                         recompute_print(&s->recompute, (char[SETTING_ROOM]){0}), (unsigned long long)seed, (unsigned long long)i, got[i], threads, want[i]);
+                         recompute_text(&s->recompute, (char[SETTING_ROOM]){0}), (unsigned long long)seed, (unsigned long long)i, got[i], threads, want[i]);
         mem_free(got);
     }
     mem_free(want);

@@ -8,11 +8,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Of the machine, or of the control group where its limit is lower. */
+/* Of the machine, or of the process's control group or one above it where its limit is lower.
+ * `available` counts pages of files that the kernel frees on demand. */
 struct system_memory {
     uint64_t total, available;
+    uint64_t swap; /* free swap space; 0 under a limit of a control group */
 };
 void system_memory(struct system_memory *m);
+/* The same from /proc and /sys below another root folder. */
+void system_memory_in(const char *root, struct system_memory *m);
 
 /* Of this process: resident bytes, the part of them that is not file-backed, peak resident
  * bytes; open descriptors; threads. */

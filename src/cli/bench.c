@@ -1,6 +1,6 @@
 /*
  * bench.c: `plimsoll bench`: the measured time of a training step, the predicted time, and the
- * time of each op. Needs no data and writes no files.
+ * time of each op. Needs no data and writes no files but the offload file of a plan that has one.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -100,7 +100,7 @@ static void print_text(const struct bench *b, struct text *out)
     print_row(out, "activations and rest", x.rest, arena);
     text_printf(out, "  %-22s %12s  (%" PRIu64 " bytes)\n", "arena", size_print(arena, a), arena);
     if (p->placement.arena[SPACE_HOST])
-        text_printf(out, "  %-22s %12s\n", "offloaded", size_print(p->placement.arena[SPACE_HOST], a));
+        text_printf(out, "  %-22s %12s\n", plan_host_name(p), size_print(p->placement.arena[SPACE_HOST], a));
     if (b->device_total) text_printf(out, "  %-22s %12s\n", "GPU memory used", size_print(b->device_used, a));
     text_printf(out, "  %-22s %12s\n", "peak resident", size_print(bench_peak_resident(), a));
     print_ops(b, out);
@@ -338,7 +338,7 @@ const struct command command_bench = {
     "bench", "bench RUN.yaml [--steps N] [--memory SIZE] [--plan PLAN.json] [--set key=value]... [--json]\n"
     "       plimsoll bench --calibrate [--set device=cuda] [-o PROFILE.json] [--threads N]",
     "Runs training steps on synthetic inputs and prints the predicted and the measured time, the memory, and the time of each op.\n"
-    "Needs no data and writes no files.\n"
+    "Needs no data and writes no files, except the offload file of a CPU's plan that offloads; it is gone when bench ends.\n"
     "  --steps N        steps to measure (5)\n"
     "  --calibrate      measures the peak rates and the ops of this machine, or of its GPU with --set device=cuda, and stores the\n"
     "                   profile from which plans predict times; takes about a minute and 2 GiB of memory\n"

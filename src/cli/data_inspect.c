@@ -15,6 +15,7 @@
 #include "data/grid.h"
 #include "data/jpeg.h"
 #include "data/packed.h"
+#include "data/resize.h"
 #include "io/png.h"
 #include "report/draw.h"
 
@@ -28,7 +29,8 @@ struct size_count {
 };
 
 struct facts {
-    uint64_t bad, empty;
+    uint64_t bad, empty, crowds, small; /* small: covering no cell of the grid */
+    uint32_t cells;                     /* side of the grid */
     char first_bad[512];
     numbers masks, w, h, mask_pixels, image_bytes; /* per sample; mask_pixels: pixels x masks */
     numbers area, runs, counts, iou, stability;   /* per mask; area as a share of the image */
@@ -77,6 +79,30 @@ static int commonest(const void *a, const void *b)
     return x->w != y->w ? (x->w < y->w ? -1 : 1) : (x->h > y->h) - (x->h < y->h);
 }
 
+/* Masks that cover no cell of the loss's grid: they can be neither trained on nor scored. The grid
+ * is that of a model with patches of 16: a quarter of the side to which the longer side is resized. */
+static uint32_t count_small(const struct sample *s, uint32_t cells)
+{
+    uint32_t side = s->found.w > s->found.h ? s->found.w : s->found.h, n = 0;
+    struct grid_geometry at = {.h = s->found.h, .w = s->found.w, .canvas_w = 4 * cells, .canvas_h = 4 * cells, .gw = cells, .gh = cells};
+    void *memory = mem_alloc(grid_bytes(side, cells));
+    uint8_t *bits = mem_alloc(grid_mask_bytes(cells, cells));
+    struct polygon_scratch runs = s->runs;
+    struct grid g;
+    struct error ignored;
+    resize_longest(at.w, at.h, at.canvas_w, &at.resized_w, &at.resized_h);
+    grid_init(&g, memory, side, cells);
+    bool set = !grid_set(&g, &at, &ignored);
+    for (uint32_t k = 0; k < s->found.n && set; k++) {
+        bool any = mask_raster(&s->masks[k], &g, &runs, bits, &ignored) != FAULT_NONE;
+        for (size_t i = 0; i < grid_mask_bytes(cells, cells) && !any; i++) any = bits[i];
+        n += !any;
+    }
+    mem_free(bits);
+    mem_free(memory);
+    return n;
+}
+
 static void count_sample(struct facts *f, const struct sample *s)
 {
     double pixels = (double)s->found.w * s->found.h;
@@ -92,6 +118,7 @@ static void count_sample(struct facts *f, const struct sample *s)
         struct rle_facts r;
         struct error unused;
         if (sample_measure(s, k, &r, &unused)) continue;
+        f->crowds += m->crowd;
         vec_push(&f->area, r.area / pixels);
         vec_push(&f->runs, r.runs);
         if (m->shape.kind == SHAPE_RLE) vec_push(&f->counts, m->shape.rle.n);
@@ -111,8 +138,10 @@ static void count_all(struct facts *f, const struct samples *all)
         int rc = samples_read(all, i, &s, &e);
         if (!rc) rc = sample_size(&s, &w, &h, &e);
         if (!rc && (w != s.found.w || h != s.found.h)) rc = error_set(&e, PL_USAGE, "the image is %ux%u, its masks are for %ux%u", w, h, s.found.w, s.found.h);
+        uint32_t small = rc ? 0 : count_small(&s, f->cells);
 #pragma omp critical
         {
+            f->small += small;
             if (!rc) count_sample(f, &s);
             else if (f->bad++, i < first) first = i, snprintf(f->first_bad, sizeof f->first_bad, "%.200s: %.300s", s.name, e.text);
         }
@@ -250,6 +279,23 @@ static void print_sizes(const struct facts *f, struct text *out)
                     100.0 * (double)f->sizes.at[i].n / f->masks.n);
 }
 
+/* What is decided over the dataset, and what is left out of it. */
+static void print_choices(const struct samples *all, const struct facts *f, struct text *out)
+{
+    bool (*const each[])(const struct dataset *, struct text *) = {survey_print_labels, survey_print_range, survey_print_dark};
+    struct text line = {0};
+    if (dataset_print_left(all->set, false, &line)) text_printf(out, "  %s\n", line.at);
+    else if (f->crowds) text_printf(out, "  left out: %llu crowds (data.crowds: true uses them)\n", (unsigned long long)f->crowds);
+    text_free(&line);
+    if (f->small)
+        text_printf(out, "  left out: %llu %s too small to be trained on or scored (on no cell of a grid of %u x %u: --masks-size; 256 for SAM at 1024)\n",
+                    (unsigned long long)f->small, f->small == 1 ? "mask" : "masks", f->cells, f->cells);
+    for (size_t i = 0; i < COUNT(each); i++) {
+        if (each[i](all->set, &line)) text_printf(out, "  %s%s\n", i == 2 ? "warning: " : "", line.at);
+        text_free(&line);
+    }
+}
+
 static void print_facts(const struct samples *all, const struct facts *f, struct text *out)
 {
     const struct shard_report *r = dataset_report(all->set);
@@ -261,6 +307,7 @@ static void print_facts(const struct samples *all, const struct facts *f, struct
                 (unsigned long long)r->partial, (unsigned long long)r->others);
     if (x) text_printf(out, "  embeddings %s [%u,%u,%u], computed with %s\n", dtype_name(packed_dtype(x->type)), x->channels, x->grid, x->grid, x->model);
     text_printf(out, "  unusable samples %llu, empty masks %llu\n", (unsigned long long)f->bad, (unsigned long long)f->empty);
+    print_choices(all, f, out);
     if (f->bad) text_printf(out, "  first unusable sample: %s\n", f->first_bad);
     text_printf(out, "\n  %-22s %10s %10s %10s %10s %10s %10s\n", "", "min", "10 %", "median", "90 %", "max", "mean");
     print_row(out, "masks per image", &f->masks, 1, 1);
@@ -281,6 +328,20 @@ static void json_quantiles(struct text *out, const char *name, const numbers *v)
                 quantile(v, 0.5), quantile(v, 0.9), quantile(v, 1), mean(v));
 }
 
+static void json_choices(const struct samples *all, const struct facts *f, struct text *out)
+{
+    static const char *const labels[] = {"auto", "binary", "classes", "instances"}, *const ranges[] = {"auto", "full", "percentiles", "window"};
+    const struct dataset *d = all->set;
+    const struct survey *s = dataset_survey(d);
+    text_printf(out, ", \"crowd_masks\": %llu, \"one_part_crowds\": %llu, \"too_small_masks\": %llu", (unsigned long long)f->crowds, (unsigned long long)d->left.one_part,
+                (unsigned long long)f->small);
+    if (d->format->label)
+        text_printf(out, ", \"labels\": {\"kind\": \"%s\", \"values\": %u, \"ignore\": %d, \"threshold\": %u, \"soft\": %s, \"mask_images\": %llu, \"looked_at\": %llu}", labels[d->labels.kind],
+                    s->values, d->labels.ignore, d->labels.threshold, s->soft ? "true" : "false", (unsigned long long)s->labels, (unsigned long long)s->labels_seen);
+    text_printf(out, ", \"range\": {\"kind\": \"%s\", \"low\": %u, \"high\": %u, \"images_of_16_bits\": %llu, \"looked_at\": %llu, \"brightness\": %d}", ranges[d->range.kind], d->range.window[0],
+                d->range.window[1], (unsigned long long)s->deep, (unsigned long long)s->images_seen, s->bright);
+}
+
 static void json_facts(const struct samples *all, const struct facts *f, const struct mask_memory *c, struct text *out)
 {
     const struct shard_report *r = dataset_report(all->set);
@@ -291,6 +352,7 @@ static void json_facts(const struct samples *all, const struct facts *f, const s
                 all->format, all->files.n, (unsigned long long)all->n, (unsigned long long)f->area.n, (unsigned long long)f->bad, (unsigned long long)f->empty,
                 (unsigned long long)r->no_text, (unsigned long long)r->no_image, (unsigned long long)r->duplicates, (unsigned long long)r->damaged,
                 (unsigned long long)r->partial);
+    json_choices(all, f, out);
     json_quantiles(out, "masks_per_image", &f->masks);
     json_quantiles(out, "area_share", &f->area);
     json_quantiles(out, "runs_per_mask", &f->runs);
@@ -311,7 +373,7 @@ static void json_facts(const struct samples *all, const struct facts *f, const s
 
 enum { CELL_W = 400, CELL_H = 300, ON_SHEET = 12, COLUMNS = 3 };
 
-static int decode(const struct sample *s, struct canvas *p, struct error *e)
+static int decode(const struct sample *s, const struct pixel_range *range, struct canvas *p, struct error *e)
 {
     if (s->facts.decoded) {
         *p = (struct canvas){s->facts.w, s->facts.h, mem_copy(s->image, (size_t)s->facts.w * s->facts.h * 3)};
@@ -319,7 +381,7 @@ static int decode(const struct sample *s, struct canvas *p, struct error *e)
     }
     if (s->facts.n && *(const uint8_t *)s->image == 0x89) {
         struct png_pixels q;
-        if (png_decode(s->image, s->facts.n, PNG_AS_RGB, 0, NULL, 0, &q, e)) return e->code;
+        if (range_decode(s->image, s->facts.n, range, NULL, 0, &q, NULL, e)) return e->code;
         *p = (struct canvas){q.width, q.height, q.at};
         return PL_OK;
     }
@@ -365,7 +427,7 @@ static void draw_sample(const struct samples *all, uint64_t i, struct draw_cell 
     struct canvas p = {0};
     cell->image = canvas_new(CELL_W, CELL_H, (struct colour){235, 236, 238});
     int rc = samples_read(all, i, &s, &e);
-    if (!rc) rc = decode(&s, &p, &e);
+    if (!rc) rc = decode(&s, &all->set->range, &p, &e);
     if (!rc) rc = draw_masks(&cell->image, draw_fit(&cell->image, 0, 0, CELL_W, CELL_H, &p), &s, &e);
     snprintf(lines[0], 300, "%.290s", s.name);
     if (rc) snprintf(lines[1], 300, "bad: %.290s", e.text);
@@ -435,10 +497,10 @@ static int write_sheet(const char *path, const struct samples *all, const struct
 
 /* ---- the command ---- */
 
-static int inspect(const struct samples_options *o, const struct names *paths, const char *sheet, bool json, struct error *e)
+static int inspect(const struct samples_options *o, const struct names *paths, uint32_t cells, const char *sheet, bool json, struct error *e)
 {
     struct samples all;
-    struct facts f = {0};
+    struct facts f = {.cells = cells};
     struct text out = {0};
     if (samples_open(&all, o, paths, e)) return e->code;
     count_all(&f, &all);
@@ -478,32 +540,34 @@ static int run(int argc, char **argv, struct error *e)
 {
     const char *sheet = NULL, *given = NULL;
     bool json = false, help;
+    uint64_t cells = 256;
     struct names paths = {0};
     struct samples_options o = {0};
     const struct data_option table[] = {
-        {"--format", DATA_TEXT, &o.format}, {"--images", DATA_TEXT, &o.images}, {"--masks", DATA_TEXT, &o.masks}, {"-o", DATA_TEXT, &sheet}, {"--out", DATA_TEXT, &sheet}, {"--json", DATA_SWITCH, &json}, {"--given", DATA_TEXT, &given},
+        SAMPLES_OPTIONS(o), {"--masks-size", DATA_POSITIVE, &cells}, {"-o", DATA_TEXT, &sheet}, {"--out", DATA_TEXT, &sheet}, {"--json", DATA_SWITCH, &json}, {"--given", DATA_TEXT, &given},
     };
     int rc = data_options(&data_inspect, table, COUNT(table), argc, argv, &paths, &help, e);
     if (!rc && !help) {
         if (given && (paths.n || sheet)) rc = error_set(e, PL_USAGE, "--given computes from sizes only: leave out the paths and -o");
         else if (given) rc = inspect_given(given, json, e);
         else if (!paths.n) rc = error_set(e, PL_USAGE, "no data is given: add shards, folders or globs, or sizes with --given (see --help)");
-        else rc = inspect(&o, &paths, sheet, json, e);
+        else if (cells < 4 || cells > GRID_MAX_CELLS) rc = error_set(e, PL_USAGE, "--masks-size %llu: expected 4 to %d", (unsigned long long)cells, GRID_MAX_CELLS);
+        else rc = inspect(&o, &paths, (uint32_t)cells, sheet, json, e);
     }
     names_free(&paths);
     return rc;
 }
 
 const struct command data_inspect = {
-    "inspect", "data inspect PATHS [--format F] [--images DIR] [--masks DIR] [-o SHEET.png] [--json]  |  data inspect --given WxH,MASKS [--json]",
+    "inspect", "data inspect PATHS [--format F] [--images DIR] [--masks DIR] [--labels KIND] [--range R] [-o SHEET.png] [--json]  |  data inspect --given WxH,MASKS [--json]",
     "Prints statistics of a dataset: images, masks, sizes and damage, and the memory of the masks as\n"
     "float32, uint8, bits and run lengths (RLE), at full size, 1024 and 256.\n"
     "\n"
     "  PATHS           shards (tar), folders of extracted files, folders of shards; the annotation\n"
     "                  file of COCO; a folder with images/ and masks/; a table; globs\n"
-    "  --format        sa1b, coco, pairs, csv or packed; default: detected from the paths\n"
-    "  --images DIR    coco, csv: the folder of the images\n"
-    "  --masks DIR     pairs: the folder of the masks\n"
+    SAMPLES_HELP "\n"
+    "  --masks-size N  side of the grid on which masks too small to be trained on are counted: the\n"
+    "                  resolution of the loss, 4 x size / patch (256)\n"
     "  -o SHEET.png    writes a contact sheet of images with their masks\n"
     "  --json          prints the numbers as JSON\n"
     "  --given         computes the memory only, for images of this size with this many masks; needs no data",

@@ -71,6 +71,25 @@ static enum data_fault make_masks(const struct packing *p, struct filler *f, str
     return to->n ? FAULT_NONE : FAULT_NO_MASKS;
 }
 
+static bool is_deep(const struct sample *s)
+{
+    struct png_header h;
+    struct error ignored;
+    return image_is_png(s->image, s->facts.n) && !png_peek(s->image, s->facts.n, &h, &ignored) && h.depth == 16;
+}
+
+/* An image of 16 bits is written as 8 bits, by the range that was decided over all images. */
+static int bake(const struct packing *p, const struct sample *s, struct packable *to)
+{
+    struct text png = {0};
+    struct png_pixels q;
+    if (range_decode(s->image, s->facts.n, &p->all.set->range, NULL, 0, &q, NULL, &to->e)) return to->e.code;
+    int rc = png_encode(&png, PNG_RGB, q.width, q.height, q.at, 0, &to->e);
+    mem_free(q.at);
+    to->image = (uint8_t *)png.at, to->image_n = png.n;
+    return rc;
+}
+
 /* Keeps the bytes of the image file; encodes the pixels of a packed store as a PNG. */
 static enum data_fault keep_file(const struct packing *p, uint64_t i, struct packable *to)
 {
@@ -81,6 +100,8 @@ static enum data_fault keep_file(const struct packing *p, uint64_t i, struct pac
         rc = png_encode(&png, PNG_RGB, s.facts.w, s.facts.h, s.image, 0, &to->e);
         to->image = (uint8_t *)png.at, to->image_n = png.n;
         to->facts.h = s.facts.h, to->facts.w = s.facts.w;
+    } else if (!rc && is_deep(&s)) {
+        rc = bake(p, &s, to);
     } else if (!rc) {
         to->image = s.image, to->image_n = s.facts.n;
         s.image = NULL;
@@ -193,6 +214,8 @@ static int pack(struct packing *p, const struct samples_options *o, const struct
     int rc = samples_open(&p->all, o, paths, e);
     if (rc) return rc;
     rc = p->bytes ? memmap_create(&p->map, output, p->o.cells, e) : packed_create(&p->store, output, p->o.side, p->o.cells, e);
+    survey_log(p->all.set);
+    if (!rc && p->store && p->all.set->range.kind != RANGE_AUTO) packed_set_range(p->store, &p->all.set->range);
     if (!rc && p->embedder) packed_embed(p->store, &p->embedder->about);
     if (!rc) rc = pack_all(p, e);
     if (p->store || p->map) rc = finish(p, rc, e);
@@ -210,17 +233,6 @@ static int pack(struct packing *p, const struct samples_options *o, const struct
     return rc;
 }
 
-static bool find_labels(const char *word, enum label_kind *to)
-{
-    static const char *const words[] = {"auto", "binary", "classes", "instances"};
-    for (size_t i = 0; i < COUNT(words); i++)
-        if (!strcmp(word, words[i])) {
-            *to = (enum label_kind)i;
-            return true;
-        }
-    return false;
-}
-
 /* Fills in the sizes that the options did not give with the model's training sizes. */
 static int read_model_sizes(const char *name, uint64_t *size, uint64_t *cells, struct error *e)
 {
@@ -235,13 +247,11 @@ static int read_model_sizes(const char *name, uint64_t *size, uint64_t *cells, s
     return rc;
 }
 
-static int check(struct packing *p, uint64_t size, uint64_t cells, const char *layout, const char *labels, const char *output, struct samples_options *o,
-                 struct error *e)
+static int check(struct packing *p, uint64_t size, uint64_t cells, const char *layout, const char *output, struct error *e)
 {
     if (!output) return error_set(e, PL_USAGE, "no output is given: add -o FILE.pack");
     if (!strcmp(layout, "seed")) return error_set(e, PL_USAGE, "--layout seed is now --layout memmap");
     if (strcmp(layout, "plimsoll") && strcmp(layout, "memmap")) return error_set(e, PL_USAGE, "--layout %s: expected plimsoll or memmap", layout);
-    if (!find_labels(labels, &o->labels)) return error_set(e, PL_USAGE, "--labels %s: expected auto, binary, classes or instances", labels);
     if (size < 16 || size > PACKED_MAX_SIDE) return error_set(e, PL_USAGE, "--size %llu: expected 16 to %d", (unsigned long long)size, PACKED_MAX_SIDE);
     if (!cells) cells = size / 4;
     if (cells < 4 || cells > size) return error_set(e, PL_USAGE, "--masks-size %llu: expected 4 to --size", (unsigned long long)cells);
@@ -272,17 +282,16 @@ static int run(int argc, char **argv, struct error *e)
     struct samples_options o = {0};
     struct packing p = {0};
     uint64_t size = 0, cells = 0;
-    const char *output = NULL, *model = NULL, *encoder = NULL, *dtype = NULL, *layout = "plimsoll", *labels = "auto";
+    const char *output = NULL, *model = NULL, *encoder = NULL, *dtype = NULL, *layout = "plimsoll";
     bool help;
-    const struct data_option table[] = {{"--format", DATA_TEXT, &o.format}, {"--images", DATA_TEXT, &o.images}, {"--masks", DATA_TEXT, &o.masks},
-                                        {"--labels", DATA_TEXT, &labels}, {"-o", DATA_TEXT, &output}, {"--out", DATA_TEXT, &output},
+    const struct data_option table[] = {SAMPLES_OPTIONS(o), {"-o", DATA_TEXT, &output}, {"--out", DATA_TEXT, &output},
                                         {"--size", DATA_POSITIVE, &size}, {"--masks-size", DATA_POSITIVE, &cells}, {"--layout", DATA_TEXT, &layout}, {"--model", DATA_TEXT, &model},
                                         {"--embeddings", DATA_TEXT, &encoder}, {"--embeddings-dtype", DATA_TEXT, &dtype}, {"--set", DATA_LIST, &set}};
     int rc = data_options(&data_pack, table, COUNT(table), argc, argv, &paths, &help, e);
     if (!rc && !help && !paths.n) rc = error_set(e, PL_USAGE, "no data is given: add shards, folders or globs (see --help)");
     if (!rc && !help && !encoder && (dtype || set.n)) rc = error_set(e, PL_USAGE, "%s needs --embeddings", dtype ? "--embeddings-dtype" : "--set");
     if (!rc && !help && (model || encoder)) rc = read_model_sizes(model ? model : encoder, &size, &cells, e);
-    if (!rc && !help) rc = check(&p, size ? size : 1024, cells, layout, labels, output, &o, e);
+    if (!rc && !help) rc = check(&p, size ? size : 1024, cells, layout, output, e);
     if (!rc && !help) rc = encoder ? pack_embedded(&p, encoder, dtype, &set, &o, &paths, output, e) : pack(&p, &o, &paths, output, e);
     names_free(&set);
     names_free(&paths);
@@ -302,10 +311,7 @@ const struct command data_pack = {
     "  --size N        side of the images: data.image_size of the run (1024)\n"
     "  --masks-size N  side of the masks: the resolution of the loss, 4 x size / patch (without --model a quarter\n"
     "                  of --size, as for patches of 16; sam-tiny, with patches of 8, needs half)\n"
-    "  --format        sa1b, coco, pairs, csv or packed; default: detected from the paths\n"
-    "  --images DIR    coco, csv: the folder of the images\n"
-    "  --masks DIR     pairs: the folder of the masks\n"
-    "  --labels KIND   meaning of the values of mask images: auto, binary, classes, instances\n"
+    SAMPLES_HELP "\n"
     "  --embeddings DIR  a model folder: also stores the embedding of each image by its image encoder, for\n"
     "                  training with a frozen encoder; also the default of --model\n"
     "  --embeddings-dtype T  f32 or bf16: the dtype in which they are computed and stored (default: bf16 where\n"

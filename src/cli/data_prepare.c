@@ -51,6 +51,10 @@ static int decode(struct jpg *j, const struct text *image, uint32_t *w, uint32_t
 {
     struct png_pixels p;
     if (!image_is_png(image->at, image->n)) return jpg_decode(j, image->at, image->n, 1, w, h, pixels, e);
+    struct png_header head;
+    if (png_peek(image->at, image->n, &head, e)) return e->code;
+    if (head.depth == 16)
+        return error_set(e, PL_USAGE, "the image has 16 bits, and --long-side writes 8: leave it out, or use `plimsoll data pack --range`");
     if (png_decode(image->at, image->n, PNG_AS_RGB, 0, NULL, 0, &p, e)) return e->code;
     *w = p.width, *h = p.height, *pixels = p.at;
     return PL_OK;

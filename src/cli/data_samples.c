@@ -69,11 +69,40 @@ static int find_files(struct samples *s, const struct names *paths, struct error
     return rc;
 }
 
+static int parse_labels(const char *word, enum label_kind *to, struct error *e)
+{
+    static const char *const words[] = {"auto", "binary", "classes", "instances"};
+    for (size_t i = 0; i < COUNT(words) && word; i++)
+        if (!strcmp(word, words[i])) {
+            *to = (enum label_kind)i;
+            return PL_OK;
+        }
+    return word ? error_set(e, PL_USAGE, "--labels %s: expected auto, binary, classes or instances", word) : PL_OK;
+}
+
+static int parse_range(const char *word, struct pixel_range *to, struct error *e)
+{
+    static const char *const words[] = {"auto", "full", "percentiles"};
+    char end;
+    *to = (struct pixel_range){.percentiles = {0.5, 99.5}};
+    for (size_t i = 0; i < COUNT(words) && word; i++)
+        if (!strcmp(word, words[i])) {
+            to->kind = (enum range_kind)i;
+            return PL_OK;
+        }
+    if (!word) return PL_OK;
+    to->kind = RANGE_WINDOW;
+    if (sscanf(word, "%u,%u%c", &to->window[0], &to->window[1], &end) == 2 && to->window[0] < to->window[1] && to->window[1] < RANGE_VALUES) return PL_OK;
+    return error_set(e, PL_USAGE, "--range %s: expected auto, full, percentiles, or two values from 0 to %d such as 0,4095", word, RANGE_VALUES - 1);
+}
+
 int samples_open(struct samples *s, const struct samples_options *o, const struct names *paths, struct error *e)
 {
     *s = (struct samples){.format = o->format};
+    struct dataset_options d = {.images = o->images, .masks = o->masks, .crowds = true, .ignore = (int)min_u64(o->ignore, 65535), .threshold = (uint32_t)min_u64(o->threshold, 65535)};
+    if (parse_labels(o->labels, &d.labels, e) || parse_range(o->range, &d.range, e)) return s->format = NULL, e->code;
     int rc = find_files(s, paths, e);
-    struct dataset_options d = {.format = s->format, .paths = s->files.at, .n_paths = s->files.n, .images = o->images, .masks = o->masks, .crowds = true, .labels = o->labels};
+    d.format = s->format, d.paths = s->files.at, d.n_paths = s->files.n;
     const char *found = rc ? NULL : s->format;
     if (!rc) rc = dataset_open(&s->set, &d, e);
     if (!rc) s->n = dataset_count(s->set);

@@ -9,11 +9,25 @@
 #include "data/polygon.h"
 #include "io/file.h"
 
-/* The values of --format, --images and --masks; NULL: detected from the paths. */
+/* The options of the same names; NULL and 0: detected from the paths, or decided over the data. */
 struct samples_options {
     const char *format, *images, *masks;
-    enum label_kind labels;
+    const char *labels;         /* auto, binary, classes or instances */
+    uint64_t ignore, threshold; /* of mask images */
+    const char *range;          /* auto, full, percentiles or LOW,HIGH */
 };
+/* The rows of an option table, and their lines of help. */
+#define SAMPLES_OPTIONS(o)                                                                                                      \
+    {"--format", DATA_TEXT, &(o).format}, {"--images", DATA_TEXT, &(o).images}, {"--masks", DATA_TEXT, &(o).masks},             \
+        {"--labels", DATA_TEXT, &(o).labels}, {"--ignore", DATA_POSITIVE, &(o).ignore}, {"--threshold", DATA_POSITIVE, &(o).threshold}, \
+        {"--range", DATA_TEXT, &(o).range}
+#define SAMPLES_HELP                                                                              \
+    "  --format        sa1b, coco, pairs, csv or packed; default: detected from the paths\n"      \
+    "  --images DIR    coco, csv: the folder of the images\n"                                     \
+    "  --masks DIR     pairs: the folder of the masks\n"                                          \
+    "  --labels KIND   data.labels, the meaning of the values of mask images: auto, binary, classes, instances\n" \
+    "  --ignore N, --threshold N  data.ignore and data.threshold of mask images\n"                \
+    "  --range R       data.range of images of 16 bits: auto, full, percentiles, or LOW,HIGH for a window"
 
 struct samples {
     struct dataset *set;

@@ -101,6 +101,7 @@ static int verify(const struct samples_options *o, const struct names *paths, st
         return e->code;
     }
     double from = clock_seconds();
+    survey_log(all.set);
     uint64_t masks, broken = check_shards(&all), bad = check_all(&all, &masks);
     const char *what = strcmp(all.format, "sa1b") ? "files" : "shards";
     printf("%s: %u %s, %llu samples, %llu masks: %llu bad samples, %llu %s with damage or unpaired files, %.1f s\n", all.format, all.files.n, what,
@@ -118,7 +119,7 @@ static int run(int argc, char **argv, struct error *e)
     struct names paths = {0};
     struct samples_options o = {0};
     bool help;
-    const struct data_option table[] = {{"--format", DATA_TEXT, &o.format}, {"--images", DATA_TEXT, &o.images}, {"--masks", DATA_TEXT, &o.masks}};
+    const struct data_option table[] = {SAMPLES_OPTIONS(o)};
     int rc = data_options(&data_verify, table, COUNT(table), argc, argv, &paths, &help, e);
     if (!rc && !help) rc = paths.n ? verify(&o, &paths, e) : error_set(e, PL_USAGE, "no data is given: add shards, folders or globs (see --help)");
     names_free(&paths);
@@ -126,13 +127,11 @@ static int run(int argc, char **argv, struct error *e)
 }
 
 const struct command data_verify = {
-    "verify", "data verify PATHS [--format F] [--images DIR] [--masks DIR]",
+    "verify", "data verify PATHS [--format F] [--images DIR] [--masks DIR] [--labels KIND] [--range R]",
     "Decodes every image and every mask, and compares the stated sizes, areas and boxes with the\n"
     "decoded ones. Prints every bad sample; the exit code is 1 when there is one.\n"
     "\n"
     "  PATHS           shards (tar), folders of extracted files, folders of shards; the annotation\n"
     "                  file of COCO; a folder with images/ and masks/; a table; .pack; globs\n"
-    "  --format        sa1b, coco, pairs, csv or packed; default: detected from the paths\n"
-    "  --images DIR    coco, csv: the folder of the images\n"
-    "  --masks DIR     pairs: the folder of the masks",
+    SAMPLES_HELP,
     run};

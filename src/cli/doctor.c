@@ -104,8 +104,8 @@ void doctor_peaks(const struct run *r, struct doctor_peaks *out)
 /* --- the largest batch -------------------------------------------------------------------- */
 
 /* The arena of a micro-batch of `b`, with the techniques of the plan, or with those that the search
- * finds within the budget; UINT64_MAX when planning fails. */
-static uint64_t arena_of(const struct doctor *d, int64_t b, bool search, struct error *e)
+ * finds within the budget; UINT64_MAX when planning fails. *host: the offloaded bytes. */
+static uint64_t arena_of(const struct doctor *d, int64_t b, bool search, uint64_t *host, struct error *e)
 {
     char sets[2][64];
     struct config c;
@@ -118,6 +118,7 @@ static uint64_t arena_of(const struct doctor *d, int64_t b, bool search, struct 
     if (rc) return UINT64_MAX;
     rc = run_plan(&r, &c, &(struct run_options){.train = true, .probe = true}, e);
     uint64_t bytes = rc ? UINT64_MAX : plan_arena(&r.plan);
+    *host = rc ? 0 : r.plan.placement.arena[SPACE_HOST];
     run_close(&r);
     config_free(&c);
     return bytes;
@@ -127,15 +128,19 @@ static uint64_t arena_of(const struct doctor *d, int64_t b, bool search, struct 
 static int64_t largest_batch(const struct doctor *d, bool search)
 {
     struct error e;
+    uint64_t host;
     int64_t low = 0, high = 1;
-    while (high <= BATCH_MOST && arena_of(d, high, search, &e) <= d->budget) low = high, high *= 2;
+    while (high <= BATCH_MOST && arena_of(d, high, search, &host, &e) <= d->budget) low = high, high *= 2;
     while (low < BATCH_MOST && high - low > 1) {
         int64_t middle = (low + high) / 2;
-        if (arena_of(d, middle, search, &e) <= d->budget) low = middle;
+        if (arena_of(d, middle, search, &host, &e) <= d->budget) low = middle;
         else high = middle;
     }
     return low;
 }
+
+/* True if a step can run in memory alone: the doctor writes no offload file. */
+static bool has_room(const struct doctor *d, const uint64_t arena[SPACE_COUNT], struct error *why) { return !machine_room(d->run.device.kind, arena, true, why); }
 
 /* Runs one step with that micro-batch. */
 static int confirm(const struct doctor *d, int64_t batch, struct error *e)
@@ -150,7 +155,7 @@ static int confirm(const struct doctor *d, int64_t batch, struct error *e)
     }
     if (rc) return rc;
     c.memory_budget = (struct config_budget){BUDGET_BYTES, d->budget};
-    rc = bench_open(&b, &c, &(struct run_options){.train = true}, e);
+    rc = bench_open(&b, &c, &(struct run_options){.train = true, .no_files = true}, e);
     if (!rc) rc = bench_run(&b, 1, e);
     bench_close(&b);
     config_free(&c);
@@ -180,7 +185,7 @@ static int leaks(const struct doctor *d, int64_t steps, struct doctor_leaks *out
     struct process_state before, after;
     int rc = doctor_config(d, &c, true, e);
     if (rc) return rc;
-    rc = bench_open(&b, &c, &(struct run_options){.train = true}, e);
+    rc = bench_open(&b, &c, &(struct run_options){.train = true, .no_files = true}, e);
     if (!rc) {
         b.seconds = mem_alloc(((uint64_t)steps + 2) * sizeof *b.seconds); /* allocated now, so that no allocation falls between the two readings */
         b.room = (uint32_t)steps + 2;
@@ -210,6 +215,8 @@ static void print_peaks(const struct run *r, const struct doctor_peaks *p, struc
     text_printf(out, "  %12s  forward and backward\n", size_print(p->backward, size));
     text_printf(out, "  %12s  optimizer update\n", size_print(p->update, size));
     text_printf(out, "  %12s  the arena: the total, with padding\n", size_print(plan_arena(&r->plan), size));
+    if (r->plan.placement.arena[SPACE_HOST])
+        text_printf(out, "  %12s  the %s: what is offloaded\n", size_print(r->plan.placement.arena[SPACE_HOST], size), plan_host_name(&r->plan));
 }
 
 static void print_leaks(const struct doctor_leaks *l, struct text *out)
@@ -222,10 +229,13 @@ static void print_leaks(const struct doctor_leaks *l, struct text *out)
 
 static void print_batch(const struct doctor *d, struct text *out)
 {
+    const bool cuda = d->run.device.kind == DEVICE_CUDA;
     char size[32];
-    text_printf(out, "Largest micro-batch within %s (%s)\n", size_print(d->budget, size), d->given ? "the budget" : "free memory");
-    text_printf(out, "  %6" PRId64 "  with this plan's techniques\n  %6" PRId64 "  with any techniques%s\n", d->batch, d->batch_most,
-                d->confirmed ? "; confirmed by running a step" : d->batch_most ? "; --confirm runs a step to check it" : "");
+    text_printf(out, "Largest micro-batch within %s (%s)\n", size_print(d->budget, size), d->given ? "the budget" : cuda ? "the GPU's memory less a reserve" : "free memory");
+    text_printf(out, "  %6" PRId64 "  with this plan's techniques\n  %6" PRId64 "  with any techniques", d->batch, d->batch_most);
+    if (d->most[SPACE_HOST]) text_printf(out, " and %s of %s", size_print(d->most[SPACE_HOST], size), plan_host_name(&d->run.plan));
+    text_printf(out, "%s%s\n", d->confirmed ? "; confirmed by running a step" : d->unconfirmed.code ? "; not confirmed: " : d->batch_most ? "; --confirm runs a step to check it" : "",
+                d->unconfirmed.text);
     if (d->batch >= BATCH_MOST) text_printf(out, "  (the search ends at %d)\n", BATCH_MOST);
 }
 
@@ -238,9 +248,12 @@ static int examine(struct doctor *d, const struct options *o, int64_t steps, str
     doctor_peaks(&d->run, &peaks);
     d->batch = largest_batch(d, false);
     d->batch_most = max_i64(d->batch, largest_batch(d, true));
+    if (d->batch_most) d->most[SPACE_DEVICE] = arena_of(d, d->batch_most, true, &d->most[SPACE_HOST], e);
     uint32_t n = doctor_advice(d, advice);
-    int rc = d->confirm && d->batch_most ? confirm(d, d->batch_most, e) : PL_OK;
-    d->confirmed = d->confirm && d->batch_most && !rc;
+    bool confirms = d->confirm && d->batch_most && has_room(d, d->most, &d->unconfirmed);
+    int rc = confirms ? confirm(d, d->batch_most, e) : PL_OK;
+    d->confirmed = confirms && !rc;
+    if (steps && !has_room(d, d->run.plan.placement.arena, &d->unmeasured)) steps = 0;
     if (!rc && steps) rc = leaks(d, steps, &found, e);
     if (rc) return rc;
     if (o->json) {
@@ -250,6 +263,7 @@ static int examine(struct doctor *d, const struct options *o, int64_t steps, str
         print_holders(&d->run, &out);
         print_batch(d, &out);
         if (steps) print_leaks(&found, &out);
+        else if (d->unmeasured.code) text_printf(&out, "Leaks: not measured: %s\n", d->unmeasured.text);
         advice_print(d, advice, n, &out);
     }
     fputs(out.at, stdout);
@@ -275,7 +289,7 @@ static int doctor_run(struct doctor *d, const struct config *c, const struct opt
     if (!rc || !fits) {
         system_memory(&now);
         d->given = d->run.budget != 0;
-        d->budget = d->given ? d->run.budget : now.available;
+        d->budget = d->given ? d->run.budget : d->run.device.kind == DEVICE_CUDA ? run_gpu_budget(d->run.device.profile.memory_bytes) : now.available;
         if (!fits) log_warn("%s", e->text);
         rc = examine(d, o, fits ? steps : 0, e);
     }
@@ -308,6 +322,7 @@ const struct command command_doctor = {
     "doctor", "doctor RUN.yaml [--memory SIZE] [--steps N] [--confirm] [--plan PLAN.json] [--set key=value]... [--json]",
     "Diagnoses the memory of a run, such as one that is out of memory: the peaks of a training step, the largest tensors at the\n"
     "peak, the largest micro-batch that fits, leaks, and what each change would save and cost: gradient checkpointing (activation\n"
-    "checkpointing), offload to host memory, mixed precision, 8-bit Adam, gradient accumulation. Needs no data and writes no files.\n"
+    "checkpointing), offload to host memory, mixed precision, 8-bit Adam, gradient accumulation. Needs no data and writes no files:\n"
+    "what a CPU would offload to a file stays in memory while it measures, and where that does not fit it does not measure.\n"
     "  --steps N        steps over which leaks are measured (20; 0: none)\n"
     "  --confirm        runs one step with the largest micro-batch", doctor};

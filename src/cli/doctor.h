@@ -14,7 +14,10 @@ struct doctor {
     struct run run;            /* the plan that is examined */
     uint64_t budget;           /* given, or the free memory */
     int64_t batch, batch_most; /* largest with the plan's techniques, with any */
+    uint64_t most[SPACE_COUNT]; /* the arenas of the latter */
     bool given, confirm, confirmed;
+    struct error unmeasured;   /* why leaks were not measured; code 0: they were, or need not be */
+    struct error unconfirmed;  /* the same of --confirm */
 };
 
 /* Peak of the live bytes of each program or phase. */
@@ -33,6 +36,7 @@ struct advice {
     char change[96];           /* "memory.recompute=selective": an argument of --set */
     const char *note;          /* a side effect; NULL: none */
     int64_t saves;             /* bytes of the arena */
+    int64_t host;              /* offloaded bytes that are added */
     double costs;              /* seconds per step */
 };
 

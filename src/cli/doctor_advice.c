@@ -23,8 +23,9 @@ static void try_change(const struct doctor *d, const char *change, const char *n
     struct error e;
     if (*n == ADVICE_MOST || doctor_config(d, &c, true, &e)) return;
     if (!config_set(&c, change, &e)) {
-        if (!run_plan(&r, &c, &(struct run_options){.train = true}, &e)) {
-            struct advice a = {.note = note, .saves = (int64_t)plan_arena(&d->run.plan) - (int64_t)plan_arena(&r.plan), .costs = r.plan.seconds - d->run.plan.seconds};
+        if (!run_plan(&r, &c, &(struct run_options){.train = true, .probe = true}, &e)) {
+            struct advice a = {.note = note, .saves = (int64_t)plan_arena(&d->run.plan) - (int64_t)plan_arena(&r.plan), .costs = r.plan.seconds - d->run.plan.seconds,
+                               .host = (int64_t)r.plan.placement.arena[SPACE_HOST] - (int64_t)d->run.plan.placement.arena[SPACE_HOST]};
             snprintf(a.change, sizeof a.change, "%s", change);
             bool same = *n && out[*n - 1].saves == a.saves && out[*n - 1].costs == a.costs; /* e.g. more chunks than masks */
             if (a.saves > 0 && !same) out[(*n)++] = a;
@@ -74,12 +75,14 @@ uint32_t doctor_advice(const struct doctor *d, struct advice out[ADVICE_MOST])
 
 void advice_print(const struct doctor *d, const struct advice *a, uint32_t n, struct text *out)
 {
-    char size[32];
+    char size[32], host[32];
     text_printf(out, "Advice: one change at a time, most bytes saved per second lost first; predicted step time now %.3g s\n", d->run.plan.seconds);
     if (!n) text_printf(out, "  no change saves memory: every technique that applies is in use\n");
-    for (uint32_t i = 0; i < n; i++)
-        text_printf(out, "  %12s less for %+8.3g s  --set %s%s%s\n", size_print((uint64_t)a[i].saves, size), a[i].costs, a[i].change, a[i].note ? "  " : "",
-                    a[i].note ? a[i].note : "");
+    for (uint32_t i = 0; i < n; i++) {
+        text_printf(out, "  %12s less for %+8.3g s  --set %s", size_print((uint64_t)a[i].saves, size), a[i].costs, a[i].change);
+        if (a[i].host > 0) text_printf(out, "  %s more of %s", size_print((uint64_t)a[i].host, host), plan_host_name(&d->run.plan));
+        text_printf(out, "%s%s\n", a[i].note ? "  " : "", a[i].note ? a[i].note : "");
+    }
 }
 
 static void put_advice(struct json_writer *w, const struct advice *a, uint32_t n)
@@ -89,6 +92,7 @@ static void put_advice(struct json_writer *w, const struct advice *a, uint32_t n
         json_begin_map(w, NULL);
         json_put_string(w, "change", a[i].change);
         json_put_int(w, "saves_bytes", a[i].saves);
+        json_put_int(w, "host_bytes", a[i].host);
         json_put_number(w, "costs_seconds", a[i].costs);
         json_put_bool(w, "changes_results", a[i].note != NULL);
         json_end(w);
@@ -105,11 +109,15 @@ void doctor_json(const struct doctor *d, const struct doctor_peaks *p, const str
     json_put_uint(&w, "forward_backward_bytes", p->backward);
     json_put_uint(&w, "update_bytes", p->update);
     json_put_uint(&w, "arena_bytes", plan_arena(&d->run.plan));
+    json_put_uint(&w, "host_bytes", d->run.plan.placement.arena[SPACE_HOST]);
     json_put_uint(&w, "budget_bytes", d->budget);
     json_put_int(&w, "largest_batch", d->batch);
     json_put_int(&w, "largest_batch_any", d->batch_most);
+    json_put_uint(&w, "largest_batch_any_host_bytes", d->most[SPACE_HOST]);
     json_put_bool(&w, "confirmed", d->confirmed);
     json_put_number(&w, "predicted_step_seconds", d->run.plan.seconds);
+    if (d->unconfirmed.code) json_put_string(&w, "not_confirmed", d->unconfirmed.text);
+    if (d->unmeasured.code) json_put_string(&w, "leaks_not_measured", d->unmeasured.text);
     if (l) {
         json_begin_map(&w, "leaks");
         json_put_int(&w, "steps", l->steps);

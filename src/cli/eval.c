@@ -94,6 +94,7 @@ static void print_json(const struct eval *v, struct text *out)
     json_put_string(&w, "model", v->model);
     json_put_uint(&w, "samples", v->feed.samples);
     json_put_uint(&w, "broken_samples", v->feed.broken);
+    json_put_uint(&w, "too_small_masks", v->feed.left.small);
     json_put_number(&w, "loss", v->loss);
     json_put_number(&w, "seconds", v->seconds);
     json_put_uint(&w, "arena_bytes", plan_arena(&v->run.plan));
@@ -110,7 +111,7 @@ static void print_json(const struct eval *v, struct text *out)
 static int report(const struct eval *v, struct error *e)
 {
     struct text out = {0}, csv = {0};
-    char arena[32];
+    char arena[32], left[512];
     int rc = PL_OK;
     if (v->json) {
         print_json(v, &out);
@@ -119,6 +120,7 @@ static int report(const struct eval *v, struct error *e)
         print_worst(v, &out);
         text_printf(&out, "\nloss %.6g over %llu images, %llu of them unreadable, %.1f s, arena %s\n", v->loss, (unsigned long long)v->feed.samples,
                     (unsigned long long)v->feed.broken, v->seconds, size_print(plan_arena(&v->run.plan), arena));
+        if (feed_print_left(&v->feed, left, sizeof left)) text_printf(&out, "%s\n", left);
     }
     fputs(out.at, stdout);
     if (v->csv) {

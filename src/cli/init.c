@@ -29,6 +29,7 @@ struct init_run {
     int64_t image, masks, sequence;
     int64_t cells;           /* side of the masks in a packed store; 0: not a packed store */
     bool embeddings;         /* the store has embeddings */
+    struct text decided;     /* the keys that were auto, as they were decided over the data */
 };
 
 /* ---- the model ---- */
@@ -83,6 +84,40 @@ static void scan_samples(struct init_run *r, const struct dataset *d)
     mem_free(records);
 }
 
+/* "\n  # data.labels auto: ..." without the key: what was decided, as a comment. */
+static void put_reason(struct text *out, bool (*print)(const struct dataset *, struct text *), const struct dataset *d)
+{
+    struct text line = {0};
+    if (print(d, &line)) {
+        const char *colon = strstr(line.at, ": ");
+        text_printf(out, "  # %s\n", colon ? colon + 2 : line.at);
+    }
+    text_free(&line);
+}
+
+/* Training on the file decides as this command did, and so does every other command. */
+static void put_decisions(struct init_run *r, const struct dataset *d)
+{
+    static const char *const kinds[] = {"auto", "binary", "classes", "instances"};
+    struct text *out = &r->decided;
+    if (dataset_survey(d)->labels) {
+        put_reason(out, survey_print_labels, d);
+        text_printf(out, "  labels: %s\n", kinds[d->labels.kind]);
+        if (d->labels.threshold) text_printf(out, "  threshold: %u\n", d->labels.threshold);
+        if (d->labels.ignore > 0) text_printf(out, "  ignore: %d\n", d->labels.ignore);
+    }
+    if (dataset_survey(d)->range_decided) {
+        put_reason(out, survey_print_range, d);
+        text_printf(out, "  range: %s\n", d->range.kind == RANGE_WINDOW ? "window" : "full");
+        if (d->range.kind == RANGE_WINDOW) text_printf(out, "  window: [%u, %u]\n", d->range.window[0], d->range.window[1]);
+    }
+    struct text line = {0};
+    if (survey_print_dark(d, &line)) text_printf(out, "  # warning: %s\n", line.at), log_warn("%s", line.at);
+    text_free(&line);
+    if (dataset_print_left(d, false, &line)) text_printf(out, "  # %s\n", line.at);
+    text_free(&line);
+}
+
 static int open_images(struct init_run *r, struct error *e)
 {
     const struct detected *f = &r->data;
@@ -92,6 +127,8 @@ static int open_images(struct init_run *r, struct error *e)
     uint64_t n = r->samples = dataset_count(d);
     scan_samples(r, d);
     r->embeddings = dataset_embeddings(d);
+    put_decisions(r, d);
+    o.labels = d->labels.kind, o.ignore = d->labels.ignore, o.threshold = d->labels.threshold, o.range = d->range;
     dataset_close(d);
     bool own = f->validation.n || f->validation_split;
     if (own) {
@@ -174,6 +211,7 @@ static void put_data(const struct init_run *r, struct text *out)
         if (!f->validation.n) text_printf(out, "  # validation: [...]            # add a file to evaluate on\n");
         return;
     }
+    if (r->decided.n) text_append(out, r->decided.at, r->decided.n);
     text_printf(out, "  image_size: %lld               # images are resized to this side; smaller is faster\n", (long long)r->image);
     if (r->cells && r->cells != r->model.mask_side(&r->model, r->image))
         text_printf(out, "  # The store's masks have a side of %lld, the loss is computed at %lld: `plimsoll data pack --model %s` makes them equal.\n", (long long)r->cells,
@@ -219,7 +257,7 @@ static void put_all(const struct init_run *r, const char *data, const char *out_
     text_printf(out, "\n\n");
     put_data(r, out);
     put_train(r, out_folder, out);
-    text_printf(out, "\nmemory:\n  budget: none                   # such as 8GiB: the fastest plan that fits is used\n");
+    text_printf(out, "\nmemory:\n  budget: auto                   # the memory of this machine, or of its GPU; or a size such as 8GiB. The fastest plan that fits is used\n");
 }
 
 /* "runs/" and the last part of the model's path. */
@@ -249,6 +287,7 @@ static int init(const char *model, const char *data, const char *out_folder, str
     }
     text_free(&folder);
     text_free(&text);
+    text_free(&r.decided);
     detected_free(&r.data);
     model_close(&r.model);
     return rc;

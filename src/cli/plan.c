@@ -24,15 +24,19 @@ static const char *refusal(const struct run *r, const struct options *o)
 {
     const bool host = run_exceeds_host(r);
     if (o->plan) return host ? "The given plan does not fit memory.host_budget" : "The given plan does not fit the budget";
-    return host ? "Does not fit memory.host_budget. The plan with the least host memory" : "Does not fit the budget. The smallest plan";
+    if (!host) return "Does not fit the budget. The smallest plan";
+    return r->plan.settings.host_staging ? "Does not fit memory.host_budget. The plan with the least host memory" : "Does not fit memory.host_budget. The plan with the smallest offload file";
 }
 
 static void print_host_budget(const struct run *r, struct text *out)
 {
+    const bool cuda = r->device.kind == DEVICE_CUDA;
     char room[32];
-    if (r->host_budget)
-        text_printf(out, "  host memory is limited to %s (memory.host_budget)\n", size_print(r->host_budget, room));
-    else if (r->config->memory_host_budget.kind == BUDGET_AUTO)
+    if (r->host_rule)
+        text_printf(out, "  %s is limited to %s (memory.host_budget auto: %s)\n", cuda ? "host memory" : "the offload file", size_print(r->host_budget, room), r->host_rule);
+    else if (r->host_budget)
+        text_printf(out, "  %s is limited to %s (memory.host_budget)\n", cuda ? "host memory" : "the offload file", size_print(r->host_budget, room));
+    else if (cuda && r->config->memory_host_budget.kind == BUDGET_AUTO)
         text_printf(out, "  host memory is not limited: the GPU is not in this machine, so the host memory beside it is unknown; memory.host_budget sets a limit\n");
 }
 
@@ -44,6 +48,7 @@ static void show(const struct run *r, const struct options *o, bool fits)
     else if (!fits) text_printf(&text, "%s:\n\n", refusal(r, o));
     if (!o->json) plan_print(&r->plan, &r->graph, &r->device.profile, &text);
     if (!o->json && r->plan.placement.arena[SPACE_HOST]) print_host_budget(r, &text);
+    for (int i = 0; i < r->n_warnings && !o->json; i++) text_printf(&text, "  WARNING: %s\n", r->warning[i]);
     if (o->explain && !o->json) plan_explain(&r->plan, &r->graph, &text);
     fputs(text.at, stdout);
     text_free(&text);
@@ -95,7 +100,8 @@ const struct command command_plan = {
     "  --plan PLAN.json uses the techniques of a stored plan instead of searching\n"
     "  --compare        adds one technique at a time and prints memory and step time of each\n"
     "  --frontier       a table over budgets: micro-batch, samples/s and techniques of the best plan for each\n"
-    "  --devices LIST   a table over GPUs, given by GiB of memory or by name (8,24,h200): batch and techniques for each\n"
+    "  --devices LIST   a table over GPUs, given by GiB of memory or by name (8,24,h200): memory, batch, speed and techniques for\n"
+    "                   each. For a size, the figures of a GPU of about that memory are used, and named\n"
     "  --rules-of-thumb with --devices: compares with rules of thumb from guides, and lists their errors\n"
     "  --images N, --frames N   adds N images or frames, of 576 tokens each, to a language model's sequence\n"
     "  --masks N        masks per image: data.max_masks", plan};

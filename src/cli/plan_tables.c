@@ -41,6 +41,8 @@ struct row {
     bool fits;
     uint64_t budget;             /* 0: none */
     uint64_t gpu;                /* memory of the GPU of a row of --devices; else 0 */
+    double gib;                  /* its size as given, or the same in GiB */
+    bool by_size;                /* that GPU was given by its memory alone */
     char profile[64];            /* name of the profile that predicts the times */
     bool processor;              /* the profile is a CPU's */
     uint64_t arena, host;        /* bytes; of the smallest plan when none fits */
@@ -49,6 +51,8 @@ struct row {
     int effective, least;        /* samples of a step, and of its smallest possible micro-batch */
     bool measured;
     struct settings settings;
+    char warning[WARNINGS_MOST][WARNING_ROOM]; /* in what the plan exceeds its machine */
+    int n_warnings;
 };
 
 /* One configuration that is planned within several budgets. */
@@ -58,16 +62,17 @@ struct planned {
     int rc;                      /* of the last plan: PL_OK or PL_NOFIT */
 };
 
-/* Plans the run with additional keys, within a budget (0: none). On PL_OK the caller closes it. */
-static int open_planned(struct planned *p, const struct options *o, const char *const *sets, size_t n, uint64_t budget, struct error *e)
+/* Plans the run with additional keys, within the memory of a GPU less its reserve (0: no budget). On
+ * PL_OK the caller closes it. */
+static int open_planned(struct planned *p, const struct options *o, const char *const *sets, size_t n, uint64_t gpu, struct error *e)
 {
     int rc = table_options(o, &p->config, e);
     if (rc) return rc;
     for (size_t i = 0; i < n && !rc; i++) rc = config_set(&p->config, sets[i], e);
     if (!rc) rc = config_check(&p->config, CONFIG_NEEDS_MODEL, e);
     if (!rc) {
-        p->config.memory_budget = budget ? (struct config_budget){BUDGET_BYTES, budget} : (struct config_budget){BUDGET_NONE, 0};
-        p->rc = rc = run_plan(&p->run, &p->config, &(struct run_options){.train = true, .probe = true, .several = true}, e);
+        p->config.memory_budget = gpu ? (struct config_budget){BUDGET_BYTES, run_gpu_budget(gpu)} : (struct config_budget){BUDGET_NONE, 0};
+        p->rc = rc = run_plan(&p->run, &p->config, &(struct run_options){.train = true, .probe = true, .several = true, .gpu_memory = gpu}, e);
         if (!rc || rc == PL_NOFIT) return PL_OK;
         run_close(&p->run);
     }
@@ -103,12 +108,17 @@ static void fill_row(struct row *row, const struct planned *p)
     row->measured = r->device.profile.measured != NULL;
     row->processor = r->device.kind != DEVICE_CUDA;
     snprintf(row->profile, sizeof row->profile, "%s", r->device.profile.name);
+    memcpy(row->warning, r->warning, sizeof row->warning);
+    row->n_warnings = r->n_warnings;
 }
 
-static int plan_row(const struct options *o, const char *const *sets, size_t n, uint64_t budget, struct row *row, struct error *e)
+/* What is offloaded: of the rows of one table, or of one row. */
+static const char *host_name(bool processor) { return processor ? "offload file" : "host memory"; }
+
+static int plan_row(const struct options *o, const char *const *sets, size_t n, uint64_t gpu, struct row *row, struct error *e)
 {
     struct planned p;
-    int rc = open_planned(&p, o, sets, n, budget, e);
+    int rc = open_planned(&p, o, sets, n, gpu, e);
     if (rc) return rc;
     fill_row(row, &p);
     close_planned(&p);
@@ -120,11 +130,14 @@ static bool put_refusal(const struct row *r, int width, struct text *out)
 {
     char need[32], have[32];
     if (r->fits) return false;
-    text_printf(out, "%-*s ", width, r->label);
-    if (r->host_budget)
-        text_printf(out, "does not fit: host memory needs %s, memory.host_budget is %s\n", size_print(r->host, need), size_print(r->host_budget, have));
-    else
-        text_printf(out, "does not fit: the smallest plan needs %s\n", size_print(r->arena, need));
+    text_printf(out, "%-*s does not fit: ", width, r->label);
+    if (r->host_budget) {
+        text_printf(out, "%s needs %s, memory.host_budget is %s\n", host_name(r->processor), size_print(r->host, need), size_print(r->host_budget, have));
+        return true;
+    }
+    text_printf(out, "the smallest plan needs %s", size_print(r->arena, need));
+    if (r->host) text_printf(out, " and %s of %s", size_print(r->host, have), host_name(r->processor));
+    text_printf(out, "\n");
     return true;
 }
 
@@ -136,13 +149,19 @@ static void put_row(struct json_writer *w, const struct row *r)
     if (!r->fits) json_put_string(w, "refused_by", r->host_budget ? "memory.host_budget" : "memory.budget");
     if (r->budget) json_put_uint(w, "budget_bytes", r->budget);
     json_put_uint(w, r->fits ? "arena_bytes" : "smallest_budget_bytes", r->arena);
+    json_put_uint(w, "host_bytes", r->host);
     json_put_string(w, "profile", r->profile);
+    if (r->gpu) json_put_uint(w, "gpu_memory_bytes", r->gpu);
     if (r->fits) {
-        json_put_uint(w, "host_bytes", r->host);
         json_put_number(w, "predicted_step_seconds", r->seconds);
         json_put_number(w, "samples_per_second", r->effective / r->seconds);
         json_put_bool(w, "measured", r->measured);
         plan_put_settings(w, &r->settings, r->effective);
+    }
+    if (r->fits && r->n_warnings) {
+        json_begin_list(w, "warnings");
+        for (int i = 0; i < r->n_warnings; i++) json_put_string(w, NULL, r->warning[i]);
+        json_end(w);
     }
     json_end(w);
 }
@@ -175,10 +194,28 @@ static void note_times(const struct rows *rows, struct text *out)
         if (r->fits && !r->measured) text_printf(&unmeasured, "%s%s", unmeasured.n ? ", " : " of ", r->label);
     }
     if (timed > measured)
-        text_printf(out, "Times%s are unmeasured: estimated from built-in peak rates, good for comparing%s rows.\n", measured ? unmeasured.at : "", measured ? " these" : "");
+        text_printf(out, "Times%s are unmeasured: estimated from %s peak rates, good for comparing%s rows.\n", measured ? unmeasured.at : "",
+                    rows->list.at[0].processor ? "built-in" : "published", measured ? " these" : "");
     text_free(&unmeasured);
     if (rows->list.n && (rows->list.at[0].effective < 8 || rows->list.at[0].effective > 32))
         text_printf(out, "Note: the effective batch of %d is outside of 8 to 32, the usual range of fine-tuning recipes.\n", rows->list.at[0].effective);
+}
+
+/* In what plans exceed this machine, their GPU, or the machine around it: in full for each row, or
+ * for the first one with the names of the others. */
+static void note_warnings(const struct rows *rows, bool each, struct text *out)
+{
+    struct text others = {0};
+    bool have = false;
+    for (uint32_t i = 0; i < rows->list.n; i++) {
+        const struct row *r = &rows->list.at[i];
+        if (!r->fits || !r->n_warnings) continue;
+        for (int k = 0; k < r->n_warnings && (each || !have); k++) text_printf(out, "WARNING: %s: %s\n", r->label, r->warning[k]);
+        if (have && !each) text_printf(&others, "%s%s", others.n ? ", " : "", r->label);
+        have = true;
+    }
+    if (others.n) text_printf(out, "WARNING: too large as well: %s\n", others.at);
+    text_free(&others);
 }
 
 /* --- the ladder -------------------------------------------------------------------------- */
@@ -264,7 +301,7 @@ int table_compare(const struct options *o, struct error *e)
     if (!rc && o->json) {
         show_json("compare", &rows);
     } else if (!rc) {
-        text_printf(&out, "%-28s %12s %12s %12s %10s %7s\n", "", "arena", "saved", "host memory", "step", "ratio");
+        text_printf(&out, "%-28s %12s %12s %12s %10s %7s\n", "", "arena", "saved", host_name(rows.list.at[0].processor), "step", "ratio");
         for (uint32_t i = 0; i < rows.list.n; i++) {
             const struct row *r = &rows.list.at[i];
             if (put_refusal(r, 28, &out)) continue;
@@ -273,6 +310,7 @@ int table_compare(const struct options *o, struct error *e)
             text_printf(&out, "%-28s %12s %s%11s %12s %9.3gs %6.2fx\n", r->label, size_print(r->arena, arena), less < 0 ? "-" : " ",
                         size_print((uint64_t)(less < 0 ? -less : less), saved), size_print(r->host, host), r->seconds, r->seconds / rows.list.at[0].seconds);
         }
+        note_warnings(&rows, false, &out);
         note_times(&rows, &out);
         fputs(out.at, stdout);
     }
@@ -326,20 +364,21 @@ int table_frontier(const struct options *o, struct error *e)
 {
     struct rows rows = {0};
     struct text out = {0};
-    char arena[32];
+    char arena[32], host[32];
     int rc = plan_budgets(o, &rows, e);
     if (!rc && o->json) {
         show_json("frontier", &rows);
     } else if (!rc) {
-        text_printf(&out, "%-14s %12s %11s %12s  %s\n", "budget", "arena", "micro-batch", "samples/s", "techniques");
+        text_printf(&out, "%-14s %12s %12s %11s %12s  %s\n", "budget", "arena", host_name(rows.list.at[0].processor), "micro-batch", "samples/s", "techniques");
         for (uint32_t i = 0; i < rows.list.n; i++) {
             const struct row *r = &rows.list.at[i];
             if (put_refusal(r, 14, &out)) continue;
-            text_printf(&out, "%-14s %12s %5d x %-3d %12.4g  ", r->label, size_print(r->arena, arena), r->settings.micro_batch, r->settings.accumulation,
-                        r->effective / r->seconds);
+            text_printf(&out, "%-14s %12s %12s %5d x %-3d %12.4g  ", r->label, size_print(r->arena, arena), size_print(r->host, host), r->settings.micro_batch,
+                        r->settings.accumulation, r->effective / r->seconds);
             settings_print(&r->settings, &out);
             text_printf(&out, "\n");
         }
+        note_warnings(&rows, false, &out);
         note_times(&rows, &out);
         fputs(out.at, stdout);
     }
@@ -350,36 +389,47 @@ int table_frontier(const struct options *o, struct error *e)
 
 /* --- GPUs -------------------------------------------------------------------------------------- */
 
-/* Plans for a GPU given by its memory, with the configuration's device; or by name, with its
- * measured or published profile. */
+/* Plans for a GPU given by name, with its measured or published profile; or by its memory, with the
+ * profile of a GPU of about that memory. */
 static int gpu_row(const struct options *o, const char *gpu, struct row *row, struct error *e)
 {
     char *end, profile[96];
-    const char *sets[] = {"device.kind=cuda", profile};
-    double gib = strtod(gpu, &end);
-    bool named = !*gpu || *end;
-    if (named) {
+    const char *sets[] = {"device.kind=cuda", profile}, *name = gpu;
+    row->gib = strtod(gpu, &end);
+    row->by_size = *gpu && !*end;
+    if (!row->by_size) {
         struct profile p;
         struct calibration *c = mem_alloc(sizeof *c);
         int rc = profile_gpu(&p, c, gpu, e);
         mem_free(c);
         if (rc) return error_prepend(e, "--devices: %s is not a number of GiB", gpu);
-        gib = (double)p.memory_bytes / (double)GIB;
-        snprintf(profile, sizeof profile, "device.profile=%s", gpu);
+        row->gpu = p.memory_bytes;
+        row->gib = (double)p.memory_bytes / (double)GIB;
         snprintf(row->label, sizeof row->label, "%.40s", gpu);
-    } else if (!(gib * (double)GIB >= 2 && gib < 1e5)) { /* half of it is the budget, and a budget of 0 would mean no limit */
+    } else if (!(row->gib * (double)GIB >= 4 && row->gib < 1e5)) { /* half of it is the budget, and a budget of 0 would mean no limit */
         return error_set(e, PL_USAGE, "--devices: %s GiB is not a possible GPU memory size", gpu);
     } else {
-        snprintf(row->label, sizeof row->label, "%g GiB", gib);
+        name = profile_of_class(row->gib, &row->gpu);
+        snprintf(row->label, sizeof row->label, "%g GiB", row->gib);
     }
-    row->gpu = (uint64_t)(gib * (double)GIB);
-    return plan_row(o, sets, named ? 2 : 0, run_gpu_budget(row->gpu), row, e);
+    snprintf(profile, sizeof profile, "device.profile=%s", name);
+    return plan_row(o, sets, COUNT(sets), row->gpu, row, e);
+}
+
+/* Names the GPUs whose figures were used for rows given by memory. */
+static void note_classes(const struct rows *rows, struct text *out)
+{
+    struct text used = {0};
+    for (uint32_t i = 0; i < rows->list.n; i++)
+        if (rows->list.at[i].by_size) text_printf(&used, "%s%s: %s", used.n ? ", " : "", rows->list.at[i].label, rows->list.at[i].profile);
+    if (used.n) text_printf(out, "A size is planned with the figures of the slowest listed GPU of about that memory (%s); a name gives the figures of that GPU.\n", used.at);
+    text_free(&used);
 }
 
 /* Prints the batch by rules of thumb below a row. */
 static void put_rules(const struct options *o, const struct row *r, struct text *out)
 {
-    double gigabytes = (double)r->gpu / (double)GIB;
+    double gigabytes = r->gib;
     int images = o->images ? atoi(o->images) : 1;
     struct rule_batch rule = rule_multi_image(gigabytes, images, r->effective), corrected = rule_multi_image_corrected(gigabytes, images, r->effective);
     text_printf(out, "%-14s   multi-image rule: %d x %d = %d; with the weights and rounded up: %d x %d = %d; PRS-Med: %s; video: %s\n", "", rule.batch, rule.accumulation,
@@ -389,25 +439,21 @@ static void put_rules(const struct options *o, const struct row *r, struct text 
 static void show_devices(const struct options *o, const struct rows *rows)
 {
     struct text out = {0};
-    const struct row *processor = NULL;
-    char size[32];
-    text_printf(&out, "%-14s %12s %18s %12s %-14s  %s\n", "GPU", "arena", "batch", "samples/s", "profile", "techniques");
+    char size[32], host[32];
+    text_printf(&out, "%-14s %12s %12s %18s %12s %-14s  %s\n", "GPU", "arena", "host memory", "batch", "samples/s", "profile", "techniques");
     for (uint32_t i = 0; i < rows->list.n; i++) {
         const struct row *r = &rows->list.at[i];
-        if (!r->fits) {
-            put_refusal(r, 14, &out);
-        } else {
-            text_printf(&out, "%-14s %12s %4d x %-3d = %-6d %12.4g %-14s  ", r->label, size_print(r->arena, size), r->settings.micro_batch, r->settings.accumulation,
-                        r->effective, r->effective / r->seconds, r->profile);
+        if (!put_refusal(r, 14, &out)) {
+            text_printf(&out, "%-14s %12s %12s %4d x %-3d = %-6d %12.4g %-14s  ", r->label, size_print(r->arena, size), size_print(r->host, host), r->settings.micro_batch,
+                        r->settings.accumulation, r->effective, r->effective / r->seconds, r->profile);
             settings_print(&r->settings, &out);
             text_printf(&out, "\n");
         }
         if (o->rules) put_rules(o, r, &out);
-        if (r->processor) processor = r;
     }
     text_printf(&out, "%s of each GPU (half of a GPU with less than twice that) are reserved for the CUDA context and code.\n", size_print(GPU_RESERVE, size));
-    if (processor)
-        text_printf(&out, "Rows with profile %s use this run's device, a CPU: its kernels and times, not a GPU's. Give GPU names, or set device: cuda.\n", processor->profile);
+    note_classes(rows, &out);
+    note_warnings(rows, true, &out);
     note_times(rows, &out);
     if (o->rules) rules_errata(&out);
     fputs(out.at, stdout);

@@ -14,6 +14,7 @@
 #include "io/json.h"
 #include "io/png.h"
 #include "models/presets.h"
+#include "train/feed.h"
 
 /* --- prompts -------------------------------------------------------------------------- */
 
@@ -180,15 +181,36 @@ static int make_config(struct predict *p, struct error *e)
     c->model_path = preset ? NULL : (char *)p->model;
     c->model_preset = preset ? (char *)p->model : NULL;
     if (preset) log_warn("%s is a preset: its weights are random, so its masks are meaningless", p->model);
-    else if (!p->side) p->side = (uint64_t)predict_trained_side(p->model);
     return rc;
+}
+
+/* What was not given is that of the model's run. */
+static void read_run(struct predict *p)
+{
+    p->range = feed_range(&p->config);
+    if (!p->config.model_path) return;
+    const struct trained_images run = predict_trained_images(p->model);
+    if (!p->side) p->side = (uint64_t)run.side;
+    if (p->range.kind == RANGE_AUTO) p->range = run.range;
+}
+
+/* Reads the image and says which values of 16 bits became black and white. */
+static int read_image(struct predict *p, struct error *e)
+{
+    const uint32_t *w = p->image.window;
+    if (predictor_image_read(&p->image, p->image_path, &p->range, e)) return e->code;
+    if (w[1]) log_note("%s has 16 bits: values from %u to %u become 0 to 255 (%s; data.range sets another)", p->image_path, w[0], w[1],
+                       p->range.kind == RANGE_AUTO ? "auto, from this image" : "data.range of the run or of --set");
+    return PL_OK;
 }
 
 static int predict_file(struct predict *p, struct error *e)
 {
     config_init(&p->config);
     int rc = make_config(p, e);
-    if (!rc) rc = predictor_image_read(&p->image, p->image_path, e);
+    if (!rc) rc = config_check(&p->config, 0, e);
+    if (!rc) read_run(p);
+    if (!rc) rc = read_image(p, e);
     if (!rc) rc = p->everything ? predict_everything(p, e) : predict_one(p, e);
     predictor_image_free(&p->image);
     config_free(&p->config);

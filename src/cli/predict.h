@@ -4,7 +4,7 @@
  *     predict.c          the command; one prompt
  *     predict_write.c    the outputs: masks, overlays, run lengths
  *     predict_all.c      --everything: a grid of prompts, and the selection of masks
- *     predict_side.c     the image size that the model was trained at
+ *     predict_trained.c  the image size and range that the model was trained with
  */
 #ifndef CLI_PREDICT_H
 #define CLI_PREDICT_H
@@ -23,6 +23,7 @@ struct predict {
     double min_iou, min_stability, nms;
 
     struct config config;
+    struct pixel_range range; /* of an image of 16 bits */
     struct predictor_image image;
 };
 
@@ -43,7 +44,11 @@ int predict_overlay(const struct predict *p, const char *path, const struct pred
 
 int predict_everything(struct predict *p, struct error *e);
 
-/* data.image_size of the run whose folder holds the model; 0: no such run, or the key is auto. */
-int64_t predict_trained_side(const char *model);
+/* How the run whose folder holds the model read its images. */
+struct trained_images {
+    int64_t side;             /* data.image_size; 0: no such run, or the key is auto */
+    struct pixel_range range; /* of 16 bits; RANGE_AUTO: no such run, or it had no such images */
+};
+struct trained_images predict_trained_images(const char *model);
 
 #endif

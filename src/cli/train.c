@@ -16,13 +16,14 @@
 static void print_summary(const struct train_summary *s, bool json)
 {
     struct text out = {0};
-    char arena[32], scale[96] = "";
+    char arena[32], host[32], offloaded[64] = "", scale[96] = "";
     if (!json && s->steps == s->first_step) {
         text_printf(&out, "no steps are left: all %lld are done already\nmodel: %s\n", (long long)s->steps, s->model);
     } else if (!json) {
         if (s->loss_scale > 0) snprintf(scale, sizeof scale, "loss scale %g, %llu steps skipped\n", s->loss_scale, (unsigned long long)s->skipped_steps);
-        text_printf(&out, "%lld steps, loss %.6g, %.1f s, %.*f %s/s, arena %s\n%smodel: %s\n", (long long)s->steps, s->loss,
-                    s->seconds, s->unit[0] == 't' ? 0 : 2, s->units_per_second, s->unit, size_print(s->arena_bytes, arena), scale, s->model);
+        if (s->host_bytes) snprintf(offloaded, sizeof offloaded, ", %s %s", s->host_name, size_print(s->host_bytes, host));
+        text_printf(&out, "%lld steps, loss %.6g, %.1f s, %.*f %s/s, arena %s%s\n%smodel: %s\n", (long long)s->steps, s->loss,
+                    s->seconds, s->unit[0] == 't' ? 0 : 2, s->units_per_second, s->unit, size_print(s->arena_bytes, arena), offloaded, scale, s->model);
     } else {
         struct json_writer w = {.out = &out, .indent = 2};
         json_begin_map(&w, NULL);
@@ -39,6 +40,7 @@ static void print_summary(const struct train_summary *s, bool json)
             json_put_uint(&w, "skipped_steps", s->skipped_steps);
         }
         if (s->broken_samples) json_put_uint(&w, "broken_samples", s->broken_samples);
+        if (s->small_masks) json_put_uint(&w, "too_small_masks", s->small_masks);
         json_put_uint(&w, "arena_bytes", s->arena_bytes);
         json_put_uint(&w, "allocated_bytes", s->allocated_bytes);
         json_put_uint(&w, "host_bytes", s->host_bytes);
@@ -60,6 +62,7 @@ static void print_nofit(const struct train_summary *s)
     json_put_bool(&w, "fits", false);
     if (s->refused_by) json_put_string(&w, "refused_by", s->refused_by);
     json_put_uint(&w, "smallest_budget_bytes", s->smallest_budget);
+    json_put_uint(&w, "host_bytes", s->host_bytes);
     json_end(&w);
     printf("%s\n", out.at);
     text_free(&out);

@@ -19,10 +19,10 @@
 
 enum { COLUMNS = 4, CELL_W = 360, CELL_H = 270 };
 
-static int open_image(const struct sample *s, struct predictor_image *p, struct error *e)
+static int open_image(const struct sample *s, const struct pixel_range *range, struct predictor_image *p, struct error *e)
 {
-    if (!s->facts.decoded) return predictor_image_decode(p, s->image, s->facts.n, e);
-    *p = (struct predictor_image){s->facts.w, s->facts.h, mem_copy(s->image, s->facts.n)};
+    if (!s->facts.decoded) return predictor_image_decode(p, s->image, s->facts.n, range, e);
+    *p = (struct predictor_image){.w = s->facts.w, .h = s->facts.h, .rgb = mem_copy(s->image, s->facts.n)};
     return PL_OK;
 }
 
@@ -78,7 +78,7 @@ static int draw_worst(const struct worst_masks *all, const struct sample *s, con
     struct predictor a;
     float point[1][2];
     struct predictor_prompt q = {.points = (const float(*)[2])point, .labels = &on};
-    int rc = open_image(s, &p, e);
+    int rc = open_image(s, &all->set->range, &p, e);
     if (rc) return rc;
     rc = predictor_open(&a, all->config, &p, &shape, e);
     if (!rc) {

@@ -5,7 +5,7 @@
  * past the planned size faults at once. Every page is allocated at the start, so that a lack of
  * memory shows then and not in step 1000. The host space is the offload file: a mapping of an
  * unnamed file, so its bytes are in the page cache and leave memory under pressure. This is what
- * offloading means on a CPU.
+ * offloading means on a CPU. Commands that write no files map anonymous memory instead.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -40,6 +41,12 @@ static int cpu_open(struct device *d, struct error *e)
     return PL_OK;
 }
 
+/* Allocates every page now, so that a lack of memory shows before the first step. */
+static void touch(char *at, uint64_t bytes, uint64_t page)
+{
+    for (uint64_t i = 0; i < bytes; i += page) ((volatile char *)at)[i] = 0;
+}
+
 /* [pages ... arena][no access]; the arena ends where the guard page begins, up to its alignment to
  * 256. */
 static char *map_compute(uint64_t bytes, uint64_t *mapped)
@@ -49,7 +56,7 @@ static char *map_compute(uint64_t bytes, uint64_t *mapped)
     if (at == MAP_FAILED) return NULL;
     mprotect(at + whole, page, PROT_NONE);
     madvise(at, whole, MADV_HUGEPAGE); /* fewer page faults and cache conflicts, if the kernel provides huge pages */
-    for (uint64_t i = 0; i < whole; i += page) ((volatile char *)at)[i] = 0;
+    touch(at, whole, page);
     *mapped = whole + page;
     return at + (whole - align_up(bytes, 256));
 }
@@ -78,22 +85,51 @@ static void warn_of_memory(int fd, const char *dir, uint64_t bytes)
                  "train.out to a directory on disk", size_print(bytes, size), dir);
 }
 
+/* Compares the file's size with the free disk space. Without this, a file system that cannot
+ * reserve blocks would be filled by the attempt. */
+static int check_disk(int fd, const char *dir, uint64_t bytes, struct error *e)
+{
+    struct statvfs s;
+    char need[32], have[32];
+    if (fstatvfs(fd, &s)) return PL_OK; /* posix_fallocate decides */
+    uint64_t free = (uint64_t)s.f_bavail * s.f_frsize;
+    if (bytes <= free) return PL_OK;
+    return error_set(e, PL_FAIL, "the offload file of %s does not fit on the disk of %s, where %s are free; free disk space, lower memory.host_budget or set "
+                     "memory.offload: none", size_print(bytes, need), dir, size_print(free, have));
+}
+
+/* Reserves the file's blocks: a full disk must not cause a fault in the middle of a step. */
+static int grow_spill(int fd, const char *dir, uint64_t bytes, struct error *e)
+{
+    char need[32];
+    warn_of_memory(fd, dir, bytes);
+    int rc = check_disk(fd, dir, bytes, e);
+    if (rc) return rc;
+    rc = posix_fallocate(fd, 0, (off_t)bytes);
+    return rc ? error_set(e, PL_FAIL, "cannot reserve %s for the offload file in %s: %s; free disk space, lower memory.host_budget or set memory.offload: none",
+                          size_print(bytes, need), dir, strerror(rc)) : PL_OK;
+}
+
 static int map_spill(struct device *d, uint64_t bytes, struct error *e)
 {
     const char *dir = d->spill[0] ? d->spill : "/tmp";
     int fd = open_spill(dir);
     if (fd < 0) return error_set(e, PL_FAIL, "cannot create the offload file in %s: %s", dir, strerror(errno));
-    warn_of_memory(fd, dir, bytes);
-    /* Allocate the blocks now: a full disk must not cause a fault in the middle of a step. */
-    int rc = posix_fallocate(fd, 0, (off_t)bytes);
-    if (rc) {
-        close(fd);
-        return error_set(e, PL_FAIL, "cannot reserve %llu bytes for the offload file in %s: %s; free disk space or set memory.offload: none",
-                         (unsigned long long)bytes, dir, strerror(rc));
-    }
-    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    close(fd);
+    int rc = grow_spill(fd, dir, bytes, e);
+    void *at = rc ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd); /* without a mapping the file and its blocks are gone */
+    if (rc) return rc;
     if (at == MAP_FAILED) return error_set(e, PL_FAIL, "cannot map %llu bytes of the offload file: %s", (unsigned long long)bytes, strerror(errno));
+    d->arena[SPACE_HOST] = at;
+    return PL_OK;
+}
+
+/* The host space of a command that writes no files. */
+static int map_memory(struct device *d, uint64_t bytes, struct error *e)
+{
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) return error_set(e, PL_FAIL, "cannot allocate %llu bytes in place of the offload file: %s", (unsigned long long)bytes, strerror(errno));
+    touch(at, bytes, (uint64_t)sysconf(_SC_PAGESIZE));
     d->arena[SPACE_HOST] = at;
     return PL_OK;
 }
@@ -110,11 +146,13 @@ static int cpu_allocate(struct device *d, const uint64_t bytes[SPACE_COUNT], str
     /* Regions that name no size get the plan's: a team of another size would end some of the warm threads. */
     m->team = omp_get_max_threads();
     omp_set_num_threads(d->profile.threads);
+    int rc = !bytes[SPACE_HOST] ? PL_OK : d->no_file ? map_memory(d, bytes[SPACE_HOST], e) : map_spill(d, bytes[SPACE_HOST], e);
+    if (rc) return rc; /* a disk that is too full shows before memory is taken */
     d->arena[SPACE_DEVICE] = map_compute(bytes[SPACE_DEVICE], &m->bytes);
     if (!d->arena[SPACE_DEVICE])
         return error_set(e, PL_FAIL, "cannot allocate the arena of %llu bytes: %s", (unsigned long long)bytes[SPACE_DEVICE],
                          strerror(errno));
-    return bytes[SPACE_HOST] ? map_spill(d, bytes[SPACE_HOST], e) : PL_OK;
+    return PL_OK;
 }
 
 /* Prepares the kernels of libraries before the first step. */

@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 #include "data/annotation.h"
-#include "data/dataset.h"
 #include "io/file.h"
 
 /* --- the table ------------------------------------------------------------------------ */
@@ -63,6 +62,24 @@ static bool scan_images(struct scan *s, struct coco_table *t)
     return !s->fault;
 }
 
+static bool has_no_mask(const struct mask *m)
+{
+    return m->area == 0 || m->shape.kind == SHAPE_NONE || (m->shape.kind == SHAPE_POLYGONS && m->shape.polygons.n < 6); /* [] or [[]] */
+}
+
+/* Whether a mask with iscrowd 1 is one object. COCO marks groups of objects so, and writes them as
+ * run lengths. CVAT and Datumaro write every painted mask so, since a polygon cannot hold it. A
+ * group has several parts, an object usually one. */
+static bool is_one_part(const struct shape *shape)
+{
+    uint32_t parts = 0;
+    if (shape->kind == SHAPE_RLE) return !rle_parts(&shape->rle, &parts) && parts == 1;
+    if (shape->kind != SHAPE_POLYGONS) return false;
+    struct scan s = scan_begin(shape->polygons.at, shape->polygons.n);
+    for (bool first = scan_enter(&s, '['); scan_element(&s, &first); parts++) scan_skip(&s);
+    return parts == 1;
+}
+
 static bool scan_annotations(struct scan *s, struct coco_table *t)
 {
     for (bool first = scan_enter(s, '['); scan_element(s, &first);) {
@@ -72,7 +89,9 @@ static bool scan_annotations(struct scan *s, struct coco_table *t)
         if (!annotation_scan_mask(s, &m)) return false;
         if (s->at - from > UINT32_MAX) return scan_fail(s, "a shorter annotation");
         struct coco_annotation a = {.image = m.image, .at = (uint64_t)(from - s->begin), .bytes = (uint32_t)(s->at - from),
-                                    .category = m.category, .crowd = m.crowd};
+                                    .category = m.category, .no_mask = has_no_mask(&m)};
+        a.one_part = m.crowd && !a.no_mask && is_one_part(&m.shape);
+        a.crowd = m.crowd && !a.no_mask && !a.one_part;
         vec_push(&t->annotations, a);
     }
     return !s->fault;
@@ -152,6 +171,10 @@ static int drop_filtered(struct coco_table *t, const struct coco_filter *f, stru
         const struct coco_annotation *a = &t->annotations.at[i];
         bool wanted = !f->n;
         for (uint32_t k = 0; k < f->n; k++) wanted |= ids[k] == a->category;
+        if (!wanted) t->left.other_categories++;
+        else if (a->no_mask) t->left.no_mask++;
+        else if (a->crowd) t->left.crowds++;
+        else if (a->one_part) t->left.one_part++;
         if (wanted && (f->crowds || !a->crowd)) t->annotations.at[n++] = *a;
     }
     if (!rc) t->annotations.n = n;
@@ -315,6 +338,10 @@ static int coco_open(struct dataset *d, const struct dataset_options *o, struct 
         d->report.no_image += r->no_image;
         d->report.no_text += r->no_text;
         d->report.duplicates += r->duplicates;
+        d->left.crowds += f->table.left.crowds;
+        d->left.one_part += f->table.left.one_part;
+        d->left.no_mask += f->table.left.no_mask;
+        d->left.other_categories += f->table.left.other_categories;
         d->fingerprint = hash_bytes(f->table.names.at, f->table.names.n, d->fingerprint + d->total);
         for (uint32_t k = 0; k < f->table.annotations.n; k++)
             d->fingerprint = d->fingerprint * 31 + f->table.annotations.at[k].at;
@@ -382,12 +409,12 @@ static enum data_fault coco_masks(const struct dataset *d, uint64_t i, void *scr
         struct mask m;
         enum data_fault fault = read_mask(f, image, &f->table.annotations.at[image->first + k], scratch, n, &used, &m, e);
         if (fault) return fault;
-        bool none = m.shape.kind == SHAPE_NONE || (m.shape.kind == SHAPE_POLYGONS && m.shape.polygons.n < 6);
-        if (m.area == 0 || none) { /* a box without a segmentation is not a mask */
+        if (has_no_mask(&m)) { /* a box without a segmentation is not a mask */
             out->empty++;
             continue;
         }
         if (out->n == room) return error_set(e, PL_USAGE, "more than %u masks", room), FAULT_MANY;
+        m.crowd = f->table.annotations.at[image->first + k].crowd;
         masks[out->n++] = m;
     }
     return FAULT_NONE;

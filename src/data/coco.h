@@ -6,7 +6,7 @@
 #define COCO_H
 
 #include "base/base.h"
-#include "data/shard.h"
+#include "data/dataset.h"
 
 struct coco_image {
     int64_t id;
@@ -20,7 +20,9 @@ struct coco_annotation {
     uint64_t at; /* offset in the file */
     uint32_t bytes;
     int32_t category;
-    bool crowd;
+    bool crowd;     /* iscrowd 1 and several parts */
+    bool one_part;  /* iscrowd 1 and one part: a mask like any other */
+    bool no_mask;   /* no segmentation, or an area of 0 */
 };
 
 struct coco_category {
@@ -34,12 +36,13 @@ struct coco_table {
     VEC(struct coco_category) categories; /* by id */
     struct text names;
     struct shard_report report;
+    struct dataset_left left;
 };
 
 struct coco_filter {
     char *const *categories; /* names or numbers; none: all */
     uint32_t n;
-    bool crowds;
+    bool crowds; /* keep crowds */
 };
 
 /* Parses n bytes. PL_USAGE with the position when they are not an instances file, and when the

@@ -242,10 +242,13 @@ int dataset_open(struct dataset **out, const struct dataset_options *o, struct e
     raise_file_limit();
     d->fingerprint = hash_bytes(o->format, strlen(o->format), 0);
     d->by_category = o->n_categories;
+    d->labels = (struct label_options){.kind = o->labels, .ignore = o->ignore, .threshold = o->threshold};
+    d->range = o->range;
     int rc = d->format->open(d, o, e);
     if (!rc && o->n_categories && d->format->no_categories)
         rc = error_set(e, PL_USAGE, "data.categories names %s, but this format has no categories (%s): remove the key", o->categories[0],
                        d->format->no_categories);
+    if (!rc) rc = survey_dataset(d, e);
     if (!rc) rc = apply_split(d, &o->split, e);
     if (!rc && !d->n) rc = refuse_empty(d, o, e);
     if (rc) dataset_close(d);
@@ -270,6 +273,28 @@ static uint64_t number(const struct dataset *d, uint64_t i)
 uint64_t dataset_count(const struct dataset *d) { return d->n; }
 uint64_t dataset_fingerprint(const struct dataset *d) { return d->fingerprint; }
 const struct shard_report *dataset_report(const struct dataset *d) { return &d->report; }
+const struct survey *dataset_survey(const struct dataset *d) { return &d->survey; }
+
+static void add_item(struct text *out, size_t from, uint64_t n, const char *what)
+{
+    if (n) text_printf(out, "%s%llu %s", out->n > from ? ", " : "", (unsigned long long)n, what);
+}
+
+bool dataset_print_left(const struct dataset *d, bool crowds, struct text *out)
+{
+    const struct dataset_left *l = &d->left;
+    size_t start = out->n, from;
+    text_printf(out, "left out: ");
+    from = out->n;
+    if (!crowds) add_item(out, from, l->crowds, l->crowds == 1 ? "crowd (iscrowd 1 and several parts; data.crowds: true uses it)" : "crowds (iscrowd 1 and several parts; data.crowds: true uses them)");
+    add_item(out, from, l->no_mask, "without a segmentation or of area 0");
+    add_item(out, from, l->other_categories, "of other categories (data.categories)");
+    if (out->n == from) out->n = start; /* nothing */
+    else text_printf(out, ", of the annotations");
+    if (l->one_part) text_printf(out, "%s%llu with iscrowd 1 and one part %s used", out->n > start ? "; " : "annotations: ", (unsigned long long)l->one_part, l->one_part == 1 ? "is" : "are");
+    if (out->n == start) out->at[start] = 0;
+    return out->n > start;
+}
 
 void dataset_name(const struct dataset *d, uint64_t i, char *out, size_t room)
 {

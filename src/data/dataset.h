@@ -19,7 +19,9 @@
 
 #include "data/grid.h"
 #include "data/mask.h"
+#include "data/range.h"
 #include "data/shard.h"
+#include "data/survey.h"
 
 /* Selects samples of the files. A sample must match all conditions that are set. */
 struct dataset_split {
@@ -32,9 +34,20 @@ struct dataset_split {
     uint64_t seed;
 };
 
-/* The meaning of the values of a label image. LABELS_AUTO: one mask when there is one value
- * besides 0, otherwise one mask per value. */
+/* The meaning of the values of mask images, the same for the whole dataset. LABELS_AUTO:
+ * dataset_open decides (survey.h). */
 enum label_kind { LABELS_AUTO, LABELS_BINARY, LABELS_CLASSES, LABELS_INSTANCES };
+
+struct label_options {
+    enum label_kind kind;
+    int ignore;            /* a value that is not a mask, besides 0; below 1: none */
+    uint32_t threshold;    /* LABELS_BINARY: the smallest value of the mask; 0: above half of the
+                              image's largest value */
+    bool one_value;        /* LABELS_BINARY was decided from some images, which have one value each: an
+                              image with several is a fault */
+    const int64_t *values; /* only these values; none: all */
+    uint32_t n_values;
+};
 
 struct dataset_options {
     const char *format; /* "sa1b", "coco", "pairs", "csv", "packed" */
@@ -48,8 +61,18 @@ struct dataset_options {
     bool crowds;          /* coco: use crowd annotations as masks */
     enum label_kind labels;
     int ignore;           /* a value of label images that is not a mask, besides 0 */
+    uint32_t threshold;   /* of binary label images; 0: half of the largest value */
+    struct pixel_range range; /* of images of 16 bits */
     const char *image_column, *mask_column, *split_column; /* csv; NULL: "image", "mask", "split" */
     struct dataset_split split;
+};
+
+/* Annotations of COCO files that are special. */
+struct dataset_left {
+    uint64_t crowds;           /* groups of objects: iscrowd 1 and several parts; left out unless options.crowds */
+    uint64_t one_part;         /* iscrowd 1 and one part: used */
+    uint64_t no_mask;          /* without a segmentation, or of area 0: left out */
+    uint64_t other_categories; /* left out by options.categories */
 };
 
 struct dataset;
@@ -64,6 +87,10 @@ uint64_t dataset_fingerprint(const struct dataset *d);
 const struct shard_report *dataset_report(const struct dataset *d);
 /* "sa_000020/sa_223750": for logs and tables, unique in the dataset. */
 void dataset_name(const struct dataset *d, uint64_t i, char *out, size_t room);
+/* What was found in the files and decided for the whole dataset. */
+const struct survey *dataset_survey(const struct dataset *d);
+/* What is left out, in one line without a newline; false: nothing. `crowds`: crowds are used. */
+bool dataset_print_left(const struct dataset *d, bool crowds, struct text *out);
 /* A category's name, or NULL if the files have none. */
 const char *dataset_category(const struct dataset *d, int32_t category);
 
@@ -124,6 +151,8 @@ struct dataset_format {
     const char *(*split)(const struct dataset *d, uint64_t i);     /* csv's column; NULL: none */
     int (*check)(const struct dataset *d, uint64_t i, struct error *e); /* NULL: no checksums */
     const void *(*embedding)(const struct dataset *d, uint64_t i);      /* if `embeddings` is set */
+    const char *(*label)(const struct dataset *d, uint64_t i); /* path of the mask image; NULL: masks are not image files */
+    const char *(*image_path)(const struct dataset *d, uint64_t i); /* with `label`: path of the image */
     const char *no_categories; /* describes a format without categories, for a message; NULL: it has categories */
 };
 
@@ -135,7 +164,11 @@ struct dataset {
     uint32_t *chosen;     /* [n] in ascending order; NULL: all */
     uint64_t fingerprint; /* the format hashes its files; dataset_open adds the split */
     struct shard_report report;
+    struct dataset_left left;
     const struct packed_embeddings *embeddings; /* common to all files; NULL: none */
+    struct label_options labels; /* decided; the format sets `values` */
+    struct pixel_range range;    /* decided; RANGE_AUTO: no image of 16 bits was found, one that occurs is decided by itself */
+    struct survey survey;
     bool by_category;     /* only masks of some categories are used */
     bool from_embeddings; /* the caller reads embeddings, not images: a hint for dataset_prefetch */
 };

@@ -285,7 +285,7 @@ static enum data_fault fill_rows(struct filler *f, struct slot *s, const struct 
 }
 
 /* A PNG is decoded as a whole, into the buffer after its file. */
-static enum data_fault fill_png(struct filler *f, struct slot *s, size_t n, struct error *e)
+static enum data_fault fill_png(struct filler *f, struct slot *s, const struct pixel_range *range, size_t n, struct error *e)
 {
     struct png_header h;
     struct png_pixels p;
@@ -293,11 +293,11 @@ static enum data_fault fill_png(struct filler *f, struct slot *s, size_t n, stru
     if (png_peek(f->room, n, &h, e)) return FAULT_IMAGE;
     enum data_fault fault = check_size(s, h.width, h.height, e);
     if (fault) return fault;
-    size_t need = png_bytes(&h, PNG_AS_RGB);
+    size_t need = range_bytes(&h, range);
     if (at > f->o.room || need > f->o.room - at)
         return error_set(e, PL_NOFIT, "the PNG and its pixels take %zu bytes; expected at most %llu", at + need, (unsigned long long)f->o.room),
                FAULT_TOO_LARGE;
-    if (png_decode(f->room, n, PNG_AS_RGB, 0, f->room + at, f->o.room - at, &p, e)) return FAULT_IMAGE;
+    if (range_decode(f->room, n, range, f->room + at, f->o.room - at, &p, NULL, e)) return FAULT_IMAGE;
     return resize_rows(f, s, p.at, (size_t)p.width * 3, p.width, p.height, e);
 }
 
@@ -336,7 +336,7 @@ static enum data_fault fill_image(struct filler *f, const struct loader_source *
     if (i.decoded) {
         fault = fill_rows(f, s, &i, e);
     } else if (i.n && *(uint8_t *)f->room == 0x89) {
-        fault = fill_png(f, s, i.n, e);
+        fault = fill_png(f, s, &source->set->range, i.n, e);
     } else {
         fault = fill_jpg(f, s, i.n, e);
     }

@@ -108,9 +108,14 @@ uint32_t jpg_divisor(uint32_t width, uint32_t height, double target)
 
 /* ---- reading ---- */
 
-struct jpg *jpg_new(const struct jpg_limits *limits)
+size_t jpg_bytes(void) { return sizeof(struct jpg); }
+
+struct jpg *jpg_new(const struct jpg_limits *limits) { return jpg_open(mem_alloc(sizeof(struct jpg)), limits); }
+
+struct jpg *jpg_open(void *memory, const struct jpg_limits *limits)
 {
-    struct jpg *j = mem_alloc(sizeof *j);
+    struct jpg *j = memory;
+    memset(j, 0, sizeof *j);
     if (limits) j->limits = *limits;
     if (!j->limits.pixels) j->limits.pixels = 100000000;
     if (!j->limits.memory) j->limits.memory = 64 << 20;
@@ -128,10 +133,12 @@ struct jpg *jpg_new(const struct jpg_limits *limits)
     return j;
 }
 
+void jpg_close(struct jpg *j) { jpeg_destroy_decompress(&j->d); }
+
 void jpg_free(struct jpg *j)
 {
     if (!j) return;
-    jpeg_destroy_decompress(&j->d);
+    jpg_close(j);
     mem_free(j);
 }
 

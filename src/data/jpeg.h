@@ -38,6 +38,11 @@ struct jpg_limits {
 struct jpg;
 struct jpg *jpg_new(const struct jpg_limits *limits);
 void jpg_free(struct jpg *j);
+/* The same in memory of the caller, jpg_bytes() aligned to 16. Only libjpeg allocates, until
+ * jpg_close. */
+size_t jpg_bytes(void);
+struct jpg *jpg_open(void *memory, const struct jpg_limits *limits);
+void jpg_close(struct jpg *j);
 
 /* Reads the header and prepares for rows of *width x *height, the stored size divided and rounded
  * up. `bytes` must stay valid until jpg_finish. */

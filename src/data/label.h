@@ -1,21 +1,15 @@
 /*
- * label.h: masks from a PNG label image: a binary mask, classes or instances, 8 or 16 bits.
+ * label.h: masks from an image of values: a binary mask, classes or instances. PNG of 8 or 16 bits,
+ * or JPEG, which holds binary masks only: its compression changes values.
  */
 #ifndef LABEL_H
 #define LABEL_H
 
 #include "data/dataset.h"
 
-struct label_options {
-    enum label_kind kind;
-    int ignore;            /* a value that is not a mask, besides 0; below 1: none */
-    const int64_t *values; /* only these values; none: all */
-    uint32_t n_values;
-};
-
-/* Reads all masks of a PNG file, one per value, in the order of first appearance by rows. With
- * LABELS_BINARY there is one mask, of all pixels above half of the largest value. The pixels
- * stay at the front of the scratch, and the masks point to them. */
+/* Reads all masks of a file, one per value, in the order of first appearance by rows. With
+ * LABELS_BINARY there is one mask: the values from the threshold on. The pixels stay at the front
+ * of the scratch, and the masks point to them. o->kind is not LABELS_AUTO. */
 enum data_fault label_read(const char *path, const struct label_options *o, void *scratch, size_t n,
                            struct mask *masks, uint32_t room, struct dataset_masks *out, struct error *e);
 /* Finds the masks of pixels in memory, which LABELS_BINARY changes to 0 and 1. `map` is scratch
@@ -23,5 +17,36 @@ enum data_fault label_read(const char *path, const struct label_options *o, void
 enum data_fault label_masks(void *pixels, uint32_t h, uint32_t w, int bytes, const struct label_options *o,
                             uint16_t *map, struct mask *masks, uint32_t room, struct dataset_masks *out,
                             struct error *e);
+
+/* The values of a file. */
+struct label_image {
+    uint32_t h, w;
+    int bytes;     /* per value: 1 or 2 */
+    bool jpeg;
+    void *pixels;  /* rows without gaps, at the front of the scratch */
+    uint16_t *map; /* scratch of label_masks */
+};
+/* Decodes a file into the scratch. */
+enum data_fault label_decode(const char *path, void *scratch, size_t n, struct label_image *out, struct error *e);
+
+/* What one mask image looks like (survey.h). */
+enum label_look {
+    LOOK_EMPTY,       /* 0 everywhere */
+    LOOK_ONE,         /* one value besides 0 */
+    LOOK_VALUES,      /* several values, each an area or a line */
+    LOOK_SOFT,        /* a binary mask with soft edges: values between dark and bright along its border */
+    LOOK_SOFT_VALUES, /* areas of several values, with values between them along their borders */
+    LOOK_IMAGE,       /* a photograph: many values, no areas */
+    LOOKS
+};
+struct label_facts {
+    enum label_look look;
+    uint32_t values;   /* different values besides 0 and the ignored one */
+    uint32_t largest;
+    bool two_ends;     /* no value is between an eighth and three quarters of the largest */
+    bool seen[65536];  /* which values occur, with 0 and the ignored one */
+};
+/* Looks at decoded values. `ignore` below 1: no value is ignored. */
+void label_look(const struct label_image *m, int ignore, struct label_facts *out);
 
 #endif

@@ -23,7 +23,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a packed store is read in place");
 _Static_assert(sizeof(struct packed_header) == 80 && sizeof(struct packed_sample) == 56 && sizeof(struct packed_mask) == 56 &&
-                   sizeof(struct packed_category) == 8 && sizeof(struct packed_embeddings) == 192, "the file's structs have these sizes");
+                   sizeof(struct packed_category) == 8 && sizeof(struct packed_embeddings) == 192 && sizeof(struct packed_range) == 40, "the file's structs have these sizes");
 
 /* --- checking -------------------------------------------------------------------------- */
 
@@ -56,6 +56,14 @@ static int check_embeddings(const struct packed_embeddings *x, uint32_t side, st
         return error_set(e, PL_USAGE, "its embeddings have %u channels on a grid of %u; expected 1 to %d and 1 to %u", x->channels, x->grid, PACKED_MAX_CHANNELS, side);
     if (x->model[sizeof x->model - 1]) return error_set(e, PL_USAGE, "the name of its embeddings' model is not terminated");
     return PL_OK;
+}
+
+static int check_range(const struct packed_range *r, struct error *e)
+{
+    const bool sound = r->kind <= RANGE_WINDOW && r->window[0] < RANGE_VALUES && r->window[1] < RANGE_VALUES &&
+                       (r->kind != RANGE_WINDOW || r->window[0] < r->window[1]) && isfinite(r->percentiles[0]) && isfinite(r->percentiles[1]);
+    if (r->sum == crc32c(0, r, offsetof(struct packed_range, sum)) && sound) return PL_OK;
+    return error_set(e, PL_USAGE, "the description of its images' range is damaged: the checksum or a value is wrong");
 }
 
 /* Sets the pointers to the four tables of the index, which must end where the file does. */
@@ -111,6 +119,9 @@ int packed_parse(struct packed_file *f, const void *bytes, size_t n, struct erro
         if (check_embeddings(f->embeddings, h->side, e)) return e->code;
         f->embedding_bytes = (size_t)align_up(packed_embedding_bytes(f->embeddings), PACKED_ALIGN);
     }
+    const struct packed_range *range = (const void *)(f->at + PACKED_RANGE);
+    if (range->kind && check_range(range, e)) return e->code;
+    if (range->kind) f->range = range;
     f->head_bytes = f->encoded_bytes + f->embedding_bytes;
     f->stride = grid_stride(h->cells);
     f->mask_bytes = grid_mask_bytes(h->cells, h->cells);
@@ -207,6 +218,19 @@ static int find_category(const struct packed *p, const char *word, int32_t *to, 
     return error_set(e, PL_USAGE, "the packed store has no category %s", word);
 }
 
+/* The range of the first file is that of the dataset. */
+static void note_range(struct dataset *d, const struct packed_part *part, bool first, const char *path)
+{
+    const struct packed_range *r = part->file.range;
+    struct pixel_range x = {0};
+    char here[96], there[96];
+    if (r) x = (struct pixel_range){.kind = (enum range_kind)r->kind, .window = {r->window[0], r->window[1]}, .percentiles = {r->percentiles[0], r->percentiles[1]}};
+    if (first) d->range = x;
+    else if (x.kind != d->range.kind || memcmp(x.window, d->range.window, sizeof x.window))
+        log_warn("%s: its images of 16 bits were packed with the range %s, those of the first file with %s: pack all of them with the same --range", path,
+                 range_print(&x, here), range_print(&d->range, there));
+}
+
 static int packed_open(struct dataset *d, const struct dataset_options *o, struct error *e)
 {
     if (memmap_is_index(o)) { /* the other layout: a separate format under the same name */
@@ -230,6 +254,7 @@ static int packed_open(struct dataset *d, const struct dataset_options *o, struc
         bool alike = x && (p->n == 1 || (d->embeddings && !memcmp(x, d->embeddings, offsetof(struct packed_embeddings, model))));
         d->embeddings = alike ? x : NULL;
         d->report.members += h->samples;
+        note_range(d, part, p->n == 1, paths.at[i]);
     }
     p->only = mem_alloc(o->n_categories * sizeof *p->only);
     for (uint32_t i = 0; i < o->n_categories && !rc; i++) rc = find_category(p, o->categories[i], &p->only[p->n_only++], e);

@@ -3,6 +3,7 @@
  * decoding, resizing or rasterising.
  *
  *     0        struct packed_header; version 2: followed by struct packed_embeddings
+ *     512      struct packed_range, or zeros
  *     4096     sample 0: image [side][side][3], 0 outside of it; version 2, at the next
  *              multiple of 64: its embedding [channels][grid][grid]; at the next multiple of 64
  *              its masks, bits of [cells] rows as in grid.h, one after the other
@@ -32,7 +33,7 @@
 #include "base/dtype.h"
 #include "data/mask.h"
 
-enum { PACKED_VERSION = 1, PACKED_WITH_EMBEDDINGS = 2, PACKED_MAX_CHANNELS = 1 << 16, PACKED_DATA = 4096, PACKED_ALIGN = 64, PACKED_MAX_SIDE = 8192 };
+enum { PACKED_VERSION = 1, PACKED_WITH_EMBEDDINGS = 2, PACKED_MAX_CHANNELS = 1 << 16, PACKED_DATA = 4096, PACKED_ALIGN = 64, PACKED_MAX_SIDE = 8192, PACKED_RANGE = 512 };
 
 struct packed_header {
     char magic[8];      /* PACKED_MAGIC */
@@ -57,6 +58,16 @@ struct packed_embeddings {
     uint64_t weights;   /* hash of the encoder's weights ... */
     uint64_t layers;    /* ... and of its layers and the image preprocessing */
     char model[152];    /* the folder of the weights as the user named it; for messages */
+    uint32_t zero2;
+    uint32_t sum;       /* CRC32C of all bytes before it */
+};
+/* How images of 16 bits became those of the store, at PACKED_RANGE of the file; zeros: there were
+ * none. For the programs that use a model trained on the store on other images. */
+struct packed_range {
+    uint32_t kind;      /* enum range_kind */
+    uint32_t window[2];
+    uint32_t zero;
+    double percentiles[2];
     uint32_t zero2;
     uint32_t sum;       /* CRC32C of all bytes before it */
 };
@@ -100,6 +111,7 @@ struct packed_file {
     const struct packed_category *categories;
     const char *names;
     const struct packed_embeddings *embeddings; /* NULL: none */
+    const struct packed_range *range; /* NULL: none */
     size_t encoded_bytes;   /* of an image, with padding */
     size_t embedding_bytes; /* of an embedding, with padding; 0: none */
     size_t head_bytes;      /* of both; the masks follow */
@@ -119,6 +131,10 @@ struct packed_writer;
 int packed_create(struct packed_writer **out, const char *path, uint32_t side, uint32_t cells, struct error *e);
 /* Call before the first sample: each sample then has an embedding. Sets the checksum. */
 void packed_embed(struct packed_writer *w, const struct packed_embeddings *e);
+
+/* Records the range of the images. */
+struct pixel_range;
+void packed_set_range(struct packed_writer *w, const struct pixel_range *r);
 
 struct packed_new {
     const char *name, *key;

@@ -10,6 +10,7 @@
 #include "base/crc32c.h"
 #include "data/grid.h"
 #include "data/packed.h"
+#include "data/range.h"
 #include "io/file.h"
 
 struct packed_writer {
@@ -18,6 +19,7 @@ struct packed_writer {
     uint64_t at; /* bytes written */
     struct packed_header header;
     struct packed_embeddings embeddings; /* type 0: none */
+    struct packed_range range;           /* kind 0: none */
     VEC(struct packed_sample) samples;
     VEC(struct packed_mask) masks;
     VEC(struct packed_category) categories;
@@ -63,6 +65,12 @@ void packed_embed(struct packed_writer *w, const struct packed_embeddings *e)
     w->embeddings = *e;
     w->embeddings.zero = w->embeddings.zero2 = 0;
     w->embeddings.sum = crc32c(0, &w->embeddings, offsetof(struct packed_embeddings, sum));
+}
+
+void packed_set_range(struct packed_writer *w, const struct pixel_range *r)
+{
+    w->range = (struct packed_range){.kind = r->kind, .window = {r->window[0], r->window[1]}, .percentiles = {r->percentiles[0], r->percentiles[1]}};
+    w->range.sum = crc32c(0, &w->range, offsetof(struct packed_range, sum));
 }
 
 static uint32_t keep_name(struct packed_writer *w, const char *name)
@@ -129,6 +137,10 @@ int packed_finish(struct packed_writer *w, struct error *e)
     if (!rc && lseek(w->fd, 0, SEEK_SET)) rc = file_error(w->partial, "be written", e);
     if (!rc) rc = put(w, &w->header, sizeof w->header, NULL, e);
     if (!rc && w->embeddings.type) rc = put(w, &w->embeddings, sizeof w->embeddings, NULL, e);
+    if (!rc && w->range.kind) {
+        if (lseek(w->fd, PACKED_RANGE, SEEK_SET) != PACKED_RANGE) rc = file_error(w->partial, "be written", e);
+        else rc = put(w, &w->range, sizeof w->range, NULL, e);
+    }
     if (!rc && fsync(w->fd)) rc = file_error(w->partial, "be written", e);
     if (!rc) rc = file_rename(w->partial, w->path, e);
     packed_abandon(w);

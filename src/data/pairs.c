@@ -23,7 +23,6 @@ struct item {
 struct pairs {
     VEC(struct item) items;
     struct text names;
-    struct label_options labels;
     int64_t *values;
 };
 
@@ -39,8 +38,8 @@ static uint32_t keep(struct pairs *p, const char *folder, const char *name)
 static int start(struct dataset *d, const struct dataset_options *o, struct error *e)
 {
     struct pairs *p = d->state = mem_alloc(sizeof *p);
-    p->labels = (struct label_options){.kind = o->labels, .ignore = o->ignore, .n_values = o->n_categories};
-    p->labels.values = p->values = mem_alloc(o->n_categories * sizeof *p->values);
+    d->labels.values = p->values = mem_alloc(o->n_categories * sizeof *p->values);
+    d->labels.n_values = o->n_categories;
     for (uint32_t i = 0; i < o->n_categories; i++) {
         char *end;
         p->values[i] = strtoll(o->categories[i], &end, 10);
@@ -279,7 +278,19 @@ static enum data_fault read_masks(const struct dataset *d, uint64_t i, void *scr
                                   uint32_t room, struct dataset_masks *out, struct error *e)
 {
     const struct pairs *p = d->state;
-    return label_read(p->names.at + p->items.at[i].mask, &p->labels, scratch, n, masks, room, out, e);
+    return label_read(p->names.at + p->items.at[i].mask, &d->labels, scratch, n, masks, room, out, e);
+}
+
+static const char *label_path(const struct dataset *d, uint64_t i)
+{
+    const struct pairs *p = d->state;
+    return p->names.at + p->items.at[i].mask;
+}
+
+static const char *image_path(const struct dataset *d, uint64_t i)
+{
+    const struct pairs *p = d->state;
+    return p->names.at + p->items.at[i].image;
 }
 
 const struct dataset_format dataset_pairs = {
@@ -289,6 +300,8 @@ const struct dataset_format dataset_pairs = {
     .describe = describe,
     .image = read_image,
     .masks = read_masks,
+    .label = label_path,
+    .image_path = image_path,
 };
 
 const struct dataset_format dataset_csv = {
@@ -299,4 +312,6 @@ const struct dataset_format dataset_csv = {
     .image = read_image,
     .masks = read_masks,
     .split = csv_split,
+    .label = label_path,
+    .image_path = image_path,
 };

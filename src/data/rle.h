@@ -73,6 +73,8 @@ struct rle_facts {
     uint32_t x, y, w, h;
 };
 enum rle_status rle_measure(const struct rle *m, struct rle_facts *f);
+/* The number of connected parts, by sides and corners of pixels. Uses the heap. */
+enum rle_status rle_parts(const struct rle *m, uint32_t *parts);
 /* The number of pixels set in both. RLE_BAD_SIZE when the sizes differ. */
 enum rle_status rle_intersection(const struct rle *a, const struct rle *b, uint32_t *pixels);
 /* Intersection over union; over the area of `a` when `b` is a crowd, as in COCO. 0 when

@@ -338,19 +338,29 @@ int file_glob(const char *pattern, struct names *out, struct error *e)
     return PL_OK;
 }
 
-int disk_free(const char *path, uint64_t *bytes, struct error *e)
+int folder_above(const char *path, char *out, size_t room, struct error *e)
 {
     char at[PATH_MAX];
-    struct statvfs s;
+    struct stat s;
     if (strlen(path) >= sizeof at) return error_set(e, PL_USAGE, "the path has more than %d bytes", PATH_MAX);
     strcpy(at, path);
-    while (statvfs(at, &s)) {
+    while (stat(at, &s)) {
         bool top = !strcmp(at, "/") || !strcmp(at, ".");
-        if (errno != ENOENT || top) return file_error(path, "find the free space", e);
+        if (errno != ENOENT || top) return file_error(path, "find the folder", e);
         char up[PATH_MAX];
         if (path_dir(at, up, sizeof up, e)) return e->code;
         strcpy(at, up);
     }
+    if (snprintf(out, room, "%s", at) < (int)room) return PL_OK;
+    return error_set(e, PL_USAGE, "the path of %s is too long", path);
+}
+
+int disk_free(const char *path, uint64_t *bytes, struct error *e)
+{
+    char at[PATH_MAX];
+    struct statvfs s;
+    if (folder_above(path, at, sizeof at, e)) return e->code;
+    if (statvfs(at, &s)) return file_error(path, "find the free space", e);
     *bytes = (uint64_t)s.f_bavail * s.f_frsize;
     return PL_OK;
 }

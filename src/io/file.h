@@ -48,6 +48,8 @@ int dir_list_ending(const char *path, const char *ending, struct names *out, str
  * pattern that is the name of an existing file matches that file. No match is not an error: the
  * caller reports it. */
 int file_glob(const char *pattern, struct names *out, struct error *e);
+/* The path or, if it does not exist, its nearest existing parent. */
+int folder_above(const char *path, char *out, size_t room, struct error *e);
 /* Free bytes for this user on the file system of `path` or, if it does not exist, of its nearest
  * existing parent. */
 int disk_free(const char *path, uint64_t *bytes, struct error *e);

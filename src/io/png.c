@@ -114,7 +114,7 @@ static bool read_pixels(struct stream *s, const struct png_header *h, enum png_a
     } else {
         if (h->depth < 8) png_set_packing(s->png);
         if (h->depth == 16 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__) png_set_swap(s->png);
-        if (as == PNG_AS_LABELS && h->channels % 2 == 0) png_set_strip_alpha(s->png);
+        if (as != PNG_AS_STORED && h->channels % 2 == 0) png_set_strip_alpha(s->png);
     }
     int passes = png_set_interlace_handling(s->png);
     png_read_update_info(s->png, s->info);
@@ -128,7 +128,7 @@ static bool read_pixels(struct stream *s, const struct png_header *h, enum png_a
 static uint32_t channels_out(const struct png_header *h, enum png_as as)
 {
     if (as == PNG_AS_RGB) return 3;
-    return as == PNG_AS_LABELS && h->channels % 2 == 0 ? h->channels - 1 : h->channels;
+    return as != PNG_AS_STORED && h->channels % 2 == 0 ? h->channels - 1 : h->channels;
 }
 
 static uint32_t depth_out(const struct png_header *h, enum png_as as) { return as != PNG_AS_RGB && h->depth == 16 ? 16 : 8; }

@@ -27,8 +27,9 @@ int png_peek(const void *bytes, size_t n, struct png_header *h, struct error *e)
  *   PNG_AS_LABELS  one channel of values, 8 or 16 bits: as above, alpha dropped. Colour
  *                  is accepted when its three channels are equal everywhere.
  *   PNG_AS_RGB     8-bit RGB for every stored format: palette looked up, grey repeated, alpha
- *                  dropped, 16 bits rounded. */
-enum png_as { PNG_AS_STORED, PNG_AS_LABELS, PNG_AS_RGB };
+ *                  dropped, 16 bits rounded.
+ *   PNG_AS_SAMPLES as stored, without alpha: one channel or three, 8 or 16 bits. */
+enum png_as { PNG_AS_STORED, PNG_AS_LABELS, PNG_AS_RGB, PNG_AS_SAMPLES };
 
 struct png_pixels {
     uint32_t width, height, channels;

@@ -96,12 +96,25 @@ static void plan_more(const struct ablation *a)
     p->more.arena = c->arena[SPACE_DEVICE];
 }
 
+/* The best plan without a host budget, if it is faster by more than a prediction's noise. */
+static void plan_unbounded(const struct ablation *a)
+{
+    struct plan *p = a->p;
+    uint32_t choice;
+    if (!a->x->f.host_budget || plan_choose(a->x, (uint64_t[SPACE_COUNT]){a->x->f.budget}, &choice, a->e)) return;
+    const struct plan_choice *c = &a->x->choices.at[choice];
+    if (c->missing || c->exact > p->seconds * 0.99) return;
+    p->unbounded.host = plan_choice_need(c, SPACE_HOST);
+    p->unbounded.seconds = c->exact;
+}
+
 void plan_ablation(struct plan_space *x, struct plan *p, const struct settings *base)
 {
     struct error e;
     struct ablation a = {x, p, &e};
     ablate_all(&a, base);
     if (x->f.budget) plan_more(&a);
+    plan_unbounded(&a);
 }
 
 /* --- printing ------------------------------------------------------------------------------- */
@@ -123,6 +136,9 @@ void plan_print_techniques(const struct plan *p, struct text *out)
         if (k->host) text_printf(out, ", %s in %s", signed_size(k->host, size), p->settings.host_staging ? "host memory" : "the offload file");
         text_printf(out, "\n");
     }
+    if (p->unbounded.host)
+        text_printf(out, "  with %s of %s: %.3g s per step (%.1f %% less); memory.host_budget does not allow it\n", signed_size((int64_t)p->unbounded.host, size),
+                    plan_host_name(p), p->unbounded.seconds, 100 * (1 - p->unbounded.seconds / p->seconds));
     if (!p->more.budget) return;
     if (p->more.seconds > 0 && p->more.seconds < p->seconds) {
         text_printf(out, "  with 1 GiB more: %.3g s per step (%.1f %% less), micro-batch %d x %d, ", p->more.seconds,

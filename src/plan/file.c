@@ -187,6 +187,15 @@ static void write_more(struct json_writer *w, const struct plan *p)
     json_end(w);
 }
 
+static void write_unbounded(struct json_writer *w, const struct plan *p)
+{
+    if (!p->unbounded.host) return;
+    json_begin_map(w, "without_host_budget");
+    json_put_uint(w, "host_bytes", p->unbounded.host);
+    put_seconds(w, "predicted_seconds", p->unbounded.seconds);
+    json_end(w);
+}
+
 static void write_remedies(struct json_writer *w, const struct plan_note *note)
 {
     if (!note->n_remedies) return;
@@ -195,8 +204,17 @@ static void write_remedies(struct json_writer *w, const struct plan_note *note)
         json_begin_map(w, NULL);
         json_put_string(w, "change", note->remedy[i].change);
         json_put_uint(w, "smallest_budget_bytes", note->remedy[i].smallest);
+        json_put_uint(w, "host_bytes", note->remedy[i].host);
         json_end(w);
     }
+    json_end(w);
+}
+
+static void write_warnings(struct json_writer *w, const struct plan_note *note)
+{
+    if (!note->n_warnings || note->storages) return;
+    json_begin_list(w, "warnings");
+    for (int i = 0; i < note->n_warnings; i++) json_put_string(w, NULL, note->warning[i]);
     json_end(w);
 }
 
@@ -233,7 +251,9 @@ void plan_write(const struct plan *p, const struct graph *g, const struct plan_n
     json_put_uint(&w, "trained_parameters", count_parameters(g, true));
     write_techniques(&w, p);
     write_more(&w, p);
+    write_unbounded(&w, p);
     write_remedies(&w, note);
+    write_warnings(&w, note);
     write_peak(&w, p, g);
     write_modules(&w, p, g);
     json_put_format(&w, "digest", "%016" PRIx64, plan_digest(p, g));

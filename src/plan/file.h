@@ -14,11 +14,14 @@
 /* A hash over kernels, offsets and sizes of everything that is placed. */
 uint64_t plan_digest(const struct plan *p, const struct graph *g);
 
-/* A configuration change that makes the plan fit, and the smallest budget with it. */
+/* A configuration change that makes the plan fit, the smallest budget with it, and the bytes that
+ * the plan within the run's budget offloads. */
 struct remedy {
     char change[96];
-    uint64_t smallest;
+    uint64_t smallest, host;
 };
+
+enum { WARNING_ROOM = 400 };
 
 struct plan_note {
     bool fits;
@@ -30,6 +33,8 @@ struct plan_note {
     bool storages;           /* also write every storage with its offset */
     const struct remedy *remedy;
     int n_remedies;
+    const char (*warning)[WARNING_ROOM]; /* in what the plan exceeds its machine; not part of a file */
+    int n_warnings;
 };
 /* Members of the object that is being written: the effective batch and every technique. */
 struct json_writer;

@@ -54,6 +54,10 @@ struct plan {
         double seconds;
         uint64_t arena;
     } more;
+    struct {
+        uint64_t host;                /* offloaded bytes of the best plan without a host budget; 0: it is not faster, or plan_ablation did not run */
+        double seconds;
+    } unbounded;
 };
 
 /* Builds the forward graph of a model with `micro_batch` samples. Called once per program. */
@@ -185,7 +189,9 @@ int plan_space_open(struct plan_space *x, const struct source *source, const str
                     const struct profile *profile, struct error *e);
 void plan_space_close(struct plan_space *x);
 
-/* The fastest choice within a budget (0: none) for each space; PL_NOFIT if no choice fits. */
+/* The fastest choice within a budget (0: none) for each space; PL_NOFIT if no choice fits. On a CPU
+ * a choice is left out if another one has a smaller offload file, needs no more memory and takes at
+ * most 1 % longer. */
 int plan_choose(struct plan_space *x, const uint64_t budget[SPACE_COUNT], uint32_t *choice, struct error *e);
 /* The choice that needs the least device memory within a host budget; if none fits that, the choice
  * that needs the least host memory. */

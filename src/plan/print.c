@@ -47,14 +47,15 @@ static int by_offset(const void *a, const void *b)
     return x->start < y->start ? -1 : x->start > y->start;
 }
 
-/* The storages of a program: the persistent ones if `persistent`, else the transient ones. */
-static uint32_t collect(const struct plan *p, const struct graph *g, enum program program, bool persistent, struct row *rows)
+/* The storages of a program in one space: the persistent ones if `persistent`, else the transient
+ * ones. */
+static uint32_t collect(const struct plan *p, const struct graph *g, enum program program, enum space space, bool persistent, struct row *rows)
 {
     uint32_t n = 0;
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
         const struct life *l = &p->placement.life[program][s];
-        if (!l->used || x->space != SPACE_DEVICE || storage_is_persistent(x) != persistent) continue;
+        if (!l->used || x->space != space || storage_is_persistent(x) != persistent) continue;
         rows[n++] = (struct row){p->placement.offset[s], x->bytes, graph_name(g, x->name), kind_name(x->kind), l->start, l->end};
     }
     return n;
@@ -64,7 +65,7 @@ static uint32_t collect(const struct plan *p, const struct graph *g, enum progra
  * number. */
 static uint32_t alive_at_peak(const struct plan *p, const struct graph *g, struct row *rows)
 {
-    uint32_t n = collect(p, g, p->peak.program, false, rows), live = 0;
+    uint32_t n = collect(p, g, p->peak.program, SPACE_DEVICE, false, rows), live = 0;
     for (uint32_t i = 0; i < n; i++)
         if (rows[i].start <= p->peak.instant && p->peak.instant <= rows[i].end) rows[live++] = rows[i];
     qsort(rows, live, sizeof *rows, by_bytes);
@@ -146,10 +147,10 @@ void plan_print(const struct plan *p, const struct graph *g, const struct profil
     plan_print_techniques(p, out);
 }
 
-static void explain_placement(const struct plan *p, const struct graph *g, enum program program, bool persistent,
+static void explain_placement(const struct plan *p, const struct graph *g, enum program program, enum space space, bool persistent,
                               struct row *rows, struct text *out)
 {
-    uint32_t n = collect(p, g, program, persistent, rows);
+    uint32_t n = collect(p, g, program, space, persistent, rows);
     qsort(rows, n, sizeof *rows, by_offset);
     for (uint32_t i = 0; i < n; i++)
         text_printf(out, "  %12llu +%-12llu %5u..%-5u %-12s %s\n", (unsigned long long)rows[i].offset,
@@ -171,8 +172,10 @@ void plan_explain(const struct plan *p, const struct graph *g, struct text *out)
                             lane_name(node_at(g, n)->lane), b->kernel->name, (unsigned long long)b->work_bytes);
         }
         text_printf(out, "placement of %s: offset, bytes, lifetime\n", program_name(program));
-        explain_placement(p, g, program, true, rows, out);
-        explain_placement(p, g, program, false, rows, out);
+        for (int persistent = 1; persistent >= 0; persistent--) explain_placement(p, g, program, SPACE_DEVICE, persistent, rows, out);
+        if (!p->placement.arena[SPACE_HOST]) continue;
+        text_printf(out, "placement of %s in %s: offset, bytes, lifetime\n", program_name(program), plan_host_name(p));
+        for (int persistent = 1; persistent >= 0; persistent--) explain_placement(p, g, program, SPACE_HOST, persistent, rows, out);
     }
     explain_peak(p, g, rows, out);
     mem_free(rows);

@@ -7,7 +7,11 @@
  * first whose arena fits. A choice needs the larger of its bound and its arena, and no budget
  * changes that. Hence a larger budget is never slower, the smallest budget is the smallest need,
  * and one byte less fits nothing. Few choices are ever compiled.
+ *
+ * On a CPU what is offloaded fills a file. There a choice is passed over if another one is nearly as
+ * fast (NEARLY), needs no more memory and has a smaller file. This too does not depend on a budget.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +21,8 @@
 /* Sums of seconds in another order differ in their last bits; choices this close are both
  * compared. */
 #define SAME_TIME 1e-9
+/* A step that takes 1 % longer is nearly as fast. */
+#define NEARLY 0.01
 
 int plan_space_open(struct plan_space *x, const struct source *source, const struct settings *base, const struct freedom *f,
                     const struct profile *profile, struct error *e)
@@ -89,6 +95,7 @@ static bool fits_budget(const struct plan_choice *c, const uint64_t budget[SPACE
 static bool is_better(const struct plan_choice *a, const struct plan_choice *b)
 {
     if (a->exact != b->exact) return a->exact < b->exact;
+    if (!a->settings.host_staging && a->arena[SPACE_HOST] != b->arena[SPACE_HOST]) return a->arena[SPACE_HOST] < b->arena[SPACE_HOST];
     return a->arena[SPACE_DEVICE] < b->arena[SPACE_DEVICE];
 }
 
@@ -97,6 +104,34 @@ static bool same_sizes(const struct plan_space *x, const struct plan_choice *c, 
 {
     const struct settings *s = &x->choices.at[of].settings;
     return c->settings.micro_batch == s->micro_batch && c->settings.head_chunks == s->head_chunks;
+}
+
+/* Whether placed choice `c` is passed over for placed choice `d`. */
+static bool has_smaller_file(const struct plan_choice *d, const struct plan_choice *c)
+{
+    return !d->missing && d->exact <= c->exact * (1 + NEARLY) && plan_choice_need(d, SPACE_DEVICE) <= plan_choice_need(c, SPACE_DEVICE) &&
+           plan_choice_need(d, SPACE_HOST) < plan_choice_need(c, SPACE_HOST);
+}
+
+/* Looks for a choice for which choice `i`, which is placed, is passed over; those that are placed
+ * already first. */
+static int find_smaller_file(struct plan_space *x, uint32_t i, bool *found, struct error *e)
+{
+    const struct plan_choice *c = &x->choices.at[i];
+    *found = false;
+    if (c->settings.host_staging || !c->arena[SPACE_HOST]) return PL_OK;
+    for (int turn = 0; turn < 2; turn++)
+        for (uint32_t k = 0; k < x->choices.n && x->choices.at[k].seconds <= c->exact * (1 + NEARLY) * (1 + SAME_TIME); k++) {
+            const struct plan_choice *d = &x->choices.at[k];
+            if (d->known == turn || d->bound[SPACE_DEVICE] > plan_choice_need(c, SPACE_DEVICE) || d->bound[SPACE_HOST] >= plan_choice_need(c, SPACE_HOST)) continue;
+            int rc = ensure_placed(x, k, e);
+            if (rc) return rc;
+            if (has_smaller_file(d, c)) {
+                *found = true;
+                return PL_OK;
+            }
+        }
+    return PL_OK;
 }
 
 /* A choice that the device cannot run is returned only if there is no other, so that it can be
@@ -117,6 +152,9 @@ int plan_choose(struct plan_space *x, const uint64_t budget[SPACE_COUNT], uint32
             if (unable == UINT32_MAX) unable = i;
         }
         if (c->missing || (have && !is_better(c, &x->choices.at[*choice]))) continue;
+        bool passed_over;
+        if ((rc = find_smaller_file(x, i, &passed_over, e))) return rc;
+        if (passed_over) continue;
         *choice = i;
         have = true;
     }
@@ -226,17 +264,19 @@ static void print_alive(const struct plan *p, const struct graph *g, struct text
 
 static int refuse(const struct plan *p, const struct graph *g, const struct freedom *f, struct error *e)
 {
-    char want[32], have[32], lasting[32];
+    char want[32], have[32], lasting[32], size[32], offloaded[64] = "";
     const struct node *n = node_at(g, g->order[p->peak.program].nodes.at[p->peak.instant]);
-    bool host = f->host_budget && p->placement.arena[SPACE_HOST] > f->host_budget;
-    uint64_t need = host ? p->placement.arena[SPACE_HOST] : p->smallest, budget = host ? f->host_budget : f->budget;
+    const uint64_t file = p->placement.arena[SPACE_HOST];
+    bool host = f->host_budget && file > f->host_budget;
+    uint64_t need = host ? file : p->smallest, budget = host ? f->host_budget : f->budget;
     struct text alive = {0};
     print_alive(p, g, &alive);
+    if (!host && file) snprintf(offloaded, sizeof offloaded, " and %s of %s", size_print(file, size), plan_host_name(p));
     int rc = error_set(e, PL_NOFIT,
-                       "does not fit: the smallest plan needs %llu bytes (%s) of %s is %llu (%s); its peak is in program "
+                       "does not fit: the smallest plan needs %llu bytes (%s) of %s%s, %s is %llu (%s); its peak is in program "
                        "%s at instant %u, op %s in %s: %s persistent%s%s. Set --%s%s%llu",
-                       (unsigned long long)need, size_print(need, want), host ? p->settings.host_staging ? "host memory, memory.host_budget" : "offload file, memory.host_budget" : "memory, the budget", (unsigned long long)budget,
-                       size_print(budget, have), program_name(p->peak.program), p->peak.instant, op_table[n->op].name,
+                       (unsigned long long)need, size_print(need, want), host ? plan_host_name(p) : "memory", offloaded, host ? "memory.host_budget" : "the budget",
+                       (unsigned long long)budget, size_print(budget, have), program_name(p->peak.program), p->peak.instant, op_table[n->op].name,
                        n->scope ? graph_name(g, g->scopes.at[n->scope].name) : "the step", size_print(p->persistent[SPACE_DEVICE], lasting),
                        alive.n ? ", and " : "", alive.n ? alive.at : "", host ? "set memory.host_budget" : "memory", host ? "=" : " ", (unsigned long long)need);
     text_free(&alive);

@@ -20,6 +20,7 @@ struct device {
     uint64_t bytes[SPACE_COUNT];
     bool deterministic;    /* no kernel is chosen by timing */
     char spill[512];       /* CPU: the folder of the offload file */
+    bool no_file;          /* CPU: anonymous memory instead of the offload file */
     double reached[DEVICE_MARKS]; /* CPU: completion time of each event (mark) */
     void *state;           /* private to the device */
 };
@@ -94,6 +95,10 @@ void profile_default(struct profile *p, enum device_kind kind, int threads);
  * its published ceilings (gpus.c). `c` must live as long as the profile. */
 int profile_gpu(struct profile *p, struct calibration *c, const char *name, struct error *e);
 bool profile_is_gpu(const char *name);
+/* The GPU whose figures stand for a GPU of which only the nominal memory is known: of the listed
+ * GPUs with bf16 and the nearest memory size, the slowest. *memory: bytes that programs can use of
+ * the given size, in the ratio of that GPU. */
+const char *profile_of_class(double gib, uint64_t *memory);
 /* Measured profiles that are part of the program (profile_stored.c). */
 bool profile_is_stored(const char *name);
 int profile_stored(struct profile *p, struct calibration *c, const char *name, struct error *e);

@@ -26,6 +26,11 @@ static const struct gpu_row {
 #undef GPU
 };
 
+/* The H200's nominal memory, and the share of it that a program sees; it is measured, so it is in no
+ * row. */
+#define H200_GIB 141.
+#define H200_SHARE 0.99
+
 static const struct gpu_row *find(const char *name)
 {
     for (size_t i = 0; i < COUNT(gpus); i++)
@@ -63,6 +68,23 @@ int profile_gpu(struct profile *p, struct calibration *calibration, const char *
     return PL_OK;
 }
 
+/* How far two memory sizes are apart: the larger over the smaller. */
+static double ratio(double a, double b) { return a > b ? a / b : b / a; }
+
+const char *profile_of_class(double gib, uint64_t *memory)
+{
+    const struct gpu_row *best = NULL;
+    for (size_t i = 0; i < COUNT(gpus); i++) {
+        const struct gpu_row *c = &gpus[i];
+        if (!c->bf16) continue;
+        double nearer = best ? ratio(gib, best->gib) - ratio(gib, c->gib) : 1;
+        if (nearer > 0 || (!(nearer < 0) && c->half < best->half)) best = c;
+    }
+    const bool h200 = ratio(gib, H200_GIB) < ratio(gib, best->gib);
+    *memory = (uint64_t)(gib * (h200 ? H200_SHARE : best->share) * (double)(1u << 30));
+    return h200 ? "h200" : best->name;
+}
+
 /* --- a GPU of this machine ------------------------------------------------------------------- */
 
 /* Words that do not distinguish models: vendor, families, and memory sizes. */
@@ -85,7 +107,6 @@ static int next_word(const char **at)
     }
 }
 
-/* --- a GPU of this machine ------------------------------------------------------------------ */
 static bool same_model(const char *a, const char *b)
 {
     for (;;) {

@@ -10,6 +10,7 @@
  */
 #include "train/config.h"
 
+#include "data/range.h"
 #include "io/value.h"
 #include "io/yaml.h"
 #include "train/config_rows.h"
@@ -645,6 +646,29 @@ static int check_groups(const struct config *c, struct error *e)
     return PL_OK;
 }
 
+/* data.window belongs to data.range window, or to auto, which then is window. */
+static int check_range(const struct config *c, struct error *e)
+{
+    const bool given = config_given(c, KEY_data_window), window = c->data_range == RANGE_WINDOW;
+    char word[32];
+    config_word_at(config_rows[KEY_data_range].allowed, c->data_range, word);
+    if (window && !given) {
+        error_set(e, PL_USAGE, "data.range is window, and data.window is not given: set it to the two pixel values that become black and white, such as [0, 4095]");
+        return config_at_key(c, KEY_data_range, e);
+    }
+    if (given && !window && c->data_range != RANGE_AUTO) {
+        error_set(e, PL_USAGE, "data.window is given, but data.range is %s, expected window", word);
+        return config_at_key(c, KEY_data_window, e);
+    }
+    if (given && (uint32_t)c->data_window.low >= (uint32_t)c->data_window.high) {
+        error_set(e, PL_USAGE, "data.window is [%g, %g], expected two different whole numbers, the smaller one first", c->data_window.low, c->data_window.high);
+        return config_at_key(c, KEY_data_window, e);
+    }
+    if (c->data_percentiles.low < c->data_percentiles.high) return PL_OK;
+    error_set(e, PL_USAGE, "data.percentiles is [%g, %g], expected two different numbers, the smaller one first", c->data_percentiles.low, c->data_percentiles.high);
+    return config_at_key(c, KEY_data_percentiles, e);
+}
+
 /* Splitting needs images; a held-out part and separate validation files exclude each other; a
  * filter for validation images needs one for training images, or the two would overlap. */
 static int check_data(const struct config *c, struct error *e)
@@ -667,6 +691,7 @@ static int check_data(const struct config *c, struct error *e)
                   config_rows[parts[i]].path, config_rows[parts[i - 1]].path);
         return config_at_key(c, parts[i], e);
     }
+    if (check_range(c, e)) return e->code;
     if (c->data_holdout > 0 && c->data_validation.n) {
         error_set(e, PL_USAGE, "both data.holdout and data.validation are given, expected one of them");
         return config_at_key(c, KEY_data_holdout, e);

@@ -3,6 +3,8 @@
  */
 #include "train/feed.h"
 
+#include <stdio.h>
+
 #include "data/order.h"
 
 int feed_open(struct feed *f, const struct config *c, struct run *r, enum feed_role role, struct error *e)
@@ -30,6 +32,20 @@ int feed_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, 
 {
     *out = (struct feed_batch){0};
     return f->ops->put(f, r, position, samples, rows, out, e);
+}
+
+bool feed_print_left(const struct feed *f, char *out, size_t room)
+{
+    const struct feed_left *l = &f->left;
+    const bool train = f->role == FEED_TRAIN;
+    int n = snprintf(out, room, "%s: left out of %llu %s:", train ? "data.train" : "data.validation", (unsigned long long)l->images, l->images == 1 ? "image" : "images");
+    if (l->small)
+        n += snprintf(out + n, room - (size_t)n, " %llu %s too small to be %s%s (on no cell of the loss's grid of %u x %u);", (unsigned long long)l->small, l->small == 1 ? "mask" : "masks",
+                      train ? "trained on" : "scored", train && f->config->data_crop < 1 ? ", or outside of the crop" : "", l->cells, l->cells);
+    if (l->malformed) n += snprintf(out + n, room - (size_t)n, " %llu malformed %s;", (unsigned long long)l->malformed, l->malformed == 1 ? "mask" : "masks");
+    if (l->without) n += snprintf(out + n, room - (size_t)n, " %llu %s without a mask to %s;", (unsigned long long)l->without, l->without == 1 ? "image" : "images", train ? "train on" : "score");
+    out[n - 1] = 0; /* the last ; */
+    return l->small || l->malformed || l->without;
 }
 
 int feed_empty(const struct feed *f, struct error *e)

@@ -30,6 +30,15 @@ struct feed_mask {
     uint32_t area;              /* in pixels of the loss's grid; 0: no mask here */
 };
 
+/* Masks that are left out while samples are read. */
+struct feed_left {
+    uint64_t images;            /* read */
+    uint64_t small;             /* masks that cover no cell of the loss's grid: too small, or outside of the crop */
+    uint64_t malformed;         /* masks */
+    uint64_t without;           /* images without a mask to train on; replaced in training */
+    uint32_t cells;             /* side of the grid */
+};
+
 struct feed;
 struct feed_ops {
     const char *unit;           /* "tokens": of feed_batch.units */
@@ -50,6 +59,7 @@ struct feed {
     int pass;                   /* evaluation: index in ops->passes */
     uint64_t start;             /* the position at which this process began */
     uint64_t broken;            /* number of broken samples that were replaced so far */
+    struct feed_left left;      /* masks that could not be used, since this process began; in an evaluation of its last pass */
     const struct feed_mask *masks; /* [rows][data.max_masks] of the last feed_put; NULL: no masks */
     void *state;                /* the format's own */
 };
@@ -68,6 +78,8 @@ void feed_set_pass(struct feed *f, int pass);
 /* Writes the samples at positions position .. position + samples - 1 into the first rows of the
  * inputs, and padding with weight 0 into the rest of `rows`. Allocates nothing. */
 int feed_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e);
+/* Prints what was left out, in one line without a newline; false: nothing. Allocates nothing. */
+bool feed_print_left(const struct feed *f, char *out, size_t room);
 /* The error of an evaluation without any target. */
 int feed_empty(const struct feed *f, struct error *e);
 void feed_close(struct feed *f);
@@ -82,6 +94,12 @@ uint64_t feed_sample(const struct feed *f, uint64_t position);
 /* Opens the images of a configuration without a feed, for inspection. The caller calls
  * dataset_close. */
 int feed_open_dataset(struct dataset **set, const struct config *c, enum feed_role role, struct error *e);
+/* The range of the configuration's keys for images of 16 bits. */
+struct pixel_range;
+struct pixel_range feed_range(const struct config *c);
+/* Writes what the dataset's survey decided (data.labels, data.threshold, data.ignore, data.range) into
+ * a configuration, so that every later command decides the same. */
+void feed_resolve(const struct feed *f, struct config *c);
 /* The dataset that the feed reads; NULL: the data are not images. */
 const struct dataset *feed_dataset(const struct feed *f);
 

@@ -113,7 +113,7 @@ static struct dataset_options dataset_options(const struct config *c, enum feed_
     return (struct dataset_options){
         .format = format_name(c), .paths = paths->at, .n_paths = paths->n, .images = c->data_images, .masks = c->data_masks,
         .categories = c->data_categories.at, .n_categories = c->data_categories.n, .crowds = c->data_crowds,
-        .labels = (enum label_kind)c->data_labels, .ignore = (int)c->data_ignore,
+        .labels = (enum label_kind)c->data_labels, .ignore = (int)c->data_ignore, .threshold = (uint32_t)c->data_threshold, .range = feed_range(c),
         .image_column = c->data_image_column, .mask_column = c->data_mask_column, .split_column = c->data_split_column,
         .split = {.part = train ? "train" : "validation", .list = train ? c->data_train_list : c->data_validation_list, .glob = train ? c->data_train_match : c->data_validation_match,
                   .column = train ? c->data_train_split : c->data_validation_split, .fraction = c->data_holdout, .rest = train,
@@ -131,10 +131,64 @@ static struct loader_source make_source(const struct config *c, const struct dat
     return s;
 }
 
+struct pixel_range feed_range(const struct config *c)
+{
+    return (struct pixel_range){.kind = config_given(c, KEY_data_window) ? RANGE_WINDOW : (enum range_kind)c->data_range,
+                                .percentiles = {c->data_percentiles.low, c->data_percentiles.high},
+                                .window = {(uint32_t)c->data_window.low, (uint32_t)c->data_window.high}};
+}
+
+/* Files of their own for validation are read as those of training: what is auto is decided over
+ * data.train. */
+static void decide_as_training(const struct config *c, struct dataset_options *d)
+{
+    struct dataset_options train = dataset_options(c, FEED_TRAIN);
+    struct dataset *set;
+    struct error e;
+    train.split = (struct dataset_split){0};
+    if (dataset_open(&set, &train, &e)) {
+        log_warn("data.labels and data.range are decided over data.validation, because data.train cannot be opened: %s", e.text);
+        return;
+    }
+    d->labels = set->labels.kind;
+    d->ignore = set->labels.ignore;
+    d->threshold = set->labels.threshold;
+    d->range = set->range;
+    dataset_close(set);
+}
+
 int feed_open_dataset(struct dataset **set, const struct config *c, enum feed_role role, struct error *e)
 {
     struct dataset_options d = dataset_options(c, role);
+    const bool labels = (c->data_format == FORMAT_PAIRS || c->data_format == FORMAT_CSV) && d.labels == LABELS_AUTO;
+    if (role == FEED_VALIDATION && c->data_validation.n && c->data_train.n && c->data_format != FORMAT_PACKED && (labels || d.range.kind == RANGE_AUTO))
+        decide_as_training(c, &d);
     return dataset_open(set, &d, e);
+}
+
+void feed_resolve(const struct feed *f, struct config *c)
+{
+    const struct dataset *d = feed_dataset(f);
+    if (!d) return;
+    if (d->format->label && c->data_labels == LABELS_AUTO) {
+        c->data_labels = d->labels.kind;
+        c->data_ignore = d->labels.ignore;
+        c->data_threshold = d->labels.threshold;
+    }
+    if (c->data_range != RANGE_AUTO || d->range.kind == RANGE_AUTO) return;
+    c->data_range = d->range.kind;
+    if (d->range.kind != RANGE_WINDOW) return;
+    c->data_window = (struct config_range){d->range.window[0], d->range.window[1]};
+    c->origin[KEY_data_window].source = SOURCE_OPTION;
+}
+
+/* Says what was decided over the data, and what is left out of them. */
+static void log_dataset(const struct dataset *set, const struct config *c, enum feed_role role, bool trained)
+{
+    struct text line = {0};
+    if (role == FEED_TRAIN || !trained) survey_log(set); /* the decisions are those of training, which has logged them */
+    if (dataset_print_left(set, c->data_crowds, &line)) log_note("%s: %s", role == FEED_TRAIN ? "data.train" : "data.validation", line.at);
+    text_free(&line);
 }
 
 static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct error *e)
@@ -144,6 +198,7 @@ static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct 
     CHECK(r->loader_bytes, "the run was not planned for images");
     int rc = feed_open_dataset(&set, c, role, e);
     if (rc) return rc;
+    log_dataset(set, c, role, r->plan.settings.train);
     if (r->embeddings.type && embed_check(r, set, e)) {
         dataset_close(set);
         return e->code;
@@ -273,7 +328,9 @@ static int mask_put(struct feed *f, struct run *r, uint64_t position, int64_t sa
         if (!rc) rc = put_row(f, r, i, f->role == FEED_TRAIN ? 0 : position, s, last, e);
         if (s) out->count += s->n, last = s;
     }
-    f->broken = m->source.counts.broken;
+    const struct loader_counts *k = &m->source.counts;
+    f->broken = k->broken;
+    f->left = (struct feed_left){.images = k->seen - (f->role == FEED_TRAIN ? f->start : 0), .small = k->lost_masks, .malformed = k->bad_masks, .without = k->empty, .cells = m->o.cells};
     out->units = (double)samples;
     return rc;
 }

@@ -16,11 +16,12 @@ enum { FILE_MOST = 1 << 30 };
 
 /* --- reading --------------------------------------------------------------------------- */
 
-static int read_png(struct predictor_image *p, const char *bytes, size_t n, struct error *e)
+static int read_png(struct predictor_image *p, const char *bytes, size_t n, const struct pixel_range *range, struct error *e)
 {
     struct png_pixels x;
-    int rc = png_decode(bytes, n, PNG_AS_RGB, 0, NULL, 0, &x, e);
-    if (!rc) *p = (struct predictor_image){x.width, x.height, x.at};
+    uint32_t used[2];
+    int rc = range_decode(bytes, n, range, NULL, 0, &x, used, e);
+    if (!rc) *p = (struct predictor_image){.w = x.width, .h = x.height, .rgb = x.at, .window = {used[0], used[1]}};
     return rc;
 }
 
@@ -32,23 +33,23 @@ static int read_jpeg(struct predictor_image *p, const char *bytes, size_t n, str
     return rc;
 }
 
-int predictor_image_decode(struct predictor_image *p, const void *bytes, size_t n, struct error *e)
+int predictor_image_decode(struct predictor_image *p, const void *bytes, size_t n, const struct pixel_range *range, struct error *e)
 {
     static const uint8_t png[] = {0x89, 'P', 'N', 'G'}, jpeg[] = {0xff, 0xd8};
     memset(p, 0, sizeof *p);
-    if (n >= sizeof png && !memcmp(bytes, png, sizeof png)) return read_png(p, bytes, n, e);
+    if (n >= sizeof png && !memcmp(bytes, png, sizeof png)) return read_png(p, bytes, n, range, e);
     if (n >= sizeof jpeg && !memcmp(bytes, jpeg, sizeof jpeg)) return read_jpeg(p, bytes, n, e);
     return error_set(e, PL_USAGE, "neither a JPEG nor a PNG image; convert it to one of them");
 }
 
-int predictor_image_read(struct predictor_image *p, const char *path, struct error *e)
+int predictor_image_read(struct predictor_image *p, const char *path, const struct pixel_range *range, struct error *e)
 {
     char *bytes;
     size_t n;
     memset(p, 0, sizeof *p);
     int rc = file_read(path, FILE_MOST, &bytes, &n, e);
     if (rc) return rc;
-    rc = predictor_image_decode(p, bytes, n, e);
+    rc = predictor_image_decode(p, bytes, n, range, e);
     mem_free(bytes);
     return rc ? error_prepend(e, "%s", path) : PL_OK;
 }

@@ -23,11 +23,12 @@ static int try_plan(const struct run *r, const struct run_options *o, struct con
     return run_plan(probe, c, &quiet, &e);
 }
 
-static void note_remedy(struct run *r, const char *change, uint64_t smallest)
+static void note_remedy(struct run *r, const char *change, uint64_t smallest, uint64_t host)
 {
     struct remedy *a = &r->remedy[r->n_remedies++];
     snprintf(a->change, sizeof a->change, "%s", change);
     a->smallest = smallest;
+    a->host = host;
 }
 
 /* Records the change if its configuration fits, with the smallest budget that it needs. */
@@ -35,7 +36,7 @@ static bool try_change(struct run *r, const struct run_options *o, struct config
 {
     struct run probe = {0};
     bool fits = r->n_remedies < REMEDY_MOST && !try_plan(r, o, c, &probe);
-    if (fits) note_remedy(r, change, probe.plan.smallest);
+    if (fits) note_remedy(r, change, probe.plan.smallest, probe.plan.placement.arena[SPACE_HOST]);
     run_close(&probe);
     return fits;
 }
@@ -68,7 +69,7 @@ static bool try_without_host_budget(struct run *r)
     int rc = try_host_budget(r, 0, &smallest, &host);
     bool larger = (!rc || rc == PL_NOFIT) && smallest < r->plan.smallest;
     snprintf(text, sizeof text, "memory.host_budget: %llu", (unsigned long long)host);
-    if (!rc && !try_host_budget(r, host, &smallest, &host)) note_remedy(r, text, smallest);
+    if (!rc && !try_host_budget(r, host, &smallest, &host)) note_remedy(r, text, smallest, host);
     return larger;
 }
 
@@ -121,8 +122,11 @@ void run_remedies(struct run *r, const struct run_options *o, struct error *e)
         n += (size_t)snprintf(e->text + n, sizeof e->text - n, " within memory.host_budget %llu (%s)", (unsigned long long)r->host_budget, size_print(r->host_budget, size));
     try_memory(r, o);
     try_data(r, o);
-    for (int i = 0; i < r->n_remedies && n < sizeof e->text; i++)
-        n += (size_t)snprintf(e->text + n, sizeof e->text - n, "%s%s (%s)", i ? ", or " : "; or change, each of which fits: ", r->remedy[i].change,
-                              size_print(r->remedy[i].smallest, size));
+    for (int i = 0; i < r->n_remedies && n < sizeof e->text; i++) {
+        char host[32], offloaded[64] = "";
+        if (r->remedy[i].host) snprintf(offloaded, sizeof offloaded, ", %s %s", plan_host_name(&r->plan), size_print(r->remedy[i].host, host));
+        n += (size_t)snprintf(e->text + n, sizeof e->text - n, "%s%s (%s%s)", i ? ", or " : "; or change, each of which fits: ", r->remedy[i].change,
+                              size_print(r->remedy[i].smallest, size), offloaded);
+    }
     if (!r->n_remedies && n < sizeof e->text) snprintf(e->text + n, sizeof e->text - n, ", or use a smaller model");
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/system.h"
+#include "io/file.h"
 #include "train/config_rows.h"
 #include "train/feed.h"
 #include "train/recipe.h"
@@ -188,12 +189,14 @@ static int follow_plan(struct run *r, const struct source *source, struct settin
     if (plan_digest(&r->plan, &r->graph) != f.digest || plan_arena(&r->plan) != f.arena[SPACE_DEVICE])
         return error_set(e, PL_USAGE, "%s: made for another model, sequence or version (its arena of %llu bytes differs from this one of %llu); plan again",
                          path, (unsigned long long)f.arena[SPACE_DEVICE], (unsigned long long)plan_arena(&r->plan));
-    if (r->budget && plan_arena(&r->plan) > r->budget)
+    /* A run that is resumed keeps its plan while it fits the free memory: auto's reserve is for what changed since. */
+    const bool whole = r->config->memory_budget.kind == BUDGET_AUTO && r->device.kind != DEVICE_CUDA;
+    if (r->budget && plan_arena(&r->plan) > r->budget + (whole ? BUDGET_RESERVE : 0))
         return error_set(e, PL_NOFIT, "%s: needs %llu bytes, the budget is %llu; leave out --plan to search again", path,
                          (unsigned long long)plan_arena(&r->plan), (unsigned long long)r->budget);
     if (run_exceeds_host(r))
-        return error_set(e, PL_NOFIT, "%s: needs %llu bytes in host memory, memory.host_budget is %llu; leave out --plan to search again", path,
-                         (unsigned long long)r->plan.placement.arena[SPACE_HOST], (unsigned long long)r->host_budget);
+        return error_set(e, PL_NOFIT, "%s: needs %llu bytes of %s, memory.host_budget is %llu; leave out --plan to search again", path,
+                         (unsigned long long)r->plan.placement.arena[SPACE_HOST], plan_host_name(&r->plan), (unsigned long long)r->host_budget);
     return PL_OK;
 }
 
@@ -310,6 +313,7 @@ int run_plan_within(struct run *r, uint64_t budget, struct error *e)
     r->budget = r->space.f.budget = budget;
     int rc = plan_search_in(&r->space, &r->plan, &r->graph, e);
     r->has_graph = !rc || rc == PL_NOFIT;
+    if (r->has_graph) run_warn(r);
     return rc;
 }
 
@@ -318,6 +322,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     memset(r, 0, sizeof *r);
     r->config = c;
     r->defined = o->define;
+    r->no_files = o->no_files;
     r->forward = o->forward || o->evaluate;
     r->effective_batch = (int)(o->train ? c->train_effective_batch : o->B);
     r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .outputs = !o->train, .loss_output = o->forward ? "" : o->loss_output,
@@ -332,14 +337,16 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (!rc) rc = check_recipe(r, o->train, e);
     if (rc) return rc;
     if (run_open_profile(r, e)) return config_given(c, KEY_device_profile) ? config_at_key(c, KEY_device_profile, e) : e->code;
+    if (o->gpu_memory) r->device.profile.memory_bytes = o->gpu_memory;
     if (resolve_budget(r, e)) return e->code;
-    if ((rc = offload_budget(c, r->device.kind, run_gpu_is_here(r) ? free_memory() : 0, &r->host_budget, e))) return rc;
+    if ((rc = offload_budget(c, r->device.kind, run_gpu_is_here(r), &r->host_budget, &r->host_rule, e))) return rc;
 
     r->source = (struct source){r, build_forward, .alone = o->define};
     struct settings s = base_settings(r, o);
     struct run_input ids;
     if ((rc = check_precision(r, &s, e))) return rc;
     rc = o->plan ? follow_plan(r, &r->source, s, o->plan, e) : search_plan(r, s, o, e);
+    if (r->has_graph) run_warn(r);
     if (rc == PL_NOFIT && !o->plan) run_remedies(r, o, e);
     if (!o->several) close_space(r);
     if (!rc && r->defined) rc = run_check_ids(r, e);
@@ -358,7 +365,8 @@ struct plan_note run_note(const struct run *r, bool fits)
     const bool host = !fits && run_exceeds_host(r), stated = host || r->config->memory_host_budget.kind == BUDGET_BYTES;
     return (struct plan_note){.fits = fits, .refused_by = fits ? NULL : host ? "memory.host_budget" : "memory.budget", .budget = r->budget,
                               .host_budget = stated ? r->host_budget : 0, .effective_batch = r->effective_batch,
-                              .profile = &r->device.profile, .remedy = r->remedy, .n_remedies = r->n_remedies};
+                              .profile = &r->device.profile, .remedy = r->remedy, .n_remedies = r->n_remedies,
+                              .warning = r->warning, .n_warnings = r->n_warnings};
 }
 
 /* --- starting -------------------------------------------------------------------------- */
@@ -407,9 +415,18 @@ static int refuse_missing(const struct run *r, struct error *e)
     return rc;
 }
 
+/* The offload file has no name, so the nearest existing folder above the run's serves as well. */
+static int choose_spill(struct run *r, const char *spill, struct error *e)
+{
+    r->device.no_file = r->no_files;
+    if (r->device.kind == DEVICE_CUDA || !r->plan.placement.arena[SPACE_HOST]) return PL_OK;
+    return folder_above(spill ? spill : offload_folder(r->config->train_out), r->device.spill, sizeof r->device.spill, e);
+}
+
 int run_start(struct run *r, const char *spill, bool load, struct error *e)
 {
     int rc = refuse_missing(r, e);
+    if (!rc) rc = run_check_room(r, e);
     if (!rc) rc = weights_open(&r->weights, &r->model, &r->graph, e);
     if (rc) return rc;
     r->has_weights = true;
@@ -418,7 +435,7 @@ int run_start(struct run *r, const char *spill, bool load, struct error *e)
     r->device.profile = planned;
     r->has_device = true;
     r->device.deterministic = r->config->device_deterministic;
-    snprintf(r->device.spill, sizeof r->device.spill, "%s", spill ? spill : "");
+    if ((rc = choose_spill(r, spill, e))) return rc;
     if ((rc = device_allocate(&r->device, r->plan.placement.arena, e))) return rc;
     tape_build(&r->tape, &r->graph, &r->plan.placement, r->device.arena, r->device.profile.threads);
     r->has_tape = true;

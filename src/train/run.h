@@ -15,7 +15,7 @@
 #include "run/device.h"
 #include "train/config.h"
 
-enum { REMEDY_MOST = 3 };
+enum { REMEDY_MOST = 3, WARNINGS_MOST = 4 };
 
 struct run {
     const struct config *config;
@@ -31,7 +31,8 @@ struct run {
     struct bump memory;          /* of the update rules */
     int effective_batch;
     uint64_t budget;             /* device memory; 0: no bound */
-    uint64_t host_budget;        /* host memory; 0: no bound */
+    uint64_t host_budget;        /* host memory, on a CPU the offload file; 0: no bound */
+    const char *host_rule;       /* where the bound comes from if memory.host_budget is auto; else NULL */
     uint64_t loader_bytes;       /* size of run_loader_memory; 0: no loader */
     struct loader *loader;       /* in that memory, while an image feed is open; training and validation share it */
     struct packed_embeddings embeddings; /* stored embeddings that replace images; type 0: none */
@@ -40,10 +41,13 @@ struct run {
     bool prefetching;            /* run_write_input writes the batch of the next step... */
     bool prefetched;             /* ...which is copied, or being copied, and is not overwritten */
     bool defined;                /* by run_options.define */
+    bool no_files;               /* run_options.no_files */
     bool serial_steps;           /* PLIMSOLL_PIPELINE=0: a step is retired before the next is submitted */
     bool forward;                /* run_options.forward */
     struct remedy remedy[REMEDY_MOST]; /* changes that would fit, if nothing fits */
     int n_remedies;
+    char warning[WARNINGS_MOST][WARNING_ROOM]; /* in what the plan exceeds its machine (machine.c) */
+    int n_warnings;
 };
 
 /* Options of a command beyond the configuration. */
@@ -59,6 +63,8 @@ struct run_options {
     bool tell;                   /* also compute the savings and costs of each technique (ablation) */
     bool probe;                  /* do not search for remedies if nothing fits */
     bool several;                /* run_plan_within will be called */
+    uint64_t gpu_memory;         /* of the plan's GPU; 0: what its profile says */
+    bool no_files;               /* what a CPU offloads lives in memory: the command writes no files */
     const char *config_json;     /* the model's config.json itself, instead of a folder or a preset; NULL: none */
 };
 
@@ -73,9 +79,19 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
  * replaces the run's plan, on PL_NOFIT by the smallest one. Few graphs are compiled for it. */
 int run_plan_within(struct run *r, uint64_t budget, struct error *e);
 /* Allocates memory, records the tape, fills the input "samples" if there is one, loads the weights
- * (`load` false: a resume fills them). `spill` is the folder for the CPU's offload file. */
+ * (`load` false: a resume fills them). `spill` is the folder for the CPU's offload file; NULL: the
+ * nearest folder above offload_folder(train.out) that exists. Fails before any memory is taken if
+ * this machine has too little. */
 int run_start(struct run *r, const char *spill, bool load, struct error *e);
 void run_close(struct run *r);
+
+/* Fills r->warning: what the plan needs and this machine, or the plan's GPU or the machine around
+ * it, does not have (machine.c). */
+void run_warn(struct run *r);
+/* Compares arenas with the memory that is free now; with `no_files` a CPU's host arena is in memory
+ * too. PL_FAIL names both. run_check_room does it for the run's plan, and names a remedy. */
+int machine_room(enum device_kind kind, const uint64_t arena[SPACE_COUNT], bool no_files, struct error *e);
+int run_check_room(const struct run *r, struct error *e);
 
 /* Sets the device's kind and, for a present GPU, its profile; logs the reason (choose.c). */
 void run_choose_device(struct run *r);

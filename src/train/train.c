@@ -75,6 +75,7 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     struct train_event v = {.loss = NAN};
     double begun = clock_seconds();
     uint64_t allocations = 0;
+    char left[512];
     int rc = PL_OK;
     out->first_step = (int64_t)t->state.step;
     progress_begin(&t->progress, (int64_t)t->state.step, (int64_t)t->total, plan_arena(&t->run.plan), trainer_unit(t));
@@ -89,6 +90,7 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     if (!rc) rc = retire_steps(t, 0, &v, e);
     progress_break(&t->progress);
     if (rc) return rc;
+    if (t->data.ops && feed_print_left(&t->data, left, sizeof left)) log_note("%s", left);
     if (t->state.step < t->total) {
         /* A signal between two steps, or before the first one, was not followed by a save. */
         if (t->saved != (int64_t)t->state.step && (rc = trainer_save(t, e))) return rc;
@@ -100,6 +102,7 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     out->units_per_second = t->units / out->seconds;
     out->unit = trainer_unit(t);
     out->broken_samples = t->state.broken;
+    out->small_masks = t->data.left.small;
     out->loss_scale = t->state.scale;
     out->skipped_steps = t->state.skipped;
     out->allocations = allocations ? mem_allocations() - allocations : 0;
@@ -128,12 +131,14 @@ int train_run(const struct config *c, const struct train_options *o, struct trai
     int rc = trainer_begin(t, o, e);
     if (rc == PL_NOFIT && t->has_run) {
         out->smallest_budget = t->run.plan.smallest;
+        out->host_bytes = t->run.plan.placement.arena[SPACE_HOST];
         out->refused_by = run_note(&t->run, false).refused_by;
     }
     if (!rc) {
         out->arena_bytes = plan_arena(&t->run.plan);
         out->allocated_bytes = t->run.device.bytes[SPACE_DEVICE];
         out->host_bytes = t->run.device.bytes[SPACE_HOST];
+        out->host_name = plan_host_name(&t->run.plan);
         snprintf(out->model, sizeof out->model, "%s/model", c->train_out);
         rc = loop(t, o, out, e);
         out->eval_loss = t->eval;

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "data/dataset.h"
 #include "io/file.h"
 #include "train/scaler.h"
 
@@ -40,8 +41,23 @@ static int refuse_change(const struct config *c, const struct config *stored, en
     return rc;
 }
 
+/* What was auto in the data keys is stored as it was decided (feed_resolve): a resumed run keeps the
+ * decision. */
+static void adopt_decisions(struct config *c, const struct config *stored)
+{
+    if (c->data_labels == LABELS_AUTO && stored->data_labels != LABELS_AUTO) {
+        c->data_labels = stored->data_labels;
+        if (!config_given(c, KEY_data_ignore)) c->data_ignore = stored->data_ignore;
+        if (!config_given(c, KEY_data_threshold)) c->data_threshold = stored->data_threshold;
+    }
+    if (c->data_range != RANGE_AUTO || stored->data_range == RANGE_AUTO || config_given(c, KEY_data_window)) return;
+    c->data_range = stored->data_range;
+    c->data_window = stored->data_window;
+    c->origin[KEY_data_window] = stored->origin[KEY_data_window];
+}
+
 /* Compares with the stored configuration; *plan_again if memory or device keys changed. */
-static int compare_config(const struct config *c, const char *dir, bool *plan_again, struct error *e)
+static int compare_config(struct config *c, const char *dir, bool *plan_again, struct error *e)
 {
     char path[FOLDER_PATH];
     struct config stored;
@@ -51,6 +67,7 @@ static int compare_config(const struct config *c, const char *dir, bool *plan_ag
                          dir_exists(dir) ? "it has no config.yaml" : "no such folder");
     config_init(&stored);
     int rc = config_read(&stored, path, e);
+    if (!rc) adopt_decisions(c, &stored);
     for (int k = 0; k < CONFIG_KEYS && !rc; k++) {
         if (config_same(c, &stored, k) || may_change(k)) continue;
         const char *name = config_key_name(k);
@@ -97,6 +114,7 @@ static void measure_run(struct trainer *t)
 static int open_data(struct trainer *t, struct error *e)
 {
     int rc = feed_open(&t->data, t->c, &t->run, FEED_TRAIN, e);
+    if (!rc) feed_resolve(&t->data, &t->resolved);
     if (!rc && config_validates(t->c)) rc = feed_open(&t->validation, t->c, &t->run, FEED_VALIDATION, e);
     return rc;
 }
@@ -167,8 +185,10 @@ static int start_data(struct trainer *t, struct error *e)
 int trainer_begin(struct trainer *t, const struct train_options *o, struct error *e)
 {
     bool plan_again = false, found = false;
+    t->resolved = *t->c;
+    t->c = &t->resolved;
     int rc = config_check(t->c, (o->define ? 0 : CONFIG_NEEDS_MODEL) | CONFIG_NEEDS_DATA | CONFIG_NEEDS_TRAIN, e);
-    if (!rc && o->resume) rc = compare_config(t->c, t->c->train_out, &plan_again, e);
+    if (!rc && o->resume) rc = compare_config(&t->resolved, t->c->train_out, &plan_again, e);
     if (!rc) rc = make_plan(t, o, plan_again, e);
     if (!rc) rc = open_data(t, e);
     if (!rc) rc = folder_open(&t->folder, t->c->train_out, o->resume, e);

@@ -106,6 +106,10 @@ static int report_evaluation(struct trainer *t, const struct evaluation *v, stru
 
 int trainer_evaluate(struct trainer *t, struct evaluation *out, struct error *e)
 {
+    char left[512];
     int rc = evaluate(t, out, e);
-    return rc ? rc : report_evaluation(t, out, e);
+    if (!rc) rc = report_evaluation(t, out, e);
+    if (!rc && !t->said_left && feed_print_left(&t->validation, left, sizeof left)) log_note("%s", left);
+    t->said_left = true; /* it is the same every time */
+    return rc;
 }

@@ -29,6 +29,7 @@
 
 struct trainer {
     const struct config *c;
+    struct config resolved;  /* the same, with what was decided over the data; its strings are the caller's */
     const struct train_options *o;
     struct run run;
     struct folder folder;
@@ -54,6 +55,7 @@ struct trainer {
     } pending[TICKETS];
     uint64_t position;       /* in the data, after all submitted steps */
     bool has_folder, has_run, has_pool, has_scores;
+    bool said_left;          /* what evaluations leave out has been logged */
     bool stopped;            /* on_step ended the run */
     struct {                 /* the prefetched batch of the next step, valid with run.prefetched */
         uint64_t position, broken;

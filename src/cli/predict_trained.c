@@ -1,8 +1,8 @@
 /*
- * predict_side.c: the image size that a model was trained at.
+ * predict_trained.c: the image size and the range of 16-bit images that a model was trained with.
  *
  * The config.json of a model does not change when it is trained at another image size, so the size
- * is read from data.image_size of the run. The folder of a run has its configuration beside the
+ * is read from data.image_size of the run; the range from data.range. The folder of a run has its configuration beside the
  * model: RUN/config.yaml, RUN/model, RUN/checkpoints/step-N.
  */
 #include <limits.h>
@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "cli/predict.h"
+#include "train/feed.h"
 
 /* Removes the last component of a path and returns it; NULL: there is none. */
 static const char *split_last(char *path)
@@ -31,18 +32,18 @@ static bool find_run_config(const char *model, struct text *config)
     return file_exists(config->at);
 }
 
-int64_t predict_trained_side(const char *model)
+struct trained_images predict_trained_images(const char *model)
 {
     struct text path = {0};
     struct config c;
     struct error e;
-    int64_t side = 0;
+    struct trained_images out = {0};
     if (find_run_config(model, &path)) {
         config_init(&c);
         if (config_read(&c, path.at, &e)) log_warn("the image size that %s was trained at is unknown: %s", model, e.text);
-        else side = c.data_image_size;
+        else out = (struct trained_images){c.data_image_size, feed_range(&c)};
         config_free(&c);
     }
     text_free(&path);
-    return side;
+    return out;
 }

@@ -1,0 +1,365 @@
+/*
+ * survey.c: see survey.h. Files are decoded in parallel; what is found is summed, so the order of
+ * threads changes nothing. A file that cannot be read is left to the readers, which report it.
+ */
+#include "data/survey.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "data/jpeg.h"
+#include "data/label.h"
+#include "io/file.h"
+
+static const size_t first_bytes = 4 << 20, most_bytes = (size_t)1 << 30;
+
+/* Sample k of n, at equal distances over `all`. */
+static uint64_t sampled(uint64_t k, uint64_t n, uint64_t all) { return n == all ? k : k * all / n; }
+
+/* A buffer that grows until a reader has enough. */
+struct buffer {
+    char *at;
+    size_t n;
+};
+
+static bool grow(struct buffer *b)
+{
+    if (b->n >= most_bytes) return false;
+    b->n = b->n ? 4 * b->n : first_bytes;
+    mem_free(b->at);
+    b->at = mem_alloc(b->n);
+    return true;
+}
+
+/* --- mask images ----------------------------------------------------------------------------- */
+
+struct found {
+    uint64_t looks[LOOKS];
+    uint64_t first[LOOKS];   /* the first sample of each look */
+    bool seen[65536];
+    uint32_t largest;
+    bool all_two_ends;       /* of those with several values */
+    bool beside_255;         /* some image has 255 and other values */
+    uint64_t read;
+};
+
+static void merge(struct found *f, const struct label_facts *x, uint64_t i, uint32_t ignore)
+{
+    f->read++;
+    f->looks[x->look]++;
+    if (i < f->first[x->look]) f->first[x->look] = i;
+    if (x->look == LOOK_VALUES) f->all_two_ends &= x->two_ends;
+    if (x->largest > f->largest) f->largest = x->largest;
+    f->beside_255 |= x->seen[255] && ignore != 255 && x->values > 1;
+    for (uint32_t v = 1; v < 65536; v++) f->seen[v] |= x->seen[v];
+}
+
+static void look_at_masks(const struct dataset *d, uint64_t n, struct found *f)
+{
+    const int ignore = d->labels.ignore;
+    for (int k = 0; k < LOOKS; k++) f->first[k] = UINT64_MAX;
+    f->all_two_ends = true;
+#pragma omp parallel
+    {
+        struct buffer b = {0};
+        struct label_facts *x = mem_alloc(sizeof *x);
+#pragma omp for schedule(dynamic)
+        for (uint64_t k = 0; k < n; k++) {
+            struct label_image m;
+            struct error ignored;
+            uint64_t i = sampled(k, n, d->total);
+            enum data_fault fault = b.n ? label_decode(d->format->label(d, i), b.at, b.n, &m, &ignored) : FAULT_TOO_LARGE;
+            while (fault == FAULT_TOO_LARGE && grow(&b)) fault = label_decode(d->format->label(d, i), b.at, b.n, &m, &ignored);
+            if (fault) continue;
+            label_look(&m, ignore, x);
+#pragma omp critical
+            merge(f, x, i, ignore > 0 ? (uint32_t)ignore : 0);
+        }
+        mem_free(x);
+        mem_free(b.at);
+    }
+}
+
+/* Whether 255 means "not labelled": it occurs in the same image as other values, and those are
+ * small or nearly consecutive numbers, as those of classes are; 85, 170, 255 are three classes. */
+static bool ignores_255(const struct found *f, const struct label_options *o)
+{
+    uint32_t others = 0, largest = 0;
+    if (o->ignore > 0 || !f->seen[255] || !f->beside_255) return false;
+    for (uint32_t v = 1; v < 65536; v++)
+        if (v != 255 && f->seen[v]) others++, largest = v;
+    return largest < 255 && (largest <= 32 || 4 * others >= largest);
+}
+
+static void count_values(struct survey *s, const struct found *f, int ignore)
+{
+    for (uint32_t v = 1; v < 65536; v++) {
+        if (!f->seen[v] || (int)v == ignore) continue;
+        if (s->values < SURVEY_SHOWN) s->shown[s->values] = v;
+        s->values++;
+        s->largest = v;
+    }
+}
+
+#define SET_LABELS "set data.labels: binary (one mask: the brighter half of the values), classes or instances (one mask per value)"
+
+static int refuse(const struct dataset *d, const struct found *f, enum label_look look, struct error *e)
+{
+    const char *path = d->format->label(d, f->first[look]);
+    const unsigned long long n = f->looks[look], all = f->read;
+    if (look == LOOK_IMAGE)
+        return error_set(e, PL_USAGE, "%s looks like an image and not like a mask: it has many values and no areas of one value (%llu of %llu mask images looked at do). "
+                         "Check the folder of the masks (data.masks); if they are masks, " SET_LABELS, path, n, all);
+    if (look == LOOK_SOFT_VALUES)
+        return error_set(e, PL_USAGE, "%s has areas of several values, and other values between them along their borders: it was resized or compressed with smoothing "
+                         "(%llu of %llu mask images looked at were). Write the masks again without (nearest neighbour, PNG), or " SET_LABELS, path, n, all);
+    return error_set(e, PL_USAGE, "%s is a binary mask with soft edges, and %s has several values: data.labels auto cannot decide; " SET_LABELS,
+                     path, d->format->label(d, f->first[LOOK_VALUES]));
+}
+
+static int decide_labels(struct dataset *d, const struct found *f, struct error *e)
+{
+    struct label_options *o = &d->labels;
+    struct survey *s = &d->survey;
+    if (f->looks[LOOK_IMAGE]) return refuse(d, f, LOOK_IMAGE, e);
+    if (f->looks[LOOK_SOFT_VALUES]) return refuse(d, f, LOOK_SOFT_VALUES, e);
+    if (f->looks[LOOK_SOFT] && !f->all_two_ends) return refuse(d, f, LOOK_SOFT, e);
+    s->void_255 = !f->looks[LOOK_SOFT] && ignores_255(f, o);
+    if (s->void_255) o->ignore = 255;
+    count_values(s, f, o->ignore);
+    s->soft = f->looks[LOOK_SOFT];
+    /* 0 and 1 in some files, 0 and 255 in others; or several shades of white. */
+    const bool white = (s->values == 2 && s->shown[0] == 1 && s->largest == 255 && !f->beside_255) || (s->largest >= 128 && 8 * s->shown[0] >= 7 * s->largest);
+    if (s->soft) {
+        o->kind = LABELS_BINARY;
+        if (!o->threshold) o->threshold = (f->largest + 1) / 2;
+    } else if ((s->values < 2 || white) && !o->n_values) {
+        o->kind = LABELS_BINARY;
+        o->one_value = s->values < 2;
+    } else {
+        o->kind = s->values > 255 ? LABELS_INSTANCES : LABELS_CLASSES;
+    }
+    return PL_OK;
+}
+
+/* An image file is never its own mask. All names are compared; links are followed for the files
+ * looked at. */
+static int refuse_own_masks(const struct dataset *d, uint64_t n, struct error *e)
+{
+    const char *image, *mask;
+    bool same = false;
+    for (uint64_t i = 0; i < d->total && !same; i++) {
+        image = d->format->image_path(d, i), mask = d->format->label(d, i);
+        same = !strcmp(image, mask);
+    }
+    for (uint64_t k = 0; k < n && !same; k++) {
+        uint64_t i = sampled(k, n, d->total);
+        image = d->format->image_path(d, i), mask = d->format->label(d, i);
+        same = file_same(image, mask);
+    }
+    if (!same) return PL_OK;
+    return error_set(e, PL_USAGE, "%s is the image and also its mask%s%s: give the folder or the column of the masks (data.masks, data.mask_column)", image,
+                     strcmp(image, mask) ? ", as " : "", strcmp(image, mask) ? mask : "");
+}
+
+static int survey_labels(struct dataset *d, struct error *e)
+{
+    const uint64_t n = min_u64(d->total, SURVEY_LABELS);
+    if (refuse_own_masks(d, n, e)) return e->code;
+    if (d->labels.kind != LABELS_AUTO) return PL_OK;
+    struct found *f = mem_alloc(sizeof *f);
+    look_at_masks(d, n, f);
+    d->survey.labels = f->read ? d->total : 0;
+    d->survey.labels_seen = f->read;
+    int rc = decide_labels(d, f, e);
+    mem_free(f);
+    return rc;
+}
+
+/* --- images -------------------------------------------------------------------------------------- */
+
+struct light {
+    uint64_t counts[RANGE_VALUES]; /* of values of 16 bits */
+    uint64_t bright[256];          /* of pixels of 8 bits, by their brightest channel */
+    uint64_t decoded, deep;
+};
+
+static void add_rows(uint64_t bright[256], const uint8_t *rgb, size_t stride, uint32_t w, uint32_t h)
+{
+    for (uint32_t y = 0; y < h; y++, rgb += stride)
+        for (uint32_t x = 0; x < w; x++) {
+            const uint8_t *p = rgb + 3 * (size_t)x;
+            uint8_t most = p[0] > p[1] ? p[0] : p[1];
+            bright[p[2] > most ? p[2] : most]++;
+        }
+}
+
+static bool add_png(struct light *l, const void *bytes, size_t n)
+{
+    struct png_header h;
+    struct png_pixels p;
+    struct error ignored;
+    if (png_peek(bytes, n, &h, &ignored)) return false;
+    const bool deep = h.depth == 16;
+    if (png_decode(bytes, n, deep ? PNG_AS_SAMPLES : PNG_AS_RGB, 0, NULL, 0, &p, &ignored)) return false;
+    if (deep) range_count(&p, l->counts), l->deep++;
+    else add_rows(l->bright, p.at, (size_t)p.width * 3, p.width, p.height);
+    mem_free(p.at);
+    return true;
+}
+
+static bool add_jpg(struct light *l, const void *bytes, size_t n)
+{
+    struct jpg_header h;
+    struct error ignored;
+    uint32_t w, rows;
+    uint8_t *rgb;
+    if (jpg_peek(bytes, n, &h, &ignored)) return false;
+    struct jpg *j = jpg_new(NULL);
+    bool decoded = !jpg_decode(j, bytes, n, jpg_divisor(h.width, h.height, 256), &w, &rows, &rgb, &ignored);
+    jpg_free(j);
+    if (!decoded) return false;
+    add_rows(l->bright, rgb, (size_t)w * 3, w, rows);
+    mem_free(rgb);
+    return true;
+}
+
+static void add_image(const struct dataset *d, uint64_t i, struct buffer *b, struct light *l)
+{
+    struct dataset_image x = {0};
+    struct error ignored;
+    enum data_fault fault = FAULT_TOO_LARGE;
+    if (b->n) fault = d->format->image(d, i, b->at, b->n, &x, &ignored);
+    while (fault == FAULT_TOO_LARGE && grow(b)) {
+        x = (struct dataset_image){0};
+        fault = d->format->image(d, i, b->at, b->n, &x, &ignored);
+    }
+    if (fault || (!x.decoded && !x.n)) return;
+    if (x.decoded) add_rows(l->bright, x.pixels, x.stride, x.w, x.h), l->decoded++;
+    else l->decoded += *(uint8_t *)b->at == 0x89 ? add_png(l, b->at, x.n) : add_jpg(l, b->at, x.n);
+}
+
+/* The brightness that 99.5 % of the pixels do not exceed, after the range is applied; -1: no
+ * pixel is known, or the range is that of each image. */
+static int brightness(const struct light *l, const struct pixel_range *r)
+{
+    uint64_t bright[256], total = 0, seen = 0;
+    static const uint32_t full[2] = {0, RANGE_VALUES - 1};
+    memcpy(bright, l->bright, sizeof bright);
+    if (l->deep && r->kind != RANGE_FULL && r->kind != RANGE_WINDOW) return -1;
+    for (uint32_t v = 0; v < RANGE_VALUES && l->deep; v++) bright[range_map(v, r->kind == RANGE_WINDOW ? r->window : full)] += l->counts[v];
+    for (int v = 0; v < 256; v++) total += bright[v];
+    for (int v = 0; v < 256 && total; v++)
+        if ((double)(seen += bright[v]) >= 0.995 * (double)total) return v;
+    return -1;
+}
+
+static void survey_images(struct dataset *d)
+{
+    struct survey *s = &d->survey;
+    struct light *all = mem_alloc(sizeof *all);
+    const uint64_t n = min_u64(d->total, SURVEY_IMAGES);
+#pragma omp parallel
+    {
+        struct buffer b = {0};
+        struct light *l = mem_alloc(sizeof *l);
+#pragma omp for schedule(dynamic)
+        for (uint64_t k = 0; k < n; k++) add_image(d, sampled(k, n, d->total), &b, l);
+#pragma omp critical
+        {
+            all->decoded += l->decoded;
+            all->deep += l->deep;
+            for (uint32_t v = 0; v < RANGE_VALUES; v++) all->counts[v] += l->counts[v];
+            for (int v = 0; v < 256; v++) all->bright[v] += l->bright[v];
+        }
+        mem_free(l);
+        mem_free(b.at);
+    }
+    s->images = d->total;
+    s->images_seen = all->decoded;
+    s->deep = all->deep;
+    s->range_decided = all->deep && d->range.kind == RANGE_AUTO;
+    if (s->range_decided) d->range = range_choose(all->counts, &d->range);
+    s->bright = brightness(all, &d->range);
+    mem_free(all);
+}
+
+int survey_dataset(struct dataset *d, struct error *e)
+{
+    d->survey.bright = -1;
+    if (!d->total) return PL_OK;
+    if (d->format->label && survey_labels(d, e)) return e->code;
+    survey_images(d);
+    return PL_OK;
+}
+
+/* --- in words -------------------------------------------------------------------------------------- */
+
+/* "in 120 mask images", "in 1000 of 5321 mask images looked at". */
+static void print_seen(uint64_t seen, uint64_t all, const char *what, struct text *out)
+{
+    if (seen == all) text_printf(out, "in %llu %s", (unsigned long long)all, what);
+    else text_printf(out, "in %llu of %llu %s looked at", (unsigned long long)seen, (unsigned long long)all, what);
+}
+
+static void print_values(const struct survey *s, struct text *out)
+{
+    for (uint32_t i = 0; i < s->values && i < SURVEY_SHOWN; i++) text_printf(out, "%s%u", i ? ", " : "", s->shown[i]);
+    if (s->values > SURVEY_SHOWN + 1) text_printf(out, ", ...");
+    if (s->values > SURVEY_SHOWN) text_printf(out, ", %u", s->largest);
+}
+
+bool survey_print_labels(const struct dataset *d, struct text *out)
+{
+    const struct survey *s = &d->survey;
+    if (!s->labels) return false;
+    text_printf(out, "data.labels auto: ");
+    if (s->soft) {
+        text_printf(out, "binary, soft edges: the mask is the values from %u on, ", d->labels.threshold);
+    } else if (d->labels.kind == LABELS_BINARY) {
+        text_printf(out, "binary, ");
+        if (s->values) text_printf(out, "the value "), print_values(s, out), text_printf(out, " ");
+        else text_printf(out, "no value besides 0 ");
+    } else {
+        text_printf(out, "%s, %u %s ", d->labels.kind == LABELS_CLASSES ? "classes" : "instances", s->values, s->values == 1 ? "value" : "values");
+        text_printf(out, "("), print_values(s, out), text_printf(out, ") ");
+    }
+    print_seen(s->labels_seen, s->labels, s->labels == 1 ? "mask image" : "mask images", out);
+    if (s->void_255) text_printf(out, "; 255 is ignored");
+    if (d->labels.kind == LABELS_CLASSES) text_printf(out, "; data.labels: instances if each value is an object");
+    return true;
+}
+
+bool survey_print_range(const struct dataset *d, struct text *out)
+{
+    const struct survey *s = &d->survey;
+    char range[96];
+    if (!s->range_decided) return false;
+    text_printf(out, "data.range auto: %s, ", range_print(&d->range, range));
+    if (d->range.kind == RANGE_WINDOW) text_printf(out, "the percentiles of the values above 0 ");
+    else text_printf(out, "the values are spread over at least half of it ");
+    print_seen(s->images_seen, s->images, s->images == 1 ? "image" : "images", out);
+    text_printf(out, ", %llu of them of 16 bits", (unsigned long long)s->deep);
+    return true;
+}
+
+bool survey_print_dark(const struct dataset *d, struct text *out)
+{
+    enum { DARK = 32 };
+    const struct survey *s = &d->survey;
+    if (s->bright < 0 || s->bright >= DARK) return false;
+    text_printf(out, "the images are nearly black: 99.5 %% of the pixels of %llu images are at most %d of 255; ", (unsigned long long)s->images_seen, s->bright);
+    text_printf(out, s->deep ? "data.range: percentiles uses the range of values that occur" : "write them again with the range of values that occur (8-bit images are used as they are)");
+    return true;
+}
+
+void survey_log(const struct dataset *d)
+{
+    struct text line = {0};
+    if (survey_print_labels(d, &line)) log_note("%s", line.at);
+    text_free(&line);
+    if (survey_print_range(d, &line)) log_note("%s", line.at);
+    text_free(&line);
+    if (survey_print_dark(d, &line)) log_warn("%s", line.at);
+    text_free(&line);
+}
