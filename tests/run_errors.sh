@@ -146,6 +146,8 @@ no_config() { rm -f "$tmp/bare/config.json" && refused 2 'config.json' --set "mo
 check 'no config.json' no_config
 bad_config() { sed 's/"hidden_size": 24/"hidden_size": -24/' "$golden/config.json" >"$tmp/bare/config.json" && refused 2 'hidden_size' --set "model.path=$tmp/bare"; }
 check 'a nonsensical config.json' bad_config
+pad_token() { sed 's/"hidden_size"/"pad_token_id": 61, &/' "$golden/config.json" >"$tmp/bare/config.json" && refused 2 'pad_token_id is 61, it must be an id of the vocabulary of 61' --set "model.path=$tmp/bare"; }
+check 'a padding token outside the vocabulary' pad_token
 
 # --- the data ---------------------------------------------------------------------------------------
 
