@@ -36,7 +36,10 @@ static int parse(struct request *w, int argc, char **argv, struct error *e)
         else if (!strcmp(a, "-o") || !strcmp(a, "--out")) {
             if (++i == argc) return error_set(e, PL_USAGE, "%s needs a value", a);
             w->out = argv[i];
-        } else if (a[0] == '-' && a[1]) return error_set(e, PL_USAGE, "unknown option %s; --help lists them", a);
+        } else if (a[0] == '-' && a[1]) {
+            const char *nearest = edit_distance(a, "--json") < edit_distance(a, "--out") ? "--json" : "--out";
+            return error_set(e, PL_USAGE, "unknown option %s; did you mean %s? --help lists them", a, nearest);
+        }
         else if (w->in) return error_set(e, PL_USAGE, "two inputs are given: %s and %s", w->in, a);
         else w->in = a;
     }
@@ -299,6 +302,7 @@ static int run(int argc, char **argv, struct error *e)
         printf("usage: plimsoll %s\n\n%s\n", command_convert.usage, command_convert.summary);
         return PL_OK;
     }
+    if (!file_exists(w.in)) return model_missing(w.in, e);
     return dir_exists(w.in) ? to_checkpoint(&w, e) : to_folder(&w, e);
 }
 

@@ -237,7 +237,7 @@ static int pack(struct packing *p, const struct samples_options *o, const struct
 static int read_model_sizes(const char *name, uint64_t *size, uint64_t *cells, struct error *e)
 {
     struct model m = {0};
-    int rc = dir_exists(name) ? model_open(&m, name, e) : model_preset(&m, name, e);
+    int rc = model_find(&m, name, e);
     if (!rc && !m.mask_side) rc = error_set(e, PL_USAGE, "%s: a %s predicts no masks", name, m.family->model_type);
     if (!rc && *size % (uint64_t)m.patch)
         rc = error_set(e, PL_USAGE, "%s: the image size %llu is not divisible by the patch size %lld; give another --size", name, (unsigned long long)*size, (long long)m.patch);

@@ -170,8 +170,8 @@ static int read_config(struct eval *v, struct error *e)
     c->model_path = (char *)v->model;
     c->model_preset = NULL;
     c->model_freeze.n = c->train_groups.n = c->train_no_decay.n = 0; /* their patterns are for the names of the run's model */
-    if (c->data_format == FORMAT_TOKENS)
-        return error_set(e, PL_USAGE, "%s: data.format is tokens; masks are evaluated on images: sa1b, coco, pairs, csv or packed", v->paths.at[0]);
+    if (config_tokens(c))
+        return error_set(e, PL_USAGE, "%s: data.format is %s; masks are evaluated on images: sa1b, coco, pairs, csv or packed", v->paths.at[0], c->data_format == FORMAT_BYTES ? "bytes" : "tokens");
     if (!config_validates(c))
         return error_set(e, PL_USAGE, "%s has no validation data: set data.validation or data.holdout, in the file or with --set", v->paths.at[0]);
     return PL_OK;

@@ -15,8 +15,9 @@ struct detected {
     const char *train_split, *validation_split; /* csv: values of its split column */
 };
 /* Detects the format of a folder, a file or a glob from file names and first bytes. PL_USAGE when
- * none is recognised: the message lists the files and the known formats. */
-int detect_data(const char *path, struct detected *f, struct error *e);
+ * none is recognised: the message lists the files and the known formats. `bytes`: the format is
+ * bytes, whatever the files are. */
+int detect_data(const char *path, bool bytes, struct detected *f, struct error *e);
 void detected_free(struct detected *f);
 
 #endif

@@ -1,7 +1,6 @@
 /*
  * init_detect.c: detects the format of data from file names, and where these are ambiguous from the
- * first bytes. The most specific tests come first: a .pack has one meaning, a .bin or a .txt may
- * be anything.
+ * first bytes. The most specific tests come first: a .pack has one meaning, a .bin may be anything.
  */
 #include "cli/init.h"
 
@@ -102,7 +101,7 @@ static bool detect_csv(const char *path, struct detected *f)
     return fits;
 }
 
-static bool is_tokens(const char *name) { return ends_in(name, ".npy") || ends_in(name, ".bin") || ends_in(name, ".tokens") || ends_in(name, ".txt") || ends_in(name, ".safetensors"); }
+static bool is_tokens(const char *name) { return ends_in(name, ".npy") || ends_in(name, ".bin") || ends_in(name, ".tokens") || ends_in(name, ".safetensors"); }
 
 static int detect_file(const char *path, struct detected *f, struct error *e)
 {
@@ -114,7 +113,7 @@ static int detect_file(const char *path, struct detected *f, struct error *e)
     if (ends_in(path, ".csv") && detect_csv(path, f)) return set_format(f, "csv", "a table of images and masks");
     if (is_tokens(path)) return set_format(f, "tokens", "a file of tokens");
     return error_set(e, PL_USAGE, "%s: the format is not recognised; known are: a .pack, a .tar shard, COCO's instances (.json), a .csv with columns image and mask, "
-                     "tokens (.npy, .bin, .tokens, .safetensors, .txt)", path);
+                     "tokens (.npy, .bin, .tokens, .safetensors)", path);
 }
 
 /* ---- a folder ---- */
@@ -212,24 +211,39 @@ static bool detect_extracted(const char *folder, const struct names *l, struct d
     return f->train.n;
 }
 
-/* Token files of one extension. Files with val in their names are for validation; if there is
- * none, the last of several files is. */
+/* The n files of the folder that have this ending; "": any file. Files with val in their names are
+ * for validation; if there is none, the last of several files is. */
+static void list_files(const char *folder, const struct names *l, const char *ending, uint32_t n, struct detected *f)
+{
+    char pattern[32];
+    snprintf(pattern, sizeof pattern, "*%s", ending);
+    if (n > LISTED) add(&f->train, folder, pattern);
+    for (uint32_t i = 0; i < l->n && n <= LISTED; i++)
+        if (l->at[i][0] != '.' && ends_in(l->at[i], ending) && !has_folder(folder, l->at[i])) add(strstr(l->at[i], "val") ? &f->validation : &f->train, folder, l->at[i]);
+    if (n <= LISTED && !f->validation.n && f->train.n > 1) vec_push(&f->validation, f->train.at[--f->train.n]);
+    if (!f->train.n && f->validation.n) vec_push(&f->train, f->validation.at[--f->validation.n]);
+}
+
+/* Token files of one extension. */
 static bool detect_tokens(const char *folder, const struct names *l, struct detected *f)
 {
-    static const char *const endings[] = {".npy", ".bin", ".tokens", ".safetensors", ".txt"};
-    for (size_t k = 0; k < COUNT(endings); k++) {
+    static const char *const endings[] = {".npy", ".bin", ".tokens", ".safetensors"};
+    for (size_t k = 0; k < COUNT(endings) && !f->train.n; k++) {
         uint32_t n = count(l, endings[k]);
-        if (!n) continue;
-        char pattern[32];
-        snprintf(pattern, sizeof pattern, "*%s", endings[k]);
-        if (n > LISTED) add(&f->train, folder, pattern);
-        for (uint32_t i = 0; i < l->n && n <= LISTED; i++)
-            if (ends_in(l->at[i], endings[k])) add(strstr(l->at[i], "val") ? &f->validation : &f->train, folder, l->at[i]);
-        if (n <= LISTED && !f->validation.n && f->train.n > 1) vec_push(&f->validation, f->train.at[--f->train.n]);
-        if (!f->train.n) vec_push(&f->train, f->validation.at[--f->validation.n]);
-        return true;
+        if (n) list_files(folder, l, endings[k], n, f);
     }
-    return false;
+    return f->train.n;
+}
+
+static int detect_bytes(const char *path, struct detected *f, struct error *e)
+{
+    struct names l = {0};
+    if (!dir_exists(path)) vec_push(&f->train, mem_string(path));
+    else if (dir_list(path, &l, e)) return e->code;
+    else list_files(path, &l, "", l.n, f);
+    names_free(&l);
+    if (!f->train.n) return error_set(e, PL_USAGE, "%s: the folder has no files", path);
+    return set_format(f, "bytes", f->train.n + f->validation.n > 1 ? "the bytes of files" : "the bytes of a file");
 }
 
 static int detect_folder(const char *folder, const struct names *l, struct detected *f, struct error *e)
@@ -245,20 +259,22 @@ static int detect_folder(const char *folder, const struct names *l, struct detec
     struct text names = {0};
     for (uint32_t i = 0; i < l->n && i < 5; i++) text_printf(&names, "%s%s", i ? ", " : "", l->at[i]);
     error_set(e, PL_USAGE, "%s: no known format among %u %s (%.200s%s). Known are: *.tar shards, or folders of x.jpg + x.json; COCO's instances_*.json; "
-              "images/ and masks/; a .csv with columns image and mask; *.pack; index.json + masks.u8; tokens as .npy, .bin, .tokens, .safetensors, .txt",
+              "images/ and masks/; a .csv with columns image and mask; *.pack; index.json + masks.u8; tokens as .npy, .bin, .tokens, .safetensors",
               folder, l->n, l->n == 1 ? "file" : "files", names.n ? names.at : "the folder is empty", l->n > 5 ? ", ..." : "");
     text_free(&names);
     return e->code;
 }
 
-int detect_data(const char *path, struct detected *f, struct error *e)
+int detect_data(const char *path, bool bytes, struct detected *f, struct error *e)
 {
     struct names l = {0}, matches = {0};
     *f = (struct detected){0};
     char *folder = mem_string(path);
     for (size_t n = strlen(folder); n > 1 && folder[n - 1] == '/'; n--) folder[n - 1] = 0;
     int rc = PL_OK;
-    if (dir_exists(folder)) {
+    if (bytes) {
+        rc = detect_bytes(folder, f, e);
+    } else if (dir_exists(folder)) {
         rc = dir_list(folder, &l, e);
         if (!rc) rc = detect_folder(folder, &l, f, e);
     } else if (file_exists(folder)) {

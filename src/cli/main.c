@@ -27,6 +27,26 @@ static const struct command *find_command(const char *name)
     return NULL;
 }
 
+static int refuse_command(const char *word)
+{
+    const char *nearest = nearest_command(word, commands, COUNT(commands));
+    fprintf(stderr, "plimsoll: ");
+    if (text_ends_with(word, ".yaml") || text_ends_with(word, ".yml"))
+        fprintf(stderr, "expected a command before %s, such as `plimsoll plan %s` or `plimsoll train %s`", word, word, word);
+    else if (word[0] == '-')
+        fprintf(stderr, "expected a command before the option %s", word);
+    else
+        fprintf(stderr, "unknown command %s", word);
+    if (nearest) fprintf(stderr, "; did you mean %s?", nearest);
+    else {
+        fprintf(stderr, "; the commands are ");
+        for (size_t i = 0; i < COUNT(commands); i++) fprintf(stderr, "%s%s", i ? ", " : "", commands[i]->name);
+        fprintf(stderr, ".");
+    }
+    fprintf(stderr, " `plimsoll --help` lists the commands.\n");
+    return PL_USAGE;
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2) {
@@ -46,11 +66,7 @@ int main(int argc, char **argv)
         }
     struct error e = {0};
     const struct command *c = find_command(argv[1]);
-    if (!c) {
-        fprintf(stderr, "plimsoll: unknown command %s\n\n", argv[1]);
-        usage(stderr);
-        return PL_USAGE;
-    }
+    if (!c) return refuse_command(argv[1]);
     int rc = cpu_features_check(&e);
     if (!rc) rc = c->run(argc - 2, argv + 2, &e);
     if (fflush(stdout) && !rc) rc = error_set(&e, PL_FAIL, "standard output cannot be written");

@@ -25,10 +25,10 @@ int table_options(const struct options *o, struct config *c, struct error *e)
     rc = options_count("--images", o->images, 1, 4096, &images, e);
     if (!rc) rc = options_count("--frames", o->frames, 1, 65536, &frames, e);
     if (!rc) rc = options_count("--masks", o->masks, 1, 1024, &masks, e);
-    if (!rc && (images > 1 || frames) && c->data_format != FORMAT_TOKENS)
+    if (!rc && (images > 1 || frames) && !config_tokens(c))
         rc = error_set(e, PL_USAGE, "--images and --frames are for language models; with this data.format a sample is one image");
     if (!rc && masks) c->data_max_masks = masks;
-    if (c->data_format == FORMAT_TOKENS) c->data_sequence += (images + frames) * IMAGE_TOKENS;
+    if (config_tokens(c)) c->data_sequence += (images + frames) * IMAGE_TOKENS;
     if (rc) config_free(c);
     return rc;
 }

@@ -628,7 +628,7 @@ static int check_data(const struct config *c, struct error *e)
     config_word_at(config_rows[KEY_data_format].allowed, c->data_format, word);
     for (size_t i = 0; i < COUNT(parts); i++) {
         bool column = parts[i] == KEY_data_train_split || parts[i] == KEY_data_validation_split;
-        if (!given[i] || (column ? c->data_format == FORMAT_CSV : c->data_format != FORMAT_TOKENS)) continue;
+        if (!given[i] || (column ? c->data_format == FORMAT_CSV : !config_tokens(c))) continue;
         error_set(e, PL_USAGE, "%s is given, but data.format is %s, expected %s", config_rows[parts[i]].path, word, column ? "csv" : "a format of images");
         return config_at_key(c, parts[i], e);
     }

@@ -24,7 +24,7 @@
 /* Values of the CHOICE keys, in the order of their words in config.def.
  * data.token_dtype is enum tokens_dtype, data.labels enum label_kind, data.range enum range_kind,
  * data.strategy enum sampler_strategy, train.schedule enum schedule_kind. */
-enum config_format { FORMAT_TOKENS, FORMAT_SA1B, FORMAT_COCO, FORMAT_PAIRS, FORMAT_CSV, FORMAT_PACKED };
+enum config_format { FORMAT_TOKENS, FORMAT_BYTES, FORMAT_SA1B, FORMAT_COCO, FORMAT_PAIRS, FORMAT_CSV, FORMAT_PACKED };
 enum config_embeddings { EMBEDDINGS_AUTO, EMBEDDINGS_USE, EMBEDDINGS_OFF };
 enum config_precision { PRECISION_AUTO, PRECISION_F32, PRECISION_BF16, PRECISION_F16, PRECISION_PURE };
 enum config_optimizer { OPTIMIZER_ADAMW, OPTIMIZER_ADAMW_BF16, OPTIMIZER_ADAMW_8BIT, OPTIMIZER_SGD, OPTIMIZER_ADAFACTOR };
@@ -181,6 +181,8 @@ const char *config_key_name(enum config_key key);
 bool config_given(const struct config *c, enum config_key key); /* not a default */
 /* A key's value on one line, for a message; "not given" if it has no value. */
 void config_show(const struct config *c, enum config_key key, struct text *out);
+/* Whether data.format gives rows of token ids, not images with masks. */
+static inline bool config_tokens(const struct config *c) { return c->data_format == FORMAT_TOKENS || c->data_format == FORMAT_BYTES; }
 /* Whether the configuration names validation data. */
 bool config_validates(const struct config *c);
 

@@ -111,7 +111,7 @@ const struct dataset *feed_dataset(const struct feed *f);
 int feed_plan(const struct config *c, const struct model *m, bool train, struct prompting *p, uint64_t *loader_bytes,
               struct packed_embeddings *embeddings, struct error *e);
 /* PL_USAGE: the model does not take token rows. */
-int feed_refuse_tokens(const struct model *m, struct error *e);
+int feed_refuse_tokens(const struct config *c, const struct model *m, struct error *e);
 
 extern const struct feed_ops tokens_feed, masks_feed;
 

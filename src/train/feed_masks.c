@@ -56,7 +56,7 @@ struct mask_feed {
 
 static const char *format_name(const struct config *c)
 {
-    static const char *const names[] = {"tokens", "sa1b", "coco", "pairs", "csv", "packed"};
+    static const char *const names[] = {"tokens", "bytes", "sa1b", "coco", "pairs", "csv", "packed"};
     return names[c->data_format];
 }
 
@@ -85,9 +85,9 @@ int feed_plan(const struct config *c, const struct model *m, bool train, struct 
     char takes[256];
     /* Calibration plans a mask model without data; with a configuration file the data format
      * must fit the model. */
-    if (c->data_format == FORMAT_TOKENS && m->mask_side && c->file)
-        return feed_refuse_tokens(m, e);
-    if (c->data_format == FORMAT_TOKENS) return PL_OK;
+    if (config_tokens(c) && m->mask_side && c->file)
+        return feed_refuse_tokens(c, m, e);
+    if (config_tokens(c)) return PL_OK;
     if (!m->mask_side)
         return error_set(e, PL_USAGE, "data.format %s gives images with masks, and a %s takes %s; %s",
                          format_name(c), m->family->model_type, model_list_ports(m, takes), feed_advice(m));
