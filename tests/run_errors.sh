@@ -37,7 +37,10 @@ for command in plan train step bench report eval predict init profile doctor con
     check "$command --help" says "usage: plimsoll $command" "$binary" $command --help
     check "$command --version" says '^plimsoll [0-9]' "$binary" $command --version
 done
-check 'no command: usage' expect 2 'plimsoll plan RUN.yaml' "$binary"
+check 'no command: usage' expect 2 'plimsoll plan  RUN.yaml' "$binary"
+check 'help of a command' says 'usage: plimsoll train' "$binary" help train
+check 'help of a command of data' says 'usage: plimsoll data pack' "$binary" help data pack
+check 'help of an unknown command' expect 2 'plann' "$binary" help plann
 check 'unknown command' expect 2 'plann' "$binary" plann
 check 'unknown option, with the nearest' expect 2 'jsn.*--json' "$binary" plan --jsn x.yaml
 check 'an option of earlier versions' expect 2 'seed-formula is now --rules-of-thumb' "$binary" plan --seed-formula x.yaml

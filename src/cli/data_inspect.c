@@ -552,7 +552,7 @@ static int run(int argc, char **argv, struct error *e)
         else if (given) rc = inspect_given(given, json, e);
         else if (!paths.n) rc = error_set(e, PL_USAGE, "no data is given: add shards, folders or globs, or sizes with --given (see --help)");
         else if (cells < 4 || cells > GRID_MAX_CELLS) rc = error_set(e, PL_USAGE, "--masks-size %llu: expected 4 to %d", (unsigned long long)cells, GRID_MAX_CELLS);
-        else rc = inspect(&o, &paths, (uint32_t)cells, sheet, json, e);
+        else if (!(rc = data_check_png("-o", sheet, e))) rc = inspect(&o, &paths, (uint32_t)cells, sheet, json, e);
     }
     names_free(&paths);
     return rc;

@@ -307,7 +307,8 @@ static int doctor(int argc, char **argv, struct error *e)
 const struct command command_doctor = {
     "doctor", "doctor RUN.yaml [--memory SIZE] [--steps N] [--confirm] [--plan PLAN.json] [--set key=value]... [--json]",
     "Diagnoses the memory of a run, such as one that is out of memory: the peaks of a training step, the largest tensors at the\n"
-    "peak, the largest micro-batch that fits, leaks, and what each change would save and cost: gradient checkpointing (activation\n"
-    "checkpointing), offload to host memory, mixed precision, 8-bit Adam, gradient accumulation. Needs no data and writes no files.\n"
+    "peak, the largest micro-batch that fits, leaks, and what each change would save and cost: gradient checkpointing, also\n"
+    "called activation checkpointing, offload to host memory, mixed precision, 8-bit Adam, gradient\n"
+    "accumulation. Needs no data and writes no files.\n"
     "  --steps N        steps over which leaks are measured (20; 0: none)\n"
     "  --confirm        runs one step with the largest micro-batch", doctor};

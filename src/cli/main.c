@@ -9,21 +9,40 @@
 #include "cli/cli.h"
 #include "run/device.h"
 
-static const struct command *const commands[] = {&command_plan, &command_train, &command_step, &command_report, &command_bench,
-                                                  &command_data, &command_convert, &command_predict, &command_eval, &command_init, &command_profile, &command_doctor};
+/* In the order in which a user meets them. */
+static const struct {
+    const struct command *command;
+    const char *what;
+} commands[] = {
+    {&command_init, "writes a run file, RUN.yaml, for a model and data"},
+    {&command_plan, "shows whether a run fits in memory, how, and where every byte goes"},
+    {&command_train, "trains within a memory budget; --resume continues a run"},
+    {&command_eval, "scores the masks of a model: IoU and Dice"},
+    {&command_predict, "predicts masks of an image"},
+    {&command_report, "writes report.html, the page of a run, again"},
+    {&command_data, "makes, prepares, inspects, verifies and packs image datasets"},
+    {&command_convert, "converts .pth checkpoints of SAM to model folders, and back"},
+    {&command_doctor, "finds what would save memory, for a run that is out of memory"},
+    {&command_profile, "shows the time and memory of each op and tensor"},
+    {&command_bench, "times a training step; --calibrate measures this machine for better predictions"},
+    {&command_step, "runs one forward and backward on given inputs, to compare with PyTorch"},
+};
 
 static void usage(FILE *out)
 {
-    fprintf(out, "Plimsoll %s: trains models in the memory you have.\n\n", PL_VERSION);
-    for (size_t i = 0; i < COUNT(commands); i++) fprintf(out, "  plimsoll %s\n", commands[i]->usage);
-    fprintf(out, "\n`plimsoll COMMAND --help` describes a command and every key of RUN.yaml.\n"
+    fprintf(out, "Plimsoll %s: trains models in the memory you have, on a CPU or a GPU.\n\n"
+                 "  plimsoll init  --model MODEL --data DATA > RUN.yaml\n"
+                 "  plimsoll plan  RUN.yaml --memory 8GiB\n"
+                 "  plimsoll train RUN.yaml --memory 8GiB\n\n", PL_VERSION);
+    for (size_t i = 0; i < COUNT(commands); i++) fprintf(out, "  %-9s %s\n", commands[i].command->name, commands[i].what);
+    fprintf(out, "\n`plimsoll COMMAND --help` describes a command and its options, and every key of RUN.yaml.\n"
                  "Exit codes: 0 done, 1 failed, 2 bad usage or input, 3 does not fit in memory.\n");
 }
 
 static const struct command *find_command(const char *name)
 {
     for (size_t i = 0; i < COUNT(commands); i++)
-        if (!strcmp(commands[i]->name, name)) return commands[i];
+        if (!strcmp(commands[i].command->name, name)) return commands[i].command;
     return NULL;
 }
 
@@ -33,9 +52,14 @@ int main(int argc, char **argv)
         usage(stderr);
         return PL_USAGE;
     }
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+    const bool help = !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help");
+    if (help && argc == 2) {
         usage(stdout);
         return PL_OK;
+    }
+    if (help) { /* `help train` is `train --help` */
+        memmove(argv + 1, argv + 2, (size_t)(argc - 2) * sizeof *argv);
+        argv[argc - 1] = "--help";
     }
     for (int i = 1; i < argc; i++)
         if (!strcmp(argv[i], "--version")) { /* also after a command's name */
