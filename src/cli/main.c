@@ -10,31 +10,30 @@
 #include "run/device.h"
 
 /* In the order in which a user meets them. */
-static const struct {
-    const struct command *command;
-    const char *what;
-} commands[] = {
-    {&command_init, "writes a run file, RUN.yaml, for a model and data"},
-    {&command_plan, "shows whether a run fits in memory, how, and where every byte goes"},
-    {&command_train, "trains within a memory budget; --resume continues a run"},
-    {&command_eval, "scores the masks of a model: IoU and Dice"},
-    {&command_predict, "predicts masks of an image"},
-    {&command_report, "writes report.html, the page of a run, again"},
-    {&command_data, "makes, prepares, inspects, verifies and packs image datasets"},
-    {&command_convert, "converts .pth checkpoints of SAM to model folders, and back"},
-    {&command_doctor, "finds what would save memory, for a run that is out of memory"},
-    {&command_profile, "shows the time and memory of each op and tensor"},
-    {&command_bench, "times a training step; --calibrate measures this machine for better predictions"},
-    {&command_step, "runs one forward and backward on given inputs, to compare with PyTorch"},
-};
+static const struct command *const commands[] = {&command_init, &command_plan, &command_train, &command_eval, &command_predict, &command_report,
+                                                  &command_data, &command_convert, &command_doctor, &command_profile, &command_bench, &command_step};
 
 static void usage(FILE *out)
 {
+    static const char *const what[COUNT(commands)] = {
+        "writes a run file, RUN.yaml, for a model and data",
+        "shows whether a run fits in memory, how, and where every byte goes",
+        "trains within a memory budget; --resume continues a run",
+        "scores the masks of a model: IoU and Dice",
+        "predicts masks of an image",
+        "writes report.html, the page of a run, again",
+        "makes, prepares, inspects, verifies and packs image datasets",
+        "converts .pth checkpoints of SAM to model folders, and back",
+        "finds what would save memory, for a run that is out of memory",
+        "shows the time and memory of each op and tensor",
+        "times a training step; --calibrate measures this machine for better predictions",
+        "runs one forward and backward on given inputs, to compare with PyTorch",
+    };
     fprintf(out, "Plimsoll %s: trains models in the memory you have, on a CPU or a GPU.\n\n"
                  "  plimsoll init  --model MODEL --data DATA > RUN.yaml\n"
                  "  plimsoll plan  RUN.yaml --memory 8GiB\n"
                  "  plimsoll train RUN.yaml --memory 8GiB\n\n", PL_VERSION);
-    for (size_t i = 0; i < COUNT(commands); i++) fprintf(out, "  %-9s %s\n", commands[i].command->name, commands[i].what);
+    for (size_t i = 0; i < COUNT(commands); i++) fprintf(out, "  %-9s %s\n", commands[i]->name, what[i]);
     fprintf(out, "\n`plimsoll COMMAND --help` describes a command and its options, and every key of RUN.yaml.\n"
                  "Exit codes: 0 done, 1 failed, 2 bad usage or input, 3 does not fit in memory.\n");
 }
@@ -42,7 +41,7 @@ static void usage(FILE *out)
 static const struct command *find_command(const char *name)
 {
     for (size_t i = 0; i < COUNT(commands); i++)
-        if (!strcmp(commands[i].command->name, name)) return commands[i].command;
+        if (!strcmp(commands[i]->name, name)) return commands[i];
     return NULL;
 }
 
