@@ -144,6 +144,7 @@ ahead() {
     expect 3 'Set --memory [0-9]+, or use a smaller model' "${run[@]}" --memory 4MiB
 }
 check 'a change that would fit: fewer images read ahead' ahead
+check 'a budget whose unit was forgotten' expect 3 'the budget is 8 \(8 B\).*a size without a unit is in bytes: did you mean 8GiB\?' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --memory 8
 rate() {
     head -c 20000 /dev/urandom >"$tmp/words.bin"
     "$binary" train "$tmp/words.yaml" --set "data.train=$tmp/words.bin" --set data.token_dtype=uint8 --set train.steps=1 --set train.effective_batch=16 --set train.learning_rate=1e-4 \
