@@ -160,7 +160,7 @@ static void count_all(struct facts *f, const struct samples *all)
         uint32_t w = 0, h = 0;
         int rc = samples_read(all, i, &s, &e);
         if (!rc) rc = sample_size(&s, &w, &h, &e);
-        if (!rc && (w != s.found.w || h != s.found.h)) rc = error_set(&e, PL_USAGE, "the image is %ux%u, its masks are for %ux%u", w, h, s.found.w, s.found.h);
+        if (!rc && (w != s.found.w || h != s.found.h)) rc = mask_size_differs(w, h, s.found.w, s.found.h, &e);
         uint32_t small = rc ? 0 : count_small(&s, f->cells);
 #pragma omp critical
         {
