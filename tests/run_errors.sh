@@ -49,6 +49,9 @@ check 'an option before the command' one_line 2 'expected a command before the o
 check 'a mistyped subcommand, with the nearest' one_line 2 'unknown subcommand mkae; did you mean .data make.' "$binary" data mkae
 check '--set mistyped' one_line 2 'unknown option --sett; did you mean --set' "$binary" train x.yaml --sett a=1
 check 'convert: unknown option, with the nearest' one_line 2 'unknown option --jsn; did you mean --json' "$binary" convert x -o y --jsn
+check 'help of a command' says 'usage: plimsoll train' "$binary" help train
+check 'help of a command of data' says 'usage: plimsoll data pack' "$binary" help data pack
+check 'help of an unknown command' expect 2 'plann' "$binary" help plann
 check 'unknown option, with the nearest' expect 2 'jsn.*--json' "$binary" plan --jsn x.yaml
 check 'an option of earlier versions' expect 2 'seed-formula is now --rules-of-thumb' "$binary" plan --seed-formula x.yaml
 check 'a layout of earlier versions' expect 2 'layout seed is now --layout memmap' "$binary" data pack x -o y --layout seed

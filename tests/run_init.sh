@@ -60,6 +60,18 @@ works() {
 
 tool forge_png
 check "COCO's files are made" make_coco
+categories() {
+    "$binary" data inspect "$tmp/coco/annotations/instances_train.json" >"$tmp/out" && grep -A 1 '^Categories of the masks: 1' "$tmp/out" | grep -E '^ +1 thing +4  100.0 %' || { cat "$tmp/out"; return 1; }
+    if grep predicted_iou "$tmp/out"; then return 1; fi # COCO's masks are not rated
+    "$binary" data inspect "$tmp/coco/annotations/instances_train.json" --json >"$tmp/out" && grep -qF '"categories": [{"number": 1, "name": "thing", "masks": 4}]' "$tmp/out" || { cat "$tmp/out"; return 1; }
+    "$binary" data inspect "$tmp/tars" >"$tmp/out" && grep -q predicted_iou "$tmp/out" && ! grep Categories "$tmp/out"
+}
+check "inspect counts the masks of each category" categories
+turned() {
+    sed 's/"width": 96, "height": 80/"width": 80, "height": 96/g' "$tmp/coco/annotations/instances_val.json" >"$tmp/turned.json" || return 1
+    expect 1 '2 of 2 samples' "$binary" data verify "$tmp/turned.json" --images "$tmp/coco/images" && grep 'the image is 96x80, its masks are for 80x96: turned by its EXIF orientation' "$tmp/out"
+}
+check "annotations for images that an EXIF orientation turns" turned
 check "pairs and a table are made" make_pairs
 check "stores are packed" make_packed
 check "token files are made" make_tokens

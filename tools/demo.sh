@@ -93,7 +93,7 @@ Open $out/report.html: training curves, memory, and images with their masks.
 The model is in $out/model: config.json and model.safetensors, which SamModel of transformers loads.
 Try next:
 END
-try() { printf '  %-66s %s\n' "$plimsoll $1" "$2"; }
+try() { printf '  %s\n      %s\n' "$plimsoll $1" "$2"; }
 try "plan $run --explain | less" "every storage, its offset and its lifetime"
 try "plan $run --memory 1MiB" "a budget that is too small: the error names one that fits"
 try "plan $run --memory 24GiB --set model.preset=sam-vit-h" "a larger model"

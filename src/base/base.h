@@ -101,8 +101,8 @@ char *size_print(uint64_t bytes, char out[32]);
 bool text_ends_with(const char *s, const char *ending);
 /* Matches a shell-style pattern with * and ?, as used for parameter names. */
 bool pattern_match(const char *pattern, const char *name);
-/* Edit distance, for "did you mean". pattern_distance: the distance from `name` to the nearest
- * text that the pattern matches. */
+/* Edit distance, for "did you mean"; two neighbours swapped are one edit. pattern_distance: the
+ * distance from `name` to the nearest text that the pattern matches. */
 int edit_distance(const char *a, const char *b);
 int pattern_distance(const char *pattern, const char *name);
 

@@ -143,26 +143,29 @@ static int least(int a, int b)
     return a < b ? a : b;
 }
 
-/* Levenshtein distance, one row of the table at a time: row[j] is the distance from the part of
- * `a` read so far to the first j characters of `b`. With `wild` a star in `a` matches any number
- * of characters at no cost, and a question mark matches any one character. */
+/* Edits are a character more, less or other, and two neighbours swapped. One row of the table at a
+ * time: row[i][j] is the distance from the first i characters of `a` to the first j of `b`; three
+ * rows are kept. With `wild` a star in `a` matches any number of characters at no cost, and a
+ * question mark matches any one character. */
 static int distance(const char *a, const char *b, bool wild)
 {
-    size_t nb = strlen(b);
-    int *row = mem_alloc((nb + 1) * sizeof *row);
-    for (size_t j = 0; j <= nb; j++) row[j] = (int)j;
-    for (; *a; a++) {
-        bool star = wild && *a == '*', any = wild && *a == '?';
-        int diagonal = row[0];
-        row[0] += !star;
+    size_t na = strlen(a), nb = strlen(b), width = nb + 1;
+    int *rows = mem_alloc(3 * width * sizeof *rows);
+    for (size_t j = 0; j <= nb; j++) rows[j] = (int)j;
+    for (size_t i = 1; i <= na; i++) {
+        int *row = rows + i % 3 * width;
+        const int *above = rows + (i - 1) % 3 * width, *before = rows + (i + 1) % 3 * width;
+        bool star = wild && a[i - 1] == '*', any = wild && a[i - 1] == '?';
+        row[0] = above[0] + !star;
         for (size_t j = 1; j <= nb; j++) {
-            int replaced = diagonal + (a[0] != b[j - 1] && !any);
-            diagonal = row[j];
-            row[j] = star ? least(row[j], row[j - 1]) : least(least(row[j], row[j - 1]) + 1, replaced);
+            int replaced = above[j - 1] + (a[i - 1] != b[j - 1] && !any);
+            bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+            row[j] = star ? least(above[j], row[j - 1]) : least(least(above[j], row[j - 1]) + 1, replaced);
+            if (swapped) row[j] = least(row[j], before[j - 2] + 1);
         }
     }
-    int result = row[nb];
-    mem_free(row);
+    int result = rows[na % 3 * width + nb];
+    mem_free(rows);
     return result;
 }
 

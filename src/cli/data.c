@@ -7,10 +7,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static const struct command *const commands[] = {&data_make, &data_prepare, &data_inspect, &data_verify, &data_pack};
 
 /* ---- options ---- */
+
+int data_check_png(const char *option, const char *path, struct error *e)
+{
+    static const char *const others[] = {".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"};
+    const char *dot = path ? strrchr(path, '.') : NULL;
+    for (size_t i = 0; i < COUNT(others) && dot; i++)
+        if (!strcasecmp(dot, others[i])) return error_set(e, PL_USAGE, "%s %s: images are written as PNG; give a name that ends in .png", option, path);
+    return PL_OK;
+}
 
 bool data_parse_size(const char *s, uint32_t size[2])
 {

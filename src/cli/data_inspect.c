@@ -16,6 +16,7 @@
 #include "data/jpeg.h"
 #include "data/packed.h"
 #include "data/resize.h"
+#include "io/json.h"
 #include "io/png.h"
 #include "report/draw.h"
 
@@ -28,6 +29,11 @@ struct size_count {
     uint64_t n;
 };
 
+struct category_count {
+    int32_t number;
+    uint64_t n; /* masks */
+};
+
 struct facts {
     uint64_t bad, empty, crowds, small; /* small: covering no cell of the grid */
     uint32_t cells;                     /* side of the grid */
@@ -35,13 +41,14 @@ struct facts {
     numbers masks, w, h, mask_pixels, image_bytes; /* per sample; mask_pixels: pixels x masks */
     numbers area, runs, counts, iou, stability;   /* per mask; area as a share of the image */
     VEC(struct size_count) sizes;
+    VEC(struct category_count) categories; /* none if no mask has one */
 };
 
 static void facts_free(struct facts *f)
 {
     vec_free(&f->masks), vec_free(&f->w), vec_free(&f->h), vec_free(&f->mask_pixels), vec_free(&f->image_bytes);
     vec_free(&f->area), vec_free(&f->runs), vec_free(&f->counts), vec_free(&f->iou), vec_free(&f->stability);
-    vec_free(&f->sizes);
+    vec_free(&f->sizes), vec_free(&f->categories);
 }
 
 static int ascending(const void *a, const void *b)
@@ -70,6 +77,21 @@ static void count_size(struct facts *f, uint32_t w, uint32_t h)
             return;
         }
     vec_push(&f->sizes, ((struct size_count){w, h, 1}));
+}
+
+/* 0 is the category of masks that have none. */
+static void count_category(struct facts *f, int32_t number)
+{
+    uint32_t i = 0;
+    while (i < f->categories.n && f->categories.at[i].number != number) i++;
+    if (i < f->categories.n) f->categories.at[i].n++;
+    else if (number) vec_push(&f->categories, ((struct category_count){number, 1}));
+}
+
+static int most_masks(const void *a, const void *b)
+{
+    const struct category_count *x = a, *y = b;
+    return x->n != y->n ? (x->n < y->n ? 1 : -1) : (x->number > y->number) - (x->number < y->number);
 }
 
 static int commonest(const void *a, const void *b)
@@ -124,6 +146,7 @@ static void count_sample(struct facts *f, const struct sample *s)
         if (m->shape.kind == SHAPE_RLE) vec_push(&f->counts, m->shape.rle.n);
         vec_push(&f->iou, m->predicted_iou);
         vec_push(&f->stability, m->stability);
+        count_category(f, m->category);
     }
 }
 
@@ -137,7 +160,7 @@ static void count_all(struct facts *f, const struct samples *all)
         uint32_t w = 0, h = 0;
         int rc = samples_read(all, i, &s, &e);
         if (!rc) rc = sample_size(&s, &w, &h, &e);
-        if (!rc && (w != s.found.w || h != s.found.h)) rc = error_set(&e, PL_USAGE, "the image is %ux%u, its masks are for %ux%u", w, h, s.found.w, s.found.h);
+        if (!rc && (w != s.found.w || h != s.found.h)) rc = mask_size_differs(w, h, s.found.w, s.found.h, &e);
         uint32_t small = rc ? 0 : count_small(&s, f->cells);
 #pragma omp critical
         {
@@ -150,6 +173,7 @@ static void count_all(struct facts *f, const struct samples *all)
     numbers *const each[] = {&f->masks, &f->w, &f->h, &f->mask_pixels, &f->image_bytes, &f->area, &f->runs, &f->counts, &f->iou, &f->stability};
     for (size_t k = 0; k < COUNT(each); k++) sort(each[k]);
     if (f->sizes.n) qsort(f->sizes.at, f->sizes.n, sizeof *f->sizes.at, commonest);
+    if (f->categories.n) qsort(f->categories.at, f->categories.n, sizeof *f->categories.at, most_masks);
 }
 
 /* ---- memory of the masks ---- */
@@ -296,6 +320,22 @@ static void print_choices(const struct samples *all, const struct facts *f, stru
     }
 }
 
+static void print_categories(const struct samples *all, const struct facts *f, struct text *out)
+{
+    enum { SHOWN = 20 };
+    if (!f->categories.n) return;
+    text_printf(out, "\nCategories of the masks: %u, by name or number for data.categories\n", f->categories.n);
+    for (uint32_t i = 0; i < f->categories.n && i < SHOWN; i++) {
+        const struct category_count *c = &f->categories.at[i];
+        const char *name = dataset_category(all->set, c->number);
+        text_printf(out, "  %5d %-22s %9llu  %5.1f %%\n", c->number, name ? name : "", (unsigned long long)c->n, 100.0 * (double)c->n / f->area.n);
+    }
+    if (f->categories.n > SHOWN) text_printf(out, "  and %u more\n", f->categories.n - SHOWN);
+}
+
+/* Whether the files rate their masks: those without ratings have 1 everywhere. */
+static bool is_rated(const numbers *v) { return quantile(v, 0) != 1 || quantile(v, 1) != 1; }
+
 static void print_facts(const struct samples *all, const struct facts *f, struct text *out)
 {
     const struct shard_report *r = dataset_report(all->set);
@@ -314,10 +354,11 @@ static void print_facts(const struct samples *all, const struct facts *f, struct
     print_row(out, "area, % of the image", &f->area, 100, 3);
     print_row(out, "runs per mask", &f->runs, 1, 1);
     print_row(out, "RLE chars per mask", &f->counts, 1, 1);
-    print_row(out, "predicted_iou", &f->iou, 1, 3);
-    print_row(out, "stability_score", &f->stability, 1, 3);
+    if (is_rated(&f->iou)) print_row(out, "predicted_iou", &f->iou, 1, 3);
+    if (is_rated(&f->stability)) print_row(out, "stability_score", &f->stability, 1, 3);
     print_row(out, "image, KB", &f->image_bytes, 1e-3, 1);
     print_areas(f, out);
+    print_categories(all, f, out);
     print_sizes(f, out);
     text_printf(out, "\n");
 }
@@ -342,6 +383,21 @@ static void json_choices(const struct samples *all, const struct facts *f, struc
                 d->range.window[1], (unsigned long long)s->deep, (unsigned long long)s->images_seen, s->bright);
 }
 
+static void json_categories(const struct samples *all, const struct facts *f, struct text *out)
+{
+    struct json_writer w = {.out = out};
+    json_begin_list(&w, NULL);
+    for (uint32_t i = 0; i < f->categories.n; i++) {
+        const char *name = dataset_category(all->set, f->categories.at[i].number);
+        json_begin_map(&w, NULL);
+        json_put_int(&w, "number", f->categories.at[i].number);
+        if (name) json_put_string(&w, "name", name);
+        json_put_uint(&w, "masks", f->categories.at[i].n);
+        json_end(&w);
+    }
+    json_end(&w);
+}
+
 static void json_facts(const struct samples *all, const struct facts *f, const struct mask_memory *c, struct text *out)
 {
     const struct shard_report *r = dataset_report(all->set);
@@ -364,7 +420,9 @@ static void json_facts(const struct samples *all, const struct facts *f, const s
     text_printf(out, "], \"sizes\": [");
     for (uint32_t i = 0; i < f->sizes.n; i++)
         text_printf(out, "%s{\"width\": %u, \"height\": %u, \"count\": %llu}", i ? ", " : "", f->sizes.at[i].w, f->sizes.at[i].h, (unsigned long long)f->sizes.at[i].n);
-    text_printf(out, "], \"memory\": ");
+    text_printf(out, "], \"categories\": ");
+    json_categories(all, f, out);
+    text_printf(out, ", \"memory\": ");
     json_memory(c, out);
     text_printf(out, "}\n");
 }
@@ -552,7 +610,7 @@ static int run(int argc, char **argv, struct error *e)
         else if (given) rc = inspect_given(given, json, e);
         else if (!paths.n) rc = error_set(e, PL_USAGE, "no data is given: add shards, folders or globs, or sizes with --given (see --help)");
         else if (cells < 4 || cells > GRID_MAX_CELLS) rc = error_set(e, PL_USAGE, "--masks-size %llu: expected 4 to %d", (unsigned long long)cells, GRID_MAX_CELLS);
-        else rc = inspect(&o, &paths, (uint32_t)cells, sheet, json, e);
+        else if (!(rc = data_check_png("-o", sheet, e))) rc = inspect(&o, &paths, (uint32_t)cells, sheet, json, e);
     }
     names_free(&paths);
     return rc;

@@ -153,7 +153,7 @@ static int shrink_text(struct pair *pair, const struct annotation *a, const stru
 static int check_size(const struct annotation *a, uint32_t w, uint32_t h, struct error *e)
 {
     if (a->w == w && a->h == h) return PL_OK;
-    return error_set(e, PL_USAGE, "the image is %ux%u, its annotations are for %ux%u", w, h, a->w, a->h);
+    return mask_size_differs(w, h, a->w, a->h, e);
 }
 
 /* Resizes an image that is too large. Other images are decoded too, to find truncated or damaged

@@ -39,7 +39,7 @@ static int check_sample(const struct samples *all, uint64_t i, struct jpg *j, st
     if (samples_read(all, i, s, e) || dataset_check(all->set, i, e)) return e->code;
     if (decode_image(j, s, &w, &h, e)) return e->code;
     if (w != s->found.w || h != s->found.h)
-        return error_set(e, PL_USAGE, "the image is %ux%u, its masks are for %ux%u", w, h, s->found.w, s->found.h);
+        return mask_size_differs(w, h, s->found.w, s->found.h, e);
     for (uint32_t k = 0; k < s->found.n; k++)
         if (check_mask(s, k, e)) return e->code;
     return PL_OK;

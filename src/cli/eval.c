@@ -190,7 +190,8 @@ static int eval(int argc, char **argv, struct error *e)
         if (v.paths.n != 1) rc = error_set(e, PL_USAGE, "expected one RUN.yaml with the validation data; %u files are given", v.paths.n);
         else if (!v.model) rc = error_set(e, PL_USAGE, "no model is given: add --model DIR, such as train.out/model");
         else if (v.worst > 100000) rc = error_set(e, PL_USAGE, "--worst %llu: expected at most 100000", (unsigned long long)v.worst);
-        else rc = read_config(&v, e);
+        else rc = data_check_png("--overlays", v.overlays, e);
+        if (!rc) rc = read_config(&v, e);
         if (!rc) rc = evaluate(&v, e);
         config_free(&v.config);
     }
