@@ -100,7 +100,7 @@ check "names over 100 bytes" long_names
 
 sheet() { ends 0 "2 files, 10 samples" inspect "$tmp/a" -o "$tmp/sheet.png" && head -c 4 "$tmp/sheet.png" | grep -q PNG; }
 check "a contact sheet of samples" sheet
-given() { ends 0 "float32 *1.35 GB *419.4 MB *26.2 MB" inspect --given 2250x1500,100; }
+given() { ends 0 "float32 *1.26 GiB *400.00 MiB *25.00 MiB" inspect --given 2250x1500,100; }
 check "memory of masks from sizes alone" given
 
 # --- packing ----------------------------------------------------------------------------------

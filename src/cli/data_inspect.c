@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/progress.h"
 #include "cli/data.h"
 #include "cli/data_samples.h"
 #include "data/grid.h"
@@ -130,6 +131,8 @@ static void count_sample(struct facts *f, const struct sample *s)
 static void count_all(struct facts *f, const struct samples *all)
 {
     uint64_t first = UINT64_MAX;
+    struct progress progress;
+    progress_begin(&progress, "inspecting", "images", all->n);
 #pragma omp parallel for schedule(dynamic)
     for (uint64_t i = 0; i < all->n; i++) {
         struct sample s;
@@ -144,9 +147,11 @@ static void count_all(struct facts *f, const struct samples *all)
             f->small += small;
             if (!rc) count_sample(f, &s);
             else if (f->bad++, i < first) first = i, snprintf(f->first_bad, sizeof f->first_bad, "%.200s: %.300s", s.name, e.text);
+            progress_add(&progress, 1);
         }
         sample_free(&s);
     }
+    progress_clear();
     numbers *const each[] = {&f->masks, &f->w, &f->h, &f->mask_pixels, &f->image_bytes, &f->area, &f->runs, &f->counts, &f->iou, &f->stability};
     for (size_t k = 0; k < COUNT(each); k++) sort(each[k]);
     if (f->sizes.n) qsort(f->sizes.at, f->sizes.n, sizeof *f->sizes.at, commonest);
@@ -198,24 +203,15 @@ static struct mask_memory measure_memory(const struct facts *f)
     return c;
 }
 
-static char *bytes_text(double bytes, char out[32])
-{
-    if (bytes >= 1e9) snprintf(out, 32, "%.2f GB", bytes / 1e9);
-    else if (bytes >= 1e6) snprintf(out, 32, "%.*f MB", bytes < 1e7 ? 2 : 1, bytes / 1e6);
-    else snprintf(out, 32, "%.1f KB", bytes / 1e3);
-    return out;
-}
-
 static void print_memory(const struct mask_memory *c, struct text *out)
 {
-    text_printf(out, "Memory of the masks of one sample%s: %.0fx%.0f, %.1f masks (KB, MB, GB: powers of 1000)\n", c->estimated ? "" : ", mean", c->w, c->h, c->masks);
+    text_printf(out, "Memory of the masks of one sample%s: %.0fx%.0f, %.1f masks\n", c->estimated ? "" : ", mean", c->w, c->h, c->masks);
     text_printf(out, "  %-10s %12s %12s %12s\n", "", "full size", "1024x1024", "256x256");
     for (int f = 0; f < ENCODINGS; f++) {
         text_printf(out, "  %-10s", encoding_names[f]);
         for (int s = 0; s < SIZES; s++) {
             char size[32], about[40];
-            bytes_text(c->bytes[f][s], size);
-            snprintf(about, sizeof about, "%s%s", f == RUNS && (s != FULL || c->estimated) ? "~" : "", size);
+            snprintf(about, sizeof about, "%s%s", f == RUNS && (s != FULL || c->estimated) ? "~" : "", size_print((uint64_t)(c->bytes[f][s] + 0.5), size));
             text_printf(out, " %12s", about);
         }
         text_printf(out, "\n");
@@ -223,7 +219,7 @@ static void print_memory(const struct mask_memory *c, struct text *out)
     text_printf(out, "  RLE: %s%.0f runs per mask, 4 bytes each; ~ estimated in proportion to the image's side%s\n", c->estimated ? "~" : "", c->runs,
                 c->estimated ? ", from 345 runs at 2000x1500 in SA-1B" : "");
     char largest[32];
-    if (c->most > 0) text_printf(out, "  the largest sample takes %s as float32 at full size\n", bytes_text(4 * c->most, largest));
+    if (c->most > 0) text_printf(out, "  the largest sample takes %s as float32 at full size\n", size_print((uint64_t)(4 * c->most), largest));
 }
 
 static void json_memory(const struct mask_memory *c, struct text *out)
@@ -316,7 +312,7 @@ static void print_facts(const struct samples *all, const struct facts *f, struct
     print_row(out, "RLE chars per mask", &f->counts, 1, 1);
     print_row(out, "predicted_iou", &f->iou, 1, 3);
     print_row(out, "stability_score", &f->stability, 1, 3);
-    print_row(out, "image, KB", &f->image_bytes, 1e-3, 1);
+    print_row(out, "image, KiB", &f->image_bytes, 1.0 / 1024, 1);
     print_areas(f, out);
     print_sizes(f, out);
     text_printf(out, "\n");
@@ -476,7 +472,7 @@ static struct canvas draw_memory(const struct mask_memory *c, uint32_t width)
     char shown[COUNT(rows)][32], title[96];
     for (size_t k = 0; k < COUNT(rows); k++) {
         double bytes = c->bytes[rows[k].encoding][rows[k].size];
-        bars[k] = (struct draw_bar){rows[k].label, bytes_text(bytes, shown[k]), bytes};
+        bars[k] = (struct draw_bar){rows[k].label, size_print((uint64_t)(bytes + 0.5), shown[k]), bytes};
     }
     snprintf(title, sizeof title, "Memory of one sample's masks: %.0fx%.0f, %.1f masks", c->w, c->h, c->masks);
     return draw_bars(title, bars, COUNT(rows), width);

@@ -191,7 +191,7 @@ static int profile_run(const struct options *o, const struct config *c, int64_t 
     if (!rc) {
         bench_by_node(&b);
         timing_record_events(&b.now, count_launches(&b.run, steps));
-        rc = bench_run(&b, steps, e);
+        rc = bench_run_shown(&b, steps, e);
     }
     if (!rc) {
         print_tables(&b, &tables);

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/progress.h"
 #include "cli/data_samples.h"
 #include "cli/worst.h"
 #include "data/grid.h"
@@ -122,7 +123,9 @@ static void drawn_free(struct drawn *d)
 static int draw_all(const struct worst_masks *w, struct drawn *d, struct error *e)
 {
     struct samples all = {.set = (struct dataset *)w->set, .n = dataset_count(w->set)};
+    struct progress progress;
     int rc = PL_OK;
+    progress_begin(&progress, "drawing the worst masks:", "masks", w->n);
     *d = (struct drawn){.cells = mem_alloc((w->n + 1) * sizeof *d->cells), .which = mem_alloc((w->n + 1) * sizeof *d->which)};
     for (uint32_t i = 0; i < w->n && !rc; i++) {
         struct sample x;
@@ -135,7 +138,9 @@ static int draw_all(const struct worst_masks *w, struct drawn *d, struct error *
             d->which[d->n++] = &w->at[i];
         }
         sample_free(&x);
+        progress_add(&progress, 1);
     }
+    progress_clear();
     return rc;
 }
 

@@ -79,8 +79,10 @@ int run_plan_within(struct run *r, uint64_t budget, struct error *e);
 int run_start(struct run *r, const char *spill, bool load, struct error *e);
 void run_close(struct run *r);
 
-/* Sets the device's kind and, for a present GPU, its profile; logs the reason (choose.c). */
+/* Sets the device's kind and, for a present GPU, its profile (choose.c). */
 void run_choose_device(struct run *r);
+/* From now on run_choose_device logs what it chose and why, once. */
+void run_explain_device(void);
 /* Whether the plan's GPU is in this machine. */
 bool run_gpu_is_here(const struct run *r);
 
