@@ -97,7 +97,7 @@ void progress_add(struct progress *p, uint64_t n)
 {
     char speed[64] = "", time[32], left[48];
     p->done += n;
-    if (!p->done || !progress_due(p, false)) return;
+    if (!p->done || p->done == p->total || !progress_due(p, false)) return; /* the result follows the last one */
     const double seconds = clock_seconds() - p->begun, each = (double)p->done / seconds;
     if (each > 0.2) snprintf(speed, sizeof speed, "  %.*f %.30s/s", each < 9.995 ? 2 : each < 99.95 ? 1 : 0, each, p->unit);
     if (p->total) progress_line("%s %" PRIu64 "/%" PRIu64 " %s%s  %s", p->what, p->done, p->total, p->unit, speed, progress_left(p, left));

@@ -19,6 +19,7 @@
 #include "data/resize.h"
 #include "io/png.h"
 #include "report/draw.h"
+#include "report/page.h"
 
 /* ---- counting ---- */
 
@@ -434,12 +435,15 @@ static void draw_sample(const struct samples *all, uint64_t i, struct draw_cell 
     sample_free(&s);
 }
 
+/* The samples on a sheet, evenly spread over the dataset. */
+static uint64_t on_sheet(const struct samples *all, uint32_t k, uint32_t n) { return all->n * k / n; }
+
 static struct canvas draw_samples(const struct samples *all)
 {
     struct draw_cell cells[ON_SHEET] = {0};
     char(*lines)[2][300] = mem_alloc(ON_SHEET * sizeof *lines), title[128];
     uint32_t n = (uint32_t)min_u64(all->n, ON_SHEET);
-    for (uint32_t k = 0; k < n; k++) draw_sample(all, all->n * k / n, &cells[k], lines[k]);
+    for (uint32_t k = 0; k < n; k++) draw_sample(all, on_sheet(all, k, n), &cells[k], lines[k]);
     snprintf(title, sizeof title, "%u of %llu images with their masks", n, (unsigned long long)all->n);
     struct canvas p = draw_sheet(title, cells, n, COLUMNS, CELL_W, CELL_H);
     for (uint32_t k = 0; k < n; k++) canvas_free(&cells[k].image);
@@ -491,6 +495,69 @@ static int write_sheet(const char *path, const struct samples *all, const struct
     return rc;
 }
 
+static void put_headline(const struct samples *all, const struct facts *f, struct text *out)
+{
+    char value[64], remark[96];
+    page_facts_begin(out);
+    snprintf(value, sizeof value, "%llu", (unsigned long long)all->n);
+    snprintf(remark, sizeof remark, "%s, %llu unusable", all->format, (unsigned long long)f->bad);
+    page_fact(out, "Images", value, remark);
+    snprintf(value, sizeof value, "%u", f->area.n);
+    snprintf(remark, sizeof remark, "%.1f an image, at most %.0f", mean(&f->masks), quantile(&f->masks, 1));
+    page_fact(out, "Masks", value, remark);
+    if (f->sizes.n) {
+        snprintf(value, sizeof value, "%ux%u", f->sizes.at[0].w, f->sizes.at[0].h);
+        snprintf(remark, sizeof remark, f->sizes.n == 1 ? "all images" : "the commonest of %u sizes", f->sizes.n);
+        page_fact(out, "Size", value, remark);
+    }
+    snprintf(value, sizeof value, "%.2g %%", 100 * quantile(&f->area, 0.5));
+    page_fact(out, "Median mask", value, "of the image");
+    page_facts_end(out);
+}
+
+static int put_samples(const struct samples *all, struct text *out, struct error *e)
+{
+    const uint32_t n = (uint32_t)min_u64(all->n, ON_SHEET);
+    int rc = PL_OK;
+    text_printf(out, "<h2>%u of %llu images with their masks</h2>\n<div class='images'>\n", n, (unsigned long long)all->n);
+    for (uint32_t k = 0; k < n && !rc; k++) {
+        struct draw_cell cell = {0};
+        struct text png = {0}, caption = {0};
+        char lines[2][300];
+        draw_sample(all, on_sheet(all, k, n), &cell, lines);
+        rc = png_encode(&png, PNG_RGB, cell.image.w, cell.image.h, cell.image.rgb, 0, e);
+        page_escaped(&caption, lines[0]);
+        text_printf(&caption, "<br><span class='dim'>");
+        page_escaped(&caption, lines[1]);
+        text_printf(&caption, "</span>");
+        if (!rc) page_figure(out, png.at, png.n, caption.at);
+        canvas_free(&cell.image);
+        text_free(&png);
+        text_free(&caption);
+    }
+    text_printf(out, "</div>\n");
+    return rc;
+}
+
+/* The sheet as an HTML page: the images, and the tables that are also printed. */
+static int write_page(const char *path, const struct samples *all, const struct facts *f, const struct mask_memory *c, struct error *e)
+{
+    struct text out = {0}, tables = {0};
+    page_begin(&out, "Plimsoll: images and masks of a dataset", all->files.at[0]);
+    put_headline(all, f, &out);
+    int rc = put_samples(all, &out, e);
+    print_facts(all, f, &tables);
+    print_memory(c, &tables);
+    text_printf(&out, "<h2>Statistics</h2>\n<pre>");
+    page_escaped(&out, tables.at);
+    text_printf(&out, "</pre>\n");
+    page_end(&out);
+    if (!rc) rc = file_write_atomic(path, out.at, out.n, e);
+    text_free(&out);
+    text_free(&tables);
+    return rc;
+}
+
 /* ---- the command ---- */
 
 static int inspect(const struct samples_options *o, const struct names *paths, uint32_t cells, const char *sheet, bool json, struct error *e)
@@ -505,7 +572,7 @@ static int inspect(const struct samples_options *o, const struct names *paths, u
     else print_facts(&all, &f, &out), print_memory(&c, &out);
     fputs(out.at, stdout);
     int rc = PL_OK;
-    if (sheet) rc = write_sheet(sheet, &all, &f, &c, e);
+    if (sheet) rc = text_ends_with(sheet, ".html") ? write_page(sheet, &all, &f, &c, e) : write_sheet(sheet, &all, &f, &c, e);
     text_free(&out);
     facts_free(&f);
     samples_close(&all);
@@ -555,7 +622,7 @@ static int run(int argc, char **argv, struct error *e)
 }
 
 const struct command data_inspect = {
-    "inspect", "data inspect PATHS [--format F] [--images DIR] [--masks DIR] [--labels KIND] [--range R] [-o SHEET.png] [--json]  |  data inspect --given WxH,MASKS [--json]",
+    "inspect", "data inspect PATHS [--format F] [--images DIR] [--masks DIR] [--labels KIND] [--range R] [-o SHEET] [--json]  |  data inspect --given WxH,MASKS [--json]",
     "Prints statistics of a dataset: images, masks, sizes and damage, and the memory of the masks as\n"
     "float32, uint8, bits and run lengths (RLE), at full size, 1024 and 256.\n"
     "\n"
@@ -564,7 +631,7 @@ const struct command data_inspect = {
     SAMPLES_HELP "\n"
     "  --masks-size N  side of the grid on which masks too small to be trained on are counted: the\n"
     "                  resolution of the loss, 4 x size / patch (256)\n"
-    "  -o SHEET.png    writes a contact sheet of images with their masks\n"
+    "  -o SHEET        writes a contact sheet of images with their masks: SHEET.html or SHEET.png\n"
     "  --json          prints the numbers as JSON\n"
     "  --given         computes the memory only, for images of this size with this many masks; needs no data",
     run};

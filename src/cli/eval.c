@@ -205,12 +205,13 @@ static int eval(int argc, char **argv, struct error *e)
 }
 
 const struct command command_eval = {
-    "eval", "eval RUN.yaml --model DIR [--csv FILE] [--worst N] [--overlays FILE.png] [--json] [--memory SIZE] [--set key=value]...",
+    "eval", "eval RUN.yaml --model DIR [--csv FILE] [--worst N] [--overlays FILE] [--json] [--memory SIZE] [--set key=value]...",
     "Evaluates a model's masks on the validation data of RUN.yaml: mean IoU and Dice by prompt and category.\n\n"
     "  --model DIR    a model folder, such as train.out/model\n"
     "  --csv FILE     writes the table as CSV: prompt,category,masks,mean_iou,mean_dice,above_50,above_75\n"
     "  --worst N      lists the N worst masks (8)\n"
-    "  --overlays F   draws the worst masks into a PNG: the prediction in blue, the ground truth in green, the prompt in yellow\n"
+    "  --overlays F   draws the worst masks into F, an HTML page (F ends in .html) or a PNG: the prediction in blue, the ground\n"
+    "                 truth in green, the prompt in yellow\n"
     "  --json         prints one JSON object instead of the table\n"
     "  --memory SIZE  memory budget, memory.budget\n"
     "  --set key=value  sets a key of RUN.yaml", eval};
