@@ -32,7 +32,7 @@ check 'a report of a run that is still going on' write
 # fact LABEL VALUE REMARK: the headline has it.
 fact() { grep -o "<dt>$1</dt>.*" "$page" | sed 's/<[^>]*>/ /g' | tee "$tmp/fact"; grep -qF "<div><dt>$1</dt><dd>$2</dd><dd>$3</dd></div>" "$page"; }
 check 'headline: the model' fact Model '&lt;sam&gt;-vit-b' '94 M parameters, 4.1 M trained, bf16'
-check 'headline: the data' fact Data shards 'sa1b, 320 samples trained on'
+check 'headline: the data' fact Data shards 'sa1b, 320 samples read'
 check 'headline: the best score' fact 'Best mean IoU' 0.734 'at step 20, on validation data'
 check 'headline: peak and budget' fact 'Peak memory' '100.00 MiB' 'of a budget of 8.00 GiB; 3.00 GiB offloaded'
 check 'headline: the steps' fact Steps 40 '8 samples each'

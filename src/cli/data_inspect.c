@@ -542,8 +542,10 @@ static int put_samples(const struct samples *all, struct text *out, struct error
 /* The sheet as an HTML page: the images, and the tables that are also printed. */
 static int write_page(const char *path, const struct samples *all, const struct facts *f, const struct mask_memory *c, struct error *e)
 {
-    struct text out = {0}, tables = {0};
-    page_begin(&out, "Plimsoll: images and masks of a dataset", all->files.at[0]);
+    struct text out = {0}, tables = {0}, title = {0};
+    text_printf(&title, "%s", all->files.at[0]);
+    if (all->files.n > 1) text_printf(&title, " and %u more", all->files.n - 1);
+    page_begin(&out, "Plimsoll: images and masks of a dataset", title.at);
     put_headline(all, f, &out);
     int rc = put_samples(all, &out, e);
     print_facts(all, f, &tables);
@@ -555,6 +557,7 @@ static int write_page(const char *path, const struct samples *all, const struct 
     if (!rc) rc = file_write_atomic(path, out.at, out.n, e);
     text_free(&out);
     text_free(&tables);
+    text_free(&title);
     return rc;
 }
 

@@ -164,7 +164,7 @@ static void put_data(struct text *out, const struct run_facts *f)
     char name[256], remark[160];
     int n = snprintf(remark, sizeof remark, "%.40s", text_of(f->config, "data.format"));
     if (train && train->kind == VALUE_LIST && train->count > 1) n += snprintf(remark + n, sizeof remark - (size_t)n, " and %u more paths", train->count - 1);
-    if (f->samples > 0) snprintf(remark + n, sizeof remark - (size_t)n, ", %.0f samples trained on", f->samples);
+    if (f->samples > 0) snprintf(remark + n, sizeof remark - (size_t)n, ", %.0f samples read", f->samples);
     if (first && first->kind == VALUE_STRING) page_fact(out, "Data", data_name(first->text, name), remark);
 }
 
@@ -269,7 +269,7 @@ static void put_memory(struct text *out, const struct value *plan)
 /* A table of the first, last and best value of the losses and the validation scores. */
 static void put_results(struct text *out, const struct run_facts *f)
 {
-    text_printf(out, "<h2>Training</h2>\n<table><tr><th></th><th>first</th><th>last</th><th>best</th><th>at step</th></tr>\n");
+    text_printf(out, "<h2>Training</h2>\n<div class='wide'><table><tr><th></th><th>first</th><th>last</th><th>best</th><th>at step</th></tr>\n");
     for (size_t d = 0; d < CHARTS; d++)
         for (int k = 0; k < 2 && charts[d].best; k++) {
             const struct series *s = &f->all[d][k];
@@ -278,7 +278,7 @@ static void put_results(struct text *out, const struct run_facts *f)
             text_printf(out, "<tr><td>%s%s</td><td>%.4g</td><td>%.4g</td><td>%.4g</td><td>%.0f</td></tr>\n", charts[d].names[k], d == LOSS ? " loss" : "", s->y.at[0],
                         s->y.at[s->y.n - 1], s->y.at[best], s->x.at[best]);
         }
-    text_printf(out, "</table>\n<div class='row'>\n");
+    text_printf(out, "</table></div>\n<div class='row'>\n");
     for (size_t d = 0; d < CHARTS; d++) {
         const struct series *drawn[2];
         struct series named[2];

@@ -102,11 +102,11 @@ void page_memory(struct text *out, const struct page_part *parts, uint32_t n, ui
     for (uint32_t i = 0; i < n; i++)
         text_printf(out, "<span style='width:%.3f%%;background:%s' title='%s: %s'></span>", 100 * (double)parts[i].bytes / (double)whole, page_kind_colour(parts[i].kind),
                     parts[i].kind, size_print(parts[i].bytes, size));
-    text_printf(out, "</div>\n<table>\n");
+    text_printf(out, "</div>\n<div class='wide'><table>\n");
     for (uint32_t i = 0; i < n; i++)
         text_printf(out, "<tr><td><span class='chip' style='background:%s'></span>%s</td><td>%s</td><td>%.1f %%</td></tr>\n", page_kind_colour(parts[i].kind),
                     parts[i].kind, size_print(parts[i].bytes, size), 100 * (double)parts[i].bytes / (double)whole);
-    text_printf(out, "<tr><td><b>arena</b></td><td><b>%s</b></td><td></td></tr></table>\n", size_print(whole, size));
+    text_printf(out, "<tr><td><b>arena</b></td><td><b>%s</b></td><td></td></tr></table></div>\n", size_print(whole, size));
 }
 
 /* --- images ------------------------------------------------------------------------------- */
