@@ -37,6 +37,8 @@ rounds() { ends 0 "^box, round 3 *all *24 " --model $model --set prompts.iterati
 check "the last of several rounds" rounds
 images() { run --model $model --worst 5 --overlays "$tmp/worst.png" && head -c 4 "$tmp/worst.png" | grep -q PNG; }
 check "images of the worst masks" images
+page() { run --model $model --worst 5 --overlays "$tmp/worst.html" && [ "$(grep -c "<img alt='' src='data:image/png;base64,.*<b>IoU " "$tmp/worst.html")" = 5 ]; }
+check "an HTML page of the worst masks" page
 same() {
     # shellcheck disable=SC2086
     "$binary" train "$tmp/run.yaml" $FLAGS >"$tmp/train" 2>&1 || { cat "$tmp/train"; return 1; }
@@ -57,7 +59,9 @@ drawn() {
     run --model "$tmp/out/model" --worst 1 >"$tmp/said" || return 1
     first=$(awk '$2 == "IoU" { printf "01-%s-%.3f.png", $1, $3 }' "$tmp/said")
     echo "the worst: $first"
-    [ -s "$tmp/out/worst/$first" ]
+    [ -s "$tmp/out/worst/$first" ] && grep -q "\"file\": \"$first\"" "$tmp/out/worst/index.json" && [ "$(grep -c '"sample"' "$tmp/out/worst/index.json")" = 8 ] || return 1
+    # Captions are text of the page, not drawn into the images.
+    [ "$(grep -c '<b>IoU [01]\.[0-9]*</b>, prompt: ' "$tmp/out/report.html")" = 8 ]
 }
 check "training draws its worst masks" drawn
 undrawn() {

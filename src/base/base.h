@@ -97,6 +97,11 @@ void text_free(struct text *t);
 bool size_parse(const char *s, uint64_t *bytes);
 /* Formats bytes ("1.50 GiB") into the caller's buffer and returns it. */
 char *size_print(uint64_t bytes, char out[32]);
+/* Formats a time for people: "250 us", "18 ms", "1.25 s", "2 min 5 s", "30 min", "2 h 5 min", "3 d 4 h";
+ * at most 3 significant digits or two units, never an exponent. */
+char *duration_print(double seconds, char out[32]);
+/* The same with a sign: "+1.25 s", "-18 ms". */
+char *duration_change(double seconds, char out[32]);
 
 bool text_ends_with(const char *s, const char *ending);
 /* Matches a shell-style pattern with * and ?, as used for parameter names. */

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/progress.h"
 #include "cli/cli.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -106,7 +107,10 @@ static int write_weights(const struct pth *p, const struct sam_names *n, const c
     int rc = st_write_begin(&w, path, specs, n->parts.n, &format, 1, e);
     mem_free(specs);
     if (rc) return rc;
-    for (uint32_t i = 0; i < n->parts.n && !rc; i++) rc = copy_tensor(&w, &p->tensors.at[n->parts.at[i].from->source], e);
+    struct progress progress;
+    progress_begin(&progress, "writing", "tensors", n->parts.n);
+    for (uint32_t i = 0; i < n->parts.n && !rc; i++, progress_add(&progress, 1)) rc = copy_tensor(&w, &p->tensors.at[n->parts.at[i].from->source], e);
+    progress_clear();
     if (!rc) return st_write_end(&w, e);
     st_write_abort(&w);
     return rc;

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/progress.h"
 #include "cli/data.h"
 #include "cli/data_samples.h"
 #include "data/grid.h"
@@ -19,6 +20,7 @@
 #include "io/json.h"
 #include "io/png.h"
 #include "report/draw.h"
+#include "report/page.h"
 
 /* ---- counting ---- */
 
@@ -153,6 +155,8 @@ static void count_sample(struct facts *f, const struct sample *s)
 static void count_all(struct facts *f, const struct samples *all)
 {
     uint64_t first = UINT64_MAX;
+    struct progress progress;
+    progress_begin(&progress, "inspecting", "images", all->n);
 #pragma omp parallel for schedule(dynamic)
     for (uint64_t i = 0; i < all->n; i++) {
         struct sample s;
@@ -167,9 +171,11 @@ static void count_all(struct facts *f, const struct samples *all)
             f->small += small;
             if (!rc) count_sample(f, &s);
             else if (f->bad++, i < first) first = i, snprintf(f->first_bad, sizeof f->first_bad, "%.200s: %.300s", s.name, e.text);
+            progress_add(&progress, 1);
         }
         sample_free(&s);
     }
+    progress_clear();
     numbers *const each[] = {&f->masks, &f->w, &f->h, &f->mask_pixels, &f->image_bytes, &f->area, &f->runs, &f->counts, &f->iou, &f->stability};
     for (size_t k = 0; k < COUNT(each); k++) sort(each[k]);
     if (f->sizes.n) qsort(f->sizes.at, f->sizes.n, sizeof *f->sizes.at, commonest);
@@ -222,24 +228,15 @@ static struct mask_memory measure_memory(const struct facts *f)
     return c;
 }
 
-static char *bytes_text(double bytes, char out[32])
-{
-    if (bytes >= 1e9) snprintf(out, 32, "%.2f GB", bytes / 1e9);
-    else if (bytes >= 1e6) snprintf(out, 32, "%.*f MB", bytes < 1e7 ? 2 : 1, bytes / 1e6);
-    else snprintf(out, 32, "%.1f KB", bytes / 1e3);
-    return out;
-}
-
 static void print_memory(const struct mask_memory *c, struct text *out)
 {
-    text_printf(out, "Memory of the masks of one sample%s: %.0fx%.0f, %.1f masks (KB, MB, GB: powers of 1000)\n", c->estimated ? "" : ", mean", c->w, c->h, c->masks);
+    text_printf(out, "Memory of the masks of one sample%s: %.0fx%.0f, %.1f masks\n", c->estimated ? "" : ", mean", c->w, c->h, c->masks);
     text_printf(out, "  %-10s %12s %12s %12s\n", "", "full size", "1024x1024", "256x256");
     for (int f = 0; f < ENCODINGS; f++) {
         text_printf(out, "  %-10s", encoding_names[f]);
         for (int s = 0; s < SIZES; s++) {
             char size[32], about[40];
-            bytes_text(c->bytes[f][s], size);
-            snprintf(about, sizeof about, "%s%s", f == RUNS && (s != FULL || c->estimated) ? "~" : "", size);
+            snprintf(about, sizeof about, "%s%s", f == RUNS && (s != FULL || c->estimated) ? "~" : "", size_print((uint64_t)(c->bytes[f][s] + 0.5), size));
             text_printf(out, " %12s", about);
         }
         text_printf(out, "\n");
@@ -247,7 +244,7 @@ static void print_memory(const struct mask_memory *c, struct text *out)
     text_printf(out, "  RLE: %s%.0f runs per mask, 4 bytes each; ~ estimated in proportion to the image's side%s\n", c->estimated ? "~" : "", c->runs,
                 c->estimated ? ", from 345 runs at 2000x1500 in SA-1B" : "");
     char largest[32];
-    if (c->most > 0) text_printf(out, "  the largest sample takes %s as float32 at full size\n", bytes_text(4 * c->most, largest));
+    if (c->most > 0) text_printf(out, "  the largest sample takes %s as float32 at full size\n", size_print((uint64_t)(4 * c->most), largest));
 }
 
 static void json_memory(const struct mask_memory *c, struct text *out)
@@ -356,7 +353,7 @@ static void print_facts(const struct samples *all, const struct facts *f, struct
     print_row(out, "RLE chars per mask", &f->counts, 1, 1);
     if (is_rated(&f->iou)) print_row(out, "predicted_iou", &f->iou, 1, 3);
     if (is_rated(&f->stability)) print_row(out, "stability_score", &f->stability, 1, 3);
-    print_row(out, "image, KB", &f->image_bytes, 1e-3, 1);
+    print_row(out, "image, KiB", &f->image_bytes, 1.0 / 1024, 1);
     print_areas(f, out);
     print_categories(all, f, out);
     print_sizes(f, out);
@@ -496,12 +493,15 @@ static void draw_sample(const struct samples *all, uint64_t i, struct draw_cell 
     sample_free(&s);
 }
 
+/* The samples on a sheet, evenly spread over the dataset. */
+static uint64_t on_sheet(const struct samples *all, uint32_t k, uint32_t n) { return all->n * k / n; }
+
 static struct canvas draw_samples(const struct samples *all)
 {
     struct draw_cell cells[ON_SHEET] = {0};
     char(*lines)[2][300] = mem_alloc(ON_SHEET * sizeof *lines), title[128];
     uint32_t n = (uint32_t)min_u64(all->n, ON_SHEET);
-    for (uint32_t k = 0; k < n; k++) draw_sample(all, all->n * k / n, &cells[k], lines[k]);
+    for (uint32_t k = 0; k < n; k++) draw_sample(all, on_sheet(all, k, n), &cells[k], lines[k]);
     snprintf(title, sizeof title, "%u of %llu images with their masks", n, (unsigned long long)all->n);
     struct canvas p = draw_sheet(title, cells, n, COLUMNS, CELL_W, CELL_H);
     for (uint32_t k = 0; k < n; k++) canvas_free(&cells[k].image);
@@ -534,7 +534,7 @@ static struct canvas draw_memory(const struct mask_memory *c, uint32_t width)
     char shown[COUNT(rows)][32], title[96];
     for (size_t k = 0; k < COUNT(rows); k++) {
         double bytes = c->bytes[rows[k].encoding][rows[k].size];
-        bars[k] = (struct draw_bar){rows[k].label, bytes_text(bytes, shown[k]), bytes};
+        bars[k] = (struct draw_bar){rows[k].label, size_print((uint64_t)(bytes + 0.5), shown[k]), bytes};
     }
     snprintf(title, sizeof title, "Memory of one sample's masks: %.0fx%.0f, %.1f masks", c->w, c->h, c->masks);
     return draw_bars(title, bars, COUNT(rows), width);
@@ -553,6 +553,72 @@ static int write_sheet(const char *path, const struct samples *all, const struct
     return rc;
 }
 
+static void put_headline(const struct samples *all, const struct facts *f, struct text *out)
+{
+    char value[64], remark[96];
+    page_facts_begin(out);
+    snprintf(value, sizeof value, "%llu", (unsigned long long)all->n);
+    snprintf(remark, sizeof remark, "%s, %llu unusable", all->format, (unsigned long long)f->bad);
+    page_fact(out, "Images", value, remark);
+    snprintf(value, sizeof value, "%u", f->area.n);
+    snprintf(remark, sizeof remark, "%.1f an image, at most %.0f", mean(&f->masks), quantile(&f->masks, 1));
+    page_fact(out, "Masks", value, remark);
+    if (f->sizes.n) {
+        snprintf(value, sizeof value, "%ux%u", f->sizes.at[0].w, f->sizes.at[0].h);
+        snprintf(remark, sizeof remark, f->sizes.n == 1 ? "all images" : "the commonest of %u sizes", f->sizes.n);
+        page_fact(out, "Size", value, remark);
+    }
+    snprintf(value, sizeof value, "%.2g %%", 100 * quantile(&f->area, 0.5));
+    page_fact(out, "Median mask", value, "of the image");
+    page_facts_end(out);
+}
+
+static int put_samples(const struct samples *all, struct text *out, struct error *e)
+{
+    const uint32_t n = (uint32_t)min_u64(all->n, ON_SHEET);
+    int rc = PL_OK;
+    text_printf(out, "<h2>%u of %llu images with their masks</h2>\n<div class='images'>\n", n, (unsigned long long)all->n);
+    for (uint32_t k = 0; k < n && !rc; k++) {
+        struct draw_cell cell = {0};
+        struct text png = {0}, caption = {0};
+        char lines[2][300];
+        draw_sample(all, on_sheet(all, k, n), &cell, lines);
+        rc = png_encode(&png, PNG_RGB, cell.image.w, cell.image.h, cell.image.rgb, 0, e);
+        page_escaped(&caption, lines[0]);
+        text_printf(&caption, "<br><span class='dim'>");
+        page_escaped(&caption, lines[1]);
+        text_printf(&caption, "</span>");
+        if (!rc) page_figure(out, png.at, png.n, caption.at);
+        canvas_free(&cell.image);
+        text_free(&png);
+        text_free(&caption);
+    }
+    text_printf(out, "</div>\n");
+    return rc;
+}
+
+/* The sheet as an HTML page: the images, and the tables that are also printed. */
+static int write_page(const char *path, const struct samples *all, const struct facts *f, const struct mask_memory *c, struct error *e)
+{
+    struct text out = {0}, tables = {0}, title = {0};
+    text_printf(&title, "%s", all->files.at[0]);
+    if (all->files.n > 1) text_printf(&title, " and %u more", all->files.n - 1);
+    page_begin(&out, "Plimsoll: images and masks of a dataset", title.at);
+    put_headline(all, f, &out);
+    int rc = put_samples(all, &out, e);
+    print_facts(all, f, &tables);
+    print_memory(c, &tables);
+    text_printf(&out, "<h2>Statistics</h2>\n<pre>");
+    page_escaped(&out, tables.at);
+    text_printf(&out, "</pre>\n");
+    page_end(&out);
+    if (!rc) rc = file_write_atomic(path, out.at, out.n, e);
+    text_free(&out);
+    text_free(&tables);
+    text_free(&title);
+    return rc;
+}
+
 /* ---- the command ---- */
 
 static int inspect(const struct samples_options *o, const struct names *paths, uint32_t cells, const char *sheet, bool json, struct error *e)
@@ -567,7 +633,7 @@ static int inspect(const struct samples_options *o, const struct names *paths, u
     else print_facts(&all, &f, &out), print_memory(&c, &out);
     fputs(out.at, stdout);
     int rc = PL_OK;
-    if (sheet) rc = write_sheet(sheet, &all, &f, &c, e);
+    if (sheet) rc = text_ends_with(sheet, ".html") ? write_page(sheet, &all, &f, &c, e) : write_sheet(sheet, &all, &f, &c, e);
     text_free(&out);
     facts_free(&f);
     samples_close(&all);
@@ -617,7 +683,7 @@ static int run(int argc, char **argv, struct error *e)
 }
 
 const struct command data_inspect = {
-    "inspect", "data inspect PATHS [--format F] [--images DIR] [--masks DIR] [--labels KIND] [--range R] [-o SHEET.png] [--json]  |  data inspect --given WxH,MASKS [--json]",
+    "inspect", "data inspect PATHS [--format F] [--images DIR] [--masks DIR] [--labels KIND] [--range R] [-o SHEET] [--json]  |  data inspect --given WxH,MASKS [--json]",
     "Prints statistics of a dataset: images, masks, sizes and damage, and the memory of the masks as\n"
     "float32, uint8, bits and run lengths (RLE), at full size, 1024 and 256.\n"
     "\n"
@@ -626,7 +692,7 @@ const struct command data_inspect = {
     SAMPLES_HELP "\n"
     "  --masks-size N  side of the grid on which masks too small to be trained on are counted: the\n"
     "                  resolution of the loss, 4 x size / patch (256)\n"
-    "  -o SHEET.png    writes a contact sheet of images with their masks\n"
+    "  -o SHEET        writes a contact sheet of images with their masks: SHEET.html or SHEET.png\n"
     "  --json          prints the numbers as JSON\n"
     "  --given         computes the memory only, for images of this size with this many masks; needs no data",
     run};

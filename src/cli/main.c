@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/processor.h"
+#include "base/progress.h"
 #include "cli/cli.h"
 #include "run/device.h"
 
@@ -93,6 +94,7 @@ int main(int argc, char **argv)
     int rc = cpu_features_check(&e);
     if (!rc) rc = c->run(argc - 2, argv + 2, &e);
     if (fflush(stdout) && !rc) rc = error_set(&e, PL_FAIL, "standard output cannot be written");
+    progress_clear();
     if (rc) fprintf(stderr, "plimsoll %s: %s\n", c->name, e.text);
     return rc;
 }

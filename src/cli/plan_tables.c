@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/progress.h"
 #include "io/json.h"
 #include "run/calibration.h"
 #include "train/run.h"
@@ -280,7 +281,9 @@ static int plan_ladder(const struct options *o, struct rows *rows, struct error 
     char split[2][64]; /* memory.micro_batch of the first row, and of the others */
     size_t n = 0;
     int effective = 1, rc = effective_batch(o, &effective, e);
-    for (size_t i = 0; i < COUNT(ladder) && !rc; i++) {
+    struct progress progress;
+    progress_begin(&progress, "planning", "rows", COUNT(ladder));
+    for (size_t i = 0; i < COUNT(ladder) && !rc; i++, progress_add(&progress, 1)) {
         const int samples = i ? rows->list.at[0].least : effective;
         struct row row = {0};
         snprintf(row.label, sizeof row.label, ladder[i].name, samples);
@@ -294,6 +297,7 @@ static int plan_ladder(const struct options *o, struct rows *rows, struct error 
         }
         if (!rc) vec_push(&rows->list, row);
     }
+    progress_clear();
     return rc;
 }
 
@@ -301,20 +305,21 @@ int table_compare(const struct options *o, struct error *e)
 {
     struct rows rows = {0};
     struct text out = {0};
-    char arena[32], saved[32], host[32];
+    char arena[32], saved[32], host[32], step[32];
     const struct row *last = NULL; /* the last row that fits */
     int rc = plan_ladder(o, &rows, e);
     if (!rc && o->json) {
         show_json("compare", &rows);
     } else if (!rc) {
-        text_printf(&out, "%-28s %12s %12s %12s %10s %7s\n", "", "arena", "saved", host_name(rows.list.at[0].processor), "step", "ratio");
+        text_printf(&out, "%-28s %12s %12s %12s %12s %7s\n", "", "arena", "saved", host_name(rows.list.at[0].processor), "step", "ratio");
         for (uint32_t i = 0; i < rows.list.n; i++) {
             const struct row *r = &rows.list.at[i];
             if (put_refusal(r, 28, &out)) continue;
             int64_t less = last ? (int64_t)last->arena - (int64_t)r->arena : 0;
             last = r;
-            text_printf(&out, "%-28s %12s %s%11s %12s %9.3gs %6.2fx\n", r->label, size_print(r->arena, arena), less < 0 ? "-" : " ",
-                        size_print((uint64_t)(less < 0 ? -less : less), saved), size_print(r->host, host), r->seconds, r->seconds / rows.list.at[0].seconds);
+            text_printf(&out, "%-28s %12s %s%11s %12s %12s %6.2fx\n", r->label, size_print(r->arena, arena), less < 0 ? "-" : " ",
+                        size_print((uint64_t)(less < 0 ? -less : less), saved), size_print(r->host, host),
+                        duration_print(r->seconds, step), r->seconds / rows.list.at[0].seconds);
         }
         note_warnings(&rows, false, &out);
         note_times(&rows, &out);
@@ -343,8 +348,11 @@ static int plan_budgets(const struct options *o, struct rows *rows, struct error
 {
     struct row most = {0}, least = {0};
     struct planned p;
+    struct progress progress;
+    progress_begin(&progress, "planning", "budgets", 2); /* no limit, the smallest, and those between them, which are not known yet */
     int rc = open_planned(&p, o, NULL, 0, 0, e);
     if (rc) return rc;
+    progress_add(&progress, 1);
     fill_row(&most, &p);
     rc = next_row(&p, 1, &least, e); /* a budget of one byte: finds the smallest plan */
     uint64_t unit = GIB;
@@ -352,16 +360,19 @@ static int plan_budgets(const struct options *o, struct rows *rows, struct error
     snprintf(least.label, sizeof least.label, "smallest");
     if (!rc) rc = next_row(&p, least.arena, &least, e);
     if (!rc) vec_push(&rows->list, least);
+    for (size_t i = 0; i < COUNT(STEPS); i++) progress.total += STEPS[i] * unit > least.arena && STEPS[i] * unit < most.arena;
     for (size_t i = 0; i < COUNT(STEPS) && !rc; i++) {
         struct row row = {0};
         uint64_t budget = STEPS[i] * unit;
         if (budget <= least.arena || budget >= most.arena) continue;
+        progress_add(&progress, 1);
         size_print(budget, row.label);
         rc = next_row(&p, budget, &row, e);
         if (!rc) vec_push(&rows->list, row);
     }
     snprintf(most.label, sizeof most.label, "no limit");
     if (!rc) vec_push(&rows->list, most);
+    progress_clear();
     close_planned(&p);
     return rc;
 }
@@ -472,11 +483,16 @@ int table_devices(const struct options *o, struct error *e)
     char list[512], *at = list;
     int rc = PL_OK;
     snprintf(list, sizeof list, "%s", o->devices ? o->devices : "8,16,24,40,80");
-    for (char *gpu; !rc && (gpu = strsep(&at, ","));) {
+    struct progress progress;
+    uint64_t gpus = 1;
+    for (const char *comma = list; (comma = strchr(comma, ',')); comma++) gpus++;
+    progress_begin(&progress, "planning", "GPUs", gpus);
+    for (char *gpu; !rc && (gpu = strsep(&at, ",")); progress_add(&progress, 1)) {
         struct row row = {0};
         rc = gpu_row(o, gpu, &row, e);
         if (!rc) vec_push(&rows.list, row);
     }
+    progress_clear();
     if (!rc && o->json) show_json("devices", &rows);
     else if (!rc) show_devices(o, &rows);
     vec_free(&rows.list);

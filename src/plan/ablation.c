@@ -132,11 +132,11 @@ static const char *signed_size(int64_t bytes, char out[40])
 
 void plan_print_techniques(const struct plan *p, struct text *out)
 {
-    char size[40], word[SETTING_ROOM];
+    char size[40], time[32], word[SETTING_ROOM];
     if (p->n_techniques) text_printf(out, "Techniques: memory saved and time added by each one, with the others in use\n");
     for (int i = 0; i < p->n_techniques; i++) {
         const struct technique *k = &p->techniques[i];
-        text_printf(out, "  %-32s %12s  %+8.3g s per step", k->name, signed_size(k->saved, size), k->seconds);
+        text_printf(out, "  %-32s %12s  %11s per step", k->name, signed_size(k->saved, size), duration_change(k->seconds, time));
         if (k->host) text_printf(out, ", %s in %s", signed_size(k->host, size), p->settings.host_staging ? "host memory" : "the offload file");
         text_printf(out, "\n");
     }
@@ -145,7 +145,7 @@ void plan_print_techniques(const struct plan *p, struct text *out)
                     plan_host_name(p), p->unbounded.seconds, 100 * (1 - p->unbounded.seconds / p->seconds));
     if (!p->more.budget) return;
     if (p->more.seconds > 0 && p->more.seconds < p->seconds)
-        text_printf(out, "  with 1 GiB more: %.3g s per step (%.1f %% less), micro-batch %d x %d, recompute %s, head in %d chunk%s\n", p->more.seconds,
+        text_printf(out, "  with 1 GiB more: %s per step (%.1f %% less), micro-batch %d x %d, recompute %s, head in %d chunk%s\n", duration_print(p->more.seconds, time),
                     100 * (1 - p->more.seconds / p->seconds), p->more.settings.micro_batch, p->more.settings.accumulation,
                     recompute_print(&p->more.settings.recompute, word), p->more.settings.head_chunks,
                     p->more.settings.head_chunks == 1 ? "" : "s");

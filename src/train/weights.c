@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/progress.h"
 #include "base/random.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -503,12 +504,15 @@ int weights_load(struct weights *w, const struct graph *g, struct device *d, con
     struct transfer x;
     transfer_init(&x, d, t, staging, staging_bytes);
     CHECK(w->n_params == g->params.n && t->graph == g, "weights were opened for another graph");
+    struct progress progress;
     int rc = PL_OK;
-    for (uint32_t i = 0; !rc && i < g->params.n; i++) {
+    progress_begin(&progress, *w->dir ? "reading weights:" : "initialising weights:", "tensors", g->params.n);
+    for (uint32_t i = 0; !rc && i < g->params.n; i++, progress_add(&progress, 1)) {
         const struct param *p = &g->params.at[i];
         if (weight_is_constant(g, p)) rc = load_constant(&x, g, p, e);
         else if (*w->dir) rc = load_from_file(w, &x, p, w->source[i] - 1, e);
         else rc = load_by_init(&x, g, p, seed, e);
     }
+    progress_clear();
     return rc;
 }
