@@ -688,7 +688,7 @@ const struct command data_inspect = {
     "float32, uint8, bits and run lengths (RLE), at full size, 1024 and 256.\n"
     "\n"
     "  PATHS           shards (tar), folders of extracted files, folders of shards; the annotation\n"
-    "                  file of COCO; a folder with images/ and masks/; a table; globs\n"
+    "                  file of COCO; a folder of images and masks; a table; globs\n"
     SAMPLES_HELP "\n"
     "  --masks-size N  side of the grid on which masks too small to be trained on are counted: the\n"
     "                  resolution of the loss, 4 x size / patch (256)\n"

@@ -314,7 +314,7 @@ const struct command data_pack = {
     "data.train: FILE.pack in the run.\n"
     "\n"
     "  PATHS           shards (tar), folders of extracted files, folders of shards; the annotation\n"
-    "                  file of COCO; a folder with images/ and masks/; a table; .pack; globs\n"
+    "                  file of COCO; a folder of images and masks; a table; .pack; globs\n"
     "  -o FILE.pack    the output; it appears when it is complete\n"
     "  --model MODEL   a folder or a preset: the default of --size and --masks-size\n"
     "  --size N        side of the images: data.image_size of the run (1024)\n"

@@ -140,6 +140,6 @@ const struct command data_verify = {
     "decoded ones. Prints every bad sample; the exit code is 1 when there is one.\n"
     "\n"
     "  PATHS           shards (tar), folders of extracted files, folders of shards; the annotation\n"
-    "                  file of COCO; a folder with images/ and masks/; a table; .pack; globs\n"
+    "                  file of COCO; a folder of images and masks; a table; .pack; globs\n"
     SAMPLES_HELP,
     run};

@@ -260,6 +260,7 @@ void dataset_close(struct dataset *d)
 {
     if (!d) return;
     d->format->close(d);
+    text_free(&d->unpaired);
     mem_free(d->chosen);
     mem_free(d);
 }
@@ -295,6 +296,8 @@ bool dataset_print_left(const struct dataset *d, bool crowds, struct text *out)
     if (out->n == start) out->at[start] = 0;
     return out->n > start;
 }
+
+const char *dataset_unpaired(const struct dataset *d) { return d->unpaired.at; }
 
 void dataset_name(const struct dataset *d, uint64_t i, char *out, size_t room)
 {

@@ -509,7 +509,7 @@ bool config_given(const struct config *c, enum config_key key)
 
 bool config_validates(const struct config *c)
 {
-    return c->data_validation.n || c->data_holdout > 0 || c->data_validation_list || c->data_validation_match || c->data_validation_split;
+    return c->data_validation.n || c->data_validation_images || c->data_holdout > 0 || c->data_validation_list || c->data_validation_match || c->data_validation_split;
 }
 
 /* Whether a key has a value; an empty list, as config_write writes it, is none. */
@@ -618,6 +618,20 @@ static int check_range(const struct config *c, struct error *e)
     return config_at_key(c, KEY_data_percentiles, e);
 }
 
+/* A folder of images to evaluate on is for the formats with folders; masks need images. */
+static int check_folders(const struct config *c, const char *format, struct error *e)
+{
+    if (c->data_validation_images && c->data_format != FORMAT_PAIRS && c->data_format != FORMAT_CSV && c->data_format != FORMAT_COCO) {
+        error_set(e, PL_USAGE, "data.validation_images is given, but data.format is %s, expected pairs, csv or coco", format);
+        return config_at_key(c, KEY_data_validation_images, e);
+    }
+    if (c->data_validation_masks && !c->data_validation_images) {
+        error_set(e, PL_USAGE, "data.validation_masks is given and data.validation_images is not; expected both");
+        return config_at_key(c, KEY_data_validation_masks, e);
+    }
+    return PL_OK;
+}
+
 /* Splitting needs images; a held-out part and separate validation files exclude each other; a
  * filter for validation images needs one for training images, or the two would overlap. */
 static int check_data(const struct config *c, struct error *e)
@@ -641,11 +655,11 @@ static int check_data(const struct config *c, struct error *e)
         return config_at_key(c, parts[i], e);
     }
     if (check_range(c, e)) return e->code;
-    if (c->data_holdout > 0 && c->data_validation.n) {
-        error_set(e, PL_USAGE, "both data.holdout and data.validation are given, expected one of them");
+    if (c->data_holdout > 0 && (c->data_validation.n || c->data_validation_images)) {
+        error_set(e, PL_USAGE, "both data.holdout and %s are given, expected one of them", c->data_validation.n ? "data.validation" : "data.validation_images");
         return config_at_key(c, KEY_data_holdout, e);
     }
-    return PL_OK;
+    return check_folders(c, word, e);
 }
 
 int config_check(const struct config *c, unsigned needs, struct error *e)

@@ -100,6 +100,9 @@ struct pixel_range feed_range(const struct config *c);
 /* Writes what the dataset's survey decided (data.labels, data.threshold, data.ignore, data.range) into
  * a configuration, so that every later command decides the same. */
 void feed_resolve(const struct feed *f, struct config *c);
+/* Reads up to `samples` samples as a run would: PL_USAGE when more of them than data.max_bad cannot be
+ * used, or when none can. */
+int feed_try_images(const struct config *c, const struct model *m, enum feed_role role, uint64_t samples, struct error *e);
 /* The dataset that the feed reads; NULL: the data are not images. */
 const struct dataset *feed_dataset(const struct feed *f);
 
