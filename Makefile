@@ -154,13 +154,14 @@ $(BUILD)/tests/%: tests/%.c $(LIB)
 # clang finds its own OpenMP library by this flag alone.
 OPENMP_LIB = $(if $(shell $(CC) --version 2>/dev/null | grep -i clang),-fopenmp,-lgomp)
 # Programs outside the project use the public header and the flags of pkg-config, which reads
-# plimsoll-uninstalled.pc for the build tree. $(call pc,prefix,includedir,libdir) prints it.
-pc = sed 's|@PREFIX@|$1|; s|@INCLUDEDIR@|$2|; s|@LIBDIR@|$3|; s|@VERSION@|$(VERSION)|; s|@OPENMP@|$(OPENMP_LIB)|; s|@ONEDNN@|$(ONEDNN_LIBS)|' tools/plimsoll.pc.in
+# plimsoll-uninstalled.pc for the build tree. $(call pc,prefix,includedir,libdir) prints it. Its rpath lets
+# programs find the library without LD_LIBRARY_PATH; in /usr/lib the loader finds it anyway.
+pc = sed 's|@PREFIX@|$1|; s|@INCLUDEDIR@|$2|; s|@LIBDIR@|$3|; s|@VERSION@|$(VERSION)|; s|@OPENMP@|$(OPENMP_LIB)|; s|@ONEDNN@|$(ONEDNN_LIBS)|; s| @RPATH@|$(if $(filter /usr,$1),, -Wl,-rpath,$${libdir})|' tools/plimsoll.pc.in
 PC := $(BUILD)/plimsoll-uninstalled.pc
 $(PC): tools/plimsoll.pc.in include/plimsoll.h
 	@mkdir -p $(@D)
 	@$(call pc,$(CURDIR),$(CURDIR)/include,$(abspath $(BUILD))) >$@
-OUTSIDE = $(CSTD) $(WARN) -O2 -g $(EXTRA) $< $$(PKG_CONFIG_PATH=$(BUILD) pkg-config --cflags --libs plimsoll) -Wl,-rpath,$(abspath $(BUILD))
+OUTSIDE = $(CSTD) $(WARN) -O2 -g $(EXTRA) $< $$(PKG_CONFIG_PATH=$(BUILD) pkg-config --cflags --libs plimsoll)
 EXAMPLES := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
 $(EXAMPLES): $(BUILD)/examples/%: examples/%.c include/plimsoll.h $(SHARED) $(PC)
 	@mkdir -p $(@D)
@@ -216,20 +217,25 @@ docs: all
 	@BUILD=$(BUILD) tools/docs.sh
 examples: $(EXAMPLES)
 
+# tools/installed.sh prints what a shell needs to use the installation. A plug-in of an earlier installation
+# would not match this program.
 PREFIX  ?= /usr/local
 DESTDIR ?=
-to      := $(DESTDIR)$(PREFIX)
+prefix  := $(abspath $(patsubst ~/%,$(HOME)/%,$(PREFIX)))
+to      := $(DESTDIR)$(prefix)
 install: all
 	install -d $(to)/bin $(to)/include $(to)/lib/pkgconfig $(to)/share/doc/plimsoll/examples
 	install -m 755 $(BUILD)/plimsoll $(to)/bin/
 	install -m 644 include/plimsoll.h $(to)/include/
 	install -m 644 $(STATIC) $(to)/lib/
+	rm -f $(to)/lib/plimsoll-cuda.so
 	install -m 755 $(SHARED) $(PLUGIN) $(to)/lib/
 	ln -sf $(notdir $(SHARED)) $(to)/lib/libplimsoll.so
-	$(call pc,$(PREFIX),$(PREFIX)/include,$(PREFIX)/lib) >$(to)/lib/pkgconfig/plimsoll.pc
+	$(call pc,$(prefix),$(prefix)/include,$(prefix)/lib) >$(to)/lib/pkgconfig/plimsoll.pc
 	install -m 644 LICENSE README.md $(to)/share/doc/plimsoll/
 	cp -R docs $(to)/share/doc/plimsoll/
 	install -m 644 examples/* $(to)/share/doc/plimsoll/examples/
+	@tools/installed.sh "$(prefix)" "$(DESTDIR)"
 
 # The instrumentation hides value ranges from the compiler, which then gives false warnings.
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer \

@@ -38,6 +38,21 @@
 #define PL_API
 #endif
 
+/* Number of elements and array in one, for PL_SHAPE and PL_TENSORS; both exist until the end of the
+ * call that they are arguments of. C++ (11 and later) has no compound literals. */
+#ifdef __cplusplus
+namespace pl_detail {
+template <typename T, int N> struct array {
+    T at[N];
+    operator const T *() const { return at; }
+};
+template <typename T, typename... X> array<T, sizeof...(X)> list(X... x) { return {{static_cast<T>(x)...}}; }
+}
+#define PL_LIST(type, ...) int(sizeof(pl_detail::list<type>(__VA_ARGS__).at) / sizeof(type)), pl_detail::list<type>(__VA_ARGS__)
+#else
+#define PL_LIST(type, ...) (int)(sizeof((type[]){__VA_ARGS__}) / sizeof(type)), (const type[]){__VA_ARGS__}
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -101,9 +116,7 @@ typedef void (*pl_build)(struct pl_builder *b, int64_t batch, void *user);
 PL_API int pl_define(struct pl_session *s, pl_build build, void *user, const char *config_json);
 
 /* Rank and dimensions in one: pl_param(b, "w", PL_SHAPE(10, 64), PL_NORMAL, 0.02f). */
-#ifndef __cplusplus
-#define PL_SHAPE(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]){__VA_ARGS__}
-#endif
+#define PL_SHAPE(...) PL_LIST(int64_t, __VA_ARGS__)
 enum { PL_MAX_RANK = 6 };
 
 enum pl_dtype { PL_F32 = 1, PL_I32 = 2 };
@@ -171,9 +184,7 @@ PL_API pl_tensor pl_avgpool(struct pl_builder *b, pl_tensor x, int64_t H, int64_
  *     y = pl_op(b, "avgpool", PL_TENSORS(x), "k=3,3 stride=2,2 pad=1,1");
  * Ops of the backward pass and the update are excluded, and inputs that an op would write to. */
 PL_API pl_tensor pl_op(struct pl_builder *b, const char *name, int n, const pl_tensor *x, const char *attributes);
-#ifndef __cplusplus
-#define PL_TENSORS(...) (int)(sizeof((pl_tensor[]){__VA_ARGS__}) / sizeof(pl_tensor)), (const pl_tensor[]){__VA_ARGS__}
-#endif
+#define PL_TENSORS(...) PL_LIST(pl_tensor, __VA_ARGS__)
 
 /* Losses. A step's loss is a sum over all its samples divided by its count (pl_set_count), so that
  * the split into micro-batches does not change it. pl_cross_entropy includes this division, and

@@ -20,7 +20,7 @@ read -r words masks <<<"${STEPS:-1000 200}"
 "$binary" data make "$tmp/set" --images 24 --shards 1 --size 96x80 --masks 5 >/dev/null || exit 2
 cat >"$tmp/llama.yaml" <<YAML
 model: {preset: llama-tiny}
-data: {train: "tests/golden/*.py", sequence: 64}
+data: {format: bytes, train: "tests/golden/*.py", sequence: 64}
 train: {steps: $words, effective_batch: 4, learning_rate: 0.001, clip_norm: 1, monitor_every: 1, out: "$tmp/unused"}
 memory: {micro_batch: 2, precision: bf16}
 device: $DEVICE

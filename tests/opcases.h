@@ -433,7 +433,7 @@ static const struct opcase case_EMBEDDING = {build_embedding, TOKEN_SHAPES};
 static id build_embedding_dw(struct scene *s, const int64_t *n)
 {
     if (!s->forward) return build_embedding(s, n);
-    union attr a = {.embedding_dw = {n[2]}};
+    union attr a = {.embedding_dw = {n[2], n[2] > 2 ? 1 + n[2] / 2 : 0}};
     id ids = constant_ids(s, "ids", n[2], false, DIM(n[0], n[1]));
     id in[3] = {ids, param(s, "dy", DIM(n[0], n[1], n[3])), op_cast(&s->g, param(s, "acc", DIM(n[2], n[3])), wide(s))};
     s->length = (double)(n[0] * n[1]) / (double)n[2] + 1;

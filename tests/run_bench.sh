@@ -45,7 +45,7 @@ figures() {
         }' "$tmp/bench.json"
 }
 check 'bench --json: its figures agree' figures
-text() { expect 0 '' bench && grep -q 'measured / predicted' "$tmp/out" && grep -q LINEAR "$tmp/out" && grep -Eq 'measured +[0-9.e+-]+ s mean, [0-9.e+-]+ s median of 2' "$tmp/out" && grep 'peak resident' "$tmp/out"; }
+text() { expect 0 '' bench && grep -q 'measured / predicted' "$tmp/out" && grep -q LINEAR "$tmp/out" && grep -Eq 'measured +[0-9.]+ (us|ms|s) mean, [0-9.]+ (us|ms|s) median of 2' "$tmp/out" && grep 'peak resident' "$tmp/out"; }
 check 'bench: the text output' text
 case $binary in /*) whole=$binary ;; *) whole=$PWD/$binary ;; esac
 nothing() { (mkdir "$tmp/empty" && cd "$tmp/empty" && "$whole" bench ../tiny.yaml --steps 1 | grep 'measured  ' && [ -z "$(ls -A)" ]); }

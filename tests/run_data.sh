@@ -100,7 +100,13 @@ check "names over 100 bytes" long_names
 
 sheet() { ends 0 "2 files, 10 samples" inspect "$tmp/a" -o "$tmp/sheet.png" && head -c 4 "$tmp/sheet.png" | grep -q PNG; }
 check "a contact sheet of samples" sheet
-given() { ends 0 "float32 *1.35 GB *419.4 MB *26.2 MB" inspect --given 2250x1500,100; }
+check "a sheet under the name of a JPEG" ends 2 "images are written as PNG" inspect "$tmp/a" -o "$tmp/sheet.jpg"
+page() {
+    ends 0 'samples' inspect "$tmp/a" -o "$tmp/sheet.html" && grep -q '<h2>[0-9]* of [0-9]* images with their masks' "$tmp/sheet.html" || return 1
+    grep -c "<img alt='' src='data:image/png;base64," "$tmp/sheet.html"
+}
+check "a contact sheet as an HTML page" page
+given() { ends 0 "float32 *1.26 GiB *400.00 MiB *25.00 MiB" inspect --given 2250x1500,100; }
 check "memory of masks from sizes alone" given
 
 # --- packing ----------------------------------------------------------------------------------

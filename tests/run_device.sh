@@ -22,10 +22,14 @@ make_stub() {
 export CUDA_VISIBLE_DEVICES=
 has_driver() { ldconfig -p 2>/dev/null | grep -q libcuda.so.1; }
 
-auto_is_cpu() { expect 0 '^device auto: the CPU: (this build has no CUDA|there is no NVIDIA driver|no NVIDIA GPU is visible)' "$binary" plan "$tmp/auto.yaml"; cat "$tmp/err"; }
-check 'auto without a GPU selects the CPU, and reports why' auto_is_cpu
-auto_trains() { expect 0 '^device auto: the CPU' "$binary" train "$tmp/auto.yaml" --set "train.out=$tmp/run" && [ "$(grep -c '^device' "$tmp/err")" = 1 ]; }
-check 'auto trains on the CPU, and reports it once' auto_trains
+auto_is_cpu() { expect 0 '^device auto: the CPU: (this build has no CUDA|there is no NVIDIA driver|no NVIDIA GPU is visible)' "$binary" plan "$tmp/auto.yaml" --explain; cat "$tmp/err"; }
+check 'auto without a GPU selects the CPU, and --explain reports why' auto_is_cpu
+doctor_says() { expect 0 '^device auto: the CPU' "$binary" doctor "$tmp/auto.yaml" --steps 1 && [ "$(grep -c '^device' "$tmp/err")" = 1 ]; }
+check 'doctor reports it once' doctor_says
+auto_is_silent() { expect 0 '' "$binary" plan "$tmp/auto.yaml" && ! grep '^device' "$tmp/err"; }
+check 'plan does not repeat it' auto_is_silent
+auto_trains() { expect 0 '' "$binary" train "$tmp/auto.yaml" --set "train.out=$tmp/run" && ! grep '^device' "$tmp/err" && grep -o '\[Step 1\] CPU: Alloc=[^ ]* [KMG]iB' "$tmp/err"; }
+check 'auto trains on the CPU, and the memory line names it' auto_trains
 cpu_is_silent() { expect 0 '' "$binary" plan "$tmp/auto.yaml" --set device=cpu && ! grep '^device' "$tmp/err"; }
 check 'device: cpu looks for no GPU' cpu_is_silent
 
@@ -69,9 +73,9 @@ no_gpu() {
         with_stub "$binary" train "$tmp/auto.yaml" --set "train.out=$tmp/none" --set device=cuda
 }
 check 'a driver without a visible GPU' no_gpu
-auto_no_gpu() { needs_plug_in || return; expect 0 '^device auto: the CPU: no NVIDIA GPU is visible' with_stub "$binary" plan "$tmp/auto.yaml"; }
+auto_no_gpu() { needs_plug_in || return; expect 0 '^device auto: the CPU: no NVIDIA GPU is visible' with_stub "$binary" plan "$tmp/auto.yaml" --explain; }
 check 'auto with a driver and no GPU is the CPU' auto_no_gpu
-failing_driver() { needs_plug_in || return; STUB_FAILS=1 expect 0 '^device auto: the CPU: CUDA: cudaError[A-Za-z]+: ' with_stub "$binary" plan "$tmp/auto.yaml"; }
+failing_driver() { needs_plug_in || return; STUB_FAILS=1 expect 0 '^device auto: the CPU: CUDA: cudaError[A-Za-z]+: ' with_stub "$binary" plan "$tmp/auto.yaml" --explain; }
 check 'auto with a driver that fails reports the error' failing_driver
 stale() {
     make_stub || return 1

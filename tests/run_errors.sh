@@ -38,7 +38,20 @@ for command in plan train step bench report eval predict init profile doctor con
     check "$command --version" says '^plimsoll [0-9]' "$binary" $command --version
 done
 check 'no command: usage' expect 2 'plimsoll plan RUN.yaml' "$binary"
-check 'unknown command' expect 2 'plann' "$binary" plann
+# one_line STATUS PATTERN COMMAND...: as expect, and standard error is one line.
+one_line() { expect "$@" && [ "$(wc -l <"$tmp/err")" -eq 1 ]; }
+check 'a mistyped command, with the nearest' one_line 2 'unknown command trian; did you mean train\?' "$binary" trian
+check 'a related word for a command' one_line 2 'unknown command evaluate; did you mean eval\?' "$binary" evaluate x.yaml
+check 'a word of other trainers' one_line 2 'unknown command finetune; did you mean train\?' "$binary" finetune
+check 'a command that is like none' one_line 2 'unknown command xyzzy; the commands are plan, train' "$binary" xyzzy
+check 'a run file without a command' one_line 2 'expected a command before run.yaml, such as .plimsoll plan run.yaml' "$binary" run.yaml
+check 'an option before the command' one_line 2 'expected a command before the option --memory' "$binary" --memory 8GiB train
+check 'a mistyped subcommand, with the nearest' one_line 2 'unknown subcommand mkae; did you mean .data make.' "$binary" data mkae
+check '--set mistyped' one_line 2 'unknown option --sett; did you mean --set' "$binary" train x.yaml --sett a=1
+check 'convert: unknown option, with the nearest' one_line 2 'unknown option --jsn; did you mean --json' "$binary" convert x -o y --jsn
+check 'help of a command' says 'usage: plimsoll train' "$binary" help train
+check 'help of a command of data' says 'usage: plimsoll data pack' "$binary" help data pack
+check 'help of an unknown command' expect 2 'plann' "$binary" help plann
 check 'unknown option, with the nearest' expect 2 'jsn.*--json' "$binary" plan --jsn x.yaml
 check 'an option of earlier versions' expect 2 'seed-formula is now --rules-of-thumb' "$binary" plan --seed-formula x.yaml
 check 'a layout of earlier versions' expect 2 'layout seed is now --layout memmap' "$binary" data pack x -o y --layout seed
@@ -52,7 +65,8 @@ check 'a value out of range' refused 2 'data.sequence.*1' --set data.sequence=1
 check 'a word that is none of the allowed' refused 2 'memory.recompute.*some.*all' --set memory.recompute=some
 check 'a size that is none' expect 2 'lots' "$binary" plan "$golden/run.yaml" --memory lots
 check 'a pattern that matches nothing: freeze' refused 2 'model.freeze.*"model.layer.\*" matches no parameter.*model.layers.0' --set 'model.freeze=model.layer.*'
-check 'a pattern that matches nothing: no_decay' refused 2 'train.no_decay.*"\*.bias".*nearest' --set 'train.no_decay=*.bias'
+check 'a pattern of no_decay that matches nothing is a note' expect 0 'train.no_decay: the pattern "\*.bias" matches no parameter' \
+    "$binary" plan "$golden/run.yaml" --set 'train.no_decay=["*norm.weight", "*.bias"]'
 check 'a pattern that matches nothing: a group' refused 2 'train.groups\[0\].match.*"lm_hed.weight".*lm_head.weight' \
     --set 'train.groups=[{match: lm_hed.weight, lr_scale: 2}]'
 check 'an unknown key of a group, with the nearest' refused 2 'train.groups\[0\].lr_scal; did you mean lr_scale' --set 'train.groups=[{match: "*", lr_scal: 2}]'
@@ -108,10 +122,35 @@ check 'offsets beyond the file' broken "$weight.*data_offsets" offsets $weight
 no_weights() { rm -rf "$tmp/bare" && mkdir "$tmp/bare" && cp "$golden/config.json" "$tmp/bare" && refused 2 'no weights' --set "model.path=$tmp/bare"; }
 check 'no weights' no_weights
 check 'no model folder' refused 2 'missing-model' --set "model.path=$tmp/missing-model"
+
+# Names that people have for a model: each message has the command that makes a folder of it.
+: >"$tmp/sam_vit_b_01ec64.pth"
+check 'an id of the Hub' refused 2 'model.path: facebook/sam-vit-base is not a folder.*hf download facebook/sam-vit-base --local-dir models/sam-vit-base; then use models/sam-vit-base' \
+    --set model.path=facebook/sam-vit-base
+check 'plan: an address of the Hub' expect 2 'model.path: .*hf download meta-llama/Llama-3.2-1B --local-dir models/Llama-3.2-1B' \
+    "$binary" plan "$golden/run.yaml" --set model.path=https://huggingface.co/meta-llama/Llama-3.2-1B
+check 'init: an id of the Hub' expect 2 'hf download facebook/sam-vit-huge --local-dir models/sam-vit-huge' "$binary" init --model facebook/sam-vit-huge --data "$tmp"
+check 'predict: an id of the Hub' expect 2 'hf download facebook/sam-vit-base --local-dir' "$binary" predict --model facebook/sam-vit-base tests/golden/predict/wide.png --point 1,1 -o "$tmp/no.png"
+check 'step: an id of the Hub' expect 2 'hf download facebook/sam-vit-base --local-dir' "$binary" step --model facebook/sam-vit-base --batch x --out y
+check 'a checkpoint that is here' refused 2 'is a PyTorch checkpoint.*plimsoll convert .*/sam_vit_b_01ec64.pth -o models/sam_vit_b_01ec64; then use models/sam_vit_b_01ec64' \
+    --set "model.path=$tmp/sam_vit_b_01ec64.pth"
+check 'init: a checkpoint that is here' expect 2 'plimsoll convert .*/sam_vit_b_01ec64.pth -o models' "$binary" init --model "$tmp/sam_vit_b_01ec64.pth" --data "$tmp"
+check 'predict: a checkpoint to download' expect 2 'curl -LO https://dl.fbaipublicfiles.com/segment_anything/sam_vit_h_4b8939.pth && plimsoll convert sam_vit_h_4b8939.pth -o models/sam_vit_h_4b8939' \
+    "$binary" predict --model sam_vit_h_4b8939.pth tests/golden/predict/wide.png --point 1,1 -o "$tmp/no.png"
+check 'convert: a checkpoint to download' expect 2 'mobile_sam.pt is not here. Download it.*MobileSAM/raw/master/weights/mobile_sam.pt' "$binary" convert mobile_sam.pt -o "$tmp/no"
+check 'a preset as a path' refused 2 'sam-tiny is not a folder: it is the name of a preset' --set model.path=sam-tiny
+check 'a preset mistyped' expect 2 'sam-tinny is not one of the presets .*did you mean sam-tiny\?' "$binary" init --model sam-tinny --data "$tmp"
+check 'a folder of a folder mistyped' refused 2 'train_untid is not a folder.*tests/golden has ' --set model.path=tests/golden/train_untid
+meta() { mkdir -p "$tmp/meta" && echo '{}' >"$tmp/meta/params.json" && : >"$tmp/meta/consolidated.00.pth" && refused 2 "these are Meta's own files" --set "model.path=$tmp/meta"; }
+check "Meta's own folder of a Llama" meta
+pth_folder() { mkdir -p "$tmp/medsam" && : >"$tmp/medsam/medsam_vit_b.pth" && refused 2 'plimsoll convert .*/medsam/medsam_vit_b.pth -o FOLDER' --set "model.path=$tmp/medsam"; }
+check 'a folder with a checkpoint alone' pth_folder
 no_config() { rm -f "$tmp/bare/config.json" && refused 2 'config.json' --set "model.path=$tmp/bare"; }
 check 'no config.json' no_config
 bad_config() { sed 's/"hidden_size": 24/"hidden_size": -24/' "$golden/config.json" >"$tmp/bare/config.json" && refused 2 'hidden_size' --set "model.path=$tmp/bare"; }
 check 'a nonsensical config.json' bad_config
+pad_token() { sed 's/"hidden_size"/"pad_token_id": 61, &/' "$golden/config.json" >"$tmp/bare/config.json" && refused 2 'pad_token_id is 61, it must be an id of the vocabulary of 61' --set "model.path=$tmp/bare"; }
+check 'a padding token outside the vocabulary' pad_token
 
 # --- the data ---------------------------------------------------------------------------------------
 
@@ -123,6 +162,28 @@ check 'a token file too short for one sample' refused 2 'short.bin.*3 tokens.*16
 check 'half a token at the end' refused 2 'odd.bin.*5 bytes' --set "data.train=$tmp/odd.bin"
 check 'no file matches' refused 2 'nothing-\*.bin' --set "data.train=$tmp/nothing-*.bin"
 check 'no data' refused 2 'data.train' --set data.train=null
+
+# Files that hold no token ids are refused with what to do, and nothing is written.
+printf 'It was the best of times, it was the worst of times, it was the age of wisdom.\n' >"$tmp/corpus.txt"
+printf '{"messages": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi."}]}\n' >"$tmp/chat.jsonl"
+for f in corpus.py corpus.md corpus.csv corpus.json corpus.bin corpus.raw corpus; do cp "$tmp/corpus.txt" "$tmp/$f"; done
+gzip -c "$tmp/corpus.txt" >"$tmp/corpus.txt.gz"
+{ printf 'PAR1\025\004\025\200'; head -c 100 /dev/zero; printf 'PAR1'; } >"$tmp/table.parquet"
+{ printf 'ARROW1\0\0'; head -c 100 /dev/zero; } >"$tmp/table.arrow"
+head -c 100 /dev/zero >"$tmp/ids.dat"
+not_tokens() { refused 2 "$1: it holds $2, not token ids. There is no tokenizer yet.*set data.format: bytes" --set "data.train=$tmp/$1"; }
+for f in corpus.txt:text corpus.py:text corpus.md:text corpus.csv:'a table of text' corpus.json:JSON chat.jsonl:'JSON records' corpus.bin:text corpus.raw:text \
+    corpus:text corpus.txt.gz:'gzip data' table.parquet:'a Parquet table' table.arrow:'an Arrow table'; do
+    check "not tokens: ${f%%:*}" not_tokens "${f%%:*}" "${f#*:}"
+done
+check 'not tokens as validation data either' refused 2 'data.validation: .*corpus.txt: it holds text' --set "data.validation=$tmp/corpus.txt" --set train.eval_every=5
+check 'raw integers of an unknown type' refused 2 'ids.dat: it is not a known token file.*set data.token_dtype' --set "data.train=$tmp/ids.dat"
+bytes() {
+    rm -rf "$tmp/bytes"
+    expect 0 '' "$binary" train "$tmp/tiny.yaml" --set "data.train=$tmp/corpus.txt" --set data.sequence=16 --set train.steps=1 --set train.effective_batch=2 --set memory.micro_batch=2 \
+        --set "train.out=$tmp/bytes" && grep -h 'format:' "$tmp/bytes/config.yaml"
+}
+check 'the bytes of a text, for those who mean it' bytes
 
 # One token of the fifth batch is outside the vocabulary: four steps are good and saved. With the file
 # repaired, the resumed run ends with the bytes of an undisturbed run.

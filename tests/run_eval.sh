@@ -37,6 +37,8 @@ rounds() { ends 0 "^box, round 3 *all *24 " --model $model --set prompts.iterati
 check "the last of several rounds" rounds
 images() { run --model $model --worst 5 --overlays "$tmp/worst.png" && head -c 4 "$tmp/worst.png" | grep -q PNG; }
 check "images of the worst masks" images
+page() { run --model $model --worst 5 --overlays "$tmp/worst.html" && [ "$(grep -c "<img alt='' src='data:image/png;base64,.*<b>IoU " "$tmp/worst.html")" = 5 ]; }
+check "an HTML page of the worst masks" page
 same() {
     # shellcheck disable=SC2086
     "$binary" train "$tmp/run.yaml" $FLAGS >"$tmp/train" 2>&1 || { cat "$tmp/train"; return 1; }
@@ -57,7 +59,9 @@ drawn() {
     run --model "$tmp/out/model" --worst 1 >"$tmp/said" || return 1
     first=$(awk '$2 == "IoU" { printf "01-%s-%.3f.png", $1, $3 }' "$tmp/said")
     echo "the worst: $first"
-    [ -s "$tmp/out/worst/$first" ]
+    [ -s "$tmp/out/worst/$first" ] && grep -q "\"file\": \"$first\"" "$tmp/out/worst/index.json" && [ "$(grep -c '"sample"' "$tmp/out/worst/index.json")" = 8 ] || return 1
+    # Captions are text of the page, not drawn into the images.
+    [ "$(grep -c '<b>IoU [01]\.[0-9]*</b>, prompt: ' "$tmp/out/report.html")" = 8 ]
 }
 check "training draws its worst masks" drawn
 undrawn() {
@@ -88,6 +92,7 @@ check "running statistics of batch normalisation" norms
 no_model() { ends 2 "no model is given" && ends 2 "is not a folder" --model nowhere; }
 check "no model" no_model
 check "a model of another kind" ends 2 "takes pixel_values" --model tests/golden/clip_vision
+check "overlays under the name of a JPEG" ends 2 "images are written as PNG" --model $model --overlays "$tmp/worst.jpg"
 check "nothing to evaluate on" ends 2 "has no validation data" --model $model --set data.holdout=0
 check "tokens" ends 2 "data.format is tokens.*csv or packed" --model $model --set data.format=tokens
 check "a budget too small" ends 3 "does not fit" --model $model --memory 100KiB

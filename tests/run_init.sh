@@ -38,7 +38,12 @@ make_packed() {
     mkdir -p "$tmp/packed" && "$binary" data pack "$tmp/tars" -o "$tmp/packed/all.pack" --model sam-tiny &&
         "$binary" data pack "$tmp/tars" -o "$tmp/memmap" --layout memmap --size 256
 }
-make_tokens() { mkdir -p "$tmp/tokens" && cp README.md "$tmp/tokens/a.txt" && cp LICENSE "$tmp/tokens/b.txt"; }
+# Ids below 256, as raw uint16: every byte of a text is followed by a zero byte. And the texts themselves.
+make_tokens() {
+    local f
+    mkdir -p "$tmp/tokens" "$tmp/texts" && cp README.md "$tmp/texts/a.txt" && cp LICENSE "$tmp/texts/b.txt" || return 1
+    for f in a b; do head -c 8192 "$tmp/texts/$f.txt" | tr '\n' ' ' | tr -c '\1-\177' x | sed 's/./&\x00/g' >"$tmp/tokens/$f.bin" || return 1; done
+}
 
 # works MODEL DATA FORMAT [PATTERN]: init writes that format and the pattern; plan accepts it; two steps are trained.
 works() {
@@ -55,6 +60,18 @@ works() {
 
 tool forge_png
 check "COCO's files are made" make_coco
+categories() {
+    "$binary" data inspect "$tmp/coco/annotations/instances_train.json" >"$tmp/out" && grep -A 1 '^Categories of the masks: 1' "$tmp/out" | grep -E '^ +1 thing +4  100.0 %' || { cat "$tmp/out"; return 1; }
+    if grep predicted_iou "$tmp/out"; then return 1; fi # COCO's masks are not rated
+    "$binary" data inspect "$tmp/coco/annotations/instances_train.json" --json >"$tmp/out" && grep -qF '"categories": [{"number": 1, "name": "thing", "masks": 4}]' "$tmp/out" || { cat "$tmp/out"; return 1; }
+    "$binary" data inspect "$tmp/tars" >"$tmp/out" && grep -q predicted_iou "$tmp/out" && ! grep Categories "$tmp/out"
+}
+check "inspect counts the masks of each category" categories
+turned() {
+    sed 's/"width": 96, "height": 80/"width": 80, "height": 96/g' "$tmp/coco/annotations/instances_val.json" >"$tmp/turned.json" || return 1
+    expect 1 '2 of 2 samples' "$binary" data verify "$tmp/turned.json" --images "$tmp/coco/images" && grep 'the image is 96x80, its masks are for 80x96: turned by its EXIF orientation' "$tmp/out"
+}
+check "annotations for images that an EXIF orientation turns" turned
 check "pairs and a table are made" make_pairs
 check "stores are packed" make_packed
 check "token files are made" make_tokens
@@ -65,9 +82,38 @@ check "images/ and masks/" works sam-tiny "$tmp/pairs" pairs
 check "a table with a split column" works sam-tiny "$tmp/csv" csv '^  validation_split: val'
 check "a packed store" works sam-tiny "$tmp/packed" packed '^  image_size: 128'
 check "an index with a memory map" works sam-tiny "$tmp/memmap" packed index.json
-check "tokens" works llama-tiny "$tmp/tokens" tokens '^  validation: .*b.txt'
+check "tokens" works llama-tiny "$tmp/tokens" tokens '^  validation: .*b.bin'
 cp -r "$tmp/run/model" "$tmp/trained" # because `works` removes the run
 check "a trained folder" works "$tmp/trained" "$tmp/tokens" tokens '^  path: '
+
+# Text is refused with what to do; --bytes is for those who mean it.
+says_bytes() { expect 2 "$1: it holds $2, not token ids. There is no tokenizer yet.*data.format: bytes" "$binary" init --model llama-tiny --data "$3"; }
+printf '{"messages": []}\n' >"$tmp/chat.jsonl"
+check "a text" says_bytes a.txt text "$tmp/texts/a.txt"
+check "a folder of texts" says_bytes a.txt text "$tmp/texts"
+check "conversations" says_bytes chat.jsonl 'JSON records' "$tmp/chat.jsonl"
+bytes() {
+    rm -rf "$tmp/run"
+    "$binary" init --model llama-tiny --data "$tmp/texts" --bytes --out "$tmp/run" >"$tmp/run.yaml" && grep -q '^  format: bytes$' "$tmp/run.yaml" && grep '^  validation: .*b.txt' "$tmp/run.yaml" || return 1
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/run.yaml" --set train.epochs=null --set train.steps=2 --set train.effective_batch=1 --set train.eval_every=0 $FLAGS >"$tmp/out" 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
+    steps_once "$tmp/run" 2
+}
+check "the bytes of texts" bytes
+
+# The folder of a run: its own for each dataset, also for datasets of the same name, and for a second run.
+folder_of() { (cd "$tmp/here" && "$program" init --model llama-tiny --data "$1") | sed -n 's/^  out: "\(.*\)"/\1/p'; }
+folders() {
+    local program=$PWD/$binary d
+    case $binary in /*) program=$binary ;; esac
+    mkdir -p "$tmp/here/one/train" "$tmp/here/two/train" && for d in one two; do cp "$tmp"/tokens/*.bin "$tmp/here/$d/train" || return 1; done
+    for d in one/train two/train/ "$tmp/here/two/train" one/train/a.bin "one/train/*.bin" "$tmp/tokens"; do folder_of "$d"; done >"$tmp/folders"
+    cat "$tmp/folders"
+    [ "$(sed -n 1p "$tmp/folders")" = runs/llama-tiny-one-train ] && [ "$(sed -n 2p "$tmp/folders")" = runs/llama-tiny-two-train ] &&
+        [ "$(sed -n 3p "$tmp/folders")" = runs/llama-tiny-two-train ] && [ "$(sort -u "$tmp/folders" | wc -l)" = 5 ] || return 1
+    mkdir -p "$tmp/here/runs/llama-tiny-one-train" && [ "$(folder_of one/train)" = runs/llama-tiny-one-train-2 ]
+}
+check "a run folder for each dataset" folders
 
 # counts MODEL SAMPLES: the number of steps in init's comment is that of the run, with about one evaluation
 # per epoch.

@@ -145,7 +145,7 @@ train_tiny() {
 }
 cat >"$tmp/tiny.yaml" <<EOF
 model: {preset: llama-tiny}
-data: {train: "tests/golden/*.py", sequence: 64}
+data: {format: bytes, train: "tests/golden/*.py", sequence: 64}
 train: {steps: 10, effective_batch: 8, learning_rate: 0.001, out: "$tmp/unused"}
 memory: {micro_batch: 8, precision: f32}
 device: $DEVICE

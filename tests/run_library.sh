@@ -30,6 +30,51 @@ check 'the header alone, in C99' header "$cc" c99 c
 check 'the header alone, in C11' header "$cc" c11 c
 check 'the header alone, in C++' header "${CXX:-g++}" c++11 c++
 
+# Every macro in C++: an example that is written in C, and one macro that it does not use, with a call among
+# its arguments, which must be made once.
+cat >"$tmp/macros.cpp" <<'END'
+#include <cstdio>
+#include <cstring>
+#include <plimsoll.h>
+
+static int calls;
+static pl_tensor once(struct pl_builder *b, pl_tensor x)
+{
+    calls++;
+    return pl_scale(b, x, 2);
+}
+static void build(struct pl_builder *b, int64_t batch, void *)
+{
+    const std::size_t width = 8; /* another type than the array's */
+    pl_tensor x = pl_input(b, "x", PL_F32, PL_SHAPE(batch, width));
+    pl_tensor w = pl_param(b, "w", PL_SHAPE(width), PL_ONES, 0);
+    calls = 0;
+    pl_tensor y = pl_op(b, "rmsnorm", PL_TENSORS(once(b, x), w), "eps=1e-6");
+    if (calls != 1) pl_fail(b, "an argument of PL_TENSORS was evaluated more than once");
+    pl_output(b, "loss", pl_per_count(b, pl_sum(b, y)));
+}
+extern "C" PL_API int exported(void) { return PL_MAX_RANK; }
+int main()
+{
+    struct pl_session *s = pl_open();
+    int rc = pl_define(s, build, nullptr, nullptr);
+    if (!rc) rc = pl_plan(s, nullptr);
+    std::printf("C++ %ld, version %s: %s\n", (long)__cplusplus, PL_VERSION, rc ? pl_message(s) : "planned");
+    pl_close(s);
+    return rc || exported() != 6 || std::strcmp(PL_VERSION, pl_version());
+}
+END
+cplusplus() { # STANDARD FILE: builds the file as C++ and runs it
+    local cxx=${CXX:-g++}
+    command -v "$cxx" >/dev/null || { echo "no $cxx here"; return 77; }
+    "$cxx" "-std=$1" -Wall -Wextra -Wpedantic -Werror -O1 -Iinclude -x c++ "$2" -x none "$BUILD/libplimsoll.so.0" -Wl,-rpath,"$(realpath "$BUILD")" -o "$tmp/program" &&
+        "$tmp/program"
+}
+if sanitized; then echo 'skip  C++ programs without the sanitizer'; skipped=$((skipped + 1)); else
+    for standard in c++11 c++17 c++20; do check "every macro in $standard" cplusplus $standard "$tmp/macros.cpp"; done
+    check 'define_model.c as C++' cplusplus c++11 examples/define_model.c
+fi
+
 # --- the examples ---------------------------------------------------------------------
 
 define_model() {
@@ -88,16 +133,45 @@ END
     export PKG_CONFIG_PATH=$tmp/root/opt/pl/lib/pkgconfig
     local flags
     if [ "$linkage" = shared ]; then
-        flags="$($pc --cflags --libs plimsoll) -Wl,-rpath,$tmp/root/opt/pl/lib"
+        flags="$($pc --cflags --libs plimsoll)"
     else
         flags="$($pc --cflags plimsoll) $tmp/root/opt/pl/lib/libplimsoll.a $($pc --static --libs plimsoll | sed 's/-lplimsoll//')"
     fi
     # shellcheck disable=SC2086
     "$cc" -Wall -Werror "$tmp/outside.c" $flags -o "$tmp/outside" && "$tmp/outside"
 }
+# An installation for one user, with nothing set but what `make install` says: the program, and programs in
+# C and C++ that are built by pkg-config, run in an empty environment from another folder.
+private() {
+    local home=$tmp/home/.local
+    make -s BUILD="$BUILD" install PREFIX="$home" >"$tmp/installed" || return 1
+    cat "$tmp/installed"
+    grep -q "export PATH=\"$home/bin:\$PATH\"" "$tmp/installed" && grep -q "export PKG_CONFIG_PATH=\"$home/lib/pkgconfig\"" "$tmp/installed" || return 1
+    (cd / && env -i "$home/bin/plimsoll" --version) && grep -q -- "-Wl,-rpath,\${libdir}" "$home/lib/pkgconfig/plimsoll.pc"
+}
+built_privately() { # COMPILER FILE
+    command -v "$1" >/dev/null || { echo "no $1 here"; return 77; }
+    # shellcheck disable=SC2046
+    "$1" "$2" $(PKG_CONFIG_PATH=$tmp/home/.local/lib/pkgconfig pkg-config --cflags --libs plimsoll) -o "$tmp/private" && (cd / && env -i "$tmp/private")
+}
+# The program and the library look for the plug-in in the installation: a file that is no plug-in is found, and
+# refused for another reason than its absence.
+plugin() {
+    local lib=$tmp/home/.local/lib
+    if [ -f "$lib/plimsoll-cuda.so" ]; then same "$BUILD/plimsoll-cuda.so" "$lib/plimsoll-cuda.so" && echo 'installed'; return; fi
+    expect 2 'this build has no CUDA device' "$tmp/home/.local/bin/plimsoll" train "$tmp/tiny.yaml" --set device=cuda --set "train.out=$tmp/gpu" || return 1
+    : >"$lib/plimsoll-cuda.so"
+    expect 1 'no NVIDIA driver|plimsoll-cuda.so: file too short' "$tmp/home/.local/bin/plimsoll" train "$tmp/tiny.yaml" --set device=cuda --set "train.out=$tmp/gpu" || return 1
+    make -s BUILD="$BUILD" install PREFIX="$tmp/home/.local" >"$tmp/installed" && [ ! -e "$lib/plimsoll-cuda.so" ] && grep 'without the CUDA plug-in' "$tmp/installed"
+}
+check 'make install for one user' private
+check 'the CUDA plug-in of an installation is found' plugin
+
 if sanitized; then echo 'skip  programs without the sanitizer'; skipped=$((skipped + 1)); else
     check 'a program with the shared library' outside shared
     check 'a program with the static library' outside static
+    check 'a C program of that user' built_privately "$cc" "$tmp/outside.c"
+    check 'a C++ program of that user' built_privately "${CXX:-g++}" "$tmp/macros.cpp"
 fi
 
 summary

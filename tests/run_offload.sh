@@ -26,7 +26,7 @@ YAML
 done
 cat >"$tmp/llama.yaml" <<YAML
 model: {preset: llama-tiny}
-data: {train: "tests/golden/*.py", validation: "tests/golden/make_rle.py", sequence: 64}
+data: {format: bytes, train: "tests/golden/*.py", validation: "tests/golden/make_rle.py", sequence: 64}
 train: {steps: 5, effective_batch: 8, learning_rate: 0.001, clip_norm: 1, eval_every: 2, save_every: 2, keep: 9, out: "$tmp/unused"}
 memory: {micro_batch: 8, precision: f32, recompute: none, head_chunks: 1, offload: none}
 device: {kind: $DEVICE, threads: 1}

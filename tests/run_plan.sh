@@ -174,6 +174,15 @@ unfused() {
     expect 3 'each of which fits: memory.fused_step: auto' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.host_budget=none --set memory.fused_step=off --set data.sequence=16 --memory 3MiB
 }
 check 'a change that would fit: the fused step' unfused
+# The loader of sam-tiny takes two thirds of the smallest plan.
+ahead() {
+    local run=("$binary" plan examples/sam-tiny.yaml "${cpu[@]}" --set memory.precision=f32 --set memory.host_budget=none)
+    expect 3 'each of which fits: data.prefetch: 1 and data.threads: 1 ' "${run[@]}" --memory 20MiB || return 1
+    expect 0 '' "${run[@]}" --memory 20MiB --set data.prefetch=1 --set data.threads=1 || return 1
+    expect 3 'Set --memory [0-9]+, or use a smaller model' "${run[@]}" --memory 4MiB
+}
+check 'a change that would fit: fewer images read ahead' ahead
+check 'a budget whose unit was forgotten' expect 3 'the budget is 8 \(8 B\).*a size without a unit is in bytes: did you mean 8GiB\?' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --memory 8
 rate() {
     head -c 20000 /dev/urandom >"$tmp/words.bin"
     "$binary" train "$tmp/words.yaml" --set "data.train=$tmp/words.bin" --set data.token_dtype=uint8 --set train.steps=1 --set train.effective_batch=16 --set train.learning_rate=1e-4 \

@@ -103,6 +103,11 @@ check "an empty box" refused "is empty" "$wide" --box 10,10,10,50
 check "half a box" refused "expected X0,Y0,X1,Y1" "$wide" --box 10,10,10
 check "everything at no point" refused "--everything 0: expected a whole number above 0" "$wide" --everything 0
 check "a side of 0" refused "--side 0: expected a whole number above 0" "$wide" --point 1,1 --side 0
+png_alone() {
+    ends 2 "-o $tmp/no.jpg: images are written as PNG" --model "$cases/model" "$wide" --point 1,1 -o "$tmp/no.jpg" &&
+        ends 2 "--overlay $tmp/no.JPEG: images are written as PNG" --model "$cases/model" "$wide" --point 1,1 -o "$tmp/no.png" --overlay "$tmp/no.JPEG" && [ ! -e "$tmp/no.png" ]
+}
+check "a mask under the name of a JPEG" png_alone
 check "no prompt" refused "no prompt is given" "$wide"
 check "no image" refused "no image is given" --point 1,1
 check "two images" refused "expected one image" "$wide" "$wide" --point 1,1

@@ -24,11 +24,11 @@ page() {
     local browser
     browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome) || { echo 'no chromium'; return 77; }
     # A weight lies at the middle of the lower edge: the script moves the pointer there and reads the page.
-    sed 's#</body>#<script>window.onerror=m=>{document.title="failed: "+m};const R=C.getBoundingClientRect();C.dispatchEvent(new MouseEvent("mousemove",{clientX:R.left+R.width/2,clientY:R.bottom-2}));</script></body>#' \
+    sed 's#</body>#<script>window.onerror=m=>{document.title="failed: "+m};const R=C.getBoundingClientRect();C.dispatchEvent(new PointerEvent("pointermove",{clientX:R.left+R.width/2,clientY:R.bottom-2}));</script></body>#' \
         "$tmp/$1/profile.html" >"$tmp/$1/hover.html"
     timeout 60 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$tmp/browser" --virtual-time-budget=3000 --dump-dom "file://$tmp/$1/hover.html" >"$tmp/dom" 2>/dev/null
     [ -s "$tmp/dom" ] || { echo 'the browser does not run here'; return 77; }
-    ! grep -q '<title>failed' "$tmp/dom" && grep -o "<pre id=\"tip\"[^<]*" "$tmp/dom" | grep 'bytes) at [0-9]*, parameters, persistent'
+    ! grep -q '<title>failed' "$tmp/dom" && grep -o "<p id=\"tip\"[^<]*" "$tmp/dom" | grep 'bytes) at [0-9]*, parameters, persistent'
 }
 check 'profile of masks: the page in a browser' page masks
 check 'profile of words: the page in a browser' page words

@@ -111,6 +111,23 @@ static void test_sizes(void **state)
     assert_string_equal(size_print(UINT64_MAX, out), "16.00 EiB");
 }
 
+static void test_durations(void **state)
+{
+    (void)state;
+    static const struct { double seconds; const char *text; } all[] = {
+        {0, "0 s"}, {1e-12, "0 s"}, {2.5e-4, "250 us"}, {9.996e-4, "1 ms"}, {1.25e-3, "1.25 ms"}, {0.018, "18 ms"}, {0.457, "457 ms"}, {0.9996, "1 s"},
+        {1.25, "1.25 s"}, {1.2, "1.2 s"}, {9.999, "10 s"}, {42, "42 s"}, {59.94, "59.9 s"}, {59.96, "1 min"}, {65.4, "1 min 5 s"}, {1800, "30 min"},
+        {1792.3, "29 min 52 s"}, {3599.4, "59 min 59 s"}, {3599.7, "1 h"}, {7500, "2 h 5 min"}, {7200, "2 h"}, {84900, "23 h 35 min"}, {86385, "1 d"},
+        {86400 + 3 * 3600, "1 d 3 h"}, {400 * 86400.0, "400 d"}, {-1.25, "-1.25 s"}, {-7500, "-2 h 5 min"}, {-1e-12, "0 s"}, {NAN, "unknown"}, {INFINITY, "inf"},
+    };
+    char out[32];
+    for (size_t i = 0; i < COUNT(all); i++) assert_string_equal(duration_print(all[i].seconds, out), all[i].text);
+    assert_string_equal(duration_change(0.018, out), "+18 ms");
+    assert_string_equal(duration_change(-0.018, out), "-18 ms");
+    assert_string_equal(duration_change(0, out), "+0 s");
+    for (double x = 1e-7; x < 1e11; x *= 1.01) assert_null(strpbrk(duration_print(x, out), "e+")); /* never an exponent */
+}
+
 static void test_names(void **state)
 {
     (void)state;
@@ -132,13 +149,17 @@ static void test_names(void **state)
     assert_int_equal(edit_distance("kitten", "sitting"), 3);
     assert_int_equal(edit_distance("learning_rate", "learnin_rate"), 1);
     assert_int_equal(edit_distance("*", "abc"), 3);
+    assert_int_equal(edit_distance("paht", "path"), 1);
+    assert_int_equal(edit_distance("ba", "ab"), 1);
+    assert_int_equal(edit_distance("bac", "cab"), 2);
+    assert_int_equal(edit_distance("ca", "abc"), 3);
     assert_int_equal(pattern_distance("kitten", "sitting"), 3);
     assert_int_equal(pattern_distance("*", ""), 0);
     assert_int_equal(pattern_distance("*", "abc"), 0);
     assert_int_equal(pattern_distance("a?c*", "abcde"), 0);
     assert_int_equal(pattern_distance("?", ""), 1);
     assert_int_equal(pattern_distance("layer.*.bias", "layers.3.bias"), 1);
-    assert_int_equal(pattern_distance("*.bais", "layers.3.bias"), 2);
+    assert_int_equal(pattern_distance("*.bais", "layers.3.bias"), 1);
     assert_int_equal(pattern_distance("*xyz", "ab"), 3);
 }
 
@@ -301,7 +322,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_errors), cmocka_unit_test(test_memory), cmocka_unit_test(test_text),
-        cmocka_unit_test(test_sizes), cmocka_unit_test(test_names), cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_sizes), cmocka_unit_test(test_durations),
+        cmocka_unit_test(test_names), cmocka_unit_test(test_hash),
         cmocka_unit_test(test_dtype_table), cmocka_unit_test(test_f16_exhaustive), cmocka_unit_test(test_rounding),
         cmocka_unit_test(test_bf16_exhaustive), cmocka_unit_test(test_convert),
     };

@@ -95,6 +95,12 @@ static const char everything[] =
     "  token_dtype: int32\n"
     "  images: images\n"
     "  masks: labels\n"
+    "  validation_images: test/images\n"
+    "  validation_masks: test/labels\n"
+    "  image_prefix: img_\n"
+    "  image_suffix: _0000\n"
+    "  mask_prefix: seg_\n"
+    "  mask_suffix: _segmentation\n"
     "  holdout: 0\n"
     "  split_seed: 3\n"
     "  train_list: train.txt\n"
@@ -336,6 +342,9 @@ static void test_set_errors(void **state)
     refuses_set("train.stepz=5", "did you mean train.steps?");
     refuses_set("train=5", "a map of keys");
     refuses_set("trian.steps=5", "did you mean train.steps?");
+    refuses_set("model.paht=x", "did you mean model.path?");
+    refuses_set("memory.activation_checkpointing=true", "did you mean memory.recompute?");
+    refuses_set("data.val=x.json", "did you mean data.validation?");
     refuses_set("train.steps=5.5", "the number 5.5");
     refuses_set("train.loss_scale=0", "auto or a whole number from 1 to 1099511627776");
     refuses_set("train.steps=[1, 2]", "found a list");

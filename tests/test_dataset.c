@@ -491,6 +491,26 @@ static void test_csv_rows(void **state)
     }
 }
 
+/* Semicolons, tabs, usual names of columns. */
+static void test_csv_separators(void **state)
+{
+    (void)state;
+    static const struct { const char *text; char separator; int image, mask, split; } cases[] = {
+        {"image,mask\n", ',', 0, 1, -1}, {"id;Img Path;GT\n", ';', 1, 2, -1}, {"\r\nsubset\tmask-file\tfile_name\n", '\t', 2, 1, 0},
+        {"\"a,b,c\";label;mask;filename", ';', 3, 2, -1}, {"one\n", ',', -1, -1, -1}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct csv c;
+        struct error e;
+        bool more;
+        char copy[64];
+        strcpy(copy, cases[i].text);
+        csv_begin(&c, copy, strlen(copy));
+        assert_int_equal(c.separator, cases[i].separator);
+        assert_true(!csv_next(&c, &more, &e) && more);
+        assert_true(csv_usual_column(&c, CSV_IMAGE) == cases[i].image && csv_usual_column(&c, CSV_MASK) == cases[i].mask && csv_usual_column(&c, CSV_SPLIT) == cases[i].split);
+    }
+}
+
 /* --- the sampler ---------------------------------------------------------------------------- */
 
 enum { MANY = 200 };
@@ -602,6 +622,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_pairs, fixture_open, fixture_close),
         cmocka_unit_test_setup_teardown(test_csv, fixture_open, fixture_close),
         cmocka_unit_test(test_csv_rows),
+        cmocka_unit_test(test_csv_separators),
         cmocka_unit_test(test_sampler),
         cmocka_unit_test(test_balance),
     };

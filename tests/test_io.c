@@ -327,7 +327,8 @@ static void test_yaml_refused(void **state)
         {"a: &x 1\n", "line 1: anchors"}, {"a: 1\nb: *x\n", "line 2"}, {"a: !!str 1\n", "line 1: tags"},
         {"a: !mine {b: 1}\n", "tags"}, {"a: ! 1\n", "tags"}, {"a: 1\nb: 2\n\na: 3\n", "line 4: the key \"a\" occurs twice in one map (first on line 1)"},
         {"a: 1\n--- \nb: 2\n", "second document"}, {"? [a]\n: 1\n", "the key is a list"}, {"? \n: 1\n", "empty key"},
-        {"a: [1, 2\n", "line 2"}, {"a:\n\t- 1\n", "line 2"}, {"a: \"\\0\"\n", "NUL"}, {"a: 1e999\n", "beyond the range"},
+        {"a: [1, 2\n", "line 2"}, {"a:\n\t- 1\n", "line 2, column 1: found character that cannot start any token, while scanning for the next token: the line is indented with a tab, use spaces"},
+        {"a:\n  b: 1\n  \tc: 1\n", "indented with a tab"}, {"a:\n  b: 1\n c: 2\n", "line 3, column 2: did not find expected key, while parsing a block mapping: is it indented like the lines around it?"}, {"a: \"\\0\"\n", "NUL"}, {"a: 1e999\n", "beyond the range"},
         {"a: \"\\xff\n", ""}, {"a: \xff\n", "byte 3"}, {"a: b: c\n", "line 1"}, {"a: 1\n b: 2\n", "line 2"}, {"&a [*a]\n", "anchor"},
         {"\"a\" b\n", "line 1"},
     };

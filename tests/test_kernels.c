@@ -329,9 +329,11 @@ static void check_embedding(enum dtype f, int64_t R, int64_t C)
     output(&t, f, DIM(R, C));
     trial_check(&t);
 
-    for (int acc = 0; acc < 2; acc++) {
+    for (int k = 0; k < 4; k++) { /* with and without an accumulator, with and without a padding id */
+        const bool acc = k % 2;
         t = trial_of(OP_EMBEDDING_DW);
         t.attr.embedding_dw.rows = V;
+        t.attr.embedding_dw.padding = k / 2 * 6;
         t.length = (double)R;
         t.unit[0] = 1;
         input_ids(&t, R, V, false);

@@ -609,6 +609,7 @@ static struct pl_session *token_run(const char *out)
     struct pl_session *s = open_with(tokens);
     ok(s, pl_set(s, "train.effective_batch", "4"));
     ok(s, pl_set(s, "data.sequence", "32"));
+    ok(s, pl_set(s, "data.format", "bytes"));
     ok(s, pl_set(s, "data.train", data));
     ok(s, pl_set(s, "train.steps", "6"));
     ok(s, pl_set(s, "train.out", path));

@@ -212,7 +212,6 @@ static void test_no_match(void **state)
     (void)state;
     refuses("model.freeze=[model.embed*, model.layer.0.*]", "model.freeze: the pattern \"model.layer.0.*\" matches no parameter",
             "nearest is model.layers.0.");
-    refuses("train.no_decay=*.up_prj.weight", "train.no_decay: the pattern \"*.up_prj.weight\"", "nearest is model.layers.0.mlp.up_proj.weight");
     refuses("train.groups=[{match: '*', lr_scale: 1}, {match: ['*norm*', lm_head.weight], lr_scale: 2}]",
             "train.groups[1].match: the pattern \"lm_head.weight\"", "nearest is ");
     refuses("model.freeze=rope.*", "matches no parameter", "nearest is "); /* a table is not a parameter */

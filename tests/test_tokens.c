@@ -216,17 +216,85 @@ static void test_raw(void **state)
 {
     (void)state;
     fill();
-    check_tokens(put("a.txt", u8, sizeof u8), 0, 200, N);
-    check_tokens(put("a.md", u8, sizeof u8), 0, 200, N);
-    check_tokens(put("noext", u8, sizeof u8), 0, 200, N);
     check_tokens(put("a.bin", u16, sizeof u16), 0, 50000, N);
     check_tokens(put("a.tokens", u16, sizeof u16), 0, 50000, N);
     check_tokens(put("b.bin", u32, sizeof u32), TOKENS_U32, 70000, N);
     check_tokens(put("b.raw", i32, sizeof i32), TOKENS_I32, 70000, N);
     check_tokens(put("c.bin", i64, sizeof i64), TOKENS_I64, 70000, N);
+    check_tokens(put("noext", u8, sizeof u8), TOKENS_U8, 200, N);
     refuses(put("x.bin", u16, sizeof u16 - 1), 0, "whole number of uint16");
-    refuses(put("x.txt", "", 0), 0, "empty");
-    refuses(put("x.txt", "abc", 3), 0, "too short for one sample: 3 tokens, but data.sequence is 4");
+    refuses(put("x.bin", "", 0), 0, "empty");
+    refuses(put("x.bin", "abcdef", 6), 0, "too short for one sample: 3 tokens, but data.sequence is 4");
+    refuses(put("noext", u16, sizeof u16), 0, "set data.token_dtype");
+    refuses(put("noext", u16, sizeof u16), 0, "data.format: bytes");
+
+    /* uint32 and int64 of small ids, as numpy.tofile writes them */
+    uint32_t small[20];
+    int64_t large[20];
+    for (int i = 0; i < 20; i++) small[i] = 300u + (uint32_t)i, large[i] = 300 + i;
+    refuses(put("w.bin", small, sizeof small), 0, "integers of 4 bytes");
+    refuses(put("w.bin", small, sizeof small), 0, "data.token_dtype to uint32");
+    refuses(put("w.bin", large, sizeof large), 0, "data.token_dtype to int64");
+    check_tokens(put("w.bin", small, sizeof small), TOKENS_U32, 300, 20);
+    check_tokens(put("w.bin", large, sizeof large), TOKENS_I64, 300, 20);
+}
+
+/* Files that hold something else than ids, by name or by their first bytes. */
+static void test_not_tokens(void **state)
+{
+    (void)state;
+    static const char words[] = "It was the best of times, it was the worst of times.\n";
+    static const char *const names[] = {"c.txt", "c.TXT", "c.md", "c.py", "c.json", "c.jsonl", "c.csv", "c.tsv", "c.parquet", "c.arrow", "c.gz",
+                                        "c.jsonl.zst", "c.zip", "c.npz", "c.pt", "c.html"};
+    static const enum tokens_dtype as[] = {TOKENS_AUTO, TOKENS_U8, TOKENS_U16};
+    for (size_t i = 0; i < COUNT(names); i++)
+        for (size_t k = 0; k < COUNT(as); k++) {
+            refuses(put(names[i], words, sizeof words - 1), as[k], "not token ids");
+            refuses(put(names[i], words, sizeof words - 1), as[k], "set data.format: bytes");
+        }
+    /* text by its content, whatever the name */
+    static const char *const any[] = {"corpus", "corpus.bin", "corpus.tokens", "corpus.cc", "corpus.de"};
+    static const char umlauts[] = "Zw\xc3\xb6lf Boxk\xc3\xa4mpfer jagen Viktor quer \xc3\xbc" "ber den gro\xc3\x9f" "en Sylter Deich\n";
+    for (size_t i = 0; i < COUNT(any); i++) {
+        refuses(put(any[i], words, sizeof words - 1), TOKENS_AUTO, "it holds text, not token ids");
+        refuses(put(any[i], umlauts, sizeof umlauts - 1), TOKENS_U16, "it holds text, not token ids");
+    }
+    /* containers by their first bytes */
+    static const struct {
+        const char *head, *what;
+    } heads[] = {{"PAR1\x15\x04\x15\xff", "Parquet"}, {"ARROW1\xff\xff", "Arrow"}, {"\x1f\x8b\x08\0zzzz", "gzip"}, {"PK\x03\x04zzzz", "zip"}};
+    for (size_t i = 0; i < COUNT(heads); i++) {
+        char file[64] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+        memcpy(file, heads[i].head, 8);
+        refuses(put("p.bin", file, sizeof file), TOKENS_AUTO, heads[i].what);
+        refuses(put("p.bin", file, sizeof file), TOKENS_U8, heads[i].what);
+    }
+}
+
+static int open_bytes(struct tokens *t, char *path, enum tokens_dtype dtype, struct error *e)
+{
+    struct tokens_options o = {.paths = &path, .n_paths = 1, .sequence = 4, .dtype = dtype, .vocab_size = 256, .bytes = true};
+    return tokens_open(t, &o, e);
+}
+
+/* data.format bytes: each byte of any file is an id, also in files that have a header. */
+static void test_bytes(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"a.txt", "a.npy", "a.safetensors", "a.bin", "a.parquet", "a"};
+    struct tokens t;
+    struct error e = {0};
+    int32_t out[4];
+    for (size_t i = 0; i < COUNT(names); i++) {
+        assert_int_equal(open_bytes(&t, put(names[i], "to be, or not to be\xff", 20), i % 2 ? TOKENS_U8 : TOKENS_AUTO, &e), PL_OK);
+        assert_int_equal(tokens_count(&t), 5);
+        assert_int_equal(tokens_read(&t, 4, out, &e), PL_OK);
+        assert_true(out[0] == ' ' && out[1] == 'b' && out[2] == 'e' && out[3] == 255);
+        tokens_close(&t);
+    }
+    assert_int_equal(open_bytes(&t, put("a.txt", "to be, or not to be", 19), TOKENS_U16, &e), PL_USAGE);
+    assert_non_null(strstr(e.text, "data.format is bytes, but data.token_dtype is uint16"));
+    assert_int_equal(open_bytes(&t, put("a.txt", "", 0), TOKENS_AUTO, &e), PL_USAGE);
 }
 
 static void test_llmc(void **state)
@@ -284,12 +352,12 @@ static void test_glob(void **state)
     struct tokens t;
     struct error e = {0};
     int32_t out[4];
-    put("g2.txt", "eeeeffffgg", 10);
-    put("g1.txt", "aaaabbbb", 8);
-    put("g0.txt", "zz", 2); /* too short: omitted */
-    put("h[1].txt", "iiii", 4);
-    char *paths[] = {in_dir("g*.txt"), in_dir("h[1].txt")};
-    struct tokens_options o = {paths, 2, 4, TOKENS_AUTO, 256};
+    put("g2.raw", "eeeeffffgg", 10);
+    put("g1.raw", "aaaabbbb", 8);
+    put("g0.raw", "zz", 2); /* too short: omitted */
+    put("h[1].raw", "iiii", 4);
+    char *paths[] = {in_dir("g*.raw"), in_dir("h[1].raw")};
+    struct tokens_options o = {paths, 2, 4, TOKENS_U8, 256, false};
     log_quiet(true);
     if (tokens_open(&t, &o, &e)) fail_msg("%s", e.text);
     assert_int_equal(tokens_count(&t), 5);
@@ -323,7 +391,7 @@ static void test_many_and_long(void **state)
         put(name, bytes, 2);
     }
     char *paths[] = {in_dir("m*.dat")};
-    struct tokens_options o = {paths, 1, 2, TOKENS_AUTO, 256};
+    struct tokens_options o = {paths, 1, 2, TOKENS_U8, 256, false};
     if (tokens_open(&t, &o, &e)) fail_msg("%s", e.text);
     assert_int_equal(tokens_count(&t), FILES);
     for (int i = 0; i < 3 * FILES; i++) {
@@ -383,6 +451,7 @@ int main(void)
         cmocka_unit_test(test_raw),          cmocka_unit_test(test_llmc),
         cmocka_unit_test(test_safetensors),  cmocka_unit_test(test_glob),
         cmocka_unit_test(test_many_and_long), cmocka_unit_test(test_vocabulary),
+        cmocka_unit_test(test_not_tokens),   cmocka_unit_test(test_bytes),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

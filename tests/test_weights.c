@@ -622,6 +622,29 @@ static void test_preset(void **state)
     fixture_close(&c);
 }
 
+/* A padding row is 0 and changes no other row, also where it is at an end of the table or of the staging
+ * buffer. */
+static void test_padding(void **state)
+{
+    (void)state;
+    const int64_t rows[] = {0, 17, 36};
+    struct fixture plain, padded;
+    struct error e;
+    fixture_open(&plain, TIED);
+    assert_int_equal(fixture_load(&plain, "", 7, &e), PL_OK);
+    const float *x = data_of(&plain, param_of(&plain, "model.embed_tokens.weight")->tensor);
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        fixture_open(&padded, TIED);
+        for (uint32_t k = 0; k < padded.g.params.n; k++)
+            if (!strcmp(weight_name(&padded.g, &padded.g.params.at[k]), "model.embed_tokens.weight")) padded.g.params.at[k].init.padding = 1 + rows[i];
+        assert_int_equal(fixture_load(&padded, "", 7, &e), PL_OK);
+        const float *y = data_of(&padded, param_of(&padded, "model.embed_tokens.weight")->tensor);
+        for (int64_t k = 0; k < 37 * 7; k++) assert_true(y[k] == (k / 7 == rows[i] ? 0 : x[k]));
+        fixture_close(&padded);
+    }
+    fixture_close(&plain);
+}
+
 /* A preset's folder opens as a folder, and gives the same master weights. */
 static void test_preset_saved(void **state)
 {
@@ -826,6 +849,7 @@ int main(void)
         cmocka_unit_test(test_round_trip),       cmocka_unit_test(test_trained_and_frozen), cmocka_unit_test(test_sharded),
         cmocka_unit_test(test_naming),           cmocka_unit_test(test_extras),             cmocka_unit_test(test_refused_tensors),
         cmocka_unit_test(test_refused_folders),  cmocka_unit_test(test_not_finite),         cmocka_unit_test(test_preset),
+        cmocka_unit_test(test_padding),
         cmocka_unit_test(test_preset_saved),     cmocka_unit_test(test_state_round_trip),
         cmocka_unit_test(test_state_other_plan), cmocka_unit_test(test_state_refused),      cmocka_unit_test(test_golden),
     };

@@ -58,7 +58,7 @@ if [ -x "$BUILD/plimsoll" ]; then
     "$BUILD/plimsoll" --help >"$tmp/help/plimsoll" 2>&1
     # Names of commands have no blanks.
     # shellcheck disable=SC2013
-    for command in $(sed -n 's/^  plimsoll \([a-z]\{1,\}\) .*/\1/p' "$tmp/help/plimsoll"); do
+    for command in $(sed -n 's/^  \(plimsoll \)\{0,1\}\([a-z]\{1,\}\) .*/\2/p' "$tmp/help/plimsoll" | sort -u); do
         "$BUILD/plimsoll" "$command" --help >"$tmp/help/plimsoll-$command" 2>&1
     done
     for command in make prepare inspect verify pack; do

@@ -29,7 +29,7 @@ mkdir -p runs
 say "make a synthetic dataset in SA-1B's format: images of overlapping shapes with exact masks, 600 to train, 40 to validate"
 show "$plimsoll" data make "$data/train" --images 600 --shards 2 --size 256x192 --masks 4 --seed 1
 show "$plimsoll" data make "$data/held-out" --images 40 --size 256x192 --masks 4 --seed 2
-show "$plimsoll" data inspect "$data/train" -o "$data/sheet.png"
+show "$plimsoll" data inspect "$data/train" -o "$data/sheet.html"
 
 say "the fastest plan without a memory budget"
 show "$plimsoll" plan "$run"
@@ -73,7 +73,6 @@ show "$plimsoll" eval "$run" --model "$out/model"
 say "predict masks of a validation image: for a point, for a box, and for everything in it"
 mkdir -p "$out/images" "$data/images"
 tar xf "$data/held-out/sa_000000.tar" -C "$data/images"
-cp "$data/sheet.png" "$out/images/0-training-data.png"
 image=$data/images/sa_1.jpg
 # A point on the largest annotated mask, and its box.
 read -r point box < <(tr '{' '\n' <"$data/images/sa_1.json" | awk '
@@ -89,11 +88,12 @@ show "$plimsoll" report "$out"
 
 cat <<END
 
-Open $out/report.html: training curves, memory, and images with their masks.
+Open $out/report.html: scores, memory, training curves, and images with their masks.
+Open $data/sheet.html: the training images with their masks.
 The model is in $out/model: config.json and model.safetensors, which SamModel of transformers loads.
 Try next:
 END
-try() { printf '  %-66s %s\n' "$plimsoll $1" "$2"; }
+try() { printf '  %s\n      %s\n' "$plimsoll $1" "$2"; }
 try "plan $run --explain | less" "every storage, its offset and its lifetime"
 try "plan $run --memory 1MiB" "a budget that is too small: the error names one that fits"
 try "plan $run --memory 24GiB --set model.preset=sam-vit-h" "a larger model"

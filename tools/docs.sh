@@ -13,7 +13,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build}
 CC=${CC:-gcc}
-export LC_ALL=C
+export LC_ALL=C PLIMSOLL_PROGRESS=0
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 

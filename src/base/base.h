@@ -97,12 +97,17 @@ void text_free(struct text *t);
 bool size_parse(const char *s, uint64_t *bytes);
 /* Formats bytes ("1.50 GiB") into the caller's buffer and returns it. */
 char *size_print(uint64_t bytes, char out[32]);
+/* Formats a time for people: "250 us", "18 ms", "1.25 s", "2 min 5 s", "30 min", "2 h 5 min", "3 d 4 h";
+ * at most 3 significant digits or two units, never an exponent. */
+char *duration_print(double seconds, char out[32]);
+/* The same with a sign: "+1.25 s", "-18 ms". */
+char *duration_change(double seconds, char out[32]);
 
 bool text_ends_with(const char *s, const char *ending);
 /* Matches a shell-style pattern with * and ?, as used for parameter names. */
 bool pattern_match(const char *pattern, const char *name);
-/* Edit distance, for "did you mean". pattern_distance: the distance from `name` to the nearest
- * text that the pattern matches. */
+/* Edit distance, for "did you mean"; two neighbours swapped are one edit. pattern_distance: the
+ * distance from `name` to the nearest text that the pattern matches. */
 int edit_distance(const char *a, const char *b);
 int pattern_distance(const char *pattern, const char *name);
 

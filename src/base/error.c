@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "base/progress.h"
 
 /* The message is formatted into a local buffer: an argument may be e->text itself. */
 int error_set(struct error *e, int code, const char *fmt, ...)
@@ -45,6 +46,7 @@ int error_prepend(struct error *e, const char *fmt, ...)
 _Noreturn void check_failed(const char *file, int line, const char *expr, const char *fmt, ...)
 {
     fflush(stdout);
+    progress_clear();
     fprintf(stderr, "%s:%d: check failed: %s", file, line, expr);
     if (fmt[0]) {
         va_list args;
@@ -74,6 +76,7 @@ static void log_line(const char *prefix, const char *fmt, va_list args)
     vsnprintf(line + n, sizeof line - (size_t)n - 1, fmt, args);
     size_t end = strlen(line);
     line[end] = '\n';
+    progress_clear();
     fwrite(line, 1, end + 1, stderr);
 }
 

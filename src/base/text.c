@@ -1,10 +1,12 @@
 /*
- * text.c: growable text, parsing and printing of sizes, name patterns, and small utilities
- * (clock, hash).
+ * text.c: growable text, parsing and printing of sizes, printing of durations, name patterns, and
+ * small utilities (clock, hash).
  */
 #include <ctype.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <time.h>
@@ -115,6 +117,58 @@ char *size_print(uint64_t bytes, char out[32])
     return out;
 }
 
+/* ---- durations ---- */
+
+/* Three significant digits, never an exponent: "1.25 s", "18 ms". Returns false when rounding
+ * reaches `next`, as in 999.7 ms, which the next unit shows as 1 s. */
+static bool print_short(double x, double next, const char *unit, char out[32])
+{
+    const int digits = x < 9.995 ? 2 : x < 99.95 ? 1 : 0;
+    char number[24];
+    snprintf(number, sizeof number, "%.*f", digits, x);
+    if (strtod(number, NULL) >= next) return false;
+    size_t n = strlen(number);
+    while (digits && number[n - 1] == '0') number[--n] = 0;
+    if (number[n - 1] == '.') number[--n] = 0;
+    snprintf(out, 32, "%s %s", number, unit);
+    return true;
+}
+
+/* Two units, the smaller one rounded, and left out when it is zero: "2 h 5 min", "30 min". */
+static void print_long(double seconds, char out[32])
+{
+    static const struct { const char *name; int64_t seconds; } units[] = {{"s", 1}, {"min", 60}, {"h", 3600}, {"d", 86400}};
+    size_t u = 0; /* the smaller unit */
+    int64_t n;
+    do n = (int64_t)(seconds / (double)units[u].seconds + 0.5) * units[u].seconds; /* 59 min 59.9 s becomes 1 h */
+    while (u + 2 < COUNT(units) && n >= units[u + 2].seconds && ++u);
+    const int64_t left = n % units[u + 1].seconds / units[u].seconds;
+    int length = snprintf(out, 32, "%lld %s", (long long)(n / units[u + 1].seconds), units[u + 1].name);
+    if (left) snprintf(out + length, 32 - (size_t)length, " %lld %s", (long long)left, units[u].name);
+}
+
+char *duration_print(double seconds, char out[32])
+{
+    if (!(fabs(seconds) < 1e12)) {
+        snprintf(out, 32, "%s", isnan(seconds) ? "unknown" : seconds < 0 ? "-inf" : "inf");
+        return out;
+    }
+    char text[32];
+    const double x = fabs(seconds);
+    if (x < 5e-9) snprintf(text, sizeof text, "0 s");
+    else if (!print_short(1e6 * x, 1000, "us", text) && !print_short(1e3 * x, 1000, "ms", text) && !print_short(x, 60, "s", text)) print_long(x, text);
+    snprintf(out, 32, "%s%.30s", seconds < 0 && strcmp(text, "0 s") ? "-" : "", text);
+    return out;
+}
+
+char *duration_change(double seconds, char out[32])
+{
+    char text[32];
+    duration_print(seconds, text);
+    snprintf(out, 32, "%s%.30s", text[0] == '-' ? "" : "+", text);
+    return out;
+}
+
 /* ---- names ---- */
 
 /* Linear in practice: a mismatch only retries the last star, one character further on. */
@@ -143,26 +197,29 @@ static int least(int a, int b)
     return a < b ? a : b;
 }
 
-/* Levenshtein distance, one row of the table at a time: row[j] is the distance from the part of
- * `a` read so far to the first j characters of `b`. With `wild` a star in `a` matches any number
- * of characters at no cost, and a question mark matches any one character. */
+/* Edits are a character more, less or other, and two neighbours swapped. One row of the table at a
+ * time: row[i][j] is the distance from the first i characters of `a` to the first j of `b`; three
+ * rows are kept. With `wild` a star in `a` matches any number of characters at no cost, and a
+ * question mark matches any one character. */
 static int distance(const char *a, const char *b, bool wild)
 {
-    size_t nb = strlen(b);
-    int *row = mem_alloc((nb + 1) * sizeof *row);
-    for (size_t j = 0; j <= nb; j++) row[j] = (int)j;
-    for (; *a; a++) {
-        bool star = wild && *a == '*', any = wild && *a == '?';
-        int diagonal = row[0];
-        row[0] += !star;
+    size_t na = strlen(a), nb = strlen(b), width = nb + 1;
+    int *rows = mem_alloc(3 * width * sizeof *rows);
+    for (size_t j = 0; j <= nb; j++) rows[j] = (int)j;
+    for (size_t i = 1; i <= na; i++) {
+        int *row = rows + i % 3 * width;
+        const int *above = rows + (i - 1) % 3 * width, *before = rows + (i + 1) % 3 * width;
+        bool star = wild && a[i - 1] == '*', any = wild && a[i - 1] == '?';
+        row[0] = above[0] + !star;
         for (size_t j = 1; j <= nb; j++) {
-            int replaced = diagonal + (a[0] != b[j - 1] && !any);
-            diagonal = row[j];
-            row[j] = star ? least(row[j], row[j - 1]) : least(least(row[j], row[j - 1]) + 1, replaced);
+            int replaced = above[j - 1] + (a[i - 1] != b[j - 1] && !any);
+            bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+            row[j] = star ? least(above[j], row[j - 1]) : least(least(above[j], row[j - 1]) + 1, replaced);
+            if (swapped) row[j] = least(row[j], before[j - 2] + 1);
         }
     }
-    int result = row[nb];
-    mem_free(row);
+    int result = rows[na % 3 * width + nb];
+    mem_free(rows);
     return result;
 }
 

@@ -17,6 +17,8 @@
 
 enum { OPS_SHOWN = 16, CLASSES_SHOWN = 12, KERNELS_LISTED = 40 };
 
+static const double GIB = 1 << 30;
+
 /* The arena at its peak, split into four classes; `rest` includes the padding. */
 struct breakdown {
     uint64_t weights, gradients, optimizer, rest;
@@ -42,11 +44,11 @@ static void print_ops(const struct bench *b, struct text *out)
     uint32_t n = bench_ops(b, ops);
     if (!n) return;
     text_printf(out, "Time by op, in %s\n  %-20s %-5s %7s %10s %10s %9s %8s %8s\n",
-                bench_replays(b) ? "one more step, node by node" : "the fastest step", "op", "", "calls", "ms", "predicted", "GFLOP/s", "GB/s", "ceiling");
+                bench_replays(b) ? "one more step, node by node" : "the fastest step", "op", "", "calls", "ms", "predicted", "GFLOP/s", "GiB/s", "ceiling");
     for (uint32_t i = 0; i < n && i < OPS_SHOWN; i++) {
         const struct bench_op *x = &ops[i];
         text_printf(out, "  %-20s %-5s %7" PRIu64 " %10.3f %10.3f %9.1f %8.2f %6.0f %%\n", op_table[x->op].name, dtype_name(x->dtype), x->calls,
-                    1e3 * x->seconds, 1e3 * x->predicted, 1e-9 * x->flops / x->seconds, 1e-9 * x->bytes / x->seconds, 100 * x->ideal / x->seconds);
+                    1e3 * x->seconds, 1e3 * x->predicted, 1e-9 * x->flops / x->seconds, x->bytes / x->seconds / GIB, 100 * x->ideal / x->seconds);
     }
     double rest = 0, predicted = 0;
     for (uint32_t i = OPS_SHOWN; i < n; i++) rest += ops[i].seconds, predicted += ops[i].predicted;
@@ -85,14 +87,14 @@ static void print_text(const struct bench *b, struct text *out)
 {
     const struct plan *p = &b->run.plan;
     struct breakdown x = arena_breakdown(p);
-    char a[32];
+    char a[32], predicted[32], measured[32], median[32];
     uint64_t arena = plan_arena(p);
     double mean = bench_mean(b);
     text_printf(out, "Step of %d samples: micro-batch %d x %d, ", b->run.effective_batch, p->settings.micro_batch, p->settings.accumulation);
     settings_print(&p->settings, out);
     text_printf(out, ", %d threads\n", b->run.device.profile.threads);
-    text_printf(out, "  predicted  %.4g s\n  measured   %.4g s mean, %.4g s median of %u\n  measured / predicted  %.3f\n", p->seconds, mean,
-                bench_median(b), b->steps, mean / p->seconds);
+    text_printf(out, "  predicted  %s\n  measured   %s mean, %s median of %u\n  measured / predicted  %.3f\n", duration_print(p->seconds, predicted),
+                duration_print(mean, measured), duration_print(bench_median(b), median), b->steps, mean / p->seconds);
     text_printf(out, "Memory\n");
     print_row(out, "weights", x.weights, arena);
     print_row(out, "gradients", x.gradients, arena);
@@ -226,7 +228,7 @@ static int bench_model(const struct options *o, struct error *e)
     rc = config_check(&c, CONFIG_NEEDS_MODEL, e);
     if (!rc) {
         rc = bench_open(&b, &c, &(struct run_options){.plan = o->plan, .train = true}, e);
-        if (!rc) rc = bench_run(&b, steps, e);
+        if (!rc) rc = bench_run_shown(&b, steps, e);
         if (!rc) rc = bench_time_nodes(&b, e);
         if (!rc) {
             if (o->json) print_json(&b, &out);
@@ -243,7 +245,7 @@ static int bench_model(const struct options *o, struct error *e)
 static void print_gpu(const struct profile *p, const char *path)
 {
     const struct calibration *c = p->measured;
-    printf("%s, %s, %s\n  copies          %8.1f GB/s\n  launch          %8.2f us\n  classes         %8d\n", c->cpu, c->isa, c->date, 1e-9 * p->copy_bandwidth,
+    printf("%s, %s, %s\n  copies          %8.1f GiB/s\n  launch          %8.2f us\n  classes         %8d\n", c->cpu, c->isa, c->date, p->copy_bandwidth / GIB,
            1e6 * p->launch_seconds, c->classes);
     printf("profile written to %s\n", path);
 }
@@ -257,8 +259,8 @@ static void print_profile(const struct profile *p, const char *path)
             for (int half = 0; half < CLASS_COUNT; half++) curves += c->curve[op][v][half].n > 0;
     printf("%s, %s, %d threads, %s\n", c->cpu, c->isa, p->threads, c->date);
     printf("  multiply-adds   %8.1f GFLOP/s in f32, %.1f in bf16\n", 1e-9 * p->flops_f32, 1e-9 * p->flops_bf16);
-    printf("  bytes           %8.1f GB/s from memory, %.1f from caches\n", 1e-9 * p->memory_bandwidth, 1e-9 * p->cache_bandwidth);
-    printf("  offload         %8.1f GB/s\n  launch          %8.2f us\n  ops corrected   %8d\n", 1e-9 * p->copy_bandwidth, 1e6 * p->launch_seconds, curves);
+    printf("  bytes           %8.1f GiB/s from memory, %.1f from caches\n", p->memory_bandwidth / GIB, p->cache_bandwidth / GIB);
+    printf("  offload         %8.1f GiB/s\n  launch          %8.2f us\n  ops corrected   %8d\n", p->copy_bandwidth / GIB, 1e6 * p->launch_seconds, curves);
     printf("profile written to %s\n", path);
 }
 

@@ -15,6 +15,9 @@ extern const struct command command_plan, command_train, command_step, command_r
     command_data, command_convert, command_predict, command_eval, command_init,
     command_profile, command_doctor;
 
+/* The command of a list that a mistyped or related word means; NULL: none is near. */
+const char *nearest_command(const char *word, const struct command *const *commands, size_t n);
+
 /* Options that several commands share. The members of options that a command does not allow
  * stay NULL; an option that the command does not know is PL_USAGE. */
 struct options {

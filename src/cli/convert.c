@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/progress.h"
 #include "cli/cli.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -36,7 +37,10 @@ static int parse(struct request *w, int argc, char **argv, struct error *e)
         else if (!strcmp(a, "-o") || !strcmp(a, "--out")) {
             if (++i == argc) return error_set(e, PL_USAGE, "%s needs a value", a);
             w->out = argv[i];
-        } else if (a[0] == '-' && a[1]) return error_set(e, PL_USAGE, "unknown option %s; --help lists them", a);
+        } else if (a[0] == '-' && a[1]) {
+            const char *nearest = edit_distance(a, "--json") < edit_distance(a, "--out") ? "--json" : "--out";
+            return error_set(e, PL_USAGE, "unknown option %s; did you mean %s? --help lists them", a, nearest);
+        }
         else if (w->in) return error_set(e, PL_USAGE, "two inputs are given: %s and %s", w->in, a);
         else w->in = a;
     }
@@ -103,7 +107,10 @@ static int write_weights(const struct pth *p, const struct sam_names *n, const c
     int rc = st_write_begin(&w, path, specs, n->parts.n, &format, 1, e);
     mem_free(specs);
     if (rc) return rc;
-    for (uint32_t i = 0; i < n->parts.n && !rc; i++) rc = copy_tensor(&w, &p->tensors.at[n->parts.at[i].from->source], e);
+    struct progress progress;
+    progress_begin(&progress, "writing", "tensors", n->parts.n);
+    for (uint32_t i = 0; i < n->parts.n && !rc; i++, progress_add(&progress, 1)) rc = copy_tensor(&w, &p->tensors.at[n->parts.at[i].from->source], e);
+    progress_clear();
     if (!rc) return st_write_end(&w, e);
     st_write_abort(&w);
     return rc;
@@ -299,6 +306,7 @@ static int run(int argc, char **argv, struct error *e)
         printf("usage: plimsoll %s\n\n%s\n", command_convert.usage, command_convert.summary);
         return PL_OK;
     }
+    if (!file_exists(w.in)) return model_missing(w.in, e);
     return dir_exists(w.in) ? to_checkpoint(&w, e) : to_folder(&w, e);
 }
 

@@ -7,10 +7,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static const struct command *const commands[] = {&data_make, &data_prepare, &data_inspect, &data_verify, &data_pack};
 
 /* ---- options ---- */
+
+int data_check_png(const char *option, const char *path, struct error *e)
+{
+    static const char *const others[] = {".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"};
+    const char *dot = path ? strrchr(path, '.') : NULL;
+    for (size_t i = 0; i < COUNT(others) && dot; i++)
+        if (!strcasecmp(dot, others[i])) return error_set(e, PL_USAGE, "%s %s: images are written as PNG; give a name that ends in .png", option, path);
+    return PL_OK;
+}
 
 bool data_parse_size(const char *s, uint32_t size[2])
 {
@@ -61,7 +71,7 @@ static int unknown_option(const struct data_option *table, size_t n, const char 
     int best = 4;
     for (size_t i = 0; i < n; i++)
         if (edit_distance(arg, table[i].name) < best) best = edit_distance(arg, table[i].name), nearest = table[i].name;
-    return error_set(e, PL_USAGE, "unknown option %s%s%s; --help lists them", arg, nearest ? "; did you mean " : "", nearest ? nearest : "");
+    return error_set(e, PL_USAGE, "unknown option %s%s%s%s --help lists them", arg, nearest ? "; did you mean " : ";", nearest ? nearest : "", nearest ? "?" : "");
 }
 
 static int parse_option(const struct data_option *table, size_t n, int argc, char **argv, int *i, struct error *e)
@@ -126,7 +136,9 @@ static int data(int argc, char **argv, struct error *e)
     struct text known = {0};
     for (size_t i = 0; i < COUNT(commands); i++)
         text_printf(&known, "%s%s", i == 0 ? "" : i + 1 < COUNT(commands) ? ", " : " or ", commands[i]->name);
-    if (argc) error_set(e, PL_USAGE, "data %s: expected %s; --help describes them", argv[0], known.at);
+    const char *nearest = argc ? nearest_command(argv[0], commands, COUNT(commands)) : NULL;
+    if (nearest) error_set(e, PL_USAGE, "unknown subcommand %s; did you mean `data %s`? --help describes all", argv[0], nearest);
+    else if (argc) error_set(e, PL_USAGE, "data %s: expected %s; --help describes them", argv[0], known.at);
     else error_set(e, PL_USAGE, "no subcommand is given: expected %s; --help describes them", known.at);
     text_free(&known);
     return PL_USAGE;

@@ -24,6 +24,8 @@ struct data_option {
  * an error when `paths` is NULL. *help: --help was given and printed; the caller returns. */
 int data_options(const struct command *c, const struct data_option *table, size_t n, int argc, char **argv, struct names *paths, bool *help,
                  struct error *e);
+/* Refuses an output that would be written as PNG under the name of another image format. */
+int data_check_png(const char *option, const char *path, struct error *e);
 /* Parses "WxH". */
 bool data_parse_size(const char *s, uint32_t size[2]);
 

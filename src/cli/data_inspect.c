@@ -10,14 +10,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/progress.h"
 #include "cli/data.h"
 #include "cli/data_samples.h"
 #include "data/grid.h"
 #include "data/jpeg.h"
 #include "data/packed.h"
 #include "data/resize.h"
+#include "io/json.h"
 #include "io/png.h"
 #include "report/draw.h"
+#include "report/page.h"
 
 /* ---- counting ---- */
 
@@ -28,6 +31,11 @@ struct size_count {
     uint64_t n;
 };
 
+struct category_count {
+    int32_t number;
+    uint64_t n; /* masks */
+};
+
 struct facts {
     uint64_t bad, empty, crowds, small; /* small: covering no cell of the grid */
     uint32_t cells;                     /* side of the grid */
@@ -35,13 +43,14 @@ struct facts {
     numbers masks, w, h, mask_pixels, image_bytes; /* per sample; mask_pixels: pixels x masks */
     numbers area, runs, counts, iou, stability;   /* per mask; area as a share of the image */
     VEC(struct size_count) sizes;
+    VEC(struct category_count) categories; /* none if no mask has one */
 };
 
 static void facts_free(struct facts *f)
 {
     vec_free(&f->masks), vec_free(&f->w), vec_free(&f->h), vec_free(&f->mask_pixels), vec_free(&f->image_bytes);
     vec_free(&f->area), vec_free(&f->runs), vec_free(&f->counts), vec_free(&f->iou), vec_free(&f->stability);
-    vec_free(&f->sizes);
+    vec_free(&f->sizes), vec_free(&f->categories);
 }
 
 static int ascending(const void *a, const void *b)
@@ -70,6 +79,21 @@ static void count_size(struct facts *f, uint32_t w, uint32_t h)
             return;
         }
     vec_push(&f->sizes, ((struct size_count){w, h, 1}));
+}
+
+/* 0 is the category of masks that have none. */
+static void count_category(struct facts *f, int32_t number)
+{
+    uint32_t i = 0;
+    while (i < f->categories.n && f->categories.at[i].number != number) i++;
+    if (i < f->categories.n) f->categories.at[i].n++;
+    else if (number) vec_push(&f->categories, ((struct category_count){number, 1}));
+}
+
+static int most_masks(const void *a, const void *b)
+{
+    const struct category_count *x = a, *y = b;
+    return x->n != y->n ? (x->n < y->n ? 1 : -1) : (x->number > y->number) - (x->number < y->number);
 }
 
 static int commonest(const void *a, const void *b)
@@ -124,12 +148,15 @@ static void count_sample(struct facts *f, const struct sample *s)
         if (m->shape.kind == SHAPE_RLE) vec_push(&f->counts, m->shape.rle.n);
         vec_push(&f->iou, m->predicted_iou);
         vec_push(&f->stability, m->stability);
+        count_category(f, m->category);
     }
 }
 
 static void count_all(struct facts *f, const struct samples *all)
 {
     uint64_t first = UINT64_MAX;
+    struct progress progress;
+    progress_begin(&progress, "inspecting", "images", all->n);
 #pragma omp parallel for schedule(dynamic)
     for (uint64_t i = 0; i < all->n; i++) {
         struct sample s;
@@ -137,19 +164,22 @@ static void count_all(struct facts *f, const struct samples *all)
         uint32_t w = 0, h = 0;
         int rc = samples_read(all, i, &s, &e);
         if (!rc) rc = sample_size(&s, &w, &h, &e);
-        if (!rc && (w != s.found.w || h != s.found.h)) rc = error_set(&e, PL_USAGE, "the image is %ux%u, its masks are for %ux%u", w, h, s.found.w, s.found.h);
+        if (!rc && (w != s.found.w || h != s.found.h)) rc = mask_size_differs(w, h, s.found.w, s.found.h, &e);
         uint32_t small = rc ? 0 : count_small(&s, f->cells);
 #pragma omp critical
         {
             f->small += small;
             if (!rc) count_sample(f, &s);
             else if (f->bad++, i < first) first = i, snprintf(f->first_bad, sizeof f->first_bad, "%.200s: %.300s", s.name, e.text);
+            progress_add(&progress, 1);
         }
         sample_free(&s);
     }
+    progress_clear();
     numbers *const each[] = {&f->masks, &f->w, &f->h, &f->mask_pixels, &f->image_bytes, &f->area, &f->runs, &f->counts, &f->iou, &f->stability};
     for (size_t k = 0; k < COUNT(each); k++) sort(each[k]);
     if (f->sizes.n) qsort(f->sizes.at, f->sizes.n, sizeof *f->sizes.at, commonest);
+    if (f->categories.n) qsort(f->categories.at, f->categories.n, sizeof *f->categories.at, most_masks);
 }
 
 /* ---- memory of the masks ---- */
@@ -198,24 +228,15 @@ static struct mask_memory measure_memory(const struct facts *f)
     return c;
 }
 
-static char *bytes_text(double bytes, char out[32])
-{
-    if (bytes >= 1e9) snprintf(out, 32, "%.2f GB", bytes / 1e9);
-    else if (bytes >= 1e6) snprintf(out, 32, "%.*f MB", bytes < 1e7 ? 2 : 1, bytes / 1e6);
-    else snprintf(out, 32, "%.1f KB", bytes / 1e3);
-    return out;
-}
-
 static void print_memory(const struct mask_memory *c, struct text *out)
 {
-    text_printf(out, "Memory of the masks of one sample%s: %.0fx%.0f, %.1f masks (KB, MB, GB: powers of 1000)\n", c->estimated ? "" : ", mean", c->w, c->h, c->masks);
+    text_printf(out, "Memory of the masks of one sample%s: %.0fx%.0f, %.1f masks\n", c->estimated ? "" : ", mean", c->w, c->h, c->masks);
     text_printf(out, "  %-10s %12s %12s %12s\n", "", "full size", "1024x1024", "256x256");
     for (int f = 0; f < ENCODINGS; f++) {
         text_printf(out, "  %-10s", encoding_names[f]);
         for (int s = 0; s < SIZES; s++) {
             char size[32], about[40];
-            bytes_text(c->bytes[f][s], size);
-            snprintf(about, sizeof about, "%s%s", f == RUNS && (s != FULL || c->estimated) ? "~" : "", size);
+            snprintf(about, sizeof about, "%s%s", f == RUNS && (s != FULL || c->estimated) ? "~" : "", size_print((uint64_t)(c->bytes[f][s] + 0.5), size));
             text_printf(out, " %12s", about);
         }
         text_printf(out, "\n");
@@ -223,7 +244,7 @@ static void print_memory(const struct mask_memory *c, struct text *out)
     text_printf(out, "  RLE: %s%.0f runs per mask, 4 bytes each; ~ estimated in proportion to the image's side%s\n", c->estimated ? "~" : "", c->runs,
                 c->estimated ? ", from 345 runs at 2000x1500 in SA-1B" : "");
     char largest[32];
-    if (c->most > 0) text_printf(out, "  the largest sample takes %s as float32 at full size\n", bytes_text(4 * c->most, largest));
+    if (c->most > 0) text_printf(out, "  the largest sample takes %s as float32 at full size\n", size_print((uint64_t)(4 * c->most), largest));
 }
 
 static void json_memory(const struct mask_memory *c, struct text *out)
@@ -296,6 +317,22 @@ static void print_choices(const struct samples *all, const struct facts *f, stru
     }
 }
 
+static void print_categories(const struct samples *all, const struct facts *f, struct text *out)
+{
+    enum { SHOWN = 20 };
+    if (!f->categories.n) return;
+    text_printf(out, "\nCategories of the masks: %u, by name or number for data.categories\n", f->categories.n);
+    for (uint32_t i = 0; i < f->categories.n && i < SHOWN; i++) {
+        const struct category_count *c = &f->categories.at[i];
+        const char *name = dataset_category(all->set, c->number);
+        text_printf(out, "  %5d %-22s %9llu  %5.1f %%\n", c->number, name ? name : "", (unsigned long long)c->n, 100.0 * (double)c->n / f->area.n);
+    }
+    if (f->categories.n > SHOWN) text_printf(out, "  and %u more\n", f->categories.n - SHOWN);
+}
+
+/* Whether the files rate their masks: those without ratings have 1 everywhere. */
+static bool is_rated(const numbers *v) { return quantile(v, 0) != 1 || quantile(v, 1) != 1; }
+
 static void print_facts(const struct samples *all, const struct facts *f, struct text *out)
 {
     const struct shard_report *r = dataset_report(all->set);
@@ -314,10 +351,11 @@ static void print_facts(const struct samples *all, const struct facts *f, struct
     print_row(out, "area, % of the image", &f->area, 100, 3);
     print_row(out, "runs per mask", &f->runs, 1, 1);
     print_row(out, "RLE chars per mask", &f->counts, 1, 1);
-    print_row(out, "predicted_iou", &f->iou, 1, 3);
-    print_row(out, "stability_score", &f->stability, 1, 3);
-    print_row(out, "image, KB", &f->image_bytes, 1e-3, 1);
+    if (is_rated(&f->iou)) print_row(out, "predicted_iou", &f->iou, 1, 3);
+    if (is_rated(&f->stability)) print_row(out, "stability_score", &f->stability, 1, 3);
+    print_row(out, "image, KiB", &f->image_bytes, 1.0 / 1024, 1);
     print_areas(f, out);
+    print_categories(all, f, out);
     print_sizes(f, out);
     text_printf(out, "\n");
 }
@@ -342,6 +380,21 @@ static void json_choices(const struct samples *all, const struct facts *f, struc
                 d->range.window[1], (unsigned long long)s->deep, (unsigned long long)s->images_seen, s->bright);
 }
 
+static void json_categories(const struct samples *all, const struct facts *f, struct text *out)
+{
+    struct json_writer w = {.out = out};
+    json_begin_list(&w, NULL);
+    for (uint32_t i = 0; i < f->categories.n; i++) {
+        const char *name = dataset_category(all->set, f->categories.at[i].number);
+        json_begin_map(&w, NULL);
+        json_put_int(&w, "number", f->categories.at[i].number);
+        if (name) json_put_string(&w, "name", name);
+        json_put_uint(&w, "masks", f->categories.at[i].n);
+        json_end(&w);
+    }
+    json_end(&w);
+}
+
 static void json_facts(const struct samples *all, const struct facts *f, const struct mask_memory *c, struct text *out)
 {
     const struct shard_report *r = dataset_report(all->set);
@@ -364,7 +417,9 @@ static void json_facts(const struct samples *all, const struct facts *f, const s
     text_printf(out, "], \"sizes\": [");
     for (uint32_t i = 0; i < f->sizes.n; i++)
         text_printf(out, "%s{\"width\": %u, \"height\": %u, \"count\": %llu}", i ? ", " : "", f->sizes.at[i].w, f->sizes.at[i].h, (unsigned long long)f->sizes.at[i].n);
-    text_printf(out, "], \"memory\": ");
+    text_printf(out, "], \"categories\": ");
+    json_categories(all, f, out);
+    text_printf(out, ", \"memory\": ");
     json_memory(c, out);
     text_printf(out, "}\n");
 }
@@ -438,12 +493,15 @@ static void draw_sample(const struct samples *all, uint64_t i, struct draw_cell 
     sample_free(&s);
 }
 
+/* The samples on a sheet, evenly spread over the dataset. */
+static uint64_t on_sheet(const struct samples *all, uint32_t k, uint32_t n) { return all->n * k / n; }
+
 static struct canvas draw_samples(const struct samples *all)
 {
     struct draw_cell cells[ON_SHEET] = {0};
     char(*lines)[2][300] = mem_alloc(ON_SHEET * sizeof *lines), title[128];
     uint32_t n = (uint32_t)min_u64(all->n, ON_SHEET);
-    for (uint32_t k = 0; k < n; k++) draw_sample(all, all->n * k / n, &cells[k], lines[k]);
+    for (uint32_t k = 0; k < n; k++) draw_sample(all, on_sheet(all, k, n), &cells[k], lines[k]);
     snprintf(title, sizeof title, "%u of %llu images with their masks", n, (unsigned long long)all->n);
     struct canvas p = draw_sheet(title, cells, n, COLUMNS, CELL_W, CELL_H);
     for (uint32_t k = 0; k < n; k++) canvas_free(&cells[k].image);
@@ -476,7 +534,7 @@ static struct canvas draw_memory(const struct mask_memory *c, uint32_t width)
     char shown[COUNT(rows)][32], title[96];
     for (size_t k = 0; k < COUNT(rows); k++) {
         double bytes = c->bytes[rows[k].encoding][rows[k].size];
-        bars[k] = (struct draw_bar){rows[k].label, bytes_text(bytes, shown[k]), bytes};
+        bars[k] = (struct draw_bar){rows[k].label, size_print((uint64_t)(bytes + 0.5), shown[k]), bytes};
     }
     snprintf(title, sizeof title, "Memory of one sample's masks: %.0fx%.0f, %.1f masks", c->w, c->h, c->masks);
     return draw_bars(title, bars, COUNT(rows), width);
@@ -495,6 +553,72 @@ static int write_sheet(const char *path, const struct samples *all, const struct
     return rc;
 }
 
+static void put_headline(const struct samples *all, const struct facts *f, struct text *out)
+{
+    char value[64], remark[96];
+    page_facts_begin(out);
+    snprintf(value, sizeof value, "%llu", (unsigned long long)all->n);
+    snprintf(remark, sizeof remark, "%s, %llu unusable", all->format, (unsigned long long)f->bad);
+    page_fact(out, "Images", value, remark);
+    snprintf(value, sizeof value, "%u", f->area.n);
+    snprintf(remark, sizeof remark, "%.1f an image, at most %.0f", mean(&f->masks), quantile(&f->masks, 1));
+    page_fact(out, "Masks", value, remark);
+    if (f->sizes.n) {
+        snprintf(value, sizeof value, "%ux%u", f->sizes.at[0].w, f->sizes.at[0].h);
+        snprintf(remark, sizeof remark, f->sizes.n == 1 ? "all images" : "the commonest of %u sizes", f->sizes.n);
+        page_fact(out, "Size", value, remark);
+    }
+    snprintf(value, sizeof value, "%.2g %%", 100 * quantile(&f->area, 0.5));
+    page_fact(out, "Median mask", value, "of the image");
+    page_facts_end(out);
+}
+
+static int put_samples(const struct samples *all, struct text *out, struct error *e)
+{
+    const uint32_t n = (uint32_t)min_u64(all->n, ON_SHEET);
+    int rc = PL_OK;
+    text_printf(out, "<h2>%u of %llu images with their masks</h2>\n<div class='images'>\n", n, (unsigned long long)all->n);
+    for (uint32_t k = 0; k < n && !rc; k++) {
+        struct draw_cell cell = {0};
+        struct text png = {0}, caption = {0};
+        char lines[2][300];
+        draw_sample(all, on_sheet(all, k, n), &cell, lines);
+        rc = png_encode(&png, PNG_RGB, cell.image.w, cell.image.h, cell.image.rgb, 0, e);
+        page_escaped(&caption, lines[0]);
+        text_printf(&caption, "<br><span class='dim'>");
+        page_escaped(&caption, lines[1]);
+        text_printf(&caption, "</span>");
+        if (!rc) page_figure(out, png.at, png.n, caption.at);
+        canvas_free(&cell.image);
+        text_free(&png);
+        text_free(&caption);
+    }
+    text_printf(out, "</div>\n");
+    return rc;
+}
+
+/* The sheet as an HTML page: the images, and the tables that are also printed. */
+static int write_page(const char *path, const struct samples *all, const struct facts *f, const struct mask_memory *c, struct error *e)
+{
+    struct text out = {0}, tables = {0}, title = {0};
+    text_printf(&title, "%s", all->files.at[0]);
+    if (all->files.n > 1) text_printf(&title, " and %u more", all->files.n - 1);
+    page_begin(&out, "Plimsoll: images and masks of a dataset", title.at);
+    put_headline(all, f, &out);
+    int rc = put_samples(all, &out, e);
+    print_facts(all, f, &tables);
+    print_memory(c, &tables);
+    text_printf(&out, "<h2>Statistics</h2>\n<pre>");
+    page_escaped(&out, tables.at);
+    text_printf(&out, "</pre>\n");
+    page_end(&out);
+    if (!rc) rc = file_write_atomic(path, out.at, out.n, e);
+    text_free(&out);
+    text_free(&tables);
+    text_free(&title);
+    return rc;
+}
+
 /* ---- the command ---- */
 
 static int inspect(const struct samples_options *o, const struct names *paths, uint32_t cells, const char *sheet, bool json, struct error *e)
@@ -509,7 +633,7 @@ static int inspect(const struct samples_options *o, const struct names *paths, u
     else print_facts(&all, &f, &out), print_memory(&c, &out);
     fputs(out.at, stdout);
     int rc = PL_OK;
-    if (sheet) rc = write_sheet(sheet, &all, &f, &c, e);
+    if (sheet) rc = text_ends_with(sheet, ".html") ? write_page(sheet, &all, &f, &c, e) : write_sheet(sheet, &all, &f, &c, e);
     text_free(&out);
     facts_free(&f);
     samples_close(&all);
@@ -552,23 +676,23 @@ static int run(int argc, char **argv, struct error *e)
         else if (given) rc = inspect_given(given, json, e);
         else if (!paths.n) rc = error_set(e, PL_USAGE, "no data is given: add shards, folders or globs, or sizes with --given (see --help)");
         else if (cells < 4 || cells > GRID_MAX_CELLS) rc = error_set(e, PL_USAGE, "--masks-size %llu: expected 4 to %d", (unsigned long long)cells, GRID_MAX_CELLS);
-        else rc = inspect(&o, &paths, (uint32_t)cells, sheet, json, e);
+        else if (!(rc = data_check_png("-o", sheet, e))) rc = inspect(&o, &paths, (uint32_t)cells, sheet, json, e);
     }
     names_free(&paths);
     return rc;
 }
 
 const struct command data_inspect = {
-    "inspect", "data inspect PATHS [--format F] [--images DIR] [--masks DIR] [--labels KIND] [--range R] [-o SHEET.png] [--json]  |  data inspect --given WxH,MASKS [--json]",
+    "inspect", "data inspect PATHS [--format F] [--images DIR] [--masks DIR] [--labels KIND] [--range R] [-o SHEET] [--json]  |  data inspect --given WxH,MASKS [--json]",
     "Prints statistics of a dataset: images, masks, sizes and damage, and the memory of the masks as\n"
     "float32, uint8, bits and run lengths (RLE), at full size, 1024 and 256.\n"
     "\n"
     "  PATHS           shards (tar), folders of extracted files, folders of shards; the annotation\n"
-    "                  file of COCO; a folder with images/ and masks/; a table; globs\n"
+    "                  file of COCO; a folder of images and masks; a table; globs\n"
     SAMPLES_HELP "\n"
     "  --masks-size N  side of the grid on which masks too small to be trained on are counted: the\n"
     "                  resolution of the loss, 4 x size / patch (256)\n"
-    "  -o SHEET.png    writes a contact sheet of images with their masks\n"
+    "  -o SHEET        writes a contact sheet of images with their masks: SHEET.html or SHEET.png\n"
     "  --json          prints the numbers as JSON\n"
     "  --given         computes the memory only, for images of this size with this many masks; needs no data",
     run};

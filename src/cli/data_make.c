@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include <fcntl.h>
 
+#include "base/progress.h"
 #include "base/random.h"
 #include "cli/data.h"
 #include "data/synth.h"
@@ -24,6 +25,7 @@ struct make {
     bool sorted, extracted;
     uint64_t key;
     uint64_t masks, bytes;
+    struct progress progress;
 };
 
 struct synth_sample {
@@ -84,6 +86,7 @@ static int write_block(struct make *m, struct tar_writer *tar, const char *folde
         text_free(&samples[i].half[1]);
     }
     mem_free(samples);
+    progress_add(&m->progress, n);
     return rc;
 }
 
@@ -135,18 +138,20 @@ static int check_free(const char *dir, struct error *e)
 static int make_all(struct make *m, struct error *e)
 {
     if (check_free(m->dir, e) || dir_make(m->dir, e)) return e->code;
-    double from = clock_seconds();
+    const double from = clock_seconds();
     uint64_t at = 0;
+    progress_begin(&m->progress, "making", "images", m->images);
     for (uint64_t k = 0; k < m->shards; k++) {
         uint64_t n = m->images * (k + 1) / m->shards - m->images * k / m->shards;
         if (write_shard(m, k, 1 + at, n, e)) return e->code;
         at += n;
     }
-    char size[32];
-    printf("%s: %llu images of %ux%u with %llu masks in %llu %s, %s, %.1f s\n", m->dir, (unsigned long long)m->images, m->synth.width,
+    char size[32], time[32];
+    progress_clear();
+    printf("%s: %llu images of %ux%u with %llu masks in %llu %s, %s, %s\n", m->dir, (unsigned long long)m->images, m->synth.width,
            m->synth.height, (unsigned long long)m->masks, (unsigned long long)m->shards,
            m->extracted ? m->shards == 1 ? "folder" : "folders" : m->shards == 1 ? "shard" : "shards", size_print(m->bytes, size),
-           clock_seconds() - from);
+           duration_print(clock_seconds() - from, time));
     return PL_OK;
 }
 

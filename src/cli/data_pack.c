@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/progress.h"
 #include "cli/data.h"
 #include "cli/data_samples.h"
 #include "data/fill.h"
@@ -32,6 +33,7 @@ struct packing {
     struct embedder *embedder;   /* NULL: no embeddings */
     void *embedding;             /* of the current sample */
     uint64_t written, left_out, masks, bad_masks;
+    struct progress progress;
     VEC(int32_t) categories;     /* seen so far */
 };
 
@@ -169,8 +171,12 @@ static int write_block(struct packing *p, struct packable *block, uint64_t n, st
     int rc = PL_OK;
     for (uint64_t i = 0; i < n; i++) {
         struct packable *x = &block[i];
-        if (!x->ok && p->left_out++ < REPORTED) printf("left out: %s: %s\n", x->name, x->e.text);
+        if (!x->ok && p->left_out++ < REPORTED) {
+            progress_clear();
+            printf("left out: %s: %s\n", x->name, x->e.text);
+        }
         if (x->ok && !rc) rc = write_sample(p, x, e);
+        progress_add(&p->progress, 1);
         packable_free(x);
     }
     return rc;
@@ -180,6 +186,7 @@ static int pack_all(struct packing *p, struct error *e)
 {
     struct packable *block = mem_alloc(BLOCK * sizeof *block);
     int rc = PL_OK;
+    progress_begin(&p->progress, p->embedder ? "packing with embeddings" : "packing", "images", p->all.n);
     for (uint64_t from = 0; from < p->all.n && !rc; from += BLOCK) {
         uint64_t n = min_u64(p->all.n - from, BLOCK);
 #pragma omp parallel
@@ -193,6 +200,7 @@ static int pack_all(struct packing *p, struct error *e)
         }
         rc = write_block(p, block, n, e);
     }
+    progress_clear();
     mem_free(block);
     return rc;
 }
@@ -210,7 +218,8 @@ static int finish(struct packing *p, int rc, struct error *e)
 
 static int pack(struct packing *p, const struct samples_options *o, const struct names *paths, const char *output, struct error *e)
 {
-    double from = clock_seconds();
+    const double from = clock_seconds();
+    char time[32];
     int rc = samples_open(&p->all, o, paths, e);
     if (rc) return rc;
     rc = p->bytes ? memmap_create(&p->map, output, p->o.cells, e) : packed_create(&p->store, output, p->o.side, p->o.cells, e);
@@ -225,8 +234,8 @@ static int pack(struct packing *p, const struct samples_options *o, const struct
         if (!p->bytes) printf("images of side %u, ", p->o.side);
         if (p->embedder) printf("embeddings %s [%u,%u,%u], ", dtype_name(packed_dtype(p->embedder->about.type)), p->embedder->about.channels,
                                 p->embedder->about.grid, p->embedder->about.grid);
-        printf("masks of side %u; %llu samples and %llu masks left out, %.1f s\n", p->o.cells, (unsigned long long)p->left_out, (unsigned long long)p->bad_masks,
-               clock_seconds() - from);
+        printf("masks of side %u; %llu samples and %llu masks left out, %s\n", p->o.cells, (unsigned long long)p->left_out, (unsigned long long)p->bad_masks,
+               duration_print(clock_seconds() - from, time));
     }
     vec_free(&p->categories);
     samples_close(&p->all);
@@ -237,7 +246,7 @@ static int pack(struct packing *p, const struct samples_options *o, const struct
 static int read_model_sizes(const char *name, uint64_t *size, uint64_t *cells, struct error *e)
 {
     struct model m = {0};
-    int rc = dir_exists(name) ? model_open(&m, name, e) : model_preset(&m, name, e);
+    int rc = model_find(&m, name, e);
     if (!rc && !m.mask_side) rc = error_set(e, PL_USAGE, "%s: a %s predicts no masks", name, m.family->model_type);
     if (!rc && *size % (uint64_t)m.patch)
         rc = error_set(e, PL_USAGE, "%s: the image size %llu is not divisible by the patch size %lld; give another --size", name, (unsigned long long)*size, (long long)m.patch);
@@ -305,7 +314,7 @@ const struct command data_pack = {
     "data.train: FILE.pack in the run.\n"
     "\n"
     "  PATHS           shards (tar), folders of extracted files, folders of shards; the annotation\n"
-    "                  file of COCO; a folder with images/ and masks/; a table; .pack; globs\n"
+    "                  file of COCO; a folder of images and masks; a table; .pack; globs\n"
     "  -o FILE.pack    the output; it appears when it is complete\n"
     "  --model MODEL   a folder or a preset: the default of --size and --masks-size\n"
     "  --size N        side of the images: data.image_size of the run (1024)\n"

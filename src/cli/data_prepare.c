@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/progress.h"
 #include "cli/data.h"
 #include "cli/data_samples.h"
 #include "data/annotation.h"
@@ -35,6 +36,7 @@ struct prepare {
     uint64_t quality;
     uint64_t read, written, dropped, bytes_in, bytes_out;
     uint64_t existing; /* outputs that existed already and were kept */
+    struct progress progress; /* in the current shard */
 };
 
 struct pair {
@@ -153,7 +155,7 @@ static int shrink_text(struct pair *pair, const struct annotation *a, const stru
 static int check_size(const struct annotation *a, uint32_t w, uint32_t h, struct error *e)
 {
     if (a->w == w && a->h == h) return PL_OK;
-    return error_set(e, PL_USAGE, "the image is %ux%u, its annotations are for %ux%u", w, h, a->w, a->h);
+    return mask_size_differs(w, h, a->w, a->h, e);
 }
 
 /* Resizes an image that is too large. Other images are decoded too, to find truncated or damaged
@@ -205,7 +207,11 @@ static int write_block(struct prepare *p, const struct shard *s, uint32_t first,
     {
         struct jpg *j = jpg_new(NULL);
 #pragma omp for schedule(dynamic)
-        for (uint32_t i = 0; i < n; i++) prepare_pair(p, j, s, first + i, &pairs[i]);
+        for (uint32_t i = 0; i < n; i++) {
+            prepare_pair(p, j, s, first + i, &pairs[i]);
+#pragma omp critical
+            progress_add(&p->progress, 1);
+        }
         jpg_free(j);
     }
     for (uint32_t i = 0; i < n; i++) {
@@ -213,6 +219,7 @@ static int write_block(struct prepare *p, const struct shard *s, uint32_t first,
         p->bytes_in += pairs[i].bytes;
         if (pairs[i].error.code) {
             p->dropped++;
+            progress_clear();
             printf("  left out: %s: %s\n", shard_key(s, first + i), pairs[i].error.text);
         } else if (!rc) {
             rc = write_pair(tar, shard_key(s, first + i), &pairs[i], e);
@@ -234,7 +241,9 @@ static int write_tar(struct prepare *p, const struct shard *s, const char *path,
     text_printf(&partial, "%s.part", path);
     struct tar_writer tar = {.fd = open(partial.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), .path = path};
     int rc = tar.fd < 0 ? file_error(partial.at, "be written", e) : PL_OK;
+    progress_begin(&p->progress, "preparing", "pairs", s->n);
     for (uint32_t i = 0; i < s->n && !rc; i += BLOCK) rc = write_block(p, s, i, (uint32_t)min_u64(s->n - i, BLOCK), &tar, e);
+    progress_clear();
     if (!rc) rc = tar_write_end(&tar, e);
     if (!rc && fsync(tar.fd)) rc = file_error(partial.at, "be written", e);
     if (tar.fd >= 0 && close(tar.fd) && !rc) rc = file_error(partial.at, "be written", e);
@@ -373,12 +382,12 @@ static int prepare_all(struct prepare *p, const struct names *paths, struct erro
     }
     if (!rc) rc = check_names(p, &inputs, e);
     if (!rc) rc = dir_make(p->out, e);
-    double from = clock_seconds();
+    const double from = clock_seconds();
     for (uint32_t i = 0; i < inputs.n && !rc; i++) rc = prepare_shard(p, inputs.at[i], e);
-    char in[32], out[32];
+    char in[32], out[32], time[32];
     if (!rc)
-        printf("%llu pairs read, %llu written, %llu left out; %s to %s, %.1f s\n", (unsigned long long)p->read, (unsigned long long)p->written,
-               (unsigned long long)p->dropped, size_print(p->bytes_in, in), size_print(p->bytes_out, out), clock_seconds() - from);
+        printf("%llu pairs read, %llu written, %llu left out; %s to %s, %s\n", (unsigned long long)p->read, (unsigned long long)p->written,
+               (unsigned long long)p->dropped, size_print(p->bytes_in, in), size_print(p->bytes_out, out), duration_print(clock_seconds() - from, time));
     if (!rc && !p->written && !p->existing)
         rc = error_set(e, PL_USAGE, "%s%s: no usable pair of an image and its annotations: no file is written", paths->at[0], paths->n > 1 ? " and the others" : "");
     if (rc && made) rmdir(p->out); /* fails, as it should, when the folder is not empty */

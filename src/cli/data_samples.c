@@ -7,8 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/init.h"
 #include "data/cells.h"
 #include "data/jpeg.h"
+#include "data/unread.h"
 #include "io/png.h"
 
 enum { MASKS = 1024, MAX_MASKS = 1 << 20, POLYGON_RUNS = 1 << 19 };
@@ -16,32 +18,22 @@ static const size_t first_bytes = 4 << 20, most_bytes = (size_t)1 << 30;
 
 /* ---- opening ---- */
 
-static bool has_folder(const char *path, const char *name)
-{
-    struct text t = {0};
-    text_printf(&t, "%s/%s", path, name);
-    bool found = dir_exists(t.at);
-    text_free(&t);
-    return found;
-}
-
 /* Whether a JSON file is a list. The index of a memory map (data/memmap.h) is a list, a COCO file
  * is a map. */
 static bool is_list(const char *path)
 {
-    int c = ' ';
-    FILE *f = fopen(path, "r");
-    while (f && (c == ' ' || c == '\n' || c == '\r' || c == '\t')) c = fgetc(f);
-    if (f) fclose(f);
-    return c == '[';
+    char head[64];
+    head[file_peek(path, head, sizeof head - 1)] = 0;
+    return head[strspn(head, " \n\r\t")] == '[';
 }
 
-const char *samples_format(const char *path)
+/* The format of a path by its name: coco for .json (packed if it is the index of a memory map), packed
+ * for .pack, csv for .csv and .tsv, else sa1b, where a folder of tars means all of them. */
+static const char *format_of(const char *path)
 {
     if (text_ends_with(path, ".json")) return is_list(path) ? "packed" : "coco";
     if (text_ends_with(path, ".pack")) return "packed";
-    if (text_ends_with(path, ".csv")) return "csv";
-    return has_folder(path, "images") && has_folder(path, "masks") ? "pairs" : "sa1b";
+    return text_ends_with(path, ".csv") || text_ends_with(path, ".tsv") ? "csv" : "sa1b";
 }
 
 /* A folder that holds tars means all of them. */
@@ -62,7 +54,9 @@ static int find_files(struct samples *s, const struct names *paths, struct error
         struct names found = {0};
         rc = file_glob(paths->at[i], &found, e);
         if (!rc && !found.n) rc = error_set(e, PL_USAGE, "%s: no such file or folder", paths->at[i]);
-        if (!rc && !s->format) s->format = samples_format(found.at[0]);
+        const struct unread *u = !rc && !s->format && !dir_exists(found.at[0]) ? unread_by_name(found.at[0]) : NULL;
+        if (u) rc = unread_refuse(u, found.n, NULL, found.at[0], e);
+        if (!rc && !s->format) s->format = format_of(found.at[0]);
         for (uint32_t k = 0; k < found.n && !rc; k++) rc = add_path(&s->files, found.at[k], !strcmp(s->format, "sa1b"), e);
         names_free(&found);
     }
@@ -96,24 +90,69 @@ static int parse_range(const char *word, struct pixel_range *to, struct error *e
     return error_set(e, PL_USAGE, "--range %s: expected auto, full, percentiles, or two values from 0 to %d such as 0,4095", word, RANGE_VALUES - 1);
 }
 
+static bool is_empty(const char *folder)
+{
+    struct names l;
+    struct error ignored;
+    bool empty = !dir_list(folder, &l, &ignored) && !l.n;
+    names_free(&l);
+    return empty;
+}
+
+/* A folder is looked into, unless the options say how to read it. Shards are opened by their folder. */
+static int detect(struct samples *s, const struct samples_options *o, const struct names *paths, struct error *e)
+{
+    if (o->format || paths->n != 1 || !dir_exists(paths->at[0]) || is_empty(paths->at[0])) return PL_OK;
+    struct detected f;
+    if (detect_data(paths->at[0], false, o, &f, e)) return e->code;
+    bool tokens = !strcmp(f.format, "tokens"), shards = !strcmp(f.format, "sa1b");
+    if (tokens) error_set(e, PL_USAGE, "%s: it has %s, expected images with masks", paths->at[0], f.what);
+    if (tokens || shards) return detected_free(&f), tokens ? e->code : PL_OK;
+    s->detected = mem_copy(&f, sizeof f);
+    s->format = f.format;
+    return PL_OK;
+}
+
+/* The options' values replace those that were found. */
+static int dataset_options(const struct samples *s, const struct samples_options *o, struct dataset_options *to, struct error *e)
+{
+    struct dataset_options d = {.images = o->images, .masks = o->masks, .image_prefix = o->image_prefix, .image_suffix = o->image_suffix,
+                                .mask_prefix = o->mask_prefix, .mask_suffix = o->mask_suffix, .image_column = o->image_column, .mask_column = o->mask_column};
+    if (s->detected) d = detected_options(s->detected, false);
+    d.format = s->format, d.paths = s->files.at, d.n_paths = s->files.n, d.crowds = true;
+    d.split = (struct dataset_split){0}; /* all of its files */
+    if (o->ignore) d.ignore = (int)min_u64(o->ignore, 65535);
+    d.threshold = (uint32_t)min_u64(o->threshold, 65535);
+    *to = d;
+    return parse_labels(o->labels, &to->labels, e) ? e->code : parse_range(o->range, &to->range, e);
+}
+
 int samples_open(struct samples *s, const struct samples_options *o, const struct names *paths, struct error *e)
 {
     *s = (struct samples){.format = o->format};
-    struct dataset_options d = {.images = o->images, .masks = o->masks, .crowds = true, .ignore = (int)min_u64(o->ignore, 65535), .threshold = (uint32_t)min_u64(o->threshold, 65535)};
-    if (parse_labels(o->labels, &d.labels, e) || parse_range(o->range, &d.range, e)) return s->format = NULL, e->code;
-    int rc = find_files(s, paths, e);
-    d.format = s->format, d.paths = s->files.at, d.n_paths = s->files.n;
+    if (!o->format && (o->images || o->masks || o->mask_suffix || o->mask_prefix) && paths->n == 1 && dir_exists(paths->at[0])) s->format = "pairs";
+    int rc = s->format ? PL_OK : detect(s, o, paths, e);
+    if (!rc) rc = find_files(s, s->detected ? &s->detected->train : paths, e);
+    struct dataset_options d;
+    if (!rc) rc = dataset_options(s, o, &d, e);
     const char *found = rc ? NULL : s->format;
     if (!rc) rc = dataset_open(&s->set, &d, e);
-    if (!rc) s->n = dataset_count(s->set);
-    else samples_close(s), s->format = found;
-    return rc;
+    if (rc) {
+        samples_close(s);
+        s->format = found;
+        return rc;
+    }
+    s->n = dataset_count(s->set);
+    if (dataset_unpaired(s->set)) log_warn("%s: %s", paths->at[0], dataset_unpaired(s->set));
+    return PL_OK;
 }
 
 void samples_close(struct samples *s)
 {
     dataset_close(s->set);
     names_free(&s->files);
+    if (s->detected) detected_free(s->detected);
+    mem_free(s->detected);
     memset(s, 0, sizeof *s);
 }
 

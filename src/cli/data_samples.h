@@ -12,34 +12,45 @@
 /* The options of the same names; NULL and 0: detected from the paths, or decided over the data. */
 struct samples_options {
     const char *format, *images, *masks;
+    const char *image_prefix, *image_suffix, *mask_prefix, *mask_suffix, *image_column, *mask_column;
     const char *labels;         /* auto, binary, classes or instances */
     uint64_t ignore, threshold; /* of mask images */
     const char *range;          /* auto, full, percentiles or LOW,HIGH */
 };
-/* The rows of an option table, and their lines of help. */
+/* The rows of an option table, and their lines of help. FOLDER_OPTIONS: how images and masks are found. */
+#define FOLDER_OPTIONS(o)                                                                                                       \
+    {"--images", DATA_TEXT, &(o).images}, {"--masks", DATA_TEXT, &(o).masks}, {"--image-prefix", DATA_TEXT, &(o).image_prefix}, \
+        {"--image-suffix", DATA_TEXT, &(o).image_suffix}, {"--mask-prefix", DATA_TEXT, &(o).mask_prefix},                       \
+        {"--mask-suffix", DATA_TEXT, &(o).mask_suffix}, {"--image-column", DATA_TEXT, &(o).image_column},                       \
+        {"--mask-column", DATA_TEXT, &(o).mask_column}
+#define FOLDER_HELP                                                                                        \
+    "  --images DIR, --masks DIR\n"                                                                        \
+    "                  the folders of the images and of the masks, where they are not found\n"             \
+    "  --image-prefix, --image-suffix, --mask-prefix, --mask-suffix TEXT\n"                                \
+    "                  pairs: what only the names of images, or only those of masks, begin or end with\n"  \
+    "  --image-column, --mask-column NAME\n"                                                               \
+    "                  csv: the columns of the images and of the masks"
 #define SAMPLES_OPTIONS(o)                                                                                                      \
-    {"--format", DATA_TEXT, &(o).format}, {"--images", DATA_TEXT, &(o).images}, {"--masks", DATA_TEXT, &(o).masks},             \
+    {"--format", DATA_TEXT, &(o).format}, FOLDER_OPTIONS(o),                                                                    \
         {"--labels", DATA_TEXT, &(o).labels}, {"--ignore", DATA_POSITIVE, &(o).ignore}, {"--threshold", DATA_POSITIVE, &(o).threshold}, \
         {"--range", DATA_TEXT, &(o).range}
 #define SAMPLES_HELP                                                                              \
     "  --format        sa1b, coco, pairs, csv or packed; default: detected from the paths\n"      \
-    "  --images DIR    coco, csv: the folder of the images\n"                                     \
-    "  --masks DIR     pairs: the folder of the masks\n"                                          \
+    FOLDER_HELP "\n"                                                                              \
     "  --labels KIND   data.labels, the meaning of the values of mask images: auto, binary, classes, instances\n" \
     "  --ignore N, --threshold N  data.ignore and data.threshold of mask images\n"                \
     "  --range R       data.range of images of 16 bits: auto, full, percentiles, or LOW,HIGH for a window"
 
+struct detected;
 struct samples {
     struct dataset *set;
     const char *format;
+    struct detected *detected; /* of a folder that is not a shard; NULL: not used */
     struct names files; /* shards, annotation files or folders, with globs expanded */
     uint64_t n;
 };
-/* The format of a path: coco for .json (packed if it is the index of a memory map), packed for
- * .pack, csv for .csv, pairs for a folder with images/ and masks/, else sa1b, where a folder of
- * tars means all of them. */
-const char *samples_format(const char *path);
-/* On failure s->format is the format of files that exist but cannot be opened, else NULL. */
+/* Opens the dataset. A folder is read as `init` reads it (init.h): of a dataset in two parts, the one
+ * to train on. On failure s->format is the format of files that exist but cannot be opened, else NULL. */
 int samples_open(struct samples *s, const struct samples_options *o, const struct names *paths, struct error *e);
 void samples_close(struct samples *s);
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/progress.h"
 #include "cli/data.h"
 #include "cli/data_samples.h"
 #include "data/jpeg.h"
@@ -39,7 +40,7 @@ static int check_sample(const struct samples *all, uint64_t i, struct jpg *j, st
     if (samples_read(all, i, s, e) || dataset_check(all->set, i, e)) return e->code;
     if (decode_image(j, s, &w, &h, e)) return e->code;
     if (w != s->found.w || h != s->found.h)
-        return error_set(e, PL_USAGE, "the image is %ux%u, its masks are for %ux%u", w, h, s->found.w, s->found.h);
+        return mask_size_differs(w, h, s->found.w, s->found.h, e);
     for (uint32_t k = 0; k < s->found.n; k++)
         if (check_mask(s, k, e)) return e->code;
     return PL_OK;
@@ -51,6 +52,8 @@ static uint64_t check_all(const struct samples *all, uint64_t *masks)
     enum { BLOCK = 256 };
     uint64_t bad = 0, sum = 0;
     struct text lines[BLOCK];
+    struct progress progress;
+    progress_begin(&progress, "verifying", "images", all->n);
     for (uint64_t from = 0; from < all->n; from += BLOCK) {
         uint64_t n = min_u64(all->n - from, BLOCK);
 #pragma omp parallel reduction(+ : sum)
@@ -64,14 +67,17 @@ static uint64_t check_all(const struct samples *all, uint64_t *masks)
                 if (check_sample(all, from + i, j, &s, &e)) text_printf(&lines[i], "%s: %s", s.name, e.text);
                 sum += s.found.n;
                 sample_free(&s);
+#pragma omp critical
+                progress_add(&progress, 1);
             }
             jpg_free(j);
         }
         for (uint64_t i = 0; i < n; i++) {
-            if (lines[i].n) printf("bad: %s\n", lines[i].at), bad++;
+            if (lines[i].n) progress_clear(), printf("bad: %s\n", lines[i].at), bad++;
             text_free(&lines[i]);
         }
     }
+    progress_clear();
     *masks = sum;
     return bad;
 }
@@ -100,12 +106,14 @@ static int verify(const struct samples_options *o, const struct names *paths, st
         if (all.format && !strcmp(all.format, "packed")) e->code = PL_FAIL;
         return e->code;
     }
-    double from = clock_seconds();
+    const double from = clock_seconds();
+    char time[32];
     survey_log(all.set);
     uint64_t masks, broken = check_shards(&all), bad = check_all(&all, &masks);
     const char *what = strcmp(all.format, "sa1b") ? "files" : "shards";
-    printf("%s: %u %s, %llu samples, %llu masks: %llu bad samples, %llu %s with damage or unpaired files, %.1f s\n", all.format, all.files.n, what,
-           (unsigned long long)all.n, (unsigned long long)masks, (unsigned long long)bad, (unsigned long long)broken, what, clock_seconds() - from);
+    printf("%s: %u %s, %llu samples, %llu masks: %llu bad samples, %llu %s with damage or unpaired files, %s\n", all.format, all.files.n, what,
+           (unsigned long long)all.n, (unsigned long long)masks, (unsigned long long)bad, (unsigned long long)broken, what,
+           duration_print(clock_seconds() - from, time));
     int rc = PL_OK;
     if (bad || broken)
         rc = error_set(e, PL_FAIL, "%llu of %llu samples and %llu of %u %s are bad%s", (unsigned long long)bad, (unsigned long long)all.n, (unsigned long long)broken,
@@ -132,6 +140,6 @@ const struct command data_verify = {
     "decoded ones. Prints every bad sample; the exit code is 1 when there is one.\n"
     "\n"
     "  PATHS           shards (tar), folders of extracted files, folders of shards; the annotation\n"
-    "                  file of COCO; a folder with images/ and masks/; a table; .pack; globs\n"
+    "                  file of COCO; a folder of images and masks; a table; .pack; globs\n"
     SAMPLES_HELP,
     run};

@@ -129,13 +129,16 @@ static int64_t largest_batch(const struct doctor *d, bool search)
 {
     struct error e;
     uint64_t host;
+    struct progress p;
     int64_t low = 0, high = 1;
-    while (high <= BATCH_MOST && arena_of(d, high, search, &host, &e) <= d->budget) low = high, high *= 2;
-    while (low < BATCH_MOST && high - low > 1) {
+    progress_begin(&p, search ? "largest micro-batch with any techniques" : "largest micro-batch with this plan's techniques", "plans", 0);
+    for (; high <= BATCH_MOST && arena_of(d, high, search, &host, &e) <= d->budget; low = high, high *= 2) progress_add(&p, 1);
+    for (; low < BATCH_MOST && high - low > 1; progress_add(&p, 1)) {
         int64_t middle = (low + high) / 2;
         if (arena_of(d, middle, search, &host, &e) <= d->budget) low = middle;
         else high = middle;
     }
+    progress_clear();
     return low;
 }
 
@@ -156,7 +159,7 @@ static int confirm(const struct doctor *d, int64_t batch, struct error *e)
     if (rc) return rc;
     c.memory_budget = (struct config_budget){BUDGET_BYTES, d->budget};
     rc = bench_open(&b, &c, &(struct run_options){.train = true, .no_files = true}, e);
-    if (!rc) rc = bench_run(&b, 1, e);
+    if (!rc) rc = bench_run_shown(&b, 1, e);
     bench_close(&b);
     config_free(&c);
     return rc;
@@ -192,7 +195,7 @@ static int leaks(const struct doctor *d, int64_t steps, struct doctor_leaks *out
         rc = bench_run(&b, 2, e);
         read_process_state(&b, &before);
     }
-    if (!rc) rc = bench_run(&b, steps, e);
+    if (!rc) rc = bench_run_shown(&b, steps, e);
     if (!rc) {
         read_process_state(&b, &after);
         *out = (struct doctor_leaks){steps, (int64_t)(after.process.anonymous - before.process.anonymous),
@@ -284,6 +287,7 @@ int doctor_config(const struct doctor *d, struct config *c, bool pinned, struct 
 static int doctor_run(struct doctor *d, const struct config *c, const struct options *o, int64_t steps, struct error *e)
 {
     struct system_memory now;
+    run_explain_device();
     int rc = run_plan(&d->run, c, &(struct run_options){.plan = o->plan, .train = true}, e);
     bool fits = rc != PL_NOFIT;
     if (!rc || !fits) {

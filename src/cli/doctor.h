@@ -4,6 +4,7 @@
 #ifndef DOCTOR_H
 #define DOCTOR_H
 
+#include "base/progress.h"
 #include "cli/cli.h"
 #include "train/run.h"
 

@@ -16,11 +16,12 @@
 static const char CHANGES_RESULTS[] = "changes results slightly";
 
 /* Plans the change and lists it when it saves memory. */
-static void try_change(const struct doctor *d, const char *change, const char *note, struct advice *out, uint32_t *n)
+static void try_change(const struct doctor *d, const char *change, const char *note, struct advice *out, uint32_t *n, struct progress *p)
 {
     struct config c;
     struct run r;
     struct error e;
+    progress_add(p, 1);
     if (*n == ADVICE_MOST || doctor_config(d, &c, true, &e)) return;
     if (!config_set(&c, change, &e)) {
         if (!run_plan(&r, &c, &(struct run_options){.train = true, .probe = true}, &e)) {
@@ -45,41 +46,52 @@ static int by_worth(const void *a, const void *b)
     return x->saves > y->saves ? -1 : x->saves < y->saves;
 }
 
+/* Value i of the technique that is tried; false: there is none. */
+static bool tried_value(enum technique_id id, int i, char out[SETTING_ROOM])
+{
+    int n = 0;
+    while (technique_value(techniques[id].ladder, n, out)) n++;
+    return i < n ? technique_value(techniques[id].ladder, i, out) : technique_value(techniques[id].also, i - n, out);
+}
+
 /* Tries every value of every technique. A change that the plan already has, or that does not apply,
  * saves nothing and is left out. */
 uint32_t doctor_advice(const struct doctor *d, struct advice out[ADVICE_MOST])
 {
     const struct settings *s = &d->run.plan.settings;
     char change[96];
-    uint32_t n = 0;
-    for (enum technique_id id = 0; id < TECHNIQUES; id++) {
-        const char *note = techniques[id].changes_results ? CHANGES_RESULTS : NULL, *const lists[] = {techniques[id].ladder, techniques[id].also};
-        char value[SETTING_ROOM];
-        for (size_t k = 0; k < COUNT(lists); k++)
-            for (int i = 0; technique_value(lists[k], i, value); i++) {
-                snprintf(change, sizeof change, "memory.%s=%s", techniques[id].name, value);
-                try_change(d, change, note, out, &n);
-            }
+    uint32_t n = 0, plans = d->run.batch.prompts.masks > 1;
+    struct progress p;
+    char value[SETTING_ROOM];
+    for (int b = s->micro_batch / 2; b >= 1; b /= 2) plans++;
+    for (enum technique_id id = 0; id < TECHNIQUES; id++)
+        for (int i = 0; tried_value(id, i, value); i++) plans++;
+    progress_begin(&p, "planning changes:", "plans", plans);
+    for (enum technique_id id = 0; id < TECHNIQUES; id++)
+        for (int i = 0; tried_value(id, i, value); i++) {
+            snprintf(change, sizeof change, "memory.%s=%s", techniques[id].name, value);
+            try_change(d, change, techniques[id].changes_results ? CHANGES_RESULTS : NULL, out, &n, &p);
     }
     for (int b = s->micro_batch / 2; b >= 1; b /= 2) {
         snprintf(change, sizeof change, "memory.micro_batch=%d", b);
-        try_change(d, change, NULL, out, &n);
+        try_change(d, change, NULL, out, &n, &p);
     }
     if (d->run.batch.prompts.masks > 1) {
         snprintf(change, sizeof change, "data.max_masks=%" PRId64, (int64_t)d->run.batch.prompts.masks / 2);
-        try_change(d, change, "trains on fewer masks per image", out, &n);
+        try_change(d, change, "trains on fewer masks per image", out, &n, &p);
     }
+    progress_clear();
     qsort(out, n, sizeof *out, by_worth);
     return n;
 }
 
 void advice_print(const struct doctor *d, const struct advice *a, uint32_t n, struct text *out)
 {
-    char size[32], host[32];
-    text_printf(out, "Advice: one change at a time, most bytes saved per second lost first; predicted step time now %.3g s\n", d->run.plan.seconds);
+    char size[32], host[32], time[32];
+    text_printf(out, "Advice: one change at a time, most bytes saved per second lost first; predicted step time now %s\n", duration_print(d->run.plan.seconds, time));
     if (!n) text_printf(out, "  no change saves memory: every technique that applies is in use\n");
     for (uint32_t i = 0; i < n; i++) {
-        text_printf(out, "  %12s less for %+8.3g s  --set %s", size_print((uint64_t)a[i].saves, size), a[i].costs, a[i].change);
+        text_printf(out, "  %12s less for %11s  --set %s", size_print((uint64_t)a[i].saves, size), duration_change(a[i].costs, time), a[i].change);
         if (a[i].host > 0) text_printf(out, "  %s more of %s", size_print((uint64_t)a[i].host, host), plan_host_name(&d->run.plan));
         text_printf(out, "%s%s\n", a[i].note ? "  " : "", a[i].note ? a[i].note : "");
     }

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/progress.h"
 #include "cli/cli.h"
 #include "cli/data.h"
 #include "cli/worst.h"
@@ -29,7 +30,7 @@ struct eval {
 
 /* --- running the model -------------------------------------------------------------------- */
 
-static int run_pass(struct eval *v, double *sum, double *count, struct error *e)
+static int run_pass(struct eval *v, struct progress *p, double *sum, double *count, struct error *e)
 {
     struct run *r = &v->run;
     const int64_t B = r->effective_batch, n = (int64_t)v->feed.samples;
@@ -45,6 +46,7 @@ static int run_pass(struct eval *v, double *sum, double *count, struct error *e)
         if (!rc) rc = mask_scores_add(&v->found, r, &v->feed, e);
         *sum += l;
         *count += batch.count;
+        progress_add(p, 1);
     }
     return rc;
 }
@@ -52,15 +54,18 @@ static int run_pass(struct eval *v, double *sum, double *count, struct error *e)
 static int run_passes(struct eval *v, struct error *e)
 {
     struct step_block b = {.inv_count = 1, .loss_scale = 1, .step = 1, .adam_t = 1};
+    struct progress p;
     double sum = 0, count = 0, from = clock_seconds();
+    progress_begin(&p, "evaluating", "batches", (uint64_t)(feed_passes(&v->feed) * ceil_div((int64_t)v->feed.samples, v->run.effective_batch)));
     int rc = run_put_step(&v->run, &b, e);
     for (int pass = 0; pass < feed_passes(&v->feed) && !rc; pass++) {
         feed_set_pass(&v->feed, pass);
-        rc = run_pass(v, &sum, &count, e);
+        rc = run_pass(v, &p, &sum, &count, e);
     }
     if (!rc && !(count > 0)) rc = feed_empty(&v->feed, e);
     v->loss = count > 0 ? sum / count : 0;
     v->seconds = clock_seconds() - from;
+    progress_clear();
     return rc;
 }
 
@@ -111,15 +116,15 @@ static void print_json(const struct eval *v, struct text *out)
 static int report(const struct eval *v, struct error *e)
 {
     struct text out = {0}, csv = {0};
-    char arena[32], left[512];
+    char arena[32], time[32], left[512];
     int rc = PL_OK;
     if (v->json) {
         print_json(v, &out);
     } else {
         scores_print(&v->found.scores, &out);
         print_worst(v, &out);
-        text_printf(&out, "\nloss %.6g over %llu images, %llu of them unreadable, %.1f s, arena %s\n", v->loss, (unsigned long long)v->feed.samples,
-                    (unsigned long long)v->feed.broken, v->seconds, size_print(plan_arena(&v->run.plan), arena));
+        text_printf(&out, "\nloss %.6g over %llu images, %llu of them unreadable, %s, arena %s\n", v->loss, (unsigned long long)v->feed.samples,
+                    (unsigned long long)v->feed.broken, duration_print(v->seconds, time), size_print(plan_arena(&v->run.plan), arena));
         if (feed_print_left(&v->feed, left, sizeof left)) text_printf(&out, "%s\n", left);
     }
     fputs(out.at, stdout);
@@ -170,8 +175,8 @@ static int read_config(struct eval *v, struct error *e)
     c->model_path = (char *)v->model;
     c->model_preset = NULL;
     c->model_freeze.n = c->train_groups.n = c->train_no_decay.n = 0; /* their patterns are for the names of the run's model */
-    if (c->data_format == FORMAT_TOKENS)
-        return error_set(e, PL_USAGE, "%s: data.format is tokens; masks are evaluated on images: sa1b, coco, pairs, csv or packed", v->paths.at[0]);
+    if (config_tokens(c))
+        return error_set(e, PL_USAGE, "%s: data.format is %s; masks are evaluated on images: sa1b, coco, pairs, csv or packed", v->paths.at[0], c->data_format == FORMAT_BYTES ? "bytes" : "tokens");
     if (!config_validates(c))
         return error_set(e, PL_USAGE, "%s has no validation data: set data.validation or data.holdout, in the file or with --set", v->paths.at[0]);
     return PL_OK;
@@ -190,7 +195,8 @@ static int eval(int argc, char **argv, struct error *e)
         if (v.paths.n != 1) rc = error_set(e, PL_USAGE, "expected one RUN.yaml with the validation data; %u files are given", v.paths.n);
         else if (!v.model) rc = error_set(e, PL_USAGE, "no model is given: add --model DIR, such as train.out/model");
         else if (v.worst > 100000) rc = error_set(e, PL_USAGE, "--worst %llu: expected at most 100000", (unsigned long long)v.worst);
-        else rc = read_config(&v, e);
+        else rc = data_check_png("--overlays", v.overlays, e);
+        if (!rc) rc = read_config(&v, e);
         if (!rc) rc = evaluate(&v, e);
         config_free(&v.config);
     }
@@ -200,12 +206,13 @@ static int eval(int argc, char **argv, struct error *e)
 }
 
 const struct command command_eval = {
-    "eval", "eval RUN.yaml --model DIR [--csv FILE] [--worst N] [--overlays FILE.png] [--json] [--memory SIZE] [--set key=value]...",
+    "eval", "eval RUN.yaml --model DIR [--csv FILE] [--worst N] [--overlays FILE] [--json] [--memory SIZE] [--set key=value]...",
     "Evaluates a model's masks on the validation data of RUN.yaml: mean IoU and Dice by prompt and category.\n\n"
     "  --model DIR    a model folder, such as train.out/model\n"
     "  --csv FILE     writes the table as CSV: prompt,category,masks,mean_iou,mean_dice,above_50,above_75\n"
     "  --worst N      lists the N worst masks (8)\n"
-    "  --overlays F   draws the worst masks into a PNG: the prediction in blue, the ground truth in green, the prompt in yellow\n"
+    "  --overlays F   draws the worst masks into F, an HTML page (F ends in .html) or a PNG: the prediction in blue, the ground\n"
+    "                 truth in green, the prompt in yellow\n"
     "  --json         prints one JSON object instead of the table\n"
     "  --memory SIZE  memory budget, memory.budget\n"
     "  --set key=value  sets a key of RUN.yaml", eval};

@@ -2,21 +2,24 @@
  * init.c: `plimsoll init --model X --data DIR`: prints a RUN.yaml for this model and this data.
  *
  * The command opens the model and the data with the readers that training uses and counts the
- * samples; the numbers in the file follow from these counts.
+ * samples; the numbers in the file follow from these counts. Before it prints a configuration for
+ * images, it reads some samples with it: what cannot be trained is refused here.
  */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
 #include "cli/data.h"
+#include "cli/data_samples.h"
 #include "cli/init.h"
 #include "data/dataset.h"
 #include "data/tokens.h"
 #include "io/json.h"
 #include "models/model.h"
-#include "models/presets.h"
+#include "train/feed.h"
 
-enum { SAMPLES_READ = 64, RECORDS = 4096, MOST_MASKS = 32, SCRATCH = 64 << 20 };
+enum { SAMPLES_READ = 64, SAMPLES_TRIED = 32, RECORDS = 4096, MOST_MASKS = 32, SCRATCH = 64 << 20 };
 
 struct init_run {
     struct model model;
@@ -30,28 +33,26 @@ struct init_run {
     int64_t cells;           /* side of the masks in a packed store; 0: not a packed store */
     bool embeddings;         /* the store has embeddings */
     struct text decided;     /* the keys that were auto, as they were decided over the data */
+    char *unpaired[2];       /* files without a partner, of both parts; NULL: none */
 };
 
 /* ---- the model ---- */
 
 static int open_model(struct init_run *r, const char *name, struct error *e)
 {
-    for (const struct preset *p = presets; p->name; p++) r->preset |= !strcmp(p->name, name);
     r->name = name;
-    if (r->preset) return model_preset(&r->model, name, e);
-    if (dir_exists(name)) return model_open(&r->model, name, e);
-    struct text known = {0};
-    for (const struct preset *p = presets; p->name; p++) text_printf(&known, "%s%s", p == presets ? "" : ", ", p->name);
-    error_set(e, PL_USAGE, "--model %s: not a folder, and not one of the presets %s", name, known.at);
-    text_free(&known);
-    return e->code;
+    int rc = model_find(&r->model, name, e);
+    r->preset = !*r->model.path;
+    return rc ? error_prepend(e, "--model") : PL_OK;
 }
+
+static bool is_tokens(const struct init_run *r) { return !strcmp(r->data.format, "tokens") || !strcmp(r->data.format, "bytes"); }
 
 /* Images with masks need a model that predicts masks, tokens a model with a vocabulary. */
 static int check_model_matches_data(const struct init_run *r, struct error *e)
 {
     const char *type = r->model.family->model_type;
-    bool tokens = !strcmp(r->data.format, "tokens");
+    bool tokens = is_tokens(r);
     if (!r->model.mask_side && !r->model.vocabulary) return error_set(e, PL_USAGE, "%s is a %s, which cannot be trained alone; use a SAM or a language model", r->name, type);
     if (tokens && r->model.mask_side) return error_set(e, PL_USAGE, "the data are %s, but %s is a %s, which needs images with masks", r->data.what, r->name, type);
     if (!tokens && !r->model.mask_side) return error_set(e, PL_USAGE, "the data are %s, images with masks, but %s is a %s, which needs tokens", r->data.what, r->name, type);
@@ -118,24 +119,29 @@ static void put_decisions(struct init_run *r, const struct dataset *d)
     text_free(&line);
 }
 
+static void keep_unpaired(struct init_run *r, bool validation, const struct dataset *d)
+{
+    if (dataset_unpaired(d)) r->unpaired[validation] = mem_string(dataset_unpaired(d));
+}
+
 static int open_images(struct init_run *r, struct error *e)
 {
-    const struct detected *f = &r->data;
     struct dataset *d;
-    struct dataset_options o = {.format = f->format, .paths = f->train.at, .n_paths = f->train.n, .split = {.column = f->train_split}};
+    struct dataset_options o = detected_options(&r->data, false);
     if (dataset_open(&d, &o, e)) return e->code;
     uint64_t n = r->samples = dataset_count(d);
     scan_samples(r, d);
     r->embeddings = dataset_embeddings(d);
     put_decisions(r, d);
-    o.labels = d->labels.kind, o.ignore = d->labels.ignore, o.threshold = d->labels.threshold, o.range = d->range;
+    keep_unpaired(r, false, d);
+    const struct dataset_options decided = {.labels = d->labels.kind, .ignore = d->labels.ignore, .threshold = d->labels.threshold, .range = d->range};
     dataset_close(d);
-    bool own = f->validation.n || f->validation_split;
-    if (own) {
-        if (f->validation.n) o.paths = f->validation.at, o.n_paths = f->validation.n;
-        o.split.column = f->validation_split;
+    if (detected_validation(&r->data)) {
+        o = detected_options(&r->data, true);
+        o.labels = decided.labels, o.ignore = decided.ignore, o.threshold = decided.threshold, o.range = decided.range;
         if (dataset_open(&d, &o, e)) return e->code;
         r->held_out = dataset_count(d);
+        keep_unpaired(r, true, d);
         dataset_close(d);
     } else if (n > 1) { /* hold out a tenth, at least one sample */
         r->holdout = n >= 10 ? 0.1 : 1.0 / (double)n;
@@ -145,12 +151,26 @@ static int open_images(struct init_run *r, struct error *e)
     return PL_OK;
 }
 
+/* Reads samples as training does, with the configuration that is going to be printed. */
+static int try_images(const struct init_run *r, const char *yaml, struct error *e)
+{
+    struct config c;
+    config_init(&c);
+    int rc = config_read_text(&c, yaml, "the configuration", e);
+    if (!rc) rc = config_check(&c, CONFIG_NEEDS_MODEL | CONFIG_NEEDS_DATA | CONFIG_NEEDS_TRAIN, e);
+    if (!rc) rc = feed_try_images(&c, &r->model, FEED_TRAIN, SAMPLES_TRIED, e);
+    if (!rc && config_validates(&c)) rc = feed_try_images(&c, &r->model, FEED_VALIDATION, SAMPLES_TRIED, e);
+    config_free(&c);
+    return rc;
+}
+
 /* ---- tokens ---- */
 
 static int count_tokens(const struct init_run *r, const struct names *paths, uint64_t *n, struct error *e)
 {
     struct tokens t;
-    struct tokens_options o = {.paths = paths->at, .n_paths = paths->n, .sequence = r->sequence, .vocab_size = r->model.vocabulary};
+    struct tokens_options o = {.paths = paths->at, .n_paths = paths->n, .sequence = r->sequence, .vocab_size = r->model.vocabulary,
+                               .bytes = !strcmp(r->data.format, "bytes")};
     *n = 0;
     if (!paths->n) return PL_OK;
     if (tokens_open(&t, &o, e)) return e->code;
@@ -196,12 +216,30 @@ static void put_list(struct text *out, const char *key, const struct names *l)
     text_printf(out, "]\n");
 }
 
+/* The keys that say how images and masks are found. */
+static void put_keys(const struct detected *f, struct text *out)
+{
+    const struct { const char *key, *value; } keys[] = {
+        {"images", f->images}, {"masks", f->masks}, {"validation_images", f->validation_images}, {"validation_masks", f->validation_masks},
+        {"image_prefix", f->image_prefix}, {"image_suffix", f->image_suffix}, {"mask_prefix", f->mask_prefix}, {"mask_suffix", f->mask_suffix},
+        {"train_list", f->train_list}, {"validation_list", f->validation_list},
+        {"image_column", f->image_column}, {"mask_column", f->mask_column}, {"split_column", f->split_column}};
+    for (size_t i = 0; i < COUNT(keys); i++) {
+        if (!keys[i].value) continue;
+        text_printf(out, "  %s: ", keys[i].key);
+        put_string(out, keys[i].value);
+        text_printf(out, "\n");
+    }
+    if (f->voc) text_printf(out, "  labels: classes\n  ignore: 255                    # the borders of objects in Pascal VOC\n");
+}
+
 static void put_data(const struct init_run *r, struct text *out)
 {
     const struct detected *f = &r->data;
     text_printf(out, "data:\n  format: %s\n", f->format);
     put_list(out, "train", &f->train);
     if (f->validation.n) put_list(out, "validation", &f->validation);
+    put_keys(f, out);
     if (f->train_split) text_printf(out, "  train_split: %s               # the table's split column\n  validation_split: %s\n", f->train_split, f->validation_split);
     if (r->holdout > 0)
         text_printf(out, "  holdout: %.4g                   # share of the images held out for validation: %llu of %llu\n  split_seed: 0                  # random seed of the split\n",
@@ -251,7 +289,10 @@ static void put_all(const struct init_run *r, const char *data, const char *out_
 {
     text_printf(out, "# %s on %s: %s, %llu samples to train on", r->name, data, r->data.what, (unsigned long long)r->samples);
     if (r->held_out) text_printf(out, ", %llu to evaluate on", (unsigned long long)r->held_out);
-    text_printf(out, ".\n#\n#   plimsoll plan  RUN.yaml        memory and time, before anything runs\n#   plimsoll train RUN.yaml\n#\n# `plimsoll train --help` describes every key. Paths are relative to the current directory.\n\n");
+    text_printf(out, ".\n");
+    for (int k = 0; k < 2; k++)
+        if (r->unpaired[k]) text_printf(out, "# Not used%s: %s.\n", k ? " of the files to evaluate on" : "", r->unpaired[k]);
+    text_printf(out, "#\n#   plimsoll plan  RUN.yaml        memory and time, before anything runs\n#   plimsoll train RUN.yaml\n#\n# `plimsoll train --help` describes every key. Paths are relative to the current directory.\n\n");
     text_printf(out, "model:\n  %s: ", r->preset ? "preset" : "path");
     put_string(out, r->name);
     text_printf(out, "\n\n");
@@ -260,31 +301,89 @@ static void put_all(const struct init_run *r, const char *data, const char *out_
     text_printf(out, "\nmemory:\n  budget: auto                   # the memory of this machine, or of its GPU; or a size such as 8GiB. The fastest plan that fits is used\n");
 }
 
-/* "runs/" and the last part of the model's path. */
-static void default_folder(const char *model, struct text *out)
+/* Appends a path as one name: "data/my set" is data-my-set. */
+static void put_name(struct text *out, const char *path)
 {
+    for (const char *c = path; *c; c++) {
+        bool kept = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') || *c == '_';
+        if (kept) text_printf(out, "%c", *c);
+        else if (out->n && out->at[out->n - 1] != '-') text_printf(out, "-");
+    }
+    while (out->n && out->at[out->n - 1] == '-') out->at[--out->n] = 0;
+}
+
+/* "runs/MODEL-DATA": the last part of the model's path and the whole path of the data, as seen from
+ * the current folder, so that each dataset has a folder of its own. A number is added if that folder
+ * exists. A long name keeps its end and gets a hash of the whole. */
+static void default_folder(const char *model, const char *data, struct text *out)
+{
+    enum { LONGEST = 64, KEPT = 40 };
+    char here[4096];
+    struct text name = {0};
     size_t n = strlen(model);
     while (n > 1 && model[n - 1] == '/') n--;
-    size_t from = n;
+    size_t from = n, below = getcwd(here, sizeof here) ? strlen(here) : 0;
     while (from && model[from - 1] != '/') from--;
+    if (below && !strncmp(data, here, below) && data[below] == '/') data += below;
+    put_name(&name, data);
     text_printf(out, "runs/%.*s", (int)(n - from), model + from);
+    if (name.n > LONGEST)
+        text_printf(out, "-%04x-%s", (unsigned)(hash_bytes(name.at, name.n, 0) & 0xffff), name.at + name.n - KEPT);
+    else if (name.n) text_printf(out, "-%s", name.at);
+    size_t length = out->n;
+    for (int i = 2; file_exists(out->at); i++) {
+        out->at[out->n = length] = 0;
+        text_printf(out, "-%d", i);
+    }
+    text_free(&name);
 }
 
 /* ---- the command ---- */
 
-static int init(const char *model, const char *data, const char *out_folder, struct error *e)
+/* The first file of a folder; a file itself. */
+static void first_file(const char *data, struct text *path)
+{
+    struct names l = {0};
+    struct error ignored;
+    text_printf(path, "%s", data);
+    if (dir_exists(data) && !dir_list(data, &l, &ignored))
+        for (uint32_t i = 0; i < l.n && dir_exists(path->at); i++) {
+            path->n = 0;
+            text_printf(path, "%s/%s", data, l.at[i]);
+        }
+    names_free(&l);
+}
+
+/* The error for a language model and data of no known format: what the reader of tokens says about
+ * the file, because that message has what to do. */
+static int refuse_tokens(const char *data, struct error *e)
+{
+    struct text path = {0};
+    struct tokens t;
+    first_file(data, &path);
+    struct tokens_options o = {.paths = &path.at, .n_paths = 1, .sequence = 2, .vocab_size = INT32_MAX};
+    if (file_exists(path.at) && !dir_exists(path.at) && !tokens_open(&t, &o, e)) tokens_close(&t); /* e keeps the detection's error */
+    text_free(&path);
+    return e->code;
+}
+
+static int init(const char *model, const char *data, bool bytes, const struct samples_options *o, const char *out_folder, struct error *e)
 {
     struct init_run r = {0};
     struct text folder = {0}, text = {0};
     int rc = open_model(&r, model, e);
-    if (!rc) rc = detect_data(data, &r.data, e);
+    if (!rc) rc = detect_data(data, bytes, o, &r.data, e);
+    if (rc && r.model.vocabulary && !r.model.mask_side) rc = refuse_tokens(data, e);
     if (!rc) rc = check_model_matches_data(&r, e);
     if (!rc && (r.model.mask_side ? open_images(&r, e) : open_tokens(&r, e))) rc = error_prepend(e, "%s (%s)", data, r.data.what);
     if (!rc) {
-        default_folder(model, &folder);
+        default_folder(model, data, &folder);
         put_all(&r, data, out_folder ? out_folder : folder.at, &text);
-        fputs(text.at, stdout);
+        if (r.model.mask_side && try_images(&r, text.at, e)) rc = error_prepend(e, "%s (%s)", data, r.data.what);
+        if (!rc) fputs(text.at, stdout);
     }
+    mem_free(r.unpaired[0]);
+    mem_free(r.unpaired[1]);
     text_free(&folder);
     text_free(&text);
     text_free(&r.decided);
@@ -296,22 +395,27 @@ static int init(const char *model, const char *data, const char *out_folder, str
 static int run(int argc, char **argv, struct error *e)
 {
     const char *model = NULL, *data = NULL, *out = NULL;
-    bool help;
-    const struct data_option table[] = {{"--model", DATA_TEXT, &model}, {"--data", DATA_TEXT, &data}, {"--out", DATA_TEXT, &out}};
+    bool help, bytes = false;
+    struct samples_options o = {0};
+    const struct data_option table[] = {{"--model", DATA_TEXT, &model}, {"--data", DATA_TEXT, &data}, {"--out", DATA_TEXT, &out}, {"--bytes", DATA_SWITCH, &bytes},
+                                        FOLDER_OPTIONS(o)};
     int rc = data_options(&command_init, table, COUNT(table), argc, argv, NULL, &help, e);
     if (rc || help) return rc;
     if (!model) return error_set(e, PL_USAGE, "no model is given: add --model with a folder or a preset such as sam-tiny");
     if (!data) return error_set(e, PL_USAGE, "no data is given: add --data with a folder or a file");
-    return init(model, data, out, e);
+    return init(model, data, bytes, &o, out, e);
 }
 
 const struct command command_init = {
-    "init", "init --model MODEL --data DIR [--out FOLDER] > RUN.yaml",
+    "init", "init --model MODEL --data DIR [--bytes] [--out FOLDER] > RUN.yaml",
     "Detects the format of the data, counts the samples, and prints a configuration that trains the model on them.\n"
     "\n"
     "  --model MODEL   a folder with config.json, or a preset such as sam-tiny\n"
-    "  --data DIR      tar shards, or extracted folders of x.jpg + x.json; COCO's instances_*.json;\n"
-    "                  images/ and masks/; a .csv with columns image and mask (and split); *.pack;\n"
-    "                  index.json + masks.u8; tokens: .npy, .bin, .tokens, .safetensors, .txt\n"
-    "  --out FOLDER    the value of train.out; default: runs/MODEL",
+    "  --data DIR      images and masks, in two folders or in one, also in train/ and val/ (Kvasir-SEG, ISIC,\n"
+    "                  nnU-Net, Pascal VOC, Cityscapes); COCO's instances_*.json, also of Roboflow; a .csv or\n"
+    "                  .tsv with columns of images and masks; tar shards, or extracted folders of x.jpg +\n"
+    "                  x.json; *.pack; index.json + masks.u8; tokens: .npy, .bin, .tokens, .safetensors\n"
+    "  --bytes         the data are files of any kind, and each byte is a token (data.format: bytes)\n"
+    "  --out FOLDER    the value of train.out; default: runs/MODEL-DATA\n"
+    FOLDER_HELP,
     run};

@@ -4,19 +4,34 @@
 #ifndef CLI_INIT_H
 #define CLI_INIT_H
 
+#include "data/dataset.h"
 #include "io/file.h"
 
-/* Values for the data keys of a run. The names are on the heap. */
+struct samples_options;
+
+/* Values for the data keys of a run. The texts are on the heap or in `memory`; NULL: the key is not
+ * needed. */
 struct detected {
     const char *format;     /* a choice of data.format; NULL: not recognised */
     const char *what;       /* a description of the format: "tar shards" */
     struct names train;     /* paths or patterns */
     struct names validation;
+    const char *images, *masks, *validation_images, *validation_masks;
+    const char *image_prefix, *image_suffix, *mask_prefix, *mask_suffix; /* pairs */
+    const char *image_column, *mask_column, *split_column; /* csv */
     const char *train_split, *validation_split; /* csv: values of its split column */
+    const char *train_list, *validation_list;   /* files with the names of samples */
+    bool voc;               /* mask images of classes, in which 255 is ignored */
+    struct bump memory;
 };
-/* Detects the format of a folder, a file or a glob from file names and first bytes. PL_USAGE when
- * none is recognised: the message lists the files and the known formats. */
-int detect_data(const char *path, struct detected *f, struct error *e);
+/* Detects the format of a folder, a file or a glob from file names and first bytes. `bytes`: the
+ * format is bytes, whatever the files are. `given` are options that replace what would be found (its
+ * labels are not used). PL_USAGE when nothing is recognised: the message says what the files are, or
+ * lists them and the known formats. */
+int detect_data(const char *path, bool bytes, const struct samples_options *given, struct detected *f, struct error *e);
 void detected_free(struct detected *f);
+bool detected_validation(const struct detected *f); /* whether it has a part to evaluate on */
+/* Opens the part to train on, or the one to evaluate on. Points into `f`. */
+struct dataset_options detected_options(const struct detected *f, bool validation);
 
 #endif

@@ -6,17 +6,36 @@
 #include <string.h>
 
 #include "base/processor.h"
+#include "base/progress.h"
 #include "cli/cli.h"
 #include "run/device.h"
 
-static const struct command *const commands[] = {&command_plan, &command_train, &command_step, &command_report, &command_bench,
-                                                  &command_data, &command_convert, &command_predict, &command_eval, &command_init, &command_profile, &command_doctor};
+/* In the order in which a user meets them. */
+static const struct command *const commands[] = {&command_init, &command_plan, &command_train, &command_eval, &command_predict, &command_report,
+                                                  &command_data, &command_convert, &command_doctor, &command_profile, &command_bench, &command_step};
 
 static void usage(FILE *out)
 {
-    fprintf(out, "Plimsoll %s: trains models in the memory you have.\n\n", PL_VERSION);
-    for (size_t i = 0; i < COUNT(commands); i++) fprintf(out, "  plimsoll %s\n", commands[i]->usage);
-    fprintf(out, "\n`plimsoll COMMAND --help` describes a command and every key of RUN.yaml.\n"
+    static const char *const what[COUNT(commands)] = {
+        "writes a run file, RUN.yaml, for a model and data",
+        "shows whether a run fits in memory, how, and where every byte goes",
+        "trains within a memory budget; --resume continues a run",
+        "scores the masks of a model: IoU and Dice",
+        "predicts masks of an image",
+        "writes report.html, the page of a run, again",
+        "makes, prepares, inspects, verifies and packs image datasets",
+        "converts .pth checkpoints of SAM to model folders, and back",
+        "finds what would save memory, for a run that is out of memory",
+        "shows the time and memory of each op and tensor",
+        "times a training step; --calibrate measures this machine for better predictions",
+        "runs one forward and backward on given inputs, to compare with PyTorch",
+    };
+    fprintf(out, "Plimsoll %s: trains models in the memory you have, on a CPU or a GPU.\n\n"
+                 "  plimsoll init  --model MODEL --data DATA > RUN.yaml\n"
+                 "  plimsoll plan  RUN.yaml --memory 8GiB\n"
+                 "  plimsoll train RUN.yaml --memory 8GiB\n\n", PL_VERSION);
+    for (size_t i = 0; i < COUNT(commands); i++) fprintf(out, "  %-9s %s\n", commands[i]->name, what[i]);
+    fprintf(out, "\n`plimsoll COMMAND --help` describes a command and its options, and every key of RUN.yaml.\n"
                  "Exit codes: 0 done, 1 failed, 2 bad usage or input, 3 does not fit in memory.\n");
 }
 
@@ -27,15 +46,40 @@ static const struct command *find_command(const char *name)
     return NULL;
 }
 
+static int refuse_command(const char *word)
+{
+    const char *nearest = nearest_command(word, commands, COUNT(commands));
+    fprintf(stderr, "plimsoll: ");
+    if (text_ends_with(word, ".yaml") || text_ends_with(word, ".yml"))
+        fprintf(stderr, "expected a command before %s, such as `plimsoll plan %s` or `plimsoll train %s`", word, word, word);
+    else if (word[0] == '-')
+        fprintf(stderr, "expected a command before the option %s", word);
+    else
+        fprintf(stderr, "unknown command %s", word);
+    if (nearest) fprintf(stderr, "; did you mean %s?", nearest);
+    else {
+        fprintf(stderr, "; the commands are ");
+        for (size_t i = 0; i < COUNT(commands); i++) fprintf(stderr, "%s%s", i ? ", " : "", commands[i]->name);
+        fprintf(stderr, ".");
+    }
+    fprintf(stderr, " `plimsoll --help` lists the commands.\n");
+    return PL_USAGE;
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2) {
         usage(stderr);
         return PL_USAGE;
     }
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+    const bool help = !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help");
+    if (help && argc == 2) {
         usage(stdout);
         return PL_OK;
+    }
+    if (help) { /* `help train` is `train --help` */
+        memmove(argv + 1, argv + 2, (size_t)(argc - 2) * sizeof *argv);
+        argv[argc - 1] = "--help";
     }
     for (int i = 1; i < argc; i++)
         if (!strcmp(argv[i], "--version")) { /* also after a command's name */
@@ -46,14 +90,11 @@ int main(int argc, char **argv)
         }
     struct error e = {0};
     const struct command *c = find_command(argv[1]);
-    if (!c) {
-        fprintf(stderr, "plimsoll: unknown command %s\n\n", argv[1]);
-        usage(stderr);
-        return PL_USAGE;
-    }
+    if (!c) return refuse_command(argv[1]);
     int rc = cpu_features_check(&e);
     if (!rc) rc = c->run(argc - 2, argv + 2, &e);
     if (fflush(stdout) && !rc) rc = error_set(&e, PL_FAIL, "standard output cannot be written");
+    progress_clear();
     if (rc) fprintf(stderr, "plimsoll %s: %s\n", c->name, e.text);
     return rc;
 }

@@ -8,6 +8,27 @@
 
 #include "cli/cli.h"
 
+/* Words that other programs use for a command. */
+static const char *const synonyms[][2] = {{"fit", "train"},         {"finetune", "train"},   {"fine-tune", "train"}, {"run", "train"},   {"infer", "predict"},
+                                          {"inference", "predict"}, {"segment", "predict"},  {"validate", "eval"},   {"test", "eval"},   {"export", "convert"},
+                                          {"estimate", "plan"},     {"new", "init"},         {"trace", "profile"}};
+
+const char *nearest_command(const char *word, const struct command *const *commands, size_t n)
+{
+    const char *nearest = NULL;
+    int best = (int)strlen(word) < 4 ? 2 : 3;
+    for (size_t i = 0; i < COUNT(synonyms); i++)
+        for (size_t k = 0; k < n; k++)
+            if (!strcmp(word, synonyms[i][0]) && !strcmp(commands[k]->name, synonyms[i][1])) return commands[k]->name;
+    for (size_t k = 0; k < n; k++) {
+        const char *name = commands[k]->name;
+        size_t shorter = strlen(word) < strlen(name) ? strlen(word) : strlen(name);
+        if (shorter > 2 && !strncmp(word, name, shorter)) return name; /* evaluate, pred */
+        if (edit_distance(word, name) < best) best = edit_distance(word, name), nearest = name;
+    }
+    return nearest;
+}
+
 struct option {
     const char *name;
     unsigned flag;
@@ -35,14 +56,14 @@ static int unknown_option(const char *arg, unsigned allowed, struct error *e)
 {
     for (size_t i = 0; i < COUNT(renamed); i++)
         if (!strcmp(arg, renamed[i][0])) return error_set(e, PL_USAGE, "%s is now %s", arg, renamed[i][1]);
-    const char *nearest = NULL;
-    int best = 4;
+    int best = edit_distance(arg, "--set") < 3 ? edit_distance(arg, "--set") : 4;
+    const char *nearest = best < 4 ? "--set" : NULL;
     for (size_t i = 0; i < COUNT(table); i++)
         if (table[i].flag & allowed && edit_distance(arg, table[i].name) < best) {
             best = edit_distance(arg, table[i].name);
             nearest = table[i].name;
         }
-    return error_set(e, PL_USAGE, "unknown option %s%s%s; --help lists them", arg, nearest ? "; did you mean " : "", nearest ? nearest : "");
+    return error_set(e, PL_USAGE, "unknown option %s%s%s%s --help lists them", arg, nearest ? "; did you mean " : ";", nearest ? nearest : "", nearest ? "?" : "");
 }
 
 /* Parses the option at argv[*i], written `--x value` or `--x=value`. */

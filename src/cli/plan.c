@@ -74,6 +74,7 @@ static int plan(int argc, char **argv, struct error *e)
     if (!rc) {
         struct run r = {0};
         rc = config_check(&c, CONFIG_NEEDS_MODEL, e);
+        if (o.explain) run_explain_device();
         if (!rc) {
             rc = run_plan(&r, &c, &(struct run_options){.plan = o.plan, .train = true, .tell = true}, e);
             if (r.has_graph && (!rc || rc == PL_NOFIT)) show(&r, &o, !rc);
@@ -95,7 +96,7 @@ const struct command command_plan = {
     "or mask decoder (memory.head_chunks), and with memory.allow 8-bit Adam. All memory of a step is allocated once before the\n"
     "first step: a run that starts does not run out of memory later. Exit code 3: no plan fits.\n"
     "  --memory SIZE    the budget, such as 24GiB: memory.budget\n"
-    "  --explain        also lists every storage with its offset and lifetime\n"
+    "  --explain        also lists every storage with its offset and lifetime, and says why `device: auto` is this device\n"
     "  -o PLAN.json     writes the plan, for train --plan\n"
     "  --plan PLAN.json uses the techniques of a stored plan instead of searching\n"
     "  --compare        adds one technique at a time and prints memory and step time of each\n"

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/progress.h"
 #include "io/json.h"
 #include "run/calibration.h"
 #include "train/run.h"
@@ -25,10 +26,10 @@ int table_options(const struct options *o, struct config *c, struct error *e)
     rc = options_count("--images", o->images, 1, 4096, &images, e);
     if (!rc) rc = options_count("--frames", o->frames, 1, 65536, &frames, e);
     if (!rc) rc = options_count("--masks", o->masks, 1, 1024, &masks, e);
-    if (!rc && (images > 1 || frames) && c->data_format != FORMAT_TOKENS)
+    if (!rc && (images > 1 || frames) && !config_tokens(c))
         rc = error_set(e, PL_USAGE, "--images and --frames are for language models; with this data.format a sample is one image");
     if (!rc && masks) c->data_max_masks = masks;
-    if (c->data_format == FORMAT_TOKENS) c->data_sequence += (images + frames) * IMAGE_TOKENS;
+    if (config_tokens(c)) c->data_sequence += (images + frames) * IMAGE_TOKENS;
     if (rc) config_free(c);
     return rc;
 }
@@ -223,14 +224,11 @@ static void note_warnings(const struct rows *rows, bool each, struct text *out)
 /* Each row of the ladder adds a technique to the row before (techniques.def). */
 struct sets {
     char at[TECHNIQUES][2 * SETTING_ROOM]; /* "memory.key=value" by technique */
-    size_t n;
 };
 
-static void add_set(struct sets *x, const char *key, const char *value)
+static void add_set(struct sets *x, enum technique_id id, const char *value)
 {
-    const enum technique_id id = technique_find(key);
-    snprintf(x->at[id], sizeof x->at[id], "memory.%s=%s", key, value);
-    x->n = TECHNIQUES;
+    snprintf(x->at[id], sizeof x->at[id], "memory.%s=%s", techniques[id].name, value);
 }
 
 static int effective_batch(const struct options *o, int *out, struct error *e)
@@ -244,19 +242,20 @@ static int effective_batch(const struct options *o, int *out, struct error *e)
 }
 
 /* Adds a row for one more setting, "memory.key=value", with all settings before it. */
-static int add_rung(const struct options *o, struct sets *sets, const char *label, struct rows *rows, struct error *e)
+static int add_rung(const struct options *o, const struct sets *sets, const char *label, struct rows *rows, struct progress *p, struct error *e)
 {
     struct row row = {0};
-    const char *at[COUNT(sets->at)];
-    for (size_t i = 0; i < sets->n; i++) at[i] = sets->at[i];
+    const char *at[TECHNIQUES];
+    for (int i = 0; i < TECHNIQUES; i++) at[i] = sets->at[i];
     snprintf(row.label, sizeof row.label, "%s", label);
-    int rc = plan_row(o, at, sets->n, 0, &row, e);
+    int rc = plan_row(o, at, TECHNIQUES, 0, &row, e);
     if (!rc) vec_push(&rows->list, row);
+    if (!rc) progress_add(p, 1);
     return rc;
 }
 
 /* The rows of one technique: each of its values for comparison replaces the one before. */
-static int compare_technique(const struct options *o, enum technique_id id, struct sets *sets, struct rows *rows, struct error *e)
+static int compare_technique(const struct options *o, enum technique_id id, struct sets *sets, struct rows *rows, struct progress *p, struct error *e)
 {
     const struct technique *t = &techniques[id];
     char value[SETTING_ROOM], label[2 * SETTING_ROOM + 2] = "+ ";
@@ -266,12 +265,12 @@ static int compare_technique(const struct options *o, enum technique_id id, stru
         if (least) snprintf(value, sizeof value, "%d", rows->list.at[0].least);
         CHECK(technique_parse(id, value, &s), "%s", value);
         technique_label(id, &s, label + 2);
-        add_set(sets, t->name, value);
-        rc = add_rung(o, sets, label, rows, e);
+        add_set(sets, id, value);
+        rc = add_rung(o, sets, label, rows, p, e);
         if (rc == PL_USAGE && t->compare_else && technique_parse(id, t->compare_else, &s)) {
             technique_label(id, &s, label + 2);
-            add_set(sets, t->name, t->compare_else);
-            rc = add_rung(o, sets, label, rows, e);
+            add_set(sets, id, t->compare_else);
+            rc = add_rung(o, sets, label, rows, p, e);
         }
         if (rc) return rc;
     }
@@ -282,12 +281,19 @@ static int compare_technique(const struct options *o, enum technique_id id, stru
 static int plan_ladder(const struct options *o, struct rows *rows, struct error *e)
 {
     struct sets sets = {0};
-    char effective[SETTING_ROOM];
+    struct progress progress;
+    char effective[SETTING_ROOM], value[SETTING_ROOM];
     int n = 1, rc = effective_batch(o, &n, e);
+    uint32_t count = 1;
     snprintf(effective, sizeof effective, "%d", n);
-    for (enum technique_id id = 0; id < TECHNIQUES; id++) add_set(&sets, techniques[id].name, techniques[id].off ? techniques[id].off : effective);
-    if (!rc) rc = add_rung(o, &sets, "no technique", rows, e);
-    for (enum technique_id id = 0; id < TECHNIQUES && !rc; id++) rc = compare_technique(o, id, &sets, rows, e);
+    for (enum technique_id id = 0; id < TECHNIQUES; id++) {
+        add_set(&sets, id, techniques[id].off ? techniques[id].off : effective);
+        for (int i = 0; technique_value(techniques[id].compare, i, value); i++) count++;
+    }
+    progress_begin(&progress, "planning", "rows", count);
+    if (!rc) rc = add_rung(o, &sets, "no technique", rows, &progress, e);
+    for (enum technique_id id = 0; id < TECHNIQUES && !rc; id++) rc = compare_technique(o, id, &sets, rows, &progress, e);
+    progress_clear();
     return rc;
 }
 
@@ -295,20 +301,21 @@ int table_compare(const struct options *o, struct error *e)
 {
     struct rows rows = {0};
     struct text out = {0};
-    char arena[32], saved[32], host[32];
+    char arena[32], saved[32], host[32], step[32];
     const struct row *last = NULL; /* the last row that fits */
     int rc = plan_ladder(o, &rows, e);
     if (!rc && o->json) {
         show_json("compare", &rows);
     } else if (!rc) {
-        text_printf(&out, "%-28s %12s %12s %12s %10s %7s\n", "", "arena", "saved", host_name(rows.list.at[0].processor), "step", "ratio");
+        text_printf(&out, "%-28s %12s %12s %12s %12s %7s\n", "", "arena", "saved", host_name(rows.list.at[0].processor), "step", "ratio");
         for (uint32_t i = 0; i < rows.list.n; i++) {
             const struct row *r = &rows.list.at[i];
             if (put_refusal(r, 28, &out)) continue;
             int64_t less = last ? (int64_t)last->arena - (int64_t)r->arena : 0;
             last = r;
-            text_printf(&out, "%-28s %12s %s%11s %12s %9.3gs %6.2fx\n", r->label, size_print(r->arena, arena), less < 0 ? "-" : " ",
-                        size_print((uint64_t)(less < 0 ? -less : less), saved), size_print(r->host, host), r->seconds, r->seconds / rows.list.at[0].seconds);
+            text_printf(&out, "%-28s %12s %s%11s %12s %12s %6.2fx\n", r->label, size_print(r->arena, arena), less < 0 ? "-" : " ",
+                        size_print((uint64_t)(less < 0 ? -less : less), saved), size_print(r->host, host),
+                        duration_print(r->seconds, step), r->seconds / rows.list.at[0].seconds);
         }
         note_warnings(&rows, false, &out);
         note_times(&rows, &out);
@@ -337,8 +344,11 @@ static int plan_budgets(const struct options *o, struct rows *rows, struct error
 {
     struct row most = {0}, least = {0};
     struct planned p;
+    struct progress progress;
+    progress_begin(&progress, "planning", "budgets", 2); /* no limit, the smallest, and those between them, which are not known yet */
     int rc = open_planned(&p, o, NULL, 0, 0, e);
     if (rc) return rc;
+    progress_add(&progress, 1);
     fill_row(&most, &p);
     rc = next_row(&p, 1, &least, e); /* a budget of one byte: finds the smallest plan */
     uint64_t unit = GIB;
@@ -346,16 +356,19 @@ static int plan_budgets(const struct options *o, struct rows *rows, struct error
     snprintf(least.label, sizeof least.label, "smallest");
     if (!rc) rc = next_row(&p, least.arena, &least, e);
     if (!rc) vec_push(&rows->list, least);
+    for (size_t i = 0; i < COUNT(STEPS); i++) progress.total += STEPS[i] * unit > least.arena && STEPS[i] * unit < most.arena;
     for (size_t i = 0; i < COUNT(STEPS) && !rc; i++) {
         struct row row = {0};
         uint64_t budget = STEPS[i] * unit;
         if (budget <= least.arena || budget >= most.arena) continue;
+        progress_add(&progress, 1);
         size_print(budget, row.label);
         rc = next_row(&p, budget, &row, e);
         if (!rc) vec_push(&rows->list, row);
     }
     snprintf(most.label, sizeof most.label, "no limit");
     if (!rc) vec_push(&rows->list, most);
+    progress_clear();
     close_planned(&p);
     return rc;
 }
@@ -466,11 +479,16 @@ int table_devices(const struct options *o, struct error *e)
     char list[512], *at = list;
     int rc = PL_OK;
     snprintf(list, sizeof list, "%s", o->devices ? o->devices : "8,16,24,40,80");
-    for (char *gpu; !rc && (gpu = strsep(&at, ","));) {
+    struct progress progress;
+    uint64_t gpus = 1;
+    for (const char *comma = list; (comma = strchr(comma, ',')); comma++) gpus++;
+    progress_begin(&progress, "planning", "GPUs", gpus);
+    for (char *gpu; !rc && (gpu = strsep(&at, ",")); progress_add(&progress, 1)) {
         struct row row = {0};
         rc = gpu_row(o, gpu, &row, e);
         if (!rc) vec_push(&rows.list, row);
     }
+    progress_clear();
     if (!rc && o->json) show_json("devices", &rows);
     else if (!rc) show_devices(o, &rows);
     vec_free(&rows.list);

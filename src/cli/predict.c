@@ -158,6 +158,7 @@ static int check_options(struct predict *p, struct error *e)
     if (!p->batch || p->batch > 1024) return error_set(e, PL_USAGE, "--batch %llu: expected 1 to 1024 prompts at once", (unsigned long long)p->batch);
     if (p->side > 1 << 14) return error_set(e, PL_USAGE, "--side %llu: expected at most %d pixels", (unsigned long long)p->side, 1 << 14);
     p->image_path = p->paths.at[0];
+    if (data_check_png("-o", p->output, e) || data_check_png("--overlay", p->overlay, e)) return e->code;
     if (check_not_input(p, p->output, e) || check_not_input(p, p->overlay, e)) return e->code;
     return check_not_input(p, p->json, e);
 }

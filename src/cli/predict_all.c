@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/progress.h"
 #include "cli/predict.h"
 #include "data/rle.h"
 #include "io/json.h"
@@ -59,7 +60,9 @@ static int prompt_grid(const struct predict *p, struct predictor *a, struct cand
     float(*points)[2] = mem_alloc((size_t)M * sizeof *points);
     struct predictor_prompt *prompts = mem_alloc((size_t)M * sizeof *prompts);
     uint8_t *mask = mem_alloc((size_t)a->w * a->h);
+    struct progress progress;
     int rc = PL_OK;
+    progress_begin(&progress, "predicting", "prompts", (uint64_t)(N * N));
     for (int64_t at = 0; at < N * N && !rc; at += M) {
         int64_t n = min_i64(M, N * N - at);
         for (int64_t i = 0; i < n; i++) {
@@ -69,7 +72,9 @@ static int prompt_grid(const struct predict *p, struct predictor *a, struct cand
         }
         rc = predictor_run(a, prompts, n, e);
         for (int64_t i = 0; i < n && !rc; i++) add_candidates(p, a, i, points[i], mask, g);
+        progress_add(&progress, (uint64_t)n);
     }
+    progress_clear();
     mem_free(points);
     mem_free(prompts);
     mem_free(mask);

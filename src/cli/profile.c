@@ -21,6 +21,7 @@
 #include "train/bench.h"
 
 enum { ROWS = 20, LAUNCHES_MOST = 2000000 };
+static const double GIB = 1 << 30;
 
 /* The number of launches: every iteration of every loop, over all steps. */
 static uint32_t count_launches(const struct run *r, int64_t steps)
@@ -67,59 +68,116 @@ static uint32_t peak_tensors(const struct run *r, struct tensor_row rows[ROWS])
     return n;
 }
 
-static void print_tables(const struct bench *b, struct text *out)
+/* The module that a tensor's producer belongs to. */
+static const char *module_of(const struct bench *b, const struct tensor_row *r)
 {
+    return r->producer->scope ? graph_name(&b->run.graph, b->run.graph.scopes.at[r->producer->scope].name) : "the step";
+}
+
+/* The measured ops with the time of all of them, and the largest tensors at the peak. */
+struct tables {
     struct bench_op ops[2 * OP_COUNT];
     struct tensor_row rows[ROWS];
-    uint32_t n = bench_ops(b, ops), live = peak_tensors(&b->run, rows);
-    double all = 0;
+    uint32_t n, live;
+    double seconds;
+};
+
+static void fill_tables(struct tables *t, const struct bench *b)
+{
+    *t = (struct tables){0};
+    t->n = bench_ops(b, t->ops);
+    t->live = peak_tensors(&b->run, t->rows);
+    for (uint32_t i = 0; i < t->n; i++) t->seconds += t->ops[i].seconds;
+}
+
+static void print_tables(const struct bench *b, const struct tables *t, struct text *out)
+{
     char size[32];
-    for (uint32_t i = 0; i < n; i++) all += ops[i].seconds;
-    text_printf(out, "%-22s %-5s %8s %11s %7s %12s %9s %8s\n", "op", "", "calls", "ms", "share", "bytes moved", "GFLOP/s", "GB/s");
-    for (uint32_t i = 0; i < n && i < ROWS; i++)
-        text_printf(out, "%-22s %-5s %8" PRIu64 " %11.3f %5.1f %% %12s %9.1f %8.2f\n", op_table[ops[i].op].name, dtype_name(ops[i].dtype), ops[i].calls,
-                    1e3 * ops[i].seconds, 100 * ops[i].seconds / all, size_print((uint64_t)ops[i].bytes, size), 1e-9 * ops[i].flops / ops[i].seconds,
-                    1e-9 * ops[i].bytes / ops[i].seconds);
-    text_printf(out, "\nlargest of the %u transient tensors alive at the peak (program %s)\n", live, program_name(b->run.plan.peak.program));
-    for (uint32_t i = 0; i < live && i < ROWS; i++)
-        text_printf(out, "%12s  %s, from %s of %s\n", size_print(rows[i].storage->bytes, size), graph_name(&b->run.graph, rows[i].storage->name),
-                    op_table[rows[i].producer->op].name, rows[i].producer->scope ? graph_name(&b->run.graph, b->run.graph.scopes.at[rows[i].producer->scope].name) : "the step");
+    text_printf(out, "%-22s %-5s %8s %11s %7s %12s %9s %8s\n", "op", "", "calls", "ms", "share", "bytes moved", "GFLOP/s", "GiB/s");
+    for (uint32_t i = 0; i < t->n && i < ROWS; i++) {
+        const struct bench_op *x = &t->ops[i];
+        text_printf(out, "%-22s %-5s %8" PRIu64 " %11.3f %5.1f %% %12s %9.1f %8.2f\n", op_table[x->op].name, dtype_name(x->dtype), x->calls, 1e3 * x->seconds,
+                    100 * x->seconds / t->seconds, size_print((uint64_t)x->bytes, size), 1e-9 * x->flops / x->seconds, x->bytes / x->seconds / GIB);
+    }
+    text_printf(out, "\nlargest of the %u transient tensors alive at the peak (program %s)\n", t->live, program_name(b->run.plan.peak.program));
+    for (uint32_t i = 0; i < t->live && i < ROWS; i++)
+        text_printf(out, "%12s  %s, from %s of %s\n", size_print(t->rows[i].storage->bytes, size), graph_name(&b->run.graph, t->rows[i].storage->name),
+                    op_table[t->rows[i].producer->op].name, module_of(b, &t->rows[i]));
 }
 
 /* --- the page ------------------------------------------------------------------------- */
 
-static void put_breakdown(struct text *out, const struct plan *p)
+static void put_headline(const struct bench *b, const struct config *c, struct text *out)
 {
-    char size[32];
-    text_printf(out, "<h2>Memory at the peak</h2>\n<table>\n");
-    for (int k = KIND_PARAM; k < KIND_COUNT; k++)
-        if (p->peak.by_kind[k])
-            text_printf(out, "<tr><td><i style='background:%s'></i>%s</td><td>%s</td><td>%.1f %%</td></tr>\n", page_colour((uint32_t)k - 1), kind_name(k),
-                        size_print(p->peak.by_kind[k], size), 100 * (double)p->peak.by_kind[k] / (double)plan_arena(p));
-    text_printf(out, "<tr><td>padding</td><td>%s</td><td>%.1f %%</td></tr>\n", size_print(plan_arena(p) - p->peak.bytes, size),
-                100 * (double)(plan_arena(p) - p->peak.bytes) / (double)plan_arena(p));
-    text_printf(out, "<tr><td><b>arena</b></td><td>%s</td><td></td></tr></table>\n", size_print(plan_arena(p), size));
+    const struct plan *p = &b->run.plan;
+    const char *path = c->model_path ? c->model_path : "", *slash = strrchr(path, '/');
+    const double seconds = bench_median(b);
+    char value[64], remark[128], size[32], time[32];
+    page_facts_begin(out);
+    snprintf(remark, sizeof remark, "%s, micro-batch %d x %d", technique_print(TECHNIQUE_precision, &p->settings, (char[SETTING_ROOM]){0}), p->settings.micro_batch, p->settings.accumulation);
+    page_fact(out, "Model", c->model_preset ? c->model_preset : slash && slash[1] ? slash + 1 : path, remark);
+    snprintf(remark, sizeof remark, "median of %u; %s predicted", b->steps, duration_print(p->seconds, time));
+    page_fact(out, "Step time", duration_print(seconds, value), remark);
+    snprintf(value, sizeof value, "%.3g samples/s", b->run.effective_batch / seconds);
+    page_fact(out, "Speed", value, bench_replays(b) ? "timed node by node, which is slower than training" : "on synthetic inputs");
+    if (b->run.budget) snprintf(remark, sizeof remark, "of a budget of %s", size_print(b->run.budget, size));
+    else snprintf(remark, sizeof remark, "no budget was set");
+    page_fact(out, "Peak memory", size_print(plan_arena(p), value), remark);
+    page_facts_end(out);
 }
 
-static void make_page(const struct bench *b, const struct lives *l, const char *title, const char *tables, struct text *out)
+static void put_breakdown(struct text *out, const struct plan *p)
 {
-    struct series steps = {.name = "seconds"};
+    struct page_part parts[KIND_COUNT + 1];
+    uint32_t n = 0;
+    for (int k = KIND_PARAM; k < KIND_COUNT; k++)
+        if (p->peak.by_kind[k]) parts[n++] = (struct page_part){kind_name(k), p->peak.by_kind[k]};
+    if (plan_arena(p) > p->peak.bytes) parts[n++] = (struct page_part){"padding", plan_arena(p) - p->peak.bytes};
+    text_printf(out, "<h2>Memory at the peak</h2>\n");
+    page_memory(out, parts, n, plan_arena(p));
+}
+
+static void put_tables(const struct bench *b, const struct tables *t, struct text *out)
+{
+    char size[32];
+    text_printf(out, "<h2>Time by op</h2>\n<div class='wide'><table><tr><th>op</th><th>dtype</th><th>calls</th><th>ms</th><th>share</th><th>bytes moved</th><th>GFLOP/s</th>"
+                     "<th>GiB/s</th></tr>\n");
+    for (uint32_t i = 0; i < t->n && i < ROWS; i++) {
+        const struct bench_op *x = &t->ops[i];
+        text_printf(out, "<tr><td>%s</td><td>%s</td><td>%" PRIu64 "</td><td>%.3f</td><td>%.1f %%</td><td>%s</td><td>%.1f</td><td>%.2f</td></tr>\n", op_table[x->op].name,
+                    dtype_name(x->dtype), x->calls, 1e3 * x->seconds, 100 * x->seconds / t->seconds, size_print((uint64_t)x->bytes, size), 1e-9 * x->flops / x->seconds,
+                    x->bytes / x->seconds / GIB);
+    }
+    text_printf(out, "</table></div>\n<h2>Largest tensors at the peak</h2>\n<p>%u transient tensors are alive at the peak, in program %s.</p>\n<div class='wide'><table "
+                     "class='names'><tr><th>size</th><th>tensor</th><th>produced by</th></tr>\n", t->live, program_name(b->run.plan.peak.program));
+    for (uint32_t i = 0; i < t->live && i < ROWS; i++) {
+        text_printf(out, "<tr><td>%s</td><td>", size_print(t->rows[i].storage->bytes, size));
+        page_escaped(out, graph_name(&b->run.graph, t->rows[i].storage->name));
+        text_printf(out, "</td><td>%s of ", op_table[t->rows[i].producer->op].name);
+        page_escaped(out, module_of(b, &t->rows[i]));
+        text_printf(out, "</td></tr>\n");
+    }
+    text_printf(out, "</table></div>\n");
+}
+
+static void make_page(const struct bench *b, const struct lives *l, const struct tables *t, const struct config *c, const char *title, struct text *out)
+{
+    const bool long_step = bench_median(b) >= 10;
+    struct series steps = {.name = "time"};
     const struct series *drawn = &steps;
     for (uint32_t i = 0; i < b->steps; i++) {
         vec_push(&steps.x, (double)i + 1);
-        vec_push(&steps.y, 1e3 * b->seconds[i]);
+        vec_push(&steps.y, (long_step ? 1 : 1e3) * b->seconds[i]);
     }
-    page_begin(out, title);
-    text_printf(out, "<p>%u steps of %d samples on synthetic inputs%s. Step time: %.4g s measured (median), %.4g s predicted.</p>\n<div class='row'>\n", b->steps,
-                b->run.effective_batch, bench_replays(b) ? ", timed node by node, which is slower than training" : "", bench_median(b), b->run.plan.seconds);
-    arena_curve(&b->run.graph, l, b->fastest.seconds, out);
-    curve_draw(out, "milliseconds per step", &drawn, 1);
-    text_printf(out, "</div>\n");
-    arena_draw(&b->run.plan, &b->run.graph, l, b->fastest.seconds, out);
+    page_begin(out, "Plimsoll: profile of a training step", title);
+    put_headline(b, c, out);
     put_breakdown(out, &b->run.plan);
-    text_printf(out, "<h2>Time and tensors</h2>\n<pre>");
-    page_escaped(out, tables);
-    text_printf(out, "</pre>\n");
+    arena_draw(&b->run.plan, &b->run.graph, l, b->fastest.seconds, out);
+    text_printf(out, "<div class='row'>\n");
+    arena_curve(&b->run.graph, l, b->fastest.seconds, out);
+    curve_draw(out, long_step ? "seconds of a step" : "milliseconds of a step", "step", &drawn, 1);
+    text_printf(out, "</div>\n");
+    put_tables(b, t, out);
     page_end(out);
     vec_free(&steps.x);
     vec_free(&steps.y);
@@ -132,12 +190,12 @@ static int put_file(const char *dir, const char *name, const struct text *text, 
     return file_write_atomic(path, text->at, text->n, e);
 }
 
-static int write_files(const struct bench *b, const char *dir, const char *title, const char *tables, struct error *e)
+static int write_files(const struct bench *b, const struct tables *t, const struct config *c, const char *dir, const char *title, struct error *e)
 {
     struct lives l;
     struct text page = {0}, trace = {0}, snapshot = {0};
     lives_collect(&l, &b->run.plan, &b->run.graph);
-    make_page(b, &l, title, tables, &page);
+    make_page(b, &l, t, c, title, &page);
     trace_write(&b->run.plan, &b->run.graph, &l, &b->now, &trace);
     snapshot_write(&b->run.plan, &b->run.graph, &l, &snapshot);
     int rc = dir_make(dir, e);
@@ -191,11 +249,13 @@ static int profile_run(const struct options *o, const struct config *c, int64_t 
     if (!rc) {
         bench_by_node(&b);
         timing_record_events(&b.now, count_launches(&b.run, steps));
-        rc = bench_run(&b, steps, e);
+        rc = bench_run_shown(&b, steps, e);
     }
     if (!rc) {
-        print_tables(&b, &tables);
-        rc = write_files(&b, dir, o->run, tables.at, e);
+        struct tables t;
+        fill_tables(&t, &b);
+        print_tables(&b, &t, &tables);
+        rc = write_files(&b, &t, c, dir, o->run, e);
     }
     if (!rc) {
         if (o->json) put_json(&b, dir, &out);

@@ -16,14 +16,14 @@
 static void print_summary(const struct train_summary *s, bool json)
 {
     struct text out = {0};
-    char arena[32], host[32], offloaded[64] = "", scale[96] = "";
+    char arena[32], host[32], time[32], offloaded[64] = "", scale[96] = "";
     if (!json && s->steps == s->first_step) {
         text_printf(&out, "no steps are left: all %lld are done already\nmodel: %s\n", (long long)s->steps, s->model);
     } else if (!json) {
         if (s->loss_scale > 0) snprintf(scale, sizeof scale, "loss scale %g, %llu steps skipped\n", s->loss_scale, (unsigned long long)s->skipped_steps);
         if (s->host_bytes) snprintf(offloaded, sizeof offloaded, ", %s %s", s->host_name, size_print(s->host_bytes, host));
-        text_printf(&out, "%lld steps, loss %.6g, %.1f s, %.*f %s/s, arena %s%s\n%smodel: %s\n", (long long)s->steps, s->loss,
-                    s->seconds, s->unit[0] == 't' ? 0 : 2, s->units_per_second, s->unit, size_print(s->arena_bytes, arena), offloaded, scale, s->model);
+        text_printf(&out, "%lld steps, loss %.6g, %s, %.*f %s/s, arena %s%s\n%smodel: %s\n", (long long)s->steps, s->loss,
+                    duration_print(s->seconds, time), s->unit[0] == 't' ? 0 : 2, s->units_per_second, s->unit, size_print(s->arena_bytes, arena), offloaded, scale, s->model);
     } else {
         struct json_writer w = {.out = &out, .indent = 2};
         json_begin_map(&w, NULL);

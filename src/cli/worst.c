@@ -9,15 +9,19 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/progress.h"
 #include "cli/data_samples.h"
 #include "cli/worst.h"
 #include "data/grid.h"
 #include "io/file.h"
 #include "io/png.h"
-#include "report/draw.h"
+#include "io/json.h"
+#include "report/masks.h"
+#include "report/page.h"
 #include "train/predictor.h"
 
-enum { COLUMNS = 4, CELL_W = 360, CELL_H = 270 };
+enum { COLUMNS = 4, CELL_W = 360, CELL_H = 270 }; /* of a sheet */
+enum { MOST_W = 720, MOST_H = 540 };              /* of the image of one mask */
 
 static int open_image(const struct sample *s, const struct pixel_range *range, struct predictor_image *p, struct error *e)
 {
@@ -61,12 +65,11 @@ static void draw_prediction(struct canvas *out, const struct predictor *a, const
 {
     const struct draw_area all = {0, 0, a->w, a->h};
     const int64_t side = a->w > a->h ? a->w : a->h;
-    const int line = (int)max_i64(1, side / 250), disc = (int)(1 + side / 90); /* a small disc on a small image */
-    const struct colour prediction = {30, 144, 255}, truth = {60, 210, 80}, prompt = {255, 200, 0};
-    draw_overlay(out, all, &(struct draw_mask){.at = mask, .stride = a->w, .w = a->w, .h = a->h}, prediction, 0.5, line);
-    if (bits) draw_overlay(out, all, &(struct draw_mask){bits, stride, a->w, a->h, true}, truth, 0, line);
-    if (a->shape.box) draw_box(out, (int)q->box[0], (int)q->box[1], (int)(q->box[2] - q->box[0]), (int)(q->box[3] - q->box[1]), line, prompt);
-    else draw_point(out, (int)q->points[0][0], (int)q->points[0][1], disc, prompt);
+    const int line = (int)max_i64(2, side / 200), disc = (int)(1 + side / 90); /* a small disc on a small image */
+    draw_overlay(out, all, &(struct draw_mask){.at = mask, .stride = a->w, .w = a->w, .h = a->h}, MASKS_PREDICTION, 0.5, line);
+    if (bits) draw_overlay(out, all, &(struct draw_mask){bits, stride, a->w, a->h, true}, MASKS_TRUTH, 0, line);
+    if (a->shape.box) draw_box(out, (int)q->box[0], (int)q->box[1], (int)(q->box[2] - q->box[0]), (int)(q->box[3] - q->box[1]), line, MASKS_PROMPT);
+    else draw_point(out, (int)q->points[0][0], (int)q->points[0][1], disc, MASKS_PROMPT);
 }
 
 static int draw_worst(const struct worst_masks *all, const struct sample *s, const struct worst *w, struct canvas *out, struct error *e)
@@ -122,7 +125,9 @@ static void drawn_free(struct drawn *d)
 static int draw_all(const struct worst_masks *w, struct drawn *d, struct error *e)
 {
     struct samples all = {.set = (struct dataset *)w->set, .n = dataset_count(w->set)};
+    struct progress progress;
     int rc = PL_OK;
+    progress_begin(&progress, "drawing the worst masks:", "masks", w->n);
     *d = (struct drawn){.cells = mem_alloc((w->n + 1) * sizeof *d->cells), .which = mem_alloc((w->n + 1) * sizeof *d->which)};
     for (uint32_t i = 0; i < w->n && !rc; i++) {
         struct sample x;
@@ -135,15 +140,51 @@ static int draw_all(const struct worst_masks *w, struct drawn *d, struct error *
             d->which[d->n++] = &w->at[i];
         }
         sample_free(&x);
+        progress_add(&progress, 1);
     }
+    progress_clear();
     return rc;
 }
 
-static int write_sheet(const char *path, const char *title, const struct draw_cell *cells, uint32_t n, uint32_t columns, struct error *e)
+static int write_sheet(const char *path, const struct drawn *d, struct error *e)
 {
-    struct canvas sheet = draw_sheet(title, cells, n, columns, CELL_W, CELL_H);
+    struct canvas sheet = draw_sheet("worst masks: prediction blue, ground truth green", d->cells, d->n, COLUMNS, CELL_W, CELL_H);
     int rc = png_write(path, PNG_RGB, sheet.w, sheet.h, sheet.rgb, 0, e);
     canvas_free(&sheet);
+    return rc;
+}
+
+/* The image of one mask, no larger than it is shown. */
+static int encode_image(struct text *out, const struct canvas *image, struct error *e)
+{
+    if (image->w <= MOST_W && image->h <= MOST_H) return png_encode(out, PNG_RGB, image->w, image->h, image->rgb, 0, e);
+    const double scale = fmin((double)MOST_W / image->w, (double)MOST_H / image->h);
+    struct canvas small = canvas_new((uint32_t)fmax(1, image->w * scale), (uint32_t)fmax(1, image->h * scale), DRAW_WHITE);
+    draw_fit(&small, 0, 0, small.w, small.h, image);
+    int rc = png_encode(out, PNG_RGB, small.w, small.h, small.rgb, 0, e);
+    canvas_free(&small);
+    return rc;
+}
+
+static int write_page(const struct worst_masks *w, const char *path, const struct drawn *d, struct error *e)
+{
+    struct text out = {0};
+    int rc = PL_OK;
+    page_begin(&out, "Plimsoll: the worst masks of an evaluation", w->config->model_path);
+    masks_legend(&out);
+    text_printf(&out, "<div class='images'>\n");
+    for (uint32_t i = 0; i < d->n && !rc; i++) {
+        struct text png = {0}, caption = {0};
+        rc = encode_image(&png, &d->cells[i].image, e);
+        masks_caption(&caption, d->which[i]->iou, w->prompts[d->which[i]->prompt], d->cells[i].lines[1], d->which[i]->mask);
+        if (!rc) page_figure(&out, png.at, png.n, caption.at);
+        text_free(&caption);
+        text_free(&png);
+    }
+    text_printf(&out, "</div>\n");
+    page_end(&out);
+    if (!rc) rc = file_write_atomic(path, out.at, out.n, e);
+    text_free(&out);
     return rc;
 }
 
@@ -151,7 +192,7 @@ int worst_sheet(const struct worst_masks *w, const char *path, struct error *e)
 {
     struct drawn d;
     int rc = draw_all(w, &d, e);
-    if (!rc) rc = write_sheet(path, "worst masks: prediction blue, ground truth green", d.cells, d.n, COLUMNS, e);
+    if (!rc) rc = text_ends_with(path, ".html") ? write_page(w, path, &d, e) : write_sheet(path, &d, e);
     drawn_free(&d);
     return rc;
 }
@@ -159,15 +200,34 @@ int worst_sheet(const struct worst_masks *w, const char *path, struct error *e)
 int worst_images(const struct worst_masks *w, const char *dir, struct error *e)
 {
     struct drawn d;
-    struct text path = {0};
+    struct text path = {0}, index = {0};
+    struct json_writer j = {.out = &index, .indent = 2};
     int rc = draw_all(w, &d, e);
     if (!rc) rc = tree_remove(dir, e);
     if (!rc) rc = dir_make(dir, e);
+    json_begin_list(&j, NULL);
     for (uint32_t i = 0; i < d.n && !rc; i++) {
+        const struct worst *x = d.which[i];
+        struct text png = {0};
         text_free(&path);
-        text_printf(&path, "%s/%02u-%s-%.3f.png", dir, i + 1, w->prompts[d.which[i]->prompt], d.which[i]->iou);
-        rc = write_sheet(path.at, "prediction blue, truth green", &d.cells[i], 1, 1, e);
+        text_printf(&path, "%s/%02u-%s-%.3f.png", dir, i + 1, w->prompts[x->prompt], x->iou);
+        rc = encode_image(&png, &d.cells[i].image, e);
+        if (!rc) rc = file_write_atomic(path.at, png.at, png.n, e);
+        json_begin_map(&j, NULL);
+        json_put_string(&j, "file", path.at + strlen(dir) + 1);
+        json_put_string(&j, "prompt", w->prompts[x->prompt]);
+        json_put_number(&j, "iou", x->iou);
+        json_put_string(&j, "sample", d.cells[i].lines[1]);
+        json_put_int(&j, "mask", x->mask);
+        json_end(&j);
+        text_free(&png);
     }
+    json_end(&j);
+    text_printf(&index, "\n");
+    text_free(&path);
+    text_printf(&path, "%s/index.json", dir);
+    if (!rc) rc = file_write_atomic(path.at, index.at, index.n, e);
+    text_free(&index);
     text_free(&path);
     drawn_free(&d);
     return rc;

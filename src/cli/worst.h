@@ -18,10 +18,10 @@ struct worst_masks {
     uint32_t n;
 };
 
-/* Draws all masks on one sheet, the PNG at `path`. */
+/* Draws all masks on one sheet: an HTML page if `path` ends in .html, else a PNG. */
 int worst_sheet(const struct worst_masks *w, const char *path, struct error *e);
 /* Draws each mask into its own PNG: DIR/01-box-0.123.png is the worst, prompted with a box, with
- * that IoU. Empties DIR first. */
+ * that IoU. DIR/index.json lists them with the names of their samples. Empties DIR first. */
 int worst_images(const struct worst_masks *w, const char *dir, struct error *e);
 
 #endif

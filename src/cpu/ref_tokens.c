@@ -32,7 +32,7 @@ static void ref_embedding_dw(const struct launch *l)
         for (int64_t c = 0; c < C; c++) {
             double sum = ref_get_acc(l, 2, v * C + c);
             for (int64_t r = 0; r < rows; r++)
-                if (ref_id(ids, r, V) == v) sum += ref_get(dy, r * C + c);
+                if (ref_id(ids, r, V) == v && v + 1 != l->attr->embedding_dw.padding) sum += ref_get(dy, r * C + c);
             ref_put(dw, v * C + c, sum);
         }
 }

@@ -12,9 +12,9 @@ extern "C" {
 
 /* y [rows], each of `bytes` bytes: rows of the table, selected by ids. */
 cudaError_t cuda_embedding(void *y, const int32_t *ids, const void *table, int64_t rows, int64_t bytes, cudaStream_t stream);
-/* dw f32 [V,C]; it is added to with `accumulate`. next: scratch, int32 [rows]. */
+/* dw f32 [V,C]; it is added to with `accumulate`. Rows of the id `padding` are left out; -1: none. next: scratch, int32 [rows]. */
 cudaError_t cuda_embedding_dw(float *dw, int32_t *next, const int32_t *ids, const void *dy, enum store type, int64_t rows,
-                              int64_t V, int64_t C, int accumulate, cudaStream_t stream);
+                              int64_t V, int64_t C, int32_t padding, int accumulate, cudaStream_t stream);
 
 /* y, x [B,T,H,D]; y may alias x. */
 struct rope_shape {

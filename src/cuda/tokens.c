@@ -18,7 +18,7 @@ static int launch_embedding_dw(const struct launch *l, struct error *e)
     const struct operand *dy = &l->in[1], *dw = &l->out[0];
     if (has(l, 2)) CHECK(l->in[2].data == dw->data, "the accumulator is updated in place");
     TRY_CUDA(cuda_embedding_dw(dw->data, l->work, l->in[0].data, dy->data, store_of(dy->dtype), operand_elements(&l->in[0]),
-                               dw->dim[0], dw->dim[1], has(l, 2), l->stream));
+                               dw->dim[0], dw->dim[1], (int32_t)l->attr->embedding_dw.padding - 1, has(l, 2), l->stream));
     return PL_OK;
 }
 

@@ -88,13 +88,13 @@ static __device__ int32_t following(int32_t link) { return link < 0 ? -1 - link 
 /* Block (row, range of columns). */
 template <typename T, int V>
 static __global__ void embedding_dw_kernel(float *dw, const int32_t *next, const int32_t *ids, const T *dy, int rows, int64_t C,
-                                    bool accumulate)
+                                    int32_t padding, bool accumulate)
 {
     __shared__ int32_t list[BLOCK], counts[BLOCK / WARP];
     int r = blockIdx.x;
     int32_t link = next[r];
-    if (link < 0) return; /* the whole block returns: another block handles this id */
     const int32_t id = ids[r];
+    if (link < 0 || id == padding) return; /* the whole block returns: another block handles this id, or it gets no gradient */
     const int64_t c = ((int64_t)blockIdx.y * BLOCK + threadIdx.x) * V;
     const bool live = c < C;
     float sum[V] = {}, d[V];
@@ -136,15 +136,15 @@ static __global__ void embedding_dw_kernel(float *dw, const int32_t *next, const
 
 template <typename T, int V>
 static void launch_embedding_dw(float *dw, const int32_t *next, const int32_t *ids, const void *dy, int64_t rows, int64_t C,
-                                int accumulate, cudaStream_t stream)
+                                int32_t padding, int accumulate, cudaStream_t stream)
 {
     const int64_t strip = (int64_t)BLOCK * V;
     const dim3 grid((unsigned)rows, (unsigned)((C + strip - 1) / strip));
-    embedding_dw_kernel<T, V><<<grid, BLOCK, 0, stream>>>(dw, next, ids, static_cast<const T *>(dy), (int)rows, C, accumulate);
+    embedding_dw_kernel<T, V><<<grid, BLOCK, 0, stream>>>(dw, next, ids, static_cast<const T *>(dy), (int)rows, C, padding, accumulate);
 }
 
 extern "C" cudaError_t cuda_embedding_dw(float *dw, int32_t *next, const int32_t *ids, const void *dy, enum store type,
-                                         int64_t rows, int64_t V, int64_t C, int accumulate, cudaStream_t stream)
+                                         int64_t rows, int64_t V, int64_t C, int32_t padding, int accumulate, cudaStream_t stream)
 {
     if (!accumulate) {
         const cudaError_t rc = cudaMemsetAsync(dw, 0, (size_t)(V * C) * sizeof(float), stream);
@@ -154,8 +154,8 @@ extern "C" cudaError_t cuda_embedding_dw(float *dw, int32_t *next, const int32_t
     return by_type(type, [&](auto zero) {
         using T = decltype(zero);
         constexpr int W = 16 / sizeof(T);
-        if (C % W == 0 && are_aligned(dw, dy)) launch_embedding_dw<T, W>(dw, next, ids, dy, rows, C, accumulate, stream);
-        else launch_embedding_dw<T, 1>(dw, next, ids, dy, rows, C, accumulate, stream);
+        if (C % W == 0 && are_aligned(dw, dy)) launch_embedding_dw<T, W>(dw, next, ids, dy, rows, C, padding, accumulate, stream);
+        else launch_embedding_dw<T, 1>(dw, next, ids, dy, rows, C, padding, accumulate, stream);
     });
 }
 

@@ -4,12 +4,30 @@
  */
 #include "data/csv.h"
 
+#include <ctype.h>
 #include <string.h>
+
+static char find_separator(const char *at, const char *end)
+{
+    static const char separators[] = ",;\t";
+    uint32_t n[3] = {0}, best = 0;
+    bool quoted = false, any = false;
+    for (; at < end && (quoted || !any || (*at != '\n' && *at != '\r')); at++) {
+        const char *found = *at ? strchr(separators, *at) : NULL;
+        if (*at == '"') quoted = !quoted;
+        if (found && !quoted) n[found - separators]++;
+        any |= *at != '\n' && *at != '\r';
+    }
+    for (uint32_t i = 1; i < 3; i++)
+        if (n[i] > n[best]) best = i;
+    return separators[best];
+}
 
 void csv_begin(struct csv *c, char *text, size_t n)
 {
     *c = (struct csv){.at = text, .end = text + n, .next = 1};
     if (n >= 3 && !memcmp(text, "\xef\xbb\xbf", 3)) c->at += 3;
+    c->separator = find_separator(c->at, c->end);
 }
 
 static bool at_line_end(const struct csv *c) { return c->at == c->end || *c->at == '\n' || *c->at == '\r'; }
@@ -34,8 +52,9 @@ static int quoted(struct csv *c, char **to, struct error *e)
     }
     if (c->at == c->end) return error_set(e, PL_USAGE, "line %u: a quote is not closed", c->line);
     c->at++;
-    if (!at_line_end(c) && *c->at != ',')
-        return error_set(e, PL_USAGE, "line %u: %c after a closing quote; expected a comma", c->line, *c->at);
+    if (!at_line_end(c) && *c->at != c->separator)
+        return error_set(e, PL_USAGE, "line %u: %c after a closing quote; expected %s", c->line, *c->at,
+                         c->separator == ',' ? "a comma" : c->separator == ';' ? "a semicolon" : "a tab");
     return PL_OK;
 }
 
@@ -52,15 +71,15 @@ int csv_next(struct csv *c, bool *more, struct error *e)
         if (!at_line_end(c) && *c->at == '"') {
             if (quoted(c, &to, e)) return e->code;
         } else {
-            while (!at_line_end(c) && *c->at != ',') c->at++;
+            while (!at_line_end(c) && *c->at != c->separator) c->at++;
             to = c->at;
         }
         if (memchr(from, 0, (size_t)(to - from))) return error_set(e, PL_USAGE, "line %u contains a zero byte", c->line);
-        bool comma = c->at < c->end && *c->at == ',';
-        if (comma) c->at++;
+        bool more_fields = c->at < c->end && *c->at == c->separator;
+        if (more_fields) c->at++;
         else if (c->at < c->end) skip_line_end(c);
-        *to = 0; /* at or before the comma, the line's end, or the text's terminator */
-        if (!comma) break;
+        *to = 0; /* at or before the separator, the line's end, or the text's terminator */
+        if (!more_fields) break;
     }
     return PL_OK;
 }
@@ -69,5 +88,30 @@ int csv_column(const struct csv *c, const char *name)
 {
     for (uint32_t i = 0; i < c->n; i++)
         if (!strcmp(c->fields[i], name)) return (int)i;
+    return -1;
+}
+
+/* Letters and digits in lower case: "Image Path" and image_path are imagepath. */
+static void squeeze(const char *name, char *out, size_t room)
+{
+    size_t n = 0;
+    for (; *name && n + 1 < room; name++)
+        if (isalnum((unsigned char)*name)) out[n++] = (char)tolower((unsigned char)*name);
+    out[n] = 0;
+}
+
+/* The names of a list come first to last: a table may have a column of masks and one of labels. */
+int csv_usual_column(const struct csv *c, enum csv_usual what)
+{
+    static const char *const images[] = {"image", "img", "imagepath", "imgpath", "imagefile", "imagefilename", "imagefilepath", "images", "filename", "file", "filepath", "path", "imagename", "input", NULL};
+    static const char *const masks[] = {"mask", "maskpath", "maskfile", "maskfilename", "maskfilepath", "masks", "seg", "segpath", "segmentation", "segmentationpath", "segmentationmask", "segmentationfile",
+                                        "label", "labelpath", "labelfile", "labels", "annotation", "annotationpath", "gt", "gtpath", "groundtruth", "groundtruthpath", "target", "maskname", NULL};
+    static const char *const splits[] = {"split", "subset", "set", "partition", "phase", NULL};
+    for (const char *const *name = what == CSV_IMAGE ? images : what == CSV_MASK ? masks : splits; *name; name++)
+        for (uint32_t i = 0; i < c->n; i++) {
+            char squeezed[64];
+            squeeze(c->fields[i], squeezed, sizeof squeezed);
+            if (!strcmp(squeezed, *name)) return (int)i;
+        }
     return -1;
 }

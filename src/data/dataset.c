@@ -260,6 +260,7 @@ void dataset_close(struct dataset *d)
 {
     if (!d) return;
     d->format->close(d);
+    text_free(&d->unpaired);
     mem_free(d->chosen);
     mem_free(d);
 }
@@ -295,6 +296,8 @@ bool dataset_print_left(const struct dataset *d, bool crowds, struct text *out)
     if (out->n == start) out->at[start] = 0;
     return out->n > start;
 }
+
+const char *dataset_unpaired(const struct dataset *d) { return d->unpaired.at; }
 
 void dataset_name(const struct dataset *d, uint64_t i, char *out, size_t room)
 {
@@ -347,6 +350,14 @@ static enum data_fault raster_runs(const struct rle *m, const struct grid *g, vo
     if (!s) return FAULT_NONE;
     error_set(e, PL_USAGE, "%s", rle_status_text(s));
     return s == RLE_BAD_SIZE ? FAULT_SIZE : FAULT_MASK;
+}
+
+/* Programs in which masks are drawn show a photo as its EXIF orientation says. */
+int mask_size_differs(uint32_t w, uint32_t h, uint32_t masks_w, uint32_t masks_h, struct error *e)
+{
+    bool turned = w == masks_h && h == masks_w;
+    return error_set(e, PL_USAGE, "the image is %ux%u, its masks are for %ux%u%s", w, h, masks_w, masks_h,
+                     turned ? ": turned by its EXIF orientation, which is not applied here? Then store it upright, such as by `mogrify -auto-orient`" : "");
 }
 
 enum data_fault mask_raster(const struct mask *m, const struct grid *g, struct polygon_scratch *runs, void *bits,

@@ -5,7 +5,7 @@
  *
  *     sa1b    tar shards or extracted folders: image + JSON of run lengths
  *     coco    one JSON of many images: polygons, run lengths, crowds; a folder of images
- *     pairs   a folder of images and one of PNG masks of the same names
+ *     pairs   a folder of images and one of masks (PNG, JPEG) whose names match
  *     csv     a table with columns for image, mask and split
  *     packed  Plimsoll's memory-mapped store of resized images and bits (packed.h), or an index
  *             and a memory map of masks as bytes (memmap.h)
@@ -53,8 +53,11 @@ struct dataset_options {
     const char *format; /* "sa1b", "coco", "pairs", "csv", "packed" */
     char *const *paths; /* files, folders or globs */
     uint32_t n_paths;
-    const char *images; /* coco, csv: the folder of the images; pairs: images/; NULL: search */
-    const char *masks;  /* pairs: the folder of the masks; NULL: masks/ beside images/ */
+    const char *images; /* the folder of the images; NULL: search */
+    const char *masks;  /* pairs, csv: the folder of the masks; NULL: search */
+    /* pairs: what the names of images and masks have around their common part. All NULL: search;
+     * one is set: NULL is none */
+    const char *image_prefix, *image_suffix, *mask_prefix, *mask_suffix;
     /* coco: only these categories, by name or number; also those of label images, by number */
     char *const *categories;
     uint32_t n_categories;
@@ -63,7 +66,7 @@ struct dataset_options {
     int ignore;           /* a value of label images that is not a mask, besides 0 */
     uint32_t threshold;   /* of binary label images; 0: half of the largest value */
     struct pixel_range range; /* of images of 16 bits */
-    const char *image_column, *mask_column, *split_column; /* csv; NULL: "image", "mask", "split" */
+    const char *image_column, *mask_column, *split_column; /* csv; NULL: by their usual names */
     struct dataset_split split;
 };
 
@@ -85,6 +88,9 @@ uint64_t dataset_count(const struct dataset *d);
 uint64_t dataset_fingerprint(const struct dataset *d);
 /* The faults found while opening, summed over all files. */
 const struct shard_report *dataset_report(const struct dataset *d);
+/* Lists the files that are not used because they have no partner, such as "2 images have no mask
+ * (such as a.jpg)"; NULL: none. For the formats pairs and csv. */
+const char *dataset_unpaired(const struct dataset *d);
 /* "sa_000020/sa_223750": for logs and tables, unique in the dataset. */
 void dataset_name(const struct dataset *d, uint64_t i, char *out, size_t room);
 /* What was found in the files and decided for the whole dataset. */
@@ -165,6 +171,7 @@ struct dataset {
     uint64_t fingerprint; /* the format hashes its files; dataset_open adds the split */
     struct shard_report report;
     struct dataset_left left;
+    struct text unpaired; /* see dataset_unpaired */
     const struct packed_embeddings *embeddings; /* common to all files; NULL: none */
     struct label_options labels; /* decided; the format sets `values` */
     struct pixel_range range;    /* decided; RANGE_AUTO: no image of 16 bits was found, one that occurs is decided by itself */

@@ -248,7 +248,7 @@ static enum data_fault fill_masks(struct filler *f, const struct loader_source *
 static enum data_fault check_size(const struct slot *s, uint32_t w, uint32_t h, struct error *e)
 {
     if (w == s->out.width && h == s->out.height) return FAULT_NONE;
-    return error_set(e, PL_USAGE, "the image has %u x %u pixels, its annotations are for %u x %u", w, h, s->out.width, s->out.height), FAULT_SIZE;
+    return mask_size_differs(w, h, s->out.width, s->out.height, e), FAULT_SIZE;
 }
 
 /* Starts resizing the crop out of an image decoded to w x h. */

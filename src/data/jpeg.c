@@ -19,6 +19,8 @@
 #include <jerror.h>
 #include <jpeglib.h>
 
+#include "data/unread.h"
+
 struct jpg {
     struct jpeg_decompress_struct d;
     struct jpeg_error_mgr errors;
@@ -72,7 +74,11 @@ static bool is_frame(uint8_t marker) { return marker >= 0xc0 && marker <= 0xcf &
 int jpg_peek(const void *bytes, size_t n, struct jpg_header *h, struct error *e)
 {
     const uint8_t *p = bytes;
-    if (n < 4 || p[0] != 0xff || p[1] != 0xd8) return error_set(e, PL_USAGE, "not a JPEG: it does not begin with the JPEG marker");
+    if (n < 4 || p[0] != 0xff || p[1] != 0xd8) {
+        const struct unread *u = unread_by_bytes(bytes, n);
+        if (u) return error_set(e, PL_USAGE, "not a JPEG but %s, which is not read: %s", u->name, u->advice);
+        return error_set(e, PL_USAGE, "not a JPEG: it does not begin with the JPEG marker");
+    }
     for (size_t at = 2; n - at >= 4;) {
         if (p[at] != 0xff) return bad("a marker is missing", e);
         uint8_t marker = p[at + 1];
@@ -110,8 +116,6 @@ uint32_t jpg_divisor(uint32_t width, uint32_t height, double target)
 
 size_t jpg_bytes(void) { return sizeof(struct jpg); }
 
-struct jpg *jpg_new(const struct jpg_limits *limits) { return jpg_open(mem_alloc(sizeof(struct jpg)), limits); }
-
 struct jpg *jpg_open(void *memory, const struct jpg_limits *limits)
 {
     struct jpg *j = memory;
@@ -134,6 +138,8 @@ struct jpg *jpg_open(void *memory, const struct jpg_limits *limits)
 }
 
 void jpg_close(struct jpg *j) { jpeg_destroy_decompress(&j->d); }
+
+struct jpg *jpg_new(const struct jpg_limits *limits) { return jpg_open(mem_alloc(sizeof(struct jpg)), limits); }
 
 void jpg_free(struct jpg *j)
 {

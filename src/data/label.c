@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "data/jpeg.h"
+#include "data/unread.h"
 #include "io/png.h"
 
 enum { VALUES = 65536 };
@@ -133,6 +134,8 @@ static enum data_fault decode_png(const struct source *s, struct label_image *ou
 {
     struct png_header h;
     struct png_pixels p;
+    const struct unread *u = unread_by_bytes(s->file, s->n);
+    if (u) return error_set(e, PL_USAGE, "%s is %s, which is not read: %s", s->path, u->name, u->advice), FAULT_MASK;
     if (png_peek(s->file, s->n, &h, e)) return error_prepend(e, "%s", s->path), FAULT_MASK;
     size_t pixels = (size_t)align_up(png_bytes(&h, PNG_AS_LABELS), 8), need = pixels + VALUES * sizeof(uint16_t);
     if (need > s->room) return too_large(s, need, e);

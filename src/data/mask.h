@@ -66,4 +66,7 @@ struct mask {
     struct shape shape;
 };
 
+/* PL_USAGE: the image has another size than the one that its masks were drawn for. */
+int mask_size_differs(uint32_t w, uint32_t h, uint32_t masks_w, uint32_t masks_h, struct error *e);
+
 #endif

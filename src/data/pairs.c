@@ -1,23 +1,23 @@
 /*
  * pairs.c: the formats `pairs` and `csv`: an image file and a mask file per sample.
  *
- * They differ in how the files are found: by equal names in two folders, or by the rows of a
- * table. After that a sample is two paths, a key and the value of its split column, all stored in
- * one block of names.
+ * They differ in how the files are found: by their names in two folders or in one (match.h,
+ * layout.h), or by the rows of a table. After that a sample is two paths, a name, a key and the value
+ * of its split column, all stored in one block of names.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "data/csv.h"
 #include "data/dataset.h"
 #include "data/label.h"
+#include "data/layout.h"
 #include "io/file.h"
 
 /* Offsets into the names. */
 struct item {
-    uint32_t image, mask, key, split;
+    uint32_t image, mask, key, name, split;
 };
 
 struct pairs {
@@ -49,6 +49,14 @@ static int start(struct dataset *d, const struct dataset_options *o, struct erro
     return PL_OK;
 }
 
+/* A run opens a dataset once for each part: parts of the same files warn once. */
+static void warn_unpaired(const struct dataset *d, const struct dataset_options *o, const char *path)
+{
+    const struct dataset_split *s = &o->split;
+    bool same_files = s->part && *s->part == 'v' && (s->fraction > 0 || s->list || s->glob || s->column);
+    if (d->unpaired.n && s->part && !same_files) log_warn("%s: %s", path, d->unpaired.at);
+}
+
 static void finish(struct dataset *d)
 {
     struct pairs *p = d->state;
@@ -66,87 +74,70 @@ static void pairs_close(struct dataset *d)
     mem_free(p);
 }
 
-/* --- pairs: two folders ------------------------------------------------------------------- */
+/* --- pairs: folders ------------------------------------------------------------------------- */
 
-/* A file and its stem ("a" of a.png). */
-struct stem {
-    const char *name;
-    size_t n;
-};
-
-static int compare_stems(const void *pa, const void *pb)
+static void add_pair(struct pairs *p, const char *images, const char *masks, const struct image_file *i, const struct image_file *m, const char *key)
 {
-    const struct stem *a = pa, *b = pb;
-    int c = memcmp(a->name, b->name, a->n < b->n ? a->n : b->n);
-    if (c) return c;
-    return a->n != b->n ? (a->n < b->n ? -1 : 1) : strcmp(a->name, b->name);
-}
-
-static bool has_extension(const char *dot, bool mask)
-{
-    if (!dot) return false;
-    if (mask) return !strcasecmp(dot, ".png");
-    return !strcasecmp(dot, ".jpg") || !strcasecmp(dot, ".jpeg") || !strcasecmp(dot, ".png");
-}
-
-/* The images or the masks of a folder, sorted by stem; the caller frees the list with mem_free. The
- * mask of a.jpg may have the name a_mask.png. */
-static struct stem *stems(const struct names *l, bool mask, uint32_t *n)
-{
-    struct stem *out = mem_alloc(l->n * sizeof *out);
-    *n = 0;
-    for (uint32_t i = 0; i < l->n; i++) {
-        const char *dot = strrchr(l->at[i], '.');
-        if (!has_extension(dot, mask) || dot == l->at[i]) continue;
-        size_t length = (size_t)(dot - l->at[i]);
-        if (mask && length > 5 && !memcmp(dot - 5, "_mask", 5)) length -= 5;
-        out[(*n)++] = (struct stem){l->at[i], length};
+    struct item item = {.image = keep(p, images, i->path)};
+    item.mask = keep(p, masks, m->path);
+    item.key = item.name = keep(p, NULL, key);
+    if (strlen(key) != i->stem || memcmp(key, i->path, i->stem)) {
+        char name[512];
+        snprintf(name, sizeof name, "%.*s", (int)(i->stem < sizeof name ? i->stem : sizeof name - 1), i->path);
+        item.name = keep(p, NULL, name);
     }
-    if (*n) qsort(out, *n, sizeof *out, compare_stems);
-    return out;
-}
-
-static int same_stem(const struct stem *a, const struct stem *b)
-{
-    int c = memcmp(a->name, b->name, a->n < b->n ? a->n : b->n);
-    return c ? c : a->n < b->n ? -1 : a->n > b->n;
-}
-
-static void add_pair(struct pairs *p, const char *images, const char *masks, const struct stem *i, const struct stem *m)
-{
-    char key[512];
-    snprintf(key, sizeof key, "%.*s", (int)(i->n < sizeof key ? i->n : sizeof key - 1), i->name);
-    struct item item = {.image = keep(p, images, i->name)};
-    item.mask = keep(p, masks, m->name);
-    item.key = keep(p, NULL, key);
     item.split = keep(p, NULL, "");
     vec_push(&p->items, item);
 }
 
-/* Merges both sorted lists. */
-static int pair_folders(struct dataset *d, const char *images, const char *masks, struct error *e)
+/* Files of a format that is not read are an error where they are most of a folder. */
+static int check_unread(const struct image_tree *t, const char *folder, struct text *out, struct error *e)
 {
-    struct names il = {0}, ml = {0};
-    int rc = dir_list(images, &il, e);
-    if (!rc) rc = dir_list(masks, &ml, e);
-    uint32_t ni = 0, nm = 0, i = 0, m = 0;
-    struct stem *is = stems(&il, false, &ni), *ms = stems(&ml, true, &nm);
-    while (!rc && (i < ni || m < nm)) {
-        int c = i == ni ? 1 : m == nm ? -1 : same_stem(&is[i], &ms[m]);
-        if (c < 0) i++, d->report.no_text++;
-        else if (c > 0) m++, d->report.no_image++;
-        else {
-            add_pair(d->state, images, masks, &is[i], &ms[m]);
-            const struct stem stem = is[i];
-            for (i++; i < ni && !same_stem(&is[i], &stem); i++) d->report.duplicates++;
-            for (m++; m < nm && !same_stem(&ms[m], &stem); m++) d->report.duplicates++;
-        }
-    }
-    d->report.members += ni + nm;
-    mem_free(is);
-    mem_free(ms);
-    names_free(&il);
-    names_free(&ml);
+    if (!t->unread) return PL_OK;
+    if (t->n_unread > t->files.n) return unread_refuse(t->unread, t->n_unread, folder, t->unread_example, e);
+    text_printf(out, "%s%llu files are %s, which is not read (such as %s)", out->n ? ", " : "", (unsigned long long)t->n_unread, t->unread->name, t->unread_example);
+    return PL_OK;
+}
+
+static int join_trees(struct dataset *d, const char *images, const char *masks, const struct image_tree *it, const struct image_tree *mt, const struct affixes *given,
+                      struct error *e)
+{
+    struct affixes a;
+    struct match m;
+    uint64_t n;
+    if (check_unread(it, images, &d->unpaired, e) || (mt != it && check_unread(mt, masks, &d->unpaired, e))) return e->code;
+    if (given) a = *given;
+    else if (match_find(it, mt, &a, &n, e)) return error_prepend(e, "%s", images);
+    match_join(&m, it, mt, &a);
+    match_print(&m, it, mt, &d->unpaired);
+    for (uint32_t i = 0; i < m.pairs.n; i++)
+        add_pair(d->state, images, masks, &it->files.at[m.pairs.at[i].image], &mt->files.at[m.pairs.at[i].mask], m.pairs.at[i].key);
+    d->report.members += it->files.n + (it == mt ? 0 : mt->files.n);
+    d->report.no_text += m.alone[0];
+    d->report.no_image += m.alone[1];
+    d->report.others += m.others[0] + m.others[1];
+    d->report.duplicates += m.duplicates;
+    int rc = m.pairs.n ? PL_OK : match_refuse(it, images, mt, masks, e);
+    match_free(&m);
+    return rc;
+}
+
+/* The folder of the masks, relative to that of the images, if it is inside; else NULL. */
+static const char *inside(const char *folder, const char *outer)
+{
+    size_t n = strlen(outer);
+    return !strncmp(folder, outer, n) && folder[n] == '/' ? folder + n + 1 : NULL;
+}
+
+static int join_folders(struct dataset *d, const char *images, const char *masks, const struct affixes *a, struct error *e)
+{
+    struct image_tree it, mt = {0};
+    bool common = file_same(images, masks);
+    int rc = image_tree_read(&it, images, inside(masks, images), e);
+    if (!rc && !common) rc = image_tree_read(&mt, masks, inside(images, masks), e);
+    if (!rc) rc = join_trees(d, images, masks, &it, common ? &it : &mt, a, e);
+    image_tree_free(&it);
+    image_tree_free(&mt);
     return rc;
 }
 
@@ -154,10 +145,68 @@ static int pair_folders(struct dataset *d, const char *images, const char *masks
 static char *folder_of(const char *root, const char *given, const char *usual)
 {
     struct text path = {0};
-    text_printf(&path, "%s/%s", root, given ? given : usual);
+    if (given && !strcmp(given, ".")) text_printf(&path, "%s", root);
+    else text_printf(&path, "%s/%s", root, given ? given : usual);
     char *out = mem_string(given && (given[0] == '/' || !dir_exists(path.at)) ? given : path.at);
     text_free(&path);
     return out;
+}
+
+static int join_given(struct dataset *d, const struct dataset_options *o, const char *root, const struct affixes *a, struct error *e)
+{
+    char *images = folder_of(root, o->images, "images"), *masks = folder_of(root, o->masks, "masks");
+    int rc = PL_OK;
+    for (int k = 0; k < 2 && !rc; k++)
+        if (!dir_exists(k ? masks : images))
+            rc = error_set(e, PL_USAGE, "%s: there is no folder of %s: expected %s (data.%s sets another)", root, k ? "masks" : "images", k ? masks : images,
+                           k ? "masks" : "images");
+    if (!rc) rc = join_folders(d, images, masks, a, e);
+    mem_free(images);
+    mem_free(masks);
+    return rc;
+}
+
+/* Searches the folders. Pascal VOC's masks hold classes, and 255 is the border between objects. */
+static int join_found(struct dataset *d, const char *root, const struct affixes *a, struct error *e)
+{
+    struct layout l;
+    int rc = layout_find(&l, root, a, e);
+    if (!rc) {
+        char *images = folder_of(l.root, l.train.images, ""), *masks = folder_of(l.root, l.train.masks, "");
+        if (l.voc && d->labels.kind == LABELS_AUTO) d->labels.kind = LABELS_CLASSES;
+        if (l.voc && d->labels.ignore < 1) d->labels.ignore = 255;
+        rc = join_folders(d, images, masks, &l.train.affixes, e);
+        mem_free(images);
+        mem_free(masks);
+    }
+    layout_free(&l);
+    return rc;
+}
+
+static int set_affixes(const struct dataset_options *o, struct affixes *a, bool *given, struct error *e)
+{
+    const char *const from[AFFIXES] = {o->image_prefix, o->image_suffix, o->mask_prefix, o->mask_suffix};
+    *a = (struct affixes){0};
+    *given = false;
+    for (int i = 0; i < AFFIXES; i++) {
+        if (!from[i]) continue;
+        *given = true;
+        if (strlen(from[i]) >= AFFIX_ROOM) return error_set(e, PL_USAGE, "a prefix or suffix has more than %d characters: %.40s...", AFFIX_ROOM - 1, from[i]);
+        strcpy(a->at[i], from[i]);
+    }
+    return PL_OK;
+}
+
+static int open_root(struct dataset *d, const struct dataset_options *o, const char *root, struct error *e)
+{
+    struct affixes a;
+    bool given;
+    if (set_affixes(o, &a, &given, e)) return e->code;
+    if (!dir_exists(root)) {
+        const struct unread *u = unread_file(root);
+        return u ? unread_refuse(u, 1, NULL, root, e) : error_set(e, PL_USAGE, "%s is a file; data.format pairs expects a folder with images and masks", root);
+    }
+    return o->images || o->masks ? join_given(d, o, root, given ? &a : NULL, e) : join_found(d, root, given ? &a : NULL, e);
 }
 
 static int pairs_open(struct dataset *d, const struct dataset_options *o, struct error *e)
@@ -165,18 +214,8 @@ static int pairs_open(struct dataset *d, const struct dataset_options *o, struct
     struct names roots;
     if (start(d, o, e) || dataset_paths(o, &roots, e)) return e->code;
     int rc = PL_OK;
-    for (uint32_t i = 0; i < roots.n && !rc; i++) {
-        char *images = folder_of(roots.at[i], o->images, "images"), *masks = folder_of(roots.at[i], o->masks, "masks");
-        for (int k = 0; k < 2 && !rc; k++)
-            if (!dir_exists(k ? masks : images))
-                rc = error_set(e, PL_USAGE, "%s: there is no folder of %s: expected %s (data.%s sets another)", roots.at[i],
-                               k ? "masks" : "images", k ? masks : images, k ? "masks" : "images");
-        if (!rc) rc = pair_folders(d, images, masks, e);
-        mem_free(images);
-        mem_free(masks);
-    }
-    char what[512];
-    if (!rc && shard_report_print(&d->report, what, sizeof what)) log_warn("%s: %s", roots.at[0], what);
+    for (uint32_t i = 0; i < roots.n && !rc; i++) rc = open_root(d, o, roots.at[i], e);
+    if (!rc) warn_unpaired(d, o, roots.at[0]);
     names_free(&roots);
     finish(d);
     return rc;
@@ -188,39 +227,97 @@ struct columns {
     int image, mask, split;
 };
 
+static int find_column(const struct csv *c, const char *given, enum csv_usual what) { return given ? csv_column(c, given) : csv_usual_column(c, what); }
+
+/* The message names all columns. A first line of paths is a table without names. */
+static int refuse_columns(const struct csv *c, const char *given, enum csv_usual what, struct error *e)
+{
+    static const char *const keys[] = {"image", "mask", "split"}, *const plural[] = {"images", "masks", "splits"};
+    static const char *const usual[] = {"image, image_path, img, file", "mask, mask_path, label, seg", "split, subset, set"};
+    struct text names = {0};
+    bool paths = false;
+    for (uint32_t i = 0; i < c->n && i < 20; i++) text_printf(&names, "%s%s", i ? ", " : "", c->fields[i]), paths |= is_image_name(c->fields[i]);
+    if (given) error_set(e, PL_USAGE, "its first line has no column %s; its columns are %.400s", given, names.at);
+    else if (paths) error_set(e, PL_USAGE, "its first line is %.400s, expected the names of the columns: add a line such as image%cmask", names.at, c->separator);
+    else error_set(e, PL_USAGE, "its columns are %.400s; none has a usual name for %s (%s, ...): set data.%s_column", names.at, plural[what], usual[what], keys[what]);
+    text_free(&names);
+    return e->code;
+}
+
 static int find_columns(const struct csv *c, const struct dataset_options *o, struct columns *to, struct error *e)
 {
-    const char *image = o->image_column ? o->image_column : "image", *mask = o->mask_column ? o->mask_column : "mask";
-    const char *split = o->split_column ? o->split_column : "split";
-    *to = (struct columns){csv_column(c, image), csv_column(c, mask), csv_column(c, split)};
-    if (to->image < 0 || to->mask < 0) return error_set(e, PL_USAGE, "its first line has no column %s", to->image < 0 ? image : mask);
-    if (to->split < 0 && (o->split_column || o->split.column)) return error_set(e, PL_USAGE, "its first line has no column %s", split);
+    *to = (struct columns){find_column(c, o->image_column, CSV_IMAGE), find_column(c, o->mask_column, CSV_MASK), find_column(c, o->split_column, CSV_SPLIT)};
+    if (to->image < 0) return refuse_columns(c, o->image_column, CSV_IMAGE, e);
+    if (to->mask < 0) return refuse_columns(c, o->mask_column, CSV_MASK, e);
+    if (to->split < 0 && (o->split_column || o->split.column)) return refuse_columns(c, o->split_column, CSV_SPLIT, e);
+    if (to->image == to->mask) return error_set(e, PL_USAGE, "data.image_column and data.mask_column are the same column, %s", c->fields[to->image]);
     return PL_OK;
 }
 
-/* Reads the rows after the first. Paths are relative to the table's folder unless another is
- * given. */
-static int read_rows(struct dataset *d, struct csv *c, const struct columns *at, const char *images, const char *masks,
-                     struct error *e)
+/* The folder that the paths of a column are relative to. Unless it is given, it is the first of
+ * these that has a file of the table: the table's folder, the current directory, and images/ or
+ * masks/ beside the table. */
+struct base {
+    const char *given, *dir, *sub;
+    char path[2100];
+    bool found;
+};
+
+static const char *base_of(struct base *b, const char *name)
+{
+    if (b->given) return b->given;
+    for (int k = 0; k < 3 && !b->found; k++) {
+        struct text full = {0};
+        if (k == 0) snprintf(b->path, sizeof b->path, "%s", b->dir);
+        else if (k == 1) snprintf(b->path, sizeof b->path, ".");
+        else snprintf(b->path, sizeof b->path, "%s/%s", b->dir, b->sub);
+        text_printf(&full, "%s/%s", b->path, name);
+        b->found = file_exists(full.at);
+        text_free(&full);
+    }
+    return b->found ? b->path : b->dir;
+}
+
+struct table {
+    struct base images, masks;
+    uint64_t rows, n_unread;
+    const struct unread *unread;
+    char example[256];
+};
+
+static int add_row(struct dataset *d, const struct csv *c, const struct columns *at, struct table *t, struct error *e)
 {
     struct pairs *p = d->state;
+    const char *image = c->fields[at->image], *mask = c->fields[at->mask];
+    d->report.members++;
+    t->rows++;
+    if (!*mask) return d->report.no_text++, PL_OK;
+    if (!*image) return d->report.no_image++, PL_OK;
+    const struct unread *u = unread_by_name(image);
+    if (!u) u = unread_by_name(mask);
+    if (u && !t->unread) t->unread = u, snprintf(t->example, sizeof t->example, "%s", unread_by_name(image) ? image : mask);
+    t->n_unread += u != NULL;
+    struct item item = {.image = keep(p, base_of(&t->images, image), image)};
+    item.mask = keep(p, base_of(&t->masks, mask), mask);
+    if (!strcmp(p->names.at + item.image, p->names.at + item.mask)) return error_set(e, PL_USAGE, "line %u: %s is both the image and its mask", c->line, image);
+    item.key = item.name = keep(p, NULL, image);
+    item.split = keep(p, NULL, at->split >= 0 ? c->fields[at->split] : "");
+    vec_push(&p->items, item);
+    return PL_OK;
+}
+
+static int read_rows(struct dataset *d, struct csv *c, const struct columns *at, struct table *t, struct error *e)
+{
+    const struct pairs *p = d->state;
     bool more;
     uint32_t columns = c->n;
     while (!csv_next(c, &more, e) && more) {
         if (c->n != columns) return error_set(e, PL_USAGE, "line %u has %u fields; expected %u as in the first line", c->line, c->n, columns);
         if (p->names.n > 1u << 31) return error_set(e, PL_USAGE, "line %u: the table is too large", c->line);
-        d->report.members++;
-        if (!*c->fields[at->mask]) d->report.no_text++;
-        else if (!*c->fields[at->image]) d->report.no_image++;
-        else {
-            struct item item = {.image = keep(p, images, c->fields[at->image])};
-            item.mask = keep(p, masks, c->fields[at->mask]);
-            item.key = keep(p, NULL, c->fields[at->image]);
-            item.split = keep(p, NULL, at->split >= 0 ? c->fields[at->split] : "");
-            vec_push(&p->items, item);
-        }
+        if (add_row(d, c, at, t, e)) return e->code;
     }
-    return more ? e->code : PL_OK;
+    if (more) return e->code;
+    return 2 * t->n_unread > t->rows ? unread_refuse(t->unread, t->n_unread, NULL, t->example, e) : PL_OK;
 }
 
 static int read_table(struct dataset *d, const struct dataset_options *o, const char *path, struct error *e)
@@ -231,14 +328,20 @@ static int read_table(struct dataset *d, const struct dataset_options *o, const 
     if (path_dir(path, dir, sizeof dir, e) || file_read(path, 1ull << 30, &text, &n, e)) return e->code;
     struct csv *c = mem_alloc(sizeof *c);
     struct columns at;
+    struct table t = {.images = {.given = o->images, .dir = dir, .sub = "images"}, .masks = {.given = o->masks, .dir = dir, .sub = "masks"}};
     csv_begin(c, text, n);
     int rc = csv_next(c, &more, e);
     if (!rc && !more) rc = error_set(e, PL_USAGE, "it is empty; expected a line with the names of the columns");
     if (!rc) rc = find_columns(c, o, &at, e);
-    if (!rc) rc = read_rows(d, c, &at, o->images ? o->images : dir, o->masks ? o->masks : dir, e);
+    if (!rc) rc = read_rows(d, c, &at, &t, e);
     mem_free(c);
     mem_free(text);
     return rc ? error_prepend(e, "%s", path) : PL_OK;
+}
+
+static void print_rows(struct text *out, uint64_t n, const char *what)
+{
+    if (n) text_printf(out, "%s%llu %s no %s", out->n ? ", " : "", (unsigned long long)n, n == 1 ? "row has" : "rows have", what);
 }
 
 static int csv_open(struct dataset *d, const struct dataset_options *o, struct error *e)
@@ -247,6 +350,9 @@ static int csv_open(struct dataset *d, const struct dataset_options *o, struct e
     if (start(d, o, e) || dataset_paths(o, &paths, e)) return e->code;
     int rc = PL_OK;
     for (uint32_t i = 0; i < paths.n && !rc; i++) rc = read_table(d, o, paths.at[i], e);
+    print_rows(&d->unpaired, d->report.no_text, "mask");
+    print_rows(&d->unpaired, d->report.no_image, "image");
+    if (!rc) warn_unpaired(d, o, paths.at[0]);
     names_free(&paths);
     finish(d);
     return rc;
@@ -264,7 +370,7 @@ static void describe(const struct dataset *d, uint64_t i, char *name, size_t roo
 {
     const struct pairs *p = d->state;
     *key = p->names.at + p->items.at[i].key;
-    snprintf(name, room, "%s", *key);
+    snprintf(name, room, "%s", p->names.at + p->items.at[i].name);
 }
 
 static enum data_fault read_image(const struct dataset *d, uint64_t i, void *to, size_t room, struct dataset_image *out,

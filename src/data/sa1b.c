@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/progress.h"
 #include "data/annotation.h"
 #include "data/dataset.h"
 #include "io/file.h"
@@ -79,7 +80,9 @@ static int sa1b_open(struct dataset *d, const struct dataset_options *o, struct 
     s->shards = mem_alloc(paths.n * sizeof *s->shards);
     s->first = mem_alloc(paths.n * sizeof *s->first);
     uint32_t faulty = 0;
-    for (uint32_t i = 0; i < paths.n && !rc; i++) {
+    struct progress progress;
+    progress_begin(&progress, "opening", "shards", paths.n); /* a shard without an index is read once */
+    for (uint32_t i = 0; i < paths.n && !rc; i++, progress_add(&progress, 1)) {
         struct shard *shard = &s->shards[s->n];
         size_t n = strlen(paths.at[i]);
         if (n > 4 && !strcmp(paths.at[i] + n - 4, ".idx")) continue; /* a pattern for tars may match their indexes */
@@ -91,6 +94,7 @@ static int sa1b_open(struct dataset *d, const struct dataset_options *o, struct 
         d->fingerprint = hash_bytes(&shard->fingerprint, sizeof shard->fingerprint, d->fingerprint);
         add_report(&d->report, &shard->report);
     }
+    progress_clear();
     if (faulty > LOGGED) log_warn("%u more shards have faults", faulty - LOGGED);
     names_free(&paths);
     return rc;

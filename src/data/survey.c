@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/progress.h"
 #include "data/jpeg.h"
 #include "data/label.h"
 #include "io/file.h"
@@ -59,6 +60,8 @@ static void look_at_masks(const struct dataset *d, uint64_t n, struct found *f)
     const int ignore = d->labels.ignore;
     for (int k = 0; k < LOOKS; k++) f->first[k] = UINT64_MAX;
     f->all_two_ends = true;
+    struct progress progress;
+    progress_begin(&progress, "looking at", "mask images", n);
 #pragma omp parallel
     {
         struct buffer b = {0};
@@ -68,6 +71,8 @@ static void look_at_masks(const struct dataset *d, uint64_t n, struct found *f)
             struct label_image m;
             struct error ignored;
             uint64_t i = sampled(k, n, d->total);
+#pragma omp critical
+            progress_add(&progress, 1);
             enum data_fault fault = b.n ? label_decode(d->format->label(d, i), b.at, b.n, &m, &ignored) : FAULT_TOO_LARGE;
             while (fault == FAULT_TOO_LARGE && grow(&b)) fault = label_decode(d->format->label(d, i), b.at, b.n, &m, &ignored);
             if (fault) continue;
@@ -78,6 +83,7 @@ static void look_at_masks(const struct dataset *d, uint64_t n, struct found *f)
         mem_free(x);
         mem_free(b.at);
     }
+    progress_clear();
 }
 
 /* Whether 255 means "not labelled": it occurs in the same image as other values, and those are

@@ -11,6 +11,7 @@
  */
 #include "data/tokens.h"
 
+#include "data/not_tokens.h"
 #include "data/npy.h"
 #include "io/file.h"
 #include "io/safetensors.h"
@@ -90,10 +91,34 @@ static int detect_llmc(int fd, uint64_t size, struct tokens_file *f, struct erro
     return PL_OK;
 }
 
-static int detect_raw(uint64_t size, enum tokens_dtype wanted, struct tokens_file *f, struct error *e)
+/* Refuses a file that holds something else than token ids. */
+static int refuse(const char *what, struct error *e)
 {
-    bool binary = text_ends_with(f->path, ".bin") || text_ends_with(f->path, ".tokens");
-    f->dtype = wanted ? wanted : binary ? TOKENS_U16 : TOKENS_U8;
+    return error_set(e, PL_USAGE,
+                     "it holds %s, not token ids. There is no tokenizer yet: first write text or conversations as token ids to a "
+                     ".npy, .safetensors or .bin file (docs/guides/language-models.md has the lines of Python). To train on the "
+                     "bytes of the file as they are, set data.format: bytes (`init --bytes`)",
+                     what);
+}
+
+/* Raw integers: of the configured type, or uint16 in a file that is named .bin or .tokens. */
+static int detect_raw(int fd, uint64_t size, enum tokens_dtype wanted, struct tokens_file *f, struct error *e)
+{
+    const char *what = not_tokens(f->path, fd);
+    if (what) return refuse(what, e);
+    bool known = text_ends_with(f->path, ".bin") || text_ends_with(f->path, ".tokens");
+    if ((what = wanted == TOKENS_U8 ? NULL : not_tokens_text(fd))) return refuse(what, e);
+    if (!wanted && !known)
+        return error_set(e, PL_USAGE,
+                         "it is not a known token file: .npy, .safetensors, or raw uint16 as .bin or .tokens. If it holds raw "
+                         "integers, set data.token_dtype to their type; to train on its bytes as they are, set data.format: bytes (`init --bytes`)");
+    uint32_t width = wanted ? 0 : not_tokens_width(fd);
+    if (width > 2)
+        return error_set(e, PL_USAGE,
+                         "it seems to hold integers of %u bytes: read as uint16, %s 0. Set data.token_dtype to %s, "
+                         "or to uint16 if this is right",
+                         width, width == 4 ? "every second one is" : "three of four are", width == 4 ? "uint32" : "int64");
+    f->dtype = wanted ? wanted : TOKENS_U16;
     f->count = size / dtypes[f->dtype].size;
     if (size % dtypes[f->dtype].size)
         return error_set(e, PL_USAGE,
@@ -138,7 +163,7 @@ static int detect_safetensors(struct tokens_file *f, struct error *e)
 static int detect(int fd, uint64_t size, enum tokens_dtype wanted, struct tokens_file *f, struct error *e)
 {
     int rc = text_ends_with(f->path, ".npy") ? detect_npy(fd, size, f, e) : detect_llmc(fd, size, f, e);
-    if (!rc && !f->dtype) rc = detect_raw(size, wanted, f, e);
+    if (!rc && !f->dtype) rc = detect_raw(fd, size, wanted, f, e);
     return rc ? error_prepend(e, "%s", f->path) : PL_OK;
 }
 
@@ -156,17 +181,22 @@ static int regular_size(int fd, const char *path, uint64_t *size, struct error *
     return PL_OK;
 }
 
-/* A dtype in the file's header must equal the configured dtype. */
-static int inspect(struct tokens_file *f, enum tokens_dtype wanted, struct error *e)
+/* A dtype in the file's header must equal the configured dtype. `bytes`: every byte of the file is
+ * an id, whatever the file is. */
+static int inspect(struct tokens_file *f, enum tokens_dtype wanted, bool bytes, struct error *e)
 {
     uint64_t size = 0;
     int fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return file_error(f->path, "open it", e);
     int rc = regular_size(fd, f->path, &size, e);
-    if (!rc) rc = text_ends_with(f->path, ".safetensors") ? detect_safetensors(f, e) : detect(fd, size, wanted, f, e);
+    if (!rc && bytes) f->dtype = TOKENS_U8, f->count = size;
+    else if (!rc) rc = text_ends_with(f->path, ".safetensors") ? detect_safetensors(f, e) : detect(fd, size, wanted, f, e);
     close(fd);
     if (rc) return rc;
     if (!f->count) return error_set(e, PL_USAGE, "%s: it has no tokens", f->path);
+    if (wanted && wanted != f->dtype && bytes)
+        return error_set(e, PL_USAGE, "%s: data.format is bytes, but data.token_dtype is %s: leave that key at auto, or set data.format: tokens",
+                         f->path, dtypes[wanted].name);
     if (wanted && wanted != f->dtype)
         return error_set(e, PL_USAGE, "%s: its header says %s, but data.token_dtype is %s: leave the key at auto",
                          f->path, dtypes[f->dtype].name, dtypes[wanted].name);
@@ -223,7 +253,7 @@ int tokens_open(struct tokens *t, const struct tokens_options *o, struct error *
     for (int i = 0; i < TOKENS_SLOTS; i++) t->slots[i].fd = -1;
     t->buffer = mem_alloc(TOKENS_BUFFER);
     int rc = find_files(t, o, e);
-    for (uint32_t i = 0; !rc && i < t->n_files; i++) rc = inspect(&t->files[i], o->dtype, e);
+    for (uint32_t i = 0; !rc && i < t->n_files; i++) rc = inspect(&t->files[i], o->dtype, o->bytes, e);
     if (!rc) rc = number_samples(t, e);
     if (rc) tokens_close(t);
     return rc;

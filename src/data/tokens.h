@@ -1,5 +1,5 @@
 /*
- * tokens.h: the data format `tokens`: files of token ids, cut into samples.
+ * tokens.h: the data formats `tokens` and `bytes`: files of token ids, cut into samples.
  *
  *     file A  |  0  |  1  |  2  |..    .. the tail of a file is not used
  *     file B  |  3  |  4  |.           a sample is T consecutive tokens
@@ -10,9 +10,11 @@
  *     *.npy            1-D or 2-D array of u1 u2 u4 i4 i8
  *     *.safetensors    the tensor `tokens`, `input_ids`, or the only one
  *     llm.c's .bin     256 int32 of header, then uint16 (or uint32) tokens
- *     anything else    raw little-endian elements of data.token_dtype; with auto,
- *                      uint16 for .bin and .tokens, and bytes for all others:
- *                      a text file is read as bytes
+ *     *.bin, *.tokens  raw little-endian elements of data.token_dtype; with auto, uint16
+ *     anything else    the same if data.token_dtype is given, else refused; what is
+ *                      recognised as text, records or an archive is always refused
+ *
+ * With the data format `bytes` every byte of a file, whatever it is, is a token id.
  *
  * Labels are the same tokens: the model shifts them.
  */
@@ -56,6 +58,7 @@ struct tokens_options {
     int64_t sequence;
     enum tokens_dtype dtype;
     int64_t vocab_size;
+    bool bytes; /* data.format is bytes */
 };
 
 /* Finds and checks all files. PL_USAGE with the file's name when there is no file, when one is

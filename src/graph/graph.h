@@ -94,6 +94,7 @@ struct init {
     enum init_kind kind;
     float std;   /* INIT_NORMAL */
     id data;     /* INIT_DATA: offset into graph.blob */
+    int64_t padding; /* INIT_NORMAL: 1 + the row that is 0; 0: none */
 };
 
 struct param {
@@ -131,7 +132,8 @@ union attr {
     struct { uint8_t dtype; } cast;
     struct { double value; uint8_t dtype, rank; int64_t dim[MAX_RANK]; } fill;
     struct { double value; } scale;
-    struct { int64_t rows; } embedding_dw;    /* vocabulary size: rows of the table */
+    struct { int64_t padding; } embedding;    /* 1 + the id whose row of the table gets no gradient; 0: none */
+    struct { int64_t rows, padding; } embedding_dw; /* vocabulary size: rows of the table; padding as above */
     /* Shared by all optimizer updates. SGD: beta1 is the momentum. ADAFACTOR: betas and eps are
      * unused. key: keys the random numbers of the stochastic rounding of a bf16 p. */
     struct { double beta1, beta2, eps, weight_decay, lr_scale; uint64_t key; } adamw;

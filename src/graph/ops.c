@@ -121,7 +121,12 @@ id op_conv_transpose(struct graph *g, id x, id w, id bias, int stride, int pad)
     return op_apply(g, OP_CONV_DX, &a, (id[]){x, w, bias}, bias ? 3 : 2);
 }
 
-id op_embedding(struct graph *g, id ids, id table) { return op_apply(g, OP_EMBEDDING, NULL, (id[]){ids, table}, 2); }
+id op_embedding(struct graph *g, id ids, id table) { return op_embedding_padded(g, ids, table, 0); }
+id op_embedding_padded(struct graph *g, id ids, id table, int64_t padding)
+{
+    union attr a = {.embedding = {padding}};
+    return op_apply(g, OP_EMBEDDING, &a, (id[]){ids, table}, 2);
+}
 id op_shift_labels(struct graph *g, id labels) { return op_apply(g, OP_SHIFT_LABELS, NULL, &labels, 1); }
 
 id op_xent(struct graph *g, id logits, id labels)

@@ -113,6 +113,8 @@ id op_conv(struct graph *g, id x, id w, id bias, int stride, int pad, int groups
 /* x [B,H,W,C], w [C,O,kh,kw]: [B,(H-1)*stride-2*pad+kh,...,O]. */
 id op_conv_transpose(struct graph *g, id x, id w, id bias, int stride, int pad);
 id op_embedding(struct graph *g, id ids, id table);
+/* As torch.nn.Embedding with padding_idx: the table's row of the id padding - 1 gets no gradient; 0: none. */
+id op_embedding_padded(struct graph *g, id ids, id table, int64_t padding);
 id op_shift_labels(struct graph *g, id labels);
 id op_xent(struct graph *g, id logits, id labels);
 id op_add(struct graph *g, id a, id b);

@@ -250,6 +250,7 @@ void infer_embedding(struct infer *f)
     const struct tensor *ids = f->in[0], *table = f->in[1];
     REQUIRE(ids->dtype == DT_I32 && ids->rank < MAX_RANK, "ids must be i32");
     REQUIRE(table->rank == 2, "the table must have two dimensions");
+    REQUIRE(f->attr->embedding.padding >= 0 && f->attr->embedding.padding <= table->dim[0], "padding must be 0 to the number of rows");
     set(&f->out[0], table->dtype, ids->rank, ids->dim);
     f->out[0].dim[f->out[0].rank++] = table->dim[1];
 }

@@ -123,7 +123,7 @@ void vjp_attention(struct vjp *v)
 
 void vjp_embedding(struct vjp *v)
 {
-    union attr a = {.embedding_dw = {tensor_at(v->g, v->in[1])->dim[0]}};
+    union attr a = {.embedding_dw = {tensor_at(v->g, v->in[1])->dim[0], v->attr->embedding.padding}};
     v->din[1] = emit(v, OP_EMBEDDING_DW, &a, (id[]){v->in[0], v->dout[0]}, 2, 0);
 }
 

@@ -22,6 +22,9 @@ int file_error(const char *path, const char *doing, struct error *e);
 /* Reads the whole file, at most `limit` bytes, and appends a NUL; the caller frees *bytes with
  * mem_free. Works for regular files and pipes. */
 int file_read(const char *path, uint64_t limit, char **bytes, size_t *n, struct error *e);
+/* Reads up to n bytes from the beginning of a regular file; returns their number, 0 when there is no
+ * such file. Never waits for a pipe. */
+size_t file_peek(const char *path, void *to, size_t n);
 /* Atomic: writes a file beside `path`, syncs it, renames it to `path`, syncs the folder. */
 int file_write_atomic(const char *path, const void *bytes, size_t n, struct error *e);
 /* Copies the bytes and the mode, and syncs. An existing target is replaced. */

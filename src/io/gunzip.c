@@ -7,9 +7,11 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
+#include "base/progress.h"
 #include "io/file.h"
 
 enum { BLOCK = 256 << 10 };
@@ -18,6 +20,7 @@ struct gunzip_state {
     z_stream z;
     int from, to;
     bool end; /* of the input */
+    struct progress progress; /* in MiB of the input */
     uint8_t in[BLOCK], out[BLOCK];
 };
 
@@ -31,6 +34,7 @@ static int fill(struct gunzip_state *s, struct gunzip_report *r, struct error *e
     s->end = got == 0;
     s->z.next_in = s->in;
     s->z.avail_in = (unsigned)got;
+    progress_add(&s->progress, ((r->in + (uint64_t)got) >> 20) - (r->in >> 20));
     r->in += (uint64_t)got;
     return PL_OK;
 }
@@ -92,9 +96,13 @@ int gunzip(int from, int to, struct gunzip_report *r, struct error *e)
     s->to = to;
     s->z.next_out = s->out;
     s->z.avail_out = BLOCK;
+    struct stat file = {0};
+    fstat(from, &file);
+    progress_begin(&s->progress, "decompressing", "MiB", (uint64_t)file.st_size >> 20);
     int rc = inflateInit2(&s->z, 15 + 16) == Z_OK ? PL_OK : error_set(e, PL_FAIL, "zlib cannot be initialised");
     if (!rc) rc = inflate_all(s, r, e);
     inflateEnd(&s->z);
+    progress_clear();
     mem_free(s);
     return rc;
 }

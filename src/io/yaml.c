@@ -22,6 +22,8 @@ struct reader {
     yaml_parser_t parser;
     yaml_event_t event;
     bool has_event;       /* event owns memory of libyaml */
+    const char *bytes;
+    size_t n;
     struct bump *b;
     struct error *e;
 };
@@ -111,6 +113,23 @@ static int fail_here(const struct reader *r, const char *what)
     return error_set(r->e, PL_USAGE, "line %u: %s", event_line(r), what);
 }
 
+/* Whether the line, counted from 0, is indented with a tab, which YAML does not allow. */
+static bool tab_indents(const struct reader *r, size_t line)
+{
+    const char *at = r->bytes, *end = at + r->n;
+    for (; line && at < end; at++) line -= *at == '\n';
+    while (at < end && *at == ' ') at++;
+    return at < end && *at == '\t';
+}
+
+/* libyaml's own words say what its parser saw; a hint says what usually causes it. */
+static const char *hint(const struct reader *r)
+{
+    const yaml_parser_t *p = &r->parser;
+    if (tab_indents(r, p->problem_mark.line)) return ": the line is indented with a tab, use spaces";
+    return p->context && strstr(p->context, "block") ? ": is it indented like the lines around it?" : "";
+}
+
 /* libyaml gives line and column for most problems; for bad bytes only an offset. */
 static int fail_parser(const struct reader *r)
 {
@@ -119,9 +138,9 @@ static int fail_parser(const struct reader *r)
     if (p->error == YAML_MEMORY_ERROR) return error_set(r->e, PL_FAIL, "out of memory while reading YAML");
     if (p->error == YAML_READER_ERROR)
         return error_set(r->e, PL_USAGE, "byte %zu: %s", p->problem_offset, problem);
-    return error_set(r->e, PL_USAGE, "line %zu, column %zu: %s%s%s", p->problem_mark.line + 1,
+    return error_set(r->e, PL_USAGE, "line %zu, column %zu: %s%s%s%s", p->problem_mark.line + 1,
                      p->problem_mark.column + 1, problem, p->context ? ", " : "",
-                     p->context ? p->context : "");
+                     p->context ? p->context : "", hint(r));
 }
 
 static int event_next(struct reader *r)
@@ -242,7 +261,7 @@ static int read_document(struct reader *r, struct value **out)
 
 int yaml_parse(const char *bytes, size_t n, struct bump *b, struct value **out, struct error *e)
 {
-    struct reader r = {.b = b, .e = e};
+    struct reader r = {.b = b, .e = e, .bytes = bytes, .n = n};
     if (!yaml_parser_initialize(&r.parser)) return error_set(e, PL_FAIL, "out of memory while reading YAML");
     yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&r.parser, (const unsigned char *)bytes, n);

@@ -19,6 +19,7 @@ struct llama {
     int64_t vocabulary, hidden, inner, layers, heads, kv_heads, head_dim, positions;
     double eps, std;
     bool tied, qkv_bias, o_bias, mlp_bias;
+    int64_t padding;      /* 1 + the id of the padding token; 0: none */
     int64_t window;       /* number of keys that a query of a windowed layer sees; 0: all */
     bool *windowed;       /* indexed by layer */
     struct rope rope;
@@ -91,12 +92,26 @@ static int parse_window(struct llama *c, const struct value *config, int64_t abs
     return rc ? rc : require_range("sliding_window", c->window, 1 << 30, e);
 }
 
+/* pad_token_id, as torch.nn.Embedding takes its padding_idx: -1 is the last row of the table. */
+static int parse_padding(struct llama *c, const struct value *config, struct error *e)
+{
+    const struct value *v = value_get(config, "pad_token_id");
+    int64_t id = 0;
+    if (!v || v->kind == VALUE_NULL) return PL_OK;
+    int rc = value_as_int(v, "pad_token_id", &id, e);
+    if (!rc && (id >= c->vocabulary || id < -c->vocabulary))
+        rc = error_set(e, PL_USAGE, "pad_token_id is %lld, it must be an id of the vocabulary of %lld (vocab_size), or null", (long long)id, (long long)c->vocabulary);
+    c->padding = 1 + (id < 0 ? id + c->vocabulary : id);
+    return rc;
+}
+
 /* Parses the keys that all families share; *c holds the family's defaults. */
 static int parse_decoder(struct model *m, struct llama *c, const struct value *config, struct error *e)
 {
     const char *act = "silu";
     int64_t tp = 1;
     int rc = parse_sizes(c, config, e);
+    if (!rc) rc = parse_padding(c, config, e);
     if (!rc) rc = value_opt_number(config, "rms_norm_eps", &c->eps, e);
     if (!rc) rc = value_opt_number(config, "initializer_range", &c->std, e);
     if (!rc) rc = value_opt_bool(config, "tie_word_embeddings", &c->tied, e);
@@ -262,9 +277,10 @@ static void llama_build(const struct model *m, struct graph *g, const struct bat
 
     id ids = graph_input(g, "input_ids", DT_I32, 2, (int64_t[]){b.B, b.T});
     id labels = graph_input(g, "labels", DT_I32, 2, (int64_t[]){b.B, b.T});
-    id embed = weight(&b, "model.", "embed_tokens", c->vocabulary, c->hidden);
+    id embed = graph_param(g, "model.embed_tokens.weight", DT_F32, 2, (int64_t[]){c->vocabulary, c->hidden},
+                           (struct init){INIT_NORMAL, (float)c->std, 0, c->padding});
     id outer = graph_scope_push(g, "model.embed_tokens", 0);
-    id x = op_embedding(g, ids, embed);
+    id x = op_embedding_padded(g, ids, embed, c->padding);
     graph_scope_pop(g, outer);
     for (int64_t i = 0; i < c->layers; i++) x = decoder_layer(&b, x, i);
     x = norm(&b, x, "model.", "norm");

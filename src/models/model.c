@@ -51,25 +51,36 @@ int model_open(struct model *m, const char *path, struct error *e)
     char file[1100];
     snprintf(m->path, sizeof m->path, "%s", path);
     snprintf(file, sizeof file, "%s/config.json", path);
-    if (!dir_exists(path)) return error_set(e, PL_USAGE, "model.path: %s is not a folder", path);
+    if (!dir_exists(path)) return model_missing(path, e);
+    if (!file_exists(file)) return model_missing_config(path, e);
     size_t n;
     int rc = file_read(file, 16u << 20, &m->config_text, &n, e);
     if (!rc) rc = parse_config(m, n, file, e);
     if (rc) model_close(m);
-    if (rc == PL_FAIL && !file_exists(file)) e->code = rc = PL_USAGE; /* a wrong folder is a user error */
     return rc;
+}
+
+static const struct preset *find_preset(const char *name)
+{
+    for (const struct preset *p = presets; p->name; p++)
+        if (!strcmp(p->name, name)) return p;
+    return NULL;
 }
 
 int model_preset(struct model *m, const char *name, struct error *e)
 {
     memset(m, 0, sizeof *m);
-    char known[256] = "";
-    for (const struct preset *p = presets; p->name; p++) {
-        size_t n = strlen(known);
-        snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", p->name);
-        if (!strcmp(p->name, name)) return model_text(m, p->config, name, e);
-    }
-    return error_set(e, PL_USAGE, "model.preset: \"%s\" is not one of: %s", name, known);
+    const struct preset *p = find_preset(name);
+    return p ? model_text(m, p->config, name, e) : model_missing_preset(name, e);
+}
+
+int model_find(struct model *m, const char *name, struct error *e)
+{
+    memset(m, 0, sizeof *m);
+    if (dir_exists(name) || strpbrk(name, "/.")) return model_open(m, name, e);
+    if (find_preset(name)) return model_preset(m, name, e);
+    model_missing_preset(name, e);
+    return error_prepend(e, "there is no folder %s", name);
 }
 
 int model_text(struct model *m, const char *config_json, const char *name, struct error *e)
@@ -91,7 +102,7 @@ int model_define(struct model *m, const struct definition *d, const char *path, 
     char file[1100];
     size_t n;
     snprintf(file, sizeof file, "%s/config.json", m->path);
-    if (path && !dir_exists(path)) return error_set(e, PL_USAGE, "model.path: %s is not a folder", path);
+    if (path && !dir_exists(path)) return model_missing(path, e);
     if (path && file_exists(file)) return file_read(file, 16u << 20, &m->config_text, &n, e);
     m->config_text = mem_string(d->config_json);
     return PL_OK;

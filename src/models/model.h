@@ -136,6 +136,13 @@ struct definition {
 
 int model_open(struct model *m, const char *path, struct error *e);
 int model_preset(struct model *m, const char *name, struct error *e);
+/* Opens a folder, or a preset if no folder has this name; a preset has no path. */
+int model_find(struct model *m, const char *name, struct error *e);
+/* PL_USAGE, with what to do: there is no such folder; there is no such preset; the folder has no
+ * config.json. */
+int model_missing(const char *path, struct error *e);
+int model_missing_preset(const char *name, struct error *e);
+int model_missing_config(const char *path, struct error *e);
 /* Opens a model from the text of a config.json; `name` identifies it in messages. */
 int model_text(struct model *m, const char *config_json, const char *name, struct error *e);
 /* `path` is the folder of its weights; NULL: they start from their inits. */

@@ -111,7 +111,7 @@ static void print_modules(const struct plan *p, const struct graph *g, struct te
 
 void plan_print(const struct plan *p, const struct graph *g, const struct profile *profile, struct text *out)
 {
-    char a[32], b[32];
+    char a[32], b[32], time[32];
     uint64_t arena = plan_arena(p);
     text_printf(out, "Memory at the peak\n");
     for (int k = KIND_PARAM; k < KIND_COUNT; k++) {
@@ -130,7 +130,7 @@ void plan_print(const struct plan *p, const struct graph *g, const struct profil
     print_modules(p, g, out);
     text_printf(out, "Plan\n");
     print_settings(&p->settings, out);
-    text_printf(out, "  predicted step time %.3g s", p->seconds);
+    text_printf(out, "  predicted step time %s", duration_print(p->seconds, time));
     if (profile->measured && profile->kind == DEVICE_CUDA)
         text_printf(out, " (profile of %s, measured %s)\n", profile->measured->cpu, profile->measured->date);
     else if (profile->measured)

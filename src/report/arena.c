@@ -100,33 +100,34 @@ static void put_transient(struct json_writer *w, const struct graph *g, const st
 
 static const char script[] =
     "const C=document.getElementById('arena'),T=document.getElementById('tip'),X=C.getContext('2d');"
-    "let v;const all=()=>{v={t0:0,t1:A.end,a0:0,a1:A.arena}};all();"
+    "let v,hot;const all=()=>{v={t0:0,t1:A.end,a0:0,a1:A.arena}};all();"
+    "const css=n=>getComputedStyle(document.documentElement).getPropertyValue(n);"
     "const sx=t=>(t-v.t0)/(v.t1-v.t0)*C.width,sy=a=>C.height-(a-v.a0)/(v.a1-v.a0)*C.height;"
     "const size=b=>{const u=['B','KiB','MiB','GiB'];let i=0;while(b>=1024&&i<3){b/=1024;i++}return b.toFixed(i?2:0)+' '+u[i]};"
-    "function draw(hot){X.fillStyle='#fff';X.fillRect(0,0,C.width,C.height);"
+    "const ms=t=>t<1e3?t.toFixed(2)+' ms':(t/1e3).toFixed(2)+' s';"
+    "function draw(){const fg=css('--fg'),bg=css('--bg');X.fillStyle=bg;X.fillRect(0,0,C.width,C.height);X.lineWidth=1;"
     "for(const r of A.rects){const x=sx(r[0]),y=sy(r[2]+r[3]),w=Math.max(sx(r[1])-x,.5),h=Math.max(sy(r[2])-y,.3);"
-    "if(x>C.width||x+w<0||y>C.height||y+h<0)continue;X.fillStyle=r===hot?'#000':A.colours[r[4]];X.fillRect(x,y,w,h);"
-    "if(w>3&&h>3){X.strokeStyle='rgba(255,255,255,.55)';X.lineWidth=1;X.strokeRect(x+.5,y+.5,w-1,h-1)}}"
-    "X.strokeStyle='#222';X.setLineDash([4,4]);X.beginPath();X.moveTo(sx(A.update),0);X.lineTo(sx(A.update),C.height);X.stroke();X.setLineDash([])}"
+    "if(x>C.width||x+w<0||y>C.height||y+h<0)continue;X.fillStyle=r===hot?fg:A.colours[r[4]];X.fillRect(x,y,w,h);"
+    "if(w>3&&h>3){X.globalAlpha=.5;X.strokeStyle=bg;X.strokeRect(x+.5,y+.5,w-1,h-1);X.globalAlpha=1}}"
+    "X.strokeStyle=fg;X.setLineDash([4,4]);X.beginPath();X.moveTo(sx(A.update),0);X.lineTo(sx(A.update),C.height);X.stroke();X.setLineDash([])}"
     "function fit(){const b=C.getBoundingClientRect(),d=window.devicePixelRatio||1;C.width=b.width*d;C.height=b.height*d;draw()}"
     "function at(e){const b=C.getBoundingClientRect(),x=(e.clientX-b.left)/b.width,y=1-(e.clientY-b.top)/b.height;"
     "return[v.t0+x*(v.t1-v.t0),v.a0+y*(v.a1-v.a0)]}"
     "function find(t,a){for(let i=A.rects.length-1;i>=0;i--){const r=A.rects[i];if(r[0]<=t&&t<=r[1]&&r[2]<=a&&a<r[2]+r[3])return r}}"
-    "let drag;C.onmousemove=e=>{const[t,a]=at(e);if(drag){const dt=drag[0]-t,da=drag[1]-a;v.t0+=dt;v.t1+=dt;v.a0+=da;v.a1+=da;draw();return}"
-    "const r=find(t,a);draw(r);if(!r){T.textContent='free at '+t.toFixed(2)+' ms, address '+size(a);return}"
+    "let drag;function move(e){const[t,a]=at(e);if(drag&&e.pointerType==='mouse'){const dt=drag[0]-t,da=drag[1]-a;v.t0+=dt;v.t1+=dt;v.a0+=da;v.a1+=da;draw();return}"
+    "hot=find(t,a);draw();const r=hot;if(!r){T.textContent='free at '+ms(t)+', address '+size(a);return}"
     "T.textContent=r[5]+': '+size(r[3])+' ('+r[3]+' bytes) at '+r[2]+', '+A.kinds[r[4]]+(r[6]?', produced by '+r[6]+(r[7]?' of '+r[7]:'')+"
-    "', '+r[0].toFixed(2)+' to '+r[1].toFixed(2)+' ms':', persistent')};"
-    "C.onmousedown=e=>drag=at(e);window.onmouseup=()=>drag=null;C.ondblclick=()=>{all();draw()};"
+    "', '+ms(r[0])+' to '+ms(r[1]):', persistent')}"
+    "C.onpointermove=move;C.onpointerdown=e=>{drag=at(e);if(e.pointerType!=='mouse')move(e)};window.onpointerup=()=>drag=null;C.ondblclick=()=>{all();draw()};"
     "C.onwheel=e=>{e.preventDefault();const[t,a]=at(e),f=e.deltaY<0?.8:1.25;"
-    "v.t0=t-(t-v.t0)*f;v.t1=t+(v.t1-t)*f;v.a0=a-(a-v.a0)*f;v.a1=a+(v.a1-a)*f;draw()};window.onresize=fit;fit();";
+    "v.t0=t-(t-v.t0)*f;v.t1=t+(v.t1-t)*f;v.a0=a-(a-v.a0)*f;v.a1=a+(v.a1-a)*f;draw()};window.onresize=fit;"
+    "matchMedia('(prefers-color-scheme:dark)').onchange=draw;fit();";
 
 static void put_legend(struct text *out, const uint64_t *shown)
 {
-    text_printf(out, "<p>");
+    text_printf(out, "<p class='chips'>");
     for (int k = KIND_PARAM; k < KIND_COUNT; k++)
-        if (shown[k])
-            text_printf(out, "<i style='display:inline-block;width:.8em;height:.8em;margin:0 .4em 0 1em;background:%s'></i>%s", page_colour((uint32_t)k - 1),
-                        kind_name(k));
+        if (shown[k]) text_printf(out, "<span><i class='chip' style='background:%s'></i>%s</span>\n", page_kind_colour(kind_name(k)), kind_name(k));
     text_printf(out, "</p>\n");
 }
 
@@ -138,10 +139,9 @@ void arena_draw(const struct plan *p, const struct graph *g, const struct lives 
     memcpy(shown, l->persistent, sizeof shown);
     for (uint32_t i = 0; i < l->events.n; i++) shown[lives_kind(g, &l->events.at[i])] = 1;
     text_printf(out, "<h2>Memory arena</h2>\n<p>The x axis is the time of one step, the y axis the address. Each rectangle is a tensor. The dashed line is the start of "
-                     "the optimizer update. Hover over a rectangle to see its name; scroll to zoom, drag to pan, double-click to reset.</p>\n");
+                     "the optimizer update. Point at a rectangle to see its name; scroll to zoom, drag to pan, double-click to reset.</p>\n");
     put_legend(out, shown);
-    text_printf(out, "<canvas id='arena' style='width:100%%;height:560px;border:1px solid #ccc'></canvas>\n"
-                     "<pre id='tip' style='min-height:1.5em'>&nbsp;</pre>\n<script>const A=");
+    text_printf(out, "<canvas id='arena'></canvas>\n<p id='tip' class='dim' style='min-height:3em'>&nbsp;</p>\n<script>const A=");
     json_begin_map(&w, NULL);
     json_put_number(&w, "end", 1e3 * t.end);
     json_put_number(&w, "update", 1e3 * t.at[PROGRAM_STEP][g->order[PROGRAM_STEP].nodes.n]);
@@ -150,7 +150,7 @@ void arena_draw(const struct plan *p, const struct graph *g, const struct lives 
     for (int k = 0; k < KIND_COUNT; k++) json_put_string(&w, NULL, k ? kind_name(k) : "");
     json_end(&w);
     json_begin_list(&w, "colours");
-    for (int k = 0; k < KIND_COUNT; k++) json_put_string(&w, NULL, page_colour(k ? (uint32_t)k - 1 : 0));
+    for (int k = 0; k < KIND_COUNT; k++) json_put_string(&w, NULL, k ? page_kind_colour(kind_name(k)) : "");
     json_end(&w);
     json_begin_list(&w, "rects");
     put_persistent(&w, p, g, t.end);
@@ -167,6 +167,7 @@ void arena_curve(const struct graph *g, const struct lives *l, const double *sec
     struct series s = {.name = "live"};
     const struct series *drawn = &s;
     /* Each point is the maximum of a time slice, so that a short peak stays visible. */
+    const bool long_step = t.end >= 10;
     double slice = t.end / CURVE_POINTS, border = slice, most = 0;
     for (int p = PROGRAM_STEP; p <= PROGRAM_UPDATE; p++) {
         uint64_t *alive = lives_by_position(l, g, p);
@@ -175,14 +176,14 @@ void arena_curve(const struct graph *g, const struct lives *l, const double *sec
             for (int kind = 0; kind < KIND_COUNT; kind++) sum += (double)alive[k * KIND_COUNT + (uint32_t)kind];
             if (sum > most) most = sum;
             if (t.at[p][k + 1] < border) continue;
-            vec_push(&s.x, 1e3 * t.at[p][k]);
+            vec_push(&s.x, (long_step ? 1 : 1e3) * t.at[p][k]);
             vec_push(&s.y, most / (1 << 20));
             most = 0;
             while (border <= t.at[p][k + 1]) border += slice;
         }
         mem_free(alive);
     }
-    curve_draw(out, "live memory (MiB) over the time of a step (ms)", &drawn, 1);
+    curve_draw(out, "live memory during a step, MiB", long_step ? "s" : "ms", &drawn, 1);
     vec_free(&s.x);
     vec_free(&s.y);
     free_times(&t);

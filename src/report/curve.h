@@ -1,5 +1,6 @@
 /*
- * curve.h: a line chart of a series of numbers as a small SVG with axes.
+ * curve.h: a line chart of a series of numbers as a figure: a caption, and an SVG that is as wide as
+ * its column.
  */
 #ifndef REPORT_CURVE_H
 #define REPORT_CURVE_H
@@ -8,10 +9,11 @@
 
 struct series {
     const char *name;
-    VEC(double) x, y;   /* of equal length; a y that is not finite is a gap */
+    VEC(double) x, y;   /* of equal length, x ascending; a y that is not finite is a gap */
 };
 
-/* Draws one or two series over the same x axis. Draws nothing when no point is finite. */
-void curve_draw(struct text *out, const char *title, const struct series *const *series, int n);
+/* Draws one or two series over the same x axis, which `x` names. Draws nothing when no point is
+ * finite. */
+void curve_draw(struct text *out, const char *title, const char *x, const struct series *const *series, int n);
 
 #endif

@@ -1,212 +1,395 @@
 /*
  * html.c: see html.h. All text from files is escaped.
+ *
+ *     headline, memory, curves, worst masks, other images, evaluation, configuration
  */
 #include "report/html.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "io/file.h"
 #include "io/json.h"
+#include "io/yaml.h"
 #include "report/curve.h"
+#include "report/masks.h"
 #include "report/page.h"
 
-enum { METRICS_LIMIT = 256 << 20, IMAGE_LIMIT = 32 << 20, IMAGES = 48 };
+enum { METRICS_LIMIT = 256 << 20, PLAN_LIMIT = 256 << 20, CONFIG_LIMIT = 1 << 20, IMAGE_LIMIT = 32 << 20, IMAGES = 48 };
 
-static void put_base64(struct text *out, const uint8_t *bytes, size_t n)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    for (size_t i = 0; i < n; i += 3) {
-        size_t have = n - i < 3 ? n - i : 3;
-        uint32_t word = (uint32_t)bytes[i] << 16 | (have > 1 ? (uint32_t)bytes[i + 1] << 8 : 0) | (have > 2 ? bytes[i + 2] : 0);
-        char quad[4] = {digits[word >> 18], digits[word >> 12 & 63], have > 1 ? digits[word >> 6 & 63] : '=', have > 2 ? digits[word & 63] : '='};
-        text_append(out, quad, 4);
-    }
-}
-
-/* --- curves -------------------------------------------------------------------------- */
+/* --- what the run's folder says ----------------------------------------------------- */
 
 /* The charts: each draws one or two members of metrics.jsonl over the step, if they exist. */
-static const struct {
-    const char *title, *members[2];
+static const struct chart {
+    const char *title, *members[2], *names[2];
+    int best; /* of the table of results: -1 the lowest value, 1 the highest, 0: not in the table */
 } charts[] = {
-    {"loss", {"loss", "eval_loss"}},
-    {"mean IoU on validation images", {"eval_iou", NULL}},
-    {"mean Dice on validation images", {"eval_dice", NULL}},
-    {"learning rate", {"learning_rate", NULL}},
-    {"gradient norm", {"grad_norm", NULL}},
-    {"seconds per step", {"seconds", NULL}},
+    {"loss", {"loss", "eval_loss"}, {"training", "validation"}, -1},
+    {"mean IoU on validation images", {"eval_iou"}, {"mean IoU"}, 1},
+    {"mean Dice on validation images", {"eval_dice"}, {"mean Dice"}, 1},
+    {"perplexity on validation tokens", {"eval_perplexity"}, {"perplexity"}, -1},
+    {"learning rate", {"learning_rate"}, {"learning rate"}, 0},
+    {"gradient norm", {"grad_norm"}, {"gradient norm"}, 0},
+    {"seconds of a step", {"seconds"}, {"seconds"}, 0},
 };
-enum { CHARTS = COUNT(charts) };
+enum { LOSS, IOU, DICE, PERPLEXITY, SECONDS = COUNT(charts) - 1, CHARTS = COUNT(charts) };
 
-static void collect(struct series all[CHARTS][2], const struct value *line)
+struct run_facts {
+    const char *dir;
+    struct bump b;
+    struct value *plan, *config;      /* NULL: the file is missing */
+    struct series all[CHARTS][2];
+    double samples, units, seconds;   /* samples: of the whole run; units: images or tokens, seconds of the steps that have them */
+    const char *unit;                 /* images or tokens; NULL: no step */
+};
+
+static void add_units(struct run_facts *f, const struct value *line, const char *member, const char *unit)
 {
-    const struct value *step = value_get(line, "step");
+    const struct value *speed = value_get(line, member), *seconds = value_get(line, "seconds");
+    if (!speed || !seconds) return;
+    f->unit = unit;
+    f->units += speed->number * seconds->number;
+    f->seconds += seconds->number;
+}
+
+static void add_line(struct run_facts *f, const struct value *line)
+{
+    const struct value *step = value_get(line, "step"), *samples = value_get(line, "samples");
     if (!step || step->kind != VALUE_NUMBER) return;
+    if (samples) f->samples = samples->number;
+    add_units(f, line, "images_per_second", "images");
+    add_units(f, line, "tokens_per_second", "tokens");
     for (size_t d = 0; d < CHARTS; d++)
         for (int k = 0; k < 2 && charts[d].members[k]; k++) {
             const struct value *v = value_get(line, charts[d].members[k]);
             if (!v || v->kind != VALUE_NUMBER) continue;
-            vec_push(&all[d][k].x, step->number);
-            vec_push(&all[d][k].y, v->number);
+            vec_push(&f->all[d][k].x, step->number);
+            vec_push(&f->all[d][k].y, v->number);
         }
 }
 
 /* An incomplete last line (of a run in progress) is ignored. */
-static void read_metrics(char *bytes, struct series all[CHARTS][2])
+static void read_metrics(struct run_facts *f, char *bytes)
 {
     for (char *at = bytes, *end; (end = strchr(at, '\n')); at = end + 1) {
         struct bump b = {0};
         struct value *line;
         struct error ignored;
-        if (!json_parse(at, (size_t)(end - at), &b, &line, &ignored)) collect(all, line);
+        if (!json_parse(at, (size_t)(end - at), &b, &line, &ignored)) add_line(f, line);
         bump_free(&b);
     }
 }
 
-static void put_curves(struct text *out, struct series all[CHARTS][2])
+static int facts_read(struct run_facts *f, const char *dir, struct error *e)
 {
-    text_printf(out, "<h2>Training curves</h2>\n<div class='row'>\n");
+    char path[4200], *bytes;
+    size_t n;
+    struct error ignored;
+    *f = (struct run_facts){.dir = dir};
+    snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
+    if (!file_exists(path)) return error_set(e, PL_USAGE, "%s: no metrics.jsonl: this is not the folder of a run", dir);
+    if (!file_read(path, METRICS_LIMIT, &bytes, &n, &ignored)) {
+        read_metrics(f, bytes);
+        mem_free(bytes);
+    }
+    snprintf(path, sizeof path, "%s/plan.json", dir);
+    if (json_read_file(path, PLAN_LIMIT, &f->b, &f->plan, &ignored)) f->plan = NULL;
+    snprintf(path, sizeof path, "%s/config.yaml", dir);
+    if (yaml_read_file(path, CONFIG_LIMIT, &f->b, &f->config, &ignored)) f->config = NULL;
+    return PL_OK;
+}
+
+static void facts_free(struct run_facts *f)
+{
+    bump_free(&f->b);
+    for (size_t d = 0; d < CHARTS; d++)
+        for (int k = 0; k < 2; k++) {
+            vec_free(&f->all[d][k].x);
+            vec_free(&f->all[d][k].y);
+        }
+}
+
+static double number_of(const struct value *map, const char *path)
+{
+    const struct value *v = value_path(map, path);
+    return v && v->kind == VALUE_NUMBER ? v->number : 0;
+}
+
+static const char *text_of(const struct value *map, const char *path)
+{
+    const struct value *v = value_path(map, path);
+    return v && v->kind == VALUE_STRING ? v->text : "";
+}
+
+/* --- the headline -------------------------------------------------------------------------- */
+
+/* "158 k", "1.1 B": counts of weights, as people write them. */
+static char *print_count(double n, char out[32])
+{
+    static const char *const units[] = {"", " k", " M", " B"};
+    size_t u = 0;
+    for (; n >= 999.5 && u + 1 < COUNT(units); u++) n /= 1000;
+    snprintf(out, 32, u && n < 9.95 ? "%.1f%s" : "%.0f%s", n, units[u]);
+    return out;
+}
+
+static void put_model(struct text *out, const struct run_facts *f)
+{
+    const char *path = text_of(f->config, "model.path"), *slash = strrchr(path, '/'), *preset = text_of(f->config, "model.preset");
+    const double all = number_of(f->plan, "parameters"), trained = number_of(f->plan, "trained_parameters");
+    char remark[160] = "", a[32], b[32];
+    if (all > 0) {
+        int n = snprintf(remark, sizeof remark, "%s parameters", print_count(all, a));
+        if (trained != all) n += snprintf(remark + n, sizeof remark - (size_t)n, ", %s trained", print_count(trained, b));
+        snprintf(remark + n, sizeof remark - (size_t)n, ", %.20s", text_of(f->plan, "settings.precision"));
+    }
+    if (*path || *preset) page_fact(out, "Model", !*path ? preset : slash && slash[1] ? slash + 1 : path, remark);
+}
+
+/* The last part of a path that is not a pattern: the folder of "data/train/SUB/x-*.tar" or the file. */
+static const char *data_name(const char *path, char out[256])
+{
+    snprintf(out, 256, "%.255s", path);
+    for (char *slash; (slash = strrchr(out, '/')) && (strpbrk(slash, "*?[") || !slash[1]) && slash > out;) *slash = 0;
+    const char *slash = strrchr(out, '/');
+    return slash && slash[1] ? slash + 1 : out;
+}
+
+static void put_data(struct text *out, const struct run_facts *f)
+{
+    const struct value *train = value_path(f->config, "data.train"), *first = train && train->kind == VALUE_LIST ? value_at(train, 0) : train;
+    char name[256], remark[160];
+    int n = snprintf(remark, sizeof remark, "%.40s", text_of(f->config, "data.format"));
+    if (train && train->kind == VALUE_LIST && train->count > 1) n += snprintf(remark + n, sizeof remark - (size_t)n, " and %u more paths", train->count - 1);
+    if (f->samples > 0) snprintf(remark + n, sizeof remark - (size_t)n, ", %.0f samples read", f->samples);
+    if (first && first->kind == VALUE_STRING) page_fact(out, "Data", data_name(first->text, name), remark);
+}
+
+static void put_time(struct text *out, const struct run_facts *f)
+{
+    const struct series *s = &f->all[LOSS][0];
+    const double batch = number_of(f->plan, "settings.effective_batch");
+    char value[64], remark[128] = "", time[32];
+    double seconds = 0;
+    const struct series *steps = &f->all[SECONDS][0];
+    for (uint32_t i = 0; i < steps->y.n; i++) seconds += steps->y.at[i];
+    if (!s->x.n) return;
+    snprintf(value, sizeof value, "%.0f", s->x.at[s->x.n - 1]);
+    if (batch > 0) snprintf(remark, sizeof remark, "%.0f sample%s each", batch, batch == 1 ? "" : "s");
+    page_fact(out, "Steps", value, remark);
+    if (!steps->y.n) return;
+    snprintf(remark, sizeof remark, "%s a step, without evaluation", duration_print(seconds / steps->y.n, time));
+    page_fact(out, "Time", duration_print(seconds < 10 ? seconds : round(seconds), time), remark);
+    if (!f->unit || !(f->seconds > 0)) return;
+    snprintf(value, sizeof value, f->units / f->seconds < 100 ? "%.3g %s/s" : "%.0f %s/s", f->units / f->seconds, f->unit);
+    snprintf(remark, sizeof remark, "profile %.60s", text_of(f->plan, "profile"));
+    page_fact(out, "Speed", value, text_of(f->plan, "profile")[0] ? remark : "");
+}
+
+static void put_budget(struct text *out, const struct run_facts *f)
+{
+    const double budget = number_of(f->plan, "budget_bytes"), arena = number_of(f->plan, "arena_bytes"), host = number_of(f->plan, "arenas.host");
+    char size[32], more[32], remark[128];
+    if (!(arena > 0)) return;
+    if (budget > 0) snprintf(remark, sizeof remark, "of a budget of %s", size_print((uint64_t)budget, more));
+    else snprintf(remark, sizeof remark, "no budget was set");
+    if (host > 0) snprintf(remark + strlen(remark), sizeof remark - strlen(remark), "; %s offloaded", size_print((uint64_t)host, more));
+    page_fact(out, "Peak memory", size_print((uint64_t)arena, size), remark);
+}
+
+/* The index of the best value; s->y.n: there is none. */
+static uint32_t best_of(const struct series *s, int sign)
+{
+    uint32_t best = s->y.n;
+    for (uint32_t i = 0; i < s->y.n; i++)
+        if (isfinite(s->y.at[i]) && (best == s->y.n || sign * s->y.at[i] > sign * s->y.at[best])) best = i;
+    return best;
+}
+
+static void put_score(struct text *out, const struct run_facts *f)
+{
+    static const struct {
+        int chart, member;
+        const char *label;
+    } scores[] = {{IOU, 0, "Best mean IoU"}, {PERPLEXITY, 0, "Best perplexity"}, {LOSS, 1, "Best validation loss"}, {LOSS, 0, "Lowest loss"}};
+    char value[64], remark[96];
+    for (size_t k = 0; k < COUNT(scores); k++) {
+        const struct series *s = &f->all[scores[k].chart][scores[k].member];
+        const uint32_t best = best_of(s, charts[scores[k].chart].best);
+        if (best == s->y.n) continue;
+        snprintf(value, sizeof value, "%.4g", s->y.at[best]);
+        snprintf(remark, sizeof remark, "at step %.0f%s", s->x.at[best], scores[k].chart == LOSS && !scores[k].member ? "; no validation" : ", on validation data");
+        page_fact(out, scores[k].label, value, remark);
+        return;
+    }
+}
+
+static void put_headline(struct text *out, const struct run_facts *f)
+{
+    page_facts_begin(out);
+    put_model(out, f);
+    put_data(out, f);
+    put_score(out, f);
+    put_budget(out, f);
+    put_time(out, f);
+    page_facts_end(out);
+}
+
+/* --- memory ------------------------------------------------------------------------------- */
+
+static void put_memory(struct text *out, const struct value *plan)
+{
+    const struct value *kinds = value_get(plan, "breakdown");
+    const uint64_t arena = (uint64_t)number_of(plan, "arena_bytes"), padding = (uint64_t)number_of(plan, "padding");
+    char word[64];
+    if (!kinds || kinds->kind != VALUE_MAP || !arena) return;
+    VEC(struct page_part) parts = {0};
+    for (uint32_t i = 0; i < kinds->count; i++)
+        if (kinds->items[i]->kind == VALUE_NUMBER && page_kind_colour(kinds->items[i]->key)[0] == '#' && kinds->items[i]->number > 0)
+            vec_push(&parts, ((struct page_part){kinds->items[i]->key, (uint64_t)kinds->items[i]->number}));
+    if (padding) vec_push(&parts, ((struct page_part){"padding", padding}));
+    text_printf(out, "<h2>Memory at the peak</h2>\n<p>Planned before the first step and allocated once: ");
+    snprintf(word, sizeof word, "micro-batch %.0f x %.0f", number_of(plan, "settings.micro_batch"), number_of(plan, "settings.accumulation"));
+    page_escaped(out, word);
+    static const char *const settings[][2] = {{"precision", "settings.precision"}, {"recompute", "settings.recompute"}, {"optimizer", "settings.optimizer"}, {"offload", "settings.offload"}};
+    for (size_t i = 0; i < COUNT(settings); i++) {
+        text_printf(out, ", %s ", settings[i][0]);
+        page_escaped(out, text_of(plan, settings[i][1]));
+    }
+    text_printf(out, ".</p>\n");
+    page_memory(out, parts.at, parts.n, arena);
+    vec_free(&parts);
+}
+
+/* --- curves -------------------------------------------------------------------------- */
+
+/* A table of the first, last and best value of the losses and the validation scores. */
+static void put_results(struct text *out, const struct run_facts *f)
+{
+    text_printf(out, "<h2>Training</h2>\n<div class='wide'><table><tr><th></th><th>first</th><th>last</th><th>best</th><th>at step</th></tr>\n");
+    for (size_t d = 0; d < CHARTS; d++)
+        for (int k = 0; k < 2 && charts[d].best; k++) {
+            const struct series *s = &f->all[d][k];
+            const uint32_t best = best_of(s, charts[d].best);
+            if (best == s->y.n) continue;
+            text_printf(out, "<tr><td>%s%s</td><td>%.4g</td><td>%.4g</td><td>%.4g</td><td>%.0f</td></tr>\n", charts[d].names[k], d == LOSS ? " loss" : "", s->y.at[0],
+                        s->y.at[s->y.n - 1], s->y.at[best], s->x.at[best]);
+        }
+    text_printf(out, "</table></div>\n<div class='row'>\n");
     for (size_t d = 0; d < CHARTS; d++) {
         const struct series *drawn[2];
+        struct series named[2];
         int n = 0;
         for (int k = 0; k < 2; k++) {
-            all[d][k].name = charts[d].members[k];
-            if (all[d][k].y.n) drawn[n++] = &all[d][k];
+            named[k] = f->all[d][k];
+            named[k].name = charts[d].names[k];
+            if (named[k].y.n) drawn[n++] = &named[k];
         }
-        if (n) curve_draw(out, charts[d].title, drawn, n);
+        if (n) curve_draw(out, charts[d].title, "step", drawn, n);
     }
     text_printf(out, "</div>\n");
 }
 
-/* A table of the first, last and best value of the losses and the validation scores. */
-static void put_results(struct text *out, struct series all[CHARTS][2])
-{
-    text_printf(out, "<table><tr><th></th><th>first</th><th>last</th><th>best</th></tr>\n");
-    for (size_t d = 0; d < 3; d++)
-        for (int k = 0; k < 2; k++) {
-            const struct series *s = &all[d][k];
-            if (!s->y.n) continue;
-            double best = s->y.at[0];
-            for (uint32_t i = 0; i < s->y.n; i++) best = d ? fmax(best, s->y.at[i]) : fmin(best, s->y.at[i]);
-            text_printf(out, "<tr><td>%s</td><td>%.4g</td><td>%.4g</td><td>%.4g</td></tr>\n", charts[d].members[k], s->y.at[0],
-                        s->y.at[s->y.n - 1], best);
-        }
-    text_printf(out, "</table>\n");
-}
-
-/* --- memory ----------------------------------------------------------------------------- */
-
-static void put_memory(struct text *out, const struct value *plan)
-{
-    const struct value *parts = value_get(plan, "breakdown"), *total = value_get(plan, "lower_bound_bytes"), *arena = value_get(plan, "arena_bytes");
-    char text[32];
-    if (!parts || parts->kind != VALUE_MAP || !total || !(total->number > 0) || !arena) return;
-    text_printf(out, "<h2>Peak memory</h2>\n<p>The arena of %s was planned before the first step and allocated once. Live memory at the peak, by class:</p>\n",
-                size_print((uint64_t)arena->number, text));
-    text_printf(out, "<div class='bar'>");
-    for (uint32_t i = 0; i < parts->count; i++) {
-        text_printf(out, "<span style='width:%.3f%%;background:%s' title='", 100 * parts->items[i]->number / total->number, page_colour(i));
-        page_escaped(out, parts->items[i]->key);
-        text_printf(out, "'></span>");
-    }
-    text_printf(out, "</div>\n<table>\n");
-    for (uint32_t i = 0; i < parts->count; i++) {
-        const struct value *p = parts->items[i];
-        text_printf(out, "<tr><td><i style='background:%s'></i>", page_colour(i));
-        page_escaped(out, p->key);
-        text_printf(out, "</td><td>%s</td><td>%.1f %%</td></tr>\n", size_print((uint64_t)p->number, text), 100 * p->number / total->number);
-    }
-    text_printf(out, "</table>\n");
-}
-
 /* --- images ------------------------------------------------------------------------------ */
 
+/* "1-by-a-point.png": by a point */
+static void caption_of_name(struct text *out, const char *name)
+{
+    char words[256];
+    snprintf(words, sizeof words, "%.*s", (int)(strlen(name) - 4), name);
+    char *from = words + strspn(words, "0123456789");
+    from = from > words && *from == '-' && from[1] ? from + 1 : words;
+    for (char *c = from; *c; c++)
+        if (*c == '-' || *c == '_') *c = ' ';
+    from[0] = (char)toupper((unsigned char)from[0]);
+    page_escaped(out, from);
+}
+
+/* The caption of an image of worst/, from worst/index.json; false: the index does not name it. */
+static bool caption_of_index(struct text *out, const struct value *index, const char *name)
+{
+    for (uint32_t i = 0; index && i < index->count; i++) {
+        const struct value *x = value_at(index, i);
+        if (strcmp(text_of(x, "file"), name)) continue;
+        masks_caption(out, number_of(x, "iou"), text_of(x, "prompt"), text_of(x, "sample"), (int64_t)number_of(x, "mask"));
+        return true;
+    }
+    return false;
+}
+
 /* Appends all PNGs of DIR/NAME/ under a heading. */
-static int put_image_folder(struct text *out, const char *dir, const char *name, const char *title, struct error *e)
+static int put_image_folder(struct text *out, const char *dir, const char *name, const char *heading, bool legend, struct error *e)
 {
     char path[4200];
     struct names names = {0};
+    struct bump b = {0};
+    struct value *index = NULL;
+    struct error ignored;
     uint32_t shown = 0;
     snprintf(path, sizeof path, "%s/%s", dir, name);
     if (!dir_exists(path)) return PL_OK;
     int rc = dir_list(path, &names, e);
+    snprintf(path, sizeof path, "%s/%s/index.json", dir, name);
+    if (json_read_file(path, 1 << 20, &b, &index, &ignored)) index = NULL;
     for (uint32_t i = 0; i < names.n && !rc && shown < IMAGES; i++) {
-        size_t n = strlen(names.at[i]);
+        struct text caption = {0};
         char *bytes;
-        if (n < 4 || strcmp(names.at[i] + n - 4, ".png")) continue;
+        size_t n;
+        if (!text_ends_with(names.at[i], ".png") || strlen(names.at[i]) < 5) continue;
         snprintf(path, sizeof path, "%s/%s/%s", dir, name, names.at[i]);
         if ((rc = file_read(path, IMAGE_LIMIT, &bytes, &n, e))) break;
-        if (!shown++) text_printf(out, "<h2>%s</h2>\n<div class='row'>\n", title);
-        text_printf(out, "<figure><img src='data:image/png;base64,");
-        put_base64(out, (const uint8_t *)bytes, n);
-        text_printf(out, "'><figcaption>");
-        page_escaped(out, names.at[i]);
-        text_printf(out, "</figcaption></figure>\n");
+        if (!shown) text_printf(out, "<h2>%s</h2>\n", heading);
+        if (!shown && legend) masks_legend(out);
+        if (!shown++) text_printf(out, "<div class='images'>\n");
+        if (!caption_of_index(&caption, index, names.at[i])) caption_of_name(&caption, names.at[i]);
+        page_figure(out, bytes, n, caption.at);
+        text_free(&caption);
         mem_free(bytes);
     }
     if (shown) text_printf(out, "</div>\n");
+    bump_free(&b);
     names_free(&names);
     return rc;
 }
 
 /* --- the page ---------------------------------------------------------------------------------- */
 
-static void put_file(struct text *out, const char *dir, const char *name, const char *title)
+/* A file as text; a long one is folded. */
+static void put_file(struct text *out, const char *dir, const char *name, const char *title, bool folded)
 {
     char path[4200], *bytes;
     size_t n;
     struct error ignored;
     snprintf(path, sizeof path, "%s/%s", dir, name);
     if (file_read(path, 1 << 20, &bytes, &n, &ignored)) return;
-    text_printf(out, "<h2>%s</h2>\n<pre>", title);
+    text_printf(out, folded ? "<details><summary>%s</summary>\n<pre>" : "<h2>%s</h2>\n<pre>", title);
     page_escaped(out, bytes);
-    text_printf(out, "</pre>\n");
+    text_printf(out, folded ? "</pre></details>\n" : "</pre>\n");
     mem_free(bytes);
-}
-
-static void put_numbers(struct text *out, const char *dir)
-{
-    char path[4200], *bytes;
-    size_t n;
-    struct error ignored;
-    struct series all[CHARTS][2] = {0};
-    snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
-    if (!file_read(path, METRICS_LIMIT, &bytes, &n, &ignored)) {
-        read_metrics(bytes, all);
-        put_results(out, all);
-        put_curves(out, all);
-        mem_free(bytes);
-    }
-    for (size_t d = 0; d < CHARTS; d++)
-        for (int k = 0; k < 2; k++) {
-            vec_free(&all[d][k].x);
-            vec_free(&all[d][k].y);
-        }
 }
 
 int report_html(const char *dir, struct error *e)
 {
     char path[4200];
     struct text out = {0};
-    struct bump b = {0};
-    struct value *plan;
-    struct error ignored;
-    snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
-    if (!file_exists(path)) return error_set(e, PL_USAGE, "%s: no metrics.jsonl: this is not the folder of a run", dir);
-    page_begin(&out, dir);
-    put_numbers(&out, dir);
-    int rc = put_image_folder(&out, dir, "images", "Images", e);
-    if (!rc) rc = put_image_folder(&out, dir, "worst", "Worst masks: prediction in blue, ground truth in green, prompt in yellow", e);
-    snprintf(path, sizeof path, "%s/plan.json", dir);
-    if (!json_read_file(path, 256 << 20, &b, &plan, &ignored)) put_memory(&out, plan);
-    bump_free(&b);
-    put_file(&out, dir, "eval.txt", "Evaluation");
-    put_file(&out, dir, "config.yaml", "Configuration");
+    struct run_facts f;
+    int rc = facts_read(&f, dir, e);
+    if (rc) return rc;
+    page_begin(&out, "Plimsoll: report of a training run", dir);
+    put_headline(&out, &f);
+    put_memory(&out, f.plan);
+    put_results(&out, &f);
+    rc = put_image_folder(&out, dir, "images", "Images", false, e);
+    if (!rc) rc = put_image_folder(&out, dir, "worst", "Worst masks of the last evaluation", true, e);
+    put_file(&out, dir, "eval.txt", "Evaluation", false);
+    put_file(&out, dir, "config.yaml", "Configuration", true);
     page_end(&out);
     snprintf(path, sizeof path, "%s/report.html", dir);
     if (!rc) rc = file_write_atomic(path, out.at, out.n, e);
     text_free(&out);
+    facts_free(&f);
     return rc;
 }

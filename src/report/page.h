@@ -1,17 +1,34 @@
 /*
- * page.h: the common parts of our HTML pages. A page is self-contained and needs no network.
+ * page.h: the common parts of our HTML pages: report.html, profile.html. A page is self-contained and
+ * needs no network. It follows the reader's light or dark mode and reads well on a phone.
  */
 #ifndef REPORT_PAGE_H
 #define REPORT_PAGE_H
 
 #include "base/base.h"
 
-/* Writes the head, the style and the title as a heading; the body stays open. */
-void page_begin(struct text *out, const char *title);
+/* Writes the head, the style and a heading: a small line `above` it, then the title. The body stays
+ * open. */
+void page_begin(struct text *out, const char *above, const char *title);
 void page_end(struct text *out);
 /* Appends text with HTML's special characters escaped. */
 void page_escaped(struct text *out, const char *s);
-/* Colour i of a palette, for kinds of memory. */
-const char *page_colour(uint32_t i);
+
+/* The headline of a page: facts side by side, each a label, a value and a remark ("": none). */
+void page_facts_begin(struct text *out);
+void page_fact(struct text *out, const char *label, const char *value, const char *remark);
+void page_facts_end(struct text *out);
+
+/* The colour of a kind of memory by its name (kind_name), the same on every page. */
+const char *page_kind_colour(const char *kind);
+/* Memory by kind: a bar of all parts, and a table with their sizes and shares of the whole. */
+struct page_part {
+    const char *kind;
+    uint64_t bytes;
+};
+void page_memory(struct text *out, const struct page_part *parts, uint32_t n, uint64_t whole);
+
+/* An image, as the bytes of a PNG file, with a caption: HTML, which the caller escapes. */
+void page_figure(struct text *out, const void *png, size_t n, const char *caption);
 
 #endif

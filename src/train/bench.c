@@ -184,9 +184,22 @@ int bench_run(struct bench *b, int64_t steps, struct error *e)
         while (!rc && tickets_in_flight(&b->tickets) > left) {
             rc = retire_step(b, e);
             if (!rc) note_step(b, b->tickets.seconds);
+            if (b->progress) progress_add(b->progress, 1);
         }
     }
     if (!rc) read_memory(b);
+    return rc;
+}
+
+int bench_run_shown(struct bench *b, int64_t steps, struct error *e)
+{
+    struct progress p;
+    progress_begin(&p, "measuring", "steps", (uint64_t)steps);
+    progress_expect(&p, b->run.plan.seconds * (double)steps);
+    b->progress = &p;
+    int rc = bench_run(b, steps, e);
+    b->progress = NULL;
+    progress_clear();
     return rc;
 }
 

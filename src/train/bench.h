@@ -9,6 +9,7 @@
 #ifndef BENCH_H
 #define BENCH_H
 
+#include "base/progress.h"
 #include "run/calibration.h"
 #include "train/ticket.h"
 
@@ -19,6 +20,7 @@ struct bench {
     struct tickets tickets;    /* of all steps, warm-up included */
     double *seconds;           /* time of each measured step (ticket.h); their sum is the total time */
     uint32_t steps, room;      /* room: capacity of `seconds`, in steps */
+    struct progress *progress; /* of the steps, shown while they run; NULL: none */
     struct timing now, fastest; /* times by node: of this step, of the fastest step timed by node */
     uint64_t device_used, device_total; /* device memory after the measured steps, all processes; 0: the device has no memory of its own */
 };
@@ -50,6 +52,8 @@ struct bench_kernel {
 /* Plans and starts; the first step is retired when this returns. PL_NOFIT as run_plan. */
 int bench_open(struct bench *b, const struct config *c, const struct run_options *o, struct error *e);
 int bench_run(struct bench *b, int64_t steps, struct error *e);
+/* The same, with the progress of the steps on stderr. */
+int bench_run_shown(struct bench *b, int64_t steps, struct error *e);
 /* A device that replays whole programs is measured during replay; the CPU times its nodes in the
  * same steps. From this call on every step is timed by node. On a GPU the host then waits after
  * each node, so that such steps are slower than the measured ones. */

@@ -57,7 +57,7 @@ int best_write(const char *dir, const struct config *c, const struct evaluation 
     json_begin_map(&j, NULL);
     json_put_int(&j, "step", v->step);
     json_put_number(&j, "eval_loss", v->loss);
-    if (c->data_format == FORMAT_TOKENS) json_put_number(&j, "eval_perplexity", perplexity(v->loss));
+    if (config_tokens(c)) json_put_number(&j, "eval_perplexity", perplexity(v->loss));
     json_put_int(&j, "eval_samples", v->samples);
     json_begin_list(&j, "validation");
     for (uint32_t i = 0; i < c->data_validation.n; i++) json_put_string(&j, NULL, c->data_validation.at[i]);

@@ -216,6 +216,7 @@ int calibrate(struct profile *p, struct calibration *c, int threads, struct erro
     struct cpu_identity cpu;
     time_t now = time(NULL);
     memset(c, 0, sizeof *c);
+    struct progress progress;
     int rc = PL_OK;
     profile_default(p, DEVICE_CPU, threads);
     profile_onednn(p, false);
@@ -224,14 +225,15 @@ int calibrate(struct profile *p, struct calibration *c, int threads, struct erro
     snprintf(c->isa, sizeof c->isa, "%s", cpu.isa);
     strftime(c->date, sizeof c->date, "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
     warn_if_busy();
+    progress_begin(&progress, "calibrating", "workloads", ROUNDS * COUNT(workloads));
     if (!rc) rc = measure_ceilings(p, e);
     for (int round = 0; round < ROUNDS && !rc; round++) {
-        log_note("calibrating, round %d of %d", round + 1, ROUNDS);
         s.next = 0;
-        for (size_t i = 0; i < COUNT(workloads) && !rc; i++)
+        for (size_t i = 0; i < COUNT(workloads) && !rc; i++, progress_add(&progress, 1))
             for (size_t k = 0; k < COUNT(precisions) && !rc && !(k && workloads[i].offload); k++)
                 rc = measure(&s, &workloads[i], precisions[k], p, round, e);
     }
+    progress_clear();
     if (!rc) {
         if (s.copy_seconds > 0) p->copy_bandwidth = s.copied / s.copy_seconds;
         p->launch_seconds = find_launch(&s);

@@ -206,9 +206,11 @@ static int measure(struct gpu_samples *s, const char *name, const struct config 
 
 static void log_workload(const struct gpu_samples *s, const char *name, int rc, double seconds, const struct error *e)
 {
+    char step[32], nodes[32], took[32];
     const struct gpu_whole *w = s->wholes.n ? &s->wholes.at[s->wholes.n - 1] : NULL;
     if (rc) log_warn("calibrating: %s is left out: %.500s", name, e->text);
-    else if (w) log_note("calibrating: %-30s %8.2f ms a step, its nodes %8.2f ms; %.1f s", name, 1e3 * w->replay, 1e3 * w->nodes, seconds);
+    else if (w)
+        log_note("calibrating: %-30s %8s a step, its nodes %8s; took %s", name, duration_print(w->replay, step), duration_print(w->nodes, nodes), duration_print(seconds, took));
 }
 
 /* A workload that fails, or that does not fit into the GPU's memory, is left out. If all are left

@@ -333,7 +333,9 @@ static const struct {
     {"max_epochs", KEY_train_epochs}, {"num_epochs", KEY_train_epochs}, {"num_train_epochs", KEY_train_epochs},
     {"micro_batch_size", KEY_memory_micro_batch}, {"per_device_train_batch_size", KEY_memory_micro_batch},
     {"accumulation", KEY_memory_micro_batch}, {"gradient_accumulation_steps", KEY_memory_micro_batch},
-    {"gradient_checkpointing", KEY_memory_recompute}, {"dtype", KEY_memory_precision}, {"bf16", KEY_memory_precision},
+    {"gradient_checkpointing", KEY_memory_recompute}, {"activation_checkpointing", KEY_memory_recompute},
+    {"gradient_accumulation", KEY_memory_micro_batch}, {"mixed_precision", KEY_memory_precision}, {"cpu_offload", KEY_memory_offload},
+    {"optim", KEY_memory_optimizer}, {"model_name_or_path", KEY_model_path}, {"val", KEY_data_validation}, {"dtype", KEY_memory_precision}, {"bf16", KEY_memory_precision},
     {"fp16", KEY_memory_precision}, {"max_grad_norm", KEY_train_clip_norm}, {"grad_clip", KEY_train_clip_norm},
     {"scheduler", KEY_train_schedule}, {"lr_scheduler", KEY_train_schedule}, {"lr_scheduler_type", KEY_train_schedule},
     {"warmup", KEY_train_warmup_steps}, {"wd", KEY_train_weight_decay}, {"output_dir", KEY_train_out},
@@ -560,7 +562,7 @@ bool config_given(const struct config *c, enum config_key key)
 
 bool config_validates(const struct config *c)
 {
-    return c->data_validation.n || c->data_holdout > 0 || c->data_validation_list || c->data_validation_match || c->data_validation_split;
+    return c->data_validation.n || c->data_validation_images || c->data_holdout > 0 || c->data_validation_list || c->data_validation_match || c->data_validation_split;
 }
 
 /* Whether a key has a value; an empty list, as config_write writes it, is none. */
@@ -669,6 +671,20 @@ static int check_range(const struct config *c, struct error *e)
     return config_at_key(c, KEY_data_percentiles, e);
 }
 
+/* A folder of images to evaluate on is for the formats with folders; masks need images. */
+static int check_folders(const struct config *c, const char *format, struct error *e)
+{
+    if (c->data_validation_images && c->data_format != FORMAT_PAIRS && c->data_format != FORMAT_CSV && c->data_format != FORMAT_COCO) {
+        error_set(e, PL_USAGE, "data.validation_images is given, but data.format is %s, expected pairs, csv or coco", format);
+        return config_at_key(c, KEY_data_validation_images, e);
+    }
+    if (c->data_validation_masks && !c->data_validation_images) {
+        error_set(e, PL_USAGE, "data.validation_masks is given and data.validation_images is not; expected both");
+        return config_at_key(c, KEY_data_validation_masks, e);
+    }
+    return PL_OK;
+}
+
 /* Splitting needs images; a held-out part and separate validation files exclude each other; a
  * filter for validation images needs one for training images, or the two would overlap. */
 static int check_data(const struct config *c, struct error *e)
@@ -681,7 +697,7 @@ static int check_data(const struct config *c, struct error *e)
     config_word_at(config_rows[KEY_data_format].allowed, c->data_format, word);
     for (size_t i = 0; i < COUNT(parts); i++) {
         bool column = parts[i] == KEY_data_train_split || parts[i] == KEY_data_validation_split;
-        if (!given[i] || (column ? c->data_format == FORMAT_CSV : c->data_format != FORMAT_TOKENS)) continue;
+        if (!given[i] || (column ? c->data_format == FORMAT_CSV : !config_tokens(c))) continue;
         error_set(e, PL_USAGE, "%s is given, but data.format is %s, expected %s", config_rows[parts[i]].path, word, column ? "csv" : "a format of images");
         return config_at_key(c, parts[i], e);
     }
@@ -692,11 +708,11 @@ static int check_data(const struct config *c, struct error *e)
         return config_at_key(c, parts[i], e);
     }
     if (check_range(c, e)) return e->code;
-    if (c->data_holdout > 0 && c->data_validation.n) {
-        error_set(e, PL_USAGE, "both data.holdout and data.validation are given, expected one of them");
+    if (c->data_holdout > 0 && (c->data_validation.n || c->data_validation_images)) {
+        error_set(e, PL_USAGE, "both data.holdout and %s are given, expected one of them", c->data_validation.n ? "data.validation" : "data.validation_images");
         return config_at_key(c, KEY_data_holdout, e);
     }
-    return PL_OK;
+    return check_folders(c, word, e);
 }
 
 int config_check(const struct config *c, unsigned needs, struct error *e)

@@ -9,7 +9,7 @@
 
 int feed_open(struct feed *f, const struct config *c, struct run *r, enum feed_role role, struct error *e)
 {
-    const struct feed_ops *ops = c->data_format == FORMAT_TOKENS ? &tokens_feed : &masks_feed;
+    const struct feed_ops *ops = config_tokens(c) ? &tokens_feed : &masks_feed;
     *f = (struct feed){.config = c, .role = role};
     int rc = ops->open(f, r, role, e);
     if (rc) return error_prepend(e, "%s", role == FEED_TRAIN ? "data.train" : "data.validation");
@@ -63,7 +63,7 @@ void feed_close(struct feed *f)
 const char *feed_advice(const struct model *m)
 {
     if (m->mask_side) return "set data.format to sa1b, coco, pairs, csv or packed";
-    if (model_port(m, "input_ids")) return "set data.format to tokens, or use a model like sam-tiny";
+    if (model_port(m, "input_ids")) return "set data.format to tokens or bytes, or use a model like sam-tiny";
     return "vision towers work with `step`, `plan` and `bench`, not with `train`: use a mask model such as sam-tiny, or a language model";
 }
 

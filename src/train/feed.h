@@ -100,6 +100,9 @@ struct pixel_range feed_range(const struct config *c);
 /* Writes what the dataset's survey decided (data.labels, data.threshold, data.ignore, data.range) into
  * a configuration, so that every later command decides the same. */
 void feed_resolve(const struct feed *f, struct config *c);
+/* Reads up to `samples` samples as a run would: PL_USAGE when more of them than data.max_bad cannot be
+ * used, or when none can. */
+int feed_try_images(const struct config *c, const struct model *m, enum feed_role role, uint64_t samples, struct error *e);
 /* The dataset that the feed reads; NULL: the data are not images. */
 const struct dataset *feed_dataset(const struct feed *f);
 
@@ -111,7 +114,7 @@ const struct dataset *feed_dataset(const struct feed *f);
 int feed_plan(const struct config *c, const struct model *m, bool train, struct prompting *p, uint64_t *loader_bytes,
               struct packed_embeddings *embeddings, struct error *e);
 /* PL_USAGE: the model does not take token rows. */
-int feed_refuse_tokens(const struct model *m, struct error *e);
+int feed_refuse_tokens(const struct config *c, const struct model *m, struct error *e);
 
 extern const struct feed_ops tokens_feed, masks_feed;
 

@@ -56,7 +56,7 @@ struct mask_feed {
 
 static const char *format_name(const struct config *c)
 {
-    static const char *const names[] = {"tokens", "sa1b", "coco", "pairs", "csv", "packed"};
+    static const char *const names[] = {"tokens", "bytes", "sa1b", "coco", "pairs", "csv", "packed"};
     return names[c->data_format];
 }
 
@@ -85,9 +85,9 @@ int feed_plan(const struct config *c, const struct model *m, bool train, struct 
     char takes[256];
     /* Calibration plans a mask model without data; with a configuration file the data format
      * must fit the model. */
-    if (c->data_format == FORMAT_TOKENS && m->mask_side && c->file)
-        return feed_refuse_tokens(m, e);
-    if (c->data_format == FORMAT_TOKENS) return PL_OK;
+    if (config_tokens(c) && m->mask_side && c->file)
+        return feed_refuse_tokens(c, m, e);
+    if (config_tokens(c)) return PL_OK;
     if (!m->mask_side)
         return error_set(e, PL_USAGE, "data.format %s gives images with masks, and a %s takes %s; %s",
                          format_name(c), m->family->model_type, model_list_ports(m, takes), feed_advice(m));
@@ -111,7 +111,10 @@ static struct dataset_options dataset_options(const struct config *c, enum feed_
     bool train = role == FEED_TRAIN;
     const struct config_list *paths = train || !c->data_validation.n ? &c->data_train : &c->data_validation;
     return (struct dataset_options){
-        .format = format_name(c), .paths = paths->at, .n_paths = paths->n, .images = c->data_images, .masks = c->data_masks,
+        .format = format_name(c), .paths = paths->at, .n_paths = paths->n,
+        .images = !train && c->data_validation_images ? c->data_validation_images : c->data_images,
+        .masks = !train && c->data_validation_masks ? c->data_validation_masks : c->data_masks,
+        .image_prefix = c->data_image_prefix, .image_suffix = c->data_image_suffix, .mask_prefix = c->data_mask_prefix, .mask_suffix = c->data_mask_suffix,
         .categories = c->data_categories.at, .n_categories = c->data_categories.n, .crowds = c->data_crowds,
         .labels = (enum label_kind)c->data_labels, .ignore = (int)c->data_ignore, .threshold = (uint32_t)c->data_threshold, .range = feed_range(c),
         .image_column = c->data_image_column, .mask_column = c->data_mask_column, .split_column = c->data_split_column,
@@ -189,6 +192,40 @@ static void log_dataset(const struct dataset *set, const struct config *c, enum 
     if (role == FEED_TRAIN || !trained) survey_log(set); /* the decisions are those of training, which has logged them */
     if (dataset_print_left(set, c->data_crowds, &line)) log_note("%s: %s", role == FEED_TRAIN ? "data.train" : "data.validation", line.at);
     text_free(&line);
+}
+
+static int try_samples(struct loader *l, struct loader_source *s, uint64_t samples, double max_bad, struct error *e)
+{
+    const struct loader_sample *ignored;
+    loader_seek(l, s, 0);
+    for (uint64_t i = 0; i < samples; i++)
+        if (loader_next(l, &ignored, e)) return e->code;
+    const struct loader_counts *k = &s->counts;
+    if ((double)k->broken <= max_bad * (double)k->seen) return PL_OK;
+    return error_set(e, PL_USAGE, "%llu of %llu samples that were read cannot be used; the last one is %s; `plimsoll data verify` lists all", (unsigned long long)k->broken,
+                     (unsigned long long)k->seen, k->last);
+}
+
+/* Another order than the files': the samples are spread over the dataset. */
+int feed_try_images(const struct config *c, const struct model *m, enum feed_role role, uint64_t samples, struct error *e)
+{
+    struct dataset *set;
+    struct loader *l;
+    const struct packed_embeddings none = {0};
+    struct loader_options o = loader_options(c, m, &none);
+    int rc = feed_open_dataset(&set, c, role, e);
+    if (rc) return rc;
+    struct loader_source s = make_source(c, set, role);
+    s.shuffle = true, s.once = s.interior = false, s.max_bad = 1, s.augment = (struct loader_augment){0};
+    char *memory = mem_alloc(loader_bytes(&o) + 64);
+    rc = loader_open(&l, &o, memory + (64 - (uintptr_t)memory % 64) % 64, e);
+    if (!rc) {
+        rc = try_samples(l, &s, min_u64(samples, dataset_count(set)), c->data_max_bad, e);
+        loader_close(l);
+    }
+    mem_free(memory);
+    dataset_close(set);
+    return rc;
 }
 
 static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct error *e)

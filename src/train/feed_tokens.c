@@ -8,16 +8,19 @@
 #include "data/tokens.h"
 #include "train/feed.h"
 
+/* A byte-level vocabulary: 256 bytes and some special ids. A larger one is a tokenizer's. */
+enum { BYTE_VOCABULARY = 512 };
+
 struct token_feed {
     struct tokens tokens;
     int32_t *row;   /* one sample */
 };
 
-int feed_refuse_tokens(const struct model *m, struct error *e)
+int feed_refuse_tokens(const struct config *c, const struct model *m, struct error *e)
 {
     char takes[256];
-    return error_set(e, PL_USAGE, "data.format tokens gives rows of tokens, and a %s takes %s; %s", m->family->model_type, model_list_ports(m, takes),
-                     feed_advice(m));
+    return error_set(e, PL_USAGE, "data.format %s gives rows of tokens, and a %s takes %s; %s",
+                     c->data_format == FORMAT_BYTES ? "bytes" : "tokens", m->family->model_type, model_list_ports(m, takes), feed_advice(m));
 }
 
 /* A built-in family has ports; a user-defined model accepts token files if its inputs are token
@@ -27,7 +30,7 @@ static int check_model(const struct run *r, struct error *e)
     static const char *const names[] = {"input_ids", "labels"};
     int64_t T = r->config->data_sequence;
     struct run_input x;
-    if (!r->defined && !model_port(&r->model, "input_ids")) return feed_refuse_tokens(&r->model, e);
+    if (!r->defined && !model_port(&r->model, "input_ids")) return feed_refuse_tokens(r->config, &r->model, e);
     for (size_t i = 0; i < COUNT(names) && r->defined; i++)
         if (!run_input(r, names[i], &x) || x.dtype != DT_I32 || x.sample != (uint64_t)T * 4 || (!i && !r->model.vocabulary))
             return error_set(e, PL_USAGE, "token files need a model with the inputs input_ids and labels, i32 [batch, data.sequence = %" PRId64
@@ -46,7 +49,7 @@ static int token_open(struct feed *f, struct run *r, enum feed_role role, struct
     const struct config *c = f->config;
     const struct config_list *paths = role == FEED_TRAIN ? &c->data_train : &c->data_validation;
     struct tokens_options o = {.paths = paths->at, .n_paths = paths->n, .sequence = c->data_sequence, .dtype = c->data_token_dtype,
-                               .vocab_size = r->model.vocabulary};
+                               .vocab_size = r->model.vocabulary, .bytes = c->data_format == FORMAT_BYTES};
     int rc = check_model(r, e);
     if (rc) return rc;
     struct token_feed *t = mem_alloc(sizeof *t);
@@ -54,6 +57,8 @@ static int token_open(struct feed *f, struct run *r, enum feed_role role, struct
         mem_free(t);
         return rc;
     }
+    if (o.bytes && role == FEED_TRAIN && r->model.vocabulary > BYTE_VOCABULARY)
+        log_warn("data.format is bytes: the ids are byte values from 0 to 255, and the model's vocabulary has %" PRId64 " ids", r->model.vocabulary);
     t->row = mem_alloc((size_t)c->data_sequence * sizeof *t->row);
     f->samples = tokens_count(&t->tokens);
     f->state = t;

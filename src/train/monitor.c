@@ -23,9 +23,11 @@ double monitor_utilization(const struct memory_state *m)
 
 void monitor_log(const struct memory_state *m, const struct run *r, int64_t step)
 {
-    log_note("[Step %" PRId64 "] %s: Alloc=%.2fGB Reserved=%.2fGB (%.1f%%) Peak=%.2fGB Free=%.2fGB Total=%.2fGB; host: Resident=%.2fGB Available=%.2fGB",
-             step, r->device.kind == DEVICE_CUDA ? "GPU" : "CPU", 1e-9 * (double)m->allocated, 1e-9 * (double)m->reserved, 100 * monitor_utilization(m),
-             1e-9 * (double)m->peak, 1e-9 * (double)m->free, 1e-9 * (double)m->total, 1e-9 * (double)m->process.resident, 1e-9 * (double)m->host.available);
+    char size[7][32];
+    log_note("[Step %" PRId64 "] %s: Alloc=%s Reserved=%s (%.1f%%) Peak=%s Free=%s Total=%s; host: Resident=%s Available=%s", step,
+             r->device.kind == DEVICE_CUDA ? "GPU" : "CPU", size_print(m->allocated, size[0]), size_print(m->reserved, size[1]), 100 * monitor_utilization(m),
+             size_print(m->peak, size[2]), size_print(m->free, size[3]), size_print(m->total, size[4]), size_print(m->process.resident, size[5]),
+             size_print(m->host.available, size[6]));
 }
 
 void monitor_members(const struct memory_state *m, char *out, size_t room)

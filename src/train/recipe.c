@@ -1,6 +1,6 @@
 /*
- * recipe.c: see recipe.h. A pattern that matches nothing is an error: a typo in a name must not
- * silently train a parameter that should be frozen.
+ * recipe.c: see recipe.h. A pattern that matches nothing is an error, except for weight decay: a
+ * typo in a name must not silently train a parameter that should be frozen.
  */
 #include "train/recipe.h"
 
@@ -41,23 +41,43 @@ void recipe_freeze(const struct config *c, struct graph *g)
 
 /* --- checking ------------------------------------------------------------------------ */
 
+/* The parameter that is nearest to a pattern; NULL: the pattern matches a parameter. */
+static const char *nearest_unmatched(const char *pattern, const struct graph *g)
+{
+    int best = INT32_MAX;
+    const char *nearest = "";
+    for (uint32_t k = 0; k < g->params.n && best; k++) {
+        const char *name = param_name(g, &g->params.at[k]);
+        int distance = name ? pattern_distance(pattern, name) : INT32_MAX;
+        if (distance < best) best = distance, nearest = name;
+    }
+    return best ? nearest : NULL;
+}
+
 /* The error "model.freeze: the pattern ..." for the first pattern of a list that matches
  * nothing. */
 static int check_patterns(const struct config_list *patterns, const char *where, const struct graph *g, struct error *e)
 {
     for (uint32_t i = 0; i < patterns->n; i++) {
-        int best = INT32_MAX;
-        const char *nearest = "";
-        for (uint32_t k = 0; k < g->params.n && best; k++) {
-            const char *name = param_name(g, &g->params.at[k]);
-            int distance = name ? pattern_distance(patterns->at[i], name) : INT32_MAX;
-            if (distance < best) best = distance, nearest = name;
-        }
-        if (best)
+        const char *nearest = nearest_unmatched(patterns->at[i], g);
+        if (nearest)
             return error_set(e, PL_USAGE, "%s: the pattern \"%.200s\" matches no parameter; the nearest is %s (* stands for any text, ? for one character)",
                              where, patterns->at[i], nearest);
     }
     return PL_OK;
+}
+
+/* The usual train.no_decay, ["*norm.weight", "*.bias"], is right for a model without biases too: a
+ * pattern that matches nothing is a note, once in a process. */
+static void note_no_decay(const struct config *c, const struct graph *g)
+{
+    static bool noted;
+    for (uint32_t i = 0; i < c->train_no_decay.n && !noted; i++) {
+        const char *nearest = nearest_unmatched(c->train_no_decay.at[i], g);
+        if (nearest)
+            log_note("train.no_decay: the pattern \"%.200s\" matches no parameter of this model; the nearest is %s", c->train_no_decay.at[i], nearest);
+    }
+    noted |= c->train_no_decay.n;
 }
 
 static int check_trained(const struct config *c, const struct graph *g, struct error *e)
@@ -110,7 +130,7 @@ static int check_modules(const struct config *c, const struct graph *g, struct e
 int recipe_check(const struct config *c, const struct graph *g, bool train, struct error *e)
 {
     if (check_patterns(&c->model_freeze, "model.freeze", g, e)) return config_at_key(c, KEY_model_freeze, e);
-    if (check_patterns(&c->train_no_decay, "train.no_decay", g, e)) return config_at_key(c, KEY_train_no_decay, e);
+    note_no_decay(c, g);
     for (uint32_t i = 0; i < c->train_groups.n; i++) {
         char where[40];
         snprintf(where, sizeof where, "train.groups[%u].match", i);

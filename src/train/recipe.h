@@ -20,7 +20,7 @@ void recipe_freeze(const struct config *c, struct graph *g);
 
 /* PL_USAGE if a pattern matches no parameter of the forward graph (the message names the
  * nearest), if `train` is set and nothing is left to train, or if a rule of memory.modules
- * matches nothing. */
+ * matches nothing. A pattern of train.no_decay that matches nothing is a note in the log. */
 int recipe_check(const struct config *c, const struct graph *g, bool train, struct error *e);
 
 /* The mask loss. */

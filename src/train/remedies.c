@@ -4,8 +4,8 @@
  * Each suggestion is planned with the same budget before it is named, so that it is known to fit.
  * Another bound on host memory needs no new search: the space that was searched already answers it.
  * Smaller samples are not tried if the weights alone are too large. Changes are tried from the
- * least to the most intrusive: memory keys that were set by hand, then precision, then less data at
- * once. At most REMEDY_MOST are named.
+ * least to the most intrusive: fewer images read ahead, memory keys that were set by hand, then
+ * precision, then smaller samples. At most REMEDY_MOST are named.
  */
 #include <stdio.h>
 #include <string.h>
@@ -73,6 +73,18 @@ static bool try_without_host_budget(struct run *r)
     return larger;
 }
 
+/* Reads fewer images ahead, by one thread; no result depends on that. The loader's buffers count
+ * only on a CPU: beside a GPU they are host memory. */
+static void try_loader(struct run *r, const struct run_options *o)
+{
+    struct config c = *r->config;
+    if (r->device.kind == DEVICE_CUDA || r->plan.smallest > r->budget + r->loader_bytes) return;
+    c.data_prefetch = 1;
+    if (r->config->data_prefetch != 1 && try_change(r, o, &c, "data.prefetch: 1")) return;
+    c.data_threads = 1;
+    if (r->config->data_threads > 1) try_change(r, o, &c, "data.prefetch: 1 and data.threads: 1");
+}
+
 static void try_memory(struct run *r, const struct run_options *o)
 {
     const struct config *was = r->config;
@@ -118,8 +130,13 @@ void run_remedies(struct run *r, const struct run_options *o, struct error *e)
     char size[32];
     if (!o->train || o->probe || o->define || !r->budget) return;
     size_t n = strlen(e->text);
+    if (r->budget < 1024) { /* nothing fits there: a unit was forgotten */
+        snprintf(e->text + n, sizeof e->text - n, "; a size without a unit is in bytes: did you mean %lluGiB?", (unsigned long long)r->budget);
+        return;
+    }
     if (try_without_host_budget(r) && n < sizeof e->text)
         n += (size_t)snprintf(e->text + n, sizeof e->text - n, " within memory.host_budget %llu (%s)", (unsigned long long)r->host_budget, size_print(r->host_budget, size));
+    try_loader(r, o);
     try_memory(r, o);
     try_data(r, o);
     for (int i = 0; i < r->n_remedies && n < sizeof e->text; i++) {

@@ -93,8 +93,10 @@ void run_warn(struct run *r);
 int machine_room(enum device_kind kind, const uint64_t arena[SPACE_COUNT], bool no_files, struct error *e);
 int run_check_room(const struct run *r, struct error *e);
 
-/* Sets the device's kind and, for a present GPU, its profile; logs the reason (choose.c). */
+/* Sets the device's kind and, for a present GPU, its profile (choose.c). */
 void run_choose_device(struct run *r);
+/* From now on run_choose_device logs what it chose and why, once. */
+void run_explain_device(void);
 /* Whether the plan's GPU is in this machine. */
 bool run_gpu_is_here(const struct run *r);
 

@@ -78,17 +78,17 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     char left[512];
     int rc = PL_OK;
     out->first_step = (int64_t)t->state.step;
-    progress_begin(&t->progress, (int64_t)t->state.step, (int64_t)t->total, plan_arena(&t->run.plan), trainer_unit(t));
     mem_pool_create(SAVE_POOL + t->run.graph.params.n * SAVE_POOL_PER_WEIGHT);
     t->has_pool = true;
     if (t->validation.ops) t->has_scores = mask_scores_open(&t->scores, &t->run, &t->validation, PROGRAM_EVAL, o->worst ? (uint32_t)t->c->train_worst : 0);
     rc = evaluate_baseline(t, e);
+    t->progress.steps = (struct progress){.what = "training", .unit = "steps", .first = t->state.step, .total = t->total, .begun = clock_seconds()};
     while (t->state.step < t->total && !rc && !trainer_stopping(t)) {
         if (!allocations) allocations = mem_allocations();
         rc = submit_and_retire(t, &v, e);
     }
     if (!rc) rc = retire_steps(t, 0, &v, e);
-    progress_break(&t->progress);
+    progress_keep();
     if (rc) return rc;
     if (t->data.ops && feed_print_left(&t->data, left, sizeof left)) log_note("%s", left);
     if (t->state.step < t->total) {

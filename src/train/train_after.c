@@ -23,9 +23,22 @@ static void report_memory(struct trainer *t, char *out, size_t room)
     if (!every || (step != 1 && step % every)) return;
     monitor_read(&m, &t->run);
     monitor_members(&m, out, room);
-    if (!t->o->progress) return;
-    progress_break(&t->progress);
-    monitor_log(&m, &t->run, step);
+    if (t->o->progress) monitor_log(&m, &t->run, step);
+}
+
+/* "step 12/100  loss 0.1234  lr 0.0001  grad 0.52  3.41 images/s  80.21 MiB  25 s left" */
+static void show_step(struct trainer *t, const struct train_event *v)
+{
+    struct progress *p = &t->progress.steps;
+    p->done = t->state.step;
+    t->progress.units += v->units;
+    t->progress.seconds += v->seconds;
+    if (!progress_due(p, p->done == p->first + 1 || p->done == p->total)) return;
+    const bool tokens = t->data.ops == &tokens_feed;
+    const double speed = t->progress.units / t->progress.seconds;
+    char memory[32], left[48];
+    progress_line("step %" PRIu64 "/%" PRIu64 "  loss %.4f  lr %.3g  grad %.3g  %.*f %s/s  %s  %s", p->done, p->total, v->loss, v->learning_rate, v->gradient_norm,
+                  speed < 100 && !tokens ? 2 : 0, speed, tokens ? "tok" : trainer_unit(t), size_print(plan_arena(&t->run.plan), memory), progress_left(p, left));
 }
 
 /* A number in JSON: a value that is not finite, in a skipped step, is null. */
@@ -45,7 +58,7 @@ static int report_step(struct trainer *t, const struct train_event *v, struct er
                                      {"loss_scale", v->loss_scale}};
     char loss[32], norm[32], scale[80] = "";
     if (t->tickets.scaled) snprintf(scale, sizeof scale, ",\"loss_scale\":%.9g,\"skipped_steps\":%" PRIu64, v->loss_scale, t->state.skipped);
-    if (t->o->progress) progress_step(&t->progress, (int64_t)t->state.step, v->loss, v->learning_rate, v->gradient_norm, v->units, v->seconds);
+    if (t->o->progress) show_step(t, v);
     report_memory(t, memory, sizeof memory);
     int rc = folder_metrics(&t->folder, e,
                             "{\"step\":%" PRId64 ",\"loss\":%s,\"learning_rate\":%.9g,\"grad_norm\":%s,\"seconds\":%.6f,"

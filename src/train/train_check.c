@@ -55,7 +55,6 @@ int trainer_check_step(struct trainer *t, const struct ticket *k, struct error *
         return PL_OK;
     }
     if (scaler_update(&t->state, b)) {
-        progress_break(&t->progress);
         log_note("step %d: skipped: gradients are not finite at loss scale %g; the next loss scale is %g", b->step, b->loss_scale, b->next_scale);
     }
     if (!scaler_stuck(&t->state)) return PL_OK;

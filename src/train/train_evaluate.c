@@ -19,7 +19,7 @@ bool trainer_evaluation_due(const struct trainer *t, uint64_t step)
 }
 
 /* One pass of an evaluation: adds up losses and their divisors. */
-static int evaluate_pass(struct trainer *t, double *sum, double *count, struct error *e)
+static int evaluate_pass(struct trainer *t, struct progress *p, double *sum, double *count, struct error *e)
 {
     int64_t B = t->run.plan.settings.micro_batch, n = (int64_t)t->validation.samples;
     int rc = PL_OK;
@@ -35,6 +35,7 @@ static int evaluate_pass(struct trainer *t, double *sum, double *count, struct e
         if (!rc && t->has_scores) rc = mask_scores_add(&t->scores, &t->run, &t->validation, e);
         *sum += l;
         *count += batch.count;
+        if (t->o->progress) progress_add(p, 1);
     }
     return rc;
 }
@@ -43,13 +44,15 @@ static int evaluate_pass(struct trainer *t, double *sum, double *count, struct e
 static int evaluate(struct trainer *t, struct evaluation *out, struct error *e)
 {
     struct step_block b = trainer_step_block(t, 1);
+    struct progress p = {0};
     double sum = 0, count = 0;
+    if (t->o->progress) progress_begin(&p, "evaluating", "batches", (uint64_t)(feed_passes(&t->validation) * ceil_div((int64_t)t->validation.samples, t->run.plan.settings.micro_batch)));
     b.rng_step = 0; /* the points of later rounds are the same in every evaluation */
     int rc = run_put_step(&t->run, &b, e);
     if (t->has_scores) scores_reset(&t->scores.scores);
     for (int pass = 0; pass < feed_passes(&t->validation) && !rc; pass++) {
         feed_set_pass(&t->validation, pass);
-        rc = evaluate_pass(t, &sum, &count, e);
+        rc = evaluate_pass(t, &p, &sum, &count, e);
     }
     if (!rc && !(count > 0)) rc = feed_empty(&t->validation, e);
     *out = (struct evaluation){(int64_t)t->state.step, (int64_t)t->validation.samples, count > 0 ? sum / count : 0};
@@ -97,7 +100,6 @@ static int report_evaluation(struct trainer *t, const struct evaluation *v, stru
         if (rc) return rc;
     }
     t->eval = v->loss;
-    progress_break(&t->progress);
     log_note("step %" PRId64 ": evaluation loss %.6g%s over %" PRId64 " samples", v->step, v->loss, text, v->samples);
     int rc = folder_metrics(&t->folder, e, "{\"step\":%" PRId64 ",\"eval_loss\":%.9g%s,\"eval_samples\":%" PRId64 "}", v->step, v->loss, more,
                             v->samples);

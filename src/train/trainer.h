@@ -15,12 +15,12 @@
 #ifndef TRAINER_H
 #define TRAINER_H
 
+#include "base/progress.h"
 #include "train/best.h"
 #include "train/events.h"
 #include "train/feed.h"
 #include "train/folder.h"
 #include "train/mask_scores.h"
-#include "train/progress.h"
 #include "train/run.h"
 #include "train/schedule.h"
 #include "train/state.h"
@@ -35,7 +35,10 @@ struct trainer {
     struct folder folder;
     struct events events;
     struct feed data, validation; /* not open: a program has its own batches */
-    struct progress progress;
+    struct {                 /* the progress of this process */
+        struct progress steps;
+        double units, seconds;
+    } progress;
     struct train_state state;
     uint64_t total;          /* steps of the whole run */
     uint64_t end;            /* the position at which the last epoch ends; UINT64_MAX: train.steps decides */

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/progress.h"
 #include "base/random.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -470,11 +471,13 @@ static int load_from_file(const struct weights *w, struct transfer *x, const str
     return PL_OK;
 }
 
-/* Elements [at, at + n) of a randomly initialised parameter, in f32. */
-static void init_elements(const struct init *init, uint64_t key, float *to, int64_t at, int64_t n)
+/* Elements [at, at + n) of a randomly initialised parameter with rows of C elements, in f32. */
+static void init_elements(const struct init *init, uint64_t key, float *to, int64_t at, int64_t n, int64_t C)
 {
     if (init->kind == INIT_NORMAL) {
         random_normal(to, key, (uint64_t)at, n, init->std);
+        const int64_t row = init->padding - 1, from = max_i64(row * C, at), end = min_i64((row + 1) * C, at + n);
+        if (row >= 0 && end > from) memset(to + (from - at), 0, (size_t)(end - from) * sizeof *to);
         return;
     }
     for (int64_t i = 0; i < n; i++) to[i] = init->kind == INIT_ONE ? 1.0f : 0.0f;
@@ -488,7 +491,7 @@ static int load_by_init(struct transfer *x, const struct graph *g, const struct 
     if (p->init.kind == INIT_DATA) return load_constant(x, g, p, e);
     for (int64_t at = 0; at < elements; at += x->room) {
         int64_t n = min_i64(x->room, elements - at);
-        init_elements(&p->init, key, (float *)(void *)x->first, at, n);
+        init_elements(&p->init, key, (float *)(void *)x->first, at, n, tensor_last(tensor_at(g, p->tensor)));
         if (transfer_put(x, p, DT_F32, at, n, &bad, e)) return error_prepend(e, "initialising %s", weight_name(g, p));
         CHECK(bad.index < 0, "%s: initial element %lld is %g", weight_name(g, p), (long long)bad.index, bad.value);
     }
@@ -501,12 +504,15 @@ int weights_load(struct weights *w, const struct graph *g, struct device *d, con
     struct transfer x;
     transfer_init(&x, d, t, staging, staging_bytes);
     CHECK(w->n_params == g->params.n && t->graph == g, "weights were opened for another graph");
+    struct progress progress;
     int rc = PL_OK;
-    for (uint32_t i = 0; !rc && i < g->params.n; i++) {
+    progress_begin(&progress, *w->dir ? "reading weights:" : "initialising weights:", "tensors", g->params.n);
+    for (uint32_t i = 0; !rc && i < g->params.n; i++, progress_add(&progress, 1)) {
         const struct param *p = &g->params.at[i];
         if (weight_is_constant(g, p)) rc = load_constant(&x, g, p, e);
         else if (*w->dir) rc = load_from_file(w, &x, p, w->source[i] - 1, e);
         else rc = load_by_init(&x, g, p, seed, e);
     }
+    progress_clear();
     return rc;
 }

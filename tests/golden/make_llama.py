@@ -98,6 +98,11 @@ CASES = {
     "qwen2_window": case(family="qwen2", style=5, layers=3, T=15, vocab=51, inter=27, eps=1e-6,
                          extra=dict(use_sliding_window=True, sliding_window=4, max_window_layers=1,
                                     layer_types=["full_attention", "sliding_attention", "sliding_attention"])),
+    # pad_token_id is nn.Embedding's padding_idx: no gradient from the lookup of that id, but a tied
+    # head's; -1 is the last id. The padding has labels: only -100 is out of the loss.
+    "pad": case(extra=dict(pad_token_id=3), vocab=29, hidden=12, heads=2, kv_heads=1, layers=1, inter=20, T=9),
+    "pad_tied": case(family="qwen2", tied=True, style=5, vocab=31, hidden=12, heads=2, kv_heads=2, layers=1,
+                     inter=18, T=9, extra=dict(pad_token_id=-1, use_sliding_window=False)),
 }
 CLASSES = dict(llama="Llama", mistral="Mistral", qwen2="Qwen2")
 
@@ -218,6 +223,8 @@ def random_batch(c, generator):
     labels[0, -1] = ids[0, -1]  # whatever else is ignored, one label counts
     for row in c["ignore_rows"]:
         labels[row] = IGNORE
+    if "pad_token_id" in (c["extra"] or {}):
+        ids[:, -3:] = labels[:, -3:] = c["extra"]["pad_token_id"] % V
     dtype = getattr(torch, c["ids"])
     return {"input_ids": ids.to(dtype), "labels": labels.to(dtype)}
 

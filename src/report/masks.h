@@ -1,0 +1,19 @@
+/*
+ * masks.h: how masks over images are shown on our pages: the colours, their legend, and the caption
+ * of one mask. Text is the page's, not drawn into the image.
+ */
+#ifndef REPORT_MASKS_H
+#define REPORT_MASKS_H
+
+#include "report/draw.h"
+
+#define MASKS_PREDICTION ((struct colour){30, 144, 255})
+#define MASKS_TRUTH ((struct colour){60, 210, 80})
+#define MASKS_PROMPT ((struct colour){255, 200, 0})
+
+/* A line that explains the colours. */
+void masks_legend(struct text *out);
+/* "IoU 0.123, prompt: box", and below it the sample and the mask's id. */
+void masks_caption(struct text *out, double iou, const char *prompt, const char *sample, int64_t mask);
+
+#endif

@@ -1,0 +1,81 @@
+#!/bin/bash
+# run_examples.sh: the files in examples/ run as they are, from the folder that their comments expect, or with
+# one path set. The runs are shortened, and large models replaced by small ones; nothing else is changed.
+# The C programs in examples/ are in run_library.sh.
+#
+#   bash tests/run_examples.sh        from the repository's root, after make; see run_lib.sh
+# shellcheck source=tests/run_lib.sh
+. tests/run_lib.sh
+root=$PWD
+program=$binary
+case $binary in /*) ;; *) program=$PWD/$binary ;; esac
+
+# in_folder FOLDER EXAMPLE STEPS [ARGUMENT...]: plans the example and trains STEPS steps in FOLDER, into the
+# folder that the example names.
+in_folder() {
+    local folder=$1 example=$2 steps=$3 out
+    shift 3
+    out=$(sed -n 's/^  out: *\([^ ]*\).*/\1/p' "$root/examples/$example")
+    [ -n "$out" ] || { echo "$example has no train.out"; return 1; }
+    # shellcheck disable=SC2086
+    (cd "$folder" && "$program" plan "$root/examples/$example" "$@" $FLAGS >/dev/null &&
+        "$program" train "$root/examples/$example" --set train.steps="$steps" --set train.epochs=null --set train.eval_every=$((steps < 2 ? 0 : 2)) "$@" $FLAGS) >"$tmp/out" 2>"$tmp/err" ||
+        { cat "$tmp/out" "$tmp/err"; return 1; }
+    steps_once "$folder/$out" "$steps" && [ -s "$folder/$out/model/model.safetensors" ] && grep -m 1 ' steps, loss ' "$tmp/out"
+}
+
+# As it is, from the root of a clone: a folder with the same files.
+tiny() {
+    mkdir -p "$tmp/clone/tests/golden" && cp README.md "$tmp/clone" && cp -R docs "$tmp/clone" && cp tests/golden/README.md "$tmp/clone/tests/golden" &&
+        in_folder "$tmp/clone" tiny.yaml 2
+}
+check 'tiny.yaml, as it is' tiny
+
+# The token files have the names that the guide writes, as numpy.save writes them.
+npy() { # FILE IDS: a .npy of uint16 from a raw file
+    local n
+    n=$(($(wc -c <"$2") / 2))
+    { printf '\223NUMPY\001\000v\000%-117s\n' "{'descr': '<u2', 'fortran_order': False, 'shape': ($n,), }" && cat "$2"; } >"$1"
+}
+finetune() {
+    mkdir -p "$tmp/finetune/tokens" && npy "$tmp/finetune/tokens/train.npy" "$golden/tokens.bin" && npy "$tmp/finetune/tokens/val.npy" "$golden/tokens.bin" || return 1
+    # The model has 64 positions; the example's sequence is for large ones.
+    in_folder "$tmp/finetune" finetune.yaml 2 --set "model.path=$root/$golden" --set data.sequence=16 --set train.effective_batch=4 || return 1
+    grep 'train.no_decay: the pattern "\*.bias" matches no parameter' "$tmp/err"
+}
+check 'finetune.yaml, with the model set' finetune
+
+# The two commands in the comment of the file, with fewer images.
+sam_tiny() {
+    local lines
+    lines=$(sed -n 's/^#   plimsoll \(data make .*\)/\1/p' examples/sam-tiny.yaml | sed 's/--images [0-9]*/--images 4/; s/--shards 2//')
+    [ "$(wc -l <<<"$lines")" = 2 ] && mkdir -p "$tmp/sam" || return 1
+    # shellcheck disable=SC2086
+    while read -r line; do (cd "$tmp/sam" && "$program" $line) >"$tmp/out" || return 1; done <<<"$lines"
+    in_folder "$tmp/sam" sam-tiny.yaml 2 --set train.effective_batch=2
+}
+check 'sam-tiny.yaml, as it is' sam_tiny
+
+# Planned as it is; a step with a small model instead of ViT-H.
+sa1b() {
+    expect 0 '' "$binary" plan examples/sa1b.yaml --json && json "$tmp/out" arena_bytes || return 1
+    in_folder "$tmp/sam" sa1b.yaml 1 --set 'data.train=runs/demo-data/train/*.tar' --set model.preset=sam-tiny --set train.effective_batch=2
+}
+check 'sa1b.yaml, with the data set' sa1b
+
+coco() {
+    command -v python3 >/dev/null || { echo 'no python3 here'; return 77; }
+    (cd "$tmp/sam" && "$program" data make runs/shapes --images 12 --size 96x80 --masks 2 --extracted && python3 "$root/examples/make_coco.py" runs/shapes runs/coco) >"$tmp/out" || return 1
+    expect 0 '' "$binary" init --model sam-tiny --data "$tmp/sam/runs/coco" && grep 'format: coco' "$tmp/out" && grep '^# .*11 samples to train on, 1 to evaluate on' "$tmp/out"
+}
+check 'make_coco.py: a dataset that init knows' coco
+
+# Every example is above.
+every() {
+    local f
+    for f in examples/*; do
+        grep -q "$(basename "$f" .c)" tests/run_examples.sh tests/run_library.sh || { echo "$f is in no test"; return 1; }
+    done
+}
+check 'each example is in a test' every
+summary
