@@ -132,7 +132,7 @@ check "columns by option, written" grep -q '^  mask_column: "outline"' "$tmp/out
 table all.csv 'pics/a.jpg,seg/a.png\npics/b.jpg,seg/b.png\n'
 check "a table without names" expect 2 'first line is pics/a.jpg, seg/a.png, expected the names of the columns' "$binary" init --model sam-tiny --data "$tmp/table/all.csv"
 table all.csv 'image,mask\npics/a.jpg,pics/a.jpg\n'
-check "an image that is its own mask" expect 2 'line 2: pics/a.jpg is both the image and its mask' "$binary" init --model sam-tiny --data "$tmp/table/all.csv"
+check "an image that is its own mask" expect 2 'pics/a.jpg is the image and also its mask' "$binary" init --model sam-tiny --data "$tmp/table/all.csv"
 table train.csv 'image,mask\npics/a.jpg,seg/a.png\npics/b.jpg,\n' && printf 'image,mask\npics/c.jpg,seg/c.png\n' >"$tmp/table/val.csv"
 check "a table for each part" works table 1 csv 'train: \[".*/train.csv"\]' 'validation: \[".*/val.csv"\]'
 check "rows without a mask are counted" grep -q 'Not used: 1 row has no mask' "$tmp/run.yaml"
