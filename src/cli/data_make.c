@@ -71,7 +71,11 @@ static int write_block(struct make *m, struct tar_writer *tar, const char *folde
     struct synth_sample *samples = mem_alloc(n * sizeof *samples);
     uint32_t order[2 * BLOCK];
 #pragma omp parallel for schedule(dynamic)
-    for (uint32_t i = 0; i < n; i++) make_sample(m, first + i, &samples[i]);
+    for (uint32_t i = 0; i < n; i++) {
+        make_sample(m, first + i, &samples[i]);
+#pragma omp critical
+        progress_add(&m->progress, 1);
+    }
     choose_order(m, first, n, order);
     int rc = PL_OK;
     for (uint32_t k = 0; k < 2 * n && !rc; k++) {
@@ -86,7 +90,6 @@ static int write_block(struct make *m, struct tar_writer *tar, const char *folde
         text_free(&samples[i].half[1]);
     }
     mem_free(samples);
-    progress_add(&m->progress, n);
     return rc;
 }
 

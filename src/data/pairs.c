@@ -132,7 +132,7 @@ static const char *inside(const char *folder, const char *outer)
 static int join_folders(struct dataset *d, const char *images, const char *masks, const struct affixes *a, struct error *e)
 {
     struct image_tree it, mt = {0};
-    bool common = file_same(images, masks);
+    bool common = !strcmp(images, masks);
     int rc = image_tree_read(&it, images, inside(masks, images), e);
     if (!rc && !common) rc = image_tree_read(&mt, masks, inside(images, masks), e);
     if (!rc) rc = join_trees(d, images, masks, &it, common ? &it : &mt, a, e);
@@ -285,25 +285,24 @@ struct table {
     char example[256];
 };
 
-static int add_row(struct dataset *d, const struct csv *c, const struct columns *at, struct table *t, struct error *e)
+static void add_row(struct dataset *d, const struct csv *c, const struct columns *at, struct table *t)
 {
     struct pairs *p = d->state;
     const char *image = c->fields[at->image], *mask = c->fields[at->mask];
     d->report.members++;
     t->rows++;
-    if (!*mask) return d->report.no_text++, PL_OK;
-    if (!*image) return d->report.no_image++, PL_OK;
+    if (!*mask) d->report.no_text++;
+    else if (!*image) d->report.no_image++;
+    if (!*mask || !*image) return;
     const struct unread *u = unread_by_name(image);
     if (!u) u = unread_by_name(mask);
     if (u && !t->unread) t->unread = u, snprintf(t->example, sizeof t->example, "%s", unread_by_name(image) ? image : mask);
     t->n_unread += u != NULL;
     struct item item = {.image = keep(p, base_of(&t->images, image), image)};
     item.mask = keep(p, base_of(&t->masks, mask), mask);
-    if (!strcmp(p->names.at + item.image, p->names.at + item.mask)) return error_set(e, PL_USAGE, "line %u: %s is both the image and its mask", c->line, image);
     item.key = item.name = keep(p, NULL, image);
     item.split = keep(p, NULL, at->split >= 0 ? c->fields[at->split] : "");
     vec_push(&p->items, item);
-    return PL_OK;
 }
 
 static int read_rows(struct dataset *d, struct csv *c, const struct columns *at, struct table *t, struct error *e)
@@ -314,7 +313,7 @@ static int read_rows(struct dataset *d, struct csv *c, const struct columns *at,
     while (!csv_next(c, &more, e) && more) {
         if (c->n != columns) return error_set(e, PL_USAGE, "line %u has %u fields; expected %u as in the first line", c->line, c->n, columns);
         if (p->names.n > 1u << 31) return error_set(e, PL_USAGE, "line %u: the table is too large", c->line);
-        if (add_row(d, c, at, t, e)) return e->code;
+        add_row(d, c, at, t);
     }
     if (more) return e->code;
     return 2 * t->n_unread > t->rows ? unread_refuse(t->unread, t->n_unread, NULL, t->example, e) : PL_OK;

@@ -54,7 +54,7 @@ static int missing_checkpoint(const char *path, struct error *e)
         error_set(e, PL_USAGE, "%s is not here. Download it and convert it to a model folder: curl -LO %s && plimsoll convert %s -o %s; then use %s",
                   path, url, name, folder.at, folder.at);
     else
-        error_set(e, PL_USAGE, "%s: there is no such file, and a checkpoint is not a folder; `plimsoll convert FILE -o FOLDER` makes a model folder of it", path);
+        error_set(e, PL_USAGE, "%s: No such file. A checkpoint becomes a model folder by `plimsoll convert FILE -o FOLDER`", path);
     text_free(&folder);
     return e->code;
 }
