@@ -418,8 +418,8 @@ static void test_errors(void **state)
     refuses("memory: {budget: 8XB}\n", "memory.budget", "8GiB");
     refuses("memory: {host_budget: some}\n", "memory.host_budget", "none");
     refuses("memory: {offload: everything}\n", "run.yaml:1", "expected auto, none, or some of optimizer, masters, weights, activations");
-    refuses("memory: {offload: [weights, none]}\n", "memory.offload", "\"none\" among others");
-    refuses("memory: {offload: [auto, weights]}\n", "memory.offload", "\"auto\" among others");
+    refuses("memory: {offload: [weights, none]}\n", "memory.offload", "expected auto, none, or some of optimizer");
+    refuses("memory: {offload: [auto, weights]}\n", "memory.offload", "expected auto, none, or some of optimizer");
     refuses("memory: {offload: optimizer+}\n", "memory.offload", "optimizer+");
     refuses("memory: {micro_batch: 9}\n", "run.yaml:1: memory.micro_batch is 9", "train.effective_batch, 8");
     refuses("train:\n  eval_every: 5\n", "run.yaml:2", "data.validation");
