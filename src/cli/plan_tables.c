@@ -307,13 +307,15 @@ int table_compare(const struct options *o, struct error *e)
     if (!rc && o->json) {
         show_json("compare", &rows);
     } else if (!rc) {
-        text_printf(&out, "%-28s %12s %12s %12s %12s %7s\n", "", "arena", "saved", host_name(rows.list.at[0].processor), "step", "ratio");
+        int width = 28;
+        for (uint32_t i = 0; i < rows.list.n; i++) width = (int)max_i64(width, (int64_t)strlen(rows.list.at[i].label));
+        text_printf(&out, "%-*s %12s %12s %12s %12s %7s\n", width, "", "arena", "saved", host_name(rows.list.at[0].processor), "step", "ratio");
         for (uint32_t i = 0; i < rows.list.n; i++) {
             const struct row *r = &rows.list.at[i];
-            if (put_refusal(r, 28, &out)) continue;
+            if (put_refusal(r, width, &out)) continue;
             int64_t less = last ? (int64_t)last->arena - (int64_t)r->arena : 0;
             last = r;
-            text_printf(&out, "%-28s %12s %s%11s %12s %12s %6.2fx\n", r->label, size_print(r->arena, arena), less < 0 ? "-" : " ",
+            text_printf(&out, "%-*s %12s %s%11s %12s %12s %6.2fx\n", width, r->label, size_print(r->arena, arena), less < 0 ? "-" : " ",
                         size_print((uint64_t)(less < 0 ? -less : less), saved), size_print(r->host, host),
                         duration_print(r->seconds, step), r->seconds / rows.list.at[0].seconds);
         }
