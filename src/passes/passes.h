@@ -1,6 +1,6 @@
 /*
- * passes.h: the memory techniques. Each is one file with one pass; each pass rewrites the graph and
- * depends on no other. plan/compile.c runs them in this order:
+ * passes.h: the memory techniques. techniques.def has a row for each. Each pass is one file; it
+ * rewrites the graph and depends on no other. plan/compile.c runs them in this order:
  *
  *     precision -> fuse -> linear_add -> chunk -> dense -> differentiate -> join -> residual
  *               -> bias_grad -> pure_grad -> dense -> accumulate -> recompute -> selective -> trim
