@@ -92,6 +92,15 @@ printf '{"messages": []}\n' >"$tmp/chat.jsonl"
 check "a text" says_bytes a.txt text "$tmp/texts/a.txt"
 check "a folder of texts" says_bytes a.txt text "$tmp/texts"
 check "conversations" says_bytes chat.jsonl 'JSON records' "$tmp/chat.jsonl"
+# What is in a .bin is looked at: text in UTF-16, an image, ids that the model does not have.
+{ printf '\xff\xfe' && printf 'Once upon a time there was a text of two bytes a letter. %.0s' 1 2 3 | sed 's/./&\x00/g'; } >"$tmp/utf16.bin"
+check "text in UTF-16 in a .bin" says_bytes utf16.bin 'text in UTF-16' "$tmp/utf16.bin"
+cp tests/golden/layouts/image.png "$tmp/image.bin"
+check "an image in a .bin" says_bytes image.bin 'a PNG image' "$tmp/image.bin"
+head -c 4096 "$tmp/tokens/a.bin" | tr '\000' '\001' >"$tmp/ids.bin" && printf '\001\001' >>"$tmp/ids.bin"
+head -c 4096 "$tmp/tokens/a.bin" >"$tmp/CAPITALS.BIN"
+check "ids that the vocabulary does not have" expect 2 "ids.bin: token 0 is [0-9]+, but the model's vocabulary has 256 ids" "$binary" init --model llama-tiny --data "$tmp/ids.bin"
+check ".BIN is .bin" works llama-tiny "$tmp/CAPITALS.BIN" tokens
 bytes() {
     rm -rf "$tmp/run"
     "$binary" init --model llama-tiny --data "$tmp/texts" --bytes --out "$tmp/run" >"$tmp/run.yaml" && grep -q '^  format: bytes$' "$tmp/run.yaml" && grep '^  validation: .*b.txt' "$tmp/run.yaml" || return 1

@@ -74,6 +74,30 @@ for city in train/aachen train/bochum val/lindau; do
 done
 check "Cityscapes" works city 4 pairs 'images: "leftImg8bit/train"' 'validation_images: "leftImg8bit/val"' 'image_suffix: "_leftImg8bit"' 'mask_suffix: "_gtFine_labelIds"'
 
+# --- masks as editors and converters write them -------------------------------------------------
+
+# equals_bits CASE: the masks are those of the 1-bit PNGs.
+equals_bits() {
+    "$binary" data inspect "$tmp/$1" --json >"$tmp/inspected" || return 1
+    [ "$(json "$tmp/inspected" masks)" = 3 ] || { cat "$tmp/inspected"; return 1; }
+    "$binary" data pack "$tmp/$1" -o "$tmp/$1.map" --layout memmap --size 32 >"$tmp/out" 2>&1 || { cat "$tmp/out"; return 1; }
+    same "$tmp/$1.map/masks.u8" "$tmp/suffix.map/masks.u8"
+}
+"$binary" data pack "$tmp/suffix" -o "$tmp/suffix.map" --layout memmap --size 32 >"$tmp/out" 2>&1 # the same masks as 1-bit PNGs
+pairs "a b c" image.jpg alpha/images/%.jpg alpha.png alpha/masks/%.png
+check "a mask in the alpha channel" equals_bits alpha
+pairs "a b c" image.jpg palette/images/%.jpg palette_white.png palette/masks/%.png
+check "a palette that begins with white" equals_bits palette
+pairs "a b c" image.jpg red/images/%.jpg palette_red.png red/masks/%.png
+check "a palette whose numbers are not labels" expect 2 'black is entry 1 and a colour is entry 0.*Save masks as 8 or 16 bit grey' "$binary" init --model sam-tiny --data "$tmp/red"
+pairs "a b" image.jpg whole/images/%.jpg white.png whole/masks/%.png
+check "masks of the whole image" expect 0 'warning: 2 of 2 mask images looked at have one value everywhere' "$binary" init --model sam-tiny --data "$tmp/whole"
+pairs "a b" turned.jpg turned/images/%.jpg binary.png turned/masks/%.png
+check "EXIF turns an image, and the size does not tell" expect 0 'warning: 2 of 2 images looked at have an EXIF orientation, which is not applied' "$binary" init --model sam-tiny --data "$tmp/turned"
+pairs "a b" image.jpg colour/images/%.jpg colour.png colour/masks/%.png
+coloured() { expect 2 'the PNG is in colour.*also export COCO' "$binary" init --model sam-tiny --data "$tmp/colour" && [ "$(wc -l <"$tmp/err")" = 1 ]; }
+check "masks in colour: one line" coloured
+
 # --- train and val ----------------------------------------------------------------------------
 
 for part in train val test; do
@@ -87,6 +111,12 @@ check "both in train/" works flatparts 2 pairs 'validation: \[".*/flatparts/val"
 inner_unused() { "$binary" init --model sam-tiny --data "$tmp/inner" 2>&1 >/dev/null | grep '2 samples in images/test and masks/test are in neither part'; }
 check "a third part is named" inner_unused
 
+for part in train val; do pairs "a$part b$part" image.png "camvid/$part/%.png" labels.png "camvid/${part}annot/%.png"; done
+check "CamVid: train/ and trainannot/" works camvid 2 pairs 'images: "train"' 'masks: "trainannot"' 'validation_masks: "valannot"'
+for place in Rural Urban; do pairs "1 2" image.png "loveda/Train/$place/images_png/%.png" labels.png "loveda/Train/$place/masks_png/%.png"; done
+check "LoveDA: masks beside the images come first" works loveda 2 pairs 'train: \[".*/Train/Rural"\]' 'masks: "masks_png"'
+check "LoveDA: the other folder is named" expect 0 'only Train/Rural/images_png is used; Train/Urban/images_png has masks' "$binary" init --model sam-tiny --data "$tmp/loveda"
+
 # --- one folder ---------------------------------------------------------------------------------
 
 pairs "a b c" image.jpg flat/%.jpg binary.png flat/%_mask.png
@@ -95,6 +125,12 @@ pairs "1 2 11" image.png "flatprefix/%.png" binary.png "flatprefix/label_%.png"
 check "one folder, a prefix" works flatprefix 3 pairs 'mask_prefix: "label_"'
 pairs "a b c" image.jpg same/%.jpg binary.png same/%.png
 check "one folder, a.jpg and a.png" works same 3 pairs 'images: "."'
+pairs "benign/benign_(1) benign/benign_(2) malignant/malignant_(1)" image.png "busi/Dataset_with_GT/%.png" binary.png "busi/Dataset_with_GT/%_mask.png"
+check "BUSI: a folder with GT in its name holds both" works busi 3 pairs 'images: "."' 'mask_suffix: "_mask"'
+pairs "Image_01L Image_01R" image.jpg chase/%.jpg bits.png chase/%_1stHO.png
+check "CHASE: any suffix beside a JPEG" works chase 2 pairs 'mask_suffix: "_1stHO"'
+pairs "Image_01L Image_01R" image.jpg chase/%.jpg bits.png chase/%_2ndHO.png
+check "CHASE: two annotators" expect 2 'fit in two ways, 2 files each: with data.mask_suffix _1stHO, or with _2ndHO' "$binary" init --model sam-tiny --data "$tmp/chase"
 pairs "x/1 x/2 y/1" image.png nested/images/%.png binary.png nested/masks/%.png
 check "a folder for each patient" works nested 3 pairs
 
@@ -125,6 +161,15 @@ table t.tsv 'file\tlabel\r\npics/a.jpg\tseg/a.png\r\npics/b.jpg\tseg/b.png\r\n'
 check "a table with tabs" works table 2 csv 'image_column: "file"' 'mask_column: "label"'
 table all.csv "img,seg\n$tmp/table/pics/a.jpg,$tmp/table/seg/a.png\n$tmp/table/pics/b.jpg,$tmp/table/seg/b.png\n"
 check "absolute paths" works table 2 csv
+table all.csv 'image, mask, Split\r\npics\\\\a.jpg, seg\\\\a.png, Train\r\npics\\\\b.jpg, seg\\\\b.png, TRAIN\r\npics\\\\c.jpg, seg\\\\c.png, Val\r\n'
+check "paths of Windows, blanks, parts in capitals" works table 3 csv 'train_split: train' 'validation_split: val'
+check "parts in capitals are parts" grep -q '2 samples to train on, 1 to evaluate on' "$tmp/run.yaml"
+table all.csv 'ImageId,EncodedPixels\na.jpg,1 3 10 5\n'
+check "run lengths in a table" expect 2 'the masks in EncodedPixels are run lengths, which are not read from a table: write each mask as a PNG' "$binary" init --model sam-tiny --data "$tmp/table/all.csv"
+mkdir -p "$tmp/kaggle" && cp -r "$tmp/table/pics" "$tmp/table/all.csv" "$tmp/kaggle/"
+check "run lengths in a folder" expect 2 'The table all.csv does not name a mask file.*run lengths' "$binary" init --model sam-tiny --data "$tmp/kaggle"
+table all.csv 'image,mask\npics/a.jpg,1 3 10 5\n'
+check "run lengths as masks" expect 2 'line 2: the mask is given as run lengths' "$binary" init --model sam-tiny --data "$tmp/table/all.csv"
 table all.csv 'scan,outline\npics/a.jpg,seg/a.png\npics/b.jpg,seg/b.png\n'
 check "unknown columns are named" expect 2 'its columns are scan, outline; none has a usual name for images .*set data.image_column' "$binary" init --model sam-tiny --data "$tmp/table/all.csv"
 check "columns by option" expect 0 '' "$binary" init --model sam-tiny --data "$tmp/table/all.csv" --image-column scan --mask-column outline
@@ -156,7 +201,16 @@ roboflow() {
 roboflow train "a b c" && roboflow valid "d e" && roboflow test f
 check "COCO of Roboflow" works roboflow 3 coco 'train: \[".*/train/_annotations.coco.json"\]' 'validation: \[".*/valid/_annotations.coco.json"\]'
 mkdir -p "$tmp/boxes" && cp "$tmp/roboflow/train/"*.jpg "$tmp/boxes/" && sed 's/"segmentation": \[\[[^]]*\]\]/"segmentation": []/g' "$tmp/roboflow/train/_annotations.coco.json" >"$tmp/boxes/_annotations.coco.json"
-check "COCO with boxes only" expect 2 'no sample is left' "$binary" init --model sam-tiny --data "$tmp/boxes"
+check "COCO with boxes only" expect 2 'none of its 3 annotations has a mask' "$binary" init --model sam-tiny --data "$tmp/boxes"
+
+# coco NAME SED-SCRIPT: annotations/instances_train.json beside images/, changed by sed.
+coco() {
+    mkdir -p "$tmp/$1/annotations" "$tmp/$1/images" && cp "$tmp/roboflow/train/"*.jpg "$tmp/$1/images/" && sed "$2" "$tmp/roboflow/train/_annotations.coco.json" >"$tmp/$1/annotations/instances_train.json"
+}
+coco windows 's/^/\xef\xbb\xbf/; s|"file_name": "|"file_name": "images\\\\|g' && check "COCO with a byte order mark, images\\a.jpg" works windows 3 coco
+coco absolute "s|\"file_name\": \"|\"file_name\": \"$tmp/absolute/images/|g" && check "COCO with absolute names" works absolute 3 coco
+coco null 's/"segmentation": \[\[[^]]*\]\]/"segmentation": null/' && check "COCO with a segmentation of null" expect 0 '' "$binary" init --model sam-tiny --data "$tmp/null" && grep -q '# left out: 1 without a segmentation' "$tmp/out"
+coco orphan 's/"image_id": 0/"image_id": 7/' && check "annotations of no image: one line" expect 0 '1 annotation has an image_id that no image has' "$binary" init --model sam-tiny --data "$tmp/orphan"
 
 # --- what is refused --------------------------------------------------------------------------------
 
@@ -187,6 +241,10 @@ done
 echo 'names: [a]' >"$tmp/yolo/data.yaml"
 check "YOLO" refused 'a.txt is a label file of YOLO, which is not read. Export the dataset as COCO' yolo
 put image.jpg labelme/a.jpg && echo '{"version": "5.1.1", "flags": {}, "shapes": [{"label": "a", "points": [[1, 1], [9, 1], [9, 9]], "shape_type": "polygon"}], "imagePath": "a.jpg"}' >"$tmp/labelme/a.json"
+put image.jpg super/ds0/img/a.jpg && mkdir -p "$tmp/super/ds0/ann" && echo '{"tags": [], "objects": []}' >"$tmp/super/ds0/ann/a.jpg.json"
+check "Supervisely" expect 2 'ds0/ann/a.jpg.json is in a format that is not read: export the annotations as COCO' "$binary" init --model sam-tiny --data "$tmp/super"
+for i in 5fec 6b86; do put image.png "bowl/$i/images/$i.png" && put binary.png "bowl/$i/masks/d473.png" "bowl/$i/masks/4e07.png"; done
+check "a folder for each image" refused 'a folder for each image .* with a file for each mask .* is not read: write one PNG' bowl
 check "labelme" expect 2 'a.json is a file of labelme, which is not read: convert the folder to COCO' "$binary" init --model sam-tiny --data "$tmp/labelme"
 pairs "a b" image.png twice/images/%.png binary.png twice/masks/%_1stHO.png
 pairs "a b" image.png twice/images/%.png binary.png twice/masks/%_2ndHO.png
@@ -201,7 +259,7 @@ check "names that differ" refused 'no image in images has a mask in masks: the n
 put image.jpg only/photos/a.jpg
 check "images without masks" refused 'there are images in photos, but no folder of masks' only
 pairs "a b c d" image.jpg sizes/images/%.jpg binary.png sizes/masks/%.png && for i in a b c; do "$tools/forge_png" "$tmp/sizes/masks/$i.png" 20 20; done
-check "masks of another size" expect 2 'cannot be used.* the image is 48x40, its masks are for 20x20' "$binary" init --model sam-tiny --data "$tmp/sizes"
+check "masks of another size" expect 2 'cannot be used.*the image is 48x40, its masks are for 20x20: resize' "$binary" init --model sam-tiny --data "$tmp/sizes"
 pairs "a b" image.jpg empty/images/%.jpg black.jpg empty/masks/%.jpg
 check "black JPEG masks are empty" expect 2 'no sample is left' "$binary" init --model sam-tiny --data "$tmp/empty"
 pairs "a b c" image.jpg some/images/%.jpg binary.png some/masks/%.png && put image.jpg some/images/d.jpg some/images/e.jpg && put binary.png some/masks/z.png

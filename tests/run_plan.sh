@@ -123,6 +123,10 @@ rules() {
         grep -q 'rule: 47 x 1 = 47' "$tmp/out" && grep 'Errors of the rules' "$tmp/out"
 }
 check 'rules of thumb beside the plan' rules
+check "--devices 8GB is 8" expect 0 '' "$binary" plan "$tmp/words.yaml" --devices 8GB,16GiB
+check "--devices with nothing between commas" expect 2 'a GPU is missing; expected GiB of memory or names' "$binary" plan "$tmp/words.yaml" --devices 8,,16
+full() { "$binary" train --help 2>"$tmp/err" >/dev/full; [ $? = 1 ] && grep 'standard output cannot be written' "$tmp/err"; }
+[ -w /dev/full ] && check "a long output to a full disk" full
 noted() { "$binary" plan "$tmp/words.yaml" --devices 8 --set train.effective_batch=64 | grep 'outside of 8 to 32'; }
 check 'an effective batch outside of 8 to 32 is noted' noted
 for given in '--devices 0' '--devices 1e-12' '--devices 12x' '--compare --frontier' '--compare --memory 1GiB' '--images none'; do

@@ -303,7 +303,7 @@ static void print_sizes(const struct facts *f, struct text *out)
 /* What is decided over the dataset, and what is left out of it. */
 static void print_choices(const struct samples *all, const struct facts *f, struct text *out)
 {
-    bool (*const each[])(const struct dataset *, struct text *) = {survey_print_labels, survey_print_range, survey_print_dark};
+    bool (*const each[])(const struct dataset *, struct text *) = {survey_print_labels, survey_print_range};
     struct text line = {0};
     if (dataset_print_left(all->set, false, &line)) text_printf(out, "  %s\n", line.at);
     else if (f->crowds) text_printf(out, "  left out: %llu crowds (data.crowds: true uses them)\n", (unsigned long long)f->crowds);
@@ -312,9 +312,10 @@ static void print_choices(const struct samples *all, const struct facts *f, stru
         text_printf(out, "  left out: %llu %s too small to be trained on or scored (on no cell of a grid of %u x %u: --masks-size; 256 for SAM at 1024)\n",
                     (unsigned long long)f->small, f->small == 1 ? "mask" : "masks", f->cells, f->cells);
     for (size_t i = 0; i < COUNT(each); i++) {
-        if (each[i](all->set, &line)) text_printf(out, "  %s%s\n", i == 2 ? "warning: " : "", line.at);
+        if (each[i](all->set, &line)) text_printf(out, "  %s\n", line.at);
         text_free(&line);
     }
+    for (int k = 0; survey_next_warning(all->set, &k, &line); text_free(&line)) text_printf(out, "  warning: %s\n", line.at);
 }
 
 static void print_categories(const struct samples *all, const struct facts *f, struct text *out)

@@ -19,7 +19,7 @@
 #include "models/model.h"
 #include "train/feed.h"
 
-enum { SAMPLES_READ = 64, SAMPLES_TRIED = 32, RECORDS = 4096, MOST_MASKS = 32, SCRATCH = 64 << 20 };
+enum { SAMPLES_READ = 64, SAMPLES_TRIED = 32, SEQUENCES_TRIED = 64, RECORDS = 4096, MOST_MASKS = 32, SCRATCH = 64 << 20 };
 
 struct init_run {
     struct model model;
@@ -113,8 +113,7 @@ static void put_decisions(struct init_run *r, const struct dataset *d)
         if (d->range.kind == RANGE_WINDOW) text_printf(out, "  window: [%u, %u]\n", d->range.window[0], d->range.window[1]);
     }
     struct text line = {0};
-    if (survey_print_dark(d, &line)) text_printf(out, "  # warning: %s\n", line.at), log_warn("%s", line.at);
-    text_free(&line);
+    for (int k = 0; survey_next_warning(d, &k, &line); text_free(&line)) text_printf(out, "  # warning: %s\n", line.at), log_warn("%s", line.at);
     if (dataset_print_left(d, false, &line)) text_printf(out, "  # %s\n", line.at);
     text_free(&line);
 }
@@ -159,7 +158,7 @@ static int try_images(const struct init_run *r, const char *yaml, struct error *
     int rc = config_read_text(&c, yaml, "the configuration", e);
     if (!rc) rc = config_check(&c, CONFIG_NEEDS_MODEL | CONFIG_NEEDS_DATA | CONFIG_NEEDS_TRAIN, e);
     if (!rc) rc = feed_try_images(&c, &r->model, FEED_TRAIN, SAMPLES_TRIED, e);
-    if (!rc && config_validates(&c)) rc = feed_try_images(&c, &r->model, FEED_VALIDATION, SAMPLES_TRIED, e);
+    if (!rc && config_validates(&c) && feed_try_images(&c, &r->model, FEED_VALIDATION, SAMPLES_TRIED, e)) rc = error_prepend(e, "the part to evaluate on");
     config_free(&c);
     return rc;
 }
@@ -179,6 +178,24 @@ static int count_tokens(const struct init_run *r, const struct names *paths, uin
     return PL_OK;
 }
 
+/* Reads samples that are spread over the files, as training does: ids outside of the vocabulary are
+ * an error. */
+static int try_tokens(const struct init_run *r, const struct names *paths, struct error *e)
+{
+    struct tokens t;
+    struct tokens_options o = {.paths = paths->at, .n_paths = paths->n, .sequence = r->sequence, .vocab_size = r->model.vocabulary,
+                               .bytes = !strcmp(r->data.format, "bytes")};
+    if (!paths->n) return PL_OK;
+    if (tokens_open(&t, &o, e)) return e->code;
+    const uint64_t n = tokens_count(&t), tried = min_u64(n, SEQUENCES_TRIED);
+    int32_t *ids = mem_alloc((size_t)r->sequence * sizeof *ids);
+    int rc = PL_OK;
+    for (uint64_t i = 0; i < tried && !rc; i++) rc = tokens_read(&t, i * n / tried, ids, e);
+    mem_free(ids);
+    tokens_close(&t);
+    return rc;
+}
+
 /* Finds the longest sequence, up to 1024 and the model's limit, of which both datasets have at
  * least one. */
 static int open_tokens(struct init_run *r, struct error *e)
@@ -195,6 +212,8 @@ static int open_tokens(struct init_run *r, struct error *e)
         if (!rc) break;
     }
     if (!rc) e->code = PL_OK; /* attempts with longer sequences set it */
+    if (!rc) rc = try_tokens(r, &r->data.train, e);
+    if (!rc) rc = try_tokens(r, &r->data.validation, e);
     return rc;
 }
 

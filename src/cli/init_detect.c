@@ -105,7 +105,7 @@ static void detect_splits(struct csv *c, int column, struct detected *f)
     struct error ignored;
     do {
         for (size_t i = 0; i < COUNT(values) && (uint32_t)column < c->n; i++)
-            if (!strcmp(c->fields[column], values[i])) found[i > 0][i] = true;
+            if (!strcasecmp(c->fields[column], values[i])) found[i > 0][i] = true;
     } while (!csv_next(c, &more, &ignored) && more);
     f->train_split = split_value(found[0]);
     f->validation_split = split_value(found[1]);

@@ -93,7 +93,7 @@ int main(int argc, char **argv)
     if (!c) return refuse_command(argv[1]);
     int rc = cpu_features_check(&e);
     if (!rc) rc = c->run(argc - 2, argv + 2, &e);
-    if (fflush(stdout) && !rc) rc = error_set(&e, PL_FAIL, "standard output cannot be written");
+    if ((fflush(stdout) || ferror(stdout)) && !rc) rc = error_set(&e, PL_FAIL, "standard output cannot be written");
     progress_clear();
     if (rc) fprintf(stderr, "plimsoll %s: %s\n", c->name, e.text);
     return rc;

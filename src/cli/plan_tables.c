@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/progress.h"
 #include "io/json.h"
@@ -410,8 +411,9 @@ static int gpu_row(const struct options *o, const char *gpu, struct row *row, st
 {
     char *end, profile[96];
     const char *sets[] = {"device.kind=cuda", profile}, *name = gpu;
+    if (!*gpu) return error_set(e, PL_USAGE, "--devices: a GPU is missing; expected GiB of memory or names, such as 8,24,h200");
     row->gib = strtod(gpu, &end);
-    row->by_size = *gpu && !*end;
+    row->by_size = end > gpu && (!*end || !strcasecmp(end, "GiB") || !strcasecmp(end, "GB")); /* a GPU is sold by GB and has GiB */
     if (!row->by_size) {
         struct profile p;
         struct calibration *c = mem_alloc(sizeof *c);
@@ -422,7 +424,7 @@ static int gpu_row(const struct options *o, const char *gpu, struct row *row, st
         row->gib = (double)p.memory_bytes / (double)GIB;
         snprintf(row->label, sizeof row->label, "%.40s", gpu);
     } else if (!(row->gib * (double)GIB >= 4 && row->gib < 1e5)) { /* half of it is the budget, and a budget of 0 would mean no limit */
-        return error_set(e, PL_USAGE, "--devices: %s GiB is not a possible GPU memory size", gpu);
+        return error_set(e, PL_USAGE, "--devices: %s is not a possible GPU memory size in GiB", gpu);
     } else {
         name = profile_of_class(row->gib, &row->gpu);
         snprintf(row->label, sizeof row->label, "%g GiB", row->gib);

@@ -65,6 +65,7 @@ static bool scan_rle(struct scan *s, struct shape *shape)
 static bool scan_shape(struct scan *s, struct shape *shape)
 {
     if (scan_peek(s) == '{') return scan_rle(s, shape);
+    if (scan_peek(s) == 'n') return scan_skip(s); /* null: no mask */
     if (scan_peek(s) != '[') return scan_fail(s, "run lengths {...} or polygons [...]");
     shape->kind = SHAPE_POLYGONS;
     return scan_span(s, &shape->polygons.at, &shape->polygons.n);

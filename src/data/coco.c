@@ -33,6 +33,14 @@ static bool keep_text(struct scan *s, struct coco_table *t, uint32_t *name)
     return true;
 }
 
+/* A path; Windows programs write images\a.jpg. */
+static bool keep_path(struct scan *s, struct coco_table *t, uint32_t *name)
+{
+    if (!keep_text(s, t, name)) return false;
+    path_from_windows(t->names.at + *name);
+    return true;
+}
+
 static bool scan_side(struct scan *s, uint32_t *out)
 {
     int64_t x;
@@ -52,7 +60,7 @@ static bool scan_images(struct scan *s, struct coco_table *t)
             if (scan_is(&key, "id")) id = scan_integer(s, &m.id);
             else if (scan_is(&key, "width")) scan_side(s, &m.w);
             else if (scan_is(&key, "height")) scan_side(s, &m.h);
-            else if (scan_is(&key, "file_name")) keep_text(s, t, &m.name);
+            else if (scan_is(&key, "file_name")) keep_path(s, t, &m.name);
             else scan_skip(s);
         }
         if (s->fault) return false;
@@ -210,6 +218,7 @@ int coco_parse(const char *text, size_t n, const struct coco_filter *f, struct c
     struct scan s = scan_begin(text, n);
     struct scan_key key;
     bool images = false, annotations = false;
+    if (n >= 3 && !memcmp(text, "\xef\xbb\xbf", 3)) s.at += 3; /* a byte order mark, as Windows programs write it */
     *t = (struct coco_table){0};
     text_append(&t->names, "", 1);
     for (bool first = scan_enter(&s, '{'); scan_member(&s, &first, &key);) {
@@ -266,8 +275,9 @@ static int find_folder(struct coco_file *f, const char *given, struct error *e)
     base = base ? base + 1 : f->path;
     const char *set = strchr(base, '_') ? strchr(base, '_') + 1 : base;
     int n = (int)strcspn(set, ".");
-    struct text at[6] = {0};
-    if (given) text_printf(&at[0], "%s", given);
+    struct text at[7] = {0};
+    if (image[0] == '/' && file_exists(image)) text_printf(&at[0], "%s", dir); /* names are absolute */
+    else if (given) text_printf(&at[0], "%s", given);
     else {
         text_printf(&at[0], "%s", dir);
         text_printf(&at[1], "%s/images", dir);
@@ -275,10 +285,11 @@ static int find_folder(struct coco_file *f, const char *given, struct error *e)
         text_printf(&at[3], "%s/../images", dir);
         text_printf(&at[4], "%s/../images/%.*s", dir, n, set);
         text_printf(&at[5], "%s/%.*s", dir, n, set);
+        text_printf(&at[6], "%s/..", dir); /* file_name has the folder: images/a.jpg */
     }
     for (size_t i = 0; i < COUNT(at); i++) {
         struct text path = {0};
-        if (at[i].at) text_printf(&path, "%s/%s", at[i].at, image);
+        if (at[i].at) text_printf(&path, "%s%s%s", image[0] == '/' ? "" : at[i].at, image[0] == '/' ? "" : "/", image);
         if (!f->folder && path.at && (given || file_exists(path.at))) f->folder = mem_string(at[i].at);
         text_free(&path);
         text_free(&at[i]);
@@ -300,6 +311,8 @@ static int open_file(struct coco_file *f, const struct dataset_options *o, struc
     if (text == MAP_FAILED) return file_error(f->path, "map it", e);
     int rc = coco_parse(text, (size_t)st.st_size, &filter, &f->table, e);
     munmap(text, (size_t)st.st_size);
+    if (!rc && f->table.annotations.n && f->table.annotations.n == f->table.left.no_mask)
+        rc = error_set(e, PL_USAGE, "none of its %u annotations has a mask: their \"segmentation\" is missing or empty, or their area is 0 (boxes alone are not trained on)", f->table.annotations.n);
     if (!rc && f->table.images.n) rc = find_folder(f, o->images, e);
     return rc ? error_prepend(e, "%s", f->path) : PL_OK;
 }
@@ -319,6 +332,15 @@ static void coco_close(struct dataset *d)
     mem_free(c);
 }
 
+/* Images without annotations are usual in COCO: `data inspect` counts them. */
+static void print_unpaired(struct dataset *d)
+{
+    const struct shard_report *r = &d->report;
+    if (r->no_image) text_printf(&d->unpaired, "%llu %s an image_id that no image has", (unsigned long long)r->no_image, r->no_image == 1 ? "annotation has" : "annotations have");
+    if (r->duplicates)
+        text_printf(&d->unpaired, "%s%llu %s the id of another one", d->unpaired.n ? ", " : "", (unsigned long long)r->duplicates, r->duplicates == 1 ? "image has" : "images have");
+}
+
 static int coco_open(struct dataset *d, const struct dataset_options *o, struct error *e)
 {
     struct names paths;
@@ -331,8 +353,6 @@ static int coco_open(struct dataset *d, const struct dataset_options *o, struct 
         struct coco_file *f = &c->files.at[i];
         if ((rc = open_file(f, o, e))) break;
         const struct shard_report *r = &f->table.report;
-        char what[512];
-        if ((r->no_image || r->duplicates) && shard_report_print(r, what, sizeof what)) log_warn("%s: %s", f->path, what);
         d->total += f->table.images.n;
         d->report.members += r->members;
         d->report.no_image += r->no_image;
@@ -346,6 +366,8 @@ static int coco_open(struct dataset *d, const struct dataset_options *o, struct 
         for (uint32_t k = 0; k < f->table.annotations.n; k++)
             d->fingerprint = d->fingerprint * 31 + f->table.annotations.at[k].at;
     }
+    print_unpaired(d);
+    if (!rc) dataset_warn_unpaired(d, o, paths.at[0]);
     names_free(&paths);
     return rc;
 }
@@ -369,7 +391,9 @@ static enum data_fault coco_image(const struct dataset *d, uint64_t i, void *to,
     char path[8192];
     const struct coco_file *f = find_file(d->state, i, &image);
     const struct coco_image *m = &f->table.images.at[image];
-    snprintf(path, sizeof path, "%s/%s", f->folder, f->table.names.at + m->name);
+    const char *name = f->table.names.at + m->name;
+    if (name[0] == '/') snprintf(path, sizeof path, "%s", name);
+    else snprintf(path, sizeof path, "%s/%s", f->folder, name);
     out->w = m->w;
     out->h = m->h;
     return dataset_read_file(path, to, room, &out->n, e);

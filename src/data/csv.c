@@ -66,6 +66,7 @@ int csv_next(struct csv *c, bool *more, struct error *e)
     c->line = c->next;
     while (*more) {
         if (c->n == CSV_COLUMNS) return error_set(e, PL_USAGE, "line %u: more than %d columns", c->line, CSV_COLUMNS);
+        while (c->at < c->end && *c->at == ' ') c->at++; /* "image, mask" */
         char *to = c->at, *from = c->at;
         c->fields[c->n++] = to;
         if (!at_line_end(c) && *c->at == '"') {
@@ -73,8 +74,9 @@ int csv_next(struct csv *c, bool *more, struct error *e)
         } else {
             while (!at_line_end(c) && *c->at != c->separator) c->at++;
             to = c->at;
+            while (to > from && to[-1] == ' ') to--;
         }
-        if (memchr(from, 0, (size_t)(to - from))) return error_set(e, PL_USAGE, "line %u contains a zero byte", c->line);
+        if (memchr(from, 0, (size_t)(to - from))) return error_set(e, PL_USAGE, "line %u contains a zero byte: save the table as UTF-8 text", c->line);
         bool more_fields = c->at < c->end && *c->at == c->separator;
         if (more_fields) c->at++;
         else if (c->at < c->end) skip_line_end(c);

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -75,6 +76,13 @@ enum data_fault dataset_read_file(const char *path, void *to, size_t room, size_
     }
     close(fd);
     return f;
+}
+
+void dataset_warn_unpaired(const struct dataset *d, const struct dataset_options *o, const char *path)
+{
+    const struct dataset_split *s = &o->split;
+    bool same_files = s->part && *s->part == 'v' && (s->fraction > 0 || s->list || s->glob || s->column);
+    if (d->unpaired.n && s->part && !same_files) log_warn("%s: %s", path, d->unpaired.at);
 }
 
 /* --- splits ---------------------------------------------------------------------------- */
@@ -155,7 +163,7 @@ static int filter(const struct dataset *d, const struct dataset_split *s, uint32
         if (s->glob && !pattern_match(s->glob, name) && !pattern_match(s->glob, key)) continue;
         if (s->column) {
             const char *value = d->format->split ? d->format->split(d, i) : NULL;
-            if (!value || strcmp(value, s->column)) continue;
+            if (!value || strcasecmp(value, s->column)) continue; /* Train, TRAIN and train are one part */
         }
         to[(*n)++] = (uint32_t)i;
     }
@@ -357,7 +365,7 @@ int mask_size_differs(uint32_t w, uint32_t h, uint32_t masks_w, uint32_t masks_h
 {
     bool turned = w == masks_h && h == masks_w;
     return error_set(e, PL_USAGE, "the image is %ux%u, its masks are for %ux%u%s", w, h, masks_w, masks_h,
-                     turned ? ": turned by its EXIF orientation, which is not applied here? Then store it upright, such as by `mogrify -auto-orient`" : "");
+                     turned ? ": turned by its EXIF orientation, which is not applied here? Then store it upright, such as by `mogrify -auto-orient`" : ": resize the masks to the size of their images, without smoothing (nearest neighbour)");
 }
 
 enum data_fault mask_raster(const struct mask *m, const struct grid *g, struct polygon_scratch *runs, void *bits,

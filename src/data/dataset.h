@@ -182,6 +182,9 @@ struct dataset {
 
 extern const struct dataset_format dataset_sa1b, dataset_coco, dataset_pairs, dataset_csv, dataset_packed;
 
+/* Warns of d->unpaired. A run opens a dataset once for each part: parts of the same files warn once. */
+void dataset_warn_unpaired(const struct dataset *d, const struct dataset_options *o, const char *path);
+
 /* Expands the options' paths and globs, without duplicates, sorted within a glob. PL_USAGE when a
  * pattern matches nothing. */
 struct names;

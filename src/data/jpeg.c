@@ -71,9 +71,34 @@ static int abandon(struct jpg *j, struct error *e)
 /* The frame headers: C0 to CF except tables (C4, CC) and JPG (C8). */
 static bool is_frame(uint8_t marker) { return marker >= 0xc0 && marker <= 0xcf && marker != 0xc4 && marker != 0xc8 && marker != 0xcc; }
 
+static uint32_t number(const uint8_t *p, int bytes, bool big)
+{
+    uint32_t v = 0;
+    for (int i = 0; i < bytes; i++) v = v << 8 | p[big ? i : bytes - 1 - i];
+    return v;
+}
+
+/* The orientation that an EXIF block states: the entry 0x0112 of its first table; else 1. */
+static uint32_t exif_orientation(const uint8_t *p, size_t n)
+{
+    if (n < 16 || memcmp(p, "Exif\0", 6) != 0) return 1;
+    p += 6, n -= 6;
+    const bool big = p[0] == 'M';
+    const size_t table = number(p + 4, 4, big);
+    if (table > n - 2) return 1;
+    const size_t entries = number(p + table, 2, big);
+    for (size_t i = 0; i < entries && table + 14 + 12 * i <= n; i++) {
+        const uint8_t *entry = p + table + 2 + 12 * i;
+        uint32_t v = number(entry + 8, 2, big);
+        if (number(entry, 2, big) == 0x0112) return v >= 1 && v <= 8 ? v : 1;
+    }
+    return 1;
+}
+
 int jpg_peek(const void *bytes, size_t n, struct jpg_header *h, struct error *e)
 {
     const uint8_t *p = bytes;
+    h->orientation = 1;
     if (n < 4 || p[0] != 0xff || p[1] != 0xd8) {
         const struct unread *u = unread_by_bytes(bytes, n);
         if (u) return error_set(e, PL_USAGE, "not a JPEG but %s, which is not read: %s", u->name, u->advice);
@@ -93,6 +118,7 @@ int jpg_peek(const void *bytes, size_t n, struct jpg_header *h, struct error *e)
         size_t length = (size_t)p[at + 2] << 8 | p[at + 3];
         if (marker == 0xda || marker == 0xd9) return bad("the pixels come before the size", e);
         if (length < 2 || length > n - at - 2) return bad("its header is truncated", e);
+        if (marker == 0xe1 && h->orientation == 1) h->orientation = exif_orientation(p + at + 4, length - 2);
         if (is_frame(marker)) {
             if (length < 8) return bad("its frame header is too short", e);
             h->height = (uint32_t)p[at + 5] << 8 | p[at + 6];

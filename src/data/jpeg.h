@@ -17,6 +17,7 @@
 struct jpg_header {
     uint32_t width, height, components;
     bool progressive;
+    uint32_t orientation; /* of EXIF, 1 to 8; 1: upright, or not stated */
 };
 /* Reads only the markers, without libjpeg and without allocating. */
 int jpg_peek(const void *bytes, size_t n, struct jpg_header *h, struct error *e);

@@ -34,6 +34,8 @@ static bool is_word(const char *at, size_t n, const char *words)
     return false;
 }
 
+#define IMAGE_WORDS " image images img imgs jpegimages input inputs photo photos original originals data rgb frames scans slices "
+
 /* The next word of letters in [*at, end); "imagesTr" has two. */
 static size_t next_word(const char **at, const char *end)
 {
@@ -43,15 +45,27 @@ static size_t next_word(const char **at, const char *end)
     return n;
 }
 
+/* The length of the part in a word: trainannot, valmasks and testimages have one in front (CamVid). */
+static size_t part_length(const char *at, size_t n)
+{
+    static const char *const parts[] = {"train", "val", "test"};
+    for (size_t i = 0; i < COUNT(parts); i++) {
+        size_t m = strlen(parts[i]);
+        if (n > m && !strncasecmp(at, parts[i], m) && (names_masks(at + m, n - m) || is_word(at + m, n - m, IMAGE_WORDS))) return m;
+    }
+    return n;
+}
+
 static enum part part_of(const char *name, size_t n)
 {
     const char *end = name + n;
     enum part found = NONE;
     for (const char *at = name; at < end;) {
         size_t k = next_word(&at, end);
-        if (is_word(at, k, " train training trn tr ")) found = TRAIN;
-        if (is_word(at, k, " val valid validation dev ")) found = VALIDATION;
-        if (is_word(at, k, " test testing tst ts ")) found = TEST;
+        size_t n_part = part_length(at, k);
+        if (is_word(at, n_part, " train training trn tr ")) found = TRAIN;
+        if (is_word(at, n_part, " val valid validation dev ")) found = VALIDATION;
+        if (is_word(at, n_part, " test testing tst ts te ")) found = TEST;
         at += k;
     }
     return found;
@@ -63,7 +77,8 @@ static enum kind kind_of(const char *name, size_t n)
     if (names_masks(name, n)) return MASKS;
     for (const char *at = name; at < end;) {
         size_t k = next_word(&at, end);
-        if (is_word(at, k, " image images img imgs jpegimages input inputs photo photos original originals data rgb frames scans slices ")) return IMAGES;
+        size_t m = part_length(at, k);
+        if (is_word(at, k, IMAGE_WORDS) || is_word(at + m, k - m, IMAGE_WORDS)) return IMAGES;
         at += k;
     }
     return UNKNOWN;
@@ -87,6 +102,7 @@ struct search {
     char *unread_example;
     char *plain_example; /* the first file without an ending */
     char *yolo_example;
+    char *other_example; /* the first file that may hold annotations: .json, .xml, .csv, .tsv */
     int texts;           /* .txt files that were looked into */
 };
 
@@ -163,6 +179,7 @@ static void note_file(struct search *s, const char *path)
         if (is_yolo(full)) s->yolo_example = full;
         else mem_free(full);
     }
+    if (!s->other_example && (text_ends_with(path, ".json") || text_ends_with(path, ".xml") || text_ends_with(path, ".csv") || text_ends_with(path, ".tsv"))) s->other_example = mem_string(path);
     if (!s->plain_example && !strchr(base, '.')) s->plain_example = mem_string(path);
 }
 
@@ -255,6 +272,7 @@ static int try_pair(const struct search *s, struct folder *images, struct folder
     if (!n || n < f->best.pairs || (n == f->best.pairs && other)) return PL_OK;
     if (n == f->best.pairs) {
         int order = masks_rank(masks->path) - masks_rank(f->best.masks);
+        if (!order) order = (int)common_folder(images->path, f->best.masks) - (int)common_folder(images->path, masks->path); /* beside the images, before those elsewhere */
         if (!order) f->first = f->best.masks, f->second = masks->path;
         if (order >= 0) return PL_OK;
     } else {
@@ -283,10 +301,12 @@ static int find_part(const struct search *s, enum part part, struct layout_part 
     int rc = PL_OK;
     for (uint32_t i = 0; i < s->folders.n; i++)
         if (s->folders.at[i].part == part) kinds[s->folders.at[i].kind]++;
+    const bool only_masks = kinds[MASKS] && !kinds[IMAGES] && !kinds[UNKNOWN]; /* Dataset_with_GT/ may hold the images, too */
     for (uint32_t i = 0; i < s->folders.n && !rc; i++) {
         struct folder *a = &s->folders.at[i];
-        if (a->part != part || (kinds[MASKS] ? a->kind != (kinds[IMAGES] ? IMAGES : UNKNOWN) : a->kind == MASKS)) continue;
-        if (!kinds[MASKS]) rc = try_pair(s, a, a, &f, e);
+        if (a->part != part || (a->kind == MASKS ? !only_masks : kinds[MASKS] && a->kind != (kinds[IMAGES] ? IMAGES : UNKNOWN))) continue;
+        if (!kinds[MASKS] || only_masks) rc = try_pair(s, a, a, &f, e);
+        if (only_masks) continue;
         for (uint32_t k = 0; k < s->folders.n && !rc; k++)
             if (s->folders.at[k].part == part && s->folders.at[k].kind == MASKS) rc = try_pair(s, a, &s->folders.at[k], &f, e);
     }
@@ -360,6 +380,18 @@ static void find_voc(struct layout *l)
     }
 }
 
+/* Adds to the message what the folder's own annotations are, if it has some. */
+static void print_other(const struct search *s, struct error *e)
+{
+    struct error found = *e;
+    const char *name = s->other_example;
+    if (!name) return;
+    if (text_ends_with(name, ".csv") || text_ends_with(name, ".tsv"))
+        error_set(e, PL_USAGE, "%s. The table %s does not name a mask file for each image, in columns such as image and mask; masks as run lengths in a table (Kaggle) are not read: write them as PNG",
+                  found.text, name);
+    else error_set(e, PL_USAGE, "%s. %s is in a format that is not read: export the annotations as COCO", found.text, name);
+}
+
 /* Says what the folder has instead of images with masks. */
 static int refuse(const struct search *s, struct error *e)
 {
@@ -375,13 +407,10 @@ static int refuse(const struct search *s, struct error *e)
     else if (!s->images) error_set(e, PL_USAGE, "%s: there is no image (.jpg, .jpeg or .png) in it", s->root);
     else if (!kinds[MASKS])
         error_set(e, PL_USAGE, "%s: there are images in %s, but no folder of masks (such as masks/ or labels/) and no masks beside them (such as a_mask.png); data.masks and data.mask_suffix name others",
-                  s->root, s->folders.at[0].path);
+                  s->root, s->folders.at[0].path), print_other(s, e);
     else {
         const struct folder *m = &s->folders.at[first[MASKS]], *i = &s->folders.at[first[kinds[IMAGES] ? IMAGES : UNKNOWN]];
-        if (kinds[IMAGES] > 1 && kinds[MASKS] > 1 && i->tree.files.n == 1)
-            error_set(e, PL_USAGE, "%s: a folder for each image (%s) with a file for each mask (%s) is not read: write one PNG for each image with the values 1, 2, ... and set data.labels to instances",
-                      s->root, i->path, m->path);
-        else if (i == m || !i->tree.files.n || !m->tree.files.n) error_set(e, PL_USAGE, "%s: there are masks in %s, but no folder of images beside it", s->root, m->path);
+        if (i == m || !i->tree.files.n || !m->tree.files.n) error_set(e, PL_USAGE, "%s: there are masks in %s, but no folder of images beside it", s->root, m->path);
         else match_refuse(&i->tree, i->path, &m->tree, m->path, e), error_prepend(e, "%s", s->root);
     }
     mem_free(plain);
@@ -394,11 +423,40 @@ static void note_unused(const struct search *s, const struct layout_part *parts)
         if (parts[p].pairs) log_note("%s: %llu samples in %s and %s are in neither part and are not used", s->root, (unsigned long long)parts[p].pairs, parts[p].images, parts[p].masks);
 }
 
+static uint64_t count_files(const struct search *s, const char *path)
+{
+    struct image_tree t;
+    struct error ignored;
+    char *full = join_path(s->root, path);
+    uint64_t n = image_tree_read(&t, full, NULL, &ignored) ? 0 : t.files.n;
+    image_tree_free(&t);
+    mem_free(full);
+    return n;
+}
+
+/* A folder for each image, with a file for each mask, as in Kaggle's data science bowl: x/images/x.png and
+ * x/masks/1.png, 2.png, ... */
+static int refuse_folder_each(const struct search *s, struct error *e)
+{
+    const struct folder *images = NULL, *masks = NULL;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->folders.n; i++)
+        if (s->folders.at[i].kind == IMAGES && !n++) images = &s->folders.at[i];
+    const char *slash = n > 1 ? strrchr(images->path, '/') : NULL;
+    for (uint32_t i = 0; i < s->folders.n && slash && !masks; i++) {
+        const struct folder *f = &s->folders.at[i];
+        if (f->kind == MASKS && common_folder(f->path, images->path) == (size_t)(slash - images->path)) masks = f;
+    }
+    if (!masks || count_files(s, images->path) != 1 || count_files(s, masks->path) < 2) return PL_OK;
+    return error_set(e, PL_USAGE, "%s: a folder for each image (%s) with a file for each mask (%s) is not read: write one PNG for each image with the values 1, 2, ... and set data.labels to instances",
+                     s->root, images->path, masks->path);
+}
+
 static int find_parts(struct search *s, struct layout *l, struct error *e)
 {
     static const enum part train[] = {TRAIN, NONE, VALIDATION, TEST}, validation[] = {VALIDATION, TEST};
     struct layout_part parts[PARTS] = {0};
-    int rc = PL_OK;
+    int rc = refuse_folder_each(s, e);
     for (int p = 0; p < PARTS && !rc; p++) rc = find_part(s, (enum part)p, &parts[p], e);
     for (size_t i = 0; i < COUNT(train) && !rc && !l->train.pairs; i++) l->train = parts[train[i]], parts[train[i]] = (struct layout_part){0};
     for (size_t i = 0; i < COUNT(validation) && !rc && !l->validation.pairs; i++)
@@ -421,7 +479,7 @@ int layout_find(struct layout *l, const char *folder, const struct affixes *give
     }
     for (uint32_t i = 0; i < s.folders.n; i++) mem_free(s.folders.at[i].path), image_tree_free(&s.folders.at[i].tree);
     vec_free(&s.folders);
-    mem_free(s.unread_example), mem_free(s.yolo_example), mem_free(s.plain_example);
+    mem_free(s.unread_example), mem_free(s.yolo_example), mem_free(s.other_example), mem_free(s.plain_example);
     return rc;
 }
 

@@ -179,6 +179,7 @@ bool loader_at(const struct loader *l, const struct loader_source *s, uint64_t p
 static void log_broken(const struct loader_source *s, const struct slot *slot)
 {
     uint64_t n = s->counts.broken;
+    if (s->quiet) return;
     if (n > NAMED && (n & (n - 1))) return;
     log_warn("broken sample %s: %s (%s); %s; %llu of %llu so far", slot->name, fault_text(slot->out.fault), slot->text,
              s->once ? "it is skipped" : "another sample replaces it", (unsigned long long)n, (unsigned long long)s->counts.seen);

@@ -78,6 +78,7 @@ struct loader_source {
     struct sampler_options sampler; /* max_masks is at most the loader's */
     struct loader_augment augment;
     double max_bad;        /* largest share of broken samples */
+    bool quiet;            /* broken samples are counted and not logged */
     struct loader_counts counts;
 };
 

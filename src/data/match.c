@@ -104,7 +104,7 @@ bool names_masks(const char *name, size_t n)
 
 int masks_rank(const char *name)
 {
-    static const char *const later[] = {"instance", "object", "color", "colour", "visual", "overlay", "coarse", "trainid", NULL};
+    static const char *const later[] = {"instance", "object", "color", "colour", "visual", "overlay", "coarse", "trainid", "human", NULL};
     return contains(name, later);
 }
 
@@ -362,7 +362,8 @@ static struct span stem_of(const struct image_file *f) { return (struct span){f-
 
 static bool same_folder(const struct image_file *a, const struct image_file *b) { return a->base == b->base && !memcmp(a->path, b->path, a->base); }
 
-/* In a common folder the word must tell the mask from the image. */
+/* In a common folder a word must tell the mask from the image; beside a JPEG, a PNG with any suffix
+ * is a mask (CHASE_DB1: Image_01L.jpg, Image_01L_1stHO.png). */
 static size_t relate_files(const struct image_file *image, const struct image_file *mask, bool common, struct affixes *a)
 {
     if (!same_folder(image, mask) || (common && image == mask)) return 0;
@@ -370,6 +371,7 @@ static size_t relate_files(const struct image_file *image, const struct image_fi
     if (!core || !common) return core;
     for (int i = 0; i < AFFIXES; i++)
         if (names_masks(a->at[i], strlen(a->at[i])) && i < MASK_PREFIX) return 0;
+    if (is_jpeg_name(image->path) && !is_jpeg_name(mask->path) && !*a->at[IMAGE_PREFIX] && !*a->at[IMAGE_SUFFIX] && !*a->at[MASK_PREFIX] && *a->at[MASK_SUFFIX]) return core;
     return names_masks(a->at[MASK_PREFIX], strlen(a->at[MASK_PREFIX])) || names_masks(a->at[MASK_SUFFIX], strlen(a->at[MASK_SUFFIX])) ? core : 0;
 }
 

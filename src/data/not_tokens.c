@@ -52,6 +52,9 @@ static const struct {
     {".hdf5", NULL, 0, "an HDF5 file"},
     {".db", "SQLite format 3", 15, "an SQLite database"},
     {".gguf", "GGUF", 4, "a model in GGUF format"},
+    {".png", "\x89PNG\r\n\x1a\n", 8, "a PNG image"},
+    {".jpg", "\xff\xd8\xff\xe0", 4, "a JPEG image"},
+    {".jpeg", "\xff\xd8\xff\xe1", 4, "a JPEG image"},
     {".idx", "MMIDIDX", 7, "Megatron's index; the tokens are in the .bin beside it"},
 };
 
@@ -83,6 +86,13 @@ static size_t utf8_length(unsigned char c)
 {
     if (c < 0x80) return c >= 0x20 || (c >= '\t' && c <= '\r') ? 1 : 0;
     return c < 0xc2 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 0;
+}
+
+bool not_tokens_utf16(int fd)
+{
+    unsigned char head[LOOKED_AT];
+    size_t n = peek(fd, head);
+    return n >= 4 && ((head[0] == 0xff && head[1] == 0xfe) || (head[0] == 0xfe && head[1] == 0xff));
 }
 
 const char *not_tokens_text(int fd)

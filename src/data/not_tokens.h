@@ -17,6 +17,9 @@ const char *not_tokens(const char *path, int fd);
  * Fewer than 32 bytes are not judged: they may be either. */
 const char *not_tokens_text(int fd);
 
+/* Whether the file begins with the byte order mark of UTF-16 text. */
+bool not_tokens_utf16(int fd);
+
 /* How many bytes an integer of the file seems to have if it is read as uint16: 4 or 8 when the
  * upper halves, or the upper three quarters, are all 0 and the lower ones are not; else 2. */
 uint32_t not_tokens_width(int fd);

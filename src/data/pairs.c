@@ -49,14 +49,6 @@ static int start(struct dataset *d, const struct dataset_options *o, struct erro
     return PL_OK;
 }
 
-/* A run opens a dataset once for each part: parts of the same files warn once. */
-static void warn_unpaired(const struct dataset *d, const struct dataset_options *o, const char *path)
-{
-    const struct dataset_split *s = &o->split;
-    bool same_files = s->part && *s->part == 'v' && (s->fraction > 0 || s->list || s->glob || s->column);
-    if (d->unpaired.n && s->part && !same_files) log_warn("%s: %s", path, d->unpaired.at);
-}
-
 static void finish(struct dataset *d)
 {
     struct pairs *p = d->state;
@@ -132,7 +124,7 @@ static const char *inside(const char *folder, const char *outer)
 static int join_folders(struct dataset *d, const char *images, const char *masks, const struct affixes *a, struct error *e)
 {
     struct image_tree it, mt = {0};
-    bool common = !strcmp(images, masks);
+    bool common = !strcmp(images, masks); /* two names of one folder: each image is its own mask, which the survey refuses */
     int rc = image_tree_read(&it, images, inside(masks, images), e);
     if (!rc && !common) rc = image_tree_read(&mt, masks, inside(images, masks), e);
     if (!rc) rc = join_trees(d, images, masks, &it, common ? &it : &mt, a, e);
@@ -215,7 +207,7 @@ static int pairs_open(struct dataset *d, const struct dataset_options *o, struct
     if (start(d, o, e) || dataset_paths(o, &roots, e)) return e->code;
     int rc = PL_OK;
     for (uint32_t i = 0; i < roots.n && !rc; i++) rc = open_root(d, o, roots.at[i], e);
-    if (!rc) warn_unpaired(d, o, roots.at[0]);
+    if (!rc) dataset_warn_unpaired(d, o, roots.at[0]);
     names_free(&roots);
     finish(d);
     return rc;
@@ -229,6 +221,8 @@ struct columns {
 
 static int find_column(const struct csv *c, const char *given, enum csv_usual what) { return given ? csv_column(c, given) : csv_usual_column(c, what); }
 
+#define NO_RUN_LENGTHS "which are not read from a table: write each mask as a PNG and name the files"
+
 /* The message names all columns. A first line of paths is a table without names. */
 static int refuse_columns(const struct csv *c, const char *given, enum csv_usual what, struct error *e)
 {
@@ -236,8 +230,14 @@ static int refuse_columns(const struct csv *c, const char *given, enum csv_usual
     static const char *const usual[] = {"image, image_path, img, file", "mask, mask_path, label, seg", "split, subset, set"};
     struct text names = {0};
     bool paths = false;
-    for (uint32_t i = 0; i < c->n && i < 20; i++) text_printf(&names, "%s%s", i ? ", " : "", c->fields[i]), paths |= is_image_name(c->fields[i]);
+    const char *runs = NULL;
+    for (uint32_t i = 0; i < c->n && i < 20; i++) {
+        text_printf(&names, "%s%s", i ? ", " : "", c->fields[i]);
+        paths |= is_image_name(c->fields[i]);
+        if (strcasestr(c->fields[i], "rle") || strcasestr(c->fields[i], "encodedpixels")) runs = c->fields[i];
+    }
     if (given) error_set(e, PL_USAGE, "its first line has no column %s; its columns are %.400s", given, names.at);
+    else if (runs) error_set(e, PL_USAGE, "its columns are %.400s: the masks in %s are run lengths, " NO_RUN_LENGTHS, names.at, runs);
     else if (paths) error_set(e, PL_USAGE, "its first line is %.400s, expected the names of the columns: add a line such as image%cmask", names.at, c->separator);
     else error_set(e, PL_USAGE, "its columns are %.400s; none has a usual name for %s (%s, ...): set data.%s_column", names.at, plural[what], usual[what], keys[what]);
     text_free(&names);
@@ -285,24 +285,31 @@ struct table {
     char example[256];
 };
 
-static void add_row(struct dataset *d, const struct csv *c, const struct columns *at, struct table *t)
+/* "1 3 10 5": starts and lengths. */
+static bool is_run_lengths(const char *field) { return strchr(field, ' ') && field[strspn(field, "0123456789 ")] == 0; }
+
+static int add_row(struct dataset *d, const struct csv *c, const struct columns *at, struct table *t, struct error *e)
 {
     struct pairs *p = d->state;
     const char *image = c->fields[at->image], *mask = c->fields[at->mask];
+    path_from_windows(c->fields[at->image]);
+    path_from_windows(c->fields[at->mask]);
     d->report.members++;
     t->rows++;
     if (!*mask) d->report.no_text++;
     else if (!*image) d->report.no_image++;
-    if (!*mask || !*image) return;
+    if (!*mask || !*image) return PL_OK;
     const struct unread *u = unread_by_name(image);
     if (!u) u = unread_by_name(mask);
     if (u && !t->unread) t->unread = u, snprintf(t->example, sizeof t->example, "%s", unread_by_name(image) ? image : mask);
     t->n_unread += u != NULL;
+    if (is_run_lengths(mask)) return error_set(e, PL_USAGE, "line %u: the mask is given as run lengths (%.20s...), " NO_RUN_LENGTHS, c->line, mask);
     struct item item = {.image = keep(p, base_of(&t->images, image), image)};
     item.mask = keep(p, base_of(&t->masks, mask), mask);
     item.key = item.name = keep(p, NULL, image);
     item.split = keep(p, NULL, at->split >= 0 ? c->fields[at->split] : "");
     vec_push(&p->items, item);
+    return PL_OK;
 }
 
 static int read_rows(struct dataset *d, struct csv *c, const struct columns *at, struct table *t, struct error *e)
@@ -313,7 +320,7 @@ static int read_rows(struct dataset *d, struct csv *c, const struct columns *at,
     while (!csv_next(c, &more, e) && more) {
         if (c->n != columns) return error_set(e, PL_USAGE, "line %u has %u fields; expected %u as in the first line", c->line, c->n, columns);
         if (p->names.n > 1u << 31) return error_set(e, PL_USAGE, "line %u: the table is too large", c->line);
-        add_row(d, c, at, t);
+        if (add_row(d, c, at, t, e)) return e->code;
     }
     if (more) return e->code;
     return 2 * t->n_unread > t->rows ? unread_refuse(t->unread, t->n_unread, NULL, t->example, e) : PL_OK;
@@ -351,7 +358,7 @@ static int csv_open(struct dataset *d, const struct dataset_options *o, struct e
     for (uint32_t i = 0; i < paths.n && !rc; i++) rc = read_table(d, o, paths.at[i], e);
     print_rows(&d->unpaired, d->report.no_text, "mask");
     print_rows(&d->unpaired, d->report.no_image, "image");
-    if (!rc) warn_unpaired(d, o, paths.at[0]);
+    if (!rc) dataset_warn_unpaired(d, o, paths.at[0]);
     names_free(&paths);
     finish(d);
     return rc;

@@ -40,6 +40,7 @@ struct found {
     bool seen[65536];
     uint32_t largest;
     bool all_two_ends;       /* of those with several values */
+    uint64_t whole;          /* images with one value everywhere, which is not 0 */
     bool beside_255;         /* some image has 255 and other values */
     uint64_t read;
 };
@@ -48,6 +49,7 @@ static void merge(struct found *f, const struct label_facts *x, uint64_t i, uint
 {
     f->read++;
     f->looks[x->look]++;
+    f->whole += x->look == LOOK_ONE && !x->seen[0];
     if (i < f->first[x->look]) f->first[x->look] = i;
     if (x->look == LOOK_VALUES) f->all_two_ends &= x->two_ends;
     if (x->largest > f->largest) f->largest = x->largest;
@@ -177,6 +179,7 @@ static int survey_labels(struct dataset *d, struct error *e)
     look_at_masks(d, n, f);
     d->survey.labels = f->read ? d->total : 0;
     d->survey.labels_seen = f->read;
+    d->survey.whole = f->whole;
     int rc = decide_labels(d, f, e);
     mem_free(f);
     return rc;
@@ -187,7 +190,7 @@ static int survey_labels(struct dataset *d, struct error *e)
 struct light {
     uint64_t counts[RANGE_VALUES]; /* of values of 16 bits */
     uint64_t bright[256];          /* of pixels of 8 bits, by their brightest channel */
-    uint64_t decoded, deep;
+    uint64_t decoded, deep, turned;
 };
 
 static void add_rows(uint64_t bright[256], const uint8_t *rgb, size_t stride, uint32_t w, uint32_t h)
@@ -225,6 +228,7 @@ static bool add_jpg(struct light *l, const void *bytes, size_t n)
     bool decoded = !jpg_decode(j, bytes, n, jpg_divisor(h.width, h.height, 256), &w, &rows, &rgb, &ignored);
     jpg_free(j);
     if (!decoded) return false;
+    l->turned += h.orientation > 1 && (h.orientation < 5 || h.width == h.height); /* otherwise the sizes of image and masks would differ */
     add_rows(l->bright, rgb, (size_t)w * 3, w, rows);
     mem_free(rgb);
     return true;
@@ -275,6 +279,7 @@ static void survey_images(struct dataset *d)
         {
             all->decoded += l->decoded;
             all->deep += l->deep;
+            all->turned += l->turned;
             for (uint32_t v = 0; v < RANGE_VALUES; v++) all->counts[v] += l->counts[v];
             for (int v = 0; v < 256; v++) all->bright[v] += l->bright[v];
         }
@@ -284,6 +289,7 @@ static void survey_images(struct dataset *d)
     s->images = d->total;
     s->images_seen = all->decoded;
     s->deep = all->deep;
+    s->turned = all->turned;
     s->range_decided = all->deep && d->range.kind == RANGE_AUTO;
     if (s->range_decided) d->range = range_choose(all->counts, &d->range);
     s->bright = brightness(all, &d->range);
@@ -349,7 +355,25 @@ bool survey_print_range(const struct dataset *d, struct text *out)
     return true;
 }
 
-bool survey_print_dark(const struct dataset *d, struct text *out)
+static bool print_turned(const struct dataset *d, struct text *out)
+{
+    const struct survey *s = &d->survey;
+    if (!s->turned) return false;
+    text_printf(out, "%llu of %llu images looked at have an EXIF orientation, which is not applied: if their masks were drawn on the images as programs show them, store the images upright, "
+                     "such as by `mogrify -auto-orient`", (unsigned long long)s->turned, (unsigned long long)s->images_seen);
+    return true;
+}
+
+static bool print_whole(const struct dataset *d, struct text *out)
+{
+    const struct survey *s = &d->survey;
+    if (2 * s->whole <= s->labels_seen) return false;
+    text_printf(out, "%llu of %llu mask images looked at have one value everywhere, so that the mask is the whole image: are these the masks, with 0 as the background?", (unsigned long long)s->whole,
+                (unsigned long long)s->labels_seen);
+    return true;
+}
+
+static bool print_dark(const struct dataset *d, struct text *out)
 {
     enum { DARK = 32 };
     const struct survey *s = &d->survey;
@@ -359,6 +383,14 @@ bool survey_print_dark(const struct dataset *d, struct text *out)
     return true;
 }
 
+bool survey_next_warning(const struct dataset *d, int *k, struct text *out)
+{
+    static bool (*const each[])(const struct dataset *, struct text *) = {print_dark, print_turned, print_whole};
+    while (*k < (int)COUNT(each))
+        if (each[(*k)++](d, out)) return true;
+    return false;
+}
+
 void survey_log(const struct dataset *d)
 {
     struct text line = {0};
@@ -366,6 +398,5 @@ void survey_log(const struct dataset *d)
     text_free(&line);
     if (survey_print_range(d, &line)) log_note("%s", line.at);
     text_free(&line);
-    if (survey_print_dark(d, &line)) log_warn("%s", line.at);
-    text_free(&line);
+    for (int k = 0; survey_next_warning(d, &k, &line); text_free(&line)) log_warn("%s", line.at);
 }

@@ -34,10 +34,12 @@ struct survey {
     uint32_t largest;
     bool soft;                    /* soft edges */
     bool void_255;                /* 255 is ignored */
+    uint64_t whole;               /* mask images with one value everywhere, which is not 0 */
     /* Images. */
     uint64_t images, images_seen; /* all; decoded */
     uint64_t deep;                /* of the decoded ones: of 16 bits */
     bool range_decided;           /* data.range was auto, and there are images of 16 bits */
+    uint64_t turned;              /* of the decoded ones: with an EXIF orientation that the size of the masks cannot confirm */
     int bright;                   /* 99.5 % of the pixels are not brighter than this, of 255; -1: not known */
 };
 
@@ -51,9 +53,10 @@ int survey_dataset(struct dataset *d, struct error *e);
 bool survey_print_labels(const struct dataset *d, struct text *out);
 /* "data.range auto: window 12 to 3071, ..." */
 bool survey_print_range(const struct dataset *d, struct text *out);
-/* A warning about nearly black images. */
-bool survey_print_dark(const struct dataset *d, struct text *out);
-/* All three: notes and a warning in the log. */
+/* The next warning about nearly black images, images with an EXIF orientation, or masks that cover the
+ * whole image. *k counts up from 0; false: there are no more. */
+bool survey_next_warning(const struct dataset *d, int *k, struct text *out);
+/* All of these: notes and warnings in the log. */
 void survey_log(const struct dataset *d);
 
 #endif

@@ -19,6 +19,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -45,10 +46,10 @@ static int detect_npy(int fd, uint64_t size, struct tokens_file *f, struct error
     for (int t = TOKENS_U8; t <= TOKENS_I64; t++)
         if (h.type == dtypes[t].npy && h.size == dtypes[t].size) f->dtype = (enum tokens_dtype)t;
     if (!f->dtype || h.big_endian)
-        return error_set(e, PL_USAGE, "its elements are %s%c%u; expected little-endian u1, u2, u4, i4 or i8",
+        return error_set(e, PL_USAGE, "its elements are %s%c%u; expected little-endian u1, u2, u4, i4 or i8: save a.astype(\"uint32\")",
                          h.big_endian ? "big-endian " : "", h.type, h.size);
     if (h.rank < 1 || h.rank > 2)
-        return error_set(e, PL_USAGE, "it has %u dimensions; expected 1 or 2", h.rank);
+        return error_set(e, PL_USAGE, "it has %u dimensions; expected 1 or 2: save a.reshape(-1)", h.rank);
     if (h.fortran_order && h.rank == 2)
         return error_set(e, PL_USAGE, "it is in Fortran order; expected C order: "
                                       "save numpy.ascontiguousarray(a) instead");
@@ -101,12 +102,19 @@ static int refuse(const char *what, struct error *e)
                      what);
 }
 
+static bool has_ending(const char *path, const char *ending)
+{
+    size_t n = strlen(path), m = strlen(ending);
+    return n > m && !strcasecmp(path + n - m, ending);
+}
+
 /* Raw integers: of the configured type, or uint16 in a file that is named .bin or .tokens. */
 static int detect_raw(int fd, uint64_t size, enum tokens_dtype wanted, struct tokens_file *f, struct error *e)
 {
     const char *what = not_tokens(f->path, fd);
     if (what) return refuse(what, e);
-    bool known = text_ends_with(f->path, ".bin") || text_ends_with(f->path, ".tokens");
+    bool known = has_ending(f->path, ".bin") || has_ending(f->path, ".tokens");
+    if (!wanted && not_tokens_utf16(fd)) return refuse("text in UTF-16", e);
     if ((what = wanted == TOKENS_U8 ? NULL : not_tokens_text(fd))) return refuse(what, e);
     if (!wanted && !known)
         return error_set(e, PL_USAGE,
@@ -162,7 +170,7 @@ static int detect_safetensors(struct tokens_file *f, struct error *e)
 /* All formats except safetensors, which has a reader that opens the file itself. */
 static int detect(int fd, uint64_t size, enum tokens_dtype wanted, struct tokens_file *f, struct error *e)
 {
-    int rc = text_ends_with(f->path, ".npy") ? detect_npy(fd, size, f, e) : detect_llmc(fd, size, f, e);
+    int rc = has_ending(f->path, ".npy") ? detect_npy(fd, size, f, e) : detect_llmc(fd, size, f, e);
     if (!rc && !f->dtype) rc = detect_raw(fd, size, wanted, f, e);
     return rc ? error_prepend(e, "%s", f->path) : PL_OK;
 }
@@ -190,7 +198,7 @@ static int inspect(struct tokens_file *f, enum tokens_dtype wanted, bool bytes, 
     if (fd < 0) return file_error(f->path, "open it", e);
     int rc = regular_size(fd, f->path, &size, e);
     if (!rc && bytes) f->dtype = TOKENS_U8, f->count = size;
-    else if (!rc) rc = text_ends_with(f->path, ".safetensors") ? detect_safetensors(f, e) : detect(fd, size, wanted, f, e);
+    else if (!rc) rc = has_ending(f->path, ".safetensors") ? detect_safetensors(f, e) : detect(fd, size, wanted, f, e);
     close(fd);
     if (rc) return rc;
     if (!f->count) return error_set(e, PL_USAGE, "%s: it has no tokens", f->path);

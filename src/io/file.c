@@ -65,6 +65,12 @@ bool data_path(const char *name, char *out, size_t room)
     return n > 0 && (size_t)n < room;
 }
 
+void path_from_windows(char *path)
+{
+    for (; *path; path++)
+        if (*path == '\\') *path = '/';
+}
+
 int path_dir(const char *path, char *out, size_t room, struct error *e)
 {
     size_t n = strlen(path);

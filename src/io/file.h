@@ -62,6 +62,8 @@ int disk_free(const char *path, uint64_t *bytes, struct error *e);
 bool data_path(const char *name, char *out, size_t room);
 /* The folder part of a path ("." when it has none), in the caller's buffer. */
 int path_dir(const char *path, char *out, size_t room, struct error *e);
+/* Changes a path that a Windows program wrote, images\a.jpg, to images/a.jpg, in place. */
+void path_from_windows(char *path);
 /* Writes all n bytes at the descriptor's position; returns 0, or -1 with errno. */
 int fd_write(int fd, const void *bytes, size_t n);
 

@@ -114,7 +114,7 @@ static bool read_pixels(struct stream *s, const struct png_header *h, enum png_a
     } else {
         if (h->depth < 8) png_set_packing(s->png);
         if (h->depth == 16 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__) png_set_swap(s->png);
-        if (as != PNG_AS_STORED && h->channels % 2 == 0) png_set_strip_alpha(s->png);
+        if (as == PNG_AS_SAMPLES && h->channels % 2 == 0) png_set_strip_alpha(s->png);
     }
     int passes = png_set_interlace_handling(s->png);
     png_read_update_info(s->png, s->info);
@@ -128,7 +128,7 @@ static bool read_pixels(struct stream *s, const struct png_header *h, enum png_a
 static uint32_t channels_out(const struct png_header *h, enum png_as as)
 {
     if (as == PNG_AS_RGB) return 3;
-    return as != PNG_AS_STORED && h->channels % 2 == 0 ? h->channels - 1 : h->channels;
+    return as == PNG_AS_SAMPLES && h->channels % 2 == 0 ? h->channels - 1 : h->channels;
 }
 
 static uint32_t depth_out(const struct png_header *h, enum png_as as) { return as != PNG_AS_RGB && h->depth == 16 ? 16 : 8; }
@@ -138,21 +138,68 @@ size_t png_bytes(const struct png_header *h, enum png_as as)
     return (size_t)h->width * h->height * channels_out(h, as) * (depth_out(h, as) / 8);
 }
 
-/* Reduces three equal channels to one, in place. False: the channels differ somewhere. */
+static uint32_t sample(const struct png_pixels *p, size_t i) { return p->depth == 8 ? ((const uint8_t *)p->at)[i] : ((const uint16_t *)p->at)[i]; }
+
+/* Reduces the channels of labels to one, in place: grey, or three equal channels. Where the colour is
+ * the same everywhere and some pixels are transparent, the alpha is the mask. False: the image is in
+ * colour. */
 static bool fold_channels(struct png_pixels *p)
 {
-    size_t n = (size_t)p->width * p->height;
-    uint8_t *a = p->at;
-    uint16_t *b = p->at;
+    const size_t n = (size_t)p->width * p->height, c = p->channels, colours = c < 3 ? 1 : 3;
+    const uint32_t opaque = p->depth == 8 ? 255 : 65535;
+    bool grey = true, one_colour = true, clear = false;
     for (size_t i = 0; i < n; i++) {
-        if (p->depth == 8 && (a[3 * i] != a[3 * i + 1] || a[3 * i] != a[3 * i + 2])) return false;
-        if (p->depth == 16 && (b[3 * i] != b[3 * i + 1] || b[3 * i] != b[3 * i + 2])) return false;
-        if (p->depth == 8) a[i] = a[3 * i];
-        else b[i] = b[3 * i];
+        for (size_t k = 0; k < colours; k++) {
+            grey &= sample(p, i * c + k) == sample(p, i * c);
+            one_colour &= sample(p, i * c + k) == sample(p, k);
+        }
+        clear |= c % 2 == 0 && sample(p, i * c + c - 1) != opaque;
+    }
+    const size_t from = one_colour && clear ? c - 1 : 0;
+    if (!grey && !from) return false;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t v = sample(p, i * c + from);
+        if (p->depth == 8) ((uint8_t *)p->at)[i] = (uint8_t)v;
+        else ((uint16_t *)p->at)[i] = (uint16_t)v;
     }
     p->channels = 1;
     p->bytes = n * (p->depth / 8);
     return true;
+}
+
+static bool is_grey(const png_color *c) { return c->red == c->green && c->red == c->blue; }
+static bool is_black(const png_color *c) { return is_grey(c) && !c->red; }
+
+/* The index of a palette is the label, and 0 is the background. A program that reduces colours
+ * (Pillow's quantize, pngquant) numbers them in any order: a palette of greys that does not begin with
+ * black is looked up, and one with colours is refused. Its entries all differ; a palette that is
+ * filled up with black belongs to labels. */
+static int check_palette(struct stream *s, struct png_pixels *p, struct error *e)
+{
+    png_color *palette = NULL;
+    int n = 0, black = -1;
+    bool grey = true, differ = true;
+    if (!png_get_PLTE(s->png, s->info, &palette, &n) || !n || is_black(&palette[0])) return PL_OK;
+    for (int i = 0; i < n; i++) {
+        grey &= is_grey(&palette[i]);
+        if (is_black(&palette[i])) black = i;
+        for (int k = 0; k < i; k++) differ &= memcmp(&palette[i], &palette[k], sizeof *palette) != 0;
+    }
+    uint8_t *at = p->at;
+    for (size_t i = 0; grey && i < p->bytes; i++) at[i] = at[i] < n ? palette[at[i]].red : 0;
+    if (grey || !differ || black < 0) return PL_OK;
+    return error_set(e, PL_USAGE, "the PNG has a palette in which black is entry %d and a colour is entry 0: a program chose the numbers, and they are not labels. "
+                     "Save masks as 8 or 16 bit grey, with 0 as the background", black);
+}
+
+/* Turns the decoded channels, or the indices of a palette, into labels. */
+static int make_labels(struct stream *s, const struct png_header *h, struct png_pixels *p, struct error *e)
+{
+    if (h->palette) return check_palette(s, p, e);
+    if (p->channels == 1 || fold_channels(p)) return PL_OK;
+    return error_set(e, PL_USAGE,
+                     "the PNG is in colour, and labels were expected: its red, green and blue differ. Save masks as 8 or 16 bit grey, or with a palette; "
+                     "annotation programs (CVAT, Label Studio, Supervisely) also export COCO, which is read");
 }
 
 static int check_header(const struct png_header *h, uint64_t max_pixels, struct error *e)
@@ -174,10 +221,7 @@ static int decode_open(struct stream *s, const struct png_header *h, enum png_as
     s->pixels = out->at;
     int rc = PL_OK;
     if (!read_pixels(s, h, as, out->bytes / h->height)) rc = bad(s, "read", e);
-    else if (as == PNG_AS_LABELS && out->channels == 3 && !fold_channels(out))
-        rc = error_set(e, PL_USAGE,
-                       "the PNG is in colour, and labels were expected: its red, green and blue differ. "
-                       "Save masks as 8 or 16 bit grey, or with a palette");
+    else if (as == PNG_AS_LABELS) rc = make_labels(s, h, out, e);
     if (rc && !to) mem_free(out->at);
     if (rc) out->at = NULL;
     return rc;

@@ -24,8 +24,10 @@ int png_peek(const void *bytes, size_t n, struct png_header *h, struct error *e)
 /* The layout of the decoded pixels:
  *   PNG_AS_STORED  every channel, 8 or 16 bits. Palettes stay indices; grey of 1, 2 or 4
  *                  bits keeps its values (a 1-bit mask gives 0 and 1).
- *   PNG_AS_LABELS  one channel of values, 8 or 16 bits: as above, alpha dropped. Colour
- *                  is accepted when its three channels are equal everywhere.
+ *   PNG_AS_LABELS  one channel of values, 8 or 16 bits: as above. Colour is accepted when its
+ *                  three channels are equal everywhere. Alpha is dropped, unless it is all that
+ *                  differs: then it is the values. A palette of greys that does not begin with
+ *                  black is looked up.
  *   PNG_AS_RGB     8-bit RGB for every stored format: palette looked up, grey repeated, alpha
  *                  dropped, 16 bits rounded.
  *   PNG_AS_SAMPLES as stored, without alpha: one channel or three, 8 or 16 bits. */
@@ -39,7 +41,7 @@ struct png_pixels {
 };
 
 /* Bytes that png_decode needs at `to` for this header; 0 when the layout is not available for it.
- * Reading colour as labels needs room for the three channels. */
+ * Reading labels needs room for all channels. */
 size_t png_bytes(const struct png_header *h, enum png_as as);
 
 /* Decodes a whole file in memory. The header is checked first: an image of more than max_pixels

@@ -216,7 +216,7 @@ int feed_try_images(const struct config *c, const struct model *m, enum feed_rol
     int rc = feed_open_dataset(&set, c, role, e);
     if (rc) return rc;
     struct loader_source s = make_source(c, set, role);
-    s.shuffle = true, s.once = s.interior = false, s.max_bad = 1, s.augment = (struct loader_augment){0};
+    s.shuffle = true, s.once = s.interior = false, s.max_bad = 1, s.quiet = true, s.augment = (struct loader_augment){0};
     char *memory = mem_alloc(loader_bytes(&o) + 64);
     rc = loader_open(&l, &o, memory + (64 - (uintptr_t)memory % 64) % 64, e);
     if (!rc) {

@@ -68,6 +68,22 @@ def main():
     save(Image.fromarray(ids), "instances.png")
     save(Image.fromarray(np.stack([labels * 100, labels * 20, 0 * labels], axis=-1).astype(np.uint8)), "colour.png")
 
+    # Editors: white everywhere, and the mask is what is not transparent.
+    white = Image.new("L", (W, H), 255)
+    save(Image.merge("RGBA", [white, white, white, binary]), "alpha.png")
+    # Pillow's quantize: black and white, or black and red, with the number 0 for what is not black.
+    for name, colour in (("palette_white.png", (255, 255, 255)), ("palette_red.png", (255, 0, 0))):
+        painted = Image.new("RGB", (W, H))
+        painted.paste(colour, (0, 0), binary)
+        palette = painted.convert("P", palette=Image.Palette.ADAPTIVE, colors=2)
+        assert tuple(palette.getpalette()[:3]) == colour
+        save(palette, name)
+    save(white, "white.png")
+    # A phone held upside down.
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    save(Image.fromarray(rgb), "turned.jpg", quality=80, exif=exif)
+
     # Heads of a NIfTI-1 volume and of a DICOM file.
     nifti = bytearray(352)
     struct.pack_into("<i", nifti, 0, 348)
