@@ -83,6 +83,17 @@ check "a table with a split column" works sam-tiny "$tmp/csv" csv '^  validation
 check "a packed store" works sam-tiny "$tmp/packed" packed '^  image_size: 128'
 check "an index with a memory map" works sam-tiny "$tmp/memmap" packed index.json
 check "tokens" works llama-tiny "$tmp/tokens" tokens '^  validation: .*b.bin'
+# numpy.save's files, with the names that the guide writes.
+make_npy() {
+    local f n
+    mkdir -p "$tmp/npy" || return 1
+    for f in train val; do
+        n=$(($(wc -c <"$tmp/tokens/a.bin") / 2))
+        { printf '\223NUMPY\001\000v\000%-117s\n' "{'descr': '<u2', 'fortran_order': False, 'shape': ($n,), }" && cat "$tmp/tokens/a.bin"; } >"$tmp/npy/$f.npy" || return 1
+    done
+}
+check "token files of NumPy are made" make_npy
+check "tokens of NumPy" works llama-tiny "$tmp/npy" tokens '^  validation: .*val.npy'
 cp -r "$tmp/run/model" "$tmp/trained" # because `works` removes the run
 check "a trained folder" works "$tmp/trained" "$tmp/tokens" tokens '^  path: '
 

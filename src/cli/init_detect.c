@@ -398,11 +398,13 @@ static int refuse_plain(const char *folder, const struct names *l, struct error 
     return PL_OK;
 }
 
-static bool has_images(const char *folder)
+/* Whether there are images below the folder, also of formats that are not read. A .npy in the folder itself is a
+ * file of tokens. */
+static bool has_images(const char *folder, const struct names *l)
 {
     struct image_tree t;
     struct error ignored;
-    bool found = !image_tree_read(&t, folder, NULL, &ignored) && (t.files.n || t.unread);
+    bool found = !image_tree_read(&t, folder, NULL, &ignored) && (t.files.n || (t.unread && !(count(l, ".npy") && is_tokens(t.unread_example))));
     image_tree_free(&t);
     return found;
 }
@@ -416,7 +418,7 @@ static int detect_folder(const char *folder, const struct names *l, const struct
     if (detect_coco(folder, l, f)) return set_format(f, "coco", "COCO's instances");
     if (detect_tables(folder, l, given, f)) return set_format(f, "csv", "a table of images and masks");
     if (detect_extracted(folder, l, f)) return refuse_labelme(&f->train, e) ? e->code : set_format(f, "sa1b", "extracted shards");
-    if (has_images(folder)) return detect_layout(folder, given, f, e);
+    if (has_images(folder, l)) return detect_layout(folder, given, f, e);
     if (detect_tokens(folder, l, f)) return set_format(f, "tokens", "files of tokens");
     if (refuse_plain(folder, l, e)) return e->code;
     struct text names = {0};

@@ -133,7 +133,7 @@ static bool allows(const struct config *c, const char *form)
 }
 
 /* The reason why a step cannot be fused; NULL: it can. The global norm, and whether a gradient is
- * infinite, are known after the last gradient: too pipeline for weights that are updated before. */
+ * infinite, are known after the last gradient: too late for weights that are updated before. */
 static const char *why_not_fused(const struct config *c, const struct settings *s)
 {
     if (c->train_clip_norm > 0) return "train.clip_norm is set, and the norm of all gradients is known only after the first weights are updated; set train.clip_norm 0";
