@@ -39,10 +39,10 @@ def ellipses(rng, lesion):
     return shapes
 
 
-def volume(seed):
+def volume(patient):
     """Pixels and labels of a patient: a list of rows for each slice."""
-    rng = random.Random(seed)
-    shapes = ellipses(rng, lesion=seed % 2 == 0)
+    rng = random.Random(patient)
+    shapes = ellipses(rng, lesion=patient % 2 == 0)
     images, labels = [], []
     for z in range(SLICES):
         image = [[AIR] * SIDE for _ in range(SIDE)]

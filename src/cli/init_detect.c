@@ -303,6 +303,25 @@ static void list_files(const char *folder, const struct names *l, const char *en
     if (!f->train.n && f->validation.n) vec_push(&f->train, f->validation.at[--f->validation.n]);
 }
 
+/* Shards or stores, by a pattern "*.ending". Files with val in their names, or test if there are none, are for
+ * validation; a test file beside them is not used. */
+static void list_shards(const char *folder, const struct names *l, const char *pattern, struct detected *f)
+{
+    uint32_t n = count(l, pattern + 1), val = 0, test = 0;
+    for (uint32_t i = 0; i < l->n; i++)
+        if (ends_in(l->at[i], pattern + 1)) val += strstr(l->at[i], "val") != NULL, test += !strstr(l->at[i], "val") && strstr(l->at[i], "test");
+    if (val + test == 0 || val + test == n) {
+        add(&f->train, folder, pattern);
+        return;
+    }
+    for (uint32_t i = 0; i < l->n; i++) {
+        if (!ends_in(l->at[i], pattern + 1)) continue;
+        if (strstr(l->at[i], val ? "val" : "test")) add(&f->validation, folder, l->at[i]);
+        else if (strstr(l->at[i], "test")) log_warn("%s/%s is not used: the files with val in their names are evaluated on", folder, l->at[i]);
+        else add(&f->train, folder, l->at[i]);
+    }
+}
+
 /* Token files of one extension. */
 static bool detect_tokens(const char *folder, const struct names *l, struct detected *f)
 {
@@ -412,9 +431,9 @@ static bool has_images(const char *folder, const struct names *l)
 static int detect_folder(const char *folder, const struct names *l, const struct samples_options *given, struct detected *f, struct error *e)
 {
     if (given->images || given->masks) return use_given(folder, given, f);
-    if (count(l, ".pack")) return add(&f->train, folder, "*.pack"), set_format(f, "packed", "packed stores");
+    if (count(l, ".pack")) return list_shards(folder, l, "*.pack", f), set_format(f, "packed", "packed stores");
     if (detect_index(folder, l, f)) return set_format(f, "packed", "an index with a memory map of masks");
-    if (count(l, ".tar")) return add(&f->train, folder, "*.tar"), set_format(f, "sa1b", "tar shards");
+    if (count(l, ".tar")) return list_shards(folder, l, "*.tar", f), set_format(f, "sa1b", "tar shards");
     if (detect_coco(folder, l, f)) return set_format(f, "coco", "COCO's instances");
     if (detect_tables(folder, l, given, f)) return set_format(f, "csv", "a table of images and masks");
     if (detect_extracted(folder, l, f)) return refuse_labelme(&f->train, e) ? e->code : set_format(f, "sa1b", "extracted shards");
