@@ -70,6 +70,13 @@ coco() {
 }
 check 'make_coco.py: a dataset that init knows' coco
 
+ct() {
+    command -v python3 >/dev/null || { echo 'no python3 here'; return 77; }
+    python3 examples/make_ct.py "$tmp/ct" >"$tmp/out" || return 1
+    expect 0 '' "$binary" init --model sam-tiny --data "$tmp/ct" && grep '^# .*144 samples to train on, 48 to evaluate on' "$tmp/out" && grep '^  labels: classes' "$tmp/out" && grep '^  window: \[1, 1524\]' "$tmp/out"
+}
+check 'make_ct.py: slices of 16 bits that init knows' ct
+
 # Every example is above.
 every() {
     local f

@@ -81,8 +81,25 @@ check "COCO, with files of its own to evaluate on" works sam-tiny "$tmp/coco" co
 check "images/ and masks/" works sam-tiny "$tmp/pairs" pairs
 check "a table with a split column" works sam-tiny "$tmp/csv" csv '^  validation_split: val'
 check "a packed store" works sam-tiny "$tmp/packed" packed '^  image_size: 128'
+# A store for training and one to evaluate on: the second is not trained on.
+parts() {
+    mkdir -p "$tmp/parts" && cp "$tmp/packed/all.pack" "$tmp/parts/train.pack" && cp "$tmp/packed/all.pack" "$tmp/parts/val.pack" || return 1
+    expect 0 '' "$binary" init --model sam-tiny --data "$tmp/parts" && grep '^  train: \[".*/train.pack"\]' "$tmp/out" && grep '^  validation: \[".*/val.pack"\]' "$tmp/out" && ! grep 'holdout' "$tmp/out"
+}
+check "stores to train and to evaluate on" parts
 check "an index with a memory map" works sam-tiny "$tmp/memmap" packed index.json
 check "tokens" works llama-tiny "$tmp/tokens" tokens '^  validation: .*b.bin'
+# numpy.save's files, with the names that the guide writes.
+make_npy() {
+    local f n
+    mkdir -p "$tmp/npy" || return 1
+    for f in train val; do
+        n=$(($(wc -c <"$tmp/tokens/a.bin") / 2))
+        { printf '\223NUMPY\001\000v\000%-117s\n' "{'descr': '<u2', 'fortran_order': False, 'shape': ($n,), }" && cat "$tmp/tokens/a.bin"; } >"$tmp/npy/$f.npy" || return 1
+    done
+}
+check "token files of NumPy are made" make_npy
+check "tokens of NumPy" works llama-tiny "$tmp/npy" tokens '^  validation: .*val.npy'
 cp -r "$tmp/run/model" "$tmp/trained" # because `works` removes the run
 check "a trained folder" works "$tmp/trained" "$tmp/tokens" tokens '^  path: '
 

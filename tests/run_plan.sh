@@ -178,6 +178,12 @@ unfused() {
     expect 3 'each of which fits: memory.fused_step: auto' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.host_budget=none --set memory.fused_step=off --set data.sequence=16 --memory 3MiB
 }
 check 'a change that would fit: the fused step' unfused
+# Clipping holds all gradients until their norm is known; without it the step is fused.
+unclipped() {
+    local run=("$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.host_budget=none --set memory.precision=f32 --set data.sequence=16 --memory 3MiB)
+    expect 3 'each of which fits: .*train.clip_norm: 0 ' "${run[@]}" --set train.clip_norm=1 && expect 0 '' "${run[@]}" --set train.clip_norm=0
+}
+check 'a change that would fit: no clipping' unclipped
 # The loader of sam-tiny takes two thirds of the smallest plan.
 ahead() {
     local run=("$binary" plan examples/sam-tiny.yaml "${cpu[@]}" --set memory.precision=f32 --set memory.host_budget=none)

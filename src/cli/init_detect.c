@@ -303,6 +303,25 @@ static void list_files(const char *folder, const struct names *l, const char *en
     if (!f->train.n && f->validation.n) vec_push(&f->train, f->validation.at[--f->validation.n]);
 }
 
+/* Shards or stores, by a pattern "*.ending". Files with val in their names, or test if there are none, are for
+ * validation; a test file beside them is not used. */
+static void list_shards(const char *folder, const struct names *l, const char *pattern, struct detected *f)
+{
+    uint32_t n = count(l, pattern + 1), val = 0, test = 0;
+    for (uint32_t i = 0; i < l->n; i++)
+        if (ends_in(l->at[i], pattern + 1)) val += strstr(l->at[i], "val") != NULL, test += !strstr(l->at[i], "val") && strstr(l->at[i], "test");
+    if (val + test == 0 || val + test == n) {
+        add(&f->train, folder, pattern);
+        return;
+    }
+    for (uint32_t i = 0; i < l->n; i++) {
+        if (!ends_in(l->at[i], pattern + 1)) continue;
+        if (strstr(l->at[i], val ? "val" : "test")) add(&f->validation, folder, l->at[i]);
+        else if (strstr(l->at[i], "test")) log_warn("%s/%s is not used: the files with val in their names are evaluated on", folder, l->at[i]);
+        else add(&f->train, folder, l->at[i]);
+    }
+}
+
 /* Token files of one extension. */
 static bool detect_tokens(const char *folder, const struct names *l, struct detected *f)
 {
@@ -398,11 +417,13 @@ static int refuse_plain(const char *folder, const struct names *l, struct error 
     return PL_OK;
 }
 
-static bool has_images(const char *folder)
+/* Whether there are images below the folder, also of formats that are not read. A .npy in the folder itself is a
+ * file of tokens. */
+static bool has_images(const char *folder, const struct names *l)
 {
     struct image_tree t;
     struct error ignored;
-    bool found = !image_tree_read(&t, folder, NULL, &ignored) && (t.files.n || t.unread);
+    bool found = !image_tree_read(&t, folder, NULL, &ignored) && (t.files.n || (t.unread && !(count(l, ".npy") && is_tokens(t.unread_example))));
     image_tree_free(&t);
     return found;
 }
@@ -410,13 +431,13 @@ static bool has_images(const char *folder)
 static int detect_folder(const char *folder, const struct names *l, const struct samples_options *given, struct detected *f, struct error *e)
 {
     if (given->images || given->masks) return use_given(folder, given, f);
-    if (count(l, ".pack")) return add(&f->train, folder, "*.pack"), set_format(f, "packed", "packed stores");
+    if (count(l, ".pack")) return list_shards(folder, l, "*.pack", f), set_format(f, "packed", "packed stores");
     if (detect_index(folder, l, f)) return set_format(f, "packed", "an index with a memory map of masks");
-    if (count(l, ".tar")) return add(&f->train, folder, "*.tar"), set_format(f, "sa1b", "tar shards");
+    if (count(l, ".tar")) return list_shards(folder, l, "*.tar", f), set_format(f, "sa1b", "tar shards");
     if (detect_coco(folder, l, f)) return set_format(f, "coco", "COCO's instances");
     if (detect_tables(folder, l, given, f)) return set_format(f, "csv", "a table of images and masks");
     if (detect_extracted(folder, l, f)) return refuse_labelme(&f->train, e) ? e->code : set_format(f, "sa1b", "extracted shards");
-    if (has_images(folder)) return detect_layout(folder, given, f, e);
+    if (has_images(folder, l)) return detect_layout(folder, given, f, e);
     if (detect_tokens(folder, l, f)) return set_format(f, "tokens", "files of tokens");
     if (refuse_plain(folder, l, e)) return e->code;
     struct text names = {0};

@@ -5,7 +5,7 @@
  * Another bound on host memory needs no new search: the space that was searched already answers it.
  * Smaller samples are not tried if the weights alone are too large. Changes are tried from the
  * least to the most intrusive: fewer images read ahead, memory keys that were set by hand, then
- * precision, then smaller samples. At most REMEDY_MOST are named.
+ * precision, no clipping, then smaller samples. At most REMEDY_MOST are named.
  */
 #include <stdio.h>
 #include <string.h>
@@ -108,6 +108,9 @@ static void try_memory(struct run *r, const struct run_options *o)
     c = *was;
     c.memory_precision = (struct config_setting){true, "bf16"};
     if (!strcmp(was->memory_precision.value, "f32")) try_change(r, o, &c, "memory.precision: bf16");
+    c = *was;
+    c.train_clip_norm = 0; /* then the step can be fused: gradients are not all held at once */
+    if (was->train_clip_norm > 0) try_change(r, o, &c, "train.clip_norm: 0");
 }
 
 /* Halves the sample size until the plan fits. */
