@@ -147,12 +147,12 @@ private() {
     make -s BUILD="$BUILD" install PREFIX="$home" >"$tmp/installed" || return 1
     cat "$tmp/installed"
     grep -q "export PATH=\"$home/bin:\$PATH\"" "$tmp/installed" && grep -q "export PKG_CONFIG_PATH=\"$home/lib/pkgconfig\"" "$tmp/installed" || return 1
-    (cd / && env -i "$home/bin/plimsoll" --version) && grep -q -- "-Wl,-rpath,\${libdir}" "$home/lib/pkgconfig/plimsoll.pc"
+    (cd / && env -i ${LD_LIBRARY_PATH:+"LD_LIBRARY_PATH=$LD_LIBRARY_PATH"} "$home/bin/plimsoll" --version) && grep -q -- "-Wl,-rpath,\${libdir}" "$home/lib/pkgconfig/plimsoll.pc"
 }
 built_privately() { # COMPILER FILE
     command -v "$1" >/dev/null || { echo "no $1 here"; return 77; }
     # shellcheck disable=SC2046
-    "$1" "$2" $(PKG_CONFIG_PATH=$tmp/home/.local/lib/pkgconfig pkg-config --cflags --libs plimsoll) -o "$tmp/private" && (cd / && env -i "$tmp/private")
+    "$1" "$2" $(PKG_CONFIG_PATH=$tmp/home/.local/lib/pkgconfig pkg-config --cflags --libs plimsoll) -o "$tmp/private" && (cd / && env -i ${LD_LIBRARY_PATH:+"LD_LIBRARY_PATH=$LD_LIBRARY_PATH"} "$tmp/private")
 }
 # The program and the library look for the plug-in in the installation: a file that is no plug-in is found, and
 # refused for another reason than its absence.

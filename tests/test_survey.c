@@ -247,7 +247,7 @@ static void test_decisions(void **state)
 static void test_sample(void **state)
 {
     (void)state;
-    char dir[] = "/tmp/plimsoll-survey-XXXXXX", here[2048], path[128], *paths[] = {path};
+    char dir[] = "/tmp/plimsoll-survey-XXXXXX", here[4096], path[128], *paths[] = {path};
     struct text rows = {0}, line = {0};
     struct error e;
     struct mask m[8];
