@@ -104,6 +104,8 @@ char *duration_print(double seconds, char out[32]);
 char *duration_change(double seconds, char out[32]);
 
 bool text_ends_with(const char *s, const char *ending);
+/* Whether a file's name, or its path, has this ending in any case: ".png" of A.PNG. */
+bool path_has_ending(const char *path, const char *ending);
 /* Matches a shell-style pattern with * and ?, as used for parameter names. */
 bool pattern_match(const char *pattern, const char *name);
 /* Edit distance, for "did you mean"; two neighbours swapped are one edit. pattern_distance: the

@@ -241,6 +241,12 @@ bool text_ends_with(const char *s, const char *ending)
     return n >= m && !strcmp(s + n - m, ending);
 }
 
+bool path_has_ending(const char *path, const char *ending)
+{
+    size_t n = strlen(path), m = strlen(ending);
+    return n > m && !strcasecmp(path + n - m, ending);
+}
+
 double clock_seconds(void)
 {
     struct timespec t;

@@ -371,7 +371,7 @@ static void json_choices(const struct samples *all, const struct facts *f, struc
 {
     static const char *const labels[] = {"auto", "binary", "classes", "instances"}, *const ranges[] = {"auto", "full", "percentiles", "window"};
     const struct dataset *d = all->set;
-    const struct survey *s = dataset_survey(d);
+    const struct dataset_survey *s = dataset_survey(d);
     text_printf(out, ", \"crowd_masks\": %llu, \"one_part_crowds\": %llu, \"too_small_masks\": %llu", (unsigned long long)f->crowds, (unsigned long long)d->left.one_part,
                 (unsigned long long)f->small);
     if (d->format->label)

@@ -36,12 +36,6 @@ struct dataset_options detected_options(const struct detected *f, bool validatio
         .split = {.column = validation ? f->validation_split : f->train_split, .list = validation ? f->validation_list : f->train_list}};
 }
 
-static bool ends_in(const char *s, const char *ending)
-{
-    size_t n = strlen(s), m = strlen(ending);
-    return n > m && !strcasecmp(s + n - m, ending);
-}
-
 static void add(struct names *to, const char *folder, const char *name)
 {
     struct text path = {0};
@@ -84,7 +78,7 @@ static const char *json_kind(const char *path)
     if (head[0] == '[') return strstr(head, "mask_start_idx") ? "packed" : NULL;
     const char *base = strrchr(path, '/');
     base = base ? base + 1 : path;
-    if (!strncmp(base, "instances", 9) || ends_in(base, ".coco.json")) return "coco"; /* CVAT and others; Roboflow */
+    if (!strncmp(base, "instances", 9) || path_has_ending(base, ".coco.json")) return "coco"; /* CVAT and others; Roboflow */
     const char *images = strstr(head, "\"images\""), *annotations = strstr(head, "\"annotations\""), *categories = strstr(head, "\"supercategory\"");
     return head[0] == '{' && (images || annotations || categories) && !strstr(head, "\"image\"") ? "coco" : NULL;
 }
@@ -149,17 +143,17 @@ static bool detect_csv(const char *path, const struct samples_options *given, st
     return fits;
 }
 
-static bool is_table(const char *name) { return ends_in(name, ".csv") || ends_in(name, ".tsv"); }
+static bool is_table(const char *name) { return path_has_ending(name, ".csv") || path_has_ending(name, ".tsv"); }
 
-static bool is_tokens(const char *name) { return ends_in(name, ".npy") || ends_in(name, ".bin") || ends_in(name, ".tokens") || ends_in(name, ".safetensors"); }
+static bool is_tokens(const char *name) { return path_has_ending(name, ".npy") || path_has_ending(name, ".bin") || path_has_ending(name, ".tokens") || path_has_ending(name, ".safetensors"); }
 
 static int detect_file(const char *path, const struct samples_options *given, struct detected *f, struct error *e)
 {
-    const char *json = ends_in(path, ".json") ? json_kind(path) : NULL;
+    const char *json = path_has_ending(path, ".json") ? json_kind(path) : NULL;
     const struct unread *u = unread_file(path);
     vec_push(&f->train, mem_string(path));
-    if (ends_in(path, ".pack")) return set_format(f, "packed", "a packed store");
-    if (ends_in(path, ".tar")) return set_format(f, "sa1b", "a tar shard");
+    if (path_has_ending(path, ".pack")) return set_format(f, "packed", "a packed store");
+    if (path_has_ending(path, ".tar")) return set_format(f, "sa1b", "a tar shard");
     if (json) return set_format(f, json, *json == 'p' ? "an index with a memory map of masks" : "COCO's instances");
     if (is_table(path)) return detect_csv(path, given, f), set_format(f, "csv", "a table of images and masks"); /* opening it names the columns that are missing */
     if (is_tokens(path)) return set_format(f, "tokens", "a file of tokens");
@@ -173,7 +167,7 @@ static int detect_file(const char *path, const struct samples_options *given, st
 static uint32_t count(const struct names *l, const char *ending)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < l->n; i++) n += ends_in(l->at[i], ending);
+    for (uint32_t i = 0; i < l->n; i++) n += path_has_ending(l->at[i], ending);
     return n;
 }
 
@@ -202,7 +196,7 @@ static void add_coco(const char *folder, const char *part, struct names *train, 
     for (uint32_t i = 0; i < l.n; i++) {
         struct text path = {0};
         text_printf(&path, "%s/%s", folder, l.at[i]);
-        const char *kind = ends_in(l.at[i], ".json") ? json_kind(path.at) : NULL, *name = part ? part : l.at[i];
+        const char *kind = path_has_ending(l.at[i], ".json") ? json_kind(path.at) : NULL, *name = part ? part : l.at[i];
         if (kind && *kind == 'c') add(strstr(name, "val") ? validation : strstr(name, "test") ? test : train, folder, l.at[i]);
         text_free(&path);
     }
@@ -245,7 +239,7 @@ static bool detect_index(const char *folder, const struct names *l, struct detec
     for (uint32_t i = 0; i < l->n; i++) {
         struct text path = {0};
         text_printf(&path, "%s/%s", folder, l->at[i]);
-        const char *kind = ends_in(l->at[i], ".json") ? json_kind(path.at) : NULL;
+        const char *kind = path_has_ending(l->at[i], ".json") ? json_kind(path.at) : NULL;
         if (kind && *kind == 'p') vec_push(&f->train, mem_string(path.at));
         text_free(&path);
         if (f->train.n) return true;
@@ -298,7 +292,7 @@ static void list_files(const char *folder, const struct names *l, const char *en
     snprintf(pattern, sizeof pattern, "*%s", ending);
     if (n > LISTED) add(&f->train, folder, pattern);
     for (uint32_t i = 0; i < l->n && n <= LISTED; i++)
-        if (l->at[i][0] != '.' && ends_in(l->at[i], ending) && !has_folder(folder, l->at[i])) add(strstr(l->at[i], "val") ? &f->validation : &f->train, folder, l->at[i]);
+        if (l->at[i][0] != '.' && path_has_ending(l->at[i], ending) && !has_folder(folder, l->at[i])) add(strstr(l->at[i], "val") ? &f->validation : &f->train, folder, l->at[i]);
     if (n <= LISTED && !f->validation.n && f->train.n > 1) vec_push(&f->validation, f->train.at[--f->train.n]);
     if (!f->train.n && f->validation.n) vec_push(&f->train, f->validation.at[--f->validation.n]);
 }
@@ -309,13 +303,13 @@ static void list_shards(const char *folder, const struct names *l, const char *p
 {
     uint32_t n = count(l, pattern + 1), val = 0, test = 0;
     for (uint32_t i = 0; i < l->n; i++)
-        if (ends_in(l->at[i], pattern + 1)) val += strstr(l->at[i], "val") != NULL, test += !strstr(l->at[i], "val") && strstr(l->at[i], "test");
+        if (path_has_ending(l->at[i], pattern + 1)) val += strstr(l->at[i], "val") != NULL, test += !strstr(l->at[i], "val") && strstr(l->at[i], "test");
     if (val + test == 0 || val + test == n) {
         add(&f->train, folder, pattern);
         return;
     }
     for (uint32_t i = 0; i < l->n; i++) {
-        if (!ends_in(l->at[i], pattern + 1)) continue;
+        if (!path_has_ending(l->at[i], pattern + 1)) continue;
         if (strstr(l->at[i], val ? "val" : "test")) add(&f->validation, folder, l->at[i]);
         else if (strstr(l->at[i], "test")) log_warn("%s/%s is not used: the files with val in their names are evaluated on", folder, l->at[i]);
         else add(&f->train, folder, l->at[i]);

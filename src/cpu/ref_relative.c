@@ -81,8 +81,10 @@ static void forward_row(const struct launch *l, const struct ref_grid *n, int64_
     }
     for (int64_t s = 0; s < n->T; s++) sum += exp(p[s] - max);
     memset(o, 0, (size_t)n->D * sizeof *o);
-    for (int64_t s = 0; s < n->T; s++)
-        for (int64_t d = 0; d < n->D; d++) o[d] += exp(p[s] - max) / sum * ref_get(n->v, row_at(n, b, s, h) + d);
+    for (int64_t s = 0; s < n->T; s++) {
+        const double weight = exp(p[s] - max) / sum;
+        for (int64_t d = 0; d < n->D; d++) o[d] += weight * ref_get(n->v, row_at(n, b, s, h) + d);
+    }
     for (int64_t d = 0; d < n->D; d++) ref_put(&l->out[0], row_at(n, b, t, h) + d, o[d]);
     ref_put(&l->out[1], lse_at(n, b, t, h), max + log(sum));
 }

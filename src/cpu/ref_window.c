@@ -44,20 +44,26 @@ static int64_t token_of(const struct windows *n, int64_t t, int64_t s)
 static int64_t table_row_h(const struct windows *n, int64_t t, int64_t s) { return t / n->width % n->window - s / n->window + n->window - 1; }
 static int64_t table_row_w(const struct windows *n, int64_t t, int64_t s) { return t % n->width % n->window - s % n->window + n->window - 1; }
 
-/* Element d of the key (which 0) or the value (1) at position s of t's window. */
-static double key_or_value(const struct windows *n, int which, int64_t b, int64_t t, int64_t h, int64_t s, int64_t d)
+/* The row of D elements of the key (which 0) or the value (1) at position s of t's window. */
+struct row {
+    const struct operand *x; /* NULL: zeros */
+    int64_t first;
+};
+static struct row row_of(const struct windows *n, int which, int64_t b, int64_t t, int64_t h, int64_t s)
 {
     const int64_t token = token_of(n, t, s);
-    if (token >= 0) return ref_get(which ? n->v : n->k, row_at(n, b, token, h) + d);
-    return n->pad ? ref_get(n->pad, (which * n->H + h) * n->D + d) : 0;
+    if (token >= 0) return (struct row){which ? n->v : n->k, row_at(n, b, token, h)};
+    return (struct row){n->pad, (which * n->H + h) * n->D};
 }
+static double row_get(struct row r, int64_t d) { return r.x ? ref_get(r.x, r.first + d) : 0; }
 
 static double score(const struct windows *n, int64_t b, int64_t t, int64_t h, int64_t s)
 {
     const int64_t i = row_at(n, b, t, h), y = table_row_h(n, t, s) * n->D, x = table_row_w(n, t, s) * n->D;
+    const struct row key = row_of(n, 0, b, t, h, s);
     double sum = 0;
     for (int64_t d = 0; d < n->D; d++)
-        sum += ref_get(n->q, i + d) * (n->scale * key_or_value(n, 0, b, t, h, s, d) + ref_get(n->table_h, y + d) + ref_get(n->table_w, x + d));
+        sum += ref_get(n->q, i + d) * (n->scale * row_get(key, d) + ref_get(n->table_h, y + d) + ref_get(n->table_w, x + d));
     return sum;
 }
 
@@ -79,8 +85,11 @@ static void forward_row(const struct launch *l, const struct windows *n, int64_t
     }
     for (int64_t s = 0; s < n->keys; s++) sum += exp(p[s] - max);
     memset(o, 0, (size_t)n->D * sizeof *o);
-    for (int64_t s = 0; s < n->keys; s++)
-        for (int64_t d = 0; d < n->D; d++) o[d] += exp(p[s] - max) / sum * key_or_value(n, 1, b, t, h, s, d);
+    for (int64_t s = 0; s < n->keys; s++) {
+        const struct row value = row_of(n, 1, b, t, h, s);
+        const double weight = exp(p[s] - max) / sum;
+        for (int64_t d = 0; d < n->D; d++) o[d] += weight * row_get(value, d);
+    }
     for (int64_t d = 0; d < n->D; d++) ref_put(&l->out[0], row_at(n, b, t, h) + d, o[d]);
     ref_put(&l->out[1], lse_at(n, b, t, h), max + log(sum));
 }
@@ -116,13 +125,14 @@ static void backward_pair(const struct launch *l, const struct windows *n, const
     const int64_t y = table_row_h(n, t, s) * D, x = table_row_w(n, t, s) * D;
     double *dk = token >= 0 ? to->d[0] + token * D : to->pad + h * D, *dv = token >= 0 ? to->d[1] + token * D : to->pad + (n->H + h) * D;
     double p = exp(score(n, b, t, h, s) - ref_get(&l->in[5], lse_at(n, b, t, h))), dp = 0;
-    for (int64_t d = 0; d < D; d++) dp += ref_get(dO, i + d) * key_or_value(n, 1, b, t, h, s, d);
+    const struct row key = row_of(n, 0, b, t, h, s), value = row_of(n, 1, b, t, h, s);
+    for (int64_t d = 0; d < D; d++) dp += ref_get(dO, i + d) * row_get(value, d);
     const double ds = p * (dp - delta);
     for (int64_t d = 0; d < D; d++) {
         double q = ref_get(n->q, i + d);
         dv[d] += p * ref_get(dO, i + d);
         dk[d] += n->scale * ds * q;
-        to->dq[d] += ds * (n->scale * key_or_value(n, 0, b, t, h, s, d) + ref_get(n->table_h, y + d) + ref_get(n->table_w, x + d));
+        to->dq[d] += ds * (n->scale * row_get(key, d) + ref_get(n->table_h, y + d) + ref_get(n->table_w, x + d));
         to->table[0][y + d] += ds * q;
         to->table[1][x + d] += ds * q;
     }

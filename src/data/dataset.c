@@ -282,7 +282,7 @@ static uint64_t number(const struct dataset *d, uint64_t i)
 uint64_t dataset_count(const struct dataset *d) { return d->n; }
 uint64_t dataset_fingerprint(const struct dataset *d) { return d->fingerprint; }
 const struct shard_report *dataset_report(const struct dataset *d) { return &d->report; }
-const struct survey *dataset_survey(const struct dataset *d) { return &d->survey; }
+const struct dataset_survey *dataset_survey(const struct dataset *d) { return &d->survey; }
 
 static void add_item(struct text *out, size_t from, uint64_t n, const char *what)
 {

@@ -21,7 +21,7 @@
 #include "data/mask.h"
 #include "data/range.h"
 #include "data/shard.h"
-#include "data/survey.h"
+#include "data/dataset_survey.h"
 
 /* Selects samples of the files. A sample must match all conditions that are set. */
 struct dataset_split {
@@ -35,7 +35,7 @@ struct dataset_split {
 };
 
 /* The meaning of the values of mask images, the same for the whole dataset. LABELS_AUTO:
- * dataset_open decides (survey.h). */
+ * dataset_open decides (dataset_survey.h). */
 enum label_kind { LABELS_AUTO, LABELS_BINARY, LABELS_CLASSES, LABELS_INSTANCES };
 
 struct label_options {
@@ -94,7 +94,7 @@ const char *dataset_unpaired(const struct dataset *d);
 /* "sa_000020/sa_223750": for logs and tables, unique in the dataset. */
 void dataset_name(const struct dataset *d, uint64_t i, char *out, size_t room);
 /* What was found in the files and decided for the whole dataset. */
-const struct survey *dataset_survey(const struct dataset *d);
+const struct dataset_survey *dataset_survey(const struct dataset *d);
 /* What is left out, in one line without a newline; false: nothing. `crowds`: crowds are used. */
 bool dataset_print_left(const struct dataset *d, bool crowds, struct text *out);
 /* A category's name, or NULL if the files have none. */
@@ -175,7 +175,7 @@ struct dataset {
     const struct packed_embeddings *embeddings; /* common to all files; NULL: none */
     struct label_options labels; /* decided; the format sets `values` */
     struct pixel_range range;    /* decided; RANGE_AUTO: no image of 16 bits was found, one that occurs is decided by itself */
-    struct survey survey;
+    struct dataset_survey survey;
     bool by_category;     /* only masks of some categories are used */
     bool from_embeddings; /* the caller reads embeddings, not images: a hint for dataset_prefetch */
 };

@@ -29,7 +29,7 @@ struct label_image {
 /* Decodes a file into the scratch. */
 enum data_fault label_decode(const char *path, void *scratch, size_t n, struct label_image *out, struct error *e);
 
-/* What one mask image looks like (survey.h). */
+/* What one mask image looks like (dataset_survey.h). */
 enum label_look {
     LOOK_EMPTY,       /* 0 everywhere */
     LOOK_ONE,         /* one value besides 0 */

@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "io/file.h"
 
@@ -19,14 +18,8 @@ enum { VOTERS = 48, CHOICES = 4096, TRIED = 8, DEPTH = 8 };
 
 /* --- files ------------------------------------------------------------------------------- */
 
-static bool has_ending(const char *name, const char *ending)
-{
-    size_t n = strlen(name), m = strlen(ending);
-    return n > m && !strcasecmp(name + n - m, ending);
-}
-
-bool is_jpeg_name(const char *name) { return has_ending(name, ".jpg") || has_ending(name, ".jpeg"); }
-bool is_image_name(const char *name) { return is_jpeg_name(name) || has_ending(name, ".png"); }
+bool is_jpeg_name(const char *name) { return path_has_ending(name, ".jpg") || path_has_ending(name, ".jpeg"); }
+bool is_image_name(const char *name) { return is_jpeg_name(name) || path_has_ending(name, ".png"); }
 
 static char *join_path(const char *folder, const char *name)
 {

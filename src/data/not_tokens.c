@@ -4,7 +4,6 @@
 #include "data/not_tokens.h"
 
 #include <string.h>
-#include <strings.h>
 #include <unistd.h>
 
 enum { LOOKED_AT = 4096, TEXT_LEAST = 32, WIDTH_LEAST = 32 };
@@ -64,19 +63,13 @@ static size_t peek(int fd, unsigned char out[LOOKED_AT])
     return n < 0 ? 0 : (size_t)n;
 }
 
-static bool ends_in(const char *path, const char *ending)
-{
-    size_t n = strlen(path), m = strlen(ending);
-    return n > m && !strcasecmp(path + n - m, ending);
-}
-
 const char *not_tokens(const char *path, int fd)
 {
     unsigned char head[LOOKED_AT];
     size_t n = peek(fd, head);
     for (size_t i = 0; i < COUNT(kinds); i++) {
         bool magic = kinds[i].magic && n >= kinds[i].n && !memcmp(head, kinds[i].magic, kinds[i].n);
-        if (magic || ends_in(path, kinds[i].ending)) return kinds[i].what;
+        if (magic || path_has_ending(path, kinds[i].ending)) return kinds[i].what;
     }
     return NULL;
 }

@@ -19,7 +19,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -102,18 +101,12 @@ static int refuse(const char *what, struct error *e)
                      what);
 }
 
-static bool has_ending(const char *path, const char *ending)
-{
-    size_t n = strlen(path), m = strlen(ending);
-    return n > m && !strcasecmp(path + n - m, ending);
-}
-
 /* Raw integers: of the configured type, or uint16 in a file that is named .bin or .tokens. */
 static int detect_raw(int fd, uint64_t size, enum tokens_dtype wanted, struct tokens_file *f, struct error *e)
 {
     const char *what = not_tokens(f->path, fd);
     if (what) return refuse(what, e);
-    bool known = has_ending(f->path, ".bin") || has_ending(f->path, ".tokens");
+    bool known = path_has_ending(f->path, ".bin") || path_has_ending(f->path, ".tokens");
     if (!wanted && not_tokens_utf16(fd)) return refuse("text in UTF-16", e);
     if ((what = wanted == TOKENS_U8 ? NULL : not_tokens_text(fd))) return refuse(what, e);
     if (!wanted && !known)
@@ -170,7 +163,7 @@ static int detect_safetensors(struct tokens_file *f, struct error *e)
 /* All formats except safetensors, which has a reader that opens the file itself. */
 static int detect(int fd, uint64_t size, enum tokens_dtype wanted, struct tokens_file *f, struct error *e)
 {
-    int rc = has_ending(f->path, ".npy") ? detect_npy(fd, size, f, e) : detect_llmc(fd, size, f, e);
+    int rc = path_has_ending(f->path, ".npy") ? detect_npy(fd, size, f, e) : detect_llmc(fd, size, f, e);
     if (!rc && !f->dtype) rc = detect_raw(fd, size, wanted, f, e);
     return rc ? error_prepend(e, "%s", f->path) : PL_OK;
 }
@@ -198,7 +191,7 @@ static int inspect(struct tokens_file *f, enum tokens_dtype wanted, bool bytes, 
     if (fd < 0) return file_error(f->path, "open it", e);
     int rc = regular_size(fd, f->path, &size, e);
     if (!rc && bytes) f->dtype = TOKENS_U8, f->count = size;
-    else if (!rc) rc = has_ending(f->path, ".safetensors") ? detect_safetensors(f, e) : detect(fd, size, wanted, f, e);
+    else if (!rc) rc = path_has_ending(f->path, ".safetensors") ? detect_safetensors(f, e) : detect(fd, size, wanted, f, e);
     close(fd);
     if (rc) return rc;
     if (!f->count) return error_set(e, PL_USAGE, "%s: it has no tokens", f->path);

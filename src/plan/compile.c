@@ -18,7 +18,6 @@
 /* The order of the passes. The techniques that a phase reads decide which drafts may share its
  * result (may_share); RECOMPUTE and UPDATE share one. A test can leave out a rewrite, but not a pass
  * that implements a technique. */
-enum { FORWARD = PIPELINE_FORWARD, BACKWARD = PIPELINE_BACKWARD, RECOMPUTE = PIPELINE_RECOMPUTE, UPDATE = PIPELINE_UPDATE, WHOLE = PIPELINE_WHOLE };
 static const struct {
     const char *name;
     pass_fn *run;
@@ -26,34 +25,34 @@ static const struct {
     enum rewrite rewrite; /* 0: the pass implements a setting */
     bool updates;         /* without a fused step it makes only program update */
 } pipeline[] = {
-    {"precision", pass_precision, FORWARD, 0},
-    {"fuse", pass_fuse, FORWARD, REWRITE_FUSE},
-    {"linear_add", pass_linear_add, FORWARD, REWRITE_LINEAR_ADD},
-    {"chunk", pass_chunk, BACKWARD, 0},
-    {"dense", pass_dense, BACKWARD, REWRITE_DENSE},
-    {"differentiate", pass_differentiate, BACKWARD, 0},
-    {"join", pass_join, BACKWARD, REWRITE_JOIN},
-    {"residual", pass_residual, BACKWARD, REWRITE_RESIDUAL},
-    {"bias_grad", pass_bias_grad, BACKWARD, REWRITE_BIAS_GRAD},
-    {"pure_grad", pass_pure_grad, BACKWARD, 0},
-    {"dense", pass_dense, BACKWARD, REWRITE_DENSE},
-    {"accumulate", pass_accumulate, BACKWARD, 0},
-    {"recompute", pass_recompute, RECOMPUTE, 0},
-    {"selective", pass_selective, RECOMPUTE, 0},
-    {"trim", pass_trim, RECOMPUTE, REWRITE_TRIM},
-    {"optimizer", pass_optimizer, UPDATE, 0, true},
-    {"act_recompute", pass_act_recompute, UPDATE, REWRITE_ACT_RECOMPUTE},
-    {"loss_scale", pass_loss_scale, WHOLE, 0, true},
-    {"fused step", pass_fused_step, WHOLE, 0},
-    {"guard", pass_guard, WHOLE, 0, true},
-    {"offload", pass_offload, WHOLE, 0},
-    {"handover", pass_handover, WHOLE, REWRITE_HANDOVER},
-    {"inlay", pass_inlay, WHOLE, REWRITE_INLAY},
-    {"reuse", pass_reuse, WHOLE, REWRITE_REUSE},
-    {"add_norm", pass_add_norm, WHOLE, REWRITE_ADD_NORM},
-    {"first_sum", pass_first_sum, WHOLE, REWRITE_FIRST_SUM},
+    {"precision", pass_precision, PIPELINE_FORWARD, 0},
+    {"fuse", pass_fuse, PIPELINE_FORWARD, REWRITE_FUSE},
+    {"linear_add", pass_linear_add, PIPELINE_FORWARD, REWRITE_LINEAR_ADD},
+    {"chunk", pass_chunk, PIPELINE_BACKWARD, 0},
+    {"dense", pass_dense, PIPELINE_BACKWARD, REWRITE_DENSE},
+    {"differentiate", pass_differentiate, PIPELINE_BACKWARD, 0},
+    {"join", pass_join, PIPELINE_BACKWARD, REWRITE_JOIN},
+    {"residual", pass_residual, PIPELINE_BACKWARD, REWRITE_RESIDUAL},
+    {"bias_grad", pass_bias_grad, PIPELINE_BACKWARD, REWRITE_BIAS_GRAD},
+    {"pure_grad", pass_pure_grad, PIPELINE_BACKWARD, 0},
+    {"dense", pass_dense, PIPELINE_BACKWARD, REWRITE_DENSE},
+    {"accumulate", pass_accumulate, PIPELINE_BACKWARD, 0},
+    {"recompute", pass_recompute, PIPELINE_RECOMPUTE, 0},
+    {"selective", pass_selective, PIPELINE_RECOMPUTE, 0},
+    {"trim", pass_trim, PIPELINE_RECOMPUTE, REWRITE_TRIM},
+    {"optimizer", pass_optimizer, PIPELINE_UPDATE, 0, true},
+    {"act_recompute", pass_act_recompute, PIPELINE_UPDATE, REWRITE_ACT_RECOMPUTE},
+    {"loss_scale", pass_loss_scale, PIPELINE_WHOLE, 0, true},
+    {"fused step", pass_fused_step, PIPELINE_WHOLE, 0},
+    {"guard", pass_guard, PIPELINE_WHOLE, 0, true},
+    {"offload", pass_offload, PIPELINE_WHOLE, 0},
+    {"handover", pass_handover, PIPELINE_WHOLE, REWRITE_HANDOVER},
+    {"inlay", pass_inlay, PIPELINE_WHOLE, REWRITE_INLAY},
+    {"reuse", pass_reuse, PIPELINE_WHOLE, REWRITE_REUSE},
+    {"add_norm", pass_add_norm, PIPELINE_WHOLE, REWRITE_ADD_NORM},
+    {"first_sum", pass_first_sum, PIPELINE_WHOLE, REWRITE_FIRST_SUM},
 };
-_Static_assert((int)UPDATE == (int)PLAN_SHARED, "the last shared graph is behind the update, the others behind one phase each");
+_Static_assert((int)PIPELINE_UPDATE == (int)PLAN_SHARED, "the last shared graph is behind the update, the others behind one phase each");
 
 /* The buffer for the next batch: as large as all input storages, at their final sizes. */
 static void add_next(struct graph *g, enum space staging)
@@ -91,7 +90,7 @@ static void run_phase(struct graph *g, int phase, const struct settings *s, bool
         pipeline[i].run(g, s);
         if (verify) graph_verify(g, pipeline[i].name);
     }
-    if (phase == WHOLE && s->inputs_ahead && !g->error.code) add_next(g, s->host_staging ? SPACE_HOST : SPACE_DEVICE);
+    if (phase == PIPELINE_WHOLE && s->inputs_ahead && !g->error.code) add_next(g, s->host_staging ? SPACE_HOST : SPACE_DEVICE);
 }
 
 static int compile(struct graph *g, const struct source *source, const struct settings *s, bool verify, struct error *e)
@@ -183,7 +182,7 @@ static int make_shared(struct plan_drafts *d, const struct settings *s, int phas
         if (phase == PLAN_SHARED - 1) {
             d->trained = d->brief && s->train && !g->error.code ? optimizer_signature(g) : 0;
             d->bare = find_update(d, s) != NULL;
-            run_phase(g, UPDATE, s, !d->bare, false);
+            run_phase(g, PIPELINE_UPDATE, s, !d->bare, false);
         }
         if (graph_error(g, e)) return e->code;
         d->of[phase] = *s;
@@ -194,8 +193,8 @@ static int make_shared(struct plan_drafts *d, const struct settings *s, int phas
 
 int plan_draft_chunk_rows(struct plan_drafts *d, const struct settings *s, int64_t rows[2], struct error *e)
 {
-    int rc = make_shared(d, s, FORWARD + 1, e);
-    if (!rc) chunk_rows(&d->shared[FORWARD], s->head_chunks, rows);
+    int rc = make_shared(d, s, PIPELINE_FORWARD + 1, e);
+    if (!rc) chunk_rows(&d->shared[PIPELINE_FORWARD], s->head_chunks, rows);
     return rc;
 }
 
@@ -208,7 +207,7 @@ int plan_draft_next(struct plan_drafts *d, const struct settings *s, struct erro
     d->eval = find_eval(d, s);
     if (d->update) d->graph.order[PROGRAM_UPDATE].nodes.n = 0;
     if (d->eval) d->graph.order[PROGRAM_EVAL].nodes.n = 0;
-    run_phase(&d->graph, WHOLE, s, !d->update, false);
+    run_phase(&d->graph, PIPELINE_WHOLE, s, !d->update, false);
     return graph_error(&d->graph, e);
 }
 

@@ -1,5 +1,5 @@
 """Makes tests/golden/people: small datasets as other programs write them, for tests/run_labels.sh and
-tests/test_survey.c. Needs numpy, Pillow, pycocotools and datumaro:
+tests/test_dataset_survey.c. Needs numpy, Pillow, pycocotools and datumaro:
 
     python -m venv /tmp/venv && /tmp/venv/bin/pip install numpy pillow pycocotools datumaro
     /tmp/venv/bin/python tests/golden/make_people.py

@@ -1,5 +1,5 @@
 /*
- * test_survey.c: what mask images and images of 16 bits look like, and what is decided over a
+ * test_dataset_survey.c: what mask images and images of 16 bits look like, and what is decided over a
  * dataset. The files in tests/golden/people are as other programs write them; tests/run_labels.sh
  * runs the commands on them.
  */
@@ -259,7 +259,7 @@ static void test_sample(void **state)
     if (file_write_atomic(path, rows.at, rows.n, &e)) fail_msg("%s", e.text);
     struct dataset *d;
     if (dataset_open(&d, &(struct dataset_options){.format = "csv", .paths = paths, .n_paths = 1}, &e)) fail_msg("%s", e.text);
-    const struct survey *s = dataset_survey(d);
+    const struct dataset_survey *s = dataset_survey(d);
     assert_true(s->labels == 1100 && s->labels_seen == SURVEY_LABELS && s->values == 1);
     assert_true(survey_print_labels(d, &line) && strstr(line.at, "binary, the value 3 in 1000 of 1100 mask images looked at"));
     assert_true(read_masks(d, 9, m) == 1 && m[0].category == 1);

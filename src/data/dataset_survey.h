@@ -1,5 +1,5 @@
 /*
- * survey.h: what the files of a dataset hold, decided once for all of them.
+ * dataset_survey.h: what the files of a dataset hold, decided once for all of them.
  *
  *     mask images    data.labels auto: binary, classes or instances; a value to ignore; a threshold
  *     images         data.range auto for images of 16 bits; whether they are nearly black
@@ -19,14 +19,14 @@
  *
  * 255 is ignored if it occurs beside small values, as in PASCAL VOC and Cityscapes.
  */
-#ifndef SURVEY_H
-#define SURVEY_H
+#ifndef DATASET_SURVEY_H
+#define DATASET_SURVEY_H
 
 #include "base/base.h"
 
 enum { SURVEY_LABELS = 1000, SURVEY_IMAGES = 32, SURVEY_SHOWN = 8 };
 
-struct survey {
+struct dataset_survey {
     /* Mask images; `labels` is 0 if the format has none, or if data.labels was given. */
     uint64_t labels, labels_seen;
     uint32_t values;              /* different values besides 0 and the ignored one */

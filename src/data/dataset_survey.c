@@ -1,8 +1,8 @@
 /*
- * survey.c: see survey.h. Files are decoded in parallel; what is found is summed, so the order of
+ * dataset_survey.c: see dataset_survey.h. Files are decoded in parallel; what is found is summed, so the order of
  * threads changes nothing. A file that cannot be read is left to the readers, which report it.
  */
-#include "data/survey.h"
+#include "data/dataset_survey.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -99,7 +99,7 @@ static bool ignores_255(const struct found *f, const struct label_options *o)
     return largest < 255 && (largest <= 32 || 4 * others >= largest);
 }
 
-static void count_values(struct survey *s, const struct found *f, int ignore)
+static void count_values(struct dataset_survey *s, const struct found *f, int ignore)
 {
     for (uint32_t v = 1; v < 65536; v++) {
         if (!f->seen[v] || (int)v == ignore) continue;
@@ -128,7 +128,7 @@ static int refuse(const struct dataset *d, const struct found *f, enum label_loo
 static int decide_labels(struct dataset *d, const struct found *f, struct error *e)
 {
     struct label_options *o = &d->labels;
-    struct survey *s = &d->survey;
+    struct dataset_survey *s = &d->survey;
     if (f->looks[LOOK_IMAGE]) return refuse(d, f, LOOK_IMAGE, e);
     if (f->looks[LOOK_SOFT_VALUES]) return refuse(d, f, LOOK_SOFT_VALUES, e);
     if (f->looks[LOOK_SOFT] && !f->all_two_ends) return refuse(d, f, LOOK_SOFT, e);
@@ -266,7 +266,7 @@ static int brightness(const struct light *l, const struct pixel_range *r)
 
 static void survey_images(struct dataset *d)
 {
-    struct survey *s = &d->survey;
+    struct dataset_survey *s = &d->survey;
     struct light *all = mem_alloc(sizeof *all);
     const uint64_t n = min_u64(d->total, SURVEY_IMAGES);
 #pragma omp parallel
@@ -314,7 +314,7 @@ static void print_seen(uint64_t seen, uint64_t all, const char *what, struct tex
     else text_printf(out, "in %llu of %llu %s looked at", (unsigned long long)seen, (unsigned long long)all, what);
 }
 
-static void print_values(const struct survey *s, struct text *out)
+static void print_values(const struct dataset_survey *s, struct text *out)
 {
     for (uint32_t i = 0; i < s->values && i < SURVEY_SHOWN; i++) text_printf(out, "%s%u", i ? ", " : "", s->shown[i]);
     if (s->values > SURVEY_SHOWN + 1) text_printf(out, ", ...");
@@ -323,7 +323,7 @@ static void print_values(const struct survey *s, struct text *out)
 
 bool survey_print_labels(const struct dataset *d, struct text *out)
 {
-    const struct survey *s = &d->survey;
+    const struct dataset_survey *s = &d->survey;
     if (!s->labels) return false;
     text_printf(out, "data.labels auto: ");
     if (s->soft) {
@@ -344,7 +344,7 @@ bool survey_print_labels(const struct dataset *d, struct text *out)
 
 bool survey_print_range(const struct dataset *d, struct text *out)
 {
-    const struct survey *s = &d->survey;
+    const struct dataset_survey *s = &d->survey;
     char range[96];
     if (!s->range_decided) return false;
     text_printf(out, "data.range auto: %s, ", range_print(&d->range, range));
@@ -357,7 +357,7 @@ bool survey_print_range(const struct dataset *d, struct text *out)
 
 static bool print_turned(const struct dataset *d, struct text *out)
 {
-    const struct survey *s = &d->survey;
+    const struct dataset_survey *s = &d->survey;
     if (!s->turned) return false;
     text_printf(out, "%llu of %llu images looked at have an EXIF orientation, which is not applied: if their masks were drawn on the images as programs show them, store the images upright, "
                      "such as by `mogrify -auto-orient`", (unsigned long long)s->turned, (unsigned long long)s->images_seen);
@@ -366,7 +366,7 @@ static bool print_turned(const struct dataset *d, struct text *out)
 
 static bool print_whole(const struct dataset *d, struct text *out)
 {
-    const struct survey *s = &d->survey;
+    const struct dataset_survey *s = &d->survey;
     if (2 * s->whole <= s->labels_seen) return false;
     text_printf(out, "%llu of %llu mask images looked at have one value everywhere, so that the mask is the whole image: are these the masks, with 0 as the background?", (unsigned long long)s->whole,
                 (unsigned long long)s->labels_seen);
@@ -376,7 +376,7 @@ static bool print_whole(const struct dataset *d, struct text *out)
 static bool print_dark(const struct dataset *d, struct text *out)
 {
     enum { DARK = 32 };
-    const struct survey *s = &d->survey;
+    const struct dataset_survey *s = &d->survey;
     if (s->bright < 0 || s->bright >= DARK) return false;
     text_printf(out, "the images are nearly black: 99.5 %% of the pixels of %llu images are at most %d of 255; ", (unsigned long long)s->images_seen, s->bright);
     text_printf(out, s->deep ? "data.range: percentiles uses the range of values that occur" : "write them again with the range of values that occur (8-bit images are used as they are)");
