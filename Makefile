@@ -25,7 +25,7 @@ DEP     := -MMD -MP
 LDLIBS  += -lcjson -lyaml -ljpeg -lpng -lz -lm -lpthread -ldl
 LDFLAGS += -fopenmp $(EXTRA)
 
-DIRS := base io graph run cpu cuda passes plan models data train report lib cli
+DIRS := base io graph run cost cpu cuda passes passes/techniques passes/rewrites plan models data config engine feed infer train calibrate report lib cli
 # Sorted by make itself: the order of a wildcard depends on the locale.
 SRCS := $(sort $(filter-out src/cli/main.c,$(foreach d,$(DIRS),$(wildcard src/$(d)/*.c))))
 
@@ -127,11 +127,11 @@ $(BUILD)/%.o: src/%.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(DEP) -c $< -o $@
 # Measured profiles of GPUs as C string literals.
-$(BUILD)/profiles/%.inc: src/run/profiles/%.json
+$(BUILD)/profiles/%.inc: src/cost/profiles/%.json
 	@mkdir -p $(@D)
 	sed 's/["\\]/\\&/g; s/^/"/; s/$$/\\n"/' $< >$@
-$(BUILD)/run/profile_stored.o: CFLAGS += -I$(BUILD)
-$(BUILD)/run/profile_stored.o: $(patsubst src/run/%.json,$(BUILD)/%.inc,$(wildcard src/run/profiles/*.json))
+$(BUILD)/cost/profile_stored.o: CFLAGS += -I$(BUILD)
+$(BUILD)/cost/profile_stored.o: $(patsubst src/cost/%.json,$(BUILD)/%.inc,$(wildcard src/cost/profiles/*.json))
 # The dependency chain of exp_fast leaves the processor idle; unrolled iterations fill the gaps.
 UNROLL := activations attention elementwise softmax tokens
 $(UNROLL:%=$(BUILD)/cpu/%.o): CFLAGS += -funroll-loops
@@ -180,7 +180,7 @@ tests: $(TESTS) $(REPLAYS) $(HELPERS) $(EXAMPLES)
 
 # The tests of the CUDA device against the reference kernels need none of the libraries for files and
 # configurations, so that they build on a bare machine with a GPU.
-SEAM := $(filter $(foreach d,base graph run cpu cuda passes plan,$(BUILD)/$(d)/%) $(BUILD)/io/file.o,$(OBJS))
+SEAM := $(filter $(foreach d,base graph run cost cpu cuda passes plan,$(BUILD)/$(d)/%) $(BUILD)/io/file.o,$(OBJS))
 $(BUILD)/libseam.a: $(SEAM)
 	rm -f $@ && $(AR) rcs $@ $(SEAM)
 $(BUILD)/bench/bench_cuda_attention $(BUILD)/bench/bench_cuda_update: $(BUILD)/bench/%: bench/%.c $(BUILD)/libseam.a $(PLUGIN)
@@ -245,9 +245,9 @@ asan: deps
 	@BUILD=$(BUILD)/asan tools/test.sh unit replay golden
 
 FUZZ_SECONDS ?= 60
-FUZZ_SRCS    := $(foreach d,base io data graph,$(wildcard src/$(d)/*.c)) $(addprefix src/run/,profile_file.c calibration.c classes.c) src/cuda/autotune_file.c tests/fuzz/machine.c
+FUZZ_SRCS    := $(foreach d,base io data graph,$(wildcard src/$(d)/*.c)) $(addprefix src/cost/,profile_file.c calibration.c classes.c) src/cuda/autotune_file.c tests/fuzz/machine.c
 FUZZERS      := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
-$(BUILD)/fuzz/%: tests/fuzz/%.c $(FUZZ_SRCS) $(wildcard src/base/*.h src/io/*.h src/data/*.h src/graph/*.h src/run/*.h) src/cuda/autotune_file.h
+$(BUILD)/fuzz/%: tests/fuzz/%.c $(FUZZ_SRCS) $(wildcard src/base/*.h src/io/*.h src/data/*.h src/graph/*.h src/run/*.h src/cost/*.h) src/cuda/autotune_file.h
 	@mkdir -p $(@D)
 	clang $(CSTD) -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -Isrc -Iinclude $< $(FUZZ_SRCS) -lcjson -lyaml -ljpeg -lpng -lz -lm -o $@
 fuzz: deps

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "run/calibration.h"
+#include "cost/profile.h"
 
 int main(int argc, char **argv)
 {

@@ -91,11 +91,11 @@ gpu() ( # on every machine the H200's profile, which is part of the program
     plan --set device=cuda | grep '(profile of NVIDIA H200, measured' || return 1
     plan --json --set device=cuda >"$tmp/c1.json" && plan --json --set device=cuda --set device.profile=h200 >"$tmp/c2.json" || return 1
     cmp "$tmp/c1.json" "$tmp/c2.json" && grep -q '"gpu": "NVIDIA H200"' "$tmp/c1.json" || return 1
-    plan --json --set device=cuda --set device.profile=src/run/profiles/h200.json >"$tmp/c3.json" && cmp "$tmp/c1.json" "$tmp/c3.json"
+    plan --json --set device=cuda --set device.profile=src/cost/profiles/h200.json >"$tmp/c3.json" && cmp "$tmp/c1.json" "$tmp/c3.json"
 )
 check 'plan: for a GPU that was measured' gpu
 check 'plan: a GPU by a processor'\''s profile' expect 2 'is the profile of a CPU' plan --set device=cuda --set device.profile="$tmp/slow.json"
-check 'plan: a processor by a GPU'\''s profile' expect 2 'is the profile of a GPU' plan --set device.profile=src/run/profiles/h200.json
+check 'plan: a processor by a GPU'\''s profile' expect 2 'is the profile of a GPU' plan --set device.profile=src/cost/profiles/h200.json
 check 'bench: --calibrate and other settings' expect 2 'not --set data.sequence' "$binary" bench --calibrate --set data.sequence=8
 # A plan is a function of its profile alone. The workspace that oneDNN needs is known only to one build
 # on one processor, so a profile measured with oneDNN is refused.

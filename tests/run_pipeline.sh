@@ -6,7 +6,7 @@
 #   bash tests/run_pipeline.sh                  from the repository's root, after make; see run_lib.sh
 #   DEVICE=cuda bash tests/run_pipeline.sh      on a GPU
 #
-# On a GPU several steps are in flight (src/train/ticket.h); with PLIMSOLL_PIPELINE=0 the host waits for every
+# On a GPU several steps are in flight (src/engine/ticket.h); with PLIMSOLL_PIPELINE=0 the host waits for every
 # step before it submits the next. The CPU runs each step at once; with PLIMSOLL_PIPELINE=1 it submits batches
 # and retires results as for a GPU. Both modes give the same weights, the same training state, the same lines
 # in metrics.jsonl but for times, and the same error messages.

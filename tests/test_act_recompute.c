@@ -48,7 +48,7 @@ static int count_recomputing(const struct graph *g, enum op op)
 static void build(struct rig *r, const struct layer *l, bool fused)
 {
     struct graph *g = &r->graph;
-    const struct settings s = {.micro_batch = 1, .accumulation = l->accumulation, .precision = DT_F32, .head_chunks = 1, .host_staging = l->gpu,
+    const struct settings s = {.micro_batch = 1, .accumulation = l->accumulation, .precision = DT_F32, .head_chunks = 1, .device = device_traits(l->gpu ? DEVICE_CUDA : DEVICE_CPU),
                                .recompute = {.kind = l->selective ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE}};
     memset(r, 0, sizeof *r);
     graph_init(g);

@@ -34,7 +34,7 @@ static id param(struct graph *g, const char *name, int rank, int64_t a, int64_t 
 static void build(struct rig *r, const struct layer *l, bool join)
 {
     struct graph *g = &r->graph;
-    const struct settings s = {.micro_batch = 1, .accumulation = l->accumulation, .precision = DT_F32, .head_chunks = 1, .host_staging = l->gpu};
+    const struct settings s = {.micro_batch = 1, .accumulation = l->accumulation, .precision = DT_F32, .head_chunks = 1, .device = device_traits(l->gpu ? DEVICE_CUDA : DEVICE_CPU)};
     memset(r, 0, sizeof *r);
     graph_init(g);
     g->at.program = PROGRAM_STEP;

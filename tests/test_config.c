@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "data/tokens.h"
-#include "train/config.h"
+#include "config/config.h"
 #include "train/signals.h"
 
 static void assert_has(const char *text, const char *part)

@@ -15,7 +15,8 @@
 #include "data/loader.h"
 #include "data/packed.h"
 #include "io/file.h"
-#include "train/embed.h"
+#include "engine/embed.h"
+#include "infer/embed_make.h"
 
 enum { N = 6, SIDE = 32, CELLS = 8, C = 3, GRID = 4, ELEMENTS = C * GRID * GRID, M = 2 };
 #define MODEL "tests/golden/predict/model"

@@ -85,7 +85,7 @@ static void test_bits(void **state)
 static int fused(bool strided, enum act_kind kind, bool gpu)
 {
     struct graph g;
-    struct settings s = {.forward = true, .host_staging = gpu};
+    struct settings s = {.forward = true, .device = device_traits(gpu ? DEVICE_CUDA : DEVICE_CPU)};
     int n = 0;
     graph_init(&g);
     id x = graph_input(&g, "x", DT_F32, 2, (int64_t[]){6, 6}), w = graph_param(&g, "w", DT_F32, 2, (int64_t[]){4, 6}, (struct init){0});

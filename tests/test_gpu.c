@@ -13,9 +13,8 @@
 
 #include "io/file.h"
 #include "plan/lanes.h"
-#include "run/calibration.h"
-#include "run/device.h"
-#include "train/calibrate_gpu.h"
+#include "cost/profile.h"
+#include "calibrate/calibrate_gpu.h"
 
 #define EVENT 1.5e-6
 #define GAP 0.8e-6

@@ -15,8 +15,8 @@
 #include <string.h>
 
 #include "graph/ops.h"
-#include "passes/offload.h"
-#include "train/run.h"
+#include "passes/techniques/offload.h"
+#include "engine/run.h"
 
 static void must(int rc, const struct error *e)
 {

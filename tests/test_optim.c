@@ -18,7 +18,7 @@
 #include "graph/ops.h"
 #include "io/safetensors.h"
 #include "run/kernel.h"
-#include "train/run.h"
+#include "engine/run.h"
 #include "guarded.h"
 
 /* --- the file ------------------------------------------------------------------------------ */

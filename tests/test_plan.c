@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "cost/calibration.h"
 #include "io/json.h"
 #include "models/model.h"
 #include "plan/file.h"

@@ -18,7 +18,7 @@
 
 #include "io/file.h"
 #include "io/png.h"
-#include "train/predictor.h"
+#include "infer/predictor.h"
 
 #define FOLDER "tests/golden/predict/"
 enum { POINTS = 8 };

@@ -8,8 +8,7 @@
 
 #include "base/processor.h"
 #include "io/file.h"
-#include "run/calibration.h"
-#include "run/device.h"
+#include "cost/profile.h"
 
 /* A profile with a few curves of odd numbers. */
 static void make_profile(struct profile *p, struct calibration *c)

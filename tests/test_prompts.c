@@ -1,5 +1,5 @@
 /*
- * test_prompts.c: the first prompt of a mask (train/first_prompts.h): points lie on it, uniformly
+ * test_prompts.c: the first prompt of a mask (feed/first_prompts.h): points lie on it, uniformly
  * distributed over its cells; boxes are its own, or moved by noise and still in the image; the
  * random numbers depend on seed, position and mask alone.
  */
@@ -14,7 +14,7 @@
 #include "base/random.h"
 #include "data/grid.h"
 #include "models/model.h"
-#include "train/first_prompts.h"
+#include "feed/first_prompts.h"
 
 enum { SIDE = 256, CELLS = 64, MASKS = 2, DRAWS = 4000 };
 

@@ -33,16 +33,17 @@ static int count = COUNT_DEFAULT;
 
 /* --- settings --------------------------------------------------------------------------------- */
 
-enum { ZERO_SIGN = REWRITE_JOIN | REWRITE_FIRST_SUM, ORDER = REWRITE_LINEAR_ADD | REWRITE_BIAS_GRAD | REWRITE_DENSE };
+enum { ZERO_SIGN = REWRITE_join | REWRITE_first_sum, ORDER = REWRITE_linear_add | REWRITE_bias_grad | REWRITE_dense };
 
 static const struct {
     enum rewrite flag;
     const char *name;
 } rewrites[] = {
-    {REWRITE_FUSE, "fuse"},           {REWRITE_LINEAR_ADD, "linear_add"}, {REWRITE_DENSE, "dense"},         {REWRITE_JOIN, "join"},
-    {REWRITE_RESIDUAL, "residual"},   {REWRITE_BIAS_GRAD, "bias_grad"},   {REWRITE_TRIM, "trim"},           {REWRITE_ACT_RECOMPUTE, "act_recompute"},
-    {REWRITE_HANDOVER, "handover"},   {REWRITE_INLAY, "inlay"},           {REWRITE_REUSE, "reuse"},         {REWRITE_ADD_NORM, "add_norm"},
-    {REWRITE_FIRST_SUM, "first_sum"},
+#define BASE_PASS(...)
+#define TECHNIQUE_PASS(...)
+#define AGAIN(...)
+#define REWRITE_PASS(name, ...) {REWRITE_##name, #name},
+#include "passes/pipeline.def"
 };
 
 /* One side of a comparison. */
@@ -63,7 +64,7 @@ static void print_side(const struct side *x, char *out, size_t room)
                      technique_print(TECHNIQUE_optimizer, s, c), (double)x->clip_norm, recompute_text(&s->recompute, a), rule);
     n += snprintf(out + n, room - (size_t)n, ", offload %s, %d chunks%s%s%s%s%s, rewrites:", offload_text(s->offload, a), s->head_chunks,
                   s->fused_step ? ", fused step" : "", s->pipelined ? ", pipelined" : "", s->loader_bytes ? ", loader" : "", s->inputs_ahead ? ", inputs ahead" : "",
-                  s->host_staging ? ", GPU's graph" : "");
+                  s->device.separate_memory ? ", GPU's graph" : "");
     for (size_t i = 0; i < COUNT(rewrites); i++)
         if (!(s->without & rewrites[i].flag)) n += snprintf(out + n, room - (size_t)n, " %s", rewrites[i].name);
 }
@@ -97,12 +98,12 @@ static struct side random_recipe(struct dice *d)
     if (chance(d, 20)) s->layer_decay = 0.8;
     if (chance(d, 20)) s->momentum = 0;
     if (chance(d, 20)) s->head_chunks = 2 + (int)throw_dice(d, 3);
-    s->host_staging = chance(d, 40);
+    s->device = device_traits(chance(d, 40) ? DEVICE_CUDA : DEVICE_CPU);
     x.clip_norm = chance(d, 40) ? 0.5f : 0;
     s->without = REWRITE_ALL & ~(unsigned)ORDER;
     for (size_t i = 0; i < COUNT(rewrites); i++)
         if (rewrites[i].flag & ORDER && chance(d, 40)) s->without |= rewrites[i].flag;
-    if (s->precision != DT_F32 && chance(d, 60)) s->without &= ~(unsigned)REWRITE_RESIDUAL;
+    if (s->precision != DT_F32 && chance(d, 60)) s->without &= ~(unsigned)REWRITE_residual;
     return x;
 }
 
@@ -111,7 +112,7 @@ static struct side random_subset(struct dice *d, const struct side *plain)
 {
     struct side x = *plain;
     struct settings *s = &x.s;
-    const unsigned fixed = ORDER | (s->precision != DT_F32 ? REWRITE_RESIDUAL : 0u);
+    const unsigned fixed = ORDER | (s->precision != DT_F32 ? REWRITE_residual : 0u);
     for (size_t i = 0; i < COUNT(rewrites); i++)
         if (!(rewrites[i].flag & fixed) && chance(d, 60)) s->without &= ~(unsigned)rewrites[i].flag;
     if (chance(d, 70)) s->recompute = random_recompute(d);
@@ -345,7 +346,7 @@ static void count_passes(struct random_model *m, const struct side *x)
 
 static void check_applied(void)
 {
-    const unsigned uncounted = REWRITE_TRIM | REWRITE_HANDOVER | REWRITE_INLAY | REWRITE_REUSE | REWRITE_FIRST_SUM; /* they add no node */
+    const unsigned uncounted = REWRITE_trim | REWRITE_handover | REWRITE_inlay | REWRITE_reuse | REWRITE_first_sum; /* they add no node */
     for (size_t i = 0; i < COUNT(rewrites); i++)
         if (!(rewrites[i].flag & uncounted) && !applied[i]) fail_msg("%s never applied in %d graphs", rewrites[i].name, count);
     assert_true(chunked && recomputed && selective && copied && fused && guarded);
@@ -385,8 +386,8 @@ static unsigned rounding_rewrites(struct random_model *m, const struct side *x)
             const struct node *n = node_at(&g, g.order[p].nodes.at[k]);
             bool strided = false;
             for (int i = 0; i < n->nin; i++) strided |= n->in[i] && !tensor_is_dense(tensor_at(&g, n->in[i]));
-            if (strided && (n->op == OP_RMSNORM_BWD || n->op == OP_LAYERNORM_BWD)) found |= REWRITE_RESIDUAL;
-            if (strided && n->op == OP_LINEAR && x->s.host_staging) found |= REWRITE_FUSE;
+            if (strided && (n->op == OP_RMSNORM_BWD || n->op == OP_LAYERNORM_BWD)) found |= REWRITE_residual;
+            if (strided && n->op == OP_LINEAR && x->s.device.fuses_strided) found |= REWRITE_fuse;
         }
     graph_free(&g);
     return found;
@@ -482,7 +483,7 @@ static void test_reordered_sums(void **state)
         struct dice d = {random_key(of, "near"), 0};
         struct side plain = random_recipe(&d);
         plain.s.precision = DT_F32;
-        plain.s.pure = plain.s.host_staging = false;
+        plain.s.pure = false, plain.s.device = device_traits(DEVICE_CPU);
         plain.s.optimizer = OPT_SGD;
         plain.s.momentum = 0.9;
         plain.s.weight_decay = 0;
@@ -497,7 +498,7 @@ static void test_reordered_sums(void **state)
         while (samples % other.s.micro_batch);
         other.s.accumulation = samples / other.s.micro_batch;
         other.s.fused_step &= other.s.accumulation == 1;
-        other.s.host_staging = chance(&d, 50);
+        other.s.device = device_traits(chance(&d, 50) ? DEVICE_CUDA : DEVICE_CPU);
         other.s.without &= ~(unsigned)throw_dice(&d, REWRITE_ALL + 1);
         struct random_model m = {of, true};
         begin(of, "near", &plain, &other);

@@ -16,8 +16,8 @@
 #include <string.h>
 
 #include "graph/ops.h"
-#include "train/recipe.h"
-#include "train/run.h"
+#include "engine/recipe.h"
+#include "engine/run.h"
 
 #define DIM(...) (int)COUNT(((int64_t[]){__VA_ARGS__})), (int64_t[]){__VA_ARGS__}
 

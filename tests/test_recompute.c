@@ -22,8 +22,8 @@
 #include <string.h>
 
 #include "graph/lifetime.h"
-#include "train/recipe.h"
-#include "train/run.h"
+#include "engine/recipe.h"
+#include "engine/run.h"
 
 enum { BATCH = 4, MASKS = 3, STEPS = 3 };
 

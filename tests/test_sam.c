@@ -19,8 +19,8 @@
 #include <unistd.h>
 
 #include "io/file.h"
-#include "train/recipe.h"
-#include "train/run.h"
+#include "engine/recipe.h"
+#include "engine/run.h"
 
 enum { BATCH = 4, MASKS = 3, POINTS = 2 };
 

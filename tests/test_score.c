@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "base/random.h"
-#include "train/score.h"
+#include "infer/score.h"
 
 static const char *const prompts[] = {"point", "box"};
 

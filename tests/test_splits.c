@@ -25,7 +25,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "train/run.h"
+#include "engine/run.h"
 
 enum { IMAGES = 6, MASKS = 4, ROWS = 7, TOKENS = 16, CHUNKS = 4, SIDE = 64 };
 static const int masks_of[IMAGES] = {1, 4, 0, 3, 2, 4};  /* 14 */

@@ -1,5 +1,5 @@
 /*
- * test_ticket.c: steps that are submitted before the previous one is retired (train/ticket.h).
+ * test_ticket.c: steps that are submitted before the previous one is retired (engine/ticket.h).
  *
  *     a row of steps     two in flight: every number, weight and moment is the same as one by one
  *     a lazy device      the same, executed as late as allowed, each step with its own prefetch
@@ -20,8 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "train/state.h"
-#include "train/ticket.h"
+#include "engine/state.h"
+#include "engine/ticket.h"
 
 enum { STEPS = 6, ROWS = 2, TOKENS = 16 };
 

@@ -19,8 +19,8 @@
 #include "io/file.h"
 #include "io/safetensors.h"
 #include "models/sam_names.h"
-#include "train/run.h"
-#include "train/state.h"
+#include "engine/run.h"
+#include "engine/state.h"
 
 #define GOLDEN "tests/golden/tinyvit_train"
 enum { BATCH = 4 };

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "io/file.h"
-#include "train/run.h"
+#include "engine/run.h"
 
 enum { BATCH = 4 };
 

@@ -13,7 +13,7 @@
 #include "io/json.h"
 #include "io/pickle.h"
 #include "report/trace.h"
-#include "train/bench.h"
+#include "calibrate/bench.h"
 
 struct planned {
     struct config config;

@@ -21,10 +21,10 @@
 #include "base/random.h"
 #include "io/file.h"
 #include "io/safetensors.h"
-#include "train/transfer.h"
-#include "train/weights.h"
+#include "engine/transfer.h"
+#include "engine/weights.h"
 #include "plan/plan.h"
-#include "train/state.h"
+#include "engine/state.h"
 
 static char folder[256];
 static _Alignas(64) char staging[TRANSFER_LEAST];

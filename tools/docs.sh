@@ -4,8 +4,9 @@
 #
 #   ops.md             from src/graph/ops.def
 #   commands.md        from the --help of each command
+#   passes.md          from src/passes/pipeline.def
 #   configuration.md   the tables between its two "generated" comments, from
-#                      `plimsoll train --help`, which prints src/train/config.def
+#                      `plimsoll train --help`, which prints src/config/config.def
 #
 # Without --check it also renews quoted outputs: in docs/guides, the lines below an indented
 # "$ build/plimsoll plan ..." become what that command prints now.
@@ -76,6 +77,34 @@ END
         last = flags($8); attributes = ""
     }
     END { flush() }'
+}
+
+# The passes in order, one line each.
+passes() {
+    cat <<'END'
+# Passes
+
+Generated from `src/passes/pipeline.def` by `tools/docs.sh`. A plan runs these passes over the model's
+forward graph, in this order. A **technique** does nothing unless its key of section `memory` asks for
+it, or the planner chooses it. A **rewrite** runs in every plan: it saves memory or time and keeps the
+result. [Adding a memory technique](../guides/adding-a-pass.md) explains how one is written.
+
+| phase | pass | kind | file | what it does |
+|---|---|---|---|---|
+END
+    {
+        echo '#define BASE_PASS(NAME, PHASE, PROGRAMS, DOC) ROW NAME@PHASE@@passes@DOC'
+        echo '#define TECHNIQUE_PASS(NAME, PHASE, TECHNIQUE, PROGRAMS, DOC) ROW NAME@PHASE@TECHNIQUE@passes/techniques@DOC'
+        echo '#define REWRITE_PASS(NAME, PHASE, DOC) ROW NAME@PHASE@rewrite@passes/rewrites@DOC'
+        echo '#define AGAIN(NAME, PHASE) ROW NAME@PHASE@rewrite@passes/rewrites@"once more, over the backward"'
+        cat src/passes/pipeline.def
+    } | "$CC" -E -P -x c - | awk -F@ '
+    /^ROW/ {
+        name = substr($1, 5); doc = $5; gsub(/^ *"|" *$/, "", doc)
+        kind = $3 == "rewrite" ? "rewrite" : $3 == "" ? "always" : "technique `memory." $3 "`"
+        folder = name == "dense" ? "plan" : $4
+        printf "| %s | %s | %s | `src/%s/%s.c` | %s |\n", tolower($2), name, kind, folder, name, doc
+    }'
 }
 
 # --help prints two lines for each key: name, default and meaning; then the allowed values in brackets.
@@ -183,11 +212,12 @@ sources() {
 
 ops >"$tmp/ops.md"
 commands >"$tmp/commands.md"
+passes >"$tmp/passes.md"
 keys >"$tmp/keys"
 splice docs/reference/configuration.md "$tmp/keys" >"$tmp/configuration.md"
 
 passed=0 failed=0
-for page in ops.md commands.md configuration.md; do
+for page in ops.md commands.md passes.md configuration.md; do
     if [[ ${1-} != --check ]]; then
         cmp -s "$tmp/$page" "docs/reference/$page" || { cp "$tmp/$page" "docs/reference/$page"; echo "docs/reference/$page written"; }
     elif diff -u "docs/reference/$page" "$tmp/$page"; then

@@ -7,7 +7,7 @@
 #   replay   the stored inputs of the fuzz targets, tests/fuzz/corpus
 #   seam     the CUDA device against the reference kernels; skipped where there is no GPU
 #   docs     generated pages agree with the tables they come from
-#   words    tests/words.sh: no file uses a word that the glossary bans
+#   words    tests/words.sh: no file uses a word that the glossary bans; tests/includes.sh: includes point one way
 #   golden   tests/golden.sh: the binary against PyTorch's numbers, in f32, bf16 and f16
 #   run      tests/run_*.sh: whole runs of the binary
 #
@@ -121,7 +121,10 @@ run_seam() {
     run cuda_ops "${with[@]}" "$BUILD/tests/cuda_ops"
 }
 run_docs() { run docs tools/docs.sh --check; }
-run_words() { run words bash tests/words.sh; }
+run_words() {
+    run words bash tests/words.sh
+    run includes bash tests/includes.sh
+}
 run_golden() {
     local precision
     for precision in f32 bf16 f16; do

@@ -11,9 +11,10 @@
 #include "cli/cli.h"
 #include "io/file.h"
 #include "io/json.h"
-#include "train/bench.h"
-#include "train/calibrate.h"
-#include "train/calibrate_gpu.h"
+#include "calibrate/bench.h"
+#include "calibrate/calibrate.h"
+#include "calibrate/calibrate_gpu.h"
+#include "cost/profile.h"
 
 enum { OPS_SHOWN = 16, CLASSES_SHOWN = 12, KERNELS_LISTED = 40 };
 

@@ -5,7 +5,7 @@
 #ifndef CLI_H
 #define CLI_H
 
-#include "train/config.h"
+#include "config/config.h"
 
 struct command {
     const char *name, *usage, *summary;

@@ -18,8 +18,8 @@
 #include "data/packed.h"
 #include "io/png.h"
 #include "models/model.h"
-#include "train/embed.h"
-#include "train/transfer.h"
+#include "infer/embed_make.h"
+#include "engine/transfer.h"
 
 enum { BLOCK = 16, POLYGON_RUNS = 1 << 19, REPORTED = 20 };
 static const uint64_t room = (uint64_t)1 << 28; /* bytes per thread for a sample's files; pages are committed on first use */

@@ -15,7 +15,7 @@
 
 #include "base/system.h"
 #include "report/lives.h"
-#include "train/bench.h"
+#include "calibrate/bench.h"
 
 enum { STEPS = 20, TENSORS = 8, BATCH_MOST = 4096 };
 
@@ -279,7 +279,7 @@ int doctor_config(const struct doctor *d, struct config *c, bool pinned, struct 
     int rc = options_config(d->options, c, e);
     if (rc) return rc;
     c->memory_budget = (struct config_budget){BUDGET_NONE, 0};
-    if (pinned) rc = run_pin(c, &d->run.plan.settings, e);
+    if (pinned) rc = config_pin(c, &d->run.plan.settings, e);
     if (rc) config_free(c);
     return rc;
 }

@@ -6,7 +6,7 @@
 
 #include "base/progress.h"
 #include "cli/cli.h"
-#include "train/run.h"
+#include "engine/run.h"
 
 enum { ADVICE_MOST = 32 };
 

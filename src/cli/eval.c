@@ -14,7 +14,7 @@
 #include "cli/worst.h"
 #include "io/file.h"
 #include "io/json.h"
-#include "train/mask_scores.h"
+#include "infer/mask_scores.h"
 
 struct eval {
     const char *model, *csv, *overlays, *memory;

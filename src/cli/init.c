@@ -17,7 +17,7 @@
 #include "data/tokens.h"
 #include "io/json.h"
 #include "models/model.h"
-#include "train/feed.h"
+#include "feed/feed.h"
 
 enum { SAMPLES_READ = 64, SAMPLES_TRIED = 32, SEQUENCES_TRIED = 64, RECORDS = 4096, MOST_MASKS = 32, SCRATCH = 64 << 20 };
 

@@ -6,7 +6,7 @@
 #include "cli/cli.h"
 #include "cli/plan_tables.h"
 #include "io/file.h"
-#include "train/run.h"
+#include "engine/run.h"
 
 static int write_plan(const struct run *r, bool fits, const char *path, struct error *e)
 {
@@ -25,7 +25,7 @@ static const char *refusal(const struct run *r, const struct options *o)
     const bool host = run_exceeds_host(r);
     if (o->plan) return host ? "The given plan does not fit memory.host_budget" : "The given plan does not fit the budget";
     if (!host) return "Does not fit the budget. The smallest plan";
-    return r->plan.settings.host_staging ? "Does not fit memory.host_budget. The plan with the least host memory" : "Does not fit memory.host_budget. The plan with the smallest offload file";
+    return r->plan.settings.device.separate_memory ? "Does not fit memory.host_budget. The plan with the least host memory" : "Does not fit memory.host_budget. The plan with the smallest offload file";
 }
 
 static void print_host_budget(const struct run *r, struct text *out)

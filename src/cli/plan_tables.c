@@ -12,8 +12,8 @@
 
 #include "base/progress.h"
 #include "io/json.h"
-#include "run/calibration.h"
-#include "train/run.h"
+#include "cost/profile.h"
+#include "engine/run.h"
 
 static const uint64_t GIB = (uint64_t)1 << 30;
 

@@ -14,7 +14,7 @@
 #include "io/json.h"
 #include "io/png.h"
 #include "models/presets.h"
-#include "train/feed.h"
+#include "feed/feed.h"
 
 /* --- prompts -------------------------------------------------------------------------- */
 

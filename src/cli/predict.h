@@ -12,7 +12,7 @@
 #include "cli/data.h"
 #include "data/annotation_write.h"
 #include "report/draw.h"
-#include "train/predictor.h"
+#include "infer/predictor.h"
 
 struct predict {
     const char *image_path, *model;        /* paths */

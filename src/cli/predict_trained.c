@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "cli/predict.h"
-#include "train/feed.h"
+#include "feed/feed.h"
 
 /* Removes the last component of a path and returns it; NULL: there is none. */
 static const char *split_last(char *path)

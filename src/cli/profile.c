@@ -18,7 +18,7 @@
 #include "report/curve.h"
 #include "report/page.h"
 #include "report/trace.h"
-#include "train/bench.h"
+#include "calibrate/bench.h"
 
 enum { ROWS = 20, LAUNCHES_MOST = 2000000 };
 static const double GIB = 1 << 30;

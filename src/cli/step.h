@@ -10,7 +10,7 @@
 #define CLI_STEP_H
 
 #include "io/safetensors.h"
-#include "train/run.h"
+#include "engine/run.h"
 
 struct step {
     struct st_file in;

@@ -11,7 +11,7 @@
 #include "cli/worst.h"
 #include "io/json.h"
 #include "report/html.h"
-#include "train/feed.h"
+#include "feed/feed.h"
 
 static void print_summary(const struct train_summary *s, bool json)
 {

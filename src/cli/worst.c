@@ -18,7 +18,7 @@
 #include "io/json.h"
 #include "report/masks.h"
 #include "report/page.h"
-#include "train/predictor.h"
+#include "infer/predictor.h"
 
 enum { COLUMNS = 4, CELL_W = 360, CELL_H = 270 }; /* of a sheet */
 enum { MOST_W = 720, MOST_H = 540 };              /* of the image of one mask */

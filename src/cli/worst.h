@@ -7,8 +7,8 @@
 #define CLI_WORST_H
 
 #include "data/dataset.h"
-#include "train/config.h"
-#include "train/score.h"
+#include "config/config.h"
+#include "infer/score.h"
 
 struct worst_masks {
     const struct config *config; /* model_path: the model that predicts */

@@ -18,19 +18,12 @@
 
 /* --- the reference ---------------------------------------------------------------- */
 
-static double ref_dot(const struct operand *a, const struct operand *b, int64_t row, int64_t C)
-{
-    double sum = 0;
-    for (int64_t c = row * C; c < (row + 1) * C; c++) sum += ref_get(a, c) * ref_get(b, c);
-    return sum;
-}
-
 static void ref_l2norm(const struct launch *l)
 {
     const struct operand *x = &l->in[0];
     const int64_t rows = operand_rows(x), C = operand_last(x);
     for (int64_t r = 0; r < rows; r++) {
-        const double n = fmax(sqrt(ref_dot(x, x, r, C)), l->attr->rmsnorm.eps);
+        const double n = fmax(sqrt(ref_dot(x, r * C, x, r * C, C)), l->attr->rmsnorm.eps);
         for (int64_t c = r * C; c < (r + 1) * C; c++) ref_put(&l->out[0], c, ref_get(x, c) / n);
     }
 }
@@ -40,8 +33,8 @@ static void ref_l2norm_bwd(const struct launch *l)
     const struct operand *dy = &l->in[0], *x = &l->in[1];
     const int64_t rows = operand_rows(x), C = operand_last(x);
     for (int64_t r = 0; r < rows; r++) {
-        const double size = sqrt(ref_dot(x, x, r, C)), n = fmax(size, l->attr->rmsnorm.eps);
-        const double along = size > l->attr->rmsnorm.eps ? ref_dot(dy, x, r, C) / (n * n * n) : 0;
+        const double size = sqrt(ref_dot(x, r * C, x, r * C, C)), n = fmax(size, l->attr->rmsnorm.eps);
+        const double along = size > l->attr->rmsnorm.eps ? ref_dot(dy, r * C, x, r * C, C) / (n * n * n) : 0;
         for (int64_t c = r * C; c < (r + 1) * C; c++) ref_put(&l->out[0], c, ref_get(dy, c) / n - ref_get(x, c) * along);
     }
 }

@@ -6,7 +6,7 @@
  * no precision. Sums over rows (dw, db) use the fixed blocks of row_blocks(): partial sums in the
  * workspace, combined in order.
  */
-/* What is added to dx is added after dx was rounded, with every compiler: clang would fuse the two (passes/residual.c). */
+/* What is added to dx is added after dx was rounded, with every compiler: clang would fuse the two (passes/rewrites/residual.c). */
 #pragma STDC FP_CONTRACT OFF
 
 #include <math.h>

@@ -5,7 +5,7 @@
  * across tiles. Sums over rows use the fixed blocks of row_blocks(): partial sums [blocks, C] in
  * the workspace, combined in order.
  */
-/* What is added to dx is added after dx was rounded, with every compiler: clang would fuse the two (passes/residual.c). */
+/* What is added to dx is added after dx was rounded, with every compiler: clang would fuse the two (passes/rewrites/residual.c). */
 #pragma STDC FP_CONTRACT OFF
 
 #include <math.h>

@@ -40,6 +40,19 @@ void ref_put(const struct operand *x, int64_t i, double value)
     dtype_store(x->data, x->dtype, ref_offset(x, i), value);
 }
 
+struct ref_row ref_row(const struct operand *x, int64_t i)
+{
+    return (struct ref_row){x->data, x->dtype, ref_offset(x, i), x->rank ? x->stride[x->rank - 1] : 0};
+}
+
+double ref_dot(const struct operand *x, int64_t i, const struct operand *y, int64_t j, int64_t n)
+{
+    const struct ref_row a = ref_row(x, i), b = ref_row(y, j);
+    double sum = 0;
+    for (int64_t k = 0; k < n; k++) sum += ref_at(&a, k) * ref_at(&b, k);
+    return sum;
+}
+
 bool ref_has(const struct launch *l, int input) { return input < l->nin && l->in[input].data; }
 
 double ref_get_acc(const struct launch *l, int input, int64_t i)

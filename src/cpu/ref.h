@@ -14,6 +14,27 @@ enum { REF_IGNORED = -100 }; /* a label that is ignored */
 /* Element i (row-major) of an operand of any dtype and strides. */
 double ref_get(const struct operand *x, int64_t i);
 void ref_put(const struct operand *x, int64_t i, double value);
+
+/* Elements of a row of an operand, one after another in its last dimension: many are read there, and
+ * finding the place of each anew would take most of the time of a test. */
+struct ref_row {
+    const void *data; /* NULL: zeros */
+    enum dtype dtype;
+    int64_t at, step; /* in elements */
+};
+/* The row that begins with element i (row-major). */
+struct ref_row ref_row(const struct operand *x, int64_t i);
+static inline double ref_at(const struct ref_row *r, int64_t k)
+{
+    if (!r->data) return 0;
+    const int64_t at = r->at + k * r->step;
+    if (r->dtype == DT_F64) return ((const double *)r->data)[at];
+    if (r->dtype == DT_F32) return ((const float *)r->data)[at];
+    return dtype_load(r->data, r->dtype, at);
+}
+/* The sum of the products of the n elements after element i of x and element j of y. */
+double ref_dot(const struct operand *x, int64_t i, const struct operand *y, int64_t j, int64_t n);
+
 /* Element i of an accumulator; 0 if it is not given. */
 double ref_get_acc(const struct launch *l, int input, int64_t i);
 /* True if an optional input is given. */

@@ -50,13 +50,6 @@ static bool key_seen(const struct ref_heads *n, int64_t t, int64_t s)
     return (!n->causal || before >= 0) && (!n->window || before < n->window);
 }
 
-static double ref_dot(const struct operand *x, int64_t i, const struct operand *y, int64_t j, int64_t D)
-{
-    double sum = 0;
-    for (int64_t d = 0; d < D; d++) sum += ref_get(x, i + d) * ref_get(y, j + d);
-    return sum;
-}
-
 static double ref_score(const struct ref_heads *n, int64_t b, int64_t t, int64_t h, int64_t s)
 {
     if (!key_seen(n, t, s)) return -INFINITY;
@@ -95,7 +88,8 @@ static void ref_attention(const struct launch *l)
                 for (int64_t d = 0; d < n.D; d++) o[d] = 0;
                 for (int64_t s = 0; s < n.S; s++) {
                     double p = ref_probability(ref_score(&n, b, t, h, s), lse);
-                    for (int64_t d = 0; p != 0 && d < n.D; d++) o[d] += p * ref_get(v, key_row(&n, b, s, h) + d);
+                    const struct ref_row value = ref_row(v, key_row(&n, b, s, h));
+                    for (int64_t d = 0; p != 0 && d < n.D; d++) o[d] += p * ref_at(&value, d);
                 }
                 for (int64_t d = 0; d < n.D; d++) ref_put(&l->out[0], query_row(&n, b, t, h) + d, o[d]);
                 ref_put(&l->out[1], lse_at(&n, b, t, h), lse);
@@ -135,7 +129,8 @@ static void ref_attention_dq(const struct launch *l, const struct ref_heads *n, 
     for (int64_t d = 0; d < n->D; d++) dq[d] = 0;
     for (int64_t s = 0; s < n->S; s++) {
         struct ref_pair pair = ref_pair_of(l, n, b, t, h, s);
-        for (int64_t d = 0; d < n->D; d++) dq[d] += pair.ds * ref_get(&l->in[2], key_row(n, b, s, h) + d);
+        const struct ref_row key = ref_row(&l->in[2], key_row(n, b, s, h));
+        for (int64_t d = 0; d < n->D; d++) dq[d] += pair.ds * ref_at(&key, d);
     }
     for (int64_t d = 0; d < n->D; d++) ref_put(&l->out[0], query_row(n, b, t, h) + d, dq[d]);
 }

@@ -15,7 +15,8 @@ static void ref_linear(const struct launch *l)
     for (int64_t r = 0; r < rows; r++)
         for (int64_t n = 0; n < N; n++) {
             double sum = ref_get_acc(l, 2, n) + ref_get_acc(l, 3, r * N + n); // bias, and what is added
-            for (int64_t k = 0; k < K; k++) sum += ref_get(x, r * K + k) * ref_get(w, n * K + k);
+            const struct ref_row a = ref_row(x, r * K), b = ref_row(w, n * K);
+            for (int64_t k = 0; k < K; k++) sum += ref_at(&a, k) * ref_at(&b, k);
             ref_put(y, r * N + n, sum);
         }
 }

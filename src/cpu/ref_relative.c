@@ -46,20 +46,13 @@ static int64_t place_bias(const struct ref_grid *n, int64_t h, int64_t t, int64_
     return h * n->T + (dy < 0 ? -dy : dy) * n->width + (dx < 0 ? -dx : dx);
 }
 
-static double dot(const struct operand *x, int64_t i, const struct operand *y, int64_t j, int64_t D)
-{
-    double sum = 0;
-    for (int64_t d = 0; d < D; d++) sum += ref_get(x, i + d) * ref_get(y, j + d);
-    return sum;
-}
-
 static double score(const struct ref_grid *n, int64_t b, int64_t t, int64_t h, int64_t s)
 {
     const int64_t i = row_at(n, b, t, h);
-    double value = n->scale * dot(n->q, i, n->k, row_at(n, b, s, h), n->D);
+    double value = n->scale * ref_dot(n->q, i, n->k, row_at(n, b, s, h), n->D);
     if (n->bias) return value + ref_get(n->bias, place_bias(n, h, t, s));
-    return value + dot(n->q, i, n->table_h, table_row_h(n, t, s) * n->D, n->D) +
-           dot(n->q, i, n->table_w, table_row_w(n, t, s) * n->D, n->D);
+    return value + ref_dot(n->q, i, n->table_h, table_row_h(n, t, s) * n->D, n->D) +
+           ref_dot(n->q, i, n->table_w, table_row_w(n, t, s) * n->D, n->D);
 }
 
 /* --- forward -------------------------------------------------------------------------- */
@@ -83,7 +76,8 @@ static void forward_row(const struct launch *l, const struct ref_grid *n, int64_
     memset(o, 0, (size_t)n->D * sizeof *o);
     for (int64_t s = 0; s < n->T; s++) {
         const double weight = exp(p[s] - max) / sum;
-        for (int64_t d = 0; d < n->D; d++) o[d] += weight * ref_get(n->v, row_at(n, b, s, h) + d);
+        const struct ref_row value = ref_row(n->v, row_at(n, b, s, h));
+        for (int64_t d = 0; d < n->D; d++) o[d] += weight * ref_at(&value, d);
     }
     for (int64_t d = 0; d < n->D; d++) ref_put(&l->out[0], row_at(n, b, t, h) + d, o[d]);
     ref_put(&l->out[1], lse_at(n, b, t, h), max + log(sum));
@@ -132,19 +126,24 @@ static void backward_pair(const struct launch *l, const struct ref_grid *n, cons
     const struct operand *dO = &l->in[0];
     const int64_t i = row_at(n, b, t, h), j = row_at(n, b, s, h), D = n->D;
     double p = exp(score(n, b, t, h, s) - ref_get(&l->in[5], lse_at(n, b, t, h)));
-    double ds = p * (dot(dO, i, n->v, j, D) - delta);
+    double ds = p * (ref_dot(dO, i, n->v, j, D) - delta);
+    const struct ref_row query = ref_row(n->q, i), key = ref_row(n->k, j), dout = ref_row(dO, i);
     for (int64_t d = 0; d < D; d++) {
-        double q = ref_get(n->q, i + d);
-        to->dv[s * D + d] += p * ref_get(dO, i + d);
-        to->dk[s * D + d] += n->scale * ds * q;
-        to->dq[d] += n->scale * ds * ref_get(n->k, j + d);
-        if (n->bias) continue;
-        int64_t y = table_row_h(n, t, s) * D + d, x = table_row_w(n, t, s) * D + d;
-        to->dq[d] += ds * (ref_get(n->table_h, y) + ref_get(n->table_w, x));
-        to->table[0][y] += ds * q;
-        to->table[1][x] += ds * q;
+        to->dv[s * D + d] += p * ref_at(&dout, d);
+        to->dk[s * D + d] += n->scale * ds * ref_at(&query, d);
+        to->dq[d] += n->scale * ds * ref_at(&key, d);
     }
-    if (n->bias) to->table[0][place_bias(n, h, t, s)] += ds;
+    if (n->bias) {
+        to->table[0][place_bias(n, h, t, s)] += ds;
+        return;
+    }
+    const int64_t y = table_row_h(n, t, s) * D, x = table_row_w(n, t, s) * D;
+    const struct ref_row high = ref_row(n->table_h, y), wide = ref_row(n->table_w, x);
+    for (int64_t d = 0; d < D; d++) {
+        to->dq[d] += ds * (ref_at(&high, d) + ref_at(&wide, d));
+        to->table[0][y + d] += ds * ref_at(&query, d);
+        to->table[1][x + d] += ds * ref_at(&query, d);
+    }
 }
 
 static void backward_head(const struct launch *l, const struct ref_grid *n, const struct ref_sums *to, int64_t b, int64_t h)
@@ -153,7 +152,7 @@ static void backward_head(const struct launch *l, const struct ref_grid *n, cons
     memset(to->dk, 0, (size_t)(2 * n->T * D) * sizeof(double));
     for (int64_t t = 0; t < n->T; t++) {
         int64_t i = row_at(n, b, t, h);
-        double delta = dot(&l->in[0], i, &l->in[4], i, D);
+        double delta = ref_dot(&l->in[0], i, &l->in[4], i, D);
         memset(to->dq, 0, (size_t)D * sizeof(double));
         for (int64_t s = 0; s < n->T; s++) backward_pair(l, n, to, b, t, h, s, delta);
         for (int64_t d = 0; d < D; d++) ref_put(&l->out[0], i + d, to->dq[d]);

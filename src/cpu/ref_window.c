@@ -44,26 +44,20 @@ static int64_t token_of(const struct windows *n, int64_t t, int64_t s)
 static int64_t table_row_h(const struct windows *n, int64_t t, int64_t s) { return t / n->width % n->window - s / n->window + n->window - 1; }
 static int64_t table_row_w(const struct windows *n, int64_t t, int64_t s) { return t % n->width % n->window - s % n->window + n->window - 1; }
 
-/* The row of D elements of the key (which 0) or the value (1) at position s of t's window. */
-struct row {
-    const struct operand *x; /* NULL: zeros */
-    int64_t first;
-};
-static struct row row_of(const struct windows *n, int which, int64_t b, int64_t t, int64_t h, int64_t s)
+/* The key (which 0) or the value (1) at position s of t's window. */
+static struct ref_row row_of(const struct windows *n, int which, int64_t b, int64_t t, int64_t h, int64_t s)
 {
     const int64_t token = token_of(n, t, s);
-    if (token >= 0) return (struct row){which ? n->v : n->k, row_at(n, b, token, h)};
-    return (struct row){n->pad, (which * n->H + h) * n->D};
+    if (token >= 0) return ref_row(which ? n->v : n->k, row_at(n, b, token, h));
+    return n->pad ? ref_row(n->pad, (which * n->H + h) * n->D) : (struct ref_row){0};
 }
-static double row_get(struct row r, int64_t d) { return r.x ? ref_get(r.x, r.first + d) : 0; }
 
 static double score(const struct windows *n, int64_t b, int64_t t, int64_t h, int64_t s)
 {
-    const int64_t i = row_at(n, b, t, h), y = table_row_h(n, t, s) * n->D, x = table_row_w(n, t, s) * n->D;
-    const struct row key = row_of(n, 0, b, t, h, s);
+    const struct ref_row query = ref_row(n->q, row_at(n, b, t, h)), key = row_of(n, 0, b, t, h, s);
+    const struct ref_row high = ref_row(n->table_h, table_row_h(n, t, s) * n->D), wide = ref_row(n->table_w, table_row_w(n, t, s) * n->D);
     double sum = 0;
-    for (int64_t d = 0; d < n->D; d++)
-        sum += ref_get(n->q, i + d) * (n->scale * row_get(key, d) + ref_get(n->table_h, y + d) + ref_get(n->table_w, x + d));
+    for (int64_t d = 0; d < n->D; d++) sum += ref_at(&query, d) * (n->scale * ref_at(&key, d) + ref_at(&high, d) + ref_at(&wide, d));
     return sum;
 }
 
@@ -86,9 +80,9 @@ static void forward_row(const struct launch *l, const struct windows *n, int64_t
     for (int64_t s = 0; s < n->keys; s++) sum += exp(p[s] - max);
     memset(o, 0, (size_t)n->D * sizeof *o);
     for (int64_t s = 0; s < n->keys; s++) {
-        const struct row value = row_of(n, 1, b, t, h, s);
+        const struct ref_row value = row_of(n, 1, b, t, h, s);
         const double weight = exp(p[s] - max) / sum;
-        for (int64_t d = 0; d < n->D; d++) o[d] += weight * row_get(value, d);
+        for (int64_t d = 0; d < n->D; d++) o[d] += weight * ref_at(&value, d);
     }
     for (int64_t d = 0; d < n->D; d++) ref_put(&l->out[0], row_at(n, b, t, h) + d, o[d]);
     ref_put(&l->out[1], lse_at(n, b, t, h), max + log(sum));
@@ -125,14 +119,15 @@ static void backward_pair(const struct launch *l, const struct windows *n, const
     const int64_t y = table_row_h(n, t, s) * D, x = table_row_w(n, t, s) * D;
     double *dk = token >= 0 ? to->d[0] + token * D : to->pad + h * D, *dv = token >= 0 ? to->d[1] + token * D : to->pad + (n->H + h) * D;
     double p = exp(score(n, b, t, h, s) - ref_get(&l->in[5], lse_at(n, b, t, h))), dp = 0;
-    const struct row key = row_of(n, 0, b, t, h, s), value = row_of(n, 1, b, t, h, s);
-    for (int64_t d = 0; d < D; d++) dp += ref_get(dO, i + d) * row_get(value, d);
+    const struct ref_row key = row_of(n, 0, b, t, h, s), value = row_of(n, 1, b, t, h, s), query = ref_row(n->q, i), dout = ref_row(dO, i);
+    const struct ref_row high = ref_row(n->table_h, y), wide = ref_row(n->table_w, x);
+    for (int64_t d = 0; d < D; d++) dp += ref_at(&dout, d) * ref_at(&value, d);
     const double ds = p * (dp - delta);
     for (int64_t d = 0; d < D; d++) {
-        double q = ref_get(n->q, i + d);
-        dv[d] += p * ref_get(dO, i + d);
+        const double q = ref_at(&query, d);
+        dv[d] += p * ref_at(&dout, d);
         dk[d] += n->scale * ds * q;
-        to->dq[d] += ds * (n->scale * row_get(key, d) + ref_get(n->table_h, y + d) + ref_get(n->table_w, x + d));
+        to->dq[d] += ds * (n->scale * ref_at(&key, d) + ref_at(&high, d) + ref_at(&wide, d));
         to->table[0][y + d] += ds * q;
         to->table[1][x + d] += ds * q;
     }
@@ -144,8 +139,7 @@ static void backward_head(const struct launch *l, const struct windows *n, const
     memset(to->d[0], 0, (size_t)(2 * n->T * D) * sizeof(double));
     for (int64_t t = 0; t < n->T; t++) {
         int64_t i = row_at(n, b, t, h);
-        double delta = 0;
-        for (int64_t d = 0; d < D; d++) delta += ref_get(&l->in[0], i + d) * ref_get(&l->in[4], i + d);
+        double delta = ref_dot(&l->in[0], i, &l->in[4], i, D);
         memset(to->dq, 0, (size_t)D * sizeof(double));
         for (int64_t s = 0; s < n->keys; s++) backward_pair(l, n, to, b, t, h, s, delta);
         for (int64_t d = 0; d < D; d++) ref_put(&l->out[0], i + d, to->dq[d]);

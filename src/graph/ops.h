@@ -120,7 +120,7 @@ id op_xent(struct graph *g, id logits, id labels);
 id op_add(struct graph *g, id a, id b);
 id op_mul(struct graph *g, id a, id b);
 id op_scale(struct graph *g, id x, double value);
-/* DT_NONE: the activation dtype, which passes/precision.c chooses; f32 until then. */
+/* DT_NONE: the activation dtype, which passes/techniques/precision.c chooses; f32 until then. */
 id op_cast(struct graph *g, id x, enum dtype to);
 id op_sum(struct graph *g, id x);
 id op_accumulate(struct graph *g, id x, id acc);

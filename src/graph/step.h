@@ -7,7 +7,7 @@
  *
  * With f16 the update begins with SCALER, which writes found_inf, Adam's t and the next loss scale
  * here. The host reads them back and begins the next step with them. If a step is submitted before
- * the results of the previous one are read (train/ticket.h), the host writes only the members that
+ * the results of the previous one are read (engine/ticket.h), the host writes only the members that
  * it knows and leaves the members that the update writes. Those members come last, ordered so that
  * the host always leaves a suffix of the struct.
  */

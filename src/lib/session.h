@@ -8,7 +8,7 @@
 #ifndef SESSION_H
 #define SESSION_H
 
-#include "train/run.h"
+#include "engine/run.h"
 #include "train/train.h"
 
 /* The state of a session. Options may change before STARTED; a change drops the plan. */

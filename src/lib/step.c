@@ -11,8 +11,8 @@
 
 #include "io/file.h"
 #include "lib/session.h"
-#include "train/transfer.h"
-#include "train/weights.h"
+#include "engine/transfer.h"
+#include "engine/weights.h"
 
 static struct run *run_of(const struct pl_session *s) { return trainer_run(s->trainer); }
 

@@ -2,7 +2,7 @@
  * guard.c: after a step with a non-finite loss or norm, no weight is updated until the host has
  * seen it.
  *
- * If the host submits a step while the previous one is in flight (train/ticket.h), it learns too
+ * If the host submits a step while the previous one is in flight (engine/ticket.h), it learns too
  * late that a loss or a norm is not finite. So the device keeps the weights as they were:
  *
  *     update          sum of squares of all gradients
@@ -14,7 +14,7 @@
  *
  * When the host retires that step, weights and optimizer state are those with which the step began
  * (of a fused step, those that it left), and the search for the cause runs the same step again
- * (train/nonfinite.c). f16 has SCALER instead: there the step is skipped, and the next one
+ * (engine/nonfinite.c). f16 has SCALER instead: there the step is skipped, and the next one
  * continues.
  */
 #include "graph/ops.h"

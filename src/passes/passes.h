@@ -1,16 +1,13 @@
 /*
- * passes.h: the memory techniques. techniques.def has a row for each. Each pass is one file; it
- * rewrites the graph and depends on no other. plan/compile.c runs them in this order:
- *
- *     precision -> fuse -> linear_add -> chunk -> dense -> differentiate -> join -> residual
- *               -> bias_grad -> pure_grad -> dense -> accumulate -> recompute -> selective -> trim
- *               -> optimizer -> act_recompute -> loss_scale -> fused_step -> guard -> offload
- *               -> handover -> inlay -> reuse -> add_norm -> first_sum
+ * passes.h: the memory techniques and the rewrites. techniques.def has a row for each technique that
+ * a user may set or the planner may choose; pipeline.def has the passes in their order. Each pass is
+ * one file; it rewrites the graph and depends on no other.
  */
 #ifndef PASSES_H
 #define PASSES_H
 
 #include "graph/graph.h"
+#include "run/traits.h"
 
 /* Learning rate and weight decay of the parameters that match a pattern. If several rules match,
  * the last one that sets the value wins. */
@@ -71,27 +68,27 @@ struct module_rule {
 bool module_pattern(const char *pattern, const char *scope);
 bool module_matches(const struct module_rule *r, const char *scope);
 
-/* Rewrites that run in every plan, because they save memory or time and keep the result; flags. A
- * test disables some through settings.without and compares. A rewrite keeps every bit, unless its
- * comment states what it changes. */
-enum rewrite {
-    REWRITE_FUSE = 1,           /* fuses the activation into the product before it */
-    REWRITE_LINEAR_ADD = 2,     /* adds the residual in the product; changes the order of a sum */
-    REWRITE_DENSE = 4,          /* GPU: copies before kernels that need dense operands; other kernels run then */
-    REWRITE_JOIN = 8,           /* CONCAT instead of a sum of padded gradients; changes the sign of a zero */
-    REWRITE_RESIDUAL = 16,      /* adds the residual's gradient in the norm's; below f32 one rounding less */
-    REWRITE_BIAS_GRAD = 32,     /* GPU: sums the bias gradient in the activation's; changes the order of a sum */
-    REWRITE_TRIM = 64,          /* removes outputs without readers */
-    REWRITE_ACT_RECOMPUTE = 128,    /* recomputes the activation in its own gradient */
-    REWRITE_HANDOVER = 256,     /* gradients occupy memory only from backward to update */
-    REWRITE_INLAY = 512,        /* the inputs of a CONCAT are written in place */
-    REWRITE_REUSE = 1024,       /* an output overwrites an input that is not read again */
-    REWRITE_ADD_NORM = 2048,    /* fuses a sum and the norm after it */
-    REWRITE_FIRST_SUM = 4096,   /* the first term of a sum is written, not added to 0; changes the sign of a zero */
-    REWRITE_ALL = 8191,
+/* The rewrites of pipeline.def, as flags: REWRITE_fuse, ... */
+#define BASE_PASS(...)
+#define TECHNIQUE_PASS(...)
+#define AGAIN(...)
+enum rewrite_number {
+#define REWRITE_PASS(name, ...) REWRITE_NUMBER_##name,
+#include "passes/pipeline.def"
+#undef REWRITE_PASS
+    REWRITES
 };
+enum rewrite {
+#define REWRITE_PASS(name, ...) REWRITE_##name = 1 << REWRITE_NUMBER_##name,
+#include "passes/pipeline.def"
+#undef REWRITE_PASS
+    REWRITE_ALL = (1 << REWRITES) - 1
+};
+#undef BASE_PASS
+#undef TECHNIQUE_PASS
+#undef AGAIN
 
-/* The phases of the pipeline (plan/compile.c), in order. */
+/* The phases of pipeline.def, in order. */
 enum pipeline_phase { PIPELINE_FORWARD, PIPELINE_BACKWARD, PIPELINE_RECOMPUTE, PIPELINE_UPDATE, PIPELINE_WHOLE, PIPELINE_PHASES };
 
 /* The planner's decisions (techniques.def), and the recipe of the update. */
@@ -110,7 +107,7 @@ struct settings {
     bool train;             /* false: no update program (`plimsoll step`) */
     bool forward;           /* no backward (`plimsoll predict`, `eval`) */
     uint64_t loader_bytes;  /* size of the data loader's staging buffer "loader"; 0: none */
-    bool host_staging;      /* GPU: the host cannot access device memory, so staging buffers lie in host memory */
+    struct device_traits device; /* properties of the plan's device */
     bool inputs_ahead;      /* the staging buffer "next" holds the batch of the next step while a step runs */
     unsigned without;       /* enum rewrite: disabled rewrites; 0 except in tests */
     bool pipelined;              /* a step is submitted before the previous one retires: needs the staging buffer "tickets" and GUARD */
@@ -179,10 +176,15 @@ bool recompute_read(const char *text, struct recompute *out);
 const char *offload_text(unsigned offload, char out[SETTING_ROOM]);
 
 typedef void pass_fn(struct graph *g, const struct settings *s);
-pass_fn pass_precision, pass_fuse, pass_linear_add, pass_chunk, pass_differentiate, pass_join, pass_residual, pass_bias_grad, pass_pure_grad, pass_accumulate,
-    pass_recompute, pass_selective, pass_trim, pass_optimizer, pass_act_recompute, pass_loss_scale, pass_fused_step, pass_guard, pass_offload, pass_handover,
-    pass_inlay, pass_reuse, pass_add_norm, pass_first_sum;
-pass_fn pass_dense; /* in plan/dense.c, because it queries kernels */
+#define BASE_PASS(name, ...) pass_fn pass_##name;
+#define TECHNIQUE_PASS(name, ...) pass_fn pass_##name;
+#define REWRITE_PASS(name, ...) pass_fn pass_##name; /* pass_dense is in plan/dense.c, because it queries kernels */
+#define AGAIN(...)
+#include "passes/pipeline.def"
+#undef BASE_PASS
+#undef TECHNIQUE_PASS
+#undef REWRITE_PASS
+#undef AGAIN
 
 /* The rows of one chunk of the head in program step and in evaluation if it is split into `chunks`;
  * 0: it is not split. pass_chunk reads nothing else of that setting (chunk.c). */

@@ -20,7 +20,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "passes/recompute.h"
+#include "passes/techniques/recompute.h"
 
 struct chain {
     const char *name;  /* of its first block... */

@@ -133,7 +133,7 @@ void plan_print_techniques(const struct plan *p, struct text *out)
     for (int i = 0; i < p->n_ablated; i++) {
         const struct ablated *k = &p->ablated[i];
         text_printf(out, "  %-32s %12s  %11s per step", k->name, signed_size(k->saved, size), duration_change(k->seconds, time));
-        if (k->host) text_printf(out, ", %s in %s", signed_size(k->host, size), p->settings.host_staging ? "host memory" : "the offload file");
+        if (k->host) text_printf(out, ", %s in %s", signed_size(k->host, size), p->settings.device.separate_memory ? "host memory" : "the offload file");
         text_printf(out, "\n");
     }
     if (p->unbounded.host)

@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "cost/calibration.h"
 #include "plan/lanes.h"
 #include "plan/plan.h"
 

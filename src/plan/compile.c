@@ -15,42 +15,25 @@
 
 #include "plan/plan.h"
 
-/* The order of the passes. The techniques that a phase reads decide which drafts may share its
- * result (may_share); RECOMPUTE and UPDATE share one. A test can leave out a rewrite, but not a pass
- * that implements a technique. */
+/* The techniques that a phase reads decide which drafts may share its result (may_share); RECOMPUTE
+ * and UPDATE share one. */
+enum { ALL_PROGRAMS, UPDATE_ONLY };
 static const struct {
     const char *name;
     pass_fn *run;
-    int phase;
-    enum rewrite rewrite; /* 0: the pass implements a setting */
+    enum pipeline_phase phase;
+    enum rewrite rewrite; /* 0: it is none */
     bool updates;         /* without a fused step it makes only program update */
 } pipeline[] = {
-    {"precision", pass_precision, PIPELINE_FORWARD, 0},
-    {"fuse", pass_fuse, PIPELINE_FORWARD, REWRITE_FUSE},
-    {"linear_add", pass_linear_add, PIPELINE_FORWARD, REWRITE_LINEAR_ADD},
-    {"chunk", pass_chunk, PIPELINE_BACKWARD, 0},
-    {"dense", pass_dense, PIPELINE_BACKWARD, REWRITE_DENSE},
-    {"differentiate", pass_differentiate, PIPELINE_BACKWARD, 0},
-    {"join", pass_join, PIPELINE_BACKWARD, REWRITE_JOIN},
-    {"residual", pass_residual, PIPELINE_BACKWARD, REWRITE_RESIDUAL},
-    {"bias_grad", pass_bias_grad, PIPELINE_BACKWARD, REWRITE_BIAS_GRAD},
-    {"pure_grad", pass_pure_grad, PIPELINE_BACKWARD, 0},
-    {"dense", pass_dense, PIPELINE_BACKWARD, REWRITE_DENSE},
-    {"accumulate", pass_accumulate, PIPELINE_BACKWARD, 0},
-    {"recompute", pass_recompute, PIPELINE_RECOMPUTE, 0},
-    {"selective", pass_selective, PIPELINE_RECOMPUTE, 0},
-    {"trim", pass_trim, PIPELINE_RECOMPUTE, REWRITE_TRIM},
-    {"optimizer", pass_optimizer, PIPELINE_UPDATE, 0, true},
-    {"act_recompute", pass_act_recompute, PIPELINE_UPDATE, REWRITE_ACT_RECOMPUTE},
-    {"loss_scale", pass_loss_scale, PIPELINE_WHOLE, 0, true},
-    {"fused step", pass_fused_step, PIPELINE_WHOLE, 0},
-    {"guard", pass_guard, PIPELINE_WHOLE, 0, true},
-    {"offload", pass_offload, PIPELINE_WHOLE, 0},
-    {"handover", pass_handover, PIPELINE_WHOLE, REWRITE_HANDOVER},
-    {"inlay", pass_inlay, PIPELINE_WHOLE, REWRITE_INLAY},
-    {"reuse", pass_reuse, PIPELINE_WHOLE, REWRITE_REUSE},
-    {"add_norm", pass_add_norm, PIPELINE_WHOLE, REWRITE_ADD_NORM},
-    {"first_sum", pass_first_sum, PIPELINE_WHOLE, REWRITE_FIRST_SUM},
+#define BASE_PASS(name, PHASE, programs, doc) {#name, pass_##name, PIPELINE_##PHASE, 0, programs == UPDATE_ONLY},
+#define TECHNIQUE_PASS(name, PHASE, technique, programs, doc) {#name, pass_##name, PIPELINE_##PHASE, 0, programs == UPDATE_ONLY},
+#define REWRITE_PASS(name, PHASE, doc) {#name, pass_##name, PIPELINE_##PHASE, REWRITE_##name, false},
+#define AGAIN(name, PHASE) {#name, pass_##name, PIPELINE_##PHASE, REWRITE_##name, false},
+#include "passes/pipeline.def"
+#undef BASE_PASS
+#undef TECHNIQUE_PASS
+#undef REWRITE_PASS
+#undef AGAIN
 };
 _Static_assert((int)PIPELINE_UPDATE == (int)PLAN_SHARED, "the last shared graph is behind the update, the others behind one phase each");
 
@@ -67,7 +50,7 @@ static void add_next(struct graph *g, enum space staging)
 static void build(struct graph *g, const struct source *source, const struct settings *s, bool verify)
 {
     graph_step(g);
-    enum space staging = s->host_staging ? SPACE_HOST : SPACE_DEVICE;
+    enum space staging = s->device.separate_memory ? SPACE_HOST : SPACE_DEVICE;
     graph_storage(g, "staging", KIND_STAGING, staging, PLAN_STAGING);
     if (s->loader_bytes) graph_storage(g, "loader", KIND_STAGING, staging, s->loader_bytes);
     if (s->pipelined) graph_storage(g, "tickets", KIND_STAGING, staging, PLAN_TICKETS);
@@ -83,21 +66,21 @@ static void build(struct graph *g, const struct source *source, const struct set
     if (verify) graph_verify(g, "build");
 }
 
-static void run_phase(struct graph *g, int phase, const struct settings *s, bool update, bool verify)
+static void run_phase(struct graph *g, enum pipeline_phase phase, const struct settings *s, bool update, bool verify)
 {
     for (size_t i = 0; i < COUNT(pipeline) && !g->error.code; i++) {
         if (pipeline[i].phase != phase || s->without & pipeline[i].rewrite || (pipeline[i].updates && !update)) continue;
         pipeline[i].run(g, s);
         if (verify) graph_verify(g, pipeline[i].name);
     }
-    if (phase == PIPELINE_WHOLE && s->inputs_ahead && !g->error.code) add_next(g, s->host_staging ? SPACE_HOST : SPACE_DEVICE);
+    if (phase == PIPELINE_WHOLE && s->inputs_ahead && !g->error.code) add_next(g, s->device.separate_memory ? SPACE_HOST : SPACE_DEVICE);
 }
 
 static int compile(struct graph *g, const struct source *source, const struct settings *s, bool verify, struct error *e)
 {
     graph_init(g);
     build(g, source, s, verify);
-    for (int phase = 0; phase < PIPELINE_PHASES; phase++) run_phase(g, phase, s, true, verify);
+    for (enum pipeline_phase phase = 0; phase < PIPELINE_PHASES; phase++) run_phase(g, phase, s, true, verify);
     int rc = graph_error(g, e);
     if (rc) graph_free(g);
     return rc;
@@ -178,7 +161,7 @@ static int make_shared(struct plan_drafts *d, const struct settings *s, int phas
             graph_clear(g);
             build(g, d->source, s, false);
         }
-        run_phase(g, phase, s, true, false);
+        run_phase(g, (enum pipeline_phase)phase, s, true, false);
         if (phase == PLAN_SHARED - 1) {
             d->trained = d->brief && s->train && !g->error.code ? optimizer_signature(g) : 0;
             d->bare = find_update(d, s) != NULL;

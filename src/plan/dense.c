@@ -68,7 +68,7 @@ static void insert_copies(struct graph *g, enum program p, id *copy)
 
 void pass_dense(struct graph *g, const struct settings *s)
 {
-    if (!s->host_staging) return; /* only for GPU plans */
+    if (!s->device.dense_operands) return;
     const struct cursor before = g->at;
     for (enum program p = 0; p < PROGRAM_COUNT; p++) {
         id *copy = mem_alloc(g->tensors.n * sizeof *copy);

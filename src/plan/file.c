@@ -11,7 +11,7 @@
 
 #include "io/json.h"
 #include "plan/by_module.h"
-#include "run/calibration.h"
+#include "cost/calibration.h"
 
 uint64_t plan_digest(const struct plan *p, const struct graph *g)
 {

@@ -18,7 +18,7 @@
 enum {
     PLAN_ALIGN = 256,
     PLAN_STAGING = 256 << 10, /* bytes of the buffer through which weights are read and written */
-    PLAN_TICKETS = 256,       /* size of the buffer for the results of two steps in flight (train/ticket.h) */
+    PLAN_TICKETS = 256,       /* size of the buffer for the results of two steps in flight (engine/ticket.h) */
 };
 
 struct peak {
@@ -139,7 +139,7 @@ void plan_print_missing(const struct plan *p, struct text *out);
 
 static inline uint64_t plan_arena(const struct plan *p) { return p->placement.arena[SPACE_DEVICE]; }
 /* The name of SPACE_HOST for users: on a CPU it is a file in the run's folder. */
-static inline const char *plan_host_name(const struct plan *p) { return p->settings.host_staging ? "host memory" : "offload file"; }
+static inline const char *plan_host_name(const struct plan *p) { return p->settings.device.separate_memory ? "host memory" : "offload file"; }
 
 /* The dimensions of the search, and its limits. Settings outside of it are fixed by the
  * configuration. */

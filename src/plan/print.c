@@ -7,7 +7,7 @@
 
 #include "plan/by_module.h"
 #include "plan/plan.h"
-#include "run/calibration.h"
+#include "cost/calibration.h"
 
 enum { MODULES = 8, LARGEST = 5 };
 

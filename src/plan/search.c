@@ -95,7 +95,7 @@ static bool fits_budget(const struct plan_choice *c, const uint64_t budget[SPACE
 static bool is_better(const struct plan_choice *a, const struct plan_choice *b)
 {
     if (a->exact != b->exact) return a->exact < b->exact;
-    if (!a->settings.host_staging && a->arena[SPACE_HOST] != b->arena[SPACE_HOST]) return a->arena[SPACE_HOST] < b->arena[SPACE_HOST];
+    if (!a->settings.device.separate_memory && a->arena[SPACE_HOST] != b->arena[SPACE_HOST]) return a->arena[SPACE_HOST] < b->arena[SPACE_HOST];
     return a->arena[SPACE_DEVICE] < b->arena[SPACE_DEVICE];
 }
 
@@ -119,7 +119,7 @@ static int find_smaller_file(struct plan_space *x, uint32_t i, bool *found, stru
 {
     const struct plan_choice *c = &x->choices.at[i];
     *found = false;
-    if (c->settings.host_staging || !c->arena[SPACE_HOST]) return PL_OK;
+    if (c->settings.device.separate_memory || !c->arena[SPACE_HOST]) return PL_OK;
     for (int turn = 0; turn < 2; turn++)
         for (uint32_t k = 0; k < x->choices.n && x->choices.at[k].seconds <= c->exact * (1 + NEARLY) * (1 + SAME_TIME); k++) {
             const struct plan_choice *d = &x->choices.at[k];

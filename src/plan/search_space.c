@@ -310,7 +310,7 @@ static void list_singles(struct builder *b)
             for (struct offloads o = {.s = b->families.at[i].base}; next_offload(b, &o);) {
                 struct settings s = o.s;
                 s.state = state;
-                const bool doubled = s.host_staging && !(s.accumulation & (s.accumulation - 1));
+                const bool doubled = s.device.copies_overlap && !(s.accumulation & (s.accumulation - 1));
                 if (f->free[TECHNIQUE_offload] && s.offload & OFFLOAD_IN_STEP && (doubled || i + 1 == b->families.n)) add_single(b, s, 2, 2);
                 s.fused_step = true;
                 if (f->free[TECHNIQUE_fused_step] && s.accumulation == 1) add_single(b, s, 2, ROWS);

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "passes/recompute.h"
+#include "passes/techniques/recompute.h"
 
 /* Numbers the blocks by scope, from 1 in the order of the forward; returns their count. */
 static uint32_t number_blocks(const struct graph *g, uint32_t *number)

@@ -91,19 +91,6 @@ bool cpu_prefers_onednn(void);
 
 /* The profile of a plan if this machine was not calibrated (profile.c). */
 void profile_default(struct profile *p, enum device_kind kind, int threads);
-/* The profile of a GPU by name, which need not be in this machine: measured if there is one, else
- * its published ceilings (gpus.c). `c` must live as long as the profile. */
-int profile_gpu(struct profile *p, struct calibration *c, const char *name, struct error *e);
-bool profile_is_gpu(const char *name);
-/* The GPU whose figures stand for a GPU of which only the nominal memory is known: of the listed
- * GPUs with bf16 and the nearest memory size, the slowest. *memory: bytes that programs can use of
- * the given size, in the ratio of that GPU. */
-const char *profile_of_class(double gib, uint64_t *memory);
-/* Measured profiles that are part of the program (profile_stored.c). */
-bool profile_is_stored(const char *name);
-int profile_stored(struct profile *p, struct calibration *c, const char *name, struct error *e);
-/* The profile of a GPU of this machine: by its name, else from its driver's data. */
-void profile_here(struct profile *p, const struct gpu *c);
 /* Enables oneDNN in a profile and its name: a plan is accepted only under the same profile name. */
 void profile_onednn(struct profile *p, bool takes_part);
 

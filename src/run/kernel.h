@@ -11,10 +11,9 @@
 
 #include "graph/graph.h"
 #include "graph/ops.h"
+#include "run/traits.h"
 
-enum device_kind { DEVICE_REF, DEVICE_CPU, DEVICE_CUDA, DEVICE_COUNT };
-
-struct calibration; /* run/calibration.h */
+struct calibration; /* cost/calibration.h */
 struct kernel;
 
 /* Properties of a device: measured or published ceilings, never a live query. */
@@ -86,10 +85,6 @@ extern const struct kernel *const cuda_kernels[];
 const struct kernel *kernel_find(enum device_kind device, enum op op, const struct query *q);
 /* Fills the query of a node of a graph. */
 void query_fill(struct query *q, const struct graph *g, const struct node *n, const struct profile *p);
-/* kernel_ideal: the node's time at the profile's ceilings. kernel_seconds: the predicted time: the
- * ideal corrected by measurements, plus the cost of a launch. */
-double kernel_ideal(const struct query *q, enum op op);
-double kernel_seconds(const struct query *q, enum op op);
 
 static inline int64_t operand_elements(const struct operand *x)
 {

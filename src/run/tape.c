@@ -33,7 +33,7 @@ static void bind_operand(const struct tape *t, struct entry *e, int slot, struct
     }
 }
 
-/* Binds the accumulator of a sum that begins with this node (passes/first_sum.c). */
+/* Binds the accumulator of a sum that begins with this node (passes/rewrites/first_sum.c). */
 static void bind_sum(const struct tape *t, struct entry *e, const struct node *n)
 {
     const int slot = op_table[n->op].flags & OPF_ACCUM ? op_must_alias(t->graph, n, 0) : -1;

@@ -8,7 +8,7 @@
 #ifndef BEST_H
 #define BEST_H
 
-#include "train/config.h"
+#include "config/config.h"
 
 struct best {
     int64_t step;   /* -1: no best model yet */

@@ -11,7 +11,7 @@
 #define MONITOR_H
 
 #include "base/system.h"
-#include "train/run.h"
+#include "engine/run.h"
 
 struct memory_state {
     uint64_t allocated, reserved, peak, free, total;

@@ -8,9 +8,9 @@
 #ifndef SCALER_H
 #define SCALER_H
 
-#include "train/config.h"
-#include "train/run.h"
-#include "train/state.h"
+#include "config/config.h"
+#include "engine/run.h"
+#include "engine/state.h"
 
 enum { SCALE_FIRST = 65536, SKIPS_MOST = 100 };
 

@@ -31,14 +31,14 @@ bool trainer_stopping(const struct trainer *t) { return t->stopped || (t->o->sig
 static bool may_overlap(const struct trainer *t)
 {
     const uint64_t step = trainer_steps_submitted(t);
-    return tickets_overlap(&t->tickets) && !t->o->on_step && step < t->total && !trainer_evaluation_due(t, step) && !trainer_save_due(t, step);
+    return tickets_overlap(&t->steps.tickets) && !t->o->on_step && step < t->total && !trainer_evaluation_due(t, step) && !trainer_save_due(t, step);
 }
 
 /* Retires steps until `left` are in flight, and processes the results of each. */
 static int retire_steps(struct trainer *t, uint32_t left, struct train_event *v, struct error *e)
 {
     int rc = PL_OK;
-    while (tickets_in_flight(&t->tickets) > left && !rc) {
+    while (tickets_in_flight(&t->steps.tickets) > left && !rc) {
         rc = trainer_retire_step(t, v, e);
         if (!rc) rc = trainer_after_step(t, v, e);
     }

@@ -4,7 +4,7 @@
 #ifndef TRAIN_H
 #define TRAIN_H
 
-#include "train/config.h"
+#include "config/config.h"
 
 struct worst; /* score.h */
 

@@ -57,7 +57,7 @@ static int report_step(struct trainer *t, const struct train_event *v, struct er
     const struct scalar scalars[] = {{"loss", v->loss}, {"learning_rate", v->learning_rate}, {"grad_norm", v->gradient_norm}, {per_second, speed},
                                      {"loss_scale", v->loss_scale}};
     char loss[32], norm[32], scale[80] = "";
-    if (t->tickets.scaled) snprintf(scale, sizeof scale, ",\"loss_scale\":%.9g,\"skipped_steps\":%" PRIu64, v->loss_scale, t->state.skipped);
+    if (t->steps.tickets.scaled) snprintf(scale, sizeof scale, ",\"loss_scale\":%.9g,\"skipped_steps\":%" PRIu64, v->loss_scale, t->state.skipped);
     if (t->o->progress) show_step(t, v);
     report_memory(t, memory, sizeof memory);
     int rc = folder_metrics(&t->folder, e,
@@ -65,7 +65,7 @@ static int report_step(struct trainer *t, const struct train_event *v, struct er
                             "\"%s\":%.*f,\"samples\":%" PRIu64 ",\"arena_bytes\":%" PRIu64 "%s%s}",
                             t->state.step, number(v->loss, loss), v->learning_rate, number(v->gradient_norm, norm), v->seconds, per_second,
                             t->data.ops == &tokens_feed ? 1 : 3, speed, t->state.position, plan_arena(&t->run.plan), scale, memory);
-    return rc ? rc : events_write(&t->events, (int64_t)t->state.step, scalars, COUNT(scalars) - !t->tickets.scaled, e);
+    return rc ? rc : events_write(&t->events, (int64_t)t->state.step, scalars, COUNT(scalars) - !t->steps.tickets.scaled, e);
 }
 
 int trainer_after_step(struct trainer *t, const struct train_event *v, struct error *e)
@@ -77,7 +77,7 @@ int trainer_after_step(struct trainer *t, const struct train_event *v, struct er
         if (!rc) rc = trainer_keep_best(t, &found, e);
     }
     if (!rc && t->o->on_step) t->stopped = t->o->on_step(t->o->user, v) != 0;
-    bool last = t->state.step == t->total, stop = trainer_stopping(t) && !tickets_in_flight(&t->tickets);
+    bool last = t->state.step == t->total, stop = trainer_stopping(t) && !tickets_in_flight(&t->steps.tickets);
     if (!rc && (trainer_save_due(t, t->state.step) || last || stop)) rc = trainer_save(t, e);
     return rc;
 }

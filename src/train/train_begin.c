@@ -98,14 +98,14 @@ static struct schedule make_schedule(const struct config *c, int64_t total)
  * is no short step: its padding would change the statistics. */
 static void measure_run(struct trainer *t)
 {
-    uint64_t E = (uint64_t)t->run.effective_batch;
+    uint64_t E = (uint64_t)t->run.effective_batch, *end = &t->steps.end;
     if (t->c->train_steps || !t->data.ops) {
         t->total = (uint64_t)t->c->train_steps;
-        t->end = UINT64_MAX;
+        *end = UINT64_MAX;
     } else {
-        t->end = t->data.samples * (uint64_t)t->c->train_epochs;
-        if (t->run.batch.bn_group && t->end >= E) t->end -= t->end % E;
-        uint64_t left = t->end - min_u64(t->end, t->state.position);
+        *end = t->data.samples * (uint64_t)t->c->train_epochs;
+        if (t->run.batch.bn_group && *end >= E) *end -= *end % E;
+        uint64_t left = *end - min_u64(*end, t->state.position);
         t->total = t->state.step + (left + E - 1) / E;
     }
     t->schedule = make_schedule(t->c, (int64_t)t->total);
@@ -167,8 +167,8 @@ static int reset_state(struct trainer *t, struct error *e)
 /* Finds the outputs that a step reads, and sets the initial loss scale. */
 static void find_outputs(struct trainer *t)
 {
-    tickets_begin(&t->tickets, &t->run);
-    scaler_begin(&t->state, t->c, t->tickets.scaled);
+    stepper_begin(&t->steps, &t->run, &t->data);
+    scaler_begin(&t->state, t->c, t->steps.tickets.scaled);
     t->eval_loss = graph_find_output(&t->run.graph, PROGRAM_EVAL, "loss");
 }
 

@@ -19,12 +19,9 @@
  * later step overwrote them. The weights are unchanged. */
 static void restore_step(struct trainer *t, const struct ticket *k)
 {
-    struct feed_batch batch;
     struct error ignored;
-    const bool in_flight = tickets_in_flight(&t->tickets);
-    if (t->data.ops && (in_flight || t->run.prefetched || t->next.failed.code))
-        feed_put(&t->data, &t->run, t->state.position, trainer_samples_at(t, t->state.position), run_samples(&t->run), &batch, &ignored);
-    if (!in_flight) return;
+    stepper_restore(&t->steps, t->state.position);
+    if (!tickets_in_flight(&t->steps.tickets)) return;
     struct step_block b = k->block;
     b.found_inf = 1; /* a fused step must not update weights again */
     if (!run_put_step(&t->run, &b, &ignored)) run_program(&t->run, PROGRAM_STEP, &ignored);
@@ -48,8 +45,8 @@ static int nonfinite_error(struct trainer *t, const struct ticket *k, struct err
 int trainer_check_step(struct trainer *t, const struct ticket *k, struct error *e)
 {
     const struct step_block *b = &k->block;
-    if (ticket_fatal(&t->tickets, k->loss)) return nonfinite_error(t, k, e);
-    if (!t->tickets.scaled) {
+    if (ticket_fatal(&t->steps.tickets, k->loss)) return nonfinite_error(t, k, e);
+    if (!t->steps.tickets.scaled) {
         if (!isfinite(k->clip[0])) return nonfinite_error(t, k, e);
         t->state.adam_t++;
         return PL_OK;

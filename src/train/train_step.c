@@ -4,15 +4,14 @@
  *     submit   samples at positions p .. p+E-1  ->  inputs;  step block;  step and update are launched
  *     retire   the host waits for the oldest step and checks it; then step, position and broken advance
  *
- * `state` describes the retired steps, and is what a checkpoint stores. `position` and
- * trainer_steps_submitted are ahead of it by the steps in flight (ticket.h); the host's data of
- * each of those is in `pending`.
+ * `state` describes the retired steps, and is what a checkpoint stores. trainer_steps_submitted is
+ * ahead of it by the steps in flight (stepper.h).
  */
 #include "train/trainer.h"
 
 #include <math.h>
 
-#include "train/recipe.h"
+#include "engine/recipe.h"
 #include "train/scaler.h"
 
 /* The divisor of losses if a program has its own batches: samples, or tokens for a built-in model
@@ -23,7 +22,9 @@ static double default_count(const struct trainer *t)
     return (double)t->run.effective_batch * (t->run.defined ? 1 : (double)(t->c->data_sequence - 1));
 }
 
-uint64_t trainer_steps_submitted(const struct trainer *t) { return t->state.step + tickets_in_flight(&t->tickets); }
+uint64_t trainer_steps_submitted(const struct trainer *t) { return t->state.step + tickets_in_flight(&t->steps.tickets); }
+
+const char *trainer_unit(const struct trainer *t) { return t->data.ops ? t->data.ops->unit : "tokens"; }
 
 struct step_block trainer_step_block(const struct trainer *t, double count)
 {
@@ -33,43 +34,38 @@ struct step_block trainer_step_block(const struct trainer *t, double count)
         .inv_count = (float)(1 / count),
         .clip_norm = (float)t->c->train_clip_norm,
         .step = (int32_t)step + 1,
-        .adam_t = (int32_t)t->state.adam_t + (int32_t)tickets_in_flight(&t->tickets) + 1,
+        .adam_t = (int32_t)t->state.adam_t + (int32_t)tickets_in_flight(&t->steps.tickets) + 1,
         .seed = (uint64_t)t->c->train_seed,
         .rng_step = (uint64_t)step,
     };
-    scaler_put(&t->state, t->c, t->tickets.scaled, &b);
+    scaler_put(&t->state, t->c, t->steps.tickets.scaled, &b);
     return b;
 }
 
 int trainer_submit_step(struct trainer *t, struct error *e)
 {
-    const int at = (int)(t->tickets.submitted % TICKETS);
     struct feed_batch batch = {.count = default_count(t)};
     const double from = clock_seconds();
-    if (!tickets_in_flight(&t->tickets)) t->position = t->state.position;
-    t->pending[at].samples = trainer_samples_at(t, t->position);
-    t->pending[at].broken = t->state.broken;
-    int rc = trainer_get_batch(t, t->pending[at].samples, &batch, &t->pending[at].broken, e);
+    int rc = stepper_get_batch(&t->steps, t->state.position, t->state.broken, &batch, e);
     struct step_block b = trainer_step_block(t, t->count ? t->count : fmax(1, batch.count)); /* if all samples are broken, the loss is 0 */
-    if (!rc) rc = ticket_submit(&t->tickets, &b, from, e);
+    if (!rc) rc = stepper_submit(&t->steps, &b, from, e);
     if (rc) return rc;
-    t->pending[at].units = batch.units;
-    t->position += (uint64_t)t->pending[at].samples;
-    return trainer_prefetch_batch(t, e);
+    const uint64_t submitted = trainer_steps_submitted(t);
+    return submitted < t->total && !trainer_evaluation_due(t, submitted) ? stepper_prefetch(&t->steps, e) : PL_OK;
 }
 
 int trainer_retire_step(struct trainer *t, struct train_event *out, struct error *e)
 {
-    const int at = (int)(t->tickets.retired % TICKETS);
     struct ticket k;
-    int rc = ticket_retire(&t->tickets, &k, e);
+    struct step_samples samples;
+    int rc = stepper_retire(&t->steps, &k, &samples, e);
     if (!rc) rc = trainer_check_step(t, &k, e);
     if (rc) return rc;
     t->state.step++;
-    t->state.position += (uint64_t)t->pending[at].samples;
-    t->state.broken = t->pending[at].broken;
-    *out = (struct train_event){(int64_t)t->state.step, (int64_t)t->total, k.loss, k.begun.learning_rate, k.clip[0], t->tickets.seconds,
-                                t->pending[at].units, t->tickets.scaled ? k.block.loss_scale : 0, k.block.found_inf};
+    t->state.position += (uint64_t)samples.n;
+    t->state.broken = samples.broken;
+    *out = (struct train_event){(int64_t)t->state.step, (int64_t)t->total, k.loss, k.begun.learning_rate, k.clip[0], t->steps.tickets.seconds,
+                                samples.units, t->steps.tickets.scaled ? k.block.loss_scale : 0, k.block.found_inf};
     t->units += out->units;
     return PL_OK;
 }

@@ -4,7 +4,7 @@
  *     train_begin.c     configuration, plan, data, folder, weights: everything before the first step
  *     train.c           the loop
  *       train_step.c      submits and retires a step
- *         train_batch.c     its batch, prefetched while the previous step runs
+ *         stepper.c         the steps in flight, and the batch of the next one
  *         train_check.c     its results; a step that is not finite ends the run
  *       train_after.c     after a step is retired: metrics, evaluation, checkpoint
  *         train_evaluate.c  the loss over data.validation
@@ -18,13 +18,13 @@
 #include "base/progress.h"
 #include "train/best.h"
 #include "train/events.h"
-#include "train/feed.h"
+#include "feed/feed.h"
 #include "train/folder.h"
-#include "train/mask_scores.h"
-#include "train/run.h"
-#include "train/schedule.h"
-#include "train/state.h"
-#include "train/ticket.h"
+#include "infer/mask_scores.h"
+#include "engine/run.h"
+#include "config/schedule.h"
+#include "engine/state.h"
+#include "train/stepper.h"
 #include "train/train.h"
 
 struct trainer {
@@ -41,7 +41,6 @@ struct trainer {
     } progress;
     struct train_state state;
     uint64_t total;          /* steps of the whole run */
-    uint64_t end;            /* the position at which the last epoch ends; UINT64_MAX: train.steps decides */
     struct schedule schedule;
     int64_t saved;           /* step of the last checkpoint; -1: none */
     double units;            /* tokens or images trained on in this process */
@@ -50,22 +49,10 @@ struct trainer {
     struct mask_scores scores; /* of the last evaluation, for mask models */
     struct best best;        /* in checkpoints/best */
     double count;            /* the divisor of losses; 0: the default */
-    struct tickets tickets;
-    struct {                 /* of a step in flight */
-        int64_t samples;
-        uint64_t broken;
-        double units;
-    } pending[TICKETS];
-    uint64_t position;       /* in the data, after all submitted steps */
+    struct stepper steps;
     bool has_folder, has_run, has_pool, has_scores;
     bool said_left;          /* what evaluations leave out has been logged */
     bool stopped;            /* on_step ended the run */
-    struct {                 /* the prefetched batch of the next step, valid with run.prefetched */
-        uint64_t position, broken;
-        int64_t samples;
-        struct feed_batch batch;
-        struct error failed; /* its error, reported when its step is submitted */
-    } next;
 };
 
 /* --- train_begin.c ---------------------------------------------------------------------------------- */
@@ -84,23 +71,12 @@ bool trainer_stopping(const struct trainer *t);
 uint64_t trainer_steps_submitted(const struct trainer *t);
 /* The step block of the next step; `count` is the divisor of its loss. */
 struct step_block trainer_step_block(const struct trainer *t, double count);
+/* The unit of throughput: "tokens", "images". */
+const char *trainer_unit(const struct trainer *t);
 /* Submits the next step, and prefetches the batch after it. */
 int trainer_submit_step(struct trainer *t, struct error *e);
 /* Waits for the oldest step in flight, retires it, and advances the state. */
 int trainer_retire_step(struct trainer *t, struct train_event *out, struct error *e);
-
-/* --- train_batch.c ---------------------------------------------------------------------------------- */
-
-/* The unit of throughput: "tokens", "images". */
-const char *trainer_unit(const struct trainer *t);
-/* Samples of the step at a position. */
-int64_t trainer_samples_at(const struct trainer *t, uint64_t position);
-/* Prefetches the batch of the next step if the device can; else does nothing. An error of the
- * batch is reported when its step is submitted. */
-int trainer_prefetch_batch(struct trainer *t, struct error *e);
-/* The batch of the step that is submitted now, prefetched or read now. `broken`: broken samples
- * so far. */
-int trainer_get_batch(struct trainer *t, int64_t samples, struct feed_batch *batch, uint64_t *broken, struct error *e);
 
 /* --- train_check.c ---------------------------------------------------------------------------------- */
 

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "run/calibration.h"
+#include "cost/profile.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

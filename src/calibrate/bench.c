@@ -1,0 +1,355 @@
+/*
+ * bench.c: see bench.h.
+ */
+#include "calibrate/bench.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/random.h"
+#include "base/system.h"
+#include "graph/ops.h"
+#include "io/file.h"
+#include "engine/state.h"
+
+/* --- inputs ---------------------------------------------------------------------- */
+
+/* Contents of inputs of 32-bit words that are neither ids nor normally distributed numbers. */
+enum words { WORDS_DRAWN, WORDS_BYTES, WORDS_COORDS, WORDS_KINDS, WORDS_IMAGE, WORDS_GRID, WORDS_COUNT };
+static const struct {
+    const char *name;
+    enum words words;
+} prompted[] = {
+    {"images", WORDS_BYTES},       /* random colours */
+    {"gt_masks", WORDS_BYTES},     /* random bits */
+    {"input_points", WORDS_COORDS}, /* within the image */
+    {"input_labels", WORDS_KINDS}, /* a point on each mask, a filler, then unused slots */
+    {"image_valid", WORDS_IMAGE},  /* images fill the canvas, and targets their grid */
+    {"gt_valid", WORDS_GRID},
+    {"prompt_keys", WORDS_COUNT},
+};
+
+static enum words find_words(const struct run *r, const char *name)
+{
+    for (size_t i = 0; i < COUNT(prompted) && r->model.mask_side; i++)
+        if (!strcmp(prompted[i].name, name)) return prompted[i].words;
+    return WORDS_DRAWN;
+}
+
+/* Word `at` of such an input; `drawn` is the random word for it. */
+static uint32_t prompted_word(const struct run *r, enum words kind, uint64_t at, uint32_t drawn)
+{
+    const struct prompting *p = &r->batch.prompts;
+    int64_t side = p->image ? p->image : r->model.image;
+    uint64_t slot = at % (uint64_t)max_i64(p->points, 1);
+    float coord = (float)(drawn >> 8) * 0x1p-24f;
+    switch (kind) {
+    case WORDS_COORDS: memcpy(&drawn, &coord, sizeof drawn); return drawn;
+    case WORDS_KINDS: return slot == 0 ? POINT_FOREGROUND : slot == 1 ? POINT_FILLER : POINT_UNUSED;
+    case WORDS_IMAGE: return (uint32_t)side;
+    case WORDS_GRID: return (uint32_t)r->model.mask_side(&r->model, side);
+    case WORDS_COUNT: return (uint32_t)at;
+    default: return drawn;
+    }
+}
+
+/* Words [first, first + n) of an input: a function of seed, name and index alone. */
+static void make_values(const struct run *r, const struct run_input *x, enum words kind, uint64_t key, uint64_t first, int64_t n, void *to)
+{
+    uint32_t *words = to;
+    if (kind == WORDS_DRAWN && x->dtype == DT_F32) {
+        random_normal(to, key, first, n, 1);
+        return;
+    }
+    random_words(to, key, first, n);
+    for (int64_t i = 0; i < n; i++)
+        words[i] = kind != WORDS_DRAWN ? prompted_word(r, kind, first + (uint64_t)i, words[i]) : x->below ? words[i] % (uint32_t)x->below : 0;
+}
+
+static int put_input(struct run *r, const char *name, struct error *e)
+{
+    struct run_input x;
+    CHECK(run_input(r, name, &x));
+    if (!run_input_used(r, &x)) return PL_OK;
+    run_input_ids(r, &x);
+    enum words kind = find_words(r, name);
+    uint64_t bytes = x.sample * (uint64_t)run_samples(r), key = random_key((uint64_t)r->config->train_seed, name);
+    char *to = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[x.storage];
+    int rc = PL_OK;
+    for (uint64_t at = 0; at < bytes && !rc; at += PLAN_STAGING) {
+        uint64_t n = min_u64(bytes - at, PLAN_STAGING);
+        make_values(r, &x, kind, key, at / 4, (int64_t)((n + 3) / 4), run_staging(r));
+        rc = r->device.ops->write(&r->device, to + at, run_staging(r), n, e);
+    }
+    return rc;
+}
+
+/* run_start fills the input "samples". */
+static int put_inputs(struct run *r, struct error *e)
+{
+    int rc = PL_OK;
+    for (id s = 1; s < r->graph.storages.n && !rc; s++) {
+        const char *name = graph_name(&r->graph, r->graph.storages.at[s].name);
+        if (r->graph.storages.at[s].kind == KIND_INPUT && strcmp(name, "samples")) rc = put_input(r, name, e);
+    }
+    return rc;
+}
+
+/* --- steps --------------------------------------------------------------------------- */
+
+/* The divisor of the loss: labels, masks, or the elements that a vision tower's loss is the mean
+ * of. */
+static double loss_count(const struct run *r)
+{
+    const struct graph *g = &r->graph;
+    double samples = r->effective_batch;
+    if (r->batch.prompts.targets) return samples * (double)r->batch.prompts.masks;
+    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
+        if (n->op == OP_SUM && n->phase == PHASE_FORWARD)
+            return (double)tensor_elements(tensor_at(g, n->in[0])) / r->plan.settings.micro_batch * samples;
+    }
+    return samples * (double)max_i64(r->batch.T - 1, 1);
+}
+
+static int nonfinite_error(struct bench *b, const struct ticket *k, struct error *e)
+{
+    char name[256];
+    run_find_nonfinite(&b->run, name, sizeof name);
+    return error_set(e, PL_FAIL, "step %d: the loss on synthetic inputs is %g%s%s", k->begun.step, k->loss, name[0] ? "; first seen in " : "", name);
+}
+
+/* The learning rate is 0: every kernel runs, but the weights do not drift over many steps. With
+ * f16 the op SCALER counts the updates. */
+static int submit_step(struct bench *b, struct error *e)
+{
+    const struct run *r = &b->run;
+    const uint64_t done = b->tickets.submitted;
+    struct step_block block = {.inv_count = (float)(1 / loss_count(r)), .clip_norm = (float)r->config->train_clip_norm, .loss_scale = 1,
+                               .step = (int32_t)done + 1, .adam_t = (int32_t)done + !b->tickets.scaled,
+                               .seed = (uint64_t)r->config->train_seed, .rng_step = done};
+    return ticket_submit(&b->tickets, &block, clock_seconds(), e);
+}
+
+static int retire_step(struct bench *b, struct error *e)
+{
+    struct ticket k;
+    int rc = ticket_retire(&b->tickets, &k, e);
+    return !rc && !isfinite(k.loss) ? nonfinite_error(b, &k, e) : rc;
+}
+
+static int run_step(struct bench *b, struct error *e)
+{
+    int rc = submit_step(b, e);
+    return rc ? rc : retire_step(b, e);
+}
+
+static void read_memory(struct bench *b)
+{
+    const struct device *d = &b->run.device;
+    uint64_t left = 0, all = 0;
+    if (!d->ops->memory) return;
+    d->ops->memory(d, &left, &all);
+    b->device_used = all - left;
+    b->device_total = all;
+}
+
+static double least_seconds(const struct bench *b)
+{
+    double least = INFINITY;
+    for (uint32_t i = 0; i < b->steps; i++) least = fmin(least, b->seconds[i]);
+    return least;
+}
+
+static void note_step(struct bench *b, double seconds)
+{
+    if (b->steps == b->room) {
+        b->room = 2 * b->room + 16;
+        b->seconds = mem_resize(b->seconds, b->room * sizeof *b->seconds);
+    }
+    if (b->run.tape.timing && seconds < least_seconds(b)) timing_copy(&b->fastest, &b->now);
+    b->seconds[b->steps++] = seconds;
+}
+
+/* As in training: on a GPU a step is submitted before the results of the previous step are read. */
+int bench_run(struct bench *b, int64_t steps, struct error *e)
+{
+    int rc = PL_OK;
+    for (int64_t i = 0; i < steps && !rc; i++) {
+        const uint32_t left = i + 1 < steps && tickets_overlap(&b->tickets) ? 1 : 0;
+        timing_clear(&b->now);
+        rc = submit_step(b, e);
+        while (!rc && tickets_in_flight(&b->tickets) > left) {
+            rc = retire_step(b, e);
+            if (!rc) note_step(b, b->tickets.seconds);
+            if (b->progress) progress_add(b->progress, 1);
+        }
+    }
+    if (!rc) read_memory(b);
+    return rc;
+}
+
+int bench_run_shown(struct bench *b, int64_t steps, struct error *e)
+{
+    struct progress p;
+    progress_begin(&p, "measuring", "steps", (uint64_t)steps);
+    progress_expect(&p, b->run.plan.seconds * (double)steps);
+    b->progress = &p;
+    int rc = bench_run(b, steps, e);
+    b->progress = NULL;
+    progress_clear();
+    return rc;
+}
+
+int bench_open(struct bench *b, const struct config *c, const struct run_options *o, struct error *e)
+{
+    memset(b, 0, sizeof *b);
+    int rc = run_plan(&b->run, c, o, e);
+    if (!rc) rc = run_start(&b->run, NULL, true, e);
+    if (!rc) rc = state_reset(&b->run.graph, &b->run.device, &b->run.tape, run_staging(&b->run), PLAN_STAGING, e);
+    if (!rc) rc = put_inputs(&b->run, e);
+    if (rc) return rc;
+    timing_init(&b->now, &b->run.graph);
+    timing_init(&b->fastest, &b->run.graph);
+    tickets_begin(&b->tickets, &b->run);
+    if (!bench_replays(b)) bench_by_node(b);
+    return run_step(b, e);
+}
+
+bool bench_replays(const struct bench *b) { return b->run.device.kind == DEVICE_CUDA; }
+
+void bench_by_node(struct bench *b) { b->run.tape.timing = &b->now; }
+
+int bench_time_nodes(struct bench *b, struct error *e)
+{
+    if (b->run.tape.timing) return PL_OK;
+    timing_clear(&b->now);
+    bench_by_node(b);
+    int rc = run_step(b, e);
+    b->run.tape.timing = NULL;
+    timing_copy(&b->fastest, &b->now);
+    return rc;
+}
+
+void bench_close(struct bench *b)
+{
+    timing_free(&b->now);
+    timing_free(&b->fastest);
+    mem_free(b->seconds);
+    run_close(&b->run);
+}
+
+/* --- results ----------------------------------------------------------------------------- */
+
+double bench_total(const struct bench *b)
+{
+    double total = 0;
+    for (uint32_t i = 0; i < b->steps; i++) total += b->seconds[i];
+    return total;
+}
+
+double bench_mean(const struct bench *b) { return bench_total(b) / b->steps; }
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+double bench_median(const struct bench *b)
+{
+    double *sorted = mem_copy(b->seconds, b->steps * sizeof *sorted);
+    qsort(sorted, b->steps, sizeof *sorted, by_value);
+    double median = (sorted[(b->steps - 1) / 2] + sorted[b->steps / 2]) / 2;
+    mem_free(sorted);
+    return median;
+}
+
+static int by_seconds(const void *a, const void *b)
+{
+    const struct bench_op *x = a, *y = b;
+    if (x->seconds != y->seconds) return x->seconds > y->seconds ? -1 : 1;
+    return x->op != y->op ? (x->op < y->op ? -1 : 1) : (int)x->dtype - (int)y->dtype;
+}
+
+static bool is_half(enum dtype t) { return t == DT_BF16 || t == DT_F16; }
+
+uint32_t bench_ops(const struct bench *b, struct bench_op *out)
+{
+    const struct graph *g = &b->run.graph;
+    struct bench_op sums[2 * OP_COUNT];
+    memset(sums, 0, sizeof sums);
+    for (id n = 1; n < g->nodes.n; n++) {
+        const struct node *x = node_at(g, n);
+        if (!b->fastest.calls[n]) continue;
+        struct query q;
+        query_fill(&q, g, x, &b->run.device.profile);
+        q.kernel = b->run.plan.placement.binding[n].kernel;
+        const struct tensor *first = q.in[0] ? q.in[0] : q.out[0];
+        struct bench_op *s = &sums[2 * x->op + is_half(first->dtype)];
+        struct cost c = op_table[x->op].cost(q.in, q.out, q.attr);
+        double calls = b->fastest.calls[n];
+        s->op = x->op;
+        s->dtype = first->dtype;
+        s->calls += b->fastest.calls[n];
+        s->seconds += b->fastest.seconds[n];
+        s->predicted += calls * kernel_seconds(&q, x->op);
+        s->ideal += calls * kernel_ideal(&q, x->op);
+        s->flops += calls * c.flops;
+        s->bytes += calls * c.bytes;
+    }
+    uint32_t n = 0;
+    for (size_t i = 0; i < COUNT(sums); i++)
+        if (sums[i].calls) out[n++] = sums[i];
+    qsort(out, n, sizeof *out, by_seconds);
+    return n;
+}
+
+static int by_class(const void *a, const void *b) { return class_order(&((const struct bench_class *)a)->of, &((const struct bench_class *)b)->of); }
+
+static int by_error(const void *a, const void *b)
+{
+    const struct bench_class *x = a, *y = b;
+    double dx = fabs(x->seconds - x->predicted), dy = fabs(y->seconds - y->predicted);
+    return dx != dy ? (dx > dy ? -1 : 1) : by_class(a, b);
+}
+
+uint32_t bench_classes(const struct bench *b, struct bench_class **out)
+{
+    const struct graph *g = &b->run.graph;
+    struct bench_class *all = mem_alloc(g->nodes.n * sizeof *all);
+    uint32_t nodes = 0, n = 0;
+    for (id k = 1; k < g->nodes.n; k++) {
+        const struct node *x = node_at(g, k);
+        struct query q;
+        if (!b->fastest.calls[k]) continue;
+        query_fill(&q, g, x, &b->run.device.profile);
+        q.kernel = b->run.plan.placement.binding[k].kernel;
+        class_of(&all[nodes].of, &q, x->op);
+        all[nodes].calls = b->fastest.calls[k];
+        all[nodes].seconds = b->fastest.seconds[k];
+        all[nodes++].predicted = b->fastest.calls[k] * kernel_seconds(&q, x->op);
+    }
+    qsort(all, nodes, sizeof *all, by_class);
+    for (uint32_t i = 0; i < nodes; i++) {
+        if (n && !by_class(&all[n - 1], &all[i])) {
+            all[n - 1].calls += all[i].calls;
+            all[n - 1].seconds += all[i].seconds;
+            all[n - 1].predicted += all[i].predicted;
+        } else {
+            all[n++] = all[i];
+        }
+    }
+    qsort(all, n, sizeof *all, by_error);
+    *out = all;
+    return n;
+}
+
+uint64_t bench_peak_resident(void)
+{
+    struct system_process p;
+    system_process(&p);
+    return p.resident_peak;
+}

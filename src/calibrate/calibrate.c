@@ -1,0 +1,245 @@
+/*
+ * calibrate.c: see calibrate.h.
+ *
+ * The peak rates are measured by loops that do nothing else (src/cpu/peak.c). The corrections are
+ * measured on nodes inside training steps, with their neighbours' tensors in the caches: small and
+ * medium language models, vision towers and a convolutional network, in f32 and in bf16, none of a
+ * size that is used in practice. The time of a node is its minimum over several steps. The steps
+ * come in rounds over all workloads, so that a temporary disturbance of the machine does not affect
+ * one workload alone. Nodes of one op, variant and class whose ideal times are within a factor of
+ * four make one point of the curve, at their mean.
+ */
+#include "calibrate/calibrate.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cpu/peak.h"
+#include "calibrate/bench.h"
+#include "calibrate/curve_fit.h"
+
+#define LLAMA(vocabulary, hidden, inner, layers, heads, kv_heads)                                                           \
+    "{\"model_type\": \"llama\", \"vocab_size\": " #vocabulary ", \"hidden_size\": " #hidden ", \"intermediate_size\": " #inner \
+    ", \"num_hidden_layers\": " #layers ", \"num_attention_heads\": " #heads ", \"num_key_value_heads\": " #kv_heads       \
+    ", \"max_position_embeddings\": 2048, \"hidden_act\": \"silu\", \"rms_norm_eps\": 1e-05, \"rope_theta\": 10000.0, "      \
+    "\"tie_word_embeddings\": true}"
+#define TOWER(type, hidden, inner, layers, heads, image, act)                                                               \
+    "{\"model_type\": \"" type "\", \"hidden_size\": " #hidden ", \"intermediate_size\": " #inner ", \"num_hidden_layers\": " \
+    #layers ", \"num_attention_heads\": " #heads ", \"num_channels\": 3, \"image_size\": " #image ", \"patch_size\": 16, "    \
+    "\"hidden_act\": \"" act "\"}"
+
+/* The workloads that are timed. */
+static const struct workload {
+    const char *name, *config;
+    struct maps_config maps;   /* used if there is no config */
+    int batch, sequence;
+    bool offload;              /* only its copies are used */
+} workloads[] = {
+    {"a language model of 96", LLAMA(320, 96, 256, 2, 3, 3), {0}, 4, 160, false},
+    {"a language model of 160", LLAMA(512, 160, 432, 2, 5, 5), {0}, 6, 320, false},
+    {"a language model of 256", LLAMA(2000, 256, 704, 2, 4, 4), {0}, 4, 192, false},
+    {"a language model of 640", LLAMA(8000, 640, 1728, 2, 10, 10), {0}, 2, 448, false},
+    {"a language model of 896", LLAMA(44000, 896, 2432, 1, 14, 14), {0}, 2, 384, false},
+    {"a tower of 192", TOWER("clip_vision_model", 192, 768, 2, 3, 160, "quick_gelu"), {0}, 2, 2, false},
+    {"a tower of 384", TOWER("siglip_vision_model", 384, 1536, 2, 6, 192, "gelu_pytorch_tanh"), {0}, 4, 2, false},
+    {"a tower of 640", TOWER("clip_vision_model", 640, 2560, 2, 10, 208, "quick_gelu"), {0}, 4, 2, false},
+    {"a tower of 896", TOWER("clip_vision_model", 896, 3584, 1, 14, 240, "quick_gelu"), {0}, 3, 2, false},
+    {"maps of 24", NULL, {48, 24}, 2, 2, false},
+    {"maps of 64", NULL, {144, 64}, 2, 2, false},
+    {"a language model of 256 with offloaded optimizer state", LLAMA(8000, 256, 704, 2, 4, 4), {0}, 2, 64, true},
+};
+
+enum { ROUNDS = 3, STEPS_LEAST = 2, STEPS_MOST = 20 };
+#define SECONDS_EACH 0.5   /* duration of the steps of a round, after STEPS_LEAST */
+#define CACHED_BYTES (1 << 20)
+#define STREAMED_BYTES (384u << 20)
+
+/* One node of a workload. */
+struct sample {
+    enum op op;
+    int variant;
+    enum dtype_class half;
+    double ideal, seconds;     /* per launch */
+};
+
+struct samples {
+    VEC(struct sample) list;
+    uint32_t next;             /* index in a later round: the nodes come in the same order */
+    double copied, copy_seconds; /* in the fastest round */
+};
+
+/* --- measuring ----------------------------------------------------------------------- */
+
+static int set_all(struct config *c, const struct workload *w, enum dtype precision, int threads, struct error *e)
+{
+    char sets[8][64];
+    int n = 0, rc = PL_OK;
+    snprintf(sets[n++], 64, "data.sequence=%d", w->sequence);
+    snprintf(sets[n++], 64, "train.effective_batch=%d", w->batch);
+    snprintf(sets[n++], 64, "memory.micro_batch=%d", w->batch);
+    snprintf(sets[n++], 64, "memory.precision=%s", dtype_name(precision));
+    snprintf(sets[n++], 64, "memory.offload=%s", w->offload ? "optimizer" : "none");
+    snprintf(sets[n++], 64, "device.threads=%d", threads);
+    snprintf(sets[n++], 64, "device.profile=default");
+    snprintf(sets[n++], 64, "memory.recompute=none");
+    for (int i = 0; i < n && !rc; i++) rc = config_set(c, sets[i], e);
+    if (!rc) rc = config_set(c, "memory.head_chunks=1", e);
+    return rc ? rc : config_set(c, "train.clip_norm=1", e);
+}
+
+/* Minimum time of each node over several steps. */
+static int time_nodes(struct bench *b, struct timing *least, struct error *e)
+{
+    double begun = clock_seconds();
+    int rc = PL_OK;
+    timing_init(least, &b->run.graph);
+    for (int i = 0; i < STEPS_MOST && !rc && (i < STEPS_LEAST || clock_seconds() - begun < SECONDS_EACH); i++) {
+        rc = bench_run(b, 1, e);
+        for (id n = 1; n < least->nodes; n++) {
+            if (!i || b->now.seconds[n] < least->seconds[n]) least->seconds[n] = b->now.seconds[n];
+            least->calls[n] = b->now.calls[n];
+        }
+    }
+    return rc;
+}
+
+static void add_sample(struct samples *s, const struct sample *x, int round)
+{
+    if (!round) vec_push(&s->list, *x);
+    struct sample *had = &s->list.at[s->next++];
+    CHECK(had->op == x->op && had->ideal == x->ideal);
+    if (x->seconds < had->seconds) had->seconds = x->seconds;
+}
+
+static void add_samples(struct samples *s, const struct graph *g, const struct timing *t, const struct profile *p, bool copies, int round)
+{
+    double copied = 0, seconds = 0;
+    for (id n = 1; n < t->nodes; n++) {
+        const struct node *x = node_at(g, n);
+        struct query q;
+        if (!t->calls[n]) continue;
+        query_fill(&q, g, x, p);
+        if (q.crosses) {
+            copied += (double)tensor_bytes(q.in[0]) * t->calls[n];
+            seconds += t->seconds[n];
+        } else if (!copies) {
+            struct sample one = {x->op, op_variant(x->op, q.attr), query_class(&q), kernel_ideal(&q, x->op), t->seconds[n] / t->calls[n]};
+            add_sample(s, &one, round);
+        }
+    }
+    if (copied > 0 && (!s->copied || copied / seconds > s->copied / s->copy_seconds)) {
+        s->copied = copied;
+        s->copy_seconds = seconds;
+    }
+}
+
+static int measure(struct samples *s, const struct workload *w, enum dtype precision, const struct profile *p, int round, struct error *e)
+{
+    struct config c;
+    struct bench b;
+    struct timing least = {0};
+    struct maps_config maps = w->maps;
+    struct definition define = {&calibrate_maps_family, &maps, "{}"};
+    struct run_options o = {.train = true, .config_json = w->config, .define = w->config ? NULL : &define};
+    config_init(&c);
+    int rc = set_all(&c, w, precision, p->threads, e);
+    if (!rc) {
+        rc = bench_open(&b, &c, &o, e);
+        if (!rc) rc = time_nodes(&b, &least, e);
+        if (!rc) add_samples(s, &b.run.graph, &least, p, w->offload, round);
+        timing_free(&least);
+        bench_close(&b);
+    }
+    config_free(&c);
+    return rc ? error_prepend(e, "%s", w->name) : PL_OK;
+}
+
+/* --- from samples to curves --------------------------------------------------------------- */
+
+/* Nodes with almost no work cost one launch; the estimate is the cheapest of many such nodes. */
+static double find_launch(const struct samples *s)
+{
+    double least = 1e-5;
+    for (uint32_t i = 0; i < s->list.n; i++)
+        if (s->list.at[i].ideal < 1e-6 && s->list.at[i].seconds < least) least = s->list.at[i].seconds;
+    return least;
+}
+
+static void make_curve(struct curve *c, const struct samples *s, enum op op, int variant, enum dtype_class half, double launch)
+{
+    struct curve_fit fit = {0};
+    for (uint32_t i = 0; i < s->list.n; i++) {
+        const struct sample *x = &s->list.at[i];
+        if (x->op == op && x->variant == variant && x->half == half) curve_fit_add(&fit, x->ideal, x->seconds - launch);
+    }
+    curve_fit_end(&fit, c);
+}
+
+static void make_curves(struct calibration *c, const struct samples *s, double launch)
+{
+    for (int op = 1; op < OP_COUNT; op++)
+        for (int v = 0; v < OP_VARIANTS; v++)
+            for (int half = 0; half < CLASS_COUNT; half++) make_curve(&c->curve[op][v][half], s, op, v, half, launch);
+}
+
+/* --- the whole ------------------------------------------------------------------------------- */
+
+static int measure_ceilings(struct profile *p, struct error *e)
+{
+    p->flops_f32 = peak_measure(DT_F32, p->threads);
+    p->flops_bf16 = peak_measure(DT_BF16, p->threads);
+    p->cache_bytes = (double)CACHED_BYTES * p->threads;
+    p->cache_bandwidth = peak_stream((uint64_t)p->cache_bytes, p->threads);
+    p->memory_bandwidth = peak_stream(STREAMED_BYTES, p->threads);
+    if (!p->cache_bandwidth || !p->memory_bandwidth)
+        return error_set(e, PL_FAIL, "no memory for %u MiB of arrays", STREAMED_BYTES >> 20);
+    /* Memory that measures faster than the caches means that the machine was disturbed. */
+    if (p->cache_bandwidth < p->memory_bandwidth) p->cache_bandwidth = p->memory_bandwidth;
+    return PL_OK;
+}
+
+/* Other processes make this machine look slower than it is. */
+static void warn_if_busy(void)
+{
+    double load = 0;
+    if (getloadavg(&load, 1) == 1 && load > 0.5)
+        log_warn("the load average is %.1f: other processes make the profile too slow; calibrate on an idle machine", load);
+}
+
+int calibrate(struct profile *p, struct calibration *c, int threads, struct error *e)
+{
+    static const enum dtype precisions[] = {DT_F32, DT_BF16};
+    struct samples s = {0};
+    struct cpu_identity cpu;
+    time_t now = time(NULL);
+    memset(c, 0, sizeof *c);
+    struct progress progress;
+    int rc = PL_OK;
+    profile_default(p, DEVICE_CPU, threads);
+    profile_onednn(p, false);
+    cpu_identity(&cpu);
+    snprintf(c->cpu, sizeof c->cpu, "%s", cpu.name);
+    snprintf(c->isa, sizeof c->isa, "%s", cpu.isa);
+    strftime(c->date, sizeof c->date, "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
+    warn_if_busy();
+    progress_begin(&progress, "calibrating", "workloads", ROUNDS * COUNT(workloads));
+    if (!rc) rc = measure_ceilings(p, e);
+    for (int round = 0; round < ROUNDS && !rc; round++) {
+        s.next = 0;
+        for (size_t i = 0; i < COUNT(workloads) && !rc; i++, progress_add(&progress, 1))
+            for (size_t k = 0; k < COUNT(precisions) && !rc && !(k && workloads[i].offload); k++)
+                rc = measure(&s, &workloads[i], precisions[k], p, round, e);
+    }
+    progress_clear();
+    if (!rc) {
+        if (s.copy_seconds > 0) p->copy_bandwidth = s.copied / s.copy_seconds;
+        p->launch_seconds = find_launch(&s);
+        make_curves(c, &s, p->launch_seconds);
+        p->measured = c;
+    }
+    vec_free(&s.list);
+    return rc;
+}

@@ -1,0 +1,740 @@
+/*
+ * config.c: from YAML and options to struct config.
+ *
+ * Everything is driven by the rows of config.def. A value from any source is a node of a value
+ * tree, and config_convert() alone converts a node to a member: defaults, file and options cannot
+ * disagree about what is a number.
+ *
+ * Invariant: each member holds a value that its row allows, at all times; strings
+ * and lists belong to c->strings. The printers are in config_print.c.
+ */
+#include "config/config.h"
+
+#include "data/range.h"
+#include "io/value.h"
+#include "io/yaml.h"
+#include "config/config_rows.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_FILE = 16 << 20 };
+
+const struct config_row config_rows[CONFIG_KEYS] = {
+#define KEY(section, name, type, standard, allowed, doc)                                        \
+    {#section, #section "." #name, ROW_##type, offsetof(struct config, section##_##name), \
+     standard, allowed, doc},
+#include "config/config.def"
+#undef KEY
+};
+
+/* Pairs of keys that exclude each other. */
+static const enum config_key pairs[][2] = {
+    {KEY_model_path, KEY_model_preset},
+    {KEY_train_steps, KEY_train_epochs},
+    {KEY_train_step_size, KEY_train_milestones},
+};
+
+/* --- from value to member ------------------------------------------------------- */
+
+/* A scalar as the user wrote it; NULL for lists and maps. A path may look like a
+ * number or a truth value, so strings take them all. */
+static const char *scalar_text(const struct value *v)
+{
+    if (v->kind == VALUE_BOOL) return v->truth ? "true" : "false";
+    return v->kind == VALUE_STRING || v->kind == VALUE_NUMBER ? v->text : NULL;
+}
+
+static bool is_word(const struct value *v, const char *word)
+{
+    return v->kind == VALUE_STRING && !strcmp(v->text, word);
+}
+
+static bool assign_string(struct config *c, const struct value *v, char **to)
+{
+    const char *s = scalar_text(v);
+    if (!s || !*s) return false;
+    *to = bump_string(&c->strings, s);
+    return true;
+}
+
+static bool assign_int(const struct config_row *r, const struct value *v, int64_t *to)
+{
+    struct error ignored;
+    int64_t x = 0;
+    bool automatic = r->type == ROW_AUTO_INT && is_word(v, "auto");
+    if (!automatic && (value_as_int(v, r->path, &x, &ignored) || !config_in_range(r, (double)x))) return false;
+    *to = x;
+    return true;
+}
+
+static bool assign_budget(const struct config_row *r, const struct value *v, struct config_budget *to)
+{
+    struct error ignored;
+    uint64_t bytes = 0;
+    int word = v->kind == VALUE_STRING ? config_word_index(r->allowed, v->text) : -1;
+    if (word < 0 && (value_as_size(v, r->path, &bytes, &ignored) || !bytes)) return false;
+    *to = (struct config_budget){word < 0 ? BUDGET_BYTES : (enum budget_kind)word, bytes};
+    return true;
+}
+
+static bool assign_choice(const struct config_row *r, const struct value *v, int *to)
+{
+    int word = v->kind == VALUE_STRING ? config_word_index(r->allowed, v->text) : -1;
+    if (word < 0) return false;
+    *to = word;
+    return true;
+}
+
+/* "auto" if the row allows it, or the syntax of passes/settings.c. */
+static bool assign_recompute(const struct config_row *r, const struct value *v, struct config_recompute *to)
+{
+    struct config_recompute x = {0};
+    if (v->kind != VALUE_STRING) return false;
+    if (config_word_index(r->allowed, v->text) < 0 && !(x.chosen = recompute_read(v->text, &x.how))) return false;
+    *to = x;
+    return true;
+}
+
+/* Appends a part of a setting; commas and blanks between parts, and a list, mean +. */
+static bool add_part(const char *text, struct text *out)
+{
+    if (!text) return false;
+    for (; *text; text++) {
+        const bool gap = *text == ',' || isspace((unsigned char)*text);
+        if (gap && out->n && out->at[out->n - 1] == '+') continue;
+        text_printf(out, "%c", gap ? '+' : *text);
+    }
+    return true;
+}
+
+/* auto where that is the default, or a value that the technique's parser takes. */
+static bool assign_setting(const struct config_row *r, const struct value *v, struct config_setting *to)
+{
+    const enum technique_id id = technique_find(config_leaf(r));
+    const bool automatic = !strcmp(r->standard, "auto");
+    struct config_setting x = {.chosen = true};
+    struct settings s = {0};
+    struct text text = {0};
+    bool good = v->kind == VALUE_LIST ? v->count > 0 : add_part(scalar_text(v), &text);
+    for (uint32_t i = 0; i < v->count && v->kind == VALUE_LIST && good; i++) {
+        if (i) text_printf(&text, "+");
+        good = add_part(scalar_text(v->items[i]), &text);
+    }
+    good = good && text.n;
+    if (good && automatic && !strcmp(text.at, "auto")) x.chosen = false;
+    else good = good && technique_parse(id, text.at, &s) && (techniques[id].type != TYPE_COUNT || config_in_range(r, strtod(text.at, NULL)));
+    text_free(&text);
+    if (!good) return false;
+    if (x.chosen) technique_print(id, &s, x.value);
+    *to = x;
+    return true;
+}
+
+/* The end of an item: the next comma outside {braces}, which globs use. */
+static const char *item_end(const char *s)
+{
+    int depth = 0;
+    for (; *s && (*s != ',' || depth > 0); s++) depth += (*s == '{') - (*s == '}');
+    return s;
+}
+
+/* A scalar given for a list is split at its commas; blanks around items are removed. */
+static void split_items(struct config *c, const char *s, struct config_list *to)
+{
+    VEC(char *) items = {0};
+    while (*s) {
+        const char *end = item_end(s), *last = end;
+        while (s < last && isspace((unsigned char)*s)) s++;
+        while (last > s && isspace((unsigned char)last[-1])) last--;
+        if (last > s) vec_push(&items, bump_format(&c->strings, "%.*s", (int)(last - s), s));
+        s = *end ? end + 1 : end;
+    }
+    to->at = bump_alloc(&c->strings, items.n * sizeof *to->at);
+    to->n = items.n;
+    if (items.n) memcpy(to->at, items.at, items.n * sizeof *to->at);
+    vec_free(&items);
+}
+
+static bool assign_list(struct config *c, const struct config_row *r, const struct value *v,
+                        struct config_list *to)
+{
+    struct config_list list = {bump_alloc(&c->strings, v->count * sizeof *list.at), v->count};
+    if (v->kind == VALUE_LIST) {
+        for (uint32_t i = 0; i < v->count; i++)
+            if (!assign_string(c, v->items[i], &list.at[i])) return false;
+    } else if (scalar_text(v)) {
+        split_items(c, scalar_text(v), &list);
+    } else {
+        return false;
+    }
+    for (uint32_t i = 0; i < list.n && *r->allowed; i++)
+        if (config_word_index(r->allowed, list.at[i]) < 0) return false;
+    *to = list;
+    return true;
+}
+
+/* A list of numbers, or a scalar: one number, or several separated by commas. */
+static bool assign_ints(struct config *c, const struct config_row *r, const struct value *v, struct config_ints *to)
+{
+    struct bump b = {0};
+    struct value *list = value_new(&b, VALUE_LIST);
+    struct config_list words = {0};
+    if (v->kind != VALUE_LIST && scalar_text(v)) split_items(c, scalar_text(v), &words);
+    for (uint32_t i = 0; i < words.n; i++) value_append(&b, list, yaml_scalar(&b, words.at[i]));
+    if (v->kind == VALUE_LIST) list = value_copy(&b, v);
+    struct config_ints ints = {bump_alloc(&c->strings, list->count * sizeof *ints.at), list->count};
+    bool good = v->kind == VALUE_LIST || words.n > 0;
+    for (uint32_t i = 0; good && i < list->count; i++) good = assign_int(r, list->items[i], &ints.at[i]);
+    if (good) *to = ints;
+    bump_free(&b);
+    return good;
+}
+
+/* Two numbers in a list, or separated by a comma. */
+static bool assign_range(struct config *c, const struct config_row *r, const struct value *v, struct config_range *to)
+{
+    struct bump b = {0};
+    struct config_list words = {0};
+    const struct value *ends[2] = {value_at(v, 0), value_at(v, 1)};
+    uint32_t n = v->count;
+    if (v->kind != VALUE_LIST && scalar_text(v)) {
+        split_items(c, scalar_text(v), &words);
+        n = words.n;
+        for (uint32_t i = 0; i < n && i < 2; i++) ends[i] = yaml_scalar(&b, words.at[i]);
+    }
+    bool good = n == 2;
+    for (int i = 0; i < 2 && good; i++) good = ends[i]->kind == VALUE_NUMBER && config_in_range(r, ends[i]->number);
+    good = good && ends[0]->number <= ends[1]->number;
+    if (good) *to = (struct config_range){ends[0]->number, ends[1]->number};
+    bump_free(&b);
+    return good;
+}
+
+bool config_convert(struct config *c, const struct config_row *r, void *to, const struct value *v)
+{
+    switch (r->type) {
+    case ROW_STRING:
+        return assign_string(c, v, to);
+    case ROW_LIST:
+        return assign_list(c, r, v, to);
+    case ROW_INT:
+    case ROW_AUTO_INT:
+        return assign_int(r, v, to);
+    case ROW_INTS:
+        return assign_ints(c, r, v, to);
+    case ROW_REAL:
+        if (v->kind != VALUE_NUMBER || !config_in_range(r, v->number)) return false;
+        *(double *)to = v->number;
+        return true;
+    case ROW_RANGE:
+        return assign_range(c, r, v, to);
+    case ROW_BOOL:
+        if (v->kind != VALUE_BOOL) return false;
+        *(bool *)to = v->truth;
+        return true;
+    case ROW_CHOICE:
+        return assign_choice(r, v, to);
+    case ROW_BUDGET:
+        return assign_budget(r, v, to);
+    case ROW_RECOMPUTE:
+        return assign_recompute(r, v, to);
+    case ROW_SETTING:
+        return assign_setting(r, v, to);
+    case ROW_GROUPS: /* config_convert_maps */
+    case ROW_MODULES:
+        break;
+    }
+    CHECK(false, "type of %s", r->path);
+}
+
+/* The row's default; without one, zeros: NULL, an empty list, 0. */
+static void assign_default(struct config *c, enum config_key key)
+{
+    static const size_t sizes[] = {
+#define SIZE_OF(type) [ROW_##type] = sizeof(CONFIG_TYPE_##type)
+        SIZE_OF(STRING), SIZE_OF(LIST), SIZE_OF(INT),    SIZE_OF(INTS),   SIZE_OF(AUTO_INT),
+        SIZE_OF(REAL),   SIZE_OF(RANGE), SIZE_OF(BOOL), SIZE_OF(CHOICE), SIZE_OF(BUDGET), SIZE_OF(GROUPS),
+        SIZE_OF(RECOMPUTE), SIZE_OF(MODULES), SIZE_OF(SETTING),
+#undef SIZE_OF
+    };
+    const struct config_row *r = &config_rows[key];
+    memset(config_member(c, key), 0, sizes[r->type]);
+    c->origin[key].source = SOURCE_DEFAULT;
+    c->origin[key].line = 0;
+    if (!*r->standard) return;
+    struct bump b = {0};
+    CHECK(config_convert(c, r, config_member(c, key), yaml_scalar(&b, r->standard)), "the default of %s", r->path);
+    bump_free(&b);
+}
+
+/* --- techniques ----------------------------------------------------------------------------- */
+
+enum config_key config_technique_key(enum technique_id id)
+{
+    static const enum config_key keys[TECHNIQUES] = {
+#define TECHNIQUE(name, ...) KEY_memory_##name,
+#include "passes/techniques.def"
+#undef TECHNIQUE
+    };
+    return keys[id];
+}
+
+struct config_setting *config_technique(const struct config *c, enum technique_id id) { return config_member(c, config_technique_key(id)); }
+
+int64_t config_micro_batch(const struct config *c) { return c->memory_micro_batch.chosen ? atoi(c->memory_micro_batch.value) : 0; }
+
+/* --- errors with file and line --------------------------------------------------------- */
+
+/* Prepends "run.yaml:7: " to a message about a node of the file. An option needs no prefix here:
+ * config_set prepends the whole option. */
+int config_at_node(const struct config *c, const struct value *v, enum config_source source, struct error *e)
+{
+    if (source == SOURCE_FILE) return error_prepend(e, "%s:%u", c->file, v->line);
+    return e->code;
+}
+
+/* Old spellings of choices, which the error message translates. */
+static const struct {
+    enum config_key key;
+    const char *before, *now;
+} respelled[] = {{KEY_loss_preset, "seed", "equal-weights"}};
+
+int config_refuse(const struct config *c, const struct config_row *r, const struct value *v, enum config_source source,
+                  struct error *e)
+{
+    struct text want = {0};
+    char found[96];
+    for (size_t i = 0; i < COUNT(respelled); i++)
+        if (r == &config_rows[respelled[i].key] && v->kind == VALUE_STRING && !strcmp(v->text, respelled[i].before)) {
+            error_set(e, PL_USAGE, "%s: %s is now %s", r->path, v->text, respelled[i].now);
+            return config_at_node(c, v, source, e);
+        }
+    config_expect(r, &want);
+    error_set(e, PL_USAGE, "%s: found %s, expected %s", r->path, value_describe(v, found), want.at);
+    text_free(&want);
+    return config_at_node(c, v, source, e);
+}
+
+bool config_near(const char *word, int distance)
+{
+    return distance <= max_i64(1, (int64_t)strlen(word) / 3);
+}
+
+/* Names of our keys in other trainers that are too different for the typo search. */
+static const struct {
+    const char *theirs;
+    enum config_key ours;
+} translations[] = {
+    {"lr", KEY_train_learning_rate}, {"batch_size", KEY_train_effective_batch}, {"train_batch_size", KEY_train_effective_batch},
+    {"max_steps", KEY_train_steps}, {"num_steps", KEY_train_steps}, {"max_iters", KEY_train_steps},
+    {"max_epochs", KEY_train_epochs}, {"num_epochs", KEY_train_epochs}, {"num_train_epochs", KEY_train_epochs},
+    {"micro_batch_size", KEY_memory_micro_batch}, {"per_device_train_batch_size", KEY_memory_micro_batch},
+    {"accumulation", KEY_memory_micro_batch}, {"gradient_accumulation_steps", KEY_memory_micro_batch},
+    {"gradient_checkpointing", KEY_memory_recompute}, {"activation_checkpointing", KEY_memory_recompute},
+    {"gradient_accumulation", KEY_memory_micro_batch}, {"mixed_precision", KEY_memory_precision}, {"cpu_offload", KEY_memory_offload},
+    {"optim", KEY_memory_optimizer}, {"model_name_or_path", KEY_model_path}, {"val", KEY_data_validation}, {"dtype", KEY_memory_precision}, {"bf16", KEY_memory_precision},
+    {"fp16", KEY_memory_precision}, {"max_grad_norm", KEY_train_clip_norm}, {"grad_clip", KEY_train_clip_norm},
+    {"scheduler", KEY_train_schedule}, {"lr_scheduler", KEY_train_schedule}, {"lr_scheduler_type", KEY_train_schedule},
+    {"warmup", KEY_train_warmup_steps}, {"wd", KEY_train_weight_decay}, {"output_dir", KEY_train_out},
+    {"save_steps", KEY_train_save_every}, {"eval_steps", KEY_train_eval_every}, {"save_total_limit", KEY_train_keep},
+    {"num_workers", KEY_data_threads}, {"seq_len", KEY_data_sequence}, {"max_length", KEY_data_sequence},
+};
+
+/* The known name that is closest to an unknown path: a section for a map, else a key; NULL: none is
+ * close. The last component is also compared alone, so that a key in the wrong section is found. */
+static const char *nearest(const char *path, bool section)
+{
+    const char *dot = strrchr(path, '.'), *tail = dot ? dot + 1 : path, *found = NULL;
+    int best = INT32_MAX;
+    for (size_t i = 0; i < COUNT(translations) && !section; i++)
+        if (!strcmp(tail, translations[i].theirs)) return config_rows[translations[i].ours].path;
+    for (int key = 0; key < CONFIG_KEYS; key++) {
+        const struct config_row *r = &config_rows[key];
+        int whole = edit_distance(path, section ? r->section : r->path);
+        int part = section ? whole : edit_distance(tail, config_leaf(r)) + 1;
+        int distance = whole < part ? whole : part;
+        if (distance < best) best = distance, found = section ? r->section : r->path;
+    }
+    /* Sections are few: training is train, dataset is data. */
+    return config_near(tail, best) || (section && 2 * best <= (int)strlen(tail)) ? found : NULL;
+}
+
+static int unknown(const struct config *c, const char *path, const struct value *v,
+                   enum config_source source, struct error *e)
+{
+    bool section = v->kind == VALUE_MAP && !strchr(path, '.');
+    const char *meant = nearest(path, section);
+    if (meant) error_set(e, PL_USAGE, "unknown key %s; did you mean %s?", path, meant);
+    else error_set(e, PL_USAGE, "unknown key %s; `plimsoll train --help` lists them", path);
+    return config_at_node(c, v, source, e);
+}
+
+/* --- keys and sections --------------------------------------------------------------- */
+
+static int find_key(const char *path)
+{
+    for (int key = 0; key < CONFIG_KEYS; key++)
+        if (!strcmp(config_rows[key].path, path)) return key;
+    return -1;
+}
+
+static bool is_section(const char *name)
+{
+    for (int key = 0; key < CONFIG_KEYS; key++)
+        if (!strcmp(config_rows[key].section, name)) return true;
+    return false;
+}
+
+/* An option that sets one key of a pair overrides the other one if the file gave that. Both from
+ * the same source stay, and config_check reports the conflict. */
+static void drop_partner(struct config *c, enum config_key key)
+{
+    for (size_t i = 0; i < COUNT(pairs); i++)
+        for (int side = 0; side < 2; side++)
+            if (pairs[i][side] == key && c->origin[pairs[i][!side]].source < c->origin[key].source)
+                assign_default(c, pairs[i][!side]);
+}
+
+static int set_value(struct config *c, enum config_key key, const struct value *v, enum config_source source, struct error *e)
+{
+    const struct config_row *r = &config_rows[key];
+    void *to = config_member(c, key);
+    if (r->type == ROW_GROUPS || r->type == ROW_MODULES) return config_convert_maps(c, r, to, v, source, e);
+    return config_convert(c, r, to, v) ? PL_OK : config_refuse(c, r, v, source, e);
+}
+
+static int set_key(struct config *c, const char *path, const struct value *v, enum config_source source,
+                    struct error *e)
+{
+    int key = find_key(path);
+    if (key < 0) return unknown(c, path, v, source, e);
+    if (v->kind == VALUE_NULL) {
+        assign_default(c, (enum config_key)key);
+        return PL_OK;
+    }
+    if (set_value(c, (enum config_key)key, v, source, e)) return e->code;
+    c->origin[key].source = source;
+    c->origin[key].line = (int)v->line;
+    drop_partner(c, (enum config_key)key);
+    return PL_OK;
+}
+
+/* A whole section: a map of keys, null for none, or the short form of device. */
+static int set_section(struct config *c, const char *name, const struct value *v,
+                        enum config_source source, struct error *e)
+{
+    if (!is_section(name)) {
+        int key = find_key(name);
+        if (key < 0) return unknown(c, name, v, source, e);
+        error_set(e, PL_USAGE, "key %s: write it as a map, `%s: {%s: ...}`", name,
+                  config_rows[key].section, config_leaf(&config_rows[key]));
+        return config_at_node(c, v, source, e);
+    }
+    if (v->kind == VALUE_NULL) return PL_OK;
+    if (v->kind != VALUE_MAP) {
+        char found[96];
+        if (!strcmp(name, "device")) return set_key(c, "device.kind", v, source, e);
+        error_set(e, PL_USAGE, "%s: found %s, expected a map of keys", name, value_describe(v, found));
+        return config_at_node(c, v, source, e);
+    }
+    int rc = PL_OK;
+    struct bump b = {0};
+    for (uint32_t i = 0; !rc && i < v->count; i++)
+        rc = set_key(c, bump_format(&b, "%s.%s", name, v->items[i]->key), v->items[i], source, e);
+    bump_free(&b);
+    return rc;
+}
+
+/* --- sources ---------------------------------------------------------------------------- */
+
+void config_init(struct config *c)
+{
+    memset(c, 0, sizeof *c);
+    for (int key = 0; key < CONFIG_KEYS; key++) assign_default(c, (enum config_key)key);
+}
+
+void config_free(struct config *c)
+{
+    bump_free(&c->strings);
+    memset(c, 0, sizeof *c);
+}
+
+static int set_sections(struct config *c, const struct value *v, const char *name, struct error *e)
+{
+    char found[96];
+    c->file = bump_string(&c->strings, name);
+    if (v->kind == VALUE_NULL) return PL_OK;
+    if (v->kind != VALUE_MAP)
+        return error_set(e, PL_USAGE, "%s: found %s, expected a map with the sections model, data, train, ...",
+                         name, value_describe(v, found));
+    for (uint32_t i = 0; i < v->count; i++)
+        if (set_section(c, v->items[i]->key, v->items[i], SOURCE_FILE, e)) return e->code;
+    return PL_OK;
+}
+
+/* All keys or none. Strings that are no longer referenced stay allocated until config_free. */
+static int set_document(struct config *c, const struct value *v, const char *name, struct error *e)
+{
+    struct config before = *c;
+    int rc = set_sections(c, v, name, e);
+    before.strings = c->strings;
+    if (rc) *c = before;
+    return rc;
+}
+
+int config_read(struct config *c, const char *path, struct error *e)
+{
+    struct bump b = {0};
+    struct value *v;
+    int rc = yaml_read_file(path, MAX_FILE, &b, &v, e);
+    if (!rc) rc = set_document(c, v, path, e);
+    bump_free(&b);
+    return rc;
+}
+
+int config_read_text(struct config *c, const char *yaml, const char *name, struct error *e)
+{
+    struct bump b = {0};
+    struct value *v;
+    int rc = yaml_parse(yaml, strlen(yaml), &b, &v, e);
+    if (rc) error_prepend(e, "%s", name);
+    else rc = set_document(c, v, name, e);
+    bump_free(&b);
+    return rc;
+}
+
+/* Parses the part of an option after "=". Only a value that begins like a list, a map or a quoted
+ * string is parsed as YAML, where *.npy would be an alias and "a: b" a map. */
+static int parse_option(const char *s, struct bump *b, struct value **v, struct error *e)
+{
+    while (isspace((unsigned char)*s)) s++;
+    if (!*s) return error_set(e, PL_USAGE, "no value after `=`; null puts the default back");
+    if (!strchr("[{\"'", *s)) {
+        *v = yaml_scalar(b, s);
+        return PL_OK;
+    }
+    if (!yaml_parse(s, strlen(s), b, v, e)) return PL_OK;
+    return error_prepend(e, "the value is not YAML (patterns that begin with * need quotes in a list)");
+}
+
+int config_assign(struct config *c, const char *key, const char *value, struct error *e)
+{
+    struct bump b = {0};
+    struct value *v;
+    int rc = parse_option(value, &b, &v, e);
+    if (!rc) rc = strchr(key, '.') ? set_key(c, key, v, SOURCE_OPTION, e) : set_section(c, key, v, SOURCE_OPTION, e);
+    bump_free(&b);
+    return rc;
+}
+
+int config_set(struct config *c, const char *assignment, struct error *e)
+{
+    const char *equals = strchr(assignment, '=');
+    struct bump b = {0};
+    int rc;
+    c->command_line = true;
+    if (!equals) rc = error_set(e, PL_USAGE, "no `=` in it, expected key=value");
+    else if (equals == assignment) rc = error_set(e, PL_USAGE, "no key before `=`, expected key=value");
+    else rc = config_assign(c, bump_format(&b, "%.*s", (int)(equals - assignment), assignment), equals + 1, e);
+    bump_free(&b);
+    return rc ? error_prepend(e, "--set %.200s", assignment) : PL_OK;
+}
+
+int config_set_memory(struct config *c, const char *size, struct error *e)
+{
+    struct bump b = {0};
+    int rc = set_value(c, KEY_memory_budget, yaml_scalar(&b, size), SOURCE_OPTION, e);
+    if (rc) error_prepend(e, "--memory %.200s", size);
+    else c->origin[KEY_memory_budget].source = SOURCE_OPTION;
+    bump_free(&b);
+    return rc;
+}
+
+/* --- the whole ------------------------------------------------------------------------ */
+
+bool config_given(const struct config *c, enum config_key key)
+{
+    return c->origin[key].source != SOURCE_DEFAULT;
+}
+
+bool config_validates(const struct config *c)
+{
+    return c->data_validation.n || c->data_validation_images || c->data_holdout > 0 || c->data_validation_list || c->data_validation_match || c->data_validation_split;
+}
+
+/* Whether a key has a value; an empty list, as config_write writes it, is none. */
+static bool has_value(const struct config *c, enum config_key key)
+{
+    const void *member = config_member(c, key);
+    switch (config_rows[key].type) {
+    case ROW_LIST:
+        return ((const struct config_list *)member)->n > 0;
+    case ROW_INTS:
+        return ((const struct config_ints *)member)->n > 0;
+    case ROW_GROUPS:
+        return ((const struct config_groups *)member)->n > 0;
+    case ROW_MODULES:
+        return ((const struct config_modules *)member)->n > 0;
+    default:
+        return config_given(c, key);
+    }
+}
+
+/* Prepends "run.yaml:7: " if the file gave the key, "--set: " if an option did; otherwise the
+ * file name or nothing. */
+int config_at_key(const struct config *c, enum config_key key, struct error *e)
+{
+    if (c->origin[key].source == SOURCE_FILE) return error_prepend(e, "%s:%d", c->file, c->origin[key].line);
+    if (c->origin[key].source == SOURCE_OPTION) return c->command_line ? error_prepend(e, "--set") : e->code;
+    return c->file ? error_prepend(e, "%s", c->file) : e->code;
+}
+
+static int check_pair(const struct config *c, const enum config_key pair[2], bool needed, struct error *e)
+{
+    const char *a = config_rows[pair[0]].path, *b = config_rows[pair[1]].path;
+    bool has_a = has_value(c, pair[0]), has_b = has_value(c, pair[1]);
+    if (has_a && has_b) {
+        error_set(e, PL_USAGE, "both %s and %s are given, expected one of them", a, b);
+        return config_at_key(c, pair[1], e);
+    }
+    if (!needed || has_a || has_b) return PL_OK;
+    error_set(e, PL_USAGE, "neither %s nor %s is given, expected one of them", a, b);
+    return config_at_key(c, pair[0], e);
+}
+
+static int check_needed(const struct config *c, enum config_key key, struct error *e)
+{
+    const struct config_row *r = &config_rows[key];
+    if (has_value(c, key)) return PL_OK;
+    error_set(e, PL_USAGE, "%s is not given, and this command needs it: %s", r->path, r->doc);
+    return config_at_key(c, key, e);
+}
+
+/* The keys of schedule step need train.schedule step; milestones ascend and lie after the
+ * warmup. */
+static int check_schedule(const struct config *c, struct error *e)
+{
+    const struct config_ints *m = &c->train_milestones;
+    enum config_key key = m->n ? KEY_train_milestones : KEY_train_step_size;
+    bool step = c->train_schedule == SCHEDULE_STEP;
+    char word[32];
+    if (check_pair(c, pairs[2], step, e)) return e->code;
+    if (!step && has_value(c, key)) {
+        config_word_at(config_rows[KEY_train_schedule].allowed, c->train_schedule, word);
+        error_set(e, PL_USAGE, "%s is given, but train.schedule is %s, expected step", config_rows[key].path, word);
+        return config_at_key(c, key, e);
+    }
+    for (uint32_t i = 0; i < m->n; i++) {
+        int64_t least = i ? m->at[i - 1] + 1 : max_i64(1, c->train_warmup_steps);
+        if (m->at[i] >= least) continue;
+        error_set(e, PL_USAGE, "train.milestones: %lld comes %s, expected ascending steps from the end of the warmup on", (long long)m->at[i],
+                  i ? "after a later one or twice" : "within the warmup");
+        return config_at_key(c, key, e);
+    }
+    return PL_OK;
+}
+
+/* A group's learning rate is stored as a multiple of the run's, which must not be 0. */
+static int check_groups(const struct config *c, struct error *e)
+{
+    for (uint32_t i = 0; i < c->train_groups.n && c->train_learning_rate == 0; i++) {
+        if (!c->train_groups.at[i].given[GROUP_learning_rate]) continue;
+        error_set(e, PL_USAGE, "train.groups[%u].learning_rate is given, but train.learning_rate is 0, expected more", i);
+        return config_at_key(c, KEY_train_groups, e);
+    }
+    return PL_OK;
+}
+
+/* data.window belongs to data.range window, or to auto, which then is window. */
+static int check_range(const struct config *c, struct error *e)
+{
+    const bool given = config_given(c, KEY_data_window), window = c->data_range == RANGE_WINDOW;
+    char word[32];
+    config_word_at(config_rows[KEY_data_range].allowed, c->data_range, word);
+    if (window && !given) {
+        error_set(e, PL_USAGE, "data.range is window, and data.window is not given: set it to the two pixel values that become black and white, such as [0, 4095]");
+        return config_at_key(c, KEY_data_range, e);
+    }
+    if (given && !window && c->data_range != RANGE_AUTO) {
+        error_set(e, PL_USAGE, "data.window is given, but data.range is %s, expected window", word);
+        return config_at_key(c, KEY_data_window, e);
+    }
+    if (given && (uint32_t)c->data_window.low >= (uint32_t)c->data_window.high) {
+        error_set(e, PL_USAGE, "data.window is [%g, %g], expected two different whole numbers, the smaller one first", c->data_window.low, c->data_window.high);
+        return config_at_key(c, KEY_data_window, e);
+    }
+    if (c->data_percentiles.low < c->data_percentiles.high) return PL_OK;
+    error_set(e, PL_USAGE, "data.percentiles is [%g, %g], expected two different numbers, the smaller one first", c->data_percentiles.low, c->data_percentiles.high);
+    return config_at_key(c, KEY_data_percentiles, e);
+}
+
+/* A folder of images to evaluate on is for the formats with folders; masks need images. */
+static int check_folders(const struct config *c, const char *format, struct error *e)
+{
+    if (c->data_validation_images && c->data_format != FORMAT_PAIRS && c->data_format != FORMAT_CSV && c->data_format != FORMAT_COCO) {
+        error_set(e, PL_USAGE, "data.validation_images is given, but data.format is %s, expected pairs, csv or coco", format);
+        return config_at_key(c, KEY_data_validation_images, e);
+    }
+    if (c->data_validation_masks && !c->data_validation_images) {
+        error_set(e, PL_USAGE, "data.validation_masks is given and data.validation_images is not; expected both");
+        return config_at_key(c, KEY_data_validation_masks, e);
+    }
+    return PL_OK;
+}
+
+/* Splitting needs images; a held-out part and separate validation files exclude each other; a
+ * filter for validation images needs one for training images, or the two would overlap. */
+static int check_data(const struct config *c, struct error *e)
+{
+    static const enum config_key parts[] = {KEY_data_holdout, KEY_data_train_list, KEY_data_validation_list, KEY_data_train_match,
+                                            KEY_data_validation_match, KEY_data_train_split, KEY_data_validation_split};
+    const void *given[] = {c->data_holdout > 0 ? c : NULL, c->data_train_list, c->data_validation_list, c->data_train_match,
+                           c->data_validation_match, c->data_train_split, c->data_validation_split};
+    char word[32];
+    config_word_at(config_rows[KEY_data_format].allowed, c->data_format, word);
+    for (size_t i = 0; i < COUNT(parts); i++) {
+        bool column = parts[i] == KEY_data_train_split || parts[i] == KEY_data_validation_split;
+        if (!given[i] || (column ? c->data_format == FORMAT_CSV : !config_tokens(c))) continue;
+        error_set(e, PL_USAGE, "%s is given, but data.format is %s, expected %s", config_rows[parts[i]].path, word, column ? "csv" : "a format of images");
+        return config_at_key(c, parts[i], e);
+    }
+    for (size_t i = 2; i < COUNT(parts); i += 2) {
+        if (!given[i] || given[i - 1] || c->data_validation.n) continue;
+        error_set(e, PL_USAGE, "%s is given and %s is not, so images would be both trained and evaluated on; give both, or data.validation",
+                  config_rows[parts[i]].path, config_rows[parts[i - 1]].path);
+        return config_at_key(c, parts[i], e);
+    }
+    if (check_range(c, e)) return e->code;
+    if (c->data_holdout > 0 && (c->data_validation.n || c->data_validation_images)) {
+        error_set(e, PL_USAGE, "both data.holdout and %s are given, expected one of them", c->data_validation.n ? "data.validation" : "data.validation_images");
+        return config_at_key(c, KEY_data_holdout, e);
+    }
+    return check_folders(c, word, e);
+}
+
+int config_check(const struct config *c, unsigned needs, struct error *e)
+{
+    if (check_pair(c, pairs[0], needs & CONFIG_NEEDS_MODEL, e)) return e->code;
+    if (check_pair(c, pairs[1], needs & CONFIG_NEEDS_TRAIN, e)) return e->code;
+    if (check_schedule(c, e) || check_groups(c, e) || check_data(c, e)) return e->code;
+    if ((needs & CONFIG_NEEDS_DATA) && check_needed(c, KEY_data_train, e)) return e->code;
+    if ((needs & CONFIG_NEEDS_TRAIN) && check_needed(c, KEY_train_out, e)) return e->code;
+    if (!c->loss_focal && !c->loss_dice && !c->loss_iou) {
+        error_set(e, PL_USAGE, "loss.focal, loss.dice and loss.iou are all 0, expected at least one above");
+        return config_at_key(c, KEY_loss_focal, e);
+    }
+    if (config_micro_batch(c) > c->train_effective_batch) {
+        error_set(e, PL_USAGE, "memory.micro_batch is %s, expected no more than train.effective_batch, %lld", c->memory_micro_batch.value,
+                  (long long)c->train_effective_batch);
+        return config_at_key(c, KEY_memory_micro_batch, e);
+    }
+    if (c->train_eval_every && !config_validates(c)) {
+        error_set(e, PL_USAGE, "train.eval_every is %lld, but data.validation is not given",
+                  (long long)c->train_eval_every);
+        return config_at_key(c, KEY_train_eval_every, e);
+    }
+    return PL_OK;
+}

@@ -1,0 +1,203 @@
+/*
+ * config.h: the configuration of a run.
+ *
+ * config.def is the table of keys; struct config has one plain member per key,
+ * config.train_learning_rate for train.learning_rate. Sources come in this order,
+ * and a later one overrides: the defaults, RUN.yaml, --set key=value, --memory SIZE.
+ *
+ *     config_init(&c);
+ *     config_read(&c, "run.yaml", &error)
+ *     config_set(&c, "train.steps=100", &error)
+ *     config_set_memory(&c, "8GiB", &error)
+ *     config_check(&c, CONFIG_NEEDS_MODEL | ..., &error)
+ *
+ * Every error is PL_USAGE and names the key, the value that was found, the expected value and the
+ * location (file:line, or the option). Paths are relative to the current directory.
+ */
+#ifndef CONFIG_H
+#define CONFIG_H
+
+#include "base/base.h"
+#include "passes/passes.h"
+#include "config/schedule.h"
+
+/* Values of the CHOICE keys, in the order of their words in config.def.
+ * data.token_dtype is enum tokens_dtype, data.labels enum label_kind, data.range enum range_kind,
+ * data.strategy enum sampler_strategy, train.schedule enum schedule_kind. */
+enum config_format { FORMAT_TOKENS, FORMAT_BYTES, FORMAT_SA1B, FORMAT_COCO, FORMAT_PAIRS, FORMAT_CSV, FORMAT_PACKED };
+enum config_embeddings { EMBEDDINGS_AUTO, EMBEDDINGS_USE, EMBEDDINGS_OFF };
+enum config_loss { LOSS_SAM, LOSS_EQUAL_WEIGHTS };
+enum config_scaling { SCALING_NONE, SCALING_LINEAR, SCALING_SQRT };
+enum config_device { ON_AUTO, ON_CPU, ON_CUDA };
+
+/* The first two in the order of the words of memory.budget. */
+enum budget_kind { BUDGET_NONE, BUDGET_AUTO, BUDGET_BYTES };
+struct config_budget {
+    enum budget_kind kind;
+    uint64_t bytes; /* when kind is BUDGET_BYTES */
+};
+
+struct config_list {
+    char **at;
+    uint32_t n;
+};
+
+struct config_ints {
+    int64_t *at;
+    uint32_t n;
+};
+
+/* One item of train.groups: members and whether each was given (group.def). */
+enum config_group_member {
+#define MEMBER(name, ...) GROUP_##name,
+#include "config/group.def"
+#undef MEMBER
+    GROUP_MEMBERS
+};
+
+struct config_groups {
+    struct config_group *at;
+    uint32_t n;
+};
+
+/* One item of memory.modules (module.def). */
+enum config_module_member {
+#define MEMBER(name, ...) MODULE_##name,
+#include "config/module.def"
+#undef MEMBER
+    MODULE_MEMBERS
+};
+enum config_module_precision { MODULE_F32, MODULE_BF16, MODULE_F16 };
+
+struct config_modules {
+    struct config_module *at;
+    uint32_t n;
+};
+
+/* A technique of techniques.def: its value as text. */
+struct config_setting {
+    bool chosen; /* false: auto */
+    char value[SETTING_ROOM];
+};
+
+/* recompute of memory.modules. */
+struct config_recompute {
+    bool chosen;        /* false: auto */
+    struct recompute how; /* when chosen */
+};
+
+/* From low to high, both included. */
+struct config_range {
+    double low, high;
+};
+
+/* A key by name, for example KEY_train_steps. */
+enum config_key {
+#define KEY(section, name, ...) KEY_##section##_##name,
+#include "config/config.def"
+#undef KEY
+    CONFIG_KEYS
+};
+
+#define CONFIG_TYPE_STRING char *
+#define CONFIG_TYPE_LIST struct config_list
+#define CONFIG_TYPE_INT int64_t
+#define CONFIG_TYPE_INTS struct config_ints
+#define CONFIG_TYPE_AUTO_INT int64_t
+#define CONFIG_TYPE_REAL double
+#define CONFIG_TYPE_RANGE struct config_range
+#define CONFIG_TYPE_BOOL bool
+#define CONFIG_TYPE_CHOICE int
+#define CONFIG_TYPE_BUDGET struct config_budget
+#define CONFIG_TYPE_GROUPS struct config_groups
+#define CONFIG_TYPE_RECOMPUTE struct config_recompute
+#define CONFIG_TYPE_MODULES struct config_modules
+#define CONFIG_TYPE_SETTING struct config_setting
+
+struct config_group {
+#define MEMBER(name, type, ...) CONFIG_TYPE_##type name;
+#include "config/group.def"
+#undef MEMBER
+    bool given[GROUP_MEMBERS];
+};
+
+struct config_module {
+#define MEMBER(name, type, ...) CONFIG_TYPE_##type name;
+#include "config/module.def"
+#undef MEMBER
+    bool given[MODULE_MEMBERS];
+};
+
+/* The source of a key's value; a later source is a larger number. */
+enum config_source { SOURCE_DEFAULT, SOURCE_FILE, SOURCE_OPTION };
+
+struct config {
+#define KEY(section, name, type, ...) CONFIG_TYPE_##type section##_##name;
+#include "config/config.def"
+#undef KEY
+    struct {
+        enum config_source source;
+        int line; /* in `file`, from 1 */
+    } origin[CONFIG_KEYS];
+    const char *file;    /* the YAML file's name, NULL before config_read */
+    bool command_line;   /* options were set by config_set; messages mention --set */
+    struct bump strings; /* owns every string and list above */
+};
+
+/* Sets all keys to their defaults. */
+void config_init(struct config *c);
+void config_free(struct config *c);
+
+/* Reads the keys of a YAML file, or of a YAML text; messages call the text `name`. */
+int config_read(struct config *c, const char *path, struct error *e);
+int config_read_text(struct config *c, const char *yaml, const char *name, struct error *e);
+
+/* One --set: "train.steps=100", "model.freeze=[a.*, b.*]", "device=cpu". A value
+ * that begins with [ { " or ' is parsed as YAML, any other value is used as it is.
+ * "null" restores the default. Setting one of model.path | model.preset, of
+ * train.steps | train.epochs or of train.step_size | train.milestones removes the
+ * other one if the file gave it. */
+int config_set(struct config *c, const char *assignment, struct error *e);
+/* The same with separate key and value; messages do not mention --set. */
+int config_assign(struct config *c, const char *key, const char *value, struct error *e);
+/* --memory: a size, auto or none. */
+int config_set_memory(struct config *c, const char *size, struct error *e);
+
+/* Checks that involve several keys: keys that exclude or need each other. `needs` lists what the
+ * command requires. */
+enum {
+    CONFIG_NEEDS_MODEL = 1, /* exactly one of model.path, model.preset */
+    CONFIG_NEEDS_DATA = 2,  /* data.train */
+    CONFIG_NEEDS_TRAIN = 4, /* exactly one of train.steps, train.epochs; train.out */
+};
+int config_check(const struct config *c, unsigned needs, struct error *e);
+/* Prepends the location of a key, "run.yaml:7: " or "--set: ", to a message about it. */
+int config_at_key(const struct config *c, enum config_key key, struct error *e);
+
+/* The resolved configuration as YAML: every key that has a value. Reading it into
+ * a fresh struct gives the same values. */
+void config_write(const struct config *c, struct text *out);
+
+/* Whether a key has the same value in both, and its name, "train.steps": a resumed run reports
+ * changed keys with these. */
+bool config_same(const struct config *a, const struct config *b, enum config_key key);
+const char *config_key_name(enum config_key key);
+bool config_given(const struct config *c, enum config_key key); /* not a default */
+/* The key of a technique, its value, and memory.micro_batch as a number; 0: auto. */
+enum config_key config_technique_key(enum technique_id id);
+struct config_setting *config_technique(const struct config *c, enum technique_id id);
+int64_t config_micro_batch(const struct config *c);
+/* A key's value on one line, for a message; "not given" if it has no value. */
+void config_show(const struct config *c, enum config_key key, struct text *out);
+/* Whether data.format gives rows of token ids, not images with masks. */
+static inline bool config_tokens(const struct config *c) { return c->data_format == FORMAT_TOKENS || c->data_format == FORMAT_BYTES; }
+/* Whether the configuration names validation data. */
+bool config_validates(const struct config *c);
+
+/* All keys with types, defaults and docs, from the table. */
+void config_help(struct text *out);
+
+/* Sets the memory keys to a plan's techniques; the budget is unchanged (pin.c). */
+int config_pin(struct config *c, const struct settings *s, struct error *e);
+
+#endif

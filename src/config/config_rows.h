@@ -1,0 +1,68 @@
+/*
+ * config_rows.h: the rows of config.def, group.def and module.def as data, only for the config*.c
+ * files. Other files use the members of struct config.
+ */
+#ifndef CONFIG_ROWS_H
+#define CONFIG_ROWS_H
+
+#include "io/value.h"
+#include "config/config.h"
+
+enum config_row_type {
+    ROW_STRING, ROW_LIST, ROW_INT, ROW_INTS, ROW_AUTO_INT, ROW_REAL, ROW_RANGE, ROW_BOOL, ROW_CHOICE, ROW_BUDGET, ROW_GROUPS,
+    ROW_RECOMPUTE, ROW_MODULES, ROW_SETTING
+};
+
+struct config_row {
+    const char *section, *path; /* "train", "train.steps" */
+    enum config_row_type type;
+    size_t offset;              /* of the member in its struct */
+    const char *standard, *allowed, *doc;
+};
+extern const struct config_row config_rows[CONFIG_KEYS];
+
+/* The member of a key, and the last component of a row's path. */
+void *config_member(const struct config *c, enum config_key key);
+const char *config_leaf(const struct config_row *r);
+
+/* Words separated by |: the index of a word, or -1; the word at an index. */
+int config_word_index(const char *words, const char *word);
+const char *config_word_at(const char *words, int index, char out[32]);
+
+/* Whether x is in the interval of a numeric row. NaN and infinities are not. */
+bool config_in_range(const struct config_row *r, double x);
+/* The allowed values of the row in words: "a number, at least 0 and below 1". */
+void config_expect(const struct config_row *r, struct text *out);
+
+/* Whether a known name at that edit distance from a word is probably what was meant. */
+bool config_near(const char *word, int distance);
+
+/* Whether the row is a list of any type: a list without a value is empty, not missing. */
+bool config_is_list(const struct config_row *r);
+
+/* Converts a node to the member at `to`; false if the row does not allow the value, and then
+ * nothing is changed. config_row_value converts back. */
+bool config_convert(struct config *c, const struct config_row *r, void *to, const struct value *v);
+struct value *config_row_value(const struct config_row *r, const void *from, struct bump *b);
+/* The message for a value that is not allowed, with its location; only the prefix "run.yaml:7:
+ * ". */
+int config_refuse(const struct config *c, const struct config_row *r, const struct value *v, enum config_source source,
+                  struct error *e);
+int config_at_node(const struct config *c, const struct value *v, enum config_source source, struct error *e);
+
+/* The keys that are lists of maps, and the members of an item (config_groups.c). */
+struct config_maps {
+    enum config_row_type type;
+    const struct config_row *rows; /* offsets in the item's struct; the first is `match` */
+    int members;
+    size_t size, given;            /* bytes of an item; offset of its `given` */
+    const char *what, *expected;   /* what the patterns match; the settings of an item */
+};
+extern const struct config_maps config_maps[];
+extern const size_t config_maps_count;
+
+/* The same for lists of maps, with messages about their items; `to` is the key's member. */
+int config_convert_maps(struct config *c, const struct config_row *r, void *to, const struct value *v, enum config_source source, struct error *e);
+struct value *config_maps_value(struct bump *b, enum config_row_type type, const void *from);
+
+#endif

@@ -1,0 +1,18 @@
+/*
+ * pin.c: writes a plan's techniques into the keys of a configuration, so that changing one key
+ * gives the plan that differs in this technique alone.
+ */
+#include <stdio.h>
+
+#include "config/config.h"
+
+int config_pin(struct config *c, const struct settings *s, struct error *e)
+{
+    int rc = PL_OK;
+    for (enum technique_id id = 0; id < TECHNIQUES && !rc; id++) {
+        char key[80], value[SETTING_ROOM];
+        snprintf(key, sizeof key, "memory.%s", techniques[id].name);
+        rc = config_assign(c, key, technique_print(id, s, value), e);
+    }
+    return rc;
+}

@@ -1,0 +1,108 @@
+/*
+ * calibration.c: see calibration.h.
+ */
+#include "cost/calibration.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Below this ideal time a node's time is only the launch. */
+#define IDEAL_LEAST 1e-7
+
+static const char *const act_names[] = {"gelu", "gelu_tanh", "quick_gelu", "relu", "sigmoid", "silu", "tanh"};
+static const char *const product_names[] = {"nn", "tn", "nt", "tt"};
+static const char *const conv_names[] = {"dense", "depthwise"};
+static const char *const attention_names[] = {"full", "causal"};
+static const char *const copy_names[] = {"", "out", "in"}; /* out of GPU memory, into it; both for GPUs only */
+static const char *const no_names[] = {""};
+_Static_assert(COUNT(act_names) == ACT_KINDS && (int)ACT_KINDS <= (int)OP_VARIANTS, "a name for each activation");
+
+int op_variant(enum op op, const union attr *attr)
+{
+    switch (op) {
+    case OP_ACT: case OP_ACT_BWD: case OP_ACT_BWD_SUM: return attr->act.kind;
+    case OP_MATMUL: case OP_BMM: return attr->matmul.ta + 2 * attr->matmul.tb;
+    case OP_CONV: case OP_CONV_DX: case OP_CONV_DW: return attr->conv.groups > 1;
+    case OP_ATTENTION: case OP_ATTENTION_BWD: return attr->attention.causal;
+    default: return 0;
+    }
+}
+
+const char *op_variant_name(enum op op, int variant)
+{
+    const char *const *names = no_names;
+    int n = 1;
+#define NAMES(x) names = x, n = COUNT(x)
+    switch (op) {
+    case OP_ACT: case OP_ACT_BWD: case OP_ACT_BWD_SUM: NAMES(act_names); break;
+    case OP_MATMUL: case OP_BMM: NAMES(product_names); break;
+    case OP_CONV: case OP_CONV_DX: case OP_CONV_DW: NAMES(conv_names); break;
+    case OP_ATTENTION: case OP_ATTENTION_BWD: NAMES(attention_names); break;
+    case OP_COPY: NAMES(copy_names); break;
+    default: break;
+    }
+#undef NAMES
+    return variant < n ? names[variant] : NULL;
+}
+
+static bool is_half(const struct tensor *t) { return t && (t->dtype == DT_BF16 || t->dtype == DT_F16); }
+
+enum dtype_class query_class(const struct query *q)
+{
+    for (int i = 0; i < q->nin; i++)
+        if (is_half(q->in[i])) return CLASS_HALF;
+    for (int o = 0; o < q->nout; o++)
+        if (is_half(q->out[o])) return CLASS_HALF;
+    return CLASS_FULL;
+}
+
+double curve_factor(const struct curve *c, double ideal)
+{
+    int k = 0;
+    CHECK(c->n > 0);
+    while (k < c->n && c->at[k].ideal < ideal) k++;
+    if (k == 0) return c->at[0].factor;
+    if (k == c->n) return c->at[c->n - 1].factor;
+    const struct curve_point *a = &c->at[k - 1], *b = &c->at[k];
+    double x = log(ideal / a->ideal) / log(b->ideal / a->ideal);
+    return a->factor * pow(b->factor / a->factor, x);
+}
+
+static const struct curve *curve_of_op(const struct calibration *c, enum op op, int variant, enum dtype_class half)
+{
+    const struct curve *exact = &c->curve[op][variant][half];
+    if (exact->n) return exact;
+    for (int v = 0; v < OP_VARIANTS; v++)
+        if (c->curve[op][v][half].n) return &c->curve[op][v][half];
+    for (int v = 0; v < OP_VARIANTS; v++)
+        if (c->curve[op][v][!half].n) return &c->curve[op][v][!half];
+    return NULL;
+}
+
+/* Far beyond the measured range no node is faster than its ceiling: the caches that made it so are
+ * too small there. For arithmetic, a short node is never nearer to its ceiling than a long one: if
+ * it was measured so, the GPU was cooler during the measurement than it is within a step. */
+static double apply_class(const struct curve *c, double ideal, bool arithmetic)
+{
+    double factor = curve_factor(c, ideal);
+    for (int i = 0; i < c->n && arithmetic; i++)
+        if (c->at[i].ideal > ideal) factor = fmax(factor, c->at[i].factor);
+    return ideal * (ideal > 4 * c->at[c->n - 1].ideal ? fmax(factor, 1) : factor);
+}
+
+double calibration_apply(const struct calibration *c, const struct query *q, enum op op, double ideal)
+{
+    const struct op_class *x = c->classes ? class_find(c, q, op, fmax(ideal, IDEAL_LEAST)) : NULL;
+    struct cost cost = op_table[op].cost(q->in, q->out, q->attr);
+    if (x) return apply_class(&x->curve, fmax(ideal, IDEAL_LEAST), cost.flops > 20 * cost.bytes);
+    if (q->crosses) return ideal;
+    enum dtype_class half = query_class(q);
+    const struct curve *curve = curve_of_op(c, op, op_variant(op, q->attr), half);
+    if (!curve && op == OP_LINEAR_ACT) curve = curve_of_op(c, OP_LINEAR, 0, half);
+    if (!curve && (op == OP_ADD_RMSNORM || op == OP_ADD_LAYERNORM)) curve = curve_of_op(c, op == OP_ADD_RMSNORM ? OP_RMSNORM : OP_LAYERNORM, 0, half);
+    if (!curve && op == OP_SILU_GATE_BWD_Y) curve = curve_of_op(c, OP_SILU_GATE_BWD, 0, half);
+    if (!curve && op == OP_ACT_BWD_SUM) curve = curve_of_op(c, OP_ACT_BWD, q->attr->act.kind, half);
+    if (!curve) curve = curve_of_op(c, cost.flops > 20 * cost.bytes ? OP_LINEAR : OP_ADD, 0, half);
+    if (ideal < IDEAL_LEAST) ideal = IDEAL_LEAST;
+    return curve ? ideal * curve_factor(curve, ideal) : ideal;
+}

@@ -1,0 +1,40 @@
+/*
+ * profile.h: profiles of devices that need not be in this machine: GPUs by name, measured profiles
+ * that are part of the program, and profiles in files. struct profile is in run/kernel.h.
+ */
+#ifndef PROFILE_H
+#define PROFILE_H
+
+#include "cost/calibration.h"
+#include "run/device.h"
+
+/* --- by name (gpus.c, profile_stored.c) --------------------------------------------------- */
+
+/* The profile of a GPU by name, which need not be in this machine: measured if there is one, else
+ * its published ceilings (gpus.c). `c` must live as long as the profile. */
+int profile_gpu(struct profile *p, struct calibration *c, const char *name, struct error *e);
+bool profile_is_gpu(const char *name);
+/* The GPU whose figures stand for a GPU of which only the nominal memory is known: of the listed
+ * GPUs with bf16 and the nearest memory size, the slowest. *memory: bytes that programs can use of
+ * the given size, in the ratio of that GPU. */
+const char *profile_of_class(double gib, uint64_t *memory);
+/* Measured profiles that are part of the program (profile_stored.c). */
+bool profile_is_stored(const char *name);
+int profile_stored(struct profile *p, struct calibration *c, const char *name, struct error *e);
+/* The profile of a GPU of this machine: by its name, else from its driver's data. */
+void profile_here(struct profile *p, const struct gpu *c);
+
+/* --- as files (profile_file.c) ------------------------------------------------------------ */
+
+void profile_write(const struct profile *p, struct text *out);
+/* Fills a profile and its calibration, which must live as long as the profile. Every number is
+ * checked; PL_USAGE reports what is wrong. */
+int profile_parse(const char *bytes, size_t n, struct profile *p, struct calibration *c, struct error *e);
+int profile_read(const char *path, struct profile *p, struct calibration *c, struct error *e);
+/* The path of the profile of this machine and thread count, in $XDG_DATA_HOME/plimsoll or
+ * ~/.local/share/plimsoll. Returns false if neither is known. */
+bool profile_path(int threads, char *out, size_t room);
+/* The same for a GPU, by the name of its profile. */
+bool profile_gpu_path(const char *name, char *out, size_t room);
+
+#endif

@@ -1,0 +1,359 @@
+/*
+ * profile_file.c: a measured profile as JSON.
+ *
+ *     profile_format 1, device, cpu, isa, date, threads, native_bf16
+ *     ceilings        flops_f32, flops_bf16, memory_bandwidth, ...
+ *     corrections     a list of {op, variant?, dtype, points: [[ideal, factor], ...]}
+ *
+ * For a GPU (device cuda): name, gpu, sm, memory_bytes, library_workspace instead of cpu, isa and
+ * threads, no caches, and
+ *
+ *     classes         a list of {op, kernel, variant?, dtype, extents: [a, b, c], points}
+ *
+ * A plan is a function of these numbers, so they are written with all digits: the same file gives
+ * the same plan anywhere. The reader checks everything: a number out of range, an unknown op or a
+ * curve that does not ascend is an error.
+ */
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/processor.h"
+#include "io/file.h"
+#include "io/json.h"
+#include "cost/profile.h"
+
+enum { PROFILE_BYTES_MOST = 4 << 20 };
+
+/* The ceilings by name, with their valid ranges. */
+static const struct ceiling {
+    const char *name;
+    size_t offset;
+    double least, most;
+    bool cpu_only;
+} ceilings[] = {
+    {"flops_f32", offsetof(struct profile, flops_f32), 1e6, 1e18, false},
+    {"flops_bf16", offsetof(struct profile, flops_bf16), 1e6, 1e18, false},
+    {"memory_bandwidth", offsetof(struct profile, memory_bandwidth), 1e6, 1e15, false},
+    {"cache_bandwidth", offsetof(struct profile, cache_bandwidth), 1e6, 1e16, true},
+    {"cache_bytes", offsetof(struct profile, cache_bytes), 1, 1e12, true},
+    {"copy_bandwidth", offsetof(struct profile, copy_bandwidth), 1e3, 1e15, false},
+    {"launch_seconds", offsetof(struct profile, launch_seconds), 0, 1, false},
+};
+enum { EXTENT_MOST = 126 }; /* of 2^63 */
+static const char *const classes[CLASS_COUNT] = {"f32", "bf16"};
+
+/* --- writing ---------------------------------------------------------------------- */
+
+static void write_points(struct json_writer *w, const struct curve *c)
+{
+    json_begin_list(w, "points");
+    for (int i = 0; i < c->n; i++) {
+        json_begin_list(w, NULL);
+        json_put_number(w, NULL, c->at[i].ideal);
+        json_put_number(w, NULL, c->at[i].factor);
+        json_end(w);
+    }
+    json_end(w);
+}
+
+/* One curve per line. */
+static void begin_line(struct json_writer *w)
+{
+    json_begin_map(w, NULL);
+    w->indent = 0;
+}
+
+static void end_line(struct json_writer *w)
+{
+    json_end(w);
+    w->indent = 1;
+}
+
+static void write_curve(struct json_writer *w, enum op op, int variant, int half, const struct curve *c)
+{
+    begin_line(w);
+    json_put_string(w, "op", op_table[op].name);
+    if (*op_variant_name(op, variant)) json_put_string(w, "variant", op_variant_name(op, variant));
+    json_put_string(w, "dtype", classes[half]);
+    write_points(w, c);
+    end_line(w);
+}
+
+static void write_class(struct json_writer *w, const struct op_class *x)
+{
+    begin_line(w);
+    json_put_string(w, "op", op_table[x->op].name);
+    json_put_string(w, "kernel", x->kernel);
+    if (*op_variant_name(x->op, x->variant)) json_put_string(w, "variant", op_variant_name(x->op, x->variant));
+    json_put_string(w, "dtype", classes[x->half]);
+    json_begin_list(w, "extents");
+    for (int i = 0; i < EXTENTS; i++) json_put_int(w, NULL, x->extent[i]);
+    json_end(w);
+    write_points(w, &x->curve);
+    end_line(w);
+}
+
+static void write_machine(struct json_writer *w, const struct profile *p, const struct calibration *c)
+{
+    const bool gpu = p->kind == DEVICE_CUDA;
+    json_put_string(w, "device", gpu ? "cuda" : "cpu");
+    if (gpu) json_put_string(w, "name", p->name);
+    json_put_string(w, gpu ? "gpu" : "cpu", c->cpu);
+    json_put_string(w, gpu ? "sm" : "isa", c->isa);
+    json_put_string(w, "date", c->date);
+    if (!gpu) json_put_int(w, "threads", p->threads);
+    json_put_bool(w, "native_bf16", p->native_bf16);
+    if (gpu) json_put_uint(w, "memory_bytes", p->memory_bytes);
+    if (gpu) json_put_uint(w, "library_workspace", p->library_workspace);
+}
+
+void profile_write(const struct profile *p, struct text *out)
+{
+    struct json_writer w = {.out = out, .indent = 1};
+    const struct calibration *c = p->measured;
+    json_begin_map(&w, NULL);
+    json_put_int(&w, "profile_format", 1);
+    write_machine(&w, p, c);
+    for (size_t i = 0; i < COUNT(ceilings); i++)
+        if (p->kind == DEVICE_CPU || !ceilings[i].cpu_only)
+            json_put_number(&w, ceilings[i].name, *(const double *)((const char *)p + ceilings[i].offset));
+    json_begin_list(&w, "corrections");
+    for (int op = 1; op < OP_COUNT; op++)
+        for (int v = 0; v < OP_VARIANTS; v++)
+            for (int half = 0; half < CLASS_COUNT; half++)
+                if (c->curve[op][v][half].n) write_curve(&w, op, v, half, &c->curve[op][v][half]);
+    json_end(&w);
+    if (p->kind == DEVICE_CUDA) {
+        json_begin_list(&w, "classes");
+        for (int i = 0; i < c->classes; i++) write_class(&w, &c->class[i]);
+        json_end(&w);
+    }
+    json_end(&w);
+    text_printf(out, "\n");
+}
+
+/* --- reading ------------------------------------------------------------------------- */
+
+static int read_number(const struct value *v, const char *name, double least, double most, double *out, struct error *e)
+{
+    int rc = value_as_number(v, name, out, e);
+    if (!rc && !(*out >= least && *out <= most)) rc = error_set(e, PL_USAGE, "%s is %g, expected %g to %g", name, *out, least, most);
+    return rc;
+}
+
+static int read_name(const struct value *v, const char *key, char *out, size_t room, struct error *e)
+{
+    const char *s = NULL;
+    int rc = value_as_string(value_get(v, key), key, &s, e);
+    if (!rc && (!*s || strlen(s) >= room)) rc = error_set(e, PL_USAGE, "%s is \"%.100s\", expected 1 to %zu bytes", key, s, room - 1);
+    if (!rc) snprintf(out, room, "%s", s);
+    return rc;
+}
+
+static int read_points(const struct value *list, const char *where, struct curve *c, struct error *e)
+{
+    if (value_as_list(list, where, e)) return e->code;
+    if (list->count < 1 || list->count > CURVE_POINTS)
+        return error_set(e, PL_USAGE, "%s: %u points, expected 1 to %d", where, list->count, CURVE_POINTS);
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct value *pair = value_at(list, i);
+        struct curve_point *x = &c->at[i];
+        if (value_as_list(pair, where, e)) return e->code;
+        if (pair->count != 2) return error_set(e, PL_USAGE, "%s: point %u has %u numbers, expected 2", where, i, pair->count);
+        if (read_number(value_at(pair, 0), where, 1e-12, 1e6, &x->ideal, e) || read_number(value_at(pair, 1), where, 1e-3, 1e6, &x->factor, e))
+            return e->code;
+        if (i && !(x->ideal > x[-1].ideal)) return error_set(e, PL_USAGE, "%s: point %u is not above the previous one", where, i);
+    }
+    c->n = (int)list->count;
+    return PL_OK;
+}
+
+static enum op find_op(const char *name)
+{
+    for (int op = 1; op < OP_COUNT; op++)
+        if (!strcmp(op_table[op].name, name)) return op;
+    return OP_NONE;
+}
+
+static int find_variant(enum op op, const char *name)
+{
+    for (int v = 0; v < OP_VARIANTS && op_variant_name(op, v); v++)
+        if (!strcmp(op_variant_name(op, v), name)) return v;
+    return -1;
+}
+
+/* The op, variant and dtype of a curve. */
+static int read_key(const struct value *v, const char *where, struct op_class *x, struct error *e)
+{
+    const char *op = NULL, *dtype = NULL, *variant = "";
+    int rc = value_as_map(v, where, e);
+    if (!rc) rc = value_as_string(value_get(v, "op"), "op", &op, e);
+    if (!rc) rc = value_as_string(value_get(v, "dtype"), "dtype", &dtype, e);
+    if (!rc && value_get(v, "variant")) rc = value_as_string(value_get(v, "variant"), "variant", &variant, e);
+    if (rc) return error_prepend(e, "%s", where);
+    enum op found = find_op(op);
+    int which = found ? find_variant(found, variant) : -1, half = !strcmp(dtype, classes[CLASS_HALF]);
+    if (which < 0) return error_set(e, PL_USAGE, "%s: no op \"%.40s\" with a variant \"%.40s\"", where, op, variant);
+    if (!half && strcmp(dtype, classes[CLASS_FULL])) return error_set(e, PL_USAGE, "%s: dtype \"%.40s\" is not f32 or bf16", where, dtype);
+    x->op = found;
+    x->variant = which;
+    x->half = half;
+    return PL_OK;
+}
+
+static int read_correction(const struct value *v, uint32_t i, struct calibration *c, struct error *e)
+{
+    char where[64];
+    struct op_class x = {0};
+    snprintf(where, sizeof where, "corrections[%u]", i);
+    if (read_key(v, where, &x, e)) return e->code;
+    struct curve *curve = &c->curve[x.op][x.variant][x.half];
+    if (curve->n) return error_set(e, PL_USAGE, "%s: %s appears twice", where, op_table[x.op].name);
+    return read_points(value_get(v, "points"), where, curve, e);
+}
+
+static int read_class(const struct value *v, uint32_t i, struct calibration *c, struct error *e)
+{
+    char where[64];
+    struct op_class *x = &c->class[c->classes++];
+    snprintf(where, sizeof where, "classes[%u]", i);
+    if (read_key(v, where, x, e)) return e->code;
+    const struct value *extents = value_get(v, "extents");
+    int rc = read_name(v, "kernel", x->kernel, sizeof x->kernel, e);
+    if (!rc) rc = value_as_list(extents, "extents", e);
+    if (!rc && extents->count != EXTENTS) rc = error_set(e, PL_USAGE, "%u extents, expected %d", extents->count, EXTENTS);
+    for (uint32_t k = 0; k < EXTENTS && !rc; k++) {
+        int64_t at = 0;
+        rc = value_as_int(value_at(extents, k), "extents", &at, e);
+        if (!rc && (at < 0 || at > EXTENT_MOST)) rc = error_set(e, PL_USAGE, "an extent of %lld, expected 0 to %d", (long long)at, EXTENT_MOST);
+        x->extent[k] = (int)at;
+    }
+    if (rc) return error_prepend(e, "%s", where);
+    return read_points(value_get(v, "points"), where, &x->curve, e);
+}
+
+static int read_classes(const struct value *list, struct calibration *c, struct error *e)
+{
+    int rc = value_as_list(list, "classes", e);
+    if (!rc && list->count > CLASSES_MOST) rc = error_set(e, PL_USAGE, "classes has %u entries, expected %d at most", list->count, CLASSES_MOST);
+    for (uint32_t i = 0; !rc && i < list->count; i++) rc = read_class(value_at(list, i), i, c, e);
+    if (rc) return rc;
+    calibration_sort(c);
+    for (int i = 1; i < c->classes; i++)
+        if (!class_order(&c->class[i - 1], &c->class[i]))
+            return error_set(e, PL_USAGE, "classes: a class of %s with kernel %s appears twice", op_table[c->class[i].op].name, c->class[i].kernel);
+    return PL_OK;
+}
+
+static int read_bytes(const struct value *v, const char *key, uint64_t *out, struct error *e)
+{
+    int64_t n = 0;
+    int rc = value_as_int(value_get(v, key), key, &n, e);
+    if (!rc && (n < 0 || n > (int64_t)1 << 50)) rc = error_set(e, PL_USAGE, "%s is %lld, expected 0 to 2^50", key, (long long)n);
+    *out = (uint64_t)n;
+    return rc;
+}
+
+/* The members for a CPU, and for a GPU. */
+static int read_cpu(const struct value *v, struct profile *p, struct calibration *c, struct error *e)
+{
+    int64_t threads = 0;
+    bool library = false;
+    int rc = read_name(v, "cpu", c->cpu, sizeof c->cpu, e);
+    if (!rc) rc = read_name(v, "isa", c->isa, sizeof c->isa, e);
+    if (!rc) rc = value_as_int(value_get(v, "threads"), "threads", &threads, e);
+    if (!rc && (threads < 1 || threads > 4096)) rc = error_set(e, PL_USAGE, "threads is %lld, expected 1 to 4096", (long long)threads);
+    p->threads = (int)threads;
+    /* oneDNN's workspaces depend on build and processor, so the plan would not follow from the
+     * profile. */
+    if (!rc) rc = value_opt_bool(v, "onednn", &library, e);
+    if (!rc && library) rc = error_set(e, PL_USAGE, "onednn is true: runs do not use oneDNN");
+    return rc;
+}
+
+static int read_gpu(const struct value *v, struct profile *p, struct calibration *c, struct error *e)
+{
+    int rc = read_name(v, "name", p->name, sizeof p->name, e);
+    if (!rc) rc = read_name(v, "gpu", c->cpu, sizeof c->cpu, e);
+    if (!rc) rc = read_name(v, "sm", c->isa, sizeof c->isa, e);
+    if (!rc) rc = read_bytes(v, "memory_bytes", &p->memory_bytes, e);
+    p->threads = 1;
+    return rc ? rc : read_bytes(v, "library_workspace", &p->library_workspace, e);
+}
+
+static int read_profile(const struct value *v, struct profile *p, struct calibration *c, struct error *e)
+{
+    int64_t format = 0;
+    char device[16] = "";
+    const struct value *list = value_get(v, "corrections");
+    int rc = value_as_int(value_get(v, "profile_format"), "profile_format", &format, e);
+    if (!rc && format != 1) rc = error_set(e, PL_USAGE, "profile_format %lld is not 1", (long long)format);
+    if (!rc) rc = read_name(v, "device", device, sizeof device, e);
+    p->kind = strcmp(device, "cuda") ? DEVICE_CPU : DEVICE_CUDA;
+    if (!rc && p->kind == DEVICE_CPU && strcmp(device, "cpu")) rc = error_set(e, PL_USAGE, "device is \"%s\", expected cpu or cuda", device);
+    if (!rc) rc = p->kind == DEVICE_CUDA ? read_gpu(v, p, c, e) : read_cpu(v, p, c, e);
+    if (!rc) rc = read_name(v, "date", c->date, sizeof c->date, e);
+    if (!rc) rc = value_as_bool(value_get(v, "native_bf16"), "native_bf16", &p->native_bf16, e);
+    for (size_t i = 0; i < COUNT(ceilings) && !rc; i++)
+        if (p->kind == DEVICE_CPU || !ceilings[i].cpu_only) rc = read_number(value_get(v, ceilings[i].name), ceilings[i].name, ceilings[i].least, ceilings[i].most,
+                         (double *)((char *)p + ceilings[i].offset), e);
+    if (!rc) rc = value_as_list(list, "corrections", e);
+    for (uint32_t i = 0; !rc && i < list->count; i++) rc = read_correction(value_at(list, i), i, c, e);
+    if (!rc && p->kind == DEVICE_CUDA) rc = read_classes(value_get(v, "classes"), c, e);
+    if (rc) return rc;
+    p->measured = c;
+    profile_onednn(p, false);
+    return PL_OK;
+}
+
+int profile_parse(const char *bytes, size_t n, struct profile *p, struct calibration *c, struct error *e)
+{
+    struct bump b = {0};
+    struct value *v = NULL;
+    memset(p, 0, sizeof *p);
+    memset(c, 0, sizeof *c);
+    int rc = json_parse(bytes, n, &b, &v, e);
+    if (!rc) rc = value_as_map(v, "the profile", e);
+    if (!rc) rc = read_profile(v, p, c, e);
+    bump_free(&b);
+    return rc;
+}
+
+int profile_read(const char *path, struct profile *p, struct calibration *c, struct error *e)
+{
+    char *bytes;
+    size_t n;
+    int rc = file_read(path, PROFILE_BYTES_MOST, &bytes, &n, e);
+    if (rc) return rc;
+    rc = profile_parse(bytes, n, p, c, e);
+    mem_free(bytes);
+    if (!rc) return PL_OK;
+    char text[sizeof e->text];
+    snprintf(text, sizeof text, "%s", e->text);
+    return error_set(e, rc, "%s is not a valid profile: %.1500s; run plimsoll bench --calibrate again, or set device.profile: default", path, text);
+}
+
+/* --- paths -------------------------------------------------------------------------------- */
+
+/* The path of profile `name` in the data folder. */
+static bool data_file_path(const char *name, char *out, size_t room)
+{
+    char file[224];
+    return snprintf(file, sizeof file, "%s.json", name) < (int)sizeof file && data_path(file, out, room);
+}
+
+bool profile_path(int threads, char *out, size_t room)
+{
+    struct cpu_identity cpu;
+    char name[192], hidden[64];
+    cpu_identity(&cpu);
+    for (char *c = cpu.name; *c; c++)
+        if (!isalnum((unsigned char)*c) && *c != '.') *c = '-';
+    snprintf(name, sizeof name, "%s-%d%s", cpu.name, threads, cpu_hidden_print("-no-", hidden)); /* hidden processor features change times */
+    return data_file_path(name, out, room);
+}
+
+bool profile_gpu_path(const char *name, char *out, size_t room) { return data_file_path(name, out, room); }

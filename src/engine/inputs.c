@@ -1,0 +1,201 @@
+/*
+ * inputs.c: the inputs of a step's batch (see run.h).
+ *
+ *     an input's storage   | micro-batch 0 | micro-batch 1 | ... | n-1 |
+ *     step program           the loop walks over all of them
+ *     evaluation program     reads the first one
+ *
+ * A forward over the whole batch therefore swaps micro-batch i with the first one, runs the
+ * evaluation program, and swaps them back. It uses the staging buffer and no memory of its own.
+ */
+#include <string.h>
+
+#include "graph/ops.h"
+#include "engine/run.h"
+
+enum { IGNORED = -100 };
+
+int64_t run_samples(const struct run *r) { return (int64_t)r->plan.settings.micro_batch * r->plan.settings.accumulation; }
+
+/* --- properties of an input --------------------------------------------------------- */
+
+/* Follows ids through views and the label shift to the tables that they index. from[n]: the first
+ * output of node n holds the input's ids. */
+struct trace {
+    const struct graph *g;
+    id storage;
+    bool *from;
+    struct run_input *out;
+};
+
+static bool traced(const struct trace *t, id x)
+{
+    return x && (tensor_at(t->g, x)->storage == t->storage || t->from[tensor_at(t->g, x)->node]);
+}
+
+static void add_bound(struct trace *t, int64_t below, bool ignores)
+{
+    struct run_input *x = t->out;
+    x->ignores = ignores && (x->ignores || !x->below);
+    if (!x->below || below < x->below) x->below = below;
+}
+
+/* The output holds the ids of the input unchanged. */
+static bool keeps_ids(const struct node *n) { return op_table[n->op].flags & OPF_VIEW || n->op == OP_SHIFT_LABELS || n->op == OP_COPY; }
+
+static void trace_node(struct trace *t, id node)
+{
+    const struct node *n = node_at(t->g, node);
+    if (keeps_ids(n)) t->from[node] = traced(t, n->in[0]);
+    else if (n->op == OP_EMBEDDING && traced(t, n->in[0])) add_bound(t, tensor_at(t->g, n->in[1])->dim[0], false);
+    else if (n->op == OP_XENT && traced(t, n->in[1])) add_bound(t, tensor_last(tensor_at(t->g, n->in[0])), true);
+}
+
+/* The dtype that the model declared: that of a leaf over the storage. */
+static enum dtype declared_dtype(const struct graph *g, id storage)
+{
+    for (id t = 1; t < g->tensors.n; t++)
+        if (tensor_at(g, t)->storage == storage) return tensor_at(g, t)->dtype;
+    return DT_NONE;
+}
+
+bool run_input(const struct run *r, const char *name, struct run_input *out)
+{
+    const struct graph *g = &r->graph;
+    memset(out, 0, sizeof *out);
+    for (id s = 1; s < g->storages.n && !out->storage; s++)
+        if (g->storages.at[s].kind == KIND_INPUT && !strcmp(graph_name(g, g->storages.at[s].name), name)) out->storage = s;
+    if (!out->storage) return false;
+    out->sample = g->storages.at[out->storage].bytes / (uint64_t)run_samples(r);
+    out->dtype = declared_dtype(g, out->storage);
+    return true;
+}
+
+bool run_input_used(const struct run *r, const struct run_input *x)
+{
+    bool used = false;
+    for (int p = 0; p < PROGRAM_COUNT; p++) used |= r->plan.placement.life[p][x->storage].used;
+    return used;
+}
+
+void run_input_ids(const struct run *r, struct run_input *x)
+{
+    const struct graph *g = &r->graph;
+    struct trace t = {g, x->storage, mem_alloc(g->nodes.n), x};
+    x->below = 0;
+    x->ignores = false;
+    for (int p = 0; p < PROGRAM_COUNT && x->dtype == DT_I32; p++)
+        for (uint32_t k = 0; k < g->order[p].nodes.n; k++) trace_node(&t, g->order[p].nodes.at[k]);
+    mem_free(t.from);
+}
+
+/* Ids that are computed by the graph cannot be checked before the step runs. */
+int run_check_ids(const struct run *r, struct error *e)
+{
+    const struct graph *g = &r->graph;
+    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
+        if (n->op != OP_EMBEDDING && n->op != OP_XENT) continue;
+        const struct tensor *x = tensor_at(g, n->in[n->op == OP_XENT]);
+        while (x->node && keeps_ids(node_at(g, x->node))) x = tensor_at(g, node_at(g, x->node)->in[0]);
+        if (x->node)
+            return error_set(e, PL_USAGE, "%s takes its ids from %s: they must be an input, or a view of one, so that they can be checked", op_table[n->op].name,
+                             op_table[node_at(g, x->node)->op].name);
+    }
+    return PL_OK;
+}
+
+int run_fill_ragged(struct run *r, struct error *e)
+{
+    const struct graph *g = &r->graph;
+    int64_t at = r->effective_batch, rows = run_samples(r);
+    char *fill = run_staging(r);
+    int rc = PL_OK;
+    for (id s = 1; s < g->storages.n && at < rows; s++) {
+        struct run_input x;
+        if (g->storages.at[s].kind != KIND_INPUT || !run_input(r, graph_name(g, g->storages.at[s].name), &x) || !run_input_used(r, &x)) continue;
+        run_input_ids(r, &x);
+        memset(fill, 0, PLAN_STAGING);
+        for (int64_t i = 0; x.ignores && i < PLAN_STAGING / 4; i++) ((int32_t *)(void *)fill)[i] = IGNORED;
+        char *to = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[s];
+        for (uint64_t b = (uint64_t)at * x.sample, end = (uint64_t)rows * x.sample; b < end && !rc; b += PLAN_STAGING)
+            rc = r->device.ops->write(&r->device, to + b, fill, end - b < PLAN_STAGING ? end - b : PLAN_STAGING, e);
+    }
+    return rc;
+}
+
+/* --- a forward over the whole batch ---------------------------------------------------- */
+
+/* Swaps `bytes` at two addresses of device memory, one chunk of the staging buffer at a time. */
+static int swap_bytes(struct run *r, char *a, char *b, uint64_t bytes, struct error *e)
+{
+    const struct device_ops *ops = r->device.ops;
+    uint64_t chunk = PLAN_STAGING / 2;
+    char *x = run_staging(r), *y = x + chunk;
+    int rc = PL_OK;
+    for (uint64_t at = 0; at < bytes && !rc; at += chunk) {
+        uint64_t n = bytes - at < chunk ? bytes - at : chunk;
+        rc = ops->read(&r->device, x, a + at, n, e);
+        if (!rc) rc = ops->read(&r->device, y, b + at, n, e);
+        if (!rc) rc = ops->write(&r->device, a + at, y, n, e);
+        if (!rc) rc = ops->write(&r->device, b + at, x, n, e);
+    }
+    return rc;
+}
+
+static int swap_inputs(struct run *r, int64_t micro_batch, struct error *e)
+{
+    const struct graph *g = &r->graph;
+    int rc = PL_OK;
+    for (id s = 1; s < g->storages.n && micro_batch && !rc; s++) {
+        if (g->storages.at[s].kind != KIND_INPUT || !run_input_used(r, &(struct run_input){.storage = s})) continue;
+        uint64_t bytes = g->storages.at[s].bytes / (uint64_t)r->plan.settings.accumulation;
+        char *first = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[s];
+        rc = swap_bytes(r, first, first + bytes * (uint64_t)micro_batch, bytes, e);
+    }
+    return rc;
+}
+
+/* The first n elements of a tensor, as f32 or i32. */
+static int read_elements(struct run *r, id tensor, int64_t n, char *to, struct error *e)
+{
+    const struct tensor *t = tensor_at(&r->graph, tensor);
+    const char *from = tape_address(&r->tape, tensor);
+    enum dtype as = dtype_is_float(t->dtype) ? DT_F32 : DT_I32;
+    int64_t chunk = PLAN_STAGING / 8;
+    int rc = PL_OK;
+    for (int64_t at = 0; at < n && !rc; at += chunk) {
+        int64_t k = min_i64(chunk, n - at);
+        rc = r->device.ops->read(&r->device, run_staging(r), from + (uint64_t)at * dtype_size(t->dtype),
+                                 (uint64_t)k * dtype_size(t->dtype), e);
+        if (!rc) dtype_convert(to + at * 4, as, run_staging(r), t->dtype, k);
+    }
+    return rc;
+}
+
+int64_t run_forward_elements(const struct run *r, id output)
+{
+    const struct tensor *t = tensor_at(&r->graph, output);
+    if (!t->rank) return 1;
+    return tensor_elements(t) * r->plan.settings.accumulation / run_samples(r) * r->effective_batch;
+}
+
+int run_forward(struct run *r, id output, void *to, struct error *e)
+{
+    const struct tensor *t = tensor_at(&r->graph, output);
+    int64_t each = tensor_elements(t), left = run_forward_elements(r, output);
+    double sum = 0;
+    int rc = PL_OK;
+    for (int64_t i = 0; i < r->plan.settings.accumulation && !rc; i++) {
+        float one = 0;
+        rc = swap_inputs(r, i, e);
+        if (!rc) rc = run_program(r, PROGRAM_EVAL, e);
+        if (!rc && !t->rank) rc = read_elements(r, output, 1, (char *)&one, e);
+        if (!rc && t->rank) rc = read_elements(r, output, min_i64(each, left), (char *)to + i * each * 4, e);
+        if (!rc) rc = swap_inputs(r, i, e);
+        sum += one;
+        left -= each;
+    }
+    if (!t->rank) *(float *)to = (float)sum;
+    return rc;
+}

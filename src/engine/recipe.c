@@ -1,0 +1,221 @@
+/*
+ * recipe.c: see recipe.h. A pattern that matches nothing is an error, except for weight decay: a
+ * typo in a name must not silently train a parameter that should be frozen.
+ */
+#include "engine/recipe.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static bool matches_any(const struct config_list *patterns, const char *name)
+{
+    for (uint32_t i = 0; i < patterns->n; i++)
+        if (pattern_match(patterns->at[i], name)) return true;
+    return false;
+}
+
+/* NULL for a constant table among the parameters, which is never trained. */
+static const char *param_name(const struct graph *g, const struct param *p)
+{
+    if (storage_of(g, p->tensor)->kind == KIND_CONST) return NULL;
+    return graph_name(g, tensor_at(g, p->tensor)->name);
+}
+
+static bool is_frozen(const struct config *c, const char *name)
+{
+    bool frozen = matches_any(&c->model_freeze, name);
+    for (uint32_t i = 0; i < c->train_groups.n; i++) {
+        const struct config_group *group = &c->train_groups.at[i];
+        if (group->given[GROUP_frozen] && matches_any(&group->match, name)) frozen = group->frozen;
+    }
+    return frozen;
+}
+
+void recipe_freeze(const struct config *c, struct graph *g)
+{
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        const char *name = param_name(g, &g->params.at[i]);
+        if (name && is_frozen(c, name)) g->params.at[i].frozen = true;
+    }
+}
+
+/* --- checking ------------------------------------------------------------------------ */
+
+/* The parameter that is nearest to a pattern; NULL: the pattern matches a parameter. */
+static const char *nearest_unmatched(const char *pattern, const struct graph *g)
+{
+    int best = INT32_MAX;
+    const char *nearest = "";
+    for (uint32_t k = 0; k < g->params.n && best; k++) {
+        const char *name = param_name(g, &g->params.at[k]);
+        int distance = name ? pattern_distance(pattern, name) : INT32_MAX;
+        if (distance < best) best = distance, nearest = name;
+    }
+    return best ? nearest : NULL;
+}
+
+/* The error "model.freeze: the pattern ..." for the first pattern of a list that matches
+ * nothing. */
+static int check_patterns(const struct config_list *patterns, const char *where, const struct graph *g, struct error *e)
+{
+    for (uint32_t i = 0; i < patterns->n; i++) {
+        const char *nearest = nearest_unmatched(patterns->at[i], g);
+        if (nearest)
+            return error_set(e, PL_USAGE, "%s: the pattern \"%.200s\" matches no parameter; the nearest is %s (* stands for any text, ? for one character)",
+                             where, patterns->at[i], nearest);
+    }
+    return PL_OK;
+}
+
+/* The usual train.no_decay, ["*norm.weight", "*.bias"], is right for a model without biases too: a
+ * pattern that matches nothing is a note, once in a process. */
+static void note_no_decay(const struct config *c, const struct graph *g)
+{
+    static bool noted;
+    for (uint32_t i = 0; i < c->train_no_decay.n && !noted; i++) {
+        const char *nearest = nearest_unmatched(c->train_no_decay.at[i], g);
+        if (nearest)
+            log_note("train.no_decay: the pattern \"%.200s\" matches no parameter of this model; the nearest is %s", c->train_no_decay.at[i], nearest);
+    }
+    noted |= c->train_no_decay.n;
+}
+
+static int check_trained(const struct config *c, const struct graph *g, struct error *e)
+{
+    for (uint32_t i = 0; i < g->params.n; i++)
+        if (param_name(g, &g->params.at[i]) && !g->params.at[i].frozen) return PL_OK;
+    bool groups = !c->model_freeze.n;
+    error_set(e, PL_USAGE, "%s: every parameter is frozen, so there is nothing to train", groups ? "train.groups" : "model.freeze");
+    return config_at_key(c, groups ? KEY_train_groups : KEY_model_freeze, e);
+}
+
+static const char *scope_name(const struct graph *g, id s) { return graph_name(g, g->scopes.at[s].name); }
+
+/* Each pattern must match a module. */
+static int check_module_patterns(const struct config_module *m, uint32_t number, const struct graph *g, struct error *e)
+{
+    for (uint32_t i = 0; i < m->match.n; i++) {
+        int best = INT32_MAX;
+        const char *nearest = "";
+        for (id s = 1; s < g->scopes.n && best; s++) {
+            bool found = module_pattern(m->match.at[i], scope_name(g, s));
+            int distance = found ? 0 : pattern_distance(m->match.at[i], scope_name(g, s));
+            if (distance < best) best = distance, nearest = scope_name(g, s);
+        }
+        if (best)
+            return error_set(e, PL_USAGE, "memory.modules[%u].match: the pattern \"%.200s\" matches no module; the nearest is %s (* stands for any text, ? for one character)",
+                             number, m->match.at[i], nearest);
+    }
+    return PL_OK;
+}
+
+/* A rule that recomputes blocks must match a block. */
+static int check_modules(const struct config *c, const struct graph *g, struct error *e)
+{
+    for (uint32_t i = 0; i < c->memory_modules.n; i++) {
+        const struct config_module *m = &c->memory_modules.at[i];
+        const struct module_rule rule = {.match = (const char *const *)m->match.at, .n_match = m->match.n};
+        char words[SETTING_ROOM];
+        if (check_module_patterns(m, i, g, e)) return e->code;
+        bool blocks = m->given[MODULE_recompute] && m->recompute.how.kind != RECOMPUTE_NONE && m->recompute.how.kind != RECOMPUTE_SELECTIVE;
+        for (id s = 1; s < g->scopes.n && blocks; s++)
+            if (g->scopes.at[s].flags & SCOPE_BLOCK && module_matches(&rule, scope_name(g, s))) blocks = false;
+        if (blocks)
+            return error_set(e, PL_USAGE, "memory.modules[%u]: recompute is %s, but match names no block; name blocks (model.layers.3) or a module that contains blocks", i,
+                             recompute_text(&m->recompute.how, words));
+    }
+    return PL_OK;
+}
+
+int recipe_check(const struct config *c, const struct graph *g, bool train, struct error *e)
+{
+    if (check_patterns(&c->model_freeze, "model.freeze", g, e)) return config_at_key(c, KEY_model_freeze, e);
+    note_no_decay(c, g);
+    for (uint32_t i = 0; i < c->train_groups.n; i++) {
+        char where[40];
+        snprintf(where, sizeof where, "train.groups[%u].match", i);
+        if (check_patterns(&c->train_groups.at[i].match, where, g, e)) return config_at_key(c, KEY_train_groups, e);
+    }
+    if (train && check_modules(c, g, e)) return config_at_key(c, KEY_memory_modules, e);
+    return train ? check_trained(c, g, e) : PL_OK;
+}
+
+/* --- the loss ----------------------------------------------------------------------------- */
+
+/* A key that was given overrides the preset. */
+static float loss_value(const struct config *c, enum config_key key, double value, double equal_weights)
+{
+    return (float)(c->loss_preset == LOSS_EQUAL_WEIGHTS && !config_given(c, key) ? equal_weights : value);
+}
+
+struct mask_loss_options recipe_loss(const struct config *c)
+{
+    return (struct mask_loss_options){
+        .focal = loss_value(c, KEY_loss_focal, c->loss_focal, 1),
+        .dice = loss_value(c, KEY_loss_dice, c->loss_dice, 1),
+        .iou = loss_value(c, KEY_loss_iou, c->loss_iou, 1),
+        .alpha = loss_value(c, KEY_loss_alpha, c->loss_alpha, 0.8),
+        .gamma = loss_value(c, KEY_loss_gamma, c->loss_gamma, 2),
+        .smooth = loss_value(c, KEY_loss_smooth, c->loss_smooth, 1e-6),
+        .alpha_both = c->loss_preset == LOSS_EQUAL_WEIGHTS,
+    };
+}
+
+/* --- the update ------------------------------------------------------------------------- */
+
+static struct update_rule rule_of(const struct config *c, const struct config_group *g)
+{
+    bool absolute = g->given[GROUP_learning_rate];
+    return (struct update_rule){
+        .match = (const char *const *)g->match.at,
+        .n_match = g->match.n,
+        .has_rate = absolute || g->given[GROUP_lr_scale],
+        .absolute = absolute,
+        .lr_scale = absolute ? g->learning_rate / c->train_learning_rate : g->lr_scale,
+        .has_decay = g->given[GROUP_weight_decay],
+        .weight_decay = g->weight_decay,
+    };
+}
+
+static void module_settings(const struct config *c, struct bump *b, struct settings *s)
+{
+    static const enum dtype precisions[] = {[MODULE_F32] = DT_F32, [MODULE_BF16] = DT_BF16, [MODULE_F16] = DT_F16};
+    struct module_rule *rules = bump_alloc(b, c->memory_modules.n * sizeof *rules);
+    for (uint32_t i = 0; i < c->memory_modules.n; i++) {
+        const struct config_module *m = &c->memory_modules.at[i];
+        rules[i] = (struct module_rule){.match = (const char *const *)m->match.at,
+                                        .n_match = m->match.n,
+                                        .has_recompute = m->given[MODULE_recompute],
+                                        .recompute = m->recompute.how,
+                                        .has_precision = m->given[MODULE_precision],
+                                        .precision = precisions[m->precision]};
+    }
+    s->modules = rules;
+    s->n_modules = c->memory_modules.n;
+}
+
+void recipe_settings(const struct config *c, struct bump *b, struct settings *s)
+{
+    struct update_rule *rules = bump_alloc(b, (c->train_groups.n + 1) * sizeof *rules);
+    rules[0] = (struct update_rule){.match = (const char *const *)c->train_no_decay.at, .n_match = c->train_no_decay.n, .has_decay = true};
+    for (uint32_t i = 0; i < c->train_groups.n; i++) rules[i + 1] = rule_of(c, &c->train_groups.at[i]);
+    s->rules = rules;
+    s->n_rules = c->train_groups.n + 1;
+    s->beta1 = c->train_beta1;
+    s->beta2 = c->train_beta2;
+    s->eps = c->train_eps;
+    s->weight_decay = c->train_weight_decay;
+    s->momentum = c->train_momentum;
+    s->layer_decay = c->train_layer_decay;
+    module_settings(c, b, s);
+}
+
+double recipe_rate(const struct config *c)
+{
+    double ratio = (double)c->train_effective_batch / (double)c->train_lr_batch;
+    switch ((enum config_scaling)c->train_lr_scaling) {
+    case SCALING_LINEAR: return c->train_learning_rate * ratio;
+    case SCALING_SQRT: return c->train_learning_rate * sqrt(ratio);
+    default: return c->train_learning_rate;
+    }
+}

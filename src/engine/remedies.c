@@ -1,0 +1,152 @@
+/*
+ * remedies.c: suggests changes of the configuration if no plan fits the budget.
+ *
+ * Each suggestion is planned with the same budget before it is named, so that it is known to fit.
+ * Another bound on host memory needs no new search: the space that was searched already answers it.
+ * Smaller samples are not tried if the weights alone are too large. Changes are tried from the
+ * least to the most intrusive: fewer images read ahead, memory keys that were set by hand, then
+ * precision, no clipping, then smaller samples. At most REMEDY_MOST are named.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/run.h"
+
+/* Plans another configuration within the same budget; the caller closes `probe`. */
+static int try_plan(const struct run *r, const struct run_options *o, struct config *c, struct run *probe)
+{
+    struct run_options quiet = *o;
+    struct error e = {0};
+    quiet.probe = true;
+    quiet.tell = false;
+    c->memory_budget = (struct config_budget){.kind = BUDGET_BYTES, .bytes = r->budget};
+    return run_plan(probe, c, &quiet, &e);
+}
+
+static void note_remedy(struct run *r, const char *change, uint64_t smallest, uint64_t host)
+{
+    struct remedy *a = &r->remedy[r->n_remedies++];
+    snprintf(a->change, sizeof a->change, "%s", change);
+    a->smallest = smallest;
+    a->host = host;
+}
+
+/* Records the change if its configuration fits, with the smallest budget that it needs. */
+static bool try_change(struct run *r, const struct run_options *o, struct config *c, const char *change)
+{
+    struct run probe = {0};
+    bool fits = r->n_remedies < REMEDY_MOST && !try_plan(r, o, c, &probe);
+    if (fits) note_remedy(r, change, probe.plan.smallest, probe.plan.placement.arena[SPACE_HOST]);
+    run_close(&probe);
+    return fits;
+}
+
+/* Searches the run's own space with another bound on host memory: the smallest budget, and the
+ * plan's host memory. */
+static int try_host_budget(struct run *r, uint64_t host_budget, uint64_t *smallest, uint64_t *host)
+{
+    struct plan p = {0};
+    struct graph g;
+    struct error e = {0};
+    r->space.f.host_budget = host_budget;
+    int rc = plan_search_in(&r->space, &p, &g, &e);
+    r->space.f.host_budget = r->host_budget;
+    if (rc && rc != PL_NOFIT) return rc;
+    *smallest = p.smallest;
+    *host = p.placement.arena[SPACE_HOST];
+    plan_free(&p);
+    graph_free(&g);
+    return rc;
+}
+
+/* Records the removal of memory.host_budget if that fits. True: the bound makes the smallest
+ * plan larger. */
+static bool try_without_host_budget(struct run *r)
+{
+    char text[96];
+    uint64_t smallest = 0, host = 0;
+    if (!r->host_budget || run_exceeds_host(r)) return false; /* the error names memory.host_budget already */
+    int rc = try_host_budget(r, 0, &smallest, &host);
+    bool larger = (!rc || rc == PL_NOFIT) && smallest < r->plan.smallest;
+    snprintf(text, sizeof text, "memory.host_budget: %llu", (unsigned long long)host);
+    if (!rc && !try_host_budget(r, host, &smallest, &host)) note_remedy(r, text, smallest, host);
+    return larger;
+}
+
+/* Reads fewer images ahead, by one thread; no result depends on that. The loader's buffers count
+ * only on a CPU: beside a GPU they are host memory. */
+static void try_loader(struct run *r, const struct run_options *o)
+{
+    struct config c = *r->config;
+    if (r->device.kind == DEVICE_CUDA || r->plan.smallest > r->budget + r->loader_bytes) return;
+    c.data_prefetch = 1;
+    if (r->config->data_prefetch != 1 && try_change(r, o, &c, "data.prefetch: 1")) return;
+    c.data_threads = 1;
+    if (r->config->data_threads > 1) try_change(r, o, &c, "data.prefetch: 1 and data.threads: 1");
+}
+
+static void try_memory(struct run *r, const struct run_options *o)
+{
+    const struct config *was = r->config;
+    struct config c;
+    for (enum technique_id id = 0; id < TECHNIQUES; id++) {
+        char text[96];
+        if (techniques[id].changes_results || !config_technique(was, id)->chosen) continue;
+        c = *was;
+        *config_technique(&c, id) = (struct config_setting){0};
+        snprintf(text, sizeof text, "memory.%s: auto", techniques[id].name);
+        try_change(r, o, &c, text);
+    }
+    static char *forms[] = {"adamw-bf16", "adamw-8bit"};
+    for (uint32_t i = 0; i < COUNT(forms) && !strcmp(was->memory_optimizer.value, "adamw") && !was->memory_allow.n; i++) {
+        char text[96];
+        c = *was;
+        c.memory_allow = (struct config_list){&forms[i], 1};
+        snprintf(text, sizeof text, "memory.allow: [%s]", forms[i]);
+        if (try_change(r, o, &c, text)) break;
+    }
+    c = *was;
+    c.memory_precision = (struct config_setting){true, "bf16"};
+    if (!strcmp(was->memory_precision.value, "f32")) try_change(r, o, &c, "memory.precision: bf16");
+    c = *was;
+    c.train_clip_norm = 0; /* then the step can be fused: gradients are not all held at once */
+    if (was->train_clip_norm > 0) try_change(r, o, &c, "train.clip_norm: 0");
+}
+
+/* Halves the sample size until the plan fits. */
+static void try_data(struct run *r, const struct run_options *o)
+{
+    char text[96];
+    if (!plan_weights_fit(&r->space, (uint64_t[SPACE_COUNT]){r->budget, r->host_budget})) return;
+    bool masks = r->batch.prompts.masks, fits = false;
+    for (int64_t n = (masks ? r->config->data_max_masks : r->config->data_sequence) / 2; n >= (masks ? 1 : 16) && !fits; n /= 2) {
+        struct config c = *r->config;
+        if (masks) c.data_max_masks = n;
+        else c.data_sequence = n;
+        snprintf(text, sizeof text, "data.%s: %lld", masks ? "max_masks" : "sequence", (long long)n);
+        fits = try_change(r, o, &c, text);
+    }
+}
+
+void run_remedies(struct run *r, const struct run_options *o, struct error *e)
+{
+    char size[32];
+    if (!o->train || o->probe || o->define || !r->budget) return;
+    size_t n = strlen(e->text);
+    if (r->budget < 1024) { /* nothing fits there: a unit was forgotten */
+        snprintf(e->text + n, sizeof e->text - n, "; a size without a unit is in bytes: did you mean %lluGiB?", (unsigned long long)r->budget);
+        return;
+    }
+    if (try_without_host_budget(r) && n < sizeof e->text)
+        n += (size_t)snprintf(e->text + n, sizeof e->text - n, " within memory.host_budget %llu (%s)", (unsigned long long)r->host_budget, size_print(r->host_budget, size));
+    try_loader(r, o);
+    try_memory(r, o);
+    try_data(r, o);
+    for (int i = 0; i < r->n_remedies && n < sizeof e->text; i++) {
+        char host[32], offloaded[64] = "";
+        if (r->remedy[i].host) snprintf(offloaded, sizeof offloaded, ", %s %s", plan_host_name(&r->plan), size_print(r->remedy[i].host, host));
+        n += (size_t)snprintf(e->text + n, sizeof e->text - n, "%s%s (%s%s)", i ? ", or " : "; or change, each of which fits: ", r->remedy[i].change,
+                              size_print(r->remedy[i].smallest, size), offloaded);
+    }
+    if (!r->n_remedies && n < sizeof e->text) snprintf(e->text + n, sizeof e->text - n, ", or use a smaller model");
+}

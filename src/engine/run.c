@@ -1,0 +1,528 @@
+/*
+ * run.c: see run.h.
+ */
+#include "engine/run.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/system.h"
+#include "io/file.h"
+#include "config/config_rows.h"
+#include "engine/batch_plan.h"
+#include "engine/recipe.h"
+#include "engine/offload_budget.h"
+
+/* Reserve of `memory.budget: auto` for the system and this program's own code. */
+enum { BUDGET_RESERVE = 512 << 20 };
+
+/* --- the budget ------------------------------------------------------------------ */
+
+/* The available memory that the kernel reports, or what the control group leaves. */
+static uint64_t free_memory(void)
+{
+    struct system_memory m;
+    system_memory(&m);
+    return m.available;
+}
+
+uint64_t run_gpu_budget(uint64_t memory) { return memory - min_u64(GPU_RESERVE, memory / 2); }
+
+static int resolve_budget(struct run *r, struct error *e)
+{
+    const struct config_budget *b = &r->config->memory_budget;
+    r->budget = b->kind == BUDGET_BYTES ? b->bytes : 0;
+    if (b->kind != BUDGET_AUTO) return PL_OK;
+    if (r->device.kind == DEVICE_CUDA) { /* the plan's GPU, which need not be present */
+        if (!r->device.profile.memory_bytes) return error_set(e, PL_USAGE, "memory.budget auto: the profile has no GPU memory size; give a size");
+        r->budget = run_gpu_budget(r->device.profile.memory_bytes);
+        return PL_OK;
+    }
+    uint64_t free = free_memory();
+    char have[32], keep[32];
+    if (free <= BUDGET_RESERVE)
+        return error_set(e, PL_FAIL, "memory.budget auto: %s are free and %s are kept in reserve; free some memory or give a size",
+                         size_print(free, have), size_print(BUDGET_RESERVE, keep));
+    r->budget = free - BUDGET_RESERVE;
+    log_note("memory.budget auto: %s free, %s kept in reserve", size_print(free, have), size_print(BUDGET_RESERVE, keep));
+    return PL_OK;
+}
+
+/* --- planning ------------------------------------------------------------------------ */
+
+/* The model's forward graph for the planner; frozen weights are marked here. Without a backward
+ * pass all weights are frozen: a frozen weight has no master weight in another precision. */
+static void build_forward(void *run, struct graph *g, int micro_batch)
+{
+    struct run *r = run;
+    struct batch b = r->batch;
+    b.B = micro_batch;
+    r->model.family->build(&r->model, g, &b);
+    recipe_freeze(r->config, g);
+    for (uint32_t i = 0; i < g->params.n && r->forward; i++) g->params.at[i].frozen = true;
+}
+
+/* Builds the forward graph to check the parameter names of the configuration. Errors of the model's
+ * builder are left to the planner. An encoder whose embeddings are stored is not in the forward
+ * graph, but its parameter names are valid. */
+static int check_recipe(struct run *r, bool train, struct error *e)
+{
+    struct graph g;
+    const struct prompting prompts = r->batch.prompts;
+    graph_init(&g);
+    if (r->embeddings.type) r->batch.prompts.part = PART_ALL;
+    build_forward(r, &g, (int)max_i64(1, r->batch.bn_group));
+    r->batch.prompts = prompts;
+    int rc = g.error.code ? PL_OK : recipe_check(r->config, &g, train, e);
+    graph_free(&g);
+    return rc;
+}
+
+/* Depends on the configuration and the device, never on the budget. GPUs without bf16 use f16 with
+ * loss scaling; CPUs without bf16 use f32. */
+static enum dtype auto_precision(const struct profile *device)
+{
+    return device->native_bf16 ? DT_BF16 : device->kind == DEVICE_CUDA ? DT_F16 : DT_F32;
+}
+
+static struct settings base_settings(struct run *r, const struct run_options *o)
+{
+    const struct config *c = r->config;
+    struct settings s = {.train = o->train, .forward = r->forward, .loader_bytes = r->loader_bytes, .device = device_traits(r->device.kind)};
+    const char *pipeline = getenv("PLIMSOLL_PIPELINE");
+    r->serial_steps = pipeline && !strcmp(pipeline, "0");
+    s.pipelined = o->train && (s.device.separate_memory || (pipeline && !r->serial_steps && r->device.kind == DEVICE_CPU));
+    s.inputs_ahead = s.pipelined && c->data_train.n;
+    recipe_settings(c, &r->memory, &s);
+    s.micro_batch = r->effective_batch;
+    for (enum technique_id id = 0; id < TECHNIQUES; id++) {
+        const struct config_setting *x = config_technique(c, id);
+        const char *value = x->chosen ? x->value : techniques[id].off;
+        CHECK(!value || technique_parse(id, value, &s), "%s %s", techniques[id].name, value);
+    }
+    if (!c->memory_precision.chosen) s.precision = auto_precision(&r->device.profile);
+    if (!o->train) s.fused_step = false;
+    return s;
+}
+
+/* A GPU without bf16 arithmetic emulates it in f32, many times slower than f16, so bf16 is an
+ * error there. */
+static int check_precision(const struct run *r, const struct settings *s, struct error *e)
+{
+    const char *gpu = r->device.profile.name;
+    if (r->device.kind != DEVICE_CUDA || r->device.profile.native_bf16) return PL_OK;
+    if (s->precision == DT_BF16)
+        return error_set(e, PL_USAGE, "memory.precision %s: %s has no bf16 arithmetic (compute capability 8.0 has it); use f16, which scales the loss, "
+                         "or f32, or auto, which selects f16", technique_print(TECHNIQUE_precision, s, (char[SETTING_ROOM]){0}), gpu);
+    for (int i = 0; i < (int)s->n_modules; i++)
+        if (s->modules[i].has_precision && s->modules[i].precision == DT_BF16)
+            return error_set(e, PL_USAGE, "memory.modules[%d].precision bf16: %s has no bf16 arithmetic; use f16 or f32", i, gpu);
+    return PL_OK;
+}
+
+/* Whether memory.allow lists this variant of AdamW's state. */
+static bool allows(const struct config *c, const char *form)
+{
+    for (uint32_t i = 0; i < c->memory_allow.n && !strcmp(c->memory_optimizer.value, "adamw"); i++)
+        if (!strcmp(c->memory_allow.at[i], form)) return true;
+    return false;
+}
+
+/* The reason why a step cannot be fused; NULL: it can. The global norm, and whether a gradient is
+ * infinite, are known after the last gradient: too late for weights that are updated before. */
+static const char *why_not_fused(const struct config *c, const struct settings *s)
+{
+    if (c->train_clip_norm > 0) return "train.clip_norm is set, and the norm of all gradients is known only after the first weights are updated; set train.clip_norm 0";
+    if (settings_scale_loss(s)) return "memory.precision f16 skips steps whose gradients overflow, which is known only after the first weights are updated; use bf16 or f32";
+    return NULL;
+}
+
+static int check_fused(const struct run *r, const struct settings *s, struct error *e)
+{
+    const struct config *c = r->config;
+    const char *why = why_not_fused(c, s);
+    if (!s->fused_step) return PL_OK;
+    if (why) return error_set(e, PL_USAGE, "memory.fused_step on: %s, or memory.fused_step off", why);
+    if (c->memory_micro_batch.chosen && config_micro_batch(c) < r->effective_batch)
+        return error_set(e, PL_USAGE, "memory.fused_step on: memory.micro_batch %s makes several micro-batches of train.effective_batch %d, and their "
+                         "gradients are complete only at the step's end; set memory.micro_batch %d, or memory.fused_step off",
+                         c->memory_micro_batch.value, r->effective_batch, r->effective_batch);
+    return PL_OK;
+}
+
+/* A plan file decides only what the configuration leaves open: it must agree with keys that were
+ * given. */
+static int check_plan_keys(const struct run *r, const struct settings *configured, const struct settings *plan, const char *path, struct error *e)
+{
+    for (enum technique_id id = 0; id < TECHNIQUES; id++) {
+        char has[SETTING_ROOM], planned[SETTING_ROOM];
+        const enum config_key key = config_technique_key(id);
+        const bool automatic = !config_technique(r->config, id)->chosen || !config_given(r->config, key);
+        if (automatic || !strcmp(technique_print(id, configured, has), technique_print(id, plan, planned))) continue;
+        if (id == TECHNIQUE_optimizer && allows(r->config, planned)) continue;
+        return error_set(e, PL_USAGE, "%s: made with another %s than the configuration has; leave the key out, or plan again", path, config_key_name(key));
+    }
+    return PL_OK;
+}
+
+static int follow_plan(struct run *r, const struct source *source, struct settings s, const char *path, struct error *e)
+{
+    struct plan_file f;
+    int rc = plan_read(path, &f, e);
+    if (!rc) rc = check_plan_keys(r, &s, &f.settings, path, e);
+    if (rc) return rc;
+    settings_follow(&s, &f.settings);
+    if (check_fused(r, &s, e)) return e->code;
+    if (f.effective_batch != r->effective_batch)
+        return error_set(e, PL_USAGE, "%s: made for train.effective_batch %d, the configuration has %d", path, f.effective_batch,
+                         r->effective_batch);
+    if (strcmp(f.profile, r->device.profile.name) || f.threads != r->device.profile.threads)
+        return error_set(e, PL_USAGE, "%s: made for device %s with %d threads, this is %s with %d; plan again", path, f.profile,
+                         f.threads, r->device.profile.name, r->device.profile.threads);
+    if ((rc = plan_compile(&r->graph, source, &s, e))) return rc;
+    r->has_graph = true;
+    r->plan.settings = s;
+    if ((rc = plan_place(&r->plan, &r->graph, &r->device.profile, e))) return rc;
+    r->plan.smallest = f.smallest;
+    if (plan_digest(&r->plan, &r->graph) != f.digest || plan_arena(&r->plan) != f.arena[SPACE_DEVICE])
+        return error_set(e, PL_USAGE, "%s: made for another model, sequence or version (its arena of %llu bytes differs from this one of %llu); plan again",
+                         path, (unsigned long long)f.arena[SPACE_DEVICE], (unsigned long long)plan_arena(&r->plan));
+    /* A run that is resumed keeps its plan while it fits the free memory: auto's reserve is for what changed since. */
+    const bool whole = r->config->memory_budget.kind == BUDGET_AUTO && r->device.kind != DEVICE_CUDA;
+    if (r->budget && plan_arena(&r->plan) > r->budget + (whole ? BUDGET_RESERVE : 0))
+        return error_set(e, PL_NOFIT, "%s: needs %llu bytes, the budget is %llu; leave out --plan to search again", path,
+                         (unsigned long long)plan_arena(&r->plan), (unsigned long long)r->budget);
+    if (run_exceeds_host(r))
+        return error_set(e, PL_NOFIT, "%s: needs %llu bytes of %s, memory.host_budget is %llu; leave out --plan to search again", path,
+                         (unsigned long long)r->plan.placement.arena[SPACE_HOST], plan_host_name(&r->plan), (unsigned long long)r->host_budget);
+    return PL_OK;
+}
+
+static int open_model(struct run *r, const struct run_options *o, struct error *e)
+{
+    const struct config *c = r->config;
+    if (o->config_json) return model_text(&r->model, o->config_json, "the given config.json", e);
+    if (o->define) return model_define(&r->model, o->define, c->model_path, e);
+    const enum config_key key = c->model_path ? KEY_model_path : KEY_model_preset;
+    int rc = c->model_path ? model_open(&r->model, c->model_path, e) : model_preset(&r->model, c->model_preset, e);
+    if (!rc || !o->train || !config_given(c, key)) return rc; /* in other commands --model overrides the file */
+    error_prepend(e, "%s", config_key_name(key));
+    return config_at_key(c, key, e);
+}
+
+/* Number of images that share batch normalization statistics; 0: the running statistics are used
+ * and not updated. Weights from a folder have trained running statistics. */
+static int64_t bn_group(const struct run *r, bool train)
+{
+    const struct config *c = r->config;
+    if (!r->model.batch_norm || r->forward) return 0;
+    if (c->model_bn_group) return c->model_bn_group;
+    return train && !c->model_path ? 1 : 0;
+}
+
+/* Groups lie within micro-batches, and padding is in no group (measure_run): so the micro-batch
+ * size does not change the statistics. */
+static int check_groups(const struct run *r, bool train, struct error *e)
+{
+    const int64_t group = r->batch.bn_group, micro = config_micro_batch(r->config), images = r->effective_batch;
+    const char *of = train ? "train.effective_batch" : "a batch";
+    if (!group) return PL_OK;
+    if (images % group)
+        return error_set(e, PL_USAGE, "model.bn_group: %s of %lld images is not divisible into groups of %lld that share statistics", of,
+                         (long long)images, (long long)group);
+    if (train && micro && (micro % group || images % micro))
+        return error_set(e, PL_USAGE,
+                         "memory.micro_batch is %lld; with statistics over groups of %lld images (model.bn_group) it must be a multiple of "
+                         "%lld that divides train.effective_batch %lld",
+                         (long long)micro, (long long)group, (long long)group, (long long)images);
+    return PL_OK;
+}
+
+int run_least_micro_batch(const struct run *r)
+{
+    const int images = r->effective_batch, group = (int)r->batch.bn_group;
+    int least = r->device.kind == DEVICE_CUDA ? (images + GPU_TRIPS - 1) / GPU_TRIPS : 1;
+    while (group && (least % group || images % least)) least++; /* ends at the whole batch, which check_groups accepts */
+    return least;
+}
+
+/* Checks keys that were set by hand against the limits of a CUDA graph; the planner respects
+ * these limits itself. */
+static int check_trips(const struct run *r, const struct settings *s, struct error *e)
+{
+    const int step = (r->effective_batch + s->micro_batch - 1) / s->micro_batch;
+    if (r->device.kind != DEVICE_CUDA) return PL_OK;
+    if (step > GPU_TRIPS)
+        return error_set(e, PL_USAGE, "memory.micro_batch %d makes %d micro-batches of train.effective_batch %d, a CUDA device takes %d at most; set memory.micro_batch "
+                         "%d or more, or leave it out", s->micro_batch, step, r->effective_batch, GPU_TRIPS, run_least_micro_batch(r));
+    if (s->head_chunks > GPU_TRIPS)
+        return error_set(e, PL_USAGE, "memory.head_chunks %d: a CUDA device takes %d at most", s->head_chunks, GPU_TRIPS);
+    return PL_OK;
+}
+
+static int search_plan(struct run *r, struct settings s, const struct run_options *o, struct error *e)
+{
+    const struct config *c = r->config;
+    struct freedom f = {.effective_batch = r->effective_batch, .budget = r->budget,
+                        .host_budget = r->host_budget,
+                        .allow_bf16 = o->train && allows(c, "adamw-bf16"),
+                        .allow_8bit = o->train && allows(c, "adamw-8bit"),
+                        .whole = o->define || r->batch.bn_group,
+                        .multiple = (int)r->batch.bn_group,
+                        .trips = r->device.kind == DEVICE_CUDA ? GPU_TRIPS : 0};
+    for (enum technique_id id = 0; id < TECHNIQUES; id++)
+        f.free[id] = !config_technique(c, id)->chosen && !techniques[id].changes_results && (o->train || id == TECHNIQUE_recompute);
+    if (o->define) f.free[TECHNIQUE_head_chunks] = false;
+    if (why_not_fused(c, &s)) f.free[TECHNIQUE_fused_step] = false;
+    if (!o->train) s.micro_batch = r->effective_batch;
+    if (check_fused(r, &s, e) || check_trips(r, &s, e)) return e->code;
+    if (f.whole && r->effective_batch % s.micro_batch)
+        return error_set(e, PL_USAGE, "memory.micro_batch %d does not divide train.effective_batch %d, which a user-defined model needs",
+                         s.micro_batch, r->effective_batch);
+    int rc = plan_space_open(&r->space, &r->source, &s, &f, &r->device.profile, e);
+    if (rc) return rc;
+    r->has_space = true;
+    rc = plan_search_in(&r->space, &r->plan, &r->graph, e);
+    r->has_graph = !rc || rc == PL_NOFIT;
+    if (!rc && o->tell) plan_ablation(&r->space, &r->plan, &s);
+    return rc;
+}
+
+static void close_space(struct run *r)
+{
+    if (r->has_space) plan_space_close(&r->space);
+    r->has_space = false;
+}
+
+static void drop_plan(struct run *r)
+{
+    if (r->has_graph) {
+        plan_free(&r->plan);
+        graph_free(&r->graph);
+    }
+    r->has_graph = false;
+    memset(&r->plan, 0, sizeof r->plan);
+}
+
+int run_plan_within(struct run *r, uint64_t budget, struct error *e)
+{
+    CHECK(r->has_space, "run_options.several");
+    drop_plan(r);
+    r->budget = r->space.f.budget = budget;
+    int rc = plan_search_in(&r->space, &r->plan, &r->graph, e);
+    r->has_graph = !rc || rc == PL_NOFIT;
+    if (r->has_graph) run_warn(r);
+    return rc;
+}
+
+int run_plan(struct run *r, const struct config *c, const struct run_options *o, struct error *e)
+{
+    memset(r, 0, sizeof *r);
+    r->config = c;
+    r->defined = o->define;
+    r->no_files = o->no_files;
+    r->forward = o->forward || o->evaluate;
+    r->effective_batch = (int)(o->train ? c->train_effective_batch : o->B);
+    r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .outputs = !o->train, .loss_output = o->forward ? "" : o->loss_output,
+                              .prompts = o->prompts};
+    int rc = open_model(r, o, e);
+    if (!rc && (o->train || o->evaluate)) rc = batch_plan(c, &r->model, o->train, &r->batch.prompts, &r->loader_bytes, &r->embeddings, e);
+    r->model.partial = r->batch.prompts.part != PART_ALL;
+    r->batch.prompts.loss = recipe_loss(c);
+    r->batch.prompts.told = o->evaluate;
+    if (!rc) r->batch.bn_group = bn_group(r, o->train);
+    if (!rc) rc = check_groups(r, o->train, e);
+    if (!rc) rc = check_recipe(r, o->train, e);
+    if (rc) return rc;
+    if (run_open_profile(r, e)) return config_given(c, KEY_device_profile) ? config_at_key(c, KEY_device_profile, e) : e->code;
+    if (o->gpu_memory) r->device.profile.memory_bytes = o->gpu_memory;
+    if (resolve_budget(r, e)) return e->code;
+    if ((rc = offload_budget(c, r->device.kind, run_gpu_is_here(r), &r->host_budget, &r->host_rule, e))) return rc;
+
+    r->source = (struct source){r, build_forward, .alone = o->define};
+    struct settings s = base_settings(r, o);
+    struct run_input ids;
+    if ((rc = check_precision(r, &s, e))) return rc;
+    rc = o->plan ? follow_plan(r, &r->source, s, o->plan, e) : search_plan(r, s, o, e);
+    if (r->has_graph) run_warn(r);
+    if (rc == PL_NOFIT && !o->plan) run_remedies(r, o, e);
+    if (!o->several) close_space(r);
+    if (!rc && r->defined) rc = run_check_ids(r, e);
+    /* A user-defined model has no config.json: its embedding layer gives the vocabulary size. */
+    if (!rc && r->defined && run_input(r, "input_ids", &ids)) {
+        run_input_ids(r, &ids);
+        r->model.vocabulary = ids.below;
+    }
+    return rc;
+}
+
+bool run_exceeds_host(const struct run *r) { return r->host_budget && r->plan.placement.arena[SPACE_HOST] > r->host_budget; }
+
+struct plan_note run_note(const struct run *r, bool fits)
+{
+    const bool host = !fits && run_exceeds_host(r), stated = host || r->config->memory_host_budget.kind == BUDGET_BYTES;
+    return (struct plan_note){.fits = fits, .refused_by = fits ? NULL : host ? "memory.host_budget" : "memory.budget", .budget = r->budget,
+                              .host_budget = stated ? r->host_budget : 0, .effective_batch = r->effective_batch,
+                              .profile = &r->device.profile, .remedy = r->remedy, .n_remedies = r->n_remedies,
+                              .warning = r->warning, .n_warnings = r->n_warnings};
+}
+
+/* --- starting -------------------------------------------------------------------------- */
+
+static void *staging_named(const struct run *r, const char *name)
+{
+    for (id s = 1; s < r->graph.storages.n; s++) {
+        const struct storage *x = &r->graph.storages.at[s];
+        if (x->kind == KIND_STAGING && !strcmp(graph_name(&r->graph, x->name), name)) return r->device.arena[x->space] + r->plan.placement.offset[s];
+    }
+    return NULL;
+}
+
+void *run_staging(const struct run *r) { return staging_named(r, "staging"); }
+void *run_loader_memory(const struct run *r) { return staging_named(r, "loader"); }
+void *run_tickets(const struct run *r) { return staging_named(r, "tickets"); }
+
+/* Fills the input "samples", if the graph has it: each row's index in the step's batch. It never
+ * changes, so it is written once; padding rows are numbered on. */
+static int put_samples(struct run *r, struct error *e)
+{
+    const struct graph *g = &r->graph;
+    for (id s = 1; s < g->storages.n; s++) {
+        const struct storage *x = &g->storages.at[s];
+        if (!run_input_used(r, &(struct run_input){.storage = s}) || x->kind != KIND_INPUT || strcmp(graph_name(g, x->name), "samples")) continue;
+        uint64_t n = x->bytes / sizeof(int32_t);
+        int32_t *indices = mem_alloc(x->bytes);
+        for (uint64_t i = 0; i < n; i++) indices[i] = (int32_t)i;
+        int rc = r->device.ops->write(&r->device, r->device.arena[x->space] + r->plan.placement.offset[s], indices, x->bytes, e);
+        mem_free(indices);
+        return rc;
+    }
+    return PL_OK;
+}
+
+/* A plan for a GPU may contain ops without a kernel. */
+static int refuse_missing(const struct run *r, struct error *e)
+{
+    struct text missing = {0};
+    plan_print_missing(&r->plan, &missing);
+    int rc = missing.n ? error_set(e, PL_USAGE, "device %s has no kernel for %s of these sizes: the plan cannot run; set a smaller memory.micro_batch or more "
+                                            "memory.head_chunks, or leave them to the planner",
+                                   r->device.profile.name, missing.at)
+                       : PL_OK;
+    text_free(&missing);
+    return rc;
+}
+
+/* The offload file has no name, so the nearest existing folder above the run's serves as well. */
+static int choose_spill(struct run *r, const char *spill, struct error *e)
+{
+    r->device.no_file = r->no_files;
+    if (r->device.kind == DEVICE_CUDA || !r->plan.placement.arena[SPACE_HOST]) return PL_OK;
+    return folder_above(spill ? spill : offload_folder(r->config->train_out), r->device.spill, sizeof r->device.spill, e);
+}
+
+int run_start(struct run *r, const char *spill, bool load, struct error *e)
+{
+    int rc = refuse_missing(r, e);
+    if (!rc) rc = run_check_room(r, e);
+    if (!rc) rc = weights_open(&r->weights, &r->model, &r->graph, e);
+    if (rc) return rc;
+    r->has_weights = true;
+    struct profile planned = r->device.profile;
+    if ((rc = device_open(&r->device, planned.kind, planned.threads, e))) return rc;
+    r->device.profile = planned;
+    r->has_device = true;
+    r->device.deterministic = r->config->device_deterministic;
+    if ((rc = choose_spill(r, spill, e))) return rc;
+    if ((rc = device_allocate(&r->device, r->plan.placement.arena, e))) return rc;
+    tape_build(&r->tape, &r->graph, &r->plan.placement, r->device.arena, r->device.profile.threads);
+    r->has_tape = true;
+    if ((rc = r->device.ops->record(&r->device, &r->tape, e))) return rc;
+    r->tape.poison = getenv("PLIMSOLL_POISON") != NULL && r->device.kind != DEVICE_CUDA;
+    r->tape.nodes = getenv("PLIMSOLL_NODES") != NULL;
+    if ((rc = put_samples(r, e))) return rc;
+    if (!load) return PL_OK;
+    return weights_load(&r->weights, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING,
+                        (uint64_t)r->config->train_seed, e);
+}
+
+void run_close(struct run *r)
+{
+    if (r->has_weights) weights_close(&r->weights);
+    if (r->has_device) device_close(&r->device, r->has_tape ? &r->tape : NULL);
+    if (r->has_tape) tape_free(&r->tape);
+    close_space(r);
+    drop_plan(r);
+    model_close(&r->model);
+    bump_free(&r->memory);
+}
+
+/* --- the host's side of a step ------------------------------------------------------------ */
+
+int run_put_step(struct run *r, const struct step_block *b, struct error *e)
+{
+    return r->device.ops->write(&r->device, tape_address(&r->tape, r->graph.step), b, sizeof *b, e);
+}
+
+int run_get_step(struct run *r, struct step_block *b, struct error *e)
+{
+    return r->device.ops->read(&r->device, b, tape_address(&r->tape, r->graph.step), sizeof *b, e);
+}
+
+int run_program(struct run *r, enum program p, struct error *e) { return r->device.ops->run(&r->device, &r->tape, p, e); }
+
+id run_clip(const struct run *r)
+{
+    id found = graph_find_output(&r->graph, PROGRAM_UPDATE, "clip");
+    return found ? found : graph_find_output(&r->graph, PROGRAM_STEP, "clip");
+}
+
+int run_read(struct run *r, id tensor, void *to, struct error *e)
+{
+    return r->device.ops->read(&r->device, to, tape_address(&r->tape, tensor), tensor_bytes(tensor_at(&r->graph, tensor)), e);
+}
+
+/* --- prefetching a batch ------------------------------------------------------------------- */
+
+bool run_can_prefetch(const struct run *r) { return r->device.ops->write_later && staging_named(r, "next"); }
+
+/* Waits until the previous batch has left the staging buffer, which usually is long done. */
+int run_prefetch_begin(struct run *r, struct error *e)
+{
+    int rc = r->device.ops->settle(&r->device, e);
+    r->prefetching = !rc;
+    r->prefetched = false;
+    return rc;
+}
+
+void run_prefetch_end(struct run *r, bool ready)
+{
+    r->prefetching = false;
+    r->prefetched = ready;
+}
+
+/* Copies through the staging buffer, in which the inputs are adjacent, so that the caller may reuse
+ * its memory at once. */
+static int write_prefetched(struct run *r, id storage, uint64_t from, char *to, const void *data, uint64_t bytes, struct error *e)
+{
+    char *next = staging_named(r, "next");
+    for (id s = 1; s < storage; s++)
+        if (r->graph.storages.at[s].kind == KIND_INPUT) next += r->graph.storages.at[s].bytes;
+    memcpy(next + from, data, bytes);
+    return r->device.ops->write_later(&r->device, to, next + from, bytes, e);
+}
+
+int run_write_input(struct run *r, const char *input, int64_t at, const void *data, uint64_t bytes, struct error *e)
+{
+    struct run_input x;
+    CHECK(run_input(r, input, &x), "no input %s", input);
+    if (!run_input_used(r, &x)) return PL_OK; /* no program reads it, and it has no storage in the arena */
+    uint64_t from = (uint64_t)at * x.sample;
+    CHECK(from + bytes <= r->graph.storages.at[x.storage].bytes, "input %s is too small", input);
+    char *to = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[x.storage] + from;
+    if (r->prefetching) return write_prefetched(r, x.storage, from, to, data, bytes, e);
+    r->prefetched = false;
+    return r->device.ops->write(&r->device, to, data, bytes, e);
+}

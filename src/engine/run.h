@@ -1,0 +1,181 @@
+/*
+ * run.h: a configuration prepared to run: model, plan, device, tape, weights.
+ *
+ *     run_plan     model and graph; the plan, searched or given
+ *     run_start    arenas allocated with the planned size, tape recorded, weights loaded
+ *     run_step ... the host's side of one step
+ */
+#ifndef RUN_H
+#define RUN_H
+
+#include "data/packed.h"
+#include "models/model.h"
+#include "engine/weights.h"
+#include "plan/file.h"
+#include "run/device.h"
+#include "config/config.h"
+
+enum { REMEDY_MOST = 3, WARNINGS_MOST = 4 };
+
+struct run {
+    const struct config *config;
+    struct model model;
+    struct batch batch;          /* B is set per build */
+    struct graph graph;
+    struct plan plan;
+    struct source source;        /* of the graph, for searches of the space */
+    struct plan_space space;     /* with has_space: all settings that the plan was chosen from */
+    struct device device;
+    struct tape tape;
+    struct weights weights;
+    struct bump memory;          /* of the update rules */
+    int effective_batch;
+    uint64_t budget;             /* device memory; 0: no bound */
+    uint64_t host_budget;        /* host memory, on a CPU the offload file; 0: no bound */
+    const char *host_rule;       /* where the bound comes from if memory.host_budget is auto; else NULL */
+    uint64_t loader_bytes;       /* size of run_loader_memory; 0: no loader */
+    struct loader *loader;       /* in that memory, while an image feed is open; training and validation share it */
+    struct packed_embeddings embeddings; /* stored embeddings that replace images; type 0: none */
+    uint64_t encoder;            /* hash of the encoder's weights, computed on demand (embed.h); 0: not yet */
+    bool has_space, has_graph, has_tape, has_device, has_weights;
+    bool prefetching;            /* run_write_input writes the batch of the next step... */
+    bool prefetched;             /* ...which is copied, or being copied, and is not overwritten */
+    bool defined;                /* by run_options.define */
+    bool no_files;               /* run_options.no_files */
+    bool serial_steps;           /* PLIMSOLL_PIPELINE=0: a step is retired before the next is submitted */
+    bool forward;                /* run_options.forward */
+    struct remedy remedy[REMEDY_MOST]; /* changes that would fit, if nothing fits */
+    int n_remedies;
+    char warning[WARNINGS_MOST][WARNING_ROOM]; /* in what the plan exceeds its machine (machine.c) */
+    int n_warnings;
+};
+
+/* Options of a command beyond the configuration. */
+struct run_options {
+    const char *plan;            /* a plan file to follow instead of searching */
+    bool train;                  /* false: one forward and backward, outputs kept, no update */
+    bool forward;                /* with train false: only the outputs, no loss and no gradient */
+    bool evaluate;               /* the same on batches of the configuration's data: loss and mask statistics */
+    int64_t B, T;                /* with train false: the batch size and sequence length */
+    const struct definition *define; /* the model, instead of model.preset; NULL: none */
+    const char *loss_output;     /* of a vision tower; NULL: its default */
+    struct prompting prompts;    /* of a mask model */
+    bool tell;                   /* also compute the savings and costs of each technique (ablation) */
+    bool probe;                  /* do not search for remedies if nothing fits */
+    bool several;                /* run_plan_within will be called */
+    uint64_t gpu_memory;         /* of the plan's GPU; 0: what its profile says */
+    bool no_files;               /* what a CPU offloads lives in memory: the command writes no files */
+    const char *config_json;     /* the model's config.json itself, instead of a folder or a preset; NULL: none */
+};
+
+/* The GPU memory less a reserve for the CUDA context and code: GPU_RESERVE, or half of the
+ * memory of a GPU that has less than twice that. */
+enum { GPU_RESERVE = 1 << 30 };
+uint64_t run_gpu_budget(uint64_t memory);
+
+/* Opens the model and finds the plan. On PL_NOFIT the smallest plan is in `r`. */
+int run_plan(struct run *r, const struct config *c, const struct run_options *o, struct error *e);
+/* For a run planned with run_options.several: finds the plan within another budget (0: none). It
+ * replaces the run's plan, on PL_NOFIT by the smallest one. Few graphs are compiled for it. */
+int run_plan_within(struct run *r, uint64_t budget, struct error *e);
+/* Allocates memory, records the tape, fills the input "samples" if there is one, loads the weights
+ * (`load` false: a resume fills them). `spill` is the folder for the CPU's offload file; NULL: the
+ * nearest folder above offload_folder(train.out) that exists. Fails before any memory is taken if
+ * this machine has too little. */
+int run_start(struct run *r, const char *spill, bool load, struct error *e);
+void run_close(struct run *r);
+
+/* Fills r->warning: what the plan needs and this machine, or the plan's GPU or the machine around
+ * it, does not have (machine.c). */
+void run_warn(struct run *r);
+/* Compares arenas with the memory that is free now; with `no_files` a CPU's host arena is in memory
+ * too. PL_FAIL names both. run_check_room does it for the run's plan, and names a remedy. */
+int machine_room(enum device_kind kind, const uint64_t arena[SPACE_COUNT], bool no_files, struct error *e);
+int run_check_room(const struct run *r, struct error *e);
+
+/* Sets the device's kind and, for a present GPU, its profile (choose.c). */
+void run_choose_device(struct run *r);
+/* From now on run_choose_device logs what it chose and why, once. */
+void run_explain_device(void);
+/* Whether the plan's GPU is in this machine. */
+bool run_gpu_is_here(const struct run *r);
+
+/* The smallest micro-batch of a planned run: a CUDA graph limits their number, and groups that
+ * share statistics lie within one. */
+int run_least_micro_batch(const struct run *r);
+
+/* Fills the device's kind and profile; no device is opened (run_profile.c). A given profile file
+ * decides the number of threads, unless the configuration sets it. */
+int run_open_profile(struct run *r, struct error *e);
+
+/* Searches changes of the configuration that would fit, and appends them to the error
+ * (remedies.c). */
+void run_remedies(struct run *r, const struct run_options *o, struct error *e);
+
+/* For a plan that does not fit: whether memory.host_budget is the bound that it exceeds. */
+bool run_exceeds_host(const struct run *r);
+/* The facts that plan_write prints. */
+struct plan_note run_note(const struct run *r, bool fits);
+/* The buffer inside the arena for moving weights; PLAN_STAGING bytes. */
+void *run_staging(const struct run *r);
+/* The loader's memory, loader_bytes; NULL: none. */
+void *run_loader_memory(const struct run *r);
+/* The buffer of step results (ticket.h); NULL: the plan has none. */
+void *run_tickets(const struct run *r);
+
+/* The host's side of a step: writes the step block, reads it after the update, runs a program,
+ * reads a scalar output. */
+int run_put_step(struct run *r, const struct step_block *b, struct error *e);
+int run_get_step(struct run *r, struct step_block *b, struct error *e);
+int run_program(struct run *r, enum program p, struct error *e);
+/* {norm, factor} of the gradients: an output of the update, or of a fused step. */
+id run_clip(const struct run *r);
+int run_read(struct run *r, id tensor, void *to, struct error *e);
+/* Writes samples of an input, starting at sample `at` of the step's batch. The input must exist,
+ * and the samples must be within it (run_input). */
+int run_write_input(struct run *r, const char *input, int64_t at, const void *data, uint64_t bytes, struct error *e);
+
+/* Prefetching the next batch while a step runs: between begin and end, after the step was submitted
+ * and before the host waits for it, run_write_input writes samples of the next step. False: this
+ * device does not run in parallel with the host. */
+bool run_can_prefetch(const struct run *r);
+int run_prefetch_begin(struct run *r, struct error *e);
+void run_prefetch_end(struct run *r, bool ready);
+
+/* Runs the step again, node by node, and names the first tensor that is not finite; "" if there is
+ * none. */
+void run_find_nonfinite(struct run *r, char *out, size_t room);
+/* Names a gradient of the last step that is not finite; "" if there is none. */
+void run_find_nonfinite_gradient(struct run *r, char *out, size_t room);
+
+
+/* --- batches of any shape (inputs.c) ------------------------------------------------ */
+
+struct run_input {
+    id storage;
+    enum dtype dtype;
+    uint64_t sample;             /* bytes of one sample */
+    int64_t below;               /* ids are below this; 0: they index nothing */
+    bool ignores;                /* -100 is a label with weight 0 */
+};
+/* False: the step has no input of that name. The last two members are 0... */
+bool run_input(const struct run *r, const char *name, struct run_input *out);
+/* ...and are filled here, from the layers that read the input. Allocates: not for use in a step. */
+void run_input_ids(const struct run *r, struct run_input *x);
+/* For a user-defined model: checks that ids of tables and classes are inputs, or views of
+ * inputs. */
+int run_check_ids(const struct run *r, struct error *e);
+/* Whether any program reads the input: otherwise it has no storage. */
+bool run_input_used(const struct run *r, const struct run_input *x);
+/* Samples in the step's inputs: the effective batch and the padding of the last micro-batch. */
+int64_t run_samples(const struct run *r);
+/* Fills the padding samples after the effective batch with weight 0. */
+int run_fill_ragged(struct run *r, struct error *e);
+/* Runs the evaluation program over the whole batch and gathers one of its outputs as f32 or i32:
+ * a scalar is summed, the elements of any other output are concatenated over micro-batches. The
+ * inputs are unchanged. */
+int run_forward(struct run *r, id output, void *to, struct error *e);
+/* Elements of run_forward's result: of the effective batch alone. */
+int64_t run_forward_elements(const struct run *r, id output);
+
+#endif

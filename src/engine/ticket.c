@@ -1,0 +1,107 @@
+/*
+ * ticket.c: see ticket.h.
+ */
+#include "engine/ticket.h"
+
+#include <math.h>
+#include <stddef.h>
+
+_Static_assert(sizeof(struct ticket) * TICKETS <= PLAN_TICKETS, "the tickets fit into the plan's buffer");
+
+void tickets_begin(struct tickets *t, struct run *r)
+{
+    *t = (struct tickets){.run = r, .scaled = settings_scale_loss(&r->plan.settings)};
+    t->loss = graph_find_output(&r->graph, PROGRAM_STEP, "loss");
+    t->clip = run_clip(r);
+    for (uint32_t i = 0; i < r->graph.params.n; i++) t->running |= r->graph.params.at[i].running;
+    void *planned = r->device.ops->send ? run_tickets(r) : NULL;
+    t->at = planned ? planned : t->own;
+}
+
+static bool is_pipelined(const struct tickets *t) { return t->at != t->own; }
+
+bool tickets_overlap(const struct tickets *t)
+{
+    const struct tape *tape = &t->run->tape;
+    return is_pipelined(t) && !t->run->serial_steps && !t->running && !tape->nodes && !tape->timing && !tape->observe;
+}
+
+uint32_t tickets_in_flight(const struct tickets *t) { return (uint32_t)(t->submitted - t->retired); }
+
+bool ticket_fatal(const struct tickets *t, double loss) { return !isfinite(loss) && !(t->scaled && !t->running); }
+
+/* --- a device that runs asynchronously -------------------------------------------------------- */
+
+static int send(const struct tickets *t, void *to, const void *from, uint64_t bytes, struct error *e)
+{
+    struct device *d = &t->run->device;
+    return d->ops->send(d, to, from, bytes, e);
+}
+
+/* With another step in flight, the members that its update writes are not overwritten, and its
+ * next_scale becomes this step's loss_scale. */
+static int send_block(const struct tickets *t, const struct ticket *k, struct error *e)
+{
+    const bool in_flight = tickets_in_flight(t);
+    struct step_block *to = tape_address(&t->run->tape, t->run->graph.step);
+    const uint64_t known = !in_flight ? sizeof *to : t->scaled ? offsetof(struct step_block, adam_t) : offsetof(struct step_block, found_inf);
+    int rc = send(t, to, &k->begun, known, e);
+    if (!rc && in_flight && t->scaled) rc = send(t, &to->loss_scale, &to->next_scale, sizeof to->loss_scale, e);
+    return rc;
+}
+
+/* The update may reuse the loss's memory, so the loss is copied before it. */
+static int submit_pipelined(struct tickets *t, struct ticket *k, struct error *e)
+{
+    struct run *r = t->run;
+    int rc = send_block(t, k, e);
+    if (!rc) rc = run_program(r, PROGRAM_STEP, e);
+    if (!rc) rc = send(t, &k->loss, tape_address(&r->tape, t->loss), sizeof k->loss, e);
+    if (!rc) rc = run_program(r, PROGRAM_UPDATE, e);
+    if (!rc) rc = send(t, k->clip, tape_address(&r->tape, t->clip), sizeof k->clip, e);
+    if (!rc && t->scaled) rc = send(t, &k->block, tape_address(&r->tape, r->graph.step), sizeof k->block, e);
+    return rc ? rc : r->device.ops->mark(&r->device, (int)(t->submitted % TICKETS), e);
+}
+
+/* --- a synchronous device ---------------------------------------------------------------------- */
+
+static int run_synchronously(struct tickets *t, struct ticket *k, struct error *e)
+{
+    struct run *r = t->run;
+    k->clip[0] = k->clip[1] = NAN;
+    int rc = run_put_step(r, &k->begun, e);
+    if (!rc) rc = run_program(r, PROGRAM_STEP, e);
+    if (!rc) rc = run_read(r, t->loss, &k->loss, e);
+    if (rc || ticket_fatal(t, k->loss)) return rc;
+    rc = run_program(r, PROGRAM_UPDATE, e);
+    if (!rc) rc = run_read(r, t->clip, k->clip, e);
+    return !rc && t->scaled ? run_get_step(r, &k->block, e) : rc;
+}
+
+/* --- both -------------------------------------------------------------------------------------- */
+
+int ticket_submit(struct tickets *t, const struct step_block *b, double from, struct error *e)
+{
+    const int number = (int)(t->submitted % TICKETS);
+    struct ticket *k = &t->at[number];
+    CHECK(tickets_in_flight(t) < TICKETS && (!tickets_in_flight(t) || is_pipelined(t)), "%u steps are in flight", tickets_in_flight(t));
+    k->begun = k->block = *b;
+    t->from[number] = tickets_in_flight(t) ? -1 : from;
+    int rc = is_pipelined(t) ? submit_pipelined(t, k, e) : run_synchronously(t, k, e);
+    t->submitted += !rc;
+    return rc;
+}
+
+int ticket_retire(struct tickets *t, struct ticket *out, struct error *e)
+{
+    const int number = (int)(t->retired % TICKETS);
+    CHECK(tickets_in_flight(t), "no step is in flight");
+    double done = clock_seconds();
+    int rc = is_pipelined(t) ? t->run->device.ops->await(&t->run->device, number, &done, e) : PL_OK;
+    if (rc) return rc;
+    *out = t->at[number];
+    t->seconds = fmax(done - (t->from[number] < 0 ? t->done : t->from[number]), 0);
+    t->done = done;
+    t->retired++;
+    return PL_OK;
+}

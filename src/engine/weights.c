@@ -1,0 +1,518 @@
+/*
+ * weights.c: opening and reading model folders (see weights.h; writing is in
+ * weights_save.c).
+ *
+ *     files -> slots (every tensor of every file)
+ *     naming rule + published names -> one slot per parameter
+ *     slot -> staging -> master, working copy
+ *
+ * Invariant: after weights_open every parameter that is not a constant has a slot with its shape
+ * and a float dtype, so loading can only fail on values and on system errors. No allocation here is
+ * proportional to the model's bytes.
+ */
+#include "engine/weights.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/progress.h"
+#include "base/random.h"
+#include "io/file.h"
+#include "io/json.h"
+#include "engine/transfer.h"
+
+static const char index_name[] = "model.safetensors.index.json";
+enum { INDEX_MOST = 64 << 20, NAME_MOST = 1024 };
+
+/* Tensors that share another parameter's weight, and are sometimes stored anyway. */
+static const struct {
+    const char *name, *same_as;
+} tied[] = {{"lm_head.weight", "model.embed_tokens.weight"},
+            {"prompt_encoder.shared_embedding.positional_embedding", "shared_image_embedding.positional_embedding"}};
+
+/* --- helpers ------------------------------------------------------------------------- */
+
+const char *weight_name(const struct graph *g, const struct param *p)
+{
+    return graph_name(g, tensor_at(g, p->tensor)->name);
+}
+
+bool weight_is_constant(const struct graph *g, const struct param *p)
+{
+    return storage_of(g, p->tensor)->kind == KIND_CONST;
+}
+
+/* "[2,3]", for messages. */
+static char *shape_print(int rank, const int64_t *dims, char out[160])
+{
+    int n = snprintf(out, 160, "[");
+    for (int i = 0; i < rank && n < 130; i++) n += snprintf(out + n, 160 - n, "%s%lld", i ? "," : "", (long long)dims[i]);
+    snprintf(out + n, 160 - n, "]");
+    return out;
+}
+
+/* --- which files ---------------------------------------------------------------------- */
+
+static void add_file(struct weights *w, uint32_t *room, const char *name)
+{
+    for (uint32_t i = 0; i < w->n_files; i++)
+        if (!strcmp(w->names[i], name)) return;
+    if (w->n_files == *room) {
+        /* Doubling inside the bump allocator: the old arrays are small and freed with it. */
+        const char **names = bump_alloc(&w->memory, (*room = *room ? 2 * *room : 8) * sizeof *names);
+        if (w->n_files) memcpy(names, w->names, w->n_files * sizeof *names);
+        w->names = names;
+    }
+    w->names[w->n_files++] = bump_string(&w->memory, name);
+}
+
+/* The index file may come from anywhere: its file names must not lead out of the folder. */
+static bool is_plain_name(const char *s) { return *s && !strchr(s, '/') && !strstr(s, "..") && strcmp(s, "."); }
+
+static int files_of_index(struct weights *w, const char *path, const struct value **map, struct error *e)
+{
+    struct value *root;
+    uint32_t room = 0;
+    if (json_read_file(path, INDEX_MOST, &w->memory, &root, e)) return e->code;
+    *map = value_get(root, "weight_map");
+    if (value_as_map(*map, "weight_map", e)) return error_prepend(e, "%s", path);
+    for (uint32_t i = 0; i < (*map)->count; i++) {
+        const struct value *v = (*map)->items[i];
+        const char *name;
+        if (value_as_string(v, v->key, &name, e)) return error_prepend(e, "%s: weight_map", path);
+        if (!is_plain_name(name))
+            return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is listed in \"%.200s\"; expected the plain name of a file in the folder",
+                             path, v->key, name);
+        add_file(w, &room, name);
+    }
+    if (!w->n_files) return error_set(e, PL_USAGE, "%s: weight_map is empty", path);
+    return PL_OK;
+}
+
+/* The error if there are no weights: names the *.safetensors files, or other formats that were
+ * found. */
+static int no_weights(const struct weights *w, const struct names *all, uint32_t count, struct error *e)
+{
+    char found[400] = "";
+    for (uint32_t i = 0; i < all->n && strlen(found) < 250; i++)
+        if (text_ends_with(all->at[i], ".safetensors") || text_ends_with(all->at[i], ".bin") || text_ends_with(all->at[i], ".pth"))
+            snprintf(found + strlen(found), sizeof found - strlen(found), "%s%.80s", *found ? ", " : "", all->at[i]);
+    return error_set(e, PL_USAGE,
+                     "%s: no weights found: looked for %s, model.safetensors, or exactly one *.safetensors file (there are %u); "
+                     "found %s: name the file model.safetensors, or save the model as safetensors",
+                     w->dir, index_name, count, *found ? found : "no weights of any format");
+}
+
+static int only_file(struct weights *w, struct error *e)
+{
+    struct names all;
+    uint32_t count = 0, room = 0;
+    int rc = dir_list(w->dir, &all, e);
+    if (rc) return rc;
+    for (uint32_t i = 0; i < all.n; i++)
+        if (text_ends_with(all.at[i], ".safetensors") && !count++) add_file(w, &room, all.at[i]);
+    if (count != 1) rc = no_weights(w, &all, count, e);
+    names_free(&all);
+    return rc;
+}
+
+/* Fills names; *map is the index's weight_map or NULL. */
+static int find_files(struct weights *w, const struct value **map, struct error *e)
+{
+    uint32_t room = 0;
+    const char *path = bump_format(&w->memory, "%s/%s", w->dir, index_name);
+    *map = NULL;
+    if (!dir_exists(w->dir)) return error_set(e, PL_USAGE, "%s: no such folder; expected a model folder with config.json and *.safetensors", w->dir);
+    if (file_exists(path)) return files_of_index(w, path, map, e);
+    if (!file_exists(bump_format(&w->memory, "%s/model.safetensors", w->dir))) return only_file(w, e);
+    add_file(w, &room, "model.safetensors");
+    return PL_OK;
+}
+
+static int open_files(struct weights *w, struct error *e)
+{
+    uint32_t n = w->n_files;
+    w->files = bump_alloc(&w->memory, n * sizeof *w->files);
+    /* n_files counts the open files, for weights_close. */
+    for (w->n_files = 0; w->n_files < n; w->n_files++)
+        if (st_open(bump_format(&w->memory, "%s/%s", w->dir, w->names[w->n_files]), &w->files[w->n_files], e)) {
+            if (n > 1) error_prepend(e, "a file named by %s", index_name);
+            return e->code;
+        }
+    return PL_OK;
+}
+
+/* --- which tensors -------------------------------------------------------------------- */
+
+/* Checks every entry of the index against the files. */
+static int check_index(const struct weights *w, const struct value *map, struct error *e)
+{
+    for (uint32_t i = 0; map && i < map->count; i++) {
+        const char *name = map->items[i]->key, *file = map->items[i]->text;
+        uint32_t f = 0;
+        while (strcmp(w->names[f], file)) f++;
+        if (!st_find(&w->files[f], name))
+            return error_set(e, PL_USAGE, "%s/%s: lists tensor \"%.200s\" in %.200s, but that file does not have it", w->dir,
+                             index_name, name, file);
+    }
+    return PL_OK;
+}
+
+static int slot_order(const void *a, const void *b, void *slots)
+{
+    const struct weight_slot *at = slots;
+    return strcmp(at[*(const uint32_t *)a].entry->name, at[*(const uint32_t *)b].entry->name);
+}
+
+/* Lists all tensors of all files, and sorts the valid ones by name. With an index a tensor is
+ * valid in the file that the index names, so every listed name occurs once. */
+static void list_slots(struct weights *w, const struct value *map)
+{
+    uint32_t total = 0;
+    for (uint32_t f = 0; f < w->n_files; f++) total += w->files[f].n_entries;
+    w->slots = bump_alloc(&w->memory, total * sizeof *w->slots);
+    w->by_name = bump_alloc(&w->memory, total * sizeof *w->by_name);
+    for (uint32_t f = 0; f < w->n_files; f++)
+        for (uint32_t i = 0; i < w->files[f].n_entries; i++) {
+            const struct st_entry *entry = &w->files[f].entries[i];
+            const struct value *v = value_get(map, entry->name);
+            bool listed = !map || (v && !strcmp(v->text, w->names[f]));
+            if (listed) w->by_name[w->n_listed++] = w->n_slots;
+            w->slots[w->n_slots++] = (struct weight_slot){.entry = entry, .file = f, .listed = listed};
+        }
+    if (w->n_listed) qsort_r(w->by_name, w->n_listed, sizeof *w->by_name, slot_order, w->slots);
+}
+
+/* The listed slot of that name + 1; 0: none. */
+static uint32_t find_slot(const struct weights *w, const char *name)
+{
+    uint32_t low = 0, high = w->n_listed;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        int order = strcmp(name, w->slots[w->by_name[middle]].entry->name);
+        if (!order) return w->by_name[middle] + 1;
+        if (order < 0) high = middle;
+        else low = middle + 1;
+    }
+    return 0;
+}
+
+/* --- the naming rule -------------------------------------------------------------------- */
+
+static const char *stripped(const char *name, const char *root)
+{
+    size_t n = strlen(root);
+    return strncmp(name, root, n) ? name : name + n;
+}
+
+/* The tensor's name in the folder by a rule. */
+static const char *file_name(const struct weight_naming *rule, const char *name, char out[NAME_MOST])
+{
+    snprintf(out, NAME_MOST, "%s%s", rule->prefix, stripped(name, rule->strip));
+    return out;
+}
+
+static uint32_t count_found(const struct weights *w, const struct graph *g, const struct weight_naming *rule)
+{
+    char name[NAME_MOST];
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < g->params.n; i++)
+        if (!weight_is_constant(g, &g->params.at[i]))
+            found += find_slot(w, file_name(rule, weight_name(g, &g->params.at[i]), name)) != 0;
+    return found;
+}
+
+typedef VEC(char *) prefix_list;
+
+/* Every P, ending in a dot, for which the folder has a tensor P + parameter name; each once. */
+static void collect_prefixes(const struct weights *w, const struct graph *g, prefix_list *out)
+{
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        const char *name = weight_name(g, &g->params.at[i]);
+        size_t n = strlen(name);
+        if (weight_is_constant(g, &g->params.at[i])) continue;
+        for (uint32_t k = 0; k < w->n_listed; k++) {
+            const char *full = w->slots[w->by_name[k]].entry->name;
+            size_t head = strlen(full) - n, j = 0;
+            if (strlen(full) <= n || full[head - 1] != '.' || strcmp(full + head, name)) continue;
+            while (j < out->n && (strlen(out->at[j]) != head || memcmp(out->at[j], full, head))) j++;
+            if (j < out->n) continue;
+            char *prefix = mem_string(full);
+            prefix[head] = 0;
+            vec_push(out, prefix);
+        }
+    }
+}
+
+static int ambiguous(const struct weights *w, const char *a, const char *b, struct error *e)
+{
+    return error_set(e, PL_USAGE, "%s: the folder holds this model twice, under \"%.200s\" and under \"%.200s\"; keep one of them", w->dir, a, b);
+}
+
+/* The first rule that finds every parameter; else the one that finds most, which the error about a
+ * missing tensor refers to. */
+static int choose_naming(struct weights *w, const struct graph *g, const char *root, struct error *e)
+{
+    uint32_t wanted = 0, best = 0;
+    for (uint32_t i = 0; i < g->params.n; i++) wanted += !weight_is_constant(g, &g->params.at[i]);
+    for (int strip = 0; strip < 2; strip++) {
+        struct weight_naming rule = {strip ? root : "", ""};
+        uint32_t found = count_found(w, g, &rule);
+        if (!strip || found > best) w->naming = rule, best = found;
+        if (found == wanted) return PL_OK;
+    }
+    prefix_list prefixes = {0};
+    bool whole = false;
+    int rc = PL_OK;
+    collect_prefixes(w, g, &prefixes);
+    for (uint32_t i = 0; !rc && i < prefixes.n; i++) {
+        struct weight_naming rule = {"", prefixes.at[i]};
+        uint32_t found = count_found(w, g, &rule);
+        if (found == wanted && whole) rc = ambiguous(w, w->naming.prefix, rule.prefix, e);
+        if (found == wanted) whole = true;
+        if (found > best) best = found, w->naming = (struct weight_naming){"", bump_string(&w->memory, rule.prefix)};
+    }
+    for (uint32_t i = 0; i < prefixes.n; i++) mem_free(prefixes.at[i]);
+    vec_free(&prefixes);
+    return rc;
+}
+
+const char *weights_name_in_folder(const struct weights *w, const char *published, char out[NAME_MOST])
+{
+    return file_name(&w->naming, published, out);
+}
+
+char *weights_describe_naming(const struct weights *w, char out[160])
+{
+    if (*w->naming.strip) snprintf(out, 160, "names without \"%.100s\"", w->naming.strip);
+    else if (*w->naming.prefix) snprintf(out, 160, "names after \"%.120s\"", w->naming.prefix);
+    else snprintf(out, 160, "names as published");
+    return out;
+}
+
+/* --- parameters and slots ----------------------------------------------------------------- */
+
+/* The tensor name of the folder that is closest to a missing one. */
+static const char *nearest_name(const struct weights *w, const char *name)
+{
+    const char *best = NULL;
+    int least = 0;
+    for (uint32_t i = 0; i < w->n_listed; i++) {
+        const char *have = w->slots[w->by_name[i]].entry->name;
+        int distance = edit_distance(name, have);
+        if (!best || distance < least) best = have, least = distance;
+    }
+    return best ? best : "none at all";
+}
+
+static int missing(const struct weights *w, const struct graph *g, const char *name, struct error *e)
+{
+    char rule[160], other[NAME_MOST];
+    for (uint32_t i = 0; i < w->n_slots; i++)
+        if (!w->slots[i].listed && !strcmp(w->slots[i].entry->name, name))
+            return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is in %.200s, but %s does not name it there; correct the index", w->dir, name,
+                             w->names[w->slots[i].file], index_name);
+    uint32_t absent = 0;
+    for (uint32_t i = 0; i < g->params.n; i++)
+        absent += !weight_is_constant(g, &g->params.at[i]) &&
+                  !find_slot(w, file_name(&w->naming, weight_name(g, &g->params.at[i]), other));
+    return error_set(e, PL_USAGE,
+                     "%s: tensor \"%.200s\" is missing (%u in all; the folder holds %u tensors, %s); the nearest name is \"%.200s\"; "
+                     "do config.json and the weights belong together?",
+                     w->dir, name, absent, w->n_listed, weights_describe_naming(w, rule), nearest_name(w, name));
+}
+
+static bool is_readable(enum dtype t) { return t == DT_F32 || t == DT_BF16 || t == DT_F16 || t == DT_F64; }
+
+static int check_slot(const struct weights *w, const struct graph *g, const struct param *p, const struct weight_slot *s, struct error *e)
+{
+    const struct tensor *x = tensor_at(g, p->tensor);
+    const struct st_entry *t = s->entry;
+    char found[160], expected[160];
+    if (t->rank != x->rank || memcmp(t->dims, x->dim, (size_t)t->rank * sizeof *t->dims))
+        return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" has the shape %s; config.json asks for %s", w->dir, w->names[s->file], t->name,
+                         shape_print(t->rank, t->dims, found), shape_print(x->rank, x->dim, expected));
+    if (!is_readable(t->dtype))
+        return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" is %.40s; expected F32, BF16, F16 or F64", w->dir, w->names[s->file], t->name,
+                         t->dtype_name);
+    return PL_OK;
+}
+
+static int match_params(struct weights *w, const struct graph *g, struct error *e)
+{
+    char name[NAME_MOST];
+    w->n_params = g->params.n;
+    w->source = bump_alloc(&w->memory, w->n_params * sizeof *w->source);
+    for (uint32_t i = 0; i < w->n_params; i++) {
+        const struct param *p = &g->params.at[i];
+        if (weight_is_constant(g, p)) continue;
+        uint32_t slot = find_slot(w, file_name(&w->naming, weight_name(g, p), name));
+        if (!slot) return missing(w, g, name, e);
+        if (check_slot(w, g, p, &w->slots[slot - 1], e)) return e->code;
+        w->source[i] = slot;
+        w->slots[slot - 1].param = i + 1;
+    }
+    return PL_OK;
+}
+
+/* The parameter of that published name + 1. */
+static uint32_t param_by_name(const struct graph *g, const char *name)
+{
+    for (uint32_t i = 0; i < g->params.n; i++)
+        if (!strcmp(weight_name(g, &g->params.at[i]), name)) return i + 1;
+    return 0;
+}
+
+/* A tied weight that the file also stores: it is not read, but written as a copy of its weight. */
+static void match_tied(struct weights *w, const struct graph *g)
+{
+    char name[NAME_MOST];
+    struct error ignored;
+    for (size_t k = 0; k < COUNT(tied); k++) {
+        uint32_t param = param_by_name(g, tied[k].same_as), slot = find_slot(w, file_name(&w->naming, tied[k].name, name));
+        if (!slot || !param || w->slots[slot - 1].param) continue;
+        if (!check_slot(w, g, &g->params.at[param - 1], &w->slots[slot - 1], &ignored)) w->slots[slot - 1].param = param;
+    }
+}
+
+/* Tensors that are computed or never read; other extra tensors cause a warning. */
+static bool is_bookkeeping(const char *name)
+{
+    static const char *const ends[] = {"rotary_emb.inv_freq", ".num_batches_tracked", ".attention_bias_idxs"};
+    for (size_t i = 0; i < COUNT(ends); i++)
+        if (text_ends_with(name, ends[i])) return true;
+    return false;
+}
+
+static void note_extras(const struct weights *w)
+{
+    const char *first = NULL;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < w->n_slots; i++) {
+        const char *name = w->slots[i].entry->name;
+        if (w->slots[i].param || is_bookkeeping(name)) continue;
+        if (!count++) first = name;
+    }
+    if (count) log_warn("%s: %u tensors of the files do not belong to this model and are only copied; the first is %s", w->dir, count, first);
+}
+
+static int count_others(struct weights *w, struct error *e)
+{
+    struct names all;
+    int rc = dir_list(w->dir, &all, e);
+    for (uint32_t i = 0; !rc && i < all.n; i++) {
+        uint64_t bytes;
+        char *path = bump_format(&w->memory, "%s/%s", w->dir, all.at[i]);
+        if (weights_other_file(w, path, all.at[i], &bytes)) w->other_bytes += bytes;
+    }
+    names_free(&all);
+    return rc;
+}
+
+/* --- opening -------------------------------------------------------------------------------- */
+
+static int open_folder(struct weights *w, const struct graph *g, const char *root, struct error *e)
+{
+    const struct value *map;
+    char rule[160];
+    if (find_files(w, &map, e) || open_files(w, e) || check_index(w, map, e)) return e->code;
+    list_slots(w, map);
+    if (choose_naming(w, g, root, e) || match_params(w, g, e)) return e->code;
+    match_tied(w, g);
+    if (*w->naming.strip || *w->naming.prefix) log_note("%s: %s", w->dir, weights_describe_naming(w, rule));
+    return count_others(w, e);
+}
+
+int weights_open(struct weights *w, const struct model *m, const struct graph *g, struct error *e)
+{
+    memset(w, 0, sizeof *w);
+    w->naming = (struct weight_naming){"", ""};
+    w->n_params = g->params.n;
+    w->other_bytes = m->config_text ? strlen(m->config_text) : 0;
+    snprintf(w->dir, sizeof w->dir, "%s", m->path);
+    int rc = *w->dir ? open_folder(w, g, m->family->root, e) : PL_OK;
+    if (rc) weights_close(w);
+    else if (!m->partial) note_extras(w);
+    return rc;
+}
+
+void weights_close(struct weights *w)
+{
+    for (uint32_t i = 0; w->files && i < w->n_files; i++) st_close(&w->files[i]);
+    bump_free(&w->memory);
+    memset(w, 0, sizeof *w);
+}
+
+/* --- loading -------------------------------------------------------------------------------- */
+
+static int load_constant(struct transfer *x, const struct graph *g, const struct param *p, struct error *e)
+{
+    CHECK(p->init.kind == INIT_DATA && p->init.data + tensor_bytes(tensor_at(g, p->tensor)) <= g->blob.n);
+    return transfer_write(x, p->tensor, 0, tensor_elements(tensor_at(g, p->tensor)), &g->blob.at[p->init.data], e);
+}
+
+static int load_from_file(const struct weights *w, struct transfer *x, const struct param *p, uint32_t slot, struct error *e)
+{
+    const struct st_entry *t = w->slots[slot].entry;
+    const struct st_file *f = &w->files[w->slots[slot].file];
+    uint32_t size = dtype_size(t->dtype);
+    struct bad bad = {.index = -1};
+    for (int64_t at = 0; at < t->elements; at += x->room) {
+        int64_t n = min_i64(x->room, t->elements - at);
+        if (st_read(f, t, (uint64_t)at * size, (uint64_t)n * size, x->first, e)) return e->code;
+        if (transfer_put(x, p, t->dtype, at, n, &bad, e)) return error_prepend(e, "loading %s", t->name);
+        if (bad.index >= 0)
+            return error_set(e, PL_USAGE, "%s: tensor \"%.200s\": element %lld is %g%s%s; expected finite numbers: the file is damaged, or training diverged before it was saved",
+                             f->path, t->name, (long long)bad.index, bad.value, bad.as == t->dtype ? "" : ", as ",
+                             bad.as == t->dtype ? "" : dtype_name(bad.as));
+    }
+    return PL_OK;
+}
+
+/* Elements [at, at + n) of a randomly initialised parameter with rows of C elements, in f32. */
+static void init_elements(const struct init *init, uint64_t key, float *to, int64_t at, int64_t n, int64_t C)
+{
+    if (init->kind == INIT_NORMAL) {
+        random_normal(to, key, (uint64_t)at, n, init->std);
+        const int64_t row = init->padding - 1, from = max_i64(row * C, at), end = min_i64((row + 1) * C, at + n);
+        if (row >= 0 && end > from) memset(to + (from - at), 0, (size_t)(end - from) * sizeof *to);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) to[i] = init->kind == INIT_ONE ? 1.0f : 0.0f;
+}
+
+static int load_by_init(struct transfer *x, const struct graph *g, const struct param *p, uint64_t seed, struct error *e)
+{
+    int64_t elements = tensor_elements(tensor_at(g, p->tensor));
+    uint64_t key = random_key(seed, weight_name(g, p));
+    struct bad bad;
+    if (p->init.kind == INIT_DATA) return load_constant(x, g, p, e);
+    for (int64_t at = 0; at < elements; at += x->room) {
+        int64_t n = min_i64(x->room, elements - at);
+        init_elements(&p->init, key, (float *)(void *)x->first, at, n, tensor_last(tensor_at(g, p->tensor)));
+        if (transfer_put(x, p, DT_F32, at, n, &bad, e)) return error_prepend(e, "initialising %s", weight_name(g, p));
+        CHECK(bad.index < 0, "%s: initial element %lld is %g", weight_name(g, p), (long long)bad.index, bad.value);
+    }
+    return PL_OK;
+}
+
+int weights_load(struct weights *w, const struct graph *g, struct device *d, const struct tape *t, void *staging,
+                 uint64_t staging_bytes, uint64_t seed, struct error *e)
+{
+    struct transfer x;
+    transfer_init(&x, d, t, staging, staging_bytes);
+    CHECK(w->n_params == g->params.n && t->graph == g, "weights were opened for another graph");
+    struct progress progress;
+    int rc = PL_OK;
+    progress_begin(&progress, *w->dir ? "reading weights:" : "initialising weights:", "tensors", g->params.n);
+    for (uint32_t i = 0; !rc && i < g->params.n; i++, progress_add(&progress, 1)) {
+        const struct param *p = &g->params.at[i];
+        if (weight_is_constant(g, p)) rc = load_constant(&x, g, p, e);
+        else if (*w->dir) rc = load_from_file(w, &x, p, w->source[i] - 1, e);
+        else rc = load_by_init(&x, g, p, seed, e);
+    }
+    progress_clear();
+    return rc;
+}

@@ -1,0 +1,225 @@
+/*
+ * weights_save.c: writing model folders (see weights.h).
+ *
+ *     source file   [ length | header | frozen | trained | extra | ... ]
+ *     written file  [  the same bytes | same   | master  | same  | ... ]
+ *                                                in the file's dtype
+ *
+ * Invariant: a written file has the size of its source, and each byte outside of the trained
+ * tensors is the source's byte. Running statistics that the step updates count as trained.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "io/file.h"
+#include "engine/transfer.h"
+#include "engine/weights.h"
+
+enum { OTHER_MOST = 64 << 20, PATH_ROOM = 4096 };
+
+static int path_print(char out[PATH_ROOM], const char *dir, const char *name, struct error *e)
+{
+    int n = snprintf(out, PATH_ROOM, "%s/%s", dir, name);
+    return n < PATH_ROOM ? PL_OK : error_set(e, PL_USAGE, "a path of %d bytes, at most %d: %.200s...", n, PATH_ROOM - 1, out);
+}
+
+/* --- tensors -------------------------------------------------------------------------- */
+
+/* Appends the master weights' values in dtype `to` to the file. */
+static int write_trained(struct transfer *x, const struct graph *g, const struct param *p, enum dtype to, struct st_writer *out,
+                         struct error *e)
+{
+    int64_t elements = tensor_elements(tensor_at(g, p->master));
+    for (int64_t at = 0; at < elements; at += x->room) {
+        int64_t n = min_i64(x->room, elements - at);
+        const void *data;
+        struct bad bad;
+        if (transfer_get(x, p->master, to, at, n, &data, &bad, e)) return error_prepend(e, "saving %s", weight_name(g, p));
+        if (bad.index >= 0)
+            return error_set(e, PL_FAIL, "%s: not saved: element %lld of the trained tensor %s is %g, not finite as %s; lower the learning rate, or "
+                             "convert the model that the run starts from to a wider dtype",
+                             out->path, (long long)bad.index, weight_name(g, p), bad.value, dtype_table[to].safetensors);
+        if (st_write_bytes(out, data, (uint64_t)n * dtype_size(to), e)) return e->code;
+    }
+    return PL_OK;
+}
+
+static int copy_tensor(struct transfer *x, const struct st_file *f, const struct st_entry *t, struct st_writer *out, struct error *e)
+{
+    for (uint64_t at = 0; at < t->bytes; at += x->bytes) {
+        uint64_t n = t->bytes - at < x->bytes ? t->bytes - at : x->bytes;
+        if (st_read(f, t, at, n, x->first, e) || st_write_bytes(out, x->first, n, e)) return e->code;
+    }
+    return PL_OK;
+}
+
+/* --- copying a file ------------------------------------------------------------------------ */
+
+/* Copies the length word and the header. Staging may be smaller than the header. */
+static int copy_header(struct transfer *x, const struct st_file *f, struct st_writer *out, struct error *e)
+{
+    for (uint64_t at = 0; at < f->data_begin;) {
+        uint64_t n = f->data_begin - at < x->bytes ? f->data_begin - at : x->bytes;
+        ssize_t k = pread(f->fd, x->first, n, (off_t)at);
+        if (k < 0 && errno == EINTR) continue;
+        if (k <= 0) {
+            if (!k) errno = EIO; /* the file was truncated while it was open */
+            file_error(f->path, "read its header", e);
+            return e->code = PL_FAIL;
+        }
+        if (st_write_bytes(out, x->first, (uint64_t)k, e)) return e->code;
+        at += (uint64_t)k;
+    }
+    return PL_OK;
+}
+
+/* A writer over the whole file, header included: st_write_bytes counts, st_write_end checks and
+ * syncs. The disk space is reserved at once, so that a full disk shows before hours of writing; a
+ * file system that cannot reserve space is not an error. */
+static int open_raw(struct st_writer *out, const char *path, uint64_t bytes, struct error *e)
+{
+    *out = (struct st_writer){.path = mem_string(path), .fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), .wanted = bytes};
+    bool failed = out->fd < 0;
+    out->is_regular = !failed;
+    if (!failed && fallocate(out->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes))
+        failed = errno == ENOSPC || errno == EDQUOT || errno == EFBIG;
+    if (!failed) return PL_OK;
+    char doing[64];
+    snprintf(doing, sizeof doing, "write %llu bytes", (unsigned long long)bytes);
+    file_error(path, doing, e);
+    st_write_abort(out);
+    return e->code = PL_FAIL;
+}
+
+static int save_slots(const struct weights *w, const struct graph *g, struct transfer *x, uint32_t file, struct st_writer *out,
+                      struct error *e)
+{
+    for (uint32_t i = 0; i < w->n_slots; i++) {
+        const struct weight_slot *s = &w->slots[i];
+        if (s->file != file) continue;
+        const struct param *p = s->param ? &g->params.at[s->param - 1] : NULL;
+        int rc = p && (!p->frozen || p->running) ? write_trained(x, g, p, s->entry->dtype, out, e)
+                                 : copy_tensor(x, &w->files[file], s->entry, out, e);
+        if (rc) return rc;
+    }
+    return PL_OK;
+}
+
+static int save_file(const struct weights *w, const struct graph *g, struct transfer *x, uint32_t file, const char *dir, struct error *e)
+{
+    const struct st_file *f = &w->files[file];
+    struct st_writer out;
+    char path[PATH_ROOM];
+    if (path_print(path, dir, w->names[file], e) || open_raw(&out, path, f->data_begin + f->data_bytes, e)) return e->code;
+    if (copy_header(x, f, &out, e) || save_slots(w, g, x, file, &out, e)) {
+        st_write_abort(&out);
+        return e->code;
+    }
+    return st_write_end(&out, e);
+}
+
+/* --- the other files ------------------------------------------------------------------------ */
+
+/* Weights in any format are not copied, nor files that describe them or a checkpoint. */
+static bool is_excluded(const char *name)
+{
+    static const char *const patterns[] = {"*.safetensors", "*.bin",     "*.pt",   "*.pth",      "*.h5", "*.msgpack",
+                                           "*.onnx",        "*.bin.index.json", "state.json", "eval.json", "DONE"};
+    for (size_t i = 0; i < COUNT(patterns); i++)
+        if (pattern_match(patterns[i], name)) return true;
+    return false;
+}
+
+bool weights_other_file(const struct weights *w, const char *path, const char *name, uint64_t *bytes)
+{
+    struct stat s;
+    if (is_excluded(name) || !strcmp(name, "config.json")) return false; /* the model writes config.json */
+    for (uint32_t i = 0; i < w->n_files; i++)
+        if (!strcmp(name, w->names[i])) return false; /* an index may use any file name for weights */
+    if (stat(path, &s) || !S_ISREG(s.st_mode) || s.st_size > OTHER_MOST) return false;
+    *bytes = (uint64_t)s.st_size;
+    return true;
+}
+
+static int copy_others(const struct weights *w, const char *dir, struct error *e)
+{
+    struct names all;
+    int rc = dir_list(w->dir, &all, e);
+    for (uint32_t i = 0; !rc && i < all.n; i++) {
+        char from[PATH_ROOM], to[PATH_ROOM];
+        uint64_t bytes;
+        rc = path_print(from, w->dir, all.at[i], e);
+        if (!rc) rc = path_print(to, dir, all.at[i], e);
+        if (!rc && weights_other_file(w, from, all.at[i], &bytes)) rc = file_copy(from, to, e);
+    }
+    names_free(&all);
+    return rc;
+}
+
+/* --- a preset's folder ------------------------------------------------------------------------ */
+
+static int save_new_tensors(const struct graph *g, struct transfer *x, struct st_writer *out, struct error *e)
+{
+    for (uint32_t i = 0; i < g->params.n; i++)
+        if (!weight_is_constant(g, &g->params.at[i]) && write_trained(x, g, &g->params.at[i], DT_F32, out, e)) return e->code;
+    return PL_OK;
+}
+
+static int save_new(const struct graph *g, struct transfer *x, const char *dir, struct error *e)
+{
+    static const struct st_pair format = {"format", "pt"}; /* transformers requires it */
+    struct st_spec *specs = mem_alloc(g->params.n * sizeof *specs);
+    struct st_writer out;
+    char path[PATH_ROOM];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        const struct param *p = &g->params.at[i];
+        const struct tensor *t = tensor_at(g, p->tensor);
+        if (!weight_is_constant(g, p)) specs[n++] = (struct st_spec){weight_name(g, p), DT_F32, t->rank, t->dim};
+    }
+    int rc = path_print(path, dir, "model.safetensors", e);
+    if (!rc) rc = st_write_begin(&out, path, specs, n, &format, 1, e);
+    mem_free(specs);
+    if (rc) return rc;
+    if (save_new_tensors(g, x, &out, e)) {
+        st_write_abort(&out);
+        return e->code;
+    }
+    return st_write_end(&out, e);
+}
+
+/* --- the folder ----------------------------------------------------------------------------------- */
+
+int weights_save(struct weights *w, const struct model *m, const struct graph *g, struct device *d,
+                 const struct tape *t, void *staging, uint64_t staging_bytes, const char *dir, struct error *e)
+{
+    struct transfer x;
+    char path[PATH_ROOM];
+    transfer_init(&x, d, t, staging, staging_bytes);
+    CHECK(w->n_params == g->params.n && t->graph == g, "weights were opened for another graph");
+    int rc = path_print(path, dir, "config.json", e);
+    if (!rc && m->config_text) rc = file_write_atomic(path, m->config_text, strlen(m->config_text), e);
+    if (!rc && !*w->dir) return save_new(g, &x, dir, e);
+    for (uint32_t i = 0; !rc && i < w->n_files; i++) rc = save_file(w, g, &x, i, dir, e);
+    return rc ? rc : copy_others(w, dir, e);
+}
+
+uint64_t weights_bytes(const struct weights *w, const struct graph *g)
+{
+    /* Upper bounds of a header that is not written yet: braces, keys, dtype, and the digits of
+     * each number. */
+    enum { HEADER_ENTRY = 128 + 21 * (MAX_RANK + 2), HEADER_FIXED = 4096 };
+    uint64_t bytes = w->other_bytes;
+    for (uint32_t i = 0; i < w->n_files; i++) bytes += w->files[i].data_begin + w->files[i].data_bytes;
+    if (*w->dir) return bytes;
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        const struct param *p = &g->params.at[i];
+        if (weight_is_constant(g, p)) continue;
+        bytes += (uint64_t)tensor_elements(tensor_at(g, p->tensor)) * dtype_size(DT_F32) + 6 * strlen(weight_name(g, p)) + HEADER_ENTRY;
+    }
+    return bytes + HEADER_FIXED;
+}

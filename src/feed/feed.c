@@ -1,0 +1,67 @@
+/*
+ * feed.c: see feed.h.
+ */
+#include "feed/feed.h"
+
+#include <stdio.h>
+
+#include "data/order.h"
+
+int feed_open(struct feed *f, const struct config *c, struct run *r, enum feed_role role, struct error *e)
+{
+    const struct feed_ops *ops = config_tokens(c) ? &tokens_feed : &masks_feed;
+    *f = (struct feed){.config = c, .role = role};
+    int rc = ops->open(f, r, role, e);
+    if (rc) return error_prepend(e, "%s", role == FEED_TRAIN ? "data.train" : "data.validation");
+    f->ops = ops;
+    return PL_OK;
+}
+
+int feed_start(struct feed *f, struct run *r, uint64_t position, uint64_t broken, struct error *e)
+{
+    f->start = position;
+    f->broken = broken;
+    return f->ops && f->ops->start ? f->ops->start(f, r, e) : PL_OK;
+}
+
+int feed_passes(const struct feed *f) { return f->ops->passes ? f->ops->n_passes : 1; }
+const char *feed_pass_name(const struct feed *f, int pass) { return f->ops->passes ? f->ops->passes[pass] : ""; }
+void feed_set_pass(struct feed *f, int pass) { f->pass = pass; }
+
+int feed_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e)
+{
+    *out = (struct feed_batch){0};
+    return f->ops->put(f, r, position, samples, rows, out, e);
+}
+
+bool feed_print_left(const struct feed *f, char *out, size_t room)
+{
+    const struct feed_left *l = &f->left;
+    const bool train = f->role == FEED_TRAIN;
+    int n = snprintf(out, room, "%s: left out of %llu %s:", train ? "data.train" : "data.validation", (unsigned long long)l->images, l->images == 1 ? "image" : "images");
+    if (l->small)
+        n += snprintf(out + n, room - (size_t)n, " %llu %s too small to be %s%s (on no cell of the loss's grid of %u x %u);", (unsigned long long)l->small, l->small == 1 ? "mask" : "masks",
+                      train ? "trained on" : "scored", train && f->config->data_crop < 1 ? ", or outside of the crop" : "", l->cells, l->cells);
+    if (l->malformed) n += snprintf(out + n, room - (size_t)n, " %llu malformed %s;", (unsigned long long)l->malformed, l->malformed == 1 ? "mask" : "masks");
+    if (l->without) n += snprintf(out + n, room - (size_t)n, " %llu %s without a mask to %s;", (unsigned long long)l->without, l->without == 1 ? "image" : "images", train ? "train on" : "score");
+    out[n - 1] = 0; /* the last ; */
+    return l->small || l->malformed || l->without;
+}
+
+int feed_empty(const struct feed *f, struct error *e)
+{
+    return error_set(e, PL_USAGE, "data.validation: none of its %llu samples has something to predict%s", (unsigned long long)f->samples,
+                     f->masks ? ": no mask passes data.min_iou, data.min_stability, data.area and data.categories" : "");
+}
+
+void feed_close(struct feed *f)
+{
+    if (f->ops) f->ops->close(f);
+    f->ops = NULL;
+}
+
+uint64_t feed_sample(const struct feed *f, uint64_t position)
+{
+    if (f->role == FEED_VALIDATION) return position;
+    return sample_at((uint64_t)f->config->train_seed, position, f->samples, f->config->data_shuffle);
+}

@@ -1,0 +1,108 @@
+/*
+ * feed.h: a feed reads samples of any data format and writes them into a step's inputs.
+ *
+ *     files ─ feed ─ input storages of the step or of the evaluation
+ *
+ * A feed addresses its samples by position. The order is a pure function of seed and position, so
+ * the trainer stores one number and a resumed run reads the same samples. A feed may prefetch; its
+ * output does not depend on that.
+ */
+#ifndef FEED_H
+#define FEED_H
+
+#include "engine/run.h"
+
+struct dataset;
+
+enum feed_role { FEED_TRAIN, FEED_VALIDATION };
+
+/* Size of a batch. */
+struct feed_batch {
+    double count;  /* the divisor of its loss: tokens that have a successor, or masks */
+    double units;  /* the unit of throughput: tokens or images */
+};
+
+/* A mask of the last batch: for tables by category and images of the worst predictions. */
+struct feed_mask {
+    uint64_t sample;            /* index in the dataset */
+    int64_t id;                 /* id in the file */
+    int32_t category;
+    uint32_t area;              /* in pixels of the loss's grid; 0: no mask here */
+};
+
+/* Masks that are left out while samples are read. */
+struct feed_left {
+    uint64_t images;            /* read */
+    uint64_t small;             /* masks that cover no cell of the loss's grid: too small, or outside of the crop */
+    uint64_t malformed;         /* masks */
+    uint64_t without;           /* images without a mask to train on; replaced in training */
+    uint32_t cells;             /* side of the grid */
+};
+
+struct feed;
+struct feed_ops {
+    const char *unit;           /* "tokens": of feed_batch.units */
+    const char *const *passes;  /* an evaluation reads the dataset once for each of these names; NULL: once */
+    int n_passes;
+    int (*open)(struct feed *f, struct run *r, enum feed_role role, struct error *e);
+    int (*start)(struct feed *f, struct run *r, struct error *e); /* after the run's memory is allocated; NULL: nothing to do */
+    int (*put)(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e);
+    void (*close)(struct feed *f);
+};
+
+struct feed {
+    const struct feed_ops *ops; /* NULL: not open */
+    const struct config *config;
+    enum feed_role role;
+    uint64_t samples;           /* in the dataset */
+    uint64_t fingerprint;       /* of the dataset; 0: not known */
+    int pass;                   /* evaluation: index in ops->passes */
+    uint64_t start;             /* the position at which this process began */
+    uint64_t broken;            /* number of broken samples that were replaced so far */
+    struct feed_left left;      /* masks that could not be used, since this process began; in an evaluation of its last pass */
+    const struct feed_mask *masks; /* [rows][data.max_masks] of the last feed_put; NULL: no masks */
+    void *state;                /* the format's own */
+};
+
+/* Opens data.train or data.validation in the configuration's format and checks it against the
+ * model's inputs. */
+int feed_open(struct feed *f, const struct config *c, struct run *r, enum feed_role role, struct error *e);
+/* Starts the feed after run_start. `position` and `broken` come from the checkpoint of a resumed
+ * run. */
+int feed_start(struct feed *f, struct run *r, uint64_t position, uint64_t broken, struct error *e);
+/* The passes of an evaluation, and the selected one: "point" and "box" for a promptable model, each
+ * reproducible. A pass without a name is "". */
+int feed_passes(const struct feed *f);
+const char *feed_pass_name(const struct feed *f, int pass);
+void feed_set_pass(struct feed *f, int pass);
+/* Writes the samples at positions position .. position + samples - 1 into the first rows of the
+ * inputs, and padding with weight 0 into the rest of `rows`. Allocates nothing. */
+int feed_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e);
+/* Prints what was left out, in one line without a newline; false: nothing. Allocates nothing. */
+bool feed_print_left(const struct feed *f, char *out, size_t room);
+/* The error of an evaluation without any target. */
+int feed_empty(const struct feed *f, struct error *e);
+void feed_close(struct feed *f);
+
+/* The index of the sample at a position: training repeats the dataset in epochs, each with its own
+ * order; validation reads it once. */
+uint64_t feed_sample(const struct feed *f, uint64_t position);
+
+/* Opens the images of a configuration without a feed, for inspection. The caller calls
+ * dataset_close. */
+int feed_open_dataset(struct dataset **set, const struct config *c, enum feed_role role, struct error *e);
+/* The range of the configuration's keys for images of 16 bits. */
+struct pixel_range;
+struct pixel_range feed_range(const struct config *c);
+/* Writes what the dataset's survey decided (data.labels, data.threshold, data.ignore, data.range) into
+ * a configuration, so that every later command decides the same. */
+void feed_resolve(const struct feed *f, struct config *c);
+/* Reads up to `samples` samples as a run would: PL_USAGE when more of them than data.max_bad cannot be
+ * used, or when none can. */
+int feed_try_images(const struct config *c, const struct model *m, enum feed_role role, uint64_t samples, struct error *e);
+/* The dataset that the feed reads; NULL: the data are not images. */
+const struct dataset *feed_dataset(const struct feed *f);
+
+extern const struct feed_ops tokens_feed, masks_feed;
+
+#endif

@@ -1,0 +1,320 @@
+/*
+ * feed_masks.c: images with masks for a promptable model.
+ *
+ *     loader's slot ─┬─ images, image_valid            the canvas, and the size of the image in it; or
+ *                    │  image_embeddings               its stored embedding (embed.h)
+ *                    ├─ gt_masks, gt_valid             bits at the loss's resolution
+ *                    └─ input_points, input_labels     the first prompt of each mask, simulated here
+ *                       prompt_keys                    random keys of the points of later rounds
+ *
+ * Slots of a prompt: 0 and 1 are the first prompt, a point and a filler or two corners. The others
+ * are unused at first; the program fills them, one round at a time (sam_rounds.c).
+ *
+ * Training draws a point or a box by seed, position and mask. An evaluation reads the dataset
+ * twice: with the most interior point of each mask, and with its exact box.
+ *
+ * Training and validation share one loader: they never read at the same time, and switching
+ * between them is a seek.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/random.h"
+#include "data/loader.h"
+#include "engine/batch_plan.h"
+#include "engine/embed.h"
+#include "feed/feed.h"
+#include "feed/first_prompts.h"
+
+enum pass { PASS_POINT, PASS_BOX };
+static const char *const passes[] = {"point", "box"};
+
+enum input { IMAGES, IMAGE_VALID, EMBEDDINGS, POINTS, LABELS, MASKS, MASK_VALID, KEYS, INPUTS };
+static const char *const inputs[INPUTS] = {"images", "image_valid", "image_embeddings", "input_points", "input_labels", "gt_masks", "gt_valid", "prompt_keys"};
+
+struct mask_feed {
+    struct run *run;            /* owner of the loader */
+    struct dataset *set;
+    struct loader_source source;
+    struct loader_options o;
+    int64_t P;                  /* slots of a prompt */
+    struct first_prompts prompts;
+    bool used[INPUTS];          /* whether a program reads the input */
+    /* one row of the batch */
+    float *coords;              /* [M][P][2] */
+    int32_t *kinds;             /* [M][P] */
+    int32_t *valid;             /* [M][2] */
+    int32_t *keys;              /* [M] */
+    struct feed_mask *masks;    /* [rows][M] */
+};
+
+/* --- opening ------------------------------------------------------------------------------- */
+
+static struct dataset_options dataset_options(const struct config *c, enum feed_role role)
+{
+    bool train = role == FEED_TRAIN;
+    const struct config_list *paths = train || !c->data_validation.n ? &c->data_train : &c->data_validation;
+    return (struct dataset_options){
+        .format = batch_format(c), .paths = paths->at, .n_paths = paths->n,
+        .images = !train && c->data_validation_images ? c->data_validation_images : c->data_images,
+        .masks = !train && c->data_validation_masks ? c->data_validation_masks : c->data_masks,
+        .image_prefix = c->data_image_prefix, .image_suffix = c->data_image_suffix, .mask_prefix = c->data_mask_prefix, .mask_suffix = c->data_mask_suffix,
+        .categories = c->data_categories.at, .n_categories = c->data_categories.n, .crowds = c->data_crowds,
+        .labels = (enum label_kind)c->data_labels, .ignore = (int)c->data_ignore, .threshold = (uint32_t)c->data_threshold, .range = feed_range(c),
+        .image_column = c->data_image_column, .mask_column = c->data_mask_column, .split_column = c->data_split_column,
+        .split = {.part = train ? "train" : "validation", .list = train ? c->data_train_list : c->data_validation_list, .glob = train ? c->data_train_match : c->data_validation_match,
+                  .column = train ? c->data_train_split : c->data_validation_split, .fraction = c->data_holdout, .rest = train,
+                  .seed = (uint64_t)c->data_split_seed}};
+}
+
+static struct loader_source make_source(const struct config *c, const struct dataset *set, enum feed_role role)
+{
+    struct loader_source s = {
+        .set = set, .seed = (uint64_t)c->train_seed, .shuffle = c->data_shuffle, .once = role == FEED_VALIDATION,
+        .interior = role == FEED_VALIDATION, .max_bad = c->data_max_bad,
+        .sampler = {.strategy = (enum sampler_strategy)c->data_strategy, .max_masks = (uint32_t)c->data_max_masks, .min_iou = (float)c->data_min_iou,
+                    .min_stability = (float)c->data_min_stability, .min_area = c->data_area.low, .max_area = c->data_area.high, .crowds = c->data_crowds}};
+    if (role == FEED_TRAIN) s.augment = (struct loader_augment){c->data_flip, c->data_scale, c->data_crop};
+    return s;
+}
+
+struct pixel_range feed_range(const struct config *c)
+{
+    return (struct pixel_range){.kind = config_given(c, KEY_data_window) ? RANGE_WINDOW : (enum range_kind)c->data_range,
+                                .percentiles = {c->data_percentiles.low, c->data_percentiles.high},
+                                .window = {(uint32_t)c->data_window.low, (uint32_t)c->data_window.high}};
+}
+
+/* Files of their own for validation are read as those of training: what is auto is decided over
+ * data.train. */
+static void decide_as_training(const struct config *c, struct dataset_options *d)
+{
+    struct dataset_options train = dataset_options(c, FEED_TRAIN);
+    struct dataset *set;
+    struct error e;
+    train.split = (struct dataset_split){0};
+    if (dataset_open(&set, &train, &e)) {
+        log_warn("data.labels and data.range are decided over data.validation, because data.train cannot be opened: %s", e.text);
+        return;
+    }
+    d->labels = set->labels.kind;
+    d->ignore = set->labels.ignore;
+    d->threshold = set->labels.threshold;
+    d->range = set->range;
+    dataset_close(set);
+}
+
+int feed_open_dataset(struct dataset **set, const struct config *c, enum feed_role role, struct error *e)
+{
+    struct dataset_options d = dataset_options(c, role);
+    const bool labels = (c->data_format == FORMAT_PAIRS || c->data_format == FORMAT_CSV) && d.labels == LABELS_AUTO;
+    if (role == FEED_VALIDATION && c->data_validation.n && c->data_train.n && c->data_format != FORMAT_PACKED && (labels || d.range.kind == RANGE_AUTO))
+        decide_as_training(c, &d);
+    return dataset_open(set, &d, e);
+}
+
+void feed_resolve(const struct feed *f, struct config *c)
+{
+    const struct dataset *d = feed_dataset(f);
+    if (!d) return;
+    if (d->format->label && c->data_labels == LABELS_AUTO) {
+        c->data_labels = d->labels.kind;
+        c->data_ignore = d->labels.ignore;
+        c->data_threshold = d->labels.threshold;
+    }
+    if (c->data_range != RANGE_AUTO || d->range.kind == RANGE_AUTO) return;
+    c->data_range = d->range.kind;
+    if (d->range.kind != RANGE_WINDOW) return;
+    c->data_window = (struct config_range){d->range.window[0], d->range.window[1]};
+    c->origin[KEY_data_window].source = SOURCE_OPTION;
+}
+
+/* Says what was decided over the data, and what is left out of them. */
+static void log_dataset(const struct dataset *set, const struct config *c, enum feed_role role, bool trained)
+{
+    struct text line = {0};
+    if (role == FEED_TRAIN || !trained) survey_log(set); /* the decisions are those of training, which has logged them */
+    if (dataset_print_left(set, c->data_crowds, &line)) log_note("%s: %s", role == FEED_TRAIN ? "data.train" : "data.validation", line.at);
+    text_free(&line);
+}
+
+static int try_samples(struct loader *l, struct loader_source *s, uint64_t samples, double max_bad, struct error *e)
+{
+    const struct loader_sample *ignored;
+    loader_seek(l, s, 0);
+    for (uint64_t i = 0; i < samples; i++)
+        if (loader_next(l, &ignored, e)) return e->code;
+    const struct loader_counts *k = &s->counts;
+    if ((double)k->broken <= max_bad * (double)k->seen) return PL_OK;
+    return error_set(e, PL_USAGE, "%llu of %llu samples that were read cannot be used; the last one is %s; `plimsoll data verify` lists all", (unsigned long long)k->broken,
+                     (unsigned long long)k->seen, k->last);
+}
+
+/* Another order than the files': the samples are spread over the dataset. */
+int feed_try_images(const struct config *c, const struct model *m, enum feed_role role, uint64_t samples, struct error *e)
+{
+    struct dataset *set;
+    struct loader *l;
+    const struct packed_embeddings none = {0};
+    struct loader_options o = batch_loader(c, m, &none);
+    int rc = feed_open_dataset(&set, c, role, e);
+    if (rc) return rc;
+    struct loader_source s = make_source(c, set, role);
+    s.shuffle = true, s.once = s.interior = false, s.max_bad = 1, s.quiet = true, s.augment = (struct loader_augment){0};
+    char *memory = mem_alloc(loader_bytes(&o) + 64);
+    rc = loader_open(&l, &o, memory + (64 - (uintptr_t)memory % 64) % 64, e);
+    if (!rc) {
+        rc = try_samples(l, &s, min_u64(samples, dataset_count(set)), c->data_max_bad, e);
+        loader_close(l);
+    }
+    mem_free(memory);
+    dataset_close(set);
+    return rc;
+}
+
+static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct error *e)
+{
+    const struct config *c = f->config;
+    struct dataset *set;
+    CHECK(r->loader_bytes, "the run was not planned for images");
+    int rc = feed_open_dataset(&set, c, role, e);
+    if (rc) return rc;
+    log_dataset(set, c, role, r->plan.settings.train);
+    if (r->embeddings.type && embed_check(r, set, e)) {
+        dataset_close(set);
+        return e->code;
+    }
+    set->from_embeddings = r->embeddings.type;
+    struct mask_feed *m = mem_alloc(sizeof *m);
+    size_t M = (size_t)c->data_max_masks;
+    *m = (struct mask_feed){.run = r, .set = set, .source = make_source(c, set, role), .o = batch_loader(c, &r->model, &r->embeddings),
+                            .P = FIRST_SLOTS + c->prompts_iterations - 1};
+    m->prompts = (struct first_prompts){.side = m->o.side, .cells = m->o.cells, .masks = m->o.masks, .key = random_key((uint64_t)c->train_seed, "first prompts"),
+                                        .box = c->prompts_box, .jitter = c->prompts_jitter};
+    m->coords = mem_alloc(M * (size_t)m->P * 2 * sizeof *m->coords);
+    m->kinds = mem_alloc(M * (size_t)m->P * sizeof *m->kinds);
+    m->valid = mem_alloc(M * 2 * sizeof *m->valid);
+    m->keys = mem_alloc(M * sizeof *m->keys);
+    f->samples = dataset_count(set);
+    f->fingerprint = dataset_fingerprint(set);
+    f->state = m;
+    return PL_OK;
+}
+
+/* Runs after the memory is allocated. The first feed of a run creates the loader. */
+static int mask_start(struct feed *f, struct run *r, struct error *e)
+{
+    struct mask_feed *m = f->state;
+    struct run_input x;
+    for (int i = 0; i < INPUTS; i++) m->used[i] = run_input(r, inputs[i], &x) && run_input_used(r, &x);
+    m->masks = mem_alloc((size_t)run_samples(r) * m->o.masks * sizeof *m->masks);
+    f->masks = m->masks;
+    m->source.counts.seen = f->start;
+    m->source.counts.broken = f->broken;
+    int rc = r->loader ? PL_OK : loader_open(&r->loader, &m->o, run_loader_memory(r), e);
+    if (!rc && f->role == FEED_TRAIN) loader_seek(r->loader, &m->source, f->start); /* prefetches for the first step */
+    return rc;
+}
+
+static void mask_close(struct feed *f)
+{
+    struct mask_feed *m = f->state;
+    loader_close(m->run->loader); /* before the dataset that it reads is closed */
+    m->run->loader = NULL;
+    dataset_close(m->set);
+    mem_free(m->coords);
+    mem_free(m->kinds);
+    mem_free(m->valid);
+    mem_free(m->keys);
+    mem_free(m->masks);
+    mem_free(m);
+}
+
+const struct dataset *feed_dataset(const struct feed *f)
+{
+    return f->ops == &masks_feed ? ((const struct mask_feed *)f->state)->set : NULL;
+}
+
+/* --- a batch ------------------------------------------------------------------------------------ */
+
+static void put_prompt(const struct feed *f, const struct loader_sample *s, uint32_t k, float *coords, int32_t *kinds)
+{
+    const struct mask_feed *m = f->state;
+    if (f->role == FEED_TRAIN) prompt_random(&m->prompts, s, k, coords, kinds);
+    else if (f->pass == PASS_BOX) prompt_box(&m->prompts, s, k, coords, kinds);
+    else prompt_interior(&m->prompts, s, k, coords, kinds);
+}
+
+/* Fills prompts, valid sizes and facts of row `at`; s NULL: the row is padding. `from`: the
+ * index of the batch's first row, which the keys of later rounds' points depend on: 0 in a step;
+ * in an evaluation the position, so that the split into batches does not matter. */
+static void describe_row(const struct feed *f, int64_t at, uint64_t from, const struct loader_sample *s)
+{
+    struct mask_feed *m = f->state;
+    uint32_t M = m->o.masks, n = s ? s->n : 0;
+    size_t P = (size_t)m->P;
+    memset(m->coords, 0, M * P * 2 * sizeof *m->coords);
+    memset(m->valid, 0, M * 2 * sizeof *m->valid);
+    for (uint32_t k = 0; k < M; k++) {
+        int32_t *kinds = m->kinds + k * P;
+        for (size_t i = 0; i < P; i++) kinds[i] = i < FIRST_SLOTS ? POINT_FILLER : POINT_UNUSED;
+        m->keys[k] = (int32_t)(uint32_t)((from + (uint64_t)at) * M + k);
+        m->masks[at * M + k] = (struct feed_mask){0};
+        if (k >= n) continue;
+        put_prompt(f, s, k, m->coords + k * P * 2, kinds);
+        m->valid[2 * k] = (int32_t)s->mask_rows;
+        m->valid[2 * k + 1] = (int32_t)s->mask_columns;
+        m->masks[at * M + k] = (struct feed_mask){s->sample, s->masks[k].id, s->masks[k].category, s->masks[k].area};
+    }
+}
+
+/* `last`: the sample of the previous row, used if s is NULL. Padding rows have weight 0. Old
+ * image bytes are always finite numbers and can stay, but uninitialised memory of an embedding
+ * may hold NaN, and NaN times 0 is NaN. So a padding row repeats the previous embedding. */
+static int put_row(struct feed *f, struct run *r, int64_t at, uint64_t from, const struct loader_sample *s, const struct loader_sample *last, struct error *e)
+{
+    struct mask_feed *m = f->state;
+    uint64_t M = m->o.masks, P = (uint64_t)m->P, side = m->o.side;
+    int32_t size[2] = {s ? (int32_t)s->rows : 0, s ? (int32_t)s->columns : 0};
+    describe_row(f, at, from, s);
+    const struct {
+        const void *at; /* NULL: old data stay and have weight 0 */
+        uint64_t bytes;
+    } rows[INPUTS] = {
+        [IMAGES] = {s ? s->image : NULL, side * side * 3},
+        [EMBEDDINGS] = {s ? s->embedding : last ? last->embedding : NULL, m->o.embedding},
+        [IMAGE_VALID] = {size, sizeof size},
+        [POINTS] = {m->coords, M * P * 2 * sizeof *m->coords},
+        [LABELS] = {m->kinds, M * P * sizeof *m->kinds},
+        [MASKS] = {s ? s->bits : NULL, M * grid_mask_bytes(m->o.cells, m->o.cells)},
+        [MASK_VALID] = {m->valid, M * 2 * sizeof *m->valid},
+        [KEYS] = {m->keys, M * sizeof *m->keys},
+    };
+    int rc = PL_OK;
+    for (int i = 0; i < INPUTS && !rc; i++)
+        if (m->used[i] && rows[i].at) rc = run_write_input(r, inputs[i], at, rows[i].at, rows[i].bytes, e);
+    return rc;
+}
+
+static int mask_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e)
+{
+    struct mask_feed *m = f->state;
+    int rc = PL_OK;
+    if (f->role == FEED_VALIDATION && !position) m->source.counts = (struct loader_counts){0};
+    if (samples && !loader_at(r->loader, &m->source, position)) loader_seek(r->loader, &m->source, position);
+    const struct loader_sample *last = NULL; /* valid until the next loader_next */
+    for (int64_t i = 0; i < rows && !rc; i++) {
+        const struct loader_sample *s = NULL;
+        if (i < samples) rc = loader_next(r->loader, &s, e);
+        if (!rc) rc = put_row(f, r, i, f->role == FEED_TRAIN ? 0 : position, s, last, e);
+        if (s) out->count += s->n, last = s;
+    }
+    const struct loader_counts *k = &m->source.counts;
+    f->broken = k->broken;
+    f->left = (struct feed_left){.images = k->seen - (f->role == FEED_TRAIN ? f->start : 0), .small = k->lost_masks, .malformed = k->bad_masks, .without = k->empty, .cells = m->o.cells};
+    out->units = (double)samples;
+    return rc;
+}
+
+const struct feed_ops masks_feed = {.unit = "images", .passes = passes, .n_passes = COUNT(passes), .open = mask_open, .start = mask_start,
+                                    .put = mask_put, .close = mask_close};

@@ -1,0 +1,96 @@
+/*
+ * feed_tokens.c: token rows for a language model. Labels are the same tokens: the model shifts
+ * them. A padding row at the end of the data has the label -100 everywhere.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "data/tokens.h"
+#include "engine/batch_plan.h"
+#include "feed/feed.h"
+
+/* A byte-level vocabulary: 256 bytes and some special ids. A larger one is a tokenizer's. */
+enum { BYTE_VOCABULARY = 512 };
+
+struct token_feed {
+    struct tokens tokens;
+    int32_t *row;   /* one sample */
+};
+
+/* A built-in family has ports; a user-defined model accepts token files if its inputs are token
+ * rows. */
+static int check_model(const struct run *r, struct error *e)
+{
+    static const char *const names[] = {"input_ids", "labels"};
+    int64_t T = r->config->data_sequence;
+    struct run_input x;
+    if (!r->defined && !model_port(&r->model, "input_ids")) return batch_refuse_tokens(r->config, &r->model, e);
+    for (size_t i = 0; i < COUNT(names) && r->defined; i++)
+        if (!run_input(r, names[i], &x) || x.dtype != DT_I32 || x.sample != (uint64_t)T * 4 || (!i && !r->model.vocabulary))
+            return error_set(e, PL_USAGE, "token files need a model with the inputs input_ids and labels, i32 [batch, data.sequence = %" PRId64
+                             "], and an embedding of input_ids; %s does not fit", T, names[i]);
+    for (id s = 1; s < r->graph.storages.n && r->defined; s++) {
+        const char *name = graph_name(&r->graph, r->graph.storages.at[s].name);
+        if (r->graph.storages.at[s].kind != KIND_INPUT || !run_input(r, name, &x) || !run_input_used(r, &x)) continue;
+        if (strcmp(name, "input_ids") && strcmp(name, "labels") && strcmp(name, "samples"))
+            return error_set(e, PL_USAGE, "token files give input_ids and labels, but the model also reads the input %s; call pl_step with inputs of your own", name);
+    }
+    return PL_OK;
+}
+
+static int token_open(struct feed *f, struct run *r, enum feed_role role, struct error *e)
+{
+    const struct config *c = f->config;
+    const struct config_list *paths = role == FEED_TRAIN ? &c->data_train : &c->data_validation;
+    struct tokens_options o = {.paths = paths->at, .n_paths = paths->n, .sequence = c->data_sequence, .dtype = c->data_token_dtype,
+                               .vocab_size = r->model.vocabulary, .bytes = c->data_format == FORMAT_BYTES};
+    int rc = check_model(r, e);
+    if (rc) return rc;
+    struct token_feed *t = mem_alloc(sizeof *t);
+    if ((rc = tokens_open(&t->tokens, &o, e))) {
+        mem_free(t);
+        return rc;
+    }
+    if (o.bytes && role == FEED_TRAIN && r->model.vocabulary > BYTE_VOCABULARY)
+        log_warn("data.format is bytes: the ids are byte values from 0 to 255, and the model's vocabulary has %" PRId64 " ids", r->model.vocabulary);
+    t->row = mem_alloc((size_t)c->data_sequence * sizeof *t->row);
+    f->samples = tokens_count(&t->tokens);
+    f->state = t;
+    return PL_OK;
+}
+
+/* Writes row `at` of the batch; `is_sample` false: a padding row. */
+static int put_row(struct feed *f, struct run *r, int64_t at, uint64_t sample, bool is_sample, struct error *e)
+{
+    struct token_feed *t = f->state;
+    uint64_t T = (uint64_t)f->config->data_sequence, bytes = T * sizeof *t->row;
+    int rc = PL_OK;
+    if (is_sample) rc = tokens_read(&t->tokens, sample, t->row, e);
+    else memset(t->row, 0, bytes);
+    if (!rc) rc = run_write_input(r, "input_ids", at, t->row, bytes, e);
+    for (uint64_t i = 0; i < T && !is_sample; i++) t->row[i] = -100;
+    if (!rc) rc = run_write_input(r, "labels", at, t->row, bytes, e);
+    return rc;
+}
+
+static int token_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e)
+{
+    int rc = PL_OK;
+    for (int64_t i = 0; i < rows && !rc; i++) {
+        bool is_sample = i < samples;
+        rc = put_row(f, r, i, is_sample ? feed_sample(f, position + (uint64_t)i) : 0, is_sample, e);
+    }
+    out->count = (double)samples * (double)(f->config->data_sequence - 1);
+    out->units = (double)samples * (double)f->config->data_sequence;
+    return rc;
+}
+
+static void token_close(struct feed *f)
+{
+    struct token_feed *t = f->state;
+    tokens_close(&t->tokens);
+    mem_free(t->row);
+    mem_free(t);
+}
+
+const struct feed_ops tokens_feed = {.unit = "tokens", .open = token_open, .put = token_put, .close = token_close};

@@ -1,0 +1,229 @@
+/*
+ * score.c: see score.h.
+ */
+#include "infer/score.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { ROW_ALL, ROW_OTHER, ROW_FIRST }; /* rows of a prompt */
+
+/* --- one mask ---------------------------------------------------------------------------- */
+
+static inline bool bit_at(const uint8_t *row, uint32_t x) { return row[x / 8] >> (x % 8) & 1; }
+
+static inline void count(struct overlap *o, bool p, bool t)
+{
+    o->both += p && t;
+    o->either += p || t;
+    o->predicted += p;
+    o->target += t;
+}
+
+struct overlap overlap_logits(const float *logits, size_t pitch, const uint8_t *bits, size_t stride, uint32_t w, uint32_t h)
+{
+    struct overlap o = {0};
+    for (uint32_t y = 0; y < h; y++)
+        for (uint32_t x = 0; x < w; x++) count(&o, logits[y * pitch + x] > 0, bit_at(bits + y * stride, x));
+    return o;
+}
+
+struct overlap overlap_bytes(const uint8_t *mask, size_t pitch, const uint8_t *bits, size_t stride, uint32_t w, uint32_t h)
+{
+    struct overlap o = {0};
+    for (uint32_t y = 0; y < h; y++)
+        for (uint32_t x = 0; x < w; x++) count(&o, mask[y * pitch + x], bit_at(bits + y * stride, x));
+    return o;
+}
+
+double overlap_iou(const struct overlap *o) { return o->either ? (double)o->both / (double)o->either : 1; }
+
+double overlap_dice(const struct overlap *o)
+{
+    uint64_t sum = o->predicted + o->target;
+    return sum ? 2 * (double)o->both / (double)sum : 1;
+}
+
+/* --- adding up ------------------------------------------------------------------------------ */
+
+static uint32_t rows_of(const struct scores *s) { return ROW_FIRST + s->most_categories; }
+
+void scores_open(struct scores *s, const char *const *prompts, uint32_t n_prompts, uint32_t categories, uint32_t worst)
+{
+    CHECK(n_prompts, "scores without prompts");
+    *s = (struct scores){.prompts = prompts, .n_prompts = n_prompts, .most_categories = categories, .most_worst = worst};
+    s->categories = mem_alloc((categories + 1) * sizeof *s->categories);
+    s->rows = mem_alloc((size_t)n_prompts * rows_of(s) * sizeof *s->rows);
+    s->worst = mem_alloc((worst + 1) * sizeof *s->worst);
+}
+
+void scores_names(struct scores *s, score_name *name, const void *of)
+{
+    s->name = name;
+    s->names_of = of;
+}
+
+void scores_close(struct scores *s)
+{
+    mem_free(s->categories);
+    mem_free(s->rows);
+    mem_free(s->worst);
+    memset(s, 0, sizeof *s);
+}
+
+void scores_reset(struct scores *s)
+{
+    memset(s->rows, 0, (size_t)s->n_prompts * rows_of(s) * sizeof *s->rows);
+    s->n_worst = s->n_categories = 0;
+}
+
+static void add(struct score *r, double iou, double dice)
+{
+    r->masks++;
+    r->above_half += iou > 0.5;
+    r->above_most += iou > 0.75;
+    r->iou += iou;
+    r->dice += dice;
+}
+
+static bool worse(const struct worst *a, const struct worst *b)
+{
+    if (a->iou != b->iou) return a->iou < b->iou;
+    if (a->sample != b->sample) return a->sample < b->sample;
+    return a->mask != b->mask ? a->mask < b->mask : a->prompt < b->prompt;
+}
+
+/* The list stays sorted; an entry that drops off its end is forgotten. */
+static void keep_worst(struct scores *s, const struct worst *w)
+{
+    if (s->n_worst == s->most_worst && (!s->n_worst || !worse(w, &s->worst[s->n_worst - 1]))) return;
+    uint32_t at = s->n_worst < s->most_worst ? s->n_worst++ : s->n_worst - 1;
+    for (; at && worse(w, &s->worst[at - 1]); at--) s->worst[at] = s->worst[at - 1];
+    s->worst[at] = *w;
+}
+
+/* The row of a category, assigned when the category is first seen. */
+static uint32_t find_row(struct scores *s, int32_t id)
+{
+    uint32_t at = 0, end = s->n_categories;
+    while (at < end) {
+        uint32_t middle = (at + end) / 2;
+        if (s->categories[middle].id < id) at = middle + 1;
+        else end = middle;
+    }
+    if (at < s->n_categories && s->categories[at].id == id) return s->categories[at].row;
+    if (s->n_categories == s->most_categories) return ROW_OTHER;
+    memmove(s->categories + at + 1, s->categories + at, (s->n_categories - at) * sizeof *s->categories);
+    s->categories[at] = (struct score_category){id, ROW_FIRST + s->n_categories++};
+    return s->categories[at].row;
+}
+
+void scores_add(struct scores *s, uint32_t prompt, int32_t category, double iou, double dice, const struct worst *where)
+{
+    CHECK(prompt < s->n_prompts, "prompt %u of %u", prompt, s->n_prompts);
+    struct score *rows = s->rows + (size_t)prompt * rows_of(s);
+    add(&rows[ROW_ALL], iou, dice);
+    if (s->most_categories) add(&rows[find_row(s, category)], iou, dice);
+    if (!where) return;
+    struct worst w = *where;
+    w.iou = iou;
+    w.prompt = prompt;
+    keep_worst(s, &w);
+}
+
+/* --- results ------------------------------------------------------------------------------------ */
+
+struct score scores_of(const struct scores *s, uint32_t prompt)
+{
+    struct score sum = {0};
+    for (uint32_t p = 0; p < s->n_prompts; p++) {
+        const struct score *r = &s->rows[(size_t)p * rows_of(s)];
+        if (prompt < s->n_prompts && p != prompt) continue;
+        sum.masks += r->masks, sum.above_half += r->above_half, sum.above_most += r->above_most;
+        sum.iou += r->iou, sum.dice += r->dice;
+    }
+    return sum;
+}
+
+static double share(double x, uint64_t n) { return n ? x / (double)n : 0; }
+double score_iou(const struct score *s) { return share(s->iou, s->masks); }
+double score_dice(const struct score *s) { return share(s->dice, s->masks); }
+
+/* Lines of a table: all, then the seen categories by id, then other. row_of is a line's row. */
+static uint32_t lines_of(const struct scores *s)
+{
+    bool plain = s->n_categories == 1 && !(s->name && s->name(s->names_of, s->categories[0].id));
+    return plain ? 1 : s->n_categories + 2;
+}
+
+static uint32_t row_of(const struct scores *s, uint32_t line)
+{
+    return !line ? ROW_ALL : line <= s->n_categories ? s->categories[line - 1].row : ROW_OTHER;
+}
+
+static const char *line_name(const struct scores *s, uint32_t line, char out[16])
+{
+    if (!line || line > s->n_categories) return line ? "other" : "all";
+    int32_t id = s->categories[line - 1].id;
+    const char *name = s->name ? s->name(s->names_of, id) : NULL;
+    snprintf(out, 16, "%d", id);
+    return name ? name : out;
+}
+
+/* Columns of a UTF-8 text: bytes that begin a character. */
+static int width_of(const char *s)
+{
+    int n = 0;
+    for (; *s; s++) n += (*s & 0xc0) != 0x80;
+    return n;
+}
+
+static void print_name(struct text *out, const char *name, int width)
+{
+    text_printf(out, "%s%*s  ", name, width - width_of(name), "");
+}
+
+void scores_print(const struct scores *s, struct text *out)
+{
+    int prompt = 6, category = 8;
+    char number[16];
+    for (uint32_t p = 0; p < s->n_prompts; p++) prompt = (int)max_i64(prompt, width_of(s->prompts[p]));
+    for (uint32_t l = 0; l < lines_of(s); l++) category = (int)max_i64(category, width_of(line_name(s, l, number)));
+    print_name(out, "prompt", prompt);
+    print_name(out, "category", category);
+    text_printf(out, "%9s %9s %9s %11s %11s\n", "masks", "mean IoU", "mean Dice", "above 0.50", "above 0.75");
+    for (uint32_t p = 0; p < s->n_prompts; p++)
+        for (uint32_t l = 0; l < lines_of(s); l++) {
+            const struct score *x = &s->rows[(size_t)p * rows_of(s) + row_of(s, l)];
+            if (!x->masks) continue;
+            print_name(out, s->prompts[p], prompt);
+            print_name(out, line_name(s, l, number), category);
+            text_printf(out, "%9llu %9.4f %9.4f %9.1f %% %9.1f %%\n", (unsigned long long)x->masks, score_iou(x), score_dice(x),
+                        100 * share((double)x->above_half, x->masks), 100 * share((double)x->above_most, x->masks));
+        }
+}
+
+/* Quoted if a comma, a quote or a line end would break the row (RFC 4180). */
+static void put_field(struct text *out, const char *s)
+{
+    bool quote = strpbrk(s, ",\"\r\n");
+    if (quote) text_append(out, "\"", 1);
+    for (; *s; s++) text_append(out, *s == '"' ? "\"\"" : s, *s == '"' ? 2 : 1);
+    if (quote) text_append(out, "\"", 1);
+    text_append(out, ",", 1);
+}
+
+void scores_csv(const struct scores *s, struct text *out)
+{
+    char number[16];
+    text_printf(out, "prompt,category,masks,mean_iou,mean_dice,above_50,above_75\n");
+    for (uint32_t p = 0; p < s->n_prompts; p++)
+        for (uint32_t l = 0; l < lines_of(s); l++) {
+            const struct score *x = &s->rows[(size_t)p * rows_of(s) + row_of(s, l)];
+            if (!x->masks) continue;
+            put_field(out, s->prompts[p]);
+            put_field(out, line_name(s, l, number));
+            text_printf(out, "%llu,%.6f,%.6f,%.6f,%.6f\n", (unsigned long long)x->masks, score_iou(x), score_dice(x),
+                        share((double)x->above_half, x->masks), share((double)x->above_most, x->masks));
+        }
+}

@@ -1,0 +1,98 @@
+/*
+ * offload.c: offloads storages to host memory (on a CPU: to the offload file).
+ *
+ *     optimizer     state (KIND_STATE) is fetched for the update of its weight
+ *     masters       f32 master weights (KIND_MASTER) likewise
+ *     weights       weights of blocks are fetched for their block's forward, for its backward, and
+ *                   for their update
+ *     activations   saved activations of a block are copied out after it and fetched for its
+ *                   backward (offload_activations.c)
+ *
+ *     compute   ... [ block 1         ][ block 2         ][ block 3 ...
+ *     copies        | fetch 2          | fetch 3          |
+ *     weights       |-- 1 --|-------- 2 -------|
+ *
+ * The pass inserts copies between the two spaces, in lanes of their own. A block's weights are
+ * fetched while the block before it computes, so the weights of two blocks are in device memory at
+ * a time, as transients that the planner places. The pass does not depend on ops: the storage's
+ * kind decides its home, and the alias table shows what a node writes. The same kernels run on the
+ * same values, so no bit changes.
+ */
+#include "passes/techniques/offload.h"
+
+#include "graph/ops.h"
+
+/* Weights that a node outside of all blocks accesses in the step or the evaluation are not
+ * offloaded. */
+static void keep_outsiders(const struct graph *g, enum program p, bool *offloaded, bool *inside)
+{
+    for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[p].nodes.at[k]);
+        bool block = graph_block_of(g, n->scope) != 0;
+        for (int i = 0; i < n->nin + n->nout; i++) {
+            id t = i < n->nin ? n->in[i] : n->out[i - n->nin];
+            id s = t ? tensor_at(g, t)->storage : 0;
+            if (!s || n->phase == PHASE_UPDATE) continue;
+            if (block) inside[s] = true;
+            else if (g->storages.at[s].kind == KIND_PARAM) offloaded[s] = false;
+        }
+    }
+}
+
+/* By storage: true if it is offloaded. */
+static bool *choose_homes(const struct graph *g, unsigned offload)
+{
+    bool *offloaded = mem_alloc(g->storages.n), *inside = mem_alloc(g->storages.n);
+    for (id s = 1; s < g->storages.n; s++) {
+        enum kind k = g->storages.at[s].kind;
+        offloaded[s] = (k == KIND_STATE && offload & OFFLOAD_STATE) || (k == KIND_MASTER && offload & OFFLOAD_MASTERS) ||
+                  (k == KIND_PARAM && offload & OFFLOAD_WEIGHTS);
+    }
+    keep_outsiders(g, PROGRAM_STEP, offloaded, inside);
+    keep_outsiders(g, PROGRAM_EVAL, offloaded, inside);
+    for (id s = 1; s < g->storages.n; s++)
+        if (g->storages.at[s].kind == KIND_PARAM && !inside[s]) offloaded[s] = false;
+    mem_free(inside);
+    return offloaded;
+}
+
+bool offload_repeats(unsigned before, const struct settings *s)
+{
+    return (before ^ s->offload) == OFFLOAD_MASTERS && (s->precision == DT_F32 || s->pure);
+}
+
+/* True if a node of the program accesses one of the first `homes` storages that is offloaded. */
+static bool touches_offloaded(const struct graph *g, enum program p, const bool *offloaded, uint32_t homes)
+{
+    for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[p].nodes.at[k]);
+        for (int i = 0; i < n->nin + n->nout; i++) {
+            id s = tensor_at(g, i < n->nin ? n->in[i] : n->out[i - n->nin])->storage;
+            if (s < homes && offloaded[s]) return true;
+        }
+    }
+    return false;
+}
+
+void pass_offload(struct graph *g, const struct settings *s)
+{
+    if (!s->offload) return;
+    bool *offloaded = choose_homes(g, s->offload);
+    uint32_t homes = g->storages.n; /* storages of visitors have higher ids */
+    for (id h = 1; h < homes; h++)
+        if (offloaded[h]) g->storages.at[h].space = SPACE_HOST;
+    for (int p = 0; p < PROGRAM_COUNT; p++) {
+        const bool activations = p == PROGRAM_STEP && s->offload & OFFLOAD_ACTIVATIONS;
+        if (!activations && !touches_offloaded(g, p, offloaded, homes)) continue;
+        struct visits v;
+        bool *of = mem_alloc(g->storages.n);
+        for (id h = 1; h < homes; h++) of[h] = offloaded[h];
+        visits_begin(&v, g, p, p == PROGRAM_STEP && s->accumulation > 1, "offload");
+        v.overlaps = s->device.copies_overlap;
+        for (uint32_t u = 0; u < v.units; u++) visit_unit(&v, u, of);
+        if (activations) offload_activations(&v);
+        visits_end(&v);
+        mem_free(of);
+    }
+    mem_free(offloaded);
+}

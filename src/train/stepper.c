@@ -1,0 +1,78 @@
+/*
+ * stepper.c: see stepper.h.
+ */
+#include "train/stepper.h"
+
+void stepper_begin(struct stepper *s, struct run *r, struct feed *data)
+{
+    *s = (struct stepper){.run = r, .data = data, .end = s->end};
+    tickets_begin(&s->tickets, r);
+}
+
+int64_t stepper_samples_at(const struct stepper *s, uint64_t position)
+{
+    if (!s->data->ops) return s->run->effective_batch;
+    uint64_t left = s->end - min_u64(s->end, position);
+    return (int64_t)min_u64(left, (uint64_t)s->run->effective_batch);
+}
+
+static int read_batch(struct stepper *s, uint64_t position, struct step_samples *samples, struct feed_batch *batch, struct error *e)
+{
+    int rc = feed_put(s->data, s->run, position, samples->n, run_samples(s->run), batch, e);
+    samples->broken = s->data->broken;
+    samples->units = batch->units;
+    return rc;
+}
+
+int stepper_get_batch(struct stepper *s, uint64_t position, uint64_t broken, struct feed_batch *batch, struct error *e)
+{
+    struct step_samples *samples = &s->samples[s->tickets.submitted % TICKETS];
+    if (!tickets_in_flight(&s->tickets)) s->position = position;
+    *samples = (struct step_samples){.n = stepper_samples_at(s, s->position), .broken = broken};
+    if (!s->data->ops) return PL_OK;
+    const bool prefetched = s->next.samples.n && s->next.position == s->position;
+    if (prefetched && s->next.failed.code) {
+        *e = s->next.failed;
+        return e->code;
+    }
+    if (!prefetched || !s->run->prefetched || s->next.samples.n != samples->n) return read_batch(s, s->position, samples, batch, e);
+    *batch = s->next.batch;
+    *samples = s->next.samples;
+    return PL_OK;
+}
+
+int stepper_submit(struct stepper *s, const struct step_block *b, double from, struct error *e)
+{
+    const int64_t n = s->samples[s->tickets.submitted % TICKETS].n;
+    int rc = ticket_submit(&s->tickets, b, from, e);
+    if (!rc) s->position += (uint64_t)n;
+    return rc;
+}
+
+int stepper_prefetch(struct stepper *s, struct error *e)
+{
+    const int64_t n = stepper_samples_at(s, s->position);
+    if (!s->data->ops || !n || !run_can_prefetch(s->run)) return PL_OK;
+    int rc = run_prefetch_begin(s->run, e);
+    if (rc) return rc;
+    s->next.position = s->position;
+    s->next.samples = (struct step_samples){.n = n};
+    s->next.failed.code = PL_OK;
+    rc = read_batch(s, s->position, &s->next.samples, &s->next.batch, &s->next.failed);
+    run_prefetch_end(s->run, !rc);
+    return PL_OK;
+}
+
+int stepper_retire(struct stepper *s, struct ticket *out, struct step_samples *samples, struct error *e)
+{
+    *samples = s->samples[s->tickets.retired % TICKETS];
+    return ticket_retire(&s->tickets, out, e);
+}
+
+void stepper_restore(struct stepper *s, uint64_t position)
+{
+    struct feed_batch batch;
+    struct error ignored;
+    if (!s->data->ops || !(tickets_in_flight(&s->tickets) || s->run->prefetched || s->next.failed.code)) return;
+    feed_put(s->data, s->run, position, stepper_samples_at(s, position), run_samples(s->run), &batch, &ignored);
+}
