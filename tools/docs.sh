@@ -39,7 +39,7 @@ explains how the columns are used.
 END
     {
         echo '#define ATTR(OP, NAME, MEMBER) ATTRIBUTE NAME'
-        echo '#define OP(NAME, lo, hi, OUTS, SHAPE, VJP, READS, ALIASES, COST, FLAGS, DOC) ROW NAME@lo@hi@OUTS@VJP@READS@ALIASES@FLAGS@DOC'
+        echo '#define OP(NAME, lo, hi, OUTS, SHAPE, VJP, READS, ALIASES, COST, CLASS, FLAGS, DOC) ROW NAME@lo@hi@OUTS@VJP@READS@ALIASES@FLAGS@DOC'
         sed -E 's|^/\* --- (.*[a-z]) -+ \*/|HEADING \1|' src/graph/ops.def
     } | "$CC" -E -P -x c - | awk -F@ '
     function trim(s) { gsub(/^ +| +$/, "", s); return s }

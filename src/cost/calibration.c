@@ -9,41 +9,7 @@
 /* Below this ideal time a node's time is only the launch. */
 #define IDEAL_LEAST 1e-7
 
-static const char *const act_names[] = {"gelu", "gelu_tanh", "quick_gelu", "relu", "sigmoid", "silu", "tanh"};
-static const char *const product_names[] = {"nn", "tn", "nt", "tt"};
-static const char *const conv_names[] = {"dense", "depthwise"};
-static const char *const attention_names[] = {"full", "causal"};
-static const char *const copy_names[] = {"", "out", "in"}; /* out of GPU memory, into it; both for GPUs only */
-static const char *const no_names[] = {""};
-_Static_assert(COUNT(act_names) == ACT_KINDS && (int)ACT_KINDS <= (int)OP_VARIANTS, "a name for each activation");
-
-int op_variant(enum op op, const union attr *attr)
-{
-    switch (op) {
-    case OP_ACT: case OP_ACT_BWD: case OP_ACT_BWD_SUM: return attr->act.kind;
-    case OP_MATMUL: case OP_BMM: return attr->matmul.ta + 2 * attr->matmul.tb;
-    case OP_CONV: case OP_CONV_DX: case OP_CONV_DW: return attr->conv.groups > 1;
-    case OP_ATTENTION: case OP_ATTENTION_BWD: return attr->attention.causal;
-    default: return 0;
-    }
-}
-
-const char *op_variant_name(enum op op, int variant)
-{
-    const char *const *names = no_names;
-    int n = 1;
-#define NAMES(x) names = x, n = COUNT(x)
-    switch (op) {
-    case OP_ACT: case OP_ACT_BWD: case OP_ACT_BWD_SUM: NAMES(act_names); break;
-    case OP_MATMUL: case OP_BMM: NAMES(product_names); break;
-    case OP_CONV: case OP_CONV_DX: case OP_CONV_DW: NAMES(conv_names); break;
-    case OP_ATTENTION: case OP_ATTENTION_BWD: NAMES(attention_names); break;
-    case OP_COPY: NAMES(copy_names); break;
-    default: break;
-    }
-#undef NAMES
-    return variant < n ? names[variant] : NULL;
-}
+_Static_assert((int)ACT_KINDS <= (int)OP_VARIANTS, "a variant for each activation");
 
 static bool is_half(const struct tensor *t) { return t && (t->dtype == DT_BF16 || t->dtype == DT_F16); }
 
@@ -98,10 +64,7 @@ double calibration_apply(const struct calibration *c, const struct query *q, enu
     if (q->crosses) return ideal;
     enum dtype_class half = query_class(q);
     const struct curve *curve = curve_of_op(c, op, op_variant(op, q->attr), half);
-    if (!curve && op == OP_LINEAR_ACT) curve = curve_of_op(c, OP_LINEAR, 0, half);
-    if (!curve && (op == OP_ADD_RMSNORM || op == OP_ADD_LAYERNORM)) curve = curve_of_op(c, op == OP_ADD_RMSNORM ? OP_RMSNORM : OP_LAYERNORM, 0, half);
-    if (!curve && op == OP_SILU_GATE_BWD_Y) curve = curve_of_op(c, OP_SILU_GATE_BWD, 0, half);
-    if (!curve && op == OP_ACT_BWD_SUM) curve = curve_of_op(c, OP_ACT_BWD, q->attr->act.kind, half);
+    if (!curve && op_like(op)) curve = curve_of_op(c, op_like(op), op_variant(op_like(op), q->attr), half);
     if (!curve) curve = curve_of_op(c, cost.flops > 20 * cost.bytes ? OP_LINEAR : OP_ADD, 0, half);
     if (ideal < IDEAL_LEAST) ideal = IDEAL_LEAST;
     return curve ? ideal * curve_factor(curve, ideal) : ideal;

@@ -27,7 +27,7 @@
 
 #include "run/kernel.h"
 
-enum { CURVE_POINTS = 16, OP_VARIANTS = 8, CLASSES_MOST = 1024, EXTENTS = 3 };
+enum { CURVE_POINTS = 16, OP_VARIANTS = 8, CLASSES_MOST = 1024 };
 
 struct curve_point {
     double ideal, factor;
@@ -57,11 +57,8 @@ struct calibration {
     struct op_class class[CLASSES_MOST];
 };
 
-/* The variant and dtype class of a node. */
-int op_variant(enum op op, const union attr *attr);
+/* The dtype class of a node. */
 enum dtype_class query_class(const struct query *q);
-/* "tn" for a MATMUL, "relu" for an ACT; "" if an op has one variant only, NULL beyond the last. */
-const char *op_variant_name(enum op op, int variant);
 
 /* Fills the class of a node, without a curve (classes.c). */
 void class_of(struct op_class *x, const struct query *q, enum op op);

@@ -46,6 +46,16 @@ struct cost {
     double bytes; /* bytes read and written */
 };
 
+/* What makes nodes of an op alike in time, besides their cost (op_classes.c): a variant, such as a
+ * transpose, and extents, such as the length of a row, which decide how full a tile is. */
+enum { EXTENTS = 3 };
+struct op_class_rule {
+    int (*variant)(const union attr *);  /* NULL: one variant */
+    const char *const *variants;         /* their names */
+    int n_variants;
+    void (*extents)(const struct tensor *const *in, const struct tensor *const *out, const union attr *, double at[EXTENTS]); /* NULL: none */
+};
+
 struct op_row {
     const char *name;
     uint8_t min_in, max_in, outs;
@@ -54,10 +64,18 @@ struct op_row {
     uint32_t reads;             /* bit i: input i; bit 16+i: output i */
     int8_t alias[MAX_OUT];
     struct cost (*cost)(const struct tensor *const *in, const struct tensor *const *out, const union attr *);
+    const struct op_class_rule *class;
     uint8_t flags;
     const char *doc;
 };
 extern const struct op_row op_table[OP_COUNT];
+
+/* The variant of a node; "tn" for a MATMUL, "relu" for an ACT, "" if an op has one variant only, and
+ * NULL beyond the last. */
+int op_variant(enum op op, const union attr *attr);
+const char *op_variant_name(enum op op, int variant);
+/* The op whose times stand for those of an op that was not measured; OP_NONE: none. */
+enum op op_like(enum op op);
 
 /* False for views and for nodes that first_sum.c silenced: they launch no kernel. */
 static inline bool node_launches(const struct node *n) { return !n->silent && !(op_table[n->op].flags & OPF_VIEW); }

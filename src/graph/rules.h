@@ -7,7 +7,8 @@
 
 #include "graph/ops.h"
 
-#define OP(NAME, lo, hi, OUTS, SHAPE, VJP, READS, ALIASES, COST, FLAGS, DOC) \
+#define OP(NAME, lo, hi, OUTS, SHAPE, VJP, READS, ALIASES, COST, CLASS, FLAGS, DOC) \
+    extern const struct op_class_rule class_##CLASS;                                                  \
     void infer_##SHAPE(struct infer *);                                                               \
     void vjp_##VJP(struct vjp *);                                                                     \
     struct cost cost_##COST(const struct tensor *const *, const struct tensor *const *, const union attr *);
