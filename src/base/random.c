@@ -1,11 +1,5 @@
 /*
- * random.c: counter-based random numbers (see random.h).
- *
- *     bits(key, i) = mix(mix(i * golden + mix(key)) ^ key)
- *
- * mix is a bijection of 64 bits in which every input bit affects every output bit. The
- * key enters before and after the inner mix, so two streams are never one sequence
- * with two starting points.
+ * random.c: counter-based random numbers (see random.h; the integer arithmetic is in keyed.h).
  *
  * Normal numbers come in pairs (Box-Muller): pair k of uniform bits gives elements 2k
  * and 2k + 1. A pair always uses bits 2k and 2k + 1, even if only one half is needed.
@@ -16,29 +10,16 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "base/keyed.h"
 
-static const uint64_t golden = 0x9e3779b97f4a7c15ull; /* 2^64 / golden ratio, odd */
 static const double two_pi = 6.283185307179586476925286766559;
-
-/* Shift-multiply rounds; both multipliers are odd, so each step is invertible. */
-static inline uint64_t mix(uint64_t x)
-{
-    x ^= x >> 30;
-    x *= 0xbf58476d1ce4e5b9ull;
-    x ^= x >> 27;
-    x *= 0x94d049bb133111ebull;
-    return x ^ x >> 31;
-}
 
 uint64_t random_key(uint64_t seed, const char *name)
 {
-    return mix(hash_bytes(name, strlen(name), mix(seed + golden)));
+    return keyed_mix(hash_bytes(name, strlen(name), keyed_mix(seed + KEYED_GOLDEN)));
 }
 
-uint64_t random_bits(uint64_t key, uint64_t index)
-{
-    return mix(mix(index * golden + mix(key)) ^ key);
-}
+uint64_t random_bits(uint64_t key, uint64_t index) { return keyed_bits(key, index); }
 
 void random_words(uint32_t *to, uint64_t key, uint64_t first, int64_t n)
 {

@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "base/base.h"
+#include "base/keyed.h"
 
 /* Makes room for `more` bytes and the terminator. */
 static void text_reserve(struct text *t, size_t more)
@@ -254,17 +255,6 @@ double clock_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static uint64_t rotate(uint64_t x, int k)
-{
-    return x << k | x >> (64 - k);
-}
-
-/* Invertible for a fixed h and for a fixed word, so no word can erase another. */
-static uint64_t absorb(uint64_t h, uint64_t word)
-{
-    return (rotate(h, 29) ^ word * 0x9e3779b97f4a7c15ull) * 0xd6e8feb86659fd93ull;
-}
-
 /* Four independent lanes over 32-byte blocks keep the multiplier busy; the tail is
  * padded with zeroes, and the length distinguishes it from real zeroes. Words are read in the
  * machine's order (little-endian on all supported machines). Not collision-resistant. */
@@ -275,15 +265,11 @@ uint64_t hash_bytes(const void *p, size_t n, uint64_t seed)
     uint64_t lane[4] = {seed, seed + 1, seed + 2, seed + 3}, w[4];
     for (; left >= sizeof w; at += sizeof w, left -= sizeof w) {
         memcpy(w, at, sizeof w);
-        for (int i = 0; i < 4; i++) lane[i] = absorb(lane[i], w[i]);
+        for (int i = 0; i < 4; i++) lane[i] = keyed_absorb(lane[i], w[i]);
     }
     memset(w, 0, sizeof w);
     if (left) memcpy(w, at, left);
     uint64_t h = n ^ seed;
-    for (int i = 0; i < 4; i++) h = absorb(h, absorb(lane[i], w[i]));
-    h ^= h >> 32;
-    h *= 0xd6e8feb86659fd93ull;
-    h ^= h >> 29;
-    h *= 0x9e3779b97f4a7c15ull;
-    return h ^ h >> 32;
+    for (int i = 0; i < 4; i++) h = keyed_absorb(h, keyed_absorb(lane[i], w[i]));
+    return keyed_finish(h);
 }

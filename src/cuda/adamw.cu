@@ -206,7 +206,7 @@ template <typename P, int V> static __device__ inline void store_finite(const ad
         words<P, V> rounded;
 #pragma unroll
         for (int i = 0; i < V; i += 4) {
-            const uint64_t bits = keyed_bits(row.key, row.mixed, (uint64_t)at / 4 + i / 4);
+            const uint64_t bits = keyed_bits_mixed(row.key, row.mixed, (uint64_t)at / 4 + i / 4);
 #pragma unroll
             for (int k = 0; k < 4; k += 2) {
                 const uint32_t two = (uint32_t)(bits >> 16 * k);

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "cuda/elements.cuh"
+#include "cuda/keyed.cuh"
 
 /* --- two inputs of one type ---------------------------------------------------- */
 
@@ -339,44 +340,15 @@ extern "C" cudaError_t cuda_spread(void *y, const void *ds, enum any from, enum 
 
 /* --- dropout: the bits of base/random.c, from the step block on the GPU ----------------------- */
 
-static __device__ uint64_t mix(uint64_t x)
-{
-    x ^= x >> 30;
-    x *= 0xbf58476d1ce4e5b9ull;
-    x ^= x >> 27;
-    x *= 0x94d049bb133111ebull;
-    return x ^ x >> 31;
-}
-
-static __device__ uint64_t random_bits(uint64_t key, uint64_t index) { return mix(mix(index * 0x9e3779b97f4a7c15ull + mix(key)) ^ key); }
-
-static __device__ uint64_t absorb(uint64_t h, uint64_t word)
-{
-    return ((h << 29 | h >> 35) ^ word * 0x9e3779b97f4a7c15ull) * 0xd6e8feb86659fd93ull;
-}
-
-/* random_key(seed, "dropout"): hash_bytes (base/text.c) of a name of 7 bytes. */
-static __device__ uint64_t dropout_stream(uint64_t run)
-{
-    const uint64_t seed = mix(run + 0x9e3779b97f4a7c15ull), name = 0x0074756f706f7264ull;
-    uint64_t h = 7 ^ seed;
-    for (int i = 0; i < 4; i++) h = absorb(h, absorb(seed + i, i ? 0 : name));
-    h ^= h >> 32;
-    h *= 0xd6e8feb86659fd93ull;
-    h ^= h >> 29;
-    h *= 0x9e3779b97f4a7c15ull;
-    return mix(h ^ h >> 32);
-}
-
 /* V divides `each`; a block loops over the samples blockIdx.y, blockIdx.y + gridDim.y ... */
 template <typename T, int V>
 __global__ void dropout_kernel(T *y, const T *x, const step_block *step, const int32_t *samples, int64_t B, int64_t each, uint32_t key,
                                uint32_t threshold, float scale, int per_sample)
 {
-    const uint64_t stream = random_bits(random_bits(dropout_stream(step->seed), step->rng_step), key);
+    const uint64_t stream = keyed_bits(keyed_bits(keyed_name(step->seed, NAME_DROPOUT, 7), step->rng_step), key);
     for (int64_t b = blockIdx.y; b < B; b += gridDim.y) {
-        const uint64_t sample = random_bits(stream, (uint64_t)(uint32_t)samples[b]);
-        const bool whole = (uint32_t)random_bits(sample, 0) >= threshold;
+        const uint64_t sample = keyed_bits(stream, (uint64_t)(uint32_t)samples[b]);
+        const bool whole = (uint32_t)keyed_bits(sample, 0) >= threshold;
         const pack<T, V> *from = reinterpret_cast<const pack<T, V> *>(x + b * each);
         pack<T, V> *to = reinterpret_cast<pack<T, V> *>(y + b * each);
         for (int64_t k = (int64_t)blockIdx.x * BLOCK + threadIdx.x; k < each / V; k += (int64_t)gridDim.x * BLOCK) {
@@ -387,7 +359,7 @@ __global__ void dropout_kernel(T *y, const T *x, const step_block *step, const i
                 const int64_t at = k * V + i;
                 bool keep = whole;
                 if (!per_sample) {
-                    const uint64_t bits = random_bits(sample, (uint64_t)at / 2);
+                    const uint64_t bits = keyed_bits(sample, (uint64_t)at / 2);
                     keep = (uint32_t)(at % 2 ? bits >> 32 : bits) >= threshold;
                 }
                 out.at[i] = from_float<T>(keep ? to_float(a.at[i]) * scale : 0.0f);
