@@ -122,6 +122,21 @@ static int check_precision(const struct run *r, const struct settings *s, struct
     return PL_OK;
 }
 
+/* Checks that every technique has what it needs of the others. */
+static int check_needs(const struct settings *s, struct error *e)
+{
+    for (enum technique_id id = 0; id < TECHNIQUES; id++) {
+        char value[SETTING_ROOM], has[SETTING_ROOM], first[SETTING_ROOM];
+        enum technique_id other;
+        const char *values;
+        if (technique_met(id, s, &other, &values)) continue;
+        CHECK(technique_value(values, 0, first), "%s", values);
+        return error_set(e, PL_USAGE, "memory.%s %s needs memory.%s %s, which is %s here; set it, or memory.%s %s", techniques[id].name,
+                         technique_print(id, s, value), techniques[other].name, first, technique_print(other, s, has), techniques[id].name, techniques[id].off);
+    }
+    return PL_OK;
+}
+
 /* Whether memory.allow lists this variant of AdamW's state. */
 static bool allows(const struct config *c, const char *form)
 {
@@ -344,7 +359,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     r->source = (struct source){r, build_forward, .alone = o->define};
     struct settings s = base_settings(r, o);
     struct run_input ids;
-    if ((rc = check_precision(r, &s, e))) return rc;
+    if ((rc = check_precision(r, &s, e)) || (rc = check_needs(&s, e))) return rc;
     rc = o->plan ? follow_plan(r, &r->source, s, o->plan, e) : search_plan(r, s, o, e);
     if (r->has_graph) run_warn(r);
     if (rc == PL_NOFIT && !o->plan) run_remedies(r, o, e);

@@ -122,7 +122,7 @@ enum technique_id {
 #undef TECHNIQUE
     TECHNIQUES
 };
-enum technique_type { TYPE_COUNT, TYPE_SWITCH, TYPE_WORD };
+enum technique_type { TYPE_COUNT, TYPE_SWITCH, TYPE_CHOICE, TYPE_WORD };
 enum { SETTING_ROOM = 64 };
 enum { USED_BY_UPDATE = 1, USED_BY_EVAL = 2 }; /* program step uses every technique */
 
@@ -139,6 +139,7 @@ struct technique {
     const char *compare;      /* rows of `plan --compare`; "least": the smallest possible number */
     const char *compare_else; /* instead of `compare`, on a device that does not support it */
     const char *label;        /* in lists of the techniques in use; %s: the value */
+    const char *needs;        /* "precision=bf16|bf16-pure": unless it is off, the other technique must have one of these values; NULL: none */
     enum pipeline_phase phase; /* the first phase that reads it */
     unsigned programs;        /* programs besides step that depend on it: USED_BY_... */
     bool changes_results;     /* the search does not choose it unless memory.allow permits it */
@@ -149,6 +150,10 @@ extern const struct technique techniques[TECHNIQUES];
  * false for any other text. Parsing the printed text gives the same settings. */
 const char *technique_print(enum technique_id id, const struct settings *s, char out[SETTING_ROOM]);
 bool technique_parse(enum technique_id id, const char *text, struct settings *out);
+/* The index of a value in a list of values; -1: it is not in it. */
+int technique_rung(const char *list, const char *value);
+/* True if what the technique needs is met. Otherwise `other` and `values` are what it needs. */
+bool technique_met(enum technique_id id, const struct settings *s, enum technique_id *other, const char **values);
 /* True if the technique has its value `off`. */
 bool technique_is_off(enum technique_id id, const struct settings *s);
 /* The technique's label with its value: "recompute all". */

@@ -169,6 +169,7 @@ static bool offload_parse(const char *text, struct settings *out) { return offlo
 
 #define HANDLERS_COUNT(name) NULL, NULL
 #define HANDLERS_SWITCH(name) NULL, NULL
+#define HANDLERS_CHOICE(name) NULL, NULL
 #define HANDLERS_WORD(name) name##_print, name##_parse
 const struct technique techniques[TECHNIQUES] = {
 #define TECHNIQUE(name, type, members, first, last, standard, allowed, doc, ...)                                                            \
@@ -184,7 +185,8 @@ const char *technique_print(enum technique_id id, const struct settings *s, char
 {
     const struct technique *t = &techniques[id];
     if (t->print) return t->print(s, out);
-    if (t->type == TYPE_COUNT) snprintf(out, SETTING_ROOM, "%d", *(const int *)member_of(t, s));
+    if (t->type == TYPE_CHOICE) CHECK(technique_value(t->ladder, *(const int *)member_of(t, s), out), "%s", t->name);
+    else if (t->type == TYPE_COUNT) snprintf(out, SETTING_ROOM, "%d", *(const int *)member_of(t, s));
     else snprintf(out, SETTING_ROOM, "%s", *(const bool *)member_of(t, s) ? "on" : "off");
     return out;
 }
@@ -198,6 +200,11 @@ bool technique_parse(enum technique_id id, const char *text, struct settings *ou
         if (!on && strcmp(text, "off")) return false;
         *(bool *)member_of(t, out) = on;
         return true;
+    }
+    if (t->type == TYPE_CHOICE) {
+        const int at = technique_rung(t->ladder, text);
+        if (at >= 0) *(int *)member_of(t, out) = at;
+        return at >= 0;
     }
     char *end;
     long n = isdigit((unsigned char)*text) ? strtol(text, &end, 10) : 0;
@@ -252,6 +259,25 @@ bool technique_value(const char *list, int i, char out[SETTING_ROOM])
     }
     if (list) snprintf(out, SETTING_ROOM, "%.*s", (int)strcspn(list, "|"), list);
     return list;
+}
+
+int technique_rung(const char *list, const char *value)
+{
+    char at[SETTING_ROOM];
+    for (int i = 0; technique_value(list, i, at); i++)
+        if (!strcmp(at, value)) return i;
+    return -1;
+}
+
+bool technique_met(enum technique_id id, const struct settings *s, enum technique_id *other, const char **values)
+{
+    const char *needs = techniques[id].needs, *equals = needs ? strchr(needs, '=') : NULL;
+    char name[SETTING_ROOM], value[SETTING_ROOM];
+    if (!needs || technique_is_off(id, s)) return true;
+    snprintf(name, sizeof name, "%.*s", (int)(equals - needs), needs);
+    *other = technique_find(name);
+    *values = equals + 1;
+    return technique_rung(*values, technique_print(*other, s, value)) >= 0;
 }
 
 enum technique_id technique_find(const char *name)

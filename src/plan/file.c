@@ -280,8 +280,10 @@ static int read_technique(const struct value *settings, enum technique_id id, st
     const char *text = "";
     char number[SETTING_ROOM];
     bool on = false;
-    int n = 0, rc;
-    if (t->type == TYPE_COUNT) {
+    int n = 0, rc = PL_OK;
+    if (!v && t->off) {
+        text = t->off; /* the plan is older than the technique */
+    } else if (t->type == TYPE_COUNT) {
         rc = read_count(settings, t->name, &n, e);
         snprintf(number, sizeof number, "%d", n);
         text = number;
