@@ -225,11 +225,13 @@ static void note_warnings(const struct rows *rows, bool each, struct text *out)
 /* Each row of the ladder adds a technique to the row before (techniques.def). */
 struct sets {
     char at[TECHNIQUES][2 * SETTING_ROOM]; /* "memory.key=value" by technique */
+    struct settings s;                     /* the same values */
 };
 
 static void add_set(struct sets *x, enum technique_id id, const char *value)
 {
     snprintf(x->at[id], sizeof x->at[id], "memory.%s=%s", techniques[id].name, value);
+    CHECK(technique_parse(id, value, &x->s), "%s", value);
 }
 
 static int effective_batch(const struct options *o, int *out, struct error *e)
@@ -255,22 +257,27 @@ static int add_rung(const struct options *o, const struct sets *sets, const char
     return rc;
 }
 
-/* The rows of one technique: each of its values for comparison replaces the one before. */
+/* The rows of one technique: each of its values for comparison replaces the one before. There are
+ * none if this device's ladder lacks what the technique needs. */
 static int compare_technique(const struct options *o, enum technique_id id, struct sets *sets, struct rows *rows, struct progress *p, struct error *e)
 {
     const struct technique *t = &techniques[id];
     char value[SETTING_ROOM], label[2 * SETTING_ROOM + 2] = "+ ";
-    struct settings s = {0};
+    enum technique_id other;
+    const char *values;
     for (int i = 0, rc; technique_value(t->compare, i, value); i++) {
         const bool least = !strcmp(value, "least");
         if (least) snprintf(value, sizeof value, "%d", rows->list.at[0].least);
-        CHECK(technique_parse(id, value, &s), "%s", value);
-        technique_label(id, &s, label + 2);
         add_set(sets, id, value);
+        if (!technique_met(id, &sets->s, &other, &values)) {
+            add_set(sets, id, t->off);
+            return PL_OK;
+        }
+        technique_label(id, &sets->s, label + 2);
         rc = add_rung(o, sets, label, rows, p, e);
-        if (rc == PL_USAGE && t->compare_else && technique_parse(id, t->compare_else, &s)) {
-            technique_label(id, &s, label + 2);
+        if (rc == PL_USAGE && t->compare_else) {
             add_set(sets, id, t->compare_else);
+            technique_label(id, &sets->s, label + 2);
             rc = add_rung(o, sets, label, rows, p, e);
         }
         if (rc) return rc;
