@@ -142,7 +142,7 @@ static const char everything[] =
     "  weight_decay: 0.1, no_decay: ['*.bias'], beta1: 0.85, beta2: 0.95, eps: 1.0e-6, momentum: 0.5, clip_norm: 1, loss_scale: 1024, scale_window: 50, monitor_every: 7, lr_scaling: sqrt, lr_batch: 16,\n"
     "  seed: 9007199254740993, eval_every: 50, keep_best: false, worst: 3, save_every: 100, keep: 3, out: runs/1}\n"
     "memory: {budget: 1.5GiB, host_budget: 64 GB, micro_batch: 4, precision: f32, recompute: every:3+selective,\n"
-    "  optimizer: adamw-bf16, offload: none, head_chunks: 8, fused_step: off, allow: [adamw-8bit],\n"
+    "  optimizer: adamw-bf16, offload: none, head_chunks: 8, fused_step: off, gradients: bf16, allow: [adamw-8bit],\n"
     "  modules: [{match: 'model.layers.*', recompute: 'segments:2'}, {match: lm_head, precision: f32}]}\n"
     "device: {kind: cpu, threads: 2, deterministic: true, profile: machine.json}\n";
 

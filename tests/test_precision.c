@@ -5,6 +5,7 @@
  *     a skipped step       changes no weight, no master weight and no optimizer state
  *     scaled gradients     divided by the scale they are f32's, within f16's rounding
  *     weights              pure bf16 has no masters; a frozen weight has the compute dtype only
+ *     gradients            in bf16 they are f32's, rounded; master weights stay f32
  *     modules              have a precision of their own, with casts only at their borders
  *
  * test_scaler.c tests the kernels.
@@ -198,6 +199,42 @@ static void test_weights(void **state)
     }
 }
 
+/* --- gradients in bf16 ------------------------------------------------------------------------ */
+
+/* One micro-batch: every bf16 gradient is the f32 gradient, rounded. */
+static void test_gradients(void **unused)
+{
+    (void)unused;
+    struct source_model m;
+    struct rig wide, narrow;
+    struct settings s = settings_of(DT_BF16, false);
+    uint64_t rounded = 0;
+    open_model(&m, NULL);
+    open_rig(&wide, &m, &s);
+    s.gradients = 1;
+    open_rig(&narrow, &m, &s);
+    rig_run(&wide);
+    rig_run(&narrow);
+    for (uint32_t i = 0; i < wide.graph.params.n; i++) {
+        const id a = wide.graph.params.at[i].grad, b = narrow.graph.params.at[i].grad;
+        if (!a) continue;
+        const struct tensor *x = tensor_at(&wide.graph, a), *y = tensor_at(&narrow.graph, b);
+        assert_int_equal(x->dtype, DT_F32);
+        assert_int_equal(tensor_at(&narrow.graph, narrow.graph.params.at[i].master)->dtype, DT_F32);
+        for (int64_t k = 0; k < tensor_elements(x); k++) {
+            const double u = dtype_load(tape_address(&wide.tape, a), x->dtype, k), v = dtype_load(tape_address(&narrow.tape, b), y->dtype, k);
+            assert_true(fabs(u - v) <= (y->dtype == DT_BF16 ? fabs(u) / 256 + 1e-30 : 0));
+        }
+        if (y->dtype == DT_BF16) rounded += (uint64_t)tensor_elements(y);
+    }
+    assert_true(rounded > 1000);
+    assert_int_equal(kind_bytes(&wide.graph, KIND_GRAD) - kind_bytes(&narrow.graph, KIND_GRAD), 2 * rounded);
+    assert_int_equal(kind_bytes(&wide.graph, KIND_MASTER), kind_bytes(&narrow.graph, KIND_MASTER));
+    rig_close(&wide);
+    rig_close(&narrow);
+    model_close(&m.model);
+}
+
 /* --- modules --------------------------------------------------------------------------------- */
 
 static const char *const mlps[] = {"*.mlp"}, *const blocks[] = {"model.layers.?"}, *const first_mlp[] = {"model.layers.0.mlp"}, *const nothing[] = {"no.such"},
@@ -345,7 +382,7 @@ int main(void)
 {
     seed_begin();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_skipped), cmocka_unit_test(test_scaled), cmocka_unit_test(test_weights), cmocka_unit_test(test_modules),
+        cmocka_unit_test(test_skipped), cmocka_unit_test(test_scaled), cmocka_unit_test(test_weights), cmocka_unit_test(test_gradients), cmocka_unit_test(test_modules),
         cmocka_unit_test(test_masks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

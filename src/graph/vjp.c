@@ -3,7 +3,7 @@
  *
  * A vjp reads only the tensors that its row in ops.def lists (autodiff checks this), so the planner
  * knows what each forward tensor is kept for. din[i] is left 0 where no gradient is needed. Weight
- * gradients are f32 (f64 in an f64 graph; passes/techniques/pure_grad.c). Ops whose gradient is a single op
+ * gradients are f32 (f64 in an f64 graph; passes/techniques/gradients.c). Ops whose gradient is a single op
  * need no vjp here (paired.c).
  */
 #include <string.h>
