@@ -33,7 +33,7 @@ static const struct {
 
 static enum words find_words(const struct run *r, const char *name)
 {
-    for (size_t i = 0; i < COUNT(prompted) && r->model.mask_side; i++)
+    for (size_t i = 0; i < COUNT(prompted) && r->model.masks; i++)
         if (!strcmp(prompted[i].name, name)) return prompted[i].words;
     return WORDS_DRAWN;
 }
@@ -41,7 +41,7 @@ static enum words find_words(const struct run *r, const char *name)
 /* Word `at` of such an input; `drawn` is the random word for it. */
 static uint32_t prompted_word(const struct run *r, enum words kind, uint64_t at, uint32_t drawn)
 {
-    const struct prompting *p = &r->batch.prompts;
+    const struct prompting *p = &r->prompts;
     int64_t side = p->image ? p->image : r->model.image;
     uint64_t slot = at % (uint64_t)max_i64(p->points, 1);
     float coord = (float)(drawn >> 8) * 0x1p-24f;
@@ -49,7 +49,7 @@ static uint32_t prompted_word(const struct run *r, enum words kind, uint64_t at,
     case WORDS_COORDS: memcpy(&drawn, &coord, sizeof drawn); return drawn;
     case WORDS_KINDS: return slot == 0 ? POINT_FOREGROUND : slot == 1 ? POINT_FILLER : POINT_UNUSED;
     case WORDS_IMAGE: return (uint32_t)side;
-    case WORDS_GRID: return (uint32_t)r->model.mask_side(&r->model, side);
+    case WORDS_GRID: return (uint32_t)r->model.masks->side(&r->model, side);
     case WORDS_COUNT: return (uint32_t)at;
     default: return drawn;
     }
@@ -105,7 +105,7 @@ static double loss_count(const struct run *r)
 {
     const struct graph *g = &r->graph;
     double samples = r->effective_batch;
-    if (r->batch.prompts.targets) return samples * (double)r->batch.prompts.masks;
+    if (r->prompts.targets) return samples * (double)r->prompts.masks;
     for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
         const struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
         if (n->op == OP_SUM && n->phase == PHASE_FORWARD)

@@ -15,7 +15,7 @@
 #include "io/json.h"
 #include "io/pth.h"
 #include "io/safetensors.h"
-#include "models/model.h"
+#include "models/masks.h"
 #include "models/sam_names.h"
 
 enum { CHUNK = 4 << 20, PATH_MOST = 4096 }; /* bytes of a tensor per copy; bytes of a folder's path */
@@ -269,7 +269,7 @@ static int check_config(const struct request *w, struct sam_names *n, struct err
     if (rc) return rc;
     rc = sam_config_check(n, &m, e);
     if (!rc) rc = pixel_norm_read(&usual, "", e);
-    if (!rc && memcmp(&usual, &m.norm, sizeof usual))
+    if (!rc && m.masks && memcmp(&usual, &m.masks->norm, sizeof usual))
         log_warn("%s: the image normalisation differs from SAM's and a checkpoint cannot store it: keep preprocessor_config.json", w->in);
     model_close(&m);
     return rc;

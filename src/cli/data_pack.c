@@ -17,7 +17,7 @@
 #include "data/memmap.h"
 #include "data/packed.h"
 #include "io/png.h"
-#include "models/model.h"
+#include "models/masks.h"
 #include "infer/embed_make.h"
 #include "engine/transfer.h"
 
@@ -247,11 +247,11 @@ static int read_model_sizes(const char *name, uint64_t *size, uint64_t *cells, s
 {
     struct model m = {0};
     int rc = model_find(&m, name, e);
-    if (!rc && !m.mask_side) rc = error_set(e, PL_USAGE, "%s: a %s predicts no masks", name, m.family->model_type);
-    if (!rc && *size % (uint64_t)m.patch)
-        rc = error_set(e, PL_USAGE, "%s: the image size %llu is not divisible by the patch size %lld; give another --size", name, (unsigned long long)*size, (long long)m.patch);
+    if (!rc && !m.masks) rc = error_set(e, PL_USAGE, "%s: a %s predicts no masks", name, m.family->model_type);
+    if (!rc && *size % (uint64_t)m.masks->patch)
+        rc = error_set(e, PL_USAGE, "%s: the image size %llu is not divisible by the patch size %lld; give another --size", name, (unsigned long long)*size, (long long)m.masks->patch);
     if (!rc && !*size) *size = (uint64_t)m.image;
-    if (!rc && !*cells) *cells = (uint64_t)m.mask_side(&m, (int64_t)*size);
+    if (!rc && !*cells) *cells = (uint64_t)m.masks->side(&m, (int64_t)*size);
     model_close(&m);
     return rc;
 }

@@ -60,7 +60,7 @@ uint32_t doctor_advice(const struct doctor *d, struct advice out[ADVICE_MOST])
 {
     const struct settings *s = &d->run.plan.settings;
     char change[96];
-    uint32_t n = 0, plans = d->run.batch.prompts.masks > 1;
+    uint32_t n = 0, plans = d->run.prompts.masks > 1;
     struct progress p;
     char value[SETTING_ROOM];
     for (int b = s->micro_batch / 2; b >= 1; b /= 2) plans++;
@@ -76,8 +76,8 @@ uint32_t doctor_advice(const struct doctor *d, struct advice out[ADVICE_MOST])
         snprintf(change, sizeof change, "memory.micro_batch=%d", b);
         try_change(d, change, NULL, out, &n, &p);
     }
-    if (d->run.batch.prompts.masks > 1) {
-        snprintf(change, sizeof change, "data.max_masks=%" PRId64, (int64_t)d->run.batch.prompts.masks / 2);
+    if (d->run.prompts.masks > 1) {
+        snprintf(change, sizeof change, "data.max_masks=%" PRId64, (int64_t)d->run.prompts.masks / 2);
         try_change(d, change, "trains on fewer masks per image", out, &n, &p);
     }
     progress_clear();

@@ -16,7 +16,7 @@
 #include "data/dataset.h"
 #include "data/tokens.h"
 #include "io/json.h"
-#include "models/model.h"
+#include "models/masks.h"
 #include "feed/feed.h"
 
 enum { SAMPLES_READ = 64, SAMPLES_TRIED = 32, SEQUENCES_TRIED = 64, RECORDS = 4096, MOST_MASKS = 32, SCRATCH = 64 << 20 };
@@ -53,9 +53,9 @@ static int check_model_matches_data(const struct init_run *r, struct error *e)
 {
     const char *type = r->model.family->model_type;
     bool tokens = is_tokens(r);
-    if (!r->model.mask_side && !r->model.vocabulary) return error_set(e, PL_USAGE, "%s is a %s, which cannot be trained alone; use a SAM or a language model", r->name, type);
-    if (tokens && r->model.mask_side) return error_set(e, PL_USAGE, "the data are %s, but %s is a %s, which needs images with masks", r->data.what, r->name, type);
-    if (!tokens && !r->model.mask_side) return error_set(e, PL_USAGE, "the data are %s, images with masks, but %s is a %s, which needs tokens", r->data.what, r->name, type);
+    if (!r->model.masks && !r->model.vocabulary) return error_set(e, PL_USAGE, "%s is a %s, which cannot be trained alone; use a SAM or a language model", r->name, type);
+    if (tokens && r->model.masks) return error_set(e, PL_USAGE, "the data are %s, but %s is a %s, which needs images with masks", r->data.what, r->name, type);
+    if (!tokens && !r->model.masks) return error_set(e, PL_USAGE, "the data are %s, images with masks, but %s is a %s, which needs tokens", r->data.what, r->name, type);
     return PL_OK;
 }
 
@@ -79,7 +79,7 @@ static void scan_samples(struct init_run *r, const struct dataset *d)
     struct dataset_image image;
     struct error ignored;
     r->image = r->model.image;
-    if (!dataset_image(d, 0, scratch, SCRATCH, &image, &ignored) && image.decoded && (int64_t)(image.stride / 3) % r->model.patch == 0) r->image = (int64_t)(image.stride / 3);
+    if (!dataset_image(d, 0, scratch, SCRATCH, &image, &ignored) && image.decoded && (int64_t)(image.stride / 3) % r->model.masks->patch == 0) r->image = (int64_t)(image.stride / 3);
     r->masks = min_i64(MOST_MASKS, (int64_t)align_up(most, 4));
     mem_free(scratch);
     mem_free(records);
@@ -270,9 +270,9 @@ static void put_data(const struct init_run *r, struct text *out)
     }
     if (r->decided.n) text_append(out, r->decided.at, r->decided.n);
     text_printf(out, "  image_size: %lld               # images are resized to this side; smaller is faster\n", (long long)r->image);
-    if (r->cells && r->cells != r->model.mask_side(&r->model, r->image))
+    if (r->cells && r->cells != r->model.masks->side(&r->model, r->image))
         text_printf(out, "  # The store's masks have a side of %lld, the loss is computed at %lld: `plimsoll data pack --model %s` makes them equal.\n", (long long)r->cells,
-                    (long long)r->model.mask_side(&r->model, r->image), r->name);
+                    (long long)r->model.masks->side(&r->model, r->image), r->name);
     if (r->embeddings)
         text_printf(out, "  embeddings: off                # the store has embeddings: freeze the image encoder (model.freeze) and set `auto` to train from them\n");
     text_printf(out, "  max_masks: %lld                 # masks per image in a batch; memory grows with it\n", (long long)r->masks);
@@ -290,7 +290,7 @@ static uint64_t count_steps(const struct init_run *r, uint64_t epochs, uint64_t 
 /* Random weights get a higher learning rate than pretrained ones. */
 static void put_train(const struct init_run *r, const char *out_folder, struct text *out)
 {
-    bool masks = r->model.mask_side;
+    bool masks = r->model.masks;
     uint64_t batch = min_u64(8, r->samples), epochs = 10, each = (r->samples + batch - 1) / batch, steps = count_steps(r, epochs, batch);
     text_printf(out, "\ntrain:\n  epochs: %llu                     # %llu steps of %llu, over %llu samples\n", (unsigned long long)epochs, (unsigned long long)steps,
                 (unsigned long long)batch, (unsigned long long)r->samples);
@@ -392,13 +392,13 @@ static int init(const char *model, const char *data, bool bytes, const struct sa
     struct text folder = {0}, text = {0};
     int rc = open_model(&r, model, e);
     if (!rc) rc = detect_data(data, bytes, o, &r.data, e);
-    if (rc && r.model.vocabulary && !r.model.mask_side) rc = refuse_tokens(data, e);
+    if (rc && r.model.vocabulary && !r.model.masks) rc = refuse_tokens(data, e);
     if (!rc) rc = check_model_matches_data(&r, e);
-    if (!rc && (r.model.mask_side ? open_images(&r, e) : open_tokens(&r, e))) rc = error_prepend(e, "%s (%s)", data, r.data.what);
+    if (!rc && (r.model.masks ? open_images(&r, e) : open_tokens(&r, e))) rc = error_prepend(e, "%s (%s)", data, r.data.what);
     if (!rc) {
         default_folder(model, data, &folder);
         put_all(&r, data, out_folder ? out_folder : folder.at, &text);
-        if (r.model.mask_side && try_images(&r, text.at, e)) rc = error_prepend(e, "%s (%s)", data, r.data.what);
+        if (r.model.masks && try_images(&r, text.at, e)) rc = error_prepend(e, "%s (%s)", data, r.data.what);
         if (!rc) fputs(text.at, stdout);
     }
     mem_free(r.unpaired[0]);

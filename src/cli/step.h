@@ -15,7 +15,7 @@
 struct step {
     struct st_file in;
     const struct st_entry *given[MODEL_PORTS]; /* by port; NULL: not given */
-    int64_t size[DIM_COUNT];     /* indexed by -DIM_B and so on; 0: no tensor has this dimension */
+    int64_t size[OPEN_LETTERS];  /* by the letter of a dimension (model.h); 0: no tensor has it */
     int64_t B, T;                /* T: 1 for a model without sequences */
     struct prompting prompts;    /* of a mask model */
     const char *loss_output;     /* of a tower, from the file's metadata; NULL: the model's default */

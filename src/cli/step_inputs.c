@@ -21,7 +21,7 @@ static char *print_shape(int rank, const int64_t *dim, char out[96])
     out[0] = 0;
     for (int i = 0; i < rank && n < 96; i++) {
         const char *before = i ? "," : "[", *after = i == rank - 1 ? "]" : "";
-        if (dim[i] < 0) n += (size_t)snprintf(out + n, 96 - n, "%s%c%s", before, " BTSMPNH"[-dim[i]], after);
+        if (dim[i] < 0) n += (size_t)snprintf(out + n, 96 - n, "%s%c%s", before, (char)-dim[i], after);
         else n += (size_t)snprintf(out + n, 96 - n, "%s%lld%s", before, (long long)dim[i], after);
     }
     return out;
@@ -60,7 +60,7 @@ static int check_entry(struct step *s, const struct port *p, const struct st_ent
     const char *other = wrong_dtype(p, t);
     if (other) return error_set(e, PL_USAGE, "%s: %s is %s, it must be %s", path, t->name, t->dtype_name, other);
     for (int i = 0; i < t->rank; i++) {
-        if (p->dim[i] == DIM_T && t->dims[i] < 2)
+        if (p->dim[i] == OPEN('T') && t->dims[i] < 2)
             return error_set(e, PL_USAGE, "%s: %s has T = %lld, it must be at least 2", path, t->name, (long long)t->dims[i]);
         if (t->dims[i] < 1 || (p->dim[i] < 0 && t->dims[i] > SIZE_MOST))
             return error_set(e, PL_USAGE, "%s: %s has %lld in dimension %d, it must be between 1 and %d", path, t->name,
@@ -107,17 +107,17 @@ static int parse_bool(const struct step *s, const char *key, bool *out, struct e
     return error_set(e, PL_USAGE, "%s: %s is \"%.40s\" in the metadata, it must be true or false", s->in.path, key, text);
 }
 
-/* Fills in the prompts. The size of the masks follows from that of the images by m->mask_side. */
+/* Fills in the prompts. The size of the masks follows from that of the images by m->masks->side. */
 static int find_prompts(struct step *s, const struct model *m, struct error *e)
 {
     struct prompting *p = &s->prompts;
     bool several = true;
-    p->image = s->size[-DIM_S];
+    p->image = s->size['S'];
     if (!model_port(m, "input_points")) return PL_OK;
-    p->masks = s->size[-DIM_M] ? s->size[-DIM_M] : 1;
-    p->points = is_given(s, m, "input_points") ? s->size[-DIM_P] : 0;
+    p->masks = s->size['M'] ? s->size['M'] : 1;
+    p->points = is_given(s, m, "input_points") ? s->size['P'] : 0;
     p->boxes = is_given(s, m, "input_boxes");
-    p->mask_inputs = s->size[-DIM_N];
+    p->mask_inputs = s->size['N'];
     p->targets = is_given(s, m, "gt_masks");
     int rc = parse_bool(s, "multimask_output", &several, e);
     p->single = !several;
@@ -126,10 +126,10 @@ static int find_prompts(struct step *s, const struct model *m, struct error *e)
     if (!rc && p->mask_inputs > 1 && p->mask_inputs != p->masks)
         rc = error_set(e, PL_USAGE, "%s: input_masks has %lld masks for an image; expected 1, or one for each of its %lld prompts", s->in.path,
                        (long long)p->mask_inputs, (long long)p->masks);
-    if (!rc && s->size[-DIM_H] && s->size[-DIM_H] != m->mask_side(m, p->image))
+    if (!rc && s->size['H'] && s->size['H'] != m->masks->side(m, p->image))
         rc = error_set(e, PL_USAGE, "%s: masks of %lld x %lld pixels; for images of %lld pixels this model has masks of %lld x %lld", s->in.path,
-                       (long long)s->size[-DIM_H], (long long)s->size[-DIM_H], (long long)p->image, (long long)m->mask_side(m, p->image),
-                       (long long)m->mask_side(m, p->image));
+                       (long long)s->size['H'], (long long)s->size['H'], (long long)p->image, (long long)m->masks->side(m, p->image),
+                       (long long)m->masks->side(m, p->image));
     return rc;
 }
 
@@ -166,8 +166,8 @@ int step_open(struct step *s, const struct model *m, const char *path, struct er
     if (!rc) rc = find_entries(s, m, e);
     if (!rc) rc = find_prompts(s, m, e);
     if (!rc) rc = find_loss(s, m, e);
-    s->B = s->size[-DIM_B];
-    s->T = s->size[-DIM_T] ? s->size[-DIM_T] : 1;
-    s->size[-DIM_T] = s->T;
+    s->B = s->size['B'];
+    s->T = s->size['T'] ? s->size['T'] : 1;
+    s->size['T'] = s->T;
     return rc;
 }

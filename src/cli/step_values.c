@@ -53,7 +53,7 @@ static int convert_reals(struct step *s, const struct port *p, enum dtype t, int
 static int convert_coords(struct step *s, const struct port *p, enum dtype t, int64_t r, const struct row_buffer *b, struct error *e)
 {
     const struct model *m = &s->run.model;
-    const float side = (float)(m->extent * (double)s->prompts.image / (double)m->image);
+    const float side = (float)(m->masks->extent * (double)s->prompts.image / (double)m->image);
     int rc = convert_reals(s, p, t, r, b, e);
     float *out = (float *)b->ready;
     for (int64_t i = 0; i < b->n; i++) out[i] = (out[i] + 0.5f) / side;
@@ -76,7 +76,7 @@ static int convert_labels(struct step *s, const struct port *p, enum dtype t, in
 /* Packs bytes to bits, the first pixel in the lowest bit, rows padded to whole words. */
 static int convert_masks(struct step *s, const struct port *p, int64_t r, const struct row_buffer *b, struct error *e)
 {
-    const int64_t w = s->size[-DIM_H], row = mask_row_bytes(w);
+    const int64_t w = s->size['H'], row = mask_row_bytes(w);
     const uint8_t *raw = (const uint8_t *)b->raw;
     uint8_t *out = (uint8_t *)b->ready;
     memset(out, 0, (size_t)b->bytes);
@@ -136,7 +136,7 @@ static struct row_buffer measure(const struct step *s, const struct port *p)
 {
     struct row_buffer b = {.n = 1};
     for (int i = 1; i < p->rank; i++) b.n *= p->dim[i] > 0 ? p->dim[i] : s->size[-p->dim[i]];
-    const int64_t w = s->size[-DIM_H];
+    const int64_t w = s->size['H'];
     b.bytes = p->values == VALUES_MASKS && w ? b.n / w * mask_row_bytes(w) : b.n * 4;
     return b;
 }
@@ -144,7 +144,7 @@ static struct row_buffer measure(const struct step *s, const struct port *p)
 /* Marks every pixel of every mask as valid. */
 static int put_valid(struct step *s, struct error *e)
 {
-    const int32_t h = (int32_t)s->size[-DIM_H], area[2] = {h, h};
+    const int32_t h = (int32_t)s->size['H'], area[2] = {h, h};
     struct run_input x;
     if (!run_input(&s->run, "gt_valid", &x)) return PL_OK;
     int32_t *all = mem_alloc(x.sample);

@@ -16,7 +16,7 @@ enum {
 
 const char *batch_advice(const struct model *m)
 {
-    if (m->mask_side) return "set data.format to sa1b, coco, pairs, csv or packed";
+    if (m->masks) return "set data.format to sa1b, coco, pairs, csv or packed";
     if (model_port(m, "input_ids")) return "set data.format to tokens or bytes, or use a model like sam-tiny";
     return "vision towers work with `step`, `plan` and `bench`, not with `train`: use a mask model such as sam-tiny, or a language model";
 }
@@ -47,7 +47,7 @@ struct loader_options batch_loader(const struct config *c, const struct model *m
     int64_t side = c->data_image_size ? c->data_image_size : m->image;
     int64_t ahead = c->data_prefetch ? c->data_prefetch : min_i64(c->train_effective_batch, IMAGES_AHEAD);
     int64_t room = c->data_sample_memory ? c->data_sample_memory : c->data_format == FORMAT_SA1B ? 8 : c->data_format == FORMAT_COCO ? 16 : reads_stores(c) ? 1 : 64;
-    return (struct loader_options){.side = (uint32_t)side, .cells = (uint32_t)m->mask_side(m, side), .masks = (uint32_t)c->data_max_masks,
+    return (struct loader_options){.side = (uint32_t)side, .cells = (uint32_t)m->masks->side(m, side), .masks = (uint32_t)c->data_max_masks,
                                    .threads = (uint32_t)c->data_threads, .slots = (uint32_t)ahead + 1, .room = (uint64_t)room * MIB,
                                    .polygon_runs = c->data_format == FORMAT_COCO ? POLYGON_RUNS : 0, .least = c->data_scale,
                                    .embedding = x->type ? packed_embedding_bytes(x) : 0};
@@ -59,15 +59,15 @@ int batch_plan(const struct config *c, const struct model *m, bool train, struct
     char takes[256];
     /* Calibration plans a mask model without data; with a configuration file the data format
      * must fit the model. */
-    if (config_tokens(c) && m->mask_side && c->file)
+    if (config_tokens(c) && m->masks && c->file)
         return batch_refuse_tokens(c, m, e);
     if (config_tokens(c)) return PL_OK;
-    if (!m->mask_side)
+    if (!m->masks)
         return error_set(e, PL_USAGE, "data.format %s gives images with masks, and a %s takes %s; %s",
                          batch_format(c), m->family->model_type, model_list_ports(m, takes), batch_advice(m));
     struct loader_options o = batch_loader(c, m, x);
-    if (o.side % m->patch || o.cells > GRID_MAX_CELLS) {
-        error_set(e, PL_USAGE, "data.image_size is %u, expected a multiple of the model's patches of %" PRId64 " pixels", o.side, m->patch);
+    if (o.side % m->masks->patch || o.cells > GRID_MAX_CELLS) {
+        error_set(e, PL_USAGE, "data.image_size is %u, expected a multiple of the model's patches of %" PRId64 " pixels", o.side, m->masks->patch);
         return config_at_key(c, KEY_data_image_size, e);
     }
     if (embed_choose(c, m, o.side, train, x, e)) return e->code;

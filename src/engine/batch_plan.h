@@ -10,7 +10,7 @@
 #include "config/config.h"
 #include "data/loader.h"
 #include "data/packed.h"
-#include "models/model.h"
+#include "models/masks.h"
 
 /* Points of the first prompt of a mask: a point and a filler, or two corners. Every later round adds
  * one point. */

@@ -22,8 +22,8 @@ enum { HASH_CHUNK = 1 << 18 }; /* elements of a weight that are hashed at once *
 /* The forward from the bytes of one image to its embedding. */
 static int build_encoder(const struct model *m, int64_t side, struct graph *g, struct error *e)
 {
-    struct batch b = {.B = 1, .T = 1, .outputs = true, .loss_output = "",
-                      .prompts = {.image = side, .masks = 1, .points = 2, .rounds = 1, .slots = true, .part = PART_IMAGE}};
+    const struct prompting prompts = {.image = side, .masks = 1, .points = 2, .rounds = 1, .slots = true, .part = PART_IMAGE};
+    struct batch b = {.B = 1, .T = 1, .outputs = true, .loss_output = "", .prompts = &prompts};
     graph_init(g);
     m->family->build(m, g, &b);
     if (g->error.code) *e = g->error;
@@ -243,7 +243,7 @@ int embed_check(struct run *r, const struct dataset *set, struct error *e)
                          dtype_name(packed_dtype(planned->type)), planned->model);
     if (!r->encoder) {
         struct packed_embeddings expected = {0};
-        if (embed_describe(&r->model, r->batch.prompts.image, &expected, e)) return e->code;
+        if (embed_describe(&r->model, r->prompts.image, &expected, e)) return e->code;
         r->encoder = expected.weights;
         log_note("image embeddings from the store (%s [%u,%u,%u], made with %s); the encoder does not run", dtype_name(packed_dtype(x->type)), x->channels, x->grid,
                  x->grid, x->model);

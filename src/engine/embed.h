@@ -13,7 +13,7 @@
  *     layers    every op of its forward pass with shapes and attributes, from the image bytes on:
  *               the configuration, the image size, the normalisation
  *
- * It works for any model family with mask_side whose builder implements enum model_part.
+ * It works for any family of mask models (models/masks.h) whose builder implements enum model_part.
  */
 #ifndef EMBED_H
 #define EMBED_H

@@ -118,7 +118,7 @@ static void try_data(struct run *r, const struct run_options *o)
 {
     char text[96];
     if (!plan_weights_fit(&r->space, (uint64_t[SPACE_COUNT]){r->budget, r->host_budget})) return;
-    bool masks = r->batch.prompts.masks, fits = false;
+    bool masks = r->prompts.masks, fits = false;
     for (int64_t n = (masks ? r->config->data_max_masks : r->config->data_sequence) / 2; n >= (masks ? 1 : 16) && !fits; n /= 2) {
         struct config c = *r->config;
         if (masks) c.data_max_masks = n;

@@ -59,6 +59,7 @@ static void build_forward(void *run, struct graph *g, int micro_batch)
     struct run *r = run;
     struct batch b = r->batch;
     b.B = micro_batch;
+    b.prompts = &r->prompts;
     r->model.family->build(&r->model, g, &b);
     recipe_freeze(r->config, g);
     for (uint32_t i = 0; i < g->params.n && r->forward; i++) g->params.at[i].frozen = true;
@@ -70,11 +71,11 @@ static void build_forward(void *run, struct graph *g, int micro_batch)
 static int check_recipe(struct run *r, bool train, struct error *e)
 {
     struct graph g;
-    const struct prompting prompts = r->batch.prompts;
+    const struct prompting prompts = r->prompts;
     graph_init(&g);
-    if (r->embeddings.type) r->batch.prompts.part = PART_ALL;
+    if (r->embeddings.type) r->prompts.part = PART_ALL;
     build_forward(r, &g, (int)max_i64(1, r->batch.bn_group));
-    r->batch.prompts = prompts;
+    r->prompts = prompts;
     int rc = g.error.code ? PL_OK : recipe_check(r->config, &g, train, e);
     graph_free(&g);
     return rc;
@@ -340,13 +341,13 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     r->no_files = o->no_files;
     r->forward = o->forward || o->evaluate;
     r->effective_batch = (int)(o->train ? c->train_effective_batch : o->B);
-    r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .outputs = !o->train, .loss_output = o->forward ? "" : o->loss_output,
-                              .prompts = o->prompts};
+    r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .outputs = !o->train, .loss_output = o->forward ? "" : o->loss_output};
+    r->prompts = o->prompts;
     int rc = open_model(r, o, e);
-    if (!rc && (o->train || o->evaluate)) rc = batch_plan(c, &r->model, o->train, &r->batch.prompts, &r->loader_bytes, &r->embeddings, e);
-    r->model.partial = r->batch.prompts.part != PART_ALL;
-    r->batch.prompts.loss = recipe_loss(c);
-    r->batch.prompts.told = o->evaluate;
+    if (!rc && (o->train || o->evaluate)) rc = batch_plan(c, &r->model, o->train, &r->prompts, &r->loader_bytes, &r->embeddings, e);
+    r->model.partial = r->prompts.part != PART_ALL;
+    r->prompts.loss = recipe_loss(c);
+    r->prompts.told = o->evaluate;
     if (!rc) r->batch.bn_group = bn_group(r, o->train);
     if (!rc) rc = check_groups(r, o->train, e);
     if (!rc) rc = check_recipe(r, o->train, e);

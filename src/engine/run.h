@@ -9,7 +9,7 @@
 #define RUN_H
 
 #include "data/packed.h"
-#include "models/model.h"
+#include "models/masks.h"
 #include "engine/weights.h"
 #include "plan/file.h"
 #include "run/device.h"
@@ -20,7 +20,8 @@ enum { REMEDY_MOST = 3, WARNINGS_MOST = 4 };
 struct run {
     const struct config *config;
     struct model model;
-    struct batch batch;          /* B is set per build */
+    struct batch batch;          /* B and prompts are set per build */
+    struct prompting prompts;    /* of a mask model */
     struct graph graph;
     struct plan plan;
     struct source source;        /* of the graph, for searches of the space */

@@ -25,9 +25,9 @@ static int check_model(const char *folder, int64_t side, struct error *e)
     struct model m;
     int rc = model_open(&m, folder, e);
     if (rc) return rc;
-    if (!m.mask_side) rc = error_set(e, PL_USAGE, "%s: a %s has no image embeddings; expected a mask model, such as sam", folder, m.family->model_type);
-    if (!rc && side % m.patch)
-        rc = error_set(e, PL_USAGE, "%s: the image size %lld is not divisible by the patch size %lld; give another --size", folder, (long long)side, (long long)m.patch);
+    if (!m.masks) rc = error_set(e, PL_USAGE, "%s: a %s has no image embeddings; expected a mask model, such as sam", folder, m.family->model_type);
+    if (!rc && side % m.masks->patch)
+        rc = error_set(e, PL_USAGE, "%s: the image size %lld is not divisible by the patch size %lld; give another --size", folder, (long long)side, (long long)m.masks->patch);
     model_close(&m);
     return rc;
 }
@@ -64,7 +64,7 @@ int embed_open(struct embedder *m, const char *folder, int64_t side, const char 
 int embed_image(struct embedder *m, const uint8_t *image, uint32_t rows, uint32_t columns, void *to, struct error *e)
 {
     struct run *r = &m->run;
-    const uint64_t side = (uint64_t)r->batch.prompts.image;
+    const uint64_t side = (uint64_t)r->prompts.image;
     const int32_t valid[2] = {(int32_t)rows, (int32_t)columns};
     const enum dtype kept = packed_dtype(m->about.type), made = tensor_at(&r->graph, m->output)->dtype;
     int rc = run_write_input(r, "images", 0, image, side * side * 3, e);

@@ -25,13 +25,13 @@ bool mask_scores_open(struct mask_scores *m, const struct run *r, const struct f
     for (uint32_t i = 0; i < n; i++) {
         const char *pass = feed_pass_name(f, (int)(i % m->passes));
         if (i < m->passes) snprintf(m->names[i], sizeof m->names[i], "%s", pass);
-        else snprintf(m->names[i], sizeof m->names[i], "%s, round %lld", pass, (long long)r->batch.prompts.rounds);
+        else snprintf(m->names[i], sizeof m->names[i], "%s, round %lld", pass, (long long)r->prompts.rounds);
         m->prompts[i] = m->names[i];
     }
     struct run_input x;
     CHECK(run_input(r, "input_points", &x), "masks without prompts");
     m->prompts_at = x.storage;
-    m->slots = r->batch.prompts.points;
+    m->slots = r->prompts.points;
     m->coords = mem_alloc(x.sample * (uint64_t)run_samples(r));
     m->statistics = mem_alloc(tensor_bytes(tensor_at(&r->graph, m->first)));
     scores_open(&m->scores, m->prompts, n, CATEGORIES, worst);

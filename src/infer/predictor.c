@@ -51,7 +51,7 @@ static int64_t output_elements(const struct run *r, const char *name)
 static int check_model(const struct model *m, struct error *e)
 {
     const struct port *pixels = model_port(m, "pixel_values");
-    if (!m->mask_side || !pixels)
+    if (!m->masks || !pixels)
         return error_set(e, PL_USAGE, "a model of type %s predicts no masks; expected a mask model, such as sam", m->family->model_type);
     if (pixels->dim[1] != 3)
         return error_set(e, PL_USAGE, "the model takes images of %lld channels, expected 3: red, green, blue", (long long)pixels->dim[1]);
@@ -66,12 +66,12 @@ static int read_model(struct predictor *a, const struct config *c, struct pixel_
     if (rc) return rc;
     rc = check_model(&m, e);
     if (rc) error_prepend(e, "%s", c->model_path ? c->model_path : c->model_preset);
-    *norm = m.norm;
-    if (!rc && a->shape.side % m.patch)
+    if (!rc) *norm = m.masks->norm;
+    if (!rc && a->shape.side % m.masks->patch)
         rc = error_set(e, PL_USAGE, "a side of %lld pixels (--side, or data.image_size of the model's run), expected a multiple of the model's patch size %lld",
-                       (long long)a->shape.side, (long long)m.patch);
+                       (long long)a->shape.side, (long long)m.masks->patch);
     if (!rc && !a->shape.side) a->shape.side = m.image;
-    if (!rc) a->mask_side = m.mask_side(&m, a->shape.side);
+    if (!rc) a->mask_side = m.masks->side(&m, a->shape.side);
     model_close(&m);
     return rc;
 }
@@ -146,7 +146,7 @@ void predictor_close(struct predictor *a)
 static void to_model_coords(const struct predictor *a, const float from[2], float to[2])
 {
     const struct model *m = &a->run.model;
-    const double side = m->extent * (double)a->shape.side / (double)m->image;
+    const double side = m->masks->extent * (double)a->shape.side / (double)m->image;
     to[0] = (float)((from[0] * ((double)a->fit_w / a->w) + 0.5) / side);
     to[1] = (float)((from[1] * ((double)a->fit_h / a->h) + 0.5) / side);
 }

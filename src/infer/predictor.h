@@ -5,7 +5,7 @@
  *     prompts ──────────────────────────────────────────────── decoder, repeatedly ─ logits ─ masks
  *
  * Encoder and decoder are two runs, one after the other: the memory use is that of the larger one,
- * both forward only. It works for any family with mask_side whose builder implements enum
+ * both forward only. It works for any family of mask models whose builder implements enum
  * model_part.
  *
  *     predictor_open(&a, &config, &image, &shape, &error)

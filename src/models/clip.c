@@ -68,7 +68,7 @@ static int check(const struct tower *c, struct error *e)
 
 static void describe(struct model *m, const struct tower *c)
 {
-    model_add_port(m, &(struct port){"pixel_values", VALUES_REAL, 4, {DIM_B, c->channels, c->image, c->image}, false});
+    model_add_port(m, &(struct port){"pixel_values", VALUES_REAL, 4, {OPEN('B'), c->channels, c->image, c->image}, false});
     char name[48];
     for (int64_t i = 0; i <= c->layers; i++) {
         snprintf(name, sizeof name, "hidden_states.%lld", (long long)i);

@@ -122,9 +122,9 @@ static int parse_decoder(struct model *m, struct llama *c, const struct value *c
     if (!rc && !(c->eps > 0)) rc = error_set(e, PL_USAGE, "rms_norm_eps is %g, it must be above 0", c->eps);
     if (!rc) rc = rope_parse(&c->rope, config, c->positions, e);
     m->vocabulary = c->vocabulary;
-    model_add_port(m, &(struct port){"input_ids", VALUES_IDS, 2, {DIM_B, DIM_T}, false});
-    model_add_port(m, &(struct port){"labels", VALUES_LABELS, 2, {DIM_B, DIM_T}, true});
-    model_add_port(m, &(struct port){"attention_mask", VALUES_ONES, 2, {DIM_B, DIM_T}, true});
+    model_add_port(m, &(struct port){"input_ids", VALUES_IDS, 2, {OPEN('B'), OPEN('T')}, false});
+    model_add_port(m, &(struct port){"labels", VALUES_LABELS, 2, {OPEN('B'), OPEN('T')}, true});
+    model_add_port(m, &(struct port){"attention_mask", VALUES_ONES, 2, {OPEN('B'), OPEN('T')}, true});
     model_add_output(m, "logits");
     return rc;
 }

@@ -40,7 +40,7 @@ static int parse_config(struct model *m, size_t n, const char *where, struct err
             m->family = families[i];
             rc = m->family->parse(m, config, e);
             if (rc) return error_prepend(e, "%s", where);
-            return m->mask_side ? pixel_norm_read(&m->norm, m->path, e) : PL_OK;
+            return m->family->read_folder ? m->family->read_folder(m, e) : PL_OK;
         }
     return error_set(e, PL_USAGE, "%s: model_type \"%s\" is not one of: %s", where, type, list_families(known));
 }
@@ -119,7 +119,7 @@ void model_close(struct model *m)
 
 void model_add_port(struct model *m, const struct port *p)
 {
-    CHECK(m->n_ports < MODEL_PORTS && p->dim[0] == DIM_B, "port %s", p->name);
+    CHECK(m->n_ports < MODEL_PORTS && p->dim[0] == OPEN('B'), "port %s", p->name);
     m->ports[m->n_ports++] = *p;
 }
 

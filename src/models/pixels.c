@@ -7,7 +7,7 @@
 
 #include "io/file.h"
 #include "io/json.h"
-#include "models/model.h"
+#include "models/masks.h"
 
 enum { JSON_MOST = 1 << 20 };
 

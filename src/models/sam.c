@@ -170,24 +170,27 @@ int sam_describe(struct model *m, const struct sam *c, struct error *e)
 {
     int rc = check_joints(c, e);
     if (rc) return rc;
+    /* S: side of an image, M: prompts per image, one mask each, P: points per prompt, N: input masks
+     * per image, 1 or M, H: side of a mask. */
     const struct port ports[] = {
-        {"pixel_values", VALUES_REAL, 4, {DIM_B, c->vision.channels, DIM_S, DIM_S}, false},
-        {"input_points", VALUES_COORDS, 4, {DIM_B, DIM_M, DIM_P, 2}, true},
-        {"input_labels", VALUES_POINTS, 3, {DIM_B, DIM_M, DIM_P}, true},
-        {"input_boxes", VALUES_COORDS, 3, {DIM_B, DIM_M, 4}, true},
-        {"input_masks", VALUES_REAL, 4, {DIM_B, DIM_N, DIM_H, DIM_H}, true},
-        {"gt_masks", VALUES_MASKS, 4, {DIM_B, DIM_M, DIM_H, DIM_H}, true},
+        {"pixel_values", VALUES_REAL, 4, {OPEN('B'), c->vision.channels, OPEN('S'), OPEN('S')}, false},
+        {"input_points", VALUES_COORDS, 4, {OPEN('B'), OPEN('M'), OPEN('P'), 2}, true},
+        {"input_labels", VALUES_POINTS, 3, {OPEN('B'), OPEN('M'), OPEN('P')}, true},
+        {"input_boxes", VALUES_COORDS, 3, {OPEN('B'), OPEN('M'), 4}, true},
+        {"input_masks", VALUES_REAL, 4, {OPEN('B'), OPEN('N'), OPEN('H'), OPEN('H')}, true},
+        {"gt_masks", VALUES_MASKS, 4, {OPEN('B'), OPEN('M'), OPEN('H'), OPEN('H')}, true},
     };
     for (size_t i = 0; i < COUNT(ports); i++) model_add_port(m, &ports[i]);
     model_add_output(m, "image_embeddings");
     model_add_output(m, "iou_scores");
     model_add_output(m, m->loss_output = "pred_masks");
     m->image = c->vision.image;
-    m->patch = c->vision.patch;
-    m->extent = (double)c->prompts.image;
-    m->mask_side = mask_side;
+    m->masks = bump_alloc(&m->memory, sizeof *m->masks);
+    *m->masks = (struct mask_model){.patch = c->vision.patch, .extent = (double)c->prompts.image, .side = mask_side};
     return PL_OK;
 }
+
+int sam_read_folder(struct model *m, struct error *e) { return pixel_norm_read(&m->masks->norm, m->path, e); }
 
 static int parse_sam(struct model *m, const struct value *config, struct error *e)
 {
@@ -211,7 +214,7 @@ static int parse_sam_vision(struct model *m, const struct value *config, struct 
     m->config = c;
     int rc = parse_vision(m, &c->vision, config, e);
     if (rc) return rc;
-    model_add_port(m, &(struct port){"pixel_values", VALUES_REAL, 4, {DIM_B, c->vision.channels, DIM_S, DIM_S}, false});
+    model_add_port(m, &(struct port){"pixel_values", VALUES_REAL, 4, {OPEN('B'), c->vision.channels, OPEN('S'), OPEN('S')}, false});
     model_add_output(m, m->loss_output = "last_hidden_state");
     m->image = c->vision.image;
     return PL_OK;
@@ -222,7 +225,8 @@ static int parse_sam_vision(struct model *m, const struct value *config, struct 
 static struct sam_build begin(const struct model *m, struct graph *g, const struct batch *batch)
 {
     const struct sam *c = m->config;
-    struct sam_build b = {.c = c, .g = g, .B = batch->B, .prompting = batch->prompts, .bn_group = batch->bn_group, .norm = &m->norm};
+    struct sam_build b = {.c = c, .g = g, .B = batch->B, .bn_group = batch->bn_group, .norm = m->masks ? &m->masks->norm : NULL};
+    if (batch->prompts) b.prompting = *batch->prompts;
     struct prompting *p = &b.prompting;
     if (!p->masks) p->masks = p->points = 1, p->targets = true;
     if (!p->image) p->image = c->vision.image;
@@ -327,5 +331,5 @@ static void build_sam_vision(const struct model *m, struct graph *g, const struc
     if (!g->error.code) output_map(m, g, batch, "last_hidden_state", sam_encode(&b, pixels(&b)));
 }
 
-const struct family sam_family = {"sam", parse_sam, sam_forward, "", false};
+const struct family sam_family = {"sam", parse_sam, sam_forward, "", false, sam_read_folder};
 const struct family sam_vision_family = {"sam_vision_model", parse_sam_vision, build_sam_vision, "vision_encoder.", true};

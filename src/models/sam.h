@@ -16,7 +16,7 @@
 #ifndef SAM_H
 #define SAM_H
 
-#include "models/model.h"
+#include "models/masks.h"
 
 struct sam_vision {
     int64_t hidden, output, layers, heads, channels, image, patch, inner, window, features;
@@ -80,6 +80,8 @@ extern const struct sam_prompts sam_usual_prompts;
 extern const struct sam_decoder sam_usual_decoder;
 /* Checks that the sub-configurations agree on width and grid, then fills ports and outputs. */
 int sam_describe(struct model *m, const struct sam *c, struct error *e);
+/* Reads the normalisation of images. */
+int sam_read_folder(struct model *m, struct error *e);
 /* Emits the forward of a SAM family. */
 void sam_forward(const struct model *m, struct graph *g, const struct batch *given);
 

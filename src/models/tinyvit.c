@@ -334,4 +334,4 @@ id tinyvit_encode(const struct sam_build *b, id pixels)
     return x;
 }
 
-const struct family tinysam_family = {"tinysam", parse_tinysam, sam_forward, "", false};
+const struct family tinysam_family = {"tinysam", parse_tinysam, sam_forward, "", false, sam_read_folder};

@@ -1,0 +1,53 @@
+/*
+ * masks.h: what models that predict masks from prompts have beyond model.h: Segment Anything and the
+ * models with its prompt encoder and decoder.
+ */
+#ifndef MASKS_H
+#define MASKS_H
+
+#include "models/model.h"
+
+/* Normalisation of pixel values: (value * scale - mean) / std. */
+struct pixel_norm {
+    double scale, mean[3], std[3];
+};
+/* Reads preprocessor_config.json, or the image_processor of processor_config.json, from a model's
+ * folder. Without such a file, and for the folder "", SAM's values are used. */
+int pixel_norm_read(struct pixel_norm *n, const char *folder, struct error *e);
+
+/* A model's own part; struct model points to it. */
+struct mask_model {
+    int64_t patch;          /* sides of images are multiples of it */
+    double extent;          /* range of the coordinates of an image of side model.image, in pixels */
+    int64_t (*side)(const struct model *m, int64_t image); /* of the masks for images of this side */
+    struct pixel_norm norm; /* normalisation of images that the model takes as bytes */
+};
+
+/* The label of a point: background or foreground (on the object); first or last corner of a box; a
+ * filler ("not a point" embedding); unused (zero embedding; in slots it is masked out). In files
+ * the labels are 0, 1, -1 (filler) and -10 (unused); corners are given as boxes there. */
+enum point_kind { POINT_BACKGROUND, POINT_FOREGROUND, POINT_FIRST, POINT_LAST, POINT_FILLER, POINT_UNUSED, POINT_KINDS };
+
+/* The part of a mask model to build: an image encoded once serves any number of prompts. PART_IMAGE
+ * takes the image (pixel_values; with rounds, bytes) and returns only image_embeddings; PART_MASKS
+ * takes image_embeddings, as returned, instead of the image. */
+enum model_part { PART_ALL, PART_IMAGE, PART_MASKS };
+
+/* The prompts of a mask model. All zeros: one point for one mask of an image of the configuration's
+ * size, with a target. */
+struct prompting {
+    int64_t image;       /* side of the images, in pixels; 0: the configuration's */
+    int64_t masks;       /* M: prompts per image; 0: the default above */
+    int64_t points;      /* per prompt; 0: no points */
+    int64_t mask_inputs; /* per image: 0, 1 shared by all of its prompts, or M */
+    bool slots;          /* points are slots for any prompt: no filler is appended, and unused slots are masked out */
+    int64_t rounds;      /* training: images as bytes, prompts in slots, and this many rounds of prompts; 0: off */
+    bool boxes, targets;
+    bool single;         /* one mask per prompt instead of several candidates */
+    struct mask_loss_options loss; /* used with targets; all zeros: the defaults */
+    enum model_part part;
+    enum dtype embeddings; /* PART_MASKS: dtype of image_embeddings; DT_NONE: f32 */
+    bool told;           /* rounds: every program outputs statistics per mask, not only the evaluation */
+};
+
+#endif
