@@ -7,9 +7,19 @@
 
 #include "data/order.h"
 
+/* The feed that fills the model's inputs. A model that a program defines has no ports: the data's
+ * format decides. */
+static const struct feed_ops *choose(const struct config *c, const struct model *m)
+{
+    static const struct feed_ops *const feeds[] = {&tokens_feed, &masks_feed};
+    for (size_t i = 0; i < COUNT(feeds); i++)
+        if (model_port(m, feeds[i]->port)) return feeds[i];
+    return config_tokens(c) ? &tokens_feed : &masks_feed;
+}
+
 int feed_open(struct feed *f, const struct config *c, struct run *r, enum feed_role role, struct error *e)
 {
-    const struct feed_ops *ops = config_tokens(c) ? &tokens_feed : &masks_feed;
+    const struct feed_ops *ops = choose(c, &r->model);
     *f = (struct feed){.config = c, .role = role};
     int rc = ops->open(f, r, role, e);
     if (rc) return error_prepend(e, "%s", role == FEED_TRAIN ? "data.train" : "data.validation");

@@ -41,6 +41,7 @@ struct feed_left {
 
 struct feed;
 struct feed_ops {
+    const char *port;           /* the input of a model that it fills */
     const char *unit;           /* "tokens": of feed_batch.units */
     const char *const *passes;  /* an evaluation reads the dataset once for each of these names; NULL: once */
     int n_passes;

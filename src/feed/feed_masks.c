@@ -176,6 +176,7 @@ static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct 
 {
     const struct config *c = f->config;
     struct dataset *set;
+    if (config_tokens(c)) return batch_refuse_tokens(c, &r->model, e);
     CHECK(r->loader_bytes, "the run was not planned for images");
     int rc = feed_open_dataset(&set, c, role, e);
     if (rc) return rc;
@@ -316,5 +317,5 @@ static int mask_put(struct feed *f, struct run *r, uint64_t position, int64_t sa
     return rc;
 }
 
-const struct feed_ops masks_feed = {.unit = "images", .passes = passes, .n_passes = COUNT(passes), .open = mask_open, .start = mask_start,
+const struct feed_ops masks_feed = {.port = "gt_masks", .unit = "images", .passes = passes, .n_passes = COUNT(passes), .open = mask_open, .start = mask_start,
                                     .put = mask_put, .close = mask_close};

@@ -93,4 +93,4 @@ static void token_close(struct feed *f)
     mem_free(t);
 }
 
-const struct feed_ops tokens_feed = {.unit = "tokens", .open = token_open, .put = token_put, .close = token_close};
+const struct feed_ops tokens_feed = {.port = "input_ids", .unit = "tokens", .open = token_open, .put = token_put, .close = token_close};

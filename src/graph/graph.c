@@ -39,8 +39,22 @@ const char *lane_name(enum lane lane)
 
 const char *program_name(enum program p)
 {
-    static const char *const names[PROGRAM_COUNT] = {"step", "update", "evaluation"};
+    static const char *const names[PROGRAM_COUNT] = {
+#define PROGRAM(NAME, name, flags) name,
+#include "graph/programs.def"
+#undef PROGRAM
+    };
     return names[p];
+}
+
+bool program_is(enum program p, unsigned flag)
+{
+    static const unsigned flags_of[PROGRAM_COUNT] = {
+#define PROGRAM(NAME, name, flags) flags,
+#include "graph/programs.def"
+#undef PROGRAM
+    };
+    return flags_of[p] & flag;
 }
 
 /* --- construction and destruction ---------------------------------------- */

@@ -60,8 +60,18 @@ bool kind_is_persistent(enum kind k);
 
 enum phase { PHASE_FORWARD, PHASE_BACKWARD, PHASE_RECOMPUTE, PHASE_UPDATE, PHASE_COUNT };
 const char *phase_name(enum phase p);
-enum program { PROGRAM_STEP, PROGRAM_UPDATE, PROGRAM_EVAL, PROGRAM_COUNT };
+enum program {
+#define PROGRAM(NAME, name, flags) PROGRAM_##NAME,
+#include "graph/programs.def"
+#undef PROGRAM
+    PROGRAM_COUNT
+};
+enum { PROGRAM_FORWARD = 1, PROGRAM_TRAINS = 2, PROGRAM_HANDED = 4, PROGRAM_TIMED = 8 }; /* flags of programs.def */
 const char *program_name(enum program p);
+/* True if the program has the flag. */
+bool program_is(enum program p, unsigned flag);
+/* The programs that have a flag, in order. */
+#define FOR_PROGRAMS(p, flag) for (enum program p = 0; p < PROGRAM_COUNT; p++) if (program_is(p, flag))
 
 /* Copies between spaces run in lanes (streams) of their own, one per direction, because the bus is
  * full duplex. Waits synchronise the lanes. */

@@ -161,7 +161,7 @@ id op_mean_square(struct graph *g, id x) { return op_mean(g, op_mul(g, x, x)); }
 static id dropout(struct graph *g, id x, id samples, float p, bool per_sample)
 {
     union attr a = {.dropout = {p, per_sample, g->next_stable + 1}};
-    if (p == 0 || g->at.program == PROGRAM_EVAL) return x;
+    if (p == 0 || !program_is(g->at.program, PROGRAM_TRAINS)) return x;
     return op_apply(g, OP_DROPOUT, &a, (id[]){x, graph_step(g), samples}, 3);
 }
 

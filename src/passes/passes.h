@@ -191,9 +191,8 @@ typedef void pass_fn(struct graph *g, const struct settings *s);
 #undef REWRITE_PASS
 #undef AGAIN
 
-/* The rows of one chunk of the head in program step and in evaluation if it is split into `chunks`;
- * 0: it is not split. pass_chunk reads nothing else of that setting (chunk.c). */
-void chunk_rows(struct graph *g, int chunks, int64_t rows[2]);
+/* By program: the rows of one chunk of the head if it is split into `chunks`; 0: it is not split. pass_chunk reads nothing else of that setting (chunk.c). */
+void chunk_rows(struct graph *g, int chunks, int64_t rows[PROGRAM_COUNT]);
 /* A hash of everything in the graph that program update is made from. Two graphs with the same hash
  * and the same settings of update and offload have the same program update and offload the same
  * weights (optimizer.c). */

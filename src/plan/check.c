@@ -175,7 +175,7 @@ void plan_check(const struct plan *p, const struct graph *g)
     r.first_writer = mem_alloc(g->storages.n * sizeof(id));
     r.iteration = mem_alloc(g->loops.n * sizeof(uint32_t));
     for (int program = 0; program < PROGRAM_COUNT; program++) {
-        if (program == PROGRAM_UPDATE) hand_over(&r);
+        if (program_is(program, PROGRAM_HANDED)) hand_over(&r);
         else
             for (int s = 0; s < SPACE_COUNT; s++) r.map[s].n = 0;
         r.program = program;

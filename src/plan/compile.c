@@ -54,15 +54,12 @@ static void build(struct graph *g, const struct source *source, const struct set
     graph_storage(g, "staging", KIND_STAGING, staging, PLAN_STAGING);
     if (s->loader_bytes) graph_storage(g, "loader", KIND_STAGING, staging, s->loader_bytes);
     if (s->pipelined) graph_storage(g, "tickets", KIND_STAGING, staging, PLAN_TICKETS);
-    g->at.program = PROGRAM_STEP;
-    source->build(source->model, g, s->micro_batch);
-    if (s->train) {
-        g->at.program = PROGRAM_EVAL;
-        source->build(source->model, g, s->micro_batch);
-        g->at.program = PROGRAM_STEP;
+    FOR_PROGRAMS(p, PROGRAM_FORWARD) {
+        g->at.program = (uint8_t)p;
+        if (s->train || p == PROGRAM_STEP) source->build(source->model, g, s->micro_batch);
     }
-    graph_prune(g, PROGRAM_STEP);
-    graph_prune(g, PROGRAM_EVAL);
+    g->at.program = PROGRAM_STEP;
+    FOR_PROGRAMS(p, PROGRAM_FORWARD) graph_prune(g, p);
     if (verify) graph_verify(g, "build");
 }
 
@@ -174,7 +171,7 @@ static int make_shared(struct plan_drafts *d, const struct settings *s, int phas
     return PL_OK;
 }
 
-int plan_draft_chunk_rows(struct plan_drafts *d, const struct settings *s, int64_t rows[2], struct error *e)
+int plan_draft_chunk_rows(struct plan_drafts *d, const struct settings *s, int64_t rows[PROGRAM_COUNT], struct error *e)
 {
     int rc = make_shared(d, s, PIPELINE_FORWARD + 1, e);
     if (!rc) chunk_rows(&d->shared[PIPELINE_FORWARD], s->head_chunks, rows);

@@ -79,7 +79,7 @@ static void collect(struct items *it, const struct graph *g, enum program p, enu
         if (!life[s].used || storage_is_persistent(x) || x->space != space) continue;
         struct item i = {.bytes = align_up(x->bytes, PLAN_ALIGN), .start = life[s].start, .end = life[s].end,
                          .first = segment[life[s].start], .last = segment[life[s].end], .storage = s};
-        if (x->handed && p == PROGRAM_UPDATE && plan->placement.life[PROGRAM_STEP][s].used) {
+        if (x->handed && program_is(p, PROGRAM_HANDED) && plan->placement.life[PROGRAM_STEP][s].used) {
             i.fixed = true;
             i.offset = plan->placement.offset[s] - plan->persistent[space];
         }

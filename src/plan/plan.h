@@ -107,7 +107,7 @@ struct plan_drafts {
 };
 int plan_draft_next(struct plan_drafts *d, const struct settings *s, struct error *e);
 /* The rows of a chunk of the head (chunk_rows): settings that give the same and differ in the number of chunks alone have the same graph. */
-int plan_draft_chunk_rows(struct plan_drafts *d, const struct settings *s, int64_t rows[2], struct error *e);
+int plan_draft_chunk_rows(struct plan_drafts *d, const struct settings *s, int64_t rows[PROGRAM_COUNT], struct error *e);
 /* Settings that program update or evaluation depends on, the others 0. */
 struct settings plan_update_of(const struct settings *s);
 struct settings plan_eval_of(const struct settings *s);

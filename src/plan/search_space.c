@@ -86,7 +86,7 @@ struct job {
     struct survey *to;
     bool blocks;       /* survey its blocks too */
     uint32_t number;   /* in the order in which jobs are added */
-    int64_t rows[2];  /* rows of a chunk of the head */
+    int64_t rows[PROGRAM_COUNT]; /* rows of a chunk of the head */
     bool done;         /* surveyed without an error */
 };
 struct jobs {
@@ -111,7 +111,7 @@ static bool is_same_graph(const struct job *a, const struct job *b)
 {
     struct settings s = a->s;
     s.head_chunks = b->s.head_chunks;
-    return a->rows[0] == b->rows[0] && a->rows[1] == b->rows[1] && (a->blocks || !b->blocks) && !memcmp(&s, &b->s, sizeof s);
+    return !memcmp(a->rows, b->rows, sizeof a->rows) && (a->blocks || !b->blocks) && !memcmp(&s, &b->s, sizeof s);
 }
 
 /* Surveys job `i`; one of the same graph among those from `first` on is copied. */

@@ -224,7 +224,7 @@ static void poison_all(const struct tape *t, enum program p)
 {
     for (id s = 1; s < t->graph->storages.n; s++) {
         const struct storage *x = &t->graph->storages.at[s];
-        if (t->placement->life[p][s].used && !storage_is_persistent(x) && !(x->handed && p == PROGRAM_UPDATE))
+        if (t->placement->life[p][s].used && !storage_is_persistent(x) && !(x->handed && program_is(p, PROGRAM_HANDED)))
             memset(t->arena[x->space] + t->placement->offset[s], 0xff, x->bytes);
     }
 }

@@ -94,6 +94,5 @@ static void fuse_program(struct graph *g, enum program p, bool differentiated, b
 
 void pass_fuse(struct graph *g, const struct settings *s)
 {
-    fuse_program(g, PROGRAM_STEP, !s->forward, s->device.fuses_strided);
-    fuse_program(g, PROGRAM_EVAL, false, s->device.fuses_strided);
+    FOR_PROGRAMS(p, PROGRAM_FORWARD) fuse_program(g, p, program_is(p, PROGRAM_TRAINS) && !s->forward, s->device.fuses_strided);
 }

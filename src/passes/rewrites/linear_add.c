@@ -74,6 +74,5 @@ static void fuse_program(struct graph *g, enum program p)
 void pass_linear_add(struct graph *g, const struct settings *s)
 {
     (void)s;
-    fuse_program(g, PROGRAM_STEP);
-    fuse_program(g, PROGRAM_EVAL);
+    FOR_PROGRAMS(p, PROGRAM_FORWARD) fuse_program(g, p);
 }

@@ -29,6 +29,5 @@ static void trim_program(struct graph *g, enum program p)
 void pass_trim(struct graph *g, const struct settings *s)
 {
     (void)s;
-    trim_program(g, PROGRAM_STEP);
-    trim_program(g, PROGRAM_EVAL);
+    FOR_PROGRAMS(p, PROGRAM_FORWARD) trim_program(g, p);
 }

@@ -293,20 +293,19 @@ static void chunk_program(struct graph *g, enum program p, int chunks)
     mem_free(r.from_batch);
 }
 
-void chunk_rows(struct graph *g, int chunks, int64_t rows[2])
+void chunk_rows(struct graph *g, int chunks, int64_t rows[PROGRAM_COUNT])
 {
-    static const enum program programs[2] = {PROGRAM_STEP, PROGRAM_EVAL};
-    for (int i = 0; i < 2; i++) {
-        const struct order *order = &g->order[programs[i]];
-        struct region r = {.g = g, .program = programs[i], .nodes = order->nodes.at, .count = order->nodes.n, .from_batch = mem_alloc(g->tensors.n)};
+    for (enum program p = 0; p < PROGRAM_COUNT; p++) rows[p] = 0;
+    FOR_PROGRAMS(p, PROGRAM_FORWARD) {
+        const struct order *order = &g->order[p];
+        struct region r = {.g = g, .program = p, .nodes = order->nodes.at, .count = order->nodes.n, .from_batch = mem_alloc(g->tensors.n)};
         mark_from_batch(&r);
-        rows[i] = find_region(&r) && measure(&r, chunks) ? r.chunk : 0;
+        rows[p] = find_region(&r) && measure(&r, chunks) ? r.chunk : 0;
         mem_free(r.from_batch);
     }
 }
 
 void pass_chunk(struct graph *g, const struct settings *s)
 {
-    chunk_program(g, PROGRAM_STEP, s->head_chunks);
-    chunk_program(g, PROGRAM_EVAL, s->head_chunks);
+    FOR_PROGRAMS(p, PROGRAM_FORWARD) chunk_program(g, p, s->head_chunks);
 }

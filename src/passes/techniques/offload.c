@@ -48,8 +48,7 @@ static bool *choose_homes(const struct graph *g, unsigned offload)
         offloaded[s] = (k == KIND_STATE && offload & OFFLOAD_STATE) || (k == KIND_MASTER && offload & OFFLOAD_MASTERS) ||
                   (k == KIND_PARAM && offload & OFFLOAD_WEIGHTS);
     }
-    keep_outsiders(g, PROGRAM_STEP, offloaded, inside);
-    keep_outsiders(g, PROGRAM_EVAL, offloaded, inside);
+    FOR_PROGRAMS(p, PROGRAM_FORWARD) keep_outsiders(g, p, offloaded, inside);
     for (id s = 1; s < g->storages.n; s++)
         if (g->storages.at[s].kind == KIND_PARAM && !inside[s]) offloaded[s] = false;
     mem_free(inside);

@@ -253,11 +253,10 @@ static uint64_t hash_tensor(const struct graph *g, id t, uint32_t *seen, uint32_
 /* By storage: 1 if a node of a block reads or writes it, 2 if one outside of all blocks does; both of these. */
 static uint8_t *mark_readers(const struct graph *g)
 {
-    static const enum program programs[] = {PROGRAM_STEP, PROGRAM_EVAL};
     uint8_t *by = mem_alloc(g->storages.n);
-    for (size_t p = 0; p < COUNT(programs); p++)
-        for (uint32_t k = 0; k < g->order[programs[p]].nodes.n; k++) {
-            const struct node *n = node_at(g, g->order[programs[p]].nodes.at[k]);
+    FOR_PROGRAMS(p, PROGRAM_FORWARD)
+        for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+            const struct node *n = node_at(g, g->order[p].nodes.at[k]);
             const uint8_t mark = graph_block_of(g, n->scope) ? 1 : 2;
             for (int i = 0; i < n->nin; i++) by[tensor_at(g, n->in[i])->storage] |= mark;
             for (int o = 0; o < n->nout; o++) by[tensor_at(g, n->out[o])->storage] |= mark;

@@ -135,16 +135,13 @@ static void lower(struct graph *g, const struct settings *s, enum dtype t, id *m
         keep_in(g, s, i, master, t);
         instead[master] = work;
     }
-    graph_replace_all(g, PROGRAM_STEP, instead, count);
-    graph_replace_all(g, PROGRAM_EVAL, instead, count);
+    FOR_PROGRAMS(p, PROGRAM_FORWARD) graph_replace_all(g, p, instead, count);
     mem_free(instead);
     bool *stays = mark_kept(g);
-    cast_inputs(g, PROGRAM_STEP, t, stays);
-    cast_inputs(g, PROGRAM_EVAL, t, stays);
+    FOR_PROGRAMS(p, PROGRAM_FORWARD) cast_inputs(g, p, t, stays);
     mem_free(stays);
     mem_free(kept);
-    graph_infer(g, PROGRAM_STEP);
-    graph_infer(g, PROGRAM_EVAL);
+    FOR_PROGRAMS(p, PROGRAM_FORWARD) graph_infer(g, p);
 }
 
 /* --- modules ----------------------------------------------------------------------- */
@@ -188,12 +185,11 @@ static void mark_followers(struct borders *b)
 /* A weight is kept in the dtype of its first reader; other readers get a cast. */
 static void settle_weights(struct borders *b, const struct settings *s, const id *masters)
 {
-    static const enum program programs[] = {PROGRAM_EVAL, PROGRAM_STEP};
     struct graph *g = b->g;
     uint8_t *want = mem_alloc(b->tensors);
-    for (size_t p = 0; p < COUNT(programs); p++) /* backwards, so that the first reader is set last */
-        for (uint32_t k = g->order[programs[p]].nodes.n; k-- > 0;) {
-            const struct node *n = node_at(g, g->order[programs[p]].nodes.at[k]);
+    for (enum program p = PROGRAM_COUNT; p-- > 0;) /* backwards, so that the first reader is set last */
+        for (uint32_t k = program_is(p, PROGRAM_FORWARD) ? g->order[p].nodes.n : 0; k-- > 0;) {
+            const struct node *n = node_at(g, g->order[p].nodes.at[k]);
             for (int i = 0; i < n->nin; i++) want[n->in[i]] = b->of[n->scope];
         }
     for (uint32_t i = 0; i < g->params.n; i++) {
@@ -263,8 +259,7 @@ static void raise_modules(struct graph *g, const struct settings *s, enum dtype 
     if (any) {
         mark_followers(&b);
         settle_weights(&b, s, masters);
-        cross_borders(&b, PROGRAM_STEP);
-        cross_borders(&b, PROGRAM_EVAL);
+        FOR_PROGRAMS(p, PROGRAM_FORWARD) cross_borders(&b, p);
     }
     mem_free(b.of);
     mem_free(b.now);
@@ -280,6 +275,5 @@ void pass_precision(struct graph *g, const struct settings *s)
         if (!g->error.code) raise_modules(g, s, base, masters);
         mem_free(masters);
     }
-    drop_idle_casts(g, PROGRAM_STEP);
-    drop_idle_casts(g, PROGRAM_EVAL);
+    FOR_PROGRAMS(p, PROGRAM_FORWARD) drop_idle_casts(g, p);
 }
