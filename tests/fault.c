@@ -10,6 +10,9 @@
  *     stop     sends itself SIGSTOP: the test acts meanwhile and sends SIGCONT
  *     nospace  this call and all later ones that need disk space fail with ENOSPC; calls that only
  *              free space or rename keep working, as on a full disk
+ *     lost     the pages of every file that is mapped for writing become zeros, as if they had left
+ *              memory after a write that failed and were read again; the kernel then tells the
+ *              failure once, to the next sync_file_range, msync or fsync of such a file
  *     count    nothing: at the end the number of calls is written to FAULT_LOG
  *
  * Every N is a moment at which a kill or a full disk could strike, so a test can try all of them; a
@@ -25,11 +28,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static enum { NOTHING, KILL, STOP, NOSPACE } action;
+static enum { NOTHING, KILL, STOP, NOSPACE, LOST } action;
 static long moment;
 static const char *wanted;
 static atomic_long calls;
@@ -39,7 +43,7 @@ __attribute__((constructor)) static void start(void)
     static const struct {
         const char *name;
         int action;
-    } actions[] = {{"kill:", KILL}, {"stop:", STOP}, {"nospace:", NOSPACE}};
+    } actions[] = {{"kill:", KILL}, {"stop:", STOP}, {"nospace:", NOSPACE}, {"lost:", LOST}};
     const char *text = getenv("FAULT");
     wanted = getenv("FAULT_PATH");
     for (size_t i = 0; text && i < sizeof actions / sizeof *actions; i++) {
@@ -77,11 +81,78 @@ static bool due_fd(int fd)
     return due(path);
 }
 
+/* --- files that are mapped for writing ------------------------------------------------------- */
+
+static struct {
+    void *at;
+    size_t bytes;
+    ino_t inode;
+    bool failed; /* not told yet */
+} maps[16];
+static size_t n_maps;
+
+static void lose_maps(void)
+{
+    for (size_t i = 0; i < n_maps; i++) {
+        memset(maps[i].at, 0, maps[i].bytes);
+        maps[i].failed = true;
+    }
+}
+
+/* True, with errno, if a write of this file failed since the last call. */
+static bool tell_failure(const void *at, int fd)
+{
+    struct stat s;
+    for (size_t i = 0; i < n_maps; i++) {
+        const bool same = at ? at == maps[i].at : !fstat(fd, &s) && s.st_ino == maps[i].inode;
+        if (!same || !maps[i].failed) continue;
+        maps[i].failed = false;
+        errno = EIO;
+        return true;
+    }
+    return false;
+}
+
+static void *map_any(void *at, size_t bytes, int protection, int flags, int fd, off_t offset)
+{
+    struct stat s;
+    void *p = (void *)syscall(SYS_mmap, at, bytes, protection, flags, fd, offset);
+    if (p != MAP_FAILED && fd >= 0 && protection & PROT_WRITE && flags & MAP_SHARED && n_maps < sizeof maps / sizeof *maps && !fstat(fd, &s)) {
+        maps[n_maps].at = p;
+        maps[n_maps].bytes = bytes;
+        maps[n_maps++].inode = s.st_ino;
+    }
+    return p;
+}
+
+void *mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset) { return map_any(at, bytes, protection, flags, fd, offset); }
+void *mmap64(void *at, size_t bytes, int protection, int flags, int fd, off_t offset) { return map_any(at, bytes, protection, flags, fd, offset); }
+
+int munmap(void *at, size_t bytes)
+{
+    for (size_t i = 0; i < n_maps; i++)
+        if (maps[i].at == at) maps[i] = maps[--n_maps];
+    return (int)syscall(SYS_munmap, at, bytes);
+}
+
+int sync_file_range(int fd, off_t offset, off_t bytes, unsigned flags)
+{
+    (void)offset, (void)bytes, (void)flags;
+    return tell_failure(NULL, fd) ? -1 : 0;
+}
+
+int msync(void *at, size_t bytes, int flags)
+{
+    (void)bytes, (void)flags;
+    return tell_failure(at, -1) ? -1 : 0;
+}
+
 /* Performs the action. False: the call itself is still to be executed. */
 static bool inject_fault(bool needs_space)
 {
     if (action == KILL) raise(SIGKILL);
     if (action == STOP) raise(SIGSTOP);
+    if (action == LOST) lose_maps();
     if (action != NOSPACE || !needs_space) return false;
     errno = ENOSPC;
     return true;
@@ -139,7 +210,7 @@ int mkdir(const char *path, mode_t mode)
 int fsync(int fd)
 {
     if (due_fd(fd)) inject_fault(false);
-    return 0;
+    return tell_failure(NULL, fd) ? -1 : 0;
 }
 
 int ftruncate(int fd, off_t bytes)

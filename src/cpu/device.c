@@ -6,6 +6,12 @@
  * memory shows then and not in step 1000. The host space is the offload file: a mapping of an
  * unnamed file, so its bytes are in the page cache and leave memory under pressure. This is what
  * offloading means on a CPU. Commands that write no files map anonymous memory instead.
+ *
+ * Invariant: no result is passed on that was computed from bytes of the offload file which the disk
+ * did not keep. The kernel writes pages on its own, and a page whose write failed may leave memory:
+ * old bytes are then read in its place. It records the failure before the page can leave. So every
+ * program and every read ends with a question to the kernel, which costs no write and no wait: has
+ * any write of this file failed? (check_spill)
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,6 +24,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "base/mapped.h"
 #include "cpu/onednn.h"
 #include "run/device.h"
 
@@ -110,17 +117,67 @@ static int grow_spill(int fd, const char *dir, uint64_t bytes, struct error *e)
                           size_print(bytes, need), dir, strerror(rc)) : PL_OK;
 }
 
+struct mapping {
+    uint64_t bytes;
+    int team; /* the size that OpenMP's teams had by default */
+    struct mapped spill; /* the offload file */
+    int spill_fd;        /* -1: there is none */
+    bool flushes;        /* the kernel tells of failed writes only when it flushes the disk's cache */
+    int write_error;     /* errno of a failed write; the kernel tells it once */
+};
+
+static const char *spill_folder(const struct device *d) { return d->spill[0] ? d->spill : "/tmp"; }
+
+/* Only a flush goes through overlayfs, the file system of containers, to the file below. */
+static bool needs_flush(int fd)
+{
+    enum { OVERLAYFS = 0x794c7630 };
+    struct statfs s;
+    return !fstatfs(fd, &s) && (int)s.f_type == OVERLAYFS;
+}
+
+/* errno of a write that failed since the last call, or 0. sync_file_range reports the failures of the
+ * whole file and waits only for writes of the given range, here a page behind the end. Where it is
+ * not supported, a flush of one page reports them. */
+static int find_write_error(struct mapping *m)
+{
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    if (!m->flushes) {
+        if (!sync_file_range(m->spill_fd, (off_t)align_up(m->spill.bytes, page), (off_t)page, SYNC_FILE_RANGE_WAIT_BEFORE)) return 0;
+        if (errno != ENOSYS && errno != EINVAL && errno != ESPIPE && errno != EOPNOTSUPP) return errno;
+        m->flushes = true;
+    }
+    return msync(m->spill.at, page, MS_SYNC) ? errno : 0;
+}
+
+/* Fails if the disk lost bytes of the offload file. Once it failed, it always fails. */
+static int check_spill(struct device *d, struct error *e)
+{
+    struct mapping *m = d->state;
+    if (m->spill_fd < 0) return PL_OK;
+    if (!m->write_error) m->write_error = find_write_error(m);
+    if (!m->write_error && mapped_failed(&m->spill)) m->write_error = EIO;
+    if (!m->write_error) return PL_OK;
+    return error_set(e, PL_FAIL, "the disk of the offload file, in %s, lost bytes of this run: %s. Nothing computed from them is saved; see the kernel's log (dmesg) for the "
+                     "disk's errors, and continue from the last checkpoint with --resume, or set memory.offload: none", spill_folder(d), strerror(m->write_error));
+}
+
 static int map_spill(struct device *d, uint64_t bytes, struct error *e)
 {
-    const char *dir = d->spill[0] ? d->spill : "/tmp";
-    int fd = open_spill(dir);
-    if (fd < 0) return error_set(e, PL_FAIL, "cannot create the offload file in %s: %s", dir, strerror(errno));
-    int rc = grow_spill(fd, dir, bytes, e);
-    void *at = rc ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    close(fd); /* without a mapping the file and its blocks are gone */
-    if (rc) return rc;
-    if (at == MAP_FAILED) return error_set(e, PL_FAIL, "cannot map %llu bytes of the offload file: %s", (unsigned long long)bytes, strerror(errno));
-    d->arena[SPACE_HOST] = at;
+    struct mapping *m = d->state;
+    const char *dir = spill_folder(d);
+    m->spill_fd = open_spill(dir);
+    if (m->spill_fd < 0) return error_set(e, PL_FAIL, "cannot create the offload file in %s: %s", dir, strerror(errno));
+    m->flushes = needs_flush(m->spill_fd);
+    int rc = grow_spill(m->spill_fd, dir, bytes, e);
+    if (!rc && mapped_open(&m->spill, m->spill_fd, bytes, PROT_READ | PROT_WRITE, MAP_SHARED))
+        rc = error_set(e, PL_FAIL, "cannot map %llu bytes of the offload file: %s", (unsigned long long)bytes, strerror(errno));
+    if (rc) {
+        close(m->spill_fd); /* the file and its blocks are gone */
+        m->spill_fd = -1;
+        return rc;
+    }
+    d->arena[SPACE_HOST] = m->spill.at;
     return PL_OK;
 }
 
@@ -134,14 +191,10 @@ static int map_memory(struct device *d, uint64_t bytes, struct error *e)
     return PL_OK;
 }
 
-struct mapping {
-    uint64_t bytes;
-    int team; /* the size that OpenMP's teams had by default */
-};
-
 static int cpu_allocate(struct device *d, const uint64_t bytes[SPACE_COUNT], struct error *e)
 {
     struct mapping *m = mem_alloc(sizeof *m);
+    m->spill_fd = -1;
     d->state = m;
     /* Regions that name no size get the plan's: a team of another size would end some of the warm threads. */
     m->team = omp_get_max_threads();
@@ -170,9 +223,8 @@ static int cpu_record(struct device *d, struct tape *t, struct error *e)
 
 static int cpu_run(struct device *d, struct tape *t, enum program p, struct error *e)
 {
-    (void)d, (void)e;
     tape_run(t, p);
-    return PL_OK;
+    return check_spill(d, e);
 }
 
 static int cpu_copy(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
@@ -180,6 +232,13 @@ static int cpu_copy(struct device *d, void *to, const void *from, uint64_t bytes
     (void)d, (void)e;
     memcpy(to, from, bytes);
     return PL_OK;
+}
+
+static int cpu_read(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
+{
+    const uintptr_t offset = (uintptr_t)from - (uintptr_t)d->arena[SPACE_HOST];
+    memcpy(to, from, bytes);
+    return d->arena[SPACE_HOST] && offset < d->bytes[SPACE_HOST] ? check_spill(d, e) : PL_OK;
 }
 
 /* Waits until all submitted work is done. */
@@ -221,11 +280,15 @@ static void cpu_close(struct device *d, struct tape *t)
         char *start = d->arena[SPACE_DEVICE] - (align_up(used, page) - used);
         munmap(start, m->bytes);
     }
-    if (d->arena[SPACE_HOST]) munmap(d->arena[SPACE_HOST], d->bytes[SPACE_HOST]);
+    if (m && m->spill_fd >= 0) {
+        mapped_close(&m->spill);
+        close(m->spill_fd);
+    } else if (d->arena[SPACE_HOST])
+        munmap(d->arena[SPACE_HOST], d->bytes[SPACE_HOST]);
     if (m) omp_set_num_threads(m->team);
     mem_free(m);
 }
 
-const struct device_ops cpu_device = {"cpu", cpu_open, cpu_allocate, cpu_record, cpu_run, cpu_copy, cpu_copy, cpu_close,
+const struct device_ops cpu_device = {"cpu", cpu_open, cpu_allocate, cpu_record, cpu_run, cpu_copy, cpu_read, cpu_close,
                                       .write_later = cpu_copy, .settle = cpu_settle, .send = cpu_copy, .mark = cpu_mark, .await = cpu_await};
-const struct device_ops ref_device = {"ref", cpu_open, cpu_allocate, cpu_record, cpu_run, cpu_copy, cpu_copy, cpu_close};
+const struct device_ops ref_device = {"ref", cpu_open, cpu_allocate, cpu_record, cpu_run, cpu_copy, cpu_read, cpu_close};
