@@ -72,4 +72,142 @@ failing_disk() {
 check 'a disk that fails by itself' failing_disk
 check 'a disk below an overlay that fails by itself' failing_disk overlay
 
+# --- inputs that change, and inputs that are no files ------------------------------------------------
+
+"$binary" data make "$tmp/set" --images 12 --shards 1 --size 96x80 --masks 3 >/dev/null || exit 2
+"$binary" data pack "$tmp/set" -o "$tmp/set.pack" --size 64 --masks-size 32 >/dev/null || exit 2
+"$binary" data pack "$tmp/set" -o "$tmp/map" --layout memmap --masks-size 32 >/dev/null || exit 2
+cat >"$tmp/sam.yaml" <<YAML
+model: {preset: sam-tiny}
+data: {format: packed, train: "$tmp/set.pack", holdout: 0.25, max_masks: 2, image_size: 64, threads: 1}
+train: {steps: 6, effective_batch: 2, learning_rate: 0.001, eval_every: 0, save_every: 2, out: "$tmp/unused"}
+memory: {micro_batch: 2, precision: f32}
+device: {kind: $DEVICE, threads: 1}
+YAML
+train_sam() {
+    local out=$1
+    shift
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/sam.yaml" --set "train.out=$out" $FLAGS "$@"
+}
+# shrinks FILE BYTES COMMAND...: FILE has only BYTES bytes left from the moment that metrics.jsonl, or the output, is
+# written; the command stops with the reason.
+shrinks() {
+    needs_preload || return
+    local file=$1 bytes=$2 when=$3
+    shift 3
+    FAULT=stop:$when FAULT_PATH=$tmp/shrunk LD_PRELOAD=$tools/fault.so "$@" >"$tmp/out" 2>"$tmp/err" &
+    local pid=$! rc=0
+    stopped=$pid
+    for _ in $(seq 300); do
+        kill -0 $pid 2>/dev/null || break
+        grep -q '^State:.T' /proc/$pid/status 2>/dev/null && break
+        sleep 0.05
+    done
+    cp "$file" "$tmp/kept"
+    truncate -s "$bytes" "$file"
+    kill -CONT $pid 2>/dev/null
+    wait $pid || rc=$?
+    stopped=
+    cat "$tmp/kept" >"$file"
+    rm -rf "$tmp/shrunk"
+    [ "$rc" -eq 1 ] && grep -E "$file became shorter while it was read, or its disk failed" "$tmp/err" || { echo "status $rc, expected 1"; cat "$tmp/err"; return 1; }
+}
+run_shrunk() { exec "$binary" train "$tmp/sam.yaml" --set "train.out=$tmp/shrunk" "$@"; }
+check 'a packed store that shrinks to nothing in a run' shrinks "$tmp/set.pack" 0 9 run_shrunk
+check 'a packed store that shrinks to its index in a run' shrinks "$tmp/set.pack" 8192 9 run_shrunk
+check 'masks of a memory map that shrink in a run' shrinks "$tmp/map/masks.u8" 0 9 run_shrunk --set "data.train=$tmp/map/index.json" --set data.holdout=0
+pack_shrunk() { exec "$binary" data pack "$1" -o "$tmp/shrunk.pack" --size 64 --masks-size 32; }
+check 'a packed store that shrinks while it is packed' shrinks "$tmp/set.pack" 4096 1 pack_shrunk "$tmp/set.pack"
+
+# Every command with a pipe, a socket or a device in place of each of its inputs: refused at once.
+mkfifo "$tmp/pipe" "$tmp/pipe.json" "$tmp/pipe.pack" "$tmp/pipe.csv" "$tmp/pipe.pth" "$tmp/pipe.png" "$tmp/pipe.tar" "$tmp/pipe.bin" "$tmp/pipe.safetensors" || exit 2
+refused_pipe() {
+    local status=$1
+    shift
+    expect "$status" 'is a (pipe|device|socket), not a regular file|neither a file nor a folder' timeout 10 "$@"
+}
+check 'a pipe: run file' refused_pipe 2 "$binary" plan "$tmp/pipe"
+check 'a device: run file' refused_pipe 2 "$binary" plan /dev/zero
+check 'a pipe: plan' refused_pipe 2 "$binary" train "$golden/run.yaml" --plan "$tmp/pipe" --set "train.out=$tmp/never"
+check 'a pipe: tokens' refused_pipe 2 "$binary" train "$tmp/tiny.yaml" --set "data.train=$tmp/pipe.bin" --set "train.out=$tmp/never"
+check 'a pipe: tokens of safetensors' refused_pipe 2 "$binary" train "$tmp/tiny.yaml" --set data.format=tokens --set "data.train=$tmp/pipe.safetensors" --set "train.out=$tmp/never"
+check 'a pipe: packed store' refused_pipe 2 "$binary" train "$tmp/sam.yaml" --set "data.train=$tmp/pipe.pack" --set "train.out=$tmp/never"
+check 'a pipe: index of a memory map' refused_pipe 2 "$binary" train "$tmp/sam.yaml" --set "data.train=$tmp/pipe.json" --set "train.out=$tmp/never"
+check 'a pipe: COCO' refused_pipe 2 "$binary" data inspect --format coco "$tmp/pipe.json"
+check 'a pipe: table' refused_pipe 2 "$binary" data inspect --format csv "$tmp/pipe.csv"
+check 'a pipe: shard' refused_pipe 2 "$binary" data inspect --format sa1b "$tmp/pipe.tar"
+check 'a pipe: shard to prepare' refused_pipe 2 "$binary" data prepare "$tmp/pipe.tar" -o "$tmp/never"
+check 'a pipe: checkpoint' refused_pipe 2 "$binary" convert "$tmp/pipe.pth" -o "$tmp/never"
+check 'a pipe: batch' refused_pipe 2 "$binary" step --model "$golden" --batch "$tmp/pipe.safetensors" --out "$tmp/never"
+check 'a pipe: a list of a split' refused_pipe 2 "$binary" train "$tmp/sam.yaml" --set "data.train_list=$tmp/pipe" --set "train.out=$tmp/never"
+pipe_model() {
+    mkdir -p "$tmp/piped" && cp "$golden/config.json" "$tmp/piped" && ln -sf "$tmp/pipe" "$tmp/piped/model.safetensors" && refused_pipe 2 "$binary" train "$golden/run.yaml" --set "model.path=$tmp/piped" --set "train.out=$tmp/never" &&
+        cp "$golden/model.safetensors" "$tmp/piped/weights" && mv "$tmp/piped/weights" "$tmp/piped/model.safetensors" && ln -sf "$tmp/pipe" "$tmp/piped/config.json" && refused_pipe 2 "$binary" train "$golden/run.yaml" --set "model.path=$tmp/piped" --set "train.out=$tmp/never"
+}
+check 'a pipe: weights and config.json' pipe_model
+
+# --- several writers ------------------------------------------------------------------------------
+
+# Both processes stop while they write; then both finish. The output is one whole store.
+two_packers() {
+    needs_preload || return
+    local pids=() p
+    for n in 5 9; do
+        FAULT=stop:$n FAULT_PATH=$tmp/two.pack LD_PRELOAD=$tools/fault.so "$binary" data pack "$tmp/set" -o "$tmp/two.pack" --size 64 --masks-size 32 >/dev/null 2>"$tmp/err.$n" &
+        pids+=($!)
+    done
+    stopped="${pids[*]}"
+    for p in "${pids[@]}"; do
+        for _ in $(seq 200); do
+            grep -q '^State:.T' "/proc/$p/status" 2>/dev/null && break
+            sleep 0.05
+        done
+    done
+    [ "$(find "$tmp" -maxdepth 1 -name 'two.pack.part*' | wc -l)" -eq 2 ] || { echo 'expected two temporary files'; find "$tmp" -maxdepth 1 -name 'two.pack*'; return 1; }
+    for p in "${pids[@]}"; do kill -CONT "$p" && wait "$p" || { echo 'a packer failed'; cat "$tmp"/err.*; return 1; }; done
+    stopped=
+    same "$tmp/set.pack" "$tmp/two.pack" && [ -z "$(find "$tmp" -maxdepth 1 -name 'two.pack.part*')" ] && expect 0 '' "$binary" data verify "$tmp/two.pack"
+}
+check 'two data pack to one output: one whole store' two_packers
+# What a killed process left is used again.
+killed_packer() {
+    needs_preload || return
+    FAULT=kill:5 FAULT_PATH=$tmp/killed.pack LD_PRELOAD=$tools/fault.so expect 137 '' "$binary" data pack "$tmp/set" -o "$tmp/killed.pack" --size 64 --masks-size 32
+    [ -f "$tmp/killed.pack.part" ] || { echo 'nothing was left'; return 1; }
+    expect 0 '' "$binary" data pack "$tmp/set" -o "$tmp/killed.pack" --size 64 --masks-size 32 && same "$tmp/set.pack" "$tmp/killed.pack" && [ ! -e "$tmp/killed.pack.part" ]
+}
+check 'data pack after one that was killed' killed_packer
+two_folders() {
+    needs_preload || return
+    FAULT=stop:8 FAULT_PATH=$tmp/folder LD_PRELOAD=$tools/fault.so "$binary" data pack "$tmp/set" -o "$tmp/folder" --layout memmap --masks-size 32 >/dev/null 2>"$tmp/err.1" &
+    local p=$! rc=0
+    stopped=$p
+    for _ in $(seq 200); do
+        grep -q '^State:.T' "/proc/$p/status" 2>/dev/null && break
+        sleep 0.05
+    done
+    expect 0 '' "$binary" data pack "$tmp/set" -o "$tmp/folder" --layout memmap --masks-size 32 || return 1
+    kill -CONT "$p" && wait "$p" || rc=$?
+    stopped=
+    [ "$rc" -eq 1 ] && grep -E 'folder: cannot put the new file in place' "$tmp/err.1" && same "$tmp/map/masks.u8" "$tmp/folder/masks.u8" && [ -z "$(find "$tmp" -maxdepth 1 -name 'folder.part*')" ] ||
+        { echo "status $rc"; cat "$tmp/err.1"; find "$tmp" -maxdepth 1 -name 'folder*'; return 1; }
+}
+check 'two data pack to one folder: the first is whole' two_folders
+
+# damaged BYTE: a store with a changed byte. Training names the sample, verify rejects the same one, and pack leaves it out.
+damaged() {
+    cp "$tmp/set.pack" "$tmp/damaged.pack" && printf '\377' | dd of="$tmp/damaged.pack" bs=1 seek="$1" conv=notrunc status=none
+    cmp -s "$tmp/set.pack" "$tmp/damaged.pack" && { echo 'the byte was 255 already'; return 1; }
+    expect 1 '' "$binary" data verify "$tmp/damaged.pack" && grep 'bad: .*the checksum is wrong' "$tmp/out" || { cat "$tmp/out"; return 1; }
+    local name
+    name=$(sed -n 's/^bad: \([^:]*\):.*/\1/p' "$tmp/out")
+    expect 1 "samples are broken, but data.max_bad is 0.*$name: the bytes at .* are damaged: the checksum is wrong" "$binary" train "$tmp/sam.yaml" --set "data.train=$tmp/damaged.pack" --set data.holdout=0 --set data.max_bad=0 --set train.steps=6 --set "train.out=$tmp/bad" || return 1
+    rm -rf "$tmp/bad"
+    expect 0 "broken sample $name: it cannot be read .the bytes at" "$binary" train "$tmp/sam.yaml" --set "data.train=$tmp/damaged.pack" --set data.holdout=0 --set data.max_bad=0.5 --set train.steps=6 --set "train.out=$tmp/bad" || return 1
+    rm -rf "$tmp/bad"
+    expect 0 '' "$binary" data pack "$tmp/damaged.pack" -o "$tmp/again.pack" --size 64 --masks-size 32 && grep "$name" "$tmp/out" && expect 0 '' "$binary" data verify "$tmp/again.pack"
+}
+check 'a damaged sample: train, verify and pack find it' damaged 20000
+
 summary

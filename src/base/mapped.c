@@ -14,8 +14,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/base.h"
-
 static struct mapped *open_maps;
 static atomic_flag lock = ATOMIC_FLAG_INIT;
 static struct sigaction previous; /* the action before ours, for faults that are not in a map */
@@ -83,6 +81,12 @@ int mapped_open(struct mapped *m, int fd, size_t bytes, int protection, int flag
 }
 
 bool mapped_failed(const struct mapped *m) { return atomic_load(&m->failed); }
+
+int mapped_check(const struct mapped *m, const char *path, struct error *e)
+{
+    if (!mapped_failed(m)) return PL_OK;
+    return error_set(e, PL_FAIL, "%s became shorter while it was read, or its disk failed; replace a file that is in use by renaming a new one to its name, not by writing to it", path);
+}
 
 void mapped_close(struct mapped *m)
 {

@@ -13,6 +13,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/base.h"
+
 /* Must not be moved while it is open. */
 struct mapped {
     char *at;           /* NULL: not open */
@@ -26,6 +28,8 @@ struct mapped {
 int mapped_open(struct mapped *m, int fd, size_t bytes, int protection, int flags);
 /* Whether a page could not be read or written since mapped_open. */
 bool mapped_failed(const struct mapped *m);
+/* The same as an error: PL_FAIL, with what to do. */
+int mapped_check(const struct mapped *m, const char *path, struct error *e);
 /* Does nothing if the map is not open. */
 void mapped_close(struct mapped *m);
 

@@ -87,7 +87,6 @@ static void print_summary(const struct request *w, const struct sam_names *n, ui
 static int copy_tensor(struct st_writer *w, const struct pth_tensor *t, struct error *e)
 {
     uint64_t bytes = (uint64_t)pth_elements(t) * dtype_size(t->dtype);
-    if (pth_is_contiguous(t)) return st_write_bytes(w, t->data, bytes, e);
     void *row_major = mem_alloc(bytes);
     pth_read(t, row_major);
     int rc = st_write_bytes(w, row_major, bytes, e);
@@ -95,7 +94,7 @@ static int copy_tensor(struct st_writer *w, const struct pth_tensor *t, struct e
     return rc;
 }
 
-static int write_weights(const struct pth *p, const struct sam_names *n, const char *path, struct error *e)
+static int write_weights(const struct pth *p, const char *from, const struct sam_names *n, const char *path, struct error *e)
 {
     static const struct st_pair format = {"format", "pt"};
     struct st_spec *specs = mem_alloc(n->parts.n * sizeof *specs);
@@ -111,18 +110,19 @@ static int write_weights(const struct pth *p, const struct sam_names *n, const c
     progress_begin(&progress, "writing", "tensors", n->parts.n);
     for (uint32_t i = 0; i < n->parts.n && !rc; i++, progress_add(&progress, 1)) rc = copy_tensor(&w, &p->tensors.at[n->parts.at[i].from->source], e);
     progress_clear();
+    if (!rc) rc = pth_check(p, from, e);
     if (!rc) return st_write_end(&w, e);
     st_write_abort(&w);
     return rc;
 }
 
-static int fill_folder(const struct pth *p, const struct sam_names *n, const char *dir, struct error *e)
+static int fill_folder(const struct pth *p, const char *from, const struct sam_names *n, const char *dir, struct error *e)
 {
     struct bump paths = {0};
     struct text config = {0}, processor = {0};
     sam_config_json(n, &config);
     sam_preprocessor_json(n, &processor);
-    int rc = write_weights(p, n, bump_format(&paths, "%s/model.safetensors", dir), e);
+    int rc = write_weights(p, from, n, bump_format(&paths, "%s/model.safetensors", dir), e);
     if (!rc) rc = file_write_atomic(bump_format(&paths, "%s/config.json", dir), config.at, config.n, e);
     if (!rc) rc = file_write_atomic(bump_format(&paths, "%s/preprocessor_config.json", dir), processor.at, processor.n, e);
     text_free(&config);
@@ -143,7 +143,7 @@ static int check_free(const char *out, struct error *e)
     return rc;
 }
 
-static int write_folder(const struct pth *p, const struct sam_names *n, const char *out, struct error *e)
+static int write_folder(const struct pth *p, const char *from, const struct sam_names *n, const char *out, struct error *e)
 {
     char parent[PATH_MOST];
     struct bump paths = {0};
@@ -155,7 +155,7 @@ static int write_folder(const struct pth *p, const struct sam_names *n, const ch
     if (!rc) rc = tree_remove(part, e); /* left by a conversion that was killed */
     if (!rc) rc = dir_make(part, e);
     if (!rc) {
-        rc = fill_folder(p, n, part, e);
+        rc = fill_folder(p, from, n, part, e);
         if (!rc) rc = file_rename(part, whole, e);
         if (rc) tree_remove(part, &ignored);
     }
@@ -176,7 +176,7 @@ static int to_folder(const struct request *w, struct error *e)
     }
     rc = sam_names_resolve(&n, e);
     if (rc) error_prepend(e, "%s", w->in);
-    else rc = write_folder(&p, &n, w->out, e);
+    else rc = write_folder(&p, w->in, &n, w->out, e);
     if (!rc) print_summary(w, &n, n.parts.n, p.tensors.n - n.found.n + p.skipped);
     sam_names_free(&n);
     pth_close(&p);

@@ -633,8 +633,8 @@ static int inspect(const struct samples_options *o, const struct names *paths, u
     if (json) json_facts(&all, &f, &c, &out);
     else print_facts(&all, &f, &out), print_memory(&c, &out);
     fputs(out.at, stdout);
-    int rc = PL_OK;
-    if (sheet) rc = text_ends_with(sheet, ".html") ? write_page(sheet, &all, &f, &c, e) : write_sheet(sheet, &all, &f, &c, e);
+    int rc = dataset_intact(all.set, e);
+    if (!rc && sheet) rc = text_ends_with(sheet, ".html") ? write_page(sheet, &all, &f, &c, e) : write_sheet(sheet, &all, &f, &c, e);
     text_free(&out);
     facts_free(&f);
     samples_close(&all);

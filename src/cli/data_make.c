@@ -103,16 +103,16 @@ static int write_blocks(struct make *m, struct tar_writer *tar, const char *fold
 /* A shard is renamed to its final name when it is complete. */
 static int write_tar(struct make *m, const char *path, uint64_t first, uint64_t n, struct error *e)
 {
-    struct text partial = {0};
-    text_printf(&partial, "%s.part", path);
-    struct tar_writer tar = {.fd = open(partial.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), .path = path};
-    int rc = tar.fd < 0 ? file_error(partial.at, "be written", e) : write_blocks(m, &tar, NULL, first, n, e);
+    char *partial;
+    struct tar_writer tar = {.fd = file_part(path, &partial, e), .path = path};
+    if (tar.fd < 0) return e->code;
+    int rc = write_blocks(m, &tar, NULL, first, n, e);
     if (!rc) rc = tar_write_end(&tar, e);
-    if (!rc && fsync(tar.fd)) rc = file_error(partial.at, "be written", e);
-    if (tar.fd >= 0 && close(tar.fd) && !rc) rc = file_error(partial.at, "be written", e);
-    if (!rc) rc = file_rename(partial.at, path, e);
-    if (rc && tar.fd >= 0) unlink(partial.at);
-    text_free(&partial);
+    if (!rc && fsync(tar.fd)) rc = file_error(partial, "be written", e);
+    if (!rc) rc = file_rename(partial, path, e);
+    if (rc) unlink(partial);
+    close(tar.fd);
+    mem_free(partial);
     return rc;
 }
 

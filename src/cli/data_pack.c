@@ -227,6 +227,7 @@ static int pack(struct packing *p, const struct samples_options *o, const struct
     if (!rc && p->store && p->all.set->range.kind != RANGE_AUTO) packed_set_range(p->store, &p->all.set->range);
     if (!rc && p->embedder) packed_embed(p->store, &p->embedder->about);
     if (!rc) rc = pack_all(p, e);
+    if (!rc) rc = dataset_intact(p->all.set, e);
     if (p->store || p->map) rc = finish(p, rc, e);
     if (!rc) {
         if (p->left_out > REPORTED) printf("left out: %llu more samples; `plimsoll data verify` lists all\n", (unsigned long long)(p->left_out - REPORTED));

@@ -236,20 +236,21 @@ static int write_block(struct prepare *p, const struct shard *s, uint32_t first,
 /* Writes no output when no pair is usable. */
 static int write_tar(struct prepare *p, const struct shard *s, const char *path, struct error *e)
 {
-    struct text partial = {0};
+    char *partial;
     const uint64_t before = p->written;
-    text_printf(&partial, "%s.part", path);
-    struct tar_writer tar = {.fd = open(partial.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), .path = path};
-    int rc = tar.fd < 0 ? file_error(partial.at, "be written", e) : PL_OK;
+    struct tar_writer tar = {.fd = file_part(path, &partial, e), .path = path};
+    if (tar.fd < 0) return e->code;
+    int rc = PL_OK;
+    bool renamed = false;
     progress_begin(&p->progress, "preparing", "pairs", s->n);
     for (uint32_t i = 0; i < s->n && !rc; i += BLOCK) rc = write_block(p, s, i, (uint32_t)min_u64(s->n - i, BLOCK), &tar, e);
     progress_clear();
     if (!rc) rc = tar_write_end(&tar, e);
-    if (!rc && fsync(tar.fd)) rc = file_error(partial.at, "be written", e);
-    if (tar.fd >= 0 && close(tar.fd) && !rc) rc = file_error(partial.at, "be written", e);
-    if (!rc && p->written > before) rc = file_rename(partial.at, path, e);
-    if (tar.fd >= 0) unlink(partial.at);
-    text_free(&partial);
+    if (!rc && fsync(tar.fd)) rc = file_error(partial, "be written", e);
+    if (!rc && p->written > before) rc = file_rename(partial, path, e), renamed = !rc;
+    if (!renamed) unlink(partial);
+    close(tar.fd);
+    mem_free(partial);
     return rc;
 }
 
@@ -279,19 +280,22 @@ static int pack_shard(struct prepare *p, const char *from, const char *path, str
 /* A compressed shard: writes an uncompressed copy first and removes it and its index at the end. */
 static int unpack_shard(struct prepare *p, const char *from, int fd, const char *path, struct error *e)
 {
-    struct text plain = {0}, index = {0};
+    struct text copy = {0}, index = {0};
     struct gunzip_report r;
-    text_printf(&plain, "%s.plain", path);
-    text_printf(&index, "%s.idx", plain.at);
-    int to = open(plain.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    int rc = to < 0 ? file_error(plain.at, "be written", e) : gunzip(fd, to, &r, e);
+    char *plain;
+    text_printf(&copy, "%s.plain", path);
+    int to = file_part(copy.at, &plain, e);
+    text_free(&copy);
+    if (to < 0) return e->code;
+    text_printf(&index, "%s.idx", plain);
+    int rc = gunzip(fd, to, &r, e);
     if (rc) error_prepend(e, "%s", from);
-    if (to >= 0) close(to);
     if (!rc && r.damaged) printf("  the gzip file is damaged (%s): %llu bytes were recovered\n", r.reason, (unsigned long long)r.out);
-    if (!rc) rc = pack_shard(p, plain.at, path, e);
-    unlink(plain.at);
+    if (!rc) rc = pack_shard(p, plain, path, e);
+    unlink(plain);
     unlink(index.at);
-    text_free(&plain);
+    close(to);
+    mem_free(plain);
     text_free(&index);
     return rc;
 }
@@ -323,8 +327,9 @@ static int prepare_shard(struct prepare *p, const char *from, struct error *e)
         return PL_OK;
     }
     printf("%s -> %s\n", from, path.at);
-    int fd = open(from, O_RDONLY | O_CLOEXEC), rc = fd < 0 ? file_error(from, "be read", e) : PL_OK;
-    ssize_t got = rc || dir_exists(from) ? 0 : pread(fd, head, sizeof head, 0);
+    const bool folder = dir_exists(from);
+    int fd = folder ? -1 : file_open(from, NULL, e), rc = folder || fd >= 0 ? PL_OK : e->code;
+    ssize_t got = fd < 0 ? 0 : pread(fd, head, sizeof head, 0);
     enum tar_kind kind = got > 0 ? tar_sniff(head, (size_t)got) : TAR_PLAIN;
     if (!rc && kind == TAR_ZSTD) rc = error_set(e, PL_USAGE, "%s is compressed with zstd: unpack it first, with `unzstd`", from);
     if (!rc) rc = kind == TAR_GZIP ? unpack_shard(p, from, fd, path.at, e) : pack_shard(p, from, path.at, e);

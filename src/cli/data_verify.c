@@ -114,8 +114,8 @@ static int verify(const struct samples_options *o, const struct names *paths, st
     printf("%s: %u %s, %llu samples, %llu masks: %llu bad samples, %llu %s with damage or unpaired files, %s\n", all.format, all.files.n, what,
            (unsigned long long)all.n, (unsigned long long)masks, (unsigned long long)bad, (unsigned long long)broken, what,
            duration_print(clock_seconds() - from, time));
-    int rc = PL_OK;
-    if (bad || broken)
+    int rc = dataset_intact(all.set, e);
+    if (!rc && (bad || broken))
         rc = error_set(e, PL_FAIL, "%llu of %llu samples and %llu of %u %s are bad%s", (unsigned long long)bad, (unsigned long long)all.n, (unsigned long long)broken,
                        all.files.n, what, strcmp(all.format, "sa1b") ? "" : "; `plimsoll data prepare` writes shards without them");
     samples_close(&all);

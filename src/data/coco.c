@@ -7,14 +7,13 @@
  */
 #include "data/coco.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/mapped.h"
 #include "data/annotation.h"
 #include "io/file.h"
 
@@ -302,15 +301,16 @@ static int find_folder(struct coco_file *f, const char *given, struct error *e)
 
 static int open_file(struct coco_file *f, const struct dataset_options *o, struct error *e)
 {
-    struct stat st;
+    uint64_t bytes;
+    struct mapped text = {0};
     struct coco_filter filter = {o->categories, o->n_categories, o->crowds};
-    f->fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (f->fd < 0 || fstat(f->fd, &st)) return file_error(f->path, "open it", e);
-    if (!S_ISREG(st.st_mode) || !st.st_size) return error_set(e, PL_USAGE, "%s is empty or not a regular file", f->path);
-    void *text = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, f->fd, 0);
-    if (text == MAP_FAILED) return file_error(f->path, "map it", e);
-    int rc = coco_parse(text, (size_t)st.st_size, &filter, &f->table, e);
-    munmap(text, (size_t)st.st_size);
+    f->fd = file_open(f->path, &bytes, e);
+    if (f->fd < 0) return e->code;
+    if (!bytes) return error_set(e, PL_USAGE, "%s is empty", f->path);
+    if (mapped_open(&text, f->fd, (size_t)bytes, PROT_READ, MAP_PRIVATE)) return file_error(f->path, "map it", e);
+    int rc = coco_parse(text.at, text.bytes, &filter, &f->table, e);
+    mapped_close(&text);
+    if (mapped_failed(&text)) return mapped_check(&text, f->path, e);
     if (!rc && f->table.annotations.n && f->table.annotations.n == f->table.left.no_mask)
         rc = error_set(e, PL_USAGE, "none of its %u annotations has a mask: their \"segmentation\" is missing or empty, or their area is 0 (boxes alone are not trained on)", f->table.annotations.n);
     if (!rc && f->table.images.n) rc = find_folder(f, o->images, e);

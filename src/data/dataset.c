@@ -8,13 +8,11 @@
 #include "data/dataset.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/random.h"
@@ -52,20 +50,17 @@ int dataset_paths(const struct dataset_options *o, struct names *out, struct err
 
 enum data_fault dataset_read_file(const char *path, void *to, size_t room, size_t *n, struct error *e)
 {
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return file_error(path, "open it", e), FAULT_READ;
+    uint64_t bytes;
+    int fd = file_open(path, &bytes, e);
+    if (fd < 0) return FAULT_READ;
     enum data_fault f = FAULT_NONE;
     *n = 0;
-    if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
-        error_set(e, PL_FAIL, "%s is not a regular file", path);
-        f = FAULT_READ;
-    } else if ((uint64_t)st.st_size > room) {
-        error_set(e, PL_NOFIT, "%s: it has %lld bytes; expected at most %zu", path, (long long)st.st_size, room);
+    if (bytes > room) {
+        error_set(e, PL_NOFIT, "%s: it has %llu bytes; expected at most %zu", path, (unsigned long long)bytes, room);
         f = FAULT_TOO_LARGE;
     }
-    while (!f && *n < (size_t)st.st_size) {
-        ssize_t r = pread(fd, (char *)to + *n, (size_t)st.st_size - *n, (off_t)*n);
+    while (!f && *n < bytes) {
+        ssize_t r = pread(fd, (char *)to + *n, (size_t)bytes - *n, (off_t)*n);
         if (r < 0 && errno == EINTR) continue;
         if (r <= 0) {
             error_set(e, PL_FAIL, "%s: cannot read at byte %zu: %s", path, *n, r ? strerror(errno) : "it became shorter");
@@ -344,6 +339,8 @@ void dataset_prefetch(const struct dataset *d, uint64_t i)
 
 const struct packed_embeddings *dataset_embeddings(const struct dataset *d) { return d->embeddings; }
 const void *dataset_embedding(const struct dataset *d, uint64_t i) { return d->format->embedding(d, number(d, i)); }
+
+int dataset_intact(const struct dataset *d, struct error *e) { return d->format->intact ? d->format->intact(d, e) : PL_OK; }
 
 int dataset_check(const struct dataset *d, uint64_t i, struct error *e)
 {

@@ -123,8 +123,11 @@ struct dataset_masks {
  * The scratch is 8-byte aligned. A sample without any mask is FAULT_NO_MASKS. */
 enum data_fault dataset_masks(const struct dataset *d, uint64_t i, void *scratch, size_t scratch_n,
                               struct mask *masks, uint32_t room, struct dataset_masks *out, struct error *e);
+/* PL_FAIL if a memory-mapped file of the dataset became shorter or could not be read since it was
+ * opened: what was read from it is not valid. Cheap enough for every sample. */
+int dataset_intact(const struct dataset *d, struct error *e);
 /* Compares a sample's bytes with their checksum, if the format stores checksums; returns PL_OK for
- * other formats. */
+ * other formats. A sample that passed is not compared again. */
 int dataset_check(const struct dataset *d, uint64_t i, struct error *e);
 /* Describes the embeddings that the packed stores hold for their images (packed.h); NULL when a
  * file has none, or when the files differ. */
@@ -156,6 +159,7 @@ struct dataset_format {
     const char *(*category)(const struct dataset *d, int32_t category); /* NULL: no names */
     const char *(*split)(const struct dataset *d, uint64_t i);     /* csv's column; NULL: none */
     int (*check)(const struct dataset *d, uint64_t i, struct error *e); /* NULL: no checksums */
+    int (*intact)(const struct dataset *d, struct error *e); /* NULL: no memory maps */
     const void *(*embedding)(const struct dataset *d, uint64_t i);      /* if `embeddings` is set */
     const char *(*label)(const struct dataset *d, uint64_t i); /* path of the mask image; NULL: masks are not image files */
     const char *(*image_path)(const struct dataset *d, uint64_t i); /* with `label`: path of the image */

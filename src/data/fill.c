@@ -349,6 +349,7 @@ static enum data_fault fill_image(struct filler *f, const struct loader_source *
 enum data_fault fill_records(struct filler *f, const struct dataset *set, uint64_t sample, bool stretched, struct fill_facts *out, struct error *e)
 {
     struct dataset_masks found;
+    if (dataset_check(set, sample, e)) return FAULT_READ;
     enum data_fault fault = dataset_masks(set, sample, f->room, f->o.room, f->records, LOADER_RECORDS, &found, e);
     if (fault) return fault;
     uint32_t canvas = stretched ? f->o.cells : f->o.side;
@@ -394,6 +395,7 @@ static enum data_fault fill(struct filler *f, const struct loader_source *source
 {
     s->out = (struct loader_sample){.position = position, .sample = sample, .image = s->image, .bits = s->bits, .masks = s->masks};
     s->bad_masks = s->lost_masks = 0;
+    if (dataset_check(source->set, sample, e)) return FAULT_READ;
     enum data_fault fault = fill_masks(f, source, position, sample, s, e);
     if (fault) return fault;
     return f->o.embedding ? fill_embedding(f, source, sample, s) : fill_image(f, source, sample, s, e);

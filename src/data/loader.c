@@ -96,13 +96,15 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* Starts a thread with all signals blocked; waits until it has read `start`. */
+/* Starts a thread with all signals blocked, except that of a memory map that fails (base/mapped.h);
+ * waits until it has read `start`. */
 static int start_thread(struct loader *l, uint32_t i, struct error *e)
 {
     struct start start = {l, l->fillers[i]};
     pthread_attr_t attributes;
     sigset_t all, before;
     sigfillset(&all);
+    sigdelset(&all, SIGBUS);
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, STACK);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -230,6 +232,7 @@ static int check_broken(const struct loader_source *s, const struct slot *slot, 
 {
     const struct loader_counts *c = &s->counts;
     bool whole = (slot->out.position + 1) % dataset_count(s->set) == 0;
+    if (dataset_intact(s->set, e)) return e->code; /* no fault of this sample */
     if (slot->rc) return nothing_left(s, slot, e);
     if ((c->broken < LOADER_BAD_FIRST && !whole) || (double)c->broken <= s->max_bad * (double)c->seen) return PL_OK;
     enum data_fault most = FAULT_NONE;

@@ -6,14 +6,13 @@
  */
 #include "data/memmap.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/mapped.h"
 #include "data/cells.h"
 #include "data/jpeg.h"
 #include "data/npy.h"
@@ -30,8 +29,9 @@ struct row {
 struct memmap {
     struct bump memory;
     struct row *rows;
-    void *map;
-    size_t bytes;
+    struct mapped map;
+    char *path;
+    uint64_t bytes;
     const uint8_t *masks;
     uint64_t total;     /* masks in the index */
     uint32_t h, w;      /* size of a mask */
@@ -43,7 +43,7 @@ static void memmap_close(struct dataset *d)
 {
     struct memmap *m = d->state;
     if (!m) return;
-    if (m->map) munmap(m->map, m->bytes);
+    mapped_close(&m->map);
     bump_free(&m->memory);
     mem_free(m);
 }
@@ -64,21 +64,22 @@ static char *find_image(struct memmap *m, const char *dir, const char *path)
 /* Reads the image's header, from pages that are mapped only meanwhile. */
 static int image_size(const char *path, uint32_t *h, uint32_t *w, struct error *e)
 {
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* an index may name a pipe */
-    if (fd < 0) return file_error(path, "open it", e);
-    bool usual = !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_size > 0;
-    void *at = usual ? mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
+    uint64_t bytes;
+    struct mapped map = {0};
+    int fd = file_open(path, &bytes, e);
+    if (fd < 0) return e->code;
+    int rc = !bytes || mapped_open(&map, fd, (size_t)bytes, PROT_READ, MAP_PRIVATE) ? error_set(e, PL_USAGE, "%s is not an image", path) : PL_OK;
     close(fd);
-    if (at == MAP_FAILED) return error_set(e, PL_USAGE, "%s is not an image", path);
+    if (rc) return rc;
     struct png_header p = {0};
     struct jpg_header j = {0};
-    bool png = *(const uint8_t *)at == 0x89;
-    int rc = png ? png_peek(at, (size_t)st.st_size, &p, e) : jpg_peek(at, (size_t)st.st_size, &j, e);
+    bool png = *(const uint8_t *)map.at == 0x89;
+    if (png ? png_peek(map.at, map.bytes, &p, e) : jpg_peek(map.at, map.bytes, &j, e)) rc = error_prepend(e, "%s", path);
     *h = png ? p.height : j.height;
     *w = png ? p.width : j.width;
-    munmap(at, (size_t)st.st_size);
-    return rc ? error_prepend(e, "%s", path) : PL_OK;
+    if (mapped_failed(&map)) rc = mapped_check(&map, path, e);
+    mapped_close(&map);
+    return rc;
 }
 
 /* --- the index ------------------------------------------------------------------------------ */
@@ -165,30 +166,23 @@ static int find_shape(struct memmap *m, const char *path, int fd, uint64_t *star
     } else if (!m->h || !m->w) {
         uint64_t each = m->total ? m->bytes / m->total : 0, side = (uint64_t)(sqrt((double)each) + 0.5);
         if (!side || side > 32768 || side * side * m->total != m->bytes)
-            return error_set(e, PL_USAGE, "its %zu bytes are not %llu square masks; add mask_height and mask_width to the rows of the index", m->bytes, (unsigned long long)m->total);
+            return error_set(e, PL_USAGE, "its %llu bytes are not %llu square masks; add mask_height and mask_width to the rows of the index", (unsigned long long)m->bytes, (unsigned long long)m->total);
         m->h = m->w = (uint32_t)side;
     }
     if (*start > m->bytes || m->total > (m->bytes - *start) / ((uint64_t)m->h * m->w))
-        return error_set(e, PL_USAGE, "it has %zu bytes; expected %llu masks of %u x %u", m->bytes, (unsigned long long)m->total, m->w, m->h);
+        return error_set(e, PL_USAGE, "it has %llu bytes; expected %llu masks of %u x %u", (unsigned long long)m->bytes, (unsigned long long)m->total, m->w, m->h);
     return PL_OK;
 }
 
 static int map_masks(struct memmap *m, const char *path, struct error *e)
 {
-    struct stat st;
     uint64_t start;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc = PL_OK;
-    if (fd < 0) return file_error(path, "open it", e);
-    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || !st.st_size) rc = error_set(e, PL_USAGE, "%s is not a file of masks", path);
-    if (!rc) {
-        m->bytes = (size_t)st.st_size;
-        if (find_shape(m, path, fd, &start, e)) rc = error_prepend(e, "%s", path);
-    }
-    if (!rc) {
-        void *at = mmap(NULL, m->bytes, PROT_READ, MAP_SHARED, fd, 0);
-        if (at == MAP_FAILED) rc = file_error(path, "map it", e);
-        else m->map = at, m->masks = (const uint8_t *)at + start;
-    }
+    int fd = file_open(path, &m->bytes, e), rc = PL_OK;
+    if (fd < 0) return e->code;
+    if (!m->bytes) rc = error_set(e, PL_USAGE, "%s is empty; expected a file of masks", path);
+    if (!rc && find_shape(m, path, fd, &start, e)) rc = error_prepend(e, "%s", path);
+    if (!rc && mapped_open(&m->map, fd, (size_t)m->bytes, PROT_READ, MAP_SHARED)) rc = file_error(path, "map it", e);
+    if (!rc) m->masks = (const uint8_t *)m->map.at + start, m->path = bump_string(&m->memory, path);
     close(fd);
     return rc;
 }
@@ -275,6 +269,12 @@ static enum data_fault memmap_masks(const struct dataset *d, uint64_t i, void *s
     return FAULT_NONE;
 }
 
+static int memmap_intact(const struct dataset *d, struct error *e)
+{
+    const struct memmap *m = d->state;
+    return mapped_check(&m->map, m->path, e);
+}
+
 const struct dataset_format dataset_memmap = {
     .name = "packed",
     .open = memmap_open,
@@ -282,5 +282,6 @@ const struct dataset_format dataset_memmap = {
     .describe = memmap_describe,
     .image = memmap_image,
     .masks = memmap_masks,
+    .intact = memmap_intact,
     .no_categories = "an index with a memory map of masks",
 };

@@ -1,6 +1,9 @@
 /*
  * memmap_write.c: writes an index, a memory map and the images (see memmap.h) into a temporary
  * folder beside the target, which is renamed at the end.
+ *
+ * A lock file beside the target makes the temporary folder this process's own. Of several processes
+ * that write one target, the first that is done leaves its whole folder, and the others fail.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,6 +16,8 @@
 
 struct memmap_writer {
     char *folder, *partial;
+    char *lock;
+    int lock_fd;
     int fd;             /* of the masks */
     uint32_t side;
     uint64_t masks, samples;
@@ -35,19 +40,22 @@ int memmap_create(struct memmap_writer **out, const char *folder, uint32_t side,
     while (n > 1 && folder[n - 1] == '/') n--;
     w->folder = mem_string(folder);
     w->folder[n] = 0;
-    text_printf(&path, "%s.part", w->folder);
-    w->partial = mem_string(path.at);
     w->side = side;
     w->bytes = mem_alloc((size_t)side * side);
     w->fd = -1;
     w->json = (struct json_writer){.out = &w->index};
     json_begin_list(&w->json, NULL);
-    path.n = 0;
-    text_printf(&path, "%s/images", w->partial);
-    int rc = tree_remove(w->partial, e);
+    w->lock_fd = file_part(w->folder, &w->lock, e);
+    int rc = w->lock_fd < 0 ? e->code : PL_OK;
+    if (!rc) {
+        text_printf(&path, "%s.d", w->lock);
+        w->partial = mem_string(path.at);
+        text_printf(&path, "/images");
+        rc = tree_remove(w->partial, e); /* left by a process that was killed */
+    }
     if (!rc) rc = dir_make(path.at, e);
     path.n = 0;
-    text_printf(&path, "%s/masks.u8", w->partial);
+    if (!rc) text_printf(&path, "%s/masks.u8", w->partial);
     if (!rc && (w->fd = open(path.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) < 0) rc = file_error(path.at, "be written", e);
     text_free(&path);
     names_free(&there);
@@ -109,8 +117,7 @@ int memmap_finish(struct memmap_writer *w, struct error *e)
     json_end(&w->json);
     text_append(&w->index, "\n", 1);
     int rc = fsync(w->fd) ? file_error(w->partial, "be written", e) : file_write_atomic(path.at, w->index.at, w->index.n, e);
-    if (!rc && dir_exists(w->folder)) rc = tree_remove(w->folder, e); /* the folder is empty */
-    if (!rc) rc = file_rename(w->partial, w->folder, e);
+    if (!rc) rc = file_rename(w->partial, w->folder, e); /* which may be an empty folder */
     text_free(&path);
     memmap_abandon(w);
     return rc;
@@ -120,7 +127,12 @@ void memmap_abandon(struct memmap_writer *w)
 {
     struct error ignored;
     if (w->fd >= 0) close(w->fd);
-    tree_remove(w->partial, &ignored); /* after a rename there is nothing to remove */
+    if (w->partial) tree_remove(w->partial, &ignored); /* after a rename there is nothing to remove */
+    if (w->lock_fd >= 0) {
+        unlink(w->lock);
+        close(w->lock_fd);
+    }
+    mem_free(w->lock);
     mem_free(w->folder);
     mem_free(w->partial);
     mem_free(w->bytes);

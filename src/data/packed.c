@@ -2,21 +2,21 @@
  * packed.c: the format `packed`: memory-mapped files of packed.h, one after the other.
  *
  * Invariant: in an opened file every number that is used for an address has been checked, so the
- * functions below do not check. No reader of a memory map survives a file that becomes shorter
- * while it is mapped: stores must be replaced by renaming, as packed_finish does.
+ * functions below do not check. A file that becomes shorter while it is mapped reads as zeros
+ * (base/mapped.h): a sample's record is therefore copied before it is used, and dataset_intact
+ * fails. A store is replaced by renaming, as packed_finish does.
  */
 #include "data/packed.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/crc32c.h"
+#include "base/mapped.h"
 #include "data/dataset.h"
 #include "data/memmap.h"
 #include "io/file.h"
@@ -69,7 +69,7 @@ static int check_range(const struct packed_range *r, struct error *e)
 /* Sets the pointers to the four tables of the index, which must end where the file does. */
 static int locate_index(struct packed_file *f, size_t n, struct error *e)
 {
-    const struct packed_header *h = f->header;
+    const struct packed_header *h = &f->header;
     uint64_t most = n / 8; /* no count is larger, so no product below overflows */
     bool sound = h->index >= PACKED_DATA && h->index <= n && h->index % 8 == 0 && h->samples <= most && h->masks <= most && h->categories <= most &&
                  h->names && h->names <= n;
@@ -92,7 +92,7 @@ static int locate_index(struct packed_file *f, size_t n, struct error *e)
 
 static bool check_sample(const struct packed_file *f, const struct packed_sample *s)
 {
-    const struct packed_header *h = f->header;
+    const struct packed_header *h = &f->header;
     if (s->at < PACKED_DATA || s->at % PACKED_ALIGN || s->at > h->index || h->index - s->at < f->head_bytes) return false;
     if (s->first > h->masks || s->masks > h->masks - s->first) return false;
     if (s->masks > (h->index - s->at - f->head_bytes) / f->mask_bytes) return false;
@@ -108,11 +108,12 @@ static bool check_mask(const struct packed_mask *m)
 
 int packed_parse(struct packed_file *f, const void *bytes, size_t n, struct error *e)
 {
-    *f = (struct packed_file){.at = bytes, .header = bytes};
+    *f = (struct packed_file){.at = bytes};
     CHECK((uintptr_t)bytes % PACKED_ALIGN == 0);
-    if (n < sizeof *f->header) return error_set(e, PL_USAGE, "it has %zu bytes; a packed store has more", n);
-    if (check_header(f->header, n, e) || locate_index(f, n, e)) return e->code;
-    const struct packed_header *h = f->header;
+    if (n < sizeof f->header) return error_set(e, PL_USAGE, "it has %zu bytes; a packed store has more", n);
+    memcpy(&f->header, bytes, sizeof f->header);
+    if (check_header(&f->header, n, e) || locate_index(f, n, e)) return e->code;
+    const struct packed_header *h = &f->header;
     f->encoded_bytes = (size_t)align_up((uint64_t)h->side * h->side * 3, PACKED_ALIGN);
     if (h->version == PACKED_WITH_EMBEDDINGS) {
         f->embeddings = (const void *)(f->at + sizeof *h);
@@ -140,13 +141,12 @@ int packed_peek(const char *path, struct packed_header *header, struct packed_em
         struct packed_header header;
         struct packed_embeddings embeddings;
     } head = {0};
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc = PL_OK;
+    uint64_t bytes;
+    int fd = file_open(path, &bytes, e), rc = PL_OK;
     *out = (struct packed_embeddings){0};
-    if (fd < 0) return file_error(path, "open it", e);
-    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || pread(fd, &head, sizeof head, 0) != (ssize_t)sizeof head)
-        rc = error_set(e, PL_USAGE, "it is too short for a packed store");
-    if (!rc) rc = check_header(&head.header, (size_t)st.st_size, e);
+    if (fd < 0) return e->code;
+    if (pread(fd, &head, sizeof head, 0) != (ssize_t)sizeof head) rc = error_set(e, PL_USAGE, "it is too short for a packed store");
+    if (!rc) rc = check_header(&head.header, (size_t)bytes, e);
     close(fd);
     if (!rc && head.header.version == PACKED_WITH_EMBEDDINGS) {
         rc = check_embeddings(&head.embeddings, head.header.side, e);
@@ -161,20 +161,28 @@ int packed_peek(const char *path, struct packed_header *header, struct packed_em
 struct packed {
     struct packed_part {
         struct packed_file file;
-        void *map;
-        size_t n;
+        struct mapped map;
+        char *path;
         uint64_t first; /* index of its first sample */
+        atomic_uchar *checked; /* a bit per sample: its checksum was compared once */
     } *parts;
     uint32_t n;
     int32_t *only;      /* [n_only] categories; none: all */
     uint32_t n_only;
 };
 
+static void close_part(struct packed_part *p)
+{
+    mapped_close(&p->map);
+    mem_free(p->path);
+    mem_free(p->checked);
+}
+
 static void packed_close(struct dataset *d)
 {
     struct packed *p = d->state;
     if (!p) return;
-    for (uint32_t i = 0; i < p->n; i++) munmap(p->parts[i].map, p->parts[i].n);
+    for (uint32_t i = 0; i < p->n; i++) close_part(&p->parts[i]);
     mem_free(p->parts);
     mem_free(p->only);
     mem_free(p);
@@ -182,20 +190,18 @@ static void packed_close(struct dataset *d)
 
 static int open_part(struct packed_part *p, const char *path, struct error *e)
 {
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc = PL_OK;
-    if (fd < 0) return file_error(path, "open it", e);
-    p->map = MAP_FAILED;
-    if (fstat(fd, &st) || !S_ISREG(st.st_mode)) rc = error_set(e, PL_USAGE, "%s is not a regular file; expected a packed store", path);
-    else if (st.st_size < PACKED_DATA) rc = error_set(e, PL_USAGE, "%s: it has %lld bytes; a packed store has more", path, (long long)st.st_size);
-    if (!rc) {
-        p->n = (size_t)st.st_size;
-        p->map = mmap(NULL, p->n, PROT_READ, MAP_SHARED, fd, 0);
-        if (p->map == MAP_FAILED) rc = file_error(path, "map it", e);
-    }
+    uint64_t bytes;
+    int fd = file_open(path, &bytes, e), rc = PL_OK;
+    if (fd < 0) return e->code;
+    if (bytes < PACKED_DATA) rc = error_set(e, PL_USAGE, "%s: it has %llu bytes; a packed store has more", path, (unsigned long long)bytes);
+    else if (mapped_open(&p->map, fd, (size_t)bytes, PROT_READ, MAP_SHARED)) rc = file_error(path, "map it", e);
     close(fd);
-    if (!rc && packed_parse(&p->file, p->map, p->n, e)) rc = error_prepend(e, "%s", path);
-    if (rc && p->map != MAP_FAILED) munmap(p->map, p->n);
+    if (rc) return rc;
+    p->path = mem_string(path);
+    if (packed_parse(&p->file, p->map.at, p->map.bytes, e)) rc = error_prepend(e, "%s", path);
+    if (mapped_failed(&p->map)) rc = mapped_check(&p->map, path, e); /* that is the reason, whatever was parsed */
+    if (rc) close_part(p);
+    else p->checked = mem_alloc((size_t)p->file.header.samples / 8 + 1);
     return rc;
 }
 
@@ -209,7 +215,7 @@ static int find_category(const struct packed *p, const char *word, int32_t *to, 
         return PL_OK;
     }
     for (uint32_t k = 0; k < p->n; k++)
-        for (uint64_t i = 0; i < p->parts[k].file.header->categories; i++) {
+        for (uint64_t i = 0; i < p->parts[k].file.header.categories; i++) {
             const struct packed_category *c = &p->parts[k].file.categories[i];
             if (strcmp(p->parts[k].file.names + c->name, word)) continue;
             *to = c->number;
@@ -245,7 +251,7 @@ static int packed_open(struct dataset *d, const struct dataset_options *o, struc
     for (uint32_t i = 0; i < paths.n && !rc; i++) {
         struct packed_part *part = &p->parts[p->n];
         if ((rc = open_part(part, paths.at[i], e))) break;
-        const struct packed_header *h = part->file.header;
+        const struct packed_header *h = &part->file.header;
         p->n++;
         part->first = d->total;
         d->total += h->samples;
@@ -264,7 +270,8 @@ static int packed_open(struct dataset *d, const struct dataset_options *o, struc
 
 /* --- reading ---------------------------------------------------------------------------- */
 
-static const struct packed_file *find(const struct dataset *d, uint64_t i, const struct packed_sample **s)
+/* The part of a sample, and a copy of its record. */
+static const struct packed_part *find(const struct dataset *d, uint64_t i, struct packed_sample *s)
 {
     const struct packed *p = d->state;
     uint32_t low = 0, high = p->n;
@@ -272,25 +279,27 @@ static const struct packed_file *find(const struct dataset *d, uint64_t i, const
         uint32_t middle = low + (high - low) / 2;
         *(p->parts[middle].first <= i ? &low : &high) = middle;
     }
-    *s = &p->parts[low].file.samples[i - p->parts[low].first];
-    return &p->parts[low].file;
+    *s = p->parts[low].file.samples[i - p->parts[low].first];
+    return &p->parts[low];
 }
 
 static void packed_describe(const struct dataset *d, uint64_t i, char *name, size_t room, const char **key)
 {
-    const struct packed_sample *s;
-    const struct packed_file *f = find(d, i, &s);
-    *key = f->names + s->key;
-    snprintf(name, room, "%s", f->names + s->name);
+    struct packed_sample s;
+    const struct packed_file *f = &find(d, i, &s)->file;
+    *key = f->names + s.key;
+    snprintf(name, room, "%s", f->names + s.name);
 }
 
 static enum data_fault packed_image(const struct dataset *d, uint64_t i, void *to, size_t room, struct dataset_image *out, struct error *e)
 {
-    const struct packed_sample *s;
-    const struct packed_file *f = find(d, i, &s);
-    (void)to, (void)room, (void)e;
-    *out = (struct dataset_image){.n = (size_t)s->rows * s->columns * 3, .decoded = true, .h = s->rows, .w = s->columns, .pixels = f->at + s->at,
-                                  .stride = (size_t)f->header->side * 3, .full_h = s->h, .full_w = s->w};
+    struct packed_sample s;
+    const struct packed_part *part = find(d, i, &s);
+    const struct packed_file *f = &part->file;
+    (void)to, (void)room;
+    if (mapped_check(&part->map, part->path, e)) return FAULT_READ;
+    *out = (struct dataset_image){.n = (size_t)s.rows * s.columns * 3, .decoded = true, .h = s.rows, .w = s.columns, .pixels = f->at + s.at,
+                                  .stride = (size_t)f->header.side * 3, .full_h = s.h, .full_w = s.w};
     return FAULT_NONE;
 }
 
@@ -304,24 +313,26 @@ static bool wanted(const struct packed *p, int32_t category)
 static enum data_fault packed_masks(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct mask *masks, uint32_t room,
                                     struct dataset_masks *out, struct error *e)
 {
-    const struct packed_sample *s;
-    const struct packed_file *f = find(d, i, &s);
-    const struct packed_header *h = f->header;
+    struct packed_sample s;
+    const struct packed_part *part = find(d, i, &s);
+    const struct packed_file *f = &part->file;
+    const struct packed_header *h = &f->header;
     (void)scratch, (void)n;
-    *out = (struct dataset_masks){.empty = s->empty, .h = s->h, .w = s->w};
-    for (uint32_t k = 0; k < s->masks; k++) {
-        const struct packed_mask *m = &f->masks[s->first + k];
+    if (mapped_check(&part->map, part->path, e)) return FAULT_READ;
+    *out = (struct dataset_masks){.empty = s.empty, .h = s.h, .w = s.w};
+    for (uint32_t k = 0; k < s.masks; k++) {
+        const struct packed_mask *m = &f->masks[s.first + k];
         if (!wanted(d->state, m->category)) continue;
-        if (out->n == room) return error_set(e, PL_NOFIT, "it has %u masks; expected at most %u", s->masks, room), FAULT_MANY;
+        if (out->n == room) return error_set(e, PL_NOFIT, "it has %u masks; expected at most %u", s.masks, room), FAULT_MANY;
         struct mask *to = &masks[out->n++];
         *to = (struct mask){.id = m->id, .category = m->category, .crowd = m->crowd != 0, .area = m->area, .predicted_iou = m->predicted_iou,
-                            .stability = m->stability, .point = {m->point[0], m->point[1]}, .shape = {.kind = SHAPE_BITS, .h = s->h, .w = s->w}};
+                            .stability = m->stability, .point = {m->point[0], m->point[1]}, .shape = {.kind = SHAPE_BITS, .h = s.h, .w = s.w}};
         memcpy(to->box, m->box, sizeof to->box);
-        to->shape.cells.at = f->at + s->at + f->head_bytes + k * f->mask_bytes;
+        to->shape.cells.at = f->at + s.at + f->head_bytes + k * f->mask_bytes;
         to->shape.cells.stride = f->stride;
         to->shape.cells.w = to->shape.cells.h = h->cells;
-        to->shape.cells.over_w = s->columns * h->cells;
-        to->shape.cells.over_h = s->rows * h->cells;
+        to->shape.cells.over_w = s.columns * h->cells;
+        to->shape.cells.over_h = s.rows * h->cells;
         to->shape.cells.per = h->side;
     }
     return FAULT_NONE;
@@ -335,35 +346,50 @@ static void advise_willneed(const uint8_t *at, size_t n)
 
 static void packed_prefetch(const struct dataset *d, uint64_t i)
 {
-    const struct packed_sample *s;
-    const struct packed_file *f = find(d, i, &s);
+    struct packed_sample s;
+    const struct packed_file *f = &find(d, i, &s)->file;
     /* Only one of image and embedding is read. */
-    advise_willneed(f->at + s->at + (d->from_embeddings ? f->encoded_bytes : 0), d->from_embeddings ? f->embedding_bytes : f->encoded_bytes);
-    advise_willneed(f->at + s->at + f->head_bytes, s->masks * f->mask_bytes);
+    advise_willneed(f->at + s.at + (d->from_embeddings ? f->encoded_bytes : 0), d->from_embeddings ? f->embedding_bytes : f->encoded_bytes);
+    advise_willneed(f->at + s.at + f->head_bytes, s.masks * f->mask_bytes);
 }
 
 static const void *packed_embedding(const struct dataset *d, uint64_t i)
 {
-    const struct packed_sample *s;
-    const struct packed_file *f = find(d, i, &s);
-    return f->at + s->at + f->encoded_bytes;
+    struct packed_sample s;
+    const struct packed_file *f = &find(d, i, &s)->file;
+    return f->at + s.at + f->encoded_bytes;
 }
 
 static const char *packed_category_name(const struct dataset *d, int32_t category)
 {
     const struct packed *p = d->state;
     for (uint32_t k = 0; k < p->n; k++)
-        for (uint64_t i = 0; i < p->parts[k].file.header->categories; i++)
+        for (uint64_t i = 0; i < p->parts[k].file.header.categories; i++)
             if (p->parts[k].file.categories[i].number == category) return p->parts[k].file.names + p->parts[k].file.categories[i].name;
     return NULL;
 }
 
 static int packed_check(const struct dataset *d, uint64_t i, struct error *e)
 {
-    const struct packed_sample *s;
-    const struct packed_file *f = find(d, i, &s);
-    if (crc32c(0, f->at + s->at, f->head_bytes + s->masks * f->mask_bytes) == s->sum) return PL_OK;
-    return error_set(e, PL_USAGE, "the bytes at %llu are damaged: the checksum is wrong", (unsigned long long)s->at);
+    struct packed_sample s;
+    const struct packed_part *part = find(d, i, &s);
+    const struct packed_file *f = &part->file;
+    const uint64_t k = i - part->first;
+    const unsigned char bit = (unsigned char)(1u << k % 8);
+    if (atomic_load_explicit(&part->checked[k / 8], memory_order_relaxed) & bit) return PL_OK;
+    const bool equal = crc32c(0, f->at + s.at, f->head_bytes + s.masks * f->mask_bytes) == s.sum;
+    if (mapped_check(&part->map, part->path, e)) return e->code;
+    if (!equal) return error_set(e, PL_USAGE, "the bytes at %llu are damaged: the checksum is wrong; pack the dataset again", (unsigned long long)s.at);
+    atomic_fetch_or_explicit(&part->checked[k / 8], bit, memory_order_relaxed);
+    return PL_OK;
+}
+
+static int packed_intact(const struct dataset *d, struct error *e)
+{
+    const struct packed *p = d->state;
+    for (uint32_t i = 0; i < p->n; i++)
+        if (mapped_check(&p->parts[i].map, p->parts[i].path, e)) return e->code;
+    return PL_OK;
 }
 
 const struct dataset_format dataset_packed = {
@@ -376,5 +402,6 @@ const struct dataset_format dataset_packed = {
     .prefetch = packed_prefetch,
     .category = packed_category_name,
     .check = packed_check,
+    .intact = packed_intact,
     .embedding = packed_embedding,
 };

@@ -16,9 +16,9 @@
  *     end of the file
  *
  * Numbers are little-endian. The file is memory-mapped: reading needs no allocation and no system
- * call. Opening checks everything in the index, and its checksum. `plimsoll data verify` checks
- * the checksums of the samples. The header is written last, so a truncated or unfinished file is
- * an error.
+ * call. Opening checks everything in the index, and the checksums of header and index. The checksum
+ * of a sample is compared when it is first read, by training as by `plimsoll data verify`. The header
+ * is written last, so a truncated or unfinished file is an error.
  *
  * Areas, boxes and sizes are those of the image before resizing, so the sampler makes the same
  * choice as for the original files.
@@ -105,7 +105,7 @@ struct packed_category {
 /* A checked file in memory. */
 struct packed_file {
     const uint8_t *at;
-    const struct packed_header *header;
+    struct packed_header header;
     const struct packed_sample *samples;
     const struct packed_mask *masks;
     const struct packed_category *categories;

@@ -1,8 +1,9 @@
 /*
  * packed_write.c: writes a packed store, sample by sample (see packed.h). The index is kept in
- * memory, the rest is in a temporary file beside the path, which is renamed when it is complete.
+ * memory, the rest is in a temporary file beside the path, which is renamed when it is complete. The
+ * temporary file is this process's own: of several processes that write one path, the last leaves
+ * its whole file.
  */
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 struct packed_writer {
     char *path, *partial;
     int fd;
+    bool renamed; /* `partial` is no longer ours */
     uint64_t at; /* bytes written */
     struct packed_header header;
     struct packed_embeddings embeddings; /* type 0: none */
@@ -45,14 +47,11 @@ int packed_create(struct packed_writer **out, const char *path, uint32_t side, u
 {
     static const char zeros[PACKED_DATA]; /* reserves the header: no magic until the end */
     struct packed_writer *w = mem_alloc(sizeof *w);
-    struct text partial = {0};
-    text_printf(&partial, "%s.part", path);
     w->path = mem_string(path);
-    w->partial = partial.at;
     w->header = (struct packed_header){.version = PACKED_VERSION, .side = side, .cells = cells};
     memcpy(w->header.magic, PACKED_MAGIC, sizeof w->header.magic);
-    w->fd = open(w->partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    int rc = w->fd < 0 ? file_error(w->partial, "be written", e) : put(w, zeros, sizeof zeros, NULL, e);
+    w->fd = file_part(path, &w->partial, e);
+    int rc = w->fd < 0 ? e->code : put(w, zeros, sizeof zeros, NULL, e);
     if (rc) packed_abandon(w);
     else *out = w;
     return rc;
@@ -142,17 +141,15 @@ int packed_finish(struct packed_writer *w, struct error *e)
         else rc = put(w, &w->range, sizeof w->range, NULL, e);
     }
     if (!rc && fsync(w->fd)) rc = file_error(w->partial, "be written", e);
-    if (!rc) rc = file_rename(w->partial, w->path, e);
+    if (!rc && !(rc = file_rename(w->partial, w->path, e))) w->renamed = true;
     packed_abandon(w);
     return rc;
 }
 
 void packed_abandon(struct packed_writer *w)
 {
-    if (w->fd >= 0) {
-        close(w->fd);
-        unlink(w->partial); /* after a rename there is nothing to remove */
-    }
+    if (w->fd >= 0 && !w->renamed) unlink(w->partial); /* before the lock is given up */
+    if (w->fd >= 0) close(w->fd);
     mem_free(w->path);
     mem_free(w->partial);
     vec_free(&w->samples);

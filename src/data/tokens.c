@@ -17,9 +17,7 @@
 #include "io/safetensors.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static const struct {
@@ -170,26 +168,15 @@ static int detect(int fd, uint64_t size, enum tokens_dtype wanted, struct tokens
 
 /* --- the dataset ------------------------------------------------------------- */
 
-/* The size of a regular file; anything else is an error. */
-static int regular_size(int fd, const char *path, uint64_t *size, struct error *e)
-{
-    struct stat st;
-    if (fstat(fd, &st)) return file_error(path, "find its size", e);
-    if (!S_ISREG(st.st_mode))
-        return error_set(e, PL_USAGE, "%s: not a regular file; for all files of a folder write FOLDER/*", path);
-    if (!st.st_size) return error_set(e, PL_USAGE, "%s: the file is empty", path);
-    *size = (uint64_t)st.st_size;
-    return PL_OK;
-}
-
 /* A dtype in the file's header must equal the configured dtype. `bytes`: every byte of the file is
  * an id, whatever the file is. */
 static int inspect(struct tokens_file *f, enum tokens_dtype wanted, bool bytes, struct error *e)
 {
     uint64_t size = 0;
-    int fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return file_error(f->path, "open it", e);
-    int rc = regular_size(fd, f->path, &size, e);
+    if (dir_exists(f->path)) return error_set(e, PL_USAGE, "%s is a folder, not a regular file; for all files of a folder write FOLDER/*", f->path);
+    int fd = file_open(f->path, &size, e);
+    if (fd < 0) return e->code;
+    int rc = size ? PL_OK : error_set(e, PL_USAGE, "%s: the file is empty", f->path);
     if (!rc && bytes) f->dtype = TOKENS_U8, f->count = size;
     else if (!rc) rc = path_has_ending(f->path, ".safetensors") ? detect_safetensors(f, e) : detect(fd, size, wanted, f, e);
     close(fd);
@@ -291,9 +278,8 @@ static int descriptor(struct tokens *t, uint32_t file, int *fd, struct error *e)
     if (t->slots[slot].file != file + 1) {
         if (t->slots[slot].file) close(t->slots[slot].fd);
         t->slots[slot].file = 0;
-        int opened = open(t->files[file].path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-        if (opened < 0)
-            return error_set(e, PL_FAIL, "%s: cannot open: %s", t->files[file].path, strerror(errno));
+        int opened = file_open(t->files[file].path, NULL, e);
+        if (opened < 0) return e->code;
         t->slots[slot].fd = opened;
         t->slots[slot].file = file + 1;
     }

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -118,10 +119,29 @@ static int fd_read_all(int fd, uint64_t limit, struct text *into)
     return k < 0 ? -1 : 0;
 }
 
+static int refuse_mode(const char *path, mode_t mode, struct error *e)
+{
+    const char *what = S_ISDIR(mode) ? "a folder" : S_ISFIFO(mode) ? "a pipe" : S_ISSOCK(mode) ? "a socket" : "a device";
+    return error_set(e, PL_USAGE, "%s is %s, not a regular file%s", path, what, S_ISDIR(mode) ? "" : "; write its contents to a file, and use that");
+}
+
+int file_open(const char *path, uint64_t *bytes, struct error *e)
+{
+    struct stat s;
+    if (stat(path, &s)) return file_error(path, "open it", e), -1;
+    if (!S_ISREG(s.st_mode)) return refuse_mode(path, s.st_mode, e), -1; /* opening a device may have effects */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return file_error(path, "open it", e), -1;
+    int rc = fstat(fd, &s) ? file_error(path, "find its size", e) : !S_ISREG(s.st_mode) ? refuse_mode(path, s.st_mode, e) : PL_OK;
+    if (rc) return close(fd), -1;
+    if (bytes) *bytes = (uint64_t)s.st_size;
+    return fd;
+}
+
 int file_read(const char *path, uint64_t limit, char **bytes, size_t *n, struct error *e)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return file_error(path, "open it", e);
+    int fd = file_open(path, NULL, e);
+    if (fd < 0) return e->code;
     struct text all = {0};
     text_append(&all, "", 0); /* an empty file is an empty string, not NULL */
     int rc = fd_read_all(fd, limit, &all) ? file_error(path, "read it", e) : PL_OK;
@@ -237,6 +257,42 @@ int file_write_atomic(const char *path, const void *bytes, size_t n, struct erro
     return rc;
 }
 
+/* Opens `name` if no other process holds it: a new file, or one that nobody has locked. -1 with errno
+ * EEXIST: another process holds it. */
+static int open_part(const char *name)
+{
+    struct stat mine, there;
+    int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    const bool created = fd >= 0;
+    if (!created && errno == EEXIST) fd = open(name, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) return -1;
+    const bool locked = !flock(fd, LOCK_EX | LOCK_NB), unsupported = !locked && errno != EWOULDBLOCK;
+    /* Between open and flock the other process may have renamed or removed the file. */
+    const bool same = !fstat(fd, &mine) && S_ISREG(mine.st_mode) && !stat(name, &there) && mine.st_ino == there.st_ino && mine.st_dev == there.st_dev;
+    if (same && (locked || (created && unsupported)) && !ftruncate(fd, 0)) return fd;
+    close(fd);
+    errno = EEXIST;
+    return -1;
+}
+
+int file_part(const char *path, char **name, struct error *e)
+{
+    enum { PARTS = 1000 };
+    struct text at = {0};
+    int fd = -1;
+    for (int i = 0; fd < 0 && i < PARTS; i++) {
+        at.n = 0;
+        text_printf(&at, "%s.part", path);
+        if (i) text_printf(&at, ".%d", i);
+        if ((fd = open_part(at.at)) < 0 && errno != EEXIST) break;
+    }
+    *name = fd < 0 ? NULL : at.at;
+    if (fd >= 0) return fd;
+    file_error(path, "create a temporary file beside it", e);
+    text_free(&at);
+    return -1;
+}
+
 /* Copies the rest of `in` to `out`. Returns -1 with errno when reading or writing fails. */
 static int fd_copy(int in, int out)
 {
@@ -251,8 +307,8 @@ static int fd_copy(int in, int out)
 int file_copy(const char *from, const char *to, struct error *e)
 {
     struct stat s;
-    int in = open(from, O_RDONLY | O_CLOEXEC);
-    if (in < 0) return file_error(from, "open it", e);
+    int in = file_open(from, NULL, e);
+    if (in < 0) return e->code;
     if (fstat(in, &s)) s.st_mode = 0644;
     int out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, s.st_mode & 0777);
     if (out < 0) {

@@ -19,14 +19,24 @@ void names_free(struct names *l);
 /* Fills `e` from errno: "PATH: cannot DOING: reason (what to do)". */
 int file_error(const char *path, const char *doing, struct error *e);
 
+/* Opens a regular file for reading; returns the descriptor, or -1 with the message in `e`. Every
+ * input file of the program is opened here or with file_peek. Anything else, such as a pipe or a
+ * device, is refused at once and never waited for. *bytes, unless NULL, is the file's size. Nothing
+ * is allocated. */
+int file_open(const char *path, uint64_t *bytes, struct error *e);
 /* Reads the whole file, at most `limit` bytes, and appends a NUL; the caller frees *bytes with
- * mem_free. Works for regular files and pipes. */
+ * mem_free. */
 int file_read(const char *path, uint64_t limit, char **bytes, size_t *n, struct error *e);
 /* Reads up to n bytes from the beginning of a regular file; returns their number, 0 when there is no
  * such file. Never waits for a pipe. */
 size_t file_peek(const char *path, void *to, size_t n);
 /* Atomic: writes a file beside `path`, syncs it, renames it to `path`, syncs the folder. */
 int file_write_atomic(const char *path, const void *bytes, size_t n, struct error *e);
+/* Creates an empty file beside `path`, for writing, that no other process writes: PATH.part, or
+ * PATH.part.1 and so on. Returns its descriptor, or -1 with the message in `e`; *name is its path, on
+ * the heap. The file is locked until the descriptor is closed; one that a killed process left is
+ * used again. Rename or unlink it before closing it. */
+int file_part(const char *path, char **name, struct error *e);
 /* Copies the bytes and the mode, and syncs. An existing target is replaced. */
 int file_copy(const char *from, const char *to, struct error *e);
 /* rename(2), then a sync of the folder of `to`. */

@@ -3,11 +3,9 @@
  */
 #include "io/pth.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "io/file.h"
@@ -406,28 +404,34 @@ int pth_open_memory(struct pth *p, const uint8_t *bytes, size_t n, struct error 
 
 int pth_open(struct pth *p, const char *path, struct error *e)
 {
-    struct stat s;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return file_error(path, "open", e);
-    if (fstat(fd, &s) || !S_ISREG(s.st_mode) || s.st_size < 16) {
+    uint64_t bytes;
+    int fd = file_open(path, &bytes, e);
+    if (fd < 0) return e->code;
+    if (bytes < 16) {
         close(fd);
-        return error_set(e, PL_USAGE, "%s: not a checkpoint: it is %s", path, S_ISREG(s.st_mode) ? "almost empty" : "not a regular file");
+        return error_set(e, PL_USAGE, "%s: not a checkpoint: it is almost empty", path);
     }
-    void *map = mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    struct mapped *map = mem_alloc(sizeof *map);
+    int rc = mapped_open(map, fd, (size_t)bytes, PROT_READ, MAP_PRIVATE) ? file_error(path, "map it", e) : PL_OK;
     close(fd);
-    if (map == MAP_FAILED) return file_error(path, "map", e);
-    int rc = pth_open_memory(p, map, (size_t)s.st_size, e);
-    if (rc) {
-        munmap(map, (size_t)s.st_size);
-        return error_prepend(e, "%s", path);
+    if (!rc) {
+        rc = pth_open_memory(p, (const uint8_t *)map->at, (size_t)bytes, e);
+        if (rc) error_prepend(e, "%s", path);
+        if (mapped_failed(map)) { /* that is the reason, whatever was parsed */
+            if (!rc) pth_close(p);
+            rc = mapped_check(map, path, e);
+        }
     }
-    p->mapped = true;
-    return PL_OK;
+    if (!rc) return p->map = map, PL_OK;
+    mapped_close(map);
+    mem_free(map);
+    return rc;
 }
 
 void pth_close(struct pth *p)
 {
-    if (p->mapped) munmap((void *)(uintptr_t)p->bytes, p->n);
+    if (p->map) mapped_close(p->map);
+    mem_free(p->map);
     vec_free(&p->tensors);
     bump_free(&p->memory);
     *p = (struct pth){0};
@@ -451,6 +455,7 @@ int64_t pth_elements(const struct pth_tensor *t)
 bool pth_is_contiguous(const struct pth_tensor *t)
 {
     int64_t each = 1;
+    if (!pth_elements(t)) return true; /* the other sizes are not bounded */
     for (int i = t->rank; i-- > 0; each *= t->dim[i])
         if (t->dim[i] != 1 && t->stride[i] != each) return false;
     return true;
@@ -472,3 +477,5 @@ void pth_read(const struct pth_tensor *t, void *to)
         for (int k = t->rank; k-- > 0 && ++at[k] == t->dim[k];) at[k] = 0;
     }
 }
+
+int pth_check(const struct pth *p, const char *path, struct error *e) { return p->map ? mapped_check(p->map, path, e) : PL_OK; }

@@ -13,6 +13,7 @@
 
 #include "base/base.h"
 #include "base/dtype.h"
+#include "base/mapped.h"
 
 enum { PTH_RANK = 8 };
 
@@ -28,7 +29,7 @@ struct pth {
     struct bump memory;
     const uint8_t *bytes;
     size_t n;
-    bool mapped;                             /* by pth_open */
+    struct mapped *map;                      /* of pth_open, or NULL */
     VEC(struct pth_tensor) tensors;          /* in the order of the dictionary */
     const struct pth_tensor **by_name;       /* the same, sorted */
     uint32_t skipped;                        /* tensors of unsupported dtypes */
@@ -47,8 +48,10 @@ const struct pth_tensor *pth_find(const struct pth *p, const char *name); /* NUL
 /* Whether the elements are in row-major order in the file, from `data` on. */
 bool pth_is_contiguous(const struct pth_tensor *t);
 int64_t pth_elements(const struct pth_tensor *t);
-/* Copies the elements in row-major order, for any strides; `to` has room for them. */
+/* Copies the elements in row-major order, for any strides; `to` has room for them. What was read is
+ * valid if pth_check, which names `path`, succeeds afterwards. */
 void pth_read(const struct pth_tensor *t, void *to);
+int pth_check(const struct pth *p, const char *path, struct error *e);
 
 /* --- writing: files for torch.load, also with weights_only ------------------------------- */
 

@@ -25,7 +25,7 @@ struct member {
 };
 
 struct pth_writer {
-    char path[4096], part[4200];
+    char path[4096], *part;
     int fd;
     uint64_t at;
     uint64_t left;                /* bytes still missing from the open member */
@@ -220,13 +220,8 @@ int pth_begin(struct pth_writer **out, const char *path, struct error *e)
     if (strlen(path) >= 4096) return error_set(e, PL_USAGE, "the path has %zu bytes; at most 4095 are possible", strlen(path));
     struct pth_writer *w = mem_alloc(sizeof *w);
     snprintf(w->path, sizeof w->path, "%s", path);
-    snprintf(w->part, sizeof w->part, "%s.part", path);
-    w->fd = open(w->part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (w->fd < 0) {
-        int rc = file_error(w->part, "create", e);
-        mem_free(w);
-        return rc;
-    }
+    w->fd = file_part(path, &w->part, e);
+    if (w->fd < 0) return mem_free(w), e->code;
     op(&w->pickle, "\x80\x02}(");
     *out = w;
     return PL_OK;
@@ -257,7 +252,8 @@ int pth_write(struct pth_writer *w, const char *name, enum dtype t, int rank, co
 
 static void release(struct pth_writer *w)
 {
-    if (w->fd >= 0) close(w->fd);
+    close(w->fd);
+    mem_free(w->part);
     vec_free(&w->members);
     text_free(&w->pickle);
     mem_free(w);

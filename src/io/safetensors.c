@@ -7,11 +7,9 @@
  * sets the size of an allocation.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "io/file.h"
@@ -218,14 +216,11 @@ static int header_read(struct st_file *f, uint64_t file_bytes, struct error *e)
 
 int st_open(const char *path, struct st_file *f, struct error *e)
 {
-    struct stat s;
-    *f = (struct st_file){.fd = open(path, O_RDONLY | O_CLOEXEC)};
-    if (f->fd < 0) return file_error(path, "open it", e);
+    uint64_t bytes;
+    *f = (struct st_file){.fd = file_open(path, &bytes, e)};
+    if (f->fd < 0) return e->code;
     f->path = mem_string(path);
-    int rc;
-    if (fstat(f->fd, &s)) rc = file_error(path, "find its size", e);
-    else if (!S_ISREG(s.st_mode)) rc = error_set(e, PL_USAGE, "%s: not a regular file; expected a safetensors file", path);
-    else rc = header_read(f, (uint64_t)s.st_size, e);
+    int rc = header_read(f, bytes, e);
     if (rc) st_close(f);
     return rc;
 }

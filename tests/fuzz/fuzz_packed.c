@@ -40,7 +40,7 @@ static uint8_t *build_store(const uint8_t *data, size_t size, size_t *n)
 static uint64_t read_all(const struct packed_file *f, size_t n)
 {
     uint64_t sum = 0;
-    for (uint64_t i = 0; i < f->header->samples; i++) {
+    for (uint64_t i = 0; i < f->header.samples; i++) {
         const struct packed_sample *s = &f->samples[i];
         size_t bytes = f->head_bytes + s->masks * f->mask_bytes;
         CHECK(!f->embeddings || packed_embedding_bytes(f->embeddings) <= f->embedding_bytes);
@@ -49,7 +49,7 @@ static uint64_t read_all(const struct packed_file *f, size_t n)
         for (uint32_t k = 0; k < s->masks; k++) sum += (uint64_t)f->masks[s->first + k].id;
     }
     if (f->embeddings) sum += strlen(f->embeddings->model);
-    for (uint64_t i = 0; i < f->header->categories; i++) sum += strlen(f->names + f->categories[i].name);
+    for (uint64_t i = 0; i < f->header.categories; i++) sum += strlen(f->names + f->categories[i].name);
     return sum;
 }
 
@@ -60,7 +60,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct error e;
     static volatile uint64_t seen __attribute__((unused));
     uint8_t *bytes = build_store(data, size, &n);
-    if (!packed_parse(&f, bytes, n, &e) && f.header->samples < 1000) seen += read_all(&f, n);
+    if (!packed_parse(&f, bytes, n, &e) && f.header.samples < 1000) seen += read_all(&f, n);
     free(bytes);
     return 0;
 }
