@@ -118,6 +118,12 @@ static int start_thread(struct loader *l, uint32_t i, struct error *e)
     return PL_OK;
 }
 
+uint64_t loader_default_room(const char *format, bool stores)
+{
+    const uint64_t mib = !strcmp(format, "sa1b") ? 8 : !strcmp(format, "coco") ? 16 : stores ? 1 : 64;
+    return mib << 20;
+}
+
 int loader_open(struct loader **out, const struct loader_options *o, void *memory, struct error *e)
 {
     CHECK(o->slots >= 2 && o->threads && (uintptr_t)memory % 64 == 0, "loader of %u slots and %u threads at %p", o->slots, o->threads, memory);

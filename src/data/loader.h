@@ -31,6 +31,7 @@ enum {
     LOADER_RECORDS = 4096,     /* masks of a sample, before sampling */
     LOADER_BAD_FIRST = 20,     /* broken samples before their share can end a run inside an epoch */
     LOADER_NAMED = 480,        /* length of the text about a broken sample */
+    LOADER_POLYGON_RUNS = 1 << 18, /* the runs of a COCO mask that a run plans for */
 };
 
 /* The options that determine the memory. */
@@ -46,6 +47,10 @@ struct loader_options {
                               source augments; 0: images */
     double least;          /* smallest augment.scale of any source; 0: 1 */
 };
+
+/* The default of loader_options.room for a format of dataset.h. `stores`: packed stores are
+ * memory-mapped and need no buffer; with an index and a memory map the images are files. */
+uint64_t loader_default_room(const char *format, bool stores);
 
 /* Augmentation, drawn for each position. All zeros: none. */
 struct loader_augment {

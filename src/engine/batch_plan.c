@@ -10,7 +10,6 @@
 
 enum {
     IMAGES_AHEAD = 16,        /* largest default of data.prefetch */
-    POLYGON_RUNS = 1 << 18,
     MIB = 1 << 20,
 };
 
@@ -34,8 +33,6 @@ const char *batch_format(const struct config *c)
     return names[c->data_format];
 }
 
-/* Packed stores are memory-mapped and need no read buffer; with an index and a memory map the
- * images are files. */
 static bool reads_stores(const struct config *c)
 {
     const char *path = c->data_format == FORMAT_PACKED && c->data_train.n ? c->data_train.at[0] : "", *dot = strrchr(path, '.');
@@ -46,10 +43,10 @@ struct loader_options batch_loader(const struct config *c, const struct model *m
 {
     int64_t side = c->data_image_size ? c->data_image_size : m->image;
     int64_t ahead = c->data_prefetch ? c->data_prefetch : min_i64(c->train_effective_batch, IMAGES_AHEAD);
-    int64_t room = c->data_sample_memory ? c->data_sample_memory : c->data_format == FORMAT_SA1B ? 8 : c->data_format == FORMAT_COCO ? 16 : reads_stores(c) ? 1 : 64;
+    const uint64_t room = c->data_sample_memory ? (uint64_t)c->data_sample_memory * MIB : loader_default_room(batch_format(c), reads_stores(c));
     return (struct loader_options){.side = (uint32_t)side, .cells = (uint32_t)m->masks->side(m, side), .masks = (uint32_t)c->data_max_masks,
-                                   .threads = (uint32_t)c->data_threads, .slots = (uint32_t)ahead + 1, .room = (uint64_t)room * MIB,
-                                   .polygon_runs = c->data_format == FORMAT_COCO ? POLYGON_RUNS : 0, .least = c->data_scale,
+                                   .threads = (uint32_t)c->data_threads, .slots = (uint32_t)ahead + 1, .room = room,
+                                   .polygon_runs = c->data_format == FORMAT_COCO ? LOADER_POLYGON_RUNS : 0, .least = c->data_scale,
                                    .embedding = x->type ? packed_embedding_bytes(x) : 0};
 }
 
