@@ -210,4 +210,68 @@ damaged() {
 }
 check 'a damaged sample: train, verify and pack find it' damaged 20000
 
+# data verify and train agree on every sample: a cut JPEG, annotations above data.sample_memory, a wrong area, a malformed mask
+# among others, malformed masks alone.
+agree() {
+    local to=$tmp/mixed from=$tmp/plain
+    "$binary" data make "$from" --images 6 --shards 1 --size 96x80 --masks 3 --extracted >/dev/null && cp -r "$from/sa_000000" "$to" || return 1
+    head -c 700 "$from/sa_000000/sa_1.jpg" >"$to/sa_1.jpg" && sed -i 's/"area": [0-9]*/"area": 7/' "$to/sa_2.json" && head -c 9000000 /dev/zero | tr '\0' ' ' >>"$to/sa_3.json" || return 1
+    sed -i '0,/"counts": "[^"]*"/s//"counts": "0"/' "$to/sa_4.json" && sed -i 's/"counts": "[^"]*"/"counts": "0"/g' "$to/sa_5.json" || return 1
+    expect 1 '3 of 6 samples and 0 of 1 shards are bad' "$binary" data verify "$to" || return 1
+    sed -n 's/^bad: \([^:]*\):.*/\1/p' "$tmp/out" | sort >"$tmp/bad"
+    grep -q '^note: .*sa_2: .*area of 7' "$tmp/out" && grep -q '^note: .*sa_4: 1 of its 3 masks are left out' "$tmp/out" || { cat "$tmp/out"; return 1; }
+    expect 0 '' train_sam "$tmp/agree" --set data.format=sa1b --set "data.train=$to" --set data.holdout=0 --set data.max_masks=3 --set data.max_bad=1 --set train.steps=3 || return 1
+    sed -n 's/^warning: broken sample \([^:]*\):.*/\1/p' "$tmp/err" | sort -u >"$tmp/broken"
+    same "$tmp/bad" "$tmp/broken" || { cat "$tmp/bad" "$tmp/broken"; return 1; }
+    expect 1 '2 of 6 samples' "$binary" data verify "$to" --sample-memory 16 && wc -l <"$tmp/bad"
+}
+check 'data verify and train reject the same samples' agree
+
+# --- the process ---------------------------------------------------------------------------------------
+
+# A limit on the size of files, in blocks of 1 KiB: the command names the file.
+limited() {
+    local blocks=$1 pattern=$2 rc=0
+    shift 2
+    (ulimit -f "$blocks"; exec "$@") >"$tmp/out" 2>"$tmp/err" || rc=$?
+    [ "$rc" -eq 1 ] && grep -E "$pattern" "$tmp/err" || { echo "status $rc, expected 1"; cat "$tmp/err"; return 1; }
+}
+check 'ulimit -f: train' limited 40 'cannot .*: File too large .*ulimit -f' "$binary" train "$tmp/tiny.yaml" --set "train.out=$tmp/limited" --set train.steps=1 --set data.sequence=16
+check 'ulimit -f: the offload file' limited 40 'offload file .*: File too large' "$binary" train "$tmp/tiny.yaml" --set "train.out=$tmp/limited2" "${offload[@]}"
+check 'ulimit -f: data pack' limited 40 'File too large .*ulimit -f' "$binary" data pack "$tmp/set" -o "$tmp/limited.pack" --size 64 --masks-size 32
+
+# A reader that went away, closed descriptors: errors, and no byte of a message in a file.
+gone() {
+    local rc
+    "$binary" plan "$tmp/tiny.yaml" --explain 2>"$tmp/err" | true
+    rc=${PIPESTATUS[0]}
+    [ "$rc" -eq 1 ] && grep 'standard output cannot be written' "$tmp/err" || { echo "status $rc, expected 1"; cat "$tmp/err"; return 1; }
+}
+check 'a reader of the output that went away' gone
+closed_out() {
+    local rc=0
+    "$binary" plan "$tmp/tiny.yaml" >&- 2>"$tmp/err" || rc=$?
+    [ "$rc" -eq 1 ] && grep 'standard output cannot be written' "$tmp/err" || { echo "status $rc, expected 1"; cat "$tmp/err"; return 1; }
+}
+check 'a closed standard output' closed_out
+closed_err() {
+    expect 0 '' train_tiny "$tmp/open" --set train.steps=2 --set data.sequence=16 || return 1
+    train_tiny "$tmp/shut" --set train.steps=2 --set data.sequence=16 <&- >/dev/null 2>&- || { echo "status $?"; return 1; }
+    same_run "$tmp/open" "$tmp/shut" 2 && steps_once "$tmp/shut" 2 && ! "$binary" plan "$tmp/nowhere" 2>&-
+}
+check 'a closed standard error: the run is whole' closed_err
+broken_err() {
+    (train_tiny "$tmp/pipe_run" --set train.steps=2 --set data.sequence=16 2>&1 >/dev/null; echo $? >"$tmp/rc") | true
+    [ "$(cat "$tmp/rc")" -eq 0 ] && same_run "$tmp/open" "$tmp/pipe_run" 2
+}
+check 'a standard error that nobody reads: the run is whole' broken_err
+
+# Small stacks of OpenMP's threads, by variable and by limit.
+small_stacks() {
+    OMP_STACKSIZE=64k expect 0 '' train_tiny "$tmp/stack1" --set train.steps=2 --set data.sequence=16 --set device.threads=2 || return 1
+    GOMP_STACKSIZE=64 expect 0 '' "$binary" data verify "$tmp/set" || return 1
+    (ulimit -S -s 128; expect 0 '' train_tiny "$tmp/stack2" --set train.steps=2 --set data.sequence=16 --set device.threads=2) && same_run "$tmp/stack1" "$tmp/stack2" 2
+}
+check 'small stacks' small_stacks
+
 summary

@@ -160,6 +160,31 @@ stopped_by() {
 }
 check 'SIGTERM: saves, reports how to resume, same bytes' stopped_by TERM
 check 'SIGINT: saves, reports how to resume, same bytes' stopped_by INT
+check 'SIGHUP: saves, reports how to resume, same bytes' stopped_by HUP
+check 'SIGUSR1: saves, reports how to resume, same bytes' stopped_by USR1
+check 'SIGXCPU: saves, reports how to resume, same bytes' stopped_by XCPU
+# A closed terminal may send SIGHUP twice, and the kernel sends SIGXCPU every second.
+repeated() {
+    needs_preload || return
+    local out=$tmp/repeated rc=0
+    paused "$out" 6 --set "train.steps=$steps" || return 1
+    kill -HUP "$pid" && kill -CONT "$pid" && kill -XCPU "$pid"
+    kill -HUP "$pid" 2>/dev/null
+    wait "$pid" || rc=$?
+    [ "$rc" -eq 1 ] && grep 'stopped by SIG.*--resume' "$tmp/paused.err" || { echo "status $rc, expected 1"; cat "$tmp/paused.err"; return 1; }
+}
+check 'SIGHUP twice, and SIGXCPU: saves all the same' repeated
+under_nohup() {
+    needs_preload || return
+    local out=$tmp/nohup rc=0
+    trap '' HUP
+    paused "$out" 6 --set "train.steps=$steps" || { trap 'exit 1' HUP; return 1; }
+    trap 'exit 1' HUP
+    kill -HUP "$pid" && kill -CONT "$pid"
+    wait "$pid" || rc=$?
+    [ "$rc" -eq 0 ] && whole "$out" || { echo "status $rc, expected 0"; cat "$tmp/paused.err"; return 1; }
+}
+check 'SIGHUP under nohup is ignored' under_nohup
 
 # A signal that arrives while weights are loaded: there is no step to finish.
 stopped_early() {

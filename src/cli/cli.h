@@ -16,6 +16,9 @@ extern const struct command command_plan, command_train, command_step, command_r
     command_profile, command_doctor;
 
 /* The command of a list that a mistyped or related word means; NULL: none is near. */
+/* Prepares the process; called first. May start the program again (start.c). */
+void start_process(char **argv);
+
 const char *nearest_command(const char *word, const struct command *const *commands, size_t n);
 
 /* Options that several commands share. The members of options that a command does not allow

@@ -68,6 +68,7 @@ static int refuse_command(const char *word)
 
 int main(int argc, char **argv)
 {
+    start_process(argv);
     if (argc < 2) {
         usage(stderr);
         return PL_USAGE;

@@ -16,6 +16,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <omp.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,23 @@
 
 enum { STACK_BYTES = 128 << 10 }; /* more than any kernel uses */
 
+/* The smallest stack of the threads, in bytes; SIZE_MAX: unknown. */
+static size_t least_stack(int threads)
+{
+    size_t least = SIZE_MAX;
+#pragma omp parallel num_threads(threads) reduction(min : least)
+    {
+        pthread_attr_t a;
+        size_t bytes = 0;
+        if (!pthread_getattr_np(pthread_self(), &a)) {
+            pthread_attr_getstacksize(&a, &bytes);
+            pthread_attr_destroy(&a);
+        }
+        least = bytes ? bytes : least;
+    }
+    return least;
+}
+
 /* Starts the threads and touches their stacks, so that neither appears as memory that a later step
  * allocates. */
 static void warm_threads(int threads)
@@ -43,7 +61,9 @@ static void warm_threads(int threads)
 
 static int cpu_open(struct device *d, struct error *e)
 {
-    (void)e;
+    const size_t stack = least_stack(d->profile.threads);
+    if (stack < 2 * STACK_BYTES)
+        return error_set(e, PL_FAIL, "the threads have stacks of %zu bytes; expected at least %d: unset OMP_STACKSIZE or set it to 2M, and raise `ulimit -s`", stack, 2 * STACK_BYTES);
     warm_threads(d->profile.threads);
     return PL_OK;
 }

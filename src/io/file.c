@@ -43,6 +43,7 @@ static const char *errno_hint(int code)
 {
     switch (code) {
     case ENOSPC: case EDQUOT: return " (free some space, or write elsewhere)";
+    case EFBIG: return " (a limit on the size of files: see `ulimit -f`, or write to another file system)";
     case EROFS: return " (the file system is mounted read-only; write elsewhere)";
     case EACCES: case EPERM: return " (check the permissions of the file and of its folder)";
     default: return "";

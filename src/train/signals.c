@@ -1,6 +1,6 @@
 /*
  * signals.c: one flag. The handler does only what is async-signal-safe: it stores the number and
- * restores the default actions.
+ * changes actions.
  *
  * With SA_RESTART the first signal does not interrupt a read or a write, so that the current step
  * and its files are completed normally.
@@ -13,34 +13,46 @@
 
 static volatile sig_atomic_t received;
 
-static void restore_defaults(void)
+/* After the first signal, `final` ends the process by default action. The others are ignored:
+ * SIGHUP of a closed terminal may come twice, SIGXCPU comes every second, and batch systems repeat
+ * SIGUSR1. */
+static const struct {
+    int number;
+    bool final;
+    const char *name;
+} table[] = {{SIGTERM, true, "SIGTERM"}, {SIGINT, true, "SIGINT"}, {SIGHUP, false, "SIGHUP"}, {SIGUSR1, false, "SIGUSR1"}, {SIGXCPU, false, "SIGXCPU"}};
+
+static void act_later(void)
 {
-    struct sigaction act = {0};
-    act.sa_handler = SIG_DFL;
-    sigemptyset(&act.sa_mask);
-    sigaction(SIGTERM, &act, NULL);
-    sigaction(SIGINT, &act, NULL);
+    for (size_t i = 0; i < COUNT(table); i++) {
+        struct sigaction act = {0};
+        act.sa_handler = table[i].final ? SIG_DFL : SIG_IGN;
+        sigemptyset(&act.sa_mask);
+        sigaction(table[i].number, &act, NULL);
+    }
 }
 
 static void record_signal(int signal_number)
 {
     received = signal_number;
-    restore_defaults();
+    act_later();
 }
 
 void signals_install(void)
 {
-    struct sigaction act = {0};
+    struct sigaction act = {0}, before;
     act.sa_handler = record_signal;
     act.sa_flags = SA_RESTART;
-    /* Each signal blocks the other during the handler: otherwise a second signal could arrive
-     * between the store and the reset. */
+    /* Each signal blocks the others during the handler: otherwise a second signal could arrive
+     * between the store and the change of actions. */
     sigemptyset(&act.sa_mask);
-    sigaddset(&act.sa_mask, SIGTERM);
-    sigaddset(&act.sa_mask, SIGINT);
+    for (size_t i = 0; i < COUNT(table); i++) sigaddset(&act.sa_mask, table[i].number);
     received = 0;
-    CHECK(sigaction(SIGTERM, &act, NULL) == 0, "SIGTERM");
-    CHECK(sigaction(SIGINT, &act, NULL) == 0, "SIGINT");
+    for (size_t i = 0; i < COUNT(table); i++) {
+        CHECK(sigaction(table[i].number, NULL, &before) == 0, "%s", table[i].name);
+        if (!table[i].final && before.sa_handler == SIG_IGN) continue; /* as nohup asked */
+        CHECK(sigaction(table[i].number, &act, NULL) == 0, "%s", table[i].name);
+    }
 }
 
 int signals_received(void)
@@ -50,5 +62,7 @@ int signals_received(void)
 
 const char *signals_name(int signal_number)
 {
-    return signal_number == SIGTERM ? "SIGTERM" : signal_number == SIGINT ? "SIGINT" : "a signal";
+    for (size_t i = 0; i < COUNT(table); i++)
+        if (table[i].number == signal_number) return table[i].name;
+    return "a signal";
 }

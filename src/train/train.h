@@ -21,7 +21,7 @@ struct train_options {
     const char *plan;        /* a plan file to follow; NULL: search */
     bool resume;
     const char *command;     /* the command that resumes, for the message of an interrupted run */
-    bool signals;            /* SIGTERM and SIGINT end the run after the current step */
+    bool signals;            /* SIGTERM and its like (signals.h) end the run after the current step */
     bool progress;           /* a line on stderr */
     const struct definition *define; /* the model, instead of model.preset; NULL: none */
     /* Called after each step, after its metrics are written; nonzero ends the run like a signal,

@@ -1,0 +1,78 @@
+/*
+ * start.c: what the process needs before anything else: signals that become errors, three open
+ * descriptors, and stacks that are large enough.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+
+enum { STACK_LEAST = 256 << 10 };  /* of a thread */
+static const rlim_t MAIN_STACK_LEAST = 1 << 20, MAIN_STACK = 8 << 20;
+
+/* A reader that went away (SIGPIPE) and a limit on the size of files (SIGXFSZ) end a process without
+ * a word. Ignored, they make the write fail, which is reported as any other failed write. */
+static void ignore_signals(void)
+{
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
+}
+
+/* A file that is opened while descriptor 1 or 2 is closed would get that number, and messages would
+ * be written into it. Writing to a closed standard output still fails: /dev/null is opened for
+ * reading. */
+static void open_standard(void)
+{
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", fd == 2 ? O_WRONLY : O_RDONLY) < 0) return;
+}
+
+/* The bytes of a variable such as OMP_STACKSIZE: a number with B, K, M or G, without a unit in KiB;
+ * 0: not set, or no size. */
+static uint64_t stack_of(const char *name)
+{
+    const char *text = getenv(name);
+    char *end;
+    if (!text || !*text) return 0;
+    const unsigned long long n = strtoull(text, &end, 10);
+    while (*end == ' ') end++;
+    const int shift = *end == 'b' || *end == 'B' ? 0 : *end == 'm' || *end == 'M' ? 20 : *end == 'g' || *end == 'G' ? 30 : 10;
+    return end == text ? 0 : (uint64_t)n << shift;
+}
+
+/* Raises the limit of the main thread's stack (ulimit -s), which is also the size of the other
+ * threads' stacks unless a variable sets that. True if it was too small. */
+static bool raise_limit(void)
+{
+    struct rlimit l;
+    if (getrlimit(RLIMIT_STACK, &l) || l.rlim_cur >= MAIN_STACK_LEAST) return false;
+    if (l.rlim_max <= l.rlim_cur) return l.rlim_cur < STACK_LEAST && !stack_of("OMP_STACKSIZE") && !setenv("OMP_STACKSIZE", "2M", 1);
+    l.rlim_cur = l.rlim_max < MAIN_STACK ? l.rlim_max : MAIN_STACK;
+    return !setrlimit(RLIMIT_STACK, &l);
+}
+
+/* OpenMP reads its variables, and the kernel the limit, before main. So the program starts itself
+ * again with larger ones. If that fails it goes on, and opening the device reports the stacks. */
+static void enlarge_stacks(char **argv)
+{
+    static const char *const names[] = {"OMP_STACKSIZE", "GOMP_STACKSIZE", "KMP_STACKSIZE"};
+    bool again = raise_limit();
+    for (size_t i = 0; i < COUNT(names); i++) {
+        const uint64_t bytes = stack_of(names[i]);
+        if (bytes && bytes < STACK_LEAST) unsetenv(names[i]), again = true;
+    }
+    if (again) execv("/proc/self/exe", argv);
+}
+
+void start_process(char **argv)
+{
+    open_standard();
+    enlarge_stacks(argv);
+    ignore_signals();
+}
