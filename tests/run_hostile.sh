@@ -274,4 +274,34 @@ small_stacks() {
 }
 check 'small stacks' small_stacks
 
+# --- long and odd names, large files -------------------------------------------------------------------
+
+# A run folder whose path has more than 511 bytes.
+long_path() {
+    local out=$tmp
+    for _ in 1 2 3 4; do out=$out/$(printf 'n%.0s' {1..200}); done
+    expect 0 '' train_tiny "$out" "${offload[@]}" && same_run "$tmp/calm" "$out" 4 && echo ${#out}
+}
+check 'the offload file below a path of 800 bytes' long_path
+# Lines behind 257 MiB of one damaged line.
+large_report() {
+    cp -r "$tmp/calm" "$tmp/large" && rm -f "$tmp/large/report.html" && head -n 1 "$tmp/calm/metrics.jsonl" >"$tmp/large/metrics.jsonl" && truncate -s 257M "$tmp/large/metrics.jsonl" && { echo; tail -n +2 "$tmp/calm/metrics.jsonl"; } >>"$tmp/large/metrics.jsonl" || return 1
+    expect 0 '' "$binary" report "$tmp/large" && "$binary" report "$tmp/calm" >/dev/null && cmp <(sed "s|$tmp/[a-z]*|RUN|g" "$tmp/large/report.html") <(sed "s|$tmp/[a-z]*|RUN|g" "$tmp/calm/report.html")
+}
+check 'a report of metrics above 256 MiB' large_report
+# No control code of a name reaches the terminal.
+odd_names() {
+    local odd=$'a\e[2J\nb\tc\x7f\xc2\x9b'
+    expect 2 'a\\x1b\[2J\\nb\\tc\\x7f\\xc2\\x9b.yaml' "$binary" plan "$tmp/$odd.yaml" && [ "$(wc -l <"$tmp/err")" -eq 1 ] || return 1
+    mkdir -p "$tmp/odd" && cp "$tmp/plain/sa_000000/sa_1.json" "$tmp/odd/$odd.json" && head -c 700 "$tmp/plain/sa_000000/sa_1.jpg" >"$tmp/odd/$odd.jpg" || return 1
+    expect 1 '' "$binary" data verify "$tmp/odd" && grep '^bad: .*a\\x1b\[2J\\nb\\tc' "$tmp/out" && ! grep -q $'\e' "$tmp/out" "$tmp/err"
+}
+check 'control codes of names are escaped' odd_names
+# memory.host_budget auto is one byte on a full disk.
+no_room() {
+    needs_cpu 'the offload file' || return
+    expect 3 'of offload file, memory.host_budget leaves no room for it;' "$binary" plan "$tmp/tiny.yaml" --set memory.offload=optimizer --set memory.host_budget=1 && ! grep -q '1 B' "$tmp/err"
+}
+check 'no room for an offload file' no_room
+
 summary

@@ -133,6 +133,15 @@ static void test_state_dict(void **state)
     pth_close(&p);
 }
 
+/* A tensor without elements is contiguous, whatever its other sizes: their product has no bound. */
+static void test_empty(void **state)
+{
+    (void)state;
+    const struct pth_tensor t = {.rank = 3, .dim = {0, INT64_C(1) << 40, INT64_C(1) << 40}, .stride = {5, INT64_C(1) << 40, 1}};
+    assert_int_equal(pth_elements(&t), 0);
+    assert_true(pth_is_contiguous(&t));
+}
+
 static void refuse(const char *file, const char *message)
 {
     struct pth p;
@@ -294,7 +303,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_formats),   cmocka_unit_test(test_types),   cmocka_unit_test(test_views),
-        cmocka_unit_test(test_state_dict), cmocka_unit_test(test_refused), cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_state_dict), cmocka_unit_test(test_empty), cmocka_unit_test(test_refused), cmocka_unit_test(test_damaged),
         cmocka_unit_test(test_pickles), cmocka_unit_test(test_round_trip), cmocka_unit_test(test_abandoned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -92,6 +92,12 @@ void text_printf(struct text *t, const char *fmt, ...) __attribute__((format(pri
 void text_append(struct text *t, const char *bytes, size_t n);
 void text_free(struct text *t);
 
+/* Copies text for a terminal into out[room], cut to fit: control codes, which a file's name may hold,
+ * become \n, \t and \x1b. Errors and log lines are escaped by themselves. */
+void text_escape(char *out, size_t room, const char *text);
+/* Prints a line to standard output, escaped. */
+void print_line(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
 /* "8GiB", "500 MB", "123" to bytes: KiB/MiB/GiB/TiB are 1024s, KB/MB/GB/TB 1000s.
  * Returns false when the text is not a size. */
 bool size_parse(const char *s, uint64_t *bytes);

@@ -1,7 +1,8 @@
 /*
  * error.c: error values, failed checks, and log lines on stderr.
  *
- * Invariant: a message is always terminated and never longer than its buffer. An overlong
+ * Invariant: a message is one line without control codes, always terminated and never longer than
+ * its buffer. An overlong
  * message is cut at its end: the prepended context, which names the location, survives, and the
  * least specific tail is lost.
  */
@@ -23,7 +24,7 @@ int error_set(struct error *e, int code, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     e->code = code;
-    strcpy(e->text, text);
+    text_escape(e->text, sizeof e->text, text);
     return code;
 }
 
@@ -39,7 +40,7 @@ int error_prepend(struct error *e, const char *fmt, ...)
         size_t room = sizeof text - (size_t)n;
         snprintf(text + n, room, ": %.*s", (int)room, e->text);
     }
-    strcpy(e->text, text);
+    text_escape(e->text, sizeof e->text, text);
     return e->code;
 }
 
@@ -71,9 +72,10 @@ bool log_is_quiet(void) { return atomic_load(&quiet_notes); }
 /* One write per line keeps the lines of several threads apart. */
 static void log_line(const char *prefix, const char *fmt, va_list args)
 {
-    char line[4096];
-    int n = snprintf(line, sizeof line, "%s", prefix);
-    vsnprintf(line + n, sizeof line - (size_t)n - 1, fmt, args);
+    char raw[4096], line[4096];
+    int n = snprintf(raw, sizeof raw, "%s", prefix);
+    vsnprintf(raw + n, sizeof raw - (size_t)n, fmt, args);
+    text_escape(line, sizeof line - 1, raw);
     size_t end = strlen(line);
     line[end] = '\n';
     progress_clear();

@@ -25,6 +25,42 @@ static void text_reserve(struct text *t, size_t more)
     t->cap = cap;
 }
 
+/* Bytes of the control code at `s`; 0: none. U+0080 to U+009F, two bytes of UTF-8, are control codes too. */
+static int control_bytes(const unsigned char *s)
+{
+    if (s[0] < 0x20 || s[0] == 0x7f) return 1;
+    return s[0] == 0xc2 && s[1] >= 0x80 && s[1] < 0xa0 ? 2 : 0;
+}
+
+void text_escape(char *out, size_t room, const char *text)
+{
+    size_t n = 0;
+    for (const unsigned char *s = (const unsigned char *)text; *s;) {
+        char code[16] = {(char)*s, 0};
+        const int bytes = control_bytes(s);
+        if (*s == '\n' || *s == '\t' || *s == '\r') snprintf(code, sizeof code, "\\%c", *s == '\n' ? 'n' : *s == '\t' ? 't' : 'r');
+        else if (bytes == 1) snprintf(code, sizeof code, "\\x%02x", s[0]);
+        else if (bytes == 2) snprintf(code, sizeof code, "\\x%02x\\x%02x", s[0], s[1]);
+        const size_t length = strlen(code);
+        if (n + length >= room) break;
+        memcpy(out + n, code, length);
+        n += length;
+        s += bytes ? bytes : 1;
+    }
+    out[n] = 0;
+}
+
+void print_line(const char *fmt, ...)
+{
+    char line[4096], escaped[2 * sizeof line];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(line, sizeof line, fmt, args);
+    va_end(args);
+    text_escape(escaped, sizeof escaped, line);
+    puts(escaped);
+}
+
 /* Most prints fit the free space; a longer one is printed again after the buffer has grown. */
 void text_printf(struct text *t, const char *fmt, ...)
 {

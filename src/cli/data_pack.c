@@ -173,7 +173,7 @@ static int write_block(struct packing *p, struct packable *block, uint64_t n, st
         struct packable *x = &block[i];
         if (!x->ok && p->left_out++ < REPORTED) {
             progress_clear();
-            printf("left out: %s: %s\n", x->name, x->e.text);
+            print_line("left out: %s: %s", x->name, x->e.text);
         }
         if (x->ok && !rc) rc = write_sample(p, x, e);
         progress_add(&p->progress, 1);

@@ -220,7 +220,7 @@ static int write_block(struct prepare *p, const struct shard *s, uint32_t first,
         if (pairs[i].error.code) {
             p->dropped++;
             progress_clear();
-            printf("  left out: %s: %s\n", shard_key(s, first + i), pairs[i].error.text);
+            print_line("  left out: %s: %s", shard_key(s, first + i), pairs[i].error.text);
         } else if (!rc) {
             rc = write_pair(tar, shard_key(s, first + i), &pairs[i], e);
             p->written++;
@@ -268,7 +268,7 @@ static int pack_shard(struct prepare *p, const char *from, const char *path, str
     struct shard s;
     char line[512];
     if (shard_open(&s, from, e)) return e->code;
-    if (shard_report_print(&s.report, line, sizeof line)) printf("  %s\n", line);
+    if (shard_report_print(&s.report, line, sizeof line)) print_line("  %s", line);
     const uint64_t before = p->written;
     int rc = s.n ? write_tar(p, &s, path, e) : PL_OK;
     if (!rc && p->written == before) printf("  no usable pair of an image and its annotations: no file is written\n");
@@ -321,12 +321,12 @@ static int prepare_shard(struct prepare *p, const char *from, struct error *e)
     uint8_t head[8] = {0};
     output_path(p, from, &path);
     if (file_exists(path.at)) {
-        printf("%s: exists already, kept\n", path.at);
+        print_line("%s: exists already, kept", path.at);
         p->existing++;
         text_free(&path);
         return PL_OK;
     }
-    printf("%s -> %s\n", from, path.at);
+    print_line("%s -> %s", from, path.at);
     const bool folder = dir_exists(from);
     int fd = folder ? -1 : file_open(from, NULL, e), rc = folder || fd >= 0 ? PL_OK : e->code;
     ssize_t got = fd < 0 ? 0 : pread(fd, head, sizeof head, 0);

@@ -108,8 +108,8 @@ static void check_sample(const struct verify *v, struct reader *r, uint64_t i, s
 static void count(struct verify *v, struct finding *f)
 {
     if (f->bad.n || f->differs.n) progress_clear();
-    if (f->bad.n) printf("bad: %s\n", f->bad.at), v->bad++;
-    if (f->differs.n) printf("note: %s\n", f->differs.at), v->differ++;
+    if (f->bad.n) print_line("bad: %s", f->bad.at), v->bad++;
+    if (f->differs.n) print_line("note: %s", f->differs.at), v->differ++;
     v->masks += f->masks;
     v->left_out += f->left_out;
     text_free(&f->bad);
@@ -150,7 +150,7 @@ static uint64_t check_shards(const struct samples *all)
         struct error e;
         char line[512];
         if (shard_open(&s, all->files.at[k], &e)) continue;
-        if (shard_report_print(&s.report, line, sizeof line)) printf("bad: %s: %s\n", s.path, line), broken++;
+        if (shard_report_print(&s.report, line, sizeof line)) print_line("bad: %s: %s", s.path, line), broken++;
         shard_close(&s);
     }
     return broken;

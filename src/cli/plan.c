@@ -32,7 +32,9 @@ static void print_host_budget(const struct run *r, struct text *out)
 {
     const bool cuda = r->device.kind == DEVICE_CUDA;
     char room[32];
-    if (r->host_rule)
+    if (r->host_rule && r->host_budget <= 1)
+        text_printf(out, "  there is no room for %s (memory.host_budget auto: %s)\n", cuda ? "offloading to host memory" : "an offload file", r->host_rule);
+    else if (r->host_rule)
         text_printf(out, "  %s is limited to %s (memory.host_budget auto: %s)\n", cuda ? "host memory" : "the offload file", size_print(r->host_budget, room), r->host_rule);
     else if (r->host_budget)
         text_printf(out, "  %s is limited to %s (memory.host_budget)\n", cuda ? "host memory" : "the offload file", size_print(r->host_budget, room));

@@ -92,7 +92,7 @@ static char *map_compute(uint64_t bytes, uint64_t *mapped)
  * is killed at this moment. Otherwise creates a file and unlinks it at once. */
 static int open_spill(const char *dir)
 {
-    char path[600];
+    char path[sizeof ((struct device *)0)->spill + 32];
     int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd >= 0) return fd;
     snprintf(path, sizeof path, "%s/.plimsoll-spill-XXXXXX", dir);

@@ -130,7 +130,7 @@ static void try_data(struct run *r, const struct run_options *o)
 
 void run_remedies(struct run *r, const struct run_options *o, struct error *e)
 {
-    char size[32];
+    char size[32], bound[96];
     if (!o->train || o->probe || o->define || !r->budget) return;
     size_t n = strlen(e->text);
     if (r->budget < 1024) { /* nothing fits there: a unit was forgotten */
@@ -138,7 +138,7 @@ void run_remedies(struct run *r, const struct run_options *o, struct error *e)
         return;
     }
     if (try_without_host_budget(r) && n < sizeof e->text)
-        n += (size_t)snprintf(e->text + n, sizeof e->text - n, " within memory.host_budget %llu (%s)", (unsigned long long)r->host_budget, size_print(r->host_budget, size));
+        n += (size_t)snprintf(e->text + n, sizeof e->text - n, " (%s)", plan_host_budget(r->host_budget, bound));
     try_loader(r, o);
     try_memory(r, o);
     try_data(r, o);

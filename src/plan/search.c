@@ -262,21 +262,30 @@ static void print_alive(const struct plan *p, const struct graph *g, struct text
     }
 }
 
+const char *plan_host_budget(uint64_t budget, char out[96])
+{
+    char size[32];
+    if (budget > 1) snprintf(out, 96, "memory.host_budget is %llu (%s)", (unsigned long long)budget, size_print(budget, size));
+    else snprintf(out, 96, "memory.host_budget leaves no room for it");
+    return out;
+}
+
 static int refuse(const struct plan *p, const struct graph *g, const struct freedom *f, struct error *e)
 {
-    char want[32], have[32], lasting[32], size[32], offloaded[64] = "";
+    char want[32], have[32], lasting[32], size[32], bound[96], offloaded[64] = "";
     const struct node *n = node_at(g, g->order[p->peak.program].nodes.at[p->peak.instant]);
     const uint64_t file = p->placement.arena[SPACE_HOST];
     bool host = f->host_budget && file > f->host_budget;
-    uint64_t need = host ? file : p->smallest, budget = host ? f->host_budget : f->budget;
+    uint64_t need = host ? file : p->smallest;
+    if (host) plan_host_budget(f->host_budget, bound);
+    else snprintf(bound, sizeof bound, "the budget is %llu (%s)", (unsigned long long)f->budget, size_print(f->budget, have));
     struct text alive = {0};
     print_alive(p, g, &alive);
     if (!host && file) snprintf(offloaded, sizeof offloaded, " and %s of %s", size_print(file, size), plan_host_name(p));
     int rc = error_set(e, PL_NOFIT,
-                       "does not fit: the smallest plan needs %llu bytes (%s) of %s%s, %s is %llu (%s); its peak is in program "
+                       "does not fit: the smallest plan needs %llu bytes (%s) of %s%s, %s; its peak is in program "
                        "%s at instant %u, op %s in %s: %s persistent%s%s. Set --%s%s%llu",
-                       (unsigned long long)need, size_print(need, want), host ? plan_host_name(p) : "memory", offloaded, host ? "memory.host_budget" : "the budget",
-                       (unsigned long long)budget, size_print(budget, have), program_name(p->peak.program), p->peak.instant, op_table[n->op].name,
+                       (unsigned long long)need, size_print(need, want), host ? plan_host_name(p) : "memory", offloaded, bound, program_name(p->peak.program), p->peak.instant, op_table[n->op].name,
                        n->scope ? graph_name(g, g->scopes.at[n->scope].name) : "the step", size_print(p->persistent[SPACE_DEVICE], lasting),
                        alive.n ? ", and " : "", alive.n ? alive.at : "", host ? "set memory.host_budget" : "memory", host ? "=" : " ", (unsigned long long)need);
     text_free(&alive);

@@ -6,10 +6,12 @@
 #include "report/html.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "io/file.h"
 #include "io/json.h"
@@ -18,7 +20,7 @@
 #include "report/masks.h"
 #include "report/page.h"
 
-enum { METRICS_LIMIT = 256 << 20, PLAN_LIMIT = 256 << 20, CONFIG_LIMIT = 1 << 20, IMAGE_LIMIT = 32 << 20, IMAGES = 48 };
+enum { PLAN_LIMIT = 256 << 20, CONFIG_LIMIT = 1 << 20, IMAGE_LIMIT = 32 << 20, IMAGES = 48 };
 
 /* --- what the run's folder says ----------------------------------------------------- */
 
@@ -71,30 +73,52 @@ static void add_line(struct run_facts *f, const struct value *line)
         }
 }
 
-/* An incomplete last line (of a run in progress) is ignored. */
-static void read_metrics(struct run_facts *f, char *bytes)
+static void parse_line(struct run_facts *f, const char *at, size_t n)
 {
-    for (char *at = bytes, *end; (end = strchr(at, '\n')); at = end + 1) {
-        struct bump b = {0};
-        struct value *line;
-        struct error ignored;
-        if (!json_parse(at, (size_t)(end - at), &b, &line, &ignored)) add_line(f, line);
-        bump_free(&b);
+    struct bump b = {0};
+    struct value *line;
+    struct error ignored;
+    if (!json_parse(at, n, &b, &line, &ignored)) add_line(f, line);
+    bump_free(&b);
+}
+
+/* Reads metrics.jsonl, of any size, a block at a time. An incomplete last line (of a run in progress)
+ * and a line that is longer than a block, which no run writes, are ignored. */
+static int read_metrics(struct run_facts *f, const char *path, struct error *e)
+{
+    enum { BLOCK = 1 << 20 };
+    int fd = file_open(path, NULL, e), rc = PL_OK;
+    if (fd < 0) return e->code;
+    char *block = mem_alloc(BLOCK), *end;
+    size_t kept = 0; /* bytes of a line whose end is not read yet */
+    bool skipping = false;
+    for (ssize_t got; (got = read(fd, block + kept, BLOCK - kept));) {
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) {
+            rc = file_error(path, "read it", e);
+            break;
+        }
+        const size_t n = kept + (size_t)got;
+        char *at = block;
+        for (; (end = memchr(at, '\n', n - (size_t)(at - block))); at = end + 1, skipping = false)
+            if (!skipping) parse_line(f, at, (size_t)(end - at));
+        kept = n - (size_t)(at - block);
+        if (kept == BLOCK) skipping = true, kept = 0;
+        memmove(block, at, kept);
     }
+    mem_free(block);
+    close(fd);
+    return rc;
 }
 
 static int facts_read(struct run_facts *f, const char *dir, struct error *e)
 {
-    char path[4200], *bytes;
-    size_t n;
+    char path[4200];
     struct error ignored;
     *f = (struct run_facts){.dir = dir};
     snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
     if (!file_exists(path)) return error_set(e, PL_USAGE, "%s: no metrics.jsonl: this is not the folder of a run", dir);
-    if (!file_read(path, METRICS_LIMIT, &bytes, &n, &ignored)) {
-        read_metrics(f, bytes);
-        mem_free(bytes);
-    }
+    if (read_metrics(f, path, e)) return e->code;
     snprintf(path, sizeof path, "%s/plan.json", dir);
     if (json_read_file(path, PLAN_LIMIT, &f->b, &f->plan, &ignored)) f->plan = NULL;
     snprintf(path, sizeof path, "%s/config.yaml", dir);
@@ -377,7 +401,7 @@ int report_html(const char *dir, struct error *e)
     struct text out = {0};
     struct run_facts f;
     int rc = facts_read(&f, dir, e);
-    if (rc) return rc;
+    if (rc) return facts_free(&f), rc;
     page_begin(&out, "Plimsoll: report of a training run", dir);
     put_headline(&out, &f);
     put_memory(&out, f.plan);

@@ -19,7 +19,7 @@ struct device {
     char *arena[SPACE_COUNT];
     uint64_t bytes[SPACE_COUNT];
     bool deterministic;    /* no kernel is chosen by timing */
-    char spill[512];       /* CPU: the folder of the offload file */
+    char spill[4096];      /* CPU: the folder of the offload file */
     bool no_file;          /* CPU: anonymous memory instead of the offload file */
     double reached[DEVICE_MARKS]; /* CPU: completion time of each event (mark) */
     void *state;           /* private to the device */
