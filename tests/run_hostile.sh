@@ -125,7 +125,7 @@ mkfifo "$tmp/pipe" "$tmp/pipe.json" "$tmp/pipe.pack" "$tmp/pipe.csv" "$tmp/pipe.
 refused_pipe() {
     local status=$1
     shift
-    expect "$status" 'is a (pipe|device|socket), not a regular file|neither a file nor a folder' timeout 10 "$@"
+    expect "$status" 'is a (pipe|device|socket), not a regular file|neither a file nor a folder' timeout -s KILL 10 "$@"
 }
 check 'a pipe: run file' refused_pipe 2 "$binary" plan "$tmp/pipe"
 check 'a device: run file' refused_pipe 2 "$binary" plan /dev/zero
@@ -246,6 +246,7 @@ without_reader() {
     local fd=$1 rc=0
     shift
     [ -p "$tmp/nobody" ] || mkfifo "$tmp/nobody" || return 1
+    # shellcheck disable=SC2094
     exec 8<>"$tmp/nobody" 9>"$tmp/nobody" 8<&-
     if [ "$fd" -eq 1 ]; then "$@" >&9 2>"$tmp/err" || rc=$?; else "$@" >"$tmp/out" 2>&9 || rc=$?; fi
     exec 9>&-
