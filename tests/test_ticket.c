@@ -167,6 +167,7 @@ static void test_row(void **state)
 enum { QUEUE_LENGTH = 64 };
 static struct command {
     enum { COMMAND_RUN, COMMAND_SEND, COMMAND_PREFETCH, COMMAND_MARK } what;
+    struct device *device;
     struct tape *tape;
     enum program program;
     void *to;
@@ -188,7 +189,7 @@ static void execute(int n)
 {
     struct error e;
     for (int i = 0; i < n; i++) {
-        if (queue[i].what == COMMAND_RUN) must(cpu_device.run(NULL, queue[i].tape, queue[i].program, &e), &e);
+        if (queue[i].what == COMMAND_RUN) must(cpu_device.run(queue[i].device, queue[i].tape, queue[i].program, &e), &e);
         else if (queue[i].what != COMMAND_MARK) memcpy(queue[i].to, queue[i].from, queue[i].bytes);
     }
     queued -= n;
@@ -206,8 +207,8 @@ static int count_until(int what, int number)
 
 static int lazy_run(struct device *d, struct tape *t, enum program p, struct error *e)
 {
-    (void)d, (void)e;
-    return enqueue((struct command){COMMAND_RUN, .tape = t, .program = p});
+    (void)e;
+    return enqueue((struct command){COMMAND_RUN, .device = d, .tape = t, .program = p});
 }
 static int lazy_send(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
 {
