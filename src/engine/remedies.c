@@ -130,15 +130,18 @@ static void try_data(struct run *r, const struct run_options *o)
 
 void run_remedies(struct run *r, const struct run_options *o, struct error *e)
 {
-    char size[32], bound[96];
+    char size[32];
     if (!o->train || o->probe || o->define || !r->budget) return;
     size_t n = strlen(e->text);
     if (r->budget < 1024) { /* nothing fits there: a unit was forgotten */
         snprintf(e->text + n, sizeof e->text - n, "; a size without a unit is in bytes: did you mean %lluGiB?", (unsigned long long)r->budget);
         return;
     }
-    if (try_without_host_budget(r) && n < sizeof e->text)
-        n += (size_t)snprintf(e->text + n, sizeof e->text - n, " (%s)", plan_host_budget(r->host_budget, bound));
+    if (try_without_host_budget(r) && n < sizeof e->text) {
+        if (r->host_budget > 1)
+            n += (size_t)snprintf(e->text + n, sizeof e->text - n, " within memory.host_budget %llu (%s)", (unsigned long long)r->host_budget, size_print(r->host_budget, size));
+        else n += (size_t)snprintf(e->text + n, sizeof e->text - n, " without an offload file, for which memory.host_budget leaves no room");
+    }
     try_loader(r, o);
     try_memory(r, o);
     try_data(r, o);

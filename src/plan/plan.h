@@ -138,9 +138,6 @@ bool plan_reached(const struct plan *p, const struct graph *g, id storage);
 void plan_print_missing(const struct plan *p, struct text *out);
 
 static inline uint64_t plan_arena(const struct plan *p) { return p->placement.arena[SPACE_DEVICE]; }
-/* memory.host_budget for a message: "memory.host_budget is N (SIZE)". A bound of one byte, which
- * `auto` has on a full disk, leaves no room. */
-const char *plan_host_budget(uint64_t budget, char out[96]);
 /* The name of SPACE_HOST for users: on a CPU it is a file in the run's folder. */
 static inline const char *plan_host_name(const struct plan *p) { return p->settings.device.separate_memory ? "host memory" : "offload file"; }
 

@@ -262,7 +262,9 @@ static void print_alive(const struct plan *p, const struct graph *g, struct text
     }
 }
 
-const char *plan_host_budget(uint64_t budget, char out[96])
+/* "memory.host_budget is N (SIZE)". A bound of one byte, which `auto` has on a full disk, leaves no
+ * room. */
+static const char *print_host_budget(uint64_t budget, char out[96])
 {
     char size[32];
     if (budget > 1) snprintf(out, 96, "memory.host_budget is %llu (%s)", (unsigned long long)budget, size_print(budget, size));
@@ -277,7 +279,7 @@ static int refuse(const struct plan *p, const struct graph *g, const struct free
     const uint64_t file = p->placement.arena[SPACE_HOST];
     bool host = f->host_budget && file > f->host_budget;
     uint64_t need = host ? file : p->smallest;
-    if (host) plan_host_budget(f->host_budget, bound);
+    if (host) print_host_budget(f->host_budget, bound);
     else snprintf(bound, sizeof bound, "the budget is %llu (%s)", (unsigned long long)f->budget, size_print(f->budget, have));
     struct text alive = {0};
     print_alive(p, g, &alive);
