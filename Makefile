@@ -25,7 +25,8 @@ DEP     := -MMD -MP
 LDLIBS  += -lcjson -lyaml -ljpeg -lpng -lz -lm -lpthread -ldl
 LDFLAGS += -fopenmp $(EXTRA)
 
-DIRS := base io graph run cost cpu cuda passes passes/techniques passes/rewrites plan models data config engine feed infer train calibrate report lib cli
+CUDA_ROOMS := cuda cuda/device cuda/attention cuda/products cuda/rows cuda/maps cuda/update
+DIRS := base io graph run cost cpu $(CUDA_ROOMS) passes passes/techniques passes/rewrites plan models data config engine feed infer train calibrate report lib cli
 # Sorted by make itself: the order of a wildcard depends on the locale.
 SRCS := $(sort $(filter-out src/cli/main.c,$(foreach d,$(DIRS),$(wildcard src/$(d)/*.c))))
 
@@ -37,11 +38,12 @@ SRCS := $(sort $(filter-out src/cli/main.c,$(foreach d,$(DIRS),$(wildcard src/$(
 #                            build is several times slower
 #   make CUDA=0              without CUDA
 #
-# Every build has the planning half of the CUDA device, plan*.c, and autotune_file.c, a file reader.
+# Every build has the planning half of the CUDA device, plan*.c, the loader of the plug-in, and autotune_file.c, a
+# file reader.
 # With `all`, architectures with the same instructions share one PTX, which is compiled once. The files in
 # CUDA_BF16 are bound by memory bandwidth in bf16 and have PTX of their own for compute capability 9.0 and
 # later, which convert bf16 in one instruction.
-CUDA_BF16     := act_sums.cu attention_few_mma.cu elementwise.cu norm_packs.cu strided.cu sums.cu thin.cu
+CUDA_BF16     := act_sums.cu few_mma.cu elementwise.cu norm_packs.cu strided.cu sums.cu thin.cu
 CUDA_OF_8      = sm_80,sm_86,sm_89
 CUDA_FAT       = -gencode=arch=compute_75,code=sm_75 $(if $(filter $(CUDA_BF16),$(notdir $1)), \
                    -gencode=arch=compute_80$(comma)code=[$(CUDA_OF_8)] -gencode=arch=compute_90$(comma)code=[sm_90$(comma)sm_120$(comma)compute_90], \
@@ -68,13 +70,13 @@ NO_PLUGIN := $(if $(filter 0,$(CUDA)),$(if $(NVCC),$(if $(filter file,$(origin C
 # `make test` compiles the plug-in for one architecture where there is nvcc and no GPU.
 CUDA_TEST  = $(if $(NVCC),$(if $(CUDA_ARCH),,CUDA_ARCH=sm_90))
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
-CUDA_CS   := $(filter-out src/cuda/plan%.c src/cuda/load.c src/cuda/autotune_file.c,$(wildcard src/cuda/*.c))
+CUDA_CS   := $(filter-out src/cuda/products/autotune_file.c $(wildcard src/cuda/*.c src/cuda/*/plan_*.c),$(foreach d,$(CUDA_ROOMS),$(wildcard src/$(d)/*.c)))
 SRCS      := $(filter-out $(CUDA_CS),$(SRCS))
 ifeq ($(CUDA),1)
   ifneq ($(words $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h $(CUDA_HOME)/include/cublasLt.h)),2)
     $(error nvcc is $(NVCC), but cuda_runtime_api.h or cublasLt.h is not in $(CUDA_HOME)/include: set CUDA_HOME, or build with make CUDA=0)
   endif
-  CUDA_OBJS := $(CUDA_CS:src/%.c=$(BUILD)/%.o) $(patsubst src/%.cu,$(BUILD)/%.cu.o,$(wildcard src/cuda/*.cu))
+  CUDA_OBJS := $(CUDA_CS:src/%.c=$(BUILD)/%.o) $(patsubst src/%.cu,$(BUILD)/%.cu.o,$(foreach d,$(CUDA_ROOMS),$(wildcard src/$(d)/*.cu)))
   CUDA_LIBS := $(foreach d,$(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib),-L$(d) -Wl,-rpath,$(d)) -lcublasLt -lcudart -lstdc++
   NVFLAGS   := -O1 -std=c++17 $(if $(filter all,$(CUDA_ARCH)),,-lineinfo) -Isrc -Iinclude -MMD -MP -Werror all-warnings -Xcompiler -fPIC,-Wall,-Wextra
   PLUGIN    := $(BUILD)/plimsoll-cuda.so
@@ -136,7 +138,7 @@ $(BUILD)/cost/profile_stored.o: $(patsubst src/cost/%.json,$(BUILD)/%.inc,$(wild
 UNROLL := activations attention elementwise softmax tokens
 $(UNROLL:%=$(BUILD)/cpu/%.o): CFLAGS += -funroll-loops
 # A plan is the same on every machine: no fused multiply-add, which only some machines have.
-EXACT := $(filter $(foreach d,graph run passes plan cuda/plan,$(BUILD)/$(d)%),$(OBJS))
+EXACT := $(filter $(foreach d,graph run passes plan,$(BUILD)/$(d)%) $(foreach d,$(CUDA_ROOMS),$(BUILD)/$(d)/plan%),$(OBJS))
 $(EXACT): CFLAGS += -ffp-contract=off
 $(CUDA_OBJS): CFLAGS += -isystem $(CUDA_HOME)/include
 $(BUILD)/%.cu.o: src/%.cu $(BUILD)/cuda-code
@@ -245,9 +247,9 @@ asan: deps
 	@BUILD=$(BUILD)/asan tools/test.sh unit replay golden
 
 FUZZ_SECONDS ?= 60
-FUZZ_SRCS    := $(foreach d,base io data graph,$(wildcard src/$(d)/*.c)) $(addprefix src/cost/,profile_file.c calibration.c classes.c) src/cuda/autotune_file.c tests/fuzz/machine.c
+FUZZ_SRCS    := $(foreach d,base io data graph,$(wildcard src/$(d)/*.c)) $(addprefix src/cost/,profile_file.c calibration.c classes.c) src/cuda/products/autotune_file.c tests/fuzz/machine.c
 FUZZERS      := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
-$(BUILD)/fuzz/%: tests/fuzz/%.c $(FUZZ_SRCS) $(wildcard src/base/*.h src/io/*.h src/data/*.h src/graph/*.h src/run/*.h src/cost/*.h) src/cuda/autotune_file.h
+$(BUILD)/fuzz/%: tests/fuzz/%.c $(FUZZ_SRCS) $(wildcard src/base/*.h src/io/*.h src/data/*.h src/graph/*.h src/run/*.h src/cost/*.h) src/cuda/products/autotune_file.h
 	@mkdir -p $(@D)
 	clang $(CSTD) -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -Isrc -Iinclude $< $(FUZZ_SRCS) -lcjson -lyaml -ljpeg -lpng -lz -lm -o $@
 fuzz: deps

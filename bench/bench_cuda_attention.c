@@ -8,7 +8,7 @@
  *                               of 25 is a window: B / 25 images of 5 x 5 windows, as ATTENTION_WINDOW takes them
  *
  * All operands are bf16 [B,T,H,D]. The two nodes form a program, placed like any other and launched
- * node by node: on a GPU each is timed by events on the stream (src/cuda/nodes.c). Each case prints one
+ * node by node: on a GPU each is timed by events on the stream (src/cuda/device/nodes.c). Each case prints one
  * line of JSON: the medians, the arena with all operands, and the bytes of the arena that are neither an
  * operand nor a result. bench/peer_attention.py prints the same numbers for PyTorch.
  */

@@ -1,5 +1,5 @@
 /*
- * test_choices.c: the file of choices that timing made (src/cuda/autotune_file.c): reading
+ * test_choices.c: the file of choices that timing made (src/cuda/products/autotune_file.c): reading
  * arbitrary bytes, adding entries, and agreement between processes that start at the same time.
  */
 #include <setjmp.h>
@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cuda/autotune_file.h"
+#include "cuda/products/autotune_file.h"
 #include "io/file.h"
 
 static char folder[256];

@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include "cuda/autotune_file.h"
+#include "cuda/products/autotune_file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

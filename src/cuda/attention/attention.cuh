@@ -1,0 +1,84 @@
+/*
+ * attention.cuh: functions shared by the attention kernels: which keys a query sees, the addresses
+ * of rows, and the table rows of a pair of grid positions.
+ */
+#ifndef ATTENTION_CUH
+#define ATTENTION_CUH
+
+#include <math_constants.h>
+
+#include "cuda/device/device.cuh"
+#include "cuda/attention/launch_attention.h"
+
+template <typename T> __device__ inline T *row_at(const head_rows &x, int64_t b, int64_t t, int64_t h)
+{
+    return static_cast<T *>(x.data) + b * x.sample + t * x.token + h * x.head;
+}
+
+__device__ inline float *lse_at(const attention &a, int64_t b, int64_t h, int64_t t)
+{
+    return a.lse + b * a.lse_sample + h * a.lse_head + t * a.lse_token;
+}
+
+/* By position: queries and keys end together, so query t is aligned with key t + (S-T). */
+__device__ inline bool key_seen(const attention &a, int t, int s)
+{
+    const int before = t + (a.S - a.T) - s;
+    return t < a.T && s < a.S && (!a.causal || before >= 0) && before < a.window;
+}
+
+/* The range of keys that any of the queries t0 .. t0+tn sees; the range of queries that see any of
+ * the keys s0 .. s0+sn. */
+struct span {
+    int begin, end;
+};
+__device__ inline span keys_of(const attention &a, int t0, int tn)
+{
+    const int place = a.S - a.T, last = min(t0 + tn, a.T) - 1;
+    span x = {0, a.S};
+    if (a.window < INT32_MAX) x.begin = (int)max((int64_t)0, (int64_t)t0 + place - a.window + 1);
+    if (a.causal) x.end = min(a.S, last + place + 1);
+    return x;
+}
+__device__ inline span queries_of(const attention &a, int s0, int sn)
+{
+    const int place = a.S - a.T, last = min(s0 + sn, a.S) - 1;
+    span x = {0, a.T};
+    if (a.causal) x.begin = max(0, s0 - place);
+    if (a.window < INT32_MAX) x.end = (int)min((int64_t)a.T, max((int64_t)0, (int64_t)last - place + a.window));
+    return x;
+}
+
+/* --- a grid ----------------------------------------------------------------------------- */
+
+/* The position terms of a query: one for each row of the grid, one for each column. */
+__device__ inline int positions(const attention &a) { return a.height + a.width; }
+/* The number of rows of both tables together. */
+__device__ inline int table_rows(const attention &a) { return 2 * (a.height + a.width) - 2; }
+
+/* The table row that position term c of query t is computed with: the rows of table_w follow those
+ * of table_h. */
+__device__ inline int table_row(const attention &a, int t, int c)
+{
+    if (c < a.height) return t / a.width - c + a.height - 1;
+    return 2 * a.height - 1 + t % a.width - (c - a.height) + a.width - 1;
+}
+
+/* The index of a (query, key) pair in a head's row of biases. */
+__device__ inline int bias_index(const attention &a, int t, int s)
+{
+    return abs(t / a.width - s / a.width) * a.width + abs(t % a.width - s % a.width);
+}
+
+/* Allows a kernel so much dynamic shared memory; beyond 48 KiB this must be requested. An earlier,
+ * larger request, for a launch that is captured and runs later, stays in force. */
+template <typename F> static cudaError_t allow_shared(F *kernel, size_t bytes)
+{
+    cudaFuncAttributes now;
+    if (bytes <= 48 * 1024) return cudaSuccess;
+    const cudaError_t rc = cudaFuncGetAttributes(&now, kernel);
+    if (rc != cudaSuccess || (size_t)now.maxDynamicSharedSizeBytes >= bytes) return rc;
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}
+
+#endif

@@ -1,0 +1,166 @@
+/*
+ * grid64.cu: the passes before and after the attention kernels for a grid of 64 columns
+ * and up to 64 rows:
+ *
+ *     rel       q . the table rows of a query's positions
+ *     dtables   dtable[j] = sum of drel q over the positions computed with row j, by groups of
+ *               grid rows
+ *
+ * 64 queries are one row of the grid. Their terms for the key rows c are a product with rows y - c
+ * of table_h. Their terms for the columns are a product with all rows of table_w, of which a query
+ * takes the 64 that begin at its column. The tables' gradients are the transposed products. All use
+ * tensor cores, with the tables rounded to the queries' type.
+ *
+ * rel, multiplied by `unit`, and drel are stored transposed: [B,H,height+width,T].
+ */
+#include "cuda/attention/mma.cuh"
+
+constexpr int WIDTH = ATTENTION_GRID64_WIDTH, TABLE = 2 * WIDTH; /* rows of a table, plus one of zeros */
+static_assert(HELD == WIDTH, "a block takes a row of the grid");
+
+/* --- before ----------------------------------------------------------------------------------- */
+
+/* Loads rows of an f32 table, every step-th from j on; zeros beyond its ends. */
+template <typename T, int D> static __device__ void load_table(T *to, const float *from, int j, int step, int rows, int count, int threads)
+{
+    for (int i = threadIdx.x; i < count * (D / 2); i += threads) {
+        const int r = i / (D / 2), d = i % (D / 2) * 2, row = j + r * step;
+        float2 x = {0, 0};
+        if (row >= 0 && row < rows) x = *reinterpret_cast<const float2 *>(from + (int64_t)row * D + d);
+        *reinterpret_cast<unsigned *>(to + r * (D + 8) + d) = both(x.x, x.y, T());
+    }
+}
+
+/* Four warps take 64 queries, which are row y of the grid. */
+template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK) rel_kernel(const attention a, float unit)
+{
+    if (!multiplies<T>()) return;
+    extern __shared__ uint4 shared[];
+    constexpr int ROW = D + 8, PITCH = WIDTH + 1;
+    T *q = reinterpret_cast<T *>(shared), *table = q + WIDTH * ROW;
+    float *out = reinterpret_cast<float *>(table + WIDTH * ROW); /* [position term][query] */
+    const int y = (int)(blockIdx.x % a.height), t0 = y * WIDTH, lane = threadIdx.x % 32, own = threadIdx.x / 32 * 16;
+    const int64_t head = blockIdx.x / a.height, b = head / a.H, h = head % a.H;
+    const float *th = a.tables, *tw = a.tables + (int64_t)(2 * a.height - 1) * D;
+    float *to = a.rel + head * positions(a) * a.T + t0;
+    copy_rows<T, D, WIDTH>(q, a.q, b, h, t0, a.T);
+    copy_commit();
+    copy_wait<0>();
+    for (int c0 = 0; c0 < a.height; c0 += WIDTH) {
+        __syncthreads();
+        load_table<T, D>(table, th, y - c0 + a.height - 1, -1, 2 * a.height - 1, WIDTH, FAST_BLOCK);
+        __syncthreads();
+        float x[WIDTH / 8][4];
+        product_rows<T, D, WIDTH / 8>(x, q + own * ROW, table);
+#pragma unroll
+        for (int n = 0; n < WIDTH / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) out[(8 * n + lane % 4 * 2 + i % 2) * PITCH + own + lane / 4 + i / 2 * 8] = x[n][i] * unit;
+        __syncthreads();
+        for (int i = threadIdx.x; i < min(WIDTH, a.height - c0) * WIDTH; i += FAST_BLOCK)
+            to[(int64_t)(c0 + i / WIDTH) * a.T + i % WIDTH] = out[i / WIDTH * PITCH + i % WIDTH];
+    }
+    for (int j0 = 0; j0 < TABLE; j0 += WIDTH) {
+        __syncthreads();
+        load_table<T, D>(table, tw, j0, 1, TABLE - 1, WIDTH, FAST_BLOCK);
+        __syncthreads();
+        float x[WIDTH / 8][4];
+        product_rows<T, D, WIDTH / 8>(x, q + own * ROW, table);
+#pragma unroll
+        for (int n = 0; n < WIDTH / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int r = own + lane / 4 + i / 2 * 8, c = r - (j0 + 8 * n + lane % 4 * 2 + i % 2) + WIDTH - 1;
+                if (c >= 0 && c < WIDTH) out[c * PITCH + r] = x[n][i] * unit;
+            }
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < WIDTH * WIDTH; i += FAST_BLOCK)
+        to[(int64_t)(a.height + i / WIDTH) * a.T + i % WIDTH] = out[i / WIDTH * PITCH + i % WIDTH];
+}
+
+/* --- after ------------------------------------------------------------------------------------ */
+
+/* Eight warps hold the 128 rows of a table's gradient, 16 each, and traverse the grid rows of their
+ * group over the heads: dtable += f q, f [row of the table][query]. */
+constexpr int TURNERS = 8 * 32, TURN_ROW = WIDTH + 8;
+template <typename T, int D> __global__ void __launch_bounds__(TURNERS) dtables_kernel(const attention a, int groups)
+{
+    if (!multiplies<T>()) return;
+    extern __shared__ uint4 shared[];
+    constexpr int ROW = D + 8;
+    T *f = reinterpret_cast<T *>(shared), *q = f + TABLE * TURN_ROW;
+    const bool by_row = blockIdx.x % 2 == 0;
+    const int64_t group = blockIdx.x / 2, units = (int64_t)a.B * a.H * a.height, J = table_rows(a);
+    const int side = by_row ? a.height : WIDTH, rows = 2 * side - 1, lane = threadIdx.x % 32, own = threadIdx.x / 32 * 16;
+    float sum[D / 8][4];
+#pragma unroll
+    for (int n = 0; n < D / 8; n++) sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0;
+    for (int i = threadIdx.x; i < TABLE * TURN_ROW / 2; i += TURNERS) reinterpret_cast<unsigned *>(f)[i] = 0;
+    for (int64_t u = group * units / groups; u < (group + 1) * units / groups; u++) {
+        const int64_t head = u / a.height;
+        const int y = (int)(u % a.height);
+        const float *drel = a.drel + head * positions(a) * a.T + (by_row ? 0 : (int64_t)a.height * a.T);
+        __syncthreads();
+        for (int i = threadIdx.x; i < WIDTH * (D / 8); i += TURNERS)
+            copy16(q + i / (D / 8) * ROW + i % (D / 8) * 8, row_at<T>(a.q, head / a.H, y * WIDTH + i / (D / 8), head % a.H) + i % (D / 8) * 8,
+                   true);
+        copy_commit();
+        if (by_row) /* row j has the queries' terms for key row y - j + height - 1 */
+            for (int i = threadIdx.x; i < TABLE * WIDTH; i += TURNERS) {
+                const int j = i / WIDTH, x = i % WIDTH, c = y - j + side - 1;
+                f[j * TURN_ROW + x] = from_float<T>(c >= 0 && c < side ? drel[(int64_t)c * a.T + y * WIDTH + x] : 0.0f);
+            }
+        else /* the other elements are zero and stay so */
+            for (int i = threadIdx.x; i < WIDTH * WIDTH; i += TURNERS) {
+                const int c = i / WIDTH, x = i % WIDTH;
+                f[(x - c + WIDTH - 1) * TURN_ROW + x] = from_float<T>(drel[(int64_t)c * a.T + y * WIDTH + x]);
+            }
+        copy_wait<0>();
+        __syncthreads();
+        product_add<T, D, WIDTH, TURN_ROW>(sum, f, own, q);
+    }
+    float *to = a.partial + group * J * D + (by_row ? 0 : (int64_t)(2 * a.height - 1) * D);
+#pragma unroll
+    for (int n = 0; n < D / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int j = own + lane / 4 + i / 2 * 8;
+            if (j < rows) to[(int64_t)j * D + 8 * n + lane % 4 * 2 + i % 2] = sum[n][i];
+        }
+}
+
+/* --- launching -------------------------------------------------------------------------------- */
+
+template <typename T, int D> static cudaError_t rel(const attention *a, float unit, cudaStream_t stream)
+{
+    const int64_t blocks = (int64_t)a->B * a->H * a->height;
+    constexpr size_t bytes = 2 * WIDTH * (D + 8) * sizeof(T) + WIDTH * (WIDTH + 1) * sizeof(float);
+    static_assert(bytes <= ATTENTION_SHARED_SM75, "it fits");
+    if (blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
+    const cudaError_t rc = allow_shared(rel_kernel<T, D>, bytes);
+    if (rc != cudaSuccess) return rc;
+    rel_kernel<T, D><<<(unsigned)blocks, FAST_BLOCK, bytes, stream>>>(*a, unit);
+    return cudaGetLastError();
+}
+
+template <typename T, int D> static cudaError_t dtables(const attention *a, cudaStream_t stream)
+{
+    const int64_t groups = attention_groups((int64_t)a->B * a->H, a->height, a->width);
+    constexpr size_t bytes = (TABLE * TURN_ROW + WIDTH * (D + 8)) * sizeof(T);
+    static_assert(bytes <= ATTENTION_SHARED_SM75, "it fits");
+    const cudaError_t rc = allow_shared(dtables_kernel<T, D>, bytes);
+    if (rc != cudaSuccess) return rc;
+    dtables_kernel<T, D><<<(unsigned)(2 * groups), TURNERS, bytes, stream>>>(*a, (int)groups);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t cuda_grid64_rel(const struct attention *a, float unit, cudaStream_t stream)
+{
+    return by_type_and_length(a, [&](auto t, auto d) { return rel<decltype(t), decltype(d)::value>(a, unit, stream); });
+}
+
+extern "C" cudaError_t cuda_grid64_dtables(const struct attention *a, cudaStream_t stream)
+{
+    return by_type_and_length(a, [&](auto t, auto d) { return dtables<decltype(t), decltype(d)::value>(a, stream); });
+}

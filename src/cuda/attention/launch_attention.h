@@ -1,0 +1,107 @@
+/*
+ * launch_attention.h: the launchers of the attention kernels, for attention.c (see launch.h).
+ */
+#ifndef LAUNCH_ATTENTION_H
+#define LAUNCH_ATTENTION_H
+
+#include "cuda/attention/work.h"
+#include "cuda/device/launch.h"
+
+/* [B,T,H,D] with a dense last dimension: element (b,t,h,d) is at b * sample + t * token + h * head
+ * + d. */
+struct head_rows {
+    void *data;
+    int64_t sample, token, head;
+};
+
+/* Queries per block of fast_dq.cu, and so per partial sum of a bias gradient. */
+enum { ATTENTION_FAST_TILE = 64 };
+/* The width of a grid for which a tile of 64 keys is exactly one row of the grid. */
+enum { ATTENTION_GRID64_WIDTH = 64 };
+
+/* [rows,columns] of any type and strides. */
+struct head_table {
+    const void *data;
+    enum store type;
+    int64_t row, column;
+};
+
+/* One attention: its operands, its shape, its workspace. The names are those of ops.def. */
+struct attention {
+    struct head_rows q, k, v, o, dout, dq, dk, dv;
+    float *lse;                  /* the forward writes it, the backward reads it */
+    int64_t lse_sample, lse_head, lse_token;
+    const float *mask;           /* [B,S], or NULL */
+    int64_t mask_sample, mask_key;
+    enum store type;
+    enum attention_mode mode;
+    int B, T, S, H, G, D;
+    int causal, window;          /* window: INT32_MAX if there is none */
+    int height, width;           /* of the grid; 1 if there is none */
+    float scale;
+    float unit;                  /* rel and bias are multiplied by this: log2(e) for kernels that use exp2 */
+    struct head_table table[2];  /* of the height and the width, or the bias */
+    float *dtable[2];            /* dense */
+    float *delta, *lse2, *tables, *rel, *drel, *bias, *partial; /* work.h */
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The passes around the kernels (grid.cu). Before: converts the tables to f32, computes
+ * rel, and delta for kernels that do not run after cuda_attention_row_stats. After: sums the
+ * partial gradients. `tile` is the number of queries per block of the kernel that wrote the partial
+ * sums of a bias. */
+cudaError_t cuda_attention_before(const struct attention *a, int with_delta, cudaStream_t stream);
+cudaError_t cuda_attention_after(const struct attention *a, int tile, cudaStream_t stream);
+/* Parts of these passes: the tables to f32; the tables' gradients from the sums of the groups. */
+cudaError_t cuda_attention_tables(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_attention_sum_tables(const struct attention *a, cudaStream_t stream);
+
+/* Without tensor cores (plain.cu). */
+cudaError_t cuda_attention_plain(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_attention_plain_bwd(const struct attention *a, cudaStream_t stream);
+
+/* With tensor cores (fast.cu, fast_dq.cu, fast_dkv.cu): bf16 or f16,
+ * D of 32, 64, 80, 96 or 128, rows at multiples of 16 bytes, compute capability 8.0 or later, or
+ * 7.5 with f16 where the shared memory is large enough; unit is log2(e). The backward kernels run
+ * after cuda_attention_row_stats. The partial sums of a bias gradient are of ATTENTION_FAST_TILE
+ * queries. */
+cudaError_t cuda_attention_fast(const struct attention *a, int grid64, cudaStream_t stream);
+cudaError_t cuda_attention_fast_dq(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_attention_fast_dkv(const struct attention *a, cudaStream_t stream);
+/* Bytes of shared memory per block of each kernel. */
+size_t cuda_attention_fast_shared_bytes(const struct attention *a);
+size_t cuda_attention_fast_dq_shared_bytes(const struct attention *a);
+size_t cuda_attention_fast_dkv_shared_bytes(const struct attention *a);
+
+/* For a grid of 64 columns and up to 64 rows, with tables of the heads' type. rel, multiplied by
+ * `unit`, and drel are stored transposed, [B,H,height+width,T]. grid64.cu computes rel
+ * before and the tables' partial gradients after. The forward kernel above handles this case by its
+ * argument `grid64`; the backward has kernels of its own (grid64_dq.cu,
+ * grid64_dkv.cu). */
+static inline bool attention_is_grid64(const struct attention *a)
+{
+    return a->mode == ATTENTION_BY_TABLES && a->width == ATTENTION_GRID64_WIDTH && a->height <= ATTENTION_GRID64_WIDTH && a->table[0].type == a->type &&
+           a->table[1].type == a->type;
+}
+cudaError_t cuda_grid64_rel(const struct attention *a, float unit, cudaStream_t stream);
+cudaError_t cuda_grid64_dtables(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_attention_grid64_dq(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_attention_grid64_dkv(const struct attention *a, cudaStream_t stream);
+
+/* The same if nothing is added to the scores (no mask, no grid) and the scale is positive
+ * (dense.cu, dense_dq.cu, dense_dkv.cu). */
+cudaError_t cuda_attention_dense(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_attention_dense_dq(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_attention_dense_dkv(const struct attention *a, cudaStream_t stream);
+/* delta = rowsum(do * o), and lse in base 2, both [B,H,T rounded up to 64]
+ * (row_stats.cu). */
+cudaError_t cuda_attention_row_stats(const struct attention *a, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,44 @@
+/*
+ * launch_hopper.h: the launchers of the hopper*.cu files, for
+ * hopper.c: attention on GPUs of compute capability 9.0 (sm_90), with wgmma operands in
+ * shared memory and tiles copied by TMA.
+ *
+ * A grid must have rows of 64 columns, so that 64 keys are one row of it. rel and drel are stored
+ * transposed, [B,H,height+width,T]; rel is divided by the scale.
+ */
+#ifndef LAUNCH_ATTENTION_HOPPER_H
+#define LAUNCH_ATTENTION_HOPPER_H
+
+#include <cuda.h>
+
+#include "cuda/attention/launch_attention.h"
+
+/* Rows per tile: keys that a block of the dk/dv kernel holds, and the tile length by which both
+ * backward kernels traverse the other side. */
+enum { HOPPER_HELD = 128, HOPPER_WALKED = 64, HOPPER_WIDTH = ATTENTION_GRID64_WIDTH };
+
+/* The forward and the dq kernel: warpgroups of 64 queries per block. Three hide more latency than
+ * two, where two thirds of the registers are enough. */
+#define HOPPER_GROUPS(D, GRID) ((D) > 64 || (GRID) ? 2 : 3)
+enum { HOPPER_KEYS = 128 };
+
+/* The TMA tensor maps: of the heads; of the row statistics of 64 queries (delta [B,H], followed by
+ * lse2); of rel, a box of 32 queries by the grid's columns, and a box of 64 queries for one of
+ * its rows. */
+struct attention_maps {
+    CUtensorMap q, k, v, dout, row_stats, columns, rows;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+cudaError_t cuda_hopper_forward(const struct attention *a, const struct attention_maps *m, cudaStream_t stream);
+cudaError_t cuda_hopper_dq(const struct attention *a, const struct attention_maps *m, cudaStream_t stream);
+cudaError_t cuda_hopper_dkv(const struct attention *a, const struct attention_maps *m, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,264 @@
+/*
+ * mma.cuh: copies into shared memory, fragments and products on tensor cores (cp.async,
+ * ldmatrix, mma.sync), shared by all tensor-core attention kernels and conv_tiles.cu.
+ *
+ * A warp multiplies 16 rows; a fragment's registers hold, with row = lane / 4 and column = 2 (lane
+ * % 4):
+ *
+ *     A 16x16   {row, column..} {row+8, column..} {row, column+8..} {row+8, column+8..}
+ *     C 16x8    {row, column} {row, column+1} {row+8, column} {row+8, column+1}
+ *
+ * so two adjacent C fragments, rounded, are an A fragment: products chain without shared memory.
+ *
+ * In the tiles of copy_rows, product_rows and product_add the row pitch is D + 8 elements, an odd
+ * number of 16-byte chunks: the eight rows that one ldmatrix reads are in different banks.
+ * tiles.cuh uses a swizzle instead.
+ */
+#ifndef ATTENTION_MMA_CUH
+#define ATTENTION_MMA_CUH
+
+#include <type_traits>
+
+#include "cuda/attention/attention.cuh"
+
+constexpr int WARPS = 4, FAST_BLOCK = WARPS * 32, HELD = WARPS * 16; /* HELD: rows that a block holds */
+
+/* Whether the tensor cores multiply type T: 7.5 only f16, and without cp.async. */
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+#define HAS_BF16 1
+#else
+#define HAS_BF16 0
+#endif
+template <typename T> __device__ constexpr bool multiplies() { return HAS_BF16 || std::is_same<T, __half>::value; }
+
+__device__ inline unsigned shared_address(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
+
+/* Copies 16 bytes to a shared address, zeros if not `there`; copies 4 bytes. */
+#if HAS_BF16
+__device__ inline void copy_to(unsigned to, const void *from, bool there)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
+}
+__device__ inline void copy4(void *to, const void *from, bool there)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 4 : 0) : "memory");
+}
+__device__ inline void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/* Waits until all but the latest n groups have arrived. */
+template <int n> __device__ inline void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory"); }
+#else
+__device__ inline void copy_to(unsigned to, const void *from, bool there)
+{
+    const uint4 x = there ? *static_cast<const uint4 *>(from) : uint4{0, 0, 0, 0};
+    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+}
+__device__ inline void copy4(void *to, const void *from, bool there) { *static_cast<unsigned *>(to) = there ? *static_cast<const unsigned *>(from) : 0; }
+__device__ inline void copy_commit() {}
+template <int n> __device__ inline void copy_wait() {}
+#endif
+__device__ inline void copy16(void *to, const void *from, bool there) { copy_to(shared_address(to), from, there); }
+
+/* Copies rows first .. first+N of a head; zeros beyond `count`. */
+template <typename T, int D, int N>
+__device__ inline void copy_rows(T *to, const head_rows &x, int64_t b, int64_t h, int first, int count)
+{
+    constexpr int CHUNKS = D / 8;
+    for (int i = threadIdx.x; i < N * CHUNKS; i += FAST_BLOCK) {
+        const int r = i / CHUNKS, d = i % CHUNKS * 8;
+        const bool there = first + r < count;
+        copy16(to + r * (D + 8) + d, row_at<T>(x, b, there ? first + r : 0, h) + d, there);
+    }
+}
+
+__device__ inline void load4(unsigned (&r)[4], const void *p)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(p))
+                 : "memory");
+}
+__device__ inline void load4_transposed(unsigned (&r)[4], const void *p)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(p))
+                 : "memory");
+}
+
+__device__ inline float power_of_two(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+#if HAS_BF16
+__device__ inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, __nv_bfloat16)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, __half)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+#else
+/* In two halves of 8. */
+__device__ inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, __half)
+{
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(b0));
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[2]), "r"(a[3]), "r"(b1));
+}
+__device__ inline void mma(float (&)[4], const unsigned (&)[4], unsigned, unsigned, __nv_bfloat16) {}
+#endif
+
+/* Packs two adjacent elements, the first in the lower half. */
+__device__ inline unsigned both(float x, float y, __nv_bfloat16)
+{
+    const __nv_bfloat162 z = __floats2bfloat162_rn(x, y);
+    return *reinterpret_cast<const unsigned *>(&z);
+}
+__device__ inline unsigned both(float x, float y, __half)
+{
+    const __half2 z = __floats2half2_rn(x, y);
+    return *reinterpret_cast<const unsigned *>(&z);
+}
+
+/* The A fragment of columns 16 k .. from a row of C fragments. */
+template <typename T, int N> __device__ inline void round_to(unsigned (&a)[4], const float (&c)[N][4], int k)
+{
+    a[0] = both(c[2 * k][0], c[2 * k][1], T()), a[1] = both(c[2 * k][2], c[2 * k][3], T());
+    a[2] = both(c[2 * k + 1][0], c[2 * k + 1][1], T()), a[3] = both(c[2 * k + 1][2], c[2 * k + 1][3], T());
+}
+
+/* c [16][8N] = rows of x (the warp's 16) times rows of y (8N), over D. */
+template <typename T, int D, int N> __device__ inline void product_rows(float (&c)[N][4], const T *x, const T *y)
+{
+    constexpr int ROW = D + 8;
+    const int lane = threadIdx.x % 32;
+    const T *left = x + lane % 16 * ROW + lane / 16 * 8;
+    const T *right = y + (lane / 16 * 8 + lane % 8) * ROW + lane / 8 % 2 * 8;
+#pragma unroll
+    for (int n = 0; n < N; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
+#pragma unroll
+    for (int d = 0; d < D; d += 16) {
+        unsigned a[4];
+        load4(a, left + d);
+#pragma unroll
+        for (int n = 0; n < N; n += 2) {
+            unsigned b[4];
+            load4(b, right + n * 8 * ROW + d);
+            mma(c[n], a, b[0], b[1], T());
+            mma(c[n + 1], a, b[2], b[3], T());
+        }
+    }
+}
+
+/* c [16][D] += p [16][8N], rounded, times rows of y [8N][D]. */
+template <typename T, int D, int N>
+__device__ inline void product_add(float (&c)[D / 8][4], const float (&p)[N][4], const T *y)
+{
+    constexpr int ROW = D + 8;
+    const int lane = threadIdx.x % 32;
+    const T *right = y + lane % 16 * ROW + lane / 16 * 8;
+#pragma unroll
+    for (int k = 0; k < N / 2; k++) {
+        unsigned a[4];
+        round_to<T, N>(a, p, k);
+#pragma unroll
+        for (int n = 0; n < D / 8; n += 2) {
+            unsigned b[4];
+            load4_transposed(b, right + k * 16 * ROW + n * 8);
+            mma(c[n], a, b[0], b[1], T());
+            mma(c[n + 1], a, b[2], b[3], T());
+        }
+    }
+}
+
+/* The same with p already rounded: rows of x in shared memory with pitch XROW, from `first` on, of
+ * length K. */
+template <typename T, int D, int K, int XROW> __device__ inline void product_add(float (&c)[D / 8][4], const T *x, int first, const T *y)
+{
+    constexpr int ROW = D + 8;
+    const int lane = threadIdx.x % 32;
+    const T *left = x + (first + lane % 16) * XROW + lane / 16 * 8, *right = y + lane % 16 * ROW + lane / 16 * 8;
+#pragma unroll
+    for (int k = 0; k < K; k += 16) {
+        unsigned a[4];
+        load4(a, left + k);
+#pragma unroll
+        for (int n = 0; n < D / 8; n += 2) {
+            unsigned b[4];
+            load4_transposed(b, right + k * ROW + n * 8);
+            mma(c[n], a, b[0], b[1], T());
+            mma(c[n + 1], a, b[2], b[3], T());
+        }
+    }
+}
+
+/* Stores the warp's 16 rows of C fragments, times the factor of each half, to rows of x from
+ * `first` on. */
+template <typename T, int D>
+__device__ inline void store_rows(const head_rows &x, int64_t b, int64_t h, int first, int count, const float (&c)[D / 8][4],
+                                  float upper, float lower)
+{
+    const int lane = threadIdx.x % 32, column = lane % 4 * 2;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int t = first + lane / 4 + 8 * half;
+        if (t >= count) continue;
+        const float factor = half ? lower : upper;
+        T *to = row_at<T>(x, b, t, h) + column;
+#pragma unroll
+        for (int n = 0; n < D / 8; n++)
+            *reinterpret_cast<unsigned *>(to + 8 * n) = both(c[n][2 * half] * factor, c[n][2 * half + 1] * factor, T());
+    }
+}
+
+/* --- scores ----------------------------------------------------------------------------------- */
+
+/* Whether every query of a tile sees every key of another, by position alone. */
+__device__ inline bool all_seen(const attention &a, int t0, int tn, int s0, int sn)
+{
+    const int cell = a.S - a.T;
+    return (!a.causal || s0 + sn - 1 <= t0 + cell) && (int64_t)t0 + tn - 1 + cell - s0 < a.window;
+}
+
+/* The grid cell (row, column) of a token, packed; the index of the bias between two cells in a
+ * head's row. */
+__device__ inline int grid_cell(const attention &a, int t) { return t / a.width << 16 | t % a.width; }
+__device__ inline int bias_between(const attention &a, int x, int y)
+{
+    return abs((x >> 16) - (y >> 16)) * a.width + abs((x & 0xffff) - (y & 0xffff));
+}
+
+/* The pitch in floats of a tile of position terms: accesses by pairs cause few bank conflicts. */
+__host__ __device__ constexpr int position_stride(int numbers) { return (numbers + 11) / 16 * 16 + 4; }
+
+constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
+
+/* Calls f(T, D), as types, for this attention. */
+template <typename T, typename F> static cudaError_t by_length(const attention *a, F f)
+{
+    switch (a->D) {
+    case 32: return f(T(), std::integral_constant<int, 32>());
+    case 64: return f(T(), std::integral_constant<int, 64>());
+    case 80: return f(T(), std::integral_constant<int, 80>());
+    case 96: return f(T(), std::integral_constant<int, 96>());
+    case 128: return f(T(), std::integral_constant<int, 128>());
+    }
+    return cudaErrorInvalidValue;
+}
+template <typename F> static cudaError_t by_type_and_length(const attention *a, F f)
+{
+    return a->type == STORE_BF16 ? by_length<__nv_bfloat16>(a, f) : by_length<__half>(a, f);
+}
+
+#endif

@@ -1,0 +1,114 @@
+/*
+ * score_bias.cuh: terms added to the scores, for the fast*.cu files: a mask by
+ * key, the position terms of a grid, a bias by distance.
+ *
+ * Rows of fragments are queries here. key_info has one word for each key of a tile: the mask, or
+ * the key's cell of the grid. A query's position terms are those of the grid's rows, then, from an
+ * even index on, those of its columns.
+ */
+#ifndef ATTENTION_SCORE_BIAS_CUH
+#define ATTENTION_SCORE_BIAS_CUH
+
+#include "cuda/attention/tiles.cuh"
+
+__host__ __device__ inline int columns_offset_even(const attention &a) { return (a.height + 1) / 2 * 2; }
+
+/* Beyond the last key the last key's cell is repeated; those scores are masked. */
+template <attention_mode MODE, int KEYS> __device__ inline void load_key_info(float *key_info, const attention &a, int64_t b, int s0)
+{
+    for (int i = threadIdx.x; i < KEYS; i += FAST_BLOCK) {
+        const int s = min(s0 + i, a.S - 1);
+        if (MODE == ATTENTION_PLAIN) key_info[i] = a.mask ? a.mask[b * a.mask_sample + s * a.mask_key] * LOG2E : 0.0f;
+        else reinterpret_cast<int *>(key_info)[i] = grid_cell(a, s);
+    }
+}
+
+/* Loads the position terms of a tile of queries; transposed: the layout of a grid of 64 columns. */
+__device__ inline void fetch_positions(float *to, int stride, const attention &a, int64_t head, int t0, bool transposed)
+{
+    const int R = positions(a), gap = columns_offset_even(a) - a.height;
+    const float *from = a.rel + head * a.T * R;
+    for (int i = threadIdx.x; i < HELD * R; i += FAST_BLOCK) {
+        const int r = transposed ? i % HELD : i / R, c = transposed ? i / HELD : i % R, t = min(t0 + r, a.T - 1);
+        to[r * stride + c + (c < a.height ? 0 : gap)] = from[transposed ? (int64_t)c * a.T + t : (int64_t)t * R + c];
+    }
+}
+
+template <int N> __device__ inline void add_mask(float (&x)[N][4], const float *key_info, float factor)
+{
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        const float2 add = *reinterpret_cast<const float2 *>(key_info + 8 * n + threadIdx.x % 4 * 2);
+        x[n][0] = fmaf(x[n][0], factor, add.x), x[n][1] = fmaf(x[n][1], factor, add.y);
+        x[n][2] = fmaf(x[n][2], factor, add.x), x[n][3] = fmaf(x[n][3], factor, add.y);
+    }
+}
+
+/* `own`: the position terms of the thread's two queries, whose columns begin at `begin`; PAIRS: at
+ * even indices. If the grid's width is a multiple of eight, eight adjacent keys are in one row of
+ * the grid. */
+template <int N, bool PAIRS>
+__device__ inline void add_positions(float (&x)[N][4], const attention &a, const float *key_info, const float *const (&own)[2], int begin, int s0, float factor)
+{
+    const int column = threadIdx.x % 4 * 2;
+    if (a.width % 8 == 0) {
+        int row = s0 / a.width, across = s0 % a.width;
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const float *from = own[half] + begin + across + column, row_bias = own[half][row];
+                const float2 add = PAIRS ? *reinterpret_cast<const float2 *>(from) : float2{from[0], from[1]};
+                x[n][2 * half] = fmaf(x[n][2 * half], factor, row_bias + add.x);
+                x[n][2 * half + 1] = fmaf(x[n][2 * half + 1], factor, row_bias + add.y);
+            }
+            across += 8;
+            if (across == a.width) across = 0, row = min(row + 1, a.height - 1);
+        }
+        return;
+    }
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int cell = reinterpret_cast<const int *>(key_info)[8 * n + column + i % 2];
+            x[n][i] = fmaf(x[n][i], factor, own[i / 2][cell >> 16] + own[i / 2][begin + (cell & 0xffff)]);
+        }
+}
+
+/* t: the upper of the thread's two queries. */
+template <int N>
+__device__ inline void add_bias(float (&x)[N][4], const attention &a, const float *key_info, const float *bias, int t, float factor)
+{
+    const int own[2] = {grid_cell(a, min(t, a.T - 1)), grid_cell(a, min(t + 8, a.T - 1))};
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int cell = reinterpret_cast<const int *>(key_info)[8 * n + threadIdx.x % 4 * 2 + i % 2];
+            x[n][i] = fmaf(x[n][i], factor, bias[bias_between(a, own[i / 2], cell)]);
+        }
+}
+
+/* Calls f(T, D, mode), as types, for this attention. */
+template <typename F> static cudaError_t by_type_length_and_mode(const attention *a, F f)
+{
+    return by_type_and_length(a, [&](auto t, auto d) {
+        switch (a->mode) {
+        case ATTENTION_PLAIN: return f(t, d, std::integral_constant<attention_mode, ATTENTION_PLAIN>());
+        case ATTENTION_BY_TABLES: return f(t, d, std::integral_constant<attention_mode, ATTENTION_BY_TABLES>());
+        case ATTENTION_BY_BIAS: return f(t, d, std::integral_constant<attention_mode, ATTENTION_BY_BIAS>());
+        }
+        return cudaErrorInvalidValue;
+    });
+}
+
+/* The bytes that f(D, mode) returns for this attention. */
+template <typename F> static size_t shared_bytes_by(const attention *a, F f)
+{
+    size_t bytes = 0;
+    by_type_length_and_mode(a, [&](auto, auto d, auto mode) { return bytes = f(d, mode), cudaSuccess; });
+    return bytes;
+}
+
+#endif

@@ -1,0 +1,278 @@
+/*
+ * tiles.cuh: tiles of rows in shared memory and their products on tensor cores, for the
+ * dense*.cu and fast*.cu files and grid64_dq.cu and
+ * grid64_dkv.cu.
+ *
+ * A warp owns M times 16 rows of those that its block holds, so that each chunk of the tile that
+ * they are multiplied with is read once for all of them. The row pitch is D elements without
+ * padding; the 16-byte chunks of a row are swizzled by the row's number, so that the eight rows
+ * which one ldmatrix reads are in different banks:
+ *
+ *     bytes of a row   64, 192         128, 256       160
+ *     chunk p is at    p ^ (r / 2 % 4) p ^ (r % 8)    p ^ (r / 4 % 2)
+ *
+ * The offset of 16 columns of a fragment is then that of the first ones, XORed with a constant
+ * (tile_column). Fragments are those of mma.cuh. Tiles begin at multiples of 128 bytes;
+ * addresses are shared-memory addresses.
+ */
+#ifndef ATTENTION_TILES_CUH
+#define ATTENTION_TILES_CUH
+
+#include "cuda/attention/mma.cuh"
+
+/* Fragments of 16 columns that share one swizzle line of 8, 4 or 2 chunks. */
+template <int D> constexpr int line_of = D % 64 == 0 ? 4 : D % 32 == 0 ? 2 : 1;
+
+template <int D> __device__ inline unsigned chunk_offset(unsigned row, unsigned chunk)
+{
+    const unsigned turn = line_of<D> == 4 ? row % 8 : line_of<D> == 2 ? row / 2 % 4 : row / 4 % 2;
+    return row * (2 * D) + (chunk ^ turn) * 16;
+}
+
+/* From the offset of a row's first columns to that of columns 16 k .. . */
+template <int D> __device__ inline unsigned tile_column(unsigned at, int k)
+{
+    constexpr int LINE = line_of<D>;
+    return (at ^ (k % LINE * 32)) + k / LINE * LINE * 32;
+}
+
+/* The offset that a lane's ldmatrix reads. ldmatrix_left: for the left operand, and for the right
+ * operand read transposed, 16 rows down. ldmatrix_right: for the right operand of 16 rows. */
+template <int D> __device__ inline unsigned ldmatrix_left(int lane) { return chunk_offset<D>(lane % 16, lane / 16); }
+template <int D> __device__ inline unsigned ldmatrix_right(int lane) { return chunk_offset<D>(lane / 16 * 8 + lane % 8, lane / 8 % 2); }
+
+__device__ inline void read4(unsigned (&r)[4], unsigned at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at));
+}
+__device__ inline void read4_transposed(unsigned (&r)[4], unsigned at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at));
+}
+
+/* --- copies ----------------------------------------------------------------------------------- */
+
+/* Copies chunks FIRST .. FIRST+WIDE of N rows, from `from` on; zeros from row `left` on. */
+template <typename T, int D, int N, int FIRST, int WIDE> __device__ inline void copy_band(unsigned to, const T *from, int64_t token, int left)
+{
+    constexpr int STEP = FAST_BLOCK / WIDE; /* a multiple of 8: all rows of a thread have the same swizzle */
+    const int row = threadIdx.x / WIDE, chunk = FIRST + threadIdx.x % WIDE;
+    if (STEP > N && row >= N) return;
+    from += row * token + chunk * 8;
+    to += chunk_offset<D>(row, chunk);
+#pragma unroll
+    for (int i = 0; i < (N + STEP - 1) / STEP; i++) {
+        copy_to(to + i * STEP * 2 * D, from, row + i * STEP < left);
+        from += STEP * token;
+    }
+}
+
+/* Copies rows first .. first+N of a head, whose row 0 is `from`; zeros beyond `count`. */
+template <typename T, int D, int N> __device__ inline void copy_tile(unsigned to, const T *from, int64_t token, int first, int count)
+{
+    from += first * token;
+    if constexpr (D == 32) copy_band<T, D, N, 0, 4>(to, from, token, count - first);
+    else if constexpr (D == 128) copy_band<T, D, N, 0, 16>(to, from, token, count - first);
+    else copy_band<T, D, N, 0, 8>(to, from, token, count - first);
+    if constexpr (D == 80) copy_band<T, D, N, 8, 2>(to, from, token, count - first);
+    if constexpr (D == 96) copy_band<T, D, N, 8, 4>(to, from, token, count - first);
+}
+
+/* --- products --------------------------------------------------------------------------------- */
+
+/* c [16 M][8 N] = the warp's rows times rows of y, over D. `x`, `y`: the lane's addresses. */
+template <typename T, int D, int M, int N> __device__ inline void multiply(float (&c)[M][N][4], unsigned x, unsigned y)
+{
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++) c[m][n][0] = c[m][n][1] = c[m][n][2] = c[m][n][3] = 0;
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+        unsigned a[M][4];
+#pragma unroll
+        for (int m = 0; m < M; m++) read4(a[m], tile_column<D>(x, k) + m * 16 * 2 * D);
+#pragma unroll
+        for (int n = 0; n < N; n += 2) {
+            unsigned b[4];
+            read4(b, tile_column<D>(y, k) + n * 8 * 2 * D);
+#pragma unroll
+            for (int m = 0; m < M; m++) mma(c[m][n], a[m], b[0], b[1], T()), mma(c[m][n + 1], a[m], b[2], b[3], T());
+        }
+    }
+}
+
+/* The same with the warp's rows in registers. */
+template <typename T, int D, int M, int N>
+__device__ inline void multiply_held(float (&c)[M][N][4], const unsigned (&x)[D / 16][M][4], unsigned y)
+{
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++) c[m][n][0] = c[m][n][1] = c[m][n][2] = c[m][n][3] = 0;
+#pragma unroll
+    for (int k = 0; k < D / 16; k++)
+#pragma unroll
+        for (int n = 0; n < N; n += 2) {
+            unsigned b[4];
+            read4(b, tile_column<D>(y, k) + n * 8 * 2 * D);
+#pragma unroll
+            for (int m = 0; m < M; m++) mma(c[m][n], x[k][m], b[0], b[1], T()), mma(c[m][n + 1], x[k][m], b[2], b[3], T());
+        }
+}
+template <int D, int M> __device__ inline void load_held(unsigned (&x)[D / 16][M][4], unsigned at)
+{
+#pragma unroll
+    for (int k = 0; k < D / 16; k++)
+#pragma unroll
+        for (int m = 0; m < M; m++) read4(x[k][m], tile_column<D>(at, k) + m * 16 * 2 * D);
+}
+
+/* c [16 M][D] += p [16 M][8 N], rounded, times rows of y [8 N][D]. */
+template <typename T, int D, int M, int N>
+__device__ inline void multiply_add(float (&c)[M][D / 8][4], const float (&p)[M][N][4], unsigned y)
+{
+#pragma unroll
+    for (int k = 0; k < N / 2; k++) {
+        unsigned a[M][4];
+#pragma unroll
+        for (int m = 0; m < M; m++) round_to<T, N>(a[m], p[m], k);
+#pragma unroll
+        for (int n = 0; n < D / 8; n += 2) {
+            unsigned b[4];
+            read4_transposed(b, tile_column<D>(y, n / 2) + k * 16 * 2 * D);
+#pragma unroll
+            for (int m = 0; m < M; m++) mma(c[m][n], a[m], b[0], b[1], T()), mma(c[m][n + 1], a[m], b[2], b[3], T());
+        }
+    }
+}
+
+template <int M, int N> __device__ inline void clear(float (&c)[M][N][4])
+{
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++) c[m][n][0] = c[m][n][1] = c[m][n][2] = c[m][n][3] = 0;
+}
+
+/* --- scores ----------------------------------------------------------------------------------- */
+
+/* Scores of keys that a query does not see become -inf. Rows are queries from t0 on, columns are
+ * keys from s0 on; transposed, rows are keys and columns are queries. A row sees one contiguous
+ * range of columns. */
+template <bool TRANSPOSED> __device__ inline span seen_of(const attention &a, int row)
+{
+    if (row >= (TRANSPOSED ? a.S : a.T)) return {0, 0};
+    const span x = TRANSPOSED ? queries_of(a, row, 1) : keys_of(a, row, 1);
+    return {x.begin, max(x.begin, x.end)};
+}
+template <bool TRANSPOSED, int M, int N> __device__ inline void mask_scores(float (&x)[M][N][4], const attention &a, int row0, int column0)
+{
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const span seen = seen_of<TRANSPOSED>(a, row0 + m * 16 + half * 8 + lane / 4);
+            const int first = column0 + lane % 4 * 2 - seen.begin;
+            const unsigned length = (unsigned)(seen.end - seen.begin);
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    if ((unsigned)(first + 8 * n + i) >= length) x[m][n][2 * half + i] = -CUDART_INF_F;
+        }
+}
+
+/* --- softmax ---------------------------------------------------------------------------------- */
+
+/* Online softmax: turns products times `factor` into powers of two relative to a maximum of each
+ * row; o and sum are rescaled when it is raised. It is raised to the row's own maximum only if that
+ * exceeds it by more than 2^8: until then o and sum keep their scale, and nothing has to be
+ * rescaled. */
+template <int D, int M, int N>
+__device__ inline void online_softmax(float (&x)[M][N][4], float (&o)[M][D / 8][4], float (&top)[M][2], float (&sum)[M][2], float factor)
+{
+    constexpr float SLACK = 8;
+    float now[M][2];
+    bool grown = false;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float here = x[m][0][2 * half];
+#pragma unroll
+            for (int n = 0; n < N; n++) here = fmaxf(here, fmaxf(x[m][n][2 * half], x[m][n][2 * half + 1]));
+            here = fmaxf(here, __shfl_xor_sync(0xffffffffu, here, 1));
+            here = fmaxf(here, __shfl_xor_sync(0xffffffffu, here, 2)) * factor;
+            now[m][half] = fmaxf(here, top[m][half]);
+            grown |= here > top[m][half] + SLACK;
+        }
+    if (__any_sync(0xffffffffu, grown)) {
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                /* no key seen so far: 2^-inf = 0 */
+                const float shrink = now[m][half] == -CUDART_INF_F ? 0.0f : power_of_two(top[m][half] - now[m][half]);
+                top[m][half] = now[m][half];
+                sum[m][half] *= shrink;
+#pragma unroll
+                for (int n = 0; n < D / 8; n++) o[m][n][2 * half] *= shrink, o[m][n][2 * half + 1] *= shrink;
+            }
+    }
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float base = top[m][half] == -CUDART_INF_F ? 0.0f : top[m][half];
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int i = 2 * half; i < 2 * half + 2; i++)
+                    sum[m][half] += x[m][n][i] = power_of_two(fmaf(x[m][n][i], factor, -base));
+        }
+}
+
+/* Stores o divided by the sums, and lse, of the warp's queries from `first` on. */
+template <typename T, int D, int M>
+__device__ inline void store_output(const attention &a, int64_t b, int64_t h, int first, const float (&o)[M][D / 8][4],
+                                    const float (&top)[M][2], const float (&sum)[M][2])
+{
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        float all[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            all[half] = sum[m][half] + __shfl_xor_sync(0xffffffffu, sum[m][half], 1);
+            all[half] += __shfl_xor_sync(0xffffffffu, all[half], 2);
+            const int t = first + 16 * m + lane / 4 + 8 * half;
+            if (lane % 4 == 0 && t < a.T)
+                *lse_at(a, b, h, t) = all[half] == 0 ? -CUDART_INF_F : top[m][half] * LN2 + logf(all[half]);
+        }
+        store_rows<T, D>(a.o, b, h, first + 16 * m, a.T, o[m], all[0] == 0 ? 0.0f : 1 / all[0], all[1] == 0 ? 0.0f : 1 / all[1]);
+    }
+}
+
+/* --- blocks ----------------------------------------------------------------------------------- */
+
+/* A block's tile and head. With a causal mask, the tiles with most work come first, over a group of
+ * heads whose keys stay in the cache meanwhile. */
+struct block_of {
+    int tile;
+    int64_t head;
+};
+__device__ inline block_of block_in_order(int64_t heads, int tiles, bool triangle, bool last_first)
+{
+    constexpr int TOGETHER = 16;
+    if (!triangle) return {(int)(blockIdx.x % tiles), blockIdx.x / tiles};
+    const int64_t first = blockIdx.x / (TOGETHER * tiles) * TOGETHER;
+    const int together = (int)min((int64_t)TOGETHER, heads - first), at = (int)(blockIdx.x - first * tiles);
+    const int tile = at / together;
+    return {last_first ? tiles - 1 - tile : tile, first + at % together};
+}
+
+#endif

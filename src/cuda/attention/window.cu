@@ -1,0 +1,373 @@
+/*
+ * window.cu: windowed attention without tensor cores, for f32 and all cases that
+ * window_fast.cu does not support; and the sums over windows after any backward.
+ *
+ *     forward   one block per window; a warp takes one query after the other: a row of scores in
+ *               shared memory
+ *     dq        one block per window, which takes one query after the other: ds, its sums by rows
+ *               and columns (drel), dq, and the window's gradients of the tables, in the workspace
+ *     dk, dv    one block per window; a warp takes one key after the other; keys outside the grid
+ *               are summed in the warp's own rows, which are added in order
+ *
+ * Rows of keys are read from global memory, 16 bytes at a time if they are aligned; keys outside
+ * the grid are read from pad.
+ */
+#include "cuda/attention/window.cuh"
+
+constexpr int PLAIN = 128, PLAIN_WARPS = PLAIN / 32, MEET = 32;
+
+static __device__ float stored(const void *data, enum store type, int64_t at)
+{
+    switch (type) {
+    case STORE_BF16: return to_float(static_cast<const __nv_bfloat16 *>(data)[at]);
+    case STORE_F16: return to_float(static_cast<const __half *>(data)[at]);
+    default: return static_cast<const float *>(data)[at];
+    }
+}
+
+static __device__ float table_at(const window_attention &a, int axis, int row, int d)
+{
+    return stored(a.table[axis].data, a.table[axis].type, row * a.table[axis].row + d * a.table[axis].column);
+}
+
+/* The table row that position term c of a query at (y,x) is computed with: c counts the rows of a
+ * window, then its columns. */
+static __device__ int row_of(const window_attention &a, int y, int x, int c)
+{
+    return (c < a.window ? y - c : x - (c - a.window)) + a.window - 1;
+}
+
+/* Reads a row in chunks of 16 bytes if all rows are aligned, else by elements. */
+template <typename T> struct wide {
+    static constexpr int V = 16 / sizeof(T);
+};
+
+/* x . row, with x as f32 in shared memory. */
+template <typename T> static __device__ float dot(const float *x, const T *row, int D, bool rows_aligned)
+{
+    constexpr int V = wide<T>::V;
+    float sum = 0;
+    int d = 0;
+    for (; rows_aligned && d < D; d += V) {
+        const pack<T, V> chunk = *reinterpret_cast<const pack<T, V> *>(row + d);
+#pragma unroll
+        for (int i = 0; i < V; i++) sum += x[d + i] * to_float(chunk.at[i]);
+    }
+    for (; d < D; d++) sum += x[d] * to_float(row[d]);
+    return sum;
+}
+static __device__ float dot_shared(const float *x, const float *y, int D)
+{
+    float sum = 0;
+    for (int d = 0; d < D; d++) sum += x[d] * y[d];
+    return sum;
+}
+
+/* Loads the key and value of pad into shared memory, [2][D]. */
+static __device__ void load_pad(float *pad, const window_attention &a, const window_block &s)
+{
+    for (int i = threadIdx.x; i < 2 * a.D; i += blockDim.x)
+        pad[i] = a.pad ? stored(a.pad, a.pad_type, i / a.D * a.pad_which + s.h * a.pad_head + i % a.D * a.pad_element) : 0.0f;
+}
+
+/* x . the key at (y,c) of the window: a row of `of`, or pad's. */
+template <typename T>
+static __device__ float dot_key(const float *x, const window_attention &a, const window_block &s, const head_rows &of, const float *pad, int y, int c, bool rows_aligned)
+{
+    if (y < s.rows && c < s.columns) return dot<T>(x, row_at<T>(of, s.b, token_at(a, s, y, c), s.h), a.D, rows_aligned);
+    return a.pad ? dot_shared(x, pad, a.D) : 0.0f;
+}
+
+/* Element d of the sum over all keys of p [window][window] times the row of each key. */
+template <typename T>
+static __device__ float sum_values(const float *p, const window_attention &a, const window_block &s, const head_rows &of, const float *pad, int d)
+{
+    const T *row = row_at<T>(of, s.b, token_at(a, s, 0, 0), s.h) + d;
+    float sum = 0, beyond = 0;
+    for (int y = 0; y < a.window; y++, p += a.window) {
+        const int there = y < s.rows ? s.columns : 0;
+        for (int x = 0; x < there; x++) sum += p[x] * to_float(row[(int64_t)(y * a.width + x) * of.token]);
+        for (int x = there; x < a.window; x++) beyond += p[x];
+    }
+    return a.pad ? sum + beyond * pad[d] : sum;
+}
+
+static __device__ float warp_sum(float x)
+{
+    for (int m = 16; m > 0; m /= 2) x += __shfl_xor_sync(0xffffffffu, x, m);
+    return x;
+}
+static __device__ float warp_max(float x)
+{
+    for (int m = 16; m > 0; m /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, m));
+    return x;
+}
+
+static __device__ float position(const window_attention &a, const float *q, int y, int x, int c)
+{
+    const int row = row_of(a, y, x, c);
+    float sum = 0;
+    for (int d = 0; d < a.D; d++) sum += q[d] * table_at(a, c >= a.window, row, d);
+    return sum;
+}
+
+/* --- forward ---------------------------------------------------------------------------------- */
+
+template <typename T> __global__ void __launch_bounds__(PLAIN) plain_forward(const window_attention a, bool rows_aligned)
+{
+    extern __shared__ float4 shared[];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, W = a.window, keys = W * W, D = a.D;
+    float *pad = reinterpret_cast<float *>(shared), *q = pad + 2 * D + warp * (D + 2 * W + keys), *rel = q + D, *p = rel + 2 * W;
+    const window_block s = window_block_of(a, (int)blockIdx.x);
+    load_pad(pad, a, s);
+    __syncthreads();
+    for (int r = warp; r < s.rows * s.columns; r += PLAIN_WARPS) {
+        const int y = r / s.columns, x = r % s.columns;
+        const int t = token_at(a, s, y, x);
+        __syncwarp();
+        for (int d = lane; d < D; d += 32) q[d] = to_float(row_at<T>(a.q, s.b, t, s.h)[d]);
+        __syncwarp();
+        for (int c = lane; c < 2 * W; c += 32) rel[c] = position(a, q, y, x, c);
+        __syncwarp();
+        float most = -CUDART_INF_F, sum = 0;
+        for (int k = lane; k < keys; k += 32) {
+            p[k] = dot_key<T>(q, a, s, a.k, pad, k / W, k % W, rows_aligned) * a.scale + rel[k / W] + rel[W + k % W];
+            most = fmaxf(most, p[k]);
+        }
+        most = warp_max(most);
+        for (int k = lane; k < keys; k += 32) sum += p[k] = expf(p[k] - most);
+        sum = warp_sum(sum);
+        __syncwarp();
+        for (int d = lane; d < D; d += 32)
+            row_at<T>(a.o, s.b, t, s.h)[d] = from_float<T>(sum_values<T>(p, a, s, a.v, pad + D, d) / sum);
+        if (lane == 0) *window_lse_at(a, s, t) = most + logf(sum);
+    }
+}
+
+/* --- backward --------------------------------------------------------------------------------- */
+
+template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const window_attention a, bool rows_aligned)
+{
+    extern __shared__ float4 shared[];
+    const int tid = threadIdx.x, W = a.window, keys = W * W, D = a.D, J = 2 * W - 1;
+    float *pad = reinterpret_cast<float *>(shared), *q = pad + 2 * D, *dout = q + D, *rel = dout + D, *drel = rel + 2 * W, *ds = drel + 2 * W;
+    float *meet = ds + keys; /* [PLAIN_WARPS] */
+    const window_block s = window_block_of(a, (int)blockIdx.x);
+    float *tables = a.tables + (int64_t)s.index * 2 * J * D;
+    load_pad(pad, a, s);
+    for (int i = tid; i < 2 * J * D; i += PLAIN) tables[i] = 0;
+    for (int r = 0; r < s.rows * s.columns; r++) {
+        const int y = r / s.columns, x = r % s.columns;
+        const int t = token_at(a, s, y, x);
+        float part = 0, delta = 0;
+        __syncthreads();
+        for (int d = tid; d < D; d += PLAIN) {
+            q[d] = to_float(row_at<T>(a.q, s.b, t, s.h)[d]);
+            dout[d] = to_float(row_at<T>(a.dout, s.b, t, s.h)[d]);
+            part += dout[d] * to_float(row_at<T>(a.o, s.b, t, s.h)[d]);
+        }
+        part = warp_sum(part);
+        if (tid % 32 == 0) meet[tid / 32] = part;
+        __syncthreads();
+        for (int w = 0; w < PLAIN_WARPS; w++) delta += meet[w];
+        for (int c = tid; c < 2 * W; c += PLAIN) rel[c] = position(a, q, y, x, c);
+        __syncthreads();
+        const float lse = *window_lse_at(a, s, t);
+        for (int k = tid; k < keys; k += PLAIN) {
+            const float score = dot_key<T>(q, a, s, a.k, pad, k / W, k % W, rows_aligned);
+            const float dp = dot_key<T>(dout, a, s, a.v, pad + D, k / W, k % W, rows_aligned);
+            ds[k] = expf(score * a.scale + rel[k / W] + rel[W + k % W] - lse) * (dp - delta);
+        }
+        __syncthreads();
+        for (int c = tid; c < 2 * W; c += PLAIN) {
+            float sum = 0;
+            for (int k = 0; k < W; k++) sum += c < W ? ds[c * W + k] : ds[k * W + c - W];
+            drel[c] = sum;
+        }
+        __syncthreads();
+        for (int d = tid; d < D; d += PLAIN) {
+            const float sum = sum_values<T>(ds, a, s, a.k, pad, d);
+            float positions = 0;
+            for (int c = 0; c < W; c++)
+                positions += drel[c] * table_at(a, 0, y - c + W - 1, d) + drel[W + c] * table_at(a, 1, x - c + W - 1, d);
+            row_at<T>(a.dq, s.b, t, s.h)[d] = from_float<T>(sum * a.scale + positions);
+        }
+        /* The table rows of a query's position terms are all different: no two threads write to one
+         * element. */
+        for (int i = tid; i < 2 * W * D; i += PLAIN) {
+            const int c = i / D, d = i % D;
+            tables[((c < W ? 0 : J) + row_of(a, y, x, c)) * D + d] += drel[c] * q[d];
+        }
+    }
+}
+
+/* The score of a key against a query: scale k plus the rows of both tables, in chunks if all of
+ * them are aligned. */
+template <typename T>
+static __device__ float score_of(const float *k, const T *q, const window_attention &a, int h, int w, bool tables_too, bool rows_aligned)
+{
+    constexpr int V = wide<T>::V;
+    float sum = 0;
+    if (!tables_too || !rows_aligned) {
+        for (int d = 0; d < a.D; d++) sum += to_float(q[d]) * (k[d] + table_at(a, 0, h, d) + table_at(a, 1, w, d));
+        return sum;
+    }
+    const T *down = static_cast<const T *>(a.table[0].data) + h * a.table[0].row, *across = static_cast<const T *>(a.table[1].data) + w * a.table[1].row;
+    for (int d = 0; d < a.D; d += V) {
+        const pack<T, V> x = *reinterpret_cast<const pack<T, V> *>(q + d);
+        const pack<T, V> y = *reinterpret_cast<const pack<T, V> *>(down + d), z = *reinterpret_cast<const pack<T, V> *>(across + d);
+#pragma unroll
+        for (int i = 0; i < V; i++) sum += to_float(x.at[i]) * (k[d + i] + to_float(y.at[i]) + to_float(z.at[i]));
+    }
+    return sum;
+}
+
+template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dkv(const window_attention a, bool rows_aligned, bool tables_too)
+{
+    extern __shared__ float4 shared[];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, W = a.window, keys = W * W, D = a.D;
+    const window_block s = window_block_of(a, (int)blockIdx.x);
+    const int queries = s.rows * s.columns;
+    float *pad = reinterpret_cast<float *>(shared), *delta = pad + 2 * D, *lse = delta + keys, *pads = lse + keys; /* [warps][2][D] */
+    float *p = pads + PLAIN_WARPS * 2 * D + warp * (2 * keys + 2 * D), *ds = p + keys, *k = ds + keys, *v = k + D;
+    load_pad(pad, a, s);
+    for (int r = threadIdx.x; r < queries; r += PLAIN) {
+        const int t = query_at(a, s, r);
+        float sum = 0;
+        for (int d = 0; d < D; d++) sum += to_float(row_at<T>(a.dout, s.b, t, s.h)[d]) * to_float(row_at<T>(a.o, s.b, t, s.h)[d]);
+        delta[r] = sum, lse[r] = *window_lse_at(a, s, t);
+    }
+    for (int i = threadIdx.x; i < PLAIN_WARPS * 2 * D; i += PLAIN) pads[i] = 0;
+    __syncthreads();
+    for (int place = warp; place < keys; place += PLAIN_WARPS) {
+        const int ky = place / W, kx = place % W;
+        const bool is_there = ky < s.rows && kx < s.columns;
+        const int token = is_there ? token_at(a, s, ky, kx) : 0;
+        __syncwarp();
+        for (int d = lane; d < D; d += 32) {
+            k[d] = (is_there ? to_float(row_at<T>(a.k, s.b, token, s.h)[d]) : pad[d]) * a.scale;
+            v[d] = is_there ? to_float(row_at<T>(a.v, s.b, token, s.h)[d]) : pad[D + d];
+        }
+        __syncwarp();
+        for (int r = lane; r < queries; r += 32) {
+            const int y = r / s.columns, x = r % s.columns, t = token_at(a, s, y, x);
+            const float score = score_of<T>(k, row_at<T>(a.q, s.b, t, s.h), a, y - ky + W - 1, x - kx + W - 1, tables_too, rows_aligned);
+            p[r] = expf(score - lse[r]);
+            ds[r] = p[r] * (dot<T>(v, row_at<T>(a.dout, s.b, t, s.h), D, rows_aligned) - delta[r]);
+        }
+        __syncwarp();
+        for (int d = lane; d < D; d += 32) {
+            const int first = token_at(a, s, 0, 0);
+            const T *q = row_at<T>(a.q, s.b, first, s.h) + d, *dout = row_at<T>(a.dout, s.b, first, s.h) + d;
+            float dk = 0, dv = 0;
+            for (int y = 0; y < s.rows; y++)
+                for (int x = 0; x < s.columns; x++) {
+                    const int64_t t = y * a.width + x;
+                    dk += ds[y * s.columns + x] * to_float(q[t * a.q.token]);
+                    dv += p[y * s.columns + x] * to_float(dout[t * a.dout.token]);
+                }
+            if (is_there) {
+                row_at<T>(a.dk, s.b, token, s.h)[d] = from_float<T>(dk * a.scale);
+                row_at<T>(a.dv, s.b, token, s.h)[d] = from_float<T>(dv);
+            } else {
+                pads[(warp * 2) * D + d] += dk * a.scale;
+                pads[(warp * 2 + 1) * D + d] += dv;
+            }
+        }
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < 2 * D; i += PLAIN) {
+        float sum = 0;
+        for (int w = 0; w < PLAIN_WARPS; w++) sum += pads[w * 2 * D + i];
+        a.pads[(int64_t)s.index * 2 * D + i] = sum;
+    }
+}
+
+/* --- sums over windows ------------------------------------------------------------------------ */
+
+/* to[i] = the sum over `count` rows of n numbers: 32 columns per block, and MEET slices of rows,
+ * which are added in order. With `heads` the columns are [heads][2][D] and go to [2][heads][D]. */
+__global__ void __launch_bounds__(MEET * 32) window_sums(float *to, float *next, int64_t split, const float *from, int64_t count, int64_t n,
+                                                         int heads, int D)
+{
+    __shared__ float meet[MEET][33];
+    const int lane = threadIdx.x % 32, slice = threadIdx.x / 32;
+    const int64_t i = (int64_t)blockIdx.x * 32 + lane;
+    float sum = 0;
+    for (int64_t r = slice; i < n && r < count; r += MEET) sum += from[r * n + i];
+    meet[slice][lane] = sum;
+    __syncthreads();
+    if (slice != 0 || i >= n) return;
+    float total = 0;
+    for (int s = 0; s < MEET; s++) total += meet[s][lane];
+    if (heads) to[(i / D % 2 * heads + i / D / 2) * D + i % D] = total;
+    else if (i < split) to[i] = total;
+    else next[i - split] = total;
+}
+
+extern "C" cudaError_t cuda_window_sums(const struct window_attention *a, cudaStream_t stream)
+{
+    const int64_t places = (int64_t)a->B * a->across * a->down, table = (int64_t)(2 * a->window - 1) * a->D, pad = (int64_t)a->H * 2 * a->D;
+    window_sums<<<(unsigned)((2 * table + 31) / 32), MEET * 32, 0, stream>>>(a->dtable[0], a->dtable[1], table, a->tables, places * a->H,
+                                                                           2 * table, 0, a->D);
+    window_sums<<<(unsigned)((pad + 31) / 32), MEET * 32, 0, stream>>>(a->dpad, nullptr, 0, a->pads, places, pad, a->H, a->D);
+    return cudaGetLastError();
+}
+
+/* --- launching -------------------------------------------------------------------------------- */
+
+/* Whether rows begin at multiples of 16 bytes. */
+template <typename T> static bool rows_are_aligned(const window_attention *a, const head_rows &x)
+{
+    constexpr int V = wide<T>::V;
+    return a->D % V == 0 && is_aligned(x.data, 16) && x.sample % V == 0 && x.token % V == 0 && x.head % V == 0;
+}
+template <typename T> static bool table_is_aligned(const head_table &x, enum store type)
+{
+    return x.type == type && x.column == 1 && x.row % wide<T>::V == 0 && is_aligned(x.data, 16);
+}
+
+static unsigned blocks_of(const window_attention *a) { return (unsigned)((int64_t)a->B * a->across * a->down * a->H); }
+
+template <typename T> static cudaError_t forward(const window_attention *a, cudaStream_t stream)
+{
+    const size_t bytes = sizeof(float) * (size_t)(2 * a->D + PLAIN_WARPS * (a->D + 2 * a->window + a->window * a->window));
+    const cudaError_t rc = allow_shared(plain_forward<T>, bytes);
+    if (rc != cudaSuccess) return rc;
+    plain_forward<T><<<blocks_of(a), PLAIN, bytes, stream>>>(*a, rows_are_aligned<T>(a, a->k));
+    return cudaGetLastError();
+}
+
+template <typename T> static cudaError_t backward(const window_attention *a, cudaStream_t stream)
+{
+    const size_t keys = (size_t)a->window * (size_t)a->window, D = (size_t)a->D;
+    const size_t by_query = sizeof(float) * (4 * D + 4 * (size_t)a->window + keys + PLAIN_WARPS);
+    const size_t by_key = sizeof(float) * (2 * D + 2 * keys + PLAIN_WARPS * 2 * D + PLAIN_WARPS * (2 * keys + 2 * D));
+    cudaError_t rc = allow_shared(plain_dq<T>, by_query);
+    if (rc == cudaSuccess) rc = allow_shared(plain_dkv<T>, by_key);
+    if (rc != cudaSuccess) return rc;
+    const bool tables_too = table_is_aligned<T>(a->table[0], a->type) && table_is_aligned<T>(a->table[1], a->type);
+    plain_dq<T><<<blocks_of(a), PLAIN, by_query, stream>>>(*a, rows_are_aligned<T>(a, a->k) && rows_are_aligned<T>(a, a->v));
+    plain_dkv<T><<<blocks_of(a), PLAIN, by_key, stream>>>(*a, rows_are_aligned<T>(a, a->q) && rows_are_aligned<T>(a, a->dout), tables_too);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t cuda_window_plain(const struct window_attention *a, cudaStream_t stream)
+{
+    switch (a->type) {
+    case STORE_F32: return forward<float>(a, stream);
+    case STORE_BF16: return forward<__nv_bfloat16>(a, stream);
+    case STORE_F16: return forward<__half>(a, stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
+extern "C" cudaError_t cuda_window_plain_bwd(const struct window_attention *a, cudaStream_t stream)
+{
+    switch (a->type) {
+    case STORE_F32: return backward<float>(a, stream);
+    case STORE_BF16: return backward<__nv_bfloat16>(a, stream);
+    case STORE_F16: return backward<__half>(a, stream);
+    }
+    return cudaErrorInvalidValue;
+}

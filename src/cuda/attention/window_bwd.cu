@@ -1,0 +1,453 @@
+/*
+ * window_bwd.cu: the gradient of windowed attention on tensor cores, bf16 and f16, within
+ * the 99 KiB of shared memory that a block may have on every GPU from 8.0 on or, with smaller
+ * parts, within the 64 KiB of 7.5. Two kernels; in both a block has one window of a head:
+ *
+ *     dq     a warp has 16 queries and their do in registers. Keys and values are loaded in parts
+ *            of the window's rows:
+ *                p = 2^(q k^T + positions - lse)     ds = p (do v^T - delta)     dq += ds k
+ *            The gradients of the position terms are sums of ds: over a row of keys, which
+ *            overwrites the row's position term as soon as that is read, and over a column of keys,
+ *            which stays in registers, since a row of the window begins at a fragment's first
+ *            column. g [16][64] has them at the tables' rows, so that
+ *                dq = scale dq + g tables
+ *            and, over all warps' queries in order, dtables = g^T q.
+ *     dkv    a warp has a row of keys, with their values, in registers, also in parts. All warps
+ *            traverse the queries, 32 at a time:
+ *                dv += p^T do     dk += ds^T q
+ *
+ * Together these are 7 products per pair of query and key. One kernel would need 5, but has to pass
+ * ds between its warps and hold everything at once: 209 KiB with heads of 80. Nothing is added
+ * across blocks: the gradients of tables and pad are written to the workspace window by window
+ * (cuda_window_sums).
+ */
+#include "cuda/attention/window_mma.cuh"
+
+/* Queries per tile of dkv, and per warp of dq. */
+constexpr int TILE = 32, MINE = 16, QUERIES = (WINDOW_FAST * WINDOW_FAST + TILE - 1) / TILE * TILE;
+constexpr int REL_ROW = QUERIES + 8; /* each row is shifted by 8 banks */
+static_assert(REL_ROW % 32 == 8, "few bank conflicts");
+
+/* The shared-memory layout, as byte offsets in order. */
+template <int D, int ROWS> struct dq_layout : part_layout<D, ROWS> {
+    using part = part_layout<D, ROWS>;
+    static constexpr int chunk = part::own / part::ROW / MINE * MINE;       /* queries that fit the memory of keys, values and tables */
+    static constexpr bool apart = TILES * MINE * part::ROW <= part::tables; /* all of them fit without overwriting the tables */
+};
+template <int D, int ROWS> struct dkv_layout {
+    static constexpr int ROW = (D + 8) * 2, k = 0, v = ROWS * SIDE * ROW, q = 0, dout = 2 * TILE * ROW; /* k, v and later q, dout share this memory, */
+    static constexpr int chunk = ROWS == PART ? TILES * MINE : D <= 64 ? 128 : 80, tables = chunk * ROW;  /* as do chunks of queries before them */
+    static constexpr int rel = tables + BOTH * ROW, lse = rel + 4 * (WINDOW_FAST + SIDE) * REL_ROW, delta = lse + 4 * QUERIES;
+    static constexpr int token = delta + 4 * QUERIES, pads = token + 4 * QUERIES, total = pads + 4 * WINDOW_FAST * 2 * D;
+    static_assert(2 * v <= rel && 2 * dout <= rel, "nothing overlaps the positions");
+};
+
+/* --- dq and the tables ------------------------------------------------------------------------ */
+
+/* rowsum(do * o) of the thread's two queries. */
+template <typename T, int D> static __device__ void make_delta(float (&delta)[2], const unsigned (&dout)[D / 16][4], const window_block &s, const head_rows &x, const int (&token)[2])
+{
+    unsigned o[D / 16][4];
+    load_tokens<T, D>(o, s, x, token);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < D / 8; i++) {
+            const pack<T, 2> left = *reinterpret_cast<const pack<T, 2> *>(&dout[i / 2][half + i % 2 * 2]), right = *reinterpret_cast<const pack<T, 2> *>(&o[i / 2][half + i % 2 * 2]);
+            sum += to_float(left.at[0]) * to_float(right.at[0]) + to_float(left.at[1]) * to_float(right.at[1]);
+        }
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        delta[half] = sum + __shfl_xor_sync(0xffffffffu, sum, 2);
+    }
+}
+
+/* The state of the thread's two queries, in rows row and row + 8 of the warp's tile, while they
+ * traverse the keys. */
+struct query_state {
+    float across[2][4];  /* column terms minus lse */
+    float delta[2];
+    float columns[2][4]; /* sums of ds by column, in fragment layout */
+};
+
+/* Processes a row of keys, row y of the window, at k and v. */
+template <typename T, int D>
+static __device__ void attend_key_row(float (&dq)[D / 8][4], query_state &m, float *rel, const unsigned (&q)[D / 16][4], const unsigned (&dout)[D / 16][4], const T *k, const T *v, int y, float factor)
+{
+    const int lane = threadIdx.x % 32, row = lane / 4;
+    float p[2][4], ds[2][4], down[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) down[half] = rel[(row + 8 * half) * REL + y];
+    product_held<T, D, 2>(p, q, k);
+    product_held<T, D, 2>(ds, dout, v);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int n = i / 4, half = i / 2 % 2;
+        const float x = exp2f(p[n][i % 4] * factor + (m.across[half][2 * n + i % 2] + down[half]));
+        ds[n][i % 4] = x * (ds[n][i % 4] - m.delta[half]);
+        m.columns[n][i % 4] += ds[n][i % 4];
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float sum = ds[0][2 * half] + ds[0][2 * half + 1] + ds[1][2 * half] + ds[1][2 * half + 1];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        __syncwarp(); /* all four lanes have read it */
+        if (lane % 4 == 0) rel[(row + 8 * half) * REL + y] = sum;
+    }
+    product_add<T, D, 2>(dq, ds, k);
+}
+
+/* g of a query at row j of both tables; the query's sums are at rel. */
+static __device__ float gathered(const window_attention &a, const float *rel, int y, int x, int j)
+{
+    const int c = position_of(a, y, x, j);
+    return c >= 0 ? rel[c] : 0.0f;
+}
+
+/* dq += g tables, for the warp's 16 queries from r0 on. */
+template <typename T, int D> static __device__ void add_positions(float (&dq)[D / 8][4], const window_attention &a, const window_block &s, const float *rel, const T *tables, int r0)
+{
+    constexpr int ROW = D + 8;
+    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
+    const T *right = tables + lane % 16 * ROW + lane / 16 * 8;
+#pragma unroll
+    for (int j = 0; j < BOTH; j += 16) {
+        unsigned x[4], b[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int r = row + i % 2 * 8, y = query_y(a, s, r0 + r), c = query_x(s, r0 + r), first = j + column + i / 2 * 8;
+            x[i] = both(gathered(a, rel + r * REL, y, c, first), gathered(a, rel + r * REL, y, c, first + 1), T());
+        }
+#pragma unroll
+        for (int n = 0; n < D / 8; n += 2) {
+            load4_transposed(b, right + j * ROW + n * 8);
+            mma(dq[n], x, b[0], b[1], T());
+            mma(dq[n + 1], x, b[2], b[3], T());
+        }
+    }
+}
+
+/* c += rows 16 m .., elements 16 n .. of the tables' gradients: g^T q over queries first .. end,
+ * which are at q; their sums are at rel. */
+template <typename T, int D>
+static __device__ void add_tables(float (&c)[2][4], const window_attention &a, const window_block &s, const float *rel, const T *q, int first, int end, int m, int n)
+{
+    constexpr int ROW = D + 8;
+    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
+    const T *right = q + lane % 16 * ROW + lane / 16 * 8 + n * 16;
+    for (int r0 = first; r0 < end; r0 += MINE) {
+        unsigned x[4], b[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int r = r0 + column + i / 2 * 8, j = m * 16 + row + i % 2 * 8;
+            x[i] = both(gathered(a, rel + r * REL, query_y(a, s, r), query_x(s, r), j), gathered(a, rel + (r + 1) * REL, query_y(a, s, r + 1), query_x(s, r + 1), j), T());
+        }
+        load4_transposed(b, right + (r0 - first) * ROW);
+        mma(c[0], x, b[0], b[1], T());
+        mma(c[1], x, b[2], b[3], T());
+    }
+}
+
+template <int D> static __device__ void store_tables(float *to, const window_attention &a, const float (&c)[2][4], int m, int n)
+{
+    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int j = m * 16 + row + i % 2 * 8;
+        if (j < 2 * (2 * a.window - 1)) *reinterpret_cast<float2 *>(to + j * D + n * 16 + i / 2 * 8 + column) = make_float2(c[i / 2][i % 2 * 2], c[i / 2][i % 2 * 2 + 1]);
+    }
+}
+
+template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES * 32, 1) window_dq(const window_attention a)
+{
+    if (!multiplies<T>()) return;
+    extern __shared__ uint4 shared_pieces[];
+    constexpr int ROW = D + 8;
+    char *shared = reinterpret_cast<char *>(shared_pieces);
+    const window_block s = window_block_of(a, (int)blockIdx.x);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2, queries = s.rows * s.columns, r0 = warp * MINE;
+    T *k = reinterpret_cast<T *>(shared + dq_layout<D, ROWS>::k), *v = reinterpret_cast<T *>(shared + dq_layout<D, ROWS>::v), *tables = reinterpret_cast<T *>(shared + dq_layout<D, ROWS>::tables);
+    float *all = reinterpret_cast<float *>(shared + dq_layout<D, ROWS>::own), *rel = all + r0 * REL;
+
+    copy_tables<T, D>(tables, a);
+    copy_part<T, D>(k, v, a, s, 0, min(ROWS, a.window));
+    int token[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) token[half] = r0 + row + 8 * half < queries ? query_at(a, s, r0 + row + 8 * half) : -1;
+    unsigned q[D / 16][4], dout[D / 16][4];
+    query_state m = {};
+    load_tokens<T, D>(q, s, a.q, token);
+    load_tokens<T, D>(dout, s, a.dout, token);
+    make_delta<T, D>(m.delta, dout, s, a.o, token);
+    copy_wait<0>();
+    __syncthreads();
+    tile_positions<T, D>(rel, q, tables, a, s, r0);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const float lse = token[half] >= 0 ? *window_lse_at(a, s, token[half]) * LOG2E : CUDART_INF_F; /* a query beyond the last gets probabilities 0 */
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int c = i / 2 * 8 + column + i % 2;
+            m.across[half][i] = c < a.window ? rel[(row + 8 * half) * REL + SIDE + c] - lse : -CUDART_INF_F;
+        }
+    }
+    float dq[D / 8][4] = {};
+    for (int y0 = 0; y0 < a.window; y0 += ROWS) {
+        const int rows = min(ROWS, a.window - y0);
+        if (y0) {
+            __syncthreads();
+            copy_part<T, D>(k, v, a, s, y0, rows);
+            copy_wait<0>();
+            __syncthreads();
+        }
+#pragma unroll 1
+        for (int y = 0; y < rows && r0 < queries; y++)
+            attend_key_row<T, D>(dq, m, rel, q, dout, k + y * SIDE * ROW, v + y * SIDE * ROW, y0 + y, a.scale * LOG2E);
+    }
+    constexpr int UNITS = BOTH / 16 * (D / 16), EACH = (UNITS + TILES - 1) / TILES, CHUNK = dq_layout<D, ROWS>::chunk;
+    constexpr bool APART = dq_layout<D, ROWS>::apart;
+    if (APART) {
+        __syncthreads();
+        copy_queries<T, D>(k, a, s, a.q, 0, TILES * MINE, threadIdx.x, blockDim.x);
+        copy_commit();
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int c = i / 4 * 8 + column + i % 2;
+        if (c < a.window) rel[(row + i / 2 % 2 * 8) * REL + SIDE + c] = m.columns[i / 4][i % 4];
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < D / 8 * 4; i++) dq[i / 4][i % 4] *= a.scale;
+    if (r0 < queries) add_positions<T, D>(dq, a, s, rel, tables, r0);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        if (token[half] < 0) continue;
+        T *to = row_at<T>(a.dq, s.b, token[half], s.h) + column;
+#pragma unroll
+        for (int n = 0; n < D / 8; n++) *reinterpret_cast<unsigned *>(to + 8 * n) = both(dq[n][2 * half], dq[n][2 * half + 1], T());
+    }
+    float c[EACH][2][4] = {};
+    for (int first = 0; first < queries; first += CHUNK) {
+        if (!APART) {
+            __syncthreads();
+            copy_queries<T, D>(k, a, s, a.q, first, min(CHUNK, TILES * MINE - first), threadIdx.x, blockDim.x);
+            copy_commit();
+        }
+        copy_wait<0>();
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int unit = warp + i * TILES;
+            if (unit < UNITS) add_tables<T, D>(c[i], a, s, all, k, first, min(queries, first + CHUNK), unit / (D / 16), unit % (D / 16));
+        }
+    }
+    float *to = a.tables + (int64_t)s.index * 2 * (2 * a.window - 1) * D;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int unit = warp + i * TILES;
+        if (unit < UNITS) store_tables<D>(to, a, c[i], unit / (D / 16), unit % (D / 16));
+    }
+}
+
+/* --- dk and dv -------------------------------------------------------------------------------- */
+
+/* lse in base 2, delta, token: two threads per query. A query beyond the last has lse = inf: its
+ * probabilities are 0. */
+template <typename T, int D>
+static __device__ void load_row_stats(float *lse, float *delta, int *token, const window_attention &a, const window_block &s)
+{
+    const int queries = s.rows * s.columns;
+    for (int first = 0; first < QUERIES; first += blockDim.x / 2) {
+        const int r = first + threadIdx.x / 2;
+        const int t = query_at(a, s, r < queries ? r : 0);
+        float sum = 0;
+        if (r < queries)
+            for (int d = threadIdx.x % 2 * 8; d < D; d += 16) sum += dot8(row_at<T>(a.dout, s.b, t, s.h) + d, row_at<T>(a.o, s.b, t, s.h) + d);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        if (r >= QUERIES || threadIdx.x % 2) continue;
+        lse[r] = r < queries ? *window_lse_at(a, s, t) * LOG2E : CUDART_INF_F;
+        delta[r] = sum;
+        token[r] = r < queries ? t : -1;
+    }
+}
+
+/* Copies 32 queries and their do. */
+template <typename T, int D> static __device__ void copy_tile(T *q, T *dout, const window_attention &a, const window_block &s, const int *token)
+{
+    constexpr int CHUNKS = D / 8;
+    for (int i = threadIdx.x; i < TILE * CHUNKS; i += blockDim.x) {
+        const int r = i / CHUNKS, d = i % CHUNKS * 8, t = token[r];
+        copy16(q + r * (D + 8) + d, row_at<T>(a.q, s.b, max(t, 0), s.h) + d, t >= 0);
+        copy16(dout + r * (D + 8) + d, row_at<T>(a.dout, s.b, max(t, 0), s.h) + d, t >= 0);
+    }
+}
+
+/* The position terms of queries first .. first+count, which are at q, [WINDOW_FAST + 16][queries]:
+ * by row, then by column. */
+template <typename T, int D>
+static __device__ void make_positions(float *rel, const T *q, const T *tables, const window_attention &a, const window_block &s, int first, int count)
+{
+    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2, queries = s.rows * s.columns;
+    for (int r0 = first + threadIdx.x / 32 * 16; r0 < first + count; r0 += blockDim.x / 32 * 16) {
+        float g[BOTH / 8][4] = {};
+        if (r0 < queries) product_rows<T, D, BOTH / 8>(g, q + (r0 - first) * (D + 8), tables);
+#pragma unroll
+        for (int n = 0; n < BOTH / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int r = r0 + row + i / 2 * 8, c = position_of(a, query_y(a, s, r), query_x(s, r), 8 * n + column + i % 2);
+                if (c >= 0) rel[(c < SIDE ? c : WINDOW_FAST + c - SIDE) * REL_ROW + r] = g[n][i] * LOG2E;
+            }
+    }
+}
+
+/* The contribution of 32 queries from t0 on, at q and dout, to a row of keys, row y of the window,
+ * with keys k and values v. */
+template <typename T, int D, int ROWS>
+static __device__ void attend_queries(float (&dk)[D / 8][4], float (&dv)[D / 8][4], const unsigned (&k)[D / 16][4], const unsigned (&v)[D / 16][4], const window_attention &a, char *shared,
+                                      const T *q, const T *dout, int t0, int y)
+{
+    constexpr int N = TILE / 8;
+    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
+    const float *rel = reinterpret_cast<const float *>(shared + dkv_layout<D, ROWS>::rel) + t0 + column;
+    const float *lse = reinterpret_cast<const float *>(shared + dkv_layout<D, ROWS>::lse) + t0 + column, *delta = reinterpret_cast<const float *>(shared + dkv_layout<D, ROWS>::delta) + t0 + column;
+    const float factor = a.scale * LOG2E;
+    float p[N][4];
+    product_held<T, D, N>(p, k, q);
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        const float2 down = *reinterpret_cast<const float2 *>(rel + y * REL_ROW + 8 * n), last = *reinterpret_cast<const float2 *>(lse + 8 * n);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float2 across = *reinterpret_cast<const float2 *>(rel + (WINDOW_FAST + row + 8 * half) * REL_ROW + 8 * n);
+            p[n][2 * half] = exp2f(p[n][2 * half] * factor + (across.x + (down.x - last.x)));
+            p[n][2 * half + 1] = exp2f(p[n][2 * half + 1] * factor + (across.y + (down.y - last.y)));
+        }
+    }
+    product_add<T, D, N>(dv, p, dout);
+    float ds[N][4];
+    product_held<T, D, N>(ds, v, dout);
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        const float2 mean = *reinterpret_cast<const float2 *>(delta + 8 * n);
+#pragma unroll
+        for (int i = 0; i < 4; i++) ds[n][i] = p[n][i] * (ds[n][i] - (i % 2 ? mean.y : mean.x));
+    }
+    product_add<T, D, N>(dk, ds, q);
+}
+
+/* The warp's row y of dk or dv: keys on the grid are stored, those outside are summed in `pads`
+ * [D]. */
+template <typename T, int D>
+static __device__ void store_keys(const window_attention &a, const window_block &s, const head_rows &to, int y, const float (&sum)[D / 8][4], float factor, float *pads)
+{
+    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
+    float take[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int x = row + 8 * half;
+        const bool is_there = y < s.rows && x < s.columns;
+        take[half] = !is_there && x < a.window ? factor : 0.0f;
+        if (!is_there) continue;
+        T *at = row_at<T>(to, s.b, token_at(a, s, y, x), s.h) + column;
+#pragma unroll
+        for (int n = 0; n < D / 8; n++)
+            *reinterpret_cast<unsigned *>(at + 8 * n) = both(sum[n][2 * half] * factor, sum[n][2 * half + 1] * factor, T());
+    }
+    if (s.rows == a.window && s.columns == a.window) return;
+#pragma unroll
+    for (int n = 0; n < D / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float total = sum[n][i] * take[0] + sum[n][2 + i] * take[1];
+            for (int m = 4; m < 32; m *= 2) total += __shfl_xor_sync(0xffffffffu, total, m);
+            if (row == 0) pads[8 * n + column + i] = total;
+        }
+}
+
+template <typename T, int D, int ROWS> __global__ void __launch_bounds__(ROWS * 32, 1) window_dkv(const window_attention a)
+{
+    if (!multiplies<T>()) return;
+    extern __shared__ uint4 shared_pieces[];
+    constexpr int ROW = D + 8;
+    char *shared = reinterpret_cast<char *>(shared_pieces);
+    const window_block s = window_block_of(a, (int)blockIdx.x);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, queries = s.rows * s.columns;
+    T *tables = reinterpret_cast<T *>(shared + dkv_layout<D, ROWS>::tables);
+    T *k = reinterpret_cast<T *>(shared + dkv_layout<D, ROWS>::k), *v = reinterpret_cast<T *>(shared + dkv_layout<D, ROWS>::v);
+    T *q = reinterpret_cast<T *>(shared + dkv_layout<D, ROWS>::q), *dout = reinterpret_cast<T *>(shared + dkv_layout<D, ROWS>::dout);
+    int *token = reinterpret_cast<int *>(shared + dkv_layout<D, ROWS>::token);
+    float *rel = reinterpret_cast<float *>(shared + dkv_layout<D, ROWS>::rel), *pads = reinterpret_cast<float *>(shared + dkv_layout<D, ROWS>::pads); /* [rows][2][D] */
+
+    constexpr int CHUNK = dkv_layout<D, ROWS>::chunk;
+    copy_tables<T, D>(tables, a);
+    for (int first = 0; first < QUERIES; first += CHUNK) {
+        if (first) __syncthreads();
+        if (first < queries) copy_queries<T, D>(q, a, s, a.q, first, CHUNK, threadIdx.x, blockDim.x);
+        copy_commit();
+        if (!first) load_row_stats<T, D>(reinterpret_cast<float *>(shared + dkv_layout<D, ROWS>::lse), reinterpret_cast<float *>(shared + dkv_layout<D, ROWS>::delta), token, a, s);
+        copy_wait<0>();
+        __syncthreads();
+        make_positions<T, D>(rel, q, tables, a, s, first, min(CHUNK, QUERIES - first));
+    }
+    for (int i = threadIdx.x; i < (SIDE - a.window) * QUERIES; i += blockDim.x) /* beyond the window */
+        rel[(WINDOW_FAST + a.window + i / QUERIES) * REL_ROW + i % QUERIES] = -CUDART_INF_F;
+    for (int y0 = 0; y0 < a.window; y0 += ROWS) {
+        const int rows = min(ROWS, a.window - y0);
+        unsigned keys[D / 16][4] = {}, values[D / 16][4] = {};
+        __syncthreads();
+        copy_part<T, D>(k, v, a, s, y0, rows);
+        copy_wait<0>();
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < D / 16 && warp < rows; i++) {
+            const int at = (warp * SIDE + lane % 16) * ROW + lane / 16 * 8 + 16 * i;
+            load4(keys[i], k + at);
+            load4(values[i], v + at);
+        }
+        __syncthreads();
+        copy_tile<T, D>(q, dout, a, s, token);
+        copy_commit();
+        float dk[D / 8][4] = {}, dv[D / 8][4] = {};
+        for (int t0 = 0; t0 < queries; t0 += TILE) {
+            const int stage = t0 / TILE % 2 * TILE, next = TILE - stage;
+            copy_wait<0>();
+            __syncthreads(); /* the other stage is no longer read */
+            if (t0 + TILE < queries) copy_tile<T, D>(q + next * ROW, dout + next * ROW, a, s, token + t0 + TILE);
+            copy_commit();
+            if (warp < rows) attend_queries<T, D, ROWS>(dk, dv, keys, values, a, shared, q + stage * ROW, dout + stage * ROW, t0, y0 + warp);
+        }
+        if (warp >= rows) continue;
+        store_keys<T, D>(a, s, a.dk, y0 + warp, dk, a.scale, pads + (y0 + warp) * 2 * D);
+        store_keys<T, D>(a, s, a.dv, y0 + warp, dv, 1.0f, pads + ((y0 + warp) * 2 + 1) * D);
+    }
+    __syncthreads();
+    const bool is_whole = s.rows == a.window && s.columns == a.window;
+    for (int i = threadIdx.x; i < 2 * D; i += blockDim.x) {
+        float sum = 0;
+        for (int y = 0; y < a.window && !is_whole; y++) sum += pads[y * 2 * D + i];
+        a.pads[(int64_t)s.index * 2 * D + i] = sum;
+    }
+}
+
+/* --- launching -------------------------------------------------------------------------------- */
+
+template <typename T, int D, int ROWS> static cudaError_t start(const window_attention *a, cudaStream_t stream)
+{
+    constexpr size_t dq = dq_layout<D, ROWS>::total, dkv = dkv_layout<D, ROWS>::total;
+    static_assert(dq <= part_shared_limit<ROWS> && dkv <= part_shared_limit<ROWS>, "it fits");
+    const unsigned squares = (unsigned)((int64_t)a->B * a->across * a->down * a->H);
+    cudaError_t rc = allow_shared(window_dq<T, D, ROWS>, dq);
+    if (rc == cudaSuccess) rc = allow_shared(window_dkv<T, D, ROWS>, dkv);
+    if (rc != cudaSuccess) return rc;
+    window_dq<T, D, ROWS><<<squares, TILES * 32, dq, stream>>>(*a);
+    window_dkv<T, D, ROWS><<<squares, ROWS * 32, dkv, stream>>>(*a);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t cuda_window_fast_bwd(const struct window_attention *a, int small, cudaStream_t stream)
+{
+    return by_length_and_part(a, small, [&](auto t, auto d, auto rows) { return start<decltype(t), decltype(d)::value, decltype(rows)::value>(a, stream); });
+}

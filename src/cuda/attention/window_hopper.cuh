@@ -1,0 +1,134 @@
+/*
+ * window_hopper.cuh: a 14 x 14 window in shared memory, for the Hopper kernels: tiles of
+ * cores (wgmma_cores.cuh).
+ *
+ * Keys and values have 16 slots per row of the window (window_mma.cuh), 224 in total, so
+ * that eight columns of a product of queries with keys are half of one row of the window, and the
+ * 16 rows that a warp has of a product of keys with queries are one whole row. Queries are
+ * consecutive: those of the window that are on the grid, then zeros up to 208.
+ */
+#ifndef ATTENTION_WINDOW_HOPPER_CUH
+#define ATTENTION_WINDOW_HOPPER_CUH
+
+#include "cuda/attention/window_mma.cuh"
+#include "cuda/attention/wgmma_cores.cuh"
+
+constexpr int WINDOW = WINDOW_FAST, KEYS = KEY_SLOTS, QUERIES = (WINDOW * WINDOW + 15) / 16 * 16, ROWS = 2 * WINDOW - 1;
+
+#if HAS_WGMMA
+
+/* Row and column of a query number: division by the columns of a window, exact below 4096. */
+struct numbering {
+    int columns, inverse;
+};
+__device__ inline numbering numbering_of(const window_block &s) { return {s.columns, 65536 / s.columns + 1}; }
+__device__ inline int row_of(const numbering &n, int r) { return r * n.inverse >> 16; }
+__device__ inline int column_of(const numbering &n, int r) { return r - row_of(n, r) * n.columns; }
+__device__ inline int token_of(const window_attention &a, const window_block &s, const numbering &n, int r)
+{
+    return token_at(a, s, row_of(n, r), column_of(n, r));
+}
+
+/* How a block's threads copy a tile of D columns: eight adjacent rows fill a core, and a thread
+ * keeps its column of cores. A round is 16 rows by 64 columns for 128 threads; columns from 64 on
+ * are copied in rounds of 16 rows per warp. f(row, column, rows further). */
+template <int D, int THREADS, typename F> __device__ inline void by_rounds(F f)
+{
+    static_assert(D == 64 || D == 80, "the rest of a row is two chunks");
+    const int t = threadIdx.x % 128, lane = threadIdx.x % 32;
+    f(threadIdx.x / 128 * 16 + t / 64 * 8 + t % 8, t / 8 % 8 * 8, THREADS / 8);
+    if (D > 64) f(threadIdx.x / 32 * 16 + lane / 16 * 8 + lane % 8, 64 + lane / 8 % 2 * 8, THREADS / 2);
+}
+
+/* Copies all rows of x in the window, [224][D]; which: pad's row. A thread keeps its column of the
+ * window. */
+template <typename T, int D, int THREADS>
+__device__ inline void stage_keys(char *to, const window_attention &a, const window_block &s, const head_rows &x, int which)
+{
+    const T *pad = static_cast<const T *>(a.pad) + which * a.pad_which + s.h * a.pad_head;
+    by_rounds<D, THREADS>([&](int first, int d, int step) {
+        const int c = first % SIDE;
+        const bool is_on = c < s.columns, is_padded = a.pad && c < WINDOW;
+        const int64_t down = x.token * a.width;
+        const T *row = row_at<T>(x, s.b, token_at(a, s, first / SIDE, is_on ? c : 0), s.h) + d;
+        char *core = to + core_at<KEYS>(first, d);
+#pragma unroll 2
+        for (int y = first / SIDE; y < WINDOW; y += step / SIDE, row += step / SIDE * down, core += step * 16) {
+            const bool is_there = is_on && y < s.rows;
+            copy16(core, is_there || !a.pad ? row : pad + d, is_there || is_padded);
+        }
+    });
+}
+
+/* Copies both tables, one after the other, [64][D]. */
+template <typename T, int D, int THREADS> __device__ inline void stage_tables(char *to, const window_attention &a)
+{
+    by_rounds<D, THREADS>([&](int first, int d, int step) {
+        for (int r = first; r < BOTH; r += step) {
+            const int axis = r >= ROWS, row = axis ? r - ROWS : r;
+            const bool is_there = row < ROWS;
+            copy16(to + core_at<BOTH>(r, d), static_cast<const T *>(a.table[axis].data) + (is_there ? row : 0) * a.table[axis].row + d, is_there);
+        }
+    });
+}
+
+/* Copies the window's queries of x from t0 on, [R][D]; zeros beyond the last. */
+template <typename T, int D, int R, int THREADS>
+__device__ inline void stage_queries(char *to, const window_attention &a, const window_block &s, const numbering &n, const head_rows &x, int t0)
+{
+    const int queries = s.rows * s.columns;
+    by_rounds<D, THREADS>([&](int first, int d, int step) {
+        for (int r = first; r < R; r += step) {
+            const bool is_there = t0 + r < queries;
+            copy16(to + core_at<R>(r, d), row_at<T>(x, s.b, token_of(a, s, n, is_there ? t0 + r : 0), s.h) + d, is_there);
+        }
+    });
+}
+
+/* Writes the position terms of 64 queries, from their products with both tables, in base 2: rel [14
+ * rows, 16 columns][DISTANCE], the first query in column 0; the row terms minus `less` of the
+ * thread's two queries. Queries from `end` on are skipped. */
+template <int DISTANCE>
+__device__ inline void stage_positions(float *rel, const float (&g)[BOTH / 2], const float (&less)[2], const numbering &n, int t0, int end)
+{
+    const int lane = threadIdx.x % 32, own = threadIdx.x % GROUP / 32 * 16 + lane / 4, column = lane % 4 * 2;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int r = own + 8 * half;
+        if (t0 + r >= end) continue;
+        /* Row j of the tables is row term y + 13 - j of a query in row y, or column term x + 27 +
+         * 13 - j of a query in column x, if there is one; a query beyond the last uses the window's
+         * last row, so that all its position terms are written. */
+        const int down = min(row_of(n, t0 + r), WINDOW - 1) + WINDOW - 1 - column, right = column_of(n, t0 + r) + ROWS + WINDOW - 1 - column;
+        float *to = rel + down * DISTANCE + r, *then = rel + (WINDOW + right) * DISTANCE + r;
+#pragma unroll
+        for (int i = 0; i < BOTH / 4; i++) {
+            const int j = i / 2 * 8 + i % 2;
+            const float x = g[i / 2 * 4 + 2 * half + i % 2];
+            if (j + 6 < ROWS || (j < ROWS && j + column < ROWS)) {
+                if ((unsigned)(down - j) < (unsigned)WINDOW) to[-j * DISTANCE] = fmaf(x, LOG2E, -less[half]);
+            } else {
+                if ((unsigned)(right - j) < (unsigned)WINDOW) then[-j * DISTANCE] = x * LOG2E;
+            }
+        }
+    }
+}
+
+/* Stores a quad's part of a row of an accumulator, times `factor`: 32 bytes at a time, 8 per
+ * thread, so that no 32-byte sector is written in halves. All threads of the warp call this; those
+ * that are not `there` store nothing. */
+template <typename T, int N> __device__ inline void store_row(T *row, const float (&d)[N], int half, float factor, bool there)
+{
+    const int lane = threadIdx.x % 32, odd = lane % 2;
+    row += 8 * odd + lane % 4 / 2 * 4;
+#pragma unroll
+    for (int n = 0; n < N / 4; n += 2) {
+        const unsigned left = both(d[4 * n + 2 * half] * factor, d[4 * n + 2 * half + 1] * factor, T());
+        const unsigned right = both(d[4 * n + 4 + 2 * half] * factor, d[4 * n + 5 + 2 * half] * factor, T());
+        const unsigned other = __shfl_xor_sync(0xffffffffu, odd ? left : right, 1);
+        if (there) *reinterpret_cast<uint2 *>(row + 8 * n) = odd ? uint2{other, right} : uint2{left, other};
+    }
+}
+
+#endif
+#endif

@@ -1,0 +1,197 @@
+/*
+ * window_mma.cuh: a window in shared memory, for the mma.sync kernels; the Hopper kernels
+ * use its slot numbers.
+ *
+ * Keys and values have 16 slots per row of the window, for any window size: one product takes a row
+ * of the window, and a key's column is its column in the fragment. Slots beyond the window are
+ * zeros, and their column terms are -inf.
+ *
+ * Both tables are stored one after the other, 2 (2 window - 1) rows padded to 64: one product of 16
+ * queries with them computes all position terms, each at its table row,
+ *
+ *     g[j] = q . table_h[j]                 is position  y - j + window-1  of a query in row y
+ *     g[2 window - 1 + j] = q . table_w[j]               x - j + window-1  of one in column x
+ */
+#ifndef ATTENTION_WINDOW_MMA_CUH
+#define ATTENTION_WINDOW_MMA_CUH
+
+#include "cuda/attention/window.cuh"
+
+/* Slots per row; slots per window, for any window size; rows for both tables; pitch in floats of
+ * the queries' position terms; tiles of 16 queries. */
+constexpr int SIDE = 16, KEY_SLOTS = WINDOW_FAST * SIDE, BOTH = 64, REL = 33, TILES = (WINDOW_FAST * WINDOW_FAST + 15) / 16;
+
+/* Rows of the window whose keys and values are in shared memory at once: as the 99 KiB per block
+ * from 8.0 on allow, and as the 64 KiB of 7.5 do. */
+constexpr int PART = WINDOW_FAST / 2;
+template <int D> constexpr int small_part = D <= 64 ? 5 : 4;
+static_assert(small_part<64> < PART && small_part<80> < PART, "the number of rows identifies the variant");
+template <int ROWS> constexpr size_t part_shared_limit = ROWS == PART ? ATTENTION_SHARED : ATTENTION_SHARED_SM75;
+
+/* The shared-memory layout with 16 queries per warp, as byte offsets in order; own: [16][REL]
+ * floats per warp. */
+template <int D, int ROWS> struct part_layout {
+    static constexpr int ROW = (D + 8) * 2, k = 0, v = ROWS * SIDE * ROW, tables = 2 * v, own = tables + BOTH * ROW, total = own + TILES * 16 * REL * 4;
+};
+
+static_assert(WINDOW_FAST <= SIDE && 2 * (2 * WINDOW_FAST - 1) <= BOTH, "a window and its tables fit");
+
+template <typename T> __device__ inline float dot8(const T *x, const T *y)
+{
+    const pack<T, 8> a = *reinterpret_cast<const pack<T, 8> *>(x), b = *reinterpret_cast<const pack<T, 8> *>(y);
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) sum += to_float(a.at[i]) * to_float(b.at[i]);
+    return sum;
+}
+
+/* Copies rows y0 .. y0+rows of the window from x, [rows][16][D + 8]; which: pad's row. */
+template <typename T, int D>
+__device__ inline void copy_keys(T *to, const window_attention &a, const window_block &s, const head_rows &x, int which, int y0, int rows)
+{
+    constexpr int CHUNKS = D / 8;
+    const T *pad = static_cast<const T *>(a.pad) + which * a.pad_which + s.h * a.pad_head;
+    for (int i = threadIdx.x; i < rows * SIDE * CHUNKS; i += blockDim.x) {
+        const int r = i / CHUNKS, d = i % CHUNKS * 8, y = y0 + r / SIDE, c = r % SIDE;
+        const bool is_there = y < s.rows && c < s.columns;
+        const T *from = is_there || !a.pad ? row_at<T>(x, s.b, is_there ? token_at(a, s, y, c) : 0, s.h) : pad;
+        copy16(to + r * (D + 8) + d, from + d, is_there || (a.pad && c < a.window));
+    }
+}
+
+/* Copies the keys and values of `rows` rows; the previous ones must no longer be read. */
+template <typename T, int D> __device__ inline void copy_part(T *k, T *v, const window_attention &a, const window_block &s, int y0, int rows)
+{
+    copy_keys<T, D>(k, a, s, a.k, 0, y0, rows);
+    copy_keys<T, D>(v, a, s, a.v, 1, y0, rows);
+    copy_commit();
+}
+
+template <typename T, int D> __device__ inline void copy_tables(T *to, const window_attention &a)
+{
+    constexpr int CHUNKS = D / 8;
+    const int rows = 2 * a.window - 1;
+    for (int i = threadIdx.x; i < BOTH * CHUNKS; i += blockDim.x) {
+        const int j = i / CHUNKS, d = i % CHUNKS * 8, axis = j >= rows, row = axis ? j - rows : j;
+        const bool is_there = row < rows;
+        copy16(to + j * (D + 8) + d, static_cast<const T *>(a.table[axis].data) + (is_there ? row : 0) * a.table[axis].row + d, is_there);
+    }
+}
+
+/* Copies queries first .. first+count of x; zeros beyond the last. `step` threads take part,
+ * numbered from `thread`. */
+template <typename T, int D>
+__device__ inline void copy_queries(T *to, const window_attention &a, const window_block &s, const head_rows &x, int first, int count, int thread, int step)
+{
+    constexpr int CHUNKS = D / 8;
+    const int queries = s.rows * s.columns;
+    for (int i = thread; i < count * CHUNKS; i += step) {
+        const int r = i / CHUNKS, d = i % CHUNKS * 8;
+        const bool is_there = first + r < queries;
+        copy16(to + r * (D + 8) + d, row_at<T>(x, s.b, query_at(a, s, is_there ? first + r : 0), s.h) + d, is_there);
+    }
+}
+
+/* A query's row and column; a query beyond the last uses the window's last row, so that all its
+ * position terms are written. */
+__device__ inline int query_y(const window_attention &a, const window_block &s, int r) { return min(r / s.columns, a.window - 1); }
+__device__ inline int query_x(const window_block &s, int r) { return r % s.columns; }
+
+/* The position term of a query at (y,x) that row j of both tables gives: c < 16 is a row term, from
+ * 16 on a column term; -1: none. Rows beyond the tables' last have none: x + window-1 is less than
+ * the length of one table. */
+__device__ inline int position_of(const window_attention &a, int y, int x, int j)
+{
+    const int rows = 2 * a.window - 1;
+    const bool by_row = j < rows;
+    const int c = (by_row ? y : x + rows) + a.window - 1 - j;
+    return (unsigned)c < (unsigned)a.window ? c + (by_row ? 0 : SIDE) : -1;
+}
+
+/* Computes the position terms of 16 queries from r0 on, in base 2, to [16][REL]: by row, from SIDE
+ * on by column. */
+template <typename T, int D>
+__device__ inline void tile_positions(float *rel, const unsigned (&q)[D / 16][4], const T *tables, const window_attention &a, const window_block &s, int r0)
+{
+    constexpr int ROW = D + 8;
+    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
+    const T *right = tables + (lane / 16 * 8 + lane % 8) * ROW + lane / 8 % 2 * 8;
+    int y[2], x[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) y[half] = query_y(a, s, r0 + row + 8 * half), x[half] = query_x(s, r0 + row + 8 * half);
+#pragma unroll
+    for (int n = 0; n < BOTH / 8; n += 2) {
+        float g[2][4] = {};
+#pragma unroll
+        for (int i = 0; i < D / 16; i++) {
+            unsigned b[4];
+            load4(b, right + n * 8 * ROW + 16 * i);
+            mma(g[0], q[i], b[0], b[1], T());
+            mma(g[1], q[i], b[2], b[3], T());
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const int half = i / 2 % 2, c = position_of(a, y[half], x[half], 8 * (n + i / 4) + column + i % 2);
+            if (c >= 0) rel[(row + 8 * half) * REL + c] = g[i / 4][i % 4] * LOG2E;
+        }
+    }
+    __syncwarp();
+}
+
+/* Loads the warp's 16 rows of x at these tokens as an operand; zeros where a token is -1. */
+template <typename T, int D> __device__ inline void load_tokens(unsigned (&to)[D / 16][4], const window_block &s, const head_rows &x, const int (&token)[2])
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const T *from = row_at<T>(x, s.b, max(token[half], 0), s.h) + threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < D / 8; i++) {
+            const unsigned two = *reinterpret_cast<const unsigned *>(from + 8 * i);
+            to[i / 2][half + i % 2 * 2] = token[half] < 0 ? 0 : two;
+        }
+    }
+}
+
+/* c [16][8N] = the warp's rows x, in registers, times 8N rows of y. */
+template <typename T, int D, int N> __device__ inline void product_held(float (&c)[N][4], const unsigned (&x)[D / 16][4], const T *y)
+{
+    constexpr int ROW = D + 8;
+    const int lane = threadIdx.x % 32;
+    const T *right = y + (lane / 16 * 8 + lane % 8) * ROW + lane / 8 % 2 * 8;
+#pragma unroll
+    for (int n = 0; n < N; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
+#pragma unroll
+    for (int i = 0; i < D / 16; i++)
+#pragma unroll
+        for (int n = 0; n < N; n += 2) {
+            unsigned b[4];
+            load4(b, right + n * 8 * ROW + 16 * i);
+            mma(c[n], x[i], b[0], b[1], T());
+            mma(c[n + 1], x[i], b[2], b[3], T());
+        }
+}
+
+/* Calls f(T, D, rows per part), as types; small: f16 only. */
+template <typename T, typename F> static cudaError_t by_length_of(const window_attention *a, F f)
+{
+    using part = std::integral_constant<int, PART>;
+    switch (a->D) {
+    case 32: return f(T(), std::integral_constant<int, 32>(), part());
+    case 64: return f(T(), std::integral_constant<int, 64>(), part());
+    case 80: return f(T(), std::integral_constant<int, 80>(), part());
+    }
+    return cudaErrorInvalidValue;
+}
+template <typename F> static cudaError_t by_length_and_part(const window_attention *a, int small, F f)
+{
+    if (!small) return a->type == STORE_BF16 ? by_length_of<__nv_bfloat16>(a, f) : by_length_of<__half>(a, f);
+    if (a->type != STORE_F16) return cudaErrorInvalidValue;
+    switch (a->D) {
+    case 32: return f(__half(), std::integral_constant<int, 32>(), std::integral_constant<int, small_part<32>>());
+    case 64: return f(__half(), std::integral_constant<int, 64>(), std::integral_constant<int, small_part<64>>());
+    case 80: return f(__half(), std::integral_constant<int, 80>(), std::integral_constant<int, small_part<80>>());
+    }
+    return cudaErrorInvalidValue;
+}
+
+#endif

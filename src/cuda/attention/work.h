@@ -1,0 +1,82 @@
+/*
+ * work.h: the workspace layout of the CUDA attention kernels, shared by the planning
+ * half, which reserves it, and the running half, which uses it.
+ *
+ *     delta    [B,H,T up to 64s]       rowsum(do * o)                             backward
+ *     lse2     the same                lse in base 2                              backward
+ *     tables   [J,D], then [D,J]       both tables in f32, J = 2 height + 2 width - 2      REL
+ *     rel      [B,H,T,height+width]    a query's term for each grid row and column         REL
+ *              (64 columns: [B,H,height+width,T])
+ *     drel     the same                sums of ds by a key's row and column       backward, REL
+ *     bias     [H,T]                   the table in f32                                    BIAS
+ *     partial  REL  [groups,J,D]       gradients of the tables, by groups of heads  backward
+ *              BIAS [B,tiles,H,T]      by samples and tiles of queries              backward
+ */
+#ifndef ATTENTION_WORK_H
+#define ATTENTION_WORK_H
+
+#include <stdint.h>
+
+enum attention_mode { ATTENTION_PLAIN, ATTENTION_BY_TABLES, ATTENTION_BY_BIAS };
+
+/* Heads are split into at most ATTENTION_GROUPS groups, each with a partial sum of the tables'
+ * gradients. With a grid of 64 columns the grid's rows are split instead, into more groups
+ * (grid64.cu). */
+enum { ATTENTION_GROUPS = 64, ATTENTION_ROW_GROUPS = 264 };
+
+/* Limits of the tensor-core kernels for a grid: rows plus columns; positions, in the gradient of a
+ * bias. Within them the tiles fit the shared memory that a block may have on any GPU from 8.0 on.
+ * Tiles of heads up to ATTENTION_SMALL, with nothing added or a grid of 64 columns, also fit that
+ * of 7.5. */
+enum { ATTENTION_GRID = 160, ATTENTION_BIASES = 1024, ATTENTION_SMALL = 80, ATTENTION_SHARED = 99 * 1024, ATTENTION_SHARED_SM75 = 64 * 1024 };
+
+struct attention_sizes {
+    int64_t B, T, H, D, height, width;
+    enum attention_mode mode;
+    int backward;
+};
+
+/* Offsets in bytes. */
+struct attention_work {
+    uint64_t delta, lse2, tables, rel, drel, bias, partial, total;
+};
+
+/* Queries per block of the backward without tensor cores: the smallest tile of any kernel. */
+static inline int64_t attention_small_tile(int64_t D) { return D <= 64 ? 32 : 16; }
+
+static inline int64_t attention_groups(int64_t heads, int64_t height, int64_t width)
+{
+    const int64_t n = width == 64 ? heads * height : heads, most = width == 64 ? ATTENTION_ROW_GROUPS : ATTENTION_GROUPS;
+    return n < most ? n : most;
+}
+
+static inline uint64_t attention_reserve(uint64_t *at, int64_t floats)
+{
+    uint64_t here = *at;
+    *at += ((uint64_t)floats * sizeof(float) + 255) / 256 * 256;
+    return here;
+}
+
+static inline struct attention_work attention_work_of(const struct attention_sizes *n)
+{
+    struct attention_work w = {0, 0, 0, 0, 0, 0, 0, 0};
+    uint64_t at = 0;
+    const int64_t heads = n->B * n->H, rows = heads * n->T, R = n->height + n->width, J = 2 * R - 2;
+    const int64_t tile = attention_small_tile(n->D), tiles = (n->T + tile - 1) / tile;
+    const int64_t padded = heads * ((n->T + 63) / 64 * 64);
+    if (n->backward) w.delta = attention_reserve(&at, padded), w.lse2 = attention_reserve(&at, padded);
+    if (n->mode == ATTENTION_BY_TABLES) {
+        w.tables = attention_reserve(&at, 2 * J * n->D);
+        w.rel = attention_reserve(&at, rows * R);
+        if (n->backward) w.drel = attention_reserve(&at, rows * R);
+        if (n->backward) w.partial = attention_reserve(&at, attention_groups(heads, n->height, n->width) * J * n->D);
+    }
+    if (n->mode == ATTENTION_BY_BIAS) {
+        w.bias = attention_reserve(&at, n->H * n->T);
+        if (n->backward) w.partial = attention_reserve(&at, heads * tiles * n->T);
+    }
+    w.total = at;
+    return w;
+}
+
+#endif

@@ -1,0 +1,111 @@
+/*
+ * host.h: declarations shared by the host files of the CUDA device.
+ *
+ *     device.c            the GPU: open, memory, copies, running, close
+ *     record.c            captures a tape into CUDA graphs
+ *     batch.c             merges runs of small launches into one
+ *     nodes.c             the diagnostic: launches and times a tape node by node
+ *     matmul_autotune.c   selects cuBLASLt's algorithms by timing; autotune_file.c stores them
+ *     bind.c              finds the running halves of the kernels by name
+ *     products.c, conv.c, attention.c, elementwise.c ...   the running halves by family (plan.h)
+ */
+#ifndef CUDA_HOST_H
+#define CUDA_HOST_H
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include "cuda/device/launch.h"
+#include "run/device.h"
+
+struct cuda_state {
+    char gpu[256];
+    cudaStream_t lane[LANE_COUNT];
+    cudaStream_t prefetch;                /* the stream that copies the next batch */
+    cudaEvent_t batch_read, batch_copied; /* after the last program that reads a batch; after the prefetch copies */
+    bool prefetch_pending;                /* there are prefetch copies that no program waits for yet */
+    cudaEvent_t marks[DEVICE_MARKS][2];   /* two events per mark, used in turn: the one before the awaited one stays readable */
+    int turn[DEVICE_MARKS];               /* which of the two was recorded last */
+    cudaEvent_t last;                     /* the event that was awaited last; NULL: none */
+    double last_at;                       /* clock_seconds() when it was reached */
+    cublasLtHandle_t blas;
+    bool arena_written;                   /* the arena may hold data: matmuls can no longer be timed in it */
+    struct autotune *autotune;            /* algorithms selected by timing (matmul_autotune.h); NULL: none */
+    uint64_t captures, nodes, launches;   /* see struct cuda_view */
+};
+
+/* The running half of a kernel. `prepare` is called once per entry, before any capture, and stores
+ * in the launch's state what every launch of the entry needs; it may be NULL. `launch` only
+ * enqueues on l->stream, so that it can be captured. Both return PL_OK, or an error code with `e`
+ * filled. */
+struct cuda_kernel {
+    const char *name;
+    int (*prepare)(const struct cuda_state *s, struct entry *entry, struct error *e);
+    int (*launch)(const struct launch *l, struct error *e);
+    void (*release)(void *state);
+    /* Replaces `launch` for kernels that merge many launches into one. It enqueues the first of n
+     * launches and as many of the following as it can merge, and sets the count, at least 1. The
+     * launches are independent of each other (batch.c) and may share the first one's workspace.
+     * The result of each launch has the same bits, whichever launches it is merged with. */
+    int (*batch)(const struct launch *l, uint32_t n, uint32_t *taken, struct error *e);
+    bool chains; /* launches of a batch may share output 0, to which they add in order */
+};
+/* Looks up the planning half's name; NULL: no such kernel. */
+const struct cuda_kernel *cuda_kernel_named(const char *name);
+
+/* The kernel families; a kernel without a name ends each list. */
+extern const struct cuda_kernel cuda_run_thin[], cuda_run_filters[], cuda_run_products[], cuda_run_conv[], cuda_run_attention_few[], cuda_run_attention_window[], cuda_run_attention[], cuda_run_elementwise[], cuda_run_shuffle[], cuda_run_norms[], cuda_run_tokens[], cuda_run_masks[], cuda_run_update[];
+
+static inline bool has(const struct launch *l, int i) { return i < l->nin && l->in[i].data; }
+enum store store_of(enum dtype t);
+
+/* batch.c: consecutive launches of one kernel on one stream that are enqueued together. */
+struct batch {
+    const struct cuda_kernel *kernel;
+    VEC(struct launch) launches;
+};
+/* Whether a launch may join the pending ones; the first always may. */
+bool batch_joins(const struct batch *b, const struct cuda_kernel *kernel, const struct launch *l);
+void batch_add(struct batch *b, const struct cuda_kernel *kernel, const struct launch *l);
+/* Enqueues all pending launches with as few kernel launches as the kernel allows. *at starts at 0;
+ * on failure it is the index of the launch at fault. Afterwards none is pending, but the array can
+ * still be read. */
+int batch_flush(struct batch *b, uint32_t *at, struct error *e);
+
+/* record.c: fills t->device_state; on failure frees everything it made. */
+int cuda_record(struct device *d, struct tape *t, struct error *e);
+int cuda_run(struct device *d, struct tape *t, enum program p, struct error *e);
+void cuda_free_recording(struct tape *t);
+/* Calls `prepare` for every launch of a program that is not prepared yet. The state is kept until
+ * the end of the capture or, for nodes.c, until cuda_free_recording. */
+int cuda_prepare(const struct cuda_state *s, struct tape *t, enum program p, struct error *e);
+/* "step: node 3 LINEAR in model.layers.0 (cublaslt_linear): ..." */
+int cuda_name_entry(const struct tape *t, enum program p, const struct entry *entry, struct error *e);
+/* device.c: makes later work on the compute lane wait for the prefetch copies. */
+int cuda_join_prefetch(struct cuda_state *s, struct error *e);
+/* nodes.c: returns when the program has finished. */
+int cuda_run_nodes(const struct cuda_state *s, struct tape *t, enum program p, struct error *e);
+
+/* Fills `e` with the call, the error's name and its description; clears CUDA's last error; returns
+ * PL_FAIL. */
+int cuda_failed(struct error *e, cudaError_t rc, const char *call);
+int blas_failed(struct error *e, cublasStatus_t rc, const char *call);
+
+/* For functions that return an error code and have `e` in scope. */
+#define TRY_CUDA(call)                                                \
+    do {                                                              \
+        cudaError_t rc_ = (call);                                     \
+        if (rc_ != cudaSuccess) return cuda_failed(e, rc_, #call);    \
+    } while (0)
+#define TRY_BLAS(call)                                                       \
+    do {                                                                     \
+        cublasStatus_t rc_ = (call);                                         \
+        if (rc_ != CUBLAS_STATUS_SUCCESS) return blas_failed(e, rc_, #call); \
+    } while (0)
+#define TRY(call)              \
+    do {                       \
+        int rc_ = (call);      \
+        if (rc_) return rc_;   \
+    } while (0)
+
+#endif

@@ -1,0 +1,381 @@
+/*
+ * record.c: captures a tape into CUDA graphs once; running the tape launches these graphs.
+ *
+ *     program without loops      one graph
+ *     a loop at the top level    a graph before it, one per iteration, one after:
+ *                                the host may request fewer iterations than planned
+ *     a loop inside a loop       unrolled into its parent's graph
+ *
+ *     lane compute   --o-----o-----o--          the capture begins and ends here;
+ *                    fork \ wait ^  \ wait ^ join   other lanes are forked from it
+ *     lane copy            --o---+---- o ---    and joined to it
+ *
+ * A lane is a stream and a wait is an event; both become edges of the graph.
+ * Small consecutive launches of one kernel become one launch (batch.c).
+ * An iteration ends with a join of all lanes, as the tape's wait lists assume, and
+ * graphs run in order on one stream. So a wait for an entry of an earlier graph is
+ * always satisfied and is not recorded.
+ *
+ * Invariant: after cuda_record nothing is created or allocated any more; a launch
+ * reads the same addresses at every step. The diagnostic that launches node by node
+ * (nodes.c) is the exception. During recording the arena serves as scratch memory to time
+ * matmuls in (matmul_autotune.c); afterwards it is zeroed, as it was allocated.
+ */
+#include <string.h>
+
+#include "cuda/products/matmul_autotune.h"
+
+/* One captured graph: launched once per run, or as one iteration of a loop. */
+struct segment {
+    cudaGraphExec_t graph;
+    id loop;
+    uint32_t iteration;
+};
+
+struct recording {
+    VEC(struct segment) segments[PROGRAM_COUNT];
+};
+
+/* State while one program is being captured. */
+struct capture {
+    struct cuda_state *s;
+    struct tape *t;
+    enum program program;
+    struct recording *into;
+    cudaEvent_t *done;        /* by entry: recorded after it; NULL: no entry waits for it */
+    uint32_t *seen;           /* by entry: the segment in which `done` was last recorded */
+    cudaEvent_t join_event[LANE_COUNT];
+    uint32_t segment;         /* number of the segment being captured, from 1 */
+    id loop;                  /* of that segment, with its iteration */
+    uint32_t iteration, launches;
+    struct batch batch;       /* pending entries first, first + 1 ..., launched together */
+    uint32_t first;
+    bool open;
+};
+
+/* --- segments ---------------------------------------------------------------------- */
+
+/* Makes the other lanes wait for the work captured on the compute lane so far. */
+static int fork_lanes(struct capture *c, struct error *e)
+{
+    TRY_CUDA(cudaEventRecord(c->join_event[LANE_COMPUTE], c->s->lane[LANE_COMPUTE]));
+    for (int lane = LANE_COMPUTE + 1; lane < LANE_COUNT; lane++)
+        TRY_CUDA(cudaStreamWaitEvent(c->s->lane[lane], c->join_event[LANE_COMPUTE], 0));
+    return PL_OK;
+}
+
+/* Makes the compute lane wait for the work captured on all other lanes so far. */
+static int join_lanes(struct capture *c, struct error *e)
+{
+    for (int lane = LANE_COMPUTE + 1; lane < LANE_COUNT; lane++) {
+        TRY_CUDA(cudaEventRecord(c->join_event[lane], c->s->lane[lane]));
+        TRY_CUDA(cudaStreamWaitEvent(c->s->lane[LANE_COMPUTE], c->join_event[lane], 0));
+    }
+    return PL_OK;
+}
+
+/* Relaxed mode: a library may load a kernel at its first launch, which happens during the capture,
+ * and the other capture modes forbid the allocation that this needs. */
+static int begin_segment(struct capture *c, id loop, uint32_t iteration, struct error *e)
+{
+    TRY_CUDA(cudaStreamBeginCapture(c->s->lane[LANE_COMPUTE], cudaStreamCaptureModeRelaxed));
+    c->open = true;
+    c->segment++;
+    c->loop = loop;
+    c->iteration = iteration;
+    c->launches = 0;
+    return fork_lanes(c, e);
+}
+
+static int instantiate(struct capture *c, cudaGraph_t graph, struct error *e)
+{
+    struct segment p = {.loop = c->loop, .iteration = c->iteration};
+    size_t nodes = 0;
+    TRY_CUDA(cudaGraphGetNodes(graph, NULL, &nodes));
+    TRY_CUDA(cudaGraphInstantiate(&p.graph, graph, 0));
+    vec_push(&c->into->segments[c->program], p);
+    TRY_CUDA(cudaGraphUpload(p.graph, c->s->lane[LANE_COMPUTE]));
+    c->s->captures++;
+    c->s->nodes += nodes;
+    return PL_OK;
+}
+
+/* A segment without launches produces no graph. */
+static int end_segment(struct capture *c, struct error *e)
+{
+    TRY(join_lanes(c, e));
+    cudaGraph_t graph = NULL;
+    c->open = false;
+    TRY_CUDA(cudaStreamEndCapture(c->s->lane[LANE_COMPUTE], &graph));
+    int rc = c->launches ? instantiate(c, graph, e) : PL_OK;
+    cudaGraphDestroy(graph);
+    return rc;
+}
+
+/* --- entries ------------------------------------------------------------------------ */
+
+/* The launch with the addresses of the iteration being captured. */
+static struct launch launch_of_iteration(const struct capture *c, const struct entry *entry)
+{
+    struct launch l = entry->launch;
+    l.stream = c->s->lane[entry->lane];
+    tape_advance(c->t, entry, &l);
+    return l;
+}
+
+int cuda_name_entry(const struct tape *t, enum program p, const struct entry *entry, struct error *e)
+{
+    const struct node *n = node_at(t->graph, entry->node);
+    return error_prepend(e, "%s: node %u %s in '%s' (%s)", program_name(p), entry->node, op_table[n->op].name,
+                         graph_name(t->graph, t->graph->scopes.at[n->scope].name), entry->kernel->name);
+}
+
+static int wait_for_others(struct capture *c, const struct entry *entry, struct error *e)
+{
+    for (int i = 0; i < entry->nwait; i++)
+        if (c->seen[entry->wait[i]] == c->segment)
+            TRY_CUDA(cudaStreamWaitEvent(c->s->lane[entry->lane], c->done[entry->wait[i]], 0));
+    return PL_OK;
+}
+
+/* Entry k is on its stream: records the event that other entries wait for. */
+static int mark_done(struct capture *c, uint32_t k, struct error *e)
+{
+    c->launches++;
+    if (!c->done[k]) return PL_OK;
+    TRY_CUDA(cudaEventRecord(c->done[k], c->s->lane[c->t->program[c->program].at[k].lane]));
+    c->seen[k] = c->segment;
+    return PL_OK;
+}
+
+/* Launches the pending batch. */
+static int flush_batch(struct capture *c, struct error *e)
+{
+    const uint32_t n = c->batch.launches.n;
+    uint32_t at = 0;
+    if (batch_flush(&c->batch, &at, e))
+        return cuda_name_entry(c->t, c->program, &c->t->program[c->program].at[c->first + at], e);
+    for (uint32_t i = 0; i < n; i++) TRY(mark_done(c, c->first + i, e));
+    return PL_OK;
+}
+
+/* An entry that waits for another lane is not batched with the entries before it, which need not
+ * wait. */
+static int capture_entry(struct capture *c, uint32_t k, struct error *e)
+{
+    const struct entry *entry = &c->t->program[c->program].at[k];
+    const struct cuda_kernel *kernel = cuda_kernel_named(entry->kernel->name);
+    const struct launch l = launch_of_iteration(c, entry);
+    if (entry->nwait || !batch_joins(&c->batch, kernel, &l)) TRY(flush_batch(c, e));
+    TRY(wait_for_others(c, entry, e));
+    if (!c->batch.launches.n) c->first = k;
+    batch_add(&c->batch, kernel, &l);
+    return kernel->batch ? PL_OK : flush_batch(c, e);
+}
+
+/* Index of the entry that closes the loop opened at k. */
+static uint32_t find_end(const struct capture *c, uint32_t k)
+{
+    const id loop = c->t->program[c->program].at[k].loop;
+    while (c->t->program[c->program].at[k].kind != ENTRY_END || c->t->program[c->program].at[k].loop != loop) k++;
+    return k;
+}
+
+static int capture_range(struct capture *c, uint32_t from, uint32_t to, int depth, struct error *e);
+
+static int capture_loop(struct capture *c, uint32_t k, uint32_t end, int depth, struct error *e)
+{
+    const id loop = c->t->program[c->program].at[k].loop;
+    const uint32_t trip = c->t->graph->loops.at[loop].trip;
+    if (trip > GPU_TRIPS) /* only in an external plan: the planner makes no such loop */
+        return error_set(e, PL_FAIL, "%s: loop %s has %u iterations, CUDA graphs are captured for at most %d", program_name(c->program),
+                         graph_name(c->t->graph, c->t->graph->loops.at[loop].name), trip, GPU_TRIPS);
+    for (uint32_t i = 0; i < trip; i++) {
+        c->t->iteration[loop] = i;
+        if (depth == 0) {
+            TRY(end_segment(c, e));
+            TRY(begin_segment(c, loop, i, e));
+        }
+        TRY(capture_range(c, k + 1, end, depth + 1, e));
+        if (depth == 0) continue; /* the end of the segment joins the lanes */
+        TRY(join_lanes(c, e));
+        TRY(fork_lanes(c, e));
+    }
+    if (depth > 0) return PL_OK;
+    TRY(end_segment(c, e));
+    return begin_segment(c, 0, 0, e);
+}
+
+static int capture_range(struct capture *c, uint32_t from, uint32_t to, int depth, struct error *e)
+{
+    for (uint32_t k = from; k < to; k++) {
+        if (c->t->program[c->program].at[k].kind == ENTRY_LAUNCH) {
+            TRY(capture_entry(c, k, e));
+        } else {
+            uint32_t end = find_end(c, k);
+            TRY(flush_batch(c, e));
+            TRY(capture_loop(c, k, end, depth, e));
+            k = end;
+        }
+    }
+    return flush_batch(c, e);
+}
+
+/* --- a program ----------------------------------------------------------------------- */
+
+static int make_events(struct capture *c, struct error *e)
+{
+    for (int lane = 0; lane < LANE_COUNT; lane++)
+        TRY_CUDA(cudaEventCreateWithFlags(&c->join_event[lane], cudaEventDisableTiming));
+    for (uint32_t k = 0; k < c->t->program[c->program].n; k++) {
+        const struct entry *entry = &c->t->program[c->program].at[k];
+        for (int i = 0; i < entry->nwait; i++)
+            if (!c->done[entry->wait[i]])
+                TRY_CUDA(cudaEventCreateWithFlags(&c->done[entry->wait[i]], cudaEventDisableTiming));
+    }
+    return PL_OK;
+}
+
+static int capture_program(struct capture *c, struct error *e)
+{
+    TRY(make_events(c, e));
+    TRY(begin_segment(c, 0, 0, e));
+    TRY(capture_range(c, 0, c->t->program[c->program].n, 0, e));
+    return end_segment(c, e);
+}
+
+/* Runs on success and failure: no stream is left capturing and no event is leaked. */
+static void close_capture(struct capture *c)
+{
+    if (c->open) {
+        cudaGraph_t graph = NULL;
+        cudaStreamEndCapture(c->s->lane[LANE_COMPUTE], &graph);
+        if (graph) cudaGraphDestroy(graph);
+        cudaGetLastError();
+    }
+    for (uint32_t k = 0; k < c->t->program[c->program].n; k++)
+        if (c->done[k]) cudaEventDestroy(c->done[k]);
+    for (int lane = 0; lane < LANE_COUNT; lane++)
+        if (c->join_event[lane]) cudaEventDestroy(c->join_event[lane]);
+    vec_free(&c->batch.launches);
+    mem_free(c->done);
+    mem_free(c->seen);
+}
+
+/* Lets the kernels make all library decisions (algorithms, descriptors) before the capture. */
+int cuda_prepare(const struct cuda_state *s, struct tape *t, enum program p, struct error *e)
+{
+    for (uint32_t k = 0; k < t->program[p].n; k++) {
+        struct entry *entry = &t->program[p].at[k];
+        if (entry->kind != ENTRY_LAUNCH) continue;
+        const struct cuda_kernel *kernel = cuda_kernel_named(entry->kernel->name);
+        CHECK(kernel, "no running half for %s: was the plan made for another device?", entry->kernel->name);
+        if (kernel->prepare && !entry->launch.state && kernel->prepare(s, entry, e)) return cuda_name_entry(t, p, entry, e);
+    }
+    return PL_OK;
+}
+
+/* The graph holds the launch parameters, so the descriptors can be freed. */
+static void release_program(struct tape *t, enum program p)
+{
+    for (uint32_t k = 0; k < t->program[p].n; k++) {
+        struct entry *entry = &t->program[p].at[k];
+        if (entry->kind != ENTRY_LAUNCH || !entry->launch.state) continue;
+        cuda_kernel_named(entry->kernel->name)->release(entry->launch.state);
+        entry->launch.state = NULL;
+    }
+}
+
+static int record_program(struct cuda_state *s, struct tape *t, enum program p, struct error *e)
+{
+    const uint32_t n = t->program[p].n;
+    struct capture c = {.s = s, .t = t, .program = p, .into = t->device_state};
+    c.done = mem_alloc((n + 1) * sizeof(cudaEvent_t));
+    c.seen = mem_alloc((n + 1) * sizeof *c.seen);
+    int rc = cuda_prepare(s, t, p, e);
+    if (!rc) rc = capture_program(&c, e);
+    close_capture(&c);
+    release_program(t, p);
+    return rc;
+}
+
+/* Matmuls may be timed in the arena as long as nothing has been written to it. */
+static int record_programs(struct device *d, struct tape *t, struct error *e)
+{
+    struct cuda_state *s = d->state;
+    struct error also = {0};
+    int rc = PL_OK;
+    if (!d->deterministic && !s->arena_written && !s->autotune) rc = autotune_begin(s, d->arena[SPACE_DEVICE], d->bytes[SPACE_DEVICE], e);
+    for (int p = 0; p < PROGRAM_COUNT && !rc; p++)
+        if (t->program[p].n) rc = record_program(s, t, p, e);
+    return rc ? (autotune_end(s, &also), rc) : autotune_end(s, e);
+}
+
+int cuda_record(struct device *d, struct tape *t, struct error *e)
+{
+    const struct cuda_state *s = d->state;
+    t->device_state = mem_alloc(sizeof(struct recording));
+    int rc = record_programs(d, t, e);
+    /* Waits for the graph uploads, so that the first step does not. */
+    cudaError_t done = rc ? cudaSuccess : cudaStreamSynchronize(s->lane[LANE_COMPUTE]);
+    if (done != cudaSuccess) rc = cuda_failed(e, done, "cudaStreamSynchronize after recording");
+    if (rc) cuda_free_recording(t);
+    return rc;
+}
+
+void cuda_free_recording(struct tape *t)
+{
+    struct recording *r = t->device_state;
+    if (!r) return;
+    for (int p = 0; p < PROGRAM_COUNT; p++) {
+        release_program(t, p); /* the descriptors that nodes.c created anew */
+        for (uint32_t k = 0; k < r->segments[p].n; k++) cudaGraphExecDestroy(r->segments[p].at[k].graph);
+        vec_free(&r->segments[p]);
+    }
+    mem_free(r);
+    t->device_state = NULL;
+}
+
+/* --- running ---------------------------------------------------------------------------- */
+
+/* Inner loops are unrolled with their planned trip count; poison needs a host that writes to the
+ * arena. */
+static void check_run(const struct tape *t, enum program p)
+{
+    CHECK(t->device_state, "%s was not recorded", program_name(p));
+    CHECK(!t->poison, "poison is a diagnostic of the CPU device");
+    for (id l = 1; l < t->graph->loops.n; l++) {
+        const struct loop *loop = &t->graph->loops.at[l];
+        if (loop->program != p) continue;
+        CHECK(t->trip[l] >= 1 && t->trip[l] <= loop->trip, "loop %s", graph_name(t->graph, loop->name));
+        CHECK(!loop->parent || t->trip[l] == loop->trip, "inner loop %s is recorded with all its iterations",
+              graph_name(t->graph, loop->name));
+    }
+}
+
+static int replay(struct cuda_state *s, const struct tape *t, enum program p, struct error *e)
+{
+    const struct recording *r = t->device_state;
+    for (uint32_t k = 0; k < r->segments[p].n; k++) {
+        const struct segment *x = &r->segments[p].at[k];
+        if (x->loop && x->iteration >= t->trip[x->loop]) continue;
+        TRY_CUDA(cudaGraphLaunch(x->graph, s->lane[LANE_COMPUTE]));
+        s->launches++;
+    }
+    return PL_OK;
+}
+
+/* Enqueues the graphs and returns; only a read blocks. The copy of the next batch may start after a
+ * program that reads a batch. */
+int cuda_run(struct device *d, struct tape *t, enum program p, struct error *e)
+{
+    struct cuda_state *s = d->state;
+    const bool reads = p != PROGRAM_UPDATE;
+    check_run(t, p);
+    s->arena_written = true;
+    if (reads) TRY(cuda_join_prefetch(s, e));
+    if (t->nodes || t->timing || t->observe) TRY(cuda_run_nodes(s, t, p, e));
+    else TRY(replay(s, t, p, e));
+    if (reads) TRY_CUDA(cudaEventRecord(s->batch_read, s->lane[LANE_COMPUTE]));
+    return PL_OK;
+}

@@ -1,0 +1,52 @@
+/*
+ * launch_masks.h: the launchers of the mask loss (masks.cu) and of simulated prompts (prompts.cu).
+ */
+#ifndef LAUNCH_MASKS_H
+#define LAUNCH_MASKS_H
+
+#include "cuda/device/typed_ptr.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Rows of a mask per partial sum, and the number of sums. */
+enum { MASK_ROWS = 16, MASK_SUMS = 6 };
+static inline int64_t mask_blocks(int64_t h) { return (h + MASK_ROWS - 1) / MASK_ROWS; }
+
+struct mask_task {
+    const void *logits;          /* [N,K,h,w], of `type` */
+    enum store type;
+    struct typed_ptr iou;        /* [N,K] */
+    const uint8_t *bits;         /* [N,h,row_bytes] */
+    const int32_t *valid;        /* [N,2] */
+    const struct step_block *step;
+    int64_t N, K, h, w, row_bytes;
+    float focal, dice, weight, alpha_on, alpha_off, gamma, smooth; /* weight: of the IoU term */
+};
+/* stats f32 [N,4]. */
+cudaError_t cuda_mask_loss(float *loss, float *stats, double *work, struct mask_task t, cudaStream_t stream);
+/* d has the shape of logits and may alias it. */
+cudaError_t cuda_mask_loss_bwd(void *d, struct typed_ptr diou, const float *stats, const float *dloss, struct mask_task t,
+                               cudaStream_t stream);
+
+/* y [N], each of `bytes` bytes, from x [N,K]: the candidate with the best score. */
+cudaError_t cuda_mask_pick(void *y, const void *x, struct typed_ptr scores, int64_t N, int64_t K, int64_t bytes, cudaStream_t stream);
+
+struct prompt_task {
+    float *coords;               /* [N,P,2] */
+    int32_t *kinds, *round;      /* [N,P], [1] */
+    struct typed_ptr logits;     /* [N,h,w] */
+    const uint8_t *bits;         /* [N,h,row_bytes] */
+    const int32_t *valid, *keys; /* [N,2], [N] */
+    const struct step_block *step;
+    int64_t N, P, h, w, row_bytes;
+    int32_t rounds, first;
+};
+cudaError_t cuda_prompt_next(struct prompt_task t, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

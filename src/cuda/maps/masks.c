@@ -1,0 +1,61 @@
+/*
+ * masks.c: the running half of the mask loss and of simulated prompts (masks.cu, prompts.cu).
+ */
+#include "cuda/maps/launch_masks.h"
+#include "cuda/device/operands.h"
+
+static struct mask_task task_of(const struct launch *l)
+{
+    const struct operand *x = &l->in[0];
+    const union attr *a = l->attr;
+    return (struct mask_task){
+        .logits = x->data, .type = store_of(x->dtype), .iou = typed_of(&l->in[1]), .bits = l->in[2].data, .valid = l->in[3].data,
+        .step = l->in[4].data, .N = x->dim[0], .K = x->dim[1], .h = x->dim[2], .w = x->dim[3], .row_bytes = l->in[2].dim[2],
+        .focal = a->mask_loss.focal, .dice = a->mask_loss.dice, .weight = a->mask_loss.iou, .alpha_on = a->mask_loss.alpha,
+        .alpha_off = a->mask_loss.alpha_both ? a->mask_loss.alpha : 1 - a->mask_loss.alpha, .gamma = a->mask_loss.gamma,
+        .smooth = a->mask_loss.smooth,
+    };
+}
+
+static int launch_mask_loss(const struct launch *l, struct error *e)
+{
+    const struct mask_task t = task_of(l);
+    const uint64_t sums = (uint64_t)(t.N * t.K * mask_blocks(t.h) * MASK_SUMS);
+    CHECK(l->work_bytes >= sums * sizeof(double), "plan_masks.c and launch_masks.h disagree");
+    TRY_CUDA(cuda_mask_loss(l->out[0].data, l->out[1].data, l->work, t, l->stream));
+    return PL_OK;
+}
+
+static int launch_mask_loss_bwd(const struct launch *l, struct error *e)
+{
+    TRY_CUDA(cuda_mask_loss_bwd(l->out[0].data, typed_of(&l->out[1]), l->in[5].data, l->in[6].data, task_of(l), l->stream));
+    return PL_OK;
+}
+
+static int launch_mask_pick(const struct launch *l, struct error *e)
+{
+    const struct operand *x = &l->in[0];
+    TRY_CUDA(cuda_mask_pick(l->out[0].data, x->data, typed_of(&l->in[1]), x->dim[0], x->dim[1],
+                            x->dim[2] * x->dim[3] * dtype_size(x->dtype), l->stream));
+    return PL_OK;
+}
+
+static int launch_prompt_next(const struct launch *l, struct error *e)
+{
+    const struct operand *x = &l->in[3];
+    const struct prompt_task t = {
+        .coords = l->out[0].data, .kinds = l->out[1].data, .round = l->out[2].data, .logits = typed_of(x), .bits = l->in[4].data,
+        .valid = l->in[5].data, .keys = l->in[6].data, .step = l->in[7].data, .N = x->dim[0], .P = l->in[0].dim[1], .h = x->dim[1],
+        .w = x->dim[2], .row_bytes = l->in[4].dim[2], .rounds = l->attr->prompt_next.rounds, .first = l->attr->prompt_next.first,
+    };
+    TRY_CUDA(cuda_prompt_next(t, l->stream));
+    return PL_OK;
+}
+
+const struct cuda_kernel cuda_run_masks[] = {
+    {"cuda_mask_loss", NULL, launch_mask_loss, NULL},
+    {"cuda_mask_loss_bwd", NULL, launch_mask_loss_bwd, NULL},
+    {"cuda_mask_pick", NULL, launch_mask_pick, NULL},
+    {"cuda_prompt_next", NULL, launch_prompt_next, NULL},
+    {0},
+};

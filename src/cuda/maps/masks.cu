@@ -1,0 +1,228 @@
+/*
+ * masks.cu: focal and dice loss of candidate masks against a bit mask, and its gradient, each in a
+ * single pass over the logits (formulas: graph/masks.c).
+ *
+ * All terms of a logit x are computed from e = exp(-|x|), which neither overflows nor cancels:
+ * sigmoid(|x|) = 1/(1+e), sigmoid(-|x|) = e/(1+e), log(1 + e^-z) = max(-z, 0) + log(1+e).
+ *
+ *     block (rows of a mask, candidate of a mask) --> f64 [N,K,blocks,SUMS] --> mask, loss
+ *
+ * The bits of a pack of V pixels are in one byte: V divides 8, and the row's width.
+ */
+#include "cuda/maps/launch_masks.h"
+#include "cuda/rows/rows.cuh"
+
+enum { FOCAL, SUM_P, SUM_PG, SUM_G, BOTH, PREDICTED };
+constexpr int STATS = 4;
+
+/* --- a pixel --------------------------------------------------------------------------------- */
+
+struct pixel {
+    float p;       /* sigmoid(x) */
+    float q, rest; /* sigmoid(-z), 1 - q, where z is x inside the mask and -x outside */
+    float S;       /* log(1 + e^-z) */
+    float weight;  /* q^gamma */
+    float slope;   /* p (1 - p) */
+};
+
+template <typename T> static __device__ inline float log1p_of(float e) { return __logf(1.0f + e); }
+template <> __device__ inline float log1p_of<float>(float e) { return log1pf(e); }
+
+template <typename T> static __device__ inline pixel pixel_of(float x, bool g, float gamma)
+{
+    const float e = exp_of<T>(-fabsf(x)), large = __frcp_rn(1.0f + e), small = e * large, log1pe = log1p_of<T>(e);
+    const float z = g ? x : -x;
+    pixel y;
+    y.p = x > 0.0f ? large : small;
+    y.q = z > 0.0f ? small : large;
+    y.rest = z > 0.0f ? large : small;
+    y.S = (z > 0.0f ? 0.0f : -z) + log1pe;
+    /* log q = -log(1 + e^z) */
+    y.weight = gamma == 2.0f ? y.q * y.q : exp_of<T>(-gamma * ((z > 0.0f ? z : 0.0f) + log1pe));
+    y.slope = large * small;
+    return y;
+}
+
+/* The number of valid rows or columns, at most `most`; masks that only pad a chunk have a negative
+ * value. */
+static __device__ inline int64_t valid_of(int32_t valid, int64_t most) { return valid < 0 ? 0 : valid < most ? valid : most; }
+
+/* A block's part of a mask: rows from y0 on of candidate k. */
+struct area {
+    int64_t n, k, rows, columns; /* rows, columns: valid */
+    int y0, y1;                  /* within the grid of h rows */
+};
+
+static __device__ area area_of(const mask_task &t)
+{
+    area a;
+    a.n = blockIdx.y / t.K;
+    a.k = blockIdx.y % t.K;
+    a.rows = valid_of(t.valid[2 * a.n], t.h);
+    a.columns = valid_of(t.valid[2 * a.n + 1], t.w);
+    a.y0 = blockIdx.x * MASK_ROWS;
+    a.y1 = a.y0 + MASK_ROWS < t.h ? a.y0 + MASK_ROWS : (int)t.h;
+    return a;
+}
+
+/* The bits of pixels x .. x + V - 1 of a row, x a multiple of V, the first pixel in the lowest
+ * bit. */
+static __device__ inline unsigned bits_at(const mask_task &t, int64_t n, int64_t y, int64_t x)
+{
+    return (unsigned)t.bits[(n * t.h + y) * t.row_bytes + x / 8] >> (x % 8);
+}
+
+/* --- forward ---------------------------------------------------------------------------------- */
+
+template <typename T, int V> static __global__ void sums_kernel(double *work, mask_task t)
+{
+    __shared__ float meet[BLOCK / WARP][MASK_SUMS];
+    const area a = area_of(t);
+    const int packs = (int)(t.w / V);
+    const int bottom = a.rows < a.y1 ? (int)a.rows : a.y1, items = bottom > a.y0 ? (bottom - a.y0) * packs : 0;
+    const T *logits = static_cast<const T *>(t.logits) + (a.n * t.K + a.k) * t.h * t.w;
+    float sum[MASK_SUMS] = {};
+    for (int item = threadIdx.x; item < items; item += BLOCK) {
+        const int64_t y = a.y0 + item / packs, x0 = (int64_t)(item % packs) * V;
+        if (x0 >= a.columns) continue;
+        float x[V];
+        load<V>(x, logits + y * t.w + x0);
+        const unsigned bits = bits_at(t, a.n, y, x0);
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            if (x0 + i >= a.columns) continue;
+            const bool g = bits >> i & 1, on = x[i] > 0.0f;
+            const pixel p = pixel_of<T>(x[i], g, t.gamma);
+            sum[FOCAL] += (g ? t.alpha_on : t.alpha_off) * p.weight * p.S;
+            sum[SUM_P] += p.p;
+            sum[SUM_PG] += g ? p.p : 0.0f;
+            sum[SUM_G] += g ? 1.0f : 0.0f;
+            sum[BOTH] += on && g ? 1.0f : 0.0f;
+            sum[PREDICTED] += on ? 1.0f : 0.0f;
+        }
+    }
+#pragma unroll
+    for (int s = 0; s < MASK_SUMS; s++) {
+        for (int mask = WARP / 2; mask > 0; mask /= 2) sum[s] += __shfl_xor_sync(ALL_LANES, sum[s], mask);
+        if (threadIdx.x % WARP == 0) meet[threadIdx.x / WARP][s] = sum[s];
+    }
+    __syncthreads();
+    if (threadIdx.x >= MASK_SUMS) return;
+    double total = 0;
+    for (int w = 0; w < BLOCK / WARP; w++) total += (double)meet[w][threadIdx.x];
+    work[((int64_t)blockIdx.y * gridDim.x + blockIdx.x) * MASK_SUMS + threadIdx.x] = total;
+}
+
+/* Computes mask n from the sums of its blocks: its loss, and the statistics for the backward. */
+static __device__ double finish_mask(float *stats, const double *sums, const mask_task &t, int64_t n)
+{
+    const int64_t blocks = (t.h + MASK_ROWS - 1) / MASK_ROWS;
+    const int64_t rows = valid_of(t.valid[2 * n], t.h), columns = valid_of(t.valid[2 * n + 1], t.w);
+    double best = 0, A0 = 0, B0 = 0, iou = 0;
+    int64_t chosen = -1;
+    for (int64_t k = 0; k < t.K && rows * columns > 0; k++) {
+        double s[MASK_SUMS] = {};
+        for (int64_t b = 0; b < blocks; b++)
+            for (int i = 0; i < MASK_SUMS; i++) s[i] += sums[((n * t.K + k) * blocks + b) * MASK_SUMS + i];
+        const double A = 2 * s[SUM_PG] + (double)t.smooth, B = s[SUM_P] + s[SUM_G] + (double)t.smooth;
+        const double loss = (double)t.focal * s[FOCAL] / (double)(rows * columns) + (double)t.dice * (1 - A / B);
+        if (k && !(loss < best)) continue;
+        const double either = s[SUM_G] + s[PREDICTED] - s[BOTH];
+        chosen = k, best = loss, A0 = A, B0 = B, iou = s[BOTH] / (either < 1 ? 1 : either);
+    }
+    stats[0] = (float)chosen, stats[1] = (float)A0, stats[2] = (float)B0, stats[3] = (float)iou;
+    if (chosen < 0) return 0;
+    const double off = (double)element(t.iou, n * t.K + chosen) - iou;
+    return best + (double)t.weight * off * off;
+}
+
+/* One block: a thread takes every 256th mask, then the threads' losses are added in order. */
+static __global__ void finish_kernel(float *loss, float *stats, const double *sums, mask_task t)
+{
+    double total = 0;
+    for (int64_t n = threadIdx.x; n < t.N; n += BLOCK) total += finish_mask(stats + n * STATS, sums, t, n);
+    total = block_sum_double(total);
+    if (threadIdx.x == 0) *loss = (float)(total * (double)t.step->inv_count);
+}
+
+static dim3 grid_of(const mask_task &t) { return dim3((unsigned)mask_blocks(t.h), (unsigned)(t.N * t.K)); }
+
+extern "C" cudaError_t cuda_mask_loss(float *loss, float *stats, double *work, mask_task t, cudaStream_t stream)
+{
+    const cudaError_t rc = by_type(t.type, [&](auto zero) {
+        using T = decltype(zero);
+        constexpr int V = 16 / sizeof(T);
+        if (t.w % V == 0 && are_aligned(t.logits)) sums_kernel<T, V><<<grid_of(t), BLOCK, 0, stream>>>(work, t);
+        else sums_kernel<T, 1><<<grid_of(t), BLOCK, 0, stream>>>(work, t);
+    });
+    if (rc != cudaSuccess) return rc;
+    finish_kernel<<<1, BLOCK, 0, stream>>>(loss, stats, work, t);
+    return cudaGetLastError();
+}
+
+/* --- backward --------------------------------------------------------------------------------- */
+
+/* The factors shared by all pixels of a mask: those of the focal loss, and the derivative of dice
+ * by p. */
+struct slopes {
+    float focal_off, focal_on, dice_off, dice_on;
+};
+
+static __device__ slopes slopes_of(const mask_task &t, const area &a, const float *stats, double factor)
+{
+    const double A = stats[1], B = stats[2];
+    const double focal = (double)t.focal * factor / (double)(a.rows * a.columns), dice = (double)t.dice * factor / (B * B);
+    return {(float)(focal * (double)t.alpha_off), (float)(focal * (double)t.alpha_on), (float)(dice * A), (float)(dice * (A - 2 * B))};
+}
+
+template <typename T, int V>
+static __global__ void slopes_kernel(T *d, typed_ptr diou, const float *stats, const float *dloss, mask_task t)
+{
+    __shared__ slopes s;
+    const area a = area_of(t);
+    const bool chosen = stats[a.n * STATS] == (float)a.k;
+    if (threadIdx.x == 0) {
+        const double factor = (double)t.step->inv_count * (double)*dloss;
+        if (chosen) s = slopes_of(t, a, stats + a.n * STATS, factor);
+        if (blockIdx.x == 0) {
+            const int64_t at = a.n * t.K + a.k;
+            const double off = chosen ? (double)element(t.iou, at) - (double)stats[a.n * STATS + 3] : 0;
+            const float value[1] = {(float)(2 * (double)t.weight * off * factor)};
+            store<1>(diou, at, value);
+        }
+    }
+    __syncthreads();
+    const int packs = (int)(t.w / V), items = (a.y1 - a.y0) * packs;
+    const int64_t base = (a.n * t.K + a.k) * t.h * t.w;
+    const T *logits = static_cast<const T *>(t.logits) + base;
+    for (int item = threadIdx.x; item < items; item += BLOCK) {
+        const int64_t y = a.y0 + item / packs, x0 = (int64_t)(item % packs) * V;
+        float x[V] = {};
+        if (chosen && y < a.rows && x0 < a.columns) {
+            load<V>(x, logits + y * t.w + x0);
+            const unsigned bits = bits_at(t, a.n, y, x0);
+#pragma unroll
+            for (int i = 0; i < V; i++) {
+                const bool g = bits >> i & 1;
+                const pixel p = pixel_of<T>(x[i], g, t.gamma);
+                const float focal = p.weight * (t.gamma * p.rest * p.S + p.q);
+                const float slope = (g ? -s.focal_on : s.focal_off) * focal + (g ? s.dice_on : s.dice_off) * p.slope;
+                x[i] = x0 + i < a.columns ? slope : 0.0f;
+            }
+        }
+        store<V>(d + base + y * t.w + x0, x);
+    }
+}
+
+extern "C" cudaError_t cuda_mask_loss_bwd(void *d, typed_ptr diou, const float *stats, const float *dloss, mask_task t,
+                                          cudaStream_t stream)
+{
+    return by_type(t.type, [&](auto zero) {
+        using T = decltype(zero);
+        constexpr int V = 16 / sizeof(T);
+        T *to = static_cast<T *>(d);
+        if (t.w % V == 0 && are_aligned(d, t.logits))
+            slopes_kernel<T, V><<<grid_of(t), BLOCK, 0, stream>>>(to, diou, stats, dloss, t);
+        else slopes_kernel<T, 1><<<grid_of(t), BLOCK, 0, stream>>>(to, diou, stats, dloss, t);
+    });
+}

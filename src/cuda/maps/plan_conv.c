@@ -1,0 +1,127 @@
+/*
+ * plan_conv.c: matches convolutions and computes their workspace (plan_conv.h).
+ */
+#include "cuda/maps/plan_conv.h"
+
+#include "cuda/plan.h"
+
+enum {
+    PATCH_BYTES = 32 << 20, /* of patches at a time: they stay in the cache between write and read */
+    PATCH_ROWS = 128,       /* at least one tile of the matmul */
+    PARTIAL_PIXELS = 512, PARTIALS_MAX = 256,
+};
+
+
+/* --- the algorithm ------------------------------------------------------------------------ */
+
+static bool is_plain(const struct conv *n) { return n->kh == 1 && n->kw == 1 && n->stride == 1 && n->pad == 0; }
+
+static enum conv_algo algo_of(enum op op, const struct conv *n)
+{
+    if (conv_is_depthwise(n)) return CONV_DEPTHWISE;
+    if (is_plain(n)) return CONV_PLAIN;
+    if (op != OP_CONV_DX) return CONV_PATCHES;
+    return conv_is_tiling(n) ? CONV_TILES : CONV_PHASES;
+}
+
+/* --- workspace ----------------------------------------------------------------------------- */
+
+static void reserve(struct conv_layout *l, uint64_t *at, int64_t bytes)
+{
+    *at = l->bytes;
+    l->bytes = align_up(l->bytes + (uint64_t)bytes, 256);
+}
+
+/* How many patch rows, of `bytes` each, are processed at a time. */
+static int64_t rows_at_once(int64_t results, int64_t bytes)
+{
+    int64_t most = PATCH_BYTES / bytes / PATCH_ROWS * PATCH_ROWS;
+    return min_i64(results, max_i64(most, PATCH_ROWS));
+}
+
+static void layout_depthwise(struct conv_layout *l, enum op op)
+{
+    const int64_t taps = conv_taps(&l->n) * (int64_t)sizeof(float), results = conv_results(&l->n);
+    l->rows = max_i64(PARTIAL_PIXELS, ceil_div(results, PARTIALS_MAX));
+    reserve(l, &l->weights, op == OP_CONV_DW ? 0 : l->n.C * taps);
+    reserve(l, &l->patches, op == OP_CONV_DW ? ceil_div(results, l->rows) * l->n.C * taps : 0);
+}
+
+/* For patches and tiles: a row has every tap of every channel of x. */
+static void layout_patches(struct conv_layout *l, enum op op, int64_t size)
+{
+    const int64_t K = conv_taps(&l->n) * l->n.C;
+    l->rows = rows_at_once(conv_results(&l->n), K * size);
+    reserve(l, &l->weights, l->n.O * K * (op == OP_CONV_DW ? (int64_t)sizeof(float) : size));
+    reserve(l, &l->patches, l->rows * K * size);
+    reserve(l, &l->stage, l->algo == CONV_TILES ? K * size : 0); /* the bias, once per tap */
+}
+
+/* Phase 0 has the most taps, so it sets the size. */
+static void layout_phases(struct conv_layout *l, int64_t size)
+{
+    const struct conv *n = &l->n;
+    const int64_t taps = ceil_div(n->kh, n->stride) * ceil_div(n->kw, n->stride);
+    l->rows = rows_at_once(n->B * ceil_div(n->H, n->stride) * ceil_div(n->W, n->stride), taps * n->O * size);
+    reserve(l, &l->weights, taps * n->O * n->C * size);
+    reserve(l, &l->patches, l->rows * taps * n->O * size);
+    reserve(l, &l->stage, n->stride > 1 ? l->rows * n->C * size : 0);
+}
+
+struct conv_layout conv_layout(enum op op, const union attr *attr, const int64_t *x, const int64_t *y, const int64_t *w,
+                               enum dtype type, uint64_t library)
+{
+    struct conv_layout l = {.n = {.B = x[0], .H = x[1], .W = x[2], .C = x[3], .H2 = y[1], .W2 = y[2], .O = y[3], .depth = w[1],
+                                  .kh = w[2], .kw = w[3], .stride = attr->conv.stride, .pad = attr->conv.pad}};
+    l.algo = algo_of(op, &l.n);
+    l.library = l.algo == CONV_DEPTHWISE ? 0 : library;
+    l.bytes = align_up(l.library, 256);
+    if (l.algo == CONV_DEPTHWISE) layout_depthwise(&l, op);
+    else if (l.algo == CONV_PHASES) layout_phases(&l, dtype_size(type));
+    else if (l.algo != CONV_PLAIN) layout_patches(&l, op, dtype_size(type));
+    return l;
+}
+
+static uint64_t workspace_conv(const struct query *q)
+{
+    return conv_layout(OP_CONV, q->attr, q->in[0]->dim, q->out[0]->dim, q->in[1]->dim, q->in[0]->dtype, workspace_library(q)).bytes;
+}
+
+static uint64_t workspace_conv_dx(const struct query *q)
+{
+    return conv_layout(OP_CONV_DX, q->attr, q->out[0]->dim, q->in[0]->dim, q->in[1]->dim, q->in[0]->dtype, workspace_library(q))
+        .bytes;
+}
+
+static uint64_t workspace_conv_dw(const struct query *q)
+{
+    return conv_layout(OP_CONV_DW, q->attr, q->in[1]->dim, q->in[0]->dim, q->out[0]->dim, q->in[0]->dtype, workspace_library(q))
+        .bytes;
+}
+
+/* --- matching --------------------------------------------------------------------------------- */
+
+/* Offsets in a map are counted in 31 bits. */
+static bool is_map(const struct tensor *t, enum dtype type) { return is_dense(t, type) && tensor_elements(t) <= INT32_MAX; }
+
+/* CONV and CONV_DX: one dtype throughout. */
+static bool match_conv(const struct query *q)
+{
+    const struct tensor *x = q->in[0], *bias = given(q, 2);
+    return is_storable(x) && is_map(x, x->dtype) && is_dense(q->in[1], x->dtype) && is_map(q->out[0], x->dtype) &&
+           (!bias || is_dense(bias, x->dtype));
+}
+
+static bool match_conv_dw(const struct query *q)
+{
+    const struct tensor *dy = q->in[0], *acc = given(q, 2);
+    return is_storable(dy) && is_map(dy, dy->dtype) && is_map(q->in[1], dy->dtype) && is_dense(q->out[0], DT_F32) &&
+           (!acc || is_dense(acc, DT_F32));
+}
+
+const struct kernel cuda_plan_conv[] = {
+    {OP_CONV, "cuda_conv", match_conv, workspace_conv, NULL},
+    {OP_CONV_DX, "cuda_conv_dx", match_conv, workspace_conv_dx, NULL},
+    {OP_CONV_DW, "cuda_conv_dw", match_conv_dw, workspace_conv_dw, NULL},
+    {.op = OP_NONE},
+};

@@ -1,0 +1,203 @@
+/*
+ * shuffle.c: the running half of shuffle.cu and maps.cu.
+ */
+#include "cuda/maps/launch_shuffle.h"
+
+#include "cuda/rows/operand_loops.h"
+
+enum { IGNORED_LABEL = -100 };
+
+/* --- copies ------------------------------------------------------------------------ */
+
+/* Copies between operands of one dtype and shape, in either space: the GPU reads pinned memory too.
+ * The copy engine is used if both sides are dense. */
+static int move_elements(const struct operand *to, const struct operand *from, void *stream, struct error *e)
+{
+    const struct loop_nest f = loop_nest_of(to, from, NULL);
+    const int size = (int)dtype_size(to->dtype);
+    if (operand_elements(to) == 0 || to->data == from->data) return PL_OK;
+    if (f.loops == 1 && f.y[0] == 1 && f.a[0] == 1)
+        TRY_CUDA(cudaMemcpyAsync(to->data, from->data, (size_t)(f.size[0] * size), cudaMemcpyDefault, stream));
+    else TRY_CUDA(cuda_move(to->data, from->data, f, size, stream));
+    return PL_OK;
+}
+
+static int launch_copy(const struct launch *l, struct error *e) { return move_elements(&l->out[0], &l->in[0], l->stream, e); }
+
+/* The slice of x from `start` on along an axis. */
+static struct operand part_of(const struct operand *x, int axis, int64_t start, int64_t length)
+{
+    struct operand part = *x;
+    part.data = (char *)x->data + start * x->stride[axis] * dtype_size(x->dtype);
+    part.dim[axis] = length;
+    return part;
+}
+
+static bool is_packed(const struct operand *x)
+{
+    int64_t next = 1;
+    for (int d = x->rank - 1; d >= 0; next *= x->dim[d], d--)
+        if (x->dim[d] != 1 && x->stride[d] != next) return false;
+    return true;
+}
+
+/* If all inputs are dense, one launch concatenates them. */
+static int launch_joined(const struct launch *l, int axis, struct error *e)
+{
+    const struct operand *y = &l->out[0];
+    int64_t outer = 1, inner = (int64_t)dtype_size(y->dtype);
+    struct join j = {.count = l->nin};
+    for (int d = 0; d < axis; d++) outer *= y->dim[d];
+    for (int d = axis + 1; d < y->rank; d++) inner *= y->dim[d];
+    for (int i = 0; i < l->nin; i++) {
+        j.x[i] = l->in[i].data;
+        j.row[i] = l->in[i].dim[axis] * inner;
+    }
+    TRY_CUDA(cuda_join(y->data, j, outer, l->stream));
+    return PL_OK;
+}
+
+static int launch_concat(const struct launch *l, struct error *e)
+{
+    const int axis = l->attr->concat.axis;
+    int64_t at = 0;
+    bool packed = is_packed(&l->out[0]) && l->nin <= JOIN_MOST;
+    for (int i = 0; i < l->nin; i++) packed &= is_packed(&l->in[i]);
+    if (packed) return launch_joined(l, axis, e);
+    for (int i = 0; i < l->nin; at += l->in[i].dim[axis], i++) {
+        const struct operand part = part_of(&l->out[0], axis, at, l->in[i].dim[axis]);
+        TRY(move_elements(&part, &l->in[i], l->stream, e));
+    }
+    return PL_OK;
+}
+
+/* All-zero bits are the zero of every dtype. If the copied region is contiguous, one kernel writes
+ * it and the zeros on both sides. */
+static int launch_pad(const struct launch *l, struct error *e)
+{
+    const struct operand *y = &l->out[0], *x = &l->in[0];
+    const int64_t size = (int64_t)dtype_size(y->dtype), bytes = operand_elements(y) * size, count = operand_elements(x) * size;
+    struct operand middle = *y;
+    for (int d = 0; d < middle.rank; d++) middle = part_of(&middle, d, l->attr->pad.before[d], x->dim[d]);
+    const struct loop_nest f = loop_nest_of(&middle, x, NULL);
+    const int64_t before = (char *)middle.data - (char *)y->data;
+    const bool whole = f.loops == 1 && f.y[0] == 1 && f.a[0] == 1;
+    if (whole && is_wide(y) && is_wide(x) && before % 16 == 0 && count % 16 == 0 && bytes % 16 == 0) {
+        TRY_CUDA(cuda_pad(y->data, x->data, before, count, bytes, l->stream));
+        return PL_OK;
+    }
+    TRY_CUDA(cudaMemsetAsync(y->data, 0, (size_t)bytes, l->stream));
+    return move_elements(&middle, x, l->stream, e);
+}
+
+/* --- rows ---------------------------------------------------------------------------- */
+
+static int launch_gather(const struct launch *l, struct error *e)
+{
+    const struct operand *x = &l->in[0];
+    TRY_CUDA(cuda_gather(l->out[0].data, x->data, l->in[1].data, x->dim[0], x->dim[1], l->out[0].dim[1], x->dim[2] * dtype_size(x->dtype),
+                         l->stream));
+    return PL_OK;
+}
+
+static int launch_scatter_add(const struct launch *l, struct error *e)
+{
+    const struct operand *y = &l->out[0], *x = &l->in[0];
+    CHECK(!has(l, 2) || l->in[2].data == y->data, "the accumulator is updated in place");
+    TRY_CUDA(cuda_scatter_add(y->data, x->data, l->in[1].data, store_of(y->dtype), store_of(x->dtype), y->dim[0], y->dim[1], l->in[1].dim[1],
+                              y->dim[2], has(l, 2), l->stream));
+    return PL_OK;
+}
+
+static int launch_repeat(const struct launch *l, struct error *e)
+{
+    const struct operand *x = &l->in[0];
+    const int64_t rows = x->dim[0], row = operand_elements(x) / rows * dtype_size(x->dtype);
+    TRY_CUDA(cuda_repeat(l->out[0].data, x->data, rows, l->out[0].dim[0] / rows, row, l->stream));
+    return PL_OK;
+}
+
+static int launch_windows(const struct launch *l, bool back, struct error *e)
+{
+    const struct operand *map = back ? &l->out[0] : &l->in[0], *windows = back ? &l->in[0] : &l->out[0];
+    TRY_CUDA(cuda_window(l->out[0].data, l->in[0].data, map->dim[0], map->dim[1], map->dim[2], map->dim[3] * dtype_size(map->dtype),
+                         windows->dim[1], back, l->stream));
+    return PL_OK;
+}
+
+static int launch_window(const struct launch *l, struct error *e) { return launch_windows(l, false, e); }
+static int launch_unwindow(const struct launch *l, struct error *e) { return launch_windows(l, true, e); }
+
+static int launch_shift_labels(const struct launch *l, struct error *e)
+{
+    TRY_CUDA(cuda_shift_labels(l->out[0].data, l->in[0].data, operand_rows(&l->in[0]), operand_last(&l->in[0]), IGNORED_LABEL, l->stream));
+    return PL_OK;
+}
+
+/* --- maps ------------------------------------------------------------------------------- */
+
+static int launch_image(const struct launch *l, struct error *e)
+{
+    const struct operand *x = &l->in[0];
+    struct image_scale s;
+    for (int c = 0; c < 3; c++) {
+        s.mean[c] = l->attr->image.mean[c];
+        s.std[c] = l->attr->image.std[c];
+    }
+    TRY_CUDA(cuda_image(l->out[0].data, x->data, l->in[1].data, store_of(l->out[0].dtype), x->dim[0], x->dim[1], x->dim[2], s, l->stream));
+    return PL_OK;
+}
+
+static int launch_fourier(const struct launch *l, struct error *e)
+{
+    const struct any_types types = {any_of(l->out[0].dtype), any_of(l->in[0].dtype), any_of(l->in[1].dtype)};
+    TRY_CUDA(cuda_fourier(l->out[0].data, l->in[0].data, l->in[1].data, types, operand_rows(&l->in[0]), l->in[1].dim[1], l->stream));
+    return PL_OK;
+}
+
+/* The forward's input and its result, in both directions. */
+static struct map_sizes sizes_of(const struct operand *in, const struct operand *out)
+{
+    return (struct map_sizes){in->dim[0], in->dim[1], in->dim[2], in->dim[3], out->dim[1], out->dim[2]};
+}
+
+static int launch_resizes(const struct launch *l, bool back, struct error *e)
+{
+    const struct operand *x = &l->in[0], *y = &l->out[0];
+    TRY_CUDA(cuda_resize(y->data, x->data, store_of(x->dtype), back ? sizes_of(y, x) : sizes_of(x, y), l->attr->resize.align_corners, back, l->stream));
+    return PL_OK;
+}
+
+static int launch_resize(const struct launch *l, struct error *e) { return launch_resizes(l, false, e); }
+static int launch_resize_bwd(const struct launch *l, struct error *e) { return launch_resizes(l, true, e); }
+
+static int launch_pools(const struct launch *l, bool back, struct error *e)
+{
+    const struct operand *x = &l->in[0], *y = &l->out[0];
+    const struct attr_avgpool *a = &l->attr->avgpool;
+    const struct pool p = {{a->k[0], a->k[1]}, {a->stride[0], a->stride[1]}, {a->pad[0], a->pad[1]}, a->count_pad, a->adaptive};
+    TRY_CUDA(cuda_avgpool(y->data, x->data, store_of(x->dtype), back ? sizes_of(y, x) : sizes_of(x, y), p, back, l->stream));
+    return PL_OK;
+}
+
+static int launch_avgpool(const struct launch *l, struct error *e) { return launch_pools(l, false, e); }
+static int launch_avgpool_bwd(const struct launch *l, struct error *e) { return launch_pools(l, true, e); }
+
+const struct cuda_kernel cuda_run_shuffle[] = {
+    {"cuda_copy", NULL, launch_copy, NULL},
+    {"cuda_concat", NULL, launch_concat, NULL},
+    {"cuda_pad", NULL, launch_pad, NULL},
+    {"cuda_gather", NULL, launch_gather, NULL},
+    {"cuda_scatter_add", NULL, launch_scatter_add, NULL},
+    {"cuda_repeat", NULL, launch_repeat, NULL},
+    {"cuda_window", NULL, launch_window, NULL},
+    {"cuda_unwindow", NULL, launch_unwindow, NULL},
+    {"cuda_shift_labels", NULL, launch_shift_labels, NULL},
+    {"cuda_image", NULL, launch_image, NULL},
+    {"cuda_fourier", NULL, launch_fourier, NULL},
+    {"cuda_resize", NULL, launch_resize, NULL},
+    {"cuda_resize_bwd", NULL, launch_resize_bwd, NULL},
+    {"cuda_avgpool", NULL, launch_avgpool, NULL},
+    {"cuda_avgpool_bwd", NULL, launch_avgpool_bwd, NULL},
+    {0},
+};

@@ -1,0 +1,237 @@
+/*
+ * gemm.c: matrix products by cuBLASLt.
+ *
+ * The library is column-major: a row-major [R, C] is its C x R with leading
+ * dimension C. So c = a b, all row-major, is computed as
+ *
+ *     c' [N x M] = op(b') [N x K] * op(a') [K x M]  + bias down each column
+ *
+ * which is the orientation of the bias epilogue and needs no copy. An operand whose rows, instead
+ * of columns, are contiguous is the transpose of a row-major matrix, op_T:
+ *
+ *     element (i,j) at i ld + j    stored as is            op_N
+ *     element (i,j) at i + j ld    stored transposed       op_T
+ *
+ * Invariants. f32 is true f32: sums, products and inputs; an algorithm that rounds inputs to TF32
+ * is refused. bf16 and f16 inputs are summed in f32, including split-K sums, and rounded once at
+ * the end. The algorithm keeps these rules and fits the planned workspace. It is selected once per
+ * entry and then part of the captured graph: every launch gives the same bits. For a small matmul
+ * it is the library's first proposal; for a large one it is the fastest, measured once per machine
+ * and stored (matmul_autotune.c). A choice by timing at every start would change from run to run,
+ * and the bits with it.
+ *
+ * Products that the library does not support (two input dtypes, strides in both dimensions, a
+ * result narrower than its f32 inputs, a bias not aligned to 16 bytes) use a slow kernel of our own
+ * (gemm_generic.cu).
+ */
+#include "cuda/products/gemm.h"
+
+#include "cuda/products/matmul_autotune.h"
+#include "cuda/products/launch_gemm.h"
+
+enum { CANDIDATES = 8, CANDIDATES_TIMED = 24, ALIGN_MAX = 256, BIAS_ALIGN = 16 };
+
+/* --- what the library supports ------------------------------------------------------- */
+
+/* The storage of a matrix: [rows, columns] with leading dimension ld, or transposed. */
+struct matrix_storage {
+    bool transposed;
+    int64_t ld;
+};
+
+/* The stride of a dimension of one element has no meaning and is replaced by one that fits. A dense
+ * column is a transposed row, whose leading dimension is then its length and not 1. */
+static bool storage_of_view(const struct view *v, int64_t rows, int64_t columns, struct matrix_storage *s)
+{
+    const int64_t row = rows == 1 ? max_i64(columns, 1) : v->row, column = columns == 1 ? max_i64(rows, 1) : v->column;
+    const bool column_is_dense = columns == 1 && rows > 1 && v->row == 1;
+    if ((v->column == 1 || columns == 1) && row >= columns && !column_is_dense) {
+        *s = (struct matrix_storage){false, row};
+        return true;
+    }
+    *s = (struct matrix_storage){true, column};
+    return (v->row == 1 || rows == 1) && column >= rows;
+}
+
+/* The entries of the library's dtype table that are used here: one dtype throughout, or an f32
+ * result. */
+static bool library_has_dtypes(const struct gemm_shape *s)
+{
+    return s->a.dtype == s->b.dtype && (s->c.dtype == s->a.dtype || s->c.dtype == DT_F32);
+}
+
+static bool library_supports(const struct gemm_shape *s, struct matrix_storage *a, struct matrix_storage *b, struct matrix_storage *c)
+{
+    if (!library_has_dtypes(s) || !storage_of_view(&s->a, s->M, s->K, a) || !storage_of_view(&s->b, s->K, s->N, b)) return false;
+    *c = (struct matrix_storage){false, s->M == 1 ? s->N : s->c.row};
+    if ((s->c.column != 1 && s->N > 1) || c->ld < s->N) return false;
+    return !s->bias || (s->bias_dtype == s->c.dtype && s->bias_align >= BIAS_ALIGN);
+}
+
+static cudaDataType_t type_of(enum dtype t)
+{
+    CHECK(t == DT_F32 || t == DT_BF16 || t == DT_F16, "%s has no CUDA product", dtype_name(t));
+    return t == DT_F32 ? CUDA_R_32F : t == DT_BF16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
+/* --- preparing ------------------------------------------------------------------- */
+
+/* Describes a row-major [rows, columns], or its transpose, to the library. */
+static int describe_matrix(cublasLtMatrixLayout_t *m, const struct view *v, const struct matrix_storage *s, int64_t rows,
+                           int64_t columns, int64_t batches, struct error *e)
+{
+    const int64_t R = s->transposed ? columns : rows, C = s->transposed ? rows : columns;
+    TRY_BLAS(cublasLtMatrixLayoutCreate(m, type_of(v->dtype), (uint64_t)C, (uint64_t)R, s->ld));
+    if (batches == 1) return PL_OK;
+    const int32_t count = (int32_t)batches;
+    CHECK(count == batches, "%lld products in one batch", (long long)batches);
+    TRY_BLAS(cublasLtMatrixLayoutSetAttribute(*m, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count));
+    TRY_BLAS(cublasLtMatrixLayoutSetAttribute(*m, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &v->batch, sizeof v->batch));
+    return PL_OK;
+}
+
+static int describe_product(struct gemm *p, const struct matrix_storage *a, const struct matrix_storage *b, const struct matrix_storage *c, struct error *e)
+{
+    const struct gemm_shape *s = &p->shape;
+    const cublasOperation_t first = b->transposed ? CUBLAS_OP_T : CUBLAS_OP_N, second = a->transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    TRY_BLAS(cublasLtMatmulDescCreate(&p->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
+    TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
+    TRY(describe_matrix(&p->a, &s->a, a, s->M, s->K, s->batches, e));
+    TRY(describe_matrix(&p->b, &s->b, b, s->K, s->N, s->batches, e));
+    TRY(describe_matrix(&p->c, &s->c, c, s->M, s->N, s->batches, e));
+    if (!s->bias) return PL_OK;
+    const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
+    return PL_OK;
+}
+
+/* The preference takes the alignments of the library's a, b, c and d: ours with a and b swapped. */
+static int set_preference(cublasLtMatmulPreference_t p, const struct gemm_shape *s, uint64_t workspace, struct error *e)
+{
+    /* Partial sums of a split-K product stay f32 and are added in a separate step, in order: there
+     * is no second rounding and no race for the output. */
+    const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    TRY_BLAS(cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
+    TRY_BLAS(cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes));
+    const uint32_t *from = s->from_align ? &s->from_align : &s->c.align;
+    const struct { cublasLtMatmulPreferenceAttributes_t of; const uint32_t *align; } want[] = {
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &s->b.align}, {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &s->a.align},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, from}, {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &s->c.align}};
+    for (size_t i = 0; i < COUNT(want); i++)
+        TRY_BLAS(cublasLtMatmulPreferenceSetAttribute(p, want[i].of, want[i].align, sizeof *want[i].align));
+    return PL_OK;
+}
+
+/* Whether an algorithm reads f32 as TF32. CUBLAS_COMPUTE_32F excludes these, but an environment
+ * variable can enable them. */
+static bool uses_tf32(const cublasLtMatmulAlgo_t *a)
+{
+    uint64_t flags = 0;
+    size_t written = 0;
+    return cublasLtMatmulAlgoCapGetAttribute(a, CUBLASLT_ALGO_CAP_NUMERICAL_IMPL_FLAGS, &flags, sizeof flags, &written) ==
+               CUBLAS_STATUS_SUCCESS &&
+           (flags & CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_TF32);
+}
+
+/* Whether partial sums are accumulated in the output itself; the preference excludes these too. */
+static bool accumulates_in_output(const cublasLtMatmulAlgo_t *a)
+{
+    uint32_t scheme = 0;
+    size_t written = 0;
+    return cublasLtMatmulAlgoConfigGetAttribute(a, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme, &written) ==
+               CUBLAS_STATUS_SUCCESS &&
+           (scheme & ~(uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+}
+
+/* Whether a candidate may be used: it runs, fits the workspace, adds in order, and reads f32 as
+ * f32. */
+static bool acceptable(const cublasLtMatmulHeuristicResult_t *r, uint64_t cap, bool f32)
+{
+    return !accumulates_in_output(&r->algo) && r->state == CUBLAS_STATUS_SUCCESS && r->workspaceSize <= cap && !(f32 && uses_tf32(&r->algo));
+}
+
+/* Without an acceptable candidate gemm_generic.cu computes the product. */
+static int choose_algorithm(struct gemm *p, const struct cuda_state *s, cublasLtMatmulPreference_t preference, uint64_t workspace, struct error *e)
+{
+    const bool timed = autotune_applies(&p->shape);
+    cublasLtMatmulHeuristicResult_t found[CANDIDATES_TIMED];
+    int n = 0, good = 0;
+    TRY(set_preference(preference, &p->shape, workspace, e));
+    cublasStatus_t rc =
+        cublasLtMatmulAlgoGetHeuristic(p->blas, p->product, p->b, p->a, p->c, p->c, preference, timed ? CANDIDATES_TIMED : CANDIDATES,
+                                       found, &n);
+    if (rc == CUBLAS_STATUS_NOT_SUPPORTED || rc == CUBLAS_STATUS_INVALID_VALUE || rc == CUBLAS_STATUS_ARCH_MISMATCH) n = 0;
+    else if (rc != CUBLAS_STATUS_SUCCESS) return blas_failed(e, rc, "cublasLtMatmulAlgoGetHeuristic");
+    for (int i = 0; i < n; i++)
+        if (acceptable(&found[i], workspace, p->shape.a.dtype == DT_F32)) found[good++] = found[i];
+    p->library = good > 0;
+    if (good) p->algorithm = found[0].algo;
+    return good > 1 && timed ? autotune_choose(p, s, found, good, workspace, e) : PL_OK;
+}
+
+int gemm_begin(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *shape, uint64_t workspace,
+               struct error *e)
+{
+    struct matrix_storage a, b, c;
+    p->shape = *shape;
+    p->blas = s->blas;
+    if (!library_supports(shape, &a, &b, &c)) return PL_OK;
+    TRY(describe_product(p, &a, &b, &c, e));
+    cublasLtMatmulPreference_t preference = NULL;
+    TRY_BLAS(cublasLtMatmulPreferenceCreate(&preference));
+    int rc = choose_algorithm(p, s, preference, workspace, e);
+    cublasLtMatmulPreferenceDestroy(preference);
+    return rc;
+}
+
+void gemm_end(struct gemm *p)
+{
+    if (p->c) cublasLtMatrixLayoutDestroy(p->c);
+    if (p->b) cublasLtMatrixLayoutDestroy(p->b);
+    if (p->a) cublasLtMatrixLayoutDestroy(p->a);
+    if (p->product) cublasLtMatmulDescDestroy(p->product);
+}
+
+uint32_t gemm_align(uint64_t bytes)
+{
+    bytes |= ALIGN_MAX;
+    return (uint32_t)(bytes & -bytes);
+}
+
+uint32_t gemm_align_operand(const struct entry *entry, int slot)
+{
+    const struct launch *l = &entry->launch;
+    const void *data = slot < MAX_IN ? l->in[slot].data : l->out[slot - MAX_IN].data;
+    return gemm_align((uintptr_t)data | (entry->move[slot].loop ? (uint64_t)entry->move[slot].advance : 0));
+}
+
+/* --- launching --------------------------------------------------------------------- */
+
+static struct strided strided_of(const struct view *v)
+{
+    return (struct strided){store_of(v->dtype), v->row, v->column, v->batch};
+}
+
+static int run_generic(const struct gemm *p, const struct gemm_at *at, cudaStream_t stream, struct error *e)
+{
+    const struct gemm_shape *s = &p->shape;
+    const struct generic_gemm own = {
+        .M = s->M, .N = s->N, .K = s->K, .batches = s->batches, .a = strided_of(&s->a), .b = strided_of(&s->b),
+        .c = strided_of(&s->c), .bias = s->bias ? store_of(s->bias_dtype) : STORE_F32};
+    TRY_CUDA(cuda_gemm_generic(at->c, at->a, at->b, s->bias ? at->bias : NULL, at->from, &own, stream));
+    return PL_OK;
+}
+
+int gemm_run(const struct gemm *p, const struct gemm_at *at, void *work, uint64_t bytes, cudaStream_t stream,
+             struct error *e)
+{
+    if (!p->library) return run_generic(p, at, stream, e);
+    const float one = 1, beta = at->from ? 1 : 0;
+    const void *from = at->from ? at->from : at->c;
+    if (p->shape.bias) /* its address may advance with a loop */
+        TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &at->bias, sizeof at->bias));
+    TRY_BLAS(cublasLtMatmul(p->blas, p->product, &one, at->b, p->b, at->a, p->a, &beta, from, p->c, at->c, p->c,
+                            &p->algorithm, work, bytes, stream));
+    return PL_OK;
+}

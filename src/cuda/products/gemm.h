@@ -1,0 +1,62 @@
+/*
+ * gemm.h: one matrix product on the GPU, batched or not, for products.c and conv.c.
+ *
+ *     c [M,N]  =  a [M,K] b [K,N]  (+ bias [N] in every row)  (+ c, or a tensor of c's layout)
+ *
+ * A transpose is a pair of strides and nothing else: a caller that needs a^T passes the strides of
+ * its element (i,k). The library's own conventions (column-major, leading dimensions, transposed
+ * operands) are confined to gemm.c.
+ */
+#ifndef GEMM_H
+#define GEMM_H
+
+#include "cuda/device/host.h"
+
+/* Element (i,j) of batch n is at n batch + i row + j column, in elements. */
+struct view {
+    enum dtype dtype;
+    int64_t row, column, batch;
+    uint32_t align; /* a power of two that divides the addresses of all batches */
+};
+
+struct gemm_shape {
+    int64_t M, N, K, batches;
+    struct view a, b, c;
+    bool bias;
+    enum dtype bias_dtype;
+    uint32_t bias_align;
+    uint32_t from_align; /* alignment of a separate addend; 0: there is none */
+};
+
+struct gemm {
+    struct gemm_shape shape;
+    bool library;               /* false: gemm_generic.cu computes it */
+    cublasLtHandle_t blas;      /* the device's */
+    cublasLtMatmulDesc_t product;
+    cublasLtMatrixLayout_t a, b, c;
+    cublasLtMatmulAlgo_t algorithm;
+};
+
+/* The addresses of the operands at one launch. bias is NULL if the shape has none. `from`, with c's
+ * layout, is added in f32 and rounded once: it is c itself, or, if the shape has from_align,
+ * another tensor. NULL: nothing is added. */
+struct gemm_at {
+    void *c;
+    const void *a, *b, *bias, *from;
+};
+
+/* Selects the algorithm, within `workspace` bytes. p must be zero; gemm_end frees what it
+ * holds, after a failure too. */
+int gemm_begin(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *shape, uint64_t workspace,
+               struct error *e);
+int gemm_run(const struct gemm *p, const struct gemm_at *at, void *work, uint64_t bytes, cudaStream_t stream,
+             struct error *e);
+void gemm_end(struct gemm *p);
+
+/* The largest power of two, up to 256, that divides a number of bytes; 256 for 0. */
+uint32_t gemm_align(uint64_t bytes);
+/* The same for the operand's address over all iterations. slot: i of in[i], MAX_IN + o of
+ * out[o]. */
+uint32_t gemm_align_operand(const struct entry *entry, int slot);
+
+#endif

@@ -1,0 +1,27 @@
+/*
+ * matmul_autotune.h: selects one of cuBLASLt's proposals for a matmul. For large matmuls it is the
+ * fastest one, timed once and stored (autotune_file.h). For small ones, and where nothing can be
+ * stored, it is the first.
+ *
+ *     autotune_begin ............ autotune_end      a tape is being recorded into a fresh arena
+ *         autotune_choose                           may measure
+ *                                 autotune_choose   only looks up: a stored choice, or the first
+ */
+#ifndef MATMUL_AUTOTUNE_H
+#define MATMUL_AUTOTUNE_H
+
+#include "cuda/products/gemm.h"
+
+/* From here on matmuls may be timed in these bytes of GPU memory. They are zero now and are zero
+ * again when autotune_end returns. Creates s->autotune. */
+int autotune_begin(struct cuda_state *s, char *arena, uint64_t bytes, struct error *e);
+int autotune_end(struct cuda_state *s, struct error *e);
+void autotune_free(struct cuda_state *s);
+
+/* Whether a matmul is large enough to be autotuned. */
+bool autotune_applies(const struct gemm_shape *shape);
+/* Sets p->algorithm to one of the n proposals, all of which fit `workspace` bytes. */
+int autotune_choose(struct gemm *p, const struct cuda_state *s, const cublasLtMatmulHeuristicResult_t *found, int n,
+                    uint64_t workspace, struct error *e);
+
+#endif

@@ -1,0 +1,23 @@
+/*
+ * thin.c: the running half of products of a few rows with a long matrix (thin.h, thin.cu).
+ */
+#include "cuda/products/launch_thin.h"
+#include "cuda/device/operands.h"
+
+static int launch_thin(const struct launch *l, struct error *e)
+{
+    const struct operand *a = &l->in[0], *b = &l->in[1], *c = &l->out[0];
+    const struct typed_ptr first = typed_of(a), second = typed_of(b), result = typed_of(c);
+    struct thin t = thin_of(l->attr->matmul.ta, l->attr->matmul.tb, c->rank, a->dim, b->dim, c->dim);
+    t.add = has(l, 2);
+    CHECK(!t.add || l->in[2].data == c->data, "the result is not in the accumulator's bytes");
+    if (t.mode == THIN_DOWN) TRY_CUDA(cuda_thin(first, second, result, NULL, NULL, t, l->stream));
+    else if (t.mode == THIN_UP) TRY_CUDA(cuda_thin(second, result, first, NULL, NULL, t, l->stream));
+    else TRY_CUDA(cuda_thin(result, second, first, NULL, l->work, t, l->stream));
+    return PL_OK;
+}
+
+const struct cuda_kernel cuda_run_thin[] = {
+    {"cuda_thin", NULL, launch_thin, NULL},
+    {0},
+};

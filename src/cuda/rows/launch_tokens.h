@@ -1,0 +1,37 @@
+/*
+ * launch_tokens.h: the launchers of tokens.cu and rope.cu.
+ */
+#ifndef LAUNCH_TOKENS_H
+#define LAUNCH_TOKENS_H
+
+#include "cuda/device/typed_ptr.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* y [rows], each of `bytes` bytes: rows of the table, selected by ids. */
+cudaError_t cuda_embedding(void *y, const int32_t *ids, const void *table, int64_t rows, int64_t bytes, cudaStream_t stream);
+/* dw f32 [V,C]; it is added to with `accumulate`. Rows of the id `padding` are left out; -1: none. next: scratch, int32 [rows]. */
+cudaError_t cuda_embedding_dw(float *dw, int32_t *next, const int32_t *ids, const void *dy, enum store type, int64_t rows,
+                              int64_t V, int64_t C, int32_t padding, int accumulate, cudaStream_t stream);
+
+/* y, x [B,T,H,D]; y may alias x. */
+struct rope_shape {
+    int64_t B, T, H, D;
+    float scale, sign; /* sign -1: the inverse */
+};
+cudaError_t cuda_rope(void *y, const void *x, const float *inv_freq, enum store type, struct rope_shape s, cudaStream_t stream);
+
+/* logits [rows,V]; losses: scratch, f64 [rows]. */
+cudaError_t cuda_xent(float *loss, float *lse, double *losses, const void *logits, const int32_t *labels,
+                      const struct step_block *step, enum store type, int64_t rows, int64_t V, cudaStream_t stream);
+/* d may alias logits. */
+cudaError_t cuda_xent_bwd(void *d, const void *logits, const int32_t *labels, const struct step_block *step, const float *lse,
+                          const float *dloss, enum store type, int64_t rows, int64_t V, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

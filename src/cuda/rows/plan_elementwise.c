@@ -1,0 +1,86 @@
+/*
+ * plan_elementwise.c: elementwise ops, fills, and sums.
+ */
+#include "cuda/rows/act_sums.h"
+#include "cuda/rows/loop_nest.h"
+#include "cuda/plan.h"
+
+static bool is_float(const struct tensor *t) { return t && (t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16); }
+
+/* All operands have one floating-point dtype; any strides. */
+static bool match_alike(const struct query *q)
+{
+    for (int i = 0; i < q->nin; i++)
+        if (!is_float(q->in[i]) || q->in[i]->dtype != q->out[0]->dtype) return false;
+    return q->nin > 0;
+}
+
+static bool match_accumulate(const struct query *q) { return is_float(q->in[0]) && is_float(q->in[1]) && q->in[1]->dtype == q->out[0]->dtype; }
+static bool match_cast(const struct query *q) { return q->in[0] && q->out[0]; }
+
+static bool match_silu_gate_bwd(const struct query *q)
+{
+    bool ok = is_storable(q->in[0]);
+    for (int i = 1; i < q->nin; i++) ok = ok && is_dense(q->in[i], q->in[0]->dtype);
+    for (int o = 0; o < q->nout; o++) ok = ok && is_dense(q->out[o], q->in[0]->dtype);
+    return ok;
+}
+
+static bool match_fill(const struct query *q) { return tensor_is_dense(q->out[0]); }
+static bool match_spread(const struct query *q) { return q->in[0] && is_storable(q->out[0]); }
+
+static bool match_dropout(const struct query *q)
+{
+    return is_storable(q->in[0]) && is_dense(q->out[0], q->in[0]->dtype) && q->in[1] && is_dense(q->in[2], DT_I32);
+}
+
+static bool match_sum(const struct query *q) { return is_float(q->in[0]) && q->out[0]->dtype == DT_F32; }
+static uint64_t workspace_sum(const struct query *q) { return (uint64_t)sum_blocks(tensor_elements(q->in[0])) * sizeof(float); }
+
+static bool match_sum_to(const struct query *q)
+{
+    const struct tensor *acc = given(q, 1);
+    return is_float(q->in[0]) && is_storable(q->out[0]) && (!acc || is_dense(acc, q->out[0]->dtype));
+}
+
+static uint64_t workspace_sum_to(const struct query *q)
+{
+    const struct tensor *x = q->in[0], *y = q->out[0];
+    const int64_t blocks = summing_of(x->rank, x->dim, x->stride, y->rank, y->dim, (int)dtype_size(x->dtype)).blocks;
+    return blocks > 1 ? (uint64_t)(blocks * tensor_elements(y)) * sizeof(float) : 0;
+}
+
+/* Uses its own kernel or, for short rows, those of ACT_BWD and SUM_TO. */
+static bool match_act_bwd_sum(const struct query *q)
+{
+    return match_alike(q) && is_storable(q->out[0]) && is_dense(q->in[0], q->out[0]->dtype) && is_dense(q->in[1], q->out[0]->dtype) && is_dense(q->out[1], DT_F32) &&
+           (q->nout < 3 || is_dense(q->out[2], q->out[0]->dtype));
+}
+
+static uint64_t workspace_act_bwd_sum(const struct query *q)
+{
+    const struct tensor *x = q->out[0], *y = q->out[1];
+    const int size = (int)dtype_size(x->dtype);
+    const int64_t apart = summing_of(x->rank, x->dim, x->stride, y->rank, y->dim, size).blocks, C = tensor_last(x);
+    return (uint64_t)(max_i64(apart, act_sums_of(tensor_rows(x), C, size).blocks) * C) * sizeof(float);
+}
+
+const struct kernel cuda_plan_elementwise[] = {
+    {OP_ADD, "cuda_add", match_alike, NULL, NULL},
+    {OP_MUL, "cuda_mul", match_alike, NULL, NULL},
+    {OP_SILU_GATE, "cuda_silu_gate", match_alike, NULL, NULL},
+    {OP_SILU_GATE_BWD, "cuda_silu_gate_bwd", match_silu_gate_bwd, NULL, NULL},
+    {OP_SILU_GATE_BWD_Y, "cuda_silu_gate_bwd_y", match_silu_gate_bwd, NULL, NULL},
+    {OP_SCALE, "cuda_scale", match_alike, NULL, NULL},
+    {OP_CAST, "cuda_cast", match_cast, NULL, NULL},
+    {OP_ACT, "cuda_act", match_alike, NULL, NULL},
+    {OP_ACT_BWD, "cuda_act_bwd", match_alike, NULL, NULL},
+    {OP_ACT_BWD_SUM, "cuda_act_bwd_sum", match_act_bwd_sum, workspace_act_bwd_sum, NULL},
+    {OP_ACCUMULATE, "cuda_accumulate", match_accumulate, NULL, NULL},
+    {OP_FILL, "cuda_fill", match_fill, NULL, NULL},
+    {OP_SPREAD, "cuda_spread", match_spread, NULL, NULL},
+    {OP_DROPOUT, "cuda_dropout", match_dropout, NULL, NULL},
+    {OP_SUM, "cuda_sum", match_sum, workspace_sum, NULL},
+    {OP_SUM_TO, "cuda_sum_to", match_sum_to, workspace_sum_to, NULL},
+    {.op = OP_NONE},
+};

@@ -1,0 +1,70 @@
+/*
+ * rope.cu: ROPE: rotates the pair (x[i], x[i+D/2]) of each head by the angle t * inv_freq[i].
+ *
+ * The angle is an f32 product, as in published models; its sine and cosine are exact. A block has
+ * one or several positions of one sequence: it computes their D/2 values once, in shared memory,
+ * for all heads. Both halves of a pair are read by the thread that writes them: y may alias x.
+ */
+#include "cuda/rows/launch_tokens.h"
+#include "cuda/rows/rows.cuh"
+
+template <typename T, int V> static __global__ void rope_kernel(T *y, const T *x, const float *inv_freq, rope_shape s, int each)
+{
+    extern __shared__ float turns[]; /* [each, 2, D/2]: cosines, sines */
+    const int64_t first = (int64_t)blockIdx.x * each, left = s.B * s.T - first;
+    const int half = (int)(s.D / 2), packs = half / V, items = (int)s.H * packs, rows = left < each ? (int)left : each;
+    int item = threadIdx.x;
+    float a[V], b[V], c[V], d[V];
+    auto place = [&] { return (first * s.H + item / packs) * s.D + item % packs * V; };
+    auto read = [&] {
+        load<V>(a, x + place());
+        load<V>(b, x + place() + half);
+    };
+    if (item < rows * items) read(); /* in flight while the sines and cosines are computed */
+    for (int i = threadIdx.x; i < rows * half; i += blockDim.x) {
+        const int row = i / half, f = i - row * half;
+        float sine, cosine;
+        sincosf(__fmul_rn((float)((first + row) % s.T), inv_freq[f]), &sine, &cosine);
+        turns[row * 2 * half + f] = cosine * s.scale;
+        turns[row * 2 * half + half + f] = sine * s.sign * s.scale;
+    }
+    __syncthreads();
+    while (item < rows * items) {
+        const float *turn = turns + item / items * 2 * half + item % packs * V;
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            const float cosine = turn[i], sine = turn[half + i];
+            c[i] = a[i] * cosine - b[i] * sine;
+            d[i] = b[i] * cosine + a[i] * sine;
+        }
+        store<V>(y + place(), c);
+        store<V>(y + place() + half, d);
+        item += blockDim.x;
+        if (item < rows * items) read();
+    }
+}
+
+/* A block has as many positions as give work to all its threads. */
+template <typename T, int V>
+static void launch_rope(void *y, const void *x, const float *inv_freq, rope_shape s, cudaStream_t stream)
+{
+    const int64_t items = s.H * (s.D / 2 / V), most = 4096 / s.D;
+    int64_t each = BLOCK / items;
+    if (each > most) each = most;
+    if (each < 1) each = 1;
+    const int64_t wanted = each * items;
+    const unsigned threads = (unsigned)(wanted < 64 ? 64 : wanted > BLOCK ? BLOCK : (wanted + WARP - 1) / WARP * WARP);
+    const unsigned grid = (unsigned)((s.B * s.T + each - 1) / each);
+    rope_kernel<T, V><<<grid, threads, (size_t)(each * s.D) * sizeof(float), stream>>>(static_cast<T *>(y), static_cast<const T *>(x), inv_freq, s,
+                                                                                     (int)each);
+}
+
+extern "C" cudaError_t cuda_rope(void *y, const void *x, const float *inv_freq, enum store type, rope_shape s, cudaStream_t stream)
+{
+    return by_type(type, [&](auto zero) {
+        using T = decltype(zero);
+        constexpr int V = 16 / sizeof(T);
+        if (s.D / 2 % V == 0 && are_aligned(y, x)) launch_rope<T, V>(y, x, inv_freq, s, stream);
+        else launch_rope<T, 1>(y, x, inv_freq, s, stream);
+    });
+}

@@ -1,0 +1,219 @@
+/*
+ * strided.cu: elementwise kernels for operands with strides, including broadcast ones. ADD and MUL
+ * use 16-byte accesses if the innermost loop allows it; everything else, of any dtypes, goes
+ * element by element.
+ */
+#include <type_traits>
+
+#include "cuda/device/divisor.cuh"
+#include "cuda/rows/elements.cuh"
+
+/* --- ADD and MUL ------------------------------------------------------------------ */
+
+template <typename T, int V> static __device__ pack<T, V> load_or_repeat(const T *x, int64_t stride)
+{
+    pack<T, V> out;
+    if (V > 1 && stride) return *reinterpret_cast<const pack<T, V> *>(x);
+    const T one = *x;
+#pragma unroll
+    for (int i = 0; i < V; i++) out.at[i] = one;
+    return out;
+}
+
+/* V divides the innermost loop. */
+template <typename F, typename T, int V> __global__ void pair_form_kernel(T *y, const T *a, const T *b, loop_nest f, int64_t packs)
+{
+    const int64_t each = f.size[0] / V, first = (int64_t)blockIdx.x * BLOCK * TURN + threadIdx.x;
+    pack<T, V> x[TURN], z[TURN];
+    int64_t to[TURN];
+#pragma unroll
+    for (int u = 0; u < TURN; u++) {
+        const int64_t k = first + u * BLOCK;
+        if (k >= packs) continue;
+        const int64_t row = quotient(k, each);
+        const offsets p = offsets_of(f, row, (k - row * each) * V);
+        x[u] = load_or_repeat<T, V>(a + p.a, f.a[0]);
+        z[u] = load_or_repeat<T, V>(b + p.b, f.b[0]);
+        to[u] = p.y;
+    }
+#pragma unroll
+    for (int u = 0; u < TURN; u++) {
+        if (first + u * BLOCK >= packs) continue;
+        pack<T, V> out;
+#pragma unroll
+        for (int i = 0; i < V; i++) out.at[i] = from_float<T>(F::template of<T>(to_float(x[u].at[i]), to_float(z[u].at[i])));
+        *reinterpret_cast<pack<T, V> *>(y + to[u]) = out;
+    }
+}
+
+/* The same for up to three loops that all operands traverse by packs, with a dense y: offsets
+ * fit 32 bits, so that computing the offset of a pack costs less than moving it. Strides are in
+ * packs. */
+struct repeats {
+    divisor size[2];
+    uint32_t a[2], b[2]; /* strides of the second and the third loop */
+};
+
+template <typename F, typename T> __global__ void pair_repeats_kernel(T *y, const T *a, const T *b, repeats r, uint32_t packs)
+{
+    constexpr int V = 16 / sizeof(T);
+    const uint32_t first = blockIdx.x * BLOCK * TURN + threadIdx.x;
+    uint4 x[TURN], z[TURN];
+#pragma unroll
+    for (int u = 0; u < TURN; u++) {
+        const uint32_t k = first + u * BLOCK, row = k / r.size[0], in = k - row * r.size[0].by, up = row / r.size[1], mid = row - up * r.size[1].by;
+        if (k >= packs) continue;
+        x[u] = reinterpret_cast<const uint4 *>(a)[in + mid * r.a[0] + up * r.a[1]];
+        z[u] = reinterpret_cast<const uint4 *>(b)[in + mid * r.b[0] + up * r.b[1]];
+    }
+#pragma unroll
+    for (int u = 0; u < TURN; u++) {
+        if (first + u * BLOCK >= packs) continue;
+        const pack<T, V> p = *reinterpret_cast<const pack<T, V> *>(&x[u]), q = *reinterpret_cast<const pack<T, V> *>(&z[u]);
+        pack<T, V> out;
+#pragma unroll
+        for (int i = 0; i < V; i++) out.at[i] = from_float<T>(F::template of<T>(to_float(p.at[i]), to_float(q.at[i])));
+        reinterpret_cast<pack<T, V> *>(y)[first + u * BLOCK] = out;
+    }
+}
+
+/* Whether an operand's offsets, in packs, fit 31 bits. */
+static bool fits_31_bits(const int64_t *stride, const loop_nest &f, int V)
+{
+    int64_t last = f.size[0] / V;
+    for (int k = 1; k < f.loops; k++) {
+        if (stride[k] < 0) return false;
+        last += (f.size[k] - 1) * (stride[k] / V);
+    }
+    return stride[0] == 1 && last <= INT32_MAX;
+}
+
+/* Whether y is dense, that is, its loops could be merged into one. */
+static bool is_whole(const loop_nest &f)
+{
+    int64_t next = 1;
+    for (int k = 0; k < f.loops; next *= f.size[k++])
+        if (f.y[k] != next) return false;
+    return true;
+}
+
+static repeats repeats_of(const loop_nest &f, int V)
+{
+    repeats r = {{divisor_of(f.size[0] / V), divisor_of(f.loops > 1 ? f.size[1] : 1)}, {0, 0}, {0, 0}};
+    for (int k = 1; k < f.loops; k++) r.a[k - 1] = (uint32_t)(f.a[k] / V), r.b[k - 1] = (uint32_t)(f.b[k] / V);
+    return r;
+}
+
+/* One element at a time, for any function and type: the type is checked at each access. */
+static __device__ float element_at(const void *x, enum store type, int64_t i)
+{
+    if (type == STORE_F32) return static_cast<const float *>(x)[i];
+    return type == STORE_BF16 ? to_float(static_cast<const __nv_bfloat16 *>(x)[i]) : to_float(static_cast<const __half *>(x)[i]);
+}
+
+__global__ void single_form_kernel(void *y, const void *a, const void *b, enum store type, bool product, loop_nest f, int64_t n)
+{
+    const int64_t first = (int64_t)blockIdx.x * BLOCK * TURN + threadIdx.x;
+    float x[TURN], z[TURN];
+    int64_t to[TURN];
+#pragma unroll
+    for (int u = 0; u < TURN; u++) {
+        const int64_t k = first + u * BLOCK;
+        if (k >= n) continue;
+        const int64_t row = quotient(k, f.size[0]);
+        const offsets p = offsets_of(f, row, k - row * f.size[0]);
+        x[u] = element_at(a, type, p.a);
+        z[u] = element_at(b, type, p.b);
+        to[u] = p.y;
+    }
+#pragma unroll
+    for (int u = 0; u < TURN; u++) {
+        if (first + u * BLOCK >= n) continue;
+        const float out = product ? x[u] * z[u] : x[u] + z[u];
+        if (type == STORE_F32) static_cast<float *>(y)[to[u]] = out;
+        else if (type == STORE_BF16) static_cast<__nv_bfloat16 *>(y)[to[u]] = from_float<__nv_bfloat16>(out);
+        else static_cast<__half *>(y)[to[u]] = from_float<__half>(out);
+    }
+}
+
+/* Whether V elements of an operand with these strides can be read at once; a broadcast operand
+ * reads one. */
+static bool fits(const void *p, const int64_t *stride, int loops, int V)
+{
+    if (stride[0] == 0) return true;
+    if (stride[0] != 1 || !is_aligned(p, 16)) return false;
+    for (int k = 1; k < loops; k++)
+        if (stride[k] % V) return false;
+    return true;
+}
+
+template <typename F, typename T>
+static cudaError_t launch_pair_strided(void *y, const void *a, const void *b, enum store type, const loop_nest &f, cudaStream_t stream)
+{
+    constexpr int V = 16 / sizeof(T);
+    const int64_t n = loop_nest_elements(&f);
+    if (!is_one_grid(n)) return cudaErrorInvalidValue;
+    T *to = static_cast<T *>(y);
+    const T *x = static_cast<const T *>(a), *z = static_cast<const T *>(b);
+    const bool wide = f.size[0] % V == 0 && f.y[0] == 1 && fits(y, f.y, f.loops, V) && fits(a, f.a, f.loops, V) && fits(b, f.b, f.loops, V);
+    const bool near = wide && f.loops <= 3 && n / V <= INT32_MAX / 2 && is_whole(f) && fits_31_bits(f.a, f, V) && fits_31_bits(f.b, f, V);
+    if (near)
+        pair_repeats_kernel<F, T><<<grid_of_packs(n / V), BLOCK, 0, stream>>>(to, x, z, repeats_of(f, V), (uint32_t)(n / V));
+    else if (wide) pair_form_kernel<F, T, V><<<grid_of_packs(n / V), BLOCK, 0, stream>>>(to, x, z, f, n / V);
+    else single_form_kernel<<<grid_of_packs(n), BLOCK, 0, stream>>>(y, a, b, type, std::is_same_v<F, f_mul>, f, n);
+    return cudaGetLastError();
+}
+
+template <typename F>
+static cudaError_t launch_pair_strided_by_type(void *y, const void *a, const void *b, enum store type, const loop_nest &f, cudaStream_t stream)
+{
+    switch (type) {
+    case STORE_F32: return launch_pair_strided<F, float>(y, a, b, type, f, stream);
+    case STORE_BF16: return launch_pair_strided<F, __nv_bfloat16>(y, a, b, type, f, stream);
+    case STORE_F16: return launch_pair_strided<F, __half>(y, a, b, type, f, stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
+extern "C" cudaError_t cuda_pair_strided(enum function f, void *y, const void *a, const void *b, enum store type, struct loop_nest nest, cudaStream_t stream)
+{
+    if (f == FUNCTION_ADD) return launch_pair_strided_by_type<f_add>(y, a, b, type, nest, stream);
+    if (f == FUNCTION_MUL) return launch_pair_strided_by_type<f_mul>(y, a, b, type, nest, stream);
+    return cudaErrorInvalidValue;
+}
+
+/* --- everything ----------------------------------------------------------------------- */
+
+/* The same function that dense operands of this type use. */
+template <typename T> static __device__ float function_of(int f, float x, float z)
+{
+    if (f == FUNCTION_SILU_GATE) return f_silu_gate::of<T>(x, z);
+    return f < FUNCTION_SLOPE ? act_value<T>(f - FUNCTION_ACT, x) : x * act_slope<T>(f - FUNCTION_SLOPE, z);
+}
+
+__global__ void any_kernel(int f, void *y, const void *a, const void *b, any_types types, loop_nest nest, int64_t n, float value)
+{
+    const int64_t step = (int64_t)gridDim.x * BLOCK;
+    for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x; i < n; i += step) {
+        const int64_t row = quotient(i, nest.size[0]);
+        const offsets p = offsets_of(nest, row, i - row * nest.size[0]);
+        const double first = any_load(a, types.a, p.a);
+        const float x = (float)first, z = b ? (float)any_load(b, types.b, p.b) : 0.0f;
+        double out;
+        if (f == FUNCTION_CAST) out = first;
+        else if (f == FUNCTION_SCALE) out = x * value;
+        else if (f == FUNCTION_ADD) out = x + z;
+        else if (f == FUNCTION_MUL) out = x * z;
+        else if (types.a == ANY_BF16 || types.a == ANY_F16) out = function_of<__nv_bfloat16>(f, x, z);
+        else out = function_of<float>(f, x, z);
+        any_store(y, types.y, p.y, out);
+    }
+}
+
+extern "C" cudaError_t cuda_any(enum function f, void *y, const void *a, const void *b, struct any_types types, struct loop_nest nest, float value,
+                                cudaStream_t stream)
+{
+    const int64_t n = loop_nest_elements(&nest);
+    any_kernel<<<grid_for(n), BLOCK, 0, stream>>>((int)f, y, a, b, types, nest, n, value);
+    return cudaGetLastError();
+}

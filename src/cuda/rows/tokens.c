@@ -1,0 +1,56 @@
+/*
+ * tokens.c: the running half of embeddings, rotary position embedding and cross entropy (tokens.cu,
+ * rope.cu).
+ */
+#include "cuda/rows/launch_tokens.h"
+#include "cuda/device/operands.h"
+
+static int launch_embedding(const struct launch *l, struct error *e)
+{
+    const struct operand *table = &l->in[1];
+    TRY_CUDA(cuda_embedding(l->out[0].data, l->in[0].data, table->data, operand_elements(&l->in[0]),
+                            operand_last(table) * dtype_size(table->dtype), l->stream));
+    return PL_OK;
+}
+
+static int launch_embedding_dw(const struct launch *l, struct error *e)
+{
+    const struct operand *dy = &l->in[1], *dw = &l->out[0];
+    if (has(l, 2)) CHECK(l->in[2].data == dw->data, "the accumulator is updated in place");
+    TRY_CUDA(cuda_embedding_dw(dw->data, l->work, l->in[0].data, dy->data, store_of(dy->dtype), operand_elements(&l->in[0]),
+                               dw->dim[0], dw->dim[1], (int32_t)l->attr->embedding_dw.padding - 1, has(l, 2), l->stream));
+    return PL_OK;
+}
+
+static int launch_rope(const struct launch *l, struct error *e)
+{
+    const struct operand *x = &l->in[0];
+    const struct rope_shape s = {x->dim[0], x->dim[1], x->dim[2], x->dim[3], l->attr->rope.scale, l->attr->rope.inverse ? -1.0f : 1.0f};
+    TRY_CUDA(cuda_rope(l->out[0].data, x->data, l->in[1].data, store_of(x->dtype), s, l->stream));
+    return PL_OK;
+}
+
+static int launch_xent(const struct launch *l, struct error *e)
+{
+    const struct operand *x = &l->in[0];
+    TRY_CUDA(cuda_xent(l->out[0].data, l->out[1].data, l->work, x->data, l->in[1].data, l->in[2].data, store_of(x->dtype),
+                       operand_rows(x), operand_last(x), l->stream));
+    return PL_OK;
+}
+
+static int launch_xent_bwd(const struct launch *l, struct error *e)
+{
+    const struct operand *x = &l->in[0];
+    TRY_CUDA(cuda_xent_bwd(l->out[0].data, x->data, l->in[1].data, l->in[2].data, l->in[3].data, l->in[4].data, store_of(x->dtype),
+                           operand_rows(x), operand_last(x), l->stream));
+    return PL_OK;
+}
+
+const struct cuda_kernel cuda_run_tokens[] = {
+    {"cuda_embedding", NULL, launch_embedding, NULL},
+    {"cuda_embedding_dw", NULL, launch_embedding_dw, NULL},
+    {"cuda_rope", NULL, launch_rope, NULL},
+    {"cuda_xent", NULL, launch_xent, NULL},
+    {"cuda_xent_bwd", NULL, launch_xent_bwd, NULL},
+    {0},
+};

@@ -1,0 +1,71 @@
+/*
+ * plan_update.c: the norm of the gradients, and the optimizers.
+ */
+#include "cuda/plan.h"
+#include "cuda/update/update_blocks.h"
+
+static bool match_sumsq(const struct query *q)
+{
+    return is_storable(q->in[0]) && is_dense(q->in[1], DT_F64) && is_dense(q->out[0], DT_F64);
+}
+static uint64_t work_sumsq(const struct query *q)
+{
+    (void)q;
+    return (uint64_t)UPDATE_BLOCKS * sizeof(double);
+}
+
+static bool match_clip(const struct query *q) { return is_dense(q->in[0], DT_F64) && is_dense(q->out[0], DT_F32); }
+
+static bool match_scaler(const struct query *q)
+{
+    return is_dense(q->in[0], DT_F64) && is_dense(q->in[1], DT_U8) && (!given(q, 2) || is_storable(given(q, 2)));
+}
+
+/* p is f32 or bf16; g and w have any storage dtype; the input indices of clip and w differ by
+ * op. */
+static bool match_update(const struct query *q, int clip, int w)
+{
+    const struct tensor *p = q->in[0];
+    return (is_dense(p, DT_F32) || is_dense(p, DT_BF16)) && is_storable(q->in[1]) &&
+           (!given(q, clip) || is_dense(given(q, clip), DT_F32)) && (!given(q, w) || is_storable(given(q, w)));
+}
+
+static bool match_adamw(const struct query *q)
+{
+    const struct tensor *m = q->in[2];
+    return (is_dense(m, DT_F32) || is_dense(m, DT_BF16)) && is_dense(q->in[3], m->dtype) && match_update(q, 5, 6);
+}
+
+static bool match_adamw_8bit(const struct query *q)
+{
+    return is_dense(q->in[2], DT_U8) && is_dense(q->in[3], DT_U8) && is_dense(q->in[4], DT_F32) && match_update(q, 6, 7);
+}
+
+static bool match_sgd(const struct query *q) { return (!given(q, 5) || is_dense(given(q, 5), DT_F32)) && match_update(q, 3, 4); }
+
+/* A CUDA grid has at most 65535 chunks. */
+static bool match_adafactor(const struct query *q)
+{
+    const struct tensor *p = q->in[0], *c = given(q, 6);
+    if (c && (p->rank < 2 || factor_chunks(p->dim[p->rank - 2]) > 65535)) return false;
+    return is_dense(q->in[2], DT_F32) && (!c || is_dense(c, DT_F32)) && match_update(q, 4, 5);
+}
+
+static uint64_t work_adafactor(const struct query *q)
+{
+    const struct tensor *p = q->in[0];
+    const int64_t C = tensor_last(p), R = p->rank >= 2 ? p->dim[p->rank - 2] : 1;
+    return factor_work(tensor_elements(p) / (R * C), R, C, given(q, 6) != NULL);
+}
+
+const struct kernel cuda_plan_update[] = {
+    {OP_SUMSQ, "cuda_sumsq", match_sumsq, work_sumsq, NULL},
+    {OP_CLIP, "cuda_clip", match_clip, NULL, NULL},
+    {OP_SCALER, "cuda_scaler", match_scaler, NULL, NULL},
+    {OP_GUARD, "cuda_guard", match_scaler, NULL, NULL},
+    {OP_ADAMW, "cuda_adamw", match_adamw, NULL, NULL},
+    {OP_ADAMW_8BIT, "cuda_adamw_8bit", match_adamw_8bit, NULL, NULL},
+    {OP_SGD, "cuda_sgd", match_sgd, NULL, NULL},
+    {OP_ADAFACTOR, "cuda_adafactor", match_adafactor, work_adafactor, NULL},
+    {.op = OP_NONE},
+};

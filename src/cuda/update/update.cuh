@@ -1,0 +1,104 @@
+/*
+ * update.cuh: functions shared by the optimizer kernels: when a step is skipped, scalar factors,
+ * and the store of an updated weight.
+ *
+ * Products and sums are written with intrinsics, so that none is contracted into an fma: the bits
+ * are those of the CPU.
+ */
+#ifndef UPDATE_CUH
+#define UPDATE_CUH
+
+#include "cuda/rows/keyed.cuh"
+#include "cuda/update/launch_update.h"
+#include "cuda/rows/rows.cuh"
+
+/* With step.found_inf, or a gradient norm that is not finite, the update changes nothing. */
+static __device__ inline bool is_skipped(const update &u) { return u.step->found_inf || (u.clip && !isfinite(u.clip[0])); }
+static __device__ inline float clip_of(const update &u) { return u.clip ? u.clip[1] : 1.0f; }
+static __device__ inline double rate_of(const update &u) { return (double)u.step->learning_rate * u.lr_scale; }
+
+/* The tensor of a batch that item `number` belongs to: the last one whose first item is not after
+ * it. If the table is in the launch parameters, all threads read the same word of it at a time. */
+static __device__ inline int tensor_of(const uint32_t *first, int count, uint32_t number)
+{
+    int low = 0, high = count - 1;
+    while (low < high) {
+        const int middle = (low + high + 1) / 2;
+        if (first[middle] <= number) low = middle;
+        else high = middle - 1;
+    }
+    return low;
+}
+
+/* Stores elements at .. at+V of p; `at` is a multiple of V, V is 4 or 1. A bf16 p is rounded
+ * stochastically, with one random draw for four elements. Then w gets the new value of p. */
+template <typename P, int V> static __device__ inline void store_weight(const update &u, int64_t at, float (&p)[V], uint64_t key)
+{
+    static_assert(V == 1 || V == 4, "a draw serves four elements");
+    if constexpr (sizeof(P) == 2) {
+        uint64_t bits = keyed_bits(key, (uint64_t)at / 4) >> (V == 1 ? 16 * (at % 4) : 0);
+        wide_pack<__nv_bfloat16, V> rounded;
+#pragma unroll
+        for (int i = 0; i < V; i++, bits >>= 16) {
+            rounded.at[i] = round_at_random(p[i], (uint32_t)bits);
+            p[i] = to_float(rounded.at[i]);
+        }
+        *reinterpret_cast<wide_pack<__nv_bfloat16, V> *>(static_cast<__nv_bfloat16 *>(u.p.data) + at) = rounded;
+    } else {
+        store<V>(static_cast<float *>(u.p.data) + at, p);
+    }
+    if (u.w.data) store<V>(u.w, at, p);
+}
+
+/* ADAMW's scalars, computed in double and rounded once. */
+struct adam_scalars {
+    float keep;             /* 1 - lr wd */
+    float rate1, b2, rate2; /* 1-b1, b2, 1-b2 */
+    float root;             /* sqrt(1-b2^t) */
+    float eps, size;        /* lr / (1-b1^t) */
+    float clip;             /* factor on the gradient */
+    uint64_t key;
+};
+
+/* Called by a block, followed by a barrier. Two powers in double take longer than the load of a
+ * pack, so two warps compute one each. */
+static __device__ inline void fill_scalars(adam_scalars &s, const update &u)
+{
+    const double t = u.step->adam_t;
+    if (threadIdx.x == 0) {
+        const double lr = rate_of(u);
+        s.keep = (float)(1 - lr * u.weight_decay);
+        s.rate1 = (float)(1 - u.beta1);
+        s.eps = (float)u.eps;
+        s.clip = clip_of(u);
+        s.size = (float)(lr / (1 - pow(u.beta1, t)));
+    } else if (threadIdx.x == WARP) {
+        s.b2 = (float)u.beta2;
+        s.rate2 = (float)(1 - u.beta2);
+        s.key = keyed_round(u.step, u.key);
+        s.root = (float)sqrt(1 - pow(u.beta2, t));
+    }
+}
+
+static __device__ inline void adam(float &p, float &m, float &v, float g, const adam_scalars &s)
+{
+    const float d = __fmul_rn(g, s.clip);
+    m = __fadd_rn(m, __fmul_rn(s.rate1, __fsub_rn(d, m)));
+    v = __fadd_rn(__fmul_rn(s.b2, v), __fmul_rn(__fmul_rn(s.rate2, d), d));
+    const float step = __fdiv_rn(m, __fadd_rn(__fdiv_rn(__fsqrt_rn(v), s.root), s.eps));
+    p = __fsub_rn(__fmul_rn(p, s.keep), __fmul_rn(s.size, step));
+}
+
+/* Blocks of 256 threads for `items` items. */
+static inline unsigned update_grid(int64_t items) { return grid_of_rows(items, BLOCK, 2 * UPDATE_BLOCKS); }
+
+/* Calls f(P()) with P the storage type of the weights. */
+template <typename F> static inline cudaError_t by_weight(enum store type, F f)
+{
+    if (type == STORE_F32) f(float());
+    else if (type == STORE_BF16) f(__nv_bfloat16());
+    else return cudaErrorInvalidValue;
+    return cudaGetLastError();
+}
+
+#endif
