@@ -12,14 +12,13 @@
  * Without a GPU all cases are planned and counted as skipped. The program prints a line per
  * failure, at most SHOWN per row, then a summary; a failure exits with 1.
  *
- * The attention rows run once more with the kernels for GPUs that have no WGMMA.
+ * Rows with kernels for newer GPUs run once more with each older set of kernels that they have.
  *
  * Each row runs in a process of its own, so a kernel that breaks the GPU's context breaks one row.
  * --jobs 0 runs all rows in one process, which is faster under a memory checker.
  *
  * --cover omits redundant cases. It keeps, small shapes first, those that run a kernel in a dtype
- * (for attention also: a head dimension) that no earlier case ran, and names the kernels that no
- * case runs. --list only prints the remaining cases. The selection takes seconds, so concurrent
+ * (for attention also: a head dimension) that no earlier case ran. --list only prints the remaining cases. The selection takes seconds, so concurrent
  * programs get lines of the list in files of their own (--cases).
  *
  * --bench uses the shape that a case names for timing, which has many thread blocks. There the
@@ -57,12 +56,15 @@ static enum device_kind subject = DEVICE_CUDA;
 static bool at_bench; /* --bench */
 static bool covering; /* --cover */
 static int like, only; /* `like`: the compute capability whose kernels run; 0: the GPU's own. `only` (--like): no other; below 8.0 not in bf16 */
+static const int older[] = {86, 75};
 static bool can_run; /* a device is present; otherwise everything is planned only */
+static int own_capability; /* of the GPU; 0: there is none, and the profile's counts */
 
 /* The result of one row, written by its process and read by the main process. */
 struct result {
     int passed, failed, skipped, lacking;
     bool lacks[OP_COUNT], has[OP_COUNT]; /* ops of nodes that no kernel accepts; that a kernel accepts */
+    bool used[CUDA_ROWS];                /* kernels of kernels.def that its cases use, on some GPU */
     bool broken;                         /* the device no longer responds */
     bool done;
 };
@@ -105,43 +107,49 @@ static void apply_layout_passes(struct graph *g)
 
 /* The tensor core kernels are compiled per head dimension, the other attention kernels for up to 64
  * and for more, and the window kernel for all. */
-static int64_t head_dim_class(const char *kernel, const struct tensor *q)
+static int64_t head_dim_class(const struct kernel *k, const struct tensor *q)
 {
-    if (!strstr(kernel, "attention") || q->rank != 4) return 0;
-    if (strstr(kernel, "fast") || strstr(kernel, "few")) return q->dim[3];
-    return !strstr(kernel, "window") && q->dim[3] > 64;
+    if (!strstr(k->name, "attention") || q->rank != 4) return 0;
+    if (k->capability || strstr(k->name, "few")) return q->dim[3];
+    return !strstr(k->name, "window") && q->dim[3] > 64;
 }
 
-/* Whether the case runs a GPU kernel, in this dtype, that no earlier case ran. */
+/* The profile of this device, or of an older GPU: its compute capability decides which kernels run. */
+static void profile_of(struct profile *p)
+{
+    profile_default(p, subject, 2);
+    if (subject == DEVICE_CUDA && own_capability) p->capability = own_capability;
+    if (subject == DEVICE_CUDA && like) p->capability = like;
+}
+
+static void cover(const struct graph *g, int type)
+{
+    struct profile profile;
+    profile_of(&profile);
+    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
+        const struct node *x = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
+        struct query q;
+        if (op_table[x->op].flags & OPF_VIEW) continue;
+        query_fill(&q, g, x, &profile);
+        const struct kernel *found = kernel_find(DEVICE_CUDA, x->op, &q);
+        if (!found) continue;
+        const struct key key = {found->name, type, head_dim_class(found, q.in[0])};
+        if (is_new(&key)) vec_push(&covered, key);
+    }
+}
+
+/* Whether the case runs a GPU kernel, in this dtype, that no earlier case ran: its own or an older
+ * GPU's. */
 static bool covers_new_kernel(const struct row *row, int slot, bool forward, int type)
 {
     struct scene s = scene_of(row, shape_at(row, slot), types[type], forward);
-    struct profile profile;
     const uint32_t before = covered.n;
-    profile_default(&profile, DEVICE_CUDA, 2);
     if (!forward) apply_layout_passes(&s.g);
-    for (uint32_t k = 0; k < s.g.order[PROGRAM_STEP].nodes.n; k++) {
-        const struct node *x = node_at(&s.g, s.g.order[PROGRAM_STEP].nodes.at[k]);
-        struct query q;
-        if (op_table[x->op].flags & OPF_VIEW) continue;
-        query_fill(&q, &s.g, x, &profile);
-        const struct kernel *found = kernel_find(DEVICE_CUDA, x->op, &q);
-        if (!found) continue;
-        const struct key key = {found->name, type, head_dim_class(found->name, q.in[0])};
-        if (is_new(&key)) vec_push(&covered, key);
-    }
+    for (size_t i = 0; i < COUNT(older); i++) like = older[i], cover(&s.g, type);
+    like = 0;
+    cover(&s.g, type);
     graph_free(&s.g);
     return covered.n > before;
-}
-
-static void print_uncovered_kernels(void)
-{
-    for (const struct kernel *const *f = cuda_kernels; *f; f++)
-        for (const struct kernel *k = *f; k->op != OP_NONE; k++) {
-            bool any = false;
-            for (uint32_t i = 0; i < covered.n; i++) any |= !strcmp(covered.at[i].kernel, k->name);
-            if (!any) printf("no case runs the kernel %s\n", k->name);
-        }
 }
 
 /* All small shapes come before the first large one. */
@@ -152,7 +160,6 @@ static void choose_cases(void)
             for (int forward = 1; forward >= 0; forward--)
                 for (int type = 0; type < TYPES; type++)
                     if (shape_at(&rows[i], slot)[0] && (forward || !rows[i].c->no_gradient)) kept[i][slot][forward][type] = covers_new_kernel(&rows[i], slot, forward, type);
-    print_uncovered_kernels();
     vec_free(&covered);
 }
 
@@ -227,13 +234,21 @@ static bool all_have_kernels(const struct trial *t, const struct graph *g)
 {
     struct profile profile;
     bool all = true;
-    profile_default(&profile, subject, 2);
+    profile_of(&profile);
     for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
         const struct node *x = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
         struct query q;
         if (op_table[x->op].flags & OPF_VIEW) continue;
         query_fill(&q, g, x, &profile);
-        bool taken = kernel_find(subject, x->op, &q) != NULL;
+        const struct kernel *found = kernel_find(subject, x->op, &q);
+        const bool taken = found;
+        if (taken && subject == DEVICE_CUDA) t->result->used[found->row] = true;
+        for (size_t i = 0; i < COUNT(older) && subject == DEVICE_CUDA; i++) {
+            profile.capability = older[i];
+            const struct kernel *there = kernel_find(subject, x->op, &q);
+            if (there) t->result->used[there->row] = true;
+        }
+        if (subject == DEVICE_CUDA) profile_of(&profile);
         *(taken ? &t->result->has[x->op] : &t->result->lacks[x->op]) = true;
         all &= taken;
     }
@@ -319,6 +334,7 @@ static int side_open(struct side *s, struct error *e)
     int rc = graph_error(&r->graph, e);
     if (rc || (rc = device_open(&s->device, subject, 2, e))) return rc;
     s->opened = true;
+    if (like) s->device.profile.capability = like;
     if ((rc = plan_place(&r->plan, &r->graph, &s->device.profile, e))) return rc;
     s->placed = true;
     uint64_t guarded[SPACE_COUNT];
@@ -463,18 +479,41 @@ static void run_trial(const struct trial *t, const struct rig *reference)
     side_close(&got);
 }
 
-/* Attention has kernels for WGMMA, for sm_80 and later, and for sm_75 in f16. A GPU can run its own
- * kernels and those of older GPUs. */
-static bool has_older_kernels(const struct row *row) { return !strncmp(op_table[row->op].name, "ATTENTION", 9); }
+/* Runs the case once more with each older set of kernels that differs: a GPU runs its own kernels and
+ * those of older GPUs. */
+static bool same_kernels(const struct graph *g, int a, int b)
+{
+    struct profile profile[2];
+    bool same = true;
+    profile_of(&profile[0]);
+    profile[1] = profile[0];
+    profile[0].capability = a, profile[1].capability = b;
+    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n && same; k++) {
+        const struct node *x = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
+        struct query q;
+        if (op_table[x->op].flags & OPF_VIEW) continue;
+        query_fill(&q, g, x, &profile[0]);
+        const struct kernel *first = kernel_find(DEVICE_CUDA, x->op, &q);
+        q.profile = &profile[1];
+        same = first == kernel_find(DEVICE_CUDA, x->op, &q);
+    }
+    return same;
+}
 
 static void run_older_kernels(const struct trial *t, const struct rig *reference)
 {
-    static const int others[] = {86, 75};
-    for (size_t i = 0; i < COUNT(others); i++) {
-        cuda_emulate_capability(like = others[i]);
-        if (!t->result->broken && (like >= 80 || t->f == DT_F16)) run_trial(t, reference);
+    struct scene s = scene_of(t->row, t->n, t->f, t->forward);
+    struct profile own;
+    if (!t->forward) apply_layout_passes(&s.g);
+    profile_of(&own);
+    int last = own.capability;
+    for (size_t i = 0; i < COUNT(older); last = older[i++]) {
+        if (t->result->broken || older[i] >= own.capability || same_kernels(&s.g, last, older[i])) continue;
+        like = older[i];
+        run_trial(t, reference);
+        like = 0;
     }
-    cuda_emulate_capability(like = 0);
+    graph_free(&s.g);
 }
 
 /* Whether some dtype runs, so that the slow reference is needed. */
@@ -505,9 +544,9 @@ static void run_case(const struct row *row, const int64_t *n, bool forward, cons
         if (!wanted[i]) continue;
         struct trial t = {row, n, forward, types[i], result};
         if (only && only < 80 && types[i] == DT_BF16) continue;
-        cuda_emulate_capability(like = only);
+        like = only;
         run_trial(&t, &reference);
-        if (!only && can_run && subject == DEVICE_CUDA && has_older_kernels(row)) run_older_kernels(&t, &reference);
+        if (!only && can_run && subject == DEVICE_CUDA) run_older_kernels(&t, &reference);
     }
     if (needed) rig_close(&reference);
 }
@@ -611,13 +650,19 @@ static void run_or_time_row(const struct row *row, struct result *result, bool t
     result->done = true;
 }
 
-/* Runs in a process of its own: CUDA does not survive a fork. */
-static bool find_gpu(void)
+/* The GPU's compute capability; 0: there is none. Asked in a process of its own: CUDA does not survive a
+ * fork. */
+static int find_capability(void)
 {
     int status = 0;
+    fflush(stdout);
     pid_t child = fork();
-    if (child == 0) _exit(cuda_gpus() > 0 ? 0 : 1);
-    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    if (child == 0) {
+        struct gpu gpu = {0};
+        struct error e;
+        _exit(cuda_gpus() > 0 && !cuda_gpu(&gpu, &e) ? gpu.capability : 0);
+    }
+    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 }
 
 static void wait_one(int *active)
@@ -657,7 +702,14 @@ static void run_all(bool timing, int jobs, char **names, int count)
     while (active) wait_one(&active);
 }
 
-static int summarise(void)
+#define KERNEL(OP, NAME, ...) #NAME,
+static const char *const row_names[CUDA_ROWS] = {
+#include "cuda/kernels.def"
+};
+#undef KERNEL
+
+/* every: all cases were planned, so every kernel must have been used. */
+static int summarise(bool every)
 {
     struct result all = {0};
     for (size_t i = 1; i < COUNT(rows); i++) {
@@ -669,6 +721,11 @@ static int summarise(void)
         if (r->failed > SHOWN) printf("FAILED %s: %d cases in all\n", op_table[i].name, r->failed);
         all.passed += r->passed, all.failed += r->failed, all.skipped += r->skipped, all.lacking += r->lacking;
         for (int op = 0; op < OP_COUNT; op++) all.lacks[op] |= r->lacks[op], all.has[op] |= r->has[op];
+    }
+    for (int k = 0; k < CUDA_ROWS && every && subject == DEVICE_CUDA; k++) {
+        bool used = false;
+        for (size_t i = 1; i < COUNT(rows); i++) used |= results[i].used[k];
+        if (!used) all.failed++, printf("FAILED no case runs the kernel %s\n", row_names[k]);
     }
     printf("%d cases without a kernel, of ops (*: for some operands):", all.lacking);
     for (int op = 1; op < OP_COUNT; op++)
@@ -710,7 +767,8 @@ int main(int argc, char **argv)
     seed_begin();
     results = mmap(NULL, sizeof *results * COUNT(rows), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(results != MAP_FAILED, "no memory");
-    can_run = subject == DEVICE_CPU || find_gpu();
+    if (subject == DEVICE_CUDA) own_capability = find_capability();
+    can_run = subject == DEVICE_CPU || own_capability;
     if (timing || jobs < 0) jobs = 1;
     if (cases) read_cases(cases);
     else if (covering) choose_cases();
@@ -721,5 +779,5 @@ int main(int argc, char **argv)
            (unsigned long long)seed);
     run_all(timing, jobs, names, count);
     free(names);
-    return summarise();
+    return summarise(!count && !covering && !timing && !at_bench && !only);
 }

@@ -130,11 +130,15 @@ static const struct opcase case_SLICE = {
     .large = {{31, 65, 33, 1, 7, 50}}};
 
 /* n: rows, K, N, has a bias, has an addend. */
+/* A vector that begins behind three others, so that it is not aligned to 16 bytes. */
+static id unaligned_vector(struct scene *s, const char *name, int64_t n) { return op_slice(&s->g, param(s, name, DIM(n + 3)), 0, 3, n); }
+
+/* n[6]: the bias is not aligned, which the GPU's library does not support. */
 static id build_linear(struct scene *s, const int64_t *n)
 {
     const int64_t rows = n[0] * n[1], K = n[2], N = n[3];
-    id in[] = {param(s, "x", DIM(n[0], n[1], K)), param(s, "w", DIM(N, K)), n[4] ? param(s, "b", DIM(N)) : 0,
-               n[5] ? param(s, "r", DIM(n[0], n[1], N)) : 0};
+    id in[] = {param(s, "x", DIM(n[0], n[1], K)), param(s, "w", DIM(N, K)),
+               n[6] ? unaligned_vector(s, "b", N) : n[4] ? param(s, "b", DIM(N)) : 0, n[5] ? param(s, "r", DIM(n[0], n[1], N)) : 0};
     s->length = (double)max_i64(rows, max_i64(K, N));
     return watch(s, op_apply(&s->g, OP_LINEAR, NULL, in, n[5] ? 4 : n[4] ? 3 : 2));
 }
@@ -142,14 +146,15 @@ static const struct opcase case_LINEAR = {
     build_linear,
     .small = {{1, 1, 1, 1, 1}, {2, 3, 5, 7, 0}, {3, 1, 4, 9, 1}, {1, 7, 2, 3, 1}, {2, 3, 5, 7, 0, 1}, {3, 1, 4, 9, 1, 1}, {1, 5, 7, 8, 0, 1}},
     .large = {{3, 43, 150, 65, 1}, {1, 65, 300, 17, 0}, {3, 43, 150, 65, 1, 1}, {2, 64, 768, 96, 0, 1}}, .bench = {2, 512, 768, 768, 1},
-    .gpu = {{1, 128, 2048, 256, 0, 1}, {1, 100, 1280, 320, 1, 1}, {2, 33, 72, 72, 1, 1}}};
+    .gpu = {{1, 128, 2048, 256, 0, 1}, {1, 100, 1280, 320, 1, 1}, {2, 33, 72, 72, 1, 1}, {2, 33, 72, 72, 1, 0, 1}}};
 
 /* n: as for LINEAR, then the activation kind. */
 static id build_linear_act(struct scene *s, const int64_t *n)
 {
     const int64_t rows = n[0] * n[1], K = n[2], N = n[3];
     union attr a = {.act = {(uint8_t)n[5]}};
-    id in[] = {param(s, "x", DIM(n[0], n[1], K)), param(s, "w", DIM(N, K)), n[4] ? param(s, "b", DIM(N)) : 0};
+    id in[] = {param(s, "x", DIM(n[0], n[1], K)), param(s, "w", DIM(N, K)),
+               n[6] ? unaligned_vector(s, "b", N) : n[4] ? param(s, "b", DIM(N)) : 0};
     s->length = (double)max_i64(rows, max_i64(K, N));
     s->unit = 1;      /* the activation's derivative has zeros */
     s->roundings = 3; /* z and its gradient are stored in f */
@@ -161,7 +166,8 @@ static const struct opcase case_LINEAR_ACT = {
     build_linear_act,
     .small = {{1, 1, 1, 1, 1, ACT_GELU}, {2, 3, 5, 7, 0, ACT_GELU_TANH}, {3, 1, 4, 9, 1, ACT_QUICK_GELU}, {1, 7, 2, 3, 1, ACT_RELU},
               {2, 2, 3, 5, 1, ACT_SIGMOID}, {1, 3, 5, 4, 0, ACT_SILU}, {3, 2, 4, 3, 1, ACT_TANH}},
-    .large = {{3, 43, 150, 65, 1, ACT_GELU}, {1, 65, 300, 17, 0, ACT_GELU_TANH}}, .bench = {2, 512, 768, 3072, 1, ACT_GELU}};
+    .large = {{3, 43, 150, 65, 1, ACT_GELU}, {1, 65, 300, 17, 0, ACT_GELU_TANH}}, .bench = {2, 512, 768, 3072, 1, ACT_GELU},
+    .gpu = {{2, 33, 72, 72, 1, ACT_GELU, 1}}};
 
 /* n: M, N, K, ta, tb, has an accumulator, wide result. */
 static id build_matmul(struct scene *s, const int64_t *n)
@@ -284,15 +290,25 @@ static const struct opcase case_ROPE = {
     build_rope, .small = {{1, 1, 1, 1, 0}, {2, 3, 1, 2, 0}, {1, 5, 3, 4, 1}}, .large = {{2, 65, 3, 16, 0}, {1, 130, 2, 9, 1}},
     .gpu = {{1, 2003, 32, 32, 1}, {1, 37, 300, 8, 0}, {1, 5, 600, 8, 1}, {1, 3, 2, 2056, 0}, {3, 67, 5, 36, 1}}, .bench = {2, 512, 12, 32}};
 
+/* A matrix; columns of a wider one, if `strided`; rows of a longer one that are not aligned to 16 bytes, if
+ * `unaligned` and n[1] is odd. */
+static id plane(struct scene *s, const char *name, const int64_t *n, bool strided, bool unaligned)
+{
+    if (strided) return op_slice(&s->g, param(s, name, DIM(n[0], n[1] + 3)), 1, 3, n[1]);
+    return unaligned ? op_slice(&s->g, param(s, name, DIM(n[0] + 1, n[1])), 0, 1, n[0]) : param(s, name, DIM(n[0], n[1]));
+}
+
+/* n[3]: strided. */
+#define STRIDED_SHAPES .gpu = {{65, 130, 0, 1}}
 static id build_silu_gate(struct scene *s, const int64_t *n)
 {
     s->unit = 1; /* the derivative of silu has a zero near -1.28 */
-    id gate = param(s, "gate", DIM(n[0], n[1])), up = param(s, "up", DIM(n[0], n[1]));
+    id gate = plane(s, "gate", n, n[3], false), up = param(s, "up", DIM(n[0], n[1]));
     return watch(s, op_silu_gate(&s->g, gate, up));
 }
 #define PLANE_SHAPES .small = {{1, 1}, {3, 5}, {7, 9}}, .large = {{65, 130}, {3, 1001}}, \
     .bench = {1024, 768}
-static const struct opcase case_SILU_GATE = {build_silu_gate, PLANE_SHAPES};
+static const struct opcase case_SILU_GATE = {build_silu_gate, PLANE_SHAPES, STRIDED_SHAPES};
 
 static id build_silu_gate_bwd(struct scene *s, const int64_t *n) { return build_backward(s, n, build_silu_gate); }
 static const struct opcase case_SILU_GATE_BWD = {build_silu_gate_bwd, PLANE_SHAPES};
@@ -485,9 +501,9 @@ static const struct opcase case_XENT_BWD = {build_xent_bwd, CLASS_SHAPES};
 
 static id build_scale(struct scene *s, const int64_t *n)
 {
-    return watch(s, op_scale(&s->g, param(s, "a", DIM(n[0], n[1])), -0.3));
+    return watch(s, op_scale(&s->g, plane(s, "a", n, n[3], false), -0.3));
 }
-static const struct opcase case_SCALE = {build_scale, PLANE_SHAPES};
+static const struct opcase case_SCALE = {build_scale, PLANE_SHAPES, STRIDED_SHAPES};
 
 /* Casts to bf16 and back; an f64 graph stays exact. */
 static id build_cast(struct scene *s, const int64_t *n)
@@ -517,9 +533,9 @@ static const struct opcase case_SPREAD = {build_spread, PLANE_SHAPES};
 static id build_accumulate(struct scene *s, const int64_t *n)
 {
     id acc = op_cast(&s->g, param(s, "acc", DIM(n[0], n[1])), wide(s));
-    return watch(s, op_accumulate(&s->g, param(s, "a", DIM(n[0], n[1])), acc));
+    return watch(s, op_accumulate(&s->g, plane(s, "a", n, n[3], false), acc));
 }
-static const struct opcase case_ACCUMULATE = {build_accumulate, PLANE_SHAPES};
+static const struct opcase case_ACCUMULATE = {build_accumulate, PLANE_SHAPES, STRIDED_SHAPES};
 
 static id build_fill(struct scene *s, const int64_t *n)
 {

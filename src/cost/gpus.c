@@ -42,6 +42,7 @@ bool profile_is_gpu(const char *name) { return profile_is_stored(name) || find(n
 static void use_row(struct profile *p, const struct gpu_row *c)
 {
     snprintf(p->name, sizeof p->name, "%s", c->name);
+    p->capability = c->sm;
     p->native_bf16 = c->bf16;
     p->flops_f32 = c->f32 * 1e12;
     p->flops_bf16 = c->half * 1e12;
@@ -147,6 +148,7 @@ static void derive(struct profile *p, const struct gpu *c)
     while (k + 1 < COUNT(cycle) && cycle[k + 1].capability <= c->capability) k++;
     const double cycles = c->multiprocessors * (c->clock > 0 ? c->clock : 1.5e9);
     plain_name(c->name, p->name, sizeof p->name);
+    p->capability = c->capability;
     p->native_bf16 = c->capability >= 80;
     p->flops_f32 = cycles * cycle[k].f32;
     p->flops_bf16 = cycles * cycle[k].half;

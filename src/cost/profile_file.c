@@ -279,6 +279,7 @@ static int read_gpu(const struct value *v, struct profile *p, struct calibration
     int rc = read_name(v, "name", p->name, sizeof p->name, e);
     if (!rc) rc = read_name(v, "gpu", c->cpu, sizeof c->cpu, e);
     if (!rc) rc = read_name(v, "sm", c->isa, sizeof c->isa, e);
+    if (!rc && (sscanf(c->isa, "sm_%3d", &p->capability) != 1 || p->capability < 10)) rc = error_set(e, PL_USAGE, "sm is \"%s\", expected a name such as sm_90", c->isa);
     if (!rc) rc = read_bytes(v, "memory_bytes", &p->memory_bytes, e);
     p->threads = 1;
     return rc ? rc : read_bytes(v, "library_workspace", &p->library_workspace, e);

@@ -9,6 +9,7 @@
 #ifndef PLIMSOLL_CUDA_H
 #define PLIMSOLL_CUDA_H
 
+#include "cuda/kernels.h"
 #include "graph/ops.h"
 #include "run/device.h"
 #include "run/tape.h"
@@ -27,15 +28,11 @@ struct cuda_view {
 /* Returns false without the plug-in, or when the GPU does not respond. */
 bool cuda_get_view(const struct device *d, struct cuda_view *out);
 
-/* For tests: tapes recorded from now on use the tensor-core kernels of an older GPU, of compute
- * capability 8.6 (86) or 7.5 (75). 0 restores the GPU's own capability. */
-void cuda_emulate_capability(int capability);
-
 /* Program and plug-in must agree on this value: a plug-in that was built from other sources is not
  * opened. */
 #define CUDA_PLUGIN_ABI                                                                                                             \
     ((uint64_t)sizeof(struct device) << 48 ^ (uint64_t)sizeof(struct tape) << 36 ^ (uint64_t)sizeof(struct entry) << 24 ^            \
-     (uint64_t)sizeof(struct cuda_view) << 12 ^ (uint64_t)sizeof(struct device_ops) << 6 ^ (uint64_t)OP_COUNT)
+     (uint64_t)sizeof(struct cuda_view) << 12 ^ (uint64_t)sizeof(struct device_ops) << 6 ^ (uint64_t)CUDA_ROWS << 16 ^ (uint64_t)OP_COUNT)
 
 /* The plug-in exports one such struct under the name plimsoll_cuda_plugin. */
 struct cuda_plugin {
@@ -45,7 +42,6 @@ struct cuda_plugin {
     int (*gpus)(void);
     bool (*get_view)(const struct device *d, struct cuda_view *out);
     int (*gpu)(struct gpu *c, struct error *e);
-    void (*act_like)(int capability);
 };
 extern const struct cuda_plugin plimsoll_cuda_plugin __attribute__((visibility("default")));
 

@@ -94,10 +94,3 @@ bool cuda_get_view(const struct device *d, struct cuda_view *out)
     const struct cuda_plugin *p = plugin(&e);
     return p && p->get_view(d, out);
 }
-
-void cuda_emulate_capability(int capability)
-{
-    struct error e;
-    const struct cuda_plugin *p = plugin(&e);
-    if (p) p->act_like(capability);
-}

@@ -21,16 +21,17 @@ static bool is_read(const struct graph *g, const struct node *n, int i)
 }
 
 /* The set of inputs that must be dense for the node to run on a GPU; 0: it runs as it is, or not
- * even then. */
+ * even then. Kernels that run on every GPU decide: the others take no layout that these do not. */
 static unsigned inputs_to_copy(const struct graph *g, const struct node *n)
 {
+    static const struct profile every_gpu = {.kind = DEVICE_CUDA};
     struct tensor dense[MAX_IN];
     struct query q;
     unsigned some = 0;
     for (int i = 0; i < n->nin; i++)
         if (n->in[i] && !tensor_is_dense(tensor_at(g, n->in[i])) && is_read(g, n, i)) some |= 1u << i;
     if (!some || op_table[n->op].flags & OPF_VIEW) return 0;
-    query_fill(&q, g, n, NULL);
+    query_fill(&q, g, n, &every_gpu);
     if (kernel_find(DEVICE_CUDA, n->op, &q)) return 0;
     for (int i = 0; i < n->nin; i++) {
         if (!(some >> i & 1)) continue;

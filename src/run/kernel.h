@@ -4,7 +4,7 @@
  * A kernel has two halves. The planning half (match, workspace, seconds) is C and always compiled;
  * it depends on shapes, dtypes and the device profile only: a plan made without the device equals
  * the plan made with it. The running half launches on tensors at final addresses. For the CPU both
- * halves are in one row; for CUDA the running half is bound by name when the device is opened.
+ * halves are in one row; for CUDA a row of cuda/kernels.def ties them together.
  */
 #ifndef KERNEL_H
 #define KERNEL_H
@@ -21,6 +21,7 @@ struct profile {
     char name[64];
     enum device_kind kind;
     int threads;               /* CPU threads of the plan */
+    int capability;            /* compute capability of the GPU: 90 is 9.0; 0: not a GPU */
     bool native_bf16;
     bool onednn;               /* CPU: use oneDNN kernels where they match */
     double flops_f32, flops_bf16;  /* of matrix products, per second */
@@ -74,7 +75,12 @@ struct kernel {
     bool (*match)(const struct query *);
     uint64_t (*workspace)(const struct query *); /* NULL: none */
     void (*run)(const struct launch *);          /* NULL in a planning-only table */
+    int capability;                              /* CUDA: the lowest compute capability; 90: that one alone */
+    int row;                                     /* CUDA: its number in cuda/kernels.def */
 };
+
+/* Whether a GPU of this compute capability has the instructions of a kernel. */
+static inline bool capability_suffices(int needed, int capability) { return needed == 90 ? capability == 90 : capability >= needed; }
 
 /* By op: its kernels in order of preference, ended by OP_NONE; NULL for a view. cuda_kernels is a
  * NULL-terminated list of families, each such a list over several ops. */

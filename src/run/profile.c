@@ -28,6 +28,7 @@ void profile_default(struct profile *p, enum device_kind kind, int threads)
         /* An H200 as measured: 8192^3 bf16 product and a device-to-device copy. */
         snprintf(p->name, sizeof p->name, "h200");
         p->threads = 1;
+        p->capability = 90;
         p->native_bf16 = true;
         p->flops_f32 = 50e12;
         p->flops_bf16 = 770e12;

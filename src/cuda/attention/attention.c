@@ -6,7 +6,6 @@
 #include <math.h>
 
 #include "cuda/attention/hopper.h"
-#include "cuda/device/gpu.h"
 #include "cuda/device/host.h"
 #include "cuda/attention/launch_attention.h"
 
@@ -93,118 +92,141 @@ static struct attention backward_of(const struct launch *l, enum attention_mode 
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-/* Whether scores are products and nothing is added to them. */
-static bool has_no_score_bias(const struct attention *a) { return a->mode == ATTENTION_PLAIN && !a->mask && a->scale > 0; }
-
-/* Whether tiles fit ATTENTION_SHARED_SM75; the kernels report their size by head dimension. */
-static bool fits_sm75(const struct attention *a, bool backward)
-{
-    if (has_no_score_bias(a)) return !backward || a->D <= ATTENTION_SMALL;
-    if (attention_is_grid64(a)) return a->D <= ATTENTION_SMALL && cuda_attention_fast_shared_bytes(a) <= ATTENTION_SHARED_SM75;
-    return cuda_attention_fast_shared_bytes(a) <= ATTENTION_SHARED_SM75 &&
-           (!backward || (cuda_attention_fast_dkv_shared_bytes(a) <= ATTENTION_SHARED_SM75 && cuda_attention_fast_dq_shared_bytes(a) <= ATTENTION_SHARED_SM75));
-}
-
-/* Whether the GPU's tensor cores support this attention. A plan must not depend on that. From 8.0
- * on they support bf16, and all tiles fit the shared memory. */
-static bool gpu_supports(const struct attention *a, bool backward)
-{
-    const int capability = gpu_capability();
-    return capability >= 80 || (capability >= 75 && a->type == STORE_F16 && fits_sm75(a, backward));
-}
-
-/* Computes what the tensor-core kernels need for a grid. */
+/* Computes what the tensor-core kernels need for any grid, and for one of 64 columns. */
 static int fast_before(struct attention *a, cudaStream_t stream, struct error *e)
 {
     a->unit = (float)M_LOG2E;
-    if (!attention_is_grid64(a)) TRY_CUDA(cuda_attention_before(a, 0, stream));
-    else {
-        TRY_CUDA(cuda_attention_tables(a, stream));
-        TRY_CUDA(cuda_grid64_rel(a, a->unit, stream));
-    }
+    TRY_CUDA(cuda_attention_before(a, 0, stream));
     return PL_OK;
 }
 
-static int fast_forward(struct attention *a, cudaStream_t stream, struct error *e)
+static int grid64_before(struct attention *a, cudaStream_t stream, struct error *e)
 {
-    if (has_no_score_bias(a)) {
-        TRY_CUDA(cuda_attention_dense(a, stream));
-        return PL_OK;
-    }
-    TRY(fast_before(a, stream, e));
-    TRY_CUDA(cuda_attention_fast(a, attention_is_grid64(a), stream));
+    a->unit = (float)M_LOG2E;
+    TRY_CUDA(cuda_attention_tables(a, stream));
+    TRY_CUDA(cuda_grid64_rel(a, a->unit, stream));
     return PL_OK;
 }
 
-static int fast_backward(struct attention *a, cudaStream_t stream, struct error *e)
+static int launch_dense(const struct launch *l, struct error *e)
 {
-    TRY_CUDA(cuda_attention_row_stats(a, stream));
-    if (has_no_score_bias(a)) {
-        TRY_CUDA(cuda_attention_dense_dkv(a, stream));
-        TRY_CUDA(cuda_attention_dense_dq(a, stream));
-        return PL_OK;
-    }
-    TRY(fast_before(a, stream, e));
-    if (!attention_is_grid64(a)) {
-        TRY_CUDA(cuda_attention_fast_dkv(a, stream));
-        TRY_CUDA(cuda_attention_fast_dq(a, stream));
-        TRY_CUDA(cuda_attention_after(a, ATTENTION_FAST_TILE, stream));
-    } else {
-        TRY_CUDA(cuda_attention_grid64_dkv(a, stream));
-        TRY_CUDA(cuda_attention_grid64_dq(a, stream));
-        TRY_CUDA(cuda_grid64_dtables(a, stream));
-        TRY_CUDA(cuda_attention_sum_tables(a, stream));
-    }
+    const struct attention a = forward_of(l, ATTENTION_PLAIN);
+    TRY_CUDA(cuda_attention_dense(&a, l->stream));
     return PL_OK;
 }
 
-static int forward(const struct launch *l, enum attention_mode mode, bool fast, struct error *e)
+static int launch_dense_bwd(const struct launch *l, struct error *e)
+{
+    const struct attention a = backward_of(l, ATTENTION_PLAIN);
+    TRY_CUDA(cuda_attention_row_stats(&a, l->stream));
+    TRY_CUDA(cuda_attention_dense_dkv(&a, l->stream));
+    TRY_CUDA(cuda_attention_dense_dq(&a, l->stream));
+    return PL_OK;
+}
+
+static int launch_grid64(const struct launch *l, struct error *e)
+{
+    struct attention a = forward_of(l, ATTENTION_BY_TABLES);
+    TRY(grid64_before(&a, l->stream, e));
+    TRY_CUDA(cuda_attention_fast(&a, true, l->stream));
+    return PL_OK;
+}
+
+static int launch_grid64_bwd(const struct launch *l, struct error *e)
+{
+    struct attention a = backward_of(l, ATTENTION_BY_TABLES);
+    TRY_CUDA(cuda_attention_row_stats(&a, l->stream));
+    TRY(grid64_before(&a, l->stream, e));
+    TRY_CUDA(cuda_attention_grid64_dkv(&a, l->stream));
+    TRY_CUDA(cuda_attention_grid64_dq(&a, l->stream));
+    TRY_CUDA(cuda_grid64_dtables(&a, l->stream));
+    TRY_CUDA(cuda_attention_sum_tables(&a, l->stream));
+    return PL_OK;
+}
+
+static int fast(const struct launch *l, enum attention_mode mode, struct error *e)
 {
     struct attention a = forward_of(l, mode);
-    if (fast && hopper_supports(&a, false)) return hopper_attention(&a, l->stream, e);
-    if (fast && gpu_supports(&a, false)) return fast_forward(&a, l->stream, e);
+    TRY(fast_before(&a, l->stream, e));
+    TRY_CUDA(cuda_attention_fast(&a, false, l->stream));
+    return PL_OK;
+}
+
+static int fast_bwd(const struct launch *l, enum attention_mode mode, struct error *e)
+{
+    struct attention a = backward_of(l, mode);
+    TRY_CUDA(cuda_attention_row_stats(&a, l->stream));
+    TRY(fast_before(&a, l->stream, e));
+    TRY_CUDA(cuda_attention_fast_dkv(&a, l->stream));
+    TRY_CUDA(cuda_attention_fast_dq(&a, l->stream));
+    TRY_CUDA(cuda_attention_after(&a, ATTENTION_FAST_TILE, l->stream));
+    return PL_OK;
+}
+
+static int plain(const struct launch *l, enum attention_mode mode, struct error *e)
+{
+    struct attention a = forward_of(l, mode);
     TRY_CUDA(cuda_attention_before(&a, 0, l->stream));
     TRY_CUDA(cuda_attention_plain(&a, l->stream));
     return PL_OK;
 }
 
-static int backward(const struct launch *l, enum attention_mode mode, bool fast, struct error *e)
+static int plain_bwd(const struct launch *l, enum attention_mode mode, struct error *e)
 {
     struct attention a = backward_of(l, mode);
-    if (fast && hopper_supports(&a, true)) return hopper_attention_bwd(&a, l->stream, e);
-    if (fast && gpu_supports(&a, true)) return fast_backward(&a, l->stream, e);
     TRY_CUDA(cuda_attention_before(&a, 1, l->stream));
     TRY_CUDA(cuda_attention_plain_bwd(&a, l->stream));
     TRY_CUDA(cuda_attention_after(&a, (int)attention_small_tile(a.D), l->stream));
     return PL_OK;
 }
 
-static int launch_plain(const struct launch *l, struct error *e) { return forward(l, ATTENTION_PLAIN, false, e); }
-static int launch_rel(const struct launch *l, struct error *e) { return forward(l, ATTENTION_BY_TABLES, false, e); }
-static int launch_bias(const struct launch *l, struct error *e) { return forward(l, ATTENTION_BY_BIAS, false, e); }
-static int launch_plain_bwd(const struct launch *l, struct error *e) { return backward(l, ATTENTION_PLAIN, false, e); }
-static int launch_rel_bwd(const struct launch *l, struct error *e) { return backward(l, ATTENTION_BY_TABLES, false, e); }
-static int launch_bias_bwd(const struct launch *l, struct error *e) { return backward(l, ATTENTION_BY_BIAS, false, e); }
+static int hopper(const struct launch *l, enum attention_mode mode, struct error *e)
+{
+    const struct attention a = forward_of(l, mode);
+    return hopper_attention(&a, l->stream, e);
+}
 
-static int launch_fast(const struct launch *l, struct error *e) { return forward(l, ATTENTION_PLAIN, true, e); }
-static int launch_fast_rel(const struct launch *l, struct error *e) { return forward(l, ATTENTION_BY_TABLES, true, e); }
-static int launch_fast_bias(const struct launch *l, struct error *e) { return forward(l, ATTENTION_BY_BIAS, true, e); }
-static int launch_fast_bwd(const struct launch *l, struct error *e) { return backward(l, ATTENTION_PLAIN, true, e); }
-static int launch_fast_rel_bwd(const struct launch *l, struct error *e) { return backward(l, ATTENTION_BY_TABLES, true, e); }
-static int launch_fast_bias_bwd(const struct launch *l, struct error *e) { return backward(l, ATTENTION_BY_BIAS, true, e); }
+static int hopper_bwd(const struct launch *l, enum attention_mode mode, struct error *e)
+{
+    const struct attention a = backward_of(l, mode);
+    return hopper_attention_bwd(&a, l->stream, e);
+}
 
-const struct cuda_kernel cuda_run_attention[] = {
-    {"cuda_attention", NULL, launch_plain, NULL},
-    {"cuda_attention_bwd", NULL, launch_plain_bwd, NULL},
-    {"cuda_attention_rel", NULL, launch_rel, NULL},
-    {"cuda_attention_rel_bwd", NULL, launch_rel_bwd, NULL},
-    {"cuda_attention_bias", NULL, launch_bias, NULL},
-    {"cuda_attention_bias_bwd", NULL, launch_bias_bwd, NULL},
-    {"cuda_attention_fast", NULL, launch_fast, NULL},
-    {"cuda_attention_fast_bwd", NULL, launch_fast_bwd, NULL},
-    {"cuda_attention_fast_rel", NULL, launch_fast_rel, NULL},
-    {"cuda_attention_fast_rel_bwd", NULL, launch_fast_rel_bwd, NULL},
-    {"cuda_attention_fast_bias", NULL, launch_fast_bias, NULL},
-    {"cuda_attention_fast_bias_bwd", NULL, launch_fast_bias_bwd, NULL},
-    {0},
-};
+#define LAUNCH(NAME, FUNCTION, MODE) static int NAME(const struct launch *l, struct error *e) { return FUNCTION(l, MODE, e); }
+LAUNCH(launch_hopper, hopper, ATTENTION_PLAIN)
+LAUNCH(launch_hopper_bwd, hopper_bwd, ATTENTION_PLAIN)
+LAUNCH(launch_hopper_grid64, hopper, ATTENTION_BY_TABLES)
+LAUNCH(launch_hopper_grid64_bwd, hopper_bwd, ATTENTION_BY_TABLES)
+LAUNCH(launch_fast, fast, ATTENTION_PLAIN)
+LAUNCH(launch_fast_bwd, fast_bwd, ATTENTION_PLAIN)
+LAUNCH(launch_fast_rel, fast, ATTENTION_BY_TABLES)
+LAUNCH(launch_fast_rel_bwd, fast_bwd, ATTENTION_BY_TABLES)
+LAUNCH(launch_fast_bias, fast, ATTENTION_BY_BIAS)
+LAUNCH(launch_fast_bias_bwd, fast_bwd, ATTENTION_BY_BIAS)
+LAUNCH(launch_plain, plain, ATTENTION_PLAIN)
+LAUNCH(launch_plain_bwd, plain_bwd, ATTENTION_PLAIN)
+LAUNCH(launch_rel, plain, ATTENTION_BY_TABLES)
+LAUNCH(launch_rel_bwd, plain_bwd, ATTENTION_BY_TABLES)
+LAUNCH(launch_bias, plain, ATTENTION_BY_BIAS)
+LAUNCH(launch_bias_bwd, plain_bwd, ATTENTION_BY_BIAS)
+
+CUDA_KERNEL(cuda_attention_hopper, .launch = launch_hopper);
+CUDA_KERNEL(cuda_attention_hopper_bwd, .launch = launch_hopper_bwd);
+CUDA_KERNEL(cuda_attention_hopper_grid64, .launch = launch_hopper_grid64);
+CUDA_KERNEL(cuda_attention_hopper_grid64_bwd, .launch = launch_hopper_grid64_bwd);
+CUDA_KERNEL(cuda_attention_dense, .launch = launch_dense);
+CUDA_KERNEL(cuda_attention_dense_bwd, .launch = launch_dense_bwd);
+CUDA_KERNEL(cuda_attention_grid64, .launch = launch_grid64);
+CUDA_KERNEL(cuda_attention_grid64_bwd, .launch = launch_grid64_bwd);
+CUDA_KERNEL(cuda_attention_fast, .launch = launch_fast);
+CUDA_KERNEL(cuda_attention_fast_bwd, .launch = launch_fast_bwd);
+CUDA_KERNEL(cuda_attention_fast_rel, .launch = launch_fast_rel);
+CUDA_KERNEL(cuda_attention_fast_rel_bwd, .launch = launch_fast_rel_bwd);
+CUDA_KERNEL(cuda_attention_fast_bias, .launch = launch_fast_bias);
+CUDA_KERNEL(cuda_attention_fast_bias_bwd, .launch = launch_fast_bias_bwd);
+CUDA_KERNEL(cuda_attention, .launch = launch_plain);
+CUDA_KERNEL(cuda_attention_bwd, .launch = launch_plain_bwd);
+CUDA_KERNEL(cuda_attention_rel, .launch = launch_rel);
+CUDA_KERNEL(cuda_attention_rel_bwd, .launch = launch_rel_bwd);
+CUDA_KERNEL(cuda_attention_bias, .launch = launch_bias);
+CUDA_KERNEL(cuda_attention_bias_bwd, .launch = launch_bias_bwd);

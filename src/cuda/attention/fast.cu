@@ -9,7 +9,7 @@
  */
 #include "cuda/attention/score_bias.cuh"
 
-constexpr int KEYS = 64;
+constexpr int KEYS = FAST_KEYS;
 
 template <typename T, int D, attention_mode MODE> __global__ void __launch_bounds__(FAST_BLOCK, D > 96 ? 2 : 3) fast_forward(const attention a, int stride, bool grid64)
 {
@@ -66,17 +66,12 @@ template <typename T, int D, attention_mode MODE> __global__ void __launch_bound
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-template <int D, attention_mode MODE> constexpr size_t shared_bytes_for(int stride, int biases)
-{
-    return (HELD + 2 * KEYS) * D * 2 + (KEYS + (MODE == ATTENTION_BY_TABLES ? HELD * stride : MODE == ATTENTION_BY_BIAS ? biases : 0)) * sizeof(float);
-}
-
 template <typename T, int D, attention_mode MODE> static cudaError_t start(const attention *a, bool grid64, cudaStream_t stream)
 {
     const int stride = position_stride(columns_offset_even(*a) + a->width);
     const int64_t blocks = (int64_t)a->B * a->H * ((a->T + HELD - 1) / HELD);
-    static_assert(shared_bytes_for<D, MODE>(position_stride(ATTENTION_GRID + 1), ATTENTION_GRID * ATTENTION_GRID / 4) <= ATTENTION_SHARED, "it fits");
-    const size_t bytes = shared_bytes_for<D, MODE>(stride, a->T);
+    static_assert(fast_bytes(D, MODE, position_stride(ATTENTION_GRID + 1), ATTENTION_GRID * ATTENTION_GRID / 4) <= ATTENTION_SHARED, "it fits");
+    const size_t bytes = fast_bytes(D, MODE, stride, a->T);
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
     const cudaError_t rc = allow_shared(fast_forward<T, D, MODE>, bytes);
     if (rc != cudaSuccess) return rc;
@@ -87,9 +82,4 @@ template <typename T, int D, attention_mode MODE> static cudaError_t start(const
 extern "C" cudaError_t cuda_attention_fast(const struct attention *a, int grid64, cudaStream_t stream)
 {
     return by_type_length_and_mode(a, [&](auto t, auto d, auto mode) { return start<decltype(t), decltype(d)::value, decltype(mode)::value>(a, grid64, stream); });
-}
-
-extern "C" size_t cuda_attention_fast_shared_bytes(const struct attention *a)
-{
-    return shared_bytes_by(a, [&](auto d, auto mode) { return shared_bytes_for<decltype(d)::value, decltype(mode)::value>(position_stride(columns_offset_even(*a) + a->width), a->T); });
 }

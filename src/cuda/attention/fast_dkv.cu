@@ -14,16 +14,12 @@
  */
 #include "cuda/attention/score_bias.cuh"
 
-constexpr int QUERIES = 32, STATS = 3 * QUERIES;
+constexpr int QUERIES = FAST_DKV_QUERIES, STATS = FAST_DKV_STATS;
 
 /* The maximum number of grid rows that 64 keys span; the offset of a query's column terms after
  * them. */
-__host__ __device__ inline int rows_of_keys(const attention &a)
-{
-    const int rows = (HELD - 1) / a.width + 2;
-    return rows < a.height ? rows : a.height;
-}
-__host__ __device__ inline int columns_offset(const attention &a) { return (rows_of_keys(a) + 3) / 4 * 4; }
+__device__ inline int rows_of_keys(const attention &a) { return dkv_key_rows(a.height, a.width); }
+__host__ __device__ inline int columns_offset(const attention &a) { return dkv_columns(a.height, a.width); }
 
 constexpr int N = QUERIES / 8; /* fragments per row of a tile */
 
@@ -179,17 +175,12 @@ __global__ void __launch_bounds__(FAST_BLOCK, D > 64 ? 2 : 3) fast_dkv(const att
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-template <int D, attention_mode MODE> constexpr size_t shared_bytes_for(int stride, int biases)
-{
-    return 4 * QUERIES * D * 2 + (2 * STATS + (MODE == ATTENTION_BY_TABLES ? 2 * QUERIES * stride : MODE == ATTENTION_BY_BIAS ? biases : 0)) * sizeof(float);
-}
-
 template <typename T, int D, attention_mode MODE> static cudaError_t start(const attention *a, cudaStream_t stream)
 {
     const int stride = position_stride(columns_offset(*a) + a->width);
     const int64_t blocks = (int64_t)a->B * a->G * ((a->S + HELD - 1) / HELD);
-    static_assert(shared_bytes_for<D, MODE>(position_stride(ATTENTION_GRID + 3), ATTENTION_BIASES) <= ATTENTION_SHARED, "it fits");
-    const size_t bytes = shared_bytes_for<D, MODE>(stride, a->T);
+    static_assert(fast_dkv_bytes(D, MODE, position_stride(ATTENTION_GRID + 3), ATTENTION_BIASES) <= ATTENTION_SHARED, "it fits");
+    const size_t bytes = fast_dkv_bytes(D, MODE, stride, a->T);
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
     const cudaError_t rc = allow_shared(fast_dkv<T, D, MODE>, bytes);
     if (rc != cudaSuccess) return rc;
@@ -200,9 +191,4 @@ template <typename T, int D, attention_mode MODE> static cudaError_t start(const
 extern "C" cudaError_t cuda_attention_fast_dkv(const struct attention *a, cudaStream_t stream)
 {
     return by_type_length_and_mode(a, [&](auto t, auto d, auto mode) { return start<decltype(t), decltype(d)::value, decltype(mode)::value>(a, stream); });
-}
-
-extern "C" size_t cuda_attention_fast_dkv_shared_bytes(const struct attention *a)
-{
-    return shared_bytes_by(a, [&](auto d, auto mode) { return shared_bytes_for<decltype(d)::value, decltype(mode)::value>(position_stride(columns_offset(*a) + a->width), a->T); });
 }

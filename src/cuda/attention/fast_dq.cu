@@ -22,8 +22,8 @@
 static_assert(HELD == ATTENTION_FAST_TILE, "a partial sum covers the queries of one block");
 
 /* Keys per tile: longer rows leave less shared memory. */
-template <int D> constexpr int keys_to_tile = D <= 80 ? 64 : 32;
-template <attention_mode MODE> constexpr int slots = MODE == ATTENTION_BY_TABLES ? 1 : 2;
+template <int D> constexpr int keys_to_tile = dq_keys(D);
+template <attention_mode MODE> constexpr int slots = dq_slots(MODE);
 
 /* Writes the warp's 16 rows of ds to its part of shared memory. */
 template <int KEYS> static __device__ void store_ds(float *tile, const float (&ds)[KEYS / 8][4])
@@ -190,20 +190,13 @@ template <typename T, int D, attention_mode MODE> __global__ void __launch_bound
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-template <int D, attention_mode MODE> constexpr size_t tiles_bytes = (2 * HELD + 2 * slots<MODE> * keys_to_tile<D>) * D * 2;
-template <int D, attention_mode MODE> constexpr size_t shared_bytes_for(int stride, int biases)
-{
-    const int sums = MODE == ATTENTION_BY_TABLES ? HELD * stride : (WARPS + 1) * biases;
-    return tiles_bytes<D, MODE> + (slots<MODE> * keys_to_tile<D> + (MODE == ATTENTION_PLAIN ? 0 : HELD * (keys_to_tile<D> + 4) + sums)) * sizeof(float);
-}
-
 template <typename T, int D, attention_mode MODE> static cudaError_t start(const attention *a, cudaStream_t stream)
 {
-    static_assert(MODE != ATTENTION_BY_TABLES || dq_tables_bytes<D> <= tiles_bytes<D, MODE>, "add_tables fits the tiles' buffers");
-    static_assert(shared_bytes_for<D, MODE>(position_stride(ATTENTION_GRID), ATTENTION_BIASES) <= ATTENTION_SHARED, "it fits");
+    static_assert(MODE != ATTENTION_BY_TABLES || dq_tables_bytes<D> <= dq_tile_bytes(D, MODE), "add_tables fits the tiles' buffers");
+    static_assert(fast_dq_bytes(D, MODE, position_stride(ATTENTION_GRID), ATTENTION_BIASES) <= ATTENTION_SHARED, "it fits");
     const int stride = position_stride(a->height + a->width);
     const int64_t blocks = (int64_t)a->B * a->H * ((a->T + HELD - 1) / HELD);
-    const size_t bytes = shared_bytes_for<D, MODE>(stride, a->T);
+    const size_t bytes = fast_dq_bytes(D, MODE, stride, a->T);
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
     const cudaError_t rc = allow_shared(fast_dq<T, D, MODE>, bytes);
     if (rc != cudaSuccess) return rc;
@@ -214,9 +207,4 @@ template <typename T, int D, attention_mode MODE> static cudaError_t start(const
 extern "C" cudaError_t cuda_attention_fast_dq(const struct attention *a, cudaStream_t stream)
 {
     return by_type_length_and_mode(a, [&](auto t, auto d, auto mode) { return start<decltype(t), decltype(d)::value, decltype(mode)::value>(a, stream); });
-}
-
-extern "C" size_t cuda_attention_fast_dq_shared_bytes(const struct attention *a)
-{
-    return shared_bytes_by(a, [&](auto d, auto mode) { return shared_bytes_for<decltype(d)::value, decltype(mode)::value>(position_stride(a->height + a->width), a->T); });
 }

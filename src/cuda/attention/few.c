@@ -2,7 +2,6 @@
  * few.c: the running half of attention with few queries or few keys: the operands and
  * workspace of an entry become a struct few_attention.
  */
-#include "cuda/device/gpu.h"
 #include "cuda/device/host.h"
 #include "cuda/attention/launch_few.h"
 
@@ -28,37 +27,33 @@ static struct few_attention few_of(const struct launch *l, int q, int mask, cons
     return a;
 }
 
-/* Whether the GPU's tensor cores support bf16. A plan must not depend on that. */
-static bool on_tensor_cores(const struct few_attention *a)
-{
-    return a->type != STORE_F32 && a->D == FEW_MMA_WIDTH && gpu_capability() >= 80;
-}
+typedef cudaError_t few_fn(const struct few_attention *a, int backward, cudaStream_t stream);
 
-static int enqueue(const struct few_attention *a, int backward, cudaStream_t stream, struct error *e)
-{
-    if (on_tensor_cores(a)) TRY_CUDA(cuda_attention_few_mma(a, backward, stream));
-    else TRY_CUDA(cuda_attention_few(a, backward, stream));
-    TRY_CUDA(cuda_attention_few_join(a, backward, stream));
-    return PL_OK;
-}
-
-static int launch_forward(const struct launch *l, struct error *e)
+static int forward(const struct launch *l, few_fn *kernel, struct error *e)
 {
     struct few_attention a = few_of(l, 0, 3, &l->out[1], 0);
     a.o = rows_of(&l->out[0]);
-    return enqueue(&a, 0, l->stream, e);
+    TRY_CUDA(kernel(&a, 0, l->stream));
+    TRY_CUDA(cuda_attention_few_join(&a, 0, l->stream));
+    return PL_OK;
 }
 
-static int launch_backward(const struct launch *l, struct error *e)
+static int backward(const struct launch *l, few_fn *kernel, struct error *e)
 {
     struct few_attention a = few_of(l, 1, 6, &l->in[5], 1);
     a.dout = rows_of(&l->in[0]), a.o = rows_of(&l->in[4]);
     a.dq = rows_of(&l->out[0]), a.dk = rows_of(&l->out[1]), a.dv = rows_of(&l->out[2]);
-    return enqueue(&a, 1, l->stream, e);
+    TRY_CUDA(kernel(&a, 1, l->stream));
+    TRY_CUDA(cuda_attention_few_join(&a, 1, l->stream));
+    return PL_OK;
 }
 
-const struct cuda_kernel cuda_run_attention_few[] = {
-    {"cuda_attention_few", NULL, launch_forward, NULL},
-    {"cuda_attention_few_bwd", NULL, launch_backward, NULL},
-    {0},
-};
+static int launch_mma(const struct launch *l, struct error *e) { return forward(l, cuda_attention_few_mma, e); }
+static int launch_mma_bwd(const struct launch *l, struct error *e) { return backward(l, cuda_attention_few_mma, e); }
+static int launch_few(const struct launch *l, struct error *e) { return forward(l, cuda_attention_few, e); }
+static int launch_few_bwd(const struct launch *l, struct error *e) { return backward(l, cuda_attention_few, e); }
+
+CUDA_KERNEL(cuda_attention_few_mma, .launch = launch_mma);
+CUDA_KERNEL(cuda_attention_few_mma_bwd, .launch = launch_mma_bwd);
+CUDA_KERNEL(cuda_attention_few, .launch = launch_few);
+CUDA_KERNEL(cuda_attention_few_bwd, .launch = launch_few_bwd);

@@ -1,36 +1,11 @@
 /*
- * hopper.c: attention on GPUs of compute capability 9.0 (sm_90): which shapes its kernels
- * support, the TMA tensor maps of their tiles, and the passes before and after
- * (launch_hopper.h).
- *
- * The choice depends on the GPU and the shape and is made when the tape is recorded; the workspace
- * is the same either way, so a plan does not depend on it.
+ * hopper.c: attention on GPUs of compute capability 9.0 (sm_90): the TMA tensor maps of its tiles,
+ * and the passes before and after (launch_hopper.h). plan_attention.c says which shapes it takes.
  */
 #include "cuda/attention/hopper.h"
 
-#include "cuda/device/gpu.h"
 #include "cuda/device/host.h"
 #include "cuda/attention/launch_hopper.h"
-
-/* --- supported shapes ------------------------------------------------------------------------- */
-
-bool gpu_is_hopper(void) { return gpu_capability() == 90; }
-
-/* TMA strides over samples, tokens and heads must not be zero. */
-static bool has_strides(const struct head_rows *x, int64_t B, int64_t T, int64_t H)
-{
-    return (B == 1 || x->sample > 0) && (T == 1 || x->token > 0) && (H == 1 || x->head > 0);
-}
-
-bool hopper_supports(const struct attention *a, bool backward)
-{
-    if (a->type == STORE_F32 || (a->D != 64 && a->D != 80 && a->D != 128) || a->mask || a->scale <= 0) return false;
-    if (a->mode == ATTENTION_BY_BIAS) return false;
-    if (a->mode == ATTENTION_BY_TABLES && !attention_is_grid64(a)) return false;
-    if (a->T < HOPPER_WALKED || a->S < HOPPER_WALKED) return false; /* tiles would be mostly empty */
-    if (!has_strides(&a->q, a->B, a->T, a->H) || !has_strides(&a->k, a->B, a->S, a->G) || !has_strides(&a->v, a->B, a->S, a->G)) return false;
-    return (!backward || has_strides(&a->dout, a->B, a->T, a->H)) && gpu_is_hopper();
-}
 
 /* --- tensor maps ------------------------------------------------------------------------------ */
 

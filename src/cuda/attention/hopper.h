@@ -4,15 +4,8 @@
 #ifndef ATTENTION_HOPPER_H
 #define ATTENTION_HOPPER_H
 
-#include <stdbool.h>
-
 #include "base/base.h"
 #include "cuda/attention/launch_attention.h"
-
-/* Whether the GPU in use has compute capability 9.0; whether these kernels support it and the
- * shape. */
-bool gpu_is_hopper(void);
-bool hopper_supports(const struct attention *a, bool backward);
 
 int hopper_attention(const struct attention *a, cudaStream_t stream, struct error *e);
 int hopper_attention_bwd(const struct attention *a, cudaStream_t stream, struct error *e);

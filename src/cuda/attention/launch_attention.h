@@ -16,8 +16,6 @@ struct head_rows {
 
 /* Queries per block of fast_dq.cu, and so per partial sum of a bias gradient. */
 enum { ATTENTION_FAST_TILE = 64 };
-/* The width of a grid for which a tile of 64 keys is exactly one row of the grid. */
-enum { ATTENTION_GRID64_WIDTH = 64 };
 
 /* [rows,columns] of any type and strides. */
 struct head_table {
@@ -71,21 +69,12 @@ cudaError_t cuda_attention_plain_bwd(const struct attention *a, cudaStream_t str
 cudaError_t cuda_attention_fast(const struct attention *a, int grid64, cudaStream_t stream);
 cudaError_t cuda_attention_fast_dq(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_fast_dkv(const struct attention *a, cudaStream_t stream);
-/* Bytes of shared memory per block of each kernel. */
-size_t cuda_attention_fast_shared_bytes(const struct attention *a);
-size_t cuda_attention_fast_dq_shared_bytes(const struct attention *a);
-size_t cuda_attention_fast_dkv_shared_bytes(const struct attention *a);
 
 /* For a grid of 64 columns and up to 64 rows, with tables of the heads' type. rel, multiplied by
  * `unit`, and drel are stored transposed, [B,H,height+width,T]. grid64.cu computes rel
  * before and the tables' partial gradients after. The forward kernel above handles this case by its
  * argument `grid64`; the backward has kernels of its own (grid64_dq.cu,
  * grid64_dkv.cu). */
-static inline bool attention_is_grid64(const struct attention *a)
-{
-    return a->mode == ATTENTION_BY_TABLES && a->width == ATTENTION_GRID64_WIDTH && a->height <= ATTENTION_GRID64_WIDTH && a->table[0].type == a->type &&
-           a->table[1].type == a->type;
-}
 cudaError_t cuda_grid64_rel(const struct attention *a, float unit, cudaStream_t stream);
 cudaError_t cuda_grid64_dtables(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_grid64_dq(const struct attention *a, cudaStream_t stream);

@@ -15,7 +15,7 @@
 
 /* Rows per tile: keys that a block of the dk/dv kernel holds, and the tile length by which both
  * backward kernels traverse the other side. */
-enum { HOPPER_HELD = 128, HOPPER_WALKED = 64, HOPPER_WIDTH = ATTENTION_GRID64_WIDTH };
+enum { HOPPER_HELD = 128, HOPPER_WALKED = ATTENTION_HOPPER_LEAST, HOPPER_WIDTH = ATTENTION_GRID64_WIDTH };
 
 /* The forward and the dq kernel: warpgroups of 64 queries per block. Three hide more latency than
  * two, where two thirds of the registers are enough. */

@@ -20,8 +20,9 @@
 #include <type_traits>
 
 #include "cuda/attention/attention.cuh"
+#include "cuda/attention/shared.h"
 
-constexpr int WARPS = 4, FAST_BLOCK = WARPS * 32, HELD = WARPS * 16; /* HELD: rows that a block holds */
+constexpr int WARPS = FAST_WARPS, FAST_BLOCK = WARPS * 32, HELD = FAST_HELD; /* HELD: rows that a block holds */
 
 /* Whether the tensor cores multiply type T: 7.5 only f16, and without cp.async. */
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
@@ -238,9 +239,6 @@ __device__ inline int bias_between(const attention &a, int x, int y)
 {
     return abs((x >> 16) - (y >> 16)) * a.width + abs((x & 0xffff) - (y & 0xffff));
 }
-
-/* The pitch in floats of a tile of position terms: accesses by pairs cause few bank conflicts. */
-__host__ __device__ constexpr int position_stride(int numbers) { return (numbers + 11) / 16 * 16 + 4; }
 
 constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 

@@ -40,6 +40,11 @@ static bool few_match(const struct query *q, int heads, int first, int outputs)
     return is_few(q->in[first], q->in[first + 1]) && lse->dtype == DT_F32 && (!mask || mask->dtype == DT_F32);
 }
 
+/* On tensor cores: heads of FEW_MMA_WIDTH in 16 bits. */
+static bool is_mma(const struct tensor *q) { return q->dtype != DT_F32 && q->dim[3] == FEW_MMA_WIDTH; }
+
+static bool match_mma(const struct query *q) { return few_match(q, 3, 0, 1) && is_mma(q->in[0]); }
+static bool match_mma_bwd(const struct query *q) { return few_match(q, 5, 1, 3) && is_mma(q->in[1]); }
 static bool match_forward(const struct query *q) { return few_match(q, 3, 0, 1); }
 static bool match_backward(const struct query *q) { return few_match(q, 5, 1, 3); }
 
@@ -52,7 +57,6 @@ static uint64_t work_forward(const struct query *q) { return bytes(q->in[0], q->
 static uint64_t work_backward(const struct query *q) { return bytes(q->in[1], q->in[2], 1); }
 
 const struct kernel cuda_plan_attention_few[] = {
-    {OP_ATTENTION, "cuda_attention_few", match_forward, work_forward, NULL},
-    {OP_ATTENTION_BWD, "cuda_attention_few_bwd", match_backward, work_backward, NULL},
+#include "cuda/attention/few.def"
     {.op = OP_NONE},
 };

@@ -1,9 +1,10 @@
 /*
  * plan_window.c: attention within the windows of a grid, forward and backward.
  *
- * There are two kernels per op, as for attention (plan_attention.c): with tensor cores, and
- * without, which supports f32 and other head dimensions too. The workspace is the same, so that the
- * running half can fall back on a GPU whose tensor cores do not support the dtype.
+ *     hopper       9.0: WGMMA; windows of 14 x 14, head dimensions 64 and 80
+ *     fast         8.0 and later: mma.sync; windows up to that size, head dimensions 32, 64 and 80
+ *     small        7.5: the same in f16, with tiles for its shared memory
+ *     the others   any GPU: f32 and other head dimensions too
  */
 #include "cuda/attention/window_work.h"
 #include "cuda/plan.h"
@@ -55,6 +56,12 @@ static bool backward_match(const struct query *q, bool fast)
            is_dense(q->out[5], DT_F32);
 }
 
+static bool is_hopper(const struct query *q) { return q->attr->windowed.window == WINDOW_FAST && q->in[0]->dim[3] != 32; }
+
+static bool match_hopper(const struct query *q) { return forward_match(q, true) && is_hopper(q); }
+static bool match_hopper_bwd(const struct query *q) { return backward_match(q, true) && is_hopper(q); }
+static bool match_small(const struct query *q) { return forward_match(q, true) && q->in[0]->dtype == DT_F16; }
+static bool match_small_bwd(const struct query *q) { return backward_match(q, true) && q->in[0]->dtype == DT_F16; }
 static bool match_forward(const struct query *q) { return forward_match(q, false); }
 static bool match_backward(const struct query *q) { return backward_match(q, false); }
 static bool match_fast(const struct query *q) { return forward_match(q, true); }
@@ -68,9 +75,6 @@ static uint64_t work_bwd(const struct query *q)
 }
 
 const struct kernel cuda_plan_attention_window[] = {
-    {OP_ATTENTION_WINDOW, "cuda_attention_window_fast", match_fast, NULL, NULL},
-    {OP_ATTENTION_WINDOW_BWD, "cuda_attention_window_fast_bwd", match_fast_bwd, work_bwd, NULL},
-    {OP_ATTENTION_WINDOW, "cuda_attention_window", match_forward, NULL, NULL},
-    {OP_ATTENTION_WINDOW_BWD, "cuda_attention_window_bwd", match_backward, work_bwd, NULL},
+#include "cuda/attention/window.def"
     {.op = OP_NONE},
 };

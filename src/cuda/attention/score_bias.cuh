@@ -11,7 +11,7 @@
 
 #include "cuda/attention/tiles.cuh"
 
-__host__ __device__ inline int columns_offset_even(const attention &a) { return (a.height + 1) / 2 * 2; }
+__host__ __device__ inline int columns_offset_even(const attention &a) { return forward_columns(a.height); }
 
 /* Beyond the last key the last key's cell is repeated; those scores are masked. */
 template <attention_mode MODE, int KEYS> __device__ inline void load_key_info(float *key_info, const attention &a, int64_t b, int s0)
@@ -101,14 +101,6 @@ template <typename F> static cudaError_t by_type_length_and_mode(const attention
         }
         return cudaErrorInvalidValue;
     });
-}
-
-/* The bytes that f(D, mode) returns for this attention. */
-template <typename F> static size_t shared_bytes_by(const attention *a, F f)
-{
-    size_t bytes = 0;
-    by_type_length_and_mode(a, [&](auto, auto d, auto mode) { return bytes = f(d, mode), cudaSuccess; });
-    return bytes;
 }
 
 #endif

@@ -2,8 +2,6 @@
  * window.c: the running half of windowed attention: the operands and workspace of an
  * entry become a struct window_attention (launch_window.h).
  */
-#include "cuda/attention/hopper.h"
-#include "cuda/device/gpu.h"
 #include "cuda/device/host.h"
 #include "cuda/attention/launch_window.h"
 
@@ -35,31 +33,17 @@ static struct window_attention window_of(const struct launch *l, int q, int tabl
     return a;
 }
 
-/* The kernel variant: without tensor cores, with mma.sync, with wgmma. */
-enum variant { PLAIN, FAST, HOPPER };
+typedef cudaError_t window_fn(const struct window_attention *a, cudaStream_t stream);
 
-/* Selects the variant that the GPU supports. A plan must not depend on that. */
-static enum variant variant_of(const struct window_attention *a)
-{
-    if (gpu_is_hopper() && a->window == WINDOW_FAST && (a->D == 64 || a->D == 80)) return HOPPER;
-    return gpu_capability() >= 80 || (gpu_capability() >= 75 && a->type == STORE_F16) ? FAST : PLAIN;
-}
-
-static int is_small(void) { return gpu_capability() < 80; }
-
-static int forward(const struct launch *l, bool fast, struct error *e)
+static int forward(const struct launch *l, window_fn *kernel, struct error *e)
 {
     struct window_attention a = window_of(l, 0, 3, &l->out[1]);
     a.o = rows_of(&l->out[0]);
-    switch (fast ? variant_of(&a) : PLAIN) {
-    case PLAIN: TRY_CUDA(cuda_window_plain(&a, l->stream)); break;
-    case FAST: TRY_CUDA(cuda_window_fast(&a, is_small(), l->stream)); break;
-    case HOPPER: TRY_CUDA(cuda_window_hopper(&a, l->stream)); break;
-    }
+    TRY_CUDA(kernel(&a, l->stream));
     return PL_OK;
 }
 
-static int backward(const struct launch *l, bool fast, struct error *e)
+static int backward(const struct launch *l, window_fn *kernel, struct error *e)
 {
     struct window_attention a = window_of(l, 1, 6, &l->in[5]);
     const struct window_work w = window_work_of((int64_t)a.B * a.across * a.down * a.H, a.window, a.D);
@@ -68,24 +52,31 @@ static int backward(const struct launch *l, bool fast, struct error *e)
     a.dq = rows_of(&l->out[0]), a.dk = rows_of(&l->out[1]), a.dv = rows_of(&l->out[2]);
     a.dtable[0] = l->out[3].data, a.dtable[1] = l->out[4].data, a.dpad = l->out[5].data;
     a.tables = (float *)(void *)((char *)l->work + w.tables), a.pads = (float *)(void *)((char *)l->work + w.pads);
-    switch (fast ? variant_of(&a) : PLAIN) {
-    case PLAIN: TRY_CUDA(cuda_window_plain_bwd(&a, l->stream)); break;
-    case FAST: TRY_CUDA(cuda_window_fast_bwd(&a, is_small(), l->stream)); break;
-    case HOPPER: TRY_CUDA(cuda_window_hopper_bwd(&a, l->stream)); break;
-    }
+    TRY_CUDA(kernel(&a, l->stream));
     TRY_CUDA(cuda_window_sums(&a, l->stream));
     return PL_OK;
 }
 
-static int launch_forward(const struct launch *l, struct error *e) { return forward(l, false, e); }
-static int launch_backward(const struct launch *l, struct error *e) { return backward(l, false, e); }
-static int launch_fast(const struct launch *l, struct error *e) { return forward(l, true, e); }
-static int launch_fast_bwd(const struct launch *l, struct error *e) { return backward(l, true, e); }
+/* With the tiles of 8.0 and later, and the smaller ones of 7.5. */
+static cudaError_t window_fast(const struct window_attention *a, cudaStream_t stream) { return cuda_window_fast(a, 0, stream); }
+static cudaError_t window_fast_bwd(const struct window_attention *a, cudaStream_t stream) { return cuda_window_fast_bwd(a, 0, stream); }
+static cudaError_t window_small(const struct window_attention *a, cudaStream_t stream) { return cuda_window_fast(a, 1, stream); }
+static cudaError_t window_small_bwd(const struct window_attention *a, cudaStream_t stream) { return cuda_window_fast_bwd(a, 1, stream); }
 
-const struct cuda_kernel cuda_run_attention_window[] = {
-    {"cuda_attention_window", NULL, launch_forward, NULL},
-    {"cuda_attention_window_bwd", NULL, launch_backward, NULL},
-    {"cuda_attention_window_fast", NULL, launch_fast, NULL},
-    {"cuda_attention_window_fast_bwd", NULL, launch_fast_bwd, NULL},
-    {0},
-};
+static int launch_hopper(const struct launch *l, struct error *e) { return forward(l, cuda_window_hopper, e); }
+static int launch_hopper_bwd(const struct launch *l, struct error *e) { return backward(l, cuda_window_hopper_bwd, e); }
+static int launch_fast(const struct launch *l, struct error *e) { return forward(l, window_fast, e); }
+static int launch_fast_bwd(const struct launch *l, struct error *e) { return backward(l, window_fast_bwd, e); }
+static int launch_small(const struct launch *l, struct error *e) { return forward(l, window_small, e); }
+static int launch_small_bwd(const struct launch *l, struct error *e) { return backward(l, window_small_bwd, e); }
+static int launch_plain(const struct launch *l, struct error *e) { return forward(l, cuda_window_plain, e); }
+static int launch_plain_bwd(const struct launch *l, struct error *e) { return backward(l, cuda_window_plain_bwd, e); }
+
+CUDA_KERNEL(cuda_attention_window_hopper, .launch = launch_hopper);
+CUDA_KERNEL(cuda_attention_window_hopper_bwd, .launch = launch_hopper_bwd);
+CUDA_KERNEL(cuda_attention_window_fast, .launch = launch_fast);
+CUDA_KERNEL(cuda_attention_window_fast_bwd, .launch = launch_fast_bwd);
+CUDA_KERNEL(cuda_attention_window_small, .launch = launch_small);
+CUDA_KERNEL(cuda_attention_window_small_bwd, .launch = launch_small_bwd);
+CUDA_KERNEL(cuda_attention_window, .launch = launch_plain);
+CUDA_KERNEL(cuda_attention_window_bwd, .launch = launch_plain_bwd);

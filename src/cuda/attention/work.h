@@ -30,6 +30,12 @@ enum { ATTENTION_GROUPS = 64, ATTENTION_ROW_GROUPS = 264 };
  * of 7.5. */
 enum { ATTENTION_GRID = 160, ATTENTION_BIASES = 1024, ATTENTION_SMALL = 80, ATTENTION_SHARED = 99 * 1024, ATTENTION_SHARED_SM75 = 64 * 1024 };
 
+/* The width of a grid for which a tile of 64 keys is exactly one row of the grid. */
+enum { ATTENTION_GRID64_WIDTH = 64 };
+
+/* The least number of queries and of keys for the kernels of 9.0: the length of their tiles. */
+enum { ATTENTION_HOPPER_LEAST = 64 };
+
 struct attention_sizes {
     int64_t B, T, H, D, height, width;
     enum attention_mode mode;

@@ -79,7 +79,7 @@ int batch_flush(struct batch *b, uint32_t *at, struct error *e)
         const struct launch *l = &b->launches.at[*at];
         taken = 1;
         TRY(b->kernel->batch ? b->kernel->batch(l, n - *at, &taken, e) : b->kernel->launch(l, e));
-        CHECK(taken >= 1 && taken <= n - *at, "%s took %u of %u launches", b->kernel->name, taken, n - *at);
+        CHECK(taken >= 1 && taken <= n - *at, "%u of %u launches were merged", taken, n - *at);
     }
     return PL_OK;
 }

@@ -1,21 +1,25 @@
 /*
- * bind.c: finds the running half of a CUDA kernel by the planning half's name. Each family converts
- * launches into the arguments of its launchers: addresses, sizes, the lane's stream.
+ * bind.c: the running halves of all kernels, in the order of kernels.def. A row without one does not
+ * link.
  */
 #include <string.h>
 
 #include "cuda/device/host.h"
 
-static const struct cuda_kernel *const families[] = {
-    cuda_run_thin, cuda_run_filters, cuda_run_products, cuda_run_conv, cuda_run_attention_few, cuda_run_attention_window, cuda_run_attention, cuda_run_elementwise, cuda_run_shuffle, cuda_run_norms, cuda_run_tokens, cuda_run_masks, cuda_run_update,
+#define KERNEL(OP, NAME, ...) {#NAME, &run_##NAME},
+static const struct {
+    const char *name;
+    const struct cuda_kernel *kernel;
+} rows[] = {
+#include "cuda/kernels.def"
 };
+#undef KERNEL
 
-const struct cuda_kernel *cuda_kernel_named(const char *name)
+/* The program and the plug-in are built from the same rows (cuda.h). */
+const struct cuda_kernel *cuda_kernel_of(const struct kernel *k)
 {
-    for (size_t f = 0; f < COUNT(families); f++)
-        for (const struct cuda_kernel *k = families[f]; k->name; k++)
-            if (!strcmp(k->name, name)) return k;
-    return NULL;
+    CHECK(k->row >= 0 && (size_t)k->row < COUNT(rows) && !strcmp(rows[k->row].name, k->name), "kernel %s has no running half", k->name);
+    return rows[k->row].kernel;
 }
 
 enum store store_of(enum dtype t)

@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/device/gpu.h"
 #include "cuda/cuda.h"
 #include "cuda/products/matmul_autotune.h"
 #include "cuda/device/host.h"
@@ -91,6 +90,7 @@ static int check_gpu(struct cuda_state *s, struct error *e)
     TRY(describe_gpu(&gpu, e));
     TRY_CUDA(cudaSetDevice(0));
     snprintf(s->gpu, sizeof s->gpu, "%s", gpu.name);
+    s->capability = gpu.capability;
     cudaError_t rc = cuda_probe();
     if (rc == cudaErrorNoKernelImageForDevice || rc == cudaErrorInvalidDeviceFunction || rc == cudaErrorUnsupportedPtxVersion) {
         cudaGetLastError();
@@ -133,8 +133,6 @@ static void free_state(struct device *d)
 
 static int cuda_open(struct device *d, struct error *e)
 {
-    for (const struct kernel *const *f = cuda_kernels; *f; f++)
-        for (const struct kernel *k = *f; k->op != OP_NONE; k++) CHECK(cuda_kernel_named(k->name), "kernel %s is planned but has no running half", k->name);
     struct cuda_state *s = d->state = mem_alloc(sizeof *s);
     int rc = check_gpu(s, e);
     if (!rc) rc = make_lanes(s, e);
@@ -311,4 +309,4 @@ static void cuda_memory(const struct device *d, uint64_t *free, uint64_t *total)
 static const struct device_ops ops = {"cuda", cuda_open, cuda_allocate, cuda_record, cuda_run, cuda_write, cuda_copy, cuda_close, cuda_memory, cuda_write_later, cuda_settle,
                                       cuda_send, cuda_mark, cuda_await};
 
-const struct cuda_plugin plimsoll_cuda_plugin = {CUDA_PLUGIN_ABI, log_quiet, &ops, count_gpus, get_view, describe_gpu, gpu_emulate};
+const struct cuda_plugin plimsoll_cuda_plugin = {CUDA_PLUGIN_ABI, log_quiet, &ops, count_gpus, get_view, describe_gpu};

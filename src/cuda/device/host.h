@@ -6,7 +6,7 @@
  *     batch.c             merges runs of small launches into one
  *     nodes.c             the diagnostic: launches and times a tape node by node
  *     matmul_autotune.c   selects cuBLASLt's algorithms by timing; autotune_file.c stores them
- *     bind.c              finds the running halves of the kernels by name
+ *     bind.c              the list of the running halves of all kernels
  *     products.c, conv.c, attention.c, elementwise.c ...   the running halves by family (plan.h)
  */
 #ifndef CUDA_HOST_H
@@ -28,6 +28,7 @@ struct cuda_state {
     int turn[DEVICE_MARKS];               /* which of the two was recorded last */
     cudaEvent_t last;                     /* the event that was awaited last; NULL: none */
     double last_at;                       /* clock_seconds() when it was reached */
+    int capability;                       /* compute capability of the GPU: 90 is 9.0 */
     cublasLtHandle_t blas;
     bool arena_written;                   /* the arena may hold data: matmuls can no longer be timed in it */
     struct autotune *autotune;            /* algorithms selected by timing (matmul_autotune.h); NULL: none */
@@ -39,7 +40,6 @@ struct cuda_state {
  * enqueues on l->stream, so that it can be captured. Both return PL_OK, or an error code with `e`
  * filled. */
 struct cuda_kernel {
-    const char *name;
     int (*prepare)(const struct cuda_state *s, struct entry *entry, struct error *e);
     int (*launch)(const struct launch *l, struct error *e);
     void (*release)(void *state);
@@ -50,11 +50,13 @@ struct cuda_kernel {
     int (*batch)(const struct launch *l, uint32_t n, uint32_t *taken, struct error *e);
     bool chains; /* launches of a batch may share output 0, to which they add in order */
 };
-/* Looks up the planning half's name; NULL: no such kernel. */
-const struct cuda_kernel *cuda_kernel_named(const char *name);
-
-/* The kernel families; a kernel without a name ends each list. */
-extern const struct cuda_kernel cuda_run_thin[], cuda_run_filters[], cuda_run_products[], cuda_run_conv[], cuda_run_attention_few[], cuda_run_attention_window[], cuda_run_attention[], cuda_run_elementwise[], cuda_run_shuffle[], cuda_run_norms[], cuda_run_tokens[], cuda_run_masks[], cuda_run_update[];
+/* Defines the running half of a row of kernels.def: CUDA_KERNEL(cuda_softmax, .launch = launch_softmax). */
+#define CUDA_KERNEL(NAME, ...) const struct cuda_kernel run_##NAME = {__VA_ARGS__}
+#define KERNEL(OP, NAME, ...) extern const struct cuda_kernel run_##NAME;
+#include "cuda/kernels.def"
+#undef KERNEL
+/* The running half of a kernel that the plan chose. */
+const struct cuda_kernel *cuda_kernel_of(const struct kernel *k);
 
 static inline bool has(const struct launch *l, int i) { return i < l->nin && l->in[i].data; }
 enum store store_of(enum dtype t);

@@ -146,7 +146,7 @@ static int flush(struct walk *w, struct error *e)
 static int run_entry(struct walk *w, uint32_t k, struct error *e)
 {
     const struct entry *entry = &w->t->program[w->p].at[k];
-    const struct cuda_kernel *kernel = cuda_kernel_named(entry->kernel->name);
+    const struct cuda_kernel *kernel = cuda_kernel_of(entry->kernel);
     struct launch l = entry->launch;
     l.stream = w->watch.stream;
     tape_advance(w->t, entry, &l);

@@ -164,7 +164,7 @@ static int flush_batch(struct capture *c, struct error *e)
 static int capture_entry(struct capture *c, uint32_t k, struct error *e)
 {
     const struct entry *entry = &c->t->program[c->program].at[k];
-    const struct cuda_kernel *kernel = cuda_kernel_named(entry->kernel->name);
+    const struct cuda_kernel *kernel = cuda_kernel_of(entry->kernel);
     const struct launch l = launch_of_iteration(c, entry);
     if (entry->nwait || !batch_joins(&c->batch, kernel, &l)) TRY(flush_batch(c, e));
     TRY(wait_for_others(c, entry, e));
@@ -263,13 +263,21 @@ static void close_capture(struct capture *c)
 }
 
 /* Lets the kernels make all library decisions (algorithms, descriptors) before the capture. */
+/* A plan may have been made with the profile of another GPU. */
+static int check_capability(const struct cuda_state *s, const struct kernel *k, struct error *e)
+{
+    if (capability_suffices(k->capability, s->capability)) return PL_OK;
+    return error_set(e, PL_FAIL, "the plan uses the kernel %s of compute capability %d.%d, %s has %d.%d; plan with the profile of this GPU", k->name,
+                     k->capability / 10, k->capability % 10, s->gpu, s->capability / 10, s->capability % 10);
+}
+
 int cuda_prepare(const struct cuda_state *s, struct tape *t, enum program p, struct error *e)
 {
     for (uint32_t k = 0; k < t->program[p].n; k++) {
         struct entry *entry = &t->program[p].at[k];
         if (entry->kind != ENTRY_LAUNCH) continue;
-        const struct cuda_kernel *kernel = cuda_kernel_named(entry->kernel->name);
-        CHECK(kernel, "no running half for %s: was the plan made for another device?", entry->kernel->name);
+        const struct cuda_kernel *kernel = cuda_kernel_of(entry->kernel);
+        TRY(check_capability(s, entry->kernel, e));
         if (kernel->prepare && !entry->launch.state && kernel->prepare(s, entry, e)) return cuda_name_entry(t, p, entry, e);
     }
     return PL_OK;
@@ -281,7 +289,7 @@ static void release_program(struct tape *t, enum program p)
     for (uint32_t k = 0; k < t->program[p].n; k++) {
         struct entry *entry = &t->program[p].at[k];
         if (entry->kind != ENTRY_LAUNCH || !entry->launch.state) continue;
-        cuda_kernel_named(entry->kernel->name)->release(entry->launch.state);
+        cuda_kernel_of(entry->kernel)->release(entry->launch.state);
         entry->launch.state = NULL;
     }
 }

@@ -19,8 +19,6 @@
  */
 #include "cuda/maps/plan_conv.h"
 
-#include <string.h>
-
 #include "cuda/maps/launch_conv.h"
 #include "cuda/maps/launch_conv_tiles.h"
 #include "cuda/products/gemm.h"
@@ -29,11 +27,17 @@ struct pair {
     struct gemm full, rest;
 };
 
+/* How a row of conv.def computes its algorithm. */
+enum conv_form {
+    FORM_PRODUCTS, /* as plan_conv.h says */
+    FORM_LINES,    /* tiles line by line; the product is pair[0].full */
+    FORM_TILES,    /* by the kernels of conv_tiles.cu; there are no products */
+};
+
 struct convolution {
     struct conv_layout at;
     int sweeps;          /* stride^2 for phases, else 1 */
-    bool lines;          /* tiles are computed line by line; the product is pair[0].full */
-    bool own;            /* uses the kernels of conv_tiles.cu; there are no products */
+    enum conv_form form;
     int64_t parts;       /* the partial sums of those kernels' CONV_DW */
     struct pair pair[];  /* one per sweep */
 };
@@ -136,8 +140,6 @@ static struct gemm_shape shape_phase(const struct entry *entry, const struct con
     return s;
 }
 
-enum { LINES_SIDE = 2, LINES_PIXELS = 32, LINES_BATCH = 65535 };
-
 /* Tiles by lines: line 0 and the others are the same product, each one line further on. */
 static struct gemm_shape shape_lines(const struct entry *entry, const struct conv_layout *at)
 {
@@ -152,21 +154,6 @@ static struct gemm_shape shape_lines(const struct entry *entry, const struct con
     set_bias(&s, entry);
     s.bias_align = 256; /* the bias is repeated in the workspace */
     return s;
-}
-
-/* Sets c->lines if the library supports the product; otherwise frees it. */
-static int lines_begin(struct convolution *c, const struct cuda_state *s, const struct entry *entry, struct error *e)
-{
-    const struct conv *n = &c->at.n;
-    struct gemm *p = &c->pair[0].full;
-    if (n->stride > LINES_SIDE || n->W2 < LINES_PIXELS || n->B * n->H2 > LINES_BATCH) return PL_OK;
-    const struct gemm_shape shape = shape_lines(entry, &c->at);
-    TRY(gemm_begin(p, s, &shape, c->at.library, e));
-    c->lines = p->library;
-    if (c->lines) return PL_OK;
-    gemm_end(p);
-    memset(p, 0, sizeof *p);
-    return PL_OK;
 }
 
 /* The dimension of length `results` is M, or K in CONV_DW. It is split into chunks of at->rows; 0:
@@ -189,37 +176,9 @@ static int pair_run(const struct pair *p, const struct launch *l, const struct c
     return gemm_run(rows == at->rows ? &p->full : &p->rest, operands, l->work, at->library, l->stream, e);
 }
 
-/* --- kernels without patches ------------------------------------------------------------------ */
+/* --- preparing --------------------------------------------------------------------------------- */
 
-static struct conv_tiles tiles_of(const struct conv *n)
-{
-    return (struct conv_tiles){.P = conv_results(n), .O = (int)n->O, .K = (int)(conv_taps(n) * n->C), .W2 = (int)n->W2};
-}
-
-/* Whether every address is a multiple of 16, in every iteration. */
-static bool are_wide(const struct entry *entry)
-{
-    const struct launch *l = &entry->launch;
-    bool wide = true;
-    for (int i = 0; i < l->nin; i++) wide &= !has(l, i) || gemm_align_operand(entry, i) >= 16;
-    return wide && gemm_align_operand(entry, MAX_IN) >= 16;
-}
-
-/* The partial sums of CONV_DW use the workspace of the patches. */
-static void tiles_begin(struct convolution *c, const struct entry *entry, enum op op)
-{
-    const struct conv *n = &c->at.n;
-    const struct launch *l = &entry->launch;
-    const bool narrow = l->in[0].dtype == DT_BF16 || l->in[0].dtype == DT_F16;
-    if (!narrow || n->stride != 2 || !conv_is_tiling(n) || !are_wide(entry)) return;
-    const struct conv_tiles t = tiles_of(n);
-    c->own = cuda_conv_tiles_fit(&t);
-    if (!c->own || op != OP_CONV_DW) return;
-    c->parts = cuda_conv_tiles_parts(&t, l->work_bytes - c->at.patches);
-    c->own = c->parts > 0;
-}
-
-static int begin(const struct cuda_state *s, struct entry *entry, enum op op, struct error *e)
+static int begin(const struct cuda_state *s, struct entry *entry, enum op op, enum conv_form form, struct error *e)
 {
     CHECK((uintptr_t)entry->launch.work % 256 == 0, "cuBLASLt needs a workspace aligned to 256 bytes");
     const struct conv_layout at = layout_of(&entry->launch, op);
@@ -228,26 +187,37 @@ static int begin(const struct cuda_state *s, struct entry *entry, enum op op, st
     entry->launch.state = c;
     c->at = at;
     c->sweeps = (int)sweeps;
+    c->form = form;
     if (at.algo == CONV_DEPTHWISE) return PL_OK;
-    if (at.algo == CONV_PATCHES || at.algo == CONV_TILES) tiles_begin(c, entry, op);
-    if (c->own) return PL_OK;
+    if (form == FORM_TILES) {
+        const struct conv_tiles t = conv_tiles_of(&at.n);
+        c->parts = op == OP_CONV_DW ? conv_tiles_parts(&t, entry->launch.work_bytes - at.patches) : 0;
+        return PL_OK;
+    }
     for (int64_t r = 0; at.algo == CONV_PHASES && r < sweeps; r++) {
         const struct sweep phase = sweep_backward(&at.n, r / at.n.stride, r % at.n.stride);
         if (!phase.ky || !phase.kx || !sweep_results(&phase)) continue;
         TRY(pair_begin(&c->pair[r], s, shape_phase(entry, &at, &phase), &at, sweep_results(&phase), e));
     }
     if (at.algo == CONV_PHASES) return PL_OK;
-    if (at.algo == CONV_TILES) TRY(lines_begin(c, s, entry, e));
-    if (c->lines) return PL_OK;
+    if (form == FORM_LINES) {
+        const struct gemm_shape lines = shape_lines(entry, &at);
+        return gemm_begin(&c->pair[0].full, s, &lines, at.library, e);
+    }
     const struct gemm_shape shape = op == OP_CONV      ? shape_conv(entry, &at)
                                        : op == OP_CONV_DX ? shape_dx(entry, &at)
                                                           : shape_dw(entry, &at);
     return pair_begin(&c->pair[0], s, shape, &at, conv_results(&at.n), e);
 }
 
-static int conv_prepare(const struct cuda_state *s, struct entry *entry, struct error *e) { return begin(s, entry, OP_CONV, e); }
-static int conv_dx_prepare(const struct cuda_state *s, struct entry *entry, struct error *e) { return begin(s, entry, OP_CONV_DX, e); }
-static int conv_dw_prepare(const struct cuda_state *s, struct entry *entry, struct error *e) { return begin(s, entry, OP_CONV_DW, e); }
+#define PREPARE(NAME, OP, FORM) static int NAME(const struct cuda_state *s, struct entry *entry, struct error *e) { return begin(s, entry, OP, FORM, e); }
+PREPARE(conv_prepare, OP_CONV, FORM_PRODUCTS)
+PREPARE(conv_prepare_tiles, OP_CONV, FORM_TILES)
+PREPARE(conv_dx_prepare, OP_CONV_DX, FORM_PRODUCTS)
+PREPARE(conv_dx_prepare_tiles, OP_CONV_DX, FORM_TILES)
+PREPARE(conv_dx_prepare_lines, OP_CONV_DX, FORM_LINES)
+PREPARE(conv_dw_prepare, OP_CONV_DW, FORM_PRODUCTS)
+PREPARE(conv_dw_prepare_tiles, OP_CONV_DW, FORM_TILES)
 
 static void conv_release(void *state)
 {
@@ -305,8 +275,8 @@ static int conv_launch(const struct launch *l, struct error *e)
     }
     const struct sweep s = sweep_forward(n);
     TRY(copy_weights(l, at, &s, conv_taps(n) * n->C, n->C, e));
-    if (c->own) {
-        const struct conv_tiles t = tiles_of(n);
+    if (c->form == FORM_TILES) {
+        const struct conv_tiles t = conv_tiles_of(n);
         TRY_CUDA(cuda_conv_tiles(l->out[0].data, l->in[0].data, work_at(l, at->weights), bias_of(l), &t, store_of(l->in[0].dtype), l->stream));
         return PL_OK;
     }
@@ -343,13 +313,13 @@ static int dx_tiles(const struct launch *l, const struct convolution *c, struct 
     const struct sweep s = sweep_forward(n);
     TRY(copy_weights(l, at, &s, conv_taps(n) * n->C, n->C, e));
     if (has(l, 2)) TRY_CUDA(cuda_conv_repeat(work_at(l, at->stage), l->in[2].data, conv_taps(n), n->C, size_of(l), l->stream));
-    if (c->own) {
-        const struct conv_tiles t = tiles_of(n);
+    if (c->form == FORM_TILES) {
+        const struct conv_tiles t = conv_tiles_of(n);
         TRY_CUDA(cuda_conv_tiles_dx(l->out[0].data, l->in[0].data, work_at(l, at->weights), has(l, 2) ? work_at(l, at->stage) : NULL, &t,
                                     store_of(l->in[0].dtype), l->stream));
         return PL_OK;
     }
-    if (c->lines) return dx_lines(l, c, e);
+    if (c->form == FORM_LINES) return dx_lines(l, c, e);
     for (int64_t p = 0, rows; p < conv_results(n); p += rows) {
         rows = min_i64(at->rows, conv_results(n) - p);
         const struct gemm_at some = {work_at(l, at->patches), row_at(&l->in[0], p, n->O), work_at(l, at->weights),
@@ -411,11 +381,11 @@ static int dw_patches(const struct launch *l, const struct convolution *c, struc
     const struct conv_layout *at = &c->at;
     const struct conv *n = &at->n;
     const struct sweep s = sweep_forward(n);
-    const struct conv_tiles t = tiles_of(n);
-    if (c->own)
+    const struct conv_tiles t = conv_tiles_of(n);
+    if (c->form == FORM_TILES)
         TRY_CUDA(cuda_conv_tiles_dw(work_at(l, at->weights), l->in[0].data, l->in[1].data, work_at(l, at->patches), c->parts, &t,
                                     store_of(l->in[0].dtype), l->stream));
-    for (int64_t p = 0, rows; !c->own && p < conv_results(n); p += rows) {
+    for (int64_t p = 0, rows; c->form != FORM_TILES && p < conv_results(n); p += rows) {
         rows = min_i64(at->rows, conv_results(n) - p);
         const struct gemm_at some = {work_at(l, at->weights), row_at(&l->in[0], p, n->O), work_at(l, at->patches), NULL,
                                         p ? work_at(l, at->weights) : NULL};
@@ -442,9 +412,17 @@ static int conv_dw_launch(const struct launch *l, struct error *e)
     return pair_run(&c->pair[0], l, at, conv_results(&at->n), &all, e);
 }
 
-const struct cuda_kernel cuda_run_conv[] = {
-    {"cuda_conv", conv_prepare, conv_launch, conv_release},
-    {"cuda_conv_dx", conv_dx_prepare, conv_dx_launch, conv_release},
-    {"cuda_conv_dw", conv_dw_prepare, conv_dw_launch, conv_release},
-    {0},
-};
+CUDA_KERNEL(cuda_conv_depthwise, .prepare = conv_prepare, .launch = conv_launch, .release = conv_release);
+CUDA_KERNEL(cublaslt_conv_1x1, .prepare = conv_prepare, .launch = conv_launch, .release = conv_release);
+CUDA_KERNEL(cuda_conv_tiles, .prepare = conv_prepare_tiles, .launch = conv_launch, .release = conv_release);
+CUDA_KERNEL(cublaslt_conv_patches, .prepare = conv_prepare, .launch = conv_launch, .release = conv_release);
+CUDA_KERNEL(cuda_conv_dx_depthwise, .prepare = conv_dx_prepare, .launch = conv_dx_launch, .release = conv_release);
+CUDA_KERNEL(cublaslt_conv_dx_1x1, .prepare = conv_dx_prepare, .launch = conv_dx_launch, .release = conv_release);
+CUDA_KERNEL(cuda_conv_dx_tiles, .prepare = conv_dx_prepare_tiles, .launch = conv_dx_launch, .release = conv_release);
+CUDA_KERNEL(cublaslt_conv_dx_lines, .prepare = conv_dx_prepare_lines, .launch = conv_dx_launch, .release = conv_release);
+CUDA_KERNEL(cublaslt_conv_dx_patches, .prepare = conv_dx_prepare, .launch = conv_dx_launch, .release = conv_release);
+CUDA_KERNEL(cublaslt_conv_dx_phases, .prepare = conv_dx_prepare, .launch = conv_dx_launch, .release = conv_release);
+CUDA_KERNEL(cuda_conv_dw_depthwise, .prepare = conv_dw_prepare, .launch = conv_dw_launch, .release = conv_release);
+CUDA_KERNEL(cublaslt_conv_dw_1x1, .prepare = conv_dw_prepare, .launch = conv_dw_launch, .release = conv_release);
+CUDA_KERNEL(cuda_conv_dw_tiles, .prepare = conv_dw_prepare_tiles, .launch = conv_dw_launch, .release = conv_release);
+CUDA_KERNEL(cublaslt_conv_dw_patches, .prepare = conv_dw_prepare, .launch = conv_dw_launch, .release = conv_release);

@@ -18,7 +18,6 @@
  * different banks.
  */
 #include "cuda/attention/mma.cuh"
-#include "cuda/device/gpu.h"
 #include "cuda/rows/column_sums.cuh"
 #include "cuda/maps/launch_conv_tiles.h"
 
@@ -239,13 +238,11 @@ static __global__ void __launch_bounds__(TILE_BLOCK, 2) part_kernel(float *parti
 
 /* Blocks in total: twice the SMs of a large GPU. The number of partial sums is a function of shapes
  * alone. */
-enum { TILES_GRID = 264 };
-
 template <typename T, bool BACK, int O, int K, int ROWS, int RESIDENT>
 static cudaError_t launch_sweep(void *out, const void *in, const void *weights, const void *bias, const struct conv_tiles *n, cudaStream_t stream)
 {
     typedef sweep_config<BACK, O, K, ROWS> config;
-    const int64_t tiles = (n->P + ROWS - 1) / ROWS, most = TILES_GRID / 2 * RESIDENT;
+    const int64_t tiles = (n->P + ROWS - 1) / ROWS, most = CONV_TILES_GRID / 2 * RESIDENT;
     cudaError_t rc = allow_shared(sweep_kernel<T, BACK, O, K, ROWS, RESIDENT>, config::BYTES);
     if (rc != cudaSuccess) return rc;
     sweep_kernel<T, BACK, O, K, ROWS, RESIDENT><<<(unsigned)(tiles < most ? tiles : most), TILE_BLOCK, config::BYTES, stream>>>(
@@ -265,18 +262,11 @@ static cudaError_t launch_part(float *partial, const void *coarse, const void *f
     return cudaGetLastError();
 }
 
-static bool is_small(const struct conv_tiles *n) { return n->O == 64 && n->K == 128; }
-static bool is_large(const struct conv_tiles *n) { return n->O == 256 && n->K == 256; }
-
-extern "C" bool cuda_conv_tiles_fit(const struct conv_tiles *n)
-{
-    if ((!is_small(n) && !is_large(n)) || gpu_capability() < 80) return false;
-    return n->P <= INT32_MAX / 2 && gpu_shared_bytes() >= (is_small(n) ? part_config<64, 128, 4>::BYTES : sweep_config<false, 256, 256, 64>::BYTES);
-}
+static_assert(part_config<64, 128, 4>::BYTES == CONV_TILES_SMALL && sweep_config<false, 256, 256, 64>::BYTES == CONV_TILES_LARGE, "the plan knows the shared memory");
 
 template <typename T, bool BACK> static cudaError_t sweep_of(void *out, const void *in, const void *weights, const void *bias, const struct conv_tiles *n, cudaStream_t stream)
 {
-    if (is_small(n)) return launch_sweep<T, BACK, 64, 128, 128, 2>(out, in, weights, bias, n, stream);
+    if (conv_tiles_is_small(n)) return launch_sweep<T, BACK, 64, 128, 128, 2>(out, in, weights, bias, n, stream);
     return launch_sweep<T, BACK, 256, 256, 64, 1>(out, in, weights, bias, n, stream);
 }
 
@@ -294,16 +284,9 @@ extern "C" cudaError_t cuda_conv_tiles_dx(void *fine, const void *coarse, const 
     return type == STORE_F16 ? sweep_of<__half, true>(fine, coarse, weights, bias, n, stream) : cudaErrorInvalidValue;
 }
 
-extern "C" int64_t cuda_conv_tiles_parts(const struct conv_tiles *n, uint64_t bytes)
-{
-    const int64_t room = (int64_t)(bytes / ((uint64_t)n->O * n->K * sizeof(float))), steps = (n->P + 63) / 64;
-    const int64_t parts = TILES_GRID / (is_small(n) ? 1 : 4), most = room < steps ? room : steps;
-    return most < parts ? most : parts;
-}
-
 template <typename T> static cudaError_t part_of(float *partial, const void *coarse, const void *fine, int64_t parts, const struct conv_tiles *n, cudaStream_t stream)
 {
-    if (is_small(n)) return launch_part<T, 64, 128, 64, 128, 4>(partial, coarse, fine, parts, n, stream);
+    if (conv_tiles_is_small(n)) return launch_part<T, 64, 128, 64, 128, 4>(partial, coarse, fine, parts, n, stream);
     return launch_part<T, 256, 256, 128, 128, 3>(partial, coarse, fine, parts, n, stream);
 }
 

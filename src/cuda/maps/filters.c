@@ -45,10 +45,7 @@ static int launch_thin_bwd(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-const struct cuda_kernel cuda_run_filters[] = {
-    {"cuda_filters_thin", NULL, launch_thin, NULL},
-    {"cuda_filters_thin_bwd", NULL, launch_thin_bwd, NULL},
-    {"cuda_filters", NULL, launch_any, NULL},
-    {"cuda_filters_bwd", NULL, launch_any_bwd, NULL},
-    {0},
-};
+CUDA_KERNEL(cuda_filters_thin, .launch = launch_thin);
+CUDA_KERNEL(cuda_filters_thin_bwd, .launch = launch_thin_bwd);
+CUDA_KERNEL(cuda_filters, .launch = launch_any);
+CUDA_KERNEL(cuda_filters_bwd, .launch = launch_any_bwd);

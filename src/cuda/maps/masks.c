@@ -52,10 +52,7 @@ static int launch_prompt_next(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-const struct cuda_kernel cuda_run_masks[] = {
-    {"cuda_mask_loss", NULL, launch_mask_loss, NULL},
-    {"cuda_mask_loss_bwd", NULL, launch_mask_loss_bwd, NULL},
-    {"cuda_mask_pick", NULL, launch_mask_pick, NULL},
-    {"cuda_prompt_next", NULL, launch_prompt_next, NULL},
-    {0},
-};
+CUDA_KERNEL(cuda_mask_loss, .launch = launch_mask_loss);
+CUDA_KERNEL(cuda_mask_loss_bwd, .launch = launch_mask_loss_bwd);
+CUDA_KERNEL(cuda_mask_pick, .launch = launch_mask_pick);
+CUDA_KERNEL(cuda_prompt_next, .launch = launch_prompt_next);

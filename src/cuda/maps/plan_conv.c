@@ -82,22 +82,17 @@ struct conv_layout conv_layout(enum op op, const union attr *attr, const int64_t
     return l;
 }
 
-static uint64_t workspace_conv(const struct query *q)
+static struct conv_layout layout_of(const struct query *q, enum op op)
 {
-    return conv_layout(OP_CONV, q->attr, q->in[0]->dim, q->out[0]->dim, q->in[1]->dim, q->in[0]->dtype, workspace_library(q)).bytes;
+    const struct tensor *first = q->in[0], *second = q->in[1], *out = q->out[0];
+    const struct tensor *x = op == OP_CONV ? first : op == OP_CONV_DX ? out : second;
+    const struct tensor *y = op == OP_CONV ? out : first, *w = op == OP_CONV_DW ? out : second;
+    return conv_layout(op, q->attr, x->dim, y->dim, w->dim, first->dtype, workspace_library(q));
 }
 
-static uint64_t workspace_conv_dx(const struct query *q)
-{
-    return conv_layout(OP_CONV_DX, q->attr, q->out[0]->dim, q->in[0]->dim, q->in[1]->dim, q->in[0]->dtype, workspace_library(q))
-        .bytes;
-}
-
-static uint64_t workspace_conv_dw(const struct query *q)
-{
-    return conv_layout(OP_CONV_DW, q->attr, q->in[1]->dim, q->in[0]->dim, q->out[0]->dim, q->in[0]->dtype, workspace_library(q))
-        .bytes;
-}
+static uint64_t workspace_conv(const struct query *q) { return layout_of(q, OP_CONV).bytes; }
+static uint64_t workspace_conv_dx(const struct query *q) { return layout_of(q, OP_CONV_DX).bytes; }
+static uint64_t workspace_conv_dw(const struct query *q) { return layout_of(q, OP_CONV_DW).bytes; }
 
 /* --- matching --------------------------------------------------------------------------------- */
 
@@ -105,23 +100,66 @@ static uint64_t workspace_conv_dw(const struct query *q)
 static bool is_map(const struct tensor *t, enum dtype type) { return is_dense(t, type) && tensor_elements(t) <= INT32_MAX; }
 
 /* CONV and CONV_DX: one dtype throughout. */
-static bool match_conv(const struct query *q)
+static bool is_conv(const struct query *q)
 {
     const struct tensor *x = q->in[0], *bias = given(q, 2);
     return is_storable(x) && is_map(x, x->dtype) && is_dense(q->in[1], x->dtype) && is_map(q->out[0], x->dtype) &&
            (!bias || is_dense(bias, x->dtype));
 }
 
-static bool match_conv_dw(const struct query *q)
+static bool is_conv_dw(const struct query *q)
 {
     const struct tensor *dy = q->in[0], *acc = given(q, 2);
     return is_storable(dy) && is_map(dy, dy->dtype) && is_map(q->in[1], dy->dtype) && is_dense(q->out[0], DT_F32) &&
            (!acc || is_dense(acc, DT_F32));
 }
 
+static bool all_aligned(const struct query *q)
+{
+    bool all = is_aligned(q->out[0]);
+    for (int i = 0; i < q->nin; i++) all &= !q->in[i] || is_aligned(q->in[i]);
+    return all;
+}
+
+/* conv_tiles.cu: 2 x 2 tiles in 16 bits. The partial sums of CONV_DW use the workspace of the
+ * patches. */
+static bool has_tile_kernels(const struct query *q, enum op op)
+{
+    const struct conv_layout at = layout_of(q, op);
+    const enum dtype t = q->in[0]->dtype;
+    if ((t != DT_BF16 && t != DT_F16) || at.n.stride != 2 || !conv_is_tiling(&at.n) || !all_aligned(q)) return false;
+    const struct conv_tiles n = conv_tiles_of(&at.n);
+    if ((!conv_tiles_is_small(&n) && !conv_tiles_is_large(&n)) || n.P > INT32_MAX / 2) return false;
+    if (shared_limit(q) < (conv_tiles_is_small(&n) ? CONV_TILES_SMALL : CONV_TILES_LARGE)) return false;
+    return op != OP_CONV_DW || conv_tiles_parts(&n, at.bytes - at.patches) > 0;
+}
+
+static bool conv_match(const struct query *q, enum op op, enum conv_algo algo)
+{
+    return (op == OP_CONV_DW ? is_conv_dw(q) : is_conv(q)) && layout_of(q, op).algo == algo;
+}
+
+static bool match_depthwise(const struct query *q) { return conv_match(q, OP_CONV, CONV_DEPTHWISE); }
+static bool match_plain(const struct query *q) { return conv_match(q, OP_CONV, CONV_PLAIN); }
+static bool match_tiles(const struct query *q) { return conv_match(q, OP_CONV, CONV_PATCHES) && has_tile_kernels(q, OP_CONV); }
+static bool match_patches(const struct query *q) { return conv_match(q, OP_CONV, CONV_PATCHES); }
+static bool match_dx_depthwise(const struct query *q) { return conv_match(q, OP_CONV_DX, CONV_DEPTHWISE); }
+static bool match_dx_plain(const struct query *q) { return conv_match(q, OP_CONV_DX, CONV_PLAIN); }
+static bool match_dx_tiles(const struct query *q) { return conv_match(q, OP_CONV_DX, CONV_TILES) && has_tile_kernels(q, OP_CONV_DX); }
+static bool match_dx_lines(const struct query *q)
+{
+    if (!conv_match(q, OP_CONV_DX, CONV_TILES)) return false;
+    const struct conv_layout at = layout_of(q, OP_CONV_DX);
+    return conv_is_lines(&at.n);
+}
+static bool match_dx_patches(const struct query *q) { return conv_match(q, OP_CONV_DX, CONV_TILES); }
+static bool match_dx_phases(const struct query *q) { return conv_match(q, OP_CONV_DX, CONV_PHASES); }
+static bool match_dw_depthwise(const struct query *q) { return conv_match(q, OP_CONV_DW, CONV_DEPTHWISE); }
+static bool match_dw_plain(const struct query *q) { return conv_match(q, OP_CONV_DW, CONV_PLAIN); }
+static bool match_dw_tiles(const struct query *q) { return conv_match(q, OP_CONV_DW, CONV_PATCHES) && has_tile_kernels(q, OP_CONV_DW); }
+static bool match_dw_patches(const struct query *q) { return conv_match(q, OP_CONV_DW, CONV_PATCHES); }
+
 const struct kernel cuda_plan_conv[] = {
-    {OP_CONV, "cuda_conv", match_conv, workspace_conv, NULL},
-    {OP_CONV_DX, "cuda_conv_dx", match_conv, workspace_conv_dx, NULL},
-    {OP_CONV_DW, "cuda_conv_dw", match_conv_dw, workspace_conv_dw, NULL},
+#include "cuda/maps/conv.def"
     {.op = OP_NONE},
 };

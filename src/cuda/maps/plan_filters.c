@@ -50,9 +50,6 @@ static uint64_t work_thin_bwd(const struct query *q)
 }
 
 const struct kernel cuda_plan_filters[] = {
-    {OP_BMM_ACT, "cuda_filters_thin", match_thin, NULL, NULL},
-    {OP_BMM_ACT_BWD, "cuda_filters_thin_bwd", match_thin_bwd, work_thin_bwd, NULL},
-    {OP_BMM_ACT, "cuda_filters", any_match, NULL, NULL},
-    {OP_BMM_ACT_BWD, "cuda_filters_bwd", any_match, NULL, NULL},
+#include "cuda/maps/filters.def"
     {.op = OP_NONE},
 };

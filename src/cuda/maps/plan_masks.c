@@ -46,9 +46,6 @@ static bool match_prompt_next(const struct query *q)
 }
 
 const struct kernel cuda_plan_masks[] = {
-    {OP_MASK_LOSS, "cuda_mask_loss", match_mask_loss, work_mask_loss, NULL},
-    {OP_MASK_LOSS_BWD, "cuda_mask_loss_bwd", match_mask_loss_bwd, NULL, NULL},
-    {OP_MASK_PICK, "cuda_mask_pick", match_mask_pick, NULL, NULL},
-    {OP_PROMPT_NEXT, "cuda_prompt_next", match_prompt_next, NULL, NULL},
+#include "cuda/maps/masks.def"
     {.op = OP_NONE},
 };

@@ -32,20 +32,6 @@ static bool match_fourier(const struct query *q) { return tensor_is_dense(q->in[
 static bool match_map(const struct query *q) { return is_storable(q->in[0]) && is_dense(q->out[0], q->in[0]->dtype); }
 
 const struct kernel cuda_plan_shuffle[] = {
-    {OP_COPY, "cuda_copy", match_copy, NULL, NULL},
-    {OP_CONCAT, "cuda_concat", match_concat, NULL, NULL},
-    {OP_PAD, "cuda_pad", match_pad, NULL, NULL},
-    {OP_GATHER, "cuda_gather", match_gather, NULL, NULL},
-    {OP_SCATTER_ADD, "cuda_scatter_add", match_scatter_add, NULL, NULL},
-    {OP_REPEAT, "cuda_repeat", match_dense, NULL, NULL},
-    {OP_WINDOW, "cuda_window", match_dense, NULL, NULL},
-    {OP_UNWINDOW, "cuda_unwindow", match_dense, NULL, NULL},
-    {OP_SHIFT_LABELS, "cuda_shift_labels", match_shift_labels, NULL, NULL},
-    {OP_IMAGE, "cuda_image", match_image, NULL, NULL},
-    {OP_FOURIER, "cuda_fourier", match_fourier, NULL, NULL},
-    {OP_RESIZE, "cuda_resize", match_map, NULL, NULL},
-    {OP_RESIZE_BWD, "cuda_resize_bwd", match_map, NULL, NULL},
-    {OP_AVGPOOL, "cuda_avgpool", match_map, NULL, NULL},
-    {OP_AVGPOOL_BWD, "cuda_avgpool_bwd", match_map, NULL, NULL},
+#include "cuda/maps/shuffle.def"
     {.op = OP_NONE},
 };

@@ -183,21 +183,18 @@ static int launch_pools(const struct launch *l, bool back, struct error *e)
 static int launch_avgpool(const struct launch *l, struct error *e) { return launch_pools(l, false, e); }
 static int launch_avgpool_bwd(const struct launch *l, struct error *e) { return launch_pools(l, true, e); }
 
-const struct cuda_kernel cuda_run_shuffle[] = {
-    {"cuda_copy", NULL, launch_copy, NULL},
-    {"cuda_concat", NULL, launch_concat, NULL},
-    {"cuda_pad", NULL, launch_pad, NULL},
-    {"cuda_gather", NULL, launch_gather, NULL},
-    {"cuda_scatter_add", NULL, launch_scatter_add, NULL},
-    {"cuda_repeat", NULL, launch_repeat, NULL},
-    {"cuda_window", NULL, launch_window, NULL},
-    {"cuda_unwindow", NULL, launch_unwindow, NULL},
-    {"cuda_shift_labels", NULL, launch_shift_labels, NULL},
-    {"cuda_image", NULL, launch_image, NULL},
-    {"cuda_fourier", NULL, launch_fourier, NULL},
-    {"cuda_resize", NULL, launch_resize, NULL},
-    {"cuda_resize_bwd", NULL, launch_resize_bwd, NULL},
-    {"cuda_avgpool", NULL, launch_avgpool, NULL},
-    {"cuda_avgpool_bwd", NULL, launch_avgpool_bwd, NULL},
-    {0},
-};
+CUDA_KERNEL(cuda_copy, .launch = launch_copy);
+CUDA_KERNEL(cuda_concat, .launch = launch_concat);
+CUDA_KERNEL(cuda_pad, .launch = launch_pad);
+CUDA_KERNEL(cuda_gather, .launch = launch_gather);
+CUDA_KERNEL(cuda_scatter_add, .launch = launch_scatter_add);
+CUDA_KERNEL(cuda_repeat, .launch = launch_repeat);
+CUDA_KERNEL(cuda_window, .launch = launch_window);
+CUDA_KERNEL(cuda_unwindow, .launch = launch_unwindow);
+CUDA_KERNEL(cuda_shift_labels, .launch = launch_shift_labels);
+CUDA_KERNEL(cuda_image, .launch = launch_image);
+CUDA_KERNEL(cuda_fourier, .launch = launch_fourier);
+CUDA_KERNEL(cuda_resize, .launch = launch_resize);
+CUDA_KERNEL(cuda_resize_bwd, .launch = launch_resize_bwd);
+CUDA_KERNEL(cuda_avgpool, .launch = launch_avgpool);
+CUDA_KERNEL(cuda_avgpool_bwd, .launch = launch_avgpool_bwd);

@@ -20,53 +20,16 @@
  * and stored (matmul_autotune.c). A choice by timing at every start would change from run to run,
  * and the bits with it.
  *
- * Products that the library does not support (two input dtypes, strides in both dimensions, a
- * result narrower than its f32 inputs, a bias not aligned to 16 bytes) use a slow kernel of our own
- * (gemm_generic.cu).
+ * The plan gives products that the library does not support (gemm_shape.h) to a slow kernel of our
+ * own (gemm_generic.cu). If the library unexpectedly has no algorithm for a product, that kernel
+ * computes it, and a warning says so.
  */
 #include "cuda/products/gemm.h"
 
 #include "cuda/products/matmul_autotune.h"
 #include "cuda/products/launch_gemm.h"
 
-enum { CANDIDATES = 8, CANDIDATES_TIMED = 24, ALIGN_MAX = 256, BIAS_ALIGN = 16 };
-
-/* --- what the library supports ------------------------------------------------------- */
-
-/* The storage of a matrix: [rows, columns] with leading dimension ld, or transposed. */
-struct matrix_storage {
-    bool transposed;
-    int64_t ld;
-};
-
-/* The stride of a dimension of one element has no meaning and is replaced by one that fits. A dense
- * column is a transposed row, whose leading dimension is then its length and not 1. */
-static bool storage_of_view(const struct view *v, int64_t rows, int64_t columns, struct matrix_storage *s)
-{
-    const int64_t row = rows == 1 ? max_i64(columns, 1) : v->row, column = columns == 1 ? max_i64(rows, 1) : v->column;
-    const bool column_is_dense = columns == 1 && rows > 1 && v->row == 1;
-    if ((v->column == 1 || columns == 1) && row >= columns && !column_is_dense) {
-        *s = (struct matrix_storage){false, row};
-        return true;
-    }
-    *s = (struct matrix_storage){true, column};
-    return (v->row == 1 || rows == 1) && column >= rows;
-}
-
-/* The entries of the library's dtype table that are used here: one dtype throughout, or an f32
- * result. */
-static bool library_has_dtypes(const struct gemm_shape *s)
-{
-    return s->a.dtype == s->b.dtype && (s->c.dtype == s->a.dtype || s->c.dtype == DT_F32);
-}
-
-static bool library_supports(const struct gemm_shape *s, struct matrix_storage *a, struct matrix_storage *b, struct matrix_storage *c)
-{
-    if (!library_has_dtypes(s) || !storage_of_view(&s->a, s->M, s->K, a) || !storage_of_view(&s->b, s->K, s->N, b)) return false;
-    *c = (struct matrix_storage){false, s->M == 1 ? s->N : s->c.row};
-    if ((s->c.column != 1 && s->N > 1) || c->ld < s->N) return false;
-    return !s->bias || (s->bias_dtype == s->c.dtype && s->bias_align >= BIAS_ALIGN);
-}
+enum { CANDIDATES = 8, CANDIDATES_TIMED = 24, ALIGN_MAX = 256 };
 
 static cudaDataType_t type_of(enum dtype t)
 {
@@ -176,14 +139,21 @@ int gemm_begin(struct gemm *p, const struct cuda_state *s, const struct gemm_sha
     struct matrix_storage a, b, c;
     p->shape = *shape;
     p->blas = s->blas;
-    if (!library_supports(shape, &a, &b, &c)) return PL_OK;
-    TRY(describe_product(p, &a, &b, &c, e));
-    cublasLtMatmulPreference_t preference = NULL;
-    TRY_BLAS(cublasLtMatmulPreferenceCreate(&preference));
-    int rc = choose_algorithm(p, s, preference, workspace, e);
-    cublasLtMatmulPreferenceDestroy(preference);
+    int rc = PL_OK;
+    if (gemm_library_supports(shape, &a, &b, &c)) {
+        TRY(describe_product(p, &a, &b, &c, e));
+        cublasLtMatmulPreference_t preference = NULL;
+        TRY_BLAS(cublasLtMatmulPreferenceCreate(&preference));
+        rc = choose_algorithm(p, s, preference, workspace, e);
+        cublasLtMatmulPreferenceDestroy(preference);
+    }
+    if (!rc && !p->library)
+        log_warn("cuBLASLt has no algorithm for the product [%lld,%lld] by [%lld,%lld] in %s: a slower kernel computes it", (long long)shape->M,
+                 (long long)shape->K, (long long)shape->K, (long long)shape->N, dtype_name(shape->a.dtype));
     return rc;
 }
+
+void gemm_begin_generic(struct gemm *p, const struct gemm_shape *shape) { p->shape = *shape; }
 
 void gemm_end(struct gemm *p)
 {

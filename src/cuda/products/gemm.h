@@ -11,22 +11,7 @@
 #define GEMM_H
 
 #include "cuda/device/host.h"
-
-/* Element (i,j) of batch n is at n batch + i row + j column, in elements. */
-struct view {
-    enum dtype dtype;
-    int64_t row, column, batch;
-    uint32_t align; /* a power of two that divides the addresses of all batches */
-};
-
-struct gemm_shape {
-    int64_t M, N, K, batches;
-    struct view a, b, c;
-    bool bias;
-    enum dtype bias_dtype;
-    uint32_t bias_align;
-    uint32_t from_align; /* alignment of a separate addend; 0: there is none */
-};
+#include "cuda/products/gemm_shape.h"
 
 struct gemm {
     struct gemm_shape shape;
@@ -49,6 +34,8 @@ struct gemm_at {
  * holds, after a failure too. */
 int gemm_begin(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *shape, uint64_t workspace,
                struct error *e);
+/* The same by our own kernel, which takes any strides and dtypes. */
+void gemm_begin_generic(struct gemm *p, const struct gemm_shape *shape);
 int gemm_run(const struct gemm *p, const struct gemm_at *at, void *work, uint64_t bytes, cudaStream_t stream,
              struct error *e);
 void gemm_end(struct gemm *p);

@@ -1,10 +1,9 @@
 /*
- * plan_products.c: matrix products, by cuBLASLt.
- *
- * The only requirement is that operands have rows of one stride: gemm.c decides which strides and
- * dtypes the library supports and computes the others with its own kernel.
+ * plan_products.c: matrix products: by cuBLASLt where it supports the product (gemm_shape.h), else by
+ * our own slower kernel, which takes any strides and dtypes.
  */
 #include "cuda/plan.h"
+#include "cuda/products/gemm_shape.h"
 #include "cuda/products/row_stride.h"
 
 static bool is_float(const struct tensor *t) { return t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16; }
@@ -41,10 +40,69 @@ static bool match_bmm(const struct query *q)
     return is_float(q->in[0]) && is_float(q->in[1]) && is_float(q->out[0]) && (!acc || acc->dtype == q->out[0]->dtype);
 }
 
+/* --- what the library supports ------------------------------------------------------------------ */
+
+/* A tensor as a matrix [rows, last], or its transpose. */
+static struct view matrix_of(const struct tensor *t, bool transposed)
+{
+    int64_t row = 0, column = t->rank ? t->stride[t->rank - 1] : 1;
+    rows_have_one_stride(t->rank, t->dim, t->stride, &row);
+    if (tensor_last(t) == 1) column = 1;
+    return (struct view){.dtype = t->dtype, .row = transposed ? column : row, .column = transposed ? row : column};
+}
+
+/* Its last two dimensions, or their transpose. */
+static struct view batch_of(const struct tensor *t, bool transposed)
+{
+    const int64_t row = t->stride[t->rank - 2], column = t->stride[t->rank - 1];
+    return (struct view){.dtype = t->dtype, .row = transposed ? column : row, .column = transposed ? row : column};
+}
+
+static bool is_supported(const struct gemm_shape *s)
+{
+    struct matrix_storage a, b, c;
+    return gemm_library_supports(s, &a, &b, &c);
+}
+
+/* `result`: the output that the product is written to. */
+static bool library_has_linear(const struct query *q, int result)
+{
+    const struct tensor *bias = given(q, 2);
+    struct gemm_shape s = {.M = tensor_rows(q->in[0]), .N = q->in[1]->dim[0], .K = tensor_last(q->in[0]), .a = matrix_of(q->in[0], false),
+                           .b = matrix_of(q->in[1], true), .c = matrix_of(q->out[result], false), .bias = bias};
+    if (bias) s.bias_dtype = bias->dtype, s.bias_align = is_aligned(bias) ? GEMM_BIAS_ALIGN : 1;
+    return is_supported(&s);
+}
+
+static bool match_library_linear(const struct query *q) { return match_linear(q) && library_has_linear(q, 0); }
+
+static bool match_library_linear_act(const struct query *q)
+{
+    return match_linear_act(q) && is_aligned(q->out[0]) && (!q->out[1] || is_aligned(q->out[1])) && library_has_linear(q, q->out[1] ? 1 : 0);
+}
+
+static bool match_library_matmul(const struct query *q)
+{
+    if (!match_matmul(q)) return false;
+    const bool ta = q->attr->matmul.ta, tb = q->attr->matmul.tb;
+    const struct tensor *a = q->in[0], *b = q->in[1];
+    struct gemm_shape s = {.M = ta ? tensor_last(a) : tensor_rows(a), .N = tb ? tensor_rows(b) : tensor_last(b), .K = ta ? tensor_rows(a) : tensor_last(a),
+                           .a = matrix_of(a, ta), .b = matrix_of(b, tb)};
+    s.c = (struct view){.dtype = q->out[0]->dtype, .row = s.N, .column = 1};
+    return is_supported(&s);
+}
+
+static bool match_library_bmm(const struct query *q)
+{
+    if (!match_bmm(q)) return false;
+    const bool ta = q->attr->matmul.ta, tb = q->attr->matmul.tb;
+    const struct tensor *a = q->in[0], *c = q->out[0];
+    const struct gemm_shape s = {.M = c->dim[c->rank - 2], .N = c->dim[c->rank - 1], .K = a->dim[a->rank - (ta ? 2 : 1)], .a = batch_of(a, ta),
+                                 .b = batch_of(q->in[1], tb), .c = batch_of(c, false)};
+    return is_supported(&s);
+}
+
 const struct kernel cuda_plan_products[] = {
-    {OP_LINEAR, "cublaslt_linear", match_linear, workspace_library, NULL},
-    {OP_LINEAR_ACT, "cublaslt_linear_act", match_linear_act, workspace_library, NULL},
-    {OP_MATMUL, "cublaslt_matmul", match_matmul, workspace_library, NULL},
-    {OP_BMM, "cublaslt_bmm", match_bmm, workspace_library, NULL},
+#include "cuda/products/products.def"
     {.op = OP_NONE},
 };

@@ -31,6 +31,6 @@ static uint64_t work_thin(const struct query *q)
 }
 
 const struct kernel cuda_plan_thin[] = {
-    {OP_BMM, "cuda_thin", match_thin, work_thin, NULL},
+#include "cuda/products/thin.def"
     {.op = OP_NONE},
 };

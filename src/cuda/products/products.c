@@ -7,6 +7,9 @@
  * applies the latter to the unrounded sum, and the op guarantees the bits of LINEAR and ACT, so
  * that fusing changes nothing.
  *
+ * Each op has a second row for what the library does not support: the same product by our own kernel
+ * (gemm_generic.cu).
+ *
  * BMM's leading dimensions are merged into one where their strides allow it. Of the remaining ones
  * the largest becomes the library's batch, and the others are launched one by one.
  */
@@ -85,6 +88,15 @@ static int linear_prepare(const struct cuda_state *s, struct entry *entry, struc
     return gemm_begin(&products_new(entry)->product, s, &shape, entry->launch.work_bytes, e);
 }
 
+static int linear_prepare_generic(const struct cuda_state *s, struct entry *entry, struct error *e)
+{
+    struct gemm_shape shape;
+    (void)s, (void)e;
+    shape_linear(&shape, entry, 0);
+    gemm_begin_generic(&products_new(entry)->product, &shape);
+    return PL_OK;
+}
+
 static int linear_into(const struct launch *l, void *y, struct error *e)
 {
     const struct products *p = l->state;
@@ -104,15 +116,30 @@ static int linear_act_prepare(const struct cuda_state *s, struct entry *entry, s
     return gemm_begin(&products_new(entry)->product, s, &shape, entry->launch.work_bytes, e);
 }
 
-/* Uses ACT's own kernels, whose bits the op guarantees. */
+static int linear_act_prepare_generic(const struct cuda_state *s, struct entry *entry, struct error *e)
+{
+    struct gemm_shape shape;
+    (void)s, (void)e;
+    shape_linear(&shape, entry, product_output(&entry->launch));
+    gemm_begin_generic(&products_new(entry)->product, &shape);
+    return PL_OK;
+}
+
+/* Uses ACT's own kernels, whose bits the op guarantees: for aligned results, and for any. */
 static int linear_act_launch(const struct launch *l, struct error *e)
 {
     const struct operand *z = &l->out[product_output(l)], *y = &l->out[0];
-    const enum function f = (enum function)(FUNCTION_ACT + l->attr->act.kind);
+    TRY(linear_into(l, z->data, e));
+    TRY_CUDA(cuda_map((enum function)(FUNCTION_ACT + l->attr->act.kind), y->data, z->data, store_of(z->dtype), operand_elements(z), 0, l->stream));
+    return PL_OK;
+}
+
+static int linear_act_launch_any(const struct launch *l, struct error *e)
+{
+    const struct operand *z = &l->out[product_output(l)], *y = &l->out[0];
     const struct any_types types = {any_of(y->dtype), any_of(z->dtype), ANY_F32};
     TRY(linear_into(l, z->data, e));
-    if (is_wide(y) && is_wide(z)) TRY_CUDA(cuda_map(f, y->data, z->data, store_of(z->dtype), operand_elements(z), 0, l->stream));
-    else TRY_CUDA(cuda_any(f, y->data, z->data, NULL, types, loop_nest_of(y, z, NULL), 0, l->stream));
+    TRY_CUDA(cuda_any((enum function)(FUNCTION_ACT + l->attr->act.kind), y->data, z->data, NULL, types, loop_nest_of(y, z, NULL), 0, l->stream));
     return PL_OK;
 }
 
@@ -121,6 +148,15 @@ static int matmul_prepare(const struct cuda_state *s, struct entry *entry, struc
     struct gemm_shape shape;
     shape_matmul(&shape, entry);
     return gemm_begin(&products_new(entry)->product, s, &shape, entry->launch.work_bytes, e);
+}
+
+static int matmul_prepare_generic(const struct cuda_state *s, struct entry *entry, struct error *e)
+{
+    struct gemm_shape shape;
+    (void)s, (void)e;
+    shape_matmul(&shape, entry);
+    gemm_begin_generic(&products_new(entry)->product, &shape);
+    return PL_OK;
 }
 
 static int matmul_launch(const struct launch *l, struct error *e)
@@ -180,17 +216,32 @@ static void bmm_batch(struct gemm_shape *s, struct products *p)
     for (int i = most; i < p->nouter; i++) p->outer[i] = p->outer[i + 1];
 }
 
-static int bmm_prepare(const struct cuda_state *s, struct entry *entry, struct error *e)
+static struct products *bmm_begin(struct entry *entry, struct gemm_shape *shape)
 {
     const struct launch *l = &entry->launch;
     const struct operand *a = &l->in[0], *c = &l->out[0];
     const bool ta = l->attr->matmul.ta, tb = l->attr->matmul.tb;
     struct products *p = products_new(entry);
-    struct gemm_shape shape = {.M = c->dim[c->rank - 2], .N = c->dim[c->rank - 1], .K = a->dim[a->rank - (ta ? 2 : 1)],
-                                  .a = batch_of(entry, 0, ta), .b = batch_of(entry, 1, tb), .c = batch_of(entry, MAX_IN, false)};
+    *shape = (struct gemm_shape){.M = c->dim[c->rank - 2], .N = c->dim[c->rank - 1], .K = a->dim[a->rank - (ta ? 2 : 1)],
+                                 .a = batch_of(entry, 0, ta), .b = batch_of(entry, 1, tb), .c = batch_of(entry, MAX_IN, false)};
     p->nouter = bmm_steps(p->outer, l);
-    bmm_batch(&shape, p);
-    return gemm_begin(&p->product, s, &shape, l->work_bytes, e);
+    bmm_batch(shape, p);
+    return p;
+}
+
+static int bmm_prepare(const struct cuda_state *s, struct entry *entry, struct error *e)
+{
+    struct gemm_shape shape;
+    struct products *p = bmm_begin(entry, &shape);
+    return gemm_begin(&p->product, s, &shape, entry->launch.work_bytes, e);
+}
+
+static int bmm_prepare_generic(const struct cuda_state *s, struct entry *entry, struct error *e)
+{
+    struct gemm_shape shape;
+    (void)s, (void)e;
+    gemm_begin_generic(&bmm_begin(entry, &shape)->product, &shape);
+    return PL_OK;
 }
 
 static void *offset_data(const struct operand *x, int64_t elements)
@@ -217,10 +268,11 @@ static int bmm_launch(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-const struct cuda_kernel cuda_run_products[] = {
-    {"cublaslt_linear", linear_prepare, linear_launch, products_release},
-    {"cublaslt_linear_act", linear_act_prepare, linear_act_launch, products_release},
-    {"cublaslt_matmul", matmul_prepare, matmul_launch, products_release},
-    {"cublaslt_bmm", bmm_prepare, bmm_launch, products_release},
-    {0},
-};
+CUDA_KERNEL(cublaslt_linear, .prepare = linear_prepare, .launch = linear_launch, .release = products_release);
+CUDA_KERNEL(cublaslt_linear_act, .prepare = linear_act_prepare, .launch = linear_act_launch, .release = products_release);
+CUDA_KERNEL(cublaslt_matmul, .prepare = matmul_prepare, .launch = matmul_launch, .release = products_release);
+CUDA_KERNEL(cublaslt_bmm, .prepare = bmm_prepare, .launch = bmm_launch, .release = products_release);
+CUDA_KERNEL(cuda_linear, .prepare = linear_prepare_generic, .launch = linear_launch, .release = products_release);
+CUDA_KERNEL(cuda_linear_act, .prepare = linear_act_prepare_generic, .launch = linear_act_launch_any, .release = products_release);
+CUDA_KERNEL(cuda_matmul, .prepare = matmul_prepare_generic, .launch = matmul_launch, .release = products_release);
+CUDA_KERNEL(cuda_bmm, .prepare = bmm_prepare_generic, .launch = bmm_launch, .release = products_release);

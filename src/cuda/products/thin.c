@@ -17,7 +17,4 @@ static int launch_thin(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-const struct cuda_kernel cuda_run_thin[] = {
-    {"cuda_thin", NULL, launch_thin, NULL},
-    {0},
-};
+CUDA_KERNEL(cuda_thin, .launch = launch_thin);

@@ -2,7 +2,7 @@
  * elementwise.c: the running half of elementwise.cu, act_sums.cu, strided.cu and sums.cu.
  *
  * Dense, aligned operands of one shape use elementwise.cu; ADD and MUL with strides, and everything
- * else in any layout and dtypes, use strided.cu.
+ * else in any layout and dtypes, use strided.cu: these are rows of their own (elementwise.def).
  */
 #include "cuda/rows/operand_loops.h"
 
@@ -12,67 +12,80 @@ _Static_assert(ACT_GELU == 0 && ACT_GELU_TANH == 1 && ACT_QUICK_GELU == 2 && ACT
                    ACT_TANH == 6 && ACT_KINDS == 7,
                "the functions of elements.cuh are in this order");
 
-/* Whether the nest is a single loop that traverses every operand element by element. */
-static bool is_flat(const struct loop_nest *f, bool pair) { return f->loops == 1 && f->y[0] == 1 && f->a[0] == 1 && (!pair || f->b[0] == 1); }
-
-/* f of one or two inputs; b is NULL for one. */
-static int launch_any(const struct launch *l, enum function f, const struct operand *a, const struct operand *b, float value, struct error *e)
-{
-    const struct operand *y = &l->out[0];
-    const struct any_types types = {any_of(y->dtype), any_of(a->dtype), b ? any_of(b->dtype) : ANY_F32};
-    TRY_CUDA(cuda_any(f, y->data, a->data, b ? b->data : NULL, types, loop_nest_of(y, a, b), value, l->stream));
-    return PL_OK;
-}
+/* --- dense, aligned operands of one shape ------------------------------------------------------- */
 
 static int launch_pair(const struct launch *l, enum function f, struct error *e)
 {
-    const struct operand *y = &l->out[0], *a = &l->in[0], *b = &l->in[1];
-    const struct loop_nest nest = loop_nest_of(y, a, b);
-    const enum store type = store_of(y->dtype);
-    if (is_flat(&nest, true) && is_wide(y) && is_wide(a) && is_wide(b))
-        TRY_CUDA(cuda_pair(f, y->data, a->data, b->data, type, nest.size[0], l->stream));
-    else if (f == FUNCTION_ADD || f == FUNCTION_MUL) TRY_CUDA(cuda_pair_strided(f, y->data, a->data, b->data, type, nest, l->stream));
-    else return launch_any(l, f, a, b, 0, e);
+    const struct operand *y = &l->out[0];
+    TRY_CUDA(cuda_pair(f, y->data, l->in[0].data, l->in[1].data, store_of(y->dtype), operand_elements(y), l->stream));
     return PL_OK;
 }
+
+static int launch_map(const struct launch *l, enum function f, float value, struct error *e)
+{
+    const struct operand *y = &l->out[0];
+    TRY_CUDA(cuda_map(f, y->data, l->in[0].data, store_of(y->dtype), operand_elements(y), value, l->stream));
+    return PL_OK;
+}
+
+static enum function act_of(const struct launch *l) { return (enum function)(FUNCTION_ACT + l->attr->act.kind); }
+static enum function slope_of(const struct launch *l) { return (enum function)(FUNCTION_SLOPE + l->attr->act.kind); }
 
 static int launch_add(const struct launch *l, struct error *e) { return launch_pair(l, FUNCTION_ADD, e); }
 static int launch_mul(const struct launch *l, struct error *e) { return launch_pair(l, FUNCTION_MUL, e); }
 static int launch_silu_gate(const struct launch *l, struct error *e) { return launch_pair(l, FUNCTION_SILU_GATE, e); }
-static int launch_act_bwd(const struct launch *l, struct error *e) { return launch_pair(l, (enum function)(FUNCTION_SLOPE + l->attr->act.kind), e); }
-
-static int launch_map(const struct launch *l, enum function f, float value, struct error *e)
-{
-    const struct operand *y = &l->out[0], *a = &l->in[0];
-    const struct loop_nest nest = loop_nest_of(y, a, NULL);
-    if (!is_flat(&nest, false) || !is_wide(y) || !is_wide(a)) return launch_any(l, f, a, NULL, value, e);
-    TRY_CUDA(cuda_map(f, y->data, a->data, store_of(y->dtype), nest.size[0], value, l->stream));
-    return PL_OK;
-}
-
+static int launch_act_bwd(const struct launch *l, struct error *e) { return launch_pair(l, slope_of(l), e); }
 static int launch_scale(const struct launch *l, struct error *e) { return launch_map(l, FUNCTION_SCALE, (float)l->attr->scale.value, e); }
-static int launch_act(const struct launch *l, struct error *e) { return launch_map(l, (enum function)(FUNCTION_ACT + l->attr->act.kind), 0, e); }
-
-static bool has_store(const struct operand *x) { return x->dtype == DT_F32 || x->dtype == DT_BF16 || x->dtype == DT_F16; }
+static int launch_act(const struct launch *l, struct error *e) { return launch_map(l, act_of(l), 0, e); }
 
 static int launch_cast(const struct launch *l, struct error *e)
 {
     const struct operand *y = &l->out[0], *a = &l->in[0];
-    const struct loop_nest nest = loop_nest_of(y, a, NULL);
-    if (!is_flat(&nest, false) || !is_wide(y) || !is_wide(a) || !has_store(y) || !has_store(a)) return launch_any(l, FUNCTION_CAST, a, NULL, 0, e);
-    TRY_CUDA(cuda_cast(y->data, a->data, store_of(y->dtype), store_of(a->dtype), nest.size[0], l->stream));
+    TRY_CUDA(cuda_cast(y->data, a->data, store_of(y->dtype), store_of(a->dtype), operand_elements(y), l->stream));
     return PL_OK;
 }
 
 static int launch_accumulate(const struct launch *l, struct error *e)
 {
-    const struct operand *y = &l->out[0], *x = &l->in[0], *acc = &l->in[1];
-    const struct loop_nest nest = loop_nest_of(y, x, acc);
-    CHECK(acc->data == y->data, "the accumulator is updated in place");
-    if (!is_flat(&nest, true) || !is_wide(y) || !is_wide(x)) return launch_any(l, FUNCTION_ADD, x, acc, 0, e);
-    TRY_CUDA(cuda_accumulate(y->data, x->data, store_of(y->dtype), store_of(x->dtype), nest.size[0], l->stream));
+    const struct operand *y = &l->out[0], *x = &l->in[0];
+    CHECK(l->in[1].data == y->data, "the accumulator is updated in place");
+    TRY_CUDA(cuda_accumulate(y->data, x->data, store_of(y->dtype), store_of(x->dtype), operand_elements(y), l->stream));
     return PL_OK;
 }
+
+/* --- any strides, dtypes and alignment ---------------------------------------------------------- */
+
+static int launch_strided(const struct launch *l, enum function f, struct error *e)
+{
+    const struct operand *y = &l->out[0], *a = &l->in[0], *b = &l->in[1];
+    TRY_CUDA(cuda_pair_strided(f, y->data, a->data, b->data, store_of(y->dtype), loop_nest_of(y, a, b), l->stream));
+    return PL_OK;
+}
+
+/* f of one or two inputs; b is NULL for one. */
+static int launch_any(const struct launch *l, enum function f, const struct operand *b, float value, struct error *e)
+{
+    const struct operand *y = &l->out[0], *a = &l->in[0];
+    const struct any_types types = {any_of(y->dtype), any_of(a->dtype), b ? any_of(b->dtype) : ANY_F32};
+    TRY_CUDA(cuda_any(f, y->data, a->data, b ? b->data : NULL, types, loop_nest_of(y, a, b), value, l->stream));
+    return PL_OK;
+}
+
+static int launch_add_strided(const struct launch *l, struct error *e) { return launch_strided(l, FUNCTION_ADD, e); }
+static int launch_mul_strided(const struct launch *l, struct error *e) { return launch_strided(l, FUNCTION_MUL, e); }
+static int launch_silu_gate_any(const struct launch *l, struct error *e) { return launch_any(l, FUNCTION_SILU_GATE, &l->in[1], 0, e); }
+static int launch_act_bwd_any(const struct launch *l, struct error *e) { return launch_any(l, slope_of(l), &l->in[1], 0, e); }
+static int launch_scale_any(const struct launch *l, struct error *e) { return launch_any(l, FUNCTION_SCALE, NULL, (float)l->attr->scale.value, e); }
+static int launch_act_any(const struct launch *l, struct error *e) { return launch_any(l, act_of(l), NULL, 0, e); }
+static int launch_cast_any(const struct launch *l, struct error *e) { return launch_any(l, FUNCTION_CAST, NULL, 0, e); }
+
+static int launch_accumulate_any(const struct launch *l, struct error *e)
+{
+    CHECK(l->in[1].data == l->out[0].data, "the accumulator is updated in place");
+    return launch_any(l, FUNCTION_ADD, &l->in[1], 0, e);
+}
+
+/* --- others ------------------------------------------------------------------------------------- */
 
 /* The leading launches on short vectors: the gradients of norms and biases, which follow each other
  * at the end of a micro-batch. */
@@ -169,35 +182,49 @@ static int launch_sum_to(const struct launch *l, struct error *e)
 
 static int launch_act_bwd_sum(const struct launch *l, struct error *e)
 {
-    const struct operand *dx = &l->out[0], *dy = &l->in[0], *x = &l->in[1], *y = l->nout > 2 ? &l->out[2] : NULL;
-    const int size = (int)dtype_size(dx->dtype), kind = l->attr->act.kind;
-    const enum store type = store_of(dx->dtype);
-    const struct act_sums s = act_sums_of(operand_rows(dx), operand_last(dx), size);
-    if (act_sums_fit(s.C, size) && is_wide(dx) && is_wide(dy) && is_wide(x) && (!y || is_wide(y))) {
-        TRY_CUDA(cuda_act_sums(kind, dx->data, y ? y->data : NULL, l->out[1].data, l->work, dy->data, x->data, type, s, l->stream));
-        return PL_OK;
-    }
-    if (y) TRY_CUDA(cuda_act_both(kind, dx->data, y->data, dy->data, x->data, type, operand_elements(dx), l->stream));
-    else TRY(launch_act_bwd(l, e));
+    const struct operand *dx = &l->out[0];
+    const struct act_sums s = act_sums_of(operand_rows(dx), operand_last(dx), (int)dtype_size(dx->dtype));
+    TRY_CUDA(cuda_act_sums(l->attr->act.kind, dx->data, l->nout > 2 ? l->out[2].data : NULL, l->out[1].data, l->work, l->in[0].data, l->in[1].data,
+                           store_of(dx->dtype), s, l->stream));
+    return PL_OK;
+}
+
+/* ACT_BWD and then SUM_TO, by their own kernels. */
+static int act_bwd_then_sum(const struct launch *l, int (*act_bwd)(const struct launch *, struct error *), struct error *e)
+{
+    const struct operand *dx = &l->out[0];
+    if (l->nout > 2 && l->out[2].data)
+        TRY_CUDA(cuda_act_both(l->attr->act.kind, dx->data, l->out[2].data, l->in[0].data, l->in[1].data, store_of(dx->dtype), operand_elements(dx), l->stream));
+    else TRY(act_bwd(l, e));
     return sum_columns(l, dx, &l->out[1], false, e);
 }
 
-const struct cuda_kernel cuda_run_elementwise[] = {
-    {"cuda_add", NULL, launch_add, NULL},
-    {"cuda_mul", NULL, launch_mul, NULL},
-    {"cuda_silu_gate", NULL, launch_silu_gate, NULL},
-    {"cuda_silu_gate_bwd", NULL, launch_silu_gate_bwd, NULL},
-    {"cuda_silu_gate_bwd_y", NULL, launch_silu_gate_bwd, NULL},
-    {"cuda_scale", NULL, launch_scale, NULL},
-    {"cuda_cast", NULL, launch_cast, NULL},
-    {"cuda_act", NULL, launch_act, NULL},
-    {"cuda_act_bwd", NULL, launch_act_bwd, NULL},
-    {"cuda_act_bwd_sum", NULL, launch_act_bwd_sum, NULL},
-    {"cuda_accumulate", NULL, launch_accumulate, NULL, batch_accumulate},
-    {"cuda_fill", NULL, launch_fill, NULL, batch_fill},
-    {"cuda_spread", NULL, launch_spread, NULL},
-    {"cuda_dropout", NULL, launch_dropout, NULL},
-    {"cuda_sum", NULL, launch_sum, NULL},
-    {"cuda_sum_to", NULL, launch_sum_to, NULL},
-    {0},
-};
+static int launch_act_bwd_then_sum(const struct launch *l, struct error *e) { return act_bwd_then_sum(l, launch_act_bwd, e); }
+static int launch_act_bwd_any_then_sum(const struct launch *l, struct error *e) { return act_bwd_then_sum(l, launch_act_bwd_any, e); }
+
+CUDA_KERNEL(cuda_add, .launch = launch_add);
+CUDA_KERNEL(cuda_mul, .launch = launch_mul);
+CUDA_KERNEL(cuda_silu_gate, .launch = launch_silu_gate);
+CUDA_KERNEL(cuda_silu_gate_bwd, .launch = launch_silu_gate_bwd);
+CUDA_KERNEL(cuda_silu_gate_bwd_y, .launch = launch_silu_gate_bwd);
+CUDA_KERNEL(cuda_scale, .launch = launch_scale);
+CUDA_KERNEL(cuda_cast, .launch = launch_cast);
+CUDA_KERNEL(cuda_act, .launch = launch_act);
+CUDA_KERNEL(cuda_act_bwd, .launch = launch_act_bwd);
+CUDA_KERNEL(cuda_act_bwd_sum, .launch = launch_act_bwd_sum);
+CUDA_KERNEL(cuda_accumulate, .launch = launch_accumulate, .batch = batch_accumulate);
+CUDA_KERNEL(cuda_fill, .launch = launch_fill, .batch = batch_fill);
+CUDA_KERNEL(cuda_spread, .launch = launch_spread);
+CUDA_KERNEL(cuda_dropout, .launch = launch_dropout);
+CUDA_KERNEL(cuda_sum, .launch = launch_sum);
+CUDA_KERNEL(cuda_sum_to, .launch = launch_sum_to);
+CUDA_KERNEL(cuda_add_strided, .launch = launch_add_strided);
+CUDA_KERNEL(cuda_mul_strided, .launch = launch_mul_strided);
+CUDA_KERNEL(cuda_silu_gate_any, .launch = launch_silu_gate_any);
+CUDA_KERNEL(cuda_act_bwd_any, .launch = launch_act_bwd_any);
+CUDA_KERNEL(cuda_scale_any, .launch = launch_scale_any);
+CUDA_KERNEL(cuda_act_any, .launch = launch_act_any);
+CUDA_KERNEL(cuda_cast_any, .launch = launch_cast_any);
+CUDA_KERNEL(cuda_act_bwd_then_sum, .launch = launch_act_bwd_then_sum);
+CUDA_KERNEL(cuda_act_bwd_any_then_sum, .launch = launch_act_bwd_any_then_sum);
+CUDA_KERNEL(cuda_accumulate_any, .launch = launch_accumulate_any);

@@ -30,8 +30,8 @@ cudaError_t cuda_add_norm(void *y, struct norm_stats stats, const void *x, struc
 cudaError_t cuda_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, struct typed_ptr w, const void *add,
                           struct norm_stats stats, enum store type, int64_t rows, int64_t C, cudaStream_t stream);
 
-/* norm_packs.cu: the functions above if norm_in_packs, everything is aligned, and w and b have the
- * rows' type. */
+/* norm_packs.cu: the functions above where norm_in_packs, everything is aligned to 16 bytes, and w and
+ * b have the rows' type. sum.r NULL: nothing is added to x. */
 cudaError_t cuda_norm_packs(void *y, struct norm_stats stats, const void *x, struct norm_sum sum, const void *w, const void *b,
                             enum store type, int64_t rows, int64_t C, float eps, cudaStream_t stream);
 cudaError_t cuda_norm_packs_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, const void *w,

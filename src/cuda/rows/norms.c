@@ -10,57 +10,84 @@ static const void *optional(const struct launch *l, int i) { return i < l->nin ?
 
 /* --- rows ------------------------------------------------------------------------------ */
 
-static int launch_rmsnorm(const struct launch *l, struct error *e)
+/* The pieces of a norm's launch. `at`: the input with the weights, behind which comes the bias. */
+struct norm {
+    const struct operand *x;
+    struct norm_stats stats;
+    struct norm_sum sum;
+    struct typed_ptr w, b;
+    float eps;
+};
+
+static struct norm rmsnorm_of(const struct launch *l, int at)
 {
-    const struct operand *x = &l->in[0];
-    TRY_CUDA(cuda_norm(l->out[0].data, (struct norm_stats){NULL, l->out[1].data}, x->data, typed_of(&l->in[1]), none,
-                       store_of(x->dtype), operand_rows(x), operand_last(x), l->attr->rmsnorm.eps, l->stream));
+    return (struct norm){.x = &l->in[0], .stats = {NULL, l->out[1].data}, .w = typed_of(&l->in[at]), .b = none, .eps = l->attr->rmsnorm.eps};
+}
+
+static struct norm layernorm_of(const struct launch *l, int at)
+{
+    return (struct norm){.x = &l->in[0], .stats = {l->out[1].data, l->out[2].data}, .w = typed_of(&l->in[at]), .b = typed_of(&l->in[at + 1]),
+                         .eps = l->attr->layernorm.eps};
+}
+
+static int norm(const struct launch *l, struct norm n, struct error *e)
+{
+    TRY_CUDA(cuda_norm(l->out[0].data, n.stats, n.x->data, n.w, n.b, store_of(n.x->dtype), operand_rows(n.x), operand_last(n.x), n.eps, l->stream));
     return PL_OK;
 }
 
-static int launch_rmsnorm_bwd(const struct launch *l, struct error *e)
+static int add_norm(const struct launch *l, struct norm n, int sum, struct error *e)
 {
-    const struct operand *x = &l->in[1];
-    TRY_CUDA(cuda_norm_bwd(l->out[0].data, l->out[1].data, NULL, l->work, l->in[0].data, x->data, typed_of(&l->in[2]),
-                           optional(l, 4), (struct norm_stats){NULL, l->in[3].data}, store_of(x->dtype), operand_rows(x), operand_last(x),
+    n.sum = (struct norm_sum){l->out[sum].data, l->in[1].data};
+    TRY_CUDA(cuda_add_norm(l->out[0].data, n.stats, n.x->data, n.sum, n.w, n.b, store_of(n.x->dtype), operand_rows(n.x), operand_last(n.x), n.eps,
                            l->stream));
     return PL_OK;
 }
 
-static int launch_layernorm(const struct launch *l, struct error *e)
+/* sum: the output with the sum; 0: nothing is added. */
+static int norm_packs(const struct launch *l, struct norm n, int sum, struct error *e)
 {
-    const struct operand *x = &l->in[0];
-    TRY_CUDA(cuda_norm(l->out[0].data, (struct norm_stats){l->out[1].data, l->out[2].data}, x->data, typed_of(&l->in[1]),
-                       typed_of(&l->in[2]), store_of(x->dtype), operand_rows(x), operand_last(x), l->attr->layernorm.eps, l->stream));
+    if (sum) n.sum = (struct norm_sum){l->out[sum].data, l->in[1].data};
+    TRY_CUDA(cuda_norm_packs(l->out[0].data, n.stats, n.x->data, n.sum, n.w.data, n.b.data, store_of(n.x->dtype), operand_rows(n.x),
+                             operand_last(n.x), n.eps, l->stream));
     return PL_OK;
 }
 
-static int launch_layernorm_bwd(const struct launch *l, struct error *e)
+static int launch_rmsnorm(const struct launch *l, struct error *e) { return norm(l, rmsnorm_of(l, 1), e); }
+static int launch_layernorm(const struct launch *l, struct error *e) { return norm(l, layernorm_of(l, 1), e); }
+static int launch_add_rmsnorm(const struct launch *l, struct error *e) { return add_norm(l, rmsnorm_of(l, 2), 2, e); }
+static int launch_add_layernorm(const struct launch *l, struct error *e) { return add_norm(l, layernorm_of(l, 2), 3, e); }
+static int launch_rmsnorm_packs(const struct launch *l, struct error *e) { return norm_packs(l, rmsnorm_of(l, 1), 0, e); }
+static int launch_layernorm_packs(const struct launch *l, struct error *e) { return norm_packs(l, layernorm_of(l, 1), 0, e); }
+static int launch_add_rmsnorm_packs(const struct launch *l, struct error *e) { return norm_packs(l, rmsnorm_of(l, 2), 2, e); }
+static int launch_add_layernorm_packs(const struct launch *l, struct error *e) { return norm_packs(l, layernorm_of(l, 2), 3, e); }
+
+/* The statistics are inputs from 3 on: rstd, or mean and rstd; the gradient to add follows them. */
+static struct norm_stats stats_of(const struct launch *l, bool centred)
+{
+    return centred ? (struct norm_stats){l->in[3].data, l->in[4].data} : (struct norm_stats){NULL, l->in[3].data};
+}
+
+static int norm_bwd(const struct launch *l, bool centred, struct error *e)
 {
     const struct operand *x = &l->in[1];
-    TRY_CUDA(cuda_norm_bwd(l->out[0].data, l->out[1].data, l->out[2].data, l->work, l->in[0].data, x->data, typed_of(&l->in[2]),
-                           optional(l, 5), (struct norm_stats){l->in[3].data, l->in[4].data}, store_of(x->dtype), operand_rows(x), operand_last(x),
-                           l->stream));
+    TRY_CUDA(cuda_norm_bwd(l->out[0].data, l->out[1].data, centred ? l->out[2].data : NULL, l->work, l->in[0].data, x->data, typed_of(&l->in[2]),
+                           optional(l, centred ? 5 : 4), stats_of(l, centred), store_of(x->dtype), operand_rows(x), operand_last(x), l->stream));
     return PL_OK;
 }
 
-static int launch_add_rmsnorm(const struct launch *l, struct error *e)
+static int norm_packs_bwd(const struct launch *l, bool centred, struct error *e)
 {
-    const struct operand *x = &l->in[0];
-    TRY_CUDA(cuda_add_norm(l->out[0].data, (struct norm_stats){NULL, l->out[1].data}, x->data,
-                           (struct norm_sum){l->out[2].data, l->in[1].data}, typed_of(&l->in[2]), none, store_of(x->dtype),
-                           operand_rows(x), operand_last(x), l->attr->rmsnorm.eps, l->stream));
+    const struct operand *x = &l->in[1];
+    TRY_CUDA(cuda_norm_packs_bwd(l->out[0].data, l->out[1].data, centred ? l->out[2].data : NULL, l->work, l->in[0].data, x->data, l->in[2].data,
+                                 optional(l, centred ? 5 : 4), stats_of(l, centred), store_of(x->dtype), operand_rows(x), operand_last(x), l->stream));
     return PL_OK;
 }
 
-static int launch_add_layernorm(const struct launch *l, struct error *e)
-{
-    const struct operand *x = &l->in[0];
-    TRY_CUDA(cuda_add_norm(l->out[0].data, (struct norm_stats){l->out[1].data, l->out[2].data}, x->data,
-                           (struct norm_sum){l->out[3].data, l->in[1].data}, typed_of(&l->in[2]), typed_of(&l->in[3]),
-                           store_of(x->dtype), operand_rows(x), operand_last(x), l->attr->layernorm.eps, l->stream));
-    return PL_OK;
-}
+static int launch_rmsnorm_bwd(const struct launch *l, struct error *e) { return norm_bwd(l, false, e); }
+static int launch_layernorm_bwd(const struct launch *l, struct error *e) { return norm_bwd(l, true, e); }
+static int launch_rmsnorm_packs_bwd(const struct launch *l, struct error *e) { return norm_packs_bwd(l, false, e); }
+static int launch_layernorm_packs_bwd(const struct launch *l, struct error *e) { return norm_packs_bwd(l, true, e); }
 
 static int launch_l2norm(const struct launch *l, struct error *e)
 {
@@ -143,21 +170,24 @@ static int launch_batchnorm_update(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-const struct cuda_kernel cuda_run_norms[] = {
-    {"cuda_rmsnorm", NULL, launch_rmsnorm, NULL},
-    {"cuda_rmsnorm_bwd", NULL, launch_rmsnorm_bwd, NULL},
-    {"cuda_layernorm", NULL, launch_layernorm, NULL},
-    {"cuda_layernorm_bwd", NULL, launch_layernorm_bwd, NULL},
-    {"cuda_add_rmsnorm", NULL, launch_add_rmsnorm, NULL},
-    {"cuda_add_layernorm", NULL, launch_add_layernorm, NULL},
-    {"cuda_l2norm", NULL, launch_l2norm, NULL},
-    {"cuda_l2norm_bwd", NULL, launch_l2norm_bwd, NULL},
-    {"cuda_softmax", NULL, launch_softmax, NULL},
-    {"cuda_softmax_bwd", NULL, launch_softmax_bwd, NULL},
-    {"cuda_batchnorm", NULL, launch_batchnorm, NULL},
-    {"cuda_batchnorm_bwd", NULL, launch_batchnorm_bwd, NULL},
-    {"cuda_batchnorm_frozen", NULL, launch_batchnorm_frozen, NULL},
-    {"cuda_batchnorm_frozen_bwd", NULL, launch_batchnorm_frozen_bwd, NULL},
-    {"cuda_batchnorm_update", NULL, launch_batchnorm_update, NULL},
-    {0},
-};
+CUDA_KERNEL(cuda_rmsnorm_packs, .launch = launch_rmsnorm_packs);
+CUDA_KERNEL(cuda_rmsnorm_packs_bwd, .launch = launch_rmsnorm_packs_bwd);
+CUDA_KERNEL(cuda_layernorm_packs, .launch = launch_layernorm_packs);
+CUDA_KERNEL(cuda_layernorm_packs_bwd, .launch = launch_layernorm_packs_bwd);
+CUDA_KERNEL(cuda_add_rmsnorm_packs, .launch = launch_add_rmsnorm_packs);
+CUDA_KERNEL(cuda_add_layernorm_packs, .launch = launch_add_layernorm_packs);
+CUDA_KERNEL(cuda_rmsnorm, .launch = launch_rmsnorm);
+CUDA_KERNEL(cuda_rmsnorm_bwd, .launch = launch_rmsnorm_bwd);
+CUDA_KERNEL(cuda_layernorm, .launch = launch_layernorm);
+CUDA_KERNEL(cuda_layernorm_bwd, .launch = launch_layernorm_bwd);
+CUDA_KERNEL(cuda_add_rmsnorm, .launch = launch_add_rmsnorm);
+CUDA_KERNEL(cuda_add_layernorm, .launch = launch_add_layernorm);
+CUDA_KERNEL(cuda_l2norm, .launch = launch_l2norm);
+CUDA_KERNEL(cuda_l2norm_bwd, .launch = launch_l2norm_bwd);
+CUDA_KERNEL(cuda_softmax, .launch = launch_softmax);
+CUDA_KERNEL(cuda_softmax_bwd, .launch = launch_softmax_bwd);
+CUDA_KERNEL(cuda_batchnorm, .launch = launch_batchnorm);
+CUDA_KERNEL(cuda_batchnorm_bwd, .launch = launch_batchnorm_bwd);
+CUDA_KERNEL(cuda_batchnorm_frozen, .launch = launch_batchnorm_frozen);
+CUDA_KERNEL(cuda_batchnorm_frozen_bwd, .launch = launch_batchnorm_frozen_bwd);
+CUDA_KERNEL(cuda_batchnorm_update, .launch = launch_batchnorm_update);

@@ -78,16 +78,9 @@ static void launch_norm(void *y, norm_stats stats, const void *x, typed_ptr w, t
     else norm_kernel<false, T, V><<<grid, BLOCK, 0, stream>>>(to, stats, from, w, b, rows, C, eps, size);
 }
 
-static bool in_packs(const void *y, const void *x, typed_ptr w, typed_ptr b, enum store type, int64_t C)
-{
-    return norm_in_packs(C, type == STORE_F32 ? 4 : 2) && w.type == type && (!b.data || b.type == type) && are_aligned(y, x, w.data, b.data);
-}
-
 extern "C" cudaError_t cuda_add_norm(void *y, norm_stats stats, const void *x, struct norm_sum sum, typed_ptr w, typed_ptr b, enum store type,
                                      int64_t rows, int64_t C, float eps, cudaStream_t stream)
 {
-    if (in_packs(y, x, w, b, type, C) && are_aligned(sum.r, sum.more))
-        return cuda_norm_packs(y, stats, x, sum, w.data, b.data, type, rows, C, eps, stream);
     loop_nest f = {};
     loop_nest_push(&f, rows * C, 1, 1, 1);
     loop_nest_end(&f);
@@ -98,7 +91,6 @@ extern "C" cudaError_t cuda_add_norm(void *y, norm_stats stats, const void *x, s
 extern "C" cudaError_t cuda_norm(void *y, norm_stats stats, const void *x, typed_ptr w, typed_ptr b, enum store type, int64_t rows,
                                  int64_t C, float eps, cudaStream_t stream)
 {
-    if (in_packs(y, x, w, b, type, C)) return cuda_norm_packs(y, stats, x, {NULL, NULL}, w.data, b.data, type, rows, C, eps, stream);
     return by_type(type, [&](auto zero) {
         using T = decltype(zero);
         constexpr int V = 16 / sizeof(T);
@@ -210,8 +202,6 @@ static void launch_norm_bwd(void *dx, float *dw, float *db, float *partial, cons
 extern "C" cudaError_t cuda_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, typed_ptr w,
                                      const void *add, norm_stats stats, enum store type, int64_t rows, int64_t C, cudaStream_t stream)
 {
-    if (norm_in_packs(C, type == STORE_F32 ? 4 : 2) && w.type == type && are_aligned(dx, dy, x, w.data, add, partial))
-        return cuda_norm_packs_bwd(dx, dw, db, partial, dy, x, w.data, add, stats, type, rows, C, stream);
     return by_type(type, [&](auto zero) {
         using T = decltype(zero);
         constexpr int V = 16 / sizeof(T);

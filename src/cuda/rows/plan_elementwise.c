@@ -15,8 +15,23 @@ static bool match_alike(const struct query *q)
     return q->nin > 0;
 }
 
+/* Whether all operands are dense, of the result's shape, and aligned: one loop over all elements. */
+static bool is_flat(const struct query *q)
+{
+    const struct tensor *y = q->out[0];
+    bool flat = y->rank <= MAX_RANK && tensor_is_dense(y) && is_aligned(y);
+    for (int i = 0; i < q->nin && flat; i++) {
+        const struct tensor *x = q->in[i];
+        flat = x && tensor_is_dense(x) && is_aligned(x) && tensor_elements(x) == tensor_elements(y);
+    }
+    return flat;
+}
+
+static bool match_flat(const struct query *q) { return match_alike(q) && is_flat(q); }
 static bool match_accumulate(const struct query *q) { return is_float(q->in[0]) && is_float(q->in[1]) && q->in[1]->dtype == q->out[0]->dtype; }
+static bool match_flat_accumulate(const struct query *q) { return match_accumulate(q) && is_flat(q); }
 static bool match_cast(const struct query *q) { return q->in[0] && q->out[0]; }
+static bool match_flat_cast(const struct query *q) { return is_float(q->in[0]) && is_float(q->out[0]) && is_flat(q); }
 
 static bool match_silu_gate_bwd(const struct query *q)
 {
@@ -50,11 +65,22 @@ static uint64_t workspace_sum_to(const struct query *q)
     return blocks > 1 ? (uint64_t)(blocks * tensor_elements(y)) * sizeof(float) : 0;
 }
 
-/* Uses its own kernel or, for short rows, those of ACT_BWD and SUM_TO. */
-static bool match_act_bwd_sum(const struct query *q)
+static bool match_act_bwd_any_then_sum(const struct query *q)
 {
     return match_alike(q) && is_storable(q->out[0]) && is_dense(q->in[0], q->out[0]->dtype) && is_dense(q->in[1], q->out[0]->dtype) && is_dense(q->out[1], DT_F32) &&
            (q->nout < 3 || is_dense(q->out[2], q->out[0]->dtype));
+}
+
+static bool match_act_bwd_then_sum(const struct query *q)
+{
+    return match_act_bwd_any_then_sum(q) && is_aligned(q->out[0]) && is_aligned(q->in[0]) && is_aligned(q->in[1]);
+}
+
+/* In one kernel, unless rows are short. */
+static bool match_act_bwd_sum(const struct query *q)
+{
+    const struct tensor *x = q->out[0];
+    return match_act_bwd_then_sum(q) && act_sums_fit(tensor_last(x), (int)dtype_size(x->dtype)) && (q->nout < 3 || is_aligned(q->out[2]));
 }
 
 static uint64_t workspace_act_bwd_sum(const struct query *q)
@@ -66,21 +92,6 @@ static uint64_t workspace_act_bwd_sum(const struct query *q)
 }
 
 const struct kernel cuda_plan_elementwise[] = {
-    {OP_ADD, "cuda_add", match_alike, NULL, NULL},
-    {OP_MUL, "cuda_mul", match_alike, NULL, NULL},
-    {OP_SILU_GATE, "cuda_silu_gate", match_alike, NULL, NULL},
-    {OP_SILU_GATE_BWD, "cuda_silu_gate_bwd", match_silu_gate_bwd, NULL, NULL},
-    {OP_SILU_GATE_BWD_Y, "cuda_silu_gate_bwd_y", match_silu_gate_bwd, NULL, NULL},
-    {OP_SCALE, "cuda_scale", match_alike, NULL, NULL},
-    {OP_CAST, "cuda_cast", match_cast, NULL, NULL},
-    {OP_ACT, "cuda_act", match_alike, NULL, NULL},
-    {OP_ACT_BWD, "cuda_act_bwd", match_alike, NULL, NULL},
-    {OP_ACT_BWD_SUM, "cuda_act_bwd_sum", match_act_bwd_sum, workspace_act_bwd_sum, NULL},
-    {OP_ACCUMULATE, "cuda_accumulate", match_accumulate, NULL, NULL},
-    {OP_FILL, "cuda_fill", match_fill, NULL, NULL},
-    {OP_SPREAD, "cuda_spread", match_spread, NULL, NULL},
-    {OP_DROPOUT, "cuda_dropout", match_dropout, NULL, NULL},
-    {OP_SUM, "cuda_sum", match_sum, workspace_sum, NULL},
-    {OP_SUM_TO, "cuda_sum_to", match_sum_to, workspace_sum_to, NULL},
+#include "cuda/rows/elementwise.def"
     {.op = OP_NONE},
 };

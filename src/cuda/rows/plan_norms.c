@@ -42,6 +42,31 @@ static bool match_add_norm(const struct query *q)
     return q->in[1]->dtype == t && is_dense(q->out[0], t) && is_dense(q->out[q->nout - 1], t);
 }
 
+/* norm_packs.cu: a row is read once, in packs of 16 bytes. All operands of [rows,C] and [C] have one
+ * dtype; the statistics, outputs and inputs of f32, are not read in packs. */
+static bool packs_match(const struct query *q, const struct tensor *x, int weights, int nweights)
+{
+    if (!norm_in_packs(tensor_last(x), (int)dtype_size(x->dtype))) return false;
+    for (int i = weights; i < weights + nweights; i++)
+        if (q->in[i]->dtype != x->dtype || !is_aligned(q->in[i])) return false;
+    return is_aligned(x) && is_aligned(q->out[0]);
+}
+
+static bool match_packs(const struct query *q) { return match_forward(q) && packs_match(q, q->in[0], 1, q->nin - 1); }
+
+static bool match_add_packs(const struct query *q)
+{
+    return match_add_norm(q) && packs_match(q, q->in[0], 2, q->nin - 2) && is_aligned(q->in[1]) && is_aligned(q->out[q->nout - 1]);
+}
+
+static bool match_packs_bwd(const struct query *q, int statistics)
+{
+    const struct tensor *add = given(q, 3 + statistics);
+    return match_norm_bwd(q, statistics) && packs_match(q, q->in[1], 2, 1) && is_aligned(q->in[0]) && (!add || is_aligned(add));
+}
+static bool match_rmsnorm_packs_bwd(const struct query *q) { return match_packs_bwd(q, 1); }
+static bool match_layernorm_packs_bwd(const struct query *q) { return match_packs_bwd(q, 2); }
+
 static uint64_t work_rmsnorm_bwd(const struct query *q)
 {
     const struct tensor *x = q->in[1];
@@ -74,20 +99,6 @@ static uint64_t work_batchnorm_bwd(const struct query *q)
 static uint64_t work_batchnorm_frozen_bwd(const struct query *q) { return work_maps(q->in[1], 1); }
 
 const struct kernel cuda_plan_norms[] = {
-    {OP_RMSNORM, "cuda_rmsnorm", match_forward, NULL, NULL},
-    {OP_RMSNORM_BWD, "cuda_rmsnorm_bwd", match_rmsnorm_bwd, work_rmsnorm_bwd, NULL},
-    {OP_LAYERNORM, "cuda_layernorm", match_forward, NULL, NULL},
-    {OP_LAYERNORM_BWD, "cuda_layernorm_bwd", match_layernorm_bwd, work_layernorm_bwd, NULL},
-    {OP_ADD_RMSNORM, "cuda_add_rmsnorm", match_add_norm, NULL, NULL},
-    {OP_ADD_LAYERNORM, "cuda_add_layernorm", match_add_norm, NULL, NULL},
-    {OP_L2NORM, "cuda_l2norm", match_forward, NULL, NULL},
-    {OP_L2NORM_BWD, "cuda_l2norm_bwd", match_backward, NULL, NULL},
-    {OP_SOFTMAX, "cuda_softmax", match_forward, NULL, NULL},
-    {OP_SOFTMAX_BWD, "cuda_softmax_bwd", match_backward, NULL, NULL},
-    {OP_BATCHNORM, "cuda_batchnorm", match_batchnorm, work_batchnorm, NULL},
-    {OP_BATCHNORM_BWD, "cuda_batchnorm_bwd", match_batchnorm_bwd, work_batchnorm_bwd, NULL},
-    {OP_BATCHNORM_FROZEN, "cuda_batchnorm_frozen", match_forward, NULL, NULL},
-    {OP_BATCHNORM_FROZEN_BWD, "cuda_batchnorm_frozen_bwd", match_backward, work_batchnorm_frozen_bwd, NULL},
-    {OP_BATCHNORM_UPDATE, "cuda_batchnorm_update", match_batchnorm_update, NULL, NULL},
+#include "cuda/rows/norms.def"
     {.op = OP_NONE},
 };

@@ -40,10 +40,6 @@ static bool match_xent_bwd(const struct query *q)
 }
 
 const struct kernel cuda_plan_tokens[] = {
-    {OP_EMBEDDING, "cuda_embedding", match_embedding, NULL, NULL},
-    {OP_EMBEDDING_DW, "cuda_embedding_dw", match_embedding_dw, work_embedding_dw, NULL},
-    {OP_ROPE, "cuda_rope", match_rope, NULL, NULL},
-    {OP_XENT, "cuda_xent", match_xent, work_xent, NULL},
-    {OP_XENT_BWD, "cuda_xent_bwd", match_xent_bwd, NULL, NULL},
+#include "cuda/rows/tokens.def"
     {.op = OP_NONE},
 };

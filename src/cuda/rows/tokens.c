@@ -46,11 +46,8 @@ static int launch_xent_bwd(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-const struct cuda_kernel cuda_run_tokens[] = {
-    {"cuda_embedding", NULL, launch_embedding, NULL},
-    {"cuda_embedding_dw", NULL, launch_embedding_dw, NULL},
-    {"cuda_rope", NULL, launch_rope, NULL},
-    {"cuda_xent", NULL, launch_xent, NULL},
-    {"cuda_xent_bwd", NULL, launch_xent_bwd, NULL},
-    {0},
-};
+CUDA_KERNEL(cuda_embedding, .launch = launch_embedding);
+CUDA_KERNEL(cuda_embedding_dw, .launch = launch_embedding_dw);
+CUDA_KERNEL(cuda_rope, .launch = launch_rope);
+CUDA_KERNEL(cuda_xent, .launch = launch_xent);
+CUDA_KERNEL(cuda_xent_bwd, .launch = launch_xent_bwd);

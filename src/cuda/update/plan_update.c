@@ -59,13 +59,6 @@ static uint64_t work_adafactor(const struct query *q)
 }
 
 const struct kernel cuda_plan_update[] = {
-    {OP_SUMSQ, "cuda_sumsq", match_sumsq, work_sumsq, NULL},
-    {OP_CLIP, "cuda_clip", match_clip, NULL, NULL},
-    {OP_SCALER, "cuda_scaler", match_scaler, NULL, NULL},
-    {OP_GUARD, "cuda_guard", match_scaler, NULL, NULL},
-    {OP_ADAMW, "cuda_adamw", match_adamw, NULL, NULL},
-    {OP_ADAMW_8BIT, "cuda_adamw_8bit", match_adamw_8bit, NULL, NULL},
-    {OP_SGD, "cuda_sgd", match_sgd, NULL, NULL},
-    {OP_ADAFACTOR, "cuda_adafactor", match_adafactor, work_adafactor, NULL},
+#include "cuda/update/update.def"
     {.op = OP_NONE},
 };

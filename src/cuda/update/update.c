@@ -137,14 +137,11 @@ static int launch_adafactor(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-const struct cuda_kernel cuda_run_update[] = {
-    {"cuda_sumsq", .batch = batch_sumsq, .chains = true},
-    {"cuda_clip", NULL, launch_clip, NULL},
-    {"cuda_scaler", NULL, launch_scaler, NULL},
-    {"cuda_guard", NULL, launch_guard, NULL},
-    {"cuda_adamw", .batch = batch_adamw},
-    {"cuda_adamw_8bit", prepare_adamw_8bit, launch_adamw_8bit, NULL},
-    {"cuda_sgd", NULL, launch_sgd, NULL},
-    {"cuda_adafactor", NULL, launch_adafactor, NULL},
-    {0},
-};
+CUDA_KERNEL(cuda_sumsq, .batch = batch_sumsq, .chains = true);
+CUDA_KERNEL(cuda_clip, .launch = launch_clip);
+CUDA_KERNEL(cuda_scaler, .launch = launch_scaler);
+CUDA_KERNEL(cuda_guard, .launch = launch_guard);
+CUDA_KERNEL(cuda_adamw, .batch = batch_adamw);
+CUDA_KERNEL(cuda_adamw_8bit, .prepare = prepare_adamw_8bit, .launch = launch_adamw_8bit);
+CUDA_KERNEL(cuda_sgd, .launch = launch_sgd);
+CUDA_KERNEL(cuda_adafactor, .launch = launch_adafactor);

@@ -1,0 +1,29 @@
+/*
+ * conv_tiles.h: the shapes of conv_tiles.cu and its partial sums, for the plan and the launchers.
+ */
+#ifndef CONV_TILES_H
+#define CONV_TILES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The fine map has P tiles of two runs of K / 2 elements each; a row of the map has W2 tiles. */
+struct conv_tiles {
+    int64_t P;
+    int O, K, W2;
+};
+
+/* The two shapes that have kernels, and their shared memory per block in bytes. */
+enum { CONV_TILES_SMALL = 104 * 1024, CONV_TILES_LARGE = 198 * 1024, CONV_TILES_GRID = 264 };
+static inline bool conv_tiles_is_small(const struct conv_tiles *n) { return n->O == 64 && n->K == 128; }
+static inline bool conv_tiles_is_large(const struct conv_tiles *n) { return n->O == 256 && n->K == 256; }
+
+/* The number of partial sums of dw, of O K floats each, that fit `bytes` bytes; 0: none fits. */
+static inline int64_t conv_tiles_parts(const struct conv_tiles *n, uint64_t bytes)
+{
+    const int64_t room = (int64_t)(bytes / ((uint64_t)n->O * (uint64_t)n->K * sizeof(float))), steps = (n->P + 63) / 64;
+    const int64_t parts = CONV_TILES_GRID / (conv_tiles_is_small(n) ? 1 : 4), most = room < steps ? room : steps;
+    return most < parts ? most : parts;
+}
+
+#endif

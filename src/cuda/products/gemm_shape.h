@@ -1,0 +1,65 @@
+/*
+ * gemm_shape.h: a matrix product c = a b, and which products cuBLASLt supports: one dtype throughout, or
+ * an f32 result; strides in one dimension alone; a bias of c's dtype, aligned to 16 bytes. The plan
+ * chooses by it between the library and our own kernel (gemm_generic.cu).
+ */
+#ifndef GEMM_SHAPE_H
+#define GEMM_SHAPE_H
+
+#include "base/base.h"
+#include "base/dtype.h"
+
+/* Element (i,j) of batch n is at n batch + i row + j column, in elements. */
+struct view {
+    enum dtype dtype;
+    int64_t row, column, batch;
+    uint32_t align; /* a power of two that divides the addresses of all batches */
+};
+
+struct gemm_shape {
+    int64_t M, N, K, batches;
+    struct view a, b, c;
+    bool bias;
+    enum dtype bias_dtype;
+    uint32_t bias_align;
+    uint32_t from_align; /* alignment of a separate addend; 0: there is none */
+};
+
+enum { GEMM_BIAS_ALIGN = 16 };
+
+/* The storage of a matrix: [rows, columns] with leading dimension ld, or transposed. */
+struct matrix_storage {
+    bool transposed;
+    int64_t ld;
+};
+
+/* The stride of a dimension of one element has no meaning and is replaced by one that fits. A dense
+ * column is a transposed row, whose leading dimension is then its length and not 1. */
+static inline bool storage_of_view(const struct view *v, int64_t rows, int64_t columns, struct matrix_storage *s)
+{
+    const int64_t row = rows == 1 ? max_i64(columns, 1) : v->row, column = columns == 1 ? max_i64(rows, 1) : v->column;
+    const bool column_is_dense = columns == 1 && rows > 1 && v->row == 1;
+    if ((v->column == 1 || columns == 1) && row >= columns && !column_is_dense) {
+        *s = (struct matrix_storage){false, row};
+        return true;
+    }
+    *s = (struct matrix_storage){true, column};
+    return (v->row == 1 || rows == 1) && column >= rows;
+}
+
+/* The entries of the library's dtype table that are used here: one dtype throughout, or an f32
+ * result. */
+static inline bool library_has_dtypes(const struct gemm_shape *s)
+{
+    return s->a.dtype == s->b.dtype && (s->c.dtype == s->a.dtype || s->c.dtype == DT_F32);
+}
+
+static inline bool gemm_library_supports(const struct gemm_shape *s, struct matrix_storage *a, struct matrix_storage *b, struct matrix_storage *c)
+{
+    if (!library_has_dtypes(s) || !storage_of_view(&s->a, s->M, s->K, a) || !storage_of_view(&s->b, s->K, s->N, b)) return false;
+    *c = (struct matrix_storage){false, s->M == 1 ? s->N : s->c.row};
+    if ((s->c.column != 1 && s->N > 1) || c->ld < s->N) return false;
+    return !s->bias || (s->bias_dtype == s->c.dtype && s->bias_align >= GEMM_BIAS_ALIGN);
+}
+
+#endif
