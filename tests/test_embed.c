@@ -15,7 +15,7 @@
 #include "data/loader.h"
 #include "data/packed.h"
 #include "io/file.h"
-#include "engine/embed.h"
+#include "feed/embed.h"
 #include "infer/embed_make.h"
 
 enum { N = 6, SIDE = 32, CELLS = 8, C = 3, GRID = 4, ELEMENTS = C * GRID * GRID, M = 2 };

@@ -7,6 +7,8 @@
  * events a node takes EVENT longer than without. In a graph replay everything takes LOADED times as
  * long, and GAP longer per node.
  */
+#include "feed/batch_plan.h"
+#include "feed/feed.h"
 #include "optest.h"
 
 #include <unistd.h>
@@ -144,7 +146,7 @@ static void test_predicts(void **state)
         for (int k = 0; k < n; k++)
             if (config_set(&c, sets[k], &e)) fail_msg("%s", e.text);
         if (config_set(&c, "memory.offload=none", &e) || config_set(&c, "train.clip_norm=1", &e)) fail_msg("%s", e.text);
-        if (run_plan(&r, &c, &(struct run_options){.train = true}, &e)) fail_msg("%s", e.text);
+        if (run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe}, &e)) fail_msg("%s", e.text);
         double sum = sum_nodes(&r, &ideal, NULL, &launches), takes = replayed(sum, launches);
         print_message("%s, %d of %d: %.4f s, predicted %.4f s: %+.1f %%\n", unmeasured[i].preset, unmeasured[i].micro, unmeasured[i].batch, takes, r.plan.seconds,
                       100 * (r.plan.seconds / takes - 1));
@@ -208,7 +210,7 @@ static void test_lanes(void **state)
             if (config_set(&c, sets[k], &e)) fail_msg("%s", e.text);
         snprintf(set, sizeof set, "memory.offload=%s", offload_settings[i % COUNT(offload_settings)]);
         if (config_set(&c, set, &e) || config_set(&c, i < COUNT(offload_settings) ? "memory.recompute=none" : "memory.recompute=all", &e)) fail_msg("%s", e.text);
-        if (run_plan(&r, &c, &(struct run_options){.train = true}, &e)) fail_msg("%s", e.text);
+        if (run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe}, &e)) fail_msg("%s", e.text);
         double *seconds = mem_alloc(r.graph.nodes.n * sizeof *seconds), whole = 0;
         char *const arena[SPACE_COUNT] = {0};
         for (id n = 1; n < r.graph.nodes.n; n++) {

@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "feed/batch_plan.h"
+#include "feed/feed.h"
 #include "graph/ops.h"
 #include "passes/techniques/offload.h"
 #include "engine/run.h"
@@ -45,7 +47,7 @@ static void plan_preset(struct planned *p, const char *preset, const char *offlo
     for (; *sets; sets++) must(config_set(&p->c, *sets, &e), &e);
     must(config_check(&p->c, CONFIG_NEEDS_MODEL, &e), &e);
     memset(&p->r, 0, sizeof p->r);
-    must(run_plan(&p->r, &p->c, &(struct run_options){.train = true}, &e), &e);
+    must(run_plan(&p->r, &p->c, &(struct run_options){.train = true, .describe = feed_describe}, &e), &e);
 }
 
 static void planned_free(struct planned *p)

@@ -335,7 +335,7 @@ static void build_masks(void *context, struct graph *g, int micro_batch)
 {
     const struct source_model *m = context;
     m->model.family->build(&m->model, g, &(struct batch){.B = micro_batch, .bn_group = m->model.batch_norm ? 1 : 0,
-                                                         .prompts = &(struct prompting){.masks = 4, .points = 4, .rounds = 2, .slots = true, .targets = true}});
+                                                         .own = &(struct prompting){.masks = 4, .points = 4, .rounds = 2, .slots = true, .targets = true}});
 }
 
 static void check_masks(struct source_model *m, const char *preset, enum dtype precision, const char *pattern)

@@ -29,6 +29,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "feed/batch_plan.h"
+#include "feed/feed.h"
 #include "graph/ops.h"
 #include "engine/run.h"
 
@@ -138,7 +140,7 @@ static void predict(const struct config *c, struct rows *rows)
     struct run r = {0};
     struct plan again = {0};
     struct error e = {0};
-    must(run_plan(&r, c, &(struct run_options){.train = true}, &e), &e);
+    must(run_plan(&r, c, &(struct run_options){.train = true, .describe = feed_describe}, &e), &e);
     double *seconds = mem_alloc(r.graph.nodes.n * sizeof *seconds);
     must(plan_bind(&again, &r.graph, &r.device.profile, seconds, &e), &e);
     for (enum program p = PROGRAM_STEP; p <= PROGRAM_UPDATE; p++)

@@ -21,6 +21,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "feed/batch_plan.h"
+#include "feed/feed.h"
 #include "graph/lifetime.h"
 #include "engine/recipe.h"
 #include "engine/run.h"
@@ -53,7 +55,8 @@ static int plan_with(struct run *r, struct config *c, int model, const char *wor
     for (; sets && *sets && !rc; sets++) rc = config_set(c, *sets, e);
     if (!rc) rc = config_check(c, CONFIG_NEEDS_MODEL, e);
     struct run_options o = {.train = true};
-    if (model != LLAMA) o.prompts = (struct prompting){.masks = MASKS, .points = 2, .targets = true};
+    const struct prompting prompts = {.masks = MASKS, .points = 2, .targets = true};
+    if (model != LLAMA) o.own = &prompts, o.own_bytes = sizeof prompts;
     return rc ? rc : run_plan(r, c, &o, e);
 }
 

@@ -18,6 +18,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "feed/batch_plan.h"
+#include "feed/feed.h"
 #include "io/file.h"
 #include "engine/recipe.h"
 #include "engine/run.h"
@@ -86,7 +88,7 @@ static float *gradients(const struct prompting *p, void (*put)(struct run *), co
     struct run r = {0};
     struct error e = {0};
     begin(&c, "model.path=tests/golden/sam_target", sets);
-    must(run_plan(&r, &c, &(struct run_options){.train = true, .prompts = *p}, &e), &e);
+    must(run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .own = p, .own_bytes = sizeof *p}, &e), &e);
     must(run_start(&r, NULL, true, &e), &e);
     put(&r);
     must(run_put_step(&r, &(struct step_block){.inv_count = 0.125f, .loss_scale = 1, .step = 1, .adam_t = 1}, &e), &e);
@@ -268,7 +270,7 @@ static void save(const char *model, const char *dir)
     struct run r = {0};
     struct error e = {0};
     begin(&c, model, sets);
-    must(run_plan(&r, &c, &(struct run_options){.train = true}, &e), &e);
+    must(run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe}, &e), &e);
     must(run_start(&r, NULL, true, &e), &e);
     must(weights_save(&r.weights, &r.model, &r.graph, &r.device, &r.tape, run_staging(&r), PLAN_STAGING, dir, &e), &e);
     run_close(&r);
@@ -345,7 +347,7 @@ static void test_unreached(void **state)
     struct error e = {0};
     int unreached = 0;
     begin(&c, "model.preset=sam-tiny", sets);
-    must(run_plan(&r, &c, &(struct run_options){.train = true}, &e), &e);
+    must(run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe}, &e), &e);
     for (uint32_t i = 0; i < r.graph.params.n; i++) {
         const struct param *p = &r.graph.params.at[i];
         const char *name = graph_name(&r.graph, tensor_at(&r.graph, p->tensor)->name);
@@ -392,11 +394,11 @@ static void test_loss(void **state)
     struct config c;
     struct error e = {0};
     config_init(&c);
-    struct mask_loss_options o = recipe_loss(&c);
+    struct mask_loss_options o = batch_loss(&c);
     assert_true(o.focal == 20 && o.dice == 1 && o.iou == 1 && o.alpha == 0.25f && o.gamma == 2 && o.smooth == 1 && !o.alpha_both);
     must(config_set(&c, "loss.preset=equal-weights", &e), &e);
     must(config_set(&c, "loss.dice=3", &e), &e);
-    o = recipe_loss(&c);
+    o = batch_loss(&c);
     assert_true(o.focal == 1 && o.dice == 3 && o.iou == 1 && o.alpha == 0.8f && o.gamma == 2 && o.smooth == 1e-6f && o.alpha_both);
     must(config_set(&c, "loss.focal=0", &e), &e);
     must(config_set(&c, "loss.dice=0", &e), &e);

@@ -293,13 +293,13 @@ static void test_language(void **state)
 static void test_sam(void **state)
 {
     (void)state;
-    check_model("sam-tiny", (struct batch){.prompts = &(struct prompting){.masks = 4, .points = 2, .rounds = 1, .slots = true, .targets = true}}, false);
+    check_model("sam-tiny", (struct batch){.own = &(struct prompting){.masks = 4, .points = 2, .rounds = 1, .slots = true, .targets = true}}, false);
 }
 
 static void test_tinysam(void **state)
 {
     (void)state;
-    check_model("tinysam-tiny", (struct batch){.prompts = &(struct prompting){.masks = 4, .points = 2, .rounds = 1, .slots = true, .targets = true}}, false);
+    check_model("tinysam-tiny", (struct batch){.own = &(struct prompting){.masks = 4, .points = 2, .rounds = 1, .slots = true, .targets = true}}, false);
 }
 
 static void test_random(void **state)

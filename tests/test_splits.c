@@ -25,6 +25,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "feed/batch_plan.h"
+#include "feed/feed.h"
 #include "engine/run.h"
 
 enum { IMAGES = 6, MASKS = 4, ROWS = 7, TOKENS = 16, CHUNKS = 4, SIDE = 64 };
@@ -147,7 +149,7 @@ static floats gradients(const struct task *t)
     struct error e = {0};
     const struct prompting asked = {.image = SIDE, .masks = t->masks, .points = 2 + t->rounds - 1, .rounds = t->rounds, .slots = true, .targets = true};
     configure(&c, t);
-    must(run_plan(&r, &c, &(struct run_options){.train = true, .prompts = t->masks ? asked : (struct prompting){0}}, &e), &e);
+    must(run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .own = t->masks ? &asked : NULL, .own_bytes = sizeof asked}, &e), &e);
     assert_int_equal(r.plan.settings.micro_batch, t->micro_batch);
     must(run_start(&r, NULL, true, &e), &e);
     put_all(&r, t);
@@ -273,7 +275,7 @@ static void test_tinysam_folder(void **state)
     struct error e = {0};
     assert_non_null(mkdtemp(dir));
     configure(&c, &t);
-    must(run_plan(&r, &c, &(struct run_options){.train = true}, &e), &e);
+    must(run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe}, &e), &e);
     must(run_start(&r, NULL, true, &e), &e);
     must(weights_save(&r.weights, &r.model, &r.graph, &r.device, &r.tape, run_staging(&r), PLAN_STAGING, dir, &e), &e);
     run_close(&r);

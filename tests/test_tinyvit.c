@@ -16,6 +16,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "feed/batch_plan.h"
+#include "feed/feed.h"
 #include "io/file.h"
 #include "io/safetensors.h"
 #include "models/sam_names.h"
@@ -86,7 +88,7 @@ static void start(struct trial *t, const char *model, const char *const *sets)
     const struct prompting asked = {.image = 32, .masks = 1, .points = 1, .targets = true};
     *t = (struct trial){0};
     must(configure(&t->c, model, sets, &e), &e);
-    must(run_plan(&t->r, &t->c, &(struct run_options){.train = true, .prompts = asked}, &e), &e);
+    must(run_plan(&t->r, &t->c, &(struct run_options){.train = true, .describe = feed_describe, .own = &asked, .own_bytes = sizeof asked}, &e), &e);
     must(run_start(&t->r, NULL, true, &e), &e);
     must(state_reset(&t->r.graph, &t->r.device, &t->r.tape, run_staging(&t->r), PLAN_STAGING, &e), &e);
     put_images(&t->r);
@@ -248,7 +250,7 @@ static void refuses(const char *const *sets, const char *expected)
     struct run r = {0};
     struct error e = {0};
     must(configure(&c, "model.path=" GOLDEN, sets, &e), &e);
-    assert_int_equal(run_plan(&r, &c, &(struct run_options){.train = true}, &e), PL_USAGE);
+    assert_int_equal(run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe}, &e), PL_USAGE);
     if (!strstr(e.text, expected)) fail_msg("\"%s\" does not say \"%s\"", e.text, expected);
     run_close(&r);
     config_free(&c);
@@ -352,7 +354,7 @@ static void test_written_back(void **state)
         assert_non_null(mkdtemp(dir));
         snprintf(path, sizeof path, "model.path=%s", models[i]);
         must(configure(&c, path, (const char *const[]){"memory.precision=f32", NULL}, &e), &e);
-        must(run_plan(&r, &c, &(struct run_options){.train = true}, &e), &e);
+        must(run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe}, &e), &e);
         must(run_start(&r, NULL, true, &e), &e);
         must(weights_save(&r.weights, &r.model, &r.graph, &r.device, &r.tape, run_staging(&r), PLAN_STAGING, dir, &e), &e);
         run_close(&r);

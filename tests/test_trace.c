@@ -10,6 +10,8 @@
 
 #include <cmocka.h>
 
+#include "feed/batch_plan.h"
+#include "feed/feed.h"
 #include "io/json.h"
 #include "io/pickle.h"
 #include "report/trace.h"
@@ -31,7 +33,7 @@ static void make(struct planned *m, const char *const sets[3])
     for (int i = 0; i < 3; i++) assert_int_equal(config_set(&m->config, sets[i], &e), PL_OK);
     assert_int_equal(config_set(&m->config, "train.effective_batch=4", &e), PL_OK);
     assert_int_equal(config_set(&m->config, "data.max_masks=4", &e), PL_OK);
-    assert_int_equal(bench_open(&m->bench, &m->config, &(struct run_options){.train = true}, &e), PL_OK);
+    assert_int_equal(bench_open(&m->bench, &m->config, &(struct run_options){.train = true, .describe = feed_describe}, &e), PL_OK);
     timing_record_events(&m->bench.now, 100000);
     assert_int_equal(bench_run(&m->bench, 1, &e), PL_OK);
     lives_collect(&m->lives, &m->bench.run.plan, &m->bench.run.graph);

@@ -13,6 +13,7 @@
 #include "graph/ops.h"
 #include "io/file.h"
 #include "engine/state.h"
+#include "models/masks.h"
 
 /* --- inputs ---------------------------------------------------------------------- */
 
@@ -41,7 +42,7 @@ static enum words find_words(const struct run *r, const char *name)
 /* Word `at` of such an input; `drawn` is the random word for it. */
 static uint32_t prompted_word(const struct run *r, enum words kind, uint64_t at, uint32_t drawn)
 {
-    const struct prompting *p = &r->prompts;
+    const struct prompting *p = prompting_of(&r->batch);
     int64_t side = p->image ? p->image : r->model.image;
     uint64_t slot = at % (uint64_t)max_i64(p->points, 1);
     float coord = (float)(drawn >> 8) * 0x1p-24f;
@@ -105,7 +106,7 @@ static double loss_count(const struct run *r)
 {
     const struct graph *g = &r->graph;
     double samples = r->effective_batch;
-    if (r->prompts.targets) return samples * (double)r->prompts.masks;
+    if (r->model.masks && prompting_of(&r->batch)->targets) return samples * (double)prompting_of(&r->batch)->masks;
     for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
         const struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
         if (n->op == OP_SUM && n->phase == PHASE_FORWARD)

@@ -20,6 +20,7 @@
 #include "cpu/peak.h"
 #include "calibrate/bench.h"
 #include "calibrate/curve_fit.h"
+#include "feed/feed.h"
 
 #define LLAMA(vocabulary, hidden, inner, layers, heads, kv_heads)                                                           \
     "{\"model_type\": \"llama\", \"vocab_size\": " #vocabulary ", \"hidden_size\": " #hidden ", \"intermediate_size\": " #inner \
@@ -143,7 +144,7 @@ static int measure(struct samples *s, const struct workload *w, enum dtype preci
     struct timing least = {0};
     struct maps_config maps = w->maps;
     struct definition define = {&calibrate_maps_family, &maps, "{}"};
-    struct run_options o = {.train = true, .config_json = w->config, .define = w->config ? NULL : &define};
+    struct run_options o = {.train = true, .describe = feed_describe, .config_json = w->config, .define = w->config ? NULL : &define};
     config_init(&c);
     int rc = set_all(&c, w, precision, p->threads, e);
     if (!rc) {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "calibrate/calibrate_gpu.h"
+#include "feed/feed.h"
 
 #define LLAMA(vocabulary, hidden, inner, layers, heads, kv_heads)                                                           \
     "{\"model_type\": \"llama\", \"vocab_size\": " #vocabulary ", \"hidden_size\": " #hidden ", \"intermediate_size\": " #inner \
@@ -90,7 +91,7 @@ bool gpu_workload(int i, enum dtype half, struct config *c, struct run_options *
 {
     if (i >= (int)COUNT(workloads)) return false;
     *name = workloads[i].name;
-    *o = (struct run_options){.train = true, .probe = true, .config_json = workloads[i].config};
+    *o = (struct run_options){.train = true, .describe = feed_describe, .probe = true, .config_json = workloads[i].config};
     e->code = PL_OK;
     config_init(c);
     if (set_all(c, &workloads[i], half, e)) error_prepend(e, "%s", *name);

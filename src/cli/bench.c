@@ -15,6 +15,7 @@
 #include "calibrate/calibrate.h"
 #include "calibrate/calibrate_gpu.h"
 #include "cost/profile.h"
+#include "feed/feed.h"
 
 enum { OPS_SHOWN = 16, CLASSES_SHOWN = 12, KERNELS_LISTED = 40 };
 
@@ -228,7 +229,7 @@ static int bench_model(const struct options *o, struct error *e)
     if (rc) return rc;
     rc = config_check(&c, CONFIG_NEEDS_MODEL, e);
     if (!rc) {
-        rc = bench_open(&b, &c, &(struct run_options){.plan = o->plan, .train = true}, e);
+        rc = bench_open(&b, &c, &(struct run_options){.plan = o->plan, .train = true, .describe = feed_describe}, e);
         if (!rc) rc = bench_run_shown(&b, steps, e);
         if (!rc) rc = bench_time_nodes(&b, e);
         if (!rc) {

@@ -16,6 +16,7 @@
 #include "base/system.h"
 #include "report/lives.h"
 #include "calibrate/bench.h"
+#include "feed/feed.h"
 
 enum { STEPS = 20, TENSORS = 8, BATCH_MOST = 4096 };
 
@@ -116,7 +117,7 @@ static uint64_t arena_of(const struct doctor *d, int64_t b, bool search, uint64_
     for (int i = 0; i < 2 && !rc; i++) rc = config_set(&c, sets[i], e);
     if (!rc && search) c.memory_budget = (struct config_budget){BUDGET_BYTES, d->budget};
     if (rc) return UINT64_MAX;
-    rc = run_plan(&r, &c, &(struct run_options){.train = true, .probe = true}, e);
+    rc = run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true}, e);
     uint64_t bytes = rc ? UINT64_MAX : plan_arena(&r.plan);
     *host = rc ? 0 : r.plan.placement.arena[SPACE_HOST];
     run_close(&r);
@@ -158,7 +159,7 @@ static int confirm(const struct doctor *d, int64_t batch, struct error *e)
     }
     if (rc) return rc;
     c.memory_budget = (struct config_budget){BUDGET_BYTES, d->budget};
-    rc = bench_open(&b, &c, &(struct run_options){.train = true, .no_files = true}, e);
+    rc = bench_open(&b, &c, &(struct run_options){.train = true, .describe = feed_describe, .no_files = true}, e);
     if (!rc) rc = bench_run_shown(&b, 1, e);
     bench_close(&b);
     config_free(&c);
@@ -188,7 +189,7 @@ static int leaks(const struct doctor *d, int64_t steps, struct doctor_leaks *out
     struct process_state before, after;
     int rc = doctor_config(d, &c, true, e);
     if (rc) return rc;
-    rc = bench_open(&b, &c, &(struct run_options){.train = true, .no_files = true}, e);
+    rc = bench_open(&b, &c, &(struct run_options){.train = true, .describe = feed_describe, .no_files = true}, e);
     if (!rc) {
         b.seconds = mem_alloc(((uint64_t)steps + 2) * sizeof *b.seconds); /* allocated now, so that no allocation falls between the two readings */
         b.room = (uint32_t)steps + 2;
@@ -288,7 +289,7 @@ static int doctor_run(struct doctor *d, const struct config *c, const struct opt
 {
     struct system_memory now;
     run_explain_device();
-    int rc = run_plan(&d->run, c, &(struct run_options){.plan = o->plan, .train = true}, e);
+    int rc = run_plan(&d->run, c, &(struct run_options){.plan = o->plan, .train = true, .describe = feed_describe}, e);
     bool fits = rc != PL_NOFIT;
     if (!rc || !fits) {
         system_memory(&now);

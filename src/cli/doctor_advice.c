@@ -11,7 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "feed/feed.h"
 #include "io/json.h"
+#include "models/masks.h"
 
 static const char CHANGES_RESULTS[] = "changes results slightly";
 
@@ -24,7 +26,7 @@ static void try_change(const struct doctor *d, const char *change, const char *n
     progress_add(p, 1);
     if (*n == ADVICE_MOST || doctor_config(d, &c, true, &e)) return;
     if (!config_set(&c, change, &e)) {
-        if (!run_plan(&r, &c, &(struct run_options){.train = true, .probe = true}, &e)) {
+        if (!run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true}, &e)) {
             struct advice a = {.note = note, .saves = (int64_t)plan_arena(&d->run.plan) - (int64_t)plan_arena(&r.plan), .costs = r.plan.seconds - d->run.plan.seconds,
                                .host = (int64_t)r.plan.placement.arena[SPACE_HOST] - (int64_t)d->run.plan.placement.arena[SPACE_HOST]};
             snprintf(a.change, sizeof a.change, "%s", change);
@@ -60,9 +62,11 @@ uint32_t doctor_advice(const struct doctor *d, struct advice out[ADVICE_MOST])
 {
     const struct settings *s = &d->run.plan.settings;
     char change[96];
-    uint32_t n = 0, plans = d->run.prompts.masks > 1;
+    uint32_t n = 0, plans;
+    const int64_t masks = d->run.model.masks ? prompting_of(&d->run.batch)->masks : 0;
     struct progress p;
     char value[SETTING_ROOM];
+    plans = masks > 1;
     for (int b = s->micro_batch / 2; b >= 1; b /= 2) plans++;
     for (enum technique_id id = 0; id < TECHNIQUES; id++)
         for (int i = 0; tried_value(id, i, value); i++) plans++;
@@ -76,8 +80,8 @@ uint32_t doctor_advice(const struct doctor *d, struct advice out[ADVICE_MOST])
         snprintf(change, sizeof change, "memory.micro_batch=%d", b);
         try_change(d, change, NULL, out, &n, &p);
     }
-    if (d->run.prompts.masks > 1) {
-        snprintf(change, sizeof change, "data.max_masks=%" PRId64, (int64_t)d->run.prompts.masks / 2);
+    if (masks > 1) {
+        snprintf(change, sizeof change, "data.max_masks=%" PRId64, masks / 2);
         try_change(d, change, "trains on fewer masks per image", out, &n, &p);
     }
     progress_clear();

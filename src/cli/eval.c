@@ -148,7 +148,7 @@ static int draw(const struct eval *v, struct error *e)
 static int evaluate(struct eval *v, struct error *e)
 {
     const struct config *c = &v->config;
-    struct run_options o = {.evaluate = true, .B = c->memory_micro_batch.chosen ? config_micro_batch(c) : 1, .T = 1};
+    struct run_options o = {.evaluate = true, .describe = feed_describe, .B = c->memory_micro_batch.chosen ? config_micro_batch(c) : 1, .T = 1};
     int rc = run_plan(&v->run, c, &o, e);
     if (!rc) rc = feed_open(&v->feed, c, &v->run, FEED_VALIDATION, e);
     if (!rc) rc = run_start(&v->run, NULL, true, e);

@@ -13,7 +13,7 @@
 #include "base/progress.h"
 #include "io/json.h"
 #include "cost/profile.h"
-#include "engine/run.h"
+#include "feed/feed.h"
 
 static const uint64_t GIB = (uint64_t)1 << 30;
 
@@ -74,7 +74,7 @@ static int open_planned(struct planned *p, const struct options *o, const char *
     if (!rc) rc = config_check(&p->config, CONFIG_NEEDS_MODEL, e);
     if (!rc) {
         p->config.memory_budget = gpu ? (struct config_budget){BUDGET_BYTES, run_gpu_budget(gpu)} : (struct config_budget){BUDGET_NONE, 0};
-        p->rc = rc = run_plan(&p->run, &p->config, &(struct run_options){.train = true, .probe = true, .several = true, .gpu_memory = gpu}, e);
+        p->rc = rc = run_plan(&p->run, &p->config, &(struct run_options){.train = true, .describe = feed_describe, .probe = true, .several = true, .gpu_memory = gpu}, e);
         if (!rc || rc == PL_NOFIT) return PL_OK;
         run_close(&p->run);
     }

@@ -19,6 +19,7 @@
 #include "report/page.h"
 #include "report/trace.h"
 #include "calibrate/bench.h"
+#include "feed/feed.h"
 
 enum { ROWS = 20, LAUNCHES_MOST = 2000000 };
 static const double GIB = 1 << 30;
@@ -245,7 +246,7 @@ static int profile_run(const struct options *o, const struct config *c, int64_t 
     struct bench b = {0};
     struct text tables = {0}, out = {0};
     const char *dir = o->output ? o->output : "profile";
-    int rc = bench_open(&b, c, &(struct run_options){.plan = o->plan, .train = true}, e);
+    int rc = bench_open(&b, c, &(struct run_options){.plan = o->plan, .train = true, .describe = feed_describe}, e);
     if (!rc) {
         bench_by_node(&b);
         timing_record_events(&b.now, count_launches(&b.run, steps));

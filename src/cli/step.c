@@ -12,11 +12,12 @@
  */
 #include "cli/cli.h"
 #include "cli/step.h"
+#include "feed/batch_plan.h"
 #include "io/file.h"
 
 static int run_once(struct step *s, const struct config *c, const struct options *o, struct error *e)
 {
-    struct run_options ro = {.train = false, .B = s->B, .T = s->T, .loss_output = s->loss_output, .prompts = s->prompts};
+    struct run_options ro = {.train = false, .B = s->B, .T = s->T, .loss_output = s->loss_output, .own = &s->prompts, .own_bytes = sizeof s->prompts};
     int rc = run_plan(&s->run, c, &ro, e);
     if (!rc) rc = run_start(&s->run, NULL, true, e);
     if (!rc) rc = step_put_inputs(s, e);
@@ -60,6 +61,7 @@ static int step_files(const struct options *o, struct error *e)
     c.model_path = (char *)o->model;
     c.model_preset = NULL;
     rc = open_batch(&s, o, e);
+    s.prompts.loss = batch_loss(&c);
     if (!rc) rc = run_once(&s, &c, o, e);
     st_close(&s.in);
     config_free(&c);

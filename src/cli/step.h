@@ -11,6 +11,7 @@
 
 #include "io/safetensors.h"
 #include "engine/run.h"
+#include "models/masks.h"
 
 struct step {
     struct st_file in;

@@ -182,6 +182,7 @@ void config_write(const struct config *c, struct text *out);
  * changed keys with these. */
 bool config_same(const struct config *a, const struct config *b, enum config_key key);
 const char *config_key_name(enum config_key key);
+void *config_member(const struct config *c, enum config_key key); /* of the type of its row in config.def */
 bool config_given(const struct config *c, enum config_key key); /* not a default */
 /* The key of a technique, its value, and memory.micro_batch as a number; 0: auto. */
 enum config_key config_technique_key(enum technique_id id);

@@ -21,8 +21,7 @@ struct config_row {
 };
 extern const struct config_row config_rows[CONFIG_KEYS];
 
-/* The member of a key, and the last component of a row's path. */
-void *config_member(const struct config *c, enum config_key key);
+/* The last component of a row's path. */
 const char *config_leaf(const struct config_row *r);
 
 /* Words separated by |: the index of a word, or -1; the word at an index. */

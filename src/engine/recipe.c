@@ -140,27 +140,6 @@ int recipe_check(const struct config *c, const struct graph *g, bool train, stru
     return train ? check_trained(c, g, e) : PL_OK;
 }
 
-/* --- the loss ----------------------------------------------------------------------------- */
-
-/* A key that was given overrides the preset. */
-static float loss_value(const struct config *c, enum config_key key, double value, double equal_weights)
-{
-    return (float)(c->loss_preset == LOSS_EQUAL_WEIGHTS && !config_given(c, key) ? equal_weights : value);
-}
-
-struct mask_loss_options recipe_loss(const struct config *c)
-{
-    return (struct mask_loss_options){
-        .focal = loss_value(c, KEY_loss_focal, c->loss_focal, 1),
-        .dice = loss_value(c, KEY_loss_dice, c->loss_dice, 1),
-        .iou = loss_value(c, KEY_loss_iou, c->loss_iou, 1),
-        .alpha = loss_value(c, KEY_loss_alpha, c->loss_alpha, 0.8),
-        .gamma = loss_value(c, KEY_loss_gamma, c->loss_gamma, 2),
-        .smooth = loss_value(c, KEY_loss_smooth, c->loss_smooth, 1e-6),
-        .alpha_both = c->loss_preset == LOSS_EQUAL_WEIGHTS,
-    };
-}
-
 /* --- the update ------------------------------------------------------------------------- */
 
 static struct update_rule rule_of(const struct config *c, const struct config_group *g)

@@ -23,9 +23,6 @@ void recipe_freeze(const struct config *c, struct graph *g);
  * matches nothing. A pattern of train.no_decay that matches nothing is a note in the log. */
 int recipe_check(const struct config *c, const struct graph *g, bool train, struct error *e);
 
-/* The mask loss. */
-struct mask_loss_options recipe_loss(const struct config *c);
-
 /* Fills in the update's settings and the modules' rules; they are allocated in `b`. */
 void recipe_settings(const struct config *c, struct bump *b, struct settings *s);
 

@@ -78,7 +78,7 @@ static bool try_without_host_budget(struct run *r)
 static void try_loader(struct run *r, const struct run_options *o)
 {
     struct config c = *r->config;
-    if (r->device.kind == DEVICE_CUDA || r->plan.smallest > r->budget + r->loader_bytes) return;
+    if (r->device.kind == DEVICE_CUDA || r->plan.smallest > r->budget + r->batches.loader_bytes) return;
     c.data_prefetch = 1;
     if (r->config->data_prefetch != 1 && try_change(r, o, &c, "data.prefetch: 1")) return;
     c.data_threads = 1;
@@ -118,12 +118,12 @@ static void try_data(struct run *r, const struct run_options *o)
 {
     char text[96];
     if (!plan_weights_fit(&r->space, (uint64_t[SPACE_COUNT]){r->budget, r->host_budget})) return;
-    bool masks = r->prompts.masks, fits = false;
-    for (int64_t n = (masks ? r->config->data_max_masks : r->config->data_sequence) / 2; n >= (masks ? 1 : 16) && !fits; n /= 2) {
+    const enum config_key key = r->batches.size;
+    bool fits = false;
+    for (int64_t n = *(const int64_t *)config_member(r->config, key) / 2; n >= r->batches.least && !fits; n /= 2) {
         struct config c = *r->config;
-        if (masks) c.data_max_masks = n;
-        else c.data_sequence = n;
-        snprintf(text, sizeof text, "data.%s: %lld", masks ? "max_masks" : "sequence", (long long)n);
+        *(int64_t *)config_member(&c, key) = n;
+        snprintf(text, sizeof text, "%s: %lld", config_key_name(key), (long long)n);
         fits = try_change(r, o, &c, text);
     }
 }

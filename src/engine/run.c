@@ -10,8 +10,6 @@
 
 #include "base/system.h"
 #include "io/file.h"
-#include "config/config_rows.h"
-#include "engine/batch_plan.h"
 #include "engine/recipe.h"
 #include "engine/offload_budget.h"
 
@@ -59,23 +57,21 @@ static void build_forward(void *run, struct graph *g, int micro_batch)
     struct run *r = run;
     struct batch b = r->batch;
     b.B = micro_batch;
-    b.prompts = &r->prompts;
     r->model.family->build(&r->model, g, &b);
     recipe_freeze(r->config, g);
     for (uint32_t i = 0; i < g->params.n && r->forward; i++) g->params.at[i].frozen = true;
 }
 
 /* Builds the forward graph to check the parameter names of the configuration. Errors of the model's
- * builder are left to the planner. An encoder whose embeddings are stored is not in the forward
- * graph, but its parameter names are valid. */
+ * builder are left to the planner. A part of the model that is not built (an encoder whose embeddings
+ * are stored) is not in the forward graph, but its parameter names are valid. */
 static int check_recipe(struct run *r, bool train, struct error *e)
 {
     struct graph g;
-    const struct prompting prompts = r->prompts;
     graph_init(&g);
-    if (r->embeddings.type) r->prompts.part = PART_ALL;
+    if (r->batches.whole) r->batch.own = r->batches.whole;
     build_forward(r, &g, (int)max_i64(1, r->batch.bn_group));
-    r->prompts = prompts;
+    r->batch.own = r->batches.own;
     int rc = g.error.code ? PL_OK : recipe_check(r->config, &g, train, e);
     graph_free(&g);
     return rc;
@@ -91,7 +87,7 @@ static enum dtype auto_precision(const struct profile *device)
 static struct settings base_settings(struct run *r, const struct run_options *o)
 {
     const struct config *c = r->config;
-    struct settings s = {.train = o->train, .forward = r->forward, .loader_bytes = r->loader_bytes, .device = device_traits(r->device.kind)};
+    struct settings s = {.train = o->train, .forward = r->forward, .loader_bytes = r->batches.loader_bytes, .device = device_traits(r->device.kind)};
     const char *pipeline = getenv("PLIMSOLL_PIPELINE");
     r->serial_steps = pipeline && !strcmp(pipeline, "0");
     s.pipelined = o->train && (s.device.separate_memory || (pipeline && !r->serial_steps && r->device.kind == DEVICE_CPU));
@@ -228,6 +224,17 @@ static int open_model(struct run *r, const struct run_options *o, struct error *
     return config_at_key(c, key, e);
 }
 
+/* The batches as the feed describes them, or as they are given. */
+static int describe(struct run *r, const struct run_options *o, struct error *e)
+{
+    r->batches = (struct run_batches){.partial = o->partial, .size = KEY_data_sequence, .least = 16};
+    if (o->own) r->batches.own = memcpy(bump_alloc(&r->memory, o->own_bytes), o->own, o->own_bytes);
+    int rc = o->describe && (o->train || o->evaluate) ? o->describe(r->config, &r->model, o, &r->memory, &r->batches, e) : PL_OK;
+    r->batch.own = r->batches.own;
+    r->model.partial = r->batches.partial;
+    return rc;
+}
+
 /* Number of images that share batch normalization statistics; 0: the running statistics are used
  * and not updated. Weights from a folder have trained running statistics. */
 static int64_t bn_group(const struct run *r, bool train)
@@ -342,12 +349,8 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     r->forward = o->forward || o->evaluate;
     r->effective_batch = (int)(o->train ? c->train_effective_batch : o->B);
     r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .outputs = !o->train, .loss_output = o->forward ? "" : o->loss_output};
-    r->prompts = o->prompts;
     int rc = open_model(r, o, e);
-    if (!rc && (o->train || o->evaluate)) rc = batch_plan(c, &r->model, o->train, &r->prompts, &r->loader_bytes, &r->embeddings, e);
-    r->model.partial = r->prompts.part != PART_ALL;
-    r->prompts.loss = recipe_loss(c);
-    r->prompts.told = o->evaluate;
+    if (!rc) rc = describe(r, o, e);
     if (!rc) r->batch.bn_group = bn_group(r, o->train);
     if (!rc) rc = check_groups(r, o->train, e);
     if (!rc) rc = check_recipe(r, o->train, e);

@@ -8,8 +8,7 @@
 #ifndef RUN_H
 #define RUN_H
 
-#include "data/packed.h"
-#include "models/masks.h"
+#include "models/model.h"
 #include "engine/weights.h"
 #include "plan/file.h"
 #include "run/device.h"
@@ -17,11 +16,27 @@
 
 enum { REMEDY_MOST = 3, WARNINGS_MOST = 4 };
 
+/* What the batches of a run hold beyond samples of T tokens. The engine passes it on to the model's
+ * builder and to the feed, and does not look inside. */
+struct run_batches {
+    const void *own;             /* batch.own; NULL: the family's default */
+    bool partial;                /* `own` asks for a part of the model... */
+    const void *whole;           /* ...and this for all of it: its names are valid in the configuration. NULL: own's are */
+    void *feed;                  /* the feed's own; NULL: none */
+    uint64_t loader_bytes;       /* size of run_loader_memory; 0: no loader */
+    enum config_key size;        /* the key with the size of a sample, which is halved to find one that fits... */
+    int64_t least;               /* ...and is at least this */
+};
+struct run_options;
+/* Fills `out` from the configuration, before any data is opened; what it points to is in `memory`. A
+ * feed implements it (feed/batch_plan.h). */
+typedef int describe_batches(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory, struct run_batches *out, struct error *e);
+
 struct run {
     const struct config *config;
     struct model model;
-    struct batch batch;          /* B and prompts are set per build */
-    struct prompting prompts;    /* of a mask model */
+    struct batch batch;          /* B is set per build */
+    struct run_batches batches;
     struct graph graph;
     struct plan plan;
     struct source source;        /* of the graph, for searches of the space */
@@ -29,15 +44,11 @@ struct run {
     struct device device;
     struct tape tape;
     struct weights weights;
-    struct bump memory;          /* of the update rules */
+    struct bump memory;          /* of the update rules and of `batches` */
     int effective_batch;
     uint64_t budget;             /* device memory; 0: no bound */
     uint64_t host_budget;        /* host memory, on a CPU the offload file; 0: no bound */
     const char *host_rule;       /* where the bound comes from if memory.host_budget is auto; else NULL */
-    uint64_t loader_bytes;       /* size of run_loader_memory; 0: no loader */
-    struct loader *loader;       /* in that memory, while an image feed is open; training and validation share it */
-    struct packed_embeddings embeddings; /* stored embeddings that replace images; type 0: none */
-    uint64_t encoder;            /* hash of the encoder's weights, computed on demand (embed.h); 0: not yet */
     bool has_space, has_graph, has_tape, has_device, has_weights;
     bool prefetching;            /* run_write_input writes the batch of the next step... */
     bool prefetched;             /* ...which is copied, or being copied, and is not overwritten */
@@ -60,7 +71,10 @@ struct run_options {
     int64_t B, T;                /* with train false: the batch size and sequence length */
     const struct definition *define; /* the model, instead of model.preset; NULL: none */
     const char *loss_output;     /* of a vision tower; NULL: its default */
-    struct prompting prompts;    /* of a mask model */
+    describe_batches *describe;  /* with train and evaluate; NULL: the batches are given here: */
+    const void *own;             /* batch.own, which is copied... */
+    size_t own_bytes;            /* ...and its size */
+    bool partial;                /* it asks for a part of the model */
     bool tell;                   /* also compute the savings and costs of each technique (ablation) */
     bool probe;                  /* do not search for remedies if nothing fits */
     bool several;                /* run_plan_within will be called */
@@ -119,7 +133,7 @@ bool run_exceeds_host(const struct run *r);
 struct plan_note run_note(const struct run *r, bool fits);
 /* The buffer inside the arena for moving weights; PLAN_STAGING bytes. */
 void *run_staging(const struct run *r);
-/* The loader's memory, loader_bytes; NULL: none. */
+/* The loader's memory, batches.loader_bytes; NULL: none. */
 void *run_loader_memory(const struct run *r);
 /* The buffer of step results (ticket.h); NULL: the plan has none. */
 void *run_tickets(const struct run *r);

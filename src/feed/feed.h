@@ -65,6 +65,12 @@ struct feed {
     void *state;                /* the format's own */
 };
 
+/* Describes the batches of the configuration's data, before any file is opened: run_options.describe
+ * of every command that trains or evaluates (batch_plan.c). It is an error if the model does not take
+ * such data, and if a file sets tokens for a mask model. A mask model without data gets the batches
+ * that the options give. */
+describe_batches feed_describe;
+
 /* Opens data.train or data.validation in the configuration's format and checks it against the
  * model's inputs. */
 int feed_open(struct feed *f, const struct config *c, struct run *r, enum feed_role role, struct error *e);

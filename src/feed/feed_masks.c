@@ -21,8 +21,8 @@
 
 #include "base/random.h"
 #include "data/loader.h"
-#include "engine/batch_plan.h"
-#include "engine/embed.h"
+#include "feed/batch_plan.h"
+#include "feed/embed.h"
 #include "feed/feed.h"
 #include "feed/first_prompts.h"
 
@@ -33,7 +33,7 @@ enum input { IMAGES, IMAGE_VALID, EMBEDDINGS, POINTS, LABELS, MASKS, MASK_VALID,
 static const char *const inputs[INPUTS] = {"images", "image_valid", "image_embeddings", "input_points", "input_labels", "gt_masks", "gt_valid", "prompt_keys"};
 
 struct mask_feed {
-    struct run *run;            /* owner of the loader */
+    struct mask_batches *batches; /* owner of the loader */
     struct dataset *set;
     struct loader_source source;
     struct loader_options o;
@@ -177,18 +177,19 @@ static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct 
     const struct config *c = f->config;
     struct dataset *set;
     if (config_tokens(c)) return batch_refuse_tokens(c, &r->model, e);
-    CHECK(r->loader_bytes, "the run was not planned for images");
+    struct mask_batches *batches = mask_batches(r);
+    CHECK(batches && r->batches.loader_bytes, "the run was not planned for images");
     int rc = feed_open_dataset(&set, c, role, e);
     if (rc) return rc;
     log_dataset(set, c, role, r->plan.settings.train);
-    if (r->embeddings.type && embed_check(r, set, e)) {
+    if (batches->embeddings.type && embed_check(r, set, e)) {
         dataset_close(set);
         return e->code;
     }
-    set->from_embeddings = r->embeddings.type;
+    set->from_embeddings = batches->embeddings.type;
     struct mask_feed *m = mem_alloc(sizeof *m);
     size_t M = (size_t)c->data_max_masks;
-    *m = (struct mask_feed){.run = r, .set = set, .source = make_source(c, set, role), .o = batch_loader(c, &r->model, &r->embeddings),
+    *m = (struct mask_feed){.batches = batches, .set = set, .source = make_source(c, set, role), .o = batch_loader(c, &r->model, &batches->embeddings),
                             .P = FIRST_SLOTS + c->prompts_iterations - 1};
     m->prompts = (struct first_prompts){.side = m->o.side, .cells = m->o.cells, .masks = m->o.masks, .key = random_key((uint64_t)c->train_seed, "first prompts"),
                                         .box = c->prompts_box, .jitter = c->prompts_jitter};
@@ -212,16 +213,17 @@ static int mask_start(struct feed *f, struct run *r, struct error *e)
     f->masks = m->masks;
     m->source.counts.seen = f->start;
     m->source.counts.broken = f->broken;
-    int rc = r->loader ? PL_OK : loader_open(&r->loader, &m->o, run_loader_memory(r), e);
-    if (!rc && f->role == FEED_TRAIN) loader_seek(r->loader, &m->source, f->start); /* prefetches for the first step */
+    struct loader **loader = &m->batches->loader;
+    int rc = *loader ? PL_OK : loader_open(loader, &m->o, run_loader_memory(r), e);
+    if (!rc && f->role == FEED_TRAIN) loader_seek(*loader, &m->source, f->start); /* prefetches for the first step */
     return rc;
 }
 
 static void mask_close(struct feed *f)
 {
     struct mask_feed *m = f->state;
-    loader_close(m->run->loader); /* before the dataset that it reads is closed */
-    m->run->loader = NULL;
+    loader_close(m->batches->loader); /* before the dataset that it reads is closed */
+    m->batches->loader = NULL;
     dataset_close(m->set);
     mem_free(m->coords);
     mem_free(m->kinds);
@@ -302,11 +304,12 @@ static int mask_put(struct feed *f, struct run *r, uint64_t position, int64_t sa
     struct mask_feed *m = f->state;
     int rc = PL_OK;
     if (f->role == FEED_VALIDATION && !position) m->source.counts = (struct loader_counts){0};
-    if (samples && !loader_at(r->loader, &m->source, position)) loader_seek(r->loader, &m->source, position);
+    struct loader *loader = m->batches->loader;
+    if (samples && !loader_at(loader, &m->source, position)) loader_seek(loader, &m->source, position);
     const struct loader_sample *last = NULL; /* valid until the next loader_next */
     for (int64_t i = 0; i < rows && !rc; i++) {
         const struct loader_sample *s = NULL;
-        if (i < samples) rc = loader_next(r->loader, &s, e);
+        if (i < samples) rc = loader_next(loader, &s, e);
         if (!rc) rc = put_row(f, r, i, f->role == FEED_TRAIN ? 0 : position, s, last, e);
         if (s) out->count += s->n, last = s;
     }

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "data/tokens.h"
-#include "engine/batch_plan.h"
+#include "feed/batch_plan.h"
 #include "feed/feed.h"
 
 /* A byte-level vocabulary: 256 bytes and some special ids. A larger one is a tokenizer's. */

@@ -7,8 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/embed.h"
+#include "feed/embed.h"
 #include "infer/embed_make.h"
+
+#include "models/masks.h"
 
 static int make_config(struct config *c, const char *folder, const char *dtype, const struct names *set, struct error *e)
 {
@@ -35,8 +37,8 @@ static int check_model(const char *folder, int64_t side, struct error *e)
 static int start(struct embedder *m, const char *folder, int64_t side, struct error *e)
 {
     struct run *r = &m->run;
-    struct run_options o = {.forward = true, .B = 1, .T = 1,
-                            .prompts = {.image = side, .masks = 1, .points = 2, .rounds = 1, .slots = true, .part = PART_IMAGE}};
+    const struct prompting image = {.image = side, .masks = 1, .points = 2, .rounds = 1, .slots = true, .part = PART_IMAGE};
+    struct run_options o = {.forward = true, .B = 1, .T = 1, .own = &image, .own_bytes = sizeof image, .partial = true};
     struct step_block b = {.inv_count = 1, .loss_scale = 1, .step = 1, .adam_t = 1};
     int rc = run_plan(r, &m->config, &o, e);
     if (!rc) rc = run_start(r, NULL, true, e);
@@ -64,7 +66,7 @@ int embed_open(struct embedder *m, const char *folder, int64_t side, const char 
 int embed_image(struct embedder *m, const uint8_t *image, uint32_t rows, uint32_t columns, void *to, struct error *e)
 {
     struct run *r = &m->run;
-    const uint64_t side = (uint64_t)r->prompts.image;
+    const uint64_t side = (uint64_t)prompting_of(&r->batch)->image;
     const int32_t valid[2] = {(int32_t)rows, (int32_t)columns};
     const enum dtype kept = packed_dtype(m->about.type), made = tensor_at(&r->graph, m->output)->dtype;
     int rc = run_write_input(r, "images", 0, image, side * side * 3, e);

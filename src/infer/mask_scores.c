@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "data/dataset.h"
+#include "models/masks.h"
 
 enum { CATEGORIES = 4096, CHOSEN = 0, IOU = 3 }; /* columns of MASK_LOSS's statistics; CHOSEN < 0: no mask */
 
@@ -25,13 +26,13 @@ bool mask_scores_open(struct mask_scores *m, const struct run *r, const struct f
     for (uint32_t i = 0; i < n; i++) {
         const char *pass = feed_pass_name(f, (int)(i % m->passes));
         if (i < m->passes) snprintf(m->names[i], sizeof m->names[i], "%s", pass);
-        else snprintf(m->names[i], sizeof m->names[i], "%s, round %lld", pass, (long long)r->prompts.rounds);
+        else snprintf(m->names[i], sizeof m->names[i], "%s, round %lld", pass, (long long)prompting_of(&r->batch)->rounds);
         m->prompts[i] = m->names[i];
     }
     struct run_input x;
     CHECK(run_input(r, "input_points", &x), "masks without prompts");
     m->prompts_at = x.storage;
-    m->slots = r->prompts.points;
+    m->slots = prompting_of(&r->batch)->points;
     m->coords = mem_alloc(x.sample * (uint64_t)run_samples(r));
     m->statistics = mem_alloc(tensor_bytes(tensor_at(&r->graph, m->first)));
     scores_open(&m->scores, m->prompts, n, CATEGORIES, worst);

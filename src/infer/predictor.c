@@ -16,7 +16,7 @@
 
 static int start(struct run *r, const struct config *c, const struct prompting *p, struct error *e)
 {
-    struct run_options o = {.forward = true, .B = 1, .T = 1, .prompts = *p};
+    struct run_options o = {.forward = true, .B = 1, .T = 1, .own = p, .own_bytes = sizeof *p, .partial = p->part != PART_ALL};
     int rc = run_plan(r, c, &o, e);
     return rc ? rc : run_start(r, NULL, true, e);
 }

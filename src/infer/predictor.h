@@ -18,6 +18,7 @@
 
 #include "data/range.h"
 #include "engine/run.h"
+#include "models/masks.h"
 
 /* --- the image (predictor_image.c) -------------------------------------------------------- */
 

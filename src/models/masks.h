@@ -33,7 +33,7 @@ enum point_kind { POINT_BACKGROUND, POINT_FOREGROUND, POINT_FIRST, POINT_LAST, P
  * takes image_embeddings, as returned, instead of the image. */
 enum model_part { PART_ALL, PART_IMAGE, PART_MASKS };
 
-/* The prompts of a mask model. All zeros: one point for one mask of an image of the configuration's
+/* The prompts of a mask model: its batch.own. All zeros: one point for one mask of an image of the configuration's
  * size, with a target. */
 struct prompting {
     int64_t image;       /* side of the images, in pixels; 0: the configuration's */
@@ -49,5 +49,8 @@ struct prompting {
     enum dtype embeddings; /* PART_MASKS: dtype of image_embeddings; DT_NONE: f32 */
     bool told;           /* rounds: every program outputs statistics per mask, not only the evaluation */
 };
+
+/* The prompts of a batch of a mask model; all zeros if it has none of its own. */
+const struct prompting *prompting_of(const struct batch *b);
 
 #endif

@@ -42,7 +42,6 @@ struct port {
 enum { MODEL_PORTS = 6 };
 
 struct mask_model;
-struct prompting;
 
 struct model {
     const struct family *family;
@@ -65,7 +64,7 @@ struct model {
 /* The batch that the forward is built for. */
 struct batch {
     int64_t B, T;
-    const struct prompting *prompts; /* of a mask model (masks.h); NULL: the defaults */
+    const void *own; /* what the family itself says about a batch (mask models: struct prompting of masks.h); NULL: its default */
     /* Images that share batch-normalisation statistics in the step, a divisor of B; 0: the running
      * statistics, unchanged. Evaluation always uses the running ones. */
     int64_t bn_group;

@@ -222,11 +222,17 @@ static int parse_sam_vision(struct model *m, const struct value *config, struct 
 
 /* --- assembly ------------------------------------------------------------------------------ */
 
+const struct prompting *prompting_of(const struct batch *b)
+{
+    static const struct prompting standard;
+    return b->own ? b->own : &standard;
+}
+
 static struct sam_build begin(const struct model *m, struct graph *g, const struct batch *batch)
 {
     const struct sam *c = m->config;
     struct sam_build b = {.c = c, .g = g, .B = batch->B, .bn_group = batch->bn_group, .norm = m->masks ? &m->masks->norm : NULL};
-    if (batch->prompts) b.prompting = *batch->prompts;
+    b.prompting = *prompting_of(batch);
     struct prompting *p = &b.prompting;
     if (!p->masks) p->masks = p->points = 1, p->targets = true;
     if (!p->image) p->image = c->vision.image;

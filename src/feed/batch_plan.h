@@ -7,19 +7,28 @@
 #ifndef BATCH_PLAN_H
 #define BATCH_PLAN_H
 
-#include "config/config.h"
 #include "data/loader.h"
 #include "data/packed.h"
+#include "engine/run.h"
 #include "models/masks.h"
 
 /* Points of the first prompt of a mask: a point and a filler, or two corners. Every later round adds
  * one point. */
 enum { FIRST_SLOTS = 2 };
 
-/* For a run over images with masks: the shape of the model's prompts, the bytes of the loader
- * (settings.loader_bytes), and the stored embeddings that will be read; *x of type 0: none. Changes
- * nothing if data.format is tokens; it is an error if a file sets that for a mask model. */
-int batch_plan(const struct config *c, const struct model *m, bool train, struct prompting *p, uint64_t *loader, struct packed_embeddings *x, struct error *e);
+/* What a run of a mask model has beyond other runs (run_batches.feed). */
+struct mask_batches {
+    struct prompting prompts;    /* batch.own */
+    struct prompting whole;      /* the same with the encoder */
+    struct packed_embeddings embeddings; /* stored embeddings that replace images; type 0: none */
+    uint64_t encoder;            /* hash of the encoder's weights, computed on demand (embed.h); 0: not yet */
+    struct loader *loader;       /* in run_loader_memory, while a feed of images is open; training and validation share it */
+};
+/* NULL: not a run of a mask model over its batches. */
+struct mask_batches *mask_batches(const struct run *r);
+
+/* The mask loss of a configuration. */
+struct mask_loss_options batch_loss(const struct config *c);
 /* The loader of images with masks. */
 struct loader_options batch_loader(const struct config *c, const struct model *m, const struct packed_embeddings *x);
 /* The value of data.format. */

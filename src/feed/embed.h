@@ -18,8 +18,9 @@
 #ifndef EMBED_H
 #define EMBED_H
 
-#include "io/file.h"
+#include "data/packed.h"
 #include "engine/run.h"
+#include "io/file.h"
 
 struct dataset;
 

@@ -6,7 +6,7 @@
  * made the store, and the images are not augmented. Otherwise the run is an error, never a silent
  * fallback: with data.embeddings: off the user selects images.
  */
-#include "engine/embed.h"
+#include "feed/embed.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -14,6 +14,7 @@
 #include "data/dataset.h"
 #include "data/memmap.h"
 #include "engine/recipe.h"
+#include "feed/batch_plan.h"
 
 enum { HASH_CHUNK = 1 << 18 }; /* elements of a weight that are hashed at once */
 
@@ -23,7 +24,7 @@ enum { HASH_CHUNK = 1 << 18 }; /* elements of a weight that are hashed at once *
 static int build_encoder(const struct model *m, int64_t side, struct graph *g, struct error *e)
 {
     const struct prompting prompts = {.image = side, .masks = 1, .points = 2, .rounds = 1, .slots = true, .part = PART_IMAGE};
-    struct batch b = {.B = 1, .T = 1, .outputs = true, .loss_output = "", .prompts = &prompts};
+    struct batch b = {.B = 1, .T = 1, .outputs = true, .loss_output = "", .own = &prompts};
     graph_init(g);
     m->family->build(m, g, &b);
     if (g->error.code) *e = g->error;
@@ -237,18 +238,19 @@ int embed_choose(const struct config *c, const struct model *m, int64_t side, bo
 
 int embed_check(struct run *r, const struct dataset *set, struct error *e)
 {
-    const struct packed_embeddings *x = dataset_embeddings(set), *planned = &r->embeddings;
+    const struct packed_embeddings *x = dataset_embeddings(set), *planned = &mask_batches(r)->embeddings;
     if (!x || x->type != planned->type || x->layers != planned->layers)
         return error_set(e, PL_USAGE, "not all of its files have the embeddings that this run was planned for (%s, made with %s): pack all of them with the same --embeddings, " OR_OFF,
                          dtype_name(packed_dtype(planned->type)), planned->model);
-    if (!r->encoder) {
+    uint64_t *encoder = &mask_batches(r)->encoder;
+    if (!*encoder) {
         struct packed_embeddings expected = {0};
-        if (embed_describe(&r->model, r->prompts.image, &expected, e)) return e->code;
-        r->encoder = expected.weights;
+        if (embed_describe(&r->model, mask_batches(r)->prompts.image, &expected, e)) return e->code;
+        *encoder = expected.weights;
         log_note("image embeddings from the store (%s [%u,%u,%u], made with %s); the encoder does not run", dtype_name(packed_dtype(x->type)), x->channels, x->grid,
                  x->grid, x->model);
     }
-    if (x->weights == r->encoder) return PL_OK;
+    if (x->weights == *encoder) return PL_OK;
     return error_set(e, PL_USAGE, "its embeddings were made with other weights: the encoder of %s has the fingerprint %016" PRIx64 ", that of %s has %016" PRIx64 ": "
-                     "pack again with --embeddings %s, " OR_OFF, x->model, x->weights, r->model.path, r->encoder, r->model.path);
+                     "pack again with --embeddings %s, " OR_OFF, x->model, x->weights, r->model.path, *encoder, r->model.path);
 }

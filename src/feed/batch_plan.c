@@ -1,0 +1,120 @@
+/*
+ * batch_plan.c: see batch_plan.h.
+ */
+#include "feed/batch_plan.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "feed/embed.h"
+#include "feed/feed.h"
+
+enum {
+    IMAGES_AHEAD = 16,        /* largest default of data.prefetch */
+    MIB = 1 << 20,
+};
+
+const char *batch_advice(const struct model *m)
+{
+    if (m->masks) return "set data.format to sa1b, coco, pairs, csv or packed";
+    if (model_port(m, "input_ids")) return "set data.format to tokens or bytes, or use a model like sam-tiny";
+    return "vision towers work with `step`, `plan` and `bench`, not with `train`: use a mask model such as sam-tiny, or a language model";
+}
+
+int batch_refuse_tokens(const struct config *c, const struct model *m, struct error *e)
+{
+    char takes[256];
+    return error_set(e, PL_USAGE, "data.format %s gives rows of tokens, and a %s takes %s; %s",
+                     batch_format(c), m->family->model_type, model_list_ports(m, takes), batch_advice(m));
+}
+
+const char *batch_format(const struct config *c)
+{
+    static const char *const names[] = {"tokens", "bytes", "sa1b", "coco", "pairs", "csv", "packed"};
+    return names[c->data_format];
+}
+
+static bool reads_stores(const struct config *c)
+{
+    const char *path = c->data_format == FORMAT_PACKED && c->data_train.n ? c->data_train.at[0] : "", *dot = strrchr(path, '.');
+    return *path && !(dot && !strcmp(dot, ".json"));
+}
+
+struct loader_options batch_loader(const struct config *c, const struct model *m, const struct packed_embeddings *x)
+{
+    int64_t side = c->data_image_size ? c->data_image_size : m->image;
+    int64_t ahead = c->data_prefetch ? c->data_prefetch : min_i64(c->train_effective_batch, IMAGES_AHEAD);
+    const uint64_t room = c->data_sample_memory ? (uint64_t)c->data_sample_memory * MIB : loader_default_room(batch_format(c), reads_stores(c));
+    return (struct loader_options){.side = (uint32_t)side, .cells = (uint32_t)m->masks->side(m, side), .masks = (uint32_t)c->data_max_masks,
+                                   .threads = (uint32_t)c->data_threads, .slots = (uint32_t)ahead + 1, .room = room,
+                                   .polygon_runs = c->data_format == FORMAT_COCO ? LOADER_POLYGON_RUNS : 0, .least = c->data_scale,
+                                   .embedding = x->type ? packed_embedding_bytes(x) : 0};
+}
+
+struct mask_batches *mask_batches(const struct run *r) { return r->model.masks ? r->batches.feed : NULL; }
+
+/* --- the loss ---------------------------------------------------------------------------------- */
+
+/* A key that was given overrides the preset. */
+static float loss_value(const struct config *c, enum config_key key, double value, double equal_weights)
+{
+    return (float)(c->loss_preset == LOSS_EQUAL_WEIGHTS && !config_given(c, key) ? equal_weights : value);
+}
+
+struct mask_loss_options batch_loss(const struct config *c)
+{
+    return (struct mask_loss_options){
+        .focal = loss_value(c, KEY_loss_focal, c->loss_focal, 1),
+        .dice = loss_value(c, KEY_loss_dice, c->loss_dice, 1),
+        .iou = loss_value(c, KEY_loss_iou, c->loss_iou, 1),
+        .alpha = loss_value(c, KEY_loss_alpha, c->loss_alpha, 0.8),
+        .gamma = loss_value(c, KEY_loss_gamma, c->loss_gamma, 2),
+        .smooth = loss_value(c, KEY_loss_smooth, c->loss_smooth, 1e-6),
+        .alpha_both = c->loss_preset == LOSS_EQUAL_WEIGHTS,
+    };
+}
+
+/* --- the description --------------------------------------------------------------------------- */
+
+/* Images with masks: their prompts, the loader and the stored embeddings that will be read. */
+static int describe_images(const struct config *c, const struct model *m, bool train, struct mask_batches *b, struct run_batches *out, struct error *e)
+{
+    struct loader_options o = batch_loader(c, m, &b->embeddings);
+    if (o.side % m->masks->patch || o.cells > GRID_MAX_CELLS) {
+        error_set(e, PL_USAGE, "data.image_size is %u, expected a multiple of the model's patches of %" PRId64 " pixels", o.side, m->masks->patch);
+        return config_at_key(c, KEY_data_image_size, e);
+    }
+    if (embed_choose(c, m, o.side, train, &b->embeddings, e)) return e->code;
+    const uint32_t type = b->embeddings.type;
+    o = batch_loader(c, m, &b->embeddings);
+    b->prompts = (struct prompting){.part = type ? PART_MASKS : PART_ALL, .embeddings = packed_dtype(type), .image = o.side, .masks = o.masks, .points = FIRST_SLOTS + c->prompts_iterations - 1,
+                                    .rounds = c->prompts_iterations, .slots = true, .targets = true};
+    out->loader_bytes = loader_bytes(&o);
+    out->size = KEY_data_max_masks;
+    out->least = 1;
+    return PL_OK;
+}
+
+int feed_describe(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory, struct run_batches *out, struct error *e)
+{
+    char takes[256];
+    /* Calibration plans a mask model without data; with a configuration file the data format
+     * must fit the model. */
+    if (config_tokens(c) && m->masks && c->file) return batch_refuse_tokens(c, m, e);
+    if (!config_tokens(c) && !m->masks)
+        return error_set(e, PL_USAGE, "data.format %s gives images with masks, and a %s takes %s; %s",
+                         batch_format(c), m->family->model_type, model_list_ports(m, takes), batch_advice(m));
+    if (!m->masks) return PL_OK;
+    struct mask_batches *b = bump_alloc(memory, sizeof *b);
+    *b = (struct mask_batches){.prompts = out->own ? *(const struct prompting *)out->own : (struct prompting){0}};
+    if (!config_tokens(c) && describe_images(c, m, o->train, b, out, e)) return e->code;
+    b->prompts.loss = batch_loss(c);
+    b->prompts.told = o->evaluate;
+    b->whole = b->prompts;
+    b->whole.part = PART_ALL;
+    out->own = &b->prompts;
+    out->partial = b->prompts.part != PART_ALL;
+    out->whole = b->embeddings.type ? &b->whole : NULL;
+    out->feed = b;
+    return PL_OK;
+}
