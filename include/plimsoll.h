@@ -129,6 +129,11 @@ PL_API pl_tensor pl_param(struct pl_builder *b, const char *name, int rank, cons
                           float std);
 /* An input that pl_write_input fills. The first dimension is `batch`, or a multiple of it. */
 PL_API pl_tensor pl_input(struct pl_builder *b, const char *name, enum pl_dtype type, int rank, const int64_t *dim);
+/* The same for an input whose dimension `axis` is the batch, or a multiple of it:
+ *     pl_input_along(b, "series", PL_F32, 1, PL_SHAPE(steps, batch, channels));
+ * With PL_SHARED it has no such dimension: all samples of a step use the same values. */
+enum { PL_SHARED = -1 };
+PL_API pl_tensor pl_input_along(struct pl_builder *b, const char *name, enum pl_dtype type, int axis, int rank, const int64_t *dim);
 /* A table of numbers that is part of the model and is not saved in any file. */
 PL_API pl_tensor pl_constant(struct pl_builder *b, const char *name, int rank, const int64_t *dim, const float *data);
 
@@ -250,8 +255,9 @@ PL_API const char *pl_plan_table(struct pl_session *s);
 /* Allocates the planned memory and loads the weights. Plans first if there is no plan. */
 PL_API int pl_start(struct pl_session *s);
 
-/* Writes the samples of the whole effective batch, one after the other: effective_batch times the
- * bytes of one sample. The input keeps its values until it is written again. Ids and labels are
+/* Writes the samples of the whole effective batch as one array of the input's dimensions, with the
+ * effective batch in place of `batch`: effective_batch times the bytes of one sample. An input of
+ * PL_SHARED is written as it is. The input keeps its values until it is written again. Ids and labels are
  * checked against the size of their table or the number of classes. */
 PL_API int pl_write_input(struct pl_session *s, const char *name, const void *data, uint64_t bytes);
 

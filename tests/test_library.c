@@ -393,6 +393,112 @@ static void test_unused_input(void **state)
     pl_close(s);
 }
 
+/* --- inputs whose batch is not the first dimension ------------------------------------ */
+
+enum { STEPS_LONG = 5, FEATURES = 3 };
+
+/* A classifier of time series. With `user` the batch is the second dimension of the series and the
+ * positions are shared by all samples; else both are batch first. The same numbers either way. */
+static void series(struct pl_builder *b, int64_t batch, void *user)
+{
+    const int second = *(int *)user;
+    pl_tensor x, at;
+    if (second) {
+        x = pl_input_along(b, "series", PL_F32, 1, PL_SHAPE(STEPS_LONG, batch, FEATURES));
+        x = pl_op(b, "copy", PL_TENSORS(pl_permute(b, x, 3, (int[]){1, 0, 2})), NULL);
+        at = pl_input_along(b, "positions", PL_F32, PL_SHARED, PL_SHAPE(STEPS_LONG, FEATURES));
+    } else {
+        x = pl_input(b, "series", PL_F32, PL_SHAPE(batch, STEPS_LONG, FEATURES));
+        at = pl_input(b, "positions", PL_F32, PL_SHAPE(batch, STEPS_LONG, FEATURES));
+    }
+    pl_tensor labels = pl_input(b, "labels", PL_I32, PL_SHAPE(batch));
+    x = pl_reshape(b, pl_add(b, x, at), PL_SHAPE(batch, STEPS_LONG * FEATURES));
+    pl_tensor w = pl_param(b, "w", PL_SHAPE(CLASSES, STEPS_LONG * FEATURES), PL_NORMAL, 0.3f);
+    pl_tensor logits = pl_linear(b, x, w, 0);
+    pl_output(b, "logits", logits);
+    pl_output(b, "loss", pl_cross_entropy(b, logits, labels));
+}
+
+struct series_batch {
+    float first[E][STEPS_LONG][FEATURES], second[STEPS_LONG][E][FEATURES];
+    float each[E][STEPS_LONG][FEATURES], shared[STEPS_LONG][FEATURES];
+    int32_t labels[E];
+};
+
+static void make_series(struct series_batch *d)
+{
+    for (int t = 0; t < STEPS_LONG; t++)
+        for (int f = 0; f < FEATURES; f++) {
+            d->shared[t][f] = (float)sin(t * 3 + f);
+            for (int i = 0; i < E; i++) {
+                d->first[i][t][f] = d->second[t][i][f] = (float)cos(i * 100 + t * 10 + f);
+                d->each[i][t][f] = d->shared[t][f];
+            }
+        }
+    for (int i = 0; i < E; i++) d->labels[i] = i % CLASSES;
+}
+
+/* Three steps, the loss after them, and the logits of the whole batch. */
+static void run_series(int second, const char *micro_batch, const struct series_batch *d, double out[4], float logits[E][CLASSES])
+{
+    struct pl_session *s = open_with(series);
+    ok(s, pl_define(s, series, &second, NULL));
+    ok(s, pl_set(s, "memory.micro_batch", micro_batch));
+    ok(s, pl_start(s));
+    ok(s, pl_write_input(s, "series", second ? (const void *)d->second : d->first, sizeof d->first));
+    ok(s, second ? pl_write_input(s, "positions", d->shared, sizeof d->shared) : pl_write_input(s, "positions", d->each, sizeof d->each));
+    ok(s, pl_write_input(s, "labels", d->labels, sizeof d->labels));
+    for (int i = 0; i < 3; i++) ok(s, pl_step(s, &out[i], NULL));
+    ok(s, pl_evaluate(s, &out[3]));
+    ok(s, pl_read_output(s, "logits", logits, sizeof(float) * E * CLASSES));
+    if (second) {
+        assert_int_equal(pl_write_input(s, "positions", d->each, sizeof d->each), PL_USAGE);
+        assert_non_null(strstr(pl_message(s), "once for all samples"));
+    }
+    pl_close(s);
+}
+
+static void test_batch_second(void **state)
+{
+    (void)state;
+    static const char *const splits[] = {"1", "2", "3", "6", "12"};
+    struct series_batch d;
+    make_series(&d);
+    for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
+        double a[4], b[4];
+        float first[E][CLASSES], second[E][CLASSES];
+        run_series(0, splits[i], &d, a, first);
+        run_series(1, splits[i], &d, b, second);
+        assert_memory_equal(a, b, sizeof a);
+        assert_memory_equal(first, second, sizeof first);
+        assert_true(a[3] < a[0]);
+    }
+}
+
+static void odd_axis(struct pl_builder *b, int64_t batch, void *user)
+{
+    const int axis = *(int *)user;
+    pl_tensor x = pl_input_along(b, "x", PL_F32, axis, PL_SHAPE(IN, 2 * batch + (axis == 1)));
+    pl_output(b, "loss", pl_per_count(b, pl_sum(b, x)));
+}
+
+static void test_axis_of_an_input(void **state)
+{
+    (void)state;
+    static const struct {
+        int axis;
+        const char *message;
+    } bad[] = {{1, "input x: the second dimension is"}, {2, "input x: the third dimension is 0"}, {-2, "axis -2, expected a dimension from 0, or PL_SHARED"}, {99, "axis 99"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        int axis = bad[i].axis;
+        struct pl_session *s = open_f32();
+        ok(s, pl_define(s, odd_axis, &axis, NULL));
+        assert_int_equal(pl_plan(s, NULL), PL_USAGE);
+        if (!strstr(pl_message(s), bad[i].message)) fail_msg("%s", pl_message(s));
+        pl_close(s);
+    }
+}
+
 static void test_bf16(void **state)
 {
     (void)state;
@@ -962,7 +1068,7 @@ int main(void)
         cmocka_unit_test(test_order_of_calls), cmocka_unit_test(test_names_and_sizes),
         cmocka_unit_test(test_broken_models),  cmocka_unit_test(test_odd_models),
         cmocka_unit_test(test_two_sessions),   cmocka_unit_test(test_ops_by_name),
-        cmocka_unit_test(test_unused_input), cmocka_unit_test(test_views_on_a_gpu), cmocka_unit_test(test_change_while_started),
+        cmocka_unit_test(test_unused_input), cmocka_unit_test(test_batch_second), cmocka_unit_test(test_axis_of_an_input), cmocka_unit_test(test_views_on_a_gpu), cmocka_unit_test(test_change_while_started),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

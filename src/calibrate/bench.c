@@ -76,7 +76,7 @@ static int put_input(struct run *r, const char *name, struct error *e)
     if (!run_input_used(r, &x)) return PL_OK;
     run_input_ids(r, &x);
     enum words kind = find_words(r, name);
-    uint64_t bytes = x.sample * (uint64_t)run_samples(r), key = random_key((uint64_t)r->config->train_seed, name);
+    uint64_t bytes = r->graph.storages.at[x.storage].bytes, key = random_key((uint64_t)r->config->train_seed, name);
     char *to = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[x.storage];
     int rc = PL_OK;
     for (uint64_t at = 0; at < bytes && !rc; at += PLAN_STAGING) {

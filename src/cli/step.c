@@ -17,7 +17,7 @@
 
 static int run_once(struct step *s, const struct config *c, const struct options *o, struct error *e)
 {
-    struct run_options ro = {.train = false, .B = s->B, .T = s->T, .loss_output = s->loss_output, .own = &s->prompts, .own_bytes = sizeof s->prompts};
+    struct run_options ro = {.train = false, .B = s->B, .T = s->T, .loss_output = s->loss_output, .own = s->prompted ? &s->prompts : NULL, .own_bytes = sizeof s->prompts, .size = s->size};
     int rc = run_plan(&s->run, c, &ro, e);
     if (!rc) rc = run_start(&s->run, NULL, true, e);
     if (!rc) rc = step_put_inputs(s, e);

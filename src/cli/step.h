@@ -18,7 +18,8 @@ struct step {
     const struct st_entry *given[MODEL_PORTS]; /* by port; NULL: not given */
     int64_t size[OPEN_LETTERS];  /* by the letter of a dimension (model.h); 0: no tensor has it */
     int64_t B, T;                /* T: 1 for a model without sequences */
-    struct prompting prompts;    /* of a mask model */
+    struct prompting prompts;    /* of a mask model... */
+    bool prompted;               /* ...which it is */
     const char *loss_output;     /* of a tower, from the file's metadata; NULL: the model's default */
     bool has_loss;
     struct run run;

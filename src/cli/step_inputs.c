@@ -113,6 +113,7 @@ static int find_prompts(struct step *s, const struct model *m, struct error *e)
     struct prompting *p = &s->prompts;
     bool several = true;
     p->image = s->size['S'];
+    s->prompted = m->masks;
     if (!model_port(m, "input_points")) return PL_OK;
     p->masks = s->size['M'] ? s->size['M'] : 1;
     p->points = is_given(s, m, "input_points") ? s->size['P'] : 0;
@@ -166,7 +167,7 @@ int step_open(struct step *s, const struct model *m, const char *path, struct er
     if (!rc) rc = find_entries(s, m, e);
     if (!rc) rc = find_prompts(s, m, e);
     if (!rc) rc = find_loss(s, m, e);
-    s->B = s->size['B'];
+    s->B = max_i64(1, s->size['B']);
     s->T = s->size['T'] ? s->size['T'] : 1;
     s->size['T'] = s->T;
     return rc;

@@ -1,7 +1,7 @@
 /*
  * step_values.c: reads and checks the values of `plimsoll step`'s inputs and converts them to the
- * graph's inputs. Samples go through a buffer of one sample, so the memory does not grow with the
- * batch.
+ * graph's inputs. They go through a buffer of one row, an element of the first dimension, which
+ * usually is a sample: the memory does not grow with the batch.
  */
 #include <math.h>
 #include <stdio.h>
@@ -9,12 +9,15 @@
 
 #include "cli/step.h"
 
-/* The buffer of one sample: as in the file (raw), and in the graph's layout (ready). */
+/* The buffer of one row: as in the file (raw), and in the graph's layout (ready). */
 struct row_buffer {
     char *raw, *ready;
-    int64_t n;     /* elements of a sample in the file */
-    int64_t bytes; /* of a sample in the graph */
+    int64_t n;     /* elements of a row in the file */
+    int64_t bytes; /* of a row in the graph */
 };
+
+/* A row of an input in messages. */
+static const char *row_word(const struct port *p) { return p->dim[0] == OPEN('B') ? "sample" : "row"; }
 
 static int bad_id(const struct step *s, const struct port *p, int64_t r, int64_t i, int64_t x, struct error *e)
 {
@@ -45,7 +48,7 @@ static int convert_reals(struct step *s, const struct port *p, enum dtype t, int
     dtype_convert(b->ready, DT_F32, b->raw, t, b->n);
     for (int64_t i = 0; i < b->n; i++)
         if (!isfinite(out[i]))
-            return error_set(e, PL_USAGE, "%s: %s, sample %lld: element %lld is %g", s->in.path, p->name, (long long)r, (long long)i, (double)out[i]);
+            return error_set(e, PL_USAGE, "%s: %s, %s %lld: element %lld is %g", s->in.path, p->name, row_word(p), (long long)r, (long long)i, (double)out[i]);
     return PL_OK;
 }
 
@@ -120,18 +123,19 @@ static int put_port(struct step *s, int k, const struct row_buffer *b, struct er
     const struct st_entry *t = s->given[k];
     bool input = is_input(s, p);
     if (!t && !input) return PL_OK;
-    uint64_t bytes = t ? t->bytes / (uint64_t)s->B : 0;
+    const int64_t rows = p->dim[0] > 0 ? p->dim[0] : s->size[-p->dim[0]];
+    uint64_t bytes = t ? t->bytes / (uint64_t)rows : 0;
     int rc = PL_OK;
-    for (int64_t r = 0; r < s->B && !rc; r++) {
+    for (int64_t r = 0; r < rows && !rc; r++) {
         if (t) rc = st_read(&s->in, t, (uint64_t)r * bytes, bytes, b->raw, e);
         if (!t) fill_absent(p, b);
         else if (!rc) rc = convert(s, p, t, r, b, e);
-        if (!rc && input) rc = run_write_input(&s->run, p->name, r, b->ready, (uint64_t)b->bytes, e);
+        if (!rc && input) rc = run_write_bytes(&s->run, p->name, (uint64_t)(r * b->bytes), b->ready, (uint64_t)b->bytes, e);
     }
     return rc;
 }
 
-/* The number of elements of a sample in the file, and its bytes in the graph. */
+/* The number of elements of a row in the file, and its bytes in the graph. */
 static struct row_buffer measure(const struct step *s, const struct port *p)
 {
     struct row_buffer b = {.n = 1};

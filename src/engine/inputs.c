@@ -5,6 +5,9 @@
  *     step program           the loop walks over all of them
  *     evaluation program     reads the first one
  *
+ * An input [T,B,C] has its micro-batches one after the other too, each [T,b,C]. An input that all
+ * samples share exists once.
+ *
  * A forward over the whole batch therefore swaps micro-batch i with the first one, runs the
  * evaluation program, and swaps them back. It uses the staging buffer and no memory of its own.
  */
@@ -51,12 +54,12 @@ static void trace_node(struct trace *t, id node)
     else if (n->op == OP_XENT && traced(t, n->in[1])) add_bound(t, tensor_last(tensor_at(t->g, n->in[0])), true);
 }
 
-/* The dtype that the model declared: that of a leaf over the storage. */
-static enum dtype declared_dtype(const struct graph *g, id storage)
+/* The input as the model declared it: the first tensor over the storage. */
+static const struct tensor *declared(const struct graph *g, id storage)
 {
     for (id t = 1; t < g->tensors.n; t++)
-        if (tensor_at(g, t)->storage == storage) return tensor_at(g, t)->dtype;
-    return DT_NONE;
+        if (tensor_at(g, t)->storage == storage) return tensor_at(g, t);
+    return tensor_at(g, 0);
 }
 
 bool run_input(const struct run *r, const char *name, struct run_input *out)
@@ -66,8 +69,14 @@ bool run_input(const struct run *r, const char *name, struct run_input *out)
     for (id s = 1; s < g->storages.n && !out->storage; s++)
         if (g->storages.at[s].kind == KIND_INPUT && !strcmp(graph_name(g, g->storages.at[s].name), name)) out->storage = s;
     if (!out->storage) return false;
-    out->sample = g->storages.at[out->storage].bytes / (uint64_t)run_samples(r);
-    out->dtype = declared_dtype(g, out->storage);
+    const struct storage *s = &g->storages.at[out->storage];
+    const struct tensor *t = declared(g, out->storage);
+    out->axis = s->axis;
+    out->sample = s->axis == INPUT_SHARED ? s->bytes : s->bytes / (uint64_t)run_samples(r);
+    out->dtype = t->dtype;
+    out->outer = out->entries = 1;
+    out->entry = dtype_size(t->dtype);
+    for (int i = 0; i < t->rank; i++) *(i < s->axis ? &out->outer : i == s->axis ? &out->entries : &out->entry) *= (uint64_t)t->dim[i];
     return true;
 }
 
@@ -105,6 +114,16 @@ int run_check_ids(const struct run *r, struct error *e)
     return PL_OK;
 }
 
+/* Writes the staging buffer's bytes over a range of the input. */
+static int fill_range(struct run *r, const struct run_input *x, uint64_t from, uint64_t bytes, struct error *e)
+{
+    char *to = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[x->storage] + from;
+    int rc = PL_OK;
+    for (uint64_t b = 0; b < bytes && !rc; b += PLAN_STAGING) rc = r->device.ops->write(&r->device, to + b, run_staging(r), min_u64(PLAN_STAGING, bytes - b), e);
+    return rc;
+}
+
+/* The padding is at the end of the last micro-batch, in each of its outer dimensions. */
 int run_fill_ragged(struct run *r, struct error *e)
 {
     const struct graph *g = &r->graph;
@@ -113,13 +132,12 @@ int run_fill_ragged(struct run *r, struct error *e)
     int rc = PL_OK;
     for (id s = 1; s < g->storages.n && at < rows; s++) {
         struct run_input x;
-        if (g->storages.at[s].kind != KIND_INPUT || !run_input(r, graph_name(g, g->storages.at[s].name), &x) || !run_input_used(r, &x)) continue;
+        if (g->storages.at[s].kind != KIND_INPUT || !run_input(r, graph_name(g, g->storages.at[s].name), &x) || !run_input_used(r, &x) || x.axis == INPUT_SHARED) continue;
         run_input_ids(r, &x);
         memset(fill, 0, PLAN_STAGING);
         for (int64_t i = 0; x.ignores && i < PLAN_STAGING / 4; i++) ((int32_t *)(void *)fill)[i] = IGNORED;
-        char *to = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[s];
-        for (uint64_t b = (uint64_t)at * x.sample, end = (uint64_t)rows * x.sample; b < end && !rc; b += PLAN_STAGING)
-            rc = r->device.ops->write(&r->device, to + b, fill, end - b < PLAN_STAGING ? end - b : PLAN_STAGING, e);
+        const uint64_t row = x.entries * x.entry, padding = (uint64_t)(rows - at) * (x.sample / x.outer), end = (uint64_t)rows * x.sample;
+        for (uint64_t o = 0; o < x.outer && !rc; o++) rc = fill_range(r, &x, end - o * row - padding, padding, e);
     }
     return rc;
 }
@@ -148,7 +166,7 @@ static int swap_inputs(struct run *r, int64_t micro_batch, struct error *e)
     const struct graph *g = &r->graph;
     int rc = PL_OK;
     for (id s = 1; s < g->storages.n && micro_batch && !rc; s++) {
-        if (g->storages.at[s].kind != KIND_INPUT || !run_input_used(r, &(struct run_input){.storage = s})) continue;
+        if (g->storages.at[s].kind != KIND_INPUT || g->storages.at[s].axis == INPUT_SHARED || !run_input_used(r, &(struct run_input){.storage = s})) continue;
         uint64_t bytes = g->storages.at[s].bytes / (uint64_t)r->plan.settings.accumulation;
         char *first = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[s];
         rc = swap_bytes(r, first, first + bytes * (uint64_t)micro_batch, bytes, e);

@@ -348,7 +348,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     r->no_files = o->no_files;
     r->forward = o->forward || o->evaluate;
     r->effective_batch = (int)(o->train ? c->train_effective_batch : o->B);
-    r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .outputs = !o->train, .loss_output = o->forward ? "" : o->loss_output};
+    r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .outputs = !o->train, .loss_output = o->forward ? "" : o->loss_output, .size = o->size};
     int rc = open_model(r, o, e);
     if (!rc) rc = describe(r, o, e);
     if (!rc) r->batch.bn_group = bn_group(r, o->train);
@@ -533,15 +533,55 @@ static int write_prefetched(struct run *r, id storage, uint64_t from, char *to, 
     return r->device.ops->write_later(&r->device, to, next + from, bytes, e);
 }
 
+static int write_bytes(struct run *r, id storage, uint64_t from, const void *data, uint64_t bytes, struct error *e)
+{
+    CHECK(from + bytes <= r->graph.storages.at[storage].bytes, "input %s is too small", graph_name(&r->graph, r->graph.storages.at[storage].name));
+    char *to = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[storage] + from;
+    if (r->prefetching) return write_prefetched(r, storage, from, to, data, bytes, e);
+    r->prefetched = false;
+    return r->device.ops->write(&r->device, to, data, bytes, e);
+}
+
+int run_write_bytes(struct run *r, const char *input, uint64_t from, const void *data, uint64_t bytes, struct error *e)
+{
+    struct run_input x;
+    CHECK(run_input(r, input, &x), "no input %s", input);
+    return run_input_used(r, &x) ? write_bytes(r, x.storage, from, data, bytes, e) : PL_OK; /* if no program reads it, it has no storage in the arena */
+}
+
+/* Writes n samples, starting at sample `at`, from an array [outer][stride samples][entries of a
+ * sample]: `data` is its first sample. */
+static int write_samples(struct run *r, const struct run_input *x, int64_t at, int64_t n, const char *data, int64_t stride, struct error *e)
+{
+    const int64_t micro = r->plan.settings.micro_batch;
+    const uint64_t piece = x->sample / x->outer; /* bytes of a sample in one of the outer ones */
+    int rc = PL_OK;
+    for (int64_t end = at + n; at < end && !rc;) {
+        const int64_t k = min_i64(end - at, micro - at % micro);
+        const uint64_t first = (uint64_t)(at / micro) * x->outer * x->entries * x->entry;
+        for (uint64_t o = 0; o < x->outer && !rc; o++)
+            rc = write_bytes(r, x->storage, first + o * x->entries * x->entry + (uint64_t)(at % micro) * piece, data + o * (uint64_t)stride * piece, (uint64_t)k * piece, e);
+        data += (uint64_t)k * piece;
+        at += k;
+    }
+    return rc;
+}
+
 int run_write_input(struct run *r, const char *input, int64_t at, const void *data, uint64_t bytes, struct error *e)
 {
     struct run_input x;
     CHECK(run_input(r, input, &x), "no input %s", input);
-    if (!run_input_used(r, &x)) return PL_OK; /* no program reads it, and it has no storage in the arena */
-    uint64_t from = (uint64_t)at * x.sample;
-    CHECK(from + bytes <= r->graph.storages.at[x.storage].bytes, "input %s is too small", input);
-    char *to = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[x.storage] + from;
-    if (r->prefetching) return write_prefetched(r, x.storage, from, to, data, bytes, e);
-    r->prefetched = false;
-    return r->device.ops->write(&r->device, to, data, bytes, e);
+    if (!run_input_used(r, &x)) return PL_OK;
+    if (x.axis <= 0) return write_bytes(r, x.storage, x.axis == INPUT_SHARED ? 0 : (uint64_t)at * x.sample, data, bytes, e);
+    int rc = PL_OK;
+    for (uint64_t done = 0; done < bytes && !rc; done += x.sample, at++) rc = write_samples(r, &x, at, 1, (const char *)data + done, 1, e);
+    return rc;
+}
+
+int run_write_batch(struct run *r, const char *input, const void *data, struct error *e)
+{
+    struct run_input x;
+    CHECK(run_input(r, input, &x), "no input %s", input);
+    if (x.axis <= 0) return run_write_input(r, input, 0, data, x.sample * (uint64_t)(x.axis < 0 ? 1 : r->effective_batch), e);
+    return run_input_used(r, &x) ? write_samples(r, &x, 0, r->effective_batch, data, r->effective_batch, e) : PL_OK;
 }

@@ -29,7 +29,7 @@ struct run_batches {
 };
 struct run_options;
 /* Fills `out` from the configuration, before any data is opened; what it points to is in `memory`. A
- * feed implements it (feed/batch_plan.h). */
+ * feed implements it (feed_describe of feed/feed.h). */
 typedef int describe_batches(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory, struct run_batches *out, struct error *e);
 
 struct run {
@@ -75,6 +75,7 @@ struct run_options {
     const void *own;             /* batch.own, which is copied... */
     size_t own_bytes;            /* ...and its size */
     bool partial;                /* it asks for a part of the model */
+    const int64_t *size;         /* batch.size, valid until run_close; NULL: the family's defaults */
     bool tell;                   /* also compute the savings and costs of each technique (ablation) */
     bool probe;                  /* do not search for remedies if nothing fits */
     bool several;                /* run_plan_within will be called */
@@ -146,9 +147,15 @@ int run_program(struct run *r, enum program p, struct error *e);
 /* {norm, factor} of the gradients: an output of the update, or of a fused step. */
 id run_clip(const struct run *r);
 int run_read(struct run *r, id tensor, void *to, struct error *e);
-/* Writes samples of an input, starting at sample `at` of the step's batch. The input must exist,
- * and the samples must be within it (run_input). */
+/* Writes samples of an input, one after the other, starting at sample `at` of the step's batch. The
+ * input must exist, and the samples must be within it (run_input). A shared input is written whole. */
 int run_write_input(struct run *r, const char *input, int64_t at, const void *data, uint64_t bytes, struct error *e);
+/* Writes the samples of the effective batch in the order of the input's own dimensions: one array
+ * [T,batch,C] for an input [T,B,C]. */
+int run_write_batch(struct run *r, const char *input, const void *data, struct error *e);
+/* Writes bytes of the input from an offset, in the order of its dimensions. For a step of one
+ * micro-batch. */
+int run_write_bytes(struct run *r, const char *input, uint64_t from, const void *data, uint64_t bytes, struct error *e);
 
 /* Prefetching the next batch while a step runs: between begin and end, after the step was submitted
  * and before the host waits for it, run_write_input writes samples of the next step. False: this
@@ -169,7 +176,11 @@ void run_find_nonfinite_gradient(struct run *r, char *out, size_t room);
 struct run_input {
     id storage;
     enum dtype dtype;
-    uint64_t sample;             /* bytes of one sample */
+    int axis;                    /* the dimension that counts samples; INPUT_SHARED: all of them share the input */
+    uint64_t sample;             /* bytes of one sample; of all, if it is shared */
+    /* A micro-batch is [outer][entries][entry bytes], and a sample some consecutive entries of each
+     * outer one. */
+    uint64_t outer, entries, entry;
     int64_t below;               /* ids are below this; 0: they index nothing */
     bool ignores;                /* -100 is a label with weight 0 */
 };

@@ -26,7 +26,7 @@ static int check_model(const struct run *r, struct error *e)
     struct run_input x;
     if (!r->defined && !model_port(&r->model, "input_ids")) return batch_refuse_tokens(r->config, &r->model, e);
     for (size_t i = 0; i < COUNT(names) && r->defined; i++)
-        if (!run_input(r, names[i], &x) || x.dtype != DT_I32 || x.sample != (uint64_t)T * 4 || (!i && !r->model.vocabulary))
+        if (!run_input(r, names[i], &x) || x.dtype != DT_I32 || x.axis || x.sample != (uint64_t)T * 4 || (!i && !r->model.vocabulary))
             return error_set(e, PL_USAGE, "token files need a model with the inputs input_ids and labels, i32 [batch, data.sequence = %" PRId64
                              "], and an embedding of input_ids; %s does not fit", T, names[i]);
     for (id s = 1; s < r->graph.storages.n && r->defined; s++) {

@@ -296,6 +296,16 @@ id graph_input(struct graph *g, const char *name, enum dtype t, int rank, const 
     return x;
 }
 
+id graph_input_along(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim, int axis)
+{
+    if (axis < INPUT_SHARED || axis >= rank) return graph_fail(g, "input %s: axis %d counts its samples, and it has %d dimensions", name, axis, rank);
+    id known = storage_by_name(g, KIND_INPUT, name);
+    if (known && g->storages.at[known].axis != axis) return graph_fail(g, "input %s: its samples are counted by dimension %d and by dimension %d", name, g->storages.at[known].axis, axis);
+    id x = graph_input(g, name, t, rank, dim);
+    if (x) storage_of(g, x)->axis = (int8_t)axis;
+    return x;
+}
+
 id graph_const(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim, const void *data)
 {
     const struct name_slot *known = names_slot(g, name);

@@ -84,6 +84,7 @@ struct storage {
     uint8_t kind;  /* enum kind */
     id name;
     bool handed;   /* written by program step and read by program update; not live elsewhere */
+    int8_t axis;   /* KIND_INPUT: the dimension that counts samples, along which micro-batches split it; INPUT_SHARED: none */
 };
 
 struct tensor {
@@ -302,6 +303,10 @@ id graph_tensor(struct graph *g, const char *name, id storage, enum dtype t, int
 id graph_param(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim,
                struct init init);
 id graph_input(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim);
+/* An input whose samples are counted by dimension `axis` instead of the first one: [T,B,C] has axis 1.
+ * INPUT_SHARED: it has no such dimension, and all micro-batches read the same. */
+enum { INPUT_SHARED = -1 };
+id graph_input_along(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim, int axis);
 id graph_const(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim,
                const void *data);
 id graph_step(struct graph *g); /* the tensor of the step block, created on first use */

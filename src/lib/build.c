@@ -105,15 +105,19 @@ pl_tensor pl_param(struct pl_builder *b, const char *name, int rank, const int64
     return graph_param(b->g, name, DT_F32, rank, dim, (struct init){kind, std, 0});
 }
 
-pl_tensor pl_input(struct pl_builder *b, const char *name, enum pl_dtype type, int rank, const int64_t *dim)
+pl_tensor pl_input(struct pl_builder *b, const char *name, enum pl_dtype type, int rank, const int64_t *dim) { return pl_input_along(b, name, type, 0, rank, dim); }
+
+pl_tensor pl_input_along(struct pl_builder *b, const char *name, enum pl_dtype type, int axis, int rank, const int64_t *dim)
 {
+    static const char *const nth[MAX_RANK] = {"first", "second", "third", "fourth", "fifth", "sixth"};
     enum dtype t = type == PL_F32 ? DT_F32 : type == PL_I32 ? DT_I32 : DT_NONE;
     if (!named(b, "an input", name) || !shaped(b, name, rank, dim)) return 0;
     if (!t) return graph_fail(b->g, "input %s: dtype %d, expected PL_F32 or PL_I32", name, (int)type);
-    if (!rank || dim[0] % b->batch)
-        return graph_fail(b->g, "input %s: the first dimension is %lld, expected the batch, %lld, or a multiple of it", name,
-                          rank ? (long long)dim[0] : 0, (long long)b->batch);
-    return agrees(b, name, KIND_INPUT, t, rank, dim) ? graph_input(b->g, name, t, rank, dim) : 0;
+    if (axis < PL_SHARED || axis >= MAX_RANK) return graph_fail(b->g, "input %s: axis %d, expected a dimension from 0, or PL_SHARED", name, axis);
+    if (axis >= 0 && (axis >= rank || dim[axis] % b->batch))
+        return graph_fail(b->g, "input %s: the %s dimension is %lld, expected the batch, %lld, or a multiple of it", name, nth[axis],
+                          axis < rank ? (long long)dim[axis] : 0, (long long)b->batch);
+    return agrees(b, name, KIND_INPUT, t, rank, dim) ? graph_input_along(b->g, name, t, rank, dim, axis) : 0;
 }
 
 pl_tensor pl_constant(struct pl_builder *b, const char *name, int rank, const int64_t *dim, const float *data)

@@ -78,10 +78,16 @@ static struct session_input *find_input(struct pl_session *s, const char *name)
     return NULL;
 }
 
+/* The bytes of the whole effective batch. */
+static uint64_t input_bytes(const struct pl_session *s, const struct session_input *x)
+{
+    return x->is.sample * (uint64_t)(x->is.axis == INPUT_SHARED ? 1 : run_of(s)->effective_batch);
+}
+
 /* Kernels do not check ids, so invalid ids must be rejected here. */
 static int check_ids(struct pl_session *s, const struct session_input *x, const void *data)
 {
-    int64_t n = x->is.below ? (int64_t)(x->is.sample / 4) * run_of(s)->effective_batch : 0;
+    int64_t n = x->is.below ? (int64_t)(input_bytes(s, x) / 4) : 0;
     for (int64_t i = 0; i < n; i++) {
         int32_t v;
         memcpy(&v, (const char *)data + i * 4, 4);
@@ -100,11 +106,13 @@ int pl_write_input(struct pl_session *s, const char *name, const void *data, uin
     if (!x) return s->error.code;
     if (x->idle) return PL_OK;
     struct run *r = run_of(s);
-    uint64_t want = x->is.sample * (uint64_t)r->effective_batch;
+    uint64_t want = input_bytes(s, x);
+    if (bytes != want && x->is.axis == INPUT_SHARED)
+        return error_set(&s->error, PL_USAGE, "pl_write_input: %s: %llu bytes, expected %llu, once for all samples", name, (unsigned long long)bytes, (unsigned long long)want);
     if (bytes != want)
         return error_set(&s->error, PL_USAGE, "pl_write_input: %s: %llu bytes, expected %llu: %llu for each of %d samples", name,
                          (unsigned long long)bytes, (unsigned long long)want, (unsigned long long)x->is.sample, r->effective_batch);
-    if (check_ids(s, x, data) || run_write_input(r, name, 0, data, bytes, &s->error)) return s->error.code;
+    if (check_ids(s, x, data) || run_write_batch(r, name, data, &s->error)) return s->error.code;
     x->written = true;
     return PL_OK;
 }

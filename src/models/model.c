@@ -119,7 +119,7 @@ void model_close(struct model *m)
 
 void model_add_port(struct model *m, const struct port *p)
 {
-    CHECK(m->n_ports < MODEL_PORTS && p->dim[0] == OPEN('B'), "port %s", p->name);
+    CHECK(m->n_ports < MODEL_PORTS && p->rank > 0, "port %s", p->name);
     m->ports[m->n_ports++] = *p;
 }
 

@@ -36,7 +36,7 @@ struct port {
     const char *name;
     enum port_values values;
     int rank;
-    int64_t dim[MAX_RANK];  /* the first is OPEN('B') */
+    int64_t dim[MAX_RANK];  /* a size, or OPEN(letter); B need not be the first, and an input that all samples share has none */
     bool optional;
 };
 enum { MODEL_PORTS = 6 };
@@ -68,6 +68,7 @@ struct batch {
     /* Images that share batch-normalisation statistics in the step, a divisor of B; 0: the running
      * statistics, unchanged. Evaluation always uses the running ones. */
     int64_t bn_group;
+    const int64_t *size; /* by letter: the sizes of open dimensions that the inputs have, 0: not given; NULL: the family's defaults */
     bool outputs;            /* emit all outputs, not only the loss */
     const char *loss_output; /* NULL: the model's default */
 };

@@ -235,7 +235,7 @@ static struct sam_build begin(const struct model *m, struct graph *g, const stru
     b.prompting = *prompting_of(batch);
     struct prompting *p = &b.prompting;
     if (!p->masks) p->masks = p->points = 1, p->targets = true;
-    if (!p->image) p->image = c->vision.image;
+    if (!p->image) p->image = batch->size && batch->size['S'] ? batch->size['S'] : c->vision.image;
     if (!p->loss.focal && !p->loss.dice && !p->loss.iou)
         p->loss = (struct mask_loss_options){.focal = 20, .dice = 1, .iou = 1, .alpha = 0.25f, .gamma = 2, .smooth = 1};
     b.M = p->masks;

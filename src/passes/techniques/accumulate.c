@@ -4,8 +4,8 @@
  *     fill gradients with 0
  *     loop n { forward and backward of micro-batch i; gradients += }
  *
- * The storages of the inputs hold the batch of the whole step, and the body reads a slice that
- * advances. Gradients and losses are carried over the loop. A matrix product adds its weight
+ * The storages of the inputs hold the batch of the whole step, one micro-batch after the other, and
+ * the body reads a slice that advances. An input that all samples share does not advance. Gradients and losses are carried over the loop. A matrix product adds its weight
  * gradient in place; an op that cannot is followed by an ACCUMULATE. The loss is already divided by
  * the count of the whole step (step.inv_count), so sums over micro-batches are the step's.
  */
@@ -124,7 +124,7 @@ static void advance_inputs(struct carry *c, int count)
     for (uint32_t k = 0; k < c->body.n; k++) {
         const struct node *n = node_at(g, c->body.at[k]);
         for (int i = 0; i < n->nin; i++) {
-            if (!n->in[i] || storage_of(g, n->in[i])->kind != KIND_INPUT) continue;
+            if (!n->in[i] || storage_of(g, n->in[i])->kind != KIND_INPUT || storage_of(g, n->in[i])->axis == INPUT_SHARED) continue;
             struct tensor *x = tensor_at(g, n->in[i]);
             if (!grown[x->storage]) g->storages.at[x->storage].bytes = tensor_bytes(x) * (uint64_t)count;
             grown[x->storage] = true;

@@ -65,7 +65,10 @@ static void mark_from_batch(struct region *r)
         const struct node *n = node_at(r->g, r->nodes[k]);
         bool any = false;
         for (int i = 0; i < n->nin; i++)
-            if (n->in[i]) any |= r->from_batch[n->in[i]] = r->from_batch[n->in[i]] || storage_of(r->g, n->in[i])->kind == KIND_INPUT;
+            if (n->in[i]) {
+                const struct storage *s = storage_of(r->g, n->in[i]);
+                any |= r->from_batch[n->in[i]] |= s->kind == KIND_INPUT && s->axis != INPUT_SHARED;
+            }
         for (int o = 0; o < n->nout; o++) r->from_batch[n->out[o]] |= any;
     }
 }
