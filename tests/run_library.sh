@@ -4,7 +4,7 @@
 set -u
 . tests/run_lib.sh
 cc=${CC:-cc}
-[ -x "$BUILD/examples/define_model" ] || make -s BUILD="$BUILD" all examples || exit 2
+[ -x "$BUILD/examples/define_model" ] && [ -x "$BUILD/examples/time_series" ] || make -s BUILD="$BUILD" all examples || exit 2
 
 # The library exports exactly the functions that plimsoll.h declares.
 # clang gives the locks of critical sections global names.
@@ -83,6 +83,13 @@ define_model() {
         grep 'right on fresh points' "$tmp/out"
 }
 check 'define_model: the loss falls, a folder is left' define_model
+
+# A kind of input of its own: the batch is the second dimension.
+time_series() {
+    "$BUILD/examples/time_series" "$tmp/series" >"$tmp/out" 2>&1 || { cat "$tmp/out"; return 1; }
+    [ -s "$tmp/series/model.safetensors" ] && grep '16 series at a time' "$tmp/out" && grep 'step 200' "$tmp/out"
+}
+check 'time_series: the loss falls, a folder is left' time_series
 
 # The example stops early, and `plimsoll train --resume` continues the run.
 step_callback() {
