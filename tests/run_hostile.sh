@@ -29,7 +29,7 @@ lost() {
     for step in "$out"/checkpoints/step-*; do
         [ ! -d "$step" ] || same "$step/state.safetensors" "$tmp/calm/checkpoints/${step##*/}/state.safetensors" || return 1
     done
-    if [ -f "$out/config.yaml" ]; then expect 0 '' train_tiny "$out" "${offload[@]}" --resume; else expect 0 '' train_tiny "$out" "${offload[@]}"; fi
+    if begun "$out"; then expect 0 '' train_tiny "$out" "${offload[@]}" --resume; else expect 0 '' train_tiny "$out" "${offload[@]}"; fi
     same_run "$tmp/calm" "$out" 4 && no_debris "$out"
 }
 check 'the disk loses the offload file after step 1' lost 2 metrics.jsonl

@@ -107,8 +107,9 @@ int trainer_save(struct trainer *t, struct error *e);
 int trainer_keep_best(struct trainer *t, const struct evaluation *v, struct error *e);
 /* Writes the final model folder. */
 int trainer_publish(struct trainer *t, struct error *e);
-/* Loads the newest checkpoint; *found: there is one. */
-int trainer_load(struct trainer *t, bool *found, struct error *e);
+/* Loads the newest checkpoint of a resumed run, and checks that its model has not changed. Changes no
+ * file. */
+int trainer_load(struct trainer *t, struct error *e);
 /* Reads the evaluation in checkpoints/best. */
 void trainer_find_best(struct trainer *t);
 /* PL_FAIL if the disk has too little space for what the run will save. */
