@@ -202,8 +202,9 @@ int trainer_begin(struct trainer *t, const struct train_options *o, struct error
     if (!rc) measure_run(t);
     if (!rc) trainer_find_best(t);
     if (!rc) rc = trainer_require_space(t, e);
-    /* Everything is checked by now: a resume that is refused changes nothing. */
-    if (!rc && o->resume) rc = folder_metrics_cut(&t->folder, (int64_t)t->state.step, e);
+    /* Everything is checked by now: a resume that is refused changes nothing. The evaluation before
+     * the first step is repeated. */
+    if (!rc && o->resume) rc = folder_metrics_cut(&t->folder, t->state.step ? (int64_t)t->state.step : -1, e);
     if (!rc) rc = write_run_files(t, e);
     if (!rc) rc = open_events(t, e);
     if (!rc) find_outputs(t);

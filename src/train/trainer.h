@@ -93,6 +93,8 @@ int trainer_after_step(struct trainer *t, const struct train_event *v, struct er
 
 /* After the last step, and every train.eval_every before it. */
 bool trainer_evaluation_due(const struct trainer *t, uint64_t step);
+/* Evaluates without a report. */
+int trainer_score(struct trainer *t, struct evaluation *out, struct error *e);
 /* Evaluates and reports the result. */
 int trainer_evaluate(struct trainer *t, struct evaluation *out, struct error *e);
 
