@@ -9,7 +9,7 @@
 #
 # A kill strikes before a random call that changes a file of the run (fault.c), or at a random time. The run resumes, and may be
 # killed again, until it ends. Of the files, only times, speeds, memory of the process and the name of the folder may differ.
-# Event files of TensorBoard are not compared: a resumed run begins a new one (test_events.c compares their steps).
+# A resumed run begins a new event file of TensorBoard: the scalars of all files are counted.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 preload fault
@@ -53,6 +53,7 @@ contents() {
         esac
         echo "$f $sum"
     done
+    echo "scalars in tb $(cat "$1"/tb/* | grep -aoE 'eval_[a-z]+|grad_norm' | sort | uniq -c | tr -s ' \n' ' ')"
 }
 # disturbed KIND KILLS: a run that is killed so many times, if it lasts so long; adds to `killed`.
 disturbed() {
@@ -118,7 +119,8 @@ check 'killed at the end: worst masks, model and report' at_the_end
 before_first() {
     needs_preload || return
     local out=$tmp/out.first/run pid
-    (FAULT=stop:3 FAULT_PATH=$out/metrics LD_PRELOAD=$tools/fault.so kind shards "$out") >"$tmp/out" 2>"$tmp/err" &
+    [ -f "$tmp/shards.contents" ] || return 77
+    (FAULT=stop:2 FAULT_PATH=$out/metrics LD_PRELOAD=$tools/fault.so kind shards "$out") >"$tmp/out" 2>"$tmp/err" &
     pid=$!
     stopped=$pid
     for _ in $(seq 300); do
@@ -128,10 +130,11 @@ before_first() {
     kill -TERM $pid && kill -CONT $pid
     wait $pid
     stopped=
+    [ -f "$out/checkpoints/step-0/DONE" ] || { echo 'not before the first step'; cat "$tmp/err"; return 1; }
     (kind shards "$out" --resume) >"$tmp/out" 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
     contents "$out" >"$tmp/found" && diff "$tmp/shards.contents" "$tmp/found"
 }
-check 'a signal in the first step: the whole folder' before_first
+check 'a signal before the first step: the whole folder' before_first
 
 # data make: killed at each of some calls; the same command continues. With other options it is refused.
 make_killed() {
