@@ -247,11 +247,19 @@ asan: deps
 	@BUILD=$(BUILD)/asan tools/test.sh unit replay golden
 
 FUZZ_SECONDS ?= 60
-FUZZ_SRCS    := $(foreach d,base io data graph,$(wildcard src/$(d)/*.c)) $(addprefix src/cost/,profile_file.c calibration.c classes.c) src/cuda/products/autotune_file.c tests/fuzz/machine.c
-FUZZERS      := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
-$(BUILD)/fuzz/%: tests/fuzz/%.c $(FUZZ_SRCS) $(wildcard src/base/*.h src/io/*.h src/data/*.h src/graph/*.h src/run/*.h src/cost/*.h) src/cuda/products/autotune_file.h
+FUZZ_FLAGS   := $(CSTD) -g -O1 -fno-sanitize-recover=undefined -Isrc -Iinclude
+# Every reader of files, without the kernels: a target links with what it calls.
+FUZZ_OBJS    := $(patsubst src/%.c,$(BUILD)/fuzz/src/%.o,$(filter-out src/cpu/% src/cuda/% src/cli/% src/lib/% src/calibrate/% src/infer/%,$(SRCS)) src/cuda/products/autotune_file.c)
+$(BUILD)/fuzz/src/%.o: src/%.c
 	@mkdir -p $(@D)
-	clang $(CSTD) -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -Isrc -Iinclude $< $(FUZZ_SRCS) -lcjson -lyaml -ljpeg -lpng -lz -lm -o $@
+	clang $(FUZZ_FLAGS) $(DEP) -fsanitize=fuzzer-no-link,address,undefined -c $< -o $@
+$(BUILD)/fuzz/src/cost/profile_stored.o: FUZZ_FLAGS += -I$(BUILD)
+$(BUILD)/fuzz/src/cost/profile_stored.o: $(patsubst src/cost/%.json,$(BUILD)/%.inc,$(wildcard src/cost/profiles/*.json))
+$(BUILD)/fuzz/libparts.a: $(FUZZ_OBJS)
+	@rm -f $@ && $(AR) rcs $@ $(FUZZ_OBJS)
+FUZZERS      := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
+$(FUZZERS): $(BUILD)/fuzz/%: tests/fuzz/%.c tests/fuzz/machine.c $(BUILD)/fuzz/libparts.a
+	clang $(FUZZ_FLAGS) -fsanitize=fuzzer,address,undefined $^ -lcjson -lyaml -ljpeg -lpng -lz -lm -lpthread -ldl -o $@
 fuzz: deps
 	@CC="$(CC)" tools/deps.sh fuzz
 	+@$(BUILD_WITH_PROGRESS) $(FUZZERS)
@@ -269,4 +277,4 @@ clean:
 	rm -rf $(BUILD)
 .PHONY: all tests examples install deps test test-cuda test-cuda-75 check demo docs asan fuzz bench clean always
 
--include $(OBJS:.o=.d) $(CUDA_OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(HELPERS:=.d) $(BENCHES:=.d) $(patsubst bench/%.c,$(BUILD)/bench/%.d,$(wildcard bench/bench_cuda_*.c))
+-include $(FUZZ_OBJS:.o=.d) $(OBJS:.o=.d) $(CUDA_OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(HELPERS:=.d) $(BENCHES:=.d) $(patsubst bench/%.c,$(BUILD)/bench/%.d,$(wildcard bench/bench_cuda_*.c))

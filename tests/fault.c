@@ -13,6 +13,7 @@
  *     lost     the pages of every file that is mapped for writing become zeros, as if they had left
  *              memory after a write that failed and were read again; the kernel then tells the
  *              failure once, to the next sync_file_range, msync or fsync of such a file
+ *     shrink   a file whose path contains TEXT has only N bytes left as soon as it is mapped for reading
  *     count    nothing: at the end the number of calls is written to FAULT_LOG
  *
  * Every N is a moment at which a kill or a full disk could strike, so a test can try all of them; a
@@ -33,7 +34,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static enum { NOTHING, KILL, STOP, NOSPACE, LOST } action;
+static enum { NOTHING, KILL, STOP, NOSPACE, LOST, SHRINK } action;
 static long moment;
 static const char *wanted;
 static atomic_long calls;
@@ -43,7 +44,7 @@ __attribute__((constructor)) static void start(void)
     static const struct {
         const char *name;
         int action;
-    } actions[] = {{"kill:", KILL}, {"stop:", STOP}, {"nospace:", NOSPACE}, {"lost:", LOST}};
+    } actions[] = {{"kill:", KILL}, {"stop:", STOP}, {"nospace:", NOSPACE}, {"lost:", LOST}, {"shrink:", SHRINK}};
     const char *text = getenv("FAULT");
     wanted = getenv("FAULT_PATH");
     for (size_t i = 0; text && i < sizeof actions / sizeof *actions; i++) {
@@ -68,7 +69,7 @@ static bool due(const char *path)
 {
     if (!wanted || !path || !strstr(path, wanted)) return false;
     long now = atomic_fetch_add(&calls, 1) + 1;
-    return action != NOTHING && (action == NOSPACE ? now >= moment : now == moment);
+    return action != NOTHING && action != SHRINK && (action == NOSPACE ? now >= moment : now == moment);
 }
 
 static bool due_fd(int fd)
@@ -113,10 +114,22 @@ static bool tell_failure(const void *at, int fd)
     return false;
 }
 
+/* Truncates the file of a new mapping. */
+static void shrink(int fd)
+{
+    char link[64], path[4096];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, path, sizeof path - 1);
+    if (n < 0) return;
+    path[n] = 0;
+    if (wanted && strstr(path, wanted) && syscall(SYS_truncate, path, moment)) _exit(99);
+}
+
 static void *map_any(void *at, size_t bytes, int protection, int flags, int fd, off_t offset)
 {
     struct stat s;
     void *p = (void *)syscall(SYS_mmap, at, bytes, protection, flags, fd, offset);
+    if (p != MAP_FAILED && fd >= 0 && action == SHRINK) shrink(fd);
     if (p != MAP_FAILED && fd >= 0 && protection & PROT_WRITE && flags & MAP_SHARED && n_maps < sizeof maps / sizeof *maps && !fstat(fd, &s)) {
         maps[n_maps].at = p;
         maps[n_maps].bytes = bytes;

@@ -85,7 +85,7 @@ killed() {
     local out=$tmp/killed pid
     for at in 2 4; do
         set --
-        [ ! -f "$out/config.yaml" ] || set -- --resume --set data.threads=1
+        ! begun "$out" || set -- --resume --set data.threads=1
         # shellcheck disable=SC2086
         "$binary" train "$tmp/run.yaml" --set "train.out=$out" $FLAGS "$@" >"$tmp/out" 2>"$tmp/err" &
         pid=$!

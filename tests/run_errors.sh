@@ -381,7 +381,7 @@ full_at() {
     [ "$rc" -eq 1 ] && grep -q 'No space left' "$tmp/err" || { echo "full at call $n, status $rc:"; cat "$tmp/err"; return 1; }
     no_debris "$out" && [ ! -e "$out/model" ] || { echo "full at call $n"; find "$out"; return 1; }
     set -- --set train.save_every=3
-    [ ! -f "$out/config.yaml" ] || set -- "$@" --resume
+    ! begun "$out" || set -- "$@" --resume
     expect 0 '' env FAULT=count FAULT_PATH="$out" LD_PRELOAD="$tools/fault.so" "$binary" train "$golden/run.yaml" --set "train.out=$out" "$@" &&
         same_run "$tmp/object" "$out" 10 && steps_once "$out" 10 || { echo "full at call $n, resumed"; return 1; }
 }

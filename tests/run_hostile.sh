@@ -29,7 +29,7 @@ lost() {
     for step in "$out"/checkpoints/step-*; do
         [ ! -d "$step" ] || same "$step/state.safetensors" "$tmp/calm/checkpoints/${step##*/}/state.safetensors" || return 1
     done
-    if [ -f "$out/config.yaml" ]; then expect 0 '' train_tiny "$out" "${offload[@]}" --resume; else expect 0 '' train_tiny "$out" "${offload[@]}"; fi
+    if begun "$out"; then expect 0 '' train_tiny "$out" "${offload[@]}" --resume; else expect 0 '' train_tiny "$out" "${offload[@]}"; fi
     same_run "$tmp/calm" "$out" 4 && no_debris "$out"
 }
 check 'the disk loses the offload file after step 1' lost 2 metrics.jsonl
@@ -120,6 +120,25 @@ check 'masks of a memory map that shrink in a run' shrinks "$tmp/map/masks.u8" 0
 pack_shrunk() { exec "$binary" data pack "$1" -o "$tmp/shrunk.pack" --size 64 --masks-size 32; }
 check 'a packed store that shrinks while it is packed' shrinks "$tmp/set.pack" 4096 1 pack_shrunk "$tmp/set.pack"
 
+# shrinks_mapped FILE COMMAND...: FILE has only 4096 bytes left as soon as it is mapped.
+shrinks_mapped() {
+    needs_preload || return
+    local file=$1
+    shift
+    FAULT=shrink:4096 FAULT_PATH=$file LD_PRELOAD=$tools/fault.so expect 1 "$file became shorter while it was read, or its disk failed" "$@"
+}
+coco() {
+    { echo '{"images": [{"id": 1, "file_name": "a.jpg", "width": 96, "height": 80}], "categories": [{"id": 1, "name": "c"}], "annotations": ['
+      for i in $(seq 400); do echo "{\"id\": $i, \"image_id\": 1, \"category_id\": 1, \"iscrowd\": 0, \"area\": 4, \"bbox\": [1, 1, 2, 2], \"segmentation\": [[1, 1, 3, 1, 3, 3, 1, 3]]},"; done
+      echo '{"id": 401, "image_id": 1, "category_id": 1, "iscrowd": 0, "area": 4, "bbox": [1, 1, 2, 2], "segmentation": [[1, 1, 3, 1, 3, 3, 1, 3]]}]}'; } >"$tmp/shrink.json"
+    shrinks_mapped "$tmp/shrink.json" "$binary" data inspect --format coco "$tmp/shrink.json"
+}
+check 'a COCO file that shrinks while it is read' coco
+pth() {
+    cp tests/golden/convert/sam.pth "$tmp/shrink.pth" && shrinks_mapped "$tmp/shrink.pth" "$binary" convert "$tmp/shrink.pth" -o "$tmp/never" && [ ! -e "$tmp/never" ]
+}
+check 'a .pth file that shrinks while it is read' pth
+
 # Every command with a pipe, a socket or a device in place of each of its inputs: refused at once.
 mkfifo "$tmp/pipe" "$tmp/pipe.json" "$tmp/pipe.pack" "$tmp/pipe.csv" "$tmp/pipe.pth" "$tmp/pipe.png" "$tmp/pipe.tar" "$tmp/pipe.bin" "$tmp/pipe.safetensors" || exit 2
 refused_pipe() {
@@ -194,6 +213,31 @@ two_folders() {
         { echo "status $rc"; cat "$tmp/err.1"; find "$tmp" -maxdepth 1 -name 'folder*'; return 1; }
 }
 check 'two data pack to one folder: the first is whole' two_folders
+
+# Two conversions to one folder stop while they write. The first that continues ends with a whole folder while the other
+# still writes; the other fails and leaves it alone.
+two_converts() {
+    needs_preload || return
+    local pids=() p n
+    expect 0 '' "$binary" convert tests/golden/convert/sam.pth -o "$tmp/alone" || return 1
+    for n in 8 5; do
+        FAULT=stop:$n FAULT_PATH=converted LD_PRELOAD=$tools/fault.so "$binary" convert tests/golden/convert/sam.pth -o "$tmp/converted" >/dev/null 2>"$tmp/err.$n" &
+        p=$!
+        pids+=("$p")
+        stopped="${pids[*]}"
+        for _ in $(seq 200); do
+            grep -q '^State:.T' "/proc/$p/status" 2>/dev/null && break
+            sleep 0.05
+        done
+    done
+    kill -CONT "${pids[0]}"
+    wait "${pids[0]}" && diff -r "$tmp/alone" "$tmp/converted" || { echo 'the first is not whole'; cat "$tmp/err.8"; return 1; }
+    kill -CONT "${pids[1]}"
+    wait "${pids[1]}" && { echo 'both were published'; return 1; }
+    stopped=
+    diff -r "$tmp/alone" "$tmp/converted" && [ -z "$(find "$tmp" -maxdepth 1 -name '*converted?*')" ] && tail -n 1 "$tmp/err.5" || { find "$tmp" -maxdepth 1 -name '*converted*'; return 1; }
+}
+check 'two convert to one folder: the first is whole' two_converts
 
 # damaged BYTE: a store with a changed byte. Training names the sample, verify rejects the same one, and pack leaves it out.
 damaged() {
@@ -303,6 +347,7 @@ check 'a report of metrics above 256 MiB' large_report
 odd_names() {
     local odd=$'a\e[2J\nb\tc\x7f\xc2\x9b'
     expect 2 'a\\x1b\[2J\\nb\\tc\\x7f\\xc2\\x9b.yaml' "$binary" plan "$tmp/$odd.yaml" && [ "$(wc -l <"$tmp/err")" -eq 1 ] || return 1
+    expect 2 'unknown command a\\x1b' "$binary" "$odd" && ! grep -q $'\e' "$tmp/err" || return 1
     mkdir -p "$tmp/odd" && cp "$tmp/plain/sa_000000/sa_1.json" "$tmp/odd/$odd.json" && head -c 700 "$tmp/plain/sa_000000/sa_1.jpg" >"$tmp/odd/$odd.jpg" || return 1
     expect 1 '' "$binary" data verify "$tmp/odd" && grep '^bad: .*a\\x1b\[2J\\nb\\tc' "$tmp/out" && ! grep -q $'\e' "$tmp/out" "$tmp/err"
 }

@@ -22,11 +22,11 @@ fault() {
     shift 2
     FAULT=$what FAULT_PATH=$out FAULT_LOG=$tmp/fault.log LD_PRELOAD=$tools/fault.so "$@"
 }
-# continue_run OUT ARGUMENT...: with --resume if the run has begun, else the same command again.
+# continue_run OUT ARGUMENT...: with --resume if the run has a checkpoint, else from the start.
 continue_run() {
     local out=$1
     shift
-    if [ -f "$out/config.yaml" ]; then train "$out" "$@" --resume; else train "$out" "$@"; fi
+    if begun "$out"; then train "$out" "$@" --resume; else train "$out" "$@"; fi
 }
 # whole OUT: the files of the undisturbed run.
 whole() {
@@ -52,7 +52,7 @@ ten_kills() {
     while [ "$kills" -lt 10 ] && [ "$turns" -lt 60 ]; do
         turns=$((turns + 1))
         set -- --set "train.out=$out" "${save[@]}"
-        [ ! -f "$out/config.yaml" ] || set -- "$@" --resume
+        ! begun "$out" || set -- "$@" --resume
         "$binary" train "$golden/run.yaml" "$@" >"$tmp/out" 2>"$tmp/err" &
         pid=$!
         if [ $((kills % 2)) -eq 0 ]; then

@@ -173,6 +173,14 @@ steps_once() {
         { n++; split($0, a, /[:,]/); if (a[2] != n) { print "line " NR " is step " a[2] ", expected " n; bad = 1; exit } }
         END { if (!bad && n != steps) { print n " steps, expected " steps; bad = 1 }; exit bad }' "$1/metrics.jsonl"
 }
+# begun RUN: true if the run has a checkpoint to resume from; else its folder is removed, as `--resume` advises, and the
+# run starts again.
+begun() {
+    local done
+    for done in "$1"/checkpoints/step-*/DONE; do [ ! -f "$done" ] || return 0; done
+    rm -rf "$1"
+    return 1
+}
 # no_debris RUN: the folder has no partly written file, and every checkpoint has DONE.
 no_debris() {
     local found

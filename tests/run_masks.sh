@@ -49,7 +49,7 @@ killed() {
     local out=$tmp/killed pid
     for at in 3 6; do
         set --
-        [ ! -f "$out/config.yaml" ] || set -- --resume --set data.threads=1
+        ! begun "$out" || set -- --resume --set data.threads=1
         # shellcheck disable=SC2086
         "$binary" train "$tmp/masks.yaml" --set "train.out=$out" $FLAGS "$@" >"$tmp/out" 2>"$tmp/err" &
         pid=$!

@@ -145,7 +145,7 @@ best_killed() {
         expect 137 '' env FAULT="kill:$n" FAULT_PATH="$tmp/cut" "$binary" train "$golden/run.yaml" --set "train.out=$tmp/cut" "${evaluated[@]}" --set train.save_every=3 >"$tmp/why" 2>&1 ||
             { cat "$tmp/why"; return 1; }
         local resume=()
-        [ ! -f "$tmp/cut/config.yaml" ] || resume=(--resume)
+        ! begun "$tmp/cut" || resume=(--resume)
         expect 0 '' train "$tmp/cut" "${evaluated[@]}" --set train.save_every=3 "${resume[@]}" && same_run "$tmp/calm" "$tmp/cut" 10 && same_best "$tmp/calm" "$tmp/cut" &&
             no_debris "$tmp/cut" && [ "$(eval_lines "$tmp/cut")" = "$(eval_lines "$tmp/calm")" ] || { echo "killed at call $n"; cat "$tmp/err"; return 1; }
         tried=$((tried + 1))

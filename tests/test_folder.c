@@ -113,8 +113,14 @@ static void test_open(void **state)
     folder_close(&f);
     folder_close(&f); /* a second close has no effect */
     refuses(dir, false, PL_USAGE, "--resume");
-    open_folder(&f, dir, true);
-    folder_close(&f);
+    refuses(dir, true, PL_USAGE, "has no checkpoint to resume from");
+    put(in_top("a/b/run/model"), ""); /* a file: no model */
+    refuses(dir, true, PL_USAGE, "has no checkpoint to resume from; to start again");
+    unlink(in_top("a/b/run/model"));
+    mkdir(in_top("a/b/run/model"), 0777);
+    refuses(dir, true, PL_USAGE, "only the final model");
+    put(in_top("a/b/run/checkpoints/step-3"), ""); /* nothing with DONE */
+    refuses(dir, true, PL_USAGE, "has no checkpoint to resume from");
 
     /* a folder left over from a failed start counts as empty */
     mkdir(in_top("locked"), 0777);
@@ -180,11 +186,16 @@ static void test_lock(void **state)
     char *dir = in_top("lock"), pid[32];
     open_folder(&f, dir, false);
     assert_int_equal(folder_write(&f, "config.yaml", "", 0, &e), PL_OK);
+    save(&f, 2, 2, "two");
     snprintf(pid, sizeof pid, "process %ld,", (long)getpid());
     pid_t child = fork();
     if (!child) {
         bool ok = folder_open(&g, dir, true, &e) == PL_FAIL && strstr(e.text, pid);
         ok = ok && folder_open(&g, dir, false, &e) == PL_FAIL && strstr(e.text, pid);
+        /* without the lock file, and with another one in its place */
+        ok = ok && !unlink(in_top("lock/.lock")) && folder_open(&g, dir, true, &e) == PL_FAIL && strstr(e.text, "process unknown,");
+        put(in_top("lock/.lock"), "17\n");
+        ok = ok && folder_open(&g, dir, true, &e) == PL_FAIL && strstr(e.text, "process 17,");
         _exit(ok ? 0 : 1);
     }
     int status;
@@ -377,6 +388,7 @@ static void test_metrics(void **state)
     struct error e = {0};
     open_folder(&f, in_top("metrics"), false);
     folder_write(&f, "config.yaml", "", 0, &e);
+    save(&f, 2, 2, "two");
     assert_int_equal(folder_metrics_cut(&f, 3, &e), PL_OK); /* no file yet */
     assert_int_equal(folder_metrics(&f, &e, "{\"step\": 1, \"loss\": %.3f}", 2.5), PL_OK);
     assert_int_equal(folder_metrics(&f, &e, "{\"step\": 2, \"loss\": %.3f}", 1.5), PL_OK);

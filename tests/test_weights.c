@@ -755,6 +755,20 @@ static void refuse_state(const char *dir, int flags, const char *says)
     fixture_close(&w);
 }
 
+/* Makes state.json that of a program without checksums. */
+static void drop_checksums(const char *path)
+{
+    char *text;
+    size_t n;
+    struct error e;
+    if (file_read(path, 1 << 20, &text, &n, &e)) fail_msg("%s", e.text);
+    char *at = strstr(text, ",\n  \"tensors_crc32c\"");
+    assert_non_null(at);
+    strcpy(at, "\n}\n");
+    if (file_write_atomic(path, text, strlen(text), &e)) fail_msg("%s", e.text);
+    mem_free(text);
+}
+
 static void test_state_refused(void **state)
 {
     (void)state;
@@ -770,6 +784,8 @@ static void test_state_refused(void **state)
     refuse_state(dir, MOMENTS | TIED | FREEZE_NORM, "\"master.model.norm.weight\" is not trained by this run");
     refuse_state(fresh("empty"), MOMENTS | TIED, "state.json");
     poke(join(dir, "state.safetensors"), "master.model.norm.weight", 6, NAN);
+    refuse_state(dir, MOMENTS | TIED, "state.safetensors: it is damaged: the checksum is wrong");
+    drop_checksums(join(dir, "state.json"));
     refuse_state(dir, MOMENTS | TIED, "\"master.model.norm.weight\": element 6 is nan");
     put_file(dir, "state.json",
              "{\"format\":1,\"step\":4,\"adam_t\":0,\"position\":0,\"seed\":0,\"skipped\":0}");

@@ -8,6 +8,7 @@
  */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/progress.h"
 #include "cli/cli.h"
@@ -151,14 +152,22 @@ static int write_folder(const struct pth *p, const char *from, const struct sam_
     char *whole = bump_string(&paths, out);
     for (size_t k = strlen(whole); k > 1 && whole[k - 1] == '/';) whole[--k] = 0;
     int rc = path_dir(whole, parent, sizeof parent, e);
-    const char *slash = strrchr(whole, '/'), *part = bump_format(&paths, "%s/.%s.tmp", rc ? "" : parent, slash ? slash + 1 : whole);
-    if (!rc) rc = tree_remove(part, e); /* left by a conversion that was killed */
-    if (!rc) rc = dir_make(part, e);
+    char *lock = NULL;
+    if (!rc) rc = dir_make(parent, e);
+    /* The file reserves the folder's name: no other process writes into it. */
+    int fd = rc ? -1 : file_part(whole, &lock, e);
+    if (!rc && fd < 0) rc = e->code;
     if (!rc) {
-        rc = fill_folder(p, from, n, part, e);
+        const char *part = bump_format(&paths, "%s.d", lock);
+        rc = tree_remove(part, e); /* left by a conversion that was killed */
+        if (!rc) rc = dir_make(part, e);
+        if (!rc) rc = fill_folder(p, from, n, part, e);
         if (!rc) rc = file_rename(part, whole, e);
         if (rc) tree_remove(part, &ignored);
+        unlink(lock);
+        close(fd);
     }
+    mem_free(lock);
     bump_free(&paths);
     return rc;
 }

@@ -4,6 +4,9 @@
  * All threads draw the samples of a block, which is then written in order: the dataset is the
  * same for any number of threads, and memory holds one block. With --order random the files of
  * a block (.jpg and .json) are shuffled, as in SA-1B's shards.
+ *
+ * DIR/.make holds the options until the dataset is whole: after a kill the same command continues,
+ * with the same bytes as if it had not been killed.
  */
 #include <stdio.h>
 #include <string.h>
@@ -25,6 +28,8 @@ struct make {
     bool sorted, extracted;
     uint64_t key;
     uint64_t masks, bytes;
+    uint64_t there;        /* shards of an earlier process that was killed */
+    struct text options;   /* that determine the dataset; of DIR/.make */
     struct progress progress;
 };
 
@@ -116,10 +121,46 @@ static int write_tar(struct make *m, const char *path, uint64_t first, uint64_t 
     return rc;
 }
 
+/* Removes the temporary files that a killed process left. */
+static int sweep(const char *dir, const char *pattern, struct error *e)
+{
+    struct names l = {0};
+    int rc = dir_exists(dir) ? dir_list(dir, &l, e) : PL_OK;
+    for (uint32_t i = 0; i < l.n && !rc; i++) {
+        struct text path = {0};
+        text_printf(&path, "%s/%s", dir, l.at[i]);
+        if (pattern_match(pattern, l.at[i])) rc = tree_remove(path.at, e);
+        text_free(&path);
+    }
+    names_free(&l);
+    return rc;
+}
+
+static void shard_path(const struct make *m, uint64_t shard, struct text *path)
+{
+    text_printf(path, "%s/sa_%06llu%s", m->dir, (unsigned long long)shard, m->extracted ? "" : ".tar");
+}
+
+/* A tar has its name when it is whole, a folder when the next one exists. */
+static bool is_whole(const struct make *m, uint64_t shard)
+{
+    struct text path = {0};
+    shard_path(m, shard + m->extracted, &path);
+    const bool whole = file_exists(path.at);
+    text_free(&path);
+    return whole;
+}
+
 static int write_shard(struct make *m, uint64_t shard, uint64_t first, uint64_t n, struct error *e)
 {
     struct text path = {0};
-    text_printf(&path, "%s/sa_%06llu%s", m->dir, (unsigned long long)shard, m->extracted ? "" : ".tar");
+    if (is_whole(m, shard)) {
+        m->there++;
+        progress_add(&m->progress, n);
+        return PL_OK;
+    }
+    shard_path(m, shard, &path);
+    if (m->extracted && sweep(path.at, "sa_*.tmp.*", e)) return text_free(&path), e->code;
     int rc = m->extracted ? dir_make(path.at, e) : write_tar(m, path.at, first, n, e);
     if (!rc && m->extracted) rc = write_blocks(m, NULL, path.at, first, n, e);
     text_free(&path);
@@ -128,9 +169,19 @@ static int write_shard(struct make *m, uint64_t shard, uint64_t first, uint64_t 
 
 /* Refuses a folder that holds sa_* files: they may be the real SA-1B, and files left by a larger
  * dataset would be read with this one. */
-static int check_free(const char *dir, struct error *e)
+static int check_free(const char *dir, const struct text *options, const char *mark, struct error *e)
 {
     struct names l = {0};
+    char *begun;
+    size_t n;
+    if (file_exists(mark)) {
+        if (file_read(mark, 4096, &begun, &n, e)) return e->code;
+        int rc = !strcmp(begun, options->at) ? PL_OK
+                     : error_set(e, PL_USAGE, "%s holds the beginning of another dataset, `data make` with%.200s, which did not end: use those options to continue it, give another folder, or remove this one first", dir, begun);
+        if (!rc) log_note("%s: continuing a dataset that was begun with the same options", dir);
+        mem_free(begun);
+        return rc;
+    }
     int rc = file_exists(dir) ? dir_list(dir, &l, e) : PL_OK;
     for (uint32_t i = 0; i < l.n && !rc; i++)
         if (pattern_match("sa_*", l.at[i])) rc = error_set(e, PL_USAGE, "%s/%s exists already: give another folder, or empty this one first", dir, l.at[i]);
@@ -138,9 +189,8 @@ static int check_free(const char *dir, struct error *e)
     return rc;
 }
 
-static int make_all(struct make *m, struct error *e)
+static int make_shards(struct make *m, struct error *e)
 {
-    if (check_free(m->dir, e) || dir_make(m->dir, e)) return e->code;
     const double from = clock_seconds();
     uint64_t at = 0;
     progress_begin(&m->progress, "making", "images", m->images);
@@ -149,13 +199,31 @@ static int make_all(struct make *m, struct error *e)
         if (write_shard(m, k, 1 + at, n, e)) return e->code;
         at += n;
     }
-    char size[32], time[32];
+    char size[32], time[32], there[64] = "";
     progress_clear();
-    printf("%s: %llu images of %ux%u with %llu masks in %llu %s, %s, %s\n", m->dir, (unsigned long long)m->images, m->synth.width,
+    if (m->there) snprintf(there, sizeof there, "; %llu of them were there already", (unsigned long long)m->there);
+    printf("%s: %llu images of %ux%u with %llu masks in %llu %s%s, %s, %s\n", m->dir, (unsigned long long)m->images, m->synth.width,
            m->synth.height, (unsigned long long)m->masks, (unsigned long long)m->shards,
-           m->extracted ? m->shards == 1 ? "folder" : "folders" : m->shards == 1 ? "shard" : "shards", size_print(m->bytes, size),
+           m->extracted ? m->shards == 1 ? "folder" : "folders" : m->shards == 1 ? "shard" : "shards", there, size_print(m->bytes, size),
            duration_print(clock_seconds() - from, time));
     return PL_OK;
+}
+
+static int make_all(struct make *m, struct error *e)
+{
+    struct text mark = {0};
+    text_printf(&m->options, " --images %llu --shards %llu --size %ux%u --seed %llu --masks %u --order %s%s", (unsigned long long)m->images, (unsigned long long)m->shards,
+                m->synth.width, m->synth.height, (unsigned long long)m->synth.seed, m->synth.masks, m->sorted ? "sorted" : "random", m->extracted ? " --extracted" : "");
+    text_printf(&mark, "%s/.make", m->dir);
+    int rc = check_free(m->dir, &m->options, mark.at, e);
+    if (!rc) rc = dir_make(m->dir, e);
+    if (!rc) rc = sweep(m->dir, ".make.tmp.*", e);
+    if (!rc) rc = file_write_atomic(mark.at, m->options.at, m->options.n, e);
+    if (!rc) rc = make_shards(m, e);
+    if (!rc && unlink(mark.at)) rc = file_error(mark.at, "remove it", e);
+    text_free(&mark);
+    text_free(&m->options);
+    return rc;
 }
 
 static int check(const struct make *m, const char *order, struct error *e)
@@ -198,7 +266,8 @@ static int run(int argc, char **argv, struct error *e)
 const struct command data_make = {
     "make", "data make DIR [--images N] [--shards K] [--size WxH] [--seed S] [--masks M] [--order random|sorted] [--extracted]",
     "Writes a synthetic dataset in SA-1B's format: textured images of overlapping shapes, with the\n"
-    "exact mask of the visible part of each shape. DIR must not hold sa_* files.\n"
+    "exact mask of the visible part of each shape. DIR must not hold sa_* files. After a kill, the same\n"
+    "command continues.\n"
     "\n"
     "  --images N      number of images (100)\n"
     "  --shards K      number of tar files, sa_000000.tar and so on, with equal shares of the images (1)\n"

@@ -46,9 +46,11 @@ static const struct command *find_command(const char *name)
     return NULL;
 }
 
-static int refuse_command(const char *word)
+static int refuse_command(const char *given)
 {
-    const char *nearest = nearest_command(word, commands, COUNT(commands));
+    char word[512];
+    const char *nearest = nearest_command(given, commands, COUNT(commands));
+    text_escape(word, sizeof word, given);
     fprintf(stderr, "plimsoll: ");
     if (text_ends_with(word, ".yaml") || text_ends_with(word, ".yml"))
         fprintf(stderr, "expected a command before %s, such as `plimsoll plan %s` or `plimsoll train %s`", word, word, word);

@@ -353,3 +353,25 @@ int tokens_read(struct tokens *t, uint64_t sample, int32_t *out, struct error *e
     }
     return PL_OK;
 }
+
+/* --- the fingerprint --------------------------------------------------------------- */
+
+int tokens_fingerprint(struct tokens *t, uint64_t *out, struct error *e)
+{
+    uint64_t h = hash_bytes(&t->sequence, sizeof t->sequence, 0);
+    for (uint32_t i = 0; i < t->n_files; i++) {
+        const struct tokens_file *f = &t->files[i];
+        const uint64_t bytes = f->count * dtypes[f->dtype].size, blocks = (bytes + TOKENS_BUFFER - 1) / TOKENS_BUFFER,
+                       read = min_u64(blocks, TOKENS_WHOLE / TOKENS_BUFFER), facts[] = {(uint64_t)f->dtype, f->count};
+        int fd = -1;
+        if (descriptor(t, i, &fd, e)) return e->code;
+        h = hash_bytes(facts, sizeof facts, h);
+        for (uint64_t k = 0; k < read; k++) {
+            const uint64_t at = (read > 1 ? k * (blocks - 1) / (read - 1) : 0) * TOKENS_BUFFER, n = min_u64(TOKENS_BUFFER, bytes - at);
+            if (read_fully(fd, t->buffer, n, f->start + at, e)) return error_prepend(e, "%s", f->path);
+            h = hash_bytes(t->buffer, n, h);
+        }
+    }
+    *out = h ? h : 1;
+    return PL_OK;
+}

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/crc32c.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "io/safetensors.h"
@@ -82,7 +83,8 @@ static int path_print(char out[PATH_ROOM], const char *dir, const char *name, st
 
 /* --- saving ------------------------------------------------------------------------------ */
 
-static int write_item(struct transfer *x, const struct graph *g, const struct item *i, struct st_writer *out, struct error *e)
+/* Extends *crc by the bytes that it writes. */
+static int write_item(struct transfer *x, const struct graph *g, const struct item *i, struct st_writer *out, uint32_t *crc, struct error *e)
 {
     const struct tensor *t = tensor_at(g, i->tensor);
     int64_t elements = tensor_elements(t);
@@ -91,6 +93,7 @@ static int write_item(struct transfer *x, const struct graph *g, const struct it
         const void *data;
         if (transfer_get(x, i->tensor, t->dtype, at, n, &data, NULL, e)) return error_prepend(e, "saving %s", i->name);
         if (st_write_bytes(out, data, (uint64_t)n * dtype_size(t->dtype), e)) return e->code;
+        *crc = crc32c(*crc, data, (size_t)n * dtype_size(t->dtype));
     }
     return PL_OK;
 }
@@ -113,25 +116,40 @@ static int begin_tensors(struct st_writer *out, const char *path, const struct l
     return rc;
 }
 
-static int save_tensors(const char *path, const struct list *l, uint64_t step, struct transfer *x, struct error *e)
+static int save_tensors(const char *path, const struct list *l, uint64_t step, struct transfer *x, uint32_t *crc, struct error *e)
 {
     const struct graph *g = x->tape->graph;
     struct st_writer out;
     if (begin_tensors(&out, path, l, g, step, e)) return e->code;
     for (uint32_t i = 0; i < l->items.n; i++)
-        if (write_item(x, g, &l->items.at[i], &out, e)) {
+        if (write_item(x, g, &l->items.at[i], &out, crc, e)) {
             st_write_abort(&out);
             return e->code;
         }
     return st_write_end(&out, e);
 }
 
+/* The checksum of state.json's numbers, of which one is the checksum of the tensors. */
+static uint32_t state_crc(const struct train_state *s, uint32_t tensors)
+{
+    uint32_t scale;
+    memcpy(&scale, &s->scale, sizeof scale);
+    const uint64_t all[] = {s->step, s->adam_t, s->position, s->seed, s->broken, s->data, s->model, s->skipped, scale, s->good_steps, s->in_a_row, tensors};
+    return crc32c(0, all, sizeof all);
+}
+
+static void put_hex(struct json_writer *j, const char *key, int digits, uint64_t x)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%0*" PRIx64, digits, x);
+    json_put_string(j, key, text);
+}
+
 /* Hashes are hexadecimal text, because most JSON readers keep only 53 bits of a number. */
-static int save_json(const char *path, const struct train_state *s, struct error *e)
+static int save_json(const char *path, const struct train_state *s, uint32_t tensors, struct error *e)
 {
     struct text out = {0};
     struct json_writer j = {.out = &out, .indent = 2};
-    char data[24];
     json_begin_map(&j, NULL);
     json_put_int(&j, "format", STATE_FORMAT);
     json_put_uint(&j, "step", s->step);
@@ -145,8 +163,10 @@ static int save_json(const char *path, const struct train_state *s, struct error
         json_put_uint(&j, "good_steps", s->good_steps);
         json_put_uint(&j, "skipped_in_a_row", s->in_a_row);
     }
-    snprintf(data, sizeof data, "%016" PRIx64, s->data);
-    if (s->data) json_put_string(&j, "data", data);
+    if (s->data) put_hex(&j, "data", 16, s->data);
+    if (s->model) put_hex(&j, "model", 16, s->model);
+    put_hex(&j, "tensors_crc32c", 8, tensors);
+    put_hex(&j, "crc32c", 8, state_crc(s, tensors));
     json_end(&j);
     text_append(&out, "\n", 1);
     int rc = file_write_atomic(path, out.at, out.n, e);
@@ -160,13 +180,14 @@ int state_save(const char *dir, const struct train_state *s, const struct graph 
     struct transfer x;
     struct list l;
     char path[PATH_ROOM];
+    uint32_t crc = 0;
     CHECK(t->graph == g);
     transfer_init(&x, d, t, staging, staging_bytes);
     list_init(&l, g);
     int rc = path_print(path, dir, "state.safetensors", e);
-    if (!rc) rc = save_tensors(path, &l, s->step, &x, e);
+    if (!rc) rc = save_tensors(path, &l, s->step, &x, &crc, e);
     if (!rc) rc = path_print(path, dir, "state.json", e);
-    if (!rc) rc = save_json(path, s, e);
+    if (!rc) rc = save_json(path, s, crc, e);
     list_free(&l);
     return rc;
 }
@@ -186,7 +207,29 @@ static int json_get_scale(const struct value *root, struct train_state *s, struc
     return value_as_uint(value_get(root, "skipped_in_a_row"), "skipped_in_a_row", &s->in_a_row, e);
 }
 
-static int json_get(const struct value *root, struct train_state *s, struct error *e)
+/* A member of hexadecimal text; a missing one is left alone. */
+static int json_get_hex(const struct value *root, const char *key, int digits, uint64_t *to, struct error *e)
+{
+    const struct value *v = value_get(root, key);
+    if (!v) return PL_OK;
+    if (v->kind != VALUE_STRING || strlen(v->text) != (size_t)digits || strspn(v->text, "0123456789abcdef") != (size_t)digits)
+        return error_set(e, PL_USAGE, "%s is not %d hexadecimal digits", key, digits);
+    *to = strtoull(v->text, NULL, 16);
+    return PL_OK;
+}
+
+/* The checksum of the tensors; UINT64_MAX: a state of an older program, without checksums. */
+static int json_get_checksums(const struct value *root, const struct train_state *s, uint64_t *tensors, struct error *e)
+{
+    uint64_t crc = UINT64_MAX;
+    *tensors = UINT64_MAX;
+    if (json_get_hex(root, "tensors_crc32c", 8, tensors, e) || json_get_hex(root, "crc32c", 8, &crc, e)) return e->code;
+    if (crc == UINT64_MAX && *tensors == UINT64_MAX) return PL_OK;
+    if (crc != state_crc(s, (uint32_t)*tensors)) return error_set(e, PL_USAGE, "it is damaged: the checksum is wrong");
+    return PL_OK;
+}
+
+static int json_get(const struct value *root, struct train_state *s, uint64_t *tensors, struct error *e)
 {
     uint64_t format = 0;
     const struct {
@@ -197,18 +240,17 @@ static int json_get(const struct value *root, struct train_state *s, struct erro
     if (value_as_map(root, "the state", e)) return e->code;
     for (size_t i = 0; i < COUNT(numbers); i++)
         if (value_as_uint(value_get(root, numbers[i].key), numbers[i].key, numbers[i].to, e)) return e->code;
-    const struct value *broken = value_get(root, "broken"), *data = value_get(root, "data");
+    const struct value *broken = value_get(root, "broken");
     if (broken && value_as_uint(broken, "broken", &s->broken, e)) return e->code;
     if (json_get_scale(root, s, e)) return e->code;
-    if (data && (data->kind != VALUE_STRING || sscanf(data->text, "%16" SCNx64, &s->data) != 1))
-        return error_set(e, PL_USAGE, "data is not a fingerprint: expected 16 hexadecimal digits");
+    if (json_get_hex(root, "data", 16, &s->data, e) || json_get_hex(root, "model", 16, &s->model, e)) return e->code;
     if (format != STATE_FORMAT)
         return error_set(e, PL_USAGE, "format is %" PRIu64 "; this program reads format %d: resume with the program that wrote it", format,
                          STATE_FORMAT);
-    return PL_OK;
+    return json_get_checksums(root, s, tensors, e);
 }
 
-int state_read(const char *dir, struct train_state *s, struct error *e)
+static int read_json(const char *dir, struct train_state *s, uint64_t *tensors, struct error *e)
 {
     struct bump memory = {0};
     struct value *root;
@@ -216,9 +258,15 @@ int state_read(const char *dir, struct train_state *s, struct error *e)
     *s = (struct train_state){0};
     int rc = path_print(path, dir, "state.json", e);
     if (!rc) rc = json_read_file(path, JSON_MOST, &memory, &root, e);
-    if (!rc && json_get(root, s, e)) rc = error_prepend(e, "%s", path);
+    if (!rc && json_get(root, s, tensors, e)) rc = error_prepend(e, "%s", path);
     bump_free(&memory);
     return rc;
+}
+
+int state_read(const char *dir, struct train_state *s, struct error *e)
+{
+    uint64_t tensors;
+    return read_json(dir, s, &tensors, e);
 }
 
 static char *shape_print(const char *type, int rank, const int64_t *dims, char out[160])
@@ -274,6 +322,20 @@ static int check_file(const struct st_file *f, const struct list *l, const struc
     return PL_OK;
 }
 
+/* Reads the data of the whole file and compares its checksum. */
+static int check_data(const struct st_file *f, struct transfer *x, uint64_t expected, struct error *e)
+{
+    uint32_t crc = 0;
+    if (expected == UINT64_MAX) return PL_OK;
+    for (uint32_t i = 0; i < f->n_entries; i++)
+        for (uint64_t at = 0, n; at < f->entries[i].bytes; at += n) {
+            n = min_u64(x->bytes, f->entries[i].bytes - at);
+            if (st_read(f, &f->entries[i], at, n, x->first, e)) return e->code;
+            crc = crc32c(crc, x->first, n);
+        }
+    return crc == expected ? PL_OK : error_set(e, PL_USAGE, "%s: it is damaged: the checksum is wrong", f->path);
+}
+
 static int read_item(struct transfer *x, const struct st_file *f, const struct item *i, struct error *e)
 {
     const struct st_entry *t = st_find(f, i->name);
@@ -300,9 +362,11 @@ int state_load(const char *dir, struct train_state *s, const struct graph *g, st
     char path[PATH_ROOM];
     CHECK(t->graph == g);
     transfer_init(&x, d, t, staging, staging_bytes);
-    if (state_read(dir, s, e) || path_print(path, dir, "state.safetensors", e) || st_open(path, &f, e)) return e->code;
+    uint64_t tensors;
+    if (read_json(dir, s, &tensors, e) || path_print(path, dir, "state.safetensors", e) || st_open(path, &f, e)) return e->code;
     list_init(&l, g);
     int rc = check_file(&f, &l, g, s->step, e);
+    if (!rc) rc = check_data(&f, &x, tensors, e);
     for (uint32_t i = 0; !rc && i < l.items.n; i++) rc = read_item(&x, &f, &l.items.at[i], e);
     list_free(&l);
     st_close(&f);

@@ -4,7 +4,8 @@
  *     DIR/state.safetensors   "master.<parameter>"  every trained weight, as in memory, and every
  *                             running statistic that the step updates
  *                             "<parameter>.exp_avg" and so on: the optimizer state
- *     DIR/state.json          step, position in the data, and facts about the run
+ *     DIR/state.json          step, position in the data, facts about the run, and checksums of both
+ *                             files; those of an older program have none
  *
  * Neither file depends on the plan: a run may resume with another precision, micro-batch or
  * placement. A weight without a master weight (bf16-pure) is stored as it is; a resumed run with
@@ -23,6 +24,7 @@ struct train_state {
     uint64_t seed;
     uint64_t broken;      /* number of unreadable samples that were replaced */
     uint64_t data;        /* fingerprint of the samples; 0: not known */
+    uint64_t model;       /* weights.fingerprint; 0: not known */
     uint64_t skipped;     /* steps whose update was skipped */
     /* Only f16 (scaler.h): */
     float scale;          /* loss scale of the next step; 0: none yet */
@@ -40,7 +42,7 @@ int state_read(const char *dir, struct train_state *s, struct error *e);
 
 /* Reads both files: master weights and optimizer state to the bit; working copies are rounded from
  * the master weights. Names, shapes and dtypes must be exactly this graph's; PL_USAGE names the
- * difference, before anything in the arenas is changed. */
+ * difference, and a wrong checksum the file, before anything in the arenas is changed. */
 int state_load(const char *dir, struct train_state *s, const struct graph *g, struct device *d,
                const struct tape *t, void *staging, uint64_t staging_bytes, struct error *e);
 

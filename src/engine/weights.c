@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/crc32c.h"
 #include "base/progress.h"
 #include "base/random.h"
 #include "io/file.h"
@@ -432,6 +433,7 @@ int weights_open(struct weights *w, const struct model *m, const struct graph *g
     w->n_params = g->params.n;
     w->other_bytes = m->config_text ? strlen(m->config_text) : 0;
     snprintf(w->dir, sizeof w->dir, "%s", m->path);
+    if (*w->dir && m->config_text) w->fingerprint = (uint64_t)crc32c(0, m->config_text, strlen(m->config_text)) << 32;
     int rc = *w->dir ? open_folder(w, g, m->family->root, e) : PL_OK;
     if (rc) weights_close(w);
     else if (!m->partial) note_extras(w);
@@ -453,7 +455,8 @@ static int load_constant(struct transfer *x, const struct graph *g, const struct
     return transfer_write(x, p->tensor, 0, tensor_elements(tensor_at(g, p->tensor)), &g->blob.at[p->init.data], e);
 }
 
-static int load_from_file(const struct weights *w, struct transfer *x, const struct param *p, uint32_t slot, struct error *e)
+/* Extends *crc by the bytes of a frozen tensor. */
+static int load_from_file(const struct weights *w, struct transfer *x, const struct param *p, uint32_t slot, uint32_t *crc, struct error *e)
 {
     const struct st_entry *t = w->slots[slot].entry;
     const struct st_file *f = &w->files[w->slots[slot].file];
@@ -462,6 +465,7 @@ static int load_from_file(const struct weights *w, struct transfer *x, const str
     for (int64_t at = 0; at < t->elements; at += x->room) {
         int64_t n = min_i64(x->room, t->elements - at);
         if (st_read(f, t, (uint64_t)at * size, (uint64_t)n * size, x->first, e)) return e->code;
+        if (p->frozen && !p->running) *crc = crc32c(*crc, x->first, (size_t)n * size);
         if (transfer_put(x, p, t->dtype, at, n, &bad, e)) return error_prepend(e, "loading %s", t->name);
         if (bad.index >= 0)
             return error_set(e, PL_USAGE, "%s: tensor \"%.200s\": element %lld is %g%s%s; expected finite numbers: the file is damaged, or training diverged before it was saved",
@@ -505,14 +509,16 @@ int weights_load(struct weights *w, const struct graph *g, struct device *d, con
     transfer_init(&x, d, t, staging, staging_bytes);
     CHECK(w->n_params == g->params.n && t->graph == g, "weights were opened for another graph");
     struct progress progress;
+    uint32_t crc = 0;
     int rc = PL_OK;
     progress_begin(&progress, *w->dir ? "reading weights:" : "initialising weights:", "tensors", g->params.n);
     for (uint32_t i = 0; !rc && i < g->params.n; i++, progress_add(&progress, 1)) {
         const struct param *p = &g->params.at[i];
         if (weight_is_constant(g, p)) rc = load_constant(&x, g, p, e);
-        else if (*w->dir) rc = load_from_file(w, &x, p, w->source[i] - 1, e);
+        else if (*w->dir) rc = load_from_file(w, &x, p, w->source[i] - 1, &crc, e);
         else rc = load_by_init(&x, g, p, seed, e);
     }
     progress_clear();
+    w->fingerprint |= crc;
     return rc;
 }

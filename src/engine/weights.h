@@ -48,6 +48,8 @@ struct weights {
     uint32_t n_params;
     struct weight_naming naming;
     uint64_t other_bytes;        /* config.json, tokenizer and so on */
+    uint64_t fingerprint;        /* of what training does not change: config.json, high half, and the frozen tensors, low half;
+                                  * 0: a preset. weights_load sets it */
     struct bump memory;          /* owns all of the above but the open files */
 };
 

@@ -47,7 +47,9 @@ static int token_open(struct feed *f, struct run *r, enum feed_role role, struct
     int rc = check_model(r, e);
     if (rc) return rc;
     struct token_feed *t = mem_alloc(sizeof *t);
-    if ((rc = tokens_open(&t->tokens, &o, e))) {
+    rc = tokens_open(&t->tokens, &o, e);
+    if (!rc && role == FEED_TRAIN && (rc = tokens_fingerprint(&t->tokens, &f->fingerprint, e))) tokens_close(&t->tokens);
+    if (rc) {
         mem_free(t);
         return rc;
     }

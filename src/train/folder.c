@@ -49,8 +49,10 @@ __attribute__((format(printf, 2, 3))) static const char *path_print(char out[FOL
 /* The error that names the process in the lock file. */
 static int locked_out(const struct folder *f, struct error *e)
 {
-    char pid[32] = {0};
-    ssize_t n = pread(f->lock_fd, pid, sizeof pid - 1, 0);
+    char path[FOLDER_PATH], pid[32] = {0};
+    int fd = open(path_print(path, "%s/.lock", f->dir), O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? 0 : pread(fd, pid, sizeof pid - 1, 0);
+    if (fd >= 0) close(fd);
     pid[n > 0 ? strspn(pid, "0123456789") : 0] = 0;
     return error_set(e, PL_FAIL,
                      "%s: another run, process %s, is using this folder: wait for it, stop it, or set "
@@ -58,15 +60,25 @@ static int locked_out(const struct folder *f, struct error *e)
                      f->dir, *pid ? pid : "unknown");
 }
 
+/* Locks DIR itself: unlike the lock file, it cannot be removed while a run uses it. A network file
+ * system may not lock folders; there the lock file alone decides. */
+static int lock_dir(struct folder *f, struct error *e)
+{
+    f->dir_fd = open(f->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (f->dir_fd < 0) return file_error(f->dir, "open the folder", e);
+    return flock(f->dir_fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK ? locked_out(f, e) : PL_OK;
+}
+
 static int take_lock(struct folder *f, struct error *e)
 {
     char path[FOLDER_PATH], pid[32];
+    if (lock_dir(f, e)) return e->code;
     path_print(path, "%s/.lock", f->dir);
     f->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (f->lock_fd < 0) return file_error(path, "make the lock file", e);
     if (flock(f->lock_fd, LOCK_EX | LOCK_NB))
         return errno == EWOULDBLOCK ? locked_out(f, e) : file_error(path, "lock it", e);
-    /* The pid is only for the message above; flock decides. */
+    /* The pid is only for the message above; the locks decide. */
     int n = snprintf(pid, sizeof pid, "%ld\n", (long)getpid());
     if (ftruncate(f->lock_fd, 0) || pwrite(f->lock_fd, pid, (size_t)n, 0) != n)
         return file_error(path, "write the lock file", e);
@@ -150,6 +162,19 @@ static int sweep(const char *dir, struct error *e)
     return rc;
 }
 
+/* Without a checkpoint a resume would begin at step 0, over the metrics and the model of the run. */
+static int require_checkpoint(struct folder *f, struct error *e)
+{
+    char path[FOLDER_PATH];
+    int64_t step;
+    if (folder_checkpoint_latest(f, &step, path, e)) return e->code;
+    if (step >= 0) return PL_OK;
+    return error_set(e, PL_USAGE,
+                     "--resume: %s has no checkpoint to resume from%s; to start again from step 0, remove the folder (rm -r) or set another "
+                     "train.out, and leave --resume out",
+                     f->dir, folder_model_path(f, FOLDER_FINAL, path) ? ", only the final model, in model/" : "");
+}
+
 static int prepare(struct folder *f, bool resume, struct error *e)
 {
     struct contents c;
@@ -164,14 +189,14 @@ static int prepare(struct folder *f, bool resume, struct error *e)
     if (!c.lock && check_contents(f->dir, &c, resume, e)) return e->code;
     if (take_lock(f, e) || list_contents(f->dir, &c, e) || check_contents(f->dir, &c, resume, e)) return e->code;
     path_print(checkpoints, "%s/checkpoints", f->dir);
-    if (dir_make(checkpoints, e) || sweep(checkpoints, e)) return e->code;
-    return sweep(f->dir, e);
+    if (dir_make(checkpoints, e) || sweep(checkpoints, e) || sweep(f->dir, e)) return e->code;
+    return resume ? require_checkpoint(f, e) : PL_OK;
 }
 
 int folder_open(struct folder *f, const char *dir, bool resume, struct error *e)
 {
     memset(f, 0, sizeof *f);
-    f->lock_fd = f->metrics_fd = -1;
+    f->dir_fd = f->lock_fd = f->metrics_fd = -1;
     size_t n = strlen(dir);
     if (!n || n > FOLDER_PATH - LONGEST_BELOW)
         return error_set(e, PL_USAGE, "train.out: found a path of %zu bytes, expected 1 to %d", n,
@@ -190,6 +215,7 @@ void folder_close(struct folder *f)
     if (*f->staging) tree_remove(f->staging, &ignored); /* frees the disk space of an incomplete folder */
     if (f->metrics_fd >= 0) close(f->metrics_fd);
     if (f->lock_fd >= 0) close(f->lock_fd); /* releases the lock */
+    if (f->dir_fd >= 0) close(f->dir_fd);
     memset(f, 0, sizeof *f);
 }
 

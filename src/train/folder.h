@@ -1,7 +1,7 @@
 /*
  * folder.h: the folder of a run, consistent after a kill at any moment.
  *
- *     DIR/.lock                  held while a run is active; contains its pid
+ *     DIR/.lock                  held while a run is active, as DIR itself is; contains the run's pid
  *     DIR/config.yaml            the resolved configuration
  *     DIR/plan.json              the plan
  *     DIR/metrics.jsonl          one line per step
@@ -29,6 +29,7 @@ enum {
  * allocates memory. */
 struct folder {
     char dir[FOLDER_PATH]; /* empty: not open */
+    int dir_fd;                /* the lock: it lasts even if .lock is removed */
     int lock_fd;
     int metrics_fd;            /* -1 until the first line or truncation */
     char staging[FOLDER_PATH]; /* the folder returned by begin; empty: none */
@@ -38,7 +39,7 @@ struct folder {
 };
 
 /* Creates the folder, or opens it with `resume`, and locks it. PL_USAGE: it is not empty and
- * `resume` is false, or there is no run in it to resume; PL_FAIL: another run uses it, or a
+ * `resume` is false, or there is no run or no checkpoint in it to resume; PL_FAIL: another run uses it, or a
  * system call failed. After success the caller calls folder_close. */
 int folder_open(struct folder *f, const char *dir, bool resume, struct error *e);
 /* Releases the lock, and removes a folder that was begun and not committed. A zeroed struct is

@@ -60,8 +60,17 @@ static int submit_and_retire(struct trainer *t, struct train_event *v, struct er
 static int evaluate_baseline(struct trainer *t, struct error *e)
 {
     struct evaluation found;
-    if (!t->has_scores || t->state.step || t->o->resume || !t->c->train_eval_every) return PL_OK;
+    if (!t->has_scores || t->state.step || !t->c->train_eval_every) return PL_OK;
     return trainer_evaluate(t, &found, e);
+}
+
+/* A run that was killed after its last checkpoint: the worst masks of its last evaluation, which it may not have drawn,
+ * are found again. */
+static int find_worst_again(struct trainer *t, struct error *e)
+{
+    struct evaluation found;
+    if (!t->has_scores || !t->o->worst || t->state.step < t->total) return PL_OK;
+    return trainer_score(t, &found, e);
 }
 
 static int interrupted(const struct trainer *t, const char *command, struct error *e)
@@ -82,6 +91,7 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     t->has_pool = true;
     if (t->validation.ops) t->has_scores = mask_scores_open(&t->scores, &t->run, &t->validation, PROGRAM_EVAL, o->worst ? (uint32_t)t->c->train_worst : 0);
     rc = evaluate_baseline(t, e);
+    if (!rc && out->first_step) rc = find_worst_again(t, e);
     t->progress.steps = (struct progress){.what = "training", .unit = "steps", .first = t->state.step, .total = t->total, .begun = clock_seconds()};
     while (t->state.step < t->total && !rc && !trainer_stopping(t)) {
         if (!allocations) allocations = mem_allocations();

@@ -2,7 +2,7 @@
  * train_begin.c: opens a trainer, starts or resumes a run, and closes everything.
  *
  *     configuration, against the stored one  ->  plan  ->  data files  ->  folder  ->  memory and weights
- *       ->  the newest checkpoint, or an empty state  ->  loaders  ->  space on disk  ->  config.yaml, plan.json
+ *       ->  the newest checkpoint, or an empty state  ->  loaders  ->  space on disk  ->  metrics.jsonl cut, config.yaml, plan.json
  *
  * Errors that need no side effects are found first: the folder is created after plan and data are
  * checked, and memory is allocated after that. Everything that a step needs is allocated here or at
@@ -176,6 +176,7 @@ static void find_outputs(struct trainer *t)
 static int start_data(struct trainer *t, struct error *e)
 {
     t->state.data = t->data.fingerprint;
+    t->state.model = t->run.weights.fingerprint;
     int rc = t->validation.ops ? feed_start(&t->validation, &t->run, 0, 0, e) : PL_OK;
     return rc ? rc : feed_start(&t->data, &t->run, t->state.position, t->state.broken, e);
 }
@@ -184,7 +185,7 @@ static int start_data(struct trainer *t, struct error *e)
 
 int trainer_begin(struct trainer *t, const struct train_options *o, struct error *e)
 {
-    bool plan_again = false, found = false;
+    bool plan_again = false;
     t->resolved = *t->c;
     t->c = &t->resolved;
     int rc = config_check(t->c, (o->define ? 0 : CONFIG_NEEDS_MODEL) | CONFIG_NEEDS_DATA | CONFIG_NEEDS_TRAIN, e);
@@ -196,12 +197,14 @@ int trainer_begin(struct trainer *t, const struct train_options *o, struct error
     t->has_folder = true;
     /* Weights are always loaded first: a checkpoint holds neither constants nor frozen weights. */
     rc = run_start(&t->run, t->c->train_out, true, e);
-    if (!rc && o->resume) rc = trainer_load(t, &found, e);
-    if (!rc && !found) rc = reset_state(t, e);
+    if (!rc) rc = o->resume ? trainer_load(t, e) : reset_state(t, e);
     if (!rc) rc = start_data(t, e);
     if (!rc) measure_run(t);
     if (!rc) trainer_find_best(t);
     if (!rc) rc = trainer_require_space(t, e);
+    /* Everything is checked by now: a resume that is refused changes nothing. The evaluation before
+     * the first step is repeated. */
+    if (!rc && o->resume) rc = folder_metrics_cut(&t->folder, t->state.step ? (int64_t)t->state.step : -1, e);
     if (!rc) rc = write_run_files(t, e);
     if (!rc) rc = open_events(t, e);
     if (!rc) find_outputs(t);

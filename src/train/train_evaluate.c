@@ -41,7 +41,7 @@ static int evaluate_pass(struct trainer *t, struct progress *p, double *sum, dou
 }
 
 /* Over the whole validation dataset and all passes. */
-static int evaluate(struct trainer *t, struct evaluation *out, struct error *e)
+int trainer_score(struct trainer *t, struct evaluation *out, struct error *e)
 {
     struct step_block b = trainer_step_block(t, 1);
     struct progress p = {0};
@@ -109,7 +109,7 @@ static int report_evaluation(struct trainer *t, const struct evaluation *v, stru
 int trainer_evaluate(struct trainer *t, struct evaluation *out, struct error *e)
 {
     char left[512];
-    int rc = evaluate(t, out, e);
+    int rc = trainer_score(t, out, e);
     if (!rc) rc = report_evaluation(t, out, e);
     if (!rc && !t->said_left && feed_print_left(&t->validation, left, sizeof left)) log_note("%s", left);
     t->said_left = true; /* it is the same every time */

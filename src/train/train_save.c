@@ -89,20 +89,30 @@ static int advise_older(struct trainer *t, int64_t newest, const char *path, str
     return error_prepend(e, "checkpoint %s", path);
 }
 
-int trainer_load(struct trainer *t, bool *found, struct error *e)
+/* Frozen weights and the shape of the model are not in a checkpoint: they are read from model.path
+ * again, and must be those that the run began with. */
+static int check_model(const struct trainer *t, struct error *e)
+{
+    const uint64_t then = t->state.model, now = t->run.weights.fingerprint;
+    if (!then || !now || then == now) return PL_OK;
+    return error_set(e, PL_USAGE, "--resume: %s of model.path, %s, changed since the checkpoint was saved: restore the folder, or start a new run in another train.out",
+                     then >> 32 != now >> 32 ? "config.json" : "the frozen weights", t->run.model.path);
+}
+
+int trainer_load(struct trainer *t, struct error *e)
 {
     char path[FOLDER_PATH];
     int64_t step = -1;
     int rc = folder_checkpoint_latest(&t->folder, &step, path, e);
-    *found = !rc && step >= 0;
-    if (!rc) rc = folder_metrics_cut(&t->folder, step < 0 ? 0 : step, e);
-    if (rc || !*found) return rc;
-    rc = load_state(t, path, e);
+    if (rc) return rc;
+    CHECK(step >= 0, "folder_open found a checkpoint");
+    if (load_state(t, path, e)) return advise_older(t, step, path, e);
     t->saved = step;
+    rc = check_model(t, e);
     if (!rc && t->state.data && t->state.data != t->data.fingerprint && t->data.fingerprint)
         log_warn("resume: the files of data.train are not those of the checkpoint; the run continues with these from its position");
     if (!rc) log_note("resuming after step %" PRId64 " from %s", t->state.step, path);
-    return rc ? advise_older(t, step, path, e) : PL_OK;
+    return rc;
 }
 
 void trainer_find_best(struct trainer *t)

@@ -93,6 +93,8 @@ int trainer_after_step(struct trainer *t, const struct train_event *v, struct er
 
 /* After the last step, and every train.eval_every before it. */
 bool trainer_evaluation_due(const struct trainer *t, uint64_t step);
+/* Evaluates without a report. */
+int trainer_score(struct trainer *t, struct evaluation *out, struct error *e);
 /* Evaluates and reports the result. */
 int trainer_evaluate(struct trainer *t, struct evaluation *out, struct error *e);
 
@@ -107,8 +109,9 @@ int trainer_save(struct trainer *t, struct error *e);
 int trainer_keep_best(struct trainer *t, const struct evaluation *v, struct error *e);
 /* Writes the final model folder. */
 int trainer_publish(struct trainer *t, struct error *e);
-/* Loads the newest checkpoint; *found: there is one. */
-int trainer_load(struct trainer *t, bool *found, struct error *e);
+/* Loads the newest checkpoint of a resumed run, and checks that its model has not changed. Changes no
+ * file. */
+int trainer_load(struct trainer *t, struct error *e);
 /* Reads the evaluation in checkpoints/best. */
 void trainer_find_best(struct trainer *t);
 /* PL_FAIL if the disk has too little space for what the run will save. */

@@ -1,12 +1,12 @@
 /*
  * fuzz_packed.c: any bytes as a packed store. The checksums are corrected first, so that the checks after
- * them are tested. Every byte that the index of an accepted store points to is read.
+ * them are tested. Every byte that the index of an accepted store points to is read; then the store is opened as the
+ * file of a dataset, and every sample is read as training reads it.
  */
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/crc32c.h"
+#include "data/dataset.h"
 #include "data/packed.h"
+#include "files.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -53,6 +53,41 @@ static uint64_t read_all(const struct packed_file *f, size_t n)
     return sum;
 }
 
+/* All samples through the dataset; `by_category`: only masks of a category of the store. */
+static uint64_t read_dataset(char *path, const struct packed_file *f, bool by_category)
+{
+    enum { MASKS = 64 };
+    static struct mask masks[MASKS];
+    char *categories[] = {f->header.categories ? (char *)f->names + f->categories[0].name : "1"};
+    struct dataset *d;
+    struct error e;
+    uint64_t sum = 0;
+    if (dataset_open(&d, &(struct dataset_options){.format = "packed", .paths = &path, .n_paths = 1, .categories = categories, .n_categories = by_category}, &e)) {
+        CHECK(*e.text);
+        return 0;
+    }
+    CHECK(dataset_count(d) == f->header.samples);
+    for (uint64_t i = 0; i < dataset_count(d); i++) {
+        struct dataset_image image;
+        struct dataset_masks found;
+        char name[64];
+        dataset_name(d, i, name, sizeof name);
+        dataset_prefetch(d, i);
+        sum += (uint64_t)dataset_check(d, i, &e) + strlen(name);
+        if (!dataset_image(d, i, NULL, 0, &image, &e))
+            for (uint32_t y = 0; y < image.h; y++) sum += crc32c(0, image.pixels + y * image.stride, (size_t)image.w * 3);
+        if (!dataset_masks(d, i, NULL, 0, masks, MASKS, &found, &e))
+            for (uint32_t k = 0; k < found.n; k++) {
+                const char *category = dataset_category(d, masks[k].category);
+                sum += category ? strlen(category) : 0;
+            }
+        if (dataset_embeddings(d)) sum += crc32c(0, dataset_embedding(d, i), packed_embedding_bytes(dataset_embeddings(d)));
+    }
+    CHECK(!dataset_intact(d, &e), "%s", e.text);
+    dataset_close(d);
+    return sum;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     size_t n;
@@ -60,7 +95,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct error e;
     static volatile uint64_t seen __attribute__((unused));
     uint8_t *bytes = build_store(data, size, &n);
-    if (!packed_parse(&f, bytes, n, &e) && f.header.samples < 1000) seen += read_all(&f, n);
+    fuzz_begin();
+    if (!packed_parse(&f, bytes, n, &e) && f.header.samples < 1000) {
+        struct packed_header header;
+        struct packed_embeddings embeddings;
+        char *path = mem_string(fuzz_put("a.pack", bytes, n));
+        seen += read_all(&f, n);
+        CHECK(!packed_peek(path, &header, &embeddings, &e) && header.samples == f.header.samples, "%s", e.text);
+        seen += read_dataset(path, &f, false) + read_dataset(path, &f, true);
+        mem_free(path);
+    }
     free(bytes);
     return 0;
 }
