@@ -31,7 +31,7 @@ int error_set(struct error *e, int code, const char *fmt, ...)
 int error_prepend(struct error *e, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-_Noreturn void check_failed(const char *file, int line, const char *expr, const char *fmt, ...)
+__attribute__((noreturn)) void check_failed(const char *file, int line, const char *expr, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* CHECK(condition, "format", ...): an internal invariant, compiled into every build. */
 #define CHECK(cond, ...)                                                      \

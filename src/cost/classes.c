@@ -25,7 +25,7 @@ void class_of(struct op_class *x, const struct query *q, enum op op)
     x->half = q->crosses ? CLASS_FULL : query_class(q);
     if (q->kernel) strncpy(x->kernel, q->kernel->name, sizeof x->kernel - 1);
     if (q->crosses) return;
-    if (op_table[op].class->extents) op_table[op].class->extents(q->in, q->out, q->attr, at);
+    if (op_table[op].alike->extents) op_table[op].alike->extents(q->in, q->out, q->attr, at);
     for (int i = 0; i < EXTENTS; i++) x->extent[i] = step_of(at[i]);
 }
 

@@ -337,7 +337,7 @@ static inline struct storage *storage_of(const struct graph *g, id t)
     return &g->storages.at[g->tensors.at[t].storage];
 }
 /* True when the storage keeps its bytes through every program. */
-static inline bool storage_is_persistent(const struct storage *s) { return kind_is_persistent(s->kind) && !s->handed; }
+static inline bool storage_is_persistent(const struct storage *s) { return kind_is_persistent((enum kind)s->kind) && !s->handed; }
 int64_t tensor_elements(const struct tensor *t);
 /* Product of all dimensions except the last; the last dimension. */
 int64_t tensor_rows(const struct tensor *t);

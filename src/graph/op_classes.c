@@ -111,13 +111,13 @@ const struct op_class_rule class_rows = {.extents = rows_extents}, class_flat = 
 
 int op_variant(enum op op, const union attr *attr)
 {
-    const struct op_class_rule *r = op_table[op].class;
+    const struct op_class_rule *r = op_table[op].alike;
     return r && r->variant ? r->variant(attr) : 0;
 }
 
 const char *op_variant_name(enum op op, int variant)
 {
-    const struct op_class_rule *r = op_table[op].class;
+    const struct op_class_rule *r = op_table[op].alike;
     if (!r || !r->variants) return variant ? NULL : "";
     return variant < r->n_variants ? r->variants[variant] : NULL;
 }

@@ -64,7 +64,7 @@ struct op_row {
     uint32_t reads;             /* bit i: input i; bit 16+i: output i */
     int8_t alias[MAX_OUT];
     struct cost (*cost)(const struct tensor *const *in, const struct tensor *const *out, const union attr *);
-    const struct op_class_rule *class;
+    const struct op_class_rule *alike;
     uint8_t flags;
     const char *doc;
 };

@@ -1,0 +1,19 @@
+/*
+ * kernel.cuh: for a .cu file that holds kernels together with their launch: struct launch, TRY_CUDA,
+ * CUDA_KERNEL (host.h) and the element types. Such a file needs no launcher declared in a header.
+ */
+#ifndef CUDA_KERNEL_CUH
+#define CUDA_KERNEL_CUH
+
+/* These have C++ parts of their own. */
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include "plimsoll.h"
+
+extern "C" {
+#include "cuda/device/host.h"
+}
+#include "cuda/rows/elements.cuh"
+
+#endif
