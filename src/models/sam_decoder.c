@@ -112,42 +112,36 @@ static id look_at_image(const struct sam_build *b, const char *layer, const char
     return attend(b, layer, name, (struct attention_inputs){.q = q, .k = k, .v = t->keys, .downsample = downsample});
 }
 
-static void decoder_layer(const struct sam_build *b, struct two_way *t, int64_t i)
+static void decoder_layer(const struct sam_build *b, struct two_way *t, const struct layer *at)
 {
     const struct sam_decoder *c = &b->c->decoder;
     struct graph *g = b->g;
-    char scope[64], layer[80];
-    snprintf(scope, sizeof scope, ROOT "transformer.layers.%lld", (long long)i);
-    snprintf(layer, sizeof layer, "%s.", scope);
-    id outer = graph_scope_push(g, scope, SCOPE_BLOCK);
-    id part = graph_scope_push(g, "self_attn", 0);
-    look_at_itself(b, layer, t, i == 0);
-    graph_scope_pop(g, part);
-    part = graph_scope_push(g, "cross_attn_token_to_image", 0);
-    id o = look_at_image(b, layer, "cross_attn_token_to_image", t, LAYER_DOWNSAMPLE);
-    t->tokens = layer_norm(g, op_add(g, t->tokens, o), layer, "layer_norm2", c->eps);
-    graph_scope_pop(g, part);
-    part = graph_scope_push(g, "mlp", 0);
-    o = op_act(g, layer_linear(g, t->tokens, layer, "mlp.lin1", c->inner), c->act);
-    o = layer_linear(g, o, layer, "mlp.lin2", c->hidden);
-    t->tokens = layer_norm(g, op_add(g, t->tokens, o), layer, "layer_norm3", c->eps);
-    graph_scope_pop(g, part);
-    part = graph_scope_push(g, "cross_attn_image_to_token", 0);
-    id k = op_add(g, t->tokens, t->first), q = op_add(g, t->keys, t->positions);
-    o = attend(b, layer, "cross_attn_image_to_token", (struct attention_inputs){q, k, t->tokens, t->mask, LAYER_DOWNSAMPLE});
-    t->keys = layer_norm(g, add_rows(g, t->keys, o), layer, "layer_norm4", c->eps);
-    graph_scope_pop(g, part);
-    graph_scope_pop(g, outer);
+    const char *layer = at->prefix;
+    IN_SCOPE(g, "self_attn", 0) look_at_itself(b, layer, t, at->i == 0);
+    IN_SCOPE(g, "cross_attn_token_to_image", 0) {
+        id o = look_at_image(b, layer, "cross_attn_token_to_image", t, LAYER_DOWNSAMPLE);
+        t->tokens = layer_norm(g, op_add(g, t->tokens, o), layer, "layer_norm2", c->eps);
+    }
+    IN_SCOPE(g, "mlp", 0) {
+        id o = op_act(g, layer_linear(g, t->tokens, layer, "mlp.lin1", c->inner), c->act);
+        o = layer_linear(g, o, layer, "mlp.lin2", c->hidden);
+        t->tokens = layer_norm(g, op_add(g, t->tokens, o), layer, "layer_norm3", c->eps);
+    }
+    IN_SCOPE(g, "cross_attn_image_to_token", 0) {
+        id k = op_add(g, t->tokens, t->first), q = op_add(g, t->keys, t->positions);
+        id o = attend(b, layer, "cross_attn_image_to_token", (struct attention_inputs){q, k, t->tokens, t->mask, LAYER_DOWNSAMPLE});
+        t->keys = layer_norm(g, add_rows(g, t->keys, o), layer, "layer_norm4", c->eps);
+    }
 }
 
 static void transform(const struct sam_build *b, struct two_way *t)
 {
     struct graph *g = b->g;
-    for (int64_t i = 0; i < b->c->decoder.layers; i++) decoder_layer(b, t, i);
-    id outer = graph_scope_push(g, ROOT "transformer", 0);
-    id o = look_at_image(b, ROOT "transformer.", "final_attn_token_to_image", t, b->c->decoder.downsample);
-    t->tokens = layer_norm(g, op_add(g, t->tokens, o), ROOT "transformer.", "layer_norm_final_attn", FINAL_EPS);
-    graph_scope_pop(g, outer);
+    FOR_LAYERS(layer, g, ROOT "transformer.layers", b->c->decoder.layers) decoder_layer(b, t, &layer);
+    IN_SCOPE(g, ROOT "transformer", 0) {
+        id o = look_at_image(b, ROOT "transformer.", "final_attn_token_to_image", t, b->c->decoder.downsample);
+        t->tokens = layer_norm(g, op_add(g, t->tokens, o), ROOT "transformer.", "layer_norm_final_attn", FINAL_EPS);
+    }
 }
 
 /* --- before and after the transformer -------------------------------------------------------- */
@@ -232,18 +226,19 @@ struct sam_masks sam_decode(const struct sam_build *b, id image, const struct sa
     struct graph *g = b->g;
     const int64_t first = b->prompting.single ? 0 : 1, count = b->prompting.single ? 1 : c->candidates;
     struct two_way t = {.positions = p->positions};
-    id outer = graph_scope_push(g, "mask_decoder", 0);
-    id flat = op_reshape(g, image, 3, (int64_t[]){b->B, b->grid * b->grid, c->hidden});
-    t.tokens = t.first = begin_tokens(b, p->tokens);
-    t.keys = add_rows(g, flat, p->dense);
-    if (p->hidden) t.mask = op_pad(g, p->hidden, (int64_t[]){0, c->candidates + 2}, (int64_t[]){0, 0}); /* output tokens are always visible */
-    graph_scope_pop(g, outer);
+    struct sam_masks out = {0};
+    IN_SCOPE(g, "mask_decoder", 0) {
+        id flat = op_reshape(g, image, 3, (int64_t[]){b->B, b->grid * b->grid, c->hidden});
+        t.tokens = t.first = begin_tokens(b, p->tokens);
+        t.keys = add_rows(g, flat, p->dense);
+        if (p->hidden) t.mask = op_pad(g, p->hidden, (int64_t[]){0, c->candidates + 2}, (int64_t[]){0, 0}); /* output tokens are always visible */
+    }
     transform(b, &t);
-    outer = graph_scope_push(g, "mask_decoder", 0);
-    id maps = upscale(b, t.keys), each = mask_filters(b, t.tokens, first, count);
-    struct sam_masks out = {.logits = apply(g, each, maps)};
-    id iou = feed_forward(g, token(g, t.tokens, 0), ROOT "iou_prediction_head.", c->iou_hidden, c->candidates + 1, c->iou_layers);
-    out.iou = op_dense(g, op_slice(g, iou, 1, first, count));
-    graph_scope_pop(g, outer);
+    IN_SCOPE(g, "mask_decoder", 0) {
+        id maps = upscale(b, t.keys), each = mask_filters(b, t.tokens, first, count);
+        out.logits = apply(g, each, maps);
+        id iou = feed_forward(g, token(g, t.tokens, 0), ROOT "iou_prediction_head.", c->iou_hidden, c->candidates + 1, c->iou_layers);
+        out.iou = op_dense(g, op_slice(g, iou, 1, first, count));
+    }
     return out;
 }
