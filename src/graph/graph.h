@@ -84,6 +84,7 @@ struct storage {
     uint8_t kind;  /* enum kind */
     id name;
     bool handed;   /* written by program step and read by program update; not live elsewhere */
+    uint8_t form;  /* enum stored (stored.h): how it keeps values; 0: plain */
 };
 
 struct tensor {
