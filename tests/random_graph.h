@@ -202,9 +202,24 @@ static inline id scores(struct builder *m, id x)
     return op_bmm(m->g, op_softmax(m->g, linear(m, x, m->T)), x, false, false, DT_F32);
 }
 
+/* A learned position is added before a product. */
+static inline id positioned(struct builder *m, id x) { return linear(m, op_add(m->g, x, weight(m, DIM(m->T, m->C), 0.5)), m->C); }
+
+/* A few rows as filters over the activation of all, and back. */
+static inline id filters(struct builder *m, id x)
+{
+    if (!m->f32) return activation(m, x);
+    const int64_t n = 1 + pick(m, 2);
+    /* A copy for any B: the number of nodes keys the random numbers of those that follow. */
+    const id a = op_copy(m->g, op_slice(m->g, x, 1, 0, n), SPACE_DEVICE), z = linear(m, x, m->C);
+    const id y = op_bmm(m->g, a, activation(m, z), false, true, DT_F32); /* [B,n,T] */
+    static const int swap[] = {0, 2, 1};
+    return linear(m, op_dense(m->g, op_permute(m->g, y, swap)), m->C);
+}
+
 static inline id layer(struct builder *m, id x)
 {
-    switch (pick(m, 16)) {
+    switch (pick(m, 18)) {
     case 0: case 1: case 2: case 3: return mlp(m, x);
     case 4: case 5: case 6: case 7: return attention(m, x);
     case 8: return convolution(m, x);
@@ -213,6 +228,8 @@ static inline id layer(struct builder *m, id x)
     case 11: return halves(m, x);
     case 12: return selection(m, x);
     case 13: return scores(m, x);
+    case 15: return positioned(m, x);
+    case 16: return filters(m, x);
     case 14: return op_mul(m->g, x, op_act(m->g, linear(m, x, m->C), ACT_SIGMOID));
     default: return op_scale(m->g, activation(m, linear(m, x, m->C)), 0.75);
     }

@@ -33,7 +33,7 @@ static int count = COUNT_DEFAULT;
 
 /* --- settings --------------------------------------------------------------------------------- */
 
-enum { ZERO_SIGN = REWRITE_join | REWRITE_first_sum, ORDER = REWRITE_linear_add | REWRITE_bias_grad | REWRITE_dense };
+enum { ZERO_SIGN = REWRITE_join | REWRITE_first_sum, ORDER = REWRITE_split_linear | REWRITE_linear_add | REWRITE_bias_grad | REWRITE_dense };
 
 static const struct {
     enum rewrite flag;

@@ -10,18 +10,12 @@
 #ifndef KEYED_H
 #define KEYED_H
 
-#include <stdint.h>
-
-#ifdef __CUDACC__
-#define KEYED static __host__ __device__ inline
-#else
-#define KEYED static inline
-#endif
+#include "base/shared.h"
 
 #define KEYED_GOLDEN 0x9e3779b97f4a7c15ull /* 2^64 / golden ratio, odd */
 
 /* Shift-multiply rounds; both multipliers are odd, so each step is invertible. */
-KEYED uint64_t keyed_mix(uint64_t x)
+SHARED uint64_t keyed_mix(uint64_t x)
 {
     x ^= x >> 30;
     x *= 0xbf58476d1ce4e5b9ull;
@@ -31,13 +25,13 @@ KEYED uint64_t keyed_mix(uint64_t x)
 }
 
 /* random_bits; `mixed` is keyed_mix(key), for callers that draw often. */
-KEYED uint64_t keyed_bits_mixed(uint64_t key, uint64_t mixed, uint64_t index) { return keyed_mix(keyed_mix(index * KEYED_GOLDEN + mixed) ^ key); }
-KEYED uint64_t keyed_bits(uint64_t key, uint64_t index) { return keyed_bits_mixed(key, keyed_mix(key), index); }
+SHARED uint64_t keyed_bits_mixed(uint64_t key, uint64_t mixed, uint64_t index) { return keyed_mix(keyed_mix(index * KEYED_GOLDEN + mixed) ^ key); }
+SHARED uint64_t keyed_bits(uint64_t key, uint64_t index) { return keyed_bits_mixed(key, keyed_mix(key), index); }
 
 /* A step of hash_bytes, invertible for a fixed h and for a fixed word, so that no word can erase
  * another; and its end. */
-KEYED uint64_t keyed_absorb(uint64_t h, uint64_t word) { return ((h << 29 | h >> 35) ^ word * KEYED_GOLDEN) * 0xd6e8feb86659fd93ull; }
-KEYED uint64_t keyed_finish(uint64_t h)
+SHARED uint64_t keyed_absorb(uint64_t h, uint64_t word) { return ((h << 29 | h >> 35) ^ word * KEYED_GOLDEN) * 0xd6e8feb86659fd93ull; }
+SHARED uint64_t keyed_finish(uint64_t h)
 {
     h ^= h >> 32;
     h *= 0xd6e8feb86659fd93ull;
@@ -48,7 +42,7 @@ KEYED uint64_t keyed_finish(uint64_t h)
 
 /* random_key of a name of n <= 8 bytes, given as a word of its bytes, lowest first: only the first
  * lane of hash_bytes has bytes then. */
-KEYED uint64_t keyed_name(uint64_t seed, uint64_t name, uint64_t n)
+SHARED uint64_t keyed_name(uint64_t seed, uint64_t name, uint64_t n)
 {
     const uint64_t s = keyed_mix(seed + KEYED_GOLDEN);
     uint64_t h = n ^ s;

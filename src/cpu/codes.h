@@ -16,7 +16,7 @@
 #ifndef CPU_CODES_H
 #define CPU_CODES_H
 
-#include <stdint.h>
+#include "base/shared.h"
 
 /* Buckets by a float's exponent and seven bits of its fraction, from 2^-23 to 1. A bucket contains
  * at most one border between two codes. */
@@ -35,17 +35,16 @@ const struct codes *codes_signed(void);
 const struct codes *codes_unsigned(void);
 
 /* The code of the value nearest to x in 0..1, in an unsigned map, or counted from the code of 0. */
-static inline int code_magnitude(const struct codes *c, float x)
+SHARED int code_magnitude(const struct codes *c, float x)
 {
-    union { float f; uint32_t u; } v = {x};
-    int at = (int)(v.u >> 16) - CODE_LOW;
+    int at = (int)(shared_bits(x) >> 16) - CODE_LOW;
     at = at < 0 ? 0 : at >= CODE_BUCKETS ? CODE_BUCKETS - 1 : at;
     int k = c->bucket[at];
     return k + (x > c->border[k]);
 }
 
 /* The code of x in -1..1. A negative number never becomes 0: a moment keeps its sign. */
-static inline int code_signed(const struct codes *c, float x)
+SHARED int code_signed(const struct codes *c, float x)
 {
     int k = code_magnitude(c, x < 0 ? -x : x);
     if (!(x < 0)) return c->zero + k;

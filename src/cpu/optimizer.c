@@ -24,21 +24,13 @@ static void sumsq_run(const struct launch *l)
     *(double *)l->out[0].data += reduce_sum(&l->in[0], true, l->work, l->threads);
 }
 
-/* As clip_grad_norm_: the norm is increased by 1e-6 before it divides. A NaN norm gives a NaN
- * factor, so that the failure is visible. Gradients of a scaled loss are divided by the scale
- * first: the factor does both. */
 static bool clip_match(const struct query *q)
 {
     return tensor_is(q->in[0], DT_F64) && tensor_is(q->out[0], DT_F32);
 }
 static void clip_run(const struct launch *l)
 {
-    const struct step_block *step = l->in[1].data;
-    double norm = sqrt(*(const double *)l->in[0].data) / step->loss_scale, factor = 1;
-    if (step->clip_norm > 0) factor = step->clip_norm / (norm + 1e-6);
-    float *out = l->out[0].data;
-    out[0] = (float)norm;
-    out[1] = (float)((factor > 1 ? 1 : factor) / step->loss_scale);
+    step_clip(l->out[0].data, *(const double *)l->in[0].data, l->in[1].data);
 }
 
 /* --- adamw -------------------------------------------------------------------------

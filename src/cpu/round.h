@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "base/random.h"
+#include "base/shared.h"
 #include "cpu/rows.h"
 
 /* The random stream of a parameter in a step. */
@@ -28,10 +29,7 @@ static inline uint64_t round_key(const struct step_block *step, uint64_t paramet
 /* `bits` has 16 random bits. Inf and NaN are unchanged, and so are values that bf16 represents. */
 static inline uint16_t round_at_random(float x, uint32_t bits)
 {
-    uint32_t u;
-    memcpy(&u, &x, sizeof u);
-    if ((u & 0x7f800000u) == 0x7f800000u) return f32_to_bf16(x);
-    return (uint16_t)((u + (bits & 0xffffu)) >> 16);
+    return shared_is_finite(x) ? shared_round_at_random(x, bits) : f32_to_bf16(x);
 }
 
 static inline bool weight_is_kept(const struct tensor *t) { return tensor_is(t, DT_F32) || tensor_is(t, DT_BF16); }

@@ -31,18 +31,7 @@ static void scaler_run(const struct launch *l)
 {
     CHECK(l->in[1].data == l->out[0].data, "the step is updated in place");
     struct step_block *step = l->out[0].data;
-    step->found_inf = !all_finite(l);
-    step->next_scale = step->loss_scale;
-    if (step->found_inf) {
-        step->next_scale = step->loss_scale * 0.5f;
-        step->good_steps = 0;
-        return;
-    }
-    step->adam_t++;
-    if (++step->good_steps == step->scale_window) {
-        if (isfinite(step->loss_scale * 2)) step->next_scale = step->loss_scale * 2;
-        step->good_steps = 0;
-    }
+    step_scale(step, all_finite(l));
 }
 static void ref_scaler(const struct launch *l) { scaler_run(l); }
 

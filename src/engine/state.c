@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/crc32c.h"
+#include "graph/stored.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "io/safetensors.h"
@@ -55,7 +56,7 @@ static void list_optimizer(struct list *l, const struct graph *g)
         const struct tensor *x = tensor_at(g, t);
         const struct storage *s = &g->storages.at[x->storage];
         if (s->kind != KIND_STATE || x->node || seen[x->storage]) continue;
-        CHECK(tensor_bytes(x) == s->bytes, "%s is a part of its storage", graph_name(g, x->name));
+        CHECK(stored_bytes(g, x) == s->bytes, "%s is a part of its storage", graph_name(g, x->name));
         seen[x->storage] = true;
         vec_push(&l->items, ((struct item){graph_name(g, s->name), t, NULL}));
     }
@@ -403,7 +404,7 @@ uint64_t state_bytes(const struct graph *g)
     uint64_t bytes = FIXED;
     list_init(&l, g);
     for (uint32_t i = 0; i < l.items.n; i++)
-        bytes += tensor_bytes(tensor_at(g, l.items.at[i].tensor)) + 6 * strlen(l.items.at[i].name) + HEADER_ENTRY;
+        bytes += stored_bytes(g, tensor_at(g, l.items.at[i].tensor)) + 6 * strlen(l.items.at[i].name) + HEADER_ENTRY;
     list_free(&l);
     return bytes;
 }

@@ -8,6 +8,8 @@
 
 #include <math.h>
 
+#include "graph/stored.h"
+
 /* The largest element has 8 bytes; the halves are aligned to cache lines. */
 enum { ELEMENT_MOST = 8, HALF_ALIGN = 64 };
 
@@ -68,19 +70,48 @@ static bool find_bad(struct bad *bad, const void *to, enum dtype t, const void *
 
 /* --- moving --------------------------------------------------------------------------- */
 
-/* The address of elements [at, at + n); only dense tensors are saved and loaded. */
-static char *element_address(const struct transfer *x, id tensor, int64_t at, int64_t n)
+/* Moves elements [at, at + n) of a tensor, in its stored form: its parts one after the other in
+ * `data`. Only dense tensors are saved and loaded. */
+static int move(struct transfer *x, id tensor, int64_t at, int64_t n, char *data, bool write, struct error *e)
+{
+    const struct graph *g = x->tape->graph;
+    const struct tensor *t = tensor_at(g, tensor);
+    const struct stored_form *f = tensor_form(g, t);
+    CHECK(tensor_is_dense(t) && at >= 0 && n >= 0 && at + n <= tensor_elements(t) && at % f->group == 0, "%s: elements %lld + %lld",
+          graph_name(g, t->name), (long long)at, (long long)n);
+    int rc = PL_OK;
+    for (int i = 0; i < f->n_parts && !rc; i++) {
+        const uint64_t bytes = stored_part_bytes(f, i, t->dtype, n);
+        char *stored = (char *)tape_address(x->tape, tensor) + stored_part_offset(f, i, t->dtype, tensor_elements(t)) + stored_part_bytes(f, i, t->dtype, at);
+        rc = write ? x->device->ops->write(x->device, stored, data, bytes, e) : x->device->ops->read(x->device, data, stored, bytes, e);
+        data += bytes;
+    }
+    return rc;
+}
+
+/* Where the parts of n elements begin in `data`, for move. */
+static void parts_of(const struct stored_form *f, enum dtype t, int64_t n, char *data, void *parts[STORED_PARTS])
+{
+    for (int i = 0; i < f->n_parts; i++, data += stored_part_bytes(f, i - 1, t, n)) parts[i] = data;
+}
+
+static bool is_plain(const struct transfer *x, id tensor) { return !storage_of(x->tape->graph, tensor)->form; }
+
+/* Packs values of dtype `from` into the tensor's stored form; false: one of them is not finite, or
+ * not in a plain tensor's dtype. */
+static bool pack(const struct transfer *x, id tensor, char *to, const void *values, enum dtype from, int64_t at, int64_t n, struct bad *bad)
 {
     const struct tensor *t = tensor_at(x->tape->graph, tensor);
-    CHECK(tensor_is_dense(t) && at >= 0 && n >= 0 && at + n <= tensor_elements(t), "%s: elements %lld + %lld",
-          graph_name(x->tape->graph, t->name), (long long)at, (long long)n);
-    return (char *)tape_address(x->tape, tensor) + (uint64_t)at * dtype_size(t->dtype);
+    const struct stored_form *f = tensor_form(x->tape->graph, t);
+    void *parts[STORED_PARTS];
+    parts_of(f, t->dtype, n, to, parts);
+    f->pack(parts, t->dtype, values, from, n);
+    return !(is_plain(x, tensor) ? find_bad(bad, to, t->dtype, values, from, at, n) : find_bad(bad, values, from, values, from, at, n));
 }
 
 int transfer_write(struct transfer *x, id tensor, int64_t at, int64_t n, const void *data, struct error *e)
 {
-    uint64_t bytes = (uint64_t)n * dtype_size(tensor_at(x->tape->graph, tensor)->dtype);
-    return x->device->ops->write(x->device, element_address(x, tensor, at, n), data, bytes, e);
+    return move(x, tensor, at, n, (char *)(uintptr_t)data, true, e);
 }
 
 int transfer_put(struct transfer *x, const struct param *p, enum dtype from, int64_t at, int64_t n, struct bad *bad,
@@ -89,12 +120,11 @@ int transfer_put(struct transfer *x, const struct param *p, enum dtype from, int
     const struct graph *g = x->tape->graph;
     enum dtype master = tensor_at(g, p->master)->dtype, work = tensor_at(g, p->tensor)->dtype;
     CHECK(n <= x->room && dtype_is_float(master) && dtype_is_float(work));
-    dtype_convert(x->second, master, x->first, from, n);
-    if (find_bad(bad, x->second, master, x->first, from, at, n)) return PL_OK;
+    if (!pack(x, p->master, x->second, x->first, from, at, n, bad)) return PL_OK;
     if (p->tensor == p->master) return transfer_write(x, p->master, at, n, x->second, e);
     /* The source is not needed any more: its half is reused for the working copy. */
-    dtype_convert(x->first, work, x->second, master, n);
-    if (find_bad(bad, x->first, work, x->second, master, at, n)) return PL_OK;
+    CHECK(is_plain(x, p->master), "a master weight is plain");
+    if (!pack(x, p->tensor, x->first, x->second, master, at, n, bad)) return PL_OK;
     int rc = transfer_write(x, p->master, at, n, x->second, e);
     return rc ? rc : transfer_write(x, p->tensor, at, n, x->first, e);
 }
@@ -102,12 +132,17 @@ int transfer_put(struct transfer *x, const struct param *p, enum dtype from, int
 int transfer_get(struct transfer *x, id tensor, enum dtype to, int64_t at, int64_t n, const void **data,
                  struct bad *bad, struct error *e)
 {
-    enum dtype from = tensor_at(x->tape->graph, tensor)->dtype;
+    const struct tensor *t = tensor_at(x->tape->graph, tensor);
+    const struct stored_form *f = tensor_form(x->tape->graph, t);
+    const enum dtype from = t->dtype;
     CHECK(n <= x->room);
-    int rc = x->device->ops->read(x->device, x->first, element_address(x, tensor, at, n), (uint64_t)n * dtype_size(from), e);
+    int rc = move(x, tensor, at, n, x->first, false, e);
     if (rc) return rc;
-    if (from != to) dtype_convert(x->second, to, x->first, from, n);
-    *data = from != to ? x->second : x->first;
-    if (bad) find_bad(bad, *data, to, x->first, from, at, n);
+    const bool plain = is_plain(x, tensor), as_is = from == to && plain;
+    void *parts[STORED_PARTS];
+    parts_of(f, from, n, x->first, parts);
+    if (!as_is) f->unpack(x->second, to, (const void *const *)parts, from, n);
+    *data = as_is ? x->first : x->second;
+    if (bad) find_bad(bad, *data, to, plain ? x->first : *data, plain ? from : to, at, n);
     return PL_OK;
 }

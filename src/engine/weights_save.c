@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "graph/stored.h"
 #include "io/file.h"
 #include "engine/transfer.h"
 #include "engine/weights.h"
@@ -219,7 +220,7 @@ uint64_t weights_bytes(const struct weights *w, const struct graph *g)
     for (uint32_t i = 0; i < g->params.n; i++) {
         const struct param *p = &g->params.at[i];
         if (weight_is_constant(g, p)) continue;
-        bytes += (uint64_t)tensor_elements(tensor_at(g, p->tensor)) * dtype_size(DT_F32) + 6 * strlen(weight_name(g, p)) + HEADER_ENTRY;
+        bytes += stored_file_bytes(tensor_form(g, tensor_at(g, p->master)), DT_F32, tensor_elements(tensor_at(g, p->master))) + 6 * strlen(weight_name(g, p)) + HEADER_ENTRY;
     }
     return bytes + HEADER_FIXED;
 }

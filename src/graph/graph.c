@@ -387,6 +387,27 @@ id graph_loop(struct graph *g, const char *name, uint32_t trip)
     return g->loops.n - 1;
 }
 
+struct inside graph_enter_scope(struct graph *g, const char *name, int flags)
+{
+    struct inside in = {g, g->at.scope, g->at.loop, true};
+    graph_scope_push(g, name, flags);
+    return in;
+}
+
+struct inside graph_enter_loop(struct graph *g, const char *name, uint32_t trip)
+{
+    struct inside in = {g, g->at.scope, g->at.loop, true};
+    if (trip) g->at.loop = graph_loop(g, name, trip);
+    return in;
+}
+
+void graph_leave(struct inside *in)
+{
+    in->g->at.scope = in->scope;
+    in->g->at.loop = in->loop;
+    in->open = false;
+}
+
 struct cursor graph_move(struct graph *g, enum program p, enum phase phase, const char *made_by)
 {
     struct cursor before = g->at;

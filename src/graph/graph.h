@@ -85,6 +85,7 @@ struct storage {
     id name;
     bool handed;   /* written by program step and read by program update; not live elsewhere */
     int8_t axis;   /* KIND_INPUT: the dimension that counts samples, along which micro-batches split it; INPUT_SHARED: none */
+    uint8_t form;  /* enum stored (stored.h): how it keeps values; 0: plain */
 };
 
 struct tensor {
@@ -320,6 +321,25 @@ id graph_view(struct graph *g, id tensor, enum dtype t, int rank, const int64_t 
 id graph_scope_push(struct graph *g, const char *name, int flags); /* returns the previous scope */
 void graph_scope_pop(struct graph *g, id previous);
 id graph_loop(struct graph *g, const char *name, uint32_t trip);
+/* The statement that follows is built in a scope, or in a loop inside the current one (trip 0: in
+ * none). It ends at its end: no return, break or goto leaves it.
+ *
+ *     IN_SCOPE(g, "mlp", 0) x = op_add(g, x, mlp(b, x));
+ */
+struct inside {
+    struct graph *g;
+    id scope, loop; /* around it */
+    bool open;
+};
+struct inside graph_enter_scope(struct graph *g, const char *name, int flags);
+struct inside graph_enter_loop(struct graph *g, const char *name, uint32_t trip);
+void graph_leave(struct inside *in);
+#define INSIDE_NAME(what, line) what##line
+#define INSIDE(what, line, entered) \
+    for (struct inside INSIDE_NAME(what, line) = entered; INSIDE_NAME(what, line).open; graph_leave(&INSIDE_NAME(what, line)))
+#define INSIDE_AT(what, line, entered) INSIDE(what, line, entered)
+#define IN_SCOPE(g, name, flags) INSIDE_AT(scope_, __LINE__, graph_enter_scope(g, name, flags))
+#define IN_LOOP(g, name, trip) INSIDE_AT(loop_, __LINE__, graph_enter_loop(g, name, trip))
 
 /* Moves the cursor to the end of a program, for nodes of `phase` emitted by pass `made_by`; returns
  * the previous cursor: `g->at = before` restores it. */

@@ -108,10 +108,11 @@ void vjp_fourier(struct vjp *v)
 
 /* --- the mask loss -------------------------------------------------------------------------- */
 
-id op_mask_loss(struct graph *g, id logits, id iou, id bits, id valid, struct mask_loss_options o)
+struct mask_loss op_mask_loss(struct graph *g, id logits, id iou, id bits, id valid, struct mask_loss_options o)
 {
     union attr a = {.mask_loss = {o.focal, o.dice, o.iou, o.alpha, o.gamma, o.smooth, o.alpha_both}};
-    return emit_first(g, OP_MASK_LOSS, &a, (id[]){logits, iou, bits, valid, graph_step(g)}, 5);
+    const struct outputs y = op_outputs(g, OP_MASK_LOSS, &a, (id[]){logits, iou, bits, valid, graph_step(g)}, 5);
+    return (struct mask_loss){y.at[0], y.at[1]};
 }
 
 static void check_masks(struct infer *f)

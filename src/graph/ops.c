@@ -31,6 +31,14 @@ id op_apply(struct graph *g, enum op op, const union attr *attr, const id *in, i
     return n ? node_at(g, n)->out[0] : 0;
 }
 
+struct outputs op_outputs(struct graph *g, enum op op, const union attr *attr, const id *in, int nin)
+{
+    struct outputs y = {{0}};
+    id n = graph_emit(g, op, attr, in, nin);
+    if (n) memcpy(y.at, node_at(g, n)->out, sizeof y.at);
+    return y;
+}
+
 id op_reshape(struct graph *g, id x, int rank, const int64_t *dim)
 {
     union attr a = {.reshape = {.rank = rank}};
@@ -263,17 +271,16 @@ static void mark_running(struct graph *g, id statistic)
 id op_batchnorm(struct graph *g, id x, id w, id b, int64_t group, float eps, id running_mean, id running_var, double momentum)
 {
     union attr a = {.batchnorm = {group, eps}};
-    id n = graph_emit(g, OP_BATCHNORM, &a, (id[]){x, w, b}, 3);
-    if (!n) return 0;
-    const struct node norm = *node_at(g, n);
+    const struct outputs norm = op_outputs(g, OP_BATCHNORM, &a, (id[]){x, w, b}, 3);
+    if (!norm.at[0]) return 0;
     if (running_mean || running_var) {
         const struct tensor *t = tensor_at(g, x);
         union attr u = {.batchnorm_update = {momentum, group * t->dim[1] * t->dim[2], eps}};
-        if (!op_apply(g, OP_BATCHNORM_UPDATE, &u, (id[]){norm.out[1], norm.out[2], running_mean, running_var}, 4)) return 0;
+        if (!op_apply(g, OP_BATCHNORM_UPDATE, &u, (id[]){norm.at[1], norm.at[2], running_mean, running_var}, 4)) return 0;
         mark_running(g, running_mean);
         mark_running(g, running_var);
     }
-    return norm.out[0];
+    return norm.at[0];
 }
 
 id op_instancenorm(struct graph *g, id x, id w, id b, float eps) { return op_batchnorm(g, x, w, b, 1, eps, 0, 0, 0); }

@@ -93,6 +93,11 @@ uint64_t attr_hash(const union attr *attr, enum op op, uint64_t seed);
 /* --- the builder: reads like the maths. Each returns output 0. ------------- */
 /* Emits any op by its row; attr NULL: no attributes. An op needs no builder function of its own. */
 id op_apply(struct graph *g, enum op op, const union attr *attr, const id *in, int nin);
+/* The same with all outputs; 0: an output that is not given, or an error. */
+struct outputs {
+    id at[MAX_OUT];
+};
+struct outputs op_outputs(struct graph *g, enum op op, const union attr *attr, const id *in, int nin);
 /* A view of x, or of a dense copy of x if x is not dense. */
 id op_reshape(struct graph *g, id x, int rank, const int64_t *dim);
 id op_slice(struct graph *g, id x, int axis, int64_t start, int64_t length);
@@ -186,16 +191,20 @@ struct mask_loss_options {
     float alpha, gamma, smooth; /* parameters of focal, and of dice */
     bool alpha_both;            /* alpha weighs both classes */
 };
-id op_mask_loss(struct graph *g, id logits, id iou, id bits, id valid, struct mask_loss_options o);
+struct mask_loss {
+    id loss, statistics; /* statistics: of each mask (MASK_LOSS in ops.def) */
+};
+struct mask_loss op_mask_loss(struct graph *g, id logits, id iou, id bits, id valid, struct mask_loss_options o);
 /* Normalises pixels u8 [B,H,W,3] for the model. */
 id op_image(struct graph *g, id x, id valid, const float mean[3], const float std[3]);
 /* The logits [N,h,w] of the best candidate; `into` is the destination, or 0. */
 id op_mask_pick(struct graph *g, id logits, id scores, id into);
-/* The next round of simulated prompts: updates positions, kinds and round in place. */
+/* The next round of simulated prompts: positions, kinds and round are updated in place, and only
+ * the returned tensors may be read afterwards. */
 struct prompt_state {
     id positions, kinds, round;
 };
-void op_prompt_next(struct graph *g, struct prompt_state *s, id logits, id bits, id valid, id keys, int rounds, int first);
+struct prompt_state op_prompt_next(struct graph *g, struct prompt_state s, id logits, id bits, id valid, id keys, int rounds, int first);
 /* Repeats each row of x to match the rows of `like`. */
 id op_repeat(struct graph *g, id x, id like);
 enum { MASK_STATS = 4 }; /* statistics per mask that MASK_LOSS keeps for the backward */

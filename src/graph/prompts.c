@@ -44,12 +44,12 @@ void infer_mask_pick(struct infer *f)
     REQUIRE(!into || (same(into, &f->out[0]) && into->dtype == x->dtype), "the destination differs from the masks in shape or dtype");
 }
 
-void op_prompt_next(struct graph *g, struct prompt_state *s, id logits, id bits, id valid, id keys, int rounds, int first)
+struct prompt_state op_prompt_next(struct graph *g, struct prompt_state s, id logits, id bits, id valid, id keys, int rounds, int first)
 {
     union attr a = {.prompt_next = {rounds, first}};
-    id in[8] = {s->positions, s->kinds, s->round, logits, bits, valid, keys, graph_step(g)};
-    id n = graph_emit(g, OP_PROMPT_NEXT, &a, in, 8);
-    *s = n ? (struct prompt_state){node_at(g, n)->out[0], node_at(g, n)->out[1], node_at(g, n)->out[2]} : (struct prompt_state){0};
+    const id in[8] = {s.positions, s.kinds, s.round, logits, bits, valid, keys, graph_step(g)};
+    const struct outputs y = op_outputs(g, OP_PROMPT_NEXT, &a, in, 8);
+    return (struct prompt_state){y.at[0], y.at[1], y.at[2]};
 }
 
 void infer_prompt_next(struct infer *f)

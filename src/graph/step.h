@@ -14,7 +14,9 @@
 #ifndef STEP_H
 #define STEP_H
 
-#include <stdint.h>
+#include <math.h>
+
+#include "base/shared.h"
 
 struct step_block {
     float learning_rate; /* of this step, from the schedule */
@@ -32,5 +34,35 @@ struct step_block {
     int32_t good_steps;  /* f16: updates since the scale last changed */
     float next_scale;    /* f16: loss_scale of the next step */
 };
+
+/* SCALER: the next loss scale, as torch.amp.GradScaler (cpu/scaler.c). */
+SHARED void step_scale(struct step_block *step, int finite)
+{
+    step->found_inf = !finite;
+    step->next_scale = step->loss_scale;
+    if (!finite) {
+        step->next_scale = step->loss_scale * 0.5f;
+        step->good_steps = 0;
+        return;
+    }
+    step->adam_t++;
+    if (++step->good_steps == step->scale_window) {
+        if (shared_is_finite(step->loss_scale * 2)) step->next_scale = step->loss_scale * 2;
+        step->good_steps = 0;
+    }
+}
+
+/* CLIP: the gradient norm and the factor on gradients, from the sum of their squares. As
+ * clip_grad_norm_: the norm is increased by 1e-6 before it divides. A NaN norm gives a NaN factor,
+ * so that the failure is visible. Gradients of a scaled loss are divided by the scale first: the
+ * factor does both. */
+SHARED void step_clip(float out[2], double sum, const struct step_block *step)
+{
+    const double norm = sqrt(sum) / (double)step->loss_scale;
+    double factor = 1;
+    if (step->clip_norm > 0) factor = (double)step->clip_norm / (norm + 1e-6);
+    out[0] = (float)norm;
+    out[1] = (float)((factor > 1 ? 1 : factor) / (double)step->loss_scale);
+}
 
 #endif

@@ -13,6 +13,7 @@
 
 #include "graph/graph.h"
 #include "graph/ops.h"
+#include "graph/stored.h"
 
 struct verify {
     const struct graph *g;
@@ -41,7 +42,7 @@ static uint64_t extent(const struct graph *g, const struct tensor *x)
 {
     uint64_t last = 0;
     for (int i = 0; i < x->rank; i++) last += (uint64_t)(x->dim[i] - 1) * (uint64_t)x->stride[i];
-    uint64_t bytes = (last + 1) * dtype_size(x->dtype);
+    uint64_t bytes = g->storages.at[x->storage].form ? stored_bytes(g, x) : (last + 1) * dtype_size(x->dtype);
     if (x->loop) bytes += (uint64_t)x->advance * (g->loops.at[x->loop].trip - 1);
     return bytes;
 }

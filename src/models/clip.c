@@ -108,7 +108,7 @@ static int parse_clip_vision(struct model *m, const struct value *v, struct erro
 static int parse_siglip(struct model *m, const struct value *v, struct error *e) { return parse_tower(m, v, true, siglip_defaults, e); }
 static int parse_siglip_vision(struct model *m, const struct value *v, struct error *e) { return parse_tower(m, v, false, siglip_defaults, e); }
 
-/* --- parameters -------------------------------------------------------------------- */
+/* --- initialisation -------------------------------------------------------------------- */
 
 struct build {
     const struct tower *c;
@@ -116,57 +116,21 @@ struct build {
     int64_t B, T;
 };
 
-/* "vision_model." + layer + name; std 0 initialises with zeros. */
-static id weight(const struct build *b, const char *layer, const char *name, int rank, const int64_t *dim, double std)
-{
-    char full[256];
-    snprintf(full, sizeof full, "vision_model.%s%s", layer, name);
-    return graph_param(b->g, full, DT_F32, rank, dim, (struct init){std > 0 ? INIT_NORMAL : INIT_ZERO, (float)std, 0});
-}
+#define ROOT "vision_model."
 
 /* Normal with the standard deviation of Xavier's uniform distribution. */
 static double xavier(int64_t in, int64_t out) { return sqrt(2.0 / (double)(in + out)); }
 
-/* The weights of project(x). */
-struct projection {
-    id w, bias;
+/* The initialisation of the two matrices of an MLP, by CLIP or SigLIP. */
+struct mlp_init {
+    struct linear_init up, down;
 };
-static struct projection projection(const struct build *b, const char *layer, const char *name, int64_t rows, int64_t cols,
-                                    double std, double bias_std)
+static struct mlp_init mlp_init(const struct tower *c)
 {
-    char full[96];
-    snprintf(full, sizeof full, "%s.weight", name);
-    struct projection p = {.w = weight(b, layer, full, 2, (int64_t[]){rows, cols}, std)};
-    snprintf(full, sizeof full, "%s.bias", name);
-    p.bias = weight(b, layer, full, 1, &rows, bias_std);
-    return p;
-}
-
-static struct projection norm_weights(const struct build *b, const char *layer, const char *name)
-{
-    char full[256];
-    snprintf(full, sizeof full, "vision_model.%s%s.weight", layer, name);
-    id w = graph_param(b->g, full, DT_F32, 1, &b->c->hidden, (struct init){INIT_ONE, 0, 0});
-    char bias[96];
-    snprintf(bias, sizeof bias, "%s.bias", name);
-    return (struct projection){w, weight(b, layer, bias, 1, &b->c->hidden, 0)};
-}
-
-static id norm(const struct build *b, id x, const char *layer, const char *name)
-{
-    struct projection p = norm_weights(b, layer, name);
-    return op_layernorm(b->g, x, p.w, p.bias, (float)b->c->eps);
-}
-
-/* The two matrices of an MLP, with the initialisation of CLIP or SigLIP. */
-static void mlp_weights(const struct build *b, const char *layer, struct projection *up, struct projection *down)
-{
-    const struct tower *c = b->c;
-    double C = (double)c->hidden, bias = c->clip ? 0 : 1e-6;
-    double first = c->clip ? c->factor / sqrt(2 * C) : xavier(c->hidden, c->inner);
-    double second = c->clip ? c->factor / sqrt(2 * C * (double)c->layers) : xavier(c->hidden, c->inner);
-    *up = projection(b, layer, "mlp.fc1", c->inner, c->hidden, first, bias);
-    *down = projection(b, layer, "mlp.fc2", c->hidden, c->inner, second, bias);
+    const double C = (double)c->hidden, bias = c->clip ? 0 : 1e-6;
+    const double up = c->clip ? c->factor / sqrt(2 * C) : xavier(c->hidden, c->inner);
+    const double down = c->clip ? c->factor / sqrt(2 * C * (double)c->layers) : xavier(c->hidden, c->inner);
+    return (struct mlp_init){{.std = up, .bias_std = bias}, {.std = down, .bias_std = bias}};
 }
 
 /* --- layers ------------------------------------------------------------------------ */
@@ -176,40 +140,29 @@ static id attend(const struct build *b, id x, const char *layer)
     static const char *const names[3] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
     const struct tower *c = b->c;
     double C = (double)c->hidden;
-    double in = c->clip ? c->factor / sqrt(2 * C * (double)c->layers) : xavier(c->hidden, c->hidden);
-    double out = c->clip ? c->factor / sqrt(C) : xavier(c->hidden, c->hidden);
+    const struct linear_init in = {.std = c->clip ? c->factor / sqrt(2 * C * (double)c->layers) : xavier(c->hidden, c->hidden)};
+    const struct linear_init out = {.std = c->clip ? c->factor / sqrt(C) : xavier(c->hidden, c->hidden)};
     int64_t D = c->hidden / c->heads;
     id part[3];
-    for (int i = 0; i < 3; i++) {
-        struct projection p = projection(b, layer, names[i], c->hidden, c->hidden, in, 0);
-        part[i] = op_reshape(b->g, op_linear(b->g, x, p.w, p.bias), 4, (int64_t[]){b->B, b->T, c->heads, D});
-    }
+    for (int i = 0; i < 3; i++)
+        part[i] = op_reshape(b->g, layer_linear_init(b->g, x, layer, names[i], c->hidden, in), 4, (int64_t[]){b->B, b->T, c->heads, D});
     id o = op_attention(b->g, part[0], part[1], part[2], (float)(1 / sqrt((double)D)), false);
-    struct projection p = projection(b, layer, "self_attn.out_proj", c->hidden, c->hidden, out, 0);
-    return op_linear(b->g, op_reshape(b->g, o, 3, (int64_t[]){b->B, b->T, c->hidden}), p.w, p.bias);
+    return layer_linear_init(b->g, op_reshape(b->g, o, 3, (int64_t[]){b->B, b->T, c->hidden}), layer, "self_attn.out_proj", c->hidden, out);
 }
 
 static id mlp(const struct build *b, id x, const char *layer)
 {
-    struct projection up, down;
-    mlp_weights(b, layer, &up, &down);
-    return op_linear(b->g, op_act(b->g, op_linear(b->g, x, up.w, up.bias), b->c->act), down.w, down.bias);
+    const struct mlp_init init = mlp_init(b->c);
+    x = op_act(b->g, layer_linear_init(b->g, x, layer, "mlp.fc1", b->c->inner, init.up), b->c->act);
+    return layer_linear_init(b->g, x, layer, "mlp.fc2", b->c->hidden, init.down);
 }
 
-static id encoder_layer(const struct build *b, id x, int64_t i)
+static id encoder_layer(const struct build *b, id x, const char *layer)
 {
     struct graph *g = b->g;
-    char scope[80], prefix[64];
-    snprintf(prefix, sizeof prefix, "encoder.layers.%lld.", (long long)i);
-    snprintf(scope, sizeof scope, "vision_model.encoder.layers.%lld", (long long)i);
-    id outer = graph_scope_push(g, scope, SCOPE_BLOCK);
-    id part = graph_scope_push(g, "self_attn", 0);
-    x = op_add(g, x, attend(b, norm(b, x, prefix, "layer_norm1"), prefix));
-    graph_scope_pop(g, part);
-    part = graph_scope_push(g, "mlp", 0);
-    x = op_add(g, x, mlp(b, norm(b, x, prefix, "layer_norm2"), prefix));
-    graph_scope_pop(g, part);
-    graph_scope_pop(g, outer);
+    const double eps = b->c->eps;
+    IN_SCOPE(g, "self_attn", 0) x = op_add(g, x, attend(b, layer_norm(g, x, layer, "layer_norm1", eps), layer));
+    IN_SCOPE(g, "mlp", 0) x = op_add(g, x, mlp(b, layer_norm(g, x, layer, "layer_norm2", eps), layer));
     return x;
 }
 
@@ -219,25 +172,26 @@ static id embed(const struct build *b, id pixels, int64_t patches)
     const struct tower *c = b->c;
     struct graph *g = b->g;
     double area = (double)(c->channels * c->patch * c->patch), C = (double)c->hidden;
-    id token = c->clip ? weight(b, "embeddings.", "class_embedding", 1, &c->hidden, c->factor / sqrt(C)) : 0;
-    id w = weight(b, "embeddings.", "patch_embedding.weight", 4, (int64_t[]){c->hidden, c->channels, c->patch, c->patch},
+    id token = c->clip ? layer_param(g, ROOT "embeddings.", "class_embedding", 1, &c->hidden, c->factor / sqrt(C)) : 0;
+    id w = layer_param(g, ROOT "embeddings.", "patch_embedding.weight", 4, (int64_t[]){c->hidden, c->channels, c->patch, c->patch},
                   c->clip ? c->factor * c->range : 1 / sqrt(area));
-    id bias = c->clip ? 0 : weight(b, "embeddings.", "patch_embedding.bias", 1, &c->hidden, 0);
-    id position = weight(b, "embeddings.", "position_embedding.weight", 2, (int64_t[]){b->T, c->hidden},
+    id bias = c->clip ? 0 : layer_param(g, ROOT "embeddings.", "patch_embedding.bias", 1, &c->hidden, 0);
+    id position = layer_param(g, ROOT "embeddings.", "position_embedding.weight", 2, (int64_t[]){b->T, c->hidden},
                       c->clip ? c->factor * c->range : 1 / sqrt(C));
-    id outer = graph_scope_push(g, "vision_model.embeddings", 0);
-    id maps = op_dense(g, op_permute(g, pixels, (int[]){0, 2, 3, 1}));
-    id x = op_reshape(g, op_conv(g, maps, w, bias, (int)c->patch, 0, 1), 3, (int64_t[]){b->B, patches, c->hidden});
-    if (token) {
-        /* The class token is the same for every image: it is added to the first position embedding,
-         * and an empty row of the tokens receives both. */
-        id first = op_reshape(g, token, 2, (int64_t[]){1, c->hidden});
-        position = op_add(g, position, op_pad(g, first, (int64_t[]){0, 0}, (int64_t[]){patches, 0}));
-        x = op_pad(g, x, (int64_t[]){0, 1, 0}, (int64_t[]){0, 0, 0});
+    id x = 0;
+    IN_SCOPE(g, ROOT "embeddings", 0) {
+        id maps = op_dense(g, op_permute(g, pixels, (int[]){0, 2, 3, 1}));
+        x = op_reshape(g, op_conv(g, maps, w, bias, (int)c->patch, 0, 1), 3, (int64_t[]){b->B, patches, c->hidden});
+        if (token) {
+            /* The class token is the same for every image: it is added to the first position embedding,
+             * and an empty row of the tokens receives both. */
+            id first = op_reshape(g, token, 2, (int64_t[]){1, c->hidden});
+            position = op_add(g, position, op_pad(g, first, (int64_t[]){0, 0}, (int64_t[]){patches, 0}));
+            x = op_pad(g, x, (int64_t[]){0, 1, 0}, (int64_t[]){0, 0, 0});
+        }
+        x = op_add(g, x, position);
     }
-    x = op_add(g, x, position);
-    graph_scope_pop(g, outer);
-    return c->clip ? norm(b, x, "", "pre_layrnorm") : x;
+    return c->clip ? layer_norm(g, x, ROOT, "pre_layrnorm", c->eps) : x;
 }
 
 /* SigLIP pools its tokens by attention with a learned query. The pooled token is not an output
@@ -245,13 +199,22 @@ static id embed(const struct build *b, id pixels, int64_t patches)
 static void pooling_head(const struct build *b)
 {
     int64_t C = b->c->hidden, wide = 3 * C;
-    struct projection up, down;
-    weight(b, "head.", "probe", 3, (int64_t[]){1, 1, C}, xavier(C, C));
-    weight(b, "head.", "attention.in_proj_weight", 2, (int64_t[]){wide, C}, xavier(C, wide));
-    weight(b, "head.", "attention.in_proj_bias", 1, &wide, 0);
-    projection(b, "head.", "attention.out_proj", C, C, 1 / sqrt((double)C), 0);
-    norm_weights(b, "head.", "layernorm");
-    mlp_weights(b, "head.", &up, &down);
+    struct graph *g = b->g;
+    const struct mlp_init init = mlp_init(b->c);
+    layer_param(g, ROOT "head.", "probe", 3, (int64_t[]){1, 1, C}, xavier(C, C));
+    layer_param(g, ROOT "head.", "attention.in_proj_weight", 2, (int64_t[]){wide, C}, xavier(C, wide));
+    layer_param(g, ROOT "head.", "attention.in_proj_bias", 1, &wide, 0);
+    layer_linear_weights(g, ROOT "head.", "attention.out_proj", C, C, (struct linear_init){.std = 1 / sqrt((double)C)});
+    layer_norm_weights(g, ROOT "head.", "layernorm", C);
+    layer_linear_weights(g, ROOT "head.", "mlp.fc1", b->c->inner, C, init.up);
+    layer_linear_weights(g, ROOT "head.", "mlp.fc2", C, b->c->inner, init.down);
+}
+
+static void output_state(const struct model *m, struct graph *g, const struct batch *batch, int64_t i, id x)
+{
+    char name[48];
+    snprintf(name, sizeof name, "hidden_states.%lld", (long long)i);
+    model_output(m, g, batch, name, x);
 }
 
 static void build_tower(const struct model *m, struct graph *g, const struct batch *batch)
@@ -261,14 +224,13 @@ static void build_tower(const struct model *m, struct graph *g, const struct bat
     struct build b = {.c = c, .g = g, .B = batch->B, .T = patches + c->clip};
     id pixels = graph_input(g, "pixel_values", DT_F32, 4, (int64_t[]){b.B, c->channels, c->image, c->image});
     id x = embed(&b, pixels, patches);
-    for (int64_t i = 0; i <= c->layers; i++) {
-        char name[48];
-        snprintf(name, sizeof name, "hidden_states.%lld", (long long)i);
-        if (i) x = encoder_layer(&b, x, i - 1);
-        model_output(m, g, batch, name, x);
+    output_state(m, g, batch, 0, x);
+    FOR_LAYERS(layer, g, ROOT "encoder.layers", c->layers) {
+        x = encoder_layer(&b, x, layer.prefix);
+        output_state(m, g, batch, layer.i + 1, x);
     }
-    if (c->clip) norm_weights(&b, "", "post_layernorm");
-    else x = norm(&b, x, "", "post_layernorm");
+    if (c->clip) layer_norm_weights(g, ROOT, "post_layernorm", c->hidden);
+    else x = layer_norm(g, x, ROOT, "post_layernorm", c->eps);
     model_output(m, g, batch, "last_hidden_state", x);
     if (c->head) pooling_head(&b);
 }

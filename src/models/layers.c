@@ -11,11 +11,26 @@
 
 enum { NAME_ROOM = 256 };
 
+struct layer layers_begin(struct graph *g, const char *root, int64_t count) { return (struct layer){.g = g, .root = root, .i = -1, .count = count}; }
+
+bool layers_next(struct layer *l)
+{
+    if (l->in.open) graph_leave(&l->in);
+    if (++l->i >= l->count) return false;
+    const int n = snprintf(l->prefix, sizeof l->prefix, "%s.%lld", l->root, (long long)l->i);
+    CHECK(n + 1 < (int)sizeof l->prefix);
+    l->in = graph_enter_scope(l->g, l->prefix, SCOPE_BLOCK);
+    l->prefix[n] = '.', l->prefix[n + 1] = 0;
+    return true;
+}
+
+static struct init normal_init(double std) { return (struct init){std > 0 ? INIT_NORMAL : INIT_ZERO, (float)std, 0}; }
+
 id layer_param(struct graph *g, const char *prefix, const char *name, int rank, const int64_t *dim, double std)
 {
     char full[NAME_ROOM];
     snprintf(full, sizeof full, "%s%s", prefix, name);
-    return graph_param(g, full, DT_F32, rank, dim, (struct init){std > 0 ? INIT_NORMAL : INIT_ZERO, (float)std, 0});
+    return graph_param(g, full, DT_F32, rank, dim, normal_init(std));
 }
 
 /* prefix + name + end. */
@@ -30,17 +45,40 @@ static struct init default_init(int64_t inputs) { return (struct init){INIT_NORM
 
 static const struct init zeros = {INIT_ZERO, 0, 0};
 
-id layer_linear(struct graph *g, id x, const char *prefix, const char *name, int64_t out)
-{
-    if (!x) return 0;
-    const int64_t in = tensor_last(tensor_at(g, x));
-    id w = weight_of(g, prefix, name, ".weight", 2, (int64_t[]){out, in}, default_init(in));
-    return op_linear(g, x, w, weight_of(g, prefix, name, ".bias", 1, &out, zeros));
-}
-
 struct pair {
     id w, bias;
 };
+
+static struct pair linear_pair(struct graph *g, const char *prefix, const char *name, int64_t out, int64_t in, struct linear_init init)
+{
+    id w = weight_of(g, prefix, name, ".weight", 2, (int64_t[]){out, in}, normal_init(init.std));
+    return (struct pair){w, init.no_bias ? 0 : weight_of(g, prefix, name, ".bias", 1, &out, normal_init(init.bias_std))};
+}
+
+id layer_linear(struct graph *g, id x, const char *prefix, const char *name, int64_t out)
+{
+    if (!x) return 0;
+    return layer_linear_init(g, x, prefix, name, out, (struct linear_init){.std = default_init(tensor_last(tensor_at(g, x))).std});
+}
+
+id layer_linear_init(struct graph *g, id x, const char *prefix, const char *name, int64_t out, struct linear_init init)
+{
+    if (!x) return 0;
+    struct pair p = linear_pair(g, prefix, name, out, tensor_last(tensor_at(g, x)), init);
+    return op_linear(g, x, p.w, p.bias);
+}
+
+void layer_linear_weights(struct graph *g, const char *prefix, const char *name, int64_t out, int64_t in, struct linear_init init)
+{
+    linear_pair(g, prefix, name, out, in, init);
+}
+
+id layer_rmsnorm(struct graph *g, id x, const char *prefix, const char *name, double eps)
+{
+    if (!x) return 0;
+    id w = weight_of(g, prefix, name, ".weight", 1, (int64_t[]){tensor_last(tensor_at(g, x))}, (struct init){INIT_ONE, 0, 0});
+    return op_rmsnorm(g, x, w, (float)eps);
+}
 
 static struct pair norm_pair(struct graph *g, const char *prefix, const char *name, int64_t C)
 {

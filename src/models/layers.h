@@ -11,9 +11,32 @@
 #include "graph/graph.h"
 #include "io/value.h"
 
+/* The repeated layers of a model: the statement that follows is built once for each, in the scope
+ * "root.i", which is a block (SCOPE_BLOCK).
+ *
+ *     FOR_LAYERS(layer, g, "model.layers", n) x = decoder_layer(&b, x, &layer);
+ */
+struct layer {
+    struct graph *g;
+    const char *root;
+    int64_t i, count;
+    struct inside in;
+    char prefix[96]; /* "root.i.", of its weights */
+};
+struct layer layers_begin(struct graph *g, const char *root, int64_t count);
+bool layers_next(struct layer *l);
+#define FOR_LAYERS(name, g, root, count) for (struct layer name = layers_begin(g, root, count); layers_next(&name);)
+
 /* The parameter prefix + name; std 0 initialises with zeros. */
 id layer_param(struct graph *g, const char *prefix, const char *name, int rank, const int64_t *dim, double std);
 id layer_linear(struct graph *g, id x, const char *prefix, const char *name, int64_t out);
+/* The same, initialised as a model does: standard deviations of weight and bias, 0 for zeros. */
+struct linear_init {
+    double std, bias_std;
+    bool no_bias;
+};
+id layer_linear_init(struct graph *g, id x, const char *prefix, const char *name, int64_t out, struct linear_init init);
+id layer_rmsnorm(struct graph *g, id x, const char *prefix, const char *name, double eps);
 /* Over the last dimension: of tokens, or of the channels of a map. */
 id layer_norm(struct graph *g, id x, const char *prefix, const char *name, double eps);
 struct kernel_shape {
@@ -28,6 +51,7 @@ id layer_upscale(struct graph *g, id x, const char *prefix, const char *name, in
 /* Declares the weights of a layer that the graph does not compute: they are loaded, kept and
  * saved. */
 void layer_norm_weights(struct graph *g, const char *prefix, const char *name, int64_t C);
+void layer_linear_weights(struct graph *g, const char *prefix, const char *name, int64_t out, int64_t in, struct linear_init init);
 void layer_conv_weights(struct graph *g, const char *prefix, const char *name, int64_t out, int64_t in, int size);
 
 /* hidden_act of a configuration, by the names of transformers; *act is unchanged if the key is

@@ -8,10 +8,10 @@
  *     loss = cross-entropy(rmsnorm(x) head^T, labels shifted by one)
  */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "graph/ops.h"
+#include "models/layers.h"
 #include "models/model.h"
 #include "models/rope.h"
 
@@ -181,28 +181,10 @@ struct build {
     float rope_scale;
 };
 
-static id weight(const struct build *b, const char *layer, const char *name, int64_t rows, int64_t cols)
+/* A matrix of the layer, applied to x. */
+static id project(const struct build *b, id x, const char *layer, const char *name, int64_t rows, bool biased)
 {
-    char full[256];
-    snprintf(full, sizeof full, "%s%s.weight", layer, name);
-    return graph_param(b->g, full, DT_F32, 2, (int64_t[]){rows, cols}, (struct init){INIT_NORMAL, (float)b->c->std, 0});
-}
-
-static id norm(const struct build *b, id x, const char *layer, const char *name)
-{
-    char full[256];
-    snprintf(full, sizeof full, "%s%s.weight", layer, name);
-    id w = graph_param(b->g, full, DT_F32, 1, &b->c->hidden, (struct init){INIT_ONE, 0, 0});
-    return op_rmsnorm(b->g, x, w, (float)b->c->eps);
-}
-
-static id project(const struct build *b, id x, const char *layer, const char *name, int64_t rows, int64_t cols, bool biased)
-{
-    char full[256];
-    snprintf(full, sizeof full, "%s%s.bias", layer, name);
-    id w = weight(b, layer, name, rows, cols);
-    id bias = biased ? graph_param(b->g, full, DT_F32, 1, &rows, (struct init){INIT_ZERO, 0, 0}) : 0;
-    return op_linear(b->g, x, w, bias);
+    return layer_linear_init(b->g, x, layer, name, rows, (struct linear_init){.std = b->c->std, .no_bias = !biased});
 }
 
 static id heads(const struct build *b, id x, int64_t n) /* [B,T,n*D] as [B,T,n,D] */
@@ -215,39 +197,33 @@ static id attend(const struct build *b, id x, const char *layer, bool windowed)
     const struct llama *c = b->c;
     struct graph *g = b->g;
     int64_t D = c->head_dim, width = c->heads * D, kv_width = c->kv_heads * D;
-    id q = heads(b, project(b, x, layer, "self_attn.q_proj", width, c->hidden, c->qkv_bias), c->heads);
-    id k = heads(b, project(b, x, layer, "self_attn.k_proj", kv_width, c->hidden, c->qkv_bias), c->kv_heads);
-    id v = heads(b, project(b, x, layer, "self_attn.v_proj", kv_width, c->hidden, c->qkv_bias), c->kv_heads);
+    id q = heads(b, project(b, x, layer, "self_attn.q_proj", width, c->qkv_bias), c->heads);
+    id k = heads(b, project(b, x, layer, "self_attn.k_proj", kv_width, c->qkv_bias), c->kv_heads);
+    id v = heads(b, project(b, x, layer, "self_attn.v_proj", kv_width, c->qkv_bias), c->kv_heads);
     q = op_rope(g, q, b->inv_freq, b->rope_scale, false);
     k = op_rope(g, k, b->inv_freq, b->rope_scale, false);
     struct attention_options options = {(float)(1 / sqrt((double)D)), true, windowed ? c->window : 0};
     id o = op_attention_with(g, q, k, v, 0, options);
     o = op_reshape(g, o, 3, (int64_t[]){b->B, b->T, width});
-    return project(b, o, layer, "self_attn.o_proj", c->hidden, width, c->o_bias);
+    return project(b, o, layer, "self_attn.o_proj", c->hidden, c->o_bias);
 }
 
 static id gated_mlp(const struct build *b, id x, const char *layer)
 {
     const struct llama *c = b->c;
-    id gate = project(b, x, layer, "mlp.gate_proj", c->inner, c->hidden, c->mlp_bias);
-    id up = project(b, x, layer, "mlp.up_proj", c->inner, c->hidden, c->mlp_bias);
-    return project(b, op_silu_gate(b->g, gate, up), layer, "mlp.down_proj", c->hidden, c->inner, c->mlp_bias);
+    id gate = project(b, x, layer, "mlp.gate_proj", c->inner, c->mlp_bias);
+    id up = project(b, x, layer, "mlp.up_proj", c->inner, c->mlp_bias);
+    return project(b, op_silu_gate(b->g, gate, up), layer, "mlp.down_proj", c->hidden, c->mlp_bias);
 }
 
-static id decoder_layer(const struct build *b, id x, int64_t i)
+static id decoder_layer(const struct build *b, id x, const struct layer *layer)
 {
     struct graph *g = b->g;
-    char scope[48], prefix[64];
-    snprintf(scope, sizeof scope, "model.layers.%lld", (long long)i);
-    snprintf(prefix, sizeof prefix, "%s.", scope);
-    id outer = graph_scope_push(g, scope, SCOPE_BLOCK);
-    id layer = graph_scope_push(g, "self_attn", 0);
-    x = op_add(g, x, attend(b, norm(b, x, prefix, "input_layernorm"), prefix, b->c->windowed[i]));
-    graph_scope_pop(g, layer);
-    layer = graph_scope_push(g, "mlp", 0);
-    x = op_add(g, x, gated_mlp(b, norm(b, x, prefix, "post_attention_layernorm"), prefix));
-    graph_scope_pop(g, layer);
-    graph_scope_pop(g, outer);
+    const char *prefix = layer->prefix;
+    IN_SCOPE(g, "self_attn", 0)
+        x = op_add(g, x, attend(b, layer_rmsnorm(g, x, prefix, "input_layernorm", b->c->eps), prefix, b->c->windowed[layer->i]));
+    IN_SCOPE(g, "mlp", 0)
+        x = op_add(g, x, gated_mlp(b, layer_rmsnorm(g, x, prefix, "post_attention_layernorm", b->c->eps), prefix));
     return x;
 }
 
@@ -257,11 +233,11 @@ static void head(const struct build *b, id x, id embed, id labels, const struct 
     const struct llama *c = b->c;
     id rows = op_reshape(g, x, 2, (int64_t[]){-1, c->hidden});
     id targets = op_reshape(g, op_shift_labels(g, labels), 1, (int64_t[]){-1});
-    id w = c->tied ? embed : weight(b, "", "lm_head", c->vocabulary, c->hidden);
-    id outer = graph_scope_push(g, "lm_head", SCOPE_ROWS);
-    id logits = op_linear(g, rows, w, 0);
-    id loss = op_xent(g, logits, targets);
-    graph_scope_pop(g, outer);
+    id w = c->tied ? embed : layer_param(g, "", "lm_head.weight", 2, (int64_t[]){c->vocabulary, c->hidden}, c->std), logits = 0, loss = 0;
+    IN_SCOPE(g, "lm_head", SCOPE_ROWS) {
+        logits = op_linear(g, rows, w, 0);
+        loss = op_xent(g, logits, targets);
+    }
     graph_output(g, "loss", loss);
     if (batch->outputs) graph_output(g, "logits", op_reshape(g, logits, 3, (int64_t[]){b->B, b->T, c->vocabulary}));
 }
@@ -279,11 +255,10 @@ static void llama_build(const struct model *m, struct graph *g, const struct bat
     id labels = graph_input(g, "labels", DT_I32, 2, (int64_t[]){b.B, b.T});
     id embed = graph_param(g, "model.embed_tokens.weight", DT_F32, 2, (int64_t[]){c->vocabulary, c->hidden},
                            (struct init){INIT_NORMAL, (float)c->std, 0, c->padding});
-    id outer = graph_scope_push(g, "model.embed_tokens", 0);
-    id x = op_embedding_padded(g, ids, embed, c->padding);
-    graph_scope_pop(g, outer);
-    for (int64_t i = 0; i < c->layers; i++) x = decoder_layer(&b, x, i);
-    x = norm(&b, x, "model.", "norm");
+    id x = 0;
+    IN_SCOPE(g, "model.embed_tokens", 0) x = op_embedding_padded(g, ids, embed, c->padding);
+    FOR_LAYERS(layer, g, "model.layers", c->layers) x = decoder_layer(&b, x, &layer);
+    x = layer_rmsnorm(g, x, "model.", "norm", c->eps);
     head(&b, x, embed, labels, batch);
 }
 

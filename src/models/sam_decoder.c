@@ -65,20 +65,9 @@ static id add_rows(struct graph *g, id a, id b)
 /* Inputs of an attention: q attends to k and v, each [rows,length,C] and not yet projected. */
 struct attention_inputs {
     id q, k, v;
-    id q_positions, k_positions; /* position encodings added to q, and to k; 0: none */
     id mask;            /* f32 [rows of k,length of k]; 0: none */
     int64_t downsample; /* factor by which the inner width is reduced */
 };
-
-/* (x + positions) w^T + bias. A projection is linear, so the positions, the same for all rows, are
- * projected separately and added afterwards: the sum, as large as x, is never stored. */
-static id project(struct graph *g, id x, id positions, const char *prefix, const char *name, int64_t inner)
-{
-    id y = layer_linear(g, x, prefix, name, inner);
-    if (!y || !positions) return y;
-    const struct node *n = node_at(g, tensor_at(g, y)->node);
-    return op_add(g, y, op_linear(g, positions, n->in[1], 0));
-}
 
 static id attend(const struct sam_build *b, const char *layer, const char *name, struct attention_inputs l)
 {
@@ -87,8 +76,8 @@ static id attend(const struct sam_build *b, const char *layer, const char *name,
     const int64_t inner = c->hidden / l.downsample, D = inner / c->heads;
     char prefix[112];
     snprintf(prefix, sizeof prefix, "%s%s.", layer, name);
-    id q = project(g, l.q, l.q_positions, prefix, "q_proj", inner);
-    id k = project(g, l.k, l.k_positions, prefix, "k_proj", inner);
+    id q = layer_linear(g, l.q, prefix, "q_proj", inner);
+    id k = layer_linear(g, l.k, prefix, "k_proj", inner);
     id v = layer_linear(g, l.v, prefix, "v_proj", inner);
     if (!q || !k || !v) return 0;
     if (rows(g, q) < rows(g, k)) q = op_repeat(g, q, k);
@@ -116,46 +105,43 @@ static void look_at_itself(const struct sam_build *b, const char *layer, struct 
     t->tokens = layer_norm(g, first ? o : op_add(g, t->tokens, o), layer, "layer_norm1", b->c->decoder.eps);
 }
 
-static void decoder_layer(const struct sam_build *b, struct two_way *t, int64_t i)
+static id look_at_image(const struct sam_build *b, const char *layer, const char *name, const struct two_way *t, int64_t downsample)
+{
+    struct graph *g = b->g;
+    id q = op_add(g, t->tokens, t->first), k = op_add(g, t->keys, t->positions);
+    return attend(b, layer, name, (struct attention_inputs){.q = q, .k = k, .v = t->keys, .downsample = downsample});
+}
+
+static void decoder_layer(const struct sam_build *b, struct two_way *t, const struct layer *at)
 {
     const struct sam_decoder *c = &b->c->decoder;
     struct graph *g = b->g;
-    char scope[64], layer[80];
-    snprintf(scope, sizeof scope, ROOT "transformer.layers.%lld", (long long)i);
-    snprintf(layer, sizeof layer, "%s.", scope);
-    id outer = graph_scope_push(g, scope, SCOPE_BLOCK);
-    id part = graph_scope_push(g, "self_attn", 0);
-    look_at_itself(b, layer, t, i == 0);
-    graph_scope_pop(g, part);
-    part = graph_scope_push(g, "cross_attn_token_to_image", 0);
-    struct attention_inputs attention_inputs = {.q = op_add(g, t->tokens, t->first), .k = t->keys, .v = t->keys, .k_positions = t->positions, .downsample = LAYER_DOWNSAMPLE};
-    id o = attend(b, layer, "cross_attn_token_to_image", attention_inputs);
-    t->tokens = layer_norm(g, op_add(g, t->tokens, o), layer, "layer_norm2", c->eps);
-    graph_scope_pop(g, part);
-    part = graph_scope_push(g, "mlp", 0);
-    o = op_act(g, layer_linear(g, t->tokens, layer, "mlp.lin1", c->inner), c->act);
-    o = layer_linear(g, o, layer, "mlp.lin2", c->hidden);
-    t->tokens = layer_norm(g, op_add(g, t->tokens, o), layer, "layer_norm3", c->eps);
-    graph_scope_pop(g, part);
-    part = graph_scope_push(g, "cross_attn_image_to_token", 0);
-    attention_inputs = (struct attention_inputs){.q = t->keys, .k = op_add(g, t->tokens, t->first), .v = t->tokens, .q_positions = t->positions, .mask = t->mask,
-                         .downsample = LAYER_DOWNSAMPLE};
-    o = attend(b, layer, "cross_attn_image_to_token", attention_inputs);
-    t->keys = layer_norm(g, add_rows(g, t->keys, o), layer, "layer_norm4", c->eps);
-    graph_scope_pop(g, part);
-    graph_scope_pop(g, outer);
+    const char *layer = at->prefix;
+    IN_SCOPE(g, "self_attn", 0) look_at_itself(b, layer, t, at->i == 0);
+    IN_SCOPE(g, "cross_attn_token_to_image", 0) {
+        id o = look_at_image(b, layer, "cross_attn_token_to_image", t, LAYER_DOWNSAMPLE);
+        t->tokens = layer_norm(g, op_add(g, t->tokens, o), layer, "layer_norm2", c->eps);
+    }
+    IN_SCOPE(g, "mlp", 0) {
+        id o = op_act(g, layer_linear(g, t->tokens, layer, "mlp.lin1", c->inner), c->act);
+        o = layer_linear(g, o, layer, "mlp.lin2", c->hidden);
+        t->tokens = layer_norm(g, op_add(g, t->tokens, o), layer, "layer_norm3", c->eps);
+    }
+    IN_SCOPE(g, "cross_attn_image_to_token", 0) {
+        id k = op_add(g, t->tokens, t->first), q = op_add(g, t->keys, t->positions);
+        id o = attend(b, layer, "cross_attn_image_to_token", (struct attention_inputs){q, k, t->tokens, t->mask, LAYER_DOWNSAMPLE});
+        t->keys = layer_norm(g, add_rows(g, t->keys, o), layer, "layer_norm4", c->eps);
+    }
 }
 
 static void transform(const struct sam_build *b, struct two_way *t)
 {
     struct graph *g = b->g;
-    for (int64_t i = 0; i < b->c->decoder.layers; i++) decoder_layer(b, t, i);
-    id outer = graph_scope_push(g, ROOT "transformer", 0);
-    struct attention_inputs last = {.q = op_add(g, t->tokens, t->first), .k = t->keys, .v = t->keys, .k_positions = t->positions,
-                        .downsample = b->c->decoder.downsample};
-    id o = attend(b, ROOT "transformer.", "final_attn_token_to_image", last);
-    t->tokens = layer_norm(g, op_add(g, t->tokens, o), ROOT "transformer.", "layer_norm_final_attn", FINAL_EPS);
-    graph_scope_pop(g, outer);
+    FOR_LAYERS(layer, g, ROOT "transformer.layers", b->c->decoder.layers) decoder_layer(b, t, &layer);
+    IN_SCOPE(g, ROOT "transformer", 0) {
+        id o = look_at_image(b, ROOT "transformer.", "final_attn_token_to_image", t, b->c->decoder.downsample);
+        t->tokens = layer_norm(g, op_add(g, t->tokens, o), ROOT "transformer.", "layer_norm_final_attn", FINAL_EPS);
+    }
 }
 
 /* --- before and after the transformer -------------------------------------------------------- */
@@ -212,8 +198,7 @@ static id mask_filters(const struct sam_build *b, id tokens, int64_t first, int6
     return joined;
 }
 
-/* Upscales by four in each direction, to an eighth of the channels; apply() computes the last
- * activation. */
+/* Upscales by four in each direction, to an eighth of the channels. */
 static id upscale(const struct sam_build *b, id keys)
 {
     const int64_t C = b->c->decoder.hidden;
@@ -222,18 +207,17 @@ static id upscale(const struct sam_build *b, id keys)
     id x = op_reshape(g, keys, 4, (int64_t[]){rows(g, keys), b->grid, b->grid, C});
     x = layer_upscale(g, x, ROOT, "upscale_conv1", C / 4, 2);
     x = op_act(g, layer_norm(g, x, ROOT, "upscale_layer_norm", UPSCALE_EPS), ACT_GELU);
-    return layer_upscale(g, x, ROOT, "upscale_conv2", C / 8, 2);
+    return op_act(g, layer_upscale(g, x, ROOT, "upscale_conv2", C / 8, 2), ACT_GELU);
 }
 
-/* filters [rows,K,c] . gelu(maps [rows,h,h,c]) = [rows,K,h,h]. */
-static id apply(struct graph *g, id mask_filters, id maps)
+/* filters [rows,K,c] . maps [rows,h,h,c] = [rows,K,h,h], in f32. */
+static id apply(struct graph *g, id filters, id maps)
 {
-    if (!mask_filters || !maps) return 0;
+    if (!filters || !maps) return 0;
     const struct tensor m = *tensor_at(g, maps);
-    const int64_t K = length(g, mask_filters);
     maps = op_reshape(g, maps, 3, (int64_t[]){m.dim[0], m.dim[1] * m.dim[2], m.dim[3]});
-    id logits = op_apply(g, OP_BMM_ACT, &(union attr){.act = {ACT_GELU}}, (id[]){mask_filters, maps}, 2);
-    return op_reshape(g, logits, 4, (int64_t[]){m.dim[0], K, m.dim[1], m.dim[2]});
+    id logits = op_bmm(g, filters, maps, false, true, DT_F32);
+    return op_reshape(g, logits, 4, (int64_t[]){m.dim[0], length(g, filters), m.dim[1], m.dim[2]});
 }
 
 struct sam_masks sam_decode(const struct sam_build *b, id image, const struct sam_encoded *p)
@@ -242,18 +226,19 @@ struct sam_masks sam_decode(const struct sam_build *b, id image, const struct sa
     struct graph *g = b->g;
     const int64_t first = b->prompting.single ? 0 : 1, count = b->prompting.single ? 1 : c->candidates;
     struct two_way t = {.positions = p->positions};
-    id outer = graph_scope_push(g, "mask_decoder", 0);
-    id flat = op_reshape(g, image, 3, (int64_t[]){b->B, b->grid * b->grid, c->hidden});
-    t.tokens = t.first = begin_tokens(b, p->tokens);
-    t.keys = add_rows(g, flat, p->dense);
-    if (p->hidden) t.mask = op_pad(g, p->hidden, (int64_t[]){0, c->candidates + 2}, (int64_t[]){0, 0}); /* output tokens are always visible */
-    graph_scope_pop(g, outer);
+    struct sam_masks out = {0};
+    IN_SCOPE(g, "mask_decoder", 0) {
+        id flat = op_reshape(g, image, 3, (int64_t[]){b->B, b->grid * b->grid, c->hidden});
+        t.tokens = t.first = begin_tokens(b, p->tokens);
+        t.keys = add_rows(g, flat, p->dense);
+        if (p->hidden) t.mask = op_pad(g, p->hidden, (int64_t[]){0, c->candidates + 2}, (int64_t[]){0, 0}); /* output tokens are always visible */
+    }
     transform(b, &t);
-    outer = graph_scope_push(g, "mask_decoder", 0);
-    id maps = upscale(b, t.keys), each = mask_filters(b, t.tokens, first, count);
-    struct sam_masks out = {.logits = apply(g, each, maps)};
-    id iou = feed_forward(g, token(g, t.tokens, 0), ROOT "iou_prediction_head.", c->iou_hidden, c->candidates + 1, c->iou_layers);
-    out.iou = op_dense(g, op_slice(g, iou, 1, first, count));
-    graph_scope_pop(g, outer);
+    IN_SCOPE(g, "mask_decoder", 0) {
+        id maps = upscale(b, t.keys), each = mask_filters(b, t.tokens, first, count);
+        out.logits = apply(g, each, maps);
+        id iou = feed_forward(g, token(g, t.tokens, 0), ROOT "iou_prediction_head.", c->iou_hidden, c->candidates + 1, c->iou_layers);
+        out.iou = op_dense(g, op_slice(g, iou, 1, first, count));
+    }
     return out;
 }

@@ -16,7 +16,6 @@
  * tables linearly; windows keep their size and their tables.
  */
 #include <math.h>
-#include <stdio.h>
 
 #include "graph/ops.h"
 #include "models/layers.h"
@@ -83,22 +82,16 @@ static id attention(const struct sam_build *b, id x, const char *layer, bool glo
     return layer_linear(b->g, x, layer, "attn.proj", c->hidden);
 }
 
-static id encoder_layer(const struct sam_build *b, id x, int64_t i)
+static id encoder_layer(const struct sam_build *b, id x, const struct layer *layer)
 {
     const struct sam_vision *c = &b->c->vision;
     struct graph *g = b->g;
-    char scope[64], prefix[80];
-    snprintf(scope, sizeof scope, ROOT "layers.%lld", (long long)i);
-    snprintf(prefix, sizeof prefix, "%s.", scope);
-    id outer = graph_scope_push(g, scope, SCOPE_BLOCK);
-    id part = graph_scope_push(g, "attn", 0);
-    x = op_add(g, x, attention(b, layer_norm(g, x, prefix, "layer_norm1", c->eps), prefix, c->global[i]));
-    graph_scope_pop(g, part);
-    part = graph_scope_push(g, "mlp", 0);
-    id n = layer_linear(g, layer_norm(g, x, prefix, "layer_norm2", c->eps), prefix, "mlp.lin1", c->inner);
-    x = op_add(g, x, layer_linear(g, op_act(g, n, c->act), prefix, "mlp.lin2", c->hidden));
-    graph_scope_pop(g, part);
-    graph_scope_pop(g, outer);
+    const char *prefix = layer->prefix;
+    IN_SCOPE(g, "attn", 0) x = op_add(g, x, attention(b, layer_norm(g, x, prefix, "layer_norm1", c->eps), prefix, c->global[layer->i]));
+    IN_SCOPE(g, "mlp", 0) {
+        id n = layer_linear(g, layer_norm(g, x, prefix, "layer_norm2", c->eps), prefix, "mlp.lin1", c->inner);
+        x = op_add(g, x, layer_linear(g, op_act(g, n, c->act), prefix, "mlp.lin2", c->hidden));
+    }
     return x;
 }
 
@@ -107,14 +100,15 @@ static id embed(const struct sam_build *b, id pixels)
     const struct sam_vision *c = &b->c->vision;
     struct graph *g = b->g;
     const int64_t trained = c->image / c->patch;
-    id outer = graph_scope_push(g, ROOT "patch_embed", 0);
-    id x = layer_conv(g, pixels, ROOT "patch_embed.", "projection", c->hidden, (struct kernel_shape){(int)c->patch, (int)c->patch, 0, true});
-    if (c->positions) {
-        id positions = layer_param(g, ROOT, "pos_embed", 4, (int64_t[]){1, trained, trained, c->hidden}, 0.02);
-        if (b->grid != trained) positions = op_resize(g, positions, b->grid, b->grid, false);
-        x = op_add(g, x, positions);
+    id x = 0;
+    IN_SCOPE(g, ROOT "patch_embed", 0) {
+        x = layer_conv(g, pixels, ROOT "patch_embed.", "projection", c->hidden, (struct kernel_shape){(int)c->patch, (int)c->patch, 0, true});
+        if (c->positions) {
+            id positions = layer_param(g, ROOT, "pos_embed", 4, (int64_t[]){1, trained, trained, c->hidden}, 0.02);
+            if (b->grid != trained) positions = op_resize(g, positions, b->grid, b->grid, false);
+            x = op_add(g, x, positions);
+        }
     }
-    graph_scope_pop(g, outer);
     return x;
 }
 
@@ -123,12 +117,12 @@ id sam_encode(const struct sam_build *b, id pixels)
     const struct sam_vision *c = &b->c->vision;
     struct graph *g = b->g;
     id x = embed(b, pixels);
-    for (int64_t i = 0; i < c->layers; i++) x = encoder_layer(b, x, i);
-    id outer = graph_scope_push(g, ROOT "neck", 0);
-    x = layer_conv(g, x, ROOT "neck.", "conv1", c->output, (struct kernel_shape){1, 1, 0, false});
-    x = layer_norm(g, x, ROOT "neck.", "layer_norm1", NECK_EPS);
-    x = layer_conv(g, x, ROOT "neck.", "conv2", c->output, (struct kernel_shape){3, 1, 1, false});
-    x = layer_norm(g, x, ROOT "neck.", "layer_norm2", NECK_EPS);
-    graph_scope_pop(g, outer);
+    FOR_LAYERS(layer, g, ROOT "layers", c->layers) x = encoder_layer(b, x, &layer);
+    IN_SCOPE(g, ROOT "neck", 0) {
+        x = layer_conv(g, x, ROOT "neck.", "conv1", c->output, (struct kernel_shape){1, 1, 0, false});
+        x = layer_norm(g, x, ROOT "neck.", "layer_norm1", NECK_EPS);
+        x = layer_conv(g, x, ROOT "neck.", "conv2", c->output, (struct kernel_shape){3, 1, 1, false});
+        x = layer_norm(g, x, ROOT "neck.", "layer_norm2", NECK_EPS);
+    }
     return x;
 }

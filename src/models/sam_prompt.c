@@ -165,15 +165,16 @@ struct sam_encoded sam_prompt(const struct sam_build *b, id positions)
 {
     const struct sam_prompts *c = &b->c->prompts;
     struct graph *g = b->g;
-    id outer = graph_scope_push(g, "prompt_encoder", 0);
-    id gauss = sam_frequencies(b);
-    for (int64_t i = 0; i < c->kinds; i++) kind_embedding(b, (int)i);
-    filler_embedding(b);
-    mask_weights(b);
-    id none = layer_param(g, ROOT, "no_mask_embed.weight", 2, (int64_t[]){1, c->hidden}, 1);
-    struct sam_encoded p = {.tokens = all_tokens(b, gauss), .positions = positions};
-    if (b->prompting.slots && b->prompting.points) p.hidden = hidden_slots(b);
-    p.dense = b->prompting.mask_inputs ? mask_embedding(b) : op_reshape(g, none, 3, (int64_t[]){1, 1, c->hidden});
-    graph_scope_pop(g, outer);
+    struct sam_encoded p = {.positions = positions};
+    IN_SCOPE(g, "prompt_encoder", 0) {
+        id gauss = sam_frequencies(b);
+        for (int64_t i = 0; i < c->kinds; i++) kind_embedding(b, (int)i);
+        filler_embedding(b);
+        mask_weights(b);
+        id none = layer_param(g, ROOT, "no_mask_embed.weight", 2, (int64_t[]){1, c->hidden}, 1);
+        p.tokens = all_tokens(b, gauss);
+        if (b->prompting.slots && b->prompting.points) p.hidden = hidden_slots(b);
+        p.dense = b->prompting.mask_inputs ? mask_embedding(b) : op_reshape(g, none, 3, (int64_t[]){1, 1, c->hidden});
+    }
     return p;
 }

@@ -71,10 +71,9 @@ static struct round_result round_result(const struct sam_build *b, id image, id 
     struct graph *g = b->g;
     struct sam_encoded p = sam_prompt(b, grid);
     struct round_result a = {.masks = sam_decode(b, image, &p)};
-    id loss = op_mask_loss(g, a.masks.logits, a.masks.iou, t->bits, t->valid, b->prompting.loss);
-    if (!loss) return a;
-    a.statistics = node_at(g, tensor_at(g, loss)->node)->out[1];
-    a.sum = op_accumulate(g, loss, sum);
+    const struct mask_loss y = op_mask_loss(g, a.masks.logits, a.masks.iou, t->bits, t->valid, b->prompting.loss);
+    a.statistics = y.statistics;
+    a.sum = op_accumulate(g, y.loss, sum);
     return a;
 }
 
@@ -93,8 +92,7 @@ static id picked_statistics(const struct sam_build *b, const struct sam_masks *m
     struct graph *g = b->g;
     const int64_t N = b->B * b->M, h = 4 * b->grid;
     id one = op_reshape(g, masks, 4, (int64_t[]){N, 1, h, h}), score = op_dense(g, op_slice(g, m->iou, 1, 0, 1));
-    id loss = op_mask_loss(g, one, score, t->bits, t->valid, b->prompting.loss);
-    return loss ? node_at(g, tensor_at(g, loss)->node)->out[1] : 0;
+    return op_mask_loss(g, one, score, t->bits, t->valid, b->prompting.loss).statistics;
 }
 
 /* The rounds after the first, in a loop that carries prompts, round and masks. */
@@ -102,19 +100,18 @@ static id more_rounds(struct sam_build *b, id image, id grid, const struct targe
 {
     struct graph *g = b->g;
     const int64_t rounds = b->prompting.rounds - 1, h = 4 * b->grid;
-    id outer = graph_scope_push(g, "next", 0);
-    g->at.loop = graph_loop(g, "rounds", (uint32_t)rounds);
-    op_prompt_next(g, &s, masks, t->bits, t->valid, t->keys, (int)rounds, FIRST_FREE);
-    b->positions = s.positions;
-    b->kinds = s.kinds;
-    /* A copy: when the backward reads it, `masks` already holds the next round's. */
-    b->masks = op_reshape(g, op_copy(g, masks, SPACE_DEVICE), 4, (int64_t[]){b->B, b->M, h, h});
-    b->prompting.mask_inputs = b->M;
-    b->prompting.single = true;
-    struct round_result a = round_result(b, image, grid, t, sum);
-    op_mask_pick(g, a.masks.logits, a.masks.iou, masks);
-    g->at.loop = 0;
-    graph_scope_pop(g, outer);
+    struct round_result a = {0};
+    IN_SCOPE(g, "next", 0) IN_LOOP(g, "rounds", (uint32_t)rounds) {
+        s = op_prompt_next(g, s, masks, t->bits, t->valid, t->keys, (int)rounds, FIRST_FREE);
+        b->positions = s.positions;
+        b->kinds = s.kinds;
+        /* A copy: when the backward reads it, `masks` already holds the next round's. */
+        b->masks = op_reshape(g, op_copy(g, masks, SPACE_DEVICE), 4, (int64_t[]){b->B, b->M, h, h});
+        b->prompting.mask_inputs = b->M;
+        b->prompting.single = true;
+        a = round_result(b, image, grid, t, sum);
+        op_mask_pick(g, a.masks.logits, a.masks.iou, masks);
+    }
     output_statistics(b, "last_statistics", a.statistics);
     return a.sum;
 }
@@ -129,22 +126,22 @@ void sam_rounds(const struct sam_build *given, id image)
     id grid = sam_positions(&b);
     struct targets t = target_inputs(&b);
     struct prompt_state s = prompt_inputs(&b);
-    id outer = graph_scope_push(g, "masks", SCOPE_ROWS);
-    s = first_prompts(&b, s);
-    id sum = op_fill(g, DT_F32, 0, NULL, 0), masks = 0;
-    id first = graph_scope_push(g, "first", 0);
-    if (b.prompting.rounds > 1) g->at.loop = graph_loop(g, "first round", 1);
-    b.positions = s.positions;
-    b.kinds = s.kinds;
-    struct round_result a = round_result(&b, image, grid, &t, sum);
-    if (b.prompting.rounds > 1 || outputs_statistics(&b)) masks = op_mask_pick(g, a.masks.logits, a.masks.iou, 0);
-    id best = masks && outputs_statistics(&b) ? picked_statistics(&b, &a.masks, &t, masks) : 0;
-    g->at.loop = 0;
-    graph_scope_pop(g, first);
-    output_statistics(&b, "first_statistics", a.statistics);
-    output_statistics(&b, "first_picks", best);
-    if (b.prompting.rounds > 1) a.sum = more_rounds(&b, image, grid, &t, s, masks, a.sum);
-    id loss = op_scale(g, a.sum, 1.0 / (double)b.prompting.rounds);
-    graph_scope_pop(g, outer);
+    id loss = 0;
+    IN_SCOPE(g, "masks", SCOPE_ROWS) {
+        s = first_prompts(&b, s);
+        id sum = op_fill(g, DT_F32, 0, NULL, 0), masks = 0, best = 0;
+        struct round_result a = {0};
+        IN_SCOPE(g, "first", 0) IN_LOOP(g, "first round", b.prompting.rounds > 1) {
+            b.positions = s.positions;
+            b.kinds = s.kinds;
+            a = round_result(&b, image, grid, &t, sum);
+            if (b.prompting.rounds > 1 || outputs_statistics(&b)) masks = op_mask_pick(g, a.masks.logits, a.masks.iou, 0);
+            if (masks && outputs_statistics(&b)) best = picked_statistics(&b, &a.masks, &t, masks);
+        }
+        output_statistics(&b, "first_statistics", a.statistics);
+        output_statistics(&b, "first_picks", best);
+        if (b.prompting.rounds > 1) a.sum = more_rounds(&b, image, grid, &t, s, masks, a.sum);
+        loss = op_scale(g, a.sum, 1.0 / (double)b.prompting.rounds);
+    }
     graph_output(g, "loss", loss);
 }

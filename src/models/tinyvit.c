@@ -214,10 +214,11 @@ static id embed(const struct sam_build *b, id pixels)
 {
     const int64_t width = b->c->tiny->stage[0].width;
     struct graph *g = b->g;
-    id outer = graph_scope_push(g, ROOT "patch_embed", 0);
-    id x = op_act(g, conv_bn(b, pixels, ROOT "patch_embed.", (struct conv){"seq.0", width / 2, 3, 2, false, false}), ACT_GELU);
-    x = conv_bn(b, x, ROOT "patch_embed.", (struct conv){"seq.2", width, 3, 2, false, false});
-    graph_scope_pop(g, outer);
+    id x = 0;
+    IN_SCOPE(g, ROOT "patch_embed", 0) {
+        x = op_act(g, conv_bn(b, pixels, ROOT "patch_embed.", (struct conv){"seq.0", width / 2, 3, 2, false, false}), ACT_GELU);
+        x = conv_bn(b, x, ROOT "patch_embed.", (struct conv){"seq.2", width, 3, 2, false, false});
+    }
     return x;
 }
 
@@ -265,17 +266,13 @@ static id attention(const struct sam_build *b, id x, const char *prefix, const s
 static id attention_block(const struct sam_build *b, id x, const char *prefix, const struct stage *s)
 {
     struct graph *g = b->g;
-    id part = graph_scope_push(g, "attn", 0);
-    x = op_add(g, x, attention(b, x, prefix, s));
-    graph_scope_pop(g, part);
-    part = graph_scope_push(g, "local_conv", 0);
-    x = conv_bn(b, x, prefix, (struct conv){"local_conv", s->width, 3, 1, true, false});
-    graph_scope_pop(g, part);
-    part = graph_scope_push(g, "mlp", 0);
-    id n = layer_norm(g, x, prefix, "mlp.norm", NORM_EPS);
-    n = op_act(g, layer_linear(g, n, prefix, "mlp.fc1", widened(s->width, b->c->tiny->mlp_ratio)), ACT_GELU);
-    x = op_add(g, x, layer_linear(g, n, prefix, "mlp.fc2", s->width));
-    graph_scope_pop(g, part);
+    IN_SCOPE(g, "attn", 0) x = op_add(g, x, attention(b, x, prefix, s));
+    IN_SCOPE(g, "local_conv", 0) x = conv_bn(b, x, prefix, (struct conv){"local_conv", s->width, 3, 1, true, false});
+    IN_SCOPE(g, "mlp", 0) {
+        id n = layer_norm(g, x, prefix, "mlp.norm", NORM_EPS);
+        n = op_act(g, layer_linear(g, n, prefix, "mlp.fc1", widened(s->width, b->c->tiny->mlp_ratio)), ACT_GELU);
+        x = op_add(g, x, layer_linear(g, n, prefix, "mlp.fc2", s->width));
+    }
     return x;
 }
 
@@ -286,20 +283,13 @@ static id run_stage(const struct sam_build *b, id x, int64_t i)
     const struct tinyvit *c = b->c->tiny;
     const struct stage *s = &c->stage[i];
     struct graph *g = b->g;
-    char scope[64], prefix[80];
-    for (int64_t k = 0; k < s->depth; k++) {
-        snprintf(scope, sizeof scope, ROOT "layers.%lld.blocks.%lld", (long long)i, (long long)k);
-        snprintf(prefix, sizeof prefix, "%s.", scope);
-        id outer = graph_scope_push(g, scope, SCOPE_BLOCK);
-        x = i ? attention_block(b, x, prefix, s) : conv_block(b, x, prefix, s);
-        graph_scope_pop(g, outer);
-    }
+    char root[64], prefix[80];
+    snprintf(root, sizeof root, ROOT "layers.%lld.blocks", (long long)i);
+    FOR_LAYERS(block, g, root, s->depth) x = i ? attention_block(b, x, block.prefix, s) : conv_block(b, x, block.prefix, s);
     if (i + 1 == c->stages) return x;
-    snprintf(scope, sizeof scope, ROOT "layers.%lld.downsample", (long long)i);
-    snprintf(prefix, sizeof prefix, "%s.", scope);
-    id outer = graph_scope_push(g, scope, 0);
-    x = inverted_bottleneck(b, x, prefix, s[1].width, s[1].width, s->stride, false);
-    graph_scope_pop(g, outer);
+    snprintf(root, sizeof root, ROOT "layers.%lld.downsample", (long long)i);
+    snprintf(prefix, sizeof prefix, "%s.", root);
+    IN_SCOPE(g, root, 0) x = inverted_bottleneck(b, x, prefix, s[1].width, s[1].width, s->stride, false);
     return x;
 }
 
@@ -325,12 +315,12 @@ id tinyvit_encode(const struct sam_build *b, id pixels)
     id x = embed(b, pixels);
     for (int64_t i = 0; i < c->stages; i++) x = run_stage(b, x, i);
     head_weights(b);
-    id outer = graph_scope_push(g, ROOT "neck", 0);
-    x = layer_conv(g, x, ROOT "neck.", "0", out, (struct kernel_shape){1, 1, 0, false});
-    x = layer_norm(g, x, ROOT "neck.", "1", NECK_EPS);
-    x = layer_conv(g, x, ROOT "neck.", "2", out, (struct kernel_shape){3, 1, 1, false});
-    x = layer_norm(g, x, ROOT "neck.", "3", NECK_EPS);
-    graph_scope_pop(g, outer);
+    IN_SCOPE(g, ROOT "neck", 0) {
+        x = layer_conv(g, x, ROOT "neck.", "0", out, (struct kernel_shape){1, 1, 0, false});
+        x = layer_norm(g, x, ROOT "neck.", "1", NECK_EPS);
+        x = layer_conv(g, x, ROOT "neck.", "2", out, (struct kernel_shape){3, 1, 1, false});
+        x = layer_norm(g, x, ROOT "neck.", "3", NECK_EPS);
+    }
     return x;
 }
 

@@ -24,9 +24,7 @@ static __device__ inline uint64_t keyed_round(const step_block *step, uint64_t p
 /* round_at_random: `bits` has 16 random bits. */
 static __device__ inline __nv_bfloat16 round_at_random(float x, uint32_t bits)
 {
-    const uint32_t u = __float_as_uint(x);
-    if ((u & 0x7f800000u) == 0x7f800000u) return __float2bfloat16_rn(x);
-    return __ushort_as_bfloat16((unsigned short)((u + (bits & 0xffffu)) >> 16));
+    return shared_is_finite(x) ? __ushort_as_bfloat16(shared_round_at_random(x, bits)) : __float2bfloat16_rn(x);
 }
 
 #endif

@@ -13,54 +13,19 @@
 constexpr int EACH = 8; /* elements per lane */
 constexpr int STATE = WARP * EACH;
 
-struct map {
-    float value[256], border[256];
-    uint8_t bucket[CODE_BUCKETS];
-    int zero, last;
-};
 struct maps {
-    map with_sign, without_sign;
+    codes with_sign, without_sign;
 };
 
 __device__ maps gpu_maps;
 
-static map map_of(const codes *c)
-{
-    map m = {};
-    for (int i = 0; i < 256; i++) {
-        m.value[i] = c->value[i];
-        m.border[i] = c->border[i];
-    }
-    for (int i = 0; i < CODE_BUCKETS; i++) m.bucket[i] = c->bucket[i];
-    m.zero = c->zero;
-    m.last = c->last;
-    return m;
-}
-
 extern "C" cudaError_t cuda_put_codes(const codes *with_sign, const codes *without_sign)
 {
-    const maps both = {map_of(with_sign), map_of(without_sign)};
+    const maps both = {*with_sign, *without_sign};
     const cudaError_t rc = cudaMemcpyToSymbol(gpu_maps, &both, sizeof both);
     /* A small copy may return before it has arrived, and the non-blocking streams do not wait for
      * the default stream. */
     return rc == cudaSuccess ? cudaStreamSynchronize(nullptr) : rc;
-}
-
-/* code_magnitude and code_signed of cpu/codes.h. */
-static __device__ inline int magnitude(const map &c, float x)
-{
-    int at = (int)(__float_as_uint(x) >> 16) - CODE_LOW;
-    at = at < 0 ? 0 : at >= CODE_BUCKETS ? CODE_BUCKETS - 1 : at;
-    const int k = c.bucket[at];
-    return k + (x > c.border[k]);
-}
-
-static __device__ inline int signed_code(const map &c, float x)
-{
-    int k = magnitude(c, x < 0 ? -x : x);
-    if (!(x < 0)) return c.zero + k;
-    k = k < 1 ? 1 : k >= c.last ? c.last - 1 : k;
-    return c.zero - k;
 }
 
 static __device__ inline float warp_max(float x)
@@ -167,8 +132,8 @@ template <typename P> static __global__ void adamw_8bit_kernel(update u, uint8_t
         top_v = warp_max(top_v);
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
-            mc.at[i] = (uint8_t)signed_code(both.with_sign, __fdiv_rn(mean[i], top_m > 0 ? top_m : 1.0f));
-            vc.at[i] = (uint8_t)magnitude(both.without_sign, __fdiv_rn(square[i], top_v > 0 ? top_v : 1.0f));
+            mc.at[i] = (uint8_t)code_signed(&both.with_sign, __fdiv_rn(mean[i], top_m > 0 ? top_m : 1.0f));
+            vc.at[i] = (uint8_t)code_magnitude(&both.without_sign, __fdiv_rn(square[i], top_v > 0 ? top_v : 1.0f));
         }
         write_codes(m, mc, l);
         write_codes(v, vc, l);

@@ -100,11 +100,7 @@ extern "C" cudaError_t cuda_sumsq(sum_batch b, cudaStream_t stream)
  * factor, so that the failure is visible. */
 static __global__ void clip_kernel(float *out, const double *sum, const step_block *step)
 {
-    const double norm = sqrt(*sum) / (double)step->loss_scale;
-    double factor = 1;
-    if (step->clip_norm > 0) factor = (double)step->clip_norm / (norm + 1e-6);
-    out[0] = (float)norm;
-    out[1] = (float)((factor > 1 ? 1 : factor) / (double)step->loss_scale);
+    step_clip(out, *sum, step);
 }
 
 extern "C" cudaError_t cuda_clip(float *out, const double *sum, const step_block *step, cudaStream_t stream)
@@ -117,18 +113,7 @@ extern "C" cudaError_t cuda_clip(float *out, const double *sum, const step_block
 static __global__ void scaler_kernel(step_block *step, const double *sum, typed_ptr loss)
 {
     const bool finite = isfinite(*sum) && (!loss.data || isfinite(element(loss, 0)));
-    step->found_inf = !finite;
-    step->next_scale = step->loss_scale;
-    if (!finite) {
-        step->next_scale = step->loss_scale * 0.5f;
-        step->good_steps = 0;
-        return;
-    }
-    step->adam_t++;
-    if (++step->good_steps == step->scale_window) {
-        if (isfinite(step->loss_scale * 2)) step->next_scale = step->loss_scale * 2;
-        step->good_steps = 0;
-    }
+    step_scale(step, finite);
 }
 
 extern "C" cudaError_t cuda_scaler(step_block *step, const double *sum, typed_ptr loss, cudaStream_t stream)

@@ -24,6 +24,7 @@
 #include <string.h>
 
 #include "graph/ops.h"
+#include "graph/stored.h"
 #include "passes/passes.h"
 
 static id working_copy(struct graph *g, const struct tensor *master, enum dtype t)
@@ -114,7 +115,7 @@ static void keep_in(struct graph *g, const struct settings *s, uint32_t i, id ma
     struct tensor *work = tensor_at(g, p->tensor);
     bool alone = p->frozen || t == DT_F32 || (s->pure && t == DT_BF16);
     work->dtype = (uint8_t)t;
-    storage_of(g, p->tensor)->bytes = tensor_bytes(work);
+    storage_of(g, p->tensor)->bytes = stored_bytes(g, work);
     p->master = alone ? p->tensor : master;
     storage_of(g, master)->kind = alone ? KIND_NONE : KIND_MASTER;
 }

@@ -1,0 +1,29 @@
+/*
+ * shared.h: functions that are written once for the host and for GPUs, so that both get the same
+ * bits. keyed.h has the integer arithmetic of random numbers; codes.h and step.h use this macro too.
+ */
+#ifndef SHARED_H
+#define SHARED_H
+
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __CUDACC__
+#define SHARED static __host__ __device__ inline
+#else
+#define SHARED static inline
+#endif
+
+/* The bits of a float. */
+SHARED uint32_t shared_bits(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+/* Stochastic rounding to bf16 (cpu/round.h): `bits` has 16 random bits. For finite numbers. */
+SHARED int shared_is_finite(float x) { return (shared_bits(x) & 0x7f800000u) != 0x7f800000u; }
+SHARED uint16_t shared_round_at_random(float x, uint32_t bits) { return (uint16_t)((shared_bits(x) + (bits & 0xffffu)) >> 16); }
+
+#endif
