@@ -15,5 +15,9 @@ extern "C" {
 #include "cuda/device/host.h"
 }
 #include "cuda/rows/elements.cuh"
+#include "cuda/rows/rows.cuh"
+
+/* C++ warns of fields that are left out; all of them are zero. */
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 
 #endif
