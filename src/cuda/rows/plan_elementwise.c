@@ -33,7 +33,8 @@ static bool match_flat_accumulate(const struct query *q) { return match_accumula
 static bool match_cast(const struct query *q) { return q->in[0] && q->out[0]; }
 static bool match_flat_cast(const struct query *q) { return is_float(q->in[0]) && is_float(q->out[0]) && is_flat(q); }
 
-static bool match_silu_gate_bwd(const struct query *q)
+/* All operands are dense and have one dtype. */
+static bool match_all_dense(const struct query *q)
 {
     bool ok = is_storable(q->in[0]);
     for (int i = 1; i < q->nin; i++) ok = ok && is_dense(q->in[i], q->in[0]->dtype);
