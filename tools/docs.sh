@@ -5,6 +5,7 @@
 #   ops.md             from src/graph/ops.def
 #   commands.md        from the --help of each command
 #   passes.md          from src/passes/pipeline.def
+#   gpu-kernels.md     from src/cuda/kernels.def
 #   configuration.md   the tables between its two "generated" comments, from
 #                      `plimsoll train --help`, which prints src/config/config.def
 #
@@ -105,6 +106,33 @@ END
         folder = name == "dense" ? "plan" : $4
         printf "| %s | %s | %s | `src/%s/%s.c` | %s |\n", tolower($2), name, kind, folder, name, doc
     }'
+}
+
+# The CUDA kernels by op, in order of preference.
+kernels() {
+    cat <<'END'
+# GPU kernels
+
+Generated from `src/cuda/kernels.def` by `tools/docs.sh`. A plan for a GPU gives each node the first
+kernel of its op that the GPU has and that takes the node's shapes, dtypes and strides; `plan --explain`
+names it, and nothing is chosen later. **From** is the lowest compute capability. A kernel of 9.0 runs on
+9.0 alone. Names with `cublaslt` call NVIDIA's library; the others are in `src/cuda`.
+[CUDA kernels](../explanation/kernels.md#cuda-kernels) says what is behind them, and
+[adding an op](../guides/adding-an-op.md) how one is added.
+
+| op | kernel | from |
+|---|---|---|
+END
+    {
+        echo '#define KERNEL(OP, NAME, CAPABILITY, MATCH, WORKSPACE) ROW OP@NAME@CAPABILITY'
+        cat src/cuda/kernels.def
+    } | "$CC" -Isrc -E -P -x c - | awk -F@ '
+    /^ROW/ {
+        op = substr($1, 5); from = $3 + 0
+        if (!(op in rows)) order[++n] = op
+        rows[op] = rows[op] sprintf("| %s | `%s` | %s |\n", op, $2, from ? sprintf("%d.%d", from / 10, from % 10) : "any")
+    }
+    END { for (i = 1; i <= n; i++) printf "%s", rows[order[i]] }'
 }
 
 # --help prints two lines for each key: name, default and meaning; then the allowed values in brackets.
@@ -213,11 +241,12 @@ sources() {
 ops >"$tmp/ops.md"
 commands >"$tmp/commands.md"
 passes >"$tmp/passes.md"
+kernels >"$tmp/gpu-kernels.md"
 keys >"$tmp/keys"
 splice docs/reference/configuration.md "$tmp/keys" >"$tmp/configuration.md"
 
 passed=0 failed=0
-for page in ops.md commands.md passes.md configuration.md; do
+for page in ops.md commands.md passes.md gpu-kernels.md configuration.md; do
     if [[ ${1-} != --check ]]; then
         cmp -s "$tmp/$page" "docs/reference/$page" || { cp "$tmp/$page" "docs/reference/$page"; echo "docs/reference/$page written"; }
     elif diff -u "docs/reference/$page" "$tmp/$page"; then
