@@ -114,13 +114,15 @@ done
 resumed() {
     needs_preload || return
     local out=$tmp/cut n more=()
+    rm -rf "$out"
     for n in 2 5; do
         FAULT=kill:$n FAULT_PATH=$out/metrics.jsonl expect 137 '' "$binary" train "$tmp/$1.yaml" --set "train.out=$out" --set memory.offload=$all \
             "${more[@]}" || return 1
-        more=(--resume)
         [ -z "$(find "$out" -name '.plimsoll*')" ] || { echo 'the offload file was left behind'; return 1; }
+        more=()
+        ! begun "$out" || more=(--resume)
     done
-    train_model "$1" cut --set memory.offload=$all --resume && same_run "$tmp/$1" "$out" 5 && steps_once "$out" 5 && no_debris "$out" && rm -rf "$out"
+    train_model "$1" cut --set memory.offload=$all "${more[@]}" && same_run "$tmp/$1" "$out" 5 && steps_once "$out" 5 && no_debris "$out" && rm -rf "$out"
 }
 for model in $(part around && models llama sam); do check "$model: killed and resumed with all offloaded" resumed "$model"; done
 
