@@ -119,7 +119,7 @@ $(STATIC): $(PUBLIC) $(BUILD)/objects
 # The plug-in contains the few internal functions that it calls: the program and both libraries, which load
 # it, export none of them.
 $(BUILD)/plimsoll-cuda.so: $(CUDA_OBJS) $(BUILD)/libseam.a
-	$(CC) -shared $(CUDA_OBJS) $(BUILD)/libseam.a $(CUDA_LIBS) $(ONEDNN_LIBS) -lm -o $@
+	$(CC) $(LDFLAGS) -shared -Wl,-z,defs $(CUDA_OBJS) $(BUILD)/libseam.a $(CUDA_LIBS) $(ONEDNN_LIBS) -lm -lpthread -ldl -o $@
 $(LIB): $(OBJS) $(BUILD)/objects
 	@rm -f $@ && $(AR) rcs $@ $(OBJS)
 # This file changes with the list of objects, so that a removed source or another CUDA setting relinks the libraries.
