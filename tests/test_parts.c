@@ -188,7 +188,7 @@ static void put_text(struct work *w)
 static float *outcome(struct work *w, const char *name, int64_t *n)
 {
     struct error e;
-    must(run_put_step(&w->r, &(struct step_block){.inv_count = 0.125f, .loss_scale = 1, .step = 1, .adam_t = 1}, &e), &e);
+    must(run_put_step(&w->r, &(struct step_block){.learning_rate = 0.1f, .inv_count = 0.125f, .loss_scale = 1, .step = 1, .adam_t = 1}, &e), &e);
     must(run_program(&w->r, PROGRAM_STEP, &e), &e);
     id x = graph_find_output(&w->r.graph, PROGRAM_STEP, name);
     assert_true(x);
@@ -310,7 +310,7 @@ static void test_training(void **state)
 {
     (void)state;
     static const char *const sets[] = {"model.freeze=vision_tower.*", "train.effective_batch=2", "memory.micro_batch=2", "memory.recompute=all",
-                                       "memory.head_chunks=2", "train.learning_rate=0.1", NULL};
+                                       "memory.head_chunks=2", NULL};
     const struct definition d = {.family = &whole_family, .config_json = whole_config(NULL, DECODER_FOLDER)};
     struct work w;
     struct error e;
