@@ -114,6 +114,10 @@ typedef void (*pl_build)(struct pl_builder *b, int64_t batch, void *user);
  * weights are read from that folder; otherwise they are initialised as pl_param specifies. build
  * NULL removes the definition. */
 PL_API int pl_define(struct pl_session *s, pl_build build, void *user, const char *config_json);
+/* A part of that model has a folder of weights of its own: parameter "PART.NAME" is read as NAME
+ * from `folder`. pl_save writes one folder with the full names; with model.path set, that is read
+ * and the folders of parts are not. folder NULL: the part has none. */
+PL_API int pl_part(struct pl_session *s, const char *part, const char *folder);
 
 /* Rank and dimensions in one: pl_param(b, "w", PL_SHAPE(10, 64), PL_NORMAL, 0.02f). */
 #define PL_SHAPE(...) PL_LIST(int64_t, __VA_ARGS__)

@@ -93,6 +93,17 @@ static void regression(struct pl_builder *b, int64_t batch, void *user)
     pl_output(b, "loss", pl_per_count(b, pl_sum(b, pl_mul(b, d, d))));
 }
 
+/* Two of them, whose predictions are added. */
+static void two_regressions(struct pl_builder *b, int64_t batch, void *user)
+{
+    (void)user;
+    pl_tensor x = pl_input(b, "x", PL_F32, PL_SHAPE(batch, IN));
+    pl_tensor p = pl_linear(b, x, pl_param(b, "left.w", PL_SHAPE(1, IN), PL_NORMAL, 0.1f), 0);
+    pl_tensor q = pl_linear(b, x, pl_param(b, "right.w", PL_SHAPE(1, IN), PL_NORMAL, 0.1f), 0);
+    pl_tensor sum = pl_add(b, p, q);
+    pl_output(b, "loss", pl_per_count(b, pl_sum(b, pl_mul(b, sum, sum))));
+}
+
 /* A byte-level model with attention; its inputs are tokens, as pl_train needs. */
 static void tokens(struct pl_builder *b, int64_t batch, void *user)
 {
@@ -658,6 +669,61 @@ static void test_save_and_read_back(void **state)
     pl_close(s);
 }
 
+/* A part's weights come from its own folder, the others from their inits; saved as one folder. */
+static void test_parts(void **state)
+{
+    (void)state;
+    static float given[IN], left[IN], right[IN];
+    char dir[128], whole[128];
+    for (int i = 0; i < IN; i++) given[i] = (float)i - 3;
+    snprintf(dir, sizeof dir, "%s/part", folder);
+    snprintf(whole, sizeof whole, "%s/put-together", folder);
+    struct pl_session *s = open_with(regression);
+    ok(s, pl_start(s));
+    ok(s, pl_write_parameter(s, "w", given, sizeof given));
+    ok(s, pl_save(s, dir));
+    pl_close(s);
+
+    s = open_with(two_regressions);
+    ok(s, pl_part(s, "left", dir));
+    ok(s, pl_part(s, "right", dir));
+    ok(s, pl_part(s, "right", NULL));
+    ok(s, pl_start(s));
+    ok(s, pl_read_parameter(s, "left.w", left, sizeof left));
+    ok(s, pl_read_parameter(s, "right.w", right, sizeof right));
+    assert_memory_equal(left, given, sizeof given);
+    assert_memory_not_equal(right, given, sizeof given);
+    refused(s, pl_part(s, "right", dir), "use another session");
+    ok(s, pl_save(s, whole));
+    pl_close(s);
+
+    s = open_with(two_regressions);
+    ok(s, pl_set(s, "model.path", whole));
+    ok(s, pl_start(s));
+    ok(s, pl_read_parameter(s, "left.w", left, sizeof left));
+    assert_memory_equal(left, given, sizeof given);
+    ok(s, pl_read_parameter(s, "right.w", left, sizeof left));
+    assert_memory_equal(left, right, sizeof right);
+    pl_close(s);
+
+    s = open_with(two_regressions);
+    ok(s, pl_part(s, "left", whole)); /* holds it under two names */
+    refused(s, pl_start(s), "the folder holds this model twice");
+    ok(s, pl_part(s, "left", "/nowhere"));
+    refused(s, pl_start(s), "part left");
+    ok(s, pl_part(s, "left", NULL));
+    ok(s, pl_part(s, "middle", dir));
+    refused(s, pl_start(s), "part middle: no parameter of the model begins with \"middle.\"");
+    refused(s, pl_part(s, "", dir), "no name");
+    pl_close(s);
+
+    s = open_f32();
+    ok(s, pl_set(s, "model.preset", "llama-tiny"));
+    ok(s, pl_part(s, "left", dir));
+    refused(s, pl_plan(s, NULL), "parts are of a model of your own");
+    pl_close(s);
+}
+
 static void test_parameters(void **state)
 {
     (void)state;
@@ -1063,7 +1129,7 @@ int main(void)
         cmocka_unit_test(test_loss_falls),     cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_split_changes_nothing), cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_count),          cmocka_unit_test(test_preset),
-        cmocka_unit_test(test_save_and_read_back), cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_save_and_read_back), cmocka_unit_test(test_parts), cmocka_unit_test(test_parameters),
         cmocka_unit_test(test_train),          cmocka_unit_test(test_train_needs_tokens),
         cmocka_unit_test(test_order_of_calls), cmocka_unit_test(test_names_and_sizes),
         cmocka_unit_test(test_broken_models),  cmocka_unit_test(test_odd_models),

@@ -45,6 +45,16 @@ bool weight_is_constant(const struct graph *g, const struct param *p)
     return storage_of(g, p->tensor)->kind == KIND_CONST;
 }
 
+/* The name that the parameter has in its part; NULL: it is a constant, or of another part. */
+static const char *own_name(const struct weights *w, const struct graph *g, const struct param *p)
+{
+    const char *name = weight_name(g, p);
+    const size_t n = strlen(w->part);
+    if (weight_is_constant(g, p)) return NULL;
+    if (!n) return name;
+    return !strncmp(name, w->part, n) && name[n] == '.' ? name + n + 1 : NULL;
+}
+
 /* "[2,3]", for messages. */
 static char *shape_print(int rank, const int64_t *dims, char out[160])
 {
@@ -219,9 +229,10 @@ static uint32_t count_found(const struct weights *w, const struct graph *g, cons
 {
     char name[NAME_MOST];
     uint32_t found = 0;
-    for (uint32_t i = 0; i < g->params.n; i++)
-        if (!weight_is_constant(g, &g->params.at[i]))
-            found += find_slot(w, file_name(rule, weight_name(g, &g->params.at[i]), name)) != 0;
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        const char *own = own_name(w, g, &g->params.at[i]);
+        if (own) found += find_slot(w, file_name(rule, own, name)) != 0;
+    }
     return found;
 }
 
@@ -231,9 +242,9 @@ typedef VEC(char *) prefix_list;
 static void collect_prefixes(const struct weights *w, const struct graph *g, prefix_list *out)
 {
     for (uint32_t i = 0; i < g->params.n; i++) {
-        const char *name = weight_name(g, &g->params.at[i]);
+        const char *name = own_name(w, g, &g->params.at[i]);
+        if (!name) continue;
         size_t n = strlen(name);
-        if (weight_is_constant(g, &g->params.at[i])) continue;
         for (uint32_t k = 0; k < w->n_listed; k++) {
             const char *full = w->slots[w->by_name[k]].entry->name;
             size_t head = strlen(full) - n, j = 0;
@@ -257,7 +268,7 @@ static int ambiguous(const struct weights *w, const char *a, const char *b, stru
 static int choose_naming(struct weights *w, const struct graph *g, const char *root, struct error *e)
 {
     uint32_t wanted = 0, best = 0;
-    for (uint32_t i = 0; i < g->params.n; i++) wanted += !weight_is_constant(g, &g->params.at[i]);
+    for (uint32_t i = 0; i < g->params.n; i++) wanted += own_name(w, g, &g->params.at[i]) != NULL;
     for (int strip = 0; strip < 2; strip++) {
         struct weight_naming rule = {strip ? root : "", ""};
         uint32_t found = count_found(w, g, &rule);
@@ -316,9 +327,10 @@ static int missing(const struct weights *w, const struct graph *g, const char *n
             return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is in %.200s, but %s does not name it there; correct the index", w->dir, name,
                              w->names[w->slots[i].file], index_name);
     uint32_t absent = 0;
-    for (uint32_t i = 0; i < g->params.n; i++)
-        absent += !weight_is_constant(g, &g->params.at[i]) &&
-                  !find_slot(w, file_name(&w->naming, weight_name(g, &g->params.at[i]), other));
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        const char *own = own_name(w, g, &g->params.at[i]);
+        absent += own && !find_slot(w, file_name(&w->naming, own, other));
+    }
     return error_set(e, PL_USAGE,
                      "%s: tensor \"%.200s\" is missing (%u in all; the folder holds %u tensors, %s); the nearest name is \"%.200s\"; "
                      "do config.json and the weights belong together?",
@@ -348,8 +360,9 @@ static int match_params(struct weights *w, const struct graph *g, struct error *
     w->source = bump_alloc(&w->memory, w->n_params * sizeof *w->source);
     for (uint32_t i = 0; i < w->n_params; i++) {
         const struct param *p = &g->params.at[i];
-        if (weight_is_constant(g, p)) continue;
-        uint32_t slot = find_slot(w, file_name(&w->naming, weight_name(g, p), name));
+        const char *own = own_name(w, g, p);
+        if (!own) continue;
+        uint32_t slot = find_slot(w, file_name(&w->naming, own, name));
         if (!slot) return missing(w, g, name, e);
         if (check_slot(w, g, p, &w->slots[slot - 1], e)) return e->code;
         w->source[i] = slot;
@@ -359,10 +372,12 @@ static int match_params(struct weights *w, const struct graph *g, struct error *
 }
 
 /* The parameter of that published name + 1. */
-static uint32_t param_by_name(const struct graph *g, const char *name)
+static uint32_t param_by_name(const struct weights *w, const struct graph *g, const char *name)
 {
-    for (uint32_t i = 0; i < g->params.n; i++)
-        if (!strcmp(weight_name(g, &g->params.at[i]), name)) return i + 1;
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        const char *own = own_name(w, g, &g->params.at[i]);
+        if (own && !strcmp(own, name)) return i + 1;
+    }
     return 0;
 }
 
@@ -372,7 +387,7 @@ static void match_tied(struct weights *w, const struct graph *g)
     char name[NAME_MOST];
     struct error ignored;
     for (size_t k = 0; k < COUNT(tied); k++) {
-        uint32_t param = param_by_name(g, tied[k].same_as), slot = find_slot(w, file_name(&w->naming, tied[k].name, name));
+        uint32_t param = param_by_name(w, g, tied[k].same_as), slot = find_slot(w, file_name(&w->naming, tied[k].name, name));
         if (!slot || !param || w->slots[slot - 1].param) continue;
         if (!check_slot(w, g, &g->params.at[param - 1], &w->slots[slot - 1], &ignored)) w->slots[slot - 1].param = param;
     }
@@ -396,7 +411,9 @@ static void note_extras(const struct weights *w)
         if (w->slots[i].param || is_bookkeeping(name)) continue;
         if (!count++) first = name;
     }
-    if (count) log_warn("%s: %u tensors of the files do not belong to this model and are only copied; the first is %s", w->dir, count, first);
+    if (!count) return;
+    if (*w->part) log_note("%s: %u tensors of the files do not belong to the part %s and are left out; the first is %s", w->dir, count, w->part, first);
+    else log_warn("%s: %u tensors of the files do not belong to this model and are only copied; the first is %s", w->dir, count, first);
 }
 
 static int count_others(struct weights *w, struct error *e)
@@ -426,22 +443,59 @@ static int open_folder(struct weights *w, const struct graph *g, const char *roo
     return count_others(w, e);
 }
 
-int weights_open(struct weights *w, const struct model *m, const struct graph *g, struct error *e)
+/* Opens the model's weights, or for `part` those of its parameters that begin with this name. */
+static int open_one(struct weights *w, const struct model *m, const struct graph *g, const char *part, struct error *e)
 {
     memset(w, 0, sizeof *w);
+    w->part = bump_string(&w->memory, part);
     w->naming = (struct weight_naming){"", ""};
     w->n_params = g->params.n;
     w->other_bytes = m->config_text ? strlen(m->config_text) : 0;
     snprintf(w->dir, sizeof w->dir, "%s", m->path);
     if (*w->dir && m->config_text) w->fingerprint = (uint64_t)crc32c(0, m->config_text, strlen(m->config_text)) << 32;
-    int rc = *w->dir ? open_folder(w, g, m->family->root, e) : PL_OK;
+    int rc = *w->dir ? open_folder(w, g, m->family ? m->family->root : "", e) : PL_OK;
     if (rc) weights_close(w);
     else if (!m->partial) note_extras(w);
     return rc;
 }
 
+/* A part of which the graph has no parameter is a mistake in its name. */
+static int check_part(const struct weights *part, const struct graph *g, const char *name, struct error *e)
+{
+    for (uint32_t i = 0; i < part->n_params; i++)
+        if (own_name(part, g, &g->params.at[i])) return PL_OK;
+    return error_set(e, PL_USAGE, "part %s: no parameter of the model begins with \"%s.\"", name, name);
+}
+
+int weights_open(struct weights *w, const struct model *m, const struct graph *g, struct error *e)
+{
+    int rc = open_one(w, m, g, "", e);
+    if (rc || *m->path || !m->n_parts) return rc;
+    uint32_t configs = 0;
+    w->parts = bump_alloc(&w->memory, (size_t)m->n_parts * sizeof *w->parts);
+    for (int i = 0; i < m->n_parts && !rc; i++) {
+        const struct part *p = &m->parts[i];
+        if ((rc = open_one(&w->parts[i], &p->model, g, p->name, e))) break;
+        w->n_parts++;
+        rc = check_part(&w->parts[i], g, p->name, e);
+        configs = crc32c(configs, &w->parts[i].fingerprint, sizeof w->parts[i].fingerprint);
+    }
+    w->fingerprint = (uint64_t)configs << 32;
+    if (rc) weights_close(w);
+    return rc;
+}
+
+const struct weights *weights_of(const struct weights *w, uint32_t param)
+{
+    if (*w->dir) return w;
+    for (uint32_t i = 0; i < w->n_parts; i++)
+        if (*w->parts[i].dir && w->parts[i].source[param]) return &w->parts[i];
+    return NULL;
+}
+
 void weights_close(struct weights *w)
 {
+    for (uint32_t i = 0; i < w->n_parts; i++) weights_close(&w->parts[i]);
     for (uint32_t i = 0; w->files && i < w->n_files; i++) st_close(&w->files[i]);
     bump_free(&w->memory);
     memset(w, 0, sizeof *w);
@@ -511,11 +565,12 @@ int weights_load(struct weights *w, const struct graph *g, struct device *d, con
     struct progress progress;
     uint32_t crc = 0;
     int rc = PL_OK;
-    progress_begin(&progress, *w->dir ? "reading weights:" : "initialising weights:", "tensors", g->params.n);
+    progress_begin(&progress, *w->dir || w->n_parts ? "reading weights:" : "initialising weights:", "tensors", g->params.n);
     for (uint32_t i = 0; !rc && i < g->params.n; i++, progress_add(&progress, 1)) {
         const struct param *p = &g->params.at[i];
+        const struct weights *from = weights_of(w, i);
         if (weight_is_constant(g, p)) rc = load_constant(&x, g, p, e);
-        else if (*w->dir) rc = load_from_file(w, &x, p, w->source[i] - 1, &crc, e);
+        else if (from) rc = load_from_file(from, &x, p, from->source[i] - 1, &crc, e);
         else rc = load_by_init(&x, g, p, seed, e);
     }
     progress_clear();

@@ -13,6 +13,11 @@
  * A file is written back with its own header, byte for byte, so names, order, dtypes and metadata
  * cannot change; trained tensors get new data at the same offsets. The files stay open from
  * weights_open on: a later save does not depend on changes in the source folder.
+ *
+ * A model that is put together from parts has a folder for each: parameter PART.NAME is found as
+ * NAME in the folder of that part, by the naming rule of that folder. Parameters of no part, and of
+ * parts without a folder, are initialised. Such a model is saved as one folder with the published
+ * names, in the dtypes of the files.
  */
 #ifndef WEIGHTS_H
 #define WEIGHTS_H
@@ -36,7 +41,10 @@ struct weight_slot {
 };
 
 struct weights {
-    char dir[1024];              /* "": a preset, nothing is open */
+    char dir[1024];              /* "": a preset, nothing is open but the folders of its parts */
+    const char *part;            /* of the parameters, those that begin with this name and a dot; "": all */
+    struct weights *parts;       /* of a model that is put together from parts */
+    uint32_t n_parts;
     struct st_file *files;
     const char **names;          /* of the files, within the folder */
     uint32_t n_files;
@@ -44,12 +52,12 @@ struct weights {
     uint32_t n_slots;
     uint32_t *by_name;           /* listed slots sorted by name */
     uint32_t n_listed;
-    uint32_t *source;            /* by parameter: slot + 1; 0: a constant */
+    uint32_t *source;            /* by parameter: slot + 1; 0: a constant, or of another part */
     uint32_t n_params;
     struct weight_naming naming;
     uint64_t other_bytes;        /* config.json, tokenizer and so on */
-    uint64_t fingerprint;        /* of what training does not change: config.json, high half, and the frozen tensors, low half;
-                                  * 0: a preset. weights_load sets it */
+    uint64_t fingerprint;        /* of what training does not change: config.json, high half, and the frozen tensors, low half,
+                                  * of all parts; 0: a preset. weights_load sets it */
     struct bump memory;          /* owns all of the above but the open files */
 };
 
@@ -67,8 +75,8 @@ int weights_load(struct weights *w, const struct graph *g, struct device *d, con
 
 /* Writes the model folder into `dir`, which exists and is empty. From a folder: its files
  * unchanged, except trained tensors and running statistics, which come from the master weights
- * in the dtype of the file; and the small other files. From a preset: config.json and
- * model.safetensors in F32. Files are synced. PL_FAIL: a trained value is not finite in that
+ * in the dtype of the file; and the small other files. From a preset or parts: config.json and
+ * model.safetensors, in F32 or the dtype of the part's file. Files are synced. PL_FAIL: a trained value is not finite in that
  * dtype, or a system call failed; `dir` is then incomplete. */
 int weights_save(struct weights *w, const struct model *m, const struct graph *g, struct device *d,
                  const struct tape *t, void *staging, uint64_t staging_bytes, const char *dir, struct error *e);
@@ -81,6 +89,10 @@ char *weights_describe_naming(const struct weights *w, char out[160]);
 
 /* The name of a parameter's tensor in the folder, in `out`; for a preset the published one. */
 const char *weights_name_in_folder(const struct weights *w, const char *published, char out[1024]);
+
+/* The open folder with a parameter (its index): the model's or that of its part; NULL: it has none,
+ * the parameter starts from its init. */
+const struct weights *weights_of(const struct weights *w, uint32_t param);
 
 /* A zeroed struct is allowed. */
 void weights_close(struct weights *w);

@@ -161,16 +161,35 @@ static int copy_others(const struct weights *w, const char *dir, struct error *e
     return rc;
 }
 
-/* --- a preset's folder ------------------------------------------------------------------------ */
+/* --- the folder of a preset, or of a model put together from parts ---------------------------- */
 
-static int save_new_tensors(const struct graph *g, struct transfer *x, struct st_writer *out, struct error *e)
+/* The tensor of a part's file that a parameter was read from; NULL: none. */
+static const struct weight_slot *slot_of(const struct weights *from, uint32_t param)
 {
-    for (uint32_t i = 0; i < g->params.n; i++)
-        if (!weight_is_constant(g, &g->params.at[i]) && write_trained(x, g, &g->params.at[i], DT_F32, out, e)) return e->code;
-    return PL_OK;
+    return from ? &from->slots[from->source[param] - 1] : NULL;
 }
 
-static int save_new(const struct graph *g, struct transfer *x, const char *dir, struct error *e)
+static enum dtype dtype_to_save(const struct weights *w, uint32_t param)
+{
+    const struct weight_slot *s = slot_of(weights_of(w, param), param);
+    return s ? s->entry->dtype : DT_F32;
+}
+
+static int save_new_tensors(const struct weights *w, const struct graph *g, struct transfer *x, struct st_writer *out, struct error *e)
+{
+    int rc = PL_OK;
+    for (uint32_t i = 0; i < g->params.n && !rc; i++) {
+        const struct param *p = &g->params.at[i];
+        if (weight_is_constant(g, p)) continue;
+        const struct weights *from = weights_of(w, i);
+        const struct weight_slot *s = slot_of(from, i);
+        rc = s && p->frozen && !p->running ? copy_tensor(x, &from->files[s->file], s->entry, out, e)
+                                           : write_trained(x, g, p, dtype_to_save(w, i), out, e);
+    }
+    return rc;
+}
+
+static int save_new(const struct weights *w, const struct graph *g, struct transfer *x, const char *dir, struct error *e)
 {
     static const struct st_pair format = {"format", "pt"}; /* transformers requires it */
     struct st_spec *specs = mem_alloc(g->params.n * sizeof *specs);
@@ -180,13 +199,13 @@ static int save_new(const struct graph *g, struct transfer *x, const char *dir, 
     for (uint32_t i = 0; i < g->params.n; i++) {
         const struct param *p = &g->params.at[i];
         const struct tensor *t = tensor_at(g, p->tensor);
-        if (!weight_is_constant(g, p)) specs[n++] = (struct st_spec){weight_name(g, p), DT_F32, t->rank, t->dim};
+        if (!weight_is_constant(g, p)) specs[n++] = (struct st_spec){weight_name(g, p), dtype_to_save(w, i), t->rank, t->dim};
     }
     int rc = path_print(path, dir, "model.safetensors", e);
     if (!rc) rc = st_write_begin(&out, path, specs, n, &format, 1, e);
     mem_free(specs);
     if (rc) return rc;
-    if (save_new_tensors(g, x, &out, e)) {
+    if (save_new_tensors(w, g, x, &out, e)) {
         st_write_abort(&out);
         return e->code;
     }
@@ -204,7 +223,7 @@ int weights_save(struct weights *w, const struct model *m, const struct graph *g
     CHECK(w->n_params == g->params.n && t->graph == g, "weights were opened for another graph");
     int rc = path_print(path, dir, "config.json", e);
     if (!rc && m->config_text) rc = file_write_atomic(path, m->config_text, strlen(m->config_text), e);
-    if (!rc && !*w->dir) return save_new(g, &x, dir, e);
+    if (!rc && !*w->dir) return save_new(w, g, &x, dir, e);
     for (uint32_t i = 0; !rc && i < w->n_files; i++) rc = save_file(w, g, &x, i, dir, e);
     return rc ? rc : copy_others(w, dir, e);
 }
@@ -220,7 +239,7 @@ uint64_t weights_bytes(const struct weights *w, const struct graph *g)
     for (uint32_t i = 0; i < g->params.n; i++) {
         const struct param *p = &g->params.at[i];
         if (weight_is_constant(g, p)) continue;
-        bytes += stored_file_bytes(tensor_form(g, tensor_at(g, p->master)), DT_F32, tensor_elements(tensor_at(g, p->master))) + 6 * strlen(weight_name(g, p)) + HEADER_ENTRY;
+        bytes += stored_file_bytes(tensor_form(g, tensor_at(g, p->master)), dtype_to_save(w, i), tensor_elements(tensor_at(g, p->master))) + 6 * strlen(weight_name(g, p)) + HEADER_ENTRY;
     }
     return bytes + HEADER_FIXED;
 }

@@ -14,6 +14,8 @@
 #include "graph/names.h"
 #include "graph/ops.h"
 
+enum { NAME_ROOM = 256 };
+
 const char *kind_name(enum kind k)
 {
     static const char *const names[KIND_COUNT] = {"none",  "parameters", "masters", "gradients", "optimizer",
@@ -272,10 +274,22 @@ static id add_param(struct graph *g, const char *name, struct param p)
     return p.tensor;
 }
 
+/* The name after that of the part which is being built; NULL: it is too long. */
+static const char *name_in_part(struct graph *g, const char *name, char out[NAME_ROOM])
+{
+    id s = g->at.scope;
+    while (s && !(g->scopes.at[s].flags & SCOPE_PART)) s = g->scopes.at[s].parent;
+    if (!s) return name;
+    if (snprintf(out, NAME_ROOM, "%s.%s", graph_name(g, g->scopes.at[s].name), name) < NAME_ROOM) return out;
+    graph_fail(g, "the name of %s is too long after that of its part", name);
+    return NULL;
+}
+
 id graph_param(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim, struct init init)
 {
-    char other[256];
+    char other[NAME_ROOM], full[NAME_ROOM];
     if (g->rename) name = g->rename(name, other, sizeof other);
+    if (!(name = name_in_part(g, name, full))) return 0;
     const struct name_slot *known = names_slot(g, name);
     if (known->param) {
         id have = g->params.at[known->param - 1].tensor;
@@ -308,6 +322,8 @@ id graph_input_along(struct graph *g, const char *name, enum dtype t, int rank, 
 
 id graph_const(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim, const void *data)
 {
+    char full[NAME_ROOM];
+    if (!(name = name_in_part(g, name, full))) return 0;
     const struct name_slot *known = names_slot(g, name);
     if (known->param && storage_of(g, g->params.at[known->param - 1].tensor)->kind == KIND_CONST)
         return g->params.at[known->param - 1].tensor;
@@ -392,6 +408,12 @@ struct inside graph_enter_scope(struct graph *g, const char *name, int flags)
     struct inside in = {g, g->at.scope, g->at.loop, true};
     graph_scope_push(g, name, flags);
     return in;
+}
+
+struct inside graph_enter_part(struct graph *g, const char *name)
+{
+    if (*name) return graph_enter_scope(g, name, SCOPE_PART);
+    return (struct inside){g, g->at.scope, g->at.loop, true};
 }
 
 struct inside graph_enter_loop(struct graph *g, const char *name, uint32_t trip)

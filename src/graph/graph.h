@@ -195,6 +195,7 @@ struct node {
 enum scope_flag {
     SCOPE_BLOCK = 1, /* one of a sequence of similar blocks: the unit of recomputation (gradient checkpointing) */
     SCOPE_ROWS = 2,  /* the rows of its inputs are independent and its result is a sum over them */
+    SCOPE_PART = 4,  /* a part of the model: names of parameters and constants inside begin with the scope's name */
 };
 
 struct scope {
@@ -333,12 +334,15 @@ struct inside {
 };
 struct inside graph_enter_scope(struct graph *g, const char *name, int flags);
 struct inside graph_enter_loop(struct graph *g, const char *name, uint32_t trip);
+struct inside graph_enter_part(struct graph *g, const char *name);
 void graph_leave(struct inside *in);
 #define INSIDE_NAME(what, line) what##line
 #define INSIDE(what, line, entered) \
     for (struct inside INSIDE_NAME(what, line) = entered; INSIDE_NAME(what, line).open; graph_leave(&INSIDE_NAME(what, line)))
 #define INSIDE_AT(what, line, entered) INSIDE(what, line, entered)
 #define IN_SCOPE(g, name, flags) INSIDE_AT(scope_, __LINE__, graph_enter_scope(g, name, flags))
+/* A scope with SCOPE_PART; "": none, the model itself. */
+#define IN_PART(g, name) INSIDE_AT(part_, __LINE__, graph_enter_part(g, name))
 #define IN_LOOP(g, name, trip) INSIDE_AT(loop_, __LINE__, graph_enter_loop(g, name, trip))
 
 /* Moves the cursor to the end of a program, for nodes of `phase` emitted by pass `made_by`; returns

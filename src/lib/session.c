@@ -40,10 +40,18 @@ static void drop_plan(struct pl_session *s)
     vec_free(&s->inputs);
 }
 
+static void free_part(const struct part_folder *p)
+{
+    mem_free((char *)p->name);
+    mem_free((char *)p->path);
+}
+
 void pl_close(struct pl_session *s)
 {
     if (!s || s->busy) return;
     drop_plan(s);
+    for (uint32_t i = 0; i < s->parts.n; i++) free_part(&s->parts.at[i]);
+    vec_free(&s->parts);
     config_free(&s->config);
     text_free(&s->text);
     mem_free(s->config_json);
@@ -144,6 +152,24 @@ int pl_define(struct pl_session *s, pl_build build, void *user, const char *conf
     return PL_OK;
 }
 
+int pl_part(struct pl_session *s, const char *part, const char *folder)
+{
+    if (!session_enter(s)) return PL_USAGE;
+    if (!part || !*part) return error_set(&s->error, PL_USAGE, "pl_part: the part has no name");
+    if (may_change(s, "pl_part", NULL)) return s->error.code;
+    options_changed(s);
+    uint32_t at = 0;
+    while (at < s->parts.n && strcmp(s->parts.at[at].name, part)) at++;
+    if (at < s->parts.n) {
+        free_part(&s->parts.at[at]);
+        memmove(&s->parts.at[at], &s->parts.at[at + 1], (--s->parts.n - at) * sizeof *s->parts.at);
+    }
+    if (folder) vec_push(&s->parts, ((struct part_folder){mem_string(part), mem_string(folder)}));
+    s->definition.parts = s->parts.at;
+    s->definition.n_parts = (int)s->parts.n;
+    return PL_OK;
+}
+
 /* --- the plan --------------------------------------------------------------------------------- */
 
 static int check_options(struct pl_session *s)
@@ -153,6 +179,8 @@ static int check_options(struct pl_session *s)
         return error_set(&s->error, PL_USAGE, "model.preset %s is set, and pl_define gave a model: remove one of them", c->model_preset);
     if (!s->build && !c->model_path && !c->model_preset)
         return error_set(&s->error, PL_USAGE, "there is no model: set model.path or model.preset, or call pl_define");
+    if (!s->build && s->parts.n)
+        return error_set(&s->error, PL_USAGE, "pl_part %s: parts are of a model of your own; call pl_define, or remove the part with a folder of NULL", s->parts.at[0].name);
     return config_check(c, s->build ? 0 : CONFIG_NEEDS_MODEL, &s->error);
 }
 

@@ -42,6 +42,7 @@ struct pl_session {
     void *build_user;
     char *config_json;
     struct definition definition;
+    VEC(struct part_folder) parts; /* of the definition */
 
     pl_step_callback on_step;
     void *on_step_user;

@@ -18,7 +18,7 @@
 
 #include "graph/ops.h"
 #include "models/layers.h"
-#include "models/model.h"
+#include "models/parts.h"
 
 struct tower {
     int64_t hidden, inner, layers, heads, channels, image, patch;
@@ -210,29 +210,57 @@ static void pooling_head(const struct build *b)
     layer_linear_weights(g, ROOT "head.", "mlp.fc2", C, b->c->inner, init.down);
 }
 
-static void output_state(const struct model *m, struct graph *g, const struct batch *batch, int64_t i, id x)
+/* --- as a part of a model (parts.h) ------------------------------------------------------- */
+
+struct tower_sizes tower_sizes(const struct model *m)
 {
-    char name[48];
-    snprintf(name, sizeof name, "hidden_states.%lld", (long long)i);
-    model_output(m, g, batch, name, x);
+    const struct tower *c = m->config;
+    int64_t side = c->image / c->patch;
+    return (struct tower_sizes){c->layers, side * side + c->clip, c->hidden, c->channels, c->image};
 }
+
+id tower_encode(const struct model *m, struct graph *g, const char *part, id pixels, int64_t count, const int64_t *chosen, id *states)
+{
+    const struct tower *c = m->config;
+    id x = 0;
+    if (!pixels) return 0;
+    struct build b = {.c = c, .g = g, .B = tensor_at(g, pixels)->dim[0], .T = tower_sizes(m).tokens};
+    id *all = mem_alloc((size_t)(c->layers + 1) * sizeof *all);
+    IN_PART(g, part) {
+        x = all[0] = embed(&b, pixels, b.T - c->clip);
+        FOR_LAYERS(layer, g, ROOT "encoder.layers", c->layers) x = all[layer.i + 1] = encoder_layer(&b, x, layer.prefix);
+        if (c->clip) layer_norm_weights(g, ROOT, "post_layernorm", c->hidden);
+        else x = layer_norm(g, x, ROOT, "post_layernorm", c->eps);
+        if (c->head) pooling_head(&b);
+    }
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t k = chosen[i] < 0 ? c->layers + 1 + chosen[i] : chosen[i];
+        if (k >= 0 && k <= c->layers) states[i] = all[k];
+        else states[i] = graph_fail(g, "hidden state %lld of a tower of %lld layers", (long long)chosen[i], (long long)c->layers);
+    }
+    mem_free(all);
+    return x;
+}
+
+/* --- the model itself ------------------------------------------------------------------------ */
 
 static void build_tower(const struct model *m, struct graph *g, const struct batch *batch)
 {
     const struct tower *c = m->config;
-    int64_t side = c->image / c->patch, patches = side * side;
-    struct build b = {.c = c, .g = g, .B = batch->B, .T = patches + c->clip};
-    id pixels = graph_input(g, "pixel_values", DT_F32, 4, (int64_t[]){b.B, c->channels, c->image, c->image});
-    id x = embed(&b, pixels, patches);
-    output_state(m, g, batch, 0, x);
-    FOR_LAYERS(layer, g, ROOT "encoder.layers", c->layers) {
-        x = encoder_layer(&b, x, layer.prefix);
-        output_state(m, g, batch, layer.i + 1, x);
+    const int64_t n = c->layers + 1;
+    int64_t *chosen = mem_alloc((size_t)n * sizeof *chosen);
+    id *states = mem_alloc((size_t)n * sizeof *states);
+    id pixels = graph_input(g, "pixel_values", DT_F32, 4, (int64_t[]){batch->B, c->channels, c->image, c->image});
+    for (int64_t i = 0; i < n; i++) chosen[i] = i;
+    id last = tower_encode(m, g, "", pixels, n, chosen, states);
+    for (int64_t i = 0; i < n; i++) {
+        char name[48];
+        snprintf(name, sizeof name, "hidden_states.%lld", (long long)i);
+        model_output(m, g, batch, name, states[i]);
     }
-    if (c->clip) layer_norm_weights(g, ROOT, "post_layernorm", c->hidden);
-    else x = layer_norm(g, x, ROOT, "post_layernorm", c->eps);
-    model_output(m, g, batch, "last_hidden_state", x);
-    if (c->head) pooling_head(&b);
+    model_output(m, g, batch, "last_hidden_state", last);
+    mem_free(chosen);
+    mem_free(states);
 }
 
 const struct family clip_family = {"clip", parse_clip, build_tower, "vision_model.", true};

@@ -12,7 +12,7 @@
 
 #include "graph/ops.h"
 #include "models/layers.h"
-#include "models/model.h"
+#include "models/parts.h"
 #include "models/rope.h"
 
 struct llama {
@@ -227,39 +227,80 @@ static id decoder_layer(const struct build *b, id x, const struct layer *layer)
     return x;
 }
 
-static void head(const struct build *b, id x, id embed, id labels, const struct batch *batch)
+static struct build begin(const struct model *m, struct graph *g, int64_t B, int64_t T)
 {
-    struct graph *g = b->g;
-    const struct llama *c = b->c;
+    const struct llama *c = m->config;
+    struct build b = {.c = c, .g = g, .B = B, .T = T};
+    float *table = mem_alloc((size_t)c->head_dim * sizeof *table);
+    b.rope_scale = rope_table(&c->rope, c->head_dim, T, table);
+    b.inv_freq = graph_const(g, "rope.inv_freq", DT_F32, 1, (int64_t[]){c->head_dim / 2}, table);
+    mem_free(table);
+    return b;
+}
+
+static id embedding(const struct llama *c, struct graph *g)
+{
+    return graph_param(g, "model.embed_tokens.weight", DT_F32, 2, (int64_t[]){c->vocabulary, c->hidden},
+                       (struct init){INIT_NORMAL, (float)c->std, 0, c->padding});
+}
+
+/* --- as a part of a model (parts.h) ------------------------------------------------------- */
+
+int64_t decoder_width(const struct model *m) { return ((const struct llama *)m->config)->hidden; }
+
+id decoder_embed(const struct model *m, struct graph *g, const char *part, id ids)
+{
+    const struct llama *c = m->config;
+    id x = 0;
+    IN_PART(g, part) {
+        id table = embedding(c, g);
+        IN_SCOPE(g, "model.embed_tokens", 0) x = op_embedding_padded(g, ids, table, c->padding);
+    }
+    return x;
+}
+
+id decoder_states(const struct model *m, struct graph *g, const char *part, id x)
+{
+    const struct llama *c = m->config;
+    if (!x) return 0;
+    const struct tensor t = *tensor_at(g, x);
+    if (t.rank != 3 || t.dim[2] != c->hidden) return graph_fail(g, "the decoder takes embeddings [B,T,%lld]", (long long)c->hidden);
+    IN_PART(g, part) {
+        const struct build b = begin(m, g, t.dim[0], t.dim[1]);
+        FOR_LAYERS(layer, g, "model.layers", c->layers) x = decoder_layer(&b, x, &layer);
+        x = layer_rmsnorm(g, x, "model.", "norm", c->eps);
+    }
+    return x;
+}
+
+struct decoded decoder_loss(const struct model *m, struct graph *g, const char *part, id x, id labels)
+{
+    const struct llama *c = m->config;
+    struct decoded out = {0};
     id rows = op_reshape(g, x, 2, (int64_t[]){-1, c->hidden});
     id targets = op_reshape(g, op_shift_labels(g, labels), 1, (int64_t[]){-1});
-    id w = c->tied ? embed : layer_param(g, "", "lm_head.weight", 2, (int64_t[]){c->vocabulary, c->hidden}, c->std), logits = 0, loss = 0;
-    IN_SCOPE(g, "lm_head", SCOPE_ROWS) {
-        logits = op_linear(g, rows, w, 0);
-        loss = op_xent(g, logits, targets);
+    IN_PART(g, part) {
+        id w = c->tied ? embedding(c, g) : layer_param(g, "", "lm_head.weight", 2, (int64_t[]){c->vocabulary, c->hidden}, c->std);
+        IN_SCOPE(g, "lm_head", SCOPE_ROWS) {
+            out.logits = op_linear(g, rows, w, 0);
+            out.loss = op_xent(g, out.logits, targets);
+        }
     }
-    graph_output(g, "loss", loss);
-    if (batch->outputs) graph_output(g, "logits", op_reshape(g, logits, 3, (int64_t[]){b->B, b->T, c->vocabulary}));
+    return out;
 }
+
+/* --- the model itself ------------------------------------------------------------------------ */
 
 static void llama_build(const struct model *m, struct graph *g, const struct batch *batch)
 {
     const struct llama *c = m->config;
-    struct build b = {.c = c, .g = g, .B = batch->B, .T = batch->T};
-    float *table = mem_alloc((size_t)c->head_dim * sizeof *table);
-    b.rope_scale = rope_table(&c->rope, c->head_dim, b.T, table);
-    b.inv_freq = graph_const(g, "rope.inv_freq", DT_F32, 1, (int64_t[]){c->head_dim / 2}, table);
-    mem_free(table);
-
-    id ids = graph_input(g, "input_ids", DT_I32, 2, (int64_t[]){b.B, b.T});
-    id labels = graph_input(g, "labels", DT_I32, 2, (int64_t[]){b.B, b.T});
-    id embed = graph_param(g, "model.embed_tokens.weight", DT_F32, 2, (int64_t[]){c->vocabulary, c->hidden},
-                           (struct init){INIT_NORMAL, (float)c->std, 0, c->padding});
-    id x = 0;
-    IN_SCOPE(g, "model.embed_tokens", 0) x = op_embedding_padded(g, ids, embed, c->padding);
-    FOR_LAYERS(layer, g, "model.layers", c->layers) x = decoder_layer(&b, x, &layer);
-    x = layer_rmsnorm(g, x, "model.", "norm", c->eps);
-    head(&b, x, embed, labels, batch);
+    const int64_t B = batch->B, T = batch->T;
+    id ids = graph_input(g, "input_ids", DT_I32, 2, (int64_t[]){B, T});
+    id labels = graph_input(g, "labels", DT_I32, 2, (int64_t[]){B, T});
+    id x = decoder_states(m, g, "", decoder_embed(m, g, "", ids));
+    struct decoded out = decoder_loss(m, g, "", x, labels);
+    graph_output(g, "loss", out.loss);
+    if (batch->outputs) graph_output(g, "logits", op_reshape(g, out.logits, 3, (int64_t[]){B, T, c->vocabulary}));
 }
 
 const struct family llama_family = {"llama", llama_parse, llama_build, "model.", false};

@@ -25,13 +25,11 @@ static char *list_families(char out[256])
     return out;
 }
 
-static int parse_config(struct model *m, size_t n, const char *where, struct error *e)
+static int parse_map(struct model *m, const struct value *config, const char *where, struct error *e)
 {
-    struct value *config;
-    int rc = json_parse(m->config_text, n, &m->memory, &config, e);
-    if (rc) return error_prepend(e, "%s", where);
     const char *type = NULL;
     char known[256];
+    int rc;
     if ((rc = value_as_map(config, "config.json", e)) || (rc = value_opt_string(config, "model_type", &type, e)))
         return error_prepend(e, "%s", where);
     if (!type) return error_set(e, PL_USAGE, "%s: no model_type; expected one of: %s", where, list_families(known));
@@ -43,6 +41,13 @@ static int parse_config(struct model *m, size_t n, const char *where, struct err
             return m->family->read_folder ? m->family->read_folder(m, e) : PL_OK;
         }
     return error_set(e, PL_USAGE, "%s: model_type \"%s\" is not one of: %s", where, type, list_families(known));
+}
+
+static int parse_config(struct model *m, size_t n, const char *where, struct error *e)
+{
+    struct value *config;
+    int rc = json_parse(m->config_text, n, &m->memory, &config, e);
+    return rc ? error_prepend(e, "%s", where) : parse_map(m, config, where, e);
 }
 
 int model_open(struct model *m, const char *path, struct error *e)
@@ -92,6 +97,71 @@ int model_text(struct model *m, const char *config_json, const char *name, struc
     return rc;
 }
 
+/* --- parts ------------------------------------------------------------------------------- */
+
+/* Names of two parts must not be read as each other's: "vision" and "vision.head". */
+static int check_part(const struct model *m, const char *name, struct error *e)
+{
+    if (!*name || strlen(name) >= sizeof m->parts->name) return error_set(e, PL_USAGE, "a part is named \"%.200s\"; a name has 1 to %zu bytes", name, sizeof m->parts->name - 1);
+    for (int i = 0; i < m->n_parts; i++) {
+        const char *other = m->parts[i].name;
+        size_t n = strlen(name) < strlen(other) ? strlen(name) : strlen(other);
+        if (!strncmp(name, other, n) && (name[n] == '.' || other[n] == '.' || !strcmp(name, other)))
+            return error_set(e, PL_USAGE, "parts %s and %s: parameters of one would be parameters of the other; choose other names", other, name);
+    }
+    return PL_OK;
+}
+
+static void push_part(struct model *m, const char *name, const struct model *part)
+{
+    struct part *more = mem_alloc((size_t)(m->n_parts + 1) * sizeof *more);
+    if (m->n_parts) memcpy(more, m->parts, (size_t)m->n_parts * sizeof *more);
+    mem_free(m->parts);
+    m->parts = more;
+    snprintf(more[m->n_parts].name, sizeof more->name, "%s", name);
+    more[m->n_parts++].model = *part;
+}
+
+int model_add_part(struct model *m, const char *name, const struct value *config, const char *folder, struct error *e)
+{
+    struct model part = {0};
+    int rc = check_part(m, name, e);
+    if (rc) return rc;
+    snprintf(part.path, sizeof part.path, "%s", folder ? folder : "");
+    if (folder && !dir_exists(folder)) rc = model_missing(folder, e);
+    else if (config) rc = parse_map(&part, config, name, e);
+    else if (folder) rc = model_open(&part, folder, e);
+    else rc = error_set(e, PL_USAGE, "it has neither a configuration nor a folder");
+    if (rc) {
+        model_close(&part);
+        return error_prepend(e, "part %s", name);
+    }
+    push_part(m, name, &part);
+    return PL_OK;
+}
+
+const struct model *model_part(const struct model *m, const char *name)
+{
+    for (int i = 0; i < m->n_parts; i++)
+        if (!strcmp(m->parts[i].name, name)) return &m->parts[i].model;
+    return NULL;
+}
+
+/* A part whose layers the program builds itself: its folder need not have a config.json. With that
+ * of a known family, its names may be spelled as that family's are. */
+static int add_weights(struct model *m, const struct part_folder *p, struct error *e)
+{
+    struct model part = {0};
+    int rc = check_part(m, p->name, e);
+    if (rc) return rc;
+    if (!dir_exists(p->path)) return model_missing(p->path, e) ? error_prepend(e, "part %s", p->name) : PL_OK;
+    struct error unknown;
+    if (model_open(&part, p->path, &unknown)) part = (struct model){0};
+    snprintf(part.path, sizeof part.path, "%s", p->path);
+    push_part(m, p->name, &part);
+    return PL_OK;
+}
+
 /* A folder's own config.json is kept, as with all other models. */
 int model_define(struct model *m, const struct definition *d, const char *path, struct error *e)
 {
@@ -101,15 +171,25 @@ int model_define(struct model *m, const struct definition *d, const char *path, 
     snprintf(m->path, sizeof m->path, "%s", path ? path : "");
     char file[1100];
     size_t n;
+    int rc = PL_OK;
     snprintf(file, sizeof file, "%s/config.json", m->path);
     if (path && !dir_exists(path)) return model_missing(path, e);
-    if (path && file_exists(file)) return file_read(file, 16u << 20, &m->config_text, &n, e);
-    m->config_text = mem_string(d->config_json);
-    return PL_OK;
+    if (path && file_exists(file)) rc = file_read(file, 16u << 20, &m->config_text, &n, e);
+    else m->config_text = mem_string(d->config_json);
+    struct value *config;
+    if (!rc && d->family->parse) rc = json_parse(m->config_text, strlen(m->config_text), &m->memory, &config, e);
+    if (!rc && d->family->parse) rc = d->family->parse(m, config, e);
+    for (int i = 0; i < d->n_parts && !rc && !path; i++) rc = add_weights(m, &d->parts[i], e);
+    if (rc) model_close(m);
+    return rc;
 }
 
 void model_close(struct model *m)
 {
+    for (int i = 0; i < m->n_parts; i++) model_close(&m->parts[i].model);
+    mem_free(m->parts);
+    m->parts = NULL;
+    m->n_parts = 0;
     mem_free(m->config_text);
     m->config_text = NULL;
     bump_free(&m->memory);

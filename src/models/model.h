@@ -58,7 +58,17 @@ struct model {
     const char **outputs;   /* in the order of the forward */
     uint32_t n_outputs;
     const char *loss_output; /* the output of which the mean square is the loss; NULL: the model has its own loss */
+    struct part *parts;     /* put together from these; each has weights of its own, if path is "" */
+    int n_parts;
     bool partial;           /* only a part is built: the folder holds weights that the graph does not use */
+};
+
+/* A part of a model: parameter NAME of the part is NAME.its_own_name in the graph and in a saved
+ * folder; its weights are found in model.path as the part's family spells them, or initialised if
+ * that is "". */
+struct part {
+    char name[96];
+    struct model model; /* family NULL: weights alone, names as they are in the folder */
 };
 
 /* The batch that the forward is built for. */
@@ -88,9 +98,13 @@ extern const struct family llama_family, mistral_family, qwen2_family, clip_fami
 
 /* A model without a config.json: the program that uses the library emits its graph. */
 struct definition {
-    const struct family *family; /* its parse is never called */
+    const struct family *family; /* with parse NULL the config is here: */
     void *config;                /* for the family's build, as model.config */
     const char *config_json;     /* text of config.json in a saved folder */
+    const struct part_folder {
+        const char *name, *path;
+    } *parts;                    /* folders of weights of its parts */
+    int n_parts;
 };
 
 int model_open(struct model *m, const char *path, struct error *e);
@@ -111,6 +125,11 @@ void model_close(struct model *m);
 /* For families: declare the inputs and outputs of a model. The name of an output is copied. */
 void model_add_port(struct model *m, const struct port *p);
 void model_add_output(struct model *m, const char *name);
+/* For families: adds a part, and model_part finds it. Its configuration is `config`, a map of the
+ * model's own config.json, or if that is NULL the config.json of its folder; `folder` NULL: it has
+ * none, the weights are in the model's own. */
+int model_add_part(struct model *m, const char *name, const struct value *config, const char *folder, struct error *e);
+const struct model *model_part(const struct model *m, const char *name);
 /* For builders: declares `tensor` as the output `name`; emits a tower's loss. */
 void model_output(const struct model *m, struct graph *g, const struct batch *b, const char *name, id tensor);
 

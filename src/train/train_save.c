@@ -95,8 +95,9 @@ static int check_model(const struct trainer *t, struct error *e)
 {
     const uint64_t then = t->state.model, now = t->run.weights.fingerprint;
     if (!then || !now || then == now) return PL_OK;
-    return error_set(e, PL_USAGE, "--resume: %s of model.path, %s, changed since the checkpoint was saved: restore the folder, or start a new run in another train.out",
-                     then >> 32 != now >> 32 ? "config.json" : "the frozen weights", t->run.model.path);
+    const char *path = t->run.model.path;
+    return error_set(e, PL_USAGE, "--resume: %s of %s%s%s changed since the checkpoint was saved: restore the folder, or start a new run in another train.out",
+                     then >> 32 != now >> 32 ? "config.json" : "the frozen weights", *path ? "model.path, " : "the folder of a part", path, *path ? "," : "");
 }
 
 int trainer_load(struct trainer *t, struct error *e)

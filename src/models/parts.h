@@ -1,0 +1,46 @@
+/*
+ * parts.h: decoders and vision towers as parts of another model.
+ *
+ * A family that puts a model together opens each part with model_add_part (model.h), and builds it
+ * with the functions here. `part` is the part's name, with which the names of its parameters begin:
+ * in the part "language_model" the published "model.norm.weight" is
+ * "language_model.model.norm.weight". "": the model itself; the families of these models build
+ * themselves so.
+ *
+ *     id image = project(g, tower_encode(tower, g, "vision_tower", pixels, 0, NULL, NULL));
+ *     id text = decoder_embed(decoder, g, "language_model", ids);
+ *     id x = decoder_states(decoder, g, "language_model", op_concat(g, (id[]){image, text}, 2, 1));
+ *     struct decoded out = decoder_loss(decoder, g, "language_model", x, labels);
+ */
+#ifndef PARTS_H
+#define PARTS_H
+
+#include "models/model.h"
+
+/* --- decoders: llama, mistral, qwen2 (llama.c) ----------------------------------------------- */
+
+int64_t decoder_width(const struct model *m); /* C of the embeddings */
+/* Token ids [B,T] to embeddings [B,T,C]. */
+id decoder_embed(const struct model *m, struct graph *g, const char *part, id ids);
+/* Embeddings [B,T,C] to the states after the last norm, [B,T,C]. */
+id decoder_states(const struct model *m, struct graph *g, const char *part, id x);
+/* States to the logits and the cross-entropy with labels [B,T], which are shifted by one here. */
+struct decoded {
+    id logits; /* [B*T,vocabulary] */
+    id loss;
+};
+struct decoded decoder_loss(const struct model *m, struct graph *g, const char *part, id x, id labels);
+
+/* --- towers: clip, siglip and their vision models (clip.c) ------------------------------------- */
+
+struct tower_sizes {
+    int64_t layers, tokens, width; /* tokens: of CLIP the class token is the first */
+    int64_t channels, image;       /* pixels [B,channels,image,image] */
+};
+struct tower_sizes tower_sizes(const struct model *m);
+/* Pixels to last_hidden_state [B,tokens,width]. states[i], of `count`, is the hidden state
+ * chosen[i]: 0 is the input of the first layer, k the output of layer k, and negative ones count
+ * from the end, -1 the output of the last layer. */
+id tower_encode(const struct model *m, struct graph *g, const char *part, id pixels, int64_t count, const int64_t *chosen, id *states);
+
+#endif
