@@ -66,6 +66,9 @@ curve() {
 plain() { train_on "$DEVICE" "$1" "$1" && curve "$1" "$1-cpu" 1e-4 1e-3; }
 # recomputed MODEL RECOMPUTE [ARGUMENT...]: the bytes of the plain run.
 recomputed() { rm -rf "$tmp/$1-again" && train_on "$DEVICE" "$1" "$1-again" --set "memory.recompute=$2" "${@:3}" && same_run "$tmp/$1" "$tmp/$1-again" 10; }
+# rounded_recomputed MODEL PRECISION RECOMPUTE: the bytes of the plain run in that precision. What is recomputed decides
+# whether a product adds its residual in place; the sum must be rounded once either way.
+rounded_recomputed() { rm -rf "$tmp/$1-again" && train_on "$DEVICE" "$1" "$1-again" --set "memory.precision=$2" --set "memory.recompute=$3" && same_run "$tmp/$1-$2" "$tmp/$1-again" 10; }
 split() {
     local name=$1-split
     rm -rf "${tmp:?}/$name"
@@ -87,6 +90,10 @@ for model in $(models llama sam tinysam); do
     check "$model: bf16, near f32" rounded "$model" bf16
     check "$model: bf16 without masters, near f32" rounded "$model" bf16-pure
     check "$model: f16, near f32" rounded "$model" f16
+    [ "$DEVICE" = cpu ] || for rule in all first:1 all+halves; do
+        check "$model: bf16, recompute $rule, same bytes" rounded_recomputed "$model" bf16 $rule
+        check "$model: f16, recompute $rule, same bytes" rounded_recomputed "$model" f16 $rule
+    done
     [ "$DEVICE" != cpu ] && [ "$model" != tinysam ] || continue
     check "$model: sgd" optimizer "$model" sgd 1e-4 1e-3
     check "$model: adafactor" optimizer "$model" adafactor 1e-4 1e-3

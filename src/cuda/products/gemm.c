@@ -13,8 +13,9 @@
  *     element (i,j) at i + j ld    stored transposed       op_T
  *
  * Invariants. f32 is true f32: sums, products and inputs; an algorithm that rounds inputs to TF32
- * is refused. bf16 and f16 inputs are summed in f32, including split-K sums, and rounded once at
- * the end. The algorithm keeps these rules and fits the planned workspace. It is selected once per
+ * is refused. bf16 and f16 inputs are summed in f32, including split-K sums and the addend, and
+ * rounded once at the end, whether the addend is the result's own memory or not (factor_on_gpu). The
+ * algorithm keeps these rules and fits the planned workspace. It is selected once per
  * entry and then part of the captured graph: every launch gives the same bits. For a small matmul
  * it is the library's first proposal; for a large one it is the fastest, measured once per machine
  * and stored (matmul_autotune.c). A choice by timing at every start would change from run to run,
@@ -107,11 +108,21 @@ static bool accumulates_in_output(const cublasLtMatmulAlgo_t *a)
            (scheme & ~(uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
 }
 
-/* Whether a candidate may be used: it runs, fits the workspace, adds in order, and reads f32 as
- * f32. */
+/* Whether an algorithm can read the factors of the product and the addend from the GPU's memory. */
+static bool reads_factors(const cublasLtMatmulAlgo_t *a)
+{
+    uint32_t modes = 0;
+    size_t written = 0;
+    return cublasLtMatmulAlgoCapGetAttribute(a, CUBLASLT_ALGO_CAP_POINTER_MODE_MASK, &modes, sizeof modes, &written) ==
+               CUBLAS_STATUS_SUCCESS &&
+           (modes & CUBLASLT_POINTER_MODE_MASK_DEVICE);
+}
+
+/* Whether a candidate may be used: it runs, fits the workspace, adds in order, rounds an addend once,
+ * and reads f32 as f32. */
 static bool acceptable(const cublasLtMatmulHeuristicResult_t *r, uint64_t cap, bool f32)
 {
-    return !accumulates_in_output(&r->algo) && r->state == CUBLAS_STATUS_SUCCESS && r->workspaceSize <= cap && !(f32 && uses_tf32(&r->algo));
+    return !accumulates_in_output(&r->algo) && reads_factors(&r->algo) && r->state == CUBLAS_STATUS_SUCCESS && r->workspaceSize <= cap && !(f32 && uses_tf32(&r->algo));
 }
 
 /* Without an acceptable candidate gemm_generic.cu computes the product. */
@@ -139,6 +150,7 @@ int gemm_begin(struct gemm *p, const struct cuda_state *s, const struct gemm_sha
     struct matrix_storage a, b, c;
     p->shape = *shape;
     p->blas = s->blas;
+    TRY_CUDA(cuda_gemm_one(&p->one));
     int rc = PL_OK;
     if (gemm_library_supports(shape, &a, &b, &c)) {
         TRY(describe_product(p, &a, &b, &c, e));
@@ -193,15 +205,24 @@ static int run_generic(const struct gemm *p, const struct gemm_at *at, cudaStrea
     return PL_OK;
 }
 
+/* Whether the factor of product and addend, 1, is read from the GPU's memory. If the library knows on
+ * the host that it is 1, and a 16-bit addend is the result's own memory, its Hopper kernels round the
+ * product first and the sum again: other bits than with an addend elsewhere. */
+static bool factor_on_gpu(const struct gemm *p, const struct gemm_at *at) { return at->from && p->shape.c.dtype != DT_F32; }
+
 int gemm_run(const struct gemm *p, const struct gemm_at *at, void *work, uint64_t bytes, cudaStream_t stream,
              struct error *e)
 {
     if (!p->library) return run_generic(p, at, stream, e);
-    const float one = 1, beta = at->from ? 1 : 0;
+    static const float host_one = 1, zero = 0;
+    const bool on_gpu = factor_on_gpu(p, at);
+    const cublasLtPointerMode_t mode = on_gpu ? CUBLASLT_POINTER_MODE_DEVICE : CUBLASLT_POINTER_MODE_HOST;
+    const float *one = on_gpu ? p->one : &host_one;
     const void *from = at->from ? at->from : at->c;
+    TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_POINTER_MODE, &mode, sizeof mode));
     if (p->shape.bias) /* its address may advance with a loop */
         TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &at->bias, sizeof at->bias));
-    TRY_BLAS(cublasLtMatmul(p->blas, p->product, &one, at->b, p->b, at->a, p->a, &beta, from, p->c, at->c, p->c,
+    TRY_BLAS(cublasLtMatmul(p->blas, p->product, one, at->b, p->b, at->a, p->a, at->from ? one : &zero, from, p->c, at->c, p->c,
                             &p->algorithm, work, bytes, stream));
     return PL_OK;
 }

@@ -17,6 +17,7 @@ struct gemm {
     struct gemm_shape shape;
     bool library;               /* false: gemm_generic.cu computes it */
     cublasLtHandle_t blas;      /* the device's */
+    const float *one;           /* 1, in the GPU's memory */
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algorithm;

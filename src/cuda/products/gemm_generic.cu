@@ -68,3 +68,13 @@ extern "C" cudaError_t cuda_gemm_generic(void *c, const void *a, const void *b, 
     product_kernel<<<grid, dim3(TILE, TILE), 0, stream>>>(c, a, b, bias, from, *p);
     return cudaGetLastError();
 }
+
+__device__ const float one_on_the_gpu = 1;
+
+extern "C" cudaError_t cuda_gemm_one(const float **one)
+{
+    void *at = nullptr;
+    const cudaError_t rc = cudaGetSymbolAddress(&at, one_on_the_gpu);
+    *one = static_cast<const float *>(at);
+    return rc;
+}

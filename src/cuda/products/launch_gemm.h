@@ -26,6 +26,9 @@ struct generic_gemm {
 cudaError_t cuda_gemm_generic(void *c, const void *a, const void *b, const void *bias, const void *from, const struct generic_gemm *p,
                               cudaStream_t stream);
 
+/* The address of a 1 in the GPU's memory. */
+cudaError_t cuda_gemm_one(const float **one);
+
 #ifdef __cplusplus
 }
 #endif
