@@ -10,9 +10,10 @@
  * bits. Where `some` has a rewrite that may change the sign of a zero, -0 counts as 0.
  *
  * A second comparison covers everything that changes the order of sums: micro-batches, chunks of
- * the head, and the rewrites that passes.h documents so. Losses agree within NEAR. Gradients agree
- * within NEAR of their norm, and four times the change that the gradients of `plain` show when the
- * weights' last bits change: a random graph may be badly conditioned.
+ * the head, and the rewrites that passes.h documents so. Losses and gradients agree within NEAR of
+ * their size, and SLACK times the change that `plain` itself shows when the weights' last bits
+ * change: a random graph may be badly conditioned, and another order of sums changes last bits in
+ * every op.
  *
  * Every plan goes through the verifier and the independent checker (plan_compile, plan_place), and
  * computes in device memory only.
@@ -27,7 +28,7 @@
 #include <unistd.h>
 
 enum { STEPS = 2, COUNT_DEFAULT = 400 };
-static const double NEAR = 1e-6;
+static const double NEAR = 1e-6, SLACK = 8;
 static uint64_t first_seed;
 static int count = COUNT_DEFAULT;
 
@@ -469,8 +470,8 @@ static struct distance distance_between(struct random_model *m, const struct sid
 static void compare_near(struct random_model *m, const struct side *x, const struct side *y)
 {
     const struct distance d = distance_between(m, x, y, false), own = distance_between(m, x, x, true);
-    if (!(d.loss <= NEAR && d.gradients <= NEAR + 4 * own.gradients))
-        fail_msg("%s  loss off by %.3g, gradients by %.3g, by the weights' last bits by %.3g", current, d.loss, d.gradients, own.gradients);
+    if (!(d.loss <= NEAR + SLACK * own.loss && d.gradients <= NEAR + SLACK * own.gradients))
+        fail_msg("%s  loss off by %.3g, gradients by %.3g; by the weights' last bits %.3g and %.3g", current, d.loss, d.gradients, own.loss, own.gradients);
 }
 
 /* Other orders of sums, combined with all other techniques. */
