@@ -61,12 +61,10 @@ static bool tried_value(enum technique_id id, int i, char out[SETTING_ROOM])
 uint32_t doctor_advice(const struct doctor *d, struct advice out[ADVICE_MOST])
 {
     const struct settings *s = &d->run.plan.settings;
-    char change[96];
-    uint32_t n = 0, plans;
     const int64_t masks = d->run.model.masks ? prompting_of(&d->run.batch)->masks : 0;
+    uint32_t n = 0, plans = masks > 1;
+    char change[96], value[SETTING_ROOM];
     struct progress p;
-    char value[SETTING_ROOM];
-    plans = masks > 1;
     for (int b = s->micro_batch / 2; b >= 1; b /= 2) plans++;
     for (enum technique_id id = 0; id < TECHNIQUES; id++)
         for (int i = 0; tried_value(id, i, value); i++) plans++;
@@ -75,7 +73,7 @@ uint32_t doctor_advice(const struct doctor *d, struct advice out[ADVICE_MOST])
         for (int i = 0; tried_value(id, i, value); i++) {
             snprintf(change, sizeof change, "memory.%s=%s", techniques[id].name, value);
             try_change(d, change, techniques[id].changes_results ? CHANGES_RESULTS : NULL, out, &n, &p);
-    }
+        }
     for (int b = s->micro_batch / 2; b >= 1; b /= 2) {
         snprintf(change, sizeof change, "memory.micro_batch=%d", b);
         try_change(d, change, NULL, out, &n, &p);

@@ -12,16 +12,13 @@ static struct thin thin_query(const struct query *q)
     return thin_of(q->attr->matmul.ta, q->attr->matmul.tb, c->rank, a->dim, b->dim, c->dim);
 }
 
-/* Every row allows 16-byte reads, in every iteration of its loop. */
-static bool is_wide(const struct tensor *x) { return x->offset % 16 == 0 && x->advance % 16 == 0; }
-
 static bool match_thin(const struct query *q)
 {
     const struct tensor *acc = given(q, 2);
     if (!is_storable(q->in[0]) || !is_storable(q->in[1]) || !is_storable(q->out[0])) return false;
     if (acc && !is_dense(acc, q->out[0]->dtype)) return false;
     const struct thin t = thin_query(q);
-    return t.mode && is_wide(t.mode == THIN_UP ? q->out[0] : q->in[1]);
+    return t.mode && is_aligned(t.mode == THIN_UP ? q->out[0] : q->in[1]);
 }
 
 static uint64_t work_thin(const struct query *q)
