@@ -137,7 +137,7 @@ static const char everything[] =
     "prompts: {iterations: 8, box: 0.25, jitter: 0.2}\n"
     "loss: {preset: equal-weights, focal: 10, dice: 2, iou: 0.5, alpha: 0.5, gamma: 1.5, smooth: 1e-3}\n"
     "train: {steps: 1e3, effective_batch: 32, learning_rate: 3e-5, schedule: step, warmup_steps: 10,\n"
-    "  milestones: [60, 1e2], step_gamma: 0.2, layer_decay: 0.8,\n"
+    "  milestones: [60, 1e2], step_gamma: 0.2, min_lr_rate: 0, layer_decay: 0.8,\n"
     "  groups: [{match: '*.bias', weight_decay: 0, lr_scale: 2.5}, {match: [a.*, '*b,c'], frozen: true, learning_rate: null}],\n"
     "  weight_decay: 0.1, no_decay: ['*.bias'], beta1: 0.85, beta2: 0.95, eps: 1.0e-6, momentum: 0.5, clip_norm: 1, loss_scale: 1024, scale_window: 50, monitor_every: 7, lr_scaling: sqrt, lr_batch: 16,\n"
     "  seed: 9007199254740993, eval_every: 50, keep_best: false, worst: 3, save_every: 100, keep: 3, out: runs/1}\n"
@@ -402,6 +402,7 @@ static void test_errors(void **state)
     refuses("train: {schedule: step, step_size: 3, milestones: [4]}\n", "run.yaml:1", "both train.step_size and train.milestones");
     refuses("train:\n  schedule: cosine\n  step_size: 3\n", "run.yaml:3: train.step_size", "cosine, expected step");
     refuses("train:\n  milestones: [3]\n", "run.yaml:2: train.milestones", "constant, expected step");
+    refuses("train:\n  min_lr_rate: 0.1\n", "run.yaml:2: train.min_lr_rate", "constant, expected linear or cosine");
     refuses("train: {schedule: step, milestones: [5, 5]}\n", "run.yaml:1", "5 comes after a later one or twice");
     refuses("train: {schedule: step, milestones: [5], warmup_steps: 6}\n", "run.yaml:1", "5 comes within the warmup");
     refuses("train:\n  groups:\n    - match: a\n      lr_scale: 1\n      weight_deca: 2\n", "run.yaml:5: unknown key train.groups[0].weight_deca",
@@ -492,6 +493,13 @@ static void test_schedule(void **state)
     assert_true(fabs(factor(SCHEDULE_COSINE, 6, 2, 10) - 0.5) < 1e-15);
     assert_true(fabs(factor(SCHEDULE_COSINE, 4, 2, 10) - 0.5 * (1 + sqrt(0.5))) < 1e-15);
     assert_true(fabs(factor(SCHEDULE_COSINE, 10, 2, 10)) < 1e-15);
+    /* transformers' cosine_with_min_lr, and the same for a line */
+    const struct schedule line = {.kind = SCHEDULE_LINEAR, .warmup = 2, .total = 10, .floor = 0.2};
+    const struct schedule curve = {.kind = SCHEDULE_COSINE, .warmup = 2, .total = 10, .floor = 0.2};
+    assert_true(schedule_factor(&line, 1) == 0.5 && schedule_factor(&curve, 1) == 0.5);
+    assert_true(schedule_factor(&line, 2) == 1 && schedule_factor(&curve, 2) == 1);
+    assert_true(fabs(schedule_factor(&line, 6) - 0.6) < 1e-15 && fabs(schedule_factor(&curve, 6) - 0.6) < 1e-15);
+    assert_true(fabs(schedule_factor(&line, 10) - 0.2) < 1e-15 && fabs(schedule_factor(&curve, 10) - 0.2) < 1e-15);
     /* a warmup of the whole run is no division by 0 */
     assert_true(factor(SCHEDULE_LINEAR, 3, 3, 3) == 0);
     assert_true(factor(SCHEDULE_COSINE, 3, 3, 3) == 1);

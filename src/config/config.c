@@ -338,7 +338,7 @@ static const struct {
     {"optim", KEY_memory_optimizer}, {"model_name_or_path", KEY_model_path}, {"val", KEY_data_validation}, {"dtype", KEY_memory_precision}, {"bf16", KEY_memory_precision},
     {"fp16", KEY_memory_precision}, {"max_grad_norm", KEY_train_clip_norm}, {"grad_clip", KEY_train_clip_norm},
     {"scheduler", KEY_train_schedule}, {"lr_scheduler", KEY_train_schedule}, {"lr_scheduler_type", KEY_train_schedule},
-    {"warmup", KEY_train_warmup_steps}, {"wd", KEY_train_weight_decay}, {"output_dir", KEY_train_out},
+    {"min_lr", KEY_train_min_lr_rate}, {"warmup", KEY_train_warmup_steps}, {"wd", KEY_train_weight_decay}, {"output_dir", KEY_train_out},
     {"save_steps", KEY_train_save_every}, {"eval_steps", KEY_train_eval_every}, {"save_total_limit", KEY_train_keep},
     {"num_workers", KEY_data_threads}, {"seq_len", KEY_data_sequence}, {"max_length", KEY_data_sequence},
 };
@@ -613,20 +613,23 @@ static int check_needed(const struct config *c, enum config_key key, struct erro
     return config_at_key(c, key, e);
 }
 
-/* The keys of schedule step need train.schedule step; milestones ascend and lie after the
- * warmup. */
+static int refuse_schedule(const struct config *c, enum config_key key, const char *expected, struct error *e)
+{
+    char word[32];
+    config_word_at(config_rows[KEY_train_schedule].allowed, c->train_schedule, word);
+    error_set(e, PL_USAGE, "%s is given, but train.schedule is %s, expected %s", config_rows[key].path, word, expected);
+    return config_at_key(c, key, e);
+}
+
+/* A schedule's keys need that schedule; milestones ascend and lie after the warmup. */
 static int check_schedule(const struct config *c, struct error *e)
 {
     const struct config_ints *m = &c->train_milestones;
     enum config_key key = m->n ? KEY_train_milestones : KEY_train_step_size;
-    bool step = c->train_schedule == SCHEDULE_STEP;
-    char word[32];
+    const bool step = c->train_schedule == SCHEDULE_STEP, ends = c->train_schedule == SCHEDULE_LINEAR || c->train_schedule == SCHEDULE_COSINE;
     if (check_pair(c, pairs[2], step, e)) return e->code;
-    if (!step && has_value(c, key)) {
-        config_word_at(config_rows[KEY_train_schedule].allowed, c->train_schedule, word);
-        error_set(e, PL_USAGE, "%s is given, but train.schedule is %s, expected step", config_rows[key].path, word);
-        return config_at_key(c, key, e);
-    }
+    if (!step && has_value(c, key)) return refuse_schedule(c, key, "step", e);
+    if (!ends && c->train_min_lr_rate > 0) return refuse_schedule(c, KEY_train_min_lr_rate, "linear or cosine", e);
     for (uint32_t i = 0; i < m->n; i++) {
         int64_t least = i ? m->at[i - 1] + 1 : max_i64(1, c->train_warmup_steps);
         if (m->at[i] >= least) continue;

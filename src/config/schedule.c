@@ -3,8 +3,8 @@
  *
  *     1 |      ____________ constant
  *       |     /\ `-.
- *       |    /  \   `.      cosine: half a period from 1 to 0
- *       |   /    linear     linear: a straight line to 0
+ *       |    /  \   `.      cosine: half a period from 1 to the floor
+ *       |   /    linear     linear: a straight line to the floor, here 0
  *     0 |__/______________
  *         0  warmup   total
  *
@@ -35,6 +35,9 @@ static int64_t drops(const struct schedule *s, int64_t step)
     return n;
 }
 
+/* A curve from 1 to 0 as one from 1 to the floor. */
+static double above_floor(const struct schedule *s, double factor) { return s->floor + (1 - s->floor) * fmax(0, factor); }
+
 double schedule_factor(const struct schedule *s, int64_t step)
 {
     CHECK(step >= 0 && s->warmup >= 0, "step %lld", (long long)step);
@@ -43,9 +46,9 @@ double schedule_factor(const struct schedule *s, int64_t step)
     case SCHEDULE_CONSTANT:
         return 1;
     case SCHEDULE_LINEAR:
-        return fmax(0, (double)(s->total - step) / (double)max_i64(1, s->total - s->warmup));
+        return above_floor(s, (double)(s->total - step) / (double)max_i64(1, s->total - s->warmup));
     case SCHEDULE_COSINE:
-        return fmax(0, 0.5 * (1 + cos(3.14159265358979323846 * progress(s, step))));
+        return above_floor(s, 0.5 * (1 + cos(3.14159265358979323846 * progress(s, step))));
     case SCHEDULE_STEP:
         return pow(s->gamma, (double)drops(s, step));
     }

@@ -1,7 +1,7 @@
 /*
  * schedule.h: the learning rate over the steps. Constant, linear and cosine are
- * the transformers library's get_*_schedule_with_warmup; step is torch's StepLR or
- * MultiStepLR after the same warmup.
+ * the transformers library's get_*_schedule_with_warmup, with its min_lr_rate; step is torch's
+ * StepLR or MultiStepLR after the same warmup.
  */
 #ifndef SCHEDULE_H
 #define SCHEDULE_H
@@ -15,6 +15,7 @@ struct schedule {
     enum schedule_kind kind;
     int64_t warmup;             /* steps of the rise from 0 */
     int64_t total;              /* steps of the whole run: linear and cosine end there */
+    double floor;               /* linear and cosine: the factor at the end */
     double gamma;               /* step: the factor of each drop, at... */
     int64_t every;              /* ...multiples of this, counted from the end of the warmup; 0: */
     const int64_t *milestones;  /* at these steps of the run, ascending */

@@ -88,7 +88,7 @@ static int compare_config(struct config *c, const char *dir, bool *plan_again, s
 
 static struct schedule make_schedule(const struct config *c, int64_t total)
 {
-    return (struct schedule){.kind = (enum schedule_kind)c->train_schedule, .warmup = c->train_warmup_steps, .total = total,
+    return (struct schedule){.kind = (enum schedule_kind)c->train_schedule, .warmup = c->train_warmup_steps, .total = total, .floor = c->train_min_lr_rate,
                              .gamma = c->train_step_gamma, .every = c->train_step_size,
                              .milestones = c->train_milestones.at, .n_milestones = c->train_milestones.n};
 }
