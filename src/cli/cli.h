@@ -1,6 +1,6 @@
 /*
- * cli.h: one file per command; main.c dispatches. A command returns its exit code. It fills `e`
- * when the code is not 0, and only main prints the error.
+ * cli.h: a command is a row of commands.def and a file; main.c dispatches. It returns its exit code
+ * and fills `e` when that is not 0; only main prints the error.
  */
 #ifndef CLI_H
 #define CLI_H
@@ -11,14 +11,14 @@ struct command {
     const char *name, *usage, *summary;
     int (*run)(int argc, char **argv, struct error *e);
 };
-extern const struct command command_plan, command_train, command_step, command_report, command_bench,
-    command_data, command_convert, command_predict, command_eval, command_init,
-    command_profile, command_doctor;
+#define COMMAND(name, what) extern const struct command command_##name;
+#include "cli/commands.def"
+#undef COMMAND
 
-/* The command of a list that a mistyped or related word means; NULL: none is near. */
 /* Prepares the process; called first. May start the program again (start.c). */
 void start_process(char **argv);
 
+/* The command of a list that a mistyped or related word means; NULL: none is near. */
 const char *nearest_command(const char *word, const struct command *const *commands, size_t n);
 
 /* Options that several commands share. The members of options that a command does not allow

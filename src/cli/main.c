@@ -10,26 +10,19 @@
 #include "cli/cli.h"
 #include "run/device.h"
 
-/* In the order in which a user meets them. */
-static const struct command *const commands[] = {&command_init, &command_plan, &command_train, &command_eval, &command_predict, &command_report,
-                                                  &command_data, &command_convert, &command_doctor, &command_profile, &command_bench, &command_step};
+#define COMMAND(name, what) &command_##name,
+static const struct command *const commands[] = {
+#include "cli/commands.def"
+};
+#undef COMMAND
 
 static void usage(FILE *out)
 {
-    static const char *const what[COUNT(commands)] = {
-        "writes a run file, RUN.yaml, for a model and data",
-        "shows whether a run fits in memory, how, and where every byte goes",
-        "trains within a memory budget; --resume continues a run",
-        "scores the masks of a model: IoU and Dice",
-        "predicts masks of an image",
-        "writes report.html, the page of a run, again",
-        "makes, prepares, inspects, verifies and packs image datasets",
-        "converts .pth checkpoints of SAM to model folders, and back",
-        "finds what would save memory, for a run that is out of memory",
-        "shows the time and memory of each op and tensor",
-        "times a training step; --calibrate measures this machine for better predictions",
-        "runs one forward and backward on given inputs, to compare with PyTorch",
+#define COMMAND(name, what) what,
+    static const char *const what[] = {
+#include "cli/commands.def"
     };
+#undef COMMAND
     fprintf(out, "Plimsoll %s: trains models in the memory you have, on a CPU or a GPU.\n\n"
                  "  plimsoll init  --model MODEL --data DATA > RUN.yaml\n"
                  "  plimsoll plan  RUN.yaml --memory 8GiB\n"
