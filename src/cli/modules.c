@@ -1,0 +1,282 @@
+/*
+ * modules.c: `plimsoll modules`: the modules of a model, by which patterns in a run file name them.
+ *
+ * A module is what parameters share before their last dot: x.q_proj of x.q_proj.weight and
+ * x.q_proj.bias. Modules that differ in the numbers of layers alone are one line, with * for the
+ * number, as a pattern would match them.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "engine/recipe.h"
+#include "io/json.h"
+#include "models/model.h"
+
+enum { NAME_ROOM = 256 };
+
+struct module {
+    char name[NAME_ROOM];    /* of one module, or the pattern of several */
+    const char *type;        /* of the op that reads the weight; -: none does, in one forward without options */
+    const struct tensor *weight; /* its parameter of the highest rank */
+    bool bias, trained;
+    uint32_t count;
+    uint64_t weights;
+};
+struct modules {
+    VEC(struct module) list;
+};
+
+/* --- from the forward graph --------------------------------------------------------------- */
+
+static const char *type_of_op(enum op op)
+{
+    switch (op) {
+    case OP_LINEAR: case OP_LINEAR_ACT: return "linear";
+    case OP_CONV: return "conv";
+    case OP_CONV_DX: return "conv transpose";
+    case OP_EMBEDDING: return "embedding";
+    case OP_RMSNORM: case OP_LAYERNORM: case OP_BATCHNORM: return "norm";
+    default: return "table"; /* added, gathered or attended to */
+    }
+}
+
+/* The type of the first op that reads each storage; NULL: none. */
+static const char **types_by_storage(const struct graph *g)
+{
+    const char **types = mem_alloc(g->storages.n * sizeof *types);
+    const struct order *o = &g->order[PROGRAM_STEP];
+    for (uint32_t k = 0; k < o->nodes.n; k++) {
+        const struct node *n = node_at(g, o->nodes.at[k]);
+        if (!node_launches(n)) continue;
+        for (int i = 0; i < n->nin; i++) {
+            const id s = n->in[i] ? tensor_at(g, n->in[i])->storage : 0;
+            if (s && !types[s]) types[s] = type_of_op(n->op);
+        }
+    }
+    return types;
+}
+
+static struct module *module_named(struct modules *m, const char *name, size_t n)
+{
+    for (uint32_t i = m->list.n; i-- > 0;) /* parameters of a module are near each other */
+        if (strlen(m->list.at[i].name) == n && !memcmp(m->list.at[i].name, name, n)) return &m->list.at[i];
+    vec_push(&m->list, ((struct module){.count = 1}));
+    struct module *x = &m->list.at[m->list.n - 1];
+    snprintf(x->name, sizeof x->name, "%.*s", (int)n, name);
+    return x;
+}
+
+static void collect(const struct graph *g, struct modules *m)
+{
+    const char **types = types_by_storage(g);
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        const struct param *p = &g->params.at[i];
+        const struct tensor *t = tensor_at(g, p->tensor);
+        if (storage_of(g, p->tensor)->kind == KIND_CONST) continue;
+        const char *name = graph_name(g, t->name), *dot = strrchr(name, '.');
+        struct module *x = module_named(m, name, dot ? (size_t)(dot - name) : strlen(name));
+        if (dot && !strcmp(dot, ".bias")) x->bias = true;
+        if (!x->weight || t->rank > x->weight->rank) x->weight = t, x->type = types[t->storage] ? types[t->storage] : "-";
+        x->trained |= !p->frozen;
+        x->weights += (uint64_t)tensor_elements(t);
+    }
+    mem_free(types);
+}
+
+/* --- folding layers ---------------------------------------------------------------------------- */
+
+static bool is_number(const char *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (s[i] < '0' || s[i] > '9') return false;
+    return n > 0;
+}
+
+/* The name with * for every component that is a number. */
+static void pattern_of(const char *name, char out[NAME_ROOM])
+{
+    size_t n = 0;
+    for (const char *at = name; *at;) {
+        const size_t length = strcspn(at, ".");
+        if (is_number(at, length)) out[n++] = '*';
+        else memcpy(out + n, at, length), n += length;
+        at += length;
+        if (*at) out[n++] = *at++;
+    }
+    out[n] = 0;
+}
+
+static bool is_alike(const struct module *a, const struct module *b)
+{
+    return a->type == b->type && a->bias == b->bias && a->trained == b->trained && a->weight->rank == b->weight->rank &&
+           !memcmp(a->weight->dim, b->weight->dim, (size_t)a->weight->rank * sizeof a->weight->dim[0]);
+}
+
+/* A line for each pattern and kind of module. A pattern that stands for one module keeps its name. */
+static void fold(const struct modules *m, struct modules *lines)
+{
+    char pattern[NAME_ROOM], other[NAME_ROOM];
+    for (uint32_t i = 0; i < m->list.n; i++) {
+        const struct module *x = &m->list.at[i];
+        struct module *line = NULL;
+        pattern_of(x->name, pattern);
+        for (uint32_t k = 0; k < lines->list.n && !line; k++) {
+            pattern_of(lines->list.at[k].name, other);
+            if (!strcmp(other, pattern) && is_alike(&lines->list.at[k], x)) line = &lines->list.at[k];
+        }
+        if (!line) {
+            vec_push(&lines->list, *x);
+            continue;
+        }
+        snprintf(line->name, sizeof line->name, "%s", pattern);
+        line->count++;
+        line->weights += x->weights;
+    }
+}
+
+/* --- printing ------------------------------------------------------------------------------------ */
+
+static char *print_shape(const struct module *x, char out[128])
+{
+    size_t n = 0;
+    out[0] = 0;
+    for (int d = 0; d < x->weight->rank; d++) n += (size_t)snprintf(out + n, 128 - n, "%s%" PRId64, d ? " x " : "", x->weight->dim[d]);
+    if (x->bias && x->weight->rank > 1) snprintf(out + n, 128 - n, " + bias");
+    return out;
+}
+
+/* 1234567 as 1,234,567. */
+static char *print_count(uint64_t x, char out[32])
+{
+    char digits[32];
+    const int n = snprintf(digits, sizeof digits, "%" PRIu64, x);
+    int to = 0;
+    for (int i = 0; i < n; i++) {
+        if (i && (n - i) % 3 == 0) out[to++] = ',';
+        out[to++] = digits[i];
+    }
+    out[to] = 0;
+    return out;
+}
+
+static uint64_t sum_weights(const struct modules *m, bool trained_only)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < m->list.n; i++)
+        if (m->list.at[i].trained || !trained_only) sum += m->list.at[i].weights;
+    return sum;
+}
+
+static void print_table(const struct modules *m)
+{
+    struct modules lines = {0};
+    char shape[128], count[32], other[32];
+    int name = (int)strlen("module"), type = (int)strlen("type"), wide = (int)strlen("shape");
+    fold(m, &lines);
+    for (uint32_t i = 0; i < lines.list.n; i++) {
+        const struct module *x = &lines.list.at[i];
+        name = (int)max_i64(name, (int64_t)strlen(x->name));
+        type = (int)max_i64(type, (int64_t)strlen(x->type));
+        wide = (int)max_i64(wide, (int64_t)strlen(print_shape(x, shape)));
+    }
+    printf("%-*s  %-*s  %-*s  %5s  %14s  %s\n", name, "module", type, "type", wide, "shape", "count", "weights", "trained");
+    for (uint32_t i = 0; i < lines.list.n; i++) {
+        const struct module *x = &lines.list.at[i];
+        printf("%-*s  %-*s  %-*s  %5u  %14s  %s\n", name, x->name, type, x->type, wide, print_shape(x, shape), x->count,
+               print_count(x->weights, count), x->trained ? "yes" : "no");
+    }
+    printf("\n%s weights, %s of them trained\n", print_count(sum_weights(m, false), count), print_count(sum_weights(m, true), other));
+    vec_free(&lines.list);
+}
+
+static void print_json(const struct modules *m)
+{
+    struct text text = {0};
+    struct json_writer w = {.out = &text, .indent = 2};
+    json_begin_map(&w, NULL);
+    json_put_uint(&w, "parameters", sum_weights(m, false));
+    json_put_uint(&w, "trained_parameters", sum_weights(m, true));
+    json_begin_list(&w, "modules");
+    for (uint32_t i = 0; i < m->list.n; i++) {
+        const struct module *x = &m->list.at[i];
+        json_begin_map(&w, NULL);
+        json_put_string(&w, "name", x->name);
+        json_put_string(&w, "type", x->type);
+        json_begin_list(&w, "shape");
+        for (int d = 0; d < x->weight->rank; d++) json_put_int(&w, NULL, x->weight->dim[d]);
+        json_end(&w);
+        json_put_bool(&w, "bias", x->bias);
+        json_put_uint(&w, "parameters", x->weights);
+        json_put_bool(&w, "trained", x->trained);
+        json_end(&w);
+    }
+    json_end(&w);
+    json_end(&w);
+    fwrite(text.at, 1, text.n, stdout);
+    text_free(&text);
+}
+
+/* --- the command ------------------------------------------------------------------------------------- */
+
+static int open_model(const struct config *c, const char *name, struct model *m, struct error *e)
+{
+    if (name) return model_find(m, name, e);
+    if (config_check(c, CONFIG_NEEDS_MODEL, e)) return e->code;
+    return c->model_path ? model_open(m, c->model_path, e) : model_preset(m, c->model_preset, e);
+}
+
+static int list_modules(const struct config *c, const char *name, bool json, struct error *e)
+{
+    struct model m = {0};
+    struct graph g;
+    struct modules found = {0};
+    if (open_model(c, name, &m, e)) {
+        model_close(&m);
+        return e->code;
+    }
+    const struct batch one = {.B = 1, .T = 2, .outputs = true};
+    graph_init(&g);
+    m.family->build(&m, &g, &one);
+    if (g.error.code) *e = g.error;
+    else recipe_freeze(c, &g);
+    if (!e->code && !recipe_check(c, &g, false, e)) {
+        collect(&g, &found);
+        (json ? print_json : print_table)(&found);
+    }
+    vec_free(&found.list);
+    graph_free(&g);
+    model_close(&m);
+    return e->code;
+}
+
+static int modules(int argc, char **argv, struct error *e)
+{
+    struct options o;
+    struct config c;
+    if (!argc) return error_set(e, PL_USAGE, "expected a model folder, a preset or a RUN.yaml: plimsoll %s", command_modules.usage);
+    int rc = options_parse(&o, OPT_RUN | OPT_JSON, argc, argv, e);
+    if (rc) return rc;
+    if (o.help) {
+        print_help(&command_modules);
+        options_free(&o);
+        return PL_OK;
+    }
+    const char *model = text_ends_with(o.run, ".yaml") || text_ends_with(o.run, ".yml") ? NULL : o.run;
+    if (model) o.run = NULL;
+    rc = options_config(&o, &c, e);
+    if (!rc) {
+        rc = list_modules(&c, model, o.json, e);
+        config_free(&c);
+    }
+    options_free(&o);
+    return rc;
+}
+
+const struct command command_modules = {
+    "modules", "modules MODEL | RUN.yaml [--set key=value]... [--json]",
+    "Lists the modules of a model with their type, shape and number of weights, and whether they are trained: the names for\n"
+    "model.freeze, train.groups and memory.modules. Layers of equal shape are one line, with * for their number, as a pattern\n"
+    "matches them. MODEL is a model folder or a preset; with RUN.yaml its model.freeze and train.groups are applied.\n"
+    "  --json           every module by itself", modules};
