@@ -32,6 +32,7 @@ enum conv_form {
     FORM_PRODUCTS, /* as plan_conv.h says */
     FORM_LINES,    /* tiles line by line; the product is pair[0].full */
     FORM_TILES,    /* by the kernels of conv_tiles.cu; there are no products */
+    FORM_3X3,      /* depthwise: all 9 taps at a time */
 };
 
 struct convolution {
@@ -218,6 +219,7 @@ PREPARE(conv_dx_prepare_tiles, OP_CONV_DX, FORM_TILES)
 PREPARE(conv_dx_prepare_lines, OP_CONV_DX, FORM_LINES)
 PREPARE(conv_dw_prepare, OP_CONV_DW, FORM_PRODUCTS)
 PREPARE(conv_dw_prepare_tiles, OP_CONV_DW, FORM_TILES)
+PREPARE(conv_dw_prepare_3x3, OP_CONV_DW, FORM_3X3)
 
 static void conv_release(void *state)
 {
@@ -404,7 +406,7 @@ static int conv_dw_launch(const struct launch *l, struct error *e)
     CHECK(!has(l, 2) || l->in[2].data == l->out[0].data, "the result is not in the accumulator's bytes");
     if (at->algo == CONV_DEPTHWISE) {
         TRY_CUDA(cuda_depthwise_dw(l->out[0].data, l->in[0].data, l->in[1].data, work_at(l, at->patches), &d, at->rows, has(l, 2),
-                                   store_of(l->in[0].dtype), l->stream));
+                                   c->form == FORM_3X3, store_of(l->in[0].dtype), l->stream));
         return PL_OK;
     }
     if (at->algo == CONV_PATCHES) return dw_patches(l, c, e);
@@ -422,6 +424,7 @@ CUDA_KERNEL(cuda_conv_dx_tiles, .prepare = conv_dx_prepare_tiles, .launch = conv
 CUDA_KERNEL(cublaslt_conv_dx_lines, .prepare = conv_dx_prepare_lines, .launch = conv_dx_launch, .release = conv_release);
 CUDA_KERNEL(cublaslt_conv_dx_patches, .prepare = conv_dx_prepare, .launch = conv_dx_launch, .release = conv_release);
 CUDA_KERNEL(cublaslt_conv_dx_phases, .prepare = conv_dx_prepare, .launch = conv_dx_launch, .release = conv_release);
+CUDA_KERNEL(cuda_conv_dw_depthwise_3x3, .prepare = conv_dw_prepare_3x3, .launch = conv_dw_launch, .release = conv_release);
 CUDA_KERNEL(cuda_conv_dw_depthwise, .prepare = conv_dw_prepare, .launch = conv_dw_launch, .release = conv_release);
 CUDA_KERNEL(cublaslt_conv_dw_1x1, .prepare = conv_dw_prepare, .launch = conv_dw_launch, .release = conv_release);
 CUDA_KERNEL(cuda_conv_dw_tiles, .prepare = conv_dw_prepare_tiles, .launch = conv_dw_launch, .release = conv_release);

@@ -226,19 +226,14 @@ __global__ void dw_sum_kernel(float *dw, const float *partial, index32 C, index3
     *to = add ? *to + sum : sum;
 }
 
-template <typename T> static bool is_3x3(const void *dy, const void *x, const struct depthwise *n)
-{
-    return n->kh == SIDE && n->kw == SIDE && n->C % GROUP == 0 && is_aligned(dy, sizeof(channels<T>)) && is_aligned(x, sizeof(channels<T>));
-}
-
 template <typename T>
 static cudaError_t launch_dw(float *dw, const void *dy, const void *x, float *scratch, const struct depthwise *n, int64_t pixels,
-                             bool add, cudaStream_t stream)
+                             bool add, bool nine, cudaStream_t stream)
 {
     const int64_t results = n->B * n->H2 * n->W2, runs = (results + pixels - 1) / pixels, taps = n->kh * n->kw;
     if (!fits(results + pixels) || runs > 65535 || taps > 65535 || !fits(n->C * taps)) return cudaErrorInvalidValue;
     const T *from = static_cast<const T *>(dy), *map = static_cast<const T *>(x);
-    if (is_3x3<T>(dy, x, n)) {
+    if (nine) {
         const int64_t groups = (n->C + LANES * GROUP - 1) / (LANES * GROUP);
         const unsigned blocks = (unsigned)(groups * runs);
         if (!fits(groups * runs)) return cudaErrorInvalidValue;
@@ -253,12 +248,12 @@ static cudaError_t launch_dw(float *dw, const void *dy, const void *x, float *sc
 }
 
 extern "C" cudaError_t cuda_depthwise_dw(float *dw, const void *dy, const void *x, float *scratch, const struct depthwise *n,
-                                         int64_t pixels, bool add, enum store type, cudaStream_t stream)
+                                         int64_t pixels, bool add, bool nine, enum store type, cudaStream_t stream)
 {
     switch (type) {
-    case STORE_F32: return launch_dw<float>(dw, dy, x, scratch, n, pixels, add, stream);
-    case STORE_BF16: return launch_dw<__nv_bfloat16>(dw, dy, x, scratch, n, pixels, add, stream);
-    case STORE_F16: return launch_dw<__half>(dw, dy, x, scratch, n, pixels, add, stream);
+    case STORE_F32: return launch_dw<float>(dw, dy, x, scratch, n, pixels, add, nine, stream);
+    case STORE_BF16: return launch_dw<__nv_bfloat16>(dw, dy, x, scratch, n, pixels, add, nine, stream);
+    case STORE_F16: return launch_dw<__half>(dw, dy, x, scratch, n, pixels, add, nine, stream);
     }
     return cudaErrorInvalidValue;
 }

@@ -56,9 +56,9 @@ cudaError_t cuda_depthwise(void *y, const void *x, const void *w, const void *bi
 cudaError_t cuda_depthwise_dx(void *x, const void *y, const void *w, const void *bias, float *scratch,
                               const struct depthwise *n, enum store type, cudaStream_t stream);
 /* dw [C,kh,kw] is written or added to; scratch: kh kw C floats per (started) group of `pixels`
- * pixels of dy. */
+ * pixels of dy. nine: a 3x3 filter over a multiple of 4 channels, both maps aligned to 16 bytes. */
 cudaError_t cuda_depthwise_dw(float *dw, const void *dy, const void *x, float *scratch, const struct depthwise *n,
-                              int64_t pixels, bool add, enum store type, cudaStream_t stream);
+                              int64_t pixels, bool add, bool nine, enum store type, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -155,6 +155,12 @@ static bool match_dx_lines(const struct query *q)
 static bool match_dx_patches(const struct query *q) { return conv_match(q, OP_CONV_DX, CONV_TILES); }
 static bool match_dx_phases(const struct query *q) { return conv_match(q, OP_CONV_DX, CONV_PHASES); }
 static bool match_dw_depthwise(const struct query *q) { return conv_match(q, OP_CONV_DW, CONV_DEPTHWISE); }
+/* depthwise.cu reads 4 channels at a time there. */
+static bool match_dw_depthwise_3x3(const struct query *q)
+{
+    const int64_t *w = q->out[0]->dim;
+    return match_dw_depthwise(q) && w[2] == 3 && w[3] == 3 && w[0] % 4 == 0 && is_aligned(q->in[0]) && is_aligned(q->in[1]);
+}
 static bool match_dw_plain(const struct query *q) { return conv_match(q, OP_CONV_DW, CONV_PLAIN); }
 static bool match_dw_tiles(const struct query *q) { return conv_match(q, OP_CONV_DW, CONV_PATCHES) && has_tile_kernels(q, OP_CONV_DW); }
 static bool match_dw_patches(const struct query *q) { return conv_match(q, OP_CONV_DW, CONV_PATCHES); }

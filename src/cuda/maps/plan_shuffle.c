@@ -3,18 +3,41 @@
  */
 #include "cuda/plan.h"
 
-/* Any dtype and strides. */
-static bool match_copy(const struct query *q) { return q->in[0]->dtype == q->out[0]->dtype; }
+/* Any dtype and strides; the copy engine takes what is dense. */
+static bool match_copy_strided(const struct query *q) { return q->in[0]->dtype == q->out[0]->dtype; }
+static bool match_copy(const struct query *q) { return tensor_is_dense(q->in[0]) && is_dense(q->out[0], q->in[0]->dtype); }
 
-static bool match_concat(const struct query *q)
+/* Any strides, an input at a time; dense ones in one launch. */
+static bool match_concat_strided(const struct query *q)
 {
     for (int i = 0; i < q->nin; i++)
         if (q->in[i]->dtype != q->out[0]->dtype) return false;
     return true;
 }
 
-/* PAD writes zeros first, then x between them. */
-static bool match_pad(const struct query *q) { return is_dense(q->out[0], q->in[0]->dtype); }
+static bool match_concat(const struct query *q)
+{
+    bool dense = match_concat_strided(q) && tensor_is_dense(q->out[0]);
+    for (int i = 0; i < q->nin; i++) dense = dense && tensor_is_dense(q->in[i]);
+    return dense;
+}
+
+/* Zeros first, then x between them. Where x is one piece of y, and everything begins at a multiple
+ * of 16 bytes, both are written at once. */
+static bool match_pad_strided(const struct query *q) { return is_dense(q->out[0], q->in[0]->dtype); }
+
+static bool match_pad(const struct query *q)
+{
+    const struct tensor *y = q->out[0], *x = q->in[0];
+    if (!match_pad_strided(q) || !tensor_is_dense(x) || !is_aligned(y) || !is_aligned(x)) return false;
+    const int64_t size = dtype_size(x->dtype);
+    int64_t first = 0, before = 0;
+    while (first < y->rank && y->dim[first] == 1) first++;
+    for (int64_t d = first + 1; d < y->rank; d++)
+        if (y->dim[d] != x->dim[d]) return false;
+    if (first < y->rank) before = q->attr->pad.before[first] * y->stride[first] * size;
+    return before % 16 == 0 && tensor_elements(x) * size % 16 == 0 && tensor_elements(y) * size % 16 == 0;
+}
 
 /* Dense operands of one dtype: REPEAT, windows. */
 static bool match_dense(const struct query *q) { return tensor_is_dense(q->in[0]) && is_dense(q->out[0], q->in[0]->dtype); }

@@ -9,20 +9,24 @@ enum { IGNORED_LABEL = -100 };
 
 /* --- copies ------------------------------------------------------------------------ */
 
-/* Copies between operands of one dtype and shape, in either space: the GPU reads pinned memory too.
- * The copy engine is used if both sides are dense. */
-static int move_elements(const struct operand *to, const struct operand *from, void *stream, struct error *e)
+/* Between operands of one dtype and shape, in either space: the GPU reads pinned memory too. */
+static int move_strided(const struct operand *to, const struct operand *from, void *stream, struct error *e)
 {
-    const struct loop_nest f = loop_nest_of(to, from, NULL);
-    const int size = (int)dtype_size(to->dtype);
     if (operand_elements(to) == 0 || to->data == from->data) return PL_OK;
-    if (f.loops == 1 && f.y[0] == 1 && f.a[0] == 1)
-        TRY_CUDA(cudaMemcpyAsync(to->data, from->data, (size_t)(f.size[0] * size), cudaMemcpyDefault, stream));
-    else TRY_CUDA(cuda_move(to->data, from->data, f, size, stream));
+    TRY_CUDA(cuda_move(to->data, from->data, loop_nest_of(to, from, NULL), (int)dtype_size(to->dtype), stream));
     return PL_OK;
 }
 
-static int launch_copy(const struct launch *l, struct error *e) { return move_elements(&l->out[0], &l->in[0], l->stream, e); }
+static int launch_copy_strided(const struct launch *l, struct error *e) { return move_strided(&l->out[0], &l->in[0], l->stream, e); }
+
+/* By the copy engine. */
+static int launch_copy(const struct launch *l, struct error *e)
+{
+    const struct operand *to = &l->out[0], *from = &l->in[0];
+    const int64_t bytes = operand_elements(to) * dtype_size(to->dtype);
+    if (bytes && to->data != from->data) TRY_CUDA(cudaMemcpyAsync(to->data, from->data, (size_t)bytes, cudaMemcpyDefault, l->stream));
+    return PL_OK;
+}
 
 /* The slice of x from `start` on along an axis. */
 static struct operand part_of(const struct operand *x, int axis, int64_t start, int64_t length)
@@ -33,18 +37,10 @@ static struct operand part_of(const struct operand *x, int axis, int64_t start, 
     return part;
 }
 
-static bool is_packed(const struct operand *x)
-{
-    int64_t next = 1;
-    for (int d = x->rank - 1; d >= 0; next *= x->dim[d], d--)
-        if (x->dim[d] != 1 && x->stride[d] != next) return false;
-    return true;
-}
-
-/* If all inputs are dense, one launch concatenates them. */
-static int launch_joined(const struct launch *l, int axis, struct error *e)
+static int launch_concat(const struct launch *l, struct error *e)
 {
     const struct operand *y = &l->out[0];
+    const int axis = l->attr->concat.axis;
     int64_t outer = 1, inner = (int64_t)dtype_size(y->dtype);
     struct join j = {.count = l->nin};
     for (int d = 0; d < axis; d++) outer *= y->dim[d];
@@ -57,37 +53,39 @@ static int launch_joined(const struct launch *l, int axis, struct error *e)
     return PL_OK;
 }
 
-static int launch_concat(const struct launch *l, struct error *e)
+static int launch_concat_strided(const struct launch *l, struct error *e)
 {
     const int axis = l->attr->concat.axis;
     int64_t at = 0;
-    bool packed = is_packed(&l->out[0]) && l->nin <= JOIN_MOST;
-    for (int i = 0; i < l->nin; i++) packed &= is_packed(&l->in[i]);
-    if (packed) return launch_joined(l, axis, e);
     for (int i = 0; i < l->nin; at += l->in[i].dim[axis], i++) {
         const struct operand part = part_of(&l->out[0], axis, at, l->in[i].dim[axis]);
-        TRY(move_elements(&part, &l->in[i], l->stream, e));
+        TRY(move_strided(&part, &l->in[i], l->stream, e));
     }
     return PL_OK;
 }
 
-/* All-zero bits are the zero of every dtype. If the copied region is contiguous, one kernel writes
- * it and the zeros on both sides. */
+/* The part of PAD's result that is its input. */
+static struct operand middle_of(const struct launch *l)
+{
+    struct operand middle = l->out[0];
+    for (int d = 0; d < middle.rank; d++) middle = part_of(&middle, d, l->attr->pad.before[d], l->in[0].dim[d]);
+    return middle;
+}
+
 static int launch_pad(const struct launch *l, struct error *e)
 {
-    const struct operand *y = &l->out[0], *x = &l->in[0];
-    const int64_t size = (int64_t)dtype_size(y->dtype), bytes = operand_elements(y) * size, count = operand_elements(x) * size;
-    struct operand middle = *y;
-    for (int d = 0; d < middle.rank; d++) middle = part_of(&middle, d, l->attr->pad.before[d], x->dim[d]);
-    const struct loop_nest f = loop_nest_of(&middle, x, NULL);
-    const int64_t before = (char *)middle.data - (char *)y->data;
-    const bool whole = f.loops == 1 && f.y[0] == 1 && f.a[0] == 1;
-    if (whole && is_wide(y) && is_wide(x) && before % 16 == 0 && count % 16 == 0 && bytes % 16 == 0) {
-        TRY_CUDA(cuda_pad(y->data, x->data, before, count, bytes, l->stream));
-        return PL_OK;
-    }
-    TRY_CUDA(cudaMemsetAsync(y->data, 0, (size_t)bytes, l->stream));
-    return move_elements(&middle, x, l->stream, e);
+    const struct operand *y = &l->out[0], *x = &l->in[0], middle = middle_of(l);
+    const int64_t size = (int64_t)dtype_size(y->dtype);
+    TRY_CUDA(cuda_pad(y->data, x->data, (char *)middle.data - (char *)y->data, operand_elements(x) * size, operand_elements(y) * size, l->stream));
+    return PL_OK;
+}
+
+/* All-zero bits are the zero of every dtype. */
+static int launch_pad_strided(const struct launch *l, struct error *e)
+{
+    const struct operand *y = &l->out[0], middle = middle_of(l);
+    TRY_CUDA(cudaMemsetAsync(y->data, 0, (size_t)(operand_elements(y) * dtype_size(y->dtype)), l->stream));
+    return move_strided(&middle, &l->in[0], l->stream, e);
 }
 
 /* --- rows ---------------------------------------------------------------------------- */
@@ -184,8 +182,11 @@ static int launch_avgpool(const struct launch *l, struct error *e) { return laun
 static int launch_avgpool_bwd(const struct launch *l, struct error *e) { return launch_pools(l, true, e); }
 
 CUDA_KERNEL(cuda_copy, .launch = launch_copy);
+CUDA_KERNEL(cuda_copy_strided, .launch = launch_copy_strided);
 CUDA_KERNEL(cuda_concat, .launch = launch_concat);
+CUDA_KERNEL(cuda_concat_strided, .launch = launch_concat_strided);
 CUDA_KERNEL(cuda_pad, .launch = launch_pad);
+CUDA_KERNEL(cuda_pad_strided, .launch = launch_pad_strided);
 CUDA_KERNEL(cuda_gather, .launch = launch_gather);
 CUDA_KERNEL(cuda_scatter_add, .launch = launch_scatter_add);
 CUDA_KERNEL(cuda_repeat, .launch = launch_repeat);

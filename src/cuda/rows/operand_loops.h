@@ -33,6 +33,4 @@ static inline enum any any_of(enum dtype t)
     return of[t];
 }
 
-static inline bool is_wide(const struct operand *x) { return (uintptr_t)x->data % 16 == 0; }
-
 #endif
