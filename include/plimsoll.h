@@ -200,6 +200,12 @@ PL_API pl_tensor pl_op(struct pl_builder *b, const char *name, int n, const pl_t
  * labels of -100 have weight 0; any other sum goes through pl_per_count. */
 PL_API pl_tensor pl_cross_entropy(struct pl_builder *b, pl_tensor logits, pl_tensor labels);
 PL_API pl_tensor pl_per_count(struct pl_builder *b, pl_tensor sum);
+/* The same for one of several losses, each with a count of its own, named by what it counts:
+ *     loss = pl_add(b, pl_cross_entropy_of(b, logits, labels, "tokens"), pl_per_count_of(b, squares, "boxes"));
+ * pl_set_count_of sets it. With pl_train the data sets it, and has the counts "tokens" (those that
+ * have a successor) and "samples". A model has at most 7 counts. */
+PL_API pl_tensor pl_cross_entropy_of(struct pl_builder *b, pl_tensor logits, pl_tensor labels, const char *count);
+PL_API pl_tensor pl_per_count_of(struct pl_builder *b, pl_tensor sum, const char *count);
 
 /* --- the plan -------------------------------------------------------------------------------- */
 
@@ -269,6 +275,8 @@ PL_API int pl_write_input(struct pl_session *s, const char *name, const void *da
  * restores the default: the samples of the effective batch; for a built-in model family its tokens
  * less one per sample. */
 PL_API int pl_set_count(struct pl_session *s, double count);
+/* The same for the losses that pl_cross_entropy_of and pl_per_count_of divide by the count `name`. */
+PL_API int pl_set_count_of(struct pl_session *s, const char *name, double count);
 
 /* One optimizer step: forward, backward, gradient clipping, update, with the schedule's learning
  * rate. The loss is that before the update. Either pointer may be NULL. */

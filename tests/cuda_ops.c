@@ -321,7 +321,7 @@ static void side_fill(struct side *s)
     struct rig *r = &s->copy;
     side_poison(s);
     if (r->graph.step) {
-        struct step_block step = {.learning_rate = 1e-2f, .inv_count = 0.125f, .clip_norm = 1, .loss_scale = 1, .step = 3, .adam_t = 3};
+        struct step_block step = {.learning_rate = 1e-2f, .inv_count = {0.125f}, .clip_norm = 1, .loss_scale = 1, .step = 3, .adam_t = 3};
         memcpy(tape_address(&r->tape, r->graph.step), &step, sizeof step);
     }
     rig_load_params(r);

@@ -465,7 +465,7 @@ static id build_shift_labels(struct scene *s, const int64_t *n)
     s->unit = 1;
     s->length = (double)n[2];
     id logits = param(s, "logits", DIM(n[0], n[1], n[2]));
-    return op_xent(&s->g, logits, op_reshape(&s->g, labels, DIM(-1)));
+    return op_xent(&s->g, logits, op_reshape(&s->g, labels, DIM(-1)), NULL);
 }
 static const struct opcase case_SHIFT_LABELS = {build_shift_labels, .small = {{1, 1, 3}, {2, 3, 5}, {3, 4, 2}}, .large = {{4, 17, 23}}, .bench = {32, 1024, 2}};
 
@@ -474,7 +474,7 @@ static id build_xent(struct scene *s, const int64_t *n)
     id logits = param(s, "logits", DIM(n[0], n[1])), labels = constant_ids(s, "labels", n[1], true, 1, n);
     s->length = (double)max_i64(n[0], n[1]);
     s->unit = 1; /* with one class loss and gradient are 0 */
-    id node = graph_emit(&s->g, OP_XENT, NULL, (id[]){logits, labels, graph_step(&s->g)}, 3);
+    id node = graph_emit(&s->g, OP_XENT, NULL, (id[]){logits, labels, graph_count(&s->g, NULL)}, 3);
     watch_all(s, node);
     return out_of(s, node, 0);
 }

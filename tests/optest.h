@@ -146,7 +146,7 @@ static inline void rig_open_on(struct rig *r, enum device_kind kind, int threads
     must(r->device.ops->record(&r->device, &r->tape, &e), &e, "recording");
     r->tape.poison = true;
     if (r->graph.step) {
-        struct step_block step = {.learning_rate = 1e-2f, .inv_count = 0.125f, .clip_norm = 1, .loss_scale = 1, .step = 3, .adam_t = 3};
+        struct step_block step = {.learning_rate = 1e-2f, .inv_count = {0.125f}, .clip_norm = 1, .loss_scale = 1, .step = 3, .adam_t = 3};
         memcpy(tape_address(&r->tape, r->graph.step), &step, sizeof step);
     }
     rig_load_params(r);

@@ -290,7 +290,7 @@ static inline id head(struct builder *m, id x, id table)
     if (maybe(m, 40)) y = activation(m, linear(m, y, m->C));
     if (maybe(m, 30)) y = op_add(g, rows, linear(m, y, m->C));
     y = table && maybe(m, 70) ? op_linear(g, y, table, 0) : linear(m, y, VOCABULARY);
-    const id loss = op_xent(g, y, targets);
+    const id loss = op_xent(g, y, targets, NULL);
     graph_scope_pop(g, outer);
     return loss;
 }

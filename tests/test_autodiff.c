@@ -313,7 +313,7 @@ static id head(struct draw *d, id x)
         rows = op_add(g, rows, op_linear(g, half, weight(d, C, C / 2), 0));
     }
     id logits = op_linear(g, rows, w, 0);
-    id loss = op_xent(g, logits, targets);
+    id loss = op_xent(g, logits, targets, NULL);
     graph_scope_pop(g, outer);
     return loss;
 }

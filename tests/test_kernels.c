@@ -96,7 +96,7 @@ static void check_dropout(enum dtype f, int64_t B, int64_t n)
         t.attr.dropout.per_sample = (uint8_t)per_sample;
         t.attr.dropout.key = 5;
         input_normal(&t, f, DIM(B, n));
-        input_step(&t, 1);
+        input_step(&t);
         input_ids(&t, B, 1000, false);
         output(&t, f, DIM(B, n));
         trial_check_in_place(&t, (const int[]){0, -1, -1, -1});
@@ -360,7 +360,7 @@ static void check_xent(enum dtype f, int64_t R, int64_t V)
     if (V > 1) dtype_store(forward.in[0].data, f, 0, -INFINITY); /* a masked class */
     input_ids(&forward, R, V, true);
     ((int32_t *)forward.in[1].data)[0] = (int32_t)V - 1;
-    input_step(&forward, (double)R);
+    input_inv_count(&forward, (double)R);
     output(&forward, DT_F32, 0, NULL);
     output(&forward, DT_F32, DIM(R));
     run_oracle(&forward);
@@ -368,7 +368,7 @@ static void check_xent(enum dtype f, int64_t R, int64_t V)
     input(&t, f, DIM(R, V));
     memcpy(t.in[0].data, forward.in[0].data, operand_bytes(&t.in[0]));
     input_ids(&t, R, V, true);
-    input_step(&t, (double)R);
+    input_inv_count(&t, (double)R);
     input_values(&t, forward.oracle[1], DT_F32, DIM(R));
     input_values(&t, (double[]){3}, DT_F32, 0, NULL);
     output(&t, f, DIM(R, V));
@@ -582,7 +582,7 @@ static void adamw_trial(struct trial *t, enum dtype w, int64_t n, int options, b
     t->attr.adamw.lr_scale = 0.5f;
     for (int i = 0; i < 3; i++) input_normal(t, DT_F32, DIM(n)); // p, g, m
     input_square(t, DT_F32, DIM(n));                             // v
-    input_step(t, 1);
+    input_step(t);
     ((struct step_block *)t->in[4].data)->found_inf = found_inf;
     if (options & 1) input_values(t, (double[]){4, 0.25}, DT_F32, DIM(2));
     else t->nin++;
@@ -620,7 +620,7 @@ static void test_update(void **state)
     for (int i = 0; i < 4; i++) {
         struct trial t = trial_of(OP_CLIP);
         input_values(&t, (double[]){i % 2 ? 0.04 : 90}, DT_F64, 0, NULL);
-        input_step(&t, 1);
+        input_step(&t);
         if (i >= 2) ((struct step_block *)t.in[1].data)->clip_norm = 0;
         output(&t, DT_F32, DIM(2));
         trial_check(&t);

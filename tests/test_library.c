@@ -104,6 +104,33 @@ static void two_regressions(struct pl_builder *b, int64_t batch, void *user)
     pl_output(b, "loss", pl_per_count(b, pl_sum(b, pl_mul(b, sum, sum))));
 }
 
+/* A class and a number from one layer; a loss for each, with a count of its own. `weights` selects the
+ * samples that have a number. */
+static void class_and_number(struct pl_builder *b, int64_t batch, void *user)
+{
+    (void)user;
+    pl_tensor x = pl_input(b, "x", PL_F32, PL_SHAPE(batch, IN)), labels = pl_input(b, "labels", PL_I32, PL_SHAPE(batch));
+    pl_tensor y = pl_input(b, "y", PL_F32, PL_SHAPE(batch, 1)), weights = pl_input(b, "weights", PL_F32, PL_SHAPE(batch, 1));
+    pl_tensor logits = pl_linear(b, x, pl_param(b, "classes", PL_SHAPE(CLASSES, IN), PL_ZEROS, 0), 0);
+    pl_tensor d = pl_add(b, pl_linear(b, x, pl_param(b, "number", PL_SHAPE(1, IN), PL_ZEROS, 0), 0), pl_scale(b, y, -1));
+    d = pl_mul(b, weights, pl_mul(b, d, d));
+    pl_tensor by_class = pl_cross_entropy_of(b, logits, labels, "labels"), by_number = pl_per_count_of(b, pl_sum(b, d), "numbers");
+    pl_output(b, "loss.labels", by_class);
+    pl_output(b, "loss.numbers", by_number);
+    pl_output(b, "loss", pl_add(b, by_class, by_number));
+}
+
+/* Two losses over tokens, for pl_train: one per token, one per sample. `user`: the second count. */
+static void token_losses(struct pl_builder *b, int64_t batch, void *user)
+{
+    enum { T = 32, C = 8 };
+    pl_tensor ids = pl_input(b, "input_ids", PL_I32, PL_SHAPE(batch, T)), labels = pl_input(b, "labels", PL_I32, PL_SHAPE(batch, T));
+    pl_tensor table = pl_param(b, "table", PL_SHAPE(256, C), PL_ZEROS, 0), head = pl_param(b, "head", PL_SHAPE(256, C), PL_ZEROS, 0);
+    pl_tensor logits = pl_linear(b, pl_reshape(b, pl_embedding(b, ids, table), PL_SHAPE(-1, C)), head, 0);
+    labels = pl_reshape(b, pl_shift_labels(b, labels), PL_SHAPE(-1));
+    pl_output(b, "loss", pl_add(b, pl_cross_entropy_of(b, logits, labels, "tokens"), pl_cross_entropy_of(b, logits, labels, user)));
+}
+
 /* A byte-level model with attention; its inputs are tokens, as pl_train needs. */
 static void tokens(struct pl_builder *b, int64_t batch, void *user)
 {
@@ -586,6 +613,127 @@ static void test_count(void **state)
     }
 }
 
+/* Labels and numbers of the batch that do not count, spread unevenly over micro-batches. */
+static int has_label(int i) { return i < 4 || i == 7; }
+static int has_number(int i) { return i == 3 || i > 8; }
+
+static void start_on_both(struct pl_session *s, const struct batch *d)
+{
+    int32_t labels[E];
+    float weights[E];
+    for (int i = 0; i < E; i++) {
+        labels[i] = has_label(i) ? d->labels[i] : -100;
+        weights[i] = (float)has_number(i);
+    }
+    ok(s, pl_start(s));
+    ok(s, pl_write_input(s, "x", d->x, sizeof d->x));
+    ok(s, pl_write_input(s, "y", d->y, sizeof d->y));
+    ok(s, pl_write_input(s, "labels", labels, sizeof labels));
+    ok(s, pl_write_input(s, "weights", weights, sizeof weights));
+}
+
+/* With all weights 0 the first loss is log(classes), the second the mean of y^2, and the gradients
+ * are sums over the samples that count, each divided by its own count. */
+static void test_counts(void **state)
+{
+    (void)state;
+    static const char *const splits[] = {"12", "6", "4", "1"};
+    struct batch d;
+    make_batch(&d);
+    double squares = 0, want = 0, norm, loss, after, first = 0;
+    int labels = 0, numbers = 0;
+    for (int i = 0; i < E; i++) labels += has_label(i), numbers += has_number(i);
+    for (int i = 0; i < E; i++) want += has_number(i) ? (double)d.y[i] * d.y[i] / numbers : 0;
+    for (int k = 0; k < IN; k++) {
+        double g[CLASSES] = {0}, h = 0;
+        for (int i = 0; i < E; i++) {
+            h += has_number(i) ? 2.0 * d.x[i][k] * d.y[i] / numbers : 0;
+            for (int c = 0; c < CLASSES; c++) g[c] += has_label(i) ? d.x[i][k] * (1.0 / CLASSES - (d.labels[i] == c)) / labels : 0;
+        }
+        squares += h * h;
+        for (int c = 0; c < CLASSES; c++) squares += g[c] * g[c];
+    }
+    for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
+        float part[2];
+        struct pl_session *s = open_with(class_and_number);
+        ok(s, pl_set(s, "memory.micro_batch", splits[i]));
+        ok(s, pl_set(s, "memory.optimizer", "sgd"));
+        ok(s, pl_set(s, "train.momentum", "0"));
+        ok(s, pl_set(s, "train.weight_decay", "0"));
+        ok(s, pl_set(s, "train.learning_rate", "1e-3"));
+        ok(s, pl_set_count_of(s, "labels", labels));
+        start_on_both(s, &d);
+        ok(s, pl_set_count_of(s, "numbers", numbers));
+        ok(s, pl_read_output(s, "loss.labels", &part[0], sizeof part[0]));
+        ok(s, pl_read_output(s, "loss.numbers", &part[1], sizeof part[1]));
+        assert_true(fabs(part[0] - log(CLASSES)) < 1e-6 && fabs(part[1] - want) < 1e-6);
+        ok(s, pl_step(s, &loss, &norm));
+        if (!i) first = loss;
+        assert_true(fabs(loss - want - log(CLASSES)) < 1e-6 * loss);
+        assert_true(fabs(loss - first) <= 1e-6 * first);
+        assert_true(fabs(norm - sqrt(squares)) < 1e-6 * norm);
+        /* Finite difference along the gradient: a step of SGD lowers the loss by rate * norm^2. */
+        ok(s, pl_evaluate(s, &after));
+        assert_true(fabs((loss - after) / 1e-3 - norm * norm) < 1e-2 * norm * norm);
+        /* A count is a divisor of its own loss alone. */
+        ok(s, pl_set(s, "train.learning_rate", "0"));
+        ok(s, pl_set_count_of(s, "numbers", 2 * numbers));
+        double less;
+        ok(s, pl_evaluate(s, &less));
+        ok(s, pl_read_output(s, "loss.numbers", &part[1], sizeof part[1]));
+        assert_true(fabs(less + part[1] - after) < 1e-5);
+        refused(s, pl_set_count_of(s, "boxes", 3), "no loss of the model is divided by a count boxes; it has: labels, numbers");
+        refused(s, pl_set_count_of(s, "numbers", -1), "expected a number above 0");
+        refused(s, pl_set_count_of(s, "", 1), "no name");
+        pl_close(s);
+    }
+    struct pl_session *s = open_with(class_and_number);
+    ok(s, pl_set_count_of(s, "boxes", 3));
+    refused(s, pl_start(s), "count boxes");
+    ok(s, pl_set_count_of(s, "boxes", 0));
+    ok(s, pl_start(s)); /* the default counts samples */
+    pl_close(s);
+}
+
+/* The data sets the counts: the same cross-entropy, log(256) a token, once per token and once per sample. */
+static void test_train_counts(void **state)
+{
+    (void)state;
+    char path[160], out[128], line[1024];
+    snprintf(path, sizeof path, "%s/counted.bin", folder);
+    snprintf(out, sizeof out, "%s/counted", folder);
+    FILE *f = fopen(path, "wb");
+    for (int i = 0; i < 32 * 10; i++) fputc(i * 7 % 256, f);
+    fclose(f);
+    for (int known = 0; known < 2; known++) {
+        struct pl_session *s = open_f32();
+        ok(s, pl_define(s, token_losses, known ? "samples" : "boxes", NULL));
+        ok(s, pl_set(s, "data.format", "bytes"));
+        ok(s, pl_set(s, "data.sequence", "32"));
+        ok(s, pl_set(s, "data.train", path));
+        ok(s, pl_set(s, "data.validation", path));
+        ok(s, pl_set(s, "train.effective_batch", "4"));
+        ok(s, pl_set(s, "memory.micro_batch", "2"));
+        ok(s, pl_set(s, "train.learning_rate", "0"));
+        ok(s, pl_set(s, "train.steps", "2"));
+        ok(s, pl_set(s, "train.out", out));
+        if (known) ok(s, pl_train(s));
+        else refused(s, pl_train(s), "divided by the count boxes, which this data does not have; it has: tokens, samples");
+        pl_close(s);
+    }
+    int losses = 0;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", out);
+    assert_non_null(f = fopen(path, "r"));
+    while (fgets(line, sizeof line, f)) {
+        const char *at = strstr(line, "loss\":");
+        assert_non_null(at);
+        assert_true(fabs(atof(at + 6) - 32 * log(256)) < 1e-3);
+        losses++;
+    }
+    fclose(f);
+    assert_true(losses >= 3); /* two steps, and an evaluation */
+}
+
 /* A preset, run step by step, with a batch size that no micro-batch size divides. */
 static void test_preset(void **state)
 {
@@ -987,6 +1135,13 @@ static void broken(struct pl_builder *b, int64_t batch, void *user)
     case 47: pl_concat(b, 0, NULL, 0); break;
     case 48: pl_dropout(b, x, 1); break;
     case 49: pl_activate(b, x, (enum pl_activation)99); break;
+    case 50: pl_per_count_of(b, loss, ""); break;
+    case 51: pl_cross_entropy_of(b, y, x, NULL); break;
+    case 52:
+        for (int i = 0; i < 8; i++) pl_per_count_of(b, loss, (char[]){(char)('a' + i), 0});
+        break;
+    case 53: pl_per_count_of(b, loss, "a count with a name that is far longer than a name of a count may be"); break;
+    case 54: pl_per_count_of(b, y, "rows"); break;
     default: break;
     }
     if (way != 3 && way != 4 && way != 5) pl_output(b, "loss", loss);
@@ -1001,9 +1156,10 @@ static void test_broken_models(void **state)
                                        "rank 99", "axis -1", "outside", "this is mine", "scopes", "slice", "takes a scalar", "i32",
                                        "[B,T,H,D]", "used twice", "two outputs", "not a tensor",
                                        "no op rmsnrom", "takes 2 to 2 inputs", "the backward", "the update", "write to its input",
-                                       "name=number of: none", "stride=1.5", "name=number of: value", "value=2,3", "i32", "name=number of: none",
+                                       "name=number of: none", "stride=1.5", "name=number of: value", "value=2,3", "reads a count", "name=number of: none",
                                        "0 to 0 inputs", "no op NULL", "no call of this builder", "for each axis", "name=number of: ta, tb",
-                                       "axis 1 is 2", "0 tensors", "probability", "kind 99"};
+                                       "axis 1 is 2", "0 tensors", "probability", "kind 99", "a count without a name", "a count without a name",
+                                       "at most 7 counts", "bytes, at most 63", "pl_per_count_of takes a scalar"};
     for (int way = 0; way < (int)(sizeof says / sizeof *says); way++) {
         struct pl_session *s = open_f32();
         ok(s, pl_define(s, broken, &way, NULL));
@@ -1128,7 +1284,7 @@ int main(void)
         cmocka_unit_test(test_plan_is_kept),   cmocka_unit_test(test_splits_are_whole),
         cmocka_unit_test(test_loss_falls),     cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_split_changes_nothing), cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_count),          cmocka_unit_test(test_preset),
+        cmocka_unit_test(test_count), cmocka_unit_test(test_counts), cmocka_unit_test(test_train_counts),          cmocka_unit_test(test_preset),
         cmocka_unit_test(test_save_and_read_back), cmocka_unit_test(test_parts), cmocka_unit_test(test_parameters),
         cmocka_unit_test(test_train),          cmocka_unit_test(test_train_needs_tokens),
         cmocka_unit_test(test_order_of_calls), cmocka_unit_test(test_names_and_sizes),

@@ -76,7 +76,7 @@ static void emit_case(struct golden *c)
     } else {
         struct mask_loss_options o = {a[0], a[1], a[2], a[3], a[4], a[5], a[6] != 0};
         id logits = trained(c, "logits"), iou = trained(c, "iou"), bits = given(c, "bits"), valid = given(c, "valid");
-        c->y = op_mask_loss(g, logits, iou, bits, valid, o).loss;
+        c->y = op_mask_loss(g, logits, iou, bits, valid, o, NULL).loss;
     }
     mem_free(a);
 }

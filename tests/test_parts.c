@@ -188,7 +188,7 @@ static void put_text(struct work *w)
 static float *outcome(struct work *w, const char *name, int64_t *n)
 {
     struct error e;
-    must(run_put_step(&w->r, &(struct step_block){.learning_rate = 0.1f, .inv_count = 0.125f, .loss_scale = 1, .step = 1, .adam_t = 1}, &e), &e);
+    must(run_put_step(&w->r, &(struct step_block){.learning_rate = 0.1f, .inv_count = {0.125f}, .loss_scale = 1, .step = 1, .adam_t = 1}, &e), &e);
     must(run_program(&w->r, PROGRAM_STEP, &e), &e);
     id x = graph_find_output(&w->r.graph, PROGRAM_STEP, name);
     assert_true(x);

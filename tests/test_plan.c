@@ -77,7 +77,7 @@ static id bad_permutation(struct graph *g, id x) { return op_permute(g, x, (int[
 static id bad_add(struct graph *g, id x) { return op_add(g, x, op_reshape(g, x, DIM(3, 2))); }
 static id bad_dtypes(struct graph *g, id x) { return op_mul(g, x, op_cast(g, x, DT_BF16)); }
 static id bad_matmul(struct graph *g, id x) { return op_matmul(g, x, x, false, false, DT_F32); }
-static id bad_labels(struct graph *g, id x) { return op_xent(g, x, x); }
+static id bad_labels(struct graph *g, id x) { return op_xent(g, x, x, NULL); }
 static id bad_arity(struct graph *g, id x) { return graph_emit(g, OP_ADD, NULL, (id[]){x, x, x}, 3); }
 static id bad_accumulator(struct graph *g, id x)
 {

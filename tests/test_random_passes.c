@@ -178,7 +178,7 @@ static void run_side(struct rig *r, const struct side *x, int step)
     struct error e = {0};
     struct step_block *b = tape_address(&r->tape, r->graph.step), before = *b;
     const bool scaled = x->s.precision == DT_F16;
-    *b = (struct step_block){.learning_rate = 1e-2f, .inv_count = 0.0625f, .clip_norm = x->clip_norm, .loss_scale = scaled ? 64 : 1, .seed = 5,
+    *b = (struct step_block){.learning_rate = 1e-2f, .inv_count = {0.0625f}, .clip_norm = x->clip_norm, .loss_scale = scaled ? 64 : 1, .seed = 5,
                              .rng_step = (uint64_t)step, .step = step + 1, .scale_window = 1, .adam_t = scaled ? 0 : step + 1};
     if (scaled && step) b->loss_scale = before.next_scale, b->adam_t = before.adam_t, b->good_steps = before.good_steps;
     must(r->device.ops->run(&r->device, &r->tape, PROGRAM_STEP, &e), &e, "step");

@@ -111,7 +111,7 @@ static struct result train(int model, const char *words, const char *const *sets
     r.tape.poison = sets && strcmp(words, "none");
     for (int step = 1; step <= STEPS; step++) {
         put_batch(&r);
-        struct step_block b = {.learning_rate = 1e-3f, .inv_count = 0.125f, .loss_scale = 1, .step = step, .adam_t = step, .rng_step = (uint64_t)step - 1};
+        struct step_block b = {.learning_rate = 1e-3f, .inv_count = {0.125f}, .loss_scale = 1, .step = step, .adam_t = step, .rng_step = (uint64_t)step - 1};
         must(run_put_step(&r, &b, &e), &e);
         must(run_program(&r, PROGRAM_STEP, &e), &e);
         keep(&x, &r, graph_find_output(&r.graph, PROGRAM_STEP, "loss"));
@@ -307,7 +307,7 @@ static uint32_t count_executed(int model, const char *words)
     must(plan_with(&r, &c, model, words, NULL, &e), &e);
     must(run_start(&r, NULL, true, &e), &e);
     put_batch(&r);
-    must(run_put_step(&r, &(struct step_block){.inv_count = 0.125f, .loss_scale = 1, .step = 1, .adam_t = 1}, &e), &e);
+    must(run_put_step(&r, &(struct step_block){.inv_count = {0.125f}, .loss_scale = 1, .step = 1, .adam_t = 1}, &e), &e);
     struct launched x = {&r.graph, 0, mem_alloc(r.graph.scopes.n)};
     r.tape.observe = count_launch;
     r.tape.observer = &x;

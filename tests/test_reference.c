@@ -93,7 +93,7 @@ static void test_xent(void **state)
     const double dloss = 0.7;
     input_normal(&forward, DT_F64, DIM(6, 11));
     input_ids(&forward, 6, 11, true);
-    input_step(&forward, 5);
+    input_inv_count(&forward, 5);
     output(&forward, DT_F64, 0, NULL);
     output(&forward, DT_F64, DIM(6));
     run_oracle(&forward);
@@ -194,7 +194,7 @@ static void test_adamw(void **state)
     input_values(&t, (double[]){1e-3, -50}, DT_F64, DIM(2));
     input_values(&t, (double[]){0, 0}, DT_F64, DIM(2));
     input_values(&t, (double[]){0, 0}, DT_F64, DIM(2));
-    input_step(&t, 1);
+    input_step(&t);
     ((struct step_block *)t.in[4].data)->adam_t = 1;
     for (int o = 0; o < 3; o++) output_in_place(&t, o ? o + 1 : 0);
     run_oracle(&t);

@@ -91,7 +91,7 @@ static float *gradients(const struct prompting *p, void (*put)(struct run *), co
     must(run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .own = p, .own_bytes = sizeof *p}, &e), &e);
     must(run_start(&r, NULL, true, &e), &e);
     put(&r);
-    must(run_put_step(&r, &(struct step_block){.inv_count = 0.125f, .loss_scale = 1, .step = 1, .adam_t = 1}, &e), &e);
+    must(run_put_step(&r, &(struct step_block){.inv_count = {0.125f}, .loss_scale = 1, .step = 1, .adam_t = 1}, &e), &e);
     must(run_program(&r, PROGRAM_STEP, &e), &e);
     VEC(float) all = {0};
     vec_push(&all, 0);

@@ -153,7 +153,7 @@ static void test_update(void **state)
             input_normal(&t, DT_BF16, DIM(sizes[i]));
             for (int k = 0; k < 2; k++) input_normal(&t, DT_F32, DIM(sizes[i]));
             input_square(&t, DT_F32, DIM(sizes[i]));
-            input_step(&t, 1);
+            input_step(&t);
             ((struct step_block *)t.in[4].data)->found_inf = skipped;
             const int places[] = {0, 2, 3};
             for (int o = 0; o < 3; o++) output_in_place(&t, places[o]);

@@ -153,7 +153,7 @@ static floats gradients(const struct task *t)
     assert_int_equal(r.plan.settings.micro_batch, t->micro_batch);
     must(run_start(&r, NULL, true, &e), &e);
     put_all(&r, t);
-    const struct step_block b = {.inv_count = (float)(1 / counted(t)), .loss_scale = 1, .step = 1, .adam_t = 1};
+    const struct step_block b = {.inv_count = {(float)(1 / counted(t))}, .loss_scale = 1, .step = 1, .adam_t = 1};
     must(run_put_step(&r, &b, &e), &e);
     must(run_program(&r, PROGRAM_STEP, &e), &e);
     floats all = {0};

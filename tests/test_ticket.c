@@ -98,7 +98,7 @@ static uint64_t hash_persistent(const struct rig *g)
  * none in flight. */
 static void submit(struct rig *g, int n, int updates, float scale, bool bad)
 {
-    struct step_block b = {.learning_rate = 1e-2f / (float)(n + 1), .inv_count = bad ? INFINITY : 1.0f / (ROWS * (TOKENS - 1)), .clip_norm = 1,
+    struct step_block b = {.learning_rate = 1e-2f / (float)(n + 1), .inv_count = {bad ? INFINITY : 1.0f / (ROWS * (TOKENS - 1))}, .clip_norm = 1,
                            .step = n + 1, .adam_t = updates + !g->t.scaled, .loss_scale = scale, .next_scale = scale, .scale_window = 2};
     struct error e = {0};
     must(ticket_submit(&g->t, &b, clock_seconds(), &e), &e);

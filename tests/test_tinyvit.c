@@ -108,7 +108,7 @@ static void step(struct trial *t)
 {
     struct error e = {0};
     t->state.step = ++t->state.adam_t;
-    const struct step_block b = {.learning_rate = 1e-3f, .inv_count = 0.25f, .loss_scale = 1, .step = (int32_t)t->state.step,
+    const struct step_block b = {.learning_rate = 1e-3f, .inv_count = {0.25f}, .loss_scale = 1, .step = (int32_t)t->state.step,
                                  .adam_t = (int32_t)t->state.adam_t};
     must(run_put_step(&t->r, &b, &e), &e);
     must(run_program(&t->r, PROGRAM_STEP, &e), &e);
@@ -173,7 +173,7 @@ static void test_running(void **state)
         struct error e = {0};
         int compared = 0;
         start(&t, "model.path=" GOLDEN, sets[k]);
-        must(run_put_step(&t.r, &(struct step_block){.inv_count = 1, .loss_scale = 1, .step = 1, .adam_t = 1}, &e), &e);
+        must(run_put_step(&t.r, &(struct step_block){.inv_count = {1}, .loss_scale = 1, .step = 1, .adam_t = 1}, &e), &e);
         must(run_program(&t.r, PROGRAM_STEP, &e), &e);
         must(st_open(GOLDEN "/running.safetensors", &f, &e), &e);
         for (uint32_t i = 0; i < t.r.graph.params.n; i++) {

@@ -54,7 +54,7 @@ static float *gradients(const char *model, const char *const *sets, int64_t *cou
     float *pixels = mem_alloc((size_t)n * BATCH * sizeof *pixels);
     for (int64_t i = 0; i < n * BATCH; i++) pixels[i] = (float)sin(0.37 * (double)i + 0.001 * (double)(i % 97));
     must(run_write_input(&r, p->name, 0, pixels, (uint64_t)n * BATCH * sizeof *pixels, &e), &e);
-    must(run_put_step(&r, &(struct step_block){.inv_count = 1e-3f, .loss_scale = 1, .step = 1, .adam_t = 1}, &e), &e);
+    must(run_put_step(&r, &(struct step_block){.inv_count = {1e-3f}, .loss_scale = 1, .step = 1, .adam_t = 1}, &e), &e);
     must(run_program(&r, PROGRAM_STEP, &e), &e);
 
     VEC(float) all = {0};

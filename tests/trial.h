@@ -123,11 +123,17 @@ static inline struct operand *input_ids(struct trial *t, int64_t count, int64_t 
     return x;
 }
 
-static inline void input_step(struct trial *t, double count)
+/* 1 / count, as a loss gets it. */
+static inline void input_inv_count(struct trial *t, double count)
+{
+    struct operand *x = input(t, DT_F32, 0, NULL);
+    *(float *)x->data = (float)(1 / count);
+}
+
+static inline void input_step(struct trial *t)
 {
     struct operand *x = input(t, DT_U8, DIM(sizeof(struct step_block)));
-    *(struct step_block *)x->data = (struct step_block){.learning_rate = 1e-2f, .inv_count = (float)(1 / count),
-                                                        .clip_norm = 1, .loss_scale = 1, .step = 3, .adam_t = 3};
+    *(struct step_block *)x->data = (struct step_block){.learning_rate = 1e-2f, .clip_norm = 1, .loss_scale = 1, .step = 3, .adam_t = 3};
 }
 
 /* An input with the values of another trial's oracle, rounded to a dtype. */

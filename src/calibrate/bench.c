@@ -119,7 +119,7 @@ static int nonfinite_error(struct bench *b, const struct ticket *k, struct error
 {
     char name[256];
     run_find_nonfinite(&b->run, name, sizeof name);
-    return error_set(e, PL_FAIL, "step %d: the loss on synthetic inputs is %g%s%s", k->begun.step, k->loss, name[0] ? "; first seen in " : "", name);
+    return error_set(e, PL_FAIL, "step %d: the loss on synthetic inputs is %g%s%s", k->block.step, k->loss, name[0] ? "; first seen in " : "", name);
 }
 
 /* The learning rate is 0: every kernel runs, but the weights do not drift over many steps. With
@@ -128,7 +128,7 @@ static int submit_step(struct bench *b, struct error *e)
 {
     const struct run *r = &b->run;
     const uint64_t done = b->tickets.submitted;
-    struct step_block block = {.inv_count = (float)(1 / loss_count(r)), .clip_norm = (float)r->config->train_clip_norm, .loss_scale = 1,
+    struct step_block block = {.inv_count = {(float)(1 / loss_count(r))}, .clip_norm = (float)r->config->train_clip_norm, .loss_scale = 1,
                                .step = (int32_t)done + 1, .adam_t = (int32_t)done + !b->tickets.scaled,
                                .seed = (uint64_t)r->config->train_seed, .rng_step = done};
     return ticket_submit(&b->tickets, &block, clock_seconds(), e);

@@ -14,6 +14,7 @@
 #include "cli/worst.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "infer/loss_sums.h"
 #include "infer/mask_scores.h"
 
 struct eval {
@@ -30,8 +31,9 @@ struct eval {
 
 /* --- running the model -------------------------------------------------------------------- */
 
-static int run_pass(struct eval *v, struct progress *p, double *sum, double *count, struct error *e)
+static int run_pass(struct eval *v, struct progress *p, struct loss_sums *sums, struct error *e)
 {
+    const struct step_block b = {.loss_scale = 1, .step = 1, .adam_t = 1};
     struct run *r = &v->run;
     const int64_t B = r->effective_batch, n = (int64_t)v->feed.samples;
     const id loss = graph_find_output(&r->graph, PROGRAM_STEP, "loss");
@@ -40,12 +42,9 @@ static int run_pass(struct eval *v, struct progress *p, double *sum, double *cou
         struct feed_batch batch;
         float l = 0;
         rc = feed_put(&v->feed, r, (uint64_t)at, min_i64(B, n - at), B, &batch, e);
-        if (!rc) rc = run_program(r, PROGRAM_STEP, e);
-        if (!rc) rc = run_read(r, loss, &l, e);
+        if (!rc) rc = loss_sums_add(sums, r, PROGRAM_STEP, loss, b, &v->feed, &batch, &l, e);
         if (!rc && !isfinite(l)) rc = error_set(e, PL_FAIL, "the loss is %g in samples %lld to %lld", (double)l, (long long)at, (long long)min_i64(at + B, n) - 1);
         if (!rc) rc = mask_scores_add(&v->found, r, &v->feed, e);
-        *sum += l;
-        *count += batch.count;
         progress_add(p, 1);
     }
     return rc;
@@ -53,17 +52,16 @@ static int run_pass(struct eval *v, struct progress *p, double *sum, double *cou
 
 static int run_passes(struct eval *v, struct error *e)
 {
-    struct step_block b = {.inv_count = 1, .loss_scale = 1, .step = 1, .adam_t = 1};
     struct progress p;
-    double sum = 0, count = 0, from = clock_seconds();
+    struct loss_sums sums = {0};
+    const double from = clock_seconds();
+    int rc = PL_OK;
     progress_begin(&p, "evaluating", "batches", (uint64_t)(feed_passes(&v->feed) * ceil_div((int64_t)v->feed.samples, v->run.effective_batch)));
-    int rc = run_put_step(&v->run, &b, e);
     for (int pass = 0; pass < feed_passes(&v->feed) && !rc; pass++) {
         feed_set_pass(&v->feed, pass);
-        rc = run_pass(v, &p, &sum, &count, e);
+        rc = run_pass(v, &p, &sums, e);
     }
-    if (!rc && !(count > 0)) rc = feed_empty(&v->feed, e);
-    v->loss = count > 0 ? sum / count : 0;
+    if (!loss_sums_mean(&sums, &v->loss) && !rc) rc = feed_empty(&v->feed, e);
     v->seconds = clock_seconds() - from;
     progress_clear();
     return rc;

@@ -21,7 +21,7 @@ static int run_once(struct step *s, const struct config *c, const struct options
     int rc = run_plan(&s->run, c, &ro, e);
     if (!rc) rc = run_start(&s->run, NULL, true, e);
     if (!rc) rc = step_put_inputs(s, e);
-    struct step_block b = {.inv_count = s->counted > 0 ? (float)(1.0 / s->counted) : 0, .loss_scale = 1, .step = 1, .adam_t = 1};
+    struct step_block b = {.inv_count = {s->counted > 0 ? (float)(1.0 / s->counted) : 0}, .loss_scale = 1, .step = 1, .adam_t = 1};
     if (!rc) rc = run_put_step(&s->run, &b, e);
     if (!rc) rc = run_program(&s->run, PROGRAM_STEP, e);
     if (!rc) rc = step_write(s, o->output, e);

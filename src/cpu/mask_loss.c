@@ -20,7 +20,7 @@
 enum { ROWS = 16 };
 enum { FOCAL, SUM_P, SUM_PG, SUM_G, BOTH, PREDICTED, SUMS };
 
-enum { IN_LOGITS, IN_IOU, IN_BITS, IN_VALID, IN_STEP, IN_STATS, IN_DLOSS };
+enum { IN_LOGITS, IN_IOU, IN_BITS, IN_VALID, IN_INV_COUNT, IN_STATS, IN_DLOSS };
 
 static bool masks_fit(const struct query *q)
 {
@@ -182,14 +182,14 @@ static double mask_finish(const struct launch *l, int64_t n, double *sums, float
 static void mask_loss_run(const struct launch *l)
 {
     const struct operand *logits = &l->in[IN_LOGITS];
-    const struct step_block *step = l->in[IN_STEP].data;
+    const float inv_count = *(const float *)l->in[IN_INV_COUNT].data;
     const int64_t N = logits->dim[0], K = logits->dim[1], blocks = blocks_of(logits->dim[2]);
     double *sums = l->work, total = 0;
 #pragma omp parallel for num_threads(l->threads) schedule(static)
     for (int64_t i = 0; i < N * blocks; i++) block_sums(l, i / blocks, i % blocks * ROWS, sums + i * K * SUMS);
     for (int64_t n = 0; n < N; n++)
         total += mask_finish(l, n, sums + n * blocks * K * SUMS, (float *)l->out[1].data + n * MASK_STATS);
-    *(float *)l->out[0].data = (float)(total * (double)step->inv_count);
+    *(float *)l->out[0].data = (float)(total * (double)inv_count);
 }
 
 /* --- backward ------------------------------------------------------------------------------- */
@@ -265,9 +265,8 @@ static void iou_slope(const struct launch *l, int64_t n, int64_t k, const float 
 static void mask_loss_bwd_run(const struct launch *l)
 {
     const struct operand *logits = &l->in[IN_LOGITS];
-    const struct step_block *step = l->in[IN_STEP].data;
     const float *stats = l->in[IN_STATS].data;
-    const double factor = (double)step->inv_count * (double)*(const float *)l->in[IN_DLOSS].data;
+    const double factor = (double)*(const float *)l->in[IN_INV_COUNT].data * (double)*(const float *)l->in[IN_DLOSS].data;
     const int64_t N = logits->dim[0], K = logits->dim[1], h = logits->dim[2], w = logits->dim[3];
     for (int64_t i = 0; i < N * K; i++) iou_slope(l, i / K, i % K, stats + i / K * MASK_STATS, factor);
 #pragma omp parallel for num_threads(l->threads) schedule(static)

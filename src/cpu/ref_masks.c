@@ -111,7 +111,6 @@ static struct ref_sums ref_sums_of(const struct ref_mask *m, int64_t k)
 
 static void ref_mask_loss(const struct launch *l)
 {
-    const struct step_block *step = l->in[4].data;
     const double smooth = (double)l->attr->mask_loss.smooth;
     double total = 0;
     for (int64_t n = 0; n < l->in[0].dim[0]; n++) {
@@ -130,7 +129,7 @@ static void ref_mask_loss(const struct launch *l)
         double off = ref_get(&l->in[1], n * m.K + (int64_t)stats[0]) - stats[3];
         total += best + (double)l->attr->mask_loss.iou * off * off;
     }
-    ref_put(&l->out[0], 0, total * step->inv_count);
+    ref_put(&l->out[0], 0, total * ref_get(&l->in[4], 0));
 }
 
 /* The derivative of focal / pixels + dice, each times its weight, at one pixel. */
@@ -145,8 +144,7 @@ static double pixel_slope(const struct ref_mask *m, double logit, bool g, double
 
 static void ref_mask_loss_bwd(const struct launch *l)
 {
-    const struct step_block *step = l->in[4].data;
-    const double factor = step->inv_count * ref_get(&l->in[6], 0);
+    const double factor = ref_get(&l->in[4], 0) * ref_get(&l->in[6], 0);
     for (int64_t n = 0; n < l->in[0].dim[0]; n++) {
         const struct ref_mask m = ref_mask_of(l, n);
         double stats[MASK_STATS];

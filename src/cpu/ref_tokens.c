@@ -58,7 +58,6 @@ static double ref_log_sum_exp(const struct operand *x, int64_t at, int64_t V)
 static void ref_xent(const struct launch *l)
 {
     const struct operand *logits = &l->in[0], *labels = &l->in[1];
-    const struct step_block *step = l->in[2].data;
     const int64_t rows = operand_rows(logits), V = operand_last(logits);
     double loss = 0;
     for (int64_t r = 0; r < rows; r++) {
@@ -66,15 +65,14 @@ static void ref_xent(const struct launch *l)
         ref_put(&l->out[1], r, lse);
         if (ref_get(labels, r) != REF_IGNORED) loss += lse - ref_get(logits, r * V + ref_id(labels, r, V));
     }
-    ref_put(&l->out[0], 0, loss * step->inv_count);
+    ref_put(&l->out[0], 0, loss * ref_get(&l->in[2], 0));
 }
 
 static void ref_xent_bwd(const struct launch *l)
 {
     const struct operand *logits = &l->in[0], *labels = &l->in[1], *lse = &l->in[3];
-    const struct step_block *step = l->in[2].data;
     const int64_t rows = operand_rows(logits), V = operand_last(logits);
-    const double factor = step->inv_count * ref_get(&l->in[4], 0);
+    const double factor = ref_get(&l->in[2], 0) * ref_get(&l->in[4], 0);
     for (int64_t r = 0; r < rows; r++) {
         bool ignored = ref_get(labels, r) == REF_IGNORED;
         int64_t label = ignored ? -1 : ref_id(labels, r, V);

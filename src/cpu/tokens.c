@@ -149,7 +149,7 @@ static void xent_run(const struct launch *l)
 {
     const struct operand *logits = &l->in[0];
     const int32_t *labels = l->in[1].data;
-    const struct step_block *step = l->in[2].data;
+    const float inv_count = *(const float *)l->in[2].data;
     const int64_t rows = operand_rows(logits), V = operand_last(logits);
     float *lse = l->out[1].data;
     double *loss = l->work; // [rows]
@@ -162,7 +162,7 @@ static void xent_run(const struct launch *l)
     }
     double total = 0;
     for (int64_t r = 0; r < rows; r++) total += loss[r];
-    *(float *)l->out[0].data = (float)(total * step->inv_count);
+    *(float *)l->out[0].data = (float)(total * inv_count);
 }
 
 static bool xent_bwd_match(const struct query *q)
@@ -195,8 +195,7 @@ static void xent_bwd_run(const struct launch *l)
 {
     const struct operand *logits = &l->in[0];
     const int32_t *labels = l->in[1].data;
-    const struct step_block *step = l->in[2].data;
-    const float *lse = l->in[3].data, factor = step->inv_count * *(const float *)l->in[4].data;
+    const float *lse = l->in[3].data, factor = *(const float *)l->in[2].data * *(const float *)l->in[4].data;
     const int64_t rows = operand_rows(logits), V = operand_last(logits);
 #pragma omp parallel for num_threads(l->threads) schedule(static) if (rows * V > 4096)
     for (int64_t r = 0; r < rows; r++)

@@ -44,8 +44,8 @@ static int send_block(const struct tickets *t, const struct ticket *k, struct er
 {
     const bool in_flight = tickets_in_flight(t);
     struct step_block *to = tape_address(&t->run->tape, t->run->graph.step);
-    const uint64_t known = !in_flight ? sizeof *to : t->scaled ? offsetof(struct step_block, adam_t) : offsetof(struct step_block, found_inf);
-    int rc = send(t, to, &k->begun, known, e);
+    const uint64_t known = !in_flight ? sizeof *to : t->scaled ? offsetof(struct step_block, loss_scale) : offsetof(struct step_block, found_inf);
+    int rc = send(t, to, &k->block, known, e);
     if (!rc && in_flight && t->scaled) rc = send(t, &to->loss_scale, &to->next_scale, sizeof to->loss_scale, e);
     return rc;
 }
@@ -69,7 +69,7 @@ static int run_synchronously(struct tickets *t, struct ticket *k, struct error *
 {
     struct run *r = t->run;
     k->clip[0] = k->clip[1] = NAN;
-    int rc = run_put_step(r, &k->begun, e);
+    int rc = run_put_step(r, &k->block, e);
     if (!rc) rc = run_program(r, PROGRAM_STEP, e);
     if (!rc) rc = run_read(r, t->loss, &k->loss, e);
     if (rc || ticket_fatal(t, k->loss)) return rc;
@@ -85,7 +85,7 @@ int ticket_submit(struct tickets *t, const struct step_block *b, double from, st
     const int number = (int)(t->submitted % TICKETS);
     struct ticket *k = &t->at[number];
     CHECK(tickets_in_flight(t) < TICKETS && (!tickets_in_flight(t) || is_pipelined(t)), "%u steps are in flight", tickets_in_flight(t));
-    k->begun = k->block = *b;
+    k->block = *b;
     t->from[number] = tickets_in_flight(t) ? -1 : from;
     int rc = is_pipelined(t) ? submit_pipelined(t, k, e) : run_synchronously(t, k, e);
     t->submitted += !rc;

@@ -38,8 +38,7 @@ enum { TICKETS = DEVICE_MARKS };
 
 /* The results of a step. */
 struct ticket {
-    struct step_block begun; /* the step block at submission, as far as the host knows it */
-    struct step_block block; /* f16: the block after the update; else `begun` */
+    struct step_block block; /* the step block: at submission as far as the host knows it; once retired, with f16, after the update */
     float clip[2];           /* {norm, factor} of the gradients */
     float loss;
 };

@@ -4,6 +4,7 @@
 #include "feed/feed.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "data/order.h"
 
@@ -17,11 +18,31 @@ static const struct feed_ops *choose(const struct config *c, const struct model 
     return config_tokens(c) ? &tokens_feed : &masks_feed;
 }
 
+static int find_count(const struct feed_ops *ops, const char *name)
+{
+    for (int i = 0; i < FEED_COUNTS; i++)
+        if (!*name || !strcmp(ops->counts[i], name)) return i;
+    return -1;
+}
+
+/* The data must have every count that a loss of the model is divided by. */
+static int check_counts(const struct feed_ops *ops, const struct graph *g, struct error *e)
+{
+    for (uint32_t k = 0; k < g->n_counts; k++)
+        if (find_count(ops, graph_count_name(g, k)) < 0)
+            return error_set(e, PL_USAGE, "a loss of the model is divided by the count %s, which this data does not have; it has: %s, %s", graph_count_name(g, k),
+                             ops->counts[0], ops->counts[1]);
+    return PL_OK;
+}
+
+double feed_count(const struct feed *f, const struct feed_batch *b, const char *name) { return b->count[find_count(f->ops, name)]; }
+
 int feed_open(struct feed *f, const struct config *c, struct run *r, enum feed_role role, struct error *e)
 {
     const struct feed_ops *ops = choose(c, &r->model);
     *f = (struct feed){.config = c, .role = role};
-    int rc = ops->open(f, r, role, e);
+    int rc = check_counts(ops, &r->graph, e);
+    if (!rc) rc = ops->open(f, r, role, e);
     if (rc) return error_prepend(e, "%s", role == FEED_TRAIN ? "data.train" : "data.validation");
     f->ops = ops;
     return PL_OK;

@@ -17,8 +17,9 @@ struct dataset;
 enum feed_role { FEED_TRAIN, FEED_VALIDATION };
 
 /* Size of a batch. */
+enum { FEED_COUNTS = 2 };
 struct feed_batch {
-    double count;  /* the divisor of its loss: tokens that have a successor, or masks */
+    double count[FEED_COUNTS]; /* by feed_ops.counts: divisors of losses. The first is that of a model with one loss: tokens that have a successor, or masks */
     double units;  /* the unit of throughput: tokens or images */
 };
 
@@ -43,6 +44,7 @@ struct feed;
 struct feed_ops {
     const char *port;           /* the input of a model that it fills */
     const char *unit;           /* "tokens": of feed_batch.units */
+    const char *counts[FEED_COUNTS]; /* what feed_batch.count counts: "tokens", ... */
     const char *const *passes;  /* an evaluation reads the dataset once for each of these names; NULL: once */
     int n_passes;
     int (*open)(struct feed *f, struct run *r, enum feed_role role, struct error *e);
@@ -85,6 +87,8 @@ void feed_set_pass(struct feed *f, int pass);
 /* Writes the samples at positions position .. position + samples - 1 into the first rows of the
  * inputs, and padding with weight 0 into the rest of `rows`. Allocates nothing. */
 int feed_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e);
+/* What the batch has of a count by its name (graph_count): "" is the first. */
+double feed_count(const struct feed *f, const struct feed_batch *b, const char *name);
 /* Prints what was left out, in one line without a newline; false: nothing. Allocates nothing. */
 bool feed_print_left(const struct feed *f, char *out, size_t room);
 /* The error of an evaluation without any target. */

@@ -311,14 +311,14 @@ static int mask_put(struct feed *f, struct run *r, uint64_t position, int64_t sa
         const struct loader_sample *s = NULL;
         if (i < samples) rc = loader_next(loader, &s, e);
         if (!rc) rc = put_row(f, r, i, f->role == FEED_TRAIN ? 0 : position, s, last, e);
-        if (s) out->count += s->n, last = s;
+        if (s) out->count[0] += s->n, last = s;
     }
     const struct loader_counts *k = &m->source.counts;
     f->broken = k->broken;
     f->left = (struct feed_left){.images = k->seen - (f->role == FEED_TRAIN ? f->start : 0), .small = k->lost_masks, .malformed = k->bad_masks, .without = k->empty, .cells = m->o.cells};
-    out->units = (double)samples;
+    out->count[1] = out->units = (double)samples;
     return rc;
 }
 
-const struct feed_ops masks_feed = {.port = "gt_masks", .unit = "images", .passes = passes, .n_passes = COUNT(passes), .open = mask_open, .start = mask_start,
+const struct feed_ops masks_feed = {.port = "gt_masks", .unit = "images", .counts = {"masks", "images"}, .passes = passes, .n_passes = COUNT(passes), .open = mask_open, .start = mask_start,
                                     .put = mask_put, .close = mask_close};

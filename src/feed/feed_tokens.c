@@ -82,7 +82,8 @@ static int token_put(struct feed *f, struct run *r, uint64_t position, int64_t s
         bool is_sample = i < samples;
         rc = put_row(f, r, i, is_sample ? feed_sample(f, position + (uint64_t)i) : 0, is_sample, e);
     }
-    out->count = (double)samples * (double)(f->config->data_sequence - 1);
+    out->count[0] = (double)samples * (double)(f->config->data_sequence - 1);
+    out->count[1] = (double)samples;
     out->units = (double)samples * (double)f->config->data_sequence;
     return rc;
 }
@@ -95,4 +96,4 @@ static void token_close(struct feed *f)
     mem_free(t);
 }
 
-const struct feed_ops tokens_feed = {.port = "input_ids", .unit = "tokens", .open = token_open, .put = token_put, .close = token_close};
+const struct feed_ops tokens_feed = {.port = "input_ids", .unit = "tokens", .counts = {"tokens", "samples"}, .open = token_open, .put = token_put, .close = token_close};

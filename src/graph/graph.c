@@ -343,6 +343,19 @@ id graph_step(struct graph *g)
     return g->step;
 }
 
+id graph_count(struct graph *g, const char *name)
+{
+    const id text = name ? graph_intern(g, name) : 0;
+    uint32_t k = 0;
+    if (g->error.code) return 0;
+    while (k < g->n_counts && g->counts[k] != text) k++;
+    if (k == STEP_COUNTS) return graph_fail(g, "the count %s: a model has at most %d counts", name ? name : "without a name", STEP_COUNTS);
+    if (k == g->n_counts) g->counts[g->n_counts++] = text;
+    return graph_view(g, graph_step(g), DT_F32, 0, NULL, NULL, offsetof(struct step_block, inv_count) + k * sizeof(float));
+}
+
+const char *graph_count_name(const struct graph *g, uint32_t k) { return g->counts[k] ? graph_name(g, g->counts[k]) : ""; }
+
 void graph_output(struct graph *g, const char *name, id tensor)
 {
     if (!tensor) return;

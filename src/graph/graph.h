@@ -268,6 +268,8 @@ struct graph {
     VEC(uint8_t) blob;                 /* data of constants */
     struct order order[PROGRAM_COUNT];
     id step;                           /* the tensor over struct step_block */
+    id counts[STEP_COUNTS];            /* names of the counts in it that losses are divided by; 0: the one without a name */
+    uint32_t n_counts;
 
     struct cursor at;                  /* insertion point of the next node */
     /* Maps the name that layer code gives a parameter to its published name; NULL: they are the
@@ -312,6 +314,12 @@ id graph_input_along(struct graph *g, const char *name, enum dtype t, int rank, 
 id graph_const(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim,
                const void *data);
 id graph_step(struct graph *g); /* the tensor of the step block, created on first use */
+/* 1 / count of the whole step, a scalar of the step block that a loss is multiplied by. `name` says
+ * what is counted, in a model with several losses; NULL: the count of a model with one. Before each
+ * step the host writes the count of every name (graph.counts). */
+id graph_count(struct graph *g, const char *name);
+/* The name of count k; "": it has none. */
+const char *graph_count_name(const struct graph *g, uint32_t k);
 /* Names a tensor of the current program that the host reads after the program. */
 void graph_output(struct graph *g, const char *name, id tensor);
 id graph_find_output(const struct graph *g, enum program p, const char *name);

@@ -108,10 +108,10 @@ void vjp_fourier(struct vjp *v)
 
 /* --- the mask loss -------------------------------------------------------------------------- */
 
-struct mask_loss op_mask_loss(struct graph *g, id logits, id iou, id bits, id valid, struct mask_loss_options o)
+struct mask_loss op_mask_loss(struct graph *g, id logits, id iou, id bits, id valid, struct mask_loss_options o, const char *count)
 {
     union attr a = {.mask_loss = {o.focal, o.dice, o.iou, o.alpha, o.gamma, o.smooth, o.alpha_both}};
-    const struct outputs y = op_outputs(g, OP_MASK_LOSS, &a, (id[]){logits, iou, bits, valid, graph_step(g)}, 5);
+    const struct outputs y = op_outputs(g, OP_MASK_LOSS, &a, (id[]){logits, iou, bits, valid, graph_count(g, count)}, 5);
     return (struct mask_loss){y.at[0], y.at[1]};
 }
 
@@ -126,6 +126,7 @@ static void check_masks(struct infer *f)
             "the target must be u8 [%lld,%lld,%lld]: bits, rows padded to 8 bytes", (long long)N, (long long)h, (long long)row);
     REQUIRE(valid->dtype == DT_I32 && valid->rank == 2 && valid->dim[0] == N && valid->dim[1] == 2,
             "the valid area must be i32 [%lld,2]", (long long)N);
+    REQUIRE(is_scalar(f->in[4]) && f->in[4]->dtype == DT_F32, "the fifth input must be 1 / count, an f32 scalar");
 }
 
 void infer_mask_loss(struct infer *f)

@@ -137,9 +137,9 @@ id op_embedding_padded(struct graph *g, id ids, id table, int64_t padding)
 }
 id op_shift_labels(struct graph *g, id labels) { return op_apply(g, OP_SHIFT_LABELS, NULL, &labels, 1); }
 
-id op_xent(struct graph *g, id logits, id labels)
+id op_xent(struct graph *g, id logits, id labels, const char *count)
 {
-    return op_apply(g, OP_XENT, NULL, (id[]){logits, labels, graph_step(g)}, 3);
+    return op_apply(g, OP_XENT, NULL, (id[]){logits, labels, graph_count(g, count)}, 3);
 }
 
 id op_add(struct graph *g, id a, id b) { return op_apply(g, OP_ADD, NULL, (id[]){a, b}, 2); }

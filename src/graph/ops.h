@@ -139,7 +139,8 @@ id op_embedding(struct graph *g, id ids, id table);
 /* As torch.nn.Embedding with padding_idx: the table's row of the id padding - 1 gets no gradient; 0: none. */
 id op_embedding_padded(struct graph *g, id ids, id table, int64_t padding);
 id op_shift_labels(struct graph *g, id labels);
-id op_xent(struct graph *g, id logits, id labels);
+/* The cross-entropy, divided by a count of the step (graph_count). */
+id op_xent(struct graph *g, id logits, id labels, const char *count);
 id op_add(struct graph *g, id a, id b);
 id op_mul(struct graph *g, id a, id b);
 id op_scale(struct graph *g, id x, double value);
@@ -149,7 +150,7 @@ id op_sum(struct graph *g, id x);
 id op_accumulate(struct graph *g, id x, id acc);
 /* The mean of x as it is in this graph. Not for a loss over a batch that may be split into
  * micro-batches: their losses are added, so each must be divided by the count of the whole step
- * (step.inv_count), not by its own. */
+ * (graph_count), not by its own. */
 id op_mean(struct graph *g, id x);
 id op_mean_square(struct graph *g, id x);
 /* `samples` [B], the indices of the samples in the step's batch, is the input "samples" that the
@@ -185,7 +186,7 @@ id op_unwindow(struct graph *g, id x, int64_t H, int64_t W);
 /* coords [...,2] in 0..1, frequencies [2,F]: result [...,2F]. Both stay f32 in any precision if
  * coords is an input itself and not a view of one. */
 id op_fourier(struct graph *g, id coords, id gauss);
-/* The mask loss (ops.def) of these masks, divided by the step's count of masks. */
+/* The mask loss (ops.def) of these masks, divided by a count of the step (graph_count). */
 struct mask_loss_options {
     float focal, dice, iou;     /* weights of the terms */
     float alpha, gamma, smooth; /* parameters of focal, and of dice */
@@ -194,7 +195,7 @@ struct mask_loss_options {
 struct mask_loss {
     id loss, statistics; /* statistics: of each mask (MASK_LOSS in ops.def) */
 };
-struct mask_loss op_mask_loss(struct graph *g, id logits, id iou, id bits, id valid, struct mask_loss_options o);
+struct mask_loss op_mask_loss(struct graph *g, id logits, id iou, id bits, id valid, struct mask_loss_options o, const char *count);
 /* Normalises pixels u8 [B,H,W,3] for the model. */
 id op_image(struct graph *g, id x, id valid, const float mean[3], const float std[3]);
 /* The logits [N,h,w] of the best candidate; `into` is the destination, or 0. */

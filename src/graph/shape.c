@@ -273,7 +273,7 @@ void infer_xent(struct infer *f)
 {
     const struct tensor *logits = f->in[0], *labels = f->in[1];
     REQUIRE(labels->dtype == DT_I32 && tensor_elements(labels) == tensor_rows(logits), "one i32 label per row");
-    REQUIRE(is_step(f->in[2]), "the third input must be the step block");
+    REQUIRE(is_scalar(f->in[2]) && f->in[2]->dtype == DT_F32, "the third input must be 1 / count, an f32 scalar");
     set(&f->out[0], statistic(logits), 0, logits->dim);
     set(&f->out[1], statistic(logits), logits->rank - 1, logits->dim);
 }

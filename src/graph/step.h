@@ -18,15 +18,19 @@
 
 #include "base/shared.h"
 
+enum { STEP_COUNTS = 7 }; /* at most this many counts in a model; the block has no padding */
+
 struct step_block {
     float learning_rate; /* of this step, from the schedule */
-    float inv_count;     /* 1 / (number of tokens or masks that count in the whole step) */
     float clip_norm;     /* largest gradient norm; 0: no clipping */
-    float loss_scale;    /* factor on this step's gradients; 1 unless f16 */
     uint64_t seed;       /* random seed of the run */
     uint64_t rng_step;   /* steps done: keys the step's random numbers, together with the seed */
     int32_t step;        /* steps submitted, from 1 */
     int32_t scale_window; /* f16: the scale doubles after this many good steps */
+    /* 1 / (number of tokens, masks, ... that count in the whole step), in the order of graph.counts:
+     * each loss of a model is divided by its own. */
+    float inv_count[STEP_COUNTS];
+    float loss_scale;    /* factor on this step's gradients; 1 unless f16, where the update before may have written it */
     /* Written by the update, with f16: */
     int32_t adam_t;      /* updates done including this one, from 1; with f16 SCALER increments it, unless the update is skipped */
     /* Written by the update, with any precision: */

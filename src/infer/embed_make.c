@@ -39,7 +39,7 @@ static int start(struct embedder *m, const char *folder, int64_t side, struct er
     struct run *r = &m->run;
     const struct prompting image = {.image = side, .masks = 1, .points = 2, .rounds = 1, .slots = true, .part = PART_IMAGE};
     struct run_options o = {.forward = true, .B = 1, .T = 1, .own = &image, .own_bytes = sizeof image, .partial = true};
-    struct step_block b = {.inv_count = 1, .loss_scale = 1, .step = 1, .adam_t = 1};
+    struct step_block b = {.inv_count = {1}, .loss_scale = 1, .step = 1, .adam_t = 1};
     int rc = run_plan(r, &m->config, &o, e);
     if (!rc) rc = run_start(r, NULL, true, e);
     if (!rc) rc = run_put_step(r, &b, e);

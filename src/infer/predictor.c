@@ -23,7 +23,7 @@ static int start(struct run *r, const struct config *c, const struct prompting *
 
 static int forward(struct run *r, struct error *e)
 {
-    struct step_block b = {.inv_count = 1, .loss_scale = 1, .step = 1, .adam_t = 1};
+    struct step_block b = {.inv_count = {1}, .loss_scale = 1, .step = 1, .adam_t = 1};
     int rc = run_put_step(r, &b, e);
     return rc ? rc : run_program(r, PROGRAM_STEP, e);
 }

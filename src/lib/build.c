@@ -189,7 +189,7 @@ pl_tensor pl_add(struct pl_builder *b, pl_tensor x, pl_tensor y) { return needs(
 pl_tensor pl_mul(struct pl_builder *b, pl_tensor x, pl_tensor y) { return needs(b, PL_TENSORS(x, y)) ? op_mul(b->g, x, y) : 0; }
 pl_tensor pl_scale(struct pl_builder *b, pl_tensor x, double value) { return op_scale(b->g, in(b, x), value); }
 pl_tensor pl_sum(struct pl_builder *b, pl_tensor x) { return op_sum(b->g, in(b, x)); }
-pl_tensor pl_cross_entropy(struct pl_builder *b, pl_tensor logits, pl_tensor labels) { return needs(b, PL_TENSORS(logits, labels)) ? op_xent(b->g, logits, labels) : 0; }
+pl_tensor pl_cross_entropy(struct pl_builder *b, pl_tensor logits, pl_tensor labels) { return needs(b, PL_TENSORS(logits, labels)) ? op_xent(b->g, logits, labels, NULL) : 0; }
 
 pl_tensor pl_attention(struct pl_builder *b, pl_tensor q, pl_tensor k, pl_tensor v, float scale, int causal)
 {
@@ -270,12 +270,13 @@ pl_tensor pl_avgpool(struct pl_builder *b, pl_tensor x, int64_t H, int64_t W)
     return op_avgpool_adaptive(b->g, in(b, x), H, W);
 }
 
-/* Whether a model may use the op on these inputs: not an op of the backward pass, and none that
- * writes to its inputs. */
+/* Whether a model may use the op on these inputs: not an op of the backward pass, none that reads a
+ * count, and none that writes to its inputs. */
 static bool emittable(struct pl_builder *b, enum op op, int n)
 {
     const struct op_row *row = &op_table[op];
     if (row->flags & (OPF_GRAD | OPF_EFFECT)) return graph_fail(b->g, "pl_op: %s belongs to the backward pass or the update", row->name);
+    if (op == OP_XENT || op == OP_MASK_LOSS) return graph_fail(b->g, "pl_op: %s reads a count of the step; pl_cross_entropy and pl_per_count do that", row->name);
     if (n < row->min_in || n > row->max_in || !n)
         return graph_fail(b->g, "pl_op: %s takes %d to %d inputs, not %d", row->name, row->min_in, row->max_in, n);
     for (int o = 0; o < row->outs; o++)
@@ -303,14 +304,27 @@ pl_tensor pl_op(struct pl_builder *b, const char *name, int n, const pl_tensor *
     return y || b->g->error.code ? y : graph_fail(b->g, "pl_op: %s needs arguments that pl_op cannot pass", op_table[op].name);
 }
 
-/* 1/count is a member of the step block: the sum is multiplied by a view of it. */
-pl_tensor pl_per_count(struct pl_builder *b, pl_tensor sum)
+static pl_tensor per_count(struct pl_builder *b, const char *call, pl_tensor sum, const char *count)
 {
     char text[160];
     if (!in(b, sum)) return 0;
-    if (tensor_at(b->g, sum)->rank) return graph_fail(b->g, "pl_per_count takes a scalar: %s", tensor_print(b->g, sum, text));
-    id inverse = graph_view(b->g, graph_step(b->g), DT_F32, 0, NULL, NULL, offsetof(struct step_block, inv_count));
-    return op_mul(b->g, sum, inverse);
+    if (tensor_at(b->g, sum)->rank) return graph_fail(b->g, "%s takes a scalar: %s", call, tensor_print(b->g, sum, text));
+    return op_mul(b->g, sum, graph_count(b->g, count));
+}
+
+/* A count is at most as long as pl_set_count_of takes it. */
+static bool counted(struct pl_builder *b, const char *count)
+{
+    if (!named(b, "a count", count)) return false;
+    const size_t most = sizeof ((struct session_count *)0)->name - 1;
+    return strlen(count) <= most || graph_fail(b->g, "the name of a count has %zu bytes, at most %zu: %.40s...", strlen(count), most, count);
+}
+
+pl_tensor pl_per_count(struct pl_builder *b, pl_tensor sum) { return per_count(b, "pl_per_count", sum, NULL); }
+pl_tensor pl_per_count_of(struct pl_builder *b, pl_tensor sum, const char *count) { return counted(b, count) ? per_count(b, "pl_per_count_of", sum, count) : 0; }
+pl_tensor pl_cross_entropy_of(struct pl_builder *b, pl_tensor logits, pl_tensor labels, const char *count)
+{
+    return counted(b, count) && needs(b, PL_TENSORS(logits, labels)) ? op_xent(b->g, logits, labels, count) : 0;
 }
 
 /* --- the family of all user-defined models ------------------------------------------------------------ */

@@ -52,6 +52,7 @@ void pl_close(struct pl_session *s)
     drop_plan(s);
     for (uint32_t i = 0; i < s->parts.n; i++) free_part(&s->parts.at[i]);
     vec_free(&s->parts);
+    vec_free(&s->counts);
     config_free(&s->config);
     text_free(&s->text);
     mem_free(s->config_json);

@@ -22,6 +22,12 @@ struct session_input {
     bool idle;             /* no program reads it: it has no storage, and writes are ignored */
 };
 
+/* A divisor of losses. */
+struct session_count {
+    char name[64];
+    double count;
+};
+
 struct pl_session {
     struct error error;    /* of the last call */
     enum stage stage;
@@ -33,7 +39,7 @@ struct pl_session {
     struct text text;      /* the result of pl_plan_json or pl_plan_table */
     char technique[TECHNIQUES][SETTING_ROOM]; /* values in the result of pl_plan */
     VEC(struct session_input) inputs;
-    double count;          /* set by pl_set_count */
+    VEC(struct session_count) counts; /* set by pl_set_count_of; "": by pl_set_count */
     int64_t steps;
     bool busy;             /* a callback of the user may be running */
     char model[4200];      /* result of pl_model_path */

@@ -46,11 +46,31 @@ static int check_schedule(struct pl_session *s)
     return error_set(&s->error, PL_USAGE, "pl_start: train.schedule ends with the run: set train.steps, or train.schedule constant");
 }
 
+/* Hands the counts that were set to the model, which must have them: a count without a name it may lack. */
+static int apply_count(struct pl_session *s, const struct session_count *x)
+{
+    const struct graph *g = &run_of(s)->graph;
+    char known[512] = "";
+    if (trainer_count(s->trainer, x->name, x->count) || !*x->name || !x->count) return PL_OK;
+    for (uint32_t k = 0; k < g->n_counts; k++) {
+        size_t n = strlen(known);
+        if (*graph_count_name(g, k)) snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", graph_count_name(g, k));
+    }
+    return error_set(&s->error, PL_USAGE, "pl_set_count_of: no loss of the model is divided by a count %s; %s%s", x->name, *known ? "it has: " : "it has no named counts", known);
+}
+
+static int apply_counts(struct pl_session *s)
+{
+    for (uint32_t i = 0; i < s->counts.n; i++)
+        if (apply_count(s, &s->counts.at[i])) return s->error.code;
+    return PL_OK;
+}
+
 int pl_start(struct pl_session *s)
 {
     if (!session_enter(s)) return PL_USAGE;
     if (s->stage == STAGE_STARTED) return error_set(&s->error, PL_USAGE, "pl_start: the session is started already");
-    if (check_schedule(s) || session_plan(s)) return s->error.code;
+    if (check_schedule(s) || session_plan(s) || apply_counts(s)) return s->error.code;
     if (trainer_start(s->trainer, &s->error)) {
         /* A partly opened run is closed with the trainer; the options are kept. */
         trainer_close(s->trainer);
@@ -60,7 +80,6 @@ int pl_start(struct pl_session *s)
     }
     s->stage = STAGE_STARTED;
     s->steps = 0;
-    trainer_count(s->trainer, s->count);
     return list_inputs(s);
 }
 
@@ -125,14 +144,28 @@ static int check_written(struct pl_session *s, const char *call)
     return PL_OK;
 }
 
-int pl_set_count(struct pl_session *s, double count)
+static int set_count(struct pl_session *s, const char *call, const char *name, double count)
+{
+    struct session_count x = {.count = count};
+    uint32_t i = 0;
+    if (!(count >= 0 && isfinite(count)) || (count > 0 && !isfinite((float)(1 / count))))
+        return error_set(&s->error, PL_USAGE, "%s: %g, expected a number above 0, or 0 for the default", call, count);
+    if (strlen(name) >= sizeof x.name) return error_set(&s->error, PL_USAGE, "%s: a name of %zu bytes, at most %zu", call, strlen(name), sizeof x.name - 1);
+    memcpy(x.name, name, strlen(name));
+    if (s->stage == STAGE_STARTED && apply_count(s, &x)) return s->error.code;
+    while (i < s->counts.n && strcmp(s->counts.at[i].name, name)) i++;
+    if (i == s->counts.n) vec_push(&s->counts, x);
+    s->counts.at[i] = x;
+    return PL_OK;
+}
+
+int pl_set_count(struct pl_session *s, double count) { return session_enter(s) ? set_count(s, "pl_set_count", "", count) : PL_USAGE; }
+
+int pl_set_count_of(struct pl_session *s, const char *name, double count)
 {
     if (!session_enter(s)) return PL_USAGE;
-    if (!(count >= 0 && isfinite(count)) || (count > 0 && !isfinite((float)(1 / count))))
-        return error_set(&s->error, PL_USAGE, "pl_set_count: %g, expected a number above 0, or 0 for the default", count);
-    s->count = count;
-    if (s->trainer) trainer_count(s->trainer, count);
-    return PL_OK;
+    if (!name || !*name) return error_set(&s->error, PL_USAGE, "pl_set_count_of: the count has no name");
+    return set_count(s, "pl_set_count_of", name, count);
 }
 
 /* --- steps and outputs --------------------------------------------------------------------- */

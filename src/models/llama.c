@@ -283,7 +283,7 @@ struct decoded decoder_loss(const struct model *m, struct graph *g, const char *
         id w = c->tied ? embedding(c, g) : layer_param(g, "", "lm_head.weight", 2, (int64_t[]){c->vocabulary, c->hidden}, c->std);
         IN_SCOPE(g, "lm_head", SCOPE_ROWS) {
             out.logits = op_linear(g, rows, w, 0);
-            out.loss = op_xent(g, out.logits, targets);
+            out.loss = op_xent(g, out.logits, targets, NULL);
         }
     }
     return out;

@@ -294,7 +294,7 @@ static void emit_loss(const struct sam_build *b, const struct sam_masks *out)
     IN_SCOPE(g, "loss", 0) {
         bits = op_reshape(g, bits, 3, (int64_t[]){N, h, row});
         valid = op_reshape(g, valid, 2, (int64_t[]){N, 2});
-        graph_output(g, "loss", op_mask_loss(g, out->logits, out->iou, bits, valid, b->prompting.loss).loss);
+        graph_output(g, "loss", op_mask_loss(g, out->logits, out->iou, bits, valid, b->prompting.loss, NULL).loss);
     }
 }
 

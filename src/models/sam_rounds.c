@@ -71,7 +71,7 @@ static struct round_result round_result(const struct sam_build *b, id image, id 
     struct graph *g = b->g;
     struct sam_encoded p = sam_prompt(b, grid);
     struct round_result a = {.masks = sam_decode(b, image, &p)};
-    const struct mask_loss y = op_mask_loss(g, a.masks.logits, a.masks.iou, t->bits, t->valid, b->prompting.loss);
+    const struct mask_loss y = op_mask_loss(g, a.masks.logits, a.masks.iou, t->bits, t->valid, b->prompting.loss, NULL);
     a.statistics = y.statistics;
     a.sum = op_accumulate(g, y.loss, sum);
     return a;
@@ -92,7 +92,7 @@ static id picked_statistics(const struct sam_build *b, const struct sam_masks *m
     struct graph *g = b->g;
     const int64_t N = b->B * b->M, h = 4 * b->grid;
     id one = op_reshape(g, masks, 4, (int64_t[]){N, 1, h, h}), score = op_dense(g, op_slice(g, m->iou, 1, 0, 1));
-    return op_mask_loss(g, one, score, t->bits, t->valid, b->prompting.loss).statistics;
+    return op_mask_loss(g, one, score, t->bits, t->valid, b->prompting.loss, NULL).statistics;
 }
 
 /* The rounds after the first, in a loop that carries prompts, round and masks. */

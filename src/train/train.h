@@ -67,8 +67,9 @@ int trainer_plan(struct trainer *t, struct error *e);
 /* Allocates memory, loads the weights, zeroes the optimizer state. */
 int trainer_start(struct trainer *t, struct error *e);
 struct run *trainer_run(struct trainer *t);
-/* Sets the divisor of the loss; 0: the default: samples, or tokens for a built-in model family. */
-void trainer_count(struct trainer *t, double count);
+/* Sets the divisor of the losses with the count `name` (graph_count; "": the one without a name). 0: the
+ * default: samples, or tokens for a built-in model family. False: the planned model has no such count. */
+bool trainer_count(struct trainer *t, const char *name, double count);
 /* One step on the inputs that were written. */
 int trainer_step(struct trainer *t, struct train_event *out, struct error *e);
 /* An output of the evaluation program over those inputs (run_forward). */

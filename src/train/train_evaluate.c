@@ -12,29 +12,30 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "infer/loss_sums.h"
+
 bool trainer_evaluation_due(const struct trainer *t, uint64_t step)
 {
     int64_t every = t->c->train_eval_every;
     return t->validation.ops && (step == t->total || (every && (int64_t)step % every == 0));
 }
 
-/* One pass of an evaluation: adds up losses and their divisors. */
-static int evaluate_pass(struct trainer *t, struct progress *p, double *sum, double *count, struct error *e)
+/* One pass of an evaluation. */
+static int evaluate_pass(struct trainer *t, struct progress *p, struct loss_sums *sums, struct error *e)
 {
+    struct step_block b = trainer_step_block(t);
     int64_t B = t->run.plan.settings.micro_batch, n = (int64_t)t->validation.samples;
     int rc = PL_OK;
+    b.rng_step = 0; /* the points of later rounds are the same in every evaluation */
     for (int64_t at = 0; at < n && !rc; at += B) {
         struct feed_batch batch;
         float l = 0;
         rc = feed_put(&t->validation, &t->run, (uint64_t)at, min_i64(B, n - at), B, &batch, e);
-        if (!rc) rc = run_program(&t->run, PROGRAM_EVAL, e);
-        if (!rc) rc = run_read(&t->run, t->eval_loss, &l, e);
+        if (!rc) rc = loss_sums_add(sums, &t->run, PROGRAM_EVAL, t->eval_loss, b, &t->validation, &batch, &l, e);
         if (!rc && !isfinite(l))
             rc = error_set(e, PL_FAIL, "step %" PRIu64 ": the evaluation loss is %g in samples %" PRId64 " to %" PRId64 " of data.validation; lower train.learning_rate, or resume from an earlier checkpoint",
                            t->state.step, l, at, min_i64(at + B, n) - 1);
         if (!rc && t->has_scores) rc = mask_scores_add(&t->scores, &t->run, &t->validation, e);
-        *sum += l;
-        *count += batch.count;
         if (t->o->progress) progress_add(p, 1);
     }
     return rc;
@@ -43,19 +44,18 @@ static int evaluate_pass(struct trainer *t, struct progress *p, double *sum, dou
 /* Over the whole validation dataset and all passes. */
 int trainer_score(struct trainer *t, struct evaluation *out, struct error *e)
 {
-    struct step_block b = trainer_step_block(t, 1);
     struct progress p = {0};
-    double sum = 0, count = 0;
+    struct loss_sums sums = {0};
+    double loss;
+    int rc = PL_OK;
     if (t->o->progress) progress_begin(&p, "evaluating", "batches", (uint64_t)(feed_passes(&t->validation) * ceil_div((int64_t)t->validation.samples, t->run.plan.settings.micro_batch)));
-    b.rng_step = 0; /* the points of later rounds are the same in every evaluation */
-    int rc = run_put_step(&t->run, &b, e);
     if (t->has_scores) scores_reset(&t->scores.scores);
     for (int pass = 0; pass < feed_passes(&t->validation) && !rc; pass++) {
         feed_set_pass(&t->validation, pass);
-        rc = evaluate_pass(t, &p, &sum, &count, e);
+        rc = evaluate_pass(t, &p, &sums, e);
     }
-    if (!rc && !(count > 0)) rc = feed_empty(&t->validation, e);
-    *out = (struct evaluation){(int64_t)t->state.step, (int64_t)t->validation.samples, count > 0 ? sum / count : 0};
+    if (!loss_sums_mean(&sums, &loss) && !rc) rc = feed_empty(&t->validation, e);
+    *out = (struct evaluation){(int64_t)t->state.step, (int64_t)t->validation.samples, loss};
     return rc;
 }
 

@@ -10,44 +10,50 @@
 #include "train/trainer.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "engine/recipe.h"
 #include "train/scaler.h"
 
-/* The divisor of losses if a program has its own batches: samples, or tokens for a built-in model
- * family. */
-static double default_count(const struct trainer *t)
+/* Sets the divisors of losses: what the batch counts, or for a program with its own batches
+ * (`batch` NULL) samples, for a built-in model family tokens. */
+static void set_counts(const struct trainer *t, const struct feed_batch *batch, struct step_block *b)
 {
-    if (t->count) return t->count;
-    return (double)t->run.effective_batch * (t->run.defined ? 1 : (double)(t->c->data_sequence - 1));
+    const struct graph *g = &t->run.graph;
+    for (uint32_t k = 0; k < g->n_counts; k++) {
+        double count = (double)t->run.effective_batch * (t->run.defined ? 1 : (double)(t->c->data_sequence - 1));
+        if (batch) count = fmax(1, feed_count(&t->data, batch, graph_count_name(g, k))); /* if all samples are broken, the loss is 0 */
+        b->inv_count[k] = (float)(1 / (t->count[k] ? t->count[k] : count));
+    }
 }
 
 uint64_t trainer_steps_submitted(const struct trainer *t) { return t->state.step + tickets_in_flight(&t->steps.tickets); }
 
 const char *trainer_unit(const struct trainer *t) { return t->data.ops ? t->data.ops->unit : "tokens"; }
 
-struct step_block trainer_step_block(const struct trainer *t, double count)
+struct step_block trainer_step_block(const struct trainer *t)
 {
     int64_t step = (int64_t)trainer_steps_submitted(t); /* steps before this one: its index from 0 */
     struct step_block b = {
         .learning_rate = (float)(recipe_rate(t->c) * schedule_factor(&t->schedule, step)),
-        .inv_count = (float)(1 / count),
         .clip_norm = (float)t->c->train_clip_norm,
         .step = (int32_t)step + 1,
         .adam_t = (int32_t)t->state.adam_t + (int32_t)tickets_in_flight(&t->steps.tickets) + 1,
         .seed = (uint64_t)t->c->train_seed,
         .rng_step = (uint64_t)step,
     };
+    for (int k = 0; k < STEP_COUNTS; k++) b.inv_count[k] = 1;
     scaler_put(&t->state, t->c, t->steps.tickets.scaled, &b);
     return b;
 }
 
 int trainer_submit_step(struct trainer *t, struct error *e)
 {
-    struct feed_batch batch = {.count = default_count(t)};
+    struct feed_batch batch = {0};
     const double from = clock_seconds();
     int rc = stepper_get_batch(&t->steps, t->state.position, t->state.broken, &batch, e);
-    struct step_block b = trainer_step_block(t, t->count ? t->count : fmax(1, batch.count)); /* if all samples are broken, the loss is 0 */
+    struct step_block b = trainer_step_block(t);
+    set_counts(t, t->data.ops ? &batch : NULL, &b);
     if (!rc) rc = stepper_submit(&t->steps, &b, from, e);
     if (rc) return rc;
     const uint64_t submitted = trainer_steps_submitted(t);
@@ -64,7 +70,7 @@ int trainer_retire_step(struct trainer *t, struct train_event *out, struct error
     t->state.step++;
     t->state.position += (uint64_t)samples.n;
     t->state.broken = samples.broken;
-    *out = (struct train_event){(int64_t)t->state.step, (int64_t)t->total, k.loss, k.begun.learning_rate, k.clip[0], t->steps.tickets.seconds,
+    *out = (struct train_event){(int64_t)t->state.step, (int64_t)t->total, k.loss, k.block.learning_rate, k.clip[0], t->steps.tickets.seconds,
                                 samples.units, t->steps.tickets.scaled ? k.block.loss_scale : 0, k.block.found_inf};
     t->units += out->units;
     return PL_OK;
@@ -72,7 +78,16 @@ int trainer_retire_step(struct trainer *t, struct train_event *out, struct error
 
 /* --- for a program with its own batches ------------------------------------------------------------------ */
 
-void trainer_count(struct trainer *t, double count) { t->count = count; }
+bool trainer_count(struct trainer *t, const char *name, double count)
+{
+    const struct graph *g = &t->run.graph;
+    for (uint32_t k = 0; k < g->n_counts; k++)
+        if (!strcmp(graph_count_name(g, k), name)) {
+            t->count[k] = count;
+            return true;
+        }
+    return false;
+}
 
 int trainer_step(struct trainer *t, struct train_event *out, struct error *e)
 {
@@ -82,7 +97,8 @@ int trainer_step(struct trainer *t, struct train_event *out, struct error *e)
 
 int trainer_forward(struct trainer *t, id output, void *to, struct error *e)
 {
-    struct step_block b = trainer_step_block(t, default_count(t));
+    struct step_block b = trainer_step_block(t);
+    set_counts(t, NULL, &b);
     int rc = run_put_step(&t->run, &b, e);
     return rc ? rc : run_forward(&t->run, output, to, e);
 }

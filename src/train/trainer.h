@@ -48,7 +48,7 @@ struct trainer {
     double eval;             /* loss of the last evaluation */
     struct mask_scores scores; /* of the last evaluation, for mask models */
     struct best best;        /* in checkpoints/best */
-    double count;            /* the divisor of losses; 0: the default */
+    double count[STEP_COUNTS]; /* divisors of losses, in the order of graph.counts; 0: the default */
     struct stepper steps;
     bool has_folder, has_run, has_pool, has_scores;
     bool said_left;          /* what evaluations leave out has been logged */
@@ -69,8 +69,8 @@ bool trainer_stopping(const struct trainer *t);
 
 /* Steps submitted so far, retired ones included. */
 uint64_t trainer_steps_submitted(const struct trainer *t);
-/* The step block of the next step; `count` is the divisor of its loss. */
-struct step_block trainer_step_block(const struct trainer *t, double count);
+/* The step block of the next step, with all counts 1. */
+struct step_block trainer_step_block(const struct trainer *t);
 /* The unit of throughput: "tokens", "images". */
 const char *trainer_unit(const struct trainer *t);
 /* Submits the next step, and prefetches the batch after it. */

@@ -20,7 +20,7 @@ struct mask_task {
     struct typed_ptr iou;        /* [N,K] */
     const uint8_t *bits;         /* [N,h,row_bytes] */
     const int32_t *valid;        /* [N,2] */
-    const struct step_block *step;
+    const float *inv_count;
     int64_t N, K, h, w, row_bytes;
     float focal, dice, weight, alpha_on, alpha_off, gamma, smooth; /* weight: of the IoU term */
 };

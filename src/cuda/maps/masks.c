@@ -10,7 +10,7 @@ static struct mask_task task_of(const struct launch *l)
     const union attr *a = l->attr;
     return (struct mask_task){
         .logits = x->data, .type = store_of(x->dtype), .iou = typed_of(&l->in[1]), .bits = l->in[2].data, .valid = l->in[3].data,
-        .step = l->in[4].data, .N = x->dim[0], .K = x->dim[1], .h = x->dim[2], .w = x->dim[3], .row_bytes = l->in[2].dim[2],
+        .inv_count = l->in[4].data, .N = x->dim[0], .K = x->dim[1], .h = x->dim[2], .w = x->dim[3], .row_bytes = l->in[2].dim[2],
         .focal = a->mask_loss.focal, .dice = a->mask_loss.dice, .weight = a->mask_loss.iou, .alpha_on = a->mask_loss.alpha,
         .alpha_off = a->mask_loss.alpha_both ? a->mask_loss.alpha : 1 - a->mask_loss.alpha, .gamma = a->mask_loss.gamma,
         .smooth = a->mask_loss.smooth,

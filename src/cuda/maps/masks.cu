@@ -142,7 +142,7 @@ static __global__ void finish_kernel(float *loss, float *stats, const double *su
     double total = 0;
     for (int64_t n = threadIdx.x; n < t.N; n += BLOCK) total += finish_mask(stats + n * STATS, sums, t, n);
     total = block_sum_double(total);
-    if (threadIdx.x == 0) *loss = (float)(total * (double)t.step->inv_count);
+    if (threadIdx.x == 0) *loss = (float)(total * (double)*t.inv_count);
 }
 
 static dim3 grid_of(const mask_task &t) { return dim3((unsigned)mask_blocks(t.h), (unsigned)(t.N * t.K)); }
@@ -182,7 +182,7 @@ static __global__ void slopes_kernel(T *d, typed_ptr diou, const float *stats, c
     const area a = area_of(t);
     const bool chosen = stats[a.n * STATS] == (float)a.k;
     if (threadIdx.x == 0) {
-        const double factor = (double)t.step->inv_count * (double)*dloss;
+        const double factor = (double)*t.inv_count * (double)*dloss;
         if (chosen) s = slopes_of(t, a, stats + a.n * STATS, factor);
         if (blockIdx.x == 0) {
             const int64_t at = a.n * t.K + a.k;

@@ -25,9 +25,9 @@ cudaError_t cuda_rope(void *y, const void *x, const float *inv_freq, enum store 
 
 /* logits [rows,V]; losses: scratch, f64 [rows]. */
 cudaError_t cuda_xent(float *loss, float *lse, double *losses, const void *logits, const int32_t *labels,
-                      const struct step_block *step, enum store type, int64_t rows, int64_t V, cudaStream_t stream);
+                      const float *inv_count, enum store type, int64_t rows, int64_t V, cudaStream_t stream);
 /* d may alias logits. */
-cudaError_t cuda_xent_bwd(void *d, const void *logits, const int32_t *labels, const struct step_block *step, const float *lse,
+cudaError_t cuda_xent_bwd(void *d, const void *logits, const int32_t *labels, const float *inv_count, const float *lse,
                           const float *dloss, enum store type, int64_t rows, int64_t V, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -192,16 +192,16 @@ static __global__ void xent_kernel(float *lse, double *losses, const T *logits, 
 }
 
 /* One block: every thread adds its rows in order, then the threads are added. */
-static __global__ void loss_kernel(float *loss, const double *losses, const step_block *step, int64_t rows)
+static __global__ void loss_kernel(float *loss, const double *losses, const float *inv_count, int64_t rows)
 {
     double sum = 0;
     for (int64_t r = threadIdx.x; r < rows; r += blockDim.x) sum += losses[r];
     sum = block_sum_double(sum);
-    if (threadIdx.x == 0) *loss = (float)(sum * (double)step->inv_count);
+    if (threadIdx.x == 0) *loss = (float)(sum * (double)*inv_count);
 }
 
 extern "C" cudaError_t cuda_xent(float *loss, float *lse, double *losses, const void *logits, const int32_t *labels,
-                                 const step_block *step, enum store type, int64_t rows, int64_t C, cudaStream_t stream)
+                                 const float *inv_count, enum store type, int64_t rows, int64_t C, cudaStream_t stream)
 {
     const cudaError_t rc = by_type(type, [&](auto zero) {
         using T = decltype(zero);
@@ -211,17 +211,17 @@ extern "C" cudaError_t cuda_xent(float *loss, float *lse, double *losses, const 
         else xent_kernel<T, 1><<<(unsigned)rows, BLOCK, 0, stream>>>(lse, losses, from, labels, C);
     });
     if (rc != cudaSuccess) return rc;
-    loss_kernel<<<1, 1024, 0, stream>>>(loss, losses, step, rows);
+    loss_kernel<<<1, 1024, 0, stream>>>(loss, losses, inv_count, rows);
     return cudaGetLastError();
 }
 
 template <typename T, int V>
-static __global__ void xent_bwd_kernel(T *d, const T *logits, const int32_t *labels, const step_block *step, const float *lse,
+static __global__ void xent_bwd_kernel(T *d, const T *logits, const int32_t *labels, const float *inv_count, const float *lse,
                                 const float *dloss, int64_t C)
 {
     const int64_t row = blockIdx.x, packs = C / V;
     const int32_t label = labels[row];
-    const float factor = step->inv_count * *dloss, shift = lse[row];
+    const float factor = *inv_count * *dloss, shift = lse[row];
     /* The gradient may alias the logits, so a thread reads all its packs before it writes any. */
     for (int64_t k = threadIdx.x; k < packs; k += BLOCK * TURN) {
         wide_pack<T, V> x[TURN];
@@ -241,7 +241,7 @@ static __global__ void xent_bwd_kernel(T *d, const T *logits, const int32_t *lab
     }
 }
 
-extern "C" cudaError_t cuda_xent_bwd(void *d, const void *logits, const int32_t *labels, const step_block *step, const float *lse,
+extern "C" cudaError_t cuda_xent_bwd(void *d, const void *logits, const int32_t *labels, const float *inv_count, const float *lse,
                                      const float *dloss, enum store type, int64_t rows, int64_t C, cudaStream_t stream)
 {
     return by_type(type, [&](auto zero) {
@@ -251,7 +251,7 @@ extern "C" cudaError_t cuda_xent_bwd(void *d, const void *logits, const int32_t 
         const T *from = static_cast<const T *>(logits);
         const unsigned grid = (unsigned)rows;
         if (C % V == 0 && are_aligned(d, logits))
-            xent_bwd_kernel<T, V><<<grid, BLOCK, 0, stream>>>(to, from, labels, step, lse, dloss, C);
-        else xent_bwd_kernel<T, 1><<<grid, BLOCK, 0, stream>>>(to, from, labels, step, lse, dloss, C);
+            xent_bwd_kernel<T, V><<<grid, BLOCK, 0, stream>>>(to, from, labels, inv_count, lse, dloss, C);
+        else xent_bwd_kernel<T, 1><<<grid, BLOCK, 0, stream>>>(to, from, labels, inv_count, lse, dloss, C);
     });
 }

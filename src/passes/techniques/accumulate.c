@@ -7,7 +7,7 @@
  * The storages of the inputs hold the batch of the whole step, one micro-batch after the other, and
  * the body reads a slice that advances. An input that all samples share does not advance. Gradients and losses are carried over the loop. A matrix product adds its weight
  * gradient in place; an op that cannot is followed by an ACCUMULATE. The loss is already divided by
- * the count of the whole step (step.inv_count), so sums over micro-batches are the step's.
+ * its count over the whole step (graph_count), so sums over micro-batches are the step's.
  */
 #include <string.h>
 
