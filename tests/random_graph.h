@@ -280,12 +280,10 @@ static inline id stem(struct builder *m, id *table)
 }
 
 /* From rows to classes; the planner may split its scope by rows. */
-static inline id head(struct builder *m, id x, id table)
+static inline id head(struct builder *m, const char *name, id rows, id targets, id table)
 {
     struct graph *g = m->g;
-    const id labels = op_shift_labels(g, graph_input(g, "labels", DT_I32, DIM(m->B, m->T)));
-    const id targets = op_reshape(g, labels, 1, (int64_t[]){-1});
-    const id rows = op_reshape(g, x, 2, (int64_t[]){-1, m->C}), outer = graph_scope_push(g, "head", SCOPE_ROWS);
+    const id outer = graph_scope_push(g, name, SCOPE_ROWS);
     id y = rows;
     if (maybe(m, 40)) y = activation(m, linear(m, y, m->C));
     if (maybe(m, 30)) y = op_add(g, rows, linear(m, y, m->C));
@@ -327,7 +325,12 @@ static inline void build_random(void *model, struct graph *g, int micro_batch)
     for (int i = 0; i < first; i++) h = block(&m, h, "layers", i);
     for (int i = 0; i < second; i++) h = block(&m, h, "tower", i);
     if (maybe(&m, 70)) h = norm(&m, h);
-    id loss = head(&m, h, table);
+    const id labels = op_shift_labels(g, graph_input(g, "labels", DT_I32, DIM(m.B, m.T)));
+    const id targets = op_reshape(g, labels, 1, (int64_t[]){-1}), rows = op_reshape(g, h, 2, (int64_t[]){-1, m.C});
+    id loss = head(&m, "head", rows, targets, table);
+    struct builder other = m;
+    other.dice = (struct dice){random_key(x->seed, "second head"), 0}; /* its own dice: other seeds keep their graphs */
+    if (maybe(&other, 30)) loss = op_add(g, loss, op_scale(g, head(&other, "second_head", rows, targets, table), 0.5));
     for (int64_t i = pick(&m, 3); i > 0; i--) { /* more outputs, and more inputs to the loss */
         char name[16];
         snprintf(name, sizeof name, "extra%d", (int)i);

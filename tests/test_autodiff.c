@@ -730,6 +730,56 @@ static void test_rounds(void **state)
     }
 }
 
+/* Two heads over the same rows, each a row-wise scope: a loop of chunks each. */
+static void build_heads(struct rig *r, int64_t B, int chunks)
+{
+    struct graph *g = &r->graph;
+    struct init normal = {INIT_NORMAL, 1, 0};
+    memset(r, 0, sizeof *r);
+    graph_init(g);
+    id w = graph_param(g, "w", DT_F64, DIM(C, C), normal), v = graph_param(g, "v", DT_F64, DIM(2 * C, C), normal);
+    id x = op_mul(g, graph_param(g, "x", DT_F64, DIM(B, C), normal), graph_input(g, "of_x", DT_F64, DIM(B, C)));
+    id outer = graph_scope_push(g, "lm_head", SCOPE_ROWS);
+    id first = op_linear(g, x, w, 0);
+    first = op_sum(g, op_mul(g, first, first));
+    graph_scope_pop(g, outer);
+    outer = graph_scope_push(g, "mask_head", SCOPE_ROWS);
+    id second = op_linear(g, x, v, 0);
+    second = op_sum(g, op_mul(g, second, op_mul(g, second, second)));
+    graph_scope_pop(g, outer);
+    graph_output(g, "loss", op_add(g, first, second));
+    graph_verify(g, "build");
+    pass_chunk(g, &(struct settings){.head_chunks = chunks});
+    graph_verify(g, "chunk");
+    assert_int_equal(g->loops.n - 1, chunks > 1 ? 2 : 0);
+    graph_differentiate(g, PROGRAM_STEP, rig_loss_tensor(r));
+    graph_verify(g, "differentiate");
+    rig_open(r, DEVICE_REF);
+    rig_run(r);
+}
+
+static void test_two_heads(void **state)
+{
+    (void)state;
+    for (int chunks = 2; chunks < 6; chunks++) {
+        struct rig plain, split;
+        build_heads(&plain, 6, 1);
+        build_heads(&split, 6, chunks);
+        assert_true(fabs(rig_loss(&plain) - rig_loss(&split)) < 1e-9 * fabs(rig_loss(&plain)));
+        for (uint32_t i = 0; i < plain.graph.params.n; i++) {
+            const struct param *p = &plain.graph.params.at[i];
+            double *want = rig_read(&plain, p->grad), *have = rig_read(&split, split.graph.params.at[i].grad);
+            for (int64_t k = 0; k < tensor_elements(tensor_at(&plain.graph, p->tensor)); k++)
+                if (!(fabs(want[k] - have[k]) < 1e-9 * (1 + fabs(want[k]))))
+                    fail_msg("%d chunks: gradient of %s at %d is %g, not %g", chunks, name_of(&plain, p->tensor), (int)k, have[k], want[k]);
+            mem_free(want);
+            mem_free(have);
+        }
+        rig_close(&plain);
+        rig_close(&split);
+    }
+}
+
 /* --- parameters without a gradient ----------------------------------------------------------- */
 
 static bool is_frozen(const struct graph *g, uint32_t param, uint64_t number, uint64_t one_in)
@@ -891,7 +941,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_slopes),    cmocka_unit_test(test_chunks), cmocka_unit_test(test_accumulation),
         cmocka_unit_test(test_recompute), cmocka_unit_test(test_selective), cmocka_unit_test(test_fuse), cmocka_unit_test(test_reuse),  cmocka_unit_test(test_together),
-        cmocka_unit_test(test_rounds),
+        cmocka_unit_test(test_rounds), cmocka_unit_test(test_two_heads),
         cmocka_unit_test(test_frozen),    cmocka_unit_test(test_unreached),         cmocka_unit_test(test_means),
         cmocka_unit_test(test_loop_exit_refused), cmocka_unit_test(test_statistic_refused),
     };

@@ -284,6 +284,27 @@ static id copy_to(struct autodiff *s, id gradient, id slice_grad)
     return copy;
 }
 
+/* Several loops may slice one tensor, and each gathers a gradient of it. What the loops before this
+ * one gathered is put aside... */
+static void put_aside(struct autodiff *s, id loop, id *aside)
+{
+    const struct graph *g = s->g;
+    for (uint32_t c = 0; c < g->cuts.n; c++) {
+        const id whole = g->cuts.at[c].whole;
+        if (g->cuts.at[c].loop != loop) continue;
+        aside[c] = s->adjoint[whole];
+        s->adjoint[whole] = 0;
+    }
+}
+
+/* ...and added after it. */
+static void add_aside(struct autodiff *s, id loop, const id *aside)
+{
+    const struct graph *g = s->g;
+    for (uint32_t c = 0; c < g->cuts.n; c++)
+        if (g->cuts.at[c].loop == loop && aside[c]) contribute(s, g->cuts.at[c].whole, aside[c], true);
+}
+
 /* After the body: the gradient of each cut tensor exists slice by slice. Allocates the whole
  * gradient and makes the slice's last writer write into it. */
 static void gather_slices(struct autodiff *s, id loop)
@@ -420,9 +441,13 @@ static void differentiate_body(struct autodiff *s, const id *forward, uint32_t c
         struct order inside = {0};
         id loop;
         uint32_t end = loop_end(s, forward, k, count, &loop);
+        id *aside = mem_alloc((g->cuts.n + 1) * sizeof *aside);
+        put_aside(s, loop, aside);
         s->loop = g->at.loop = loop;
         differentiate_body(s, forward + k, end - k, &inside);
         s->loop = g->at.loop = body;
+        add_aside(s, loop, aside); /* among the nodes of the rest, after all loops */
+        mem_free(aside);
         append(done, s->before[loop].nodes.at, s->before[loop].nodes.n);
         append(done, inside.nodes.at, inside.nodes.n);
         vec_free(&inside.nodes);

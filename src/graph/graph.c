@@ -410,6 +410,14 @@ bool graph_scope_is(const struct graph *g, id scope, enum scope_flag flag)
     return scope != 0;
 }
 
+id graph_rows_of(const struct graph *g, id scope)
+{
+    id found = 0;
+    for (; scope; scope = g->scopes.at[scope].parent)
+        if (g->scopes.at[scope].flags & SCOPE_ROWS) found = scope;
+    return found;
+}
+
 id graph_loop(struct graph *g, const char *name, uint32_t trip)
 {
     vec_push(&g->loops, ((struct loop){g->at.loop, graph_intern(g, name), trip, g->at.program}));

@@ -384,6 +384,8 @@ char *tensor_print(const struct graph *g, id t, char out[160]);
 id graph_block_of(const struct graph *g, id scope);
 /* True when the scope or one of its parents has the flag. */
 bool graph_scope_is(const struct graph *g, id scope, enum scope_flag flag);
+/* The outermost row-wise scope (SCOPE_ROWS) that a scope is in; 0: none. */
+id graph_rows_of(const struct graph *g, id scope);
 /* True when `loop` is `of` or inside it. Every loop is inside 0. */
 bool loop_inside(const struct graph *g, id loop, id of);
 struct param *graph_param_of(const struct graph *g, id tensor); /* NULL: not a parameter */

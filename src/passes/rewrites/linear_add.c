@@ -26,7 +26,7 @@ struct linear_add {
 static bool together(const struct graph *g, const struct node *x, const struct node *y)
 {
     return x->loop == y->loop && graph_block_of(g, x->scope) == graph_block_of(g, y->scope) &&
-           graph_scope_is(g, x->scope, SCOPE_ROWS) == graph_scope_is(g, y->scope, SCOPE_ROWS);
+           graph_rows_of(g, x->scope) == graph_rows_of(g, y->scope);
 }
 
 /* The product that computes input `i` of the sum and can add the other input, which is computed

@@ -15,6 +15,10 @@
  * then some images with all their prompts. With one image a chunk is some prompts, and a tensor
  * with a single row is shared by all chunks, as a weight is. Loops of the scope (prompt rounds)
  * become inner loops of the chunk loop.
+ *
+ * A model may have several such scopes beside each other (an LM head and a mask head): each has a
+ * loop of its own, with the same number of chunks. They may read the same rows. None reads the rows
+ * of another, because the backward of a loop runs within it.
  */
 #include <string.h>
 
@@ -26,7 +30,8 @@ struct region {
     enum program program;
     id *nodes;               /* the program's original order */
     uint32_t count;
-    uint32_t from, to;       /* the scope's positions in it */
+    id scope;                /* the row-wise scope... */
+    uint32_t from, to;       /* ...and its positions in the order */
     int64_t rows, chunk;     /* groups of rows in total, and per chunk */
     uint32_t trip;
     id loop;
@@ -39,11 +44,25 @@ struct region {
 
 /* --- finding the region ----------------------------------------------------------- */
 
+/* The row-wise scope that begins next in the order after `last`; 0: there is none. last 0: the
+ * first. */
+static id next_scope(const struct graph *g, enum program p, id last)
+{
+    const struct order *order = &g->order[p];
+    bool passed = !last;
+    for (uint32_t k = 0; k < order->nodes.n; k++) {
+        id scope = graph_rows_of(g, node_at(g, order->nodes.at[k])->scope);
+        if (scope && passed && scope != last) return scope;
+        passed |= scope == last;
+    }
+    return 0;
+}
+
 static bool find_region(struct region *r)
 {
     for (uint32_t k = 0; k < r->count; k++) {
         const struct node *n = node_at(r->g, r->nodes[k]);
-        if (!graph_scope_is(r->g, n->scope, SCOPE_ROWS)) continue;
+        if (graph_rows_of(r->g, n->scope) != r->scope) continue;
         if (!r->to) r->from = k;
         CHECK(!r->to || r->to == k, "the nodes of a row-wise scope are not contiguous");
         r->to = k + 1;
@@ -148,6 +167,17 @@ static id sliceable(struct region *r, id t)
     return fits && storage_of(r->g, t)->kind != KIND_INPUT ? t : op_copy(r->g, t, SPACE_DEVICE);
 }
 
+/* True if an earlier scope slices `t` in the same way: its storage has the added rows already. */
+static bool is_cut_alike(const struct region *r, id t)
+{
+    for (uint32_t c = 0; c < r->g->cuts.n; c++) {
+        const struct cut *x = &r->g->cuts.at[c];
+        const struct tensor *slice = tensor_at(r->g, x->slice);
+        if (x->whole == t && r->g->loops.at[x->loop].trip == r->trip && slice->dim[0] == r->chunk * (tensor_at(r->g, t)->dim[0] / r->rows)) return true;
+    }
+    return false;
+}
+
 static void cut_inputs(struct region *r)
 {
     struct graph *g = r->g;
@@ -158,8 +188,9 @@ static void cut_inputs(struct region *r)
             if (!t || r->map[t] || is_inside(r, t)) continue;
             r->map[t] = t;
             if (!is_cut(r, t)) continue;
-            id whole = sliceable(r, t);
-            pad_rows(r, whole, true);
+            const bool alike = is_cut_alike(r, t);
+            id whole = alike ? t : sliceable(r, t);
+            if (!alike) pad_rows(r, whole, true);
             r->map[t] = chunk_view(r, whole);
             vec_push(&g->cuts, ((struct cut){r->loop, whole, r->map[t]}));
         }
@@ -267,10 +298,10 @@ static void append_rest(struct region *r)
     }
 }
 
-static void chunk_program(struct graph *g, enum program p, int chunks)
+static void chunk_scope(struct graph *g, enum program p, id scope, int chunks)
 {
     struct order *order = &g->order[p];
-    struct region r = {.g = g, .program = p, .count = order->nodes.n};
+    struct region r = {.g = g, .program = p, .scope = scope, .count = order->nodes.n};
     r.nodes = mem_copy(order->nodes.at, r.count * sizeof(id));
     r.from_batch = mem_alloc(g->tensors.n);
     mark_from_batch(&r);
@@ -296,19 +327,31 @@ static void chunk_program(struct graph *g, enum program p, int chunks)
     mem_free(r.from_batch);
 }
 
+/* The rows of a chunk of one scope; 0: it is not split. */
+static int64_t scope_rows(struct graph *g, enum program p, id scope, int chunks)
+{
+    const struct order *order = &g->order[p];
+    struct region r = {.g = g, .program = p, .scope = scope, .nodes = order->nodes.at, .count = order->nodes.n, .from_batch = mem_alloc(g->tensors.n)};
+    mark_from_batch(&r);
+    int64_t rows = find_region(&r) && measure(&r, chunks) ? r.chunk : 0;
+    mem_free(r.from_batch);
+    return rows;
+}
+
+/* Numbers of several scopes are combined to one that differs if any of them does, as far as 64 bits
+ * allow. */
 void chunk_rows(struct graph *g, int chunks, int64_t rows[PROGRAM_COUNT])
 {
     for (enum program p = 0; p < PROGRAM_COUNT; p++) rows[p] = 0;
-    FOR_PROGRAMS(p, PROGRAM_FORWARD) {
-        const struct order *order = &g->order[p];
-        struct region r = {.g = g, .program = p, .nodes = order->nodes.at, .count = order->nodes.n, .from_batch = mem_alloc(g->tensors.n)};
-        mark_from_batch(&r);
-        rows[p] = find_region(&r) && measure(&r, chunks) ? r.chunk : 0;
-        mem_free(r.from_batch);
-    }
+    FOR_PROGRAMS(p, PROGRAM_FORWARD)
+        for (id scope = 0; (scope = next_scope(g, p, scope));) {
+            int64_t more = scope_rows(g, p, scope, chunks);
+            rows[p] = rows[p] ? (int64_t)hash_bytes(&more, sizeof more, (uint64_t)rows[p]) : more;
+        }
 }
 
 void pass_chunk(struct graph *g, const struct settings *s)
 {
-    FOR_PROGRAMS(p, PROGRAM_FORWARD) chunk_program(g, p, s->head_chunks);
+    FOR_PROGRAMS(p, PROGRAM_FORWARD)
+        for (id scope = 0; (scope = next_scope(g, p, scope));) chunk_scope(g, p, scope, s->head_chunks);
 }
