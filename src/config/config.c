@@ -88,16 +88,6 @@ static bool assign_choice(const struct config_row *r, const struct value *v, int
     return true;
 }
 
-/* "auto" if the row allows it, or the syntax of passes/settings.c. */
-static bool assign_recompute(const struct config_row *r, const struct value *v, struct config_recompute *to)
-{
-    struct config_recompute x = {0};
-    if (v->kind != VALUE_STRING) return false;
-    if (config_word_index(r->allowed, v->text) < 0 && !(x.chosen = recompute_read(v->text, &x.how))) return false;
-    *to = x;
-    return true;
-}
-
 /* Appends a part of a setting; commas and blanks between parts, and a list, mean +. */
 static bool add_part(const char *text, struct text *out)
 {
@@ -110,7 +100,8 @@ static bool add_part(const char *text, struct text *out)
     return true;
 }
 
-/* auto where that is the default, or a value that the technique's parser takes. */
+/* auto where that is the default, or a value that the parser of the technique takes which has the
+ * name of the key or member. */
 static bool assign_setting(const struct config_row *r, const struct value *v, struct config_setting *to)
 {
     const enum technique_id id = technique_find(config_leaf(r));
@@ -239,8 +230,6 @@ bool config_convert(struct config *c, const struct config_row *r, void *to, cons
         return assign_choice(r, v, to);
     case ROW_BUDGET:
         return assign_budget(r, v, to);
-    case ROW_RECOMPUTE:
-        return assign_recompute(r, v, to);
     case ROW_SETTING:
         return assign_setting(r, v, to);
     case ROW_GROUPS: /* config_convert_maps */
@@ -257,7 +246,7 @@ static void assign_default(struct config *c, enum config_key key)
 #define SIZE_OF(type) [ROW_##type] = sizeof(CONFIG_TYPE_##type)
         SIZE_OF(STRING), SIZE_OF(LIST), SIZE_OF(INT),    SIZE_OF(INTS),   SIZE_OF(AUTO_INT),
         SIZE_OF(REAL),   SIZE_OF(RANGE), SIZE_OF(BOOL), SIZE_OF(CHOICE), SIZE_OF(BUDGET), SIZE_OF(GROUPS),
-        SIZE_OF(RECOMPUTE), SIZE_OF(MODULES), SIZE_OF(SETTING),
+        SIZE_OF(MODULES), SIZE_OF(SETTING),
 #undef SIZE_OF
     };
     const struct config_row *r = &config_rows[key];

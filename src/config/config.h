@@ -80,12 +80,6 @@ struct config_setting {
     char value[SETTING_ROOM];
 };
 
-/* recompute of memory.modules. */
-struct config_recompute {
-    bool chosen;        /* false: auto */
-    struct recompute how; /* when chosen */
-};
-
 /* From low to high, both included. */
 struct config_range {
     double low, high;
@@ -110,7 +104,6 @@ enum config_key {
 #define CONFIG_TYPE_CHOICE int
 #define CONFIG_TYPE_BUDGET struct config_budget
 #define CONFIG_TYPE_GROUPS struct config_groups
-#define CONFIG_TYPE_RECOMPUTE struct config_recompute
 #define CONFIG_TYPE_MODULES struct config_modules
 #define CONFIG_TYPE_SETTING struct config_setting
 

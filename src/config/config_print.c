@@ -106,7 +106,6 @@ void config_expect(const struct config_row *r, struct text *out)
         [ROW_CHOICE] = "",
         [ROW_BUDGET] = "a size above 0 such as 8GiB, or ",
         [ROW_GROUPS] = "a list of maps",
-        [ROW_RECOMPUTE] = RECOMPUTE_VALUES,
         [ROW_MODULES] = "a list of maps",
         [ROW_SETTING] = "",
     };
@@ -116,7 +115,6 @@ void config_expect(const struct config_row *r, struct text *out)
     } else if (r->type == ROW_SETTING) {
         text_printf(out, "%s", r->allowed);
     }
-    if (r->type == ROW_RECOMPUTE && *r->allowed) text_printf(out, "%s, ", r->allowed);
     text_printf(out, "%s", nouns[r->type]);
     if (r->type == ROW_INT || r->type == ROW_INTS || r->type == ROW_AUTO_INT || r->type == ROW_REAL || r->type == ROW_RANGE) expect_interval(r, out);
     else if (r->type == ROW_CHOICE || r->type == ROW_BUDGET) expect_words(r, out);
@@ -161,12 +159,6 @@ static struct value *budget_value(struct bump *b, const struct config_row *r, co
     return x->kind == BUDGET_BYTES ? value_uint(b, x->bytes) : word_value(b, r, (int)x->kind);
 }
 
-static struct value *recompute_value(struct bump *b, const struct config_row *r, const struct config_recompute *x)
-{
-    char words[SETTING_ROOM];
-    return x->chosen ? value_string(b, recompute_text(&x->how, words)) : word_value(b, r, 0);
-}
-
 static struct value *setting_value(struct bump *b, const struct config_row *r, const struct config_setting *x)
 {
     if (!x->chosen) return value_string(b, "auto");
@@ -202,8 +194,6 @@ struct value *config_row_value(const struct config_row *r, const void *from, str
         return word_value(b, r, *(const int *)from);
     case ROW_BUDGET:
         return budget_value(b, r, from);
-    case ROW_RECOMPUTE:
-        return recompute_value(b, r, from);
     case ROW_SETTING:
         return setting_value(b, r, from);
     case ROW_GROUPS:

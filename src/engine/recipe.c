@@ -109,20 +109,28 @@ static int check_module_patterns(const struct config_module *m, uint32_t number,
     return PL_OK;
 }
 
+/* What the rule recomputes; nothing if it has no such setting. */
+static struct recompute module_recompute(const struct config_module *m)
+{
+    struct settings s = {0};
+    CHECK(!m->given[MODULE_recompute] || technique_parse(TECHNIQUE_recompute, m->recompute.value, &s), "%s", m->recompute.value);
+    return s.recompute;
+}
+
 /* A rule that recomputes blocks must match a block. */
 static int check_modules(const struct config *c, const struct graph *g, struct error *e)
 {
     for (uint32_t i = 0; i < c->memory_modules.n; i++) {
         const struct config_module *m = &c->memory_modules.at[i];
         const struct module_rule rule = {.match = (const char *const *)m->match.at, .n_match = m->match.n};
-        char words[SETTING_ROOM];
         if (check_module_patterns(m, i, g, e)) return e->code;
-        bool blocks = m->given[MODULE_recompute] && m->recompute.how.kind != RECOMPUTE_NONE && m->recompute.how.kind != RECOMPUTE_SELECTIVE;
+        const struct recompute r = module_recompute(m);
+        bool blocks = r.kind != RECOMPUTE_NONE && r.kind != RECOMPUTE_SELECTIVE;
         for (id s = 1; s < g->scopes.n && blocks; s++)
             if (g->scopes.at[s].flags & SCOPE_BLOCK && module_matches(&rule, scope_name(g, s))) blocks = false;
         if (blocks)
             return error_set(e, PL_USAGE, "memory.modules[%u]: recompute is %s, but match names no block; name blocks (model.layers.3) or a module that contains blocks", i,
-                             recompute_text(&m->recompute.how, words));
+                             m->recompute.value);
     }
     return PL_OK;
 }
@@ -165,7 +173,7 @@ static void module_settings(const struct config *c, struct bump *b, struct setti
         rules[i] = (struct module_rule){.match = (const char *const *)m->match.at,
                                         .n_match = m->match.n,
                                         .has_recompute = m->given[MODULE_recompute],
-                                        .recompute = m->recompute.how,
+                                        .recompute = module_recompute(m),
                                         .has_precision = m->given[MODULE_precision],
                                         .precision = precisions[m->precision]};
     }

@@ -96,11 +96,10 @@ static struct settings base_settings(struct run *r, const struct run_options *o)
     s.micro_batch = r->effective_batch;
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         const struct config_setting *x = config_technique(c, id);
-        const char *value = x->chosen ? x->value : techniques[id].off;
+        const char *value = x->chosen && (o->train || !techniques[id].updates_only) ? x->value : techniques[id].off;
         CHECK(!value || technique_parse(id, value, &s), "%s %s", techniques[id].name, value);
     }
     if (!c->memory_precision.chosen) s.precision = auto_precision(&r->device.profile);
-    if (!o->train) s.fused_step = false;
     return s;
 }
 
@@ -142,25 +141,29 @@ static bool allows(const struct config *c, const char *form)
     return false;
 }
 
-/* The reason why a step cannot be fused; NULL: it can. The global norm, and whether a gradient is
- * infinite, are known after the last gradient: too late for weights that are updated before. */
-static const char *why_not_fused(const struct config *c, const struct settings *s)
+/* What bounds a step of this run. */
+static struct step_limits limits_of(const struct run *r)
 {
-    if (c->train_clip_norm > 0) return "train.clip_norm is set, and the norm of all gradients is known only after the first weights are updated; set train.clip_norm 0";
-    if (settings_scale_loss(s)) return "memory.precision f16 skips steps whose gradients overflow, which is known only after the first weights are updated; use bf16 or f32";
-    return NULL;
+    return (struct step_limits){r->effective_batch, run_least_micro_batch(r), r->device.kind == DEVICE_CUDA ? GPU_TRIPS : 0, r->config->train_clip_norm > 0};
 }
 
-static int check_fused(const struct run *r, const struct settings *s, struct error *e)
+static bool is_excluded(const struct run *r, enum technique_id id, const struct settings *s, struct text *why)
 {
-    const struct config *c = r->config;
-    const char *why = why_not_fused(c, s);
-    if (!s->fused_step) return PL_OK;
-    if (why) return error_set(e, PL_USAGE, "memory.fused_step on: %s, or memory.fused_step off", why);
-    if (c->memory_micro_batch.chosen && config_micro_batch(c) < r->effective_batch)
-        return error_set(e, PL_USAGE, "memory.fused_step on: memory.micro_batch %s makes several micro-batches of train.effective_batch %d, and their "
-                         "gradients are complete only at the step's end; set memory.micro_batch %d, or memory.fused_step off",
-                         c->memory_micro_batch.value, r->effective_batch, r->effective_batch);
+    const struct step_limits limits = limits_of(r);
+    return techniques[id].excluded && techniques[id].excluded(s, &limits, why);
+}
+
+/* Checks that nothing excludes the techniques in use. The planner respects the limits itself. */
+static int check_excluded(const struct run *r, const struct settings *s, struct error *e)
+{
+    struct text why = {0};
+    for (enum technique_id id = 0; id < TECHNIQUES; id++) {
+        char value[SETTING_ROOM];
+        if (technique_is_off(id, s) || !is_excluded(r, id, s, &why)) continue;
+        error_set(e, PL_USAGE, "memory.%s %s: %s", techniques[id].name, technique_print(id, s, value), why.at);
+        text_free(&why);
+        return e->code;
+    }
     return PL_OK;
 }
 
@@ -186,7 +189,7 @@ static int follow_plan(struct run *r, const struct source *source, struct settin
     if (!rc) rc = check_plan_keys(r, &s, &f.settings, path, e);
     if (rc) return rc;
     settings_follow(&s, &f.settings);
-    if (check_fused(r, &s, e)) return e->code;
+    if (check_excluded(r, &s, e)) return e->code;
     if (f.effective_batch != r->effective_batch)
         return error_set(e, PL_USAGE, "%s: made for train.effective_batch %d, the configuration has %d", path, f.effective_batch,
                          r->effective_batch);
@@ -271,20 +274,6 @@ int run_least_micro_batch(const struct run *r)
     return least;
 }
 
-/* Checks keys that were set by hand against the limits of a CUDA graph; the planner respects
- * these limits itself. */
-static int check_trips(const struct run *r, const struct settings *s, struct error *e)
-{
-    const int step = (r->effective_batch + s->micro_batch - 1) / s->micro_batch;
-    if (r->device.kind != DEVICE_CUDA) return PL_OK;
-    if (step > GPU_TRIPS)
-        return error_set(e, PL_USAGE, "memory.micro_batch %d makes %d micro-batches of train.effective_batch %d, a CUDA device takes %d at most; set memory.micro_batch "
-                         "%d or more, or leave it out", s->micro_batch, step, r->effective_batch, GPU_TRIPS, run_least_micro_batch(r));
-    if (s->head_chunks > GPU_TRIPS)
-        return error_set(e, PL_USAGE, "memory.head_chunks %d: a CUDA device takes %d at most", s->head_chunks, GPU_TRIPS);
-    return PL_OK;
-}
-
 static int search_plan(struct run *r, struct settings s, const struct run_options *o, struct error *e)
 {
     const struct config *c = r->config;
@@ -294,13 +283,14 @@ static int search_plan(struct run *r, struct settings s, const struct run_option
                         .allow_8bit = o->train && allows(c, "adamw-8bit"),
                         .whole = o->define || r->batch.bn_group,
                         .multiple = (int)r->batch.bn_group,
-                        .trips = r->device.kind == DEVICE_CUDA ? GPU_TRIPS : 0};
-    for (enum technique_id id = 0; id < TECHNIQUES; id++)
-        f.free[id] = !config_technique(c, id)->chosen && !techniques[id].changes_results && (o->train || id == TECHNIQUE_recompute);
-    if (o->define) f.free[TECHNIQUE_head_chunks] = false;
-    if (why_not_fused(c, &s)) f.free[TECHNIQUE_fused_step] = false;
+                        .trips = limits_of(r).trips};
     if (!o->train) s.micro_batch = r->effective_batch;
-    if (check_fused(r, &s, e) || check_trips(r, &s, e)) return e->code;
+    for (enum technique_id id = 0; id < TECHNIQUES; id++) {
+        struct text why = {0};
+        f.free[id] = !config_technique(c, id)->chosen && !techniques[id].changes_results && (o->train || techniques[id].without_training) && !is_excluded(r, id, &s, &why);
+        text_free(&why);
+    }
+    if (check_excluded(r, &s, e)) return e->code;
     if (f.whole && r->effective_batch % s.micro_batch)
         return error_set(e, PL_USAGE, "memory.micro_batch %d does not divide train.effective_batch %d, which a user-defined model needs",
                          s.micro_batch, r->effective_batch);

@@ -126,6 +126,14 @@ enum technique_type { TYPE_COUNT, TYPE_SWITCH, TYPE_CHOICE, TYPE_WORD };
 enum { SETTING_ROOM = 64 };
 enum { USED_BY_UPDATE = 1, USED_BY_EVAL = 2 }; /* program step uses every technique */
 
+/* What bounds a step besides the settings. */
+struct step_limits {
+    int effective_batch;
+    int least_micro_batch;    /* the smallest micro-batch that the device and the model take */
+    int trips;                /* most iterations of a loop on the device; 0: no limit */
+    bool clips;               /* train.clip_norm is set */
+};
+
 /* A row of techniques.def. Lists of values have | between them. */
 struct technique {
     const char *name;
@@ -140,6 +148,12 @@ struct technique {
     const char *compare_else; /* instead of `compare`, on a device that does not support it */
     const char *label;        /* in lists of the techniques in use; %s: the value */
     const char *needs;        /* "precision=bf16|bf16-pure": unless it is off, the other technique must have one of these values; NULL: none */
+    /* Whether the other settings and the limits exclude the technique, or its value, and why, with what
+     * to do (the technique's file); NULL: nothing does. */
+    bool (*excluded)(const struct settings *s, const struct step_limits *l, struct text *why);
+    bool composed;            /* the search has a dimension of its own for it (plan/search_space.c); else its ladder is one */
+    bool updates_only;        /* off where weights are not updated (`plimsoll step`) */
+    bool without_training;    /* chosen by the search also there */
     enum pipeline_phase phase; /* the first phase that reads it */
     unsigned programs;        /* programs besides step that depend on it: USED_BY_... */
     bool changes_results;     /* the search does not choose it unless memory.allow permits it */
@@ -167,6 +181,11 @@ bool technique_value(const char *list, int i, char out[SETTING_ROOM]);
 void settings_print(const struct settings *s, struct text *out);
 /* The technique found by name; TECHNIQUES: there is none. */
 enum technique_id technique_find(const char *name);
+
+/* technique.excluded of the rows. */
+bool micro_batch_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
+bool head_chunks_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
+bool fused_step_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
 
 /* True if the settings offload what `before` offloads, because there are no master weights
  * (offload.c). */

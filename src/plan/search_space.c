@@ -401,6 +401,7 @@ static void add_recompute_modes(struct builder *b, const struct family *f, int c
         }
 }
 
+/* Ascending. */
 static int by_seconds(const void *a, const void *b)
 {
     const struct plan_choice *x = a, *y = b;
@@ -421,8 +422,6 @@ static void add_choices(struct builder *b)
         memcpy(c.weights, v->weights, sizeof c.weights);
         vec_push(&b->x->choices, c);
     }
-    for (uint32_t i = 0; i < b->x->choices.n; i++) b->x->choices.at[i].number = i;
-    qsort(b->x->choices.at, b->x->choices.n, sizeof *b->x->choices.at, by_seconds);
 }
 
 /* --- the search space -------------------------------------------------------------------- */
@@ -462,7 +461,8 @@ static int survey_first(struct builder *b, struct error *e)
     return rc;
 }
 
-int search_space_fill(struct plan_space *x, const struct settings *base, struct error *e)
+/* Adds the choices with the base's values of the techniques that have a dimension by their ladder. */
+static int add_dimensions(struct plan_space *x, const struct settings *base, struct error *e)
 {
     struct builder b = {.x = x, .base = base};
     struct jobs jobs = {0};
@@ -483,9 +483,47 @@ int search_space_fill(struct plan_space *x, const struct settings *base, struct 
     if (!rc) list_singles(&b);
     for (uint32_t i = 0; i < b.singles.n; i++) vec_push(&jobs.list, ((struct job){.s = b.singles.at[i].s, .to = &b.singles.at[i].survey}));
     if (!rc) rc = run_jobs(x, &jobs, e);
-    x->surveyed = jobs.list.n + 1;
+    x->surveyed += jobs.list.n + 1;
     if (!rc) add_choices(&b);
     vec_free(&jobs.list);
     free_builder(&b);
+    return rc;
+}
+
+bool search_has_ladder(const struct freedom *f, enum technique_id id) { return f->free[id] && techniques[id].ladder && !techniques[id].composed; }
+
+/* The next combination of values; false: there is none. */
+static bool next_rungs(const struct freedom *f, int rung[TECHNIQUES])
+{
+    for (enum technique_id id = 0; id < TECHNIQUES; id++) {
+        char value[SETTING_ROOM];
+        if (!search_has_ladder(f, id)) continue;
+        if (technique_value(techniques[id].ladder, ++rung[id], value)) return true;
+        rung[id] = 0;
+    }
+    return false;
+}
+
+/* Sets the values; false: a technique lacks what it needs of another. */
+static bool take_rungs(struct settings *s, const struct freedom *f, const int rung[TECHNIQUES])
+{
+    bool met = true;
+    enum technique_id other;
+    const char *values;
+    for (enum technique_id id = 0; id < TECHNIQUES; id++)
+        if (search_has_ladder(f, id)) CHECK(take_rung(s, id, rung[id]), "%s", techniques[id].name);
+    for (enum technique_id id = 0; id < TECHNIQUES; id++) met &= !search_has_ladder(f, id) || technique_met(id, s, &other, &values);
+    return met;
+}
+
+int search_space_fill(struct plan_space *x, const struct settings *base, struct error *e)
+{
+    int rung[TECHNIQUES] = {0}, rc = PL_OK;
+    do {
+        struct settings s = *base;
+        if (take_rungs(&s, &x->f, rung)) rc = add_dimensions(x, &s, e);
+    } while (!rc && next_rungs(&x->f, rung));
+    for (uint32_t i = 0; i < x->choices.n; i++) x->choices.at[i].number = i;
+    qsort(x->choices.at, x->choices.n, sizeof *x->choices.at, by_seconds);
     return rc;
 }

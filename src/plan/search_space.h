@@ -12,6 +12,7 @@
  *     streamed         weights, or weights and activations, offloaded; for the smallest
  *                      micro-batch, on a GPU for 1, 2, 4 ... micro-batches per step
  *     fused step       where a step is one micro-batch
+ *     any other        technique that is free: the values of its ladder, each with all of the above
  *
  * For each micro-batch a few graphs are compiled and surveyed (survey.h); the other choices are
  * computed from the blocks of these.
@@ -21,6 +22,8 @@
 
 #include "plan/plan.h"
 
+/* True if the ladder of a technique is a dimension of its own: it is free, and none of those above. */
+bool search_has_ladder(const struct freedom *f, enum technique_id id);
 /* Fills x->choices, ascending by predicted seconds. */
 int search_space_fill(struct plan_space *x, const struct settings *base, struct error *e);
 

@@ -182,3 +182,12 @@ void pass_accumulate(struct graph *g, const struct settings *s)
     mem_free(c.moved);
     g->at = before;
 }
+
+bool micro_batch_excluded(const struct settings *s, const struct step_limits *l, struct text *why)
+{
+    const int trips = (l->effective_batch + s->micro_batch - 1) / s->micro_batch;
+    if (l->trips && trips > l->trips)
+        text_printf(why, "it makes %d micro-batches of train.effective_batch %d, a CUDA device takes %d at most; set memory.micro_batch %d or more, or leave it out", trips,
+                    l->effective_batch, l->trips, l->least_micro_batch);
+    return why->n;
+}

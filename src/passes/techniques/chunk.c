@@ -355,3 +355,9 @@ void pass_chunk(struct graph *g, const struct settings *s)
     FOR_PROGRAMS(p, PROGRAM_FORWARD)
         for (id scope = 0; (scope = next_scope(g, p, scope));) chunk_scope(g, p, scope, s->head_chunks);
 }
+
+bool head_chunks_excluded(const struct settings *s, const struct step_limits *l, struct text *why)
+{
+    if (l->trips && s->head_chunks > l->trips) text_printf(why, "a CUDA device takes %d at most", l->trips);
+    return why->n;
+}

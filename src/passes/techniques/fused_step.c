@@ -207,3 +207,17 @@ void pass_fused_step(struct graph *g, const struct settings *s)
     mem_free(step);
     mem_free(update);
 }
+
+/* The global norm, and whether a gradient is infinite, are known after the last gradient: too late for
+ * weights that are updated before. */
+bool fused_step_excluded(const struct settings *s, const struct step_limits *l, struct text *why)
+{
+    if (l->clips)
+        text_printf(why, "train.clip_norm is set, and the norm of all gradients is known only after the first weights are updated; set train.clip_norm 0, or memory.fused_step off");
+    else if (settings_scale_loss(s))
+        text_printf(why, "memory.precision f16 skips steps whose gradients overflow, which is known only after the first weights are updated; use bf16 or f32, or memory.fused_step off");
+    else if (s->micro_batch < l->effective_batch)
+        text_printf(why, "memory.micro_batch %d makes several micro-batches of train.effective_batch %d, and their gradients are complete only at the step's end; set "
+                    "memory.micro_batch %d, or memory.fused_step off", s->micro_batch, l->effective_batch, l->effective_batch);
+    return why->n;
+}
