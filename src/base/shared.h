@@ -1,6 +1,7 @@
 /*
  * shared.h: functions that are written once for the host and for GPUs, so that both get the same
- * bits. keyed.h has the integer arithmetic of random numbers; codes.h and step.h use this macro too.
+ * bits. keyed.h has the integer arithmetic of random numbers, optimizers.h the update of an element;
+ * codes.h and step.h use this macro too.
  */
 #ifndef SHARED_H
 #define SHARED_H
@@ -21,6 +22,21 @@ SHARED uint32_t shared_bits(float x)
     memcpy(&u, &x, sizeof u);
     return u;
 }
+
+/* One operation each, rounded: a GPU's compiler does not contract them into an fma. */
+#ifdef __CUDA_ARCH__
+SHARED float shared_mul(float a, float b) { return __fmul_rn(a, b); }
+SHARED float shared_add(float a, float b) { return __fadd_rn(a, b); }
+SHARED float shared_sub(float a, float b) { return __fsub_rn(a, b); }
+SHARED float shared_div(float a, float b) { return __fdiv_rn(a, b); }
+SHARED float shared_sqrt(float x) { return __fsqrt_rn(x); }
+#else
+SHARED float shared_mul(float a, float b) { return a * b; }
+SHARED float shared_add(float a, float b) { return a + b; }
+SHARED float shared_sub(float a, float b) { return a - b; }
+SHARED float shared_div(float a, float b) { return a / b; }
+SHARED float shared_sqrt(float x) { return __builtin_sqrtf(x); }
+#endif
 
 /* Stochastic rounding to bf16 (cpu/round.h): `bits` has 16 random bits. For finite numbers. */
 SHARED int shared_is_finite(float x) { return (shared_bits(x) & 0x7f800000u) != 0x7f800000u; }

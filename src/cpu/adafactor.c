@@ -59,7 +59,7 @@ static void average_rows(const struct factor *f)
                 sum += (double)(d * d) + ADAFACTOR_EPS;
             }
         }
-        r[row] = f->beta * r[row] + (1 - f->beta) * (float)(sum / (double)f->x.C);
+        r[row] = adafactor_moment(r[row], (float)(sum / (double)f->x.C), f->beta);
     }
 }
 
@@ -82,7 +82,7 @@ static void average_columns(const struct factor *f)
             }
         }
         for (int i = 0; i < n; i++) {
-            column[i] = f->beta * column[i] + (1 - f->beta) * (float)(sum[i] / (double)f->x.R);
+            column[i] = adafactor_moment(column[i], (float)(sum[i] / (double)f->x.R), f->beta);
             f->column[matrix * f->x.C + at + i] = 1 / sqrtf(column[i]);
         }
     }
@@ -103,8 +103,7 @@ static void average_elements(const struct factor *f, float *v, const float *g, i
 {
 #pragma omp simd
     for (int i = 0; i < n; i++) {
-        float d = g[i] * f->clip;
-        v[i] = f->beta * v[i] + (1 - f->beta) * (d * d + (float)ADAFACTOR_EPS);
+        v[i] = adafactor_moment(v[i], adafactor_square(g[i] * f->clip), f->beta);
     }
 }
 
@@ -118,12 +117,12 @@ static void make_update(const struct factor *f, int64_t row, int64_t at, int n, 
     if (!f->factored) {
         const float *v = (const float *)f->l->in[ADAFACTOR_ROWS].data + at;
 #pragma omp simd
-        for (int i = 0; i < n; i++) u[i] = g[i] * f->clip / __builtin_sqrtf(v[i]);
+        for (int i = 0; i < n; i++) u[i] = adafactor_whole(v[i], g[i], f->clip);
         return;
     }
     const float *column = f->column + row / f->x.R * f->x.C + (at - row * f->x.C), by = f->row[row];
 #pragma omp simd
-    for (int i = 0; i < n; i++) u[i] = by * column[i] * (g[i] * f->clip);
+    for (int i = 0; i < n; i++) u[i] = adafactor_factored(by, column[i], g[i], f->clip);
 }
 
 /* Elements of a row; not factored: of a tile. */
@@ -167,7 +166,7 @@ static void apply(const struct factor *f, float keep, float rate)
             make_update(f, row, from, n, u);
             float *p = update_view(&f->l->in[0], from, n, scratch);
 #pragma omp simd
-            for (int i = 0; i < n; i++) p[i] = p[i] * keep - rate * u[i];
+            for (int i = 0; i < n; i++) p[i] = adafactor_weight(p[i], u[i], keep, rate);
             update_store(f->l, adafactor_at, from, n, p);
         }
 }
@@ -176,7 +175,7 @@ static void adafactor_run(const struct launch *l)
 {
     if (update_is_off(l, adafactor_at)) return;
     struct factor f = {.l = l, .x = matrices_of(l->in[0].rank, l->in[0].dim), .factored = launch_has(l, ADAFACTOR_COLUMNS),
-                       .beta = (float)adafactor_beta(l->in[adafactor_at.step].data), .clip = update_clip(l, adafactor_at), .sums = l->work};
+                       .beta = (float)adafactor_beta(((const struct step_block *)l->in[adafactor_at.step].data)->adam_t), .clip = update_clip(l, adafactor_at), .sums = l->work};
     f.rows = f.factored ? f.x.N * f.x.R : row_tiles(operand_elements(&l->in[0]));
     f.row = (float *)(f.sums + f.rows);
     f.column = f.row + f.rows;
@@ -186,7 +185,7 @@ static void adafactor_run(const struct launch *l)
         make_row_factors(&f);
     }
     const double lr = update_rate(l, adafactor_at), size = size_of_update(&f);
-    apply(&f, (float)(1 - lr * l->attr->adamw.weight_decay), (float)(lr / size));
+    apply(&f, decay_keep(lr, l->attr->adamw.weight_decay), (float)(lr / size));
 }
 
 CPU_KERNEL_WORK(ADAFACTOR, adafactor);

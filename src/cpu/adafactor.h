@@ -1,18 +1,11 @@
 /*
- * adafactor.h: shared by Adafactor's kernels: its constants, and a weight as matrices.
+ * adafactor.h: shared by Adafactor's kernels: its inputs, and a weight as matrices.
  */
 #ifndef CPU_ADAFACTOR_H
 #define CPU_ADAFACTOR_H
 
-#include <math.h>
-
+#include "base/optimizers.h"
 #include "cpu/update.h"
-
-/* Added to squares; the upper bound of the update's root mean square. */
-#define ADAFACTOR_EPS 1e-30
-#define ADAFACTOR_CLIP 1.0
-/* The decay of the second moment at update t. */
-static inline double adafactor_beta(const struct step_block *step) { return 1 - pow(step->adam_t, -0.8); }
 
 static const struct update_slots adafactor_at = {3, 4, 5};
 enum { ADAFACTOR_ROWS = 2, ADAFACTOR_COLUMNS = 6 };

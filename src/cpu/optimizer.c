@@ -5,8 +5,7 @@
  * (step.found_inf, or a norm in clip that is not finite) leaves every byte of p, m, v and w
  * unchanged.
  */
-#include <math.h>
-
+#include "base/optimizers.h"
 #include "cpu/codes.h"
 #include "cpu/cpu.h"
 #include "cpu/update.h"
@@ -33,23 +32,9 @@ static void clip_run(const struct launch *l)
     step_clip(l->out[0].data, *(const double *)l->in[0].data, l->in[1].data);
 }
 
-/* --- adamw -------------------------------------------------------------------------
- *
- * As torch.optim.AdamW (single tensor, without amsgrad):
- *     p -= lr wd p
- *     m += (1-b1) (g - m)          v = b2 v + (1-b2) g^2
- *     p -= lr / (1-b1^t) * m / (sqrt(v) / sqrt(1-b2^t) + eps)
- * The scalars are computed in double and rounded once. */
+/* --- adamw: base/optimizers.h, as torch.optim.AdamW (single tensor, without amsgrad) -------------- */
 
 static const struct update_slots adamw_at = {4, 5, 6}, adamw_8bit_at = {5, 6, 7};
-
-struct adamw_scalars {
-    float keep;             /* 1 - lr wd */
-    float rate1, b2, rate2; /* 1-b1, b2, 1-b2 */
-    float root;             /* sqrt(1-b2^t) */
-    float eps, size;        /* lr / (1-b1^t) */
-    float clip;             /* factor on the gradient */
-};
 
 static struct adamw_scalars adamw_prepare(const struct launch *l, struct update_slots at)
 {
@@ -57,13 +42,13 @@ static struct adamw_scalars adamw_prepare(const struct launch *l, struct update_
     const double b1 = l->attr->adamw.beta1, b2 = l->attr->adamw.beta2;
     const double lr = update_rate(l, at);
     return (struct adamw_scalars){
-        .keep = (float)(1 - lr * l->attr->adamw.weight_decay),
+        .keep = decay_keep(lr, l->attr->adamw.weight_decay),
         .rate1 = (float)(1 - b1),
         .b2 = (float)b2,
         .rate2 = (float)(1 - b2),
-        .root = (float)sqrt(1 - pow(b2, step->adam_t)),
+        .root = adamw_root(b2, step->adam_t),
         .eps = l->attr->adamw.eps,
-        .size = (float)(lr / (1 - pow(b1, step->adam_t))),
+        .size = (float)(lr / adamw_correction(b1, step->adam_t)),
         .clip = update_clip(l, at),
     };
 }
@@ -72,12 +57,11 @@ static void adamw_tile(float *p, float *m, float *v, const float *g, int n, stru
 {
 #pragma omp simd
     for (int i = 0; i < n; i++) {
-        float d = g[i] * s.clip;
-        float mean = m[i] + s.rate1 * (d - m[i]);
-        float square = s.b2 * v[i] + s.rate2 * d * d;
+        float mean = m[i], square = v[i];
+        adamw_moments(&mean, &square, g[i], &s);
         m[i] = mean;
         v[i] = square;
-        p[i] = p[i] * s.keep - s.size * (mean / (__builtin_sqrtf(square) / s.root + s.eps));
+        p[i] = adamw_weight(p[i], mean, square, &s);
     }
 }
 

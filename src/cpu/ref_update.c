@@ -162,7 +162,7 @@ static void ref_adafactor(const struct launch *l)
     const double lr = update_rate(l, adafactor_at);
     double sum = 0;
     if (is_off(l, adafactor_at)) return;
-    moments(l, x, adafactor_beta(l->in[adafactor_at.step].data));
+    moments(l, x, adafactor_beta(((const struct step_block *)l->in[adafactor_at.step].data)->adam_t));
     for (int64_t i = 0; i < n; i++) {
         double g = gradient(l, adafactor_at, i);
         sum += g * g / second_moment(l, x, i);

@@ -1,10 +1,8 @@
 /*
- * sgd.c: SGD, as torch.optim.SGD without dampening and without Nesterov:
- *
- *     d = g + wd p          weight decay is part of the gradient
- *     m = momentum m + d    from m = 0, so that the first m is d
- *     p -= lr m             without momentum: lr d
+ * sgd.c: SGD (base/optimizers.h), as torch.optim.SGD without dampening and without Nesterov. Weight
+ * decay is part of the gradient; m begins as 0, so that the first m is the gradient.
  */
+#include "base/optimizers.h"
 #include "cpu/cpu.h"
 #include "cpu/update.h"
 
@@ -16,21 +14,17 @@ static bool sgd_match(const struct query *q)
     return (!query_in(q, SGD_MOMENT) || tensor_is(query_in(q, SGD_MOMENT), DT_F32)) && update_match(q, sgd_at);
 }
 
-struct sgd_scalars {
-    float clip, decay, momentum, rate;
-};
-
 static void sgd_tile(float *p, float *m, const float *g, int n, struct sgd_scalars s)
 {
     if (!m) {
 #pragma omp simd
-        for (int i = 0; i < n; i++) p[i] -= s.rate * (g[i] * s.clip + s.decay * p[i]);
+        for (int i = 0; i < n; i++) p[i] = sgd_weight(p[i], sgd_direction(p[i], g[i], &s), &s);
         return;
     }
 #pragma omp simd
     for (int i = 0; i < n; i++) {
-        m[i] = s.momentum * m[i] + (g[i] * s.clip + s.decay * p[i]);
-        p[i] -= s.rate * m[i];
+        m[i] = sgd_moment(m[i], sgd_direction(p[i], g[i], &s), &s);
+        p[i] = sgd_weight(p[i], m[i], &s);
     }
 }
 

@@ -12,7 +12,6 @@
  */
 #include "cuda/update/update.cuh"
 
-constexpr float TINY = 1e-30f; /* added to the squares */
 constexpr int64_t DIRECT = 64; /* with at most this many rows, one thread sums a column */
 
 struct factors {
@@ -23,7 +22,7 @@ struct factors {
     unsigned blocks;           /* number of partial sums */
 };
 
-static __device__ float beta_of(const update &u) { return (float)(1 - pow((double)u.step->adam_t, -0.8)); }
+static __device__ float beta_of(const update &u) { return (float)adafactor_beta(u.step->adam_t); }
 
 /* Computed once per block. */
 static __device__ float shared_beta(const update &u)
@@ -40,7 +39,7 @@ template <int V> static __device__ inline void add_squares(float (&sum)[V], cons
     float g[V];
     load<V>(g, u.g, at);
 #pragma unroll
-    for (int i = 0; i < V; i++) sum[i] += g[i] * clip * (g[i] * clip) + TINY;
+    for (int i = 0; i < V; i++) sum[i] += adafactor_square(g[i] * clip);
 }
 
 /* --- the second moment ------------------------------------------------------------------------ */
@@ -59,13 +58,13 @@ template <int V> static __global__ void rows_kernel(update u, factors f, int siz
 #pragma unroll
         for (int i = 0; i < V; i++) total += sum[i];
         total = group_sum(total, size, meet);
-        if (lane == 0 && packs) f.r[row] = beta * f.r[row] + (1 - beta) * (total / (float)f.C);
+        if (lane == 0 && packs) f.r[row] = adafactor_moment(f.r[row], total / (float)f.C, beta);
     }
 }
 
 static __device__ void finish_column(const factors &f, int64_t at, double sum, float beta)
 {
-    const float c = beta * f.c[at] + (1 - beta) * (float)(sum / (double)f.R);
+    const float c = adafactor_moment(f.c[at], (float)(sum / (double)f.R), beta);
     f.c[at] = c;
     f.column[at] = 1.0f / sqrtf(c);
 }
@@ -150,7 +149,7 @@ template <int V> static __device__ inline void make_update(float (&out)[V], cons
     load<V>(column, f.column + row / f.R * f.C + k * V);
     const float by = f.row[row];
 #pragma unroll
-    for (int i = 0; i < V; i++) out[i] = by * column[i] * (out[i] * clip);
+    for (int i = 0; i < V; i++) out[i] = adafactor_factored(by, column[i], out[i], clip);
 }
 
 template <int V> static __global__ void size_kernel(update u, factors f, int size)
@@ -174,7 +173,7 @@ template <int V> static __global__ void size_kernel(update u, factors f, int siz
 template <typename P, int V> static __global__ void apply_kernel(update u, factors f, int size)
 {
     if (is_skipped(u)) return;
-    const float clip = clip_of(u), keep = (float)(1 - rate_of(u) * u.weight_decay), rate = (float)*f.rate;
+    const float clip = clip_of(u), keep = decay_keep(rate_of(u), u.weight_decay), rate = (float)*f.rate;
     const uint64_t key = keyed_round(u.step, u.key);
     const int lane = threadIdx.x & (size - 1), each = BLOCK / size;
     for (int64_t row = (int64_t)blockIdx.x * each + (int)threadIdx.x / size; row < f.N * f.R; row += (int64_t)gridDim.x * each)
@@ -183,7 +182,7 @@ template <typename P, int V> static __global__ void apply_kernel(update u, facto
             make_update<V>(x, u, f, row, k, clip);
             load<V>(p, static_cast<const P *>(u.p.data) + row * f.C + k * V);
 #pragma unroll
-            for (int i = 0; i < V; i++) p[i] = __fsub_rn(__fmul_rn(p[i], keep), __fmul_rn(rate, x[i]));
+            for (int i = 0; i < V; i++) p[i] = adafactor_weight(p[i], x[i], keep, rate);
             store_weight<P, V>(u, row * f.C + k * V, p, key);
         }
 }
@@ -198,9 +197,8 @@ template <int V> static __device__ inline double moment_at(const update &u, floa
     load<V>(g, u.g, at);
 #pragma unroll
     for (int i = 0; i < V; i++) {
-        const float d = g[i] * clip;
-        square[i] = beta * square[i] + (1 - beta) * (d * d + TINY);
-        const float x = d / sqrtf(square[i]);
+        square[i] = adafactor_moment(square[i], adafactor_square(g[i] * clip), beta);
+        const float x = adafactor_whole(square[i], g[i], clip);
         sum += (double)(x * x);
     }
     store<V>(v + at, square);
@@ -227,14 +225,14 @@ static __device__ inline void move_at(const update &u, const float *v, int64_t a
     load<V>(square, v + at);
     load<V>(g, u.g, at);
 #pragma unroll
-    for (int i = 0; i < V; i++) p[i] = __fsub_rn(__fmul_rn(p[i], keep), __fmul_rn(rate, g[i] * clip / sqrtf(square[i])));
+    for (int i = 0; i < V; i++) p[i] = adafactor_weight(p[i], adafactor_whole(square[i], g[i], clip), keep, rate);
     store_weight<P, V>(u, at, p, key);
 }
 
 template <typename P, int V> static __global__ void move_kernel(update u, factors f)
 {
     if (is_skipped(u)) return;
-    const float clip = clip_of(u), keep = (float)(1 - rate_of(u) * u.weight_decay), rate = (float)*f.rate;
+    const float clip = clip_of(u), keep = decay_keep(rate_of(u), u.weight_decay), rate = (float)*f.rate;
     const uint64_t key = keyed_round(u.step, u.key);
     const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, stride = (int64_t)gridDim.x * BLOCK, packs = u.n / V;
     for (int64_t k = first; k < packs; k += stride) move_at<P, V>(u, f.r, k * V, clip, keep, rate, key);

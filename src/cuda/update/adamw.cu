@@ -1,9 +1,5 @@
 /*
- * adamw.cu: ADAMW, as torch.optim.AdamW, for many weights in one launch.
- *
- *     p -= lr wd p
- *     m += (1-b1) (g - m)          v = b2 v + (1-b2) g^2
- *     p -= lr / (1-b1^t) * m / (sqrt(v) / sqrt(1-b2^t) + eps)
+ * adamw.cu: ADAMW (base/optimizers.h), as torch.optim.AdamW, for many weights in one launch.
  *
  * A model has hundreds of weights, most of them vectors that do not even fill one block. The launch
  * parameters hold a table of the weights. Each weight has as many tiles ("turns") as its elements
@@ -141,9 +137,9 @@ static __device__ inline void fill_common(adam_common &c, const adam_batch &b)
     if (threadIdx.x == 0) {
         c.s.rate1 = (float)(1 - b.beta1);
         c.s.clip = b.clip ? b.clip[1] : 1.0f;
-        c.correct = 1 - pow(b.beta1, t);
+        c.correct = adamw_correction(b.beta1, t);
     } else if (threadIdx.x == WARP) {
-        const float eps = (float)b.eps, root = (float)sqrt(1 - pow(b.beta2, t));
+        const float eps = (float)b.eps, root = adamw_root(b.beta2, t);
         c.s.b2 = (float)b.beta2;
         c.s.rate2 = (float)(1 - b.beta2);
         c.s.root = root;
@@ -161,7 +157,7 @@ static __device__ inline adam_row row_of(const adam_common &c, const adam_batch 
     const double lr = (double)b.step->learning_rate * x.lr_scale;
     const float size = (float)(lr / c.correct), least = (float)(fabs((double)size) * 0x1p-73 / (double)c.s.eps);
     const uint64_t key = keyed_round(b.step, x.key);
-    return {(float)(1 - lr * x.weight_decay), size, c.s.eps <= 1 && least < 1 ? 2 * __float_as_uint(least) : 0xff000000u, key, keyed_mix(key)};
+    return {decay_keep(lr, x.weight_decay), size, c.s.eps <= 1 && least < 1 ? 2 * __float_as_uint(least) : 0xff000000u, key, keyed_mix(key)};
 }
 
 /* --- an element at a time --------------------------------------------------------------------- */
@@ -191,9 +187,7 @@ static __device__ inline void adamw_one(const adam_batch &b, const adam_weight &
 /* The same bits as `adam`, if the new p satisfies the condition of the section above. */
 static __device__ inline void quick(float &p, float &m, float &v, float g, const adam_common &c, float keep, float size)
 {
-    const float d = __fmul_rn(g, c.s.clip);
-    m = __fadd_rn(m, __fmul_rn(c.s.rate1, __fsub_rn(d, m)));
-    v = __fadd_rn(__fmul_rn(c.s.b2, v), __fmul_rn(__fmul_rn(c.s.rate2, d), d));
+    adamw_moments(&m, &v, g, &c.s);
     const float root = root_of(__fmaf_rn(v, UP, c.nothing));
     const float under = __fadd_rn(quotient_by(root, c.root, c.inverse), c.s.eps);
     p = __fsub_rn(__fmul_rn(p, keep), __fmul_rn(size, quotient_by(m, under, near_inverse(under))));

@@ -1,11 +1,6 @@
 /*
  * optimizer.cu: SUMSQ, CLIP, SCALER, GUARD and SGD. ADAMW is in adamw.cu.
  *
- *     SGD, as torch.optim.SGD
- *     d = g + wd p
- *     m = momentum m + d
- *     p -= lr m  (without momentum: lr d)
- *
  * Values that vary by step are read from the step block in GPU memory, so that one captured graph
  * serves every step.
  *
@@ -135,12 +130,11 @@ extern "C" cudaError_t cuda_guard(step_block *step, const double *sum, typed_ptr
 
 /* --- SGD -------------------------------------------------------------------------------------- */
 
-struct sgd_scalars {
-    float clip, decay, momentum, rate;
+struct sgd_keyed : sgd_scalars {
     uint64_t key;
 };
 
-template <typename P, int V> static __device__ void sgd_at(const update &u, float *m, int64_t at, const sgd_scalars &s)
+template <typename P, int V> static __device__ void sgd_at(const update &u, float *m, int64_t at, const sgd_keyed &s)
 {
     float p[V], g[V], mean[V] = {};
     load<V>(p, static_cast<const P *>(u.p.data) + at);
@@ -148,9 +142,9 @@ template <typename P, int V> static __device__ void sgd_at(const update &u, floa
     load<V>(g, u.g, at);
 #pragma unroll
     for (int i = 0; i < V; i++) {
-        float d = __fadd_rn(__fmul_rn(g[i], s.clip), __fmul_rn(s.decay, p[i]));
-        if (m) d = mean[i] = __fadd_rn(__fmul_rn(s.momentum, mean[i]), d);
-        p[i] = __fsub_rn(p[i], __fmul_rn(s.rate, d));
+        float d = sgd_direction(p[i], g[i], &s);
+        if (m) d = mean[i] = sgd_moment(mean[i], d, &s);
+        p[i] = sgd_weight(p[i], d, &s);
     }
     if (m) store<V>(m + at, mean);
     store_weight<P, V>(u, at, p, s.key);
@@ -158,10 +152,10 @@ template <typename P, int V> static __device__ void sgd_at(const update &u, floa
 
 template <typename P, int V> static __global__ void sgd_kernel(update u, float *m)
 {
-    __shared__ sgd_scalars s;
+    __shared__ sgd_keyed s;
     if (is_skipped(u)) return;
     if (threadIdx.x == 0)
-        s = {clip_of(u), (float)u.weight_decay, (float)u.beta1, (float)rate_of(u), keyed_round(u.step, u.key)};
+        s = {{clip_of(u), (float)u.weight_decay, (float)u.beta1, (float)rate_of(u)}, keyed_round(u.step, u.key)};
     __syncthreads();
     const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, stride = (int64_t)gridDim.x * BLOCK, packs = u.n / V;
     for (int64_t k = first; k < packs; k += stride) sgd_at<P, V>(u, m, k * V, s);

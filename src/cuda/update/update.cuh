@@ -2,12 +2,12 @@
  * update.cuh: functions shared by the optimizer kernels: when a step is skipped, scalar factors,
  * and the store of an updated weight.
  *
- * Products and sums are written with intrinsics, so that none is contracted into an fma: the bits
- * are those of the CPU.
+ * The update of an element is in base/optimizers.h: the bits are those of the CPU.
  */
 #ifndef UPDATE_CUH
 #define UPDATE_CUH
 
+#include "base/optimizers.h"
 #include "cuda/rows/keyed.cuh"
 #include "cuda/update/launch_update.h"
 #include "cuda/rows/rows.cuh"
@@ -50,13 +50,8 @@ template <typename P, int V> static __device__ inline void store_weight(const up
     if (u.w.data) store<V>(u.w, at, p);
 }
 
-/* ADAMW's scalars, computed in double and rounded once. */
-struct adam_scalars {
-    float keep;             /* 1 - lr wd */
-    float rate1, b2, rate2; /* 1-b1, b2, 1-b2 */
-    float root;             /* sqrt(1-b2^t) */
-    float eps, size;        /* lr / (1-b1^t) */
-    float clip;             /* factor on the gradient */
+/* The scalars of one tensor in a step. */
+struct adam_scalars : adamw_scalars {
     uint64_t key;
 };
 
@@ -67,26 +62,23 @@ static __device__ inline void fill_scalars(adam_scalars &s, const update &u)
     const double t = u.step->adam_t;
     if (threadIdx.x == 0) {
         const double lr = rate_of(u);
-        s.keep = (float)(1 - lr * u.weight_decay);
+        s.keep = decay_keep(lr, u.weight_decay);
         s.rate1 = (float)(1 - u.beta1);
         s.eps = (float)u.eps;
         s.clip = clip_of(u);
-        s.size = (float)(lr / (1 - pow(u.beta1, t)));
+        s.size = (float)(lr / adamw_correction(u.beta1, t));
     } else if (threadIdx.x == WARP) {
         s.b2 = (float)u.beta2;
         s.rate2 = (float)(1 - u.beta2);
         s.key = keyed_round(u.step, u.key);
-        s.root = (float)sqrt(1 - pow(u.beta2, t));
+        s.root = adamw_root(u.beta2, t);
     }
 }
 
-static __device__ inline void adam(float &p, float &m, float &v, float g, const adam_scalars &s)
+static __device__ inline void adam(float &p, float &m, float &v, float g, const adamw_scalars &s)
 {
-    const float d = __fmul_rn(g, s.clip);
-    m = __fadd_rn(m, __fmul_rn(s.rate1, __fsub_rn(d, m)));
-    v = __fadd_rn(__fmul_rn(s.b2, v), __fmul_rn(__fmul_rn(s.rate2, d), d));
-    const float step = __fdiv_rn(m, __fadd_rn(__fdiv_rn(__fsqrt_rn(v), s.root), s.eps));
-    p = __fsub_rn(__fmul_rn(p, s.keep), __fmul_rn(s.size, step));
+    adamw_moments(&m, &v, g, &s);
+    p = adamw_weight(p, m, v, &s);
 }
 
 /* Blocks of 256 threads for `items` items. */
