@@ -132,97 +132,54 @@ __device__ inline uint64_t operand_at(const void *p, int far)
 }
 constexpr int ALONG_STEP = 32 >> 4, ACROSS_STEP = 2048 >> 4; /* the descriptor's step to the next 16 */
 
-/* d (+)= A B: A along its rows, 64 of them, in shared memory or in registers; B along its rows (N
- * of them) or across. 80 columns occur only as those of a head, with A in registers. */
-#define WGMMA_TYPES(X) X(__nv_bfloat16, "bf16") X(__half, "f16")
+/* The registers of an accumulator as operands of an instruction: their numbers, and what is bound to
+ * them. */
+#define NUMBERS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define NUMBERS_32 NUMBERS_8 ", %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NUMBERS_40 NUMBERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define NUMBERS_56 NUMBERS_40 ", %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55"
+#define NUMBERS_64 NUMBERS_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define NUMBERS_112 NUMBERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87" \
+                               ", %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+#define BOUND(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define BOUND_8 BOUND(0)
+#define BOUND_32 BOUND_8, BOUND(8), BOUND(16), BOUND(24)
+#define BOUND_40 BOUND_32, BOUND(32)
+#define BOUND_56 BOUND_40, BOUND(40), BOUND(48)
+#define BOUND_64 BOUND_56, BOUND(56)
+#define BOUND_112 BOUND_64, BOUND(64), BOUND(72), BOUND(80), BOUND(88), BOUND(96), BOUND(104)
 
-#define WGMMA_64(T, NAME) \
-    template <int ACROSS> __device__ inline void multiply(float (&d)[32], uint64_t a, uint64_t b, int add, T) \
+/* d (+)= A B, for 64 rows of A and N columns of B, R registers of d: A in shared memory or in
+ * registers, both along their rows or across them. The last arguments are the numbers of the
+ * operands behind d. */
+#define WGMMA(N, R, NAME, FACTORS, ADD) \
+    "{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADD ", 0;\n" \
+    "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" NUMBERS_##R "}, " FACTORS ";\n}"
+#define WGMMA_SHARED_OF(T, NAME, N, R, A, B, ADD, TURN_A, TURN_B) \
+    template <int A_ACROSS, int B_ACROSS> __device__ inline void multiply(float (&d)[R], uint64_t a, uint64_t b, int add, T) \
     { \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n" \
-                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME " {" \
-                     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-                     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31" \
-                     "}, %32, %33, p, 1, 1, 0, %35;\n}" \
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
-                       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
-                       "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
-                       "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]) \
-                     : "l"(a), "l"(b), "r"(add), "n"(ACROSS)); \
-    } \
-    template <int ACROSS> __device__ inline void multiply(float (&d)[32], const unsigned *a, uint64_t b, int add, T) \
-    { \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n" \
-                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME " {" \
-                     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-                     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31" \
-                     "}, {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}" \
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
-                       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
-                       "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
-                       "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]) \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(ACROSS)); \
+        asm volatile(WGMMA(N, R, NAME, "%" #A ", %" #B ", p, 1, 1, %" #TURN_A ", %" #TURN_B, ADD) \
+                     : BOUND_##R \
+                     : "l"(a), "l"(b), "r"(add), "n"(A_ACROSS), "n"(B_ACROSS)); \
     }
-WGMMA_TYPES(WGMMA_64)
-
-#define WGMMA_80(T, NAME) \
-    template <int ACROSS> __device__ inline void multiply(float (&d)[40], const unsigned *a, uint64_t b, int add, T) \
+#define WGMMA_HELD_OF(T, NAME, N, R, A0, A1, A2, A3, B, ADD, TURN_B) \
+    template <int B_ACROSS> __device__ inline void multiply(float (&d)[R], const unsigned *a, uint64_t b, int add, T) \
     { \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %45, 0;\n" \
-                     "wgmma.mma_async.sync.aligned.m64n80k16.f32." NAME "." NAME " {" \
-                     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-                     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-                     "%32, %33, %34, %35, %36, %37, %38, %39" \
-                     "}, {%40, %41, %42, %43}, %44, p, 1, 1, %46;\n}" \
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
-                       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
-                       "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
-                       "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), \
-                       "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]) \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(ACROSS)); \
+        asm volatile(WGMMA(N, R, NAME, "{%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1, %" #TURN_B, ADD) \
+                     : BOUND_##R \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(B_ACROSS)); \
     }
-WGMMA_TYPES(WGMMA_80)
-
-#define WGMMA_128(T, NAME) \
-    template <int ACROSS> __device__ inline void multiply(float (&d)[64], uint64_t a, uint64_t b, int add, T) \
-    { \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n" \
-                     "wgmma.mma_async.sync.aligned.m64n128k16.f32." NAME "." NAME " {" \
-                     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-                     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-                     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-                     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63" \
-                     "}, %64, %65, p, 1, 1, 0, %67;\n}" \
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
-                       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
-                       "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
-                       "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), \
-                       "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), \
-                       "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), \
-                       "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), \
-                       "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]) \
-                     : "l"(a), "l"(b), "r"(add), "n"(ACROSS)); \
-    } \
-    template <int ACROSS> __device__ inline void multiply(float (&d)[64], const unsigned *a, uint64_t b, int add, T) \
-    { \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n" \
-                     "wgmma.mma_async.sync.aligned.m64n128k16.f32." NAME "." NAME " {" \
-                     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-                     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-                     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-                     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63" \
-                     "}, {%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}" \
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
-                       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
-                       "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
-                       "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), \
-                       "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), \
-                       "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), \
-                       "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), \
-                       "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]) \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(ACROSS)); \
-    }
-WGMMA_TYPES(WGMMA_128)
+#define WGMMA_SHARED(...) WGMMA_SHARED_OF(__nv_bfloat16, "bf16", __VA_ARGS__) WGMMA_SHARED_OF(__half, "f16", __VA_ARGS__)
+#define WGMMA_HELD(...) WGMMA_HELD_OF(__nv_bfloat16, "bf16", __VA_ARGS__) WGMMA_HELD_OF(__half, "f16", __VA_ARGS__)
+WGMMA_SHARED(16, 8, 8, 9, 10, 11, 12)
+WGMMA_SHARED(64, 32, 32, 33, 34, 35, 36)
+WGMMA_SHARED(80, 40, 40, 41, 42, 43, 44)
+WGMMA_SHARED(112, 56, 56, 57, 58, 59, 60)
+WGMMA_SHARED(128, 64, 64, 65, 66, 67, 68)
+WGMMA_SHARED(224, 112, 112, 113, 114, 115, 116)
+WGMMA_HELD(64, 32, 32, 33, 34, 35, 36, 37, 38)
+WGMMA_HELD(80, 40, 40, 41, 42, 43, 44, 45, 46)
+WGMMA_HELD(128, 64, 64, 65, 66, 67, 68, 69, 70)
 
 /* d (+)= x y^T over D columns: 64 rows of x, N of y; x of XROWS rows to a panel, y of YROWS. */
 template <typename T, int D, int XROWS, int YROWS, int N>
@@ -231,7 +188,7 @@ __device__ inline void product_along(float (&d)[N], uint64_t x, uint64_t y, int 
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {
         const int in = k % 4 * ALONG_STEP, panel = k / 4 * (128 >> 4);
-        multiply<0>(d, x + in + panel * XROWS, y + in + panel * YROWS, add || k, T());
+        multiply<0, 0>(d, x + in + panel * XROWS, y + in + panel * YROWS, add || k, T());
     }
 }
 /* The same with x in registers: this saves reading an operand from shared memory, which limits the

@@ -189,8 +189,8 @@ static __device__ void queries_backward_64(const window_attention &a, const wind
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < BOTH / 16; i++)
-        multiply_cores<0, 1>(dq, cores_along<QUERIES>(shared + at::g + t0 * 16) + i * along_step<QUERIES>,
-                             cores_across<BOTH>(shared + at::tables) + i * across_step, 1, T());
+        multiply<0, 1>(dq, cores_along<QUERIES>(shared + at::g + t0 * 16) + i * along_step<QUERIES>,
+                       cores_across<BOTH>(shared + at::tables) + i * across_step, 1, T());
     wgmma_commit();
     wgmma_wait<0>();
     pin_registers(dq);
@@ -349,7 +349,7 @@ template <typename T, int D> static __device__ void make_tables(const window_att
     pin_registers(sum);
     wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < QUERIES / 16; i++) multiply_cores<1, 1>(sum, g + i * across_step, q + i * across_step, i, T());
+    for (int i = 0; i < QUERIES / 16; i++) multiply<1, 1>(sum, g + i * across_step, q + i * across_step, i, T());
     wgmma_commit();
     wgmma_wait<0>();
     pin_registers(sum);
