@@ -92,74 +92,40 @@ static struct attention backward_of(const struct launch *l, enum attention_mode 
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-/* Computes what the tensor-core kernels need for any grid, and for one of 64 columns. */
-static int fast_before(struct attention *a, cudaStream_t stream, struct error *e)
+/* Computes the terms that a tensor-core kernel adds to the scores. */
+static int terms_before(struct attention *a, enum score_terms added, cudaStream_t stream, struct error *e)
 {
     a->unit = (float)M_LOG2E;
-    TRY_CUDA(cuda_attention_before(a, 0, stream));
-    return PL_OK;
-}
-
-static int grid64_before(struct attention *a, cudaStream_t stream, struct error *e)
-{
-    a->unit = (float)M_LOG2E;
+    if (added != ADDS_GRID64) {
+        TRY_CUDA(cuda_attention_before(a, 0, stream));
+        return PL_OK;
+    }
     TRY_CUDA(cuda_attention_tables(a, stream));
     TRY_CUDA(cuda_grid64_rel(a, a->unit, stream));
     return PL_OK;
 }
 
-static int launch_dense(const struct launch *l, struct error *e)
-{
-    const struct attention a = forward_of(l, ATTENTION_PLAIN);
-    TRY_CUDA(cuda_attention_dense(&a, l->stream));
-    return PL_OK;
-}
-
-static int launch_dense_bwd(const struct launch *l, struct error *e)
-{
-    const struct attention a = backward_of(l, ATTENTION_PLAIN);
-    TRY_CUDA(cuda_attention_row_stats(&a, l->stream));
-    TRY_CUDA(cuda_attention_dense_dkv(&a, l->stream));
-    TRY_CUDA(cuda_attention_dense_dq(&a, l->stream));
-    return PL_OK;
-}
-
-static int launch_grid64(const struct launch *l, struct error *e)
-{
-    struct attention a = forward_of(l, ATTENTION_BY_TABLES);
-    TRY(grid64_before(&a, l->stream, e));
-    TRY_CUDA(cuda_attention_fast(&a, true, l->stream));
-    return PL_OK;
-}
-
-static int launch_grid64_bwd(const struct launch *l, struct error *e)
-{
-    struct attention a = backward_of(l, ATTENTION_BY_TABLES);
-    TRY_CUDA(cuda_attention_row_stats(&a, l->stream));
-    TRY(grid64_before(&a, l->stream, e));
-    TRY_CUDA(cuda_attention_grid64_dkv(&a, l->stream));
-    TRY_CUDA(cuda_attention_grid64_dq(&a, l->stream));
-    TRY_CUDA(cuda_grid64_dtables(&a, l->stream));
-    TRY_CUDA(cuda_attention_sum_tables(&a, l->stream));
-    return PL_OK;
-}
-
-static int fast(const struct launch *l, enum attention_mode mode, struct error *e)
+static int tiles(const struct launch *l, enum attention_mode mode, enum score_terms added, struct error *e)
 {
     struct attention a = forward_of(l, mode);
-    TRY(fast_before(&a, l->stream, e));
-    TRY_CUDA(cuda_attention_fast(&a, false, l->stream));
+    TRY(terms_before(&a, added, l->stream, e));
+    TRY_CUDA(cuda_attention_forward(&a, added, l->stream));
     return PL_OK;
 }
 
-static int fast_bwd(const struct launch *l, enum attention_mode mode, struct error *e)
+static int tiles_bwd(const struct launch *l, enum attention_mode mode, enum score_terms added, struct error *e)
 {
     struct attention a = backward_of(l, mode);
     TRY_CUDA(cuda_attention_row_stats(&a, l->stream));
-    TRY(fast_before(&a, l->stream, e));
-    TRY_CUDA(cuda_attention_fast_dkv(&a, l->stream));
-    TRY_CUDA(cuda_attention_fast_dq(&a, l->stream));
-    TRY_CUDA(cuda_attention_after(&a, ATTENTION_FAST_TILE, l->stream));
+    TRY(terms_before(&a, added, l->stream, e));
+    TRY_CUDA(cuda_attention_dkv(&a, added, l->stream));
+    TRY_CUDA(cuda_attention_dq(&a, added, l->stream));
+    if (added != ADDS_GRID64) {
+        TRY_CUDA(cuda_attention_after(&a, ATTENTION_FAST_TILE, l->stream));
+        return PL_OK;
+    }
+    TRY_CUDA(cuda_grid64_dtables(&a, l->stream));
+    TRY_CUDA(cuda_attention_sum_tables(&a, l->stream));
     return PL_OK;
 }
 
@@ -192,41 +158,27 @@ static int hopper_bwd(const struct launch *l, enum attention_mode mode, struct e
     return hopper_attention_bwd(&a, l->stream, e);
 }
 
-#define LAUNCH(NAME, FUNCTION, MODE) static int NAME(const struct launch *l, struct error *e) { return FUNCTION(l, MODE, e); }
-LAUNCH(launch_hopper, hopper, ATTENTION_PLAIN)
-LAUNCH(launch_hopper_bwd, hopper_bwd, ATTENTION_PLAIN)
-LAUNCH(launch_hopper_grid64, hopper, ATTENTION_BY_TABLES)
-LAUNCH(launch_hopper_grid64_bwd, hopper_bwd, ATTENTION_BY_TABLES)
-LAUNCH(launch_fast, fast, ATTENTION_PLAIN)
-LAUNCH(launch_fast_bwd, fast_bwd, ATTENTION_PLAIN)
-LAUNCH(launch_fast_rel, fast, ATTENTION_BY_TABLES)
-LAUNCH(launch_fast_rel_bwd, fast_bwd, ATTENTION_BY_TABLES)
-LAUNCH(launch_fast_bias, fast, ATTENTION_BY_BIAS)
-LAUNCH(launch_fast_bias_bwd, fast_bwd, ATTENTION_BY_BIAS)
-LAUNCH(launch_plain, plain, ATTENTION_PLAIN)
-LAUNCH(launch_plain_bwd, plain_bwd, ATTENTION_PLAIN)
-LAUNCH(launch_rel, plain, ATTENTION_BY_TABLES)
-LAUNCH(launch_rel_bwd, plain_bwd, ATTENTION_BY_TABLES)
-LAUNCH(launch_bias, plain, ATTENTION_BY_BIAS)
-LAUNCH(launch_bias_bwd, plain_bwd, ATTENTION_BY_BIAS)
-
-CUDA_KERNEL(cuda_attention_hopper, .launch = launch_hopper);
-CUDA_KERNEL(cuda_attention_hopper_bwd, .launch = launch_hopper_bwd);
-CUDA_KERNEL(cuda_attention_hopper_grid64, .launch = launch_hopper_grid64);
-CUDA_KERNEL(cuda_attention_hopper_grid64_bwd, .launch = launch_hopper_grid64_bwd);
-CUDA_KERNEL(cuda_attention_dense, .launch = launch_dense);
-CUDA_KERNEL(cuda_attention_dense_bwd, .launch = launch_dense_bwd);
-CUDA_KERNEL(cuda_attention_grid64, .launch = launch_grid64);
-CUDA_KERNEL(cuda_attention_grid64_bwd, .launch = launch_grid64_bwd);
-CUDA_KERNEL(cuda_attention_fast, .launch = launch_fast);
-CUDA_KERNEL(cuda_attention_fast_bwd, .launch = launch_fast_bwd);
-CUDA_KERNEL(cuda_attention_fast_rel, .launch = launch_fast_rel);
-CUDA_KERNEL(cuda_attention_fast_rel_bwd, .launch = launch_fast_rel_bwd);
-CUDA_KERNEL(cuda_attention_fast_bias, .launch = launch_fast_bias);
-CUDA_KERNEL(cuda_attention_fast_bias_bwd, .launch = launch_fast_bias_bwd);
-CUDA_KERNEL(cuda_attention, .launch = launch_plain);
-CUDA_KERNEL(cuda_attention_bwd, .launch = launch_plain_bwd);
-CUDA_KERNEL(cuda_attention_rel, .launch = launch_rel);
-CUDA_KERNEL(cuda_attention_rel_bwd, .launch = launch_rel_bwd);
-CUDA_KERNEL(cuda_attention_bias, .launch = launch_bias);
-CUDA_KERNEL(cuda_attention_bias_bwd, .launch = launch_bias_bwd);
+/* A kernel is a function of its launch and these arguments. */
+#define LAUNCH(KERNEL, FUNCTION, ...) \
+    static int launch_##KERNEL(const struct launch *l, struct error *e) { return FUNCTION(l, __VA_ARGS__, e); } \
+    CUDA_KERNEL(KERNEL, .launch = launch_##KERNEL)
+LAUNCH(cuda_attention_hopper, hopper, ATTENTION_PLAIN);
+LAUNCH(cuda_attention_hopper_bwd, hopper_bwd, ATTENTION_PLAIN);
+LAUNCH(cuda_attention_hopper_grid64, hopper, ATTENTION_BY_TABLES);
+LAUNCH(cuda_attention_hopper_grid64_bwd, hopper_bwd, ATTENTION_BY_TABLES);
+LAUNCH(cuda_attention_dense, tiles, ATTENTION_PLAIN, ADDS_NOTHING);
+LAUNCH(cuda_attention_dense_bwd, tiles_bwd, ATTENTION_PLAIN, ADDS_NOTHING);
+LAUNCH(cuda_attention_grid64, tiles, ATTENTION_BY_TABLES, ADDS_GRID64);
+LAUNCH(cuda_attention_grid64_bwd, tiles_bwd, ATTENTION_BY_TABLES, ADDS_GRID64);
+LAUNCH(cuda_attention_fast, tiles, ATTENTION_PLAIN, ADDS_MASK);
+LAUNCH(cuda_attention_fast_bwd, tiles_bwd, ATTENTION_PLAIN, ADDS_MASK);
+LAUNCH(cuda_attention_fast_rel, tiles, ATTENTION_BY_TABLES, ADDS_TABLES);
+LAUNCH(cuda_attention_fast_rel_bwd, tiles_bwd, ATTENTION_BY_TABLES, ADDS_TABLES);
+LAUNCH(cuda_attention_fast_bias, tiles, ATTENTION_BY_BIAS, ADDS_BIAS);
+LAUNCH(cuda_attention_fast_bias_bwd, tiles_bwd, ATTENTION_BY_BIAS, ADDS_BIAS);
+LAUNCH(cuda_attention, plain, ATTENTION_PLAIN);
+LAUNCH(cuda_attention_bwd, plain_bwd, ATTENTION_PLAIN);
+LAUNCH(cuda_attention_rel, plain, ATTENTION_BY_TABLES);
+LAUNCH(cuda_attention_rel_bwd, plain_bwd, ATTENTION_BY_TABLES);
+LAUNCH(cuda_attention_bias, plain, ATTENTION_BY_BIAS);
+LAUNCH(cuda_attention_bias_bwd, plain_bwd, ATTENTION_BY_BIAS);

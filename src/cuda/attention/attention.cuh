@@ -10,6 +10,34 @@
 #include "cuda/device/device.cuh"
 #include "cuda/attention/launch_attention.h"
 
+constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
+
+/* Unrolled loops over one, two or three indices, so that what they index stays in registers. */
+template <int N, typename F> __device__ inline void each(F f)
+{
+#pragma unroll
+    for (int n = 0; n < N; n++) f(n);
+}
+template <int M, int N, typename F> __device__ inline void each(F f)
+{
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++) f(m, n);
+}
+template <int M, int N, int K, typename F> __device__ inline void each(F f)
+{
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int k = 0; k < K; k++) f(m, n, k);
+}
+
+/* Two adjacent numbers, the first at a multiple of 8 bytes. */
+__device__ inline float2 pair_at(const float *p) { return *reinterpret_cast<const float2 *>(p); }
+
 template <typename T> __device__ inline T *row_at(const head_rows &x, int64_t b, int64_t t, int64_t h)
 {
     return static_cast<T *>(x.data) + b * x.sample + t * x.token + h * x.head;
@@ -79,6 +107,17 @@ template <typename F> static cudaError_t allow_shared(F *kernel, size_t bytes)
     const cudaError_t rc = cudaFuncGetAttributes(&now, kernel);
     if (rc != cudaSuccess || (size_t)now.maxDynamicSharedSizeBytes >= bytes) return rc;
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}
+
+/* Launches a kernel with so much dynamic shared memory. */
+template <typename... P, typename... A>
+static cudaError_t start_kernel(void (*kernel)(P...), int64_t blocks, int threads, size_t bytes, cudaStream_t stream, const A &...arguments)
+{
+    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
+    const cudaError_t rc = allow_shared(kernel, bytes);
+    if (rc != cudaSuccess) return rc;
+    kernel<<<(unsigned)blocks, (unsigned)threads, bytes, stream>>>(arguments...);
+    return cudaGetLastError();
 }
 
 #endif

@@ -14,7 +14,7 @@ struct head_rows {
     int64_t sample, token, head;
 };
 
-/* Queries per block of fast_dq.cu, and so per partial sum of a bias gradient. */
+/* Queries per block of dq.cu with a bias, and so per partial sum of a bias gradient. */
 enum { ATTENTION_FAST_TILE = 64 };
 
 /* [rows,columns] of any type and strides. */
@@ -61,32 +61,22 @@ cudaError_t cuda_attention_sum_tables(const struct attention *a, cudaStream_t st
 cudaError_t cuda_attention_plain(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_plain_bwd(const struct attention *a, cudaStream_t stream);
 
-/* With tensor cores (fast.cu, fast_dq.cu, fast_dkv.cu): bf16 or f16,
- * D of 32, 64, 80, 96 or 128, rows at multiples of 16 bytes, compute capability 8.0 or later, or
- * 7.5 with f16 where the shared memory is large enough; unit is log2(e). The backward kernels run
- * after cuda_attention_row_stats. The partial sums of a bias gradient are of ATTENTION_FAST_TILE
- * queries. */
-cudaError_t cuda_attention_fast(const struct attention *a, int grid64, cudaStream_t stream);
-cudaError_t cuda_attention_fast_dq(const struct attention *a, cudaStream_t stream);
-cudaError_t cuda_attention_fast_dkv(const struct attention *a, cudaStream_t stream);
+/* With tensor cores (forward.cu, dq.cu, dkv.cu): bf16 or f16, D of 32, 64, 80, 96 or 128, rows at
+ * multiples of 16 bytes, compute capability 8.0 or later, or 7.5 with f16 where the shared memory is
+ * large enough; unit is log2(e). `added` is what they add to the scores; ADDS_NOTHING requires a
+ * positive scale. The backward kernels run after cuda_attention_row_stats. The partial sums of a bias
+ * gradient are of ATTENTION_FAST_TILE queries. */
+cudaError_t cuda_attention_forward(const struct attention *a, enum score_terms added, cudaStream_t stream);
+cudaError_t cuda_attention_dq(const struct attention *a, enum score_terms added, cudaStream_t stream);
+cudaError_t cuda_attention_dkv(const struct attention *a, enum score_terms added, cudaStream_t stream);
 
-/* For a grid of 64 columns and up to 64 rows, with tables of the heads' type. rel, multiplied by
- * `unit`, and drel are stored transposed, [B,H,height+width,T]. grid64.cu computes rel
- * before and the tables' partial gradients after. The forward kernel above handles this case by its
- * argument `grid64`; the backward has kernels of its own (grid64_dq.cu,
- * grid64_dkv.cu). */
+/* ADDS_GRID64 is for a grid of 64 columns and up to 64 rows, with tables of the heads' type. rel,
+ * multiplied by `unit`, and drel are stored transposed, [B,H,height+width,T]. grid64.cu computes rel
+ * before and the tables' partial gradients after. */
 cudaError_t cuda_grid64_rel(const struct attention *a, float unit, cudaStream_t stream);
 cudaError_t cuda_grid64_dtables(const struct attention *a, cudaStream_t stream);
-cudaError_t cuda_attention_grid64_dq(const struct attention *a, cudaStream_t stream);
-cudaError_t cuda_attention_grid64_dkv(const struct attention *a, cudaStream_t stream);
 
-/* The same if nothing is added to the scores (no mask, no grid) and the scale is positive
- * (dense.cu, dense_dq.cu, dense_dkv.cu). */
-cudaError_t cuda_attention_dense(const struct attention *a, cudaStream_t stream);
-cudaError_t cuda_attention_dense_dq(const struct attention *a, cudaStream_t stream);
-cudaError_t cuda_attention_dense_dkv(const struct attention *a, cudaStream_t stream);
-/* delta = rowsum(do * o), and lse in base 2, both [B,H,T rounded up to 64]
- * (row_stats.cu). */
+/* delta = rowsum(do * o), and lse in base 2, both [B,H,T rounded up to 64] (row_stats.cu). */
 cudaError_t cuda_attention_row_stats(const struct attention *a, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -40,9 +40,9 @@ __device__ inline void copy_to(unsigned to, const void *from, bool there)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
-__device__ inline void copy4(void *to, const void *from, bool there)
+__device__ inline void copy4_to(unsigned to, const void *from)
 {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 4 : 0) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, 4;" ::"r"(to), "l"(from) : "memory");
 }
 __device__ inline void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /* Waits until all but the latest n groups have arrived. */
@@ -53,10 +53,14 @@ __device__ inline void copy_to(unsigned to, const void *from, bool there)
     const uint4 x = there ? *static_cast<const uint4 *>(from) : uint4{0, 0, 0, 0};
     asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
 }
-__device__ inline void copy4(void *to, const void *from, bool there) { *static_cast<unsigned *>(to) = there ? *static_cast<const unsigned *>(from) : 0; }
+__device__ inline void copy4_to(unsigned to, const void *from)
+{
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(*static_cast<const unsigned *>(from)) : "memory");
+}
 __device__ inline void copy_commit() {}
 template <int n> __device__ inline void copy_wait() {}
 #endif
+__device__ inline void store_to(unsigned to, int x) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(x) : "memory"); }
 __device__ inline void copy16(void *to, const void *from, bool there) { copy_to(shared_address(to), from, there); }
 
 /* Copies rows first .. first+N of a head; zeros beyond `count`. */
@@ -239,8 +243,6 @@ __device__ inline int bias_between(const attention &a, int x, int y)
 {
     return abs((x >> 16) - (y >> 16)) * a.width + abs((x & 0xffff) - (y & 0xffff));
 }
-
-constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 
 /* Calls f(T, D), as types, for this attention. */
 template <typename T, typename F> static cudaError_t by_length(const attention *a, F f)

@@ -111,10 +111,11 @@ static bool fits_shared(const struct query *q, const struct form *f)
 {
     const int D = (int)f->q->dim[3], T = (int)f->q->dim[1];
     const size_t most = ATTENTION_SHARED_SM75;
+    const enum score_terms added = f->mode == ATTENTION_PLAIN ? ADDS_MASK : f->mode == ATTENTION_BY_TABLES ? ADDS_TABLES : ADDS_BIAS;
     if (q->profile->capability >= 80) return true;
-    if (fast_bytes(D, f->mode, position_stride(forward_columns(f->height) + f->width), T) > most) return false;
-    return !f->backward || (fast_dkv_bytes(D, f->mode, position_stride(dkv_columns(f->height, f->width) + f->width), T) <= most &&
-                            fast_dq_bytes(D, f->mode, position_stride(f->height + f->width), T) <= most);
+    if (fast_bytes(D, added, position_stride(forward_columns(f->height) + f->width), T) > most) return false;
+    return !f->backward || (fast_dkv_bytes(D, added, position_stride(dkv_columns(f->height, f->width) + f->width), T) <= most &&
+                            fast_dq_bytes(D, added, position_stride(f->height + f->width), T) <= most);
 }
 
 static bool dense_match(const struct query *q, bool backward)

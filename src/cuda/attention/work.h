@@ -19,6 +19,10 @@
 
 enum attention_mode { ATTENTION_PLAIN, ATTENTION_BY_TABLES, ATTENTION_BY_BIAS };
 
+/* What a tensor-core kernel adds to the scores: nothing, a mask by key, the position terms of a grid,
+ * those of a grid of 64 columns, a bias by distance. */
+enum score_terms { ADDS_NOTHING, ADDS_MASK, ADDS_TABLES, ADDS_GRID64, ADDS_BIAS };
+
 /* Heads are split into at most ATTENTION_GROUPS groups, each with a partial sum of the tables'
  * gradients. With a grid of 64 columns the grid's rows are split instead, into more groups
  * (grid64.cu). */
