@@ -1,16 +1,28 @@
 /*
  * attention.cuh: functions shared by the attention kernels: which keys a query sees, the addresses
- * of rows, and the table rows of a pair of grid positions.
+ * of rows, the table rows of a pair of grid positions, and how a kernel is launched.
  */
 #ifndef ATTENTION_CUH
 #define ATTENTION_CUH
 
 #include <math_constants.h>
+#include <type_traits>
 
 #include "cuda/device/device.cuh"
 #include "cuda/attention/launch_attention.h"
 
 constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
+
+/* An element of any type, as f32. */
+__device__ inline float stored(const void *data, enum store type, int64_t at)
+{
+    switch (type) {
+    case STORE_BF16: return to_float(static_cast<const __nv_bfloat16 *>(data)[at]);
+    case STORE_F16: return to_float(static_cast<const __half *>(data)[at]);
+    default: return static_cast<const float *>(data)[at];
+    }
+}
+__device__ inline float table_at(const head_table &x, int row, int column) { return stored(x.data, x.type, row * x.row + column * x.column); }
 
 /* Unrolled loops over one, two or three indices, so that what they index stays in registers. */
 template <int N, typename F> __device__ inline void each(F f)
@@ -46,6 +58,13 @@ template <typename T> __device__ inline T *row_at(const head_rows &x, int64_t b,
 __device__ inline float *lse_at(const attention &a, int64_t b, int64_t h, int64_t t)
 {
     return a.lse + b * a.lse_sample + h * a.lse_head + t * a.lse_token;
+}
+
+/* What the mask adds to the scores of key s, in base 2; -inf beyond the last key. */
+__device__ inline float key_term(const attention &a, int64_t b, int s)
+{
+    if (s >= a.S) return -CUDART_INF_F;
+    return a.mask ? a.mask[b * a.mask_sample + s * a.mask_key] * LOG2E : 0.0f;
 }
 
 /* By position: queries and keys end together, so query t is aligned with key t + (S-T). */
@@ -96,6 +115,32 @@ __device__ inline int table_row(const attention &a, int t, int c)
 __device__ inline int bias_index(const attention &a, int t, int s)
 {
     return abs(t / a.width - s / a.width) * a.width + abs(t % a.width - s % a.width);
+}
+
+/* --- launching ------------------------------------------------------------------------------ */
+
+/* Calls f(T), as a type. */
+template <typename F> static cudaError_t by_type(enum store type, F f)
+{
+    switch (type) {
+    case STORE_F32: return f(float());
+    case STORE_BF16: return f(__nv_bfloat16());
+    case STORE_F16: return f(__half());
+    }
+    return cudaErrorInvalidValue;
+}
+
+/* Calls f(T, D), as types, for a head dimension that is one of D; for the 16-bit type of an
+ * attention. */
+template <typename T, int... D, typename F> static cudaError_t by_length(const attention *a, F f)
+{
+    cudaError_t rc = cudaErrorInvalidValue;
+    ((a->D == D ? (void)(rc = f(T(), std::integral_constant<int, D>())) : (void)0), ...);
+    return rc;
+}
+template <int... D, typename F> static cudaError_t by_type_and_length(const attention *a, F f)
+{
+    return a->type == STORE_BF16 ? by_length<__nv_bfloat16, D...>(a, f) : by_length<__half, D...>(a, f);
 }
 
 /* Allows a kernel so much dynamic shared memory; beyond 48 KiB this must be requested. An earlier,

@@ -17,20 +17,11 @@
  * that do not exist, zeros are read and the score is -inf, so they contribute nothing; nothing is
  * written for them. Each sum has one order, given by the shape: the same bits every time.
  */
-#include <math_constants.h>
-
-#include "cuda/device/device.cuh"
-#include "cuda/attention/launch_few.h"
+#include "cuda/attention/attention.cuh"
 
 constexpr int WARP = 32, THREADS = WARP * FEW_WARPS;
-constexpr float LOG2E = 1.44269504088896f, LN2 = 0.693147180559945f;
 
 /* --- rows ----------------------------------------------------------------------------------- */
-
-template <typename T> static __device__ T *row_at(const few_rows &x, int64_t b, int64_t t, int64_t h)
-{
-    return static_cast<T *>(x.data) + b * x.sample + t * x.token + h * x.head;
-}
 
 /* V elements in their storage type, in chunks of up to 16 bytes. */
 template <typename T, int V> struct chunk {
@@ -62,7 +53,7 @@ template <typename T, int V> static __device__ void write(T *to, const float (&x
  * accesses is f32 anyway, and a kernel per type would be three times the code. Reads from element
  * `from` of row t of head h on. */
 template <int V>
-static __device__ void read(float (&to)[V], enum store type, const few_rows &x, int64_t b, int64_t t, int64_t h, int from, bool live)
+static __device__ void read(float (&to)[V], enum store type, const head_rows &x, int64_t b, int64_t t, int64_t h, int from, bool live)
 {
 #pragma unroll
     for (int i = 0; i < V; i++) to[i] = 0;
@@ -73,7 +64,7 @@ static __device__ void read(float (&to)[V], enum store type, const few_rows &x, 
 }
 
 template <int V>
-static __device__ void write(enum store type, const few_rows &to, int64_t b, int64_t t, int64_t h, int from, const float (&x)[V], float factor)
+static __device__ void write(enum store type, const head_rows &to, int64_t b, int64_t t, int64_t h, int from, const float (&x)[V], float factor)
 {
     if (type == STORE_F32) write(row_at<float>(to, b, t, h) + from, x, factor);
     else if (type == STORE_BF16) write(row_at<__nv_bfloat16>(to, b, t, h) + from, x, factor);
@@ -87,7 +78,7 @@ struct block_work {
     int64_t b;
     int group, tile, split, begin, end;
 };
-static __device__ block_work block_work_of(const few_attention &a, int tiles, int splits, int64_t split_rows)
+static __device__ block_work block_work_of(const attention &a, int tiles, int splits, int64_t split_rows)
 {
     int64_t i = blockIdx.x;
     block_work s;
@@ -104,7 +95,7 @@ struct lane_slice {
     int row, chunk, head, from;
     bool live;
 };
-template <int V> static __device__ lane_slice lane_slice_of(const few_attention &a, int group, int lane)
+template <int V> static __device__ lane_slice lane_slice_of(const attention &a, int group, int lane)
 {
     const int chunks = a.cut.heads * a.cut.lanes;
     lane_slice p;
@@ -116,11 +107,11 @@ template <int V> static __device__ lane_slice lane_slice_of(const few_attention 
 
 /* Row r of a lane in the iteration that begins at `base`; an iteration has rows_per_iteration<R>(a)
  * rows. */
-template <int R> static __device__ int rows_per_iteration(const few_attention &a)
+template <int R> static __device__ int rows_per_iteration(const attention &a)
 {
     return R * FEW_WARPS * (WARP / (a.cut.heads * a.cut.lanes));
 }
-static __device__ int row_of(const few_attention &a, const lane_slice &p, int base, int r)
+static __device__ int row_of(const attention &a, const lane_slice &p, int base, int r)
 {
     return base + (r * FEW_WARPS + (int)threadIdx.x / WARP) * (WARP / (a.cut.heads * a.cut.lanes)) + p.row;
 }
@@ -150,7 +141,7 @@ template <int V> static __device__ void load_item(float (&x)[V], const float4 *t
 
 /* Loads items first .. first+count of x, times factor. */
 template <int N, int V>
-static __device__ void fill(float4 *tile, const few_rows &x, const few_attention &a, const block_work &w, int first, int count, float factor)
+static __device__ void fill(float4 *tile, const head_rows &x, const attention &a, const block_work &w, int first, int count, float factor)
 {
     for (int i = threadIdx.x; i < N * WARP; i += THREADS) {
         const int n = i / WARP, c = i % WARP;
@@ -160,12 +151,6 @@ static __device__ void fill(float4 *tile, const few_rows &x, const few_attention
         read(e, a.type, x, w.b, first + n, p.head, p.from, live);
         store_item(tile, n, c, e, factor);
     }
-}
-
-static __device__ float score_bias(const few_attention &a, int64_t b, int s)
-{
-    if (s >= a.S) return -CUDART_INF_F;
-    return a.mask ? a.mask[b * a.mask_sample + s * a.mask_key] * LOG2E : 0.0f;
 }
 
 /* --- sums ------------------------------------------------------------------------------------- */
@@ -220,7 +205,7 @@ template <typename F, int M> static __device__ void reduce_warps(float (&x)[M], 
 }
 
 /* Reduces those values over the rows of a warp: four floats of chunk c. */
-template <typename F> static __device__ float4 reduce_rows(const few_attention &a, const float4 *scratch, int i, int c)
+template <typename F> static __device__ float4 reduce_rows(const attention &a, const float4 *scratch, int i, int c)
 {
     const int chunks = a.cut.heads * a.cut.lanes;
     float4 x = scratch[i * WARP + c];
@@ -235,7 +220,7 @@ template <typename F> static __device__ float4 reduce_rows(const few_attention &
  * [splits,B,count of all,H,D] or, with one split, into `to`. The block's items are first ..
  * first+count of `all`. */
 template <int N, int V>
-static __device__ void write_sums(float (&x)[N * V], float4 *scratch, const few_attention &a, const block_work &w, const few_rows &to, float *partial,
+static __device__ void write_sums(float (&x)[N * V], float4 *scratch, const attention &a, const block_work &w, const head_rows &to, float *partial,
                                   int splits, int first, int count, int all, float factor)
 {
     const int chunks = a.cut.heads * a.cut.lanes;
@@ -254,7 +239,7 @@ static __device__ void write_sums(float (&x)[N * V], float4 *scratch, const few_
 
 /* Adds the splits' sums in order: [B,count,H,D]. */
 template <typename T>
-__global__ void __launch_bounds__(BLOCK) join(const few_rows to, const float *partial, int splits, int B, int count, int H, int D)
+__global__ void __launch_bounds__(BLOCK) join(const head_rows to, const float *partial, int splits, int B, int count, int H, int D)
 {
     const int64_t fours = (int64_t)B * count * H * (D / 4);
     for (int64_t i = blockIdx.x * (int64_t)BLOCK + threadIdx.x; i < fours; i += (int64_t)gridDim.x * BLOCK) {
@@ -289,7 +274,7 @@ template <int N> static __device__ row_sum softmax_row(float (&s)[N])
     return x;
 }
 
-template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_forward(const few_attention a)
+template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_forward(const attention a)
 {
     __shared__ float4 keys[N * V / 4 * WARP], values[N * V / 4 * WARP];
     const block_work w = block_work_of(a, 1, a.cut.splits, a.cut.split_rows);
@@ -298,7 +283,7 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_f
     fill<N, V>(keys, a.k, a, w, 0, a.S, a.scale * LOG2E);
     fill<N, V>(values, a.v, a, w, 0, a.S, 1.0f);
 #pragma unroll
-    for (int n = 0; n < N; n++) bias[n] = score_bias(a, w.b, n);
+    for (int n = 0; n < N; n++) bias[n] = key_term(a, w.b, n);
     __syncthreads();
     for (int base = w.begin; base < w.end; base += rows_per_iteration<R>(a)) {
         float q[R][V], s[R][N], o[R][V];
@@ -340,15 +325,14 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_f
             const bool empty = sums[r].sum == 0;
             write(a.type, a.o, w.b, t, p.head, p.from, o[r], empty ? 0.0f : 1 / sums[r].sum);
             if (p.from == 0)
-                a.lse[w.b * a.lse_sample + p.head * a.lse_head + t * a.lse_token] =
-                    empty ? -CUDART_INF_F : (sums[r].top + log2f(sums[r].sum)) * LN2;
+                *lse_at(a, w.b, p.head, t) = empty ? -CUDART_INF_F : (sums[r].top + log2f(sums[r].sum)) * LN2;
         }
     }
 }
 
 /* A row has all its keys here, so p comes from the scores and rowsum(do * o) from p: neither lse
  * nor o is read. */
-template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_backward(const few_attention a)
+template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_backward(const attention a)
 {
     __shared__ float4 scratch[FEW_WARPS / 2 * N * V / 4 * WARP];
     float4 *keys = scratch, *values = scratch + N * V / 4 * WARP;
@@ -384,7 +368,7 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_b
             reduce_lanes(s[r], a.cut.lanes);
             reduce_lanes(ds[r], a.cut.lanes);
 #pragma unroll
-            for (int n = 0; n < N; n++) s[r][n] += score_bias(a, w.b, n);
+            for (int n = 0; n < N; n++) s[r][n] += key_term(a, w.b, n);
             const row_sum x = softmax_row(s[r]);
             const float factor = x.sum == 0 ? 0.0f : 1 / x.sum;
             float delta = 0;
@@ -419,14 +403,14 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_b
 /* --- few queries ------------------------------------------------------------------------------ */
 
 /* The index in the splits' maxima and sums: [splits,B,T,H] each. */
-static __device__ int64_t sum_at(const few_attention &a, int split, int64_t b, int t, int h)
+static __device__ int64_t sum_at(const attention &a, int split, int64_t b, int t, int h)
 {
     return ((split * (int64_t)a.B + b) * a.T + t) * a.H + h;
 }
 
 /* Reduces the block's maxima, rescales everything to them, then reduces the sums. */
 template <int N, int V>
-static __device__ void reduce_queries(const few_attention &a, const block_work &w, const lane_slice &p, float4 *scratch, float (&top)[N], float (&sum)[N],
+static __device__ void reduce_queries(const attention &a, const block_work &w, const lane_slice &p, float4 *scratch, float (&top)[N], float (&sum)[N],
                                       float (&o)[N * V], int first, int count)
 {
     const int64_t all = (int64_t)a.cut.splits * a.B * a.T * a.H;
@@ -460,7 +444,7 @@ static __device__ void reduce_queries(const few_attention &a, const block_work &
         }
 }
 
-template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) queries_forward(const few_attention a)
+template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) queries_forward(const attention a)
 {
     __shared__ float4 scratch[FEW_WARPS / 2 * N * V / 4 * WARP];
     const block_work w = block_work_of(a, a.cut.tiles, a.cut.splits, a.cut.split_rows);
@@ -491,7 +475,7 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) querie
 #pragma unroll
         for (int r = 0; r < R; r++) {
             const int row = row_of(a, p, base, r);
-            const float bias = row < w.end ? score_bias(a, w.b, row) : -CUDART_INF_F;
+            const float bias = row < w.end ? key_term(a, w.b, row) : -CUDART_INF_F;
             reduce_lanes(s[r], a.cut.lanes);
 #pragma unroll
             for (int n = 0; n < N; n++) s[r][n] += bias;
@@ -516,11 +500,11 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) querie
                 for (int i = 0; i < V; i++) o[n * V + i] += s[r][n] * v[r][i];
     }
     reduce_queries<N, V>(a, w, p, scratch, top, sum, o, first, count);
-    write_sums<N, V>(o, scratch, a, w, few_rows{}, a.partial, 0, first, count, a.T, 1.0f);
+    write_sums<N, V>(o, scratch, a, w, head_rows{}, a.partial, 0, first, count, a.T, 1.0f);
 }
 
 /* Combines o and lse of the splits. */
-template <typename T> __global__ void __launch_bounds__(BLOCK) queries_join(const few_attention a)
+template <typename T> __global__ void __launch_bounds__(BLOCK) queries_join(const attention a)
 {
     const int D4 = a.D / 4;
     const int64_t fours = (int64_t)a.B * a.T * a.H * D4, all = (int64_t)a.cut.splits * a.B * a.T * a.H;
@@ -538,14 +522,14 @@ template <typename T> __global__ void __launch_bounds__(BLOCK) queries_join(cons
             o[0] += block_work * x.x, o[1] += block_work * x.y, o[2] += block_work * x.z, o[3] += block_work * x.w;
         }
         write(row_at<T>(a.o, b, t, h) + d, o, sum == 0 ? 0.0f : 1 / sum);
-        if (d == 0) a.lse[b * a.lse_sample + h * a.lse_head + t * a.lse_token] = sum == 0 ? -CUDART_INF_F : (top + log2f(sum)) * LN2;
+        if (d == 0) *lse_at(a, b, h, t) = sum == 0 ? -CUDART_INF_F : (top + log2f(sum)) * LN2;
     }
 }
 
 /* Loads a tile of queries and their gradients; lse in base 2 and rowsum(do * o). A query that sees
  * no key, or that does not exist, has lse = inf, which makes p 0. */
 template <int N, int V>
-static __device__ void fill_queries(float4 *queries, float4 *douts, float2 *sums, const few_attention &a, const block_work &w, int first, int count)
+static __device__ void fill_queries(float4 *queries, float4 *douts, float2 *sums, const attention &a, const block_work &w, int first, int count)
 {
     fill<N, V>(queries, a.q, a, w, first, count, a.scale * LOG2E);
     for (int i = threadIdx.x; i < N * WARP; i += THREADS) {
@@ -559,14 +543,14 @@ static __device__ void fill_queries(float4 *queries, float4 *douts, float2 *sums
         float delta[1] = {dot(dout, o)};
         reduce_lanes(delta, a.cut.lanes);
         const bool there = p.row == 0 && p.head < a.H && n < count;
-        const float lse = there ? a.lse[w.b * a.lse_sample + p.head * a.lse_head + (first + n) * a.lse_token] : -CUDART_INF_F;
+        const float lse = there ? *lse_at(a, w.b, p.head, first + n) : -CUDART_INF_F;
         sums[i] = make_float2(lse == -CUDART_INF_F ? CUDART_INF_F : lse * LOG2E, delta[0]);
     }
 }
 
 /* With DQ a block has one tile of queries; without, it iterates over all of them. */
 template <int N, int V, int R, bool DQ, bool DKV>
-__global__ void __launch_bounds__(THREADS) queries_backward(const few_attention a, int splits, int64_t split_rows)
+__global__ void __launch_bounds__(THREADS) queries_backward(const attention a, int splits, int64_t split_rows)
 {
     constexpr int TILE = N * V / 4 * WARP, MEETING = FEW_WARPS / 2 * TILE;
     __shared__ float4 scratch[DQ ? MEETING : 2 * TILE];
@@ -587,7 +571,7 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const few_attention 
             const int row = row_of(a, p, base, r);
             read(k[r], a.type, a.k, w.b, row, p.head, p.from, p.live && row < w.end);
             read(v[r], a.type, a.v, w.b, row, p.head, p.from, p.live && row < w.end);
-            bias[r] = row < w.end ? score_bias(a, w.b, row) : -CUDART_INF_F;
+            bias[r] = row < w.end ? key_term(a, w.b, row) : -CUDART_INF_F;
 #pragma unroll
             for (int i = 0; i < V; i++) dk[r][i] = dv[r][i] = 0;
         }
@@ -630,12 +614,12 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const few_attention 
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-static unsigned blocks_of(const few_attention *a, int tiles, int splits)
+static unsigned blocks_of(const attention *a, int tiles, int splits)
 {
     return (unsigned)((int64_t)a->B * a->cut.groups * tiles * splits);
 }
 
-template <int N, int V> static cudaError_t run_forward(const few_attention *a, cudaStream_t stream)
+template <int N, int V> static cudaError_t run_forward(const attention *a, cudaStream_t stream)
 {
     const unsigned blocks = blocks_of(a, a->cut.tiles, a->cut.splits);
     if (a->cut.side == FEW_KEYS) keys_forward<N, V, 2><<<blocks, THREADS, 0, stream>>>(*a);
@@ -644,7 +628,7 @@ template <int N, int V> static cudaError_t run_forward(const few_attention *a, c
 }
 
 /* Several tiles: each block has as many keys as its lanes hold at once. */
-template <int N, int V> static cudaError_t run_tiles(const few_attention *a, cudaStream_t stream)
+template <int N, int V> static cudaError_t run_tiles(const attention *a, cudaStream_t stream)
 {
     constexpr int R = 2;
     const int rows = R * FEW_WARPS * (WARP / (a->cut.heads * a->cut.lanes)), splits = (int)few_ceil(a->cut.rows, rows);
@@ -655,7 +639,7 @@ template <int N, int V> static cudaError_t run_tiles(const few_attention *a, cud
     return cudaGetLastError();
 }
 
-template <int N, int V> static cudaError_t run_backward(const few_attention *a, cudaStream_t stream)
+template <int N, int V> static cudaError_t run_backward(const attention *a, cudaStream_t stream)
 {
     const unsigned blocks = blocks_of(a, a->cut.tiles, a->cut.splits);
     if constexpr (N == FEW_TILE)
@@ -665,7 +649,7 @@ template <int N, int V> static cudaError_t run_backward(const few_attention *a, 
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_attention_few(const struct few_attention *a, int backward, cudaStream_t stream)
+extern "C" cudaError_t cuda_attention_few(const struct attention *a, int backward, cudaStream_t stream)
 {
     if (a->cut.N == 8) return backward ? run_backward<8, 8>(a, stream) : run_forward<8, 8>(a, stream);
     return backward ? run_backward<16, 4>(a, stream) : run_forward<16, 4>(a, stream);
@@ -673,7 +657,7 @@ extern "C" cudaError_t cuda_attention_few(const struct few_attention *a, int bac
 
 /* --- joining ---------------------------------------------------------------------------------- */
 
-template <typename T> static cudaError_t join_splits(const few_attention *a, const few_rows &to, const float *partial, int count, cudaStream_t stream)
+template <typename T> static cudaError_t join_splits(const attention *a, const head_rows &to, const float *partial, int count, cudaStream_t stream)
 {
     if (a->cut.splits == 1) return cudaSuccess;
     const unsigned blocks = grid_for((int64_t)a->B * count * a->H * (a->D / 4));
@@ -681,7 +665,7 @@ template <typename T> static cudaError_t join_splits(const few_attention *a, con
     return cudaGetLastError();
 }
 
-template <typename T> static cudaError_t run_join(const few_attention *a, bool backward, cudaStream_t stream)
+template <typename T> static cudaError_t run_join(const attention *a, bool backward, cudaStream_t stream)
 {
     if (a->cut.side == FEW_KEYS) {
         if (!backward) return cudaSuccess;
@@ -693,12 +677,7 @@ template <typename T> static cudaError_t run_join(const few_attention *a, bool b
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_attention_few_join(const struct few_attention *a, int backward, cudaStream_t stream)
+extern "C" cudaError_t cuda_attention_few_join(const struct attention *a, int backward, cudaStream_t stream)
 {
-    switch (a->type) {
-    case STORE_F32: return run_join<float>(a, backward, stream);
-    case STORE_BF16: return run_join<__nv_bfloat16>(a, backward, stream);
-    case STORE_F16: return run_join<__half>(a, backward, stream);
-    }
-    return cudaErrorInvalidValue;
+    return by_type(a->type, [&](auto t) { return run_join<decltype(t)>(a, backward, stream); });
 }

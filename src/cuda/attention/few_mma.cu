@@ -22,13 +22,9 @@
  * exponents are f32. Sums over splits of the rows are written as in few.cu, which adds
  * them up.
  */
-#include <math_constants.h>
-
-#include "cuda/device/device.cuh"
-#include "cuda/attention/launch_few.h"
+#include "cuda/attention/attention.cuh"
 
 constexpr int WARP = 32, THREADS = WARP * FEW_WARPS, WIDTH = FEW_MMA_WIDTH, ROWS = 16, EIGHT = 8;
-constexpr float LOG2E = 1.44269504088896f, LN2 = 0.693147180559945f;
 
 /* --- instructions ----------------------------------------------------------------------------- */
 
@@ -95,11 +91,6 @@ static __device__ float logarithm(float x)
 
 /* --- rows ------------------------------------------------------------------------------------- */
 
-template <typename T> static __device__ T *row_at(const few_rows &x, int64_t b, int64_t t, int64_t h)
-{
-    return static_cast<T *>(x.data) + b * x.sample + t * x.token + h * x.head;
-}
-
 /* Two elements in a register, the first in the low half. */
 template <typename T> static __device__ uint32_t both(float first, float second)
 {
@@ -134,7 +125,7 @@ struct warp_work {
     int64_t b;
     int head, tile, split, begin, end, g, c;
 };
-static __device__ warp_work warp_work_of(const few_attention &a, int tiles, int splits, int64_t split_rows)
+static __device__ warp_work warp_work_of(const attention &a, int tiles, int splits, int64_t split_rows)
 {
     const int lane = threadIdx.x % WARP, groups = (a.H + FEW_WARPS - 1) / FEW_WARPS;
     int64_t i = blockIdx.x;
@@ -152,7 +143,7 @@ template <typename T> struct stream {
     T *at;
     int64_t eight;
 };
-template <typename T> static __device__ stream<T> stream_of(const few_rows &x, const warp_work &w)
+template <typename T> static __device__ stream<T> stream_of(const head_rows &x, const warp_work &w)
 {
     return {row_at<T>(x, w.b, w.begin + w.g, w.head) + 4 * w.c, EIGHT * x.token};
 }
@@ -193,7 +184,7 @@ template <typename T> static __device__ void write_rows(stream<T> &to, int left,
 template <int E> struct few_operands {
     uint32_t by_element[E][2], by_item[E][2];
 };
-template <typename T, int E> static __device__ void fill(few_operands<E> &f, const few_rows &x, const warp_work &w, int first, int end)
+template <typename T, int E> static __device__ void fill(few_operands<E> &f, const head_rows &x, const warp_work &w, int first, int end)
 {
 #pragma unroll
     for (int n = 0; n < E; n++) {
@@ -204,16 +195,10 @@ template <typename T, int E> static __device__ void fill(few_operands<E> &f, con
     }
 }
 
-static __device__ float score_bias(const few_attention &a, int64_t b, int s)
-{
-    if (s >= a.S) return -CUDART_INF_F;
-    return a.mask ? a.mask[b * a.mask_sample + s * a.mask_key] * LOG2E : 0.0f;
-}
-
 /* Writes a sum: into the split's part of `partial` [splits,B,all,H,16] or, with one split, into
  * `to`. */
 template <typename T, int E>
-static __device__ void write_sums(const float (&x)[E][4], const few_attention &a, const warp_work &w, const few_rows &to, float *partial, int splits,
+static __device__ void write_sums(const float (&x)[E][4], const attention &a, const warp_work &w, const head_rows &to, float *partial, int splits,
                                   int first, int all, float factor)
 {
 #pragma unroll
@@ -263,7 +248,7 @@ static __device__ void score_keys(float (&s)[E][4], const uint32_t (&q)[4], cons
     }
 }
 
-template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) keys_forward(const few_attention a)
+template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) keys_forward(const attention a)
 {
     const warp_work w = warp_work_of(a, 1, a.cut.splits, a.cut.split_rows);
     if (w.head >= a.H) return;
@@ -272,10 +257,10 @@ template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) k
     fill<T>(keys, a.k, w, 0, a.S);
     fill<T>(values, a.v, w, 0, a.S);
 #pragma unroll
-    for (int i = 0; i < 2 * E; i++) bias[i / 2][i % 2] = score_bias(a, w.b, i / 2 * EIGHT + 2 * w.c + i % 2);
+    for (int i = 0; i < 2 * E; i++) bias[i / 2][i % 2] = key_term(a, w.b, i / 2 * EIGHT + 2 * w.c + i % 2);
     stream<T> queries = stream_of<T>(a.q, w), outputs = stream_of<T>(a.o, w);
     /* Lanes 0 and 1 of a row's four write the lse of the upper and of the lower row. */
-    float *lse = a.lse + w.b * a.lse_sample + w.head * a.lse_head + (w.begin + w.g + EIGHT * w.c) * a.lse_token;
+    float *lse = lse_at(a, w.b, w.head, w.begin + w.g + EIGHT * w.c);
     for (int left = w.end - w.begin - w.g, more = w.end - w.begin; more > 0; more -= U * ROWS) {
         uint32_t q[U][4];
 #pragma unroll
@@ -317,7 +302,7 @@ template <int E> static __device__ void softmax_backward(float (&s)[E][4], float
 }
 
 /* A row has all its keys here, so neither lse nor o is read. */
-template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) keys_backward(const few_attention a)
+template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) keys_backward(const attention a)
 {
     const warp_work w = warp_work_of(a, 1, a.cut.splits, a.cut.split_rows);
     if (w.head >= a.H) return;
@@ -326,7 +311,7 @@ template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) k
     fill<T>(keys, a.k, w, 0, a.S);
     fill<T>(values, a.v, w, 0, a.S);
 #pragma unroll
-    for (int i = 0; i < 2 * E; i++) bias[i / 2][i % 2] = score_bias(a, w.b, i / 2 * EIGHT + 2 * w.c + i % 2);
+    for (int i = 0; i < 2 * E; i++) bias[i / 2][i % 2] = key_term(a, w.b, i / 2 * EIGHT + 2 * w.c + i % 2);
     stream<T> queries = stream_of<T>(a.q, w), douts = stream_of<T>(a.dout, w), dqs = stream_of<T>(a.dq, w);
     for (int left = w.end - w.begin - w.g, more = w.end - w.begin; more > 0; more -= U * ROWS) {
         uint32_t q[U][4], dout[U][4];
@@ -368,11 +353,11 @@ template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) k
 struct row_bias {
     float upper, lower;
 };
-static __device__ row_bias bias_rows(const few_attention &a, const warp_work &w, int left)
+static __device__ row_bias bias_rows(const attention &a, const warp_work &w, int left)
 {
     row_bias x = {left > 0 ? 0.0f : -CUDART_INF_F, left > EIGHT ? 0.0f : -CUDART_INF_F};
-    if (a.mask && left > 0) x.upper = score_bias(a, w.b, w.end - left);
-    if (a.mask && left > EIGHT) x.lower = score_bias(a, w.b, w.end - left + EIGHT);
+    if (a.mask && left > 0) x.upper = key_term(a, w.b, w.end - left);
+    if (a.mask && left > EIGHT) x.lower = key_term(a, w.b, w.end - left + EIGHT);
     return x;
 }
 
@@ -399,7 +384,7 @@ template <int E> static __device__ void raise_max(const float (&s)[E][4], float 
         }
 }
 
-template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) queries_forward(const few_attention a, int tiles)
+template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) queries_forward(const attention a, int tiles)
 {
     const warp_work w = warp_work_of(a, tiles, a.cut.splits, a.cut.split_rows);
     if (w.head >= a.H) return;
@@ -439,7 +424,7 @@ template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) q
             }
         }
     }
-    write_sums<float>(o, a, w, few_rows{}, a.partial, 0, first, a.T, 1.0f);
+    write_sums<float>(o, a, w, head_rows{}, a.partial, 0, first, a.T, 1.0f);
     const int64_t all = (int64_t)a.cut.splits * a.B * a.T * a.H;
 #pragma unroll
     for (int n = 0; n < E; n++)
@@ -459,14 +444,14 @@ template <int E> struct query_stats {
     float lse[E][2], delta[E][2];
 };
 template <typename T, int E>
-static __device__ void fill_query_stats(query_stats<E> &x, const few_operands<E> &douts, const few_attention &a, const warp_work &w, int first)
+static __device__ void fill_query_stats(query_stats<E> &x, const few_operands<E> &douts, const attention &a, const warp_work &w, int first)
 {
 #pragma unroll
     for (int n = 0; n < E; n++) {
         const int t = first + n * EIGHT + w.g;
         const uint2 y = read(row_at<T>(a.o, w.b, t, w.head) + 4 * w.c, t < a.T), z = make_uint2(douts.by_element[n][0], douts.by_element[n][1]);
         const pack<T, 4> o = *reinterpret_cast<const pack<T, 4> *>(&y), d = *reinterpret_cast<const pack<T, 4> *>(&z);
-        float delta = 0, lse = t < a.T ? a.lse[w.b * a.lse_sample + w.head * a.lse_head + t * a.lse_token] : -CUDART_INF_F;
+        float delta = 0, lse = t < a.T ? *lse_at(a, w.b, w.head, t) : -CUDART_INF_F;
         lse = lse == -CUDART_INF_F ? CUDART_INF_F : lse * LOG2E;
 #pragma unroll
         for (int i = 0; i < 4; i++) delta += to_float(o.at[i]) * to_float(d.at[i]);
@@ -483,7 +468,7 @@ static __device__ void fill_query_stats(query_stats<E> &x, const few_operands<E>
 /* With DQ a warp has one tile of queries; without, it iterates over all of them for U times 16
  * keys. */
 template <typename T, int E, int U, bool DQ, bool DKV>
-__global__ void __launch_bounds__(THREADS) queries_backward(const few_attention a, int tiles, int splits, int64_t split_rows)
+__global__ void __launch_bounds__(THREADS) queries_backward(const attention a, int tiles, int splits, int64_t split_rows)
 {
     const warp_work w = warp_work_of(a, DQ ? tiles : 1, splits, split_rows);
     if (w.head >= a.H) return;
@@ -551,20 +536,20 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const few_attention 
 /* --- launching -------------------------------------------------------------------------------- */
 
 /* Groups of eight items per warp: one, two, or four if there are more than that. */
-static int eights_of(const few_attention *a)
+static int eights_of(const attention *a)
 {
     const int few = a->cut.side == FEW_KEYS ? a->S : a->T;
     return few <= EIGHT ? 1 : few <= 2 * EIGHT ? 2 : 4;
 }
 
-static unsigned blocks_of(const few_attention *a, int tiles, int splits)
+static unsigned blocks_of(const attention *a, int tiles, int splits)
 {
     return (unsigned)((int64_t)a->B * few_ceil(a->H, FEW_WARPS) * tiles * splits);
 }
 
-static int tiles_of(const few_attention *a, int eights) { return (int)few_ceil(a->T, eights * EIGHT); }
+static int tiles_of(const attention *a, int eights) { return (int)few_ceil(a->T, eights * EIGHT); }
 
-template <typename T, int E> static cudaError_t run_keys(const few_attention *a, bool backward, cudaStream_t stream)
+template <typename T, int E> static cudaError_t run_keys(const attention *a, bool backward, cudaStream_t stream)
 {
     const unsigned blocks = blocks_of(a, 1, a->cut.splits);
     if (backward) keys_backward<T, E, 2><<<blocks, THREADS, 0, stream>>>(*a);
@@ -572,7 +557,7 @@ template <typename T, int E> static cudaError_t run_keys(const few_attention *a,
     return cudaGetLastError();
 }
 
-template <typename T, int E> static cudaError_t run_queries(const few_attention *a, bool backward, cudaStream_t stream)
+template <typename T, int E> static cudaError_t run_queries(const attention *a, bool backward, cudaStream_t stream)
 {
     constexpr bool WHOLE = E < 4; /* one tile: dk and dv are computed as well */
     const int tiles = tiles_of(a, E);
@@ -583,7 +568,7 @@ template <typename T, int E> static cudaError_t run_queries(const few_attention 
 }
 
 /* dk and dv over all queries, if those have more than one tile. */
-template <typename T> static cudaError_t run_tiles(const few_attention *a, cudaStream_t stream)
+template <typename T> static cudaError_t run_tiles(const attention *a, cudaStream_t stream)
 {
     constexpr int U = 4;
     const int splits = (int)few_ceil(a->cut.rows, U * ROWS);
@@ -591,7 +576,7 @@ template <typename T> static cudaError_t run_tiles(const few_attention *a, cudaS
     return cudaGetLastError();
 }
 
-template <typename T> static cudaError_t run(const few_attention *a, bool backward, cudaStream_t stream)
+template <typename T> static cudaError_t run(const attention *a, bool backward, cudaStream_t stream)
 {
     const int eights = eights_of(a);
     if (a->cut.side == FEW_KEYS) return eights == 1 ? run_keys<T, 1>(a, backward, stream) : run_keys<T, 2>(a, backward, stream);
@@ -602,7 +587,7 @@ template <typename T> static cudaError_t run(const few_attention *a, bool backwa
     return eights == 1 ? run_queries<T, 1>(a, backward, stream) : run_queries<T, 2>(a, backward, stream);
 }
 
-extern "C" cudaError_t cuda_attention_few_mma(const struct few_attention *a, int backward, cudaStream_t stream)
+extern "C" cudaError_t cuda_attention_few_mma(const struct attention *a, int backward, cudaStream_t stream)
 {
     if (a->D != WIDTH || a->type == STORE_F32) return cudaErrorInvalidValue;
     return a->type == STORE_BF16 ? run<__nv_bfloat16>(a, backward, stream) : run<__half>(a, backward, stream);

@@ -4,7 +4,7 @@
  *
  *     rel       q . the table rows of a query's positions
  *     dtables   dtable[j] = sum of drel q over the positions computed with row j, by groups of
- *               grid rows
+ *               grid rows, then over the groups
  *
  * 64 queries are one row of the grid. Their terms for the key rows c are a product with rows y - c
  * of table_h. Their terms for the columns are a product with all rows of table_w, of which a query
@@ -132,35 +132,24 @@ template <typename T, int D> __global__ void __launch_bounds__(TURNERS) dtables_
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-template <typename T, int D> static cudaError_t rel(const attention *a, float unit, cudaStream_t stream)
-{
-    const int64_t blocks = (int64_t)a->B * a->H * a->height;
-    constexpr size_t bytes = 2 * WIDTH * (D + 8) * sizeof(T) + WIDTH * (WIDTH + 1) * sizeof(float);
-    static_assert(bytes <= ATTENTION_SHARED_SM75, "it fits");
-    if (blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
-    const cudaError_t rc = allow_shared(rel_kernel<T, D>, bytes);
-    if (rc != cudaSuccess) return rc;
-    rel_kernel<T, D><<<(unsigned)blocks, FAST_BLOCK, bytes, stream>>>(*a, unit);
-    return cudaGetLastError();
-}
-
-template <typename T, int D> static cudaError_t dtables(const attention *a, cudaStream_t stream)
-{
-    const int64_t groups = attention_groups((int64_t)a->B * a->H, a->height, a->width);
-    constexpr size_t bytes = (TABLE * TURN_ROW + WIDTH * (D + 8)) * sizeof(T);
-    static_assert(bytes <= ATTENTION_SHARED_SM75, "it fits");
-    const cudaError_t rc = allow_shared(dtables_kernel<T, D>, bytes);
-    if (rc != cudaSuccess) return rc;
-    dtables_kernel<T, D><<<(unsigned)(2 * groups), TURNERS, bytes, stream>>>(*a, (int)groups);
-    return cudaGetLastError();
-}
-
 extern "C" cudaError_t cuda_grid64_rel(const struct attention *a, float unit, cudaStream_t stream)
 {
-    return by_type_and_length(a, [&](auto t, auto d) { return rel<decltype(t), decltype(d)::value>(a, unit, stream); });
+    return by_type_and_length<32, 64, 80, 96, 128>(a, [&](auto t, auto d) {
+        constexpr int D = decltype(d)::value;
+        constexpr size_t bytes = 2 * WIDTH * (D + 8) * sizeof(t) + WIDTH * (WIDTH + 1) * sizeof(float);
+        static_assert(bytes <= ATTENTION_SHARED_SM75, "it fits");
+        return start_kernel(rel_kernel<decltype(t), D>, (int64_t)a->B * a->H * a->height, FAST_BLOCK, bytes, stream, *a, unit);
+    });
 }
 
 extern "C" cudaError_t cuda_grid64_dtables(const struct attention *a, cudaStream_t stream)
 {
-    return by_type_and_length(a, [&](auto t, auto d) { return dtables<decltype(t), decltype(d)::value>(a, stream); });
+    const int groups = (int)attention_groups((int64_t)a->B * a->H, a->height, a->width);
+    const cudaError_t rc = by_type_and_length<32, 64, 80, 96, 128>(a, [&](auto t, auto d) {
+        constexpr int D = decltype(d)::value;
+        constexpr size_t bytes = (TABLE * TURN_ROW + WIDTH * (D + 8)) * sizeof(t);
+        static_assert(bytes <= ATTENTION_SHARED_SM75, "it fits");
+        return start_kernel(dtables_kernel<decltype(t), D>, 2 * groups, TURNERS, bytes, stream, *a, groups);
+    });
+    return rc == cudaSuccess ? cuda_attention_sum_tables(a, stream) : rc;
 }

@@ -235,13 +235,8 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 template <typename T, int D, bool GRID> static cudaError_t start(const attention *a, const attention_maps *m, cudaStream_t stream)
 {
-    const int64_t blocks = (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS);
     const size_t bytes = 1024 + 2 * held_bytes<D> + slots_of<D> * slot_bytes<D, GRID> + sizeof(barriers<slots_of<D>>);
-    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
-    const cudaError_t rc = allow_shared(hopper_dkv<T, D, GRID>, bytes);
-    if (rc != cudaSuccess) return rc;
-    hopper_dkv<T, D, GRID><<<(unsigned)blocks, THREADS, bytes, stream>>>(*a, *m);
-    return cudaGetLastError();
+    return start_kernel(hopper_dkv<T, D, GRID>, (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS), THREADS, bytes, stream, *a, *m);
 }
 
 extern "C" cudaError_t cuda_hopper_dkv(const struct attention *a, const struct attention_maps *m, cudaStream_t stream)

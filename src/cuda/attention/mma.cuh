@@ -17,8 +17,6 @@
 #ifndef ATTENTION_MMA_CUH
 #define ATTENTION_MMA_CUH
 
-#include <type_traits>
-
 #include "cuda/attention/attention.cuh"
 #include "cuda/attention/shared.h"
 
@@ -242,23 +240,6 @@ __device__ inline int grid_cell(const attention &a, int t) { return t / a.width 
 __device__ inline int bias_between(const attention &a, int x, int y)
 {
     return abs((x >> 16) - (y >> 16)) * a.width + abs((x & 0xffff) - (y & 0xffff));
-}
-
-/* Calls f(T, D), as types, for this attention. */
-template <typename T, typename F> static cudaError_t by_length(const attention *a, F f)
-{
-    switch (a->D) {
-    case 32: return f(T(), std::integral_constant<int, 32>());
-    case 64: return f(T(), std::integral_constant<int, 64>());
-    case 80: return f(T(), std::integral_constant<int, 80>());
-    case 96: return f(T(), std::integral_constant<int, 96>());
-    case 128: return f(T(), std::integral_constant<int, 128>());
-    }
-    return cudaErrorInvalidValue;
-}
-template <typename F> static cudaError_t by_type_and_length(const attention *a, F f)
-{
-    return a->type == STORE_BF16 ? by_length<__nv_bfloat16>(a, f) : by_length<__half>(a, f);
 }
 
 #endif

@@ -393,29 +393,19 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dkv(const attention a)
 
 static int64_t tiles_of(int64_t n, int64_t tile) { return (n + tile - 1) / tile; }
 
-template <typename F> static cudaError_t start(F *kernel, const attention *a, int64_t blocks, size_t floats, cudaStream_t stream)
-{
-    const size_t bytes = floats * sizeof(float);
-    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
-    const cudaError_t rc = allow_shared(kernel, bytes);
-    if (rc != cudaSuccess) return rc;
-    kernel<<<(unsigned)blocks, PLAIN_BLOCK, bytes, stream>>>(*a);
-    return cudaGetLastError();
-}
-
 template <int M, int N, int C> static cudaError_t start_forward(const attention *a, cudaStream_t stream)
 {
     const size_t row = (size_t)(a->D | 1), floats = (M + N) * SIDE * row + (size_t)(M * SIDE) * (N * SIDE + 1);
-    return start(plain_forward<M, N, C>, a, (int64_t)a->B * a->H * tiles_of(a->T, M * SIDE), floats, stream);
+    return start_kernel(plain_forward<M, N, C>, (int64_t)a->B * a->H * tiles_of(a->T, M * SIDE), PLAIN_BLOCK, floats * sizeof(float), stream, *a);
 }
 
 /* A block of dq has attention_small_tile(D) queries. */
 template <int M, int N, int C> static cudaError_t start_backward(const attention *a, cudaStream_t stream)
 {
     const size_t row = (size_t)(a->D | 1), scores = (size_t)(M * SIDE) * (N * SIDE + 1), rows = 2 * (M + N) * SIDE * row;
-    cudaError_t rc = start(plain_dkv<M, N, C>, a, (int64_t)a->B * a->G * tiles_of(a->S, N * SIDE), rows + 2 * scores, stream);
-    if (rc != cudaSuccess) return rc;
-    return start(plain_dq<M, N, C>, a, (int64_t)a->B * a->H * tiles_of(a->T, M * SIDE), rows + scores, stream);
+    const int64_t by_key = (int64_t)a->B * a->G * tiles_of(a->S, N * SIDE), by_query = (int64_t)a->B * a->H * tiles_of(a->T, M * SIDE);
+    const cudaError_t rc = start_kernel(plain_dkv<M, N, C>, by_key, PLAIN_BLOCK, (rows + 2 * scores) * sizeof(float), stream, *a);
+    return rc == cudaSuccess ? start_kernel(plain_dq<M, N, C>, by_query, PLAIN_BLOCK, (rows + scores) * sizeof(float), stream, *a) : rc;
 }
 
 extern "C" cudaError_t cuda_attention_plain(const struct attention *a, cudaStream_t stream)

@@ -84,7 +84,7 @@ __device__ inline void add_bias(float (&x)[N][4], const attention &a, const floa
 /* Calls f(T, D, terms), as types, for this attention. */
 template <typename F> static cudaError_t by_type_length_and_terms(const attention *a, score_terms added, F f)
 {
-    return by_type_and_length(a, [&](auto t, auto d) {
+    return by_type_and_length<32, 64, 80, 96, 128>(a, [&](auto t, auto d) {
         switch (added) {
         case ADDS_NOTHING: return f(t, d, std::integral_constant<score_terms, ADDS_NOTHING>());
         case ADDS_MASK: return f(t, d, std::integral_constant<score_terms, ADDS_MASK>());

@@ -19,7 +19,6 @@
 #define WGMMA_HOPPER_CUH
 
 #include <cuda.h>
-#include <type_traits>
 
 #include "cuda/attention/mma.cuh"
 
@@ -275,29 +274,17 @@ template <int THREADS> __device__ inline void named_barrier_sync(int name) { asm
 #endif
 
 /* Calls f(T, D, whether there is a grid), as types, for this attention. */
-template <typename T, typename F> static cudaError_t by_head(const attention *a, F f)
-{
-    const bool grid = a->mode == ATTENTION_BY_TABLES;
-    const std::true_type yes;
-    const std::false_type no;
-    switch (a->D) {
-    case 64: return grid ? f(T(), std::integral_constant<int, 64>(), yes) : f(T(), std::integral_constant<int, 64>(), no);
-    case 80: return grid ? f(T(), std::integral_constant<int, 80>(), yes) : f(T(), std::integral_constant<int, 80>(), no);
-    case 128: return grid ? f(T(), std::integral_constant<int, 128>(), yes) : f(T(), std::integral_constant<int, 128>(), no);
-    }
-    return cudaErrorInvalidValue;
-}
 template <typename F> static cudaError_t by_shape(const attention *a, F f)
 {
-    return a->type == STORE_BF16 ? by_head<__nv_bfloat16>(a, f) : by_head<__half>(a, f);
+    return by_type_and_length<64, 80, 128>(a, [&](auto t, auto d) { return a->mode == ATTENTION_BY_TABLES ? f(t, d, std::true_type()) : f(t, d, std::false_type()); });
 }
 
 /* One block per SM. */
-static inline unsigned persistent_blocks(int64_t items)
+static inline int64_t persistent_blocks(int64_t items)
 {
     int gpu = 0, count = 0;
     if (cudaGetDevice(&gpu) != cudaSuccess || cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, gpu) != cudaSuccess) count = 1;
-    return (unsigned)(items < count ? items : count);
+    return items < count ? items : count;
 }
 
 #endif

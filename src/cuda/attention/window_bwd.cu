@@ -99,14 +99,14 @@ static __device__ void attend_key_row(float (&dq)[D / 8][4], query_state &m, flo
 }
 
 /* g of a query at row j of both tables; the query's sums are at rel. */
-static __device__ float gathered(const window_attention &a, const float *rel, int y, int x, int j)
+static __device__ float gathered(const attention &a, const float *rel, int y, int x, int j)
 {
     const int c = position_of(a, y, x, j);
     return c >= 0 ? rel[c] : 0.0f;
 }
 
 /* dq += g tables, for the warp's 16 queries from r0 on. */
-template <typename T, int D> static __device__ void add_positions(float (&dq)[D / 8][4], const window_attention &a, const window_block &s, const float *rel, const T *tables, int r0)
+template <typename T, int D> static __device__ void add_positions(float (&dq)[D / 8][4], const attention &a, const window_block &s, const float *rel, const T *tables, int r0)
 {
     constexpr int ROW = D + 8;
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
@@ -131,7 +131,7 @@ template <typename T, int D> static __device__ void add_positions(float (&dq)[D 
 /* c += rows 16 m .., elements 16 n .. of the tables' gradients: g^T q over queries first .. end,
  * which are at q; their sums are at rel. */
 template <typename T, int D>
-static __device__ void add_tables(float (&c)[2][4], const window_attention &a, const window_block &s, const float *rel, const T *q, int first, int end, int m, int n)
+static __device__ void add_tables(float (&c)[2][4], const attention &a, const window_block &s, const float *rel, const T *q, int first, int end, int m, int n)
 {
     constexpr int ROW = D + 8;
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
@@ -149,7 +149,7 @@ static __device__ void add_tables(float (&c)[2][4], const window_attention &a, c
     }
 }
 
-template <int D> static __device__ void store_tables(float *to, const window_attention &a, const float (&c)[2][4], int m, int n)
+template <int D> static __device__ void store_tables(float *to, const attention &a, const float (&c)[2][4], int m, int n)
 {
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
 #pragma unroll
@@ -159,7 +159,7 @@ template <int D> static __device__ void store_tables(float *to, const window_att
     }
 }
 
-template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES * 32, 1) window_dq(const window_attention a)
+template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES * 32, 1) window_dq(const attention a)
 {
     if (!multiplies<T>()) return;
     extern __shared__ uint4 shared_pieces[];
@@ -185,7 +185,7 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES *
     tile_positions<T, D>(rel, q, tables, a, s, r0);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const float lse = token[half] >= 0 ? *window_lse_at(a, s, token[half]) * LOG2E : CUDART_INF_F; /* a query beyond the last gets probabilities 0 */
+        const float lse = token[half] >= 0 ? *lse_at(a, s.b, s.h, token[half]) * LOG2E : CUDART_INF_F; /* a query beyond the last gets probabilities 0 */
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int c = i / 2 * 8 + column + i % 2;
@@ -256,7 +256,7 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES *
 /* lse in base 2, delta, token: two threads per query. A query beyond the last has lse = inf: its
  * probabilities are 0. */
 template <typename T, int D>
-static __device__ void load_row_stats(float *lse, float *delta, int *token, const window_attention &a, const window_block &s)
+static __device__ void load_row_stats(float *lse, float *delta, int *token, const attention &a, const window_block &s)
 {
     const int queries = s.rows * s.columns;
     for (int first = 0; first < QUERIES; first += blockDim.x / 2) {
@@ -267,14 +267,14 @@ static __device__ void load_row_stats(float *lse, float *delta, int *token, cons
             for (int d = threadIdx.x % 2 * 8; d < D; d += 16) sum += dot8(row_at<T>(a.dout, s.b, t, s.h) + d, row_at<T>(a.o, s.b, t, s.h) + d);
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         if (r >= QUERIES || threadIdx.x % 2) continue;
-        lse[r] = r < queries ? *window_lse_at(a, s, t) * LOG2E : CUDART_INF_F;
+        lse[r] = r < queries ? *lse_at(a, s.b, s.h, t) * LOG2E : CUDART_INF_F;
         delta[r] = sum;
         token[r] = r < queries ? t : -1;
     }
 }
 
 /* Copies 32 queries and their do. */
-template <typename T, int D> static __device__ void copy_tile(T *q, T *dout, const window_attention &a, const window_block &s, const int *token)
+template <typename T, int D> static __device__ void copy_tile(T *q, T *dout, const attention &a, const window_block &s, const int *token)
 {
     constexpr int CHUNKS = D / 8;
     for (int i = threadIdx.x; i < TILE * CHUNKS; i += blockDim.x) {
@@ -287,7 +287,7 @@ template <typename T, int D> static __device__ void copy_tile(T *q, T *dout, con
 /* The position terms of queries first .. first+count, which are at q, [WINDOW_FAST + 16][queries]:
  * by row, then by column. */
 template <typename T, int D>
-static __device__ void make_positions(float *rel, const T *q, const T *tables, const window_attention &a, const window_block &s, int first, int count)
+static __device__ void make_positions(float *rel, const T *q, const T *tables, const attention &a, const window_block &s, int first, int count)
 {
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2, queries = s.rows * s.columns;
     for (int r0 = first + threadIdx.x / 32 * 16; r0 < first + count; r0 += blockDim.x / 32 * 16) {
@@ -306,7 +306,7 @@ static __device__ void make_positions(float *rel, const T *q, const T *tables, c
 /* The contribution of 32 queries from t0 on, at q and dout, to a row of keys, row y of the window,
  * with keys k and values v. */
 template <typename T, int D, int ROWS>
-static __device__ void attend_queries(float (&dk)[D / 8][4], float (&dv)[D / 8][4], const unsigned (&k)[D / 16][4], const unsigned (&v)[D / 16][4], const window_attention &a, char *shared,
+static __device__ void attend_queries(float (&dk)[D / 8][4], float (&dv)[D / 8][4], const unsigned (&k)[D / 16][4], const unsigned (&v)[D / 16][4], const attention &a, char *shared,
                                       const T *q, const T *dout, int t0, int y)
 {
     constexpr int N = TILE / 8;
@@ -341,7 +341,7 @@ static __device__ void attend_queries(float (&dk)[D / 8][4], float (&dv)[D / 8][
 /* The warp's row y of dk or dv: keys on the grid are stored, those outside are summed in `pads`
  * [D]. */
 template <typename T, int D>
-static __device__ void store_keys(const window_attention &a, const window_block &s, const head_rows &to, int y, const float (&sum)[D / 8][4], float factor, float *pads)
+static __device__ void store_keys(const attention &a, const window_block &s, const head_rows &to, int y, const float (&sum)[D / 8][4], float factor, float *pads)
 {
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
     float take[2];
@@ -367,7 +367,7 @@ static __device__ void store_keys(const window_attention &a, const window_block 
         }
 }
 
-template <typename T, int D, int ROWS> __global__ void __launch_bounds__(ROWS * 32, 1) window_dkv(const window_attention a)
+template <typename T, int D, int ROWS> __global__ void __launch_bounds__(ROWS * 32, 1) window_dkv(const attention a)
 {
     if (!multiplies<T>()) return;
     extern __shared__ uint4 shared_pieces[];
@@ -434,20 +434,20 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(ROWS * 
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-template <typename T, int D, int ROWS> static cudaError_t start(const window_attention *a, cudaStream_t stream)
+template <int ROWS, typename T, int D> static cudaError_t start(const attention *a, cudaStream_t stream)
 {
     constexpr size_t dq = dq_layout<D, ROWS>::total, dkv = dkv_layout<D, ROWS>::total;
     static_assert(dq <= part_shared_limit<ROWS> && dkv <= part_shared_limit<ROWS>, "it fits");
-    const unsigned squares = (unsigned)((int64_t)a->B * a->across * a->down * a->H);
-    cudaError_t rc = allow_shared(window_dq<T, D, ROWS>, dq);
-    if (rc == cudaSuccess) rc = allow_shared(window_dkv<T, D, ROWS>, dkv);
-    if (rc != cudaSuccess) return rc;
-    window_dq<T, D, ROWS><<<squares, TILES * 32, dq, stream>>>(*a);
-    window_dkv<T, D, ROWS><<<squares, ROWS * 32, dkv, stream>>>(*a);
-    return cudaGetLastError();
+    const cudaError_t rc = start_kernel(window_dq<T, D, ROWS>, windows_of(a), TILES * 32, dq, stream, *a);
+    return rc == cudaSuccess ? start_kernel(window_dkv<T, D, ROWS>, windows_of(a), ROWS * 32, dkv, stream, *a) : rc;
 }
 
-extern "C" cudaError_t cuda_window_fast_bwd(const struct window_attention *a, int small, cudaStream_t stream)
+extern "C" cudaError_t cuda_window_fast_bwd(const struct attention *a, cudaStream_t stream)
 {
-    return by_length_and_part(a, small, [&](auto t, auto d, auto rows) { return start<decltype(t), decltype(d)::value, decltype(rows)::value>(a, stream); });
+    return by_type_and_length<32, 64, 80>(a, [&](auto t, auto d) { return start<PART, decltype(t), decltype(d)::value>(a, stream); });
+}
+
+extern "C" cudaError_t cuda_window_small_bwd(const struct attention *a, cudaStream_t stream)
+{
+    return by_length<__half, 32, 64, 80>(a, [&](auto t, auto d) { return start<small_part<decltype(d)::value>, decltype(t), decltype(d)::value>(a, stream); });
 }

@@ -95,7 +95,7 @@ static __device__ void attend_key_rows(float (&o)[D / 8][4], softmax_state &at, 
     }
 }
 
-template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES * 32, 1) window_forward(const window_attention a)
+template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES * 32, 1) window_forward(const attention a)
 {
     if (!multiplies<T>()) return;
     extern __shared__ uint4 shared_pieces[];
@@ -145,21 +145,23 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES *
 #pragma unroll
         for (int n = 0; n < D / 8; n++)
             *reinterpret_cast<unsigned *>(to + 8 * n) = both(o[n][2 * half] * inverse, o[n][2 * half + 1] * inverse, T());
-        if (lane % 4 == 0) *window_lse_at(a, s, token[half]) = (at.most[half] + log2f(sum)) * LN2;
+        if (lane % 4 == 0) *lse_at(a, s.b, s.h, token[half]) = (at.most[half] + log2f(sum)) * LN2;
     }
 }
 
-template <typename T, int D, int ROWS> static cudaError_t start(const window_attention *a, cudaStream_t stream)
+template <int ROWS, typename T, int D> static cudaError_t start(const attention *a, cudaStream_t stream)
 {
     constexpr size_t bytes = part_layout<D, ROWS>::total;
     static_assert(bytes <= part_shared_limit<ROWS>, "it fits");
-    const cudaError_t rc = allow_shared(window_forward<T, D, ROWS>, bytes);
-    if (rc != cudaSuccess) return rc;
-    window_forward<T, D, ROWS><<<(unsigned)((int64_t)a->B * a->across * a->down * a->H), TILES * 32, bytes, stream>>>(*a);
-    return cudaGetLastError();
+    return start_kernel(window_forward<T, D, ROWS>, windows_of(a), TILES * 32, bytes, stream, *a);
 }
 
-extern "C" cudaError_t cuda_window_fast(const struct window_attention *a, int small, cudaStream_t stream)
+extern "C" cudaError_t cuda_window_fast(const struct attention *a, cudaStream_t stream)
 {
-    return by_length_and_part(a, small, [&](auto t, auto d, auto rows) { return start<decltype(t), decltype(d)::value, decltype(rows)::value>(a, stream); });
+    return by_type_and_length<32, 64, 80>(a, [&](auto t, auto d) { return start<PART, decltype(t), decltype(d)::value>(a, stream); });
+}
+
+extern "C" cudaError_t cuda_window_small(const struct attention *a, cudaStream_t stream)
+{
+    return by_length<__half, 32, 64, 80>(a, [&](auto t, auto d) { return start<small_part<decltype(d)::value>, decltype(t), decltype(d)::value>(a, stream); });
 }

@@ -65,7 +65,7 @@ static __device__ void softmax_rows(float (&x)[KEYS / 2], float (&most)[2], floa
 
 #endif
 
-template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) window_hopper(const __grid_constant__ window_attention a)
+template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) window_hopper(const __grid_constant__ attention a)
 {
 #if HAS_WGMMA
     extern __shared__ uint4 shared_pieces[];
@@ -132,32 +132,18 @@ template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) wi
             const bool is_there = r < queries;
             const int t = token_of(a, s, n, is_there ? r : 0);
             store_row<T>(row_at<T>(a.o, s.b, t, s.h), o, half, 1.0f / sum[half], is_there);
-            if (is_there && lane % 4 == 0) *window_lse_at(a, s, t) = (most[half] + log2f(sum[half])) * LN2;
+            if (is_there && lane % 4 == 0) *lse_at(a, s.b, s.h, t) = (most[half] + log2f(sum[half])) * LN2;
         }
     }
 #endif
 }
 
-template <typename T, int D> static cudaError_t start(const window_attention *a, cudaStream_t stream)
+extern "C" cudaError_t cuda_window_hopper(const struct attention *a, cudaStream_t stream)
 {
-    cudaError_t rc = allow_shared(window_hopper<T, D>, forward_layout<D>::total);
-    if (rc == cudaSuccess) /* maximum shared memory carveout, so that two blocks fit */
-        rc = cudaFuncSetAttribute(window_hopper<T, D>, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-    if (rc != cudaSuccess) return rc;
-    window_hopper<T, D><<<(unsigned)((int64_t)a->B * a->across * a->down * a->H), GROUP, forward_layout<D>::total, stream>>>(*a);
-    return cudaGetLastError();
-}
-
-template <typename T> static cudaError_t run(const window_attention *a, cudaStream_t stream)
-{
-    switch (a->D) {
-    case 64: return start<T, 64>(a, stream);
-    case 80: return start<T, 80>(a, stream);
-    }
-    return cudaErrorInvalidValue;
-}
-
-extern "C" cudaError_t cuda_window_hopper(const struct window_attention *a, cudaStream_t stream)
-{
-    return a->type == STORE_BF16 ? run<__nv_bfloat16>(a, stream) : run<__half>(a, stream);
+    return by_type_and_length<64, 80>(a, [&](auto t, auto d) {
+        const auto kernel = window_hopper<decltype(t), decltype(d)::value>;
+        /* maximum shared memory carveout, so that two blocks fit */
+        const cudaError_t rc = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+        return rc == cudaSuccess ? start_kernel(kernel, windows_of(a), GROUP, forward_layout<decltype(d)::value>::total, stream, *a) : rc;
+    });
 }

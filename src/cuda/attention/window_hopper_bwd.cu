@@ -38,7 +38,7 @@ template <int D> struct gradient_layout {
 
 /* lse in base 2, delta, token: two threads per query. A query beyond the last has lse = inf: its
  * probabilities are 0. */
-template <typename T, int D> static __device__ void load_row_stats(char *shared, const window_attention &a, const window_block &s, const numbering &n)
+template <typename T, int D> static __device__ void load_row_stats(char *shared, const attention &a, const window_block &s, const numbering &n)
 {
     float *lse = reinterpret_cast<float *>(shared + gradient_layout<D>::lse), *delta = reinterpret_cast<float *>(shared + gradient_layout<D>::delta);
     int *token = reinterpret_cast<int *>(shared + gradient_layout<D>::token);
@@ -54,14 +54,14 @@ template <typename T, int D> static __device__ void load_row_stats(char *shared,
             }
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         if (r >= QUERIES || threadIdx.x % 2) continue;
-        lse[r] = r < queries ? *window_lse_at(a, s, t) * LOG2E : CUDART_INF_F;
+        lse[r] = r < queries ? *lse_at(a, s.b, s.h, t) * LOG2E : CUDART_INF_F;
         delta[r] = sum;
         token[r] = r < queries ? t : -1;
     }
 }
 
 /* Computes the position terms, with the row terms minus lse: p = 2^(s + row + column). */
-template <typename T, int D> static __device__ void make_positions(char *shared, const window_attention &a, const numbering &n, int queries)
+template <typename T, int D> static __device__ void make_positions(char *shared, const attention &a, const numbering &n, int queries)
 {
     const uint64_t q = cores_along<QUERIES>(shared + gradient_layout<D>::q), tables = cores_along<BOTH>(shared + gradient_layout<D>::tables);
     float *rel = reinterpret_cast<float *>(shared + gradient_layout<D>::rel);
@@ -95,7 +95,7 @@ template <typename T> static __device__ void put(char *at, float x) { *reinterpr
 
 /* Computes dq of the 64 queries from t0 on, and their rows of g. */
 template <typename T, int D>
-static __device__ void queries_backward_64(const window_attention &a, const window_block &s, const numbering &n, char *shared, int t0)
+static __device__ void queries_backward_64(const attention &a, const window_block &s, const numbering &n, char *shared, int t0)
 {
     using at = gradient_layout<D>;
     const int lane = threadIdx.x % 32, column = lane % 4 * 2, first = t0 + threadIdx.x % GROUP / 32 * 16 + lane / 4;
@@ -301,7 +301,7 @@ static __device__ void add_ahead(float (&dk)[D / 2], float (&dv)[D / 2], char *s
 /* The warp's row of dk or dv: keys on the grid are stored, those outside are summed in `pads`
  * [D]. */
 template <typename T, int D>
-static __device__ void store_keys(const window_attention &a, const window_block &s, const head_rows &to, const float (&sum)[D / 2], float factor,
+static __device__ void store_keys(const attention &a, const window_block &s, const head_rows &to, const float (&sum)[D / 2], float factor,
                                   int y, float *pads)
 {
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
@@ -325,7 +325,7 @@ static __device__ void store_keys(const window_attention &a, const window_block 
 }
 
 /* Computes dk and dv of the 64 keys from k0 on. */
-template <typename T, int D> static __device__ void keys_backward_64(const window_attention &a, const window_block &s, char *shared, int k0)
+template <typename T, int D> static __device__ void keys_backward_64(const attention &a, const window_block &s, char *shared, int k0)
 {
     using at = gradient_layout<D>;
     const uint64_t k = cores_along<KEYS>(shared + at::k + k0 * 16), v = cores_along<KEYS>(shared + at::v + k0 * 16);
@@ -341,7 +341,7 @@ template <typename T, int D> static __device__ void keys_backward_64(const windo
 }
 
 /* The window's part of the tables' gradients, g^T q. */
-template <typename T, int D> static __device__ void make_tables(const window_attention &a, const window_block &s, char *shared)
+template <typename T, int D> static __device__ void make_tables(const attention &a, const window_block &s, char *shared)
 {
     const uint64_t g = cores_across<QUERIES>(shared + gradient_layout<D>::g), q = cores_across<QUERIES>(shared + gradient_layout<D>::q);
     const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
@@ -364,7 +364,7 @@ template <typename T, int D> static __device__ void make_tables(const window_att
 
 #endif
 
-template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) window_hopper_bwd(const __grid_constant__ window_attention a)
+template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) window_hopper_bwd(const __grid_constant__ attention a)
 {
 #if HAS_WGMMA
     extern __shared__ uint4 shared_pieces[];
@@ -412,24 +412,10 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) windo
 #endif
 }
 
-template <typename T, int D> static cudaError_t start(const window_attention *a, cudaStream_t stream)
+extern "C" cudaError_t cuda_window_hopper_bwd(const struct attention *a, cudaStream_t stream)
 {
-    const cudaError_t rc = allow_shared(window_hopper_bwd<T, D>, gradient_layout<D>::total);
-    if (rc != cudaSuccess) return rc;
-    window_hopper_bwd<T, D><<<(unsigned)((int64_t)a->B * a->across * a->down * a->H), THREADS, gradient_layout<D>::total, stream>>>(*a);
-    return cudaGetLastError();
-}
-
-template <typename T> static cudaError_t run(const window_attention *a, cudaStream_t stream)
-{
-    switch (a->D) {
-    case 64: return start<T, 64>(a, stream);
-    case 80: return start<T, 80>(a, stream);
-    }
-    return cudaErrorInvalidValue;
-}
-
-extern "C" cudaError_t cuda_window_hopper_bwd(const struct window_attention *a, cudaStream_t stream)
-{
-    return a->type == STORE_BF16 ? run<__nv_bfloat16>(a, stream) : run<__half>(a, stream);
+    return by_type_and_length<64, 80>(a, [&](auto t, auto d) {
+        constexpr int D = decltype(d)::value;
+        return start_kernel(window_hopper_bwd<decltype(t), D>, windows_of(a), THREADS, gradient_layout<D>::total, stream, *a);
+    });
 }

@@ -47,7 +47,7 @@ template <typename T> __device__ inline float dot8(const T *x, const T *y)
 
 /* Copies rows y0 .. y0+rows of the window from x, [rows][16][D + 8]; which: pad's row. */
 template <typename T, int D>
-__device__ inline void copy_keys(T *to, const window_attention &a, const window_block &s, const head_rows &x, int which, int y0, int rows)
+__device__ inline void copy_keys(T *to, const attention &a, const window_block &s, const head_rows &x, int which, int y0, int rows)
 {
     constexpr int CHUNKS = D / 8;
     const T *pad = static_cast<const T *>(a.pad) + which * a.pad_which + s.h * a.pad_head;
@@ -60,14 +60,14 @@ __device__ inline void copy_keys(T *to, const window_attention &a, const window_
 }
 
 /* Copies the keys and values of `rows` rows; the previous ones must no longer be read. */
-template <typename T, int D> __device__ inline void copy_part(T *k, T *v, const window_attention &a, const window_block &s, int y0, int rows)
+template <typename T, int D> __device__ inline void copy_part(T *k, T *v, const attention &a, const window_block &s, int y0, int rows)
 {
     copy_keys<T, D>(k, a, s, a.k, 0, y0, rows);
     copy_keys<T, D>(v, a, s, a.v, 1, y0, rows);
     copy_commit();
 }
 
-template <typename T, int D> __device__ inline void copy_tables(T *to, const window_attention &a)
+template <typename T, int D> __device__ inline void copy_tables(T *to, const attention &a)
 {
     constexpr int CHUNKS = D / 8;
     const int rows = 2 * a.window - 1;
@@ -81,7 +81,7 @@ template <typename T, int D> __device__ inline void copy_tables(T *to, const win
 /* Copies queries first .. first+count of x; zeros beyond the last. `step` threads take part,
  * numbered from `thread`. */
 template <typename T, int D>
-__device__ inline void copy_queries(T *to, const window_attention &a, const window_block &s, const head_rows &x, int first, int count, int thread, int step)
+__device__ inline void copy_queries(T *to, const attention &a, const window_block &s, const head_rows &x, int first, int count, int thread, int step)
 {
     constexpr int CHUNKS = D / 8;
     const int queries = s.rows * s.columns;
@@ -94,13 +94,13 @@ __device__ inline void copy_queries(T *to, const window_attention &a, const wind
 
 /* A query's row and column; a query beyond the last uses the window's last row, so that all its
  * position terms are written. */
-__device__ inline int query_y(const window_attention &a, const window_block &s, int r) { return min(r / s.columns, a.window - 1); }
+__device__ inline int query_y(const attention &a, const window_block &s, int r) { return min(r / s.columns, a.window - 1); }
 __device__ inline int query_x(const window_block &s, int r) { return r % s.columns; }
 
 /* The position term of a query at (y,x) that row j of both tables gives: c < 16 is a row term, from
  * 16 on a column term; -1: none. Rows beyond the tables' last have none: x + window-1 is less than
  * the length of one table. */
-__device__ inline int position_of(const window_attention &a, int y, int x, int j)
+__device__ inline int position_of(const attention &a, int y, int x, int j)
 {
     const int rows = 2 * a.window - 1;
     const bool by_row = j < rows;
@@ -111,7 +111,7 @@ __device__ inline int position_of(const window_attention &a, int y, int x, int j
 /* Computes the position terms of 16 queries from r0 on, in base 2, to [16][REL]: by row, from SIDE
  * on by column. */
 template <typename T, int D>
-__device__ inline void tile_positions(float *rel, const unsigned (&q)[D / 16][4], const T *tables, const window_attention &a, const window_block &s, int r0)
+__device__ inline void tile_positions(float *rel, const unsigned (&q)[D / 16][4], const T *tables, const attention &a, const window_block &s, int r0)
 {
     constexpr int ROW = D + 8;
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
@@ -169,29 +169,6 @@ template <typename T, int D, int N> __device__ inline void product_held(float (&
             mma(c[n], x[i], b[0], b[1], T());
             mma(c[n + 1], x[i], b[2], b[3], T());
         }
-}
-
-/* Calls f(T, D, rows per part), as types; small: f16 only. */
-template <typename T, typename F> static cudaError_t by_length_of(const window_attention *a, F f)
-{
-    using part = std::integral_constant<int, PART>;
-    switch (a->D) {
-    case 32: return f(T(), std::integral_constant<int, 32>(), part());
-    case 64: return f(T(), std::integral_constant<int, 64>(), part());
-    case 80: return f(T(), std::integral_constant<int, 80>(), part());
-    }
-    return cudaErrorInvalidValue;
-}
-template <typename F> static cudaError_t by_length_and_part(const window_attention *a, int small, F f)
-{
-    if (!small) return a->type == STORE_BF16 ? by_length_of<__nv_bfloat16>(a, f) : by_length_of<__half>(a, f);
-    if (a->type != STORE_F16) return cudaErrorInvalidValue;
-    switch (a->D) {
-    case 32: return f(__half(), std::integral_constant<int, 32>(), std::integral_constant<int, small_part<32>>());
-    case 64: return f(__half(), std::integral_constant<int, 64>(), std::integral_constant<int, small_part<64>>());
-    case 80: return f(__half(), std::integral_constant<int, 80>(), std::integral_constant<int, small_part<80>>());
-    }
-    return cudaErrorInvalidValue;
 }
 
 #endif
