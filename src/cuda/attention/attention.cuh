@@ -47,6 +47,28 @@ template <int M, int N, int K, typename F> __device__ inline void each(F f)
             for (int k = 0; k < K; k++) f(m, n, k);
 }
 
+/* Reduced over groups of LANES adjacent lanes; over four of them, which have a row of a fragment. */
+template <int LANES> __device__ inline float lanes_sum(float x)
+{
+    for (int m = LANES / 2; m > 0; m /= 2) x += __shfl_xor_sync(0xffffffffu, x, m);
+    return x;
+}
+template <int LANES> __device__ inline float lanes_max(float x)
+{
+    for (int m = LANES / 2; m > 0; m /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, m));
+    return x;
+}
+__device__ inline float quad_sum(float x)
+{
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+__device__ inline float quad_max(float x)
+{
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
 /* Two adjacent numbers, the first at a multiple of 8 bytes. */
 __device__ inline float2 pair_at(const float *p) { return *reinterpret_cast<const float2 *>(p); }
 

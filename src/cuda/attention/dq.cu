@@ -122,8 +122,7 @@ static __device__ void make_ds_grid64(float (&ds)[N][4], const float (&x)[N][4],
         row[i / 2] += ds[n][i];
     });
     each<2>([&](int half) {
-        row[half] += __shfl_xor_sync(0xffffffffu, row[half], 1);
-        row[half] += __shfl_xor_sync(0xffffffffu, row[half], 2);
+        row[half] = quad_sum(row[half]);
     });
 }
 

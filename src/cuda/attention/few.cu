@@ -33,20 +33,16 @@ template <typename T, int V> static __device__ void read_as(float (&to)[V], cons
 {
     using P = pack<T, chunk<T, V>::WIDE>;
     chunk<T, V> x;
-#pragma unroll
-    for (int i = 0; i < x.COUNT; i++) x.at[i] = reinterpret_cast<const P *>(from)[i];
-#pragma unroll
-    for (int i = 0; i < V; i++) to[i] = to_float(x.at[i / x.WIDE].at[i % x.WIDE]);
+    each<x.COUNT>([&](int i) { x.at[i] = reinterpret_cast<const P *>(from)[i]; });
+    each<V>([&](int i) { to[i] = to_float(x.at[i / x.WIDE].at[i % x.WIDE]); });
 }
 
 template <typename T, int V> static __device__ void write(T *to, const float (&x)[V], float factor)
 {
     using P = pack<T, chunk<T, V>::WIDE>;
     chunk<T, V> y;
-#pragma unroll
-    for (int i = 0; i < V; i++) y.at[i / y.WIDE].at[i % y.WIDE] = from_float<T>(x[i] * factor);
-#pragma unroll
-    for (int i = 0; i < y.COUNT; i++) reinterpret_cast<P *>(to)[i] = y.at[i];
+    each<V>([&](int i) { y.at[i / y.WIDE].at[i % y.WIDE] = from_float<T>(x[i] * factor); });
+    each<y.COUNT>([&](int i) { reinterpret_cast<P *>(to)[i] = y.at[i]; });
 }
 
 /* The type is checked at each access and is the same for all threads: the computation between
@@ -55,8 +51,7 @@ template <typename T, int V> static __device__ void write(T *to, const float (&x
 template <int V>
 static __device__ void read(float (&to)[V], enum store type, const head_rows &x, int64_t b, int64_t t, int64_t h, int from, bool live)
 {
-#pragma unroll
-    for (int i = 0; i < V; i++) to[i] = 0;
+    each<V>([&](int i) { to[i] = 0; });
     if (!live) return;
     if (type == STORE_F32) read_as(to, row_at<float>(x, b, t, h) + from);
     else if (type == STORE_BF16) read_as(to, row_at<__nv_bfloat16>(x, b, t, h) + from);
@@ -124,19 +119,18 @@ static __device__ int row_of(const attention &a, const lane_slice &p, int base, 
 
 template <int V> static __device__ void store_item(float4 *tile, int n, int c, const float (&x)[V], float factor)
 {
-#pragma unroll
-    for (int j = 0; j < V / 4; j++)
+    each<V / 4>([&](int j) {
         tile[(n * (V / 4) + j) * WARP + c] =
             make_float4(x[4 * j] * factor, x[4 * j + 1] * factor, x[4 * j + 2] * factor, x[4 * j + 3] * factor);
+    });
 }
 
 template <int V> static __device__ void load_item(float (&x)[V], const float4 *tile, int n, int c)
 {
-#pragma unroll
-    for (int j = 0; j < V / 4; j++) {
+    each<V / 4>([&](int j) {
         const float4 y = tile[(n * (V / 4) + j) * WARP + c];
         x[4 * j] = y.x, x[4 * j + 1] = y.y, x[4 * j + 2] = y.z, x[4 * j + 3] = y.w;
-    }
+    });
 }
 
 /* Loads items first .. first+count of x, times factor. */
@@ -168,8 +162,7 @@ template <int M> static __device__ void reduce_lanes(float (&x)[M], int lanes)
 {
 #pragma unroll 1
     for (int m = lanes / 2; m > 0; m /= 2)
-#pragma unroll
-        for (int i = 0; i < M; i++) x[i] += __shfl_xor_sync(0xffffffffu, x[i], m);
+        each<M>([&](int i) { x[i] += __shfl_xor_sync(0xffffffffu, x[i], m); });
 }
 
 struct adding {
@@ -189,18 +182,17 @@ template <typename F, int M> static __device__ void reduce_warps(float (&x)[M], 
     for (int half = FEW_WARPS / 2; half >= 0; half /= 2) {
         __syncthreads();
         if (warp >= half && warp < (half ? 2 * half : 1))
-#pragma unroll
-            for (int i = 0; i < M / 4; i++)
+            each<M / 4>([&](int i) {
                 scratch[((warp - half) * (M / 4) + i) * WARP + lane] = make_float4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
+            });
         __syncthreads();
         if (half == 0) break;
         if (warp < half)
-#pragma unroll
-            for (int i = 0; i < M / 4; i++) {
+            each<M / 4>([&](int i) {
                 const float4 y = scratch[(warp * (M / 4) + i) * WARP + lane];
                 x[4 * i] = F::of(x[4 * i], y.x), x[4 * i + 1] = F::of(x[4 * i + 1], y.y);
                 x[4 * i + 2] = F::of(x[4 * i + 2], y.z), x[4 * i + 3] = F::of(x[4 * i + 3], y.w);
-            }
+            });
     }
 }
 
@@ -266,11 +258,10 @@ template <int N> static __device__ row_sum softmax_row(float (&s)[N])
 #pragma unroll
     for (int n = 1; n < N; n++) x.top = fmaxf(x.top, s[n]);
     const float base = x.top == -CUDART_INF_F ? 0.0f : x.top; /* no key is seen: exp(-inf) = 0 */
-#pragma unroll
-    for (int n = 0; n < N; n++) {
+    each<N>([&](int n) {
         s[n] = exp2f(s[n] - base);
         x.sum += s[n];
-    }
+    });
     return x;
 }
 
@@ -282,51 +273,39 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_f
     float bias[N];
     fill<N, V>(keys, a.k, a, w, 0, a.S, a.scale * LOG2E);
     fill<N, V>(values, a.v, a, w, 0, a.S, 1.0f);
-#pragma unroll
-    for (int n = 0; n < N; n++) bias[n] = key_term(a, w.b, n);
+    each<N>([&](int n) { bias[n] = key_term(a, w.b, n); });
     __syncthreads();
     for (int base = w.begin; base < w.end; base += rows_per_iteration<R>(a)) {
         float q[R][V], s[R][N], o[R][V];
-#pragma unroll
-        for (int r = 0; r < R; r++) {
+        each<R>([&](int r) {
             const int t = row_of(a, p, base, r);
             read(q[r], a.type, a.q, w.b, t, p.head, p.from, p.live && t < w.end);
-#pragma unroll
-            for (int i = 0; i < V; i++) o[r][i] = 0;
-        }
-#pragma unroll
-        for (int n = 0; n < N; n++) {
+            each<V>([&](int i) { o[r][i] = 0; });
+        });
+        each<N>([&](int n) {
             float k[V];
             load_item(k, keys, n, p.chunk);
-#pragma unroll
-            for (int r = 0; r < R; r++) s[r][n] = dot(q[r], k);
-        }
+            each<R>([&](int r) { s[r][n] = dot(q[r], k); });
+        });
         row_sum sums[R];
-#pragma unroll
-        for (int r = 0; r < R; r++) {
+        each<R>([&](int r) {
             reduce_lanes(s[r], a.cut.lanes);
-#pragma unroll
-            for (int n = 0; n < N; n++) s[r][n] += bias[n];
+            each<N>([&](int n) { s[r][n] += bias[n]; });
             sums[r] = softmax_row(s[r]);
-        }
-#pragma unroll
-        for (int n = 0; n < N; n++) {
+        });
+        each<N>([&](int n) {
             float v[V];
             load_item(v, values, n, p.chunk);
-#pragma unroll
-            for (int r = 0; r < R; r++)
-#pragma unroll
-                for (int i = 0; i < V; i++) o[r][i] += s[r][n] * v[i];
-        }
-#pragma unroll
-        for (int r = 0; r < R; r++) {
+            each<R, V>([&](int r, int i) { o[r][i] += s[r][n] * v[i]; });
+        });
+        each<R>([&](int r) {
             const int t = row_of(a, p, base, r);
-            if (!p.live || t >= w.end) continue;
+            if (!p.live || t >= w.end) return;
             const bool empty = sums[r].sum == 0;
             write(a.type, a.o, w.b, t, p.head, p.from, o[r], empty ? 0.0f : 1 / sums[r].sum);
             if (p.from == 0)
                 *lse_at(a, w.b, p.head, t) = empty ? -CUDART_INF_F : (sums[r].top + log2f(sums[r].sum)) * LN2;
-        }
+        });
     }
 }
 
@@ -341,60 +320,46 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_b
     float dk[N * V], dv[N * V];
     fill<N, V>(keys, a.k, a, w, 0, a.S, a.scale * LOG2E);
     fill<N, V>(values, a.v, a, w, 0, a.S, 1.0f);
-#pragma unroll
-    for (int i = 0; i < N * V; i++) dk[i] = dv[i] = 0;
+    each<N * V>([&](int i) { dk[i] = dv[i] = 0; });
     __syncthreads();
     for (int base = w.begin; base < w.end; base += rows_per_iteration<R>(a)) {
         float q[R][V], dout[R][V], s[R][N], ds[R][N], dq[R][V];
-#pragma unroll
-        for (int r = 0; r < R; r++) {
+        each<R>([&](int r) {
             const int t = row_of(a, p, base, r);
             const bool live = p.live && t < w.end;
             read(q[r], a.type, a.q, w.b, t, p.head, p.from, live);
             read(dout[r], a.type, a.dout, w.b, t, p.head, p.from, live);
-#pragma unroll
-            for (int i = 0; i < V; i++) dq[r][i] = 0;
-        }
-#pragma unroll
-        for (int n = 0; n < N; n++) {
+            each<V>([&](int i) { dq[r][i] = 0; });
+        });
+        each<N>([&](int n) {
             float k[V], v[V];
             load_item(k, keys, n, p.chunk);
             load_item(v, values, n, p.chunk);
-#pragma unroll
-            for (int r = 0; r < R; r++) s[r][n] = dot(q[r], k), ds[r][n] = dot(dout[r], v);
-        }
-#pragma unroll
-        for (int r = 0; r < R; r++) {
+            each<R>([&](int r) { s[r][n] = dot(q[r], k), ds[r][n] = dot(dout[r], v); });
+        });
+        each<R>([&](int r) {
             reduce_lanes(s[r], a.cut.lanes);
             reduce_lanes(ds[r], a.cut.lanes);
-#pragma unroll
-            for (int n = 0; n < N; n++) s[r][n] += key_term(a, w.b, n);
+            each<N>([&](int n) { s[r][n] += key_term(a, w.b, n); });
             const row_sum x = softmax_row(s[r]);
             const float factor = x.sum == 0 ? 0.0f : 1 / x.sum;
             float delta = 0;
-#pragma unroll
-            for (int n = 0; n < N; n++) s[r][n] *= factor, delta += s[r][n] * ds[r][n];
-#pragma unroll
-            for (int n = 0; n < N; n++) ds[r][n] = s[r][n] * (ds[r][n] - delta);
-        }
-#pragma unroll
-        for (int n = 0; n < N; n++) {
+            each<N>([&](int n) { s[r][n] *= factor, delta += s[r][n] * ds[r][n]; });
+            each<N>([&](int n) { ds[r][n] = s[r][n] * (ds[r][n] - delta); });
+        });
+        each<N>([&](int n) {
             float k[V];
             load_item(k, keys, n, p.chunk);
-#pragma unroll
-            for (int r = 0; r < R; r++)
-#pragma unroll
-                for (int i = 0; i < V; i++) {
-                    dq[r][i] += ds[r][n] * k[i];
-                    dk[n * V + i] += ds[r][n] * q[r][i];
-                    dv[n * V + i] += s[r][n] * dout[r][i];
-                }
-        }
-#pragma unroll
-        for (int r = 0; r < R; r++) {
+            each<R, V>([&](int r, int i) {
+                dq[r][i] += ds[r][n] * k[i];
+                dk[n * V + i] += ds[r][n] * q[r][i];
+                dv[n * V + i] += s[r][n] * dout[r][i];
+            });
+        });
+        each<R>([&](int r) {
             const int t = row_of(a, p, base, r);
             if (p.live && t < w.end) write(a.type, a.dq, w.b, t, p.head, p.from, dq[r], LN2); /* undoes the log2(e) in k */
-        }
+        });
     }
     write_sums<N, V>(dk, scratch, a, w, a.dk, a.partial, a.cut.splits, 0, a.S, a.S, a.scale);
     write_sums<N, V>(dv, scratch, a, w, a.dv, a.other, a.cut.splits, 0, a.S, a.S, 1.0f);
@@ -415,33 +380,28 @@ static __device__ void reduce_queries(const attention &a, const block_work &w, c
 {
     const int64_t all = (int64_t)a.cut.splits * a.B * a.T * a.H;
     float most[N];
-#pragma unroll
-    for (int n = 0; n < N; n++) most[n] = top[n];
+    each<N>([&](int n) { most[n] = top[n]; });
     reduce_warps<larger>(most, scratch);
-#pragma unroll
-    for (int i = 0; i < N / 4; i++) {
+    each<N / 4>([&](int i) {
         const float4 x = reduce_rows<larger>(a, scratch, i, p.chunk);
         most[4 * i] = x.x, most[4 * i + 1] = x.y, most[4 * i + 2] = x.z, most[4 * i + 3] = x.w;
-    }
-#pragma unroll
-    for (int n = 0; n < N; n++) {
+    });
+    each<N>([&](int n) {
         const float shrink = exp2f(top[n] - (most[n] == -CUDART_INF_F ? 0.0f : most[n]));
         sum[n] *= shrink;
-#pragma unroll
-        for (int i = 0; i < V; i++) o[n * V + i] *= shrink;
+        each<V>([&](int i) { o[n * V + i] *= shrink; });
         if (threadIdx.x / WARP == 0 && p.live && p.row == 0 && p.from == 0 && n < count)
             a.other[sum_at(a, w.split, w.b, first + n, p.head)] = most[n];
-    }
+    });
     reduce_warps<adding>(sum, scratch);
     if (threadIdx.x / WARP == 0 && p.live && p.row == 0 && p.from == 0)
-#pragma unroll
-        for (int i = 0; i < N / 4; i++) {
+        each<N / 4>([&](int i) {
             const float4 x = reduce_rows<adding>(a, scratch, i, p.chunk);
             const float four[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-            for (int j = 0; j < 4; j++)
+            each<4>([&](int j) {
                 if (4 * i + j < count) a.other[all + sum_at(a, w.split, w.b, first + 4 * i + j, p.head)] = four[j];
-        }
+            });
+        });
 }
 
 template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) queries_forward(const attention a)
@@ -452,52 +412,36 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) querie
     const int first = w.tile * N, count = min(N, a.T - first);
     float top[N], sum[N], o[N * V];
     fill<N, V>(scratch, a.q, a, w, first, count, a.scale * LOG2E);
-#pragma unroll
-    for (int n = 0; n < N; n++) top[n] = -CUDART_INF_F, sum[n] = 0;
-#pragma unroll
-    for (int i = 0; i < N * V; i++) o[i] = 0;
+    each<N>([&](int n) { top[n] = -CUDART_INF_F, sum[n] = 0; });
+    each<N * V>([&](int i) { o[i] = 0; });
     __syncthreads();
     for (int base = w.begin; base < w.end; base += rows_per_iteration<R>(a)) {
         float k[R][V], v[R][V], s[R][N];
-#pragma unroll
-        for (int r = 0; r < R; r++) {
+        each<R>([&](int r) {
             const int row = row_of(a, p, base, r);
             read(k[r], a.type, a.k, w.b, row, p.head, p.from, p.live && row < w.end);
             read(v[r], a.type, a.v, w.b, row, p.head, p.from, p.live && row < w.end);
-        }
-#pragma unroll
-        for (int n = 0; n < N; n++) {
+        });
+        each<N>([&](int n) {
             float q[V];
             load_item(q, scratch, n, p.chunk);
-#pragma unroll
-            for (int r = 0; r < R; r++) s[r][n] = dot(q, k[r]);
-        }
-#pragma unroll
-        for (int r = 0; r < R; r++) {
+            each<R>([&](int r) { s[r][n] = dot(q, k[r]); });
+        });
+        each<R>([&](int r) {
             const int row = row_of(a, p, base, r);
             const float bias = row < w.end ? key_term(a, w.b, row) : -CUDART_INF_F;
             reduce_lanes(s[r], a.cut.lanes);
-#pragma unroll
-            for (int n = 0; n < N; n++) s[r][n] += bias;
-        }
-#pragma unroll
-        for (int n = 0; n < N; n++) {
+            each<N>([&](int n) { s[r][n] += bias; });
+        });
+        each<N>([&](int n) {
             float now = top[n];
-#pragma unroll
-            for (int r = 0; r < R; r++) now = fmaxf(now, s[r][n]);
+            each<R>([&](int r) { now = fmaxf(now, s[r][n]); });
             const float from = now == -CUDART_INF_F ? 0.0f : now, shrink = exp2f(top[n] - from);
             top[n] = now, sum[n] *= shrink;
-#pragma unroll
-            for (int r = 0; r < R; r++) s[r][n] = exp2f(s[r][n] - from), sum[n] += s[r][n];
-#pragma unroll
-            for (int i = 0; i < V; i++) o[n * V + i] *= shrink;
-        }
-#pragma unroll
-        for (int r = 0; r < R; r++)
-#pragma unroll
-            for (int n = 0; n < N; n++)
-#pragma unroll
-                for (int i = 0; i < V; i++) o[n * V + i] += s[r][n] * v[r][i];
+            each<R>([&](int r) { s[r][n] = exp2f(s[r][n] - from), sum[n] += s[r][n]; });
+            each<V>([&](int i) { o[n * V + i] *= shrink; });
+        });
+        each<R, N, V>([&](int r, int n, int i) { o[n * V + i] += s[r][n] * v[r][i]; });
     }
     reduce_queries<N, V>(a, w, p, scratch, top, sum, o, first, count);
     write_sums<N, V>(o, scratch, a, w, head_rows{}, a.partial, 0, first, count, a.T, 1.0f);
@@ -560,54 +504,46 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const attention a, i
     const lane_slice p = lane_slice_of<V>(a, w.group, threadIdx.x % WARP);
     const int last = DQ ? w.tile + 1 : a.cut.tiles;
     float dq[N * V];
-#pragma unroll
-    for (int i = 0; i < N * V; i++) dq[i] = 0;
+    each<N * V>([&](int i) { dq[i] = 0; });
     if (DQ) fill_queries<N, V>(queries, douts, sums, a, w, w.tile * N, min(N, a.T - w.tile * N));
     __syncthreads();
     for (int base = w.begin; base < w.end; base += rows_per_iteration<R>(a)) {
         float k[R][V], v[R][V], dk[R][V], dv[R][V], bias[R];
-#pragma unroll
-        for (int r = 0; r < R; r++) {
+        each<R>([&](int r) {
             const int row = row_of(a, p, base, r);
             read(k[r], a.type, a.k, w.b, row, p.head, p.from, p.live && row < w.end);
             read(v[r], a.type, a.v, w.b, row, p.head, p.from, p.live && row < w.end);
             bias[r] = row < w.end ? key_term(a, w.b, row) : -CUDART_INF_F;
-#pragma unroll
-            for (int i = 0; i < V; i++) dk[r][i] = dv[r][i] = 0;
-        }
+            each<V>([&](int i) { dk[r][i] = dv[r][i] = 0; });
+        });
         for (int tile = w.tile; tile < last; tile++) {
             if (!DQ) {
                 __syncthreads();
                 fill_queries<N, V>(queries, douts, sums, a, w, tile * N, min(N, a.T - tile * N));
                 __syncthreads();
             }
-#pragma unroll
-            for (int n = 0; n < N; n++) {
+            each<N>([&](int n) {
                 float q[V], dout[V], both[2 * R];
                 const float2 known = sums[n * WARP + p.chunk];
                 load_item(q, queries, n, p.chunk);
                 load_item(dout, douts, n, p.chunk);
-#pragma unroll
-                for (int r = 0; r < R; r++) both[r] = dot(q, k[r]), both[R + r] = dot(dout, v[r]);
+                each<R>([&](int r) { both[r] = dot(q, k[r]), both[R + r] = dot(dout, v[r]); });
                 reduce_lanes(both, a.cut.lanes);
-#pragma unroll
-                for (int r = 0; r < R; r++) {
+                each<R>([&](int r) {
                     const float e = exp2f(both[r] + bias[r] - known.x), ds = e * (both[R + r] - known.y);
-#pragma unroll
-                    for (int i = 0; i < V; i++) {
+                    each<V>([&](int i) {
                         if (DKV) dv[r][i] += e * dout[i], dk[r][i] += ds * q[i];
                         if (DQ) dq[n * V + i] += ds * k[r][i];
-                    }
-                }
-            }
+                    });
+                });
+            });
         }
-#pragma unroll
-        for (int r = 0; r < R; r++) {
+        each<R>([&](int r) {
             const int row = row_of(a, p, base, r);
-            if (!DKV || !p.live || row >= w.end) continue;
+            if (!DKV || !p.live || row >= w.end) return;
             write(a.type, a.dk, w.b, row, p.head, p.from, dk[r], LN2); /* undoes the log2(e) in q */
             write(a.type, a.dv, w.b, row, p.head, p.from, dv[r], 1.0f);
-        }
+        });
     }
     if (DQ) write_sums<N, V>(dq, scratch, a, w, a.dq, a.partial, splits, w.tile * N, min(N, a.T - w.tile * N), a.T, a.scale);
 }

@@ -284,8 +284,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                     for (int i = 0; i < KEYS / 2; i++) dcolumns[i] += dp[i], sum[i / 2 % 2] += dp[i];
 #pragma unroll
                     for (int half = 0; half < 2; half++) {
-                        sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 1);
-                        sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 2);
+                        sum[half] = quad_sum(sum[half]);
                         const int t = first + lane / 4 + 8 * half;
                         if (lane % 4 == 0) {
                             rows->drel[group][t % 64][s0 / HOPPER_WIDTH] = bits_of<T>(sum[half]);

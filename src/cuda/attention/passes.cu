@@ -54,19 +54,17 @@ template <typename T> __global__ void __launch_bounds__(BLOCK) rel_kernel(const 
         float sum[QUERIES] = {0};
         for (int d = 0; d < a.D; d++) {
             const float x = across[(int64_t)d * J + j];
-#pragma unroll
-            for (int r = 0; r < QUERIES / 4; r++) {
+            each<QUERIES / 4>([&](int r) {
                 const float4 four = columns[d * (QUERIES / 4) + r];
                 sum[4 * r] += four.x * x, sum[4 * r + 1] += four.y * x;
                 sum[4 * r + 2] += four.z * x, sum[4 * r + 3] += four.w * x;
-            }
+            });
         }
-#pragma unroll
-        for (int r = 0; r < QUERIES; r++) {
+        each<QUERIES>([&](int r) {
             const int t = t0 + r, c = j < split ? t / a.width - j + a.height - 1 : t % a.width - (j - split) + a.width - 1;
             if (r < count && c >= 0 && c < (j < split ? a.height : a.width))
                 a.rel[(head * a.T + t) * R + (j < split ? c : a.height + c)] = sum[r] * a.unit;
-        }
+        });
     }
 }
 
@@ -80,7 +78,7 @@ template <typename T> __global__ void __launch_bounds__(BLOCK) delta_kernel(cons
         const T *x = row_at<T>(a.dout, b, t, h), *y = row_at<T>(a.o, b, t, h);
         float sum = 0;
         for (int d = lane; d < a.D; d += 32) sum += to_float(x[d]) * to_float(y[d]);
-        for (int m = 16; m > 0; m /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, m);
+        sum = lanes_sum<32>(sum);
         if (lane == 0) a.delta[(b * a.H + h) * a.T + t] = sum;
     }
 }
@@ -103,7 +101,7 @@ template <typename T, int PARTS> __global__ void __launch_bounds__(BLOCK) row_st
             const T *left = reinterpret_cast<const T *>(&x), *right = reinterpret_cast<const T *>(&y);
             each<8>([&](int i) { sum += to_float(left[i]) * to_float(right[i]); });
         }
-        for (int m = PARTS / 2; m > 0; m /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, m);
+        sum = lanes_sum<PARTS>(sum);
         if (part != 0 || row >= rows) continue;
         const float lse = there ? *lse_at(a, b, h, t) : CUDART_INF_F;
         a.delta[(b * a.H + h) * padded + t] = there ? sum : 0.0f;
@@ -189,12 +187,11 @@ template <typename T> __global__ void __launch_bounds__(BLOCK) dtable_kernel(con
             if (slice >= slices || d >= a.D) continue;
             for (int i = slice; i < min(TOKENS, end - t0); i += slices) {
                 const float x = to_float(row_at<T>(a.q, b, t0 + i, h)[d]);
-#pragma unroll
-                for (int r = 0; r < ROWS / 4; r++) {
+                each<ROWS / 4>([&](int r) {
                     const float4 four = factors[i][r];
                     sum[4 * r] += four.x * x, sum[4 * r + 1] += four.y * x;
                     sum[4 * r + 2] += four.z * x, sum[4 * r + 3] += four.w * x;
-                }
+                });
             }
         }
     }

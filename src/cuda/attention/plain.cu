@@ -72,6 +72,26 @@ static __device__ void dots(float (&to)[M][N], const float *x, const float *y, i
     }
 }
 
+/* sum[i] += row y+16i of p [..][BN + 1] times BN rows of x: every 16th column from x on. */
+template <int M, int C, int BN> static __device__ void add_rows(float (&sum)[M][C], const float *p, const float *x, int stride, int D)
+{
+    const int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
+#pragma unroll 2
+    for (int s = 0; s < BN; s++) {
+        float left[M];
+#pragma unroll
+        for (int i = 0; i < M; i++) left[i] = p[(ty + SIDE * i) * (BN + 1) + s];
+#pragma unroll
+        for (int c = 0; c < C; c++) {
+            const int d = tx + SIDE * c;
+            if (d >= D) break;
+            const float right = x[s * stride + d];
+#pragma unroll
+            for (int i = 0; i < M; i++) sum[i][c] += left[i] * right;
+        }
+    }
+}
+
 /* The score of a product: adds the mask and the position terms. */
 static __device__ float score_of(const attention &a, float dot, int64_t b, int64_t h, int t, int s)
 {
@@ -87,17 +107,6 @@ static __device__ float score_of(const attention &a, float dot, int64_t b, int64
 }
 
 /* --- forward -------------------------------------------------------------------------------- */
-
-static __device__ float across_max(float x)
-{
-    for (int m = SIDE / 2; m > 0; m /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, m));
-    return x;
-}
-static __device__ float across_sum(float x)
-{
-    for (int m = SIDE / 2; m > 0; m /= 2) x += __shfl_xor_sync(0xffffffffu, x, m);
-    return x;
-}
 
 /* Queries M x 16, keys N x 16, D up to C x 16. */
 template <int M, int N, int C>
@@ -131,7 +140,7 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_forward(const attention a)
                 x[i][j] = score_of(a, x[i][j], b, h, t0 + ty + SIDE * i, s0 + tx + SIDE * j);
                 here = fmaxf(here, x[i][j]);
             }
-            const float now = fmaxf(top[i], across_max(here));
+            const float now = fmaxf(top[i], lanes_max<SIDE>(here));
             const float base = now == -CUDART_INF_F ? 0.0f : now; /* no key seen so far: exp(-inf) = 0 */
             const float shrink = expf(top[i] - base);
             float part = 0;
@@ -141,7 +150,7 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_forward(const attention a)
                 part += e;
                 p[(ty + SIDE * i) * P + tx + SIDE * j] = e;
             }
-            sum[i] = sum[i] * shrink + across_sum(part);
+            sum[i] = sum[i] * shrink + lanes_sum<SIDE>(part);
             top[i] = now;
 #pragma unroll
             for (int c = 0; c < C; c++) o[i][c] *= shrink;
@@ -149,20 +158,7 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_forward(const attention a)
         __syncthreads();
         load_rows(a, kv, stride, a.v, b, g, s0, BN, a.S);
         __syncthreads();
-#pragma unroll 2
-        for (int s = 0; s < BN; s++) {
-            float left[M];
-#pragma unroll
-            for (int i = 0; i < M; i++) left[i] = p[(ty + SIDE * i) * P + s];
-#pragma unroll
-            for (int c = 0; c < C; c++) {
-                const int d = tx + SIDE * c;
-                if (d >= a.D) break;
-                const float right = kv[s * stride + d];
-#pragma unroll
-                for (int i = 0; i < M; i++) o[i][c] += left[i] * right;
-            }
-        }
+        add_rows<M, C, BN>(o, p, kv, stride, a.D);
     }
 #pragma unroll
     for (int i = 0; i < M; i++) {
@@ -286,20 +282,7 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dq(const attention a)
                 ds[(ty + SIDE * i) * P + tx + SIDE * j] = pair_of(a, x[i][j], dp[i][j], b, h, t, s, lse[i], delta[i]).ds;
             }
         __syncthreads();
-#pragma unroll 2
-        for (int s = 0; s < BN; s++) {
-            float left[M];
-#pragma unroll
-            for (int i = 0; i < M; i++) left[i] = ds[(ty + SIDE * i) * P + s];
-#pragma unroll
-            for (int c = 0; c < C; c++) {
-                const int d = tx + SIDE * c;
-                if (d >= a.D) break;
-                const float right = k[s * stride + d];
-#pragma unroll
-                for (int i = 0; i < M; i++) dq[i][c] += left[i] * right;
-            }
-        }
+        add_rows<M, C, BN>(dq, ds, k, stride, a.D);
         if (a.mode == ATTENTION_BY_TABLES) add_positions(a, drel, ds, P, t0, BM, s0, BN);
         if (a.mode == ATTENTION_BY_BIAS) add_biases(a, dbias, ds, P, t0, BM, s0, BN);
     }

@@ -40,7 +40,7 @@ static bool has_aligned_rows(const struct tensor *t)
 {
     for (int i = 0; i + 1 < t->rank; i++)
         if (t->dim[i] > 1 && t->stride[i] % 8) return false;
-    return t->stride[t->rank - 1] == 1 && t->offset % 16 == 0 && (!t->loop || t->advance % 16 == 0);
+    return t->stride[t->rank - 1] == 1 && is_aligned(t);
 }
 
 /* q, k and v, in the backward behind dout and before o, and the results are heads of one dtype; lse

@@ -177,8 +177,7 @@ __device__ inline void online_softmax(float (&x)[M][N][4], float (&o)[M][D / 8][
     each<M, 2>([&](int m, int half) {
         float here = x[m][0][2 * half];
         each<N>([&](int n) { here = fmaxf(here, fmaxf(x[m][n][2 * half], x[m][n][2 * half + 1])); });
-        here = fmaxf(here, __shfl_xor_sync(0xffffffffu, here, 1));
-        here = fmaxf(here, __shfl_xor_sync(0xffffffffu, here, 2)) * factor;
+        here = quad_max(here) * factor;
         now[m][half] = fmaxf(here, top[m][half]);
         grown |= here > top[m][half] + SLACK;
     });
@@ -205,8 +204,7 @@ __device__ inline void store_output(const attention &a, int64_t b, int64_t h, in
     each<M>([&](int m) {
         float all[2];
         each<2>([&](int half) {
-            all[half] = sum[m][half] + __shfl_xor_sync(0xffffffffu, sum[m][half], 1);
-            all[half] += __shfl_xor_sync(0xffffffffu, all[half], 2);
+            all[half] = quad_sum(sum[m][half]);
             const int t = first + 16 * m + lane / 4 + 8 * half;
             if (lane % 4 == 0 && t < a.T)
                 *lse_at(a, b, h, t) = all[half] == 0 ? -CUDART_INF_F : top[m][half] * LN2 + logf(all[half]);

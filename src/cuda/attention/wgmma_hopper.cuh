@@ -98,8 +98,7 @@ __device__ inline void fetch2(void *to, const CUtensorMap *map, int c0, int c1, 
 template <int N, int PANELS>
 __device__ inline void fetch_rows(void *to, const CUtensorMap *map, int b, int h, int first, uint64_t *bar)
 {
-#pragma unroll
-    for (int p = 0; p < PANELS; p++) fetch4(static_cast<char *>(to) + p * N * 128, map, p * PANEL, h, first, b, bar);
+    each<PANELS>([&](int p) { fetch4(static_cast<char *>(to) + p * N * 128, map, p * PANEL, h, first, b, bar); });
 }
 
 /* --- products --------------------------------------------------------------------------------- */
@@ -114,13 +113,22 @@ template <int n> __device__ inline void wgmma_wait() { asm volatile("wgmma.wait_
 /* Prevents the compiler from moving registers that a product in flight writes. */
 template <int N> __device__ inline void pin_registers(float (&d)[N])
 {
-#pragma unroll
-    for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
+    each<N>([&](int i) { asm volatile("" : "+f"(d[i])::"memory"); });
 }
 template <int N> __device__ inline void pin_registers(unsigned (&d)[N])
 {
-#pragma unroll
-    for (int i = 0; i < N; i++) asm volatile("" : "+r"(d[i])::"memory");
+    each<N>([&](int i) { asm volatile("" : "+r"(d[i])::"memory"); });
+}
+
+/* Issues products into d and waits for them. */
+template <int N, typename F> __device__ inline void multiply_now(float (&d)[N], F products)
+{
+    pin_registers(d);
+    wgmma_fence();
+    products();
+    wgmma_commit();
+    wgmma_wait<0>();
+    pin_registers(d);
 }
 
 /* The wgmma descriptor of an operand in shared memory. `far` is the distance between panels, for
@@ -184,18 +192,16 @@ WGMMA_HELD(128, 64, 64, 65, 66, 67, 68, 69, 70)
 template <typename T, int D, int XROWS, int YROWS, int N>
 __device__ inline void product_along(float (&d)[N], uint64_t x, uint64_t y, int add)
 {
-#pragma unroll
-    for (int k = 0; k < D / 16; k++) {
+    each<D / 16>([&](int k) {
         const int in = k % 4 * ALONG_STEP, panel = k / 4 * (128 >> 4);
         multiply<0, 0>(d, x + in + panel * XROWS, y + in + panel * YROWS, add || k, T());
-    }
+    });
 }
 /* The same with x in registers: this saves reading an operand from shared memory, which limits the
  * product at 64 columns of d. */
 template <typename T, int D, int YROWS, int N> __device__ inline void product_along(float (&d)[N], const unsigned (&x)[D / 4], uint64_t y, int add)
 {
-#pragma unroll
-    for (int k = 0; k < D / 16; k++) multiply<0>(d, x + 4 * k, y + k % 4 * ALONG_STEP + k / 4 * (128 >> 4) * YROWS, add || k, T());
+    each<D / 16>([&](int k) { multiply<0>(d, x + 4 * k, y + k % 4 * ALONG_STEP + k / 4 * (128 >> 4) * YROWS, add || k, T()); });
 }
 /* Loads the warp's 16 rows of a tile as operand A. */
 template <int D, int ROWS> __device__ inline void load_rows(unsigned (&x)[D / 4], const char *tile, int first)
@@ -210,8 +216,7 @@ template <int D, int ROWS> __device__ inline void load_rows(unsigned (&x)[D / 4]
 /* d += p y: p in registers, 64 x 16 K; y has 16 K rows, and as many columns as d. */
 template <typename T, int K, int N> __device__ inline void product_across(float (&d)[N], const unsigned (&p)[4 * K], uint64_t y, int add)
 {
-#pragma unroll
-    for (int k = 0; k < K; k++) multiply<1>(d, p + 4 * k, y + k * ACROSS_STEP, add || k, T());
+    each<K>([&](int k) { multiply<1>(d, p + 4 * k, y + k * ACROSS_STEP, add || k, T()); });
 }
 
 /* --- work ------------------------------------------------------------------------------------- */
@@ -248,8 +253,7 @@ template <int KEYS> __device__ inline span own_keys(const attention &a, const ta
 /* Rounds an accumulator to an operand A. */
 template <typename T, int N> __device__ inline void round_all(unsigned (&a)[N / 2], const float (&d)[N])
 {
-#pragma unroll
-    for (int i = 0; i < N / 2; i++) a[i] = both(d[2 * i], d[2 * i + 1], T());
+    each<N / 2>([&](int i) { a[i] = both(d[2 * i], d[2 * i + 1], T()); });
 }
 /* Stores the warp's 16 rows of an accumulator, times the factor of each half, to rows of x from
  * `first` on. */
