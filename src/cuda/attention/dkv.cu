@@ -191,7 +191,8 @@ __global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 64 ? 
         copy_wait<0>();
         __syncthreads(); /* this tile has arrived, the previous one is no longer read */
         if (next_h < group)
-            fetch<T, D, ADDED>(q + other * TILE, dout + other * TILE, with + other * STATS * 4, with + (2 * STATS + other * room) * 4, a, b, g * group + next_h, next, s0, stride);
+            fetch<T, D, ADDED>(q + other * TILE, dout + other * TILE, with + other * STATS * 4, with + (2 * STATS + other * room) * 4, a, b,
+                               g * group + next_h, next, s0, stride);
         copy_commit();
         const unsigned here_q = q + slot * TILE, here_dout = dout + slot * TILE;
         float p[M][N][4], ds[M][N][4];

@@ -40,16 +40,14 @@ constexpr int across_step = 256 >> 4;
  * as d has columns. */
 template <typename T, int D, int XR, int YR, int N> __device__ inline void cores_product(float (&d)[N], uint64_t x, uint64_t y, int add)
 {
-#pragma unroll
-    for (int k = 0; k < D / 16; k++) multiply<0, 0>(d, x + k * along_step<XR>, y + k * along_step<YR>, add || k, T());
+    each<D / 16>([&](int k) { multiply<0, 0>(d, x + k * along_step<XR>, y + k * along_step<YR>, add || k, T()); });
 }
 /* d (+)= p y: p in registers, 64 x 16 K; y has 16 K rows, and as many columns as d. Until the wait
  * p must not be overwritten, not even through a copy: ptxas (13.0) merges the copy with p and
  * writes registers that a product still reads. */
 template <typename T, int K, int N> __device__ inline void cores_add(float (&d)[N], const unsigned (&p)[4 * K], uint64_t y, int add)
 {
-#pragma unroll
-    for (int k = 0; k < K; k++) multiply<1>(d, p + 4 * k, y + k * across_step, add || k, T());
+    each<K>([&](int k) { multiply<1>(d, p + 4 * k, y + k * across_step, add || k, T()); });
 }
 
 #endif

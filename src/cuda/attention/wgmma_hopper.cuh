@@ -280,7 +280,9 @@ template <int THREADS> __device__ inline void named_barrier_sync(int name) { asm
 /* Calls f(T, D, whether there is a grid), as types, for this attention. */
 template <typename F> static cudaError_t by_shape(const attention *a, F f)
 {
-    return by_type_and_length<64, 80, 128>(a, [&](auto t, auto d) { return a->mode == ATTENTION_BY_TABLES ? f(t, d, std::true_type()) : f(t, d, std::false_type()); });
+    return by_type_and_length<64, 80, 128>(a, [&](auto t, auto d) {
+        return a->mode == ATTENTION_BY_TABLES ? f(t, d, std::true_type()) : f(t, d, std::false_type());
+    });
 }
 
 /* One block per SM. */

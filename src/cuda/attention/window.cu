@@ -78,17 +78,6 @@ static __device__ float sum_values(const float *p, const attention &a, const win
     return a.pad ? sum + beyond * pad[d] : sum;
 }
 
-static __device__ float warp_sum(float x)
-{
-    for (int m = 16; m > 0; m /= 2) x += __shfl_xor_sync(0xffffffffu, x, m);
-    return x;
-}
-static __device__ float warp_max(float x)
-{
-    for (int m = 16; m > 0; m /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, m));
-    return x;
-}
-
 static __device__ float position(const attention &a, const float *q, int y, int x, int c)
 {
     const int row = row_of(a, y, x, c);
@@ -120,9 +109,9 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_forward(con
             p[k] = dot_key<T>(q, a, s, a.k, pad, k / W, k % W, rows_aligned) * a.scale + rel[k / W] + rel[W + k % W];
             most = fmaxf(most, p[k]);
         }
-        most = warp_max(most);
+        most = lanes_max<32>(most);
         for (int k = lane; k < keys; k += 32) sum += p[k] = expf(p[k] - most);
-        sum = warp_sum(sum);
+        sum = lanes_sum<32>(sum);
         __syncwarp();
         for (int d = lane; d < D; d += 32)
             row_at<T>(a.o, s.b, t, s.h)[d] = from_float<T>(sum_values<T>(p, a, s, a.v, pad + D, d) / sum);
@@ -152,7 +141,7 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const at
             dout[d] = to_float(row_at<T>(a.dout, s.b, t, s.h)[d]);
             part += dout[d] * to_float(row_at<T>(a.o, s.b, t, s.h)[d]);
         }
-        part = warp_sum(part);
+        part = lanes_sum<32>(part);
         if (tid % 32 == 0) meet[tid / 32] = part;
         __syncthreads();
         for (int w = 0; w < PLAIN_WARPS; w++) delta += meet[w];

@@ -101,8 +101,7 @@ __device__ inline void stage_positions(float *rel, const float (&g)[BOTH / 2], c
          * last row, so that all its position terms are written. */
         const int down = min(row_of(n, t0 + r), WINDOW - 1) + WINDOW - 1 - column, right = column_of(n, t0 + r) + ROWS + WINDOW - 1 - column;
         float *to = rel + down * DISTANCE + r, *then = rel + (WINDOW + right) * DISTANCE + r;
-#pragma unroll
-        for (int i = 0; i < BOTH / 4; i++) {
+        each<BOTH / 4>([&](int i) {
             const int j = i / 2 * 8 + i % 2;
             const float x = g[i / 2 * 4 + 2 * half + i % 2];
             if (j + 6 < ROWS || (j < ROWS && j + column < ROWS)) {
@@ -110,7 +109,7 @@ __device__ inline void stage_positions(float *rel, const float (&g)[BOTH / 2], c
             } else {
                 if ((unsigned)(right - j) < (unsigned)WINDOW) then[-j * DISTANCE] = x * LOG2E;
             }
-        }
+        });
     }
 }
 

@@ -40,8 +40,7 @@ template <typename T> __device__ inline float dot8(const T *x, const T *y)
 {
     const pack<T, 8> a = *reinterpret_cast<const pack<T, 8> *>(x), b = *reinterpret_cast<const pack<T, 8> *>(y);
     float sum = 0;
-#pragma unroll
-    for (int i = 0; i < 8; i++) sum += to_float(a.at[i]) * to_float(b.at[i]);
+    each<8>([&](int i) { sum += to_float(a.at[i]) * to_float(b.at[i]); });
     return sum;
 }
 
@@ -65,6 +64,22 @@ template <typename T, int D> __device__ inline void copy_part(T *k, T *v, const 
     copy_keys<T, D>(k, a, s, a.k, 0, y0, rows);
     copy_keys<T, D>(v, a, s, a.v, 1, y0, rows);
     copy_commit();
+}
+
+/* Calls f(y0, rows) for each part of ROWS rows of the window, when its keys and values are there; those
+ * of the first part have arrived. */
+template <typename T, int D, int ROWS, typename F> __device__ inline void by_parts(T *k, T *v, const attention &a, const window_block &s, F f)
+{
+    for (int y0 = 0; y0 < a.window; y0 += ROWS) {
+        const int rows = min(ROWS, a.window - y0);
+        if (y0) {
+            __syncthreads();
+            copy_part<T, D>(k, v, a, s, y0, rows);
+            copy_wait<0>();
+            __syncthreads();
+        }
+        f(y0, rows);
+    }
 }
 
 template <typename T, int D> __device__ inline void copy_tables(T *to, const attention &a)
@@ -113,62 +128,93 @@ __device__ inline int position_of(const attention &a, int y, int x, int j)
 template <typename T, int D>
 __device__ inline void tile_positions(float *rel, const unsigned (&q)[D / 16][4], const T *tables, const attention &a, const window_block &s, int r0)
 {
-    constexpr int ROW = D + 8;
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
-    const T *right = tables + (lane / 16 * 8 + lane % 8) * ROW + lane / 8 % 2 * 8;
+    const T *right = lane_along<T, D>(tables);
     int y[2], x[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++) y[half] = query_y(a, s, r0 + row + 8 * half), x[half] = query_x(s, r0 + row + 8 * half);
-#pragma unroll
-    for (int n = 0; n < BOTH / 8; n += 2) {
+    each<2>([&](int half) { y[half] = query_y(a, s, r0 + row + 8 * half), x[half] = query_x(s, r0 + row + 8 * half); });
+    each<BOTH / 16>([&](int n) {
         float g[2][4] = {};
-#pragma unroll
-        for (int i = 0; i < D / 16; i++) {
-            unsigned b[4];
-            load4(b, right + n * 8 * ROW + 16 * i);
-            mma(g[0], q[i], b[0], b[1], T());
-            mma(g[1], q[i], b[2], b[3], T());
-        }
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const int half = i / 2 % 2, c = position_of(a, y[half], x[half], 8 * (n + i / 4) + column + i % 2);
+        each<D / 16>([&](int i) { add_along<T, D>(g, q[i], right + n * 16 * (D + 8) + 16 * i); });
+        each<8>([&](int i) {
+            const int half = i / 2 % 2, c = position_of(a, y[half], x[half], 16 * n + i / 4 * 8 + column + i % 2);
             if (c >= 0) rel[(row + 8 * half) * REL + c] = g[i / 4][i % 4] * LOG2E;
-        }
-    }
+        });
+    });
     __syncwarp();
+}
+
+/* The tokens of the thread's two queries of the 16 from r0 on; -1 beyond the last. */
+__device__ inline void tokens_from(int (&token)[2], const attention &a, const window_block &s, int r0)
+{
+    each<2>([&](int half) {
+        const int r = r0 + threadIdx.x % 32 / 4 + 8 * half;
+        token[half] = r < s.rows * s.columns ? query_at(a, s, r) : -1;
+    });
 }
 
 /* Loads the warp's 16 rows of x at these tokens as an operand; zeros where a token is -1. */
 template <typename T, int D> __device__ inline void load_tokens(unsigned (&to)[D / 16][4], const window_block &s, const head_rows &x, const int (&token)[2])
 {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
+    each<2>([&](int half) {
         const T *from = row_at<T>(x, s.b, max(token[half], 0), s.h) + threadIdx.x % 4 * 2;
-#pragma unroll
-        for (int i = 0; i < D / 8; i++) {
+        each<D / 8>([&](int i) {
             const unsigned two = *reinterpret_cast<const unsigned *>(from + 8 * i);
             to[i / 2][half + i % 2 * 2] = token[half] < 0 ? 0 : two;
-        }
-    }
+        });
+    });
 }
 
 /* c [16][8N] = the warp's rows x, in registers, times 8N rows of y. */
 template <typename T, int D, int N> __device__ inline void product_held(float (&c)[N][4], const unsigned (&x)[D / 16][4], const T *y)
 {
-    constexpr int ROW = D + 8;
+    const T *right = lane_along<T, D>(y);
+    each<N>([&](int n) { c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0; });
+    each<D / 16>([&](int i) { add_along<T, D>(c, x[i], right + 16 * i); });
+}
+
+/* lse in base 2, delta and token of the first COUNT queries, of which query r has token_of(r): two of
+ * the block's threads per query. A query beyond the last has lse = inf: its probabilities are 0. */
+template <typename T, int D, int COUNT, typename F>
+__device__ inline void load_row_stats(float *lse, float *delta, int *token, const attention &a, const window_block &s, int threads, F token_of)
+{
+    const int queries = s.rows * s.columns;
+    for (int first = 0; first < COUNT; first += threads / 2) {
+        const int r = first + threadIdx.x / 2, t = token_of(r < queries ? r : 0);
+        float sum = 0;
+        if (r < queries)
+            each<D / 16>([&](int i) {
+                const int d = 16 * i + threadIdx.x % 2 * 8;
+                sum += dot8(row_at<T>(a.dout, s.b, t, s.h) + d, row_at<T>(a.o, s.b, t, s.h) + d);
+            });
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        if (r >= COUNT || threadIdx.x % 2) continue;
+        lse[r] = r < queries ? *lse_at(a, s.b, s.h, t) * LOG2E : CUDART_INF_F;
+        delta[r] = sum;
+        token[r] = r < queries ? t : -1;
+    }
+}
+
+/* The sums over a row of keys of those outside the grid, of which `take` is the factor, to `pads` [D]. */
+template <int N> __device__ inline void sum_beyond(float *pads, const float (&sum)[N][4], const float (&take)[2])
+{
     const int lane = threadIdx.x % 32;
-    const T *right = y + (lane / 16 * 8 + lane % 8) * ROW + lane / 8 % 2 * 8;
-#pragma unroll
-    for (int n = 0; n < N; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
-#pragma unroll
-    for (int i = 0; i < D / 16; i++)
-#pragma unroll
-        for (int n = 0; n < N; n += 2) {
-            unsigned b[4];
-            load4(b, right + n * 8 * ROW + 16 * i);
-            mma(c[n], x[i], b[0], b[1], T());
-            mma(c[n + 1], x[i], b[2], b[3], T());
-        }
+    each<N, 2>([&](int n, int i) {
+        float total = sum[n][i] * take[0] + sum[n][2 + i] * take[1];
+        for (int m = 4; m < 32; m *= 2) total += __shfl_xor_sync(0xffffffffu, total, m);
+        if (lane / 4 == 0) pads[8 * n + lane % 4 * 2 + i] = total;
+    });
+}
+
+/* The gradient of pad of a window of `window` rows: the sums of its rows, in order. `threads` threads
+ * take part, numbered from `thread`. */
+template <int D> __device__ inline void store_pads(const attention &a, const window_block &s, const float *pads, int window, int thread, int threads)
+{
+    const bool is_whole = s.rows == window && s.columns == window;
+    for (int i = thread; i < 2 * D; i += threads) {
+        float sum = 0;
+        for (int y = 0; y < window && !is_whole; y++) sum += pads[y * 2 * D + i];
+        a.pads[(int64_t)s.index * 2 * D + i] = sum;
+    }
 }
 
 #endif
