@@ -21,7 +21,7 @@
 #define KERNEL(OP, NAME, CAPABILITY, MATCH, WORKSPACE) {OP_##OP, #NAME, MATCH, WORKSPACE, NULL, CAPABILITY, ROW_##NAME},
 
 /* Each list ends with op OP_NONE; plan.c enumerates the lists. */
-extern const struct kernel cuda_plan_thin[], cuda_plan_filters[], cuda_plan_products[], cuda_plan_conv[], cuda_plan_attention_few[], cuda_plan_attention_window[], cuda_plan_attention[], cuda_plan_elementwise[], cuda_plan_shuffle[], cuda_plan_norms[], cuda_plan_tokens[], cuda_plan_masks[], cuda_plan_update[];
+extern const struct kernel cuda_plan_thin[], cuda_plan_filters[], cuda_plan_products[], cuda_plan_conv[], cuda_plan_attention[], cuda_plan_elementwise[], cuda_plan_shuffle[], cuda_plan_norms[], cuda_plan_tokens[], cuda_plan_masks[], cuda_plan_update[];
 
 static inline const struct tensor *given(const struct query *q, int i) { return i < q->nin ? q->in[i] : NULL; }
 

@@ -5,9 +5,9 @@
  */
 #include <math.h>
 
-#include "cuda/attention/hopper.h"
-#include "cuda/device/host.h"
 #include "cuda/attention/launch_attention.h"
+#include "cuda/attention/launch_hopper.h"
+#include "cuda/device/host.h"
 
 /* --- from a launch to a struct attention ---------------------------------------------------- */
 
@@ -16,156 +16,134 @@ static struct head_rows rows_of(const struct operand *x)
     return (struct head_rows){x->data, x->stride[0], x->stride[1], x->stride[2]};
 }
 
-static struct head_table table_of(const struct operand *x)
+static float *floats_at(const struct launch *l, uint64_t offset) { return (float *)(void *)((char *)l->work + offset); }
+
+static void check_work(const struct launch *l, uint64_t bytes)
 {
-    return (struct head_table){x->data, store_of(x->dtype), x->stride[0], x->stride[1]};
+    CHECK(bytes <= l->work_bytes, "%llu bytes of workspace", (unsigned long long)l->work_bytes);
 }
 
-static void set_work(struct attention *a, const struct launch *l, int backward)
+/* What every attention has: the heads, lse, the shape. The inputs of a backward begin with dout. */
+static struct attention heads_of(const struct launch *l, bool backward)
 {
-    const struct attention_sizes n = {.B = a->B, .T = a->T, .H = a->H, .D = a->D, .height = a->height, .width = a->width,
-                                      .mode = a->mode, .backward = backward};
-    const struct attention_work w = attention_work_of(&n);
-    CHECK(w.total <= l->work_bytes, "%llu bytes of workspace", (unsigned long long)l->work_bytes);
-    char *work = l->work;
-    a->delta = (float *)(work + w.delta), a->lse2 = (float *)(work + w.lse2), a->tables = (float *)(work + w.tables);
-    a->rel = (float *)(work + w.rel), a->drel = (float *)(work + w.drel);
-    a->bias = (float *)(work + w.bias), a->partial = (float *)(work + w.partial);
-}
-
-/* q, k and v are the inputs from index `q` on; lse is passed separately. */
-static struct attention attention_of(const struct launch *l, int q, const struct operand *lse, enum attention_mode mode)
-{
-    const struct operand *x = &l->in[q], *y = &l->in[q + 1];
+    const struct operand *q = &l->in[backward], *k = q + 1, *lse = backward ? &l->in[5] : &l->out[1];
     struct attention a = {
-        .q = rows_of(x), .k = rows_of(y), .v = rows_of(&l->in[q + 2]), .lse = lse->data, .lse_sample = lse->stride[0],
-        .lse_head = lse->stride[1], .lse_token = lse->stride[2], .type = store_of(x->dtype), .mode = mode,
-        .B = (int)x->dim[0], .T = (int)x->dim[1], .S = (int)y->dim[1], .H = (int)x->dim[2], .G = (int)y->dim[2],
-        .D = (int)x->dim[3], .window = INT32_MAX, .height = 1, .width = 1, .unit = 1,
+        .q = rows_of(q), .k = rows_of(k), .v = rows_of(k + 1), .o = rows_of(backward ? &l->in[4] : &l->out[0]), .lse = lse->data,
+        .lse_sample = lse->stride[0], .lse_head = lse->stride[1], .lse_token = lse->stride[2], .type = store_of(q->dtype),
+        .B = (int)q->dim[0], .T = (int)q->dim[1], .S = (int)k->dim[1], .H = (int)q->dim[2], .G = (int)k->dim[2], .D = (int)q->dim[3],
+        .window = INT32_MAX, .height = 1, .width = 1, .unit = 1,
     };
-    if (mode == ATTENTION_PLAIN) {
-        const int64_t window = l->attr->attention.window;
-        a.scale = l->attr->attention.scale, a.causal = l->attr->attention.causal;
-        if (window && window < INT32_MAX) a.window = (int)window;
-        return a;
-    }
-    a.scale = l->attr->relative.scale, a.height = l->attr->relative.height, a.width = l->attr->relative.width;
+    if (!backward) return a;
+    a.dout = rows_of(&l->in[0]), a.dq = rows_of(&l->out[0]), a.dk = rows_of(&l->out[1]), a.dv = rows_of(&l->out[2]);
     return a;
 }
 
-static void set_mask(struct attention *a, const struct launch *l, int input)
+/* The tables or the mask are the inputs behind the heads and, in the backward, lse; the tables'
+ * gradients are the outputs behind those of the heads. */
+static void set_tables(struct attention *a, const struct launch *l, int tables, bool backward)
 {
-    if (!has(l, input)) return;
-    a->mask = l->in[input].data;
-    a->mask_sample = l->in[input].stride[0], a->mask_key = l->in[input].stride[1];
-}
-
-static void set_tables(struct attention *a, const struct launch *l, int input, int backward)
-{
-    const int tables = a->mode == ATTENTION_BY_TABLES ? 2 : a->mode == ATTENTION_BY_BIAS ? 1 : 0;
     for (int i = 0; i < tables; i++) {
-        a->table[i] = table_of(&l->in[input + i]);
+        const struct operand *t = &l->in[(backward ? 6 : 3) + i];
+        a->table[i] = (struct head_table){t->data, store_of(t->dtype), t->stride[0], t->stride[1]};
         if (backward) a->dtable[i] = l->out[3 + i].data;
     }
 }
 
-static struct attention forward_of(const struct launch *l, enum attention_mode mode)
+static void set_mask(struct attention *a, const struct launch *l, bool backward)
 {
-    struct attention a = attention_of(l, 0, &l->out[1], mode);
-    a.o = rows_of(&l->out[0]);
-    if (mode == ATTENTION_PLAIN) set_mask(&a, l, 3);
-    else set_tables(&a, l, 3, 0);
-    set_work(&a, l, 0);
+    const int input = backward ? 6 : 3;
+    a->scale = l->attr->attention.scale;
+    if (has(l, input)) a->mask = l->in[input].data, a->mask_sample = l->in[input].stride[0], a->mask_key = l->in[input].stride[1];
+}
+
+static struct attention attention_of(const struct launch *l, enum attention_mode mode, bool backward)
+{
+    struct attention a = heads_of(l, backward);
+    a.mode = mode;
+    if (mode == ATTENTION_PLAIN) {
+        const int64_t window = l->attr->attention.window;
+        set_mask(&a, l, backward);
+        a.causal = l->attr->attention.causal;
+        if (window && window < INT32_MAX) a.window = (int)window;
+    } else {
+        a.scale = l->attr->relative.scale, a.height = l->attr->relative.height, a.width = l->attr->relative.width;
+        set_tables(&a, l, mode == ATTENTION_BY_TABLES ? 2 : 1, backward);
+    }
+    const struct attention_sizes n = {.B = a.B, .T = a.T, .H = a.H, .D = a.D, .height = a.height, .width = a.width, .mode = mode, .backward = backward};
+    const struct attention_work w = attention_work_of(&n);
+    check_work(l, w.total);
+    a.delta = floats_at(l, w.delta), a.lse2 = floats_at(l, w.lse2), a.tables = floats_at(l, w.tables), a.rel = floats_at(l, w.rel);
+    a.drel = floats_at(l, w.drel), a.bias = floats_at(l, w.bias), a.partial = floats_at(l, w.partial);
     return a;
 }
 
-static struct attention backward_of(const struct launch *l, enum attention_mode mode)
+static struct attention few_of(const struct launch *l, bool backward)
 {
-    struct attention a = attention_of(l, 1, &l->in[5], mode);
-    a.dout = rows_of(&l->in[0]), a.o = rows_of(&l->in[4]);
-    a.dq = rows_of(&l->out[0]), a.dk = rows_of(&l->out[1]), a.dv = rows_of(&l->out[2]);
-    if (mode == ATTENTION_PLAIN) set_mask(&a, l, 6);
-    else set_tables(&a, l, 6, 1);
-    set_work(&a, l, 1);
+    struct attention a = heads_of(l, backward);
+    set_mask(&a, l, backward);
+    a.cut = few_cut_of(a.B, a.T, a.S, a.H, a.D, backward);
+    check_work(l, a.cut.total);
+    a.partial = floats_at(l, 0), a.other = floats_at(l, a.cut.other);
+    return a;
+}
+
+static struct attention windows_of(const struct launch *l, bool backward)
+{
+    struct attention a = heads_of(l, backward);
+    const int input = backward ? 8 : 5;
+    a.height = l->attr->windowed.height, a.width = l->attr->windowed.width, a.window = l->attr->windowed.window, a.scale = l->attr->windowed.scale;
+    a.across = (a.width + a.window - 1) / a.window, a.down = (a.height + a.window - 1) / a.window;
+    set_tables(&a, l, 2, backward);
+    if (has(l, input)) {
+        const struct operand *pad = &l->in[input];
+        a.pad = pad->data, a.pad_type = store_of(pad->dtype);
+        a.pad_which = pad->stride[0], a.pad_head = pad->stride[1], a.pad_element = pad->stride[2];
+    }
+    if (!backward) return a;
+    const struct window_work w = window_work_of((int64_t)a.B * a.across * a.down * a.H, a.window, a.D);
+    check_work(l, w.total);
+    a.dpad = l->out[5].data, a.tables = floats_at(l, w.tables), a.pads = floats_at(l, w.pads);
     return a;
 }
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-/* Computes what the tensor-core kernels need for any grid, and for one of 64 columns. */
-static int fast_before(struct attention *a, cudaStream_t stream, struct error *e)
+/* Computes the terms that a tensor-core kernel adds to the scores. */
+static int terms_before(struct attention *a, enum score_terms added, cudaStream_t stream, struct error *e)
 {
     a->unit = (float)M_LOG2E;
-    TRY_CUDA(cuda_attention_before(a, 0, stream));
-    return PL_OK;
-}
-
-static int grid64_before(struct attention *a, cudaStream_t stream, struct error *e)
-{
-    a->unit = (float)M_LOG2E;
+    if (added != ADDS_GRID64) {
+        TRY_CUDA(cuda_attention_before(a, 0, stream));
+        return PL_OK;
+    }
     TRY_CUDA(cuda_attention_tables(a, stream));
     TRY_CUDA(cuda_grid64_rel(a, a->unit, stream));
     return PL_OK;
 }
 
-static int launch_dense(const struct launch *l, struct error *e)
+static int tiles(const struct launch *l, enum attention_mode mode, enum score_terms added, struct error *e)
 {
-    const struct attention a = forward_of(l, ATTENTION_PLAIN);
-    TRY_CUDA(cuda_attention_dense(&a, l->stream));
+    struct attention a = attention_of(l, mode, false);
+    TRY(terms_before(&a, added, l->stream, e));
+    TRY_CUDA(cuda_attention_forward(&a, added, l->stream));
     return PL_OK;
 }
 
-static int launch_dense_bwd(const struct launch *l, struct error *e)
+static int tiles_bwd(const struct launch *l, enum attention_mode mode, enum score_terms added, struct error *e)
 {
-    const struct attention a = backward_of(l, ATTENTION_PLAIN);
+    struct attention a = attention_of(l, mode, true);
     TRY_CUDA(cuda_attention_row_stats(&a, l->stream));
-    TRY_CUDA(cuda_attention_dense_dkv(&a, l->stream));
-    TRY_CUDA(cuda_attention_dense_dq(&a, l->stream));
-    return PL_OK;
-}
-
-static int launch_grid64(const struct launch *l, struct error *e)
-{
-    struct attention a = forward_of(l, ATTENTION_BY_TABLES);
-    TRY(grid64_before(&a, l->stream, e));
-    TRY_CUDA(cuda_attention_fast(&a, true, l->stream));
-    return PL_OK;
-}
-
-static int launch_grid64_bwd(const struct launch *l, struct error *e)
-{
-    struct attention a = backward_of(l, ATTENTION_BY_TABLES);
-    TRY_CUDA(cuda_attention_row_stats(&a, l->stream));
-    TRY(grid64_before(&a, l->stream, e));
-    TRY_CUDA(cuda_attention_grid64_dkv(&a, l->stream));
-    TRY_CUDA(cuda_attention_grid64_dq(&a, l->stream));
-    TRY_CUDA(cuda_grid64_dtables(&a, l->stream));
-    TRY_CUDA(cuda_attention_sum_tables(&a, l->stream));
-    return PL_OK;
-}
-
-static int fast(const struct launch *l, enum attention_mode mode, struct error *e)
-{
-    struct attention a = forward_of(l, mode);
-    TRY(fast_before(&a, l->stream, e));
-    TRY_CUDA(cuda_attention_fast(&a, false, l->stream));
-    return PL_OK;
-}
-
-static int fast_bwd(const struct launch *l, enum attention_mode mode, struct error *e)
-{
-    struct attention a = backward_of(l, mode);
-    TRY_CUDA(cuda_attention_row_stats(&a, l->stream));
-    TRY(fast_before(&a, l->stream, e));
-    TRY_CUDA(cuda_attention_fast_dkv(&a, l->stream));
-    TRY_CUDA(cuda_attention_fast_dq(&a, l->stream));
-    TRY_CUDA(cuda_attention_after(&a, ATTENTION_FAST_TILE, l->stream));
+    TRY(terms_before(&a, added, l->stream, e));
+    TRY_CUDA(cuda_attention_dkv(&a, added, l->stream));
+    TRY_CUDA(cuda_attention_dq(&a, added, l->stream));
+    if (added == ADDS_GRID64) TRY_CUDA(cuda_grid64_dtables(&a, l->stream));
+    else TRY_CUDA(cuda_attention_after(&a, ATTENTION_FAST_TILE, l->stream));
     return PL_OK;
 }
 
 static int plain(const struct launch *l, enum attention_mode mode, struct error *e)
 {
-    struct attention a = forward_of(l, mode);
+    const struct attention a = attention_of(l, mode, false);
     TRY_CUDA(cuda_attention_before(&a, 0, l->stream));
     TRY_CUDA(cuda_attention_plain(&a, l->stream));
     return PL_OK;
@@ -173,7 +151,7 @@ static int plain(const struct launch *l, enum attention_mode mode, struct error 
 
 static int plain_bwd(const struct launch *l, enum attention_mode mode, struct error *e)
 {
-    struct attention a = backward_of(l, mode);
+    const struct attention a = attention_of(l, mode, true);
     TRY_CUDA(cuda_attention_before(&a, 1, l->stream));
     TRY_CUDA(cuda_attention_plain_bwd(&a, l->stream));
     TRY_CUDA(cuda_attention_after(&a, (int)attention_small_tile(a.D), l->stream));
@@ -182,51 +160,67 @@ static int plain_bwd(const struct launch *l, enum attention_mode mode, struct er
 
 static int hopper(const struct launch *l, enum attention_mode mode, struct error *e)
 {
-    const struct attention a = forward_of(l, mode);
+    const struct attention a = attention_of(l, mode, false);
     return hopper_attention(&a, l->stream, e);
 }
 
 static int hopper_bwd(const struct launch *l, enum attention_mode mode, struct error *e)
 {
-    const struct attention a = backward_of(l, mode);
+    const struct attention a = attention_of(l, mode, true);
     return hopper_attention_bwd(&a, l->stream, e);
 }
 
-#define LAUNCH(NAME, FUNCTION, MODE) static int NAME(const struct launch *l, struct error *e) { return FUNCTION(l, MODE, e); }
-LAUNCH(launch_hopper, hopper, ATTENTION_PLAIN)
-LAUNCH(launch_hopper_bwd, hopper_bwd, ATTENTION_PLAIN)
-LAUNCH(launch_hopper_grid64, hopper, ATTENTION_BY_TABLES)
-LAUNCH(launch_hopper_grid64_bwd, hopper_bwd, ATTENTION_BY_TABLES)
-LAUNCH(launch_fast, fast, ATTENTION_PLAIN)
-LAUNCH(launch_fast_bwd, fast_bwd, ATTENTION_PLAIN)
-LAUNCH(launch_fast_rel, fast, ATTENTION_BY_TABLES)
-LAUNCH(launch_fast_rel_bwd, fast_bwd, ATTENTION_BY_TABLES)
-LAUNCH(launch_fast_bias, fast, ATTENTION_BY_BIAS)
-LAUNCH(launch_fast_bias_bwd, fast_bwd, ATTENTION_BY_BIAS)
-LAUNCH(launch_plain, plain, ATTENTION_PLAIN)
-LAUNCH(launch_plain_bwd, plain_bwd, ATTENTION_PLAIN)
-LAUNCH(launch_rel, plain, ATTENTION_BY_TABLES)
-LAUNCH(launch_rel_bwd, plain_bwd, ATTENTION_BY_TABLES)
-LAUNCH(launch_bias, plain, ATTENTION_BY_BIAS)
-LAUNCH(launch_bias_bwd, plain_bwd, ATTENTION_BY_BIAS)
+typedef cudaError_t few_fn(const struct attention *a, int backward, cudaStream_t stream);
+static int few(const struct launch *l, few_fn *kernel, bool backward, struct error *e)
+{
+    const struct attention a = few_of(l, backward);
+    TRY_CUDA(kernel(&a, backward, l->stream));
+    TRY_CUDA(cuda_attention_few_join(&a, backward, l->stream));
+    return PL_OK;
+}
 
-CUDA_KERNEL(cuda_attention_hopper, .launch = launch_hopper);
-CUDA_KERNEL(cuda_attention_hopper_bwd, .launch = launch_hopper_bwd);
-CUDA_KERNEL(cuda_attention_hopper_grid64, .launch = launch_hopper_grid64);
-CUDA_KERNEL(cuda_attention_hopper_grid64_bwd, .launch = launch_hopper_grid64_bwd);
-CUDA_KERNEL(cuda_attention_dense, .launch = launch_dense);
-CUDA_KERNEL(cuda_attention_dense_bwd, .launch = launch_dense_bwd);
-CUDA_KERNEL(cuda_attention_grid64, .launch = launch_grid64);
-CUDA_KERNEL(cuda_attention_grid64_bwd, .launch = launch_grid64_bwd);
-CUDA_KERNEL(cuda_attention_fast, .launch = launch_fast);
-CUDA_KERNEL(cuda_attention_fast_bwd, .launch = launch_fast_bwd);
-CUDA_KERNEL(cuda_attention_fast_rel, .launch = launch_fast_rel);
-CUDA_KERNEL(cuda_attention_fast_rel_bwd, .launch = launch_fast_rel_bwd);
-CUDA_KERNEL(cuda_attention_fast_bias, .launch = launch_fast_bias);
-CUDA_KERNEL(cuda_attention_fast_bias_bwd, .launch = launch_fast_bias_bwd);
-CUDA_KERNEL(cuda_attention, .launch = launch_plain);
-CUDA_KERNEL(cuda_attention_bwd, .launch = launch_plain_bwd);
-CUDA_KERNEL(cuda_attention_rel, .launch = launch_rel);
-CUDA_KERNEL(cuda_attention_rel_bwd, .launch = launch_rel_bwd);
-CUDA_KERNEL(cuda_attention_bias, .launch = launch_bias);
-CUDA_KERNEL(cuda_attention_bias_bwd, .launch = launch_bias_bwd);
+typedef cudaError_t window_fn(const struct attention *a, cudaStream_t stream);
+static int window(const struct launch *l, window_fn *kernel, bool backward, struct error *e)
+{
+    const struct attention a = windows_of(l, backward);
+    TRY_CUDA(kernel(&a, l->stream));
+    if (backward) TRY_CUDA(cuda_window_sums(&a, l->stream));
+    return PL_OK;
+}
+
+/* A kernel is a function of its launch and these arguments. */
+#define LAUNCH(KERNEL, FUNCTION, ...) \
+    static int launch_##KERNEL(const struct launch *l, struct error *e) { return FUNCTION(l, __VA_ARGS__, e); } \
+    CUDA_KERNEL(KERNEL, .launch = launch_##KERNEL)
+LAUNCH(cuda_attention_few_mma, few, cuda_attention_few_mma, false);
+LAUNCH(cuda_attention_few_mma_bwd, few, cuda_attention_few_mma, true);
+LAUNCH(cuda_attention_few, few, cuda_attention_few, false);
+LAUNCH(cuda_attention_few_bwd, few, cuda_attention_few, true);
+LAUNCH(cuda_attention_window_hopper, window, cuda_window_hopper, false);
+LAUNCH(cuda_attention_window_hopper_bwd, window, cuda_window_hopper_bwd, true);
+LAUNCH(cuda_attention_window_fast, window, cuda_window_fast, false);
+LAUNCH(cuda_attention_window_fast_bwd, window, cuda_window_fast_bwd, true);
+LAUNCH(cuda_attention_window_small, window, cuda_window_small, false);
+LAUNCH(cuda_attention_window_small_bwd, window, cuda_window_small_bwd, true);
+LAUNCH(cuda_attention_window, window, cuda_window_plain, false);
+LAUNCH(cuda_attention_window_bwd, window, cuda_window_plain_bwd, true);
+LAUNCH(cuda_attention_hopper, hopper, ATTENTION_PLAIN);
+LAUNCH(cuda_attention_hopper_bwd, hopper_bwd, ATTENTION_PLAIN);
+LAUNCH(cuda_attention_hopper_grid64, hopper, ATTENTION_BY_TABLES);
+LAUNCH(cuda_attention_hopper_grid64_bwd, hopper_bwd, ATTENTION_BY_TABLES);
+LAUNCH(cuda_attention_dense, tiles, ATTENTION_PLAIN, ADDS_NOTHING);
+LAUNCH(cuda_attention_dense_bwd, tiles_bwd, ATTENTION_PLAIN, ADDS_NOTHING);
+LAUNCH(cuda_attention_grid64, tiles, ATTENTION_BY_TABLES, ADDS_GRID64);
+LAUNCH(cuda_attention_grid64_bwd, tiles_bwd, ATTENTION_BY_TABLES, ADDS_GRID64);
+LAUNCH(cuda_attention_fast, tiles, ATTENTION_PLAIN, ADDS_MASK);
+LAUNCH(cuda_attention_fast_bwd, tiles_bwd, ATTENTION_PLAIN, ADDS_MASK);
+LAUNCH(cuda_attention_fast_rel, tiles, ATTENTION_BY_TABLES, ADDS_TABLES);
+LAUNCH(cuda_attention_fast_rel_bwd, tiles_bwd, ATTENTION_BY_TABLES, ADDS_TABLES);
+LAUNCH(cuda_attention_fast_bias, tiles, ATTENTION_BY_BIAS, ADDS_BIAS);
+LAUNCH(cuda_attention_fast_bias_bwd, tiles_bwd, ATTENTION_BY_BIAS, ADDS_BIAS);
+LAUNCH(cuda_attention, plain, ATTENTION_PLAIN);
+LAUNCH(cuda_attention_bwd, plain_bwd, ATTENTION_PLAIN);
+LAUNCH(cuda_attention_rel, plain, ATTENTION_BY_TABLES);
+LAUNCH(cuda_attention_rel_bwd, plain_bwd, ATTENTION_BY_TABLES);
+LAUNCH(cuda_attention_bias, plain, ATTENTION_BY_BIAS);
+LAUNCH(cuda_attention_bias_bwd, plain_bwd, ATTENTION_BY_BIAS);

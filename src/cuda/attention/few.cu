@@ -17,20 +17,11 @@
  * that do not exist, zeros are read and the score is -inf, so they contribute nothing; nothing is
  * written for them. Each sum has one order, given by the shape: the same bits every time.
  */
-#include <math_constants.h>
-
-#include "cuda/device/device.cuh"
-#include "cuda/attention/launch_few.h"
+#include "cuda/attention/attention.cuh"
 
 constexpr int WARP = 32, THREADS = WARP * FEW_WARPS;
-constexpr float LOG2E = 1.44269504088896f, LN2 = 0.693147180559945f;
 
 /* --- rows ----------------------------------------------------------------------------------- */
-
-template <typename T> static __device__ T *row_at(const few_rows &x, int64_t b, int64_t t, int64_t h)
-{
-    return static_cast<T *>(x.data) + b * x.sample + t * x.token + h * x.head;
-}
 
 /* V elements in their storage type, in chunks of up to 16 bytes. */
 template <typename T, int V> struct chunk {
@@ -42,30 +33,25 @@ template <typename T, int V> static __device__ void read_as(float (&to)[V], cons
 {
     using P = pack<T, chunk<T, V>::WIDE>;
     chunk<T, V> x;
-#pragma unroll
-    for (int i = 0; i < x.COUNT; i++) x.at[i] = reinterpret_cast<const P *>(from)[i];
-#pragma unroll
-    for (int i = 0; i < V; i++) to[i] = to_float(x.at[i / x.WIDE].at[i % x.WIDE]);
+    each<x.COUNT>([&](int i) { x.at[i] = reinterpret_cast<const P *>(from)[i]; });
+    each<V>([&](int i) { to[i] = to_float(x.at[i / x.WIDE].at[i % x.WIDE]); });
 }
 
 template <typename T, int V> static __device__ void write(T *to, const float (&x)[V], float factor)
 {
     using P = pack<T, chunk<T, V>::WIDE>;
     chunk<T, V> y;
-#pragma unroll
-    for (int i = 0; i < V; i++) y.at[i / y.WIDE].at[i % y.WIDE] = from_float<T>(x[i] * factor);
-#pragma unroll
-    for (int i = 0; i < y.COUNT; i++) reinterpret_cast<P *>(to)[i] = y.at[i];
+    each<V>([&](int i) { y.at[i / y.WIDE].at[i % y.WIDE] = from_float<T>(x[i] * factor); });
+    each<y.COUNT>([&](int i) { reinterpret_cast<P *>(to)[i] = y.at[i]; });
 }
 
 /* The type is checked at each access and is the same for all threads: the computation between
  * accesses is f32 anyway, and a kernel per type would be three times the code. Reads from element
  * `from` of row t of head h on. */
 template <int V>
-static __device__ void read(float (&to)[V], enum store type, const few_rows &x, int64_t b, int64_t t, int64_t h, int from, bool live)
+static __device__ void read(float (&to)[V], enum store type, const head_rows &x, int64_t b, int64_t t, int64_t h, int from, bool live)
 {
-#pragma unroll
-    for (int i = 0; i < V; i++) to[i] = 0;
+    each<V>([&](int i) { to[i] = 0; });
     if (!live) return;
     if (type == STORE_F32) read_as(to, row_at<float>(x, b, t, h) + from);
     else if (type == STORE_BF16) read_as(to, row_at<__nv_bfloat16>(x, b, t, h) + from);
@@ -73,7 +59,7 @@ static __device__ void read(float (&to)[V], enum store type, const few_rows &x, 
 }
 
 template <int V>
-static __device__ void write(enum store type, const few_rows &to, int64_t b, int64_t t, int64_t h, int from, const float (&x)[V], float factor)
+static __device__ void write(enum store type, const head_rows &to, int64_t b, int64_t t, int64_t h, int from, const float (&x)[V], float factor)
 {
     if (type == STORE_F32) write(row_at<float>(to, b, t, h) + from, x, factor);
     else if (type == STORE_BF16) write(row_at<__nv_bfloat16>(to, b, t, h) + from, x, factor);
@@ -87,7 +73,7 @@ struct block_work {
     int64_t b;
     int group, tile, split, begin, end;
 };
-static __device__ block_work block_work_of(const few_attention &a, int tiles, int splits, int64_t split_rows)
+static __device__ block_work block_work_of(const attention &a, int tiles, int splits, int64_t split_rows)
 {
     int64_t i = blockIdx.x;
     block_work s;
@@ -104,7 +90,7 @@ struct lane_slice {
     int row, chunk, head, from;
     bool live;
 };
-template <int V> static __device__ lane_slice lane_slice_of(const few_attention &a, int group, int lane)
+template <int V> static __device__ lane_slice lane_slice_of(const attention &a, int group, int lane)
 {
     const int chunks = a.cut.heads * a.cut.lanes;
     lane_slice p;
@@ -116,11 +102,11 @@ template <int V> static __device__ lane_slice lane_slice_of(const few_attention 
 
 /* Row r of a lane in the iteration that begins at `base`; an iteration has rows_per_iteration<R>(a)
  * rows. */
-template <int R> static __device__ int rows_per_iteration(const few_attention &a)
+template <int R> static __device__ int rows_per_iteration(const attention &a)
 {
     return R * FEW_WARPS * (WARP / (a.cut.heads * a.cut.lanes));
 }
-static __device__ int row_of(const few_attention &a, const lane_slice &p, int base, int r)
+static __device__ int row_of(const attention &a, const lane_slice &p, int base, int r)
 {
     return base + (r * FEW_WARPS + (int)threadIdx.x / WARP) * (WARP / (a.cut.heads * a.cut.lanes)) + p.row;
 }
@@ -133,24 +119,23 @@ static __device__ int row_of(const few_attention &a, const lane_slice &p, int ba
 
 template <int V> static __device__ void store_item(float4 *tile, int n, int c, const float (&x)[V], float factor)
 {
-#pragma unroll
-    for (int j = 0; j < V / 4; j++)
+    each<V / 4>([&](int j) {
         tile[(n * (V / 4) + j) * WARP + c] =
             make_float4(x[4 * j] * factor, x[4 * j + 1] * factor, x[4 * j + 2] * factor, x[4 * j + 3] * factor);
+    });
 }
 
 template <int V> static __device__ void load_item(float (&x)[V], const float4 *tile, int n, int c)
 {
-#pragma unroll
-    for (int j = 0; j < V / 4; j++) {
+    each<V / 4>([&](int j) {
         const float4 y = tile[(n * (V / 4) + j) * WARP + c];
         x[4 * j] = y.x, x[4 * j + 1] = y.y, x[4 * j + 2] = y.z, x[4 * j + 3] = y.w;
-    }
+    });
 }
 
 /* Loads items first .. first+count of x, times factor. */
 template <int N, int V>
-static __device__ void fill(float4 *tile, const few_rows &x, const few_attention &a, const block_work &w, int first, int count, float factor)
+static __device__ void fill(float4 *tile, const head_rows &x, const attention &a, const block_work &w, int first, int count, float factor)
 {
     for (int i = threadIdx.x; i < N * WARP; i += THREADS) {
         const int n = i / WARP, c = i % WARP;
@@ -160,12 +145,6 @@ static __device__ void fill(float4 *tile, const few_rows &x, const few_attention
         read(e, a.type, x, w.b, first + n, p.head, p.from, live);
         store_item(tile, n, c, e, factor);
     }
-}
-
-static __device__ float score_bias(const few_attention &a, int64_t b, int s)
-{
-    if (s >= a.S) return -CUDART_INF_F;
-    return a.mask ? a.mask[b * a.mask_sample + s * a.mask_key] * LOG2E : 0.0f;
 }
 
 /* --- sums ------------------------------------------------------------------------------------- */
@@ -183,8 +162,7 @@ template <int M> static __device__ void reduce_lanes(float (&x)[M], int lanes)
 {
 #pragma unroll 1
     for (int m = lanes / 2; m > 0; m /= 2)
-#pragma unroll
-        for (int i = 0; i < M; i++) x[i] += __shfl_xor_sync(0xffffffffu, x[i], m);
+        each<M>([&](int i) { x[i] += __shfl_xor_sync(0xffffffffu, x[i], m); });
 }
 
 struct adding {
@@ -204,23 +182,22 @@ template <typename F, int M> static __device__ void reduce_warps(float (&x)[M], 
     for (int half = FEW_WARPS / 2; half >= 0; half /= 2) {
         __syncthreads();
         if (warp >= half && warp < (half ? 2 * half : 1))
-#pragma unroll
-            for (int i = 0; i < M / 4; i++)
+            each<M / 4>([&](int i) {
                 scratch[((warp - half) * (M / 4) + i) * WARP + lane] = make_float4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
+            });
         __syncthreads();
         if (half == 0) break;
         if (warp < half)
-#pragma unroll
-            for (int i = 0; i < M / 4; i++) {
+            each<M / 4>([&](int i) {
                 const float4 y = scratch[(warp * (M / 4) + i) * WARP + lane];
                 x[4 * i] = F::of(x[4 * i], y.x), x[4 * i + 1] = F::of(x[4 * i + 1], y.y);
                 x[4 * i + 2] = F::of(x[4 * i + 2], y.z), x[4 * i + 3] = F::of(x[4 * i + 3], y.w);
-            }
+            });
     }
 }
 
 /* Reduces those values over the rows of a warp: four floats of chunk c. */
-template <typename F> static __device__ float4 reduce_rows(const few_attention &a, const float4 *scratch, int i, int c)
+template <typename F> static __device__ float4 reduce_rows(const attention &a, const float4 *scratch, int i, int c)
 {
     const int chunks = a.cut.heads * a.cut.lanes;
     float4 x = scratch[i * WARP + c];
@@ -235,7 +212,7 @@ template <typename F> static __device__ float4 reduce_rows(const few_attention &
  * [splits,B,count of all,H,D] or, with one split, into `to`. The block's items are first ..
  * first+count of `all`. */
 template <int N, int V>
-static __device__ void write_sums(float (&x)[N * V], float4 *scratch, const few_attention &a, const block_work &w, const few_rows &to, float *partial,
+static __device__ void write_sums(float (&x)[N * V], float4 *scratch, const attention &a, const block_work &w, const head_rows &to, float *partial,
                                   int splits, int first, int count, int all, float factor)
 {
     const int chunks = a.cut.heads * a.cut.lanes;
@@ -254,7 +231,7 @@ static __device__ void write_sums(float (&x)[N * V], float4 *scratch, const few_
 
 /* Adds the splits' sums in order: [B,count,H,D]. */
 template <typename T>
-__global__ void __launch_bounds__(BLOCK) join(const few_rows to, const float *partial, int splits, int B, int count, int H, int D)
+__global__ void __launch_bounds__(BLOCK) join(const head_rows to, const float *partial, int splits, int B, int count, int H, int D)
 {
     const int64_t fours = (int64_t)B * count * H * (D / 4);
     for (int64_t i = blockIdx.x * (int64_t)BLOCK + threadIdx.x; i < fours; i += (int64_t)gridDim.x * BLOCK) {
@@ -281,15 +258,14 @@ template <int N> static __device__ row_sum softmax_row(float (&s)[N])
 #pragma unroll
     for (int n = 1; n < N; n++) x.top = fmaxf(x.top, s[n]);
     const float base = x.top == -CUDART_INF_F ? 0.0f : x.top; /* no key is seen: exp(-inf) = 0 */
-#pragma unroll
-    for (int n = 0; n < N; n++) {
+    each<N>([&](int n) {
         s[n] = exp2f(s[n] - base);
         x.sum += s[n];
-    }
+    });
     return x;
 }
 
-template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_forward(const few_attention a)
+template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_forward(const attention a)
 {
     __shared__ float4 keys[N * V / 4 * WARP], values[N * V / 4 * WARP];
     const block_work w = block_work_of(a, 1, a.cut.splits, a.cut.split_rows);
@@ -297,58 +273,45 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_f
     float bias[N];
     fill<N, V>(keys, a.k, a, w, 0, a.S, a.scale * LOG2E);
     fill<N, V>(values, a.v, a, w, 0, a.S, 1.0f);
-#pragma unroll
-    for (int n = 0; n < N; n++) bias[n] = score_bias(a, w.b, n);
+    each<N>([&](int n) { bias[n] = key_term(a, w.b, n); });
     __syncthreads();
     for (int base = w.begin; base < w.end; base += rows_per_iteration<R>(a)) {
         float q[R][V], s[R][N], o[R][V];
-#pragma unroll
-        for (int r = 0; r < R; r++) {
+        each<R>([&](int r) {
             const int t = row_of(a, p, base, r);
             read(q[r], a.type, a.q, w.b, t, p.head, p.from, p.live && t < w.end);
-#pragma unroll
-            for (int i = 0; i < V; i++) o[r][i] = 0;
-        }
-#pragma unroll
-        for (int n = 0; n < N; n++) {
+            each<V>([&](int i) { o[r][i] = 0; });
+        });
+        each<N>([&](int n) {
             float k[V];
             load_item(k, keys, n, p.chunk);
-#pragma unroll
-            for (int r = 0; r < R; r++) s[r][n] = dot(q[r], k);
-        }
+            each<R>([&](int r) { s[r][n] = dot(q[r], k); });
+        });
         row_sum sums[R];
-#pragma unroll
-        for (int r = 0; r < R; r++) {
+        each<R>([&](int r) {
             reduce_lanes(s[r], a.cut.lanes);
-#pragma unroll
-            for (int n = 0; n < N; n++) s[r][n] += bias[n];
+            each<N>([&](int n) { s[r][n] += bias[n]; });
             sums[r] = softmax_row(s[r]);
-        }
-#pragma unroll
-        for (int n = 0; n < N; n++) {
+        });
+        each<N>([&](int n) {
             float v[V];
             load_item(v, values, n, p.chunk);
-#pragma unroll
-            for (int r = 0; r < R; r++)
-#pragma unroll
-                for (int i = 0; i < V; i++) o[r][i] += s[r][n] * v[i];
-        }
-#pragma unroll
-        for (int r = 0; r < R; r++) {
+            each<R, V>([&](int r, int i) { o[r][i] += s[r][n] * v[i]; });
+        });
+        each<R>([&](int r) {
             const int t = row_of(a, p, base, r);
-            if (!p.live || t >= w.end) continue;
+            if (!p.live || t >= w.end) return;
             const bool empty = sums[r].sum == 0;
             write(a.type, a.o, w.b, t, p.head, p.from, o[r], empty ? 0.0f : 1 / sums[r].sum);
             if (p.from == 0)
-                a.lse[w.b * a.lse_sample + p.head * a.lse_head + t * a.lse_token] =
-                    empty ? -CUDART_INF_F : (sums[r].top + log2f(sums[r].sum)) * LN2;
-        }
+                *lse_at(a, w.b, p.head, t) = empty ? -CUDART_INF_F : (sums[r].top + log2f(sums[r].sum)) * LN2;
+        });
     }
 }
 
 /* A row has all its keys here, so p comes from the scores and rowsum(do * o) from p: neither lse
  * nor o is read. */
-template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_backward(const few_attention a)
+template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_backward(const attention a)
 {
     __shared__ float4 scratch[FEW_WARPS / 2 * N * V / 4 * WARP];
     float4 *keys = scratch, *values = scratch + N * V / 4 * WARP;
@@ -357,60 +320,46 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_b
     float dk[N * V], dv[N * V];
     fill<N, V>(keys, a.k, a, w, 0, a.S, a.scale * LOG2E);
     fill<N, V>(values, a.v, a, w, 0, a.S, 1.0f);
-#pragma unroll
-    for (int i = 0; i < N * V; i++) dk[i] = dv[i] = 0;
+    each<N * V>([&](int i) { dk[i] = dv[i] = 0; });
     __syncthreads();
     for (int base = w.begin; base < w.end; base += rows_per_iteration<R>(a)) {
         float q[R][V], dout[R][V], s[R][N], ds[R][N], dq[R][V];
-#pragma unroll
-        for (int r = 0; r < R; r++) {
+        each<R>([&](int r) {
             const int t = row_of(a, p, base, r);
             const bool live = p.live && t < w.end;
             read(q[r], a.type, a.q, w.b, t, p.head, p.from, live);
             read(dout[r], a.type, a.dout, w.b, t, p.head, p.from, live);
-#pragma unroll
-            for (int i = 0; i < V; i++) dq[r][i] = 0;
-        }
-#pragma unroll
-        for (int n = 0; n < N; n++) {
+            each<V>([&](int i) { dq[r][i] = 0; });
+        });
+        each<N>([&](int n) {
             float k[V], v[V];
             load_item(k, keys, n, p.chunk);
             load_item(v, values, n, p.chunk);
-#pragma unroll
-            for (int r = 0; r < R; r++) s[r][n] = dot(q[r], k), ds[r][n] = dot(dout[r], v);
-        }
-#pragma unroll
-        for (int r = 0; r < R; r++) {
+            each<R>([&](int r) { s[r][n] = dot(q[r], k), ds[r][n] = dot(dout[r], v); });
+        });
+        each<R>([&](int r) {
             reduce_lanes(s[r], a.cut.lanes);
             reduce_lanes(ds[r], a.cut.lanes);
-#pragma unroll
-            for (int n = 0; n < N; n++) s[r][n] += score_bias(a, w.b, n);
+            each<N>([&](int n) { s[r][n] += key_term(a, w.b, n); });
             const row_sum x = softmax_row(s[r]);
             const float factor = x.sum == 0 ? 0.0f : 1 / x.sum;
             float delta = 0;
-#pragma unroll
-            for (int n = 0; n < N; n++) s[r][n] *= factor, delta += s[r][n] * ds[r][n];
-#pragma unroll
-            for (int n = 0; n < N; n++) ds[r][n] = s[r][n] * (ds[r][n] - delta);
-        }
-#pragma unroll
-        for (int n = 0; n < N; n++) {
+            each<N>([&](int n) { s[r][n] *= factor, delta += s[r][n] * ds[r][n]; });
+            each<N>([&](int n) { ds[r][n] = s[r][n] * (ds[r][n] - delta); });
+        });
+        each<N>([&](int n) {
             float k[V];
             load_item(k, keys, n, p.chunk);
-#pragma unroll
-            for (int r = 0; r < R; r++)
-#pragma unroll
-                for (int i = 0; i < V; i++) {
-                    dq[r][i] += ds[r][n] * k[i];
-                    dk[n * V + i] += ds[r][n] * q[r][i];
-                    dv[n * V + i] += s[r][n] * dout[r][i];
-                }
-        }
-#pragma unroll
-        for (int r = 0; r < R; r++) {
+            each<R, V>([&](int r, int i) {
+                dq[r][i] += ds[r][n] * k[i];
+                dk[n * V + i] += ds[r][n] * q[r][i];
+                dv[n * V + i] += s[r][n] * dout[r][i];
+            });
+        });
+        each<R>([&](int r) {
             const int t = row_of(a, p, base, r);
             if (p.live && t < w.end) write(a.type, a.dq, w.b, t, p.head, p.from, dq[r], LN2); /* undoes the log2(e) in k */
-        }
+        });
     }
     write_sums<N, V>(dk, scratch, a, w, a.dk, a.partial, a.cut.splits, 0, a.S, a.S, a.scale);
     write_sums<N, V>(dv, scratch, a, w, a.dv, a.other, a.cut.splits, 0, a.S, a.S, 1.0f);
@@ -419,48 +368,43 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_b
 /* --- few queries ------------------------------------------------------------------------------ */
 
 /* The index in the splits' maxima and sums: [splits,B,T,H] each. */
-static __device__ int64_t sum_at(const few_attention &a, int split, int64_t b, int t, int h)
+static __device__ int64_t sum_at(const attention &a, int split, int64_t b, int t, int h)
 {
     return ((split * (int64_t)a.B + b) * a.T + t) * a.H + h;
 }
 
 /* Reduces the block's maxima, rescales everything to them, then reduces the sums. */
 template <int N, int V>
-static __device__ void reduce_queries(const few_attention &a, const block_work &w, const lane_slice &p, float4 *scratch, float (&top)[N], float (&sum)[N],
+static __device__ void reduce_queries(const attention &a, const block_work &w, const lane_slice &p, float4 *scratch, float (&top)[N], float (&sum)[N],
                                       float (&o)[N * V], int first, int count)
 {
     const int64_t all = (int64_t)a.cut.splits * a.B * a.T * a.H;
     float most[N];
-#pragma unroll
-    for (int n = 0; n < N; n++) most[n] = top[n];
+    each<N>([&](int n) { most[n] = top[n]; });
     reduce_warps<larger>(most, scratch);
-#pragma unroll
-    for (int i = 0; i < N / 4; i++) {
+    each<N / 4>([&](int i) {
         const float4 x = reduce_rows<larger>(a, scratch, i, p.chunk);
         most[4 * i] = x.x, most[4 * i + 1] = x.y, most[4 * i + 2] = x.z, most[4 * i + 3] = x.w;
-    }
-#pragma unroll
-    for (int n = 0; n < N; n++) {
+    });
+    each<N>([&](int n) {
         const float shrink = exp2f(top[n] - (most[n] == -CUDART_INF_F ? 0.0f : most[n]));
         sum[n] *= shrink;
-#pragma unroll
-        for (int i = 0; i < V; i++) o[n * V + i] *= shrink;
+        each<V>([&](int i) { o[n * V + i] *= shrink; });
         if (threadIdx.x / WARP == 0 && p.live && p.row == 0 && p.from == 0 && n < count)
             a.other[sum_at(a, w.split, w.b, first + n, p.head)] = most[n];
-    }
+    });
     reduce_warps<adding>(sum, scratch);
     if (threadIdx.x / WARP == 0 && p.live && p.row == 0 && p.from == 0)
-#pragma unroll
-        for (int i = 0; i < N / 4; i++) {
+        each<N / 4>([&](int i) {
             const float4 x = reduce_rows<adding>(a, scratch, i, p.chunk);
             const float four[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-            for (int j = 0; j < 4; j++)
+            each<4>([&](int j) {
                 if (4 * i + j < count) a.other[all + sum_at(a, w.split, w.b, first + 4 * i + j, p.head)] = four[j];
-        }
+            });
+        });
 }
 
-template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) queries_forward(const few_attention a)
+template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) queries_forward(const attention a)
 {
     __shared__ float4 scratch[FEW_WARPS / 2 * N * V / 4 * WARP];
     const block_work w = block_work_of(a, a.cut.tiles, a.cut.splits, a.cut.split_rows);
@@ -468,59 +412,43 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) querie
     const int first = w.tile * N, count = min(N, a.T - first);
     float top[N], sum[N], o[N * V];
     fill<N, V>(scratch, a.q, a, w, first, count, a.scale * LOG2E);
-#pragma unroll
-    for (int n = 0; n < N; n++) top[n] = -CUDART_INF_F, sum[n] = 0;
-#pragma unroll
-    for (int i = 0; i < N * V; i++) o[i] = 0;
+    each<N>([&](int n) { top[n] = -CUDART_INF_F, sum[n] = 0; });
+    each<N * V>([&](int i) { o[i] = 0; });
     __syncthreads();
     for (int base = w.begin; base < w.end; base += rows_per_iteration<R>(a)) {
         float k[R][V], v[R][V], s[R][N];
-#pragma unroll
-        for (int r = 0; r < R; r++) {
+        each<R>([&](int r) {
             const int row = row_of(a, p, base, r);
             read(k[r], a.type, a.k, w.b, row, p.head, p.from, p.live && row < w.end);
             read(v[r], a.type, a.v, w.b, row, p.head, p.from, p.live && row < w.end);
-        }
-#pragma unroll
-        for (int n = 0; n < N; n++) {
+        });
+        each<N>([&](int n) {
             float q[V];
             load_item(q, scratch, n, p.chunk);
-#pragma unroll
-            for (int r = 0; r < R; r++) s[r][n] = dot(q, k[r]);
-        }
-#pragma unroll
-        for (int r = 0; r < R; r++) {
+            each<R>([&](int r) { s[r][n] = dot(q, k[r]); });
+        });
+        each<R>([&](int r) {
             const int row = row_of(a, p, base, r);
-            const float bias = row < w.end ? score_bias(a, w.b, row) : -CUDART_INF_F;
+            const float bias = row < w.end ? key_term(a, w.b, row) : -CUDART_INF_F;
             reduce_lanes(s[r], a.cut.lanes);
-#pragma unroll
-            for (int n = 0; n < N; n++) s[r][n] += bias;
-        }
-#pragma unroll
-        for (int n = 0; n < N; n++) {
+            each<N>([&](int n) { s[r][n] += bias; });
+        });
+        each<N>([&](int n) {
             float now = top[n];
-#pragma unroll
-            for (int r = 0; r < R; r++) now = fmaxf(now, s[r][n]);
+            each<R>([&](int r) { now = fmaxf(now, s[r][n]); });
             const float from = now == -CUDART_INF_F ? 0.0f : now, shrink = exp2f(top[n] - from);
             top[n] = now, sum[n] *= shrink;
-#pragma unroll
-            for (int r = 0; r < R; r++) s[r][n] = exp2f(s[r][n] - from), sum[n] += s[r][n];
-#pragma unroll
-            for (int i = 0; i < V; i++) o[n * V + i] *= shrink;
-        }
-#pragma unroll
-        for (int r = 0; r < R; r++)
-#pragma unroll
-            for (int n = 0; n < N; n++)
-#pragma unroll
-                for (int i = 0; i < V; i++) o[n * V + i] += s[r][n] * v[r][i];
+            each<R>([&](int r) { s[r][n] = exp2f(s[r][n] - from), sum[n] += s[r][n]; });
+            each<V>([&](int i) { o[n * V + i] *= shrink; });
+        });
+        each<R, N, V>([&](int r, int n, int i) { o[n * V + i] += s[r][n] * v[r][i]; });
     }
     reduce_queries<N, V>(a, w, p, scratch, top, sum, o, first, count);
-    write_sums<N, V>(o, scratch, a, w, few_rows{}, a.partial, 0, first, count, a.T, 1.0f);
+    write_sums<N, V>(o, scratch, a, w, head_rows{}, a.partial, 0, first, count, a.T, 1.0f);
 }
 
 /* Combines o and lse of the splits. */
-template <typename T> __global__ void __launch_bounds__(BLOCK) queries_join(const few_attention a)
+template <typename T> __global__ void __launch_bounds__(BLOCK) queries_join(const attention a)
 {
     const int D4 = a.D / 4;
     const int64_t fours = (int64_t)a.B * a.T * a.H * D4, all = (int64_t)a.cut.splits * a.B * a.T * a.H;
@@ -538,14 +466,14 @@ template <typename T> __global__ void __launch_bounds__(BLOCK) queries_join(cons
             o[0] += block_work * x.x, o[1] += block_work * x.y, o[2] += block_work * x.z, o[3] += block_work * x.w;
         }
         write(row_at<T>(a.o, b, t, h) + d, o, sum == 0 ? 0.0f : 1 / sum);
-        if (d == 0) a.lse[b * a.lse_sample + h * a.lse_head + t * a.lse_token] = sum == 0 ? -CUDART_INF_F : (top + log2f(sum)) * LN2;
+        if (d == 0) *lse_at(a, b, h, t) = sum == 0 ? -CUDART_INF_F : (top + log2f(sum)) * LN2;
     }
 }
 
 /* Loads a tile of queries and their gradients; lse in base 2 and rowsum(do * o). A query that sees
  * no key, or that does not exist, has lse = inf, which makes p 0. */
 template <int N, int V>
-static __device__ void fill_queries(float4 *queries, float4 *douts, float2 *sums, const few_attention &a, const block_work &w, int first, int count)
+static __device__ void fill_queries(float4 *queries, float4 *douts, float2 *sums, const attention &a, const block_work &w, int first, int count)
 {
     fill<N, V>(queries, a.q, a, w, first, count, a.scale * LOG2E);
     for (int i = threadIdx.x; i < N * WARP; i += THREADS) {
@@ -559,14 +487,14 @@ static __device__ void fill_queries(float4 *queries, float4 *douts, float2 *sums
         float delta[1] = {dot(dout, o)};
         reduce_lanes(delta, a.cut.lanes);
         const bool there = p.row == 0 && p.head < a.H && n < count;
-        const float lse = there ? a.lse[w.b * a.lse_sample + p.head * a.lse_head + (first + n) * a.lse_token] : -CUDART_INF_F;
+        const float lse = there ? *lse_at(a, w.b, p.head, first + n) : -CUDART_INF_F;
         sums[i] = make_float2(lse == -CUDART_INF_F ? CUDART_INF_F : lse * LOG2E, delta[0]);
     }
 }
 
 /* With DQ a block has one tile of queries; without, it iterates over all of them. */
 template <int N, int V, int R, bool DQ, bool DKV>
-__global__ void __launch_bounds__(THREADS) queries_backward(const few_attention a, int splits, int64_t split_rows)
+__global__ void __launch_bounds__(THREADS) queries_backward(const attention a, int splits, int64_t split_rows)
 {
     constexpr int TILE = N * V / 4 * WARP, MEETING = FEW_WARPS / 2 * TILE;
     __shared__ float4 scratch[DQ ? MEETING : 2 * TILE];
@@ -576,66 +504,58 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const few_attention 
     const lane_slice p = lane_slice_of<V>(a, w.group, threadIdx.x % WARP);
     const int last = DQ ? w.tile + 1 : a.cut.tiles;
     float dq[N * V];
-#pragma unroll
-    for (int i = 0; i < N * V; i++) dq[i] = 0;
+    each<N * V>([&](int i) { dq[i] = 0; });
     if (DQ) fill_queries<N, V>(queries, douts, sums, a, w, w.tile * N, min(N, a.T - w.tile * N));
     __syncthreads();
     for (int base = w.begin; base < w.end; base += rows_per_iteration<R>(a)) {
         float k[R][V], v[R][V], dk[R][V], dv[R][V], bias[R];
-#pragma unroll
-        for (int r = 0; r < R; r++) {
+        each<R>([&](int r) {
             const int row = row_of(a, p, base, r);
             read(k[r], a.type, a.k, w.b, row, p.head, p.from, p.live && row < w.end);
             read(v[r], a.type, a.v, w.b, row, p.head, p.from, p.live && row < w.end);
-            bias[r] = row < w.end ? score_bias(a, w.b, row) : -CUDART_INF_F;
-#pragma unroll
-            for (int i = 0; i < V; i++) dk[r][i] = dv[r][i] = 0;
-        }
+            bias[r] = row < w.end ? key_term(a, w.b, row) : -CUDART_INF_F;
+            each<V>([&](int i) { dk[r][i] = dv[r][i] = 0; });
+        });
         for (int tile = w.tile; tile < last; tile++) {
             if (!DQ) {
                 __syncthreads();
                 fill_queries<N, V>(queries, douts, sums, a, w, tile * N, min(N, a.T - tile * N));
                 __syncthreads();
             }
-#pragma unroll
-            for (int n = 0; n < N; n++) {
+            each<N>([&](int n) {
                 float q[V], dout[V], both[2 * R];
                 const float2 known = sums[n * WARP + p.chunk];
                 load_item(q, queries, n, p.chunk);
                 load_item(dout, douts, n, p.chunk);
-#pragma unroll
-                for (int r = 0; r < R; r++) both[r] = dot(q, k[r]), both[R + r] = dot(dout, v[r]);
+                each<R>([&](int r) { both[r] = dot(q, k[r]), both[R + r] = dot(dout, v[r]); });
                 reduce_lanes(both, a.cut.lanes);
-#pragma unroll
-                for (int r = 0; r < R; r++) {
+                each<R>([&](int r) {
                     const float e = exp2f(both[r] + bias[r] - known.x), ds = e * (both[R + r] - known.y);
-#pragma unroll
-                    for (int i = 0; i < V; i++) {
+                    each<V>([&](int i) {
                         if (DKV) dv[r][i] += e * dout[i], dk[r][i] += ds * q[i];
                         if (DQ) dq[n * V + i] += ds * k[r][i];
-                    }
-                }
-            }
+                    });
+                });
+            });
         }
-#pragma unroll
-        for (int r = 0; r < R; r++) {
+        each<R>([&](int r) {
             const int row = row_of(a, p, base, r);
-            if (!DKV || !p.live || row >= w.end) continue;
+            if (!DKV || !p.live || row >= w.end) return;
             write(a.type, a.dk, w.b, row, p.head, p.from, dk[r], LN2); /* undoes the log2(e) in q */
             write(a.type, a.dv, w.b, row, p.head, p.from, dv[r], 1.0f);
-        }
+        });
     }
     if (DQ) write_sums<N, V>(dq, scratch, a, w, a.dq, a.partial, splits, w.tile * N, min(N, a.T - w.tile * N), a.T, a.scale);
 }
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-static unsigned blocks_of(const few_attention *a, int tiles, int splits)
+static unsigned blocks_of(const attention *a, int tiles, int splits)
 {
     return (unsigned)((int64_t)a->B * a->cut.groups * tiles * splits);
 }
 
-template <int N, int V> static cudaError_t run_forward(const few_attention *a, cudaStream_t stream)
+template <int N, int V> static cudaError_t run_forward(const attention *a, cudaStream_t stream)
 {
     const unsigned blocks = blocks_of(a, a->cut.tiles, a->cut.splits);
     if (a->cut.side == FEW_KEYS) keys_forward<N, V, 2><<<blocks, THREADS, 0, stream>>>(*a);
@@ -644,7 +564,7 @@ template <int N, int V> static cudaError_t run_forward(const few_attention *a, c
 }
 
 /* Several tiles: each block has as many keys as its lanes hold at once. */
-template <int N, int V> static cudaError_t run_tiles(const few_attention *a, cudaStream_t stream)
+template <int N, int V> static cudaError_t run_tiles(const attention *a, cudaStream_t stream)
 {
     constexpr int R = 2;
     const int rows = R * FEW_WARPS * (WARP / (a->cut.heads * a->cut.lanes)), splits = (int)few_ceil(a->cut.rows, rows);
@@ -655,7 +575,7 @@ template <int N, int V> static cudaError_t run_tiles(const few_attention *a, cud
     return cudaGetLastError();
 }
 
-template <int N, int V> static cudaError_t run_backward(const few_attention *a, cudaStream_t stream)
+template <int N, int V> static cudaError_t run_backward(const attention *a, cudaStream_t stream)
 {
     const unsigned blocks = blocks_of(a, a->cut.tiles, a->cut.splits);
     if constexpr (N == FEW_TILE)
@@ -665,7 +585,7 @@ template <int N, int V> static cudaError_t run_backward(const few_attention *a, 
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_attention_few(const struct few_attention *a, int backward, cudaStream_t stream)
+extern "C" cudaError_t cuda_attention_few(const struct attention *a, int backward, cudaStream_t stream)
 {
     if (a->cut.N == 8) return backward ? run_backward<8, 8>(a, stream) : run_forward<8, 8>(a, stream);
     return backward ? run_backward<16, 4>(a, stream) : run_forward<16, 4>(a, stream);
@@ -673,7 +593,7 @@ extern "C" cudaError_t cuda_attention_few(const struct few_attention *a, int bac
 
 /* --- joining ---------------------------------------------------------------------------------- */
 
-template <typename T> static cudaError_t join_splits(const few_attention *a, const few_rows &to, const float *partial, int count, cudaStream_t stream)
+template <typename T> static cudaError_t join_splits(const attention *a, const head_rows &to, const float *partial, int count, cudaStream_t stream)
 {
     if (a->cut.splits == 1) return cudaSuccess;
     const unsigned blocks = grid_for((int64_t)a->B * count * a->H * (a->D / 4));
@@ -681,7 +601,7 @@ template <typename T> static cudaError_t join_splits(const few_attention *a, con
     return cudaGetLastError();
 }
 
-template <typename T> static cudaError_t run_join(const few_attention *a, bool backward, cudaStream_t stream)
+template <typename T> static cudaError_t run_join(const attention *a, bool backward, cudaStream_t stream)
 {
     if (a->cut.side == FEW_KEYS) {
         if (!backward) return cudaSuccess;
@@ -693,12 +613,7 @@ template <typename T> static cudaError_t run_join(const few_attention *a, bool b
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_attention_few_join(const struct few_attention *a, int backward, cudaStream_t stream)
+extern "C" cudaError_t cuda_attention_few_join(const struct attention *a, int backward, cudaStream_t stream)
 {
-    switch (a->type) {
-    case STORE_F32: return run_join<float>(a, backward, stream);
-    case STORE_BF16: return run_join<__nv_bfloat16>(a, backward, stream);
-    case STORE_F16: return run_join<__half>(a, backward, stream);
-    }
-    return cudaErrorInvalidValue;
+    return by_type(a->type, [&](auto t) { return run_join<decltype(t)>(a, backward, stream); });
 }

@@ -22,41 +22,24 @@
  * exponents are f32. Sums over splits of the rows are written as in few.cu, which adds
  * them up.
  */
-#include <math_constants.h>
-
-#include "cuda/device/device.cuh"
-#include "cuda/attention/launch_few.h"
+#include "cuda/attention/mma.cuh"
 
 constexpr int WARP = 32, THREADS = WARP * FEW_WARPS, WIDTH = FEW_MMA_WIDTH, ROWS = 16, EIGHT = 8;
-constexpr float LOG2E = 1.44269504088896f, LN2 = 0.693147180559945f;
 
 /* --- instructions ----------------------------------------------------------------------------- */
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+#if HAS_BF16
 
-#define PRODUCT(shape, type, factors, ...)                                                                        \
-    asm volatile("mma.sync.aligned." shape ".row.col.f32." type "." type ".f32 {%0,%1,%2,%3}, " factors ", {%0,%1,%2,%3};" \
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                        \
-                 : __VA_ARGS__)
-
-/* c[16,8] += a[16,16] b[16,8]. */
-static __device__ void product16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __nv_bfloat16)
-{
-    PRODUCT("m16n8k16", "bf16", "{%4,%5,%6,%7}, {%8,%9}", "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-static __device__ void product16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __half)
-{
-    PRODUCT("m16n8k16", "f16", "{%4,%5,%6,%7}, {%8,%9}", "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 /* c[16,8] += a[16,8] b[8,8]. */
-static __device__ void product8(float (&c)[4], const uint32_t (&a)[2], uint32_t b, __nv_bfloat16)
-{
-    PRODUCT("m16n8k8", "bf16", "{%4,%5}, {%6}", "r"(a[0]), "r"(a[1]), "r"(b));
-}
-static __device__ void product8(float (&c)[4], const uint32_t (&a)[2], uint32_t b, __half)
-{
-    PRODUCT("m16n8k8", "f16", "{%4,%5}, {%6}", "r"(a[0]), "r"(a[1]), "r"(b));
-}
+#define PRODUCT8(T, NAME) \
+    static __device__ void product8(float (&c)[4], const uint32_t (&a)[2], uint32_t b, T) \
+    { \
+        asm volatile("mma.sync.aligned.m16n8k8.row.col.f32." NAME "." NAME ".f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};" \
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) \
+                     : "r"(a[0]), "r"(a[1]), "r"(b)); \
+    }
+PRODUCT8(__nv_bfloat16, "bf16")
+PRODUCT8(__half, "f16")
 /* An 8x8 block across the warp, transposed. */
 static __device__ uint32_t transposed(uint32_t x)
 {
@@ -67,19 +50,12 @@ static __device__ uint32_t transposed(uint32_t x)
 
 #else /* never launched there: few.c checks the compute capability */
 
-template <typename T> static __device__ void product16(float (&)[4], const uint32_t (&)[4], uint32_t, uint32_t, T) {}
 template <typename T> static __device__ void product8(float (&)[4], const uint32_t (&)[2], uint32_t, T) {}
 static __device__ uint32_t transposed(uint32_t x) { return x; }
 
 #endif
 
-/* 2^x, with subnormal results flushed to 0; 1/x; log2(x). */
-static __device__ float power(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
+/* 1/x; log2(x). */
 static __device__ float inverse(float x)
 {
     float y;
@@ -95,28 +71,6 @@ static __device__ float logarithm(float x)
 
 /* --- rows ------------------------------------------------------------------------------------- */
 
-template <typename T> static __device__ T *row_at(const few_rows &x, int64_t b, int64_t t, int64_t h)
-{
-    return static_cast<T *>(x.data) + b * x.sample + t * x.token + h * x.head;
-}
-
-/* Two elements in a register, the first in the low half. */
-template <typename T> static __device__ uint32_t both(float first, float second)
-{
-    const pack<T, 2> x = {{from_float<T>(first), from_float<T>(second)}};
-    return *reinterpret_cast<const uint32_t *>(&x);
-}
-
-static __device__ float sum4(float x)
-{
-    x += __shfl_xor_sync(0xffffffffu, x, 1);
-    return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
-static __device__ float max4(float x)
-{
-    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
 /* Reduces over the rows of a column. */
 static __device__ float sum_rows(float x)
 {
@@ -134,7 +88,7 @@ struct warp_work {
     int64_t b;
     int head, tile, split, begin, end, g, c;
 };
-static __device__ warp_work warp_work_of(const few_attention &a, int tiles, int splits, int64_t split_rows)
+static __device__ warp_work warp_work_of(const attention &a, int tiles, int splits, int64_t split_rows)
 {
     const int lane = threadIdx.x % WARP, groups = (a.H + FEW_WARPS - 1) / FEW_WARPS;
     int64_t i = blockIdx.x;
@@ -152,7 +106,7 @@ template <typename T> struct stream {
     T *at;
     int64_t eight;
 };
-template <typename T> static __device__ stream<T> stream_of(const few_rows &x, const warp_work &w)
+template <typename T> static __device__ stream<T> stream_of(const head_rows &x, const warp_work &w)
 {
     return {row_at<T>(x, w.b, w.begin + w.g, w.head) + 4 * w.c, EIGHT * x.token};
 }
@@ -179,8 +133,8 @@ static __device__ void transpose_rows(uint32_t (&to)[4], const uint32_t (&x)[4])
 /* Writes the rows of a mixture. */
 template <typename T> static __device__ void write_rows(stream<T> &to, int left, const float (&x)[2][4], float upper, float lower)
 {
-    const uint2 first = make_uint2(both<T>(x[0][0] * upper, x[0][1] * upper), both<T>(x[1][0] * upper, x[1][1] * upper));
-    const uint2 second = make_uint2(both<T>(x[0][2] * lower, x[0][3] * lower), both<T>(x[1][2] * lower, x[1][3] * lower));
+    const uint2 first = make_uint2(both(x[0][0] * upper, x[0][1] * upper, T()), both(x[1][0] * upper, x[1][1] * upper, T()));
+    const uint2 second = make_uint2(both(x[0][2] * lower, x[0][3] * lower, T()), both(x[1][2] * lower, x[1][3] * lower, T()));
     if (left > 0) *reinterpret_cast<uint2 *>(to.at) = first;
     if (left > EIGHT) *reinterpret_cast<uint2 *>(to.at + to.eight) = second;
     to.at += 2 * to.eight;
@@ -193,38 +147,28 @@ template <typename T> static __device__ void write_rows(stream<T> &to, int left,
 template <int E> struct few_operands {
     uint32_t by_element[E][2], by_item[E][2];
 };
-template <typename T, int E> static __device__ void fill(few_operands<E> &f, const few_rows &x, const warp_work &w, int first, int end)
+template <typename T, int E> static __device__ void fill(few_operands<E> &f, const head_rows &x, const warp_work &w, int first, int end)
 {
-#pragma unroll
-    for (int n = 0; n < E; n++) {
+    each<E>([&](int n) {
         const int item = first + n * EIGHT + w.g;
         const uint2 y = read(row_at<T>(x, w.b, item, w.head) + 4 * w.c, item < end);
         f.by_element[n][0] = y.x, f.by_element[n][1] = y.y;
         f.by_item[n][0] = transposed(y.x), f.by_item[n][1] = transposed(y.y);
-    }
-}
-
-static __device__ float score_bias(const few_attention &a, int64_t b, int s)
-{
-    if (s >= a.S) return -CUDART_INF_F;
-    return a.mask ? a.mask[b * a.mask_sample + s * a.mask_key] * LOG2E : 0.0f;
+    });
 }
 
 /* Writes a sum: into the split's part of `partial` [splits,B,all,H,16] or, with one split, into
  * `to`. */
 template <typename T, int E>
-static __device__ void write_sums(const float (&x)[E][4], const few_attention &a, const warp_work &w, const few_rows &to, float *partial, int splits,
+static __device__ void write_sums(const float (&x)[E][4], const attention &a, const warp_work &w, const head_rows &to, float *partial, int splits,
                                   int first, int all, float factor)
 {
-#pragma unroll
-    for (int n = 0; n < E; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int item = first + n * EIGHT + 2 * w.c + i % 2, d = 4 * (w.g / 2) + 2 * (i / 2) + w.g % 2;
-            if (item >= all) continue;
-            if (splits == 1) row_at<T>(to, w.b, item, w.head)[d] = from_float<T>(x[n][i] * factor);
-            else partial[(((w.split * (int64_t)a.B + w.b) * all + item) * a.H + w.head) * WIDTH + d] = x[n][i] * factor;
-        }
+    each<E, 4>([&](int n, int i) {
+        const int item = first + n * EIGHT + 2 * w.c + i % 2, d = 4 * (w.g / 2) + 2 * (i / 2) + w.g % 2;
+        if (item >= all) return;
+        if (splits == 1) row_at<T>(to, w.b, item, w.head)[d] = from_float<T>(x[n][i] * factor);
+        else partial[(((w.split * (int64_t)a.B + w.b) * all + item) * a.H + w.head) * WIDTH + d] = x[n][i] * factor;
+    });
 }
 
 /* --- few keys --------------------------------------------------------------------------------- */
@@ -237,16 +181,14 @@ struct row_sum {
 template <int E> static __device__ row_sum softmax_row(float (&s)[E][4], int at)
 {
     row_sum x = {-CUDART_INF_F, 0};
-#pragma unroll
-    for (int n = 0; n < E; n++) x.top = fmaxf(x.top, fmaxf(s[n][at], s[n][at + 1]));
-    x.top = max4(x.top);
+    each<E>([&](int n) { x.top = fmaxf(x.top, fmaxf(s[n][at], s[n][at + 1])); });
+    x.top = quad_max(x.top);
     const float base = x.top == -CUDART_INF_F ? 0.0f : x.top; /* no key is seen: exp(-inf) = 0 */
-#pragma unroll
-    for (int n = 0; n < E; n++) {
-        s[n][at] = power(s[n][at] - base), s[n][at + 1] = power(s[n][at + 1] - base);
+    each<E>([&](int n) {
+        s[n][at] = power_of_two(s[n][at] - base), s[n][at + 1] = power_of_two(s[n][at + 1] - base);
         x.sum += s[n][at] + s[n][at + 1];
-    }
-    x.sum = sum4(x.sum);
+    });
+    x.sum = quad_sum(x.sum);
     return x;
 }
 
@@ -254,16 +196,14 @@ template <int E> static __device__ row_sum softmax_row(float (&s)[E][4], int at)
 template <typename T, int E>
 static __device__ void score_keys(float (&s)[E][4], const uint32_t (&q)[4], const few_operands<E> &keys, const float (&bias)[E][2], float scale)
 {
-#pragma unroll
-    for (int n = 0; n < E; n++) {
+    each<E>([&](int n) {
         s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
-        product16(s[n], q, keys.by_element[n][0], keys.by_element[n][1], T());
-#pragma unroll
-        for (int i = 0; i < 4; i++) s[n][i] = s[n][i] * scale + bias[n][i % 2];
-    }
+        mma(s[n], q, keys.by_element[n][0], keys.by_element[n][1], T());
+        each<4>([&](int i) { s[n][i] = s[n][i] * scale + bias[n][i % 2]; });
+    });
 }
 
-template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) keys_forward(const few_attention a)
+template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) keys_forward(const attention a)
 {
     const warp_work w = warp_work_of(a, 1, a.cut.splits, a.cut.split_rows);
     if (w.head >= a.H) return;
@@ -271,26 +211,23 @@ template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) k
     float bias[E][2];
     fill<T>(keys, a.k, w, 0, a.S);
     fill<T>(values, a.v, w, 0, a.S);
-#pragma unroll
-    for (int i = 0; i < 2 * E; i++) bias[i / 2][i % 2] = score_bias(a, w.b, i / 2 * EIGHT + 2 * w.c + i % 2);
+    each<2 * E>([&](int i) { bias[i / 2][i % 2] = key_term(a, w.b, i / 2 * EIGHT + 2 * w.c + i % 2); });
     stream<T> queries = stream_of<T>(a.q, w), outputs = stream_of<T>(a.o, w);
     /* Lanes 0 and 1 of a row's four write the lse of the upper and of the lower row. */
-    float *lse = a.lse + w.b * a.lse_sample + w.head * a.lse_head + (w.begin + w.g + EIGHT * w.c) * a.lse_token;
+    float *lse = lse_at(a, w.b, w.head, w.begin + w.g + EIGHT * w.c);
     for (int left = w.end - w.begin - w.g, more = w.end - w.begin; more > 0; more -= U * ROWS) {
         uint32_t q[U][4];
-#pragma unroll
-        for (int u = 0; u < U; u++) read_rows(q[u], queries, left - u * ROWS);
+        each<U>([&](int u) { read_rows(q[u], queries, left - u * ROWS); });
 #pragma unroll
         for (int u = 0; u < U; u++, left -= ROWS, lse += ROWS * a.lse_token) {
             float s[E][4], o[2][4] = {};
             score_keys<T>(s, q[u], keys, bias, a.scale * LOG2E);
             const row_sum upper = softmax_row(s, 0), lower = softmax_row(s, 2);
-#pragma unroll
-            for (int n = 0; n < E; n++) {
-                const uint32_t p[2] = {both<T>(s[n][0], s[n][1]), both<T>(s[n][2], s[n][3])};
+            each<E>([&](int n) {
+                const uint32_t p[2] = {both(s[n][0], s[n][1], T()), both(s[n][2], s[n][3], T())};
                 product8(o[0], p, values.by_item[n][0], T());
                 product8(o[1], p, values.by_item[n][1], T());
-            }
+            });
             write_rows(outputs, left, o, upper.sum == 0 ? 0.0f : inverse(upper.sum), lower.sum == 0 ? 0.0f : inverse(lower.sum));
             const row_sum mine = w.c ? lower : upper;
             const float query_stats = mine.sum == 0 ? -CUDART_INF_F : (mine.top + logarithm(mine.sum)) * LN2;
@@ -305,19 +242,19 @@ template <int E> static __device__ void softmax_backward(float (&s)[E][4], float
     const row_sum x = softmax_row(s, at);
     const float factor = x.sum == 0 ? 0.0f : inverse(x.sum);
     float delta = 0;
-#pragma unroll
-    for (int n = 0; n < E; n++)
+    each<E>([&](int n) {
 #pragma unroll
         for (int i = at; i < at + 2; i++) s[n][i] *= factor, delta += s[n][i] * ds[n][i];
-    delta = sum4(delta);
-#pragma unroll
-    for (int n = 0; n < E; n++)
+    });
+    delta = quad_sum(delta);
+    each<E>([&](int n) {
 #pragma unroll
         for (int i = at; i < at + 2; i++) ds[n][i] = s[n][i] * (ds[n][i] - delta);
+    });
 }
 
 /* A row has all its keys here, so neither lse nor o is read. */
-template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) keys_backward(const few_attention a)
+template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) keys_backward(const attention a)
 {
     const warp_work w = warp_work_of(a, 1, a.cut.splits, a.cut.split_rows);
     if (w.head >= a.H) return;
@@ -325,36 +262,32 @@ template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) k
     float bias[E][2], dk[E][4] = {}, dv[E][4] = {};
     fill<T>(keys, a.k, w, 0, a.S);
     fill<T>(values, a.v, w, 0, a.S);
-#pragma unroll
-    for (int i = 0; i < 2 * E; i++) bias[i / 2][i % 2] = score_bias(a, w.b, i / 2 * EIGHT + 2 * w.c + i % 2);
+    each<2 * E>([&](int i) { bias[i / 2][i % 2] = key_term(a, w.b, i / 2 * EIGHT + 2 * w.c + i % 2); });
     stream<T> queries = stream_of<T>(a.q, w), douts = stream_of<T>(a.dout, w), dqs = stream_of<T>(a.dq, w);
     for (int left = w.end - w.begin - w.g, more = w.end - w.begin; more > 0; more -= U * ROWS) {
         uint32_t q[U][4], dout[U][4];
-#pragma unroll
-        for (int u = 0; u < U; u++) {
+        each<U>([&](int u) {
             read_rows(q[u], queries, left - u * ROWS);
             read_rows(dout[u], douts, left - u * ROWS);
-        }
+        });
 #pragma unroll
         for (int u = 0; u < U; u++, left -= ROWS) {
             float s[E][4], ds[E][4] = {}, dq[2][4] = {};
             uint32_t q_turned[4], dout_turned[4];
             score_keys<T>(s, q[u], keys, bias, a.scale * LOG2E);
-#pragma unroll
-            for (int n = 0; n < E; n++) product16(ds[n], dout[u], values.by_element[n][0], values.by_element[n][1], T());
+            each<E>([&](int n) { mma(ds[n], dout[u], values.by_element[n][0], values.by_element[n][1], T()); });
             softmax_backward(s, ds, 0);
             softmax_backward(s, ds, 2);
             transpose_rows(q_turned, q[u]);
             transpose_rows(dout_turned, dout[u]);
-#pragma unroll
-            for (int n = 0; n < E; n++) {
-                const uint32_t p[2] = {both<T>(s[n][0], s[n][1]), both<T>(s[n][2], s[n][3])};
-                const uint32_t d[2] = {both<T>(ds[n][0], ds[n][1]), both<T>(ds[n][2], ds[n][3])};
+            each<E>([&](int n) {
+                const uint32_t p[2] = {both(s[n][0], s[n][1], T()), both(s[n][2], s[n][3], T())};
+                const uint32_t d[2] = {both(ds[n][0], ds[n][1], T()), both(ds[n][2], ds[n][3], T())};
                 product8(dq[0], d, keys.by_item[n][0], T());
                 product8(dq[1], d, keys.by_item[n][1], T());
-                product16(dk[n], q_turned, transposed(d[0]), transposed(d[1]), T());
-                product16(dv[n], dout_turned, transposed(p[0]), transposed(p[1]), T());
-            }
+                mma(dk[n], q_turned, transposed(d[0]), transposed(d[1]), T());
+                mma(dv[n], dout_turned, transposed(p[0]), transposed(p[1]), T());
+            });
             write_rows(dqs, left, dq, a.scale, a.scale);
         }
     }
@@ -368,11 +301,11 @@ template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) k
 struct row_bias {
     float upper, lower;
 };
-static __device__ row_bias bias_rows(const few_attention &a, const warp_work &w, int left)
+static __device__ row_bias bias_rows(const attention &a, const warp_work &w, int left)
 {
     row_bias x = {left > 0 ? 0.0f : -CUDART_INF_F, left > EIGHT ? 0.0f : -CUDART_INF_F};
-    if (a.mask && left > 0) x.upper = score_bias(a, w.b, w.end - left);
-    if (a.mask && left > EIGHT) x.lower = score_bias(a, w.b, w.end - left + EIGHT);
+    if (a.mask && left > 0) x.upper = key_term(a, w.b, w.end - left);
+    if (a.mask && left > EIGHT) x.lower = key_term(a, w.b, w.end - left + EIGHT);
     return x;
 }
 
@@ -383,23 +316,17 @@ constexpr float MAX_SLACK = 8;
 template <int E> static __device__ void raise_max(const float (&s)[E][4], float (&top)[E][2], float (&sum)[E][2], float (&o)[E][4])
 {
     bool above = false;
-#pragma unroll
-    for (int n = 0; n < E; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) above = above || s[n][i] > top[n][i % 2] + MAX_SLACK;
+    each<E, 4>([&](int n, int i) { above = above || s[n][i] > top[n][i % 2] + MAX_SLACK; });
     if (!__any_sync(0xffffffffu, above)) return;
-#pragma unroll
-    for (int n = 0; n < E; n++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const float now = fmaxf(top[n][i], max_rows(fmaxf(s[n][i], s[n][i + 2])));
-            const float shrink = power(top[n][i] - (now == -CUDART_INF_F ? 0.0f : now));
-            top[n][i] = now, sum[n][i] *= shrink;
-            o[n][i] *= shrink, o[n][i + 2] *= shrink;
-        }
+    each<E, 2>([&](int n, int i) {
+        const float now = fmaxf(top[n][i], max_rows(fmaxf(s[n][i], s[n][i + 2])));
+        const float shrink = power_of_two(top[n][i] - (now == -CUDART_INF_F ? 0.0f : now));
+        top[n][i] = now, sum[n][i] *= shrink;
+        o[n][i] *= shrink, o[n][i + 2] *= shrink;
+    });
 }
 
-template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) queries_forward(const few_attention a, int tiles)
+template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) queries_forward(const attention a, int tiles)
 {
     const warp_work w = warp_work_of(a, tiles, a.cut.splits, a.cut.split_rows);
     if (w.head >= a.H) return;
@@ -407,50 +334,41 @@ template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) q
     few_operands<E> queries;
     float top[E][2], sum[E][2] = {}, o[E][4] = {};
     fill<T>(queries, a.q, w, first, a.T);
-#pragma unroll
-    for (int n = 0; n < E; n++) top[n][0] = top[n][1] = -CUDART_INF_F;
+    each<E>([&](int n) { top[n][0] = top[n][1] = -CUDART_INF_F; });
     stream<T> keys = stream_of<T>(a.k, w), values = stream_of<T>(a.v, w);
     for (int left = w.end - w.begin - w.g, more = w.end - w.begin; more > 0; more -= U * ROWS) {
         uint32_t k[U][4], v[U][4];
-#pragma unroll
-        for (int u = 0; u < U; u++) {
+        each<U>([&](int u) {
             read_rows(k[u], keys, left - u * ROWS);
             read_rows(v[u], values, left - u * ROWS);
-        }
+        });
 #pragma unroll
         for (int u = 0; u < U; u++, left -= ROWS) {
             const row_bias bias = bias_rows(a, w, left);
             float s[E][4] = {};
             uint32_t v_turned[4];
-#pragma unroll
-            for (int n = 0; n < E; n++) {
-                product16(s[n], k[u], queries.by_element[n][0], queries.by_element[n][1], T());
-#pragma unroll
-                for (int i = 0; i < 4; i++) s[n][i] = s[n][i] * (a.scale * LOG2E) + (i < 2 ? bias.upper : bias.lower);
-            }
+            each<E>([&](int n) {
+                mma(s[n], k[u], queries.by_element[n][0], queries.by_element[n][1], T());
+                each<4>([&](int i) { s[n][i] = s[n][i] * (a.scale * LOG2E) + (i < 2 ? bias.upper : bias.lower); });
+            });
             raise_max(s, top, sum, o);
             transpose_rows(v_turned, v[u]);
-#pragma unroll
-            for (int n = 0; n < E; n++) {
-#pragma unroll
-                for (int i = 0; i < 4; i++) s[n][i] = power(s[n][i] - (top[n][i % 2] == -CUDART_INF_F ? 0.0f : top[n][i % 2]));
+            each<E>([&](int n) {
+                each<4>([&](int i) { s[n][i] = power_of_two(s[n][i] - (top[n][i % 2] == -CUDART_INF_F ? 0.0f : top[n][i % 2])); });
                 sum[n][0] += s[n][0] + s[n][2], sum[n][1] += s[n][1] + s[n][3];
-                product16(o[n], v_turned, transposed(both<T>(s[n][0], s[n][1])), transposed(both<T>(s[n][2], s[n][3])), T());
-            }
+                mma(o[n], v_turned, transposed(both(s[n][0], s[n][1], T())), transposed(both(s[n][2], s[n][3], T())), T());
+            });
         }
     }
-    write_sums<float>(o, a, w, few_rows{}, a.partial, 0, first, a.T, 1.0f);
+    write_sums<float>(o, a, w, head_rows{}, a.partial, 0, first, a.T, 1.0f);
     const int64_t all = (int64_t)a.cut.splits * a.B * a.T * a.H;
-#pragma unroll
-    for (int n = 0; n < E; n++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const int t = first + n * EIGHT + 2 * w.c + i;
-            const float total = sum_rows(sum[n][i]);
-            if (w.g || t >= a.T) continue;
-            const int64_t at = ((w.split * (int64_t)a.B + w.b) * a.T + t) * a.H + w.head;
-            a.other[at] = top[n][i], a.other[all + at] = total;
-        }
+    each<E, 2>([&](int n, int i) {
+        const int t = first + n * EIGHT + 2 * w.c + i;
+        const float total = sum_rows(sum[n][i]);
+        if (w.g || t >= a.T) return;
+        const int64_t at = ((w.split * (int64_t)a.B + w.b) * a.T + t) * a.H + w.head;
+        a.other[at] = top[n][i], a.other[all + at] = total;
+    });
 }
 
 /* The statistics of a lane's two queries of each group of eight: lse in base 2, and rowsum(do * o).
@@ -459,31 +377,28 @@ template <int E> struct query_stats {
     float lse[E][2], delta[E][2];
 };
 template <typename T, int E>
-static __device__ void fill_query_stats(query_stats<E> &x, const few_operands<E> &douts, const few_attention &a, const warp_work &w, int first)
+static __device__ void fill_query_stats(query_stats<E> &x, const few_operands<E> &douts, const attention &a, const warp_work &w, int first)
 {
-#pragma unroll
-    for (int n = 0; n < E; n++) {
+    each<E>([&](int n) {
         const int t = first + n * EIGHT + w.g;
         const uint2 y = read(row_at<T>(a.o, w.b, t, w.head) + 4 * w.c, t < a.T), z = make_uint2(douts.by_element[n][0], douts.by_element[n][1]);
         const pack<T, 4> o = *reinterpret_cast<const pack<T, 4> *>(&y), d = *reinterpret_cast<const pack<T, 4> *>(&z);
-        float delta = 0, lse = t < a.T ? a.lse[w.b * a.lse_sample + w.head * a.lse_head + t * a.lse_token] : -CUDART_INF_F;
+        float delta = 0, lse = t < a.T ? *lse_at(a, w.b, w.head, t) : -CUDART_INF_F;
         lse = lse == -CUDART_INF_F ? CUDART_INF_F : lse * LOG2E;
-#pragma unroll
-        for (int i = 0; i < 4; i++) delta += to_float(o.at[i]) * to_float(d.at[i]);
-        delta = sum4(delta);
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
+        each<4>([&](int i) { delta += to_float(o.at[i]) * to_float(d.at[i]); });
+        delta = quad_sum(delta);
+        each<2>([&](int i) {
             const int from = 4 * (2 * w.c + i); /* a lane that holds the query of this column */
             x.lse[n][i] = __shfl_sync(0xffffffffu, lse, from);
             x.delta[n][i] = __shfl_sync(0xffffffffu, delta, from);
-        }
-    }
+        });
+    });
 }
 
 /* With DQ a warp has one tile of queries; without, it iterates over all of them for U times 16
  * keys. */
 template <typename T, int E, int U, bool DQ, bool DKV>
-__global__ void __launch_bounds__(THREADS) queries_backward(const few_attention a, int tiles, int splits, int64_t split_rows)
+__global__ void __launch_bounds__(THREADS) queries_backward(const attention a, int tiles, int splits, int64_t split_rows)
 {
     const warp_work w = warp_work_of(a, DQ ? tiles : 1, splits, split_rows);
     if (w.head >= a.H) return;
@@ -501,42 +416,38 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const few_attention 
         uint32_t k[U][4], v[U][4];
         float dk[U][2][4] = {}, dv[U][2][4] = {};
         row_bias bias[U];
-#pragma unroll
-        for (int u = 0; u < U; u++) {
+        each<U>([&](int u) {
             read_rows(k[u], keys, left - u * ROWS);
             read_rows(v[u], values, left - u * ROWS);
             bias[u] = bias_rows(a, w, left - u * ROWS);
-        }
+        });
         for (int tile = w.tile; tile < last; tile++) {
             if (!DQ) {
                 fill<T>(queries, a.q, w, tile * E * EIGHT, a.T);
                 fill<T>(douts, a.dout, w, tile * E * EIGHT, a.T);
                 fill_query_stats<T>(facts, douts, a, w, tile * E * EIGHT);
             }
-#pragma unroll
-            for (int u = 0; u < U; u++) {
+            each<U>([&](int u) {
                 uint32_t k_turned[4];
                 if (DQ) transpose_rows(k_turned, k[u]);
-#pragma unroll
-                for (int n = 0; n < E; n++) {
+                each<E>([&](int n) {
                     float s[4] = {}, ds[4] = {};
-                    product16(s, k[u], queries.by_element[n][0], queries.by_element[n][1], T());
-                    product16(ds, v[u], douts.by_element[n][0], douts.by_element[n][1], T());
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        s[i] = power(s[i] * (a.scale * LOG2E) + (i < 2 ? bias[u].upper : bias[u].lower) - facts.lse[n][i % 2]);
+                    mma(s, k[u], queries.by_element[n][0], queries.by_element[n][1], T());
+                    mma(ds, v[u], douts.by_element[n][0], douts.by_element[n][1], T());
+                    each<4>([&](int i) {
+                        s[i] = power_of_two(s[i] * (a.scale * LOG2E) + (i < 2 ? bias[u].upper : bias[u].lower) - facts.lse[n][i % 2]);
                         ds[i] = s[i] * (ds[i] - facts.delta[n][i % 2]);
-                    }
-                    const uint32_t p[2] = {both<T>(s[0], s[1]), both<T>(s[2], s[3])};
-                    const uint32_t d[2] = {both<T>(ds[0], ds[1]), both<T>(ds[2], ds[3])};
+                    });
+                    const uint32_t p[2] = {both(s[0], s[1], T()), both(s[2], s[3], T())};
+                    const uint32_t d[2] = {both(ds[0], ds[1], T()), both(ds[2], ds[3], T())};
 #pragma unroll
                     for (int j = 0; j < 2 && DKV; j++) {
                         product8(dv[u][j], p, douts.by_item[n][j], T());
                         product8(dk[u][j], d, queries.by_item[n][j], T());
                     }
-                    if (DQ) product16(dq[n], k_turned, transposed(d[0]), transposed(d[1]), T());
-                }
-            }
+                    if (DQ) mma(dq[n], k_turned, transposed(d[0]), transposed(d[1]), T());
+                });
+            });
         }
 #pragma unroll
         for (int u = 0; u < U && DKV; u++) {
@@ -551,20 +462,20 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const few_attention 
 /* --- launching -------------------------------------------------------------------------------- */
 
 /* Groups of eight items per warp: one, two, or four if there are more than that. */
-static int eights_of(const few_attention *a)
+static int eights_of(const attention *a)
 {
     const int few = a->cut.side == FEW_KEYS ? a->S : a->T;
     return few <= EIGHT ? 1 : few <= 2 * EIGHT ? 2 : 4;
 }
 
-static unsigned blocks_of(const few_attention *a, int tiles, int splits)
+static unsigned blocks_of(const attention *a, int tiles, int splits)
 {
     return (unsigned)((int64_t)a->B * few_ceil(a->H, FEW_WARPS) * tiles * splits);
 }
 
-static int tiles_of(const few_attention *a, int eights) { return (int)few_ceil(a->T, eights * EIGHT); }
+static int tiles_of(const attention *a, int eights) { return (int)few_ceil(a->T, eights * EIGHT); }
 
-template <typename T, int E> static cudaError_t run_keys(const few_attention *a, bool backward, cudaStream_t stream)
+template <typename T, int E> static cudaError_t run_keys(const attention *a, bool backward, cudaStream_t stream)
 {
     const unsigned blocks = blocks_of(a, 1, a->cut.splits);
     if (backward) keys_backward<T, E, 2><<<blocks, THREADS, 0, stream>>>(*a);
@@ -572,7 +483,7 @@ template <typename T, int E> static cudaError_t run_keys(const few_attention *a,
     return cudaGetLastError();
 }
 
-template <typename T, int E> static cudaError_t run_queries(const few_attention *a, bool backward, cudaStream_t stream)
+template <typename T, int E> static cudaError_t run_queries(const attention *a, bool backward, cudaStream_t stream)
 {
     constexpr bool WHOLE = E < 4; /* one tile: dk and dv are computed as well */
     const int tiles = tiles_of(a, E);
@@ -583,7 +494,7 @@ template <typename T, int E> static cudaError_t run_queries(const few_attention 
 }
 
 /* dk and dv over all queries, if those have more than one tile. */
-template <typename T> static cudaError_t run_tiles(const few_attention *a, cudaStream_t stream)
+template <typename T> static cudaError_t run_tiles(const attention *a, cudaStream_t stream)
 {
     constexpr int U = 4;
     const int splits = (int)few_ceil(a->cut.rows, U * ROWS);
@@ -591,7 +502,7 @@ template <typename T> static cudaError_t run_tiles(const few_attention *a, cudaS
     return cudaGetLastError();
 }
 
-template <typename T> static cudaError_t run(const few_attention *a, bool backward, cudaStream_t stream)
+template <typename T> static cudaError_t run(const attention *a, bool backward, cudaStream_t stream)
 {
     const int eights = eights_of(a);
     if (a->cut.side == FEW_KEYS) return eights == 1 ? run_keys<T, 1>(a, backward, stream) : run_keys<T, 2>(a, backward, stream);
@@ -602,7 +513,7 @@ template <typename T> static cudaError_t run(const few_attention *a, bool backwa
     return eights == 1 ? run_queries<T, 1>(a, backward, stream) : run_queries<T, 2>(a, backward, stream);
 }
 
-extern "C" cudaError_t cuda_attention_few_mma(const struct few_attention *a, int backward, cudaStream_t stream)
+extern "C" cudaError_t cuda_attention_few_mma(const struct attention *a, int backward, cudaStream_t stream)
 {
     if (a->D != WIDTH || a->type == STORE_F32) return cudaErrorInvalidValue;
     return a->type == STORE_BF16 ? run<__nv_bfloat16>(a, backward, stream) : run<__half>(a, backward, stream);

@@ -4,7 +4,7 @@
  *
  *     rel       q . the table rows of a query's positions
  *     dtables   dtable[j] = sum of drel q over the positions computed with row j, by groups of
- *               grid rows
+ *               grid rows, then over the groups
  *
  * 64 queries are one row of the grid. Their terms for the key rows c are a product with rows y - c
  * of table_h. Their terms for the columns are a product with all rows of table_w, of which a query
@@ -20,13 +20,12 @@ static_assert(HELD == WIDTH, "a block takes a row of the grid");
 
 /* --- before ----------------------------------------------------------------------------------- */
 
-/* Loads rows of an f32 table, every step-th from j on; zeros beyond its ends. */
-template <typename T, int D> static __device__ void load_table(T *to, const float *from, int j, int step, int rows, int count, int threads)
+/* Loads 64 rows of an f32 table, every step-th from j on; zeros beyond its ends. */
+template <typename T, int D> static __device__ void load_table(T *to, const float *from, int j, int step, int rows)
 {
-    for (int i = threadIdx.x; i < count * (D / 2); i += threads) {
+    for (int i = threadIdx.x; i < WIDTH * (D / 2); i += FAST_BLOCK) {
         const int r = i / (D / 2), d = i % (D / 2) * 2, row = j + r * step;
-        float2 x = {0, 0};
-        if (row >= 0 && row < rows) x = *reinterpret_cast<const float2 *>(from + (int64_t)row * D + d);
+        const float2 x = row >= 0 && row < rows ? pair_at(from + (int64_t)row * D + d) : float2{0, 0};
         *reinterpret_cast<unsigned *>(to + r * (D + 8) + d) = both(x.x, x.y, T());
     }
 }
@@ -43,40 +42,31 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK) rel_k
     const int64_t head = blockIdx.x / a.height, b = head / a.H, h = head % a.H;
     const float *th = a.tables, *tw = a.tables + (int64_t)(2 * a.height - 1) * D;
     float *to = a.rel + head * positions(a) * a.T + t0;
+    /* Multiplies the queries by 64 rows of a table: put(query, row, product). */
+    const auto multiply_table = [&](const float *from, int j, int step, int rows, auto put) {
+        __syncthreads();
+        load_table<T, D>(table, from, j, step, rows);
+        __syncthreads();
+        float x[WIDTH / 8][4];
+        product_rows<T, D, WIDTH / 8>(x, q + own * ROW, table);
+        each<WIDTH / 8, 4>([&](int n, int i) { put(own + lane / 4 + i / 2 * 8, 8 * n + lane % 4 * 2 + i % 2, x[n][i] * unit); });
+    };
+    /* Writes `count` position terms of all queries, from `first` on. */
+    const auto store = [&](int first, int count) {
+        __syncthreads();
+        for (int i = threadIdx.x; i < count * WIDTH; i += FAST_BLOCK) to[(int64_t)(first + i / WIDTH) * a.T + i % WIDTH] = out[i / WIDTH * PITCH + i % WIDTH];
+    };
     copy_rows<T, D, WIDTH>(q, a.q, b, h, t0, a.T);
     copy_commit();
     copy_wait<0>();
-    for (int c0 = 0; c0 < a.height; c0 += WIDTH) {
-        __syncthreads();
-        load_table<T, D>(table, th, y - c0 + a.height - 1, -1, 2 * a.height - 1, WIDTH, FAST_BLOCK);
-        __syncthreads();
-        float x[WIDTH / 8][4];
-        product_rows<T, D, WIDTH / 8>(x, q + own * ROW, table);
-#pragma unroll
-        for (int n = 0; n < WIDTH / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) out[(8 * n + lane % 4 * 2 + i % 2) * PITCH + own + lane / 4 + i / 2 * 8] = x[n][i] * unit;
-        __syncthreads();
-        for (int i = threadIdx.x; i < min(WIDTH, a.height - c0) * WIDTH; i += FAST_BLOCK)
-            to[(int64_t)(c0 + i / WIDTH) * a.T + i % WIDTH] = out[i / WIDTH * PITCH + i % WIDTH];
-    }
-    for (int j0 = 0; j0 < TABLE; j0 += WIDTH) {
-        __syncthreads();
-        load_table<T, D>(table, tw, j0, 1, TABLE - 1, WIDTH, FAST_BLOCK);
-        __syncthreads();
-        float x[WIDTH / 8][4];
-        product_rows<T, D, WIDTH / 8>(x, q + own * ROW, table);
-#pragma unroll
-        for (int n = 0; n < WIDTH / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int r = own + lane / 4 + i / 2 * 8, c = r - (j0 + 8 * n + lane % 4 * 2 + i % 2) + WIDTH - 1;
-                if (c >= 0 && c < WIDTH) out[c * PITCH + r] = x[n][i] * unit;
-            }
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < WIDTH * WIDTH; i += FAST_BLOCK)
-        to[(int64_t)(a.height + i / WIDTH) * a.T + i % WIDTH] = out[i / WIDTH * PITCH + i % WIDTH];
+    multiply_table(th, y + a.height - 1, -1, 2 * a.height - 1, [&](int r, int c, float x) { out[c * PITCH + r] = x; });
+    store(0, a.height);
+    for (int j0 = 0; j0 < TABLE; j0 += WIDTH)
+        multiply_table(tw, j0, 1, TABLE - 1, [&](int r, int j, float x) {
+            const int c = r - (j0 + j) + WIDTH - 1;
+            if (c >= 0 && c < WIDTH) out[c * PITCH + r] = x;
+        });
+    store(a.height, WIDTH);
 }
 
 /* --- after ------------------------------------------------------------------------------------ */
@@ -94,8 +84,7 @@ template <typename T, int D> __global__ void __launch_bounds__(TURNERS) dtables_
     const int64_t group = blockIdx.x / 2, units = (int64_t)a.B * a.H * a.height, J = table_rows(a);
     const int side = by_row ? a.height : WIDTH, rows = 2 * side - 1, lane = threadIdx.x % 32, own = threadIdx.x / 32 * 16;
     float sum[D / 8][4];
-#pragma unroll
-    for (int n = 0; n < D / 8; n++) sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0;
+    each<D / 8>([&](int n) { sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0; });
     for (int i = threadIdx.x; i < TABLE * TURN_ROW / 2; i += TURNERS) reinterpret_cast<unsigned *>(f)[i] = 0;
     for (int64_t u = group * units / groups; u < (group + 1) * units / groups; u++) {
         const int64_t head = u / a.height;
@@ -121,46 +110,32 @@ template <typename T, int D> __global__ void __launch_bounds__(TURNERS) dtables_
         product_add<T, D, WIDTH, TURN_ROW>(sum, f, own, q);
     }
     float *to = a.partial + group * J * D + (by_row ? 0 : (int64_t)(2 * a.height - 1) * D);
-#pragma unroll
-    for (int n = 0; n < D / 8; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int j = own + lane / 4 + i / 2 * 8;
-            if (j < rows) to[(int64_t)j * D + 8 * n + lane % 4 * 2 + i % 2] = sum[n][i];
-        }
+    each<D / 8, 4>([&](int n, int i) {
+        const int j = own + lane / 4 + i / 2 * 8;
+        if (j < rows) to[(int64_t)j * D + 8 * n + lane % 4 * 2 + i % 2] = sum[n][i];
+    });
 }
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-template <typename T, int D> static cudaError_t rel(const attention *a, float unit, cudaStream_t stream)
-{
-    const int64_t blocks = (int64_t)a->B * a->H * a->height;
-    constexpr size_t bytes = 2 * WIDTH * (D + 8) * sizeof(T) + WIDTH * (WIDTH + 1) * sizeof(float);
-    static_assert(bytes <= ATTENTION_SHARED_SM75, "it fits");
-    if (blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
-    const cudaError_t rc = allow_shared(rel_kernel<T, D>, bytes);
-    if (rc != cudaSuccess) return rc;
-    rel_kernel<T, D><<<(unsigned)blocks, FAST_BLOCK, bytes, stream>>>(*a, unit);
-    return cudaGetLastError();
-}
-
-template <typename T, int D> static cudaError_t dtables(const attention *a, cudaStream_t stream)
-{
-    const int64_t groups = attention_groups((int64_t)a->B * a->H, a->height, a->width);
-    constexpr size_t bytes = (TABLE * TURN_ROW + WIDTH * (D + 8)) * sizeof(T);
-    static_assert(bytes <= ATTENTION_SHARED_SM75, "it fits");
-    const cudaError_t rc = allow_shared(dtables_kernel<T, D>, bytes);
-    if (rc != cudaSuccess) return rc;
-    dtables_kernel<T, D><<<(unsigned)(2 * groups), TURNERS, bytes, stream>>>(*a, (int)groups);
-    return cudaGetLastError();
-}
-
 extern "C" cudaError_t cuda_grid64_rel(const struct attention *a, float unit, cudaStream_t stream)
 {
-    return by_type_and_length(a, [&](auto t, auto d) { return rel<decltype(t), decltype(d)::value>(a, unit, stream); });
+    return by_type_and_length<32, 64, 80, 96, 128>(a, [&](auto t, auto d) {
+        constexpr int D = decltype(d)::value;
+        constexpr size_t bytes = 2 * WIDTH * (D + 8) * sizeof(t) + WIDTH * (WIDTH + 1) * sizeof(float);
+        static_assert(bytes <= ATTENTION_SHARED_SM75, "it fits");
+        return start_kernel(rel_kernel<decltype(t), D>, (int64_t)a->B * a->H * a->height, FAST_BLOCK, bytes, stream, *a, unit);
+    });
 }
 
 extern "C" cudaError_t cuda_grid64_dtables(const struct attention *a, cudaStream_t stream)
 {
-    return by_type_and_length(a, [&](auto t, auto d) { return dtables<decltype(t), decltype(d)::value>(a, stream); });
+    const int groups = (int)attention_groups((int64_t)a->B * a->H, a->height, a->width);
+    const cudaError_t rc = by_type_and_length<32, 64, 80, 96, 128>(a, [&](auto t, auto d) {
+        constexpr int D = decltype(d)::value;
+        constexpr size_t bytes = (TABLE * TURN_ROW + WIDTH * (D + 8)) * sizeof(t);
+        static_assert(bytes <= ATTENTION_SHARED_SM75, "it fits");
+        return start_kernel(dtables_kernel<decltype(t), D>, 2 * groups, TURNERS, bytes, stream, *a, groups);
+    });
+    return rc == cudaSuccess ? cuda_attention_sum_tables(a, stream) : rc;
 }

@@ -2,10 +2,8 @@
  * hopper.c: attention on GPUs of compute capability 9.0 (sm_90): the TMA tensor maps of its tiles,
  * and the passes before and after (launch_hopper.h). plan_attention.c says which shapes it takes.
  */
-#include "cuda/attention/hopper.h"
-
-#include "cuda/device/host.h"
 #include "cuda/attention/launch_hopper.h"
+#include "cuda/device/host.h"
 
 /* --- tensor maps ------------------------------------------------------------------------------ */
 
@@ -114,8 +112,6 @@ int hopper_attention_bwd(const struct attention *a, cudaStream_t stream, struct 
     TRY_CUDA(cuda_hopper_dkv(a, &m, stream));
     TRY(map_all(&m, a, 64 * HOPPER_GROUPS(a->D, grid), HOPPER_WALKED, e));
     TRY_CUDA(cuda_hopper_dq(a, &m, stream));
-    if (!grid) return PL_OK;
-    TRY_CUDA(cuda_grid64_dtables(a, stream));
-    TRY_CUDA(cuda_attention_sum_tables(a, stream));
+    if (grid) TRY_CUDA(cuda_grid64_dtables(a, stream));
     return PL_OK;
 }

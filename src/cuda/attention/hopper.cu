@@ -56,8 +56,7 @@ static __device__ void online_softmax(float (&s)[KEYS / 2], running &r, float fa
                 most[n / 8] = fmaxf(most[n / 8], s[i]);
             }
         here = GRID ? fmaxf(most[0] + row_bias[half][0], most[1] + row_bias[half][1]) : fmaxf(most[0], most[1]) * factor;
-        here = fmaxf(here, __shfl_xor_sync(0xffffffffu, here, 1));
-        here = fmaxf(here, __shfl_xor_sync(0xffffffffu, here, 2));
+        here = quad_max(here);
         here = fmaxf(here, r.top[half]);
         const float base = here == -CUDART_INF_F ? 0.0f : here; /* no key seen so far: 2^-inf = 0 */
         r.shrink[half] = power_of_two(r.top[half] - base);
@@ -199,8 +198,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
             }
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                r.sum[half] += __shfl_xor_sync(0xffffffffu, r.sum[half], 1);
-                r.sum[half] += __shfl_xor_sync(0xffffffffu, r.sum[half], 2);
+                r.sum[half] = quad_sum(r.sum[half]);
                 const int t = first + lane / 4 + 8 * half;
                 if (lane % 4 == 0 && t < a.T)
                     *lse_at(a, x.b, x.h, t) = r.sum[half] == 0 ? -CUDART_INF_F : r.top[half] * LN2 + logf(r.sum[half]);
@@ -218,11 +216,8 @@ template <typename T, int D, bool GRID> static cudaError_t start(const attention
     constexpr int WORKERS = workers_of<D, GRID>, QUERIES = WORKERS / 2;
     const int64_t items = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
     const size_t bytes = 1024 + tile_bytes<D, QUERIES> + 2 * SLOTS * tile_bytes<D, KEYS> + sizeof(barriers);
-    if (items < 1 || items > INT32_MAX / 2) return cudaErrorInvalidValue; /* items are counted in int */
-    const cudaError_t rc = allow_shared(hopper_forward<T, D, GRID>, bytes);
-    if (rc != cudaSuccess) return rc;
-    hopper_forward<T, D, GRID><<<persistent_blocks(items), WORKERS + GROUP, bytes, stream>>>(*a, *m);
-    return cudaGetLastError();
+    if (items > INT32_MAX / 2) return cudaErrorInvalidValue; /* items are counted in int */
+    return start_kernel(hopper_forward<T, D, GRID>, persistent_blocks(items), WORKERS + GROUP, bytes, stream, *a, *m);
 }
 
 extern "C" cudaError_t cuda_hopper_forward(const struct attention *a, const struct attention_maps *m, cudaStream_t stream)

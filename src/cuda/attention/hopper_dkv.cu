@@ -48,15 +48,15 @@ template <bool GRID> static __device__ void to_probabilities(float (&s)[QUERIES 
     const int lane = threadIdx.x % 32, column = lane % 4 * 2, row = threadIdx.x % GROUP / 32 * 16 + lane / 4;
 #pragma unroll
     for (int n = 0; n < QUERIES / 8; n++) {
-        const float2 lse = *reinterpret_cast<const float2 *>(&of->lse[8 * n + column]);
+        const float2 lse = pair_at(&of->lse[8 * n + column]);
         float2 off = {-lse.x, -lse.y}, more[2] = {{0, 0}, {0, 0}};
         if (GRID) {
-            const float2 row_bias = *reinterpret_cast<const float2 *>(&of->row_bias[group][8 * n + column]);
+            const float2 row_bias = pair_at(&of->row_bias[group][8 * n + column]);
             const int chunk = (n % 4 * 2 + lane % 4 / 2) ^ (lane / 4);
             off.x = fmaf(row_bias.x, factor, off.x), off.y = fmaf(row_bias.y, factor, off.y);
 #pragma unroll
             for (int half = 0; half < 2; half++)
-                more[half] = *reinterpret_cast<const float2 *>(&from->columns[n / 4][row + 8 * half][chunk * 4 + lane % 2 * 2]);
+                more[half] = pair_at(&from->columns[n / 4][row + 8 * half][chunk * 4 + lane % 2 * 2]);
         }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -82,7 +82,7 @@ static __device__ void make_ds(float (&dp)[QUERIES / 2], const float (&p)[QUERIE
     const int column = threadIdx.x % 4 * 2;
 #pragma unroll
     for (int n = 0; n < QUERIES / 8; n++) {
-        const float2 delta = *reinterpret_cast<const float2 *>(&of->delta[8 * n + column]);
+        const float2 delta = pair_at(&of->delta[8 * n + column]);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int i = 4 * n + 2 * half;
@@ -167,12 +167,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         if constexpr (KEPT) load_rows<D, KEYS>(k_rows, k, threadIdx.x / 32 * 16);
         if (AHEAD && count > 0) {
             barrier_wait(&barrier->full[soon.slot], soon.phase);
-            pin_registers(ahead);
-            wgmma_fence();
-            times_k(ahead, along);
-            wgmma_commit();
-            wgmma_wait<0>();
-            pin_registers(ahead);
+            multiply_now(ahead, [&] { times_k(ahead, along); });
             next<SLOTS>(soon);
         }
         for (int i = 0; i < count; i++) {
@@ -235,13 +230,8 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 template <typename T, int D, bool GRID> static cudaError_t start(const attention *a, const attention_maps *m, cudaStream_t stream)
 {
-    const int64_t blocks = (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS);
     const size_t bytes = 1024 + 2 * held_bytes<D> + slots_of<D> * slot_bytes<D, GRID> + sizeof(barriers<slots_of<D>>);
-    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
-    const cudaError_t rc = allow_shared(hopper_dkv<T, D, GRID>, bytes);
-    if (rc != cudaSuccess) return rc;
-    hopper_dkv<T, D, GRID><<<(unsigned)blocks, THREADS, bytes, stream>>>(*a, *m);
-    return cudaGetLastError();
+    return start_kernel(hopper_dkv<T, D, GRID>, (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS), THREADS, bytes, stream, *a, *m);
 }
 
 extern "C" cudaError_t cuda_hopper_dkv(const struct attention *a, const struct attention_maps *m, cudaStream_t stream)

@@ -284,8 +284,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                     for (int i = 0; i < KEYS / 2; i++) dcolumns[i] += dp[i], sum[i / 2 % 2] += dp[i];
 #pragma unroll
                     for (int half = 0; half < 2; half++) {
-                        sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 1);
-                        sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 2);
+                        sum[half] = quad_sum(sum[half]);
                         const int t = first + lane / 4 + 8 * half;
                         if (lane % 4 == 0) {
                             rows->drel[group][t % 64][s0 / HOPPER_WIDTH] = bits_of<T>(sum[half]);
@@ -330,11 +329,8 @@ template <typename T, int D, bool GRID> static cudaError_t start(const attention
     constexpr int WORKERS = workers_of<D, GRID>, QUERIES = WORKERS / 2;
     const int64_t items = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
     const size_t bytes = 1024 + 2 * held_bytes<D, GRID> + ring_bytes<D, GRID> + (GRID ? sizeof(row_sums) : 0) + sizeof(barriers<slots_of<D>>);
-    if (items < 1 || items > INT32_MAX / 2) return cudaErrorInvalidValue; /* items are counted in int */
-    const cudaError_t rc = allow_shared(hopper_dq<T, D, GRID>, bytes);
-    if (rc != cudaSuccess) return rc;
-    hopper_dq<T, D, GRID><<<GRID ? (unsigned)items : persistent_blocks(items), WORKERS + GROUP, bytes, stream>>>(*a, *m);
-    return cudaGetLastError();
+    if (items > INT32_MAX / 2) return cudaErrorInvalidValue; /* items are counted in int */
+    return start_kernel(hopper_dq<T, D, GRID>, GRID ? items : persistent_blocks(items), WORKERS + GROUP, bytes, stream, *a, *m);
 }
 
 extern "C" cudaError_t cuda_hopper_dq(const struct attention *a, const struct attention_maps *m, cudaStream_t stream)

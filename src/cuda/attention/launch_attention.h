@@ -1,9 +1,11 @@
 /*
- * launch_attention.h: the launchers of the attention kernels, for attention.c (see launch.h).
+ * launch_attention.h: the launchers of the attention kernels, for attention.c and hopper.c (see
+ * launch.h).
  */
 #ifndef LAUNCH_ATTENTION_H
 #define LAUNCH_ATTENTION_H
 
+#include "cuda/attention/few.h"
 #include "cuda/attention/work.h"
 #include "cuda/device/launch.h"
 
@@ -14,7 +16,7 @@ struct head_rows {
     int64_t sample, token, head;
 };
 
-/* Queries per block of fast_dq.cu, and so per partial sum of a bias gradient. */
+/* Queries per block of dq.cu with a bias, and so per partial sum of a bias gradient. */
 enum { ATTENTION_FAST_TILE = 64 };
 
 /* [rows,columns] of any type and strides. */
@@ -34,20 +36,32 @@ struct attention {
     enum store type;
     enum attention_mode mode;
     int B, T, S, H, G, D;
-    int causal, window;          /* window: INT32_MAX if there is none */
+    int causal, window;          /* window: keys that a query sees, INT32_MAX: all; of ATTENTION_WINDOW: its side */
     int height, width;           /* of the grid; 1 if there is none */
     float scale;
     float unit;                  /* rel and bias are multiplied by this: log2(e) for kernels that use exp2 */
     struct head_table table[2];  /* of the height and the width, or the bias */
     float *dtable[2];            /* dense */
     float *delta, *lse2, *tables, *rel, *drel, *bias, *partial; /* work.h */
+
+    /* ATTENTION_WINDOW: windows of a map in each direction; what lies beyond the grid */
+    int across, down;
+    const void *pad;             /* NULL: zeros */
+    enum store pad_type;
+    int64_t pad_which, pad_head, pad_element;
+    float *dpad;                 /* dense */
+    float *pads;                 /* work.h */
+
+    /* few queries or keys: the split into blocks, and the second part of its workspace (few.h) */
+    struct few_cut cut;
+    float *other;
 };
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* The passes around the kernels (grid.cu). Before: converts the tables to f32, computes
+/* The passes around the kernels (passes.cu). Before: converts the tables to f32, computes
  * rel, and delta for kernels that do not run after cuda_attention_row_stats. After: sums the
  * partial gradients. `tile` is the number of queries per block of the kernel that wrote the partial
  * sums of a bias. */
@@ -61,33 +75,50 @@ cudaError_t cuda_attention_sum_tables(const struct attention *a, cudaStream_t st
 cudaError_t cuda_attention_plain(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_plain_bwd(const struct attention *a, cudaStream_t stream);
 
-/* With tensor cores (fast.cu, fast_dq.cu, fast_dkv.cu): bf16 or f16,
- * D of 32, 64, 80, 96 or 128, rows at multiples of 16 bytes, compute capability 8.0 or later, or
- * 7.5 with f16 where the shared memory is large enough; unit is log2(e). The backward kernels run
- * after cuda_attention_row_stats. The partial sums of a bias gradient are of ATTENTION_FAST_TILE
- * queries. */
-cudaError_t cuda_attention_fast(const struct attention *a, int grid64, cudaStream_t stream);
-cudaError_t cuda_attention_fast_dq(const struct attention *a, cudaStream_t stream);
-cudaError_t cuda_attention_fast_dkv(const struct attention *a, cudaStream_t stream);
+/* With tensor cores (forward.cu, dq.cu, dkv.cu): bf16 or f16, D of 32, 64, 80, 96 or 128, rows at
+ * multiples of 16 bytes, compute capability 8.0 or later, or 7.5 with f16 where the shared memory is
+ * large enough; unit is log2(e). `added` is what they add to the scores; ADDS_NOTHING requires a
+ * positive scale. The backward kernels run after cuda_attention_row_stats. The partial sums of a bias
+ * gradient are of ATTENTION_FAST_TILE queries. */
+cudaError_t cuda_attention_forward(const struct attention *a, enum score_terms added, cudaStream_t stream);
+cudaError_t cuda_attention_dq(const struct attention *a, enum score_terms added, cudaStream_t stream);
+cudaError_t cuda_attention_dkv(const struct attention *a, enum score_terms added, cudaStream_t stream);
 
-/* For a grid of 64 columns and up to 64 rows, with tables of the heads' type. rel, multiplied by
- * `unit`, and drel are stored transposed, [B,H,height+width,T]. grid64.cu computes rel
- * before and the tables' partial gradients after. The forward kernel above handles this case by its
- * argument `grid64`; the backward has kernels of its own (grid64_dq.cu,
- * grid64_dkv.cu). */
+/* ADDS_GRID64 is for a grid of 64 columns and up to 64 rows, with tables of the heads' type. rel,
+ * multiplied by `unit`, and drel are stored transposed, [B,H,height+width,T]. grid64.cu computes rel
+ * before and the tables' gradients after. */
 cudaError_t cuda_grid64_rel(const struct attention *a, float unit, cudaStream_t stream);
 cudaError_t cuda_grid64_dtables(const struct attention *a, cudaStream_t stream);
-cudaError_t cuda_attention_grid64_dq(const struct attention *a, cudaStream_t stream);
-cudaError_t cuda_attention_grid64_dkv(const struct attention *a, cudaStream_t stream);
 
-/* The same if nothing is added to the scores (no mask, no grid) and the scale is positive
- * (dense.cu, dense_dq.cu, dense_dkv.cu). */
-cudaError_t cuda_attention_dense(const struct attention *a, cudaStream_t stream);
-cudaError_t cuda_attention_dense_dq(const struct attention *a, cudaStream_t stream);
-cudaError_t cuda_attention_dense_dkv(const struct attention *a, cudaStream_t stream);
-/* delta = rowsum(do * o), and lse in base 2, both [B,H,T rounded up to 64]
- * (row_stats.cu). */
+/* delta = rowsum(do * o), and lse in base 2, both [B,H,T rounded up to 64] (passes.cu). */
 cudaError_t cuda_attention_row_stats(const struct attention *a, cudaStream_t stream);
+
+/* Few queries or few keys (few.cu): rows begin at multiples of 16 bytes; D is a multiple of 8, up to
+ * 128. If there are several splits, sums over rows are partial afterwards, in `partial` and `other`,
+ * and cuda_attention_few_join adds them. */
+cudaError_t cuda_attention_few(const struct attention *a, int backward, cudaStream_t stream);
+/* The same on tensor cores (few_mma.cu): bf16 or f16, D of FEW_MMA_WIDTH, compute capability 8.0 or
+ * later. */
+cudaError_t cuda_attention_few_mma(const struct attention *a, int backward, cudaStream_t stream);
+cudaError_t cuda_attention_few_join(const struct attention *a, int backward, cudaStream_t stream);
+
+/* Windows without tensor cores (window.cu). */
+cudaError_t cuda_window_plain(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_window_plain_bwd(const struct attention *a, cudaStream_t stream);
+/* With tensor cores (window_fast.cu, window_bwd.cu): bf16 or f16 (the tables and pad too), D of 32,
+ * 64 or 80, rows at multiples of 16 bytes, a window up to WINDOW_FAST, compute capability 8.0 or
+ * later, where a block may have ATTENTION_SHARED bytes of shared memory. _small: sm_75, where a block
+ * may have ATTENTION_SHARED_SM75 bytes, and f16 only. */
+cudaError_t cuda_window_fast(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_window_fast_bwd(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_window_small(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_window_small_bwd(const struct attention *a, cudaStream_t stream);
+/* The same on compute capability 9.0 (sm_90) only (window_hopper*.cu): D of 64 or 80, and a window of
+ * WINDOW_FAST. */
+cudaError_t cuda_window_hopper(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_window_hopper_bwd(const struct attention *a, cudaStream_t stream);
+/* Runs after any backward of windows (passes.cu): sums the workspace over all windows, in order. */
+cudaError_t cuda_window_sums(const struct attention *a, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,7 @@
 /*
- * launch_hopper.h: the launchers of the hopper*.cu files, for
- * hopper.c: attention on GPUs of compute capability 9.0 (sm_90), with wgmma operands in
- * shared memory and tiles copied by TMA.
+ * launch_hopper.h: attention on GPUs of compute capability 9.0 (sm_90), with wgmma operands in shared
+ * memory and tiles copied by TMA: hopper.c for attention.c, and the launchers of the hopper*.cu files
+ * for hopper.c.
  *
  * A grid must have rows of 64 columns, so that 64 keys are one row of it. rel and drel are stored
  * transposed, [B,H,height+width,T]; rel is divided by the scale.
@@ -32,6 +32,10 @@ struct attention_maps {
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+struct error;
+int hopper_attention(const struct attention *a, cudaStream_t stream, struct error *e);
+int hopper_attention_bwd(const struct attention *a, cudaStream_t stream, struct error *e);
 
 cudaError_t cuda_hopper_forward(const struct attention *a, const struct attention_maps *m, cudaStream_t stream);
 cudaError_t cuda_hopper_dq(const struct attention *a, const struct attention_maps *m, cudaStream_t stream);

@@ -17,8 +17,6 @@
 #ifndef ATTENTION_MMA_CUH
 #define ATTENTION_MMA_CUH
 
-#include <type_traits>
-
 #include "cuda/attention/attention.cuh"
 #include "cuda/attention/shared.h"
 
@@ -40,9 +38,9 @@ __device__ inline void copy_to(unsigned to, const void *from, bool there)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
-__device__ inline void copy4(void *to, const void *from, bool there)
+__device__ inline void copy4_to(unsigned to, const void *from)
 {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 4 : 0) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, 4;" ::"r"(to), "l"(from) : "memory");
 }
 __device__ inline void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /* Waits until all but the latest n groups have arrived. */
@@ -53,10 +51,14 @@ __device__ inline void copy_to(unsigned to, const void *from, bool there)
     const uint4 x = there ? *static_cast<const uint4 *>(from) : uint4{0, 0, 0, 0};
     asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
 }
-__device__ inline void copy4(void *to, const void *from, bool there) { *static_cast<unsigned *>(to) = there ? *static_cast<const unsigned *>(from) : 0; }
+__device__ inline void copy4_to(unsigned to, const void *from)
+{
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(*static_cast<const unsigned *>(from)) : "memory");
+}
 __device__ inline void copy_commit() {}
 template <int n> __device__ inline void copy_wait() {}
 #endif
+__device__ inline void store_to(unsigned to, int x) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(x) : "memory"); }
 __device__ inline void copy16(void *to, const void *from, bool there) { copy_to(shared_address(to), from, there); }
 
 /* Copies rows first .. first+N of a head; zeros beyond `count`. */
@@ -139,88 +141,89 @@ template <typename T, int N> __device__ inline void round_to(unsigned (&a)[4], c
     a[2] = both(c[2 * k + 1][0], c[2 * k + 1][1], T()), a[3] = both(c[2 * k + 1][2], c[2 * k + 1][3], T());
 }
 
+/* The 16 rows of the right operand that a lane's ldmatrix reads, in a tile of rows of D + 8: along its
+ * rows, or across them. Of the left operand, lane_across. */
+template <typename T, int D> __device__ inline const T *lane_along(const T *y)
+{
+    const int lane = threadIdx.x % 32;
+    return y + (lane / 16 * 8 + lane % 8) * (D + 8) + lane / 8 % 2 * 8;
+}
+template <typename T, int ROW> __device__ inline const T *lane_across(const T *y) { return y + threadIdx.x % 16 * ROW + threadIdx.x % 32 / 16 * 8; }
+
+/* c [16][8N] += 16 columns a of the warp's rows times rows of y [8N][16]. `y`: the lane's address. */
+template <typename T, int D, int N> __device__ inline void add_along(float (&c)[N][4], const unsigned (&a)[4], const T *y)
+{
+    each<N / 2>([&](int n) {
+        unsigned b[4];
+        load4(b, y + n * 16 * (D + 8));
+        mma(c[2 * n], a, b[0], b[1], T());
+        mma(c[2 * n + 1], a, b[2], b[3], T());
+    });
+}
+/* c [16][D] += 16 columns a of the warp's rows times y [16][D], likewise. */
+template <typename T, int D> __device__ inline void add_across(float (&c)[D / 8][4], const unsigned (&a)[4], const T *y)
+{
+#pragma unroll
+    for (int n = 0; n < D / 8; n += 2) {
+        unsigned b[4];
+        load4_transposed(b, y + n * 8);
+        mma(c[n], a, b[0], b[1], T());
+        mma(c[n + 1], a, b[2], b[3], T());
+    }
+}
+
 /* c [16][8N] = rows of x (the warp's 16) times rows of y (8N), over D. */
 template <typename T, int D, int N> __device__ inline void product_rows(float (&c)[N][4], const T *x, const T *y)
 {
-    constexpr int ROW = D + 8;
-    const int lane = threadIdx.x % 32;
-    const T *left = x + lane % 16 * ROW + lane / 16 * 8;
-    const T *right = y + (lane / 16 * 8 + lane % 8) * ROW + lane / 8 % 2 * 8;
-#pragma unroll
-    for (int n = 0; n < N; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
-#pragma unroll
-    for (int d = 0; d < D; d += 16) {
+    const T *left = lane_across<T, D + 8>(x), *right = lane_along<T, D>(y);
+    each<N>([&](int n) { c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0; });
+    each<D / 16>([&](int i) {
         unsigned a[4];
-        load4(a, left + d);
-#pragma unroll
-        for (int n = 0; n < N; n += 2) {
-            unsigned b[4];
-            load4(b, right + n * 8 * ROW + d);
-            mma(c[n], a, b[0], b[1], T());
-            mma(c[n + 1], a, b[2], b[3], T());
-        }
-    }
+        load4(a, left + 16 * i);
+        add_along<T, D>(c, a, right + 16 * i);
+    });
 }
 
 /* c [16][D] += p [16][8N], rounded, times rows of y [8N][D]. */
 template <typename T, int D, int N>
 __device__ inline void product_add(float (&c)[D / 8][4], const float (&p)[N][4], const T *y)
 {
-    constexpr int ROW = D + 8;
-    const int lane = threadIdx.x % 32;
-    const T *right = y + lane % 16 * ROW + lane / 16 * 8;
-#pragma unroll
-    for (int k = 0; k < N / 2; k++) {
+    const T *right = lane_across<T, D + 8>(y);
+    each<N / 2>([&](int k) {
         unsigned a[4];
         round_to<T, N>(a, p, k);
-#pragma unroll
-        for (int n = 0; n < D / 8; n += 2) {
-            unsigned b[4];
-            load4_transposed(b, right + k * 16 * ROW + n * 8);
-            mma(c[n], a, b[0], b[1], T());
-            mma(c[n + 1], a, b[2], b[3], T());
-        }
-    }
+        add_across<T, D>(c, a, right + k * 16 * (D + 8));
+    });
 }
 
 /* The same with p already rounded: rows of x in shared memory with pitch XROW, from `first` on, of
  * length K. */
 template <typename T, int D, int K, int XROW> __device__ inline void product_add(float (&c)[D / 8][4], const T *x, int first, const T *y)
 {
-    constexpr int ROW = D + 8;
-    const int lane = threadIdx.x % 32;
-    const T *left = x + (first + lane % 16) * XROW + lane / 16 * 8, *right = y + lane % 16 * ROW + lane / 16 * 8;
+    const T *left = lane_across<T, XROW>(x + first * XROW), *right = lane_across<T, D + 8>(y);
 #pragma unroll
     for (int k = 0; k < K; k += 16) {
         unsigned a[4];
         load4(a, left + k);
-#pragma unroll
-        for (int n = 0; n < D / 8; n += 2) {
-            unsigned b[4];
-            load4_transposed(b, right + k * ROW + n * 8);
-            mma(c[n], a, b[0], b[1], T());
-            mma(c[n + 1], a, b[2], b[3], T());
-        }
+        add_across<T, D>(c, a, right + k * (D + 8));
     }
 }
 
-/* Stores the warp's 16 rows of C fragments, times the factor of each half, to rows of x from
- * `first` on. */
+/* Stores a thread's part of the upper or lower row of C fragments, times `factor`. */
+template <typename T, int N> __device__ inline void store_half(T *row, const float (&c)[N][4], int half, float factor)
+{
+    T *to = row + threadIdx.x % 4 * 2;
+    each<N>([&](int n) { *reinterpret_cast<unsigned *>(to + 8 * n) = both(c[n][2 * half] * factor, c[n][2 * half + 1] * factor, T()); });
+}
+/* Stores the warp's 16 rows, times the factor of each half, to rows of x from `first` on. */
 template <typename T, int D>
 __device__ inline void store_rows(const head_rows &x, int64_t b, int64_t h, int first, int count, const float (&c)[D / 8][4],
                                   float upper, float lower)
 {
-    const int lane = threadIdx.x % 32, column = lane % 4 * 2;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int t = first + lane / 4 + 8 * half;
-        if (t >= count) continue;
-        const float factor = half ? lower : upper;
-        T *to = row_at<T>(x, b, t, h) + column;
-#pragma unroll
-        for (int n = 0; n < D / 8; n++)
-            *reinterpret_cast<unsigned *>(to + 8 * n) = both(c[n][2 * half] * factor, c[n][2 * half + 1] * factor, T());
-    }
+    each<2>([&](int half) {
+        const int t = first + threadIdx.x % 32 / 4 + 8 * half;
+        if (t < count) store_half(row_at<T>(x, b, t, h), c, half, half ? lower : upper);
+    });
 }
 
 /* --- scores ----------------------------------------------------------------------------------- */
@@ -238,25 +241,6 @@ __device__ inline int grid_cell(const attention &a, int t) { return t / a.width 
 __device__ inline int bias_between(const attention &a, int x, int y)
 {
     return abs((x >> 16) - (y >> 16)) * a.width + abs((x & 0xffff) - (y & 0xffff));
-}
-
-constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
-
-/* Calls f(T, D), as types, for this attention. */
-template <typename T, typename F> static cudaError_t by_length(const attention *a, F f)
-{
-    switch (a->D) {
-    case 32: return f(T(), std::integral_constant<int, 32>());
-    case 64: return f(T(), std::integral_constant<int, 64>());
-    case 80: return f(T(), std::integral_constant<int, 80>());
-    case 96: return f(T(), std::integral_constant<int, 96>());
-    case 128: return f(T(), std::integral_constant<int, 128>());
-    }
-    return cudaErrorInvalidValue;
-}
-template <typename F> static cudaError_t by_type_and_length(const attention *a, F f)
-{
-    return a->type == STORE_BF16 ? by_length<__nv_bfloat16>(a, f) : by_length<__half>(a, f);
 }
 
 #endif

@@ -72,6 +72,26 @@ static __device__ void dots(float (&to)[M][N], const float *x, const float *y, i
     }
 }
 
+/* sum[i] += row y+16i of p [..][BN + 1] times BN rows of x: every 16th column from x on. */
+template <int M, int C, int BN> static __device__ void add_rows(float (&sum)[M][C], const float *p, const float *x, int stride, int D)
+{
+    const int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
+#pragma unroll 2
+    for (int s = 0; s < BN; s++) {
+        float left[M];
+#pragma unroll
+        for (int i = 0; i < M; i++) left[i] = p[(ty + SIDE * i) * (BN + 1) + s];
+#pragma unroll
+        for (int c = 0; c < C; c++) {
+            const int d = tx + SIDE * c;
+            if (d >= D) break;
+            const float right = x[s * stride + d];
+#pragma unroll
+            for (int i = 0; i < M; i++) sum[i][c] += left[i] * right;
+        }
+    }
+}
+
 /* The score of a product: adds the mask and the position terms. */
 static __device__ float score_of(const attention &a, float dot, int64_t b, int64_t h, int t, int s)
 {
@@ -87,17 +107,6 @@ static __device__ float score_of(const attention &a, float dot, int64_t b, int64
 }
 
 /* --- forward -------------------------------------------------------------------------------- */
-
-static __device__ float across_max(float x)
-{
-    for (int m = SIDE / 2; m > 0; m /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, m));
-    return x;
-}
-static __device__ float across_sum(float x)
-{
-    for (int m = SIDE / 2; m > 0; m /= 2) x += __shfl_xor_sync(0xffffffffu, x, m);
-    return x;
-}
 
 /* Queries M x 16, keys N x 16, D up to C x 16. */
 template <int M, int N, int C>
@@ -131,7 +140,7 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_forward(const attention a)
                 x[i][j] = score_of(a, x[i][j], b, h, t0 + ty + SIDE * i, s0 + tx + SIDE * j);
                 here = fmaxf(here, x[i][j]);
             }
-            const float now = fmaxf(top[i], across_max(here));
+            const float now = fmaxf(top[i], lanes_max<SIDE>(here));
             const float base = now == -CUDART_INF_F ? 0.0f : now; /* no key seen so far: exp(-inf) = 0 */
             const float shrink = expf(top[i] - base);
             float part = 0;
@@ -141,7 +150,7 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_forward(const attention a)
                 part += e;
                 p[(ty + SIDE * i) * P + tx + SIDE * j] = e;
             }
-            sum[i] = sum[i] * shrink + across_sum(part);
+            sum[i] = sum[i] * shrink + lanes_sum<SIDE>(part);
             top[i] = now;
 #pragma unroll
             for (int c = 0; c < C; c++) o[i][c] *= shrink;
@@ -149,20 +158,7 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_forward(const attention a)
         __syncthreads();
         load_rows(a, kv, stride, a.v, b, g, s0, BN, a.S);
         __syncthreads();
-#pragma unroll 2
-        for (int s = 0; s < BN; s++) {
-            float left[M];
-#pragma unroll
-            for (int i = 0; i < M; i++) left[i] = p[(ty + SIDE * i) * P + s];
-#pragma unroll
-            for (int c = 0; c < C; c++) {
-                const int d = tx + SIDE * c;
-                if (d >= a.D) break;
-                const float right = kv[s * stride + d];
-#pragma unroll
-                for (int i = 0; i < M; i++) o[i][c] += left[i] * right;
-            }
-        }
+        add_rows<M, C, BN>(o, p, kv, stride, a.D);
     }
 #pragma unroll
     for (int i = 0; i < M; i++) {
@@ -286,20 +282,7 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dq(const attention a)
                 ds[(ty + SIDE * i) * P + tx + SIDE * j] = pair_of(a, x[i][j], dp[i][j], b, h, t, s, lse[i], delta[i]).ds;
             }
         __syncthreads();
-#pragma unroll 2
-        for (int s = 0; s < BN; s++) {
-            float left[M];
-#pragma unroll
-            for (int i = 0; i < M; i++) left[i] = ds[(ty + SIDE * i) * P + s];
-#pragma unroll
-            for (int c = 0; c < C; c++) {
-                const int d = tx + SIDE * c;
-                if (d >= a.D) break;
-                const float right = k[s * stride + d];
-#pragma unroll
-                for (int i = 0; i < M; i++) dq[i][c] += left[i] * right;
-            }
-        }
+        add_rows<M, C, BN>(dq, ds, k, stride, a.D);
         if (a.mode == ATTENTION_BY_TABLES) add_positions(a, drel, ds, P, t0, BM, s0, BN);
         if (a.mode == ATTENTION_BY_BIAS) add_biases(a, dbias, ds, P, t0, BM, s0, BN);
     }
@@ -393,29 +376,19 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dkv(const attention a)
 
 static int64_t tiles_of(int64_t n, int64_t tile) { return (n + tile - 1) / tile; }
 
-template <typename F> static cudaError_t start(F *kernel, const attention *a, int64_t blocks, size_t floats, cudaStream_t stream)
-{
-    const size_t bytes = floats * sizeof(float);
-    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
-    const cudaError_t rc = allow_shared(kernel, bytes);
-    if (rc != cudaSuccess) return rc;
-    kernel<<<(unsigned)blocks, PLAIN_BLOCK, bytes, stream>>>(*a);
-    return cudaGetLastError();
-}
-
 template <int M, int N, int C> static cudaError_t start_forward(const attention *a, cudaStream_t stream)
 {
     const size_t row = (size_t)(a->D | 1), floats = (M + N) * SIDE * row + (size_t)(M * SIDE) * (N * SIDE + 1);
-    return start(plain_forward<M, N, C>, a, (int64_t)a->B * a->H * tiles_of(a->T, M * SIDE), floats, stream);
+    return start_kernel(plain_forward<M, N, C>, (int64_t)a->B * a->H * tiles_of(a->T, M * SIDE), PLAIN_BLOCK, floats * sizeof(float), stream, *a);
 }
 
 /* A block of dq has attention_small_tile(D) queries. */
 template <int M, int N, int C> static cudaError_t start_backward(const attention *a, cudaStream_t stream)
 {
     const size_t row = (size_t)(a->D | 1), scores = (size_t)(M * SIDE) * (N * SIDE + 1), rows = 2 * (M + N) * SIDE * row;
-    cudaError_t rc = start(plain_dkv<M, N, C>, a, (int64_t)a->B * a->G * tiles_of(a->S, N * SIDE), rows + 2 * scores, stream);
-    if (rc != cudaSuccess) return rc;
-    return start(plain_dq<M, N, C>, a, (int64_t)a->B * a->H * tiles_of(a->T, M * SIDE), rows + scores, stream);
+    const int64_t by_key = (int64_t)a->B * a->G * tiles_of(a->S, N * SIDE), by_query = (int64_t)a->B * a->H * tiles_of(a->T, M * SIDE);
+    const cudaError_t rc = start_kernel(plain_dkv<M, N, C>, by_key, PLAIN_BLOCK, (rows + 2 * scores) * sizeof(float), stream, *a);
+    return rc == cudaSuccess ? start_kernel(plain_dq<M, N, C>, by_query, PLAIN_BLOCK, (rows + scores) * sizeof(float), stream, *a) : rc;
 }
 
 extern "C" cudaError_t cuda_attention_plain(const struct attention *a, cudaStream_t stream)

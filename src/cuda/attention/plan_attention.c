@@ -1,7 +1,7 @@
 /*
- * plan_attention.c: attention, plain and over a grid, forward and backward: which kernel takes which
- * operands.
+ * plan_attention.c: attention, forward and backward: which kernel takes which operands.
  *
+ *     few_mma, few     few queries or few keys, as in SAM's mask decoder
  *     hopper           9.0: WGMMA, tiles by TMA; head dimensions 64, 80, 128; nothing is added to the
  *                      scores, or the terms of a grid of 64 columns
  *     dense            8.0 and 7.5: mma.sync; nothing is added to the scores
@@ -9,27 +9,50 @@
  *     fast             the same with a mask, a bias or any other grid
  *     the others       any GPU: any head dimension up to 256, and f32 too
  *
+ * and within the windows of a grid:
+ *
+ *     window_hopper    9.0: WGMMA; windows of 14 x 14, head dimensions 64 and 80
+ *     window_fast      8.0 and later: mma.sync; windows up to that size, head dimensions 32, 64 and 80
+ *     window_small     7.5: the same in f16, with tiles for its shared memory
+ *     window           any GPU: f32 and other head dimensions too
+ *
  * Tensor cores multiply bf16 from 8.0 on and f16 from 7.5 on; there the head dimension is one that
  * the kernels are compiled for, and rows begin at multiples of 16 bytes. All kernels accept strided
  * heads, such as a slice of a joint projection.
  */
+#include "cuda/attention/few.h"
 #include "cuda/attention/shared.h"
 #include "cuda/plan.h"
 
 enum { HEAD_MAX = 256 };
 
+static bool is_half(enum dtype t) { return t == DT_BF16 || t == DT_F16; }
+static bool is_stored(enum dtype t) { return t == DT_F32 || is_half(t); }
+
 static bool is_heads(const struct tensor *t, enum dtype dtype)
 {
-    return t && t->rank == 4 && t->dtype == dtype && (t->stride[3] == 1 || t->dim[3] == 1) && t->dim[3] <= HEAD_MAX &&
-           (dtype == DT_F32 || dtype == DT_BF16 || dtype == DT_F16);
+    return t && t->rank == 4 && t->dtype == dtype && (t->stride[3] == 1 || t->dim[3] == 1) && t->dim[3] <= HEAD_MAX && is_stored(dtype);
 }
 
-/* Rows consist of 16-byte chunks of 8 elements; storages begin at multiples of 256. */
+/* Rows of the last dimension consist of 16-byte chunks of 8 elements; storages begin at multiples of
+ * 256. */
 static bool has_aligned_rows(const struct tensor *t)
 {
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i + 1 < t->rank; i++)
         if (t->dim[i] > 1 && t->stride[i] % 8) return false;
-    return t->stride[3] == 1 && t->offset % 16 == 0 && (!t->loop || t->advance % 16 == 0);
+    return t->stride[t->rank - 1] == 1 && is_aligned(t);
+}
+
+/* q, k and v, in the backward behind dout and before o, and the results are heads of one dtype; lse
+ * is f32. `even`: rows at multiples of 16 bytes. */
+static bool heads_match(const struct query *q, bool backward, bool even)
+{
+    const enum dtype dtype = q->in[0]->dtype;
+    for (int i = 0; i < (backward ? 5 : 3); i++)
+        if (!is_heads(q->in[i], dtype) || (even && !has_aligned_rows(q->in[i]))) return false;
+    for (int i = 0; i < (backward ? 3 : 1); i++)
+        if (!is_heads(q->out[i], dtype) || (even && !has_aligned_rows(q->out[i]))) return false;
+    return (backward ? q->in[5] : q->out[1])->dtype == DT_F32;
 }
 
 /* Whether sizes and strides fit the int counters of the kernels. */
@@ -38,21 +61,8 @@ static bool is_countable(const struct tensor *q, const struct tensor *k)
     return q->dim[1] < INT32_MAX / 4 && k->dim[1] < INT32_MAX / 4 && q->dim[0] * q->dim[2] < INT32_MAX;
 }
 
-/* The first `heads` inputs and `outputs` outputs are heads, all of one dtype. */
-static bool heads_match(const struct query *q, int heads, int outputs, bool even)
-{
-    const enum dtype dtype = q->in[0]->dtype;
-    for (int i = 0; i < heads; i++)
-        if (!is_heads(q->in[i], dtype) || (even && !has_aligned_rows(q->in[i]))) return false;
-    for (int i = 0; i < outputs; i++)
-        if (!is_heads(q->out[i], dtype) || (even && !has_aligned_rows(q->out[i]))) return false;
-    return true;
-}
-
-static bool is_table(const struct tensor *t)
-{
-    return t && t->rank == 2 && (t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16);
-}
+/* The index of the first input behind the heads: the mask, the tables. */
+static int table_of(bool backward) { return backward ? 6 : 3; }
 
 /* --- the operands and the form of an attention -------------------------------------------------- */
 
@@ -69,7 +79,7 @@ static struct form form_of(const struct query *q, enum attention_mode mode, bool
     const int first = backward ? 1 : 0;
     struct form f = {.q = q->in[first], .k = q->in[first + 1], .v = q->in[first + 2], .mode = mode, .backward = backward, .height = 1, .width = 1};
     if (backward) f.dout = q->in[0];
-    if (mode == ATTENTION_PLAIN) f.mask = given(q, backward ? 6 : 3), f.scale = q->attr->attention.scale;
+    if (mode == ATTENTION_PLAIN) f.mask = given(q, table_of(backward)), f.scale = q->attr->attention.scale;
     else f.scale = q->attr->relative.scale, f.height = q->attr->relative.height, f.width = q->attr->relative.width;
     return f;
 }
@@ -80,19 +90,20 @@ static bool has_no_score_bias(const struct form *f) { return f->mode == ATTENTIO
 /* Any head dimension and dtype; `even`: rows at multiples of 16 bytes. */
 static bool form_matches(const struct query *q, const struct form *f, bool even)
 {
-    const int table = f->backward ? 6 : 3;
-    if (!heads_match(q, f->backward ? 5 : 3, f->backward ? 3 : 1, even)) return false;
-    if (!is_countable(f->q, f->k) || (f->backward ? q->in[5] : q->out[1])->dtype != DT_F32) return false;
+    const int table = table_of(f->backward);
+    if (!heads_match(q, f->backward, even) || !is_countable(f->q, f->k)) return false;
     if (f->mode == ATTENTION_PLAIN) return !f->mask || f->mask->dtype == DT_F32;
-    for (int i = table; i < q->nin; i++)
-        if (!is_table(q->in[i]) || (f->backward && !is_dense(q->out[i - table + 3], DT_F32))) return false;
+    for (int i = table; i < q->nin; i++) {
+        if (!q->in[i] || q->in[i]->rank != 2 || !is_stored(q->in[i]->dtype)) return false;
+        if (f->backward && !is_dense(q->out[i - table + 3], DT_F32)) return false;
+    }
     return true;
 }
 
 /* Whether both tables have the heads' dtype. */
 static bool has_narrow_tables(const struct query *q, const struct form *f)
 {
-    const int table = f->backward ? 6 : 3;
+    const int table = table_of(f->backward);
     return q->in[table]->dtype == f->q->dtype && q->in[table + 1]->dtype == f->q->dtype;
 }
 
@@ -111,10 +122,11 @@ static bool fits_shared(const struct query *q, const struct form *f)
 {
     const int D = (int)f->q->dim[3], T = (int)f->q->dim[1];
     const size_t most = ATTENTION_SHARED_SM75;
+    const enum score_terms added = f->mode == ATTENTION_PLAIN ? ADDS_MASK : f->mode == ATTENTION_BY_TABLES ? ADDS_TABLES : ADDS_BIAS;
     if (q->profile->capability >= 80) return true;
-    if (fast_bytes(D, f->mode, position_stride(forward_columns(f->height) + f->width), T) > most) return false;
-    return !f->backward || (fast_dkv_bytes(D, f->mode, position_stride(dkv_columns(f->height, f->width) + f->width), T) <= most &&
-                            fast_dq_bytes(D, f->mode, position_stride(f->height + f->width), T) <= most);
+    if (fast_bytes(D, added, position_stride(forward_columns(f->height) + f->width), T) > most) return false;
+    return !f->backward || (fast_dkv_bytes(D, added, position_stride(dkv_columns(f->height, f->width) + f->width), T) <= most &&
+                            fast_dq_bytes(D, added, position_stride(f->height + f->width), T) <= most);
 }
 
 static bool dense_match(const struct query *q, bool backward)
@@ -174,26 +186,77 @@ static bool plain_match(const struct query *q, enum attention_mode mode, bool ba
     return form_matches(q, &f, false);
 }
 
-static bool match_hopper(const struct query *q) { return hopper_match(q, ATTENTION_PLAIN, false); }
-static bool match_hopper_bwd(const struct query *q) { return hopper_match(q, ATTENTION_PLAIN, true); }
-static bool match_hopper_grid64(const struct query *q) { return hopper_match(q, ATTENTION_BY_TABLES, false); }
-static bool match_hopper_grid64_bwd(const struct query *q) { return hopper_match(q, ATTENTION_BY_TABLES, true); }
-static bool match_dense(const struct query *q) { return dense_match(q, false); }
-static bool match_dense_bwd(const struct query *q) { return dense_match(q, true); }
-static bool match_grid64(const struct query *q) { return grid64_match(q, false); }
-static bool match_grid64_bwd(const struct query *q) { return grid64_match(q, true); }
-static bool match_fast(const struct query *q) { return fast_match(q, ATTENTION_PLAIN, false); }
-static bool match_fast_bwd(const struct query *q) { return fast_match(q, ATTENTION_PLAIN, true); }
-static bool match_fast_rel(const struct query *q) { return fast_match(q, ATTENTION_BY_TABLES, false); }
-static bool match_fast_rel_bwd(const struct query *q) { return fast_match(q, ATTENTION_BY_TABLES, true); }
-static bool match_fast_bias(const struct query *q) { return fast_match(q, ATTENTION_BY_BIAS, false); }
-static bool match_fast_bias_bwd(const struct query *q) { return fast_match(q, ATTENTION_BY_BIAS, true); }
-static bool match_forward(const struct query *q) { return plain_match(q, ATTENTION_PLAIN, false); }
-static bool match_backward(const struct query *q) { return plain_match(q, ATTENTION_PLAIN, true); }
-static bool match_grid(const struct query *q) { return plain_match(q, ATTENTION_BY_TABLES, false); }
-static bool match_grid_bwd(const struct query *q) { return plain_match(q, ATTENTION_BY_TABLES, true); }
+/* --- few queries or few keys -------------------------------------------------------------------- */
 
-/* --- workspace -------------------------------------------------------------------------- */
+/* Neither causal nor windowed, as many key heads as query heads, rows at multiples of 16 bytes. Few
+ * keys: up to 16. Few queries: up to 16, and more if the heads are too narrow for the tensor-core
+ * kernels, because those would fall back to the plain kernels. */
+static bool few_match(const struct query *q, bool backward)
+{
+    enum { HEAD_MOST = 128, NARROW = 16, NARROW_QUERIES = 1024 };
+    const struct form f = form_of(q, ATTENTION_PLAIN, backward);
+    const int64_t B = f.q->dim[0], T = f.q->dim[1], S = f.k->dim[1], H = f.q->dim[2], D = f.q->dim[3];
+    if (!heads_match(q, backward, true) || (f.mask && f.mask->dtype != DT_F32)) return false;
+    if (q->attr->attention.causal || q->attr->attention.window) return false;
+    if (f.k->dim[2] != H || D % 8 || D > HEAD_MOST || T > INT32_MAX / 4 || S > INT32_MAX / 4) return false;
+    if (S > FEW_MOST && T > FEW_MOST && (D > NARROW || T > NARROW_QUERIES)) return false;
+    return B * H * (T + S) < INT32_MAX / 4; /* so the number of blocks fits an int, too */
+}
+
+/* On tensor cores: heads of FEW_MMA_WIDTH in 16 bits. */
+static bool few_mma_match(const struct query *q, bool backward)
+{
+    return few_match(q, backward) && is_half(q->in[0]->dtype) && q->in[backward]->dim[3] == FEW_MMA_WIDTH;
+}
+
+/* --- within windows ----------------------------------------------------------------------------- */
+
+/* The tables and pad are the inputs behind the heads; fast: with tensor cores. */
+static bool window_match(const struct query *q, bool backward, bool fast)
+{
+    const enum dtype dtype = q->in[0]->dtype;
+    const struct tensor *t = q->in[0];
+    const int64_t D = t->dim[3];
+    if (!heads_match(q, backward, fast)) return false;
+    for (int i = table_of(backward); i < table_of(backward) + 3; i++) {
+        const struct tensor *x = given(q, i);
+        if (x && (!is_stored(x->dtype) || (fast && (x->dtype != dtype || !has_aligned_rows(x))))) return false;
+    }
+    for (int i = 3; backward && i < 6; i++)
+        if (!is_dense(q->out[i], DT_F32)) return false;
+    if (q->attr->windowed.window > (fast ? WINDOW_FAST : WINDOW_PLAIN)) return false;
+    if (fast && (!is_half(dtype) || (D != 32 && D != 64 && D != 80))) return false;
+    return t->dim[1] < INT32_MAX / 4 && t->dim[0] * t->dim[1] * t->dim[2] < INT32_MAX; /* the number of blocks and of positions fit an int */
+}
+
+static bool window_hopper_match(const struct query *q, bool backward)
+{
+    return window_match(q, backward, true) && q->attr->windowed.window == WINDOW_FAST && q->in[0]->dim[3] != 32;
+}
+
+static bool window_small_match(const struct query *q, bool backward) { return window_match(q, backward, true) && q->in[0]->dtype == DT_F16; }
+
+/* --- the kernels' rows -------------------------------------------------------------------------- */
+
+#define MATCH(NAME, MATCHES) \
+    static bool match_##NAME(const struct query *q) { const bool backward = false; return MATCHES; } \
+    static bool match_##NAME##_bwd(const struct query *q) { const bool backward = true; return MATCHES; }
+MATCH(few_mma, few_mma_match(q, backward))
+MATCH(few, few_match(q, backward))
+MATCH(hopper, hopper_match(q, ATTENTION_PLAIN, backward))
+MATCH(hopper_grid64, hopper_match(q, ATTENTION_BY_TABLES, backward))
+MATCH(dense, dense_match(q, backward))
+MATCH(grid64, grid64_match(q, backward))
+MATCH(fast, fast_match(q, ATTENTION_PLAIN, backward))
+MATCH(fast_rel, fast_match(q, ATTENTION_BY_TABLES, backward))
+MATCH(fast_bias, fast_match(q, ATTENTION_BY_BIAS, backward))
+MATCH(plain, plain_match(q, ATTENTION_PLAIN, backward))
+MATCH(plain_rel, plain_match(q, ATTENTION_BY_TABLES, backward))
+MATCH(plain_bias, plain_match(q, ATTENTION_BY_BIAS, backward))
+MATCH(window_hopper, window_hopper_match(q, backward))
+MATCH(window_fast, window_match(q, backward, true))
+MATCH(window_small, window_small_match(q, backward))
+MATCH(window, window_match(q, backward, false))
 
 static uint64_t bytes(const struct query *q, enum attention_mode mode, bool backward)
 {
@@ -208,6 +271,22 @@ static uint64_t work_rel(const struct query *q) { return bytes(q, ATTENTION_BY_T
 static uint64_t work_rel_bwd(const struct query *q) { return bytes(q, ATTENTION_BY_TABLES, true); }
 static uint64_t work_bias(const struct query *q) { return bytes(q, ATTENTION_BY_BIAS, false); }
 static uint64_t work_bias_bwd(const struct query *q) { return bytes(q, ATTENTION_BY_BIAS, true); }
+
+static uint64_t few_bytes(const struct query *q, bool backward)
+{
+    const int64_t *dim = q->in[backward]->dim, *keys = q->in[backward + 1]->dim;
+    return few_cut_of(dim[0], dim[1], keys[1], dim[2], dim[3], backward).total;
+}
+
+static uint64_t work_few(const struct query *q) { return few_bytes(q, false); }
+static uint64_t work_few_bwd(const struct query *q) { return few_bytes(q, true); }
+
+static uint64_t work_window_bwd(const struct query *q)
+{
+    const int64_t *dim = q->in[1]->dim, window = q->attr->windowed.window;
+    const int64_t across = (q->attr->windowed.width + window - 1) / window, down = (q->attr->windowed.height + window - 1) / window;
+    return window_work_of(dim[0] * across * down * dim[2], window, dim[3]).total;
+}
 
 const struct kernel cuda_plan_attention[] = {
 #include "cuda/attention/attention.def"

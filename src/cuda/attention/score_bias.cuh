@@ -1,6 +1,6 @@
 /*
- * score_bias.cuh: terms added to the scores, for the fast*.cu files: a mask by
- * key, the position terms of a grid, a bias by distance.
+ * score_bias.cuh: terms added to the scores, for forward.cu, dq.cu and dkv.cu:
+ * a mask by key, the position terms of a grid, a bias by distance.
  *
  * Rows of fragments are queries here. key_info has one word for each key of a tile: the mask, or
  * the key's cell of the grid. A query's position terms are those of the grid's rows, then, from an
@@ -14,11 +14,11 @@
 __host__ __device__ inline int columns_offset_even(const attention &a) { return forward_columns(a.height); }
 
 /* Beyond the last key the last key's cell is repeated; those scores are masked. */
-template <attention_mode MODE, int KEYS> __device__ inline void load_key_info(float *key_info, const attention &a, int64_t b, int s0)
+template <score_terms ADDED, int KEYS> __device__ inline void load_key_info(float *key_info, const attention &a, int64_t b, int s0)
 {
     for (int i = threadIdx.x; i < KEYS; i += FAST_BLOCK) {
         const int s = min(s0 + i, a.S - 1);
-        if (MODE == ATTENTION_PLAIN) key_info[i] = a.mask ? a.mask[b * a.mask_sample + s * a.mask_key] * LOG2E : 0.0f;
+        if (ADDED == ADDS_MASK) key_info[i] = a.mask ? a.mask[b * a.mask_sample + s * a.mask_key] * LOG2E : 0.0f;
         else reinterpret_cast<int *>(key_info)[i] = grid_cell(a, s);
     }
 }
@@ -36,12 +36,11 @@ __device__ inline void fetch_positions(float *to, int stride, const attention &a
 
 template <int N> __device__ inline void add_mask(float (&x)[N][4], const float *key_info, float factor)
 {
-#pragma unroll
-    for (int n = 0; n < N; n++) {
-        const float2 add = *reinterpret_cast<const float2 *>(key_info + 8 * n + threadIdx.x % 4 * 2);
+    each<N>([&](int n) {
+        const float2 add = pair_at(key_info + 8 * n + threadIdx.x % 4 * 2);
         x[n][0] = fmaf(x[n][0], factor, add.x), x[n][1] = fmaf(x[n][1], factor, add.y);
         x[n][2] = fmaf(x[n][2], factor, add.x), x[n][3] = fmaf(x[n][3], factor, add.y);
-    }
+    });
 }
 
 /* `own`: the position terms of the thread's two queries, whose columns begin at `begin`; PAIRS: at
@@ -53,27 +52,22 @@ __device__ inline void add_positions(float (&x)[N][4], const attention &a, const
     const int column = threadIdx.x % 4 * 2;
     if (a.width % 8 == 0) {
         int row = s0 / a.width, across = s0 % a.width;
-#pragma unroll
-        for (int n = 0; n < N; n++) {
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
+        each<N>([&](int n) {
+            each<2>([&](int half) {
                 const float *from = own[half] + begin + across + column, row_bias = own[half][row];
-                const float2 add = PAIRS ? *reinterpret_cast<const float2 *>(from) : float2{from[0], from[1]};
+                const float2 add = PAIRS ? pair_at(from) : float2{from[0], from[1]};
                 x[n][2 * half] = fmaf(x[n][2 * half], factor, row_bias + add.x);
                 x[n][2 * half + 1] = fmaf(x[n][2 * half + 1], factor, row_bias + add.y);
-            }
+            });
             across += 8;
             if (across == a.width) across = 0, row = min(row + 1, a.height - 1);
-        }
+        });
         return;
     }
-#pragma unroll
-    for (int n = 0; n < N; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int cell = reinterpret_cast<const int *>(key_info)[8 * n + column + i % 2];
-            x[n][i] = fmaf(x[n][i], factor, own[i / 2][cell >> 16] + own[i / 2][begin + (cell & 0xffff)]);
-        }
+    each<N, 4>([&](int n, int i) {
+        const int cell = reinterpret_cast<const int *>(key_info)[8 * n + column + i % 2];
+        x[n][i] = fmaf(x[n][i], factor, own[i / 2][cell >> 16] + own[i / 2][begin + (cell & 0xffff)]);
+    });
 }
 
 /* t: the upper of the thread's two queries. */
@@ -81,23 +75,22 @@ template <int N>
 __device__ inline void add_bias(float (&x)[N][4], const attention &a, const float *key_info, const float *bias, int t, float factor)
 {
     const int own[2] = {grid_cell(a, min(t, a.T - 1)), grid_cell(a, min(t + 8, a.T - 1))};
-#pragma unroll
-    for (int n = 0; n < N; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int cell = reinterpret_cast<const int *>(key_info)[8 * n + threadIdx.x % 4 * 2 + i % 2];
-            x[n][i] = fmaf(x[n][i], factor, bias[bias_between(a, own[i / 2], cell)]);
-        }
+    each<N, 4>([&](int n, int i) {
+        const int cell = reinterpret_cast<const int *>(key_info)[8 * n + threadIdx.x % 4 * 2 + i % 2];
+        x[n][i] = fmaf(x[n][i], factor, bias[bias_between(a, own[i / 2], cell)]);
+    });
 }
 
-/* Calls f(T, D, mode), as types, for this attention. */
-template <typename F> static cudaError_t by_type_length_and_mode(const attention *a, F f)
+/* Calls f(T, D, terms), as types, for this attention. */
+template <typename F> static cudaError_t by_type_length_and_terms(const attention *a, score_terms added, F f)
 {
-    return by_type_and_length(a, [&](auto t, auto d) {
-        switch (a->mode) {
-        case ATTENTION_PLAIN: return f(t, d, std::integral_constant<attention_mode, ATTENTION_PLAIN>());
-        case ATTENTION_BY_TABLES: return f(t, d, std::integral_constant<attention_mode, ATTENTION_BY_TABLES>());
-        case ATTENTION_BY_BIAS: return f(t, d, std::integral_constant<attention_mode, ATTENTION_BY_BIAS>());
+    return by_type_and_length<32, 64, 80, 96, 128>(a, [&](auto t, auto d) {
+        switch (added) {
+        case ADDS_NOTHING: return f(t, d, std::integral_constant<score_terms, ADDS_NOTHING>());
+        case ADDS_MASK: return f(t, d, std::integral_constant<score_terms, ADDS_MASK>());
+        case ADDS_TABLES: return f(t, d, std::integral_constant<score_terms, ADDS_TABLES>());
+        case ADDS_GRID64: return f(t, d, std::integral_constant<score_terms, ADDS_GRID64>());
+        case ADDS_BIAS: return f(t, d, std::integral_constant<score_terms, ADDS_BIAS>());
         }
         return cudaErrorInvalidValue;
     });

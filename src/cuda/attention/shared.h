@@ -1,6 +1,6 @@
 /*
  * shared.h: the shared memory per block of the tensor-core kernels that add a term to the scores
- * (fast.cu, fast_dkv.cu, fast_dq.cu), in bytes. The kernels use it to launch, the plan to see whether
+ * (forward.cu, dkv.cu, dq.cu), in bytes. The kernels use it to launch, the plan to see whether
  * a GPU of compute capability 7.5 has as much.
  */
 #ifndef ATTENTION_SHARED_H
@@ -31,26 +31,26 @@ SHARED_COUNT dkv_key_rows(int height, int width) { return (FAST_HELD - 1) / widt
 SHARED_COUNT dkv_columns(int height, int width) { return (dkv_key_rows(height, width) + 3) / 4 * 4; }
 
 SHARED_COUNT dq_keys(int D) { return D <= 80 ? 64 : 32; }
-SHARED_COUNT dq_slots(enum attention_mode mode) { return mode == ATTENTION_BY_TABLES ? 1 : 2; }
-SHARED_BYTES dq_tile_bytes(int D, enum attention_mode mode) { return (size_t)(2 * FAST_HELD + 2 * dq_slots(mode) * dq_keys(D)) * D * 2; }
+SHARED_COUNT dq_slots(enum score_terms added) { return added == ADDS_TABLES ? 1 : 2; }
+SHARED_BYTES dq_tile_bytes(int D, enum score_terms added) { return (size_t)(2 * FAST_HELD + 2 * dq_slots(added) * dq_keys(D)) * D * 2; }
 
-/* `stride`: of the positions; `biases`: the number of positions, for ATTENTION_BY_BIAS. */
-SHARED_BYTES fast_bytes(int D, enum attention_mode mode, int stride, int biases)
+/* `stride`: of the positions; `biases`: the number of positions, for ADDS_BIAS. */
+SHARED_BYTES fast_bytes(int D, enum score_terms added, int stride, int biases)
 {
     return (size_t)(FAST_HELD + 2 * FAST_KEYS) * D * 2 +
-           (size_t)(FAST_KEYS + (mode == ATTENTION_BY_TABLES ? FAST_HELD * stride : mode == ATTENTION_BY_BIAS ? biases : 0)) * sizeof(float);
+           (size_t)(FAST_KEYS + (added == ADDS_TABLES ? FAST_HELD * stride : added == ADDS_BIAS ? biases : 0)) * sizeof(float);
 }
-SHARED_BYTES fast_dq_bytes(int D, enum attention_mode mode, int stride, int biases)
+SHARED_BYTES fast_dq_bytes(int D, enum score_terms added, int stride, int biases)
 {
-    return dq_tile_bytes(D, mode) +
-           (size_t)(dq_slots(mode) * dq_keys(D) +
-                    (mode == ATTENTION_PLAIN ? 0 : FAST_HELD * (dq_keys(D) + 4) + (mode == ATTENTION_BY_TABLES ? FAST_HELD * stride : (FAST_WARPS + 1) * biases))) *
+    return dq_tile_bytes(D, added) +
+           (size_t)(dq_slots(added) * dq_keys(D) +
+                    (added == ADDS_MASK ? 0 : FAST_HELD * (dq_keys(D) + 4) + (added == ADDS_TABLES ? FAST_HELD * stride : (FAST_WARPS + 1) * biases))) *
                sizeof(float);
 }
-SHARED_BYTES fast_dkv_bytes(int D, enum attention_mode mode, int stride, int biases)
+SHARED_BYTES fast_dkv_bytes(int D, enum score_terms added, int stride, int biases)
 {
     return (size_t)4 * FAST_DKV_QUERIES * D * 2 +
-           (size_t)(2 * FAST_DKV_STATS + (mode == ATTENTION_BY_TABLES ? 2 * FAST_DKV_QUERIES * stride : mode == ATTENTION_BY_BIAS ? biases : 0)) * sizeof(float);
+           (size_t)(2 * FAST_DKV_STATS + (added == ADDS_TABLES ? 2 * FAST_DKV_QUERIES * stride : added == ADDS_BIAS ? biases : 0)) * sizeof(float);
 }
 
 #endif

@@ -1,7 +1,6 @@
 /*
- * tiles.cuh: tiles of rows in shared memory and their products on tensor cores, for the
- * dense*.cu and fast*.cu files and grid64_dq.cu and
- * grid64_dkv.cu.
+ * tiles.cuh: tiles of rows in shared memory and their products on tensor cores, for
+ * forward.cu, dq.cu and dkv.cu.
  *
  * A warp owns M times 16 rows of those that its block holds, so that each chunk of the tile that
  * they are multiplied with is read once for all of them. The row pitch is D elements without
@@ -82,79 +81,61 @@ template <typename T, int D, int N> __device__ inline void copy_tile(unsigned to
 
 /* --- products --------------------------------------------------------------------------------- */
 
+template <int M, int N> __device__ inline void clear(float (&c)[M][N][4])
+{
+    each<M, N>([&](int m, int n) { c[m][n][0] = c[m][n][1] = c[m][n][2] = c[m][n][3] = 0; });
+}
+
+/* c [16 M][16] += 16 columns a of the warp's rows times b. */
+template <typename T, int M, int N> __device__ inline void multiply_both(float (&c)[M][N][4], const unsigned (&a)[M][4], const unsigned (&b)[4], int n)
+{
+    each<M>([&](int m) { mma(c[m][n], a[m], b[0], b[1], T()), mma(c[m][n + 1], a[m], b[2], b[3], T()); });
+}
+
 /* c [16 M][8 N] = the warp's rows times rows of y, over D. `x`, `y`: the lane's addresses. */
 template <typename T, int D, int M, int N> __device__ inline void multiply(float (&c)[M][N][4], unsigned x, unsigned y)
 {
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int n = 0; n < N; n++) c[m][n][0] = c[m][n][1] = c[m][n][2] = c[m][n][3] = 0;
-#pragma unroll
-    for (int k = 0; k < D / 16; k++) {
+    clear(c);
+    each<D / 16>([&](int k) {
         unsigned a[M][4];
-#pragma unroll
-        for (int m = 0; m < M; m++) read4(a[m], tile_column<D>(x, k) + m * 16 * 2 * D);
-#pragma unroll
-        for (int n = 0; n < N; n += 2) {
+        each<M>([&](int m) { read4(a[m], tile_column<D>(x, k) + m * 16 * 2 * D); });
+        each<N / 2>([&](int n) {
             unsigned b[4];
-            read4(b, tile_column<D>(y, k) + n * 8 * 2 * D);
-#pragma unroll
-            for (int m = 0; m < M; m++) mma(c[m][n], a[m], b[0], b[1], T()), mma(c[m][n + 1], a[m], b[2], b[3], T());
-        }
-    }
+            read4(b, tile_column<D>(y, k) + n * 16 * 2 * D);
+            multiply_both<T>(c, a, b, 2 * n);
+        });
+    });
 }
 
 /* The same with the warp's rows in registers. */
 template <typename T, int D, int M, int N>
 __device__ inline void multiply_held(float (&c)[M][N][4], const unsigned (&x)[D / 16][M][4], unsigned y)
 {
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int n = 0; n < N; n++) c[m][n][0] = c[m][n][1] = c[m][n][2] = c[m][n][3] = 0;
-#pragma unroll
-    for (int k = 0; k < D / 16; k++)
-#pragma unroll
-        for (int n = 0; n < N; n += 2) {
-            unsigned b[4];
-            read4(b, tile_column<D>(y, k) + n * 8 * 2 * D);
-#pragma unroll
-            for (int m = 0; m < M; m++) mma(c[m][n], x[k][m], b[0], b[1], T()), mma(c[m][n + 1], x[k][m], b[2], b[3], T());
-        }
+    clear(c);
+    each<D / 16, N / 2>([&](int k, int n) {
+        unsigned b[4];
+        read4(b, tile_column<D>(y, k) + n * 16 * 2 * D);
+        multiply_both<T>(c, x[k], b, 2 * n);
+    });
 }
 template <int D, int M> __device__ inline void load_held(unsigned (&x)[D / 16][M][4], unsigned at)
 {
-#pragma unroll
-    for (int k = 0; k < D / 16; k++)
-#pragma unroll
-        for (int m = 0; m < M; m++) read4(x[k][m], tile_column<D>(at, k) + m * 16 * 2 * D);
+    each<D / 16, M>([&](int k, int m) { read4(x[k][m], tile_column<D>(at, k) + m * 16 * 2 * D); });
 }
 
 /* c [16 M][D] += p [16 M][8 N], rounded, times rows of y [8 N][D]. */
 template <typename T, int D, int M, int N>
 __device__ inline void multiply_add(float (&c)[M][D / 8][4], const float (&p)[M][N][4], unsigned y)
 {
-#pragma unroll
-    for (int k = 0; k < N / 2; k++) {
+    each<N / 2>([&](int k) {
         unsigned a[M][4];
-#pragma unroll
-        for (int m = 0; m < M; m++) round_to<T, N>(a[m], p[m], k);
-#pragma unroll
-        for (int n = 0; n < D / 8; n += 2) {
+        each<M>([&](int m) { round_to<T, N>(a[m], p[m], k); });
+        each<D / 16>([&](int n) {
             unsigned b[4];
-            read4_transposed(b, tile_column<D>(y, n / 2) + k * 16 * 2 * D);
-#pragma unroll
-            for (int m = 0; m < M; m++) mma(c[m][n], a[m], b[0], b[1], T()), mma(c[m][n + 1], a[m], b[2], b[3], T());
-        }
-    }
-}
-
-template <int M, int N> __device__ inline void clear(float (&c)[M][N][4])
-{
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int n = 0; n < N; n++) c[m][n][0] = c[m][n][1] = c[m][n][2] = c[m][n][3] = 0;
+            read4_transposed(b, tile_column<D>(y, n) + k * 16 * 2 * D);
+            multiply_both<T>(c, a, b, 2 * n);
+        });
+    });
 }
 
 /* --- scores ----------------------------------------------------------------------------------- */
@@ -171,19 +152,14 @@ template <bool TRANSPOSED> __device__ inline span seen_of(const attention &a, in
 template <bool TRANSPOSED, int M, int N> __device__ inline void mask_scores(float (&x)[M][N][4], const attention &a, int row0, int column0)
 {
     const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const span seen = seen_of<TRANSPOSED>(a, row0 + m * 16 + half * 8 + lane / 4);
-            const int first = column0 + lane % 4 * 2 - seen.begin;
-            const unsigned length = (unsigned)(seen.end - seen.begin);
-#pragma unroll
-            for (int n = 0; n < N; n++)
-#pragma unroll
-                for (int i = 0; i < 2; i++)
-                    if ((unsigned)(first + 8 * n + i) >= length) x[m][n][2 * half + i] = -CUDART_INF_F;
-        }
+    each<M, 2>([&](int m, int half) {
+        const span seen = seen_of<TRANSPOSED>(a, row0 + m * 16 + half * 8 + lane / 4);
+        const int first = column0 + lane % 4 * 2 - seen.begin;
+        const unsigned length = (unsigned)(seen.end - seen.begin);
+        each<N, 2>([&](int n, int i) {
+            if ((unsigned)(first + 8 * n + i) >= length) x[m][n][2 * half + i] = -CUDART_INF_F;
+        });
+    });
 }
 
 /* --- softmax ---------------------------------------------------------------------------------- */
@@ -198,42 +174,25 @@ __device__ inline void online_softmax(float (&x)[M][N][4], float (&o)[M][D / 8][
     constexpr float SLACK = 8;
     float now[M][2];
     bool grown = false;
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            float here = x[m][0][2 * half];
-#pragma unroll
-            for (int n = 0; n < N; n++) here = fmaxf(here, fmaxf(x[m][n][2 * half], x[m][n][2 * half + 1]));
-            here = fmaxf(here, __shfl_xor_sync(0xffffffffu, here, 1));
-            here = fmaxf(here, __shfl_xor_sync(0xffffffffu, here, 2)) * factor;
-            now[m][half] = fmaxf(here, top[m][half]);
-            grown |= here > top[m][half] + SLACK;
-        }
-    if (__any_sync(0xffffffffu, grown)) {
-#pragma unroll
-        for (int m = 0; m < M; m++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                /* no key seen so far: 2^-inf = 0 */
-                const float shrink = now[m][half] == -CUDART_INF_F ? 0.0f : power_of_two(top[m][half] - now[m][half]);
-                top[m][half] = now[m][half];
-                sum[m][half] *= shrink;
-#pragma unroll
-                for (int n = 0; n < D / 8; n++) o[m][n][2 * half] *= shrink, o[m][n][2 * half + 1] *= shrink;
-            }
-    }
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const float base = top[m][half] == -CUDART_INF_F ? 0.0f : top[m][half];
-#pragma unroll
-            for (int n = 0; n < N; n++)
-#pragma unroll
-                for (int i = 2 * half; i < 2 * half + 2; i++)
-                    sum[m][half] += x[m][n][i] = power_of_two(fmaf(x[m][n][i], factor, -base));
-        }
+    each<M, 2>([&](int m, int half) {
+        float here = x[m][0][2 * half];
+        each<N>([&](int n) { here = fmaxf(here, fmaxf(x[m][n][2 * half], x[m][n][2 * half + 1])); });
+        here = quad_max(here) * factor;
+        now[m][half] = fmaxf(here, top[m][half]);
+        grown |= here > top[m][half] + SLACK;
+    });
+    if (__any_sync(0xffffffffu, grown))
+        each<M, 2>([&](int m, int half) {
+            /* no key seen so far: 2^-inf = 0 */
+            const float shrink = now[m][half] == -CUDART_INF_F ? 0.0f : power_of_two(top[m][half] - now[m][half]);
+            top[m][half] = now[m][half];
+            sum[m][half] *= shrink;
+            each<D / 8>([&](int n) { o[m][n][2 * half] *= shrink, o[m][n][2 * half + 1] *= shrink; });
+        });
+    each<M, 2>([&](int m, int half) {
+        const float base = top[m][half] == -CUDART_INF_F ? 0.0f : top[m][half];
+        each<N, 2>([&](int n, int i) { sum[m][half] += x[m][n][2 * half + i] = power_of_two(fmaf(x[m][n][2 * half + i], factor, -base)); });
+    });
 }
 
 /* Stores o divided by the sums, and lse, of the warp's queries from `first` on. */
@@ -242,19 +201,16 @@ __device__ inline void store_output(const attention &a, int64_t b, int64_t h, in
                                     const float (&top)[M][2], const float (&sum)[M][2])
 {
     const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int m = 0; m < M; m++) {
+    each<M>([&](int m) {
         float all[2];
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            all[half] = sum[m][half] + __shfl_xor_sync(0xffffffffu, sum[m][half], 1);
-            all[half] += __shfl_xor_sync(0xffffffffu, all[half], 2);
+        each<2>([&](int half) {
+            all[half] = quad_sum(sum[m][half]);
             const int t = first + 16 * m + lane / 4 + 8 * half;
             if (lane % 4 == 0 && t < a.T)
                 *lse_at(a, b, h, t) = all[half] == 0 ? -CUDART_INF_F : top[m][half] * LN2 + logf(all[half]);
-        }
+        });
         store_rows<T, D>(a.o, b, h, first + 16 * m, a.T, o[m], all[0] == 0 ? 0.0f : 1 / all[0], all[1] == 0 ? 0.0f : 1 / all[1]);
-    }
+    });
 }
 
 /* --- blocks ----------------------------------------------------------------------------------- */

@@ -19,7 +19,6 @@
 #define WGMMA_HOPPER_CUH
 
 #include <cuda.h>
-#include <type_traits>
 
 #include "cuda/attention/mma.cuh"
 
@@ -99,8 +98,7 @@ __device__ inline void fetch2(void *to, const CUtensorMap *map, int c0, int c1, 
 template <int N, int PANELS>
 __device__ inline void fetch_rows(void *to, const CUtensorMap *map, int b, int h, int first, uint64_t *bar)
 {
-#pragma unroll
-    for (int p = 0; p < PANELS; p++) fetch4(static_cast<char *>(to) + p * N * 128, map, p * PANEL, h, first, b, bar);
+    each<PANELS>([&](int p) { fetch4(static_cast<char *>(to) + p * N * 128, map, p * PANEL, h, first, b, bar); });
 }
 
 /* --- products --------------------------------------------------------------------------------- */
@@ -115,13 +113,22 @@ template <int n> __device__ inline void wgmma_wait() { asm volatile("wgmma.wait_
 /* Prevents the compiler from moving registers that a product in flight writes. */
 template <int N> __device__ inline void pin_registers(float (&d)[N])
 {
-#pragma unroll
-    for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
+    each<N>([&](int i) { asm volatile("" : "+f"(d[i])::"memory"); });
 }
 template <int N> __device__ inline void pin_registers(unsigned (&d)[N])
 {
-#pragma unroll
-    for (int i = 0; i < N; i++) asm volatile("" : "+r"(d[i])::"memory");
+    each<N>([&](int i) { asm volatile("" : "+r"(d[i])::"memory"); });
+}
+
+/* Issues products into d and waits for them. */
+template <int N, typename F> __device__ inline void multiply_now(float (&d)[N], F products)
+{
+    pin_registers(d);
+    wgmma_fence();
+    products();
+    wgmma_commit();
+    wgmma_wait<0>();
+    pin_registers(d);
 }
 
 /* The wgmma descriptor of an operand in shared memory. `far` is the distance between panels, for
@@ -132,114 +139,69 @@ __device__ inline uint64_t operand_at(const void *p, int far)
 }
 constexpr int ALONG_STEP = 32 >> 4, ACROSS_STEP = 2048 >> 4; /* the descriptor's step to the next 16 */
 
-/* d (+)= A B: A along its rows, 64 of them, in shared memory or in registers; B along its rows (N
- * of them) or across. 80 columns occur only as those of a head, with A in registers. */
-#define WGMMA_TYPES(X) X(__nv_bfloat16, "bf16") X(__half, "f16")
+/* The registers of an accumulator as operands of an instruction: their numbers, and what is bound to
+ * them. */
+#define NUMBERS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define NUMBERS_32 NUMBERS_8 ", %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NUMBERS_40 NUMBERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define NUMBERS_56 NUMBERS_40 ", %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55"
+#define NUMBERS_64 NUMBERS_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define NUMBERS_112 NUMBERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87" \
+                               ", %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+#define BOUND(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define BOUND_8 BOUND(0)
+#define BOUND_32 BOUND_8, BOUND(8), BOUND(16), BOUND(24)
+#define BOUND_40 BOUND_32, BOUND(32)
+#define BOUND_56 BOUND_40, BOUND(40), BOUND(48)
+#define BOUND_64 BOUND_56, BOUND(56)
+#define BOUND_112 BOUND_64, BOUND(64), BOUND(72), BOUND(80), BOUND(88), BOUND(96), BOUND(104)
 
-#define WGMMA_64(T, NAME) \
-    template <int ACROSS> __device__ inline void multiply(float (&d)[32], uint64_t a, uint64_t b, int add, T) \
+/* d (+)= A B, for 64 rows of A and N columns of B, R registers of d: A in shared memory or in
+ * registers, both along their rows or across them. The last arguments are the numbers of the
+ * operands behind d. */
+#define WGMMA(N, R, NAME, FACTORS, ADD) \
+    "{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADD ", 0;\n" \
+    "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" NUMBERS_##R "}, " FACTORS ";\n}"
+#define WGMMA_SHARED_OF(T, NAME, N, R, A, B, ADD, TURN_A, TURN_B) \
+    template <int A_ACROSS, int B_ACROSS> __device__ inline void multiply(float (&d)[R], uint64_t a, uint64_t b, int add, T) \
     { \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n" \
-                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME " {" \
-                     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-                     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31" \
-                     "}, %32, %33, p, 1, 1, 0, %35;\n}" \
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
-                       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
-                       "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
-                       "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]) \
-                     : "l"(a), "l"(b), "r"(add), "n"(ACROSS)); \
-    } \
-    template <int ACROSS> __device__ inline void multiply(float (&d)[32], const unsigned *a, uint64_t b, int add, T) \
-    { \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n" \
-                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME " {" \
-                     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-                     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31" \
-                     "}, {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}" \
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
-                       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
-                       "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
-                       "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]) \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(ACROSS)); \
+        asm volatile(WGMMA(N, R, NAME, "%" #A ", %" #B ", p, 1, 1, %" #TURN_A ", %" #TURN_B, ADD) \
+                     : BOUND_##R \
+                     : "l"(a), "l"(b), "r"(add), "n"(A_ACROSS), "n"(B_ACROSS)); \
     }
-WGMMA_TYPES(WGMMA_64)
-
-#define WGMMA_80(T, NAME) \
-    template <int ACROSS> __device__ inline void multiply(float (&d)[40], const unsigned *a, uint64_t b, int add, T) \
+#define WGMMA_HELD_OF(T, NAME, N, R, A0, A1, A2, A3, B, ADD, TURN_B) \
+    template <int B_ACROSS> __device__ inline void multiply(float (&d)[R], const unsigned *a, uint64_t b, int add, T) \
     { \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %45, 0;\n" \
-                     "wgmma.mma_async.sync.aligned.m64n80k16.f32." NAME "." NAME " {" \
-                     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-                     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-                     "%32, %33, %34, %35, %36, %37, %38, %39" \
-                     "}, {%40, %41, %42, %43}, %44, p, 1, 1, %46;\n}" \
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
-                       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
-                       "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
-                       "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), \
-                       "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]) \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(ACROSS)); \
+        asm volatile(WGMMA(N, R, NAME, "{%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1, %" #TURN_B, ADD) \
+                     : BOUND_##R \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(B_ACROSS)); \
     }
-WGMMA_TYPES(WGMMA_80)
-
-#define WGMMA_128(T, NAME) \
-    template <int ACROSS> __device__ inline void multiply(float (&d)[64], uint64_t a, uint64_t b, int add, T) \
-    { \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n" \
-                     "wgmma.mma_async.sync.aligned.m64n128k16.f32." NAME "." NAME " {" \
-                     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-                     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-                     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-                     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63" \
-                     "}, %64, %65, p, 1, 1, 0, %67;\n}" \
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
-                       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
-                       "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
-                       "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), \
-                       "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), \
-                       "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), \
-                       "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), \
-                       "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]) \
-                     : "l"(a), "l"(b), "r"(add), "n"(ACROSS)); \
-    } \
-    template <int ACROSS> __device__ inline void multiply(float (&d)[64], const unsigned *a, uint64_t b, int add, T) \
-    { \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n" \
-                     "wgmma.mma_async.sync.aligned.m64n128k16.f32." NAME "." NAME " {" \
-                     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-                     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-                     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-                     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63" \
-                     "}, {%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}" \
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
-                       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
-                       "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
-                       "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), \
-                       "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), \
-                       "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), \
-                       "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), \
-                       "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]) \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(ACROSS)); \
-    }
-WGMMA_TYPES(WGMMA_128)
+#define WGMMA_SHARED(...) WGMMA_SHARED_OF(__nv_bfloat16, "bf16", __VA_ARGS__) WGMMA_SHARED_OF(__half, "f16", __VA_ARGS__)
+#define WGMMA_HELD(...) WGMMA_HELD_OF(__nv_bfloat16, "bf16", __VA_ARGS__) WGMMA_HELD_OF(__half, "f16", __VA_ARGS__)
+WGMMA_SHARED(16, 8, 8, 9, 10, 11, 12)
+WGMMA_SHARED(64, 32, 32, 33, 34, 35, 36)
+WGMMA_SHARED(80, 40, 40, 41, 42, 43, 44)
+WGMMA_SHARED(112, 56, 56, 57, 58, 59, 60)
+WGMMA_SHARED(128, 64, 64, 65, 66, 67, 68)
+WGMMA_SHARED(224, 112, 112, 113, 114, 115, 116)
+WGMMA_HELD(64, 32, 32, 33, 34, 35, 36, 37, 38)
+WGMMA_HELD(80, 40, 40, 41, 42, 43, 44, 45, 46)
+WGMMA_HELD(128, 64, 64, 65, 66, 67, 68, 69, 70)
 
 /* d (+)= x y^T over D columns: 64 rows of x, N of y; x of XROWS rows to a panel, y of YROWS. */
 template <typename T, int D, int XROWS, int YROWS, int N>
 __device__ inline void product_along(float (&d)[N], uint64_t x, uint64_t y, int add)
 {
-#pragma unroll
-    for (int k = 0; k < D / 16; k++) {
+    each<D / 16>([&](int k) {
         const int in = k % 4 * ALONG_STEP, panel = k / 4 * (128 >> 4);
-        multiply<0>(d, x + in + panel * XROWS, y + in + panel * YROWS, add || k, T());
-    }
+        multiply<0, 0>(d, x + in + panel * XROWS, y + in + panel * YROWS, add || k, T());
+    });
 }
 /* The same with x in registers: this saves reading an operand from shared memory, which limits the
  * product at 64 columns of d. */
 template <typename T, int D, int YROWS, int N> __device__ inline void product_along(float (&d)[N], const unsigned (&x)[D / 4], uint64_t y, int add)
 {
-#pragma unroll
-    for (int k = 0; k < D / 16; k++) multiply<0>(d, x + 4 * k, y + k % 4 * ALONG_STEP + k / 4 * (128 >> 4) * YROWS, add || k, T());
+    each<D / 16>([&](int k) { multiply<0>(d, x + 4 * k, y + k % 4 * ALONG_STEP + k / 4 * (128 >> 4) * YROWS, add || k, T()); });
 }
 /* Loads the warp's 16 rows of a tile as operand A. */
 template <int D, int ROWS> __device__ inline void load_rows(unsigned (&x)[D / 4], const char *tile, int first)
@@ -254,8 +216,7 @@ template <int D, int ROWS> __device__ inline void load_rows(unsigned (&x)[D / 4]
 /* d += p y: p in registers, 64 x 16 K; y has 16 K rows, and as many columns as d. */
 template <typename T, int K, int N> __device__ inline void product_across(float (&d)[N], const unsigned (&p)[4 * K], uint64_t y, int add)
 {
-#pragma unroll
-    for (int k = 0; k < K; k++) multiply<1>(d, p + 4 * k, y + k * ACROSS_STEP, add || k, T());
+    each<K>([&](int k) { multiply<1>(d, p + 4 * k, y + k * ACROSS_STEP, add || k, T()); });
 }
 
 /* --- work ------------------------------------------------------------------------------------- */
@@ -292,8 +253,7 @@ template <int KEYS> __device__ inline span own_keys(const attention &a, const ta
 /* Rounds an accumulator to an operand A. */
 template <typename T, int N> __device__ inline void round_all(unsigned (&a)[N / 2], const float (&d)[N])
 {
-#pragma unroll
-    for (int i = 0; i < N / 2; i++) a[i] = both(d[2 * i], d[2 * i + 1], T());
+    each<N / 2>([&](int i) { a[i] = both(d[2 * i], d[2 * i + 1], T()); });
 }
 /* Stores the warp's 16 rows of an accumulator, times the factor of each half, to rows of x from
  * `first` on. */
@@ -318,29 +278,19 @@ template <int THREADS> __device__ inline void named_barrier_sync(int name) { asm
 #endif
 
 /* Calls f(T, D, whether there is a grid), as types, for this attention. */
-template <typename T, typename F> static cudaError_t by_head(const attention *a, F f)
-{
-    const bool grid = a->mode == ATTENTION_BY_TABLES;
-    const std::true_type yes;
-    const std::false_type no;
-    switch (a->D) {
-    case 64: return grid ? f(T(), std::integral_constant<int, 64>(), yes) : f(T(), std::integral_constant<int, 64>(), no);
-    case 80: return grid ? f(T(), std::integral_constant<int, 80>(), yes) : f(T(), std::integral_constant<int, 80>(), no);
-    case 128: return grid ? f(T(), std::integral_constant<int, 128>(), yes) : f(T(), std::integral_constant<int, 128>(), no);
-    }
-    return cudaErrorInvalidValue;
-}
 template <typename F> static cudaError_t by_shape(const attention *a, F f)
 {
-    return a->type == STORE_BF16 ? by_head<__nv_bfloat16>(a, f) : by_head<__half>(a, f);
+    return by_type_and_length<64, 80, 128>(a, [&](auto t, auto d) {
+        return a->mode == ATTENTION_BY_TABLES ? f(t, d, std::true_type()) : f(t, d, std::false_type());
+    });
 }
 
 /* One block per SM. */
-static inline unsigned persistent_blocks(int64_t items)
+static inline int64_t persistent_blocks(int64_t items)
 {
     int gpu = 0, count = 0;
     if (cudaGetDevice(&gpu) != cudaSuccess || cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, gpu) != cudaSuccess) count = 1;
-    return (unsigned)(items < count ? items : count);
+    return items < count ? items : count;
 }
 
 #endif

@@ -1,6 +1,6 @@
 /*
  * window.cu: windowed attention without tensor cores, for f32 and all cases that
- * window_fast.cu does not support; and the sums over windows after any backward.
+ * window_fast.cu does not support.
  *
  *     forward   one block per window; a warp takes one query after the other: a row of scores in
  *               shared memory
@@ -14,25 +14,11 @@
  */
 #include "cuda/attention/window.cuh"
 
-constexpr int PLAIN = 128, PLAIN_WARPS = PLAIN / 32, MEET = 32;
-
-static __device__ float stored(const void *data, enum store type, int64_t at)
-{
-    switch (type) {
-    case STORE_BF16: return to_float(static_cast<const __nv_bfloat16 *>(data)[at]);
-    case STORE_F16: return to_float(static_cast<const __half *>(data)[at]);
-    default: return static_cast<const float *>(data)[at];
-    }
-}
-
-static __device__ float table_at(const window_attention &a, int axis, int row, int d)
-{
-    return stored(a.table[axis].data, a.table[axis].type, row * a.table[axis].row + d * a.table[axis].column);
-}
+constexpr int PLAIN = 128, PLAIN_WARPS = PLAIN / 32;
 
 /* The table row that position term c of a query at (y,x) is computed with: c counts the rows of a
  * window, then its columns. */
-static __device__ int row_of(const window_attention &a, int y, int x, int c)
+static __device__ int row_of(const attention &a, int y, int x, int c)
 {
     return (c < a.window ? y - c : x - (c - a.window)) + a.window - 1;
 }
@@ -64,7 +50,7 @@ static __device__ float dot_shared(const float *x, const float *y, int D)
 }
 
 /* Loads the key and value of pad into shared memory, [2][D]. */
-static __device__ void load_pad(float *pad, const window_attention &a, const window_block &s)
+static __device__ void load_pad(float *pad, const attention &a, const window_block &s)
 {
     for (int i = threadIdx.x; i < 2 * a.D; i += blockDim.x)
         pad[i] = a.pad ? stored(a.pad, a.pad_type, i / a.D * a.pad_which + s.h * a.pad_head + i % a.D * a.pad_element) : 0.0f;
@@ -72,7 +58,7 @@ static __device__ void load_pad(float *pad, const window_attention &a, const win
 
 /* x . the key at (y,c) of the window: a row of `of`, or pad's. */
 template <typename T>
-static __device__ float dot_key(const float *x, const window_attention &a, const window_block &s, const head_rows &of, const float *pad, int y, int c, bool rows_aligned)
+static __device__ float dot_key(const float *x, const attention &a, const window_block &s, const head_rows &of, const float *pad, int y, int c, bool rows_aligned)
 {
     if (y < s.rows && c < s.columns) return dot<T>(x, row_at<T>(of, s.b, token_at(a, s, y, c), s.h), a.D, rows_aligned);
     return a.pad ? dot_shared(x, pad, a.D) : 0.0f;
@@ -80,7 +66,7 @@ static __device__ float dot_key(const float *x, const window_attention &a, const
 
 /* Element d of the sum over all keys of p [window][window] times the row of each key. */
 template <typename T>
-static __device__ float sum_values(const float *p, const window_attention &a, const window_block &s, const head_rows &of, const float *pad, int d)
+static __device__ float sum_values(const float *p, const attention &a, const window_block &s, const head_rows &of, const float *pad, int d)
 {
     const T *row = row_at<T>(of, s.b, token_at(a, s, 0, 0), s.h) + d;
     float sum = 0, beyond = 0;
@@ -92,28 +78,17 @@ static __device__ float sum_values(const float *p, const window_attention &a, co
     return a.pad ? sum + beyond * pad[d] : sum;
 }
 
-static __device__ float warp_sum(float x)
-{
-    for (int m = 16; m > 0; m /= 2) x += __shfl_xor_sync(0xffffffffu, x, m);
-    return x;
-}
-static __device__ float warp_max(float x)
-{
-    for (int m = 16; m > 0; m /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, m));
-    return x;
-}
-
-static __device__ float position(const window_attention &a, const float *q, int y, int x, int c)
+static __device__ float position(const attention &a, const float *q, int y, int x, int c)
 {
     const int row = row_of(a, y, x, c);
     float sum = 0;
-    for (int d = 0; d < a.D; d++) sum += q[d] * table_at(a, c >= a.window, row, d);
+    for (int d = 0; d < a.D; d++) sum += q[d] * table_at(a.table[c >= a.window], row, d);
     return sum;
 }
 
 /* --- forward ---------------------------------------------------------------------------------- */
 
-template <typename T> __global__ void __launch_bounds__(PLAIN) plain_forward(const window_attention a, bool rows_aligned)
+template <typename T> __global__ void __launch_bounds__(PLAIN) plain_forward(const attention a, bool rows_aligned)
 {
     extern __shared__ float4 shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, W = a.window, keys = W * W, D = a.D;
@@ -134,19 +109,19 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_forward(con
             p[k] = dot_key<T>(q, a, s, a.k, pad, k / W, k % W, rows_aligned) * a.scale + rel[k / W] + rel[W + k % W];
             most = fmaxf(most, p[k]);
         }
-        most = warp_max(most);
+        most = lanes_max<32>(most);
         for (int k = lane; k < keys; k += 32) sum += p[k] = expf(p[k] - most);
-        sum = warp_sum(sum);
+        sum = lanes_sum<32>(sum);
         __syncwarp();
         for (int d = lane; d < D; d += 32)
             row_at<T>(a.o, s.b, t, s.h)[d] = from_float<T>(sum_values<T>(p, a, s, a.v, pad + D, d) / sum);
-        if (lane == 0) *window_lse_at(a, s, t) = most + logf(sum);
+        if (lane == 0) *lse_at(a, s.b, s.h, t) = most + logf(sum);
     }
 }
 
 /* --- backward --------------------------------------------------------------------------------- */
 
-template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const window_attention a, bool rows_aligned)
+template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const attention a, bool rows_aligned)
 {
     extern __shared__ float4 shared[];
     const int tid = threadIdx.x, W = a.window, keys = W * W, D = a.D, J = 2 * W - 1;
@@ -166,13 +141,13 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const wi
             dout[d] = to_float(row_at<T>(a.dout, s.b, t, s.h)[d]);
             part += dout[d] * to_float(row_at<T>(a.o, s.b, t, s.h)[d]);
         }
-        part = warp_sum(part);
+        part = lanes_sum<32>(part);
         if (tid % 32 == 0) meet[tid / 32] = part;
         __syncthreads();
         for (int w = 0; w < PLAIN_WARPS; w++) delta += meet[w];
         for (int c = tid; c < 2 * W; c += PLAIN) rel[c] = position(a, q, y, x, c);
         __syncthreads();
-        const float lse = *window_lse_at(a, s, t);
+        const float lse = *lse_at(a, s.b, s.h, t);
         for (int k = tid; k < keys; k += PLAIN) {
             const float score = dot_key<T>(q, a, s, a.k, pad, k / W, k % W, rows_aligned);
             const float dp = dot_key<T>(dout, a, s, a.v, pad + D, k / W, k % W, rows_aligned);
@@ -189,7 +164,7 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const wi
             const float sum = sum_values<T>(ds, a, s, a.k, pad, d);
             float positions = 0;
             for (int c = 0; c < W; c++)
-                positions += drel[c] * table_at(a, 0, y - c + W - 1, d) + drel[W + c] * table_at(a, 1, x - c + W - 1, d);
+                positions += drel[c] * table_at(a.table[0], y - c + W - 1, d) + drel[W + c] * table_at(a.table[1], x - c + W - 1, d);
             row_at<T>(a.dq, s.b, t, s.h)[d] = from_float<T>(sum * a.scale + positions);
         }
         /* The table rows of a query's position terms are all different: no two threads write to one
@@ -204,12 +179,12 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const wi
 /* The score of a key against a query: scale k plus the rows of both tables, in chunks if all of
  * them are aligned. */
 template <typename T>
-static __device__ float score_of(const float *k, const T *q, const window_attention &a, int h, int w, bool tables_too, bool rows_aligned)
+static __device__ float score_of(const float *k, const T *q, const attention &a, int h, int w, bool tables_too, bool rows_aligned)
 {
     constexpr int V = wide<T>::V;
     float sum = 0;
     if (!tables_too || !rows_aligned) {
-        for (int d = 0; d < a.D; d++) sum += to_float(q[d]) * (k[d] + table_at(a, 0, h, d) + table_at(a, 1, w, d));
+        for (int d = 0; d < a.D; d++) sum += to_float(q[d]) * (k[d] + table_at(a.table[0], h, d) + table_at(a.table[1], w, d));
         return sum;
     }
     const T *down = static_cast<const T *>(a.table[0].data) + h * a.table[0].row, *across = static_cast<const T *>(a.table[1].data) + w * a.table[1].row;
@@ -222,7 +197,7 @@ static __device__ float score_of(const float *k, const T *q, const window_attent
     return sum;
 }
 
-template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dkv(const window_attention a, bool rows_aligned, bool tables_too)
+template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dkv(const attention a, bool rows_aligned, bool tables_too)
 {
     extern __shared__ float4 shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, W = a.window, keys = W * W, D = a.D;
@@ -235,7 +210,7 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dkv(const w
         const int t = query_at(a, s, r);
         float sum = 0;
         for (int d = 0; d < D; d++) sum += to_float(row_at<T>(a.dout, s.b, t, s.h)[d]) * to_float(row_at<T>(a.o, s.b, t, s.h)[d]);
-        delta[r] = sum, lse[r] = *window_lse_at(a, s, t);
+        delta[r] = sum, lse[r] = *lse_at(a, s.b, s.h, t);
     }
     for (int i = threadIdx.x; i < PLAIN_WARPS * 2 * D; i += PLAIN) pads[i] = 0;
     __syncthreads();
@@ -283,41 +258,10 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dkv(const w
     }
 }
 
-/* --- sums over windows ------------------------------------------------------------------------ */
-
-/* to[i] = the sum over `count` rows of n numbers: 32 columns per block, and MEET slices of rows,
- * which are added in order. With `heads` the columns are [heads][2][D] and go to [2][heads][D]. */
-__global__ void __launch_bounds__(MEET * 32) window_sums(float *to, float *next, int64_t split, const float *from, int64_t count, int64_t n,
-                                                         int heads, int D)
-{
-    __shared__ float meet[MEET][33];
-    const int lane = threadIdx.x % 32, slice = threadIdx.x / 32;
-    const int64_t i = (int64_t)blockIdx.x * 32 + lane;
-    float sum = 0;
-    for (int64_t r = slice; i < n && r < count; r += MEET) sum += from[r * n + i];
-    meet[slice][lane] = sum;
-    __syncthreads();
-    if (slice != 0 || i >= n) return;
-    float total = 0;
-    for (int s = 0; s < MEET; s++) total += meet[s][lane];
-    if (heads) to[(i / D % 2 * heads + i / D / 2) * D + i % D] = total;
-    else if (i < split) to[i] = total;
-    else next[i - split] = total;
-}
-
-extern "C" cudaError_t cuda_window_sums(const struct window_attention *a, cudaStream_t stream)
-{
-    const int64_t places = (int64_t)a->B * a->across * a->down, table = (int64_t)(2 * a->window - 1) * a->D, pad = (int64_t)a->H * 2 * a->D;
-    window_sums<<<(unsigned)((2 * table + 31) / 32), MEET * 32, 0, stream>>>(a->dtable[0], a->dtable[1], table, a->tables, places * a->H,
-                                                                           2 * table, 0, a->D);
-    window_sums<<<(unsigned)((pad + 31) / 32), MEET * 32, 0, stream>>>(a->dpad, nullptr, 0, a->pads, places, pad, a->H, a->D);
-    return cudaGetLastError();
-}
-
 /* --- launching -------------------------------------------------------------------------------- */
 
 /* Whether rows begin at multiples of 16 bytes. */
-template <typename T> static bool rows_are_aligned(const window_attention *a, const head_rows &x)
+template <typename T> static bool rows_are_aligned(const attention *a, const head_rows &x)
 {
     constexpr int V = wide<T>::V;
     return a->D % V == 0 && is_aligned(x.data, 16) && x.sample % V == 0 && x.token % V == 0 && x.head % V == 0;
@@ -327,47 +271,29 @@ template <typename T> static bool table_is_aligned(const head_table &x, enum sto
     return x.type == type && x.column == 1 && x.row % wide<T>::V == 0 && is_aligned(x.data, 16);
 }
 
-static unsigned blocks_of(const window_attention *a) { return (unsigned)((int64_t)a->B * a->across * a->down * a->H); }
-
-template <typename T> static cudaError_t forward(const window_attention *a, cudaStream_t stream)
+template <typename T> static cudaError_t forward(const attention *a, cudaStream_t stream)
 {
     const size_t bytes = sizeof(float) * (size_t)(2 * a->D + PLAIN_WARPS * (a->D + 2 * a->window + a->window * a->window));
-    const cudaError_t rc = allow_shared(plain_forward<T>, bytes);
-    if (rc != cudaSuccess) return rc;
-    plain_forward<T><<<blocks_of(a), PLAIN, bytes, stream>>>(*a, rows_are_aligned<T>(a, a->k));
-    return cudaGetLastError();
+    return start_kernel(plain_forward<T>, windows_of(a), PLAIN, bytes, stream, *a, rows_are_aligned<T>(a, a->k));
 }
 
-template <typename T> static cudaError_t backward(const window_attention *a, cudaStream_t stream)
+template <typename T> static cudaError_t backward(const attention *a, cudaStream_t stream)
 {
     const size_t keys = (size_t)a->window * (size_t)a->window, D = (size_t)a->D;
     const size_t by_query = sizeof(float) * (4 * D + 4 * (size_t)a->window + keys + PLAIN_WARPS);
     const size_t by_key = sizeof(float) * (2 * D + 2 * keys + PLAIN_WARPS * 2 * D + PLAIN_WARPS * (2 * keys + 2 * D));
-    cudaError_t rc = allow_shared(plain_dq<T>, by_query);
-    if (rc == cudaSuccess) rc = allow_shared(plain_dkv<T>, by_key);
-    if (rc != cudaSuccess) return rc;
     const bool tables_too = table_is_aligned<T>(a->table[0], a->type) && table_is_aligned<T>(a->table[1], a->type);
-    plain_dq<T><<<blocks_of(a), PLAIN, by_query, stream>>>(*a, rows_are_aligned<T>(a, a->k) && rows_are_aligned<T>(a, a->v));
-    plain_dkv<T><<<blocks_of(a), PLAIN, by_key, stream>>>(*a, rows_are_aligned<T>(a, a->q) && rows_are_aligned<T>(a, a->dout), tables_too);
-    return cudaGetLastError();
+    const cudaError_t rc = start_kernel(plain_dq<T>, windows_of(a), PLAIN, by_query, stream, *a, rows_are_aligned<T>(a, a->k) && rows_are_aligned<T>(a, a->v));
+    if (rc != cudaSuccess) return rc;
+    return start_kernel(plain_dkv<T>, windows_of(a), PLAIN, by_key, stream, *a, rows_are_aligned<T>(a, a->q) && rows_are_aligned<T>(a, a->dout), tables_too);
 }
 
-extern "C" cudaError_t cuda_window_plain(const struct window_attention *a, cudaStream_t stream)
+extern "C" cudaError_t cuda_window_plain(const struct attention *a, cudaStream_t stream)
 {
-    switch (a->type) {
-    case STORE_F32: return forward<float>(a, stream);
-    case STORE_BF16: return forward<__nv_bfloat16>(a, stream);
-    case STORE_F16: return forward<__half>(a, stream);
-    }
-    return cudaErrorInvalidValue;
+    return by_type(a->type, [&](auto t) { return forward<decltype(t)>(a, stream); });
 }
 
-extern "C" cudaError_t cuda_window_plain_bwd(const struct window_attention *a, cudaStream_t stream)
+extern "C" cudaError_t cuda_window_plain_bwd(const struct attention *a, cudaStream_t stream)
 {
-    switch (a->type) {
-    case STORE_F32: return backward<float>(a, stream);
-    case STORE_BF16: return backward<__nv_bfloat16>(a, stream);
-    case STORE_F16: return backward<__half>(a, stream);
-    }
-    return cudaErrorInvalidValue;
+    return by_type(a->type, [&](auto t) { return backward<decltype(t)>(a, stream); });
 }

@@ -5,7 +5,6 @@
 #define ATTENTION_WINDOW_CUH
 
 #include "cuda/attention/mma.cuh"
-#include "cuda/attention/launch_window.h"
 
 /* A window of a sample and a head: its first position, and how many of its rows and columns are on
  * the grid. Those positions, row by row, are its queries. */
@@ -14,7 +13,7 @@ struct window_block {
     int y, x, rows, columns;
 };
 
-__device__ inline window_block window_block_of(const window_attention &a, int index)
+__device__ inline window_block window_block_of(const attention &a, int index)
 {
     const int place = index / a.H, in = place % (a.across * a.down);
     window_block s;
@@ -24,13 +23,11 @@ __device__ inline window_block window_block_of(const window_attention &a, int in
     return s;
 }
 
-__device__ inline int token_at(const window_attention &a, const window_block &s, int y, int x) { return (s.y + y) * a.width + s.x + x; }
+__device__ inline int token_at(const attention &a, const window_block &s, int y, int x) { return (s.y + y) * a.width + s.x + x; }
 /* The token of query r. */
-__device__ inline int query_at(const window_attention &a, const window_block &s, int r) { return token_at(a, s, r / s.columns, r % s.columns); }
+__device__ inline int query_at(const attention &a, const window_block &s, int r) { return token_at(a, s, r / s.columns, r % s.columns); }
 
-__device__ inline float *window_lse_at(const window_attention &a, const window_block &s, int64_t t)
-{
-    return a.lse + s.b * a.lse_sample + s.h * a.lse_head + t * a.lse_token;
-}
+/* Blocks of a kernel with one window of a head each. */
+static inline int64_t windows_of(const attention *a) { return (int64_t)a->B * a->across * a->down * a->H; }
 
 #endif

@@ -20,23 +20,19 @@ struct softmax_state {
 /* Turns scores into probabilities relative to the new maximum; o is rescaled to it. */
 template <int N, int M> static __device__ void online_softmax(float (&x)[N][4], float (&o)[M][4], softmax_state &at)
 {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
+    each<2>([&](int half) {
         float most = at.most[half];
-#pragma unroll
-        for (int n = 0; n < N; n++) most = fmaxf(most, fmaxf(x[n][2 * half], x[n][2 * half + 1]));
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+        each<N>([&](int n) { most = fmaxf(most, fmaxf(x[n][2 * half], x[n][2 * half + 1])); });
+        most = quad_max(most);
         const float factor = exp2f(at.most[half] - most);
         float sum = 0;
-#pragma unroll
-        for (int n = 0; n < N; n++)
+        each<N>([&](int n) {
 #pragma unroll
             for (int i = 2 * half; i < 2 * half + 2; i++) x[n][i] = exp2f(x[n][i] - most), sum += x[n][i];
+        });
         at.most[half] = most, at.sum[half] = at.sum[half] * factor + sum;
-#pragma unroll
-        for (int n = 0; n < M; n++) o[n][2 * half] *= factor, o[n][2 * half + 1] *= factor;
-    }
+        each<M>([&](int n) { o[n][2 * half] *= factor, o[n][2 * half + 1] *= factor; });
+    });
 }
 
 /* The position terms of the thread's two queries: those by column; the warp's terms by row are at
@@ -52,50 +48,33 @@ template <typename T, int D>
 static __device__ void attend_key_rows(float (&o)[D / 8][4], softmax_state &at, const unsigned (&q)[D / 16][4], const query_positions &p, const T *k, const T *v, int y0, int rows, float factor)
 {
     constexpr int ROW = D + 8;
-    const int lane = threadIdx.x % 32, row = lane / 4;
-    const T *keys = k + (lane / 16 * 8 + lane % 8) * ROW + lane / 8 % 2 * 8, *values = v + lane % 16 * ROW + lane / 16 * 8;
+    const int row = threadIdx.x % 32 / 4;
+    const T *keys = lane_along<T, D>(k), *values = lane_across<T, ROW>(v);
     for (int first = 0; first < rows; first += ONCE) {
         float x[2 * ONCE][4];
-#pragma unroll
-        for (int y = 0; y < ONCE; y++) {
+        each<ONCE>([&](int y) {
             const bool is_there = first + y < rows;
             float down[2] = {0, 0};
-#pragma unroll
-            for (int i = 0; i < 8; i++) x[2 * y + i / 4][i % 4] = is_there ? 0.0f : -CUDART_INF_F;
-            if (!is_there) continue;
-#pragma unroll
-            for (int half = 0; half < 2; half++) down[half] = p.rel[(row + 8 * half) * REL + y0 + first + y];
-#pragma unroll
-            for (int i = 0; i < D / 16; i++) {
-                unsigned b[4];
-                load4(b, keys + (first + y) * SIDE * ROW + 16 * i);
-                mma(x[2 * y], q[i], b[0], b[1], T());
-                mma(x[2 * y + 1], q[i], b[2], b[3], T());
-            }
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
+            each<8>([&](int i) { x[2 * y + i / 4][i % 4] = is_there ? 0.0f : -CUDART_INF_F; });
+            if (!is_there) return;
+            each<2>([&](int half) { down[half] = p.rel[(row + 8 * half) * REL + y0 + first + y]; });
+            each<D / 16>([&](int i) { add_along<T, D>(*reinterpret_cast<float(*)[2][4]>(&x[2 * y]), q[i], keys + (first + y) * SIDE * ROW + 16 * i); });
+            each<8>([&](int i) {
                 float &score = x[2 * y + i / 4][i % 4];
                 score = score * factor + (p.across[i / 2 % 2][i / 4 * 2 + i % 2] + down[i / 2 % 2]);
-            }
-        }
+            });
+        });
         online_softmax<2 * ONCE, D / 8>(x, o, at);
-#pragma unroll
-        for (int y = 0; y < ONCE; y++) {
-            if (first + y >= rows) continue;
+        each<ONCE>([&](int y) {
+            if (first + y >= rows) return;
             unsigned a[4];
             round_to<T, 2 * ONCE>(a, x, y);
-#pragma unroll
-            for (int n = 0; n < D / 8; n += 2) {
-                unsigned b[4];
-                load4_transposed(b, values + (first + y) * SIDE * ROW + n * 8);
-                mma(o[n], a, b[0], b[1], T());
-                mma(o[n + 1], a, b[2], b[3], T());
-            }
-        }
+            add_across<T, D>(o, a, values + (first + y) * SIDE * ROW);
+        });
     }
 }
 
-template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES * 32, 1) window_forward(const window_attention a)
+template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES * 32, 1) window_forward(const attention a)
 {
     if (!multiplies<T>()) return;
     extern __shared__ uint4 shared_pieces[];
@@ -109,57 +88,44 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES *
     copy_tables<T, D>(tables, a);
     copy_part<T, D>(k, v, a, s, 0, min(ROWS, a.window));
     int token[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++) token[half] = r0 + row + 8 * half < queries ? query_at(a, s, r0 + row + 8 * half) : -1;
+    tokens_from(token, a, s, r0);
     unsigned q[D / 16][4];
     load_tokens<T, D>(q, s, a.q, token);
     copy_wait<0>();
     __syncthreads();
     tile_positions<T, D>(rel, q, tables, a, s, r0);
     query_positions p = {{}, rel};
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
+    each<8>([&](int i) {
         const int c = i / 2 % 2 * 8 + column + i % 2;
         p.across[i / 4][i % 4] = c < a.window ? rel[(row + i / 4 * 8) * REL + SIDE + c] : -CUDART_INF_F;
-    }
+    });
     float o[D / 8][4] = {};
     softmax_state at = {{-CUDART_INF_F, -CUDART_INF_F}, {0, 0}};
-    for (int y0 = 0; y0 < a.window; y0 += ROWS) {
-        const int rows = min(ROWS, a.window - y0);
-        if (y0) {
-            __syncthreads();
-            copy_part<T, D>(k, v, a, s, y0, rows);
-            copy_wait<0>();
-            __syncthreads();
-        }
+    by_parts<T, D, ROWS>(k, v, a, s, [&](int y0, int rows) {
         if (r0 < queries) attend_key_rows<T, D>(o, at, q, p, k, v, y0, rows, a.scale * LOG2E);
-    }
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
+    });
+    each<2>([&](int half) {
         float sum = at.sum[half];
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        if (token[half] < 0) continue;
-        const float inverse = 1.0f / sum;
-        T *to = row_at<T>(a.o, s.b, token[half], s.h) + column;
-#pragma unroll
-        for (int n = 0; n < D / 8; n++)
-            *reinterpret_cast<unsigned *>(to + 8 * n) = both(o[n][2 * half] * inverse, o[n][2 * half + 1] * inverse, T());
-        if (lane % 4 == 0) *window_lse_at(a, s, token[half]) = (at.most[half] + log2f(sum)) * LN2;
-    }
+        sum = quad_sum(sum);
+        if (token[half] < 0) return;
+        store_half(row_at<T>(a.o, s.b, token[half], s.h), o, half, 1.0f / sum);
+        if (lane % 4 == 0) *lse_at(a, s.b, s.h, token[half]) = (at.most[half] + log2f(sum)) * LN2;
+    });
 }
 
-template <typename T, int D, int ROWS> static cudaError_t start(const window_attention *a, cudaStream_t stream)
+template <int ROWS, typename T, int D> static cudaError_t start(const attention *a, cudaStream_t stream)
 {
     constexpr size_t bytes = part_layout<D, ROWS>::total;
     static_assert(bytes <= part_shared_limit<ROWS>, "it fits");
-    const cudaError_t rc = allow_shared(window_forward<T, D, ROWS>, bytes);
-    if (rc != cudaSuccess) return rc;
-    window_forward<T, D, ROWS><<<(unsigned)((int64_t)a->B * a->across * a->down * a->H), TILES * 32, bytes, stream>>>(*a);
-    return cudaGetLastError();
+    return start_kernel(window_forward<T, D, ROWS>, windows_of(a), TILES * 32, bytes, stream, *a);
 }
 
-extern "C" cudaError_t cuda_window_fast(const struct window_attention *a, int small, cudaStream_t stream)
+extern "C" cudaError_t cuda_window_fast(const struct attention *a, cudaStream_t stream)
 {
-    return by_length_and_part(a, small, [&](auto t, auto d, auto rows) { return start<decltype(t), decltype(d)::value, decltype(rows)::value>(a, stream); });
+    return by_type_and_length<32, 64, 80>(a, [&](auto t, auto d) { return start<PART, decltype(t), decltype(d)::value>(a, stream); });
+}
+
+extern "C" cudaError_t cuda_window_small(const struct attention *a, cudaStream_t stream)
+{
+    return by_length<__half, 32, 64, 80>(a, [&](auto t, auto d) { return start<small_part<decltype(d)::value>, decltype(t), decltype(d)::value>(a, stream); });
 }

@@ -30,42 +30,35 @@ static __device__ void softmax_rows(float (&x)[KEYS / 2], float (&most)[2], floa
 {
     const int lane = threadIdx.x % 32, column = lane % 4 * 2;
     rel += threadIdx.x / 32 * 16 + lane / 4;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
+    each<2>([&](int half) {
         float columns[4];
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
+        each<4>([&](int j) {
             const int c = j / 2 * 8 + column + j % 2;
             columns[j] = c < WINDOW ? rel[(WINDOW + c) * REL_ROW + 8 * half] : -CUDART_INF_F;
-        }
+        });
         float high = -CUDART_INF_F, total = 0;
-#pragma unroll
-        for (int y = 0; y < WINDOW; y++) {
+        each<WINDOW>([&](int y) {
             const float row_bias = rel[y * REL_ROW + 8 * half];
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
+            each<4>([&](int j) {
                 float &at = x[8 * y + j / 2 * 4 + 2 * half + j % 2];
                 at = fmaf(at, factor, columns[j] + row_bias);
                 high = fmaxf(high, at);
-            }
-        }
-        high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, 1));
-        high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, 2));
-#pragma unroll
-        for (int i = 0; i < 4 * WINDOW; i++) {
+            });
+        });
+        high = quad_max(high);
+        each<4 * WINDOW>([&](int i) {
             float &at = x[i / 4 * 8 + i / 2 % 2 * 4 + 2 * half + i % 2];
             at = power_of_two(at - high);
             total += at;
-        }
-        total += __shfl_xor_sync(0xffffffffu, total, 1);
-        total += __shfl_xor_sync(0xffffffffu, total, 2);
+        });
+        total = quad_sum(total);
         most[half] = high, sum[half] = total;
-    }
+    });
 }
 
 #endif
 
-template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) window_hopper(const __grid_constant__ window_attention a)
+template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) window_hopper(const __grid_constant__ attention a)
 {
 #if HAS_WGMMA
     extern __shared__ uint4 shared_pieces[];
@@ -126,38 +119,23 @@ template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) wi
         wgmma_commit();
         wgmma_wait<0>();
         pin_registers(o), pin_registers(p);
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
+        each<2>([&](int half) {
             const int r = t0 + threadIdx.x / 32 * 16 + lane / 4 + 8 * half;
             const bool is_there = r < queries;
             const int t = token_of(a, s, n, is_there ? r : 0);
             store_row<T>(row_at<T>(a.o, s.b, t, s.h), o, half, 1.0f / sum[half], is_there);
-            if (is_there && lane % 4 == 0) *window_lse_at(a, s, t) = (most[half] + log2f(sum[half])) * LN2;
-        }
+            if (is_there && lane % 4 == 0) *lse_at(a, s.b, s.h, t) = (most[half] + log2f(sum[half])) * LN2;
+        });
     }
 #endif
 }
 
-template <typename T, int D> static cudaError_t start(const window_attention *a, cudaStream_t stream)
+extern "C" cudaError_t cuda_window_hopper(const struct attention *a, cudaStream_t stream)
 {
-    cudaError_t rc = allow_shared(window_hopper<T, D>, forward_layout<D>::total);
-    if (rc == cudaSuccess) /* maximum shared memory carveout, so that two blocks fit */
-        rc = cudaFuncSetAttribute(window_hopper<T, D>, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-    if (rc != cudaSuccess) return rc;
-    window_hopper<T, D><<<(unsigned)((int64_t)a->B * a->across * a->down * a->H), GROUP, forward_layout<D>::total, stream>>>(*a);
-    return cudaGetLastError();
-}
-
-template <typename T> static cudaError_t run(const window_attention *a, cudaStream_t stream)
-{
-    switch (a->D) {
-    case 64: return start<T, 64>(a, stream);
-    case 80: return start<T, 80>(a, stream);
-    }
-    return cudaErrorInvalidValue;
-}
-
-extern "C" cudaError_t cuda_window_hopper(const struct window_attention *a, cudaStream_t stream)
-{
-    return a->type == STORE_BF16 ? run<__nv_bfloat16>(a, stream) : run<__half>(a, stream);
+    return by_type_and_length<64, 80>(a, [&](auto t, auto d) {
+        const auto kernel = window_hopper<decltype(t), decltype(d)::value>;
+        /* maximum shared memory carveout, so that two blocks fit */
+        const cudaError_t rc = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+        return rc == cudaSuccess ? start_kernel(kernel, windows_of(a), GROUP, forward_layout<decltype(d)::value>::total, stream, *a) : rc;
+    });
 }

@@ -24,7 +24,7 @@ struct numbering {
 __device__ inline numbering numbering_of(const window_block &s) { return {s.columns, 65536 / s.columns + 1}; }
 __device__ inline int row_of(const numbering &n, int r) { return r * n.inverse >> 16; }
 __device__ inline int column_of(const numbering &n, int r) { return r - row_of(n, r) * n.columns; }
-__device__ inline int token_of(const window_attention &a, const window_block &s, const numbering &n, int r)
+__device__ inline int token_of(const attention &a, const window_block &s, const numbering &n, int r)
 {
     return token_at(a, s, row_of(n, r), column_of(n, r));
 }
@@ -43,7 +43,7 @@ template <int D, int THREADS, typename F> __device__ inline void by_rounds(F f)
 /* Copies all rows of x in the window, [224][D]; which: pad's row. A thread keeps its column of the
  * window. */
 template <typename T, int D, int THREADS>
-__device__ inline void stage_keys(char *to, const window_attention &a, const window_block &s, const head_rows &x, int which)
+__device__ inline void stage_keys(char *to, const attention &a, const window_block &s, const head_rows &x, int which)
 {
     const T *pad = static_cast<const T *>(a.pad) + which * a.pad_which + s.h * a.pad_head;
     by_rounds<D, THREADS>([&](int first, int d, int step) {
@@ -61,7 +61,7 @@ __device__ inline void stage_keys(char *to, const window_attention &a, const win
 }
 
 /* Copies both tables, one after the other, [64][D]. */
-template <typename T, int D, int THREADS> __device__ inline void stage_tables(char *to, const window_attention &a)
+template <typename T, int D, int THREADS> __device__ inline void stage_tables(char *to, const attention &a)
 {
     by_rounds<D, THREADS>([&](int first, int d, int step) {
         for (int r = first; r < BOTH; r += step) {
@@ -74,7 +74,7 @@ template <typename T, int D, int THREADS> __device__ inline void stage_tables(ch
 
 /* Copies the window's queries of x from t0 on, [R][D]; zeros beyond the last. */
 template <typename T, int D, int R, int THREADS>
-__device__ inline void stage_queries(char *to, const window_attention &a, const window_block &s, const numbering &n, const head_rows &x, int t0)
+__device__ inline void stage_queries(char *to, const attention &a, const window_block &s, const numbering &n, const head_rows &x, int t0)
 {
     const int queries = s.rows * s.columns;
     by_rounds<D, THREADS>([&](int first, int d, int step) {
@@ -101,8 +101,7 @@ __device__ inline void stage_positions(float *rel, const float (&g)[BOTH / 2], c
          * last row, so that all its position terms are written. */
         const int down = min(row_of(n, t0 + r), WINDOW - 1) + WINDOW - 1 - column, right = column_of(n, t0 + r) + ROWS + WINDOW - 1 - column;
         float *to = rel + down * DISTANCE + r, *then = rel + (WINDOW + right) * DISTANCE + r;
-#pragma unroll
-        for (int i = 0; i < BOTH / 4; i++) {
+        each<BOTH / 4>([&](int i) {
             const int j = i / 2 * 8 + i % 2;
             const float x = g[i / 2 * 4 + 2 * half + i % 2];
             if (j + 6 < ROWS || (j < ROWS && j + column < ROWS)) {
@@ -110,7 +109,7 @@ __device__ inline void stage_positions(float *rel, const float (&g)[BOTH / 2], c
             } else {
                 if ((unsigned)(right - j) < (unsigned)WINDOW) then[-j * DISTANCE] = x * LOG2E;
             }
-        }
+        });
     }
 }
 

@@ -36,44 +36,15 @@ template <int D> struct gradient_layout {
 
 #if HAS_WGMMA
 
-/* lse in base 2, delta, token: two threads per query. A query beyond the last has lse = inf: its
- * probabilities are 0. */
-template <typename T, int D> static __device__ void load_row_stats(char *shared, const window_attention &a, const window_block &s, const numbering &n)
-{
-    float *lse = reinterpret_cast<float *>(shared + gradient_layout<D>::lse), *delta = reinterpret_cast<float *>(shared + gradient_layout<D>::delta);
-    int *token = reinterpret_cast<int *>(shared + gradient_layout<D>::token);
-    const int queries = s.rows * s.columns;
-    for (int first = 0; first < QUERIES; first += THREADS / 2) {
-        const int r = first + threadIdx.x / 2, t = token_of(a, s, n, r < queries ? r : 0);
-        float sum = 0;
-        if (r < queries)
-#pragma unroll
-            for (int d = 0; d < D; d += 16) {
-                const int at = d + threadIdx.x % 2 * 8;
-                sum += dot8(row_at<T>(a.dout, s.b, t, s.h) + at, row_at<T>(a.o, s.b, t, s.h) + at);
-            }
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        if (r >= QUERIES || threadIdx.x % 2) continue;
-        lse[r] = r < queries ? *window_lse_at(a, s, t) * LOG2E : CUDART_INF_F;
-        delta[r] = sum;
-        token[r] = r < queries ? t : -1;
-    }
-}
-
 /* Computes the position terms, with the row terms minus lse: p = 2^(s + row + column). */
-template <typename T, int D> static __device__ void make_positions(char *shared, const window_attention &a, const numbering &n, int queries)
+template <typename T, int D> static __device__ void make_positions(char *shared, const attention &a, const numbering &n, int queries)
 {
     const uint64_t q = cores_along<QUERIES>(shared + gradient_layout<D>::q), tables = cores_along<BOTH>(shared + gradient_layout<D>::tables);
     float *rel = reinterpret_cast<float *>(shared + gradient_layout<D>::rel);
     const float *lse = reinterpret_cast<const float *>(shared + gradient_layout<D>::lse);
     for (int t0 = threadIdx.x / GROUP * 64; t0 < queries; t0 += GROUPS * 64) {
         float g[BOTH / 2];
-        pin_registers(g);
-        wgmma_fence();
-        cores_product<T, D, QUERIES, BOTH>(g, q + t0, tables, 0);
-        wgmma_commit();
-        wgmma_wait<0>();
-        pin_registers(g);
+        multiply_now(g, [&] { cores_product<T, D, QUERIES, BOTH>(g, q + t0, tables, 0); });
         const int first = t0 + threadIdx.x % GROUP / 32 * 16 + threadIdx.x % 32 / 4;
         stage_positions<REL_ROW>(rel + t0, g, {lse[min(first, QUERIES - 1)], lse[min(first + 8, QUERIES - 1)]}, n, t0, QUERIES);
     }
@@ -95,7 +66,7 @@ template <typename T> static __device__ void put(char *at, float x) { *reinterpr
 
 /* Computes dq of the 64 queries from t0 on, and their rows of g. */
 template <typename T, int D>
-static __device__ void queries_backward_64(const window_attention &a, const window_block &s, const numbering &n, char *shared, int t0)
+static __device__ void queries_backward_64(const attention &a, const window_block &s, const numbering &n, char *shared, int t0)
 {
     using at = gradient_layout<D>;
     const int lane = threadIdx.x % 32, column = lane % 4 * 2, first = t0 + threadIdx.x % GROUP / 32 * 16 + lane / 4;
@@ -105,19 +76,16 @@ static __device__ void queries_backward_64(const window_attention &a, const wind
     float dq[D / 2], columns[2][4], dcolumns[2][4], delta[2];
     int r[2], y[2];
     const bool is_any = first - lane / 4 < s.rows * s.columns; /* whether the warp has any query; other rows of g are already zero */
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
+    each<2>([&](int half) {
         r[half] = min(first + 8 * half, QUERIES - 1); /* a row beyond the last computes the last row and is not written */
         y[half] = min(row_of(n, r[half]), WINDOW - 1);
         delta[half] = reinterpret_cast<const float *>(shared + at::delta)[r[half]];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+        each<4>([&](int i) {
             columns[half][i] = rel[(WINDOW + i / 2 * 8 + column + i % 2) * REL_ROW + r[half]];
             dcolumns[half][i] = 0;
-        }
-    }
-#pragma unroll
-    for (int part = 0; part < 2; part++) {
+        });
+    });
+    each<2>([&](int part) {
         float p[HALF / 2], dp[HALF / 2];
         unsigned ds[HALF / 4];
         pin_registers(p), pin_registers(dp);
@@ -129,22 +97,17 @@ static __device__ void queries_backward_64(const window_attention &a, const wind
         wgmma_wait<1>();
         pin_registers(p);
         if (is_any)
-#pragma unroll
-            for (int i = 0; i < HALF_ROWS; i++)
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    const float row_bias = rel[(part * HALF_ROWS + i) * REL_ROW + r[half]];
-#pragma unroll
-                    for (int j = 0; j < 4; j++) {
-                        float &x = p[8 * i + j / 2 * 4 + 2 * half + j % 2];
-                        x = power_of_two(fmaf(x, factor, columns[half][j] + row_bias));
-                    }
-                }
+            each<HALF_ROWS, 2>([&](int i, int half) {
+                const float row_bias = rel[(part * HALF_ROWS + i) * REL_ROW + r[half]];
+                each<4>([&](int j) {
+                    float &x = p[8 * i + j / 2 * 4 + 2 * half + j % 2];
+                    x = power_of_two(fmaf(x, factor, columns[half][j] + row_bias));
+                });
+            });
         wgmma_wait<0>();
         pin_registers(dp);
         if (is_any) {
-#pragma unroll
-            for (int i = 0; i < HALF / 2; i++) dp[i] = p[i] * (dp[i] - delta[i / 2 % 2]);
+            each<HALF / 2>([&](int i) { dp[i] = p[i] * (dp[i] - delta[i / 2 % 2]); });
             round_all<T>(ds, dp);
         }
         pin_registers(ds), pin_registers(dq);
@@ -152,53 +115,41 @@ static __device__ void queries_backward_64(const window_attention &a, const wind
         cores_add<T, HALF / 16>(dq, ds, keys + part * (HALF * 16 >> 4), part);
         wgmma_commit();
         if (is_any)
-#pragma unroll
-            for (int half = 0; half < 2; half++)
+            each<2>([&](int half) {
 #pragma unroll
                 for (int i = 0; i < HALF_ROWS; i += 4) {
                     float sum[4] = {0, 0, 0, 0};
 #pragma unroll
                     for (int m = 0; m < 4 && i + m < HALF_ROWS; m++)
-#pragma unroll
-                        for (int j = 0; j < 4; j++) {
+                        each<4>([&](int j) {
                             const float x = dp[8 * (i + m) + j / 2 * 4 + 2 * half + j % 2];
                             dcolumns[half][j] += x, sum[m] += x;
-                        }
+                        });
                     const float mine = quad_sums(sum);
                     if (i + lane % 4 < HALF_ROWS && first + 8 * half < QUERIES)
                         put<T>(shared + at::g + core_at<QUERIES>(r[half], y[half] - (part * HALF_ROWS + i + lane % 4) + WINDOW - 1), mine);
                 }
+            });
         wgmma_wait<0>();
         pin_registers(dq), pin_registers(ds);
-    }
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
+    });
+    each<2>([&](int half) {
         const int x = column_of(n, r[half]);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+        each<4>([&](int i) {
             const int c = i / 2 * 8 + column + i % 2;
             if (is_any && c < WINDOW && first + 8 * half < QUERIES)
                 put<T>(shared + at::g + core_at<QUERIES>(r[half], ROWS + x - c + WINDOW - 1), dcolumns[half][i]);
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < D / 2; i++) dq[i] *= a.scale;
+        });
+    });
+    each<D / 2>([&](int i) { dq[i] *= a.scale; });
     fence_shared_stores();
     named_barrier_sync<GROUP>(1 + (int)threadIdx.x / GROUP);
-    pin_registers(dq);
-    wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < BOTH / 16; i++)
-        multiply_cores<0, 1>(dq, cores_along<QUERIES>(shared + at::g + t0 * 16) + i * along_step<QUERIES>,
-                             cores_across<BOTH>(shared + at::tables) + i * across_step, 1, T());
-    wgmma_commit();
-    wgmma_wait<0>();
-    pin_registers(dq);
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
+    const uint64_t g = cores_along<QUERIES>(shared + at::g + t0 * 16), tables = cores_across<BOTH>(shared + at::tables);
+    multiply_now(dq, [&] { each<BOTH / 16>([&](int i) { multiply<0, 1>(dq, g + i * along_step<QUERIES>, tables + i * across_step, 1, T()); }); });
+    each<2>([&](int half) {
         const int t = reinterpret_cast<const int *>(shared + at::token)[r[half]];
         store_row<T>(row_at<T>(a.dq, s.b, max(t, 0), s.h), dq, half, 1.0f, t >= 0 && first + 8 * half < QUERIES);
-    }
+    });
 }
 
 /* Turns products of 64 keys with N queries from t0 on into p^T. The warp's keys are row y of the
@@ -208,17 +159,15 @@ template <int N, int D> static __device__ void to_probabilities(float (&p)[N / 2
     if (y >= WINDOW) return;
     const int lane = threadIdx.x % 32;
     const float *rel = reinterpret_cast<const float *>(shared + gradient_layout<D>::rel) + t0 + lane % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < N / 8; i++) {
-        const float2 row_bias = *reinterpret_cast<const float2 *>(rel + y * REL_ROW + 8 * i);
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const float2 column = *reinterpret_cast<const float2 *>(rel + (WINDOW + lane / 4 + 8 * half) * REL_ROW + 8 * i);
+    each<N / 8>([&](int i) {
+        const float2 row_bias = pair_at(rel + y * REL_ROW + 8 * i);
+        each<2>([&](int half) {
+            const float2 column = pair_at(rel + (WINDOW + lane / 4 + 8 * half) * REL_ROW + 8 * i);
             float *x = &p[4 * i + 2 * half];
             x[0] = power_of_two(fmaf(x[0], factor, column.x + row_bias.x));
             x[1] = power_of_two(fmaf(x[1], factor, column.y + row_bias.y));
-        }
-    }
+        });
+    });
 }
 
 /* dv += p^T do, ds^T = p^T (dp^T - delta), dk += ds^T q, with dp already computed. */
@@ -233,12 +182,10 @@ static __device__ void add_both(float (&dk)[D / 2], float (&dv)[D / 2], const fl
     wgmma_fence();
     cores_add<T, N / 16>(dv, pt, cores_across<QUERIES>(shared + at::dout + t0 * 16), t0);
     wgmma_commit();
-#pragma unroll
-    for (int i = 0; i < N / 8; i++) {
-        const float2 mean = *reinterpret_cast<const float2 *>(delta + 8 * i);
-#pragma unroll
-        for (int j = 0; j < 4; j++) dp[4 * i + j] = p[4 * i + j] * (dp[4 * i + j] - (j % 2 ? mean.y : mean.x));
-    }
+    each<N / 8>([&](int i) {
+        const float2 mean = pair_at(delta + 8 * i);
+        each<4>([&](int j) { dp[4 * i + j] = p[4 * i + j] * (dp[4 * i + j] - (j % 2 ? mean.y : mean.x)); });
+    });
     round_all<T>(ds, dp);
     pin_registers(ds), pin_registers(dk);
     wgmma_fence();
@@ -274,16 +221,10 @@ static __device__ void add_ahead(float (&dk)[D / 2], float (&dv)[D / 2], char *s
 {
     const uint64_t q = cores_along<QUERIES>(shared + gradient_layout<D>::q), dout = cores_along<QUERIES>(shared + gradient_layout<D>::dout);
     float p[32], dp[32], ahead[32];
-    pin_registers(ahead);
-    wgmma_fence();
-    cores_product<T, D, KEYS, QUERIES>(ahead, k, q, 0);
-    wgmma_commit();
-    wgmma_wait<0>();
-    pin_registers(ahead);
+    multiply_now(ahead, [&] { cores_product<T, D, KEYS, QUERIES>(ahead, k, q, 0); });
 #pragma unroll 1
     for (int t0 = 0; t0 < end; t0 += 64) {
-#pragma unroll
-        for (int i = 0; i < 32; i++) p[i] = ahead[i];
+        each<32>([&](int i) { p[i] = ahead[i]; });
         pin_registers(dp), pin_registers(ahead);
         wgmma_fence();
         cores_product<T, D, KEYS, QUERIES>(dp, v, dout + t0, 0);
@@ -301,31 +242,21 @@ static __device__ void add_ahead(float (&dk)[D / 2], float (&dv)[D / 2], char *s
 /* The warp's row of dk or dv: keys on the grid are stored, those outside are summed in `pads`
  * [D]. */
 template <typename T, int D>
-static __device__ void store_keys(const window_attention &a, const window_block &s, const head_rows &to, const float (&sum)[D / 2], float factor,
+static __device__ void store_keys(const attention &a, const window_block &s, const head_rows &to, const float (&sum)[D / 2], float factor,
                                   int y, float *pads)
 {
-    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
     float take[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int x = row + 8 * half;
+    each<2>([&](int half) {
+        const int x = threadIdx.x % 32 / 4 + 8 * half;
         const bool is_there = y < s.rows && x < s.columns;
         take[half] = !is_there && x < WINDOW ? factor : 0.0f;
         store_row<T>(row_at<T>(to, s.b, is_there ? token_at(a, s, y, x) : 0, s.h), sum, half, factor, is_there);
-    }
-    if (s.rows == WINDOW && s.columns == WINDOW) return;
-#pragma unroll
-    for (int n = 0; n < D / 8; n++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            float total = sum[4 * n + i] * take[0] + sum[4 * n + 2 + i] * take[1];
-            for (int m = 4; m < 32; m *= 2) total += __shfl_xor_sync(0xffffffffu, total, m);
-            if (row == 0) pads[8 * n + column + i] = total;
-        }
+    });
+    if (s.rows != WINDOW || s.columns != WINDOW) sum_beyond(pads, reinterpret_cast<const float(&)[D / 8][4]>(sum), take);
 }
 
 /* Computes dk and dv of the 64 keys from k0 on. */
-template <typename T, int D> static __device__ void keys_backward_64(const window_attention &a, const window_block &s, char *shared, int k0)
+template <typename T, int D> static __device__ void keys_backward_64(const attention &a, const window_block &s, char *shared, int k0)
 {
     using at = gradient_layout<D>;
     const uint64_t k = cores_along<KEYS>(shared + at::k + k0 * 16), v = cores_along<KEYS>(shared + at::v + k0 * 16);
@@ -341,30 +272,22 @@ template <typename T, int D> static __device__ void keys_backward_64(const windo
 }
 
 /* The window's part of the tables' gradients, g^T q. */
-template <typename T, int D> static __device__ void make_tables(const window_attention &a, const window_block &s, char *shared)
+template <typename T, int D> static __device__ void make_tables(const attention &a, const window_block &s, char *shared)
 {
     const uint64_t g = cores_across<QUERIES>(shared + gradient_layout<D>::g), q = cores_across<QUERIES>(shared + gradient_layout<D>::q);
     const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
     float sum[D / 2];
-    pin_registers(sum);
-    wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < QUERIES / 16; i++) multiply_cores<1, 1>(sum, g + i * across_step, q + i * across_step, i, T());
-    wgmma_commit();
-    wgmma_wait<0>();
-    pin_registers(sum);
+    multiply_now(sum, [&] { each<QUERIES / 16>([&](int i) { multiply<1, 1>(sum, g + i * across_step, q + i * across_step, i, T()); }); });
     float *to = a.tables + (int64_t)s.index * 2 * ROWS * D + lane % 4 * 2;
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-#pragma unroll
-        for (int n = 0; n < D / 8; n++)
-            if (row + 8 * half < 2 * ROWS)
-                *reinterpret_cast<float2 *>(to + (row + 8 * half) * D + 8 * n) = float2{sum[4 * n + 2 * half], sum[4 * n + 2 * half + 1]};
+    each<2, D / 8>([&](int half, int n) {
+        if (row + 8 * half < 2 * ROWS)
+            *reinterpret_cast<float2 *>(to + (row + 8 * half) * D + 8 * n) = float2{sum[4 * n + 2 * half], sum[4 * n + 2 * half + 1]};
+    });
 }
 
 #endif
 
-template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) window_hopper_bwd(const __grid_constant__ window_attention a)
+template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) window_hopper_bwd(const __grid_constant__ attention a)
 {
 #if HAS_WGMMA
     extern __shared__ uint4 shared_pieces[];
@@ -383,7 +306,9 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) windo
     stage_queries<T, D, QUERIES, THREADS>(shared + at::dout, a, s, n, a.dout, 0);
     copy_commit();
     for (int i = threadIdx.x; i < QUERIES * BOTH / 8; i += THREADS) reinterpret_cast<uint4 *>(shared + at::g)[i] = uint4{0, 0, 0, 0};
-    load_row_stats<T, D>(shared, a, s, n);
+    float *lse = reinterpret_cast<float *>(shared + at::lse), *delta = reinterpret_cast<float *>(shared + at::delta);
+    int *token = reinterpret_cast<int *>(shared + at::token);
+    load_row_stats<T, D, QUERIES>(lse, delta, token, a, s, THREADS, [&](int r) { return token_of(a, s, n, r); });
     copy_wait<1>();
     fence_shared_stores();
     __syncthreads();
@@ -398,38 +323,15 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) windo
     for (int k0 = (GROUPS - 1 - group) * 64; k0 < KEYS; k0 += GROUPS * 64) keys_backward_64<T, D>(a, s, shared, k0);
     __syncthreads();
     __syncthreads(); /* for compute-sanitizer racecheck, which sometimes misses the first barrier of a warp */
-    if (group == 0) {
-        make_tables<T, D>(a, s, shared);
-    } else {
-        const bool is_whole = s.rows == WINDOW && s.columns == WINDOW;
-        const float *pads = reinterpret_cast<const float *>(shared + at::pads);
-        for (int i = threadIdx.x - GROUP; i < 2 * D; i += GROUP) {
-            float sum = 0;
-            for (int y = 0; y < WINDOW && !is_whole; y++) sum += pads[y * 2 * D + i];
-            a.pads[(int64_t)s.index * 2 * D + i] = sum;
-        }
-    }
+    if (group == 0) make_tables<T, D>(a, s, shared);
+    else store_pads<D>(a, s, reinterpret_cast<const float *>(shared + at::pads), WINDOW, threadIdx.x - GROUP, GROUP);
 #endif
 }
 
-template <typename T, int D> static cudaError_t start(const window_attention *a, cudaStream_t stream)
+extern "C" cudaError_t cuda_window_hopper_bwd(const struct attention *a, cudaStream_t stream)
 {
-    const cudaError_t rc = allow_shared(window_hopper_bwd<T, D>, gradient_layout<D>::total);
-    if (rc != cudaSuccess) return rc;
-    window_hopper_bwd<T, D><<<(unsigned)((int64_t)a->B * a->across * a->down * a->H), THREADS, gradient_layout<D>::total, stream>>>(*a);
-    return cudaGetLastError();
-}
-
-template <typename T> static cudaError_t run(const window_attention *a, cudaStream_t stream)
-{
-    switch (a->D) {
-    case 64: return start<T, 64>(a, stream);
-    case 80: return start<T, 80>(a, stream);
-    }
-    return cudaErrorInvalidValue;
-}
-
-extern "C" cudaError_t cuda_window_hopper_bwd(const struct window_attention *a, cudaStream_t stream)
-{
-    return a->type == STORE_BF16 ? run<__nv_bfloat16>(a, stream) : run<__half>(a, stream);
+    return by_type_and_length<64, 80>(a, [&](auto t, auto d) {
+        constexpr int D = decltype(d)::value;
+        return start_kernel(window_hopper_bwd<decltype(t), D>, windows_of(a), THREADS, gradient_layout<D>::total, stream, *a);
+    });
 }

@@ -40,14 +40,13 @@ template <typename T> __device__ inline float dot8(const T *x, const T *y)
 {
     const pack<T, 8> a = *reinterpret_cast<const pack<T, 8> *>(x), b = *reinterpret_cast<const pack<T, 8> *>(y);
     float sum = 0;
-#pragma unroll
-    for (int i = 0; i < 8; i++) sum += to_float(a.at[i]) * to_float(b.at[i]);
+    each<8>([&](int i) { sum += to_float(a.at[i]) * to_float(b.at[i]); });
     return sum;
 }
 
 /* Copies rows y0 .. y0+rows of the window from x, [rows][16][D + 8]; which: pad's row. */
 template <typename T, int D>
-__device__ inline void copy_keys(T *to, const window_attention &a, const window_block &s, const head_rows &x, int which, int y0, int rows)
+__device__ inline void copy_keys(T *to, const attention &a, const window_block &s, const head_rows &x, int which, int y0, int rows)
 {
     constexpr int CHUNKS = D / 8;
     const T *pad = static_cast<const T *>(a.pad) + which * a.pad_which + s.h * a.pad_head;
@@ -60,14 +59,30 @@ __device__ inline void copy_keys(T *to, const window_attention &a, const window_
 }
 
 /* Copies the keys and values of `rows` rows; the previous ones must no longer be read. */
-template <typename T, int D> __device__ inline void copy_part(T *k, T *v, const window_attention &a, const window_block &s, int y0, int rows)
+template <typename T, int D> __device__ inline void copy_part(T *k, T *v, const attention &a, const window_block &s, int y0, int rows)
 {
     copy_keys<T, D>(k, a, s, a.k, 0, y0, rows);
     copy_keys<T, D>(v, a, s, a.v, 1, y0, rows);
     copy_commit();
 }
 
-template <typename T, int D> __device__ inline void copy_tables(T *to, const window_attention &a)
+/* Calls f(y0, rows) for each part of ROWS rows of the window, when its keys and values are there; those
+ * of the first part have arrived. */
+template <typename T, int D, int ROWS, typename F> __device__ inline void by_parts(T *k, T *v, const attention &a, const window_block &s, F f)
+{
+    for (int y0 = 0; y0 < a.window; y0 += ROWS) {
+        const int rows = min(ROWS, a.window - y0);
+        if (y0) {
+            __syncthreads();
+            copy_part<T, D>(k, v, a, s, y0, rows);
+            copy_wait<0>();
+            __syncthreads();
+        }
+        f(y0, rows);
+    }
+}
+
+template <typename T, int D> __device__ inline void copy_tables(T *to, const attention &a)
 {
     constexpr int CHUNKS = D / 8;
     const int rows = 2 * a.window - 1;
@@ -81,7 +96,7 @@ template <typename T, int D> __device__ inline void copy_tables(T *to, const win
 /* Copies queries first .. first+count of x; zeros beyond the last. `step` threads take part,
  * numbered from `thread`. */
 template <typename T, int D>
-__device__ inline void copy_queries(T *to, const window_attention &a, const window_block &s, const head_rows &x, int first, int count, int thread, int step)
+__device__ inline void copy_queries(T *to, const attention &a, const window_block &s, const head_rows &x, int first, int count, int thread, int step)
 {
     constexpr int CHUNKS = D / 8;
     const int queries = s.rows * s.columns;
@@ -94,13 +109,13 @@ __device__ inline void copy_queries(T *to, const window_attention &a, const wind
 
 /* A query's row and column; a query beyond the last uses the window's last row, so that all its
  * position terms are written. */
-__device__ inline int query_y(const window_attention &a, const window_block &s, int r) { return min(r / s.columns, a.window - 1); }
+__device__ inline int query_y(const attention &a, const window_block &s, int r) { return min(r / s.columns, a.window - 1); }
 __device__ inline int query_x(const window_block &s, int r) { return r % s.columns; }
 
 /* The position term of a query at (y,x) that row j of both tables gives: c < 16 is a row term, from
  * 16 on a column term; -1: none. Rows beyond the tables' last have none: x + window-1 is less than
  * the length of one table. */
-__device__ inline int position_of(const window_attention &a, int y, int x, int j)
+__device__ inline int position_of(const attention &a, int y, int x, int j)
 {
     const int rows = 2 * a.window - 1;
     const bool by_row = j < rows;
@@ -111,87 +126,95 @@ __device__ inline int position_of(const window_attention &a, int y, int x, int j
 /* Computes the position terms of 16 queries from r0 on, in base 2, to [16][REL]: by row, from SIDE
  * on by column. */
 template <typename T, int D>
-__device__ inline void tile_positions(float *rel, const unsigned (&q)[D / 16][4], const T *tables, const window_attention &a, const window_block &s, int r0)
+__device__ inline void tile_positions(float *rel, const unsigned (&q)[D / 16][4], const T *tables, const attention &a, const window_block &s, int r0)
 {
-    constexpr int ROW = D + 8;
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
-    const T *right = tables + (lane / 16 * 8 + lane % 8) * ROW + lane / 8 % 2 * 8;
+    const T *right = lane_along<T, D>(tables);
     int y[2], x[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++) y[half] = query_y(a, s, r0 + row + 8 * half), x[half] = query_x(s, r0 + row + 8 * half);
-#pragma unroll
-    for (int n = 0; n < BOTH / 8; n += 2) {
+    each<2>([&](int half) { y[half] = query_y(a, s, r0 + row + 8 * half), x[half] = query_x(s, r0 + row + 8 * half); });
+    each<BOTH / 16>([&](int n) {
         float g[2][4] = {};
-#pragma unroll
-        for (int i = 0; i < D / 16; i++) {
-            unsigned b[4];
-            load4(b, right + n * 8 * ROW + 16 * i);
-            mma(g[0], q[i], b[0], b[1], T());
-            mma(g[1], q[i], b[2], b[3], T());
-        }
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const int half = i / 2 % 2, c = position_of(a, y[half], x[half], 8 * (n + i / 4) + column + i % 2);
+        each<D / 16>([&](int i) { add_along<T, D>(g, q[i], right + n * 16 * (D + 8) + 16 * i); });
+        each<8>([&](int i) {
+            const int half = i / 2 % 2, c = position_of(a, y[half], x[half], 16 * n + i / 4 * 8 + column + i % 2);
             if (c >= 0) rel[(row + 8 * half) * REL + c] = g[i / 4][i % 4] * LOG2E;
-        }
-    }
+        });
+    });
     __syncwarp();
+}
+
+/* The tokens of the thread's two queries of the 16 from r0 on; -1 beyond the last. */
+__device__ inline void tokens_from(int (&token)[2], const attention &a, const window_block &s, int r0)
+{
+    each<2>([&](int half) {
+        const int r = r0 + threadIdx.x % 32 / 4 + 8 * half;
+        token[half] = r < s.rows * s.columns ? query_at(a, s, r) : -1;
+    });
 }
 
 /* Loads the warp's 16 rows of x at these tokens as an operand; zeros where a token is -1. */
 template <typename T, int D> __device__ inline void load_tokens(unsigned (&to)[D / 16][4], const window_block &s, const head_rows &x, const int (&token)[2])
 {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
+    each<2>([&](int half) {
         const T *from = row_at<T>(x, s.b, max(token[half], 0), s.h) + threadIdx.x % 4 * 2;
-#pragma unroll
-        for (int i = 0; i < D / 8; i++) {
+        each<D / 8>([&](int i) {
             const unsigned two = *reinterpret_cast<const unsigned *>(from + 8 * i);
             to[i / 2][half + i % 2 * 2] = token[half] < 0 ? 0 : two;
-        }
-    }
+        });
+    });
 }
 
 /* c [16][8N] = the warp's rows x, in registers, times 8N rows of y. */
 template <typename T, int D, int N> __device__ inline void product_held(float (&c)[N][4], const unsigned (&x)[D / 16][4], const T *y)
 {
-    constexpr int ROW = D + 8;
-    const int lane = threadIdx.x % 32;
-    const T *right = y + (lane / 16 * 8 + lane % 8) * ROW + lane / 8 % 2 * 8;
-#pragma unroll
-    for (int n = 0; n < N; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
-#pragma unroll
-    for (int i = 0; i < D / 16; i++)
-#pragma unroll
-        for (int n = 0; n < N; n += 2) {
-            unsigned b[4];
-            load4(b, right + n * 8 * ROW + 16 * i);
-            mma(c[n], x[i], b[0], b[1], T());
-            mma(c[n + 1], x[i], b[2], b[3], T());
-        }
+    const T *right = lane_along<T, D>(y);
+    each<N>([&](int n) { c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0; });
+    each<D / 16>([&](int i) { add_along<T, D>(c, x[i], right + 16 * i); });
 }
 
-/* Calls f(T, D, rows per part), as types; small: f16 only. */
-template <typename T, typename F> static cudaError_t by_length_of(const window_attention *a, F f)
+/* lse in base 2, delta and token of the first COUNT queries, of which query r has token_of(r): two of
+ * the block's threads per query. A query beyond the last has lse = inf: its probabilities are 0. */
+template <typename T, int D, int COUNT, typename F>
+__device__ inline void load_row_stats(float *lse, float *delta, int *token, const attention &a, const window_block &s, int threads, F token_of)
 {
-    using part = std::integral_constant<int, PART>;
-    switch (a->D) {
-    case 32: return f(T(), std::integral_constant<int, 32>(), part());
-    case 64: return f(T(), std::integral_constant<int, 64>(), part());
-    case 80: return f(T(), std::integral_constant<int, 80>(), part());
+    const int queries = s.rows * s.columns;
+    for (int first = 0; first < COUNT; first += threads / 2) {
+        const int r = first + threadIdx.x / 2, t = token_of(r < queries ? r : 0);
+        float sum = 0;
+        if (r < queries)
+            each<D / 16>([&](int i) {
+                const int d = 16 * i + threadIdx.x % 2 * 8;
+                sum += dot8(row_at<T>(a.dout, s.b, t, s.h) + d, row_at<T>(a.o, s.b, t, s.h) + d);
+            });
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        if (r >= COUNT || threadIdx.x % 2) continue;
+        lse[r] = r < queries ? *lse_at(a, s.b, s.h, t) * LOG2E : CUDART_INF_F;
+        delta[r] = sum;
+        token[r] = r < queries ? t : -1;
     }
-    return cudaErrorInvalidValue;
 }
-template <typename F> static cudaError_t by_length_and_part(const window_attention *a, int small, F f)
+
+/* The sums over a row of keys of those outside the grid, of which `take` is the factor, to `pads` [D]. */
+template <int N> __device__ inline void sum_beyond(float *pads, const float (&sum)[N][4], const float (&take)[2])
 {
-    if (!small) return a->type == STORE_BF16 ? by_length_of<__nv_bfloat16>(a, f) : by_length_of<__half>(a, f);
-    if (a->type != STORE_F16) return cudaErrorInvalidValue;
-    switch (a->D) {
-    case 32: return f(__half(), std::integral_constant<int, 32>(), std::integral_constant<int, small_part<32>>());
-    case 64: return f(__half(), std::integral_constant<int, 64>(), std::integral_constant<int, small_part<64>>());
-    case 80: return f(__half(), std::integral_constant<int, 80>(), std::integral_constant<int, small_part<80>>());
+    const int lane = threadIdx.x % 32;
+    each<N, 2>([&](int n, int i) {
+        float total = sum[n][i] * take[0] + sum[n][2 + i] * take[1];
+        for (int m = 4; m < 32; m *= 2) total += __shfl_xor_sync(0xffffffffu, total, m);
+        if (lane / 4 == 0) pads[8 * n + lane % 4 * 2 + i] = total;
+    });
+}
+
+/* The gradient of pad of a window of `window` rows: the sums of its rows, in order. `threads` threads
+ * take part, numbered from `thread`. */
+template <int D> __device__ inline void store_pads(const attention &a, const window_block &s, const float *pads, int window, int thread, int threads)
+{
+    const bool is_whole = s.rows == window && s.columns == window;
+    for (int i = thread; i < 2 * D; i += threads) {
+        float sum = 0;
+        for (int y = 0; y < window && !is_whole; y++) sum += pads[y * 2 * D + i];
+        a.pads[(int64_t)s.index * 2 * D + i] = sum;
     }
-    return cudaErrorInvalidValue;
 }
 
 #endif

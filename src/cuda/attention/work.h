@@ -11,6 +11,12 @@
  *     bias     [H,T]                   the table in f32                                    BIAS
  *     partial  REL  [groups,J,D]       gradients of the tables, by groups of heads  backward
  *              BIAS [B,tiles,H,T]      by samples and tiles of queries              backward
+ *
+ * and of ATTENTION_WINDOW_BWD's, where a window is one of a sample and a head, ((b * down + y) *
+ * across + x) * H + h:
+ *
+ *     tables   [windows, 2 (2 window - 1), D]    gradients of both tables, window by window
+ *     pads     [windows, 2, D]                   gradient of pad, likewise
  */
 #ifndef ATTENTION_WORK_H
 #define ATTENTION_WORK_H
@@ -18,6 +24,10 @@
 #include <stdint.h>
 
 enum attention_mode { ATTENTION_PLAIN, ATTENTION_BY_TABLES, ATTENTION_BY_BIAS };
+
+/* What a tensor-core kernel adds to the scores: nothing, a mask by key, the position terms of a grid,
+ * those of a grid of 64 columns, a bias by distance. */
+enum score_terms { ADDS_NOTHING, ADDS_MASK, ADDS_TABLES, ADDS_GRID64, ADDS_BIAS };
 
 /* Heads are split into at most ATTENTION_GROUPS groups, each with a partial sum of the tables'
  * gradients. With a grid of 64 columns the grid's rows are split instead, into more groups
@@ -35,6 +45,9 @@ enum { ATTENTION_GRID64_WIDTH = 64 };
 
 /* The least number of queries and of keys for the kernels of 9.0: the length of their tiles. */
 enum { ATTENTION_HOPPER_LEAST = 64 };
+
+/* The largest window of ATTENTION_WINDOW, without tensor cores and with them. */
+enum { WINDOW_PLAIN = 32, WINDOW_FAST = 14 };
 
 struct attention_sizes {
     int64_t B, T, H, D, height, width;
@@ -81,6 +94,21 @@ static inline struct attention_work attention_work_of(const struct attention_siz
         w.bias = attention_reserve(&at, n->H * n->T);
         if (n->backward) w.partial = attention_reserve(&at, heads * tiles * n->T);
     }
+    w.total = at;
+    return w;
+}
+
+struct window_work {
+    uint64_t tables, pads, total;
+};
+
+/* Offsets in bytes, for `windows` windows. */
+static inline struct window_work window_work_of(int64_t windows, int64_t window, int64_t D)
+{
+    struct window_work w = {0, 0, 0};
+    uint64_t at = 0;
+    w.tables = attention_reserve(&at, windows * 2 * (2 * window - 1) * D);
+    w.pads = attention_reserve(&at, windows * 2 * D);
     w.total = at;
     return w;
 }

@@ -1,25 +1,16 @@
 /*
- * grid.cu: the passes before and after the attention kernels, small compared to them.
+ * passes.cu: the passes before and after the attention kernels, small compared to them.
  *
  *     before   tables to f32, as rows and as columns; rel = q . the table rows of a query's
- *              positions; delta = rowsum(do * o)
+ *              positions; delta = rowsum(do * o), for the tensor-core kernels with lse in base 2
  *     after    the tables' gradients, dtable[j] = sum of drel q over the positions computed with
  *              row j: by groups of heads, then over the groups in order; the gradient of the bias
- *              over the partial sums that the dq kernel wrote
+ *              over the partial sums that the dq kernel wrote; those of a window's tables and pad
+ *              over all windows
  */
 #include "cuda/attention/attention.cuh"
 
 constexpr int QUERIES = 16, ROWS = 16, TOKENS = 64, SLICES = 32;
-
-static __device__ float table_value(const head_table &x, int64_t row, int64_t column)
-{
-    const int64_t at = row * x.row + column * x.column;
-    switch (x.type) {
-    case STORE_BF16: return to_float(static_cast<const __nv_bfloat16 *>(x.data)[at]);
-    case STORE_F16: return to_float(static_cast<const __half *>(x.data)[at]);
-    default: return static_cast<const float *>(x.data)[at];
-    }
-}
 
 /* --- before ------------------------------------------------------------------------------ */
 
@@ -29,7 +20,7 @@ __global__ void tables_kernel(const attention a)
     float *across = a.tables + (int64_t)J * a.D;
     for (int i = blockIdx.x * BLOCK + threadIdx.x; i < J * a.D; i += gridDim.x * BLOCK) {
         const int j = i / a.D, d = i % a.D;
-        const float x = j < split ? table_value(a.table[0], j, d) : table_value(a.table[1], j - split, d);
+        const float x = j < split ? table_at(a.table[0], j, d) : table_at(a.table[1], j - split, d);
         a.tables[i] = x;
         across[(int64_t)d * J + j] = x;
     }
@@ -38,7 +29,7 @@ __global__ void tables_kernel(const attention a)
 __global__ void bias_kernel(const attention a)
 {
     for (int i = blockIdx.x * BLOCK + threadIdx.x; i < a.H * a.T; i += gridDim.x * BLOCK)
-        a.bias[i] = table_value(a.table[0], i / a.T, i % a.T) * a.unit;
+        a.bias[i] = table_at(a.table[0], i / a.T, i % a.T) * a.unit;
 }
 
 /* 16 queries of a head; a thread takes table rows, and for each query the position that uses the
@@ -63,19 +54,17 @@ template <typename T> __global__ void __launch_bounds__(BLOCK) rel_kernel(const 
         float sum[QUERIES] = {0};
         for (int d = 0; d < a.D; d++) {
             const float x = across[(int64_t)d * J + j];
-#pragma unroll
-            for (int r = 0; r < QUERIES / 4; r++) {
+            each<QUERIES / 4>([&](int r) {
                 const float4 four = columns[d * (QUERIES / 4) + r];
                 sum[4 * r] += four.x * x, sum[4 * r + 1] += four.y * x;
                 sum[4 * r + 2] += four.z * x, sum[4 * r + 3] += four.w * x;
-            }
+            });
         }
-#pragma unroll
-        for (int r = 0; r < QUERIES; r++) {
+        each<QUERIES>([&](int r) {
             const int t = t0 + r, c = j < split ? t / a.width - j + a.height - 1 : t % a.width - (j - split) + a.width - 1;
             if (r < count && c >= 0 && c < (j < split ? a.height : a.width))
                 a.rel[(head * a.T + t) * R + (j < split ? c : a.height + c)] = sum[r] * a.unit;
-        }
+        });
     }
 }
 
@@ -89,9 +78,45 @@ template <typename T> __global__ void __launch_bounds__(BLOCK) delta_kernel(cons
         const T *x = row_at<T>(a.dout, b, t, h), *y = row_at<T>(a.o, b, t, h);
         float sum = 0;
         for (int d = lane; d < a.D; d += 32) sum += to_float(x[d]) * to_float(y[d]);
-        for (int m = 16; m > 0; m /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, m);
+        sum = lanes_sum<32>(sum);
         if (lane == 0) a.delta[(b * a.H + h) * a.T + t] = sum;
     }
+}
+
+/* Delta and lse in base 2, both [B,H,T rounded up to 64]. Beyond T lse is infinite, so that those
+ * queries contribute nothing. PARTS threads per query, 8 elements each. */
+template <typename T, int PARTS> __global__ void __launch_bounds__(BLOCK) row_stats_kernel(const attention a)
+{
+    constexpr int WARP_ROWS = 32 / PARTS;
+    const int part = threadIdx.x % PARTS;
+    const int64_t padded = (a.T + 63) / 64 * 64, rows = (int64_t)a.B * a.H * padded, stride = (int64_t)gridDim.x * (BLOCK / PARTS);
+    const int64_t end = (rows + WARP_ROWS - 1) / WARP_ROWS * WARP_ROWS; /* a multiple of a warp's rows, so that warps do not diverge */
+    for (int64_t row = (int64_t)blockIdx.x * (BLOCK / PARTS) + threadIdx.x / PARTS; row < end; row += stride) {
+        const int64_t h = row % a.H, t = row / a.H % padded, b = row / a.H / padded; /* in memory order */
+        const bool there = row < rows && t < a.T;
+        float sum = 0;
+        if (there && 8 * part < a.D) {
+            const uint4 x = *reinterpret_cast<const uint4 *>(row_at<T>(a.dout, b, t, h) + 8 * part);
+            const uint4 y = *reinterpret_cast<const uint4 *>(row_at<T>(a.o, b, t, h) + 8 * part);
+            const T *left = reinterpret_cast<const T *>(&x), *right = reinterpret_cast<const T *>(&y);
+            each<8>([&](int i) { sum += to_float(left[i]) * to_float(right[i]); });
+        }
+        sum = lanes_sum<PARTS>(sum);
+        if (part != 0 || row >= rows) continue;
+        const float lse = there ? *lse_at(a, b, h, t) : CUDART_INF_F;
+        a.delta[(b * a.H + h) * padded + t] = there ? sum : 0.0f;
+        a.lse2[(b * a.H + h) * padded + t] = lse == -CUDART_INF_F ? CUDART_INF_F : lse * LOG2E; /* 2^(s - inf) = 0 */
+    }
+}
+
+extern "C" cudaError_t cuda_attention_row_stats(const struct attention *a, cudaStream_t stream)
+{
+    const int64_t rows = (int64_t)a->B * a->H * ((a->T + 63) / 64 * 64);
+    return by_type_and_length<32, 64, 80, 96, 128>(a, [&](auto t, auto d) {
+        constexpr int PARTS = decltype(d)::value <= 64 ? 8 : 16;
+        row_stats_kernel<decltype(t), PARTS><<<grid_for(rows * PARTS), BLOCK, 0, stream>>>(*a);
+        return cudaGetLastError();
+    });
 }
 
 static unsigned threads_for(int64_t items)
@@ -124,12 +149,7 @@ template <typename T> static cudaError_t before(const attention *a, int with_del
 
 extern "C" cudaError_t cuda_attention_before(const struct attention *a, int with_delta, cudaStream_t stream)
 {
-    switch (a->type) {
-    case STORE_F32: return before<float>(a, with_delta, stream);
-    case STORE_BF16: return before<__nv_bfloat16>(a, with_delta, stream);
-    case STORE_F16: return before<__half>(a, with_delta, stream);
-    }
-    return cudaErrorInvalidValue;
+    return by_type(a->type, [&](auto t) { return before<decltype(t)>(a, with_delta, stream); });
 }
 
 /* --- after ------------------------------------------------------------------------------- */
@@ -167,12 +187,11 @@ template <typename T> __global__ void __launch_bounds__(BLOCK) dtable_kernel(con
             if (slice >= slices || d >= a.D) continue;
             for (int i = slice; i < min(TOKENS, end - t0); i += slices) {
                 const float x = to_float(row_at<T>(a.q, b, t0 + i, h)[d]);
-#pragma unroll
-                for (int r = 0; r < ROWS / 4; r++) {
+                each<ROWS / 4>([&](int r) {
                     const float4 four = factors[i][r];
                     sum[4 * r] += four.x * x, sum[4 * r + 1] += four.y * x;
                     sum[4 * r + 2] += four.z * x, sum[4 * r + 3] += four.w * x;
-                }
+                });
             }
         }
     }
@@ -189,38 +208,44 @@ template <typename T> __global__ void __launch_bounds__(BLOCK) dtable_kernel(con
     }
 }
 
-/* to[i] = the sum over `count` rows of n numbers: 32 columns per block, and SLICES slices of rows,
- * which are added in order. */
-__global__ void __launch_bounds__(SLICES * 32) sum_rows_kernel(float *to, const float *from, int64_t count, int64_t n, int64_t stride)
+/* The sum over `count` rows of n numbers, of which the first `split` go to `to`, the others to `next`:
+ * 32 columns per block, and SLICES slices of rows, which are added in order. With `heads` the columns
+ * are [heads][2][D] and go to [2][heads][D]. */
+__global__ void __launch_bounds__(SLICES * 32) sum_rows_kernel(float *to, float *next, int64_t split, const float *from, int64_t count, int64_t n,
+                                                               int heads, int D)
 {
     __shared__ float meet[SLICES][33];
     const int lane = threadIdx.x % 32, slice = threadIdx.x / 32;
     const int64_t i = (int64_t)blockIdx.x * 32 + lane;
     float sum = 0;
-    for (int64_t r = slice; i < n && r < count; r += SLICES) sum += from[r * stride + i];
+    for (int64_t r = slice; i < n && r < count; r += SLICES) sum += from[r * n + i];
     meet[slice][lane] = sum;
     __syncthreads();
     if (slice != 0 || i >= n) return;
     float total = 0;
     for (int s = 0; s < SLICES; s++) total += meet[s][lane];
-    to[i] = total;
+    if (heads) to[(i / D % 2 * heads + i / D / 2) * D + i % D] = total;
+    else if (i < split) to[i] = total;
+    else next[i - split] = total;
 }
 
-static cudaError_t sum_rows(float *to, const float *from, int64_t count, int64_t n, int64_t stride, cudaStream_t stream)
+static cudaError_t sum_rows(float *to, float *next, int64_t split, const float *from, int64_t count, int64_t n, int heads, int D, cudaStream_t stream)
 {
-    const int64_t blocks = (n + 31) / 32;
-    if (blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
-    sum_rows_kernel<<<(unsigned)blocks, SLICES * 32, 0, stream>>>(to, from, count, n, stride);
-    return cudaGetLastError();
+    return start_kernel(sum_rows_kernel, (n + 31) / 32, SLICES * 32, 0, stream, to, next, split, from, count, n, heads, D);
 }
 
 extern "C" cudaError_t cuda_attention_sum_tables(const struct attention *a, cudaStream_t stream)
 {
-    const int64_t groups = attention_groups((int64_t)a->B * a->H, a->height, a->width), J = 2 * (a->height + a->width) - 2;
     const int64_t rows = (int64_t)(2 * a->height - 1) * a->D, columns = (int64_t)(2 * a->width - 1) * a->D;
-    const cudaError_t rc = sum_rows(a->dtable[0], a->partial, groups, rows, J * a->D, stream);
+    return sum_rows(a->dtable[0], a->dtable[1], rows, a->partial, attention_groups((int64_t)a->B * a->H, a->height, a->width), rows + columns, 0, a->D, stream);
+}
+
+extern "C" cudaError_t cuda_window_sums(const struct attention *a, cudaStream_t stream)
+{
+    const int64_t places = (int64_t)a->B * a->across * a->down, table = (int64_t)(2 * a->window - 1) * a->D;
+    const cudaError_t rc = sum_rows(a->dtable[0], a->dtable[1], table, a->tables, places * a->H, 2 * table, 0, a->D, stream);
     if (rc != cudaSuccess) return rc;
-    return sum_rows(a->dtable[1], a->partial + rows, groups, columns, J * a->D, stream);
+    return sum_rows(a->dpad, nullptr, 0, a->pads, places, (int64_t)a->H * 2 * a->D, a->H, a->D, stream);
 }
 
 template <typename T> static cudaError_t after_tables(const attention *a, cudaStream_t stream)
@@ -231,20 +256,10 @@ template <typename T> static cudaError_t after_tables(const attention *a, cudaSt
     return cuda_attention_sum_tables(a, stream);
 }
 
-static cudaError_t after_bias(const attention *a, int tile, cudaStream_t stream)
-{
-    const int64_t count = (int64_t)a->B * ((a->T + tile - 1) / tile), n = (int64_t)a->H * a->T;
-    return sum_rows(a->dtable[0], a->partial, count, n, n, stream);
-}
-
 extern "C" cudaError_t cuda_attention_after(const struct attention *a, int tile, cudaStream_t stream)
 {
     if (a->mode == ATTENTION_PLAIN) return cudaSuccess;
-    if (a->mode == ATTENTION_BY_BIAS) return after_bias(a, tile, stream);
-    switch (a->type) {
-    case STORE_F32: return after_tables<float>(a, stream);
-    case STORE_BF16: return after_tables<__nv_bfloat16>(a, stream);
-    case STORE_F16: return after_tables<__half>(a, stream);
-    }
-    return cudaErrorInvalidValue;
+    if (a->mode == ATTENTION_BY_TABLES) return by_type(a->type, [&](auto t) { return after_tables<decltype(t)>(a, stream); });
+    const int64_t count = (int64_t)a->B * ((a->T + tile - 1) / tile), n = (int64_t)a->H * a->T;
+    return sum_rows(a->dtable[0], nullptr, n, a->partial, count, n, 0, a->D, stream);
 }
