@@ -142,7 +142,7 @@ __device__ inline int bias_index(const attention &a, int t, int s)
 /* --- launching ------------------------------------------------------------------------------ */
 
 /* Calls f(T), as a type. */
-template <typename F> static cudaError_t by_type(enum store type, F f)
+template <typename F> static cudaError_t by_store(enum store type, F f)
 {
     switch (type) {
     case STORE_F32: return f(float());

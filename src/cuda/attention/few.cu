@@ -615,5 +615,5 @@ template <typename T> static cudaError_t run_join(const attention *a, bool backw
 
 extern "C" cudaError_t cuda_attention_few_join(const struct attention *a, int backward, cudaStream_t stream)
 {
-    return by_type(a->type, [&](auto t) { return run_join<decltype(t)>(a, backward, stream); });
+    return by_store(a->type, [&](auto t) { return run_join<decltype(t)>(a, backward, stream); });
 }

@@ -149,7 +149,7 @@ template <typename T> static cudaError_t before(const attention *a, int with_del
 
 extern "C" cudaError_t cuda_attention_before(const struct attention *a, int with_delta, cudaStream_t stream)
 {
-    return by_type(a->type, [&](auto t) { return before<decltype(t)>(a, with_delta, stream); });
+    return by_store(a->type, [&](auto t) { return before<decltype(t)>(a, with_delta, stream); });
 }
 
 /* --- after ------------------------------------------------------------------------------- */
@@ -259,7 +259,7 @@ template <typename T> static cudaError_t after_tables(const attention *a, cudaSt
 extern "C" cudaError_t cuda_attention_after(const struct attention *a, int tile, cudaStream_t stream)
 {
     if (a->mode == ATTENTION_PLAIN) return cudaSuccess;
-    if (a->mode == ATTENTION_BY_TABLES) return by_type(a->type, [&](auto t) { return after_tables<decltype(t)>(a, stream); });
+    if (a->mode == ATTENTION_BY_TABLES) return by_store(a->type, [&](auto t) { return after_tables<decltype(t)>(a, stream); });
     const int64_t count = (int64_t)a->B * ((a->T + tile - 1) / tile), n = (int64_t)a->H * a->T;
     return sum_rows(a->dtable[0], nullptr, n, a->partial, count, n, 0, a->D, stream);
 }

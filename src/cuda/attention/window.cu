@@ -290,10 +290,10 @@ template <typename T> static cudaError_t backward(const attention *a, cudaStream
 
 extern "C" cudaError_t cuda_window_plain(const struct attention *a, cudaStream_t stream)
 {
-    return by_type(a->type, [&](auto t) { return forward<decltype(t)>(a, stream); });
+    return by_store(a->type, [&](auto t) { return forward<decltype(t)>(a, stream); });
 }
 
 extern "C" cudaError_t cuda_window_plain_bwd(const struct attention *a, cudaStream_t stream)
 {
-    return by_type(a->type, [&](auto t) { return backward<decltype(t)>(a, stream); });
+    return by_store(a->type, [&](auto t) { return backward<decltype(t)>(a, stream); });
 }
