@@ -500,7 +500,7 @@ bool run_can_prefetch(const struct run *r) { return r->device.ops->write_later &
 /* Waits until the previous batch has left the staging buffer, which usually is long done. */
 int run_prefetch_begin(struct run *r, struct error *e)
 {
-    int rc = r->device.ops->settle(&r->device, e);
+    int rc = r->device.ops->synchronize_writes(&r->device, e);
     r->prefetching = !rc;
     r->prefetched = false;
     return rc;
