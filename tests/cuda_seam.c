@@ -925,7 +925,7 @@ int main(int argc, char **argv)
     test_many("many bf16", DT_BF16, DT_BF16, DT_BF16, run);
     test_vectors("many vectors", run);
     test_pipelined("a batch ahead", "next", AHEAD, run_ahead, run);
-    test_pipelined("steps without waiting", "tickets", DEVICE_MARKS * 2 * AHEAD, run_pipeline, run);
+    test_pipelined("steps without waiting", "tickets", DEVICE_EVENTS * 2 * AHEAD, run_pipeline, run);
     printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
     return failed ? 1 : 0;
 }

@@ -220,19 +220,19 @@ static int lazy_later(struct device *d, void *to, const void *from, uint64_t byt
     (void)d, (void)e;
     return enqueue((struct command){COMMAND_PREFETCH, .to = to, .from = from, .bytes = bytes});
 }
-static int lazy_mark(struct device *d, int number, struct error *e)
+static int lazy_record_event(struct device *d, int number, struct error *e)
 {
     (void)d, (void)e;
     return enqueue((struct command){COMMAND_MARK, .number = number});
 }
-static int lazy_await(struct device *d, int number, double *reached, struct error *e)
+static int lazy_wait_event(struct device *d, int number, double *reached, struct error *e)
 {
     (void)d, (void)e;
     *reached = clock_seconds();
     execute(count_until(COMMAND_MARK, number));
     return PL_OK;
 }
-static int lazy_settle(struct device *d, struct error *e)
+static int lazy_synchronize_writes(struct device *d, struct error *e)
 {
     (void)d, (void)e;
     execute(count_until(COMMAND_PREFETCH, 0));
@@ -248,7 +248,7 @@ static uint64_t run_ahead(const struct setting *w, float scale, bool lazy, struc
     int retired = 0, updates = 0;
     rig_open(&g, w);
     ops = cpu_device;
-    ops.run = lazy_run, ops.send = lazy_send, ops.write_later = lazy_later, ops.mark = lazy_mark, ops.await = lazy_await, ops.settle = lazy_settle;
+    ops.run = lazy_run, ops.send = lazy_send, ops.write_later = lazy_later, ops.record_event = lazy_record_event, ops.wait_event = lazy_wait_event, ops.synchronize_writes = lazy_synchronize_writes;
     if (lazy) g.r.device.ops = &ops;
     for (int n = 0; n < STEPS; n++) {
         submit(&g, n, g.t.scaled ? updates : n, scale, false);
@@ -350,20 +350,20 @@ static void test_seconds_cpu(void **state)
 }
 
 enum { STEP_SECONDS = 100 };
-static double device_at, done_at[DEVICE_MARKS]; /* a device that takes STEP_SECONDS per step, on a simulated clock */
+static double device_at, done_at[DEVICE_EVENTS]; /* a device that takes STEP_SECONDS per step, on a simulated clock */
 
 static int slow_run(struct device *d, struct tape *t, enum program p, struct error *e)
 {
     if (p == PROGRAM_STEP) device_at = fmax(device_at, clock_seconds()) + STEP_SECONDS;
     return cpu_device.run(d, t, p, e);
 }
-static int slow_mark(struct device *d, int number, struct error *e)
+static int slow_record_event(struct device *d, int number, struct error *e)
 {
     (void)d, (void)e;
     done_at[number] = device_at;
     return PL_OK;
 }
-static int slow_await(struct device *d, int number, double *reached, struct error *e)
+static int slow_wait_event(struct device *d, int number, double *reached, struct error *e)
 {
     (void)d, (void)e;
     *reached = done_at[number];
@@ -377,7 +377,7 @@ static void test_seconds_device(void **state)
     struct device_ops ops = cpu_device;
     struct rig g;
     rig_open(&g, &(struct setting){"f32", "off", true});
-    ops.run = slow_run, ops.mark = slow_mark, ops.await = slow_await;
+    ops.run = slow_run, ops.record_event = slow_record_event, ops.wait_event = slow_wait_event;
     g.r.device.ops = &ops;
     for (int stretch = 0; stretch < 2; stretch++) {
         double sum = 0;

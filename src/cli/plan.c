@@ -78,7 +78,7 @@ static int plan(int argc, char **argv, struct error *e)
         rc = config_check(&c, CONFIG_NEEDS_MODEL, e);
         if (o.explain) run_explain_device();
         if (!rc) {
-            rc = run_plan(&r, &c, &(struct run_options){.plan = o.plan, .train = true, .describe = feed_describe, .tell = true}, e);
+            rc = run_plan(&r, &c, &(struct run_options){.plan = o.plan, .train = true, .describe = feed_describe, .ablation = true}, e);
             if (r.has_graph && (!rc || rc == PL_NOFIT)) show(&r, &o, !rc);
             if (!rc && o.output) rc = write_plan(&r, true, o.output, e);
             run_close(&r);

@@ -85,9 +85,9 @@ static int draw_worst(const struct worst_masks *all, const struct sample *s, con
     if (rc) return rc;
     rc = predictor_open(&a, all->config, &p, &shape, e);
     if (!rc) {
-        to_image_pixels(&a, w->place, point[0]);
-        to_image_pixels(&a, w->place, q.box);
-        to_image_pixels(&a, w->place + 2, q.box + 2);
+        to_image_pixels(&a, w->coords, point[0]);
+        to_image_pixels(&a, w->coords, q.box);
+        to_image_pixels(&a, w->coords + 2, q.box + 2);
         rc = predictor_run(&a, &q, 1, e);
         uint8_t *mask = mem_alloc((size_t)p.w * p.h);
         size_t stride = 0;

@@ -262,20 +262,20 @@ static int cpu_read(struct device *d, void *to, const void *from, uint64_t bytes
 }
 
 /* Waits until all submitted work is done. */
-static int cpu_settle(struct device *d, struct error *e)
+static int cpu_synchronize_writes(struct device *d, struct error *e)
 {
     (void)d, (void)e;
     return PL_OK;
 }
 
-static int cpu_mark(struct device *d, int number, struct error *e)
+static int cpu_record_event(struct device *d, int number, struct error *e)
 {
     (void)e;
     d->reached[number] = clock_seconds();
     return PL_OK;
 }
 
-static int cpu_await(struct device *d, int number, double *reached, struct error *e)
+static int cpu_wait_event(struct device *d, int number, double *reached, struct error *e)
 {
     (void)e;
     *reached = d->reached[number];
@@ -310,5 +310,5 @@ static void cpu_close(struct device *d, struct tape *t)
 }
 
 const struct device_ops cpu_device = {"cpu", cpu_open, cpu_allocate, cpu_record, cpu_run, cpu_copy, cpu_read, cpu_close,
-                                      .write_later = cpu_copy, .settle = cpu_settle, .send = cpu_copy, .mark = cpu_mark, .await = cpu_await};
+                                      .write_later = cpu_copy, .synchronize_writes = cpu_synchronize_writes, .send = cpu_copy, .record_event = cpu_record_event, .wait_event = cpu_wait_event};
 const struct device_ops ref_device = {"ref", cpu_open, cpu_allocate, cpu_record, cpu_run, cpu_copy, cpu_read, cpu_close};

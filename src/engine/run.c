@@ -299,7 +299,7 @@ static int search_plan(struct run *r, struct settings s, const struct run_option
     r->has_space = true;
     rc = plan_search_in(&r->space, &r->plan, &r->graph, e);
     r->has_graph = !rc || rc == PL_NOFIT;
-    if (!rc && o->tell) plan_ablation(&r->space, &r->plan, &s);
+    if (!rc && o->ablation) plan_ablation(&r->space, &r->plan, &s);
     return rc;
 }
 
@@ -350,7 +350,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (resolve_budget(r, e)) return e->code;
     if ((rc = offload_budget(c, r->device.kind, run_gpu_is_here(r), &r->host_budget, &r->host_rule, e))) return rc;
 
-    r->source = (struct source){r, build_forward, .alone = o->define};
+    r->source = (struct source){r, build_forward, .serial = o->define};
     struct settings s = base_settings(r, o);
     struct run_input ids;
     if ((rc = check_precision(r, &s, e)) || (rc = check_needs(&s, e))) return rc;
@@ -500,7 +500,7 @@ bool run_can_prefetch(const struct run *r) { return r->device.ops->write_later &
 /* Waits until the previous batch has left the staging buffer, which usually is long done. */
 int run_prefetch_begin(struct run *r, struct error *e)
 {
-    int rc = r->device.ops->settle(&r->device, e);
+    int rc = r->device.ops->synchronize_writes(&r->device, e);
     r->prefetching = !rc;
     r->prefetched = false;
     return rc;

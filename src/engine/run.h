@@ -76,7 +76,7 @@ struct run_options {
     size_t own_bytes;            /* ...and its size */
     bool partial;                /* it asks for a part of the model */
     const int64_t *size;         /* batch.size, valid until run_close; NULL: the family's defaults */
-    bool tell;                   /* also compute the savings and costs of each technique (ablation) */
+    bool ablation;               /* also compute what each technique saves and costs */
     bool probe;                  /* do not search for remedies if nothing fits */
     bool several;                /* run_plan_within will be called */
     uint64_t gpu_memory;         /* of the plan's GPU; 0: what its profile says */

@@ -60,7 +60,7 @@ static int submit_pipelined(struct tickets *t, struct ticket *k, struct error *e
     if (!rc) rc = run_program(r, PROGRAM_UPDATE, e);
     if (!rc) rc = send(t, k->clip, tape_address(&r->tape, t->clip), sizeof k->clip, e);
     if (!rc && t->scaled) rc = send(t, &k->block, tape_address(&r->tape, r->graph.step), sizeof k->block, e);
-    return rc ? rc : r->device.ops->mark(&r->device, (int)(t->submitted % TICKETS), e);
+    return rc ? rc : r->device.ops->record_event(&r->device, (int)(t->submitted % TICKETS), e);
 }
 
 /* --- a synchronous device ---------------------------------------------------------------------- */
@@ -97,7 +97,7 @@ int ticket_retire(struct tickets *t, struct ticket *out, struct error *e)
     const int number = (int)(t->retired % TICKETS);
     CHECK(tickets_in_flight(t), "no step is in flight");
     double done = clock_seconds();
-    int rc = is_pipelined(t) ? t->run->device.ops->await(&t->run->device, number, &done, e) : PL_OK;
+    int rc = is_pipelined(t) ? t->run->device.ops->wait_event(&t->run->device, number, &done, e) : PL_OK;
     if (rc) return rc;
     *out = t->at[number];
     t->seconds = fmax(done - (t->from[number] < 0 ? t->done : t->from[number]), 0);

@@ -34,7 +34,7 @@
 
 #include "engine/run.h"
 
-enum { TICKETS = DEVICE_MARKS };
+enum { TICKETS = DEVICE_EVENTS };
 
 /* The results of a step. */
 struct ticket {

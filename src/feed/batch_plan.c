@@ -109,7 +109,7 @@ int feed_describe(const struct config *c, const struct model *m, const struct ru
     *b = (struct mask_batches){.prompts = out->own ? *(const struct prompting *)out->own : (struct prompting){0}};
     if (!config_tokens(c) && describe_images(c, m, o->train, b, out, e)) return e->code;
     b->prompts.loss = batch_loss(c);
-    b->prompts.told = o->evaluate;
+    b->prompts.statistics = o->evaluate;
     b->whole = b->prompts;
     b->whole.part = PART_ALL;
     out->own = &b->prompts;

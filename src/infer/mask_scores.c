@@ -67,7 +67,7 @@ static int add(struct mask_scores *m, struct run *r, const struct feed *f, id st
         const struct feed_mask *x = &f->masks[i];
         struct worst where = {.sample = x->sample, .mask = x->id};
         if (!x->area || s[CHOSEN] < 0) continue;
-        memcpy(where.place, m->coords + i * m->slots * 2, sizeof where.place);
+        memcpy(where.coords, m->coords + i * m->slots * 2, sizeof where.coords);
         scores_add(&m->scores, (uint32_t)f->pass + (last ? m->passes : 0), x->category, (double)s[IOU], dice_of_iou((double)s[IOU]), last ? NULL : &where);
     }
     return rc;

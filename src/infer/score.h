@@ -43,7 +43,7 @@ struct worst {
     double iou;       /* set by scores_add */
     uint64_t sample;  /* index in the dataset */
     int64_t mask;     /* the caller's number of the mask within the sample */
-    float place[4];   /* the prompt, in the caller's coordinates */
+    float coords[4];  /* of the prompt, in the caller's coordinates */
     uint32_t prompt;  /* set by scores_add */
 };
 

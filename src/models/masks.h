@@ -47,7 +47,7 @@ struct prompting {
     struct mask_loss_options loss; /* used with targets; all zeros: the defaults */
     enum model_part part;
     enum dtype embeddings; /* PART_MASKS: dtype of image_embeddings; DT_NONE: f32 */
-    bool told;           /* rounds: every program outputs statistics per mask, not only the evaluation */
+    bool statistics;     /* rounds: every program outputs statistics per mask, not only the evaluation */
 };
 
 /* The prompts of a batch of a mask model; all zeros if it has none of its own. */

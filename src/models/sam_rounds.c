@@ -78,7 +78,7 @@ static struct round_result round_result(const struct sam_build *b, id image, id 
 }
 
 /* The evaluation outputs statistics of each mask (MASK_LOSS in ops.def). */
-static bool outputs_statistics(const struct sam_build *b) { return b->prompting.told || !program_is(b->g->at.program, PROGRAM_TRAINS); }
+static bool outputs_statistics(const struct sam_build *b) { return b->prompting.statistics || !program_is(b->g->at.program, PROGRAM_TRAINS); }
 
 static void output_statistics(const struct sam_build *b, const char *name, id statistics)
 {

@@ -100,7 +100,7 @@ static void write_modules(struct json_writer *w, const struct plan *p, const str
         json_put_string(w, "name", modules[i].name);
         json_put_uint(w, "bytes", modules[i].persistent + modules[i].transient);
         json_put_uint(w, "weights", modules[i].persistent);
-        json_put_uint(w, "passing", modules[i].transient);
+        json_put_uint(w, "transient", modules[i].transient);
         json_end(w);
     }
     json_end(w);

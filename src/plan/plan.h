@@ -64,7 +64,7 @@ struct plan {
 struct source {
     void *model;
     void (*build)(void *model, struct graph *g, int micro_batch);
-    bool alone;                       /* build is not thread-safe */
+    bool serial;                      /* build is not thread-safe */
 };
 
 /* Builds the graph for settings. Returns PL_USAGE if the model's builder reports an error. */
@@ -152,7 +152,7 @@ struct freedom {
     int trips;                        /* maximum number of micro-batches per step; 0: no limit */
     uint64_t budget;                  /* 0: none */
     uint64_t host_budget;             /* 0: none */
-    bool tell;                        /* also run plan_ablation */
+    bool ablation;                    /* also run plan_ablation */
 };
 
 /* --- the search (search.c) -------------------------------------------------------------- */
@@ -215,7 +215,7 @@ int plan_build_choice(struct plan_space *x, uint32_t choice, struct plan *p, str
 int plan_search_in(struct plan_space *x, struct plan *p, struct graph *g, struct error *e);
 /* Fills p->techniques and p->more; `base` is the settings with which the space was opened. */
 void plan_ablation(struct plan_space *x, struct plan *p, const struct settings *base);
-/* Opens a space, runs plan_search_in and, if f->tell, plan_ablation, and closes the space. */
+/* Opens a space, runs plan_search_in and, if f->ablation, plan_ablation, and closes the space. */
 int plan_search(struct plan *p, struct graph *g, const struct source *source, const struct settings *base,
                 const struct freedom *f, const struct profile *profile, struct error *e);
 

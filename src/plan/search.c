@@ -319,7 +319,7 @@ int plan_search(struct plan *p, struct graph *g, const struct source *source, co
     int rc = plan_space_open(&x, source, base, f, profile, e);
     if (rc) return rc;
     rc = plan_search_in(&x, p, g, e);
-    if (!rc && f->tell) plan_ablation(&x, p, base);
+    if (!rc && f->ablation) plan_ablation(&x, p, base);
     plan_space_close(&x);
     return rc;
 }

@@ -140,7 +140,7 @@ static int run_jobs(const struct plan_space *x, struct jobs *jobs, struct error 
     uint32_t first = UINT32_MAX; /* the same message in any order of threads */
     for (uint32_t i = 0; i < jobs->list.n; i++) jobs->list.at[i].number = i;
     qsort(jobs->list.at, jobs->list.n, sizeof *jobs->list.at, by_sharing);
-#pragma omp parallel if (!x->source->alone)
+#pragma omp parallel if (!x->source->serial)
     {
         struct plan_drafts drafts = {.source = x->source};
         uint32_t own = UINT32_MAX; /* the first job of this thread */

@@ -10,7 +10,7 @@
 
 #include "run/tape.h"
 
-enum { DEVICE_MARKS = 2 };
+enum { DEVICE_EVENTS = 2 };
 
 struct device {
     enum device_kind kind;
@@ -21,7 +21,7 @@ struct device {
     bool deterministic;    /* no kernel is chosen by timing */
     char spill[4096];      /* CPU: the folder of the offload file */
     bool no_file;          /* CPU: anonymous memory instead of the offload file */
-    double reached[DEVICE_MARKS]; /* CPU: completion time of each event (mark) */
+    double reached[DEVICE_EVENTS]; /* CPU: completion time of each event (mark) */
     void *state;           /* private to the device */
 };
 
@@ -41,16 +41,16 @@ struct device_ops {
      * memory (SPACE_HOST); on the CPU, where programs run while the host waits, anywhere.
      *
      * write_later copies on a stream of its own: after every submitted program except the update,
-     * before the next program that is not the update. settle returns when the sources of these
-     * copies may be reused. send copies, in either direction or within the device, in order with
-     * the programs. mark records an event, one of DEVICE_MARKS, after everything submitted so far;
-     * await waits for it. Its `reached` is the clock_seconds() at which the device completed the
-     * event, which may be long before the call. Events are awaited in order. */
+     * before the next program that is not the update. synchronize_writes returns when the
+     * sources of these copies may be reused. send copies, in either direction or within the device, in order with
+     * the programs. record_event records an event, one of DEVICE_EVENTS, after everything submitted so far;
+     * wait_event waits for it. Its `reached` is the clock_seconds() at which the device completed the
+     * event, which may be long before the call. Events are waited for in order. */
     int (*write_later)(struct device *, void *to, const void *from, uint64_t bytes, struct error *);
-    int (*settle)(struct device *, struct error *);
+    int (*synchronize_writes)(struct device *, struct error *);
     int (*send)(struct device *, void *to, const void *from, uint64_t bytes, struct error *);
-    int (*mark)(struct device *, int number, struct error *);
-    int (*await)(struct device *, int number, double *reached, struct error *);
+    int (*record_event)(struct device *, int number, struct error *);
+    int (*wait_event)(struct device *, int number, double *reached, struct error *);
 };
 extern const struct device_ops ref_device, cpu_device;
 

@@ -6,8 +6,8 @@
  *     lanes          one stream each; programs are launched on the compute lane
  *
  * Invariant: all work goes through the compute lane in order, except the copy of the next batch. So
- * a read sees the effect of every earlier run and write. Only read, write, settle and await block
- * the host. There is no managed memory, and nothing is allocated on the GPU after recording.
+ * a read sees the effect of every earlier run and write. Only read, write, synchronize_writes and
+ * wait_event block the host. There is no managed memory, and nothing is allocated on the GPU after recording.
  */
 #include <math.h>
 #include <stdio.h>
@@ -109,7 +109,7 @@ static int make_lanes(struct cuda_state *s, struct error *e)
     TRY_CUDA(cudaStreamCreateWithFlags(&s->prefetch, cudaStreamNonBlocking));
     TRY_CUDA(cudaEventCreateWithFlags(&s->batch_read, cudaEventDisableTiming));
     TRY_CUDA(cudaEventCreateWithFlags(&s->batch_copied, cudaEventDisableTiming));
-    for (int i = 0; i < 2 * DEVICE_MARKS; i++) TRY_CUDA(cudaEventCreate(&s->marks[i / 2][i % 2]));
+    for (int i = 0; i < 2 * DEVICE_EVENTS; i++) TRY_CUDA(cudaEventCreate(&s->events[i / 2][i % 2]));
     TRY_BLAS(cublasLtCreate(&s->blas));
     return PL_OK;
 }
@@ -125,8 +125,8 @@ static void free_state(struct device *d)
     if (s->prefetch) cudaStreamDestroy(s->prefetch);
     if (s->batch_read) cudaEventDestroy(s->batch_read);
     if (s->batch_copied) cudaEventDestroy(s->batch_copied);
-    for (int i = 0; i < 2 * DEVICE_MARKS; i++)
-        if (s->marks[i / 2][i % 2]) cudaEventDestroy(s->marks[i / 2][i % 2]);
+    for (int i = 0; i < 2 * DEVICE_EVENTS; i++)
+        if (s->events[i / 2][i % 2]) cudaEventDestroy(s->events[i / 2][i % 2]);
     mem_free(s);
     d->state = NULL;
 }
@@ -224,7 +224,7 @@ int cuda_join_prefetch(struct cuda_state *s, struct error *e)
     return PL_OK;
 }
 
-static int cuda_settle(struct device *d, struct error *e)
+static int cuda_synchronize_writes(struct device *d, struct error *e)
 {
     const struct cuda_state *s = d->state;
     TRY_CUDA(cudaStreamSynchronize(s->prefetch));
@@ -243,31 +243,31 @@ static int cuda_send(struct device *d, void *to, const void *from, uint64_t byte
     return PL_OK;
 }
 
-static int cuda_mark(struct device *d, int number, struct error *e)
+static int cuda_record_event(struct device *d, int number, struct error *e)
 {
     struct cuda_state *s = d->state;
     s->turn[number] ^= 1;
-    TRY_CUDA(cudaEventRecord(s->marks[number][s->turn[number]], s->lane[LANE_COMPUTE]));
+    TRY_CUDA(cudaEventRecord(s->events[number][s->turn[number]], s->lane[LANE_COMPUTE]));
     return PL_OK;
 }
 
 /* *reached is the time when the event was reached. If the host had to wait for it, that is now. If
  * it was reached earlier, while the host was busy with launches of the next step, the time comes
  * from the GPU's measurement since the previous event. */
-static int cuda_await(struct device *d, int number, double *reached, struct error *e)
+static int cuda_wait_event(struct device *d, int number, double *reached, struct error *e)
 {
     struct cuda_state *s = d->state;
-    const cudaEvent_t mark = s->marks[number][s->turn[number]];
-    const bool early = cudaEventQuery(mark) == cudaSuccess;
+    const cudaEvent_t event = s->events[number][s->turn[number]];
+    const bool early = cudaEventQuery(event) == cudaSuccess;
     float ms = 0;
     if (!early) cudaGetLastError(); /* cudaErrorNotReady is no failure; any other error occurs again below */
-    TRY_CUDA(cudaEventSynchronize(mark));
+    TRY_CUDA(cudaEventSynchronize(event));
     *reached = clock_seconds();
     if (early && s->last) {
-        TRY_CUDA(cudaEventElapsedTime(&ms, s->last, mark));
+        TRY_CUDA(cudaEventElapsedTime(&ms, s->last, event));
         *reached = fmin(*reached, s->last_at + 1e-3 * (double)ms);
     }
-    s->last = mark;
+    s->last = event;
     s->last_at = *reached;
     return PL_OK;
 }
@@ -306,7 +306,7 @@ static void cuda_memory(const struct device *d, uint64_t *free, uint64_t *total)
     *total = all;
 }
 
-static const struct device_ops ops = {"cuda", cuda_open, cuda_allocate, cuda_record, cuda_run, cuda_write, cuda_copy, cuda_close, cuda_memory, cuda_write_later, cuda_settle,
-                                      cuda_send, cuda_mark, cuda_await};
+static const struct device_ops ops = {"cuda", cuda_open, cuda_allocate, cuda_record, cuda_run, cuda_write, cuda_copy, cuda_close, cuda_memory, cuda_write_later, cuda_synchronize_writes,
+                                      cuda_send, cuda_record_event, cuda_wait_event};
 
 const struct cuda_plugin plimsoll_cuda_plugin = {CUDA_PLUGIN_ABI, log_quiet, &ops, count_gpus, get_view, describe_gpu};

@@ -24,9 +24,9 @@ struct cuda_state {
     cudaStream_t prefetch;                /* the stream that copies the next batch */
     cudaEvent_t batch_read, batch_copied; /* after the last program that reads a batch; after the prefetch copies */
     bool prefetch_pending;                /* there are prefetch copies that no program waits for yet */
-    cudaEvent_t marks[DEVICE_MARKS][2];   /* two events per mark, used in turn: the one before the awaited one stays readable */
-    int turn[DEVICE_MARKS];               /* which of the two was recorded last */
-    cudaEvent_t last;                     /* the event that was awaited last; NULL: none */
+    cudaEvent_t events[DEVICE_EVENTS][2];   /* two of each, used in turn: the one before the one that is waited for stays readable */
+    int turn[DEVICE_EVENTS];               /* which of the two was recorded last */
+    cudaEvent_t last;                     /* the last event that was waited for; NULL: none */
     double last_at;                       /* clock_seconds() when it was reached */
     int capability;                       /* compute capability of the GPU: 90 is 9.0 */
     cublasLtHandle_t blas;
