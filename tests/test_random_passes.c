@@ -28,7 +28,7 @@
 #include <unistd.h>
 
 enum { STEPS = 2, COUNT_DEFAULT = 400 };
-static const double NEAR = 1e-6, SLACK = 8;
+static const double NEAR = 4e-6, SLACK = 8; /* NEAR: some hundred f32 terms, one by one where the compiler vectorizes nothing */
 static uint64_t first_seed;
 static int count = COUNT_DEFAULT;
 

@@ -524,6 +524,6 @@ int search_space_fill(struct plan_space *x, const struct settings *base, struct 
         if (take_rungs(&s, &x->f, rung)) rc = add_dimensions(x, &s, e);
     } while (!rc && next_rungs(&x->f, rung));
     for (uint32_t i = 0; i < x->choices.n; i++) x->choices.at[i].number = i;
-    qsort(x->choices.at, x->choices.n, sizeof *x->choices.at, by_seconds);
+    if (x->choices.n) qsort(x->choices.at, x->choices.n, sizeof *x->choices.at, by_seconds);
     return rc;
 }
