@@ -21,29 +21,12 @@
 #include "io/file.h"
 #include "models/layers.h"
 #include "models/parts.h"
+#include "temporary_folder.h"
 
 #define TOWER_FOLDER "tests/golden/clip_vision"
 #define DECODER_FOLDER "tests/golden/noprefix"
 
 enum { B = 2, T = 5, PATCHES = 4, WIDTH = 24, VOCABULARY = 79, CHANNELS = 3, IMAGE = 14, LENGTH = PATCHES + T };
-
-static char folder[256];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    const char *base = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/plimsoll-parts-XXXXXX", base ? base : "/tmp");
-    log_quiet(true);
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    struct error e;
-    return tree_remove(folder, &e);
-}
 
 static void must(int rc, const struct error *e)
 {

@@ -25,27 +25,11 @@
 #include "engine/weights.h"
 #include "plan/plan.h"
 #include "engine/state.h"
+#include "temporary_folder.h"
 
-static char folder[256];
 static _Alignas(64) char staging[TRANSFER_LEAST];
 
 /* --- folders ------------------------------------------------------------------------ */
-
-static int make_folder(void **state)
-{
-    (void)state;
-    const char *base = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/plimsoll-weights-XXXXXX", base ? base : "/tmp");
-    log_quiet(true);
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    struct error e;
-    return tree_remove(folder, &e);
-}
 
 /* An empty folder of that name. */
 static const char *fresh(const char *name)
