@@ -92,7 +92,17 @@ ifeq ($(ONEDNN),1)
 else
   SRCS := $(filter-out src/cpu/onednn.c,$(SRCS))
 endif
-LDLIBS += $(ONEDNN_LIBS)
+# PCRE2: regular expressions in adapter.target_modules, found in the same way; `make PCRE2=0` forces it off.
+# Only src/base/regex.c uses it; without PCRE2 regex_none.c replaces that file.
+PCRE2 ?= $(shell printf '\043define PCRE2_CODE_UNIT_WIDTH 8\n\043include <pcre2.h>\nint main(void) { return pcre2_config(PCRE2_CONFIG_VERSION, 0) < 0; }' | \
+           $(CC) $(EXTRA) -x c - -lpcre2-8 -o /dev/null 2>/dev/null && echo 1 || echo 0)
+ifeq ($(PCRE2),1)
+  PCRE2_LIBS := -lpcre2-8
+  SRCS := $(filter-out src/base/regex_none.c,$(SRCS))
+else
+  SRCS := $(filter-out src/base/regex.c,$(SRCS))
+endif
+LDLIBS += $(ONEDNN_LIBS) $(PCRE2_LIBS)
 OBJS := $(SRCS:src/%.c=$(BUILD)/%.o)
 LIB  := $(BUILD)/libparts.a
 
@@ -119,7 +129,7 @@ $(STATIC): $(PUBLIC) $(BUILD)/objects
 # The plug-in contains the few internal functions that it calls: the program and both libraries, which load
 # it, export none of them.
 $(BUILD)/plimsoll-cuda.so: $(CUDA_OBJS) $(BUILD)/libseam.a
-	$(CC) $(LDFLAGS) -shared -Wl,-z,defs $(CUDA_OBJS) $(BUILD)/libseam.a $(CUDA_LIBS) $(ONEDNN_LIBS) -lm -lpthread -ldl -o $@
+	$(CC) $(LDFLAGS) -shared -Wl,-z,defs $(CUDA_OBJS) $(BUILD)/libseam.a $(CUDA_LIBS) $(ONEDNN_LIBS) $(PCRE2_LIBS) -lm -lpthread -ldl -o $@
 $(LIB): $(OBJS) $(BUILD)/objects
 	@rm -f $@ && $(AR) rcs $@ $(OBJS)
 # This file changes with the list of objects, so that a removed source or another CUDA setting relinks the libraries.
@@ -158,7 +168,7 @@ OPENMP_LIB = $(if $(shell $(CC) --version 2>/dev/null | grep -i clang),-fopenmp,
 # Programs outside the project use the public header and the flags of pkg-config, which reads
 # plimsoll-uninstalled.pc for the build tree. $(call pc,prefix,includedir,libdir) prints it. Its rpath lets
 # programs find the library without LD_LIBRARY_PATH; in /usr/lib the loader finds it anyway.
-pc = sed 's|@PREFIX@|$1|; s|@INCLUDEDIR@|$2|; s|@LIBDIR@|$3|; s|@VERSION@|$(VERSION)|; s|@OPENMP@|$(OPENMP_LIB)|; s|@ONEDNN@|$(ONEDNN_LIBS)|; s| @RPATH@|$(if $(filter /usr,$1),, -Wl,-rpath,$${libdir})|' tools/plimsoll.pc.in
+pc = sed 's|@PREFIX@|$1|; s|@INCLUDEDIR@|$2|; s|@LIBDIR@|$3|; s|@VERSION@|$(VERSION)|; s|@OPENMP@|$(OPENMP_LIB)|; s|@ONEDNN@|$(ONEDNN_LIBS)|; s|@PCRE2@|$(PCRE2_LIBS)|; s| @RPATH@|$(if $(filter /usr,$1),, -Wl,-rpath,$${libdir})|' tools/plimsoll.pc.in
 PC := $(BUILD)/plimsoll-uninstalled.pc
 $(PC): tools/plimsoll.pc.in include/plimsoll.h
 	@mkdir -p $(@D)
@@ -187,10 +197,10 @@ $(BUILD)/libseam.a: $(SEAM)
 	rm -f $@ && $(AR) rcs $@ $(SEAM)
 $(BUILD)/bench/bench_cuda_attention $(BUILD)/bench/bench_cuda_update: $(BUILD)/bench/%: bench/%.c $(BUILD)/libseam.a $(PLUGIN)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ $< $(BUILD)/libseam.a $(LDFLAGS) $(ONEDNN_LIBS) -lm -lpthread -ldl -o $@
+	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ $< $(BUILD)/libseam.a $(LDFLAGS) $(ONEDNN_LIBS) $(PCRE2_LIBS) -lm -lpthread -ldl -o $@
 $(BUILD)/tests/cuda_seam $(BUILD)/tests/cuda_ops: $(BUILD)/tests/%: tests/%.c $(BUILD)/libseam.a $(PLUGIN)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ -Itests $< $(BUILD)/libseam.a $(LDFLAGS) $(ONEDNN_LIBS) -lm -lpthread -ldl -o $@
+	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ -Itests $< $(BUILD)/libseam.a $(LDFLAGS) $(ONEDNN_LIBS) $(PCRE2_LIBS) -lm -lpthread -ldl -o $@
 
 # --- targets for users --------------------------------------------------------
 
@@ -259,7 +269,7 @@ $(BUILD)/fuzz/libparts.a: $(FUZZ_OBJS)
 	@rm -f $@ && $(AR) rcs $@ $(FUZZ_OBJS)
 FUZZERS      := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(FUZZERS): $(BUILD)/fuzz/%: tests/fuzz/%.c tests/fuzz/machine.c $(BUILD)/fuzz/libparts.a
-	clang $(FUZZ_FLAGS) -fsanitize=fuzzer,address,undefined $^ -lcjson -lyaml -ljpeg -lpng -lz -lm -lpthread -ldl -o $@
+	clang $(FUZZ_FLAGS) -fsanitize=fuzzer,address,undefined $^ -lcjson -lyaml -ljpeg -lpng -lz -lm -lpthread -ldl $(PCRE2_LIBS) -o $@
 fuzz: deps
 	@CC="$(CC)" tools/deps.sh fuzz
 	+@$(BUILD_WITH_PROGRESS) $(FUZZERS)

@@ -1,13 +1,15 @@
 #!/bin/bash
 # Installs the missing dependencies for building and testing; prints nothing if none is missing.
 #
-#   tools/deps.sh          a C compiler, libyaml, cJSON, libjpeg-turbo, libpng, zlib, cmocka, pkg-config
+#   tools/deps.sh          a C compiler, libyaml, cJSON, libjpeg-turbo, libpng, zlib, cmocka, pkg-config,
+#                          and PCRE2, which is optional
 #   tools/deps.sh fuzz     clang with libFuzzer as well
 #   tools/deps.sh onednn   oneDNN 2 as well, which is optional
 #
 # A dependency is present if a program that uses it compiles and links, wherever it comes from. Debian and
 # Ubuntu packages are installed with apt-get, as root or through sudo without a password; otherwise the
-# command to run is printed.
+# command to run is printed. It is no failure if PCRE2 alone cannot be installed: the program builds
+# without it.
 set -euo pipefail
 
 CC=${CC:-gcc}
@@ -19,7 +21,7 @@ compiles() {
     local library=$1
     shift
     { printf '#include <%s>\n' "$@"; echo 'int main(void) { return 0; }'; } >"$tmp/try.c"
-    "$CC" -fopenmp "$tmp/try.c" ${library:+"$library"} -o "$tmp/try" >/dev/null 2>&1
+    "$CC" -fopenmp -DPCRE2_CODE_UNIT_WIDTH=8 "$tmp/try.c" ${library:+"$library"} -o "$tmp/try" >/dev/null 2>&1
 }
 
 # fuzzes: whether clang can link a libFuzzer program with the sanitizers.
@@ -28,7 +30,7 @@ fuzzes() {
     clang -fsanitize=fuzzer,address,undefined "$tmp/fuzz.c" -o "$tmp/fuzz" >/dev/null 2>&1
 }
 
-missing=()
+missing=() optional=()
 command -v make >/dev/null || missing+=(make)
 command -v pkg-config >/dev/null || missing+=(pkg-config)
 if compiles '' stdio.h omp.h; then
@@ -38,8 +40,10 @@ if compiles '' stdio.h omp.h; then
     compiles -lpng png.h || missing+=(libpng-dev)
     compiles -lz zlib.h || missing+=(zlib1g-dev)
     compiles -lcmocka stdarg.h stddef.h setjmp.h stdint.h cmocka.h || missing+=(libcmocka-dev)
+    compiles -lpcre2-8 pcre2.h || optional+=(libpcre2-dev)
 else
     missing+=(gcc libc6-dev libcjson-dev libyaml-dev libjpeg-dev libpng-dev zlib1g-dev libcmocka-dev)
+    optional+=(libpcre2-dev)
 fi
 if [[ ${1-} == fuzz ]]; then
     fuzzes || missing+=(clang libclang-rt-dev)
@@ -47,11 +51,20 @@ fi
 if [[ ${1-} == onednn ]]; then
     compiles -ldnnl dnnl.h || missing+=(libdnnl-dev)
 fi
-if ((${#missing[@]} == 0)); then exit 0; fi
+if ((${#missing[@]} + ${#optional[@]} == 0)); then exit 0; fi
 
-install="apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
+# without_optional: ends the script with success if only optional packages are missing.
+without_optional() {
+    ((${#missing[@]} == 0)) || return 0
+    echo "deps: ${optional[*]} is missing: the program is built without regular expressions in adapter.target_modules" >&2
+    exit 0
+}
+
+packages=("${missing[@]}" "${optional[@]}")
+install="apt-get update && apt-get install -y --no-install-recommends ${packages[*]}"
 if ! command -v apt-get >/dev/null; then
-    echo "deps: missing, by their Debian names: ${missing[*]}" >&2
+    without_optional
+    echo "deps: missing, by their Debian names: ${packages[*]}" >&2
     echo "deps: apt-get not found: install them with this system's package manager" >&2
     exit 1
 elif ((EUID == 0)); then
@@ -59,13 +72,15 @@ elif ((EUID == 0)); then
 elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
     root=(sudo -n)
 else
-    echo "deps: missing: ${missing[*]}. Run this, then try again:" >&2
+    without_optional
+    echo "deps: missing: ${packages[*]}. Run this, then try again:" >&2
     echo "    sudo sh -c '$install'" >&2
     exit 1
 fi
 
-echo "deps: installing ${missing[*]}"
+echo "deps: installing ${packages[*]}"
 if ! "${root[@]}" env DEBIAN_FRONTEND=noninteractive sh -c "$install" >"$tmp/log" 2>&1; then
+    without_optional
     cat "$tmp/log" >&2
     echo "deps: the installation failed; the command was: $install" >&2
     exit 1
