@@ -1,0 +1,330 @@
+/*
+ * test_adapter.c: adapters as PEFT describes them: which modules it adapts and saves, against PEFT's
+ * own answers (golden/make_peft_matching.py), errors, and adapter_config.json in and out.
+ *
+ * Cases with a regular expression need PCRE2; a build without it skips them.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/regex.h"
+#include "engine/adapter_config.h"
+#include "io/file.h"
+
+#define GOLDEN "tests/golden/peft_matching.txt"
+
+/* --- PEFT's answers ------------------------------------------------------------------------- */
+
+struct module {
+    const char *name;
+    bool head;
+};
+struct model {
+    const char *name;
+    VEC(struct module) modules;
+};
+struct answers {
+    const struct model *model;
+    const char *title, *config;
+    VEC(const char *) lines; /* "adapt MODULE R SCALE", "save MODULE", "error" */
+};
+
+static VEC(struct model) models;
+static VEC(struct answers) cases;
+static char *golden;
+
+static const struct model *find_model(const char *name)
+{
+    for (uint32_t i = 0; i < models.n; i++)
+        if (!strcmp(models.at[i].name, name)) return &models.at[i];
+    fail_msg("no model %s", name);
+    return NULL;
+}
+
+static void read_line(char *line)
+{
+    char *rest = strchr(line, ' ');
+    rest = rest ? rest + 1 : line;
+    if (!strncmp(line, "model ", 6)) {
+        struct model m = {.name = rest};
+        vec_push(&models, m);
+    } else if (!strncmp(line, "module ", 7) || !strncmp(line, "head ", 5)) {
+        struct module m = {rest, *line == 'h'};
+        vec_push(&models.at[models.n - 1].modules, m);
+    } else if (!strncmp(line, "case ", 5)) {
+        char *title = strchr(rest, ' ');
+        *title++ = 0;
+        struct answers a = {.model = find_model(rest), .title = title};
+        vec_push(&cases, a);
+    } else if (!strncmp(line, "config ", 7)) cases.at[cases.n - 1].config = rest;
+    else if (*line != '#') vec_push(&cases.at[cases.n - 1].lines, line);
+}
+
+static int read_golden(void **unused)
+{
+    (void)unused;
+    struct error e = {0};
+    size_t n;
+    if (file_read(GOLDEN, 1 << 20, &golden, &n, &e)) return 1;
+    for (char *line = strtok(golden, "\n"); line; line = strtok(NULL, "\n")) read_line(line);
+    return 0;
+}
+
+static int free_golden(void **unused)
+{
+    (void)unused;
+    for (uint32_t i = 0; i < models.n; i++) vec_free(&models.at[i].modules);
+    for (uint32_t i = 0; i < cases.n; i++) vec_free(&cases.at[i].lines);
+    vec_free(&models);
+    vec_free(&cases);
+    mem_free(golden);
+    return 0;
+}
+
+/* The line of a case that begins with `verb` and the module, or NULL. */
+static const char *line_of(const struct answers *c, const char *verb, const char *module)
+{
+    char start[512];
+    snprintf(start, sizeof start, "%s %s", verb, module);
+    size_t n = strlen(start);
+    for (uint32_t i = 0; i < c->lines.n; i++)
+        if (!strncmp(c->lines.at[i], start, n) && (!c->lines.at[i][n] || c->lines.at[i][n] == ' ')) return c->lines.at[i];
+    return NULL;
+}
+
+static void check_module(const struct answers *c, const struct adapter *a, const struct module *m)
+{
+    const char *adapted = line_of(c, "adapt", m->name);
+    bool saved = line_of(c, "save", m->name);
+    if (adapter_saves(a, m->name) != saved) fail_msg("%s %s: %s: PEFT %s it", c->model->name, c->title, m->name, saved ? "saves" : "does not save");
+    if (adapter_adapts(a, m->name, m->head) != (adapted != NULL))
+        fail_msg("%s %s: %s: PEFT %s it", c->model->name, c->title, m->name, adapted ? "adapts" : "does not adapt");
+    if (!adapted) return;
+    long r;
+    double scale;
+    assert_int_equal(sscanf(strrchr(adapted, ' ') + 1, "%lf", &scale), 1);
+    assert_int_equal(sscanf(adapted, "adapt %*s %ld", &r), 1);
+    if (adapter_rank(a, m->name) != r) fail_msg("%s: %s: rank %d, PEFT has %ld", c->title, m->name, (int)adapter_rank(a, m->name), r);
+    if (adapter_scale(a, m->name) != scale) fail_msg("%s: %s: scale %g, PEFT has %g", c->title, m->name, adapter_scale(a, m->name), scale);
+}
+
+/* Returns false if the case needs PCRE2 and the build has none. */
+static bool check_case(const struct answers *c)
+{
+    struct bump memory = {0};
+    struct adapter a;
+    struct error e = {0};
+    bool refused = c->lines.n && !strcmp(c->lines.at[0], "error"), done = true;
+    int rc = adapter_config_parse(c->config, strlen(c->config), &memory, &a, &e);
+    if (rc && !regex_available() && strstr(e.text, "PCRE2")) done = false;
+    else if (rc && !refused) fail_msg("%s: refused: %s", c->title, e.text);
+    else if (!rc && refused) fail_msg("%s: accepted; PEFT refuses it", c->title);
+    else if (rc) assert_int_equal(rc, PL_USAGE);
+    else {
+        for (uint32_t i = 0; i < c->model->modules.n; i++) check_module(c, &a, &c->model->modules.at[i]);
+        assert_int_equal(adapter_unanswered(&a, "", &e), PL_OK);
+    }
+    bump_free(&memory);
+    return done;
+}
+
+static void test_matching(void **unused)
+{
+    (void)unused;
+    uint32_t skipped = 0;
+    for (uint32_t i = 0; i < cases.n; i++) skipped += !check_case(&cases.at[i]);
+    assert_true(cases.n >= 100);
+    printf("%u configurations answered as PEFT does\n", cases.n - skipped);
+    assert_int_equal(regex_available() ? skipped : 0, 0);
+}
+
+static void test_matching_regex(void **unused)
+{
+    (void)unused;
+    if (!regex_available()) {
+        printf("SKIPPED: regular expressions: this build has no PCRE2\n");
+        skip();
+    }
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < cases.n; i++)
+        if (strstr(cases.at[i].title, "regex")) n += check_case(&cases.at[i]);
+    assert_true(n >= 40);
+}
+
+/* --- one question at a time ------------------------------------------------------------------- */
+
+/* An expression on which Python does not end: PCRE2 follows all alternatives at once. */
+static void test_regex_is_bounded(void **unused)
+{
+    (void)unused;
+    if (!regex_available()) skip();
+    struct bump memory = {0};
+    struct error e = {0};
+    struct regex *r;
+    char name[200];
+    memset(name, 'a', sizeof name);
+    name[sizeof name - 1] = 0;
+    assert_int_equal(regex_compile(&r, "(a*)*[bc]", &memory, &e), PL_OK);
+    assert_int_equal(regex_full_match(r, name), REGEX_NO);
+    assert_int_equal(regex_compile(&r, "((a|aa)+)+c?", &memory, &e), PL_OK);
+    assert_int_equal(regex_full_match(r, name), REGEX_YES);
+    /* A reference back needs backtracking: it gives up, and the adapter says so. */
+    struct adapter a = {.r = 1, .alpha = 1, .target.regex = "((a|aa)+)+\\2\\2[bc]"};
+    assert_int_equal(adapter_check(&a, "adapter.", &memory, &e), PL_OK);
+    assert_false(adapter_adapts(&a, name, false));
+    assert_int_equal(adapter_unanswered(&a, "adapter.", &e), PL_USAGE);
+    assert_non_null(strstr(e.text, "adapter.target_modules: the regular expression needs too many steps"));
+    bump_free(&memory);
+}
+
+static void test_bias(void **unused)
+{
+    (void)unused;
+    struct adapter a = {.bias = ADAPTER_BIAS_ALL};
+    assert_true(adapter_trains_bias(&a, "model.q_proj.bias", false));
+    assert_true(adapter_trains_bias(&a, "bias", false));
+    assert_false(adapter_trains_bias(&a, "model.rel_bias", false));
+    assert_false(adapter_trains_bias(&a, "model.q_proj.weight", true));
+    a.bias = ADAPTER_BIAS_LORA_ONLY;
+    assert_false(adapter_trains_bias(&a, "model.q_proj.bias", false));
+    assert_true(adapter_trains_bias(&a, "model.q_proj.bias", true));
+    a.bias = ADAPTER_BIAS_NONE;
+    assert_false(adapter_trains_bias(&a, "model.q_proj.bias", true));
+}
+
+/* --- adapter_config.json -------------------------------------------------------------------- */
+
+static void refuse(const char *config, const char *message)
+{
+    struct bump memory = {0};
+    struct adapter a;
+    struct error e = {0};
+    if (!adapter_config_parse(config, strlen(config), &memory, &a, &e)) fail_msg("accepted: %s", config);
+    assert_int_equal(e.code, PL_USAGE);
+    if (!strstr(e.text, message)) fail_msg("%s: the message is \"%s\", expected \"%s\"", config, e.text, message);
+    bump_free(&memory);
+}
+/* A configuration with these keys is refused, and the message holds the text. */
+#define REFUSE(keys, message) refuse("{\"peft_type\": \"LORA\", \"target_modules\": [\"q_proj\"], " keys "}", message)
+
+static void test_refused(void **unused)
+{
+    (void)unused;
+    refuse("[]", "map");
+    refuse("{", "line 1");
+    refuse("{\"r\": 8}", "peft_type is missing");
+    refuse("{\"peft_type\": \"IA3\"}", "peft_type is \"IA3\"; Plimsoll does LORA only");
+    refuse("{\"peft_type\": \"LORA\"}", "target_modules is missing");
+    refuse("{\"peft_type\": \"LORA\", \"target_modules\": [\"a\", \"\"]}", "target_modules has an empty item");
+    refuse("{\"peft_type\": \"LORA\", \"target_modules\": [3]}", "target_modules");
+    refuse("{\"peft_type\": \"LORA\", \"target_modules\": {}}", "target_modules");
+    REFUSE("\"r\": 0", "r is 0; expected a whole number from 1");
+    REFUSE("\"r\": 1.5", "r");
+    REFUSE("\"lora_dropout\": 1", "lora_dropout is 1;");
+    REFUSE("\"lora_dropout\": -0.1", "lora_dropout is -0.1;");
+    REFUSE("\"rank_pattern\": {\"q_proj\": 0}", "rank_pattern: the rank of \"q_proj\" is 0");
+    REFUSE("\"rank_pattern\": {\"q_proj\": 2.5}", "rank_pattern: the rank of \"q_proj\" is 2.5");
+    REFUSE("\"rank_pattern\": {\"\": 2}", "rank_pattern has an empty item");
+    REFUSE("\"rank_pattern\": [1]", "rank_pattern");
+    REFUSE("\"layers_to_transform\": [-1]", "layers_to_transform has -1");
+    REFUSE("\"layers_pattern\": \"layers\"", "layers_pattern needs layers_to_transform");
+    REFUSE("\"bias\": \"some\"", "bias is \"some\"; expected none, all or lora_only");
+    REFUSE("\"task_type\": \"CAUSAL\"", "task_type is \"CAUSAL\"");
+    REFUSE("\"init_lora_weights\": \"pissa\"", "init_lora_weights is the string \"pissa\", which Plimsoll does not do");
+    REFUSE("\"init_lora_weights\": \"olora\"", "olora");
+    REFUSE("\"init_lora_weights\": \"eva\"", "eva");
+    REFUSE("\"init_lora_weights\": \"corda\"", "corda");
+    REFUSE("\"init_lora_weights\": \"loftq\"", "loftq");
+    REFUSE("\"init_lora_weights\": \"lora_ga\"", "lora_ga");
+    REFUSE("\"init_lora_weights\": 3", "init_lora_weights");
+    REFUSE("\"fan_in_fan_out\": true", "fan_in_fan_out is true, which Plimsoll does not do");
+    REFUSE("\"lora_bias\": true", "lora_bias is true");
+    REFUSE("\"layer_replication\": [[0, 2], [1, 3]]", "layer_replication is a list");
+    REFUSE("\"trainable_token_indices\": [1]", "trainable_token_indices is a list");
+    REFUSE("\"megatron_config\": {\"a\": 1}", "megatron_config is a map");
+    REFUSE("\"target_parameters\": [\"w\"]", "target_parameters is a list");
+    REFUSE("\"use_qalora\": true", "use_qalora is true");
+    REFUSE("\"alora_invocation_tokens\": [5]", "alora_invocation_tokens");
+    REFUSE("\"ensure_weight_tying\": true", "ensure_weight_tying");
+    REFUSE("\"a_key_of_tomorrow\": \"on\"", "a_key_of_tomorrow is the string \"on\", which Plimsoll does not do");
+}
+
+static void test_accepted(void **unused)
+{
+    (void)unused;
+    static const char config[] = "{\"peft_type\": \"LORA\", \"target_modules\": \"ALL-linear\", \"r\": 4, \"lora_alpha\": 32, \"lora_dropout\": 0.05, "
+                                 "\"init_lora_weights\": \"gaussian\", \"bias\": \"lora_only\", \"use_dora\": true, \"layers_to_transform\": null, "
+                                 "\"a_key_of_tomorrow\": null, \"another\": {}, \"third\": 0, \"loftq_config\": {}, \"qalora_group_size\": 16, "
+                                 "\"megatron_core\": \"megatron.core\", \"modules_to_save\": [\"lm_head\"], \"task_type\": \"CAUSAL_LM\"}";
+    struct bump memory = {0};
+    struct adapter a;
+    struct error e = {0};
+    if (adapter_config_parse(config, sizeof config - 1, &memory, &a, &e)) fail_msg("%s", e.text);
+    assert_true(a.all_linear && a.dora && !a.rslora);
+    assert_true(a.r == 4 && a.alpha == 32 && a.dropout == 0.05);
+    assert_int_equal(a.bias, ADAPTER_BIAS_LORA_ONLY);
+    assert_int_equal(a.init, ADAPTER_INIT_GAUSSIAN);
+    assert_int_equal(a.n_save, 1);
+    assert_string_equal(a.task_type, "CAUSAL_LM");
+    struct text out = {0};
+    adapter_config_write(&a, "elsewhere", NULL, 0, &out);
+    assert_string_equal(out.at, config); /* as it was read */
+    text_free(&out);
+    bump_free(&memory);
+}
+
+/* What PEFT writes is what we write, to the byte (golden/make_peft_matching.py). */
+static void check_written(const char *file, const struct adapter *a, const char *base, const char *const *names, uint32_t n)
+{
+    struct bump memory = {0};
+    struct adapter again;
+    struct text out = {0};
+    struct error e = {0};
+    char *expected;
+    size_t bytes;
+    if (file_read(file, 1 << 20, &expected, &bytes, &e)) fail_msg("%s", e.text);
+    adapter_config_write(a, base, names, n, &out);
+    assert_string_equal(out.at, expected);
+    if (adapter_config_read(file, &memory, &again, &e)) fail_msg("%s", e.text);
+    assert_true(again.r == a->r && again.alpha == a->alpha && again.n_ranks == a->n_ranks && again.bias == a->bias);
+    mem_free(expected);
+    text_free(&out);
+    bump_free(&memory);
+}
+
+static void test_written(void **unused)
+{
+    (void)unused;
+    static const char *const targets[] = {"q_proj"}, *const linears[] = {"model.fc"}, *const saved[] = {"mask_decoder", "lm_head"};
+    static const struct adapter_pattern ranks[] = {{"k_proj", 2}, {"q_proj", 4}}, alphas[] = {{"q_proj", 0.5}};
+    static const int64_t layers[] = {0, 3};
+    static const char *const layers_pattern[] = {"layers"};
+    const struct adapter plain = {.r = 8, .alpha = 8, .target = {targets, 1, NULL}};
+    const struct adapter full = {.r = 16, .alpha = 32, .dropout = 0.05, .target = {targets, 1, NULL}, .exclude.regex = ".*\\.x\"y", .save = saved, .n_save = 2,
+                                 .bias = ADAPTER_BIAS_LORA_ONLY, .rslora = true, .dora = true, .ranks = ranks, .n_ranks = 2, .alphas = alphas, .n_alphas = 1,
+                                 .layers = layers, .n_layers = 2, .layers_pattern = layers_pattern, .n_layers_pattern = 1, .init = ADAPTER_INIT_GAUSSIAN, .task_type = "CAUSAL_LM"};
+    const struct adapter all = {.r = 4, .alpha = 1.5, .dropout = 0.5, .all_linear = true, .init = ADAPTER_INIT_RANDOM, .bias = ADAPTER_BIAS_ALL};
+    check_written("tests/golden/peft_config/plain.json", &plain, NULL, NULL, 0);
+    if (regex_available()) check_written("tests/golden/peft_config/full.json", &full, "meta/llama \"x\"", NULL, 0);
+    check_written("tests/golden/peft_config/all.json", &all, "base", linears, 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_matching),
+        cmocka_unit_test(test_matching_regex),
+        cmocka_unit_test(test_regex_is_bounded),
+        cmocka_unit_test(test_bias),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_accepted),
+        cmocka_unit_test(test_written),
+    };
+    return cmocka_run_group_tests(tests, read_golden, free_golden);
+}
