@@ -231,6 +231,7 @@ static void test_refused(void **unused)
     REFUSE("\"rank_pattern\": {\"q_proj\": 0}", "rank_pattern: the rank of \"q_proj\" is 0");
     REFUSE("\"rank_pattern\": {\"q_proj\": 2.5}", "rank_pattern: the rank of \"q_proj\" is 2.5");
     REFUSE("\"rank_pattern\": {\"\": 2}", "rank_pattern has an empty item");
+    REFUSE("\"modules_to_save\": \"lm_head\"", "modules_to_save");
     REFUSE("\"rank_pattern\": [1]", "rank_pattern");
     REFUSE("\"layers_to_transform\": [-1]", "layers_to_transform has -1");
     REFUSE("\"layers_pattern\": \"layers\"", "layers_pattern needs layers_to_transform");

@@ -62,15 +62,15 @@ static int read_strings(const struct value *v, const char *name, struct bump *me
     return PL_OK;
 }
 
-/* A list of names or one name; null: none. */
-static int read_list(const struct value *map, const char *key, struct bump *memory, const char *const **at, uint32_t *n, struct error *e)
+/* A list of names; null: none. `one`: a name instead of a list is accepted, as in PEFT. */
+static int read_list(const struct value *map, const char *key, bool one, struct bump *memory, const char *const **at, uint32_t *n, struct error *e)
 {
     const struct value *v = value_get(map, key);
     if (!v || v->kind == VALUE_NULL) return PL_OK;
-    if (v->kind == VALUE_STRING) {
-        const char **one = bump_alloc(memory, sizeof *one);
-        *one = v->text;
-        *at = one;
+    if (one && v->kind == VALUE_STRING) {
+        const char **name = bump_alloc(memory, sizeof *name);
+        *name = v->text;
+        *at = name;
         *n = *v->text != 0;
         return PL_OK;
     }
@@ -156,7 +156,7 @@ static int read_all(const struct value *map, struct bump *memory, struct adapter
     if (value_opt_int(map, "r", &a->r, e) || value_opt_number(map, "lora_alpha", &a->alpha, e) || value_opt_number(map, "lora_dropout", &a->dropout, e) ||
         value_opt_bool(map, "use_rslora", &a->rslora, e) || value_opt_bool(map, "use_dora", &a->dora, e) || value_opt_string(map, "task_type", &a->task_type, e) ||
         read_names(map, "target_modules", memory, &a->target, e) || read_names(map, "exclude_modules", memory, &a->exclude, e) ||
-        read_list(map, "modules_to_save", memory, &a->save, &a->n_save, e) || read_list(map, "layers_pattern", memory, &a->layers_pattern, &a->n_layers_pattern, e) ||
+        read_list(map, "modules_to_save", false, memory, &a->save, &a->n_save, e) || read_list(map, "layers_pattern", true, memory, &a->layers_pattern, &a->n_layers_pattern, e) ||
         read_patterns(map, "rank_pattern", memory, &a->ranks, &a->n_ranks, e) || read_patterns(map, "alpha_pattern", memory, &a->alphas, &a->n_alphas, e) ||
         read_layers(map, memory, a, e) || read_bias(map, a, e) || read_init(map, a, e) || check_keys(map, e))
         return e->code;
