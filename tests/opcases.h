@@ -118,6 +118,14 @@ static id build_reshape(struct scene *s, const int64_t *n)
 {
     return watch(s, op_reshape(&s->g, param(s, "x", DIM(n[0], n[1], n[2])), DIM(n[2], -1)));
 }
+/* The constant is multiplied by 0, so that finite differences see what the gradient is: that of x alone. */
+static id build_detach(struct scene *s, const int64_t *n)
+{
+    id x = param(s, "x", DIM(n[0], n[1]));
+    return watch(s, op_add(&s->g, x, op_scale(&s->g, op_detach(&s->g, x), 0)));
+}
+static const struct opcase case_DETACH = {build_detach, .small = {{1, 1}, {3, 5}}, .large = {{64, 65}}};
+
 static const struct opcase case_RESHAPE = {build_reshape, .small = {{1, 1, 1}, {3, 5, 7}, {2, 9, 4}}, .large = {{64, 65, 33}}};
 
 static id build_slice(struct scene *s, const int64_t *n)

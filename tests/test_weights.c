@@ -172,7 +172,7 @@ static void fixture_close(struct fixture *w)
 static int fixture_load(struct fixture *w, const char *dir, uint64_t seed, struct error *e)
 {
     snprintf(w->m.path, sizeof w->m.path, "%s", dir);
-    int rc = weights_open(&w->w, &w->m, &w->g, e);
+    int rc = weights_open(&w->w, &w->m, &w->g, NULL, e);
     return rc ? rc : weights_load(&w->w, &w->g, &w->d, &w->t, staging, sizeof staging, seed, e);
 }
 
@@ -579,7 +579,7 @@ static void test_preset(void **state)
     fixture_open(&b, REVERSED);
     fixture_open(&c, 0);
     assert_int_equal(fixture_load(&a, "", 7, &e), PL_OK);
-    assert_int_equal(weights_open(&b.w, &b.m, &b.g, &e), PL_OK);
+    assert_int_equal(weights_open(&b.w, &b.m, &b.g, NULL, &e), PL_OK);
     assert_int_equal(weights_load(&b.w, &b.g, &b.d, &b.t, large, sizeof large, 7, &e), PL_OK);
     assert_int_equal(fixture_load(&c, "", 8, &e), PL_OK);
     double sum = 0, squares = 0, n = 0;

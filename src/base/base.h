@@ -103,6 +103,8 @@ void print_line(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 bool size_parse(const char *s, uint64_t *bytes);
 /* Formats bytes ("1.50 GiB") into the caller's buffer and returns it. */
 char *size_print(uint64_t bytes, char out[32]);
+/* A count with commas: "41,943,040". Returns `out`. */
+char *count_print(uint64_t n, char out[32]);
 /* Formats a time for people: "250 us", "18 ms", "1.25 s", "2 min 5 s", "30 min", "2 h 5 min", "3 d 4 h";
  * at most 3 significant digits or two units, never an exponent. */
 char *duration_print(double seconds, char out[32]);

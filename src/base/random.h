@@ -25,4 +25,7 @@ void random_words(uint32_t *to, uint64_t key, uint64_t first, int64_t n);
  * arithmetic is in double and rounded once. No value is beyond 8.6 deviations. */
 void random_normal(float *to, uint64_t key, uint64_t first, int64_t n, float std);
 
+/* The same for uniform numbers between -bound and bound. */
+void random_uniform(float *to, uint64_t key, uint64_t first, int64_t n, float bound);
+
 #endif

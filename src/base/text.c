@@ -309,3 +309,16 @@ uint64_t hash_bytes(const void *p, size_t n, uint64_t seed)
     for (int i = 0; i < 4; i++) h = keyed_absorb(h, keyed_absorb(lane[i], w[i]));
     return keyed_finish(h);
 }
+
+char *count_print(uint64_t n, char out[32])
+{
+    char digits[24];
+    const int length = snprintf(digits, sizeof digits, "%llu", (unsigned long long)n);
+    char *to = out;
+    for (int i = 0; i < length; i++) {
+        if (i && (length - i) % 3 == 0) *to++ = ',';
+        *to++ = digits[i];
+    }
+    *to = 0;
+    return out;
+}

@@ -25,7 +25,7 @@ const char *nearest_command(const char *word, const struct command *const *comma
  * stay NULL; an option that the command does not know is PL_USAGE. */
 struct options {
     const char *run;      /* RUN.yaml, the positional argument */
-    const char *memory, *plan, *output, *model, *batch, *steps, *threads;
+    const char *memory, *plan, *output, *model, *adapter, *batch, *steps, *threads;
     const char *devices, *images, *frames, *masks;
     const char **set;
     int n_set;

@@ -18,7 +18,7 @@
 #include "infer/mask_scores.h"
 
 struct eval {
-    const char *model, *csv, *overlays, *memory;
+    const char *model, *adapter, *csv, *overlays, *memory;
     struct names paths, set;
     uint64_t worst;
     bool json;
@@ -172,6 +172,7 @@ static int read_config(struct eval *v, struct error *e)
     if (rc) return rc;
     c->model_path = (char *)v->model;
     c->model_preset = NULL;
+    config_use_adapter(c, v->adapter);
     c->model_freeze.n = c->train_groups.n = c->train_no_decay.n = 0; /* their patterns are for the names of the run's model */
     if (config_tokens(c))
         return error_set(e, PL_USAGE, "%s: data.format is %s, and eval scores masks of images. A language model is evaluated by `plimsoll train`: with data.validation "
@@ -184,7 +185,7 @@ static int read_config(struct eval *v, struct error *e)
 static int eval(int argc, char **argv, struct error *e)
 {
     struct eval v = {.worst = 8};
-    const struct data_option table[] = {{"--model", DATA_TEXT, &v.model}, {"--csv", DATA_TEXT, &v.csv},   {"--worst", DATA_COUNT, &v.worst},
+    const struct data_option table[] = {{"--model", DATA_TEXT, &v.model}, {"--adapter", DATA_TEXT, &v.adapter}, {"--csv", DATA_TEXT, &v.csv},   {"--worst", DATA_COUNT, &v.worst},
                                         {"--overlays", DATA_TEXT, &v.overlays},
                                         {"--json", DATA_SWITCH, &v.json}, {"--set", DATA_LIST, &v.set}, {"--memory", DATA_TEXT, &v.memory}};
     bool help;
@@ -205,9 +206,10 @@ static int eval(int argc, char **argv, struct error *e)
 }
 
 const struct command command_eval = {
-    "eval", "eval RUN.yaml --model DIR [--csv FILE] [--worst N] [--overlays FILE] [--json] [--memory SIZE] [--set key=value]...",
+    "eval", "eval RUN.yaml --model DIR [--adapter DIR] [--csv FILE] [--worst N] [--overlays FILE] [--json] [--memory SIZE] [--set key=value]...",
     "Evaluates a model's masks on the validation data of RUN.yaml: mean IoU and Dice by prompt and category.\n\n"
     "  --model DIR    a model folder, such as train.out/model\n"
+    "  --adapter DIR  a LoRA adapter for that model, such as train.out/model of a run with an adapter\n"
     "  --csv FILE     writes the table as CSV: prompt,category,masks,mean_iou,mean_dice,above_50,above_75\n"
     "  --worst N      lists the N worst masks (8)\n"
     "  --overlays F   draws the worst masks into F, an HTML page (F ends in .html) or a PNG: the prediction in blue, the ground\n"

@@ -40,6 +40,7 @@ struct option {
 #define SWITCH(name, flag, member) {name, flag, offsetof(struct options, member), false}
 static const struct option table[] = {
     VALUE("--memory", OPT_MEMORY, memory), VALUE("--plan", OPT_PLAN, plan),       VALUE("-o", OPT_OUTPUT, output),
+    VALUE("--adapter", OPT_RUN | OPT_MODEL, adapter),
     VALUE("--out", OPT_OUTPUT, output),    VALUE("--model", OPT_MODEL, model),    VALUE("--batch", OPT_BATCH, batch),
     SWITCH("--json", OPT_JSON, json),      SWITCH("--explain", OPT_EXPLAIN, explain), SWITCH("--resume", OPT_RESUME, resume),
     VALUE("--steps", OPT_STEPS, steps),    VALUE("--threads", OPT_THREADS, threads),
@@ -129,6 +130,7 @@ int options_config(const struct options *o, struct config *c, struct error *e)
     int rc = o->run ? config_read(c, o->run, e) : PL_OK;
     for (int i = 0; i < o->n_set && !rc; i++) rc = config_set(c, o->set[i], e);
     if (!rc && o->memory) rc = config_set_memory(c, o->memory, e);
+    if (!rc && o->adapter) config_use_adapter(c, o->adapter);
     if (rc) config_free(c);
     return rc;
 }

@@ -50,6 +50,7 @@ static void show(const struct run *r, const struct options *o, bool fits)
     else if (!fits) text_printf(&text, "%s:\n\n", refusal(r, o));
     if (!o->json) plan_print(&r->plan, &r->graph, &r->device.profile, &text);
     if (!o->json && r->plan.placement.arena[SPACE_HOST]) print_host_budget(r, &text);
+    if (!o->json && r->adapted) text_printf(&text, "Adapter\n  %s\n", r->adapted);
     for (int i = 0; i < r->n_warnings && !o->json; i++) text_printf(&text, "  WARNING: %s\n", r->warning[i]);
     if (o->explain && !o->json) plan_explain(&r->plan, &r->graph, &text);
     fputs(text.at, stdout);

@@ -181,6 +181,7 @@ static int make_config(struct predict *p, struct error *e)
     const bool preset = !dir_exists(p->model) && is_preset(p->model);
     c->model_path = preset ? NULL : (char *)p->model;
     c->model_preset = preset ? (char *)p->model : NULL;
+    config_use_adapter(c, p->adapter);
     if (preset) log_warn("%s is a preset: its weights are random, so its masks are meaningless", p->model);
     return rc;
 }
@@ -190,7 +191,7 @@ static void read_run(struct predict *p)
 {
     p->range = feed_range(&p->config);
     if (!p->config.model_path) return;
-    const struct trained_images run = predict_trained_images(p->model);
+    const struct trained_images run = predict_trained_images(p->config.adapter_path ? p->config.adapter_path : p->model);
     if (!p->side) p->side = (uint64_t)run.side;
     if (p->range.kind == RANGE_AUTO) p->range = run.range;
 }
@@ -223,6 +224,7 @@ static int predict(int argc, char **argv, struct error *e)
     struct predict p = {.batch = 16, .min_iou = 0.88, .min_stability = 0.95, .nms = 0.7};
     const struct data_option table[] = {
         {"--model", DATA_TEXT, &p.model},       {"--point", DATA_LIST, &p.points},
+        {"--adapter", DATA_TEXT, &p.adapter},
         {"--box", DATA_TEXT, &p.box},           {"--multimask", DATA_SWITCH, &p.multimask},
         {"--single", DATA_SWITCH, &p.single},   {"-o", DATA_TEXT, &p.output},
         {"--out", DATA_TEXT, &p.output},        {"--overlay", DATA_TEXT, &p.overlay},
@@ -246,6 +248,7 @@ const struct command command_predict = {
     "predict", "predict --model DIR IMAGE (--point X,Y[,LABEL])... [--box X0,Y0,X1,Y1] | --everything N -o OUT.png",
     "Runs inference: predicts masks of a JPEG or PNG image for prompts. Coordinates are in pixels of the stored image.\n\n"
     "  --model DIR           a model folder, or the name of a preset\n"
+    "  --adapter DIR         a LoRA adapter for that model, as PEFT or a run with an adapter saves it\n"
     "  --point X,Y[,LABEL]   a point on the object (LABEL 1, foreground, the default) or beside it (0, background);\n"
     "                        several points describe one object\n"
     "  --box X0,Y0,X1,Y1     a box around the object\n"

@@ -15,7 +15,7 @@
 #include "infer/predictor.h"
 
 struct predict {
-    const char *image_path, *model;        /* paths */
+    const char *image_path, *model, *adapter; /* paths */
     struct names paths, points, set;  /* as given */
     const char *box, *output, *overlay, *json, *memory;
     bool multimask, single;

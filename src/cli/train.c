@@ -9,6 +9,7 @@
 
 #include "cli/cli.h"
 #include "cli/worst.h"
+#include "engine/adapter.h"
 #include "io/json.h"
 #include "report/html.h"
 #include "feed/feed.h"
@@ -97,8 +98,8 @@ static int draw_worst(const struct config *run, const struct worst *worst, const
     struct config c = *run;
     struct dataset *set;
     char dir[4200];
-    c.model_path = (char *)s->model;
-    c.model_preset = NULL;
+    if (adapter_given(run)) config_use_adapter(&c, s->model);
+    else c.model_path = (char *)s->model, c.model_preset = NULL;
     c.model_freeze.n = c.train_groups.n = c.train_no_decay.n = 0; /* nothing is trained */
     snprintf(dir, sizeof dir, "%s/worst", c.train_out);
     int rc = feed_open_dataset(&set, &c, FEED_VALIDATION, e);

@@ -82,7 +82,8 @@ static bool assign_budget(const struct config_row *r, const struct value *v, str
 
 static bool assign_choice(const struct config_row *r, const struct value *v, int *to)
 {
-    int word = v->kind == VALUE_STRING ? config_word_index(r->allowed, v->text) : -1;
+    const char *text = v->kind == VALUE_NUMBER ? NULL : scalar_text(v); /* true and false may be words */
+    int word = text ? config_word_index(r->allowed, text) : -1;
     if (word < 0) return false;
     *to = word;
     return true;
@@ -184,6 +185,27 @@ static bool assign_ints(struct config *c, const struct config_row *r, const stru
     return good;
 }
 
+static bool assign_names(struct config *c, const struct config_row *r, const struct value *v, struct config_names *to)
+{
+    struct config_names names = {0};
+    if (!(v->kind == VALUE_LIST ? assign_list(c, r, v, &names.list) : assign_string(c, v, &names.text))) return false;
+    *to = names;
+    return true;
+}
+
+static bool assign_numbers(struct config *c, const struct config_row *r, const struct value *v, struct config_numbers *to)
+{
+    struct config_numbers numbers = {bump_alloc(&c->strings, v->count * sizeof *numbers.at), v->count};
+    if (v->kind != VALUE_MAP) return false;
+    for (uint32_t i = 0; i < v->count; i++) {
+        const struct value *x = v->items[i];
+        if (x->kind != VALUE_NUMBER || !config_in_range(r, x->number)) return false;
+        numbers.at[i] = (struct config_number){bump_string(&c->strings, x->key), x->number};
+    }
+    *to = numbers;
+    return true;
+}
+
 /* Two numbers in a list, or separated by a comma. */
 static bool assign_range(struct config *c, const struct config_row *r, const struct value *v, struct config_range *to)
 {
@@ -232,6 +254,10 @@ bool config_convert(struct config *c, const struct config_row *r, void *to, cons
         return assign_budget(r, v, to);
     case ROW_SETTING:
         return assign_setting(r, v, to);
+    case ROW_NAMES:
+        return assign_names(c, r, v, to);
+    case ROW_NUMBERS:
+        return assign_numbers(c, r, v, to);
     case ROW_GROUPS: /* config_convert_maps */
     case ROW_MODULES:
         break;
@@ -246,7 +272,7 @@ static void assign_default(struct config *c, enum config_key key)
 #define SIZE_OF(type) [ROW_##type] = sizeof(CONFIG_TYPE_##type)
         SIZE_OF(STRING), SIZE_OF(LIST), SIZE_OF(INT),    SIZE_OF(INTS),   SIZE_OF(AUTO_INT),
         SIZE_OF(REAL),   SIZE_OF(RANGE), SIZE_OF(BOOL), SIZE_OF(CHOICE), SIZE_OF(BUDGET), SIZE_OF(GROUPS),
-        SIZE_OF(MODULES), SIZE_OF(SETTING),
+        SIZE_OF(MODULES), SIZE_OF(SETTING), SIZE_OF(NAMES), SIZE_OF(NUMBERS),
 #undef SIZE_OF
     };
     const struct config_row *r = &config_rows[key];
@@ -532,6 +558,15 @@ int config_set(struct config *c, const char *assignment, struct error *e)
     return rc ? error_prepend(e, "--set %.200s", assignment) : PL_OK;
 }
 
+void config_use_adapter(struct config *c, const char *path)
+{
+    for (int k = KEY_adapter_path; k <= KEY_adapter_init_lora_weights; k++)
+        if (c->origin[k].source != SOURCE_OPTION) assign_default(c, (enum config_key)k);
+    if (!path) return;
+    c->adapter_path = (char *)path;
+    c->origin[KEY_adapter_path].source = SOURCE_OPTION;
+}
+
 int config_set_memory(struct config *c, const char *size, struct error *e)
 {
     struct bump b = {0};
@@ -567,6 +602,10 @@ static bool has_value(const struct config *c, enum config_key key)
         return ((const struct config_groups *)member)->n > 0;
     case ROW_MODULES:
         return ((const struct config_modules *)member)->n > 0;
+    case ROW_NAMES:
+        return ((const struct config_names *)member)->text || ((const struct config_names *)member)->list.n > 0;
+    case ROW_NUMBERS:
+        return ((const struct config_numbers *)member)->n > 0;
     default:
         return config_given(c, key);
     }

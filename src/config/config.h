@@ -80,6 +80,22 @@ struct config_setting {
     char value[SETTING_ROOM];
 };
 
+/* A list of names, or one string. */
+struct config_names {
+    struct config_list list;
+    char *text; /* NULL: a list */
+};
+
+/* A map from names to numbers, in the order of the file. */
+struct config_number {
+    char *name;
+    double value;
+};
+struct config_numbers {
+    struct config_number *at;
+    uint32_t n;
+};
+
 /* From low to high, both included. */
 struct config_range {
     double low, high;
@@ -106,6 +122,8 @@ enum config_key {
 #define CONFIG_TYPE_GROUPS struct config_groups
 #define CONFIG_TYPE_MODULES struct config_modules
 #define CONFIG_TYPE_SETTING struct config_setting
+#define CONFIG_TYPE_NAMES struct config_names
+#define CONFIG_TYPE_NUMBERS struct config_numbers
 
 struct config_group {
 #define MEMBER(name, type, ...) CONFIG_TYPE_##type name;
@@ -153,6 +171,8 @@ int config_read_text(struct config *c, const char *yaml, const char *name, struc
 int config_set(struct config *c, const char *assignment, struct error *e);
 /* The same with separate key and value; messages do not mention --set. */
 int config_assign(struct config *c, const char *key, const char *value, struct error *e);
+/* The adapter in a folder, which the caller keeps, instead of the one that the file describes; NULL: none. Keys that options gave stay. */
+void config_use_adapter(struct config *c, const char *path);
 /* --memory: a size, auto or none. */
 int config_set_memory(struct config *c, const char *size, struct error *e);
 

@@ -108,6 +108,8 @@ void config_expect(const struct config_row *r, struct text *out)
         [ROW_GROUPS] = "a list of maps",
         [ROW_MODULES] = "a list of maps",
         [ROW_SETTING] = "",
+        [ROW_NAMES] = "a list of strings, or a string",
+        [ROW_NUMBERS] = "a map from names to numbers",
     };
     if (r->type == ROW_SETTING && *r->allowed == '[') {
         text_printf(out, "auto or a whole number");
@@ -116,7 +118,7 @@ void config_expect(const struct config_row *r, struct text *out)
         text_printf(out, "%s", r->allowed);
     }
     text_printf(out, "%s", nouns[r->type]);
-    if (r->type == ROW_INT || r->type == ROW_INTS || r->type == ROW_AUTO_INT || r->type == ROW_REAL || r->type == ROW_RANGE) expect_interval(r, out);
+    if (r->type == ROW_INT || r->type == ROW_INTS || r->type == ROW_AUTO_INT || r->type == ROW_REAL || r->type == ROW_RANGE || r->type == ROW_NUMBERS) expect_interval(r, out);
     else if (r->type == ROW_CHOICE || r->type == ROW_BUDGET) expect_words(r, out);
     if (r->type == ROW_LIST && *r->allowed) {
         text_printf(out, ", each ");
@@ -137,6 +139,13 @@ static struct value *ints_value(struct bump *b, const struct config_ints *ints)
 {
     struct value *v = value_new(b, VALUE_LIST);
     for (uint32_t i = 0; i < ints->n; i++) value_append(b, v, value_int(b, ints->at[i]));
+    return v;
+}
+
+static struct value *numbers_value(struct bump *b, const struct config_numbers *numbers)
+{
+    struct value *v = value_new(b, VALUE_MAP);
+    for (uint32_t i = 0; i < numbers->n; i++) value_put(b, v, numbers->at[i].name, value_number(b, numbers->at[i].value));
     return v;
 }
 
@@ -167,7 +176,7 @@ static struct value *setting_value(struct bump *b, const struct config_row *r, c
 
 bool config_is_list(const struct config_row *r)
 {
-    return r->type == ROW_LIST || r->type == ROW_INTS || r->type == ROW_GROUPS || r->type == ROW_MODULES;
+    return r->type == ROW_LIST || r->type == ROW_INTS || r->type == ROW_GROUPS || r->type == ROW_MODULES || r->type == ROW_NAMES;
 }
 
 struct value *config_row_value(const struct config_row *r, const void *from, struct bump *b)
@@ -196,6 +205,10 @@ struct value *config_row_value(const struct config_row *r, const void *from, str
         return budget_value(b, r, from);
     case ROW_SETTING:
         return setting_value(b, r, from);
+    case ROW_NAMES:
+        return ((const struct config_names *)from)->text ? value_string(b, ((const struct config_names *)from)->text) : list_value(b, from);
+    case ROW_NUMBERS:
+        return numbers_value(b, from);
     case ROW_GROUPS:
     case ROW_MODULES:
         return config_maps_value(b, r->type, from);

@@ -10,6 +10,8 @@
 
 #include "base/system.h"
 #include "io/file.h"
+#include "engine/adapter.h"
+#include "engine/adapter_config.h"
 #include "engine/recipe.h"
 #include "engine/offload_budget.h"
 
@@ -58,6 +60,7 @@ static void build_forward(void *run, struct graph *g, int micro_batch)
     struct batch b = r->batch;
     b.B = micro_batch;
     r->model.family->build(&r->model, g, &b);
+    if (r->has_adapter && !g->error.code) pass_lora(g, &r->adapter, micro_batch);
     recipe_freeze(r->config, g);
     for (uint32_t i = 0; i < g->params.n && r->forward; i++) g->params.at[i].frozen = true;
 }
@@ -67,14 +70,39 @@ static void build_forward(void *run, struct graph *g, int micro_batch)
  * are stored) is not in the forward graph, but its parameter names are valid. */
 static int check_recipe(struct run *r, bool train, struct error *e)
 {
+    const int B = (int)max_i64(1, r->batch.bn_group);
     struct graph g;
+    int rc = PL_OK;
     graph_init(&g);
     if (r->batches.whole) r->batch.own = r->batches.whole;
-    build_forward(r, &g, (int)max_i64(1, r->batch.bn_group));
+    if (r->has_adapter && !(r->batches.partial && !r->batches.whole)) {
+        r->has_adapter = false; /* its names are checked against the model itself */
+        build_forward(r, &g, B);
+        r->has_adapter = true;
+        if (!g.error.code) rc = lora_check(&g, &r->adapter, e);
+        graph_clear(&g);
+    }
+    if (!rc) build_forward(r, &g, B);
     r->batch.own = r->batches.own;
-    int rc = g.error.code ? PL_OK : recipe_check(r->config, &g, train, e);
+    if (!rc && !g.error.code) rc = recipe_check(r->config, &g, train, e);
+    if (!rc && r->has_adapter && !g.error.code) {
+        struct text words = {0};
+        lora_print(&g, &words);
+        r->adapted = bump_string(&r->memory, words.at);
+        text_free(&words);
+    }
     graph_free(&g);
     return rc;
+}
+
+/* Dropout is for training. */
+static int open_adapter(struct run *r, bool train, struct error *e)
+{
+    if (!adapter_given(r->config)) return PL_OK;
+    if (adapter_open(r->config, &r->memory, &r->adapter, e)) return e->code;
+    if (!train) r->adapter.dropout = 0;
+    r->has_adapter = true;
+    return PL_OK;
 }
 
 /* Depends on the configuration and the device, never on the budget. GPUs without bf16 use f16 with
@@ -340,6 +368,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     r->effective_batch = (int)(o->train ? c->train_effective_batch : o->B);
     r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .outputs = !o->train, .loss_output = o->forward ? "" : o->loss_output, .size = o->size};
     int rc = open_model(r, o, e);
+    if (!rc) rc = open_adapter(r, o->train, e);
     if (!rc) rc = describe(r, o, e);
     if (!rc) r->batch.bn_group = bn_group(r, o->train);
     if (!rc) rc = check_groups(r, o->train, e);
@@ -374,7 +403,7 @@ struct plan_note run_note(const struct run *r, bool fits)
     const bool host = !fits && run_exceeds_host(r), stated = host || r->config->memory_host_budget.kind == BUDGET_BYTES;
     return (struct plan_note){.fits = fits, .refused_by = fits ? NULL : host ? "memory.host_budget" : "memory.budget", .budget = r->budget,
                               .host_budget = stated ? r->host_budget : 0, .effective_batch = r->effective_batch,
-                              .profile = &r->device.profile, .remedy = r->remedy, .n_remedies = r->n_remedies,
+                              .profile = &r->device.profile, .adapter = r->adapted, .remedy = r->remedy, .n_remedies = r->n_remedies,
                               .warning = r->warning, .n_warnings = r->n_warnings};
 }
 
@@ -432,11 +461,28 @@ static int choose_spill(struct run *r, const char *spill, struct error *e)
     return folder_above(spill ? spill : offload_folder(r->config->train_out), r->device.spill, sizeof r->device.spill, e);
 }
 
+static int open_weights(struct run *r, struct error *e)
+{
+    struct text config = {0};
+    struct bump names = {0};
+    if (!r->has_adapter) return weights_open(&r->weights, &r->model, &r->graph, NULL, e);
+    if (!r->config->adapter_path) {
+        const char *const *modules;
+        const uint32_t n = lora_modules(&r->graph, &names, &modules);
+        adapter_config_write(&r->adapter, r->model.path, modules, n, &config);
+    }
+    const struct weights_adapter a = {r->config->adapter_path, config.at};
+    int rc = weights_open(&r->weights, &r->model, &r->graph, &a, e);
+    text_free(&config);
+    bump_free(&names);
+    return rc;
+}
+
 int run_start(struct run *r, const char *spill, bool load, struct error *e)
 {
     int rc = refuse_missing(r, e);
     if (!rc) rc = run_check_room(r, e);
-    if (!rc) rc = weights_open(&r->weights, &r->model, &r->graph, e);
+    if (!rc) rc = open_weights(r, e);
     if (rc) return rc;
     r->has_weights = true;
     struct profile planned = r->device.profile;

@@ -9,6 +9,7 @@
 #define RUN_H
 
 #include "models/model.h"
+#include "passes/lora.h"
 #include "engine/weights.h"
 #include "plan/file.h"
 #include "run/device.h"
@@ -37,6 +38,8 @@ struct run {
     struct model model;
     struct batch batch;          /* B is set per build */
     struct run_batches batches;
+    struct adapter adapter;      /* with has_adapter */
+    const char *adapted;         /* what it trains, in words (lora_print) */
     struct graph graph;
     struct plan plan;
     struct source source;        /* of the graph, for searches of the space */
@@ -49,7 +52,7 @@ struct run {
     uint64_t budget;             /* device memory; 0: no bound */
     uint64_t host_budget;        /* host memory, on a CPU the offload file; 0: no bound */
     const char *host_rule;       /* where the bound comes from if memory.host_budget is auto; else NULL */
-    bool has_space, has_graph, has_tape, has_device, has_weights;
+    bool has_adapter, has_space, has_graph, has_tape, has_device, has_weights;
     bool prefetching;            /* run_write_input writes the batch of the next step... */
     bool prefetched;             /* ...which is copied, or being copied, and is not overwritten */
     bool defined;                /* by run_options.define */

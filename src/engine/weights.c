@@ -13,6 +13,7 @@
 #include "engine/weights.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,7 @@
 #include "io/json.h"
 #include "engine/transfer.h"
 
-static const char index_name[] = "model.safetensors.index.json";
+static const char index_name[] = "model.safetensors.index.json", adapter_file[] = "adapter_model.safetensors", adapter_prefix[] = "base_model.model.";
 enum { INDEX_MOST = 64 << 20, NAME_MOST = 1024 };
 
 /* Tensors that share another parameter's weight, and are sometimes stored anyway. */
@@ -40,6 +41,8 @@ const char *weight_name(const struct graph *g, const struct param *p)
     return graph_name(g, tensor_at(g, p->tensor)->name);
 }
 
+bool weight_is_adapted(const struct param *p) { return p->added || !p->frozen || p->running; }
+
 bool weight_is_constant(const struct graph *g, const struct param *p)
 {
     return storage_of(g, p->tensor)->kind == KIND_CONST;
@@ -50,7 +53,7 @@ static const char *own_name(const struct weights *w, const struct graph *g, cons
 {
     const char *name = weight_name(g, p);
     const size_t n = strlen(w->part);
-    if (weight_is_constant(g, p)) return NULL;
+    if (weight_is_constant(g, p) || (p->added && !w->is_adapter)) return NULL;
     if (!n) return name;
     return !strncmp(name, w->part, n) && name[n] == '.' ? name + n + 1 : NULL;
 }
@@ -345,13 +348,17 @@ static int check_slot(const struct weights *w, const struct graph *g, const stru
     const struct st_entry *t = s->entry;
     char found[160], expected[160];
     if (t->rank != x->rank || memcmp(t->dims, x->dim, (size_t)t->rank * sizeof *t->dims))
-        return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" has the shape %s; config.json asks for %s", w->dir, w->names[s->file], t->name,
-                         shape_print(t->rank, t->dims, found), shape_print(x->rank, x->dim, expected));
+        return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" has the shape %s; %s %s", w->dir, w->names[s->file], t->name,
+                         shape_print(t->rank, t->dims, found), w->is_adapter ? "the base model and adapter_config.json ask for" : "config.json asks for",
+                         shape_print(x->rank, x->dim, expected));
     if (!is_readable(t->dtype))
         return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" is %.40s; expected F32, BF16, F16 or F64", w->dir, w->names[s->file], t->name,
                          t->dtype_name);
     return PL_OK;
 }
+
+/* The parameter that names where the initial values are. */
+static const struct param *origin_of(const struct graph *g, const struct param *p) { return p->like ? &g->params.at[p->like - 1] : p; }
 
 static int match_params(struct weights *w, const struct graph *g, struct error *e)
 {
@@ -363,6 +370,7 @@ static int match_params(struct weights *w, const struct graph *g, struct error *
         const char *own = own_name(w, g, p);
         if (!own) continue;
         uint32_t slot = find_slot(w, file_name(&w->naming, own, name));
+        if (!slot && p->like && !p->added) slot = find_slot(w, file_name(&w->naming, own_name(w, g, origin_of(g, p)), name));
         if (!slot) return missing(w, g, name, e);
         if (check_slot(w, g, p, &w->slots[slot - 1], e)) return e->code;
         w->source[i] = slot;
@@ -429,6 +437,82 @@ static int count_others(struct weights *w, struct error *e)
     return rc;
 }
 
+/* --- the adapter ------------------------------------------------------------------------------- */
+
+/* Names in the file begin with PEFT's prefix; an adapter of a model without its head leaves out the
+ * family's root. */
+static void choose_adapter_naming(struct weights *w, const struct graph *g, const char *root)
+{
+    const struct weight_naming rules[] = {{"", adapter_prefix}, {root, adapter_prefix}};
+    uint32_t best = 0;
+    for (size_t i = 0; i < COUNT(rules); i++) {
+        const uint32_t found = count_found(w, g, &rules[i]);
+        if (!i || found > best) w->naming = rules[i], best = found;
+    }
+}
+
+/* PEFT wraps a linear layer: "q_proj.bias" of a module with an adapter is "q_proj.base_layer.bias". */
+static const char *wrapped_name(const char *name, char out[NAME_MOST])
+{
+    const char *dot = strrchr(name, '.');
+    snprintf(out, NAME_MOST, "%.*s.base_layer%s", (int)(dot ? dot - name : 0), name, dot ? dot : "");
+    return out;
+}
+
+const char *weights_name_in_adapter(const struct weights *w, const struct graph *g, const struct param *p, char out[NAME_MOST])
+{
+    char a[NAME_MOST], wrapped[NAME_MOST];
+    const char *name = weight_name(g, p), *dot = strrchr(name, '.');
+    snprintf(a, sizeof a, "%.*s.lora_A.weight", (int)(dot ? dot - name : 0), name);
+    const bool has_adapter = !p->added && param_by_name(w, g, a);
+    return file_name(&w->naming, has_adapter ? wrapped_name(name, wrapped) : name, out);
+}
+
+/* Every parameter that the adapter trains is in the file; one that it does not train may be. */
+static int match_adapter(struct weights *w, const struct graph *g, bool partial, struct error *e)
+{
+    char name[NAME_MOST];
+    w->source = bump_alloc(&w->memory, w->n_params * sizeof *w->source);
+    for (uint32_t i = 0; i < w->n_params; i++) {
+        const struct param *p = &g->params.at[i];
+        const char *own = own_name(w, g, p);
+        char wrapped[NAME_MOST];
+        uint32_t slot = own ? find_slot(w, file_name(&w->naming, wrapped_name(own, wrapped), name)) : 0;
+        if (own && !slot) slot = find_slot(w, file_name(&w->naming, own, name));
+        if (own && !slot && (p->added || !p->frozen))
+            return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" is missing; the nearest name is \"%.200s\"; is it an adapter for this base model?", w->dir, adapter_file, name,
+                             nearest_name(w, name));
+        if (!slot) continue;
+        if (check_slot(w, g, p, &w->slots[slot - 1], e)) return e->code;
+        w->source[i] = slot;
+        w->slots[slot - 1].param = i + 1;
+    }
+    for (uint32_t i = 0; i < w->n_slots && !partial; i++)
+        if (!w->slots[i].param)
+            return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" belongs to no module of the base model that the adapter adapts; is it an adapter for this base model?", w->dir,
+                             adapter_file, w->slots[i].entry->name);
+    return PL_OK;
+}
+
+static int open_adapter(struct weights *w, const struct model *m, const char *path, const struct graph *g, struct error *e)
+{
+    uint32_t room = 0;
+    *w = (struct weights){.part = "", .is_adapter = true, .n_params = g->params.n};
+    w->naming = (struct weight_naming){"", adapter_prefix};
+    snprintf(w->dir, sizeof w->dir, "%s", path ? path : "");
+    if (!path) return PL_OK;
+    add_file(w, &room, adapter_file);
+    int rc = open_files(w, e);
+    if (!rc) {
+        list_slots(w, NULL);
+        choose_adapter_naming(w, g, m->family ? m->family->root : "");
+        rc = match_adapter(w, g, m->partial, e);
+    }
+    if (!rc) rc = count_others(w, e);
+    if (rc) weights_close(w);
+    return rc;
+}
+
 /* --- opening -------------------------------------------------------------------------------- */
 
 static int open_folder(struct weights *w, const struct graph *g, const char *root, struct error *e)
@@ -467,11 +551,10 @@ static int check_part(const struct weights *part, const struct graph *g, const c
     return error_set(e, PL_USAGE, "part %s: no parameter of the model begins with \"%s.\"", name, name);
 }
 
-int weights_open(struct weights *w, const struct model *m, const struct graph *g, struct error *e)
+static int open_parts(struct weights *w, const struct model *m, const struct graph *g, struct error *e)
 {
-    int rc = open_one(w, m, g, "", e);
-    if (rc || *m->path || !m->n_parts) return rc;
     uint32_t configs = 0;
+    int rc = PL_OK;
     w->parts = bump_alloc(&w->memory, (size_t)m->n_parts * sizeof *w->parts);
     for (int i = 0; i < m->n_parts && !rc; i++) {
         const struct part *p = &m->parts[i];
@@ -481,13 +564,28 @@ int weights_open(struct weights *w, const struct model *m, const struct graph *g
         configs = crc32c(configs, &w->parts[i].fingerprint, sizeof w->parts[i].fingerprint);
     }
     w->fingerprint = (uint64_t)configs << 32;
+    return rc;
+}
+
+int weights_open(struct weights *w, const struct model *m, const struct graph *g, const struct weights_adapter *a, struct error *e)
+{
+    int rc = open_one(w, m, g, "", e);
+    if (rc) return rc;
+    if (!*m->path && m->n_parts) rc = open_parts(w, m, g, e);
+    if (!rc && a) {
+        struct weights *adapter = bump_alloc(&w->memory, sizeof *adapter);
+        rc = open_adapter(adapter, m, a->path, g, e);
+        if (!rc) w->adapter = adapter;
+        if (a->config) w->adapter_config = bump_string(&w->memory, a->config);
+    }
     if (rc) weights_close(w);
     return rc;
 }
 
 const struct weights *weights_of(const struct weights *w, uint32_t param)
 {
-    if (*w->dir) return w;
+    if (w->adapter && *w->adapter->dir && w->adapter->source[param]) return w->adapter;
+    if (*w->dir) return w->source[param] ? w : NULL;
     for (uint32_t i = 0; i < w->n_parts; i++)
         if (*w->parts[i].dir && w->parts[i].source[param]) return &w->parts[i];
     return NULL;
@@ -496,6 +594,7 @@ const struct weights *weights_of(const struct weights *w, uint32_t param)
 void weights_close(struct weights *w)
 {
     for (uint32_t i = 0; i < w->n_parts; i++) weights_close(&w->parts[i]);
+    if (w->adapter) weights_close(w->adapter);
     for (uint32_t i = 0; w->files && i < w->n_files; i++) st_close(&w->files[i]);
     bump_free(&w->memory);
     memset(w, 0, sizeof *w);
@@ -538,15 +637,44 @@ static void init_elements(const struct init *init, uint64_t key, float *to, int6
         if (row >= 0 && end > from) memset(to + (from - at), 0, (size_t)(end - from) * sizeof *to);
         return;
     }
-    for (int64_t i = 0; i < n; i++) to[i] = init->kind == INIT_ONE ? 1.0f : 0.0f;
+    if (init->kind == INIT_UNIFORM) random_uniform(to, key, (uint64_t)at, n, init->std);
+    else for (int64_t i = 0; i < n; i++) to[i] = init->kind == INIT_ONE ? 1.0f : 0.0f;
+}
+
+/* The Euclidean norms of the rows of another parameter, which is loaded already. */
+static int load_row_norms(struct transfer *x, const struct graph *g, const struct param *p, struct error *e)
+{
+    const struct param *of = origin_of(g, p);
+    const int64_t rows = tensor_elements(tensor_at(g, p->tensor)), C = tensor_last(tensor_at(g, of->master));
+    float *norms = mem_alloc((size_t)rows * sizeof *norms);
+    int rc = PL_OK;
+    for (int64_t i = 0; i < rows && !rc; i++) {
+        double sum = 0;
+        for (int64_t at = 0; at < C && !rc; at += x->room) {
+            const int64_t n = min_i64(x->room, C - at);
+            const void *data;
+            rc = transfer_get(x, of->master, DT_F32, i * C + at, n, &data, NULL, e);
+            for (int64_t k = 0; k < n && !rc; k++) sum += (double)((const float *)data)[k] * ((const float *)data)[k];
+        }
+        norms[i] = (float)sqrt(sum);
+    }
+    for (int64_t at = 0; at < rows && !rc; at += x->room) {
+        struct bad bad;
+        const int64_t n = min_i64(x->room, rows - at);
+        memcpy(x->first, norms + at, (size_t)n * sizeof *norms);
+        rc = transfer_put(x, p, DT_F32, at, n, &bad, e);
+    }
+    mem_free(norms);
+    return rc;
 }
 
 static int load_by_init(struct transfer *x, const struct graph *g, const struct param *p, uint64_t seed, struct error *e)
 {
     int64_t elements = tensor_elements(tensor_at(g, p->tensor));
-    uint64_t key = random_key(seed, weight_name(g, p));
+    uint64_t key = random_key(seed, weight_name(g, origin_of(g, p)));
     struct bad bad;
     if (p->init.kind == INIT_DATA) return load_constant(x, g, p, e);
+    if (p->init.kind == INIT_ROW_NORMS) return load_row_norms(x, g, p, e);
     for (int64_t at = 0; at < elements; at += x->room) {
         int64_t n = min_i64(x->room, elements - at);
         init_elements(&p->init, key, (float *)(void *)x->first, at, n, tensor_last(tensor_at(g, p->tensor)));

@@ -14,6 +14,14 @@
  * cannot change; trained tensors get new data at the same offsets. The files stay open from
  * weights_open on: a later save does not depend on changes in the source folder.
  *
+ * A run with a LoRA adapter has a second source: the adapter's folder, as PEFT saves it,
+ *
+ *     DIR/adapter_config.json
+ *     DIR/adapter_model.safetensors        "base_model.model." + parameter name
+ *
+ * or none, if the adapter is new. A parameter that is in the adapter's folder is read from there. Only
+ * the adapter is saved: what is frozen stays in the model's own folder.
+ *
  * A model that is put together from parts has a folder for each: parameter PART.NAME is found as
  * NAME in the folder of that part, by the naming rule of that folder. Parameters of no part, and of
  * parts without a folder, are initialised. Such a model is saved as one folder with the published
@@ -45,6 +53,9 @@ struct weights {
     const char *part;            /* of the parameters, those that begin with this name and a dot; "": all */
     struct weights *parts;       /* of a model that is put together from parts */
     uint32_t n_parts;
+    struct weights *adapter;     /* the adapter's folder, dir "" if it is new; NULL: the run has no adapter */
+    bool is_adapter;             /* this is such a folder */
+    const char *adapter_config;  /* of a new adapter: the text of its adapter_config.json */
     struct st_file *files;
     const char **names;          /* of the files, within the folder */
     uint32_t n_files;
@@ -61,10 +72,16 @@ struct weights {
     struct bump memory;          /* owns all of the above but the open files */
 };
 
+/* The adapter of a run: its folder, or for a new one NULL and the text of adapter_config.json. */
+struct weights_adapter {
+    const char *path, *config;
+};
+
 /* Opens the folder of the model and finds every parameter of the graph in it: names,
- * shapes, dtypes. For a preset nothing is opened. PL_USAGE names folder, tensor, what was
+ * shapes, dtypes. For a preset nothing is opened. With an adapter (else NULL) its parameters are found
+ * in its folder, and no tensor there is left over. PL_USAGE names folder, tensor, what was
  * found and what was expected. On failure nothing needs closing. */
-int weights_open(struct weights *w, const struct model *m, const struct graph *g, struct error *e);
+int weights_open(struct weights *w, const struct model *m, const struct graph *g, const struct weights_adapter *a, struct error *e);
 
 /* Fills master weights, working copies and constants: from the files, or for a preset by each
  * parameter's init and the seed. The graph's parameters must be those of weights_open; only
@@ -73,7 +90,7 @@ int weights_open(struct weights *w, const struct model *m, const struct graph *g
 int weights_load(struct weights *w, const struct graph *g, struct device *d, const struct tape *t, void *staging,
                  uint64_t staging_bytes, uint64_t seed, struct error *e);
 
-/* Writes the model folder into `dir`, which exists and is empty. From a folder: its files
+/* Writes the model folder, or with an adapter the adapter's, into `dir`, which exists and is empty. From a folder: its files
  * unchanged, except trained tensors and running statistics, which come from the master weights
  * in the dtype of the file; and the small other files. From a preset or parts: config.json and
  * model.safetensors, in F32 or the dtype of the part's file. Files are synced. PL_FAIL: a trained value is not finite in that
@@ -90,7 +107,13 @@ char *weights_describe_naming(const struct weights *w, char out[160]);
 /* The name of a parameter's tensor in the folder, in `out`; for a preset the published one. */
 const char *weights_name_in_folder(const struct weights *w, const char *published, char out[1024]);
 
-/* The open folder with a parameter (its index): the model's or that of its part; NULL: it has none,
+/* True if a parameter is saved with the adapter. */
+bool weight_is_adapted(const struct param *p);
+
+/* The name of a parameter in the adapter's file, as PEFT writes it. */
+const char *weights_name_in_adapter(const struct weights *adapter, const struct graph *g, const struct param *p, char out[1024]);
+
+/* The open folder with a parameter (its index): the adapter's, the model's or that of its part; NULL: it has none,
  * the parameter starts from its init. */
 const struct weights *weights_of(const struct weights *w, uint32_t param);
 

@@ -212,6 +212,71 @@ static int save_new(const struct weights *w, const struct graph *g, struct trans
     return st_write_end(&out, e);
 }
 
+/* --- the folder of an adapter ------------------------------------------------------------------------ */
+
+/* The files that a tokenizer or an image processor is loaded from: PEFT saves them beside an adapter. */
+static bool is_processor_file(const char *name)
+{
+    static const char *const patterns[] = {"*token*", "vocab*", "merges.txt", "*.tiktoken", "spiece.model", "*processor_config.json", "chat_template*"};
+    for (size_t i = 0; i < COUNT(patterns); i++)
+        if (pattern_match(patterns[i], name) && !text_ends_with(name, ".index.json")) return true;
+    return false;
+}
+
+static int copy_processor(const struct weights *w, const char *dir, struct error *e)
+{
+    struct names all = {0};
+    int rc = *w->dir ? dir_list(w->dir, &all, e) : PL_OK;
+    for (uint32_t i = 0; !rc && i < all.n; i++) {
+        char from[PATH_ROOM], to[PATH_ROOM];
+        uint64_t bytes;
+        rc = path_print(from, w->dir, all.at[i], e);
+        if (!rc) rc = path_print(to, dir, all.at[i], e);
+        if (!rc && is_processor_file(all.at[i]) && weights_other_file(w, from, all.at[i], &bytes)) rc = file_copy(from, to, e);
+    }
+    names_free(&all);
+    return rc;
+}
+
+static bool in_adapter(const struct graph *g, const struct param *p) { return !weight_is_constant(g, p) && weight_is_adapted(p); }
+
+static int save_new_adapter(const struct weights *w, const struct graph *g, struct transfer *x, const char *dir, struct error *e)
+{
+    static const struct st_pair format = {"format", "pt"};
+    struct bump names = {0};
+    struct st_spec *specs = bump_alloc(&names, g->params.n * sizeof *specs);
+    struct st_writer out;
+    char path[PATH_ROOM], name[1024];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        const struct param *p = &g->params.at[i];
+        const struct tensor *t = tensor_at(g, p->tensor);
+        if (in_adapter(g, p)) specs[n++] = (struct st_spec){bump_string(&names, weights_name_in_adapter(w->adapter, g, p, name)), DT_F32, t->rank, t->dim};
+    }
+    int rc = path_print(path, dir, "adapter_model.safetensors", e);
+    if (!rc) rc = st_write_begin(&out, path, specs, n, &format, 1, e);
+    bump_free(&names);
+    if (rc) return rc;
+    for (uint32_t i = 0; i < g->params.n && !rc; i++)
+        if (in_adapter(g, &g->params.at[i])) rc = write_trained(x, g, &g->params.at[i], DT_F32, &out, e);
+    if (rc) st_write_abort(&out);
+    else rc = st_write_end(&out, e);
+    if (!rc) rc = path_print(path, dir, "adapter_config.json", e);
+    return rc ? rc : file_write_atomic(path, w->adapter_config, strlen(w->adapter_config), e);
+}
+
+/* An adapter from a folder is written back as it was, but for the trained values. */
+static int save_adapter(const struct weights *w, const struct graph *g, struct transfer *x, const char *dir, struct error *e)
+{
+    int rc = PL_OK;
+    if (!*w->adapter->dir) {
+        rc = save_new_adapter(w, g, x, dir, e);
+        return rc ? rc : copy_processor(w, dir, e);
+    }
+    for (uint32_t i = 0; !rc && i < w->adapter->n_files; i++) rc = save_file(w->adapter, g, x, i, dir, e);
+    return rc ? rc : copy_others(w->adapter, dir, e);
+}
+
 /* --- the folder ----------------------------------------------------------------------------------- */
 
 int weights_save(struct weights *w, const struct model *m, const struct graph *g, struct device *d,
@@ -221,6 +286,7 @@ int weights_save(struct weights *w, const struct model *m, const struct graph *g
     char path[PATH_ROOM];
     transfer_init(&x, d, t, staging, staging_bytes);
     CHECK(w->n_params == g->params.n && t->graph == g, "weights were opened for another graph");
+    if (w->adapter) return save_adapter(w, g, &x, dir, e);
     int rc = path_print(path, dir, "config.json", e);
     if (!rc && m->config_text) rc = file_write_atomic(path, m->config_text, strlen(m->config_text), e);
     if (!rc && !*w->dir) return save_new(w, g, &x, dir, e);
@@ -233,13 +299,16 @@ uint64_t weights_bytes(const struct weights *w, const struct graph *g)
     /* Upper bounds of a header that is not written yet: braces, keys, dtype, and the digits of
      * each number. */
     enum { HEADER_ENTRY = 128 + 21 * (MAX_RANK + 2), HEADER_FIXED = 4096 };
+    if (w->adapter && *w->adapter->dir) return weights_bytes(w->adapter, g);
     uint64_t bytes = w->other_bytes;
-    for (uint32_t i = 0; i < w->n_files; i++) bytes += w->files[i].data_begin + w->files[i].data_bytes;
-    if (*w->dir) return bytes;
+    for (uint32_t i = 0; i < w->n_files && !w->adapter; i++) bytes += w->files[i].data_begin + w->files[i].data_bytes;
+    if (*w->dir && !w->adapter) return bytes;
+    if (w->adapter) bytes += strlen(w->adapter_config);
     for (uint32_t i = 0; i < g->params.n; i++) {
         const struct param *p = &g->params.at[i];
-        if (weight_is_constant(g, p)) continue;
-        bytes += stored_file_bytes(tensor_form(g, tensor_at(g, p->master)), dtype_to_save(w, i), tensor_elements(tensor_at(g, p->master))) + 6 * strlen(weight_name(g, p)) + HEADER_ENTRY;
+        if (weight_is_constant(g, p) || (w->adapter && !weight_is_adapted(p))) continue;
+        const enum dtype t = w->adapter ? DT_F32 : dtype_to_save(w, i);
+        bytes += stored_file_bytes(tensor_form(g, tensor_at(g, p->master)), t, tensor_elements(tensor_at(g, p->master))) + 6 * strlen(weight_name(g, p)) + HEADER_ENTRY;
     }
     return bytes + HEADER_FIXED;
 }

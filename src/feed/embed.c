@@ -13,6 +13,8 @@
 
 #include "data/dataset.h"
 #include "data/memmap.h"
+#include "engine/adapter.h"
+#include "passes/lora.h"
 #include "engine/recipe.h"
 #include "feed/batch_plan.h"
 
@@ -89,7 +91,7 @@ static int hash_weights(const struct model *m, const struct graph *g, uint64_t *
     struct weights w;
     uint64_t h = 2;
     part.partial = true; /* the folder also holds the decoder's weights */
-    int rc = weights_open(&w, &part, g, e);
+    int rc = weights_open(&w, &part, g, NULL, e);
     if (rc) return rc;
     for (uint32_t i = 0; i < g->params.n && !rc; i++) {
         const struct param *p = &g->params.at[i];
@@ -145,6 +147,12 @@ static int refuse_trained(const struct config *c, const struct model *m, struct 
 {
     const char *first = NULL;
     uint32_t trained = 0;
+    struct bump memory = {0};
+    struct adapter a;
+    int rc = adapter_given(c) ? adapter_open(c, &memory, &a, e) : PL_OK;
+    if (!rc && adapter_given(c)) pass_lora(g, &a, 1);
+    bump_free(&memory);
+    if (rc) return rc;
     recipe_freeze(c, g);
     for (uint32_t i = 0; i < g->params.n; i++) {
         if (g->params.at[i].frozen || weight_is_constant(g, &g->params.at[i])) continue;
@@ -215,7 +223,7 @@ static int check_store(const struct config *c, const struct model *m, int64_t si
     int rc = build_encoder(m, side, &g, e);
     if (!rc) describe_shape(&g, &expected);
     if (!rc && refuse_shape(found, &expected, e)) rc = error_prepend(e, "%s", path);
-    if (!rc && train) rc = refuse_trained(c, m, &g, e);
+    if (!rc && (train || adapter_given(c))) rc = refuse_trained(c, m, &g, e);
     graph_free(&g);
     return rc;
 }

@@ -101,10 +101,10 @@ struct tensor {
 };
 
 /* The initial value of a parameter or a constant. */
-enum init_kind { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_DATA };
+enum init_kind { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_DATA, INIT_UNIFORM, INIT_ROW_NORMS };
 struct init {
     enum init_kind kind;
-    float std;   /* INIT_NORMAL */
+    float std;   /* INIT_NORMAL; INIT_UNIFORM: the values are between -std and std */
     id data;     /* INIT_DATA: offset into graph.blob */
     int64_t padding; /* INIT_NORMAL: 1 + the row that is 0; 0: none */
 };
@@ -116,6 +116,8 @@ struct param {
     struct init init;
     bool frozen;
     bool running; /* a running statistic: frozen, but the step updates it */
+    bool added;   /* by a pass (lora.c): it is not in the model's own folder */
+    uint32_t like; /* 1 + the index of the parameter whose values, or norms of rows (INIT_ROW_NORMS), it starts with; 0: none */
 };
 
 /* The activation functions of ACT. */

@@ -47,6 +47,15 @@ id op_reshape(struct graph *g, id x, int rank, const int64_t *dim)
     return op_apply(g, OP_RESHAPE, &a, &x, 1);
 }
 
+id op_detach(struct graph *g, id x)
+{
+    if (!x) return 0;
+    const struct tensor *t = tensor_at(g, x);
+    union attr a = {.reshape = {.rank = t->rank}};
+    memcpy(a.reshape.dim, t->dim, t->rank * sizeof *t->dim);
+    return op_apply(g, OP_DETACH, &a, &x, 1);
+}
+
 id op_slice(struct graph *g, id x, int axis, int64_t start, int64_t length)
 {
     union attr a = {.slice = {axis, start, length}};
@@ -166,15 +175,16 @@ id op_mean(struct graph *g, id x) { return op_scale(g, op_sum(g, x), 1.0 / (doub
 id op_mean_square(struct graph *g, id x) { return op_mean(g, op_mul(g, x, x)); }
 
 /* The key is the stable id that the node will get: a recomputed copy of the node keeps it. */
-static id dropout(struct graph *g, id x, id samples, float p, bool per_sample)
+static id dropout(struct graph *g, id x, id samples, float p, bool per_sample, uint32_t key)
 {
-    union attr a = {.dropout = {p, per_sample, g->next_stable + 1}};
+    union attr a = {.dropout = {p, per_sample, key}};
     if (p == 0 || !program_is(g->at.program, PROGRAM_TRAINS)) return x;
     return op_apply(g, OP_DROPOUT, &a, (id[]){x, graph_step(g), samples}, 3);
 }
 
-id op_dropout(struct graph *g, id x, id samples, float p) { return dropout(g, x, samples, p, false); }
-id op_drop_path(struct graph *g, id x, id samples, float p) { return dropout(g, x, samples, p, true); }
+id op_dropout(struct graph *g, id x, id samples, float p) { return dropout(g, x, samples, p, false, g->next_stable + 1); }
+id op_dropout_keyed(struct graph *g, id x, id samples, float p, uint32_t key) { return dropout(g, x, samples, p, false, key); }
+id op_drop_path(struct graph *g, id x, id samples, float p) { return dropout(g, x, samples, p, true, g->next_stable + 1); }
 id op_samples(struct graph *g, int64_t B) { return graph_input(g, "samples", DT_I32, 1, &B); }
 
 id op_fill(struct graph *g, enum dtype t, int rank, const int64_t *dim, double value)

@@ -100,6 +100,8 @@ struct outputs {
 struct outputs op_outputs(struct graph *g, enum op op, const union attr *attr, const id *in, int nin);
 /* A view of x, or of a dense copy of x if x is not dense. */
 id op_reshape(struct graph *g, id x, int rank, const int64_t *dim);
+/* x as a constant: no gradient passes through it. */
+id op_detach(struct graph *g, id x);
 id op_slice(struct graph *g, id x, int axis, int64_t start, int64_t length);
 id op_linear(struct graph *g, id x, id w, id bias);
 id op_matmul(struct graph *g, id a, id b, bool ta, bool tb, enum dtype result);
@@ -157,6 +159,8 @@ id op_mean_square(struct graph *g, id x);
  * host fills. Evaluation drops nothing: there, and for p = 0, the result is x. op_drop_path drops
  * whole samples. */
 id op_dropout(struct graph *g, id x, id samples, float p);
+/* With a key of the caller's, where the number of the op in the graph may change. */
+id op_dropout_keyed(struct graph *g, id x, id samples, float p, uint32_t key);
 id op_drop_path(struct graph *g, id x, id samples, float p);
 id op_samples(struct graph *g, int64_t B);
 id op_fill(struct graph *g, enum dtype t, int rank, const int64_t *dim, double value);

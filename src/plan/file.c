@@ -253,6 +253,7 @@ void plan_write(const struct plan *p, const struct graph *g, const struct plan_n
     write_more(&w, p);
     write_unbounded(&w, p);
     write_remedies(&w, note);
+    if (note->adapter) json_put_string(&w, "adapter", note->adapter);
     write_warnings(&w, note);
     write_peak(&w, p, g);
     write_modules(&w, p, g);

@@ -31,6 +31,7 @@ struct plan_note {
     int effective_batch;
     const struct profile *profile;
     bool storages;           /* also write every storage with its offset */
+    const char *adapter;     /* what the adapter trains, in words; NULL: there is none */
     const struct remedy *remedy;
     int n_remedies;
     const char (*warning)[WARNING_ROOM]; /* in what the plan exceeds its machine; not part of a file */

@@ -202,6 +202,7 @@ int trainer_begin(struct trainer *t, const struct train_options *o, struct error
     if (!rc) measure_run(t);
     if (!rc) trainer_find_best(t);
     if (!rc) rc = trainer_require_space(t, e);
+    if (!rc && t->run.adapted) log_note("%s", t->run.adapted);
     /* Everything is checked by now: a resume that is refused changes nothing. The evaluation before
      * the first step is repeated. */
     if (!rc && o->resume) rc = folder_metrics_cut(&t->folder, t->state.step ? (int64_t)t->state.step : -1, e);

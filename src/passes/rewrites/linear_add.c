@@ -29,29 +29,34 @@ static bool together(const struct graph *g, const struct node *x, const struct n
            graph_rows_of(g, x->scope) == graph_rows_of(g, y->scope);
 }
 
-/* The product that computes input `i` of the sum and can add the other input, which is computed
- * before it; 0: none. */
-static id product_of(const struct linear_add *a, const struct node *sum, int i)
+/* The product whose result z is, and the one that can add r to it: z's own, or if that adds the
+ * result of another product already (lora.c), that one. 0: none. */
+struct place {
+    id product, adds;
+};
+
+static struct place place_of(const struct linear_add *a, const struct node *sum, id z, id r)
 {
     const struct graph *g = a->g;
-    const id z = sum->in[i], r = sum->in[1 - i], product = tensor_at(g, z)->node, before = tensor_at(g, r)->node;
+    const id product = tensor_at(g, z)->node, before = tensor_at(g, r)->node;
     const struct node *n = node_at(g, product);
-    if (!product || n->op != OP_LINEAR || n->nin > 3 || n->out[0] != z || a->readers[tensor_at(g, z)->storage] != 1) return 0;
-    if (!a->position[product] || (before && a->position[before] >= a->position[product])) return 0;
-    return tensors_alike(tensor_at(g, r), tensor_at(g, z)) && together(g, n, sum) ? product : 0;
+    if (!product || n->op != OP_LINEAR || n->out[0] != z || a->readers[tensor_at(g, z)->storage] != 1 || !a->position[product]) return (struct place){0, 0};
+    if (!tensors_alike(tensor_at(g, r), tensor_at(g, z)) || !together(g, n, sum)) return (struct place){0, 0};
+    if (n->nin > 3) return (struct place){product, place_of(a, sum, n->in[3], r).adds};
+    return (struct place){product, before && a->position[before] >= a->position[product] ? 0 : product};
 }
 
 static bool fuse(struct linear_add *a, const struct node *sum)
 {
     for (int i = 1; i >= 0; i--) {
-        const id product = product_of(a, sum, i);
-        if (!product) continue;
-        struct node *n = node_at(a->g, product);
+        const struct place at = place_of(a, sum, sum->in[i], sum->in[1 - i]);
+        if (!at.adds) continue;
+        struct node *n = node_at(a->g, at.adds), *last = node_at(a->g, at.product);
         while (n->nin < 3) n->in[n->nin++] = 0;
         n->in[n->nin++] = sum->in[1 - i];
-        n->out[0] = sum->out[0];
-        n->made_by = graph_intern(a->g, "linear_add");
-        tensor_at(a->g, n->out[0])->node = product;
+        n->made_by = last->made_by = graph_intern(a->g, "linear_add");
+        last->out[0] = sum->out[0];
+        tensor_at(a->g, last->out[0])->node = at.product;
         return true;
     }
     return false;
