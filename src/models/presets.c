@@ -7,10 +7,10 @@
 #include "models/presets.h"
 
 /* All Llama presets share everything except the sizes. */
-#define LLAMA(vocabulary, hidden, inner, layers, heads, kv_heads, positions, tied)                                  \
+#define DECODER(architecture, type, vocabulary, hidden, inner, layers, heads, kv_heads, positions, tied)                                  \
     "{\n"                                                                                                           \
-    "  \"architectures\": [\"LlamaForCausalLM\"],\n"                                                                \
-    "  \"model_type\": \"llama\",\n"                                                                                \
+    "  \"architectures\": [\"" architecture "\"],\n"                                                            \
+    "  \"model_type\": \"" type "\",\n"                                                                           \
     "  \"vocab_size\": " #vocabulary ",\n"                                                                          \
     "  \"hidden_size\": " #hidden ",\n"                                                                             \
     "  \"intermediate_size\": " #inner ",\n"                                                                        \
@@ -27,6 +27,7 @@
     "  \"tie_word_embeddings\": " #tied ",\n"                                                                       \
     "  \"torch_dtype\": \"float32\"\n"                                                                              \
     "}\n"
+#define LLAMA(...) DECODER("LlamaForCausalLM", "llama", __VA_ARGS__)
 
 /* A vision tower alone, in the base size with patches of 16 pixels. */
 #define TOWER(class, type, act, eps)                                                                                \
@@ -126,6 +127,7 @@ const struct preset presets[] = {
     {"llama-124m", LLAMA(50257, 768, 2048, 12, 12, 12, 1024, true)},   /* the GPT-2 small shape */
     {"llama-1b", LLAMA(32000, 2048, 5632, 22, 32, 4, 2048, false)},    /* the TinyLlama shape, 1.1 B */
     {"llama-7b", LLAMA(32000, 4096, 11008, 32, 32, 32, 4096, false)},  /* the Llama 2 shape, 6.7 B */
+    {"mistral-7b", DECODER("MistralForCausalLM", "mistral", 32000, 4096, 14336, 32, 32, 8, 32768, false)}, /* 7.2 B */
     {"clip-vit-b-16", TOWER("CLIPVisionModel", "clip_vision_model", "quick_gelu", 1e-05)},          /* 86 M */
     {"siglip-base-16-224", TOWER("SiglipVisionModel", "siglip_vision_model", "gelu_pytorch_tanh", 1e-06)}, /* 93 M */
     {"sam-vit-b", SAM(768, 12, 12, 3072, "2, 5, 8, 11")},      /* 94 M */

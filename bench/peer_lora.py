@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""LoRA on a frozen language model with transformers and PEFT on a GPU: tokens a second and peak memory.
+
+    peer_lora.py --rows FILE --modes lora,lora+checkpoint,nf4,nf4+checkpoint,lora+liger --micro 1,2,4
+
+Random weights of Mistral 7B's shapes in bf16, r = 16 on all seven linear layers, SDPA attention, AdamW on the adapters
+in f32, as PEFT has them. A step is --batch rows of --length tokens, in micro-batches of each size of --micro. `nf4` is
+bitsandbytes' 4-bit base with double quantization, `checkpoint` is gradient checkpointing, `liger` Liger's kernels.
+--tiny: a small model, for testing on a CPU."""
+import argparse
+
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import MistralConfig, MistralForCausalLM
+
+from peer import DEVICE, GPU, Rows, clean, measure
+
+LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+SHAPES = {
+    "7b": dict(vocab_size=32000, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, max_position_embeddings=32768),
+    "tiny": dict(vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512),
+}
+
+
+def quantize(model):
+    """Replaces the linear layers of the blocks by bitsandbytes' 4-bit ones."""
+    from bitsandbytes.nn import Linear4bit
+    for block in model.model.layers:
+        for parent in (block.self_attn, block.mlp):
+            for name, old in list(parent.named_children()):
+                if not isinstance(old, torch.nn.Linear):
+                    continue
+                new = Linear4bit(old.in_features, old.out_features, bias=False, compute_dtype=torch.bfloat16, compress_statistics=True, quant_type="nf4")
+                new.weight.data = old.weight.data.to("cpu")
+                setattr(parent, name, new.to(DEVICE))
+                del old
+    return model
+
+
+def build(mode, shape):
+    if "liger" in mode:
+        from liger_kernel.transformers import apply_liger_kernel_to_mistral
+        apply_liger_kernel_to_mistral()
+    config = MistralConfig(**shape, use_cache=False, attn_implementation="sdpa", torch_dtype=torch.bfloat16)
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device(DEVICE):
+        model = MistralForCausalLM(config)
+    torch.set_default_dtype(torch.float32)
+    if "nf4" in mode:
+        quantize(model)
+        clean()
+    model = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules=LINEARS, task_type="CAUSAL_LM"))
+    if "checkpoint" in mode:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.enable_input_require_grads()
+    model.train()
+    return model
+
+
+def run(mode, micro, shape, a):
+    model = build(mode, shape)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=GPU)
+    ids = torch.randint(0, shape["vocab_size"], (a.batch, a.length), device=DEVICE)
+
+    def step():
+        for at in range(0, a.batch, micro):
+            rows = ids[at:at + micro]
+            with torch.autocast(DEVICE, torch.bfloat16):
+                loss = model(input_ids=rows, labels=rows).loss * (micro / a.batch)
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    measured = measure(step, a.warm, a.steps)
+    return measured | {"trained": sum(p.numel() for p in trained), "per_second": 1e3 * a.batch * a.length / measured["median_ms"]}
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--rows", required=True, help="file that rows are added to")
+    p.add_argument("--modes", default="lora,lora+checkpoint,nf4,nf4+checkpoint")
+    p.add_argument("--micro", default="4")
+    p.add_argument("--batch", type=int, default=4)
+    p.add_argument("--length", type=int, default=2048)
+    p.add_argument("--warm", type=int, default=2)
+    p.add_argument("--steps", type=int, default=5)
+    p.add_argument("--tiny", action="store_true")
+    a = p.parse_args()
+    for mode in a.modes.split(","):
+        for micro in map(int, a.micro.split(",")):
+            Rows(a.rows).attempt(lambda: run(mode, micro, SHAPES["tiny" if a.tiny else "7b"], a), side="peer", what="lora", mode=mode, micro=micro)
+            clean()
+
+
+if __name__ == "__main__":
+    main()
