@@ -116,6 +116,7 @@ struct param {
     struct init init;
     bool frozen;
     bool running; /* a running statistic: frozen, but the step updates it */
+    bool exact;   /* never quantized: training trains it, but this graph is for inference, where all weights are frozen */
 };
 
 /* The activation functions of ACT. */
