@@ -150,6 +150,8 @@ $(UNROLL:%=$(BUILD)/cpu/%.o): CFLAGS += -funroll-loops
 # A plan is the same on every machine: no fused multiply-add, which only some machines have.
 EXACT := $(filter $(foreach d,graph run passes plan,$(BUILD)/$(d)%) $(foreach d,$(CUDA_ROOMS),$(BUILD)/$(d)/plan%),$(OBJS))
 $(EXACT): CFLAGS += -ffp-contract=off
+# 4-bit weights have the bits of bitsandbytes.
+$(BUILD)/base/nf4.o: CFLAGS += -ffp-contract=off
 $(CUDA_OBJS): CFLAGS += -isystem $(CUDA_HOME)/include
 $(BUILD)/%.cu.o: src/%.cu $(BUILD)/cuda-code
 	@mkdir -p $(@D)

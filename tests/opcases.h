@@ -9,6 +9,7 @@
 #ifndef OPCASES_H
 #define OPCASES_H
 
+#include "base/nf4.h"
 #include "optest.h"
 
 /* --- scenes: a case in one dtype ------------------------------------------------------------- */

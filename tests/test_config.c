@@ -159,6 +159,7 @@ static const char everything[] =
     "  seed: 9007199254740993, eval_every: 50, keep_best: false, worst: 3, save_every: 100, keep: 3, out: runs/1}\n"
     "memory: {budget: 1.5GiB, host_budget: 64 GB, micro_batch: 4, precision: f32, recompute: every:3+selective,\n"
     "  optimizer: adamw-bf16, offload: none, head_chunks: 8, fused_step: off, gradients: bf16, allow: [adamw-8bit],\n"
+    "  quantize: [{match: 'model.layers.*', form: nf4}, {match: [a, b], form: none}],\n"
     "  modules: [{match: 'model.layers.*', recompute: 'segments:2'}, {match: lm_head, precision: f32}]}\n"
     "device: {kind: cpu, threads: 2, deterministic: true, profile: machine.json}\n";
 
@@ -366,7 +367,11 @@ static void test_set_errors(void **state)
     refuses_set("train.steps=[1, 2]", "found a list");
     refuses_set("model.freeze=[*a]", "need quotes");
     refuses_set("model.freeze=[[a]]", "a list of strings");
-    refuses_set("memory.allow=[x]", "adamw-8bit or adamw-bf16");
+    refuses_set("memory.allow=[x]", "adamw-8bit, adamw-bf16 or nf4");
+    refuses_set("memory.quantize=fp4", "expected none, nf4, or a list of rules with match and form");
+    refuses_set("memory.quantize=[{match: a}]", "memory.quantize[0]: only match is given, expected form too");
+    refuses_set("memory.quantize=[{match: a, form: int8}]", "memory.quantize[0].form: found the string \"int8\", expected none or nf4");
+    refuses_set("memory.load_in_4bit=true", "did you mean memory.quantize?");
     refuses_set("train.groups=x", "a list of maps");
     refuses_set("train.groups=[x]", "train.groups[0]: found");
     refuses_set("train.groups=[{match: a, lr_scale: 1}, {match: b, lr_scal: 2}]", "train.groups[1].lr_scal; did you mean lr_scale?");

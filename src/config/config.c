@@ -17,6 +17,7 @@
 
 #include <ctype.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -101,6 +102,19 @@ static bool add_part(const char *text, struct text *out)
     return true;
 }
 
+/* A list of rules, for a technique that takes them. */
+static int assign_rules(struct config *c, const struct config_row *r, struct config_setting *to, const struct value *v, enum config_source source, struct error *e)
+{
+    struct config_row list = *r;
+    struct config_setting x = {.chosen = true};
+    const struct technique *t = &techniques[technique_find(config_leaf(r))];
+    list.type = ROW_FORMS;
+    snprintf(x.value, sizeof x.value, "%s", v->count ? t->rules : t->off);
+    int rc = config_convert_maps(c, &list, &x.rules, v, source, e);
+    if (!rc) *to = x;
+    return rc;
+}
+
 /* auto where that is the default, or a value that the parser of the technique takes which has the
  * name of the key or member. */
 static bool assign_setting(const struct config_row *r, const struct value *v, struct config_setting *to)
@@ -121,6 +135,7 @@ static bool assign_setting(const struct config_row *r, const struct value *v, st
     text_free(&text);
     if (!good) return false;
     if (x.chosen) technique_print(id, &s, x.value);
+    if (techniques[id].rules && !strcmp(techniques[id].rules, x.value)) return false; /* that is written as a list */
     *to = x;
     return true;
 }
@@ -260,6 +275,7 @@ bool config_convert(struct config *c, const struct config_row *r, void *to, cons
         return assign_numbers(c, r, v, to);
     case ROW_GROUPS: /* config_convert_maps */
     case ROW_MODULES:
+    case ROW_FORMS:
         break;
     }
     CHECK(false, "type of %s", r->path);
@@ -350,7 +366,7 @@ static const struct {
     {"accumulation", KEY_memory_micro_batch}, {"gradient_accumulation_steps", KEY_memory_micro_batch},
     {"gradient_checkpointing", KEY_memory_recompute}, {"activation_checkpointing", KEY_memory_recompute},
     {"gradient_accumulation", KEY_memory_micro_batch}, {"mixed_precision", KEY_memory_precision}, {"cpu_offload", KEY_memory_offload},
-    {"optim", KEY_memory_optimizer}, {"model_name_or_path", KEY_model_path}, {"val", KEY_data_validation}, {"dtype", KEY_memory_precision}, {"bf16", KEY_memory_precision},
+    {"optim", KEY_memory_optimizer}, {"load_in_4bit", KEY_memory_quantize}, {"quantization", KEY_memory_quantize}, {"bnb_4bit_quant_type", KEY_memory_quantize}, {"model_name_or_path", KEY_model_path}, {"val", KEY_data_validation}, {"dtype", KEY_memory_precision}, {"bf16", KEY_memory_precision},
     {"fp16", KEY_memory_precision}, {"max_grad_norm", KEY_train_clip_norm}, {"grad_clip", KEY_train_clip_norm},
     {"scheduler", KEY_train_schedule}, {"lr_scheduler", KEY_train_schedule}, {"lr_scheduler_type", KEY_train_schedule},
     {"min_lr", KEY_train_min_lr_rate}, {"warmup", KEY_train_warmup_steps}, {"wd", KEY_train_weight_decay}, {"output_dir", KEY_train_out},
@@ -418,6 +434,7 @@ static int set_value(struct config *c, enum config_key key, const struct value *
     const struct config_row *r = &config_rows[key];
     void *to = config_member(c, key);
     if (r->type == ROW_GROUPS || r->type == ROW_MODULES) return config_convert_maps(c, r, to, v, source, e);
+    if (r->type == ROW_SETTING && v->kind == VALUE_LIST && techniques[technique_find(config_leaf(r))].rules) return assign_rules(c, r, to, v, source, e);
     return config_convert(c, r, to, v) ? PL_OK : config_refuse(c, r, v, source, e);
 }
 

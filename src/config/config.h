@@ -74,10 +74,25 @@ struct config_modules {
     uint32_t n;
 };
 
+/* One rule of memory.quantize (form.def). */
+enum config_form_member {
+#define MEMBER(name, ...) FORM_##name,
+#include "config/form.def"
+#undef MEMBER
+    FORM_MEMBERS
+};
+enum config_form_form { FORM_NONE, FORM_NF4 };
+
+struct config_forms {
+    struct config_form *at;
+    uint32_t n;
+};
+
 /* A technique of techniques.def: its value as text. */
 struct config_setting {
     bool chosen; /* false: auto */
     char value[SETTING_ROOM];
+    struct config_forms rules; /* memory.quantize as a list of rules; the value is then "rules" */
 };
 
 /* A list of names, or one string. */
@@ -137,6 +152,13 @@ struct config_module {
 #include "config/module.def"
 #undef MEMBER
     bool given[MODULE_MEMBERS];
+};
+
+struct config_form {
+#define MEMBER(name, type, ...) CONFIG_TYPE_##type name;
+#include "config/form.def"
+#undef MEMBER
+    bool given[FORM_MEMBERS];
 };
 
 /* The source of a key's value; a later source is a larger number. */

@@ -1,8 +1,8 @@
 /*
- * config_groups.c: converts keys that are lists of maps, train.groups and memory.modules, to and
- * from their structs.
+ * config_groups.c: converts keys that are lists of maps, train.groups, memory.modules and
+ * memory.quantize, to and from their structs.
  *
- * The members of an item are table rows like the keys themselves (group.def, module.def), so that
+ * The members of an item are table rows like the keys themselves (group.def, module.def, form.def), so that
  * a number in an item is read, checked and written like any other. The table at the top holds the
  * differences between the two lists.
  */
@@ -25,12 +25,20 @@ static const struct config_row module_rows[MODULE_MEMBERS] = {
 #undef MEMBER
 };
 
-/* The common layout of struct config_groups and struct config_modules. */
+static const struct config_row form_rows[FORM_MEMBERS] = {
+#define MEMBER(name, type, allowed, doc) \
+    {"memory.quantize[]", "memory.quantize[]." #name, ROW_##type, offsetof(struct config_form, name), "", allowed, doc},
+#include "config/form.def"
+#undef MEMBER
+};
+
+/* The common layout of struct config_groups, struct config_modules and struct config_forms. */
 struct maps {
     char *at;
     uint32_t n;
 };
-_Static_assert(sizeof(struct maps) == sizeof(struct config_groups) && sizeof(struct maps) == sizeof(struct config_modules), "lists of maps");
+_Static_assert(sizeof(struct maps) == sizeof(struct config_groups) && sizeof(struct maps) == sizeof(struct config_modules) && sizeof(struct maps) == sizeof(struct config_forms),
+               "lists of maps");
 
 /* `match` is the first member of each item. */
 const struct config_maps config_maps[] = {
@@ -38,9 +46,10 @@ const struct config_maps config_maps[] = {
      "learning_rate, lr_scale, weight_decay or frozen"},
     {ROW_MODULES, module_rows, MODULE_MEMBERS, sizeof(struct config_module), offsetof(struct config_module, given), "module",
      "recompute or precision"},
+    {ROW_FORMS, form_rows, FORM_MEMBERS, sizeof(struct config_form), offsetof(struct config_form, given), "layer", "form"},
 };
 const size_t config_maps_count = COUNT(config_maps);
-_Static_assert(GROUP_match == 0 && MODULE_match == 0, "match is the first member");
+_Static_assert(GROUP_match == 0 && MODULE_match == 0 && FORM_match == 0, "match is the first member");
 
 static const struct config_maps *maps_of(enum config_row_type type)
 {

@@ -107,6 +107,7 @@ void config_expect(const struct config_row *r, struct text *out)
         [ROW_BUDGET] = "a size above 0 such as 8GiB, or ",
         [ROW_GROUPS] = "a list of maps",
         [ROW_MODULES] = "a list of maps",
+        [ROW_FORMS] = "a list of maps",
         [ROW_SETTING] = "",
         [ROW_NAMES] = "a list of strings, or a string",
         [ROW_NUMBERS] = "a map from names to numbers",
@@ -171,6 +172,7 @@ static struct value *budget_value(struct bump *b, const struct config_row *r, co
 static struct value *setting_value(struct bump *b, const struct config_row *r, const struct config_setting *x)
 {
     if (!x->chosen) return value_string(b, "auto");
+    if (x->rules.n) return config_maps_value(b, ROW_FORMS, &x->rules);
     return techniques[technique_find(config_leaf(r))].type == TYPE_COUNT ? value_int(b, atoi(x->value)) : value_string(b, x->value);
 }
 
@@ -211,6 +213,7 @@ struct value *config_row_value(const struct config_row *r, const void *from, str
         return numbers_value(b, from);
     case ROW_GROUPS:
     case ROW_MODULES:
+    case ROW_FORMS:
         return config_maps_value(b, r->type, from);
     }
     CHECK(false, "type of %s", r->path);

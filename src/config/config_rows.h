@@ -1,5 +1,5 @@
 /*
- * config_rows.h: the rows of config.def, group.def and module.def as data, only for the config*.c
+ * config_rows.h: the rows of config.def, group.def, module.def and form.def as data, only for the config*.c
  * files. Other files use the members of struct config.
  */
 #ifndef CONFIG_ROWS_H
@@ -10,7 +10,7 @@
 
 enum config_row_type {
     ROW_STRING, ROW_LIST, ROW_INT, ROW_INTS, ROW_AUTO_INT, ROW_REAL, ROW_RANGE, ROW_BOOL, ROW_CHOICE, ROW_BUDGET, ROW_GROUPS,
-    ROW_MODULES, ROW_SETTING, ROW_NAMES, ROW_NUMBERS
+    ROW_MODULES, ROW_FORMS, ROW_SETTING, ROW_NAMES, ROW_NUMBERS
 };
 
 struct config_row {

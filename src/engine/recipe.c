@@ -7,6 +7,8 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "graph/stored.h"
+
 static bool matches_any(const struct config_list *patterns, const char *name)
 {
     for (uint32_t i = 0; i < patterns->n; i++)
@@ -181,6 +183,17 @@ static void module_settings(const struct config *c, struct bump *b, struct setti
     s->n_modules = c->memory_modules.n;
 }
 
+static void quantize_settings(const struct config *c, struct bump *b, struct settings *s)
+{
+    static const uint8_t forms[] = {[FORM_NONE] = STORED_PLAIN, [FORM_NF4] = STORED_NF4};
+    const struct config_forms *list = &c->memory_quantize.rules;
+    struct quantize_rule *rules = bump_alloc(b, list->n * sizeof *rules);
+    for (uint32_t i = 0; i < list->n; i++)
+        rules[i] = (struct quantize_rule){(const char *const *)list->at[i].match.at, list->at[i].match.n, forms[list->at[i].form]};
+    s->quantize_rules = rules;
+    s->n_quantize_rules = list->n;
+}
+
 void recipe_settings(const struct config *c, struct bump *b, struct settings *s)
 {
     struct update_rule *rules = bump_alloc(b, (c->train_groups.n + 1) * sizeof *rules);
@@ -195,6 +208,7 @@ void recipe_settings(const struct config *c, struct bump *b, struct settings *s)
     s->momentum = c->train_momentum;
     s->layer_decay = c->train_layer_decay;
     module_settings(c, b, s);
+    quantize_settings(c, b, s);
 }
 
 double recipe_rate(const struct config *c)

@@ -62,7 +62,20 @@ static void build_forward(void *run, struct graph *g, int micro_batch)
     r->model.family->build(&r->model, g, &b);
     if (r->has_adapter && !g->error.code) pass_lora(g, &r->adapter, micro_batch);
     recipe_freeze(r->config, g);
-    for (uint32_t i = 0; i < g->params.n && r->forward; i++) g->params.at[i].frozen = true;
+    for (uint32_t i = 0; i < g->params.n && r->forward; i++) {
+        struct param *p = &g->params.at[i];
+        if (!p->frozen) p->exact = true;
+        p->frozen = true;
+    }
+}
+
+static int check_quantize(struct run *r, const struct graph *g, struct error *e)
+{
+    const struct config *c = r->config;
+    struct settings s = {0};
+    recipe_settings(c, &r->memory, &s);
+    CHECK(technique_parse(TECHNIQUE_quantize, c->memory_quantize.value, &s), "%s", c->memory_quantize.value);
+    return quantize_check(g, &s, e) ? config_at_key(c, KEY_memory_quantize, e) : PL_OK;
 }
 
 /* Builds the forward graph to check the parameter names of the configuration. Errors of the model's
@@ -85,6 +98,7 @@ static int check_recipe(struct run *r, bool train, struct error *e)
     if (!rc) build_forward(r, &g, B);
     r->batch.own = r->batches.own;
     if (!rc && !g.error.code) rc = recipe_check(r->config, &g, train, e);
+    if (!rc && !g.error.code && !r->forward) rc = check_quantize(r, &g, e);
     if (!rc && r->has_adapter && !g.error.code) {
         struct text words = {0};
         lora_print(&g, &words);
@@ -161,13 +175,16 @@ static int check_needs(const struct settings *s, struct error *e)
     return PL_OK;
 }
 
-/* Whether memory.allow lists this variant of AdamW's state. */
-static bool allows(const struct config *c, const char *form)
+static bool is_listed(const struct config *c, const char *word)
 {
-    for (uint32_t i = 0; i < c->memory_allow.n && !strcmp(c->memory_optimizer.value, "adamw"); i++)
-        if (!strcmp(c->memory_allow.at[i], form)) return true;
+    for (uint32_t i = 0; i < c->memory_allow.n; i++)
+        if (!strcmp(c->memory_allow.at[i], word)) return true;
     return false;
 }
+
+/* Whether memory.allow lists this variant of AdamW's state; whether it lists 4-bit weights. */
+static bool allows(const struct config *c, const char *form) { return !strcmp(c->memory_optimizer.value, "adamw") && is_listed(c, form); }
+static bool allows_nf4(const struct config *c) { return !strcmp(c->memory_quantize.value, "none") && is_listed(c, "nf4"); }
 
 /* What bounds a step of this run. */
 static struct step_limits limits_of(const struct run *r)
@@ -205,6 +222,7 @@ static int check_plan_keys(const struct run *r, const struct settings *configure
         const bool automatic = !config_technique(r->config, id)->chosen || !config_given(r->config, key);
         if (automatic || !strcmp(technique_print(id, configured, has), technique_print(id, plan, planned))) continue;
         if (id == TECHNIQUE_optimizer && allows(r->config, planned)) continue;
+        if (id == TECHNIQUE_quantize && allows_nf4(r->config) && !strcmp(planned, "nf4")) continue;
         return error_set(e, PL_USAGE, "%s: made with another %s than the configuration has; leave the key out, or plan again", path, config_key_name(key));
     }
     return PL_OK;
@@ -318,6 +336,7 @@ static int search_plan(struct run *r, struct settings s, const struct run_option
         f.free[id] = !config_technique(c, id)->chosen && !techniques[id].changes_results && (o->train || techniques[id].without_training) && !is_excluded(r, id, &s, &why);
         text_free(&why);
     }
+    f.free[TECHNIQUE_quantize] = o->train && allows_nf4(c);
     if (check_excluded(r, &s, e)) return e->code;
     if (f.whole && r->effective_batch % s.micro_batch)
         return error_set(e, PL_USAGE, "memory.micro_batch %d does not divide train.effective_batch %d, which a user-defined model needs",

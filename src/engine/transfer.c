@@ -18,7 +18,15 @@ void transfer_init(struct transfer *x, struct device *d, const struct tape *t, v
     CHECK(bytes >= TRANSFER_LEAST && (uintptr_t)staging % ELEMENT_MOST == 0, "a staging buffer of %llu bytes at %p",
           (unsigned long long)bytes, staging);
     uint64_t half = bytes / 2 / HALF_ALIGN * HALF_ALIGN;
-    *x = (struct transfer){d, t, staging, (char *)staging + half, bytes, (int64_t)(half / ELEMENT_MOST)};
+    int64_t room = (int64_t)(half / ELEMENT_MOST);
+    if (room > STORED_GROUP) room -= room % STORED_GROUP; /* a chunk begins at a group of every form */
+    *x = (struct transfer){d, t, staging, (char *)staging + half, bytes, room, NULL};
+}
+
+void transfer_end(struct transfer *x)
+{
+    mem_free(x->kept);
+    x->kept = NULL;
 }
 
 /* --- finite or not ------------------------------------------------------------------ */
@@ -70,8 +78,8 @@ static bool find_bad(struct bad *bad, const void *to, enum dtype t, const void *
 
 /* --- moving --------------------------------------------------------------------------- */
 
-/* Moves elements [at, at + n) of a tensor, in its stored form: its parts one after the other in
- * `data`. Only dense tensors are saved and loaded. */
+/* Moves elements [at, at + n) of a tensor, in its stored form: its parts lie in `data` as in a storage of
+ * n elements. Only dense tensors are saved and loaded. */
 static int move(struct transfer *x, id tensor, int64_t at, int64_t n, char *data, bool write, struct error *e)
 {
     const struct graph *g = x->tape->graph;
@@ -82,9 +90,9 @@ static int move(struct transfer *x, id tensor, int64_t at, int64_t n, char *data
     int rc = PL_OK;
     for (int i = 0; i < f->n_parts && !rc; i++) {
         const uint64_t bytes = stored_part_bytes(f, i, t->dtype, n);
-        char *stored = (char *)tape_address(x->tape, tensor) + stored_part_offset(f, i, t->dtype, tensor_elements(t)) + stored_part_bytes(f, i, t->dtype, at);
-        rc = write ? x->device->ops->write(x->device, stored, data, bytes, e) : x->device->ops->read(x->device, data, stored, bytes, e);
-        data += bytes;
+        char *stored = (char *)tape_address(x->tape, tensor) + stored_part_offset(f, i, t->dtype, tensor_elements(t)) + stored_part_at(f, i, t->dtype, at);
+        char *part = data + stored_part_offset(f, i, t->dtype, n);
+        rc = write ? x->device->ops->write(x->device, stored, part, bytes, e) : x->device->ops->read(x->device, part, stored, bytes, e);
     }
     return rc;
 }
@@ -92,7 +100,7 @@ static int move(struct transfer *x, id tensor, int64_t at, int64_t n, char *data
 /* Where the parts of n elements begin in `data`, for move. */
 static void parts_of(const struct stored_form *f, enum dtype t, int64_t n, char *data, void *parts[STORED_PARTS])
 {
-    for (int i = 0; i < f->n_parts; i++, data += stored_part_bytes(f, i - 1, t, n)) parts[i] = data;
+    for (int i = 0; i < f->n_parts; i++) parts[i] = data + stored_part_offset(f, i, t, n);
 }
 
 static bool is_plain(const struct transfer *x, id tensor) { return !storage_of(x->tape->graph, tensor)->form; }
@@ -114,12 +122,60 @@ int transfer_write(struct transfer *x, id tensor, int64_t at, int64_t n, const v
     return move(x, tensor, at, n, (char *)(uintptr_t)data, true, e);
 }
 
+static int write_part(struct transfer *x, id tensor, int part, int64_t at, int64_t n, const void *data, struct error *e)
+{
+    const struct tensor *t = tensor_at(x->tape->graph, tensor);
+    const struct stored_form *f = tensor_form(x->tape->graph, t);
+    char *to = (char *)tape_address(x->tape, tensor) + stored_part_offset(f, part, t->dtype, tensor_elements(t)) + stored_part_at(f, part, t->dtype, at);
+    return x->device->ops->write(x->device, to, data, stored_part_bytes(f, part, t->dtype, n), e);
+}
+
+/* The parts after the first, once the whole tensor was packed. */
+static int write_finished(struct transfer *x, id tensor, struct error *e)
+{
+    const struct tensor *t = tensor_at(x->tape->graph, tensor);
+    const struct stored_form *f = tensor_form(x->tape->graph, t);
+    const int64_t n = tensor_elements(t);
+    void *parts[STORED_PARTS] = {NULL};
+    for (int i = 1; i < f->n_parts; i++) parts[i] = mem_alloc(stored_part_bytes(f, i, t->dtype, n));
+    f->finish(parts, x->kept, n);
+    int rc = PL_OK;
+    for (int i = 1; i < f->n_parts; i++) {
+        if (!rc) rc = write_part(x, tensor, i, 0, n, parts[i], e);
+        mem_free(parts[i]);
+    }
+    transfer_end(x);
+    return rc;
+}
+
+/* A chunk of a tensor whose form needs the whole tensor. */
+static int put_kept(struct transfer *x, id tensor, enum dtype from, int64_t at, int64_t n, struct bad *bad, struct error *e)
+{
+    const struct tensor *t = tensor_at(x->tape->graph, tensor);
+    const struct stored_form *f = tensor_form(x->tape->graph, t);
+    const int64_t elements = tensor_elements(t);
+    dtype_convert(x->second, t->dtype, x->first, from, n);
+    if (find_bad(bad, x->second, t->dtype, x->first, from, at, n)) return PL_OK;
+    if (!at) {
+        transfer_end(x);
+        x->kept = mem_alloc((size_t)((elements + f->kept - 1) / f->kept) * sizeof *x->kept);
+    }
+    CHECK(x->kept && at % f->group == 0, "%s: chunks in order", graph_name(x->tape->graph, t->name));
+    f->pack((void *[STORED_PARTS]){x->second, x->kept + at / f->kept}, t->dtype, x->first, from, n);
+    int rc = write_part(x, tensor, 0, at, n, x->second, e);
+    return rc || at + n < elements ? rc : write_finished(x, tensor, e);
+}
+
 int transfer_put(struct transfer *x, const struct param *p, enum dtype from, int64_t at, int64_t n, struct bad *bad,
                  struct error *e)
 {
     const struct graph *g = x->tape->graph;
     enum dtype master = tensor_at(g, p->master)->dtype, work = tensor_at(g, p->tensor)->dtype;
     CHECK(n <= x->room && dtype_is_float(master) && dtype_is_float(work));
+    if (tensor_form(g, tensor_at(g, p->master))->kept) {
+        CHECK(p->tensor == p->master, "a master weight is plain");
+        return put_kept(x, p->master, from, at, n, bad, e);
+    }
     if (!pack(x, p->master, x->second, x->first, from, at, n, bad)) return PL_OK;
     if (p->tensor == p->master) return transfer_write(x, p->master, at, n, x->second, e);
     /* The source is not needed any more: its half is reused for the working copy. */

@@ -5,7 +5,7 @@
  *                       source       converted
  *
  * The only buffer is the caller's staging memory, so a model of any size is copied without further
- * memory. Positions and counts are in elements; a chunk has at most `room` of them, whatever their
+ * memory, except for the scales of one tensor that is quantized, 4 bytes for 64 weights. Positions and counts are in elements; a chunk has at most `room` of them, whatever their
  * dtypes.
  */
 #ifndef TRANSFER_H
@@ -19,6 +19,7 @@ struct transfer {
     char *first, *second;     /* the halves */
     uint64_t bytes;           /* size of both together */
     int64_t room;             /* elements in a half */
+    float *kept;              /* of the tensor that is being packed, until it is whole (stored.h); NULL: none */
 };
 
 /* The error of a chunk: an element that is NaN or infinite, or becomes so in the dtype that it is
@@ -33,10 +34,13 @@ enum { TRANSFER_LEAST = 1024 }; /* smallest staging buffer, bytes */
 
 /* Splits the staging buffer, which is aligned to 8 bytes. Allocates nothing. */
 void transfer_init(struct transfer *x, struct device *d, const struct tape *t, void *staging, uint64_t bytes);
+/* After an error between the chunks of a quantized tensor: frees what was kept of it. */
+void transfer_end(struct transfer *x);
 
 /* The n elements of dtype `from` in x->first are elements [at, at + n) of the parameter: writes its
  * master weights and, if that is another tensor, the working copy rounded from them. A chunk with a
- * bad element is not written; the result is PL_OK with bad->index set. */
+ * bad element is not written; the result is PL_OK with bad->index set. The chunks of a tensor are put in
+ * order. */
 int transfer_put(struct transfer *x, const struct param *p, enum dtype from, int64_t at, int64_t n, struct bad *bad,
                  struct error *e);
 

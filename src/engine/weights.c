@@ -702,6 +702,7 @@ int weights_load(struct weights *w, const struct graph *g, struct device *d, con
         else rc = load_by_init(&x, g, p, seed, e);
     }
     progress_clear();
+    transfer_end(&x);
     w->fingerprint |= crc;
     return rc;
 }

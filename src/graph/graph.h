@@ -117,6 +117,7 @@ struct param {
     bool frozen;
     bool running; /* a running statistic: frozen, but the step updates it */
     bool added;   /* by a pass (lora.c): it is not in the model's own folder */
+    bool exact;   /* never quantized: training trains it, but this graph is for inference, where all weights are frozen */
     uint32_t like; /* 1 + the index of the parameter whose values, or norms of rows (INIT_ROW_NORMS), it starts with; 0: none */
 };
 
@@ -145,6 +146,7 @@ union attr {
     struct { uint8_t axis; int64_t start, length; } slice;
     struct { uint8_t dtype; } cast;
     struct { double value; uint8_t dtype, rank; int64_t dim[MAX_RANK]; } fill;
+    struct { uint8_t nested, dtype, rank; int64_t dim[MAX_RANK]; } dequantize; /* nested: double quantization; dtype and shape of the result */
     struct { double value; } scale;
     struct { int64_t padding; } embedding;    /* 1 + the id whose row of the table gets no gradient; 0: none */
     struct { int64_t rows, padding; } embedding_dw; /* vocabulary size: rows of the table; padding as above */

@@ -187,6 +187,13 @@ id op_dropout_keyed(struct graph *g, id x, id samples, float p, uint32_t key) { 
 id op_drop_path(struct graph *g, id x, id samples, float p) { return dropout(g, x, samples, p, true, g->next_stable + 1); }
 id op_samples(struct graph *g, int64_t B) { return graph_input(g, "samples", DT_I32, 1, &B); }
 
+id op_dequantize(struct graph *g, id bytes, bool nested, enum dtype t, int rank, const int64_t *dim)
+{
+    union attr a = {.dequantize = {nested, t, rank}};
+    for (int i = 0; i < rank; i++) a.dequantize.dim[i] = dim[i];
+    return op_apply(g, OP_DEQUANTIZE, &a, &bytes, 1);
+}
+
 id op_fill(struct graph *g, enum dtype t, int rank, const int64_t *dim, double value)
 {
     union attr a = {.fill = {value, t, rank}};

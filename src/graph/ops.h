@@ -163,6 +163,8 @@ id op_dropout(struct graph *g, id x, id samples, float p);
 id op_dropout_keyed(struct graph *g, id x, id samples, float p, uint32_t key);
 id op_drop_path(struct graph *g, id x, id samples, float p);
 id op_samples(struct graph *g, int64_t B);
+/* The weights that bytes [n] hold in NF4 with double quantization or, nested false, with f32 scales. */
+id op_dequantize(struct graph *g, id bytes, bool nested, enum dtype t, int rank, const int64_t *dim);
 id op_fill(struct graph *g, enum dtype t, int rank, const int64_t *dim, double value);
 id op_copy(struct graph *g, id x, enum space to);
 /* Axis i of the result is axis axes[i] of x; a view. */

@@ -5,6 +5,7 @@
  * Statistics (rstd of norms, log-sum-exp, losses, gradients of weights) are f32 for any dtype of
  * the activations; only an f64 graph keeps them in f64.
  */
+#include "base/nf4.h"
 #include "graph/infer.h"
 
 /* An accumulator, when given, has as many elements as the result, in any shape. */
@@ -325,6 +326,15 @@ void infer_accumulate(struct infer *f)
 }
 
 void infer_fill(struct infer *f) { set(&f->out[0], f->attr->fill.dtype, f->attr->fill.rank, f->attr->fill.dim); }
+
+void infer_dequantize(struct infer *f)
+{
+    const union attr *a = f->attr;
+    set(&f->out[0], a->dequantize.dtype, a->dequantize.rank, a->dequantize.dim);
+    const uint64_t bytes = nf4_layout(tensor_elements(&f->out[0]), a->dequantize.nested).bytes;
+    REQUIRE(f->in[0]->dtype == DT_U8 && is_vector(f->in[0], (int64_t)bytes) && tensor_is_dense(f->in[0]), "x must be u8 [%llu]", (unsigned long long)bytes);
+    REQUIRE(dtype_is_float(a->dequantize.dtype), "the result must have a floating-point dtype");
+}
 
 void infer_copy(struct infer *f)
 {

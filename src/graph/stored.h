@@ -1,7 +1,9 @@
 /*
  * stored.h: the form in which a storage keeps the values of a tensor.
  *
- *     plain    one array: the elements, in the tensor's dtype
+ *     plain      one array: the elements, in the tensor's dtype
+ *     nf4        codes of 4 bits and their scales, with double quantization (base/nf4.h)
+ *     nf4-f32    the same with scales in f32, as some model folders have them
  *
  * A form consists of parts, arrays that follow each other in the storage: a form with fewer bits has
  * codes, and scales that many codes share. A row of the table states the parts and how values are
@@ -9,20 +11,23 @@
  * verifier ask here how many bytes a tensor takes, so a new form is a row of stored.c.
  *
  * Values are moved in chunks, which begin at multiples of the form's group: values that share
- * something are never in two chunks.
+ * something are never in two chunks. What all values of a tensor share is made at the end: pack keeps
+ * a number for each few values, and finish makes the rest from all of these numbers.
+ *
+ * A u8 tensor on a storage of any form is a view of its bytes: it is what is copied and dequantized.
  */
 #ifndef STORED_H
 #define STORED_H
 
 #include "graph/graph.h"
 
-enum stored { STORED_PLAIN, STORED_FORMS };
+enum stored { STORED_PLAIN, STORED_NF4, STORED_NF4_F32, STORED_FORMS };
 
 enum { STORED_PARTS = 4 };
 
 struct stored_part {
     const char *name;
-    int64_t values;  /* that one entry of the part stands for */
+    int64_t values;  /* that one entry of the part stands for; 0: one entry for the whole tensor */
     uint32_t bytes;  /* of an entry; 0: those of an element of the tensor's dtype */
 };
 
@@ -31,16 +36,24 @@ struct stored_form {
     int64_t group;
     int n_parts;
     struct stored_part part[STORED_PARTS];
-    /* n values of dtype `from` to the parts of a tensor of dtype t, and back. */
+    /* n values of dtype `from` to the parts of a tensor of dtype t, and back. With `kept`, pack fills the
+     * first part, and as parts[1] an f32 for each `kept` values; finish makes the other parts of a tensor
+     * of n values. */
+    int64_t kept;
     void (*pack)(void *const *parts, enum dtype t, const void *values, enum dtype from, int64_t n);
     void (*unpack)(void *values, enum dtype to, const void *const *parts, enum dtype t, int64_t n);
+    void (*finish)(void *const *parts, const float *kept, int64_t n);
 };
 extern const struct stored_form stored_forms[STORED_FORMS];
 
-/* The form of a tensor: that of its storage. */
+/* The least common multiple of all groups. */
+enum { STORED_GROUP = 16384 };
+
+/* The form of a tensor: that of its storage; a u8 tensor is plain. */
 const struct stored_form *tensor_form(const struct graph *g, const struct tensor *t);
 /* Bytes of n values in one part; where the part begins in a storage of `elements` values. */
 uint64_t stored_part_bytes(const struct stored_form *f, int part, enum dtype t, int64_t n);
+uint64_t stored_part_at(const struct stored_form *f, int part, enum dtype t, int64_t at); /* where value `at` is in the part, bytes */
 uint64_t stored_part_offset(const struct stored_form *f, int part, enum dtype t, int64_t elements);
 /* Bytes of a whole tensor: in its storage, and in a file. */
 uint64_t stored_bytes(const struct graph *g, const struct tensor *t);

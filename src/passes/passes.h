@@ -63,6 +63,15 @@ struct module_rule {
     enum dtype precision;
 };
 
+/* memory.quantize: the form of the weights of layers by name: the last rule with a pattern that matches
+ * wins. */
+enum quantize { QUANTIZE_NONE, QUANTIZE_NF4, QUANTIZE_RULES };
+struct quantize_rule {
+    const char *const *match;
+    uint32_t n_match;
+    uint8_t form;           /* enum stored */
+};
+
 /* True if a pattern, or any pattern of a rule, matches the scope's name or that of a module around
  * it (modules.c). */
 bool module_pattern(const char *pattern, const char *scope);
@@ -98,6 +107,8 @@ struct settings {
 #undef TECHNIQUE
     const struct module_rule *modules;
     uint32_t n_modules;
+    const struct quantize_rule *quantize_rules;
+    uint32_t n_quantize_rules;
 
     double beta1, beta2, eps, weight_decay;
     double momentum;        /* of sgd */
@@ -151,6 +162,7 @@ struct technique {
     /* Whether the other settings and the limits exclude the technique, or its value, and why, with what
      * to do (the technique's file); NULL: nothing does. */
     bool (*excluded)(const struct settings *s, const struct step_limits *l, struct text *why);
+    const char *rules;        /* the value where the configuration has a list of rules instead; NULL: it takes none */
     bool composed;            /* the search has a dimension of its own for it (plan/search_space.c); else its ladder is one */
     bool updates_only;        /* off where weights are not updated (`plimsoll step`) */
     bool without_training;    /* chosen by the search also there */
@@ -190,6 +202,10 @@ bool fused_step_excluded(const struct settings *s, const struct step_limits *l, 
 /* True if the settings offload what `before` offloads, because there are no master weights
  * (offload.c). */
 bool offload_repeats(unsigned before, const struct settings *s);
+
+/* Checks memory.quantize against a model's forward graph (quantize.c): PL_USAGE if a rule names no linear
+ * layer, or one whose weight is trained or tied, or if nf4 finds no weight to quantize. */
+int quantize_check(const struct graph *g, const struct settings *s, struct error *e);
 
 /* memory.recompute as text, which memory.modules has too. */
 #define RECOMPUTE_VALUES                                                                                                       \

@@ -6,6 +6,7 @@
  *     offload     none, or optimizer, masters, weights, activations with + between them
  *     precision   f32 | bf16 | f16 | bf16-pure
  *     optimizer   adamw | adamw-bf16 | adamw-8bit | sgd | adafactor
+ *     quantize    none | nf4 | rules
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -157,6 +158,23 @@ static bool optimizer_parse(const char *text, struct settings *out)
             out->state = optimizers[i].state;
             return true;
         }
+    return false;
+}
+
+/* --- quantize ----------------------------------------------------------------------------- */
+
+static const char *const quantizations[] = {[QUANTIZE_NONE] = "none", [QUANTIZE_NF4] = "nf4", [QUANTIZE_RULES] = "rules"};
+
+static const char *quantize_print(const struct settings *s, char out[SETTING_ROOM])
+{
+    snprintf(out, SETTING_ROOM, "%s", quantizations[s->quantize]);
+    return out;
+}
+
+static bool quantize_parse(const char *text, struct settings *out)
+{
+    for (size_t i = 0; i < COUNT(quantizations); i++)
+        if (!strcmp(quantizations[i], text)) return out->quantize = (int)i, true;
     return false;
 }
 

@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "graph/ops.h"
-#include "graph/stored.h"
 
 /* --- units --------------------------------------------------------------------------- */
 
@@ -92,7 +91,7 @@ static void list_tensors(struct visits *v)
         const struct tensor *x = tensor_at(v->g, t);
         v->home[t] = x->storage;
         v->some[x->storage] = t;
-        if (!x->node && !x->loop && tensor_is_dense(x) && stored_bytes(v->g, x) == v->g->storages.at[x->storage].bytes) v->leaf[x->storage] = t;
+        if (!x->node && !x->loop && tensor_is_dense(x) && tensor_bytes(x) == v->g->storages.at[x->storage].bytes) v->leaf[x->storage] = t;
     }
 }
 

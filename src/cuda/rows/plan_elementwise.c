@@ -33,6 +33,8 @@ static bool match_flat_accumulate(const struct query *q) { return match_accumula
 static bool match_cast(const struct query *q) { return q->in[0] && q->out[0]; }
 static bool match_flat_cast(const struct query *q) { return is_float(q->in[0]) && is_float(q->out[0]) && is_flat(q); }
 
+static bool match_dequantize(const struct query *q) { return is_aligned(q->in[0]) && is_storable(q->out[0]) && is_aligned(q->out[0]); }
+
 /* All operands are dense and have one dtype. */
 static bool match_all_dense(const struct query *q)
 {

@@ -1,0 +1,222 @@
+/*
+ * quantize.c: keeps frozen weights of linear layers in 4 bits (NF4 with double quantization, base/nf4.h).
+ *
+ *     before   y = LINEAR(x, w)              dx = MATMUL(dy, w)
+ *     after    v = DEQUANTIZE(bytes of w)    u = DEQUANTIZE(bytes of w)
+ *              y = LINEAR(x, v)              dx = MATMUL(dy, u)
+ *
+ * Each reader in forward, recomputation and backward gets a dequantized weight of its own, a transient
+ * that lives from the DEQUANTIZE before the reader to the reader: none is alive between forward and
+ * backward. The pass runs after recompute, which repeats readers, and before offload, which then copies
+ * the bytes in 4 bits.
+ *
+ * A weight is quantized if it is frozen and only products of linear layers read it in the forward. With
+ * memory.quantize nf4 these are all but the output head; rules choose by the name of the layer, or of a
+ * module around it.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/ops.h"
+#include "graph/stored.h"
+#include "passes/passes.h"
+
+/* --- the weights ------------------------------------------------------------------------------ */
+
+/* How the forward reads a weight. */
+struct reading {
+    uint32_t linear, other; /* readers */
+    id scope;               /* of the first linear reader */
+};
+
+/* By tensor. */
+static struct reading *readings_of(const struct graph *g)
+{
+    struct reading *r = mem_alloc(g->tensors.n * sizeof *r);
+    FOR_PROGRAMS(p, PROGRAM_FORWARD)
+        for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+            const struct node *n = node_at(g, g->order[p].nodes.at[k]);
+            for (int i = 0; i < n->nin && n->phase == PHASE_FORWARD; i++) {
+                const bool weight = i == 1 && (n->op == OP_LINEAR || n->op == OP_LINEAR_ACT);
+                struct reading *x = &r[n->in[i]];
+                if (weight && !x->linear++) x->scope = n->scope;
+                x->other += !weight;
+            }
+        }
+    return r;
+}
+
+/* A parameter's name without its last part. */
+static const char *module_of(const struct graph *g, const struct param *p, char out[256])
+{
+    snprintf(out, 256, "%s", graph_name(g, tensor_at(g, p->tensor)->name));
+    char *dot = strrchr(out, '.');
+    if (dot) *dot = 0;
+    return out;
+}
+
+static bool is_head(const char *module)
+{
+    const char *dot = strrchr(module, '.');
+    return !strcmp(dot ? dot + 1 : module, "lm_head");
+}
+
+static bool rule_matches(const struct quantize_rule *r, const char *module, const char *scope)
+{
+    for (uint32_t i = 0; i < r->n_match; i++)
+        if (module_pattern(r->match[i], module) || module_pattern(r->match[i], scope)) return true;
+    return false;
+}
+
+/* The last rule that matches the layer; NULL: none does. */
+static const struct quantize_rule *rule_of(const struct settings *s, const char *module, const char *scope)
+{
+    for (uint32_t i = s->n_quantize_rules; i-- > 0;)
+        if (rule_matches(&s->quantize_rules[i], module, scope)) return &s->quantize_rules[i];
+    return NULL;
+}
+
+static bool may_quantize(const struct graph *g, const struct param *p, const struct reading *r)
+{
+    return p->frozen && !p->running && !p->exact && r->linear && !r->other && storage_of(g, p->tensor)->kind == KIND_PARAM;
+}
+
+/* The form that the settings ask for, of a weight that linear layers read. */
+static enum stored form_asked(const struct graph *g, const struct settings *s, const struct param *p, const struct reading *r)
+{
+    char module[256];
+    module_of(g, p, module);
+    if (s->quantize == QUANTIZE_NF4) return is_head(module) ? STORED_PLAIN : STORED_NF4;
+    const struct quantize_rule *rule = s->quantize ? rule_of(s, module, graph_name(g, g->scopes.at[r->scope].name)) : NULL;
+    return rule ? rule->form : STORED_PLAIN;
+}
+
+/* --- checking --------------------------------------------------------------------------------- */
+
+static int refuse_weight(const struct graph *g, const struct settings *s, const struct param *p, const struct reading *r, struct error *e)
+{
+    char module[256];
+    module_of(g, p, module);
+    const uint32_t number = (uint32_t)(rule_of(s, module, graph_name(g, g->scopes.at[r->scope].name)) - s->quantize_rules);
+    if (r->other)
+        return error_set(e, PL_USAGE, "memory.quantize[%u]: %s is tied: other layers share its weight, which is not quantized; leave it out of match", number, module);
+    return error_set(e, PL_USAGE, "memory.quantize[%u]: %s is trained, and only frozen weights are quantized; freeze it (model.freeze), or leave it out of match", number, module);
+}
+
+/* Each pattern must match a linear layer. */
+static int check_pattern(const struct graph *g, const struct reading *readings, const char *pattern, uint32_t rule, struct error *e)
+{
+    char module[256], nearest[256] = "";
+    int best = INT32_MAX;
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        const struct param *p = &g->params.at[i];
+        const struct reading *r = &readings[p->tensor];
+        if (!r->linear) continue;
+        module_of(g, p, module);
+        if (module_pattern(pattern, module) || module_pattern(pattern, graph_name(g, g->scopes.at[r->scope].name))) return PL_OK;
+        for (char *dot = module; dot; dot = strrchr(module, '.')) { /* the layer, then the modules around it */
+            if (dot != module) *dot = 0;
+            const int distance = pattern_distance(pattern, module);
+            if (distance < best) snprintf(nearest, sizeof nearest, "%s", module);
+            best = distance < best ? distance : best;
+        }
+    }
+    return error_set(e, PL_USAGE, "memory.quantize[%u].match: the pattern \"%.200s\" matches no linear layer; the nearest is %s (* stands for any text, ? for one character)",
+                     rule, pattern, nearest);
+}
+
+int quantize_check(const struct graph *g, const struct settings *s, struct error *e)
+{
+    if (!s->quantize) return PL_OK;
+    struct reading *readings = readings_of(g);
+    uint32_t quantized = 0;
+    int rc = PL_OK;
+    for (uint32_t k = 0; k < s->n_quantize_rules && !rc; k++)
+        for (uint32_t i = 0; i < s->quantize_rules[k].n_match && !rc; i++) rc = check_pattern(g, readings, s->quantize_rules[k].match[i], k, e);
+    for (uint32_t i = 0; i < g->params.n && !rc; i++) {
+        const struct param *p = &g->params.at[i];
+        const struct reading *r = &readings[p->tensor];
+        if (!r->linear || !form_asked(g, s, p, r)) continue;
+        if (may_quantize(g, p, r)) quantized++;
+        else if (s->quantize == QUANTIZE_RULES) rc = refuse_weight(g, s, p, r, e);
+    }
+    if (!rc && s->quantize == QUANTIZE_NF4 && !quantized)
+        rc = error_set(e, PL_USAGE, "memory.quantize nf4: no linear layer is frozen, and only frozen weights are quantized; freeze some (model.freeze), or leave the key out");
+    mem_free(readings);
+    return rc;
+}
+
+/* --- the rewrite ------------------------------------------------------------------------------- */
+
+struct quantized {
+    id bytes;  /* the u8 tensor over the storage; 0: the storage is plain */
+    id weight; /* the tensor that was read */
+};
+
+/* The reader's view `t` of a weight, on a dequantized one. */
+static id dequantized(struct graph *g, const struct quantized *q, id t)
+{
+    const struct tensor w = *tensor_at(g, q->weight);
+    const bool nested = storage_of(g, q->bytes)->form == STORED_NF4;
+    const id whole = op_dequantize(g, q->bytes, nested, w.dtype, w.rank, w.dim);
+    CHECK(whole, "%s", g->error.text);
+    storage_of(g, whole)->name = tensor_at(g, whole)->name = w.name;
+    if (t == q->weight) return whole;
+    struct tensor view = *tensor_at(g, t);
+    view.storage = tensor_at(g, whole)->storage;
+    view.node = tensor_at(g, whole)->node;
+    vec_push(&g->tensors, view);
+    return g->tensors.n - 1;
+}
+
+static void rewrite_program(struct graph *g, enum program p, const struct quantized *by_storage, uint32_t storages)
+{
+    struct order *order = &g->order[p];
+    const uint32_t count = order->nodes.n;
+    id *old = mem_copy(order->nodes.at, count * sizeof(id));
+    struct cursor before = graph_move(g, p, PHASE_FORWARD, "quantize");
+    order->nodes.n = 0;
+    for (uint32_t k = 0; k < count; k++) {
+        const struct node n = *node_at(g, old[k]);
+        bool reads = false;
+        for (int i = 0; i < n.nin; i++) {
+            const id s = n.in[i] ? tensor_at(g, n.in[i])->storage : 0;
+            if (s >= storages || !by_storage[s].bytes) continue;
+            reads = true;
+            if (op_table[n.op].flags & OPF_VIEW) continue; /* its reader gets the view of a dequantized weight */
+            g->at.phase = n.phase;
+            g->at.scope = n.scope;
+            g->at.loop = n.loop;
+            g->at.origin = old[k];
+            const id here = dequantized(g, &by_storage[s], n.in[i]);
+            node_at(g, old[k])->in[i] = here;
+        }
+        if (!reads || !(op_table[n.op].flags & OPF_VIEW)) vec_push(&order->nodes, old[k]);
+    }
+    g->at = before;
+    mem_free(old);
+}
+
+void pass_quantize(struct graph *g, const struct settings *s)
+{
+    if (!s->quantize) return;
+    const uint32_t storages = g->storages.n;
+    struct quantized *by_storage = mem_alloc(storages * sizeof *by_storage);
+    struct reading *readings = readings_of(g);
+    bool any = false;
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        const struct param *p = &g->params.at[i];
+        const struct reading *r = &readings[p->tensor];
+        const enum stored form = may_quantize(g, p, r) ? form_asked(g, s, p, r) : STORED_PLAIN;
+        if (!form) continue;
+        const struct tensor w = *tensor_at(g, p->tensor);
+        g->storages.at[w.storage].form = (uint8_t)form;
+        const uint64_t bytes = g->storages.at[w.storage].bytes = stored_bytes(g, &w);
+        const id raw = graph_tensor(g, graph_name(g, w.name), w.storage, DT_U8, 1, (int64_t[]){(int64_t)bytes}, 0);
+        by_storage[w.storage] = (struct quantized){raw, p->tensor};
+        any = true;
+    }
+    for (int p = 0; p < PROGRAM_COUNT && any; p++) rewrite_program(g, p, by_storage, storages);
+    mem_free(readings);
+    mem_free(by_storage);
+}

@@ -1,0 +1,95 @@
+#!/bin/bash
+# shellcheck disable=SC2015
+# run_quantize.sh: memory.quantize: frozen weights in 4 bits give the bits of a run on the dequantized weights, with
+# every other technique, and take 4.127 bits each; what cannot be quantized is refused.
+#
+#   bash tests/run_quantize.sh       from the repository's root, after make; see run_lib.sh
+# shellcheck source=tests/run_lib.sh
+. tests/run_lib.sh
+tool compare
+preload fault
+sanitized || export LD_PRELOAD=$tools/fault.so
+
+losses() { sed -n 's/^{"step":[0-9]*,"loss":\([^,]*\),.*/\1/p' "$1/metrics.jsonl"; }
+# tiny OUT ARGUMENT...: linear layers of llama-tiny are frozen; norms, embeddings and the head are trained.
+freeze=(--set 'model.freeze=["*_proj.weight"]' --set train.steps=6)
+plain=("${freeze[@]}" --set memory.recompute=none --set memory.offload=none --set memory.head_chunks=1)
+nf4=("${plain[@]}" --set memory.quantize=nf4)
+arena() { json "$1/plan.json" arena_bytes; }
+
+# A model with the dequantized weights: what a run of one step with learning rate 0 saves.
+dequantized() {
+    expect 0 '' train_tiny "$tmp/zero" "${nf4[@]}" --set train.learning_rate=0 --set train.weight_decay=0 --set train.steps=1 || return 1
+    cp -r "$tmp/zero/model" "$tmp/base"
+    expect 0 '' train_tiny "$tmp/on_values" "${plain[@]}" --set model.preset=null --set "model.path=$tmp/base" || return 1
+    expect 0 '' train_tiny "$tmp/nf4" "${nf4[@]}" || return 1
+    losses "$tmp/nf4" >"$tmp/a"
+    losses "$tmp/on_values" >"$tmp/b"
+    same "$tmp/a" "$tmp/b" && same "$tmp/nf4/model/model.safetensors" "$tmp/on_values/model/model.safetensors" || return 1
+    expect 0 '' train_tiny "$tmp/f32" "${plain[@]}" || return 1
+    losses "$tmp/f32" >"$tmp/b"
+    ! cmp -s "$tmp/a" "$tmp/b" || { echo "the losses are those without memory.quantize"; return 1; }
+    echo "$(arena "$tmp/f32") -> $(arena "$tmp/nf4") bytes"
+    [ "$(arena "$tmp/nf4")" -lt "$(arena "$tmp/f32")" ]
+}
+check 'f32: the bits of a run on the dequantized weights' dequantized
+
+# equal NAME ARGUMENT...: the bytes of the plain run in 4 bits.
+equal() {
+    local name=$1
+    shift
+    expect 0 '' train_tiny "$tmp/$name" "${nf4[@]}" "$@" && same_run "$tmp/nf4" "$tmp/$name" 6
+}
+check 'recompute: same bytes' equal recompute --set memory.recompute=all
+check 'recompute of halves and cheap ops: same bytes' equal halves --set memory.recompute=all+halves+selective
+check 'offload: same bytes' equal offload --set memory.offload=optimizer+weights+activations
+check 'offload and recompute: same bytes' equal both --set memory.offload=weights --set memory.recompute=all
+check 'fused step: same bytes' equal fused --set memory.fused_step=on
+check 'threads: same bytes' equal threads --set device.threads=3
+rules='[{match: [model.layers], form: nf4}]'
+check 'rules that name the same layers: same bytes' equal rules --set "memory.quantize=$rules"
+resumed() {
+    needs_preload || return
+    FAULT=kill:7 FAULT_PATH=$tmp/cut/metrics.jsonl expect 137 '' train_tiny "$tmp/cut" "${nf4[@]}" --set train.save_every=2 || return 1
+    expect 0 'resuming after step [24]' train_tiny "$tmp/cut" "${nf4[@]}" --set train.save_every=2 --resume || return 1
+    same_run "$tmp/nf4" "$tmp/cut" 6
+}
+check 'kill -9 and resume: same bytes' resumed
+poisoned() { PLIMSOLL_POISON=1 equal poison --set memory.recompute=all --set memory.offload=weights; }
+check 'poisoned dead memory: same bytes' poisoned
+# Micro-batches and chunks add in another order.
+near() {
+    local name=$1
+    shift
+    expect 0 '' train_tiny "$tmp/$name" "${nf4[@]}" "$@" || return 1
+    awk -v a="$(losses "$tmp/nf4" | tail -n 1)" -v b="$(losses "$tmp/$name" | tail -n 1)" 'BEGIN { d = (a - b) / a; exit !(d < 1e-4 && d > -1e-4) }'
+}
+check 'micro-batches: near' near micro --set memory.micro_batch=2
+check 'chunks: near' near chunks --set memory.head_chunks=4
+check 'bf16 and offload: runs' expect 0 '' train_tiny "$tmp/bf16" "${nf4[@]}" --set memory.precision=bf16 --set memory.offload=weights
+check 'f16: runs' expect 0 '' train_tiny "$tmp/f16" "${nf4[@]}" --set memory.precision=f16
+
+allowed() {
+    local least
+    expect 0 '' "$binary" plan "$tmp/tiny.yaml" "${freeze[@]}" --set 'memory.allow=[nf4]' -o "$tmp/open.json" || return 1
+    grep -q '"quantize": "none"' "$tmp/open.json" || { echo "no budget, but quantized"; return 1; }
+    least=$(json "$tmp/open.json" smallest_budget_bytes)
+    expect 0 '' "$binary" plan "$tmp/tiny.yaml" "${freeze[@]}" --set 'memory.allow=[nf4]' --memory "$least" -o "$tmp/small.json" || return 1
+    grep -q '"quantize": "nf4"' "$tmp/small.json" || { echo "not quantized"; return 1; }
+    expect 3 "" "$binary" plan "$tmp/tiny.yaml" "${freeze[@]}" --memory "$least"
+}
+check 'memory.allow: nf4 only where it is listed' allowed
+
+no=(--set 'model.freeze=["*mlp*"]' --set memory.quantize=nf4)
+check 'nothing is frozen' expect 2 'memory.quantize nf4: no linear layer is frozen' train_tiny "$tmp/no" --set memory.quantize=nf4
+check 'a rule names a trained layer' expect 2 'memory.quantize\[0\]: model.layers.0.self_attn.q_proj is trained, and only frozen weights are quantized' \
+    train_tiny "$tmp/no" "${no[@]}" --set 'memory.quantize=[{match: ["*.self_attn.*"], form: nf4}]'
+tied='[{match: [lm_head], form: nf4}]'
+check 'a rule names a tied weight' expect 2 'memory.quantize\[0\]: model.embed_tokens is tied' \
+    "$binary" train "$tmp/tiny.yaml" --set "train.out=$tmp/no" --set model.preset=null --set model.path=tests/golden/train_tied --set 'model.freeze=["*"]' --set 'train.groups=[{match: ["*norm*"], frozen: false}]' --set "memory.quantize=$tied"
+check 'a rule names nothing' expect 2 'memory.quantize\[0\].match: the pattern "model.layer.0" matches no linear layer; the nearest is model.layers.0' \
+    train_tiny "$tmp/no" "${no[@]}" --set 'memory.quantize=[{match: [model.layer.0], form: nf4}]'
+check 'fp4' expect 2 'memory.quantize: found the string "fp4", expected none, nf4, or a list of rules with match and form' train_tiny "$tmp/no" --set memory.quantize=fp4
+check 'fp4 in a rule' expect 2 'memory.quantize\[0\].form: found the string "fp4", expected none or nf4' train_tiny "$tmp/no" --set 'memory.quantize=[{match: ["*"], form: fp4}]'
+check 'rules without a list' expect 2 'memory.quantize: found the string "rules"' train_tiny "$tmp/no" --set memory.quantize=rules
+summary
