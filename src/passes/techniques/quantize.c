@@ -10,7 +10,7 @@
  * backward. The pass runs after recompute, which repeats readers, and before offload, which then copies
  * the bytes in 4 bits.
  *
- * A weight is quantized if it is frozen and only products of linear layers read it in the forward. With
+ * A weight is quantized if it is frozen and a linear layer reads it, unless it is tied to an embedding. With
  * memory.quantize nf4 these are all but the output head; rules choose by the name of the layer, or of a
  * module around it.
  */
@@ -25,7 +25,7 @@
 
 /* How the forward reads a weight. */
 struct reading {
-    uint32_t linear, other; /* readers */
+    uint32_t linear, tables; /* linear layers that read it, and embeddings: it is tied if both do */
     id scope;               /* of the first linear reader */
 };
 
@@ -40,7 +40,7 @@ static struct reading *readings_of(const struct graph *g)
                 const bool weight = i == 1 && (n->op == OP_LINEAR || n->op == OP_LINEAR_ACT);
                 struct reading *x = &r[n->in[i]];
                 if (weight && !x->linear++) x->scope = n->scope;
-                x->other += !weight;
+                x->tables += n->op == OP_EMBEDDING;
             }
         }
     return r;
@@ -78,7 +78,7 @@ static const struct quantize_rule *rule_of(const struct settings *s, const char 
 
 static bool may_quantize(const struct graph *g, const struct param *p, const struct reading *r)
 {
-    return p->frozen && !p->running && !p->exact && r->linear && !r->other && storage_of(g, p->tensor)->kind == KIND_PARAM;
+    return p->frozen && !p->running && !p->exact && r->linear && !r->tables && storage_of(g, p->tensor)->kind == KIND_PARAM;
 }
 
 /* The form that the settings ask for, of a weight that linear layers read. */
@@ -98,7 +98,7 @@ static int refuse_weight(const struct graph *g, const struct settings *s, const 
     char module[256];
     module_of(g, p, module);
     const uint32_t number = (uint32_t)(rule_of(s, module, graph_name(g, g->scopes.at[r->scope].name)) - s->quantize_rules);
-    if (r->other)
+    if (r->tables)
         return error_set(e, PL_USAGE, "memory.quantize[%u]: %s is tied: other layers share its weight, which is not quantized; leave it out of match", number, module);
     return error_set(e, PL_USAGE, "memory.quantize[%u]: %s is trained, and only frozen weights are quantized; freeze it (model.freeze), or leave it out of match", number, module);
 }
