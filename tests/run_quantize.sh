@@ -69,6 +69,73 @@ check 'chunks: near' near chunks --set memory.head_chunks=4
 check 'bf16 and offload: runs' expect 0 '' train_tiny "$tmp/bf16" "${nf4[@]}" --set memory.precision=bf16 --set memory.offload=weights
 check 'f16: runs' expect 0 '' train_tiny "$tmp/f16" "${nf4[@]}" --set memory.precision=f16
 
+# --- with LoRA ---
+lora=("${nf4[@]}" --set 'model.freeze=[]' --set adapter.r=4 --set adapter.lora_dropout=0.1 --set adapter.target_modules=all-linear)
+adapted() {
+    expect 0 '' train_tiny "$tmp/lora" "${lora[@]}" || return 1
+    json "$tmp/lora/plan.json" weights.nf4
+    [ "$(json "$tmp/lora/plan.json" weights.nf4)" -gt 300000 ]
+}
+check 'LoRA: the base is in 4 bits' adapted
+# lora_equal NAME ARGUMENT...: the adapter and the state of the run above.
+lora_equal() {
+    local name=$1
+    shift
+    expect 0 '' train_tiny "$tmp/$name" "${lora[@]}" "$@" && same "$tmp/lora/model/adapter_model.safetensors" "$tmp/$name/model/adapter_model.safetensors" &&
+        same "$tmp/lora/checkpoints/step-6/state.safetensors" "$tmp/$name/checkpoints/step-6/state.safetensors"
+}
+check 'LoRA, recompute: same bytes' lora_equal lora_recompute --set memory.recompute=all
+check 'LoRA, offload: same bytes' lora_equal lora_offload --set memory.offload=optimizer+weights+activations --set memory.recompute=all
+check 'LoRA, fused step: same bytes' lora_equal lora_fused --set memory.fused_step=on
+check 'LoRA, rules: same bytes' lora_equal lora_rules --set "memory.quantize=$rules"
+lora_resumed() {
+    needs_preload || return
+    FAULT=kill:7 FAULT_PATH=$tmp/lora_cut/metrics.jsonl expect 137 '' train_tiny "$tmp/lora_cut" "${lora[@]}" --set train.save_every=2 || return 1
+    lora_equal lora_cut --set train.save_every=2 --resume
+}
+check 'LoRA, kill -9 and resume: same bytes' lora_resumed
+
+# --- folders that transformers saved in 4 bits ---
+# folder CASE: PyTorch's loss, logits and gradients.
+four=tests/golden/nf4
+stepped() {
+    expect 0 "$1: 7 weights are in 4 bits" "$binary" step --model "$1" --batch "$four/nested/batch.safetensors" --out "$tmp/got.safetensors" \
+        --set 'model.freeze=["*_proj.weight"]' --set memory.precision=f32 "${@:2}"
+}
+folder() { stepped "$four/$1" "${@:2}" && "$tools/compare" "$four/$1/expect.safetensors" "$tmp/got.safetensors" --logits 1e-4 --grad 1e-3; }
+check '4-bit folder: values of PyTorch and bitsandbytes' folder nested
+check '4-bit folder without double quantization' folder single
+check '4-bit folder, recompute and offload' folder nested --set memory.recompute=all --set memory.offload=weights
+four_trained() {
+    tr -c ' -/' '#' <tests/golden/make_nf4.py >"$tmp/tokens.txt" # the vocabulary has 48 ids: space to slash
+    local run=("$binary" train "$tmp/tiny.yaml" --set model.preset=null --set "model.path=$four/nested" --set "data.train=$tmp/tokens.txt"
+        --set data.sequence=16 --set train.steps=3 --set 'model.freeze=["*_proj.weight"]')
+    expect 0 '' "${run[@]}" --set "train.out=$tmp/four" || return 1
+    # What is in 4 bits is copied; the rest is trained. The result is such a folder again.
+    stepped "$tmp/four/model" || return 1
+    expect 0 '' "${run[@]}" --set "train.out=$tmp/four_lora" --set 'model.freeze=[]' --set adapter.r=4 --set adapter.target_modules=all-linear
+}
+check '4-bit folder: trained, and with an adapter' four_trained
+# changed NAME FILE SED: a copy of the folder with a changed file.
+changed() {
+    rm -rf "$tmp/changed"
+    cp -r "$four/nested" "$tmp/changed" && chmod -R u+w "$tmp/changed" && sed -i "$2" "$tmp/changed/$1"
+}
+refused() {
+    changed "$2" "$3" && expect 2 "$1" "$binary" step --model "$tmp/changed" --batch "$four/nested/batch.safetensors" --out "$tmp/got.safetensors" --set 'model.freeze=["*_proj.weight"]'
+}
+check '4-bit folder: trained weights are refused' expect 2 'the model.s folder has its weight in 4 bits \(NF4\), which cannot be trained; freeze it' \
+    "$binary" step --model "$four/nested" --batch "$four/nested/batch.safetensors" --out "$tmp/got.safetensors"
+check '4-bit folder: fp4' expect 2 'is of a weight in fp4; only nf4 is read' "$binary" step --model "$four/fp4" --batch "$four/nested/batch.safetensors" --out "$tmp/got.safetensors"
+check '4-bit folder: another block size' refused 'blocksize is 32; only 64 is read' model.safetensors 's/"blocksize": 64, "dtype"/"blocksize": 32, "dtype"/'
+check '4-bit folder: another nested block size' refused 'nested_blocksize is 128; only 256 is read' model.safetensors 's/"nested_blocksize": 256/"nested_blocksize": 128/'
+check '4-bit folder: another shape' refused 'the 4-bit tensor ".*" has the shape \[64,99\]; config.json asks for \[64,64\]' model.safetensors 's/"shape": \[64, 64\]/"shape": [64, 99]/'
+check '4-bit folder: other levels' refused 'has no tensor "quant_map"' model.safetensors 's/self_attn.q_proj.weight.quant_map/self_attn.q_proj.weight.quant_mab/'
+check '4-bit folder: no scales' refused 'has no tensor "absmax"; the folder is not complete' model.safetensors 's/self_attn.q_proj.weight.absmax/self_attn.q_proj.weight.absmaz/'
+check '4-bit folder: the state is not JSON' refused 'quant_state.bitsandbytes__nf4' model.safetensors 's/{"quant_type": "nf4"/["quant_type": "nf4"/'
+check '8 bits' refused 'its weights are quantized by bitsandbytes in 8 bits; only NF4 of bitsandbytes is read' config.json 's/"load_in_8bit": false/"load_in_8bit": true/'
+check 'GPTQ' refused 'its weights are quantized by gptq' config.json 's/"quant_method": "bitsandbytes"/"quant_method": "gptq"/'
+
 allowed() {
     local least
     expect 0 '' "$binary" plan "$tmp/tiny.yaml" "${freeze[@]}" --set 'memory.allow=[nf4]' -o "$tmp/open.json" || return 1

@@ -62,6 +62,7 @@ static void build_forward(void *run, struct graph *g, int micro_batch)
     r->model.family->build(&r->model, g, &b);
     if (r->has_adapter && !g->error.code) pass_lora(g, &r->adapter, micro_batch);
     recipe_freeze(r->config, g);
+    weights_4bit_mark(&r->stored, g);
     for (uint32_t i = 0; i < g->params.n && r->forward; i++) {
         struct param *p = &g->params.at[i];
         if (!p->frozen) p->exact = true;
@@ -387,6 +388,8 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     r->effective_batch = (int)(o->train ? c->train_effective_batch : o->B);
     r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .outputs = !o->train, .loss_output = o->forward ? "" : o->loss_output, .size = o->size};
     int rc = open_model(r, o, e);
+    if (!rc) rc = weights_4bit_find(&r->stored, &r->model, &r->memory, e);
+    if (!rc && r->stored.n && !o->probe) log_note("%s: %u weights are in 4 bits (NF4) and stay so, as with memory.quantize nf4", r->model.path, r->stored.n);
     if (!rc) rc = open_adapter(r, o->train, e);
     if (!rc) rc = describe(r, o, e);
     if (!rc) r->batch.bn_group = bn_group(r, o->train);

@@ -11,6 +11,7 @@
 #include "models/model.h"
 #include "passes/lora.h"
 #include "engine/weights.h"
+#include "engine/weights_4bit.h"
 #include "plan/file.h"
 #include "run/device.h"
 #include "config/config.h"
@@ -47,6 +48,7 @@ struct run {
     struct device device;
     struct tape tape;
     struct weights weights;
+    struct weights_4bit stored;  /* the weights that the model's folder has in 4 bits */
     struct bump memory;          /* of the update rules and of `batches` */
     int effective_batch;
     uint64_t budget;             /* device memory; 0: no bound */

@@ -24,6 +24,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "engine/transfer.h"
+#include "engine/weights_4bit.h"
 
 static const char index_name[] = "model.safetensors.index.json", adapter_file[] = "adapter_model.safetensors", adapter_prefix[] = "base_model.model.";
 enum { INDEX_MOST = 64 << 20, NAME_MOST = 1024 };
@@ -59,7 +60,7 @@ static const char *own_name(const struct weights *w, const struct graph *g, cons
 }
 
 /* "[2,3]", for messages. */
-static char *shape_print(int rank, const int64_t *dims, char out[160])
+char *shape_print(int rank, const int64_t *dims, char out[160])
 {
     int n = snprintf(out, 160, "[");
     for (int i = 0; i < rank && n < 130; i++) n += snprintf(out + n, 160 - n, "%s%lld", i ? "," : "", (long long)dims[i]);
@@ -347,6 +348,7 @@ static int check_slot(const struct weights *w, const struct graph *g, const stru
     const struct tensor *x = tensor_at(g, p->tensor);
     const struct st_entry *t = s->entry;
     char found[160], expected[160];
+    if (p->form) return weights_4bit_check(w, g, p, s, e);
     if (t->rank != x->rank || memcmp(t->dims, x->dim, (size_t)t->rank * sizeof *t->dims))
         return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" has the shape %s; %s %s", w->dir, w->names[s->file], t->name,
                          shape_print(t->rank, t->dims, found), w->is_adapter ? "the base model and adapter_config.json ask for" : "config.json asks for",
@@ -407,7 +409,7 @@ static bool is_bookkeeping(const char *name)
     static const char *const ends[] = {"rotary_emb.inv_freq", ".num_batches_tracked", ".attention_bias_idxs"};
     for (size_t i = 0; i < COUNT(ends); i++)
         if (text_ends_with(name, ends[i])) return true;
-    return false;
+    return weights_4bit_beside(name);
 }
 
 static void note_extras(const struct weights *w)
@@ -615,6 +617,7 @@ static int load_from_file(const struct weights *w, struct transfer *x, const str
     const struct st_file *f = &w->files[w->slots[slot].file];
     uint32_t size = dtype_size(t->dtype);
     struct bad bad = {.index = -1};
+    if (p->form) return weights_4bit_load(w, x, p, &w->slots[slot], crc, e);
     for (int64_t at = 0; at < t->elements; at += x->room) {
         int64_t n = min_i64(x->room, t->elements - at);
         if (st_read(f, t, (uint64_t)at * size, (uint64_t)n * size, x->first, e)) return e->code;

@@ -126,4 +126,7 @@ bool weight_is_constant(const struct graph *g, const struct param *p);    /* nev
 /* True if weights_save copies a file of that name and size from the source folder. */
 bool weights_other_file(const struct weights *w, const char *path, const char *name, uint64_t *bytes);
 
+/* A shape for messages: "[4096,11008]". */
+char *shape_print(int rank, const int64_t *dims, char out[160]);
+
 #endif

@@ -117,6 +117,7 @@ struct param {
     bool frozen;
     bool running; /* a running statistic: frozen, but the step updates it */
     bool added;   /* by a pass (lora.c): it is not in the model's own folder */
+    uint8_t form; /* enum stored: the form that the model's folder has; 0: plain. The storage has the form that is used */
     bool exact;   /* never quantized: training trains it, but this graph is for inference, where all weights are frozen */
     uint32_t like; /* 1 + the index of the parameter whose values, or norms of rows (INIT_ROW_NORMS), it starts with; 0: none */
 };

@@ -204,7 +204,8 @@ bool fused_step_excluded(const struct settings *s, const struct step_limits *l, 
 bool offload_repeats(unsigned before, const struct settings *s);
 
 /* Checks memory.quantize against a model's forward graph (quantize.c): PL_USAGE if a rule names no linear
- * layer, or one whose weight is trained or tied, or if nf4 finds no weight to quantize. */
+ * layer, or one whose weight is trained or tied, if nf4 finds no weight to quantize, or if a weight that the
+ * folder has in 4 bits is trained. */
 int quantize_check(const struct graph *g, const struct settings *s, struct error *e);
 
 /* memory.recompute as text, which memory.modules has too. */

@@ -111,3 +111,15 @@ uint32_t plan_by_module(const struct plan *p, const struct graph *g, struct modu
     vec_free(&s.list);
     return n;
 }
+
+struct weights_memory plan_by_weight(const struct plan *p, const struct graph *g)
+{
+    struct weights_memory w = {0};
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        const struct param *x = &g->params.at[i];
+        const struct storage *s = storage_of(g, x->tensor);
+        if (s->kind != KIND_PARAM || s->space != SPACE_DEVICE || !plan_reached(p, g, tensor_at(g, x->tensor)->storage)) continue;
+        *(s->form ? &w.quantized : x->frozen ? &w.frozen : &w.trained) += align_up(s->bytes, PLAN_ALIGN);
+    }
+    return w;
+}

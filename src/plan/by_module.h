@@ -18,4 +18,10 @@ struct module_memory {
  * holds the rest. The entries sum to the peak's bytes. */
 uint32_t plan_by_module(const struct plan *p, const struct graph *g, struct module_memory *out, uint32_t room);
 
+/* Weights in device memory (KIND_PARAM) by what training does with them. */
+struct weights_memory {
+    uint64_t trained, frozen, quantized; /* quantized weights are frozen and not counted there */
+};
+struct weights_memory plan_by_weight(const struct plan *p, const struct graph *g);
+
 #endif

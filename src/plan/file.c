@@ -239,6 +239,12 @@ void plan_write(const struct plan *p, const struct graph *g, const struct plan_n
     for (int k = KIND_PARAM; k < KIND_COUNT; k++)
         if (p->peak.by_kind[k]) json_put_uint(&w, kind_name(k), p->peak.by_kind[k]);
     json_end(&w);
+    const struct weights_memory weights = plan_by_weight(p, g);
+    json_begin_map(&w, "weights");
+    json_put_uint(&w, "trained", weights.trained);
+    json_put_uint(&w, "frozen", weights.frozen);
+    json_put_uint(&w, "nf4", weights.quantized);
+    json_end(&w);
     json_begin_map(&w, "settings");
     plan_put_settings(&w, &p->settings, note->effective_batch);
     json_end(&w);

@@ -109,6 +109,16 @@ static void print_modules(const struct plan *p, const struct graph *g, struct te
     }
 }
 
+/* Below the row of all weights, unless all are trained. */
+static void print_weights(const struct plan *p, const struct graph *g, struct text *out)
+{
+    const struct weights_memory w = plan_by_weight(p, g);
+    if (!w.frozen && !w.quantized) return;
+    if (w.trained) print_row(out, "  trained", w.trained, plan_arena(p));
+    if (w.frozen) print_row(out, "  frozen", w.frozen, plan_arena(p));
+    if (w.quantized) print_row(out, "  frozen, NF4", w.quantized, plan_arena(p));
+}
+
 void plan_print(const struct plan *p, const struct graph *g, const struct profile *profile, struct text *out)
 {
     char a[32], b[32], time[32];
@@ -116,6 +126,7 @@ void plan_print(const struct plan *p, const struct graph *g, const struct profil
     text_printf(out, "Memory at the peak\n");
     for (int k = KIND_PARAM; k < KIND_COUNT; k++) {
         if (p->peak.by_kind[k]) print_row(out, kind_name(k), p->peak.by_kind[k], arena);
+        if (k == KIND_PARAM) print_weights(p, g, out);
         if (k == KIND_STAGING && p->peak.by_kind[k] && p->settings.loader_bytes) print_row(out, "  data loader", p->settings.loader_bytes, arena);
     }
     print_row(out, "padding", arena - p->peak.bytes, arena);

@@ -10,9 +10,10 @@
  * backward. The pass runs after recompute, which repeats readers, and before offload, which then copies
  * the bytes in 4 bits.
  *
- * A weight is quantized if it is frozen and a linear layer reads it, unless it is tied to an embedding. With
- * memory.quantize nf4 these are all but the output head; rules choose by the name of the layer, or of a
- * module around it.
+ * A weight is quantized if it is frozen, products of linear layers read it in the forward, and no embedding
+ * does. With memory.quantize nf4 these are all but the output head; rules choose by the name of the layer,
+ * or of a module around it. Weights that the model's folder has in 4 bits (param.form) are kept so in any
+ * case.
  */
 #include <stdio.h>
 #include <string.h>
@@ -23,27 +24,33 @@
 
 /* --- the weights ------------------------------------------------------------------------------ */
 
-/* How the forward reads a weight. */
+/* How the forward reads a weight, itself or views of it. */
 struct reading {
-    uint32_t linear, tables; /* linear layers that read it, and embeddings: it is tied if both do */
-    id scope;               /* of the first linear reader */
+    uint32_t linear;        /* products of linear layers that read it */
+    bool tied;              /* an embedding reads it too */
+    id scope;               /* of the first product */
 };
 
-/* By tensor. */
+/* By storage. */
 static struct reading *readings_of(const struct graph *g)
 {
-    struct reading *r = mem_alloc(g->tensors.n * sizeof *r);
+    struct reading *r = mem_alloc(g->storages.n * sizeof *r);
     FOR_PROGRAMS(p, PROGRAM_FORWARD)
         for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
             const struct node *n = node_at(g, g->order[p].nodes.at[k]);
             for (int i = 0; i < n->nin && n->phase == PHASE_FORWARD; i++) {
-                const bool weight = i == 1 && (n->op == OP_LINEAR || n->op == OP_LINEAR_ACT);
-                struct reading *x = &r[n->in[i]];
-                if (weight && !x->linear++) x->scope = n->scope;
-                x->tables += n->op == OP_EMBEDDING;
+                if (!n->in[i]) continue;
+                struct reading *x = &r[tensor_at(g, n->in[i])->storage];
+                if (i == 1 && (n->op == OP_LINEAR || n->op == OP_LINEAR_ACT) && !x->linear++) x->scope = n->scope;
+                x->tied |= n->op == OP_EMBEDDING;
             }
         }
     return r;
+}
+
+static const struct reading *reading_of(const struct graph *g, const struct reading *by_storage, const struct param *p)
+{
+    return &by_storage[tensor_at(g, p->tensor)->storage];
 }
 
 /* A parameter's name without its last part. */
@@ -78,14 +85,18 @@ static const struct quantize_rule *rule_of(const struct settings *s, const char 
 
 static bool may_quantize(const struct graph *g, const struct param *p, const struct reading *r)
 {
-    return p->frozen && !p->running && !p->exact && r->linear && !r->tables && storage_of(g, p->tensor)->kind == KIND_PARAM;
+    return p->frozen && !p->running && (!p->exact || p->form) && r->linear && !r->tied && storage_of(g, p->tensor)->kind == KIND_PARAM;
 }
 
-/* The form that the settings ask for, of a weight that linear layers read. */
+/* The weights of a LoRA adapter, which a rule for the layer around them does not mean. */
+static bool is_adapter(const char *module) { return text_ends_with(module, ".lora_A") || text_ends_with(module, ".lora_B"); }
+
+/* The form that the folder has, or the settings ask for, of a weight that linear layers read. */
 static enum stored form_asked(const struct graph *g, const struct settings *s, const struct param *p, const struct reading *r)
 {
     char module[256];
     module_of(g, p, module);
+    if (p->form || is_adapter(module)) return p->form;
     if (s->quantize == QUANTIZE_NF4) return is_head(module) ? STORED_PLAIN : STORED_NF4;
     const struct quantize_rule *rule = s->quantize ? rule_of(s, module, graph_name(g, g->scopes.at[r->scope].name)) : NULL;
     return rule ? rule->form : STORED_PLAIN;
@@ -93,13 +104,22 @@ static enum stored form_asked(const struct graph *g, const struct settings *s, c
 
 /* --- checking --------------------------------------------------------------------------------- */
 
+static int refuse_stored(const struct graph *g, const struct param *p, struct error *e)
+{
+    char module[256];
+    module_of(g, p, module);
+    return error_set(e, PL_USAGE, "%s: the model's folder has its weight in 4 bits (NF4), %s; %s", module,
+                     p->frozen ? "which only linear layers can have here" : "which cannot be trained",
+                     p->frozen ? "use a folder in 16 bits" : "freeze it (model.freeze), train an adapter (section adapter), or use a folder in 16 bits");
+}
+
 static int refuse_weight(const struct graph *g, const struct settings *s, const struct param *p, const struct reading *r, struct error *e)
 {
     char module[256];
     module_of(g, p, module);
     const uint32_t number = (uint32_t)(rule_of(s, module, graph_name(g, g->scopes.at[r->scope].name)) - s->quantize_rules);
-    if (r->tables)
-        return error_set(e, PL_USAGE, "memory.quantize[%u]: %s is tied: other layers share its weight, which is not quantized; leave it out of match", number, module);
+    if (r->tied)
+        return error_set(e, PL_USAGE, "memory.quantize[%u]: %s is tied: an embedding and a linear layer share its weight, which is not quantized; leave it out of match", number, module);
     return error_set(e, PL_USAGE, "memory.quantize[%u]: %s is trained, and only frozen weights are quantized; freeze it (model.freeze), or leave it out of match", number, module);
 }
 
@@ -110,7 +130,7 @@ static int check_pattern(const struct graph *g, const struct reading *readings, 
     int best = INT32_MAX;
     for (uint32_t i = 0; i < g->params.n; i++) {
         const struct param *p = &g->params.at[i];
-        const struct reading *r = &readings[p->tensor];
+        const struct reading *r = reading_of(g, readings, p);
         if (!r->linear) continue;
         module_of(g, p, module);
         if (module_pattern(pattern, module) || module_pattern(pattern, graph_name(g, g->scopes.at[r->scope].name))) return PL_OK;
@@ -127,7 +147,6 @@ static int check_pattern(const struct graph *g, const struct reading *readings, 
 
 int quantize_check(const struct graph *g, const struct settings *s, struct error *e)
 {
-    if (!s->quantize) return PL_OK;
     struct reading *readings = readings_of(g);
     uint32_t quantized = 0;
     int rc = PL_OK;
@@ -135,9 +154,10 @@ int quantize_check(const struct graph *g, const struct settings *s, struct error
         for (uint32_t i = 0; i < s->quantize_rules[k].n_match && !rc; i++) rc = check_pattern(g, readings, s->quantize_rules[k].match[i], k, e);
     for (uint32_t i = 0; i < g->params.n && !rc; i++) {
         const struct param *p = &g->params.at[i];
-        const struct reading *r = &readings[p->tensor];
-        if (!r->linear || !form_asked(g, s, p, r)) continue;
+        const struct reading *r = reading_of(g, readings, p);
+        if ((!r->linear && !p->form) || !form_asked(g, s, p, r)) continue;
         if (may_quantize(g, p, r)) quantized++;
+        else if (p->form) rc = refuse_stored(g, p, e);
         else if (s->quantize == QUANTIZE_RULES) rc = refuse_weight(g, s, p, r, e);
     }
     if (!rc && s->quantize == QUANTIZE_NF4 && !quantized)
@@ -197,16 +217,23 @@ static void rewrite_program(struct graph *g, enum program p, const struct quanti
     mem_free(old);
 }
 
+static bool any_stored(const struct graph *g)
+{
+    for (uint32_t i = 0; i < g->params.n; i++)
+        if (g->params.at[i].form) return true;
+    return false;
+}
+
 void pass_quantize(struct graph *g, const struct settings *s)
 {
-    if (!s->quantize) return;
+    if (!s->quantize && !any_stored(g)) return;
     const uint32_t storages = g->storages.n;
     struct quantized *by_storage = mem_alloc(storages * sizeof *by_storage);
     struct reading *readings = readings_of(g);
     bool any = false;
     for (uint32_t i = 0; i < g->params.n; i++) {
         const struct param *p = &g->params.at[i];
-        const struct reading *r = &readings[p->tensor];
+        const struct reading *r = reading_of(g, readings, p);
         const enum stored form = may_quantize(g, p, r) ? form_asked(g, s, p, r) : STORED_PLAIN;
         if (!form) continue;
         const struct tensor w = *tensor_at(g, p->tensor);
