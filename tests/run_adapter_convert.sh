@@ -18,7 +18,8 @@ tensors() { for f; do "$tools/forge_pth" list "$f"; done | sort; }
 
 # merged CASE BOUND: the tensors that PEFT changed are within BOUND of PEFT's, the others have the base's bytes.
 merged() {
-    local base=$from/$(cat "$from/$1/base") out=$tmp/$1
+    local base out=$tmp/$1
+    base=$from/$(cat "$from/$1/base")
     expect 0 '' "$binary" convert "$base" --adapter "$from/$1" -o "$out" || return 1
     tail -n 1 "$tmp/out" >"$tmp/summary"
     for f in "$out"/model*.safetensors; do
@@ -51,6 +52,25 @@ as_json() {
     expect 0 '' "$binary" convert "$from/tied" --adapter "$from/tied_lora" -o "$tmp/json" --json && json "$tmp/out" untied && json "$tmp/out" merged
 }
 check '--json' as_json
+
+# --- merged and unmerged ------------------------------------------------------------------------
+
+# agrees NAME [KEY=VALUE...]: an adapter that was trained here, beside its base and merged into it: the same logits.
+agrees() {
+    local out=$tmp/agree-$1 sets=()
+    shift
+    for s; do sets+=(--set "adapter.$s"); done
+    train "$out" --set train.steps=2 --set adapter.init_lora_weights=false "${sets[@]}" && "$binary" convert "$golden" --adapter "$out/model" -o "$out/merged" || return 1
+    local batch=(--batch tests/golden/basic/batch.safetensors --set device.kind=cpu --set memory.precision=f32)
+    "$binary" step --model "$golden" --set "adapter.path=$out/model" "${batch[@]}" --out "$out/beside.safetensors" &&
+        "$binary" step --model "$out/merged" --set 'model.freeze=["*"]' "${batch[@]}" --out "$out/merged.safetensors" || return 1
+    # Only the outputs are compared: the merged model has no adapter to take a gradient of.
+    sed 's/"grad\./"none./g' "$out/beside.safetensors" >"$out/outputs.safetensors"
+    "$tools/compare" "$out/merged.safetensors" "$out/outputs.safetensors" --logits 1e-5
+}
+check 'merged and unmerged: LoRA' agrees lora 'target_modules=[q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj]' r=4 use_rslora=true 'rank_pattern={q_proj: 2}'
+check 'merged and unmerged: DoRA' agrees dora 'target_modules=[q_proj, up_proj]' use_dora=true lora_alpha=3
+check 'merged and unmerged: modules_to_save' agrees save 'target_modules=[v_proj]' 'modules_to_save=[lm_head, norm]'
 
 # --- names ------------------------------------------------------------------------------------
 
