@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "base/regex.h"
-#include "engine/adapter_config.h"
+#include "engine/adapter_folder.h"
 #include "io/file.h"
 
 #define GOLDEN "tests/golden/peft_matching.txt"
@@ -316,6 +316,55 @@ static void test_written(void **unused)
     check_written("tests/golden/peft_config/all.json", &all, "base", linears, 1);
 }
 
+/* --- names of the base ------------------------------------------------------------------------ */
+
+/* An adapter of two modules and a whole tensor against a base's names: the names that are found. */
+static void check_names(const char *a, const char *b, const char *whole, const char *found_a, const char *found_b, const char *found_whole)
+{
+    char weights[3][200];
+    struct adapter_tensor tensors[] = {{.name = a, .module = a, .part = ADAPTER_A}, {.name = b, .module = b, .part = ADAPTER_B}, {.name = whole, .module = whole, .part = ADAPTER_WHOLE}};
+    struct adapter_folder f = {.dir = "adapter", .path = "adapter", .tensors = tensors, .n = 3};
+    struct error e = {0};
+    snprintf(weights[0], sizeof weights[0], "%s.weight", found_a);
+    snprintf(weights[1], sizeof weights[1], "%s.weight", found_b);
+    snprintf(weights[2], sizeof weights[2], "%s", found_whole);
+    const char *const names[] = {"z.other", weights[2], weights[0], weights[1], "a.other"};
+    if (adapter_folder_match(&f, "base", names, COUNT(names), &e)) fail_msg("%s", e.text);
+    for (int i = 0; i < 3; i++) assert_string_equal(tensors[i].base, weights[i]);
+    bump_free(&f.memory);
+}
+
+static void test_names(void **unused)
+{
+    (void)unused;
+    check_names("model.layers.0.q", "model.layers.1.q", "lm_head.weight", "model.layers.0.q", "model.layers.1.q", "lm_head.weight");
+    /* without the root; made on the model without its head; behind a wrapper's prefix */
+    check_names("model.layers.0.q", "model.layers.1.q", "model.norm.weight", "layers.0.q", "layers.1.q", "norm.weight");
+    check_names("layers.0.q", "layers.1.q", "norm.weight", "model.layers.0.q", "model.layers.1.q", "model.norm.weight");
+    check_names("model.layers.0.q", "model.layers.1.q", "lm_head.weight", "module.model.layers.0.q", "module.model.layers.1.q", "module.lm_head.weight");
+    /* LLaVA, both ways */
+    check_names("model.language_model.layers.0.q", "model.vision_tower.encoder.layers.0.q", "lm_head.weight", "language_model.model.layers.0.q",
+                "vision_tower.vision_model.encoder.layers.0.q", "language_model.lm_head.weight");
+    check_names("language_model.model.layers.0.q", "vision_tower.vision_model.encoder.layers.0.q", "multi_modal_projector.linear_1.bias", "model.language_model.layers.0.q",
+                "model.vision_tower.encoder.layers.0.q", "model.multi_modal_projector.linear_1.bias");
+    /* Qwen2-VL, both ways */
+    check_names("model.language_model.layers.0.q", "model.visual.blocks.0.q", "lm_head.weight", "model.layers.0.q", "visual.blocks.0.q", "lm_head.weight");
+    check_names("model.layers.0.q", "visual.blocks.0.q", "lm_head.weight", "model.language_model.layers.0.q", "model.visual.blocks.0.q", "lm_head.weight");
+}
+
+static void test_names_of_another_base(void **unused)
+{
+    (void)unused;
+    struct adapter_tensor tensors[] = {{.name = "a", .module = "model.layers.0.q_proj", .part = ADAPTER_A}, {.name = "b", .module = "model.layers.9.q_proj", .part = ADAPTER_A}};
+    struct adapter_folder f = {.dir = "adapter", .path = "adapter/file", .tensors = tensors, .n = 2};
+    const char *const names[] = {"model.layers.0.q_proj.weight", "model.layers.8.q_proj.weight"};
+    struct error e = {0};
+    assert_int_equal(adapter_folder_match(&f, "base", names, COUNT(names), &e), PL_USAGE);
+    assert_string_equal(e.text, "adapter/file: the adapter belongs to another base: base has no tensor \"model.layers.9.q_proj.weight\" (1 of 2 tensors of the adapter fit); "
+                                "the nearest name is \"model.layers.0.q_proj.weight\"");
+    bump_free(&f.memory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -326,6 +375,8 @@ int main(void)
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_accepted),
         cmocka_unit_test(test_written),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_names_of_another_base),
     };
     return cmocka_run_group_tests(tests, read_golden, free_golden);
 }

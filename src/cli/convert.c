@@ -1,7 +1,9 @@
 /*
- * convert.c: `plimsoll convert IN -o OUT`: PyTorch checkpoints to model folders and back.
+ * convert.c: `plimsoll convert IN -o OUT`: PyTorch checkpoints to model folders and back, and adapters
+ * merged into their base.
  *
- * A file becomes a folder, a folder becomes a file. Tensors are copied one by one, without a
+ * A file becomes a folder, a folder becomes a file; a folder with --adapter becomes a folder (engine/merge.h).
+ * Tensors are copied one by one, without a
  * change of dtype or value. A checkpoint file is mapped into memory; a tensor of a folder goes
  * through a buffer of CHUNK bytes; only a tensor that is not contiguous is assembled in memory.
  * A folder is written under a temporary name and renamed when it is complete.
@@ -12,6 +14,7 @@
 
 #include "base/progress.h"
 #include "cli/cli.h"
+#include "engine/merge.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "io/pth.h"
@@ -22,7 +25,7 @@
 enum { CHUNK = 4 << 20, PATH_MOST = 4096 }; /* bytes of a tensor per copy; bytes of a folder's path */
 
 struct request {
-    const char *in, *out;
+    const char *in, *out, *adapter;
     bool json, help;
 };
 
@@ -38,15 +41,22 @@ static int parse(struct request *w, int argc, char **argv, struct error *e)
         else if (!strcmp(a, "-o") || !strcmp(a, "--out")) {
             if (++i == argc) return error_set(e, PL_USAGE, "%s needs a value", a);
             w->out = argv[i];
+        } else if (!strncmp(a, "--adapter=", 10)) w->adapter = a + 10;
+        else if (!strcmp(a, "--adapter")) {
+            if (++i == argc) return error_set(e, PL_USAGE, "%s needs a value", a);
+            w->adapter = argv[i];
         } else if (a[0] == '-' && a[1]) {
-            const char *nearest = edit_distance(a, "--json") < edit_distance(a, "--out") ? "--json" : "--out";
+            static const char *const options[] = {"--out", "--json", "--adapter"};
+            const char *nearest = options[0];
+            for (size_t k = 1; k < COUNT(options); k++)
+                if (edit_distance(a, options[k]) < edit_distance(a, nearest)) nearest = options[k];
             return error_set(e, PL_USAGE, "unknown option %s; did you mean %s? --help lists them", a, nearest);
         }
         else if (w->in) return error_set(e, PL_USAGE, "two inputs are given: %s and %s", w->in, a);
         else w->in = a;
     }
     if (w->help) return PL_OK;
-    if (!w->in || !w->out || !*w->out) return error_set(e, PL_USAGE, "expected a checkpoint and -o FOLDER, or a folder and -o FILE: plimsoll %s", command_convert.usage);
+    if (!w->in || !w->out || !*w->out) return error_set(e, PL_USAGE, "expected a checkpoint and -o FOLDER, a folder and -o FILE, or a folder, --adapter FOLDER and -o FOLDER: plimsoll %s", command_convert.usage);
     return PL_OK;
 }
 
@@ -117,13 +127,22 @@ static int write_weights(const struct pth *p, const char *from, const struct sam
     return rc;
 }
 
-static int fill_folder(const struct pth *p, const char *from, const struct sam_names *n, const char *dir, struct error *e)
+/* What a folder is filled from. */
+struct sources {
+    const struct pth *checkpoint;  /* at the path `from`, with these names; or */
+    const char *from;
+    const struct sam_names *names;
+    const struct merge *merge;
+};
+
+static int fill_folder(const struct sources *s, const char *dir, struct error *e)
 {
+    if (s->merge) return merge_write(s->merge, dir, e);
     struct bump paths = {0};
     struct text config = {0}, processor = {0};
-    sam_config_json(n, &config);
-    sam_preprocessor_json(n, &processor);
-    int rc = write_weights(p, from, n, bump_format(&paths, "%s/model.safetensors", dir), e);
+    sam_config_json(s->names, &config);
+    sam_preprocessor_json(s->names, &processor);
+    int rc = write_weights(s->checkpoint, s->from, s->names, bump_format(&paths, "%s/model.safetensors", dir), e);
     if (!rc) rc = file_write_atomic(bump_format(&paths, "%s/config.json", dir), config.at, config.n, e);
     if (!rc) rc = file_write_atomic(bump_format(&paths, "%s/preprocessor_config.json", dir), processor.at, processor.n, e);
     text_free(&config);
@@ -137,14 +156,14 @@ static int check_free(const char *out, struct error *e)
 {
     struct names l = {0};
     if (!file_exists(out)) return PL_OK;
-    if (!dir_exists(out)) return error_set(e, PL_USAGE, "%s is a file; a checkpoint is converted to a folder", out);
+    if (!dir_exists(out)) return error_set(e, PL_USAGE, "%s is a file; expected the name of a new folder", out);
     int rc = dir_list(out, &l, e);
     if (!rc && l.n) rc = error_set(e, PL_USAGE, "%s is not empty: give another folder, or remove it first", out);
     names_free(&l);
     return rc;
 }
 
-static int write_folder(const struct pth *p, const char *from, const struct sam_names *n, const char *out, struct error *e)
+static int write_folder(const struct sources *s, const char *out, struct error *e)
 {
     char parent[PATH_MOST];
     struct bump paths = {0};
@@ -161,7 +180,7 @@ static int write_folder(const struct pth *p, const char *from, const struct sam_
         const char *part = bump_format(&paths, "%s.d", lock);
         rc = tree_remove(part, e); /* left by a conversion that was killed */
         if (!rc) rc = dir_make(part, e);
-        if (!rc) rc = fill_folder(p, from, n, part, e);
+        if (!rc) rc = fill_folder(s, part, e);
         if (!rc) rc = file_rename(part, whole, e);
         if (rc) tree_remove(part, &ignored);
         unlink(lock);
@@ -185,7 +204,7 @@ static int to_folder(const struct request *w, struct error *e)
     }
     rc = sam_names_resolve(&n, e);
     if (rc) error_prepend(e, "%s", w->in);
-    else rc = write_folder(&p, w->in, &n, w->out, e);
+    else rc = write_folder(&(struct sources){.checkpoint = &p, .from = w->in, .names = &n}, w->out, e);
     if (!rc) print_summary(w, &n, n.parts.n, p.tensors.n - n.found.n + p.skipped);
     sam_names_free(&n);
     pth_close(&p);
@@ -304,6 +323,43 @@ static int to_checkpoint(const struct request *w, struct error *e)
     return rc;
 }
 
+/* --- an adapter into its base ------------------------------------------------------------------- */
+
+static void print_merged(const struct request *w, const struct merge *m)
+{
+    const uint32_t tensors = m->n_tensors + (m->untied && !m->head);
+    if (!w->json) {
+        printf("%s: %s merged into %s: %u linear modules with LoRA, %u whole tensors, %u tensors in all%s\n", w->out, w->adapter, w->in, m->n_merged, m->n_whole, tensors,
+               m->untied ? "; the head no longer shares the embedding's weight" : "");
+        return;
+    }
+    struct text t = {0};
+    struct json_writer j = {.out = &t, .indent = 2};
+    json_begin_map(&j, NULL);
+    json_put_string(&j, "in", w->in);
+    json_put_string(&j, "adapter", w->adapter);
+    json_put_string(&j, "out", w->out);
+    json_put_uint(&j, "tensors", tensors);
+    json_put_uint(&j, "merged", m->n_merged);
+    json_put_uint(&j, "whole", m->n_whole);
+    json_put_bool(&j, "untied", m->untied);
+    json_end(&j);
+    printf("%s\n", t.at);
+    text_free(&t);
+}
+
+static int merge(const struct request *w, struct error *e)
+{
+    struct merge m;
+    int rc = check_free(w->out, e);
+    if (!rc) rc = merge_open(&m, w->in, w->adapter, e);
+    if (rc) return rc;
+    rc = write_folder(&(struct sources){.merge = &m}, w->out, e);
+    if (!rc) print_merged(w, &m);
+    merge_close(&m);
+    return rc;
+}
+
 /* --- the command ------------------------------------------------------------------------------- */
 
 static int run(int argc, char **argv, struct error *e)
@@ -316,11 +372,15 @@ static int run(int argc, char **argv, struct error *e)
         return PL_OK;
     }
     if (!file_exists(w.in)) return model_missing(w.in, e);
+    if (adapter_folder_is(w.in)) return error_set(e, PL_USAGE, "%s holds an adapter, which is merged into its base model: plimsoll convert BASE --adapter %s -o OUT", w.in, w.in);
+    if (w.adapter) return merge(&w, e);
     return dir_exists(w.in) ? to_checkpoint(&w, e) : to_folder(&w, e);
 }
 
 const struct command command_convert = {
-    "convert", "convert IN.pth -o DIR | DIR -o OUT.pth [--json]",
+    "convert", "convert IN.pth -o DIR | DIR -o OUT.pth | BASE --adapter DIR -o OUT [--json]",
     "Converts a PyTorch checkpoint of SAM, MedSAM, MobileSAM or TinySAM to a model folder (config.json, model.safetensors,\n"
     "preprocessor_config.json), or a model folder to a checkpoint with the published parameter names. The names and shapes of the\n"
-    "tensors determine the model; values and dtypes do not change. A checkpoint is read as data: no code in it is executed.", run};
+    "tensors determine the model; values and dtypes do not change. A checkpoint is read as data: no code in it is executed.\n"
+    "With --adapter, merges a LoRA adapter that PEFT or Plimsoll wrote (adapter_config.json, adapter_model.safetensors) into the model\n"
+    "folder BASE and writes the merged model folder, in the dtypes of BASE.", run};

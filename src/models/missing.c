@@ -142,14 +142,17 @@ int model_missing_config(const char *path, struct error *e)
     struct names l = {0};
     struct error ignored;
     const char *checkpoint = NULL;
-    bool meta = false, cache = false;
+    bool meta = false, cache = false, adapter = false;
     if (!dir_list(path, &l, &ignored))
         for (uint32_t i = 0; i < l.n; i++) {
             if (is_checkpoint(l.at[i])) checkpoint = l.at[i];
             meta |= !strcmp(l.at[i], "params.json");
             cache |= !strcmp(l.at[i], "snapshots");
+            adapter |= !strcmp(l.at[i], "adapter_config.json");
         }
-    if (meta)
+    if (adapter)
+        error_set(e, PL_USAGE, "%s holds an adapter, not a model: give it as adapter.path (--adapter), and the folder of its base model as model.path (--model)", path);
+    else if (meta)
         error_set(e, PL_USAGE, "%s has params.json and no config.json: these are Meta's own files. Use the model's Hugging Face version, with config.json and *.safetensors", path);
     else if (cache)
         error_set(e, PL_USAGE, "%s has no config.json: it is a folder of the Hub's cache. The model is in a folder below %s/snapshots", path, path);
