@@ -7,8 +7,8 @@ Each case is one folder of tests/golden/peft, an adapter as peft saves it:
 
     adapter_config.json           base_model_name_or_path is the model folder, seen from the repository's root
     adapter_model.safetensors     random, lora_B too; or adapter_model.bin
-    expect.safetensors            outputs, loss, grad.<name> for every trained parameter, on the model
-                                  folder's batch.safetensors
+    batch.safetensors             the inputs; where it is missing, those of the model folder
+    expect.safetensors            outputs, loss, grad.<name> for every trained parameter
     losses.json                   instead: ten steps of the model folder's run.yaml, with this adapter
     flags                         further arguments of the binary, if any
 
@@ -105,8 +105,8 @@ CASES = {
 }
 
 
-def base_folder(c):
-    return os.path.relpath(os.path.join(make_llama.HERE, c["base"]))
+def base_path(c):
+    return os.path.join(make_llama.HERE, c["base"])
 
 
 def family(c):
@@ -114,7 +114,7 @@ def family(c):
 
 
 def load_base(c, dtype):
-    folder, kind = base_folder(c), family(c)
+    folder, kind = os.path.relpath(base_path(c)), family(c)  # peft writes this path
     if c["nf4"] is not None:
         more = dict(quantization_config=BitsAndBytesConfig(**c["nf4"])) if c["nf4"] else {}
         return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", device_map="cpu", **more).eval()
@@ -154,8 +154,10 @@ def spread(model, generator):
                 p += noise * (0.3 if "lora_A" in name or "lora_B" in name else 0.1)
 
 
-def base_path(c):
-    return os.path.join(make_llama.HERE, c["base"])
+def batch_path(c):
+    """A folder in 4 bits has none: that of the folder that it was made from."""
+    base = FOLDERS[os.path.basename(c["base"])][0] if c["base"].startswith("peft/") else c["base"]
+    return os.path.join(make_llama.HERE, base, "batch.safetensors")
 
 
 def save_as(folder, change):
@@ -176,6 +178,8 @@ def write_adapter(folder, c, generator):
         save_as(folder, lambda name, t: (name, t.to(c["dtype"])))
     for name in os.listdir(folder):
         os.chmod(os.path.join(folder, name), 0o644)
+    if c["base"].startswith("peft/"):
+        shutil.copy(batch_path(c), folder)
     if c["nf4"]:
         with open(os.path.join(folder, "flags"), "w") as f:
             f.write("--set memory.quantize=nf4\n")
@@ -191,7 +195,7 @@ def base_name(c, name):
 
 
 def outputs(model, c, dtype):
-    batch = load_file(os.path.join(base_path(c), "batch.safetensors"))
+    batch = load_file(batch_path(c))
     model = model.get_base_model()  # with the adapter inside
     if family(c) is make_llama:
         return make_llama.outputs(model, batch)
@@ -250,16 +254,15 @@ def make_case(folder, name, c, seed):
 
 
 def make_folder(folder, base, how):
-    """A model as transformers saves it in 4 bits, with the batch of its base."""
+    """A model as transformers saves it in 4 bits."""
     shutil.rmtree(folder, ignore_errors=True)
     c = dict(base=base, nf4=how)
     load_base(c, torch.float32).save_pretrained(folder)
     for name in os.listdir(folder):
-        os.chmod(os.path.join(folder, name), 0o644)
-    for unused in ("generation_config.json",):
-        if os.path.exists(os.path.join(folder, unused)):
-            os.remove(os.path.join(folder, unused))
-    shutil.copy(os.path.join(base_path(c), "batch.safetensors"), folder)
+        if name not in ("config.json", "model.safetensors"):
+            os.remove(os.path.join(folder, name))
+        else:
+            os.chmod(os.path.join(folder, name), 0o644)
     size = make_llama.folder_bytes(folder)
     print(f"{os.path.basename(folder):16} {'':7} {size:9}")
     return size
