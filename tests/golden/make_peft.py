@@ -2,6 +2,7 @@
 """Golden files for adapters: LoRA by PEFT on the models of the other cases, frozen 4-bit weights by bitsandbytes.
 
     python tests/golden/make_peft.py [--out DIR] [--seed N] [--only CASE]...
+    python tests/golden/make_peft.py --random K --out DIR [--seed N]
 
 Each case is one folder of tests/golden/peft, an adapter as peft saves it:
 
@@ -24,6 +25,8 @@ correct implementation may differ by.
 """
 import argparse
 import os
+import random
+import re
 import shutil
 import sys
 import zlib
@@ -268,17 +271,79 @@ def make_folder(folder, base, how):
     return size
 
 
+BASES = ["basic", "tied", "bias", "qwen2", "qwen2_window", "mistral", "mistral_v5", "odd", "llama3_v4", "noprefix", "bf16", "sharded", "pad_tied",
+         "clip_vision", "clip_odd", "clip_full", "siglip_vision", "siglip_odd", "siglip_full",
+         "sam_points", "sam_boxes", "sam_both", "sam_target", "sam_masks", "sam_each", "sam_odd", "sam_larger", "sam_vision"]
+
+
+def random_case(r):
+    """A random LoraConfig on one of the models. peft refuses some, such as a list that also matches a norm."""
+    c = dict(base=r.choice(BASES), nf4=None)
+    model = load_base(c, torch.float32)
+    linears = [n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)]
+    parts = [n for n, m in model.named_modules() if n and list(m.parameters()) and not isinstance(m, torch.nn.ModuleList)]
+
+    def suffix(name):
+        words = name.split(".")
+        return ".".join(words[-r.choice([1, 1, 1, 2, 3, 9]):])
+
+    picked = [r.choice(linears) for _ in range(r.randint(1, 4))]
+    config = dict(r=r.randint(1, 9), alpha=r.choice([1, 5, 8, 16, 0.5]))
+    form = r.random()
+    if form < 0.5:
+        target = sorted({suffix(n) for n in picked})
+        if r.random() < 0.25:
+            config["layers_to_transform"] = r.choice([0, 1, [0], [1], [0, 1]])
+            if r.random() < 0.5:
+                config["layers_pattern"] = "layers"
+    elif form < 0.75:
+        target = ".*(" + "|".join(re.escape(suffix(n)) for n in picked) + ")"
+    else:
+        target = "all-linear"
+    if r.random() < 0.25:
+        config["exclude_modules"] = r.choice([[suffix(r.choice(linears))], ".*" + re.escape(suffix(r.choice(linears)))])
+    if r.random() < 0.3:
+        config["modules_to_save"] = sorted({suffix(r.choice(parts)) for _ in range(r.randint(1, 2))})
+    for key, value in (("rank_pattern", lambda: r.randint(1, 7)), ("alpha_pattern", lambda: r.choice([1, 3, 2.5]))):
+        if r.random() < 0.25:
+            config[key] = {suffix(r.choice(picked)): value() for _ in range(r.randint(1, 3))}
+    config.update(use_rslora=r.random() < 0.3, use_dora=r.random() < 0.3, bias=r.choice(["none", "none", "all", "lora_only"]))
+    return case(c["base"], target, **config)
+
+
+def make_random(out, seed, count):
+    """Writes `count` cases that peft accepts; of the others nothing remains."""
+    total, made, tried = 0, 0, 0
+    while made < count:
+        name = f"adapter_{seed}_{tried}"
+        c = random_case(random.Random(f"{seed}/{tried}"))
+        tried += 1
+        try:
+            total += make_case(os.path.join(out, name), name, c, seed)
+            made += 1
+        except (SystemExit, ValueError, TypeError, AttributeError, KeyError, RuntimeError) as e:
+            print(f"{name:16} refused: {' '.join(str(e).split())[:90]}")
+            shutil.rmtree(os.path.join(out, name), ignore_errors=True)
+    return total
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("--out", default=HERE, metavar="DIR", help="where the case folders go")
     p.add_argument("--seed", type=int, default=0, metavar="N")
     p.add_argument("--only", action="append", metavar="CASE", choices=[*FOLDERS, *CASES], help="may be repeated")
+    p.add_argument("--random", type=int, default=0, metavar="K", help="K random configurations instead of the fixed cases; needs --out")
     a = p.parse_args()
+    if a.random and os.path.abspath(a.out) == HERE:
+        p.error("--random needs --out DIR: random cases do not belong among the fixed ones")
     logging.set_verbosity(logging.CRITICAL)
     logging.disable_progress_bar()
     torch.set_num_threads(1)  # the same sums in the same order everywhere
     print(f"{'case':16} {'trained':>7} {'bytes':>9} {'loss':>9} {'f32 err':>8} {'f32 err':>8}")
     print(f"{'':16} {'':7} {'':9} {'':9} {'outputs':>8} {'grads':>8}")
+    if a.random:
+        print(f"{make_random(a.out, a.seed, a.random)} bytes")
+        return
     wanted = lambda name: not a.only or name in a.only
     total = sum(make_folder(os.path.join(a.out, n), *f) for n, f in FOLDERS.items() if wanted(n))
     total += sum(make_case(os.path.join(a.out, n), n, c, a.seed) for n, c in CASES.items() if wanted(n))
