@@ -169,7 +169,7 @@ check_train() {
     out=$tmp/run
     rm -rf "$out"
     # shellcheck disable=SC2046,SC2086
-    "$binary" train "$(model_of "$1")/run.yaml" $(adapter_of "$1" '--set adapter.path=') --set "train.out=$out" --set "memory.micro_batch=$2" $FLAGS
+    "$binary" train "$(model_of "$1")/run.yaml" $(adapter_of "$1" '--set adapter.path=') --set "train.out=$out" --set "memory.micro_batch=$2" $(cat "$1/flags" 2>/dev/null) $FLAGS
     ran $? train || return 1
     if [ ! -f "$out/metrics.jsonl" ]; then
         echo "plimsoll train succeeded and left no metrics.jsonl in train.out"

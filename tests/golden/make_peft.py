@@ -101,8 +101,10 @@ CASES = {
     "sam_parts": case("sam_both", ["qkv", "lin1", "v_proj", "proj_in"], r=2, modules_to_save=["neck"]),
     "train": case("train_untied", ["q_proj", "v_proj", "up_proj"], train=True),
     "train_dora": case("train_tied", ["q_proj", "down_proj"], use_dora=True, modules_to_save=["layers.1.mlp"], train=True),
+    "train_nf4": case("train_untied", "all-linear", r=3, nf4=NF4, train=True),
     "nf4": case("odd", "all-linear", r=3, nf4=NF4),
     "nf4_bf16": case("bf16", ["q_proj", "v_proj", "down_proj"], r=2, nf4=NF4),
+    "nf4_dora": case("odd", ["q_proj", "down_proj"], r=2, nf4=NF4, use_dora=True),
     "nf4_folder": case("peft/odd_4bit", "all-linear", r=3, nf4={}),
     "nf4_plain_folder": case("peft/bf16_4bit", ["q_proj", "v_proj", "down_proj"], r=2, nf4={}),
 }
@@ -236,8 +238,7 @@ def make_case(folder, name, c, seed):
     generator = torch.Generator().manual_seed(seed * 1000003 + zlib.crc32(name.encode()))
     write_adapter(folder, c, generator)
     if c["train"]:
-        make_train.write_losses(os.path.join(base_path(c), "run.yaml"), folder,
-                                lambda model: PeftModel.from_pretrained(model, folder, is_trainable=True).eval().to(model.dtype))
+        make_train.write_losses(os.path.join(base_path(c), "run.yaml"), folder, lambda base, dtype: load_adapted(c, folder, dtype))
         return make_llama.folder_bytes(folder)
     expect = reference(folder, c)
     if not all(torch.isfinite(t).all() for t in expect.values()):

@@ -199,14 +199,13 @@ def make_schedule(optimizer, t):
     return lr.SequentialLR(optimizer, [rise, drop], [warmup])
 
 
-def train(run, dtype=torch.float32, adapt=lambda model: model):
-    """The reference: one record per step, from a run as read from YAML. What `adapt` returns is
-    trained: the model, or one with an adapter around it."""
+def train(run, dtype=torch.float32, load=load_model):
+    """The reference: one record per step, from a run as read from YAML."""
     t, d = run["train"], run["data"]
     if d["shuffle"]:
         raise SystemExit("the reference knows shuffle: false only")
     tokens = numpy.fromfile(d["train"], dtype="<u2")
-    model = adapt(load_model(run["model"]["path"], dtype))
+    model = load(run["model"]["path"], dtype)
     optimizer = torch.optim.AdamW(param_groups(model, t), betas=(t["beta1"], t["beta2"]), eps=t["eps"])
     schedule = make_schedule(optimizer, t)
     records = []
@@ -223,12 +222,12 @@ def train(run, dtype=torch.float32, adapt=lambda model: model):
     return records
 
 
-def write_losses(path, folder=None, adapt=lambda model: model):
+def write_losses(path, folder=None, load=load_model):
     """losses.json of the run at `path`, beside it or in `folder`, and its table. `noise` is the
     distance of the float32 losses from those in float64: what to set against the tolerance."""
     with open(path) as f:
         run = yaml.safe_load(f)
-    records, exact = train(run, torch.float32, adapt), train(run, torch.float64, adapt)
+    records, exact = train(run, torch.float32, load), train(run, torch.float64, load)
     folder = folder or os.path.dirname(path)
     with open(os.path.join(folder, "losses.json"), "w") as f:
         lines = ",\n".join(json.dumps(r) for r in records)
