@@ -4,7 +4,7 @@
 # leave every bit as it is, what is refused.
 #
 #   bash tests/run_adapters.sh    from the repository's root, after make; see run_lib.sh
-#   SECTIONS=                     folder match equal merge refused
+#   SECTIONS=                     folder match equal merge commands refused
 #   MODELS=                       llama sam
 #
 # The numbers of PEFT are compared by tests/golden.sh with GOLDEN=tests/golden/peft. Here the same is promised as
@@ -208,7 +208,7 @@ rounded() {
     expect 0 '' adapt "$1" "$2" other --set "memory.precision=$3" --set memory.recompute=all --set memory.offload=optimizer+masters+weights+activations &&
         same_adapter "$tmp/$1-$2-$3" "$tmp/$1-$2-other" $steps
 }
-if wanted sam equal; then check 'sam: a model to adapt' make_base; fi
+if wanted sam equal || wanted sam commands; then check 'sam: a model to adapt' make_base; fi
 for model in $(models llama sam); do for form in plain nf4; do
     part equal || continue
     what="$model, $form"
@@ -248,6 +248,49 @@ if wanted llama merge; then
     done
 fi
 if wanted sam merge; then for name in sam sam_parts; do check "$name: merged, within 1e-5" merged $name; done; fi
+
+# --- the other commands -------------------------------------------------------------------------
+
+# A run that evaluates, then the same numbers from base and adapter and from the merged model.
+json_loss() { sed -n 's/.*"loss": \([0-9.e+-]*\).*/\1/p' "$1"; }
+evaluated() {
+    local yaml=$tmp/sam.yaml more=(--set data.holdout=0.25 --set "device.kind=$DEVICE") out=$tmp/evaluated
+    # shellcheck disable=SC2086
+    expect 0 '' "$binary" train "$yaml" "${more[@]}" "${sam[@]}" --set "train.out=$out" $FLAGS || return 1
+    # shellcheck disable=SC2086
+    expect 0 '' "$binary" eval "$yaml" "${more[@]}" --model "$tmp/sam-base/model" --adapter "$out/model" --json $FLAGS && cp "$tmp/out" "$tmp/adapted.json" || return 1
+    number_near "$(json_loss "$tmp/adapted.json")" "$(sed -n 's/.*"eval_loss":\([0-9.e+-]*\).*/\1/p' "$out/metrics.jsonl" | tail -n 1)" 1e-5 || return 1
+    expect 0 '' "$binary" convert "$tmp/sam-base/model" --adapter "$out/model" -o "$tmp/sam-merged" || return 1
+    # shellcheck disable=SC2086
+    expect 0 '' "$binary" eval "$yaml" "${more[@]}" --model "$tmp/sam-merged" --json $FLAGS && number_near "$(json_loss "$tmp/out")" "$(json_loss "$tmp/adapted.json")" 1e-5 || return 1
+    # shellcheck disable=SC2086
+    expect 2 'adapter' "$binary" eval "$yaml" "${more[@]}" --model "$out/model" --json $FLAGS
+}
+# predict OUT.png ARGUMENT...
+predict() { expect 0 '' "$binary" predict "${@:2}" tests/golden/predict/wide.png --point 150,60 -o "$tmp/$1"; }
+predicted() {
+    predict base.png --model "$tmp/sam-base/model" && predict adapted.png --model "$tmp/sam-base/model" --adapter "$tmp/evaluated/model" && cp "$tmp/out" "$tmp/adapted.txt" || return 1
+    predict merged.png --model "$tmp/sam-merged" || return 1
+    # Scores have few digits; the masks may differ where a logit is 0.
+    [ "$(sed 's/.*IoU \([^,]*\),.*/\1/' "$tmp/out")" = "$(sed 's/.*IoU \([^,]*\),.*/\1/' "$tmp/adapted.txt")" ] || { cat "$tmp/out" "$tmp/adapted.txt"; return 1; }
+    expect 2 'adapter' "$binary" predict --model "$tmp/evaluated/model" tests/golden/predict/wide.png --point 1,1 -o "$tmp/no.png"
+}
+# measured COMMAND ARGUMENT...: the command ends well with a new adapter and with that of a folder.
+measured() {
+    # shellcheck disable=SC2086
+    expect 0 '' "$binary" "$1" "$golden/run.yaml" --set "device.kind=$DEVICE" $FLAGS "${lora[@]}" "${@:2}" || return 1
+    # shellcheck disable=SC2086
+    expect 0 '' "$binary" "$1" "$golden/run.yaml" --set "device.kind=$DEVICE" $FLAGS --set "adapter.path=$peft/train" "${@:2}"
+}
+if wanted sam commands; then
+    check 'eval: base and adapter, merged, during training: the same loss' evaluated
+    check 'predict: base and adapter, merged: the same score' predicted
+fi
+if wanted llama commands; then
+    check 'plan --compare' measured plan --compare
+    check 'doctor' measured doctor --steps 3
+    check 'bench' measured bench --steps 2
+fi
 
 # --- what is refused ----------------------------------------------------------------------------
 
