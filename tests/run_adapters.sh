@@ -135,6 +135,7 @@ fi
 # The models to adapt: the golden Llama, and sam-tiny with the weights of one step. Four steps with dropout; every
 # technique is off unless an argument sets it. With nf4 the frozen linears have 4 bits.
 steps=4
+# shellcheck disable=SC2034
 llama=(--set adapter.target_modules=all-linear --set adapter.r=3 --set adapter.lora_dropout=0.1)
 sam=(--set 'adapter.target_modules=[qkv]' --set adapter.r=4 --set adapter.lora_dropout=0.1 --set 'adapter.modules_to_save=[mask_decoder]')
 cat >"$tmp/sam.yaml" <<YAML
@@ -213,22 +214,22 @@ for model in $(models llama sam); do for form in plain nf4; do
     part equal || continue
     what="$model, $form"
     bound=$near
-    [ $model = llama ] || bound=1e-5
-    check "$what: four steps" usual $model $form
-    check "$what: dropout acts" dropped $model $form
-    for rule in all selective; do check "$what: recompute $rule, same bits" technique $model $form --set memory.recompute=$rule; done
-    check "$what: offload, same bits" technique $model $form --set memory.offload=optimizer+weights+activations
-    check "$what: recompute and offload, same bits" technique $model $form --set memory.recompute=all --set memory.offload=optimizer+weights+activations
-    check "$what: fused step, same bits" technique $model $form --set memory.fused_step=on
-    check "$what: threads, same bits" threads $model $form
-    check "$what: NaN in dead bytes, same bits" poison $model $form
-    check "$what: NaN in dead bytes, recomputed and offloaded, same bits" poison $model $form --set memory.recompute=all --set memory.offload=optimizer+weights+activations
-    check "$what: killed and resumed, same bits" resumed $model $form
-    for micro in 1 2 4; do check "$what: micro-batch $micro, within $bound" split $model $form $bound --set memory.micro_batch=$micro; done
-    check "$what: head chunks 4, within $bound" split $model $form $bound --set memory.head_chunks=4
-    check "$what: micro-batch 2, 2 chunks, recomputed, offloaded, within $bound" split $model $form $bound --set memory.micro_batch=2 --set memory.head_chunks=2 --set memory.recompute=all \
+    [ "$model" = llama ] || bound=1e-5
+    check "$what: four steps" usual "$model" $form
+    check "$what: dropout acts" dropped "$model" $form
+    for rule in all selective; do check "$what: recompute $rule, same bits" technique "$model" $form --set memory.recompute=$rule; done
+    check "$what: offload, same bits" technique "$model" $form --set memory.offload=optimizer+weights+activations
+    check "$what: recompute and offload, same bits" technique "$model" $form --set memory.recompute=all --set memory.offload=optimizer+weights+activations
+    check "$what: fused step, same bits" technique "$model" $form --set memory.fused_step=on
+    check "$what: threads, same bits" threads "$model" $form
+    check "$what: NaN in dead bytes, same bits" poison "$model" $form
+    check "$what: NaN in dead bytes, recomputed and offloaded, same bits" poison "$model" $form --set memory.recompute=all --set memory.offload=optimizer+weights+activations
+    check "$what: killed and resumed, same bits" resumed "$model" $form
+    for micro in 1 2 4; do check "$what: micro-batch $micro, within $bound" split "$model" $form $bound --set memory.micro_batch=$micro; done
+    check "$what: head chunks 4, within $bound" split "$model" $form $bound --set memory.head_chunks=4
+    check "$what: micro-batch 2, 2 chunks, recomputed, offloaded, within $bound" split "$model" $form $bound --set memory.micro_batch=2 --set memory.head_chunks=2 --set memory.recompute=all \
         --set memory.offload=optimizer+weights+activations
-    for precision in bf16 f16; do check "$what: $precision, near f32; recomputed and offloaded, same bits" rounded $model $form $precision; done
+    for precision in bf16 f16; do check "$what: $precision, near f32; recomputed and offloaded, same bits" rounded "$model" $form $precision; done
 done; done
 
 # --- merging ----------------------------------------------------------------------------------
