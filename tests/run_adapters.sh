@@ -236,12 +236,12 @@ done; done
 
 # merged CASE: the base with the adapter merged gives the adapter's outputs, within 1e-5.
 merged() {
-    local from=$peft/$1 base
-    base=$(json "$from/adapter_config.json" base_model_name_or_path)
-    expect 0 '' "$binary" convert "$base" --adapter "$from" -o "$tmp/merged-$1" || return 1
+    local folder=$peft/$1 base
+    base=$(json "$folder/adapter_config.json" base_model_name_or_path)
+    expect 0 '' "$binary" convert "$base" --adapter "$folder" -o "$tmp/merged-$1" || return 1
     # shellcheck disable=SC2086
     expect 0 '' "$binary" step --model "$tmp/merged-$1" --batch "$base/batch.safetensors" --out "$tmp/merged.safetensors" --set memory.precision=f32 --set "device.kind=$DEVICE" $FLAGS || return 1
-    "$tools/compare" "$from/expect.safetensors" "$tmp/merged.safetensors" --logits 1e-5 --outputs
+    "$tools/compare" "$folder/expect.safetensors" "$tmp/merged.safetensors" --logits 1e-5 --outputs
 }
 if wanted llama merge; then
     for name in list bin regex all_linear bias_all bias_lora_only patterns rslora dora dora_bias save_head save_both save_norm head tied layers exclude noprefix clip clip_old siglip; do

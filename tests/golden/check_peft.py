@@ -74,7 +74,7 @@ def check_case(binary, name, base, keys, tmp):
     c = dict(base=base, nf4=None)
     model = PeftModel.from_pretrained(make_peft.load_base(c, torch.float32), adapter, is_trainable=True).eval()
     make_peft.check_loaded(adapter, c, model)
-    ours, theirs = load_file(got), make_peft.outputs(model, c, torch.float32)
+    ours, theirs = load_file(got), make_peft.outputs(model, c, load_file(batch), torch.float32)
     off = relative(ours["logits"], theirs["logits"].detach())
     run(binary, "convert", folder, "--adapter", adapter, "-o", merged)
     # In the precision of the file: what is not adapted has to be as it was, bit for bit.

@@ -29,6 +29,7 @@ import random
 import re
 import shutil
 import sys
+import tempfile
 import zlib
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is local; never ask a hub
@@ -142,11 +143,15 @@ def plain(model):
     return model
 
 
-def load_adapted(c, folder, dtype):
+def load_adapted(c, folder, dtype=torch.float32, dequantized=False):
     base = load_base(c, dtype)
-    if dtype != torch.float32:
+    if dequantized or dtype != torch.float32:
         base = plain(base)
-    model = PeftModel.from_pretrained(base, folder, is_trainable=True).eval()
+    with tempfile.TemporaryDirectory() as tmp:
+        shutil.copytree(folder, tmp, dirs_exist_ok=True)
+        if c["old"]:  # peft reads old names under an old transformers alone
+            save_as(tmp, lambda name, t: (PREFIX + name.removeprefix(PREFIX).removeprefix(c["old"]), t))
+        model = PeftModel.from_pretrained(base, tmp, is_trainable=True).eval()
     return model.to(dtype) if dtype != torch.float32 else model
 
 
@@ -179,6 +184,8 @@ def write_adapter(folder, c, generator):
     spread(model, generator)
     model.save_pretrained(folder, safe_serialization=not c["binary"])
     os.remove(os.path.join(folder, "README.md"))
+    if c["old"]:
+        save_as(folder, lambda name, t: (PREFIX + c["old"] + name.removeprefix(PREFIX), t))
     if c["dtype"]:
         save_as(folder, lambda name, t: (name, t.to(c["dtype"])))
     for name in os.listdir(folder):
@@ -199,8 +206,7 @@ def base_name(c, name):
     return make_towers.folder_name(make_towers.CASES[c["base"]], name) if family(c) is make_towers else name
 
 
-def outputs(model, c, dtype):
-    batch = load_file(batch_path(c))
+def outputs(model, c, batch, dtype):
     model = model.get_base_model()  # with the adapter inside
     if family(c) is make_llama:
         return make_llama.outputs(model, batch)
@@ -209,10 +215,9 @@ def outputs(model, c, dtype):
     return make_sam.outputs(model, make_sam.CASES[c["base"]], batch, dtype)
 
 
-def reference(folder, c, dtype=torch.float32):
-    model = load_adapted(c, folder, dtype)
-    check_loaded(folder, c, model)
-    result = outputs(model, c, dtype)
+def run(model, c, batch, dtype=torch.float32):
+    """Outputs, loss and the gradients of what is trained."""
+    result = outputs(model, c, batch, dtype)
     result["loss"].backward()
     result = {n: t.detach().clone().contiguous() for n, t in result.items()}
     for name, p in model.named_parameters():
@@ -220,6 +225,12 @@ def reference(folder, c, dtype=torch.float32):
             grad = torch.zeros_like(p) if p.grad is None else p.grad
             result["grad." + base_name(c, name)] = grad.contiguous()
     return result
+
+
+def reference(folder, c, dtype=torch.float32):
+    model = load_adapted(c, folder, dtype)
+    check_loaded(folder, c, model)
+    return run(model, c, load_file(batch_path(c)), dtype)
 
 
 def check_loaded(folder, c, model):
@@ -254,8 +265,6 @@ def make_case(folder, name, c, seed):
     if worst > 1e-5 or noise > 1e-4:
         raise ValueError(f"rounding is {worst:.1e} of an output, {noise:.1e} of a gradient; choose other sizes")
     row += f" {worst:8.1e} {noise:8.1e}"
-    if c["old"]:  # peft itself reads it under the old transformers alone
-        save_as(folder, lambda name, t: (PREFIX + c["old"] + name.removeprefix(PREFIX), t))
     print(row)
     return size
 

@@ -199,13 +199,13 @@ def make_schedule(optimizer, t):
     return lr.SequentialLR(optimizer, [rise, drop], [warmup])
 
 
-def train(run, dtype=torch.float32, load=load_model):
-    """The reference: one record per step, from a run as read from YAML."""
+def train(run, dtype=torch.float32, load=None):
+    """The reference: one record per step, from a run as read from YAML. load: instead of load_model."""
     t, d = run["train"], run["data"]
     if d["shuffle"]:
         raise SystemExit("the reference knows shuffle: false only")
     tokens = numpy.fromfile(d["train"], dtype="<u2")
-    model = load(run["model"]["path"], dtype)
+    model = (load or load_model)(run["model"]["path"], dtype)
     optimizer = torch.optim.AdamW(param_groups(model, t), betas=(t["beta1"], t["beta2"]), eps=t["eps"])
     schedule = make_schedule(optimizer, t)
     records = []
@@ -222,7 +222,7 @@ def train(run, dtype=torch.float32, load=load_model):
     return records
 
 
-def write_losses(path, folder=None, load=load_model):
+def write_losses(path, folder=None, load=None):
     """losses.json of the run at `path`, beside it or in `folder`, and its table. `noise` is the
     distance of the float32 losses from those in float64: what to set against the tolerance."""
     with open(path) as f:
