@@ -20,7 +20,9 @@ Gradients are called as the tensors would be in the base folder: "model.layers.0
 
 Folders with config.json are models that transformers saved in 4 bits.
 
-The last columns of the printed table are the distance between these float32 numbers and float64 ones: what a
+Cases with a star in the printed table compute with bitsandbytes' own products; the others with its dequantized weights.
+
+The last columns of the table are the distance between these float32 numbers and float64 ones: what a
 correct implementation may differ by.
 """
 import argparse
@@ -33,11 +35,13 @@ import tempfile
 import zlib
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is local; never ask a hub
+os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # bitsandbytes would compile for each shape
 if os.environ.get("PYTHONHASHSEED") != "0":  # peft writes target_modules in the order of a set
     os.execve(sys.executable, [sys.executable, *sys.argv], dict(os.environ, PYTHONHASHSEED="0"))
 
 import bitsandbytes
 import torch
+from bitsandbytes.backends.default.ops import _dequantize_4bit_compute
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
@@ -129,23 +133,40 @@ def load_base(c, dtype):
     return kind.load_model(folder, kind.CASES[c["base"]], dtype)
 
 
+def linears4(model):
+    return [m for m in model.modules() if isinstance(m, bitsandbytes.nn.Linear4bit)]
+
+
+def dequantized(m):
+    """The weight of a Linear4bit by bitsandbytes' generic code. Its CPU kernel (0.50.2, AVX512) takes the scales of
+    other blocks where a row is no multiple of 64 elements, such as 32 or 96."""
+    state = m.weight.quant_state
+    scales = state.absmax
+    if state.nested:
+        scales = bitsandbytes.functional.dequantize_blockwise(scales, state.state2) + state.offset
+    return _dequantize_4bit_compute(m.weight.data.reshape(-1), scales, state.code, state.blocksize, state.shape, state.dtype)
+
+
+def is_sound(m):
+    return torch.equal(dequantized(m), bitsandbytes.functional.dequantize_4bit(m.weight.data, m.weight.quant_state))
+
+
 def plain(model):
     """Linear4bit modules as Linear with the dequantized weight, which can compute in float64."""
     for parent in list(model.modules()):
         for name, m in list(parent.named_children()):
             if isinstance(m, bitsandbytes.nn.Linear4bit):
-                w = bitsandbytes.functional.dequantize_4bit(m.weight.data, m.weight.quant_state)
                 linear = torch.nn.Linear(m.in_features, m.out_features, bias=m.bias is not None)
-                linear.weight = torch.nn.Parameter(w)
+                linear.weight = torch.nn.Parameter(dequantized(m))
                 linear.bias = m.bias
                 setattr(parent, name, linear)
     model.is_loaded_in_4bit = model.is_quantized = False
     return model
 
 
-def load_adapted(c, folder, dtype=torch.float32, dequantized=False):
+def load_adapted(c, folder, dtype=torch.float32, computes_4bit=True):
     base = load_base(c, dtype)
-    if dequantized or dtype != torch.float32:
+    if not computes_4bit or dtype != torch.float32 or not all(is_sound(m) for m in linears4(base)):
         base = plain(base)
     with tempfile.TemporaryDirectory() as tmp:
         shutil.copytree(folder, tmp, dirs_exist_ok=True)
@@ -257,6 +278,8 @@ def make_case(folder, name, c, seed):
     make_llama.write_tensors(os.path.join(folder, "expect.safetensors"), expect)
     size = make_llama.folder_bytes(folder)
     params = sum(t.numel() for n, t in expect.items() if n.startswith("grad."))
+    if c["nf4"] is not None and all(is_sound(m) for m in linears4(load_base(c, torch.float32))):
+        name += " *"
     row = f"{name:16} {params:7} {size:9} {float(expect['loss']):9.5f}"
     exact = reference(folder, c, torch.float64)
     outs = [n for n in expect if not n.startswith("grad.") and n != "loss"]

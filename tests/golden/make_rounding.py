@@ -133,7 +133,7 @@ def numbers(folder, name, mode):
     batch = {n: off.noise(t.float()) if t.is_floating_point() and n == "pixel_values" else t for n, t in batch.items()}
     if name in ADAPTERS:
         # An NF4 weight is dequantized and rounded once.
-        model = rounded_weights(off, make_peft.load_adapted(ADAPTERS[name], folder, dequantized=True))
+        model = rounded_weights(off, make_peft.load_adapted(ADAPTERS[name], folder, computes_4bit=False))
         with off:
             return make_peft.run(model, ADAPTERS[name], batch)
     if name in make_towers.CASES:
@@ -168,7 +168,7 @@ def train(folder, name, dtype=torch.float32, hook=lambda model: model):
         run = yaml.safe_load(f)
 
     def load(base, dtype):
-        return hook(make_peft.load_adapted(c, folder, dtype, dequantized=True) if c else make_llama.load_model(base, dtype))
+        return hook(make_peft.load_adapted(c, folder, dtype, computes_4bit=False) if c else make_llama.load_model(base, dtype))
     return make_train.train(run, dtype, load)
 
 
