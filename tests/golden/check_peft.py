@@ -11,6 +11,7 @@ and the merged folder has to agree with peft's merge_and_unload within 1e-6, eac
 Not run by `make test`: it needs Python with peft. Exit status 1 if a case fails.
 """
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from transformers.utils import logging
 sys.dont_write_bytecode = True
 import make_llama
 import make_peft
+import make_sam
 from make_llama import relative
 
 LIST = ["adapter.target_modules=[q_proj, v_proj]"]
@@ -35,7 +37,8 @@ CASES = {
     "list": ("basic", LIST),
     "regex": ("basic", [r"adapter.target_modules=model\.layers\.\d+\.(?:self_attn\.[qo]_proj|mlp\.down_proj)"]),
     "all_linear": ("basic", ["adapter.target_modules=all-linear", "adapter.r=2"]),
-    "tied": ("tied", ["adapter.target_modules=all-linear", "adapter.layers_to_transform=[0, 2]"]),
+    "tied": ("tied", ["adapter.target_modules=all-linear"]),
+    "layers": ("tied", LIST + ["adapter.layers_to_transform=[0, 2]"]),
     "biases": ("qwen2", LIST + ["adapter.bias=all"]),
     "lora_only": ("bias", LIST + ["adapter.bias=lora_only"]),
     "rslora": ("basic", LIST + ["adapter.use_rslora=true", "adapter.lora_alpha=3", "adapter.init_lora_weights=gaussian"]),
@@ -88,20 +91,53 @@ def check_case(binary, name, base, keys, tmp):
     return ok
 
 
+def check_sam(binary, tmp):
+    """The MedSAM way: LoRA on the encoder's qkv, the mask decoder trained whole. Outputs instead of weights."""
+    made, base, adapter, merged = (os.path.join(tmp, n) for n in ("set", "sam-base/model", "sam/model", "sam-merged"))
+    batch_path, got = os.path.join(tmp, "batch.safetensors"), os.path.join(tmp, "got.safetensors")
+    run(binary, "data", "make", made, "--images", "8", "--shards", "1", "--size", "96x80", "--masks", "3")
+    yaml = os.path.join(tmp, "sam.yaml")
+    with open(yaml, "w") as f:
+        f.write(f"model: {{preset: sam-tiny}}\ndata: {{format: sa1b, train: '{made}/*.tar', max_masks: 2}}\n"
+                f"train: {{steps: 1, effective_batch: 2, learning_rate: 0.001, out: {tmp}/sam-base}}\nmemory: {{precision: f32}}\ndevice: cpu\n")
+    run(binary, "train", yaml)
+    run(binary, "train", yaml, *sets([f"model.path={base}", "model.preset=null", "train.steps=3", f"train.out={tmp}/sam",
+                                      "adapter.target_modules=[qkv]", "adapter.modules_to_save=[mask_decoder]"]))
+    size = json.load(open(os.path.join(base, "config.json")))["vision_config"]
+    c = make_sam.case(image=size["image_size"], patch=size["patch_size"], B=1)
+    batch = make_sam.random_batch(c, torch.Generator().manual_seed(1))
+    make_llama.write_tensors(batch_path, batch)
+    model = PeftModel.from_pretrained(make_sam.load_model(base, c, torch.float32), adapter, is_trainable=True).eval()
+    make_peft.check_loaded(adapter, dict(base="sam_tiny"), model)
+    theirs = make_sam.outputs(model.get_base_model(), c, batch, torch.float32)
+    off = []
+    for more in (["--model", base, "--adapter", adapter], ["--model", merged]):
+        if more[1] == merged:
+            run(binary, "convert", base, "--adapter", adapter, "-o", merged)
+        run(binary, "step", *more, "--batch", batch_path, "--out", got, *sets(["memory.precision=f32", "device.kind=cpu"]))
+        ours = load_file(got)
+        off.append(max(relative(ours[n], theirs[n].detach()) for n in ("pred_masks", "iou_scores", "image_embeddings")))
+    ok = max(off) <= 1e-5
+    print(f"{'ok  ' if ok else 'FAIL'} {'sam':16} outputs {off[0]:.1e}, merged {off[1]:.1e}")
+    return ok
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("binary")
-    p.add_argument("--only", action="append", choices=list(CASES), metavar="CASE")
+    p.add_argument("--only", action="append", choices=[*CASES, "sam"], metavar="CASE")
     a = p.parse_args()
     logging.set_verbosity(logging.CRITICAL)
     logging.disable_progress_bar()
     torch.set_num_threads(1)
+    checks = {n: lambda tmp, n=n, c=c: check_case(a.binary, n, *c, tmp) for n, c in CASES.items()}
+    checks["sam"] = lambda tmp: check_sam(a.binary, tmp)
     failed = 0
     with tempfile.TemporaryDirectory() as tmp:
-        for name, (base, keys) in CASES.items():
+        for name, check in checks.items():
             if not a.only or name in a.only:
                 try:
-                    failed += not check_case(a.binary, name, base, keys, tmp)
+                    failed += not check(tmp)
                 except (SystemExit, Exception) as e:
                     failed += 1
                     print(f"FAIL {name:16} {e}")
