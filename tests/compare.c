@@ -2,7 +2,7 @@
  * compare.c: compares the output of `plimsoll step` with the results of the reference framework.
  *
  *   compare EXPECT.safetensors GOT.safetensors [--logits 1e-4] [--grad 1e-3]
- *           [--rounding FILE TYPE] [--verbose]
+ *           [--rounding FILE TYPE] [--outputs] [--verbose]
  *
  * Every tensor of EXPECT has to be in GOT with the same shape. The measure is the relative L2 error
  * |got - expect| / |expect| of a whole tensor, summed in double. Names that start with "grad." are
@@ -24,6 +24,8 @@
  * unit roundoff, 2^-8, 2^-11 and 2^-24, as long as rounding is small relative to the values. The
  * smaller of the two estimates is used, because a deviation near 1 is no longer proportional. FLOOR
  * is for results of a few roundings, each at most eps / 2. A tensor that FILE does not name fails.
+ *
+ * --outputs leaves the gradients out: a merged model has other parameters than one with an adapter.
  *
  * GOT may hold further outputs, but no further gradient: a tied weight has one gradient. A NaN
  * anywhere fails, because no comparison with it is true.
@@ -48,7 +50,7 @@ struct options {
     const char *expect, *got;
     double bound[CLASS_COUNT];
     const char *rounding, *type; /* NULL: the bounds of the classes */
-    bool verbose;
+    bool outputs, verbose;
 };
 
 /* A line of the --rounding file: two deviations and the f32 distance. */
@@ -222,9 +224,10 @@ static int compare_files(struct comparison *c, struct error *e)
 {
     int code = total_norm(c, e);
     for (uint32_t i = 0; code == PL_OK && i < c->expect.n_entries; i++)
-        code = compare_tensor(c, &c->expect.entries[i], e);
+        if (!c->options->outputs || class_of(c->expect.entries[i].name) == CLASS_OUTPUT)
+            code = compare_tensor(c, &c->expect.entries[i], e);
     if (code != PL_OK) return code;
-    find_extra(c);
+    if (!c->options->outputs) find_extra(c);
     if (!c->compared && !c->failed)
         return error_set(e, PL_USAGE, "%s: no tensors, so nothing to compare", c->expect.path);
     return PL_OK;
@@ -260,6 +263,8 @@ static int parse_arguments(int argc, char **argv, struct options *o, struct erro
         int class = !strcmp(a, "--logits") ? CLASS_OUTPUT : CLASS_GRAD;
         if (!strcmp(a, "--verbose")) {
             o->verbose = true;
+        } else if (!strcmp(a, "--outputs")) {
+            o->outputs = true;
         } else if (!strcmp(a, "--rounding")) {
             if (i + 2 >= argc) return error_set(e, PL_USAGE, "--rounding takes a file and f32, bf16 or f16");
             o->rounding = argv[++i];
@@ -281,7 +286,7 @@ static int parse_arguments(int argc, char **argv, struct options *o, struct erro
     }
     if (o->got) return PL_OK;
     return error_set(e, PL_USAGE, "usage: compare EXPECT.safetensors GOT.safetensors "
-                                  "[--logits BOUND] [--grad BOUND] [--rounding FILE TYPE] [--verbose]");
+                                  "[--logits BOUND] [--grad BOUND] [--rounding FILE TYPE] [--outputs] [--verbose]");
 }
 
 /* Reads lines of "NAME bf16 f16 f32"; any other line is an error. */

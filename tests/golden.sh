@@ -9,6 +9,9 @@
 # must have the reference's loss, gradient norm and learning rate. The reference never splits its batch, so
 # the runs also prove that splitting into micro-batches changes nothing.
 #
+# A folder with adapter_config.json is an adapter: the model, the batch and the run are those of the folder
+# that its base_model_name_or_path names, seen from the repository's root. GOLDEN=tests/golden/peft has these.
+#
 # The output has one line per case, the reason below a failed case, and 'N passed, M failed' last.
 #
 #   BUILD=build           the build folder
@@ -71,11 +74,20 @@ ran() {
 # rounding.txt, in f32.
 needs_rounding() { [ "$PRECISION" != f32 ] || [ "$GOLDEN" = tests/golden ] || [ -f "$1/rounding.txt" ]; }
 
+# model_of FOLDER: the model folder of the case; of an adapter the folder that it was trained on.
+model_of() {
+    if [ ! -f "$1/adapter_config.json" ]; then echo "$1"; else sed -n 's/.*"base_model_name_or_path": "\(.*\)".*/\1/p' "$1/adapter_config.json"; fi
+}
+# adapter_of FOLDER OPTION: OPTION with the folder, if that is an adapter.
+adapter_of() { [ ! -f "$1/adapter_config.json" ] || echo "$2$1"; }
+
 check_step() {
     rm -f "$tmp/got.safetensors"
+    model=$(model_of "$1") batch=$1/batch.safetensors
+    [ -f "$batch" ] || batch=$model/batch.safetensors
     # FLAGS and the case's file `flags` are lists of words.
     # shellcheck disable=SC2046,SC2086
-    "$binary" step --model "$1" --batch "$1/batch.safetensors" \
+    "$binary" step --model "$model" $(adapter_of "$1" '--adapter ') --batch "$batch" \
         --out "$tmp/got.safetensors" $(cat "$1/flags" 2>/dev/null) $FLAGS
     ran $? step || return 1
     set -- "$1" "$1/expect.safetensors" "$tmp/got.safetensors" --logits 1e-4 --grad 1e-3
@@ -156,8 +168,8 @@ losses() {
 check_train() {
     out=$tmp/run
     rm -rf "$out"
-    # shellcheck disable=SC2086
-    "$binary" train "$1/run.yaml" --set "train.out=$out" --set "memory.micro_batch=$2" $FLAGS
+    # shellcheck disable=SC2046,SC2086
+    "$binary" train "$(model_of "$1")/run.yaml" $(adapter_of "$1" '--set adapter.path=') --set "train.out=$out" --set "memory.micro_batch=$2" $(cat "$1/flags" 2>/dev/null) $FLAGS
     ran $? train || return 1
     if [ ! -f "$out/metrics.jsonl" ]; then
         echo "plimsoll train succeeded and left no metrics.jsonl in train.out"

@@ -346,7 +346,7 @@ void pass_lora(struct graph *g, const struct adapter *a, int64_t B)
     for (uint32_t i = 0, n = g->params.n; i < n && !g->error.code; i++) {
         struct linear idle;
         const id t = g->params.at[i].tensor;
-        if (t >= l.tensors || !idle_linear(&m, t, &idle) || !adapter_adapts(a, idle.name, false)) continue;
+        if (g->params.at[i].added || t >= l.tensors || !idle_linear(&m, t, &idle) || !adapter_adapts(a, idle.name, false)) continue;
         declare(&l, &idle);
         train_bias(g, a, idle.name);
     }

@@ -229,13 +229,17 @@ def random_batch(c, generator):
     return {"input_ids": ids.to(dtype), "labels": labels.to(dtype)}
 
 
+def outputs(model, batch):
+    out = model(input_ids=batch["input_ids"].long(), labels=batch["labels"].long(), use_cache=False)
+    return {"logits": out.logits, "loss": out.loss}
+
+
 def reference(folder, batch, dtype=torch.float32):
     """logits, loss and gradients of the folder's model on the batch."""
     model = load_model(folder, dtype)
-    out = model(input_ids=batch["input_ids"].long(), labels=batch["labels"].long(),
-                use_cache=False)
-    out.loss.backward()
-    result = {"logits": out.logits.detach().contiguous(), "loss": out.loss.detach()}
+    result = outputs(model, batch)
+    result["loss"].backward()
+    result = {n: t.detach().contiguous() for n, t in result.items()}
     for name, p in model.named_parameters():
         grad = torch.zeros_like(p) if p.grad is None else p.grad
         result["grad." + name] = grad.contiguous()

@@ -38,6 +38,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from transformers.utils import logging
 
 import make_llama
+import make_peft
 import make_published
 import make_sam
 import make_tinyvit
@@ -47,6 +48,7 @@ import make_train
 TYPES = {"bf16": (2.0 ** -8, 0.0), "f16": (2.0 ** -11, 2.0 ** -25)}  # unit roundoff, half of the smallest step
 TINY = 1e-7  # as in tests/compare.c
 HERE = make_llama.HERE
+ADAPTERS = {"peft/" + name: c for name, c in make_peft.CASES.items()}
 TINYVIT = {**make_tinyvit.CASES, **make_published.CASES}  # those of the published code, through the restatement
 
 
@@ -124,11 +126,16 @@ def with_weights(module, mode, run):
 
 def numbers(folder, name, mode):
     """The case's reference, computed with rounding; mode None: without."""
-    batch = load_file(os.path.join(folder, "batch.safetensors"))
+    batch = load_file(make_peft.batch_path(ADAPTERS[name]) if name in ADAPTERS else os.path.join(folder, "batch.safetensors"))
     off = mode or Rounding("bf16", 0)
     if not mode:
         off.unit = off.step = 0.0
     batch = {n: off.noise(t.float()) if t.is_floating_point() and n == "pixel_values" else t for n, t in batch.items()}
+    if name in ADAPTERS:
+        # An NF4 weight is dequantized and rounded once.
+        model = rounded_weights(off, make_peft.load_adapted(ADAPTERS[name], folder, computes_4bit=False))
+        with off:
+            return make_peft.run(model, ADAPTERS[name], batch)
     if name in make_towers.CASES:
         c = make_towers.CASES[name]
         return with_weights(make_towers, off, lambda: make_towers.reference(folder, c, batch["pixel_values"]))
@@ -154,14 +161,20 @@ def distances(got, expect):
     return out
 
 
-def run_distances(folder, mode):
-    """Of ten steps: weights are rounded for forward and backward, masters and the update are float32."""
-    with open(os.path.join(folder, "run.yaml")) as f:
+def train(folder, name, dtype=torch.float32, hook=lambda model: model):
+    """The records of the case's run, with the model as `hook` returns it."""
+    c = ADAPTERS.get(name)
+    with open(os.path.join(make_peft.base_path(c) if c else folder, "run.yaml")) as f:
         run = yaml.safe_load(f)
-    load = make_train.load_model
 
-    def load_hooked(*arguments):
-        model = load(*arguments)
+    def load(base, dtype):
+        return hook(make_peft.load_adapted(c, folder, dtype, computes_4bit=False) if c else make_llama.load_model(base, dtype))
+    return make_train.train(run, dtype, load)
+
+
+def run_distances(folder, name, mode):
+    """Of ten steps: weights are rounded for forward and backward, masters and the update are float32."""
+    def hook(model):
         forward, masters = model.forward, {}
 
         def rounded_forward(**inputs):
@@ -174,11 +187,7 @@ def run_distances(folder, mode):
             return Loss(out.loss, mode, masters)
         model.forward = rounded_forward
         return model
-    make_train.load_model = load_hooked
-    try:
-        records = make_train.train(run)
-    finally:
-        make_train.load_model = load
+    records = train(folder, name, hook=hook)
     with open(os.path.join(folder, "losses.json")) as f:
         steps = json.load(f)["steps"]
     return {f"{key}.{s['step']}": abs(r[key] - s[key]) / abs(s[key]) for s, r in zip(steps, records) for key in ("loss", "grad_norm")}
@@ -202,6 +211,8 @@ class Loss:
 
 def exact(folder, name):
     """The case's reference in float64, from the bytes on disk."""
+    if name in ADAPTERS:
+        return make_peft.reference(folder, ADAPTERS[name], torch.float64)
     batch = load_file(os.path.join(folder, "batch.safetensors"))
     if name in make_towers.CASES:
         return make_towers.reference(folder, make_towers.CASES[name], batch["pixel_values"], torch.float64)
@@ -217,8 +228,7 @@ def exact_distances(folder, name):
     """How far the stored float32 numbers are from float64 ones."""
     if not os.path.exists(os.path.join(folder, "losses.json")):
         return distances(load_file(os.path.join(folder, "expect.safetensors")), exact(folder, name))
-    with open(os.path.join(folder, "run.yaml")) as f:
-        records = make_train.train(yaml.safe_load(f), torch.float64)
+    records = train(folder, name, torch.float64)
     with open(os.path.join(folder, "losses.json")) as f:
         steps = json.load(f)["steps"]
     return {f"{key}.{s['step']}": abs(r[key] - s[key]) / abs(r[key]) for s, r in zip(steps, records) for key in ("loss", "grad_norm")}
@@ -227,7 +237,7 @@ def exact_distances(folder, name):
 def measure(folder, name, kind, seed):
     mode = Rounding(kind, seed)
     if os.path.exists(os.path.join(folder, "losses.json")):
-        return run_distances(folder, mode)
+        return run_distances(folder, name, mode)
     return distances(numbers(folder, name, mode), load_file(os.path.join(folder, "expect.safetensors")))
 
 
@@ -267,7 +277,7 @@ def main():
     logging.set_verbosity(logging.CRITICAL)
     logging.disable_progress_bar()
     torch.set_num_threads(1)
-    for name in sorted(os.listdir(HERE)):
+    for name in sorted(os.listdir(HERE)) + sorted(ADAPTERS):
         folder = os.path.join(HERE, name)
         if not any(os.path.exists(os.path.join(folder, f)) for f in ("expect.safetensors", "losses.json")) or (a.only and name not in a.only):
             continue

@@ -231,8 +231,7 @@ def mask_loss(logits, iou, target, focal=20.0, dice=1.0, score=1.0, alpha=0.25, 
     return total.gather(-1, best).mean()
 
 
-def reference(folder, c, batch, dtype=torch.float32):
-    model = load_model(folder, c, dtype)
+def outputs(model, c, batch, dtype):
     if c["kind"] == "vision":
         result = {"last_hidden_state": model(batch["pixel_values"].to(dtype)).last_hidden_state}
         result["loss"] = result["last_hidden_state"].pow(2).mean()
@@ -243,6 +242,12 @@ def reference(folder, c, batch, dtype=torch.float32):
             result["loss"] = mask_loss(result["pred_masks"], result["iou_scores"], batch["gt_masks"])
         else:
             result["loss"] = result[c["loss_output"] or "pred_masks"].pow(2).mean()
+    return result
+
+
+def reference(folder, c, batch, dtype=torch.float32):
+    model = load_model(folder, c, dtype)
+    result = outputs(model, c, batch, dtype)
     result["loss"].backward()
     result = {n: t.detach().clone().contiguous() for n, t in result.items()}
     for name, p in parameters(model).items():

@@ -161,13 +161,18 @@ def load_model(folder, c, dtype):
     return model.eval()
 
 
-def reference(folder, c, pixels, dtype=torch.float32):
-    model = load_model(folder, c, dtype)
+def outputs(model, c, pixels, dtype):
     out = model(pixel_values=pixels.to(dtype), output_hidden_states=True)
     result = {"last_hidden_state": out.last_hidden_state}
     for i, h in enumerate(out.hidden_states):
         result[f"hidden_states.{i}"] = h
     result["loss"] = result[c["loss_output"] or "last_hidden_state"].pow(2).mean()
+    return result
+
+
+def reference(folder, c, pixels, dtype=torch.float32):
+    model = load_model(folder, c, dtype)
+    result = outputs(model, c, pixels, dtype)
     result["loss"].backward()
     result = {n: t.detach().clone().contiguous() for n, t in result.items()}
     for name, p in model.named_parameters():

@@ -178,8 +178,8 @@ def param_groups(model, t):
     layers = model.config.num_hidden_layers
     for name, p in model.named_parameters():
         rate, decay, trained = recipe(t, name, layers)
-        p.requires_grad_(trained)
-        if trained:
+        p.requires_grad_(trained and p.requires_grad)
+        if p.requires_grad:
             groups.setdefault((rate, decay), []).append(p)
     return [dict(params=p, lr=r, weight_decay=d) for (r, d), p in groups.items()]
 
@@ -199,13 +199,13 @@ def make_schedule(optimizer, t):
     return lr.SequentialLR(optimizer, [rise, drop], [warmup])
 
 
-def train(run, dtype=torch.float32):
-    """The reference: one record per step, from a run as read from YAML."""
+def train(run, dtype=torch.float32, load=None):
+    """The reference: one record per step, from a run as read from YAML. load: instead of load_model."""
     t, d = run["train"], run["data"]
     if d["shuffle"]:
         raise SystemExit("the reference knows shuffle: false only")
     tokens = numpy.fromfile(d["train"], dtype="<u2")
-    model = load_model(run["model"]["path"], dtype)
+    model = (load or load_model)(run["model"]["path"], dtype)
     optimizer = torch.optim.AdamW(param_groups(model, t), betas=(t["beta1"], t["beta2"]), eps=t["eps"])
     schedule = make_schedule(optimizer, t)
     records = []
@@ -222,13 +222,13 @@ def train(run, dtype=torch.float32):
     return records
 
 
-def write_losses(path):
-    """losses.json beside the run at `path`, and its table. `noise` is the distance of the
-    float32 losses from those in float64: what to set against the tolerance."""
+def write_losses(path, folder=None, load=None):
+    """losses.json of the run at `path`, beside it or in `folder`, and its table. `noise` is the
+    distance of the float32 losses from those in float64: what to set against the tolerance."""
     with open(path) as f:
         run = yaml.safe_load(f)
-    records, exact = train(run), train(run, torch.float64)
-    folder = os.path.dirname(path)
+    records, exact = train(run, torch.float32, load), train(run, torch.float64, load)
+    folder = folder or os.path.dirname(path)
     with open(os.path.join(folder, "losses.json"), "w") as f:
         lines = ",\n".join(json.dumps(r) for r in records)
         f.write('{"steps": [\n' + lines + "\n]}\n")

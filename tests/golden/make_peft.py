@@ -1,0 +1,390 @@
+#!/usr/bin/env python3
+"""Golden files for adapters: LoRA by PEFT on the models of the other cases, frozen 4-bit weights by bitsandbytes.
+
+    python tests/golden/make_peft.py [--out DIR] [--seed N] [--only CASE]...
+    python tests/golden/make_peft.py --random K --out DIR [--seed N]
+
+Each case is one folder of tests/golden/peft, an adapter as peft saves it:
+
+    adapter_config.json           base_model_name_or_path is the model folder, seen from the repository's root
+    adapter_model.safetensors     random, lora_B too; or adapter_model.bin
+    batch.safetensors             the inputs; where it is missing, those of the model folder
+    expect.safetensors            outputs, loss, grad.<name> for every trained parameter
+    losses.json                   instead: ten steps of the model folder's run.yaml, with this adapter
+    flags                         further arguments of the binary, if any
+
+What holds: the adapter's folder is written first, and the reference is PeftModel.from_pretrained on the
+model that from_pretrained gives of the base folder, in float32, in eval mode: lora_dropout does not act.
+Gradients are called as the tensors would be in the base folder: "model.layers.0.self_attn.q_proj.lora_A.weight",
+"lm_head.weight" for a module of modules_to_save, "...q_proj.bias" for a bias.
+
+Folders with config.json are models that transformers saved in 4 bits.
+
+Cases with a star in the printed table compute with bitsandbytes' own products; the others with its dequantized weights.
+
+The last columns of the table are the distance between these float32 numbers and float64 ones: what a
+correct implementation may differ by.
+"""
+import argparse
+import os
+import random
+import re
+import shutil
+import sys
+import tempfile
+import zlib
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is local; never ask a hub
+os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # bitsandbytes would compile for each shape
+if os.environ.get("PYTHONHASHSEED") != "0":  # peft writes target_modules in the order of a set
+    os.execve(sys.executable, [sys.executable, *sys.argv], dict(os.environ, PYTHONHASHSEED="0"))
+
+import bitsandbytes
+import torch
+from bitsandbytes.backends.default.ops import _dequantize_4bit_compute
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from transformers.utils import logging
+
+sys.dont_write_bytecode = True  # leave no __pycache__ among the cases
+import make_llama
+import make_sam
+import make_towers
+import make_train
+
+HERE = os.path.join(make_llama.HERE, "peft")
+PREFIX = "base_model.model."
+
+
+def case(base, target, r=4, alpha=6, old=None, dtype=None, binary=False, train=False, nf4=None, **config):
+    """A case is a plain dictionary. old: the prefix that module names had before transformers 5; dtype: of the
+    stored adapter; nf4: quantization_config's keys of a frozen 4-bit base; config: further keys of LoraConfig."""
+    return dict(base=base, old=old, dtype=dtype, binary=binary, train=train, nf4=nf4,
+                config=dict(target_modules=target, r=r, lora_alpha=alpha, **config))
+
+
+NF4 = dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+           bnb_4bit_compute_dtype=torch.float32)
+PLAIN = dict(NF4, bnb_4bit_use_double_quant=False)
+# Models that transformers saves in 4 bits: the base and how.
+FOLDERS = {"odd_4bit": ("odd", NF4), "bf16_4bit": ("bf16", PLAIN)}
+
+CASES = {
+    "list": case("basic", ["q_proj", "v_proj"]),
+    "bin": case("basic", ["q_proj", "v_proj"], binary=True),
+    "dropout": case("basic", ["q_proj", "v_proj"], r=2, lora_dropout=0.25),
+    "regex": case("basic", r"model\.layers\.\d+\.(?:self_attn\.[qo]_proj|mlp\.down_proj)", r=3),
+    "regex_ahead": case("qwen2", r"^(?!.*\.1\.).*(gate|k)_proj", r=2),
+    "all_linear": case("basic", "all-linear", r=2, task_type="CAUSAL_LM"),
+    "bias_all": case("qwen2_window", ["v_proj", "down_proj"], bias="all"),
+    "bias_lora_only": case("qwen2", ["q_proj", "k_proj", "up_proj"], bias="lora_only"),
+    # The first key that matches counts, and a key may be a regular expression.
+    "patterns": case("basic", ["q_proj", "v_proj", "up_proj", "o_proj"],
+                     rank_pattern={"layers.1.mlp.up_proj": 5, "up_proj": 3, r"0\.self_attn\.[qv]_proj": 1},
+                     alpha_pattern={"v_proj": 16, r"model.layers.0.*up_proj": 1}),
+    "rslora": case("mistral", ["k_proj", "gate_proj"], r=3, alpha=5, use_rslora=True, init_lora_weights="gaussian"),
+    "dora": case("basic", ["q_proj", "v_proj", "down_proj"], r=2, use_dora=True),
+    "dora_bias": case("bias", ["k_proj", "o_proj", "up_proj"], r=3, use_dora=True, use_rslora=True),
+    "save_head": case("basic", ["q_proj", "v_proj"], r=2, modules_to_save=["lm_head"]),
+    "save_both": case("basic", ["o_proj"], r=2, modules_to_save=["embed_tokens", "lm_head"]),
+    "save_norm": case("basic", ["up_proj", "norm"], r=2, modules_to_save=["norm", "layers.0.mlp"]),
+    "head": case("basic", ["q_proj", "lm_head"], r=2),
+    "tied": case("tied", "all-linear", r=2),
+    "tied_save": case("tied", ["q_proj"], r=2, modules_to_save=["embed_tokens"]),
+    "layers": case("tied", ["q_proj", "down_proj"], r=2, layers_to_transform=[0, 2]),
+    "layers_pattern": case("tied", ["q_proj", "down_proj"], r=2, layers_to_transform=1, layers_pattern="layers"),
+    "exclude": case("basic", ["q_proj", "v_proj", "down_proj"], r=2, exclude_modules=["layers.0.self_attn.v_proj", "down_proj"]),
+    "exclude_regex": case("basic", "all-linear", r=2, exclude_modules=r".*\.mlp\..*"),
+    "noprefix": case("noprefix", ["q_proj", "down_proj"], r=2),
+    "bf16": case("bf16", ["q_proj", "down_proj"], r=2, dtype=torch.bfloat16),
+    "clip": case("clip_vision", ["q_proj", "v_proj", "fc1"], r=2),
+    "clip_old": case("clip_vision", ["q_proj", "v_proj", "fc1"], r=2, old="vision_model."),
+    "clip_full": case("clip_full", ["k_proj", "fc2"], r=3),  # nothing reaches the last layer
+    "siglip": case("siglip_vision", ["q_proj", "out_proj", "fc2"], r=2),
+    "sam": case("sam_target", ["qkv"], modules_to_save=["mask_decoder"]),
+    "sam_parts": case("sam_both", ["qkv", "lin1", "v_proj", "proj_in"], r=2, modules_to_save=["neck"]),
+    "train": case("train_untied", ["q_proj", "v_proj", "up_proj"], train=True),
+    "train_dora": case("train_tied", ["q_proj", "down_proj"], use_dora=True, modules_to_save=["layers.1.mlp"], train=True),
+    "train_nf4": case("train_untied", "all-linear", r=3, nf4=NF4, train=True),
+    "nf4": case("odd", "all-linear", r=3, nf4=NF4),
+    "nf4_bf16": case("bf16", ["q_proj", "v_proj", "down_proj"], r=2, nf4=NF4),
+    "nf4_dora": case("odd", ["q_proj", "down_proj"], r=2, nf4=NF4, use_dora=True),
+    "nf4_folder": case("peft/odd_4bit", "all-linear", r=3, nf4={}),
+    "nf4_plain_folder": case("peft/bf16_4bit", ["q_proj", "v_proj", "down_proj"], r=2, nf4={}),
+}
+
+
+def base_path(c):
+    return os.path.join(make_llama.HERE, c["base"])
+
+
+def family(c):
+    return make_sam if c["base"].startswith("sam_") else make_towers if c["base"].startswith(("clip_", "siglip_")) else make_llama
+
+
+def load_base(c, dtype):
+    folder, kind = os.path.relpath(base_path(c)), family(c)  # peft writes this path
+    if c["nf4"] is not None:
+        more = dict(quantization_config=BitsAndBytesConfig(**c["nf4"])) if c["nf4"] else {}
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", device_map="cpu", **more).eval()
+    if kind is make_llama:
+        return make_llama.load_model(folder, dtype)
+    return kind.load_model(folder, kind.CASES[c["base"]], dtype)
+
+
+def linears4(model):
+    return [m for m in model.modules() if isinstance(m, bitsandbytes.nn.Linear4bit)]
+
+
+def dequantized(m):
+    """The weight of a Linear4bit by bitsandbytes' generic code. Its CPU kernel (0.50.2, AVX512) takes the scales of
+    other blocks where a row is no multiple of 64 elements, such as 32 or 96."""
+    state = m.weight.quant_state
+    scales = state.absmax
+    if state.nested:
+        scales = bitsandbytes.functional.dequantize_blockwise(scales, state.state2) + state.offset
+    return _dequantize_4bit_compute(m.weight.data.reshape(-1), scales, state.code, state.blocksize, state.shape, state.dtype)
+
+
+def is_sound(m):
+    return torch.equal(dequantized(m), bitsandbytes.functional.dequantize_4bit(m.weight.data, m.weight.quant_state))
+
+
+def plain(model):
+    """Linear4bit modules as Linear with the dequantized weight, which can compute in float64."""
+    for parent in list(model.modules()):
+        for name, m in list(parent.named_children()):
+            if isinstance(m, bitsandbytes.nn.Linear4bit):
+                linear = torch.nn.Linear(m.in_features, m.out_features, bias=m.bias is not None)
+                linear.weight = torch.nn.Parameter(dequantized(m))
+                linear.bias = m.bias
+                setattr(parent, name, linear)
+    model.is_loaded_in_4bit = model.is_quantized = False
+    return model
+
+
+def load_adapted(c, folder, dtype=torch.float32, computes_4bit=True):
+    base = load_base(c, dtype)
+    if not computes_4bit or dtype != torch.float32 or not all(is_sound(m) for m in linears4(base)):
+        base = plain(base)
+    with tempfile.TemporaryDirectory() as tmp:
+        shutil.copytree(folder, tmp, dirs_exist_ok=True)
+        if c["old"]:  # peft reads old names under an old transformers alone
+            save_as(tmp, lambda name, t: (PREFIX + name.removeprefix(PREFIX).removeprefix(c["old"]), t))
+        model = PeftModel.from_pretrained(base, tmp, is_trainable=True).eval()
+    return model.to(dtype) if dtype != torch.float32 else model
+
+
+def spread(model, generator):
+    """Random values for what is trained, near what the base has; lora_B starts as zeros, which would hide A."""
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if p.requires_grad:
+                noise = torch.randn(p.shape, generator=generator)
+                p += noise * (0.3 if "lora_A" in name or "lora_B" in name else 0.1)
+
+
+def batch_path(c):
+    """A folder in 4 bits has none: that of the folder that it was made from."""
+    base = FOLDERS[os.path.basename(c["base"])][0] if c["base"].startswith("peft/") else c["base"]
+    return os.path.join(make_llama.HERE, base, "batch.safetensors")
+
+
+def save_as(folder, change):
+    """Writes the adapter again, each name and tensor as `change` gives them."""
+    path = os.path.join(folder, "adapter_model.safetensors")
+    make_llama.write_tensors(path, dict(change(n, t) for n, t in load_file(path).items()), {"format": "pt"})
+
+
+def write_adapter(folder, c, generator):
+    """The folder, as peft saves it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    torch.manual_seed(generator.initial_seed())  # peft draws lora_A
+    model = get_peft_model(load_base(c, torch.float32), LoraConfig(**c["config"]))
+    spread(model, generator)
+    model.save_pretrained(folder, safe_serialization=not c["binary"])
+    os.remove(os.path.join(folder, "README.md"))
+    if c["old"]:
+        save_as(folder, lambda name, t: (PREFIX + c["old"] + name.removeprefix(PREFIX), t))
+    if c["dtype"]:
+        save_as(folder, lambda name, t: (name, t.to(c["dtype"])))
+    for name in os.listdir(folder):
+        os.chmod(os.path.join(folder, name), 0o644)
+    if c["base"].startswith("peft/"):
+        shutil.copy(batch_path(c), folder)
+    if c["nf4"]:
+        with open(os.path.join(folder, "flags"), "w") as f:
+            f.write("--set memory.quantize=nf4\n")
+
+
+def base_name(c, name):
+    """A parameter's name in a PeftModel, as it would be in the base folder."""
+    name = name.removeprefix(PREFIX)
+    for part in (".base_layer", ".modules_to_save.default"):
+        name = name.replace(part, "")
+    name = name.replace(".lora_magnitude_vector.default.weight", ".lora_magnitude_vector").replace(".default", "")
+    return make_towers.folder_name(make_towers.CASES[c["base"]], name) if family(c) is make_towers else name
+
+
+def outputs(model, c, batch, dtype):
+    model = model.get_base_model()  # with the adapter inside
+    if family(c) is make_llama:
+        return make_llama.outputs(model, batch)
+    if family(c) is make_towers:
+        return make_towers.outputs(model, make_towers.CASES[c["base"]], batch["pixel_values"], dtype)
+    return make_sam.outputs(model, make_sam.CASES[c["base"]], batch, dtype)
+
+
+def run(model, c, batch, dtype=torch.float32):
+    """Outputs, loss and the gradients of what is trained."""
+    result = outputs(model, c, batch, dtype)
+    result["loss"].backward()
+    result = {n: t.detach().clone().contiguous() for n, t in result.items()}
+    for name, p in model.named_parameters():
+        if p.requires_grad:
+            grad = torch.zeros_like(p) if p.grad is None else p.grad
+            result["grad." + base_name(c, name)] = grad.contiguous()
+    return result
+
+
+def reference(folder, c, dtype=torch.float32):
+    model = load_adapted(c, folder, dtype)
+    check_loaded(folder, c, model)
+    return run(model, c, load_file(batch_path(c)), dtype)
+
+
+def check_loaded(folder, c, model):
+    """What is trained is what the folder holds, but for the frozen weight of an adapted head. peft only
+    warns of a tensor that it does not find."""
+    path = os.path.join(folder, "adapter_model.safetensors")
+    saved = load_file(path) if os.path.exists(path) else torch.load(path.replace(".safetensors", ".bin"))
+    saved = {base_name(c, n): t for n, t in saved.items() if not n.endswith(".base_layer.weight")}
+    trained = {base_name(c, n): p.detach() for n, p in model.named_parameters() if p.requires_grad}
+    if saved.keys() != trained.keys() or any(not torch.equal(trained[n], t.to(trained[n].dtype)) for n, t in saved.items()):
+        raise SystemExit(f"{folder}: peft loaded another adapter than the folder's: {sorted(saved.keys() ^ trained.keys())}")
+
+
+def make_case(folder, name, c, seed):
+    """Writes one case and prints its row; its seed depends on its name only."""
+    generator = torch.Generator().manual_seed(seed * 1000003 + zlib.crc32(name.encode()))
+    write_adapter(folder, c, generator)
+    if c["train"]:
+        make_train.write_losses(os.path.join(base_path(c), "run.yaml"), folder, lambda base, dtype: load_adapted(c, folder, dtype))
+        return make_llama.folder_bytes(folder)
+    expect = reference(folder, c)
+    if not all(torch.isfinite(t).all() for t in expect.values()):
+        raise SystemExit(f"{name}: the reference is not finite; choose other sizes")
+    make_llama.write_tensors(os.path.join(folder, "expect.safetensors"), expect)
+    size = make_llama.folder_bytes(folder)
+    params = sum(t.numel() for n, t in expect.items() if n.startswith("grad."))
+    if c["nf4"] is not None and all(is_sound(m) for m in linears4(load_base(c, torch.float32))):
+        name += " *"
+    row = f"{name:16} {params:7} {size:9} {float(expect['loss']):9.5f}"
+    exact = reference(folder, c, torch.float64)
+    outs = [n for n in expect if not n.startswith("grad.") and n != "loss"]
+    worst = max(make_llama.relative(expect[n], exact[n]) for n in outs)
+    noise = make_llama.noise(expect, exact)
+    if worst > 1e-5 or noise > 1e-4:
+        raise ValueError(f"rounding is {worst:.1e} of an output, {noise:.1e} of a gradient; choose other sizes")
+    row += f" {worst:8.1e} {noise:8.1e}"
+    print(row)
+    return size
+
+
+def make_folder(folder, base, how):
+    """A model as transformers saves it in 4 bits."""
+    shutil.rmtree(folder, ignore_errors=True)
+    c = dict(base=base, nf4=how)
+    load_base(c, torch.float32).save_pretrained(folder)
+    for name in os.listdir(folder):
+        if name not in ("config.json", "model.safetensors"):
+            os.remove(os.path.join(folder, name))
+        else:
+            os.chmod(os.path.join(folder, name), 0o644)
+    size = make_llama.folder_bytes(folder)
+    print(f"{os.path.basename(folder):16} {'':7} {size:9}")
+    return size
+
+
+BASES = ["basic", "tied", "bias", "qwen2", "qwen2_window", "mistral", "mistral_v5", "odd", "llama3_v4", "noprefix", "bf16", "sharded", "pad_tied",
+         "clip_vision", "clip_odd", "clip_full", "siglip_vision", "siglip_odd", "siglip_full",
+         "sam_points", "sam_boxes", "sam_both", "sam_target", "sam_masks", "sam_each", "sam_odd", "sam_larger", "sam_vision"]
+
+
+def random_case(r):
+    """A random LoraConfig on one of the models. peft refuses some, such as a list that also matches a norm."""
+    c = dict(base=r.choice(BASES), nf4=None)
+    model = load_base(c, torch.float32)
+    linears = [n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)]
+    parts = [n for n, m in model.named_modules() if n and list(m.parameters()) and not isinstance(m, torch.nn.ModuleList)]
+
+    def suffix(name):
+        words = name.split(".")
+        return ".".join(words[-r.choice([1, 1, 1, 2, 3, 9]):])
+
+    picked = [r.choice(linears) for _ in range(r.randint(1, 4))]
+    config = dict(r=r.randint(1, 9), alpha=r.choice([1, 5, 8, 16, 0.5]))
+    form = r.random()
+    if form < 0.5:
+        target = sorted({suffix(n) for n in picked})
+        if r.random() < 0.25:
+            config["layers_to_transform"] = r.choice([0, 1, [0], [1], [0, 1]])
+            if r.random() < 0.5:
+                config["layers_pattern"] = "layers"
+    elif form < 0.75:
+        target = ".*(" + "|".join(re.escape(suffix(n)) for n in picked) + ")"
+    else:
+        target = "all-linear"
+    if r.random() < 0.25:
+        config["exclude_modules"] = r.choice([[suffix(r.choice(linears))], ".*" + re.escape(suffix(r.choice(linears)))])
+    if r.random() < 0.3:
+        config["modules_to_save"] = sorted({suffix(r.choice(parts)) for _ in range(r.randint(1, 2))})
+    for key, value in (("rank_pattern", lambda: r.randint(1, 7)), ("alpha_pattern", lambda: r.choice([1, 3, 2.5]))):
+        if r.random() < 0.25:
+            config[key] = {suffix(r.choice(picked)): value() for _ in range(r.randint(1, 3))}
+    config.update(use_rslora=r.random() < 0.3, use_dora=r.random() < 0.3, bias=r.choice(["none", "none", "all", "lora_only"]))
+    return case(c["base"], target, **config)
+
+
+def make_random(out, seed, count):
+    """Writes `count` cases that peft accepts; of the others nothing remains."""
+    total, made, tried = 0, 0, 0
+    while made < count:
+        name = f"adapter_{seed}_{tried}"
+        c = random_case(random.Random(f"{seed}/{tried}"))
+        tried += 1
+        try:
+            total += make_case(os.path.join(out, name), name, c, seed)
+            made += 1
+        except (SystemExit, ValueError, TypeError, AttributeError, KeyError, RuntimeError) as e:
+            print(f"{name:16} refused: {' '.join(str(e).split())[:90]}")
+            shutil.rmtree(os.path.join(out, name), ignore_errors=True)
+    return total
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.add_argument("--out", default=HERE, metavar="DIR", help="where the case folders go")
+    p.add_argument("--seed", type=int, default=0, metavar="N")
+    p.add_argument("--only", action="append", metavar="CASE", choices=[*FOLDERS, *CASES], help="may be repeated")
+    p.add_argument("--random", type=int, default=0, metavar="K", help="K random configurations instead of the fixed cases; needs --out")
+    a = p.parse_args()
+    if a.random and os.path.abspath(a.out) == HERE:
+        p.error("--random needs --out DIR: random cases do not belong among the fixed ones")
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    torch.set_num_threads(1)  # the same sums in the same order everywhere
+    print(f"{'case':16} {'trained':>7} {'bytes':>9} {'loss':>9} {'f32 err':>8} {'f32 err':>8}")
+    print(f"{'':16} {'':7} {'':9} {'':9} {'outputs':>8} {'grads':>8}")
+    if a.random:
+        print(f"{make_random(a.out, a.seed, a.random)} bytes")
+        return
+    wanted = lambda name: not a.only or name in a.only
+    total = sum(make_folder(os.path.join(a.out, n), *f) for n, f in FOLDERS.items() if wanted(n))
+    total += sum(make_case(os.path.join(a.out, n), n, c, a.seed) for n, c in CASES.items() if wanted(n))
+    print(f"{total} bytes")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
