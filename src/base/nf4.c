@@ -33,6 +33,7 @@ static float largest(const float *x, int n)
 void nf4_quantize(uint8_t *codes, float *scales, const void *weights, enum dtype t, int64_t n)
 {
     const uint32_t size = dtype_size(t);
+#pragma omp parallel for schedule(static) if (n > 64 * NF4_BLOCK)
     for (int64_t at = 0; at < n; at += NF4_BLOCK) {
         const int width = (int)min_i64(NF4_BLOCK, n - at);
         float x[NF4_BLOCK + 1];

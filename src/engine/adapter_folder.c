@@ -6,9 +6,12 @@
  */
 #include "engine/adapter_folder.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "io/file.h"
 
@@ -351,4 +354,48 @@ int adapter_folder_match(struct adapter_folder *f, const char *base, const char 
     if (most < f->n) return not_matched(f, base, &l, base_name(&f->memory, &f->tensors[first], best, before), most, e);
     for (uint32_t i = 0; i < f->n; i++) f->tensors[i].base = base_name(&f->memory, &f->tensors[i], best, before);
     return PL_OK;
+}
+
+/* --- adapter_model.bin as safetensors ------------------------------------------------------------- */
+
+static int write_tensors(const struct adapter_folder *f, const char *path, struct error *e)
+{
+    static const struct st_pair format = {"format", "pt"};
+    struct st_spec *specs = mem_alloc((f->n + 1) * sizeof *specs);
+    struct st_writer w;
+    for (uint32_t i = 0; i < f->n; i++) specs[i] = (struct st_spec){f->tensors[i].name, f->tensors[i].dtype, f->tensors[i].rank, f->tensors[i].dims};
+    int rc = st_write_begin(&w, path, specs, f->n, &format, 1, e);
+    mem_free(specs);
+    if (rc) return rc;
+    for (uint32_t i = 0; i < f->n && !rc; i++) {
+        const struct adapter_tensor *t = &f->tensors[i];
+        const size_t bytes = (size_t)t->elements * dtype_size(t->dtype);
+        void *data = mem_alloc(bytes + 1);
+        rc = adapter_folder_read(f, t, 0, t->elements, data, e);
+        if (!rc) rc = st_write_bytes(&w, data, bytes, e);
+        mem_free(data);
+    }
+    if (!rc) return st_write_end(&w, e);
+    st_write_abort(&w);
+    return rc;
+}
+
+int adapter_folder_convert(const char *dir, struct st_file *out, bool *converted, struct error *e)
+{
+    struct adapter_folder f;
+    char path[64];
+    *converted = false;
+    if (adapter_folder_open(&f, dir, e)) return e->code;
+    int rc = PL_OK;
+    if (f.is_pth) {
+        const int fd = memfd_create("adapter", MFD_CLOEXEC);
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        if (fd < 0) rc = error_set(e, PL_FAIL, "%s: cannot be converted: %s", f.path, strerror(errno));
+        if (!rc) rc = write_tensors(&f, path, e);
+        if (!rc) rc = st_open(path, out, e);
+        *converted = !rc;
+        if (fd >= 0) close(fd);
+    }
+    adapter_folder_close(&f);
+    return rc;
 }

@@ -66,4 +66,8 @@ int adapter_folder_read(const struct adapter_folder *f, const struct adapter_ten
 /* The whole tensor in f32; the caller frees *to with mem_free. */
 int adapter_folder_read_f32(const struct adapter_folder *f, const struct adapter_tensor *t, float **to, struct error *e);
 
+/* For a folder with adapter_model.bin alone: writes its tensors as safetensors into a file in memory, opened
+ * as *out, whose path is that of the .bin. *out is unchanged if the folder has adapter_model.safetensors. */
+int adapter_folder_convert(const char *dir, struct st_file *out, bool *converted, struct error *e);
+
 #endif

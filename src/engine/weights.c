@@ -23,6 +23,7 @@
 #include "base/random.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "engine/adapter_folder.h"
 #include "engine/transfer.h"
 #include "engine/weights_4bit.h"
 
@@ -504,7 +505,17 @@ static int open_adapter(struct weights *w, const struct model *m, const char *pa
     snprintf(w->dir, sizeof w->dir, "%s", path ? path : "");
     if (!path) return PL_OK;
     add_file(w, &room, adapter_file);
-    int rc = open_files(w, e);
+    struct st_file converted;
+    bool is_bin;
+    int rc = adapter_folder_convert(path, &converted, &is_bin, e);
+    if (!rc && is_bin) {
+        w->files = bump_alloc(&w->memory, sizeof *w->files);
+        w->files[0] = converted;
+    } else if (!rc) {
+        rc = open_files(w, e);
+    } else {
+        w->n_files = 0;
+    }
     if (!rc) {
         list_slots(w, NULL);
         choose_adapter_naming(w, g, m->family ? m->family->root : "");
