@@ -273,8 +273,8 @@ evaluated() {
     # shellcheck disable=SC2086
     expect 2 'adapter' "$binary" eval "$yaml" "${more[@]}" --model "$out/model" --json $FLAGS
 }
-# predict OUT.png ARGUMENT...
-predict() { expect 0 '' "$binary" predict "${@:2}" tests/golden/predict/wide.png --point 150,60 -o "$tmp/$1"; }
+# predict OUT.png ARGUMENT...; the size of training is known beside the adapter alone, so it is given
+predict() { expect 0 '' "$binary" predict "${@:2}" --side 128 tests/golden/predict/wide.png --point 150,60 -o "$tmp/$1"; }
 predicted() {
     predict base.png --model "$tmp/sam-base/model" && predict adapted.png --model "$tmp/sam-base/model" --adapter "$tmp/evaluated/model" && cp "$tmp/out" "$tmp/adapted.txt" || return 1
     predict merged.png --model "$tmp/sam-merged" || return 1
