@@ -12,6 +12,7 @@ import argparse
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import MistralConfig, MistralForCausalLM
+from transformers.models.mistral.modeling_mistral import MistralRotaryEmbedding
 
 from peer import DEVICE, GPU, Rows, clean, measure
 
@@ -24,15 +25,16 @@ SHAPES = {
 
 def quantize(model):
     """Replaces the linear layers of the blocks by bitsandbytes' 4-bit ones."""
-    from bitsandbytes.nn import Linear4bit
+    from bitsandbytes.nn import Linear4bit, Params4bit
     for block in model.model.layers:
         for parent in (block.self_attn, block.mlp):
             for name, old in list(parent.named_children()):
                 if not isinstance(old, torch.nn.Linear):
                     continue
-                new = Linear4bit(old.in_features, old.out_features, bias=False, compute_dtype=torch.bfloat16, compress_statistics=True, quant_type="nf4")
-                new.weight.data = old.weight.data.to("cpu")
-                setattr(parent, name, new.to(DEVICE))
+                with torch.device("meta"):
+                    new = Linear4bit(old.in_features, old.out_features, bias=False, compute_dtype=torch.bfloat16, compress_statistics=True, quant_type="nf4")
+                new.weight = Params4bit(old.weight.data, requires_grad=False, compress_statistics=True, quant_type="nf4")._quantize(DEVICE)
+                setattr(parent, name, new)
                 del old
     return model
 
@@ -42,10 +44,13 @@ def build(mode, shape):
         from liger_kernel.transformers import apply_liger_kernel_to_mistral
         apply_liger_kernel_to_mistral()
     config = MistralConfig(**shape, use_cache=False, attn_implementation="sdpa", torch_dtype=torch.bfloat16)
-    torch.set_default_dtype(torch.bfloat16)
-    with torch.device(DEVICE):
-        model = MistralForCausalLM(config)
-    torch.set_default_dtype(torch.float32)
+    with torch.device("meta"):
+        model = MistralForCausalLM(config).bfloat16()
+    model.to_empty(device=DEVICE)
+    model.model.rotary_emb = MistralRotaryEmbedding(config).to(DEVICE)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.fill_(1) if "norm" in name else p.normal_(0, 0.02)
     if "nf4" in mode:
         quantize(model)
         clean()

@@ -25,44 +25,48 @@
 #define VIT_H SAM(1280, 16, 5120)
 #define LM_1B LLAMA(32000, 2048, 5632, 2, 32, 4)
 #define LM_7B LLAMA(32000, 4096, 11008, 1, 32, 32)
+#define LORA "adapter.target_modules=all-linear"
 #define LM_124M LLAMA(50257, 768, 2048, 2, 12, 12)
 
 /* The first ones are small, so that a GPU that cannot run any of them fails at once. */
 static const struct workload {
     const char *name, *preset, *config;
     int batch, sequence, chunks;
-    const char *set;         /* one more setting */
+    const char *set[3];      /* more settings */
     bool full;               /* f32 */
 } workloads[] = {
-    {"sam-tiny", "sam-tiny", NULL, 4, 2, 1, NULL, false},
-    {"llama-tiny", "llama-tiny", NULL, 8, 256, 1, NULL, false},
-    {"ViT-B, 1 image", NULL, VIT_B, 1, 2, 1, NULL, false},
-    {"ViT-B, 4 images", NULL, VIT_B, 4, 2, 1, NULL, false},
-    {"ViT-B, 8 images", NULL, VIT_B, 8, 2, 2, NULL, false},
-    {"ViT-B, 1 image, 32 masks", NULL, VIT_B, 1, 2, 1, "data.format=sa1b", false},
-    {"ViT-B, 8 images, 32 masks", NULL, VIT_B, 8, 2, 1, "data.format=sa1b", false},
-    {"ViT-H, 1 image", NULL, VIT_H, 1, 2, 1, NULL, false},
-    {"ViT-H, 1 image, decoder in 8 chunks", NULL, VIT_H, 1, 2, 8, NULL, false},
-    {"ViT-H, 2 images", NULL, VIT_H, 2, 2, 1, NULL, false},
-    {"ViT-H, 4 images", NULL, VIT_H, 4, 2, 1, NULL, false},
-    {"ViT-H, 8 images", NULL, VIT_H, 8, 2, 2, NULL, false},
-    {"1.1 B, 1 x 2048", NULL, LM_1B, 1, 2048, 1, NULL, false},
-    {"1.1 B, 4 x 2048", NULL, LM_1B, 4, 2048, 1, NULL, false},
-    {"1.1 B, 8 x 2048", NULL, LM_1B, 8, 2048, 1, NULL, false},
-    {"1.1 B, 8 x 2048, head in 8 chunks", NULL, LM_1B, 8, 2048, 8, "memory.precision=bf16-pure", false},
-    {"ViT-H with everything offloaded", NULL, VIT_H, 2, 2, 1, "memory.offload=[optimizer, masters, weights, activations]", false},
-    {"1.1 B with everything offloaded", NULL, LM_1B, 4, 2048, 1, "memory.offload=[optimizer, masters, weights, activations]", false},
-    {"1.1 B, 8-bit state", NULL, LM_1B, 1, 512, 1, "memory.optimizer=adamw-8bit", false},
-    {"1.1 B, bf16 state", NULL, LM_1B, 1, 512, 1, "memory.optimizer=adamw-bf16", false},
-    {"TinySAM, 2 images", "tinysam", NULL, 2, 2, 1, NULL, false},
-    {"TinySAM, 8 images", "tinysam", NULL, 8, 2, 1, NULL, false},
-    {"7 B, 1 x 2048", NULL, LM_7B, 1, 2048, 1, NULL, false},
-    {"7 B, 4 x 2048", NULL, LM_7B, 4, 2048, 4, NULL, false},
-    {"124 M, 16 x 1024", NULL, LM_124M, 16, 1024, 1, NULL, false},
-    {"SigLIP, 32 images", "siglip-base-16-224", NULL, 32, 2, 1, NULL, false},
-    {"ViT-L, 2 images", NULL, VIT_L, 2, 2, 1, NULL, false},
-    {"ViT-B in f32, 1 image", NULL, VIT_B, 1, 2, 1, NULL, true},
-    {"124 M in f32, 4 x 1024", NULL, LM_124M, 4, 1024, 1, NULL, true},
+    {"sam-tiny", "sam-tiny", NULL, 4, 2, 1, {0}, false},
+    {"llama-tiny", "llama-tiny", NULL, 8, 256, 1, {0}, false},
+    {"ViT-B, 1 image", NULL, VIT_B, 1, 2, 1, {0}, false},
+    {"ViT-B, 4 images", NULL, VIT_B, 4, 2, 1, {0}, false},
+    {"ViT-B, 8 images", NULL, VIT_B, 8, 2, 2, {0}, false},
+    {"ViT-B, 1 image, 32 masks", NULL, VIT_B, 1, 2, 1, {"data.format=sa1b"}, false},
+    {"ViT-B, 8 images, 32 masks", NULL, VIT_B, 8, 2, 1, {"data.format=sa1b"}, false},
+    {"ViT-H, 1 image", NULL, VIT_H, 1, 2, 1, {0}, false},
+    {"ViT-H, 1 image, decoder in 8 chunks", NULL, VIT_H, 1, 2, 8, {0}, false},
+    {"ViT-H, 2 images", NULL, VIT_H, 2, 2, 1, {0}, false},
+    {"ViT-H, 4 images", NULL, VIT_H, 4, 2, 1, {0}, false},
+    {"ViT-H, 8 images", NULL, VIT_H, 8, 2, 2, {0}, false},
+    {"1.1 B, 1 x 2048", NULL, LM_1B, 1, 2048, 1, {0}, false},
+    {"1.1 B, 4 x 2048", NULL, LM_1B, 4, 2048, 1, {0}, false},
+    {"1.1 B, 8 x 2048", NULL, LM_1B, 8, 2048, 1, {0}, false},
+    {"1.1 B, 8 x 2048, head in 8 chunks", NULL, LM_1B, 8, 2048, 8, {"memory.precision=bf16-pure"}, false},
+    {"ViT-H with everything offloaded", NULL, VIT_H, 2, 2, 1, {"memory.offload=[optimizer, masters, weights, activations]"}, false},
+    {"1.1 B with everything offloaded", NULL, LM_1B, 4, 2048, 1, {"memory.offload=[optimizer, masters, weights, activations]"}, false},
+    {"7 B, 4 x 2048, LoRA", NULL, LM_7B, 4, 2048, 4, {LORA, "adapter.r=16"}, false},
+    {"7 B, 1 x 2048, LoRA on NF4", NULL, LM_7B, 1, 2048, 1, {LORA, "adapter.r=16", "memory.quantize=nf4"}, false},
+    {"ViT-H, 2 images, LoRA", NULL, VIT_H, 2, 2, 1, {LORA, "adapter.r=16"}, false},
+    {"1.1 B, 8-bit state", NULL, LM_1B, 1, 512, 1, {"memory.optimizer=adamw-8bit"}, false},
+    {"1.1 B, bf16 state", NULL, LM_1B, 1, 512, 1, {"memory.optimizer=adamw-bf16"}, false},
+    {"TinySAM, 2 images", "tinysam", NULL, 2, 2, 1, {0}, false},
+    {"TinySAM, 8 images", "tinysam", NULL, 8, 2, 1, {0}, false},
+    {"7 B, 1 x 2048", NULL, LM_7B, 1, 2048, 1, {0}, false},
+    {"7 B, 4 x 2048", NULL, LM_7B, 4, 2048, 4, {0}, false},
+    {"124 M, 16 x 1024", NULL, LM_124M, 16, 1024, 1, {0}, false},
+    {"SigLIP, 32 images", "siglip-base-16-224", NULL, 32, 2, 1, {0}, false},
+    {"ViT-L, 2 images", NULL, VIT_L, 2, 2, 1, {0}, false},
+    {"ViT-B in f32, 1 image", NULL, VIT_B, 1, 2, 1, {0}, true},
+    {"124 M in f32, 4 x 1024", NULL, LM_124M, 4, 1024, 1, {0}, true},
 };
 
 /* Every key is set, so that the planner has nothing to search. */
@@ -79,7 +83,7 @@ static int set_all(struct config *c, const struct workload *w, enum dtype half, 
     snprintf(sets[n++], 64, "memory.precision=%s", dtype_name(w->full ? DT_F32 : half));
     for (size_t i = 0; i < COUNT(always) && !rc; i++) rc = config_set(c, always[i], e);
     for (int i = 0; i < n && !rc; i++) rc = config_set(c, sets[i], e);
-    if (!rc && w->set) rc = config_set(c, w->set, e);
+    for (size_t i = 0; i < COUNT(w->set) && w->set[i] && !rc; i++) rc = config_set(c, w->set[i], e);
     if (!rc && w->preset) {
         snprintf(sets[0], 64, "model.preset=%s", w->preset);
         rc = config_set(c, sets[0], e);
