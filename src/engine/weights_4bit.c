@@ -261,7 +261,8 @@ int weights_4bit_check(const struct weights *w, const struct graph *g, const str
         return error_set(e, PL_USAGE, "%s/%s: tensor \"%.300s\" has %llu bytes; %lld weights in 4 bits need %lld", w->dir, w->names[slot->file], name,
                          (unsigned long long)slot->entry->bytes, (long long)n, (long long)(n + 1) / 2);
     if (check_table(w, name, "quant_map", 16, level, e)) return e->code;
-    CHECK(p->form == (state.nested ? STORED_NF4 : STORED_NF4_F32), "%s changed while it was open", name);
+    if (p->form != (state.nested ? STORED_NF4 : STORED_NF4_F32))
+        return error_set(e, PL_USAGE, "%s: the files have the 4-bit weight \"%.300s\" twice, with and without double quantization; keep one of them", w->dir, name);
     if (!expect_beside(w, name, "absmax", state.nested ? DT_U8 : DT_F32, blocks, &f, e)) return e->code;
     if (!state.nested) return PL_OK;
     if (!expect_beside(w, name, "nested_absmax", DT_F32, (blocks + NF4_SCALES - 1) / NF4_SCALES, &f, e)) return e->code;

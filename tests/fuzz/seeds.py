@@ -91,3 +91,32 @@ put("index", "one", struct.pack("<10Q", 2, *[0] * 9) + struct.pack("<2Q", 1, 2) 
 put("index", "outside", struct.pack("<10Q", 2, *[0] * 9) + struct.pack("<2Q", 1, 2) + struct.pack("<2Q4I", 512, 1 << 63, 9, 9, 0, 0) + b"a\0")
 put("index", "none", struct.pack("<12Q", *[0] * 12))
 put("index", "many", struct.pack("<10Q", 2, *[0] * 9) + struct.pack("<2Q", 1 << 60, 2) + b"a\0")
+
+
+def four_bit(nested=True, shape=(3, 50), block=64, kind="nf4", codes=75, scales=3, cut=0):
+    state = {"quant_type": kind, "blocksize": block, "dtype": "float32", "shape": list(shape)}
+    if nested:
+        state.update({"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": 0.25})
+    text = json.dumps(state).encode()
+    levels = [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
+              0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0]
+    magnitudes = [10.0 ** (i - 6) * (0.1 + 0.9 / 2**i * (k + 0.5)) for i in range(7) for k in range(2**i)]
+    tensors = {"": ("U8", [codes, 1], bytes(codes)), ".quant_map": ("F32", [16], struct.pack("<16f", *levels)),
+               ".absmax": ("U8" if nested else "F32", [scales], bytes(scales * (1 if nested else 4))),
+               ".quant_state.bitsandbytes__" + kind: ("U8", [len(text)], text)}
+    if nested:
+        tensors[".nested_absmax"] = ("F32", [1], bytes(4))
+        tensors[".nested_quant_map"] = ("F32", [256], struct.pack("<256f", *[-x for x in magnitudes[::-1]], 0, *magnitudes, 1))
+    header, data = {}, b""
+    for end, (dtype, dims, part) in tensors.items():
+        header["layer.weight" + end] = {"dtype": dtype, "shape": dims, "data_offsets": [len(data), len(data) + len(part)]}
+        data += part
+    head = json.dumps(header).encode()
+    return text, (struct.pack("<Q", len(head)) + head + data)[: -cut or None]
+
+
+for name, options in {"nested": {}, "single": {"nested": False}, "fp4": {"kind": "fp4"}, "block": {"block": 128}, "shape": {"shape": (3, 51)}, "codes": {"codes": 74},
+                      "scales": {"scales": 2}, "cut": {"cut": 9}, "huge": {"shape": (1 << 40, 1 << 40)}, "negative": {"shape": (-3, 50)}, "rank": {"shape": (1,) * 9}}.items():
+    text, whole = four_bit(**options)
+    put("quant_state", "state_" + name, b"\0" + text)
+    put("quant_state", "folder_" + name, b"\1" + whole)
