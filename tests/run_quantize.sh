@@ -95,6 +95,55 @@ lora_resumed() {
 }
 check 'LoRA, kill -9 and resume: same bytes' lora_resumed
 
+# A model whose plain weights would take 340 MB more: what is resident, reading included, is the arena and at most 64 MiB.
+resident() {
+    needs_cpu 'resident memory' || return
+    expect 0 '' train_tiny "$tmp/large" --set model.preset=llama-124m --set memory.quantize=nf4 --set adapter.r=4 --set adapter.target_modules=[q_proj] --set data.sequence=16 \
+        --set train.effective_batch=1 --set memory.micro_batch=1 --set train.steps=1 --set train.monitor_every=1 || return 1
+    local peak
+    peak=$(grep -o '"host_resident_peak":[0-9]*' "$tmp/large/metrics.jsonl" | tail -n 1 | cut -d: -f2)
+    echo "resident $peak, arena $(arena "$tmp/large"), weights in 4 bits $(json "$tmp/large/plan.json" weights.nf4)"
+    [ "$peak" -le $(($(arena "$tmp/large") + (64 << 20))) ]
+}
+sanitized || check 'reading takes the arena and at most 64 MiB' resident
+
+# --- SAM: LoRA on qkv of a base in 4 bits, and a mask decoder that is trained as a whole ---
+"$binary" data make "$tmp/set" --images 24 --shards 2 --size 96x80 --masks 5 >/dev/null 2>&1 || exit 2
+cat >"$tmp/sam.yaml" <<YAML
+model: {preset: sam-tiny}
+data: {format: sa1b, train: "$tmp/set/*.tar", holdout: 0.2, max_masks: 4, image_size: 64}
+train: {steps: 4, effective_batch: 4, learning_rate: 0.001, eval_every: 4, out: "$tmp/unused"}
+memory: {micro_batch: 4, precision: f32, recompute: none, head_chunks: 1, offload: none}
+device: {kind: $DEVICE, threads: 1}
+YAML
+sam_lora=(--set model.preset=null --set "model.path=$tmp/sam_base/model" --set memory.quantize=nf4 --set adapter.r=4 --set adapter.target_modules=[qkv] --set adapter.modules_to_save=[mask_decoder])
+# sam OUT ARGUMENT...
+sam() { expect 0 '' "$binary" train "$tmp/sam.yaml" --set "train.out=$tmp/$1" "${@:2}"; }
+sam_begin() { sam sam_base --set train.steps=1 --set train.learning_rate=0 --set train.weight_decay=0 && sam sam "${sam_lora[@]}"; }
+sam_equal() {
+    sam "$1" "${sam_lora[@]}" "${@:2}" && same "$tmp/sam/model/adapter_model.safetensors" "$tmp/$1/model/adapter_model.safetensors" &&
+        cmp <(grep eval_loss "$tmp/sam/metrics.jsonl") <(grep eval_loss "$tmp/$1/metrics.jsonl")
+}
+sam_near() {
+    sam "$1" "${sam_lora[@]}" "${@:2}" || return 1
+    awk -v a="$(losses "$tmp/sam" | tail -n 1)" -v b="$(losses "$tmp/$1" | tail -n 1)" 'BEGIN { d = (a - b) / a; exit !(d < 1e-4 && d > -1e-4) }'
+}
+# eval of base and adapter: the loss of the evaluation in training; without 4 bits it is another.
+sam_evaluated() {
+    local loss
+    loss=$(sed -n 's/.*"eval_loss":\([^,]*\),.*/\1/p' "$tmp/sam/metrics.jsonl" | tail -n 1)
+    for form in nf4 none; do
+        expect 0 '' "$binary" eval "$tmp/sam.yaml" --model "$tmp/sam_base/model" --adapter "$tmp/sam/model" --json --set memory.quantize=$form && cp "$tmp/out" "$tmp/eval-$form" || return 1
+    done
+    echo "$loss, $(json "$tmp/eval-nf4" loss), without 4 bits $(json "$tmp/eval-none" loss)"
+    awk -v a="$loss" -v b="$(json "$tmp/eval-nf4" loss)" -v c="$(json "$tmp/eval-none" loss)" 'BEGIN { d = (a - b) / a; e = (a - c) / a; exit !(d < 1e-7 && d > -1e-7 && (e > 1e-5 || e < -1e-5)) }'
+}
+check 'SAM, LoRA: runs' sam_begin
+check 'SAM, LoRA, recompute: same bytes' sam_equal sam_recompute --set memory.recompute=all
+check 'SAM, LoRA, offload: same bytes' sam_equal sam_offload --set memory.offload=optimizer+weights+activations --set memory.recompute=all+selective
+check 'SAM, LoRA, micro-batches and chunks: near' sam_near sam_split --set memory.micro_batch=2 --set memory.head_chunks=2
+check 'SAM, LoRA: eval has the loss of training' sam_evaluated
+
 # --- folders that transformers saved in 4 bits ---
 # folder CASE: PyTorch's loss, logits and gradients.
 four=tests/golden/nf4
