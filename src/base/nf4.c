@@ -171,32 +171,46 @@ void nf4_quantize_scales(uint8_t *bytes, float *absmax, float *offset, const flo
 
 /* --- dequantizing ----------------------------------------------------------------------------------- */
 
-/* Two weights per byte. The table has the 16 weights of the block, as elements of the result. */
+/* Two weights per byte. The table has the 16 weights of the block, as elements of the result. A whole block
+ * has a constant length, which the compiler unrolls. */
 #define UNPACK_OF(type)                                                                                \
-    static void unpack_##type(type *to, const uint8_t *codes, const type *table, int64_t n)            \
+    static void unpack_##type(type *restrict to, const uint8_t *restrict codes, const type *restrict table, int64_t n) \
     {                                                                                                  \
-        for (int64_t i = 0; i + 1 < n; i += 2) {                                                       \
+        for (int i = 0; i < NF4_BLOCK && n == NF4_BLOCK; i += 2) {                                     \
             to[i] = table[codes[i / 2] >> 4];                                                          \
             to[i + 1] = table[codes[i / 2] & 15];                                                      \
         }                                                                                              \
-        if (n % 2) to[n - 1] = table[codes[n / 2] >> 4];                                               \
+        for (int64_t i = 0; i < n && n != NF4_BLOCK; i++) to[i] = table[codes[i / 2] >> (i % 2 ? 0 : 4) & 15]; \
     }
 UNPACK_OF(uint16_t)
 UNPACK_OF(uint32_t)
 
+union table {
+    float f[16];
+    uint16_t u16[16];
+    uint32_t u32[16];
+};
+
+static void make_table(union table *to, enum dtype t, float scale)
+{
+    float weight[16];
+    for (int k = 0; k < 16; k++) weight[k] = nf4_weight(nf4_levels[k], scale);
+    if (t == DT_BF16) /* without a call: a block is short */
+        for (int k = 0; k < 16; k++) to->u16[k] = f32_to_bf16(weight[k]);
+    else dtype_convert(to, t, weight, DT_F32, 16);
+}
+
 void nf4_dequantize(void *to, enum dtype t, const struct nf4_parts *p, int64_t at, int64_t n)
 {
     const float *number = p->scales ? map_of_bytes() : NULL;
-    const uint32_t size = dtype_size(t);
+    const bool half = dtype_size(t) == 2;
     for (int64_t i = 0; i < n; i += NF4_BLOCK) {
         const int64_t block = (at + i) / NF4_BLOCK, width = min_i64(NF4_BLOCK, n - i);
         const float scale = number ? nf4_scale(number[p->scales[block]], p->absmax[block / NF4_SCALES], *p->offset) : p->absmax[block];
-        union { float f[16]; uint16_t u16[16]; uint32_t u32[16]; } table;
-        float weight[16];
-        for (int k = 0; k < 16; k++) weight[k] = nf4_weight(nf4_levels[k], scale);
-        dtype_convert(&table, t, weight, DT_F32, 16);
         const uint8_t *codes = p->codes + (at + i) / 2;
-        if (size == 2) unpack_uint16_t((uint16_t *)to + i, codes, table.u16, width);
+        union table table;
+        make_table(&table, t, scale);
+        if (half) unpack_uint16_t((uint16_t *)to + i, codes, table.u16, width);
         else unpack_uint32_t((uint32_t *)to + i, codes, table.u32, width);
     }
 }
