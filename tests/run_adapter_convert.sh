@@ -37,7 +37,7 @@ check 'LoRA with rank_pattern and alpha_pattern, sharded base' merged patterns 1
 check 'rsLoRA on all linears of a bf16 base' merged rslora 1e-3
 check 'DoRA, all biases' merged dora 1e-6
 check 'biases of adapted modules; adapter_model.bin' merged biases 1e-6
-check 'modules_to_save' merged whole 1e-6
+check 'modules_to_save, all biases' merged whole 1e-6
 check 'LoRA on a head that shares the embedding' merged tied_lora 1e-6
 check 'a saved embedding that the head shared' merged tied_saved 1e-6
 
@@ -134,6 +134,11 @@ other_type() {
     changed patterns adapter_config.json 's/"LORA"/"IA3"/' && refuse 'peft_type is "IA3"; Plimsoll does LORA only' "$from/llama" "$tmp/changed"
 }
 check 'a PEFT type that is not done' other_type
+not_finite() {
+    changed patterns adapter_config.json 's/"lora_alpha": 5/"lora_alpha": 1e39/' && refuse 'is (inf|-inf|-?[0-9.e+]+) when merged, which is not finite as F32' "$from/llama" "$tmp/changed" &&
+        changed rslora adapter_config.json 's/"lora_alpha": 3/"lora_alpha": 2e39/' && refuse 'not finite as BF16' "$from/half" "$tmp/changed"
+}
+check 'values that are not finite when merged' not_finite
 check 'an adapter as the base' refuse 'patterns holds an adapter, .*convert BASE --adapter .*patterns -o OUT' "$from/patterns" "$from/patterns"
 check 'a model folder as the adapter' refuse 'has no adapter_config.json' "$from/llama" "$from/llama"
 check 'no such adapter' refuse 'is not a folder; expected a PEFT folder' "$from/llama" "$tmp/none"

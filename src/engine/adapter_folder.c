@@ -37,7 +37,7 @@ static const struct {
                {".lora_magnitude_vector.weight", ADAPTER_MAGNITUDE}};
 
 /* Removes a part of the name that PEFT's wrappers add: ".base_layer" of an adapted module's bias,
- * ".modules_to_save" of a copied module. */
+ * ".modules_to_save.default" of a copied module. */
 static void remove_part(char *name, const char *part)
 {
     char *at = strstr(name, part);
@@ -60,6 +60,7 @@ static bool classify(struct adapter_folder *f, struct adapter_tensor *t)
     if (t->part == ADAPTER_WHOLE) {
         if (strstr(module, ".original_module.")) return false;
         remove_part(module, ".base_layer");
+        remove_part(module, ".modules_to_save.default");
         remove_part(module, ".modules_to_save");
     }
     t->module = module;
@@ -121,6 +122,19 @@ const struct adapter_tensor *adapter_folder_find(const struct adapter_folder *f,
 {
     const struct adapter_tensor key = {.module = module, .part = part};
     return f->n ? bsearch(&key, f->tensors, f->n, sizeof key, tensor_order) : NULL;
+}
+
+/* With bias: all PEFT saves the biases of a copied module under two names: one of them is enough. */
+static void remove_copies(struct adapter_folder *f)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < f->n; i++) {
+        const bool same = n && !tensor_order(&f->tensors[n - 1], &f->tensors[i]);
+        if (same && strstr(f->tensors[i].name, ".modules_to_save.")) continue;
+        if (same && strstr(f->tensors[n - 1].name, ".modules_to_save.")) n--;
+        f->tensors[n++] = f->tensors[i];
+    }
+    f->n = n;
 }
 
 /* --- checks --------------------------------------------------------------------------------- */
@@ -201,6 +215,7 @@ int adapter_folder_open(struct adapter_folder *f, const char *dir, struct error 
     if (!rc) rc = open_tensors(f, e);
     if (!rc) {
         if (f->n) qsort(f->tensors, f->n, sizeof *f->tensors, tensor_order);
+        remove_copies(f);
         rc = check_all(f, e);
     }
     if (rc) adapter_folder_close(f);

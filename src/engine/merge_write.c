@@ -90,16 +90,20 @@ static void merge_rows(const struct factors *f, int64_t first, int64_t rows, int
     }
 }
 
-/* Converts n elements to the base's dtype; an element that is finite no more is an error. */
+/* From this magnitude on a number is not finite when rounded to the dtype. */
+static float too_large(enum dtype t) { return t == DT_F16 ? 65520.0f : t == DT_BF16 ? 0x1.ffp127f : INFINITY; }
+
+/* Converts n elements to the base's dtype; an element that is not finite there is an error. */
 static int round_to(const struct merge *m, const struct st_entry *t, int64_t at, const float *w, void *to, int64_t n, struct error *e)
 {
+    const float most = too_large(t->dtype);
+    int64_t bad = 0;
+    for (int64_t i = 0; i < n; i++) bad += !(fabsf(w[i]) < most);
+    for (int64_t i = 0; bad && i < n; i++)
+        if (!(fabsf(w[i]) < most))
+            return error_set(e, PL_USAGE, "%s: element %lld of \"%.200s\" is %g when merged, which is not finite as %s; the adapter is damaged, or its training diverged, or the base needs a wider dtype",
+                             m->adapter.dir, (long long)(at + i), t->name, w[i], t->dtype_name);
     dtype_convert(to, t->dtype, w, DT_F32, n);
-    for (int64_t i = 0; i < n; i++) {
-        double x = dtype_load(to, t->dtype, i);
-        if (!isfinite(x))
-            return error_set(e, PL_USAGE, "%s: element %lld of \"%.200s\" is %g when merged, as %s; the adapter is damaged, or its training diverged, or the base needs a wider dtype", m->adapter.dir,
-                             (long long)(at + i), t->name, x, t->dtype_name);
-    }
     return PL_OK;
 }
 

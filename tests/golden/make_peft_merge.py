@@ -103,7 +103,7 @@ make_case("patterns", "llama", LlamaForCausalLM, r=3, lora_alpha=5, target_modul
 make_case("rslora", "half", LlamaForCausalLM, dtype=torch.bfloat16, r=2, lora_alpha=3, use_rslora=True, target_modules="all-linear")
 make_case("dora", "qwen", Qwen2ForCausalLM, r=2, use_dora=True, target_modules=["q_proj", "k_proj", "down_proj"], bias="all")
 make_case("biases", "qwen", Qwen2ForCausalLM, r=2, target_modules=["q_proj", "o_proj"], bias="lora_only", binary=True)
-make_case("whole", "qwen", Qwen2ForCausalLM, r=2, target_modules=["q_proj"], modules_to_save=["lm_head", "norm", "mlp"])
+make_case("whole", "qwen", Qwen2ForCausalLM, r=2, target_modules=["up_proj"], modules_to_save=["lm_head", "norm", "self_attn"], bias="all")
 
 
 def tied_lora(peft, before):
