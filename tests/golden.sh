@@ -72,7 +72,10 @@ ran() {
 
 # needs_rounding FOLDER: whether the case uses bounds per tensor. Only a case outside tests/golden may lack
 # rounding.txt, in f32.
-needs_rounding() { [ "$PRECISION" != f32 ] || [ "$GOLDEN" = tests/golden ] || [ -f "$1/rounding.txt" ]; }
+needs_rounding() {
+    case $GOLDEN in tests/golden | tests/golden/peft) return 0 ;; esac
+    [ "$PRECISION" != f32 ] || [ -f "$1/rounding.txt" ]
+}
 
 # model_of FOLDER: the model folder of the case; of an adapter the folder that it was trained on.
 model_of() {

@@ -74,10 +74,21 @@ written_again() {
     expect 0 '' train "$out" --set "model.path=$base" --set "adapter.path=$from" --set train.steps=1 --set train.learning_rate=0 || return 1
     same "$from/adapter_model.safetensors" "$(adapted "$out")" && same "$from/adapter_config.json" "$out/model/adapter_config.json"
 }
+# adapter_model.bin is read, and written as adapter_model.safetensors.
+from_bin() {
+    local out=$tmp/from-bin
+    expect 0 '' train "$out" --set model.path=tests/golden/basic --set "adapter.path=$peft/bin" --set train.steps=1 --set train.learning_rate=0 || return 1
+    [ -f "$(adapted "$out")" ] && [ ! -e "$out/model/adapter_model.bin" ] || { ls -l "$out/model"; return 1; }
+    # shellcheck disable=SC2086
+    expect 0 '' "$binary" step --model tests/golden/basic --adapter "$out/model" --batch tests/golden/basic/batch.safetensors --out "$tmp/from-bin.safetensors" --set memory.precision=f32 \
+        --set "device.kind=$DEVICE" $FLAGS || return 1
+    "$tools/compare" $peft/bin/expect.safetensors "$tmp/from-bin.safetensors"
+}
 if wanted llama folder; then
     check 'model/ and checkpoints hold an adapter alone' files
     check 'a new adapter changes nothing at first' first_loss
     check 'a folder of ours is trained on' onward
+    check 'adapter_model.bin is read and written as safetensors' from_bin
     for name in list regex regex_ahead all_linear bias_lora_only patterns dora dora_bias save_head save_both save_norm tied tied_save layers exclude noprefix; do
         check "$name: read and written again, same bytes" written_again $name
     done
@@ -325,6 +336,10 @@ cut_file() {
     rm -rf "$tmp/edited" && cp -r $peft/train "$tmp/edited" && head -c "$1" $peft/train/adapter_model.safetensors >"$tmp/edited/adapter_model.safetensors" || return 1
     refused 'adapter_model.safetensors' --set "adapter.path=$tmp/edited"
 }
+cut_bin() {
+    rm -rf "$tmp/edited" && cp -r $peft/bin "$tmp/edited" && head -c "$1" $peft/bin/adapter_model.bin >"$tmp/edited/adapter_model.bin" || return 1
+    refused 'adapter_model.bin' --set model.path=tests/golden/basic --set "adapter.path=$tmp/edited"
+}
 # four_bits PATTERN SED: a 4-bit model whose files have a text of the same length changed.
 four_bits() {
     rm -rf "$tmp/edited" && cp -r $peft/odd_4bit "$tmp/edited" && sed -i "$2" "$tmp/edited/model.safetensors" "$tmp/edited/config.json" || return 1
@@ -354,6 +369,7 @@ if wanted llama refused; then
     check 'a model folder as adapter.path' refused 'adapter_config\.json' --set "adapter.path=tests/golden/basic"
     check 'a folder without a file of weights' no_file
     for bytes in 0 7 100 2000 5700; do check "an adapter file cut at $bytes bytes" cut_file $bytes; done
+    for bytes in 0 7 2000 5000; do check "an adapter_model.bin cut at $bytes bytes" cut_bin $bytes; done
     check 'another PEFT type' edited 'peft_type.*IA3' 's/"peft_type": "LORA"/"peft_type": "IA3"/'
     check 'no PEFT type' edited 'peft_type' '/"peft_type"/d'
     check 'an initialization that changes the base' initialized
