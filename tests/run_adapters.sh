@@ -42,6 +42,13 @@ number_near() {
         { echo "found ${1:-none}, expected ${2:-none} within $3"; return 1; }
 }
 
+# needs_regex [CASE]: skips what has a regular expression in a build without PCRE2; a case: if its adapter has one.
+needs_regex() {
+    case ${1:-regex} in *regex* | patterns) ;; *) return 0 ;; esac
+    "$binary" plan "$golden/run.yaml" --set 'adapter.target_modules=.*q_proj' 2>&1 | grep 'this build has no PCRE2' || return 0
+    return 77
+}
+
 # --- folders --------------------------------------------------------------------------------
 
 # In two layers of 24: q has 4 (24 + 24) weights, v 4 (24 + 12).
@@ -70,14 +77,26 @@ onward() {
 # written_again CASE: read and written again, after a step with learning rate 0.
 written_again() {
     local from=$peft/$1 base out=$tmp/again-$1
+    needs_regex "$1" || return
     base=$(json "$from/adapter_config.json" base_model_name_or_path)
     expect 0 '' train "$out" --set "model.path=$base" --set "adapter.path=$from" --set train.steps=1 --set train.learning_rate=0 || return 1
     same "$from/adapter_model.safetensors" "$(adapted "$out")" && same "$from/adapter_config.json" "$out/model/adapter_config.json"
+}
+# adapter_model.bin is read, and written as adapter_model.safetensors.
+from_bin() {
+    local out=$tmp/from-bin
+    expect 0 '' train "$out" --set model.path=tests/golden/basic --set "adapter.path=$peft/bin" --set train.steps=1 --set train.learning_rate=0 || return 1
+    [ -f "$(adapted "$out")" ] && [ ! -e "$out/model/adapter_model.bin" ] || { ls -l "$out/model"; return 1; }
+    # shellcheck disable=SC2086
+    expect 0 '' "$binary" step --model tests/golden/basic --adapter "$out/model" --batch tests/golden/basic/batch.safetensors --out "$tmp/from-bin.safetensors" --set memory.precision=f32 \
+        --set "device.kind=$DEVICE" $FLAGS || return 1
+    "$tools/compare" $peft/bin/expect.safetensors "$tmp/from-bin.safetensors"
 }
 if wanted llama folder; then
     check 'model/ and checkpoints hold an adapter alone' files
     check 'a new adapter changes nothing at first' first_loss
     check 'a folder of ours is trained on' onward
+    check 'adapter_model.bin is read and written as safetensors' from_bin
     for name in list regex regex_ahead all_linear bias_lora_only patterns dora dora_bias save_head save_both save_norm tied tied_save layers exclude noprefix; do
         check "$name: read and written again, same bytes" written_again $name
     done
@@ -98,13 +117,13 @@ matched() {
 # The model: hidden 24, 2 layers, 4 heads on 2, 40 inside, vocabulary 61. A linear has r (in + out) weights.
 forms() {
     matched 672 "${lora[@]}" || return 1
-    matched 672 --set adapter.r=4 --set 'adapter.target_modules=.*\.(q|v)_proj' || return 1
     matched 336 --set adapter.r=4 --set 'adapter.target_modules=[q_proj, v_proj]' --set 'adapter.layers_to_transform=[1]' || return 1
     matched 288 --set adapter.r=4 --set 'adapter.target_modules=[q_proj, v_proj]' --set 'adapter.exclude_modules=[v_proj, layers.0.self_attn.q_proj]' --set 'adapter.modules_to_save=[]' --set 'adapter.rank_pattern={q_proj: 6}' || return 1
     matched $((2 * 2 * (48 + 36 + 36 + 48 + 64 + 64 + 64))) --set adapter.r=2 --set adapter.target_modules=all-linear || return 1
     matched $((672 + 61 * 24)) "${lora[@]}" --set 'adapter.modules_to_save=[lm_head]' || return 1
     matched $((672 + 2 * 36)) "${lora[@]}" --set adapter.use_dora=true
 }
+expression() { needs_regex || return; matched 672 --set adapter.r=4 --set 'adapter.target_modules=.*\.(q|v)_proj'; }
 # What plan and train say: modules by pattern, trained weights, share of all.
 says() {
     expect 0 '' train "$tmp/says" --set train.steps=1 "${lora[@]}" && cat "$tmp/out" "$tmp/err" >"$tmp/said" || return 1
@@ -126,6 +145,7 @@ init() {
 }
 if wanted llama match; then
     check 'target_modules in each form, layers, ranks, modules_to_save' forms
+    check 'target_modules as a regular expression' expression
     check 'plan and train say what matched' says
     check 'init_lora_weights and the random seed' init
 fi
@@ -243,6 +263,7 @@ done; done
 # merged CASE: the base with the adapter merged gives the adapter's outputs, within 1e-5.
 merged() {
     local folder=$peft/$1 base
+    needs_regex "$1" || return
     base=$(json "$folder/adapter_config.json" base_model_name_or_path)
     expect 0 '' "$binary" convert "$base" --adapter "$folder" -o "$tmp/merged-$1" || return 1
     # shellcheck disable=SC2086
@@ -325,6 +346,10 @@ cut_file() {
     rm -rf "$tmp/edited" && cp -r $peft/train "$tmp/edited" && head -c "$1" $peft/train/adapter_model.safetensors >"$tmp/edited/adapter_model.safetensors" || return 1
     refused 'adapter_model.safetensors' --set "adapter.path=$tmp/edited"
 }
+cut_bin() {
+    rm -rf "$tmp/edited" && cp -r $peft/bin "$tmp/edited" && head -c "$1" $peft/bin/adapter_model.bin >"$tmp/edited/adapter_model.bin" || return 1
+    refused 'adapter_model.bin' --set model.path=tests/golden/basic --set "adapter.path=$tmp/edited"
+}
 # four_bits PATTERN SED: a 4-bit model whose files have a text of the same length changed.
 four_bits() {
     rm -rf "$tmp/edited" && cp -r $peft/odd_4bit "$tmp/edited" && sed -i "$2" "$tmp/edited/model.safetensors" "$tmp/edited/config.json" || return 1
@@ -354,6 +379,7 @@ if wanted llama refused; then
     check 'a model folder as adapter.path' refused 'adapter_config\.json' --set "adapter.path=tests/golden/basic"
     check 'a folder without a file of weights' no_file
     for bytes in 0 7 100 2000 5700; do check "an adapter file cut at $bytes bytes" cut_file $bytes; done
+    for bytes in 0 7 2000 5000; do check "an adapter_model.bin cut at $bytes bytes" cut_bin $bytes; done
     check 'another PEFT type' edited 'peft_type.*IA3' 's/"peft_type": "LORA"/"peft_type": "IA3"/'
     check 'no PEFT type' edited 'peft_type' '/"peft_type"/d'
     check 'an initialization that changes the base' initialized

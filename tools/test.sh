@@ -8,7 +8,7 @@
 #   seam     the CUDA device against the reference kernels; skipped where there is no GPU
 #   docs     generated pages agree with the tables they come from
 #   words    tests/words.sh: no file uses a word that the glossary bans; tests/includes.sh: includes point one way
-#   golden   tests/golden.sh: the binary against PyTorch's numbers, in f32, bf16 and f16; against PEFT's in f32
+#   golden   tests/golden.sh: the binary against PyTorch's numbers and PEFT's, in f32, bf16 and f16
 #   run      tests/run_*.sh: whole runs of the binary
 #
 # JOBS programs run in parallel. The report keeps the order of the list: one line for each program with
@@ -129,8 +129,8 @@ run_golden() {
     local precision
     for precision in f32 bf16 f16; do
         run "golden.sh $precision" env "PRECISION=$precision" sh tests/golden.sh
+        run "golden.sh adapters $precision" env "PRECISION=$precision" GOLDEN=tests/golden/peft sh tests/golden.sh
     done
-    run 'golden.sh adapters' env GOLDEN=tests/golden/peft sh tests/golden.sh
 }
 run_run() {
     local script
