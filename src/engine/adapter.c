@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "engine/adapter_config.h"
 
@@ -31,7 +32,7 @@ static struct adapter from_keys(const struct config *c, struct bump *b)
     struct adapter a = {
         .r = c->adapter_r, .alpha = c->adapter_lora_alpha, .dropout = c->adapter_lora_dropout,
         .target = names_of(&c->adapter_target_modules), .exclude = names_of(&c->adapter_exclude_modules),
-        .all_linear = target && !strcmp(target, "all-linear"),
+        .all_linear = target && !strcasecmp(target, "all-linear"),
         .save = (const char *const *)c->adapter_modules_to_save.at, .n_save = c->adapter_modules_to_save.n,
         .bias = (enum adapter_bias)c->adapter_bias, .rslora = c->adapter_use_rslora, .dora = c->adapter_use_dora,
         .ranks = patterns_of(b, &c->adapter_rank_pattern), .n_ranks = c->adapter_rank_pattern.n,

@@ -471,6 +471,13 @@ const char *weights_name_in_adapter(const struct weights *w, const struct graph 
     return file_name(&w->naming, has_adapter ? wrapped_name(name, wrapped) : name, out);
 }
 
+/* PEFT stores some tensors under further names: the frozen weight of an adapted head, biases of modules
+ * that are saved whole. They are not read, and written as they are. */
+static bool is_second_name(const char *name)
+{
+    return strstr(name, ".base_layer.") || strstr(name, ".original_module.") || strstr(name, ".modules_to_save.");
+}
+
 /* Every parameter that the adapter trains is in the file; one that it does not train may be. */
 static int match_adapter(struct weights *w, const struct graph *g, bool partial, struct error *e)
 {
@@ -491,7 +498,7 @@ static int match_adapter(struct weights *w, const struct graph *g, bool partial,
         w->slots[slot - 1].param = i + 1;
     }
     for (uint32_t i = 0; i < w->n_slots && !partial; i++)
-        if (!w->slots[i].param)
+        if (!w->slots[i].param && !is_second_name(w->slots[i].entry->name))
             return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" belongs to no module of the base model that the adapter adapts; is it an adapter for this base model?", w->dir,
                              adapter_file, w->slots[i].entry->name);
     return PL_OK;
