@@ -88,6 +88,18 @@ check 'LoRA, recompute: same bytes' lora_equal lora_recompute --set memory.recom
 check 'LoRA, offload: same bytes' lora_equal lora_offload --set memory.offload=optimizer+weights+activations --set memory.recompute=all
 check 'LoRA, fused step: same bytes' lora_equal lora_fused --set memory.fused_step=on
 check 'LoRA, rules: same bytes' lora_equal lora_rules --set "memory.quantize=$rules"
+# DoRA reads a weight also for the norms of its rows, which it starts with: those of the dequantized weights.
+dora() {
+    expect 0 '' train_tiny "$tmp/dora" "${lora[@]}" --set adapter.use_dora=true || return 1
+    expect 0 '' train_tiny "$tmp/dora_values" "${lora[@]}" --set adapter.use_dora=true --set model.preset=null --set "model.path=$tmp/base" --set memory.quantize=none || return 1
+    same "$tmp/dora/model/adapter_model.safetensors" "$tmp/dora_values/model/adapter_model.safetensors" && cmp <(losses "$tmp/dora") <(losses "$tmp/dora_values")
+}
+check 'DoRA: the bits of a run on the dequantized weights' dora
+lora_values() {
+    expect 0 '' train_tiny "$tmp/lora_values" "${lora[@]}" --set model.preset=null --set "model.path=$tmp/base" --set memory.quantize=none || return 1
+    same "$tmp/lora/model/adapter_model.safetensors" "$tmp/lora_values/model/adapter_model.safetensors" && cmp <(losses "$tmp/lora") <(losses "$tmp/lora_values")
+}
+check 'LoRA: the bits of a run on the dequantized weights' lora_values
 lora_resumed() {
     needs_preload || return
     FAULT=kill:7 FAULT_PATH=$tmp/lora_cut/metrics.jsonl expect 137 '' train_tiny "$tmp/lora_cut" "${lora[@]}" --set train.save_every=2 || return 1

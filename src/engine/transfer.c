@@ -191,14 +191,15 @@ int transfer_get(struct transfer *x, id tensor, enum dtype to, int64_t at, int64
     const struct tensor *t = tensor_at(x->tape->graph, tensor);
     const struct stored_form *f = tensor_form(x->tape->graph, t);
     const enum dtype from = t->dtype;
-    CHECK(n <= x->room);
-    int rc = move(x, tensor, at, n, x->first, false, e);
+    const int64_t before = at % f->group, all = before + n; /* from the begin of a group on */
+    CHECK(n <= x->room && (uint64_t)all * dtype_size(to) <= x->bytes / 2);
+    int rc = move(x, tensor, at - before, all, x->first, false, e);
     if (rc) return rc;
     const bool plain = is_plain(x, tensor), as_is = from == to && plain;
     void *parts[STORED_PARTS];
-    parts_of(f, from, n, x->first, parts);
-    if (!as_is) f->unpack(x->second, to, (const void *const *)parts, from, n);
-    *data = as_is ? x->first : x->second;
+    parts_of(f, from, all, x->first, parts);
+    if (!as_is) f->unpack(x->second, to, (const void *const *)parts, from, all);
+    *data = as_is ? x->first : x->second + before * dtype_size(to);
     if (bad) find_bad(bad, *data, to, plain ? x->first : *data, plain ? from : to, at, n);
     return PL_OK;
 }
