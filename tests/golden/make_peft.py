@@ -218,6 +218,11 @@ def write_adapter(folder, c, generator):
             f.write("--set memory.quantize=nf4\n")
 
 
+def trained_parameters(model):
+    """With bias all, peft also marks the biases of the module behind a copy of modules_to_save, which nothing reads."""
+    return [(n, p) for n, p in model.named_parameters() if p.requires_grad and ".original_module." not in n]
+
+
 def base_name(c, name):
     """A parameter's name in a PeftModel, as it would be in the base folder."""
     name = name.removeprefix(PREFIX)
@@ -241,10 +246,9 @@ def run(model, c, batch, dtype=torch.float32):
     result = outputs(model, c, batch, dtype)
     result["loss"].backward()
     result = {n: t.detach().clone().contiguous() for n, t in result.items()}
-    for name, p in model.named_parameters():
-        if p.requires_grad:
-            grad = torch.zeros_like(p) if p.grad is None else p.grad
-            result["grad." + base_name(c, name)] = grad.contiguous()
+    for name, p in trained_parameters(model):
+        grad = torch.zeros_like(p) if p.grad is None else p.grad
+        result["grad." + base_name(c, name)] = grad.contiguous()
     return result
 
 
@@ -259,8 +263,9 @@ def check_loaded(folder, c, model):
     warns of a tensor that it does not find."""
     path = os.path.join(folder, "adapter_model.safetensors")
     saved = load_file(path) if os.path.exists(path) else torch.load(path.replace(".safetensors", ".bin"))
-    saved = {base_name(c, n): t for n, t in saved.items() if not n.endswith(".base_layer.weight")}
-    trained = {base_name(c, n): p.detach() for n, p in model.named_parameters() if p.requires_grad}
+    second = (".original_module.", ".modules_to_save.")  # with bias all, peft also saves the biases of a module twice more
+    saved = {base_name(c, n): t for n, t in saved.items() if not n.endswith(".base_layer.weight") and not any(s in n for s in second)}
+    trained = {base_name(c, n): p.detach() for n, p in trained_parameters(model)}
     if saved.keys() != trained.keys() or any(not torch.equal(trained[n], t.to(trained[n].dtype)) for n, t in saved.items()):
         raise SystemExit(f"{folder}: peft loaded another adapter than the folder's: {sorted(saved.keys() ^ trained.keys())}")
 
