@@ -8,6 +8,8 @@
 . tests/run_lib.sh
 root=$PWD
 program=$binary
+saved=model.safetensors # of a finished run
+tool forge_png
 case $binary in /*) ;; *) program=$PWD/$binary ;; esac
 
 # in_folder FOLDER EXAMPLE STEPS [ARGUMENT...]: plans the example and trains STEPS steps in FOLDER, into the
@@ -21,7 +23,7 @@ in_folder() {
     (cd "$folder" && "$program" plan "$root/examples/$example" "$@" $FLAGS >/dev/null &&
         "$program" train "$root/examples/$example" --set train.steps="$steps" --set train.epochs=null --set train.eval_every=$((steps < 2 ? 0 : 2)) "$@" $FLAGS) >"$tmp/out" 2>"$tmp/err" ||
         { cat "$tmp/out" "$tmp/err"; return 1; }
-    steps_once "$folder/$out" "$steps" && [ -s "$folder/$out/model/model.safetensors" ] && grep -m 1 ' steps, loss ' "$tmp/out"
+    steps_once "$folder/$out" "$steps" && [ -s "$folder/$out/model/$saved" ] && grep -m 1 ' steps, loss ' "$tmp/out"
 }
 
 # As it is, from the root of a clone: a folder with the same files.
@@ -62,6 +64,25 @@ sa1b() {
     in_folder "$tmp/sam" sa1b.yaml 1 --set 'data.train=runs/demo-data/train/*.tar' --set model.preset=sam-tiny --set train.effective_batch=2
 }
 check 'sa1b.yaml, with the data set' sa1b
+
+# The small SAM from above in the folder that the file names, and images with forged masks; then eval with base
+# and adapter, as the file's comment has it.
+medsam_lora() {
+    local folder=$tmp/medsam saved=adapter_model.safetensors part image
+    mkdir -p "$folder/models" && cp -R "$tmp/sam/runs/demo/model" "$folder/models/sam-vit-base" || return 1
+    for part in train val; do
+        "$program" data make "$folder/$part" --images 4 --size 96x80 --masks 1 --extracted >/dev/null && mkdir -p "$folder/data/medical/$part/images" "$folder/data/medical/$part/masks" || return 1
+        for image in "$folder/$part"/*/*.jpg; do
+            mv "$image" "$folder/data/medical/$part/images" && "$tools/forge_png" "$folder/data/medical/$part/masks/$(basename "$image" .jpg).png" 96 80 || return 1
+        done
+    done
+    in_folder "$folder" medsam-lora.yaml 2 --set train.effective_batch=2 || return 1
+    grep -h 'LoRA on 4 modules (qkv 4)' "$tmp/out" "$tmp/err" || { cat "$tmp/out" "$tmp/err"; return 1; }
+    # shellcheck disable=SC2086
+    (cd "$folder" && "$program" eval "$root/examples/medsam-lora.yaml" --model models/sam-vit-base --adapter runs/medsam-lora/model $FLAGS) >"$tmp/out" 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
+    grep '^box  *all' "$tmp/out"
+}
+check 'medsam-lora.yaml, with a small SAM' medsam_lora
 
 coco() {
     command -v python3 >/dev/null || { echo 'no python3 here'; return 77; }

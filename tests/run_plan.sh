@@ -11,7 +11,7 @@ table() { "$binary" plan "$@" --json >"$tmp/table.json"; }
 values() { awk -F': ' -v k="\"$1\"" '$1 ~ k { v = $2; gsub(/[",]/, "", v); print v }' "$tmp/table.json"; }
 
 for example in examples/*.yaml; do
-    case $example in *finetune*) continue ;; esac # its model is a folder of the user's
+    case $example in *finetune* | *medsam*) continue ;; esac # the model is a folder of the user's
     plans() { "$binary" plan "$1" --json >"$tmp/plan.json" && json "$tmp/plan.json" arena_bytes; }
     check "$(basename "$example") plans" plans "$example"
 done
@@ -24,12 +24,48 @@ printf 'model: {preset: sam-tiny}\n' >"$tmp/bare.yaml"
 check 'a model of masks without a format of data' expect 2 'data.format tokens gives rows of tokens, and a sam takes .*set data.format to sa1b' "$binary" plan "$tmp/bare.yaml"
 # Each row of the ladder is planned; an added technique does not raise the arena.
 ladder() {
-    table "$tmp/$1.yaml" --compare || return 1
+    table "$tmp/$1.yaml" --compare && sed -i '/"what_if"/,$d' "$tmp/table.json" || return 1
     values arena_bytes | awk 'NR > 1 && $1 > last { print "rung " NR " is larger: " $1 " after " last; exit 1 } { last = $1; if (NR == 1) first = $1 }
         END { if (NR < 11) { print NR " rungs"; exit 1 } print first " to " last " bytes in " NR " rungs" }'
 }
 check 'the ladder of words' ladder words
 check 'the ladder of masks' ladder masks
+# what_if RUN LABELS ARGUMENT...: the rows after the ladder have these labels, and each has fewer bytes than the one
+# before.
+what_if() {
+    table "$tmp/$1.yaml" --compare "${@:3}" && sed -i '1,/"what_if"/d' "$tmp/table.json" || return 1
+    [ "$(sed -n 's/.*"label": "\(.*\)",/\1/p' "$tmp/table.json" | paste -sd '|')" = "$2" ] || { values label; return 1; }
+    [ "$(values arena_bytes | wc -l)" = "$(values predicted_step_seconds | wc -l)" ] && values arena_bytes | awk 'NR > 1 && $1 >= last { print "row " NR " is not smaller"; exit 1 } { last = $1; printf "%d ", $1 }'
+}
+# The same bytes as a plan with these keys.
+what_if_is_a_plan() {
+    local lora=(--set adapter.target_modules=all-linear --set adapter.r=16 --set memory.quantize=nf4)
+    table "$tmp/words.yaml" --compare --set device=cpu && sed -i '1,/"what_if"/d' "$tmp/table.json" || return 1
+    "$binary" plan "$tmp/words.yaml" --set device=cpu "${lora[@]}" --set memory.precision=bf16 --set memory.optimizer=adamw-8bit --set memory.recompute=all --set memory.head_chunks=4 --set memory.micro_batch=1 \
+        --set memory.gradients=bf16 --set memory.fused_step=off --set memory.offload=none --json >"$tmp/plan.json" || return 1
+    [ "$(json "$tmp/plan.json" arena_bytes)" = "$(values arena_bytes | tail -n 1)" ] || { json "$tmp/plan.json" arena_bytes; values arena_bytes; return 1; }
+}
+check 'what if: LoRA, LoRA + NF4' what_if words 'LoRA, r 16 on all linear layers|LoRA + NF4'
+check 'what if: an encoder is frozen' what_if masks 'LoRA, r 16 on all linear layers|LoRA + NF4' --set 'model.freeze=vision_encoder.*'
+check 'what if: a run with an adapter' what_if words NF4 --set 'adapter.target_modules=[q_proj]'
+check 'what if: the plan with these keys' what_if_is_a_plan
+nothing_left() {
+    expect 0 '' "$binary" plan "$tmp/words.yaml" --compare --set 'adapter.target_modules=[q_proj]' --set memory.quantize=nf4 && ! grep -i 'what if' "$tmp/out"
+}
+check 'what if: a run with both' nothing_left
+# Where no smaller change fits, a refusal names an adapter and 4-bit weights, and they fit. SGD, the shortest sequence and
+# any offload file leave nothing smaller to change.
+least=(--set device=cpu --set device.threads=1 --set device.profile=default --set memory.precision=bf16 --set memory.optimizer=sgd --set train.momentum=0 --set data.sequence=16 --set memory.host_budget=none)
+remedy() { # SIZE CHANGES ARGUMENT...: the changes as KEY=VALUE, separated by blanks
+    local words=${2//=/: } sets=() change
+    expect 3 "each of which fits: ${words// memory/ and memory} \\(" "$binary" plan "$tmp/words.yaml" "${least[@]}" --memory "$1" "${@:3}" || return 1
+    for change in $2; do sets+=(--set "$change"); done
+    expect 0 '' "$binary" plan "$tmp/words.yaml" "${least[@]}" --memory "$1" "${@:3}" "${sets[@]}" && grep '^  arena' "$tmp/out"
+}
+check 'a change that would fit: an adapter' remedy 2500KiB adapter.target_modules=all-linear --set train.effective_batch=256
+check 'a change that would fit: an adapter and 4 bits' remedy 1480KiB 'adapter.target_modules=all-linear memory.quantize=nf4' --set train.effective_batch=256
+check 'a change that would fit: 4 bits' remedy 1100KiB memory.quantize=nf4 --set 'adapter.target_modules=[q_proj]'
+
 # The last split uses the smallest micro-batches that a GPU or a group of batch statistics allows.
 split() { expect 0 '' "$binary" plan "$tmp/$1.yaml" "${@:3}" --compare && grep -F "+ micro-batches of $2 " "$tmp/out"; }
 check 'the ladder splits as far as it may: 1' split words 1

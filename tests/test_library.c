@@ -4,8 +4,8 @@
  *
  * The model is a gated network on random points. The tests check that the loss falls; that two runs
  * give the same bits, also with the recomputation that a budget needs, and agree within 1e-6 for
- * any split into micro-batches; that saved parameters are read back; and that any wrong order of
- * calls, name or size returns PL_USAGE with a message that states the error.
+ * any split into micro-batches; that saved parameters are read back; that the model can be adapted
+ * (LoRA); and that any wrong order of calls, name or size returns PL_USAGE with a message that states the error.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -872,6 +872,88 @@ static void test_parts(void **state)
     pl_close(s);
 }
 
+/* Whether a file of a folder has a text in it. */
+static int holds(const char *dir, const char *name, const char *part)
+{
+    char path[256], text[4096];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, "rb");
+    if (!f) return 0;
+    const size_t n = fread(text, 1, sizeof text - 1, f), length = strlen(part);
+    fclose(f);
+    for (size_t i = 0; i + length <= n; i++)
+        if (!memcmp(text + i, part, length)) return 1;
+    return 0;
+}
+
+/* LoRA on a model of the user's own, by the names of its modules: the base stays as it is, and the saved
+ * folder is an adapter that another session reads beside the base. */
+static void test_adapter(void **state)
+{
+    (void)state;
+    enum { R = 2 };
+    char base[128], dir[128];
+    double l[5], before, first, after, again;
+    static float was[INNER * WIDTH], is[INNER * WIDTH], B[INNER * R];
+    struct batch d;
+    struct pl_parameter p;
+    make_batch(&d);
+    snprintf(base, sizeof base, "%s/adapted-base", folder);
+    snprintf(dir, sizeof dir, "%s/adapter", folder);
+    struct pl_session *s = losses(NULL, NULL, NULL, l, 5);
+    ok(s, pl_evaluate(s, &before));
+    ok(s, pl_read_parameter(s, "blocks.1.gate.weight", was, sizeof was));
+    ok(s, pl_save(s, base));
+    pl_close(s);
+
+    s = open_with(classifier);
+    ok(s, pl_set(s, "model.path", base));
+    ok(s, pl_set(s, "adapter.target_modules", "[gate, blocks.1.down]"));
+    ok(s, pl_set(s, "adapter.r", "2"));
+    ok(s, pl_set(s, "adapter.lora_alpha", "4"));
+    start_on(s, &d);
+    int64_t trained = 0, frozen = 0;
+    for (int i = 0; !pl_parameter_at(s, i, &p); i++) *(p.frozen ? &frozen : &trained) += p.elements;
+    assert_int_equal(trained, (BLOCKS + 1) * R * (INNER + WIDTH));
+    assert_int_equal(frozen, WIDTH * IN + WIDTH + BLOCKS * (WIDTH + 3 * INNER * WIDTH) + CLASSES * WIDTH);
+    ok(s, pl_evaluate(s, &first));
+    assert_true(first == before); /* lora_B starts as zeros */
+    for (int i = 0; i < 5; i++) ok(s, pl_step(s, &l[i], NULL));
+    ok(s, pl_evaluate(s, &after));
+    assert_true(after < before);
+    ok(s, pl_read_parameter(s, "blocks.1.gate.weight", is, sizeof is));
+    assert_memory_equal(was, is, sizeof was);
+    ok(s, pl_read_parameter(s, "blocks.1.gate.lora_B.weight", B, sizeof B));
+    assert_true(B[0] != 0);
+    ok(s, pl_save(s, dir));
+    pl_close(s);
+    assert_true(holds(dir, "adapter_config.json", "\"LORA\""));
+    assert_true(holds(dir, "adapter_config.json", base));
+    assert_true(holds(dir, "adapter_model.safetensors", "base_model.model.blocks.1.down.lora_A.weight"));
+    assert_false(holds(dir, "adapter_model.safetensors", "in.weight"));
+    assert_false(holds(dir, "model.safetensors", ""));
+
+    s = open_with(classifier);
+    ok(s, pl_set(s, "model.path", base));
+    ok(s, pl_set(s, "adapter.path", dir));
+    start_on(s, &d);
+    ok(s, pl_evaluate(s, &again));
+    assert_true(again == after);
+    ok(s, pl_step(s, NULL, NULL));
+    pl_close(s);
+
+    s = open_with(classifier);
+    ok(s, pl_set(s, "model.path", dir));
+    refused(s, pl_start(s), "adapter");
+    ok(s, pl_set(s, "model.path", base));
+    ok(s, pl_set(s, "adapter.target_modules", "[gates]"));
+    refused(s, pl_start(s), "blocks.0.gate");
+    ok(s, pl_set(s, "adapter.target_modules", "all-linear"));
+    ok(s, pl_set(s, "memory.quantize", "nf4"));
+    ok(s, pl_plan(s, NULL));
+    pl_close(s);
+}
+
 static void test_parameters(void **state)
 {
     (void)state;
@@ -1285,7 +1367,7 @@ int main(void)
         cmocka_unit_test(test_loss_falls),     cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_split_changes_nothing), cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_count), cmocka_unit_test(test_counts), cmocka_unit_test(test_train_counts),          cmocka_unit_test(test_preset),
-        cmocka_unit_test(test_save_and_read_back), cmocka_unit_test(test_parts), cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_save_and_read_back), cmocka_unit_test(test_parts), cmocka_unit_test(test_adapter), cmocka_unit_test(test_parameters),
         cmocka_unit_test(test_train),          cmocka_unit_test(test_train_needs_tokens),
         cmocka_unit_test(test_order_of_calls), cmocka_unit_test(test_names_and_sizes),
         cmocka_unit_test(test_broken_models),  cmocka_unit_test(test_odd_models),

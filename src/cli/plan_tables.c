@@ -13,6 +13,7 @@
 #include "base/progress.h"
 #include "io/json.h"
 #include "cost/profile.h"
+#include "engine/adapter.h"
 #include "feed/feed.h"
 
 static const uint64_t GIB = (uint64_t)1 << 30;
@@ -172,14 +173,21 @@ struct rows {
     VEC(struct row) list;
 };
 
-static void show_json(const char *table, const struct rows *rows)
+static void put_rows(struct json_writer *w, const char *name, const struct rows *rows, uint32_t from, uint32_t to)
+{
+    json_begin_list(w, name);
+    for (uint32_t i = from; i < to; i++) put_row(w, &rows->list.at[i]);
+    json_end(w);
+}
+
+/* The rows from `what_ifs` on are a list of their own. */
+static void show_json(const char *table, const struct rows *rows, uint32_t what_ifs)
 {
     struct text out = {0};
     struct json_writer w = {.out = &out, .indent = 2};
     json_begin_map(&w, NULL);
-    json_begin_list(&w, table);
-    for (uint32_t i = 0; i < rows->list.n; i++) put_row(&w, &rows->list.at[i]);
-    json_end(&w);
+    put_rows(&w, table, rows, 0, what_ifs);
+    if (what_ifs < rows->list.n) put_rows(&w, "what_if", rows, what_ifs, rows->list.n);
     json_end(&w);
     printf("%s\n", out.at);
     text_free(&out);
@@ -222,11 +230,22 @@ static void note_warnings(const struct rows *rows, bool each, struct text *out)
 
 /* --- the ladder -------------------------------------------------------------------------- */
 
-/* Each row of the ladder adds a technique to the row before (techniques.def). */
+/* Each row of the ladder adds a technique to the row before (techniques.def). What-ifs change what is
+ * trained: they have the techniques of the ladder but offload. */
+struct ladder {
+    struct rows rows;            /* the rungs, then the what-ifs */
+    uint32_t rungs;
+    uint32_t base;               /* the last rung without offload, which the what-ifs are compared with */
+};
+
 struct sets {
-    char at[TECHNIQUES][2 * SETTING_ROOM]; /* "memory.key=value" by technique */
+    char at[TECHNIQUES][2 * SETTING_ROOM]; /* "memory.key=value" by technique; empty: as the run has it */
     struct settings s;                     /* the same values */
 };
+
+/* What a run that trains everything, or freezes parts of it, could be instead. */
+static const char *const LORA[] = {"adapter.target_modules=all-linear", "adapter.r=16", "model.freeze=[]"};
+static const char NF4[] = "memory.quantize=nf4";
 
 static void add_set(struct sets *x, enum technique_id id, const char *value)
 {
@@ -234,27 +253,41 @@ static void add_set(struct sets *x, enum technique_id id, const char *value)
     CHECK(technique_parse(id, value, &x->s), "%s", value);
 }
 
-static int effective_batch(const struct options *o, int *out, struct error *e)
+/* What the run itself says. */
+struct asked {
+    int effective;
+    bool adapter, quantize;
+};
+
+static int ask_run(const struct options *o, struct asked *out, struct error *e)
 {
     struct config c;
     int rc = table_options(o, &c, e);
     if (rc) return rc;
-    *out = (int)c.train_effective_batch;
+    *out = (struct asked){(int)c.train_effective_batch, adapter_given(&c), strcmp(c.memory_quantize.value, "none") != 0};
     config_free(&c);
     return PL_OK;
 }
 
-/* Adds a row for one more setting, "memory.key=value", with all settings before it. */
-static int add_rung(const struct options *o, const struct sets *sets, const char *label, struct rows *rows, struct progress *p, struct error *e)
+/* Adds a row with all settings of `sets` and the keys of `more`. */
+static int add_row(const struct options *o, const struct sets *sets, const char *const *more, size_t n_more, const char *label, struct rows *rows, struct progress *p, struct error *e)
 {
     struct row row = {0};
-    const char *at[TECHNIQUES];
-    for (int i = 0; i < TECHNIQUES; i++) at[i] = sets->at[i];
+    const char *at[TECHNIQUES + COUNT(LORA) + 1];
+    size_t n = 0;
+    for (int i = 0; i < TECHNIQUES; i++)
+        if (*sets->at[i]) at[n++] = sets->at[i];
+    for (size_t i = 0; i < n_more; i++) at[n++] = more[i];
     snprintf(row.label, sizeof row.label, "%s", label);
-    int rc = plan_row(o, at, TECHNIQUES, 0, &row, e);
+    int rc = plan_row(o, at, n, 0, &row, e);
     if (!rc) vec_push(&rows->list, row);
     if (!rc) progress_add(p, 1);
     return rc;
+}
+
+static int add_rung(const struct options *o, const struct sets *sets, const char *label, struct rows *rows, struct progress *p, struct error *e)
+{
+    return add_row(o, sets, NULL, 0, label, rows, p, e);
 }
 
 /* The rows of one technique: each of its values for comparison replaces the one before. There are
@@ -285,54 +318,94 @@ static int compare_technique(const struct options *o, enum technique_id id, stru
     return PL_OK;
 }
 
-/* The first row has no technique and computes all samples of a step at once. */
-static int plan_ladder(const struct options *o, struct rows *rows, struct error *e)
+/* What the run would need with an adapter, and with frozen weights in 4 bits, where it has neither. A
+ * model that they do not apply to (no linear layers) has no such row. */
+static int plan_what_ifs(const struct options *o, struct sets *sets, const struct asked *run, struct rows *rows, struct progress *p, struct error *e)
+{
+    const char *keys[COUNT(LORA) + 1];
+    size_t n = 0;
+    int rc = PL_OK;
+    if (run->quantize) return PL_OK;
+    add_set(sets, TECHNIQUE_offload, techniques[TECHNIQUE_offload].off);
+    if (!run->adapter) {
+        for (; n < COUNT(LORA); n++) keys[n] = LORA[n];
+        rc = add_row(o, sets, keys, n, "LoRA, r 16 on all linear layers", rows, p, e);
+    }
+    keys[n++] = NF4;
+    if (!rc) rc = add_row(o, sets, keys, n, run->adapter ? "NF4" : "LoRA + NF4", rows, p, e);
+    return rc == PL_USAGE ? PL_OK : rc;
+}
+
+/* The first row has no technique and computes all samples of a step at once. A run's own 4-bit weights
+ * stay: they are no step of the ladder. */
+static int plan_ladder(const struct options *o, struct ladder *l, struct error *e)
 {
     struct sets sets = {0};
+    struct asked run = {0};
     struct progress progress;
     char effective[SETTING_ROOM], value[SETTING_ROOM];
-    int n = 1, rc = effective_batch(o, &n, e);
-    uint32_t count = 1;
-    snprintf(effective, sizeof effective, "%d", n);
-    for (enum technique_id id = 0; id < TECHNIQUES; id++) {
-        add_set(&sets, id, techniques[id].off ? techniques[id].off : effective);
+    int rc = ask_run(o, &run, e);
+    uint32_t count = 1 + 2;
+    snprintf(effective, sizeof effective, "%d", run.effective);
+    for (enum technique_id id = 0; id < TECHNIQUES && !rc; id++) {
+        if (id != TECHNIQUE_quantize) add_set(&sets, id, techniques[id].off ? techniques[id].off : effective);
         for (int i = 0; technique_value(techniques[id].compare, i, value); i++) count++;
     }
     progress_begin(&progress, "planning", "rows", count);
-    if (!rc) rc = add_rung(o, &sets, "no technique", rows, &progress, e);
-    for (enum technique_id id = 0; id < TECHNIQUES && !rc; id++) rc = compare_technique(o, id, &sets, rows, &progress, e);
+    if (!rc) rc = add_rung(o, &sets, "no technique", &l->rows, &progress, e);
+    for (enum technique_id id = 0; id < TECHNIQUES && !rc; id++) {
+        if (id == TECHNIQUE_offload) l->base = l->rows.list.n - 1;
+        rc = compare_technique(o, id, &sets, &l->rows, &progress, e);
+    }
+    l->rungs = l->rows.list.n;
+    if (!rc) rc = plan_what_ifs(o, &sets, &run, &l->rows, &progress, e);
     progress_clear();
     return rc;
 }
 
+/* A row that fits, beside `before`, the row that it is compared with, which may be NULL. */
+static void put_compared(const struct row *r, const struct row *before, const struct row *first, int width, struct text *out)
+{
+    char arena[32], saved[32], host[32], step[32];
+    const int64_t less = before ? (int64_t)before->arena - (int64_t)r->arena : 0;
+    text_printf(out, "%-*s %12s %s%11s %12s %12s %6.2fx\n", width, r->label, size_print(r->arena, arena), less < 0 ? "-" : " ",
+                size_print((uint64_t)(less < 0 ? -less : less), saved), size_print(r->host, host), duration_print(r->seconds, step), r->seconds / first->seconds);
+}
+
+static void show_ladder(const struct ladder *l, struct text *out)
+{
+    const struct row *rows = l->rows.list.at, *last = NULL; /* the last row that fits */
+    const uint32_t n = l->rows.list.n;
+    int width = 28;
+    for (uint32_t i = 0; i < n; i++) width = (int)max_i64(width, (int64_t)strlen(rows[i].label));
+    text_printf(out, "%-*s %12s %12s %12s %12s %7s\n", width, "", "arena", "saved", host_name(rows[0].processor), "step", "ratio");
+    for (uint32_t i = 0; i < n; i++) {
+        if (i == l->rungs) {
+            text_printf(out, "What if, instead of offload:\n");
+            last = rows[l->base].fits ? &rows[l->base] : NULL;
+        }
+        if (put_refusal(&rows[i], width, out)) continue;
+        put_compared(&rows[i], last, &rows[0], width, out);
+        last = &rows[i];
+    }
+    if (n > l->rungs) text_printf(out, "LoRA (adapter.target_modules) and NF4 (memory.quantize) change the result of training: they are yours to set.\n");
+    note_warnings(&l->rows, false, out);
+    note_times(&l->rows, out);
+}
+
 int table_compare(const struct options *o, struct error *e)
 {
-    struct rows rows = {0};
+    struct ladder l = {0};
     struct text out = {0};
-    char arena[32], saved[32], host[32], step[32];
-    const struct row *last = NULL; /* the last row that fits */
-    int rc = plan_ladder(o, &rows, e);
+    int rc = plan_ladder(o, &l, e);
     if (!rc && o->json) {
-        show_json("compare", &rows);
+        show_json("compare", &l.rows, l.rungs);
     } else if (!rc) {
-        int width = 28;
-        for (uint32_t i = 0; i < rows.list.n; i++) width = (int)max_i64(width, (int64_t)strlen(rows.list.at[i].label));
-        text_printf(&out, "%-*s %12s %12s %12s %12s %7s\n", width, "", "arena", "saved", host_name(rows.list.at[0].processor), "step", "ratio");
-        for (uint32_t i = 0; i < rows.list.n; i++) {
-            const struct row *r = &rows.list.at[i];
-            if (put_refusal(r, width, &out)) continue;
-            int64_t less = last ? (int64_t)last->arena - (int64_t)r->arena : 0;
-            last = r;
-            text_printf(&out, "%-*s %12s %s%11s %12s %12s %6.2fx\n", width, r->label, size_print(r->arena, arena), less < 0 ? "-" : " ",
-                        size_print((uint64_t)(less < 0 ? -less : less), saved), size_print(r->host, host),
-                        duration_print(r->seconds, step), r->seconds / rows.list.at[0].seconds);
-        }
-        note_warnings(&rows, false, &out);
-        note_times(&rows, &out);
+        show_ladder(&l, &out);
         fputs(out.at, stdout);
     }
     text_free(&out);
-    vec_free(&rows.list);
+    vec_free(&l.rows.list);
     return rc;
 }
 
@@ -390,7 +463,7 @@ int table_frontier(const struct options *o, struct error *e)
     char arena[32], host[32];
     int rc = plan_budgets(o, &rows, e);
     if (!rc && o->json) {
-        show_json("frontier", &rows);
+        show_json("frontier", &rows, rows.list.n);
     } else if (!rc) {
         text_printf(&out, "%-14s %12s %12s %11s %12s  %s\n", "budget", "arena", host_name(rows.list.at[0].processor), "micro-batch", "samples/s", "techniques");
         for (uint32_t i = 0; i < rows.list.n; i++) {
@@ -500,7 +573,7 @@ int table_devices(const struct options *o, struct error *e)
         if (!rc) vec_push(&rows.list, row);
     }
     progress_clear();
-    if (!rc && o->json) show_json("devices", &rows);
+    if (!rc && o->json) show_json("devices", &rows, rows.list.n);
     else if (!rc) show_devices(o, &rows);
     vec_free(&rows.list);
     return rc;

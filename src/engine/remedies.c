@@ -5,11 +5,13 @@
  * Another bound on host memory needs no new search: the space that was searched already answers it.
  * Smaller samples are not tried if the weights alone are too large. Changes are tried from the
  * least to the most intrusive: fewer images read ahead, memory keys that were set by hand, then
- * precision, no clipping, then smaller samples. At most REMEDY_MOST are named.
+ * precision, no clipping, then smaller samples. At most REMEDY_MOST are named. If none of these fits:
+ * frozen weights in 4 bits, an adapter, both.
  */
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/adapter.h"
 #include "engine/run.h"
 
 /* Plans another configuration within the same budget; the caller closes `probe`. */
@@ -128,6 +130,22 @@ static void try_data(struct run *r, const struct run_options *o)
     }
 }
 
+/* Frozen weights in 4 bits where weights are frozen, an adapter where there is none, both: the first of
+ * them that fits. */
+static void try_adapter(struct run *r, const struct run_options *o)
+{
+    const struct config *was = r->config;
+    const bool may_quantize = !strcmp(was->memory_quantize.value, "none");
+    struct config quantized = *was, adapted = *was;
+    quantized.memory_quantize = (struct config_setting){.chosen = true, .value = "nf4"};
+    if (may_quantize && try_change(r, o, &quantized, "memory.quantize: nf4")) return;
+    if (adapter_given(was)) return;
+    adapted.adapter_target_modules.text = "all-linear";
+    if (try_change(r, o, &adapted, "adapter.target_modules: all-linear") || !may_quantize) return;
+    adapted.memory_quantize = quantized.memory_quantize;
+    try_change(r, o, &adapted, "adapter.target_modules: all-linear and memory.quantize: nf4");
+}
+
 void run_remedies(struct run *r, const struct run_options *o, struct error *e)
 {
     char size[32];
@@ -145,6 +163,7 @@ void run_remedies(struct run *r, const struct run_options *o, struct error *e)
     try_loader(r, o);
     try_memory(r, o);
     try_data(r, o);
+    if (!r->n_remedies) try_adapter(r, o);
     for (int i = 0; i < r->n_remedies && n < sizeof e->text; i++) {
         char host[32], offloaded[64] = "";
         if (r->remedy[i].host) snprintf(offloaded, sizeof offloaded, ", %s %s", plan_host_name(&r->plan), size_print(r->remedy[i].host, host));
