@@ -12,6 +12,7 @@
 #include "io/file.h"
 #include "engine/adapter.h"
 #include "engine/adapter_config.h"
+#include "engine/adapter_folder.h"
 #include "engine/recipe.h"
 #include "engine/offload_budget.h"
 
@@ -110,11 +111,25 @@ static int check_recipe(struct run *r, bool train, struct error *e)
     return rc;
 }
 
+/* PEFT names modules as they are in memory, which for some models is without the root of the published names. */
+static int find_adapter_root(struct run *r, struct error *e)
+{
+    const char *root = r->model.family->root;
+    struct adapter_folder f;
+    if (!root || !*root || !r->config->adapter_path) return PL_OK;
+    if (adapter_folder_open(&f, r->config->adapter_path, e)) return e->code;
+    bool rooted = false;
+    for (uint32_t i = 0; i < f.n && !rooted; i++) rooted = !strncmp(f.tensors[i].module, root, strlen(root));
+    if (!rooted) r->adapter.root = root;
+    adapter_folder_close(&f);
+    return PL_OK;
+}
+
 /* Dropout is for training. */
 static int open_adapter(struct run *r, bool train, struct error *e)
 {
     if (!adapter_given(r->config)) return PL_OK;
-    if (adapter_open(r->config, &r->memory, &r->adapter, e)) return e->code;
+    if (adapter_open(r->config, &r->memory, &r->adapter, e) || find_adapter_root(r, e)) return e->code;
     if (!train) r->adapter.dropout = 0;
     r->has_adapter = true;
     return PL_OK;

@@ -218,8 +218,17 @@ static bool is_inside(const struct adapter *a, const struct pattern *p, const ch
     return false;
 }
 
+/* The module's name as the adapter's patterns have it. */
+static const char *adapter_name(const struct adapter *a, const char *module)
+{
+    CHECK(a->compiled, "adapter_check comes first");
+    const size_t n = a->root ? strlen(a->root) : 0;
+    return n && !strncmp(module, a->root, n) ? module + n : module;
+}
+
 bool adapter_saves(const struct adapter *a, const char *module)
 {
+    module = adapter_name(a, module);
     /* The module itself and each module that it is inside of. */
     for (size_t length = strlen(module); length;) {
         for (uint32_t i = 0; i < a->n_save; i++) {
@@ -280,7 +289,7 @@ static bool is_target(const struct adapter *a, const char *module, bool head)
 
 bool adapter_adapts(const struct adapter *a, const char *module, bool head)
 {
-    CHECK(a->compiled, "adapter_check comes first");
+    module = adapter_name(a, module);
     if (a->compiled->exclude && answer(a, regex_full_match(a->compiled->exclude, module), "exclude_modules")) return false;
     if (listed(&a->exclude, module) || adapter_saves(a, module)) return false;
     for (uint32_t i = 0; i < a->n_save; i++)
@@ -307,7 +316,7 @@ static const struct adapter_pattern *pattern_of(const struct adapter *a, const s
 
 int64_t adapter_rank(const struct adapter *a, const char *module)
 {
-    CHECK(a->compiled, "adapter_check comes first");
+    module = adapter_name(a, module);
     const struct adapter_pattern *p = pattern_of(a, a->ranks, a->compiled->ranks, a->n_ranks, "rank_pattern", module);
     return p ? (int64_t)p->value : a->r;
 }
@@ -315,6 +324,6 @@ int64_t adapter_rank(const struct adapter *a, const char *module)
 double adapter_scale(const struct adapter *a, const char *module)
 {
     const double r = (double)adapter_rank(a, module);
-    const struct adapter_pattern *p = pattern_of(a, a->alphas, a->compiled->alphas, a->n_alphas, "alpha_pattern", module);
+    const struct adapter_pattern *p = pattern_of(a, a->alphas, a->compiled->alphas, a->n_alphas, "alpha_pattern", adapter_name(a, module));
     return (p ? p->value : a->alpha) / (a->rslora ? sqrt(r) : r);
 }

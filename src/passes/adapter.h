@@ -43,6 +43,8 @@ struct adapter {
     const char *const *layers_pattern;
     uint32_t n_layers_pattern;
     enum adapter_init init;
+    const char *root;         /* beginning of the model's module names that the adapter's names leave out, such as
+                               * "vision_model."; the patterns are for names without it. NULL: none */
     const char *task_type;    /* copied into adapter_config.json; NULL: null */
     const char *source;       /* adapter_config.json as it was read, which is written back; NULL: made here */
     struct adapter_compiled *compiled; /* by adapter_check */
