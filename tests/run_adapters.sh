@@ -271,7 +271,7 @@ merged() {
     "$tools/compare" "$folder/expect.safetensors" "$tmp/merged.safetensors" --logits 1e-5 --outputs
 }
 if wanted llama merge; then
-    for name in list bin regex all_linear bias_all bias_lora_only patterns rslora dora dora_bias save_head save_both save_norm head tied layers exclude noprefix clip clip_old siglip; do
+    for name in list bin regex all_linear bias_all bias_lora_only patterns rslora dora dora_bias save_head save_both save_norm head tied tied_head layers exclude noprefix clip clip_old clip_regex bias_saved siglip; do
         check "$name: merged, within 1e-5" merged $name
     done
 fi

@@ -92,6 +92,7 @@ CASES = {
     "head": case("basic", ["q_proj", "lm_head"], r=2),
     "tied": case("tied", "all-linear", r=2),
     "tied_save": case("tied", ["q_proj"], r=2, modules_to_save=["embed_tokens"]),
+    "tied_head": case("pad_tied", ["lm_head", "v_proj"], r=2),
     "layers": case("tied", ["q_proj", "down_proj"], r=2, layers_to_transform=[0, 2]),
     "layers_pattern": case("tied", ["q_proj", "down_proj"], r=2, layers_to_transform=1, layers_pattern="layers"),
     "exclude": case("basic", ["q_proj", "v_proj", "down_proj"], r=2, exclude_modules=["layers.0.self_attn.v_proj", "down_proj"]),
@@ -100,7 +101,11 @@ CASES = {
     "bf16": case("bf16", ["q_proj", "down_proj"], r=2, dtype=torch.bfloat16),
     "clip": case("clip_vision", ["q_proj", "v_proj", "fc1"], r=2),
     "clip_old": case("clip_vision", ["q_proj", "v_proj", "fc1"], r=2, old="vision_model."),
+    # Full names, as CLIPVisionModel has them in memory; a name in full is no matter of layers_to_transform.
+    "clip_regex": case("clip_vision", r"encoder\.layers\.\d\.(self_attn\.v_proj|mlp\.fc2)", r=2, exclude_modules=r"encoder\.layers\.1\.mlp\..*"),
+    "clip_names": case("clip_odd", ["encoder.layers.0.mlp.fc2", "q_proj"], r=2, layers_to_transform=[1]),
     "clip_full": case("clip_full", ["k_proj", "fc2"], r=3),  # nothing reaches the last layer
+    "bias_saved": case("siglip_vision", ["q_proj"], r=2, bias="all", modules_to_save=["embeddings", "fc1"]),
     "siglip": case("siglip_vision", ["q_proj", "out_proj", "fc2"], r=2),
     "sam": case("sam_target", ["qkv"], modules_to_save=["mask_decoder"]),
     "sam_parts": case("sam_both", ["qkv", "lin1", "v_proj", "proj_in"], r=2, modules_to_save=["neck"]),
