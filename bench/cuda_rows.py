@@ -4,7 +4,7 @@
     cuda_rows.py bench ROWS.jsonl BENCH.json KEY=VALUE...   adds a row from the output of `plimsoll bench --json`; KEY=VALUE: more members
     cuda_rows.py train ROWS.jsonl RUN_DIR KEY=VALUE...      adds a row from a run's plan.json and metrics.jsonl
     cuda_rows.py failed ROWS.jsonl LOG KEY=VALUE...         adds a row for a failure, with the end of its log
-    cuda_rows.py table KIND ROWS.jsonl...                   KIND: sam, lm, attention, frontier, kernels; the rows of all files
+    cuda_rows.py table KIND ROWS.jsonl...                   KIND: sam, lm, lora, attention, frontier, kernels; the rows of all files
 
 Needs only Python's standard library. A later row replaces an earlier row of the same measurement."""
 import json
@@ -138,6 +138,19 @@ def table_lm(rows):
     table(("", "", "tok/s", "model TFLOP/s", "peak GiB", "on the GPU", "times compile", "of its memory"), lines)
 
 
+def table_lora(rows):
+    seen = {(r["side"], r["mode"], r.get("micro")): r for r in rows if r.get("what") == "lora"}
+    target = next((r for (side, mode, _), r in seen.items() if side == "peer" and mode == "lora" and "error" not in r), None)
+    lines = []
+    for (side, mode, micro), r in seen.items():
+        name = "PEFT" if side == "peer" else "ours"
+        if "error" in r:
+            lines.append((name, mode, short(r), "", "", "", ""))
+            continue
+        lines.append((name, f"{mode}, micro-batch {micro or r['micro_batch']}", f"{r['per_second']:,.0f}", f"{r['median_ms']:.0f}", gib(r["peak_bytes"]), ratio(r["per_second"], good(target, "per_second")), ratio(r["peak_bytes"], good(target, "peak_bytes"))))
+    table(("", "", "tok/s", "ms", "peak GiB", "times PEFT's LoRA", "of its memory"), lines)
+
+
 def rate(case, ms, forward):
     """TFLOP/s: 4 FLOPs per pair of positions and channel in the forward, 2.5 times as many in the backward."""
     kind, B, H, *rest = case.split(",")
@@ -210,7 +223,7 @@ def table_kernels(rows, count=10):
         table(("by op", "", "calls", "ms", "of the roofline"), [(o["op"], o["dtype"], o["calls"], f"{1e3 * o['seconds']:.2f}", f"{100 * o['share_of_ceiling']:.0f} %") for o in by_op])
 
 
-TABLES = {"sam": table_sam, "lm": table_lm, "attention": table_attention, "frontier": table_frontier, "kernels": table_kernels}
+TABLES = {"sam": table_sam, "lm": table_lm, "lora": table_lora, "attention": table_attention, "frontier": table_frontier, "kernels": table_kernels}
 
 
 def main(argv):

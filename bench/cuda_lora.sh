@@ -1,0 +1,36 @@
+#!/bin/bash
+# LoRA on a frozen 7B on a GPU: Mistral 7B's shapes with random weights, r = 16 on all seven linear layers, B = 4, T = 2048.
+#
+#   RECOMPUTE='none selective all' FORMS='none nf4' MODES=lora,lora+checkpoint,nf4,nf4+checkpoint bench/cuda_lora.sh FOLDER
+#   WITHIN='16GiB 8GiB 7GiB 5.2GiB': also the planner's choice within these budgets, on NF4 weights
+#   MODES: the peer's; lora+liger and nf4+liger need Liger's kernels, nf4 bitsandbytes, all PEFT
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=bench/cuda_common.sh
+. bench/cuda_common.sh
+open_rows "${1:-}" lora
+PRESET=${PRESET:-mistral-7b}
+B=${B:-4}
+T=${T:-2048}
+more=()
+[[ $DEVICE == cuda ]] || more=(--tiny --warm 1)
+
+cat >"$tmp/run.yaml" <<YAML
+model: {preset: $PRESET}
+adapter: {target_modules: [q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj], r: 16, lora_alpha: 32}
+data: {sequence: $T}
+train: {effective_batch: $B}
+memory: {precision: bf16}
+YAML
+if [[ $OURS == 1 ]]; then
+    for form in ${FORMS:-none nf4}; do
+        for rule in ${RECOMPUTE:-none selective all}; do
+            bench_ours "$tmp/run.yaml" what=lora "mode=quantize $form, recompute $rule" "tokens=$T" "name=$PRESET" -- --set "memory.micro_batch=$B" --set "memory.recompute=$rule" --set "memory.quantize=$form"
+        done
+    done
+    for most in ${WITHIN-}; do
+        bench_ours "$tmp/run.yaml" what=lora "mode=NF4 within $most" "tokens=$T" "name=$PRESET" -- --memory "$most" --set memory.quantize=nf4
+    done
+fi
+[[ $PEERS == 0 ]] || peer peer_lora.py --steps "$STEPS" --modes "${MODES:-lora,lora+checkpoint,nf4,nf4+checkpoint}" --batch "$B" --length "$T" --micro "${MICRO:-$B}" "${more[@]}"
+finish
