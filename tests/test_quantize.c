@@ -9,55 +9,9 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include <stdio.h>
-#include <string.h>
-
-#include "engine/run.h"
-#include "feed/feed.h"
+#include "planned.h"
 #include "graph/ops.h"
 #include "graph/stored.h"
-
-struct planned {
-    struct config c;
-    struct run r;
-};
-
-static void must(int rc, const struct error *e)
-{
-    if (rc) fail_msg("%s", e->text);
-}
-
-static void plan_preset(struct planned *p, const char *preset, const char *const *sets)
-{
-    static const char *const base[] = {"train.effective_batch=8", "data.sequence=64", "data.max_masks=4", "device.threads=2"};
-    struct error e = {0};
-    char text[100];
-    config_init(&p->c);
-    snprintf(text, sizeof text, "model.preset=%s", preset);
-    must(config_set(&p->c, text, &e), &e);
-    if (!strstr(preset, "llama")) must(config_set(&p->c, "data.format=sa1b", &e), &e);
-    for (size_t i = 0; i < COUNT(base); i++) must(config_set(&p->c, base[i], &e), &e);
-    for (; *sets; sets++) must(config_set(&p->c, *sets, &e), &e);
-    must(config_check(&p->c, CONFIG_NEEDS_MODEL, &e), &e);
-    memset(&p->r, 0, sizeof p->r);
-    must(run_plan(&p->r, &p->c, &(struct run_options){.train = true, .describe = feed_describe}, &e), &e);
-}
-
-static void planned_free(struct planned *p)
-{
-    run_close(&p->r);
-    config_free(&p->c);
-}
-
-/* The first node of the backward in program step. */
-static uint32_t turn_of(const struct graph *g)
-{
-    const struct order *o = &g->order[PROGRAM_STEP];
-    for (uint32_t k = 0; k < o->nodes.n; k++)
-        if (node_at(g, o->nodes.at[k])->phase != PHASE_FORWARD) return k;
-    fail_msg("no backward");
-    return 0;
-}
 
 /* Only DEQUANTIZE reads a quantized weight, or a copy between memories. Its result lives until its reader,
  * the next node but for others of these two ops; none is alive at the turn from forward to backward. */
