@@ -18,6 +18,8 @@
 
 /* Reserve of `memory.budget: auto` for the system and this program's own code. */
 enum { BUDGET_RESERVE = 512 << 20 };
+/* Bytes through which a GPU gets its weights. */
+enum { LOAD_BUFFER = 16 << 20 };
 
 /* --- the budget ------------------------------------------------------------------ */
 
@@ -515,6 +517,17 @@ static int open_weights(struct run *r, struct error *e)
     return rc;
 }
 
+/* The staging buffer of the arena is small, because it stays for the whole run. A GPU gets its weights
+ * through a larger one, in few copies; it is freed before the first step. */
+static int load_weights(struct run *r, struct error *e)
+{
+    const bool separate = device_traits(r->device.kind).separate_memory;
+    void *buffer = separate ? mem_alloc(LOAD_BUFFER) : run_staging(r);
+    int rc = weights_load(&r->weights, &r->graph, &r->device, &r->tape, buffer, separate ? LOAD_BUFFER : PLAN_STAGING, (uint64_t)r->config->train_seed, e);
+    if (separate) mem_free(buffer);
+    return rc;
+}
+
 int run_start(struct run *r, const char *spill, bool load, struct error *e)
 {
     int rc = refuse_missing(r, e);
@@ -536,8 +549,7 @@ int run_start(struct run *r, const char *spill, bool load, struct error *e)
     r->tape.nodes = getenv("PLIMSOLL_NODES") != NULL;
     if ((rc = put_samples(r, e))) return rc;
     if (!load) return PL_OK;
-    return weights_load(&r->weights, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING,
-                        (uint64_t)r->config->train_seed, e);
+    return load_weights(r, e);
 }
 
 void run_close(struct run *r)
