@@ -85,4 +85,4 @@ const struct command command_step = {
     "step", "step --model DIR [--adapter DIR] --batch IN.safetensors --out OUT.safetensors [--set key=value]...",
     "Runs one forward and backward on given inputs and writes the outputs, the loss and every gradient, for comparison with\n"
     "another framework.\n"
-    "  --adapter DIR    a LoRA adapter for that model; the gradients are those of its weights, by PEFT's names", step};
+    "  --adapter DIR    a LoRA adapter for that model; the gradients are then those of the adapter's weights", step};
