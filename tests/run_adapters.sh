@@ -70,6 +70,12 @@ files() {
 first_loss() {
     expect 0 '' train "$tmp/whole" --set train.steps=1 && number_near "$(loss "$tmp/files" 1)" "$(loss "$tmp/whole" 1)" 1e-7
 }
+# An adapter does not hold the model: one with fresh weights would be lost, and a warning says so.
+fresh_base() {
+    local run=(--set model.path=null --set model.preset=llama-tiny --set train.steps=1)
+    expect 0 '^warning: the frozen weights are fresh ones' train "$tmp/fresh" "${lora[@]}" "${run[@]}" || return 1
+    ! grep -q 'fresh ones' <(train "$tmp/not-fresh" "${lora[@]}" --set train.steps=1 2>&1)
+}
 onward() {
     expect 0 '' train "$tmp/onward" --set "adapter.path=$tmp/files/model" --set train.steps=2 || return 1
     expect 0 '' train "$tmp/from-checkpoint" --set "adapter.path=$tmp/files/checkpoints/step-10" --set train.steps=2 && same_adapter "$tmp/onward" "$tmp/from-checkpoint" 2
@@ -95,6 +101,7 @@ from_bin() {
 if wanted llama folder; then
     check 'model/ and checkpoints hold an adapter alone' files
     check 'a new adapter changes nothing at first' first_loss
+    check 'a new adapter on fresh weights: a warning' fresh_base
     check 'a folder of ours is trained on' onward
     check 'adapter_model.bin is read and written as safetensors' from_bin
     for name in list regex regex_ahead all_linear bias_lora_only patterns dora dora_bias save_head save_both save_norm tied tied_save layers exclude noprefix; do

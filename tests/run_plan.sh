@@ -56,15 +56,16 @@ check 'what if: a run with both' nothing_left
 # Where no smaller change fits, a refusal names an adapter and 4-bit weights, and they fit. SGD, the shortest sequence and
 # any offload file leave nothing smaller to change.
 least=(--set device=cpu --set device.threads=1 --set device.profile=default --set memory.precision=bf16 --set memory.optimizer=sgd --set train.momentum=0 --set data.sequence=16 --set memory.host_budget=none)
-remedy() { # SIZE CHANGES ARGUMENT...: the changes as KEY=VALUE, separated by blanks
-    local words=${2//=/: } sets=() change
-    expect 3 "each of which fits: ${words// memory/ and memory} \\(" "$binary" plan "$tmp/words.yaml" "${least[@]}" --memory "$1" "${@:3}" || return 1
-    for change in $2; do sets+=(--set "$change"); done
-    expect 0 '' "$binary" plan "$tmp/words.yaml" "${least[@]}" --memory "$1" "${@:3}" "${sets[@]}" && grep '^  arena' "$tmp/out"
+remedy() { # CHANGES ARGUMENT...: the changes as KEY=VALUE, separated by blanks; the budget is the smallest with them
+    local words=${1//=/: } sets=() change size
+    for change in $1; do sets+=(--set "$change"); done
+    expect 3 '' "$binary" plan "$tmp/words.yaml" "${least[@]}" "${@:2}" "${sets[@]}" --memory 2KiB --json && size=$(json "$tmp/out" smallest_budget_bytes) || return 1
+    expect 3 "each of which fits: ${words// memory/ and memory} \\(" "$binary" plan "$tmp/words.yaml" "${least[@]}" "${@:2}" --memory "$size" || return 1
+    expect 0 '' "$binary" plan "$tmp/words.yaml" "${least[@]}" "${@:2}" "${sets[@]}" --memory "$size" && grep '^  arena' "$tmp/out"
 }
-check 'a change that would fit: an adapter' remedy 2500KiB adapter.target_modules=all-linear --set train.effective_batch=256
-check 'a change that would fit: an adapter and 4 bits' remedy 1480KiB 'adapter.target_modules=all-linear memory.quantize=nf4' --set train.effective_batch=256
-check 'a change that would fit: 4 bits' remedy 1100KiB memory.quantize=nf4 --set 'adapter.target_modules=[q_proj]'
+check 'a change that would fit: an adapter' remedy adapter.target_modules=all-linear --set train.effective_batch=256
+check 'a change that would fit: an adapter and 4 bits' remedy 'adapter.target_modules=all-linear memory.quantize=nf4' --set train.effective_batch=256
+check 'a change that would fit: 4 bits' remedy memory.quantize=nf4 --set 'adapter.target_modules=[q_proj]'
 
 # The last split uses the smallest micro-batches that a GPU or a group of batch statistics allows.
 split() { expect 0 '' "$binary" plan "$tmp/$1.yaml" "${@:3}" --compare && grep -F "+ micro-batches of $2 " "$tmp/out"; }

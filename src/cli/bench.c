@@ -339,11 +339,12 @@ static int bench(int argc, char **argv, struct error *e)
 }
 
 const struct command command_bench = {
-    "bench", "bench RUN.yaml [--steps N] [--memory SIZE] [--plan PLAN.json] [--set key=value]... [--json]\n"
+    "bench", "bench RUN.yaml [--adapter DIR] [--steps N] [--memory SIZE] [--plan PLAN.json] [--set key=value]... [--json]\n"
     "       plimsoll bench --calibrate [--set device=cuda] [-o PROFILE.json] [--threads N]",
     "Runs training steps on synthetic inputs and prints the predicted and the measured time, the memory, and the time of each op.\n"
     "Needs no data and writes no files, except the offload file of a CPU's plan that offloads; it is gone when bench ends.\n"
     "  --steps N        steps to measure (5)\n"
+    "  --adapter DIR    a LoRA adapter, as PEFT or a run with an adapter saves it, instead of the one in RUN.yaml: adapter.path\n"
     "  --calibrate      measures the peak rates and the ops of this machine, or of its GPU with --set device=cuda, and stores the\n"
     "                   profile from which plans predict times; takes about a minute and 2 GiB of memory\n"
     "  -o PROFILE.json  with --calibrate: the file for the profile, instead of the default path\n"

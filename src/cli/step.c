@@ -82,6 +82,7 @@ static int step(int argc, char **argv, struct error *e)
 }
 
 const struct command command_step = {
-    "step", "step --model DIR --batch IN.safetensors --out OUT.safetensors [--set key=value]...",
+    "step", "step --model DIR [--adapter DIR] --batch IN.safetensors --out OUT.safetensors [--set key=value]...",
     "Runs one forward and backward on given inputs and writes the outputs, the loss and every gradient, for comparison with\n"
-    "another framework.", step};
+    "another framework.\n"
+    "  --adapter DIR    a LoRA adapter for that model; the gradients are then those of the adapter's weights", step};

@@ -203,6 +203,7 @@ int trainer_begin(struct trainer *t, const struct train_options *o, struct error
     if (!rc) trainer_find_best(t);
     if (!rc) rc = trainer_require_space(t, e);
     if (!rc && t->run.adapted) log_note("%s", t->run.adapted);
+    if (!rc && t->run.adapted && !t->c->model_path) log_warn("the frozen weights are fresh ones (no model.path), and train.out will hold the adapter alone; to use it later, give the model a folder");
     /* Everything is checked by now: a resume that is refused changes nothing. The evaluation before
      * the first step is repeated. */
     if (!rc && o->resume) rc = folder_metrics_cut(&t->folder, t->state.step ? (int64_t)t->state.step : -1, e);
