@@ -43,10 +43,13 @@ static struct out output(const struct graph *g, const char *name)
     return (struct out){{name, DT_F32, tensor_at(g, x)->rank, tensor_at(g, x)->dim}, x};
 }
 
-/* The published name, or for families with named_as_found the name in the model folder. */
-static const char *gradient_name(const struct step *s, const char *published, struct bump *names)
+/* The published name, or for families with named_as_found the name in the model folder; with an adapter the
+ * name in its file, as in PEFT's state dict. */
+static const char *gradient_name(const struct step *s, const struct param *p, struct bump *names)
 {
     char found[1024];
+    const char *published = weight_name(&s->run.graph, p);
+    if (s->run.weights.adapter) return bump_format(names, "grad.%s", weights_name_in_adapter(s->run.weights.adapter, &s->run.graph, p, found));
     bool follow = s->run.model.family->named_as_found && *s->run.weights.naming.strip;
     return bump_format(names, "grad.%s", follow ? weights_name_in_folder(&s->run.weights, published, found) : published);
 }
@@ -63,7 +66,7 @@ static uint32_t list_outputs(struct step *s, struct out *list, struct bump *name
         const struct param *p = &g->params.at[i];
         if (p->frozen) continue;
         const struct tensor *t = tensor_at(g, p->tensor);
-        list[n++] = (struct out){{gradient_name(s, graph_name(g, t->name), names), DT_F32, t->rank, t->dim}, p->grad};
+        list[n++] = (struct out){{gradient_name(s, p, names), DT_F32, t->rank, t->dim}, p->grad};
     }
     return n;
 }

@@ -9,7 +9,7 @@ Each case is one folder of tests/golden/peft, an adapter as peft saves it:
     adapter_config.json           base_model_name_or_path is the model folder, seen from the repository's root
     adapter_model.safetensors     random, lora_B too; or adapter_model.bin
     batch.safetensors             the inputs; where it is missing, those of the model folder
-    expect.safetensors            outputs, loss, grad.<name> for every trained parameter
+    expect.safetensors            outputs, loss, grad.<name> for every trained parameter, as the adapter's file names it
     losses.json                   instead: ten steps of the model folder's run.yaml, with this adapter
     flags                         further arguments of the binary, if any
 
@@ -237,6 +237,13 @@ def base_name(c, name):
     return make_towers.folder_name(make_towers.CASES[c["base"]], name) if family(c) is make_towers else name
 
 
+def file_name(c, name):
+    """A parameter's name in a PeftModel, as it is in the adapter's file."""
+    name = name.replace(".modules_to_save.default", "")
+    name = name.replace(".lora_magnitude_vector.default.weight", ".lora_magnitude_vector").replace(".default", "")
+    return PREFIX + c["old"] + name.removeprefix(PREFIX) if c["old"] else name
+
+
 def outputs(model, c, batch, dtype):
     model = model.get_base_model()  # with the adapter inside
     if family(c) is make_llama:
@@ -253,7 +260,7 @@ def run(model, c, batch, dtype=torch.float32):
     result = {n: t.detach().clone().contiguous() for n, t in result.items()}
     for name, p in trained_parameters(model):
         grad = torch.zeros_like(p) if p.grad is None else p.grad
-        result["grad." + base_name(c, name)] = grad.contiguous()
+        result["grad." + file_name(c, name)] = grad.contiguous()
     return result
 
 
