@@ -120,7 +120,9 @@ const struct weights *weights_of(const struct weights *w, uint32_t param);
 /* A zeroed struct is allowed. */
 void weights_close(struct weights *w);
 
-/* Shared by weights.c and weights_save.c. */
+/* Shared by weights.c, weights_load.c and weights_save.c. */
+/* The parameter that names where another one's initial values are: mostly itself. */
+const struct param *weight_origin(const struct graph *g, const struct param *p);
 const char *weight_name(const struct graph *g, const struct param *p);    /* published */
 bool weight_is_constant(const struct graph *g, const struct param *p);    /* never in a file */
 /* True if weights_save copies a file of that name and size from the source folder. */
