@@ -9,9 +9,9 @@
 #
 #   steady   plan = run: free memory over 1,000 steps, two runs with the same weights; alone on the GPU
 #   ops      every op and the seam against the reference kernels
-#   golden   every family against PyTorch in f32, bf16 and f16
+#   golden   every family against PyTorch, and adapters against PEFT, in f32, bf16 and f16
 #   matrix   every technique: the runs that test the CPU (run_curves, run_offload, run_optim, run_precision,
-#            run_equal, run_pipeline); each model and section is a process of its own, because creating the
+#            run_equal, run_adapters, run_quantize, run_pipeline); each model and section is a process of its own, because creating the
 #            CUDA context takes most of their time
 #   plans    plans for this GPU equal those that were stored without it
 #
@@ -108,7 +108,10 @@ part_ops() {
 }
 part_golden() {
     local p
-    for p in f32 bf16 f16; do start "golden-$p" env PRECISION=$p FLAGS="--set device.kind=$DEVICE" sh tests/golden.sh; done
+    for p in f32 bf16 f16; do
+        start "golden-$p" env PRECISION=$p FLAGS="--set device.kind=$DEVICE" sh tests/golden.sh
+        start "golden-adapters-$p" env PRECISION=$p GOLDEN=tests/golden/peft FLAGS="--set device.kind=$DEVICE" sh tests/golden.sh
+    done
 }
 part_matrix() {
     local m p
@@ -120,6 +123,8 @@ part_matrix() {
     start run_precision-runs env SECTIONS=runs bash tests/run_precision.sh
     start run_optim bash tests/run_optim.sh
     start run_equal bash tests/run_equal.sh
+    start run_adapters env SECTIONS=equal bash tests/run_adapters.sh
+    start run_quantize bash tests/run_quantize.sh
     start run_pipeline bash tests/run_pipeline.sh
 }
 part_plans() { start run_plans env KEEP="$logs" bash tests/run_plans.sh; }
