@@ -16,12 +16,12 @@ struct planned {
     struct run r;
 };
 
-static void must(int rc, const struct error *e)
+static inline void must(int rc, const struct error *e)
 {
     if (rc) fail_msg("%s", e->text);
 }
 
-static void plan_preset(struct planned *p, const char *preset, const char *const *sets)
+static inline void plan_preset(struct planned *p, const char *preset, const char *const *sets)
 {
     static const char *const base[] = {"train.effective_batch=8", "data.sequence=64", "data.max_masks=4", "device.threads=2"};
     struct error e = {0};
@@ -37,14 +37,14 @@ static void plan_preset(struct planned *p, const char *preset, const char *const
     must(run_plan(&p->r, &p->c, &(struct run_options){.train = true, .describe = feed_describe}, &e), &e);
 }
 
-static void planned_free(struct planned *p)
+static inline void planned_free(struct planned *p)
 {
     run_close(&p->r);
     config_free(&p->c);
 }
 
 /* The turn from forward to backward in program step: the position after the last node of the forward. */
-static uint32_t turn_of(const struct graph *g)
+static inline uint32_t turn_of(const struct graph *g)
 {
     const struct order *o = &g->order[PROGRAM_STEP];
     uint32_t k = o->nodes.n;

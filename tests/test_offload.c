@@ -14,46 +14,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planned.h"
 #include "feed/batch_plan.h"
 #include "feed/feed.h"
 #include "graph/ops.h"
 #include "passes/techniques/offload.h"
 #include "engine/run.h"
 
-static void must(int rc, const struct error *e)
+/* A plan of a preset that offloads these; nothing else is chosen. */
+static void plan_offloading(struct planned *p, const char *preset, const char *offload, const char *const *sets)
 {
-    if (rc) fail_msg("%s", e->text);
-}
-
-/* A plan of a preset; nothing runs. */
-struct planned {
-    struct config c;
-    struct run r;
-};
-
-static void plan_preset(struct planned *p, const char *preset, const char *offload, const char *const *sets)
-{
-    static const char *const base[] = {"train.effective_batch=8", "data.sequence=64", "data.max_masks=4", "memory.head_chunks=1", "memory.recompute=none",
-                                       "device.threads=2"};
-    struct error e = {0};
     char text[100];
-    config_init(&p->c);
-    snprintf(text, sizeof text, "model.preset=%s", preset);
-    must(config_set(&p->c, text, &e), &e);
-    if (!strstr(preset, "llama")) must(config_set(&p->c, "data.format=sa1b", &e), &e);
+    const char *all[16] = {"memory.head_chunks=1", "memory.recompute=none", text};
     snprintf(text, sizeof text, "memory.offload=%s", offload);
-    must(config_set(&p->c, text, &e), &e);
-    for (size_t i = 0; i < COUNT(base); i++) must(config_set(&p->c, base[i], &e), &e);
-    for (; *sets; sets++) must(config_set(&p->c, *sets, &e), &e);
-    must(config_check(&p->c, CONFIG_NEEDS_MODEL, &e), &e);
-    memset(&p->r, 0, sizeof p->r);
-    must(run_plan(&p->r, &p->c, &(struct run_options){.train = true, .describe = feed_describe}, &e), &e);
-}
-
-static void planned_free(struct planned *p)
-{
-    run_close(&p->r);
-    config_free(&p->c);
+    for (size_t n = 3; *sets; sets++, n++) {
+        assert_true(n + 1 < COUNT(all));
+        all[n] = *sets;
+    }
+    plan_preset(p, preset, all);
 }
 
 static uint64_t padded(const struct graph *g, id s) { return align_up(g->storages.at[s].bytes, PLAN_ALIGN); }
@@ -161,7 +139,7 @@ static const char *const *const sets_tested[] = {f32_sets, bf16_sets, split_sets
 static void check_kind(const struct planned *none, const char *preset, const char *word, enum kind kind, const char *const *sets)
 {
     struct planned x;
-    plan_preset(&x, preset, word, sets);
+    plan_offloading(&x, preset, word, sets);
     uint64_t all = bytes_of_kind(&none->r.graph, kind), fetched = largest_update_operands(&none->r.graph, kind);
     assert_true(all > 0 && fetched > 0 && fetched < all);
     assert_int_equal(none->r.plan.persistent[SPACE_DEVICE] - x.r.plan.persistent[SPACE_DEVICE], all);
@@ -176,7 +154,7 @@ static void check_kind(const struct planned *none, const char *preset, const cha
 static void check_weights(const struct planned *none, const char *preset, const char *const *sets)
 {
     struct planned x;
-    plan_preset(&x, preset, "weights", sets);
+    plan_offloading(&x, preset, "weights", sets);
     struct weights_count c = count_weights(&none->r.graph);
     assert_true(c.all > c.two);
     assert_int_equal(none->r.plan.persistent[SPACE_DEVICE] - x.r.plan.persistent[SPACE_DEVICE], c.all);
@@ -216,7 +194,7 @@ static uint64_t alive(const struct planned *x, enum space space, uint32_t at)
 static void check_activations(const struct planned *none, const char *preset, const char *const *sets)
 {
     struct planned x;
-    plan_preset(&x, preset, "activations", sets);
+    plan_offloading(&x, preset, "activations", sets);
     assert_int_equal(none->r.plan.persistent[SPACE_DEVICE], x.r.plan.persistent[SPACE_DEVICE]);
     assert_int_equal(x.r.plan.persistent[SPACE_HOST], 0);
     uint64_t offloaded = alive(&x, SPACE_HOST, backward_start(&x.r.graph)), before = alive(none, SPACE_DEVICE, backward_start(&none->r.graph)),
@@ -239,13 +217,13 @@ static void test_bytes(void **state)
         for (size_t k = 0; k < COUNT(sets_tested); k++) {
             const char *preset = presets_tested[i], *const *sets = sets_tested[k];
             struct planned none, all;
-            plan_preset(&none, preset, "none", sets);
+            plan_offloading(&none, preset, "none", sets);
             assert_int_equal(host_arena(&none), 0);
             check_kind(&none, preset, "optimizer", KIND_STATE, sets);
             if (sets == bf16_sets) check_kind(&none, preset, "masters", KIND_MASTER, sets);
             check_weights(&none, preset, sets);
             check_activations(&none, preset, sets);
-            plan_preset(&all, preset, "optimizer+masters+weights+activations", sets);
+            plan_offloading(&all, preset, "optimizer+masters+weights+activations", sets);
             uint64_t gone = none.r.plan.persistent[SPACE_DEVICE] - all.r.plan.persistent[SPACE_DEVICE];
             assert_int_equal(gone, bytes_of_kind(&none.r.graph, KIND_STATE) + bytes_of_kind(&none.r.graph, KIND_MASTER) + count_weights(&none.r.graph).all);
             assert_int_equal(all.r.plan.persistent[SPACE_HOST], gone);
@@ -264,7 +242,7 @@ static void test_order(void **state)
     static const char *const sets[] = {"memory.precision=f32", "memory.micro_batch=2", "memory.head_chunks=2", "prompts.iterations=3", NULL};
     for (size_t i = 0; i < COUNT(presets_tested); i++) {
         struct planned x;
-        plan_preset(&x, presets_tested[i], "weights+activations", sets);
+        plan_offloading(&x, presets_tested[i], "weights+activations", sets);
         const struct graph *g = &x.r.graph;
         const struct order *o = &g->order[PROGRAM_STEP];
         uint32_t copies = 0, ahead = 0;
@@ -352,7 +330,7 @@ static void test_mapping(void **state)
     struct planned x;
     struct error e = {0};
     char line[600], *at;
-    plan_preset(&x, "llama-tiny", "optimizer+weights", f32_sets);
+    plan_offloading(&x, "llama-tiny", "optimizer+weights", f32_sets);
     must(run_start(&x.r, NULL, true, &e), &e);
     memset(x.r.device.arena[SPACE_HOST], 1, host_arena(&x));
     bool found = false;

@@ -146,7 +146,8 @@ bool weights_other_file(const struct weights *w, const char *path, const char *n
     return true;
 }
 
-static int copy_others(const struct weights *w, const char *dir, struct error *e)
+/* Copies the small other files; `wanted` NULL: all of them. */
+static int copy_others(const struct weights *w, const char *dir, bool (*wanted)(const char *name), struct error *e)
 {
     struct names all;
     int rc = dir_list(w->dir, &all, e);
@@ -155,7 +156,7 @@ static int copy_others(const struct weights *w, const char *dir, struct error *e
         uint64_t bytes;
         rc = path_print(from, w->dir, all.at[i], e);
         if (!rc) rc = path_print(to, dir, all.at[i], e);
-        if (!rc && weights_other_file(w, from, all.at[i], &bytes)) rc = file_copy(from, to, e);
+        if (!rc && (!wanted || wanted(all.at[i])) && weights_other_file(w, from, all.at[i], &bytes)) rc = file_copy(from, to, e);
     }
     names_free(&all);
     return rc;
@@ -223,21 +224,6 @@ static bool is_processor_file(const char *name)
     return false;
 }
 
-static int copy_processor(const struct weights *w, const char *dir, struct error *e)
-{
-    struct names all = {0};
-    int rc = *w->dir ? dir_list(w->dir, &all, e) : PL_OK;
-    for (uint32_t i = 0; !rc && i < all.n; i++) {
-        char from[PATH_ROOM], to[PATH_ROOM];
-        uint64_t bytes;
-        rc = path_print(from, w->dir, all.at[i], e);
-        if (!rc) rc = path_print(to, dir, all.at[i], e);
-        if (!rc && is_processor_file(all.at[i]) && weights_other_file(w, from, all.at[i], &bytes)) rc = file_copy(from, to, e);
-    }
-    names_free(&all);
-    return rc;
-}
-
 static bool in_adapter(const struct graph *g, const struct param *p) { return !weight_is_constant(g, p) && weight_is_adapted(p); }
 
 static int save_new_adapter(const struct weights *w, const struct graph *g, struct transfer *x, const char *dir, struct error *e)
@@ -271,10 +257,10 @@ static int save_adapter(const struct weights *w, const struct graph *g, struct t
     int rc = PL_OK;
     if (!*w->adapter->dir) {
         rc = save_new_adapter(w, g, x, dir, e);
-        return rc ? rc : copy_processor(w, dir, e);
+        return rc || !*w->dir ? rc : copy_others(w, dir, is_processor_file, e);
     }
     for (uint32_t i = 0; !rc && i < w->adapter->n_files; i++) rc = save_file(w->adapter, g, x, i, dir, e);
-    return rc ? rc : copy_others(w->adapter, dir, e);
+    return rc ? rc : copy_others(w->adapter, dir, NULL, e);
 }
 
 /* --- the folder ----------------------------------------------------------------------------------- */
@@ -291,7 +277,7 @@ int weights_save(struct weights *w, const struct model *m, const struct graph *g
     if (!rc && m->config_text) rc = file_write_atomic(path, m->config_text, strlen(m->config_text), e);
     if (!rc && !*w->dir) return save_new(w, g, &x, dir, e);
     for (uint32_t i = 0; !rc && i < w->n_files; i++) rc = save_file(w, g, &x, i, dir, e);
-    return rc ? rc : copy_others(w, dir, e);
+    return rc ? rc : copy_others(w, dir, NULL, e);
 }
 
 uint64_t weights_bytes(const struct weights *w, const struct graph *g)

@@ -489,7 +489,7 @@ uint32_t lora_modules(const struct graph *g, struct bump *b, const char *const *
     return n;
 }
 
-/* The modules by the last part of their names, most first come first. */
+/* How many modules have each last part of a name, in the order of the forward. */
 static void print_leaves(const char *const *names, uint32_t n, struct text *out)
 {
     enum { LEAVES = 12 };

@@ -17,8 +17,8 @@ int lora_check(const struct graph *g, const struct adapter *a, struct error *e);
 
 /* The names of the modules that have an adapter, in the order of the forward. The list is in `b`. */
 uint32_t lora_modules(const struct graph *g, struct bump *b, const char *const **names);
-/* "LoRA on 64 modules (q_proj 32, v_proj 32); it trains 4,194,304 of 6.7 B weights (0.06 %)", of a
- * forward with adapters. */
+/* "LoRA on 64 modules (q_proj 32, v_proj 32); 4,194,304 of 6,742,609,920 weights are trained (0.0622 %)",
+ * of a forward with adapters. */
 void lora_print(const struct graph *g, struct text *out);
 
 #endif
