@@ -65,36 +65,52 @@ static uint32_t next_change(const struct aligned *text, enum unicode_form form, 
     return at;
 }
 
-/* Normalizes a part between two characters that do not depend on it. The whole part is where its
- * characters came from, unless it is left as it was. */
+/* Normalizes a part that no character around it depends on. What is the same at its begin and its end
+ * comes from itself, the rest from the rest. */
 static void form_part(const struct aligned *text, uint32_t begin, uint32_t end, enum unicode_form form, struct codes *codes, struct aligned_buffer *out)
 {
-    const uint32_t before = out->n;
-    const struct byte_range from = aligned_from(text, begin, end);
+    uint32_t first = 0, last, code;
     unicode_normalize(form, text->at + begin, end - begin, codes);
-    for (uint32_t i = 0; i < codes->n; i++) {
+    last = codes->n;
+    for (int n; first < last && begin < end; begin += (uint32_t)n, first++) {
+        n = utf8_next(text->at + begin, &code);
+        if (code != codes->at[first]) break;
+        aligned_copy(out, text, begin, begin + (uint32_t)n);
+    }
+    uint32_t tail = end;
+    while (last > first && tail > begin) {
+        uint32_t at = tail;
+        do at--;
+        while (((unsigned char)text->at[at] & 0xc0) == 0x80);
+        utf8_next(text->at + at, &code);
+        if (code != codes->at[last - 1]) break;
+        tail = at, last--;
+    }
+    const struct byte_range from = begin < tail ? aligned_from(text, begin, tail) : begin < end ? aligned_from(text, begin, begin + 1) : (struct byte_range){0, 0};
+    for (uint32_t i = first; i < last; i++) {
         char bytes[4];
         aligned_put(out, bytes, (size_t)utf8_encode(codes->at[i], bytes), from);
     }
-    if (out->n - before != end - begin || memcmp(out->at + before, text->at + begin, end - begin)) return;
-    out->n = before;
-    aligned_copy(out, text, begin, end);
+    aligned_copy(out, text, tail, end);
 }
 
-/* A part begins one character before the first that may change, which that one may join. */
+/* A part is a character that may change and those that join it. It begins one character earlier if the
+ * first one joins that. */
 static void apply_form(enum unicode_form form, struct normal_work *w, struct aligned *text, struct aligned_buffer *out)
 {
     uint32_t change = next_change(text, form, 0), done = 0;
     if (change == text->n) return;
     while (change < text->n) {
-        uint32_t begin = change, end = change, code;
-        if (begin > done)
+        uint32_t begin = change, end, code;
+        end = change + (uint32_t)utf8_next(text->at + change, &code);
+        if (begin > done && unicode_joins(form, code))
             do begin--;
             while (begin > done && ((unsigned char)text->at[begin] & 0xc0) == 0x80);
-        do {
-            end += (uint32_t)utf8_next(text->at + end, &code);
-            if (end < text->n) utf8_next(text->at + end, &code);
-        } while (end < text->n && unicode_may_change(form, code));
+        while (end < text->n) {
+            const int n = utf8_next(text->at + end, &code);
+            if (code < 0x80 || !unicode_joins(form, code)) break;
+            end += (uint32_t)n;
+        }
         aligned_copy(out, text, done, begin);
         form_part(text, begin, end, form, &w->codes, out);
         done = end;

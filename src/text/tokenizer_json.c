@@ -119,9 +119,10 @@ static int read_bpe(struct tokenizer *t, const struct value *v, struct error *e)
     m->raw = pretokenizer_is_byte_level(&t->pretokenizer) && !m->byte_fallback && is_ascii(m->prefix) && is_ascii(m->suffix);
     t->pretokenizer.raw = m->raw;
     m->unk = unk ? id_map_get(&t->vocabulary.ids, unk, strlen(unk)) : -1;
-    find_fallback(&t->vocabulary.ids, m->fallback);
+    const bool all = find_fallback(&t->vocabulary.ids, m->fallback);
     index_tokens(t, m);
-    bpe_find_seams(m, &t->vocabulary, "\xe2\x96\x81");
+    /* Where unknown characters vanish, their neighbours join. */
+    if (m->unk >= 0 || (m->byte_fallback && all)) bpe_find_seams(m, &t->vocabulary, "\xe2\x96\x81");
     return PL_OK;
 }
 

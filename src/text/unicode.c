@@ -91,29 +91,35 @@ static int compose(uint32_t *codes, int n)
     return (int)utf8proc_normalize_utf32((utf8proc_int32_t *)codes, n, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
 }
 
-/* One bit per character and form: see unicode_may_change. */
-static uint8_t changes[FORMS][CODES / 8];
-static void mark(enum unicode_form form, uint32_t code) { changes[form][code / 8] |= (uint8_t)(1 << code % 8); }
+/* One bit per character and form: see unicode_may_change and unicode_joins. */
+static uint8_t changes[FORMS][CODES / 8], follows[FORMS][CODES / 8];
+static void mark(uint8_t *table, uint32_t code) { table[code / 8] |= (uint8_t)(1 << code % 8); }
+static bool is_marked(const uint8_t *table, uint32_t code) { return table[code / 8] >> code % 8 & 1; }
+
+/* Marks follow; where characters are composed, so does what is the second half of one. */
+static void find_followers(enum unicode_form form)
+{
+    for (uint32_t c = 0x80; c < CODES; c++) {
+        uint32_t d[DECOMPOSED_MOST];
+        if (c >= 0xd800 && c < 0xe000) continue;
+        if (class_of(c)) mark(follows[form], c);
+        int n = decompose(FORM_NFD, c, d);
+        const uint32_t last = d[n - 1];
+        if (composes(form) && n > 1 && compose(d, n) == 1 && d[0] == c) mark(follows[form], last);
+    }
+}
 
 static void build_form(enum unicode_form form)
 {
+    find_followers(form);
     for (uint32_t c = 0x80; c < CODES; c++) {
-        if (c >= 0xd800 && c < 0xe000) continue;
         uint32_t d[DECOMPOSED_MOST];
+        if (c >= 0xd800 && c < 0xe000) continue;
         int n = decompose(form, c, d);
-        if (class_of(c)) mark(form, c);
-        if (n == 1 && d[0] == c) continue;
-        const uint32_t last = d[n - 1];
-        if (!composes(form)) {
-            mark(form, c);
-            continue;
-        }
-        n = compose(d, n);
-        if (n != 1 || d[0] != c) mark(form, c);
-        else mark(form, last); /* c = something + last: `last` joins what stands before it */
+        if (is_marked(follows[form], d[0])) mark(follows[form], c);
+        if (composes(form)) n = compose(d, n);
+        if (is_marked(follows[form], c) || n != 1 || d[0] != c) mark(changes[form], c);
     }
-    for (uint32_t c = 0x1161; composes(form) && c < 0x11c3; c++) /* vowels and finals of Hangul join */
-        if (c <= 0x1175 || c >= 0x11a8) mark(form, c);
 }
 
 static void build_nfc(void) { build_form(FORM_NFC); }
@@ -126,7 +132,13 @@ static void (*const builders[FORMS])(void) = {build_nfc, build_nfd, build_nfkc, 
 bool unicode_may_change(enum unicode_form form, uint32_t code)
 {
     pthread_once(&built[form], builders[form]);
-    return changes[form][code / 8] >> code % 8 & 1;
+    return is_marked(changes[form], code);
+}
+
+bool unicode_joins(enum unicode_form form, uint32_t code)
+{
+    pthread_once(&built[form], builders[form]);
+    return is_marked(follows[form], code);
 }
 
 /* Sorts a run of marks by combining class and keeps the order within a class. */

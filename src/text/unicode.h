@@ -37,9 +37,10 @@ int unicode_lower(uint32_t code, uint32_t out[2]);
 enum unicode_form { FORM_NFC, FORM_NFD, FORM_NFKC, FORM_NFKD, FORMS };
 
 /* Whether the character can change, move or join another one in this form. Text without such
- * characters is in this form already; a character for which this is false never depends on what
- * stands before it. */
+ * characters is in this form already. */
 bool unicode_may_change(enum unicode_form form, uint32_t code);
+/* Whether what it becomes depends on what stands before it, or changes that. */
+bool unicode_joins(enum unicode_form form, uint32_t code);
 
 /* A list of characters. */
 struct codes {
