@@ -26,7 +26,7 @@ LDLIBS  += -lcjson -lyaml -ljpeg -lpng -lz -lm -lpthread -ldl
 LDFLAGS += -fopenmp $(EXTRA)
 
 CUDA_ROOMS := cuda cuda/device cuda/attention cuda/products cuda/rows cuda/maps cuda/update
-DIRS := base io graph run cost cpu $(CUDA_ROOMS) passes passes/techniques passes/rewrites plan models data config engine feed infer train calibrate report lib cli
+DIRS := base io text graph run cost cpu $(CUDA_ROOMS) passes passes/techniques passes/rewrites plan models data config engine feed infer train calibrate report lib cli
 # Sorted by make itself: the order of a wildcard depends on the locale.
 SRCS := $(sort $(filter-out src/cli/main.c,$(foreach d,$(DIRS),$(wildcard src/$(d)/*.c))))
 
@@ -189,7 +189,7 @@ REPLAYS := $(patsubst tests/fuzz/fuzz_%.c,$(BUILD)/tests/replay_%,$(wildcard tes
 $(REPLAYS): $(BUILD)/tests/replay_%: tests/fuzz/fuzz_%.c tests/fuzz/replay_main.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $^ $(LDFLAGS) $(LDLIBS) -o $@
-HELPERS := $(addprefix $(BUILD)/tests/,compare json_get forge forge_pth forge_png cuda_seam cuda_ops profile_path)
+HELPERS := $(addprefix $(BUILD)/tests/,compare json_get render forge forge_pth forge_png cuda_seam cuda_ops profile_path)
 tests: $(TESTS) $(REPLAYS) $(HELPERS) $(EXAMPLES)
 
 # The tests of the CUDA device against the reference kernels need none of the libraries for files and
