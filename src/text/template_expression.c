@@ -441,7 +441,7 @@ struct node *parse_target(struct parser *p, bool members)
         list_push(p, &l, parse_primary(p, members), NULL);
         if (!skip_sign(p, ",")) break;
         tuple = true;
-        if (at_tuple_end(p) || at_name(p, "in") || at_sign(p, "=")) break;
+        if (at_tuple_end(p) || (!members && at_name(p, "in"))) break;
     }
     struct node *n = node_new(p, NODE_TUPLE, line);
     list_done(&l, n);

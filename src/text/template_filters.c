@@ -42,6 +42,7 @@ struct var filter_call(struct render *r, const struct filter *f, struct var in, 
 {
     uint32_t place[CALL_ARGS];
     struct args a = {.n = written->n};
+    if (in.kind == VAR_STRING) r->steps += in.s->n / 64;
     if (f->params[0] == '*') return f->run(r, in, written);
     const char *wrong = args_place(f->params, f->least, written->names, written->n, place);
     if (wrong) fail(r, "'%s' %s", f->name, wrong);
@@ -89,14 +90,17 @@ static struct var filter_title(struct render *r, struct var in, const struct arg
     (void)a;
     struct var v = var_string(r, in);
     struct build b = {.r = r};
-    for (uint32_t i = 0, begin = 0; i < v.s->n;) {
+    for (uint32_t from = 0, to, second; from < v.s->n; from = to) {
         int n;
-        const uint32_t c = code_at(v.s->at + i, &n);
-        struct var one = str_slice(r, v, i, i + (uint32_t)n);
-        const bool border = code_is_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
-        build_str(&b, (i == begin ? string_upper(r, one) : string_lower(r, one)).s);
-        i += (uint32_t)n;
-        if (border) begin = i;
+        bool border = false;
+        code_at(v.s->at + from, &n);
+        second = from + (uint32_t)n;
+        for (to = from; to < v.s->n && !border; to += (uint32_t)n) {
+            const uint32_t c = code_at(v.s->at + to, &n);
+            border = code_is_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
+        }
+        build_str(&b, string_upper(r, str_slice(r, v, from, second)).s);
+        build_str(&b, string_lower(r, str_slice(r, v, second, to)).s);
     }
     struct var out = build_done(&b);
     out.markup = v.markup;
@@ -489,41 +493,68 @@ static const struct filter *named(struct render *r, struct var name, const struc
     return f;
 }
 
-static struct var filter_map(struct render *r, struct var in, const struct args *a)
+/* map, select, reject, selectattr, rejectattr: Python computes their elements when they are asked for, so that an error in one
+ * that nobody asks for is none. */
+struct lazy {
+    struct iter from;
+    const struct filter *call;  /* the filter, or the test; NULL: the element itself */
+    struct args rest;           /* its arguments */
+    struct var path, otherwise; /* map: an attribute and what replaces an undefined one. selectattr: the attribute */
+    bool selects, keep;         /* a test decides which elements come, rather than changing them */
+};
+
+bool lazy_next(struct render *r, struct lazy *l, struct var *out)
 {
-    struct seq *out = seq_new(r, 0);
-    if (!var_truth(in)) return var_iterator(r, out);
-    struct iter it = iter_of(r, in);
-    struct var path = {0}, otherwise = {0};
-    for (uint32_t i = 0; i < a->n && a->names[0]; i++) {
-        if (!strcmp(a->names[i], "attribute")) path = a->at[i];
-        else if (!strcmp(a->names[i], "default")) otherwise = a->at[i];
-        else fail(r, "'map' has no argument '%s'", a->names[i]);
+    for (struct var x; iter_next(r, &l->from, &x);) {
+        enter(r);
+        struct var v = dotted(r, x, l->path);
+        if (l->call) v = filter_call(r, l->call, v, &l->rest);
+        leave(r);
+        if (l->selects && var_truth(v) != l->keep) continue;
+        *out = l->selects ? x : v.kind == VAR_UNDEFINED && is_given(l->otherwise) && l->otherwise.kind != VAR_NONE ? l->otherwise : v;
+        return true;
     }
-    if (!a->n || (a->names[0] && !is_given(path))) fail(r, "'map' needs a filter or an attribute");
-    const struct filter *f = a->names[0] ? NULL : named(r, a->at[0], filter_find);
-    const struct args rest = f ? rest_of(a, 1) : (struct args){0};
-    for (struct var x; iter_next(r, &it, &x);) {
-        x = f ? filter_call(r, f, x, &rest) : dotted(r, x, path);
-        seq_push(r, out, x.kind == VAR_UNDEFINED && is_given(otherwise) && otherwise.kind != VAR_NONE ? otherwise : x);
-    }
-    return var_iterator(r, out);
+    return false;
 }
 
-/* select, reject, selectattr, rejectattr */
+/* Nothing comes from what is false, not even an error that it is no list. */
+static struct var lazy_iterator(struct render *r, struct var in, struct lazy *l)
+{
+    struct seq *q = seq_new(r, 0);
+    if (!var_truth(in)) return var_iterator(r, q);
+    l->from = iter_of(r, in);
+    q->lazy = l;
+    return var_iterator(r, q);
+}
+
+static struct var filter_map(struct render *r, struct var in, const struct args *a)
+{
+    struct lazy *l = take(r, sizeof *l);
+    for (uint32_t i = 0; i < a->n && a->names[0]; i++) {
+        if (!strcmp(a->names[i], "attribute")) l->path = a->at[i];
+        else if (!strcmp(a->names[i], "default")) l->otherwise = a->at[i];
+        else fail(r, "'map' has no argument '%s'", a->names[i]);
+    }
+    if (!a->n || (a->names[0] && !is_given(l->path))) fail(r, "'map' needs a filter or an attribute");
+    if (!a->names[0]) {
+        l->call = named(r, a->at[0], filter_find);
+        l->rest = rest_of(a, 1);
+    }
+    return lazy_iterator(r, in, l);
+}
+
 static struct var selected(struct render *r, struct var in, const struct args *a, bool keep, bool attribute)
 {
-    struct seq *out = seq_new(r, 0);
-    if (!var_truth(in)) return var_iterator(r, out);
+    struct lazy *l = take(r, sizeof *l);
     if (attribute && (!a->n || a->names[0])) fail(r, "'%s' needs an attribute", keep ? "selectattr" : "rejectattr");
-    struct iter it = iter_of(r, in);
-    const struct filter *test = a->n > attribute ? named(r, a->at[attribute], test_find) : NULL;
-    const struct args rest = test ? rest_of(a, attribute + 1u) : (struct args){0};
-    for (struct var x; iter_next(r, &it, &x);) {
-        struct var v = attribute ? dotted(r, x, a->at[0]) : x;
-        if (var_truth(test ? filter_call(r, test, v, &rest) : v) == keep) seq_push(r, out, x);
+    l->selects = true;
+    l->keep = keep;
+    if (attribute) l->path = a->at[0];
+    if (a->n > attribute) {
+        l->call = named(r, a->at[attribute], test_find);
+        l->rest = rest_of(a, attribute + 1u);
     }
-    return var_iterator(r, out);
+    return lazy_iterator(r, in, l);
 }
 static struct var filter_select(struct render *r, struct var in, const struct args *a)
 {

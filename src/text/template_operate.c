@@ -95,6 +95,7 @@ static struct var repeated(struct render *r, struct var v, struct var times)
     const int64_t n = var_integer(times);
     if (v.kind == VAR_STRING) {
         struct build b = {.r = r};
+        if (v.s->n && n > RENDER_OUTPUT / v.s->n) fail(r, "the text grows beyond %d MiB", RENDER_OUTPUT >> 20);
         for (int64_t i = 0; i < n && v.s->n; i++, step(r)) build_str(&b, v.s);
         struct var out = build_done(&b);
         out.markup = v.markup;

@@ -8,9 +8,11 @@
 
 /* ---- stripping ---- */
 
-static bool strips(uint32_t c, const struct str *chars)
+static bool strips(struct render *r, uint32_t c, const struct str *chars)
 {
+    step(r);
     if (!chars) return code_is_space(c);
+    r->steps += chars->n / 16;
     for (uint32_t i = 0; i < chars->n;) {
         int n;
         if (code_at(chars->at + i, &n) == c) return true;
@@ -33,10 +35,9 @@ struct var string_strip(struct render *r, struct var v, struct var chars, enum s
     uint32_t from = 0, to = v.s->n;
     int n;
     if (sides & STRIP_LEFT)
-        for (; from < to && strips(code_at(v.s->at + from, &n), set); from += (uint32_t)n) step(r);
+        while (from < to && strips(r, code_at(v.s->at + from, &n), set)) from += (uint32_t)n;
     if (sides & STRIP_RIGHT)
-        for (; to > from; to = previous(v.s, to), step(r))
-            if (!strips(code_at(v.s->at + previous(v.s, to), &n), set)) break;
+        while (to > from && strips(r, code_at(v.s->at + previous(v.s, to), &n), set)) to = previous(v.s, to);
     return str_slice(r, v, from, to);
 }
 
@@ -147,6 +148,7 @@ static int64_t find_bytes(struct render *r, const struct str *s, const struct st
         const char *at = what->n ? memmem(s->at + from, to - from, what->at, what->n) : s->at + from;
         return at ? at - s->at : -1;
     }
+    r->steps += (uint64_t)(to - from) * what->n / 1024;
     for (int64_t at = (int64_t)to - what->n; at >= from; at--)
         if (!memcmp(s->at + at, what->at, what->n)) return at;
     return -1;
@@ -457,6 +459,7 @@ static const struct {
 
 struct var string_method(struct render *r, struct var v, const char *name, const struct args *written)
 {
+    r->steps += v.s->n / 64;
     if (!strcmp(name, "format")) return string_format(r, v, written);
     for (size_t i = 0; i < COUNT(methods); i++) {
         if (strcmp(methods[i].name, name)) continue;

@@ -252,6 +252,7 @@ bool var_truth(struct var v)
     case VAR_BOOL: return v.truth;
     case VAR_INT: return v.i != 0;
     case VAR_FLOAT: return v.f != 0;
+    case VAR_STRING: return v.s->n > 0;
     default: return var_sized(v, &n) ? n > 0 : true;
     }
 }
@@ -318,7 +319,9 @@ static bool same_kind_equal(struct render *r, struct var a, struct var b)
     case VAR_UNDEFINED:
     case VAR_NONE: return true;
     case VAR_BIG:
-    case VAR_STRING: return a.s->n == b.s->n && !memcmp(a.s->at, b.s->at, a.s->n);
+    case VAR_STRING:
+        r->steps += a.s->n / 256;
+        return a.s->n == b.s->n && !memcmp(a.s->at, b.s->at, a.s->n);
     case VAR_LIST:
     case VAR_TUPLE: return seq_equal(r, a.q, b.q);
     case VAR_VIEW:
@@ -350,7 +353,10 @@ static int str_compare(const struct str *a, const struct str *b)
 bool var_less(struct render *r, struct var a, struct var b)
 {
     if (var_is_number(a) && var_is_number(b)) return number_compare(a, b) == -1;
-    if (a.kind == VAR_STRING && b.kind == VAR_STRING) return str_compare(a.s, b.s) < 0;
+    if (a.kind == VAR_STRING && b.kind == VAR_STRING) {
+        r->steps += a.s->n / 256;
+        return str_compare(a.s, b.s) < 0;
+    }
     if (a.kind != b.kind || (a.kind != VAR_LIST && a.kind != VAR_TUPLE))
         fail(r, "a %s and a %s have no order", var_type(a), var_type(b));
     enter(r);
@@ -406,6 +412,7 @@ bool iter_next(struct render *r, struct iter *it, struct var *out)
         *out = it->of.q->at[it->at++];
         return true;
     case VAR_ITERATOR:
+        if (it->of.q->lazy) return lazy_next(r, it->of.q->lazy, out);
         if (it->of.q->next >= it->of.q->n) return false;
         *out = it->of.q->at[it->of.q->next++];
         return true;

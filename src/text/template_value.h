@@ -83,6 +83,7 @@ struct seq {
     struct var *at;
     uint32_t n, cap;
     uint32_t next;    /* iterator: the first element that has not come */
+    struct lazy *lazy; /* iterator: where its elements come from, one by one; NULL: they are here */
     const char *name; /* view: "items", "keys", "values" */
 };
 struct dict {
@@ -211,7 +212,9 @@ struct var var_slice(struct render *r, struct var v, struct var from, struct var
 struct var var_arithmetic(struct render *r, char op, struct var a, struct var b);
 struct var var_negated(struct render *r, struct var v);
 
-/* In template_render.c: loop.NAME, loop.NAME(...). */
+/* In template_filters.c: the next element of map, select and the like. */
+bool lazy_next(struct render *r, struct lazy *lazy, struct var *out);
+/* In template_render.c: loop.NAME. */
 struct var loop_attribute(struct render *r, struct loop *loop, const char *name);
 
 #endif
