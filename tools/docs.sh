@@ -144,7 +144,7 @@ foreign() {
 Generated from `src/config/foreign.def` by `tools/docs.sh`. `--config-from FILE` reads these keys;
 [the guide](../guides/other-programs.md) shows how. **Default** is the program's, which is used where the
 file does not have the key. A key that is not listed is an error, as in the program itself. DeepSpeed
-ignores keys of its top level that it does not know, and so does Plimsoll, with a line that says so.
+ignores unknown keys outside zero_optimization, and so does Plimsoll, with a line that says so.
 END
     {
         echo '#define PROGRAM(ID, NAME, PARENT, LEAVES) PROGRAM ID@NAME@PARENT'

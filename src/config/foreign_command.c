@@ -17,6 +17,8 @@
 #include "config/foreign_rows.h"
 #include "io/yaml.h"
 
+enum { MAX_EXPANDED = 4 << 20 };
+
 struct word {
     const char *text;
     uint32_t line;
@@ -30,6 +32,7 @@ struct shell {
     uint32_t line;
     struct value *variables; /* of the file; null: unknown */
     struct error *e;
+    size_t expanded;         /* bytes that variables gave, of MAX_EXPANDED: A=$A$A doubles on each line */
 };
 
 /* --- words ----------------------------------------------------------------------------------------- */
@@ -59,7 +62,7 @@ static const char *expand(struct shell *s, struct text *out)
     const int n = (int)(s->at - from), brace = *from == '{' && n > 1;
     const struct value *v = value_get(s->variables, bump_format(&s->f->memory, "%.*s", n - 2 * brace, from + brace));
     for (const char *c = from; c < s->at; c++) s->line += *c == '\n';
-    if (v && v->text) text_printf(out, "%s", v->text);
+    if (v && v->text && s->expanded <= MAX_EXPANDED) text_printf(out, "%s", v->text), s->expanded += strlen(v->text);
     return v && v->text ? NULL : bump_format(&s->f->memory, "$%.*s", n, from);
 }
 
@@ -84,6 +87,7 @@ static int read_word(struct shell *s, struct text *out, struct word *w)
         else text_append(out, &c, 1);
         if (unknown) w->unknown = unknown;
     }
+    if (s->expanded > MAX_EXPANDED) return error_set(s->e, PL_USAGE, "%s:%u: its variables become more than %d bytes", s->name, w->line, (int)MAX_EXPANDED);
     return quote ? error_set(s->e, PL_USAGE, "%s:%u: a quote %c is not closed", s->name, w->line, quote) : PL_OK;
 }
 
@@ -93,7 +97,7 @@ static void skip_blanks(struct shell *s)
     for (;;) {
         if (s->at[0] == '\\' && s->at[1] == '\n') s->at += 2, s->line++;
         else if (s->at[0] == '\\' && s->at[1] == '\r' && s->at[2] == '\n') s->at += 3, s->line++;
-        else if (*s->at == ' ' || *s->at == '\t' || *s->at == '\r') s->at++;
+        else if (*s->at != '\n' && isspace((unsigned char)*s->at)) s->at++;
         else break;
     }
     if (*s->at == '#') s->at += strcspn(s->at, "\n");
@@ -282,7 +286,7 @@ bool foreign_is_command(const char *text, const char *name)
 
 int foreign_add_command(struct foreign *f, const char *text, const char *name, struct error *e)
 {
-    struct shell s = {f, bump_string(&f->memory, name), text, 1, value_new(&f->memory, VALUE_MAP), e};
+    struct shell s = {.f = f, .name = bump_string(&f->memory, name), .at = text, .line = 1, .variables = value_new(&f->memory, VALUE_MAP), .e = e};
     words w = {0}, training = {0};
     uint32_t begin = 0;
     int rc = PL_OK;

@@ -127,16 +127,17 @@ static const struct foreign_entry *asks_for_lora(struct foreign_work *w)
     const char *text = foreign_text(type);
     if (type && strcmp(text, "lora") && strcmp(text, "full")) foreign_refuse(w, type, "found %.100s, and Plimsoll has only full and lora; model.freeze and train.groups freeze parts", text);
     if (type) return !strcmp(text, "lora") ? type : NULL;
+    if (!use && !foreign_has(w, PROGRAM_trl)) return foreign_given(w, HOW_LORA_RANK); /* a script that always has an adapter */
     return foreign_true(w, use) ? use : NULL;
 }
 
 /* all, all-linear, "q_proj,v_proj", a list, or the program's choice. */
-static struct value *lora_target(struct foreign_work *w, const struct foreign_entry *target)
+static struct value *lora_target(struct foreign_work *w, const struct foreign_entry *target, const struct foreign_entry *asked)
 {
     const char *text = foreign_text(target);
     struct value *list = value_new(&w->f->memory, VALUE_LIST);
     if (target && target->value->kind == VALUE_LIST && target->value->count) return value_copy(&w->f->memory, target->value);
-    if (!*text && !foreign_has(w, PROGRAM_trl)) return word(w, "all-linear");
+    if (!*text && asked->row->how == HOW_USE_LORA && !foreign_has(w, PROGRAM_trl)) return word(w, "all-linear");
     if (!*text) text = "q_proj,v_proj";
     if (!strcmp(text, "all") || !strcmp(text, "all-linear")) return word(w, "all-linear");
     for (; *text; text += strspn(text, ", ")) {
@@ -156,7 +157,7 @@ static void put_as(struct foreign_work *w, const char *ours, enum foreign_how ho
 static void put_lora(struct foreign_work *w, const struct foreign_entry *asked)
 {
     const struct foreign_entry *target = foreign_pick(w, HOW_LORA_TARGET), *rank = foreign_pick(w, HOW_LORA_RANK), *alpha = foreign_pick(w, HOW_LORA_ALPHA);
-    foreign_put(w, "adapter.target_modules", lora_target(w, target), target ? target : asked, NULL);
+    foreign_put(w, "adapter.target_modules", lora_target(w, target, asked), target ? target : asked, NULL);
     put_as(w, "adapter.r", HOW_LORA_RANK);
     if (!alpha && rank && foreign_has(w, PROGRAM_lf)) foreign_put(w, "adapter.lora_alpha", value_number(&w->f->memory, 2 * foreign_number(w, rank)), rank, "default of lora_alpha: twice lora_rank");
     put_as(w, "adapter.lora_alpha", HOW_LORA_ALPHA);

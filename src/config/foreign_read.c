@@ -66,12 +66,12 @@ struct adding {
     bool files; /* only the files of settings that the document names: its other keys override them */
 };
 
-/* DeepSpeed ignores keys of its top level that it does not know; the other programs and its sections refuse them. */
+/* DeepSpeed ignores keys that it does not know, except in zero_optimization; the other programs refuse them. */
 static int unknown_key(struct adding *a, const char *key, const struct value *v)
 {
     const char *nearest, *name = foreign_name(a->program);
     foreign_find(a->program, key, &nearest);
-    if (a->program == PROGRAM_ds && !strchr(key, '.') && !nearest) {
+    if (a->program == PROGRAM_ds && strncmp(key, "zero_optimization.", 18) && !nearest) {
         vec_push(&a->f->left, ((struct foreign_left){bump_string(&a->f->memory, key), "DeepSpeed does not know it and ignores it"}));
         return PL_OK;
     }

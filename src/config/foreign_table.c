@@ -58,6 +58,9 @@ const struct foreign_row *foreign_find(enum foreign_program p, const char *key, 
     return r;
 }
 
+/* fp16 is a switch of one program and a section of another. */
+static bool takes_map(const struct foreign_row *r) { return r && (r->how == HOW_NONE || r->how == HOW_ONLY || r->how == HOW_SCHEDULE_OPTIONS || r->how == HOW_DEEPSPEED); }
+
 static int walk(enum foreign_program p, const struct value *map, const char *prefix, struct bump *b, foreign_visit *visit, void *to)
 {
     int rc = 0;
@@ -66,7 +69,7 @@ static int walk(enum foreign_program p, const struct value *map, const char *pre
         const char *key = *prefix ? bump_format(b, "%s.%s", prefix, v->key) : v->key;
         const struct foreign_row *r = foreign_find(p, key, NULL);
         /* A script's section may have the name of a key of another section. */
-        if (v->kind == VALUE_MAP && (!r || programs[p].leaves)) rc = walk(p, v, key, b, visit, to);
+        if (v->kind == VALUE_MAP && (!takes_map(r) || programs[p].leaves)) rc = walk(p, v, key, b, visit, to);
         else rc = visit(to, r, key, v);
     }
     return rc;
