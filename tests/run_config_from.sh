@@ -173,7 +173,7 @@ check 'a list' refused y.yaml ': found a list, expected a map of keys' <<'EOT'
 EOT
 check 'keys that no program has' refused z.yaml ': no key of it is known' <<'EOT'
 alpha: 1
-beta: {gamma: 2}
+omega: {psi: 2}
 EOT
 check 'broken JSON' refused aa.json ': line 3' <<'EOT'
 {"train_batch_size": 8,
