@@ -152,7 +152,7 @@ static const char everything[] =
     "  max_bad: 0.01\n"
     "prompts: {iterations: 8, box: 0.25, jitter: 0.2}\n"
     "loss: {preset: equal-weights, focal: 10, dice: 2, iou: 0.5, alpha: 0.5, gamma: 1.5, smooth: 1e-3}\n"
-    "train: {steps: 1e3, effective_batch: 32, learning_rate: 3e-5, schedule: step, warmup_steps: 10,\n"
+    "train: {steps: 1e3, effective_batch: 32, learning_rate: 3e-5, schedule: step, warmup_steps: 10, warmup_ratio: 0,\n"
     "  milestones: [60, 1e2], step_gamma: 0.2, min_lr_rate: 0, layer_decay: 0.8,\n"
     "  groups: [{match: '*.bias', weight_decay: 0, lr_scale: 2.5}, {match: [a.*, '*b,c'], frozen: true, learning_rate: null}],\n"
     "  weight_decay: 0.1, no_decay: ['*.bias'], beta1: 0.85, beta2: 0.95, eps: 1.0e-6, momentum: 0.5, clip_norm: 1, loss_scale: 1024, scale_window: 50, monitor_every: 7, lr_scaling: sqrt, lr_batch: 16,\n"
@@ -426,6 +426,7 @@ static void test_errors(void **state)
     refuses("train:\n  min_lr_rate: 0.1\n", "run.yaml:2: train.min_lr_rate", "constant, expected linear or cosine");
     refuses("train: {schedule: step, milestones: [5, 5]}\n", "run.yaml:1", "5 comes after a later one or twice");
     refuses("train: {schedule: step, milestones: [5], warmup_steps: 6}\n", "run.yaml:1", "5 comes within the warmup");
+    refuses("train: {warmup_steps: 6, warmup_ratio: 0.1}\n", "run.yaml:1", "both train.warmup_steps and train.warmup_ratio are given");
     refuses("train:\n  groups:\n    - match: a\n      lr_scale: 1\n      weight_deca: 2\n", "run.yaml:5: unknown key train.groups[0].weight_deca",
             "did you mean weight_decay?");
     refuses("train:\n  groups:\n  - match: a\n    frozen: true\n  - frozen: false\n", "run.yaml:5: train.groups[1]", "match is not given");

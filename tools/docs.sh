@@ -6,6 +6,7 @@
 #   commands.md        from the --help of each command
 #   passes.md          from src/passes/pipeline.def
 #   gpu-kernels.md     from src/cuda/kernels.def
+#   other-programs.md  from src/config/foreign.def
 #   configuration.md   the tables between its two "generated" comments, from
 #                      `plimsoll train --help`, which prints src/config/config.def
 #
@@ -135,6 +136,52 @@ END
     END { for (i = 1; i <= n; i++) printf "%s", rows[order[i]] }'
 }
 
+# The keys of other programs, a table for each, in which keys with the same reason share a row.
+foreign() {
+    cat <<'END'
+# Configurations of other programs
+
+Generated from `src/config/foreign.def` by `tools/docs.sh`. `--config-from FILE` reads these keys;
+[the guide](../guides/other-programs.md) shows how. **Default** is the program's, which is used where the
+file does not have the key. A key that is not listed is an error, as in the program itself. DeepSpeed
+ignores unknown keys outside zero_optimization, and so does Plimsoll, with a line that says so.
+END
+    {
+        echo '#define PROGRAM(ID, NAME, PARENT, LEAVES) PROGRAM ID@NAME@PARENT'
+        echo '#define FOREIGN(PROGRAM, KEY, STANDARD, HOW, OURS, DETAIL) ROW PROGRAM@KEY@STANDARD@HOW@OURS@DETAIL'
+        sed 's|^#undef.*||' src/config/foreign.def
+    } | "$CC" -E -P -x c - | awk -F@ '
+    function clean(s) { gsub(/" *"/, "", s); gsub(/^ *"|" *$/, "", s); gsub(/\|/, "\\|", s); return s }
+    function how(h, s, standard) {
+        if (h == "WORD") { gsub(/=/, ": ", s); gsub(/ ([a-z0-9_]+:)/, "; &", s); gsub(/; +/, "; ", s) }
+        else if (h == "POSITIVE") s = "if above 0"
+        else if (h == "IF_TRUE") s = "true: " s
+        else if (h ~ /^ONLY/) s = "only " (h == "ONLY_TRUE" ? "true" : standard == "" ? "off" : standard) "; else refused: " s
+        return s
+    }
+    /^PROGRAM/ { id = substr($1, 9); order[++n] = id; name[id] = clean($2); parent[id] = $3 }
+    /^ROW/ {
+        id = substr($1, 5); key = clean($2); standard = clean($3); h = $4; ours = clean($5); detail = clean($6)
+        gsub(/ /, "", h); gsub(/ /, "", parent[id])
+        if (h == "NONE") {
+            if (!((id, detail) in keys)) reasons[id, ++count[id]] = detail
+            keys[id, detail] = keys[id, detail] (keys[id, detail] ? ", " : "") "`" key "`"
+        } else
+            rows[id] = rows[id] sprintf("| `%s` | %s | %s | %s |\n", key, standard != "" && h !~ /^ONLY/ ? "`" standard "`" : "", ours ? "`" ours "`" : "", how(h, detail, standard))
+    }
+    END {
+        for (i = 1; i <= n; i++) {
+            id = order[i]
+            title = toupper(substr(name[id], 1, 1)) substr(name[id], 2)
+            printf "\n## %s\n\n", title
+            if (parent[id] != id) printf "Also has the keys of %s.\n\n", name[parent[id]]
+            printf "| key | default | our key | how |\n|---|---|---|---|\n%s", rows[id]
+            if (count[id]) printf "\n| keys without effect here | why |\n|---|---|\n"
+            for (k = 1; k <= count[id]; k++) printf "| %s | %s |\n", keys[id, reasons[id, k]], reasons[id, k]
+        }
+    }'
+}
+
 # --help prints two lines for each key: name, default and meaning; then the allowed values in brackets.
 keys() {
     "$BUILD/plimsoll" train --help | awk '
@@ -242,11 +289,12 @@ ops >"$tmp/ops.md"
 commands >"$tmp/commands.md"
 passes >"$tmp/passes.md"
 kernels >"$tmp/gpu-kernels.md"
+foreign >"$tmp/other-programs.md"
 keys >"$tmp/keys"
 splice docs/reference/configuration.md "$tmp/keys" >"$tmp/configuration.md"
 
 passed=0 failed=0
-for page in ops.md commands.md passes.md gpu-kernels.md configuration.md; do
+for page in ops.md commands.md passes.md gpu-kernels.md other-programs.md configuration.md; do
     if [[ ${1-} != --check ]]; then
         cmp -s "$tmp/$page" "docs/reference/$page" || { cp "$tmp/$page" "docs/reference/$page"; echo "docs/reference/$page written"; }
     elif diff -u "docs/reference/$page" "$tmp/$page"; then

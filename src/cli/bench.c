@@ -283,6 +283,7 @@ static int calibrated_device(const struct options *o, bool *gpu, struct error *e
 {
     struct config c;
     *gpu = false;
+    if (o->n_from) return error_set(e, PL_USAGE, "--calibrate measures this machine and takes no --config-from");
     for (int i = 0; i < o->n_set; i++)
         if (strncmp(o->set[i], "device=", 7) && strncmp(o->set[i], "device.kind=", 12))
             return error_set(e, PL_USAGE, "--calibrate accepts only --set device=cuda, -o and --threads, not --set %s", o->set[i]);
@@ -339,10 +340,11 @@ static int bench(int argc, char **argv, struct error *e)
 }
 
 const struct command command_bench = {
-    "bench", "bench RUN.yaml [--adapter DIR] [--steps N] [--memory SIZE] [--plan PLAN.json] [--set key=value]... [--json]\n"
+    "bench", "bench RUN.yaml [--config-from FILE]... [--adapter DIR] [--steps N] [--memory SIZE] [--plan PLAN.json] [--set key=value]... [--json]\n"
     "       plimsoll bench --calibrate [--set device=cuda] [-o PROFILE.json] [--threads N]",
     "Runs training steps on synthetic inputs and prints the predicted and the measured time, the memory, and the time of each op.\n"
     "Needs no data and writes no files, except the offload file of a CPU's plan that offloads; it is gone when bench ends.\n"
+    CONFIG_FROM_HELP
     "  --steps N        steps to measure (5)\n"
     "  --adapter DIR    a LoRA adapter, as PEFT or a run with an adapter saves it, instead of the one in RUN.yaml: adapter.path\n"
     "  --calibrate      measures the peak rates and the ops of this machine, or of its GPU with --set device=cuda, and stores the\n"

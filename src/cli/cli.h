@@ -27,8 +27,8 @@ struct options {
     const char *run;      /* RUN.yaml, the positional argument */
     const char *memory, *plan, *output, *model, *adapter, *batch, *steps, *threads;
     const char *devices, *images, *frames, *masks;
-    const char **set;
-    int n_set;
+    const char **set, **from; /* --set, --config-from */
+    int n_set, n_from;
     bool json, explain, resume, calibrate, confirm, help;
     bool compare, frontier, rules;
 };
@@ -43,9 +43,15 @@ int options_parse(struct options *o, unsigned allowed, int argc, char **argv, st
 void options_free(struct options *o);
 /* Parses an option's value as an integer within bounds; *out is unchanged when text is NULL. */
 int options_count(const char *option, const char *text, int64_t least, int64_t most, int64_t *out, struct error *e);
-/* The configuration: the defaults, then the file, --set and --memory override them in this
- * order. */
+/* The configuration: the defaults, then the files of --config-from, the run file, --set and --memory override them in
+ * this order. What the files of --config-from gave is listed on stderr, once for each command. */
 int options_config(const struct options *o, struct config *c, struct error *e);
+
+/* The line of --config-from in the summaries of the commands that take a run file. */
+#define CONFIG_FROM_HELP                                                                                                                    \
+    "  --config-from FILE   takes the settings of another program from FILE: Hugging Face TrainingArguments, TRL, LLaMA-Factory,\n"          \
+    "                   DeepSpeed, Accelerate, or a training command line. May be given several times. RUN.yaml, which is then\n"           \
+    "                   optional, and --set come after it and override it\n"
 
 /* Prints a command's usage and summary, and after them the description of every key. */
 void print_help(const struct command *c);

@@ -324,11 +324,12 @@ static int doctor(int argc, char **argv, struct error *e)
 }
 
 const struct command command_doctor = {
-    "doctor", "doctor RUN.yaml [--adapter DIR] [--memory SIZE] [--steps N] [--confirm] [--plan PLAN.json] [--set key=value]... [--json]",
+    "doctor", "doctor RUN.yaml [--config-from FILE]... [--adapter DIR] [--memory SIZE] [--steps N] [--confirm] [--plan PLAN.json] [--set key=value]... [--json]",
     "Diagnoses the memory of a run, such as one that is out of memory: the peaks of a training step, the largest tensors at the\n"
     "peak, the largest micro-batch that fits, leaks, and what each change would save and cost: gradient checkpointing (activation\n"
     "checkpointing), offload to host memory, mixed precision, 8-bit Adam, gradient accumulation. Needs no data and writes no files:\n"
     "what a CPU would offload to a file stays in memory while it measures, and where that does not fit it does not measure.\n"
+    CONFIG_FROM_HELP
     "  --steps N        steps over which leaks are measured (20; 0: none)\n"
     "  --adapter DIR    a LoRA adapter, as PEFT or a run with an adapter saves it, instead of the one in RUN.yaml: adapter.path\n"
     "  --confirm        runs one step with the largest micro-batch", doctor};

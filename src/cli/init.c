@@ -416,17 +416,24 @@ static int run(int argc, char **argv, struct error *e)
     const char *model = NULL, *data = NULL, *out = NULL;
     bool help, bytes = false;
     struct samples_options o = {0};
+    struct names from = {0}, set = {0};
     const struct data_option table[] = {{"--model", DATA_TEXT, &model}, {"--data", DATA_TEXT, &data}, {"--out", DATA_TEXT, &out}, {"--bytes", DATA_SWITCH, &bytes},
-                                        FOLDER_OPTIONS(o)};
+                                        {"--config-from", DATA_LIST, &from}, {"--set", DATA_LIST, &set}, FOLDER_OPTIONS(o)};
     int rc = data_options(&command_init, table, COUNT(table), argc, argv, NULL, &help, e);
-    if (rc || help) return rc;
+    const bool other = from.n > 0, sets = set.n > 0;
+    if (!rc && !help && other) rc = model || data || out || bytes ? error_set(e, PL_USAGE, "--config-from goes with --set, and not with the other options") : init_from(&from, &set, e);
+    names_free(&from);
+    names_free(&set);
+    if (rc || help || other) return rc;
+    if (sets) return error_set(e, PL_USAGE, "--set goes with --config-from; without it, change the run file that is printed");
     if (!model) return error_set(e, PL_USAGE, "no model is given: add --model with a folder or a preset such as sam-tiny");
     if (!data) return error_set(e, PL_USAGE, "no data is given: add --data with a folder or a file");
     return init(model, data, bytes, &o, out, e);
 }
 
 const struct command command_init = {
-    "init", "init --model MODEL --data DIR [--bytes] [--out FOLDER] > RUN.yaml",
+    "init", "init --model MODEL --data DIR [--bytes] [--out FOLDER] > RUN.yaml\n"
+    "       plimsoll init --config-from FILE... [--set key=value]... > RUN.yaml",
     "Detects the format of the data, counts the samples, and prints a configuration that trains the model on them.\n"
     "\n"
     "  --model MODEL   a folder with config.json, or a preset such as sam-tiny\n"
@@ -436,5 +443,8 @@ const struct command command_init = {
     "                  x.json; *.pack; index.json + masks.u8; tokens: .npy, .bin, .tokens, .safetensors\n"
     "  --bytes         the data are files of any kind, and each byte is a token (data.format: bytes)\n"
     "  --out FOLDER    the value of train.out; default: runs/MODEL-DATA\n"
+    "  --config-from FILE  instead of a model and data: prints what the configuration of another program says (Hugging Face\n"
+    "                  TrainingArguments, TRL, LLaMA-Factory, DeepSpeed, Accelerate, a training command line), with where\n"
+    "                  each value comes from; --set key=value changes or adds keys\n"
     FOLDER_HELP,
     run};

@@ -263,7 +263,7 @@ static int modules(int argc, char **argv, struct error *e)
         options_free(&o);
         return PL_OK;
     }
-    const char *model = text_ends_with(o.run, ".yaml") || text_ends_with(o.run, ".yml") ? NULL : o.run;
+    const char *model = !o.run || text_ends_with(o.run, ".yaml") || text_ends_with(o.run, ".yml") ? NULL : o.run;
     if (model) o.run = NULL;
     rc = options_config(&o, &c, e);
     if (!rc) {
@@ -275,8 +275,9 @@ static int modules(int argc, char **argv, struct error *e)
 }
 
 const struct command command_modules = {
-    "modules", "modules MODEL | RUN.yaml [--set key=value]... [--json]",
+    "modules", "modules MODEL | RUN.yaml [--config-from FILE]... [--set key=value]... [--json]",
     "Lists the modules of a model with their type, shape and number of weights, and whether they are trained: the names for\n"
     "model.freeze, train.groups and memory.modules. Layers of equal shape are one line, with * for their number, as a pattern\n"
     "matches them. MODEL is a model folder or a preset; with RUN.yaml its model.freeze and train.groups are applied.\n"
+    CONFIG_FROM_HELP
     "  --json           every module by itself", modules};

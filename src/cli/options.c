@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "config/foreign.h"
 
 /* Words that other programs use for a command. */
 static const char *const synonyms[][2] = {{"fit", "train"},         {"finetune", "train"},   {"fine-tune", "train"}, {"run", "train"},   {"infer", "predict"},
@@ -72,11 +73,11 @@ static int parse_option(struct options *o, unsigned allowed, int argc, char **ar
 {
     const char *arg = argv[*i], *equals = strchr(arg, '=');
     size_t length = equals ? (size_t)(equals - arg) : strlen(arg);
-    bool set = length == 5 && !strncmp(arg, "--set", 5);
+    bool set = length == 5 && !strncmp(arg, "--set", 5), from = allowed & OPT_RUN && length == 13 && !strncmp(arg, "--config-from", 13);
     const struct option *found = NULL;
-    for (size_t k = 0; k < COUNT(table) && !set; k++)
+    for (size_t k = 0; k < COUNT(table) && !set && !from; k++)
         if (table[k].flag & allowed && strlen(table[k].name) == length && !strncmp(table[k].name, arg, length)) found = &table[k];
-    if (!set && !found) return unknown_option(arg, allowed, e);
+    if (!set && !from && !found) return unknown_option(arg, allowed, e);
     if (found && !found->takes_value) {
         if (equals) return error_set(e, PL_USAGE, "%s takes no value", found->name);
         *(bool *)((char *)o + found->value) = true;
@@ -85,6 +86,7 @@ static int parse_option(struct options *o, unsigned allowed, int argc, char **ar
     const char *value = equals ? equals + 1 : *i + 1 < argc ? argv[++*i] : NULL;
     if (!value) return error_set(e, PL_USAGE, "%s needs a value", arg);
     if (set) o->set[o->n_set++] = value;
+    else if (from) o->from[o->n_from++] = value;
     else *(const char **)((char *)o + found->value) = value;
     return PL_OK;
 }
@@ -93,6 +95,7 @@ int options_parse(struct options *o, unsigned allowed, int argc, char **argv, st
 {
     memset(o, 0, sizeof *o);
     o->set = mem_alloc((size_t)(argc + 1) * sizeof *o->set);
+    o->from = mem_alloc((size_t)(argc + 1) * sizeof *o->from);
     int rc = PL_OK;
     for (int i = 0; i < argc && !rc; i++) {
         if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) o->help = true;
@@ -101,7 +104,7 @@ int options_parse(struct options *o, unsigned allowed, int argc, char **argv, st
         else if (o->run) rc = error_set(e, PL_USAGE, "two run files are given: %s and %s", o->run, argv[i]);
         else o->run = argv[i];
     }
-    if (!rc && !o->help && allowed & OPT_RUN && !o->run && !o->calibrate)
+    if (!rc && !o->help && allowed & OPT_RUN && !o->run && !o->n_from && !o->calibrate)
         rc = error_set(e, PL_USAGE, "no run file is given: add the path of a RUN.yaml (see --help)");
     if (rc) options_free(o);
     return rc;
@@ -121,16 +124,46 @@ int options_count(const char *option, const char *text, int64_t least, int64_t m
 void options_free(struct options *o)
 {
     mem_free(o->set);
-    o->set = NULL;
+    mem_free(o->from);
+    o->set = o->from = NULL;
+}
+
+static int read_sources(const struct options *o, struct foreign *f, struct config *c, struct error *e)
+{
+    int rc = PL_OK;
+    for (int i = 0; i < o->n_from && !rc; i++) rc = foreign_read(f, o->from[i], e);
+    if (!rc && o->n_from) rc = foreign_apply(f, c, e);
+    if (rc) return error_prepend(e, "--config-from");
+    if (o->run) rc = config_read(c, o->run, e);
+    for (int i = 0; i < o->n_set && !rc; i++) rc = config_set(c, o->set[i], e);
+    if (!rc && o->memory) rc = config_set_memory(c, o->memory, e);
+    if (!rc && o->adapter) config_use_adapter(c, o->adapter);
+    if (!rc) foreign_settle(f, c);
+    return rc;
+}
+
+/* A command may read its configuration several times. */
+static void list_foreign(const struct foreign *f, const struct config *c)
+{
+    static bool listed;
+    struct text text = {0};
+    if (!f->files.n || listed) return;
+    listed = true;
+    foreign_print(f, c, &text);
+    for (char *line = text.at, *end; *line; line = end + 1) {
+        end = strchr(line, '\n');
+        log_note("%.*s", (int)(end - line), line);
+    }
+    text_free(&text);
 }
 
 int options_config(const struct options *o, struct config *c, struct error *e)
 {
+    struct foreign f = {0};
     config_init(c);
-    int rc = o->run ? config_read(c, o->run, e) : PL_OK;
-    for (int i = 0; i < o->n_set && !rc; i++) rc = config_set(c, o->set[i], e);
-    if (!rc && o->memory) rc = config_set_memory(c, o->memory, e);
-    if (!rc && o->adapter) config_use_adapter(c, o->adapter);
+    int rc = read_sources(o, &f, c, e);
+    if (!rc) list_foreign(&f, c);
+    foreign_free(&f);
     if (rc) config_free(c);
     return rc;
 }

@@ -288,10 +288,11 @@ static int profile(int argc, char **argv, struct error *e)
 }
 
 const struct command command_profile = {
-    "profile", "profile RUN.yaml [--adapter DIR] [--steps N] [--memory SIZE] [--plan PLAN.json] [--set key=value]... [--json] [-o DIR]",
+    "profile", "profile RUN.yaml [--config-from FILE]... [--adapter DIR] [--steps N] [--memory SIZE] [--plan PLAN.json] [--set key=value]... [--json] [-o DIR]",
     "Runs training steps on synthetic inputs and shows the time and memory of each op and tensor: tables on standard output;\n"
     "DIR/profile.html with a plot of the arena over time; DIR/trace.json for Perfetto or chrome://tracing; DIR/snapshot.pickle for\n"
     "PyTorch's memory_viz page.\n"
+    CONFIG_FROM_HELP
     "  --steps N        steps to measure (5)\n"
     "  --adapter DIR    a LoRA adapter, as PEFT or a run with an adapter saves it, instead of the one in RUN.yaml: adapter.path\n"
     "  -o DIR           the output folder (profile)", profile};

@@ -85,7 +85,8 @@ static void put_word(struct text *out, const char *word)
 static void resume_command(const struct options *o, struct text *out)
 {
     text_printf(out, "plimsoll train");
-    put_word(out, o->run);
+    if (o->run) put_word(out, o->run);
+    for (int i = 0; i < o->n_from; i++) text_printf(out, " --config-from"), put_word(out, o->from[i]);
     if (o->memory) text_printf(out, " --memory"), put_word(out, o->memory);
     for (int i = 0; i < o->n_set; i++) text_printf(out, " --set"), put_word(out, o->set[i]);
     text_printf(out, " --resume");
@@ -148,8 +149,9 @@ static int train(int argc, char **argv, struct error *e)
 }
 
 const struct command command_train = {
-    "train", "train RUN.yaml [--memory SIZE] [--plan PLAN.json] [--resume] [--adapter DIR] [--set key=value]... [--json]",
+    "train", "train RUN.yaml [--config-from FILE]... [--memory SIZE] [--plan PLAN.json] [--resume] [--adapter DIR] [--set key=value]... [--json]",
     "Trains a model within a memory budget and writes the model folder to train.out/model.\n"
+    CONFIG_FROM_HELP
     "  --memory SIZE    the budget, such as 24GiB: memory.budget; `plimsoll plan` shows the plan that fits\n"
     "  --plan PLAN.json uses the techniques of a stored plan instead of searching\n"
     "  --adapter DIR    continues from a LoRA adapter, as PEFT or a run with an adapter saves it: adapter.path\n"

@@ -36,6 +36,7 @@ static const enum config_key pairs[][2] = {
     {KEY_model_path, KEY_model_preset},
     {KEY_train_steps, KEY_train_epochs},
     {KEY_train_step_size, KEY_train_milestones},
+    {KEY_train_warmup_steps, KEY_train_warmup_ratio},
 };
 
 /* --- from value to member ------------------------------------------------------- */
@@ -282,7 +283,7 @@ bool config_convert(struct config *c, const struct config_row *r, void *to, cons
 }
 
 /* The row's default; without one, zeros: NULL, an empty list, 0. */
-static void assign_default(struct config *c, enum config_key key)
+void config_reset(struct config *c, enum config_key key)
 {
     static const size_t sizes[] = {
 #define SIZE_OF(type) [ROW_##type] = sizeof(CONFIG_TYPE_##type)
@@ -293,8 +294,7 @@ static void assign_default(struct config *c, enum config_key key)
     };
     const struct config_row *r = &config_rows[key];
     memset(config_member(c, key), 0, sizes[r->type]);
-    c->origin[key].source = SOURCE_DEFAULT;
-    c->origin[key].line = 0;
+    memset(&c->origin[key], 0, sizeof c->origin[key]);
     if (!*r->standard) return;
     struct bump b = {0};
     CHECK(config_convert(c, r, config_member(c, key), yaml_scalar(&b, r->standard)), "the default of %s", r->path);
@@ -405,7 +405,7 @@ static int unknown(const struct config *c, const char *path, const struct value 
 
 /* --- keys and sections --------------------------------------------------------------- */
 
-static int find_key(const char *path)
+int config_find(const char *path)
 {
     for (int key = 0; key < CONFIG_KEYS; key++)
         if (!strcmp(config_rows[key].path, path)) return key;
@@ -426,7 +426,7 @@ static void drop_partner(struct config *c, enum config_key key)
     for (size_t i = 0; i < COUNT(pairs); i++)
         for (int side = 0; side < 2; side++)
             if (pairs[i][side] == key && c->origin[pairs[i][!side]].source < c->origin[key].source)
-                assign_default(c, pairs[i][!side]);
+                config_reset(c, pairs[i][!side]);
 }
 
 static int set_value(struct config *c, enum config_key key, const struct value *v, enum config_source source, struct error *e)
@@ -441,16 +441,24 @@ static int set_value(struct config *c, enum config_key key, const struct value *
 static int set_key(struct config *c, const char *path, const struct value *v, enum config_source source,
                     struct error *e)
 {
-    int key = find_key(path);
+    int key = config_find(path);
     if (key < 0) return unknown(c, path, v, source, e);
     if (v->kind == VALUE_NULL) {
-        assign_default(c, (enum config_key)key);
+        config_reset(c, (enum config_key)key);
         return PL_OK;
     }
     if (set_value(c, (enum config_key)key, v, source, e)) return e->code;
     c->origin[key].source = source;
+    c->origin[key].file = source == SOURCE_FILE ? c->file : NULL;
     c->origin[key].line = (int)v->line;
     drop_partner(c, (enum config_key)key);
+    return PL_OK;
+}
+
+int config_set_foreign(struct config *c, enum config_key key, const struct value *v, const char *file, struct error *e)
+{
+    if (set_key(c, config_rows[key].path, v, SOURCE_FOREIGN, e)) return e->code;
+    c->origin[key].file = bump_string(&c->strings, file);
     return PL_OK;
 }
 
@@ -459,7 +467,7 @@ static int set_section(struct config *c, const char *name, const struct value *v
                         enum config_source source, struct error *e)
 {
     if (!is_section(name)) {
-        int key = find_key(name);
+        int key = config_find(name);
         if (key < 0) return unknown(c, name, v, source, e);
         error_set(e, PL_USAGE, "key %s: write it as a map, `%s: {%s: ...}`", name,
                   config_rows[key].section, config_leaf(&config_rows[key]));
@@ -485,7 +493,7 @@ static int set_section(struct config *c, const char *name, const struct value *v
 void config_init(struct config *c)
 {
     memset(c, 0, sizeof *c);
-    for (int key = 0; key < CONFIG_KEYS; key++) assign_default(c, (enum config_key)key);
+    for (int key = 0; key < CONFIG_KEYS; key++) config_reset(c, (enum config_key)key);
 }
 
 void config_free(struct config *c)
@@ -578,7 +586,7 @@ int config_set(struct config *c, const char *assignment, struct error *e)
 void config_use_adapter(struct config *c, const char *path)
 {
     for (int k = KEY_adapter_path; k <= KEY_adapter_init_lora_weights; k++)
-        if (c->origin[k].source != SOURCE_OPTION) assign_default(c, (enum config_key)k);
+        if (c->origin[k].source != SOURCE_OPTION) config_reset(c, (enum config_key)k);
     if (!path) return;
     c->adapter_path = (char *)path;
     c->origin[KEY_adapter_path].source = SOURCE_OPTION;
@@ -628,11 +636,13 @@ static bool has_value(const struct config *c, enum config_key key)
     }
 }
 
-/* Prepends "run.yaml:7: " if the file gave the key, "--set: " if an option did; otherwise the
+/* Prepends "run.yaml:7: " if a file gave the key, "--set: " if an option did; otherwise the
  * file name or nothing. */
 int config_at_key(const struct config *c, enum config_key key, struct error *e)
 {
-    if (c->origin[key].source == SOURCE_FILE) return error_prepend(e, "%s:%d", c->file, c->origin[key].line);
+    if (c->origin[key].source == SOURCE_FOREIGN && !c->origin[key].line) return error_prepend(e, "%s", c->origin[key].file);
+    if (c->origin[key].source == SOURCE_FILE || c->origin[key].source == SOURCE_FOREIGN)
+        return error_prepend(e, "%s:%d", c->origin[key].file, c->origin[key].line);
     if (c->origin[key].source == SOURCE_OPTION) return c->command_line ? error_prepend(e, "--set") : e->code;
     return c->file ? error_prepend(e, "%s", c->file) : e->code;
 }
@@ -674,6 +684,10 @@ static int check_schedule(const struct config *c, struct error *e)
     const bool step = c->train_schedule == SCHEDULE_STEP, ends = c->train_schedule == SCHEDULE_LINEAR || c->train_schedule == SCHEDULE_COSINE;
     if (check_pair(c, pairs[2], step, e)) return e->code;
     if (!step && has_value(c, key)) return refuse_schedule(c, key, "step", e);
+    if (c->train_warmup_steps && c->train_warmup_ratio > 0) {
+        error_set(e, PL_USAGE, "both train.warmup_steps and train.warmup_ratio are given, expected one of them");
+        return config_at_key(c, KEY_train_warmup_ratio, e);
+    }
     if (!ends && c->train_min_lr_rate > 0) return refuse_schedule(c, KEY_train_min_lr_rate, "linear or cosine", e);
     for (uint32_t i = 0; i < m->n; i++) {
         int64_t least = i ? m->at[i - 1] + 1 : max_i64(1, c->train_warmup_steps);

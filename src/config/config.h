@@ -3,7 +3,8 @@
  *
  * config.def is the table of keys; struct config has one plain member per key,
  * config.train_learning_rate for train.learning_rate. Sources come in this order,
- * and a later one overrides: the defaults, RUN.yaml, --set key=value, --memory SIZE.
+ * and a later one overrides: the defaults, the configurations of other programs (foreign.h), RUN.yaml,
+ * --set key=value, --memory SIZE.
  *
  *     config_init(&c);
  *     config_read(&c, "run.yaml", &error)
@@ -162,7 +163,7 @@ struct config_form {
 };
 
 /* The source of a key's value; a later source is a larger number. */
-enum config_source { SOURCE_DEFAULT, SOURCE_FILE, SOURCE_OPTION };
+enum config_source { SOURCE_DEFAULT, SOURCE_FOREIGN, SOURCE_FILE, SOURCE_OPTION };
 
 struct config {
 #define KEY(section, name, type, ...) CONFIG_TYPE_##type section##_##name;
@@ -170,7 +171,8 @@ struct config {
 #undef KEY
     struct {
         enum config_source source;
-        int line; /* in `file`, from 1 */
+        const char *file; /* of SOURCE_FOREIGN and SOURCE_FILE */
+        int line;         /* in that file, from 1; 0: the other program's default */
     } origin[CONFIG_KEYS];
     const char *file;    /* the YAML file's name, NULL before config_read */
     bool command_line;   /* options were set by config_set; messages mention --set */
@@ -212,6 +214,8 @@ int config_at_key(const struct config *c, enum config_key key, struct error *e);
 /* The resolved configuration as YAML: every key that has a value. Reading it into
  * a fresh struct gives the same values. */
 void config_write(const struct config *c, struct text *out);
+/* The same with only the keys that are not defaults: a run file. */
+void config_write_given(const struct config *c, struct text *out);
 
 /* Whether a key has the same value in both, and its name, "train.steps": a resumed run reports
  * changed keys with these. */

@@ -231,12 +231,13 @@ static struct value *key_value(const struct config *c, enum config_key key, stru
 
 /* --- printing -------------------------------------------------------------------------- */
 
-void config_write(const struct config *c, struct text *out)
+static void write_keys(const struct config *c, bool defaults, struct text *out)
 {
     struct bump b = {0};
     struct value *top = value_new(&b, VALUE_MAP), *section = NULL;
     for (int key = 0; key < CONFIG_KEYS; key++) {
         const struct config_row *r = &config_rows[key];
+        if (!defaults && !config_given(c, (enum config_key)key)) continue;
         struct value *v = key_value(c, (enum config_key)key, &b);
         if (!value_get(top, r->section)) {
             section = value_new(&b, VALUE_MAP);
@@ -247,6 +248,9 @@ void config_write(const struct config *c, struct text *out)
     yaml_write(top, out);
     bump_free(&b);
 }
+
+void config_write(const struct config *c, struct text *out) { write_keys(c, true, out); }
+void config_write_given(const struct config *c, struct text *out) { write_keys(c, false, out); }
 
 bool config_same(const struct config *a, const struct config *b, enum config_key key)
 {

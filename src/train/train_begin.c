@@ -86,9 +86,15 @@ static int compare_config(struct config *c, const char *dir, bool *plan_again, s
 
 /* --- the parts of starting --------------------------------------------------------------------------------- */
 
+/* The steps of the warmup; a fraction of the run is rounded up, as in transformers. */
+static int64_t warmup_steps(const struct config *c, int64_t total)
+{
+    return c->train_warmup_ratio > 0 ? (int64_t)ceil((double)total * c->train_warmup_ratio) : c->train_warmup_steps;
+}
+
 static struct schedule make_schedule(const struct config *c, int64_t total)
 {
-    return (struct schedule){.kind = (enum schedule_kind)c->train_schedule, .warmup = c->train_warmup_steps, .total = total, .floor = c->train_min_lr_rate,
+    return (struct schedule){.kind = (enum schedule_kind)c->train_schedule, .warmup = warmup_steps(c, total), .total = total, .floor = c->train_min_lr_rate,
                              .gamma = c->train_step_gamma, .every = c->train_step_size,
                              .milestones = c->train_milestones.at, .n_milestones = c->train_milestones.n};
 }

@@ -123,6 +123,13 @@ void trainer_find_best(struct trainer *t)
     if (folder_model_path(&t->folder, FOLDER_BEST, path)) best_read(path, t->c, &t->best);
 }
 
+/* The checkpoints that will be there at most: train.keep, which may be more than the run writes. */
+static int64_t checkpoints_kept(const struct trainer *t, int64_t there)
+{
+    const int64_t left = max_i64(0, (int64_t)t->total - t->state.step), writes = 1 + (t->c->train_save_every ? left / t->c->train_save_every : 0);
+    return min_i64(t->c->train_keep, there + writes + 1);
+}
+
 /* Disk space for at least two checkpoints at a time, and for the model beside an older one;
  * existing checkpoints will be removed. The best model needs space for itself and for its
  * successor. */
@@ -132,7 +139,7 @@ int trainer_require_space(struct trainer *t, struct error *e)
     int64_t there = 0;
     char best[FOLDER_PATH];
     int rc = folder_checkpoint_count(&t->folder, &there, e);
-    int64_t more = max_i64(1, t->c->train_keep + 1 - there), models = 1;
+    int64_t more = max_i64(1, checkpoints_kept(t, there) + 1 - there), models = 1;
     if (keeps_best(t->c)) models += folder_model_path(&t->folder, FOLDER_BEST, best) ? 1 : 2;
     return rc ? rc : folder_require_space(&t->folder, each * (uint64_t)more + model * (uint64_t)models, e);
 }

@@ -1,0 +1,62 @@
+/*
+ * foreign.h: the configurations of other programs: --config-from.
+ *
+ *     struct foreign f = {0};
+ *     foreign_read(&f, "recipe.yaml", &error)      each file; a file that it names is read too
+ *     foreign_apply(&f, &config, &error)           after config_init, before RUN.yaml
+ *     ... RUN.yaml, --set ...
+ *     foreign_settle(&f, &config)
+ *     foreign_print(&f, &config, &text)            our key = value, from which key of theirs; what has no effect
+ *     foreign_free(&f)
+ *
+ * A file is a Hugging Face TrainingArguments, TRL, LLaMA-Factory, DeepSpeed or Accelerate configuration, the
+ * flags or YAML of a training script, or a shell script with the command line of one. foreign.def has a row for
+ * each key; which program a file belongs to follows from its keys. The rules of several files:
+ *
+ *   - of two values for the same key the later file's counts;
+ *   - a value of a DeepSpeed file must be that of the program that uses the file, or "auto";
+ *   - the arguments of a script come before those of its launcher.
+ *
+ * Every error is PL_USAGE and names the file, the line and their key.
+ */
+#ifndef CONFIG_FOREIGN_H
+#define CONFIG_FOREIGN_H
+
+#include "config/config.h"
+
+/* A key of ours that was set, and the text that says from what. */
+struct foreign_set {
+    enum config_key key;
+    const char *from;
+};
+/* A key of theirs without effect, and why. */
+struct foreign_left {
+    const char *key, *why;
+};
+/* A file that was read: "recipe.yaml: TRL". */
+struct foreign_file {
+    const char *name;
+    const char *program;
+};
+
+struct foreign {
+    VEC(struct foreign_entry) entries; /* foreign_rows.h */
+    VEC(struct foreign_set) set;
+    VEC(struct foreign_left) left;
+    VEC(struct foreign_file) files;
+    struct bump memory; /* owns all texts and values */
+    unsigned programs;  /* a bit for each that was read */
+    int depth;          /* of files that name files */
+    struct error *error; /* foreign_apply: the first error */
+};
+
+int foreign_read(struct foreign *f, const char *path, struct error *e);
+/* A file's bytes; messages call it `name`, and files that it names are found from there. */
+int foreign_read_text(struct foreign *f, const char *bytes, size_t n, const char *name, struct error *e);
+int foreign_apply(struct foreign *f, struct config *c, struct error *e);
+/* Drops what only works with other keys, when these are known: evaluation without validation data. */
+void foreign_settle(struct foreign *f, struct config *c);
+void foreign_print(const struct foreign *f, const struct config *c, struct text *out);
+void foreign_free(struct foreign *f);
+
+#endif

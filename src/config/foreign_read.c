@@ -1,0 +1,215 @@
+/*
+ * foreign_read.c: from the files of other programs to a list of their keys and values.
+ *
+ * JSON and YAML are both read as YAML, of which JSON is a part, so that every value has its line. A DeepSpeed file
+ * is Hjson: comments with // and in slash-star are blanked out before. A Python dictionary without names in it reads as YAML too.
+ */
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "config/config_rows.h"
+#include "config/foreign_rows.h"
+#include "io/file.h"
+#include "io/yaml.h"
+
+enum { MAX_FILE = 16 << 20, MAX_DEPTH = 4 };
+
+/* --- documents ---------------------------------------------------------------------- */
+
+/* The end of the comment at s, or s. A comment stands after a blank or a bracket: https://a is none. */
+static char *comment_end(char *s, char before)
+{
+    if (s[0] != '/' || (s[1] != '/' && s[1] != '*') || !(isspace((unsigned char)before) || strchr("{}[],:", before))) return s;
+    if (s[1] == '/') return s + strcspn(s, "\n");
+    char *end = strstr(s + 2, "*/");
+    return end ? end + 2 : s + strlen(s);
+}
+
+/* Blanks out the comments of a document that begins with a brace; lines stay where they are. */
+static void blank_comments(char *s)
+{
+    char quote = 0, before = ' ';
+    for (; *s; before = *s++) {
+        if (quote) {
+            if (*s == '\\' && s[1]) s++;
+            else if (*s == quote) quote = 0;
+            continue;
+        }
+        if (*s == '"' || *s == '\'') quote = *s;
+        else if (*s == '#' && isspace((unsigned char)before)) s += strcspn(s, "\n") - (s[strcspn(s, "\n")] == 0);
+        else
+            for (char *end = comment_end(s, before); s < end; s++)
+                if (*s != '\n') *s = ' ';
+        if (!*s) break;
+    }
+}
+
+/* The first character that is not in a comment. */
+static char first_character(const char *s)
+{
+    for (;;) {
+        while (isspace((unsigned char)*s)) s++;
+        if (s[0] == '/' && s[1] == '*' && strstr(s, "*/")) s = strstr(s, "*/") + 2;
+        else if (*s == '#' || (s[0] == '/' && s[1] == '/')) s += strcspn(s, "\n");
+        else return *s;
+    }
+}
+
+/* --- keys ----------------------------------------------------------------------------- */
+
+struct adding {
+    struct foreign *f;
+    enum foreign_program program;
+    const char *file;
+    struct error *e;
+    bool files; /* only the files of settings that the document names: its other keys override them */
+};
+
+/* DeepSpeed ignores keys that it does not know, except in zero_optimization; the other programs refuse them. */
+static int unknown_key(struct adding *a, const char *key, const struct value *v)
+{
+    const char *nearest, *name = foreign_name(a->program);
+    foreign_find(a->program, key, &nearest);
+    if (a->program == PROGRAM_ds && strncmp(key, "zero_optimization.", 18) && !nearest) {
+        vec_push(&a->f->left, ((struct foreign_left){bump_string(&a->f->memory, key), "DeepSpeed does not know it and ignores it"}));
+        return PL_OK;
+    }
+    if (nearest) error_set(a->e, PL_USAGE, "unknown key %.200s of %s; did you mean %s?", key, name, nearest);
+    else error_set(a->e, PL_USAGE, "unknown key %.200s of %s; remove it, or set what it means with --set (docs/reference/other-programs.md lists the keys that are read)", key, name);
+    return error_prepend(a->e, "%s:%u", a->file, v->line);
+}
+
+static int refuse_value(const struct adding *a, const struct foreign_row *r, const char *key, const struct value *v)
+{
+    char found[96];
+    error_set(a->e, PL_USAGE, "%s: found %s: %s", key, value_describe(v, found), r->detail);
+    return error_prepend(a->e, "%s:%u", a->file, v->line);
+}
+
+static bool one_of(const char *words, const struct value *v)
+{
+    const char *text = v->kind == VALUE_BOOL ? (v->truth ? "true" : "false") : v->text;
+    return *words && text && config_word_index(words, text) >= 0;
+}
+
+/* "auto" of a DeepSpeed file is no value. */
+static int add_key(void *to, const struct foreign_row *r, const char *key, const struct value *v)
+{
+    struct adding *a = to;
+    struct foreign *f = a->f;
+    if (a->files != (r && r->how == HOW_CONFIG_FILE)) return PL_OK;
+    if (!r) return unknown_key(a, key, v);
+    if (a->program == PROGRAM_ds && v->kind == VALUE_STRING && !strcmp(v->text, "auto")) return PL_OK;
+    if (r->how == HOW_ONLY && !foreign_off(v) && !one_of(r->standard, v)) return refuse_value(a, r, key, v);
+    if (r->how == HOW_ONLY_TRUE && !(v->kind == VALUE_BOOL && v->truth)) return refuse_value(a, r, key, v);
+    if (r->how == HOW_DEEPSPEED && v->kind == VALUE_MAP) return foreign_add(f, PROGRAM_ds, v, a->file, a->e);
+    if ((r->how == HOW_DEEPSPEED || r->how == HOW_CONFIG_FILE) && v->kind == VALUE_STRING && *v->text) {
+        if (foreign_follow(f, r->how == HOW_DEEPSPEED ? PROGRAM_ds : FOREIGN_PROGRAMS, v->text, a->file, a->e)) return error_prepend(a->e, "%s:%u: %s", a->file, v->line, key);
+        return PL_OK;
+    }
+    struct value *copy = value_copy(&f->memory, v);
+    if (copy->kind == VALUE_STRING && r->how != HOW_NONE) { /* "2e-5" and "true" in quotes */
+        copy = yaml_scalar(&f->memory, v->text);
+        copy->line = v->line;
+    }
+    vec_push(&f->entries, ((struct foreign_entry){.row = r, .program = a->program, .key = bump_string(&f->memory, key), .value = copy, .file = a->file, .line = v->line, .given = true}));
+    return PL_OK;
+}
+
+int foreign_add(struct foreign *f, enum foreign_program p, const struct value *map, const char *file, struct error *e)
+{
+    if (p == FOREIGN_PROGRAMS) p = foreign_guess(map);
+    if (p == FOREIGN_PROGRAMS)
+        return error_set(e, PL_USAGE, "%s: no key of it is known; expected a configuration of Hugging Face TrainingArguments, TRL, LLaMA-Factory, DeepSpeed or Accelerate, or the command line of a training script", file);
+    struct adding a = {f, p, bump_string(&f->memory, file), e, true};
+    f->programs |= 1u << p;
+    if (p != PROGRAM_launch) vec_push(&f->files, ((struct foreign_file){a.file, foreign_name(p)}));
+    if (foreign_walk(p, map, &f->memory, add_key, &a)) return e->code;
+    a.files = false;
+    return foreign_walk(p, map, &f->memory, add_key, &a);
+}
+
+/* --- files ---------------------------------------------------------------------------------- */
+
+/* A run file of ours is no configuration of another program. */
+static int refuse_ours(const char *bytes, const char *name, struct error *e)
+{
+    struct config c;
+    struct error ignored;
+    config_init(&c);
+    bool ours = !config_read_text(&c, bytes, name, &ignored);
+    config_free(&c);
+    return ours ? error_set(e, PL_USAGE, "%s is a run file of Plimsoll: give it without --config-from", name) : PL_OK;
+}
+
+static int add_document(struct foreign *f, enum foreign_program p, const struct value *v, const char *bytes, const char *name, struct error *e)
+{
+    char found[96];
+    if (v->kind == VALUE_NULL) return error_set(e, PL_USAGE, "%s is empty, expected a map of keys", name);
+    if (v->kind != VALUE_MAP) return error_set(e, PL_USAGE, "%s: found %s, expected a map of keys", name, value_describe(v, found));
+    if (p == FOREIGN_PROGRAMS && refuse_ours(bytes, name, e)) return e->code;
+    return foreign_add(f, p, v, name, e);
+}
+
+static int read_bytes(struct foreign *f, enum foreign_program p, const char *bytes, size_t n, const char *name, struct error *e)
+{
+    struct value *v;
+    char *text = bump_alloc(&f->memory, n + 1);
+    if (memchr(bytes, 0, n)) return error_set(e, PL_USAGE, "%s: it has NUL characters, so it is no text file", name);
+    memcpy(text, bytes, n);
+    text[n] = 0;
+    if (path_has_ending(name, ".py"))
+        return error_set(e, PL_USAGE, "%s is a Python program: write its arguments to a file, open(\"args.json\", \"w\").write(training_args.to_json_string()), and give that file", name);
+    if (first_character(text) == '{') blank_comments(text);
+    else if (foreign_is_command(text, name)) return foreign_add_command(f, text, name, e);
+    if (yaml_parse(text, n, &f->memory, &v, e)) return error_prepend(e, "%s", name);
+    return add_document(f, p, v, text, name, e);
+}
+
+static int read_file(struct foreign *f, enum foreign_program p, const char *path, struct error *e)
+{
+    char *bytes;
+    size_t n;
+    if (f->depth >= MAX_DEPTH) return error_set(e, PL_USAGE, "%s: more than %d files name each other", path, (int)MAX_DEPTH);
+    if (file_read(path, MAX_FILE, &bytes, &n, e)) return e->code;
+    f->depth++;
+    int rc = read_bytes(f, p, bytes, n, path, e);
+    f->depth--;
+    mem_free(bytes);
+    return rc;
+}
+
+int foreign_read(struct foreign *f, const char *path, struct error *e) { return read_file(f, FOREIGN_PROGRAMS, path, e); }
+
+int foreign_read_text(struct foreign *f, const char *bytes, size_t n, const char *name, struct error *e) { return read_bytes(f, FOREIGN_PROGRAMS, bytes, n, name, e); }
+
+/* Programs are started in the folder of their project, and name files from there: the folders above the file that
+ * names another one are tried too. */
+const char *foreign_locate(struct foreign *f, const char *path, const char *from)
+{
+    if (file_exists(path) || *path == '/') return file_exists(path) ? path : NULL;
+    char *folder = bump_string(&f->memory, from);
+    for (char *slash = strrchr(folder, '/'); slash; slash = strrchr(folder, '/')) {
+        *slash = 0;
+        const char *there = bump_format(&f->memory, "%s/%s", folder, path);
+        if (file_exists(there)) return there;
+    }
+    return NULL;
+}
+
+int foreign_follow(struct foreign *f, enum foreign_program p, const char *path, const char *from, struct error *e)
+{
+    const char *there = foreign_locate(f, path, from);
+    if (!there) return error_set(e, PL_USAGE, "there is no file %.500s, in this folder or in one of those above %s", path, from);
+    return read_file(f, p, there, e);
+}
+
+void foreign_free(struct foreign *f)
+{
+    vec_free(&f->entries);
+    vec_free(&f->set);
+    vec_free(&f->left);
+    vec_free(&f->files);
+    bump_free(&f->memory);
+}

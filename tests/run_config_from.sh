@@ -1,0 +1,257 @@
+#!/bin/bash
+# run_config_from.sh: --config-from: the configurations of other programs, in their formats (tests/golden/config_from).
+#
+#   bash tests/run_config_from.sh     from the repository's root, after make; see run_lib.sh
+#   RENEW=1 ...                       writes the lists again that the files are compared with
+# shellcheck source=tests/run_lib.sh
+. tests/run_lib.sh
+export PLIMSOLL_PROGRESS=0
+files=tests/golden/config_from
+
+# from FILE...: prints the run file of these files.
+from() {
+    local args=()
+    for f; do args+=(--config-from "$f"); done
+    "$binary" init "${args[@]}"
+}
+# write NAME: writes a file of the test from standard input, and prints its path.
+write() { cat >"$tmp/$1" && echo "$tmp/$1"; }
+
+# The list without columns and without the keys of conversations, which depend on the data reader.
+listed() { sed -E -n 's/^# //p' "$1" | sed -E 's/  +/  /g' | grep -vE '^  (data\.(format|train|validation|packing|train_on|too_long) |dataset:|validation_file:|evaluation every|train\.eval_every )'; }
+same_list() { # FILE: its list is the stored one
+    from "$files/$1" >"$tmp/run.yaml" || return 1
+    listed "$tmp/run.yaml" >"$tmp/list"
+    [ -z "${RENEW:-}" ] || cp "$tmp/list" "$files/$1.txt"
+    diff "$files/$1.txt" "$tmp/list" || return 1
+    echo "$(grep -c ' = ' "$tmp/list") keys set"
+}
+for f in trainer.yaml trainer.json recipe.yaml factory.yaml zero3.json alone.json accelerate.yaml script.yaml train.sh launch.sh flags dict; do
+    check "the list of $f" same_list $f
+done
+
+# --- data of LLaMA-Factory ------------------------------------------------------------------------------------
+
+conversations=$("$binary" train --help | grep -c '(.*conversations.*)')
+datasets() {
+    from $files/factory.yaml >"$tmp/run.yaml" || return 1
+    if [ "$conversations" -gt 0 ]; then
+        grep -q "^  train: \[$files/data/chats.json, $files/data/questions.jsonl\]" "$tmp/run.yaml" && grep -q '^  format: conversations' "$tmp/run.yaml" && grep -q '^  packing: false' "$tmp/run.yaml"
+    else
+        grep -q '^#   dataset: this version has no data.format conversations' "$tmp/run.yaml"
+    fi
+}
+check 'the files of the datasets come from dataset_info.json' datasets
+dataset() { # NAME PATTERN
+    sed "s/^dataset: .*/dataset: $1/; /^deepspeed/d" $files/factory.yaml >"$files/other.tmp.yaml"
+    expect 2 "other.tmp.yaml:13: dataset: .*$2" from $files/other.tmp.yaml
+    local rc=$?
+    rm -f $files/other.tmp.yaml
+    return $rc
+}
+check 'a dataset that is not listed' dataset chat 'dataset_info.json has no dataset chat'
+check 'a dataset of ranked answers' dataset ranked 'holds ranked answers'
+check 'a dataset with keys of its own' dataset renamed 'prompt is frage'
+check 'a dataset on a hub' dataset hub 'is on a hub and has no file_name'
+check 'a dataset without its file' dataset gone 'there is no file .*gone.json'
+
+# --- what is refused -------------------------------------------------------------------------------------------
+
+refused() { # NAME PATTERN: a file from standard input
+    local path
+    path=$(write "$1")
+    expect 2 "^plimsoll init: --config-from: $path$2" from "$path"
+}
+check 'an unknown key: the nearest one is named' refused a.yaml ':2: unknown key learning_rat of Hugging Face TrainingArguments; did you mean learning_rate\?' <<'EOT'
+per_device_train_batch_size: 2
+learning_rat: 1e-4
+EOT
+check 'an unknown key of LLaMA-Factory' refused b.yaml ':4: unknown key lora_rnak of LLaMA-Factory; did you mean lora_rank\?' <<'EOT'
+stage: sft
+template: llama3
+cutoff_len: 64
+lora_rnak: 4
+EOT
+check 'an unknown key in a section of DeepSpeed' refused c.json ':1: unknown key zero_optimization.stag of DeepSpeed; did you mean zero_optimization.stage\?' <<'EOT'
+{"zero_optimization": {"stag": 2}, "fp16": {"enabled": true}}
+EOT
+check 'an unknown option of a command' refused d.sh ':1: unknown key batch_sise of a PyTorch training script; did you mean batch_size\?' <<'EOT'
+python train.py --batch_sise 2 --use_amp --num_workers 2
+EOT
+check 'fp16 and bf16' refused e.yaml ':2: fp16: it asks for f16, but bf16 .*e.yaml:1. asks for bf16' <<'EOT'
+bf16: true
+fp16: true
+output_dir: out
+EOT
+check 'fp16 and bf16 of DeepSpeed' refused f.json ':1: fp16.enabled: it asks for f16, but bf16.enabled' <<'EOT'
+{"fp16": {"enabled": true}, "bf16": {"enabled": true}, "train_batch_size": 8}
+EOT
+check 'a batch that is not micro-batch x accumulation x ranks' refused g.json ':2: train_batch_size: it is 128, but train_micro_batch_size_per_gpu 2 x gradient_accumulation_steps 8 x 1 rank is 16; it is right for 8 ranks' <<'EOT'
+{
+  "train_batch_size": 128,
+  "train_micro_batch_size_per_gpu": 2,
+  "gradient_accumulation_steps": 8
+}
+EOT
+ranks() {
+    echo 'deepspeed --num_gpus 8 train.py' >"$tmp/launch.sh"
+    from "$tmp/g.json" "$tmp/launch.sh" >"$tmp/run.yaml" && grep -q '^  effective_batch: 128' "$tmp/run.yaml"
+}
+check '... and with the ranks of a launcher it is' ranks
+check 'a batch that no number of ranks explains' refused h.json ':1: train_batch_size: it is 10, but train_micro_batch_size_per_gpu 4 x 1 rank is 4; change one of them' <<'EOT'
+{"train_batch_size": 10, "train_micro_batch_size_per_gpu": 4}
+EOT
+check 'offload_param below stage 3' refused i.json ':4: zero_optimization.offload_param.device: it needs ZeRO stage 3, and the stage is 2' <<'EOT'
+{"zero_optimization": {
+  "stage": 2,
+  "offload_optimizer": {"device": "cpu"},
+  "offload_param": {"device": "cpu"}
+}}
+EOT
+check 'offload_optimizer without ZeRO' refused j.json ':1: zero_optimization.offload_optimizer.device: it needs ZeRO stage 1' <<'EOT'
+{"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}
+EOT
+check 'offload to a disk' refused k.json ':1: zero_optimization.offload_optimizer.device: found nvme; memory.offload moves to host memory' <<'EOT'
+{"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "nvme"}}}
+EOT
+disagree() {
+    printf 'output_dir: out\nlearning_rate: 1e-4\ndeepspeed: ds.json\n' >"$tmp/args.yaml"
+    echo '{"optimizer": {"type": "AdamW", "params": {"lr": 2e-4}}}' >"$tmp/ds.json"
+    expect 2 'args.yaml:2: learning_rate: it is the number 1e-4, but in .*/ds.json:1 optimizer.params.lr is the number 2e-4' from "$tmp/args.yaml" || return 1
+    echo '{"optimizer": {"type": "AdamW", "params": {"lr": 0.0001}}}' >"$tmp/ds.json"
+    from "$tmp/args.yaml" >/dev/null
+}
+check 'DeepSpeed and TrainingArguments disagree' disagree
+check 'what Plimsoll does not do' refused l.yaml ':2: label_smoothing_factor: found the number 0.1: label smoothing does not exist here' <<'EOT'
+output_dir: out
+label_smoothing_factor: 0.1
+EOT
+check 'another optimizer' refused m.yaml ':1: optim: found lion_8bit, and Plimsoll has only adamw_torch' <<'EOT'
+optim: lion_8bit
+EOT
+check 'another schedule' refused n.yaml ':1: lr_scheduler_type: found polynomial' <<'EOT'
+lr_scheduler_type: polynomial
+EOT
+check 'part of an epoch' refused o.yaml ':1: num_train_epochs: it is 2.5, and a run has whole epochs' <<'EOT'
+num_train_epochs: 2.5
+EOT
+check 'a value of another type' refused p.yaml ':1: learning_rate: train.learning_rate: found the string "fast", expected a number' <<'EOT'
+learning_rate: fast
+EOT
+check 'a stage that Plimsoll does not train' refused q.yaml ':1: stage: found the string "dpo": Plimsoll trains stage sft and pt alone' <<'EOT'
+stage: dpo
+finetuning_type: lora
+EOT
+check 'another way of fine-tuning' refused r.yaml ':2: finetuning_type: found oft, and Plimsoll has only full and lora' <<'EOT'
+stage: sft
+finetuning_type: oft
+EOT
+check '8-bit weights' refused s.yaml ':2: quantization_bit: found 8 bits, and frozen weights have 4' <<'EOT'
+stage: sft
+quantization_bit: 8
+EOT
+check '4-bit weights without an adapter' refused t.yaml ':3: quantization_bit: 4-bit weights are frozen, so they need a LoRA adapter' <<'EOT'
+stage: sft
+finetuning_type: full
+quantization_bit: 4
+EOT
+check 'the best model with two strategies' refused u.yaml ':1: load_best_model_at_end: it needs the same eval_strategy and save_strategy; they are steps and epoch' <<'EOT'
+load_best_model_at_end: true
+eval_strategy: steps
+save_strategy: epoch
+EOT
+check 'a Python program' refused v.py ' is a Python program: write its arguments to a file' <<'EOT'
+args = TrainingArguments(output_dir="out", bf16=True)
+EOT
+check 'a run file of ours' refused w.yaml ' is a run file of Plimsoll: give it without --config-from' <<'EOT'
+model: {preset: llama-tiny}
+EOT
+check 'an empty file' refused x.yaml ' is empty, expected a map of keys' <<'EOT'
+EOT
+check 'a list' refused y.yaml ': found a list, expected a map of keys' <<'EOT'
+- 1
+EOT
+check 'keys that no program has' refused z.yaml ': no key of it is known' <<'EOT'
+alpha: 1
+omega: {psi: 2}
+EOT
+check 'broken JSON' refused aa.json ': line 3' <<'EOT'
+{"train_batch_size": 8,
+ "fp16": {"enabled": true
+EOT
+check 'a key twice' refused ab.json ': line 2: the key "train_batch_size" occurs twice' <<'EOT'
+{"train_batch_size": 8,
+ "train_batch_size": 16}
+EOT
+nul() { printf 'bf16: true\0\n' | refused ac.yaml ': it has NUL characters'; }
+check 'a file that is no text' nul
+check 'two training commands' refused ad.sh ':2: a second command that trains .the first is on line 1.' <<'EOT'
+python train.py --batch_size 2
+python train.py --batch_size 4
+EOT
+check 'a variable without a value' refused ae.sh ':2: \$1 has no value in this file; write the value' <<'EOT'
+python train.py --batch_size 2 \
+    --learning_rate $1
+EOT
+check 'a quote that is not closed' refused af.sh ':1: a quote . is not closed' <<'EOT'
+python train.py --output_dir 'out
+EOT
+check 'no training command' refused ag.sh ': it has no command that trains' <<'EOT'
+#!/bin/sh
+nvidia-smi
+EOT
+check 'an argument that is no option' refused ah.sh ':1: the argument run1 is neither an option nor a file of settings' <<'EOT'
+python train.py run1 --batch_size 2
+EOT
+check 'a file that is not there' refused ai.yaml ':2: deepspeed: there is no file ds_z9.json' <<'EOT'
+output_dir: out
+deepspeed: ds_z9.json
+EOT
+circle() {
+    printf 'output_dir: out\nconfig: circle.yaml\n' >"$tmp/circle.yaml"
+    expect 2 'more than 4 files name each other' from "$tmp/circle.yaml"
+}
+check 'a file that names itself' circle
+missing() { expect 2 'no-such.yaml' from "$tmp/no-such.yaml" && expect 2 '' "$binary" plan --config-from; }
+check 'no such file, no file' missing
+
+# --- with a run file and options ---------------------------------------------------------------------------------------
+
+order() {
+    printf 'train: {learning_rate: 3e-4, warmup_steps: 5}\n' >"$tmp/mine.yaml"
+    printf 'output_dir: out\nmodel_name_or_path: no/folder\nlearning_rate: 1e-4\nwarmup_ratio: 0.1\nseed: 1\nmax_steps: 10\neval_strategy: steps\n' >"$tmp/args.yaml"
+    printf 'output_dir: other\nseed: 3\n' >"$tmp/later.yaml"
+    expect 0 '' "$binary" plan "$tmp/mine.yaml" --config-from "$tmp/args.yaml" --config-from "$tmp/later.yaml" --set model.preset=llama-tiny --set train.seed=2 --json || return 1
+    "$tools/json_get" "$tmp/out" arena_bytes >/dev/null || { echo 'standard output is no JSON'; return 1; }
+    { grep -qE '^  train.out = other +\(output_dir, later.yaml:1\)$' "$tmp/err" && grep -q '^  set otherwise by the run file or an option: train.learning_rate, train.seed$' "$tmp/err" &&
+        grep -q '^  evaluation every few steps: data.validation is not given' "$tmp/err" && ! grep -q 'model.path\|warmup_ratio =' "$tmp/err"; } || { cat "$tmp/err"; return 1; }
+}
+check 'a later file, the run file and --set override' order
+
+same_plan() { # the run file that init prints gives the same plan
+    local args=(--set model.preset=llama-tiny --json)
+    from $files/alone.json >"$tmp/run.yaml" || return 1
+    "$binary" plan "$tmp/run.yaml" "${args[@]}" >"$tmp/a" 2>/dev/null && "$binary" plan --config-from $files/alone.json "${args[@]}" >"$tmp/b" 2>/dev/null && cmp "$tmp/a" "$tmp/b"
+}
+check 'init writes a run file with the same plan' same_plan
+
+rates() { sed -n 's/.*"learning_rate": *\([^,}]*\).*/\1/p' "$1/metrics.jsonl"; }
+trains() {
+    printf 'per_device_train_batch_size: 2\ngradient_accumulation_steps: 2\nlearning_rate: 1e-3\nwarmup_ratio: 0.35\nmax_steps: 8\nsave_strategy: "no"\n' >"$tmp/args.yaml"
+    printf 'model: {preset: llama-tiny}\ndata: {format: bytes, train: "tests/golden/*.py", sequence: 64}\n' >"$tmp/mine.yaml"
+    "$binary" train "$tmp/mine.yaml" --config-from "$tmp/args.yaml" --set "train.out=$tmp/ratio" 2>"$tmp/err" >/dev/null || { cat "$tmp/err"; return 1; }
+    "$binary" train "$tmp/mine.yaml" --config-from "$tmp/args.yaml" --set train.warmup_steps=3 --set "train.out=$tmp/steps" 2>"$tmp/err" >/dev/null || return 1
+    [ "$(rates "$tmp/ratio" | wc -l)" -ge 8 ] && [ "$(rates "$tmp/ratio")" = "$(rates "$tmp/steps")" ]
+}
+check 'a run: warmup_ratio 0.35 of 8 steps is a warmup of 3' trains
+others() {
+    local args=(--config-from $files/flags --set model.preset=llama-tiny --set memory.precision=f32)
+    expect 0 'read as a PyTorch' "$binary" doctor "${args[@]}" --steps 0 || return 1
+    [ "$(grep -c 'read as' "$tmp/err")" -eq 1 ] || { echo 'doctor lists it more than once'; return 1; }
+    expect 0 'memory.micro_batch = 1' "$binary" bench "${args[@]}" --steps 1 && expect 0 'read as' "$binary" modules "${args[@]}" &&
+        expect 2 'takes no --config-from' "$binary" bench --calibrate --config-from $files/flags &&
+        expect 2 'goes with --set, and not with' "$binary" init --config-from $files/flags --model llama-tiny && expect 2 'goes with --config-from' "$binary" init --set a=b
+}
+check 'doctor, bench, modules; misuse' others
+
+summary
