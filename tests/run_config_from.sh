@@ -43,16 +43,18 @@ datasets() {
 }
 check 'the files of the datasets come from dataset_info.json' datasets
 dataset() { # NAME PATTERN
-    sed "s/^dataset: .*/dataset: $1/; /^deepspeed/d" $files/factory.yaml >"$files/other.tmp.yaml"
-    expect 2 "other.tmp.yaml:13: dataset: .*$2" from $files/other.tmp.yaml
-    local rc=$?
-    rm -f $files/other.tmp.yaml
-    return $rc
+    rm -rf "$tmp/factory" && mkdir "$tmp/factory" && cp -r $files/data "$tmp/factory" || return 1
+    sed "s/^dataset: .*/dataset: $1/; /^deepspeed/d" $files/factory.yaml >"$tmp/factory/sft.yaml"
+    expect 2 "sft.yaml:13: dataset: .*$2" from "$tmp/factory/sft.yaml"
 }
 check 'a dataset that is not listed' dataset chat 'dataset_info.json has no dataset chat'
 check 'a dataset of ranked answers' dataset ranked 'holds ranked answers'
 check 'a dataset with keys of its own' dataset renamed 'prompt is frage'
 check 'a dataset on a hub' dataset hub 'is on a hub and has no file_name'
+beside() { # dataset_info.json beside the file
+    dataset chat 'no dataset chat' >/dev/null && mv "$tmp/factory/data"/* "$tmp/factory" && sed -i 's/^dataset: .*/dataset: chats/' "$tmp/factory/sft.yaml" && from "$tmp/factory/sft.yaml" >/dev/null
+}
+check 'dataset_info.json beside the file' beside
 check 'a dataset without its file' dataset gone 'there is no file .*gone.json'
 
 # --- what is refused -------------------------------------------------------------------------------------------

@@ -63,7 +63,6 @@ struct adding {
     enum foreign_program program;
     const char *file;
     struct error *e;
-    bool files; /* only the files of settings that the document names: its other keys override them */
 };
 
 /* DeepSpeed ignores keys that it does not know, except in zero_optimization; the other programs refuse them. */
@@ -98,14 +97,14 @@ static int add_key(void *to, const struct foreign_row *r, const char *key, const
 {
     struct adding *a = to;
     struct foreign *f = a->f;
-    if (a->files != (r && r->how == HOW_CONFIG_FILE)) return PL_OK;
     if (!r) return unknown_key(a, key, v);
+    if (r->how == HOW_CONFIG_FILE) return PL_OK; /* follow_files */
     if (a->program == PROGRAM_ds && v->kind == VALUE_STRING && !strcmp(v->text, "auto")) return PL_OK;
     if (r->how == HOW_ONLY && !foreign_off(v) && !one_of(r->standard, v)) return refuse_value(a, r, key, v);
     if (r->how == HOW_ONLY_TRUE && !(v->kind == VALUE_BOOL && v->truth)) return refuse_value(a, r, key, v);
     if (r->how == HOW_DEEPSPEED && v->kind == VALUE_MAP) return foreign_add(f, PROGRAM_ds, v, a->file, a->e);
-    if ((r->how == HOW_DEEPSPEED || r->how == HOW_CONFIG_FILE) && v->kind == VALUE_STRING && *v->text) {
-        if (foreign_follow(f, r->how == HOW_DEEPSPEED ? PROGRAM_ds : FOREIGN_PROGRAMS, v->text, a->file, a->e)) return error_prepend(a->e, "%s:%u: %s", a->file, v->line, key);
+    if (r->how == HOW_DEEPSPEED && v->kind == VALUE_STRING && *v->text) {
+        if (foreign_follow(f, PROGRAM_ds, v->text, a->file, a->e)) return error_prepend(a->e, "%s:%u: %s", a->file, v->line, key);
         return PL_OK;
     }
     struct value *copy = value_copy(&f->memory, v);
@@ -117,16 +116,30 @@ static int add_key(void *to, const struct foreign_row *r, const char *key, const
     return PL_OK;
 }
 
+/* Reads the files of settings that a document names, before its own keys, which override them. *others: it has such keys. */
+static int follow_files(struct foreign *f, enum foreign_program p, const struct value *map, const char *file, bool *others, struct error *e)
+{
+    *others = !map->count;
+    for (uint32_t i = 0; i < map->count; i++) {
+        const struct value *v = map->items[i];
+        const struct foreign_row *r = foreign_find(p, v->key, NULL);
+        if (!r || r->how != HOW_CONFIG_FILE || v->kind != VALUE_STRING) *others = true;
+        else if (foreign_follow(f, FOREIGN_PROGRAMS, v->text, file, e)) return error_prepend(e, "%s:%u: %s", file, v->line, v->key);
+    }
+    return PL_OK;
+}
+
 int foreign_add(struct foreign *f, enum foreign_program p, const struct value *map, const char *file, struct error *e)
 {
-    if (p == FOREIGN_PROGRAMS) p = foreign_guess(map);
+    bool others;
+    if (follow_files(f, p == FOREIGN_PROGRAMS ? PROGRAM_script : p, map, file, &others, e)) return e->code;
+    if (!others) return PL_OK;
+    if (p == FOREIGN_PROGRAMS) p = foreign_guess(map, f->programs);
     if (p == FOREIGN_PROGRAMS)
         return error_set(e, PL_USAGE, "%s: no key of it is known; expected a configuration of Hugging Face TrainingArguments, TRL, LLaMA-Factory, DeepSpeed or Accelerate, or the command line of a training script", file);
-    struct adding a = {f, p, bump_string(&f->memory, file), e, true};
+    struct adding a = {f, p, bump_string(&f->memory, file), e};
     f->programs |= 1u << p;
     if (p != PROGRAM_launch) vec_push(&f->files, ((struct foreign_file){a.file, foreign_name(p)}));
-    if (foreign_walk(p, map, &f->memory, add_key, &a)) return e->code;
-    a.files = false;
     return foreign_walk(p, map, &f->memory, add_key, &a);
 }
 

@@ -57,8 +57,9 @@ const struct foreign_row *foreign_find(enum foreign_program p, const char *key, 
 /* Calls `visit` for each key of a document: a map without a row of its own is walked. Stops at a nonzero result. */
 typedef int foreign_visit(void *to, const struct foreign_row *row, const char *key, const struct value *v);
 int foreign_walk(enum foreign_program p, const struct value *map, struct bump *b, foreign_visit *visit, void *to);
-/* The program that knows most keys of a document; FOREIGN_PROGRAMS: none knows one. */
-enum foreign_program foreign_guess(const struct value *map);
+/* The program that knows most keys of a document, of several one with its bit in `read`, or else the first; FOREIGN_PROGRAMS: none
+ * knows one. */
+enum foreign_program foreign_guess(const struct value *map, unsigned read);
 /* Appends the defaults of the programs that were read. */
 void foreign_add_defaults(struct foreign *f);
 

@@ -99,7 +99,7 @@ static int count_known(void *to, const struct foreign_row *row, const char *key,
     return 0;
 }
 
-enum foreign_program foreign_guess(const struct value *map)
+enum foreign_program foreign_guess(const struct value *map, unsigned read)
 {
     enum foreign_program found = FOREIGN_PROGRAMS;
     int best = 0;
@@ -107,7 +107,7 @@ enum foreign_program foreign_guess(const struct value *map)
         struct bump b = {0};
         struct guess g = {.program = p};
         if (p != PROGRAM_launch) foreign_walk(p, map, &b, count_known, &g);
-        if (g.known > best) best = g.known, found = p;
+        if (g.known > best || (g.known && g.known == best && read >> p & 1 && !(read >> found & 1))) best = g.known, found = p;
         bump_free(&b);
     }
     return found;
