@@ -191,6 +191,7 @@ check 'two training commands' refused ad.sh ':2: a second command that trains .t
 python train.py --batch_size 2
 python train.py --batch_size 4
 EOT
+# shellcheck disable=SC2016
 check 'a variable without a value' refused ae.sh ':2: \$1 has no value in this file; write the value' <<'EOT'
 python train.py --batch_size 2 \
     --learning_rate $1
@@ -247,7 +248,7 @@ trains() {
 }
 check 'a run: warmup_ratio 0.35 of 8 steps is a warmup of 3' trains
 others() {
-    local args=(--config-from $files/flags --set model.preset=llama-tiny --set memory.precision=f32)
+    local args=(--config-from "$files/flags" --set model.preset=llama-tiny --set memory.precision=f32)
     expect 0 'read as a PyTorch' "$binary" doctor "${args[@]}" --steps 0 || return 1
     [ "$(grep -c 'read as' "$tmp/err")" -eq 1 ] || { echo 'doctor lists it more than once'; return 1; }
     expect 0 'memory.micro_batch = 1' "$binary" bench "${args[@]}" --steps 1 && expect 0 'read as' "$binary" modules "${args[@]}" &&

@@ -244,7 +244,7 @@ static void put_too_long(struct foreign_work *w)
 {
     const struct foreign_entry *any = w->f->entries.n ? &w->f->entries.at[0] : NULL;
     if (any && config_find("data.too_long") >= 0 && (foreign_has(w, PROGRAM_lf) || foreign_has(w, PROGRAM_trl)))
-        foreign_put(w, "data.too_long", word(w, "cut"), &(struct foreign_entry){.file = any->file, .key = "length"}, "longer conversations are cut there");
+        foreign_put(w, "data.too_long", word(w, "cut"), &(struct foreign_entry){.file = any->file, .key = "length"}, "longer conversations are cut");
 }
 
 static void memory_data(struct foreign_work *w)
