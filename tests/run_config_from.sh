@@ -252,8 +252,8 @@ others() {
     expect 0 'read as a PyTorch' "$binary" doctor "${args[@]}" --steps 0 || return 1
     [ "$(grep -c 'read as' "$tmp/err")" -eq 1 ] || { echo 'doctor lists it more than once'; return 1; }
     expect 0 'memory.micro_batch = 1' "$binary" bench "${args[@]}" --steps 1 && expect 0 'read as' "$binary" modules "${args[@]}" &&
-        expect 2 'takes no --config-from' "$binary" bench --calibrate --config-from $files/flags &&
-        expect 2 'goes with --set, and not with' "$binary" init --config-from $files/flags --model llama-tiny && expect 2 'goes with --config-from' "$binary" init --set a=b
+        expect 2 'takes no --config-from' "$binary" bench --calibrate --config-from "$files/flags" &&
+        expect 2 'with --config-from: unknown option --model' "$binary" init --config-from "$files/flags" --model llama-tiny && expect 2 'unknown option --set' "$binary" init --set a=b
 }
 check 'doctor, bench, modules; misuse' others
 

@@ -416,16 +416,11 @@ static int run(int argc, char **argv, struct error *e)
     const char *model = NULL, *data = NULL, *out = NULL;
     bool help, bytes = false;
     struct samples_options o = {0};
-    struct names from = {0}, set = {0};
     const struct data_option table[] = {{"--model", DATA_TEXT, &model}, {"--data", DATA_TEXT, &data}, {"--out", DATA_TEXT, &out}, {"--bytes", DATA_SWITCH, &bytes},
-                                        {"--config-from", DATA_LIST, &from}, {"--set", DATA_LIST, &set}, FOLDER_OPTIONS(o)};
+                                        FOLDER_OPTIONS(o)};
+    if (init_is_from(argc, argv)) return init_from(argc, argv, e);
     int rc = data_options(&command_init, table, COUNT(table), argc, argv, NULL, &help, e);
-    const bool other = from.n > 0, sets = set.n > 0;
-    if (!rc && !help && other) rc = model || data || out || bytes ? error_set(e, PL_USAGE, "--config-from goes with --set, and not with the other options") : init_from(&from, &set, e);
-    names_free(&from);
-    names_free(&set);
-    if (rc || help || other) return rc;
-    if (sets) return error_set(e, PL_USAGE, "--set goes with --config-from; without it, change the run file that is printed");
+    if (rc || help) return rc;
     if (!model) return error_set(e, PL_USAGE, "no model is given: add --model with a folder or a preset such as sam-tiny");
     if (!data) return error_set(e, PL_USAGE, "no data is given: add --data with a folder or a file");
     return init(model, data, bytes, &o, out, e);

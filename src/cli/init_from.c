@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/data.h"
 #include "cli/init.h"
 #include "config/foreign.h"
 
@@ -25,7 +26,7 @@ static int read_all(const struct names *from, const struct names *set, struct fo
     return rc ? rc : config_check(c, 0, e);
 }
 
-int init_from(const struct names *from, const struct names *set, struct error *e)
+static int print_run(const struct names *from, const struct names *set, struct error *e)
 {
     struct foreign f = {0};
     struct config c;
@@ -42,5 +43,25 @@ int init_from(const struct names *from, const struct names *set, struct error *e
     text_free(&out);
     foreign_free(&f);
     config_free(&c);
+    return rc;
+}
+
+bool init_is_from(int argc, char **argv)
+{
+    for (int i = 0; i < argc; i++)
+        if (!strcmp(argv[i], "--config-from") || !strncmp(argv[i], "--config-from=", 14)) return true;
+    return false;
+}
+
+int init_from(int argc, char **argv, struct error *e)
+{
+    struct names from = {0}, set = {0};
+    bool help;
+    const struct data_option table[] = {{"--config-from", DATA_LIST, &from}, {"--set", DATA_LIST, &set}};
+    int rc = data_options(&command_init, table, COUNT(table), argc, argv, NULL, &help, e);
+    if (rc) error_prepend(e, "with --config-from");
+    else if (!help) rc = print_run(&from, &set, e);
+    names_free(&from);
+    names_free(&set);
     return rc;
 }
