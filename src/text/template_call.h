@@ -28,6 +28,7 @@ struct filter {
 
 /* NULL: there is no such filter or test. */
 const struct filter *filter_find(const char *name);
+const struct filter *sequence_filter_find(const char *name); /* those in template_sequences.c */
 const struct filter *test_find(const char *name);
 /* Puts arguments as written into the order of `params`. Returns NULL, or what is wrong with them. `place`[i] gets the
  * position of argument i. */

@@ -103,7 +103,7 @@ struct var string_percent(struct render *r, struct var format, struct var values
         build_slice(&p.b, format.s, (uint32_t)(at - format.s->at), (uint32_t)(to - format.s->at));
         at = sign ? percent_one(&p, sign + 1, end) : end;
     }
-    const bool used = values.kind == VAR_TUPLE ? p.next == values.q->n : p.next || values.kind == VAR_DICT || values.kind == VAR_LIST;
+    const bool used = values.kind == VAR_TUPLE ? p.next == values.q->n : p.next || values.kind == VAR_DICT || values.kind == VAR_LIST || values.kind == VAR_UNDEFINED;
     if (!used) fail(r, "%% has values that are not used");
     return build_done(&p.b);
 }

@@ -396,6 +396,7 @@ static bool next_character(struct render *r, struct iter *it, struct var *out)
     if (it->at >= s->n) return false;
     code_at(s->at + it->at, &n);
     *out = str_slice(r, it->of, (uint32_t)it->at, (uint32_t)(it->at + n));
+    out->markup = false;
     it->at += n;
     return true;
 }

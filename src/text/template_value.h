@@ -22,9 +22,13 @@
 #include "io/value.h"
 #include "text/ranges.h"
 
-/* What a rendering may use. Python's Jinja stops range at 100,000 elements too. */
+/* What a rendering may use. Python's Jinja stops range at 100,000 elements too. A fuzzer, whose code is slow, waits less. */
 enum {
-    RENDER_STEPS = 20000000,   /* nodes visited and elements touched: a few seconds */
+#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
+    RENDER_STEPS = 200000,
+#else
+    RENDER_STEPS = 20000000, /* nodes visited and elements touched: about a second */
+#endif
     RENDER_MEMORY = 256 << 20, /* bytes of all values */
     RENDER_OUTPUT = 64 << 20,  /* bytes of one string, and so of the output */
     RENDER_DEPTH = 1200,       /* nested expressions, statements, calls, lists */
@@ -212,9 +216,9 @@ struct var var_slice(struct render *r, struct var v, struct var from, struct var
 struct var var_arithmetic(struct render *r, char op, struct var a, struct var b);
 struct var var_negated(struct render *r, struct var v);
 
-/* In template_filters.c: the next element of map, select and the like. */
+/* In template_sequences.c: the next element of map, select and the like. */
 bool lazy_next(struct render *r, struct lazy *lazy, struct var *out);
-/* In template_render.c: loop.NAME. */
+/* In template_eval.c: loop.NAME. */
 struct var loop_attribute(struct render *r, struct loop *loop, const char *name);
 
 #endif
