@@ -13,7 +13,7 @@
  * Exponentials are powers of two: q is multiplied by scale * log2(e) as it is packed, and so is the
  * mask. Blocks of keys that no query of the block sees are skipped; within a block the sums run
  * from the first to the last key that a panel sees, so a causal mask halves the work and a sliding
- * window costs its own width.
+ * window costs its own width. With ranges, a block of queries ends where another document begins.
  *
  * If the processor multiplies bf16 (micro_bf16.h) and q, k and v are bf16, so are the panels, and
  * the probabilities are rounded to bf16 for their product with v; scores, sums and o stay f32. q is
@@ -56,7 +56,64 @@ struct heads heads_of(const int64_t *q, const int64_t *k, const union attr *attr
     n.last = attr->attention.causal ? offset : n.S;
     n.first = -n.T - n.S;
     if (attr->attention.window) n.first = max_i64(n.first, offset - attr->attention.window + 1);
+    n.window = attr->attention.window;
     return n;
+}
+
+struct heads heads_of_launch(const struct launch *l, int q, int k, int ranges)
+{
+    struct heads n = heads_of(l->in[q].dim, l->in[k].dim, l->attr);
+    n.ranged = launch_has(l, ranges);
+    if (n.ranged) n.ranges = l->in[ranges];
+    return n;
+}
+
+/* The keys of query t's range. */
+static struct span heads_range(const struct heads *n, int64_t b, int64_t t)
+{
+    const struct operand *x = &n->ranges;
+    const int32_t *at = (const int32_t *)x->data + b * x->stride[0] + t * x->stride[1];
+    const int64_t begin = at[0], end = at[x->stride[2]];
+    struct span seen = {max_i64(0, n->window ? max_i64(begin, end - n->window) : begin), min_i64(n->S, end)};
+    return seen.begin < seen.end ? seen : (struct span){0, 0};
+}
+
+static bool seen_none(struct span x) { return x.end <= x.begin; }
+
+struct span heads_seen(const struct heads *n, int64_t b, int64_t t, int64_t tn)
+{
+    if (!n->ranged) return (struct span){max_i64(0, t + n->first), max_i64(0, min_i64(n->S, t + tn + n->last))};
+    struct span all = {0, 0};
+    for (int64_t i = t; i < t + tn; i++) {
+        const struct span one = heads_range(n, b, i);
+        if (seen_none(one)) continue;
+        all = seen_none(all) ? one : (struct span){min_i64(all.begin, one.begin), max_i64(all.end, one.end)};
+    }
+    return all;
+}
+
+/* Neighbours belong together if a key is visible to both, or none to either. */
+int64_t heads_document(const struct heads *n, int64_t b, int64_t t, int64_t end)
+{
+    if (!n->ranged) return end;
+    for (struct span last = heads_range(n, b, t++); t < end; t++) {
+        const struct span next = heads_range(n, b, t);
+        const bool meet = max_i64(last.begin, next.begin) < min_i64(last.end, next.end);
+        if (!meet && !(seen_none(last) && seen_none(next))) return t;
+        last = next;
+    }
+    return end;
+}
+
+struct key_band heads_band(const struct heads *n, int64_t b, int64_t t, int64_t tn, int64_t s, const float *bias,
+                           struct key_range *range, int64_t room)
+{
+    if (!n->ranged) return (struct key_band){t + n->first - s, t + n->last - s, bias, NULL};
+    for (int64_t i = 0; i < room; i++) {
+        const struct span seen = i < tn ? heads_range(n, b, t + i) : (struct span){0, 0};
+        range[i] = (struct key_range){(int32_t)(seen.begin - s), (int32_t)(seen.end - s)};
+    }
+    return (struct key_band){0, 0, bias, range};
 }
 
 bool heads_bias(const struct operand *mask, int64_t b, int64_t s, int64_t sn, float *bias, int64_t room)
@@ -79,7 +136,8 @@ bool heads_fit(const struct tensor *t)
 
 bool heads_mask_fits(const struct query *q, int input)
 {
-    return q->nin <= input || !q->in[input] || q->in[input]->dtype == DT_F32;
+    return (q->nin <= input || !q->in[input] || q->in[input]->dtype == DT_F32) &&
+           (q->nin <= input + 1 || !q->in[input + 1] || q->in[input + 1]->dtype == DT_I32);
 }
 
 const struct micro_bf16 *heads_bf16(const struct micro *u, const struct operand *x, int n)
@@ -128,12 +186,12 @@ static struct layout layout_of(const struct heads *n, const struct grid *grid)
     return y;
 }
 
-enum { IN_Q, IN_K, IN_V, IN_MASK };
+enum { IN_Q, IN_K, IN_V, IN_MASK, IN_RANGES };
 
 static bool attention_match(const struct query *q)
 {
     return heads_fit(q->in[IN_Q]) && heads_fit(q->in[IN_K]) && heads_fit(q->in[IN_V]) && heads_fit(q->out[0]) &&
-           q->out[1]->dtype == DT_F32 && heads_mask_fits(q, IN_MASK) && !q->in[IN_MASK + 1];
+           q->out[1]->dtype == DT_F32 && heads_mask_fits(q, IN_MASK);
 }
 
 uint64_t attention_bytes(const struct heads *n, const struct grid *grid, int threads)
@@ -211,12 +269,14 @@ static void block_panel(const struct block *x, int64_t p, int64_t s0, int64_t sn
     const struct micro *u = x->u;
     int64_t depth = block_depth(x), tn = min_i64(u->nr, x->tn - p);
     /* The keys that the panel sees, from the beginning of a tile. */
-    int64_t from = max_i64(0, heads_begin(x->n, x->t0 + p) - s0) / u->mr * u->mr;
-    int64_t keys = min_i64(sn, heads_end(x->n, x->t0 + p, tn) - s0) - from;
+    const struct span seen = heads_seen(x->n, x->b, x->t0 + p, tn);
+    int64_t from = max_i64(0, seen.begin - s0) / u->mr * u->mr;
+    int64_t keys = min_i64(sn, seen.end - s0) - from;
     if (keys <= 0) return;
     float *o = x->o + p * depth;
     block_scores(x, p, from, keys);
-    struct key_band band = heads_band(x->n, x->t0 + p, s0 + from, x->masked ? x->bias + from : NULL);
+    struct key_range range[NR_MAX];
+    struct key_band band = heads_band(x->n, x->b, x->t0 + p, tn, s0 + from, x->masked ? x->bias + from : NULL, range, u->nr);
     float factor = x->half ? x->n->scale * (float)M_LOG2E : 1;
     if (x->grid) {
         struct grid_panel at = {u, x->h, x->t0 + p, tn, x->position + p * grid_row(x->grid)};
@@ -255,9 +315,9 @@ static void block_run(const struct block *x)
     memset(x->sum, 0, (size_t)lanes * sizeof(float));
     for (int64_t i = 0; i < lanes; i++) x->max[i] = -FLT_MAX;
 
-    int64_t end = heads_end(x->n, x->t0, x->tn);
-    for (int64_t s0 = heads_begin(x->n, x->t0); s0 < end; s0 += KEYS) {
-        int64_t sn = min_i64(KEYS, end - s0);
+    const struct span seen = heads_seen(x->n, x->b, x->t0, x->tn);
+    for (int64_t s0 = seen.begin; s0 < seen.end; s0 += KEYS) {
+        int64_t sn = min_i64(KEYS, seen.end - s0);
         if (x->masked && !heads_bias(mask, x->b, s0, sn, x->bias, sn)) continue;
         block_pack(x, x->k, u->mr, heads_row(k, x->b, s0, g), k->dtype, k->stride[1], 1, sn, D);
         block_pack(x, x->v, u->mr, heads_row(v, x->b, s0, g), v->dtype, 1, v->stride[1], D, sn);
@@ -284,18 +344,21 @@ void attention_forward(const struct launch *l, const struct heads *n, struct gri
 #pragma omp parallel for num_threads(l->threads) schedule(dynamic, 1)
     for (int64_t i = 0; i < blocks * heads; i++) {
         float *at = work + omp_get_thread_num() * y.total;
-        int64_t t0 = (blocks - 1 - i / heads) * QUERIES, head = i % heads;
+        int64_t t0 = (blocks - 1 - i / heads) * QUERIES, end = min_i64(t0 + QUERIES, n->T), head = i % heads;
         struct block x = {.l = l, .n = n, .u = u, .half = half, .grid = grid, .masked = masked, .b = head / n->H, .h = head % n->H,
-                          .t0 = t0, .tn = min_i64(QUERIES, n->T - t0), .q = at + y.q, .k = at + y.k, .v = at + y.v,
+                          .q = at + y.q, .k = at + y.k, .v = at + y.v,
                           .s = at + y.s, .p = (uint16_t *)(at + y.p), .o = at + y.o, .max = at + y.max, .sum = at + y.sum,
                           .bias = at + y.bias, .rows = at + y.rows, .position = at + y.position};
-        block_run(&x);
+        for (x.t0 = t0; x.t0 < end; x.t0 += x.tn) {
+            x.tn = heads_document(n, x.b, x.t0, end) - x.t0;
+            block_run(&x);
+        }
     }
 }
 
 static void attention_run(const struct launch *l)
 {
-    struct heads n = heads_of(l->in[IN_Q].dim, l->in[IN_K].dim, l->attr);
+    struct heads n = heads_of_launch(l, IN_Q, IN_K, IN_RANGES);
     attention_forward(l, &n, NULL, launch_has(l, IN_MASK));
 }
 
