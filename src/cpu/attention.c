@@ -78,42 +78,52 @@ static struct span heads_range(const struct heads *n, int64_t b, int64_t t)
     return seen.begin < seen.end ? seen : (struct span){0, 0};
 }
 
-static bool seen_none(struct span x) { return x.end <= x.begin; }
-
-struct span heads_seen(const struct heads *n, int64_t b, int64_t t, int64_t tn)
+static struct span heads_visible(const struct heads *n, int64_t t, int64_t tn)
 {
-    if (!n->ranged) return (struct span){max_i64(0, t + n->first), max_i64(0, min_i64(n->S, t + tn + n->last))};
-    struct span all = {0, 0};
-    for (int64_t i = t; i < t + tn; i++) {
-        const struct span one = heads_range(n, b, i);
-        if (seen_none(one)) continue;
-        all = seen_none(all) ? one : (struct span){min_i64(all.begin, one.begin), max_i64(all.end, one.end)};
-    }
-    return all;
+    return (struct span){max_i64(0, t + n->first), max_i64(0, min_i64(n->S, t + tn + n->last))};
 }
 
 /* Neighbours belong together if a key is visible to both, or none to either. */
-int64_t heads_document(const struct heads *n, int64_t b, int64_t t, int64_t end)
+int64_t heads_document(const struct heads *n, int64_t b, int64_t t, int64_t end, struct span *seen)
 {
-    if (!n->ranged) return end;
-    for (struct span last = heads_range(n, b, t++); t < end; t++) {
-        const struct span next = heads_range(n, b, t);
-        const bool meet = max_i64(last.begin, next.begin) < min_i64(last.end, next.end);
-        if (!meet && !(seen_none(last) && seen_none(next))) return t;
+    if (!n->ranged) return *seen = heads_visible(n, t, end - t), end;
+    *seen = heads_range(n, b, t++);
+    for (struct span last = *seen; t < end; t++) {
+        const struct span next = heads_range(n, b, t), both = {max_i64(last.begin, next.begin), min_i64(last.end, next.end)};
+        if (span_is_empty(both) && !(span_is_empty(last) && span_is_empty(next))) return t;
+        *seen = (struct span){min_i64(seen->begin, next.begin), max_i64(seen->end, next.end)};
         last = next;
     }
     return end;
 }
 
-struct key_band heads_band(const struct heads *n, int64_t b, int64_t t, int64_t tn, int64_t s, const float *bias,
-                           struct key_range *range, int64_t room)
+void heads_ranges(const struct heads *n, int64_t b, int64_t t, int64_t tn, struct key_range *range)
+{
+    for (int64_t i = 0; n->ranged && i < tn; i++) {
+        const struct span x = heads_range(n, b, t + i);
+        range[i] = (struct key_range){(int32_t)x.begin, (int32_t)x.end};
+    }
+}
+
+struct span heads_seen(const struct heads *n, int64_t t, int64_t tn, const struct key_range *range)
+{
+    if (!n->ranged) return heads_visible(n, t, tn);
+    struct key_range all = range[0];
+    for (int64_t i = 1; i < tn; i++) {
+        if (range[i].begin < all.begin) all.begin = range[i].begin;
+        if (range[i].end > all.end) all.end = range[i].end;
+    }
+    return (struct span){all.begin, all.end};
+}
+
+struct key_band heads_band(const struct heads *n, int64_t t, int64_t tn, const struct key_range *range, int64_t s, const float *bias,
+                           struct key_range *own, int64_t room)
 {
     if (!n->ranged) return (struct key_band){t + n->first - s, t + n->last - s, bias, NULL};
-    for (int64_t i = 0; i < room; i++) {
-        const struct span seen = i < tn ? heads_range(n, b, t + i) : (struct span){0, 0};
-        range[i] = (struct key_range){(int32_t)(seen.begin - s), (int32_t)(seen.end - s)};
-    }
-    return (struct key_band){0, 0, bias, range};
+    const int32_t from = (int32_t)s;
+    for (int64_t i = 0; i < tn; i++) own[i] = (struct key_range){range[i].begin - from, range[i].end - from};
+    for (int64_t i = tn; i < room; i++) own[i] = (struct key_range){0, 0};
+    return (struct key_band){0, 0, bias, own};
 }
 
 bool heads_bias(const struct operand *mask, int64_t b, int64_t s, int64_t sn, float *bias, int64_t room)
@@ -217,6 +227,8 @@ struct block {
     const struct grid *grid;       /* NULL: no relative positions */
     bool masked;
     int64_t b, h, t0, tn;
+    struct span seen; /* the keys that the queries see */
+    struct key_range range[QUERIES];
     void *q, *k, *v;  /* panels */
     uint16_t *p;      /* s as a bf16 panel */
     float *s, *o, *max, *sum, *bias, *rows, *position;
@@ -269,14 +281,14 @@ static void block_panel(const struct block *x, int64_t p, int64_t s0, int64_t sn
     const struct micro *u = x->u;
     int64_t depth = block_depth(x), tn = min_i64(u->nr, x->tn - p);
     /* The keys that the panel sees, from the beginning of a tile. */
-    const struct span seen = heads_seen(x->n, x->b, x->t0 + p, tn);
+    const struct span seen = heads_seen(x->n, x->t0 + p, tn, x->range + p);
     int64_t from = max_i64(0, seen.begin - s0) / u->mr * u->mr;
     int64_t keys = min_i64(sn, seen.end - s0) - from;
     if (keys <= 0) return;
     float *o = x->o + p * depth;
     block_scores(x, p, from, keys);
-    struct key_range range[NR_MAX];
-    struct key_band band = heads_band(x->n, x->b, x->t0 + p, tn, s0 + from, x->masked ? x->bias + from : NULL, range, u->nr);
+    struct key_range own[NR_MAX];
+    struct key_band band = heads_band(x->n, x->t0 + p, tn, x->range + p, s0 + from, x->masked ? x->bias + from : NULL, own, u->nr);
     float factor = x->half ? x->n->scale * (float)M_LOG2E : 1;
     if (x->grid) {
         struct grid_panel at = {u, x->h, x->t0 + p, tn, x->position + p * grid_row(x->grid)};
@@ -315,9 +327,8 @@ static void block_run(const struct block *x)
     memset(x->sum, 0, (size_t)lanes * sizeof(float));
     for (int64_t i = 0; i < lanes; i++) x->max[i] = -FLT_MAX;
 
-    const struct span seen = heads_seen(x->n, x->b, x->t0, x->tn);
-    for (int64_t s0 = seen.begin; s0 < seen.end; s0 += KEYS) {
-        int64_t sn = min_i64(KEYS, seen.end - s0);
+    for (int64_t s0 = x->seen.begin; s0 < x->seen.end; s0 += KEYS) {
+        int64_t sn = min_i64(KEYS, x->seen.end - s0);
         if (x->masked && !heads_bias(mask, x->b, s0, sn, x->bias, sn)) continue;
         block_pack(x, x->k, u->mr, heads_row(k, x->b, s0, g), k->dtype, k->stride[1], 1, sn, D);
         block_pack(x, x->v, u->mr, heads_row(v, x->b, s0, g), v->dtype, 1, v->stride[1], D, sn);
@@ -350,7 +361,8 @@ void attention_forward(const struct launch *l, const struct heads *n, struct gri
                           .s = at + y.s, .p = (uint16_t *)(at + y.p), .o = at + y.o, .max = at + y.max, .sum = at + y.sum,
                           .bias = at + y.bias, .rows = at + y.rows, .position = at + y.position};
         for (x.t0 = t0; x.t0 < end; x.t0 += x.tn) {
-            x.tn = heads_document(n, x.b, x.t0, end) - x.t0;
+            x.tn = heads_document(n, x.b, x.t0, end, &x.seen) - x.t0;
+            heads_ranges(n, x.b, x.t0, x.tn, x.range);
             block_run(&x);
         }
     }

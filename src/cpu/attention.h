@@ -44,18 +44,23 @@ struct heads heads_of(const int64_t *q, const int64_t *k, const union attr *attr
 /* Of a launch whose input `ranges` may be given. */
 struct heads heads_of_launch(const struct launch *l, int q, int k, int ranges);
 
-/* The keys that any of queries t .. t+tn sees; if end is not greater than begin, there are none. */
+/* Keys begin .. end - 1; if end is not greater than begin, there are none. */
 struct span {
     int64_t begin, end;
 };
-struct span heads_seen(const struct heads *n, int64_t b, int64_t t, int64_t tn);
-/* The end of the queries from t on, at most `end`, that belong to one document. */
-int64_t heads_document(const struct heads *n, int64_t b, int64_t t, int64_t end);
+static inline bool span_is_empty(struct span x) { return x.end <= x.begin; }
 
-/* The band of tn queries from t and the block of keys from s. With ranges it points to `range`, which
- * has `room` of them: queries beyond tn see nothing. */
-struct key_band heads_band(const struct heads *n, int64_t b, int64_t t, int64_t tn, int64_t s, const float *bias,
-                           struct key_range *range, int64_t room);
+/* The end of the queries from t on, at most `end`, that belong to one document, and the keys that any
+ * of them sees. */
+int64_t heads_document(const struct heads *n, int64_t b, int64_t t, int64_t end, struct span *seen);
+/* With ranges: the keys of tn queries from t on, of one document. Without: nothing is written. */
+void heads_ranges(const struct heads *n, int64_t b, int64_t t, int64_t tn, struct key_range *range);
+/* The keys that any of queries t .. t+tn of one document sees; their ranges are those of heads_ranges. */
+struct span heads_seen(const struct heads *n, int64_t t, int64_t tn, const struct key_range *range);
+/* The band of these queries and the block of keys from s. With ranges it points to `own`, which has
+ * `room` of them: queries beyond tn see nothing. */
+struct key_band heads_band(const struct heads *n, int64_t t, int64_t tn, const struct key_range *range, int64_t s, const float *bias,
+                           struct key_range *own, int64_t room);
 
 /* Keys s .. s+sn of the mask in powers of two, padded with 0 to `room`. Returns false if all of
  * them are masked out. */

@@ -153,6 +153,7 @@ struct item {
     const struct run *r;
     int64_t b, g, s0, sn, h, t0, tn;
     struct span seen; /* the keys that the queries see */
+    struct key_range range[QUERIES];
     bool hidden;      /* every key of the block is masked out */
     void *k, *v, *kd, *q, *o, *qd, *od, *st; /* panels */
     uint16_t *half;                          /* p or ds as a bf16 panel */
@@ -186,27 +187,26 @@ static int64_t item_block(const struct item *x) { return x->s0 / keys_of(&x->r->
 
 /* True if this is the first, or the last, block of keys that the queries see. If they see none, it is
  * the one with key 0. */
-static bool item_is_first(const struct item *x) { return x->seen.end > x->seen.begin ? x->seen.begin >= x->s0 : x->s0 == 0; }
-static bool item_is_last(const struct item *x) { return x->seen.end > x->seen.begin ? x->seen.end <= x->s0 + x->sn : x->s0 == 0; }
+static bool item_is_first(const struct item *x) { return span_is_empty(x->seen) ? x->s0 == 0 : x->seen.begin >= x->s0; }
+static bool item_is_last(const struct item *x) { return span_is_empty(x->seen) ? x->s0 == 0 : x->seen.end <= x->s0 + x->sn; }
 
 /* True if the queries see a key of the block, or none at all and it is theirs. */
 static bool item_meets(const struct item *x)
 {
-    if (x->seen.end <= x->seen.begin) return x->s0 == 0;
+    if (span_is_empty(x->seen)) return x->s0 == 0;
     return x->seen.begin < x->s0 + x->sn && x->seen.end > x->s0;
 }
+
+static bool range_meets(struct key_range x, int64_t s, int64_t sn) { return x.begin < s + sn && x.end > s; }
 
 /* The first and one past the last query of the block, counted from t0, that see keys s .. s+sn. */
 static struct span item_seers(const struct item *x, int64_t s, int64_t sn)
 {
     const struct heads *n = &x->r->n;
-    struct span queries = {max_i64(0, s - x->t0 - n->last), min_i64(x->tn, s + sn - x->t0 - n->first)};
-    for (int64_t i = 0; n->ranged && i < x->tn; i++) {
-        const struct span seen = heads_seen(n, x->b, x->t0 + i, 1);
-        const bool sees = seen.begin < s + sn && seen.end > s;
-        if (!i) queries = (struct span){x->tn, 0};
-        if (sees) queries = (struct span){min_i64(queries.begin, i), i + 1};
-    }
+    if (!n->ranged) return (struct span){max_i64(0, s - x->t0 - n->last), min_i64(x->tn, s + sn - x->t0 - n->first)};
+    struct span queries = {0, x->tn};
+    while (queries.begin < queries.end && !range_meets(x->range[queries.begin], s, sn)) queries.begin++;
+    while (queries.begin < queries.end && !range_meets(x->range[queries.end - 1], s, sn)) queries.end--;
     return queries;
 }
 
@@ -308,8 +308,8 @@ static void item_panel(struct item *x, int64_t j)
     }
     s += from * u->nr, dp += from * u->nr;
     int64_t n = to - from;
-    struct key_range range[QUERIES];
-    struct key_band band = heads_band(&r->n, x->b, x->t0 + from, n, x->s0 + j, r->masked ? x->bias + j : NULL, range, n);
+    struct key_range own[QUERIES];
+    struct key_band band = heads_band(&r->n, x->t0 + from, n, x->range + from, x->s0 + j, r->masked ? x->bias + j : NULL, own, n);
     float factor = r->n.scale * (float)M_LOG2E;
     struct grid_lanes lanes;
     struct grid_block at = {x->b, x->h, x->t0, x->tn, x->grid}; /* on a grid all keys are visible: from is 0 */
@@ -335,7 +335,7 @@ static void item_dq_tile(const struct item *x, int64_t i, bool add)
     const struct run *r = x->r;
     const struct micro *u = r->u;
     int64_t m = min_i64(u->mr, x->tn - i), D = r->n.D, ld = r->dq.stride[1];
-    const struct span seen = heads_seen(&r->n, x->b, x->t0 + i, m);
+    const struct span seen = heads_seen(&r->n, x->t0 + i, m, x->range + i);
     int64_t from = max_i64(0, seen.begin - x->s0);
     int64_t keys = max_i64(0, min_i64(x->sn, seen.end - x->s0) - from);
     if (x->hidden) from = keys = 0;
@@ -418,9 +418,9 @@ static void item_run(struct item *x)
     }
     for (x->h = x->g * group; x->h < (x->g + 1) * group; x->h++)
         for (x->t0 = 0; x->t0 < n->T; x->t0 += x->tn) {
-            x->tn = heads_document(n, x->b, x->t0, min_i64(x->t0 / QUERIES * QUERIES + QUERIES, n->T)) - x->t0;
-            x->seen = heads_seen(n, x->b, x->t0, x->tn);
+            x->tn = heads_document(n, x->b, x->t0, min_i64(x->t0 / QUERIES * QUERIES + QUERIES, n->T), &x->seen) - x->t0;
             if (!item_meets(x)) continue;
+            heads_ranges(n, x->b, x->t0, x->tn, x->range);
             if (!x->hidden) {
                 item_queries(x);
                 if (x->r->grid && x->r->grid->alone)
@@ -467,8 +467,8 @@ static int64_t run_cut(const struct run *r, int64_t b, int64_t s, int64_t end)
 {
     const struct heads *n = &r->n;
     for (int64_t t = 0, next; n->ranged && t < n->T; t = next) {
-        next = heads_document(n, b, t, n->T);
-        const struct span seen = heads_seen(n, b, t, next - t);
+        struct span seen;
+        next = heads_document(n, b, t, n->T, &seen);
         if (seen.begin > s) end = min_i64(end, seen.begin);
         if (seen.end > s) end = min_i64(end, seen.end);
     }
