@@ -1,0 +1,64 @@
+/*
+ * template.h: chat templates: the part of Jinja that they use, over struct value.
+ *
+ * A template is the text of a model's folder that turns a conversation into what the model reads:
+ *
+ *   variables  {"messages": [{"role": "user", "content": "Hi <|im_end|>"}], "bos_token": "<s>"}
+ *   template   {{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}...
+ *   text       <s><|im_start|>user\nHi <|im_end|>...
+ *   data                      ^^^^   ^^^^^^^^^^^^^       bytes that came from the variables
+ *
+ * The result has the bytes of Jinja2 in the environment of transformers: sandboxed, trim_blocks,
+ * lstrip_blocks, loop controls, {% generation %}, tojson, raise_exception, strftime_now. A statement,
+ * filter, test, method or function that is not known is refused when the template is read. A template
+ * reads no file, and its depth, steps and output are bounded.
+ */
+#ifndef TEMPLATE_H
+#define TEMPLATE_H
+
+#include "base/base.h"
+#include "io/value.h"
+#include "text/ranges.h"
+
+struct template;
+
+/* Parses a template of n bytes; `name` begins the messages ("NAME, line 3: ..."). It is freed with
+ * template_close. PL_USAGE when the template is malformed or uses something that is not known. */
+int template_read(struct template **out, const char *source, size_t n, const char *name, struct error *e);
+
+/* Reads the template of a model's folder.
+ *
+ *   file   data.template: a file's path; the name of a template that is built in, "chatml"; or NULL: the
+ *          folder's chat_template.jinja, chat_template.json or tokenizer_config.json, the first that exists
+ *          and has one
+ *   name   the template's name where a folder has several, such as "tool_use"; NULL: "default"
+ *
+ * PL_USAGE when there is none: no template is ever assumed. `folder` may be NULL when `file` is given. */
+int template_open(struct template **out, const char *folder, const char *file, const char *name, struct error *e);
+void template_close(struct template *t);
+
+/* The template's text, for fingerprints. It lives as long as the template. */
+const char *template_source(const struct template *t);
+/* Whether it has {% generation %}, so that rendered.answers is meaningful. */
+bool template_marks_answers(const struct template *t);
+
+/* All ranges are ascending, not empty, and do not touch or overlap.
+ *
+ *   data      bytes that came from strings of the variables, whatever was done to them. Strings of the
+ *             variables bos_token, eos_token, pad_token, unk_token and all others whose names end in
+ *             "_token" are the template's own text instead.
+ *   answers   bytes inside {% generation %} ... {% endgeneration %} */
+struct rendered {
+    struct text text;
+    VEC(struct byte_range) data, answers;
+};
+
+/* Renders with a map of variables: messages, tools, documents, add_generation_prompt, bos_token, ...
+ * strftime_now prints today's date, or that of the variable "date" ("2026-01-31") where there is one that
+ * is a string of this form. Fills *out, which the caller frees with rendered_free; after an error it is empty.
+ * PL_USAGE when the template fails: raise_exception gives its message. Threads may render one template
+ * at the same time. */
+int template_render(const struct template *t, const struct value *variables, struct rendered *out, struct error *e);
+void rendered_free(struct rendered *r);
+
+#endif
