@@ -22,7 +22,7 @@ WARN    := -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-missing-field-initial
 OPT     ?= -O3 -g -fno-math-errno -fno-trapping-math
 CFLAGS  += $(CSTD) $(WARN) $(OPT) -fopenmp -fPIC -fvisibility=hidden -Isrc -Iinclude $(EXTRA)
 DEP     := -MMD -MP
-LDLIBS  += -lcjson -lyaml -ljpeg -lpng -lz -lm -lpthread -ldl
+LDLIBS  += -lonig -lutf8proc -lcjson -lyaml -ljpeg -lpng -lz -lm -lpthread -ldl
 LDFLAGS += -fopenmp $(EXTRA)
 
 CUDA_ROOMS := cuda cuda/device cuda/attention cuda/products cuda/rows cuda/maps cuda/update
@@ -271,7 +271,7 @@ $(BUILD)/fuzz/libparts.a: $(FUZZ_OBJS)
 	@rm -f $@ && $(AR) rcs $@ $(FUZZ_OBJS)
 FUZZERS      := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(FUZZERS): $(BUILD)/fuzz/%: tests/fuzz/%.c tests/fuzz/machine.c $(BUILD)/fuzz/libparts.a
-	clang $(FUZZ_FLAGS) -fsanitize=fuzzer,address,undefined $^ -lcjson -lyaml -ljpeg -lpng -lz -lm -lpthread -ldl $(PCRE2_LIBS) -o $@
+	clang $(FUZZ_FLAGS) -fsanitize=fuzzer,address,undefined $^ -lonig -lutf8proc -lcjson -lyaml -ljpeg -lpng -lz -lm -lpthread -ldl $(PCRE2_LIBS) -o $@
 fuzz: deps
 	@CC="$(CC)" tools/deps.sh fuzz
 	+@$(BUILD_WITH_PROGRESS) $(FUZZERS)

@@ -1,8 +1,8 @@
 #!/bin/bash
 # Installs the missing dependencies for building and testing; prints nothing if none is missing.
 #
-#   tools/deps.sh          a C compiler, libyaml, cJSON, libjpeg-turbo, libpng, zlib, cmocka, pkg-config,
-#                          and PCRE2, which is optional
+#   tools/deps.sh          a C compiler, libyaml, cJSON, libjpeg-turbo, libpng, zlib, Oniguruma, utf8proc, cmocka,
+#                          pkg-config, and PCRE2, which is optional
 #   tools/deps.sh fuzz     clang with libFuzzer as well
 #   tools/deps.sh onednn   oneDNN 2 as well, which is optional
 #
@@ -39,10 +39,12 @@ if compiles '' stdio.h omp.h; then
     compiles -ljpeg stdio.h jpeglib.h || missing+=(libjpeg-dev)
     compiles -lpng png.h || missing+=(libpng-dev)
     compiles -lz zlib.h || missing+=(zlib1g-dev)
+    compiles -lonig oniguruma.h || missing+=(libonig-dev)
+    compiles -lutf8proc utf8proc.h || missing+=(libutf8proc-dev)
     compiles -lcmocka stdarg.h stddef.h setjmp.h stdint.h cmocka.h || missing+=(libcmocka-dev)
     compiles -lpcre2-8 pcre2.h || optional+=(libpcre2-dev)
 else
-    missing+=(gcc libc6-dev libcjson-dev libyaml-dev libjpeg-dev libpng-dev zlib1g-dev libcmocka-dev)
+    missing+=(gcc libc6-dev libcjson-dev libyaml-dev libjpeg-dev libpng-dev zlib1g-dev libonig-dev libutf8proc-dev libcmocka-dev)
     optional+=(libpcre2-dev)
 fi
 if [[ ${1-} == fuzz ]]; then

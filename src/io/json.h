@@ -39,6 +39,8 @@ void json_put_uint(struct json_writer *w, const char *key, uint64_t x);
 void json_put_number(struct json_writer *w, const char *key, double x);
 /* Invalid UTF-8 bytes are written as U+FFFD. */
 void json_put_string(struct json_writer *w, const char *key, const char *s);
+/* The same for n bytes, in which NUL is a character like others. */
+void json_put_bytes(struct json_writer *w, const char *key, const char *s, size_t n);
 void json_put_format(struct json_writer *w, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 void json_put_value(struct json_writer *w, const char *key, const struct value *v);

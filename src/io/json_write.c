@@ -12,9 +12,8 @@
 
 #include "io/json.h"
 
-static void write_quoted(struct text *out, const char *s)
+static void write_quoted(struct text *out, const char *s, size_t n)
 {
-    size_t n = strlen(s);
     text_append(out, "\"", 1);
     while (n) {
         uint32_t code;
@@ -47,7 +46,7 @@ static void write_lead(struct json_writer *w, const char *key)
     }
     w->any[w->depth] = true;
     if (!key) return;
-    write_quoted(w->out, key);
+    write_quoted(w->out, key, strlen(key));
     text_append(w->out, ": ", 2);
 }
 
@@ -115,11 +114,13 @@ void json_put_number(struct json_writer *w, const char *key, double x)
     text_printf(w->out, "%s", number_print(x, text));
 }
 
-void json_put_string(struct json_writer *w, const char *key, const char *s)
+void json_put_bytes(struct json_writer *w, const char *key, const char *s, size_t n)
 {
     write_lead(w, key);
-    write_quoted(w->out, s);
+    write_quoted(w->out, s, n);
 }
+
+void json_put_string(struct json_writer *w, const char *key, const char *s) { json_put_bytes(w, key, s, strlen(s)); }
 
 void json_put_format(struct json_writer *w, const char *key, const char *fmt, ...)
 {

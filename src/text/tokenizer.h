@@ -2,7 +2,7 @@
  * tokenizer.h: text to token ids and back, as a model folder's own files define them.
  *
  *     tokenizer.json      as the Hugging Face `tokenizers` library reads it: BPE or Unigram
- *     tokenizer.model     as the SentencePiece library reads it: BPE by scores, or Unigram
+ *     tokenizer.model     as the SentencePiece library reads it: BPE by scores
  *
  * tokenizer_config.json, special_tokens_map.json and added_tokens.json of the same folder say which
  * tokens are special.
@@ -17,7 +17,7 @@
 #include "text/ranges.h"
 
 /* Bytes of one text, at most. Longer texts are an error. */
-#define TOKENIZER_TEXT_MOST ((size_t)1 << 30)
+#define TOKENIZER_TEXT_MOST ((size_t)1 << 28)
 
 struct tokenizer;
 
