@@ -151,8 +151,7 @@ static void check_row(const struct conversations *c, uint64_t r, uint64_t *token
     for (; t < T; t++) {
         assert_int_equal(ids[t], 7);
         assert_int_equal(labels[t], -100);
-        assert_int_equal(ranges[2 * t], t);
-        assert_int_equal(ranges[2 * t + 1], t + 1);
+        assert_true(!ranges[2 * t] && !ranges[2 * t + 1]);
     }
     *tokens += row.tokens;
     *with_labels += row.labelled;

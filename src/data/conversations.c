@@ -149,8 +149,7 @@ static void pad_from(const struct conversations *c, uint32_t at, struct token_ro
         out->ids[t] = c->o.padding;
         out->labels[t] = IGNORED;
         out->positions[t] = 0;
-        out->ranges[2 * t] = (int32_t)t;
-        out->ranges[2 * t + 1] = (int32_t)t + 1;
+        out->ranges[2 * t] = out->ranges[2 * t + 1] = 0; /* sees nothing */
     }
 }
 

@@ -3,10 +3,10 @@
  *
  *     row         | conversation 7      | conversation 12 | padding
  *     positions   | 0 1 2 3 ...         | 0 1 2 ...       | 0 0
- *     ranges      | (0,1) (0,2) ...     | (s,s+1) ...     | (t,t+1) ...    first key, one past the last
+ *     ranges      | (0,1) (0,2) ...     | (s,s+1) ...     | (0,0) ...    first key, one past the last
  *     labels      | -100 -100 ids ...   | -100 ids ...    | -100
  *
- * A token sees its own conversation up to itself. The first token of a conversation has no label: nothing
+ * A token sees its own conversation up to itself, and padding sees nothing. The first token of a conversation has no label: nothing
  * before it could predict it. Which conversations share a row is fixed when the store is opened
  * (rows.h), so a row is a sample like any other.
  */
