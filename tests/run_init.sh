@@ -104,11 +104,13 @@ cp -r "$tmp/run/model" "$tmp/trained" # because `works` removes the run
 check "a trained folder" works "$tmp/trained" "$tmp/tokens" tokens '^  path: '
 
 # Text is refused with what to do; --bytes is for those who mean it.
-says_bytes() { expect 2 "$1: it holds $2, not token ids. There is no tokenizer yet.*data.format: bytes" "$binary" init --model llama-tiny --data "$3"; }
+says_bytes() { expect 2 "$1: it holds $2, not token ids. For conversations .*data.format: bytes" "$binary" init --model llama-tiny --data "$3"; }
 printf '{"messages": []}\n' >"$tmp/chat.jsonl"
+printf '{"question": 1}\n' >"$tmp/other.jsonl"
 check "a text" says_bytes a.txt text "$tmp/texts/a.txt"
 check "a folder of texts" says_bytes a.txt text "$tmp/texts"
-check "conversations" says_bytes chat.jsonl 'JSON records' "$tmp/chat.jsonl"
+check "JSON records of no known format" says_bytes other.jsonl 'JSON records' "$tmp/other.jsonl"
+check "conversations for a preset" expect 2 'llama-tiny is a preset, which has no tokenizer' "$binary" init --model llama-tiny --data "$tmp/chat.jsonl"
 # What is in a .bin is looked at: text in UTF-16, an image, ids that the model does not have.
 { printf '\xff\xfe' && printf 'Once upon a time there was a text of two bytes a letter. %.0s' 1 2 3 | sed 's/./&\x00/g'; } >"$tmp/utf16.bin"
 check "text in UTF-16 in a .bin" says_bytes utf16.bin 'text in UTF-16' "$tmp/utf16.bin"

@@ -61,7 +61,7 @@ if [ -x "$BUILD/plimsoll" ]; then
     for command in $(sed -n 's/^  \(plimsoll \)\{0,1\}\([a-z]\{1,\}\) .*/\2/p' "$tmp/help/plimsoll" | sort -u); do
         "$BUILD/plimsoll" "$command" --help >"$tmp/help/plimsoll-$command" 2>&1
     done
-    for command in make prepare inspect verify pack; do
+    for command in make prepare inspect verify pack tokenize; do
         "$BUILD/plimsoll" data "$command" --help >"$tmp/help/plimsoll-data-$command" 2>&1
     done
     find "$tmp/help" -type f | sort >>"$tmp/files"

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <strings.h>
 
-static const struct command *const commands[] = {&data_make, &data_prepare, &data_inspect, &data_verify, &data_pack};
+static const struct command *const commands[] = {&data_make, &data_prepare, &data_inspect, &data_verify, &data_pack, &data_tokenize};
 
 /* ---- options ---- */
 
@@ -145,5 +145,5 @@ static int data(int argc, char **argv, struct error *e)
 }
 
 const struct command command_data = {
-    "data", "data make | prepare | inspect | verify | pack ...",
-    "Makes, repairs, inspects, verifies and packs datasets of images with masks.", data};
+    "data", "data make | prepare | inspect | verify | pack | tokenize ...",
+    "Makes, repairs, inspects, verifies and packs datasets of images with masks; inspects and tokenizes conversations.", data};

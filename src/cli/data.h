@@ -10,7 +10,7 @@
 
 /* Each subcommand is a struct command; `usage` begins with "data SUBCOMMAND", `summary` may have
  * several lines and describes every option. */
-extern const struct command data_make, data_prepare, data_inspect, data_verify, data_pack;
+extern const struct command data_make, data_prepare, data_inspect, data_verify, data_pack, data_tokenize;
 
 /* An option of a subcommand. */
 enum data_kind { DATA_SWITCH, DATA_TEXT, DATA_COUNT, DATA_POSITIVE, DATA_SIZE, DATA_REAL, DATA_LIST };
@@ -26,6 +26,16 @@ int data_options(const struct command *c, const struct data_option *table, size_
                  struct error *e);
 /* Refuses an output that would be written as PNG under the name of another image format. */
 int data_check_png(const char *option, const char *path, struct error *e);
+/* `data inspect` of conversations (data_inspect_text.c): the files of `paths`, or of the configuration
+ * `run`. */
+struct inspect_text {
+    const struct names *paths, *set; /* set: KEY=VALUE */
+    const char *run;                 /* NULL: none */
+    const char *model;               /* a folder, a tokenizer.json or a tokenizer.model; NULL: the configuration's */
+    uint64_t samples;                /* to show */
+    bool json;
+};
+int inspect_text(const struct inspect_text *o, struct error *e);
 /* Parses "WxH". */
 bool data_parse_size(const char *s, uint32_t size[2]);
 

@@ -13,6 +13,7 @@
 #include "base/progress.h"
 #include "cli/data.h"
 #include "cli/data_samples.h"
+#include "cli/init.h"
 #include "data/grid.h"
 #include "data/jpeg.h"
 #include "data/packed.h"
@@ -661,30 +662,44 @@ static int inspect_given(const char *given, bool json, struct error *e)
     return PL_OK;
 }
 
+/* Conversations, by the option, by the name of a configuration, or by the first object of the file. */
+static bool is_text(const struct names *paths, const char *format)
+{
+    if (format) return !strcmp(format, "conversations");
+    return path_has_ending(paths->at[0], ".yaml") || path_has_ending(paths->at[0], ".yml") || detect_conversations(paths->at[0]);
+}
+
 static int run(int argc, char **argv, struct error *e)
 {
-    const char *sheet = NULL, *given = NULL;
+    const char *sheet = NULL, *given = NULL, *model = NULL;
     bool json = false, help;
-    uint64_t cells = 256;
-    struct names paths = {0};
+    uint64_t cells = 256, samples = 3;
+    struct names paths = {0}, set = {0};
     struct samples_options o = {0};
     const struct data_option table[] = {
         SAMPLES_OPTIONS(o), {"--masks-size", DATA_POSITIVE, &cells}, {"-o", DATA_TEXT, &sheet}, {"--out", DATA_TEXT, &sheet}, {"--json", DATA_SWITCH, &json}, {"--given", DATA_TEXT, &given},
+        {"--model", DATA_TEXT, &model}, {"--set", DATA_LIST, &set}, {"--samples", DATA_COUNT, &samples},
     };
     int rc = data_options(&data_inspect, table, COUNT(table), argc, argv, &paths, &help, e);
     if (!rc && !help) {
         if (given && (paths.n || sheet)) rc = error_set(e, PL_USAGE, "--given computes from sizes only: leave out the paths and -o");
         else if (given) rc = inspect_given(given, json, e);
         else if (!paths.n) rc = error_set(e, PL_USAGE, "no data is given: add shards, folders or globs, or sizes with --given (see --help)");
+        else if (is_text(&paths, o.format)) {
+            const bool run = path_has_ending(paths.at[0], ".yaml") || path_has_ending(paths.at[0], ".yml");
+            rc = inspect_text(&(struct inspect_text){.paths = &paths, .set = &set, .run = run ? paths.at[0] : NULL, .model = model, .samples = samples, .json = json}, e);
+        } else if (model || set.n) rc = error_set(e, PL_USAGE, "%s is for conversations, and %s is not a file of them", model ? "--model" : "--set", paths.at[0]);
         else if (cells < 4 || cells > GRID_MAX_CELLS) rc = error_set(e, PL_USAGE, "--masks-size %llu: expected 4 to %d", (unsigned long long)cells, GRID_MAX_CELLS);
         else if (!(rc = data_check_png("-o", sheet, e))) rc = inspect(&o, &paths, (uint32_t)cells, sheet, json, e);
     }
     names_free(&paths);
+    names_free(&set);
     return rc;
 }
 
 const struct command data_inspect = {
-    "inspect", "data inspect PATHS [--format F] [--images DIR] [--masks DIR] [--labels KIND] [--range R] [-o SHEET] [--json]  |  data inspect --given WxH,MASKS [--json]",
+    "inspect", "data inspect PATHS [--format F] [--images DIR] [--masks DIR] [--labels KIND] [--range R] [-o SHEET] [--json]  |  data inspect --given WxH,MASKS [--json]  |  "
+    "data inspect (FILES --model DIR | RUN.yaml) [--set KEY=VALUE]... [--samples N] [--json]",
     "Prints statistics of a dataset: images, masks, sizes and damage, and the memory of the masks as\n"
     "float32, uint8, bits and run lengths (RLE), at full size, 1024 and 256.\n"
     "\n"
@@ -695,5 +710,13 @@ const struct command data_inspect = {
     "                  resolution of the loss, 4 x size / patch (256)\n"
     "  -o SHEET        writes a contact sheet of images with their masks: SHEET.html or SHEET.png\n"
     "  --json          prints the numbers as JSON\n"
-    "  --given         computes the memory only, for images of this size with this many masks; needs no data",
+    "  --given         computes the memory only, for images of this size with this many masks; needs no data\n"
+    "\n"
+    "Of conversations (JSON files, or a RUN.yaml with data.format conversations) it prints how many can be\n"
+    "used and why the others cannot, lengths in tokens, how rows are filled, and samples as the model\n"
+    "reads them, with the tokens that have labels marked.\n"
+    "\n"
+    "  --model DIR     the folder of the tokenizer and the chat template, or a tokenizer's file\n"
+    "  --set KEY=VALUE sets a key, such as data.sequence, data.template or data.train_on\n"
+    "  --samples N     samples to show (3)",
     run};

@@ -14,6 +14,7 @@
 #include "cli/worst.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "feed/batch_plan.h"
 #include "infer/loss_sums.h"
 #include "infer/mask_scores.h"
 
@@ -176,7 +177,7 @@ static int read_config(struct eval *v, struct error *e)
     c->model_freeze.n = c->train_groups.n = c->train_no_decay.n = 0; /* their patterns are for the names of the run's model */
     if (config_tokens(c))
         return error_set(e, PL_USAGE, "%s: data.format is %s, and eval scores masks of images. A language model is evaluated by `plimsoll train`: with data.validation "
-                         "it prints loss and perplexity every train.eval_every steps and at the end", v->paths.at[0], c->data_format == FORMAT_BYTES ? "bytes" : "tokens");
+                         "it prints loss and perplexity every train.eval_every steps and at the end", v->paths.at[0], batch_format(c));
     if (!config_validates(c))
         return error_set(e, PL_USAGE, "%s has no validation data: set data.validation or data.holdout, in the file or with --set", v->paths.at[0]);
     return PL_OK;

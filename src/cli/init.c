@@ -13,6 +13,7 @@
 #include "cli/data.h"
 #include "cli/data_samples.h"
 #include "cli/init.h"
+#include "cli/init_text.h"
 #include "data/dataset.h"
 #include "data/tokens.h"
 #include "io/json.h"
@@ -30,6 +31,8 @@ struct init_run {
     uint64_t held_out;
     double holdout;          /* share of the samples; 0: none, or validation has its own files */
     int64_t image, masks, sequence;
+    const char *template;    /* data.template; NULL: not given */
+    uint64_t too_long;       /* conversations longer than a row */
     int64_t cells;           /* side of the masks in a packed store; 0: not a packed store */
     bool embeddings;         /* the store has embeddings */
     struct text decided;     /* the keys that were auto, as they were decided over the data */
@@ -46,7 +49,8 @@ static int open_model(struct init_run *r, const char *name, struct error *e)
     return rc ? error_prepend(e, "--model") : PL_OK;
 }
 
-static bool is_tokens(const struct init_run *r) { return !strcmp(r->data.format, "tokens") || !strcmp(r->data.format, "bytes"); }
+static bool is_text(const struct init_run *r) { return !strcmp(r->data.format, "conversations"); }
+static bool is_tokens(const struct init_run *r) { return !strcmp(r->data.format, "tokens") || !strcmp(r->data.format, "bytes") || is_text(r); }
 
 /* Images with masks need a model that predicts masks, tokens a model with a vocabulary. */
 static int check_model_matches_data(const struct init_run *r, struct error *e)
@@ -196,15 +200,35 @@ static int try_tokens(const struct init_run *r, const struct names *paths, struc
     return rc;
 }
 
+static uint64_t count_positions(const struct init_run *r, uint64_t standard)
+{
+    struct bump b = {0};
+    struct value *config;
+    struct error ignored;
+    uint64_t positions = standard;
+    if (!json_parse(r->model.config_text, strlen(r->model.config_text), &b, &config, &ignored)) value_opt_uint(config, "max_position_embeddings", &positions, &ignored);
+    bump_free(&b);
+    return positions;
+}
+
+/* A preset has no tokenizer. */
+static int open_text(struct init_run *r, struct error *e)
+{
+    struct init_text t = {.tokenizer = *r->model.path ? r->model.path : NULL, .template = r->template, .vocabulary = r->model.vocabulary, .positions = (int64_t)count_positions(r, 0)};
+    if (!t.tokenizer) return error_set(e, PL_USAGE, "%s is a preset, which has no tokenizer; give --model a folder with tokenizer.json or tokenizer.model", r->name);
+    if (init_measure_text(&t, &r->data.train, &r->data.validation, e)) return e->code;
+    r->sequence = t.sequence;
+    r->samples = t.rows[0];
+    r->held_out = t.rows[1];
+    r->too_long = t.too_long[0];
+    return PL_OK;
+}
+
 /* Finds the longest sequence, up to 1024 and the model's limit, of which both datasets have at
  * least one. */
 static int open_tokens(struct init_run *r, struct error *e)
 {
-    struct bump b = {0};
-    struct value *config;
-    uint64_t positions = 1024;
-    if (!json_parse(r->model.config_text, strlen(r->model.config_text), &b, &config, e)) value_opt_uint(config, "max_position_embeddings", &positions, e);
-    bump_free(&b);
+    const uint64_t positions = count_positions(r, 1024);
     int rc = PL_FAIL;
     for (r->sequence = (int64_t)min_u64(positions, 1024); rc && r->sequence >= 2; r->sequence /= 2) {
         rc = count_tokens(r, &r->data.train, &r->samples, e);
@@ -264,7 +288,10 @@ static void put_data(const struct init_run *r, struct text *out)
         text_printf(out, "  holdout: %.4g                   # share of the images held out for validation: %llu of %llu\n  split_seed: 0                  # random seed of the split\n",
                     r->holdout, (unsigned long long)r->held_out, (unsigned long long)(r->held_out + r->samples));
     if (r->sequence) {
-        text_printf(out, "  sequence: %lld                 # tokens in a sample\n", (long long)r->sequence);
+        text_printf(out, "  sequence: %lld                 # tokens in a %s\n", (long long)r->sequence, is_text(r) ? "row, which conversations share" : "sample");
+        if (r->template) text_printf(out, "  template: "), put_string(out, r->template), text_printf(out, "\n");
+        if (r->too_long) text_printf(out, "  too_long: cut                  # %llu conversations are longer than a row; drop leaves them out\n", (unsigned long long)r->too_long);
+        if (is_text(r)) text_printf(out, "  train_on: assistant            # or: last, all\n");
         if (!f->validation.n) text_printf(out, "  # validation: [...]            # add a file to evaluate on\n");
         return;
     }
@@ -292,8 +319,8 @@ static void put_train(const struct init_run *r, const char *out_folder, struct t
 {
     bool masks = r->model.masks;
     uint64_t batch = min_u64(8, r->samples), epochs = 10, each = (r->samples + batch - 1) / batch, steps = count_steps(r, epochs, batch);
-    text_printf(out, "\ntrain:\n  epochs: %llu                     # %llu steps of %llu, over %llu samples\n", (unsigned long long)epochs, (unsigned long long)steps,
-                (unsigned long long)batch, (unsigned long long)r->samples);
+    text_printf(out, "\ntrain:\n  epochs: %llu                     # %llu steps of %llu, over %llu %s\n", (unsigned long long)epochs, (unsigned long long)steps,
+                (unsigned long long)batch, (unsigned long long)r->samples, is_text(r) ? "rows" : "samples");
     text_printf(out, "  effective_batch: %llu\n", (unsigned long long)batch);
     text_printf(out, "  learning_rate: %s           # for %s\n", r->preset ? masks ? "8e-4" : "1e-3" : masks ? "1e-4" : "2e-5", r->preset ? "random weights" : "pretrained weights");
     text_printf(out, "  schedule: cosine\n  warmup_steps: %llu\n", (unsigned long long)min_u64(250, steps / 10));
@@ -306,7 +333,7 @@ static void put_train(const struct init_run *r, const char *out_folder, struct t
 
 static void put_all(const struct init_run *r, const char *data, const char *out_folder, struct text *out)
 {
-    text_printf(out, "# %s on %s: %s, %llu samples to train on", r->name, data, r->data.what, (unsigned long long)r->samples);
+    text_printf(out, "# %s on %s: %s, %llu %s to train on", r->name, data, r->data.what, (unsigned long long)r->samples, is_text(r) ? "rows" : "samples");
     if (r->held_out) text_printf(out, ", %llu to evaluate on", (unsigned long long)r->held_out);
     text_printf(out, ".\n");
     for (int k = 0; k < 2; k++)
@@ -386,15 +413,15 @@ static int refuse_tokens(const char *data, struct error *e)
     return e->code;
 }
 
-static int init(const char *model, const char *data, bool bytes, const struct samples_options *o, const char *out_folder, struct error *e)
+static int init(const char *model, const char *data, bool bytes, const char *template, const struct samples_options *o, const char *out_folder, struct error *e)
 {
-    struct init_run r = {0};
+    struct init_run r = {.template = template};
     struct text folder = {0}, text = {0};
     int rc = open_model(&r, model, e);
     if (!rc) rc = detect_data(data, bytes, o, &r.data, e);
     if (rc && r.model.vocabulary && !r.model.masks) rc = refuse_tokens(data, e);
     if (!rc) rc = check_model_matches_data(&r, e);
-    if (!rc && (r.model.masks ? open_images(&r, e) : open_tokens(&r, e))) rc = error_prepend(e, "%s (%s)", data, r.data.what);
+    if (!rc && (r.model.masks ? open_images(&r, e) : is_text(&r) ? open_text(&r, e) : open_tokens(&r, e))) rc = error_prepend(e, "%s (%s)", data, r.data.what);
     if (!rc) {
         default_folder(model, data, &folder);
         put_all(&r, data, out_folder ? out_folder : folder.at, &text);
@@ -413,21 +440,21 @@ static int init(const char *model, const char *data, bool bytes, const struct sa
 
 static int run(int argc, char **argv, struct error *e)
 {
-    const char *model = NULL, *data = NULL, *out = NULL;
+    const char *model = NULL, *data = NULL, *out = NULL, *template = NULL;
     bool help, bytes = false;
     struct samples_options o = {0};
-    const struct data_option table[] = {{"--model", DATA_TEXT, &model}, {"--data", DATA_TEXT, &data}, {"--out", DATA_TEXT, &out}, {"--bytes", DATA_SWITCH, &bytes},
+    const struct data_option table[] = {{"--model", DATA_TEXT, &model}, {"--data", DATA_TEXT, &data}, {"--out", DATA_TEXT, &out}, {"--bytes", DATA_SWITCH, &bytes}, {"--template", DATA_TEXT, &template},
                                         FOLDER_OPTIONS(o)};
     if (init_is_from(argc, argv)) return init_from(argc, argv, e);
     int rc = data_options(&command_init, table, COUNT(table), argc, argv, NULL, &help, e);
     if (rc || help) return rc;
     if (!model) return error_set(e, PL_USAGE, "no model is given: add --model with a folder or a preset such as sam-tiny");
     if (!data) return error_set(e, PL_USAGE, "no data is given: add --data with a folder or a file");
-    return init(model, data, bytes, &o, out, e);
+    return init(model, data, bytes, template, &o, out, e);
 }
 
 const struct command command_init = {
-    "init", "init --model MODEL --data DIR [--bytes] [--out FOLDER] > RUN.yaml\n"
+    "init", "init --model MODEL --data DIR [--bytes] [--template FILE] [--out FOLDER] > RUN.yaml\n"
     "       plimsoll init --config-from FILE... [--set key=value]... > RUN.yaml",
     "Detects the format of the data, counts the samples, and prints a configuration that trains the model on them.\n"
     "\n"
@@ -435,8 +462,11 @@ const struct command command_init = {
     "  --data DIR      images and masks, in two folders or in one, also in train/ and val/ (Kvasir-SEG, ISIC,\n"
     "                  nnU-Net, Pascal VOC, Cityscapes); COCO's instances_*.json, also of Roboflow; a .csv or\n"
     "                  .tsv with columns of images and masks; tar shards, or extracted folders of x.jpg +\n"
-    "                  x.json; *.pack; index.json + masks.u8; tokens: .npy, .bin, .tokens, .safetensors\n"
+    "                  x.json; *.pack; index.json + masks.u8; tokens: .npy, .bin, .tokens, .safetensors;\n"
+    "                  conversations: .json or .jsonl of LLaVA, ShareGPT, OpenAI messages, Alpaca, prompt and\n"
+    "                  completion, or text\n"
     "  --bytes         the data are files of any kind, and each byte is a token (data.format: bytes)\n"
+    "  --template FILE conversations: a chat template (data.template), if the model's folder has none; or chatml\n"
     "  --out FOLDER    the value of train.out; default: runs/MODEL-DATA\n"
     "  --config-from FILE  instead of a model and data: prints what the configuration of another program says (Hugging Face\n"
     "                  TrainingArguments, TRL, LLaMA-Factory, DeepSpeed, Accelerate, a training command line), with where\n"

@@ -149,17 +149,18 @@ static bool is_tokens(const char *name) { return path_has_ending(name, ".npy") |
 
 static int detect_file(const char *path, const struct samples_options *given, struct detected *f, struct error *e)
 {
-    const char *json = path_has_ending(path, ".json") ? json_kind(path) : NULL;
+    const char *json = path_has_ending(path, ".json") ? json_kind(path) : NULL, *text = json ? NULL : detect_conversations(path);
     const struct unread *u = unread_file(path);
     vec_push(&f->train, mem_string(path));
     if (path_has_ending(path, ".pack")) return set_format(f, "packed", "a packed store");
     if (path_has_ending(path, ".tar")) return set_format(f, "sa1b", "a tar shard");
+    if (text) return set_format(f, "conversations", text);
     if (json) return set_format(f, json, *json == 'p' ? "an index with a memory map of masks" : "COCO's instances");
     if (is_table(path)) return detect_csv(path, given, f), set_format(f, "csv", "a table of images and masks"); /* opening it names the columns that are missing */
     if (is_tokens(path)) return set_format(f, "tokens", "a file of tokens");
     if (u) return unread_refuse(u, 1, NULL, path, e);
     return error_set(e, PL_USAGE, "%s: the format is not recognised; known are: a .pack, a .tar shard, COCO's instances (.json), a .csv or .tsv with columns of images and masks, "
-                     "tokens (.npy, .bin, .tokens, .safetensors)", path);
+                     "tokens (.npy, .bin, .tokens, .safetensors), conversations (.json, .jsonl)", path);
 }
 
 /* ---- a folder ---- */
@@ -422,6 +423,24 @@ static bool has_images(const char *folder, const struct names *l)
     return found;
 }
 
+/* Files of conversations. Those with val or test in their names are for validation. */
+static bool detect_texts(const char *folder, const struct names *l, struct detected *f)
+{
+    const char *what = NULL;
+    for (uint32_t i = 0; i < l->n; i++) {
+        struct text path = {0};
+        text_printf(&path, "%s/%s", folder, l->at[i]);
+        const bool json = path_has_ending(l->at[i], ".json") || path_has_ending(l->at[i], ".jsonl") || path_has_ending(l->at[i], ".ndjson");
+        const char *found = json ? detect_conversations(path.at) : NULL;
+        if (found && !strcmp(found, "texts") && has_images(folder, l)) found = NULL; /* captions of images */
+        if (found) add(is_validation(l->at[i]) ? &f->validation : &f->train, folder, l->at[i]), what = found;
+        text_free(&path);
+    }
+    if (!f->train.n) f->train = f->validation, f->validation = (struct names){0};
+    if (what) set_format(f, "conversations", what);
+    return what;
+}
+
 static int detect_folder(const char *folder, const struct names *l, const struct samples_options *given, struct detected *f, struct error *e)
 {
     if (given->images || given->masks) return use_given(folder, given, f);
@@ -431,13 +450,14 @@ static int detect_folder(const char *folder, const struct names *l, const struct
     if (detect_coco(folder, l, f)) return set_format(f, "coco", "COCO's instances");
     if (detect_tables(folder, l, given, f)) return set_format(f, "csv", "a table of images and masks");
     if (detect_extracted(folder, l, f)) return refuse_labelme(&f->train, e) ? e->code : set_format(f, "sa1b", "extracted shards");
+    if (detect_texts(folder, l, f)) return PL_OK;
     if (has_images(folder, l)) return detect_layout(folder, given, f, e);
     if (detect_tokens(folder, l, f)) return set_format(f, "tokens", "files of tokens");
     if (refuse_plain(folder, l, e)) return e->code;
     struct text names = {0};
     for (uint32_t i = 0; i < l->n && i < 5; i++) text_printf(&names, "%s%s", i ? ", " : "", l->at[i]);
     error_set(e, PL_USAGE, "%s: no known format among %u %s (%.200s%s). Known are: *.tar shards, or folders of x.jpg + x.json; COCO's instances_*.json; "
-              "images and masks, in two folders or in one; a .csv with columns of images and masks; *.pack; index.json + masks.u8; tokens as .npy, .bin, .tokens, .safetensors",
+              "images and masks, in two folders or in one; a .csv with columns of images and masks; *.pack; index.json + masks.u8; tokens as .npy, .bin, .tokens, .safetensors; conversations as .json, .jsonl",
               folder, l->n, l->n == 1 ? "file" : "files", names.n ? names.at : "the folder is empty", l->n > 5 ? ", ..." : "");
     text_free(&names);
     return e->code;

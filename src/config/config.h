@@ -24,8 +24,9 @@
 
 /* Values of the CHOICE keys, in the order of their words in config.def.
  * data.token_dtype is enum tokens_dtype, data.labels enum label_kind, data.range enum range_kind,
- * data.strategy enum sampler_strategy, train.schedule enum schedule_kind. */
-enum config_format { FORMAT_TOKENS, FORMAT_BYTES, FORMAT_SA1B, FORMAT_COCO, FORMAT_PAIRS, FORMAT_CSV, FORMAT_PACKED };
+ * data.strategy enum sampler_strategy, data.train_on enum train_on, data.too_long enum too_long,
+ * train.schedule enum schedule_kind. */
+enum config_format { FORMAT_TOKENS, FORMAT_BYTES, FORMAT_CONVERSATIONS, FORMAT_SA1B, FORMAT_COCO, FORMAT_PAIRS, FORMAT_CSV, FORMAT_PACKED };
 enum config_embeddings { EMBEDDINGS_AUTO, EMBEDDINGS_USE, EMBEDDINGS_OFF };
 enum config_loss { LOSS_SAM, LOSS_EQUAL_WEIGHTS };
 enum config_scaling { SCALING_NONE, SCALING_LINEAR, SCALING_SQRT };
@@ -230,7 +231,7 @@ int64_t config_micro_batch(const struct config *c);
 /* A key's value on one line, for a message; "not given" if it has no value. */
 void config_show(const struct config *c, enum config_key key, struct text *out);
 /* Whether data.format gives rows of token ids, not images with masks. */
-static inline bool config_tokens(const struct config *c) { return c->data_format == FORMAT_TOKENS || c->data_format == FORMAT_BYTES; }
+static inline bool config_tokens(const struct config *c) { return c->data_format <= FORMAT_CONVERSATIONS; }
 /* Whether the configuration names validation data. */
 bool config_validates(const struct config *c);
 

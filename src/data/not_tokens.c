@@ -63,16 +63,20 @@ static size_t peek(int fd, unsigned char out[LOOKED_AT])
     return n < 0 ? 0 : (size_t)n;
 }
 
-const char *not_tokens(const char *path, int fd)
+/* `path` NULL: by the first bytes alone. */
+static const char *find_kind(const char *path, int fd)
 {
     unsigned char head[LOOKED_AT];
     size_t n = peek(fd, head);
     for (size_t i = 0; i < COUNT(kinds); i++) {
         bool magic = kinds[i].magic && n >= kinds[i].n && !memcmp(head, kinds[i].magic, kinds[i].n);
-        if (magic || path_has_ending(path, kinds[i].ending)) return kinds[i].what;
+        if (magic || (path && path_has_ending(path, kinds[i].ending))) return kinds[i].what;
     }
     return NULL;
 }
+
+const char *not_tokens(const char *path, int fd) { return find_kind(path, fd); }
+const char *not_tokens_bytes(int fd) { return find_kind(NULL, fd); }
 
 /* The length of the UTF-8 character that starts with this byte; 0: none does. */
 static size_t utf8_length(unsigned char c)

@@ -12,6 +12,8 @@
 /* What the file holds instead of token ids, such as "a Parquet table"; NULL: nothing speaks
  * against raw integers. */
 const char *not_tokens(const char *path, int fd);
+/* The same by the first bytes alone, whatever the file's name is. */
+const char *not_tokens_bytes(int fd);
 
 /* "text" if the first bytes of the file are text (UTF-8 without control characters), else NULL.
  * Fewer than 32 bytes are not judged: they may be either. */

@@ -93,8 +93,8 @@ static int detect_llmc(int fd, uint64_t size, struct tokens_file *f, struct erro
 static int refuse(const char *what, struct error *e)
 {
     return error_set(e, PL_USAGE,
-                     "it holds %s, not token ids. There is no tokenizer yet: first write text or conversations as token ids to a "
-                     ".npy, .safetensors or .bin file (docs/guides/language-models.md has the lines of Python). To train on the "
+                     "it holds %s, not token ids. For conversations and texts in JSON set data.format: conversations, which uses the model's tokenizer. For a "
+                     "corpus first write its token ids to a .npy, .safetensors or .bin file (docs/guides/language-models.md has the lines of Python). To train on the "
                      "bytes of the file as they are, set data.format: bytes (`init --bytes`)",
                      what);
 }

@@ -12,6 +12,7 @@
  * format decides. */
 static const struct feed_ops *choose(const struct config *c, const struct model *m)
 {
+    if (c->data_format == FORMAT_CONVERSATIONS) return &conversations_feed;
     static const struct feed_ops *const feeds[] = {&tokens_feed, &masks_feed};
     for (size_t i = 0; i < COUNT(feeds); i++)
         if (model_port(m, feeds[i]->port)) return feeds[i];
@@ -37,15 +38,23 @@ static int check_counts(const struct feed_ops *ops, const struct graph *g, struc
 
 double feed_count(const struct feed *f, const struct feed_batch *b, const char *name) { return b->count[find_count(f->ops, name)]; }
 
+static const char *role_key(enum feed_role role) { return role == FEED_TRAIN ? "data.train" : "data.validation"; }
+
 int feed_open(struct feed *f, const struct config *c, struct run *r, enum feed_role role, struct error *e)
 {
     const struct feed_ops *ops = choose(c, &r->model);
     *f = (struct feed){.config = c, .role = role};
     int rc = check_counts(ops, &r->graph, e);
     if (!rc) rc = ops->open(f, r, role, e);
-    if (rc) return error_prepend(e, "%s", role == FEED_TRAIN ? "data.train" : "data.validation");
+    if (rc) return error_prepend(e, "%s", role_key(role));
     f->ops = ops;
     return PL_OK;
+}
+
+int feed_prepare(struct feed *f, struct run *r, const char *folder, struct error *e)
+{
+    int rc = f->ops && f->ops->prepare ? f->ops->prepare(f, r, folder, e) : PL_OK;
+    return rc ? error_prepend(e, "%s", role_key(f->role)) : PL_OK;
 }
 
 int feed_start(struct feed *f, struct run *r, uint64_t position, uint64_t broken, struct error *e)

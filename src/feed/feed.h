@@ -51,6 +51,7 @@ struct feed_ops {
     const char *const *passes;  /* an evaluation reads the dataset once for each of these names; NULL: once */
     int n_passes;
     int (*open)(struct feed *f, struct run *r, enum feed_role role, struct error *e);
+    int (*prepare)(struct feed *f, struct run *r, const char *folder, struct error *e); /* before memory is allocated; NULL: nothing to do */
     int (*start)(struct feed *f, struct run *r, struct error *e); /* after the run's memory is allocated; NULL: nothing to do */
     int (*put)(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e);
     void (*close)(struct feed *f);
@@ -60,8 +61,9 @@ struct feed {
     const struct feed_ops *ops; /* NULL: not open */
     const struct config *config;
     enum feed_role role;
-    uint64_t samples;           /* in the dataset */
+    uint64_t samples;           /* in the dataset; known after feed_prepare */
     uint64_t fingerprint;       /* of the dataset; 0: not known */
+    bool (*interrupted)(void);  /* whether feed_prepare should stop; NULL: never */
     int pass;                   /* evaluation: index in ops->passes */
     uint64_t start;             /* the position at which this process began */
     uint64_t broken;            /* number of broken samples that were replaced so far */
@@ -79,6 +81,9 @@ describe_batches feed_describe;
 /* Opens data.train or data.validation in the configuration's format and checks it against the
  * model's inputs. */
 int feed_open(struct feed *f, const struct config *c, struct run *r, enum feed_role role, struct error *e);
+/* Does what takes long and needs no memory of the run: text becomes tokens, in a file of `folder`, the
+ * run's. It is called after feed_open and before run_start. */
+int feed_prepare(struct feed *f, struct run *r, const char *folder, struct error *e);
 /* Starts the feed after run_start. `position` and `broken` come from the checkpoint of a resumed
  * run. */
 int feed_start(struct feed *f, struct run *r, uint64_t position, uint64_t broken, struct error *e);
@@ -117,6 +122,6 @@ int feed_try_images(const struct config *c, const struct model *m, enum feed_rol
 /* The dataset that the feed reads; NULL: the data are not images. */
 const struct dataset *feed_dataset(const struct feed *f);
 
-extern const struct feed_ops tokens_feed, masks_feed;
+extern const struct feed_ops tokens_feed, conversations_feed, masks_feed;
 
 #endif

@@ -221,7 +221,7 @@ void folder_close(struct folder *f)
 
 void folder_abandon(struct folder *f)
 {
-    static const char *const ours[] = {"config.yaml", "plan.json", ".lock", "metrics.jsonl", "eval.txt", "eval.csv"};
+    static const char *const ours[] = {"config.yaml", "plan.json", ".lock", "metrics.jsonl", "eval.txt", "eval.csv", "train.tokenized", "validation.tokenized"};
     char path[FOLDER_PATH + 16], dir[FOLDER_PATH];
     const bool made = f->made;
     struct error ignored;

@@ -1,7 +1,7 @@
 /*
  * train_begin.c: opens a trainer, starts or resumes a run, and closes everything.
  *
- *     configuration, against the stored one  ->  plan  ->  data files  ->  folder  ->  memory and weights
+ *     configuration, against the stored one  ->  plan  ->  data files  ->  folder, tokens of text  ->  memory and weights
  *       ->  the newest checkpoint, or an empty state  ->  loaders  ->  space on disk  ->  metrics.jsonl cut, config.yaml, plan.json
  *
  * Errors that need no side effects are found first: the folder is created after plan and data are
@@ -18,6 +18,7 @@
 #include "data/dataset.h"
 #include "io/file.h"
 #include "train/scaler.h"
+#include "train/signals.h"
 
 /* --- resuming -------------------------------------------------------------------------------------------- */
 
@@ -26,7 +27,8 @@ static bool may_change(enum config_key k)
 {
     return k == KEY_train_out || k == KEY_train_steps || k == KEY_train_epochs || k == KEY_train_eval_every ||
            k == KEY_train_save_every || k == KEY_train_monitor_every || k == KEY_train_keep || k == KEY_train_keep_best || k == KEY_train_worst || k == KEY_data_validation ||
-           k == KEY_data_threads || k == KEY_data_prefetch || k == KEY_data_max_bad;
+           k == KEY_data_threads || k == KEY_data_prefetch || k == KEY_data_max_bad ||
+           k == KEY_data_store;
 }
 
 static int refuse_change(const struct config *c, const struct config *stored, enum config_key k, const char *dir, struct error *e)
@@ -117,6 +119,16 @@ static void measure_run(struct trainer *t)
     t->schedule = make_schedule(t->c, (int64_t)t->total);
 }
 
+static bool interrupted(void) { return signals_received(); }
+
+/* Tokenizes text, which may take long. */
+static int prepare_data(struct trainer *t, struct error *e)
+{
+    t->data.interrupted = t->validation.interrupted = t->o->signals ? interrupted : NULL;
+    int rc = feed_prepare(&t->data, &t->run, t->c->train_out, e);
+    return rc ? rc : feed_prepare(&t->validation, &t->run, t->c->train_out, e);
+}
+
 static int open_data(struct trainer *t, struct error *e)
 {
     int rc = feed_open(&t->data, t->c, &t->run, FEED_TRAIN, e);
@@ -201,6 +213,7 @@ int trainer_begin(struct trainer *t, const struct train_options *o, struct error
     if (!rc) rc = folder_open(&t->folder, t->c->train_out, o->resume, e);
     if (rc) return rc;
     t->has_folder = true;
+    if (prepare_data(t, e)) return e->code;
     /* Weights are always loaded first: a checkpoint holds neither constants nor frozen weights. */
     rc = run_start(&t->run, t->c->train_out, true, e);
     if (!rc) rc = o->resume ? trainer_load(t, e) : reset_state(t, e);

@@ -83,7 +83,7 @@ static int report_evaluation(struct trainer *t, const struct evaluation *v, stru
     uint32_t n_scalars = 1;
     double p = perplexity(v->loss);
     if (isfinite(p)) snprintf(number, sizeof number, "%.9g", p);
-    if (t->validation.ops == &tokens_feed) {
+    if (config_tokens(t->c)) {
         snprintf(more, sizeof more, ",\"eval_perplexity\":%s", number);
         snprintf(text, sizeof text, ", perplexity %.6g", p);
     } else if (t->has_scores) {

@@ -120,3 +120,12 @@ for name, options in {"nested": {}, "single": {"nested": False}, "fp4": {"kind":
     text, whole = four_bit(**options)
     put("quant_state", "state_" + name, b"\0" + text)
     put("quant_state", "folder_" + name, b"\1" + whole)
+
+# Files of conversations, in each format.
+put("conversation", "messages", b'{"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}\n')
+put("conversation", "parts", b'{"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "a.png"}}, {"type": "text", "text": "q"}]}, {"role": "assistant", "content": "a"}]}\n')
+put("conversation", "llava", b'[{"id": "0", "image": "a.jpg", "conversations": [{"from": "human", "value": "<image>\\nq"}, {"from": "gpt", "value": "a"}]},\n {"videos": ["b.mp4"], "conversations": []}]\n')
+put("conversation", "sharegpt", b'{"system": "s", "tools": "[{\\"name\\": \\"f\\"}]", "conversations": [{"from": "human", "value": "q"}, {"from": "function_call", "value": "{\\"name\\": \\"f\\"}"}, {"from": "observation", "value": "1"}, {"from": "gpt", "value": "a"}]}\n')
+put("conversation", "alpaca", b'[{"instruction": "q", "input": "i", "output": "a", "history": [["b", "c"]]}]')
+put("conversation", "completion", b'{"prompt": "q", "completion": "a"}\n{"text": "t"}\n{"prompt": [], "completion": []}')
+put("conversation", "cut", b'[{"text": "t"}, {"text": "u')

@@ -1,0 +1,313 @@
+/*
+ * data_inspect_text.c: `plimsoll data inspect` of conversations: what the files hold, what cannot be used
+ * and why, lengths and labels, and some samples with the tokens that have labels marked.
+ *
+ * The numbers come from a token store, which is made in a temporary file with the code that training
+ * uses. Without a tokenizer the files are read as far as that is possible.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/data.h"
+#include "cli/init.h"
+#include "data/records.h"
+#include "feed/text_source.h"
+#include "io/json.h"
+
+/* ---- reading, without a tokenizer ---- */
+
+struct facts {
+    struct sample_report report;
+    uint64_t counted, turns, most_turns, with_system, with_tools, with_media; /* of samples that can be read; turns are messages */
+    const char *format;        /* of the first sample */
+};
+
+static void count_sample(struct facts *f, const struct conversation *c)
+{
+    const uint64_t turns = c->messages ? c->messages->count : 1;
+    f->counted++;
+    f->turns += turns;
+    if (turns > f->most_turns) f->most_turns = turns;
+    if (c->messages && turns) f->with_system += !strcmp(value_get(c->messages->items[0], "role")->text, "system");
+    f->with_tools += c->tools != NULL;
+    f->with_media += c->media->count > 0;
+}
+
+static int read_file(struct facts *f, const char *path, const char *system, struct error *e)
+{
+    struct records r;
+    struct record x;
+    bool more = true;
+    int rc = records_open(&r, path, e);
+    if (rc) return rc;
+    while (!(rc = records_next(&r, &x, &more, e)) && more) {
+        struct bump b = {0};
+        struct value *sample;
+        struct conversation c;
+        struct error why = {0};
+        enum conversation_fault fault = json_parse(x.text, x.n, &b, &sample, &why) ? SAMPLE_JSON : conversation_read(sample, system, &b, &c, &why);
+        if (!f->format && fault != SAMPLE_JSON) f->format = conversation_format(sample);
+        f->report.read++;
+        if (!f->report.bad[fault]++ && fault) snprintf(f->report.first[fault], sizeof f->report.first[fault], "%.80s:%llu: %.140s", path, (unsigned long long)x.line, why.text);
+        if (!fault) count_sample(f, &c);
+        bump_free(&b);
+    }
+    records_close(&r);
+    return rc;
+}
+
+static int read_files(struct facts *f, const struct config *c, struct error *e)
+{
+    struct names files;
+    int rc = tokenize_files(c->data_train.at, c->data_train.n, &files, e);
+    for (uint32_t i = 0; i < files.n && !rc; i++) rc = read_file(f, files.at[i], c->data_system, e);
+    names_free(&files);
+    return rc;
+}
+
+/* ---- lengths, with a tokenizer ---- */
+
+struct measured {
+    bool tokens;               /* the members below are filled */
+    uint64_t samples, median, p95, longest, total, labels; /* samples: those with tokens; labels: of the rows */
+    struct conversations set;
+    bool rows;                 /* `set` is open */
+    char no_rows[1024];        /* why it is not */
+};
+
+static int ascending(const void *a, const void *b)
+{
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void measure_lengths(struct measured *m, const struct token_store *s)
+{
+    const uint64_t n = s->header->samples;
+    uint32_t *lengths = mem_alloc((n + 1) * sizeof *lengths);
+    for (uint64_t i = 0; i < n; i++) lengths[i] = s->samples[i].tokens;
+    qsort(lengths, n, sizeof *lengths, ascending);
+    m->tokens = true;
+    m->samples = n;
+    m->total = s->header->tokens;
+    if (n) m->median = lengths[n / 2], m->p95 = lengths[(uint64_t)(0.95 * (double)(n - 1))], m->longest = lengths[n - 1];
+    mem_free(lengths);
+}
+
+static int measure(struct measured *m, const struct config *c, const struct text_source *s, struct sample_report *report, struct error *e)
+{
+    char path[4096];
+    struct token_store_key key = {0};
+    struct token_store store;
+    const char *base = getenv("TMPDIR");
+    snprintf(path, sizeof path, "%s/plimsoll-inspect-%ld.tokenized", base ? base : "/tmp", (long)getpid());
+    int rc = tokenize_build(&s->options, &key, path, e);
+    if (!rc && !(rc = token_store_open(&store, path, e))) {
+        *report = store.header->report;
+        measure_lengths(m, &store);
+        token_store_close(&store);
+    }
+    if (!rc) {
+        struct conversations_options o = text_rows(c, s, 0);
+        struct error why;
+        o.max_bad = 1;
+        m->rows = !conversations_open(&m->set, path, &o, &why);
+        if (!m->rows) snprintf(m->no_rows, sizeof m->no_rows, "%.1000s", why.text);
+    }
+    unlink(path); /* the map of `set` remains */
+    return rc;
+}
+
+/* ---- samples ---- */
+
+/* Text of the data is printed as it is, but for control codes. */
+static void put_text(struct text *out, const char *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char)bytes[i];
+        if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f) text_printf(out, "\\x%02x", c);
+        else text_append(out, bytes + i, 1);
+    }
+}
+
+/* The label ranges of the sample's tokens under data.train_on, as bytes of its text. */
+static uint32_t mark_labels(const struct config *c, const struct tokenized *t, const char *text, size_t n, struct text *out)
+{
+    const struct token_list *l = &t->tokens.tokens;
+    uint32_t labels = 0;
+    size_t at = 0;
+    const uint32_t answers = t->tokens.answers.n;
+    for (uint32_t i = c->data_train_on == TRAIN_ON_LAST && answers ? answers - 1 : 0; i < (c->data_train_on == TRAIN_ON_ALL ? 1 : answers); i++) {
+        const struct byte_range r = c->data_train_on == TRAIN_ON_ALL ? (struct byte_range){1, l->n} : t->tokens.answers.at[i];
+        const size_t from = r.begin < l->n ? l->at[r.begin].begin : n, to = r.end ? l->at[r.end - 1].end : 0;
+        put_text(out, text + at, from - at);
+        text_printf(out, "{+");
+        put_text(out, text + from, to - from);
+        text_printf(out, "+}");
+        at = to;
+        labels += r.end - r.begin;
+    }
+    put_text(out, text + at, n - at);
+    return labels;
+}
+
+static void show_sample(const struct config *c, const struct tokenize_options *o, const char *path, const struct record *x, struct text *out)
+{
+    struct bump b = {0};
+    struct tokenized t = {0};
+    struct error why = {0};
+    struct text marked = {0}, plain = {0};
+    const enum conversation_fault fault = tokenize_sample(o, x->text, x->n, &b, &t, &why);
+    text_printf(out, "\n%s:%llu: ", path, (unsigned long long)x->line);
+    if (fault) text_printf(out, "%s: %s\n", conversation_fault_name(fault), why.text);
+    else {
+        const struct conversation *s = &t.conversation;
+        for (uint32_t i = 0; s->messages && i < s->messages->count; i++) text_printf(&plain, "%s%s", i ? ", " : "", value_get(s->messages->items[i], "role")->text);
+        struct text whole = {0};
+        if (!s->messages) text_printf(&whole, "%s%s", s->prompt, s->completion);
+        const struct text *text = s->messages ? &t.text : &whole;
+        const uint32_t labels = mark_labels(c, &t, text->n ? text->at : "", text->n, &marked);
+        text_printf(out, "%s; %u tokens, %u with labels\n%s\n", plain.n ? plain.at : "text", t.tokens.tokens.n, labels, marked.n ? marked.at : "");
+        text_free(&whole);
+    }
+    text_free(&marked);
+    text_free(&plain);
+    tokenized_free(&t);
+    bump_free(&b);
+}
+
+static int show_samples(const struct config *c, const struct text_source *s, uint64_t n, struct text *out, struct error *e)
+{
+    struct names files;
+    int rc = tokenize_files(c->data_train.at, c->data_train.n, &files, e);
+    if (!rc && n) text_printf(out, "\nsamples; tokens with labels are between {+ and +}\n");
+    for (uint32_t i = 0; i < files.n && !rc && n; i++) {
+        struct records r;
+        struct record x;
+        bool more = true;
+        rc = records_open(&r, files.at[i], e);
+        while (!rc && n && !(rc = records_next(&r, &x, &more, e)) && more) n--, show_sample(c, &s->options, files.at[i], &x, out);
+        records_close(&r);
+    }
+    names_free(&files);
+    return rc;
+}
+
+/* ---- printing ---- */
+
+static void print_facts(const struct facts *f, const struct measured *m, struct text *out)
+{
+    const struct sample_report *r = &f->report;
+    const uint64_t usable = r->read - report_bad(r);
+    text_printf(out, "samples     %llu, %s\n", (unsigned long long)r->read, f->format ? f->format : "no known format");
+    text_printf(out, "usable      %llu\n", (unsigned long long)usable);
+    for (int i = SAMPLE_FINE + 1; i < SAMPLE_FAULTS; i++)
+        if (r->bad[i]) text_printf(out, "unusable    %llu: %s\n            first: %s\n", (unsigned long long)r->bad[i], conversation_fault_name(i), r->first[i]);
+    if (f->counted)
+        text_printf(out, "turns       %.1f a sample, at most %llu; %llu samples have a system prompt, %llu tools, %llu images or videos\n", (double)f->turns / (double)f->counted,
+                    (unsigned long long)f->most_turns, (unsigned long long)f->with_system, (unsigned long long)f->with_tools, (unsigned long long)f->with_media);
+    if (!m->tokens || !m->samples) return;
+    text_printf(out, "tokens      %llu; a sample has %llu (median), %llu (95 %%), at most %llu\n", (unsigned long long)m->total, (unsigned long long)m->median,
+                (unsigned long long)m->p95, (unsigned long long)m->longest);
+    if (!m->rows) {
+        text_printf(out, "rows        none: %s\n", m->no_rows);
+        return;
+    }
+    const struct conversations *c = &m->set;
+    text_printf(out, "labels      %.1f %% of the tokens\n", 100.0 * (double)c->labels / (double)c->tokens);
+    text_printf(out, "rows        %u of %lld tokens, %.1f %% filled, for %llu samples\n", c->rows.n, (long long)c->o.sequence,
+                100.0 * (double)c->tokens / ((double)c->rows.n * (double)c->o.sequence), (unsigned long long)c->n_used);
+    if (c->too_long) text_printf(out, "too long    %llu samples are left out%s\n", (unsigned long long)c->too_long, c->o.too_long == TOO_LONG_CUT ? "" : " (data.too_long: cut keeps turns that fit)");
+    if (c->cut) text_printf(out, "cut         %llu samples, after the last answer that fits\n", (unsigned long long)c->cut);
+}
+
+static void json_facts(const struct facts *f, const struct measured *m, struct text *out)
+{
+    struct json_writer w = {.out = out, .indent = 2};
+    json_begin_map(&w, NULL);
+    json_put_uint(&w, "samples", f->report.read);
+    if (f->format) json_put_string(&w, "format", f->format);
+    json_put_uint(&w, "usable", f->report.read - report_bad(&f->report));
+    json_begin_list(&w, "unusable");
+    for (int i = SAMPLE_FINE + 1; i < SAMPLE_FAULTS; i++) {
+        if (!f->report.bad[i]) continue;
+        json_begin_map(&w, NULL);
+        json_put_string(&w, "reason", conversation_fault_name(i));
+        json_put_uint(&w, "samples", f->report.bad[i]);
+        json_put_string(&w, "first", f->report.first[i]);
+        json_end(&w);
+    }
+    json_end(&w);
+    json_put_uint(&w, "turns", f->turns);
+    if (m->tokens) {
+        json_put_uint(&w, "tokens", m->total);
+        json_put_uint(&w, "median_tokens", m->median);
+        json_put_uint(&w, "longest", m->longest);
+    }
+    if (m->rows) {
+        const struct conversations *c = &m->set;
+        json_put_uint(&w, "rows", c->rows.n);
+        json_put_uint(&w, "sequence", (uint64_t)c->o.sequence);
+        json_put_number(&w, "filled", (double)c->tokens / ((double)c->rows.n * (double)c->o.sequence));
+        json_put_number(&w, "labelled", (double)c->labels / (double)c->tokens);
+        json_put_uint(&w, "too_long", c->too_long);
+        json_put_uint(&w, "cut", c->cut);
+    }
+    json_end(&w);
+    text_printf(out, "\n");
+}
+
+/* ---- the command ---- */
+
+static int inspect(const struct config *c, const struct inspect_text *o, struct error *e)
+{
+    struct facts f = {0};
+    struct measured m = {0};
+    struct text_source s = {0};
+    struct text out = {0};
+    const bool tokenizer = c->data_tokenizer || c->model_path;
+    int rc = read_files(&f, c, e);
+    if (!rc && tokenizer) rc = text_source_open(&s, c, FEED_TRAIN, e);
+    if (!rc && tokenizer) rc = measure(&m, c, &s, &f.report, e);
+    if (!rc && o->json) json_facts(&f, &m, &out);
+    else if (!rc) {
+        print_facts(&f, &m, &out);
+        if (tokenizer) rc = show_samples(c, &s, o->samples, &out, e);
+        else text_printf(&out, "\nAdd --model DIR, a folder with a tokenizer, for lengths, labels, rows and samples.\n");
+    }
+    if (out.n) fwrite(out.at, 1, out.n, stdout);
+    if (m.rows) conversations_close(&m.set);
+    text_source_close(&s);
+    text_free(&out);
+    return rc;
+}
+
+static int make_config(struct config *c, const struct inspect_text *o, struct error *e)
+{
+    int rc = PL_OK;
+    if (o->run) rc = config_read(c, o->run, e);
+    if (!rc && !o->run) {
+        rc = config_assign(c, "data.format", "conversations", e);
+        c->data_train.at = o->paths->at; /* names with commas stay whole */
+        c->data_train.n = o->paths->n;
+    }
+    for (uint32_t i = 0; i < o->set->n && !rc; i++) rc = config_set(c, o->set->at[i], e);
+    if (!rc && o->model) rc = config_assign(c, dir_exists(o->model) ? "model.path" : "data.tokenizer", o->model, e);
+    if (!rc && c->data_format != FORMAT_CONVERSATIONS) {
+        error_set(e, PL_USAGE, "data.format is not conversations; for images give their files or folders, not a configuration");
+        rc = config_at_key(c, KEY_data_format, e);
+    }
+    return rc ? rc : config_check(c, CONFIG_NEEDS_DATA, e);
+}
+
+int inspect_text(const struct inspect_text *o, struct error *e)
+{
+    struct config c;
+    config_init(&c);
+    int rc = make_config(&c, o, e);
+    if (!rc) rc = inspect(&c, o, e);
+    config_free(&c);
+    return rc;
+}

@@ -1,0 +1,138 @@
+/*
+ * init_text.c: detects files of conversations (init.h) and measures them (init_text.h).
+ *
+ * A row holds nearly every sample, and several usual ones, so that packing fills it: the least power of
+ * two that holds 99 % of the samples and twice the median, within what the model has positions for.
+ */
+#include "cli/init_text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/init.h"
+#include "data/records.h"
+#include "feed/text_source.h"
+#include "io/json.h"
+
+enum { READ_MOST = 64 << 20, LEAST = 64, MOST = 4096 };
+
+/* ---- detection ---- */
+
+/* Whether the first bytes have a key of conversations; other JSON, such as COCO's, can be large. */
+static bool may_be_conversations(const char *path)
+{
+    static const char *const keys[] = {"\"messages\"", "\"conversations\"", "\"conversation\"", "\"instruction\"", "\"completion\"", "\"text\""};
+    enum { LOOKED_AT = 1 << 16 };
+    char *head = mem_alloc(LOOKED_AT + 1);
+    bool found = false;
+    size_t n = file_peek(path, head, LOOKED_AT);
+    for (size_t i = 0; i < COUNT(keys) && !found; i++) found = memmem(head, n, keys[i], strlen(keys[i]));
+    mem_free(head);
+    return found;
+}
+
+const char *detect_conversations(const char *path)
+{
+    struct records r;
+    struct record x;
+    struct bump b = {0};
+    struct value *sample;
+    struct error ignored;
+    bool more;
+    const char *what = NULL;
+    if (!records_peek(path) || !may_be_conversations(path) || records_open(&r, path, &ignored)) return NULL;
+    if (!records_next(&r, &x, &more, &ignored) && more && !json_parse(x.text, x.n, &b, &sample, &ignored)) what = conversation_format(sample);
+    bump_free(&b);
+    records_close(&r);
+    return what;
+}
+
+/* ---- measuring ---- */
+
+static int ascending(const void *a, const void *b)
+{
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+static int64_t choose_sequence(const struct token_store *s, int64_t positions)
+{
+    const uint64_t n = s->header->samples;
+    const int64_t most = positions && positions < MOST ? positions : MOST;
+    int64_t T = LEAST;
+    uint32_t *lengths = mem_alloc((n + 1) * sizeof *lengths);
+    for (uint64_t i = 0; i < n; i++) lengths[i] = s->samples[i].tokens;
+    qsort(lengths, n, sizeof *lengths, ascending);
+    while (n && T * 2 <= most && (T < lengths[(uint64_t)(0.99 * (double)(n - 1))] || T < 2 * (int64_t)lengths[n / 2])) T *= 2;
+    mem_free(lengths);
+    return min_i64(T, most);
+}
+
+/* The share of the files' bytes that is read. */
+static int share_read(char *const *paths, uint32_t n_paths, double *share, struct error *e)
+{
+    struct names files;
+    uint64_t total = 0, size;
+    int rc = tokenize_files(paths, n_paths, &files, e);
+    for (uint32_t i = 0; i < files.n && !rc; i++) rc = file_size(files.at[i], &size, e), total += size;
+    *share = total > READ_MOST ? (double)READ_MOST / (double)total : 1;
+    names_free(&files);
+    return rc;
+}
+
+static int measure_store(struct init_text *t, const struct config *c, const struct text_source *s, const char *path, int part, double share, struct error *e)
+{
+    struct conversations set;
+    struct conversations_options o = text_rows(c, s, t->vocabulary);
+    o.sequence = t->sequence;
+    int rc = conversations_open(&set, path, &o, e);
+    if (rc) return rc;
+    t->samples[part] = (uint64_t)((double)set.n_used / share);
+    t->rows[part] = (uint64_t)((double)set.rows.n / share);
+    t->too_long[part] = (uint64_t)((double)set.too_long / share);
+    t->estimated |= share < 1;
+    conversations_close(&set);
+    return PL_OK;
+}
+
+static int measure_part(struct init_text *t, struct config *c, enum feed_role role, struct error *e)
+{
+    char path[4096];
+    struct text_source s;
+    struct token_store_key key = {0};
+    struct token_store store;
+    double share = 1;
+    const char *base = getenv("TMPDIR");
+    snprintf(path, sizeof path, "%s/plimsoll-init-%ld.tokenized", base ? base : "/tmp", (long)getpid());
+    int rc = text_source_open(&s, c, role, e);
+    if (rc) return rc;
+    s.options.most = READ_MOST;
+    rc = share_read(s.options.paths, s.options.n_paths, &share, e);
+    if (!rc) rc = tokenize_build(&s.options, &key, path, e);
+    if (!rc && role == FEED_TRAIN && !(rc = token_store_open(&store, path, e))) {
+        t->sequence = choose_sequence(&store, t->positions);
+        token_store_close(&store);
+    }
+    if (!rc) rc = measure_store(t, c, &s, path, role == FEED_VALIDATION, share, e);
+    unlink(path);
+    text_source_close(&s);
+    return rc;
+}
+
+int init_measure_text(struct init_text *t, const struct names *train, const struct names *validation, struct error *e)
+{
+    struct config c;
+    config_init(&c);
+    c.data_format = FORMAT_CONVERSATIONS;
+    c.model_path = (char *)t->tokenizer;
+    c.data_template = (char *)t->template;
+    c.data_train = (struct config_list){train->at, train->n};
+    c.data_validation = (struct config_list){validation->at, validation->n};
+    int rc = measure_part(t, &c, FEED_TRAIN, e);
+    if (!rc && validation->n) rc = measure_part(t, &c, FEED_VALIDATION, e);
+    c.model_path = NULL; /* the caller's */
+    config_free(&c);
+    return rc;
+}

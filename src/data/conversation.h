@@ -1,0 +1,51 @@
+/*
+ * conversation.h: a sample of `data.format: conversations`, in one form whatever the file's is.
+ *
+ *     LLaVA, ShareGPT     {conversations: [{from, value}], system?, tools?, image(s)?, video(s)?}
+ *     OpenAI messages     {messages: [{role, content: string or parts, tool_calls?}], tools?}
+ *     Alpaca              {instruction, input?, output, system?, history?: [[question, answer]]}
+ *     prompt, completion  {prompt, completion}: texts, or lists of messages
+ *     text                {text}
+ *
+ * become a list of messages {role, content, ...} with the roles system, user, assistant and tool, as
+ * chat templates take them; prompt and completion of texts, and text, stay text, which no template
+ * renders. The keys tell the formats apart.
+ */
+#ifndef CONVERSATION_H
+#define CONVERSATION_H
+
+#include "io/value.h"
+
+/* Why a sample cannot be used. */
+enum conversation_fault {
+    SAMPLE_FINE,
+    SAMPLE_JSON,     /* malformed JSON, invalid UTF-8 */
+    SAMPLE_KEYS,     /* none of the formats */
+    SAMPLE_TYPE,     /* a value of another type than the format has */
+    SAMPLE_ROLE,     /* an unknown role */
+    SAMPLE_ORDER,    /* turns out of order */
+    SAMPLE_ANSWER,   /* nothing that the assistant says */
+    SAMPLE_MEDIA,    /* images or videos, for a model of text */
+    SAMPLE_TEMPLATE, /* the chat template fails */
+    SAMPLE_SPANS,    /* the answers are not found in the rendered text */
+    SAMPLE_TOKENS,   /* the tokenizer fails */
+    SAMPLE_FAULTS
+};
+/* In words: "turns out of order". */
+const char *conversation_fault_name(enum conversation_fault f);
+
+struct conversation {
+    struct value *messages;          /* NULL: text */
+    struct value *tools;             /* a list; NULL: none */
+    const char *prompt, *completion; /* text: one after the other, the answer is the second */
+    struct value *media;             /* list of the paths of images and videos, in their order; empty: none */
+};
+
+/* Reads a sample. What `out` points to is in `b`, or is the sample's. `system`: the system prompt of
+ * conversations that have none; NULL: none. Returns the fault, with a sentence in `e`. */
+enum conversation_fault conversation_read(const struct value *sample, const char *system, struct bump *b, struct conversation *out, struct error *e);
+
+/* Whether a sample has the keys of one of the formats: "LLaVA or ShareGPT conversations"; NULL: none. */
+const char *conversation_format(const struct value *sample);
+
+#endif

@@ -1,0 +1,65 @@
+/*
+ * conversations.h: a token store as rows of T tokens, for training.
+ *
+ *     row         | conversation 7      | conversation 12 | padding
+ *     positions   | 0 1 2 3 ...         | 0 1 2 ...       | 0 0
+ *     ranges      | (0,1) (0,2) ...     | (s,s+1) ...     | (0,0) ...    first key, one past the last
+ *     labels      | -100 -100 ids ...   | -100 ids ...    | -100
+ *
+ * A token sees its own conversation up to itself, and padding sees nothing. The first token of a conversation has no label: nothing
+ * before it could predict it. Which conversations share a row is fixed when the store is opened
+ * (rows.h), so a row is a sample like any other.
+ */
+#ifndef CONVERSATIONS_H
+#define CONVERSATIONS_H
+
+#include "data/rows.h"
+#include "data/token_store.h"
+
+/* In the order of the choices of data.train_on and data.too_long. */
+enum train_on { TRAIN_ON_ASSISTANT, TRAIN_ON_LAST, TRAIN_ON_ALL };
+enum too_long { TOO_LONG_DROP, TOO_LONG_CUT };
+
+struct conversations_options {
+    int64_t sequence;
+    enum train_on train_on;
+    enum too_long too_long;
+    bool packing;
+    int64_t vocabulary; /* ids are below this; 0: any */
+    double max_bad;
+    int32_t padding;    /* the id of padding */
+};
+
+struct conversations {
+    struct token_store store;
+    char *path;
+    struct conversations_options o;
+    struct rows rows;         /* of indices into `used` */
+    struct used_sample {
+        uint32_t sample, tokens; /* tokens after a cut */
+    } *used;
+    uint64_t n_used, cut;     /* samples in rows, and how many of them are cut */
+    uint64_t too_long, unlabelled; /* samples that are left out: too long; without a label */
+    uint64_t tokens, labels;  /* in all rows */
+    uint64_t longest;         /* tokens of the longest sample in the store */
+};
+
+/* Opens a store and makes rows of it. Must not be moved while it is open. PL_USAGE: more samples than max_bad could not be used; no sample can be; an id beyond the vocabulary. */
+int conversations_open(struct conversations *c, const char *path, const struct conversations_options *o, struct error *e);
+void conversations_close(struct conversations *c);
+static inline uint64_t conversations_count(const struct conversations *c) { return c->rows.n; }
+
+/* One row: arrays of T elements, ranges of T pairs. Allocates nothing. */
+struct token_row {
+    int32_t *ids, *labels, *positions, *ranges;
+    uint32_t tokens, labelled; /* not padding; with a label */
+};
+int conversations_read(const struct conversations *c, uint64_t row, struct token_row *out, struct error *e);
+/* A row that is all padding. */
+void conversations_pad(const struct conversations *c, struct token_row *out);
+/* Of the store and of how it is made into rows. */
+uint64_t conversations_fingerprint(const struct conversations *c);
+/* What was left out, in one line; nothing if all samples are used. */
+void conversations_print_left(const struct conversations *c, struct text *out);
+
+#endif

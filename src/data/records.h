@@ -1,0 +1,43 @@
+/*
+ * records.h: the JSON objects of a file, one at a time: a list of objects, or objects one after the
+ * other, usually one a line.
+ *
+ * The file may have any size: only the object that is being read is in memory, and an object has at
+ * most RECORD_MOST bytes. The scan knows brackets and strings alone; json_parse checks the rest.
+ */
+#ifndef RECORDS_H
+#define RECORDS_H
+
+#include "base/base.h"
+
+#define RECORD_MOST ((size_t)64 << 20)
+
+struct records {
+    const char *path;
+    int fd;
+    char *buffer;
+    size_t from, n, room;  /* buffer[from .. n) is read and not yet used */
+    uint64_t line;         /* of buffer[from], from 1 */
+    uint64_t bytes;        /* used so far, for progress */
+    uint64_t size;         /* of the file */
+    bool begun, list, after; /* after: an object of the list was read, so a comma or the end follows */
+};
+
+struct record {
+    const char *text; /* from { to }; valid until the next call */
+    size_t n;
+    uint64_t line;    /* of its first byte */
+};
+
+/* `path` must outlive `r`. PL_USAGE: there is no such file, it is empty, or it is something else than
+ * JSON (gzip, Parquet, ...). The caller calls records_close after success. */
+int records_open(struct records *r, const char *path, struct error *e);
+/* Reads the next object; *more is false after the last one. PL_USAGE, with file and line: something
+ * else than an object, an object that does not end or is too long, a list that does not end. */
+int records_next(struct records *r, struct record *out, bool *more, struct error *e);
+void records_close(struct records *r);
+
+/* The kind of JSON that the first bytes of a file begin: '[' or '{'; 0: neither. */
+char records_peek(const char *path);
+
+#endif

@@ -1,0 +1,121 @@
+/*
+ * text_source.c: see text_source.h.
+ */
+#include "feed/text_source.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "io/file.h"
+
+/* --- tokenizer and template ---------------------------------------------------------------- */
+
+static int open_tokenizer(struct text_source *s, const struct config *c, struct error *e)
+{
+    const char *path = c->data_tokenizer ? c->data_tokenizer : c->model_path;
+    if (!path) return error_set(e, PL_USAGE, "data.format is conversations, and there is no tokenizer: a preset has none. Set data.tokenizer to a model folder, a tokenizer.json or a tokenizer.model");
+    int rc = tokenizer_open(&s->tokenizer, path, e);
+    return rc && c->data_tokenizer ? error_prepend(e, "data.tokenizer") : rc;
+}
+
+/* The folder that may have a template: that of the tokenizer. */
+static int open_template(struct text_source *s, const struct config *c, struct error *e)
+{
+    const char *path = c->data_tokenizer ? c->data_tokenizer : c->model_path;
+    char folder[4096];
+    if (!dir_exists(path)) {
+        if (path_dir(path, folder, sizeof folder, e)) return e->code;
+        path = folder;
+    }
+    if (!template_open(&s->template, path, c->data_template, NULL, &s->no_template)) return PL_OK;
+    if (!c->data_template) return PL_OK; /* an error for the first conversation; texts need none */
+    *e = s->no_template;
+    return error_prepend(e, "data.template");
+}
+
+int text_source_open(struct text_source *s, const struct config *c, enum feed_role role, struct error *e)
+{
+    const struct config_list *paths = role == FEED_TRAIN ? &c->data_train : &c->data_validation;
+    struct names files = {0};
+    *s = (struct text_source){.options = {.paths = paths->at, .n_paths = paths->n, .system = c->data_system}};
+    int rc = tokenize_files(paths->at, paths->n, &files, e);
+    if (!rc) rc = open_tokenizer(s, c, e);
+    if (!rc) rc = open_template(s, c, e);
+    names_free(&files);
+    s->options.tokenizer = s->tokenizer;
+    s->options.template = s->template;
+    s->options.no_template = &s->no_template;
+    if (rc) text_source_close(s);
+    return rc;
+}
+
+void text_source_close(struct text_source *s)
+{
+    template_close(s->template);
+    tokenizer_close(s->tokenizer);
+    *s = (struct text_source){0};
+}
+
+struct conversations_options text_rows(const struct config *c, const struct text_source *s, int64_t vocabulary)
+{
+    const int32_t pad = tokenizer_pad(s->tokenizer);
+    return (struct conversations_options){.sequence = c->data_sequence, .train_on = (enum train_on)c->data_train_on, .too_long = (enum too_long)c->data_too_long,
+                                          .packing = c->data_packing, .vocabulary = vocabulary, .max_bad = c->data_max_bad,
+                                          .padding = pad >= 0 && (!vocabulary || pad < vocabulary) ? pad : 0};
+}
+
+/* --- the store ------------------------------------------------------------------------------- */
+
+int text_store_path(const struct text_source *s, const char *folder, enum feed_role role, struct text *out, struct error *e)
+{
+    struct names files;
+    if (folder) {
+        text_printf(out, "%s/%s.tokenized", folder, role == FEED_TRAIN ? "train" : "validation");
+        return PL_OK;
+    }
+    int rc = tokenize_files(s->options.paths, s->options.n_paths, &files, e);
+    if (!rc) text_printf(out, "%s.tokenized", files.at[0]);
+    names_free(&files);
+    return rc;
+}
+
+/* Whether the store at a path can be used; if not, `e` says why. */
+static int check_store(const char *path, const struct token_store_key *key, struct error *e)
+{
+    struct token_store s;
+    if (token_store_open(&s, path, e)) return e->code;
+    const char *differs = token_store_differs(&s.header->key, key);
+    if (differs) error_set(e, PL_USAGE, "%s is stale: it was made from %s", path, differs);
+    token_store_close(&s);
+    return differs ? PL_USAGE : PL_OK;
+}
+
+static int find_named(const struct text_source *s, const struct config *c, const struct token_store_key *key, enum feed_role role, struct text *path, struct error *e)
+{
+    int rc = text_store_path(s, c->data_store, role, path, e);
+    if (!rc && !file_exists(path->at)) rc = error_set(e, PL_USAGE, "there is no %s", path->at);
+    if (!rc) rc = check_store(path->at, key, e);
+    if (!rc) return PL_OK;
+    const size_t n = strlen(e->text);
+    if (n < sizeof e->text) snprintf(e->text + n, sizeof e->text - n, "; rebuild it with `plimsoll data tokenize RUN.yaml -o %s`, or leave data.store out", c->data_store);
+    return error_prepend(e, "data.store");
+}
+
+int text_store_find(const struct text_source *s, const struct config *c, const char *folder, enum feed_role role, struct text *path, struct error *e)
+{
+    struct token_store_key key;
+    const char *const folders[] = {folder, NULL};
+    if (tokenize_key(&s->options, &key, e)) return e->code;
+    if (c->data_store) return find_named(s, c, &key, role, path, e);
+    for (size_t i = 0; i < COUNT(folders); i++) {
+        struct error why;
+        path->n = 0;
+        if (text_store_path(s, folders[i], role, path, e)) return e->code;
+        if (!file_exists(path->at)) continue;
+        if (!check_store(path->at, &key, &why)) return PL_OK;
+        log_note("%s; a new store is made", why.text);
+    }
+    path->n = 0;
+    if (text_store_path(s, folder, role, path, e)) return e->code;
+    return tokenize_build(&s->options, &key, path->at, e);
+}

@@ -1,0 +1,34 @@
+/*
+ * text_source.h: the tokenizer, the chat template and the token store of a configuration's conversations.
+ */
+#ifndef TEXT_SOURCE_H
+#define TEXT_SOURCE_H
+
+#include "config/config.h"
+#include "data/conversations.h"
+#include "data/tokenize.h"
+#include "feed/feed.h"
+
+struct text_source {
+    struct tokenizer *tokenizer;
+    struct template *template;     /* NULL: none; then no_template says why */
+    struct error no_template;
+    struct tokenize_options options;
+};
+
+/* Opens tokenizer and template, and checks that the files of the role exist. Points into `c`. Must not
+ * be moved while it is open. */
+int text_source_open(struct text_source *s, const struct config *c, enum feed_role role, struct error *e);
+/* A zeroed struct is allowed. */
+void text_source_close(struct text_source *s);
+
+/* How the configuration makes rows of a store. `vocabulary` 0: any id is accepted. */
+struct conversations_options text_rows(const struct config *c, const struct text_source *s, int64_t vocabulary);
+
+/* The path of a store: FOLDER/train.tokenized; `folder` NULL: beside the first file, FILE.tokenized. */
+int text_store_path(const struct text_source *s, const char *folder, enum feed_role role, struct text *out, struct error *e);
+/* Finds the store that is up to date: that of data.store, where another one is an error; in `folder`,
+ * the run's; beside the data. If there is none, it is made in `folder`. *path is its path. */
+int text_store_find(const struct text_source *s, const struct config *c, const char *folder, enum feed_role role, struct text *path, struct error *e);
+
+#endif

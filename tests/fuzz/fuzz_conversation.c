@@ -1,0 +1,51 @@
+/*
+ * fuzz_conversation.c: any bytes as a file of conversations: the objects of the file, and each as a sample of any
+ * format. Messages of a sample that is accepted have known roles in order, and texts.
+ */
+#include "data/conversation.h"
+#include "data/records.h"
+#include "files.h"
+#include "io/json.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check_sample(const struct conversation *c)
+{
+    if (!c->messages) CHECK(*c->completion);
+    for (uint32_t i = 0; c->messages && i < c->messages->count; i++) {
+        const struct value *role = value_get(c->messages->items[i], "role"), *content = value_get(c->messages->items[i], "content");
+        CHECK(role && role->kind == VALUE_STRING && content && content->kind == VALUE_STRING);
+        CHECK(!strcmp(role->text, "user") || !strcmp(role->text, "assistant") || !strcmp(role->text, "tool") || (!i && !strcmp(role->text, "system")));
+    }
+    for (uint32_t i = 0; i < c->media->count; i++) CHECK(c->media->items[i]->kind == VALUE_STRING);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct records r;
+    struct record x;
+    struct error e = {0};
+    bool more = true;
+    uint64_t line = 1;
+    fuzz_begin();
+    const char *path = fuzz_put("a.jsonl", data, size);
+    if (records_open(&r, path, &e)) {
+        CHECK(e.code == PL_USAGE && e.text[0]);
+        return 0;
+    }
+    while (!records_next(&r, &x, &more, &e) && more) {
+        struct bump b = {0};
+        struct value *sample;
+        struct conversation c;
+        CHECK(x.n >= 2 && x.n <= size && x.line >= line && x.text[0] == '{');
+        line = x.line;
+        if (!json_parse(x.text, x.n, &b, &sample, &e)) {
+            if (!conversation_read(sample, x.line & 1 ? "Be brief" : NULL, &b, &c, &e)) check_sample(&c);
+            else CHECK(e.text[0]);
+        }
+        bump_free(&b);
+    }
+    CHECK(!more || e.code == PL_USAGE, "a failure without a message");
+    records_close(&r);
+    return 0;
+}

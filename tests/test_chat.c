@@ -1,0 +1,175 @@
+/*
+ * test_chat.c: conversations have the ids and labels that transformers gives them: by {% generation %}, and by
+ * the rule of prefixes for a template without it (tests/golden/make_chat.py).
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/file.h"
+#include "io/json.h"
+#include "text/chat.h"
+
+#define GOLDEN "tests/golden/chat/"
+
+static struct tokenizer *tokenizer;
+static struct template *plain, *marked, *thinking;
+static struct bump memory;
+static struct value *chats, *expected;
+
+/* The lines of a file as a list. */
+static struct value *read_lines(const char *path)
+{
+    char *text;
+    size_t n;
+    struct error e;
+    struct value *list = value_new(&memory, VALUE_LIST);
+    if (file_read(path, 1 << 20, &text, &n, &e)) fail_msg("%s", e.text);
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+        struct value *v;
+        if (json_parse(line, strlen(line), &memory, &v, &e)) fail_msg("%s", e.text);
+        value_append(&memory, list, v);
+    }
+    mem_free(text);
+    return list;
+}
+
+static int open_all(void **state)
+{
+    (void)state;
+    struct error e;
+    int rc = tokenizer_open(&tokenizer, GOLDEN "model", &e);
+    if (!rc) rc = template_open(&plain, GOLDEN "model", NULL, NULL, &e);
+    if (!rc) rc = template_open(&marked, NULL, GOLDEN "generation.jinja", NULL, &e);
+    if (!rc) rc = template_open(&thinking, NULL, GOLDEN "thinking.jinja", NULL, &e);
+    if (rc) fail_msg("%s", e.text);
+    chats = read_lines(GOLDEN "chats.jsonl");
+    expected = read_lines(GOLDEN "expected.jsonl");
+    return 0;
+}
+
+static int close_all(void **state)
+{
+    (void)state;
+    template_close(plain), template_close(marked), template_close(thinking);
+    tokenizer_close(tokenizer);
+    bump_free(&memory);
+    return 0;
+}
+
+static struct value *messages_of(uint32_t i) { return (struct value *)value_get(chats->items[i], "messages"); }
+
+/* The labels as a list of -100 and ids. */
+static int32_t *labels_of(const struct chat_tokens *t)
+{
+    int32_t *l = mem_alloc((t->tokens.n + 1) * sizeof *l);
+    for (uint32_t k = 0; k < t->tokens.n; k++) l[k] = -100;
+    for (uint32_t a = 0; a < t->answers.n; a++)
+        for (uint32_t k = t->answers.at[a].begin; k < t->answers.at[a].end; k++) l[k] = t->tokens.at[k].id;
+    return l;
+}
+
+static void compare(const struct template *template, const char *key)
+{
+    uint32_t compared = 0;
+    for (uint32_t i = 0; i < chats->count; i++) {
+        const struct value *want = expected->items[i], *ids = value_get(want, "ids"), *labels = value_get(want, key);
+        struct chat_tokens t;
+        struct error e;
+        if (want->kind == VALUE_NULL) continue;
+        if (chat_encode(tokenizer, template, messages_of(i), NULL, &t, NULL, &e)) fail_msg("conversation %u: %s", i, e.text);
+        int32_t *l = labels_of(&t);
+        assert_int_equal(t.tokens.n, ids->count);
+        for (uint32_t k = 0; k < ids->count; k++) {
+            assert_int_equal(t.tokens.at[k].id, (int)ids->items[k]->number);
+            if (l[k] != (int)labels->items[k]->number) fail_msg("conversation %u, token %u: label %d, expected %d", i, k, l[k], (int)labels->items[k]->number);
+        }
+        compared++;
+        mem_free(l);
+        chat_tokens_free(&t);
+    }
+    assert_int_equal(compared, chats->count - 1);
+}
+
+static void test_prefixes(void **state)
+{
+    (void)state;
+    assert_false(template_marks_answers(plain));
+    compare(plain, "labels");
+}
+
+static void test_generation(void **state)
+{
+    (void)state;
+    assert_true(template_marks_answers(marked));
+    compare(marked, "marked");
+}
+
+/* What a user types is text: the only control tokens are the template's. */
+static void test_control_tokens(void **state)
+{
+    (void)state;
+    const uint32_t i = 24;
+    const int32_t end = tokenizer_id(tokenizer, "<|im_end|>");
+    uint32_t ends = 0;
+    struct chat_tokens t;
+    struct text text = {0}, back = {0};
+    struct error e;
+    assert_int_equal(chat_encode(tokenizer, plain, messages_of(i), NULL, &t, &text, &e), CHAT_FINE);
+    int32_t *ids = mem_alloc(t.tokens.n * sizeof *ids);
+    for (uint32_t k = 0; k < t.tokens.n; k++) ids[k] = t.tokens.at[k].id, ends += ids[k] == end;
+    assert_int_equal(ends, 2);
+    assert_int_equal(tokenizer_decode(tokenizer, ids, t.tokens.n, false, &back, &e), 0);
+    assert_string_equal(back.at, text.at);
+    text_free(&text), text_free(&back);
+    mem_free(ids);
+    chat_tokens_free(&t);
+}
+
+/* A template that renders earlier answers differently is refused, once there is an earlier answer. */
+static void test_thinking(void **state)
+{
+    (void)state;
+    static const char json[] = "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"<think>t</think>a\"}, "
+                               "{\"role\": \"user\", \"content\": \"r\"}, {\"role\": \"assistant\", \"content\": \"b\"}]";
+    struct value *messages;
+    struct chat_tokens t;
+    struct error e;
+    assert_int_equal(json_parse(json, sizeof json - 1, &memory, &messages, &e), 0);
+    assert_int_equal(chat_encode(tokenizer, thinking, messages, NULL, &t, NULL, &e), CHAT_ANSWERS);
+    assert_non_null(strstr(e.text, "{% generation %}"));
+    chat_tokens_free(&t);
+    messages->count = 2;
+    assert_int_equal(chat_encode(tokenizer, thinking, messages, NULL, &t, NULL, &e), CHAT_FINE);
+    assert_int_equal(t.answers.n, 1);
+    chat_tokens_free(&t);
+}
+
+static void test_texts(void **state)
+{
+    (void)state;
+    const int32_t eos = tokenizer_eos(tokenizer);
+    struct chat_tokens t;
+    struct error e;
+    assert_int_equal(chat_encode_text(tokenizer, "the cat", " sat", &t, &e), CHAT_FINE);
+    assert_int_equal(t.answers.n, 1);
+    assert_int_equal(t.answers.at[0].end, t.tokens.n);
+    assert_int_equal(t.tokens.at[t.tokens.n - 1].id, eos);
+    assert_int_equal(t.tokens.at[t.answers.at[0].begin].begin, 7);
+    const uint32_t n = t.tokens.n;
+    chat_tokens_free(&t);
+    assert_int_equal(chat_encode_text(tokenizer, "", "the cat sat<|im_end|>", &t, &e), CHAT_FINE); /* has its end already */
+    assert_int_equal(t.tokens.n, n);
+    assert_true(t.answers.n == 1 && !t.answers.at[0].begin && t.answers.at[0].end == n);
+    chat_tokens_free(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_prefixes), cmocka_unit_test(test_generation), cmocka_unit_test(test_control_tokens), cmocka_unit_test(test_thinking), cmocka_unit_test(test_texts)};
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}

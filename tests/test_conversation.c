@@ -1,0 +1,269 @@
+/*
+ * test_conversation.c: files of conversations: every format becomes the same messages, files are read
+ * object by object, and what cannot be used is named with its file, line and reason.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "data/conversation.h"
+#include "data/records.h"
+#include "io/file.h"
+#include "io/json.h"
+#include "temporary_folder.h"
+
+/* --- records ---------------------------------------------------------------------------- */
+
+static char path[256];
+
+static void put(const char *bytes, size_t n)
+{
+    struct error e;
+    if (file_write_atomic(path, bytes, n, &e)) fail_msg("%s", e.text);
+}
+
+/* Reads all objects of a text; "line:object line:object" or "line:object !error". */
+static char *read_all(const char *text, size_t n)
+{
+    static char out[4096];
+    struct records r;
+    struct record x;
+    struct error e = {0};
+    bool more = true;
+    out[0] = 0;
+    put(text, n);
+    int rc = records_open(&r, path, &e);
+    while (!rc && !(rc = records_next(&r, &x, &more, &e)) && more)
+        snprintf(out + strlen(out), sizeof out - strlen(out), "%s%llu:%.*s", *out ? " " : "", (unsigned long long)x.line, (int)x.n, x.text);
+    if (rc) {
+        assert_int_equal(e.code, PL_USAGE);
+        assert_non_null(strstr(e.text, path));
+        snprintf(out + strlen(out), sizeof out - strlen(out), " !%s", e.text + strlen(path));
+    }
+    if (r.buffer) records_close(&r);
+    return out;
+}
+#define READS(text, want) assert_string_equal(read_all(text, sizeof text - 1), want)
+#define REFUSES(text, want)                                                                          \
+    do {                                                                                             \
+        const char *got = read_all(text, sizeof text - 1);                                           \
+        if (!strstr(got, want)) fail_msg("%s: got \"%s\", expected \"%s\"", text, got, want);         \
+    } while (0)
+
+static void test_lists_and_lines(void **state)
+{
+    (void)state;
+    READS("[]", "");
+    READS("[{\"a\":1}]", "1:{\"a\":1}");
+    READS("\xef\xbb\xbf [\n {\"a\":[1,{}]} ,\n{}\n]\n", "2:{\"a\":[1,{}]} 3:{}");
+    READS("{\"a\":\"}\\\"{\"}\n{}\r\n\n{\"b\":\"\\\\\"}", "1:{\"a\":\"}\\\"{\"} 2:{} 4:{\"b\":\"\\\\\"}");
+    READS("{}{}", "1:{} 1:{}"); /* one after the other without a line break */
+    READS("{\n\"a\":\n1\n}\n{}", "1:{\n\"a\":\n1\n} 5:{}");
+}
+
+static void test_refused_files(void **state)
+{
+    (void)state;
+    REFUSES("", "the file is empty");
+    REFUSES("  \n ", ":2: the file holds nothing but blanks");
+    REFUSES("hello", ":1: expected JSON");
+    REFUSES("\n[{}", ":2: the list of samples does not end");
+    REFUSES("[{},]", ":1: expected an object");
+    REFUSES("[{} {}]", ":1: expected a comma or ]");
+    REFUSES("[1]", ":1: expected an object");
+    REFUSES("[{}]\n{}", ":2: unexpected text");
+    REFUSES("{}\n{\"a\": \"b\n", ":2: the object that begins here does not end");
+    REFUSES("{}\n,{}", ":2: expected an object");
+    REFUSES("{}\n\0", ":2: expected an object");
+    REFUSES("PAR1\x15\x04\x15", "a Parquet table, which is not read; convert it to JSON lines");
+    REFUSES("\x1f\x8b\x08\x00 abc", "gzip data");
+    REFUSES("\xff\xfe{\0}\0", "text in UTF-16");
+}
+
+/* Objects around the buffer's size, and one over the bound. */
+static void test_long_objects(void **state)
+{
+    (void)state;
+    for (size_t n = 65530; n < 65545; n++) {
+        char *text = mem_alloc(2 * n + 64);
+        int at = sprintf(text, "{\"a\":\"");
+        memset(text + at, 'x', n);
+        sprintf(text + at + n, "\\\"\"}\n{\"b\":1}\n");
+        struct records r;
+        struct record x;
+        struct error e;
+        bool more;
+        put(text, strlen(text));
+        assert_int_equal(records_open(&r, path, &e), 0);
+        assert_int_equal(records_next(&r, &x, &more, &e), 0);
+        assert_true(more && x.n == n + 10 && x.line == 1);
+        assert_int_equal(records_next(&r, &x, &more, &e), 0);
+        assert_true(more && x.line == 2 && !memcmp(x.text, "{\"b\":1}", x.n));
+        assert_int_equal(records_next(&r, &x, &more, &e), 0);
+        assert_false(more);
+        records_close(&r);
+        mem_free(text);
+    }
+}
+
+/* A line of 1 GiB, which takes no room on the disk: it is refused after 64 MiB. */
+static void test_huge_line(void **state)
+{
+    (void)state;
+    struct records r;
+    struct record x;
+    struct error e;
+    bool more;
+    put("{\"a\": \"", 7);
+    if (truncate(path, 1l << 30)) skip();
+    assert_int_equal(records_open(&r, path, &e), 0);
+    assert_int_equal(records_next(&r, &x, &more, &e), PL_USAGE);
+    assert_non_null(strstr(e.text, ":1: the object that begins here is longer than 64 MiB"));
+    assert_true(r.room <= 2 * RECORD_MOST);
+    records_close(&r);
+}
+
+/* --- formats -------------------------------------------------------------------------------- */
+
+/* The sample as JSON of messages, tools and media, or "!fault: message". */
+static char *normalised(const char *json, const char *system)
+{
+    static char out[4096];
+    struct bump b = {0};
+    struct value *sample;
+    struct conversation c;
+    struct error e = {0};
+    if (json_parse(json, strlen(json), &b, &sample, &e)) fail_msg("%s: %s", json, e.text);
+    enum conversation_fault f = conversation_read(sample, system, &b, &c, &e);
+    if (f) {
+        assert_true(e.text[0]);
+        snprintf(out, sizeof out, "!%s: %s", conversation_fault_name(f), e.text);
+    } else {
+        struct text t = {0};
+        if (c.messages) json_write(c.messages, 0, &t);
+        else text_printf(&t, "%s|%s", c.prompt, c.completion);
+        if (c.tools) text_printf(&t, " tools "), json_write(c.tools, 0, &t);
+        if (c.media->count) text_printf(&t, " media "), json_write(c.media, 0, &t);
+        snprintf(out, sizeof out, "%s", t.at);
+        text_free(&t);
+    }
+    bump_free(&b);
+    return out;
+}
+static void same_messages(const char *json, const char *want)
+{
+    char plain[4096];
+    size_t n = 0;
+    const char *got = normalised(json, NULL);
+    bool string = false;
+    for (const char *p = got; *p; p++) { /* without the blanks of the writer */
+        if (*p == '"') string = !string;
+        if (string || *p != ' ' || strncmp(got, "[", 1)) plain[n++] = *p;
+    }
+    plain[n] = 0;
+    if (strcmp(plain, want)) fail_msg("%s\n  gives    %s\n  expected %s", json, plain, want);
+}
+#define TWO "[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"content\":\"Yes\"}]"
+#define THREE "[{\"role\":\"system\",\"content\":\"Be kind\"},{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"content\":\"Yes\"}]"
+
+static void test_formats(void **state)
+{
+    (void)state;
+    same_messages("{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"Yes\"}], \"prompt\": \"Hi\"}", TWO);
+    same_messages("{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"H\"}, {\"type\": \"text\", \"text\": \"i\"}]}, {\"role\": \"assistant\", \"content\": \"Yes\"}]}", TWO);
+    same_messages("{\"id\": 3, \"conversations\": [{\"from\": \"human\", \"value\": \"Hi\"}, {\"from\": \"gpt\", \"value\": \"Yes\"}]}", TWO);
+    same_messages("{\"conversations\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"Yes\"}]}", TWO);
+    same_messages("{\"system\": \"Be kind\", \"conversations\": [{\"from\": \"human\", \"value\": \"Hi\"}, {\"from\": \"gpt\", \"value\": \"Yes\"}]}", THREE);
+    same_messages("{\"conversations\": [{\"from\": \"system\", \"value\": \"Be kind\"}, {\"from\": \"human\", \"value\": \"Hi\"}, {\"from\": \"gpt\", \"value\": \"Yes\"}]}", THREE);
+    same_messages("{\"instruction\": \"Hi\", \"input\": \"\", \"output\": \"Yes\", \"text\": \"### Hi\"}", TWO);
+    same_messages("{\"instruction\": \"Be kind\", \"input\": \"Hi\", \"output\": \"Yes\"}",
+                  "[{\"role\":\"user\",\"content\":\"Be kind\\nHi\"},{\"role\":\"assistant\",\"content\":\"Yes\"}]");
+    same_messages("{\"instruction\": \"c\", \"output\": \"d\", \"history\": [[\"a\", \"b\"]], \"system\": \"s\"}",
+                  "[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"},{\"role\":\"user\",\"content\":\"c\"},{\"role\":\"assistant\",\"content\":\"d\"}]");
+    same_messages("{\"prompt\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"completion\": [{\"role\": \"assistant\", \"content\": \"Yes\"}]}", TWO);
+    same_messages("{\"prompt\": \"1 + 1 =\", \"completion\": \" 2\"}", "1 + 1 =| 2");
+    same_messages("{\"text\": \"Once upon\", \"meta\": {}}", "|Once upon");
+    assert_string_equal(normalised("{\"instruction\": \"Hi\", \"output\": \"Yes\"}", "Be kind"),
+                        normalised("{\"system\": \"Be kind\", \"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"Yes\"}]}", "Be brief"));
+}
+
+static void test_tools_and_media(void **state)
+{
+    (void)state;
+    const char *call = normalised("{\"tools\": \"[{\\\"name\\\": \\\"add\\\"}]\", \"conversations\": [{\"from\": \"human\", \"value\": \"1+1?\"}, "
+                                  "{\"from\": \"function_call\", \"value\": \"{\\\"name\\\": \\\"add\\\", \\\"arguments\\\": {\\\"a\\\": 1}}\"}, "
+                                  "{\"from\": \"observation\", \"value\": \"2\"}, {\"from\": \"gpt\", \"value\": \"2.\"}]}", NULL);
+    assert_non_null(strstr(call, "\"tool_calls\": [{\"type\": \"function\", \"function\": {\"name\": \"add\", \"arguments\": {\"a\": 1}}}]"));
+    assert_non_null(strstr(call, "{\"role\": \"tool\", \"content\": \"2\"}"));
+    assert_non_null(strstr(call, "tools [{\"type\": \"function\", \"function\": {\"name\": \"add\"}}]"));
+    const char *kept = normalised("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"id\": \"x\", \"type\": \"function\", \"function\": {\"name\": \"f\"}}]}, "
+                                  "{\"role\": \"tool\", \"tool_call_id\": \"x\", \"content\": \"1\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}", NULL);
+    assert_non_null(strstr(kept, "\"tool_call_id\": \"x\""));
+    assert_non_null(strstr(kept, "\"tool_calls\": [{\"id\": \"x\""));
+    assert_non_null(strstr(normalised("{\"image\": \"a/b.jpg\", \"conversations\": [{\"from\": \"human\", \"value\": \"<image>\\nHi\"}, {\"from\": \"gpt\", \"value\": \"Yes\"}]}", NULL), " media [\"a/b.jpg\"]"));
+    assert_non_null(strstr(normalised("{\"images\": [{\"path\": \"a.png\", \"modality\": \"CT\"}, \"b.png\"], \"video\": \"c.mp4\", \"conversations\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"Yes\"}]}", NULL),
+                           " media [\"a.png\", \"b.png\", \"c.mp4\"]"));
+    assert_non_null(strstr(normalised("{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\", \"image_url\": {\"url\": \"data:image/png;base64,AA\"}}, {\"type\": \"text\", \"text\": \"Hi\"}]}, {\"role\": \"assistant\", \"content\": \"Yes\"}]}", NULL),
+                           " media [\"data:image/png;base64,AA\"]"));
+}
+
+static void refuses(const char *json, const char *want)
+{
+    const char *got = normalised(json, NULL);
+    if (got[0] != '!' || !strstr(got, want)) fail_msg("%s\n  gives    %s\n  expected %s", json, got, want);
+}
+#define M(...) "{\"messages\": [" __VA_ARGS__ "]}"
+#define U "{\"role\": \"user\", \"content\": \"q\"}"
+#define A "{\"role\": \"assistant\", \"content\": \"a\"}"
+#define S "{\"role\": \"system\", \"content\": \"s\"}"
+#define T "{\"role\": \"tool\", \"content\": \"t\"}"
+
+static void test_refused_samples(void **state)
+{
+    (void)state;
+    refuses("{\"question\": 1, \"answer\": 2}", "!keys of no known format: its keys are question, answer; expected messages");
+    refuses("{\"chosen\": [], \"rejected\": []}", "!keys of no known format");
+    refuses("{\"messages\": \"x\"}", "!a value of an unexpected type: messages is the string \"x\", expected a list of messages");
+    refuses("{\"messages\": [\"x\"]}", "turn 1 is the string");
+    refuses(M("{\"content\": \"x\"}"), "the role of turn 1 is missing, expected a string");
+    refuses(M("{\"role\": \"user\", \"content\": 3}"), "expected a string or a list of parts");
+    refuses(M(U ", {\"role\": \"narrator\", \"content\": \"x\"}"), "!unknown role: turn 2 has the role \"narrator\"; known are system");
+    refuses(M(A "," U), "!turns out of order: the first message is by assistant");
+    refuses(M(U "," U "," A), "!turns out of order: message 2 is by user, after one by user");
+    refuses(M(U "," A "," A), "!turns out of order: message 3 is by assistant");
+    refuses(M(U "," S "," A), "!turns out of order: message 2 is by system");
+    refuses(M(U "," T "," A), "!turns out of order: message 2 is by tool");
+    refuses(M(), "!no answer");
+    refuses(M(U), "!no answer: no turn of the assistant says anything");
+    refuses(M(U "," A "," U), "!no answer: the last turn is not the assistant's");
+    refuses(M(U ", {\"role\": \"assistant\", \"content\": \"\"}"), "!no answer");
+    refuses("{\"instruction\": \"a\", \"output\": null}", "!no answer");
+    refuses("{\"text\": \"\"}", "!no answer: its text is empty");
+    refuses("{\"text\": 3}", "text is the number 3, expected a string");
+    refuses("{\"image\": 3, \"messages\": []}", "image is the number 3, expected a path");
+    refuses("{\"instruction\": \"a\", \"output\": \"b\", \"history\": [\"c\"]}", "an item of history");
+    refuses("{\"tools\": \"{\", \"messages\": [" U "," A "]}", "tools is a string that is not JSON");
+    refuses("{\"conversations\": [{\"from\": \"human\", \"value\": \"a\"}, {\"from\": \"function_call\", \"value\": \"add(1)\"}]}", "a function_call turn is not JSON");
+}
+
+static int make_path(void **state)
+{
+    int rc = make_folder(state);
+    snprintf(path, sizeof path, "%.200s/chats.jsonl", folder);
+    return rc;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lists_and_lines), cmocka_unit_test(test_refused_files), cmocka_unit_test(test_long_objects), cmocka_unit_test(test_huge_line),
+        cmocka_unit_test(test_formats), cmocka_unit_test(test_tools_and_media), cmocka_unit_test(test_refused_samples),
+    };
+    return cmocka_run_group_tests(tests, make_path, remove_folder);
+}

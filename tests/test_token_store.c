@@ -1,0 +1,213 @@
+/*
+ * test_token_store.c: a token store gives back what was written, damage is found, and its rows have the
+ * ids, labels, positions and ranges of their conversations.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "data/conversations.h"
+#include "io/file.h"
+#include "temporary_folder.h"
+
+static char path[300];
+
+/* Sample i has `tokens` ids 100 * i + k, and answers as given. */
+static const struct made {
+    uint32_t tokens, n_answers;
+    struct byte_range answers[3];
+    bool plain;
+} made[] = {
+    {10, 2, {{3, 5}, {8, 10}}, false},
+    {4, 1, {{2, 4}}, false},
+    {6, 1, {{0, 6}}, true},
+    {12, 3, {{1, 3}, {5, 7}, {9, 12}}, false},
+    {1, 1, {{0, 1}}, false},              /* nothing predicts its only token */
+    {20, 1, {{15, 20}}, false},
+    {30, 1, {{0, 30}}, true},
+};
+enum { MADE = sizeof made / sizeof *made };
+
+static void make_store(void)
+{
+    struct token_store_writer *w;
+    struct error e;
+    const struct token_store_key key = {1, 2, 3, 4};
+    assert_int_equal(token_store_create(&w, path, &key, &e), 0);
+    for (int i = 0; i < MADE; i++) {
+        int32_t ids[64];
+        for (uint32_t k = 0; k < made[i].tokens; k++) ids[k] = (int32_t)(100 * i + (int)k);
+        const struct new_sample s = {.ids = ids, .tokens = made[i].tokens, .answers = made[i].answers, .n_answers = made[i].n_answers, .file = "chats.jsonl", .line = (uint64_t)i + 1, .plain = made[i].plain};
+        assert_int_equal(token_store_add(w, &s, &e), 0);
+    }
+    struct sample_report *r = token_store_report(w);
+    r->read = MADE + 1;
+    r->bad[SAMPLE_FINE] = MADE;
+    r->bad[SAMPLE_ROLE] = 1;
+    strcpy(r->first[SAMPLE_ROLE], "chats.jsonl:9: turn 2 has the role \"x\"");
+    if (token_store_finish(w, &e)) fail_msg("%s", e.text);
+}
+
+static void test_gives_back(void **state)
+{
+    (void)state;
+    struct token_store s;
+    struct error e;
+    make_store();
+    if (token_store_open(&s, path, &e)) fail_msg("%s", e.text);
+    assert_int_equal(s.header->samples, MADE);
+    assert_int_equal(s.header->largest, 629);
+    for (int i = 0; i < MADE; i++) {
+        const struct stored_sample *x = &s.samples[i];
+        assert_int_equal(x->tokens, made[i].tokens);
+        assert_int_equal(x->line, i + 1);
+        assert_string_equal(s.names + x->file, "chats.jsonl");
+        assert_memory_equal(s.answers + x->first_answer, made[i].answers, made[i].n_answers * sizeof(struct byte_range));
+        for (uint32_t k = 0; k < x->tokens; k++) assert_int_equal(s.ids[x->first + k], 100 * i + (int)k);
+    }
+    assert_null(token_store_differs(&s.header->key, &(struct token_store_key){1, 2, 3, 4}));
+    assert_string_equal(token_store_differs(&s.header->key, &(struct token_store_key){1, 5, 3, 4}), "another tokenizer");
+    assert_string_equal(token_store_differs(&s.header->key, &(struct token_store_key){1, 2, 5, 4}), "another chat template");
+    struct text t = {0};
+    report_print(&s.header->report, &t);
+    assert_string_equal(t.at, "1 of 8 samples cannot be used: 1 unknown role (chats.jsonl:9: turn 2 has the role \"x\")");
+    text_free(&t);
+    token_store_close(&s);
+}
+
+/* Every byte matters, but for the padding between the header and the ids. */
+static void test_finds_damage(void **state)
+{
+    (void)state;
+    char *bytes;
+    size_t n;
+    struct token_store s;
+    struct error e;
+    make_store();
+    assert_int_equal(file_read(path, 1 << 20, &bytes, &n, &e), 0);
+    for (size_t at = 0; at < n; at += at < sizeof(struct token_store_header) || at >= TOKEN_STORE_DATA ? 7 : 64) {
+        if (at >= sizeof(struct token_store_header) && at < TOKEN_STORE_DATA) continue;
+        bytes[at] ^= 0x10;
+        assert_int_equal(file_write_atomic(path, bytes, n, &e), 0);
+        if (!token_store_open(&s, path, &e)) fail_msg("damage at byte %zu of %zu is not found", at, n);
+        assert_non_null(strstr(e.text, path));
+        bytes[at] ^= 0x10;
+    }
+    static const size_t cuts[] = {0, 10, 4000, 4096, 4200};
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        assert_int_equal(file_write_atomic(path, bytes, cuts[i], &e), 0);
+        assert_int_equal(token_store_open(&s, path, &e), PL_USAGE);
+    }
+    assert_int_equal(file_write_atomic(path, bytes, n - 1, &e), 0);
+    assert_int_equal(token_store_open(&s, path, &e), PL_USAGE);
+    assert_non_null(strstr(e.text, "it is cut"));
+    mem_free(bytes);
+}
+
+/* --- rows ------------------------------------------------------------------------------- */
+
+enum { T = 16 };
+static int32_t ids[T], labels[T], positions[T], ranges[2 * T];
+static struct token_row row = {ids, labels, positions, ranges, 0, 0};
+
+/* Whether sample i's token k has a label. */
+static bool labelled(const struct conversations *c, int i, uint32_t k, uint32_t tokens)
+{
+    bool in = c->o.train_on == TRAIN_ON_ALL;
+    uint32_t n = 0;
+    while (n < made[i].n_answers && made[i].answers[n].begin < tokens) n++;
+    for (uint32_t a = c->o.train_on == TRAIN_ON_LAST ? n - 1 : 0; a < n; a++) in |= k >= made[i].answers[a].begin && k < made[i].answers[a].end;
+    return in && k;
+}
+
+static void check_row(const struct conversations *c, uint64_t r, uint64_t *tokens, uint64_t *with_labels)
+{
+    struct error e;
+    uint32_t t = 0, count = 0;
+    assert_int_equal(conversations_read(c, r, &row, &e), 0);
+    while (t < T && ranges[2 * t] == (int32_t)t && t < row.tokens) { /* a conversation begins here */
+        const uint32_t from = t;
+        const int i = ids[t] / 100;
+        uint32_t n = from;
+        while (n < row.tokens && ids[n] / 100 == i) n++;
+        for (; t < n; t++) {
+            const uint32_t k = t - from;
+            assert_int_equal(ids[t], 100 * i + (int)k);
+            assert_int_equal(positions[t], k);
+            assert_int_equal(ranges[2 * t], from);
+            assert_int_equal(ranges[2 * t + 1], t + 1);
+            const bool has = labelled(c, i, k, n - from);
+            assert_int_equal(labels[t], has ? ids[t] : -100);
+            count += has;
+        }
+    }
+    assert_int_equal(t, row.tokens);
+    assert_int_equal(count, row.labelled);
+    for (; t < T; t++) {
+        assert_int_equal(ids[t], 7);
+        assert_int_equal(labels[t], -100);
+        assert_true(!ranges[2 * t] && !ranges[2 * t + 1]);
+    }
+    *tokens += row.tokens;
+    *with_labels += row.labelled;
+}
+
+static void test_rows(void **state)
+{
+    (void)state;
+    make_store();
+    for (int on = 0; on < 3; on++)
+        for (int cut = 0; cut < 2; cut++)
+            for (int packing = 0; packing < 2; packing++) {
+                struct conversations c;
+                struct error e;
+                const struct conversations_options o = {.sequence = T, .train_on = on, .too_long = cut, .packing = packing, .vocabulary = 1000, .max_bad = 0.2, .padding = 7};
+                uint64_t tokens = 0, with_labels = 0;
+                if (conversations_open(&c, path, &o, &e)) fail_msg("%s", e.text);
+                for (uint64_t r = 0; r < conversations_count(&c); r++) check_row(&c, r, &tokens, &with_labels);
+                assert_int_equal(tokens, c.tokens);
+                assert_int_equal(with_labels, c.labels);
+                assert_int_equal(c.unlabelled, 1);
+                assert_int_equal(c.too_long, cut ? 1 : 2); /* the first answer of sample 5 does not fit, sample 6 is text */
+                assert_int_equal(c.cut, cut);
+                assert_int_equal(c.rows.n, packing ? (cut ? 3 : 2) : 4 + cut);
+                conversations_pad(&c, &row);
+                assert_true(!row.tokens && labels[0] == -100);
+                conversations_close(&c);
+            }
+}
+
+static void refuses(struct conversations_options o, const char *want)
+{
+    struct conversations c;
+    struct error e;
+    assert_int_equal(conversations_open(&c, path, &o, &e), PL_USAGE);
+    if (!strstr(e.text, want)) fail_msg("\"%s\" does not say \"%s\"", e.text, want);
+}
+
+static void test_refuses(void **state)
+{
+    (void)state;
+    make_store();
+    refuses((struct conversations_options){.sequence = T, .max_bad = 0.1}, "1 of 8 samples cannot be used: 1 unknown role (chats.jsonl:9");
+    refuses((struct conversations_options){.sequence = T, .max_bad = 1, .vocabulary = 510}, "chats.jsonl:6: its token 10 has the id 510, but the model's vocabulary has 510 ids");
+    refuses((struct conversations_options){.sequence = 2, .max_bad = 1}, "all 6 samples are longer than data.sequence, 2 tokens; the longest has 30");
+}
+
+static int make_path(void **state)
+{
+    int rc = make_folder(state);
+    snprintf(path, sizeof path, "%s/store", folder);
+    return rc;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gives_back), cmocka_unit_test(test_finds_damage), cmocka_unit_test(test_rows), cmocka_unit_test(test_refuses)};
+    return cmocka_run_group_tests(tests, make_path, remove_folder);
+}
