@@ -160,8 +160,13 @@ PL_API pl_tensor pl_linear(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_te
 PL_API pl_tensor pl_matmul(struct pl_builder *b, pl_tensor x, pl_tensor y, int transpose_x, int transpose_y);
 PL_API pl_tensor pl_rmsnorm(struct pl_builder *b, pl_tensor x, pl_tensor w, float eps);
 PL_API pl_tensor pl_rope(struct pl_builder *b, pl_tensor x, pl_tensor inv_freq, float scale);
+/* The same with the position of each token as an input, PL_I32 [batch,T]. */
+PL_API pl_tensor pl_rope_at(struct pl_builder *b, pl_tensor x, pl_tensor inv_freq, pl_tensor positions, float scale);
 PL_API pl_tensor pl_silu_gate(struct pl_builder *b, pl_tensor gate, pl_tensor up); /* silu(gate) * up */
 PL_API pl_tensor pl_attention(struct pl_builder *b, pl_tensor q, pl_tensor k, pl_tensor v, float scale, int causal);
+/* For each query the first key that it sees and one past the last, an input PL_I32 [batch,T,2]: rows of
+ * several documents, padding, prefixes. window > 0: only the last `window` of these keys. */
+PL_API pl_tensor pl_attention_ranges(struct pl_builder *b, pl_tensor q, pl_tensor k, pl_tensor v, pl_tensor ranges, float scale, int64_t window);
 PL_API pl_tensor pl_embedding(struct pl_builder *b, pl_tensor ids, pl_tensor table);
 PL_API pl_tensor pl_shift_labels(struct pl_builder *b, pl_tensor labels);
 PL_API pl_tensor pl_add(struct pl_builder *b, pl_tensor x, pl_tensor y);

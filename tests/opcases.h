@@ -24,7 +24,7 @@ struct scene {
     int watched;
 };
 
-enum { SMALL = 8, LARGE = 4, GPU = 18 }; /* most shapes of a case: small, large, for GPUs only */
+enum { SMALL = 10, LARGE = 4, GPU = 25 }; /* most shapes of a case: small, large, for GPUs only */
 
 struct opcase {
     /* Emits the op; returns the tensor that enters the loss (0: the op has no gradient). */
@@ -285,19 +285,25 @@ static id build_rmsnorm_bwd(struct scene *s, const int64_t *n)
 }
 static const struct opcase case_RMSNORM_BWD = {build_rmsnorm_bwd, NORM_BWD_SHAPES};
 
+/* n: B, T, H, D/2, 1 inverse + 2 positions + 4 three positions per token. */
 static id build_rope(struct scene *s, const int64_t *n)
 {
+    union attr a = {.rope = {.scale = 0.75f, .inverse = n[4] & 1}};
+    const int64_t per = n[4] & 4 ? 3 : 1, dim[] = {n[0], n[1], per};
+    id positions = n[4] & 6 ? constant_ids(s, "positions", 700, false, per == 3 ? 3 : 2, dim) : 0;
+    if (per == 3) a.rope.sections[0] = n[3] / 4, a.rope.sections[1] = n[3] / 3, a.rope.sections[2] = n[3] - n[3] / 4 - n[3] / 3;
     /* The table is f32 by definition: the angles are the same in every dtype. */
     float *table = mem_alloc((size_t)n[3] * sizeof *table);
     for (int64_t i = 0; i < n[3]; i++) table[i] = powf(10000, -(float)i / (float)n[3]);
     id freq = graph_const(&s->g, "inv_freq", DT_F32, 1, &n[3], table);
     mem_free(table);
     s->length = 2;
-    return watch(s, op_rope(&s->g, param(s, "x", DIM(n[0], n[1], n[2], 2 * n[3])), freq, 0.75f, n[4]));
+    id x = param(s, "x", DIM(n[0], n[1], n[2], 2 * n[3]));
+    return watch(s, op_apply(&s->g, OP_ROPE, &a, (id[]){x, freq, positions}, positions ? 3 : 2));
 }
 static const struct opcase case_ROPE = {
-    build_rope, .small = {{1, 1, 1, 1, 0}, {2, 3, 1, 2, 0}, {1, 5, 3, 4, 1}}, .large = {{2, 65, 3, 16, 0}, {1, 130, 2, 9, 1}},
-    .gpu = {{1, 2003, 32, 32, 1}, {1, 37, 300, 8, 0}, {1, 5, 600, 8, 1}, {1, 3, 2, 2056, 0}, {3, 67, 5, 36, 1}}, .bench = {2, 512, 12, 32}};
+    build_rope, .small = {{1, 1, 1, 1, 0}, {2, 3, 1, 2, 0}, {1, 5, 3, 4, 1}, {2, 3, 2, 2, 2}, {2, 2, 1, 7, 5}}, .large = {{2, 65, 3, 16, 0}, {1, 130, 2, 9, 1}, {2, 33, 2, 140, 4}},
+    .gpu = {{1, 2003, 32, 32, 1}, {1, 37, 300, 8, 0}, {1, 5, 600, 8, 1}, {1, 3, 2, 2056, 0}, {3, 67, 5, 36, 1}, {3, 67, 5, 36, 2}, {2, 131, 12, 64, 4}, {2, 35, 2, 13, 5}}, .bench = {2, 512, 12, 32}};
 
 /* A matrix; columns of a wider one, if `strided`; rows of a longer one that are not aligned to 16 bytes, if
  * `unaligned` and n[1] is odd. */
@@ -345,7 +351,28 @@ static id key_mask(struct scene *s, int64_t B, int64_t S)
     return t;
 }
 
-/* n: B, T, S, H, G, D, 1 causal + 2 masked, window. */
+/* The keys of each query: rows of documents, some causal, some seen as a whole, some without keys,
+ * and one query that sees the keys of the document before its own. */
+static id key_ranges(struct scene *s, int64_t B, int64_t T, int64_t S)
+{
+    int32_t (*data)[2] = mem_alloc((size_t)(B * T) * sizeof *data);
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t t = 0, n, kind = b; t < T; t += n, kind = (kind + 1) % 4) {
+            n = min_i64(T - t, 1 + (7 * b + 5 * t + T) % (T / 2 + 1));
+            const int32_t begin = (int32_t)(t * S / T), end = (int32_t)((t + n) * S / T);
+            for (int64_t i = 0; i < n; i++) {
+                int32_t *range = data[b * T + t + i];
+                range[0] = kind == 3 ? end : begin;
+                range[1] = kind == 1 ? end : kind == 3 ? begin : begin + (int32_t)((i + 1) * (end - begin) / n);
+                if (t && i == n - 1 && n > 2) range[0] = 0, range[1] = begin;
+            }
+        }
+    id t = graph_const(&s->g, "ranges", DT_I32, DIM(B, T, 2), data);
+    mem_free(data);
+    return t;
+}
+
+/* n: B, T, S, H, G, D, 1 causal + 2 masked + 4 ranges, window. */
 static id build_attention(struct scene *s, const int64_t *n)
 {
     union attr a = {.attention = {(float)(1 / sqrt((double)n[5])), n[6] & 1, n[7]}};
@@ -355,7 +382,8 @@ static id build_attention(struct scene *s, const int64_t *n)
     s->unit = 1;      /* with one key the softmax is constant and dq, dk are 0 */
     s->roundings = 2; /* o is stored in f, and dq, dk are computed from it */
     id mask = n[6] & 2 ? key_mask(s, n[0], n[2]) : 0;
-    id node = graph_emit(&s->g, OP_ATTENTION, &a, (id[]){q, k, v, mask}, mask ? 4 : 3);
+    id ranges = n[6] & 4 ? key_ranges(s, n[0], n[1], n[2]) : 0;
+    id node = graph_emit(&s->g, OP_ATTENTION, &a, (id[]){q, k, v, mask, ranges}, ranges ? 5 : mask ? 4 : 3);
     watch_all(s, node);
     return out_of(s, node, 0);
 }
@@ -368,7 +396,9 @@ static id build_attention(struct scene *s, const int64_t *n)
              {1, 256, 256, 1, 1, 64, 0}, {1, 320, 320, 2, 2, 80, 0}, {1, 129, 129, 3, 3, 128, 0}, \
              {3, 100, 260, 8, 2, 64, 0}, {2, 7, 70, 8, 8, 16, 0}, {1, 90, 7, 2, 2, 32, 2}, \
              {1, 42, 130, 8, 8, 16, 0}, {1, 150, 7, 8, 8, 16, 2}, {1, 90, 13, 9, 9, 16, 2}, {1, 13, 90, 9, 9, 16, 2}, \
-             {1, 150, 150, 2, 1, 96, 1}, {1, 70, 140, 2, 2, 32, 1, 40}, {2, 90, 130, 4, 2, 64, 3}, {1, 70, 140, 2, 1, 128, 2}}
+             {1, 150, 150, 2, 1, 96, 1}, {1, 70, 140, 2, 2, 32, 1, 40}, {2, 90, 130, 4, 2, 64, 3}, {1, 70, 140, 2, 1, 128, 2}, \
+             {2, 300, 300, 4, 2, 64, 4}, {1, 700, 700, 2, 2, 128, 4}, {2, 257, 257, 2, 1, 80, 4, 90}, {1, 130, 200, 2, 1, 96, 4}, \
+             {1, 150, 150, 2, 2, 32, 6}, {1, 90, 13, 2, 2, 16, 4}, {1, 13, 90, 2, 2, 64, 4}}
 static const struct opcase case_ATTENTION = {build_attention, HEAD_SHAPES};
 
 static id build_attention_bwd(struct scene *s, const int64_t *n)
@@ -379,8 +409,8 @@ static id build_attention_bwd(struct scene *s, const int64_t *n)
     s->forward = true;
     const struct node f = *node_at(&s->g, tensor_at(&s->g, o)->node);
     id dO = param(s, "do", DIM(n[0], n[1], n[3], n[5]));
-    id in[7] = {dO, f.in[0], f.in[1], f.in[2], f.out[0], f.out[1], f.in[3]};
-    watch_all(s, graph_emit(&s->g, OP_ATTENTION_BWD, &f.attr, in, f.in[3] ? 7 : 6));
+    id in[8] = {dO, f.in[0], f.in[1], f.in[2], f.out[0], f.out[1], f.in[3], f.in[4]};
+    watch_all(s, graph_emit(&s->g, OP_ATTENTION_BWD, &f.attr, in, f.in[4] ? 8 : f.in[3] ? 7 : 6));
     return 0;
 }
 static const struct opcase case_ATTENTION_BWD = {build_attention_bwd, HEAD_SHAPES};

@@ -117,7 +117,7 @@ static inline id attend(struct builder *m, const id part[3], int64_t kind)
         const struct window_options o = {(int)m->rows, (int)m->columns, (int)side, scale};
         return op_attention_window(m->g, part[0], part[1], part[2], h, w, maybe(m, 50) ? weight(m, DIM(2, m->heads, m->D), 0.5) : 0, o);
     }
-    const struct attention_options o = {scale, maybe(m, 50), maybe(m, 25) ? 3 : 0};
+    const struct attention_options o = {.scale = scale, .causal = maybe(m, 50), .window = maybe(m, 25) ? 3 : 0};
     const id mask = m->f32 && maybe(m, 25) ? graph_input(m->g, "mask", DT_F32, DIM(m->B, m->T)) : 0;
     return op_attention_with(m->g, part[0], part[1], part[2], mask, o);
 }

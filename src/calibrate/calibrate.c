@@ -127,7 +127,7 @@ static void add_samples(struct samples *s, const struct graph *g, const struct t
             copied += (double)tensor_bytes(q.in[0]) * t->calls[n];
             seconds += t->seconds[n];
         } else if (!copies) {
-            struct sample one = {x->op, op_variant(x->op, q.attr), query_class(&q), kernel_ideal(&q, x->op), t->seconds[n] / t->calls[n]};
+            struct sample one = {x->op, op_variant(x->op, q.in, q.attr), query_class(&q), kernel_ideal(&q, x->op), t->seconds[n] / t->calls[n]};
             add_sample(s, &one, round);
         }
     }

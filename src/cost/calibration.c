@@ -63,8 +63,8 @@ double calibration_apply(const struct calibration *c, const struct query *q, enu
     if (x) return apply_class(&x->curve, fmax(ideal, IDEAL_LEAST), cost.flops > 20 * cost.bytes);
     if (q->crosses) return ideal;
     enum dtype_class half = query_class(q);
-    const struct curve *curve = curve_of_op(c, op, op_variant(op, q->attr), half);
-    if (!curve && op_like(op)) curve = curve_of_op(c, op_like(op), op_variant(op_like(op), q->attr), half);
+    const struct curve *curve = curve_of_op(c, op, op_variant(op, q->in, q->attr), half);
+    if (!curve && op_like(op)) curve = curve_of_op(c, op_like(op), op_variant(op_like(op), q->in, q->attr), half);
     if (!curve) curve = curve_of_op(c, cost.flops > 20 * cost.bytes ? OP_LINEAR : OP_ADD, 0, half);
     if (ideal < IDEAL_LEAST) ideal = IDEAL_LEAST;
     return curve ? ideal * curve_factor(curve, ideal) : ideal;

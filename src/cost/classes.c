@@ -21,7 +21,7 @@ void class_of(struct op_class *x, const struct query *q, enum op op)
     double at[EXTENTS] = {0};
     memset(x, 0, sizeof *x);
     x->op = op;
-    x->variant = q->crosses ? q->attr->copy.space == SPACE_HOST ? 1 : 2 : op_variant(op, q->attr);
+    x->variant = q->crosses ? q->attr->copy.space == SPACE_HOST ? 1 : 2 : op_variant(op, q->in, q->attr);
     x->half = q->crosses ? CLASS_FULL : query_class(q);
     if (q->kernel) strncpy(x->kernel, q->kernel->name, sizeof x->kernel - 1);
     if (q->crosses) return;

@@ -133,7 +133,7 @@ enum { IN_Q, IN_K, IN_V, IN_MASK };
 static bool attention_match(const struct query *q)
 {
     return heads_fit(q->in[IN_Q]) && heads_fit(q->in[IN_K]) && heads_fit(q->in[IN_V]) && heads_fit(q->out[0]) &&
-           q->out[1]->dtype == DT_F32 && heads_mask_fits(q, IN_MASK);
+           q->out[1]->dtype == DT_F32 && heads_mask_fits(q, IN_MASK) && !q->in[IN_MASK + 1];
 }
 
 uint64_t attention_bytes(const struct heads *n, const struct grid *grid, int threads)

@@ -110,7 +110,7 @@ static bool attention_bwd_match(const struct query *q)
         if (!heads_fit(q->in[i])) return false;
     for (int i = 0; i < 3; i++)
         if (!heads_fit(q->out[i])) return false;
-    return q->in[IN_LSE]->dtype == DT_F32 && heads_mask_fits(q, IN_MASK);
+    return q->in[IN_LSE]->dtype == DT_F32 && heads_mask_fits(q, IN_MASK) && !q->in[IN_MASK + 1];
 }
 
 uint64_t attention_bwd_bytes(const struct heads *n, struct grid_bwd *grid, bool narrow, int threads)

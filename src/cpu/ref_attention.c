@@ -1,10 +1,10 @@
 /*
  * ref_attention.c: reference attention and its gradient (see ref.c for the reference's guarantees).
  *
- *     q, o, do, dq  [B,T,H,D]      k, v, dk, dv  [B,S,G,D]      lse  [B,H,T]      mask  [B,S]
+ *     q, o, do, dq  [B,T,H,D]      k, v, dk, dv  [B,S,G,D]      lse  [B,H,T]      mask  [B,S]      ranges  [B,T,2]
  *
  * Query head h reads key head h / (H/G). A key that a query does not see has the score -inf,
- * whether because of its position or the mask. Scores are recomputed wherever they are needed, so
+ * whether because of its position, the query's range or the mask, and is not multiplied. Scores are recomputed wherever they are needed, so
  * nothing of size T x S is ever stored; the workspace holds one or two rows of D doubles.
  */
 #include <math.h>
@@ -16,16 +16,17 @@ struct ref_heads {
     int64_t B, T, S, H, G, D, window;
     double scale;
     bool causal;
-    const struct operand *q, *k, *mask; /* mask NULL: none */
+    const struct operand *q, *k, *mask, *ranges; /* mask, ranges NULL: none */
 };
 
+/* The ranges are the input behind the mask. */
 static struct ref_heads ref_heads_of(const struct launch *l, int q, int k, int mask)
 {
     const struct operand *x = &l->in[q], *y = &l->in[k];
     return (struct ref_heads){
         .B = x->dim[0], .T = x->dim[1], .S = y->dim[1], .H = x->dim[2], .G = y->dim[2], .D = x->dim[3],
         .scale = l->attr->attention.scale, .causal = l->attr->attention.causal, .window = l->attr->attention.window,
-        .q = x, .k = y, .mask = ref_has(l, mask) ? &l->in[mask] : NULL,
+        .q = x, .k = y, .mask = ref_has(l, mask) ? &l->in[mask] : NULL, .ranges = ref_has(l, mask + 1) ? &l->in[mask + 1] : NULL,
     };
 }
 
@@ -43,16 +44,21 @@ static int64_t lse_at(const struct ref_heads *n, int64_t b, int64_t t, int64_t h
     return (b * n->H + h) * n->T + t;
 }
 
-/* By position: queries and keys end together, so query t is at key t + (S-T). */
-static bool key_seen(const struct ref_heads *n, int64_t t, int64_t s)
+/* By range, the last `window` keys of it. By position: queries and keys end together, so query t is
+ * at key t + (S-T). */
+static bool key_seen(const struct ref_heads *n, int64_t b, int64_t t, int64_t s)
 {
+    if (n->ranges) {
+        int64_t begin = (int64_t)ref_get(n->ranges, (b * n->T + t) * 2), end = (int64_t)ref_get(n->ranges, (b * n->T + t) * 2 + 1);
+        return s >= begin && s < end && (!n->window || s >= end - n->window);
+    }
     int64_t before = t + (n->S - n->T) - s;
     return (!n->causal || before >= 0) && (!n->window || before < n->window);
 }
 
 static double ref_score(const struct ref_heads *n, int64_t b, int64_t t, int64_t h, int64_t s)
 {
-    if (!key_seen(n, t, s)) return -INFINITY;
+    if (!key_seen(n, b, t, s)) return -INFINITY;
     double mask = n->mask ? ref_get(n->mask, b * n->S + s) : 0;
     return n->scale * ref_dot(n->q, query_row(n, b, t, h), n->k, key_row(n, b, s, h), n->D) + mask;
 }
@@ -130,7 +136,7 @@ static void ref_attention_dq(const struct launch *l, const struct ref_heads *n, 
     for (int64_t s = 0; s < n->S; s++) {
         struct ref_pair pair = ref_pair_of(l, n, b, t, h, s);
         const struct ref_row key = ref_row(&l->in[2], key_row(n, b, s, h));
-        for (int64_t d = 0; d < n->D; d++) dq[d] += pair.ds * ref_at(&key, d);
+        for (int64_t d = 0; pair.p != 0 && d < n->D; d++) dq[d] += pair.ds * ref_at(&key, d);
     }
     for (int64_t d = 0; d < n->D; d++) ref_put(&l->out[0], query_row(n, b, t, h) + d, dq[d]);
 }
@@ -144,7 +150,7 @@ static void ref_attention_dkv(const struct launch *l, const struct ref_heads *n,
     for (int64_t h = g * group; h < (g + 1) * group; h++)
         for (int64_t t = 0; t < n->T; t++) {
             struct ref_pair pair = ref_pair_of(l, n, b, t, h, s);
-            for (int64_t d = 0; d < n->D; d++) {
+            for (int64_t d = 0; pair.p != 0 && d < n->D; d++) {
                 dk[d] += pair.ds * ref_get(&l->in[1], query_row(n, b, t, h) + d);
                 dv[d] += pair.p * ref_get(&l->in[0], query_row(n, b, t, h) + d);
             }

@@ -121,6 +121,16 @@ static double ref_angle(const struct operand *inv_freq, int64_t t, int64_t i)
     return inv_freq->dtype == DT_F64 ? exact : (double)(float)exact;
 }
 
+/* The position that pair i of token bt = b T + t turns by. */
+static int64_t ref_position(const struct launch *l, int64_t bt, int64_t T, int64_t i)
+{
+    const struct operand *p = &l->in[2]; // [B,T] or [B,T,3]
+    const int64_t *sections = l->attr->rope.sections;
+    if (!ref_has(l, 2)) return bt % T;
+    if (p->rank == 2) return (int64_t)ref_get(p, bt);
+    return (int64_t)ref_get(p, bt * 3 + (i >= sections[0]) + (i >= sections[0] + sections[1]));
+}
+
 static void ref_rope(const struct launch *l)
 {
     const struct operand *x = &l->in[0]; // [B,T,H,D]
@@ -128,7 +138,7 @@ static void ref_rope(const struct launch *l)
     const double scale = l->attr->rope.scale, sign = l->attr->rope.inverse ? -1 : 1;
     for (int64_t row = 0; row < B * T * H; row++)
         for (int64_t i = 0; i < half; i++) {
-            double angle = sign * ref_angle(&l->in[1], row / H % T, i);
+            double angle = sign * ref_angle(&l->in[1], ref_position(l, row / H, T, i), i);
             double a = ref_get(x, row * D + i), b = ref_get(x, row * D + half + i);
             ref_put(&l->out[0], row * D + i, (a * cos(angle) - b * sin(angle)) * scale);
             ref_put(&l->out[0], row * D + half + i, (b * cos(angle) + a * sin(angle)) * scale);

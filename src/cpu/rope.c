@@ -1,13 +1,13 @@
 /*
  * rope.c: ROPE, rotary position embedding: the pair (x[i], x[i+D/2]) of each head is rotated by the
- * angle t * inv_freq[i].
+ * angle p * inv_freq[i], where p is the token's position: t, or an input.
  *
  * Published models compute the angle as an f32 product, and at t = 2048 its rounding shows in the
  * fourth digit of the cosine; so the product is f32 here too, and only its sine and cosine are
  * exact.
  *
- * Threads share the positions; sines and cosines of a position are computed once for all batches
- * and heads. Both halves of a pair are read before either is written: the output may be the input.
+ * Threads share the tokens of a row; sines and cosines of a token are computed once for all its heads,
+ * and for all batches where the position is t. Both halves of a pair are read before either is written: the output may be the input.
  */
 #include <math.h>
 
@@ -16,16 +16,26 @@
 
 static bool rope_match(const struct query *q)
 {
-    return query_is_fast(q) && q->in[0]->rank == 4 && q->in[1]->dtype == DT_F32;
+    return tensor_is_fast(q->in[0]) && tensor_is_fast(q->out[0]) && q->in[0]->rank == 4 && tensor_is(q->in[1], DT_F32);
 }
 
-/* Sine and cosine, times scale, of n frequencies at position t. */
-static void rope_angles(const struct launch *l, int64_t t, int64_t from, int n, float *sine, float *cosine)
+/* The position that pair i of token t turns by. */
+static int64_t rope_position(const struct launch *l, int64_t b, int64_t t, int64_t i)
+{
+    const struct operand *p = &l->in[2]; // [B,T] or [B,T,3]
+    const int64_t *sections = l->attr->rope.sections;
+    if (!launch_has(l, 2)) return t;
+    const int32_t *at = (const int32_t *)p->data + b * p->stride[0] + t * p->stride[1];
+    return p->rank == 2 ? *at : at[((i >= sections[0]) + (i >= sections[0] + sections[1])) * p->stride[2]];
+}
+
+/* Sine and cosine, times scale, of n frequencies at the token's position. */
+static void rope_angles(const struct launch *l, int64_t b, int64_t t, int64_t from, int n, float *sine, float *cosine)
 {
     const float *inv_freq = (const float *)l->in[1].data + from;
     const float scale = l->attr->rope.scale, sign = l->attr->rope.inverse ? -1.0f : 1.0f;
     for (int i = 0; i < n; i++) {
-        float angle = (float)t * inv_freq[i];
+        float angle = (float)rope_position(l, b, t, from + i) * inv_freq[i];
         sine[i] = sinf(angle) * sign * scale;
         cosine[i] = cosf(angle) * scale;
     }
@@ -57,10 +67,11 @@ static void rope_run(const struct launch *l)
         float sine[TILE], cosine[TILE];
         for (int64_t from = 0; from < half; from += TILE) {
             int n = row_tile(half - from);
-            rope_angles(l, t, from, n, sine, cosine);
-            for (int64_t b = 0; b < B; b++)
+            for (int64_t b = 0; b < B; b++) {
+                if (!b || launch_has(l, 2)) rope_angles(l, b, t, from, n, sine, cosine);
                 for (int64_t h = 0; h < H; h++)
                     rope_turn(l, ((b * T + t) * H + h) * D + from, half, n, sine, cosine);
+            }
         }
     }
 }

@@ -96,33 +96,34 @@ static double triangle(double n) { return n > 0 ? n * (n + 1) / 2 : 0; }
 
 /* Number of (query, key) pairs that a head computes. Query t, of T, is at position p = t + (S-T)
  * and sees keys p - window < s, and s <= p if causal. So two triangles are subtracted from T x S:
- * the keys after p, 0 .. T-1 of them, and the keys before the window, up to S - window of them. */
-static double attention_pairs(double T, double S, const union attr *attr)
+ * the keys after p, 0 .. T-1 of them, and the keys before the window, up to S - window of them. What
+ * ranges hold is not known when a plan is made: they count as one causal document. */
+static double attention_pairs(double T, double S, bool causal, const union attr *attr)
 {
     double pairs = T * S, window = (double)attr->attention.window;
-    if (attr->attention.causal) pairs = triangle(S) - triangle(S - T);
+    if (causal) pairs = triangle(S) - triangle(S - T);
     if (window > 0) pairs -= triangle(S - window) - triangle(S - T - window);
     return pairs;
 }
 
 /* `products` matrix products of pairs x D per head. */
-static struct cost attention_cost(const struct tensor *q, const struct tensor *k, const union attr *attr, double products)
+static struct cost attention_cost(const struct tensor *q, const struct tensor *k, const struct tensor *ranges, const union attr *attr, double products)
 {
-    double pairs = (double)(q->dim[0] * q->dim[2]) * attention_pairs((double)q->dim[1], (double)k->dim[1], attr);
+    double pairs = (double)(q->dim[0] * q->dim[2]) * attention_pairs((double)q->dim[1], (double)k->dim[1], ranges || attr->attention.causal, attr);
     return (struct cost){products * 2 * pairs * (double)q->dim[3], 0};
 }
 
 struct cost cost_attention(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
 {
-    struct cost c = attention_cost(in[0], in[1], attr, 2);
-    c.bytes = bytes_of(in, 4) + bytes_of(out, 2);
+    struct cost c = attention_cost(in[0], in[1], in[4], attr, 2);
+    c.bytes = bytes_of(in, 5) + bytes_of(out, 2);
     return c;
 }
 
 struct cost cost_attention_bwd(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
 {
-    struct cost c = attention_cost(in[1], in[2], attr, 5);
-    c.bytes = bytes_of(in, 7) + bytes_of(out, 3);
+    struct cost c = attention_cost(in[1], in[2], in[7], attr, 5);
+    c.bytes = bytes_of(in, 8) + bytes_of(out, 3);
     return c;
 }
 

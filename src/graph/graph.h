@@ -142,7 +142,7 @@ union attr {
     struct { float scale; uint8_t causal; int64_t window; } attention; /* window 0: no sliding window */
     struct { float scale; int32_t height, width; } relative; /* ATTENTION_REL and ATTENTION_BIAS: size of the grid */
     struct { float scale; int32_t height, width, window; } windowed; /* ATTENTION_WINDOW: size of the grid, and the side of a window */
-    struct { float scale; uint8_t inverse; } rope;
+    struct { float scale; uint8_t inverse; int64_t sections[3]; } rope; /* sections: pairs per coordinate of positions [B,T,3]; else 0 */
     struct { uint8_t rank; int64_t dim[MAX_RANK]; } reshape;
     struct { uint8_t axis; int64_t start, length; } slice;
     struct { uint8_t dtype; } cast;

@@ -27,10 +27,13 @@ static const char *const attention_names[] = {"full", "causal"};
 static const char *const copy_names[] = {"", "out", "in"}; /* out of GPU memory, into it; both for GPUs only */
 _Static_assert(COUNT(act_names) == ACT_KINDS, "a name for each activation");
 
-static int act_variant(const union attr *a) { return a->act.kind; }
-static int product_variant(const union attr *a) { return a->matmul.ta + 2 * a->matmul.tb; }
-static int conv_variant(const union attr *a) { return a->conv.groups > 1; }
-static int attention_variant(const union attr *a) { return a->attention.causal; }
+#define VARIANT_OF(name) static int name(const struct tensor *const *in, const union attr *a)
+VARIANT_OF(act_variant) { (void)in; return a->act.kind; }
+VARIANT_OF(product_variant) { (void)in; return a->matmul.ta + 2 * a->matmul.tb; }
+VARIANT_OF(conv_variant) { (void)in; return a->conv.groups > 1; }
+/* With ranges, about half of the pairs are computed, as in a causal row. */
+VARIANT_OF(attention_variant) { return a->attention.causal || in[4]; }
+VARIANT_OF(attention_bwd_variant) { return a->attention.causal || in[7]; }
 
 /* --- extents ---------------------------------------------------------------------------- */
 
@@ -103,16 +106,16 @@ EXTENTS_OF(rows_extents) { UNUSED; at[0] = last_dim(in[0] ? in[0] : out[0]); }
 const struct op_class_rule class_rows = {.extents = rows_extents}, class_flat = {0}, class_linear = {.extents = linear_extents},
     class_matmul = {product_variant, NAMES(product_names), matmul_extents}, class_bmm = {product_variant, NAMES(product_names), bmm_extents},
     class_attention = {attention_variant, NAMES(attention_names), forward_extents},
-    class_attention_bwd = {attention_variant, NAMES(attention_names), backward_extents}, class_grid = {.extents = forward_extents},
+    class_attention_bwd = {attention_bwd_variant, NAMES(attention_names), backward_extents}, class_grid = {.extents = forward_extents},
     class_grid_bwd = {.extents = backward_extents}, class_windows = {.extents = windows_extents}, class_windows_bwd = {.extents = windows_bwd_extents},
     class_conv = {conv_variant, NAMES(conv_names), conv_extents}, class_conv_dw = {conv_variant, NAMES(conv_names), conv_dw_extents},
     class_sum_to = {.extents = sum_to_extents}, class_copy = {NULL, NAMES(copy_names), rows_extents}, class_act = {act_variant, NAMES(act_names)},
     class_act_rows = {act_variant, NAMES(act_names), rows_extents};
 
-int op_variant(enum op op, const union attr *attr)
+int op_variant(enum op op, const struct tensor *const *in, const union attr *attr)
 {
     const struct op_class_rule *r = op_table[op].alike;
-    return r && r->variant ? r->variant(attr) : 0;
+    return r && r->variant ? r->variant(in, attr) : 0;
 }
 
 const char *op_variant_name(enum op op, int variant)

@@ -93,8 +93,15 @@ id op_layernorm(struct graph *g, id x, id w, id b, float eps)
 
 id op_rope(struct graph *g, id x, id inv_freq, float scale, bool inverse)
 {
-    union attr a = {.rope = {scale, inverse}};
+    union attr a = {.rope = {.scale = scale, .inverse = inverse}};
     return op_apply(g, OP_ROPE, &a, (id[]){x, inv_freq}, 2);
+}
+
+id op_rope_at(struct graph *g, id x, id inv_freq, id positions, const int64_t *sections, float scale)
+{
+    union attr a = {.rope = {.scale = scale}};
+    if (sections) memcpy(a.rope.sections, sections, sizeof a.rope.sections);
+    return op_apply(g, OP_ROPE, &a, (id[]){x, inv_freq, positions}, positions ? 3 : 2);
 }
 
 id op_silu_gate(struct graph *g, id gate, id up) { return op_apply(g, OP_SILU_GATE, NULL, (id[]){gate, up}, 2); }
@@ -109,13 +116,13 @@ id op_softmax(struct graph *g, id x) { return op_apply(g, OP_SOFTMAX, NULL, &x, 
 
 id op_attention(struct graph *g, id q, id k, id v, float scale, bool causal)
 {
-    return op_attention_with(g, q, k, v, 0, (struct attention_options){scale, causal, 0});
+    return op_attention_with(g, q, k, v, 0, (struct attention_options){.scale = scale, .causal = causal});
 }
 
 id op_attention_with(struct graph *g, id q, id k, id v, id mask, struct attention_options o)
 {
     union attr a = {.attention = {o.scale, o.causal, o.window}};
-    return op_apply(g, OP_ATTENTION, &a, (id[]){q, k, v, mask}, mask ? 4 : 3);
+    return op_apply(g, OP_ATTENTION, &a, (id[]){q, k, v, mask, o.ranges}, o.ranges ? 5 : mask ? 4 : 3);
 }
 
 id op_conv(struct graph *g, id x, id w, id bias, int stride, int pad, int groups)

@@ -50,7 +50,7 @@ struct cost {
  * transpose, and extents, such as the length of a row, which decide how full a tile is. */
 enum { EXTENTS = 3 };
 struct op_class_rule {
-    int (*variant)(const union attr *);  /* NULL: one variant */
+    int (*variant)(const struct tensor *const *in, const union attr *); /* NULL: one variant */
     const char *const *variants;         /* their names */
     int n_variants;
     void (*extents)(const struct tensor *const *in, const struct tensor *const *out, const union attr *, double at[EXTENTS]); /* NULL: none */
@@ -72,7 +72,7 @@ extern const struct op_row op_table[OP_COUNT];
 
 /* The variant of a node; "tn" for a MATMUL, "relu" for an ACT, "" if an op has one variant only, and
  * NULL beyond the last. */
-int op_variant(enum op op, const union attr *attr);
+int op_variant(enum op op, const struct tensor *const *in, const union attr *attr);
 const char *op_variant_name(enum op op, int variant);
 /* The op whose times stand for those of an op that was not measured; OP_NONE: none. */
 enum op op_like(enum op op);
@@ -109,16 +109,22 @@ id op_bmm(struct graph *g, id a, id b, bool ta, bool tb, enum dtype result);
 id op_rmsnorm(struct graph *g, id x, id w, float eps);
 id op_layernorm(struct graph *g, id x, id w, id b, float eps);
 id op_rope(struct graph *g, id x, id inv_freq, float scale, bool inverse);
+/* The same at positions i32 [B,T] (0: those of op_rope), or [B,T,3] with the number of pairs that each of
+ * the three coordinates turns. sections NULL: positions are [B,T]. */
+id op_rope_at(struct graph *g, id x, id inv_freq, id positions, const int64_t *sections, float scale);
 id op_silu_gate(struct graph *g, id gate, id up);
 id op_act(struct graph *g, id x, enum act_kind kind);
 id op_softmax(struct graph *g, id x);
 id op_attention(struct graph *g, id q, id k, id v, float scale, bool causal);
 /* Attention with a key mask [B,S] that is added to the scores (0: none) and a sliding window: a
- * query sees itself and the window - 1 keys before it (0: all). */
+ * query sees itself and the window - 1 keys before it (0: all). With ranges i32 [B,T,2] (0: none) a
+ * query sees the keys from the first to before the second number of its range, the last `window` of
+ * them, and causal is false. */
 struct attention_options {
     float scale;
     bool causal;
     int64_t window;
+    id ranges;
 };
 id op_attention_with(struct graph *g, id q, id k, id v, id mask, struct attention_options o);
 /* Relative-position attention over a grid: q, k and v [B,height*width,H,D]; tables [2*height-1,D]

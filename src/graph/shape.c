@@ -184,11 +184,23 @@ void infer_silu_gate_bwd_y(struct infer *f)
     for (int o = 0; o < 3; o++) like(&f->out[o], f->in[0]);
 }
 
+/* One position per token, or three; or none are given. */
+static bool are_positions(const struct tensor *p, const struct tensor *x)
+{
+    if (!p) return true;
+    return p->dtype == DT_I32 && p->rank >= 2 && p->dim[0] == x->dim[0] && p->dim[1] == x->dim[1] && (p->rank == 2 || (p->rank == 3 && p->dim[2] == 3));
+}
+
 void infer_rope(struct infer *f)
 {
     const struct tensor *x = f->in[0], *freq = f->in[1];
     REQUIRE(x->rank == 4 && x->dim[3] % 2 == 0, "x must be [B,T,H,D] with D even");
     REQUIRE(is_vector(freq, x->dim[3] / 2), "inv_freq must have D/2 = %lld elements", (long long)x->dim[3] / 2);
+    REQUIRE(are_positions(f->in[2], x), "positions must be i32 [B,T] or [B,T,3] = [%lld,%lld,3]", (long long)x->dim[0], (long long)x->dim[1]);
+    const int64_t *sections = f->attr->rope.sections, pairs = f->in[2] && f->in[2]->rank == 3 ? x->dim[3] / 2 : 0;
+    REQUIRE(sections[0] >= 0 && sections[1] >= 0 && sections[2] >= 0 && sections[0] + sections[1] + sections[2] == pairs,
+            "sections %lld,%lld,%lld must add up to %lld: D/2 with positions [B,T,3], else 0", (long long)sections[0], (long long)sections[1],
+            (long long)sections[2], (long long)pairs);
     like(&f->out[0], x);
 }
 
@@ -222,6 +234,12 @@ static bool is_key_mask(const struct tensor *mask, const struct tensor *k)
     return !mask || (mask->dtype == DT_F32 && mask->rank == 2 && mask->dim[0] == k->dim[0] && mask->dim[1] == k->dim[1]);
 }
 
+/* The first key and one past the last for each query; or no ranges. */
+static bool are_ranges(const struct tensor *r, const struct tensor *q)
+{
+    return !r || (r->dtype == DT_I32 && r->rank == 3 && r->dim[0] == q->dim[0] && r->dim[1] == q->dim[1] && r->dim[2] == 2);
+}
+
 void infer_attention(struct infer *f)
 {
     const struct tensor *q = f->in[0], *k = f->in[1], *v = f->in[2];
@@ -229,6 +247,8 @@ void infer_attention(struct infer *f)
     REQUIRE(q->dim[0] == k->dim[0] && q->dim[3] == k->dim[3], "batch or head dimension differs");
     REQUIRE(f->attr->attention.window >= 0, "window %lld is negative", (long long)f->attr->attention.window);
     REQUIRE(is_key_mask(f->in[3], k), "the mask must be f32 [B,S] = [%lld,%lld]", (long long)k->dim[0], (long long)k->dim[1]);
+    REQUIRE(are_ranges(f->in[4], q), "ranges must be i32 [B,T,2] = [%lld,%lld,2]", (long long)q->dim[0], (long long)q->dim[1]);
+    REQUIRE(!f->in[4] || !f->attr->attention.causal, "ranges already say which keys a query sees: causal must be 0");
     REQUIRE(q->dim[2] % k->dim[2] == 0, "%lld query heads are not divisible by %lld key heads", (long long)q->dim[2],
             (long long)k->dim[2]);
     like(&f->out[0], q);
@@ -238,7 +258,8 @@ void infer_attention(struct infer *f)
 void infer_attention_bwd(struct infer *f)
 {
     const struct tensor *dO = f->in[0], *q = f->in[1], *k = f->in[2], *v = f->in[3], *o = f->in[4];
-    REQUIRE(same(dO, q) && same(o, q) && same(k, v) && is_key_mask(f->in[6], k), "shapes do not agree");
+    REQUIRE(same(dO, q) && same(o, q) && same(k, v) && is_key_mask(f->in[6], k) && are_ranges(f->in[7], q), "shapes do not agree");
+    REQUIRE(!f->in[7] || !f->attr->attention.causal, "ranges already say which keys a query sees: causal must be 0");
     like(&f->out[0], q);
     like(&f->out[1], k);
     like(&f->out[2], v);

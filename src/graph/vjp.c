@@ -107,17 +107,19 @@ void vjp_bmm(struct vjp *v)
 /* The transpose of a rotation is the inverse rotation. */
 void vjp_rope(struct vjp *v)
 {
-    v->din[0] = op_rope(v->g, v->dout[0], v->in[1], v->attr->rope.scale, !v->attr->rope.inverse);
+    union attr a = *v->attr;
+    a.rope.inverse = !a.rope.inverse;
+    v->din[0] = emit(v, OP_ROPE, &a, (id[]){v->dout[0], v->in[1], v->in[2]}, v->in[2] ? 3 : 2, 0);
 }
 
 /* With P = exp(scale q k^T + mask - lse) recomputed per tile and D = rowsum(do o):
  *   dv = P^T do,  dS = P (do v^T - D),  dq = scale dS k,  dk = scale dS^T q.
- * The mask is an input, not learned, and has no gradient. */
+ * The mask and the ranges are inputs, not learned, and have no gradient. */
 void vjp_attention(struct vjp *v)
 {
-    id mask = v->in[3];
+    id mask = v->in[3], ranges = v->in[4];
     id n = graph_emit(v->g, OP_ATTENTION_BWD, v->attr,
-                      (id[]){v->dout[0], v->in[0], v->in[1], v->in[2], v->out[0], v->out[1], mask}, mask ? 7 : 6);
+                      (id[]){v->dout[0], v->in[0], v->in[1], v->in[2], v->out[0], v->out[1], mask, ranges}, ranges ? 8 : mask ? 7 : 6);
     for (int i = 0; n && i < 3; i++) v->din[i] = node_at(v->g, n)->out[i];
 }
 

@@ -182,6 +182,10 @@ pl_tensor pl_slice(struct pl_builder *b, pl_tensor x, int axis, int64_t start, i
 pl_tensor pl_linear(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias) { return needs(b, PL_TENSORS(x, w)) ? op_linear(b->g, x, w, optional(b, bias)) : 0; }
 pl_tensor pl_rmsnorm(struct pl_builder *b, pl_tensor x, pl_tensor w, float eps) { return needs(b, PL_TENSORS(x, w)) ? op_rmsnorm(b->g, x, w, eps) : 0; }
 pl_tensor pl_rope(struct pl_builder *b, pl_tensor x, pl_tensor inv_freq, float scale) { return needs(b, PL_TENSORS(x, inv_freq)) ? op_rope(b->g, x, inv_freq, scale, false) : 0; }
+pl_tensor pl_rope_at(struct pl_builder *b, pl_tensor x, pl_tensor inv_freq, pl_tensor positions, float scale)
+{
+    return needs(b, PL_TENSORS(x, inv_freq, positions)) ? op_rope_at(b->g, x, inv_freq, positions, NULL, scale) : 0;
+}
 pl_tensor pl_silu_gate(struct pl_builder *b, pl_tensor gate, pl_tensor up) { return needs(b, PL_TENSORS(gate, up)) ? op_silu_gate(b->g, gate, up) : 0; }
 pl_tensor pl_embedding(struct pl_builder *b, pl_tensor ids, pl_tensor table) { return needs(b, PL_TENSORS(ids, table)) ? op_embedding(b->g, ids, table) : 0; }
 pl_tensor pl_shift_labels(struct pl_builder *b, pl_tensor labels) { return op_shift_labels(b->g, in(b, labels)); }
@@ -194,6 +198,11 @@ pl_tensor pl_cross_entropy(struct pl_builder *b, pl_tensor logits, pl_tensor lab
 pl_tensor pl_attention(struct pl_builder *b, pl_tensor q, pl_tensor k, pl_tensor v, float scale, int causal)
 {
     return needs(b, PL_TENSORS(q, k, v)) ? op_attention(b->g, q, k, v, scale, causal) : 0;
+}
+
+pl_tensor pl_attention_ranges(struct pl_builder *b, pl_tensor q, pl_tensor k, pl_tensor v, pl_tensor ranges, float scale, int64_t window)
+{
+    return needs(b, PL_TENSORS(q, k, v, ranges)) ? op_attention_with(b->g, q, k, v, 0, (struct attention_options){.scale = scale, .window = window, .ranges = ranges}) : 0;
 }
 
 pl_tensor pl_matmul(struct pl_builder *b, pl_tensor x, pl_tensor y, int transpose_x, int transpose_y)

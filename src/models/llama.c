@@ -202,7 +202,7 @@ static id attend(const struct build *b, id x, const char *layer, bool windowed)
     id v = heads(b, project(b, x, layer, "self_attn.v_proj", kv_width, c->qkv_bias), c->kv_heads);
     q = op_rope(g, q, b->inv_freq, b->rope_scale, false);
     k = op_rope(g, k, b->inv_freq, b->rope_scale, false);
-    struct attention_options options = {(float)(1 / sqrt((double)D)), true, windowed ? c->window : 0};
+    struct attention_options options = {.scale = (float)(1 / sqrt((double)D)), .causal = true, .window = windowed ? c->window : 0};
     id o = op_attention_with(g, q, k, v, 0, options);
     o = op_reshape(g, o, 3, (int64_t[]){b->B, b->T, width});
     return project(b, o, layer, "self_attn.o_proj", c->hidden, c->o_bias);

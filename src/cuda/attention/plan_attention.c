@@ -87,12 +87,15 @@ static struct form form_of(const struct query *q, enum attention_mode mode, bool
 /* Whether scores are products and nothing is added to them. */
 static bool has_no_score_bias(const struct form *f) { return f->mode == ATTENTION_PLAIN && !f->mask && f->scale > 0; }
 
+/* Whether each query has a range of keys of its own, behind the mask: no kernel here takes them. */
+static bool has_ranges(const struct query *q, bool backward) { return given(q, table_of(backward) + 1); }
+
 /* Any head dimension and dtype; `even`: rows at multiples of 16 bytes. */
 static bool form_matches(const struct query *q, const struct form *f, bool even)
 {
     const int table = table_of(f->backward);
     if (!heads_match(q, f->backward, even) || !is_countable(f->q, f->k)) return false;
-    if (f->mode == ATTENTION_PLAIN) return !f->mask || f->mask->dtype == DT_F32;
+    if (f->mode == ATTENTION_PLAIN) return !has_ranges(q, f->backward) && (!f->mask || f->mask->dtype == DT_F32);
     for (int i = table; i < q->nin; i++) {
         if (!q->in[i] || q->in[i]->rank != 2 || !is_stored(q->in[i]->dtype)) return false;
         if (f->backward && !is_dense(q->out[i - table + 3], DT_F32)) return false;
@@ -197,7 +200,7 @@ static bool few_match(const struct query *q, bool backward)
     const struct form f = form_of(q, ATTENTION_PLAIN, backward);
     const int64_t B = f.q->dim[0], T = f.q->dim[1], S = f.k->dim[1], H = f.q->dim[2], D = f.q->dim[3];
     if (!heads_match(q, backward, true) || (f.mask && f.mask->dtype != DT_F32)) return false;
-    if (q->attr->attention.causal || q->attr->attention.window) return false;
+    if (q->attr->attention.causal || q->attr->attention.window || has_ranges(q, backward)) return false;
     if (f.k->dim[2] != H || D % 8 || D > HEAD_MOST || T > INT32_MAX / 4 || S > INT32_MAX / 4) return false;
     if (S > FEW_MOST && T > FEW_MOST && (D > NARROW || T > NARROW_QUERIES)) return false;
     return B * H * (T + S) < INT32_MAX / 4; /* so the number of blocks fits an int, too */
