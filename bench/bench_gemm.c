@@ -82,7 +82,7 @@ static double bench_time(struct bench *b, const struct kernel *k, int threads)
     b->profile.threads = b->l.threads = threads;
     b->q.attr = b->l.attr = &b->attr;
     b->q.profile = &b->profile;
-    for (int i = 0; i < b->q.nin; i++) b->q.in[i] = &b->in[i];
+    for (int i = 0; i < b->q.nin; i++) b->q.in[i] = b->l.in[i].data ? &b->in[i] : NULL;
     for (int i = 0; i < b->q.nout; i++) b->q.out[i] = &b->out[i];
     b->l.nin = b->q.nin, b->l.nout = b->q.nout;
     CHECK(k->match(&b->q));
@@ -142,18 +142,31 @@ static void bench_product(int64_t M, int64_t N, int64_t K, bool ta, bool tb, enu
     munmap(b.l.out[0].data, align_up(tensor_bytes(&b.out[0]) + 64, 2u << 20));
 }
 
-/* With a causal mask only the useful half of the FLOPs counts. */
-static void bench_attention(int64_t B, int64_t T, int64_t H, int64_t G, int64_t D, bool causal, enum dtype t)
+/* Rows of so many causal documents of one length, as ranges. */
+static struct operand documents_new(const struct tensor *t, int64_t documents)
+{
+    struct operand x = {.dtype = DT_I32, .rank = 3, .data = bytes_new(tensor_bytes(t))};
+    memcpy(x.dim, t->dim, sizeof x.dim);
+    memcpy(x.stride, t->stride, sizeof x.stride);
+    int32_t (*range)[2] = x.data;
+    const int64_t T = t->dim[1], length = T / documents;
+    for (int64_t i = 0; i < t->dim[0] * T; i++) range[i][0] = (int32_t)(i % T / length * length), range[i][1] = (int32_t)(i % T) + 1;
+    return x;
+}
+
+/* With a causal mask only the useful half of the FLOPs counts; with documents (0: none), that of each. */
+static void bench_attention(int64_t B, int64_t T, int64_t H, int64_t G, int64_t D, bool causal, int64_t documents, enum dtype t)
 {
     char name[96];
-    snprintf(name, sizeof name, "attention B%lld T%lld H%lld/%lld D%lld%s %s", (long long)B, (long long)T, (long long)H,
-             (long long)G, (long long)D, causal ? " causal" : "", dtype_name(t));
+    int n = snprintf(name, sizeof name, "attention B%lld T%lld H%lld/%lld D%lld%s %s", (long long)B, (long long)T, (long long)H,
+                     (long long)G, (long long)D, causal && !documents ? " causal" : "", dtype_name(t));
+    if (documents) snprintf(name + n, sizeof name - (size_t)n, " %lld docs", (long long)documents);
     if (!strstr(name, filter)) return;
     struct bench f = {.q = {.nin = 3, .nout = 2}}, b = {.q = {.nin = 6, .nout = 3}};
     struct tensor q = tensor_new(t, 4, (int64_t[]){B, T, H, D}), k = tensor_new(t, 4, (int64_t[]){B, T, G, D});
     struct tensor lse = tensor_new(DT_F32, 3, (int64_t[]){B, H, T});
     f.attr.attention.scale = b.attr.attention.scale = 0.125f;
-    f.attr.attention.causal = b.attr.attention.causal = causal;
+    f.attr.attention.causal = b.attr.attention.causal = causal && !documents;
     f.in[0] = q, f.in[1] = f.in[2] = k, f.out[0] = q, f.out[1] = lse;
     for (int i = 0; i < 3; i++) f.l.in[i] = operand_new(&f.in[i]);
     for (int i = 0; i < 2; i++) f.l.out[i] = operand_new(&f.out[i]);
@@ -162,7 +175,13 @@ static void bench_attention(int64_t B, int64_t T, int64_t H, int64_t G, int64_t 
     b.l.in[0] = operand_new(&q), b.l.in[1] = f.l.in[0], b.l.in[2] = f.l.in[1], b.l.in[3] = f.l.in[2];
     b.l.in[4] = f.l.out[0], b.l.in[5] = f.l.out[1];
     for (int i = 0; i < 3; i++) b.l.out[i] = operand_new(&b.out[i]);
-    double pairs = (double)(B * H) * (causal ? 0.5 * (double)T * (double)(T + 1) : (double)T * (double)T);
+    if (documents) {
+        f.q.nin = 5, b.q.nin = 8;
+        f.in[4] = b.in[7] = tensor_new(DT_I32, 3, (int64_t[]){B, T, 2});
+        f.l.in[4] = b.l.in[7] = documents_new(&f.in[4], documents);
+    }
+    const double rows = documents ? (double)documents : 1, length = (double)T / rows;
+    double pairs = (double)(B * H) * rows * (causal ? 0.5 * length * (length + 1) : length * length);
     bench_print(name, pairs * (double)D * 4, &f, cpu_kernel_named(OP_ATTENTION, "cpu_attention"));
     bench_print("  backward", pairs * (double)D * 10, &b, cpu_kernel_named(OP_ATTENTION_BWD, "cpu_attention_bwd"));
 }
@@ -205,10 +224,12 @@ int main(int argc, char **argv)
     bench_products(DT_F32);
     bench_products(DT_BF16);
     for (enum dtype t = DT_F32; t <= DT_BF16; t++) {
-        bench_attention(2, 512, 12, 12, 64, true, t);
-        bench_attention(2, 512, 12, 12, 64, false, t);
-        bench_attention(1, 2048, 9, 3, 64, true, t);
-        bench_attention(1, 512, 8, 8, 128, true, t);
+        bench_attention(2, 512, 12, 12, 64, true, 0, t);
+        bench_attention(2, 512, 12, 12, 64, false, 0, t);
+        bench_attention(1, 2048, 9, 3, 64, true, 0, t);
+        bench_attention(1, 2048, 9, 3, 64, true, 1, t);
+        bench_attention(1, 2048, 9, 3, 64, true, 4, t);
+        bench_attention(1, 512, 8, 8, 128, true, 0, t);
     }
     return 0;
 }

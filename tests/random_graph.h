@@ -103,7 +103,8 @@ static inline void project(struct builder *m, id x, int64_t groups, id part[3])
 static inline id rotated(struct builder *m, id x)
 {
     const float table[] = {1, 0.5f, 0.25f, 0.125f, 0.1f, 0.05f, 0.02f, 0.01f};
-    return op_rope(m->g, x, graph_const(m->g, "inv_freq", DT_F32, DIM(m->D / 2), table), 1, false);
+    const id freq = graph_const(m->g, "inv_freq", DT_F32, DIM(m->D / 2), table);
+    return op_rope_at(m->g, x, freq, maybe(m, 25) ? graph_input(m->g, "positions", DT_I32, DIM(m->B, m->T)) : 0, NULL, 1);
 }
 
 static inline id attend(struct builder *m, const id part[3], int64_t kind)
@@ -117,7 +118,8 @@ static inline id attend(struct builder *m, const id part[3], int64_t kind)
         const struct window_options o = {(int)m->rows, (int)m->columns, (int)side, scale};
         return op_attention_window(m->g, part[0], part[1], part[2], h, w, maybe(m, 50) ? weight(m, DIM(2, m->heads, m->D), 0.5) : 0, o);
     }
-    const struct attention_options o = {.scale = scale, .causal = maybe(m, 50), .window = maybe(m, 25) ? 3 : 0};
+    struct attention_options o = {.scale = scale, .causal = maybe(m, 50), .window = maybe(m, 25) ? 3 : 0};
+    if (maybe(m, 25)) o.ranges = graph_input(m->g, "ranges", DT_I32, DIM(m->B, m->T, 2)), o.causal = false;
     const id mask = m->f32 && maybe(m, 25) ? graph_input(m->g, "mask", DT_F32, DIM(m->B, m->T)) : 0;
     return op_attention_with(m->g, part[0], part[1], part[2], mask, o);
 }

@@ -54,7 +54,7 @@ static id labels_of(struct graph *g) { return graph_input(g, "labels", DT_I32, 2
 static void decode(const struct model *decoder, struct graph *g, const char *part, id image)
 {
     id text = decoder_embed(decoder, g, part, ids_of(g));
-    id x = decoder_states(decoder, g, part, op_concat(g, (id[]){image, text}, 2, 1));
+    id x = decoder_states(decoder, g, part, op_concat(g, (id[]){image, text}, 2, 1), (struct token_rows){0});
     struct decoded out = decoder_loss(decoder, g, part, x, labels_of(g));
     graph_output(g, "logits", out.logits);
     graph_output(g, "loss", out.loss);
@@ -395,7 +395,7 @@ static void test_wrong_calls(void **state)
     assert_says(&e, "hidden state -4 of a tower of 2 layers");
     graph_free(&g);
     graph_init(&g);
-    assert_false(decoder_states(&decoder, &g, "", graph_input(&g, "x", DT_F32, 3, (int64_t[]){B, T, WIDTH + 1})));
+    assert_false(decoder_states(&decoder, &g, "", graph_input(&g, "x", DT_F32, 3, (int64_t[]){B, T, WIDTH + 1}), (struct token_rows){0}));
     assert_int_equal(graph_error(&g, &e), PL_USAGE);
     assert_says(&e, "[B,T,24]");
     graph_free(&g);

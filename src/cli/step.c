@@ -2,8 +2,8 @@
  * step.c: `plimsoll step`: runs one forward and backward on given inputs and writes outputs, loss
  * and gradients, for comparison with another framework.
  *
- * Names are those of the Hugging Face forward. A language model takes input_ids and labels and
- * writes logits and loss; without labels only logits. A vision tower takes pixel_values and writes
+ * Names are those of the Hugging Face forward. A language model takes input_ids, labels,
+ * attention_mask and position_ids and writes logits and loss; without labels only logits. A vision tower takes pixel_values and writes
  * last_hidden_state and hidden_states.N. A mask model (SAM) takes pixel_values and prompts and
  * writes pred_masks and iou_scores. The loss of a tower or a mask model is the mean square of the
  * output that the file's metadata names as loss_output; with gt_masks it is the training loss,
@@ -17,7 +17,7 @@
 
 static int run_once(struct step *s, const struct config *c, const struct options *o, struct error *e)
 {
-    struct run_options ro = {.train = false, .B = s->B, .T = s->T, .loss_output = s->loss_output, .own = s->prompted ? &s->prompts : NULL, .own_bytes = sizeof s->prompts, .size = s->size};
+    struct run_options ro = {.train = false, .B = s->B, .T = s->T, .loss_output = s->loss_output, .packed = s->packed, .own = s->prompted ? &s->prompts : NULL, .own_bytes = sizeof s->prompts, .size = s->size};
     int rc = run_plan(&s->run, c, &ro, e);
     if (!rc) rc = run_start(&s->run, NULL, true, e);
     if (!rc) rc = step_put_inputs(s, e);

@@ -4,6 +4,7 @@
  *     step.c           the command: plan, run once
  *     step_inputs.c    IN.safetensors, checked against the model's ports
  *     step_values.c    its values, checked and converted to the graph's inputs
+ *     step_rows.c      attention_mask and position_ids of a language model
  *     step_outputs.c   OUT.safetensors: outputs, loss, gradients
  */
 #ifndef CLI_STEP_H
@@ -20,6 +21,7 @@ struct step {
     int64_t B, T;                /* T: 1 for a model without sequences */
     struct prompting prompts;    /* of a mask model... */
     bool prompted;               /* ...which it is */
+    bool packed;                 /* the batch has padding or position_ids (batch.packed) */
     const char *loss_output;     /* of a tower, from the file's metadata; NULL: the model's default */
     bool has_loss;
     struct run run;
@@ -31,6 +33,10 @@ struct step {
 int step_open(struct step *s, const struct model *m, const char *path, struct error *e);
 /* Checks all values and writes them to the graph's inputs; sets `counted`. */
 int step_put_inputs(struct step *s, struct error *e);
+/* step_check_rows checks attention_mask and position_ids and sets `packed`; step_put_rows writes the
+ * graph's inputs position_ids and ranges, if it is. */
+int step_check_rows(struct step *s, const struct model *m, struct error *e);
+int step_put_rows(struct step *s, struct error *e);
 int step_write(struct step *s, const char *path, struct error *e);
 
 #endif

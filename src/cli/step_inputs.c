@@ -47,6 +47,7 @@ static const char *wrong_dtype(const struct port *p, const struct st_entry *t)
     case VALUES_REAL: return real ? NULL : "F32, BF16 or F16";
     case VALUES_COORDS: return real || whole ? NULL : "F32, BF16, F16, I32 or I64";
     case VALUES_MASKS: return boolean ? NULL : "U8 or BOOL";
+    case VALUES_PADDING: return whole || boolean ? NULL : "I32, I64, U8 or BOOL";
     default: return whole ? NULL : "I32 or I64";
     }
 }
@@ -170,5 +171,5 @@ int step_open(struct step *s, const struct model *m, const char *path, struct er
     s->B = max_i64(1, s->size['B']);
     s->T = s->size['T'] ? s->size['T'] : 1;
     s->size['T'] = s->T;
-    return rc;
+    return rc ? rc : step_check_rows(s, m, e);
 }

@@ -21,9 +21,6 @@ static const char *row_word(const struct port *p) { return p->dim[0] == OPEN('B'
 
 static int bad_id(const struct step *s, const struct port *p, int64_t r, int64_t i, int64_t x, struct error *e)
 {
-    if (p->values == VALUES_ONES)
-        return error_set(e, PL_USAGE, "%s: %s[%lld,%lld] is %lld; padded batches are not supported; set the labels of padding to -100 instead", s->in.path,
-                         p->name, (long long)r, (long long)i, (long long)x);
     return error_set(e, PL_USAGE, "%s: %s[%lld,%lld] is %lld, the vocabulary has %lld entries", s->in.path, p->name, (long long)r,
                      (long long)i, (long long)x, (long long)s->run.model.vocabulary);
 }
@@ -34,8 +31,7 @@ static int convert_ids(struct step *s, const struct port *p, enum dtype t, int64
     for (int64_t i = 0; i < b->n; i++) {
         int64_t x = t == DT_I64 ? ((const int64_t *)b->raw)[i] : ((const int32_t *)b->raw)[i];
         bool ignored = p->values == VALUES_LABELS && x == -100;
-        bool good = p->values == VALUES_ONES ? x == 1 : ignored || (x >= 0 && x < s->run.model.vocabulary);
-        if (!good) return bad_id(s, p, r, i, x, e);
+        if (!ignored && (x < 0 || x >= s->run.model.vocabulary)) return bad_id(s, p, r, i, x, e);
         if (p->values == VALUES_LABELS && i) s->counted += !ignored; /* the first label predicts nothing */
         out[i] = (int32_t)x;
     }
@@ -114,7 +110,7 @@ static int convert(struct step *s, const struct port *p, const struct st_entry *
 static bool is_input(const struct step *s, const struct port *p)
 {
     struct run_input x;
-    return p->values != VALUES_ONES && run_input(&s->run, p->name, &x);
+    return run_input(&s->run, p->name, &x);
 }
 
 static int put_port(struct step *s, int k, const struct row_buffer *b, struct error *e)
@@ -122,6 +118,7 @@ static int put_port(struct step *s, int k, const struct row_buffer *b, struct er
     const struct port *p = &s->run.model.ports[k];
     const struct st_entry *t = s->given[k];
     bool input = is_input(s, p);
+    if (p->values == VALUES_PADDING || p->values == VALUES_POSITIONS) return PL_OK; /* step_put_rows */
     if (!t && !input) return PL_OK;
     const int64_t rows = p->dim[0] > 0 ? p->dim[0] : s->size[-p->dim[0]];
     uint64_t bytes = t ? t->bytes / (uint64_t)rows : 0;
@@ -184,6 +181,7 @@ int step_put_inputs(struct step *s, struct error *e)
         mem_free(b.ready);
     }
     if (!rc) rc = put_valid(s, e);
+    if (!rc) rc = step_put_rows(s, e);
     if (!rc) s->counted = count(s);
     if (!rc && s->has_loss && !(s->counted > 0))
         rc = error_set(e, PL_USAGE, "%s: every label is ignored, so there is no loss", s->in.path);

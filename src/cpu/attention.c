@@ -13,7 +13,7 @@
  * Exponentials are powers of two: q is multiplied by scale * log2(e) as it is packed, and so is the
  * mask. Blocks of keys that no query of the block sees are skipped; within a block the sums run
  * from the first to the last key that a panel sees, so a causal mask halves the work and a sliding
- * window costs its own width.
+ * window costs its own width. With ranges, a block of queries ends where another document begins.
  *
  * If the processor multiplies bf16 (micro_bf16.h) and q, k and v are bf16, so are the panels, and
  * the probabilities are rounded to bf16 for their product with v; scores, sums and o stay f32. q is
@@ -56,7 +56,74 @@ struct heads heads_of(const int64_t *q, const int64_t *k, const union attr *attr
     n.last = attr->attention.causal ? offset : n.S;
     n.first = -n.T - n.S;
     if (attr->attention.window) n.first = max_i64(n.first, offset - attr->attention.window + 1);
+    n.window = attr->attention.window;
     return n;
+}
+
+struct heads heads_of_launch(const struct launch *l, int q, int k, int ranges)
+{
+    struct heads n = heads_of(l->in[q].dim, l->in[k].dim, l->attr);
+    n.ranged = launch_has(l, ranges);
+    if (n.ranged) n.ranges = l->in[ranges];
+    return n;
+}
+
+/* The keys of query t's range. */
+static struct span heads_range(const struct heads *n, int64_t b, int64_t t)
+{
+    const struct operand *x = &n->ranges;
+    const int32_t *at = (const int32_t *)x->data + b * x->stride[0] + t * x->stride[1];
+    const int64_t begin = at[0], end = at[x->stride[2]];
+    struct span seen = {max_i64(0, n->window ? max_i64(begin, end - n->window) : begin), min_i64(n->S, end)};
+    return seen.begin < seen.end ? seen : (struct span){0, 0};
+}
+
+static struct span heads_visible(const struct heads *n, int64_t t, int64_t tn)
+{
+    return (struct span){max_i64(0, t + n->first), max_i64(0, min_i64(n->S, t + tn + n->last))};
+}
+
+/* Neighbours belong together if a key is visible to both, or none to either. */
+int64_t heads_document(const struct heads *n, int64_t b, int64_t t, int64_t end, struct span *seen)
+{
+    if (!n->ranged) return *seen = heads_visible(n, t, end - t), end;
+    *seen = heads_range(n, b, t++);
+    for (struct span last = *seen; t < end; t++) {
+        const struct span next = heads_range(n, b, t), both = {max_i64(last.begin, next.begin), min_i64(last.end, next.end)};
+        if (span_is_empty(both) && !(span_is_empty(last) && span_is_empty(next))) return t;
+        *seen = (struct span){min_i64(seen->begin, next.begin), max_i64(seen->end, next.end)};
+        last = next;
+    }
+    return end;
+}
+
+void heads_ranges(const struct heads *n, int64_t b, int64_t t, int64_t tn, struct key_range *range)
+{
+    for (int64_t i = 0; n->ranged && i < tn; i++) {
+        const struct span x = heads_range(n, b, t + i);
+        range[i] = (struct key_range){(int32_t)x.begin, (int32_t)x.end};
+    }
+}
+
+struct span heads_seen(const struct heads *n, int64_t t, int64_t tn, const struct key_range *range)
+{
+    if (!n->ranged) return heads_visible(n, t, tn);
+    struct key_range all = range[0];
+    for (int64_t i = 1; i < tn; i++) {
+        if (range[i].begin < all.begin) all.begin = range[i].begin;
+        if (range[i].end > all.end) all.end = range[i].end;
+    }
+    return (struct span){all.begin, all.end};
+}
+
+struct key_band heads_band(const struct heads *n, int64_t t, int64_t tn, const struct key_range *range, int64_t s, const float *bias,
+                           struct key_range *own, int64_t room)
+{
+    if (!n->ranged) return (struct key_band){t + n->first - s, t + n->last - s, bias, NULL};
+    const int32_t from = (int32_t)s;
+    for (int64_t i = 0; i < tn; i++) own[i] = (struct key_range){range[i].begin - from, range[i].end - from};
+    for (int64_t i = tn; i < room; i++) own[i] = (struct key_range){0, 0};
+    return (struct key_band){0, 0, bias, own};
 }
 
 bool heads_bias(const struct operand *mask, int64_t b, int64_t s, int64_t sn, float *bias, int64_t room)
@@ -79,7 +146,8 @@ bool heads_fit(const struct tensor *t)
 
 bool heads_mask_fits(const struct query *q, int input)
 {
-    return q->nin <= input || !q->in[input] || q->in[input]->dtype == DT_F32;
+    return (q->nin <= input || !q->in[input] || q->in[input]->dtype == DT_F32) &&
+           (q->nin <= input + 1 || !q->in[input + 1] || q->in[input + 1]->dtype == DT_I32);
 }
 
 const struct micro_bf16 *heads_bf16(const struct micro *u, const struct operand *x, int n)
@@ -128,12 +196,12 @@ static struct layout layout_of(const struct heads *n, const struct grid *grid)
     return y;
 }
 
-enum { IN_Q, IN_K, IN_V, IN_MASK };
+enum { IN_Q, IN_K, IN_V, IN_MASK, IN_RANGES };
 
 static bool attention_match(const struct query *q)
 {
     return heads_fit(q->in[IN_Q]) && heads_fit(q->in[IN_K]) && heads_fit(q->in[IN_V]) && heads_fit(q->out[0]) &&
-           q->out[1]->dtype == DT_F32 && heads_mask_fits(q, IN_MASK) && !q->in[IN_MASK + 1];
+           q->out[1]->dtype == DT_F32 && heads_mask_fits(q, IN_MASK);
 }
 
 uint64_t attention_bytes(const struct heads *n, const struct grid *grid, int threads)
@@ -159,6 +227,8 @@ struct block {
     const struct grid *grid;       /* NULL: no relative positions */
     bool masked;
     int64_t b, h, t0, tn;
+    struct span seen; /* the keys that the queries see */
+    struct key_range range[QUERIES];
     void *q, *k, *v;  /* panels */
     uint16_t *p;      /* s as a bf16 panel */
     float *s, *o, *max, *sum, *bias, *rows, *position;
@@ -211,12 +281,14 @@ static void block_panel(const struct block *x, int64_t p, int64_t s0, int64_t sn
     const struct micro *u = x->u;
     int64_t depth = block_depth(x), tn = min_i64(u->nr, x->tn - p);
     /* The keys that the panel sees, from the beginning of a tile. */
-    int64_t from = max_i64(0, heads_begin(x->n, x->t0 + p) - s0) / u->mr * u->mr;
-    int64_t keys = min_i64(sn, heads_end(x->n, x->t0 + p, tn) - s0) - from;
+    const struct span seen = heads_seen(x->n, x->t0 + p, tn, x->range + p);
+    int64_t from = max_i64(0, seen.begin - s0) / u->mr * u->mr;
+    int64_t keys = min_i64(sn, seen.end - s0) - from;
     if (keys <= 0) return;
     float *o = x->o + p * depth;
     block_scores(x, p, from, keys);
-    struct key_band band = heads_band(x->n, x->t0 + p, s0 + from, x->masked ? x->bias + from : NULL);
+    struct key_range own[NR_MAX];
+    struct key_band band = heads_band(x->n, x->t0 + p, tn, x->range + p, s0 + from, x->masked ? x->bias + from : NULL, own, u->nr);
     float factor = x->half ? x->n->scale * (float)M_LOG2E : 1;
     if (x->grid) {
         struct grid_panel at = {u, x->h, x->t0 + p, tn, x->position + p * grid_row(x->grid)};
@@ -255,9 +327,8 @@ static void block_run(const struct block *x)
     memset(x->sum, 0, (size_t)lanes * sizeof(float));
     for (int64_t i = 0; i < lanes; i++) x->max[i] = -FLT_MAX;
 
-    int64_t end = heads_end(x->n, x->t0, x->tn);
-    for (int64_t s0 = heads_begin(x->n, x->t0); s0 < end; s0 += KEYS) {
-        int64_t sn = min_i64(KEYS, end - s0);
+    for (int64_t s0 = x->seen.begin; s0 < x->seen.end; s0 += KEYS) {
+        int64_t sn = min_i64(KEYS, x->seen.end - s0);
         if (x->masked && !heads_bias(mask, x->b, s0, sn, x->bias, sn)) continue;
         block_pack(x, x->k, u->mr, heads_row(k, x->b, s0, g), k->dtype, k->stride[1], 1, sn, D);
         block_pack(x, x->v, u->mr, heads_row(v, x->b, s0, g), v->dtype, 1, v->stride[1], D, sn);
@@ -284,18 +355,22 @@ void attention_forward(const struct launch *l, const struct heads *n, struct gri
 #pragma omp parallel for num_threads(l->threads) schedule(dynamic, 1)
     for (int64_t i = 0; i < blocks * heads; i++) {
         float *at = work + omp_get_thread_num() * y.total;
-        int64_t t0 = (blocks - 1 - i / heads) * QUERIES, head = i % heads;
+        int64_t t0 = (blocks - 1 - i / heads) * QUERIES, end = min_i64(t0 + QUERIES, n->T), head = i % heads;
         struct block x = {.l = l, .n = n, .u = u, .half = half, .grid = grid, .masked = masked, .b = head / n->H, .h = head % n->H,
-                          .t0 = t0, .tn = min_i64(QUERIES, n->T - t0), .q = at + y.q, .k = at + y.k, .v = at + y.v,
+                          .q = at + y.q, .k = at + y.k, .v = at + y.v,
                           .s = at + y.s, .p = (uint16_t *)(at + y.p), .o = at + y.o, .max = at + y.max, .sum = at + y.sum,
                           .bias = at + y.bias, .rows = at + y.rows, .position = at + y.position};
-        block_run(&x);
+        for (x.t0 = t0; x.t0 < end; x.t0 += x.tn) {
+            x.tn = heads_document(n, x.b, x.t0, end, &x.seen) - x.t0;
+            heads_ranges(n, x.b, x.t0, x.tn, x.range);
+            block_run(&x);
+        }
     }
 }
 
 static void attention_run(const struct launch *l)
 {
-    struct heads n = heads_of(l->in[IN_Q].dim, l->in[IN_K].dim, l->attr);
+    struct heads n = heads_of_launch(l, IN_Q, IN_K, IN_RANGES);
     attention_forward(l, &n, NULL, launch_has(l, IN_MASK));
 }
 

@@ -15,9 +15,8 @@
  *     queries x D      dq += ds k                  rows of D          A = ds^T    B = k
  *
  * so only ds is transposed. dk and dv stay in the thread and are stored once. dq is summed over key
- * blocks, which different threads process: each block of queries has a counter of the key blocks
- * added so far, among those that it sees, and a key block waits for its turn. Work items are
- * scheduled key block by key block, so the previous one started long before, and the first
+ * blocks, which different threads process: each block of queries has the end of the keys that were
+ * added so far, and a key block waits for its turn. Work items are scheduled key block by key block, so the previous one started long before, and the first
  * unfinished item never waits: no deadlock, little waiting. Every sum thus has one order:
  * bit-identical for any thread count.
  *
@@ -26,6 +25,9 @@
  *
  * The first key block stores dq instead of adding to it; for a block of queries that sees no key at
  * all this is key block 0.
+ *
+ * With ranges, blocks of queries and of keys are cut where a document begins or ends, and the cuts of
+ * a block of keys are processed one after the other.
  *
  * With a grid (grid.h), relative positions are added to the scores between their product and the
  * softmax's gradient, and the gradients of a query's positions are added in the same turns as dq.
@@ -70,12 +72,15 @@ static int64_t reserve(int64_t *at, int64_t floats)
     return here;
 }
 
+/* Blocks of queries; with ranges any query may be the first of one. */
+static int64_t turns_of(const struct heads *n) { return n->ranged ? n->T : blocks_of(n->T, QUERIES); }
+
 static struct layout layout_of(const struct heads *n, const struct grid_bwd *grid, bool narrow)
 {
     struct layout y;
     int64_t at = 0, rows = n->B * n->H * n->T;
     y.delta = reserve(&at, rows);
-    y.turns = reserve(&at, n->B * n->H * blocks_of(n->T, QUERIES));
+    y.turns = reserve(&at, n->B * n->H * turns_of(n));
     y.dq = reserve(&at, narrow ? rows * n->D : 0);
     y.grid = reserve(&at, grid ? grid_bwd_floats(grid, n, blocks_of(n->S, keys_of(n))) : 0);
     y.threads = at;
@@ -102,7 +107,7 @@ static uint64_t layout_bytes(const struct layout *y, int threads)
     return (uint64_t)(y->threads + y->total * threads) * sizeof(float);
 }
 
-enum { IN_DO, IN_Q, IN_K, IN_V, IN_O, IN_LSE, IN_MASK };
+enum { IN_DO, IN_Q, IN_K, IN_V, IN_O, IN_LSE, IN_MASK, IN_RANGES };
 
 static bool attention_bwd_match(const struct query *q)
 {
@@ -110,7 +115,7 @@ static bool attention_bwd_match(const struct query *q)
         if (!heads_fit(q->in[i])) return false;
     for (int i = 0; i < 3; i++)
         if (!heads_fit(q->out[i])) return false;
-    return q->in[IN_LSE]->dtype == DT_F32 && heads_mask_fits(q, IN_MASK) && !q->in[IN_MASK + 1];
+    return q->in[IN_LSE]->dtype == DT_F32 && heads_mask_fits(q, IN_MASK);
 }
 
 uint64_t attention_bwd_bytes(const struct heads *n, struct grid_bwd *grid, bool narrow, int threads)
@@ -123,6 +128,7 @@ uint64_t attention_bwd_bytes(const struct heads *n, struct grid_bwd *grid, bool 
 static uint64_t attention_bwd_workspace(const struct query *q)
 {
     struct heads n = heads_of(q->in[IN_Q]->dim, q->in[IN_K]->dim, q->attr);
+    n.ranged = q->nin > IN_RANGES && q->in[IN_RANGES];
     return attention_bwd_bytes(&n, NULL, q->out[0]->dtype != DT_F32, q->profile->threads);
 }
 
@@ -137,7 +143,7 @@ struct run {
     struct heads n;
     struct layout y;
     float *delta; /* [B,H,T] */
-    int *turns;   /* [B,H,blocks of queries]: key blocks added to dq */
+    int *turns;   /* [B,H,blocks of queries]: the end of the keys that were added to dq */
     struct operand dq; /* f32: the output, or the accumulator for it */
 };
 
@@ -146,7 +152,9 @@ struct run {
 struct item {
     const struct run *r;
     int64_t b, g, s0, sn, h, t0, tn;
-    bool hidden; /* every key of the block is masked out */
+    struct span seen; /* the keys that the queries see */
+    struct key_range range[QUERIES];
+    bool hidden;      /* every key of the block is masked out */
     void *k, *v, *kd, *q, *o, *qd, *od, *st; /* panels */
     uint16_t *half;                          /* p or ds as a bf16 panel */
     float *s, *dp, *dk, *dv, *lse, *delta, *bias, *rows, *grid;
@@ -177,15 +185,29 @@ static void run_product(const struct run *r, int64_t K, const void *a, int64_t a
 
 static int64_t item_block(const struct item *x) { return x->s0 / keys_of(&x->r->n); }
 
-/* The key blocks that the queries t0.. see: first .. last, counted in blocks. */
-struct span {
-    int64_t first, last;
-};
+/* True if this is the first, or the last, block of keys that the queries see. If they see none, it is
+ * the one with key 0. */
+static bool item_is_first(const struct item *x) { return span_is_empty(x->seen) ? x->s0 == 0 : x->seen.begin >= x->s0; }
+static bool item_is_last(const struct item *x) { return span_is_empty(x->seen) ? x->s0 == 0 : x->seen.end <= x->s0 + x->sn; }
 
-static struct span item_span(const struct item *x)
+/* True if the queries see a key of the block, or none at all and it is theirs. */
+static bool item_meets(const struct item *x)
 {
-    int64_t begin = heads_begin(&x->r->n, x->t0), end = heads_end(&x->r->n, x->t0, x->tn), keys = keys_of(&x->r->n);
-    return end > begin ? (struct span){begin / keys, (end - 1) / keys} : (struct span){0, 0};
+    if (span_is_empty(x->seen)) return x->s0 == 0;
+    return x->seen.begin < x->s0 + x->sn && x->seen.end > x->s0;
+}
+
+static bool range_meets(struct key_range x, int64_t s, int64_t sn) { return x.begin < s + sn && x.end > s; }
+
+/* The first and one past the last query of the block, counted from t0, that see keys s .. s+sn. */
+static struct span item_seers(const struct item *x, int64_t s, int64_t sn)
+{
+    const struct heads *n = &x->r->n;
+    if (!n->ranged) return (struct span){max_i64(0, s - x->t0 - n->last), min_i64(x->tn, s + sn - x->t0 - n->first)};
+    struct span queries = {0, x->tn};
+    while (queries.begin < queries.end && !range_meets(x->range[queries.begin], s, sn)) queries.begin++;
+    while (queries.begin < queries.end && !range_meets(x->range[queries.end - 1], s, sn)) queries.end--;
+    return queries;
 }
 
 static void item_keys(struct item *x)
@@ -276,10 +298,9 @@ static void item_panel(struct item *x, int64_t j)
     const struct micro *u = r->u;
     int64_t D = r->n.D, depth = round_up(D, u->mr), tall = round_up(x->tn, u->mr), length = run_length(r, D);
     /* From the first query that sees a key of the panel to the last, in whole tiles. */
-    int64_t key = x->s0 + j - x->t0, past = key + min_i64(u->nr, x->sn - j);
-    int64_t from = max_i64(0, key - r->n.last), to = min_i64(x->tn, past - r->n.first);
-    if (from >= to) return;
-    from = from / u->mr * u->mr, to = min_i64(x->tn, round_up(to, u->mr));
+    const struct span queries = item_seers(x, x->s0 + j, min_i64(u->nr, x->sn - j));
+    if (queries.begin >= queries.end) return;
+    int64_t from = queries.begin / u->mr * u->mr, to = min_i64(x->tn, round_up(queries.end, u->mr));
     float *s = x->s + j * tall, *dp = x->dp + j * tall;
     for (int64_t i = from; i < to; i += u->mr) {
         run_product(r, D, x->q, i * length, x->k, j * length, s + i * u->nr, u->nr, false);
@@ -287,7 +308,8 @@ static void item_panel(struct item *x, int64_t j)
     }
     s += from * u->nr, dp += from * u->nr;
     int64_t n = to - from;
-    struct key_band band = heads_band(&r->n, x->t0 + from, x->s0 + j, r->masked ? x->bias + j : NULL);
+    struct key_range own[QUERIES];
+    struct key_band band = heads_band(&r->n, x->t0 + from, n, x->range + from, x->s0 + j, r->masked ? x->bias + j : NULL, own, n);
     float factor = r->n.scale * (float)M_LOG2E;
     struct grid_lanes lanes;
     struct grid_block at = {x->b, x->h, x->t0, x->tn, x->grid}; /* on a grid all keys are visible: from is 0 */
@@ -313,8 +335,9 @@ static void item_dq_tile(const struct item *x, int64_t i, bool add)
     const struct run *r = x->r;
     const struct micro *u = r->u;
     int64_t m = min_i64(u->mr, x->tn - i), D = r->n.D, ld = r->dq.stride[1];
-    int64_t from = max_i64(0, heads_begin(&r->n, x->t0 + i) - x->s0);
-    int64_t keys = max_i64(0, min_i64(x->sn, heads_end(&r->n, x->t0 + i, m) - x->s0) - from);
+    const struct span seen = heads_seen(&r->n, x->t0 + i, m, x->range + i);
+    int64_t from = max_i64(0, seen.begin - x->s0);
+    int64_t keys = max_i64(0, min_i64(x->sn, seen.end - x->s0) - from);
     if (x->hidden) from = keys = 0;
     /* Back to the beginning of a group: ds is 0 where a key is not visible. */
     if (r->half && keys) keys += from % r->half->group, from -= from % r->half->group;
@@ -358,19 +381,18 @@ static void item_positions(const struct item *x, bool first)
 static void item_dq(struct item *x)
 {
     const struct run *r = x->r;
-    struct span span = item_span(x);
-    int64_t D = r->n.D, block = item_block(x) - span.first;
-    int *turn = r->turns + (x->b * r->n.H + x->h) * blocks_of(r->n.T, QUERIES) + x->t0 / QUERIES;
-    for (int spins = 0; __atomic_load_n(turn, __ATOMIC_ACQUIRE) != block; spins++)
+    int64_t D = r->n.D;
+    const bool first = item_is_first(x), last = item_is_last(x) && !run_adds_later(r);
+    int *turn = r->turns + (x->b * r->n.H + x->h) * turns_of(&r->n) + (r->n.ranged ? x->t0 : x->t0 / QUERIES);
+    for (int spins = 0; !first && __atomic_load_n(turn, __ATOMIC_ACQUIRE) != x->s0; spins++)
         if (spins > 100) sched_yield();
-    for (int64_t i = 0; i < x->tn; i += r->u->mr) item_dq_tile(x, i, block > 0);
-    if (r->grid && !r->grid->g.biased) item_positions(x, block == 0);
-    bool last = item_block(x) == span.last && !run_adds_later(r);
+    for (int64_t i = 0; i < x->tn; i += r->u->mr) item_dq_tile(x, i, !first);
+    if (r->grid && !r->grid->g.biased) item_positions(x, first);
     const struct operand *dq = &r->l->out[0];
     if (last && dq->data != r->dq.data)
         for (int64_t t = x->t0; t < x->t0 + x->tn; t++)
             dtype_convert(heads_row(dq, x->b, t, x->h), dq->dtype, heads_row(&r->dq, x->b, t, x->h), DT_F32, D);
-    __atomic_store_n(turn, (int)block + 1, __ATOMIC_RELEASE);
+    __atomic_store_n(turn, (int)(x->s0 + x->sn), __ATOMIC_RELEASE);
 }
 
 static void item_store(struct item *x)
@@ -395,10 +417,10 @@ static void item_run(struct item *x)
         memset(item_bias(x), 0, (size_t)(x->r->grid->g.height * (2 * x->r->grid->g.width - 1)) * sizeof(float));
     }
     for (x->h = x->g * group; x->h < (x->g + 1) * group; x->h++)
-        for (x->t0 = 0; x->t0 < n->T; x->t0 += QUERIES) {
-            x->tn = min_i64(QUERIES, n->T - x->t0);
-            struct span span = item_span(x);
-            if (item_block(x) < span.first || item_block(x) > span.last) continue;
+        for (x->t0 = 0; x->t0 < n->T; x->t0 += x->tn) {
+            x->tn = heads_document(n, x->b, x->t0, min_i64(x->t0 / QUERIES * QUERIES + QUERIES, n->T), &x->seen) - x->t0;
+            if (!item_meets(x)) continue;
+            heads_ranges(n, x->b, x->t0, x->tn, x->range);
             if (!x->hidden) {
                 item_queries(x);
                 if (x->r->grid && x->r->grid->alone)
@@ -440,18 +462,35 @@ static void run_narrow(const struct run *r)
     }
 }
 
+/* The end of the keys from s on, at most `end`, that are in the same documents. */
+static int64_t run_cut(const struct run *r, int64_t b, int64_t s, int64_t end)
+{
+    const struct heads *n = &r->n;
+    for (int64_t t = 0, next; n->ranged && t < n->T; t = next) {
+        struct span seen;
+        next = heads_document(n, b, t, n->T, &seen);
+        if (seen.begin > s) end = min_i64(end, seen.begin);
+        if (seen.end > s) end = min_i64(end, seen.end);
+    }
+    return end;
+}
+
 static void run_item(const struct run *r, int64_t i, float *at)
 {
     const struct heads *n = &r->n;
     const struct layout *y = &r->y;
-    int64_t heads = n->B * n->G, keys = keys_of(n), s0 = i / heads * keys;
+    int64_t heads = n->B * n->G, keys = keys_of(n), s0 = i / heads * keys, end = min_i64(s0 + keys, n->S);
     struct item x = {
-        .r = r, .b = i % heads / n->G, .g = i % n->G, .s0 = s0, .sn = min_i64(keys, n->S - s0),
+        .r = r, .b = i % heads / n->G, .g = i % n->G, .s0 = s0,
         .k = at + y->k, .v = at + y->v, .kd = at + y->kd, .q = at + y->q, .o = at + y->o, .qd = at + y->qd,
         .od = at + y->od, .s = at + y->s, .dp = at + y->dp, .st = at + y->st, .half = (uint16_t *)(at + y->half), .dk = at + y->dk, .dv = at + y->dv,
         .lse = at + y->lse, .delta = at + y->row_delta, .bias = at + y->bias, .rows = at + y->rows, .grid = at + y->own_grid,
     };
-    item_run(&x);
+    do {
+        x.sn = run_cut(r, x.b, x.s0, end) - x.s0;
+        item_run(&x);
+        x.s0 += x.sn;
+    } while (x.s0 < end);
 }
 
 void attention_backward(const struct launch *l, const struct heads *heads, struct grid_bwd *grid, bool masked)
@@ -472,7 +511,7 @@ void attention_backward(const struct launch *l, const struct heads *heads, struc
         r.dq.data = work + r.y.dq, r.dq.dtype = DT_F32;
         r.dq.stride[0] = n->H * n->T * n->D, r.dq.stride[1] = n->D, r.dq.stride[2] = n->T * n->D;
     }
-    memset(r.turns, 0, (size_t)(n->B * n->H * blocks_of(n->T, QUERIES)) * sizeof *r.turns);
+    memset(r.turns, 0, (size_t)(n->B * n->H * turns_of(n)) * sizeof *r.turns);
     if (grid) grid_bwd_place(grid, n, r.u, r.half, work + r.y.grid);
 
     /* At least one block: without keys dq must still be zeroed. */
@@ -493,7 +532,7 @@ void attention_backward(const struct launch *l, const struct heads *heads, struc
 
 static void attention_bwd_run(const struct launch *l)
 {
-    struct heads n = heads_of(l->in[IN_Q].dim, l->in[IN_K].dim, l->attr);
+    struct heads n = heads_of_launch(l, IN_Q, IN_K, IN_RANGES);
     attention_backward(l, &n, NULL, launch_has(l, IN_MASK));
 }
 

@@ -28,10 +28,15 @@ enum { PANEL_A = 24, PANEL_B = 96, MR_MAX = 12, NR_MAX = 32 };
 enum { DOT_ROWS = 4 };
 
 /* The keys that are visible to a block of queries in a block of keys: query i sees keys i + first
- * .. i + last; and the bias of each key, in powers of two. A bias of -inf masks a key out. */
+ * .. i + last, or those of its range; and the bias of each key, in powers of two. A bias of -inf masks
+ * a key out. */
+struct key_range {
+    int32_t begin, end; /* one past the last */
+};
 struct key_band {
     int64_t first, last;
-    const float *bias; /* NULL: none */
+    const float *bias;             /* NULL: none */
+    const struct key_range *range; /* of each query; NULL: none, first and last say it */
 };
 
 struct micro {
@@ -44,7 +49,7 @@ struct micro {
     /* sum[m] += a[m][0..n) . b[0..n), rows of a lda apart, for m < rows <= DOT_ROWS. */
     void (*dots)(int rows, const float *a, int64_t lda, const float *b, int64_t n, float *sum);
 
-    /* One block of n keys for nr queries, one query per lane. On entry s [n][nr] holds scores,
+    /* One block of n keys for nr queries, one query per lane; the band has nr ranges. On entry s [n][nr] holds scores,
      * which times factor are in powers of two; on return the probabilities 2^(factor s + bias -
      * max), 0 where a key is not visible. max and sum [nr] are the running values; o [D][nr] is
      * rescaled when max grows. */

@@ -294,10 +294,11 @@ static int open_model(struct run *r, const struct run_options *o, struct error *
 /* The batches as the feed describes them, or as they are given. */
 static int describe(struct run *r, const struct run_options *o, struct error *e)
 {
-    r->batches = (struct run_batches){.partial = o->partial, .size = KEY_data_sequence, .least = 16};
+    r->batches = (struct run_batches){.packed = o->packed, .partial = o->partial, .size = KEY_data_sequence, .least = 16};
     if (o->own) r->batches.own = memcpy(bump_alloc(&r->memory, o->own_bytes), o->own, o->own_bytes);
     int rc = o->describe && (o->train || o->evaluate) ? o->describe(r->config, &r->model, o, &r->memory, &r->batches, e) : PL_OK;
     r->batch.own = r->batches.own;
+    r->batch.packed = r->batches.packed;
     r->model.partial = r->batches.partial;
     return rc;
 }

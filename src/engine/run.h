@@ -22,6 +22,7 @@ enum { REMEDY_MOST = 3, WARNINGS_MOST = 4 };
  * builder and to the feed, and does not look inside. */
 struct run_batches {
     const void *own;             /* batch.own; NULL: the family's default */
+    bool packed;                 /* batch.packed: rows of several documents, or padded ones */
     bool partial;                /* `own` asks for a part of the model... */
     const void *whole;           /* ...and this for all of it: its names are valid in the configuration. NULL: own's are */
     void *feed;                  /* the feed's own; NULL: none */
@@ -79,6 +80,7 @@ struct run_options {
     describe_batches *describe;  /* with train and evaluate; NULL: the batches are given here: */
     const void *own;             /* batch.own, which is copied... */
     size_t own_bytes;            /* ...and its size */
+    bool packed;                 /* batch.packed */
     bool partial;                /* it asks for a part of the model */
     const int64_t *size;         /* batch.size, valid until run_close; NULL: the family's defaults */
     bool ablation;               /* also compute what each technique saves and costs */

@@ -6,6 +6,9 @@
  * A feed addresses its samples by position. The order is a pure function of seed and position, so
  * the trainer stores one number and a resumed run reads the same samples. A feed may prefetch; its
  * output does not depend on that.
+ *
+ * A feed of tokens fills input_ids and labels; if feed_describe set run_batches.packed, also position_ids
+ * and ranges (batch.packed of models/model.h).
  */
 #ifndef FEED_H
 #define FEED_H

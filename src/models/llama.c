@@ -124,7 +124,9 @@ static int parse_decoder(struct model *m, struct llama *c, const struct value *c
     m->vocabulary = c->vocabulary;
     model_add_port(m, &(struct port){"input_ids", VALUES_IDS, 2, {OPEN('B'), OPEN('T')}, false});
     model_add_port(m, &(struct port){"labels", VALUES_LABELS, 2, {OPEN('B'), OPEN('T')}, true});
-    model_add_port(m, &(struct port){"attention_mask", VALUES_ONES, 2, {OPEN('B'), OPEN('T')}, true});
+    model_add_port(m, &(struct port){"attention_mask", VALUES_PADDING, 2, {OPEN('B'), OPEN('T')}, true});
+    model_add_port(m, &(struct port){"position_ids", VALUES_POSITIONS, 2, {OPEN('B'), OPEN('T')}, true});
+    m->positions = c->rope.type == ROPE_DYNAMIC ? (int64_t)c->rope.original_positions : 0; /* beyond, the frequencies follow the longest document */
     model_add_output(m, "logits");
     return rc;
 }
@@ -179,6 +181,7 @@ struct build {
     int64_t B, T;
     id inv_freq;
     float rope_scale;
+    struct token_rows rows;
 };
 
 /* A matrix of the layer, applied to x. */
@@ -200,9 +203,10 @@ static id attend(const struct build *b, id x, const char *layer, bool windowed)
     id q = heads(b, project(b, x, layer, "self_attn.q_proj", width, c->qkv_bias), c->heads);
     id k = heads(b, project(b, x, layer, "self_attn.k_proj", kv_width, c->qkv_bias), c->kv_heads);
     id v = heads(b, project(b, x, layer, "self_attn.v_proj", kv_width, c->qkv_bias), c->kv_heads);
-    q = op_rope(g, q, b->inv_freq, b->rope_scale, false);
-    k = op_rope(g, k, b->inv_freq, b->rope_scale, false);
-    struct attention_options options = {.scale = (float)(1 / sqrt((double)D)), .causal = true, .window = windowed ? c->window : 0};
+    q = op_rope_at(g, q, b->inv_freq, b->rows.positions, NULL, b->rope_scale);
+    k = op_rope_at(g, k, b->inv_freq, b->rows.positions, NULL, b->rope_scale);
+    struct attention_options options = {
+        .scale = (float)(1 / sqrt((double)D)), .causal = !b->rows.ranges, .window = windowed ? c->window : 0, .ranges = b->rows.ranges};
     id o = op_attention_with(g, q, k, v, 0, options);
     o = op_reshape(g, o, 3, (int64_t[]){b->B, b->T, width});
     return project(b, o, layer, "self_attn.o_proj", c->hidden, c->o_bias);
@@ -259,14 +263,18 @@ id decoder_embed(const struct model *m, struct graph *g, const char *part, id id
     return x;
 }
 
-id decoder_states(const struct model *m, struct graph *g, const char *part, id x)
+id decoder_states(const struct model *m, struct graph *g, const char *part, id x, struct token_rows rows)
 {
     const struct llama *c = m->config;
     if (!x) return 0;
     const struct tensor t = *tensor_at(g, x);
     if (t.rank != 3 || t.dim[2] != c->hidden) return graph_fail(g, "the decoder takes embeddings [B,T,%lld]", (long long)c->hidden);
+    if (rows.positions && m->positions && t.dim[1] > m->positions)
+        return graph_fail(g, "rows of several documents have at most %lld tokens (max_position_embeddings) with rope type dynamic, not %lld", (long long)m->positions,
+                          (long long)t.dim[1]);
     IN_PART(g, part) {
-        const struct build b = begin(m, g, t.dim[0], t.dim[1]);
+        struct build b = begin(m, g, t.dim[0], t.dim[1]);
+        b.rows = rows;
         FOR_LAYERS(layer, g, "model.layers", c->layers) x = decoder_layer(&b, x, &layer);
         x = layer_rmsnorm(g, x, "model.", "norm", c->eps);
     }
@@ -297,7 +305,10 @@ static void llama_build(const struct model *m, struct graph *g, const struct bat
     const int64_t B = batch->B, T = batch->T;
     id ids = graph_input(g, "input_ids", DT_I32, 2, (int64_t[]){B, T});
     id labels = graph_input(g, "labels", DT_I32, 2, (int64_t[]){B, T});
-    id x = decoder_states(m, g, "", decoder_embed(m, g, "", ids));
+    struct token_rows rows = {0};
+    if (batch->packed) rows.positions = graph_input(g, "position_ids", DT_I32, 2, (int64_t[]){B, T});
+    if (batch->packed) rows.ranges = graph_input(g, "ranges", DT_I32, 3, (int64_t[]){B, T, 2});
+    id x = decoder_states(m, g, "", decoder_embed(m, g, "", ids), rows);
     struct decoded out = decoder_loss(m, g, "", x, labels);
     graph_output(g, "loss", out.loss);
     if (batch->outputs) graph_output(g, "logits", op_reshape(g, out.logits, 3, (int64_t[]){B, T, c->vocabulary}));

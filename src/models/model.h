@@ -25,7 +25,8 @@ enum port_values {
     VALUES_REAL,    /* f32 */
     VALUES_IDS,     /* i32, in 0 .. vocabulary - 1 */
     VALUES_LABELS,  /* the same, or -100: ignored */
-    VALUES_ONES,    /* optional and all ones; the graph has no such input */
+    VALUES_PADDING, /* 1, or 0 for padding at an end of the row; optional. In the graph `ranges` (batch.packed); without padding no input */
+    VALUES_POSITIONS, /* i32, 0 or more, below model.positions; optional. In the graph with batch.packed */
     VALUES_COORDS,  /* f32 in pixels; in the graph (x + 1/2) / side, 0 to 1 over the image */
     VALUES_POINTS,  /* label of a point: 1, 0, -1 or -10; in the graph enum point_kind (masks.h) */
     VALUES_MASKS,   /* u8, 0 or 1, rows x columns last; in the graph bits, rows of mask_row_bytes */
@@ -50,6 +51,7 @@ struct model {
     struct bump memory;     /* owns the parsed configuration */
     void *config;           /* the family's own struct */
     int64_t vocabulary;     /* token ids are below this */
+    int64_t positions;      /* positions are below this (VALUES_POSITIONS); 0: any */
     int64_t image;          /* side of the images that it was trained on; 0: it takes no images */
     bool batch_norm;        /* its step may use batch statistics over images (batch.bn_group) */
     struct mask_model *masks; /* masks.h; NULL: it predicts no masks */
@@ -71,9 +73,25 @@ struct part {
     struct model model; /* family NULL: weights alone, names as they are in the folder */
 };
 
-/* The batch that the forward is built for. */
+/* The batch that the forward is built for.
+ *
+ * packed: a row of T tokens holds several documents, or padding. A language model then has two more
+ * inputs besides input_ids and labels, and whoever fills the batch fills them:
+ *
+ *     position_ids  i32 [B,T]    the position of each token in its document, from 0
+ *     ranges        i32 [B,T,2]  the tokens that each token sees: the first, and one past the last
+ *
+ *     tokens        a b c | d e | -          two documents and padding
+ *     position_ids  0 1 2   0 1   0
+ *     ranges        0 0 0   3 3   0          a token of a document sees those from its beginning
+ *                   1 2 3   4 5   0          to itself; padding sees nothing
+ *
+ * Layers with a sliding window see the last tokens of a range. The label of a document's first token is
+ * -100: the token before it must not predict it. Not packed: the graph has neither input, a token's
+ * position is its index, and it sees all tokens up to itself. */
 struct batch {
     int64_t B, T;
+    bool packed;
     const void *own; /* what the family itself says about a batch (mask models: struct prompting of masks.h); NULL: its default */
     /* Images that share batch-normalisation statistics in the step, a divisor of B; 0: the running
      * statistics, unchanged. Evaluation always uses the running ones. */

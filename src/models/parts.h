@@ -9,7 +9,7 @@
  *
  *     id image = project(g, tower_encode(tower, g, "vision_tower", pixels, 0, NULL, NULL));
  *     id text = decoder_embed(decoder, g, "language_model", ids);
- *     id x = decoder_states(decoder, g, "language_model", op_concat(g, (id[]){image, text}, 2, 1));
+ *     id x = decoder_states(decoder, g, "language_model", op_concat(g, (id[]){image, text}, 2, 1), (struct token_rows){0});
  *     struct decoded out = decoder_loss(decoder, g, "language_model", x, labels);
  */
 #ifndef PARTS_H
@@ -22,8 +22,13 @@
 int64_t decoder_width(const struct model *m); /* C of the embeddings */
 /* Token ids [B,T] to embeddings [B,T,C]. */
 id decoder_embed(const struct model *m, struct graph *g, const char *part, id ids);
-/* Embeddings [B,T,C] to the states after the last norm, [B,T,C]. */
-id decoder_states(const struct model *m, struct graph *g, const char *part, id x);
+/* Embeddings [B,T,C] to the states after the last norm, [B,T,C]. Rows of several documents have the
+ * inputs of a packed batch (model.h), and {0} is one document. */
+struct token_rows {
+    id positions; /* i32 [B,T] */
+    id ranges;    /* i32 [B,T,2] */
+};
+id decoder_states(const struct model *m, struct graph *g, const char *part, id x, struct token_rows rows);
 /* States to the logits and the cross-entropy with labels [B,T], which are shifted by one here. */
 struct decoded {
     id logits; /* [B*T,vocabulary] */
