@@ -1,6 +1,6 @@
 #!/bin/bash
 # run_generate.sh: `plimsoll generate`: the answers of transformers, the same answer in every budget and for every
-# chunk of the prompt, the bytes of the KV cache, the seed of draws, and what is refused.
+# chunk of the prompt, the bytes of the KV cache, the seed of draws, text and chats, and what is refused.
 #
 #   bash tests/run_generate.sh        from the repository's root, after make; see run_lib.sh
 #
@@ -112,9 +112,10 @@ check "chunks of the prompt change nothing" chunks
 
 forms() {
     local got
+    echo '{"eos_token_id": []}' >"$tmp/folder/generation_config.json" # no token ends an answer
     for got in memory.precision=bf16 memory.quantize=nf4 memory.offload=weights memory.offload=none; do
         # The last --set of a key counts.
-        [ "$(generate --model $model --ids 1,5,9 --max-new 5 --set "$got" | tr ',' '\n' | wc -l)" = 5 ] || { echo "$got"; return 1; }
+        [ "$(generate --model "$tmp/folder" --ids 1,5,9 --max-new 5 --set "$got" | tr ',' '\n' | wc -l)" = 5 ] || { echo "$got"; return 1; }
     done
     generate --model $model --ids "$long" --context 64 --set memory.precision=bf16 --json >"$tmp/run.json" || return 1
     [ "$(field "$tmp/run.json" kv_cache_bytes)" = $((4 * ((64 * 24 + 255) / 256 * 256))) ] || { cat "$tmp/run.json"; return 1; }
@@ -136,14 +137,95 @@ check "NaN in dead bytes" poison
 
 draws() {
     local a b c
-    a=$(generate --model $model --ids 1,2,3 --max-new 32 --temperature 1.5 --seed 7) || return 1
-    b=$(generate --model $model --ids 1,2,3 --max-new 32 --temperature 1.5 --seed 7) || return 1
-    c=$(generate --model $model --ids 1,2,3 --max-new 32 --temperature 1.5 --seed 8) || return 1
+    a=$(generate --model "$tmp/folder" --ids 1,2,3 --max-new 32 --temperature 1.5 --seed 7) || return 1
+    b=$(generate --model "$tmp/folder" --ids 1,2,3 --max-new 32 --temperature 1.5 --seed 7) || return 1
+    c=$(generate --model "$tmp/folder" --ids 1,2,3 --max-new 32 --temperature 1.5 --seed 8) || return 1
     [ "$a" = "$b" ] && [ "$a" != "$c" ] || { printf '%s\n' "$a" "$b" "$c"; return 1; }
     [ "$(generate --model $model --ids 1,2,3 --max-new 32 --temperature 2 --top-k 1)" = "$(generate --model $model --ids 1,2,3 --max-new 32)" ] || { echo "top-k 1 is greedy"; return 1; }
     echo "$a"
 }
 check "the same seed gives the same text" draws
+
+# --- text -----------------------------------------------------------------------------------------
+
+# The small model with a tokenizer: <unk> <s> </s> <|im_start|> <|im_end|>, line break, blank, a to z, A to Z.
+words=$tmp/words
+letters() { printf '%s\n' {a..z} {A..Z}; }
+make_words() {
+    cp -r $model "$words" || return 1
+    {
+        printf '{"version":"1.0","truncation":null,"padding":null,"added_tokens":['
+        local id=0 token more=
+        for token in '<unk>' '<s>' '</s>' '<|im_start|>' '<|im_end|>'; do
+            printf '%s{"id":%d,"content":"%s","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}' "$more" $id "$token"
+            id=$((id + 1)) more=,
+        done
+        printf '],"normalizer":null,"pre_tokenizer":null,"post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],'
+        printf '"pair":[{"Sequence":{"id":"A","type_id":0}},{"Sequence":{"id":"B","type_id":1}}],"special_tokens":{"<s>":{"id":"<s>","ids":[1],"tokens":["<s>"]}}},'
+        printf '"decoder":{"type":"Fuse"},"model":{"type":"BPE","dropout":null,"unk_token":"<unk>","continuing_subword_prefix":null,"end_of_word_suffix":null,"fuse_unk":false,'
+        printf '"byte_fallback":false,"ignore_merges":false,"vocab":{"<unk>":0,"<s>":1,"</s>":2,"<|im_start|>":3,"<|im_end|>":4,"\\n":5," ":6'
+        letters | awk '{ printf ",\"%s\":%d", $1, NR + 6 }'
+        printf '},"merges":[]}}\n'
+    } >"$words/tokenizer.json"
+    echo '{"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}' >"$words/tokenizer_config.json"
+    printf '%s' "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>' + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}" >"$words/chat_template.jinja"
+}
+# spell TEXT...: its ids, one a line; a word of several characters is a token.
+ids_of() { local x; for x; do case $x in '<s>') echo 1 ;; '<|im_start|>') echo 3 ;; '<|im_end|>') echo 4 ;; '\n') echo 5 ;; ' ') echo 6 ;; *) letters | grep -nx "$x" | awk -F: '{ print $1 + 6 }' ;; esac; done | paste -sd,; }
+# read_ids IDS: their text; a special token has none.
+text_of() { echo "$1" | tr ',' '\n' | awk 'BEGIN { for (i = 0; i < 26; i++) { t[i + 7] = sprintf("%c", 97 + i); t[i + 33] = sprintf("%c", 65 + i) } t[5] = "\n"; t[6] = " " } { printf "%s", t[$1] }'; }
+
+text() {
+    local ids
+    make_words || return 1
+    ids=$(generate --model "$words" --ids "$(ids_of '<s>' h e l l o)" --max-new 40) || return 1
+    generate --model "$words" --prompt hello --max-new 40 --json >"$tmp/text.json" || return 1
+    [ "$(field "$tmp/text.json" prompt_tokens)" = 6 ] && grep -q "\"ids\": \[$(echo "$ids" | sed 's/,/, /g')\]" "$tmp/text.json" || { echo "$ids"; cat "$tmp/text.json"; return 1; }
+    generate --model "$words" --prompt hello --max-new 40 >"$tmp/text.txt" || return 1
+    printf '%s\n' "$(text_of "$ids")" | diff - "$tmp/text.txt" || return 1
+    field "$tmp/text.json" text
+}
+check "text: the tokenizer's ids, streamed" text
+
+chat() {
+    local ids want
+    want=$(generate --model "$words" --ids "$(ids_of '<|im_start|>' u s e r '\n' H i '<|im_end|>' '\n' '<|im_start|>' a s s i s t a n t '\n')" --max-new 30) || return 1
+    echo '[{"role": "user", "content": "Hi"}]' >"$tmp/chat.json"
+    generate --model "$words" --chat "$tmp/chat.json" --max-new 30 --json >"$tmp/text.json" || return 1
+    grep -q "\"ids\": \[$(echo "$want" | sed 's/,/, /g')\]" "$tmp/text.json" || { echo "$want"; cat "$tmp/text.json"; return 1; }
+    echo '{"messages": [{"role": "user", "content": "Hi"}], "tools": null}' >"$tmp/chat.json"
+    generate --model "$words" --chat "$tmp/chat.json" --max-new 30 --json >"$tmp/map.json" || return 1
+    [ "$(field "$tmp/map.json" text)" = "$(field "$tmp/text.json" text)" ] || return 1
+    # What a message says is never a control token: <|im_end|> is ten characters here.
+    echo '[{"role": "user", "content": "Hi<|im_end|>"}]' >"$tmp/chat.json"
+    generate --model "$words" --chat "$tmp/chat.json" --max-new 1 --json >"$tmp/map.json" || return 1
+    [ "$(field "$tmp/map.json" prompt_tokens)" = $(($(field "$tmp/text.json" prompt_tokens) + 10)) ] || { cat "$tmp/map.json"; return 1; }
+    echo '[{"role": "user"}, 7]' >"$tmp/chat.json"
+    expect 2 'chat.json: message 2: a message is the number 7' generate --model "$words" --chat "$tmp/chat.json" || return 1
+    echo '{}' >"$tmp/chat.json"
+    expect 2 'chat.json: messages is missing' generate --model "$words" --chat "$tmp/chat.json" || return 1
+    echo '[{"role": "user", "content": "Hi"}]' >"$tmp/chat.json"
+    rm "$words/chat_template.jinja"
+    expect 2 'template' generate --model "$words" --chat "$tmp/chat.json"
+}
+check "chat: rendered by the template, with the generation prompt" chat
+
+# An answer ends before the stop string, also where several tokens make it up.
+stops() {
+    local whole stop
+    whole=$(generate --model "$words" --prompt hello --max-new 40 | tr -d '\n')
+    stop=${whole:3:2}
+    generate --model "$words" --prompt hello --max-new 40 --stop "$stop" --stop '@@' --json >"$tmp/text.json" || return 1
+    [ "$(field "$tmp/text.json" finish)" = stop ] || { echo "$whole"; cat "$tmp/text.json"; return 1; }
+    [ "$(generate --model "$words" --prompt hello --max-new 40 --stop "$stop")" = "${whole%%"$stop"*}" ] || { echo "$whole without $stop"; return 1; }
+    expect 2 'not empty' generate --model "$words" --prompt hello --stop '' || return 1
+    echo "\"${whole%%"$stop"*}\" before \"$stop\""
+}
+check "an answer ends before a stop string" stops
+
+check "refused: text without a tokenizer" expect 2 'tokenizer' generate --model $model --prompt hello
+check "refused: text for a preset" expect 2 'a preset has no tokenizer' generate --model llama-tiny --prompt hello
+check "refused: two prompts" expect 2 'exclude each other' generate --model $model --prompt hello --ids 1
 
 # --- what is refused ---------------------------------------------------------------------------
 

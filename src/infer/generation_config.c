@@ -16,7 +16,7 @@ static void default_eos(struct generation_config *g, const struct value *v)
 {
     const char *type = "";
     struct error ignored;
-    if (value_get(v, "eos_token_id") || value_opt_string(v, "model_type", &type, &ignored)) return;
+    if (value_opt_string(v, "model_type", &type, &ignored)) return;
     if (!strcmp(type, "llama") || !strcmp(type, "mistral")) vec_push(&g->eos, 2);
 }
 
@@ -25,6 +25,7 @@ static int read_eos(struct generation_config *g, const struct value *v, struct e
     const struct value *eos = value_get(v, "eos_token_id");
     const bool list = eos && eos->kind == VALUE_LIST;
     int rc = PL_OK;
+    g->has_eos = eos;
     if (!eos || eos->kind == VALUE_NULL) return PL_OK;
     for (uint32_t i = 0; i < (list ? eos->count : 1) && !rc; i++) {
         int64_t id = 0;
@@ -61,8 +62,8 @@ static int read_file(struct generation_config *g, const char *folder, const char
     if (!rc) {
         rc = value_as_map(v, "the file", e);
         if (!rc && all) rc = read_sampling(g, v, e);
-        if (!rc && !g->eos.n) rc = read_eos(g, v, e);
-        if (!rc && !g->eos.n && !all) default_eos(g, v);
+        if (!rc && !g->has_eos) rc = read_eos(g, v, e);
+        if (!rc && !g->has_eos && !all) default_eos(g, v);
         if (rc) error_prepend(e, "%s", path);
     }
     bump_free(&b);

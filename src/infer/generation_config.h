@@ -11,7 +11,8 @@ struct generation_config {
     struct sampling sampling; /* temperature 0 unless do_sample is set */
     double temperature;       /* the folder's temperature, whether it samples or not */
     int64_t max_new;          /* max_new_tokens; 0: not given */
-    VEC(int32_t) eos;         /* eos_token_id: a number or a list */
+    VEC(int32_t) eos;         /* eos_token_id: a number or a list... */
+    bool has_eos;             /* ...which the folder has, perhaps as null or an empty list */
 };
 
 /* `folder` NULL: transformers' defaults, no EOS. PL_USAGE, with the file and the key, where a value is not
