@@ -119,6 +119,8 @@ forms() {
     done
     generate --model $model --ids "$long" --context 64 --set memory.precision=bf16 --json >"$tmp/run.json" || return 1
     [ "$(field "$tmp/run.json" kv_cache_bytes)" = $((4 * ((64 * 24 + 255) / 256 * 256))) ] || { cat "$tmp/run.json"; return 1; }
+    generate --model $model --ids 1 --max-new 4 --set memory.quantize=nf4 --dry-run >"$tmp/plan.txt" || return 1
+    grep -q 'frozen, NF4' "$tmp/plan.txt" || { cat "$tmp/plan.txt"; return 1; }
     echo "bf16 with a cache of half the bytes, NF4, offloaded weights"
 }
 check "precision, 4-bit weights, offload" forms

@@ -22,7 +22,7 @@ struct generation {
     const char *model, *adapter, *ids, *text, *chat, *memory;
     uint64_t max_new, context, chunk, top_k, seed;
     double temperature, top_p, repetition_penalty;
-    bool json, dry_run;
+    bool json, dry_run, explain;
     struct names set, stops;
     struct config config;
     struct prompts prompts;   /* the tokenizer is NULL with ids, unless the folder has one */
@@ -192,6 +192,7 @@ static void show_plan(const struct generation *g, bool fits)
     const struct plan_note note = run_note(r, fits);
     if (g->json) plan_write(&r->plan, &r->graph, &note, &text);
     else plan_print(&r->plan, &r->graph, &r->device.profile, &text);
+    if (g->explain && !g->json) plan_explain(&r->plan, &r->graph, &text);
     fputs(text.at, stdout);
     text_free(&text);
 }
@@ -244,6 +245,7 @@ static int generate(int argc, char **argv, struct error *e)
         {"--top-p", DATA_REAL, &g.top_p},       {"--repetition-penalty", DATA_REAL, &g.repetition_penalty},
         {"--seed", DATA_COUNT, &g.seed},        {"--context", DATA_POSITIVE, &g.context},
         {"--chunk", DATA_POSITIVE, &g.chunk},   {"--dry-run", DATA_SWITCH, &g.dry_run},
+        {"--explain", DATA_SWITCH, &g.explain},
         {"--json", DATA_SWITCH, &g.json},       {"--memory", DATA_TEXT, &g.memory},
         {"--set", DATA_LIST, &g.set},
     };
@@ -277,6 +279,7 @@ const struct command command_generate = {
     "  --context N            tokens of prompt and answer for which the KV cache is planned; default: the prompt and --max-new\n"
     "  --chunk N              tokens of the prompt that are processed at once; default: the planner chooses\n"
     "  --dry-run              prints the plan and generates nothing\n"
+    "  --explain              with --dry-run: also lists both programs, their kernels, and every storage with its offset\n"
     "  --json                 prints one JSON object: ids, text, finish (eos, stop or length), speed, memory\n"
     "  --memory SIZE          memory budget, memory.budget\n"
     "  --set key=value        sets a configuration key, such as device=cuda, memory.precision=f32, memory.quantize=nf4, data.tokenizer\n"

@@ -69,7 +69,7 @@ static void build_forward(void *run, struct graph *g, int micro_batch)
     weights_4bit_mark(&r->stored, g);
     for (uint32_t i = 0; i < g->params.n && r->forward; i++) {
         struct param *p = &g->params.at[i];
-        if (!p->frozen) p->exact = true;
+        if (!p->frozen && (r->has_adapter || !r->batch.cache)) p->exact = true; /* generation without an adapter has nothing that was trained beside 4-bit weights */
         p->frozen = true;
     }
 }
