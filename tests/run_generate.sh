@@ -1,6 +1,6 @@
 #!/bin/bash
 # run_generate.sh: `plimsoll generate`: the answers of transformers, the same answer in every budget and for every
-# chunk of the prompt, the bytes of the KV cache, the seed of draws, text and chats, and what is refused.
+# chunk of the prompt, the bytes of the KV cache, the seed of draws, text and chats, a task that was taught, and what is refused.
 #
 #   bash tests/run_generate.sh        from the repository's root, after make; see run_lib.sh
 #
@@ -224,6 +224,48 @@ stops() {
     echo "\"${whole%%"$stop"*}\" before \"$stop\""
 }
 check "an answer ends before a stop string" stops
+
+# --- a model that was taught --------------------------------------------------------------------------
+
+# right MODEL: how many of 40 prompts that were held out a model answers exactly.
+right() {
+    local question want got n=0
+    while read -r question want; do
+        echo "[{\"role\": \"user\", \"content\": \"$question\"}]" >"$tmp/chat.json"
+        got=$(generate --model "$1" --set "data.tokenizer=$words" --chat "$tmp/chat.json" --max-new 8 2>"$tmp/err") || { cat "$tmp/err" >&2; return 1; }
+        [ "$got" != "$want" ] || n=$((n + 1))
+    done <"$tmp/held.txt"
+    echo "$n"
+}
+# Sorting three or four of six letters: 300 steps on rows of packed conversations.
+teach() {
+    local before after
+    printf '%s' "{% for m in messages %}{{ '<|im_start|>' }}{% if m.role == 'user' %}{{ m.content }}{% else %}{% generation %}{{ m.content + '<|im_end|>' }}{% endgeneration %}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>' }}{% endif %}" >"$words/chat_template.jinja"
+    echo '{"eos_token": "<|im_end|>"}' >"$words/tokenizer_config.json"
+    awk -v held="$tmp/held.txt" -v train="$tmp/train.jsonl" 'BEGIN { srand(3)
+        for (i = 0; i < 4000; i++) {
+            s = t = ""; split("", c)
+            for (k = 3 + int(rand() * 2); k > 0; k--) { x = 1 + int(rand() * 6); c[x]++; s = s substr("abcdef", x, 1) }
+            for (x = 1; x <= 6; x++) for (k = 0; k < c[x]; k++) t = t substr("abcdef", x, 1)
+            if (s in seen) continue
+            seen[s] = 1
+            if (++m <= 40) print s, t >held
+            else printf "{\"messages\": [{\"role\": \"user\", \"content\": \"%s\"}, {\"role\": \"assistant\", \"content\": \"%s\"}]}\n", s, t >train
+        } }'
+    cat >"$tmp/teach.yaml" <<YAML
+model: {preset: llama-tiny}
+data: {format: conversations, train: $tmp/train.jsonl, tokenizer: $words, sequence: 64}
+train: {steps: 300, effective_batch: 8, learning_rate: 3e-3, schedule: cosine, warmup_steps: 20, out: $tmp/taught}
+memory: {precision: f32}
+device: {kind: $DEVICE}
+YAML
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/teach.yaml" $FLAGS >"$tmp/out" 2>&1 || { tail -n 5 "$tmp/out"; return 1; }
+    before=$(right llama-tiny) && after=$(right "$tmp/taught/model") || return 1
+    [ "$before" = 0 ] && [ "$after" -ge 38 ] || { echo "$before of 40 right before, $after after"; return 1; }
+    echo "$before of 40 right before, $after after"
+}
+check "a task that 300 steps teach: sorting letters" teach
 
 check "refused: text without a tokenizer" expect 2 'tokenizer' generate --model $model --prompt hello
 check "refused: text for a preset" expect 2 'a preset has no tokenizer' generate --model llama-tiny --prompt hello

@@ -167,8 +167,21 @@ static void print_answer(const struct generation *g, const struct answer *a)
     text_free(&out);
 }
 
+/* Adds to the folder's EOS what else ends an answer: of a chat the tokenizer's eos_token, which is the end of a turn
+ * in many templates; a stop text that is a special token, because answers have no text of these. */
+static void add_ends(struct generation *g)
+{
+    const struct tokenizer *t = g->prompts.tokenizer;
+    if (g->chat && tokenizer_eos(t) >= 0) vec_push(&g->folder.eos, tokenizer_eos(t));
+    for (uint32_t i = 0; i < g->stops.n; i++) {
+        const int32_t id = tokenizer_id(t, g->stops.at[i]);
+        if (id >= 0 && tokenizer_is_special(t, id)) vec_push(&g->folder.eos, id);
+    }
+}
+
 static int answer(struct generation *g, const struct run_generation *o, struct error *e)
 {
+    add_ends(g);
     bool terminal = isatty(STDOUT_FILENO);
     const struct generate_options options = {.sampling = g->sampling, .most = o->answer, .ends = g->folder.eos.at, .n_ends = g->folder.eos.n,
                                              .tokenizer = g->prompts.tokenizer, .stops = g->stops.at, .n_stops = g->stops.n,
@@ -275,7 +288,7 @@ const struct command command_generate = {
     "  --repetition-penalty P makes tokens of the text so far less likely; 1: none. Default: likewise, else 1\n"
     "  --seed N               of the draws (0): the same seed gives the same text\n"
     "  --stop TEXT            ends the answer before this text; may be given several times. The tokens of eos_token_id in\n"
-    "                         generation_config.json, else config.json, end it too\n"
+    "                         generation_config.json, else config.json, end it too, and in a chat the tokenizer's eos_token\n"
     "  --context N            tokens of prompt and answer for which the KV cache is planned; default: the prompt and --max-new\n"
     "  --chunk N              tokens of the prompt that are processed at once; default: the planner chooses\n"
     "  --dry-run              prints the plan and generates nothing\n"
