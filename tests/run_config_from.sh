@@ -187,6 +187,13 @@ check 'a key twice' refused ab.json ': line 2: the key "train_batch_size" occurs
 EOT
 nul() { printf 'bf16: true\0\n' | refused ac.yaml ': it has NUL characters'; }
 check 'a file that is no text' nul
+latin() { printf 'python train.py --batch_size 2 \\\n --output_dir caf\351\n' | refused ac.sh ':2: the bytes are not UTF-8'; }
+check 'a file that is not UTF-8' latin
+large() {
+    head -c 17000000 /dev/zero | tr '\0' a >"$tmp/large.yaml"
+    expect 2 'large.yaml' from "$tmp/large.yaml"
+}
+check '17 MB on one line' large
 check 'two training commands' refused ad.sh ':2: a second command that trains .the first is on line 1.' <<'EOT'
 python train.py --batch_size 2
 python train.py --batch_size 4
