@@ -15,6 +15,7 @@
 
 #include "data/tokens.h"
 #include "config/config.h"
+#include "data/conversations.h"
 #include "train/signals.h"
 
 static void assert_has(const char *text, const char *part)
@@ -109,6 +110,13 @@ static const char everything[] =
     "  sequence: 128\n"
     "  shuffle: false\n"
     "  token_dtype: int32\n"
+    "  tokenizer: models/small/tokenizer.json\n"
+    "  template: chatml\n"
+    "  system: 'Be kind, and brief'\n"
+    "  train_on: last\n"
+    "  packing: false\n"
+    "  too_long: cut\n"
+    "  store: stores/chats\n"
     "  images: images\n"
     "  masks: labels\n"
     "  validation_images: test/images\n"
@@ -221,6 +229,8 @@ static void test_every_key(void **state)
     assert_true(m[0].given[MODULE_recompute] && !strncmp(m[0].recompute.value, "segments:", 9) && !m[0].given[MODULE_precision]);
     assert_true(m[1].given[MODULE_precision] && m[1].precision == MODULE_F32 && !m[1].given[MODULE_recompute]);
     assert_string_equal(c.memory_head_chunks.value, "8");
+    assert_string_equal(c.data_system, "Be kind, and brief");
+    assert_true(c.data_train_on == TRAIN_ON_LAST && !c.data_packing && c.data_too_long == TOO_LONG_CUT);
     assert_int_equal(c.device_kind, ON_CPU);
     assert_int_equal(c.device_threads, 2);
     assert_true(c.device_deterministic);

@@ -63,6 +63,8 @@ static void test_lists_and_lines(void **state)
     READS("[{\"a\":1}]", "1:{\"a\":1}");
     READS("\xef\xbb\xbf [\n {\"a\":[1,{}]} ,\n{}\n]\n", "2:{\"a\":[1,{}]} 3:{}");
     READS("{\"a\":\"}\\\"{\"}\n{}\r\n\n{\"b\":\"\\\\\"}", "1:{\"a\":\"}\\\"{\"} 2:{} 4:{\"b\":\"\\\\\"}");
+    READS("{\"a\": [}\n{\"b\": \"x}\n{}\n", "1:{\"a\": [} 2:{\"b\": \"x} 3:{}"); /* lines that do not close their object */
+    READS("{\n\"a\": [\n{\n}\n]\n}\n{}", "1:{\n\"a\": [\n{\n}\n]\n} 7:{}"); /* json.dumps with indent 0 */
     READS("{}{}", "1:{} 1:{}"); /* one after the other without a line break */
     READS("{\n\"a\":\n1\n}\n{}", "1:{\n\"a\":\n1\n} 5:{}");
 }

@@ -101,15 +101,24 @@ struct extent {
     size_t at;     /* from the object's beginning */
     uint32_t depth;
     bool string;
+    bool broken;   /* a line ended in it */
+    bool filled;   /* its first line has more than {: one object a line */
 };
 
-/* Scans what the buffer has; true: the object is complete. */
+/* Scans what the buffer has; true: the object is complete. Of one object a line, a line that does not
+ * close its object ends where the next object begins: json_parse refuses it, and the others can be used. */
 static bool scan(const struct records *r, struct extent *x)
 {
     const char *p = r->buffer + r->from;
     const size_t n = r->n - r->from;
     while (x->at < n) {
         const char c = p[x->at];
+        if (c == '\n' && x->filled && !r->list) {
+            if (x->at + 1 == n) return false; /* the next line is not there yet */
+            if (p[x->at + 1] == '{') return true;
+        }
+        x->filled |= x->at && c != ' ' && c != '\t' && c != '\r' && c != '\n' && !x->broken;
+        x->broken |= c == '\n';
         if (x->string && c == '\\') {
             if (x->at + 1 == n) return false; /* the escaped byte is not there yet */
             x->at += 2;

@@ -41,7 +41,7 @@ void report_print(const struct sample_report *r, struct text *out)
 static uint64_t index_bytes(const struct token_store_header *h)
 {
     const uint64_t most = 1ull << 56;
-    if (h->samples > most / sizeof(struct stored_sample) || h->answers > most / sizeof(struct byte_range) || h->names > most || h->tokens > most / 4) return UINT64_MAX;
+    if (h->samples > UINT32_MAX || h->answers > most / sizeof(struct byte_range) || h->names > most || h->tokens > most / 4) return UINT64_MAX;
     return h->samples * sizeof(struct stored_sample) + h->answers * sizeof(struct byte_range) + h->names;
 }
 

@@ -97,7 +97,7 @@ static int find_named(const struct text_source *s, const struct config *c, const
     if (!rc) rc = check_store(path->at, key, e);
     if (!rc) return PL_OK;
     const size_t n = strlen(e->text);
-    if (n < sizeof e->text) snprintf(e->text + n, sizeof e->text - n, "; rebuild it with `plimsoll data tokenize RUN.yaml -o %s`, or leave data.store out", c->data_store);
+    if (n < sizeof e->text) snprintf(e->text + n, sizeof e->text - n, "; make it with `plimsoll data tokenize RUN.yaml -o %s`, or leave data.store out", c->data_store);
     return error_prepend(e, "data.store");
 }
 

@@ -62,8 +62,7 @@ static enum chat_failure find_answer(const struct tokenizer *t, const struct tem
     } else {
         const struct text *end = last ? &whole->text : &after.text;
         if (!begins_with(end, &before.text) || !begins_with(&whole->text, end)) {
-            error_set(e, PL_USAGE, "the template renders the messages before answer %u differently when others follow, as templates do that drop earlier thoughts: "
-                      "which tokens are its answer is not known. Use a template with {%% generation %%} (data.template)", i + 1);
+            error_set(e, PL_USAGE, "the template renders message %u otherwise once others follow it (it drops thoughts?): use one with {%% generation %%} (data.template)", i + 1);
             f = CHAT_ANSWERS;
         } else if (before.text.n < end->n) {
             vec_push(&whole->answers, ((struct byte_range){(uint32_t)before.text.n, (uint32_t)end->n}));

@@ -129,3 +129,6 @@ put("conversation", "sharegpt", b'{"system": "s", "tools": "[{\\"name\\": \\"f\\
 put("conversation", "alpaca", b'[{"instruction": "q", "input": "i", "output": "a", "history": [["b", "c"]]}]')
 put("conversation", "completion", b'{"prompt": "q", "completion": "a"}\n{"text": "t"}\n{"prompt": [], "completion": []}')
 put("conversation", "cut", b'[{"text": "t"}, {"text": "u')
+
+# A token store of three samples, with the options of rows before it: `plimsoll data tokenize` of lines of
+# tests/golden/chat/chats.jsonl wrote it; the stored inputs were made from it by putting a byte in front.

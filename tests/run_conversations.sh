@@ -1,0 +1,195 @@
+#!/bin/bash
+# run_conversations.sh: `data.format: conversations`, from files to a trained model.
+#
+#   bash tests/run_conversations.sh        after make; the variables are described in tests/run_lib.sh
+#
+#   data     inspect, tokenize, init; what is refused
+#   train    rows, resume, splits, the token store
+# shellcheck disable=SC2015
+cd "$(dirname "$0")/.." || exit 2
+# shellcheck source=tests/run_lib.sh
+. tests/run_lib.sh
+chat=tests/golden/chat
+model=$chat/model
+export OMP_WAIT_POLICY=passive
+
+cp "$chat/chats.jsonl" "$tmp/chats.jsonl"
+cat >"$tmp/run.yaml" <<END
+model: {path: $model}
+data: {format: conversations, train: "$tmp/chats.jsonl", sequence: 128}
+train: {steps: 6, effective_batch: 4, learning_rate: 0.01, out: "$tmp/unused"}
+memory: {micro_batch: 4, precision: f32}
+device: $DEVICE
+END
+# run OUT [ARGUMENT...]: trains into OUT.
+run() {
+    local out=$1
+    shift
+    rm -rf "$out"
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/run.yaml" --set "train.out=$out" $FLAGS "$@"
+}
+# refused PATTERN [ARGUMENT...]: `train` ends with 2, says it, and leaves no folder.
+refused() {
+    local pattern=$1
+    shift
+    rm -rf "$tmp/refused"
+    expect 2 "$pattern" "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/refused" "$@" || return 1
+    [ ! -e "$tmp/refused" ] || { echo "a run folder was left"; return 1; }
+}
+losses() { sed -n 's/.*"loss":\([^,]*\),.*/\1/p' "$1/metrics.jsonl"; }
+
+# --- data ------------------------------------------------------------------------------------------
+
+inspects() {
+    "$binary" data inspect "$tmp/chats.jsonl" --model $model --set data.sequence=128 --samples 1 >"$tmp/out" || return 1
+    grep -q '^samples     26, OpenAI messages' "$tmp/out" && grep -q '^rows        [0-9]* of 128 tokens, 9[5-9]' "$tmp/out" || { cat "$tmp/out"; return 1; }
+    grep -A 1 '^<|im_start|>assistant' "$tmp/out" | tr '\n' ' ' | grep -q '{+[A-Z].*<|im_end|>' || { cat "$tmp/out"; return 1; }
+    grep '^rows' "$tmp/out"
+}
+# Labels by {% generation %} end before the line break that follows the end of the turn.
+inspects_marked() {
+    "$binary" data inspect "$tmp/chats.jsonl" --model $model --set data.template=$chat/generation.jinja --samples 1 >"$tmp/out" || return 1
+    grep -q '^{+.*<|im_end|>+}$' "$tmp/out" || { cat "$tmp/out"; return 1; }
+}
+inspects_without_model() { "$binary" data inspect "$tmp/chats.jsonl" | grep 'turns .* at most 7'; }
+# The files of every format have the messages of the same conversation.
+formats() {
+    printf '%s\n' '[{"conversations": [{"from": "human", "value": "cat?"}, {"from": "gpt", "value": "Mat."}]},' '{"instruction": "cat?", "output": "Mat."}]' >"$tmp/list.json"
+    printf '%s\n' '{"messages": [{"role": "user", "content": "cat?"}, {"role": "assistant", "content": [{"type": "text", "text": "Mat."}]}]}' \
+        '{"prompt": [{"role": "user", "content": "cat?"}], "completion": [{"role": "assistant", "content": "Mat."}]}' >"$tmp/lines.jsonl"
+    "$binary" data inspect "$tmp/list.json" "$tmp/lines.jsonl" --model $model --samples 2 >"$tmp/out" || return 1
+    [ "$(grep -c 'user, assistant; 18 tokens, 5 with labels' "$tmp/out")" = 2 ] && grep -q '^usable      4' "$tmp/out" && grep '^tokens      72;' "$tmp/out" || { cat "$tmp/out"; return 1; }
+}
+tokenizes() {
+    "$binary" data tokenize "$tmp/run.yaml" -o "$tmp/store" >"$tmp/out" || return 1
+    [ -f "$tmp/store/train.tokenized" ] || return 1
+    OMP_NUM_THREADS=1 "$binary" data tokenize "$tmp/run.yaml" -o "$tmp/store1" >/dev/null && same "$tmp/store/train.tokenized" "$tmp/store1/train.tokenized" && tail -n 1 "$tmp/out"
+}
+inits() {
+    "$binary" init --model $model --data "$tmp/chats.jsonl" --out "$tmp/init" >"$tmp/init.yaml" || return 1
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/init.yaml" --set train.epochs=1 --set "device.kind=$DEVICE" $FLAGS >"$tmp/out" 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
+    grep '^  format: conversations' "$tmp/init.yaml"
+}
+if part data; then
+    check "inspect shows samples with labels" inspects
+    check "inspect by {% generation %}" inspects_marked
+    check "inspect without a tokenizer" inspects_without_model
+    check "all formats" formats
+    check "tokenize: the same bytes by one thread" tokenizes
+    check "init writes a run that trains" inits
+fi
+
+# Bad samples among good ones, in each case one.
+bad() { # bad LINE PATTERN [ARGUMENT...]
+    cp "$chat/chats.jsonl" "$tmp/bad.jsonl"
+    printf '%s\n' "$1" >>"$tmp/bad.jsonl"
+    local pattern=$2
+    shift 2
+    refused "1 of 27 samples cannot be used: 1 $pattern" --set "data.train=$tmp/bad.jsonl" --set data.max_bad=0 "$@"
+}
+tolerated() {
+    { echo '{"messages": [}'; cat "$chat/chats.jsonl"; } >"$tmp/bad.jsonl"
+    run "$tmp/tolerated" --set "data.train=$tmp/bad.jsonl" --set data.max_bad=0.05 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
+    grep '1 of 27 samples cannot be used' "$tmp/err"
+}
+file() { # file PATTERN: $tmp/file.jsonl is refused
+    refused "$1" --set "data.train=$tmp/file.jsonl"
+}
+if part data; then
+    check "a sample that is not JSON" bad '{"messages": x}' 'malformed JSON .*bad.jsonl:27: '
+    check "invalid UTF-8" bad "$(printf '{"text": "\xff"}')" 'malformed JSON .*bad.jsonl:27: .*UTF-8'
+    check "unknown keys" bad '{"a": 1}' 'keys of no known format .*its keys are a;'
+    check "an unknown role" bad '{"messages": [{"role": "poet", "content": "x"}]}' 'unknown role .*turn 1 has the role "poet"'
+    check "turns out of order" bad '{"messages": [{"role": "assistant", "content": "x"}]}' 'turns out of order'
+    check "no answer" bad '{"messages": [{"role": "user", "content": "x"}]}' 'no answer'
+    check "an image" bad '{"image": "a.png", "conversations": [{"from": "human", "value": "<image>"}, {"from": "gpt", "value": "x"}]}' 'images or videos, which this model does not take .*a.png'
+    check "answers that the template changes later" bad '{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "<think>t</think>a"}, {"role": "user", "content": "r"}, {"role": "assistant", "content": "b"}]}' \
+        'answers not found in the rendered text' --set data.template=$chat/thinking.jinja
+    check "bad samples within data.max_bad" tolerated
+    : >"$tmp/file.jsonl"
+    check "an empty file" file 'file.jsonl: the file is empty'
+    head -c 3000 "$chat/chats.jsonl" >"$tmp/file.jsonl"
+    check "a truncated file" file 'file.jsonl:[0-9]+: the object that begins here does not end'
+    { printf '['; head -n 1 "$chat/chats.jsonl"; } >"$tmp/file.jsonl"
+    check "a truncated list" file 'file.jsonl:2: the list of samples does not end'
+    printf '{"text": "' >"$tmp/file.jsonl" && truncate -s 1G "$tmp/file.jsonl"
+    check "1 GiB on one line" file 'file.jsonl:1: the object that begins here is longer than 64 MiB'
+    rm -f "$tmp/file.jsonl"
+    check "no file" file 'file.jsonl: no file has this name'
+    mkdir -p "$tmp/plain" && cp $model/tokenizer.json "$tmp/plain"
+    check "no template" refused 'chats.jsonl:1 is a conversation: .*chatml' --set "data.tokenizer=$tmp/plain"
+    check "ids beyond the vocabulary" refused "chats.jsonl:1: its token [0-9]+ has the id [0-9]+, but the model's vocabulary has 61 ids" --set data.tokenizer=$model --set model.path=tests/golden/basic
+    check "all samples too long" refused 'all 26 samples are longer than data.sequence, 4 tokens' --set data.sequence=4
+    check "a preset has no tokenizer" refused 'there is no tokenizer: a preset has none' --set model.path=null --set model.preset=llama-tiny
+fi
+
+# --- training ----------------------------------------------------------------------------------------
+
+trains() {
+    run "$tmp/a" >"$tmp/out" 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
+    grep -q 'data.train: 26 conversations in [0-9]* rows of 128 tokens, 9[5-9]' "$tmp/err" || { cat "$tmp/err"; return 1; }
+    [ -f "$tmp/a/train.tokenized" ] && steps_once "$tmp/a" 6 && no_debris "$tmp/a" || return 1
+    awk 'NR == 1 { first = $1 } { last = $1 } END { print first " -> " last; exit !(last < first) }' <(losses "$tmp/a")
+}
+# A step over samples of the same tokens in other rows has the same loss: packed or padded, in one
+# micro-batch or several. All conversations are in one step.
+same_loss() { # same_loss NAME [ARGUMENT...]
+    local name=$1
+    shift
+    run "$tmp/$name" --set train.steps=2 "$@" >/dev/null 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
+}
+packing() {
+    local rows
+    rows=$(sed -n 's/.*conversations in \([0-9]*\) rows.*/\1/p' "$tmp/err.rows")
+    same_loss packed --set train.effective_batch="$rows" --set memory.micro_batch="$rows" && same_loss split --set train.effective_batch="$rows" --set memory.micro_batch=1 &&
+        same_loss padded --set train.effective_batch=26 --set memory.micro_batch=26 --set data.packing=false || return 1
+    paste <(losses "$tmp/packed") <(losses "$tmp/split") <(losses "$tmp/padded") |
+        awk '{ for (i = 2; i <= 3; i++) if (($i - $1) ^ 2 > (1e-5 * $1) ^ 2) bad = 1; print } END { exit bad || NR != 2 }'
+}
+resumes() {
+    run "$tmp/b" --set train.steps=3 --set train.save_every=3 >/dev/null 2>&1 || return 1
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/b" --resume $FLAGS >/dev/null 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
+    same_run "$tmp/a" "$tmp/b" 6
+}
+train_on() {
+    run "$tmp/last" --set train.steps=1 --set data.train_on=last >/dev/null 2>"$tmp/err" && run "$tmp/all" --set train.steps=1 --set data.train_on=all >/dev/null 2>>"$tmp/err" || { cat "$tmp/err"; return 1; }
+    sed -n 's/.*filled; //p' "$tmp/err" | sort -u | awk 'END { exit NR != 2 }' && sed -n 's/.*filled; //p' "$tmp/err" | tr '\n' ' '
+}
+too_long() {
+    run "$tmp/drop" --set train.steps=1 --set data.sequence=40 >/dev/null 2>"$tmp/err" && grep -q 'longer than data.sequence (40 tokens; the longest has [0-9]*) and left out' "$tmp/err" &&
+        run "$tmp/cut" --set train.steps=1 --set data.sequence=40 --set data.too_long=cut >/dev/null 2>"$tmp/err" && grep -o '[0-9]* samples are longer than data.sequence and cut after the last answer' "$tmp/err" || { cat "$tmp/err"; return 1; }
+}
+evaluates() {
+    head -n 5 "$chat/chats.jsonl" >"$tmp/val.jsonl"
+    run "$tmp/eval" --set train.steps=2 --set "data.validation=$tmp/val.jsonl" >"$tmp/out" 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
+    [ -f "$tmp/eval/validation.tokenized" ] && grep -o '"eval_loss":[^,]*,"eval_perplexity":[^,]*' "$tmp/eval/metrics.jsonl"
+}
+# A store that is up to date is used, and one that is not is rebuilt; a named one is an error.
+stores() {
+    cp "$chat/chats.jsonl" "$tmp/s.jsonl"
+    "$binary" data tokenize "$tmp/run.yaml" --set "data.train=$tmp/s.jsonl" >/dev/null && [ -f "$tmp/s.jsonl.tokenized" ] || return 1
+    run "$tmp/s" --set "data.train=$tmp/s.jsonl" --set train.steps=1 >/dev/null 2>&1 && [ ! -e "$tmp/s/train.tokenized" ] || { echo "the store beside the data is not used"; return 1; }
+    sed -i '1s/kind/mild/' "$tmp/s.jsonl"
+    run "$tmp/s" --set "data.train=$tmp/s.jsonl" --set train.steps=1 >/dev/null 2>"$tmp/err" && [ -e "$tmp/s/train.tokenized" ] && grep 's.jsonl.tokenized is stale: it was made from other data files' "$tmp/err"
+}
+named() { refused "$1" --set "data.store=$tmp/named" "${@:2}"; }
+if part train; then
+    check "train: the loss falls" trains
+    cp "$tmp/err" "$tmp/err.rows" 2>/dev/null
+    check "packed, padded and split: the same loss" packing
+    check "resume is bit for bit" resumes
+    check "data.train_on" train_on
+    check "data.too_long" too_long
+    check "evaluation" evaluates
+    check "token stores" stores
+    "$binary" data tokenize "$tmp/run.yaml" -o "$tmp/named" >/dev/null 2>&1
+    check "a stale store that is named: template" named 'train.tokenized is stale: it was made from another chat template; make it with' --set data.template=$chat/generation.jinja
+    check "a stale store that is named: system" named 'stale: it was made from another system prompt' --set data.system=Hello
+    truncate -s -9 "$tmp/named/train.tokenized"
+    check "a cut store that is named" named 'train.tokenized: it has [0-9]+ bytes, its header says [0-9]+: it is cut'
+    check "a named store that is not there" named 'there is no .*none/train.tokenized' --set "data.store=$tmp/none"
+fi
+summary
