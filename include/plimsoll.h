@@ -220,6 +220,7 @@ enum pl_kind {
     PL_MASTERS,    /* f32 master weights of lower-precision weights */
     PL_GRADIENTS,
     PL_OPTIMIZER,
+    PL_KV_CACHE,   /* keys and values of the tokens so far, in generation */
     PL_INPUTS,
     PL_CONSTANTS,
     PL_STEP,       /* learning rate, count and the like */

@@ -62,13 +62,14 @@ static void build_forward(void *run, struct graph *g, int micro_batch)
     struct run *r = run;
     struct batch b = r->batch;
     b.B = micro_batch;
+    if (program_is(g->at.program, PROGRAM_SINGLE)) b.T = 1;
     r->model.family->build(&r->model, g, &b);
     if (r->has_adapter && !g->error.code) pass_lora(g, &r->adapter, micro_batch);
     recipe_freeze(r->config, g);
     weights_4bit_mark(&r->stored, g);
     for (uint32_t i = 0; i < g->params.n && r->forward; i++) {
         struct param *p = &g->params.at[i];
-        if (!p->frozen) p->exact = true;
+        if (!p->frozen && (r->has_adapter || !r->batch.cache)) p->exact = true; /* generation without an adapter has nothing that was trained beside 4-bit weights */
         p->frozen = true;
     }
 }
@@ -405,6 +406,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     r->forward = o->forward || o->evaluate;
     r->effective_batch = (int)(o->train ? c->train_effective_batch : o->B);
     r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .outputs = !o->train, .loss_output = o->forward ? "" : o->loss_output, .size = o->size};
+    if (o->generate) r->batch.cache = o->generate->cache;
     int rc = open_model(r, o, e);
     if (!rc) rc = weights_4bit_find(&r->stored, &r->model, &r->memory, e);
     if (!rc && r->stored.n && !o->probe) log_note("%s: %u weights are in 4 bits (NF4) and stay so, as with memory.quantize nf4", r->model.path, r->stored.n);
@@ -423,9 +425,10 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     struct settings s = base_settings(r, o);
     struct run_input ids;
     if ((rc = check_precision(r, &s, e)) || (rc = check_needs(&s, e))) return rc;
-    rc = o->plan ? follow_plan(r, &r->source, s, o->plan, e) : search_plan(r, s, o, e);
+    if (o->generate) rc = run_plan_generation(r, s, o->generate, e);
+    else rc = o->plan ? follow_plan(r, &r->source, s, o->plan, e) : search_plan(r, s, o, e);
     if (r->has_graph) run_warn(r);
-    if (rc == PL_NOFIT && !o->plan) run_remedies(r, o, e);
+    if (rc == PL_NOFIT && !o->plan && !o->generate) run_remedies(r, o, e);
     if (!o->several) close_space(r);
     if (!rc && r->defined) rc = run_check_ids(r, e);
     /* A user-defined model has no config.json: its embedding layer gives the vocabulary size. */

@@ -68,11 +68,19 @@ struct run {
     int n_warnings;
 };
 
+/* Generation of text: up to `cache` tokens, of a prompt and its answer. */
+struct run_generation {
+    int64_t cache;
+    int64_t prompt, answer;      /* tokens for which the plan's time is predicted */
+    int64_t chunk;               /* tokens of a prompt that are processed at once; 0: the planner chooses */
+};
+
 /* Options of a command beyond the configuration. */
 struct run_options {
     const char *plan;            /* a plan file to follow instead of searching */
     bool train;                  /* false: one forward and backward, outputs kept, no update */
     bool forward;                /* with train false: only the outputs, no loss and no gradient */
+    const struct run_generation *generate; /* with forward: programs prompt and next instead; NULL: none */
     bool evaluate;               /* the same on batches of the configuration's data: loss and mask statistics */
     int64_t B, T;                /* with train false: the batch size and sequence length */
     const struct definition *define; /* the model, instead of model.preset; NULL: none */
@@ -130,6 +138,10 @@ int run_least_micro_batch(const struct run *r);
 /* Fills the device's kind and profile; no device is opened (run_profile.c). A given profile file
  * decides the number of threads, unless the configuration sets it. */
 int run_open_profile(struct run *r, struct error *e);
+
+/* The fastest plan of a run that generates, within its budgets: chunks of the prompt, with and without
+ * offloaded weights (plan_generation.c). On PL_NOFIT the smallest one. */
+int run_plan_generation(struct run *r, struct settings s, const struct run_generation *o, struct error *e);
 
 /* Searches changes of the configuration that would fit, and appends them to the error
  * (remedies.c). */

@@ -18,7 +18,7 @@ enum { NAME_ROOM = 256 };
 
 const char *kind_name(enum kind k)
 {
-    static const char *const names[KIND_COUNT] = {"none",  "parameters", "masters", "gradients", "optimizer",
+    static const char *const names[KIND_COUNT] = {"none",  "parameters", "masters", "gradients", "optimizer", "KV cache",
                                                   "inputs", "constants", "step",    "outputs",   "staging",
                                                   "activations", "workspace"};
     CHECK(k < KIND_COUNT);
@@ -335,6 +335,14 @@ id graph_const(struct graph *g, const char *name, enum dtype t, int rank, const 
     memcpy(g->blob.at + at, data, bytes);
     g->blob.n += (uint32_t)bytes;
     return add_param(g, name, (struct param){.tensor = x, .master = x, .init = {INIT_DATA, 0, at}, .frozen = true});
+}
+
+id graph_cache(struct graph *g, const char *name, int rank, const int64_t *dim)
+{
+    char full[NAME_ROOM];
+    if (!(name = name_in_part(g, name, full))) return 0;
+    id s = storage_by_name(g, KIND_CACHE, name);
+    return s ? graph_tensor(g, name, s, DT_F32, rank, dim, 0) : leaf(g, name, KIND_CACHE, DT_F32, rank, dim);
 }
 
 id graph_step(struct graph *g)

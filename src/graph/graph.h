@@ -6,7 +6,7 @@
  *     node      one op: reads tensors, writes tensors
  *     scope     the module a node belongs to ("model.layers.3")
  *     loop      a counted repetition of consecutive nodes
- *     program   an ordered list of nodes: step, update, evaluation
+ *     program   an ordered list of nodes: step, update, ... (programs.def)
  *
  * Everything is a 32-bit id into a flat array; id 0 is invalid everywhere, and each array's element
  * 0 is a dummy. The arrays contain no pointers, so a graph is copied by copying its arrays, and its
@@ -46,6 +46,7 @@ enum kind {
     KIND_MASTER,    /* f32 master copy of lower-precision weights */
     KIND_GRAD,      /* gradients of parameters */
     KIND_STATE,     /* optimizer state */
+    KIND_CACHE,     /* keys and values of the tokens so far, in generation */
     KIND_INPUT,     /* the step's batch */
     KIND_CONST,     /* tables that are computed once */
     KIND_STEP,      /* struct step_block */
@@ -66,7 +67,7 @@ enum program {
 #undef PROGRAM
     PROGRAM_COUNT
 };
-enum { PROGRAM_FORWARD = 1, PROGRAM_TRAINS = 2, PROGRAM_HANDED = 4, PROGRAM_TIMED = 8 }; /* flags of programs.def */
+enum { PROGRAM_FORWARD = 1, PROGRAM_TRAINS = 2, PROGRAM_HANDED = 4, PROGRAM_TIMED = 8, PROGRAM_BESIDE = 16, PROGRAM_GENERATES = 32, PROGRAM_SINGLE = 64 }; /* flags of programs.def */
 const char *program_name(enum program p);
 /* True if the program has the flag. */
 bool program_is(enum program p, unsigned flag);
@@ -318,6 +319,9 @@ enum { INPUT_SHARED = -1 };
 id graph_input_along(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim, int axis);
 id graph_const(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim,
                const void *data);
+/* Memory of the model, by name: what one program leaves in it the next one finds there. CACHE_WRITE
+ * writes it. Its dtype is that of the rows that are written. */
+id graph_cache(struct graph *g, const char *name, int rank, const int64_t *dim);
 id graph_step(struct graph *g); /* the tensor of the step block, created on first use */
 /* 1 / count of the whole step, a scalar of the step block that a loss is multiplied by. `name` says
  * what is counted, in a model with several losses; NULL: the count of a model with one. Before each

@@ -72,6 +72,18 @@ void infer_scatter_add(struct infer *f)
             "the accumulator does not fit the sum");
 }
 
+void infer_cache_write(struct infer *f)
+{
+    const struct tensor *cache = f->in[0], *rows = f->in[1], *at = f->in[2];
+    REQUIRE(cache->rank >= 2 && rows->rank == cache->rank && cache->dtype == rows->dtype, "the cache [B,S,...] and the rows [B,T,...] must have one rank and one dtype");
+    for (int i = 0; i < cache->rank; i++)
+        REQUIRE(i == 1 || rows->dim[i] == cache->dim[i], "dimension %d is %lld in the cache and %lld in the rows", i, (long long)cache->dim[i], (long long)rows->dim[i]);
+    REQUIRE(tensor_is_dense(cache), "the cache must be dense");
+    REQUIRE(at->dtype == DT_I32 && at->rank == 2 && at->dim[0] == rows->dim[0] && at->dim[1] == rows->dim[1], "positions must be i32 [%lld,%lld]",
+            (long long)rows->dim[0], (long long)rows->dim[1]);
+    like(&f->out[0], cache);
+}
+
 /* --- maps --------------------------------------------------------------------- */
 
 void infer_resize(struct infer *f)

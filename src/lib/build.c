@@ -140,7 +140,7 @@ void pl_output(struct pl_builder *b, const char *name, pl_tensor x)
     else if (kind_is_persistent(storage_of(g, x)->kind) && storage_of(g, x)->kind != KIND_OUTPUT)
         graph_fail(g, "output %s is not computed: %s", name, tensor_print(g, x, text));
     else if (!tensor_is_dense(tensor_at(g, x))) graph_fail(g, "output %s is a slice whose elements are not contiguous", name);
-    else if (loss || g->at.program == PROGRAM_EVAL) graph_output(g, name, x);
+    else if (loss || program_is(g->at.program, PROGRAM_BESIDE)) graph_output(g, name, x);
 }
 
 /* --- scopes ---------------------------------------------------------------------------------- */

@@ -6,8 +6,12 @@
  *     each layer:  x = x + o(attention(rope(q(n)), rope(k(n)), v(n)))   n = rmsnorm(x)
  *                  x = x + down(silu(gate(n)) * up(n))                  n = rmsnorm(x)
  *     loss = cross-entropy(rmsnorm(x) head^T, labels shifted by one)
+ *
+ * In generation (batch.cache) k and v of each token are kept at the token's position, attention sees those
+ * of the positions so far, and the head gives the logits of the last token alone.
  */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "graph/ops.h"
@@ -122,6 +126,7 @@ static int parse_decoder(struct model *m, struct llama *c, const struct value *c
     if (!rc && !(c->eps > 0)) rc = error_set(e, PL_USAGE, "rms_norm_eps is %g, it must be above 0", c->eps);
     if (!rc) rc = rope_parse(&c->rope, config, c->positions, e);
     m->vocabulary = c->vocabulary;
+    m->longest = c->positions;
     model_add_port(m, &(struct port){"input_ids", VALUES_IDS, 2, {OPEN('B'), OPEN('T')}, false});
     model_add_port(m, &(struct port){"labels", VALUES_LABELS, 2, {OPEN('B'), OPEN('T')}, true});
     model_add_port(m, &(struct port){"attention_mask", VALUES_PADDING, 2, {OPEN('B'), OPEN('T')}, true});
@@ -195,6 +200,16 @@ static id heads(const struct build *b, id x, int64_t n) /* [B,T,n*D] as [B,T,n,D
     return op_reshape(b->g, x, 4, (int64_t[]){b->B, b->T, n, b->c->head_dim});
 }
 
+/* k or v of all positions so far. */
+static id keep(const struct build *b, id x, const char *layer, const char *name)
+{
+    char full[256];
+    if (!b->rows.cache) return x;
+    snprintf(full, sizeof full, "%sself_attn.%s", layer, name);
+    id cache = graph_cache(b->g, full, 4, (int64_t[]){b->B, b->rows.cache, b->c->kv_heads, b->c->head_dim});
+    return op_apply(b->g, OP_CACHE_WRITE, NULL, (id[]){cache, x, b->rows.positions}, 3);
+}
+
 static id attend(const struct build *b, id x, const char *layer, bool windowed)
 {
     const struct llama *c = b->c;
@@ -207,7 +222,7 @@ static id attend(const struct build *b, id x, const char *layer, bool windowed)
     k = op_rope_at(g, k, b->inv_freq, b->rows.positions, NULL, b->rope_scale);
     struct attention_options options = {
         .scale = (float)(1 / sqrt((double)D)), .causal = !b->rows.ranges, .window = windowed ? c->window : 0, .ranges = b->rows.ranges};
-    id o = op_attention_with(g, q, k, v, 0, options);
+    id o = op_attention_with(g, q, keep(b, k, layer, "k_cache"), keep(b, v, layer, "v_cache"), 0, options);
     o = op_reshape(g, o, 3, (int64_t[]){b->B, b->T, width});
     return project(b, o, layer, "self_attn.o_proj", c->hidden, c->o_bias);
 }
@@ -231,12 +246,12 @@ static id decoder_layer(const struct build *b, id x, const struct layer *layer)
     return x;
 }
 
-static struct build begin(const struct model *m, struct graph *g, int64_t B, int64_t T)
+static struct build begin(const struct model *m, struct graph *g, int64_t B, int64_t T, struct token_rows rows)
 {
     const struct llama *c = m->config;
-    struct build b = {.c = c, .g = g, .B = B, .T = T};
+    struct build b = {.c = c, .g = g, .B = B, .T = T, .rows = rows};
     float *table = mem_alloc((size_t)c->head_dim * sizeof *table);
-    b.rope_scale = rope_table(&c->rope, c->head_dim, T, table);
+    b.rope_scale = rope_table(&c->rope, c->head_dim, max_i64(T, rows.cache), table);
     b.inv_freq = graph_const(g, "rope.inv_freq", DT_F32, 1, (int64_t[]){c->head_dim / 2}, table);
     mem_free(table);
     return b;
@@ -269,16 +284,30 @@ id decoder_states(const struct model *m, struct graph *g, const char *part, id x
     if (!x) return 0;
     const struct tensor t = *tensor_at(g, x);
     if (t.rank != 3 || t.dim[2] != c->hidden) return graph_fail(g, "the decoder takes embeddings [B,T,%lld]", (long long)c->hidden);
-    if (rows.positions && m->positions && t.dim[1] > m->positions)
-        return graph_fail(g, "rows of several documents have at most %lld tokens (max_position_embeddings) with rope type dynamic, not %lld", (long long)m->positions,
-                          (long long)t.dim[1]);
+    if (rows.positions && m->positions && max_i64(t.dim[1], rows.cache) > m->positions)
+        return graph_fail(g, "%s have at most %lld tokens (max_position_embeddings) with rope type dynamic, not %lld",
+                          rows.cache ? "texts that are generated" : "rows of several documents", (long long)m->positions, (long long)max_i64(t.dim[1], rows.cache));
     IN_PART(g, part) {
-        struct build b = begin(m, g, t.dim[0], t.dim[1]);
-        b.rows = rows;
+        const struct build b = begin(m, g, t.dim[0], t.dim[1], rows);
         FOR_LAYERS(layer, g, "model.layers", c->layers) x = decoder_layer(&b, x, &layer);
         x = layer_rmsnorm(g, x, "model.", "norm", c->eps);
     }
     return x;
+}
+
+static id head(const struct llama *c, struct graph *g)
+{
+    return c->tied ? embedding(c, g) : layer_param(g, "", "lm_head.weight", 2, (int64_t[]){c->vocabulary, c->hidden}, c->std);
+}
+
+id decoder_logits(const struct model *m, struct graph *g, const char *part, id x)
+{
+    id logits = 0;
+    IN_PART(g, part) {
+        id w = head(m->config, g);
+        IN_SCOPE(g, "lm_head", SCOPE_ROWS) logits = op_linear(g, x, w, 0);
+    }
+    return logits;
 }
 
 struct decoded decoder_loss(const struct model *m, struct graph *g, const char *part, id x, id labels)
@@ -288,7 +317,7 @@ struct decoded decoder_loss(const struct model *m, struct graph *g, const char *
     id rows = op_reshape(g, x, 2, (int64_t[]){-1, c->hidden});
     id targets = op_reshape(g, op_shift_labels(g, labels), 1, (int64_t[]){-1});
     IN_PART(g, part) {
-        id w = c->tied ? embedding(c, g) : layer_param(g, "", "lm_head.weight", 2, (int64_t[]){c->vocabulary, c->hidden}, c->std);
+        id w = head(c, g);
         IN_SCOPE(g, "lm_head", SCOPE_ROWS) {
             out.logits = op_linear(g, rows, w, 0);
             out.loss = op_xent(g, out.logits, targets, NULL);
@@ -299,10 +328,26 @@ struct decoded decoder_loss(const struct model *m, struct graph *g, const char *
 
 /* --- the model itself ------------------------------------------------------------------------ */
 
+/* The logits of the token after the last one. */
+static void build_next(const struct model *m, struct graph *g, const struct batch *batch)
+{
+    const int64_t B = batch->B, T = batch->T;
+    id ids = graph_input(g, "input_ids", DT_I32, 2, (int64_t[]){B, T});
+    struct token_rows rows = {.cache = batch->cache, .positions = graph_input(g, "position_ids", DT_I32, 2, (int64_t[]){B, T}),
+                              .ranges = graph_input(g, "ranges", DT_I32, 3, (int64_t[]){B, T, 2})};
+    id x = decoder_states(m, g, "", decoder_embed(m, g, "", ids), rows);
+    if (T > 1) x = op_gather(g, x, graph_input(g, "last_token", DT_I32, 2, (int64_t[]){B, 1}));
+    graph_output(g, "logits", decoder_logits(m, g, "", op_reshape(g, x, 2, (int64_t[]){B, -1})));
+}
+
 static void llama_build(const struct model *m, struct graph *g, const struct batch *batch)
 {
     const struct llama *c = m->config;
     const int64_t B = batch->B, T = batch->T;
+    if (batch->cache) {
+        build_next(m, g, batch);
+        return;
+    }
     id ids = graph_input(g, "input_ids", DT_I32, 2, (int64_t[]){B, T});
     id labels = graph_input(g, "labels", DT_I32, 2, (int64_t[]){B, T});
     struct token_rows rows = {0};
@@ -314,6 +359,6 @@ static void llama_build(const struct model *m, struct graph *g, const struct bat
     if (batch->outputs) graph_output(g, "logits", op_reshape(g, out.logits, 3, (int64_t[]){B, T, c->vocabulary}));
 }
 
-const struct family llama_family = {"llama", llama_parse, llama_build, "model.", false};
-const struct family mistral_family = {"mistral", mistral_parse, llama_build, "model.", false};
-const struct family qwen2_family = {"qwen2", qwen2_parse, llama_build, "model.", false};
+const struct family llama_family = {"llama", llama_parse, llama_build, "model.", .generates = true};
+const struct family mistral_family = {"mistral", mistral_parse, llama_build, "model.", .generates = true};
+const struct family qwen2_family = {"qwen2", qwen2_parse, llama_build, "model.", .generates = true};

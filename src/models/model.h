@@ -52,6 +52,7 @@ struct model {
     void *config;           /* the family's own struct */
     int64_t vocabulary;     /* token ids are below this */
     int64_t positions;      /* positions are below this (VALUES_POSITIONS); 0: any */
+    int64_t longest;        /* tokens of the longest text that it was made for; 0: none is stated */
     int64_t image;          /* side of the images that it was trained on; 0: it takes no images */
     bool batch_norm;        /* its step may use batch statistics over images (batch.bn_group) */
     struct mask_model *masks; /* masks.h; NULL: it predicts no masks */
@@ -98,6 +99,9 @@ struct batch {
     int64_t bn_group;
     const int64_t *size; /* by letter: the sizes of open dimensions that the inputs have, 0: not given; NULL: the family's defaults */
     bool outputs;            /* emit all outputs, not only the loss */
+    /* Generation of text: the model keeps what it computes for up to so many tokens of a sample, and
+     * gives the logits of the next one (family.generates); 0: it keeps nothing. */
+    int64_t cache;
     const char *loss_output; /* NULL: the model's default */
 };
 
@@ -110,6 +114,10 @@ struct family {
     const char *root;       /* prefix of the published names that some folders leave out */
     bool named_as_found;    /* names of gradients leave the prefix out if the folder does */
     int (*read_folder)(struct model *m, struct error *e); /* reads other files than config.json from model.path; NULL: there are none */
+    /* `build` takes batch.cache: then the inputs are i32: input_ids [B,T], position_ids [B,T], which is below 0 for
+     * padding, ranges [B,T,2], the positions that each token sees, and with T > 1 last_token [B,1], an index
+     * below T; the output is "logits" [B,vocabulary]. */
+    bool generates;
 };
 extern const struct family llama_family, mistral_family, qwen2_family, clip_family, clip_vision_family, siglip_family,
     siglip_vision_family, sam_family, sam_vision_family, tinysam_family;

@@ -23,12 +23,17 @@ int64_t decoder_width(const struct model *m); /* C of the embeddings */
 /* Token ids [B,T] to embeddings [B,T,C]. */
 id decoder_embed(const struct model *m, struct graph *g, const char *part, id ids);
 /* Embeddings [B,T,C] to the states after the last norm, [B,T,C]. Rows of several documents have the
- * inputs of a packed batch (model.h), and {0} is one document. */
+ * inputs of a packed batch (model.h), and {0} is one document. With a cache, keys are those of so many
+ * positions, kept from call to call: those of the T tokens are written at `positions`, and `ranges` count
+ * positions. */
 struct token_rows {
-    id positions; /* i32 [B,T] */
-    id ranges;    /* i32 [B,T,2] */
+    id positions;  /* i32 [B,T] */
+    id ranges;     /* i32 [B,T,2] */
+    int64_t cache; /* 0: none */
 };
 id decoder_states(const struct model *m, struct graph *g, const char *part, id x, struct token_rows rows);
+/* States [rows,C] to logits [rows,vocabulary]. */
+id decoder_logits(const struct model *m, struct graph *g, const char *part, id x);
 /* States to the logits and the cross-entropy with labels [B,T], which are shifted by one here. */
 struct decoded {
     id logits; /* [B*T,vocabulary] */

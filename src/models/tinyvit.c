@@ -175,7 +175,7 @@ static id batch_norm(const struct sam_build *b, id x, const char *prefix, enum i
     id mean = vector(b, prefix, "bn.running_mean", C, INIT_ZERO), var = vector(b, prefix, "bn.running_var", C, INIT_ONE);
     if (!w || !bias || !mean || !var) return 0;
     graph_param_of(g, mean)->frozen = graph_param_of(g, var)->frozen = true;
-    if (b->bn_group && g->at.program == PROGRAM_STEP)
+    if (b->bn_group && program_is(g->at.program, PROGRAM_TRAINS))
         return op_batchnorm(g, x, w, bias, b->bn_group, (float)BN_EPS, mean, var, MOMENTUM);
     return op_batchnorm_frozen(g, x, w, bias, mean, var, (float)BN_EPS);
 }

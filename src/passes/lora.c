@@ -54,10 +54,11 @@ static bool *mark_tables(const struct graph *g, enum program p)
     return table;
 }
 
-/* By tensor: true if a cross-entropy reads it, or a view of it: logits. */
+/* By tensor: true if a cross-entropy reads it, or a view of it, or if it is the output "logits". */
 static bool *mark_logits(const struct graph *g, enum program p)
 {
     bool *logits = mem_alloc(g->tensors.n);
+    logits[graph_find_output(g, p, "logits")] = true;
     for (uint32_t k = g->order[p].nodes.n; k-- > 0;) {
         const struct node *n = node_at(g, g->order[p].nodes.at[k]);
         if (n->op == OP_XENT) logits[n->in[0]] = true;
@@ -166,7 +167,7 @@ static id drop(struct lora *l, id x, const struct linear *m)
 {
     struct graph *g = l->g;
     struct tensor t = *tensor_at(g, x);
-    if (!l->a->dropout || g->at.program != PROGRAM_STEP) return x;
+    if (!l->a->dropout || !program_is(g->at.program, PROGRAM_TRAINS)) return x;
     if (!l->samples) l->samples = op_samples(g, l->B);
     const float p = (float)l->a->dropout;
     const uint32_t key = (uint32_t)hash_bytes(m->name, strlen(m->name), ++l->shared[m->model].calls);

@@ -121,6 +121,7 @@ struct settings {
     struct device_traits device; /* properties of the plan's device */
     bool inputs_ahead;      /* the staging buffer "next" holds the batch of the next step while a step runs */
     unsigned without;       /* enum rewrite: disabled rewrites; 0 except in tests */
+    int prompt_chunk;            /* generation: tokens that program prompt takes at once; 0: the run does not generate */
     bool pipelined;              /* a step is submitted before the previous one retires: needs the staging buffer "tickets" and GUARD */
 };
 

@@ -46,6 +46,13 @@ static void add_next(struct graph *g, enum space staging)
     if (bytes) graph_storage(g, "next", KIND_STAGING, staging, bytes);
 }
 
+/* A run that generates has the programs for that and no other. */
+static bool is_built(enum program p, const struct settings *s)
+{
+    if (program_is(p, PROGRAM_GENERATES) != (s->prompt_chunk > 0)) return false;
+    return s->train || !program_is(p, PROGRAM_BESIDE);
+}
+
 /* Adds the storages that every graph has, and the model's nodes. */
 static void build(struct graph *g, const struct source *source, const struct settings *s, bool verify)
 {
@@ -56,7 +63,7 @@ static void build(struct graph *g, const struct source *source, const struct set
     if (s->pipelined) graph_storage(g, "tickets", KIND_STAGING, staging, PLAN_TICKETS);
     FOR_PROGRAMS(p, PROGRAM_FORWARD) {
         g->at.program = (uint8_t)p;
-        if (s->train || p == PROGRAM_STEP) source->build(source->model, g, s->micro_batch);
+        if (is_built(p, s)) source->build(source->model, g, s->micro_batch);
     }
     g->at.program = PROGRAM_STEP;
     FOR_PROGRAMS(p, PROGRAM_FORWARD) graph_prune(g, p);

@@ -215,6 +215,8 @@ int plan_build_choice(struct plan_space *x, uint32_t choice, struct plan *p, str
 int plan_search_in(struct plan_space *x, struct plan *p, struct graph *g, struct error *e);
 /* Fills p->techniques and p->more; `base` is the settings with which the space was opened. */
 void plan_ablation(struct plan_space *x, struct plan *p, const struct settings *base);
+/* PL_NOFIT with the smallest plan's need, where it is, and what to set. */
+int plan_refuse(const struct plan *p, const struct graph *g, const struct freedom *f, struct error *e);
 /* Opens a space, runs plan_search_in and, if f->ablation, plan_ablation, and closes the space. */
 int plan_search(struct plan *p, struct graph *g, const struct source *source, const struct settings *base,
                 const struct freedom *f, const struct profile *profile, struct error *e);

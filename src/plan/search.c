@@ -277,7 +277,7 @@ static const char *print_host_budget(uint64_t budget, char out[96])
     return out;
 }
 
-static int refuse(const struct plan *p, const struct graph *g, const struct freedom *f, struct error *e)
+int plan_refuse(const struct plan *p, const struct graph *g, const struct freedom *f, struct error *e)
 {
     char want[32], have[32], lasting[32], size[32], bound[96], offloaded[64] = "";
     const struct node *n = node_at(g, g->order[p->peak.program].nodes.at[p->peak.instant]);
@@ -309,7 +309,7 @@ int plan_search_in(struct plan_space *x, struct plan *p, struct graph *g, struct
     if (fit && fit != PL_NOFIT) return fit;
     if ((rc = plan_build_choice(x, fit ? small : choice, p, g, e))) return rc;
     p->smallest = smallest;
-    return fit ? refuse(p, g, &x->f, e) : PL_OK;
+    return fit ? plan_refuse(p, g, &x->f, e) : PL_OK;
 }
 
 int plan_search(struct plan *p, struct graph *g, const struct source *source, const struct settings *base,

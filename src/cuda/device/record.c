@@ -378,7 +378,7 @@ static int replay(struct cuda_state *s, const struct tape *t, enum program p, st
 int cuda_run(struct device *d, struct tape *t, enum program p, struct error *e)
 {
     struct cuda_state *s = d->state;
-    const bool reads = p != PROGRAM_UPDATE;
+    const bool reads = program_is(p, PROGRAM_FORWARD);
     check_run(t, p);
     s->arena_written = true;
     if (reads) TRY(cuda_join_prefetch(s, e));

@@ -1,5 +1,5 @@
 /*
- * launch_tokens.h: the launchers of tokens.cu and rope.cu.
+ * launch_tokens.h: the launchers of tokens.cu, rope.cu and cache.cu.
  */
 #ifndef LAUNCH_TOKENS_H
 #define LAUNCH_TOKENS_H
@@ -22,6 +22,10 @@ struct rope_shape {
     float scale, sign; /* sign -1: the inverse */
 };
 cudaError_t cuda_rope(void *y, const void *x, const float *inv_freq, enum store type, struct rope_shape s, cudaStream_t stream);
+
+/* cache [B,S], x [B,T], each row of `bytes` bytes: cache[b,positions[b,t]] = x[b,t]; a position outside 0..S-1 writes nothing. */
+cudaError_t cuda_cache_write(void *cache, const void *x, const int32_t *positions, int64_t B, int64_t S, int64_t T, int64_t bytes,
+                             cudaStream_t stream);
 
 /* logits [rows,V]; losses: scratch, f64 [rows]. */
 cudaError_t cuda_xent(float *loss, float *lse, double *losses, const void *logits, const int32_t *labels,

@@ -1,5 +1,5 @@
 /*
- * plan_tokens.c: embeddings, rotary position embedding, cross entropy.
+ * plan_tokens.c: embeddings, rotary position embedding, the KV cache, cross entropy.
  */
 #include "cuda/plan.h"
 
@@ -23,6 +23,11 @@ static bool match_rope(const struct query *q)
 {
     const struct tensor *x = q->in[0];
     return is_storable(x) && x->rank == 4 && x->dim[3] <= ROPE_WIDEST && !given(q, 2) && is_dense(q->in[1], DT_F32) && is_dense(q->out[0], x->dtype);
+}
+
+static bool match_cache_write(const struct query *q)
+{
+    return is_storable(q->in[0]) && is_dense(q->in[1], q->in[0]->dtype) && is_dense(q->in[2], DT_I32) && is_dense(q->out[0], q->in[0]->dtype);
 }
 
 static bool match_xent(const struct query *q)

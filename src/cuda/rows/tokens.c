@@ -1,6 +1,6 @@
 /*
- * tokens.c: the running half of embeddings, rotary position embedding and cross entropy (tokens.cu,
- * rope.cu).
+ * tokens.c: the running half of embeddings, rotary position embedding, the KV cache and cross entropy
+ * (tokens.cu, rope.cu, cache.cu).
  */
 #include "cuda/rows/launch_tokens.h"
 #include "cuda/device/operands.h"
@@ -30,6 +30,16 @@ static int launch_rope(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
+static int launch_cache_write(const struct launch *l, struct error *e)
+{
+    const struct operand *cache = &l->out[0], *x = &l->in[1];
+    const int64_t rows = x->dim[0] * x->dim[1];
+    CHECK(l->in[0].data == cache->data, "the cache is updated in place");
+    TRY_CUDA(cuda_cache_write(cache->data, x->data, l->in[2].data, x->dim[0], cache->dim[1], x->dim[1],
+                              operand_elements(x) / rows * dtype_size(x->dtype), l->stream));
+    return PL_OK;
+}
+
 static int launch_xent(const struct launch *l, struct error *e)
 {
     const struct operand *x = &l->in[0];
@@ -49,5 +59,6 @@ static int launch_xent_bwd(const struct launch *l, struct error *e)
 CUDA_KERNEL(cuda_embedding, .launch = launch_embedding);
 CUDA_KERNEL(cuda_embedding_dw, .launch = launch_embedding_dw);
 CUDA_KERNEL(cuda_rope, .launch = launch_rope);
+CUDA_KERNEL(cuda_cache_write, .launch = launch_cache_write);
 CUDA_KERNEL(cuda_xent, .launch = launch_xent);
 CUDA_KERNEL(cuda_xent_bwd, .launch = launch_xent_bwd);

@@ -81,12 +81,12 @@ void pass_offload(struct graph *g, const struct settings *s)
     for (id h = 1; h < homes; h++)
         if (offloaded[h]) g->storages.at[h].space = SPACE_HOST;
     for (int p = 0; p < PROGRAM_COUNT; p++) {
-        const bool activations = p == PROGRAM_STEP && s->offload & OFFLOAD_ACTIVATIONS;
+        const bool trains = program_is(p, PROGRAM_TRAINS), activations = trains && s->offload & OFFLOAD_ACTIVATIONS;
         if (!activations && !touches_offloaded(g, p, offloaded, homes)) continue;
         struct visits v;
         bool *of = mem_alloc(g->storages.n);
         for (id h = 1; h < homes; h++) of[h] = offloaded[h];
-        visits_begin(&v, g, p, p == PROGRAM_STEP && s->accumulation > 1, "offload");
+        visits_begin(&v, g, p, trains && s->accumulation > 1, "offload");
         v.overlaps = s->device.copies_overlap;
         for (uint32_t u = 0; u < v.units; u++) visit_unit(&v, u, of);
         if (activations) offload_activations(&v);

@@ -12,7 +12,8 @@
  * statistics stay f32, because bf16 would round their small changes away. So do coordinates and
  * their frequencies, which become angles; the result of FOURIER is of lower precision. f32 inputs
  * stay f32 and are cast at the start of the program. A model may require f32 somewhere (a loss); if
- * the tensor is f32 already, the cast is removed.
+ * the tensor is f32 already, the cast is removed. A cache has the dtype of the rows that are written
+ * to it.
  *
  * Modules. A rule gives the scopes that it matches, and those inside, their own precision. First
  * the whole graph is lowered, which shows which tensors are f32 by design and which follow the
@@ -106,6 +107,19 @@ static void drop_idle_casts(struct graph *g, enum program p)
     graph_prune(g, p);
 }
 
+/* Keeps each cache in the dtype of the module that writes it: `of`, by scope; NULL: in dtype t. */
+static void settle_caches(struct graph *g, const uint8_t *of, enum dtype t)
+{
+    FOR_PROGRAMS(p, PROGRAM_FORWARD)
+        for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+            const struct node *n = node_at(g, g->order[p].nodes.at[k]);
+            if (n->op != OP_CACHE_WRITE) continue;
+            struct tensor *cache = tensor_at(g, n->in[0]);
+            cache->dtype = of ? of[n->scope] : (uint8_t)t;
+            g->storages.at[cache->storage].bytes = tensor_bytes(cache);
+        }
+}
+
 /* --- weights ----------------------------------------------------------------------- */
 
 /* Keeps parameter i in dtype t; `master` is its original f32 tensor. */
@@ -142,6 +156,7 @@ static void lower(struct graph *g, const struct settings *s, enum dtype t, id *m
     FOR_PROGRAMS(p, PROGRAM_FORWARD) cast_inputs(g, p, t, stays);
     mem_free(stays);
     mem_free(kept);
+    settle_caches(g, NULL, t);
     FOR_PROGRAMS(p, PROGRAM_FORWARD) graph_infer(g, p);
 }
 
@@ -259,6 +274,7 @@ static void raise_modules(struct graph *g, const struct settings *s, enum dtype 
     }
     if (any) {
         mark_followers(&b);
+        settle_caches(g, b.of, base);
         settle_weights(&b, s, masters);
         FOR_PROGRAMS(p, PROGRAM_FORWARD) cross_borders(&b, p);
     }

@@ -1,0 +1,286 @@
+/*
+ * generate.c: `plimsoll generate`: a language model continues a prompt.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <unistd.h>
+
+#include "cli/data.h"
+#include "infer/generate.h"
+#include "infer/generation_config.h"
+#include "infer/prompts.h"
+#include "io/json.h"
+#include "models/presets.h"
+
+enum { NEW_TOKENS = 256 }; /* --max-new, where the folder has none */
+
+struct generation {
+    const char *model, *adapter, *ids, *text, *chat, *memory;
+    uint64_t max_new, context, chunk, top_k, seed;
+    double temperature, top_p, repetition_penalty;
+    bool json, dry_run, explain;
+    struct names set, stops;
+    struct config config;
+    struct prompts prompts;   /* the tokenizer is NULL with ids, unless the folder has one */
+    struct generation_config folder;
+    struct sampling sampling;
+    VEC(int32_t) prompt;
+    struct generator generator;
+};
+
+/* --- the prompt ------------------------------------------------------------------------------- */
+
+/* "1,2,3", with blanks around the numbers. */
+static int parse_ids(struct generation *g, struct error *e)
+{
+    for (const char *s = g->ids; *s;) {
+        char *end;
+        const long long id = strtoll(s, &end, 10);
+        if (end == s || id < 0 || id > INT32_MAX) return error_set(e, PL_USAGE, "--ids: expected token ids with commas between them, such as 1,15043,29892; found \"%.40s\"", s);
+        vec_push(&g->prompt, (int32_t)id);
+        s = end + strspn(end, " ");
+        if (*s == ',' && s[1]) s++;
+        else if (*s) return error_set(e, PL_USAGE, "--ids: expected a comma between token ids; found \"%.40s\"", s);
+    }
+    return PL_OK;
+}
+
+/* With ids a tokenizer is not needed, and is used where there is one. */
+static int read_prompt(struct generation *g, struct error *e)
+{
+    struct token_list tokens = {0};
+    struct error none;
+    if (g->ids && g->stops.n == 0) {
+        if (prompts_open(&g->prompts, &g->config, &none)) prompts_close(&g->prompts);
+        return parse_ids(g, e);
+    }
+    int rc = prompts_open(&g->prompts, &g->config, e);
+    if (!rc && g->ids) rc = parse_ids(g, e);
+    if (!rc && g->text) rc = prompts_text(&g->prompts, g->text, &tokens, e) ? error_prepend(e, "--prompt") : PL_OK;
+    if (!rc && g->chat) rc = prompts_chat_file(&g->prompts, g->chat, &tokens, e);
+    for (uint32_t i = 0; i < tokens.n && !rc; i++) vec_push(&g->prompt, tokens.at[i].id);
+    token_list_free(&tokens);
+    return rc;
+}
+
+/* --- the configuration --------------------------------------------------------------------------- */
+
+static bool is_preset(const char *name)
+{
+    for (const struct preset *k = presets; k->name; k++)
+        if (!strcmp(k->name, name)) return true;
+    return false;
+}
+
+static int make_config(struct generation *g, struct error *e)
+{
+    struct config *c = &g->config;
+    int rc = PL_OK;
+    for (uint32_t i = 0; i < g->set.n && !rc; i++) rc = config_set(c, g->set.at[i], e);
+    if (!rc && g->memory) rc = config_set_memory(c, g->memory, e);
+    const bool preset = !dir_exists(g->model) && is_preset(g->model);
+    c->model_path = preset ? NULL : (char *)g->model;
+    c->model_preset = preset ? (char *)g->model : NULL;
+    config_use_adapter(c, g->adapter);
+    if (preset) log_warn("%s is a preset: its weights are random, so its text is meaningless", g->model);
+    return rc ? rc : config_check(c, 0, e);
+}
+
+/* The folder's values, and over them those of the command. */
+static int make_sampling(struct generation *g, struct error *e)
+{
+    struct sampling *s = &g->sampling;
+    int rc = generation_config_read(&g->folder, g->config.model_path, e);
+    if (rc) return rc;
+    *s = g->folder.sampling;
+    if (!isnan(g->temperature)) s->temperature = g->temperature;
+    if (!isnan(g->top_p)) s->top_p = g->top_p;
+    if (!isnan(g->repetition_penalty)) s->repetition_penalty = g->repetition_penalty;
+    if (g->top_k != UINT64_MAX) s->top_k = (int64_t)min_u64(g->top_k, INT64_MAX);
+    s->seed = g->seed;
+    if (!s->temperature && (g->top_k != UINT64_MAX || !isnan(g->top_p)))
+        return error_set(e, PL_USAGE, "%s chooses among likely tokens, and at temperature 0 the most likely one is taken; add --temperature 1, or leave it out", g->top_k != UINT64_MAX ? "--top-k" : "--top-p");
+    return sampling_check(s, e);
+}
+
+/* The lengths of prompt, answer and cache. */
+static int measure(const struct generation *g, struct run_generation *out, struct error *e)
+{
+    const int64_t n = g->prompt.n, most = g->max_new ? (int64_t)g->max_new : g->folder.max_new ? g->folder.max_new : NEW_TOKENS;
+    if (!n) return error_set(e, PL_USAGE, "the prompt has no tokens");
+    if (most > 1 << 24 || g->context > 1 << 24 || g->chunk > 1 << 20) return error_set(e, PL_USAGE, "--max-new, --context: expected at most %d tokens, --chunk: at most %d", 1 << 24, 1 << 20);
+    *out = (struct run_generation){.cache = g->context ? (int64_t)g->context : n + most, .prompt = n, .answer = most, .chunk = (int64_t)g->chunk};
+    if (n >= out->cache)
+        return error_set(e, PL_USAGE, "the prompt has %lld tokens, and --context %lld leaves no room for an answer; set it to more than %lld, or shorten the prompt", (long long)n,
+                         (long long)out->cache, (long long)n);
+    out->answer = min_i64(most, out->cache - n);
+    return PL_OK;
+}
+
+/* --- the answer ---------------------------------------------------------------------------------- */
+
+static void put_plan(const struct generation *g, struct json_writer *w)
+{
+    const struct plan *p = &g->generator.run.plan;
+    json_put_uint(w, "arena_bytes", plan_arena(p));
+    json_put_uint(w, "kv_cache_bytes", generator_cache_bytes(&g->generator));
+    json_put_int(w, "context", g->generator.cache);
+    json_put_int(w, "prompt_chunk", g->generator.chunk);
+}
+
+/* A terminal gets no control codes but line breaks and tabs. */
+static void show_text(void *to, const char *bytes, size_t n)
+{
+    const bool terminal = *(bool *)to;
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char)bytes[i];
+        if (!terminal || (c >= 32 && c != 127) || c == '\n' || c == '\t') putchar(c);
+    }
+    fflush(stdout);
+}
+
+static void print_answer(const struct generation *g, const struct answer *a)
+{
+    struct text out = {0};
+    const double rest = a->ids.n > 1 && a->seconds > 0 ? (double)(a->ids.n - 1) / a->seconds : 0;
+    if (g->json) {
+        struct json_writer w = {.out = &out};
+        json_begin_map(&w, NULL);
+        json_begin_list(&w, "ids");
+        for (uint32_t i = 0; i < a->ids.n; i++) json_put_int(&w, NULL, a->ids.at[i]);
+        json_end(&w);
+        if (g->prompts.tokenizer) json_put_bytes(&w, "text", a->text.n ? a->text.at : "", a->text.n);
+        json_put_string(&w, "finish", generate_end_name(a->end));
+        json_put_int(&w, "prompt_tokens", g->prompt.n);
+        json_put_number(&w, "prompt_seconds", a->prompt_seconds);
+        json_put_number(&w, "tokens_per_second", rest);
+        put_plan(g, &w);
+        json_end(&w);
+    } else if (g->ids) {
+        for (uint32_t i = 0; i < a->ids.n; i++) text_printf(&out, "%s%d", i ? "," : "", a->ids.at[i]);
+    }
+    printf("%s\n", out.n ? out.at : "");
+    text_free(&out);
+}
+
+static int answer(struct generation *g, const struct run_generation *o, struct error *e)
+{
+    bool terminal = isatty(STDOUT_FILENO);
+    const struct generate_options options = {.sampling = g->sampling, .most = o->answer, .ends = g->folder.eos.at, .n_ends = g->folder.eos.n,
+                                             .tokenizer = g->prompts.tokenizer, .stops = g->stops.at, .n_stops = g->stops.n,
+                                             .show = g->json || g->ids ? NULL : show_text, .to = &terminal};
+    struct generate run;
+    struct answer a = {0};
+    int rc = generator_start(&g->generator, e);
+    if (rc) return rc;
+    generate_open(&run, &g->generator, &options);
+    rc = generate_answer(&run, g->prompt.at, g->prompt.n, &a, e);
+    if (!rc) print_answer(g, &a);
+    answer_free(&a);
+    generate_close(&run);
+    return rc;
+}
+
+static void show_plan(const struct generation *g, bool fits)
+{
+    const struct run *r = &g->generator.run;
+    struct text text = {0};
+    const struct plan_note note = run_note(r, fits);
+    if (g->json) plan_write(&r->plan, &r->graph, &note, &text);
+    else plan_print(&r->plan, &r->graph, &r->device.profile, &text);
+    if (g->explain && !g->json) plan_explain(&r->plan, &r->graph, &text);
+    fputs(text.at, stdout);
+    text_free(&text);
+}
+
+static int plan_and_answer(struct generation *g, struct error *e)
+{
+    struct run_generation o;
+    if (measure(g, &o, e)) return e->code;
+    int rc = generator_plan(&g->generator, &g->config, &o, e);
+    const struct run *r = &g->generator.run;
+    if (r->has_graph && g->json && rc == PL_NOFIT) show_plan(g, false);
+    if (!rc && r->model.longest && o.cache > r->model.longest)
+        log_warn("the text may have %lld tokens, and the model was made for at most %lld (max_position_embeddings): what comes after may be worse", (long long)o.cache, (long long)r->model.longest);
+    if (!rc && g->dry_run) show_plan(g, true);
+    if (!rc && !g->dry_run) rc = answer(g, &o, e);
+    generator_close(&g->generator);
+    return rc;
+}
+
+/* --- the command ------------------------------------------------------------------------------- */
+
+static int run_generate(struct generation *g, struct error *e)
+{
+    if (!g->model) return error_set(e, PL_USAGE, "no model is given: add --model DIR, a folder with config.json and weights");
+    if (!g->ids && !g->text && !g->chat) return error_set(e, PL_USAGE, "no prompt is given: add --prompt TEXT, --chat FILE.json or --ids 1,2,3");
+    if (!!g->ids + !!g->text + !!g->chat > 1) return error_set(e, PL_USAGE, "--prompt, --chat and --ids exclude each other");
+    for (uint32_t i = 0; i < g->stops.n; i++)
+        if (!*g->stops.at[i]) return error_set(e, PL_USAGE, "--stop: expected a text that is not empty");
+    config_init(&g->config);
+    int rc = make_config(g, e);
+    if (!rc) rc = make_sampling(g, e);
+    if (!rc) rc = read_prompt(g, e);
+    if (!rc) rc = plan_and_answer(g, e);
+    generation_config_free(&g->folder);
+    prompts_close(&g->prompts);
+    vec_free(&g->prompt);
+    config_free(&g->config);
+    return rc;
+}
+
+static int generate(int argc, char **argv, struct error *e)
+{
+    struct generation g = {.temperature = NAN, .top_p = NAN, .repetition_penalty = NAN, .top_k = UINT64_MAX};
+    const struct data_option table[] = {
+        {"--model", DATA_TEXT, &g.model},       {"--adapter", DATA_TEXT, &g.adapter},
+        {"--prompt", DATA_TEXT, &g.text},       {"--chat", DATA_TEXT, &g.chat},
+        {"--stop", DATA_LIST, &g.stops},
+        {"--ids", DATA_TEXT, &g.ids},           {"--max-new", DATA_POSITIVE, &g.max_new},
+        {"--temperature", DATA_REAL, &g.temperature}, {"--top-k", DATA_COUNT, &g.top_k},
+        {"--top-p", DATA_REAL, &g.top_p},       {"--repetition-penalty", DATA_REAL, &g.repetition_penalty},
+        {"--seed", DATA_COUNT, &g.seed},        {"--context", DATA_POSITIVE, &g.context},
+        {"--chunk", DATA_POSITIVE, &g.chunk},   {"--dry-run", DATA_SWITCH, &g.dry_run},
+        {"--explain", DATA_SWITCH, &g.explain},
+        {"--json", DATA_SWITCH, &g.json},       {"--memory", DATA_TEXT, &g.memory},
+        {"--set", DATA_LIST, &g.set},
+    };
+    bool help;
+    int rc = data_options(&command_generate, table, COUNT(table), argc, argv, NULL, &help, e);
+    if (!rc && !help) rc = run_generate(&g, e);
+    names_free(&g.set);
+    names_free(&g.stops);
+    return rc;
+}
+
+const struct command command_generate = {
+    "generate", "generate --model DIR [--adapter DIR] (--prompt TEXT | --chat FILE.json | --ids 1,2,3) [--max-new N] [--temperature T] [--memory SIZE] [--json]",
+    "Generates text: a language model continues a prompt, or answers a chat. Weights, the KV cache and both programs, for chunks of the prompt and\n"
+    "for the next token, are planned within --memory before anything runs.\n\n"
+    "  --model DIR            a model folder, or the name of a preset\n"
+    "  --adapter DIR          a LoRA adapter for that model, as PEFT or a run with an adapter saves it\n"
+    "  --prompt TEXT          the text to continue\n"
+    "  --chat FILE.json       messages, [{\"role\": \"user\", \"content\": \"...\"}, ...], or a map with messages and tools: the model's chat\n"
+    "                         template renders them, and the answer is the assistant's next turn\n"
+    "  --ids 1,2,3            the prompt as token ids; the answer is printed as ids\n"
+    "  --max-new N            tokens of the answer, at most; default: max_new_tokens of generation_config.json, else 256\n"
+    "  --temperature T        0: greedy, always the most likely token. Above 0: tokens are drawn, and a higher T makes unlikely\n"
+    "                         ones likelier. Default: generation_config.json, else 0\n"
+    "  --top-k K              draws among the K most likely tokens; 0: all. Default: generation_config.json, else 50\n"
+    "  --top-p P              draws among the most likely tokens that together have the probability P. Default: likewise, else 1\n"
+    "  --repetition-penalty P makes tokens of the text so far less likely; 1: none. Default: likewise, else 1\n"
+    "  --seed N               of the draws (0): the same seed gives the same text\n"
+    "  --stop TEXT            ends the answer before this text; may be given several times. The tokens of eos_token_id in\n"
+    "                         generation_config.json, else config.json, end it too\n"
+    "  --context N            tokens of prompt and answer for which the KV cache is planned; default: the prompt and --max-new\n"
+    "  --chunk N              tokens of the prompt that are processed at once; default: the planner chooses\n"
+    "  --dry-run              prints the plan and generates nothing\n"
+    "  --explain              with --dry-run: also lists both programs, their kernels, and every storage with its offset\n"
+    "  --json                 prints one JSON object: ids, text, finish (eos, stop or length), speed, memory\n"
+    "  --memory SIZE          memory budget, memory.budget\n"
+    "  --set key=value        sets a configuration key, such as device=cuda, memory.precision=f32, memory.quantize=nf4, data.tokenizer\n"
+    "                         or data.template", generate};

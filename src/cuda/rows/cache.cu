@@ -1,0 +1,35 @@
+/*
+ * cache.cu: CACHE_WRITE: rows into a cache, each at the position of its token. The bytes are moved as
+ * they are, in units of up to 16.
+ */
+#include "cuda/rows/launch_tokens.h"
+#include "cuda/rows/rows.cuh"
+
+template <typename P>
+static __global__ void cache_write_kernel(P *cache, const P *x, const int32_t *positions, int64_t rows, int64_t S, int64_t T, int64_t packs, int size)
+{
+    const int lane = threadIdx.x & (size - 1), each = BLOCK / size;
+    for (int64_t row = (int64_t)blockIdx.x * each + (int)threadIdx.x / size; row < rows; row += (int64_t)gridDim.x * each) {
+        const int64_t s = positions[row];
+        if (s < 0 || s >= S) continue;
+        P *to = cache + (row / T * S + s) * packs;
+        for (int64_t k = lane; k < packs; k += size) to[k] = x[row * packs + k];
+    }
+}
+
+template <typename P>
+static void launch_cache_write(void *cache, const void *x, const int32_t *positions, int64_t rows, int64_t S, int64_t T, int64_t bytes, cudaStream_t stream)
+{
+    const int64_t packs = bytes / (int64_t)sizeof(P);
+    const int size = group_size(packs, BLOCK);
+    cache_write_kernel<P><<<grid_of_rows(rows, BLOCK / size, GRID_MAX), BLOCK, 0, stream>>>(static_cast<P *>(cache), static_cast<const P *>(x), positions,
+                                                                                           rows, S, T, packs, size);
+}
+
+extern "C" cudaError_t cuda_cache_write(void *cache, const void *x, const int32_t *positions, int64_t B, int64_t S, int64_t T, int64_t bytes,
+                                        cudaStream_t stream)
+{
+    if (bytes % 16 == 0 && are_aligned(cache, x)) launch_cache_write<uint4>(cache, x, positions, B * T, S, T, bytes, stream);
+    else launch_cache_write<uint16_t>(cache, x, positions, B * T, S, T, bytes, stream); /* no element is smaller */
+    return cudaGetLastError();
+}

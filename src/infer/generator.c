@@ -1,0 +1,139 @@
+/*
+ * generator.c: see generator.h.
+ *
+ * A chunk shorter than the planned one is padded with tokens at position -1 that see no key: they are not
+ * written to the cache, and no other token sees them.
+ */
+#include "infer/generator.h"
+
+#include <string.h>
+
+/* --- opening ------------------------------------------------------------------------------------- */
+
+/* Checks the model before anything is planned. */
+static int check_model(const struct config *c, struct error *e)
+{
+    struct model m;
+    int rc = c->model_path ? model_open(&m, c->model_path, e) : model_preset(&m, c->model_preset, e);
+    if (rc) return rc;
+    if (!m.family->generates)
+        rc = error_set(e, PL_USAGE, "%s: a model of type %s generates no text; expected a language model: llama, mistral or qwen2", c->model_path ? c->model_path : c->model_preset,
+                       m.family->model_type);
+    model_close(&m);
+    return rc;
+}
+
+int generator_plan(struct generator *a, const struct config *c, const struct run_generation *o, struct error *e)
+{
+    memset(a, 0, sizeof *a);
+    const struct run_options options = {.forward = true, .B = 1, .T = 1, .generate = o};
+    int rc = check_model(c, e);
+    if (!rc) rc = run_plan(&a->run, c, &options, e);
+    a->cache = o->cache;
+    a->chunk = a->run.plan.settings.prompt_chunk;
+    return rc;
+}
+
+/* What a kernel may read of the cache is finite from the start. */
+static int clear_cache(struct generator *a, struct error *e)
+{
+    struct run *r = &a->run;
+    int rc = PL_OK;
+    memset(run_staging(r), 0, PLAN_STAGING);
+    for (id s = 1; s < r->graph.storages.n; s++) {
+        const struct storage *x = &r->graph.storages.at[s];
+        char *to = r->device.arena[x->space] + r->plan.placement.offset[s];
+        for (uint64_t at = 0; x->kind == KIND_CACHE && at < x->bytes && !rc; at += PLAN_STAGING)
+            rc = r->device.ops->write(&r->device, to + at, run_staging(r), min_u64(PLAN_STAGING, x->bytes - at), e);
+    }
+    return rc;
+}
+
+int generator_start(struct generator *a, struct error *e)
+{
+    struct run *r = &a->run;
+    struct step_block b = {.inv_count = {1}, .loss_scale = 1, .step = 1, .adam_t = 1};
+    int rc = run_start(r, NULL, true, e);
+    if (!rc) rc = run_put_step(r, &b, e);
+    if (!rc) rc = clear_cache(a, e);
+    if (rc) return rc;
+    const size_t V = (size_t)r->model.vocabulary;
+    FOR_PROGRAMS(p, PROGRAM_GENERATES) {
+        a->output[p] = graph_find_output(&r->graph, p, "logits");
+        CHECK(a->output[p] && tensor_elements(tensor_at(&r->graph, a->output[p])) == (int64_t)V, "program %s", program_name(p));
+    }
+    a->logits = mem_alloc(V * sizeof *a->logits);
+    a->raw = mem_alloc(tensor_bytes(tensor_at(&r->graph, a->output[PROGRAM_NEXT])));
+    a->inputs = mem_alloc((size_t)a->chunk * 2 * sizeof *a->inputs);
+    return PL_OK;
+}
+
+void generator_close(struct generator *a)
+{
+    run_close(&a->run);
+    mem_free(a->logits);
+    mem_free(a->raw);
+    mem_free(a->inputs);
+    memset(a, 0, sizeof *a);
+}
+
+uint64_t generator_cache_bytes(const struct generator *a) { return a->run.plan.peak.by_kind[KIND_CACHE]; }
+
+/* --- running ------------------------------------------------------------------------------------- */
+
+void generator_begin(struct generator *a) { a->length = 0; }
+
+static int put_input(struct generator *a, const char *name, int64_t n, struct error *e)
+{
+    return run_write_bytes(&a->run, name, 0, a->inputs, (uint64_t)n * sizeof *a->inputs, e);
+}
+
+/* Runs a program of T tokens on the next n of the text. */
+static int run_tokens(struct generator *a, enum program p, int64_t T, const int32_t *ids, int64_t n, struct error *e)
+{
+    int32_t *x = a->inputs;
+    for (int64_t t = 0; t < T; t++) x[t] = t < n ? ids[t] : 0;
+    int rc = put_input(a, "input_ids", T, e);
+    for (int64_t t = 0; t < T; t++) x[t] = t < n ? (int32_t)(a->length + t) : -1;
+    if (!rc) rc = put_input(a, "position_ids", T, e);
+    for (int64_t t = 0; t < T; t++) {
+        x[2 * t] = 0;
+        x[2 * t + 1] = t < n ? (int32_t)(a->length + t + 1) : 0;
+    }
+    if (!rc) rc = put_input(a, "ranges", 2 * T, e);
+    x[0] = (int32_t)(n - 1);
+    if (!rc && T > 1) rc = put_input(a, "last_token", 1, e);
+    if (!rc) rc = run_program(&a->run, p, e);
+    if (!rc) a->length += n;
+    return rc;
+}
+
+static int check_ids(const struct generator *a, const int32_t *ids, int64_t n, struct error *e)
+{
+    const int64_t V = a->run.model.vocabulary;
+    for (int64_t i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= V)
+            return error_set(e, PL_USAGE, "token %lld has the id %d, and the model's vocabulary (vocab_size) has ids from 0 to %lld", (long long)(a->length + i), ids[i], (long long)V - 1);
+    if (a->length + n > a->cache)
+        return error_set(e, PL_USAGE, "a text of %lld tokens does not fit into the KV cache, which is planned for %lld; plan a longer one (generate --context), or shorten the prompt",
+                         (long long)(a->length + n), (long long)a->cache);
+    return PL_OK;
+}
+
+int generator_put(struct generator *a, const int32_t *ids, int64_t n, struct error *e)
+{
+    const int64_t before = a->length;
+    enum program p = PROGRAM_NEXT;
+    CHECK(n > 0, "no tokens");
+    int rc = check_ids(a, ids, n, e);
+    for (int64_t done = 0; done < n && !rc;) {
+        const int64_t k = min_i64(n - done, a->chunk);
+        p = k > 1 ? PROGRAM_PROMPT : PROGRAM_NEXT;
+        rc = run_tokens(a, p, k > 1 ? a->chunk : 1, ids + done, k, e);
+        done += k;
+    }
+    if (!rc) rc = run_read(&a->run, a->output[p], a->raw, e);
+    if (!rc) dtype_convert(a->logits, DT_F32, a->raw, tensor_at(&a->run.graph, a->output[p])->dtype, a->run.model.vocabulary);
+    if (rc) a->length = before;
+    return rc;
+}

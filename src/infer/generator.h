@@ -1,0 +1,44 @@
+/*
+ * generator.h: a language model that continues texts, with a KV cache.
+ *
+ *     generator_plan(&a, &config, &o, &error)      the plan: weights, KV cache, both programs
+ *     generator_start(&a, &error)
+ *     generator_put(&a, ids, n, &error)            appends tokens to the text; then a.logits are those of
+ *                                                  the token after it
+ *     generator_begin(&a)                          a new text
+ *     generator_close(&a)
+ *
+ *     positions   0 1 2 3 4 5 6 7 8 9 ...
+ *     prompt      |-- chunk --|-- chunk, padded --|      program prompt
+ *     answer                          |-|-|-|            program next, one token at a time
+ *     KV cache    |------------- written ------------|........|
+ */
+#ifndef GENERATOR_H
+#define GENERATOR_H
+
+#include "engine/run.h"
+
+struct generator {
+    struct run run;
+    int64_t cache, chunk; /* tokens of the longest text; tokens that program prompt takes at once */
+    int64_t length;       /* tokens of the text so far */
+    id output[PROGRAM_COUNT]; /* the logits of each program */
+    float *logits;        /* [vocabulary], valid after generator_put */
+    void *raw;            /* the same in the model's dtype */
+    int32_t *inputs;      /* room for the inputs of a chunk */
+};
+
+/* Opens the model of the configuration and finds the plan. PL_USAGE: the model generates no text; PL_NOFIT:
+ * the smallest plan is in a->run. After any result generator_close is called. */
+int generator_plan(struct generator *a, const struct config *c, const struct run_generation *o, struct error *e);
+int generator_start(struct generator *a, struct error *e);
+void generator_close(struct generator *a);
+
+void generator_begin(struct generator *a);
+/* PL_USAGE: an id beyond the vocabulary, or more tokens than the cache holds; the text is as before. */
+int generator_put(struct generator *a, const int32_t *ids, int64_t n, struct error *e);
+
+/* Bytes of the KV cache in the plan. */
+uint64_t generator_cache_bytes(const struct generator *a);
+
+#endif

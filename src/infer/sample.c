@@ -1,0 +1,175 @@
+/*
+ * sample.c: see sample.h. Scores are f32, as in transformers; probabilities are summed in double.
+ */
+#include "infer/sample.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/random.h"
+
+int sampling_check(const struct sampling *s, struct error *e)
+{
+    if (!(s->temperature >= 0) || isinf(s->temperature)) return error_set(e, PL_USAGE, "temperature is %g, expected 0 (greedy) or more", s->temperature);
+    if (s->top_k < 0) return error_set(e, PL_USAGE, "top-k is %lld, expected 0 (all tokens) or more", (long long)s->top_k);
+    if (!(s->top_p > 0 && s->top_p <= 1)) return error_set(e, PL_USAGE, "top-p is %g, expected a number above 0 and at most 1 (all tokens)", s->top_p);
+    if (!(s->repetition_penalty > 0) || isinf(s->repetition_penalty)) return error_set(e, PL_USAGE, "the repetition penalty is %g, expected a number above 0; 1 is none", s->repetition_penalty);
+    return PL_OK;
+}
+
+void sampler_open(struct sampler *s, int64_t vocabulary, const struct sampling *sampling)
+{
+    const size_t n = (size_t)vocabulary;
+    *s = (struct sampler){.sampling = *sampling, .vocabulary = vocabulary, .seen = mem_alloc(n * sizeof *s->seen), .scores = mem_alloc(n * sizeof *s->scores),
+                          .sorted = mem_alloc(n * sizeof *s->sorted), .kept = mem_alloc(n * sizeof *s->kept)};
+}
+
+void sampler_close(struct sampler *s)
+{
+    mem_free(s->seen);
+    mem_free(s->scores);
+    mem_free(s->sorted);
+    mem_free(s->kept);
+    memset(s, 0, sizeof *s);
+}
+
+void sampler_begin(struct sampler *s)
+{
+    memset(s->seen, 0, (size_t)s->vocabulary * sizeof *s->seen);
+    s->drawn = 0;
+}
+
+void sampler_see(struct sampler *s, int32_t id)
+{
+    CHECK(id >= 0 && id < s->vocabulary, "token %d", id);
+    s->seen[id] = true;
+}
+
+/* --- scores ------------------------------------------------------------------------------------ */
+
+static void penalize(struct sampler *s)
+{
+    const float penalty = (float)s->sampling.repetition_penalty;
+    for (int64_t i = 0; i < s->vocabulary && penalty != 1; i++)
+        if (s->seen[i]) s->scores[i] = s->scores[i] < 0 ? s->scores[i] * penalty : s->scores[i] / penalty;
+}
+
+/* The first of the largest; -1: none is comparable. */
+static int32_t largest(const struct sampler *s)
+{
+    int32_t best = -1;
+    for (int64_t i = 0; i < s->vocabulary; i++)
+        if (!isnan(s->scores[i]) && s->scores[i] > -INFINITY && (best < 0 || s->scores[i] > s->scores[best])) best = (int32_t)i;
+    return best;
+}
+
+/* --- the tokens that may be drawn ---------------------------------------------------------------- */
+
+/* The k-th largest of n numbers, which are reordered: quickselect. */
+static float kth_largest(float *x, int64_t n, int64_t k)
+{
+    int64_t low = 0, high = n - 1;
+    while (low < high) {
+        const float pivot = x[low + (high - low) / 2];
+        int64_t i = low, j = high;
+        while (i <= j) {
+            while (x[i] > pivot) i++;
+            while (x[j] < pivot) j--;
+            if (i > j) break;
+            const float swapped = x[i];
+            x[i++] = x[j];
+            x[j--] = swapped;
+        }
+        if (k - 1 <= j) high = j;
+        else if (k - 1 >= i) low = i;
+        else break;
+    }
+    return x[k - 1];
+}
+
+/* Tokens whose score equals the k-th largest are kept too. */
+static int64_t keep_top_k(struct sampler *s)
+{
+    const int64_t k = s->sampling.top_k;
+    float least = -INFINITY;
+    int64_t n = 0;
+    for (int64_t i = 0; i < s->vocabulary; i++)
+        if (!isnan(s->scores[i]) && s->scores[i] > -INFINITY) s->sorted[n++] = s->scores[i];
+    if (k && k < n) least = kth_largest(s->sorted, n, k);
+    n = 0;
+    for (int64_t i = 0; i < s->vocabulary; i++)
+        if (!isnan(s->scores[i]) && s->scores[i] > -INFINITY && s->scores[i] >= least) s->kept[n++] = (struct sampled){.id = (int32_t)i, .score = s->scores[i]};
+    return n;
+}
+
+static double weigh(struct sampled *kept, int64_t n)
+{
+    float most = -INFINITY;
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) most = fmaxf(most, kept[i].score);
+    for (int64_t i = 0; i < n; i++) sum += kept[i].weight = exp((double)kept[i].score - (double)most);
+    return sum;
+}
+
+static int by_score(const void *a, const void *b)
+{
+    const struct sampled *x = a, *y = b;
+    if (x->score != y->score) return x->score < y->score ? -1 : 1;
+    return x->id < y->id ? -1 : 1;
+}
+
+static int by_id(const void *a, const void *b) { return ((const struct sampled *)a)->id < ((const struct sampled *)b)->id ? -1 : 1; }
+
+/* Leaves out the least likely tokens that together have at most the probability 1 - top_p; the most likely
+ * one always stays. */
+static int64_t keep_top_p(struct sampler *s, int64_t n)
+{
+    if (s->sampling.top_p >= 1) return n;
+    qsort(s->kept, (size_t)n, sizeof *s->kept, by_score);
+    const double all = weigh(s->kept, n);
+    double sum = 0;
+    int64_t first = 0;
+    while (first < n - 1 && (sum += s->kept[first].weight / all) <= 1 - s->sampling.top_p) first++;
+    memmove(s->kept, s->kept + first, (size_t)(n - first) * sizeof *s->kept);
+    qsort(s->kept, (size_t)(n - first), sizeof *s->kept, by_id);
+    return n - first;
+}
+
+/* Scores to candidates; their weights then add up to 1. */
+static int64_t list_candidates(struct sampler *s)
+{
+    for (int64_t i = 0; i < s->vocabulary; i++) s->scores[i] /= (float)s->sampling.temperature;
+    const int64_t n = keep_top_p(s, keep_top_k(s));
+    const double sum = weigh(s->kept, n);
+    for (int64_t i = 0; i < n; i++) s->kept[i].weight /= sum;
+    return n;
+}
+
+int64_t sampler_candidates(struct sampler *s, const float *logits)
+{
+    memcpy(s->scores, logits, (size_t)s->vocabulary * sizeof *s->scores);
+    penalize(s);
+    return list_candidates(s);
+}
+
+static int32_t draw(struct sampler *s)
+{
+    const int64_t n = list_candidates(s);
+    double at = (double)(random_bits(random_key(s->sampling.seed, "generate"), s->drawn) >> 11) * 0x1p-53;
+    for (int64_t i = 0; i < n - 1; i++)
+        if ((at -= s->kept[i].weight) < 0) return s->kept[i].id;
+    return s->kept[n - 1].id;
+}
+
+int sampler_next(struct sampler *s, const float *logits, int32_t *id, struct error *e)
+{
+    memcpy(s->scores, logits, (size_t)s->vocabulary * sizeof *s->scores);
+    penalize(s);
+    *id = largest(s);
+    if (*id < 0 || isinf(s->scores[*id])) return error_set(e, PL_FAIL, "the model's logits are not finite, so there is no next token; its weights are not usable in this precision");
+    if (s->sampling.temperature > 0) *id = draw(s);
+    s->drawn++;
+    sampler_see(s, *id);
+    return PL_OK;
+}

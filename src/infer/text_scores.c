@@ -1,0 +1,214 @@
+/*
+ * text_scores.c: see text_scores.h. A text is cut into words in one of three ways; a word is then a number, the
+ * same for equal words, and the scores compare lists of numbers.
+ */
+#include "infer/text_scores.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "infer/text_words.h"
+
+/* --- words as numbers ------------------------------------------------------------------------------ */
+
+struct numbers {
+    VEC(uint32_t) list;
+};
+
+struct text_scores_work {
+    struct text left, right;   /* texts with blanks between words */
+    struct numbers a, b;       /* of the answer; of the reference */
+    VEC(uint32_t) row;         /* of the longest common subsequence */
+};
+
+static uint32_t words_of(const char *s)
+{
+    uint32_t n = 0;
+    for (; *s; s++) n += *s != ' ' && (s[1] == ' ' || !s[1]);
+    return n;
+}
+
+/* Sorts words of both texts, so that equal ones get one number. */
+struct word {
+    const char *at;
+    size_t n;
+    uint32_t index;
+};
+static int by_text(const void *x, const void *y)
+{
+    const struct word *a = x, *b = y;
+    const int c = memcmp(a->at, b->at, a->n < b->n ? a->n : b->n);
+    return c ? c : a->n < b->n ? -1 : a->n > b->n;
+}
+
+static uint32_t list_words(const char *s, struct word *out, uint32_t first)
+{
+    uint32_t n = 0;
+    while (*s) {
+        const size_t length = strcspn(s, " ");
+        if (length) out[n] = (struct word){s, length, first + n}, n++;
+        s += length + (s[length] == ' ');
+    }
+    return n;
+}
+
+static void number_words(struct text_scores_work *w)
+{
+    const char *left = w->left.n ? w->left.at : "", *right = w->right.n ? w->right.at : "";
+    const uint32_t n = words_of(left), m = words_of(right);
+    struct word *words = mem_alloc((n + m + 1) * sizeof *words);
+    uint32_t number = 0;
+    list_words(left, words, 0);
+    list_words(right, words + n, n);
+    qsort(words, n + m, sizeof *words, by_text);
+    w->a.list.n = w->b.list.n = 0;
+    for (uint32_t i = 0; i < n; i++) vec_push(&w->a.list, 0);
+    for (uint32_t i = 0; i < m; i++) vec_push(&w->b.list, 0);
+    for (uint32_t i = 0; i < n + m; i++) {
+        if (i && by_text(&words[i - 1], &words[i])) number++;
+        if (words[i].index < n) w->a.list.at[words[i].index] = number;
+        else w->b.list.at[words[i].index - n] = number;
+    }
+    mem_free(words);
+}
+
+/* Cuts both texts into words in the same way. */
+static void cut(struct text_scores_work *w, void (*into)(const char *s, struct text *out), const char *answer, const char *reference)
+{
+    w->left.n = w->right.n = 0;
+    into(answer, &w->left);
+    into(reference, &w->right);
+    number_words(w);
+}
+
+/* --- n-grams ---------------------------------------------------------------------------------------- */
+
+struct gram {
+    uint32_t at[BLEU_ORDER];
+};
+static int by_gram(const void *x, const void *y) { return memcmp(x, y, sizeof(struct gram)); }
+
+static uint64_t list_grams(const struct numbers *x, uint32_t n, struct gram *out)
+{
+    uint64_t count = 0;
+    for (uint32_t i = 0; i + n <= x->list.n; i++) {
+        out[count] = (struct gram){{0}};
+        for (uint32_t k = 0; k < n; k++) out[count].at[k] = x->list.at[i + k] + 1;
+        count++;
+    }
+    qsort(out, count, sizeof *out, by_gram);
+    return count;
+}
+
+/* How many n-grams both lists have, each as often as the one that has it less often. */
+static uint64_t count_common(const struct numbers *a, const struct numbers *b, uint32_t n)
+{
+    struct gram *x = mem_alloc((a->list.n + 1) * sizeof *x), *y = mem_alloc((b->list.n + 1) * sizeof *y);
+    const uint64_t p = list_grams(a, n, x), q = list_grams(b, n, y);
+    uint64_t common = 0;
+    for (uint64_t i = 0, j = 0; i < p && j < q;) {
+        const int c = by_gram(&x[i], &y[j]);
+        common += c == 0;
+        i += c <= 0;
+        j += c >= 0;
+    }
+    mem_free(x);
+    mem_free(y);
+    return common;
+}
+
+static double f_measure(double common, double a, double b)
+{
+    if (common == 0) return 0;
+    const double precision = common / a, recall = common / b;
+    return 2 * precision * recall / (precision + recall);
+}
+
+/* --- the scores -------------------------------------------------------------------------------------- */
+
+static bool is_exact(const char *a, const char *b)
+{
+    size_t n = strlen(a), m = strlen(b);
+    while (n && isspace((unsigned char)a[n - 1])) n--;
+    while (m && isspace((unsigned char)b[m - 1])) m--;
+    while (n && isspace((unsigned char)*a)) a++, n--;
+    while (m && isspace((unsigned char)*b)) b++, m--;
+    return n == m && !memcmp(a, b, n);
+}
+
+/* Two texts without words are equal. */
+static double f1_of(const struct text_scores_work *w)
+{
+    const uint32_t n = w->a.list.n, m = w->b.list.n;
+    return n && m ? f_measure((double)count_common(&w->a, &w->b, 1), n, m) : n == m;
+}
+
+static uint32_t longest_common(struct text_scores_work *w)
+{
+    const uint32_t n = w->a.list.n, m = w->b.list.n;
+    w->row.n = 0;
+    for (uint32_t j = 0; j <= m; j++) vec_push(&w->row, 0);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t j = 0, diagonal = 0; j < m; j++) { /* diagonal: of the row above, one to the left */
+            const uint32_t above = w->row.at[j + 1], left = w->row.at[j];
+            w->row.at[j + 1] = w->a.list.at[i] == w->b.list.at[j] ? diagonal + 1 : above > left ? above : left;
+            diagonal = above;
+        }
+    return w->row.at[m];
+}
+
+void text_scores_add(struct text_scores *s, const char *answer, const char *reference)
+{
+    if (!s->work) s->work = mem_alloc(sizeof *s->work);
+    struct text_scores_work *w = s->work;
+    s->answers++;
+    s->exact += is_exact(answer, reference);
+    cut(w, words_squad, answer, reference);
+    s->f1 += f1_of(w);
+    cut(w, words_rouge, answer, reference);
+    s->rouge_l += w->a.list.n && w->b.list.n ? f_measure(longest_common(w), w->a.list.n, w->b.list.n) : 0;
+    cut(w, words_13a, answer, reference);
+    s->words += w->a.list.n;
+    s->reference_words += w->b.list.n;
+    for (uint32_t n = 1; n <= BLEU_ORDER; n++) {
+        s->matches[n - 1] += count_common(&w->a, &w->b, n);
+        s->total[n - 1] += w->a.list.n >= n ? w->a.list.n - n + 1 : 0;
+    }
+}
+
+/* The geometric mean of the precisions, each times 1/2, 1/4, ... where nothing matches, and the penalty of answers
+ * that are shorter than the references. */
+static double bleu(const struct text_scores *s)
+{
+    double sum = 0, smooth = 1;
+    if (!s->matches[0]) return 0; /* a longer match has shorter ones in it */
+    for (int n = 0; n < BLEU_ORDER; n++) {
+        if (!s->total[n]) return 0;
+        if (!s->matches[n]) smooth *= 2;
+        sum += log(s->matches[n] ? (double)s->matches[n] / (double)s->total[n] : 1 / (smooth * (double)s->total[n]));
+    }
+    const double penalty = s->words < s->reference_words ? exp(1 - (double)s->reference_words / (double)s->words) : 1;
+    return 100 * penalty * exp(sum / BLEU_ORDER);
+}
+
+struct text_score text_scores_result(const struct text_scores *s)
+{
+    if (!s->answers) return (struct text_score){0};
+    const double n = (double)s->answers / 100;
+    return (struct text_score){s->exact / n, s->f1 / n, bleu(s), s->rouge_l / n};
+}
+
+void text_scores_free(struct text_scores *s)
+{
+    if (s->work) {
+        text_free(&s->work->left);
+        text_free(&s->work->right);
+        vec_free(&s->work->a.list);
+        vec_free(&s->work->b.list);
+        vec_free(&s->work->row);
+    }
+    mem_free(s->work);
+    memset(s, 0, sizeof *s);
+}

@@ -1,0 +1,246 @@
+#!/bin/bash
+# run_generate.sh: `plimsoll generate`: the answers of transformers, the same answer in every budget and for every
+# chunk of the prompt, the bytes of the KV cache, the seed of draws, text and chats, and what is refused.
+#
+#   bash tests/run_generate.sh        from the repository's root, after make; see run_lib.sh
+#
+# tests/golden/generate.txt has answers of transformers in f32 (make_generate.py); test_sample.c compares the
+# processing of logits.
+# shellcheck source=tests/run_lib.sh
+. tests/run_lib.sh
+
+model=tests/golden/basic
+long=$(seq -s, 1 40)
+# shellcheck disable=SC2086
+generate() { "$binary" generate --set "device.kind=$DEVICE" --set memory.precision=f32 $FLAGS "$@"; }
+# field FILE KEY
+field() { "$tools/json_get" "$1" "$2"; }
+
+# --- answers of transformers ------------------------------------------------------------------
+
+answers() {
+    local folder adapter options prompt want got arguments n=0
+    while read -r folder adapter options prompt want; do
+        arguments=(--model "tests/golden/$folder" --ids "$prompt" --max-new 64)
+        [ "$adapter" = - ] || arguments+=(--adapter "tests/golden/$adapter")
+        [ "$options" = - ] || arguments+=("$options")
+        got=$(generate "${arguments[@]}" 2>"$tmp/err") || { cat "$tmp/err"; return 1; }
+        [ "$got" = "$want" ] || { echo "$folder $adapter, prompt $prompt:"; echo "  found    $got"; echo "  expected $want"; return 1; }
+        n=$((n + 1))
+    done <tests/golden/generate.txt
+    [ "$n" -ge 12 ] || { echo "$n cases"; return 1; }
+    echo "$n answers of up to 64 tokens"
+}
+check "ids of transformers" answers
+
+eos() {
+    local prompt want
+    read -r prompt want < <(awk '{ n = split($5, x, ","); if (n < 64) print $4, $5 }' tests/golden/generate.txt | head -n 1)
+    generate --model $model --ids "$prompt" --max-new 64 --json >"$tmp/eos.json" || return 1
+    [ "$(field "$tmp/eos.json" finish)" = eos ] && [ "${want##*,}" = 2 ] || { cat "$tmp/eos.json"; return 1; }
+    generate --model $model --ids "$prompt" --max-new 3 --json >"$tmp/eos.json" || return 1
+    [ "$(field "$tmp/eos.json" finish)" = length ] || { cat "$tmp/eos.json"; return 1; }
+    echo "the answer ends with token 2"
+}
+check "an answer ends with EOS" eos
+
+# generation_config.json has the first word: here a list of EOS tokens, and a length.
+folder() {
+    local first got end
+    cp -r $model "$tmp/folder" || return 1
+    echo '{"eos_token_id": [], "max_new_tokens": 9}' >"$tmp/folder/generation_config.json"
+    first=$(generate --model "$tmp/folder" --ids 5,6,7) || return 1
+    [ "$(echo "$first" | tr ',' '\n' | wc -l)" = 9 ] || { echo "max_new_tokens 9: $first"; return 1; }
+    end=$(echo "$first" | cut -d, -f4)
+    echo "{\"eos_token_id\": [60, $end], \"max_new_tokens\": 9}" >"$tmp/folder/generation_config.json"
+    got=$(generate --model "$tmp/folder" --ids 5,6,7) || return 1
+    [ "$got" = "$(echo ",$first" | sed "s/\(,$end\)\(,.*\)*$/\1/; s/^,//")" ] || { echo "ends at $end: $got, and without the end $first"; return 1; }
+    echo '{"eos_token_id": ["</s>"]}' >"$tmp/folder/generation_config.json"
+    expect 2 'generation_config.json: eos_token_id' generate --model "$tmp/folder" --ids 5,6,7
+}
+check "generation_config.json" folder
+
+# --- memory ------------------------------------------------------------------------------------
+
+# Two caches for each of 2 layers: 2 heads of 6 for each token, in blocks of 256 bytes.
+cache() {
+    local tokens each
+    for tokens in 41 64 1000; do
+        generate --model $model --ids "$long" --context "$tokens" --max-new 1 --dry-run --json >"$tmp/plan.json" || return 1
+        each=$((tokens * 2 * 6 * 4))
+        [ "$(grep -c '"KV cache"' "$tmp/plan.json")" = 1 ] || return 1
+        grep -q "\"KV cache\": $((4 * ((each + 255) / 256 * 256)))," "$tmp/plan.json" || { grep 'KV cache' "$tmp/plan.json"; return 1; }
+    done
+    generate --model $model --ids "$long" --context 64 --json >"$tmp/run.json" || return 1
+    [ "$(field "$tmp/run.json" kv_cache_bytes)" = $((4 * ((64 * 48 + 255) / 256 * 256))) ] || { cat "$tmp/run.json"; return 1; }
+    echo "2 layers x 2 x tokens x 2 heads x 6 x 4 bytes"
+}
+check "bytes of the KV cache" cache
+
+# From the smallest budget up: chunks of the prompt grow, and weights come back from the offload file.
+budgets() {
+    local free least budget want
+    want=$(generate --model $model --ids "$long" --max-new 24) || return 1
+    generate --model $model --ids "$long" --max-new 24 --dry-run --json >"$tmp/plan.json" || return 1
+    free=$(field "$tmp/plan.json" arena_bytes)
+    least=$(field "$tmp/plan.json" smallest_budget_bytes)
+    [ "$least" -lt "$free" ] || { echo "smallest $least, without a budget $free"; return 1; }
+    for budget in "$least" $(((least + free) / 2)) "$free"; do
+        [ "$(generate --model $model --ids "$long" --max-new 24 --memory "$budget")" = "$want" ] || { echo "another answer in $budget bytes"; return 1; }
+    done
+    expect 3 "the smallest plan needs $least bytes" generate --model $model --ids "$long" --max-new 24 --memory $((least - 1)) || return 1
+    expect 3 "" generate --model $model --ids "$long" --max-new 24 --memory $((least - 1)) --json >/dev/null || return 1
+    grep -q '"fits": false' "$tmp/out" || { cat "$tmp/out"; return 1; }
+    echo "from $least to $free bytes"
+}
+check "the same answer in every budget that fits" budgets
+
+chunks() {
+    local want got n
+    want=$(generate --model $model --ids "$long" --max-new 24 --chunk 40) || return 1
+    for n in 1 2 7 13 39 64; do
+        got=$(generate --model $model --ids "$long" --max-new 24 --chunk "$n") || return 1
+        [ "$got" = "$want" ] || { echo "chunks of $n: $got, expected $want"; return 1; }
+    done
+    for n in 3 64; do
+        got=$(generate --model tests/golden/mistral --ids "$long" --max-new 24 --chunk "$n") || return 1
+        [ "$got" = "$(generate --model tests/golden/mistral --ids "$long" --max-new 24)" ] || { echo "sliding window, chunks of $n: $got"; return 1; }
+    done
+    echo "chunks of 1 to 64 tokens"
+}
+check "chunks of the prompt change nothing" chunks
+
+forms() {
+    local got
+    echo '{"eos_token_id": []}' >"$tmp/folder/generation_config.json" # no token ends an answer
+    for got in memory.precision=bf16 memory.quantize=nf4 memory.offload=weights memory.offload=none; do
+        # The last --set of a key counts.
+        [ "$(generate --model "$tmp/folder" --ids 1,5,9 --max-new 5 --set "$got" | tr ',' '\n' | wc -l)" = 5 ] || { echo "$got"; return 1; }
+    done
+    generate --model $model --ids "$long" --context 64 --set memory.precision=bf16 --json >"$tmp/run.json" || return 1
+    [ "$(field "$tmp/run.json" kv_cache_bytes)" = $((4 * ((64 * 24 + 255) / 256 * 256))) ] || { cat "$tmp/run.json"; return 1; }
+    generate --model $model --ids 1 --max-new 4 --set memory.quantize=nf4 --dry-run >"$tmp/plan.txt" || return 1
+    grep -q 'frozen, NF4' "$tmp/plan.txt" || { cat "$tmp/plan.txt"; return 1; }
+    echo "bf16 with a cache of half the bytes, NF4, offloaded weights"
+}
+check "precision, 4-bit weights, offload" forms
+
+# Weights that are offloaded, and NaN in every byte that is not alive.
+poison() {
+    local want
+    want=$(generate --model $model --ids "$long" --max-new 24) || return 1
+    needs_cpu PLIMSOLL_POISON || return 77
+    [ "$(PLIMSOLL_POISON=1 generate --model $model --ids "$long" --max-new 24)" = "$want" ] &&
+        [ "$(PLIMSOLL_POISON=1 generate --model $model --ids "$long" --max-new 24 --set memory.offload=weights --chunk 16)" = "$want" ]
+}
+check "NaN in dead bytes" poison
+
+# --- draws ------------------------------------------------------------------------------------
+
+draws() {
+    local a b c
+    a=$(generate --model "$tmp/folder" --ids 1,2,3 --max-new 32 --temperature 1.5 --seed 7) || return 1
+    b=$(generate --model "$tmp/folder" --ids 1,2,3 --max-new 32 --temperature 1.5 --seed 7) || return 1
+    c=$(generate --model "$tmp/folder" --ids 1,2,3 --max-new 32 --temperature 1.5 --seed 8) || return 1
+    [ "$a" = "$b" ] && [ "$a" != "$c" ] || { printf '%s\n' "$a" "$b" "$c"; return 1; }
+    [ "$(generate --model $model --ids 1,2,3 --max-new 32 --temperature 2 --top-k 1)" = "$(generate --model $model --ids 1,2,3 --max-new 32)" ] || { echo "top-k 1 is greedy"; return 1; }
+    echo "$a"
+}
+check "the same seed gives the same text" draws
+
+# --- text -----------------------------------------------------------------------------------------
+
+# The small model with a tokenizer: <unk> <s> </s> <|im_start|> <|im_end|>, line break, blank, a to z, A to Z.
+words=$tmp/words
+letters() { printf '%s\n' {a..z} {A..Z}; }
+make_words() {
+    cp -r $model "$words" || return 1
+    {
+        printf '{"version":"1.0","truncation":null,"padding":null,"added_tokens":['
+        local id=0 token more=
+        for token in '<unk>' '<s>' '</s>' '<|im_start|>' '<|im_end|>'; do
+            printf '%s{"id":%d,"content":"%s","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}' "$more" $id "$token"
+            id=$((id + 1)) more=,
+        done
+        printf '],"normalizer":null,"pre_tokenizer":null,"post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],'
+        printf '"pair":[{"Sequence":{"id":"A","type_id":0}},{"Sequence":{"id":"B","type_id":1}}],"special_tokens":{"<s>":{"id":"<s>","ids":[1],"tokens":["<s>"]}}},'
+        printf '"decoder":{"type":"Fuse"},"model":{"type":"BPE","dropout":null,"unk_token":"<unk>","continuing_subword_prefix":null,"end_of_word_suffix":null,"fuse_unk":false,'
+        printf '"byte_fallback":false,"ignore_merges":false,"vocab":{"<unk>":0,"<s>":1,"</s>":2,"<|im_start|>":3,"<|im_end|>":4,"\\n":5," ":6'
+        letters | awk '{ printf ",\"%s\":%d", $1, NR + 6 }'
+        printf '},"merges":[]}}\n'
+    } >"$words/tokenizer.json"
+    echo '{"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}' >"$words/tokenizer_config.json"
+    printf '%s' "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>' + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}" >"$words/chat_template.jinja"
+}
+# spell TEXT...: its ids, one a line; a word of several characters is a token.
+ids_of() { local x; for x; do case $x in '<s>') echo 1 ;; '<|im_start|>') echo 3 ;; '<|im_end|>') echo 4 ;; '\n') echo 5 ;; ' ') echo 6 ;; *) letters | grep -nx "$x" | awk -F: '{ print $1 + 6 }' ;; esac; done | paste -sd,; }
+# read_ids IDS: their text; a special token has none.
+text_of() { echo "$1" | tr ',' '\n' | awk 'BEGIN { for (i = 0; i < 26; i++) { t[i + 7] = sprintf("%c", 97 + i); t[i + 33] = sprintf("%c", 65 + i) } t[5] = "\n"; t[6] = " " } { printf "%s", t[$1] }'; }
+
+text() {
+    local ids
+    make_words || return 1
+    ids=$(generate --model "$words" --ids "$(ids_of '<s>' h e l l o)" --max-new 40) || return 1
+    generate --model "$words" --prompt hello --max-new 40 --json >"$tmp/text.json" || return 1
+    [ "$(field "$tmp/text.json" prompt_tokens)" = 6 ] && grep -q "\"ids\": \[$(echo "$ids" | sed 's/,/, /g')\]" "$tmp/text.json" || { echo "$ids"; cat "$tmp/text.json"; return 1; }
+    generate --model "$words" --prompt hello --max-new 40 >"$tmp/text.txt" || return 1
+    printf '%s\n' "$(text_of "$ids")" | diff - "$tmp/text.txt" || return 1
+    field "$tmp/text.json" text
+}
+check "text: the tokenizer's ids, streamed" text
+
+chat() {
+    local ids want
+    want=$(generate --model "$words" --ids "$(ids_of '<|im_start|>' u s e r '\n' H i '<|im_end|>' '\n' '<|im_start|>' a s s i s t a n t '\n')" --max-new 30) || return 1
+    echo '[{"role": "user", "content": "Hi"}]' >"$tmp/chat.json"
+    generate --model "$words" --chat "$tmp/chat.json" --max-new 30 --json >"$tmp/text.json" || return 1
+    grep -q "\"ids\": \[$(echo "$want" | sed 's/,/, /g')\]" "$tmp/text.json" || { echo "$want"; cat "$tmp/text.json"; return 1; }
+    echo '{"messages": [{"role": "user", "content": "Hi"}], "tools": null}' >"$tmp/chat.json"
+    generate --model "$words" --chat "$tmp/chat.json" --max-new 30 --json >"$tmp/map.json" || return 1
+    [ "$(field "$tmp/map.json" text)" = "$(field "$tmp/text.json" text)" ] || return 1
+    # What a message says is never a control token: <|im_end|> is ten characters here.
+    echo '[{"role": "user", "content": "Hi<|im_end|>"}]' >"$tmp/chat.json"
+    generate --model "$words" --chat "$tmp/chat.json" --max-new 1 --json >"$tmp/map.json" || return 1
+    [ "$(field "$tmp/map.json" prompt_tokens)" = $(($(field "$tmp/text.json" prompt_tokens) + 10)) ] || { cat "$tmp/map.json"; return 1; }
+    echo '[{"role": "user"}, 7]' >"$tmp/chat.json"
+    expect 2 'chat.json: message 2: a message is the number 7' generate --model "$words" --chat "$tmp/chat.json" || return 1
+    echo '{}' >"$tmp/chat.json"
+    expect 2 'chat.json: messages is missing' generate --model "$words" --chat "$tmp/chat.json" || return 1
+    echo '[{"role": "user", "content": "Hi"}]' >"$tmp/chat.json"
+    rm "$words/chat_template.jinja"
+    expect 2 'template' generate --model "$words" --chat "$tmp/chat.json"
+}
+check "chat: rendered by the template, with the generation prompt" chat
+
+# An answer ends before the stop string, also where several tokens make it up.
+stops() {
+    local whole stop
+    whole=$(generate --model "$words" --prompt hello --max-new 40 | tr -d '\n')
+    stop=${whole:3:2}
+    generate --model "$words" --prompt hello --max-new 40 --stop "$stop" --stop '@@' --json >"$tmp/text.json" || return 1
+    [ "$(field "$tmp/text.json" finish)" = stop ] || { echo "$whole"; cat "$tmp/text.json"; return 1; }
+    [ "$(generate --model "$words" --prompt hello --max-new 40 --stop "$stop")" = "${whole%%"$stop"*}" ] || { echo "$whole without $stop"; return 1; }
+    expect 2 'not empty' generate --model "$words" --prompt hello --stop '' || return 1
+    echo "\"${whole%%"$stop"*}\" before \"$stop\""
+}
+check "an answer ends before a stop string" stops
+
+check "refused: text without a tokenizer" expect 2 'tokenizer' generate --model $model --prompt hello
+check "refused: text for a preset" expect 2 'a preset has no tokenizer' generate --model llama-tiny --prompt hello
+check "refused: two prompts" expect 2 'exclude each other' generate --model $model --prompt hello --ids 1
+
+# --- what is refused ---------------------------------------------------------------------------
+
+check "refused: no model" expect 2 'no model is given' generate --ids 1
+check "refused: no prompt" expect 2 'no prompt is given' generate --model $model
+check "refused: a prompt without tokens" expect 2 'no tokens' generate --model $model --ids ''
+check "refused: ids that are no numbers" expect 2 'expected token ids with commas' generate --model $model --ids 1,two
+check "refused: an id beyond the vocabulary" expect 2 'token 2 has the id 61, .* from 0 to 60' generate --model $model --ids 1,2,61
+check "refused: a prompt longer than the cache" expect 2 'the prompt has 40 tokens, and --context 40 leaves no room' generate --model $model --ids "$long" --context 40
+check "refused: a model that generates no text" expect 2 'of type sam generates no text' generate --model sam-tiny --ids 1
+check "refused: top-k without a temperature" expect 2 'at temperature 0 the most likely one' generate --model $model --ids 1 --top-k 5
+check "refused: a temperature below 0" expect 2 'temperature is -1' generate --model $model --ids 1 --temperature -1
+check "refused: top-p above 1" expect 2 'top-p is 1.5' generate --model $model --ids 1 --temperature 1 --top-p 1.5
+check "refused: a mistyped option" expect 2 'did you mean --max-new' generate --model $model --ids 1 --max-ne 5
+
+summary
