@@ -148,6 +148,15 @@ packing() {
     paste <(losses "$tmp/packed") <(losses "$tmp/split") <(losses "$tmp/padded") |
         awk '{ for (i = 2; i <= 3; i++) if (($i - $1) ^ 2 > (1e-5 * $1) ^ 2) bad = 1; print } END { exit bad || NR != 2 }'
 }
+# Every step has all conversations but one: the losses of the same loop in PyTorch (tests/golden/check_chat.py).
+like_torch() {
+    local rows
+    sed 25d "$chat/chats.jsonl" >"$tmp/torch.jsonl"
+    rows=$("$binary" data tokenize "$tmp/run.yaml" --set "data.train=$tmp/torch.jsonl" --json | sed 's/.*"rows": *\([0-9]*\).*/\1/')
+    run "$tmp/torch" --set "data.train=$tmp/torch.jsonl" --set train.steps=8 --set train.effective_batch="$rows" --set memory.micro_batch=3 --set train.learning_rate=0.003 >/dev/null 2>"$tmp/err" ||
+        { cat "$tmp/err"; return 1; }
+    paste <(losses "$tmp/torch") "$chat/torch_losses.txt" | awk '{ d = ($1 - $2) / $2; if (d < 0) d = -d; if (d > worst) worst = d } END { print "largest relative difference " worst; exit NR != 8 || worst > 1e-4 }'
+}
 resumes() {
     run "$tmp/b" --set train.steps=3 --set train.save_every=3 >/dev/null 2>&1 || return 1
     # shellcheck disable=SC2086
@@ -180,6 +189,7 @@ if part train; then
     check "train: the loss falls" trains
     cp "$tmp/err" "$tmp/err.rows" 2>/dev/null
     check "packed, padded and split: the same loss" packing
+    check "the losses of PyTorch" like_torch
     check "resume is bit for bit" resumes
     check "data.train_on" train_on
     check "data.too_long" too_long

@@ -359,7 +359,7 @@ full_resume() {
     needs_preload || return
     disk size=2m || return
     local out=$tmp/disk/run need
-    expect 1 '' train "$out" --set train.keep=1000 || return 1
+    expect 1 '' train "$out" --set train.keep=1000 --set train.save_every=1 --set train.steps=2000 || return 1
     need=$(sed -n 's/.*(\([0-9]*\) bytes) on disk.*/\1/p' "$tmp/err")
     # need = (keep + 1) * each + model
     local model each

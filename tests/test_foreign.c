@@ -21,21 +21,12 @@ static const struct foreign_row rows[] = {
 #undef FOREIGN
 };
 
-/* Keys of the reader of conversations: a row for one of them has no effect in a version without it. */
-static bool is_optional(const char *key)
-{
-    static const char *const keys[] = {"data.packing", "data.train_on", "data.template", "data.system", "data.tokenizer"};
-    for (size_t i = 0; i < COUNT(keys); i++)
-        if (!strcmp(keys[i], key)) return true;
-    return false;
-}
-
 static void test_keys(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT(rows); i++) {
         const struct foreign_row *r = &rows[i];
-        if (*r->ours && config_find(r->ours) < 0 && !is_optional(r->ours)) fail_msg("%s: there is no key %s", r->key, r->ours);
+        if (*r->ours && config_find(r->ours) < 0) fail_msg("%s: there is no key %s", r->key, r->ours);
         if ((r->how == HOW_NONE || r->how == HOW_ONLY || r->how == HOW_ONLY_TRUE) != !*r->ours && r->how < HOW_MICRO) fail_msg("%s: its key of ours is \"%s\"", r->key, r->ours);
         if ((r->how == HOW_NONE || r->how == HOW_ONLY || r->how == HOW_WORD || r->how == HOW_IF_TRUE) && !*r->detail) fail_msg("%s: no detail", r->key);
         for (size_t k = 0; k < i; k++)
@@ -48,7 +39,7 @@ static void accepts(const struct foreign_row *r, const char *value)
     struct config c;
     struct error e = {0};
     config_init(&c);
-    if (config_find(r->ours) >= 0 && config_assign(&c, r->ours, value, &e)) fail_msg("%s of %s: %s", r->key, foreign_name(r->program), e.text);
+    if (config_assign(&c, r->ours, value, &e)) fail_msg("%s of %s: %s", r->key, foreign_name(r->program), e.text);
     config_free(&c);
 }
 

@@ -131,11 +131,12 @@ static void token_losses(struct pl_builder *b, int64_t batch, void *user)
     pl_output(b, "loss", pl_add(b, pl_cross_entropy_of(b, logits, labels, "tokens"), pl_cross_entropy_of(b, logits, labels, user)));
 }
 
-/* A byte-level model with attention; its inputs are tokens, as pl_train needs. */
+/* A byte-level model with attention; its inputs are tokens, as pl_train needs. `user` not NULL: rows of
+ * several documents, whose positions and ranges are inputs, too. */
 static void tokens(struct pl_builder *b, int64_t batch, void *user)
 {
     enum { T = 32, C = 16 };
-    (void)user;
+    pl_tensor positions = user ? pl_input(b, "positions", PL_I32, PL_SHAPE(batch, T)) : 0, ranges = user ? pl_input(b, "ranges", PL_I32, PL_SHAPE(batch, T, 2)) : 0;
     pl_tensor ids = pl_input(b, "input_ids", PL_I32, PL_SHAPE(batch, T)), labels = pl_input(b, "labels", PL_I32, PL_SHAPE(batch, T));
     pl_tensor table = pl_param(b, "table", PL_SHAPE(256, C), PL_NORMAL, 0.1f);
     static const float inv_freq[4] = {1, 0.1f, 0.01f, 0.001f};
@@ -147,9 +148,10 @@ static void tokens(struct pl_builder *b, int64_t batch, void *user)
         snprintf(name, sizeof name, "w%d", i);
         w[i] = pl_linear(b, x, pl_param(b, name, PL_SHAPE(C, C), PL_NORMAL, 0.2f), 0);
         w[i] = pl_reshape(b, w[i], PL_SHAPE(batch, T, 2, 8));
-        if (i < 2) w[i] = pl_rope(b, w[i], freq, 1);
+        if (i < 2) w[i] = user ? pl_rope_at(b, w[i], freq, positions, 1) : pl_rope(b, w[i], freq, 1);
     }
-    x = pl_add(b, x, pl_reshape(b, pl_attention(b, w[0], w[1], w[2], 0.35f, 1), PL_SHAPE(batch, T, C)));
+    pl_tensor seen = user ? pl_attention_ranges(b, w[0], w[1], w[2], ranges, 0.35f, 0) : pl_attention(b, w[0], w[1], w[2], 0.35f, 1);
+    x = pl_add(b, x, pl_reshape(b, seen, PL_SHAPE(batch, T, C)));
     pl_tensor logits = pl_linear(b, pl_reshape(b, x, PL_SHAPE(-1, C)), table, 0);
     pl_output(b, "loss", pl_cross_entropy(b, logits, pl_reshape(b, pl_shift_labels(b, labels), PL_SHAPE(-1))));
 }
@@ -767,6 +769,42 @@ static void test_preset(void **state)
     }
 }
 
+/* The loss of 4 rows of 32 tokens, each of documents of `length` tokens. Of several documents the first
+ * one has no labels. */
+static double loss_of_rows(int64_t length, int packed, int32_t first_id)
+{
+    enum { N = 4, T = 32 };
+    static int32_t ids[N][T], labels[N][T], positions[N][T], ranges[N][T][2];
+    struct pl_session *s = open_f32();
+    double loss;
+    for (int i = 0; i < N * T; i++) {
+        const int32_t n = i / T, t = i % T, begin = t / (int32_t)length * (int32_t)length;
+        ids[n][t] = t ? (i * 37) % 256 : first_id;
+        labels[n][t] = t == begin || (t < length && length < T) ? -100 : ids[n][t];
+        positions[n][t] = t - begin, ranges[n][t][0] = begin, ranges[n][t][1] = t + 1;
+    }
+    ok(s, pl_define(s, tokens, packed ? s : NULL, NULL));
+    ok(s, pl_set(s, "train.effective_batch", "4"));
+    ok(s, pl_set(s, "device.threads", "1"));
+    ok(s, pl_start(s));
+    ok(s, pl_write_input(s, "input_ids", ids, sizeof ids));
+    ok(s, pl_write_input(s, "labels", labels, sizeof labels));
+    if (packed) ok(s, pl_write_input(s, "positions", positions, sizeof positions));
+    if (packed) ok(s, pl_write_input(s, "ranges", ranges, sizeof ranges));
+    ok(s, pl_evaluate(s, &loss));
+    pl_close(s);
+    return loss;
+}
+
+/* A causal row written as ranges is a causal row; a document does not see the one before it. */
+static void test_rows_of_documents(void **state)
+{
+    (void)state;
+    assert_true(loss_of_rows(32, 1, 7) == loss_of_rows(32, 0, 7));
+    assert_true(loss_of_rows(16, 1, 7) == loss_of_rows(16, 1, 90));
+    assert_true(loss_of_rows(16, 0, 7) != loss_of_rows(16, 0, 90));
+}
+
 /* --- parameters and folders ------------------------------------------------------------------ */
 
 static void test_save_and_read_back(void **state)
@@ -1372,7 +1410,7 @@ int main(void)
         cmocka_unit_test(test_order_of_calls), cmocka_unit_test(test_names_and_sizes),
         cmocka_unit_test(test_broken_models),  cmocka_unit_test(test_odd_models),
         cmocka_unit_test(test_two_sessions),   cmocka_unit_test(test_ops_by_name),
-        cmocka_unit_test(test_unused_input), cmocka_unit_test(test_batch_second), cmocka_unit_test(test_axis_of_an_input), cmocka_unit_test(test_views_on_a_gpu), cmocka_unit_test(test_change_while_started),
+        cmocka_unit_test(test_unused_input), cmocka_unit_test(test_rows_of_documents), cmocka_unit_test(test_batch_second), cmocka_unit_test(test_axis_of_an_input), cmocka_unit_test(test_views_on_a_gpu), cmocka_unit_test(test_change_while_started),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -215,6 +215,28 @@ static void test_limits(void **state)
     }
 }
 
+/* Templates collect text in a namespace: a long conversation must not need memory for every state of it. */
+static void test_growth(void **state)
+{
+    (void)state;
+    static const char *const joins[] = {"ns.t ~ x ~ 'b'", "ns.t + x + 'b'"};
+    for (size_t i = 0; i < COUNT(joins); i++) {
+        struct bump b = {0};
+        struct rendered out;
+        struct error e = {0};
+        char source[300];
+        struct value *v = value_new(&b, VALUE_MAP);
+        char x[401] = {0};
+        value_put(&b, v, "x", value_string(&b, memset(x, 'a', 400)));
+        snprintf(source, sizeof source, "{%% set ns = namespace(t='') %%}{%% for i in range(2000) %%}{%% set ns.t = %s %%}{%% endfor %%}{{ ns.t }}", joins[i]);
+        if (render(source, v, &out, &e)) fail_msg("%s", e.text);
+        assert_int_equal(out.text.n, 2000 * 401);
+        assert_int_equal(out.data.n, 2000);
+        rendered_free(&out);
+        bump_free(&b);
+    }
+}
+
 static void test_raise(void **state)
 {
     (void)state;
@@ -389,7 +411,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lines), cmocka_unit_test(test_files), cmocka_unit_test(test_origin), cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_raise), cmocka_unit_test(test_refused), cmocka_unit_test(test_open), cmocka_unit_test(test_chatml), cmocka_unit_test(test_date),
+        cmocka_unit_test(test_growth), cmocka_unit_test(test_raise), cmocka_unit_test(test_refused), cmocka_unit_test(test_open), cmocka_unit_test(test_chatml), cmocka_unit_test(test_date),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

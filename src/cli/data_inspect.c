@@ -666,7 +666,7 @@ static int inspect_given(const char *given, bool json, struct error *e)
 static bool is_text(const struct names *paths, const char *format)
 {
     if (format) return !strcmp(format, "conversations");
-    return path_has_ending(paths->at[0], ".yaml") || path_has_ending(paths->at[0], ".yml") || detect_conversations(paths->at[0]);
+    return path_has_ending(paths->at[0], ".jsonl") || path_has_ending(paths->at[0], ".ndjson") || path_has_ending(paths->at[0], ".yaml") || path_has_ending(paths->at[0], ".yml") || detect_conversations(paths->at[0]);
 }
 
 static int run(int argc, char **argv, struct error *e)

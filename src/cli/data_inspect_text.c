@@ -47,7 +47,8 @@ static int read_file(struct facts *f, const char *path, const char *system, stru
         struct value *sample;
         struct conversation c;
         struct error why = {0};
-        enum conversation_fault fault = json_parse(x.text, x.n, &b, &sample, &why) ? SAMPLE_JSON : conversation_read(sample, system, &b, &c, &why);
+        enum conversation_fault fault = conversation_parse(x.text, x.n, &b, &sample, &why);
+        if (!fault) fault = conversation_read(sample, system, &b, &c, &why);
         if (!f->format && fault != SAMPLE_JSON) f->format = conversation_format(sample);
         f->report.read++;
         if (!f->report.bad[fault]++ && fault) snprintf(f->report.first[fault], sizeof f->report.first[fault], "%.80s:%llu: %.140s", path, (unsigned long long)x.line, why.text);
@@ -140,7 +141,8 @@ static uint32_t mark_labels(const struct config *c, const struct tokenized *t, c
     size_t at = 0;
     const uint32_t answers = t->tokens.answers.n;
     for (uint32_t i = c->data_train_on == TRAIN_ON_LAST && answers ? answers - 1 : 0; i < (c->data_train_on == TRAIN_ON_ALL ? 1 : answers); i++) {
-        const struct byte_range r = c->data_train_on == TRAIN_ON_ALL ? (struct byte_range){1, l->n} : t->tokens.answers.at[i];
+        struct byte_range r = c->data_train_on == TRAIN_ON_ALL ? (struct byte_range){0, l->n} : t->tokens.answers.at[i];
+        if (!r.begin) r.begin = 1; /* nothing predicts the first token */
         const size_t from = r.begin < l->n ? l->at[r.begin].begin : n, to = r.end ? l->at[r.end - 1].end : 0;
         put_text(out, text + at, from - at);
         text_printf(out, "{+");
@@ -151,6 +153,16 @@ static uint32_t mark_labels(const struct config *c, const struct tokenized *t, c
     }
     put_text(out, text + at, n - at);
     return labels;
+}
+
+/* The EOS that is added to a text has no bytes of it: shows it as it is stored. */
+static void show_end(const struct tokenize_options *o, const struct token_list *l, struct text *out)
+{
+    struct token *last = l->n ? &l->at[l->n - 1] : NULL;
+    const char *piece = last && last->begin == last->end ? tokenizer_piece(o->tokenizer, last->id) : NULL;
+    if (!piece) return;
+    text_printf(out, "%s", piece);
+    last->end = (uint32_t)out->n;
 }
 
 static void show_sample(const struct config *c, const struct tokenize_options *o, const char *path, const struct record *x, struct text *out)
@@ -166,7 +178,7 @@ static void show_sample(const struct config *c, const struct tokenize_options *o
         const struct conversation *s = &t.conversation;
         for (uint32_t i = 0; s->messages && i < s->messages->count; i++) text_printf(&plain, "%s%s", i ? ", " : "", value_get(s->messages->items[i], "role")->text);
         struct text whole = {0};
-        if (!s->messages) text_printf(&whole, "%s%s", s->prompt, s->completion);
+        if (!s->messages) text_printf(&whole, "%s%s", s->prompt, s->completion), show_end(o, &t.tokens.tokens, &whole);
         const struct text *text = s->messages ? &t.text : &whole;
         const uint32_t labels = mark_labels(c, &t, text->n ? text->at : "", text->n, &marked);
         text_printf(out, "%s; %u tokens, %u with labels\n%s\n", plain.n ? plain.at : "text", t.tokens.tokens.n, labels, marked.n ? marked.at : "");

@@ -14,9 +14,8 @@
 #include "cli/init.h"
 #include "data/records.h"
 #include "feed/text_source.h"
-#include "io/json.h"
 
-enum { READ_MOST = 64 << 20, LEAST = 64, MOST = 4096 };
+enum { READ_MOST = 64 << 20, LEAST = 64, MOST = 4096, OBJECTS_TRIED = 16 };
 
 /* ---- detection ---- */
 
@@ -37,14 +36,16 @@ const char *detect_conversations(const char *path)
 {
     struct records r;
     struct record x;
-    struct bump b = {0};
-    struct value *sample;
     struct error ignored;
-    bool more;
+    bool more = true;
     const char *what = NULL;
     if (!records_peek(path) || !may_be_conversations(path) || records_open(&r, path, &ignored)) return NULL;
-    if (!records_next(&r, &x, &more, &ignored) && more && !json_parse(x.text, x.n, &b, &sample, &ignored)) what = conversation_format(sample);
-    bump_free(&b);
+    for (int i = 0; i < OBJECTS_TRIED && !what && !records_next(&r, &x, &more, &ignored) && more; i++) { /* the first ones may be damaged */
+        struct bump b = {0};
+        struct value *sample;
+        if (!conversation_parse(x.text, x.n, &b, &sample, &ignored)) what = conversation_format(sample);
+        bump_free(&b);
+    }
     records_close(&r);
     return what;
 }

@@ -136,11 +136,8 @@ void foreign_leave(struct foreign_work *w, const struct foreign_entry *entry, co
 void foreign_put(struct foreign_work *w, const char *ours, struct value *v, const struct foreign_entry *entry, const char *from)
 {
     const int key = config_find(ours);
+    CHECK(key >= 0, "there is no key %s", ours);
     if (foreign_failed(w)) return;
-    if (key < 0) {
-        foreign_leave(w, entry, bump_format(&w->f->memory, "this version has no key %s", ours));
-        return;
-    }
     v->line = entry->line;
     if (config_set_foreign(w->c, (enum config_key)key, v, entry->file, w->f->error)) {
         if (entry->line) error_prepend(w->f->error, "%s:%u: %s", entry->file, entry->line, entry->key);

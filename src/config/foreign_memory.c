@@ -4,7 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "config/config_rows.h"
 #include "config/foreign_rows.h"
 
 static struct value *word(struct foreign_work *w, const char *text) { return value_string(&w->f->memory, text); }
@@ -191,15 +190,8 @@ static void memory_quantize(struct foreign_work *w)
 
 /* --- data ------------------------------------------------------------------------------------------------------------------ */
 
-/* The format of text files, if this version reads it. */
-static bool has_conversations(void) { return config_word_index(config_rows[KEY_data_format].allowed, "conversations") >= 0; }
-
 static void put_files(struct foreign_work *w, const char *ours, struct value *paths, const struct foreign_entry *entry)
 {
-    if (!has_conversations()) {
-        foreign_leave(w, entry, "this version has no data.format conversations");
-        return;
-    }
     foreign_put(w, "data.format", word(w, "conversations"), entry, NULL);
     foreign_put(w, ours, paths, entry, NULL);
 }
@@ -243,7 +235,7 @@ static void put_packing(struct foreign_work *w)
 static void put_too_long(struct foreign_work *w)
 {
     const struct foreign_entry *any = w->f->entries.n ? &w->f->entries.at[0] : NULL;
-    if (any && config_find("data.too_long") >= 0 && (foreign_has(w, PROGRAM_lf) || foreign_has(w, PROGRAM_trl)))
+    if (any && (foreign_has(w, PROGRAM_lf) || foreign_has(w, PROGRAM_trl)))
         foreign_put(w, "data.too_long", word(w, "cut"), &(struct foreign_entry){.file = any->file, .key = "length"}, "longer conversations are cut");
 }
 

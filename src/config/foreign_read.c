@@ -165,11 +165,24 @@ static int add_document(struct foreign *f, enum foreign_program p, const struct 
     return foreign_add(f, p, v, name, e);
 }
 
+static int check_text(const char *bytes, size_t n, const char *name, struct error *e)
+{
+    uint32_t code, line = 1;
+    if (memchr(bytes, 0, n)) return error_set(e, PL_USAGE, "%s: it has NUL characters, so it is no text file", name);
+    for (size_t i = 0; i < n;) {
+        const int length = utf8_decode(bytes + i, n - i, &code);
+        if (!length) return error_set(e, PL_USAGE, "%s:%u: the bytes are not UTF-8", name, line);
+        line += bytes[i] == '\n';
+        i += (size_t)length;
+    }
+    return PL_OK;
+}
+
 static int read_bytes(struct foreign *f, enum foreign_program p, const char *bytes, size_t n, const char *name, struct error *e)
 {
     struct value *v;
     char *text = bump_alloc(&f->memory, n + 1);
-    if (memchr(bytes, 0, n)) return error_set(e, PL_USAGE, "%s: it has NUL characters, so it is no text file", name);
+    if (check_text(bytes, n, name, e)) return e->code;
     memcpy(text, bytes, n);
     text[n] = 0;
     if (path_has_ending(name, ".py"))

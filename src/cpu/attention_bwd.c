@@ -16,9 +16,9 @@
  *
  * so only ds is transposed. dk and dv stay in the thread and are stored once. dq is summed over key
  * blocks, which different threads process: each block of queries has the end of the keys that were
- * added so far, and a key block waits for its turn. Work items are scheduled key block by key block, so the previous one started long before, and the first
- * unfinished item never waits: no deadlock, little waiting. Every sum thus has one order:
- * bit-identical for any thread count.
+ * added so far, and a key block waits for its turn. Work items are scheduled key block by key block,
+ * so the previous one started long before, and the first unfinished item never waits: no deadlock,
+ * little waiting. Every sum thus has one order: bit-identical for any thread count.
  *
  * If the processor multiplies bf16 (micro_bf16.h) and do, q, k and v are bf16, so are the panels; p
  * and ds are computed in f32 and rounded to bf16 for their products, whose sums stay f32.

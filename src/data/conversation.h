@@ -45,6 +45,9 @@ struct conversation {
  * conversations that have none; NULL: none. Returns the fault, with a sentence in `e`. */
 enum conversation_fault conversation_read(const struct value *sample, const char *system, struct bump *b, struct conversation *out, struct error *e);
 
+/* Parses the text of an object; SAMPLE_JSON with the column if it is malformed. */
+enum conversation_fault conversation_parse(const char *json, size_t n, struct bump *b, struct value **out, struct error *e);
+
 /* Whether a sample has the keys of one of the formats: "LLaVA or ShareGPT conversations"; NULL: none. */
 const char *conversation_format(const struct value *sample);
 

@@ -13,7 +13,6 @@
 #include "base/progress.h"
 #include "data/records.h"
 #include "io/file.h"
-#include "io/json.h"
 
 enum { BATCH_SAMPLES = 512, BATCH_BYTES = 8 << 20, HASH_BLOCK = 1 << 20 };
 
@@ -92,8 +91,8 @@ enum conversation_fault tokenize_sample(const struct tokenize_options *o, const 
 {
     struct value *sample;
     *out = (struct tokenized){0};
-    if (json_parse(json, n, b, &sample, e)) return SAMPLE_JSON;
-    enum conversation_fault f = conversation_read(sample, o->system, b, &out->conversation, e);
+    enum conversation_fault f = conversation_parse(json, n, b, &sample, e);
+    if (!f) f = conversation_read(sample, o->system, b, &out->conversation, e);
     if (!f && out->conversation.media->count && !o->media) {
         error_set(e, PL_USAGE, "it has images or videos (%.100s), and the model takes text alone", out->conversation.media->items[0]->text);
         f = SAMPLE_MEDIA;

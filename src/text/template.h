@@ -44,20 +44,20 @@ bool template_marks_answers(const struct template *t);
 
 /* All ranges are ascending, not empty, and do not touch or overlap.
  *
- *   data      bytes that came from strings of the variables, whatever was done to them. Strings of the
- *             variables bos_token, eos_token, pad_token, unk_token and all others whose names end in
- *             "_token" are the template's own text instead.
+ *   data      bytes that came from strings of the variables, whatever was done to them. The template's own text
+ *             instead are strings of the variables whose names end in "_token" (bos_token, eos_token, ...), and the
+ *             roles of messages that are identifiers, since templates make control tokens of them: "<|" + role + "|>".
  *   answers   bytes inside {% generation %} ... {% endgeneration %} */
 struct rendered {
     struct text text;
     VEC(struct byte_range) data, answers;
 };
 
-/* Renders with a map of variables: messages, tools, documents, add_generation_prompt, bos_token, ...
- * strftime_now prints today's date, or that of the variable "date" ("2026-01-31") where there is one that
- * is a string of this form. Fills *out, which the caller frees with rendered_free; after an error it is empty.
- * PL_USAGE when the template fails: raise_exception gives its message. Threads may render one template
- * at the same time. */
+/* Renders with a map of variables: messages, tools, documents, add_generation_prompt, bos_token, ... They are passed as they are:
+ * what transformers adds before a template sees a conversation ("tools": null, reasoning_content under its other names) is the
+ * caller's part. strftime_now prints the date of the variable "strftime_now", "2026-01-31" or "2026-01-31 12:00:00", or
+ * today's. Fills *out, which the caller frees with rendered_free; after an error it is empty. PL_USAGE when the
+ * template fails: raise_exception gives its message. Threads may render one template at the same time. */
 int template_render(const struct template *t, const struct value *variables, struct rendered *out, struct error *e);
 void rendered_free(struct rendered *r);
 

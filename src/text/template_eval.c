@@ -273,9 +273,12 @@ static struct var eval_compare(struct render *r, struct scope *s, const struct n
 
 static struct var eval_concat(struct render *r, struct scope *s, const struct node *n)
 {
-    struct build b = {.r = r};
-    for (uint32_t i = 0; i < n->n; i++) build_var(&b, eval(r, s, n->items[i]));
-    return build_done(&b);
+    struct var first = var_string(r, eval(r, s, n->items[0])); /* often a text that grows: it is not copied */
+    struct build rest = {.r = r};
+    for (uint32_t i = 1; i < n->n; i++) build_var(&rest, eval(r, s, n->items[i]));
+    struct var out = str_join(r, first, build_done(&rest));
+    out.markup = false;
+    return out;
 }
 
 static struct var eval_positive(struct render *r, struct var v)

@@ -80,8 +80,10 @@ static void push_text(struct lexer *x, const char *tag, char sign, bool block)
     if (tag > x->at) advance(x, tag);
 }
 
+/* Jinja accepts a comment, and raw text, that begins at the very end. */
 static void lex_comment(struct lexer *x, const char *at)
 {
+    if (at == x->end) return;
     for (; at < x->end; at++) {
         const char *end = tag_end(x, at, "#}", true);
         if (end) {
@@ -105,6 +107,7 @@ static const char *word_tag(const struct lexer *x, const char *at, const char *w
 
 static void lex_raw(struct lexer *x)
 {
+    if (x->at == x->end) return;
     for (const char *at = x->at; at < x->end; at++) {
         if (!starts(x, at, "{%")) continue;
         const char sign = at + 2 < x->end && (at[2] == '-' || at[2] == '+') ? at[2] : 0;

@@ -9,8 +9,12 @@ Each case is one folder:
     config.json             written here key by key, in the style of transformers 4
                             or 5, so that it does not follow the installed version
     model.safetensors       random weights; or shards with their index
-    batch.safetensors       input_ids, labels (-100 is ignored)
+    batch.safetensors       input_ids, labels (-100 is ignored); attention_mask or position_ids
     expect.safetensors      logits, loss, grad.<name> for every parameter
+
+Rows of several conversations (position_ids) are expected to give what each conversation
+gives alone; transformers' own packed forward must agree. The logits of padding mean
+nothing: they are NaN here, and are not compared.
 
 What holds: the weights and config.json are written first, and the reference is
 the family's ForCausalLM.from_pretrained(folder) in float32 with eager attention. So the
@@ -53,6 +57,8 @@ def case(**changes):
         style=4, dtype="float32", shards=1, prefix=True, omit=(),
         # the batch
         B=2, T=12, ids="int64", ignore_rows=(), std=0.2,
+        # padded: (left, right) of each row; packed: the lengths of each row's conversations
+        padded=None, packed=None,
     )
     unknown = set(changes) - set(base)
     assert not unknown, unknown
@@ -104,6 +110,20 @@ CASES = {
     "pad_tied": case(family="qwen2", tied=True, style=5, vocab=31, hidden=12, heads=2, kv_heads=2, layers=1,
                      inter=18, T=9, extra=dict(pad_token_id=-1, use_sliding_window=False)),
 }
+# Padding at the left, at the right, at both ends and nowhere; conversations of several lengths, one of
+# them a single token. The windows are shorter than a conversation.
+ROWS = dict(vocab=29, hidden=12, heads=2, kv_heads=1, layers=2, inter=18, T=16)
+PADDED = dict(ROWS, B=4, padded=((5, 0), (0, 4), (3, 2), (0, 0)))
+PACKED = dict(ROWS, B=2, packed=((7, 1, 8), (10, 6)))
+MISTRAL = dict(family="mistral", extra=dict(sliding_window=4))
+QWEN2 = dict(family="qwen2", style=5, tied=True,
+             extra=dict(use_sliding_window=True, sliding_window=3, max_window_layers=1,
+                        layer_types=["full_attention", "sliding_attention"]))
+CASES.update({
+    "padded": case(**PADDED), "packed": case(**PACKED),
+    "mistral_padded": case(**MISTRAL, **PADDED), "mistral_packed": case(**MISTRAL, **PACKED),
+    "qwen2_padded": case(**QWEN2, **PADDED), "qwen2_packed": case(**QWEN2, **PACKED),
+})
 CLASSES = dict(llama="Llama", mistral="Mistral", qwen2="Qwen2")
 
 
@@ -225,11 +245,62 @@ def random_batch(c, generator):
         labels[row] = IGNORE
     if "pad_token_id" in (c["extra"] or {}):
         ids[:, -3:] = labels[:, -3:] = c["extra"]["pad_token_id"] % V
+    rows = {}
+    if c["padded"]:
+        # The first label of a row that is padded at the left would be predicted by padding.
+        rows["attention_mask"] = torch.ones_like(ids)
+        for row, (left, right) in enumerate(c["padded"]):
+            rows["attention_mask"][row, :left] = rows["attention_mask"][row, T - right:] = 0
+            labels[row, left] = IGNORE
+        labels[rows["attention_mask"] == 0] = IGNORE
+    if c["packed"]:
+        rows["position_ids"] = torch.stack([torch.cat([torch.arange(n) for n in lengths]) for lengths in c["packed"]])
+        labels[rows["position_ids"] == 0] = IGNORE
     dtype = getattr(torch, c["ids"])
-    return {"input_ids": ids.to(dtype), "labels": labels.to(dtype)}
+    return {"input_ids": ids.to(dtype), "labels": labels.to(dtype), **rows}
+
+
+def conversations(position_ids):
+    """(row, begin, end) of each conversation."""
+    for row, positions in enumerate(position_ids):
+        borders = [i for i, p in enumerate(positions.tolist()) if p == 0] + [len(positions)]
+        yield from ((row, begin, end) for begin, end in zip(borders, borders[1:]))
+
+
+def packed_outputs(model, batch):
+    """Each conversation alone. The loss is the mean over all labels of the batch."""
+    ids, labels = batch["input_ids"].long(), batch["labels"].long()
+    logits, total, count = [], 0, 0
+    for row, begin, end in conversations(batch["position_ids"]):
+        logits.append(model(input_ids=ids[row:row + 1, begin:end], use_cache=False).logits[0])
+        if end - begin > 1:
+            target = labels[row, begin + 1:end]
+            total = total + torch.nn.functional.cross_entropy(logits[-1][:-1], target, ignore_index=IGNORE, reduction="sum")
+            count += int((target != IGNORE).sum())
+    return {"logits": torch.cat(logits).reshape(*ids.shape, -1), "loss": total / count}
+
+
+def check_packed(folder, batch, expect):
+    """transformers' own packed rows are the conversations alone."""
+    with torch.no_grad():
+        theirs = load_model(folder)(input_ids=batch["input_ids"].long(), position_ids=batch["position_ids"], use_cache=False).logits
+    assert relative(theirs, expect["logits"]) < 1e-5, folder
+
+
+def padded_outputs(model, batch):
+    """Eager attention gives NaN in float64 where a token sees no other; sdpa gives 0."""
+    model.set_attn_implementation("sdpa")
+    mask = batch["attention_mask"]
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        out = model(input_ids=batch["input_ids"].long(), labels=batch["labels"].long(), attention_mask=mask, use_cache=False)
+    return {"logits": torch.where(mask[..., None] == 1, out.logits, torch.nan), "loss": out.loss}
 
 
 def outputs(model, batch):
+    if "position_ids" in batch:
+        return packed_outputs(model, batch)
+    if "attention_mask" in batch:
+        return padded_outputs(model, batch)
     out = model(input_ids=batch["input_ids"].long(), labels=batch["labels"].long(), use_cache=False)
     return {"logits": out.logits, "loss": out.loss}
 
@@ -248,7 +319,7 @@ def reference(folder, batch, dtype=torch.float32):
 
 def relative(a, b):
     """|a - b| / |b| in L2, in double."""
-    a, b = a.double().flatten(), b.double().flatten()
+    a, b = (torch.nan_to_num(t.double().flatten(), 0.0) for t in (a, b))  # NaN: padding
     return float((a - b).norm() / b.norm().clamp_min(1e-300))
 
 
@@ -270,8 +341,10 @@ def make_case(folder, name, c, seed):
     write_model(folder, c, generator)
     batch = random_batch(c, generator)
     expect = reference(folder, batch)
-    if not all(torch.isfinite(t).all() for t in expect.values()):
+    if not all(torch.isfinite(t).all() for n, t in expect.items() if n != "logits" or not c["padded"]):
         raise SystemExit(f"{name}: the reference is not finite; choose other sizes")
+    if c["packed"]:
+        check_packed(folder, batch, expect)
     write_tensors(os.path.join(folder, "batch.safetensors"), batch)
     write_tensors(os.path.join(folder, "expect.safetensors"), expect)
 
