@@ -104,7 +104,7 @@ int feed_describe(const struct config *c, const struct model *m, const struct ru
     if (!config_tokens(c) && !m->masks)
         return error_set(e, PL_USAGE, "data.format %s gives images with masks, and a %s takes %s; %s",
                          batch_format(c), m->family->model_type, model_list_ports(m, takes), batch_advice(m));
-    out->packed = c->data_format == FORMAT_CONVERSATIONS;
+    out->packed = c->data_format == FORMAT_CONVERSATIONS && c->data_packing; /* a row with padding after one conversation is a plain causal row */
     if (!m->masks) return PL_OK;
     struct mask_batches *b = bump_alloc(memory, sizeof *b);
     *b = (struct mask_batches){.prompts = out->own ? *(const struct prompting *)out->own : (struct prompting){0}};

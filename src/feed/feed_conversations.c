@@ -1,6 +1,6 @@
 /*
- * feed_conversations.c: rows of conversations for a language model (data/conversations.h): ids, labels,
- * positions, and for each token the range of keys that it may see. Everything textual happens in
+ * feed_conversations.c: rows of conversations for a language model (data/conversations.h): ids and labels;
+ * for packed rows also positions, and for each token the range of keys that it may see. Everything textual happens in
  * `prepare`; a step copies ids out of a memory-mapped store.
  */
 #include <inttypes.h>
@@ -14,6 +14,7 @@ struct conversation_feed {
     struct text_source source;    /* closed after `prepare` */
     struct conversations set;
     struct token_row row;
+    size_t n_inputs;              /* of inputs[] that the rows need */
     bool open;                    /* `set` */
 };
 
@@ -21,6 +22,7 @@ static const struct {
     const char *input;
     int32_t each;                 /* elements for a token */
 } inputs[] = {{"input_ids", 1}, {"labels", 1}, {"position_ids", 1}, {"ranges", 2}};
+enum { UNPACKED_INPUTS = 2 };     /* padding comes after the conversation, so no token of it sees padding */
 
 static int32_t **row_array(struct token_row *r, size_t i)
 {
@@ -33,9 +35,9 @@ static int check_model(const struct run *r, struct error *e)
 {
     struct run_input x;
     if (!model_port(&r->model, "input_ids") && !r->defined) return batch_refuse_tokens(r->config, &r->model, e);
-    for (size_t i = 0; i < COUNT(inputs); i++)
+    for (size_t i = 0; i < (r->batch.packed ? COUNT(inputs) : UNPACKED_INPUTS); i++)
         if (!run_input(r, inputs[i].input, &x) || x.dtype != DT_I32 || x.axis || x.sample != (uint64_t)r->config->data_sequence * (uint64_t)inputs[i].each * 4)
-            return error_set(e, PL_USAGE, "conversations need a model with the inputs input_ids, labels and position_ids, i32 [batch, data.sequence], and ranges, i32 [batch, data.sequence, 2]; %s does not fit",
+            return error_set(e, PL_USAGE, "conversations need a model with the inputs input_ids, labels and position_ids, i32 [batch, data.sequence], and ranges, i32 [batch, data.sequence, 2]; %s does not fit. With data.packing: false, input_ids and labels are enough",
                              inputs[i].input);
     return PL_OK;
 }
@@ -45,6 +47,7 @@ static int conversation_open(struct feed *f, struct run *r, enum feed_role role,
     int rc = check_model(r, e);
     if (rc) return rc;
     struct conversation_feed *s = mem_alloc(sizeof *s);
+    s->n_inputs = r->batch.packed ? COUNT(inputs) : UNPACKED_INPUTS;
     rc = text_source_open(&s->source, f->config, role, e);
     if (rc) mem_free(s);
     else f->state = s;
@@ -89,7 +92,7 @@ static int conversation_put(struct feed *f, struct run *r, uint64_t position, in
     for (int64_t i = 0; i < rows && !rc; i++) {
         if (i < samples) rc = conversations_read(&s->set, feed_sample(f, position + (uint64_t)i), &s->row, e);
         else conversations_pad(&s->set, &s->row);
-        for (size_t k = 0; k < COUNT(inputs) && !rc; k++)
+        for (size_t k = 0; k < s->n_inputs && !rc; k++)
             rc = run_write_input(r, inputs[k].input, i, *row_array(&s->row, k), (uint64_t)s->set.o.sequence * (uint64_t)inputs[k].each * sizeof(int32_t), e);
         out->count[0] += s->row.labelled;
         out->units += s->row.tokens;
