@@ -149,6 +149,35 @@ static void test_thinking(void **state)
     chat_tokens_free(&t);
 }
 
+/* Thoughts under any name reach the template under both names that templates use; the date of training data
+ * does not depend on the day. */
+static void test_variables(void **state)
+{
+    (void)state;
+    static const char source[] = "{{ strftime_now('%d %b %Y') }}{% for m in messages %}|{{ m.thinking }},{{ m.reasoning_content }}{% endfor %}";
+    static const char json[] = "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\", \"reasoning\": \"r\"}, "
+                               "{\"role\": \"assistant\", \"content\": \"a\", \"thinking\": \"t\", \"reasoning_content\": null}]";
+    struct template *template;
+    struct value *messages;
+    struct chat_tokens t;
+    struct text text = {0};
+    struct error e;
+    assert_int_equal(json_parse(json, sizeof json - 1, &memory, &messages, &e), 0);
+    assert_int_equal(template_read(&template, source, sizeof source - 1, "test", &e), 0);
+    struct rendered today = {0};
+    assert_int_equal(chat_render(tokenizer, template, messages, NULL, false, &today, &e), 0);
+    assert_string_equal(strchr(today.text.at, '|'), "|,|r,r|t,t");
+    assert_int_not_equal(strncmp(today.text.at, "26 Jul 2024", 11), 0);
+    rendered_free(&today);
+    /* Without an answer to locate, the text is complete. */
+    messages->count = 1;
+    assert_int_equal(chat_encode(tokenizer, template, messages, NULL, &t, &text, &e), CHAT_FINE);
+    assert_string_equal(text.at, "26 Jul 2024|,");
+    chat_tokens_free(&t);
+    text_free(&text);
+    template_close(template);
+}
+
 static void test_texts(void **state)
 {
     (void)state;
@@ -170,6 +199,6 @@ static void test_texts(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_prefixes), cmocka_unit_test(test_generation), cmocka_unit_test(test_control_tokens), cmocka_unit_test(test_thinking), cmocka_unit_test(test_texts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_prefixes), cmocka_unit_test(test_generation), cmocka_unit_test(test_control_tokens), cmocka_unit_test(test_thinking), cmocka_unit_test(test_variables), cmocka_unit_test(test_texts)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -13,27 +13,58 @@ void chat_tokens_free(struct chat_tokens *c)
 
 /* --- rendering ------------------------------------------------------------------------------- */
 
-/* The variables of transformers' apply_chat_template. */
-static struct value *make_variables(const struct tokenizer *t, struct value *messages, struct value *tools, bool generation_prompt, struct bump *b)
+/* What templates know as strftime_now in training: one day, so that token stores made on different days
+ * are the same. It is the date that Llama 3's templates write where they are told none. */
+static const char training_date[] = "2024-07-26";
+
+/* A message's thoughts have one of three names, and templates read one of two: both are filled, as
+ * transformers does. */
+static void name_thoughts(struct value *messages, struct bump *b)
+{
+    static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
+    for (uint32_t i = 0; i < messages->count; i++) {
+        struct value *m = messages->items[i];
+        const struct value *thoughts = NULL;
+        for (size_t k = 0; k < COUNT(names) && !thoughts && m->kind == VALUE_MAP; k++) {
+            thoughts = value_get(m, names[k]);
+            if (thoughts && thoughts->kind == VALUE_NULL) thoughts = NULL;
+        }
+        if (!thoughts) continue;
+        if (!value_get(m, "thinking")) value_put(b, m, "thinking", value_copy(b, thoughts));
+        value_put(b, m, "reasoning_content", value_copy(b, thoughts));
+    }
+}
+
+/* The variables of transformers' apply_chat_template. `date` NULL: today. */
+static struct value *make_variables(const struct tokenizer *t, const struct value *messages, struct value *tools, bool generation_prompt, const char *date, struct bump *b)
 {
     static const char *const roles[] = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
     struct value *map = value_new(b, VALUE_MAP);
     for (size_t i = 0; i < COUNT(roles); i++)
         if (tokenizer_special(t, roles[i])) value_put(b, map, roles[i], value_string(b, tokenizer_special(t, roles[i])));
-    value_put(b, map, "messages", value_copy(b, messages));
+    struct value *copy = value_copy(b, messages);
+    name_thoughts(copy, b);
+    value_put(b, map, "messages", copy);
     value_put(b, map, "tools", tools ? value_copy(b, tools) : value_new(b, VALUE_NULL));
     value_put(b, map, "documents", value_new(b, VALUE_NULL));
     value_put(b, map, "add_generation_prompt", value_bool(b, generation_prompt));
+    if (date) value_put(b, map, "strftime_now", value_string(b, date));
     return map;
+}
+
+static int render(const struct tokenizer *t, const struct template *template, const struct value *messages, struct value *tools, bool generation_prompt, const char *date,
+                  struct rendered *out, struct error *e)
+{
+    struct bump b = {0};
+    int rc = template_render(template, make_variables(t, messages, tools, generation_prompt, date, &b), out, e);
+    bump_free(&b);
+    return rc;
 }
 
 int chat_render(const struct tokenizer *t, const struct template *template, struct value *messages, struct value *tools, bool generation_prompt, struct rendered *out,
                 struct error *e)
 {
-    struct bump b = {0};
-    int rc = template_render(template, make_variables(t, messages, tools, generation_prompt, &b), out, e);
-    bump_free(&b);
-    return rc;
+    return render(t, template, messages, tools, generation_prompt, NULL, out, e);
 }
 
 /* --- where the answers are, in bytes ------------------------------------------------------------ */
@@ -46,7 +77,7 @@ static int render_first(const struct tokenizer *t, const struct template *templa
 {
     struct value first = *messages; /* the items are shared */
     first.count = n;
-    return chat_render(t, template, &first, tools, prompt, out, e);
+    return render(t, template, &first, tools, prompt, training_date, out, e);
 }
 
 /* The answer of message i of a template without {% generation %}. */
@@ -106,7 +137,7 @@ enum chat_failure chat_encode(const struct tokenizer *t, const struct template *
     struct rendered whole = {0};
     enum chat_failure f = CHAT_FINE;
     *out = (struct chat_tokens){0};
-    if (chat_render(t, template, messages, tools, false, &whole, e)) return CHAT_RENDER;
+    if (render(t, template, messages, tools, false, training_date, &whole, e)) return CHAT_RENDER;
     f = find_answers(t, template, messages, tools, &whole, e);
     if (!f && tokenizer_encode(t, whole.text.n ? whole.text.at : "", whole.text.n, whole.data.at, whole.data.n, false, &out->tokens, e)) f = CHAT_ENCODE;
     if (!f) map_answers(whole.answers.at, whole.answers.n, out);

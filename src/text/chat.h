@@ -27,10 +27,11 @@ void chat_tokens_free(struct chat_tokens *c);
 /* Why chat_encode failed. */
 enum chat_failure { CHAT_FINE, CHAT_RENDER, CHAT_ANSWERS, CHAT_ENCODE };
 
-/* Renders messages (a list of {role, content}) with a template. `tools` may be NULL. */
+/* Renders messages (a list of {role, content}) with a template, for an answer: strftime_now is today.
+ * `tools` may be NULL. */
 int chat_render(const struct tokenizer *t, const struct template *template, struct value *messages, struct value *tools, bool generation_prompt, struct rendered *out,
                 struct error *e);
-/* Fills *out, which the caller empties with chat_tokens_free in any case; `text`, unless NULL, gets the
+/* For training: strftime_now is a fixed day. Fills *out, which the caller empties with chat_tokens_free in any case; `text`, unless NULL, gets the
  * rendered text. */
 enum chat_failure chat_encode(const struct tokenizer *t, const struct template *template, struct value *messages, struct value *tools, struct chat_tokens *out,
                               struct text *text, struct error *e);
