@@ -338,6 +338,48 @@ PL_API int pl_resume(struct pl_session *s);
 /* The model folder that the last pl_train, pl_resume or pl_save wrote; "" if none. */
 PL_API const char *pl_model_path(const struct pl_session *s);
 
+/* --- tokenizers ------------------------------------------------------------------------------------
+ *
+ * Text to token ids and back, as a model folder's tokenizer.json or tokenizer.model defines them: the
+ * ids of the Hugging Face tokenizers library, or of SentencePiece. No session is needed.
+ *
+ *     struct pl_tokenizer *t = pl_tokenizer_open("model");
+ *     const struct pl_token *tokens;
+ *     size_t count;
+ *     if (pl_encode(t, "Hello", 5, 1, &tokens, &count)) puts(pl_tokenizer_message(t));
+ *     pl_tokenizer_close(t);
+ *
+ * Results belong to the tokenizer and are valid until the next call on it.
+ */
+struct pl_tokenizer;
+
+/* A token and the bytes of the text that it stands for; begin == end: it was added, such as BOS. */
+struct pl_token {
+    int32_t id;
+    uint32_t begin, end;
+};
+
+/* Opens a model folder, a tokenizer.json or a tokenizer.model. Never NULL: if the file is not accepted,
+ * pl_tokenizer_code is not PL_OK, and so are the codes of all calls. */
+PL_API struct pl_tokenizer *pl_tokenizer_open(const char *path);
+/* NULL is allowed. */
+PL_API void pl_tokenizer_close(struct pl_tokenizer *t);
+/* Code and message of the last call, at first of pl_tokenizer_open; the message is "" after PL_OK. */
+PL_API int pl_tokenizer_code(const struct pl_tokenizer *t);
+PL_API const char *pl_tokenizer_message(const struct pl_tokenizer *t);
+
+/* The tokens of n bytes of UTF-8. add_special: with the tokens that the tokenizer adds, such as BOS. */
+PL_API int pl_encode(struct pl_tokenizer *t, const char *text, size_t n, int add_special, const struct pl_token **tokens, size_t *count);
+/* The text of ids, with a NUL behind its n bytes. skip_special: without special tokens. */
+PL_API int pl_decode(struct pl_tokenizer *t, const int32_t *ids, size_t count, int skip_special, const char **text, size_t *n);
+
+/* The largest id + 1; 0: the tokenizer is not open. */
+PL_API int32_t pl_token_count(const struct pl_tokenizer *t);
+/* A token by its content as stored, such as "<|im_end|>"; -1: there is none. */
+PL_API int32_t pl_token_id(const struct pl_tokenizer *t, const char *content);
+/* The content of a token as stored; NULL: no token has this id. */
+PL_API const char *pl_token_content(const struct pl_tokenizer *t, int32_t id);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1389,6 +1389,48 @@ static int make_folder(void **state)
     return mkdtemp(folder) ? 0 : -1;
 }
 
+/* Text to ids and back, without a session. */
+static void test_tokenizer(void **state)
+{
+    (void)state;
+    struct pl_tokenizer *t = pl_tokenizer_open("tests/golden/tokenizers/llama3");
+    const struct pl_token *tokens = NULL;
+    const char *text = NULL;
+    size_t count = 0, n = 0;
+    assert_int_equal(pl_tokenizer_code(t), PL_OK);
+    assert_string_equal(pl_tokenizer_message(t), "");
+    assert_int_equal(pl_encode(t, "the then", 8, 1, &tokens, &count), PL_OK);
+    assert_true(count >= 3 && pl_token_count(t) > 300);
+    assert_int_equal(tokens[0].id, pl_token_id(t, "<s>"));
+    assert_int_equal(tokens[0].begin, tokens[0].end);
+    assert_int_equal(tokens[count - 1].id, pl_token_id(t, "</s>"));
+    assert_int_equal(tokens[count - 2].end, 8);
+    assert_string_equal(pl_token_content(t, tokens[0].id), "<s>");
+    int32_t ids[16];
+    for (size_t i = 0; i < count; i++) ids[i] = tokens[i].id;
+    assert_int_equal(pl_decode(t, ids, count, 1, &text, &n), PL_OK);
+    assert_string_equal(text, "the then");
+    assert_int_equal(n, 8);
+    assert_int_equal(pl_decode(t, ids, count, 0, &text, &n), PL_OK);
+    assert_string_equal(text, "<s>the then</s>");
+    assert_int_equal(pl_encode(t, "", 0, 0, &tokens, &count), PL_OK);
+    assert_int_equal(count, 0);
+    assert_int_equal(pl_encode(t, "\xff", 1, 0, &tokens, &count), PL_USAGE);
+    assert_string_equal(pl_tokenizer_message(t), "byte 0 of the text is not UTF-8");
+    assert_int_equal(pl_decode(t, (int32_t[]){1 << 20}, 1, 0, &text, &n), PL_USAGE);
+    assert_int_equal(pl_encode(t, NULL, 3, 0, &tokens, &count), PL_USAGE);
+    assert_int_equal(pl_token_id(t, "no such token"), -1);
+    assert_null(pl_token_content(t, -1));
+    pl_tokenizer_close(t);
+    t = pl_tokenizer_open("no/such/folder");
+    assert_int_equal(pl_tokenizer_code(t), PL_USAGE);
+    assert_int_equal(pl_encode(t, "a", 1, 0, &tokens, &count), PL_USAGE);
+    assert_non_null(strstr(pl_tokenizer_message(t), "no/such/folder"));
+    assert_int_equal(pl_token_count(t), 0);
+    pl_tokenizer_close(t);
+    assert_int_equal(pl_encode(NULL, "a", 1, 0, &tokens, &count), PL_USAGE);
+}
+
 static int remove_folder(void **state)
 {
     (void)state;
@@ -1410,7 +1452,7 @@ int main(void)
         cmocka_unit_test(test_order_of_calls), cmocka_unit_test(test_names_and_sizes),
         cmocka_unit_test(test_broken_models),  cmocka_unit_test(test_odd_models),
         cmocka_unit_test(test_two_sessions),   cmocka_unit_test(test_ops_by_name),
-        cmocka_unit_test(test_unused_input), cmocka_unit_test(test_rows_of_documents), cmocka_unit_test(test_batch_second), cmocka_unit_test(test_axis_of_an_input), cmocka_unit_test(test_views_on_a_gpu), cmocka_unit_test(test_change_while_started),
+        cmocka_unit_test(test_unused_input), cmocka_unit_test(test_rows_of_documents), cmocka_unit_test(test_batch_second), cmocka_unit_test(test_axis_of_an_input), cmocka_unit_test(test_views_on_a_gpu), cmocka_unit_test(test_change_while_started), cmocka_unit_test(test_tokenizer),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -15,6 +15,7 @@
 
 #include "io/json.h"
 #include "temporary_folder.h"
+#include "text/aligned.h"
 #include "text/pattern.h"
 #include "text/tokenizer.h"
 #include "text/unicode.h"
@@ -342,6 +343,23 @@ static void test_refused_json(void **state)
     for (size_t i = 0; i < COUNT(cases); i++) refused("tokenizer.json", cases[i].json, strlen(cases[i].json), cases[i].why);
 }
 
+/* Text that grows without end, and chains of many steps, are refused; nothing is exhausted. */
+static void test_growth(void **state)
+{
+    (void)state;
+    struct text json = {0};
+    struct aligned_buffer b = {0};
+    aligned_put(&b, "ab", 2, (struct byte_range){0, 1});
+    aligned_put(&b, "", ALIGNED_MOST - 1, (struct byte_range){0, 1}); /* refused before it is read */
+    assert_true(b.full && b.n == 2);
+    aligned_free(&b);
+    text_printf(&json, "{\"decoder\": {\"type\": \"Sequence\", \"decoders\": [");
+    for (int i = 0; i < 10000; i++) text_printf(&json, "%s{\"type\": \"Fuse\"}", i ? ", " : "");
+    text_printf(&json, "]}}");
+    refused("tokenizer.json", json.at, json.n, "the decoder has more than 64 steps");
+    text_free(&json);
+}
+
 /* A published file, cut anywhere, is refused with its path. */
 static void test_cut(void **state)
 {
@@ -488,6 +506,7 @@ int main(void)
         cmocka_unit_test(test_golden),        cmocka_unit_test(test_data),          cmocka_unit_test(test_invalid_text), cmocka_unit_test(test_long),
         cmocka_unit_test(test_threads),       cmocka_unit_test(test_stream),        cmocka_unit_test(test_refused_json), cmocka_unit_test(test_cut),
         cmocka_unit_test(test_refused_model), cmocka_unit_test(test_patterns),      cmocka_unit_test(test_roles),        cmocka_unit_test(test_model_folder),
+        cmocka_unit_test(test_growth),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -11,46 +11,55 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/tokenize.h"
 #include "io/file.h"
 #include "io/json.h"
-#include "text/tokenizer.h"
-
-struct request {
-    const char *model, *file;
-    bool decode, json, pieces, no_special, help;
-};
 
 /* --- arguments --------------------------------------------------------------------------- */
 
 static int unknown_option(const char *a, struct error *e)
 {
-    static const char *const options[] = {"--model", "--decode", "--json", "--pieces", "--no-special"};
+    static const char *const options[] = {"--model", "--decode", "--chat", "--template", "--add-generation-prompt", "--json", "--pieces", "--no-special"};
     const char *nearest = options[0];
     for (size_t k = 1; k < COUNT(options); k++)
         if (edit_distance(a, options[k]) < edit_distance(a, nearest)) nearest = options[k];
     return error_set(e, PL_USAGE, "unknown option %s; did you mean %s? --help lists them", a, nearest);
 }
 
-static int parse(struct request *r, int argc, char **argv, struct error *e)
+/* Options with a value, written `--x value` or `--x=value`. */
+static int parse_value(struct tokenize_request *r, int argc, char **argv, int *i, bool *found, struct error *e)
 {
+    const struct { const char *name; const char **to; } options[] = {{"--model", &r->model}, {"--template", &r->template}};
+    for (size_t k = 0; k < COUNT(options); k++) {
+        const size_t n = strlen(options[k].name);
+        const char *a = argv[*i];
+        if (strncmp(a, options[k].name, n) || (a[n] && a[n] != '=')) continue;
+        *found = true;
+        if (!a[n] && *i + 1 == argc) return error_set(e, PL_USAGE, "%s needs a value", a);
+        *options[k].to = a[n] ? a + n + 1 : argv[++*i];
+    }
+    return PL_OK;
+}
+
+static int parse(struct tokenize_request *r, int argc, char **argv, struct error *e)
+{
+    const struct { const char *name; bool *to; } switches[] = {{"--help", &r->help},     {"-h", &r->help},           {"--json", &r->json},
+                                                               {"--decode", &r->decode}, {"--pieces", &r->pieces},   {"--no-special", &r->no_special},
+                                                               {"--chat", &r->chat},     {"--add-generation-prompt", &r->generation_prompt}};
     for (int i = 0; i < argc; i++) {
-        const char *a = argv[i];
-        if (!strcmp(a, "--help") || !strcmp(a, "-h")) r->help = true;
-        else if (!strcmp(a, "--json")) r->json = true;
-        else if (!strcmp(a, "--decode")) r->decode = true;
-        else if (!strcmp(a, "--pieces")) r->pieces = true;
-        else if (!strcmp(a, "--no-special")) r->no_special = true;
-        else if (!strncmp(a, "--model=", 8)) r->model = a + 8;
-        else if (!strcmp(a, "--model")) {
-            if (++i == argc) return error_set(e, PL_USAGE, "--model needs a value");
-            r->model = argv[i];
-        } else if (a[0] == '-' && a[1]) return unknown_option(a, e);
-        else if (r->file) return error_set(e, PL_USAGE, "two files are given: %s and %s", r->file, a);
-        else r->file = a;
+        bool found = false;
+        for (size_t k = 0; k < COUNT(switches); k++)
+            if (!strcmp(argv[i], switches[k].name)) *switches[k].to = found = true;
+        if (!found && parse_value(r, argc, argv, &i, &found, e)) return e->code;
+        if (found) continue;
+        if (argv[i][0] == '-' && argv[i][1]) return unknown_option(argv[i], e);
+        if (r->file) return error_set(e, PL_USAGE, "two files are given: %s and %s", r->file, argv[i]);
+        r->file = argv[i];
     }
     if (r->help) return PL_OK;
-    if (!r->model || !r->file) return error_set(e, PL_USAGE, "expected --model FOLDER and a file of text: plimsoll %s", command_tokenize.usage);
-    if (r->decode && r->pieces) return error_set(e, PL_USAGE, "--pieces shows the pieces of text; it does not go with --decode");
+    if (!r->model || !r->file) return error_set(e, PL_USAGE, "expected --model FOLDER and a file: plimsoll %s", command_tokenize.usage);
+    if (r->decode + r->chat + r->pieces > 1) return error_set(e, PL_USAGE, "--decode, --chat and --pieces do not go together");
+    if ((r->generation_prompt || r->template) && !r->chat) return error_set(e, PL_USAGE, "%s is for --chat", r->template ? "--template" : "--add-generation-prompt");
     return PL_OK;
 }
 
@@ -61,10 +70,10 @@ struct totals {
     bool *seen; /* [tokenizer_size] */
 };
 
-static void print_tokens(const struct tokenizer *t, const struct token_list *l, const struct totals *sum)
+void tokenize_print(const struct tokenizer *t, const struct token_list *l)
 {
     struct text out = {0};
-    text_printf(&out, "line %" PRIu64 ": %u token%s\n  ids    ", sum->lines, l->n, l->n == 1 ? "" : "s");
+    text_printf(&out, "  ids    ");
     for (uint32_t i = 0; i < l->n; i++) text_printf(&out, " %d", l->at[i].id);
     text_printf(&out, "\n  pieces ");
     for (uint32_t i = 0; i < l->n; i++) {
@@ -107,7 +116,7 @@ static void write_tokens(const struct tokenizer *t, const struct token_list *l, 
     text_free(&out);
 }
 
-static int encode_line(const struct request *r, const struct tokenizer *t, const char *line, size_t n, struct token_list *l, struct totals *sum, struct error *e)
+static int encode_line(const struct tokenize_request *r, const struct tokenizer *t, const char *line, size_t n, struct token_list *l, struct totals *sum, struct error *e)
 {
     l->n = 0;
     if (tokenizer_encode(t, line, n, NULL, 0, !r->no_special, l, e)) return e->code;
@@ -116,13 +125,17 @@ static int encode_line(const struct request *r, const struct tokenizer *t, const
         sum->different += !sum->seen[l->at[i].id];
         sum->seen[l->at[i].id] = true;
     }
-    if (r->json) write_tokens(t, l, r->pieces);
-    else print_tokens(t, l, sum);
+    if (r->json) {
+        write_tokens(t, l, r->pieces);
+        return PL_OK;
+    }
+    printf("line %" PRIu64 ": %u token%s\n", sum->lines, l->n, l->n == 1 ? "" : "s");
+    tokenize_print(t, l);
     return PL_OK;
 }
 
 /* A line is a JSON list of ids. */
-static int decode_line(const struct request *r, const struct tokenizer *t, const char *line, size_t n, struct totals *sum, struct error *e)
+static int decode_line(const struct tokenize_request *r, const struct tokenizer *t, const char *line, size_t n, struct totals *sum, struct error *e)
 {
     struct bump tree = {0};
     struct value *list = NULL;
@@ -150,7 +163,7 @@ static int decode_line(const struct request *r, const struct tokenizer *t, const
     return rc;
 }
 
-static int each_line(const struct request *r, const struct tokenizer *t, FILE *f, struct totals *sum, struct error *e)
+static int each_line(const struct tokenize_request *r, const struct tokenizer *t, FILE *f, struct totals *sum, struct error *e)
 {
     char *line = NULL;
     size_t room = 0;
@@ -183,7 +196,7 @@ static void print_totals(const struct tokenizer *t, const struct totals *sum)
 
 /* --- the command --------------------------------------------------------------------------- */
 
-static int run(const struct request *r, const struct tokenizer *t, struct error *e)
+static int run(const struct tokenize_request *r, const struct tokenizer *t, struct error *e)
 {
     FILE *f = stdin;
     if (strcmp(r->file, "-")) {
@@ -203,7 +216,7 @@ static int run(const struct request *r, const struct tokenizer *t, struct error 
 
 static int tokenize(int argc, char **argv, struct error *e)
 {
-    struct request r = {0};
+    struct tokenize_request r = {0};
     struct tokenizer *t = NULL;
     if (parse(&r, argc, argv, e)) return e->code;
     if (r.help) {
@@ -211,17 +224,21 @@ static int tokenize(int argc, char **argv, struct error *e)
         return PL_OK;
     }
     if (tokenizer_open(&t, r.model, e)) return e->code;
-    int rc = run(&r, t, e);
+    int rc = r.chat ? tokenize_chat(&r, t, e) : run(&r, t, e);
     tokenizer_close(t);
     return rc;
 }
 
 const struct command command_tokenize = {
-    "tokenize", "tokenize --model FOLDER [--decode] FILE [--no-special] [--pieces] [--json]",
+    "tokenize", "tokenize --model FOLDER FILE | --decode FILE | --chat FILE.json [options]",
     "Turns each line of a text file into token ids, as the model's tokenizer.json or tokenizer.model defines them: the same ids\n"
     "as the Hugging Face tokenizers library, or SentencePiece. FILE - is the standard input.\n"
     "  --model FOLDER   a model folder, or the path of a tokenizer.json or tokenizer.model\n"
     "  --decode         the other way: each line of FILE is a JSON list of ids and becomes text\n"
+    "  --chat           FILE is a conversation, a JSON list of {\"role\", \"content\"} or {\"messages\", \"tools\"}: its text by the\n"
+    "                   chat template, the ids, and the labels, which are -100 where nothing is trained\n"
+    "  --template FILE  with --chat: another template than the folder's\n"
+    "  --add-generation-prompt  with --chat: the text up to where the model answers\n"
     "  --no-special     without the tokens that the tokenizer adds, such as BOS; with --decode, special tokens are left out\n"
     "  --pieces         with --json: each token as the file stores it, and its bytes in the line, as well\n"
-    "  --json           a line of JSON for each line: {\"ids\": [...]}; with --decode a string", tokenize};
+    "  --json           a line of JSON for each line: {\"ids\": [...]}; with --decode a string; with --chat {\"text\", \"ids\", \"labels\"}", tokenize};

@@ -4,6 +4,7 @@
  *     session.c   options, the plan
  *     step.c      running: inputs, steps, outputs, parameters, saving, the whole loop
  *     build.c     the builder: layers of a model that the user defines
+ *     encode.c    tokenizers, which need no session
  */
 #ifndef SESSION_H
 #define SESSION_H

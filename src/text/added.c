@@ -14,6 +14,7 @@ void added_free(struct added *a)
     vec_free(a);
     trie_free(&a->raw);
     trie_free(&a->normalized);
+    id_map_free(&a->contents);
 }
 
 /* Whether a range touches text in which special tokens are text. */

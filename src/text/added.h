@@ -6,6 +6,7 @@
 
 #include "text/aligned.h"
 #include "text/trie.h"
+#include "text/vocabulary.h"
 
 struct added_token {
     int32_t id;
@@ -21,6 +22,7 @@ struct added {
     struct added_token *at;
     uint32_t n, cap;
     struct trie raw, normalized; /* values: indices of `at` */
+    struct id_map contents;      /* to indices of `at` */
 };
 void added_free(struct added *a);
 

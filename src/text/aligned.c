@@ -5,20 +5,22 @@
 
 #include "text/aligned.h"
 
-static void reserve(struct aligned_buffer *b, size_t n)
+/* False: the text would be too large. */
+static bool reserve(struct aligned_buffer *b, size_t n)
 {
-    CHECK(n < UINT32_MAX / 2 - b->n, "a text of %zu bytes", n);
-    if (b->cap - b->n >= n) return;
+    b->full |= n > ALIGNED_MOST - b->n;
+    if (b->full || b->cap - b->n >= n) return !b->full;
     size_t cap = max_i64(2 * (int64_t)b->cap, (int64_t)(b->n + n));
     if (cap < 1024) cap = 1024;
     b->at = mem_resize(b->at, cap);
     b->from = mem_resize(b->from, cap * sizeof *b->from);
     b->cap = (uint32_t)cap;
+    return true;
 }
 
 void aligned_put(struct aligned_buffer *b, const char *bytes, size_t n, struct byte_range from)
 {
-    reserve(b, n);
+    if (!reserve(b, n)) return;
     for (size_t i = 0; i < n; i++) b->at[b->n + i] = bytes[i], b->from[b->n + i] = from;
     b->n += (uint32_t)n;
 }
@@ -26,8 +28,7 @@ void aligned_put(struct aligned_buffer *b, const char *bytes, size_t n, struct b
 void aligned_copy(struct aligned_buffer *b, const struct aligned *a, uint32_t begin, uint32_t end)
 {
     const uint32_t n = end - begin;
-    if (!n) return;
-    reserve(b, n);
+    if (!n || !reserve(b, n)) return;
     memcpy(b->at + b->n, a->at + begin, n);
     if (a->from) memcpy(b->from + b->n, a->from + begin, n * sizeof *a->from);
     else

@@ -32,12 +32,17 @@ static inline struct aligned aligned_part(const struct aligned *a, uint32_t begi
     return (struct aligned){a->at + begin, end - begin, a->shift + begin, a->from ? a->from + begin : NULL};
 }
 
-/* Aligned text that grows. */
+/* Bytes of an aligned text, at most: steps that replace one character by many cannot exhaust memory. */
+enum { ALIGNED_MOST = 384 << 20 };
+
+/* Aligned text that grows. What would make it larger than ALIGNED_MOST is dropped, and `full` is set. */
 struct aligned_buffer {
     char *at;
     struct byte_range *from;
     uint32_t n, cap;
+    bool full;
 };
+static inline void aligned_clear(struct aligned_buffer *b) { b->n = 0, b->full = false; }
 void aligned_put(struct aligned_buffer *b, const char *bytes, size_t n, struct byte_range from);
 /* Appends bytes begin, ..., end - 1 of `a`. */
 void aligned_copy(struct aligned_buffer *b, const struct aligned *a, uint32_t begin, uint32_t end);

@@ -18,6 +18,8 @@ bool find_fallback(const struct id_map *ids, int32_t fallback[256])
     return all;
 }
 
+enum { SEAM_JOINS_MOST = 64 };
+
 /* --- seams --------------------------------------------------------------------------------- */
 
 void bpe_find_seams(struct bpe *m, const struct vocabulary *v, const char *seam)
@@ -38,9 +40,9 @@ void bpe_find_seams(struct bpe *m, const struct vocabulary *v, const char *seam)
             while (i < m->seam_joins.n && m->seam_joins.at[i] != code) i++;
             if (i == m->seam_joins.n) vec_push(&m->seam_joins, code);
         }
+        if (m->seam_joins.n > SEAM_JOINS_MOST) return; /* cutting would cost more than it saves */
     }
-    /* Too many exceptions: cutting would cost more than it saves. */
-    if (m->seam_joins.n <= 64) m->seam = seam, m->seam_n = (uint32_t)n;
+    m->seam = seam, m->seam_n = (uint32_t)n;
 }
 
 static bool is_seam(const struct bpe *m, const char *text, uint32_t begin, uint32_t at)

@@ -18,7 +18,8 @@ struct decode_step {
     bool strip_all;          /* DECODE_SENTENCEPIECE: all blanks at the begin */
 };
 
-/* Steps, one after the other. */
+/* Steps, one after the other, at most so many. */
+enum { DECODE_STEPS_MOST = 64 };
 struct decoder {
     VEC(struct decode_step) steps;
 };

@@ -59,7 +59,11 @@ static int read_steps(struct decoder *d, const struct value *v, struct bump *mem
         return PL_OK;
     }
     struct decode_step step = {0};
-    if (read_step(&step, type, v, memory, e)) return e->code;
+    if (d->steps.n == DECODE_STEPS_MOST) return error_set(e, PL_USAGE, "the decoder has more than %d steps", DECODE_STEPS_MOST);
+    if (read_step(&step, type, v, memory, e)) {
+        finder_close(&step.find);
+        return e->code;
+    }
     const struct decode_step *last = d->steps.n ? &d->steps.at[d->steps.n - 1] : NULL;
     step.fused = last && (last->fused || last->kind == DECODE_FUSE || last->kind == DECODE_BYTE_LEVEL);
     vec_push(&d->steps, step);

@@ -40,8 +40,10 @@ int normalizer_read(struct normalizer *n, const struct value *v, struct bump *me
         return PL_OK;
     }
     struct normal_step step = {0};
+    if (n->steps.n == NORMAL_STEPS_MOST) return error_set(e, PL_USAGE, "the normalizer has more than %d steps", NORMAL_STEPS_MOST);
     int rc = read_step(&step, type, v, memory, e);
     if (!rc) vec_push(&n->steps, step);
+    else finder_close(&step.find);
     return rc;
 }
 
@@ -229,7 +231,7 @@ int normalize(const struct normalizer *n, struct normal_work *w, struct aligned 
     for (uint32_t i = 0; i < n->steps.n && text->n; i++) {
         const struct normal_step *s = &n->steps.at[i];
         struct aligned_buffer *out = &w->buffers[turn];
-        out->n = 0;
+        aligned_clear(out);
         int rc = PL_OK;
         switch (s->kind) {
         case NORMAL_FORM: apply_form(s->form, w, text, out); break;
@@ -239,6 +241,7 @@ int normalize(const struct normalizer *n, struct normal_work *w, struct aligned 
         case NORMAL_SENTENCEPIECE: sentencepiece(s, text, out); break;
         }
         if (rc) return rc;
+        if (out->full) return error_set(e, PL_USAGE, "normalized, the text has more than %d bytes", ALIGNED_MOST);
         if (text->at == out->at) turn ^= 1;
     }
     return PL_OK;

@@ -21,7 +21,8 @@ struct normal_step {
     const struct trie *keep;  /* user-defined pieces, which stay as they are; NULL: none */
 };
 
-/* Steps, one after the other. */
+/* Steps, one after the other, at most so many. */
+enum { NORMAL_STEPS_MOST = 64 };
 struct normalizer {
     VEC(struct normal_step) steps;
 };

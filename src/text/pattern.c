@@ -7,8 +7,8 @@
 
 #include "text/pattern.h"
 
-/* Published expressions are up to 1 KB long and need a handful of steps for a word. */
-enum { EXPRESSION_MOST = 64 << 10, STEPS_MOST = 10000000, STACK_MOST = 10000000, NESTING_MOST = 128 };
+/* Published expressions are up to 1 KB long and need a handful of steps for a character. */
+enum { EXPRESSION_MOST = 64 << 10, STEPS = 100000, STEPS_PER_BYTE = 64, STACK_MOST = 10000000, NESTING_MOST = 128 };
 
 struct pattern {
     regex_t *code;
@@ -17,6 +17,7 @@ struct pattern {
 struct pattern_search {
     OnigRegion *region;
     OnigMatchParam *limits;
+    size_t n; /* the length of the text that the limits are for */
 };
 
 static void start_engine(void)
@@ -59,8 +60,7 @@ struct pattern_search *pattern_search_new(void)
     s->region = onig_region_new();
     s->limits = onig_new_match_param();
     CHECK(s->region && s->limits);
-    onig_set_retry_limit_in_match_of_match_param(s->limits, STEPS_MOST);
-    onig_set_retry_limit_in_search_of_match_param(s->limits, STEPS_MOST);
+    s->n = SIZE_MAX;
     onig_set_match_stack_limit_size_of_match_param(s->limits, STACK_MOST);
     return s;
 }
@@ -76,6 +76,12 @@ void pattern_search_free(struct pattern_search *s)
 int pattern_find(const struct pattern *p, struct pattern_search *s, const char *text, size_t n, size_t from, size_t *begin, size_t *end)
 {
     const OnigUChar *at = (const OnigUChar *)text;
+    if (s->n != n) {
+        const unsigned long steps = STEPS + STEPS_PER_BYTE * n;
+        onig_set_retry_limit_in_match_of_match_param(s->limits, steps);
+        onig_set_retry_limit_in_search_of_match_param(s->limits, steps);
+        s->n = n;
+    }
     int rc = onig_search_with_param(p->code, at, at + n, at + from, at + n, s->region, ONIG_OPTION_NONE, s->limits);
     if (rc == ONIG_MISMATCH) return 0;
     if (rc < 0) return -1;

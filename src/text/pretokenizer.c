@@ -138,7 +138,7 @@ static struct aligned_buffer *begin_text(struct split_work *w)
 {
     begin_step(w);
     w->turn ^= 1;
-    w->buffers[w->turn].n = 0;
+    aligned_clear(&w->buffers[w->turn]);
     return &w->buffers[w->turn];
 }
 
@@ -213,9 +213,11 @@ int pretokenize(const struct pretokenizer *p, struct split_work *w, struct align
 {
     if (p->steps.n && !w->search) w->search = pattern_search_new();
     w->pieces.n = 0;
+    w->buffers[w->turn].full = false;
     add_piece(w, 0, text->n);
     for (uint32_t i = 0; i < p->steps.n; i++)
         if (run_step(p, &p->steps.at[i], w, text, e)) return e->code;
+        else if (w->buffers[w->turn].full) return error_set(e, PL_USAGE, "with the changes of the pre-tokenizer the text has more than %d bytes", ALIGNED_MOST);
     return PL_OK;
 }
 

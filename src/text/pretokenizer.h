@@ -23,7 +23,8 @@ struct split_step {
     const char *replacement;       /* SPLIT_METASPACE */
 };
 
-/* Steps, one after the other. */
+/* Steps, one after the other, at most so many. */
+enum { SPLIT_STEPS_MOST = 64 };
 struct pretokenizer {
     VEC(struct split_step) steps;
     bool raw; /* the last step is ByteLevel, and the model takes bytes: they are not translated to characters */

@@ -80,8 +80,10 @@ int pretokenizer_read(struct pretokenizer *p, const struct value *v, struct bump
         return PL_OK;
     }
     struct split_step step = {0};
+    if (p->steps.n == SPLIT_STEPS_MOST) return error_set(e, PL_USAGE, "the pre-tokenizer has more than %d steps", SPLIT_STEPS_MOST);
     int rc = read_step(&step, type, v, memory, e);
     if (!rc) vec_push(&p->steps, step);
+    else finder_close(&step.find);
     return rc;
 }
 

@@ -247,6 +247,7 @@ static int add_user_defined(struct reading *r)
         if (r->pieces.at[i].type != PIECE_USER_DEFINED) continue;
         const char *piece = t->vocabulary.piece[i];
         vec_push(&t->added, ((struct added_token){.id = (int32_t)i, .content = piece, .pattern = piece, .normalized = true}));
+        id_map_put(&t->added.contents, piece, t->vocabulary.length[i], (int32_t)t->added.n - 1);
         trie_add(&t->added.normalized, piece, t->vocabulary.length[i], (int32_t)t->added.n - 1);
         trie_add(&t->user_defined, piece, t->vocabulary.length[i], (int32_t)i);
     }

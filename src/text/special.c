@@ -44,12 +44,7 @@ static void read_roles(struct tokenizer *t, const struct value *config, const st
 
 /* --- for a tokenizer.model ---------------------------------------------------------------------- */
 
-static bool is_added(const struct tokenizer *t, const char *content)
-{
-    for (uint32_t i = 0; i < t->added.n; i++)
-        if (!strcmp(t->added.at[i].content, content)) return true;
-    return false;
-}
+static bool is_added(const struct tokenizer *t, const char *content) { return id_map_get(&t->added.contents, content, strlen(content)) >= 0; }
 
 /* "added_tokens_decoder": {"32000": {"content": "<image>", ...}} */
 static int read_decoder(struct tokenizer *t, const struct value *tokens, struct error *e)

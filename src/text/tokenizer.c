@@ -67,6 +67,7 @@ int tokenizer_add(struct tokenizer *t, struct added_token token, struct error *e
     token.content = t->vocabulary.piece[token.id];
     token.pattern = token.content;
     if (token.normalized && normalized_content(t, token.content, &token.pattern, e)) return e->code;
+    id_map_put(&t->added.contents, token.content, n, (int32_t)t->added.n);
     vec_push(&t->added, token);
     struct trie *trie = token.normalized ? &t->added.normalized : &t->added.raw;
     if (*token.pattern && !trie_add(trie, token.pattern, strlen(token.pattern), (int32_t)t->added.n - 1))

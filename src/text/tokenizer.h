@@ -17,7 +17,7 @@
 #include "text/ranges.h"
 
 /* Bytes of one text, at most. Longer texts are an error. */
-#define TOKENIZER_TEXT_MOST ((size_t)1 << 28)
+#define TOKENIZER_TEXT_MOST ((size_t)128 << 20)
 
 struct tokenizer;
 

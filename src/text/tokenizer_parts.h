@@ -22,7 +22,7 @@
 #include "text/tokenizer.h"
 
 /* Bytes of a tokenizer.json and of a tokenizer.model, at most. */
-enum { TOKENIZER_JSON_MOST = 256 << 20, TOKENIZER_MODEL_MOST = 64 << 20 };
+enum { TOKENIZER_JSON_MOST = 128 << 20, TOKENIZER_MODEL_MOST = 64 << 20 };
 
 enum role { ROLE_BOS, ROLE_EOS, ROLE_UNK, ROLE_SEP, ROLE_PAD, ROLE_CLS, ROLE_MASK, ROLES };
 extern const char *const role_names[ROLES]; /* "bos_token", ... */

@@ -74,21 +74,53 @@ int unicode_lower(uint32_t code, uint32_t out[2])
 /* --- normal forms ------------------------------------------------------------------------ */
 
 static bool composes(enum unicode_form f) { return f == FORM_NFC || f == FORM_NFKC; }
-static int class_of(uint32_t code) { return utf8proc_get_property((utf8proc_int32_t)code)->combining_class; }
+
+/* The normal forms of the tokenizers library are those of Unicode 9. To it these characters of later
+ * versions (up to 14) have no combining class and no decomposition. */
+static bool is_later(uint32_t c)
+{
+    static const uint32_t ranges[][2] = {
+        {0x7fd, 0x7fd}, {0x898, 0x89f}, {0x8ca, 0x8d3}, {0x9fe, 0x9fe}, {0xc3c, 0xc3c}, {0xd3b, 0xd3c}, {0xeba, 0xeba}, {0x1715, 0x1715}, {0x1abf, 0x1ace},
+        {0x1df6, 0x1dfa}, {0x32ff, 0x32ff}, {0xa7f2, 0xa7f4}, {0xa82c, 0xa82c}, {0xab69, 0xab69}, {0x10781, 0x107ba}, {0x10d24, 0x10d27}, {0x10eab, 0x10eac},
+        {0x10f46, 0x10f50}, {0x10f82, 0x10f85}, {0x11070, 0x11070}, {0x1133b, 0x1133b}, {0x1145e, 0x1145e}, {0x11839, 0x1183a}, {0x11930, 0x11930},
+        {0x11938, 0x11938}, {0x1193d, 0x1193e}, {0x11943, 0x11943}, {0x119e0, 0x119e0}, {0x11a34, 0x11a34}, {0x11a47, 0x11a47}, {0x11a99, 0x11a99},
+        {0x11d42, 0x11d45}, {0x11d97, 0x11d97}, {0x16ff0, 0x16ff1}, {0x1e130, 0x1e136}, {0x1e2ae, 0x1e2ae}, {0x1e2ec, 0x1e2ef}, {0x1f16c, 0x1f16c}, {0x1fbf0, 0x1fbf9}};
+    if (c < ranges[0][0]) return false;
+    size_t low = 0, high = COUNT(ranges); /* the last range that begins at c or before */
+    while (high - low > 1) {
+        const size_t middle = (low + high) / 2;
+        if (ranges[middle][0] <= c) low = middle;
+        else high = middle;
+    }
+    return c <= ranges[low][1];
+}
+
+static int class_of(uint32_t code) { return is_later(code) ? 0 : utf8proc_get_property((utf8proc_int32_t)code)->combining_class; }
 
 /* The whole decomposition of one character; returns the number of characters. */
 static int decompose(enum unicode_form form, uint32_t code, uint32_t out[DECOMPOSED_MOST])
 {
     int last_boundclass = 0;
+    if (is_later(code)) return out[0] = code, 1;
     utf8proc_option_t options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (form == FORM_NFKC || form == FORM_NFKD ? UTF8PROC_COMPAT : 0);
     utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)code, (utf8proc_int32_t *)out, DECOMPOSED_MOST, options, &last_boundclass);
     CHECK(n >= 1 && n <= DECOMPOSED_MOST, "U+%04X decomposes to %ld characters", code, (long)n);
     return (int)n;
 }
 
+/* A later character neither joins what stands before it nor lets others join across it. */
 static int compose(uint32_t *codes, int n)
 {
-    return (int)utf8proc_normalize_utf32((utf8proc_int32_t *)codes, n, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    int out = 0;
+    for (int begin = 0, end; begin < n; begin = end) {
+        for (end = begin + 1; end < n && !is_later(codes[end]); end++) {}
+        const bool alone = is_later(codes[begin]);
+        if (alone) codes[out++] = codes[begin];
+        const int first = begin + alone;
+        memmove(codes + out, codes + first, (size_t)(end - first) * sizeof *codes);
+        if (end > first) out += (int)utf8proc_normalize_utf32((utf8proc_int32_t *)codes + out, end - first, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    }
+    return out;
 }
 
 /* One bit per character and form: see unicode_may_change and unicode_joins. */

