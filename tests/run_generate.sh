@@ -295,6 +295,21 @@ scores() {
 }
 check "eval: scores of held-out conversations" scores
 
+# --loss is the loss of the evaluation in training, in rows of any length.
+loss() {
+    local want got more
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/teach.yaml" --set "data.validation=$tmp/held.jsonl" --set train.steps=3 --set "train.out=$tmp/three" $FLAGS >"$tmp/out" 2>&1 || { tail -n 5 "$tmp/out"; return 1; }
+    want=$(sed -n 's/.*"eval_loss":\([0-9.e+-]*\).*/\1/p' "$tmp/three/metrics.jsonl" | tail -n 1)
+    for more in data.sequence=64 data.sequence=16 data.packing=false memory.micro_batch=3; do
+        evaluate "$tmp/teach.yaml" --set "data.validation=$tmp/held.jsonl" --set $more --model "$tmp/three/model" --samples 1 --loss --json >"$tmp/eval.json" 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
+        got=$(field "$tmp/eval.json" loss)
+        echo "$want $got" | awk '{ d = $1 - $2; exit !($1 > 0 && d < 1e-5 && d > -1e-5) }' || { echo "$more: loss $got, in training $want"; return 1; }
+    done
+    echo "$got, in training $want"
+}
+check "eval: --loss" loss
+
 # A line for each file and one for all; --samples counts by file. Wrong references: 0 % exact.
 files() {
     local question want
@@ -356,6 +371,13 @@ check "eval refused: no data" expect 2 'expected one RUN.yaml .* or --data' eval
 check "eval refused: an option for masks" expect 2 '\-\-csv is for masks' evaluate --data "$tmp/held.jsonl" --model "$tmp/taught/model" --csv "$tmp/x.csv"
 check "eval refused: answers into no folder" expect 2 'there is no folder' evaluate --data "$tmp/held.jsonl" --model "$tmp/taught/model" -o "$tmp/none/answers.jsonl"
 check "eval refused: a file that is not there" expect 2 'none.jsonl: no file has this name' evaluate --data "$tmp/none.jsonl" --model "$tmp/taught/model"
+beyond() {
+    sed 's/"a":7,/"a":700,/' "$words/tokenizer.json" >"$tmp/beyond.json"
+    cp "$words/chat_template.jinja" "$words/tokenizer_config.json" "$tmp"
+    { turns b b; turns a a; } >"$tmp/beyond.jsonl"
+    expect 2 'beyond.jsonl:2: token .* has the id 700' evaluate --data "$tmp/beyond.jsonl" --model "$words" --set "data.tokenizer=$tmp/beyond.json"
+}
+check "eval refused: an id beyond the vocabulary" beyond
 check "eval refused: a model of masks" expect 2 'generates no text' evaluate --data "$tmp/held.jsonl" --model sam-tiny
 
 check "refused: text without a tokenizer" expect 2 'tokenizer' generate --model $model --prompt hello

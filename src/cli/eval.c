@@ -34,38 +34,37 @@ struct eval {
 
 /* --- running the model -------------------------------------------------------------------- */
 
-static int run_pass(struct eval *v, struct progress *p, struct loss_sums *sums, struct error *e)
+static int run_pass(const struct eval_pass *v, struct progress *p, struct loss_sums *sums, struct error *e)
 {
     const struct step_block b = {.loss_scale = 1, .step = 1, .adam_t = 1};
-    struct run *r = &v->run;
-    const int64_t B = r->effective_batch, n = (int64_t)v->feed.samples;
+    struct run *r = v->run;
+    const int64_t B = r->effective_batch, n = (int64_t)v->feed->samples;
     const id loss = graph_find_output(&r->graph, PROGRAM_STEP, "loss");
     int rc = PL_OK;
     for (int64_t at = 0; at < n && !rc; at += B) {
         struct feed_batch batch;
         float l = 0;
-        rc = feed_put(&v->feed, r, (uint64_t)at, min_i64(B, n - at), B, &batch, e);
-        if (!rc) rc = loss_sums_add(sums, r, PROGRAM_STEP, loss, b, &v->feed, &batch, &l, e);
+        rc = feed_put(v->feed, r, (uint64_t)at, min_i64(B, n - at), B, &batch, e);
+        if (!rc) rc = loss_sums_add(sums, r, PROGRAM_STEP, loss, b, v->feed, &batch, &l, e);
         if (!rc && !isfinite(l)) rc = error_set(e, PL_FAIL, "the loss is %g in samples %lld to %lld", (double)l, (long long)at, (long long)min_i64(at + B, n) - 1);
-        if (!rc) rc = mask_scores_add(&v->found, r, &v->feed, e);
+        if (!rc && v->masks) rc = mask_scores_add(v->masks, r, v->feed, e);
         progress_add(p, 1);
     }
     return rc;
 }
 
-static int run_passes(struct eval *v, struct error *e)
+int eval_passes(const struct eval_pass *v, double *loss, struct error *e)
 {
     struct progress p;
     struct loss_sums sums = {0};
-    const double from = clock_seconds();
+    const int passes = feed_passes(v->feed);
     int rc = PL_OK;
-    progress_begin(&p, "evaluating", "batches", (uint64_t)(feed_passes(&v->feed) * ceil_div((int64_t)v->feed.samples, v->run.effective_batch)));
-    for (int pass = 0; pass < feed_passes(&v->feed) && !rc; pass++) {
-        feed_set_pass(&v->feed, pass);
+    progress_begin(&p, "evaluating", "batches", (uint64_t)(passes * ceil_div((int64_t)v->feed->samples, v->run->effective_batch)));
+    for (int pass = 0; pass < passes && !rc; pass++) {
+        feed_set_pass(v->feed, pass);
         rc = run_pass(v, &p, &sums, e);
     }
-    if (!loss_sums_mean(&sums, &v->loss) && !rc) rc = feed_empty(&v->feed, e);
-    v->seconds = clock_seconds() - from;
+    if (!loss_sums_mean(&sums, loss) && !rc) rc = feed_empty(v->feed, e);
     progress_clear();
     return rc;
 }
@@ -156,7 +155,9 @@ static int evaluate(struct eval *v, struct error *e)
     if (!rc) rc = feed_start(&v->feed, &v->run, 0, 0, e);
     if (!rc && !mask_scores_open(&v->found, &v->run, &v->feed, PROGRAM_STEP, (uint32_t)v->worst))
         rc = error_set(e, PL_USAGE, "a %s predicts no masks, so there is nothing to score", v->run.model.family->model_type);
-    if (!rc) rc = run_passes(v, e);
+    const double from = clock_seconds();
+    if (!rc) rc = eval_passes(&(struct eval_pass){&v->run, &v->feed, &v->found}, &v->loss, e);
+    v->seconds = clock_seconds() - from;
     if (!rc) rc = report(v, e);
     if (!rc && v->overlays) rc = draw(v, e);
     mask_scores_close(&v->found);
@@ -171,7 +172,7 @@ static int check_options(struct eval *v, bool text, struct error *e)
     const struct {
         const char *name;
         bool given, text;
-    } options[] = {{"--data", v->data.n > 0, true}, {"--samples", v->text.samples > 0, true}, {"--max-new", v->text.max_new > 0, true}, {"-o", v->text.answers, true},
+    } options[] = {{"--data", v->data.n > 0, true}, {"--samples", v->text.samples > 0, true}, {"--max-new", v->text.max_new > 0, true}, {"-o", v->text.answers, true},          {"--loss", v->text.loss, true},
                    {"--csv", v->csv, false},        {"--overlays", v->overlays, false},       {"--worst", v->worst != UINT64_MAX, false}};
     for (size_t i = 0; i < COUNT(options); i++)
         if (options[i].given && options[i].text != text)
@@ -188,7 +189,10 @@ static int read_sources(struct eval *v, struct error *e)
     int rc = v->paths.n ? config_read(c, v->paths.at[0], e) : config_assign(c, "data.format", "conversations", e);
     for (uint32_t i = 0; i < v->set.n && !rc; i++) rc = config_set(c, v->set.at[i], e);
     if (!rc && v->memory) rc = config_set_memory(c, v->memory, e);
-    if (v->data.n) c->data_validation = (struct config_list){v->data.at, v->data.n}; /* names with commas stay whole */
+    if (v->data.n) {
+        c->data_validation = (struct config_list){v->data.at, v->data.n}; /* names with commas stay whole */
+        c->data_store = NULL;
+    }
     return rc;
 }
 
@@ -230,7 +234,7 @@ static int eval(int argc, char **argv, struct error *e)
     struct eval v = {.worst = UINT64_MAX};
     const struct data_option table[] = {{"--model", DATA_TEXT, &v.model}, {"--adapter", DATA_TEXT, &v.adapter}, {"--csv", DATA_TEXT, &v.csv},   {"--worst", DATA_COUNT, &v.worst},
                                         {"--overlays", DATA_TEXT, &v.overlays}, {"--data", DATA_LIST, &v.data}, {"--samples", DATA_POSITIVE, &v.text.samples},
-                                        {"--max-new", DATA_POSITIVE, &v.text.max_new}, {"-o", DATA_TEXT, &v.text.answers}, {"--out", DATA_TEXT, &v.text.answers},
+                                        {"--max-new", DATA_POSITIVE, &v.text.max_new}, {"-o", DATA_TEXT, &v.text.answers}, {"--out", DATA_TEXT, &v.text.answers}, {"--loss", DATA_SWITCH, &v.text.loss},
                                         {"--json", DATA_SWITCH, &v.json}, {"--set", DATA_LIST, &v.set}, {"--memory", DATA_TEXT, &v.memory}};
     bool help;
     int rc = data_options(&command_eval, table, COUNT(table), argc, argv, &v.paths, &help, e);
@@ -246,7 +250,7 @@ static int eval(int argc, char **argv, struct error *e)
 }
 
 const struct command command_eval = {
-    "eval", "eval (RUN.yaml | --data FILE.jsonl) --model DIR [--adapter DIR] [--samples N] [-o FILE] [--csv FILE] [--worst N] [--overlays FILE] [--json] [--memory SIZE] [--set key=value]...",
+    "eval", "eval (RUN.yaml | --data FILE.jsonl) --model DIR [--adapter DIR] [--samples N] [--loss] [-o FILE] [--csv FILE] [--worst N] [--overlays FILE] [--json] [--memory SIZE] [--set key=value]...",
     "Evaluates a model on the validation data of RUN.yaml. Masks: mean IoU and Dice by prompt and category. Conversations: the model answers\n"
     "the last question of each, greedily, and the answers are scored against the references: exact match, token F1, BLEU and ROUGE-L by file.\n\n"
     "  --model DIR    a model folder, such as train.out/model, or the name of a preset\n"
@@ -263,4 +267,6 @@ const struct command command_eval = {
     "  --data FILE    a file of conversations, or a glob, instead of data.validation; may be given several times, and without RUN.yaml\n"
     "  --samples N    answers the first N conversations of each file; default: all\n"
     "  --max-new N    tokens of an answer, at most; default: max_new_tokens of generation_config.json, else 256\n"
+    "  --loss         also computes loss and perplexity over all conversations, as the evaluation in training does; planned within\n"
+    "                 --memory by itself, with rows of data.sequence tokens\n"
     "  -o FILE        writes the answers as JSON lines: file, line, prompt, answer, reference, finish, and the scores of each", eval};

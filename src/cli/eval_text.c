@@ -4,10 +4,14 @@
  */
 #include "cli/eval.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/progress.h"
+#include "feed/batch_plan.h"
+#include "feed/feed.h"
 #include "infer/generation_config.h"
 #include "infer/questions.h"
 #include "io/json.h"
@@ -26,8 +30,11 @@ struct evaluation {
     struct text lines;           /* the file of the answers */
     struct progress progress;
     uint32_t file;               /* that is being answered */
+    uint32_t answered;           /* questions of all files */
     uint64_t unfinished;         /* answers that are as long as they may be */
     double seconds;
+    double loss;                 /* with --loss */
+    uint64_t loss_arena;
 };
 
 /* --- answers --------------------------------------------------------------------------------- */
@@ -63,6 +70,7 @@ static void put_answer(struct evaluation *v, uint32_t i, const struct answer *a)
 static void take_answer(void *to, uint32_t i, const struct answer *a)
 {
     struct evaluation *v = to;
+    v->answered++;
     v->unfinished += a->end == GENERATE_LENGTH;
     if (v->o->answers) put_answer(v, v->questions.file[v->file].first + i, a);
     progress_add(&v->progress, 1);
@@ -81,11 +89,45 @@ static int answer_all(struct evaluation *v, int64_t most, struct error *e)
     for (v->file = 0; v->file < q->files.n && !rc; v->file++) {
         const struct question_file f = q->file[v->file];
         rc = generate_score(&run, q->at.at + f.first, f.n, take_answer, v, &v->scores[v->file], e);
+        if (rc) error_prepend(e, "%s:%llu", q->files.at[v->file], (unsigned long long)q->asked.at[v->answered].line);
         text_scores_merge(&v->all, &v->scores[v->file]);
     }
     progress_clear();
     generate_close(&run);
     v->seconds = clock_seconds() - from;
+    return rc;
+}
+
+/* --- the loss ----------------------------------------------------------------------------------- */
+
+/* Forward only, in memory of its own. `folder`: for the token store, if there is none beside the data. */
+static int compute_loss(struct evaluation *v, const char *folder, struct error *e)
+{
+    const struct config *c = v->config;
+    const struct run_options o = {.evaluate = true, .describe = feed_describe, .B = c->memory_micro_batch.chosen ? config_micro_batch(c) : 1, .T = c->data_sequence};
+    struct run run;
+    struct feed feed = {0};
+    int rc = run_plan(&run, c, &o, e);
+    if (!rc) rc = feed_open(&feed, c, &run, FEED_VALIDATION, e);
+    if (!rc) rc = feed_prepare(&feed, &run, folder, e);
+    if (!rc) rc = run_start(&run, NULL, true, e);
+    if (!rc) rc = feed_start(&feed, &run, 0, 0, e);
+    if (!rc) rc = eval_passes(&(struct eval_pass){&run, &feed, NULL}, &v->loss, e);
+    if (!rc) v->loss_arena = plan_arena(&run.plan);
+    feed_close(&feed);
+    run_close(&run);
+    return rc ? error_prepend(e, "--loss") : PL_OK;
+}
+
+static int compute_loss_in_folder(struct evaluation *v, struct error *e)
+{
+    const char *base = getenv("TMPDIR");
+    char folder[4096];
+    struct error ignored;
+    snprintf(folder, sizeof folder, "%s/plimsoll-eval-XXXXXX", base ? base : "/tmp");
+    if (!mkdtemp(folder)) return file_error(folder, "be created", e);
+    int rc = compute_loss(v, folder, e);
+    tree_remove(folder, &ignored);
     return rc;
 }
 
@@ -106,6 +148,7 @@ static void print_table(const struct evaluation *v, struct text *out)
     text_printf(out, "%-*s  prompts  exact match  token F1    BLEU  ROUGE-L\n", width, "file");
     for (uint32_t i = 0; i < q->files.n; i++) print_row(out, width, q->files.at[i], &v->scores[i]);
     if (q->files.n > 1) print_row(out, width, "all", &v->all);
+    if (v->o->loss) text_printf(out, "\nloss %.6g, perplexity %.6g\n", v->loss, exp(v->loss));
     text_printf(out, "\n%llu prompts in %s, arena %s\n", (unsigned long long)v->all.answers, duration_print(v->seconds, time), size_print(plan_arena(&v->generator.run.plan), arena));
     if (v->unfinished) text_printf(out, "%llu answers are cut: they are as long as they may be (--max-new)\n", (unsigned long long)v->unfinished);
     if (q->unasked) text_printf(out, "%llu samples are left out: they have no prompt, or their answer is a call of a tool\n", (unsigned long long)q->unasked);
@@ -119,6 +162,11 @@ static void print_json(const struct evaluation *v, struct text *out)
     json_put_string(&w, "model", v->o->model);
     json_put_uint(&w, "prompts", v->all.answers);
     put_scores(&w, &v->all);
+    if (v->o->loss) {
+        json_put_number(&w, "loss", v->loss);
+        json_put_number(&w, "perplexity", exp(v->loss));
+        json_put_uint(&w, "loss_arena_bytes", v->loss_arena);
+    }
     json_put_uint(&w, "cut_answers", v->unfinished);
     json_put_uint(&w, "unusable_samples", report_bad(&q->report));
     json_put_uint(&w, "without_prompt", q->unasked);
@@ -177,6 +225,7 @@ static int evaluate(struct evaluation *v, struct error *e)
     int rc = generation_config_read(&v->folder, v->config->model_path, e);
     if (!rc) rc = prompts_open(&v->prompts, v->config, e);
     if (!rc) rc = questions_read(&v->questions, v->config, &v->prompts, v->o->samples, e);
+    if (!rc && v->o->loss) rc = compute_loss_in_folder(v, e);
     if (rc) return rc;
     const int32_t eos = tokenizer_eos(v->prompts.tokenizer); /* the end of a turn in many templates */
     const int64_t most = v->o->max_new ? (int64_t)v->o->max_new : v->folder.max_new ? v->folder.max_new : NEW_TOKENS;
