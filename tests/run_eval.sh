@@ -95,6 +95,7 @@ check "a model of another kind" ends 2 "takes pixel_values" --model tests/golden
 check "overlays under the name of a JPEG" ends 2 "images are written as PNG" --model $model --overlays "$tmp/worst.jpg"
 check "nothing to evaluate on" ends 2 "has no validation data" --model $model --set data.holdout=0
 check "tokens" ends 2 "data.format is tokens, and eval scores masks" --model $model --set data.format=tokens
+check "an option for conversations" ends 2 "samples is for conversations" --model $model --samples 3
 check "a budget too small" ends 3 "does not fit" --model $model --memory 100KiB
 
 summary

@@ -1,6 +1,7 @@
 #!/bin/bash
 # run_generate.sh: `plimsoll generate`: the answers of transformers, the same answer in every budget and for every
-# chunk of the prompt, the bytes of the KV cache, the seed of draws, text and chats, a task that was taught, and what is refused.
+# chunk of the prompt, the bytes of the KV cache, the seed of draws, text and chats, a task that was taught, and what is refused;
+# `plimsoll eval` on conversations.
 #
 #   bash tests/run_generate.sh        from the repository's root, after make; see run_lib.sh
 #
@@ -263,9 +264,121 @@ YAML
     "$binary" train "$tmp/teach.yaml" $FLAGS >"$tmp/out" 2>&1 || { tail -n 5 "$tmp/out"; return 1; }
     before=$(right llama-tiny) && after=$(right "$tmp/taught/model") || return 1
     [ "$before" = 0 ] && [ "$after" -ge 38 ] || { echo "$before of 40 right before, $after after"; return 1; }
+    right=$after
     echo "$before of 40 right before, $after after"
 }
+right=none
 check "a task that 300 steps teach: sorting letters" teach
+
+# --- eval: scores of answers -----------------------------------------------------------------------------
+
+# shellcheck disable=SC2086
+evaluate() { "$binary" eval --set "device.kind=$DEVICE" --set memory.precision=f32 --set "data.tokenizer=$words" --max-new 8 $FLAGS "$@"; }
+# turns QUESTION ANSWER: a conversation of the task.
+turns() { printf '{"messages": [{"role": "user", "content": "%s"}, {"role": "assistant", "content": "%s"}]}\n' "$1" "$2"; }
+
+# The scores of the taught model are those of the answers that `generate` gave, and an untaught one has none right.
+scores() {
+    local question want
+    while read -r question want; do turns "$question" "$want"; done <"$tmp/held.txt" >"$tmp/held.jsonl"
+    # The training keys of a run file do not matter.
+    evaluate "$tmp/teach.yaml" --set memory.micro_batch=2 --set memory.recompute=all --set "data.validation=$tmp/held.jsonl" --model "$tmp/taught/model" --json -o "$tmp/answers.jsonl" >"$tmp/eval.json" || return 1
+    [ "$(field "$tmp/eval.json" prompts)" = 40 ] && [ "$(field "$tmp/eval.json" exact_match)" = "$(echo "$right" | awk '{ print $1 * 100 / 40 }')" ] || { cat "$tmp/eval.json"; return 1; }
+    [ "$(wc -l <"$tmp/answers.jsonl")" = 40 ] && [ "$(grep -c '"exact_match": *100' "$tmp/answers.jsonl")" = "$right" ] || { head -n 3 "$tmp/answers.jsonl"; return 1; }
+    read -r question want <"$tmp/held.txt"
+    head -n 1 "$tmp/answers.jsonl" >"$tmp/line.json"
+    grep -q "\"prompt\": \[{\"role\": \"user\", \"content\": \"$question\"}\]" "$tmp/line.json" && [ "$(field "$tmp/line.json" reference)" = "$want" ] &&
+        [ "$(field "$tmp/line.json" line)" = 1 ] && [ "$(field "$tmp/line.json" finish)" = eos ] || { cat "$tmp/line.json"; return 1; }
+    evaluate --data "$tmp/held.jsonl" --model llama-tiny --json >"$tmp/eval.json" || return 1
+    [ "$(field "$tmp/eval.json" exact_match)" = 0 ] || { cat "$tmp/eval.json"; return 1; }
+    echo "exact match: 0 before, $right of 40 after"
+}
+check "eval: scores of held-out conversations" scores
+
+# --loss is the loss of the evaluation in training, in rows of any length.
+loss() {
+    local want got more
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/teach.yaml" --set "data.validation=$tmp/held.jsonl" --set train.steps=3 --set "train.out=$tmp/three" $FLAGS >"$tmp/out" 2>&1 || { tail -n 5 "$tmp/out"; return 1; }
+    want=$(sed -n 's/.*"eval_loss":\([0-9.e+-]*\).*/\1/p' "$tmp/three/metrics.jsonl" | tail -n 1)
+    for more in data.sequence=64 data.sequence=16 data.packing=false memory.micro_batch=3; do
+        evaluate "$tmp/teach.yaml" --set "data.validation=$tmp/held.jsonl" --set $more --model "$tmp/three/model" --samples 1 --loss --json >"$tmp/eval.json" 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
+        got=$(field "$tmp/eval.json" loss)
+        echo "$want $got" | awk '{ d = $1 - $2; exit !($1 > 0 && d < 1e-5 && d > -1e-5) }' || { echo "$more: loss $got, in training $want"; return 1; }
+    done
+    echo "$got, in training $want"
+}
+check "eval: --loss" loss
+
+# A line for each file and one for all; --samples counts by file. Wrong references: 0 % exact.
+files() {
+    local question want
+    while read -r question want; do turns "$question" "x$want"; done <"$tmp/held.txt" >"$tmp/wrong.jsonl"
+    evaluate --data "$tmp/held.jsonl" --data "$tmp/wrong.jsonl" --samples 4 --model "$tmp/taught/model" >"$tmp/out" || return 1
+    awk -v dir="$tmp" '$1 == dir "/held.jsonl" { a = $2 == 4 && $3 >= 75 } $1 == dir "/wrong.jsonl" { b = $2 == 4 && $3 == "0.0" } $1 == "all" { c = $2 == 8 && $3 >= 37.5 } END { exit !(a && b && c) }' \
+        "$tmp/out" || { cat "$tmp/out"; return 1; }
+    grep '^all' "$tmp/out"
+}
+check "eval: a line for each file and one for all" files
+
+# What nothing fits is refused with the smallest budget, which changes no answer.
+bound() {
+    local least
+    evaluate --data "$tmp/held.jsonl" --samples 6 --model "$tmp/taught/model" --json -o "$tmp/free.jsonl" >"$tmp/free.json" || return 1
+    expect 3 'does not fit' evaluate --data "$tmp/held.jsonl" --samples 6 --model "$tmp/taught/model" --memory 10KiB || return 1
+    least=$(sed -n 's/.* needs \([0-9]*\) bytes.*/\1/p' "$tmp/err")
+    evaluate --data "$tmp/held.jsonl" --samples 6 --model "$tmp/taught/model" --memory "$least" --json -o "$tmp/bound.jsonl" >"$tmp/bound.json" || return 1
+    [ "$(field "$tmp/bound.json" arena_bytes)" -le "$least" ] || { cat "$tmp/bound.json"; return 1; }
+    cmp "$tmp/free.jsonl" "$tmp/bound.jsonl" || return 1
+    echo "the same answers in $(field "$tmp/free.json" arena_bytes) and in $least bytes"
+}
+check "eval: within --memory" bound
+
+# The answers are those of `generate` with the same adapter.
+adapter() {
+    local want
+    turns Hi Ho >"$tmp/one.jsonl"
+    echo '[{"role": "user", "content": "Hi"}]' >"$tmp/chat.json"
+    want=$(generate --model "$words" --adapter tests/golden/peft/all_linear --chat "$tmp/chat.json" --max-new 8) || return 1
+    evaluate --data "$tmp/one.jsonl" --model "$words" --adapter tests/golden/peft/all_linear -o "$tmp/line.json" >"$tmp/out" || return 1
+    [ "$(field "$tmp/line.json" answer)" = "$want" ] && [ "$want" != "$(generate --model "$words" --chat "$tmp/chat.json" --max-new 8)" ] || { echo "$want"; cat "$tmp/line.json"; return 1; }
+    echo "$want"
+}
+check "eval: with an adapter" adapter
+
+# Texts with a prompt are asked; a text without one and a call of a tool are left out; bad samples count to data.max_bad.
+samples() {
+    {
+        turns cab abc
+        echo '{"prompt": "<|im_start|>cab<|im_start|>", "completion": "abc"}'
+        echo '{"text": "abc"}'
+        echo '{"conversations": [{"from": "human", "value": "a"}, {"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {}}"}]}'
+        echo '{"messages": [{"role": "user", "content": "a"}]}'
+    } >"$tmp/mixed.jsonl"
+    expect 2 'mixed.jsonl:5: .*data.max_bad is' evaluate --data "$tmp/mixed.jsonl" --model "$tmp/taught/model" || return 1
+    evaluate --data "$tmp/mixed.jsonl" --model "$tmp/taught/model" --set data.max_bad=0.5 --json >"$tmp/eval.json" 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
+    [ "$(field "$tmp/eval.json" prompts)" = 2 ] && [ "$(field "$tmp/eval.json" without_prompt)" = 2 ] && [ "$(field "$tmp/eval.json" unusable_samples)" = 1 ] || { cat "$tmp/eval.json"; return 1; }
+    grep -q 'mixed.jsonl:5: no turn of the assistant' "$tmp/err" || { cat "$tmp/err"; return 1; }
+    echo '{"text": "abc"}' >"$tmp/texts.jsonl"
+    expect 2 'nothing to ask' evaluate --data "$tmp/texts.jsonl" --model "$tmp/taught/model" || return 1
+    : >"$tmp/empty.jsonl"
+    expect 2 'empty' evaluate --data "$tmp/empty.jsonl" --model "$tmp/taught/model"
+}
+check "eval: samples that ask nothing, and bad ones" samples
+
+check "eval refused: no held-out conversations" expect 2 'has no held-out conversations' evaluate "$tmp/teach.yaml" --model "$tmp/taught/model"
+check "eval refused: no data" expect 2 'expected one RUN.yaml .* or --data' evaluate --model "$tmp/taught/model"
+check "eval refused: an option for masks" expect 2 '\-\-csv is for masks' evaluate --data "$tmp/held.jsonl" --model "$tmp/taught/model" --csv "$tmp/x.csv"
+check "eval refused: answers into no folder" expect 2 'there is no folder' evaluate --data "$tmp/held.jsonl" --model "$tmp/taught/model" -o "$tmp/none/answers.jsonl"
+check "eval refused: a file that is not there" expect 2 'none.jsonl: no file has this name' evaluate --data "$tmp/none.jsonl" --model "$tmp/taught/model"
+beyond() {
+    sed 's/"a":7,/"a":700,/' "$words/tokenizer.json" >"$tmp/beyond.json"
+    cp "$words/chat_template.jinja" "$words/tokenizer_config.json" "$tmp"
+    { turns b b; turns a a; } >"$tmp/beyond.jsonl"
+    expect 2 'beyond.jsonl:2: token .* has the id 700' evaluate --data "$tmp/beyond.jsonl" --model "$words" --set "data.tokenizer=$tmp/beyond.json"
+}
+check "eval refused: an id beyond the vocabulary" beyond
+check "eval refused: a model of masks" expect 2 'generates no text' evaluate --data "$tmp/held.jsonl" --model sam-tiny
 
 check "refused: text without a tokenizer" expect 2 'tokenizer' generate --model $model --prompt hello
 check "refused: text for a preset" expect 2 'a preset has no tokenizer' generate --model llama-tiny --prompt hello

@@ -33,7 +33,7 @@ static void test_reference(void **state)
     struct bump b = {0};
     struct value *v;
     struct error e;
-    struct text_scores all = {0};
+    struct text_scores all = {0}, merged = {0};
     if (json_read_file("tests/golden/text_scores.json", 1 << 20, &b, &v, &e)) fail_msg("%s", e.text);
     const struct value *pairs = value_get(v, "pairs");
     assert_true(pairs->count > 20);
@@ -43,11 +43,14 @@ static void test_reference(void **state)
         struct text_scores one = {0};
         text_scores_add(&one, answer, reference);
         text_scores_add(&all, answer, reference);
+        text_scores_merge(&merged, &one);
         compare(&one, pair, answer);
         text_scores_free(&one);
     }
     compare(&all, value_get(v, "all"), "all pairs");
+    compare(&merged, value_get(v, "all"), "all pairs, merged");
     text_scores_free(&all);
+    text_scores_free(&merged);
     bump_free(&b);
 }
 

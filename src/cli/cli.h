@@ -47,6 +47,9 @@ int options_count(const char *option, const char *text, int64_t least, int64_t m
  * this order. What the files of --config-from gave is listed on stderr, once for each command. */
 int options_config(const struct options *o, struct config *c, struct error *e);
 
+/* --model of a command: a folder, or the name of a preset, for which it warns that "text" or "masks" have no meaning. */
+void use_model(struct config *c, const char *model, const char *results);
+
 /* The line of --config-from in the summaries of the commands that take a run file. */
 #define CONFIG_FROM_HELP                                                                                                                    \
     "  --config-from FILE   takes the settings of another program from FILE: Hugging Face TrainingArguments, TRL, LLaMA-Factory,\n"          \

@@ -1,7 +1,7 @@
 /*
- * eval.c: `plimsoll eval`: scores a model's masks on a run's validation data.
+ * eval.c: `plimsoll eval`: scores a model on held-out data: masks here, answers in eval_text.c.
  *
- * Forward only: the memory is that of the weights and one batch's activations. The prompts are
+ * Masks: forward only: the memory is that of the weights and one batch's activations. The prompts are
  * those of the evaluation in training, so the same model and data give the same scores.
  */
 #include <math.h>
@@ -11,6 +11,7 @@
 #include "base/progress.h"
 #include "cli/cli.h"
 #include "cli/data.h"
+#include "cli/eval.h"
 #include "cli/worst.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -20,8 +21,9 @@
 
 struct eval {
     const char *model, *adapter, *csv, *overlays, *memory;
-    struct names paths, set;
-    uint64_t worst;
+    struct names paths, set, data;
+    uint64_t worst; /* UINT64_MAX: not given */
+    struct eval_text text;
     bool json;
     struct config config;
     struct run run;
@@ -32,38 +34,37 @@ struct eval {
 
 /* --- running the model -------------------------------------------------------------------- */
 
-static int run_pass(struct eval *v, struct progress *p, struct loss_sums *sums, struct error *e)
+static int run_pass(const struct eval_pass *v, struct progress *p, struct loss_sums *sums, struct error *e)
 {
     const struct step_block b = {.loss_scale = 1, .step = 1, .adam_t = 1};
-    struct run *r = &v->run;
-    const int64_t B = r->effective_batch, n = (int64_t)v->feed.samples;
+    struct run *r = v->run;
+    const int64_t B = r->effective_batch, n = (int64_t)v->feed->samples;
     const id loss = graph_find_output(&r->graph, PROGRAM_STEP, "loss");
     int rc = PL_OK;
     for (int64_t at = 0; at < n && !rc; at += B) {
         struct feed_batch batch;
         float l = 0;
-        rc = feed_put(&v->feed, r, (uint64_t)at, min_i64(B, n - at), B, &batch, e);
-        if (!rc) rc = loss_sums_add(sums, r, PROGRAM_STEP, loss, b, &v->feed, &batch, &l, e);
+        rc = feed_put(v->feed, r, (uint64_t)at, min_i64(B, n - at), B, &batch, e);
+        if (!rc) rc = loss_sums_add(sums, r, PROGRAM_STEP, loss, b, v->feed, &batch, &l, e);
         if (!rc && !isfinite(l)) rc = error_set(e, PL_FAIL, "the loss is %g in samples %lld to %lld", (double)l, (long long)at, (long long)min_i64(at + B, n) - 1);
-        if (!rc) rc = mask_scores_add(&v->found, r, &v->feed, e);
+        if (!rc && v->masks) rc = mask_scores_add(v->masks, r, v->feed, e);
         progress_add(p, 1);
     }
     return rc;
 }
 
-static int run_passes(struct eval *v, struct error *e)
+int eval_passes(const struct eval_pass *v, double *loss, struct error *e)
 {
     struct progress p;
     struct loss_sums sums = {0};
-    const double from = clock_seconds();
+    const int passes = feed_passes(v->feed);
     int rc = PL_OK;
-    progress_begin(&p, "evaluating", "batches", (uint64_t)(feed_passes(&v->feed) * ceil_div((int64_t)v->feed.samples, v->run.effective_batch)));
-    for (int pass = 0; pass < feed_passes(&v->feed) && !rc; pass++) {
-        feed_set_pass(&v->feed, pass);
+    progress_begin(&p, "evaluating", "batches", (uint64_t)(passes * ceil_div((int64_t)v->feed->samples, v->run->effective_batch)));
+    for (int pass = 0; pass < passes && !rc; pass++) {
+        feed_set_pass(v->feed, pass);
         rc = run_pass(v, &p, &sums, e);
     }
-    if (!loss_sums_mean(&sums, &v->loss) && !rc) rc = feed_empty(&v->feed, e);
-    v->seconds = clock_seconds() - from;
+    if (!loss_sums_mean(&sums, loss) && !rc) rc = feed_empty(v->feed, e);
     progress_clear();
     return rc;
 }
@@ -154,7 +155,9 @@ static int evaluate(struct eval *v, struct error *e)
     if (!rc) rc = feed_start(&v->feed, &v->run, 0, 0, e);
     if (!rc && !mask_scores_open(&v->found, &v->run, &v->feed, PROGRAM_STEP, (uint32_t)v->worst))
         rc = error_set(e, PL_USAGE, "a %s predicts no masks, so there is nothing to score", v->run.model.family->model_type);
-    if (!rc) rc = run_passes(v, e);
+    const double from = clock_seconds();
+    if (!rc) rc = eval_passes(&(struct eval_pass){&v->run, &v->feed, &v->found}, &v->loss, e);
+    v->seconds = clock_seconds() - from;
     if (!rc) rc = report(v, e);
     if (!rc && v->overlays) rc = draw(v, e);
     mask_scores_close(&v->found);
@@ -163,58 +166,107 @@ static int evaluate(struct eval *v, struct error *e)
     return rc;
 }
 
+/* Options of the other kind of model. */
+static int check_options(struct eval *v, bool text, struct error *e)
+{
+    const struct {
+        const char *name;
+        bool given, text;
+    } options[] = {{"--data", v->data.n > 0, true}, {"--samples", v->text.samples > 0, true}, {"--max-new", v->text.max_new > 0, true}, {"-o", v->text.answers, true},          {"--loss", v->text.loss, true},
+                   {"--csv", v->csv, false},        {"--overlays", v->overlays, false},       {"--worst", v->worst != UINT64_MAX, false}};
+    for (size_t i = 0; i < COUNT(options); i++)
+        if (options[i].given && options[i].text != text)
+            return error_set(e, PL_USAGE, "%s is for %s, and data.format is %s", options[i].name, options[i].text ? "conversations" : "masks", batch_format(&v->config));
+    if (v->worst == UINT64_MAX) v->worst = 8;
+    if (v->worst > 100000) return error_set(e, PL_USAGE, "--worst %llu: expected at most 100000", (unsigned long long)v->worst);
+    return data_check_png("--overlays", v->overlays, e);
+}
+
+/* The run file, or files of conversations without one. */
+static int read_sources(struct eval *v, struct error *e)
+{
+    struct config *c = &v->config;
+    int rc = v->paths.n ? config_read(c, v->paths.at[0], e) : config_assign(c, "data.format", "conversations", e);
+    for (uint32_t i = 0; i < v->set.n && !rc; i++) rc = config_set(c, v->set.at[i], e);
+    if (!rc && v->memory) rc = config_set_memory(c, v->memory, e);
+    if (v->data.n) {
+        c->data_validation = (struct config_list){v->data.at, v->data.n}; /* names with commas stay whole */
+        c->data_store = NULL;
+    }
+    return rc;
+}
+
 /* Takes data and prompts from the run; its model and training keys are ignored. */
 static int read_config(struct eval *v, struct error *e)
 {
     struct config *c = &v->config;
-    int rc = config_read(c, v->paths.at[0], e);
-    for (uint32_t i = 0; i < v->set.n && !rc; i++) rc = config_set(c, v->set.at[i], e);
-    if (!rc && v->memory) rc = config_set_memory(c, v->memory, e);
+    int rc = read_sources(v, e);
     if (rc) return rc;
-    c->model_path = (char *)v->model;
-    c->model_preset = NULL;
+    const bool text = c->data_format == FORMAT_CONVERSATIONS;
+    if (config_tokens(c) && !text)
+        return error_set(e, PL_USAGE, "%s: data.format is %s, and eval scores masks of images and answers of conversations. On tokens a language model is evaluated by `plimsoll train`: "
+                         "with data.validation it prints loss and perplexity every train.eval_every steps and at the end", v->paths.n ? v->paths.at[0] : "--set", batch_format(c));
+    if ((rc = check_options(v, text, e))) return rc;
+    use_model(c, v->model, text ? "text" : "masks");
     config_use_adapter(c, v->adapter);
     c->model_freeze.n = c->train_groups.n = c->train_no_decay.n = 0; /* their patterns are for the names of the run's model */
-    if (config_tokens(c))
-        return error_set(e, PL_USAGE, "%s: data.format is %s, and eval scores masks of images. A language model is evaluated by `plimsoll train`: with data.validation "
-                         "it prints loss and perplexity every train.eval_every steps and at the end", v->paths.at[0], batch_format(c));
+    if (text && !c->data_validation.n)
+        return error_set(e, PL_USAGE, "%s has no held-out conversations: set data.validation, or give files with --data", v->paths.at[0]);
     if (!config_validates(c))
         return error_set(e, PL_USAGE, "%s has no validation data: set data.validation or data.holdout, in the file or with --set", v->paths.at[0]);
-    return PL_OK;
+    return text ? config_check(c, 0, e) : PL_OK;
+}
+
+static int run_eval(struct eval *v, struct error *e)
+{
+    if (v->paths.n > 1 || (!v->paths.n && !v->data.n))
+        return error_set(e, PL_USAGE, "expected one RUN.yaml with the validation data, or --data FILE with conversations; %u files are given", v->paths.n);
+    if (!v->model) return error_set(e, PL_USAGE, "no model is given: add --model DIR, such as train.out/model");
+    int rc = read_config(v, e);
+    if (rc || v->config.data_format != FORMAT_CONVERSATIONS) return rc ? rc : evaluate(v, e);
+    v->text.model = v->model;
+    v->text.json = v->json;
+    return eval_text(&v->config, &v->text, e);
 }
 
 static int eval(int argc, char **argv, struct error *e)
 {
-    struct eval v = {.worst = 8};
+    struct eval v = {.worst = UINT64_MAX};
     const struct data_option table[] = {{"--model", DATA_TEXT, &v.model}, {"--adapter", DATA_TEXT, &v.adapter}, {"--csv", DATA_TEXT, &v.csv},   {"--worst", DATA_COUNT, &v.worst},
-                                        {"--overlays", DATA_TEXT, &v.overlays},
+                                        {"--overlays", DATA_TEXT, &v.overlays}, {"--data", DATA_LIST, &v.data}, {"--samples", DATA_POSITIVE, &v.text.samples},
+                                        {"--max-new", DATA_POSITIVE, &v.text.max_new}, {"-o", DATA_TEXT, &v.text.answers}, {"--out", DATA_TEXT, &v.text.answers}, {"--loss", DATA_SWITCH, &v.text.loss},
                                         {"--json", DATA_SWITCH, &v.json}, {"--set", DATA_LIST, &v.set}, {"--memory", DATA_TEXT, &v.memory}};
     bool help;
     int rc = data_options(&command_eval, table, COUNT(table), argc, argv, &v.paths, &help, e);
     if (!rc && !help) {
         config_init(&v.config);
-        if (v.paths.n != 1) rc = error_set(e, PL_USAGE, "expected one RUN.yaml with the validation data; %u files are given", v.paths.n);
-        else if (!v.model) rc = error_set(e, PL_USAGE, "no model is given: add --model DIR, such as train.out/model");
-        else if (v.worst > 100000) rc = error_set(e, PL_USAGE, "--worst %llu: expected at most 100000", (unsigned long long)v.worst);
-        else rc = data_check_png("--overlays", v.overlays, e);
-        if (!rc) rc = read_config(&v, e);
-        if (!rc) rc = evaluate(&v, e);
+        rc = run_eval(&v, e);
         config_free(&v.config);
     }
     names_free(&v.paths);
     names_free(&v.set);
+    names_free(&v.data);
     return rc;
 }
 
 const struct command command_eval = {
-    "eval", "eval RUN.yaml --model DIR [--adapter DIR] [--csv FILE] [--worst N] [--overlays FILE] [--json] [--memory SIZE] [--set key=value]...",
-    "Evaluates a model's masks on the validation data of RUN.yaml: mean IoU and Dice by prompt and category.\n\n"
-    "  --model DIR    a model folder, such as train.out/model\n"
+    "eval", "eval (RUN.yaml | --data FILE.jsonl) --model DIR [--adapter DIR] [--samples N] [--loss] [-o FILE] [--csv FILE] [--worst N] [--overlays FILE] [--json] [--memory SIZE] [--set key=value]...",
+    "Evaluates a model on the validation data of RUN.yaml. Masks: mean IoU and Dice by prompt and category. Conversations: the model answers\n"
+    "the last question of each, greedily, and the answers are scored against the references: exact match, token F1, BLEU and ROUGE-L by file.\n\n"
+    "  --model DIR    a model folder, such as train.out/model, or the name of a preset\n"
     "  --adapter DIR  a LoRA adapter for that model, such as train.out/model of a run with an adapter\n"
+    "  --json         prints one JSON object instead of the table\n"
+    "  --memory SIZE  memory budget, memory.budget\n"
+    "  --set key=value  sets a key of RUN.yaml\n\n"
+    "For masks:\n\n"
     "  --csv FILE     writes the table as CSV: prompt,category,masks,mean_iou,mean_dice,above_50,above_75\n"
     "  --worst N      lists the N worst masks (8)\n"
     "  --overlays F   draws the worst masks into F, an HTML page (F ends in .html) or a PNG: the prediction in blue, the ground\n"
-    "                 truth in green, the prompt in yellow\n"
-    "  --json         prints one JSON object instead of the table\n"
-    "  --memory SIZE  memory budget, memory.budget\n"
-    "  --set key=value  sets a key of RUN.yaml", eval};
+    "                 truth in green, the prompt in yellow\n\n"
+    "For conversations:\n\n"
+    "  --data FILE    a file of conversations, or a glob, instead of data.validation; may be given several times, and without RUN.yaml\n"
+    "  --samples N    answers the first N conversations of each file; default: all\n"
+    "  --max-new N    tokens of an answer, at most; default: max_new_tokens of generation_config.json, else 256\n"
+    "  --loss         also computes loss and perplexity over all conversations, as the evaluation in training does; planned within\n"
+    "                 --memory by itself, with rows of data.sequence tokens\n"
+    "  -o FILE        writes the answers as JSON lines: file, line, prompt, answer, reference, finish, and the scores of each", eval};

@@ -14,7 +14,6 @@
 #include "infer/generation_config.h"
 #include "infer/prompts.h"
 #include "io/json.h"
-#include "models/presets.h"
 
 enum { NEW_TOKENS = 256 }; /* --max-new, where the folder has none */
 
@@ -69,24 +68,14 @@ static int read_prompt(struct generation *g, struct error *e)
 
 /* --- the configuration --------------------------------------------------------------------------- */
 
-static bool is_preset(const char *name)
-{
-    for (const struct preset *k = presets; k->name; k++)
-        if (!strcmp(k->name, name)) return true;
-    return false;
-}
-
 static int make_config(struct generation *g, struct error *e)
 {
     struct config *c = &g->config;
     int rc = PL_OK;
     for (uint32_t i = 0; i < g->set.n && !rc; i++) rc = config_set(c, g->set.at[i], e);
     if (!rc && g->memory) rc = config_set_memory(c, g->memory, e);
-    const bool preset = !dir_exists(g->model) && is_preset(g->model);
-    c->model_path = preset ? NULL : (char *)g->model;
-    c->model_preset = preset ? (char *)g->model : NULL;
+    use_model(c, g->model, "text");
     config_use_adapter(c, g->adapter);
-    if (preset) log_warn("%s is a preset: its weights are random, so its text is meaningless", g->model);
     return rc ? rc : config_check(c, 0, e);
 }
 

@@ -8,6 +8,8 @@
 
 #include "cli/cli.h"
 #include "config/foreign.h"
+#include "io/file.h"
+#include "models/presets.h"
 
 /* Words that other programs use for a command. */
 static const char *const synonyms[][2] = {{"fit", "train"},         {"finetune", "train"},   {"fine-tune", "train"}, {"run", "train"},   {"infer", "predict"},
@@ -166,6 +168,21 @@ int options_config(const struct options *o, struct config *c, struct error *e)
     foreign_free(&f);
     if (rc) config_free(c);
     return rc;
+}
+
+static bool is_preset(const char *name)
+{
+    for (const struct preset *k = presets; k->name; k++)
+        if (!strcmp(k->name, name)) return true;
+    return false;
+}
+
+void use_model(struct config *c, const char *model, const char *results)
+{
+    const bool preset = !dir_exists(model) && is_preset(model);
+    c->model_path = preset ? NULL : (char *)model;
+    c->model_preset = preset ? (char *)model : NULL;
+    if (preset) log_warn("%s is a preset: its weights are random, so its %s %s meaningless", model, results, strcmp(results, "text") ? "are" : "is");
 }
 
 void print_help(const struct command *c)

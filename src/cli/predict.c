@@ -13,7 +13,6 @@
 
 #include "io/json.h"
 #include "io/png.h"
-#include "models/presets.h"
 #include "feed/feed.h"
 
 /* --- prompts -------------------------------------------------------------------------- */
@@ -163,13 +162,6 @@ static int check_options(struct predict *p, struct error *e)
     return check_not_input(p, p->json, e);
 }
 
-static bool is_preset(const char *name)
-{
-    for (const struct preset *k = presets; k->name; k++)
-        if (!strcmp(k->name, name)) return true;
-    return false;
-}
-
 /* `memory.precision: auto` is f32 here, as in `step`, to match the results of other frameworks. */
 static int make_config(struct predict *p, struct error *e)
 {
@@ -178,11 +170,8 @@ static int make_config(struct predict *p, struct error *e)
     for (uint32_t i = 0; i < p->set.n && !rc; i++) rc = config_set(c, p->set.at[i], e);
     if (!rc && p->memory) rc = config_set_memory(c, p->memory, e);
     if (!c->memory_precision.chosen) c->memory_precision = (struct config_setting){true, "f32"};
-    const bool preset = !dir_exists(p->model) && is_preset(p->model);
-    c->model_path = preset ? NULL : (char *)p->model;
-    c->model_preset = preset ? (char *)p->model : NULL;
+    use_model(c, p->model, "masks");
     config_use_adapter(c, p->adapter);
-    if (preset) log_warn("%s is a preset: its weights are random, so its masks are meaningless", p->model);
     return rc;
 }
 

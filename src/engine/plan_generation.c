@@ -96,7 +96,7 @@ int run_plan_generation(struct run *r, struct settings s, const struct run_gener
     struct choice choices[2 * CHOICES];
     const struct choice *best = NULL, *least = choices;
     int n = 0;
-    s.accumulation = s.head_chunks = 1; /* the head has one row of each sample */
+    s.micro_batch = s.accumulation = s.head_chunks = 1; /* one text, and the head has one row of it; memory.micro_batch is for training */
     s.prompt_chunk = 1;
     int rc = list_choices(r, s, o, choices, &n, e);
     if (rc) return rc;

@@ -178,6 +178,20 @@ void text_scores_add(struct text_scores *s, const char *answer, const char *refe
     }
 }
 
+void text_scores_merge(struct text_scores *to, const struct text_scores *from)
+{
+    to->answers += from->answers;
+    to->exact += from->exact;
+    to->f1 += from->f1;
+    to->rouge_l += from->rouge_l;
+    to->words += from->words;
+    to->reference_words += from->reference_words;
+    for (int n = 0; n < BLEU_ORDER; n++) {
+        to->matches[n] += from->matches[n];
+        to->total[n] += from->total[n];
+    }
+}
+
 /* The geometric mean of the precisions, each times 1/2, 1/4, ... where nothing matches, and the penalty of answers
  * that are shorter than the references. */
 static double bleu(const struct text_scores *s)

@@ -27,6 +27,8 @@ struct text_scores {
     struct text_scores_work *work;                  /* NULL until the first answer */
 };
 void text_scores_add(struct text_scores *s, const char *answer, const char *reference);
+/* Adds the answers of `from`. */
+void text_scores_merge(struct text_scores *to, const struct text_scores *from);
 
 struct text_score {
     double exact, f1, bleu, rouge_l; /* of no answers: 0 */

@@ -1,0 +1,32 @@
+/*
+ * eval.h: what the files of `plimsoll eval` share: eval.c (masks), eval_text.c (answers of language models).
+ */
+#ifndef CLI_EVAL_H
+#define CLI_EVAL_H
+
+#include "config/config.h"
+
+/* A run and its data, both started. */
+struct run;
+struct feed;
+struct mask_scores;
+struct eval_pass {
+    struct run *run;
+    struct feed *feed;
+    struct mask_scores *masks; /* NULL: none are predicted */
+};
+/* The mean loss over the dataset, in all passes of the feed. */
+int eval_passes(const struct eval_pass *v, double *loss, struct error *e);
+
+struct eval_text {
+    const char *model;         /* as it was given */
+    const char *answers;       /* the file of the answers, JSON lines; NULL: none */
+    uint64_t samples, max_new; /* prompts of each file, tokens of an answer, at most; 0: all; the folder's, else 256 */
+    bool loss;                 /* the loss is computed, too */
+    bool json;
+};
+
+/* Answers the conversations of data.validation, scores the answers and prints the scores. */
+int eval_text(const struct config *c, const struct eval_text *o, struct error *e);
+
+#endif

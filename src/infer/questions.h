@@ -1,0 +1,42 @@
+/*
+ * questions.h: held-out conversations as prompts with reference answers.
+ *
+ *     messages   system  user  assistant  user | assistant
+ *                prompt, with the generation prompt | reference: the content of the last turn
+ *
+ * Of {prompt, completion} texts the prompt is the first and the reference the second.
+ */
+#ifndef QUESTIONS_H
+#define QUESTIONS_H
+
+#include "data/token_store.h"
+#include "infer/generate.h"
+#include "infer/prompts.h"
+#include "io/file.h"
+
+struct asked {
+    struct value *prompt;      /* a list of messages, or a string */
+    uint64_t line;             /* in its file */
+};
+
+struct question_file {
+    uint32_t first, n;         /* its questions */
+};
+
+struct questions {
+    struct names files;
+    struct question_file *file; /* of each */
+    VEC(struct question) at;
+    VEC(struct asked) asked;   /* of each question */
+    int64_t longest;           /* tokens of the longest prompt */
+    struct sample_report report; /* what was read, and what could not be used */
+    uint64_t unasked;          /* samples without a prompt, or whose answer is no text but a call of a tool */
+    struct bump memory;
+};
+
+/* Reads the files of data.validation: of each, `most` questions from its beginning; 0: all. PL_USAGE: there are none, or more
+ * samples than data.max_bad could not be used. questions_free is called in any case. */
+int questions_read(struct questions *q, const struct config *c, const struct prompts *p, uint64_t most, struct error *e);
+void questions_free(struct questions *q);
+
+#endif
