@@ -174,7 +174,7 @@ full() {
 check "a full disk, with the file's name" full
 nothing_in_it() { ends 2 "empty: no sample has both an image and masks" verify "$tmp/empty"; }
 check "a folder without samples, with its name" nothing_in_it
-check "no sub-command" ends 2 "make, prepare, inspect, verify or pack"
+check "no sub-command" ends 2 "make, prepare, inspect, verify, pack or tokenize"
 check "an unknown one" ends 2 "unknown subcommand mak; did you mean .data make." mak
 check "an unknown option" ends 2 "did you mean --images" make "$tmp/n" --image 3
 check "a wrong size" ends 2 "expected WIDTHxHEIGHT" make "$tmp/n" --size 20
