@@ -167,7 +167,7 @@ static uint64_t operand_bytes(const struct graph *g)
     return sum;
 }
 
-static void print_line(const struct bench *b, const char *name)
+static void print_case(const struct bench *b, const char *name)
 {
     const uint64_t arena = plan_arena(&b->plan), operands = operand_bytes(&b->graph);
     const struct binding *binding = b->plan.placement.binding;
@@ -190,7 +190,7 @@ static int run_case(const char *name, enum device_kind kind, int repeats)
     if (rc) {
         fprintf(stderr, "%s: %s\n", name, e.text);
     } else {
-        print_line(b, name);
+        print_case(b, name);
         device_close(&b->device, &b->tape);
         tape_free(&b->tape);
         timing_free(&b->timing);

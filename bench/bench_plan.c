@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "models/masks.h"
 #include "models/model.h"
 #include "plan/plan.h"
 
@@ -62,10 +63,12 @@ static void bench_one(struct subject *x, const struct settings *s, const struct 
 
 static void bench_model(const char *preset)
 {
-    struct subject x = {.batch = {.T = 2048, .prompts = {.masks = 32, .points = 2, .rounds = 1, .slots = true, .targets = true}}};
+    const struct prompting prompts = {.masks = 32, .points = 2, .rounds = 1, .slots = true, .targets = true};
+    struct subject x = {.batch = {.T = 2048}};
     struct error e;
     struct profile profile;
     CHECK(!model_preset(&x.model, preset, &e), "%s", e.text);
+    if (x.model.masks) x.batch.own = &prompts;
     profile_default(&profile, DEVICE_CPU, 2);
     printf("%s\n", preset);
     for (int accumulate = 0; accumulate < 2; accumulate++)
