@@ -1,9 +1,10 @@
 /*
  * bench_cuda_attention.c: attention alone, forward and backward, through the kernel tables.
  *
- *     bench_cuda_attention [--device cpu] [--repeats 20] CASE...
+ *     bench_cuda_attention [--device cpu] [--repeats 20] [--key-heads N] CASE...
  *
  *     dense,B,H,T,D,CAUSAL      CAUSAL is 0 or 1
+ *     packed,B,H,T,D,N          N causal documents of T / N tokens in each row, as ranges of keys
  *     rel,B,H,HEIGHT,WIDTH,D    SAM's decomposed positions over a grid. A small square grid with B a multiple
  *                               of 25 is a window: B / 25 images of 5 x 5 windows, as ATTENTION_WINDOW takes them
  *
@@ -26,9 +27,11 @@ enum { WARM = 3, REPEATS_MOST = 1000, PATTERN = 1000003, CHUNK = 1 << 20 };
 struct shape {
     bool relative, causal;
     int64_t B, H, T, D, height, width;
+    int64_t documents; /* 0: no ranges */
     int64_t window; /* 0: none */
 };
 enum { ACROSS = 5 };
+static int64_t key_heads; /* --key-heads; 0: as many as query heads */
 
 struct bench {
     struct shape shape;
@@ -48,12 +51,14 @@ static bool read_shape(const char *text, struct shape *s)
     if (sscanf(text, "%7[a-z],%lld,%lld,%lld,%lld,%lld", kind, &n[0], &n[1], &n[2], &n[3], &n[4]) != 6) return false;
     *s = (struct shape){.relative = !strcmp(kind, "rel"), .B = n[0], .H = n[1]};
     if (s->relative) s->height = n[2], s->width = n[3], s->T = n[2] * n[3], s->D = n[4];
+    else if (!strcmp(kind, "packed")) s->T = n[2], s->D = n[3], s->documents = n[4];
     else s->T = n[2], s->D = n[3], s->causal = n[4] != 0;
     if (s->relative && s->height == s->width && s->height < 32 && s->B % (ACROSS * ACROSS) == 0) {
         s->window = s->height, s->B /= ACROSS * ACROSS;
         s->height = s->width = ACROSS * s->window, s->T = s->height * s->width;
     }
-    return (s->relative || !strcmp(kind, "dense")) && s->B > 0 && s->H > 0 && s->T > 0 && s->D > 0;
+    if (!strcmp(kind, "packed") && (s->documents < 1 || s->documents > s->T)) return false;
+    return (s->relative || s->documents || !strcmp(kind, "dense")) && s->B > 0 && s->H > 0 && s->T > 0 && s->D > 0;
 }
 
 static id make_param(struct bench *b, const char *name, int rank, const int64_t *dim, double deviation)
@@ -61,14 +66,26 @@ static id make_param(struct bench *b, const char *name, int rank, const int64_t 
     return graph_param(&b->graph, name, DT_BF16, rank, dim, (struct init){INIT_NORMAL, (float)deviation, 0});
 }
 
+/* Each query sees its document up to itself. */
+static id make_ranges(struct bench *b)
+{
+    const struct shape *s = &b->shape;
+    const int64_t length = (s->T + s->documents - 1) / s->documents;
+    int32_t (*data)[2] = mem_alloc((size_t)(s->B * s->T) * sizeof *data);
+    for (int64_t i = 0; i < s->B * s->T; i++) data[i][0] = (int32_t)(i % s->T / length * length), data[i][1] = (int32_t)(i % s->T + 1);
+    id ranges = graph_const(&b->graph, "ranges", DT_I32, 3, (int64_t[]){s->B, s->T, 2}, data);
+    mem_free(data);
+    return ranges;
+}
+
 /* The forward gives o and lse; the backward gives the gradients from do. All results are outputs. */
 static void build(struct bench *b)
 {
     const struct shape *s = &b->shape;
     struct graph *g = &b->graph;
-    const int64_t heads[4] = {s->B, s->T, s->H, s->D};
+    const int64_t heads[4] = {s->B, s->T, s->H, s->D}, keys[4] = {s->B, s->T, key_heads && !s->relative ? key_heads : s->H, s->D};
     const float scale = (float)(1 / sqrt((double)s->D));
-    id q = make_param(b, "q", 4, heads, 1), k = make_param(b, "k", 4, heads, 1), v = make_param(b, "v", 4, heads, 1), o, in[8];
+    id q = make_param(b, "q", 4, heads, 1), k = make_param(b, "k", 4, keys, 1), v = make_param(b, "v", 4, keys, 1), o, in[8];
     int nin = 6;
     if (s->relative) {
         id h = make_param(b, "table_h", 2, (int64_t[]){2 * (s->window ? s->window : s->height) - 1, s->D}, 0.02);
@@ -77,6 +94,10 @@ static void build(struct bench *b)
         else o = op_attention_rel(g, q, k, v, h, w, (int)s->height, (int)s->width, scale);
         in[nin++] = h;
         in[nin++] = w;
+    } else if (s->documents) {
+        id ranges = make_ranges(b);
+        o = op_attention_with(g, q, k, v, 0, (struct attention_options){.scale = scale, .ranges = ranges});
+        in[nin++] = 0, in[nin++] = ranges;
     } else {
         o = op_attention(g, q, k, v, scale, s->causal);
     }
@@ -105,6 +126,10 @@ static int fill(struct bench *b, struct error *e)
     for (uint32_t i = 0; i < b->graph.params.n && !rc; i++) {
         const struct param *p = &b->graph.params.at[i];
         const int64_t n = tensor_elements(tensor_at(&b->graph, p->tensor));
+        if (p->init.kind == INIT_DATA) {
+            rc = b->device.ops->write(&b->device, tape_address(&b->tape, p->tensor), b->graph.blob.at + p->init.data, tensor_bytes(tensor_at(&b->graph, p->tensor)), e);
+            continue;
+        }
         for (int64_t at = 0; at < n && !rc; at += CHUNK) {
             const int64_t here = min_i64(CHUNK, n - at);
             for (int64_t j = 0; j < here; j++) piece[j] = f32_to_bf16((float)p->init.std * normal[(at + j + 7919 * i) % PATTERN]);
@@ -184,7 +209,7 @@ static int run_case(const char *name, enum device_kind kind, int repeats)
     struct bench *b = mem_alloc(sizeof *b);
     struct error e = {0};
     int rc = read_shape(name, &b->shape) ? PL_OK
-                                         : error_set(&e, PL_USAGE, "a case is dense,B,H,T,D,CAUSAL or rel,B,H,HEIGHT,WIDTH,D");
+                                         : error_set(&e, PL_USAGE, "a case is dense,B,H,T,D,CAUSAL, packed,B,H,T,D,N or rel,B,H,HEIGHT,WIDTH,D");
     if (!rc) rc = open_bench(b, kind, &e);
     if (!rc) rc = measure(b, repeats, &e);
     if (rc) {
@@ -207,6 +232,7 @@ int main(int argc, char **argv)
     int repeats = 20, worst = 0;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--device") && i + 1 < argc) kind = strcmp(argv[++i], "cpu") ? DEVICE_CUDA : DEVICE_CPU;
+        else if (!strcmp(argv[i], "--key-heads") && i + 1 < argc) key_heads = atoi(argv[++i]);
         else if (!strcmp(argv[i], "--repeats") && i + 1 < argc) repeats = atoi(argv[++i]);
         else if (repeats < 1 || repeats > REPEATS_MOST) return fprintf(stderr, "--repeats is 1 to %d\n", REPEATS_MOST), PL_USAGE;
         else if (run_case(argv[i], kind, repeats)) worst = 1;

@@ -17,6 +17,9 @@
  * Each row runs in a process of its own, so a kernel that breaks the GPU's context breaks one row.
  * --jobs 0 runs all rows in one process, which is faster under a memory checker.
  *
+ * ATTENTION and its gradient have two more checks (cuda_ranges.inc): causal ranges give the bits of the
+ * causal kernel, and a NaN in one document changes no bit of another.
+ *
  * --cover omits redundant cases. It keeps, small shapes first, those that run a kernel in a dtype
  * (for attention also: a head dimension) that no earlier case ran. --list only prints the remaining cases. The selection takes seconds, so concurrent
  * programs get lines of the list in files of their own (--cases).
@@ -86,13 +89,14 @@ struct key {
     const char *kernel;
     int type;
     int64_t heads;
+    bool ranges; /* or positions: another kernel under the same name */
 };
 static VEC(struct key) covered;
 
 static bool is_new(const struct key *k)
 {
     for (uint32_t i = 0; i < covered.n; i++)
-        if (!strcmp(covered.at[i].kernel, k->kernel) && covered.at[i].type == k->type && covered.at[i].heads == k->heads) return false;
+        if (!strcmp(covered.at[i].kernel, k->kernel) && covered.at[i].type == k->type && covered.at[i].heads == k->heads && covered.at[i].ranges == k->ranges) return false;
     return true;
 }
 
@@ -122,6 +126,12 @@ static void profile_of(struct profile *p)
     if (subject == DEVICE_CUDA && like) p->capability = like;
 }
 
+static bool has_ranges(enum op op, const struct query *q)
+{
+    const int input = op == OP_ATTENTION ? 4 : op == OP_ATTENTION_BWD ? 7 : op == OP_ROPE ? 2 : -1;
+    return input >= 0 && input < q->nin && q->in[input];
+}
+
 static void cover(const struct graph *g, int type)
 {
     struct profile profile;
@@ -133,7 +143,7 @@ static void cover(const struct graph *g, int type)
         query_fill(&q, g, x, &profile);
         const struct kernel *found = kernel_find(DEVICE_CUDA, x->op, &q);
         if (!found) continue;
-        const struct key key = {found->name, type, head_dim_class(found, q.in[0])};
+        const struct key key = {found->name, type, head_dim_class(found, q.in[0]), has_ranges(x->op, &q)};
         if (is_new(&key)) vec_push(&covered, key);
     }
 }
@@ -360,17 +370,23 @@ static void side_close(struct side *s)
     graph_free(&s->copy.graph);
 }
 
-static int side_run(struct side *s, struct error *e)
+/* Copies the memory to the device, runs, and copies it back. */
+static int side_go(struct side *s, struct error *e)
 {
     const uint64_t *bytes = s->copy.plan.placement.arena;
     int rc = PL_OK;
-    side_fill(s);
     for (int p = 0; p < SPACE_COUNT && !rc; p++)
         if (bytes[p]) rc = s->device.ops->write(&s->device, s->device.arena[p], s->copy.device.arena[p], bytes[p] + GUARD_BYTES, e);
     if (!rc) rc = s->device.ops->run(&s->device, &s->tape, PROGRAM_STEP, e);
     for (int p = 0; p < SPACE_COUNT && !rc; p++)
         if (bytes[p]) rc = s->device.ops->read(&s->device, s->copy.device.arena[p], s->device.arena[p], bytes[p] + GUARD_BYTES, e);
     return rc ? rc : side_guards(s, e);
+}
+
+static int side_run(struct side *s, struct error *e)
+{
+    side_fill(s);
+    return side_go(s, e);
 }
 
 /* --- comparing ------------------------------------------------------------------------------ */
@@ -552,6 +568,8 @@ static void run_case(const struct row *row, const int64_t *n, bool forward, cons
     if (needed) rig_close(&reference);
 }
 
+#include "cuda_ranges.inc"
+
 static void run_row(const struct row *row, struct result *result)
 {
     static const bool every[TYPES] = {true, true, true};
@@ -563,6 +581,7 @@ static void run_row(const struct row *row, struct result *result)
             if (shape_at(row, slot)[0] && (wanted[0] || wanted[1] || wanted[2])) run_case(row, shape_at(row, slot), forward, wanted, result);
         }
     }
+    if (!at_bench && !covering) check_ranges(row, result);
 }
 
 /* --- timing ----------------------------------------------------------------------------------- */

@@ -24,7 +24,7 @@ struct scene {
     int watched;
 };
 
-enum { SMALL = 10, LARGE = 4, GPU = 25 }; /* most shapes of a case: small, large, for GPUs only */
+enum { SMALL = 10, LARGE = 4, GPU = 40 }; /* most shapes of a case: small, large, for GPUs only */
 
 struct opcase {
     /* Emits the op; returns the tensor that enters the loss (0: the op has no gradient). */
@@ -372,7 +372,59 @@ static id key_ranges(struct scene *s, int64_t B, int64_t T, int64_t S)
     return t;
 }
 
-/* n: B, T, S, H, G, D, 1 causal + 2 masked + 4 ranges, window. */
+/* A range at random for each query: values beyond 0 .. S, and ranges that are empty or end before they
+ * begin. The first quarter of the queries is padding to the left: it sees nothing. */
+static id random_ranges(struct scene *s, int64_t B, int64_t T, int64_t S)
+{
+    int32_t (*data)[2] = mem_alloc((size_t)(B * T) * sizeof *data);
+    for (int64_t i = 0; i < B * T; i++) {
+        data[i][0] = i % T < T / 4 ? (int32_t)S : (int32_t)(fabs(value_of("range", 2 * i)) * (double)S) - 3;
+        data[i][1] = data[i][0] + (int32_t)(fabs(value_of("range", 2 * i + 1)) * (double)S / 2) - 1;
+    }
+    id t = graph_const(&s->g, "ranges", DT_I32, DIM(B, T, 2), data);
+    mem_free(data);
+    return t;
+}
+
+/* Causal, as ranges. */
+static id causal_ranges(struct scene *s, int64_t B, int64_t T, int64_t S)
+{
+    int32_t (*data)[2] = mem_alloc((size_t)(B * T) * sizeof *data);
+    for (int64_t i = 0; i < B * T; i++) data[i][1] = (int32_t)(i % T + 1 + S - T);
+    id t = graph_const(&s->g, "ranges", DT_I32, DIM(B, T, 2), data);
+    mem_free(data);
+    return t;
+}
+
+/* Documents of several lengths in a row, the last tokens padding without keys: -1. */
+static int64_t document_at(int64_t t, int64_t T, int64_t *begin)
+{
+    static const int64_t LENGTHS[] = {50, 1, 139, 3, 64, 200, 7, 128};
+    int64_t at = 0, which = 0;
+    while (at + LENGTHS[which % 8] <= t) at += LENGTHS[which++ % 8];
+    *begin = at;
+    return t < T - T / 16 ? which : -1;
+}
+static id document_ranges(struct scene *s, int64_t B, int64_t T)
+{
+    int32_t (*data)[2] = mem_alloc((size_t)(B * T) * sizeof *data);
+    for (int64_t i = 0, begin; i < B * T; i++)
+        if (document_at(i % T, T, &begin) >= 0) data[i][0] = (int32_t)begin, data[i][1] = (int32_t)(i % T + 1);
+    id t = graph_const(&s->g, "ranges", DT_I32, DIM(B, T, 2), data);
+    mem_free(data);
+    return t;
+}
+
+enum { RANGES_PACKED = 4, RANGES_RANDOM = 8, RANGES_CAUSAL = 16, RANGES_DOCUMENTS = 32 };
+static id ranges_of_case(struct scene *s, const int64_t *n)
+{
+    if (n[6] & RANGES_PACKED) return key_ranges(s, n[0], n[1], n[2]);
+    if (n[6] & RANGES_RANDOM) return random_ranges(s, n[0], n[1], n[2]);
+    if (n[6] & RANGES_CAUSAL) return causal_ranges(s, n[0], n[1], n[2]);
+    return n[6] & RANGES_DOCUMENTS ? document_ranges(s, n[0], n[1]) : 0;
+}
+
+/* n: B, T, S, H, G, D, 1 causal + 2 masked + ranges, window. */
 static id build_attention(struct scene *s, const int64_t *n)
 {
     union attr a = {.attention = {(float)(1 / sqrt((double)n[5])), n[6] & 1, n[7]}};
@@ -382,7 +434,7 @@ static id build_attention(struct scene *s, const int64_t *n)
     s->unit = 1;      /* with one key the softmax is constant and dq, dk are 0 */
     s->roundings = 2; /* o is stored in f, and dq, dk are computed from it */
     id mask = n[6] & 2 ? key_mask(s, n[0], n[2]) : 0;
-    id ranges = n[6] & 4 ? key_ranges(s, n[0], n[1], n[2]) : 0;
+    id ranges = ranges_of_case(s, n);
     id node = graph_emit(&s->g, OP_ATTENTION, &a, (id[]){q, k, v, mask, ranges}, ranges ? 5 : mask ? 4 : 3);
     watch_all(s, node);
     return out_of(s, node, 0);
@@ -399,7 +451,10 @@ static id build_attention(struct scene *s, const int64_t *n)
              {1, 42, 130, 8, 8, 16, 0}, {1, 150, 7, 8, 8, 16, 2}, {1, 90, 13, 9, 9, 16, 2}, {1, 13, 90, 9, 9, 16, 2}, \
              {1, 150, 150, 2, 1, 96, 1}, {1, 70, 140, 2, 2, 32, 1, 40}, {2, 90, 130, 4, 2, 64, 3}, {1, 70, 140, 2, 1, 128, 2}, \
              {2, 300, 300, 4, 2, 64, 4}, {1, 700, 700, 2, 2, 128, 4}, {2, 257, 257, 2, 1, 80, 4, 90}, {1, 130, 200, 2, 1, 96, 4}, \
-             {1, 150, 150, 2, 2, 32, 6}, {1, 90, 13, 2, 2, 16, 4}, {1, 13, 90, 2, 2, 64, 4}}
+             {1, 150, 150, 2, 2, 32, 6}, {1, 90, 13, 2, 2, 16, 4}, {1, 13, 90, 2, 2, 64, 4}, \
+             {1, 200, 333, 4, 2, 128, 8}, {2, 333, 200, 2, 1, 64, 8}, {1, 150, 150, 2, 1, 80, 8, 31}, {1, 150, 300, 2, 2, 96, 8}, \
+             {1, 300, 150, 2, 1, 32, 8}, {1, 100, 170, 2, 1, 128, 10}, {2, 100, 170, 2, 1, 64, 10}, {1, 1, 300, 4, 2, 128, 8}, \
+             {1, 520, 520, 1, 1, 128, 32}, {1, 390, 390, 2, 1, 64, 32}, {1, 260, 260, 1, 1, 200, 32}}
 static const struct opcase case_ATTENTION = {build_attention, HEAD_SHAPES};
 
 static id build_attention_bwd(struct scene *s, const int64_t *n)

@@ -16,7 +16,8 @@ static struct head_rows rows_of(const struct operand *x)
     return (struct head_rows){x->data, x->stride[0], x->stride[1], x->stride[2]};
 }
 
-static float *floats_at(const struct launch *l, uint64_t offset) { return (float *)(void *)((char *)l->work + offset); }
+static void *bytes_at(const struct launch *l, uint64_t offset) { return (char *)l->work + offset; }
+static float *floats_at(const struct launch *l, uint64_t offset) { return bytes_at(l, offset); }
 
 static void check_work(const struct launch *l, uint64_t bytes)
 {
@@ -53,6 +54,7 @@ static void set_mask(struct attention *a, const struct launch *l, bool backward)
 {
     const int input = backward ? 6 : 3;
     a->scale = l->attr->attention.scale;
+    if (has(l, input + 1)) a->ranges = l->in[input + 1].data;
     if (has(l, input)) a->mask = l->in[input].data, a->mask_sample = l->in[input].stride[0], a->mask_key = l->in[input].stride[1];
 }
 
@@ -69,11 +71,14 @@ static struct attention attention_of(const struct launch *l, enum attention_mode
         a.scale = l->attr->relative.scale, a.height = l->attr->relative.height, a.width = l->attr->relative.width;
         set_tables(&a, l, mode == ATTENTION_BY_TABLES ? 2 : 1, backward);
     }
-    const struct attention_sizes n = {.B = a.B, .T = a.T, .H = a.H, .D = a.D, .height = a.height, .width = a.width, .mode = mode, .backward = backward};
+    const struct attention_sizes n = {.B = a.B, .T = a.T, .H = a.H, .D = a.D, .height = a.height, .width = a.width, .mode = mode, .backward = backward,
+                                      .ranges = a.ranges != NULL, .S = a.S};
     const struct attention_work w = attention_work_of(&n);
     check_work(l, w.total);
     a.delta = floats_at(l, w.delta), a.lse2 = floats_at(l, w.lse2), a.tables = floats_at(l, w.tables), a.rel = floats_at(l, w.rel);
     a.drel = floats_at(l, w.drel), a.bias = floats_at(l, w.bias), a.partial = floats_at(l, w.partial);
+    a.seen = bytes_at(l, w.seen), a.bounds = bytes_at(l, w.bounds), a.order = bytes_at(l, w.order), a.key_order = bytes_at(l, w.key_order);
+    a.taken = bytes_at(l, w.taken);
     return a;
 }
 
@@ -108,6 +113,15 @@ static struct attention windows_of(const struct launch *l, bool backward)
 
 /* --- launching -------------------------------------------------------------------------------- */
 
+/* With ranges, what the kernels read instead of them. A window is part of it. */
+static int ranges_before(struct attention *a, cudaStream_t stream, struct error *e)
+{
+    if (!a->ranges) return PL_OK;
+    TRY_CUDA(cuda_attention_ranges(a, 0, 0, stream));
+    a->window = INT32_MAX;
+    return PL_OK;
+}
+
 /* Computes the terms that a tensor-core kernel adds to the scores. */
 static int terms_before(struct attention *a, enum score_terms added, cudaStream_t stream, struct error *e)
 {
@@ -124,6 +138,7 @@ static int terms_before(struct attention *a, enum score_terms added, cudaStream_
 static int tiles(const struct launch *l, enum attention_mode mode, enum score_terms added, struct error *e)
 {
     struct attention a = attention_of(l, mode, false);
+    TRY(ranges_before(&a, l->stream, e));
     TRY(terms_before(&a, added, l->stream, e));
     TRY_CUDA(cuda_attention_forward(&a, added, l->stream));
     return PL_OK;
@@ -132,6 +147,7 @@ static int tiles(const struct launch *l, enum attention_mode mode, enum score_te
 static int tiles_bwd(const struct launch *l, enum attention_mode mode, enum score_terms added, struct error *e)
 {
     struct attention a = attention_of(l, mode, true);
+    TRY(ranges_before(&a, l->stream, e));
     TRY_CUDA(cuda_attention_row_stats(&a, l->stream));
     TRY(terms_before(&a, added, l->stream, e));
     TRY_CUDA(cuda_attention_dkv(&a, added, l->stream));
@@ -143,7 +159,8 @@ static int tiles_bwd(const struct launch *l, enum attention_mode mode, enum scor
 
 static int plain(const struct launch *l, enum attention_mode mode, struct error *e)
 {
-    const struct attention a = attention_of(l, mode, false);
+    struct attention a = attention_of(l, mode, false);
+    TRY(ranges_before(&a, l->stream, e));
     TRY_CUDA(cuda_attention_before(&a, 0, l->stream));
     TRY_CUDA(cuda_attention_plain(&a, l->stream));
     return PL_OK;
@@ -151,7 +168,8 @@ static int plain(const struct launch *l, enum attention_mode mode, struct error 
 
 static int plain_bwd(const struct launch *l, enum attention_mode mode, struct error *e)
 {
-    const struct attention a = attention_of(l, mode, true);
+    struct attention a = attention_of(l, mode, true);
+    TRY(ranges_before(&a, l->stream, e));
     TRY_CUDA(cuda_attention_before(&a, 1, l->stream));
     TRY_CUDA(cuda_attention_plain_bwd(&a, l->stream));
     TRY_CUDA(cuda_attention_after(&a, (int)attention_small_tile(a.D), l->stream));
@@ -160,13 +178,13 @@ static int plain_bwd(const struct launch *l, enum attention_mode mode, struct er
 
 static int hopper(const struct launch *l, enum attention_mode mode, struct error *e)
 {
-    const struct attention a = attention_of(l, mode, false);
+    struct attention a = attention_of(l, mode, false);
     return hopper_attention(&a, l->stream, e);
 }
 
 static int hopper_bwd(const struct launch *l, enum attention_mode mode, struct error *e)
 {
-    const struct attention a = attention_of(l, mode, true);
+    struct attention a = attention_of(l, mode, true);
     return hopper_attention_bwd(&a, l->stream, e);
 }
 

@@ -13,17 +13,20 @@
  * rows that contain the keys, and of all columns. On a grid of 64 columns the 64 keys that a block
  * holds are one row of the grid: a tile of queries comes with one term per query for the row and, for
  * each key's column, a row of the queries' terms, in the layout of rel; no tile has an edge. With a
- * bias, the biases of the head are in shared memory.
+ * bias, the biases of the head are in shared memory. With RANGES each query has a range of keys
+ * (ranges.cuh), and tiles of queries that see none of the block's keys are left out.
  */
+#include "cuda/attention/range_tiles.cuh"
 #include "cuda/attention/score_bias.cuh"
 
 /* Groups of 16 keys per warp, and queries per tile: as registers and shared memory allow. */
-template <int D, score_terms ADDED> constexpr int sixteens = ADDED == ADDS_NOTHING && D <= 80 ? 2 : 1;
+template <int D, score_terms ADDED, bool RANGES> constexpr int sixteens = ADDED == ADDS_NOTHING && D <= (RANGES ? 64 : 80) ? 2 : 1;
 template <int D, score_terms ADDED> constexpr int queries_to_tile = ADDED == ADDS_NOTHING && D == 96 ? 64 : FAST_DKV_QUERIES;
 /* With 16 keys per warp, keys and values are in registers; they are loaded through the tiles'
  * buffers. */
-template <int D, score_terms ADDED> constexpr bool is_held = sixteens<D, ADDED> == 1;
-template <int D, score_terms ADDED> constexpr int tiles_begin = is_held<D, ADDED> ? 0 : 2 * WARPS * 16 * sixteens<D, ADDED> * D * 2;
+template <int D, score_terms ADDED, bool RANGES> constexpr bool is_held = sixteens<D, ADDED, RANGES> == 1;
+template <int D, score_terms ADDED, bool RANGES>
+constexpr int tiles_begin = is_held<D, ADDED, RANGES> ? 0 : 2 * WARPS * 16 * sixteens<D, ADDED, RANGES> * D * 2;
 
 /* The floats that come with a tile of queries: lse and delta; the queries' cells or row terms; on a
  * grid of 64 columns the column terms, with a pitch such that the pairs read by a warp cause no bank
@@ -144,24 +147,32 @@ static __device__ void compute_p_ds(float (&x)[M][N][4], float (&dp)[M][N][4], c
     });
 }
 
-template <typename T, int D, score_terms ADDED>
-__global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 64 ? 2 : 3) tiles_dkv(const attention a, int stride)
+/* The next tile of QUERIES queries from t on that sees a key of s0 .. s0+sn; T or more: none. */
+template <int QUERIES> static __device__ int next_meeting(const attention &a, int64_t b, int t, int s0, int sn)
+{
+    const range_bounds *from = a.bounds + b * ((a.T + 63) / 64);
+    while (t < a.T && (from[t / 64].begin >= s0 + sn || from[t / 64].end <= s0)) t += QUERIES;
+    return t;
+}
+
+template <typename T, int D, score_terms ADDED, bool RANGES>
+__global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 64 || RANGES ? 2 : 3) tiles_dkv(const attention a, int stride)
 {
     if (!multiplies<T>()) return;
     extern __shared__ __align__(128) uint4 shared[];
-    constexpr bool KEPT = is_held<D, ADDED>, FREE = ADDED == ADDS_NOTHING || ADDED == ADDS_GRID64; /* FREE: compute_p_ds adds the terms */
-    constexpr int M = sixteens<D, ADDED>, KEYS = WARPS * 16 * M, QUERIES = queries_to_tile<D, ADDED>, N = QUERIES / 8, TILE = QUERIES * D * 2;
-    constexpr int STATS = stats_of<D, ADDED>, BEFORE = tiles_begin<D, ADDED> + 4 * TILE;
+    constexpr bool KEPT = is_held<D, ADDED, RANGES>, FREE = ADDED == ADDS_NOTHING || ADDED == ADDS_GRID64; /* FREE: compute_p_ds adds the terms */
+    constexpr int M = sixteens<D, ADDED, RANGES>, KEYS = WARPS * 16 * M, QUERIES = queries_to_tile<D, ADDED>, N = QUERIES / 8, TILE = QUERIES * D * 2;
+    constexpr int STATS = stats_of<D, ADDED>, BEFORE = tiles_begin<D, ADDED, RANGES> + 4 * TILE;
     static_assert(!KEPT || 2 * KEYS <= 4 * QUERIES, "keys and values fit the tiles' buffers");
-    const unsigned k = shared_address(shared), v = k + KEYS * D * 2, q = k + tiles_begin<D, ADDED>, dout = q + 2 * TILE, with = k + BEFORE;
+    const unsigned k = shared_address(shared), v = k + KEYS * D * 2, q = k + tiles_begin<D, ADDED, RANGES>, dout = q + 2 * TILE, with = k + BEFORE;
     float *stats = reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + BEFORE), *rel = stats + 2 * STATS; /* at `with` */
     const int tiles = (a.S + KEYS - 1) / KEYS, group = a.H / a.G, room = ADDED == ADDS_TABLES ? QUERIES * stride : 0;
     const int lane = threadIdx.x % 32, own = threadIdx.x / 32 * 16 * M;
-    const block_of block = block_in_order((int64_t)a.B * a.G, tiles, a.causal && ADDED != ADDS_GRID64, false);
+    const block_of block = block_in_order((int64_t)a.B * a.G, tiles, RANGES || (a.causal && ADDED != ADDS_GRID64), false);
     const int64_t b = block.head / a.G, g = block.head % a.G;
     const int s0 = block.tile * KEYS;
-    const span queries = ADDED == ADDS_GRID64 ? span{0, a.T} : queries_of(a, s0, KEYS);
-    const int begin = queries.begin / QUERIES * QUERIES;
+    const span queries = RANGES || ADDED == ADDS_GRID64 ? span{0, a.T} : queries_of(a, s0, KEYS);
+    const int begin = RANGES ? next_meeting<QUERIES>(a, b, 0, s0, KEYS) : queries.begin / QUERIES * QUERIES;
     const bool any = begin < queries.end, one_row = s0 / a.width == (min(s0 + KEYS, a.S) - 1) / a.width;
     const float factor = a.scale * LOG2E;
 
@@ -187,7 +198,8 @@ __global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 64 ? 
     clear(dk), clear(dv);
     int slot = 0, h = 0, t0 = begin; /* over heads, then tiles */
     while (any && h < group) {
-        const int next = t0 + QUERIES < queries.end ? t0 + QUERIES : begin, next_h = next == begin ? h + 1 : h, other = slot ^ 1;
+        const int after = RANGES ? next_meeting<QUERIES>(a, b, t0 + QUERIES, s0, KEYS) : t0 + QUERIES;
+        const int next = after < queries.end ? after : begin, next_h = next == begin ? h + 1 : h, other = slot ^ 1;
         copy_wait<0>();
         __syncthreads(); /* this tile has arrived, the previous one is no longer read */
         if (next_h < group)
@@ -204,8 +216,18 @@ __global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 64 ? 
             multiply<T, D, M, N>(ds, own_v, here_dout + ldmatrix_right<D>(lane));
         }
         if (!FREE) add_score_bias<ADDED>(p[0], a, of, stats + slot * STATS, rel + slot * room, stride, one_row);
-        if (ADDED != ADDS_GRID64 && (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS))) mask_scores<true, M, N>(p, a, s0 + own, t0);
+        if (!RANGES && ADDED != ADDS_GRID64 && (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS))) mask_scores<true, M, N>(p, a, s0 + own, t0);
         compute_p_ds<ADDED>(p, ds, stats + slot * STATS, own + lane / 4, factor);
+        if constexpr (RANGES) {
+            const range_tile bounds = bounds_at(a, b, t0); /* of 64, maybe more than QUERIES */
+            if (!sees_all(bounds, s0, KEYS)) clear_unseen(p, ds, a, b, s0 + own, t0, stats + slot * STATS + QUERIES);
+            if (is_mixed(bounds, s0, KEYS)) {
+                __syncthreads(); /* the scores are computed */
+                clean_tile<T, D, QUERIES>(reinterpret_cast<char *>(shared) + tiles_begin<D, ADDED, RANGES> + slot * TILE, nullptr);
+                clean_tile<T, D, QUERIES>(reinterpret_cast<char *>(shared) + tiles_begin<D, ADDED, RANGES> + (2 + slot) * TILE, nullptr);
+                __syncthreads();
+            }
+        }
         multiply_add<T, D, M, N>(dv, p, here_dout + ldmatrix_left<D>(lane));
         multiply_add<T, D, M, N>(dk, ds, here_q + ldmatrix_left<D>(lane));
         slot = other, h = next_h, t0 = next;
@@ -217,19 +239,23 @@ __global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 64 ? 
     });
 }
 
-template <typename T, int D, score_terms ADDED> static cudaError_t start(const attention *a, cudaStream_t stream)
+template <typename T, int D, score_terms ADDED, bool RANGES> static cudaError_t start(const attention *a, cudaStream_t stream)
 {
     constexpr bool FIXED = ADDED == ADDS_NOTHING || ADDED == ADDS_GRID64;
-    constexpr int KEYS = WARPS * 16 * sixteens<D, ADDED>;
-    constexpr size_t fixed = tiles_begin<D, ADDED> + 4 * queries_to_tile<D, ADDED> * D * sizeof(T) + 2 * stats_of<D, ADDED> * sizeof(float);
+    constexpr int KEYS = WARPS * 16 * sixteens<D, ADDED, RANGES>;
+    constexpr size_t fixed = tiles_begin<D, ADDED, RANGES> + 4 * queries_to_tile<D, ADDED> * D * sizeof(T) + 2 * stats_of<D, ADDED> * sizeof(float);
     static_assert(!FIXED || fixed <= (D <= ATTENTION_SMALL ? ATTENTION_SHARED_SM75 : ATTENTION_SHARED), "it fits");
     static_assert(FIXED || fast_dkv_bytes(D, ADDED, position_stride(ATTENTION_GRID + 3), ATTENTION_BIASES) <= ATTENTION_SHARED, "it fits");
     const int stride = position_stride(dkv_columns(a->height, a->width) + a->width);
-    return start_kernel(tiles_dkv<T, D, ADDED>, (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS), FAST_BLOCK,
+    return start_kernel(tiles_dkv<T, D, ADDED, RANGES>, (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS), FAST_BLOCK,
                         FIXED ? fixed : fast_dkv_bytes(D, ADDED, stride, a->T), stream, *a, stride);
 }
 
 extern "C" cudaError_t cuda_attention_dkv(const struct attention *a, enum score_terms added, cudaStream_t stream)
 {
-    return by_type_length_and_terms(a, added, [&](auto t, auto d, auto terms) { return start<decltype(t), decltype(d)::value, decltype(terms)::value>(a, stream); });
+    return by_type_length_and_terms(a, added, [&](auto t, auto d, auto terms) {
+        if constexpr (takes_ranges<decltype(terms)::value>)
+            if (a->ranges) return start<decltype(t), decltype(d)::value, decltype(terms)::value, true>(a, stream);
+        return start<decltype(t), decltype(d)::value, decltype(terms)::value, false>(a, stream);
+    });
 }

@@ -8,7 +8,8 @@
  *
  *     s = q k^T,  dp = do v^T   ->   ds = 2^(s - lse) (dp - delta)   ->   dq += ds k
  *
- * ds stays in registers, rounded to the storage type. Only tiles at an edge are masked. What depends
+ * ds stays in registers, rounded to the storage type. Only tiles at an edge are masked. With RANGES each
+ * query has a range of keys (ranges.cuh). What depends
  * on the added terms:
  *
  *     tables    ds also goes through shared memory, where the warp sums it by the keys' grid rows and
@@ -23,6 +24,7 @@
  *     bias      each warp adds ds into a row of its own, through shared memory, and the four rows form
  *               the block's partial sum.
  */
+#include "cuda/attention/range_tiles.cuh"
 #include "cuda/attention/score_bias.cuh"
 
 static_assert(HELD == ATTENTION_FAST_TILE, "a partial sum covers the queries of one block");
@@ -184,7 +186,7 @@ static __device__ void store_grid64(const attention &a, const grid64_state &grid
 
 /* --- the kernel ------------------------------------------------------------------------------- */
 
-template <typename T, int D, score_terms ADDED> __global__ void __launch_bounds__(FAST_BLOCK, 2) tiles_dq(const attention a, int stride)
+template <typename T, int D, score_terms ADDED, bool RANGES> __global__ void __launch_bounds__(FAST_BLOCK, 2) tiles_dq(const attention a, int stride)
 {
     if (!multiplies<T>()) return;
     extern __shared__ __align__(128) uint4 shared[];
@@ -196,10 +198,12 @@ template <typename T, int D, score_terms ADDED> __global__ void __launch_bounds_
     float *through = key_info + SLOTS * KEYS, *sums = through + HELD * (KEYS + 4);
     float *bias = sums, *dbias = bias + a.T; /* [T], [WARPS][T]; or drel [HELD][stride] */
     const int tiles = (a.T + QUERIES - 1) / QUERIES, lane = threadIdx.x % 32, own = threadIdx.x / 32 * 16 * M;
-    const block_of block = block_in_order((int64_t)a.B * a.H, tiles, a.causal && !GRID64, true);
+    const block_of block = block_in_order((int64_t)a.B * a.H, tiles, RANGES || (a.causal && !GRID64), true);
     const int64_t b = block.head / a.H, h = block.head % a.H, g = h / (a.H / a.G);
     const int t0 = block.tile * QUERIES, padded = GRID64 ? a.T : (a.T + 63) / 64 * 64, R = positions(a);
-    const span keys = GRID64 ? span{0, a.S} : keys_of(a, t0, QUERIES);
+    range_tile bounds = {};
+    if (RANGES) bounds = bounds_of(a, b, t0, QUERIES);
+    const span keys = RANGES ? span{bounds.begin, bounds.end} : GRID64 ? span{0, a.S} : keys_of(a, t0, QUERIES);
     const int begin = keys.begin / KEYS * KEYS;
     const T *from_k = row_at<T>(a.k, b, 0, g), *from_v = row_at<T>(a.v, b, 0, g);
     const auto fetch = [&](int slot, int s0) {
@@ -261,11 +265,19 @@ template <typename T, int D, score_terms ADDED> __global__ void __launch_bounds_
             float *drel = a.drel + (block.head * R + s0 / KEYS) * a.T + t0 + own + lane / 4;
             if (lane % 4 == 0) drel[0] = row[0], drel[8] = row[1];
         } else {
-            if (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS)) mask_scores<false, M, N>(x, a, t0 + own, s0);
+            if (!RANGES && (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS))) mask_scores<false, M, N>(x, a, t0 + own, s0);
             each<M, N, 4>([&](int m, int n, int i) {
                 const float p = power_of_two(ADDED == ADDS_NOTHING ? fmaf(x[m][n][i], factor, -lse[m][i / 2]) : x[m][n][i] - lse[m][i / 2]);
                 ds[m][n][i] = p * (ds[m][n][i] - delta[m][i / 2]);
             });
+        }
+        if constexpr (RANGES) {
+            if (!sees_all(bounds, s0, KEYS)) set_unseen(ds, a, b, t0 + own, s0, 0);
+            if (is_mixed(bounds, s0, KEYS)) {
+                __syncthreads(); /* the scores are computed */
+                clean_tile<T, D, KEYS>(reinterpret_cast<char *>(shared) + 2 * QUERIES * D * 2 + slot * TILE, nullptr);
+                __syncthreads();
+            }
         }
         if (BY_TABLES) gather_positions<KEYS>(a, sums + own * stride, stride, through + own * (KEYS + 4), ds[0], s0);
         if (BY_BIAS) gather_biases<KEYS>(a, dbias + own / 16 * a.T, through + own * (KEYS + 4), ds[0], t0 + own, s0);
@@ -303,7 +315,10 @@ template <typename T, int D, score_terms ADDED> static cudaError_t start(const a
     static_assert(ADDED != ADDS_TABLES || dq_tables_bytes<D> <= tiles, "add_tables fits the tiles' buffers");
     const int stride = position_stride(a->height + a->width);
     const size_t after = ADDED == ADDS_GRID64 ? HELD * (size_t)stride * sizeof(float) + dq_tables_bytes<D> : 0;
-    return start_kernel(tiles_dq<T, D, ADDED>, (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES), FAST_BLOCK,
+    auto kernel = tiles_dq<T, D, ADDED, false>;
+    if constexpr (takes_ranges<ADDED>)
+        if (a->ranges) kernel = tiles_dq<T, D, ADDED, true>;
+    return start_kernel(kernel, (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES), FAST_BLOCK,
                         FIXED ? (tiles > after ? tiles : after) : fast_dq_bytes(D, ADDED, stride, a->T), stream, *a, stride);
 }
 

@@ -12,15 +12,17 @@
  * s and p are in registers, p rounded to the storage type for its product; sums are f32. Only tiles
  * at an edge are masked. A warp holds 32 queries if nothing is added, else 16, in registers. Added
  * terms are multiplied by log2(e) and are in shared memory. Per tile of keys: the mask, or the keys'
- * cells on the grid. For all keys: the position terms of the queries, or the biases of the head.
+ * cells on the grid. For all keys: the position terms of the queries, or the biases of the head. With
+ * RANGES each query has a range of keys (ranges.cuh).
  */
+#include "cuda/attention/range_tiles.cuh"
 #include "cuda/attention/score_bias.cuh"
 
 /* Groups of 16 queries per warp; keys per tile: longer rows leave fewer registers. */
 template <score_terms ADDED> constexpr int sixteens = ADDED == ADDS_NOTHING ? 2 : 1;
 template <int D, score_terms ADDED> constexpr int keys_to_tile = ADDED == ADDS_NOTHING && D <= 64 ? 128 : FAST_KEYS;
 
-template <typename T, int D, score_terms ADDED>
+template <typename T, int D, score_terms ADDED, bool RANGES>
 __global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 96 ? 2 : 3) tiles_forward(const attention a, int stride, bool grid64)
 {
     if (!multiplies<T>()) return;
@@ -30,10 +32,17 @@ __global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 96 ? 
     const unsigned q = shared_address(shared), k = q + QUERIES * D * 2, v = k + KEYS * D * 2;
     float *key_info = reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + (QUERIES + 2 * KEYS) * D * 2), *extra = key_info + KEYS;
     const int tiles = (a.T + QUERIES - 1) / QUERIES, lane = threadIdx.x % 32, own = threadIdx.x / 32 * 16 * M;
-    const block_of block = block_in_order((int64_t)a.B * a.H, tiles, a.causal, true);
+    const block_of block = block_in_order((int64_t)a.B * a.H, tiles, a.causal || RANGES, true);
     const int64_t b = block.head / a.H, h = block.head % a.H, g = h / (a.H / a.G);
     const int t0 = block.tile * QUERIES;
-    const span keys = keys_of(a, t0, QUERIES);
+    span keys;
+    if constexpr (RANGES) {
+        const range_tile x = bounds_of(a, b, t0, QUERIES);
+        if (threadIdx.x == 0) block_bounds() = x;
+        keys = {x.begin, x.end};
+    } else {
+        keys = keys_of(a, t0, QUERIES);
+    }
     const int begin = keys.begin / KEYS * KEYS;
     const T *from_k = row_at<T>(a.k, b, 0, g), *from_v = row_at<T>(a.v, b, 0, g);
     const float factor = a.scale * LOG2E;
@@ -75,8 +84,19 @@ __global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 96 ? 
         if (ADDED == ADDS_MASK) add_mask<N>(x[0], key_info, factor);
         if (ADDED == ADDS_TABLES) add_positions<N, true>(x[0], a, key_info, positions_of, columns_offset_even(a), s0, factor);
         if (ADDED == ADDS_BIAS) add_bias<N>(x[0], a, key_info, extra, t0 + own + lane / 4, factor);
-        if (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS)) mask_scores<false, M, N>(x, a, t0 + own, s0);
-        online_softmax<D, M, N>(x, o, top, sum, BARE ? factor : 1.0f);
+        if constexpr (RANGES) {
+            if (!sees_all(block_bounds(), s0, KEYS)) set_unseen(x, a, b, t0 + own, s0, -CUDART_INF_F);
+            if (is_mixed(block_bounds(), s0, KEYS)) {
+                __shared__ unsigned bad[KEYS / 32];
+                clean_tile<T, D, KEYS>(reinterpret_cast<char *>(shared) + (QUERIES + KEYS) * D * 2, bad);
+                __syncthreads();
+                spoil_scores(x, bad);
+            }
+        } else if (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS)) {
+            mask_scores<false, M, N>(x, a, t0 + own, s0);
+        }
+        if constexpr (RANGES) online_softmax<D, M, N, true>(x, o, top, sum, BARE ? factor : 1.0f, block_bounds().border);
+        else online_softmax<D, M, N>(x, o, top, sum, BARE ? factor : 1.0f);
         multiply_add<T, D, M, N>(o, x, v + ldmatrix_left<D>(lane));
     }
     copy_wait<0>();
@@ -93,7 +113,10 @@ template <typename T, int D, score_terms ADDED> static cudaError_t start(const a
     static_assert(ADDED != ADDS_NOTHING || bare <= ATTENTION_SHARED_SM75, "it fits, on 7.5 too");
     static_assert(fast_bytes(D, KERNEL, position_stride(ATTENTION_GRID + 1), ATTENTION_GRID * ATTENTION_GRID / 4) <= ATTENTION_SHARED, "it fits");
     const int stride = position_stride(columns_offset_even(*a) + a->width);
-    return start_kernel(tiles_forward<T, D, KERNEL>, (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES), FAST_BLOCK,
+    auto kernel = tiles_forward<T, D, KERNEL, false>;
+    if constexpr (takes_ranges<ADDED>)
+        if (a->ranges) kernel = tiles_forward<T, D, KERNEL, true>;
+    return start_kernel(kernel, (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES), FAST_BLOCK,
                         ADDED == ADDS_NOTHING ? bare : fast_bytes(D, KERNEL, stride, a->T), stream, *a, stride, GRID64);
 }
 

@@ -79,12 +79,22 @@ static int compute_rel(const struct attention *a, cudaStream_t stream, struct er
     return PL_OK;
 }
 
-int hopper_attention(const struct attention *a, cudaStream_t stream, struct error *e)
+/* Each query tile and each block's keys, as the kernels have them. A window is part of the ranges. */
+static int ranges_before(struct attention *a, int keys, cudaStream_t stream, struct error *e)
+{
+    if (!a->ranges) return PL_OK;
+    TRY_CUDA(cuda_attention_ranges(a, 64 * HOPPER_GROUPS(a->D, true), keys, stream));
+    a->window = INT32_MAX;
+    return PL_OK;
+}
+
+int hopper_attention(struct attention *a, cudaStream_t stream, struct error *e)
 {
     const bool grid = a->mode == ATTENTION_BY_TABLES;
     struct attention_maps m = {0};
+    TRY(ranges_before(a, 0, stream, e));
     if (grid) TRY(compute_rel(a, stream, e));
-    TRY(map_heads(&m.q, a, &a->q, a->T, a->H, 64 * HOPPER_GROUPS(a->D, grid), e));
+    TRY(map_heads(&m.q, a, &a->q, a->T, a->H, 64 * HOPPER_GROUPS(a->D, grid || a->ranges), e));
     TRY(map_heads(&m.k, a, &a->k, a->S, a->G, HOPPER_KEYS, e));
     TRY(map_heads(&m.v, a, &a->v, a->S, a->G, HOPPER_KEYS, e));
     TRY_CUDA(cuda_hopper_forward(a, &m, stream));
@@ -100,17 +110,18 @@ static int map_all(struct attention_maps *m, const struct attention *a, int quer
     return map_heads(&m->v, a, &a->v, a->S, a->G, keys, e);
 }
 
-int hopper_attention_bwd(const struct attention *a, cudaStream_t stream, struct error *e)
+int hopper_attention_bwd(struct attention *a, cudaStream_t stream, struct error *e)
 {
     const bool grid = a->mode == ATTENTION_BY_TABLES;
     struct attention_maps m = {0};
+    TRY(ranges_before(a, HOPPER_HELD, stream, e));
     TRY_CUDA(cuda_attention_row_stats(a, stream));
     if (grid) TRY(compute_rel(a, stream, e));
     TRY(map_row_stats(&m.row_stats, a, e));
     if (grid) TRY(map_positions(&m, a, e));
     TRY(map_all(&m, a, HOPPER_WALKED, HOPPER_HELD, e));
     TRY_CUDA(cuda_hopper_dkv(a, &m, stream));
-    TRY(map_all(&m, a, 64 * HOPPER_GROUPS(a->D, grid), HOPPER_WALKED, e));
+    TRY(map_all(&m, a, 64 * HOPPER_GROUPS(a->D, grid || a->ranges), HOPPER_WALKED, e));
     TRY_CUDA(cuda_hopper_dq(a, &m, stream));
     if (grid) TRY_CUDA(cuda_grid64_dtables(a, stream));
     return PL_OK;

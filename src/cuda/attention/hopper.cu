@@ -12,9 +12,11 @@
  * and the warpgroups hide each other's latency. On a grid of 64 columns a tile of 64 keys is one
  * row of the grid: the column terms of a query stay in registers, the same for every row, and the
  * row term is one number per tile.
+ *
+ * With RANGES each query has a range of keys (ranges.cuh).
  */
 #include "cuda/attention/launch_hopper.h"
-#include "cuda/attention/wgmma_hopper.cuh"
+#include "cuda/attention/range_hopper.cuh"
 
 constexpr int SLOTS = 2, KEYS = HOPPER_KEYS;
 
@@ -22,7 +24,12 @@ constexpr int SLOTS = 2, KEYS = HOPPER_KEYS;
 struct barriers {
     uint64_t q, q_free, k[SLOTS], k_free[SLOTS], v[SLOTS], v_free[SLOTS];
 };
-template <int D, bool GRID> constexpr int workers_of = HOPPER_GROUPS(D, GRID) * GROUP;
+template <int D, bool MORE> constexpr int workers_of = HOPPER_GROUPS(D, MORE) * GROUP;
+/* With ranges: the task, and the keys of a tile whose values are not finite, panel by panel. */
+template <int QUERIES> struct range_memory {
+    range_task<QUERIES> task;
+    unsigned bad[SLOTS][2][KEYS / 32];
+};
 
 #if HAS_WGMMA
 
@@ -85,16 +92,33 @@ static __device__ void load_row_bias(float (&row_bias)[2][2], const attention &a
 
 #endif
 
-template <typename T, int D, bool GRID>
-__global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
+/* Scores of the keys in `bad` become NaN where they are seen: where they are not -inf. */
+#if HAS_WGMMA
+template <int PANELS> static __device__ void spoil_scores(float (&s)[KEYS / 2], const unsigned (&bad)[2][KEYS / 32])
+{
+    const int column = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int word = 0; word < KEYS / 32; word++) {
+        const unsigned rows = bad[0][word] | bad[PANELS - 1][word];
+        if (!rows) continue;
+#pragma unroll
+        for (int i = 16 * word; i < 16 * word + 16; i++)
+            if (rows >> (i / 4 % 4 * 8 + column + i % 2) & 1 && s[i] != -CUDART_INF_F) s[i] = CUDART_NAN_F;
+    }
+}
+#endif
+
+template <typename T, int D, bool GRID, bool RANGES>
+__global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
     hopper_forward(const __grid_constant__ attention a, const __grid_constant__ attention_maps m)
 {
 #if HAS_WGMMA
     extern __shared__ char memory[];
-    constexpr int WORKERS = workers_of<D, GRID>, QUERIES = WORKERS / 2, PANELS = panels_of<D>;
+    constexpr int WORKERS = workers_of<D, GRID || RANGES>, QUERIES = WORKERS / 2, PANELS = panels_of<D>;
     constexpr int HELD_BYTES = tile_bytes<D, QUERIES>, TILE = tile_bytes<D, KEYS>;
     char *q = memory + (1024 - shared_address(memory) % 1024) % 1024, *k = q + HELD_BYTES, *v = k + SLOTS * TILE;
     barriers *barrier = reinterpret_cast<barriers *>(v + SLOTS * TILE);
+    range_memory<QUERIES> *more = reinterpret_cast<range_memory<QUERIES> *>(barrier + 1); /* with RANGES */
     const int items = a.B * a.H * ((a.T + QUERIES - 1) / QUERIES), group = threadIdx.x / GROUP;
 
     if (threadIdx.x == 0) {
@@ -108,14 +132,30 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
     __syncthreads();
 
     if (group == WORKERS / GROUP) {
-        registers_dec<WORKERS == 2 * GROUP ? 24 : 32>();
+        registers_dec<WORKERS == 2 * GROUP && !RANGES ? 24 : 32>();
         if (threadIdx.x == WORKERS) {
             ring_slot at = {0, 1};
-            for (int n = 0; n * gridDim.x < items; n++) {
-                const task x = task_of<QUERIES>(a, n, items);
-                if (x.head < 0) continue;
-                barrier_wait(&barrier->q_free, n % 2 ^ 1);
-                barrier_expect(&barrier->q, HELD_BYTES);
+            int i = blockIdx.x; /* with RANGES: the number of the task */
+            for (int n = 0; RANGES || n * gridDim.x < items; n++) {
+                task x;
+                if constexpr (RANGES) {
+                    const ranged_task<QUERIES> r = ranged_task_of<QUERIES>(a, i, items);
+                    i = take_next(a, i, items);
+                    x = r.x;
+                    barrier_wait(&barrier->q_free, n % 2 ^ 1);
+                    more->task.of = r;
+                    if (x.head < 0) {
+                        barrier_arrive(&barrier->q);
+                        break;
+                    }
+                    barrier_expect(&barrier->q, HELD_BYTES + seen_bytes<QUERIES>(a, x.t0));
+                    fetch_seen(&more->task, a, x, &barrier->q);
+                } else {
+                    x = task_of<QUERIES>(a, n, items);
+                    if (x.head < 0) continue;
+                    barrier_wait(&barrier->q_free, n % 2 ^ 1);
+                    barrier_expect(&barrier->q, HELD_BYTES);
+                }
                 fetch_rows<QUERIES, PANELS>(q, &m.q, x.b, x.h, x.t0, &barrier->q);
                 for (int s0 = x.keys.begin; s0 < x.keys.end; s0 += KEYS, next<SLOTS>(at)) {
                     barrier_wait(&barrier->k_free[at.slot], at.phase);
@@ -133,9 +173,13 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
         const float factor = a.scale * LOG2E;
         const uint64_t mine = operand_at(q + group * 64 * 128, 16), k_at = operand_at(k, 16), v_at = operand_at(v, KEYS * 128);
         ring_slot at = {0, 0};
-        for (int n = 0; n * gridDim.x < items; n++) {
-            const task x = task_of<QUERIES>(a, n, items);
-            if (x.head < 0) continue;
+        for (int n = 0; RANGES || n * gridDim.x < items; n++) {
+            if (RANGES) barrier_wait(&barrier->q, n % 2);
+            const task x = RANGES ? more->task.of.x : task_of<QUERIES>(a, n, items);
+            if (x.head < 0) {
+                if (RANGES) break;
+                continue;
+            }
             const int first = x.t0 + threadIdx.x / 32 * 16;
             const float *rel = GRID ? a.rel + (int64_t)x.head * positions(a) * a.T : nullptr;
             float o[D / 2], s[KEYS / 2], columns[32], row_bias[2][2] = {{0, 0}, {0, 0}}, soon[2][2]; /* soon: row_bias of the next tile, in flight */
@@ -152,7 +196,10 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                     columns[i] = rel[(int64_t)c * a.T + t] * factor;
                 }
             }
-            barrier_wait(&barrier->q, n % 2);
+            own_ranges seen;
+            bool border = false;
+            if constexpr (RANGES) seen = load_ranges(&more->task, a, first), border = more->task.of.border;
+            if (!RANGES) barrier_wait(&barrier->q, n % 2);
             for (int s0 = x.keys.begin; s0 < x.keys.end; s0 += KEYS) {
                 if (GRID) {
                     for (int i = 0; i < 4; i++) row_bias[i / 2][i % 2] = soon[i / 2][i % 2] * factor;
@@ -174,7 +221,18 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                 }
                 pin_registers(s);
                 if (lane == 0) barrier_arrive(&barrier->k_free[at.slot]);
-                if (s0 + KEYS > a.S || !all_seen(a, first, 16, s0, KEYS)) mask_scores(s, a, first, s0);
+                if constexpr (RANGES) {
+                    if (!sees_all(seen, s0, KEYS)) set_unseen(s, seen, s0, -CUDART_INF_F);
+                    if (border || s0 + KEYS > x.keys.end) { /* the values have rows of another document */
+                        wgmma_wait<0>();
+                        pin_registers(o), pin_registers(p);
+                        barrier_wait(&barrier->v[at.slot], at.phase);
+                        clean_panels<T, KEYS, PANELS, WORKERS>(v + at.slot * TILE, x.keys.end - s0, border, more->bad[at.slot][0]);
+                        if (border) spoil_scores<PANELS>(s, more->bad[at.slot]);
+                    }
+                } else if (s0 + KEYS > a.S || !all_seen(a, first, 16, s0, KEYS)) {
+                    mask_scores(s, a, first, s0);
+                }
                 online_softmax<GRID>(s, r, factor, columns, row_bias);
                 wgmma_wait<0>();
                 pin_registers(o), pin_registers(p);
@@ -211,16 +269,19 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-template <typename T, int D, bool GRID> static cudaError_t start(const attention *a, const attention_maps *m, cudaStream_t stream)
+template <typename T, int D, bool GRID, bool RANGES> static cudaError_t start(const attention *a, const attention_maps *m, cudaStream_t stream)
 {
-    constexpr int WORKERS = workers_of<D, GRID>, QUERIES = WORKERS / 2;
+    constexpr int WORKERS = workers_of<D, GRID || RANGES>, QUERIES = WORKERS / 2;
     const int64_t items = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
-    const size_t bytes = 1024 + tile_bytes<D, QUERIES> + 2 * SLOTS * tile_bytes<D, KEYS> + sizeof(barriers);
+    const size_t bytes = 1024 + tile_bytes<D, QUERIES> + 2 * SLOTS * tile_bytes<D, KEYS> + sizeof(barriers) + (RANGES ? sizeof(range_memory<QUERIES>) : 0);
+    static_assert(sizeof(barriers) % 16 == 0, "what follows is aligned");
     if (items > INT32_MAX / 2) return cudaErrorInvalidValue; /* items are counted in int */
-    return start_kernel(hopper_forward<T, D, GRID>, persistent_blocks(items), WORKERS + GROUP, bytes, stream, *a, *m);
+    return start_kernel(hopper_forward<T, D, GRID, RANGES>, persistent_blocks(items), WORKERS + GROUP, bytes, stream, *a, *m);
 }
 
 extern "C" cudaError_t cuda_hopper_forward(const struct attention *a, const struct attention_maps *m, cudaStream_t stream)
 {
-    return by_shape(a, [&](auto t, auto d, auto grid) { return start<decltype(t), decltype(d)::value, decltype(grid)::value>(a, m, stream); });
+    return by_kind(a, [&](auto t, auto d, auto grid, auto ranges) {
+        return start<decltype(t), decltype(d)::value, decltype(grid)::value, decltype(ranges)::value>(a, m, stream);
+    });
 }

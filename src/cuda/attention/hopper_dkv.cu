@@ -9,9 +9,12 @@
  *
  * A tile of queries comes with its lse, delta and, on a grid, position terms: 64 keys are one row
  * of the grid, so a query has one term for the row and, for the columns, a tile [64][queries].
+ *
+ * With RANGES each query has a range of keys (ranges.cuh), in the place of the row's terms. The
+ * producer fetches the tiles of queries that see one of the keys, and says which they are.
  */
 #include "cuda/attention/launch_hopper.h"
-#include "cuda/attention/wgmma_hopper.cuh"
+#include "cuda/attention/range_hopper.cuh"
 
 constexpr int WORKERS = 2 * GROUP, THREADS = WORKERS + GROUP, KEYS = HOPPER_HELD, QUERIES = HOPPER_WALKED;
 
@@ -38,6 +41,13 @@ static_assert(sizeof(row_stats) == 1024 && sizeof(grid_bias) == 16384, "tiles be
 
 template <int SLOTS> struct barriers {
     uint64_t held, full[SLOTS], free[SLOTS];
+};
+
+/* With ranges, a tile of queries: whether some of the keys are not seen by some of them; whether queries
+ * and keys are of several documents; a bit for each warpgroup of which some key is seen. t0 < 0: there is
+ * none left. */
+struct range_walk {
+    int t0, is_partial, is_mixed, met;
 };
 
 #if HAS_WGMMA
@@ -76,6 +86,24 @@ static __device__ void mask_probabilities(float (&p)[QUERIES / 2], const attenti
         if (!key_seen(a, t0 + i / 4 * 8 + column + i % 2, first + lane / 4 + i / 2 % 2 * 8)) p[i] = 0;
 }
 
+/* The same with ranges. A NaN or infinity in delta, as do has it, becomes a NaN in p where the key is
+ * seen. */
+static __device__ void set_unseen(float (&p)[QUERIES / 2], const row_stats *of, int first)
+{
+    const int lane = threadIdx.x % 32, column = lane % 4 * 2, key = first + lane / 4;
+#pragma unroll
+    for (int n = 0; n < QUERIES / 8; n++) {
+        const int4 two = reinterpret_cast<const int4 *>(of->row_bias)[4 * n + lane % 4];
+        const float2 delta = pair_at(&of->delta[8 * n + column]);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float *own = &p[4 * n + 2 * half];
+            own[0] = in_range({two.x, two.y}, key + 8 * half) ? fmaf(0, delta.x, own[0]) : 0.0f;
+            own[1] = in_range({two.z, two.w}, key + 8 * half) ? fmaf(0, delta.y, own[1]) : 0.0f;
+        }
+    }
+}
+
 /* Turns dp into ds, not yet scaled. */
 static __device__ void make_ds(float (&dp)[QUERIES / 2], const float (&p)[QUERIES / 2], const row_stats *of)
 {
@@ -91,9 +119,55 @@ static __device__ void make_ds(float (&dp)[QUERIES / 2], const float (&p)[QUERIE
     }
 }
 
+/* The producer warp with ranges: a lane looks at the ranges of one tile of queries, and the first lane
+ * fetches those that see a key. */
+template <typename T, int D>
+static __device__ void fetch_ranged(const attention &a, const attention_maps &m, char *k, char *v, char *ring, barriers<slots_of<D>> *barrier, range_walk *walk,
+                                    int b, int g, int s0)
+{
+    constexpr int TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>, SLOT = slot_bytes<D, false>;
+    const int lane = threadIdx.x % 32, tiles = (a.T + QUERIES - 1) / QUERIES, each = a.H / a.G;
+    const int64_t padded = (int64_t)tiles * QUERIES;
+    if (lane == 0) {
+        barrier_expect(&barrier->held, 2 * held_bytes<D>);
+        fetch_rows<KEYS, PANELS>(k, &m.k, b, g, s0, &barrier->held);
+        fetch_rows<KEYS, PANELS>(v, &m.v, b, g, s0, &barrier->held);
+    }
+    ring_slot at = {0, 1};
+    for (int h = g * each; h < (g + 1) * each; h++)
+        for (int first = 0; first < tiles; first += 32) {
+            range_tile x = {INT32_MAX, 0, 0, 0, false};
+            if (first + lane < tiles) x = bounds_at(a, b, (first + lane) * QUERIES);
+            const bool lower = meets(x, s0, 64), upper = meets(x, s0 + 64, 64);
+            /* a warpgroup of which no key is seen passes by, unless it is ahead */
+            const bool is_mix = is_ahead<D> ? is_mixed(x, s0, KEYS) : (lower && is_mixed(x, s0, 64)) || (upper && is_mixed(x, s0 + 64, 64));
+            const unsigned partial = __ballot_sync(0xffffffffu, !sees_all(x, s0, KEYS)), mixed = __ballot_sync(0xffffffffu, is_mix);
+            const unsigned low = __ballot_sync(0xffffffffu, lower), high = __ballot_sync(0xffffffffu, upper);
+            for (unsigned left = low | high; left; left &= left - 1, next<SLOTS>(at)) {
+                if (lane != 0) continue;
+                const int n = __ffs(left) - 1, t0 = (first + n) * QUERIES, head = b * a.H + h;
+                char *slot = ring + at.slot * SLOT;
+                row_stats *with = reinterpret_cast<row_stats *>(slot + SLOT - sizeof(row_stats));
+                uint64_t *full = &barrier->full[at.slot];
+                barrier_wait(&barrier->free[at.slot], at.phase);
+                walk[at.slot] = {t0, (int)(partial >> n & 1), (int)(mixed >> n & 1), (int)((low >> n & 1) | (high >> n & 1) << 1)};
+                barrier_expect(full, SLOT);
+                fetch_rows<QUERIES, PANELS>(slot, &m.q, b, h, t0, full);
+                fetch_rows<QUERIES, PANELS>(slot + TILE, &m.dout, b, h, t0, full);
+                fetch2(with->delta, &m.row_stats, t0, head, full);
+                fetch2(with->lse, &m.row_stats, t0, a.B * a.H + head, full);
+                fetch_bytes(with->row_bias, a.seen + (b * padded + t0) * 2, (int)sizeof with->row_bias, full);
+            }
+        }
+    if (lane != 0) return;
+    barrier_wait(&barrier->free[at.slot], at.phase);
+    walk[at.slot].t0 = -1;
+    barrier_arrive(&barrier->full[at.slot]);
+}
+
 #endif
 
-template <typename T, int D, bool GRID>
+template <typename T, int D, bool GRID, bool RANGES>
 __global__ void __launch_bounds__(THREADS, 1)
     hopper_dkv(const __grid_constant__ attention a, const __grid_constant__ attention_maps m)
 {
@@ -103,9 +177,11 @@ __global__ void __launch_bounds__(THREADS, 1)
     constexpr bool AHEAD = is_ahead<D>, KEPT = is_kept<D>;
     char *k = memory + (1024 - shared_address(memory) % 1024) % 1024, *v = k + HELD_BYTES, *ring = v + HELD_BYTES;
     barriers<SLOTS> *barrier = reinterpret_cast<barriers<SLOTS> *>(ring + SLOTS * SLOT);
+    range_walk *walk = reinterpret_cast<range_walk *>(barrier + 1); /* with RANGES, by slot */
     const int tiles = (a.S + KEYS - 1) / KEYS, pairs = a.B * a.G;
-    const int s0 = (int)(a.causal ? blockIdx.x / pairs : blockIdx.x % tiles) * KEYS; /* causal: the blocks with most work first */
-    const int64_t pair = a.causal ? blockIdx.x % pairs : blockIdx.x / tiles;
+    const int ranked = RANGES ? a.key_order[blockIdx.x / a.G] : 0; /* causal, and with RANGES: the blocks with most work first */
+    const int s0 = RANGES ? ranked % tiles * KEYS : (int)(a.causal ? blockIdx.x / pairs : blockIdx.x % tiles) * KEYS;
+    const int64_t pair = RANGES ? (int64_t)(ranked / tiles) * a.G + blockIdx.x % a.G : a.causal ? blockIdx.x % pairs : blockIdx.x / tiles;
     const int b = (int)(pair / a.G), g = (int)(pair % a.G), each = a.H / a.G, group = threadIdx.x / GROUP;
     span queries = queries_of(a, s0, KEYS);
     queries.begin = queries.begin / QUERIES * QUERIES;
@@ -118,8 +194,10 @@ __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
 
     if (group == WORKERS / GROUP) {
-        registers_dec<24>();
-        if (threadIdx.x == WORKERS) {
+        registers_dec<RANGES ? 32 : 24>();
+        if constexpr (RANGES) {
+            if (threadIdx.x / 32 == WORKERS / 32) fetch_ranged<T, D>(a, m, k, v, ring, barrier, walk, b, g, s0);
+        } else if (threadIdx.x == WORKERS) {
             barrier_expect(&barrier->held, 2 * HELD_BYTES);
             fetch_rows<KEYS, PANELS>(k, &m.k, b, g, s0, &barrier->held);
             fetch_rows<KEYS, PANELS>(v, &m.v, b, g, s0, &barrier->held);
@@ -158,19 +236,42 @@ __global__ void __launch_bounds__(THREADS, 1)
             if constexpr (KEPT) product_along<T, D, QUERIES>(to, k_rows, y, 0);
             else product_along<T, D, KEYS, QUERIES>(to, k_at, y, 0);
         };
-        const int span_tiles = max(0, (queries.end - queries.begin + QUERIES - 1) / QUERIES), count = each * span_tiles;
+        const int span_tiles = max(0, (queries.end - queries.begin + QUERIES - 1) / QUERIES), count = RANGES ? INT32_MAX : each * span_tiles;
         ring_slot at = {0, 0}, soon = {0, 0};
         int t0 = queries.begin;
+        bool more = true; /* with RANGES: the tile is there */
+        [[maybe_unused]] const auto look_at_next = [&] {
+            next<SLOTS>(at);
+            barrier_wait(&barrier->full[at.slot], at.phase);
+            more = walk[at.slot].t0 >= 0;
+        };
+        /* Zeros in the place of queries, and their do, that are not finite, when both warpgroups have
+         * computed the scores. */
+        [[maybe_unused]] const auto clean = [&] {
+            named_barrier_sync<WORKERS>(2);
+            clean_panels<T, QUERIES, 2 * PANELS, WORKERS>(ring + at.slot * SLOT, QUERIES, true, nullptr);
+        };
 #pragma unroll
         for (int i = 0; i < D / 2; i++) dk[i] = dv[i] = 0;
         barrier_wait(&barrier->held, 0);
         if constexpr (KEPT) load_rows<D, KEYS>(k_rows, k, threadIdx.x / 32 * 16);
-        if (AHEAD && count > 0) {
+        if (RANGES) {
+            barrier_wait(&barrier->full[0], 0);
+            more = walk[0].t0 >= 0;
+        }
+        if (AHEAD && count > 0 && more) {
             barrier_wait(&barrier->full[soon.slot], soon.phase);
             multiply_now(ahead, [&] { times_k(ahead, along); });
             next<SLOTS>(soon);
         }
-        for (int i = 0; i < count; i++) {
+        for (int i = 0; RANGES ? more : i < count; i++) {
+            if constexpr (RANGES && !AHEAD)
+                if (!(walk[at.slot].met >> group & 1)) {
+                    if (walk[at.slot].is_mixed) clean();
+                    barrier_arrive_warp(&barrier->free[at.slot]);
+                    look_at_next();
+                    continue;
+                }
             const int offset = at.slot * (SLOT >> 4);
             const row_stats *with = reinterpret_cast<const row_stats *>(ring + (at.slot + 1) * SLOT - sizeof(row_stats));
             if (AHEAD) {
@@ -179,6 +280,7 @@ __global__ void __launch_bounds__(THREADS, 1)
                 /* after the last tile there is no next one; the product computed then is not
                  * used */
                 if (i + 1 < count) barrier_wait(&barrier->full[soon.slot], soon.phase);
+                if (RANGES) more = walk[soon.slot].t0 >= 0;
                 pin_registers(dp), pin_registers(ahead);
                 wgmma_fence();
                 product_along<T, D, KEYS, QUERIES>(dp, v_at, along + offset + (TILE >> 4), 0);
@@ -198,7 +300,15 @@ __global__ void __launch_bounds__(THREADS, 1)
                 pin_registers(s);
             }
             to_probabilities<GRID>(s, with, reinterpret_cast<const grid_bias *>(ring + at.slot * SLOT + 2 * TILE), group, factor);
-            if (!GRID && !all_seen(a, t0, QUERIES, first, 16)) mask_probabilities(s, a, t0, first);
+            if (!GRID && !RANGES && !all_seen(a, t0, QUERIES, first, 16)) mask_probabilities(s, a, t0, first);
+            if constexpr (RANGES) {
+                if (walk[at.slot].is_partial) set_unseen(s, with, first);
+                if (walk[at.slot].is_mixed) {
+                    wgmma_wait<0>();
+                    pin_registers(dp), pin_registers(ahead);
+                    clean();
+                }
+            }
             round_all<T>(p, s);
             if (AHEAD) wgmma_wait<1>();
             pin_registers(p), pin_registers(dv), pin_registers(dp);
@@ -208,6 +318,11 @@ __global__ void __launch_bounds__(THREADS, 1)
             if (!AHEAD) wgmma_wait<1>();
             pin_registers(dp);
             make_ds(dp, s, with);
+            if constexpr (RANGES)
+                if (walk[at.slot].is_partial)
+#pragma unroll
+                    for (int n = 0; n < QUERIES / 2; n++)
+                        if (s[n] == 0) dp[n] = 0;
             round_all<T>(ds, dp);
             pin_registers(ds), pin_registers(dk);
             wgmma_fence();
@@ -216,7 +331,8 @@ __global__ void __launch_bounds__(THREADS, 1)
             wgmma_wait<0>();
             pin_registers(dk), pin_registers(dv), pin_registers(p), pin_registers(ds), pin_registers(ahead), pin_registers(k_rows);
             barrier_arrive_warp(&barrier->free[at.slot]);
-            next<SLOTS>(at);
+            if constexpr (RANGES && !AHEAD) look_at_next();
+            else next<SLOTS>(at);
             t0 += QUERIES;
             if (t0 >= queries.end) t0 = queries.begin; /* start of the next head */
         }
@@ -228,13 +344,15 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-template <typename T, int D, bool GRID> static cudaError_t start(const attention *a, const attention_maps *m, cudaStream_t stream)
+template <typename T, int D, bool GRID, bool RANGES> static cudaError_t start(const attention *a, const attention_maps *m, cudaStream_t stream)
 {
-    const size_t bytes = 1024 + 2 * held_bytes<D> + slots_of<D> * slot_bytes<D, GRID> + sizeof(barriers<slots_of<D>>);
-    return start_kernel(hopper_dkv<T, D, GRID>, (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS), THREADS, bytes, stream, *a, *m);
+    const size_t bytes = 1024 + 2 * held_bytes<D> + slots_of<D> * slot_bytes<D, GRID> + sizeof(barriers<slots_of<D>>) + (RANGES ? slots_of<D> * sizeof(range_walk) : 0);
+    return start_kernel(hopper_dkv<T, D, GRID, RANGES>, (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS), THREADS, bytes, stream, *a, *m);
 }
 
 extern "C" cudaError_t cuda_hopper_dkv(const struct attention *a, const struct attention_maps *m, cudaStream_t stream)
 {
-    return by_shape(a, [&](auto t, auto d, auto grid) { return start<decltype(t), decltype(d)::value, decltype(grid)::value>(a, m, stream); });
+    return by_kind(a, [&](auto t, auto d, auto grid, auto ranges) {
+        return start<decltype(t), decltype(d)::value, decltype(grid)::value, decltype(ranges)::value>(a, m, stream);
+    });
 }

@@ -17,22 +17,24 @@
  *                                     a query's column and a key's column
  *
  * with mma, in the memory of the tiles, and writes drel for the tables' gradients.
+ *
+ * With RANGES each query has a range of keys (ranges.cuh).
  */
 #include "cuda/attention/launch_hopper.h"
-#include "cuda/attention/wgmma_hopper.cuh"
+#include "cuda/attention/range_hopper.cuh"
 
 constexpr int KEYS = HOPPER_WALKED;
-template <int D, bool GRID> constexpr int workers_of = HOPPER_GROUPS(D, GRID) * GROUP;
+template <int D, bool MORE> constexpr int workers_of = HOPPER_GROUPS(D, MORE) * GROUP; /* MORE: a grid, or ranges */
 
-template <int D, bool GRID> constexpr int held_bytes = tile_bytes<D, workers_of<D, GRID> / 2>;
+template <int D, bool MORE> constexpr int held_bytes = tile_bytes<D, workers_of<D, MORE> / 2>;
 template <int D> constexpr int walked_bytes = tile_bytes<D, KEYS>;
 template <int D> constexpr int slots_of = D <= 64 ? 4 : 3;
 /* Whether a warpgroup multiplies the next tile's scores while it turns this one's into
  * probabilities; this needs registers. */
-template <int D, bool GRID> constexpr bool is_ahead = (D <= 80 || !GRID) && HOPPER_GROUPS(D, GRID) == 2;
+template <int D, bool GRID, bool RANGES> constexpr bool is_ahead = (D <= 80 || !GRID) && HOPPER_GROUPS(D, GRID || RANGES) == 2;
 /* Whether q stays in registers as an operand, so that it is not read from shared memory for each
  * tile. */
-template <int D, bool GRID> constexpr bool is_kept = D <= 64 && !GRID;
+template <int D, bool MORE> constexpr bool is_kept = D <= 64 && !MORE;
 
 /* The epilogue's memory: rows of table_w and, by warpgroup, rows of table_h, and g. The row pitch
  * is an odd number of 16-byte chunks. */
@@ -127,18 +129,19 @@ static __device__ void run_grid_epilogue(float (&dq)[D / 2], const float (&dcolu
 
 #endif
 
-template <typename T, int D, bool GRID>
-__global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
+template <typename T, int D, bool GRID, bool RANGES>
+__global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
     hopper_dq(const __grid_constant__ attention a, const __grid_constant__ attention_maps m)
 {
 #if HAS_WGMMA
     extern __shared__ char memory[];
-    constexpr int WORKERS = workers_of<D, GRID>, QUERIES = WORKERS / 2;
-    constexpr int HELD_BYTES = held_bytes<D, GRID>, TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>;
-    constexpr bool AHEAD = is_ahead<D, GRID>, KEPT = is_kept<D, GRID>;
+    constexpr int WORKERS = workers_of<D, GRID || RANGES>, QUERIES = WORKERS / 2;
+    constexpr int HELD_BYTES = held_bytes<D, GRID || RANGES>, TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>;
+    constexpr bool AHEAD = is_ahead<D, GRID, RANGES>, KEPT = is_kept<D, GRID || RANGES>;
     char *q = memory + (1024 - shared_address(memory) % 1024) % 1024, *dout = q + HELD_BYTES, *ring = dout + HELD_BYTES;
     row_sums *rows = reinterpret_cast<row_sums *>(ring + ring_bytes<D, GRID>);
     barriers<SLOTS> *barrier = reinterpret_cast<barriers<SLOTS> *>(reinterpret_cast<char *>(rows) + (GRID ? sizeof(row_sums) : 0));
+    range_task<QUERIES> *ranged = reinterpret_cast<range_task<QUERIES> *>(barrier + 1); /* with RANGES */
     const int items = a.B * a.H * ((a.T + QUERIES - 1) / QUERIES), group = threadIdx.x / GROUP;
 
     if (threadIdx.x == 0) {
@@ -151,14 +154,30 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
     __syncthreads();
 
     if (group == WORKERS / GROUP) {
-        registers_dec<WORKERS == 2 * GROUP ? 24 : 32>();
+        registers_dec<WORKERS == 2 * GROUP && !RANGES ? 24 : 32>();
         if (threadIdx.x == WORKERS) {
             ring_slot at = {0, 1};
-            for (int n = 0; GRID ? n == 0 : n * gridDim.x < items; n++) {
-                const task x = task_of<QUERIES>(a, n, items);
-                if (x.head < 0) continue;
-                barrier_wait(&barrier->held_free, n % 2 ^ 1);
-                barrier_expect(&barrier->held, 2 * HELD_BYTES);
+            int i = blockIdx.x; /* with RANGES: the number of the task */
+            for (int n = 0; GRID ? n == 0 : RANGES || n * gridDim.x < items; n++) {
+                task x;
+                if constexpr (RANGES) {
+                    const ranged_task<QUERIES> r = ranged_task_of<QUERIES>(a, i, items);
+                    i = take_next(a, i, items);
+                    x = r.x;
+                    barrier_wait(&barrier->held_free, n % 2 ^ 1);
+                    ranged->of = r;
+                    if (x.head < 0) {
+                        barrier_arrive(&barrier->held);
+                        break;
+                    }
+                    barrier_expect(&barrier->held, 2 * HELD_BYTES + seen_bytes<QUERIES>(a, x.t0));
+                    fetch_seen(ranged, a, x, &barrier->held);
+                } else {
+                    x = task_of<QUERIES>(a, n, items);
+                    if (x.head < 0) continue;
+                    barrier_wait(&barrier->held_free, n % 2 ^ 1);
+                    barrier_expect(&barrier->held, 2 * HELD_BYTES);
+                }
                 fetch_rows<QUERIES, PANELS>(q, &m.q, x.b, x.h, x.t0, &barrier->held);
                 fetch_rows<QUERIES, PANELS>(dout, &m.dout, x.b, x.h, x.t0, &barrier->held);
                 for (int s0 = x.keys.begin; s0 < x.keys.end; s0 += KEYS, next<SLOTS>(at)) {
@@ -178,10 +197,16 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
         const uint64_t along = operand_at(ring, 16), across = operand_at(ring, KEYS * 128);
         const int64_t padded = (a.T + 63) / 64 * 64;
         ring_slot at = {0, 0};
-        for (int n = 0; GRID ? n == 0 : n * gridDim.x < items; n++) {
-            const task x = task_of<QUERIES>(a, n, items);
-            if (x.head < 0) continue;
-            const span keys = GRID ? x.keys : own_keys<KEYS>(a, x);
+        for (int n = 0; GRID ? n == 0 : RANGES || n * gridDim.x < items; n++) {
+            if (RANGES) barrier_wait(&barrier->held, n % 2);
+            const task x = RANGES ? ranged->of.x : task_of<QUERIES>(a, n, items);
+            if (x.head < 0) {
+                if (RANGES) break;
+                continue;
+            }
+            span keys;
+            if constexpr (RANGES) keys = own_keys<KEYS>(ranged);
+            else keys = GRID ? x.keys : own_keys<KEYS>(a, x);
             const int first = x.t0 + threadIdx.x / 32 * 16;
             const float *rel = GRID ? a.rel + (int64_t)x.head * positions(a) * a.T : nullptr;
             float *drel = GRID ? a.drel + (int64_t)x.head * positions(a) * a.T : nullptr;
@@ -212,13 +237,24 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
             if (GRID)
 #pragma unroll
                 for (int half = 0; half < 2; half++) next_row_bias[half] = rel[query[half]];
+            own_ranges seen;
+            bool border = false;
+            if constexpr (RANGES) seen = load_ranges(ranged, a, first), border = ranged->of.border;
+            /* With RANGES, where a tile of keys has rows of another document: when all warpgroups have
+             * computed its scores. */
+            [[maybe_unused]] const auto clean = [&](int s0) {
+                named_barrier_sync<WORKERS>(2);
+                clean_panels<T, KEYS, PANELS, WORKERS>(ring + at.slot * 2 * TILE, x.keys.end - s0, border, nullptr);
+            };
             const auto pass_by = [&](int from, int to) {
                 for (int s0 = from; s0 < to; s0 += KEYS, next<SLOTS>(at)) {
                     barrier_wait(&barrier->full[at.slot], at.phase);
+                    if constexpr (RANGES)
+                        if (border || s0 + KEYS > x.keys.end) clean(s0);
                     barrier_arrive_warp(&barrier->free[at.slot]);
                 }
             };
-            barrier_wait(&barrier->held, n % 2);
+            if (!RANGES) barrier_wait(&barrier->held, n % 2);
             if (!GRID) pass_by(x.keys.begin, keys.begin);
             ring_slot soon = at;
             if constexpr (KEPT) load_rows<D, QUERIES>(q_rows, q, threadIdx.x / 32 * 16);
@@ -266,13 +302,21 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
 #pragma unroll
                 for (int i = 0; i < KEYS / 2; i++)
                     s[i] = power_of_two(GRID ? fmaf(s[i], factor, columns[i]) + row_bias[i / 2 % 2] : fmaf(s[i], factor, -lse[i / 2 % 2]));
-                if (!GRID && (s0 + KEYS > a.S || !all_seen(a, first, 16, s0, KEYS)))
+                if (!GRID && !RANGES && (s0 + KEYS > a.S || !all_seen(a, first, 16, s0, KEYS)))
 #pragma unroll
                     for (int i = 0; i < KEYS / 2; i++)
                         if (!key_seen(a, first + lane / 4 + i / 2 % 2 * 8, s0 + i / 4 * 8 + lane % 4 * 2 + i % 2)) s[i] = 0;
                 wgmma_wait<AHEAD ? 1 : 0>();
                 pin_registers(dp);
                 make_ds(dp, s, delta);
+                if constexpr (RANGES) {
+                    if (!sees_all(seen, s0, KEYS)) set_unseen(dp, seen, s0, 0);
+                    if (border || s0 + KEYS > x.keys.end) {
+                        wgmma_wait<0>();
+                        pin_registers(ahead);
+                        clean(s0);
+                    }
+                }
                 round_all<T>(ds, dp);
                 pin_registers(ds), pin_registers(dq);
                 wgmma_fence();
@@ -324,16 +368,20 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-template <typename T, int D, bool GRID> static cudaError_t start(const attention *a, const attention_maps *m, cudaStream_t stream)
+template <typename T, int D, bool GRID, bool RANGES> static cudaError_t start(const attention *a, const attention_maps *m, cudaStream_t stream)
 {
-    constexpr int WORKERS = workers_of<D, GRID>, QUERIES = WORKERS / 2;
+    constexpr int WORKERS = workers_of<D, GRID || RANGES>, QUERIES = WORKERS / 2;
     const int64_t items = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
-    const size_t bytes = 1024 + 2 * held_bytes<D, GRID> + ring_bytes<D, GRID> + (GRID ? sizeof(row_sums) : 0) + sizeof(barriers<slots_of<D>>);
+    const size_t bytes = 1024 + 2 * held_bytes<D, GRID || RANGES> + ring_bytes<D, GRID> + (GRID ? sizeof(row_sums) : 0) + sizeof(barriers<slots_of<D>>) +
+                         (RANGES ? sizeof(range_task<QUERIES>) : 0);
+    static_assert(sizeof(barriers<slots_of<D>>) % 16 == 0, "what follows is aligned");
     if (items > INT32_MAX / 2) return cudaErrorInvalidValue; /* items are counted in int */
-    return start_kernel(hopper_dq<T, D, GRID>, GRID ? items : persistent_blocks(items), WORKERS + GROUP, bytes, stream, *a, *m);
+    return start_kernel(hopper_dq<T, D, GRID, RANGES>, GRID ? items : persistent_blocks(items), WORKERS + GROUP, bytes, stream, *a, *m);
 }
 
 extern "C" cudaError_t cuda_hopper_dq(const struct attention *a, const struct attention_maps *m, cudaStream_t stream)
 {
-    return by_shape(a, [&](auto t, auto d, auto grid) { return start<decltype(t), decltype(d)::value, decltype(grid)::value>(a, m, stream); });
+    return by_kind(a, [&](auto t, auto d, auto grid, auto ranges) {
+        return start<decltype(t), decltype(d)::value, decltype(grid)::value, decltype(ranges)::value>(a, m, stream);
+    });
 }

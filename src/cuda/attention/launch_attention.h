@@ -55,6 +55,12 @@ struct attention {
     /* few queries or keys: the split into blocks, and the second part of its workspace (few.h) */
     struct few_cut cut;
     float *other;
+
+    /* a range of keys for each query: [B,T,2], dense, or NULL; work.h */
+    const int32_t *ranges;
+    int32_t *seen;
+    struct range_bounds *bounds;
+    int32_t *order, *key_order, *taken;
 };
 
 #ifdef __cplusplus
@@ -70,6 +76,10 @@ cudaError_t cuda_attention_after(const struct attention *a, int tile, cudaStream
 /* Parts of these passes: the tables to f32; the tables' gradients from the sums of the groups. */
 cudaError_t cuda_attention_tables(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_sum_tables(const struct attention *a, cudaStream_t stream);
+
+/* Before kernels with ranges (ranges.cu): seen and bounds; and, unless 0, the tiles of `queries` queries
+ * and those of `keys` keys in the order of their work. Both are multiples of 64. */
+cudaError_t cuda_attention_ranges(const struct attention *a, int queries, int keys, cudaStream_t stream);
 
 /* Without tensor cores (plain.cu). */
 cudaError_t cuda_attention_plain(const struct attention *a, cudaStream_t stream);

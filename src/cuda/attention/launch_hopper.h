@@ -18,8 +18,8 @@
 enum { HOPPER_HELD = 128, HOPPER_WALKED = ATTENTION_HOPPER_LEAST, HOPPER_WIDTH = ATTENTION_GRID64_WIDTH };
 
 /* The forward and the dq kernel: warpgroups of 64 queries per block. Three hide more latency than
- * two, where two thirds of the registers are enough. */
-#define HOPPER_GROUPS(D, GRID) ((D) > 64 || (GRID) ? 2 : 3)
+ * two, where two thirds of the registers are enough: not on a grid, and not with ranges. */
+#define HOPPER_GROUPS(D, MORE) ((D) > 64 || (MORE) ? 2 : 3)
 enum { HOPPER_KEYS = 128 };
 
 /* The TMA tensor maps: of the heads; of the row statistics of 64 queries (delta [B,H], followed by
@@ -34,8 +34,8 @@ extern "C" {
 #endif
 
 struct error;
-int hopper_attention(const struct attention *a, cudaStream_t stream, struct error *e);
-int hopper_attention_bwd(const struct attention *a, cudaStream_t stream, struct error *e);
+int hopper_attention(struct attention *a, cudaStream_t stream, struct error *e);
+int hopper_attention_bwd(struct attention *a, cudaStream_t stream, struct error *e);
 
 cudaError_t cuda_hopper_forward(const struct attention *a, const struct attention_maps *m, cudaStream_t stream);
 cudaError_t cuda_hopper_dq(const struct attention *a, const struct attention_maps *m, cudaStream_t stream);

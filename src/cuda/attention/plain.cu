@@ -11,10 +11,13 @@
  *     dq        a tile of queries, all keys:   dq, drel or the partial sums of the bias
  *     dk, dv    a tile of keys, all queries of all heads that read it
  *
+ * With RANGES (ranges.cuh) a query sees its range of keys; a product with p = 0 or ds = 0 is left out where
+ * not all queries see all keys, so that a NaN that is not seen is not added.
+ *
  * Each output has one owner that adds in one order: the same bits every time. p is recomputed
  * from lse in both kernels of the backward; no T x S tensor exists.
  */
-#include "cuda/attention/attention.cuh"
+#include "cuda/attention/ranges.cuh"
 
 constexpr int SIDE = 16, PLAIN_BLOCK = SIDE * SIDE;
 
@@ -72,8 +75,9 @@ static __device__ void dots(float (&to)[M][N], const float *x, const float *y, i
     }
 }
 
-/* sum[i] += row y+16i of p [..][BN + 1] times BN rows of x: every 16th column from x on. */
-template <int M, int C, int BN> static __device__ void add_rows(float (&sum)[M][C], const float *p, const float *x, int stride, int D)
+/* sum[i] += row y+16i of p [..][BN + 1] times BN rows of x: every 16th column from x on. SKIPS: without the
+ * rows whose factor is 0. */
+template <int M, int C, int BN, bool SKIPS = false> static __device__ void add_rows(float (&sum)[M][C], const float *p, const float *x, int stride, int D)
 {
     const int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
 #pragma unroll 2
@@ -87,15 +91,16 @@ template <int M, int C, int BN> static __device__ void add_rows(float (&sum)[M][
             if (d >= D) break;
             const float right = x[s * stride + d];
 #pragma unroll
-            for (int i = 0; i < M; i++) sum[i][c] += left[i] * right;
+            for (int i = 0; i < M; i++)
+                if (!SKIPS || left[i] != 0) sum[i][c] += left[i] * right;
         }
     }
 }
 
-/* The score of a product: adds the mask and the position terms. */
-static __device__ float score_of(const attention &a, float dot, int64_t b, int64_t h, int t, int s)
+/* The score of a product: adds the mask and the position terms. `range`: the query's keys, with RANGES. */
+template <bool RANGES> static __device__ float score_of(const attention &a, float dot, int64_t b, int64_t h, int t, int s, const span &range)
 {
-    if (!key_seen(a, t, s)) return -CUDART_INF_F;
+    if (RANGES ? !in_range(range, s) : !key_seen(a, t, s)) return -CUDART_INF_F;
     float score = a.scale * dot;
     if (a.mask) score += a.mask[b * a.mask_sample + s * a.mask_key];
     if (a.mode == ATTENTION_BY_TABLES) {
@@ -106,10 +111,20 @@ static __device__ float score_of(const attention &a, float dot, int64_t b, int64
     return score;
 }
 
+/* The ranges of a thread's queries. */
+template <bool RANGES, int M> static __device__ void load_ranges(const attention &a, int64_t b, int t0, span (&range)[M])
+{
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+        const int t = t0 + (int)threadIdx.x / SIDE + SIDE * i;
+        range[i] = RANGES && t < a.T ? range_at(a, b, t) : span{0, 0};
+    }
+}
+
 /* --- forward -------------------------------------------------------------------------------- */
 
 /* Queries M x 16, keys N x 16, D up to C x 16. */
-template <int M, int N, int C>
+template <int M, int N, int C, bool RANGES>
 __global__ void __launch_bounds__(PLAIN_BLOCK) plain_forward(const attention a)
 {
     extern __shared__ float shared[];
@@ -125,7 +140,11 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_forward(const attention a)
         for (int c = 0; c < C; c++) o[i][c] = 0;
     }
     load_rows(a, q, stride, a.q, b, h, t0, BM, a.T);
-    const span keys = keys_of(a, t0, BM);
+    span range[M];
+    range_tile tile = {};
+    load_ranges<RANGES>(a, b, t0, range);
+    if (RANGES) tile = bounds_of(a, b, t0, BM);
+    const span keys = RANGES ? span{tile.begin, tile.end} : keys_of(a, t0, BM);
     for (int s0 = keys.begin; s0 < keys.end; s0 += BN) {
         __syncthreads();
         load_rows(a, kv, stride, a.k, b, g, s0, BN, a.S);
@@ -137,7 +156,7 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_forward(const attention a)
             float here = -CUDART_INF_F;
 #pragma unroll
             for (int j = 0; j < N; j++) {
-                x[i][j] = score_of(a, x[i][j], b, h, t0 + ty + SIDE * i, s0 + tx + SIDE * j);
+                x[i][j] = score_of<RANGES>(a, x[i][j], b, h, t0 + ty + SIDE * i, s0 + tx + SIDE * j, range[i]);
                 here = fmaxf(here, x[i][j]);
             }
             const float now = fmaxf(top[i], lanes_max<SIDE>(here));
@@ -158,7 +177,8 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_forward(const attention a)
         __syncthreads();
         load_rows(a, kv, stride, a.v, b, g, s0, BN, a.S);
         __syncthreads();
-        add_rows<M, C, BN>(o, p, kv, stride, a.D);
+        if (RANGES && !sees_all(tile, s0, BN)) add_rows<M, C, BN, RANGES>(o, p, kv, stride, a.D);
+        else add_rows<M, C, BN>(o, p, kv, stride, a.D);
     }
 #pragma unroll
     for (int i = 0; i < M; i++) {
@@ -178,10 +198,12 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_forward(const attention a)
 struct pair {
     float p, ds;
 };
+template <bool RANGES>
 static __device__ pair pair_of(const attention &a, float dot, float dp, int64_t b, int64_t h, int t, int s, float lse,
-                               float delta)
+                               float delta, const span &range)
 {
-    const float score = score_of(a, dot, b, h, t, s);
+    const float score = score_of<RANGES>(a, dot, b, h, t, s, range);
+    if (RANGES && score == -CUDART_INF_F) return {0, 0};
     const float p = score == -CUDART_INF_F ? 0.0f : expf(score - lse);
     return {p, p * (dp - delta)};
 }
@@ -242,7 +264,7 @@ static __device__ void add_biases(const attention &a, float *dbias, const float 
     }
 }
 
-template <int M, int N, int C>
+template <int M, int N, int C, bool RANGES>
 __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dq(const attention a)
 {
     extern __shared__ float shared[];
@@ -265,7 +287,11 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dq(const attention a)
     if (a.mode == ATTENTION_BY_BIAS)
         for (int i = threadIdx.x; i < a.T; i += PLAIN_BLOCK) dbias[i] = 0;
 
-    const span keys = keys_of(a, t0, BM);
+    span range[M];
+    range_tile bounds = {};
+    load_ranges<RANGES>(a, b, t0, range);
+    if (RANGES) bounds = bounds_of(a, b, t0, BM);
+    const span keys = RANGES ? span{bounds.begin, bounds.end} : keys_of(a, t0, BM);
     for (int s0 = keys.begin; s0 < keys.end; s0 += BN) {
         __syncthreads();
         load_rows(a, k, stride, a.k, b, g, s0, BN, a.S);
@@ -279,10 +305,11 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dq(const attention a)
 #pragma unroll
             for (int j = 0; j < N; j++) {
                 const int t = t0 + ty + SIDE * i, s = s0 + tx + SIDE * j;
-                ds[(ty + SIDE * i) * P + tx + SIDE * j] = pair_of(a, x[i][j], dp[i][j], b, h, t, s, lse[i], delta[i]).ds;
+                ds[(ty + SIDE * i) * P + tx + SIDE * j] = pair_of<RANGES>(a, x[i][j], dp[i][j], b, h, t, s, lse[i], delta[i], range[i]).ds;
             }
         __syncthreads();
-        add_rows<M, C, BN>(dq, ds, k, stride, a.D);
+        if (RANGES && !sees_all(bounds, s0, BN)) add_rows<M, C, BN, RANGES>(dq, ds, k, stride, a.D);
+        else add_rows<M, C, BN>(dq, ds, k, stride, a.D);
         if (a.mode == ATTENTION_BY_TABLES) add_positions(a, drel, ds, P, t0, BM, s0, BN);
         if (a.mode == ATTENTION_BY_BIAS) add_biases(a, dbias, ds, P, t0, BM, s0, BN);
     }
@@ -307,7 +334,32 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dq(const attention a)
 
 /* --- backward: dk and dv -------------------------------------------------------------------- */
 
-template <int M, int N, int C>
+/* dk, dv += the transposed p, ds [BM][N x 16 + 1] times BM rows of q and do. SKIPS: as add_rows. */
+template <int BM, int N, int C, bool SKIPS>
+static __device__ void add_pairs(float (&dk)[N][C], float (&dv)[N][C], const float *p, const float *ds, const float *q, const float *dout, int stride, int D)
+{
+    constexpr int P = N * SIDE + 1;
+    const int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
+#pragma unroll 2
+    for (int r = 0; r < BM; r++) {
+        float left[N], lower[N];
+#pragma unroll
+        for (int j = 0; j < N; j++) left[j] = p[r * P + ty + SIDE * j], lower[j] = ds[r * P + ty + SIDE * j];
+#pragma unroll
+        for (int c = 0; c < C; c++) {
+            const int d = tx + SIDE * c;
+            if (d >= D) break;
+            const float from_dout = dout[r * stride + d], from_q = q[r * stride + d];
+#pragma unroll
+            for (int j = 0; j < N; j++) {
+                if (!SKIPS || left[j] != 0) dv[j][c] += left[j] * from_dout;
+                if (!SKIPS || lower[j] != 0) dk[j][c] += lower[j] * from_q;
+            }
+        }
+    }
+}
+
+template <int M, int N, int C, bool RANGES>
 __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dkv(const attention a)
 {
     extern __shared__ float shared[];
@@ -323,15 +375,20 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dkv(const attention a)
         for (int c = 0; c < C; c++) dk[j][c] = dv[j][c] = 0;
     load_rows(a, k, stride, a.k, b, g, s0, BN, a.S);
     load_rows(a, v, stride, a.v, b, g, s0, BN, a.S);
-    const span queries = queries_of(a, s0, BN);
+    const span queries = RANGES ? span{0, a.T} : queries_of(a, s0, BN);
     for (int64_t h = g * group; h < (g + 1) * group; h++)
         for (int t0 = queries.begin; t0 < queries.end; t0 += BM) {
+            range_tile bounds = {};
+            if (RANGES) bounds = bounds_of(a, b, t0, BM);
+            if (RANGES && !meets(bounds, s0, BN)) continue;
             __syncthreads();
             load_rows(a, q, stride, a.q, b, h, t0, BM, a.T);
             load_rows(a, dout, stride, a.dout, b, h, t0, BM, a.T);
             __syncthreads();
             float x[M][N], dp[M][N], lse[M], delta[M];
+            span range[M];
             load_statistics<M>(a, b, h, t0, lse, delta);
+            load_ranges<RANGES>(a, b, t0, range);
             dots<M, N>(x, q, k, stride, a.D);
             dots<M, N>(dp, dout, v, stride, a.D);
 #pragma unroll
@@ -339,24 +396,12 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dkv(const attention a)
 #pragma unroll
                 for (int j = 0; j < N; j++) {
                     const int t = t0 + ty + SIDE * i, s = s0 + tx + SIDE * j, at = (ty + SIDE * i) * P + tx + SIDE * j;
-                    const pair both = pair_of(a, x[i][j], dp[i][j], b, h, t, s, lse[i], delta[i]);
+                    const pair both = pair_of<RANGES>(a, x[i][j], dp[i][j], b, h, t, s, lse[i], delta[i], range[i]);
                     p[at] = both.p, ds[at] = both.ds;
                 }
             __syncthreads();
-#pragma unroll 2
-            for (int r = 0; r < BM; r++) {
-                float left[N], lower[N];
-#pragma unroll
-                for (int j = 0; j < N; j++) left[j] = p[r * P + ty + SIDE * j], lower[j] = ds[r * P + ty + SIDE * j];
-#pragma unroll
-                for (int c = 0; c < C; c++) {
-                    const int d = tx + SIDE * c;
-                    if (d >= a.D) break;
-                    const float from_dout = dout[r * stride + d], from_q = q[r * stride + d];
-#pragma unroll
-                    for (int j = 0; j < N; j++) dv[j][c] += left[j] * from_dout, dk[j][c] += lower[j] * from_q;
-                }
-            }
+            if (RANGES && !sees_all(bounds, s0, BN)) add_pairs<BM, N, C, RANGES>(dk, dv, p, ds, q, dout, stride, a.D);
+            else add_pairs<BM, N, C, false>(dk, dv, p, ds, q, dout, stride, a.D);
         }
 #pragma unroll
     for (int j = 0; j < N; j++) {
@@ -379,7 +424,7 @@ static int64_t tiles_of(int64_t n, int64_t tile) { return (n + tile - 1) / tile;
 template <int M, int N, int C> static cudaError_t start_forward(const attention *a, cudaStream_t stream)
 {
     const size_t row = (size_t)(a->D | 1), floats = (M + N) * SIDE * row + (size_t)(M * SIDE) * (N * SIDE + 1);
-    return start_kernel(plain_forward<M, N, C>, (int64_t)a->B * a->H * tiles_of(a->T, M * SIDE), PLAIN_BLOCK, floats * sizeof(float), stream, *a);
+    return start_kernel(a->ranges ? plain_forward<M, N, C, true> : plain_forward<M, N, C, false>, (int64_t)a->B * a->H * tiles_of(a->T, M * SIDE), PLAIN_BLOCK, floats * sizeof(float), stream, *a);
 }
 
 /* A block of dq has attention_small_tile(D) queries. */
@@ -387,8 +432,8 @@ template <int M, int N, int C> static cudaError_t start_backward(const attention
 {
     const size_t row = (size_t)(a->D | 1), scores = (size_t)(M * SIDE) * (N * SIDE + 1), rows = 2 * (M + N) * SIDE * row;
     const int64_t by_key = (int64_t)a->B * a->G * tiles_of(a->S, N * SIDE), by_query = (int64_t)a->B * a->H * tiles_of(a->T, M * SIDE);
-    const cudaError_t rc = start_kernel(plain_dkv<M, N, C>, by_key, PLAIN_BLOCK, (rows + 2 * scores) * sizeof(float), stream, *a);
-    return rc == cudaSuccess ? start_kernel(plain_dq<M, N, C>, by_query, PLAIN_BLOCK, (rows + scores) * sizeof(float), stream, *a) : rc;
+    const cudaError_t rc = start_kernel(a->ranges ? plain_dkv<M, N, C, true> : plain_dkv<M, N, C, false>, by_key, PLAIN_BLOCK, (rows + 2 * scores) * sizeof(float), stream, *a);
+    return rc == cudaSuccess ? start_kernel(a->ranges ? plain_dq<M, N, C, true> : plain_dq<M, N, C, false>, by_query, PLAIN_BLOCK, (rows + scores) * sizeof(float), stream, *a) : rc;
 }
 
 extern "C" cudaError_t cuda_attention_plain(const struct attention *a, cudaStream_t stream)

@@ -16,6 +16,8 @@
  *     window_small     7.5: the same in f16, with tiles for its shared memory
  *     window           any GPU: f32 and other head dimensions too
  *
+ * Each of hopper, dense, fast and the kernel for any GPU also takes a range of keys for each query.
+ *
  * Tensor cores multiply bf16 from 8.0 on and f16 from 7.5 on; there the head dimension is one that
  * the kernels are compiled for, and rows begin at multiples of 16 bytes. All kernels accept strided
  * heads, such as a slice of a joint projection.
@@ -87,15 +89,18 @@ static struct form form_of(const struct query *q, enum attention_mode mode, bool
 /* Whether scores are products and nothing is added to them. */
 static bool has_no_score_bias(const struct form *f) { return f->mode == ATTENTION_PLAIN && !f->mask && f->scale > 0; }
 
-/* Whether each query has a range of keys of its own, behind the mask: no kernel here takes them. */
-static bool has_ranges(const struct query *q, bool backward) { return given(q, table_of(backward) + 1); }
+/* The range of keys of each query, behind the mask; NULL: none. */
+static const struct tensor *ranges_of(const struct query *q, bool backward) { return given(q, table_of(backward) + 1); }
 
 /* Any head dimension and dtype; `even`: rows at multiples of 16 bytes. */
 static bool form_matches(const struct query *q, const struct form *f, bool even)
 {
     const int table = table_of(f->backward);
     if (!heads_match(q, f->backward, even) || !is_countable(f->q, f->k)) return false;
-    if (f->mode == ATTENTION_PLAIN) return !has_ranges(q, f->backward) && (!f->mask || f->mask->dtype == DT_F32);
+    if (f->mode == ATTENTION_PLAIN) {
+        const struct tensor *ranges = ranges_of(q, f->backward);
+        return (!ranges || is_dense(ranges, DT_I32)) && (!f->mask || f->mask->dtype == DT_F32);
+    }
     for (int i = table; i < q->nin; i++) {
         if (!q->in[i] || q->in[i]->rank != 2 || !is_stored(q->in[i]->dtype)) return false;
         if (f->backward && !is_dense(q->out[i - table + 3], DT_F32)) return false;
@@ -136,6 +141,7 @@ static bool dense_match(const struct query *q, bool backward)
 {
     const struct form f = form_of(q, ATTENTION_PLAIN, backward);
     if (!form_is_fast(q, &f) || !has_no_score_bias(&f)) return false;
+    if (ranges_of(q, backward) && q->profile->capability < 80 && f.q->dim[3] > ATTENTION_SMALL) return false;
     return !backward || q->profile->capability >= 80 || f.q->dim[3] <= ATTENTION_SMALL;
 }
 
@@ -200,7 +206,7 @@ static bool few_match(const struct query *q, bool backward)
     const struct form f = form_of(q, ATTENTION_PLAIN, backward);
     const int64_t B = f.q->dim[0], T = f.q->dim[1], S = f.k->dim[1], H = f.q->dim[2], D = f.q->dim[3];
     if (!heads_match(q, backward, true) || (f.mask && f.mask->dtype != DT_F32)) return false;
-    if (q->attr->attention.causal || q->attr->attention.window || has_ranges(q, backward)) return false;
+    if (q->attr->attention.causal || q->attr->attention.window || ranges_of(q, backward)) return false;
     if (f.k->dim[2] != H || D % 8 || D > HEAD_MOST || T > INT32_MAX / 4 || S > INT32_MAX / 4) return false;
     if (S > FEW_MOST && T > FEW_MOST && (D > NARROW || T > NARROW_QUERIES)) return false;
     return B * H * (T + S) < INT32_MAX / 4; /* so the number of blocks fits an int, too */
@@ -265,10 +271,12 @@ static uint64_t bytes(const struct query *q, enum attention_mode mode, bool back
 {
     const int64_t *dim = q->in[backward ? 1 : 0]->dim;
     struct attention_sizes n = {.B = dim[0], .T = dim[1], .H = dim[2], .D = dim[3], .mode = mode, .backward = backward};
+    if (mode == ATTENTION_PLAIN) n.ranges = ranges_of(q, backward) != NULL, n.S = q->in[backward ? 2 : 1]->dim[1];
     if (mode != ATTENTION_PLAIN) n.height = q->attr->relative.height, n.width = q->attr->relative.width;
     return attention_work_of(&n).total;
 }
 
+static uint64_t work_fwd(const struct query *q) { return bytes(q, ATTENTION_PLAIN, false); }
 static uint64_t work_bwd(const struct query *q) { return bytes(q, ATTENTION_PLAIN, true); }
 static uint64_t work_rel(const struct query *q) { return bytes(q, ATTENTION_BY_TABLES, false); }
 static uint64_t work_rel_bwd(const struct query *q) { return bytes(q, ATTENTION_BY_TABLES, true); }

@@ -167,9 +167,10 @@ template <bool TRANSPOSED, int M, int N> __device__ inline void mask_scores(floa
 /* Online softmax: turns products times `factor` into powers of two relative to a maximum of each
  * row; o and sum are rescaled when it is raised. It is raised to the row's own maximum only if that
  * exceeds it by more than 2^8: until then o and sum keep their scale, and nothing has to be
- * rescaled. */
-template <int D, int M, int N>
-__device__ inline void online_softmax(float (&x)[M][N][4], float (&o)[M][D / 8][4], float (&top)[M][2], float (&sum)[M][2], float factor)
+ * rescaled. All rows of the warp are raised together, unless RANGES and `apart`: then rows are of several
+ * documents, whose bits do not depend on each other. */
+template <int D, int M, int N, bool RANGES = false>
+__device__ inline void online_softmax(float (&x)[M][N][4], float (&o)[M][D / 8][4], float (&top)[M][2], float (&sum)[M][2], float factor, bool apart = false)
 {
     constexpr float SLACK = 8;
     float now[M][2];
@@ -183,6 +184,7 @@ __device__ inline void online_softmax(float (&x)[M][N][4], float (&o)[M][D / 8][
     });
     if (__any_sync(0xffffffffu, grown))
         each<M, 2>([&](int m, int half) {
+            if (RANGES && apart && !(now[m][half] > top[m][half] + SLACK)) return;
             /* no key seen so far: 2^-inf = 0 */
             const float shrink = now[m][half] == -CUDART_INF_F ? 0.0f : power_of_two(top[m][half] - now[m][half]);
             top[m][half] = now[m][half];

@@ -33,6 +33,12 @@ constexpr int GROUP = 128;            /* threads of a warpgroup */
 template <int D> constexpr int panels_of = (D + PANEL - 1) / PANEL;
 template <int D, int ROWS> constexpr int tile_bytes = ROWS * panels_of<D> * 128;
 
+/* A tile of queries of a head, and the keys that it sees; head < 0: none. */
+struct task {
+    int head, b, h, g, t0;
+    span keys;
+};
+
 #if HAS_WGMMA
 
 /* --- barriers --------------------------------------------------------------------------------- */
@@ -221,11 +227,6 @@ template <typename T, int K, int N> __device__ inline void product_across(float 
 
 /* --- work ------------------------------------------------------------------------------------- */
 
-/* A tile of queries of a head, and the keys that it sees; head < 0: none. */
-struct task {
-    int head, b, h, g, t0;
-    span keys;
-};
 /* The n-th task of this block. Causal: the longest first over all heads, with every other round
  * reversed, so that blocks finish together. Otherwise the tiles of one head are adjacent, because
  * they share its keys. */

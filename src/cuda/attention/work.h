@@ -11,6 +11,11 @@
  *     bias     [H,T]                   the table in f32                                    BIAS
  *     partial  REL  [groups,J,D]       gradients of the tables, by groups of heads  backward
  *              BIAS [B,tiles,H,T]      by samples and tiles of queries              backward
+ *     seen     [B,T up to 64s,2]       a query's range of keys within 0 .. S, the window applied      ranges
+ *     bounds   [B,T / 64]              struct range_bounds of each 64 queries                         ranges
+ *     order    [B,T / 64]              tiles of queries, those with most keys first                   ranges
+ *     key_order   [B,S / 64]           tiles of keys, those with most queries first                   backward, ranges
+ *     taken    [2]                     how many tiles blocks have taken so far                        ranges
  *
  * and of ATTENTION_WINDOW_BWD's, where a window is one of a sample and a head, ((b * down + y) *
  * across + x) * H + h:
@@ -53,11 +58,22 @@ struct attention_sizes {
     int64_t B, T, H, D, height, width;
     enum attention_mode mode;
     int backward;
+    int ranges; /* whether each query has a range of keys; S then counts */
+    int64_t S;
+};
+
+/* The ranges of 64 queries (ranges.cu): the keys that any of them sees, and those that all of them see;
+ * queries without keys count in the latter only. */
+struct range_bounds {
+    int32_t begin, end, all_begin, all_end;
+    int32_t border;  /* another document begins at one of them but the first */
+    int32_t fresh;   /* another document begins at the first */
+    int32_t unused[2];
 };
 
 /* Offsets in bytes. */
 struct attention_work {
-    uint64_t delta, lse2, tables, rel, drel, bias, partial, total;
+    uint64_t delta, lse2, tables, rel, drel, bias, partial, seen, bounds, order, key_order, taken, total;
 };
 
 /* Queries per block of the backward without tensor cores: the smallest tile of any kernel. */
@@ -78,7 +94,7 @@ static inline uint64_t attention_reserve(uint64_t *at, int64_t floats)
 
 static inline struct attention_work attention_work_of(const struct attention_sizes *n)
 {
-    struct attention_work w = {0, 0, 0, 0, 0, 0, 0, 0};
+    struct attention_work w = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
     uint64_t at = 0;
     const int64_t heads = n->B * n->H, rows = heads * n->T, R = n->height + n->width, J = 2 * R - 2;
     const int64_t tile = attention_small_tile(n->D), tiles = (n->T + tile - 1) / tile;
@@ -93,6 +109,14 @@ static inline struct attention_work attention_work_of(const struct attention_siz
     if (n->mode == ATTENTION_BY_BIAS) {
         w.bias = attention_reserve(&at, n->H * n->T);
         if (n->backward) w.partial = attention_reserve(&at, heads * tiles * n->T);
+    }
+    if (n->ranges) {
+        const int64_t sixty_fours = n->B * ((n->T + 63) / 64);
+        w.seen = attention_reserve(&at, 2 * 64 * sixty_fours);
+        w.bounds = attention_reserve(&at, sixty_fours * (int64_t)(sizeof(struct range_bounds) / sizeof(float)));
+        w.order = attention_reserve(&at, sixty_fours);
+        if (n->backward) w.key_order = attention_reserve(&at, n->B * ((n->S + 63) / 64));
+        w.taken = attention_reserve(&at, 2);
     }
     w.total = at;
     return w;

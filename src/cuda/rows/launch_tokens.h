@@ -19,7 +19,10 @@ cudaError_t cuda_embedding_dw(float *dw, int32_t *next, const int32_t *ids, cons
 /* y, x [B,T,H,D]; y may alias x. */
 struct rope_shape {
     int64_t B, T, H, D;
-    float scale, sign; /* sign -1: the inverse */
+    float scale, sign;        /* sign -1: the inverse */
+    const int32_t *positions; /* [B,T,per]; NULL: 0, 1, 2, ... */
+    int64_t per;              /* 1 or 3 */
+    int second, third;        /* of three, the first pairs that the second and the third position turn */
 };
 cudaError_t cuda_rope(void *y, const void *x, const float *inv_freq, enum store type, struct rope_shape s, cudaStream_t stream);
 

@@ -22,7 +22,7 @@ static uint64_t work_embedding_dw(const struct query *q) { return (uint64_t)tens
 static bool match_rope(const struct query *q)
 {
     const struct tensor *x = q->in[0];
-    return is_storable(x) && x->rank == 4 && x->dim[3] <= ROPE_WIDEST && !given(q, 2) && is_dense(q->in[1], DT_F32) && is_dense(q->out[0], x->dtype);
+    return is_storable(x) && x->rank == 4 && x->dim[3] <= ROPE_WIDEST && (!given(q, 2) || is_dense(given(q, 2), DT_I32)) && is_dense(q->in[1], DT_F32) && is_dense(q->out[0], x->dtype);
 }
 
 static bool match_cache_write(const struct query *q)

@@ -25,7 +25,12 @@ static int launch_embedding_dw(const struct launch *l, struct error *e)
 static int launch_rope(const struct launch *l, struct error *e)
 {
     const struct operand *x = &l->in[0];
-    const struct rope_shape s = {x->dim[0], x->dim[1], x->dim[2], x->dim[3], l->attr->rope.scale, l->attr->rope.inverse ? -1.0f : 1.0f};
+    const int64_t *sections = l->attr->rope.sections;
+    struct rope_shape s = {x->dim[0], x->dim[1], x->dim[2], x->dim[3], l->attr->rope.scale, l->attr->rope.inverse ? -1.0f : 1.0f, NULL, 1, 0, 0};
+    if (has(l, 2)) {
+        s.positions = l->in[2].data, s.per = l->in[2].rank == 3 ? 3 : 1;
+        s.second = (int)sections[0], s.third = (int)(sections[0] + sections[1]);
+    }
     TRY_CUDA(cuda_rope(l->out[0].data, x->data, l->in[1].data, store_of(x->dtype), s, l->stream));
     return PL_OK;
 }

@@ -1,0 +1,140 @@
+/*
+ * range_hopper.cuh: ranges of keys (ranges.cuh) in the kernels of hopper*.cu.
+ *
+ * The producer takes tiles of queries in the order of their work (ranges.cu), and tells the warpgroups
+ * through shared memory which tile it fetches and what is known of its ranges.
+ */
+#ifndef ATTENTION_RANGE_HOPPER_CUH
+#define ATTENTION_RANGE_HOPPER_CUH
+
+#include "cuda/attention/ranges.cuh"
+#include "cuda/attention/wgmma_hopper.cuh"
+
+/* A tile of queries, and the keys that each warpgroup sees; x.head < 0: there is none left. */
+template <int QUERIES> struct ranged_task {
+    task x;
+    int border; /* of several documents */
+    span own[QUERIES / 64];
+};
+/* The task and the ranges of its queries, in shared memory. */
+template <int QUERIES> struct alignas(16) range_task {
+    int2 seen[QUERIES];
+    ranged_task<QUERIES> of;
+};
+
+#if HAS_WGMMA
+
+/* Copies bytes, a multiple of 16, from and to such addresses. */
+__device__ inline void fetch_bytes(void *to, const void *from, int bytes, uint64_t *bar)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)), "l"(from), "r"(bytes),
+                 "r"(shared_address(bar))
+                 : "memory");
+}
+/* What this thread wrote to shared memory is seen by products and copies after the next barrier. */
+__device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/* The number of the producer's next task; the first is the block's own. */
+__device__ inline int take_next(const attention &a, int i, int items) { return i < items ? (int)gridDim.x + atomicAdd(a.taken, 1) : items; }
+
+template <int QUERIES> __device__ inline ranged_task<QUERIES> ranged_task_of(const attention &a, int i, int items)
+{
+    ranged_task<QUERIES> r = {{-1, 0, 0, 0, 0, {0, 0}}, 0, {}};
+    if (i >= items) return r;
+    const int tiles = (a.T + QUERIES - 1) / QUERIES, sixty_fours = (a.T + 63) / 64, tile = a.order[i / a.H], h = i % a.H, b = tile / tiles;
+    const int t0 = tile % tiles * QUERIES;
+    range_tile all = {INT32_MAX, 0, 0, 0, false};
+#pragma unroll
+    for (int n = 0; n < QUERIES / 64; n++) {
+        r.own[n] = {0, 0};
+        if (t0 + 64 * n >= a.T) continue;
+        const range_bounds *from = a.bounds + (int64_t)b * sixty_fours + t0 / 64 + n;
+        all.begin = min(all.begin, from->begin), all.end = max(all.end, from->end);
+        r.border |= from->border | (n > 0 && from->fresh);
+        r.own[n] = {from->begin, from->end};
+    }
+    r.x = {b * a.H + h, b, h, h / (a.H / a.G), t0, {0, 0}};
+    if (all.begin < all.end) r.x.keys = {all.begin, all.end};
+    return r;
+}
+
+/* The bytes of these ranges: up to T, rounded up to a multiple of 64. */
+template <int QUERIES> __device__ inline int seen_bytes(const attention &a, int t0) { return min(QUERIES, (a.T + 63) / 64 * 64 - t0) * (int)sizeof(int2); }
+template <int QUERIES> __device__ inline void fetch_seen(range_task<QUERIES> *to, const attention &a, const task &x, uint64_t *bar)
+{
+    const int64_t padded = (a.T + 63) / 64 * 64;
+    fetch_bytes(to->seen, a.seen + (x.b * padded + x.t0) * 2, seen_bytes<QUERIES>(a, x.t0), bar);
+}
+
+/* The part of the task's keys, in tiles of KEYS, that the warpgroup's own 64 queries see. */
+template <int KEYS, int QUERIES> __device__ inline span own_keys(const range_task<QUERIES> *from)
+{
+    const span own = from->of.own[threadIdx.x / GROUP], all = from->of.x.keys;
+    if (own.begin >= own.end) return {all.end, all.end};
+    return {all.begin + (own.begin - all.begin) / KEYS * KEYS, own.end};
+}
+
+/* The ranges of a thread's two queries, and the keys that all queries of the warp see. */
+struct own_ranges {
+    span of[2], all;
+};
+template <int QUERIES> __device__ inline own_ranges load_ranges(const range_task<QUERIES> *from, const attention &a, int first)
+{
+    own_ranges r;
+    int begin = 0, end = INT32_MAX;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int t = first + (int)threadIdx.x % 32 / 4 + 8 * half;
+        r.of[half] = {0, 0};
+        if (t >= a.T) continue;
+        const int2 x = from->seen[t - from->of.x.t0];
+        r.of[half] = {x.x, x.y};
+        begin = max(begin, x.x < x.y ? x.x : INT32_MAX), end = min(end, x.y);
+    }
+    r.all = {__reduce_max_sync(0xffffffffu, begin), __reduce_min_sync(0xffffffffu, end)};
+    return r;
+}
+__device__ inline bool sees_all(const own_ranges &r, int s0, int sn) { return r.all.begin <= s0 && r.all.end >= s0 + sn; }
+
+/* x = `with` where a query does not see a key of s0 .. . */
+template <int N> __device__ inline void set_unseen(float (&x)[N], const own_ranges &r, int s0, float with)
+{
+    const int column = s0 + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (!in_range(r.of[i / 2 % 2], column + i / 4 * 8 + i % 2)) x[i] = with;
+}
+
+/* Turns rows of a tile into zeros: those from row `kept` on, and, if `look`, those with a NaN or an
+ * infinity, for which `bad`, unless NULL, gets a bit in one of its words, panel by panel. The THREADS
+ * threads of the warpgroups call it, and products may follow. */
+template <typename T, int ROWS, int PANELS, int THREADS> __device__ inline void clean_panels(char *tile, int kept, bool look, unsigned *bad)
+{
+    const int lane = threadIdx.x % 32;
+    for (int i = threadIdx.x; i < ROWS * PANELS; i += THREADS) {
+        char *row = tile + i * 128;
+        const bool lost = i % ROWS >= kept;
+        bool spoilt = false;
+        if (!lost && look) spoilt = clean_row<T, 128>(row, lane);
+#pragma unroll 1
+        for (int c = 0; c < 8 && lost; c++) *reinterpret_cast<uint4 *>(row + (c + lane) % 8 * 16) = uint4{0, 0, 0, 0};
+        const unsigned rows = __ballot_sync(0xffffffffu, spoilt);
+        if (bad && lane == 0) bad[i / 32] = rows;
+    }
+    fence_proxy_async();
+    named_barrier_sync<THREADS>(2);
+}
+
+#endif
+
+/* Calls f(T, D, whether there is a grid, whether there are ranges), as types, for this attention. */
+template <typename F> static cudaError_t by_kind(const attention *a, F f)
+{
+    return by_shape(a, [&](auto t, auto d, auto grid) {
+        if constexpr (!decltype(grid)::value)
+            if (a->ranges) return f(t, d, grid, std::true_type());
+        return f(t, d, grid, std::false_type());
+    });
+}
+
+#endif

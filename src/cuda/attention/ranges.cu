@@ -1,0 +1,115 @@
+/*
+ * ranges.cu: what the attention kernels read instead of the ranges of keys (work.h): the ranges within
+ * 0 .. S with the window applied, the bounds of each 64 queries, and the tiles in the order of their
+ * work, the longest first: blocks take the next tile when they are done with one, and so end together.
+ * The order changes no result.
+ */
+#include "cuda/attention/ranges.cuh"
+
+constexpr int THREADS = 1024, SIXTY_FOURS = THREADS / 32; /* a warp has 64 queries at a time */
+
+static __device__ span clean_range(const attention &a, int64_t b, int t)
+{
+    if (t >= a.T) return {0, 0};
+    const int32_t *from = a.ranges + (b * a.T + t) * 2;
+    const int64_t last = from[1], first = max((int64_t)from[0], a.window < INT32_MAX ? last - a.window : INT64_MIN);
+    const int64_t begin = max(first, (int64_t)0), end = min(last, (int64_t)a.S);
+    return begin < end ? span{(int)begin, (int)end} : span{0, 0};
+}
+
+/* Whether another document begins between neighbours: their ranges are disjoint. */
+static __device__ bool are_apart(const span &x, const span &y) { return max(x.begin, y.begin) >= min(x.end, y.end); }
+
+static __device__ int warp_min(int x)
+{
+    for (int m = 16; m > 0; m /= 2) x = min(x, __shfl_xor_sync(0xffffffffu, x, m));
+    return x;
+}
+static __device__ int warp_max(int x) { return -warp_min(-x); }
+
+/* A lane has two adjacent queries. */
+static __device__ void store_bounds(const attention &a, int64_t i)
+{
+    const int lane = threadIdx.x % 32, tiles = (a.T + 63) / 64, t = (int)(i % tiles) * 64 + 2 * lane;
+    const int64_t b = i / tiles;
+    const span x = clean_range(a, b, t), y = clean_range(a, b, t + 1);
+    reinterpret_cast<int4 *>(a.seen)[(i * 64 + 2 * lane) / 2] = {x.begin, x.end, y.begin, y.end};
+    span before = {__shfl_up_sync(0xffffffffu, y.begin, 1), __shfl_up_sync(0xffffffffu, y.end, 1)};
+    if (lane == 0 && t > 0) before = clean_range(a, b, t - 1);
+    const bool fresh = t > 0 && t < a.T && are_apart(before, x), inner = t + 1 < a.T && are_apart(x, y);
+    const unsigned apart = __ballot_sync(0xffffffffu, fresh) & ~1u, within = __ballot_sync(0xffffffffu, inner);
+    const bool any[2] = {x.begin < x.end, y.begin < y.end}, there[2] = {t < a.T, t + 1 < a.T};
+    range_bounds r = {};
+    r.begin = warp_min(min(any[0] ? x.begin : INT32_MAX, any[1] ? y.begin : INT32_MAX));
+    r.end = warp_max(max(x.end, y.end));
+    r.all_begin = warp_max(max(there[0] && !any[0] ? INT32_MAX : x.begin, there[1] && !any[1] ? INT32_MAX : y.begin));
+    r.all_end = warp_min(min(there[0] ? x.end : INT32_MAX, there[1] ? y.end : INT32_MAX));
+    r.border = (apart | within) != 0;
+    r.fresh = fresh;
+    if (lane == 0) a.bounds[i] = r;
+}
+
+/* Sorts n tiles by their work, a number of up to THREADS - 1: counts, sums of the counts, places. */
+template <typename F> static __device__ void sort_tiles(int32_t *order, int n, F work)
+{
+    __shared__ int count[THREADS], sums[32];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const auto place = [&](int i) { return THREADS - 1 - min(work(i), THREADS - 1); };
+    count[threadIdx.x] = 0;
+    __syncthreads();
+    for (int i = threadIdx.x; i < n; i += THREADS) atomicAdd(&count[place(i)], 1);
+    __syncthreads();
+    const int own = count[threadIdx.x];
+    int sum = own;
+    for (int m = 1; m < 32; m *= 2) {
+        const int other = __shfl_up_sync(0xffffffffu, sum, m);
+        if (lane >= m) sum += other;
+    }
+    if (lane == 31) sums[warp] = sum;
+    __syncthreads();
+    for (int w = 0; w < warp; w++) sum += sums[w];
+    count[threadIdx.x] = sum - own; /* where the first of them goes */
+    __syncthreads();
+    for (int i = threadIdx.x; i < n; i += THREADS) order[atomicAdd(&count[place(i)], 1)] = i;
+    __syncthreads();
+}
+
+static __device__ void sort_all(const attention &a, int queries, int keys)
+{
+    const int tiles = queries ? (a.T + queries - 1) / queries : 0, key_tiles = keys ? (a.S + keys - 1) / keys : 0, sixty_fours = (a.T + 63) / 64;
+    if (threadIdx.x < 2) a.taken[threadIdx.x] = 0;
+    if (queries)
+        sort_tiles(a.order, a.B * tiles, [&](int i) {
+            const range_tile x = bounds_of(a, i / tiles, i % tiles * queries, queries);
+            return max(0, x.end - x.begin + 63) / 64;
+        });
+    if (keys)
+        sort_tiles(a.key_order, a.B * key_tiles, [&](int i) {
+            const range_bounds *from = a.bounds + (int64_t)(i / key_tiles) * sixty_fours;
+            const int s0 = i % key_tiles * keys;
+            int n = 0;
+            for (int t = 0; t < sixty_fours; t++) n += from[t].begin < s0 + keys && from[t].end > s0;
+            return n;
+        });
+}
+
+/* One block does all of it; of several, each a part, and the order follows in a launch of its own. */
+__global__ void __launch_bounds__(THREADS) ranges_kernel(const attention a, int queries, int keys)
+{
+    const int64_t n = (int64_t)a.B * ((a.T + 63) / 64);
+    for (int64_t i = (int64_t)blockIdx.x * SIXTY_FOURS + threadIdx.x / 32; i < n; i += (int64_t)gridDim.x * SIXTY_FOURS) store_bounds(a, i);
+    if (gridDim.x > 1) return;
+    __syncthreads();
+    sort_all(a, queries, keys);
+}
+__global__ void __launch_bounds__(THREADS) order_kernel(const attention a, int queries, int keys) { sort_all(a, queries, keys); }
+
+extern "C" cudaError_t cuda_attention_ranges(const struct attention *a, int queries, int keys, cudaStream_t stream)
+{
+    enum { ALONE = 8 }; /* tiles of a warp up to which a second launch would take longer */
+    const int64_t n = (int64_t)a->B * ((a->T + 63) / 64), blocks = (n + SIXTY_FOURS - 1) / SIXTY_FOURS;
+    if (n > INT32_MAX / 4) return cudaErrorInvalidValue; /* tiles are counted in int */
+    if (blocks <= ALONE) return start_kernel(ranges_kernel, 1, THREADS, 0, stream, *a, queries, keys);
+    const cudaError_t rc = start_kernel(ranges_kernel, blocks < 256 ? blocks : 256, THREADS, 0, stream, *a, queries, keys);
+    return rc == cudaSuccess && (queries || keys) ? start_kernel(order_kernel, 1, THREADS, 0, stream, *a, queries, keys) : rc;
+}
