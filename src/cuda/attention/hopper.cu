@@ -13,7 +13,9 @@
  * row of the grid: the column terms of a query stay in registers, the same for every row, and the
  * row term is one number per tile.
  *
- * With RANGES each query has a range of keys (ranges.cuh).
+ * With RANGES each query has a range of keys (ranges.cuh). Where a warpgroup sees nothing of the second
+ * half of its last tile, as at the end of causal ranges, it multiplies the first half alone; it passes by
+ * the tiles that only others see.
  */
 #include "cuda/attention/launch_hopper.h"
 #include "cuda/attention/range_hopper.cuh"
@@ -49,14 +51,14 @@ struct running {
 
 /* Turns scores into probabilities relative to the running maximum of each of the thread's two
  * rows. */
-template <bool GRID>
-static __device__ void online_softmax(float (&s)[KEYS / 2], running &r, float factor, const float (&columns)[32], const float (&row_bias)[2][2])
+template <bool GRID, int N>
+static __device__ void online_softmax(float (&s)[N], running &r, float factor, const float (&columns)[32], const float (&row_bias)[2][2])
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         float most[2] = {-CUDART_INF_F, -CUDART_INF_F}, here, part = 0;
 #pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
+        for (int n = 0; n < N / 4; n++)
 #pragma unroll
             for (int i = 4 * n + 2 * half; i < 4 * n + 2 * half + 2; i++) {
                 if (GRID) s[i] = fmaf(s[i], factor, columns[i % 32]);
@@ -70,7 +72,7 @@ static __device__ void online_softmax(float (&s)[KEYS / 2], running &r, float fa
         r.top[half] = here;
         const float off[2] = {base - row_bias[half][0], base - row_bias[half][1]};
 #pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
+        for (int n = 0; n < N / 4; n++)
 #pragma unroll
             for (int i = 4 * n + 2 * half; i < 4 * n + 2 * half + 2; i++)
                 part += s[i] = power_of_two(GRID ? s[i] - off[n / 8] : fmaf(s[i], factor, -base));
@@ -94,11 +96,11 @@ static __device__ void load_row_bias(float (&row_bias)[2][2], const attention &a
 
 /* Scores of the keys in `bad` become NaN where they are seen: where they are not -inf. */
 #if HAS_WGMMA
-template <int PANELS> static __device__ void spoil_scores(float (&s)[KEYS / 2], const unsigned (&bad)[2][KEYS / 32])
+template <int PANELS, int N> static __device__ void spoil_scores(float (&s)[N], const unsigned (&bad)[2][KEYS / 32])
 {
     const int column = threadIdx.x % 4 * 2;
 #pragma unroll
-    for (int word = 0; word < KEYS / 32; word++) {
+    for (int word = 0; word < N / 16; word++) {
         const unsigned rows = bad[0][word] | bad[PANELS - 1][word];
         if (!rows) continue;
 #pragma unroll
@@ -132,7 +134,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
     __syncthreads();
 
     if (group == WORKERS / GROUP) {
-        registers_dec<WORKERS == 2 * GROUP && !RANGES ? 24 : 32>();
+        registers_dec<WORKERS == 2 * GROUP ? 24 : 32>();
         if (threadIdx.x == WORKERS) {
             ring_slot at = {0, 1};
             int i = blockIdx.x; /* with RANGES: the number of the task */
@@ -198,9 +200,16 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
             }
             own_ranges seen;
             bool border = false;
-            if constexpr (RANGES) seen = load_ranges(&more->task, a, first), border = more->task.of.border;
+            int end = x.keys.end, s0 = x.keys.begin; /* end: of the keys that the warpgroup sees */
+            if constexpr (RANGES) seen = load_ranges(&more->task, a, first), border = more->task.of.border, end = more->task.of.own[group].end;
             if (!RANGES) barrier_wait(&barrier->q, n % 2);
-            for (int s0 = x.keys.begin; s0 < x.keys.end; s0 += KEYS) {
+            /* With RANGES, where the values have rows of another document. */
+            [[maybe_unused]] const auto is_mixed = [&] { return border || s0 + KEYS > x.keys.end; };
+            [[maybe_unused]] const auto clean = [&] {
+                barrier_wait(&barrier->v[at.slot], at.phase);
+                clean_panels<T, KEYS, PANELS, WORKERS>(v + at.slot * TILE, x.keys.end - s0, border, more->bad[at.slot][0]);
+            };
+            for (; RANGES ? s0 + KEYS / 2 < end : s0 < end; s0 += KEYS) {
                 if (GRID) {
                     for (int i = 0; i < 4; i++) row_bias[i / 2][i % 2] = soon[i / 2][i % 2] * factor;
                     load_row_bias(soon, a, rel, first, s0 + KEYS);
@@ -223,11 +232,10 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                 if (lane == 0) barrier_arrive(&barrier->k_free[at.slot]);
                 if constexpr (RANGES) {
                     if (!sees_all(seen, s0, KEYS)) set_unseen(s, seen, s0, -CUDART_INF_F);
-                    if (border || s0 + KEYS > x.keys.end) { /* the values have rows of another document */
+                    if (is_mixed()) {
                         wgmma_wait<0>();
                         pin_registers(o), pin_registers(p);
-                        barrier_wait(&barrier->v[at.slot], at.phase);
-                        clean_panels<T, KEYS, PANELS, WORKERS>(v + at.slot * TILE, x.keys.end - s0, border, more->bad[at.slot][0]);
+                        clean();
                         if (border) spoil_scores<PANELS>(s, more->bad[at.slot]);
                     }
                 } else if (s0 + KEYS > a.S || !all_seen(a, first, 16, s0, KEYS)) {
@@ -243,8 +251,50 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                 last = at;
                 next<SLOTS>(at);
             }
+            bool added = RANGES ? s0 == x.keys.begin : x.keys.begin >= x.keys.end; /* the last tile to o, or there is none */
+            if constexpr (RANGES) {
+                if (s0 < end) {
+                    float few[KEYS / 4];
+                    unsigned few_p[KEYS / 8];
+                    barrier_wait(&barrier->k[at.slot], at.phase);
+                    pin_registers(few), pin_registers(o), pin_registers(p);
+                    wgmma_fence();
+                    product_along<T, D, QUERIES, KEYS>(few, mine, k_at + at.slot * (TILE >> 4), 0);
+                    wgmma_commit();
+                    if (!added) {
+                        barrier_wait(&barrier->v[last.slot], last.phase);
+                        wgmma_fence();
+                        product_across<T, KEYS / 16>(o, p, v_at + last.slot * (TILE >> 4), 1);
+                        wgmma_commit();
+                    }
+                    wgmma_wait<0>();
+                    pin_registers(few), pin_registers(o), pin_registers(p);
+                    if (lane == 0) barrier_arrive(&barrier->k_free[at.slot]);
+                    if (!added && lane == 0) barrier_arrive(&barrier->v_free[last.slot]);
+                    if (!sees_all(seen, s0, KEYS / 2)) set_unseen(few, seen, s0, -CUDART_INF_F);
+                    if (is_mixed()) {
+                        clean();
+                        if (border) spoil_scores<PANELS>(few, more->bad[at.slot]);
+                    }
+                    online_softmax<false>(few, r, factor, columns, row_bias);
+#pragma unroll
+                    for (int i = 0; i < D / 2; i++) o[i] *= r.shrink[i / 2 % 2];
+                    round_all<T>(few_p, few);
+                    barrier_wait(&barrier->v[at.slot], at.phase);
+                    pin_registers(o), pin_registers(few_p);
+                    wgmma_fence();
+                    product_across<T, KEYS / 32>(o, few_p, v_at + at.slot * (TILE >> 4), 1);
+                    wgmma_commit();
+                    wgmma_wait<0>();
+                    pin_registers(o), pin_registers(few_p);
+                    if (lane == 0) barrier_arrive(&barrier->v_free[at.slot]);
+                    added = true;
+                    s0 += KEYS;
+                    next<SLOTS>(at);
+                }
+            }
             barrier_arrive_warp(&barrier->q_free);
-            if (x.keys.begin < x.keys.end) {
+            if (!added) {
                 barrier_wait(&barrier->v[last.slot], last.phase);
                 pin_registers(o), pin_registers(p);
                 wgmma_fence();
@@ -254,6 +304,14 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                 pin_registers(o);
                 if (lane == 0) barrier_arrive(&barrier->v_free[last.slot]);
             }
+            if constexpr (RANGES)
+                for (; s0 < x.keys.end; s0 += KEYS, next<SLOTS>(at)) {
+                    barrier_wait(&barrier->k[at.slot], at.phase);
+                    barrier_wait(&barrier->v[at.slot], at.phase);
+                    if (is_mixed()) clean();
+                    barrier_arrive_warp(&barrier->k_free[at.slot]);
+                    if (lane == 0) barrier_arrive(&barrier->v_free[at.slot]);
+                }
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 r.sum[half] = quad_sum(r.sum[half]);

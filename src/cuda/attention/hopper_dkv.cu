@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
 
     if (group == WORKERS / GROUP) {
-        registers_dec<RANGES ? 32 : 24>();
+        registers_dec<24>();
         if constexpr (RANGES) {
             if (threadIdx.x / 32 == WORKERS / 32) fetch_ranged<T, D>(a, m, k, v, ring, barrier, walk, b, g, s0);
         } else if (threadIdx.x == WORKERS) {

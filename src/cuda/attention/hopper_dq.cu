@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
     __syncthreads();
 
     if (group == WORKERS / GROUP) {
-        registers_dec<WORKERS == 2 * GROUP && !RANGES ? 24 : 32>();
+        registers_dec<WORKERS == 2 * GROUP ? 24 : 32>();
         if (threadIdx.x == WORKERS) {
             ring_slot at = {0, 1};
             int i = blockIdx.x; /* with RANGES: the number of the task */

@@ -109,6 +109,8 @@ __device__ inline void fetch_rows(void *to, const CUtensorMap *map, int b, int h
 
 /* --- products --------------------------------------------------------------------------------- */
 
+/* A block's warps exchange the registers that it was launched with, and registers_inc waits for ever for
+ * more: 384 threads have 168 each, 2 x 128 x 240 + 128 x 24; 512 have 128, 3 x 128 x 160 + 128 x 32. */
 template <int n> __device__ inline void registers_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n)); }
 template <int n> __device__ inline void registers_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n)); }
 
