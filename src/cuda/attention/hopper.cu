@@ -304,7 +304,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                 pin_registers(o);
                 if (lane == 0) barrier_arrive(&barrier->v_free[last.slot]);
             }
-            if constexpr (RANGES)
+            if constexpr (RANGES) { /* with braces: without them nvcc 13 discards the loop after it as well */
                 for (; s0 < x.keys.end; s0 += KEYS, next<SLOTS>(at)) {
                     barrier_wait(&barrier->k[at.slot], at.phase);
                     barrier_wait(&barrier->v[at.slot], at.phase);
@@ -312,6 +312,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                     barrier_arrive_warp(&barrier->k_free[at.slot]);
                     if (lane == 0) barrier_arrive(&barrier->v_free[at.slot]);
                 }
+            }
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 r.sum[half] = quad_sum(r.sum[half]);
