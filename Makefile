@@ -26,7 +26,7 @@ LDLIBS  += -lonig -lutf8proc -lcjson -lyaml -ljpeg -lpng -lz -lm -lpthread -ldl
 LDFLAGS += -fopenmp $(EXTRA)
 
 CUDA_ROOMS := cuda cuda/device cuda/attention cuda/products cuda/rows cuda/maps cuda/update
-DIRS := base io text graph run cost cpu $(CUDA_ROOMS) passes passes/techniques passes/rewrites plan models data config engine feed infer train calibrate report lib cli
+DIRS := base io text text/tokenizer text/template graph run cost cpu $(CUDA_ROOMS) passes passes/techniques passes/rewrites plan models data config engine feed infer train calibrate report lib cli
 # Sorted by make itself: the order of a wildcard depends on the locale.
 SRCS := $(sort $(filter-out src/cli/main.c,$(foreach d,$(DIRS),$(wildcard src/$(d)/*.c))))
 

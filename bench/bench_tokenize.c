@@ -12,7 +12,7 @@
 #include <time.h>
 
 #include "io/file.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 struct cut {
     VEC(struct byte_range) at;

@@ -11,7 +11,7 @@
 
 #include "io/file.h"
 #include "io/json.h"
-#include "text/template.h"
+#include "text/template/template.h"
 
 static void put_ranges(struct json_writer *w, const char *key, const struct byte_range *at, uint32_t n)
 {

@@ -12,7 +12,7 @@
 
 #include "io/file.h"
 #include "io/json.h"
-#include "text/chat.h"
+#include "text/template/chat.h"
 
 #define GOLDEN "tests/golden/chat/"
 

@@ -16,7 +16,7 @@
 
 #include "io/file.h"
 #include "io/json.h"
-#include "text/template.h"
+#include "text/template/template.h"
 
 #define GOLDEN "tests/golden/templates"
 

@@ -15,9 +15,9 @@
 
 #include "io/json.h"
 #include "temporary_folder.h"
-#include "text/aligned.h"
+#include "text/tokenizer/aligned.h"
 #include "text/pattern.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 #include "text/unicode.h"
 
 #define GOLDEN "tests/golden/tokenizers"

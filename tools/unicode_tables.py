@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes src/text/template_unicode.inc: letter case and printability of code points, as Python has them.
+"""Writes src/text/template/unicode.inc: letter case and printability of code points, as Python has them.
 
-    python3 tools/unicode_tables.py >src/text/template_unicode.inc      (Python 3.11: Unicode 14)
+    python3 tools/unicode_tables.py >src/text/template/unicode.inc      (Python 3.11: Unicode 14)
 
 Runs of code points with the same distance to their mapping become one row {first, last, step, distance}.
 """

@@ -7,7 +7,7 @@
 #ifndef CLI_TOKENIZE_H
 #define CLI_TOKENIZE_H
 
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 struct tokenize_request {
     const char *model, *file, *template;

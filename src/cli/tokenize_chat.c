@@ -8,7 +8,7 @@
 #include "cli/tokenize.h"
 #include "io/file.h"
 #include "io/json.h"
-#include "text/chat.h"
+#include "text/template/chat.h"
 
 enum { CHAT_MOST = 256 << 20, NOT_TRAINED = -100 };
 

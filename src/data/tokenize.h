@@ -8,7 +8,7 @@
 #define TOKENIZE_H
 
 #include "data/token_store.h"
-#include "text/chat.h"
+#include "text/template/chat.h"
 
 struct tokenize_options {
     char *const *paths;                /* paths or globs; each glob's files are sorted */

@@ -12,7 +12,7 @@
 #include "infer/generator.h"
 #include "infer/sample.h"
 #include "infer/text_scores.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 struct generate_options {
     struct sampling sampling;

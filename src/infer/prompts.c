@@ -7,7 +7,7 @@
 
 #include "io/file.h"
 #include "io/json.h"
-#include "text/chat.h"
+#include "text/template/chat.h"
 
 enum { CHAT_MOST = 256 << 20 }; /* bytes of a chat's file */
 

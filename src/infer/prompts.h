@@ -5,8 +5,8 @@
 #define PROMPTS_H
 
 #include "config/config.h"
-#include "text/template.h"
-#include "text/tokenizer.h"
+#include "text/template/template.h"
+#include "text/tokenizer/tokenizer.h"
 
 struct prompts {
     struct tokenizer *tokenizer;

@@ -3,7 +3,7 @@
  */
 #include <string.h>
 
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 struct pl_tokenizer {
     struct tokenizer *tokenizer; /* NULL: it could not be opened, and `opening` says why */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "io/json.h"
-#include "text/template.h"
+#include "text/template/template.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "files.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 #include "text/unicode.h"
 
 /* Whatever is encoded decodes to UTF-8, whole and as a stream. */

@@ -1,0 +1,167 @@
+/*
+ * chat.c: see chat.h.
+ */
+#include "text/template/chat.h"
+
+#include <string.h>
+
+void chat_tokens_free(struct chat_tokens *c)
+{
+    token_list_free(&c->tokens);
+    vec_free(&c->answers);
+}
+
+/* --- rendering ------------------------------------------------------------------------------- */
+
+/* What templates know as strftime_now in training: one day, so that token stores made on different days
+ * are the same. It is the date that Llama 3's templates write where they are told none. */
+static const char training_date[] = "2024-07-26";
+
+/* A message's thoughts have one of three names, and templates read one of two: both are filled, as
+ * transformers does. */
+static void name_thoughts(struct value *messages, struct bump *b)
+{
+    static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
+    for (uint32_t i = 0; i < messages->count; i++) {
+        struct value *m = messages->items[i];
+        const struct value *thoughts = NULL;
+        for (size_t k = 0; k < COUNT(names) && !thoughts && m->kind == VALUE_MAP; k++) {
+            thoughts = value_get(m, names[k]);
+            if (thoughts && thoughts->kind == VALUE_NULL) thoughts = NULL;
+        }
+        if (!thoughts) continue;
+        if (!value_get(m, "thinking")) value_put(b, m, "thinking", value_copy(b, thoughts));
+        value_put(b, m, "reasoning_content", value_copy(b, thoughts));
+    }
+}
+
+/* The variables of transformers' apply_chat_template. `date` NULL: today. */
+static struct value *make_variables(const struct tokenizer *t, const struct value *messages, struct value *tools, bool generation_prompt, const char *date, struct bump *b)
+{
+    static const char *const roles[] = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
+    struct value *map = value_new(b, VALUE_MAP);
+    for (size_t i = 0; i < COUNT(roles); i++)
+        if (tokenizer_special(t, roles[i])) value_put(b, map, roles[i], value_string(b, tokenizer_special(t, roles[i])));
+    struct value *copy = value_copy(b, messages);
+    name_thoughts(copy, b);
+    value_put(b, map, "messages", copy);
+    value_put(b, map, "tools", tools ? value_copy(b, tools) : value_new(b, VALUE_NULL));
+    value_put(b, map, "documents", value_new(b, VALUE_NULL));
+    value_put(b, map, "add_generation_prompt", value_bool(b, generation_prompt));
+    if (date) value_put(b, map, "strftime_now", value_string(b, date));
+    return map;
+}
+
+static int render(const struct tokenizer *t, const struct template *template, const struct value *messages, struct value *tools, bool generation_prompt, const char *date,
+                  struct rendered *out, struct error *e)
+{
+    struct bump b = {0};
+    int rc = template_render(template, make_variables(t, messages, tools, generation_prompt, date, &b), out, e);
+    bump_free(&b);
+    return rc;
+}
+
+int chat_render(const struct tokenizer *t, const struct template *template, struct value *messages, struct value *tools, bool generation_prompt, struct rendered *out,
+                struct error *e)
+{
+    return render(t, template, messages, tools, generation_prompt, NULL, out, e);
+}
+
+/* --- where the answers are, in bytes ------------------------------------------------------------ */
+
+static bool begins_with(const struct text *whole, const struct text *part) { return part->n <= whole->n && (!part->n || !memcmp(whole->at, part->at, part->n)); }
+
+/* The first n messages. */
+static int render_first(const struct tokenizer *t, const struct template *template, const struct value *messages, uint32_t n, struct value *tools, bool prompt,
+                        struct rendered *out, struct error *e)
+{
+    struct value first = *messages; /* the items are shared */
+    first.count = n;
+    return render(t, template, &first, tools, prompt, training_date, out, e);
+}
+
+/* The answer of message i of a template without {% generation %}. */
+static enum chat_failure find_answer(const struct tokenizer *t, const struct template *template, const struct value *messages, uint32_t i, struct value *tools,
+                                     struct rendered *whole, struct error *e)
+{
+    struct rendered before = {0}, after = {0};
+    const bool last = i + 1 == messages->count;
+    enum chat_failure f = CHAT_FINE;
+    if (render_first(t, template, messages, i, tools, true, &before, e) || (!last && render_first(t, template, messages, i + 1, tools, false, &after, e))) {
+        error_prepend(e, "while message %u is located", i + 1);
+        f = CHAT_RENDER;
+    } else {
+        const struct text *end = last ? &whole->text : &after.text;
+        if (!begins_with(end, &before.text) || !begins_with(&whole->text, end)) {
+            error_set(e, PL_USAGE, "the template renders message %u otherwise once others follow it (it drops thoughts?): use one with {%% generation %%} (data.template)", i + 1);
+            f = CHAT_ANSWERS;
+        } else if (before.text.n < end->n) {
+            vec_push(&whole->answers, ((struct byte_range){(uint32_t)before.text.n, (uint32_t)end->n}));
+        }
+    }
+    rendered_free(&before);
+    rendered_free(&after);
+    return f;
+}
+
+static enum chat_failure find_answers(const struct tokenizer *t, const struct template *template, const struct value *messages, struct value *tools, struct rendered *whole,
+                                      struct error *e)
+{
+    enum chat_failure f = CHAT_FINE;
+    if (template_marks_answers(template)) return CHAT_FINE;
+    whole->answers.n = 0;
+    for (uint32_t i = 0; i < messages->count && !f; i++) {
+        const struct value *role = value_get(messages->items[i], "role");
+        if (role && role->kind == VALUE_STRING && !strcmp(role->text, "assistant")) f = find_answer(t, template, messages, i, tools, whole, e);
+    }
+    return f;
+}
+
+/* --- tokens ---------------------------------------------------------------------------------------- */
+
+/* Both lists ascend. */
+static void map_answers(const struct byte_range *bytes, uint32_t n, struct chat_tokens *out)
+{
+    uint32_t k = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        while (k < out->tokens.n && (out->tokens.at[k].begin < bytes[i].begin || out->tokens.at[k].begin == out->tokens.at[k].end)) k++;
+        const uint32_t first = k;
+        while (k < out->tokens.n && out->tokens.at[k].begin < bytes[i].end) k++;
+        if (k > first) vec_push(&out->answers, ((struct byte_range){first, k}));
+    }
+}
+
+enum chat_failure chat_encode(const struct tokenizer *t, const struct template *template, struct value *messages, struct value *tools, struct chat_tokens *out,
+                              struct text *text, struct error *e)
+{
+    struct rendered whole = {0};
+    enum chat_failure f = CHAT_FINE;
+    *out = (struct chat_tokens){0};
+    if (render(t, template, messages, tools, false, training_date, &whole, e)) return CHAT_RENDER;
+    f = find_answers(t, template, messages, tools, &whole, e);
+    if (!f && tokenizer_encode(t, whole.text.n ? whole.text.at : "", whole.text.n, whole.data.at, whole.data.n, false, &out->tokens, e)) f = CHAT_ENCODE;
+    if (!f) map_answers(whole.answers.at, whole.answers.n, out);
+    if (!f && text) *text = whole.text, whole.text = (struct text){0};
+    rendered_free(&whole);
+    return f;
+}
+
+static bool begins_with_token(const char *text, const char *token) { return token && *token && !strncmp(text, token, strlen(token)); }
+
+enum chat_failure chat_encode_text(const struct tokenizer *t, const char *prompt, const char *completion, struct chat_tokens *out, struct error *e)
+{
+    const size_t p = strlen(prompt), c = strlen(completion);
+    const int32_t eos = tokenizer_eos(t);
+    char *whole = mem_alloc(p + c + 1);
+    *out = (struct chat_tokens){0};
+    memcpy(whole, prompt, p);
+    memcpy(whole + p, completion, c + 1);
+    int rc = tokenizer_encode(t, whole, p + c, NULL, 0, !begins_with_token(whole, tokenizer_special(t, "bos_token")), &out->tokens, e);
+    mem_free(whole);
+    if (rc) return CHAT_ENCODE;
+    struct token_list *l = &out->tokens;
+    if (eos >= 0 && (!l->n || l->at[l->n - 1].id != eos)) vec_push(l, ((struct token){eos, (uint32_t)(p + c), (uint32_t)(p + c)}));
+    map_answers(&(struct byte_range){(uint32_t)p, (uint32_t)(p + c)}, 1, out);
+    if (out->answers.n) out->answers.at[out->answers.n - 1].end = l->n; /* with EOS */
+    return CHAT_FINE;
+}

@@ -1,0 +1,110 @@
+/*
+ * open.c: which template a model's folder has.
+ *
+ *   chat_template.jinja                          the template itself
+ *   chat_template.json                           {"chat_template": ...}, beside an image processor
+ *   tokenizer_config.json                        {..., "chat_template": ...}
+ *   additional_chat_templates/NAME.jinja         further ones, by name
+ *
+ * "chat_template" is the text, or a list of {"name", "template"}.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "io/file.h"
+#include "io/json.h"
+#include "text/template/template.h"
+
+enum { TEMPLATE_BYTES = 4 << 20, CONFIG_BYTES = 64 << 20 };
+
+static const struct {
+    const char *name, *source;
+} built_in[] = {
+    {"chatml",
+     "{% for message in messages %}"
+     "{{ '<|im_start|>' + message['role'] + '\\n' }}"
+     "{% if message['role'] == 'assistant' %}"
+     "{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}{{ '\\n' }}"
+     "{% else %}"
+     "{{ message['content'] + '<|im_end|>\\n' }}"
+     "{% endif %}"
+     "{% endfor %}"
+     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"},
+};
+
+static int read_jinja(struct template **out, const char *path, struct error *e)
+{
+    char *bytes;
+    size_t n;
+    if (file_read(path, TEMPLATE_BYTES, &bytes, &n, e)) return e->code;
+    const int rc = template_read(out, bytes, n, path, e);
+    mem_free(bytes);
+    return rc;
+}
+
+/* The template of a list that has this name, or NULL. */
+static const struct value *find_named(const struct value *list, const char *name)
+{
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct value *found = value_get(list->items[i], "name");
+        if (found && found->kind == VALUE_STRING && !strcmp(found->text, name)) return value_get(list->items[i], "template");
+    }
+    return NULL;
+}
+
+/* *out stays NULL where the file has no template, or none of this name. */
+static int read_config(struct template **out, const char *path, const char *name, struct error *e)
+{
+    struct bump memory = {0};
+    struct value *root = NULL;
+    int rc = json_read_file(path, CONFIG_BYTES, &memory, &root, e);
+    const struct value *found = rc ? NULL : value_get(root, "chat_template");
+    if (found && found->kind == VALUE_LIST) found = find_named(found, name);
+    else if (found && strcmp(name, "default")) found = NULL;
+    if (found && found->kind != VALUE_NULL) {
+        const char *text;
+        rc = value_as_string(found, "chat_template", &text, e);
+        if (rc) error_prepend(e, "%s", path);
+        else rc = template_read(out, text, strlen(text), path, e);
+    }
+    bump_free(&memory);
+    return rc;
+}
+
+static bool path_of(char *out, size_t room, const char *folder, const char *name, const char *ending)
+{
+    return (size_t)snprintf(out, room, "%s/%s%s", folder, name, ending) < room && file_exists(out);
+}
+
+/* Tries the files in the order of transformers. */
+static int read_folder(struct template **out, const char *folder, const char *name, struct error *e)
+{
+    static const char *const configs[] = {"chat_template.json", "tokenizer_config.json"};
+    char path[4096], more[300];
+    if (!strcmp(name, "default") && path_of(path, sizeof path, folder, "chat_template", ".jinja")) return read_jinja(out, path, e);
+    if ((size_t)snprintf(more, sizeof more, "additional_chat_templates/%s", name) < sizeof more && !strchr(name, '/') &&
+        path_of(path, sizeof path, folder, more, ".jinja"))
+        return read_jinja(out, path, e);
+    for (size_t i = 0; i < COUNT(configs); i++) {
+        if (!path_of(path, sizeof path, folder, configs[i], "")) continue;
+        if (read_config(out, path, name, e)) return e->code;
+        if (*out) return PL_OK;
+    }
+    if (strcmp(name, "default")) return error_set(e, PL_USAGE, "%s: no chat template named \"%s\"", folder, name);
+    return error_set(e, PL_USAGE,
+                     "%s has no chat template: no chat_template.jinja, no chat_template.json, and no \"chat_template\" in tokenizer_config.json. "
+                     "Name a file with data.template: FILE, or take the ChatML template with data.template: chatml",
+                     folder);
+}
+
+int template_open(struct template **out, const char *folder, const char *file, const char *name, struct error *e)
+{
+    *out = NULL;
+    for (size_t i = 0; file && i < COUNT(built_in); i++)
+        if (!strcmp(file, built_in[i].name)) return template_read(out, built_in[i].source, strlen(built_in[i].source), built_in[i].name, e);
+    if (!file) return read_folder(out, folder, name ? name : "default", e);
+    if (!path_has_ending(file, ".json")) return read_jinja(out, file, e);
+    int rc = read_config(out, file, name ? name : "default", e);
+    if (!rc && !*out) rc = error_set(e, PL_USAGE, "%s has no \"chat_template\"%s%s", file, name ? " named " : "", name ? name : "");
+    return rc;
+}

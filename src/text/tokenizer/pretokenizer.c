@@ -1,0 +1,233 @@
+/*
+ * pretokenizer.c: cutting text into pre-tokens (see pretokenizer.h).
+ *
+ * Each step reads w->before, the pieces so far, and writes w->pieces. Empty pieces are dropped.
+ */
+#include <string.h>
+
+#include "text/tokenizer/bytes.h"
+#include "text/tokenizer/pretokenizer.h"
+#include "text/unicode.h"
+
+static inline void add_piece(struct split_work *w, uint32_t begin, uint32_t end)
+{
+    if (begin == end) return;
+    if (w->pieces.n == w->pieces.cap) vec_grow((void **)&w->pieces.at, &w->pieces.cap, w->pieces.n + 1, sizeof *w->pieces.at);
+    w->pieces.at[w->pieces.n++] = (struct byte_range){begin, end};
+}
+
+/* --- matches ------------------------------------------------------------------------------------ */
+
+static int gave_up(struct error *e)
+{
+    return error_set(e, PL_USAGE, "a regular expression of the pre-tokenizer gave up on this text");
+}
+
+/* Every match, and what lies between them, is a piece: what most files ask for. */
+static int isolate(const struct finder *f, struct split_work *w, const char *text, struct byte_range piece, struct error *e)
+{
+    struct finding at = {0};
+    struct byte_range m;
+    uint32_t done = 0;
+    int rc;
+    while ((rc = finder_next(f, w->search, text + piece.begin, piece.end - piece.begin, &at, &m)) == 1) {
+        add_piece(w, piece.begin + done, piece.begin + m.begin);
+        add_piece(w, piece.begin + m.begin, piece.begin + m.end);
+        done = m.end;
+    }
+    add_piece(w, piece.begin + done, piece.end);
+    return rc < 0 ? gave_up(e) : PL_OK;
+}
+
+static void add_match(struct split_work *w, uint32_t begin, uint32_t end, bool match)
+{
+    vec_push(&w->matches, ((struct split_match){{begin, end}, match}));
+}
+
+static int find_matches(const struct split_step *s, struct split_work *w, const char *text, struct byte_range piece, struct error *e)
+{
+    struct finding at = {0};
+    struct byte_range m;
+    uint32_t done = piece.begin;
+    int rc;
+    while ((rc = finder_next(&s->find, w->search, text + piece.begin, piece.end - piece.begin, &at, &m)) == 1) {
+        if (done != piece.begin + m.begin) add_match(w, done, piece.begin + m.begin, s->invert);
+        add_match(w, piece.begin + m.begin, piece.begin + m.end, !s->invert);
+        done = piece.begin + m.end;
+    }
+    if (done != piece.end) add_match(w, done, piece.end, s->invert);
+    return rc < 0 ? gave_up(e) : PL_OK;
+}
+
+/* Each numeric character is a match. */
+static void find_digits(struct split_work *w, const char *text, struct byte_range piece)
+{
+    uint32_t done = piece.begin, code;
+    for (uint32_t i = piece.begin, length; i < piece.end; i += length) {
+        length = (uint32_t)utf8_next(text + i, &code);
+        if (code < 0x80 ? code < '0' || code > '9' : !unicode_is_numeric(code)) continue;
+        if (done < i) add_match(w, done, i, false);
+        add_match(w, i, i + length, true);
+        done = i + length;
+    }
+    if (done < piece.end) add_match(w, done, piece.end, false);
+}
+
+/* Whether neighbours are one piece; `earlier` is the flag of the one that was seen before. */
+static bool joins(enum split_behavior b, bool match, bool earlier)
+{
+    return b == SPLIT_CONTIGUOUS ? match == earlier : match && !earlier;
+}
+
+static void add_pieces(struct split_work *w, enum split_behavior behavior)
+{
+    const uint32_t first = w->pieces.n;
+    bool earlier = false;
+    for (uint32_t k = 0; k < w->matches.n; k++) {
+        const bool backward = behavior == SPLIT_WITH_NEXT;
+        const struct split_match m = w->matches.at[backward ? w->matches.n - 1 - k : k];
+        const bool may_join = behavior != SPLIT_ISOLATED && behavior != SPLIT_REMOVED && w->pieces.n > first;
+        if (behavior == SPLIT_REMOVED && m.match) continue;
+        if (may_join && joins(behavior, m.match, earlier)) {
+            struct byte_range *last = &w->pieces.at[w->pieces.n - 1];
+            if (backward) last->begin = m.at.begin;
+            else last->end = m.at.end;
+        } else vec_push(&w->pieces, m.at);
+        earlier = m.match;
+    }
+    uint32_t n = first;
+    for (uint32_t i = first; i < w->pieces.n; i++)
+        if (w->pieces.at[i].begin < w->pieces.at[i].end) w->pieces.at[n++] = w->pieces.at[i];
+    w->pieces.n = n;
+    for (uint32_t i = first, j = n; behavior == SPLIT_WITH_NEXT && i + 1 < j; i++, j--) {
+        struct byte_range t = w->pieces.at[i];
+        w->pieces.at[i] = w->pieces.at[j - 1], w->pieces.at[j - 1] = t;
+    }
+}
+
+/* Makes the pieces so far the input of a step. */
+static void begin_step(struct split_work *w)
+{
+    VEC(struct byte_range) t;
+    memcpy(&t, &w->before, sizeof t);
+    memcpy(&w->before, &w->pieces, sizeof t);
+    memcpy(&w->pieces, &t, sizeof t);
+    w->pieces.n = 0;
+}
+
+static int split_pieces(const struct split_step *s, struct split_work *w, const char *text, struct error *e)
+{
+    begin_step(w);
+    for (uint32_t i = 0; i < w->before.n; i++) {
+        int rc = PL_OK;
+        if (s->kind != SPLIT_DIGITS && s->behavior == SPLIT_ISOLATED) rc = isolate(&s->find, w, text, w->before.at[i], e);
+        else {
+            w->matches.n = 0;
+            if (s->kind == SPLIT_DIGITS) find_digits(w, text, w->before.at[i]);
+            else rc = find_matches(s, w, text, w->before.at[i], e);
+            add_pieces(w, s->behavior);
+        }
+        if (rc) return rc;
+    }
+    return PL_OK;
+}
+
+/* --- steps that change the text ---------------------------------------------------------------------- */
+
+static struct aligned_buffer *begin_text(struct split_work *w)
+{
+    begin_step(w);
+    w->turn ^= 1;
+    aligned_clear(&w->buffers[w->turn]);
+    return &w->buffers[w->turn];
+}
+
+static struct byte_range first_character(const struct aligned *text, uint32_t begin) { return aligned_from(text, begin, begin + (uint32_t)utf8_length(text->at[begin])); }
+
+static void add_prefix_spaces(struct split_work *w, struct aligned *text)
+{
+    uint32_t missing = 0;
+    for (uint32_t i = 0; i < w->pieces.n; i++) missing += text->at[w->pieces.at[i].begin] != ' ';
+    if (!missing) return;
+    struct aligned_buffer *out = begin_text(w);
+    for (uint32_t i = 0; i < w->before.n; i++) {
+        const struct byte_range p = w->before.at[i];
+        const uint32_t begin = out->n;
+        if (text->at[p.begin] != ' ') aligned_put(out, " ", 1, first_character(text, p.begin));
+        aligned_copy(out, text, p.begin, p.end);
+        add_piece(w, begin, out->n);
+    }
+    *text = aligned_of(out);
+}
+
+static void translate_bytes(struct split_work *w, struct aligned *text)
+{
+    struct aligned_buffer *out = begin_text(w);
+    for (uint32_t i = 0; i < w->before.n; i++) {
+        const uint32_t begin = out->n;
+        for (uint32_t k = w->before.at[i].begin; k < w->before.at[i].end; k++) {
+            char bytes[4];
+            aligned_put(out, bytes, (size_t)utf8_encode(byte_character((unsigned char)text->at[k]), bytes), aligned_from(text, k, k + 1));
+        }
+        add_piece(w, begin, out->n);
+    }
+    *text = aligned_of(out);
+}
+
+static void replace_blanks(const struct split_step *s, struct split_work *w, struct aligned *text)
+{
+    struct aligned_buffer *out = begin_text(w);
+    for (uint32_t i = 0; i < w->before.n; i++) {
+        const struct byte_range p = w->before.at[i];
+        const uint32_t begin = out->n;
+        const bool there = text->at[p.begin] == ' ' || (p.end - p.begin >= s->find.n && !memcmp(text->at + p.begin, s->replacement, s->find.n));
+        const bool wanted = s->prepend == PREPEND_ALWAYS || (s->prepend == PREPEND_FIRST && aligned_from(text, p.begin, p.begin + 1).begin == 0);
+        if (wanted && !there) aligned_put(out, s->replacement, s->find.n, first_character(text, p.begin));
+        for (uint32_t at = p.begin; at < p.end;) {
+            const char *found = memchr(text->at + at, ' ', p.end - at);
+            const uint32_t end = found ? (uint32_t)(found - text->at) : p.end;
+            aligned_copy(out, text, at, end);
+            if (found) aligned_put(out, s->replacement, s->find.n, aligned_from(text, end, end + 1));
+            at = end + (found != NULL);
+        }
+        add_piece(w, begin, out->n);
+    }
+    *text = aligned_of(out);
+}
+
+static int run_step(const struct pretokenizer *p, const struct split_step *s, struct split_work *w, struct aligned *text, struct error *e)
+{
+    const bool last = s == &p->steps.at[p->steps.n - 1];
+    if (s->kind == SPLIT_METASPACE) {
+        replace_blanks(s, w, text);
+        return s->split ? split_pieces(s, w, text->at, e) : PL_OK;
+    }
+    if (s->kind != SPLIT_BYTE_LEVEL) return split_pieces(s, w, text->at, e);
+    if (s->add_prefix_space) add_prefix_spaces(w, text);
+    if (s->use_regex && split_pieces(s, w, text->at, e)) return e->code;
+    if (!last || !p->raw) translate_bytes(w, text);
+    return PL_OK;
+}
+
+int pretokenize(const struct pretokenizer *p, struct split_work *w, struct aligned *text, struct error *e)
+{
+    if (p->steps.n && !w->search) w->search = pattern_search_new();
+    w->pieces.n = 0;
+    w->buffers[w->turn].full = false;
+    add_piece(w, 0, text->n);
+    for (uint32_t i = 0; i < p->steps.n; i++)
+        if (run_step(p, &p->steps.at[i], w, text, e)) return e->code;
+        else if (w->buffers[w->turn].full) return error_set(e, PL_USAGE, "with the changes of the pre-tokenizer the text has more than %d bytes", ALIGNED_MOST);
+    return PL_OK;
+}
+
+void split_work_free(struct split_work *w)
+{
+    vec_free(&w->pieces);
+    vec_free(&w->before);
+    vec_free(&w->matches);
+    aligned_free(&w->buffers[0]);
+    aligned_free(&w->buffers[1]);
+    pattern_search_free(w->search);
+    memset(w, 0, sizeof *w);
+}
