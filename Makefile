@@ -283,7 +283,7 @@ $(BUILD)/bench/%: bench/%.c $(LIB)
 	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ -Itests $< $(LIB) $(LDFLAGS) $(LDLIBS) -lcmocka -o $@
 bench: deps
 	+@$(BUILD_WITH_PROGRESS) $(BENCHES)
-	@for b in $(filter-out %/bench_loader %/bench_tokenize,$(BENCHES)); do $$b || exit 1; done # those two need files: bench/data.sh, bench/tokenize.py
+	@for b in $(filter-out %/bench_loader %/bench_tokenize,$(BENCHES)); do $$b || exit 1; done # those two need files: bench/data.sh, bench/peer_tokenize.py
 
 clean:
 	rm -rf $(BUILD)

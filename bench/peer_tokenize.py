@@ -2,7 +2,7 @@
 """The speed of encoding beside the tokenizers library and SentencePiece, on one thread.
 
     make build/bench/bench_tokenize
-    python bench/tokenize.py WORK [--only NAME]...      from the repository's root
+    python bench/peer_tokenize.py WORK [--only NAME]...      from the repository's root
 
 WORK is the folder of tests/golden/check_tokenizers.py, which makes vocabularies and the text there. The text is encoded as
 lines and as documents of 10 KB. Both sides make ids with offsets; the library's faster call without offsets
