@@ -177,7 +177,9 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
         ring_slot at = {0, 0};
         for (int n = 0; RANGES || n * gridDim.x < items; n++) {
             if (RANGES) barrier_wait(&barrier->q, n % 2);
-            const task x = RANGES ? more->task.of.x : task_of<QUERIES>(a, n, items);
+            task x;
+            if constexpr (RANGES) x = uniform(more->task.of.x);
+            else x = task_of<QUERIES>(a, n, items);
             if (x.head < 0) {
                 if (RANGES) break;
                 continue;
@@ -201,7 +203,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
             own_ranges seen;
             bool border = false;
             int end = x.keys.end, s0 = x.keys.begin; /* end: of the keys that the warpgroup sees */
-            if constexpr (RANGES) seen = load_ranges(&more->task, a, first), border = more->task.of.border, end = more->task.of.own[group].end;
+            if constexpr (RANGES) seen = load_ranges(&more->task, a, first), border = uniform(more->task.of.border), end = uniform(more->task.of.own[group].end);
             if (!RANGES) barrier_wait(&barrier->q, n % 2);
             /* With RANGES, where the values have rows of another document. */
             [[maybe_unused]] const auto is_mixed = [&] { return border || s0 + KEYS > x.keys.end; };

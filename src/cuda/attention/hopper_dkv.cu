@@ -43,12 +43,10 @@ template <int SLOTS> struct barriers {
     uint64_t held, full[SLOTS], free[SLOTS];
 };
 
-/* With ranges, a tile of queries: whether some of the keys are not seen by some of them; whether queries
- * and keys are of several documents; a bit for each warpgroup of which some key is seen. t0 < 0: there is
- * none left. */
-struct range_walk {
-    int t0, is_partial, is_mixed, met;
-};
+/* With ranges, what is known of a tile of queries: for each warpgroup, whether some of its keys are seen
+ * (MEETS << group); whether some of the keys are not seen by some query; whether queries and keys are of
+ * several documents. END: there is no tile left. */
+enum range_walk : int { MEETS = 1, IS_PARTIAL = 4, IS_MIXED = 8, END = 16 };
 
 #if HAS_WGMMA
 
@@ -122,7 +120,7 @@ static __device__ void make_ds(float (&dp)[QUERIES / 2], const float (&p)[QUERIE
 /* The producer warp with ranges: a lane looks at the ranges of one tile of queries, and the first lane
  * fetches those that see a key. */
 template <typename T, int D>
-static __device__ void fetch_ranged(const attention &a, const attention_maps &m, char *k, char *v, char *ring, barriers<slots_of<D>> *barrier, range_walk *walk,
+static __device__ void fetch_ranged(const attention &a, const attention_maps &m, char *k, char *v, char *ring, barriers<slots_of<D>> *barrier, int *walk,
                                     int b, int g, int s0)
 {
     constexpr int TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>, SLOT = slot_bytes<D, false>;
@@ -150,7 +148,7 @@ static __device__ void fetch_ranged(const attention &a, const attention_maps &m,
                 row_stats *with = reinterpret_cast<row_stats *>(slot + SLOT - sizeof(row_stats));
                 uint64_t *full = &barrier->full[at.slot];
                 barrier_wait(&barrier->free[at.slot], at.phase);
-                walk[at.slot] = {t0, (int)(partial >> n & 1), (int)(mixed >> n & 1), (int)((low >> n & 1) | (high >> n & 1) << 1)};
+                walk[at.slot] = (int)((low >> n & 1) * MEETS | (high >> n & 1) * MEETS * 2 | (partial >> n & 1) * IS_PARTIAL | (mixed >> n & 1) * IS_MIXED);
                 barrier_expect(full, SLOT);
                 fetch_rows<QUERIES, PANELS>(slot, &m.q, b, h, t0, full);
                 fetch_rows<QUERIES, PANELS>(slot + TILE, &m.dout, b, h, t0, full);
@@ -161,7 +159,7 @@ static __device__ void fetch_ranged(const attention &a, const attention_maps &m,
         }
     if (lane != 0) return;
     barrier_wait(&barrier->free[at.slot], at.phase);
-    walk[at.slot].t0 = -1;
+    walk[at.slot] = END;
     barrier_arrive(&barrier->full[at.slot]);
 }
 
@@ -177,7 +175,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     constexpr bool AHEAD = is_ahead<D>, KEPT = is_kept<D>;
     char *k = memory + (1024 - shared_address(memory) % 1024) % 1024, *v = k + HELD_BYTES, *ring = v + HELD_BYTES;
     barriers<SLOTS> *barrier = reinterpret_cast<barriers<SLOTS> *>(ring + SLOTS * SLOT);
-    range_walk *walk = reinterpret_cast<range_walk *>(barrier + 1); /* with RANGES, by slot */
+    int *walk = reinterpret_cast<int *>(barrier + 1); /* with RANGES, by slot: of range_walk */
     const int tiles = (a.S + KEYS - 1) / KEYS, pairs = a.B * a.G;
     const int ranked = RANGES ? a.key_order[blockIdx.x / a.G] : 0; /* causal, and with RANGES: the blocks with most work first */
     const int s0 = RANGES ? ranked % tiles * KEYS : (int)(a.causal ? blockIdx.x / pairs : blockIdx.x % tiles) * KEYS;
@@ -239,11 +237,11 @@ __global__ void __launch_bounds__(THREADS, 1)
         const int span_tiles = max(0, (queries.end - queries.begin + QUERIES - 1) / QUERIES), count = RANGES ? INT32_MAX : each * span_tiles;
         ring_slot at = {0, 0}, soon = {0, 0};
         int t0 = queries.begin;
-        bool more = true; /* with RANGES: the tile is there */
-        [[maybe_unused]] const auto look_at_next = [&] {
-            next<SLOTS>(at);
-            barrier_wait(&barrier->full[at.slot], at.phase);
-            more = walk[at.slot].t0 >= 0;
+        [[maybe_unused]] const int own_group = uniform(group);
+        int tile = 0, coming = 0; /* with RANGES: what is known of this tile and, if AHEAD, of the next */
+        [[maybe_unused]] const auto look = [&](const ring_slot &slot) {
+            barrier_wait(&barrier->full[slot.slot], slot.phase);
+            return uniform(walk[slot.slot]);
         };
         /* Zeros in the place of queries, and their do, that are not finite, when both warpgroups have
          * computed the scores. */
@@ -255,23 +253,22 @@ __global__ void __launch_bounds__(THREADS, 1)
         for (int i = 0; i < D / 2; i++) dk[i] = dv[i] = 0;
         barrier_wait(&barrier->held, 0);
         if constexpr (KEPT) load_rows<D, KEYS>(k_rows, k, threadIdx.x / 32 * 16);
-        if (RANGES) {
-            barrier_wait(&barrier->full[0], 0);
-            more = walk[0].t0 >= 0;
-        }
-        if (AHEAD && count > 0 && more) {
-            barrier_wait(&barrier->full[soon.slot], soon.phase);
+        if (RANGES) tile = look(at);
+        if (AHEAD && count > 0 && tile != END) {
+            if (!RANGES) barrier_wait(&barrier->full[soon.slot], soon.phase);
             multiply_now(ahead, [&] { times_k(ahead, along); });
             next<SLOTS>(soon);
         }
-        for (int i = 0; RANGES ? more : i < count; i++) {
-            if constexpr (RANGES && !AHEAD)
-                if (!(walk[at.slot].met >> group & 1)) {
-                    if (walk[at.slot].is_mixed) clean();
+        for (int i = 0; RANGES ? tile != END : i < count; i++) {
+            if constexpr (RANGES && !AHEAD) {
+                if (!(tile >> own_group & MEETS)) {
+                    if (tile & IS_MIXED) clean();
                     barrier_arrive_warp(&barrier->free[at.slot]);
-                    look_at_next();
+                    next<SLOTS>(at);
+                    tile = look(at);
                     continue;
                 }
+            }
             const int offset = at.slot * (SLOT >> 4);
             const row_stats *with = reinterpret_cast<const row_stats *>(ring + (at.slot + 1) * SLOT - sizeof(row_stats));
             if (AHEAD) {
@@ -279,8 +276,8 @@ __global__ void __launch_bounds__(THREADS, 1)
                 for (int n = 0; n < QUERIES / 2; n++) s[n] = ahead[n];
                 /* after the last tile there is no next one; the product computed then is not
                  * used */
-                if (i + 1 < count) barrier_wait(&barrier->full[soon.slot], soon.phase);
-                if (RANGES) more = walk[soon.slot].t0 >= 0;
+                if (RANGES) coming = look(soon);
+                else if (i + 1 < count) barrier_wait(&barrier->full[soon.slot], soon.phase);
                 pin_registers(dp), pin_registers(ahead);
                 wgmma_fence();
                 product_along<T, D, KEYS, QUERIES>(dp, v_at, along + offset + (TILE >> 4), 0);
@@ -289,7 +286,7 @@ __global__ void __launch_bounds__(THREADS, 1)
                 wgmma_commit();
                 next<SLOTS>(soon);
             } else {
-                barrier_wait(&barrier->full[at.slot], at.phase);
+                if (!RANGES) barrier_wait(&barrier->full[at.slot], at.phase);
                 pin_registers(s), pin_registers(dp);
                 wgmma_fence();
                 times_k(s, along + offset);
@@ -302,8 +299,8 @@ __global__ void __launch_bounds__(THREADS, 1)
             to_probabilities<GRID>(s, with, reinterpret_cast<const grid_bias *>(ring + at.slot * SLOT + 2 * TILE), group, factor);
             if (!GRID && !RANGES && !all_seen(a, t0, QUERIES, first, 16)) mask_probabilities(s, a, t0, first);
             if constexpr (RANGES) {
-                if (walk[at.slot].is_partial) set_unseen(s, with, first);
-                if (walk[at.slot].is_mixed) {
+                if (tile & IS_PARTIAL) set_unseen(s, with, first);
+                if (tile & IS_MIXED) {
                     wgmma_wait<0>();
                     pin_registers(dp), pin_registers(ahead);
                     clean();
@@ -318,11 +315,13 @@ __global__ void __launch_bounds__(THREADS, 1)
             if (!AHEAD) wgmma_wait<1>();
             pin_registers(dp);
             make_ds(dp, s, with);
-            if constexpr (RANGES)
-                if (walk[at.slot].is_partial)
+            if constexpr (RANGES) {
+                if (tile & IS_PARTIAL) {
 #pragma unroll
                     for (int n = 0; n < QUERIES / 2; n++)
                         if (s[n] == 0) dp[n] = 0;
+                }
+            }
             round_all<T>(ds, dp);
             pin_registers(ds), pin_registers(dk);
             wgmma_fence();
@@ -331,8 +330,8 @@ __global__ void __launch_bounds__(THREADS, 1)
             wgmma_wait<0>();
             pin_registers(dk), pin_registers(dv), pin_registers(p), pin_registers(ds), pin_registers(ahead), pin_registers(k_rows);
             barrier_arrive_warp(&barrier->free[at.slot]);
-            if constexpr (RANGES && !AHEAD) look_at_next();
-            else next<SLOTS>(at);
+            next<SLOTS>(at);
+            if constexpr (RANGES) tile = AHEAD ? coming : look(at);
             t0 += QUERIES;
             if (t0 >= queries.end) t0 = queries.begin; /* start of the next head */
         }
@@ -346,7 +345,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 template <typename T, int D, bool GRID, bool RANGES> static cudaError_t start(const attention *a, const attention_maps *m, cudaStream_t stream)
 {
-    const size_t bytes = 1024 + 2 * held_bytes<D> + slots_of<D> * slot_bytes<D, GRID> + sizeof(barriers<slots_of<D>>) + (RANGES ? slots_of<D> * sizeof(range_walk) : 0);
+    const size_t bytes = 1024 + 2 * held_bytes<D> + slots_of<D> * slot_bytes<D, GRID> + sizeof(barriers<slots_of<D>>) + (RANGES ? slots_of<D> * sizeof(int) : 0);
     return start_kernel(hopper_dkv<T, D, GRID, RANGES>, (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS), THREADS, bytes, stream, *a, *m);
 }
 

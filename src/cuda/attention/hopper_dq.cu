@@ -199,7 +199,9 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
         ring_slot at = {0, 0};
         for (int n = 0; GRID ? n == 0 : RANGES || n * gridDim.x < items; n++) {
             if (RANGES) barrier_wait(&barrier->held, n % 2);
-            const task x = RANGES ? ranged->of.x : task_of<QUERIES>(a, n, items);
+            task x;
+            if constexpr (RANGES) x = uniform(ranged->of.x);
+            else x = task_of<QUERIES>(a, n, items);
             if (x.head < 0) {
                 if (RANGES) break;
                 continue;
@@ -239,7 +241,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                 for (int half = 0; half < 2; half++) next_row_bias[half] = rel[query[half]];
             own_ranges seen;
             bool border = false;
-            if constexpr (RANGES) seen = load_ranges(ranged, a, first), border = ranged->of.border;
+            if constexpr (RANGES) seen = load_ranges(ranged, a, first), border = uniform(ranged->of.border);
             /* With RANGES, where a tile of keys has rows of another document: when all warpgroups have
              * computed its scores. */
             [[maybe_unused]] const auto clean = [&](int s0) {

@@ -34,6 +34,14 @@ __device__ inline void fetch_bytes(void *to, const void *from, int bytes, uint64
 /* What this thread wrote to shared memory is seen by products and copies after the next barrier. */
 __device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+/* A number that is the same in all threads of a warp, so that the compiler knows it: operands of products
+ * that depend on it are then computed once a warp. */
+__device__ inline int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
+__device__ inline task uniform(const task &x)
+{
+    return {uniform(x.head), uniform(x.b), uniform(x.h), uniform(x.g), uniform(x.t0), {uniform(x.keys.begin), uniform(x.keys.end)}};
+}
+
 /* The number of the producer's next task; the first is the block's own. */
 __device__ inline int take_next(const attention &a, int i, int items) { return i < items ? (int)gridDim.x + atomicAdd(a.taken, 1) : items; }
 
@@ -70,8 +78,8 @@ template <int QUERIES> __device__ inline void fetch_seen(range_task<QUERIES> *to
 template <int KEYS, int QUERIES> __device__ inline span own_keys(const range_task<QUERIES> *from)
 {
     const span own = from->of.own[threadIdx.x / GROUP], all = from->of.x.keys;
-    if (own.begin >= own.end) return {all.end, all.end};
-    return {all.begin + (own.begin - all.begin) / KEYS * KEYS, own.end};
+    if (own.begin >= own.end) return {uniform(all.end), uniform(all.end)};
+    return {uniform(all.begin + (own.begin - all.begin) / KEYS * KEYS), uniform(own.end)};
 }
 
 /* The ranges of a thread's two queries, and the keys that all queries of the warp see. */

@@ -74,23 +74,54 @@ template <typename F> static __device__ void sort_tiles(int32_t *order, int n, F
     __syncthreads();
 }
 
+/* What each 64 queries see, in shared memory if it fits. */
+struct seen_keys {
+    enum { MOST = 2048 };
+    const attention &a;
+    const int2 *kept; /* nullptr: they are too many */
+    __device__ int2 operator[](int i) const { return kept ? kept[i] : int2{a.bounds[i].begin, a.bounds[i].end}; }
+};
+
+/* How many 64s of queries see one of the keys s0 .. s0+keys; a warp counts. */
+static __device__ int count_queries(const seen_keys &seen, int first, int n, int s0, int keys)
+{
+    int count = 0;
+    for (int t = threadIdx.x % 32; t < n; t += 32) {
+        const int2 x = seen[first + t];
+        count += x.x < s0 + keys && x.y > s0;
+    }
+    for (int m = 16; m > 0; m /= 2) count += __shfl_xor_sync(0xffffffffu, count, m);
+    return count;
+}
+
 static __device__ void sort_all(const attention &a, int queries, int keys)
 {
+    __shared__ int2 kept[seen_keys::MOST];
     const int tiles = queries ? (a.T + queries - 1) / queries : 0, key_tiles = keys ? (a.S + keys - 1) / keys : 0, sixty_fours = (a.T + 63) / 64;
+    const int all = a.B * sixty_fours;
+    const seen_keys seen = {a, all <= seen_keys::MOST ? kept : nullptr};
     if (threadIdx.x < 2) a.taken[threadIdx.x] = 0;
+    for (int i = threadIdx.x; i < all && seen.kept; i += THREADS) kept[i] = {a.bounds[i].begin, a.bounds[i].end};
+    __syncthreads();
     if (queries)
         sort_tiles(a.order, a.B * tiles, [&](int i) {
-            const range_tile x = bounds_of(a, i / tiles, i % tiles * queries, queries);
-            return max(0, x.end - x.begin + 63) / 64;
+            const int first = i % tiles * (queries / 64);
+            int2 x = {INT32_MAX, 0};
+            for (int t = first; t < min(first + queries / 64, sixty_fours); t++) {
+                const int2 one = seen[i / tiles * sixty_fours + t];
+                x = {min(x.x, one.x), max(x.y, one.y)};
+            }
+            return max(0, x.y - x.x + 63) / 64;
         });
-    if (keys)
-        sort_tiles(a.key_order, a.B * key_tiles, [&](int i) {
-            const range_bounds *from = a.bounds + (int64_t)(i / key_tiles) * sixty_fours;
-            const int s0 = i % key_tiles * keys;
-            int n = 0;
-            for (int t = 0; t < sixty_fours; t++) n += from[t].begin < s0 + keys && from[t].end > s0;
-            return n;
-        });
+    if (keys) {
+        int32_t *work = a.key_order + a.B * ((a.S + 63) / 64);
+        for (int i = threadIdx.x / 32; i < a.B * key_tiles; i += THREADS / 32) {
+            const int n = count_queries(seen, i / key_tiles * sixty_fours, sixty_fours, i % key_tiles * keys, keys);
+            if (threadIdx.x % 32 == 0) work[i] = n;
+        }
+        __syncthreads();
+        sort_tiles(a.key_order, a.B * key_tiles, [&](int i) { return work[i]; });
+    }
 }
 
 /* One block does all of it; of several, each a part, and the order follows in a launch of its own. */

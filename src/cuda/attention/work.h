@@ -14,7 +14,7 @@
  *     seen     [B,T up to 64s,2]       a query's range of keys within 0 .. S, the window applied      ranges
  *     bounds   [B,T / 64]              struct range_bounds of each 64 queries                         ranges
  *     order    [B,T / 64]              tiles of queries, those with most keys first                   ranges
- *     key_order   [B,S / 64]           tiles of keys, those with most queries first                   backward, ranges
+ *     key_order   [2,B,S / 64]         tiles of keys, those with most queries first; their work       backward, ranges
  *     taken    [2]                     how many tiles blocks have taken so far                        ranges
  *
  * and of ATTENTION_WINDOW_BWD's, where a window is one of a sample and a head, ((b * down + y) *
@@ -115,7 +115,7 @@ static inline struct attention_work attention_work_of(const struct attention_siz
         w.seen = attention_reserve(&at, 2 * 64 * sixty_fours);
         w.bounds = attention_reserve(&at, sixty_fours * (int64_t)(sizeof(struct range_bounds) / sizeof(float)));
         w.order = attention_reserve(&at, sixty_fours);
-        if (n->backward) w.key_order = attention_reserve(&at, n->B * ((n->S + 63) / 64));
+        if (n->backward) w.key_order = attention_reserve(&at, 2 * n->B * ((n->S + 63) / 64));
         w.taken = attention_reserve(&at, 2);
     }
     w.total = at;
