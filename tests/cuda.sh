@@ -11,8 +11,8 @@
 #   ops      every op and the seam against the reference kernels
 #   golden   every family against PyTorch, and adapters against PEFT, in f32, bf16 and f16
 #   matrix   every technique: the runs that test the CPU (run_curves, run_offload, run_optim, run_precision,
-#            run_equal, run_adapters, run_quantize, run_pipeline); each model and section is a process of its own, because creating the
-#            CUDA context takes most of their time
+#            run_equal, run_adapters, run_quantize, run_pipeline, run_rows, run_conversations, run_generate); each
+#            model and section is a process of its own, because creating the CUDA context takes most of their time
 #   plans    plans for this GPU equal those that were stored without it
 #
 #   BUILD=build      the build folder
@@ -126,6 +126,9 @@ part_matrix() {
     start run_adapters env SECTIONS=equal bash tests/run_adapters.sh
     start run_quantize bash tests/run_quantize.sh
     start run_pipeline bash tests/run_pipeline.sh
+    start run_rows bash tests/run_rows.sh
+    start run_conversations bash tests/run_conversations.sh
+    start run_generate bash tests/run_generate.sh
 }
 part_plans() { start run_plans env KEEP="$logs" bash tests/run_plans.sh; }
 

@@ -489,11 +489,10 @@ static int refuse_missing(const struct run *r, struct error *e)
 {
     struct text missing = {0};
     plan_print_missing(&r->plan, &missing);
-    const char *advice = r->batch.cache    ? "generate on the CPU: device: cpu"
-                         : r->batch.packed ? "set data.packing: false, which pads rows, or device: cpu"
-                                           : "set a smaller memory.micro_batch or more memory.head_chunks, or leave them to the planner";
-    int rc = missing.n ? error_set(e, PL_USAGE, "device %s has no kernel for %s%s: the plan cannot run; %s", r->device.profile.name, missing.at,
-                                   r->batch.cache || r->batch.packed ? " with ranges and positions" : " of these sizes", advice)
+    int rc = missing.n ? error_set(e, PL_USAGE,
+                                   "device %s has no kernel for %s of these sizes: the plan cannot run; "
+                                   "set a smaller memory.micro_batch or more memory.head_chunks, or leave them to the planner",
+                                   r->device.profile.name, missing.at)
                        : PL_OK;
     text_free(&missing);
     return rc;
