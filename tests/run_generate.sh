@@ -228,12 +228,12 @@ check "an answer ends before a stop string" stops
 
 # --- a model that was taught --------------------------------------------------------------------------
 
-# right MODEL: how many of 40 prompts that were held out a model answers exactly.
+# right MODEL [ARGUMENT]...: how many of 40 prompts that were held out a model answers exactly.
 right() {
     local question want got n=0
     while read -r question want; do
         echo "[{\"role\": \"user\", \"content\": \"$question\"}]" >"$tmp/chat.json"
-        got=$(generate --model "$1" --set "data.tokenizer=$words" --chat "$tmp/chat.json" --max-new 8 2>"$tmp/err") || { cat "$tmp/err" >&2; return 1; }
+        got=$(generate --model "$@" --chat "$tmp/chat.json" --max-new 8 2>"$tmp/err") || { cat "$tmp/err" >&2; return 1; }
         [ "$got" != "$want" ] || n=$((n + 1))
     done <"$tmp/held.txt"
     echo "$n"
@@ -262,13 +262,40 @@ device: {kind: $DEVICE}
 YAML
     # shellcheck disable=SC2086
     "$binary" train "$tmp/teach.yaml" $FLAGS >"$tmp/out" 2>&1 || { tail -n 5 "$tmp/out"; return 1; }
-    before=$(right llama-tiny) && after=$(right "$tmp/taught/model") || return 1
+    before=$(right llama-tiny --set "data.tokenizer=$words") && after=$(right "$tmp/taught/model") || return 1
     [ "$before" = 0 ] && [ "$after" -ge 38 ] || { echo "$before of 40 right before, $after after"; return 1; }
     right=$after
     echo "$before of 40 right before, $after after"
 }
 right=none
 check "a task that 300 steps teach: sorting letters" teach
+
+# A model folder has the tokenizer and the template that the run was trained with, whatever model.path has.
+saved() { # FILES ARGUMENT...: a run of two steps saves these text files, and its model answers a chat
+    local want=$1
+    shift
+    rm -rf "$tmp/saved"
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/teach.yaml" --set train.steps=2 --set "train.out=$tmp/saved" "$@" $FLAGS >"$tmp/out" 2>&1 || { tail -n 5 "$tmp/out"; return 1; }
+    got=$(cd "$tmp/saved/model" && echo *token* chat_template*)
+    [ "$got" = "$want" ] || { echo "$got, expected $want"; return 1; }
+    [ "$(cd "$tmp/saved/checkpoints/step-2" && echo *token* chat_template*)" = "$want" ] || { echo "not in the checkpoint"; return 1; }
+    expect 0 '' generate --model "$tmp/saved/model" --chat "$tmp/chat.json" --max-new 2
+}
+saved_tokenizers() {
+    local lone=$tmp/lone
+    mkdir "$lone" && cp "$words/tokenizer.json" "$lone/other.json" && cp "$words/chat_template.jinja" "$lone" || return 1
+    saved 'tokenizer.json tokenizer_config.json chat_template.jinja' || return 1
+    cmp "$words/tokenizer.json" "$tmp/saved/model/tokenizer.json" && cmp "$words/chat_template.jinja" "$tmp/saved/model/chat_template.jinja" || return 1
+    saved 'tokenizer.json chat_template.jinja' --set "data.tokenizer=$lone/other.json" && cmp "$words/tokenizer.json" "$tmp/saved/model/tokenizer.json" && cmp "$words/chat_template.jinja" "$tmp/saved/model/chat_template.jinja" || return 1
+    saved 'tokenizer.json tokenizer_config.json chat_template.jinja' --set data.template=chatml && grep -q "'<|im_start|>' + message\['role'\]" "$tmp/saved/model/chat_template.jinja" || return 1
+    saved 'tokenizer.json tokenizer_config.json chat_template.jinja' --set "data.template='{% for m in messages %}{{ m.content }}{% endfor %}'" &&
+        [ "$(cat "$tmp/saved/model/chat_template.jinja")" = '{% for m in messages %}{{ m.content }}{% endfor %}' ] || return 1
+    # A folder with another tokenizer: its files are replaced, and the rest stays.
+    rm -rf "$tmp/base" && cp -r $model "$tmp/base" && echo '{}' >"$tmp/base/tokenizer.model" && echo '{"a": 1}' >"$tmp/base/generation_config.json" || return 1
+    saved 'tokenizer.json tokenizer_config.json chat_template.jinja' --set model.preset=null --set "model.path=$tmp/base" && [ -f "$tmp/saved/model/generation_config.json" ]
+}
+check "a saved model has its tokenizer and template" saved_tokenizers
 
 # --- eval: scores of answers -----------------------------------------------------------------------------
 

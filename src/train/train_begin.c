@@ -210,6 +210,7 @@ int trainer_begin(struct trainer *t, const struct train_options *o, struct error
     if (!rc && o->resume) rc = compare_config(&t->resolved, t->c->train_out, &plan_again, e);
     if (!rc) rc = make_plan(t, o, plan_again, e);
     if (!rc) rc = open_data(t, e);
+    if (!rc) rc = text_files_open(&t->text, t->c, e);
     if (!rc) rc = folder_open(&t->folder, t->c->train_out, o->resume, e);
     if (rc) return rc;
     t->has_folder = true;
@@ -268,6 +269,7 @@ void trainer_close(struct trainer *t)
     if (!t) return;
     feed_close(&t->data);
     feed_close(&t->validation);
+    text_files_close(&t->text);
     if (t->has_scores) mask_scores_close(&t->scores);
     if (t->has_run) run_close(&t->run);
     events_close(&t->events);

@@ -21,6 +21,14 @@ static bool keeps_best(const struct config *c)
     return c->train_keep_best && c->train_eval_every;
 }
 
+/* The model, with the tokenizer that it was trained with. */
+static int save_weights(struct trainer *t, const char *dir, struct error *e)
+{
+    struct run *r = &t->run;
+    int rc = weights_save(&r->weights, &r->model, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, dir, e);
+    return rc ? rc : text_files_save(&t->text, dir, e);
+}
+
 bool trainer_save_due(const struct trainer *t, uint64_t step)
 {
     return t->c->train_save_every && (int64_t)step % t->c->train_save_every == 0;
@@ -32,7 +40,7 @@ int trainer_save(struct trainer *t, struct error *e)
     const char *dir;
     mem_pool_enter();
     int rc = folder_checkpoint_begin(&t->folder, (int64_t)t->state.step, &dir, e);
-    if (!rc) rc = weights_save(&r->weights, &r->model, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, dir, e);
+    if (!rc) rc = save_weights(t, dir, e);
     if (!rc) rc = state_save(dir, &t->state, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
     if (!rc) rc = events_sync(&t->events, e); /* like the metrics, it must include the checkpoint's step */
     if (!rc) rc = folder_checkpoint_commit(&t->folder, t->c->train_keep, e);
@@ -45,10 +53,9 @@ int trainer_save(struct trainer *t, struct error *e)
 /* Saves a model folder; the best one also holds its evaluation. */
 static int save_model(struct trainer *t, enum folder_model which, const struct evaluation *v, struct error *e)
 {
-    struct run *r = &t->run;
     const char *dir;
     int rc = folder_model_begin(&t->folder, which, &dir, e);
-    if (!rc) rc = weights_save(&r->weights, &r->model, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, dir, e);
+    if (!rc) rc = save_weights(t, dir, e);
     if (!rc && v) rc = best_write(dir, t->c, v, e);
     if (!rc) rc = folder_model_publish(&t->folder, which, e);
     return rc;
@@ -135,7 +142,7 @@ static int64_t checkpoints_kept(const struct trainer *t, int64_t there)
  * successor. */
 int trainer_require_space(struct trainer *t, struct error *e)
 {
-    uint64_t model = weights_bytes(&t->run.weights, &t->run.graph), each = model + state_bytes(&t->run.graph);
+    uint64_t model = weights_bytes(&t->run.weights, &t->run.graph) + t->text.bytes, each = model + state_bytes(&t->run.graph);
     int64_t there = 0;
     char best[FOLDER_PATH];
     int rc = folder_checkpoint_count(&t->folder, &there, e);

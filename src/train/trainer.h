@@ -25,6 +25,7 @@
 #include "config/schedule.h"
 #include "engine/state.h"
 #include "train/stepper.h"
+#include "train/text_files.h"
 #include "train/train.h"
 
 struct trainer {
@@ -34,6 +35,7 @@ struct trainer {
     struct run run;
     struct folder folder;
     struct events events;
+    struct text_files text;  /* saved with each model */
     struct feed data, validation; /* not open: a program has its own batches */
     struct {                 /* the progress of this process */
         struct progress steps;
