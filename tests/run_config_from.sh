@@ -26,9 +26,21 @@ same_list() { # FILE: its list is the stored one
     diff "$files/$1.txt" "$tmp/list" || return 1
     echo "$(grep -c ' = ' "$tmp/list") keys set"
 }
-for f in trainer.yaml trainer.json recipe.yaml factory.yaml zero3.json alone.json accelerate.yaml script.yaml train.sh launch.sh flags dict; do
+for f in trainer.yaml trainer.json recipe.yaml factory.yaml zero3.json alone.json accelerate.yaml script.yaml train.sh launch.sh flags dict instruct.sh vision.sh mixture.yaml; do
     check "the list of $f" same_list $f
 done
+
+# Each plans as it is, but for the model and files of data that are not here.
+plans() {
+    local f n=0
+    for f in trainer.yaml recipe.yaml zero3.json accelerate.yaml launch.sh instruct.sh vision.sh mixture.yaml; do
+        "$binary" plan --config-from "$files/$f" --set model.preset=llama-tiny --set data.sequence=64 --json >"$tmp/plan.json" 2>"$tmp/err" || { echo "$f:"; tail -n 2 "$tmp/err"; return 1; }
+        "$tools/json_get" "$tmp/plan.json" arena_bytes >/dev/null || return 1
+        n=$((n + 1))
+    done
+    echo "$n files plan"
+}
+check 'a preset in the place of the model: all plan' plans
 
 # --- data of LLaMA-Factory ------------------------------------------------------------------------------------
 
@@ -194,10 +206,21 @@ python train.py --batch_size 2
 python train.py --batch_size 4
 EOT
 # shellcheck disable=SC2016
-check 'a variable without a value' refused ae.sh ':2: \$1 has no value in this file; write the value' <<'EOT'
+check 'a variable without a value' refused ae.sh ':2: \$1 has no value in this file, nor in the environment; write the value' <<'EOT'
 python train.py --batch_size 2 \
     --learning_rate $1
 EOT
+# shellcheck disable=SC2016
+check 'the variable that another one lacks' refused aj.sh ':4: \$GPUS_FOR_THE_TEST has no value in this file, nor in the environment' <<'EOT'
+GPUS_FOR_THE_TEST=$(nvidia-smi -L | wc -l)
+ARGS="--nproc_per_node $GPUS_FOR_THE_TEST"
+OTHER=$ARGS
+torchrun $OTHER train.py --batch_size 2
+EOT
+environment() { # as in a shell
+    GPUS_FOR_THE_TEST=4 from "$tmp/aj.sh" >"$tmp/run.yaml" && grep -q '^  effective_batch: 8' "$tmp/run.yaml" && GPUS_FOR_THE_TEST=2 from $files/instruct.sh >"$tmp/run.yaml" && grep -q '^  effective_batch: 16' "$tmp/run.yaml"
+}
+check '... which the environment may have' environment
 check 'a quote that is not closed' refused af.sh ':1: a quote . is not closed' <<'EOT'
 python train.py --output_dir 'out
 EOT

@@ -232,6 +232,15 @@ void foreign_settle(struct foreign *f, struct config *c)
 
 /* --- the list ------------------------------------------------------------------------------------------------------ */
 
+/* A chat template may have thousands of characters. */
+static void shorten(struct text *line)
+{
+    enum { MOST = 120 };
+    if (line->n <= MOST) return;
+    for (line->n = MOST; ((unsigned char)line->at[line->n] & 0xc0) == 0x80;) line->n--;
+    text_printf(line, "...");
+}
+
 static void print_set(const struct foreign *f, const struct config *c, struct text *out)
 {
     size_t width = 0;
@@ -242,6 +251,7 @@ static void print_set(const struct foreign *f, const struct config *c, struct te
                 if (f->set.at[i].key != (enum config_key)key || c->origin[key].source != SOURCE_FOREIGN) continue;
                 text_printf(&line, "%s = ", config_key_name((enum config_key)key));
                 config_show(c, (enum config_key)key, &line);
+                shorten(&line);
                 if (!pass && line.n > width && line.n < 48) width = line.n;
                 if (pass) text_printf(out, "  %-*s  (%s)\n", (int)width, line.at, f->set.at[i].from);
                 text_free(&line);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "config/foreign_rows.h"
+#include "io/yaml.h"
 
 static struct value *word(struct foreign_work *w, const char *text) { return value_string(&w->f->memory, text); }
 
@@ -153,6 +154,21 @@ static void put_as(struct foreign_work *w, const char *ours, enum foreign_how ho
     if (entry && !(entry->given && foreign_off(entry->value) && entry->value->kind == VALUE_NULL)) foreign_put(w, ours, value_copy(&w->f->memory, entry->value), entry, NULL);
 }
 
+/* A script's own default, for a key that the file does not have. */
+static void put_script_default(struct foreign_work *w, const char *ours, enum foreign_how how, const char *text, const struct foreign_entry *asked)
+{
+    if (!foreign_pick(w, how)) foreign_put(w, ours, yaml_scalar(&w->f->memory, text), asked, bump_format(&w->f->memory, "default of scripts with %s", asked->key));
+}
+
+/* lora_enable of LLaVA, use_lora of Qwen; and FastChat's script, which always has an adapter. */
+static void put_script_defaults(struct foreign_work *w, const struct foreign_entry *asked)
+{
+    if (asked->row->program != PROGRAM_hf) return;
+    put_script_default(w, "adapter.r", HOW_LORA_RANK, "64", asked);
+    put_script_default(w, "adapter.lora_alpha", HOW_LORA_ALPHA, "16", asked);
+    put_script_default(w, "adapter.lora_dropout", HOW_LORA_DROPOUT, "0.05", asked);
+}
+
 static void put_lora(struct foreign_work *w, const struct foreign_entry *asked)
 {
     const struct foreign_entry *target = foreign_pick(w, HOW_LORA_TARGET), *rank = foreign_pick(w, HOW_LORA_RANK), *alpha = foreign_pick(w, HOW_LORA_ALPHA);
@@ -165,6 +181,7 @@ static void put_lora(struct foreign_work *w, const struct foreign_entry *asked)
     put_as(w, "adapter.modules_to_save", HOW_LORA_SAVE);
     put_as(w, "adapter.use_rslora", HOW_LORA_RSLORA);
     put_as(w, "adapter.use_dora", HOW_LORA_DORA);
+    put_script_defaults(w, asked);
 }
 
 static void memory_adapter(struct foreign_work *w)

@@ -1,0 +1,38 @@
+#!/bin/bash
+
+deepspeed train/train_mem.py \
+    --deepspeed ./auto.json \
+    --lora_enable True --lora_r 128 --lora_alpha 256 \
+    --model_name_or_path models/small-chat \
+    --version v1 \
+    --data_path ./data/mix.json \
+    --image_folder ./data \
+    --vision_tower models/clip \
+    --pretrain_mm_mlp_adapter ./checkpoints/projector.bin \
+    --mm_projector_type mlp2x_gelu \
+    --mm_vision_select_layer -2 \
+    --mm_use_im_start_end False \
+    --mm_use_im_patch_token False \
+    --image_aspect_ratio pad \
+    --group_by_modality_length True \
+    --bf16 True \
+    --output_dir ./checkpoints/tuned \
+    --num_train_epochs 1 \
+    --per_device_train_batch_size 4 \
+    --per_device_eval_batch_size 4 \
+    --gradient_accumulation_steps 1 \
+    --evaluation_strategy "no" \
+    --save_strategy "steps" \
+    --save_steps 500 \
+    --save_total_limit 1 \
+    --learning_rate 2e-4 \
+    --weight_decay 0. \
+    --warmup_ratio 0.03 \
+    --lr_scheduler_type "cosine" \
+    --logging_steps 1 \
+    --tf32 True \
+    --model_max_length 1024 \
+    --gradient_checkpointing True \
+    --dataloader_num_workers 4 \
+    --lazy_preprocess True \
+    --report_to wandb
