@@ -272,7 +272,7 @@ check "a task that 300 steps teach: sorting letters" teach
 
 # A model folder has the tokenizer and the template that the run was trained with, whatever model.path has.
 saved() { # FILES ARGUMENT...: a run of two steps saves these text files, and its model answers a chat
-    local want=$1
+    local want=$1 got
     shift
     rm -rf "$tmp/saved"
     # shellcheck disable=SC2086
