@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_EXPANDED = 4 << 20 };
+enum { MAX_EXPANDED = 1 << 18 };
 
 /* --- words ----------------------------------------------------------------------------------------- */
 
@@ -104,9 +104,11 @@ static void append_value(struct shell *s, struct reading *r, char quote, words *
     bool list;
     const char *value = expand(s, &list, &r->word.unknown);
     const bool whole = (quote && !list) || (r->text.n && shell_is_assignment(r->text.at));
-    for (; value && *value; value++) {
-        if (!whole && (list ? *value == '\n' : isspace((unsigned char)*value))) end_word(s, r, out);
-        else text_append(&r->text, value, 1);
+    while (value && *value) {
+        const size_t n = whole ? strlen(value) : strcspn(value, list ? "\n" : " \t\r\n\v\f");
+        text_append(&r->text, value, n);
+        value += n;
+        if (*value) end_word(s, r, out), value++;
     }
 }
 
