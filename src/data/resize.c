@@ -67,6 +67,13 @@ size_t resize_scratch_most(uint32_t longest, uint32_t side)
     return 64 + 2 * resize_table_bytes(&w) + row_stride(longest) + row_stride(side) * resize_table_taps(&w);
 }
 
+/* A side that is rounded down may shrink by up to twice as much as the other. */
+size_t resize_scratch_bound(enum resize_filter filter, uint32_t longest, uint32_t side, uint32_t part)
+{
+    struct resize_window w = {filter, longest, side, 0, 2.0 * (longest > side ? longest : side), 0, part, false};
+    return 64 + 2 * resize_table_bytes(&w) + row_stride(longest) + row_stride(longest > part ? longest : part) * resize_table_taps(&w);
+}
+
 static bool inside(const struct resize_window *w)
 {
     return w->from >= 0 && w->from + w->length <= w->source + 1e-6 && (uint64_t)w->out + w->n <= w->to;

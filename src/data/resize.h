@@ -53,6 +53,9 @@ size_t resize_scratch(const struct resize_view *v);
 /* Enough scratch for every image, bilinear, with sides of at most `longest`, and every window of one, resized
  * by resize_longest to `side`: the loader's buffer. */
 size_t resize_scratch_most(uint32_t longest, uint32_t side);
+/* Enough scratch for every view of an image with sides of at most `longest`, whose result is `side` or larger
+ * and of which at most `part` rows and columns are computed. */
+size_t resize_scratch_bound(enum resize_filter filter, uint32_t longest, uint32_t side, uint32_t part);
 void resize_begin(struct resize *r, const struct resize_view *v, void *scratch, size_t room);
 /* Whether more rows are needed: false when the window is complete. */
 bool resize_wants(const struct resize *r);
