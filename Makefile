@@ -102,7 +102,17 @@ ifeq ($(PCRE2),1)
 else
   SRCS := $(filter-out src/base/regex.c,$(SRCS))
 endif
-LDLIBS += $(ONEDNN_LIBS) $(PCRE2_LIBS)
+# libwebp: WebP images, found in the same way; `make WEBP=0` forces it off.
+# Only src/data/webp.c uses it; without libwebp webp_none.c replaces that file.
+WEBP ?= $(shell printf '\043include <webp/decode.h>\nint main(void) { return !WebPGetDecoderVersion(); }' | \
+          $(CC) $(EXTRA) -x c - -lwebp -o /dev/null 2>/dev/null && echo 1 || echo 0)
+ifeq ($(WEBP),1)
+  WEBP_LIBS := -lwebp
+  SRCS := $(filter-out src/data/webp_none.c,$(SRCS))
+else
+  SRCS := $(filter-out src/data/webp.c,$(SRCS))
+endif
+LDLIBS += $(ONEDNN_LIBS) $(PCRE2_LIBS) $(WEBP_LIBS)
 OBJS := $(SRCS:src/%.c=$(BUILD)/%.o)
 LIB  := $(BUILD)/libparts.a
 
@@ -150,8 +160,8 @@ $(UNROLL:%=$(BUILD)/cpu/%.o): CFLAGS += -funroll-loops
 # A plan is the same on every machine: no fused multiply-add, which only some machines have.
 EXACT := $(filter $(foreach d,graph run passes plan,$(BUILD)/$(d)%) $(foreach d,$(CUDA_ROOMS),$(BUILD)/$(d)/plan%),$(OBJS))
 $(EXACT): CFLAGS += -ffp-contract=off
-# 4-bit weights have the bits of bitsandbytes.
-$(BUILD)/base/nf4.o: CFLAGS += -ffp-contract=off
+# 4-bit weights have the bits of bitsandbytes, and resized images the bytes of Pillow.
+$(BUILD)/base/nf4.o $(BUILD)/data/resize_table.o: CFLAGS += -ffp-contract=off
 $(CUDA_OBJS): CFLAGS += -isystem $(CUDA_HOME)/include
 $(BUILD)/%.cu.o: src/%.cu $(BUILD)/cuda-code
 	@mkdir -p $(@D)
@@ -170,7 +180,7 @@ OPENMP_LIB = $(if $(shell $(CC) --version 2>/dev/null | grep -i clang),-fopenmp,
 # Programs outside the project use the public header and the flags of pkg-config, which reads
 # plimsoll-uninstalled.pc for the build tree. $(call pc,prefix,includedir,libdir) prints it. Its rpath lets
 # programs find the library without LD_LIBRARY_PATH; in /usr/lib the loader finds it anyway.
-pc = sed 's|@PREFIX@|$1|; s|@INCLUDEDIR@|$2|; s|@LIBDIR@|$3|; s|@VERSION@|$(VERSION)|; s|@OPENMP@|$(OPENMP_LIB)|; s|@ONEDNN@|$(ONEDNN_LIBS)|; s|@PCRE2@|$(PCRE2_LIBS)|; s| @RPATH@|$(if $(filter /usr,$1),, -Wl,-rpath,$${libdir})|' tools/plimsoll.pc.in
+pc = sed 's|@PREFIX@|$1|; s|@INCLUDEDIR@|$2|; s|@LIBDIR@|$3|; s|@VERSION@|$(VERSION)|; s|@OPENMP@|$(OPENMP_LIB)|; s|@ONEDNN@|$(ONEDNN_LIBS)|; s|@PCRE2@|$(PCRE2_LIBS)|; s|@WEBP@|$(WEBP_LIBS)|; s| @RPATH@|$(if $(filter /usr,$1),, -Wl,-rpath,$${libdir})|' tools/plimsoll.pc.in
 PC := $(BUILD)/plimsoll-uninstalled.pc
 $(PC): tools/plimsoll.pc.in include/plimsoll.h
 	@mkdir -p $(@D)
@@ -189,7 +199,7 @@ REPLAYS := $(patsubst tests/fuzz/fuzz_%.c,$(BUILD)/tests/replay_%,$(wildcard tes
 $(REPLAYS): $(BUILD)/tests/replay_%: tests/fuzz/fuzz_%.c tests/fuzz/replay_main.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $^ $(LDFLAGS) $(LDLIBS) -o $@
-HELPERS := $(addprefix $(BUILD)/tests/,compare json_get render forge forge_pth forge_png cuda_seam cuda_ops profile_path)
+HELPERS := $(addprefix $(BUILD)/tests/,compare json_get render forge forge_pth forge_png pixels cuda_seam cuda_ops profile_path)
 tests: $(TESTS) $(REPLAYS) $(HELPERS) $(EXAMPLES)
 
 # The tests of the CUDA device against the reference kernels need none of the libraries for files and
@@ -271,7 +281,7 @@ $(BUILD)/fuzz/libparts.a: $(FUZZ_OBJS)
 	@rm -f $@ && $(AR) rcs $@ $(FUZZ_OBJS)
 FUZZERS      := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(FUZZERS): $(BUILD)/fuzz/%: tests/fuzz/%.c tests/fuzz/machine.c $(BUILD)/fuzz/libparts.a
-	clang $(FUZZ_FLAGS) -fsanitize=fuzzer,address,undefined $^ -lonig -lutf8proc -lcjson -lyaml -ljpeg -lpng -lz -lm -lpthread -ldl $(PCRE2_LIBS) -o $@
+	clang $(FUZZ_FLAGS) -fsanitize=fuzzer,address,undefined $^ -lonig -lutf8proc -lcjson -lyaml -ljpeg -lpng -lz -lm -lpthread -ldl $(PCRE2_LIBS) $(WEBP_LIBS) -o $@
 fuzz: deps
 	@CC="$(CC)" tools/deps.sh fuzz
 	+@$(BUILD_WITH_PROGRESS) $(FUZZERS)

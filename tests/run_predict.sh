@@ -108,6 +108,14 @@ png_alone() {
         ends 2 "--overlay $tmp/no.JPEG: images are written as PNG" --model "$cases/model" "$wide" --point 1,1 -o "$tmp/no.png" --overlay "$tmp/no.JPEG" && [ ! -e "$tmp/no.png" ]
 }
 check "a mask under the name of a JPEG" png_alone
+# The same pixels as WebP and as PNG; a build without libwebp says so.
+webp() {
+    local at=tests/golden/pixels
+    predict "$at/rgb.png" --point 9,9 -o "$tmp/of_png.png" >/dev/null || return 1
+    if predict "$at/lossless.webp" --point 9,9 -o "$tmp/of_webp.png" >"$tmp/out" 2>&1; then cmp "$tmp/of_png.png" "$tmp/of_webp.png"
+    else grep 'this build has no libwebp' "$tmp/out"; fi
+}
+check "a WebP image" webp
 check "no prompt" refused "no prompt is given" "$wide"
 check "no image" refused "no image is given" --point 1,1
 check "two images" refused "expected one image" "$wide" "$wide" --point 1,1

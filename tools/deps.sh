@@ -2,14 +2,14 @@
 # Installs the missing dependencies for building and testing; prints nothing if none is missing.
 #
 #   tools/deps.sh          a C compiler, libyaml, cJSON, libjpeg-turbo, libpng, zlib, Oniguruma, utf8proc, cmocka,
-#                          pkg-config, and PCRE2, which is optional
+#                          pkg-config, and PCRE2 and libwebp, which are optional
 #   tools/deps.sh fuzz     clang with libFuzzer as well
 #   tools/deps.sh onednn   oneDNN 2 as well, which is optional
 #
 # A dependency is present if a program that uses it compiles and links, wherever it comes from. Debian and
 # Ubuntu packages are installed with apt-get, as root or through sudo without a password; otherwise the
-# command to run is printed. It is no failure if PCRE2 alone cannot be installed: the program builds
-# without it.
+# command to run is printed. It is no failure if only optional ones cannot be installed: the program
+# builds without them.
 set -euo pipefail
 
 CC=${CC:-gcc}
@@ -43,9 +43,10 @@ if compiles '' stdio.h omp.h; then
     compiles -lutf8proc utf8proc.h || missing+=(libutf8proc-dev)
     compiles -lcmocka stdarg.h stddef.h setjmp.h stdint.h cmocka.h || missing+=(libcmocka-dev)
     compiles -lpcre2-8 pcre2.h || optional+=(libpcre2-dev)
+    compiles -lwebp webp/decode.h || optional+=(libwebp-dev)
 else
     missing+=(gcc libc6-dev libcjson-dev libyaml-dev libjpeg-dev libpng-dev zlib1g-dev libonig-dev libutf8proc-dev libcmocka-dev)
-    optional+=(libpcre2-dev)
+    optional+=(libpcre2-dev libwebp-dev)
 fi
 if [[ ${1-} == fuzz ]]; then
     fuzzes || missing+=(clang libclang-rt-dev)
@@ -58,7 +59,13 @@ if ((${#missing[@]} + ${#optional[@]} == 0)); then exit 0; fi
 # without_optional: ends the script with success if only optional packages are missing.
 without_optional() {
     ((${#missing[@]} == 0)) || return 0
-    echo "deps: ${optional[*]} is missing: the program is built without regular expressions in adapter.target_modules" >&2
+    local package
+    for package in "${optional[@]}"; do
+        case $package in
+            libpcre2-dev) echo "deps: $package is missing: the program is built without regular expressions in adapter.target_modules" >&2 ;;
+            libwebp-dev) echo "deps: $package is missing: the program is built without WebP images" >&2 ;;
+        esac
+    done
     exit 0
 }
 

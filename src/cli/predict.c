@@ -145,7 +145,7 @@ static int check_options(struct predict *p, struct error *e)
 {
     const bool prompt = p->points.n || p->box;
     if (!p->model) return error_set(e, PL_USAGE, "no model is given: add --model DIR, a folder with config.json and weights");
-    if (p->paths.n != 1) return error_set(e, PL_USAGE, p->paths.n ? "expected one image: %s and %s are given" : "no image is given: add a JPEG or PNG file",
+    if (p->paths.n != 1) return error_set(e, PL_USAGE, p->paths.n ? "expected one image: %s and %s are given" : "no image is given: add a JPEG, PNG or WebP file",
                                           p->paths.n ? p->paths.at[0] : "", p->paths.n ? p->paths.at[1] : "");
     if (!p->output) return error_set(e, PL_USAGE, "no output is given: add -o OUT.png");
     if (prompt && p->everything) return error_set(e, PL_USAGE, "--everything uses a grid of points: leave out --point and --box");
@@ -235,7 +235,7 @@ static int predict(int argc, char **argv, struct error *e)
 
 const struct command command_predict = {
     "predict", "predict --model DIR IMAGE (--point X,Y[,LABEL])... [--box X0,Y0,X1,Y1] | --everything N -o OUT.png",
-    "Runs inference: predicts masks of a JPEG or PNG image for prompts. Coordinates are in pixels of the stored image.\n\n"
+    "Runs inference: predicts masks of a JPEG, PNG or WebP image for prompts. Coordinates are in pixels of the stored image.\n\n"
     "  --model DIR           a model folder, or the name of a preset\n"
     "  --adapter DIR         a LoRA adapter for that model, as PEFT or a run with an adapter saves it\n"
     "  --point X,Y[,LABEL]   a point on the object (LABEL 1, foreground, the default) or beside it (0, background);\n"

@@ -1,173 +1,82 @@
 /*
- * resize.c: a separable triangle filter that receives one row at a time.
+ * resize.c: a separable filter that receives one row at a time.
  *
  *   source row ──across──► ring of the last `taps` rows ──down──► result rows
  *                          (result's width, bytes)
  *
- * Each axis has a table: for every output position the first source position and its weights. A
- * window, a scale and a flip only change the tables. Weights are 14-bit integers with a sum of
- * exactly 1.0, so no result leaves 0..255 and equal pixels stay equal.
+ *   source row ──► ring of the last `taps` rows ──down──► row ──across──► result rows     (down_first)
+ *                  (source's width)
+ *
+ * Each axis has a table (resize_table.c): for every output position the first source position and its
+ * weights. A window, a scale, a part of the result and a flip only change the tables.
  *
  * A result row is written as soon as its last source row has arrived; the ring holds `taps` rows,
  * the largest number that a result row needs. When an axis keeps its size there is one weight,
  * and rows are copied.
+ *
+ * The triangle's weights have 14 bits and are never negative, so vector instructions of 16 bits apply
+ * and no sum leaves 0..255. The other filters have Pillow's 22 bits and clip.
  */
 #include "data/resize.h"
 
-#include <math.h>
 #include <string.h>
 
-enum { ONE = 1 << 14, HALF = ONE / 2, SLACK = 16 };
+#include "data/resize_table.h"
 
-/* ---- tables ---- */
+enum { ONE = 1 << RESIZE_BITS, HALF = ONE / 2, FINE_HALF = 1 << (RESIZE_FINE_BITS - 1), SLACK = 16 };
 
-struct window {
-    uint32_t source, to;
-    double from, length;
-};
+/* ---- the result and scratch ---- */
 
-static double half_width(const struct window *w) /* half the filter's width, in source positions */
+static uint32_t result_width(const struct resize_view *v) { return v->out_w ? v->out_w : v->to_width; }
+static uint32_t result_height(const struct resize_view *v) { return v->out_h ? v->out_h : v->to_height; }
+
+static struct resize_window window_across(const struct resize_view *v)
 {
-    double scale = w->length / w->to;
-    return scale < 1 ? 1 : scale;
+    const bool part = v->w > 0 && v->h > 0;
+    return (struct resize_window){v->filter, v->width, v->to_width, part ? v->x : 0, part ? v->w : v->width, v->out_w ? v->out_x : 0, result_width(v), v->flip};
 }
 
-/* An upper bound; weights of zero are removed later. */
-static uint32_t max_taps(const struct window *w) { return (uint32_t)ceil(half_width(w)) * 2 + 1; }
-
-/* The source positions [*a, *b) under the filter at output position i, and its centre. */
-static double span(const struct window *w, uint32_t i, int64_t *a, int64_t *b)
+static struct resize_window window_down(const struct resize_view *v)
 {
-    double centre = w->from + (i + 0.5) * (w->length / w->to), support = half_width(w);
-    *a = max_i64((int64_t)(centre - support + 0.5), 0);
-    *b = min_i64((int64_t)(centre + support + 0.5), w->source);
-    return centre;
+    const bool part = v->w > 0 && v->h > 0;
+    return (struct resize_window){v->filter, v->height, v->to_height, part ? v->y : 0, part ? v->h : v->height, v->out_h ? v->out_y : 0, result_height(v), false};
 }
 
-/* Rounds n weights to integers that sum to ONE; the rounding error is added to the largest. */
-static void quantise(const double *exact, double total, int64_t n, int16_t *out)
+/* Pillow's choice: the height first where it loses more than twice as many pixels as the width. */
+static bool is_down_first(const struct resize_view *v)
 {
-    int sum = 0;
-    int64_t largest = 0;
-    for (int64_t k = 0; k < n; k++) {
-        out[k] = (int16_t)lrint(exact[k] / total * ONE);
-        sum += out[k];
-        if (out[k] > out[largest]) largest = k;
-    }
-    out[largest] = (int16_t)(out[largest] + ONE - sum);
+    const struct resize_window x = window_across(v), y = window_down(v);
+    return v->filter != RESIZE_BILINEAR && y.length > y.to && y.length - y.to > 2 * (x.length - x.to);
 }
 
-/* Fills row i of the table; `exact` has room for max_taps. Positions beyond the last source
- * position get weight 0, and the row is moved left so that it never reaches beyond it. */
-static void fill_weights(const struct window *w, uint32_t i, double *exact, uint32_t taps, uint32_t *first, int16_t *weight)
-{
-    int64_t a, b;
-    double centre = span(w, i, &a, &b), narrow = 1 / half_width(w), total = 0;
-    if (b <= a) a = min_i64(max_i64((int64_t)centre, 0), w->source - 1), b = a + 1;
-    for (int64_t k = a; k < b; k++) {
-        double distance = fabs((k - centre + 0.5) * narrow);
-        exact[k - a] = distance < 1 ? 1 - distance : 0;
-        total += exact[k - a];
-    }
-    if (total <= 0) exact[0] = total = 1;
-    memset(weight, 0, taps * sizeof *weight);
-    quantise(exact, total, b - a, weight);
-    *first = (uint32_t)a;
-}
-
-static void move_left(uint32_t *first, int16_t *weight, uint32_t taps, uint32_t by)
-{
-    memmove(weight + by, weight, (taps - by) * sizeof *weight);
-    memset(weight, 0, by * sizeof *weight);
-    *first -= by;
-}
-
-/* Removes leading and trailing zeros that all positions share, so that an axis that keeps its size
- * has one weight; afterwards no row reads beyond the source. */
-static void tighten(const struct window *w, struct resize_axis *x, uint32_t taps)
-{
-    uint32_t most = 1;
-    for (uint32_t i = 0; i < w->to; i++) {
-        int16_t *k = x->weight + (size_t)i * taps;
-        uint32_t lead = 0, end = taps;
-        while (lead < taps - 1 && !k[lead]) lead++;
-        while (end > lead + 1 && !k[end - 1]) end--;
-        memmove(k, k + lead, (end - lead) * sizeof *k);
-        memset(k + end - lead, 0, (taps - (end - lead)) * sizeof *k);
-        x->first[i] += lead;
-        if (end - lead > most) most = end - lead;
-    }
-    if (most > w->source) most = w->source;
-    for (uint32_t i = 0; i < w->to; i++) {
-        memmove(x->weight + (size_t)i * most, x->weight + (size_t)i * taps, most * sizeof *x->weight);
-        if (x->first[i] + most > w->source) move_left(&x->first[i], x->weight + (size_t)i * most, most, x->first[i] + most - w->source);
-    }
-    x->taps = most;
-}
-
-static void mirror(struct resize_axis *x, uint32_t n)
-{
-    for (uint32_t i = 0, j = n - 1; i < j; i++, j--) {
-        uint32_t f = x->first[i];
-        x->first[i] = x->first[j];
-        x->first[j] = f;
-        for (uint32_t k = 0; k < x->taps; k++) {
-            int16_t *a = x->weight + (size_t)i * x->taps + k, *b = x->weight + (size_t)j * x->taps + k, t = *a;
-            *a = *b;
-            *b = t;
-        }
-    }
-}
-
-/* ---- scratch ---- */
-
-static struct window window_across(const struct resize_view *v)
-{
-    return v->w > 0 && v->h > 0 ? (struct window){v->width, v->to_width, v->x, v->w} : (struct window){v->width, v->to_width, 0, v->width};
-}
-
-static struct window window_down(const struct resize_view *v)
-{
-    return v->w > 0 && v->h > 0 ? (struct window){v->height, v->to_height, v->y, v->h} : (struct window){v->height, v->to_height, 0, v->height};
-}
-
-static size_t table_bytes(const struct window *w)
-{
-    return align_up(w->to * sizeof(uint32_t), 64) + align_up((size_t)w->to * max_taps(w) * sizeof(int16_t), 64) +
-           align_up(max_taps(w) * sizeof(double), 64);
-}
+static uint32_t ring_width(const struct resize_view *v) { return is_down_first(v) ? v->width : result_width(v); }
 
 static size_t row_stride(uint32_t width) { return align_up((size_t)width * 3 + SLACK, 64); }
 
 size_t resize_scratch(const struct resize_view *v)
 {
-    struct window across = window_across(v), down = window_down(v);
-    return 64 + table_bytes(&across) + table_bytes(&down) + row_stride(v->width) + row_stride(v->to_width) * max_taps(&down);
+    struct resize_window across = window_across(v), down = window_down(v);
+    return 64 + resize_table_bytes(&across) + resize_table_bytes(&down) + row_stride(v->width) + row_stride(ring_width(v)) * resize_table_taps(&down);
 }
 
 /* A side that rounds down to a few pixels shrinks by up to 1.5 times more than the longer side:
  * 1.49 pixels become 1. */
 size_t resize_scratch_most(uint32_t longest, uint32_t side)
 {
-    struct window w = {longest, side, 0, 1.5 * (longest > side ? longest : side)};
-    return 64 + 2 * table_bytes(&w) + row_stride(longest) + row_stride(side) * max_taps(&w);
+    struct resize_window w = {RESIZE_BILINEAR, longest, side, 0, 1.5 * (longest > side ? longest : side), 0, side, false};
+    return 64 + 2 * resize_table_bytes(&w) + row_stride(longest) + row_stride(side) * resize_table_taps(&w);
 }
 
-static void *carve(uint8_t **at, size_t bytes)
+/* A side that is rounded down may shrink by up to twice as much as the other. */
+size_t resize_scratch_bound(enum resize_filter filter, uint32_t longest, uint32_t side, uint32_t part)
 {
-    void *p = *at;
-    *at += align_up(bytes, 64);
-    return p;
+    struct resize_window w = {filter, longest, side, 0, 2.0 * (longest > side ? longest : side), 0, part, false};
+    return 64 + 2 * resize_table_bytes(&w) + row_stride(longest) + row_stride(longest > part ? longest : part) * resize_table_taps(&w);
 }
 
-static void fill_axis(struct resize_axis *x, const struct window *w, uint8_t **at)
+static bool inside(const struct resize_window *w)
 {
-    uint32_t taps = max_taps(w);
-    x->first = carve(at, w->to * sizeof *x->first);
-    x->weight = carve(at, (size_t)w->to * taps * sizeof *x->weight);
-    double *exact = carve(at, taps * sizeof *exact);
-    for (uint32_t i = 0; i < w->to; i++) fill_weights(w, i, exact, taps, &x->first[i], x->weight + (size_t)i * taps);
-    tighten(w, x, taps);
+    return w->from >= 0 && w->from + w->length <= w->source + 1e-6 && (uint64_t)w->out + w->n <= w->to;
 }
 
 void resize_begin(struct resize *r, const struct resize_view *v, void *scratch, size_t room)
@@ -176,20 +85,21 @@ void resize_begin(struct resize *r, const struct resize_view *v, void *scratch, 
           v->width, v->height, v->to_width, v->to_height, room);
     memset(r, 0, sizeof *r);
     r->v = *v;
+    r->out_w = result_width(v);
+    r->out_h = result_height(v);
     uint8_t *at = (uint8_t *)align_up((uintptr_t)scratch, 64);
-    struct window across = window_across(v), down = window_down(v);
-    CHECK(across.from >= 0 && down.from >= 0 && across.from + across.length <= v->width + 1e-6 && down.from + down.length <= v->height + 1e-6,
-          "the window is outside of the image");
-    fill_axis(&r->across, &across, &at);
-    fill_axis(&r->down, &down, &at);
-    r->copy = r->across.taps == 1 && across.source == across.to && across.length == across.to && !v->flip;
-    if (v->flip) mirror(&r->across, v->to_width);
-    r->tail = carve(&at, row_stride(v->width));
-    r->ring_stride = row_stride(v->to_width);
-    r->ring = carve(&at, r->ring_stride * r->down.taps);
+    struct resize_window across = window_across(v), down = window_down(v);
+    CHECK(inside(&across) && inside(&down), "the window is outside of the image");
+    resize_table_fill(&r->across, &across, &at);
+    resize_table_fill(&r->down, &down, &at);
+    r->copy = r->across.taps == 1 && across.source == across.to && across.length == across.to && across.n == across.to && !v->flip;
+    r->down_first = is_down_first(v);
+    r->tail = resize_carve(&at, row_stride(v->width));
+    r->ring_stride = row_stride(ring_width(v));
+    r->ring = resize_carve(&at, r->ring_stride * r->down.taps);
 }
 
-bool resize_wants(const struct resize *r) { return r->next < r->v.to_height && r->at < r->v.height; }
+bool resize_wants(const struct resize *r) { return r->next < r->out_h && r->at < r->v.height; }
 
 /* ---- across ---- */
 
@@ -243,7 +153,7 @@ static inline __attribute__((always_inline)) ints4 one_pixel(const uint8_t *p, c
         if (taps > from + 3) sum = ADD(sum, b, 3, weight[3]);
         if (taps > from + 4) sum = ADD(sum, b, 4, weight[4]);
     }
-    return sum >> 14;
+    return sum >> RESIZE_BITS;
 }
 
 /* Four output pixels at a time. The number of taps is a constant where this is inlined, so that
@@ -285,7 +195,7 @@ static inline __attribute__((always_inline)) void down_taps(uint8_t *restrict to
     for (size_t i = 0; i < n; i++) {
         int32_t sum = HALF;
         for (uint32_t k = 0; k < taps; k++) sum += (int16_t)rows[k][i] * weight[k];
-        to[i] = (uint8_t)(sum >> 14);
+        to[i] = (uint8_t)(sum >> RESIZE_BITS);
     }
 }
 
@@ -302,21 +212,55 @@ static void down_many(uint8_t *restrict to, const struct resize *r, uint32_t fir
             int16_t w = weight[k];
             for (size_t i = 0; i < part; i++) sum[i] += (int16_t)row[i] * w;
         }
-        for (size_t i = 0; i < part; i++) to[from + i] = (uint8_t)(sum[i] >> 14);
+        for (size_t i = 0; i < part; i++) to[from + i] = (uint8_t)(sum[i] >> RESIZE_BITS);
     }
 }
 
-/* Source row y is in ring slot y mod taps. */
-static void write_row(struct resize *r)
+/* ---- the filters with negative weights ---- */
+
+static inline uint8_t clip(int32_t sum)
 {
-    uint32_t taps = r->down.taps, first = r->down.first[r->next];
-    const int16_t *weight = r->down.weight + (size_t)r->next * taps;
-    uint8_t *to = r->v.to + r->next * r->v.stride;
+    sum >>= RESIZE_FINE_BITS;
+    return (uint8_t)(sum < 0 ? 0 : sum > 255 ? 255 : sum);
+}
+
+static void across_fine(uint8_t *to, const uint8_t *from, const struct resize_axis *x, uint32_t n)
+{
+    const int32_t *weight = x->fine;
+    for (uint32_t i = 0; i < n; i++, weight += x->taps, to += 3) {
+        const uint8_t *p = from + (size_t)x->first[i] * 3;
+        int32_t r = FINE_HALF, g = FINE_HALF, b = FINE_HALF;
+        for (uint32_t k = 0; k < x->taps; k++, p += 3) r += p[0] * weight[k], g += p[1] * weight[k], b += p[2] * weight[k];
+        to[0] = clip(r), to[1] = clip(g), to[2] = clip(b);
+    }
+}
+
+static void down_fine(uint8_t *restrict to, const struct resize *r, uint32_t first, const int32_t *weight, size_t n)
+{
+    enum { PART = 512 };
+    int32_t sum[PART];
+    for (size_t from = 0; from < n; from += PART) {
+        size_t part = n - from < PART ? n - from : PART;
+        for (size_t i = 0; i < part; i++) sum[i] = FINE_HALF;
+        for (uint32_t k = 0; k < r->down.taps; k++) {
+            const uint8_t *row = r->ring + (first + k) % r->down.taps * r->ring_stride + from;
+            int32_t w = weight[k];
+            for (size_t i = 0; i < part; i++) sum[i] += row[i] * w;
+        }
+        for (size_t i = 0; i < part; i++) to[from + i] = clip(sum[i]);
+    }
+}
+
+/* ---- rows ---- */
+
+/* Source row y is in ring slot y mod taps. */
+static void write_triangle(uint8_t *to, const struct resize *r, size_t row, size_t n)
+{
+    const uint32_t taps = r->down.taps, first = r->down.first[row];
+    const int16_t *weight = r->down.weight + row * taps;
     const uint8_t *rows[6];
-    size_t n = (size_t)r->v.to_width * 3;
-    for (uint32_t k = 0; k < taps && taps <= 6; k++) rows[k] = r->ring + (first + k) % taps * r->ring_stride;
+    for (uint32_t k = 0; k < taps && taps <= COUNT(rows); k++) rows[k] = r->ring + (first + k) % taps * r->ring_stride;
     switch (taps) {
-    case 1: memcpy(to, rows[0], n); break;
     case 2: down_taps(to, rows, weight, n, 2); break;
     case 3: down_taps(to, rows, weight, n, 3); break;
     case 4: down_taps(to, rows, weight, n, 4); break;
@@ -324,23 +268,34 @@ static void write_row(struct resize *r)
     case 6: down_taps(to, rows, weight, n, 6); break;
     default: down_many(to, r, first, weight, n);
     }
-    r->next++;
+}
+
+static void write_row(struct resize *r)
+{
+    const size_t row = r->next++, n = (size_t)(r->down_first ? r->v.width : r->out_w) * 3;
+    uint8_t *result = r->v.to + row * r->v.stride, *to = r->down_first ? r->tail : result;
+    if (r->down.taps == 1) memcpy(to, r->ring, n);
+    else if (r->down.fine) down_fine(to, r, r->down.first[row], r->down.fine + row * r->down.taps, n);
+    else write_triangle(to, r, row, n);
+    if (r->down_first) across_fine(result, to, &r->across, r->out_w);
 }
 
 void resize_row(struct resize *r, const uint8_t *rgb)
 {
     CHECK(r->at < r->v.height, "more rows than the source has");
     uint32_t y = r->at++;
-    if (r->next >= r->v.to_height || y < r->down.first[r->next]) return;
+    if (r->next >= r->out_h || y < r->down.first[r->next]) return;
     uint8_t *row = r->ring + y % r->down.taps * r->ring_stride;
-    if (r->copy) {
+    if (r->copy || r->down_first) {
         memcpy(row, rgb, (size_t)r->v.width * 3);
+    } else if (r->across.fine) {
+        across_fine(row, rgb, &r->across, r->out_w);
     } else {
         /* The last pixel is read as four bytes, so it is read from a padded copy of the row. */
         memcpy(r->tail, rgb, (size_t)r->v.width * 3);
-        across(row, r->tail, &r->across, r->v.to_width);
+        across(row, r->tail, &r->across, r->out_w);
     }
-    while (r->next < r->v.to_height && r->down.first[r->next] + r->down.taps - 1 <= y) write_row(r);
+    while (r->next < r->out_h && r->down.first[r->next] + r->down.taps - 1 <= y) write_row(r);
 }
 
 /* ---- sizes ---- */

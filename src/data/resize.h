@@ -1,9 +1,11 @@
 /*
  * resize.h: resizes an image, row by row (RGB).
  *
- * The filter is the antialiased triangle of Pillow's BILINEAR: horizontally first, rounded to
- * bytes, then vertically. Results differ from Pillow's by at most 1. Nothing is allocated: the
- * caller provides resize_scratch bytes of scratch.
+ * The filters are Pillow's, antialiased: one axis, rounded to bytes, then the other. BICUBIC and LANCZOS
+ * give the bytes of Pillow 13, which begins with the height where it shrinks by much more pixels than the
+ * width; earlier versions always begin with the width, and their bytes differ by 1 here and there. BILINEAR,
+ * which is made for speed, begins with the width and differs by at most 1. Nothing is allocated: the caller
+ * provides resize_scratch bytes of scratch.
  *
  *     struct resize r;
  *     resize_begin(&r, &view, scratch, room);
@@ -14,13 +16,17 @@
 
 #include "base/base.h"
 
+enum resize_filter { RESIZE_BILINEAR, RESIZE_BICUBIC, RESIZE_LANCZOS };
+
 /* The source window and the result. */
 struct resize_view {
+    enum resize_filter filter;
     uint32_t width, height;   /* of the source */
     double x, y, w, h;        /* the window of the source; w or h 0: all of it */
     uint32_t to_width, to_height;
+    uint32_t out_x, out_y, out_w, out_h; /* the part of the result that is computed; out_w, out_h 0: all of it */
     bool flip;                /* mirror horizontally */
-    uint8_t *to;              /* row 0 of the result */
+    uint8_t *to;              /* row 0 of what is computed */
     size_t stride;            /* bytes per row of the result */
 };
 
@@ -29,20 +35,27 @@ struct resize {
     struct resize_axis {
         uint32_t taps;        /* weights per output position, the maximum */
         uint32_t *first;      /* [n] the first source position */
-        int16_t *weight;      /* [n][taps] in 1/16384, each row sums to 16384 */
+        int16_t *weight;      /* [n][taps] in 1/16384, each row sums to 16384; bilinear */
+        int32_t *fine;        /* [n][taps] in 1/4194304; the other filters */
     } across, down;
-    uint8_t *ring;            /* [down.taps][ring_stride] rows already resized horizontally */
+    bool down_first;          /* the height is resized before the width */
+    uint8_t *ring;            /* [down.taps][ring_stride] rows before they are resized vertically */
     size_t ring_stride;
-    uint8_t *tail;            /* a copy of the source row with padding after its end */
+    uint8_t *tail;            /* a copy of the source row with padding after its end; down_first: a row before it is
+                                 resized horizontally */
+    uint32_t out_w, out_h;    /* of what is computed */
     uint32_t at, next;        /* next source row, next output row */
     bool copy;                /* the horizontal resize is the identity */
 };
 
 /* Bytes of scratch for this view, independent of `to` and `flip`. */
 size_t resize_scratch(const struct resize_view *v);
-/* Enough scratch for every image with sides of at most `longest`, and every window of one, resized
+/* Enough scratch for every image, bilinear, with sides of at most `longest`, and every window of one, resized
  * by resize_longest to `side`: the loader's buffer. */
 size_t resize_scratch_most(uint32_t longest, uint32_t side);
+/* Enough scratch for every view of an image with sides of at most `longest`, whose result is `side` or larger
+ * and of which at most `part` rows and columns are computed. */
+size_t resize_scratch_bound(enum resize_filter filter, uint32_t longest, uint32_t side, uint32_t part);
 void resize_begin(struct resize *r, const struct resize_view *v, void *scratch, size_t room);
 /* Whether more rows are needed: false when the window is complete. */
 bool resize_wants(const struct resize *r);

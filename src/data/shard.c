@@ -40,18 +40,6 @@ struct index_header {
     uint64_t n, names_n;
 };
 
-static int read_whole(int fd, uint64_t at, void *to, size_t n, struct error *e)
-{
-    for (size_t got = 0; got < n;) {
-        ssize_t r = pread(fd, (char *)to + got, n - got, (off_t)(at + got));
-        if (r < 0 && errno == EINTR) continue;
-        if (r < 0) return error_set(e, PL_FAIL, "cannot read at byte %llu: %s", (unsigned long long)(at + got), strerror(errno));
-        if (!r) return error_set(e, PL_FAIL, "it ends at byte %llu; expected %zu more bytes", (unsigned long long)(at + got), n - got);
-        got += (size_t)r;
-    }
-    return PL_OK;
-}
-
 /* --- members to pairs --------------------------------------------------------------- */
 
 /* One half of a pair: an image or its annotations. */
@@ -190,9 +178,9 @@ static int edge_hash(int fd, uint64_t size, uint64_t *hash, struct error *e)
 {
     char *bytes = mem_alloc(EDGE);
     size_t n = (size_t)min_u64(size, EDGE);
-    int rc = read_whole(fd, 0, bytes, n, e);
+    int rc = fd_read_at(fd, 0, bytes, n, e);
     uint64_t h = hash_bytes(bytes, n, size);
-    if (!rc) rc = read_whole(fd, size - n, bytes, n, e);
+    if (!rc) rc = fd_read_at(fd, size - n, bytes, n, e);
     *hash = hash_bytes(bytes, n, h);
     mem_free(bytes);
     return rc;
@@ -313,7 +301,7 @@ static int open_tar(struct shard *s, const struct stat *st, struct error *e)
 {
     char head[4] = {0};
     s->size = (uint64_t)st->st_size;
-    if (read_whole(s->fd, 0, head, (size_t)min_u64(s->size, sizeof head), e)) return e->code;
+    if (fd_read_at(s->fd, 0, head, (size_t)min_u64(s->size, sizeof head), e)) return e->code;
     enum tar_kind kind = tar_sniff(head, sizeof head);
     if (kind != TAR_PLAIN)
         return error_set(e, PL_USAGE, "it is compressed with %s and cannot be read in random order: "
@@ -371,7 +359,7 @@ static int read_file(const struct shard *s, const char *name, void *to, size_t r
     int rc = PL_OK;
     if (fstat(fd, &st) || !S_ISREG(st.st_mode)) rc = error_set(e, PL_FAIL, "%s/%s is not a regular file", s->path, name);
     else if ((*n = (size_t)st.st_size) > room) rc = too_small(name, *n, room, e);
-    else if (read_whole(fd, 0, to, *n, e)) rc = error_prepend(e, "%s/%s", s->path, name);
+    else if (fd_read_at(fd, 0, to, *n, e)) rc = error_prepend(e, "%s/%s", s->path, name);
     close(fd);
     return rc;
 }
@@ -384,7 +372,7 @@ int shard_read(const struct shard *s, uint32_t i, enum shard_half half, void *to
     if (s->folder) return read_file(s, s->names + p->at[half], to, room, n, e);
     *n = p->n[half];
     if (*n > room) return too_small(shard_key(s, i), *n, room, e);
-    if (read_whole(s->fd, p->at[half], to, *n, e)) return error_prepend(e, "%s: %s", s->path, shard_key(s, i));
+    if (fd_read_at(s->fd, p->at[half], to, *n, e)) return error_prepend(e, "%s: %s", s->path, shard_key(s, i));
     return PL_OK;
 }
 

@@ -6,40 +6,22 @@
  */
 #include <string.h>
 
-#include "data/jpeg.h"
+#include "data/image.h"
 #include "data/resize.h"
 #include "io/file.h"
-#include "io/png.h"
 #include "infer/predictor.h"
 
 enum { FILE_MOST = 1 << 30 };
 
 /* --- reading --------------------------------------------------------------------------- */
 
-static int read_png(struct predictor_image *p, const char *bytes, size_t n, const struct pixel_range *range, struct error *e)
-{
-    struct png_pixels x;
-    uint32_t used[2];
-    int rc = range_decode(bytes, n, range, NULL, 0, &x, used, e);
-    if (!rc) *p = (struct predictor_image){.w = x.width, .h = x.height, .rgb = x.at, .window = {used[0], used[1]}};
-    return rc;
-}
-
-static int read_jpeg(struct predictor_image *p, const char *bytes, size_t n, struct error *e)
-{
-    struct jpg *j = jpg_new(&(struct jpg_limits){.memory = (uint64_t)1 << 30});
-    int rc = jpg_decode(j, bytes, n, 1, &p->w, &p->h, &p->rgb, e);
-    jpg_free(j);
-    return rc;
-}
-
 int predictor_image_decode(struct predictor_image *p, const void *bytes, size_t n, const struct pixel_range *range, struct error *e)
 {
-    static const uint8_t png[] = {0x89, 'P', 'N', 'G'}, jpeg[] = {0xff, 0xd8};
+    struct image i;
     memset(p, 0, sizeof *p);
-    if (n >= sizeof png && !memcmp(bytes, png, sizeof png)) return read_png(p, bytes, n, range, e);
-    if (n >= sizeof jpeg && !memcmp(bytes, jpeg, sizeof jpeg)) return read_jpeg(p, bytes, n, e);
-    return error_set(e, PL_USAGE, "neither a JPEG nor a PNG image; convert it to one of them");
+    if (image_decode(&i, bytes, n, &(struct image_options){.range = *range}, NULL, 0, e)) return e->code;
+    *p = (struct predictor_image){.w = i.width, .h = i.height, .rgb = i.rgb, .window = {i.window[0], i.window[1]}};
+    return PL_OK;
 }
 
 int predictor_image_read(struct predictor_image *p, const char *path, const struct pixel_range *range, struct error *e)

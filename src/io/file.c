@@ -139,6 +139,18 @@ int file_open(const char *path, uint64_t *bytes, struct error *e)
     return fd;
 }
 
+int fd_read_at(int fd, uint64_t at, void *to, size_t n, struct error *e)
+{
+    for (size_t got = 0; got < n;) {
+        ssize_t r = pread(fd, (char *)to + got, n - got, (off_t)(at + got));
+        if (r < 0 && errno == EINTR) continue;
+        if (r < 0) return error_set(e, PL_FAIL, "cannot read at byte %llu: %s", (unsigned long long)(at + got), strerror(errno));
+        if (!r) return error_set(e, PL_FAIL, "it ends at byte %llu; expected %zu more bytes", (unsigned long long)(at + got), n - got);
+        got += (size_t)r;
+    }
+    return PL_OK;
+}
+
 int file_read(const char *path, uint64_t limit, char **bytes, size_t *n, struct error *e)
 {
     int fd = file_open(path, NULL, e);

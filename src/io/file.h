@@ -74,6 +74,8 @@ bool data_path(const char *name, char *out, size_t room);
 int path_dir(const char *path, char *out, size_t room, struct error *e);
 /* Changes a path that a Windows program wrote, images\a.jpg, to images/a.jpg, in place. */
 void path_from_windows(char *path);
+/* Reads exactly n bytes from offset `at`; messages name no file. PL_FAIL when the file ends before. */
+int fd_read_at(int fd, uint64_t at, void *to, size_t n, struct error *e);
 /* Writes all n bytes at the descriptor's position; returns 0, or -1 with errno. */
 int fd_write(int fd, const void *bytes, size_t n);
 

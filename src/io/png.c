@@ -97,20 +97,28 @@ static bool read_info(struct stream *s, struct png_header *h)
     h->depth = png_get_bit_depth(s->png, s->info);
     h->channels = png_get_channels(s->png, s->info);
     h->palette = png_get_color_type(s->png, s->info) == PNG_COLOR_TYPE_PALETTE;
+    h->alpha = h->channels % 2 == 0 || png_get_valid(s->png, s->info, PNG_INFO_tRNS);
     return true;
 }
+
+static bool is_rgb(enum png_as as) { return as == PNG_AS_RGB || as == PNG_AS_RGBA; }
 
 /* Sets libpng's conversions of the stored pixels, and reads all rows. The gamma and
  * significant-bit chunks never change a value: only the conversions set below happen. */
 static bool read_pixels(struct stream *s, const struct png_header *h, enum png_as as, size_t row)
 {
     if (setjmp(png_jmpbuf(s->png))) return false;
-    if (as == PNG_AS_RGB) {
+    if (is_rgb(as)) {
         if (h->depth == 16) png_set_scale_16(s->png);
         if (h->palette) png_set_palette_to_rgb(s->png);
         else if (h->depth < 8) png_set_expand_gray_1_2_4_to_8(s->png);
         if (h->channels < 3 && !h->palette) png_set_gray_to_rgb(s->png);
-        png_set_strip_alpha(s->png);
+        if (as == PNG_AS_RGB) {
+            png_set_strip_alpha(s->png);
+        } else {
+            if (png_get_valid(s->png, s->info, PNG_INFO_tRNS)) png_set_tRNS_to_alpha(s->png);
+            png_set_add_alpha(s->png, 255, PNG_FILLER_AFTER);
+        }
     } else {
         if (h->depth < 8) png_set_packing(s->png);
         if (h->depth == 16 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__) png_set_swap(s->png);
@@ -127,11 +135,11 @@ static bool read_pixels(struct stream *s, const struct png_header *h, enum png_a
 
 static uint32_t channels_out(const struct png_header *h, enum png_as as)
 {
-    if (as == PNG_AS_RGB) return 3;
+    if (is_rgb(as)) return as == PNG_AS_RGB ? 3 : 4;
     return as == PNG_AS_SAMPLES && h->channels % 2 == 0 ? h->channels - 1 : h->channels;
 }
 
-static uint32_t depth_out(const struct png_header *h, enum png_as as) { return as != PNG_AS_RGB && h->depth == 16 ? 16 : 8; }
+static uint32_t depth_out(const struct png_header *h, enum png_as as) { return !is_rgb(as) && h->depth == 16 ? 16 : 8; }
 
 size_t png_bytes(const struct png_header *h, enum png_as as)
 {

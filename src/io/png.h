@@ -18,6 +18,7 @@ struct png_header {
     uint32_t depth;    /* bits of a sample as stored: 1, 2, 4, 8, 16 */
     uint32_t channels; /* as stored, without the palette: 1 grey or index, 2 grey and alpha, 3, 4 */
     bool palette;
+    bool alpha;        /* some pixels may be transparent: an alpha channel, or a tRNS chunk */
 };
 int png_peek(const void *bytes, size_t n, struct png_header *h, struct error *e);
 
@@ -30,8 +31,9 @@ int png_peek(const void *bytes, size_t n, struct png_header *h, struct error *e)
  *                  black is looked up.
  *   PNG_AS_RGB     8-bit RGB for every stored format: palette looked up, grey repeated, alpha
  *                  dropped, 16 bits rounded.
- *   PNG_AS_SAMPLES as stored, without alpha: one channel or three, 8 or 16 bits. */
-enum png_as { PNG_AS_STORED, PNG_AS_LABELS, PNG_AS_RGB, PNG_AS_SAMPLES };
+ *   PNG_AS_SAMPLES as stored, without alpha: one channel or three, 8 or 16 bits.
+ *   PNG_AS_RGBA    as PNG_AS_RGB, with alpha: 255 where the file has none. */
+enum png_as { PNG_AS_STORED, PNG_AS_LABELS, PNG_AS_RGB, PNG_AS_SAMPLES, PNG_AS_RGBA };
 
 struct png_pixels {
     uint32_t width, height, channels;

@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+#include "base/base64.h"
+
 static const char style[] =
     "<style>"
     ":root{color-scheme:light dark;--bg:#fff;--fg:#1d2229;--dim:#5b6470;--line:#dde1e6;--soft:#f4f6f8;--one:#1f6fb5;--two:#c4463d}"
@@ -111,20 +113,9 @@ void page_memory(struct text *out, const struct page_part *parts, uint32_t n, ui
 
 /* --- images ------------------------------------------------------------------------------- */
 
-static void put_base64(struct text *out, const uint8_t *bytes, size_t n)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    for (size_t i = 0; i < n; i += 3) {
-        size_t have = n - i < 3 ? n - i : 3;
-        uint32_t word = (uint32_t)bytes[i] << 16 | (have > 1 ? (uint32_t)bytes[i + 1] << 8 : 0) | (have > 2 ? bytes[i + 2] : 0);
-        char quad[4] = {digits[word >> 18], digits[word >> 12 & 63], have > 1 ? digits[word >> 6 & 63] : '=', have > 2 ? digits[word & 63] : '='};
-        text_append(out, quad, 4);
-    }
-}
-
 void page_figure(struct text *out, const void *png, size_t n, const char *caption)
 {
     text_printf(out, "<figure><img alt='' src='data:image/png;base64,");
-    put_base64(out, png, n);
+    base64_encode(out, png, n);
     text_printf(out, "'><figcaption>%s</figcaption></figure>\n", caption);
 }

@@ -1,5 +1,5 @@
 /*
- * fuzz_png.c: any bytes as a PNG, in the three modes of png_decode. A decoded image must have the size in
+ * fuzz_png.c: any bytes as a PNG, in all modes of png_decode. A decoded image must have the size in
  * its header and survive being written and read back. Built like fuzz_json.c.
  */
 #include <string.h>
@@ -25,7 +25,7 @@ static void check_round_trip(const struct png_pixels *p)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    for (enum png_as as = PNG_AS_STORED; as <= PNG_AS_RGB; as++) {
+    for (enum png_as as = PNG_AS_STORED; as <= PNG_AS_RGBA; as++) {
         struct png_pixels p;
         struct error e = {0};
         if (png_decode(data, size, as, PIXELS, NULL, 0, &p, &e)) {
