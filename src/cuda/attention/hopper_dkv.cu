@@ -45,12 +45,8 @@ template <int SLOTS> struct barriers {
 
 /* With ranges, what is known of a tile of queries: for each warpgroup, whether some of its keys are seen
  * (MEETS << group); whether some of the keys are not seen by some query; whether queries and keys are of
- * several documents. */
-enum range_tile_flags : int { MEETS = 1, IS_PARTIAL = 4, IS_MIXED = 8 };
-/* The number of tiles that are fetched, and the flags of those in the ring. */
-template <int SLOTS> struct range_walk {
-    int count, tile[SLOTS];
-};
+ * several documents. END: there is no tile left. */
+enum range_walk : int { MEETS = 1, IS_PARTIAL = 4, IS_MIXED = 8, END = 16 };
 
 #if HAS_WGMMA
 
@@ -124,23 +120,16 @@ static __device__ void make_ds(float (&dp)[QUERIES / 2], const float (&p)[QUERIE
 /* The producer warp with ranges: a lane looks at the ranges of one tile of queries, and the first lane
  * fetches those that see a key. */
 template <typename T, int D>
-static __device__ void fetch_ranged(const attention &a, const attention_maps &m, char *k, char *v, char *ring, barriers<slots_of<D>> *barrier,
-                                    range_walk<slots_of<D>> *walk,
+static __device__ void fetch_ranged(const attention &a, const attention_maps &m, char *k, char *v, char *ring, barriers<slots_of<D>> *barrier, int *walk,
                                     int b, int g, int s0)
 {
     constexpr int TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>, SLOT = slot_bytes<D, false>;
     const int lane = threadIdx.x % 32, tiles = (a.T + QUERIES - 1) / QUERIES, each = a.H / a.G;
     const int64_t padded = (int64_t)tiles * QUERIES;
     if (lane == 0) {
+        barrier_expect(&barrier->held, 2 * held_bytes<D>);
         fetch_rows<KEYS, PANELS>(k, &m.k, b, g, s0, &barrier->held);
         fetch_rows<KEYS, PANELS>(v, &m.v, b, g, s0, &barrier->held);
-    }
-    int count = 0;
-    for (int first = 0; first < tiles; first += 32)
-        count += __popc(__ballot_sync(0xffffffffu, first + lane < tiles && meets(bounds_at(a, b, (first + lane) * QUERIES), s0, KEYS)));
-    if (lane == 0) {
-        walk->count = count * each;
-        barrier_expect(&barrier->held, 2 * held_bytes<D>); /* not before the count is written */
     }
     ring_slot at = {0, 1};
     for (int h = g * each; h < (g + 1) * each; h++)
@@ -159,7 +148,7 @@ static __device__ void fetch_ranged(const attention &a, const attention_maps &m,
                 row_stats *with = reinterpret_cast<row_stats *>(slot + SLOT - sizeof(row_stats));
                 uint64_t *full = &barrier->full[at.slot];
                 barrier_wait(&barrier->free[at.slot], at.phase);
-                walk->tile[at.slot] = (int)((low >> n & 1) * MEETS | (high >> n & 1) * MEETS * 2 | (partial >> n & 1) * IS_PARTIAL | (mixed >> n & 1) * IS_MIXED);
+                walk[at.slot] = (int)((low >> n & 1) * MEETS | (high >> n & 1) * MEETS * 2 | (partial >> n & 1) * IS_PARTIAL | (mixed >> n & 1) * IS_MIXED);
                 barrier_expect(full, SLOT);
                 fetch_rows<QUERIES, PANELS>(slot, &m.q, b, h, t0, full);
                 fetch_rows<QUERIES, PANELS>(slot + TILE, &m.dout, b, h, t0, full);
@@ -168,6 +157,10 @@ static __device__ void fetch_ranged(const attention &a, const attention_maps &m,
                 fetch_bytes(with->row_bias, a.seen + (b * padded + t0) * 2, (int)sizeof with->row_bias, full);
             }
         }
+    if (lane != 0) return;
+    barrier_wait(&barrier->free[at.slot], at.phase);
+    walk[at.slot] = END;
+    barrier_arrive(&barrier->full[at.slot]);
 }
 
 #endif
@@ -182,7 +175,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     constexpr bool AHEAD = is_ahead<D>, KEPT = is_kept<D>;
     char *k = memory + (1024 - shared_address(memory) % 1024) % 1024, *v = k + HELD_BYTES, *ring = v + HELD_BYTES;
     barriers<SLOTS> *barrier = reinterpret_cast<barriers<SLOTS> *>(ring + SLOTS * SLOT);
-    range_walk<SLOTS> *walk = reinterpret_cast<range_walk<SLOTS> *>(barrier + 1); /* with RANGES */
+    int *walk = reinterpret_cast<int *>(barrier + 1); /* with RANGES, by slot: of range_walk */
     const int tiles = (a.S + KEYS - 1) / KEYS, pairs = a.B * a.G;
     const int ranked = RANGES ? a.key_order[blockIdx.x / a.G] : 0; /* causal, and with RANGES: the blocks with most work first */
     const int s0 = RANGES ? ranked % tiles * KEYS : (int)(a.causal ? blockIdx.x / pairs : blockIdx.x % tiles) * KEYS;
@@ -241,10 +234,15 @@ __global__ void __launch_bounds__(THREADS, 1)
             if constexpr (KEPT) product_along<T, D, QUERIES>(to, k_rows, y, 0);
             else product_along<T, D, KEYS, QUERIES>(to, k_at, y, 0);
         };
-        int count = each * max(0, (queries.end - queries.begin + QUERIES - 1) / QUERIES);
+        const int span_tiles = max(0, (queries.end - queries.begin + QUERIES - 1) / QUERIES), count = RANGES ? INT32_MAX : each * span_tiles;
         ring_slot at = {0, 0}, soon = {0, 0};
         int t0 = queries.begin;
         [[maybe_unused]] const int own_group = uniform(group);
+        int tile = 0, coming = 0; /* with RANGES: what is known of this tile and, if AHEAD, of the next */
+        [[maybe_unused]] const auto look = [&](const ring_slot &slot) {
+            barrier_wait(&barrier->full[slot.slot], slot.phase);
+            return uniform(walk[slot.slot]);
+        };
         /* Zeros in the place of queries, and their do, that are not finite, when both warpgroups have
          * computed the scores. */
         [[maybe_unused]] const auto clean = [&] {
@@ -255,21 +253,19 @@ __global__ void __launch_bounds__(THREADS, 1)
         for (int i = 0; i < D / 2; i++) dk[i] = dv[i] = 0;
         barrier_wait(&barrier->held, 0);
         if constexpr (KEPT) load_rows<D, KEYS>(k_rows, k, threadIdx.x / 32 * 16);
-        if (RANGES) count = uniform(walk->count);
-        if (AHEAD && count > 0) {
-            barrier_wait(&barrier->full[soon.slot], soon.phase);
+        if (RANGES) tile = look(at);
+        if (AHEAD && count > 0 && tile != END) {
+            if (!RANGES) barrier_wait(&barrier->full[soon.slot], soon.phase);
             multiply_now(ahead, [&] { times_k(ahead, along); });
             next<SLOTS>(soon);
         }
-        for (int i = 0; i < count; i++) {
-            int tile = 0; /* with RANGES: its flags */
-            if (!AHEAD) barrier_wait(&barrier->full[at.slot], at.phase);
-            if constexpr (RANGES) tile = uniform(walk->tile[at.slot]);
+        for (int i = 0; RANGES ? tile != END : i < count; i++) {
             if constexpr (RANGES && !AHEAD) {
                 if (!(tile >> own_group & MEETS)) {
                     if (tile & IS_MIXED) clean();
                     barrier_arrive_warp(&barrier->free[at.slot]);
                     next<SLOTS>(at);
+                    tile = look(at);
                     continue;
                 }
             }
@@ -280,7 +276,8 @@ __global__ void __launch_bounds__(THREADS, 1)
                 for (int n = 0; n < QUERIES / 2; n++) s[n] = ahead[n];
                 /* after the last tile there is no next one; the product computed then is not
                  * used */
-                if (i + 1 < count) barrier_wait(&barrier->full[soon.slot], soon.phase);
+                if (RANGES) coming = look(soon);
+                else if (i + 1 < count) barrier_wait(&barrier->full[soon.slot], soon.phase);
                 pin_registers(dp), pin_registers(ahead);
                 wgmma_fence();
                 product_along<T, D, KEYS, QUERIES>(dp, v_at, along + offset + (TILE >> 4), 0);
@@ -289,6 +286,7 @@ __global__ void __launch_bounds__(THREADS, 1)
                 wgmma_commit();
                 next<SLOTS>(soon);
             } else {
+                if (!RANGES) barrier_wait(&barrier->full[at.slot], at.phase);
                 pin_registers(s), pin_registers(dp);
                 wgmma_fence();
                 times_k(s, along + offset);
@@ -333,6 +331,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             pin_registers(dk), pin_registers(dv), pin_registers(p), pin_registers(ds), pin_registers(ahead), pin_registers(k_rows);
             barrier_arrive_warp(&barrier->free[at.slot]);
             next<SLOTS>(at);
+            if constexpr (RANGES) tile = AHEAD ? coming : look(at);
             t0 += QUERIES;
             if (t0 >= queries.end) t0 = queries.begin; /* start of the next head */
         }
@@ -346,7 +345,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 template <typename T, int D, bool GRID, bool RANGES> static cudaError_t start(const attention *a, const attention_maps *m, cudaStream_t stream)
 {
-    const size_t bytes = 1024 + 2 * held_bytes<D> + slots_of<D> * slot_bytes<D, GRID> + sizeof(barriers<slots_of<D>>) + (RANGES ? sizeof(range_walk<slots_of<D>>) : 0);
+    const size_t bytes = 1024 + 2 * held_bytes<D> + slots_of<D> * slot_bytes<D, GRID> + sizeof(barriers<slots_of<D>>) + (RANGES ? slots_of<D> * sizeof(int) : 0);
     return start_kernel(hopper_dkv<T, D, GRID, RANGES>, (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS), THREADS, bytes, stream, *a, *m);
 }
 
