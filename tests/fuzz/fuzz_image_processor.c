@@ -14,7 +14,7 @@ static void process(const struct image_processor *p, uint32_t width, uint32_t he
     size_t room = image_processor_scratch(p, width, height);
     image_processor_size(p, &h, &w);
     CHECK(count >= 1 && h && w && (count == 1 || count == rows * columns + 1), "%u images of %ux%u", count, w, h);
-    if (room > MOST || (uint64_t)count * h * w > MOST / 16) return;
+    if (room > MOST || (uint64_t)count * h * w > MOST / 256) return;
     uint8_t *rgb = mem_alloc((size_t)width * height * 3);
     void *scratch = mem_alloc(room);
     float *to = mem_alloc((size_t)count * 3 * h * w * sizeof *to);
