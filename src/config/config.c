@@ -798,5 +798,13 @@ int config_check(const struct config *c, unsigned needs, struct error *e)
                   (long long)c->train_eval_every);
         return config_at_key(c, KEY_train_eval_every, e);
     }
+    if (c->train_eval_samples && c->data_format != FORMAT_CONVERSATIONS) {
+        error_set(e, PL_USAGE, "train.eval_samples is %lld, but data.format is not conversations: there are no prompts to answer", (long long)c->train_eval_samples);
+        return config_at_key(c, KEY_train_eval_samples, e);
+    }
+    if (c->train_eval_samples && !config_validates(c)) {
+        error_set(e, PL_USAGE, "train.eval_samples is %lld, but there are no held-out conversations: set data.validation", (long long)c->train_eval_samples);
+        return config_at_key(c, KEY_train_eval_samples, e);
+    }
     return PL_OK;
 }

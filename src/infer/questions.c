@@ -72,7 +72,7 @@ static void add_question(struct questions *q, const struct token_list *tokens, s
     if (tokens->n > q->longest) q->longest = tokens->n;
 }
 
-static int read_sample(struct questions *q, const struct config *c, const struct prompts *p, const char *path, const struct record *x, struct error *e)
+static int read_sample(struct questions *q, const struct config *c, const struct prompts *p, const char *path, const struct record *x, int64_t longest, struct error *e)
 {
     struct bump b = {0};
     struct token_list tokens = {0};
@@ -91,7 +91,8 @@ static int read_sample(struct questions *q, const struct config *c, const struct
     }
     q->report.read++;
     if (!q->report.bad[f]++ && f) snprintf(q->report.first[f], sizeof q->report.first[f], "%.80s:%llu: %.140s", path, (unsigned long long)x->line, why.text);
-    if (!f && !rc && prompt && tokens.n) add_question(q, &tokens, prompt, reference, x->line);
+    if (!f && longest && tokens.n > longest) q->too_long++;
+    else if (!f && !rc && prompt && tokens.n) add_question(q, &tokens, prompt, reference, x->line);
     else if (!f) q->unasked++;
     token_list_free(&tokens);
     bump_free(&b);
@@ -100,7 +101,7 @@ static int read_sample(struct questions *q, const struct config *c, const struct
 
 /* --- files ------------------------------------------------------------------------------------- */
 
-static int read_file(struct questions *q, const struct config *c, const struct prompts *p, uint32_t i, uint64_t most, struct error *e)
+static int read_file(struct questions *q, const struct config *c, const struct prompts *p, uint32_t i, uint64_t most, int64_t longest, struct error *e)
 {
     struct records r;
     struct record x;
@@ -108,7 +109,7 @@ static int read_file(struct questions *q, const struct config *c, const struct p
     int rc = records_open(&r, q->files.at[i], e);
     if (rc) return rc;
     q->file[i].first = q->at.n;
-    while (!rc && (!most || q->at.n - q->file[i].first < most) && !(rc = records_next(&r, &x, &more, e)) && more) rc = read_sample(q, c, p, q->files.at[i], &x, e);
+    while (!rc && (!most || q->at.n - q->file[i].first < most) && !(rc = records_next(&r, &x, &more, e)) && more) rc = read_sample(q, c, p, q->files.at[i], &x, longest, e);
     q->file[i].n = q->at.n - q->file[i].first;
     records_close(&r);
     return rc;
@@ -124,18 +125,19 @@ static int check(const struct questions *q, const struct config *c, struct error
     if (!r->read) rc = error_set(e, PL_USAGE, "the files have no samples");
     else if (bad == r->read) rc = error_set(e, PL_USAGE, "%s", t.at);
     else if ((double)bad > c->data_max_bad * (double)r->read) rc = error_set(e, PL_USAGE, "%s. data.max_bad is %g; `plimsoll data inspect` shows samples", t.at, c->data_max_bad);
+    else if (!q->at.n && q->too_long) rc = error_set(e, PL_USAGE, "all %llu prompts are too long: set a larger data.sequence", (unsigned long long)q->too_long);
     else if (!q->at.n) rc = error_set(e, PL_USAGE, "no sample has a prompt and an answer of text, so there is nothing to ask");
     else if (bad) log_warn("%s", t.at);
     text_free(&t);
     return rc;
 }
 
-int questions_read(struct questions *q, const struct config *c, const struct prompts *p, uint64_t most, struct error *e)
+int questions_read(struct questions *q, const struct config *c, const struct prompts *p, uint64_t most, int64_t longest, struct error *e)
 {
     *q = (struct questions){0};
     int rc = tokenize_files(c->data_validation.at, c->data_validation.n, &q->files, e);
     if (rc) return rc;
     q->file = mem_alloc(q->files.n * sizeof *q->file);
-    for (uint32_t i = 0; i < q->files.n && !rc; i++) rc = read_file(q, c, p, i, most, e);
+    for (uint32_t i = 0; i < q->files.n && !rc; i++) rc = read_file(q, c, p, i, most, longest, e);
     return rc ? rc : check(q, c, e);
 }
