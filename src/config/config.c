@@ -759,8 +759,10 @@ static int check_data(const struct config *c, struct error *e)
     config_word_at(config_rows[KEY_data_format].allowed, c->data_format, word);
     for (size_t i = 0; i < COUNT(parts); i++) {
         bool column = parts[i] == KEY_data_train_split || parts[i] == KEY_data_validation_split;
-        if (!given[i] || (column ? c->data_format == FORMAT_CSV : !config_tokens(c))) continue;
-        error_set(e, PL_USAGE, "%s is given, but data.format is %s, expected %s", config_rows[parts[i]].path, word, column ? "csv" : "a format of images");
+        const bool holdout = parts[i] == KEY_data_holdout;
+        if (!given[i] || (column ? c->data_format == FORMAT_CSV : !config_tokens(c) || (holdout && c->data_format == FORMAT_CONVERSATIONS))) continue;
+        error_set(e, PL_USAGE, "%s is given, but data.format is %s, expected %s", config_rows[parts[i]].path, word,
+                  column ? "csv" : holdout ? "a format of images, or conversations" : "a format of images");
         return config_at_key(c, parts[i], e);
     }
     for (size_t i = 2; i < COUNT(parts); i += 2) {
@@ -803,7 +805,7 @@ int config_check(const struct config *c, unsigned needs, struct error *e)
         return config_at_key(c, KEY_train_eval_samples, e);
     }
     if (c->train_eval_samples && !config_validates(c)) {
-        error_set(e, PL_USAGE, "train.eval_samples is %lld, but there are no held-out conversations: set data.validation", (long long)c->train_eval_samples);
+        error_set(e, PL_USAGE, "train.eval_samples is %lld, but there are no held-out conversations: set data.validation or data.holdout", (long long)c->train_eval_samples);
         return config_at_key(c, KEY_train_eval_samples, e);
     }
     return PL_OK;

@@ -35,7 +35,7 @@ struct questions {
     struct bump memory;
 };
 
-/* Reads the files of data.validation: of each, `most` questions from its beginning; 0: all. Prompts of more than `longest`
+/* Reads the files of data.validation, or with data.holdout the samples of data.train that are held out: of each file, `most` questions from its beginning; 0: all. Prompts of more than `longest`
  * tokens are left out; 0: none is. PL_USAGE: there are none, or more samples than data.max_bad could not be used.
  * questions_free is called in any case. */
 int questions_read(struct questions *q, const struct config *c, const struct prompts *p, uint64_t most, int64_t longest, struct error *e);
