@@ -76,8 +76,8 @@ plans() {
     # shellcheck disable=SC2086
     "$binary" plan "$tmp/run.yaml" --set train.eval_samples=4 --json $FLAGS >"$tmp/plan.json" || return 1
     [ "$(field "$tmp/plan.json" arena_bytes)" = "$(field "$tmp/asked.json" arena_bytes)" ] || { field "$tmp/plan.json" arena_bytes; return 1; }
-    # Two caches for each layer: heads x head size x 4 bytes for each of 128 + 12 tokens.
-    [ "$(field "$tmp/plan.json" kv_cache_bytes)" -gt 0 ] && [ "$(field "$tmp/plan.json" prompt_chunk)" = 128 ] || { cat "$tmp/plan.json"; return 1; }
+    # k and v of 2 layers: 2 heads of 8 x 4 bytes for each of 128 + 12 tokens.
+    [ "$(field "$tmp/plan.json" kv_cache_bytes)" = $((2 * 2 * 2 * 8 * 4 * 140)) ] && [ "$(field "$tmp/plan.json" prompt_chunk)" = 128 ] || { cat "$tmp/plan.json"; return 1; }
     # shellcheck disable=SC2086
     "$binary" plan "$tmp/run.yaml" --set train.eval_samples=4 $FLAGS | grep 'evaluations answer prompts in chunks of 128 tokens, with a KV cache of' || return 1
     least=$(field "$tmp/plan.json" smallest_budget_bytes)
@@ -129,6 +129,7 @@ check "a resumed run has the same metrics" resumes
 # Killed while it writes an answer, a run resumes from the checkpoint before.
 killed() {
     needs_preload || return
+    # shellcheck disable=SC2086
     FAULT=kill:3 FAULT_PATH=$tmp/killed/answers/.step-4.jsonl.tmp LD_PRELOAD=$tools/fault.so expect 137 '' "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/killed" --set train.eval_samples=4 $FLAGS || return 1
     [ ! -e "$tmp/killed/answers/step-4.jsonl" ] || return 1
     run "$tmp/killed" --resume --set train.eval_samples=4 && diff <(metrics "$tmp/asked") <(metrics "$tmp/killed") && diff -r "$tmp/asked/answers" "$tmp/killed/answers"
