@@ -338,6 +338,54 @@ PL_API int pl_resume(struct pl_session *s);
 /* The model folder that the last pl_train, pl_resume or pl_save wrote; "" if none. */
 PL_API const char *pl_model_path(const struct pl_session *s);
 
+/* --- generation ------------------------------------------------------------------------------------
+ *
+ * A language model continues token ids, as `plimsoll generate` does, within the session's budget.
+ *
+ *     struct pl_session *s = pl_open();
+ *     pl_set(s, "model.path", "model");
+ *     struct pl_generation o;
+ *     pl_generation_defaults(s, &o);                  those of the model's generation_config.json
+ *     o.temperature = 0.7;
+ *     struct pl_answer a;
+ *     if (pl_generate(s, ids, count, &o, each_token, NULL, &a)) puts(pl_message(s));
+ *     pl_close(s);
+ */
+struct pl_generation {
+    int64_t max_new;           /* tokens of the answer, at most */
+    int64_t context;           /* tokens of prompt and answer for which the KV cache is planned; 0: those of this call */
+    int64_t chunk;             /* tokens of the prompt that are processed at once; 0: the planner chooses */
+    double temperature;        /* 0: greedy, always the most likely token; above: tokens are drawn */
+    int64_t top_k;             /* draws among the k most likely tokens; 0: all */
+    double top_p;              /* draws among the most likely tokens that together have this probability; 1: all */
+    double repetition_penalty; /* makes tokens of the text so far less likely; 1: none */
+    uint64_t seed;             /* of the draws: the same seed gives the same tokens */
+    const int32_t *ends;       /* tokens that end the answer, besides eos_token_id of the model's folder... */
+    size_t n_ends;
+    const char *const *stops;  /* ...and texts that do; they need a tokenizer: the model's, or data.tokenizer */
+    size_t n_stops;
+};
+/* Fills all members: the values of generation_config.json, 256 new tokens where it has none, no further ends and stops. */
+PL_API int pl_generation_defaults(struct pl_session *s, struct pl_generation *out);
+
+enum { PL_END_EOS, PL_END_STOP, PL_END_LENGTH, PL_END_CALLBACK };
+struct pl_answer {
+    const int32_t *ids;        /* the new tokens, with the one that ended the answer */
+    size_t count;
+    const char *text;          /* their text, without special tokens and without the stop text; "" if there is no tokenizer */
+    size_t bytes;              /* of the text, which has a NUL behind it */
+    int end;                   /* why it ended: PL_END_EOS ... */
+    double prompt_seconds, seconds; /* for the prompt; for the tokens */
+    uint64_t arena_bytes, kv_cache_bytes; /* planned, and allocated */
+};
+/* Called with each new token; a nonzero result ends the answer after it. It must not call functions of the same
+ * session. */
+typedef int (*pl_token_callback)(int32_t id, void *user);
+/* Continues a prompt of n ids. `options` NULL: pl_generation_defaults; `callback` may be NULL. The first call plans and
+ * loads the model, as does one with a longer context, another chunk, or after an option was changed; others
+ * reuse it. The session must not be started. PL_NOFIT: nothing fits the budget. */
+PL_API int pl_generate(struct pl_session *s, const int32_t *ids, size_t n, const struct pl_generation *options, pl_token_callback callback, void *user, struct pl_answer *out);
+
 /* --- tokenizers ------------------------------------------------------------------------------------
  *
  * Text to token ids and back, as a model folder's tokenizer.json or tokenizer.model defines them: the

@@ -164,7 +164,7 @@ static const char everything[] =
     "  milestones: [60, 1e2], step_gamma: 0.2, min_lr_rate: 0, layer_decay: 0.8,\n"
     "  groups: [{match: '*.bias', weight_decay: 0, lr_scale: 2.5}, {match: [a.*, '*b,c'], frozen: true, learning_rate: null}],\n"
     "  weight_decay: 0.1, no_decay: ['*.bias'], beta1: 0.85, beta2: 0.95, eps: 1.0e-6, momentum: 0.5, clip_norm: 1, loss_scale: 1024, scale_window: 50, monitor_every: 7, lr_scaling: sqrt, lr_batch: 16,\n"
-    "  seed: 9007199254740993, eval_every: 50, keep_best: false, worst: 3, save_every: 100, keep: 3, out: runs/1}\n"
+    "  seed: 9007199254740993, eval_every: 50, eval_samples: 0, eval_max_new: 77, keep_best: false, worst: 3, save_every: 100, keep: 3, out: runs/1}\n"
     "memory: {budget: 1.5GiB, host_budget: 64 GB, micro_batch: 4, precision: f32, recompute: every:3+selective,\n"
     "  optimizer: adamw-bf16, offload: none, head_chunks: 8, fused_step: off, gradients: bf16, allow: [adamw-8bit],\n"
     "  quantize: [{match: 'model.layers.*', form: nf4}, {match: [a, b], form: none}],\n"
@@ -224,6 +224,7 @@ static void test_every_key(void **state)
     assert_string_equal(c.memory_head_chunks.value, "8");
     assert_string_equal(c.data_system, "Be kind, and brief");
     assert_true(c.data_train_on == TRAIN_ON_LAST && !c.data_packing && c.data_too_long == TOO_LONG_CUT);
+    assert_true(c.train_eval_samples == 0 && c.train_eval_max_new == 77);
     assert_int_equal(c.device_kind, ON_CPU);
     assert_int_equal(c.device_threads, 2);
     assert_true(c.device_deterministic);
@@ -456,6 +457,8 @@ static void test_errors(void **state)
     refuses("memory: {offload: optimizer+}\n", "memory.offload", "optimizer+");
     refuses("memory: {micro_batch: 9}\n", "run.yaml:1: memory.micro_batch is 9", "train.effective_batch, 8");
     refuses("train:\n  eval_every: 5\n", "run.yaml:2", "data.validation");
+    refuses("train:\n  eval_samples: 5\n", "run.yaml:2", "data.format is not conversations");
+    refuses("data: {format: conversations, train: a.jsonl}\ntrain: {eval_samples: 5}\n", "run.yaml:2", "no held-out conversations");
     refuses("device: gpu\n", "device.kind", "auto, cpu or cuda");
     refuses("model: {path: ''}\n", "model.path", "a string");
     refuses("model: {path: {a: b}}\n", "a map", "a string");

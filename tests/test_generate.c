@@ -64,7 +64,7 @@ static void test_pieces(void **state)
     struct error e;
     start(&whole, 64);
     start(&a, 8);
-    const int64_t V = whole.run.model.vocabulary;
+    const int64_t V = whole.run->model.vocabulary;
     must(generator_put(&whole, ids, LENGTH, &e), &e);
     for (size_t i = 0; i < COUNT(pieces); i++) { /* each after the text before it: what that left in the cache is not seen */
         generator_begin(&a);
@@ -93,13 +93,13 @@ static void test_refused(void **state)
     assert_int_equal(generator_put(&a, ids, CACHE + 1, &e), PL_USAGE);
     assert_non_null(strstr(e.text, "does not fit into the KV cache"));
     must(generator_put(&a, ids, 10, &e), &e);
-    float *logits = mem_copy(a.logits, (size_t)a.run.model.vocabulary * sizeof *logits);
+    float *logits = mem_copy(a.logits, (size_t)a.run->model.vocabulary * sizeof *logits);
     assert_int_equal(generator_put(&a, (int32_t[]){3, 256}, 2, &e), PL_USAGE);
     assert_non_null(strstr(e.text, "token 11 has the id 256"));
     assert_int_equal(a.length, 10);
     generator_begin(&a);
     must(generator_put(&a, ids, 10, &e), &e);
-    assert_memory_equal(logits, a.logits, (size_t)a.run.model.vocabulary * sizeof *logits);
+    assert_memory_equal(logits, a.logits, (size_t)a.run->model.vocabulary * sizeof *logits);
     mem_free(logits);
     generator_close(&a);
 }

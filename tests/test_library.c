@@ -1431,6 +1431,143 @@ static void test_tokenizer(void **state)
     assert_int_equal(pl_encode(NULL, "a", 1, 0, &tokens, &count), PL_USAGE);
 }
 
+/* Tokens as they come; the answer ends after `most` of them. */
+struct heard {
+    int32_t id[64];
+    size_t n, most;
+    struct pl_session *session;
+    int code; /* of a call on the same session */
+};
+static int hear(int32_t id, void *user)
+{
+    struct heard *h = user;
+    struct pl_answer a;
+    h->id[h->n++] = id;
+    h->code = pl_generate(h->session, &id, 1, NULL, NULL, NULL, &a);
+    return h->n >= h->most;
+}
+
+static struct pl_session *language_model(const char *path)
+{
+    struct pl_session *s = pl_open();
+    ok(s, pl_set(s, "model.path", path));
+    ok(s, pl_set(s, "memory.precision", "f32"));
+    ok(s, pl_set(s, "device.kind", "cpu"));
+    return s;
+}
+
+/* The answers of transformers, with a callback for each token. */
+static void test_generate(void **state)
+{
+    (void)state;
+    const int32_t prompt[] = {2, 16, 32, 31, 25}, want[] = {52, 52, 52, 4, 45, 25, 55, 7, 33, 25, 25, 55};
+    struct pl_session *s = language_model("tests/golden/basic");
+    struct heard h = {.most = 64, .session = s};
+    struct pl_generation o;
+    struct pl_answer a;
+    ok(s, pl_generation_defaults(s, &o));
+    assert_true(o.max_new == 256 && o.temperature == 0 && o.top_k == 50 && o.top_p == 1 && o.repetition_penalty == 1 && !o.n_ends && !o.n_stops);
+    o.max_new = 12;
+    ok(s, pl_generate(s, prompt, 5, &o, hear, &h, &a));
+    assert_int_equal(a.count, 12);
+    assert_memory_equal(a.ids, want, sizeof want);
+    assert_memory_equal(h.id, want, sizeof want);
+    assert_int_equal(a.end, PL_END_LENGTH);
+    assert_string_equal(a.text, ""); /* the folder has no tokenizer */
+    assert_true(a.bytes == 0 && h.code == PL_USAGE); /* a callback cannot call functions on its session */
+    assert_true(a.kv_cache_bytes == 4 * 1024 && a.arena_bytes > a.kv_cache_bytes); /* 17 tokens of 48 bytes, for k and v of 2 layers */
+
+    o.ends = (int32_t[]){4}, o.n_ends = 1;
+    ok(s, pl_generate(s, prompt, 5, &o, NULL, NULL, &a));
+    assert_true(a.count == 4 && a.end == PL_END_EOS);
+    o.n_ends = 0;
+    h = (struct heard){.most = 3, .session = s};
+    ok(s, pl_generate(s, prompt, 5, &o, hear, &h, &a));
+    assert_true(a.count == 3 && a.end == PL_END_CALLBACK);
+
+    /* The same draws with the same seed, in a longer context too. */
+    int32_t first[12];
+    o.temperature = 2;
+    o.seed = 7;
+    ok(s, pl_generate(s, prompt, 5, &o, NULL, NULL, &a));
+    memcpy(first, a.ids, a.count * sizeof *first);
+    o.context = 100;
+    const size_t n = a.count;
+    ok(s, pl_generate(s, prompt, 5, &o, NULL, NULL, &a));
+    assert_true(a.count == n && a.kv_cache_bytes == 4 * 4864);
+    assert_memory_equal(a.ids, first, n * sizeof *first);
+    pl_close(s);
+}
+
+static void test_generate_text(void **state)
+{
+    (void)state;
+    struct pl_session *s = language_model("tests/golden/chat/model");
+    struct pl_tokenizer *t = pl_tokenizer_open("tests/golden/chat/model");
+    const struct pl_token *tokens;
+    int32_t ids[16];
+    size_t count, n;
+    const char *text;
+    struct pl_generation o;
+    struct pl_answer a;
+    assert_int_equal(pl_encode(t, "hello", 5, 1, &tokens, &count), PL_OK);
+    for (size_t i = 0; i < count; i++) ids[i] = tokens[i].id;
+    ok(s, pl_generation_defaults(s, &o));
+    o.max_new = 8;
+    ok(s, pl_generate(s, ids, count, &o, NULL, NULL, &a));
+    assert_int_equal(pl_decode(t, a.ids, a.count, 1, &text, &n), PL_OK);
+    assert_int_equal(a.bytes, n);
+    assert_memory_equal(a.text, text, n + 1);
+    /* It ends before a stop text. */
+    char stop[8] = {0};
+    assert_true(n >= 3);
+    size_t at = n / 2, end = at + 1; /* a whole code point */
+    while (at && ((unsigned char)a.text[at] & 0xc0) == 0x80) at--;
+    while (((unsigned char)a.text[end] & 0xc0) == 0x80) end++;
+    memcpy(stop, a.text + at, end - at);
+    o.stops = (const char *const[]){stop}, o.n_stops = 1;
+    ok(s, pl_generate(s, ids, count, &o, NULL, NULL, &a));
+    assert_true(a.end == PL_END_STOP && a.bytes <= at && !strstr(a.text, stop));
+    pl_tokenizer_close(t);
+    pl_close(s);
+}
+
+static void test_generate_refuses(void **state)
+{
+    (void)state;
+    const int32_t prompt[] = {2, 16, 32, 31, 25};
+    struct pl_session *s = language_model("tests/golden/basic");
+    struct pl_generation o;
+    struct pl_answer a;
+    assert_int_equal(pl_generate(NULL, prompt, 5, NULL, NULL, NULL, &a), PL_USAGE);
+    refused(s, pl_generate(s, prompt, 5, NULL, NULL, NULL, NULL), "the result is NULL");
+    refused(s, pl_generate(s, NULL, 5, NULL, NULL, NULL, &a), "the ids are NULL");
+    refused(s, pl_generate(s, prompt, 0, NULL, NULL, NULL, &a), "the prompt has no tokens");
+    refused(s, pl_generate(s, (int32_t[]){61}, 1, NULL, NULL, NULL, &a), "has the id 61");
+    ok(s, pl_generation_defaults(s, &o));
+    o.top_p = 2;
+    refused(s, pl_generate(s, prompt, 5, &o, NULL, NULL, &a), "top-p is 2");
+    o.top_p = 1, o.context = 5;
+    refused(s, pl_generate(s, prompt, 5, &o, NULL, NULL, &a), "leaves no room");
+    o.context = 0, o.max_new = 0;
+    refused(s, pl_generate(s, prompt, 5, &o, NULL, NULL, &a), "max_new is 0");
+    o.max_new = 4, o.stops = (const char *const[]){"x"}, o.n_stops = 1;
+    refused(s, pl_generate(s, prompt, 5, &o, NULL, NULL, &a), "stops need a tokenizer");
+    o.n_stops = 0;
+    ok(s, pl_generate(s, prompt, 5, &o, NULL, NULL, &a)); /* nothing of that broke it */
+    ok(s, pl_set_memory(s, "10KiB"));
+    assert_int_equal(pl_generate(s, prompt, 5, &o, NULL, NULL, &a), PL_NOFIT);
+    ok(s, pl_set_memory(s, "1MiB"));
+    ok(s, pl_generate(s, prompt, 5, &o, NULL, NULL, &a));
+    assert_true(a.arena_bytes <= 1 << 20);
+    pl_close(s);
+    s = pl_open();
+    refused(s, pl_generation_defaults(s, &o), "model");
+    ok(s, pl_set(s, "model.preset", "sam-tiny"));
+    refused(s, pl_generate(s, prompt, 5, NULL, NULL, NULL, &a), "generates no text");
+    pl_close(s);
+}
+
 static int remove_folder(void **state)
 {
     (void)state;
@@ -1453,6 +1590,7 @@ int main(void)
         cmocka_unit_test(test_broken_models),  cmocka_unit_test(test_odd_models),
         cmocka_unit_test(test_two_sessions),   cmocka_unit_test(test_ops_by_name),
         cmocka_unit_test(test_unused_input), cmocka_unit_test(test_rows_of_documents), cmocka_unit_test(test_batch_second), cmocka_unit_test(test_axis_of_an_input), cmocka_unit_test(test_views_on_a_gpu), cmocka_unit_test(test_change_while_started), cmocka_unit_test(test_tokenizer),
+        cmocka_unit_test(test_generate), cmocka_unit_test(test_generate_text), cmocka_unit_test(test_generate_refuses),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

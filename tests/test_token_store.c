@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "data/conversations.h"
+#include "data/holdout.h"
 #include "io/file.h"
 #include "temporary_folder.h"
 
@@ -42,7 +43,7 @@ static void make_store(void)
     for (int i = 0; i < MADE; i++) {
         int32_t ids[64];
         for (uint32_t k = 0; k < made[i].tokens; k++) ids[k] = (int32_t)(100 * i + (int)k);
-        const struct new_sample s = {.ids = ids, .tokens = made[i].tokens, .answers = made[i].answers, .n_answers = made[i].n_answers, .file = "chats.jsonl", .line = (uint64_t)i + 1, .plain = made[i].plain};
+        const struct new_sample s = {.ids = ids, .tokens = made[i].tokens, .answers = made[i].answers, .n_answers = made[i].n_answers, .file = "chats.jsonl", .line = (uint64_t)i + 1, .number = (uint64_t)i, .plain = made[i].plain};
         assert_int_equal(token_store_add(w, &s, &e), 0);
     }
     struct sample_report *r = token_store_report(w);
@@ -66,6 +67,7 @@ static void test_gives_back(void **state)
         const struct stored_sample *x = &s.samples[i];
         assert_int_equal(x->tokens, made[i].tokens);
         assert_int_equal(x->line, i + 1);
+        assert_int_equal(x->number, i);
         assert_string_equal(s.names + x->file, "chats.jsonl");
         assert_memory_equal(s.answers + x->first_answer, made[i].answers, made[i].n_answers * sizeof(struct byte_range));
         for (uint32_t k = 0; k < x->tokens; k++) assert_int_equal(s.ids[x->first + k], 100 * i + (int)k);
@@ -182,6 +184,36 @@ static void test_rows(void **state)
             }
 }
 
+/* The two parts of a split have every sample once; round(fraction * n) are held out, and the seed chooses them. */
+static void test_holdout(void **state)
+{
+    (void)state;
+    struct conversations part[2];
+    struct error e;
+    uint32_t seen[MADE] = {0}, used = 0, held = 0, moved = 0;
+    make_store();
+    for (int i = 0; i < 2; i++) {
+        const struct conversations_options o = {.sequence = T, .train_on = TRAIN_ON_ALL, .too_long = TOO_LONG_CUT, .packing = true, .max_bad = 1, .holdout = 0.3, .split_seed = 5, .held = i};
+        if (conversations_open(&part[i], path, &o, &e)) fail_msg("%s", e.text);
+        for (uint64_t k = 0; k < part[i].n_used; k++) seen[part[i].used[k].sample]++;
+        used += (uint32_t)part[i].n_used;
+    }
+    assert_int_equal(used, MADE - 2); /* one has a token that nothing predicts, and no answer of another fits */
+    for (int i = 0; i < MADE; i++) assert_true(seen[i] <= 1);
+    assert_true(part[0].n_used > part[1].n_used);
+    assert_true(conversations_fingerprint(&part[0]) != 0);
+    for (int i = 0; i < 2; i++) conversations_close(&part[i]);
+    bool *a = holdout_mark(1000, 0.123, 5), *b = holdout_mark(1000, 0.123, 6), *c = holdout_mark(1000, 0.123, 5);
+    for (int i = 0; i < 1000; i++) held += a[i], moved += a[i] != b[i];
+    assert_int_equal(held, 123);
+    assert_true(moved > 100);
+    assert_memory_equal(a, c, 1000);
+    mem_free(a);
+    mem_free(b);
+    mem_free(c);
+    assert_null(holdout_mark(10, 0, 5));
+}
+
 static void refuses(struct conversations_options o, const char *want)
 {
     struct conversations c;
@@ -208,6 +240,6 @@ static int make_path(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gives_back), cmocka_unit_test(test_finds_damage), cmocka_unit_test(test_rows), cmocka_unit_test(test_refuses)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gives_back), cmocka_unit_test(test_finds_damage), cmocka_unit_test(test_rows), cmocka_unit_test(test_holdout), cmocka_unit_test(test_refuses)};
     return cmocka_run_group_tests(tests, make_path, remove_folder);
 }

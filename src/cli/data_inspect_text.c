@@ -111,9 +111,10 @@ static int measure(struct measured *m, const struct config *c, const struct text
         token_store_close(&store);
     }
     if (!rc) {
-        struct conversations_options o = text_rows(c, s, 0);
+        struct conversations_options o = text_rows(c, s, FEED_TRAIN, 0);
         struct error why;
         o.max_bad = 1;
+        o.holdout = 0;
         m->rows = !conversations_open(&m->set, path, &o, &why);
         if (!m->rows) snprintf(m->no_rows, sizeof m->no_rows, "%.1000s", why.text);
     }

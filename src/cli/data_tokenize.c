@@ -67,7 +67,7 @@ static int tokenize(const struct config *c, const struct command_line *o, enum f
     if (!rc) rc = text_store_path(&s, o->out, role, &path, e);
     if (!rc) rc = tokenize_key(&s.options, &key, e);
     if (!rc) rc = tokenize_build(&s.options, &key, path.at, e);
-    const struct conversations_options rows = text_rows(c, &s, vocabulary);
+    const struct conversations_options rows = text_rows(c, &s, role, vocabulary);
     if (!rc) rc = conversations_open(&set, path.at, &rows, e);
     if (!rc) {
         print(&set, path.at, o->json);

@@ -191,6 +191,7 @@ static int read_sources(struct eval *v, struct error *e)
     if (!rc && v->memory) rc = config_set_memory(c, v->memory, e);
     if (v->data.n) {
         c->data_validation = (struct config_list){v->data.at, v->data.n}; /* names with commas stay whole */
+        c->data_holdout = 0;
         c->data_store = NULL;
     }
     return rc;
@@ -210,8 +211,8 @@ static int read_config(struct eval *v, struct error *e)
     use_model(c, v->model, text ? "text" : "masks");
     config_use_adapter(c, v->adapter);
     c->model_freeze.n = c->train_groups.n = c->train_no_decay.n = 0; /* their patterns are for the names of the run's model */
-    if (text && !c->data_validation.n)
-        return error_set(e, PL_USAGE, "%s has no held-out conversations: set data.validation, or give files with --data", v->paths.at[0]);
+    if (text && !c->data_validation.n && !(c->data_holdout > 0))
+        return error_set(e, PL_USAGE, "%s has no held-out conversations: set data.validation or data.holdout, or give files with --data", v->paths.at[0]);
     if (!config_validates(c))
         return error_set(e, PL_USAGE, "%s has no validation data: set data.validation or data.holdout, in the file or with --set", v->paths.at[0]);
     return text ? config_check(c, 0, e) : PL_OK;

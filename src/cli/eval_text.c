@@ -12,18 +12,14 @@
 #include "base/progress.h"
 #include "feed/batch_plan.h"
 #include "feed/feed.h"
-#include "infer/generation_config.h"
-#include "infer/questions.h"
-#include "io/json.h"
+#include "infer/answers.h"
 
 enum { NEW_TOKENS = 256 }; /* --max-new, where the folder has none */
 
 struct evaluation {
     const struct eval_text *o;
     const struct config *config;
-    struct prompts prompts;
-    struct generation_config folder;
-    struct questions questions;
+    struct held_out held;
     struct generator generator;
     struct text_scores *scores;  /* of each file */
     struct text_scores all, one; /* one: of an answer */
@@ -39,48 +35,23 @@ struct evaluation {
 
 /* --- answers --------------------------------------------------------------------------------- */
 
-static void put_scores(struct json_writer *w, const struct text_scores *s)
-{
-    const struct text_score x = text_scores_result(s);
-    json_put_number(w, "exact_match", x.exact);
-    json_put_number(w, "token_f1", x.f1);
-    json_put_number(w, "bleu", x.bleu);
-    json_put_number(w, "rouge_l", x.rouge_l);
-}
-
-/* One line of the file of the answers. */
-static void put_answer(struct evaluation *v, uint32_t i, const struct answer *a)
-{
-    const struct asked *asked = &v->questions.asked.at[i];
-    struct json_writer w = {.out = &v->lines};
-    v->one = (struct text_scores){.work = v->one.work};
-    text_scores_add(&v->one, a->text.at, v->questions.at.at[i].reference);
-    json_begin_map(&w, NULL);
-    json_put_string(&w, "file", v->questions.files.at[v->file]);
-    json_put_uint(&w, "line", asked->line);
-    json_put_value(&w, "prompt", asked->prompt);
-    json_put_bytes(&w, "answer", a->text.at, a->text.n);
-    json_put_string(&w, "reference", v->questions.at.at[i].reference);
-    json_put_string(&w, "finish", generate_end_name(a->end));
-    put_scores(&w, &v->one);
-    json_end(&w);
-    text_printf(&v->lines, "\n");
-}
-
 static void take_answer(void *to, uint32_t i, const struct answer *a)
 {
     struct evaluation *v = to;
     v->answered++;
     v->unfinished += a->end == GENERATE_LENGTH;
-    if (v->o->answers) put_answer(v, v->questions.file[v->file].first + i, a);
+    if (v->o->answers) {
+        v->one = (struct text_scores){.work = v->one.work};
+        text_scores_add(&v->one, a->text.at, v->held.questions.at.at[v->held.questions.file[v->file].first + i].reference);
+        answers_put_line(&v->lines, &v->held, v->file, i, a, &v->one);
+    }
     progress_add(&v->progress, 1);
 }
 
 static int answer_all(struct evaluation *v, int64_t most, struct error *e)
 {
-    const struct generate_options options = {.sampling = {.top_p = 1, .repetition_penalty = 1}, .most = most, .ends = v->folder.eos.at, .n_ends = v->folder.eos.n,
-                                             .tokenizer = v->prompts.tokenizer};
-    const struct questions *q = &v->questions;
+    const struct generate_options options = answers_options(&v->held, most);
+    const struct questions *q = &v->held.questions;
     struct generate run;
     int rc = PL_OK;
     const double from = clock_seconds();
@@ -141,7 +112,7 @@ static void print_row(struct text *out, int width, const char *name, const struc
 
 static void print_table(const struct evaluation *v, struct text *out)
 {
-    const struct questions *q = &v->questions;
+    const struct questions *q = &v->held.questions;
     char time[32], arena[32];
     int width = 4;
     for (uint32_t i = 0; i < q->files.n; i++) width = (int)min_i64(80, (int64_t)strlen(q->files.at[i]) > width ? (int64_t)strlen(q->files.at[i]) : width);
@@ -149,19 +120,19 @@ static void print_table(const struct evaluation *v, struct text *out)
     for (uint32_t i = 0; i < q->files.n; i++) print_row(out, width, q->files.at[i], &v->scores[i]);
     if (q->files.n > 1) print_row(out, width, "all", &v->all);
     if (v->o->loss) text_printf(out, "\nloss %.6g, perplexity %.6g\n", v->loss, exp(v->loss));
-    text_printf(out, "\n%llu prompts in %s, arena %s\n", (unsigned long long)v->all.answers, duration_print(v->seconds, time), size_print(plan_arena(&v->generator.run.plan), arena));
+    text_printf(out, "\n%llu prompts in %s, arena %s\n", (unsigned long long)v->all.answers, duration_print(v->seconds, time), size_print(plan_arena(&v->generator.run->plan), arena));
     if (v->unfinished) text_printf(out, "%llu answers are cut: they are as long as they may be (--max-new)\n", (unsigned long long)v->unfinished);
     if (q->unasked) text_printf(out, "%llu samples are left out: they have no prompt, or their answer is a call of a tool\n", (unsigned long long)q->unasked);
 }
 
 static void print_json(const struct evaluation *v, struct text *out)
 {
-    const struct questions *q = &v->questions;
+    const struct questions *q = &v->held.questions;
     struct json_writer w = {.out = out, .indent = 2};
     json_begin_map(&w, NULL);
     json_put_string(&w, "model", v->o->model);
     json_put_uint(&w, "prompts", v->all.answers);
-    put_scores(&w, &v->all);
+    answers_put_scores(&w, &v->all);
     if (v->o->loss) {
         json_put_number(&w, "loss", v->loss);
         json_put_number(&w, "perplexity", exp(v->loss));
@@ -171,14 +142,14 @@ static void print_json(const struct evaluation *v, struct text *out)
     json_put_uint(&w, "unusable_samples", report_bad(&q->report));
     json_put_uint(&w, "without_prompt", q->unasked);
     json_put_number(&w, "seconds", v->seconds);
-    json_put_uint(&w, "arena_bytes", plan_arena(&v->generator.run.plan));
+    json_put_uint(&w, "arena_bytes", plan_arena(&v->generator.run->plan));
     json_put_uint(&w, "kv_cache_bytes", generator_cache_bytes(&v->generator));
     json_begin_list(&w, "files");
     for (uint32_t i = 0; i < q->files.n; i++) {
         json_begin_map(&w, NULL);
         json_put_string(&w, "file", q->files.at[i]);
         json_put_uint(&w, "prompts", v->scores[i].answers);
-        put_scores(&w, &v->scores[i]);
+        answers_put_scores(&w, &v->scores[i]);
         json_end(&w);
     }
     json_end(&w);
@@ -211,9 +182,9 @@ static int check_output(const char *path, struct error *e)
 
 static int plan(struct evaluation *v, int64_t most, struct error *e)
 {
-    const struct run_generation o = {.cache = v->questions.longest + most, .prompt = v->questions.longest, .answer = most};
+    const struct run_generation o = {.cache = v->held.questions.longest + most, .prompt = v->held.questions.longest, .answer = most};
     int rc = generator_plan(&v->generator, v->config, &o, e);
-    const int64_t longest = v->generator.run.model.longest;
+    const int64_t longest = v->generator.run->model.longest;
     if (!rc && longest && o.cache > longest)
         log_warn("the longest prompt and its answer may have %lld tokens, and the model was made for at most %lld (max_position_embeddings): what comes after may be worse",
                  (long long)o.cache, (long long)longest);
@@ -222,15 +193,11 @@ static int plan(struct evaluation *v, int64_t most, struct error *e)
 
 static int evaluate(struct evaluation *v, struct error *e)
 {
-    int rc = generation_config_read(&v->folder, v->config->model_path, e);
-    if (!rc) rc = prompts_open(&v->prompts, v->config, e);
-    if (!rc) rc = questions_read(&v->questions, v->config, &v->prompts, v->o->samples, e);
+    int rc = answers_open(&v->held, v->config, v->o->samples, 0, e);
     if (!rc && v->o->loss) rc = compute_loss_in_folder(v, e);
     if (rc) return rc;
-    const int32_t eos = tokenizer_eos(v->prompts.tokenizer); /* the end of a turn in many templates */
-    const int64_t most = v->o->max_new ? (int64_t)v->o->max_new : v->folder.max_new ? v->folder.max_new : NEW_TOKENS;
-    if (eos >= 0) vec_push(&v->folder.eos, eos);
-    v->scores = mem_alloc(v->questions.files.n * sizeof *v->scores);
+    const int64_t most = v->o->max_new ? (int64_t)v->o->max_new : v->held.folder.max_new ? v->held.folder.max_new : NEW_TOKENS;
+    v->scores = mem_alloc(v->held.questions.files.n * sizeof *v->scores);
     rc = plan(v, most, e);
     if (!rc) rc = answer_all(v, most, e);
     return rc ? rc : report(v, e);
@@ -242,14 +209,12 @@ int eval_text(const struct config *c, const struct eval_text *o, struct error *e
     if (o->max_new > 1 << 24) return error_set(e, PL_USAGE, "--max-new: expected at most %d tokens", 1 << 24);
     int rc = check_output(o->answers, e);
     if (!rc) rc = evaluate(&v, e);
-    for (uint32_t i = 0; i < v.questions.files.n && v.scores; i++) text_scores_free(&v.scores[i]);
+    for (uint32_t i = 0; i < v.held.questions.files.n && v.scores; i++) text_scores_free(&v.scores[i]);
     mem_free(v.scores);
     text_scores_free(&v.all);
     text_scores_free(&v.one);
     text_free(&v.lines);
     generator_close(&v.generator);
-    questions_free(&v.questions);
-    prompts_close(&v.prompts);
-    generation_config_free(&v.folder);
+    answers_close(&v.held);
     return rc;
 }

@@ -114,7 +114,7 @@ static int measure(const struct generation *g, struct run_generation *out, struc
 
 static void put_plan(const struct generation *g, struct json_writer *w)
 {
-    const struct plan *p = &g->generator.run.plan;
+    const struct plan *p = &g->generator.run->plan;
     json_put_uint(w, "arena_bytes", plan_arena(p));
     json_put_uint(w, "kv_cache_bytes", generator_cache_bytes(&g->generator));
     json_put_int(w, "context", g->generator.cache);
@@ -189,7 +189,7 @@ static int answer(struct generation *g, const struct run_generation *o, struct e
 
 static void show_plan(const struct generation *g, bool fits)
 {
-    const struct run *r = &g->generator.run;
+    const struct run *r = g->generator.run;
     struct text text = {0};
     const struct plan_note note = run_note(r, fits);
     if (g->json) plan_write(&r->plan, &r->graph, &note, &text);
@@ -204,7 +204,7 @@ static int plan_and_answer(struct generation *g, struct error *e)
     struct run_generation o;
     if (measure(g, &o, e)) return e->code;
     int rc = generator_plan(&g->generator, &g->config, &o, e);
-    const struct run *r = &g->generator.run;
+    const struct run *r = g->generator.run;
     if (r->has_graph && g->json && rc == PL_NOFIT) show_plan(g, false);
     if (!rc && r->model.longest && o.cache > r->model.longest)
         log_warn("the text may have %lld tokens, and the model was made for at most %lld (max_position_embeddings): what comes after may be worse", (long long)o.cache, (long long)r->model.longest);

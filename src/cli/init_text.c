@@ -86,7 +86,7 @@ static int share_read(char *const *paths, uint32_t n_paths, double *share, struc
 static int measure_store(struct init_text *t, const struct config *c, const struct text_source *s, const char *path, int part, double share, struct error *e)
 {
     struct conversations set;
-    struct conversations_options o = text_rows(c, s, t->vocabulary);
+    struct conversations_options o = text_rows(c, s, FEED_TRAIN, t->vocabulary);
     o.sequence = t->sequence;
     int rc = conversations_open(&set, path, &o, e);
     if (rc) return rc;

@@ -32,6 +32,13 @@ static void print_summary(const struct train_summary *s, bool json)
         json_put_int(&w, "first_step", s->first_step);
         json_put_number(&w, "loss", s->loss);
         json_put_number(&w, "eval_loss", s->eval_loss);
+        if (s->prompts) {
+            json_put_number(&w, "eval_exact_match", s->answers.exact);
+            json_put_number(&w, "eval_token_f1", s->answers.f1);
+            json_put_number(&w, "eval_bleu", s->answers.bleu);
+            json_put_number(&w, "eval_rouge_l", s->answers.rouge_l);
+            json_put_uint(&w, "eval_prompts", s->prompts);
+        }
         json_put_number(&w, "best_eval_loss", s->best_loss);
         json_put_number(&w, "best_step", s->best_step < 0 ? NAN : (double)s->best_step);
         json_put_number(&w, "seconds", s->seconds);

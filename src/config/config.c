@@ -759,8 +759,10 @@ static int check_data(const struct config *c, struct error *e)
     config_word_at(config_rows[KEY_data_format].allowed, c->data_format, word);
     for (size_t i = 0; i < COUNT(parts); i++) {
         bool column = parts[i] == KEY_data_train_split || parts[i] == KEY_data_validation_split;
-        if (!given[i] || (column ? c->data_format == FORMAT_CSV : !config_tokens(c))) continue;
-        error_set(e, PL_USAGE, "%s is given, but data.format is %s, expected %s", config_rows[parts[i]].path, word, column ? "csv" : "a format of images");
+        const bool holdout = parts[i] == KEY_data_holdout;
+        if (!given[i] || (column ? c->data_format == FORMAT_CSV : !config_tokens(c) || (holdout && c->data_format == FORMAT_CONVERSATIONS))) continue;
+        error_set(e, PL_USAGE, "%s is given, but data.format is %s, expected %s", config_rows[parts[i]].path, word,
+                  column ? "csv" : holdout ? "a format of images, or conversations" : "a format of images");
         return config_at_key(c, parts[i], e);
     }
     for (size_t i = 2; i < COUNT(parts); i += 2) {
@@ -797,6 +799,14 @@ int config_check(const struct config *c, unsigned needs, struct error *e)
         error_set(e, PL_USAGE, "train.eval_every is %lld, but data.validation is not given",
                   (long long)c->train_eval_every);
         return config_at_key(c, KEY_train_eval_every, e);
+    }
+    if (c->train_eval_samples && c->data_format != FORMAT_CONVERSATIONS) {
+        error_set(e, PL_USAGE, "train.eval_samples is %lld, but data.format is not conversations: there are no prompts to answer", (long long)c->train_eval_samples);
+        return config_at_key(c, KEY_train_eval_samples, e);
+    }
+    if (c->train_eval_samples && !config_validates(c)) {
+        error_set(e, PL_USAGE, "train.eval_samples is %lld, but there are no held-out conversations: set data.validation or data.holdout", (long long)c->train_eval_samples);
+        return config_at_key(c, KEY_train_eval_samples, e);
     }
     return PL_OK;
 }

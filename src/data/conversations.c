@@ -3,6 +3,8 @@
  */
 #include "data/conversations.h"
 
+#include "data/holdout.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -56,10 +58,13 @@ static uint32_t cut_tokens(const struct conversations *c, const struct stored_sa
 static void use_samples(struct conversations *c)
 {
     const uint64_t n = c->store.header->samples;
+    const uint64_t read = c->store.header->report.read;
+    bool *held = holdout_mark(read, c->o.holdout, c->o.split_seed);
     c->used = mem_alloc((n + 1) * sizeof *c->used);
     for (uint64_t i = 0; i < n; i++) {
         const struct stored_sample *x = &c->store.samples[i];
         uint32_t tokens = x->tokens;
+        if (held && (x->number < read && held[x->number]) != c->o.held) continue;
         const bool cut = tokens > c->o.sequence && c->o.too_long == TOO_LONG_CUT;
         if (tokens > c->longest) c->longest = tokens;
         if (cut) tokens = cut_tokens(c, x);
@@ -77,6 +82,7 @@ static void use_samples(struct conversations *c)
         c->tokens += tokens;
         c->labels += labels;
     }
+    mem_free(held);
 }
 
 /* Names the first id beyond the vocabulary. */
@@ -106,6 +112,8 @@ static int check_samples(const struct conversations *c, struct error *e)
         return e->code;
     }
     if (c->o.vocabulary && c->store.header->largest >= c->o.vocabulary) return refuse_id(c, e);
+    if (!c->n_used && !c->too_long && !c->unlabelled && c->o.holdout > 0)
+        return error_set(e, PL_USAGE, "data.holdout is %g of %llu samples, which leaves none %s", c->o.holdout, (unsigned long long)r->read, c->o.held ? "to evaluate on" : "to train on");
     if (!c->n_used && c->too_long)
         return error_set(e, PL_USAGE, "all %llu samples are longer than data.sequence, %lld tokens; the longest has %llu: set data.sequence, or data.too_long: cut",
                          (unsigned long long)c->too_long, (long long)c->o.sequence, (unsigned long long)c->longest);
@@ -196,7 +204,8 @@ uint64_t conversations_fingerprint(const struct conversations *c)
 {
     const struct token_store_header *h = c->store.header;
     const uint64_t facts[] = {h->tokens_sum, h->index_sum, h->tokens, (uint64_t)c->o.sequence, c->o.train_on, c->o.too_long, c->o.packing};
-    const uint64_t hash = hash_bytes(facts, sizeof facts, 0);
+    uint64_t hash = hash_bytes(facts, sizeof facts, 0);
+    if (c->o.holdout > 0) hash = hash_bytes(&c->o.holdout, sizeof c->o.holdout, hash ^ c->o.split_seed);
     return hash ? hash : 1;
 }
 

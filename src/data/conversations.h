@@ -28,6 +28,9 @@ struct conversations_options {
     int64_t vocabulary; /* ids are below this; 0: any */
     double max_bad;
     int32_t padding;    /* the id of padding */
+    double holdout;     /* the fraction of samples that is held out (holdout.h); 0: none... */
+    uint64_t split_seed;
+    bool held;          /* ...and the rows are of these, instead of the others */
 };
 
 struct conversations {

@@ -20,7 +20,7 @@
 #include "data/conversation.h"
 #include "text/ranges.h"
 
-enum { TOKEN_STORE_VERSION = 1, TOKEN_STORE_DATA = 4096 };
+enum { TOKEN_STORE_VERSION = 2, TOKEN_STORE_DATA = 4096 };
 #define TOKEN_STORE_MAGIC "PLIMTEXT"
 
 /* What the ids were made from. */
@@ -58,6 +58,7 @@ struct stored_sample {
     uint64_t first_answer;
     uint64_t media;        /* offset in the names of the first of its images and videos */
     uint64_t line;         /* in its file */
+    uint64_t number;       /* among the samples of all files, those that cannot be used included */
     uint64_t file;         /* offset in the names */
     uint32_t tokens, answers, n_media;
     uint32_t plain;        /* 1: text without turns, which may be cut anywhere */
@@ -90,7 +91,7 @@ struct new_sample {
     const struct byte_range *answers;
     const struct value *media; /* list of strings; NULL: none */
     const char *file;
-    uint64_t line;
+    uint64_t line, number;
     uint32_t tokens, n_answers;
     bool plain;
 };

@@ -149,7 +149,7 @@ static int store_item(struct builder *b, struct item *x, struct error *e)
     }
     b->ids.n = 0;
     for (uint32_t i = 0; i < t->tokens.n; i++) vec_push(&b->ids, t->tokens.at[i].id);
-    const struct new_sample s = {.ids = b->ids.at, .answers = t->answers.at, .media = x->tokenized.conversation.media, .file = x->file, .line = x->line,
+    const struct new_sample s = {.ids = b->ids.at, .answers = t->answers.at, .media = x->tokenized.conversation.media, .file = x->file, .line = x->line, .number = report->read - 1,
                                  .tokens = b->ids.n, .n_answers = t->answers.n, .plain = !x->tokenized.conversation.messages && !*x->tokenized.conversation.prompt};
     return token_store_add(b->writer, &s, e);
 }

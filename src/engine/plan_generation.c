@@ -31,7 +31,7 @@ static double seconds_of(const struct plan *p, const struct run_generation *o)
 static int compile(struct run *r, const struct settings *s, const struct run_generation *o, struct plan *p, struct graph *g, struct error *e)
 {
     memset(p, 0, sizeof *p);
-    r->batch.T = s->prompt_chunk;
+    r->prompt_chunk = s->prompt_chunk;
     int rc = plan_compile(g, &r->source, s, e);
     if (rc) return rc;
     p->settings = *s;

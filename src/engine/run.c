@@ -18,6 +18,8 @@
 
 /* Reserve of `memory.budget: auto` for the system and this program's own code. */
 enum { BUDGET_RESERVE = 512 << 20 };
+/* Tokens of a prompt that an evaluation processes at once, at most. */
+enum { ANSWERS_CHUNK = 256 };
 /* Bytes through which a GPU gets its weights. */
 enum { LOAD_BUFFER = 16 << 20 };
 
@@ -62,9 +64,14 @@ static void build_forward(void *run, struct graph *g, int micro_batch)
     struct run *r = run;
     struct batch b = r->batch;
     b.B = micro_batch;
-    if (program_is(g->at.program, PROGRAM_SINGLE)) b.T = 1;
+    if (program_is(g->at.program, PROGRAM_GENERATES)) {
+        b.B = 1;
+        b.T = program_is(g->at.program, PROGRAM_SINGLE) ? 1 : r->prompt_chunk;
+    } else if (r->answers) {
+        b.cache = 0;
+    }
     r->model.family->build(&r->model, g, &b);
-    if (r->has_adapter && !g->error.code) pass_lora(g, &r->adapter, micro_batch);
+    if (r->has_adapter && !g->error.code) pass_lora(g, &r->adapter, (int)b.B);
     recipe_freeze(r->config, g);
     weights_4bit_mark(&r->stored, g);
     for (uint32_t i = 0; i < g->params.n && r->forward; i++) {
@@ -149,6 +156,7 @@ static struct settings base_settings(struct run *r, const struct run_options *o)
 {
     const struct config *c = r->config;
     struct settings s = {.train = o->train, .forward = r->forward, .loader_bytes = r->batches.loader_bytes, .device = device_traits(r->device.kind)};
+    if (r->answers) s.prompt_chunk = (int)r->prompt_chunk;
     const char *pipeline = getenv("PLIMSOLL_PIPELINE");
     r->serial_steps = pipeline && !strcmp(pipeline, "0");
     s.pipelined = o->train && (s.device.separate_memory || (pipeline && !r->serial_steps && r->device.kind == DEVICE_CPU));
@@ -292,6 +300,23 @@ static int open_model(struct run *r, const struct run_options *o, struct error *
     return config_at_key(c, key, e);
 }
 
+/* With train.eval_samples the run has the programs that answer prompts. A prompt is at most as long as a row, and is
+ * processed in chunks that need no more memory than a row. */
+static int prepare_answers(struct run *r, struct error *e)
+{
+    const struct config *c = r->config;
+    if (!c->train_eval_samples) return PL_OK;
+    if (!r->model.family->generates) {
+        error_set(e, PL_USAGE, "train.eval_samples is %lld, but a model of type %s generates no text; set it to 0", (long long)c->train_eval_samples, r->model.family->model_type);
+        return config_at_key(c, KEY_train_eval_samples, e);
+    }
+    r->answers = true;
+    r->batch.cache = c->data_sequence + c->train_eval_max_new;
+    if (r->model.positions) r->batch.cache = min_i64(r->batch.cache, r->model.positions);
+    r->prompt_chunk = min_i64(c->data_sequence, ANSWERS_CHUNK);
+    return PL_OK;
+}
+
 /* The batches as the feed describes them, or as they are given. */
 static int describe(struct run *r, const struct run_options *o, struct error *e)
 {
@@ -411,6 +436,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (!rc) rc = weights_4bit_find(&r->stored, &r->model, &r->memory, e);
     if (!rc && r->stored.n && !o->probe) log_note("%s: %u weights are in 4 bits (NF4) and stay so, as with memory.quantize nf4", r->model.path, r->stored.n);
     if (!rc) rc = open_adapter(r, o->train, e);
+    if (!rc && o->train) rc = prepare_answers(r, e);
     if (!rc) rc = describe(r, o, e);
     if (!rc) r->batch.bn_group = bn_group(r, o->train);
     if (!rc) rc = check_groups(r, o->train, e);

@@ -62,6 +62,8 @@ struct run {
     bool no_files;               /* run_options.no_files */
     bool serial_steps;           /* PLIMSOLL_PIPELINE=0: a step is retired before the next is submitted */
     bool forward;                /* run_options.forward */
+    bool answers;                /* it trains, and its evaluations answer prompts (train.eval_samples) */
+    int64_t prompt_chunk;        /* tokens that program prompt takes at once; 0: the run does not generate */
     struct remedy remedy[REMEDY_MOST]; /* changes that would fit, if nothing fits */
     int n_remedies;
     char warning[WARNINGS_MOST][WARNING_ROOM]; /* in what the plan exceeds its machine (machine.c) */

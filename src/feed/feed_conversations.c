@@ -57,7 +57,7 @@ static int conversation_open(struct feed *f, struct run *r, enum feed_role role,
 /* Says what the rows hold and what was left out. */
 static void report(const struct feed *f, const struct conversations *c)
 {
-    const char *key = f->role == FEED_TRAIN ? "data.train" : "data.validation";
+    const char *key = f->role == FEED_TRAIN ? "data.train" : f->config->data_holdout > 0 ? "data.holdout" : "data.validation";
     struct text left = {0};
     log_note("%s: %" PRIu64 " conversations in %u rows of %" PRId64 " tokens, %.1f %% filled; %.1f %% of the tokens have labels", key, c->n_used, c->rows.n, c->o.sequence,
              100.0 * (double)c->tokens / ((double)c->rows.n * (double)c->o.sequence), 100.0 * (double)c->labels / (double)c->tokens);
@@ -72,7 +72,7 @@ static int conversation_prepare(struct feed *f, struct run *r, const char *folde
     struct text path = {0};
     s->source.options.interrupted = f->interrupted;
     int rc = text_store_find(&s->source, f->config, folder, f->role, &path, e);
-    const struct conversations_options o = text_rows(f->config, &s->source, r->model.vocabulary);
+    const struct conversations_options o = text_rows(f->config, &s->source, f->role, r->model.vocabulary);
     if (!rc) rc = conversations_open(&s->set, path.at, &o, e);
     text_free(&path);
     text_source_close(&s->source);

@@ -33,9 +33,11 @@ static int open_template(struct text_source *s, const struct config *c, struct e
     return error_prepend(e, "data.template");
 }
 
+enum feed_role text_files_of(const struct config *c, enum feed_role role) { return c->data_holdout > 0 ? FEED_TRAIN : role; }
+
 int text_source_open(struct text_source *s, const struct config *c, enum feed_role role, struct error *e)
 {
-    const struct config_list *paths = role == FEED_TRAIN ? &c->data_train : &c->data_validation;
+    const struct config_list *paths = text_files_of(c, role) == FEED_TRAIN ? &c->data_train : &c->data_validation;
     struct names files = {0};
     *s = (struct text_source){.options = {.paths = paths->at, .n_paths = paths->n, .system = c->data_system}};
     int rc = tokenize_files(paths->at, paths->n, &files, e);
@@ -56,12 +58,13 @@ void text_source_close(struct text_source *s)
     *s = (struct text_source){0};
 }
 
-struct conversations_options text_rows(const struct config *c, const struct text_source *s, int64_t vocabulary)
+struct conversations_options text_rows(const struct config *c, const struct text_source *s, enum feed_role role, int64_t vocabulary)
 {
     const int32_t pad = tokenizer_pad(s->tokenizer);
     return (struct conversations_options){.sequence = c->data_sequence, .train_on = (enum train_on)c->data_train_on, .too_long = (enum too_long)c->data_too_long,
                                           .packing = c->data_packing, .vocabulary = vocabulary, .max_bad = c->data_max_bad,
-                                          .padding = pad >= 0 && (!vocabulary || pad < vocabulary) ? pad : 0};
+                                          .padding = pad >= 0 && (!vocabulary || pad < vocabulary) ? pad : 0,
+                                          .holdout = c->data_holdout, .split_seed = (uint64_t)c->data_split_seed, .held = role == FEED_VALIDATION};
 }
 
 /* --- the store ------------------------------------------------------------------------------- */
@@ -105,6 +108,7 @@ int text_store_find(const struct text_source *s, const struct config *c, const c
 {
     struct token_store_key key;
     const char *const folders[] = {folder, NULL};
+    role = text_files_of(c, role); /* both parts of a split are in one store */
     if (tokenize_key(&s->options, &key, e)) return e->code;
     if (c->data_store) return find_named(s, c, &key, role, path, e);
     for (size_t i = 0; i < COUNT(folders); i++) {

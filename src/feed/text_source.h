@@ -9,6 +9,9 @@
 #include "data/tokenize.h"
 #include "feed/feed.h"
 
+/* data.holdout: what is evaluated on is a part of data.train. */
+enum feed_role text_files_of(const struct config *c, enum feed_role role);
+
 struct text_source {
     struct tokenizer *tokenizer;
     struct template *template;     /* NULL: none; then no_template says why */
@@ -22,8 +25,8 @@ int text_source_open(struct text_source *s, const struct config *c, enum feed_ro
 /* A zeroed struct is allowed. */
 void text_source_close(struct text_source *s);
 
-/* How the configuration makes rows of a store. `vocabulary` 0: any id is accepted. */
-struct conversations_options text_rows(const struct config *c, const struct text_source *s, int64_t vocabulary);
+/* How the configuration makes rows of a store for a role. `vocabulary` 0: any id is accepted. */
+struct conversations_options text_rows(const struct config *c, const struct text_source *s, enum feed_role role, int64_t vocabulary);
 
 /* The path of a store: FOLDER/train.tokenized; `folder` NULL: beside the first file, FILE.tokenized. */
 int text_store_path(const struct text_source *s, const char *folder, enum feed_role role, struct text *out, struct error *e);

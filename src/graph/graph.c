@@ -59,6 +59,8 @@ bool program_is(enum program p, unsigned flag)
     return flags_of[p] & flag;
 }
 
+bool program_evaluates(enum program p) { return program_is(p, PROGRAM_FORWARD) && !program_is(p, PROGRAM_TRAINS); }
+
 /* --- construction and destruction ---------------------------------------- */
 
 /* Element 0 of each array, which is nothing. */

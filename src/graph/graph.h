@@ -71,6 +71,8 @@ enum { PROGRAM_FORWARD = 1, PROGRAM_TRAINS = 2, PROGRAM_HANDED = 4, PROGRAM_TIME
 const char *program_name(enum program p);
 /* True if the program has the flag. */
 bool program_is(enum program p, unsigned flag);
+/* True if evaluations in training run the program: of the model's forward, without a backward. */
+bool program_evaluates(enum program p);
 /* The programs that have a flag, in order. */
 #define FOR_PROGRAMS(p, flag) for (enum program p = 0; p < PROGRAM_COUNT; p++) if (program_is(p, flag))
 
@@ -84,7 +86,7 @@ struct storage {
     uint8_t space; /* enum space */
     uint8_t kind;  /* enum kind */
     id name;
-    bool handed;   /* written by program step and read by program update; not live elsewhere */
+    bool handed;   /* alive in two programs, the second of which is HANDED (programs.def): from step to update, or a cache from prompt to next */
     int8_t axis;   /* KIND_INPUT: the dimension that counts samples, along which micro-batches split it; INPUT_SHARED: none */
     uint8_t form;  /* enum stored (stored.h): how it keeps values; 0: plain */
 };

@@ -9,7 +9,7 @@
 
 const char *generate_end_name(enum generate_end end)
 {
-    static const char *const names[] = {"eos", "stop", "length"};
+    static const char *const names[] = {"eos", "stop", "length", "callback"};
     return names[end];
 }
 
@@ -23,7 +23,7 @@ void answer_free(struct answer *a)
 void generate_open(struct generate *g, struct generator *generator, const struct generate_options *options)
 {
     *g = (struct generate){.generator = generator, .options = *options};
-    sampler_open(&g->sampler, generator->run.model.vocabulary, &options->sampling);
+    sampler_open(&g->sampler, generator->run->model.vocabulary, &options->sampling);
 }
 
 void generate_close(struct generate *g) { sampler_close(&g->sampler); }
@@ -113,7 +113,8 @@ static int answer_tokens(struct generate *g, struct growing *t, struct answer *o
         if (sampler_next(&g->sampler, a->logits, &id, e)) return e->code;
         vec_push(&out->ids, id);
         if (grow(t, id, &stopped, e)) return e->code;
-        out->end = ends(&g->options, id) ? GENERATE_EOS : stopped ? GENERATE_STOP : GENERATE_LENGTH;
+        const bool ended = g->options.each && g->options.each(g->options.to, id);
+        out->end = ends(&g->options, id) ? GENERATE_EOS : stopped ? GENERATE_STOP : ended ? GENERATE_CALLBACK : GENERATE_LENGTH;
         if (out->end != GENERATE_LENGTH || out->ids.n >= (uint64_t)g->options.most || a->length >= a->cache) return PL_OK;
         if (generator_put(a, &id, 1, e)) return e->code;
     }

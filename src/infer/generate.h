@@ -23,13 +23,14 @@ struct generate_options {
     char *const *stops;           /* texts that end an answer, none empty */
     uint32_t n_stops;
     void (*show)(void *to, const char *bytes, size_t n); /* called with the text as it arrives, in whole code points; NULL: none */
+    bool (*each)(void *to, int32_t id); /* called with every token, after `show`; true ends the answer. NULL: none */
     void *to;
 };
 
 /* Why an answer ended: with one of `ends`; with one of `stops`; because it is as long as it may be or the cache
- * is full. */
-enum generate_end { GENERATE_EOS, GENERATE_STOP, GENERATE_LENGTH };
-const char *generate_end_name(enum generate_end end); /* "eos", "stop", "length" */
+ * is full; by `each`. */
+enum generate_end { GENERATE_EOS, GENERATE_STOP, GENERATE_LENGTH, GENERATE_CALLBACK };
+const char *generate_end_name(enum generate_end end); /* "eos", "stop", "length", "callback" */
 
 struct answer {
     VEC(int32_t) ids;             /* the token that ends it included, as in transformers */

@@ -28,16 +28,17 @@ int generator_plan(struct generator *a, const struct config *c, const struct run
     memset(a, 0, sizeof *a);
     const struct run_options options = {.forward = true, .B = 1, .T = 1, .generate = o};
     int rc = check_model(c, e);
-    if (!rc) rc = run_plan(&a->run, c, &options, e);
+    a->run = &a->own;
+    if (!rc) rc = run_plan(&a->own, c, &options, e);
     a->cache = o->cache;
-    a->chunk = a->run.plan.settings.prompt_chunk;
+    a->chunk = a->own.plan.settings.prompt_chunk;
     return rc;
 }
 
 /* What a kernel may read of the cache is finite from the start. */
 static int clear_cache(struct generator *a, struct error *e)
 {
-    struct run *r = &a->run;
+    struct run *r = a->run;
     int rc = PL_OK;
     memset(run_staging(r), 0, PLAN_STAGING);
     for (id s = 1; s < r->graph.storages.n; s++) {
@@ -49,14 +50,10 @@ static int clear_cache(struct generator *a, struct error *e)
     return rc;
 }
 
-int generator_start(struct generator *a, struct error *e)
+/* Finds the outputs, and allocates what the host reads and writes. */
+static void open_buffers(struct generator *a)
 {
-    struct run *r = &a->run;
-    struct step_block b = {.inv_count = {1}, .loss_scale = 1, .step = 1, .adam_t = 1};
-    int rc = run_start(r, NULL, true, e);
-    if (!rc) rc = run_put_step(r, &b, e);
-    if (!rc) rc = clear_cache(a, e);
-    if (rc) return rc;
+    const struct run *r = a->run;
     const size_t V = (size_t)r->model.vocabulary;
     FOR_PROGRAMS(p, PROGRAM_GENERATES) {
         a->output[p] = graph_find_output(&r->graph, p, "logits");
@@ -65,19 +62,40 @@ int generator_start(struct generator *a, struct error *e)
     a->logits = mem_alloc(V * sizeof *a->logits);
     a->raw = mem_alloc(tensor_bytes(tensor_at(&r->graph, a->output[PROGRAM_NEXT])));
     a->inputs = mem_alloc((size_t)a->chunk * 2 * sizeof *a->inputs);
-    return PL_OK;
+}
+
+int generator_start(struct generator *a, struct error *e)
+{
+    int rc = run_start(a->run, NULL, true, e);
+    if (!rc) rc = generator_enter(a, e);
+    if (!rc) open_buffers(a);
+    return rc;
+}
+
+void generator_join(struct generator *a, struct run *r)
+{
+    CHECK(r->answers, "the run has no programs that generate");
+    *a = (struct generator){.run = r, .cache = r->batch.cache, .chunk = r->prompt_chunk};
+    open_buffers(a);
+}
+
+int generator_enter(struct generator *a, struct error *e)
+{
+    struct step_block b = {.inv_count = {1}, .loss_scale = 1, .step = 1, .adam_t = 1};
+    int rc = run_put_step(a->run, &b, e);
+    return rc ? rc : clear_cache(a, e);
 }
 
 void generator_close(struct generator *a)
 {
-    run_close(&a->run);
+    run_close(&a->own);
     mem_free(a->logits);
     mem_free(a->raw);
     mem_free(a->inputs);
     memset(a, 0, sizeof *a);
 }
 
-uint64_t generator_cache_bytes(const struct generator *a) { return a->run.plan.peak.by_kind[KIND_CACHE]; }
+uint64_t generator_cache_bytes(const struct generator *a) { return plan_cache_bytes(&a->run->graph); }
 
 /* --- running ------------------------------------------------------------------------------------- */
 
@@ -85,7 +103,7 @@ void generator_begin(struct generator *a) { a->length = 0; }
 
 static int put_input(struct generator *a, const char *name, int64_t n, struct error *e)
 {
-    return run_write_bytes(&a->run, name, 0, a->inputs, (uint64_t)n * sizeof *a->inputs, e);
+    return run_write_bytes(a->run, name, 0, a->inputs, (uint64_t)n * sizeof *a->inputs, e);
 }
 
 /* Runs a program of T tokens on the next n of the text. */
@@ -103,14 +121,14 @@ static int run_tokens(struct generator *a, enum program p, int64_t T, const int3
     if (!rc) rc = put_input(a, "ranges", 2 * T, e);
     x[0] = (int32_t)(n - 1);
     if (!rc && T > 1) rc = put_input(a, "last_token", 1, e);
-    if (!rc) rc = run_program(&a->run, p, e);
+    if (!rc) rc = run_program(a->run, p, e);
     if (!rc) a->length += n;
     return rc;
 }
 
 static int check_ids(const struct generator *a, const int32_t *ids, int64_t n, struct error *e)
 {
-    const int64_t V = a->run.model.vocabulary;
+    const int64_t V = a->run->model.vocabulary;
     for (int64_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= V)
             return error_set(e, PL_USAGE, "token %lld has the id %d, and the model's vocabulary (vocab_size) has ids from 0 to %lld", (long long)(a->length + i), ids[i], (long long)V - 1);
@@ -132,8 +150,8 @@ int generator_put(struct generator *a, const int32_t *ids, int64_t n, struct err
         rc = run_tokens(a, p, k > 1 ? a->chunk : 1, ids + done, k, e);
         done += k;
     }
-    if (!rc) rc = run_read(&a->run, a->output[p], a->raw, e);
-    if (!rc) dtype_convert(a->logits, DT_F32, a->raw, tensor_at(&a->run.graph, a->output[p])->dtype, a->run.model.vocabulary);
+    if (!rc) rc = run_read(a->run, a->output[p], a->raw, e);
+    if (!rc) dtype_convert(a->logits, DT_F32, a->raw, tensor_at(&a->run->graph, a->output[p])->dtype, a->run->model.vocabulary);
     if (rc) a->length = before;
     return rc;
 }

@@ -8,6 +8,11 @@
  *     generator_begin(&a)                          a new text
  *     generator_close(&a)
  *
+ * Or with the programs of a run that trains, between two of its steps:
+ *
+ *     generator_join(&a, &run)                     instead of plan and start
+ *     generator_enter(&a, &error)                  before the first text after a step
+ *
  *     positions   0 1 2 3 4 5 6 7 8 9 ...
  *     prompt      |-- chunk --|-- chunk, padded --|      program prompt
  *     answer                          |-|-|-|            program next, one token at a time
@@ -19,7 +24,8 @@
 #include "engine/run.h"
 
 struct generator {
-    struct run run;
+    struct run own;       /* planned by generator_plan; else empty */
+    struct run *run;      /* `own`, or that of generator_join */
     int64_t cache, chunk; /* tokens of the longest text; tokens that program prompt takes at once */
     int64_t length;       /* tokens of the text so far */
     id output[PROGRAM_COUNT]; /* the logits of each program */
@@ -29,9 +35,13 @@ struct generator {
 };
 
 /* Opens the model of the configuration and finds the plan. PL_USAGE: the model generates no text; PL_NOFIT:
- * the smallest plan is in a->run. After any result generator_close is called. */
+ * the smallest plan is in a->run. After any result generator_close is called. `a` must not move. */
 int generator_plan(struct generator *a, const struct config *c, const struct run_generation *o, struct error *e);
 int generator_start(struct generator *a, struct error *e);
+/* Uses a started run with run.answers. Its memory is the run's, apart from the logits and the inputs of a chunk. */
+void generator_join(struct generator *a, struct run *r);
+/* Steps overwrite the KV cache, the inputs and the step block; this fills them. Allocates nothing, as does generator_put. */
+int generator_enter(struct generator *a, struct error *e);
 void generator_close(struct generator *a);
 
 void generator_begin(struct generator *a);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "data/holdout.h"
 #include "data/records.h"
 #include "data/tokenize.h"
 
@@ -72,7 +73,7 @@ static void add_question(struct questions *q, const struct token_list *tokens, s
     if (tokens->n > q->longest) q->longest = tokens->n;
 }
 
-static int read_sample(struct questions *q, const struct config *c, const struct prompts *p, const char *path, const struct record *x, struct error *e)
+static int read_sample(struct questions *q, const struct config *c, const struct prompts *p, const char *path, const struct record *x, int64_t longest, struct error *e)
 {
     struct bump b = {0};
     struct token_list tokens = {0};
@@ -91,7 +92,8 @@ static int read_sample(struct questions *q, const struct config *c, const struct
     }
     q->report.read++;
     if (!q->report.bad[f]++ && f) snprintf(q->report.first[f], sizeof q->report.first[f], "%.80s:%llu: %.140s", path, (unsigned long long)x->line, why.text);
-    if (!f && !rc && prompt && tokens.n) add_question(q, &tokens, prompt, reference, x->line);
+    if (!f && longest && tokens.n > longest) q->too_long++;
+    else if (!f && !rc && prompt && tokens.n) add_question(q, &tokens, prompt, reference, x->line);
     else if (!f) q->unasked++;
     token_list_free(&tokens);
     bump_free(&b);
@@ -100,7 +102,24 @@ static int read_sample(struct questions *q, const struct config *c, const struct
 
 /* --- files ------------------------------------------------------------------------------------- */
 
-static int read_file(struct questions *q, const struct config *c, const struct prompts *p, uint32_t i, uint64_t most, struct error *e)
+/* Counts the samples of all files, for the split. */
+static int count_samples(const struct names *files, uint64_t *n, struct error *e)
+{
+    int rc = PL_OK;
+    *n = 0;
+    for (uint32_t i = 0; i < files->n && !rc; i++) {
+        struct records r;
+        struct record x;
+        bool more = true;
+        if ((rc = records_open(&r, files->at[i], e))) break;
+        while (!(rc = records_next(&r, &x, &more, e)) && more) ++*n;
+        records_close(&r);
+    }
+    return rc;
+}
+
+/* `held`, unless NULL: which samples are asked, by their number; *number is that of the next one. A file is then read to its end. */
+static int read_file(struct questions *q, const struct config *c, const struct prompts *p, uint32_t i, uint64_t most, int64_t longest, const bool *held, uint64_t *number, struct error *e)
 {
     struct records r;
     struct record x;
@@ -108,7 +127,12 @@ static int read_file(struct questions *q, const struct config *c, const struct p
     int rc = records_open(&r, q->files.at[i], e);
     if (rc) return rc;
     q->file[i].first = q->at.n;
-    while (!rc && (!most || q->at.n - q->file[i].first < most) && !(rc = records_next(&r, &x, &more, e)) && more) rc = read_sample(q, c, p, q->files.at[i], &x, e);
+    while (!rc) {
+        const bool enough = most && q->at.n - q->file[i].first >= most;
+        if ((enough && !held) || (rc = records_next(&r, &x, &more, e)) || !more) break;
+        if (!enough && (!held || held[*number])) rc = read_sample(q, c, p, q->files.at[i], &x, longest, e);
+        ++*number;
+    }
     q->file[i].n = q->at.n - q->file[i].first;
     records_close(&r);
     return rc;
@@ -121,21 +145,27 @@ static int check(const struct questions *q, const struct config *c, struct error
     struct text t = {0};
     int rc = PL_OK;
     report_print(r, &t);
-    if (!r->read) rc = error_set(e, PL_USAGE, "the files have no samples");
+    if (!r->read && c->data_holdout > 0) rc = error_set(e, PL_USAGE, "data.holdout is %g of the samples of data.train, which is none", c->data_holdout);
+    else if (!r->read) rc = error_set(e, PL_USAGE, "the files have no samples");
     else if (bad == r->read) rc = error_set(e, PL_USAGE, "%s", t.at);
     else if ((double)bad > c->data_max_bad * (double)r->read) rc = error_set(e, PL_USAGE, "%s. data.max_bad is %g; `plimsoll data inspect` shows samples", t.at, c->data_max_bad);
+    else if (!q->at.n && q->too_long) rc = error_set(e, PL_USAGE, "all %llu prompts are too long: set a larger data.sequence", (unsigned long long)q->too_long);
     else if (!q->at.n) rc = error_set(e, PL_USAGE, "no sample has a prompt and an answer of text, so there is nothing to ask");
     else if (bad) log_warn("%s", t.at);
     text_free(&t);
     return rc;
 }
 
-int questions_read(struct questions *q, const struct config *c, const struct prompts *p, uint64_t most, struct error *e)
+int questions_read(struct questions *q, const struct config *c, const struct prompts *p, uint64_t most, int64_t longest, struct error *e)
 {
+    const struct config_list *paths = c->data_holdout > 0 ? &c->data_train : &c->data_validation;
+    uint64_t n = 0, number = 0;
+    bool *held = NULL;
     *q = (struct questions){0};
-    int rc = tokenize_files(c->data_validation.at, c->data_validation.n, &q->files, e);
-    if (rc) return rc;
-    q->file = mem_alloc(q->files.n * sizeof *q->file);
-    for (uint32_t i = 0; i < q->files.n && !rc; i++) rc = read_file(q, c, p, i, most, e);
+    int rc = tokenize_files(paths->at, paths->n, &q->files, e);
+    if (!rc && c->data_holdout > 0 && !(rc = count_samples(&q->files, &n, e))) held = holdout_mark(n, c->data_holdout, (uint64_t)c->data_split_seed);
+    if (!rc) q->file = mem_alloc(q->files.n * sizeof *q->file);
+    for (uint32_t i = 0; i < q->files.n && !rc; i++) rc = read_file(q, c, p, i, most, longest, held, &number, e);
+    mem_free(held);
     return rc ? rc : check(q, c, e);
 }

@@ -30,13 +30,15 @@ struct questions {
     VEC(struct asked) asked;   /* of each question */
     int64_t longest;           /* tokens of the longest prompt */
     struct sample_report report; /* what was read, and what could not be used */
+    uint64_t too_long;         /* prompts beyond the longest that is allowed */
     uint64_t unasked;          /* samples without a prompt, or whose answer is no text but a call of a tool */
     struct bump memory;
 };
 
-/* Reads the files of data.validation: of each, `most` questions from its beginning; 0: all. PL_USAGE: there are none, or more
- * samples than data.max_bad could not be used. questions_free is called in any case. */
-int questions_read(struct questions *q, const struct config *c, const struct prompts *p, uint64_t most, struct error *e);
+/* Reads the files of data.validation, or with data.holdout the samples of data.train that are held out: of each file, `most` questions from its beginning; 0: all. Prompts of more than `longest`
+ * tokens are left out; 0: none is. PL_USAGE: there are none, or more samples than data.max_bad could not be used.
+ * questions_free is called in any case. */
+int questions_read(struct questions *q, const struct config *c, const struct prompts *p, uint64_t most, int64_t longest, struct error *e);
 void questions_free(struct questions *q);
 
 #endif

@@ -37,6 +37,7 @@ static void drop_plan(struct pl_session *s)
     trainer_close(s->trainer);
     s->trainer = NULL;
     s->stage = STAGE_OPTIONS;
+    session_drop_generator(s);
     vec_free(&s->inputs);
 }
 

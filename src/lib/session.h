@@ -5,6 +5,7 @@
  *     step.c      running: inputs, steps, outputs, parameters, saving, the whole loop
  *     build.c     the builder: layers of a model that the user defines
  *     encode.c    tokenizers, which need no session
+ *     generate.c  generation of text
  */
 #ifndef SESSION_H
 #define SESSION_H
@@ -51,6 +52,8 @@ struct pl_session {
     struct definition definition;
     VEC(struct part_folder) parts; /* of the definition */
 
+    struct session_generator *generator; /* NULL before the first pl_generate */
+
     pl_step_callback on_step;
     void *on_step_user;
 };
@@ -65,6 +68,9 @@ int session_plan(struct pl_session *s);
 
 /* The value of pl_verbose. */
 bool session_verbose(void);
+
+/* generate.c: frees the generator and its memory; nothing if there is none. */
+void session_drop_generator(struct pl_session *s);
 
 /* build.c: builds the user-defined model in m->config, a struct pl_session. */
 extern const struct family defined_family;

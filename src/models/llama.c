@@ -252,7 +252,9 @@ static struct build begin(const struct model *m, struct graph *g, int64_t B, int
     struct build b = {.c = c, .g = g, .B = B, .T = T, .rows = rows};
     float *table = mem_alloc((size_t)c->head_dim * sizeof *table);
     b.rope_scale = rope_table(&c->rope, c->head_dim, max_i64(T, rows.cache), table);
-    b.inv_freq = graph_const(g, "rope.inv_freq", DT_F32, 1, (int64_t[]){c->head_dim / 2}, table);
+    /* Frequencies that follow the length of a row are not those of generated texts, in a model that has both. */
+    const char *name = rows.cache && c->rope.type == ROPE_DYNAMIC ? "rope.inv_freq.generation" : "rope.inv_freq";
+    b.inv_freq = graph_const(g, name, DT_F32, 1, (int64_t[]){c->head_dim / 2}, table);
     mem_free(table);
     return b;
 }

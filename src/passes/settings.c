@@ -264,7 +264,7 @@ void settings_print(const struct settings *s, struct text *out)
         char label[2 * SETTING_ROOM];
         const bool always = !strcmp(techniques[id].label, "%s"); /* the value says what it is of */
         if (!techniques[id].off || (!always && technique_is_off(id, s))) continue;
-        if (id == TECHNIQUE_optimizer && s->prompt_chunk) continue; /* generation has none */
+        if (id == TECHNIQUE_optimizer && s->prompt_chunk && !s->train) continue; /* generation has none */
         text_printf(out, "%s%s", between, technique_label(id, s, label));
         between = ", ";
     }

@@ -28,15 +28,20 @@ bool *plan_mark_reached(const struct graph *g)
     return reached;
 }
 
-/* A storage that is handed from step to update lives to the end of the step and through the whole
- * update, even beyond its last reader: the search for a non-finite gradient reads it there. */
+/* A storage that is handed over lives to the end of the first program and through the whole second one,
+ * even beyond its last reader: the search for a non-finite gradient reads it there. A cache has its
+ * contents before the first program too. */
 static void extend_handed(struct plan *p, const struct graph *g)
 {
-    struct life *step = p->placement.life[PROGRAM_STEP], *update = p->placement.life[PROGRAM_UPDATE];
-    for (id s = 1; s < g->storages.n; s++) {
-        if (!g->storages.at[s].handed || !step[s].used) continue;
-        step[s].end = g->order[PROGRAM_STEP].nodes.n - 1;
-        if (g->order[PROGRAM_UPDATE].nodes.n) update[s] = (struct life){0, g->order[PROGRAM_UPDATE].nodes.n - 1, true};
+    FOR_PROGRAMS(to, PROGRAM_HANDED) {
+        struct life *first = p->placement.life[to - 1], *second = p->placement.life[to];
+        const uint32_t n = g->order[to - 1].nodes.n, m = g->order[to].nodes.n;
+        for (id s = 1; s < g->storages.n; s++) {
+            if (!g->storages.at[s].handed || !first[s].used) continue;
+            first[s].end = n - 1;
+            if (g->storages.at[s].kind == KIND_CACHE) first[s].start = 0;
+            if (m) second[s] = (struct life){0, m - 1, true};
+        }
     }
 }
 
@@ -170,6 +175,12 @@ static void grow(struct kernels *k)
     mem_free(old.slot);
 }
 
+/* Answers in the evaluations of training are no part of its steps. */
+static bool is_timed(const struct plan *p, enum program program)
+{
+    return program_is(program, PROGRAM_TIMED) && !(p->settings.train && program_is(program, PROGRAM_GENERATES));
+}
+
 static int bind_program(struct plan *p, const struct graph *g, enum program program, struct kernels *known, const struct profile *profile,
                         double *seconds, struct error *e)
 {
@@ -188,7 +199,7 @@ static int bind_program(struct plan *p, const struct graph *g, enum program prog
         p->placement.binding[n] = (struct binding){f->kernel, 0, f->work};
         double times = 1;
         for (id l = x->loop; l; l = g->loops.at[l].parent) times *= g->loops.at[l].trip;
-        seconds[n] = program_is(program, PROGRAM_TIMED) ? times * f->seconds : 0;
+        seconds[n] = is_timed(p, program) ? times * f->seconds : 0;
         sequential += seconds[n];
     }
     p->program_seconds[program] = profile->kind != DEVICE_CUDA ? sequential : lanes_seconds(g, program, seconds, NULL);
@@ -231,7 +242,7 @@ static void add_persistent(struct plan *p, const struct graph *g)
 }
 
 /* Adds the changes at births and deaths of storages to act[] and grad[]; their running sums are the
- * bytes alive. grad[] gets the storages that are handed from step to update. */
+ * bytes alive. grad[] gets the storages that are handed over. */
 static void add_changes(const struct plan *p, const struct graph *g, enum program program, int64_t *act, int64_t *grad)
 {
     const struct life *life = p->placement.life[program];
@@ -281,12 +292,20 @@ void plan_find_peak(struct plan *p, const struct graph *g, const bool *reached)
             p->peak.bytes = bytes;
             memcpy(p->peak.by_kind, fixed, sizeof fixed);
             p->peak.by_kind[KIND_ACT] = (uint64_t)live;
-            p->peak.by_kind[KIND_GRAD] += (uint64_t)handed;
+            p->peak.by_kind[program_is(program, PROGRAM_GENERATES) ? KIND_CACHE : KIND_GRAD] += (uint64_t)handed;
             p->peak.by_kind[KIND_WORKSPACE] = work;
         }
         mem_free(act);
         mem_free(grad);
     }
+}
+
+uint64_t plan_cache_bytes(const struct graph *g)
+{
+    uint64_t sum = 0;
+    for (id s = 1; s < g->storages.n; s++)
+        if (g->storages.at[s].kind == KIND_CACHE) sum += align_up(g->storages.at[s].bytes, PLAN_ALIGN);
+    return sum;
 }
 
 int plan_bind(struct plan *p, const struct graph *g, const struct profile *profile, double *seconds, struct error *e)

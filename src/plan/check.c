@@ -131,8 +131,8 @@ static void find_first_writers(struct replay *r)
     }
 }
 
-/* Storages handed from step to update own all their bytes at the end of the step, and so at the
- * start of the update; the ownership of all other bytes is dropped. */
+/* Storages handed from a program to the next own all their bytes at the end of the first, and so at the
+ * start of the second; the ownership of all other bytes is dropped. */
 static void hand_over(struct replay *r)
 {
     const struct graph *g = r->g;
@@ -147,6 +147,19 @@ static void hand_over(struct replay *r)
         if (handed[s]) claim(r, g->storages.at[s].space, at, at + g->storages.at[s].bytes, s);
     }
     mem_free(handed);
+}
+
+/* A cache that is handed over has contents before the first program that reads it, and after the second,
+ * which runs again and again. */
+static void check_caches(struct replay *r, bool begin)
+{
+    for (id s = 1; s < r->g->storages.n; s++) {
+        const struct storage *x = &r->g->storages.at[s];
+        const uint64_t at = r->p->placement.offset[s];
+        if (x->kind != KIND_CACHE || !x->handed || !r->p->placement.life[r->program][s].used) continue;
+        if (begin) claim(r, x->space, at, at + x->bytes, s);
+        else require_owned(r, r->first_writer[s], s);
+    }
 }
 
 /* Persistent storages are disjoint and inside the persistent range of the arena. */
@@ -180,7 +193,9 @@ void plan_check(const struct plan *p, const struct graph *g)
             for (int s = 0; s < SPACE_COUNT; s++) r.map[s].n = 0;
         r.program = program;
         find_first_writers(&r);
+        if (!program_is(program, PROGRAM_HANDED)) check_caches(&r, true);
         replay_range(&r, 0, g->order[program].nodes.n, 0);
+        check_caches(&r, false);
     }
     for (int s = 0; s < SPACE_COUNT; s++) vec_free(&r.map[s]);
     mem_free(r.first_writer);

@@ -46,11 +46,11 @@ static void add_next(struct graph *g, enum space staging)
     if (bytes) graph_storage(g, "next", KIND_STAGING, staging, bytes);
 }
 
-/* A run that generates has the programs for that and no other. */
+/* A run that generates has the programs for that and no other, unless it trains. */
 static bool is_built(enum program p, const struct settings *s)
 {
-    if (program_is(p, PROGRAM_GENERATES) != (s->prompt_chunk > 0)) return false;
-    return s->train || !program_is(p, PROGRAM_BESIDE);
+    if (program_is(p, PROGRAM_GENERATES)) return s->prompt_chunk > 0;
+    return s->train || (!s->prompt_chunk && !program_is(p, PROGRAM_BESIDE));
 }
 
 /* Adds the storages that every graph has, and the model's nodes. */
@@ -193,7 +193,8 @@ int plan_draft_next(struct plan_drafts *d, const struct settings *s, struct erro
     d->update = find_update(d, s);
     d->eval = find_eval(d, s);
     if (d->update) d->graph.order[PROGRAM_UPDATE].nodes.n = 0;
-    if (d->eval) d->graph.order[PROGRAM_EVAL].nodes.n = 0;
+    for (enum program p = 0; p < PROGRAM_COUNT && d->eval; p++)
+        if (program_evaluates(p)) d->graph.order[p].nodes.n = 0;
     run_phase(&d->graph, PIPELINE_WHOLE, s, !d->update, false);
     return graph_error(&d->graph, e);
 }

@@ -248,6 +248,10 @@ void plan_write(const struct plan *p, const struct graph *g, const struct plan_n
     json_begin_map(&w, "settings");
     plan_put_settings(&w, &p->settings, note->effective_batch);
     json_end(&w);
+    if (p->settings.train && p->settings.prompt_chunk) {
+        json_put_int(&w, "prompt_chunk", p->settings.prompt_chunk);
+        json_put_uint(&w, "kv_cache_bytes", plan_cache_bytes(g));
+    }
     put_seconds(&w, "predicted_step_seconds", p->seconds);
     json_put_string(&w, "profile", note->profile->name);
     json_put_int(&w, "threads", note->profile->threads);

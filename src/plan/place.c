@@ -11,8 +11,8 @@
  * in reverse this is a stack. Then the other storages of each segment, largest first, go to the
  * lowest offset that is free for their lifetime. If this reaches the lower bound, it is optimal.
  * Otherwise plain largest-first over everything is tried too, and the smaller arena is kept.
- * Storages handed from step to update (gradients) are placed with the transients of the step and
- * stay there.
+ * Storages handed from one program to the next (gradients, the KV cache of a run that trains) are placed
+ * with the transients of the first and stay there.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -79,7 +79,7 @@ static void collect(struct items *it, const struct graph *g, enum program p, enu
         if (!life[s].used || storage_is_persistent(x) || x->space != space) continue;
         struct item i = {.bytes = align_up(x->bytes, PLAN_ALIGN), .start = life[s].start, .end = life[s].end,
                          .first = segment[life[s].start], .last = segment[life[s].end], .storage = s};
-        if (x->handed && program_is(p, PROGRAM_HANDED) && plan->placement.life[PROGRAM_STEP][s].used) {
+        if (x->handed && program_is(p, PROGRAM_HANDED) && plan->placement.life[p - 1][s].used) {
             i.fixed = true;
             i.offset = plan->placement.offset[s] - plan->persistent[space];
         }

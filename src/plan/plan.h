@@ -127,6 +127,8 @@ uint64_t *plan_alive(const struct plan *p, const struct graph *g, enum program p
 void plan_find_peak(struct plan *p, const struct graph *g, const bool *reached);
 int plan_arrange(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e);
 void plan_free(struct plan *p);
+/* Bytes of the KV cache. */
+uint64_t plan_cache_bytes(const struct graph *g);
 /* The independent checker; aborts if two live storages overlap. */
 void plan_check(const struct plan *p, const struct graph *g);
 

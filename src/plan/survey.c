@@ -145,12 +145,21 @@ static void add_weights(struct survey *v, const struct plan *p, const struct gra
     }
 }
 
-/* The figures of one program of a draft, for drafts without it. */
-static struct known_program know(const struct graph *g, const struct plan *p, enum program program, const double *seconds)
+static bool is_update(enum program p) { return p == PROGRAM_UPDATE; }
+
+/* The figures of the programs of a draft that `is` selects, for drafts without them. */
+static struct known_program know(const struct graph *g, const struct plan *p, bool (*is)(enum program p), const double *seconds)
 {
-    struct known_program k = {.most = peak_bytes(p, g, program), .takes = p->program_seconds[program]};
+    struct known_program k = {0};
     struct graph others = *g;
-    others.order[program].nodes.n = 0;
+    for (enum program program = 0; program < PROGRAM_COUNT; program++) {
+        if (!is(program)) continue;
+        const uint64_t most = peak_bytes(p, g, program);
+        if (most > k.most) k.most = most;
+        k.takes += p->program_seconds[program];
+        for (uint32_t i = 0; i < g->order[program].nodes.n; i++) k.seconds += seconds[g->order[program].nodes.at[i]];
+        others.order[program].nodes.n = 0;
+    }
     bool *all = plan_mark_reached(g), *rest = plan_mark_reached(&others);
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
@@ -158,7 +167,6 @@ static struct known_program know(const struct graph *g, const struct plan *p, en
         k.persistent[x->space] += align_up(x->bytes, PLAN_ALIGN);
         if (is_weight(x)) k.weights[x->space] += align_up(x->bytes, PLAN_ALIGN);
     }
-    for (uint32_t i = 0; i < g->order[program].nodes.n; i++) k.seconds += seconds[g->order[program].nodes.at[i]];
     mem_free(all);
     mem_free(rest);
     return k;
@@ -168,14 +176,14 @@ static struct known_program know(const struct graph *g, const struct plan *p, en
 static void keep_programs(struct plan_drafts *d, const struct plan *p, const struct settings *s, const double *seconds)
 {
     if (!d->update && !s->fused_step) {
-        struct known_program k = know(&d->graph, p, PROGRAM_UPDATE, seconds);
+        struct known_program k = know(&d->graph, p, is_update, seconds);
         k.of = plan_update_of(s);
         k.trained = d->trained;
         vec_push(&d->updates, k);
         d->update = &d->updates.at[d->updates.n - 1];
     }
     if (!d->eval) {
-        struct known_program k = know(&d->graph, p, PROGRAM_EVAL, seconds);
+        struct known_program k = know(&d->graph, p, program_evaluates, seconds);
         k.of = plan_eval_of(s);
         k.trained = s->offload & OFFLOAD_WEIGHTS ? d->trained : 0;
         vec_push(&d->evals, k);

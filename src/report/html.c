@@ -33,6 +33,8 @@ static const struct chart {
     {"mean IoU on validation images", {"eval_iou"}, {"mean IoU"}, 1},
     {"mean Dice on validation images", {"eval_dice"}, {"mean Dice"}, 1},
     {"perplexity on validation tokens", {"eval_perplexity"}, {"perplexity"}, -1},
+    {"answers that are the reference, in %", {"eval_exact_match"}, {"exact match"}, 1},
+    {"token F1 of answers", {"eval_token_f1"}, {"token F1"}, 1},
     {"learning rate", {"learning_rate"}, {"learning rate"}, 0},
     {"gradient norm", {"grad_norm"}, {"gradient norm"}, 0},
     {"seconds of a step", {"seconds"}, {"seconds"}, 0},

@@ -219,12 +219,12 @@ static void poison_after(const struct tape *t, enum program p, const struct entr
 }
 
 /* Before a program: fills all transient storages with NaN, except the gradients that the update
- * reads. */
+ * reads and the caches of a text that is being generated. */
 static void poison_all(const struct tape *t, enum program p)
 {
     for (id s = 1; s < t->graph->storages.n; s++) {
         const struct storage *x = &t->graph->storages.at[s];
-        if (t->placement->life[p][s].used && !storage_is_persistent(x) && !(x->handed && program_is(p, PROGRAM_HANDED)))
+        if (t->placement->life[p][s].used && !storage_is_persistent(x) && x->kind != KIND_CACHE && !(x->handed && program_is(p, PROGRAM_HANDED)))
             memset(t->arena[x->space] + t->placement->offset[s], 0xff, x->bytes);
     }
 }

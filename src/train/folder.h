@@ -5,6 +5,7 @@
  *     DIR/config.yaml            the resolved configuration
  *     DIR/plan.json              the plan
  *     DIR/metrics.jsonl          one line per step
+ *     DIR/answers/step-N.jsonl   the answers of an evaluation (train.eval_samples)
  *     DIR/train.tokenized        the token store of conversations, and validation.tokenized
  *     DIR/tb/                    the same for TensorBoard (events.h)
  *     DIR/checkpoints/step-N/    a model folder, the training state, DONE

@@ -87,7 +87,7 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     char left[512];
     int rc = PL_OK;
     out->first_step = (int64_t)t->state.step;
-    mem_pool_create(SAVE_POOL + t->run.graph.params.n * SAVE_POOL_PER_WEIGHT);
+    mem_pool_create(SAVE_POOL + t->run.graph.params.n * SAVE_POOL_PER_WEIGHT + t->answering.pool);
     t->has_pool = true;
     if (t->validation.ops) t->has_scores = mask_scores_open(&t->scores, &t->run, &t->validation, PROGRAM_EVAL, o->worst ? (uint32_t)t->c->train_worst : 0);
     rc = evaluate_baseline(t, e);
@@ -152,6 +152,8 @@ int train_run(const struct config *c, const struct train_options *o, struct trai
         snprintf(out->model, sizeof out->model, "%s/model", c->train_out);
         rc = loop(t, o, out, e);
         out->eval_loss = t->eval;
+        out->prompts = t->answering.all.answers;
+        out->answers = text_scores_result(&t->answering.all);
         out->best_step = t->best.step;
         out->best_loss = isfinite(t->best.loss) ? t->best.loss : NAN;
     }

@@ -5,6 +5,7 @@
 #define TRAIN_H
 
 #include "config/config.h"
+#include "infer/text_scores.h"
 
 struct worst; /* score.h */
 
@@ -35,6 +36,8 @@ struct train_options {
 struct train_summary {
     int64_t steps, first_step;
     double loss, eval_loss;  /* of the last step; NaN without an evaluation */
+    uint64_t prompts;        /* that the last evaluation answered (train.eval_samples); 0: none... */
+    struct text_score answers; /* ...and the scores of the answers */
     int64_t best_step;       /* of checkpoints/best; -1: none */
     double best_loss;
     double seconds, units_per_second;

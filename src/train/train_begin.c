@@ -22,7 +22,8 @@
 
 /* --- resuming -------------------------------------------------------------------------------------------- */
 
-/* Keys that a resumed run may change; a change of memory and device keys needs a new plan. */
+/* Keys that a resumed run may change; a change of memory and device keys, and of those that decide whether and how long
+ * answers are, needs a new plan. */
 static bool may_change(enum config_key k)
 {
     return k == KEY_train_out || k == KEY_train_steps || k == KEY_train_epochs || k == KEY_train_eval_every ||
@@ -73,9 +74,11 @@ static int compare_config(struct config *c, const char *dir, bool *plan_again, s
     for (int k = 0; k < CONFIG_KEYS && !rc; k++) {
         if (config_same(c, &stored, k) || may_change(k)) continue;
         const char *name = config_key_name(k);
+        const bool answers = k == KEY_train_eval_max_new || (k == KEY_train_eval_samples && (!c->train_eval_samples || !stored.train_eval_samples));
+        if (k == KEY_train_eval_samples && !answers) continue; /* another number of prompts needs the same memory */
         if (k == KEY_data_train) {
             log_warn("resume: data.train changed; the run continues with the new files from its position");
-        } else if (!strncmp(name, "memory.", 7) || !strncmp(name, "device.", 7)) {
+        } else if (!strncmp(name, "memory.", 7) || !strncmp(name, "device.", 7) || answers) {
             log_note("resume: %s changed, so the plan is searched again", name);
             *plan_again = true;
         } else {
@@ -188,6 +191,7 @@ static void find_outputs(struct trainer *t)
     stepper_begin(&t->steps, &t->run, &t->data);
     scaler_begin(&t->state, t->c, t->steps.tickets.scaled);
     t->eval_loss = graph_find_output(&t->run.graph, PROGRAM_EVAL, "loss");
+    trainer_open_answers(t);
 }
 
 /* The training feed starts last: its loader prefetches for the first step. */
@@ -211,6 +215,7 @@ int trainer_begin(struct trainer *t, const struct train_options *o, struct error
     if (!rc) rc = make_plan(t, o, plan_again, e);
     if (!rc) rc = open_data(t, e);
     if (!rc) rc = text_files_open(&t->text, t->c, e);
+    if (!rc) rc = trainer_read_prompts(t, e);
     if (!rc) rc = folder_open(&t->folder, t->c->train_out, o->resume, e);
     if (rc) return rc;
     t->has_folder = true;
@@ -271,6 +276,7 @@ void trainer_close(struct trainer *t)
     feed_close(&t->validation);
     text_files_close(&t->text);
     if (t->has_scores) mask_scores_close(&t->scores);
+    trainer_close_answers(t);
     if (t->has_run) run_close(&t->run);
     events_close(&t->events);
     if (t->has_folder) folder_close(&t->folder);

@@ -3,7 +3,7 @@
  *
  * It computes the mean loss over the whole of data.validation, per token or mask: a line in the log
  * and one in metrics.jsonl. For masks also IoU and Dice, by prompt and category in eval.txt and
- * eval.csv. The program reads weights and writes its own transient tensors, and the next step
+ * eval.csv. For conversations also answers, if they are asked for (train_answer.c). The program reads weights and writes its own transient tensors, and the next step
  * writes its own step block and batch: the evaluation does not change the state of training.
  */
 #include "train/trainer.h"
@@ -11,6 +11,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "infer/loss_sums.h"
 
@@ -75,11 +76,24 @@ static int write_scores(struct trainer *t, struct error *e)
     return rc;
 }
 
+/* The scores of answers as members of the evaluation's line in metrics.jsonl, and as scalars; returns the number of these. */
+static uint32_t list_answers(const struct trainer *t, char *out, size_t room, struct scalar *to)
+{
+    const struct text_score x = text_scores_result(&t->answering.all);
+    const struct scalar scalars[] = {{"eval_exact_match", x.exact}, {"eval_token_f1", x.f1}, {"eval_bleu", x.bleu}, {"eval_rouge_l", x.rouge_l}};
+    int n = 0;
+    if (!t->answering.open) return 0;
+    for (size_t i = 0; i < COUNT(scalars); i++) n += snprintf(out + n, room - (size_t)n, ",\"%s\":%.9g", scalars[i].tag, scalars[i].value);
+    snprintf(out + n, room - (size_t)n, ",\"eval_prompts\":%" PRIu64, t->answering.all.answers);
+    memcpy(to, scalars, sizeof scalars);
+    return COUNT(scalars);
+}
+
 /* Also reports the perplexity of tokens, null if it overflows a double; for masks IoU and Dice. */
 static int report_evaluation(struct trainer *t, const struct evaluation *v, struct error *e)
 {
-    char number[32] = "null", more[128] = "", text[128] = "";
-    struct scalar scalars[3] = {{"eval_loss", v->loss}};
+    char number[32] = "null", more[128] = "", text[128] = "", answers[256] = "";
+    struct scalar scalars[8] = {{"eval_loss", v->loss}};
     uint32_t n_scalars = 1;
     double p = perplexity(v->loss);
     if (isfinite(p)) snprintf(number, sizeof number, "%.9g", p);
@@ -99,17 +113,20 @@ static int report_evaluation(struct trainer *t, const struct evaluation *v, stru
         int rc = write_scores(t, e);
         if (rc) return rc;
     }
+    n_scalars += list_answers(t, answers, sizeof answers, scalars + n_scalars);
     t->eval = v->loss;
     log_note("step %" PRId64 ": evaluation loss %.6g%s over %" PRId64 " samples", v->step, v->loss, text, v->samples);
-    int rc = folder_metrics(&t->folder, e, "{\"step\":%" PRId64 ",\"eval_loss\":%.9g%s,\"eval_samples\":%" PRId64 "}", v->step, v->loss, more,
-                            v->samples);
-    return rc ? rc : events_write(&t->events, v->step, scalars, n_scalars, e);
+    int rc = folder_metrics(&t->folder, e, "{\"step\":%" PRId64 ",\"eval_loss\":%.9g%s,\"eval_samples\":%" PRId64 "%s}", v->step, v->loss, more,
+                            v->samples, answers);
+    if (!rc && t->answering.open) rc = trainer_report_answers(t, e);
+    return rc ? rc : events_write(&t->events, v->step, scalars, (int)n_scalars, e);
 }
 
 int trainer_evaluate(struct trainer *t, struct evaluation *out, struct error *e)
 {
     char left[512];
     int rc = trainer_score(t, out, e);
+    if (!rc && t->answering.open) rc = trainer_answer(t, e);
     if (!rc) rc = report_evaluation(t, out, e);
     if (!rc && !t->said_left && feed_print_left(&t->validation, left, sizeof left)) log_note("%s", left);
     t->said_left = true; /* it is the same every time */

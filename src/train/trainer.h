@@ -8,6 +8,7 @@
  *         train_check.c     its results; a step that is not finite ends the run
  *       train_after.c     after a step is retired: metrics, evaluation, checkpoint
  *         train_evaluate.c  the loss over data.validation
+ *           train_answer.c    answers to held-out prompts
  *         train_save.c      saves and loads checkpoints, the best and the final model
  *
  * Other files use the interface in train.h.
@@ -20,6 +21,7 @@
 #include "train/events.h"
 #include "feed/feed.h"
 #include "train/folder.h"
+#include "infer/answers.h"
 #include "infer/mask_scores.h"
 #include "engine/run.h"
 #include "config/schedule.h"
@@ -27,6 +29,17 @@
 #include "train/stepper.h"
 #include "train/text_files.h"
 #include "train/train.h"
+
+/* With train.eval_samples: held-out prompts, and the scores of their answers in the last evaluation. */
+struct answering {
+    bool open;               /* false: there is nothing to answer */
+    struct held_out held;
+    struct generator generator;
+    struct generate generate;
+    struct text_scores *scores; /* of each file */
+    struct text_scores all;
+    uint64_t pool;           /* bytes of the pool that an answer needs */
+};
 
 struct trainer {
     const struct config *c;
@@ -49,6 +62,7 @@ struct trainer {
     id eval_loss;            /* tensor */
     double eval;             /* loss of the last evaluation */
     struct mask_scores scores; /* of the last evaluation, for mask models */
+    struct answering answering;
     struct best best;        /* in checkpoints/best */
     double count[STEP_COUNTS]; /* divisors of losses, in the order of graph.counts; 0: the default */
     struct stepper steps;
@@ -99,6 +113,18 @@ bool trainer_evaluation_due(const struct trainer *t, uint64_t step);
 int trainer_score(struct trainer *t, struct evaluation *out, struct error *e);
 /* Evaluates and reports the result. */
 int trainer_evaluate(struct trainer *t, struct evaluation *out, struct error *e);
+
+/* --- train_answer.c --------------------------------------------------------------------------------- */
+
+/* Reads the prompts, after the plan is made and before memory is taken. Does nothing without train.eval_samples. */
+int trainer_read_prompts(struct trainer *t, struct error *e);
+/* After the run is started. */
+void trainer_open_answers(struct trainer *t);
+void trainer_close_answers(struct trainer *t);
+/* Answers all prompts and writes answers/step-N.jsonl. */
+int trainer_answer(struct trainer *t, struct error *e);
+/* Reports the scores by file: in the log, and a line of metrics.jsonl each. */
+int trainer_report_answers(struct trainer *t, struct error *e);
 
 /* --- train_save.c ----------------------------------------------------------------------------------- */
 

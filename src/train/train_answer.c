@@ -1,0 +1,181 @@
+/*
+ * train_answer.c: the answers of a model in training to held-out prompts (train.eval_samples), and their scores.
+ *
+ *     before the first step   prompts are read and tokenized
+ *     each evaluation         programs prompt and next of the run, greedy; scores by file
+ *                             answers/step-N.jsonl: a line for each answer, renamed into place when all are there
+ *
+ * The programs read weights and write memory that steps do not read before they write it: answering does not change the
+ * state of training. After the first step nothing is allocated: what an answer needs comes from the pool.
+ */
+#include "train/trainer.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "io/file.h"
+
+/* Bytes of the pool for an answer: words and n-grams of answer and reference, and the line of the answer. */
+enum { POOL_BASE = 1 << 20, POOL_PER_TOKEN = 2048, POOL_PER_BYTE = 128 };
+
+/* --- before the first step ------------------------------------------------------------------------------ */
+
+/* Bytes of the longest line without its answer. */
+static uint64_t longest_line(const struct held_out *h)
+{
+    const struct answer none = {0};
+    const struct text_scores zero = {0};
+    struct text line = {0};
+    uint64_t most = 0;
+    for (uint32_t f = 0; f < h->questions.files.n; f++)
+        for (uint32_t i = 0; i < h->questions.file[f].n; i++) {
+            line.n = 0;
+            answers_put_line(&line, h, f, i, &none, &zero);
+            if (line.n > most) most = line.n;
+        }
+    text_free(&line);
+    return most;
+}
+
+int trainer_read_prompts(struct trainer *t, struct error *e)
+{
+    struct answering *x = &t->answering;
+    const struct questions *q = &x->held.questions;
+    if (!t->run.answers) return PL_OK;
+    const int64_t longest = min_i64(t->c->data_sequence, t->run.batch.cache - 1);
+    x->open = true;
+    int rc = answers_open(&x->held, t->c, (uint64_t)t->c->train_eval_samples, longest, e);
+    if (rc) return error_prepend(e, "train.eval_samples");
+    if (q->too_long) log_warn("train.eval_samples: %" PRIu64 " prompts have more than %" PRId64 " tokens and are left out (data.sequence)", q->too_long, longest);
+    x->scores = mem_alloc(q->files.n * sizeof *x->scores);
+    x->pool = POOL_BASE + POOL_PER_TOKEN * (uint64_t)t->c->train_eval_max_new + POOL_PER_BYTE * longest_line(&x->held);
+    return PL_OK;
+}
+
+void trainer_open_answers(struct trainer *t)
+{
+    struct answering *x = &t->answering;
+    if (!x->open) return;
+    generator_join(&x->generator, &t->run);
+    const struct generate_options o = answers_options(&x->held, t->c->train_eval_max_new);
+    generate_open(&x->generate, &x->generator, &o);
+}
+
+void trainer_close_answers(struct trainer *t)
+{
+    struct answering *x = &t->answering;
+    if (!x->open) return;
+    if (x->generate.generator) generate_close(&x->generate);
+    generator_close(&x->generator);
+    answers_close(&x->held);
+    mem_free(x->scores);
+}
+
+/* --- an evaluation -------------------------------------------------------------------------------------- */
+
+/* Answers question `i` of a file and writes its line. */
+static int answer_question(struct answering *x, uint32_t file, uint32_t i, int fd, struct error *e)
+{
+    const struct question *q = &x->held.questions.at.at[x->held.questions.file[file].first + i];
+    struct answer a = {0};
+    struct text_scores one = {0};
+    struct text line = {0};
+    int rc = generate_answer(&x->generate, q->prompt, q->n, &a, e);
+    if (!rc) {
+        text_scores_add(&one, a.text.at, q->reference);
+        text_scores_merge(&x->scores[file], &one);
+        answers_put_line(&line, &x->held, file, i, &a, &one);
+        if (fd_write(fd, line.at, line.n)) rc = file_error("answers", "write an answer", e);
+    }
+    text_free(&line);
+    text_scores_free(&one);
+    answer_free(&a);
+    return rc;
+}
+
+static int answer_all(struct trainer *t, int fd, struct error *e)
+{
+    struct answering *x = &t->answering;
+    const struct questions *q = &x->held.questions;
+    struct progress p = {0};
+    int rc = generator_enter(&x->generator, e);
+    memset(x->scores, 0, q->files.n * sizeof *x->scores);
+    if (t->o->progress) progress_begin(&p, "answering", "prompts", q->at.n);
+    for (uint32_t f = 0; f < q->files.n && !rc; f++)
+        for (uint32_t i = 0; i < q->file[f].n && !rc; i++) {
+            mem_pool_enter();
+            rc = answer_question(x, f, i, fd, e);
+            mem_pool_leave();
+            if (rc) error_prepend(e, "step %" PRIu64 ", %s:%" PRIu64, t->state.step, q->files.at[f], q->asked.at[q->file[f].first + i].line);
+            if (t->o->progress) progress_add(&p, 1);
+        }
+    x->all = (struct text_scores){0};
+    for (uint32_t f = 0; f < q->files.n; f++) text_scores_merge(&x->all, &x->scores[f]);
+    return rc;
+}
+
+int trainer_answer(struct trainer *t, struct error *e)
+{
+    char to[FOLDER_PATH + 64], part[FOLDER_PATH + 64];
+    snprintf(to, sizeof to, "%s/answers", t->folder.dir);
+    mem_pool_enter();
+    int rc = dir_make(to, e);
+    mem_pool_leave();
+    if (rc) return rc;
+    snprintf(part, sizeof part, "%s/answers/.step-%" PRIu64 ".jsonl.tmp", t->folder.dir, t->state.step);
+    snprintf(to, sizeof to, "%s/answers/step-%" PRIu64 ".jsonl", t->folder.dir, t->state.step);
+    int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) return file_error(part, "be created", e);
+    rc = answer_all(t, fd, e);
+    if (!rc && fsync(fd)) rc = file_error(part, "be written", e);
+    close(fd);
+    if (!rc) rc = file_rename(part, to, e);
+    if (rc) unlink(part);
+    return rc;
+}
+
+/* --- reporting ------------------------------------------------------------------------------------------ */
+
+static void log_scores(const struct trainer *t, const char *file, const struct text_scores *s)
+{
+    const struct text_score x = text_scores_result(s);
+    log_note("step %" PRIu64 ": exact match %.1f %%, token F1 %.1f, BLEU %.1f, ROUGE-L %.1f over %" PRIu64 " prompts%s%s", t->state.step, x.exact, x.f1, x.bleu, x.rouge_l, s->answers,
+             *file ? " of " : "", file);
+}
+
+/* A line of metrics.jsonl for each file. A path that would be too long for a line is cut at its beginning. */
+static int report_file(struct trainer *t, uint32_t f, struct error *e)
+{
+    const struct answering *x = &t->answering;
+    const char *name = x->held.questions.files.at[f];
+    struct text line = {0};
+    struct json_writer w = {.out = &line};
+    const size_t n = strlen(name), most = FOLDER_LINE / 8; /* a byte is at most 6 in JSON */
+    json_begin_map(&w, NULL);
+    json_put_uint(&w, "step", t->state.step);
+    json_put_string(&w, "file", n > most ? name + n - most : name);
+    json_put_uint(&w, "prompts", x->scores[f].answers);
+    answers_put_scores(&w, &x->scores[f]);
+    json_end(&w);
+    int rc = folder_metrics(&t->folder, e, "%s", line.at);
+    text_free(&line);
+    return rc;
+}
+
+int trainer_report_answers(struct trainer *t, struct error *e)
+{
+    const struct answering *x = &t->answering;
+    const struct questions *q = &x->held.questions;
+    int rc = PL_OK;
+    mem_pool_enter();
+    for (uint32_t f = 0; f < q->files.n && !rc; f++) {
+        if (q->files.n > 1) log_scores(t, q->files.at[f], &x->scores[f]);
+        rc = report_file(t, f, e);
+    }
+    mem_pool_leave();
+    log_scores(t, "", &x->all);
+    return rc;
+}
