@@ -186,9 +186,7 @@ static int bind_program(struct plan *p, const struct graph *g, enum program prog
         }
         if (f->missing) p->missing[x->op / 64] |= (uint64_t)1 << x->op % 64;
         p->placement.binding[n] = (struct binding){f->kernel, 0, f->work};
-        double times = 1;
-        for (id l = x->loop; l; l = g->loops.at[l].parent) times *= g->loops.at[l].trip;
-        seconds[n] = program_is(program, PROGRAM_TIMED) ? times * f->seconds : 0;
+        seconds[n] = program_is(program, PROGRAM_TIMED) ? loop_iterations(g, x->loop) * f->seconds : 0;
         sequential += seconds[n];
     }
     p->program_seconds[program] = profile->kind != DEVICE_CUDA ? sequential : lanes_seconds(g, program, seconds, NULL);
