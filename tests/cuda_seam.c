@@ -209,7 +209,7 @@ static uint64_t count_launches(const struct tape *t)
     for (uint32_t k = 0; k < t->program[PROGRAM_STEP].n; k++) {
         const struct entry *entry = &t->program[PROGRAM_STEP].at[k];
         uint64_t times = entry->kind == ENTRY_LAUNCH;
-        for (id l = entry->loop; l; l = t->graph->loops.at[l].parent) times *= t->trip[l];
+        for (id l = entry->loop; l; l = t->graph->loops.at[l].parent) times *= t->trip[l][0];
         n += times;
     }
     return n;
@@ -457,7 +457,7 @@ static bool run_walk(struct side *s, const struct walk *k, uint32_t trip, double
         mem_free(data);
         if (!ok) return false;
     }
-    s->tape.trip[k->loop] = trip;
+    s->tape.trip[k->loop][0] = trip;
     return side_run(s, PROGRAM_STEP, name);
 }
 
@@ -480,10 +480,82 @@ static void test_loop(bool run)
                 }
             check_repeats(name, &got, k.y);
             check_nodes(name, &got, k.z);
-            got.tape.trip[k.loop] = TRIP;
+            got.tape.trip[k.loop][0] = TRIP;
             side_run(&got, PROGRAM_STEP, name);
             check_nodes(name, &got, k.y);
             check_steady(name, &got, k.z, TRIP + 2); /* before the loop, iterations, after it */
+        }
+    }
+    side_close(&got);
+    side_close(&want);
+    graph_free(&g);
+}
+
+/* --- a loop whose iterations depend on labels, in a loop ------------------------------------------
+ *
+ *     sum = 0;  loop OUTER { a = x[o] / 2;  loop TRIP { sum += a[i] w^T } };  z = sum + sum
+ *
+ * The inner loop has fewer iterations in some iterations of the outer loop. */
+
+enum { OUTER = 2 };
+
+static struct walk build_nested(struct graph *g)
+{
+    const int64_t rows = 3, C = 33, N = 20;
+    struct walk k = {0};
+    graph_init(g);
+    k.x = graph_input(g, "x", DT_F32, 3, (int64_t[]){OUTER, TRIP * rows, C});
+    k.w = graph_param(g, "w", DT_F32, 2, (int64_t[]){N, C}, (struct init){INIT_ZERO, 0, 0});
+    id sum = op_fill(g, DT_F32, 2, (int64_t[]){rows, N}, 0);
+    const id outer = g->at.loop = graph_loop(g, "batches", OUTER);
+    id from = graph_view(g, k.x, DT_F32, 2, (int64_t[]){TRIP * rows, C}, NULL, 0);
+    tensor_at(g, from)->loop = outer;
+    tensor_at(g, from)->advance = TRIP * rows * C * (int64_t)sizeof(float);
+    id a = op_scale(g, from, 0.5);
+    k.loop = g->at.loop = graph_loop(g, "rows", TRIP);
+    g->loops.at[k.loop].labels = tensor_at(g, k.x)->storage;
+    g->loops.at[k.loop].rows = (uint32_t)rows;
+    id slice = graph_view(g, a, DT_F32, 2, (int64_t[]){rows, C}, NULL, 0);
+    tensor_at(g, slice)->loop = k.loop;
+    tensor_at(g, slice)->advance = rows * C * (int64_t)sizeof(float);
+    sum = op_accumulate(g, op_linear(g, slice, k.w, 0), sum);
+    g->at.loop = 0;
+    k.z = op_add(g, sum, sum);
+    graph_output(g, "z", k.z);
+    graph_verify(g, "test");
+    return k;
+}
+
+static bool run_nested(struct side *s, const struct walk *k, const uint32_t trips[OUTER], const char *name)
+{
+    const id in[] = {k->x, k->w};
+    for (size_t i = 0; i < COUNT(in); i++) {
+        void *data = make_noise(s->graph, in[i], 0.5, 1, 0);
+        bool ok = side_write(s, in[i], data, tensor_bytes(tensor_at(s->graph, in[i])), name);
+        mem_free(data);
+        if (!ok) return false;
+    }
+    memcpy(s->tape.trip[k->loop], trips, OUTER * sizeof *trips);
+    return side_run(s, PROGRAM_STEP, name);
+}
+
+static void test_nested(bool run)
+{
+    static const uint32_t asked[][OUTER] = {{TRIP, TRIP}, {3, 1}, {1, TRIP}};
+    const char *name = "nested loop f32";
+    struct graph g;
+    struct side got = {0}, want = {0};
+    struct error e = {0};
+    const struct walk k = build_nested(&g);
+    if (report_call(name, "build", graph_error(&g, &e), &e)) {
+        check_planned(name, &g);
+        if (!run) report_skip(name, "no GPU");
+        else if (side_open(&want, &g, DEVICE_REF, name) && side_open(&got, &g, subject, name)) {
+            for (size_t i = 0; i < COUNT(asked); i++)
+                if (run_nested(&want, &k, asked[i], name) && run_nested(&got, &k, asked[i], name))
+                    compare_sides(name, i ? "sum, fewer iterations" : "sum", &got, &want, k.z, tolerance(DT_F32, 33 * TRIP * OUTER));
+            check_repeats(name, &got, k.z);
+            check_steady(name, &got, k.z, 2 + OUTER * (1 + TRIP)); /* before and after; in each batch before its rows, and the rows */
         }
     }
     side_close(&got);
@@ -917,6 +989,7 @@ int main(int argc, char **argv)
     printf("%-26s %-22s %-6s %s\n", "case", "check", "", "relative L2 of tolerance, or detail");
     for (size_t i = 0; i < COUNT(blocks); i++)
         if (!small || !blocks[i].real) test_block(&blocks[i], run);
+    test_nested(run);
     test_loop(run);
     test_lanes(run);
     test_update(run);

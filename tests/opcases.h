@@ -564,6 +564,20 @@ static id build_shift_labels(struct scene *s, const int64_t *n)
 }
 static const struct opcase case_SHIFT_LABELS = {build_shift_labels, .small = {{1, 1, 3}, {2, 3, 5}, {3, 4, 2}}, .large = {{4, 17, 23}}, .bench = {32, 1024, 2}};
 
+/* The labelled rows of logits [n0,n1] alone: the gradient of the others is 0. */
+static id build_labelled_first(struct scene *s, const int64_t *n)
+{
+    struct graph *g = &s->g;
+    id labels = constant_ids(s, "labels", n[1], true, 1, n), node = graph_emit(g, OP_LABELLED_FIRST, NULL, &labels, 1);
+    watch_all(s, node);
+    s->unit = 1;
+    s->length = (double)max_i64(n[0], n[1]);
+    id logits = op_reshape(g, param(s, "logits", DIM(n[0], n[1])), DIM(1, n[0], n[1]));
+    logits = op_gather_unique(g, logits, op_reshape(g, out_of(s, node, 1), DIM(1, n[0])), op_reshape(g, out_of(s, node, 2), DIM(1, n[0])));
+    return op_xent(g, op_reshape(g, logits, DIM(n[0], n[1])), out_of(s, node, 0), NULL);
+}
+static const struct opcase case_LABELLED_FIRST = {build_labelled_first, .small = {{1, 3}, {5, 2}, {9, 4}}, .large = {{65, 23}, {3000, 5}}, .bench = {8192, 2}};
+
 static id build_xent(struct scene *s, const int64_t *n)
 {
     id logits = param(s, "logits", DIM(n[0], n[1])), labels = constant_ids(s, "labels", n[1], true, 1, n);

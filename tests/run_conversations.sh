@@ -157,6 +157,13 @@ like_torch() {
         { cat "$tmp/err"; return 1; }
     paste <(losses "$tmp/torch") "$chat/torch_losses.txt" | awk '{ d = ($1 - $2) / $2; if (d < 0) d = -d; if (d > worst) worst = d } END { print "largest relative difference " worst; exit NR != 8 || worst > 1e-4 }'
 }
+# Chunks of the LM head without labels are left out: the losses are those of the whole head.
+chunks() {
+    run "$tmp/whole" --set train.steps=3 --set memory.head_chunks=1 >/dev/null 2>"$tmp/err" && run "$tmp/chunks" --set train.steps=3 --set memory.head_chunks=16 >/dev/null 2>"$tmp/err" &&
+        run "$tmp/both" --set train.steps=3 --set memory.head_chunks=5 --set memory.micro_batch=3 >/dev/null 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
+    paste <(losses "$tmp/whole") <(losses "$tmp/chunks") <(losses "$tmp/both") |
+        awk '{ for (i = 2; i <= 3; i++) if (($i - $1) ^ 2 > (1e-6 * $1) ^ 2) bad = 1; print } END { exit bad || NR != 3 }'
+}
 resumes() {
     run "$tmp/b" --set train.steps=3 --set train.save_every=3 >/dev/null 2>&1 || return 1
     # shellcheck disable=SC2086
@@ -190,6 +197,7 @@ if part train; then
     cp "$tmp/err" "$tmp/err.rows" 2>/dev/null
     check "packed, padded and split: the same loss" packing
     check "the losses of PyTorch" like_torch
+    check "LM head on the rows with labels" chunks
     check "resume is bit for bit" resumes
     check "data.train_on" train_on
     check "data.too_long" too_long

@@ -385,6 +385,18 @@ static void test_tokens(void **state)
     for_each_shape(check_xent);
 }
 
+static void test_labelled_first(void **state)
+{
+    (void)state;
+    static const int64_t rows[] = {1, 2, 31, 1024, 3001};
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct trial t = trial_of(OP_LABELLED_FIRST);
+        input_ids(&t, rows[i], 23, true);
+        for (int o = 0; o < 3; o++) output(&t, DT_I32, DIM(rows[i]));
+        trial_check(&t);
+    }
+}
+
 /* --- products and attention ------------------------------------------------------------------ */
 
 static void check_linear(enum dtype f, int64_t R, int64_t K)
@@ -644,6 +656,7 @@ int main(void)
         cmocka_unit_test(test_grid), cmocka_unit_test(test_attention_windows),
         cmocka_unit_test(test_masks),
         cmocka_unit_test(test_prompt_next),
+        cmocka_unit_test(test_labelled_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

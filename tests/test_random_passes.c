@@ -34,7 +34,7 @@ static int count = COUNT_DEFAULT;
 
 /* --- settings --------------------------------------------------------------------------------- */
 
-enum { ZERO_SIGN = REWRITE_join | REWRITE_first_sum, ORDER = REWRITE_split_linear | REWRITE_linear_add | REWRITE_bias_grad | REWRITE_dense };
+enum { ZERO_SIGN = REWRITE_join | REWRITE_first_sum, ORDER = REWRITE_split_linear | REWRITE_linear_add | REWRITE_labelled_first | REWRITE_bias_grad | REWRITE_dense };
 
 static const struct {
     enum rewrite flag;
@@ -87,7 +87,7 @@ static struct side random_recipe(struct dice *d)
         enum dtype precision;
         bool pure;
     } precisions[] = {{DT_F32, false}, {DT_F32, false}, {DT_F32, false}, {DT_BF16, false}, {DT_BF16, true}, {DT_F16, false}};
-    struct side x = {.s = {.head_chunks = 1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.01, .momentum = 0.9, .train = true}};
+    struct side x = {.s = {.head_chunks = 1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.01, .momentum = 0.9, .train = true, .few_labels = true}};
     struct settings *s = &x.s;
     const int64_t p = throw_dice(d, COUNT(precisions));
     s->micro_batch = 1 + (int)throw_dice(d, 3);

@@ -18,7 +18,7 @@
 /* --- inputs ---------------------------------------------------------------------- */
 
 /* Contents of inputs of 32-bit words that are neither ids nor normally distributed numbers. */
-enum words { WORDS_DRAWN, WORDS_BYTES, WORDS_COORDS, WORDS_KINDS, WORDS_IMAGE, WORDS_GRID, WORDS_COUNT };
+enum words { WORDS_DRAWN, WORDS_BYTES, WORDS_COORDS, WORDS_KINDS, WORDS_IMAGE, WORDS_GRID, WORDS_COUNT, WORDS_POSITIONS, WORDS_RANGES, WORDS_LABELS };
 static const struct {
     const char *name;
     enum words words;
@@ -36,7 +36,9 @@ static enum words find_words(const struct run *r, const char *name)
 {
     for (size_t i = 0; i < COUNT(prompted) && r->model.masks; i++)
         if (!strcmp(prompted[i].name, name)) return prompted[i].words;
-    return WORDS_DRAWN;
+    if (r->batch.packed && !strcmp(name, "position_ids")) return WORDS_POSITIONS;
+    if (r->batch.packed && !strcmp(name, "ranges")) return WORDS_RANGES;
+    return r->batches.few_labels && !strcmp(name, "labels") ? WORDS_LABELS : WORDS_DRAWN;
 }
 
 /* Word `at` of such an input; `drawn` is the random word for it. */
@@ -56,6 +58,18 @@ static uint32_t prompted_word(const struct run *r, enum words kind, uint64_t at,
     }
 }
 
+/* Word `at` of an input of conversations; `drawn` is the random id for it. A row is one conversation, and the
+ * answer is its second half: the share of labels for which the plan's time is predicted (loop_iterations). */
+static uint32_t conversation_word(const struct run *r, enum words kind, uint64_t at, uint32_t drawn)
+{
+    const uint64_t T = (uint64_t)r->batch.T;
+    switch (kind) {
+    case WORDS_POSITIONS: return (uint32_t)(at % T);
+    case WORDS_RANGES: return at % 2 ? (uint32_t)(at / 2 % T + 1) : 0; /* the keys up to the query itself */
+    default: return at % T < T / 2 ? (uint32_t)-100 : drawn;
+    }
+}
+
 /* Words [first, first + n) of an input: a function of seed, name and index alone. */
 static void make_values(const struct run *r, const struct run_input *x, enum words kind, uint64_t key, uint64_t first, int64_t n, void *to)
 {
@@ -65,8 +79,11 @@ static void make_values(const struct run *r, const struct run_input *x, enum wor
         return;
     }
     random_words(to, key, first, n);
-    for (int64_t i = 0; i < n; i++)
-        words[i] = kind != WORDS_DRAWN ? prompted_word(r, kind, first + (uint64_t)i, words[i]) : x->below ? words[i] % (uint32_t)x->below : 0;
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t id = x->below ? words[i] % (uint32_t)x->below : 0;
+        if (kind == WORDS_DRAWN) words[i] = id;
+        else words[i] = r->model.masks ? prompted_word(r, kind, first + (uint64_t)i, words[i]) : conversation_word(r, kind, first + (uint64_t)i, id);
+    }
 }
 
 static int put_input(struct run *r, const char *name, struct error *e)
@@ -77,12 +94,11 @@ static int put_input(struct run *r, const char *name, struct error *e)
     run_input_ids(r, &x);
     enum words kind = find_words(r, name);
     uint64_t bytes = r->graph.storages.at[x.storage].bytes, key = random_key((uint64_t)r->config->train_seed, name);
-    char *to = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[x.storage];
     int rc = PL_OK;
     for (uint64_t at = 0; at < bytes && !rc; at += PLAN_STAGING) {
         uint64_t n = min_u64(bytes - at, PLAN_STAGING);
         make_values(r, &x, kind, key, at / 4, (int64_t)((n + 3) / 4), run_staging(r));
-        rc = r->device.ops->write(&r->device, to + at, run_staging(r), n, e);
+        rc = run_write_bytes(r, name, at, run_staging(r), n, e);
     }
     return rc;
 }
@@ -112,7 +128,7 @@ static double loss_count(const struct run *r)
         if (n->op == OP_SUM && n->phase == PHASE_FORWARD)
             return (double)tensor_elements(tensor_at(g, n->in[0])) / r->plan.settings.micro_batch * samples;
     }
-    return samples * (double)max_i64(r->batch.T - 1, 1);
+    return samples * (double)max_i64(r->batches.few_labels ? r->batch.T / 2 : r->batch.T - 1, 1);
 }
 
 static int nonfinite_error(struct bench *b, const struct ticket *k, struct error *e)

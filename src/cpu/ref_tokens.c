@@ -45,6 +45,26 @@ static void ref_shift_labels(const struct launch *l)
             ref_put(&l->out[0], b * T + t, t + 1 < T ? ref_get(&l->in[0], b * T + t + 1) : REF_IGNORED);
 }
 
+/* Position of a row: the number of labels before it. */
+static void ref_labelled_first(const struct launch *l)
+{
+    const struct operand *in = &l->in[0];
+    const int64_t rows = operand_elements(in);
+    for (int64_t r = 0; r < rows; r++) {
+        ref_put(&l->out[0], r, REF_IGNORED);
+        ref_put(&l->out[1], r, -1);
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t before = 0;
+        for (int64_t k = 0; k < r; k++) before += ref_get(in, k) != REF_IGNORED;
+        const bool labelled = ref_get(in, r) != REF_IGNORED;
+        ref_put(&l->out[2], r, labelled ? (double)before : -1);
+        if (!labelled) continue;
+        ref_put(&l->out[0], before, ref_get(in, r));
+        ref_put(&l->out[1], before, (double)r);
+    }
+}
+
 /* --- cross entropy -------------------------------------------------------------------- */
 
 static double ref_log_sum_exp(const struct operand *x, int64_t at, int64_t V)
@@ -86,5 +106,6 @@ static void ref_xent_bwd(const struct launch *l)
 REF_KERNEL(EMBEDDING, embedding);
 REF_KERNEL(EMBEDDING_DW, embedding_dw);
 REF_KERNEL(SHIFT_LABELS, shift_labels);
+REF_KERNEL(LABELLED_FIRST, labelled_first);
 REF_KERNEL(XENT, xent);
 REF_KERNEL(XENT_BWD, xent_bwd);

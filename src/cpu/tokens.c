@@ -95,6 +95,29 @@ static void shift_labels_run(const struct launch *l)
         for (int64_t t = 0; t < T; t++) out[b * T + t] = t + 1 < T ? in[b * T + t + 1] : IGNORED;
 }
 
+static bool labelled_first_match(const struct query *q)
+{
+    return tensor_is(q->in[0], DT_I32) && tensor_is(q->out[0], DT_I32) && tensor_is(q->out[1], DT_I32) && tensor_is(q->out[2], DT_I32);
+}
+
+static void labelled_first_run(const struct launch *l)
+{
+    const int32_t *in = l->in[0].data;
+    int32_t *labels = l->out[0].data, *index = l->out[1].data, *position = l->out[2].data;
+    const int32_t rows = (int32_t)operand_elements(&l->in[0]);
+    int32_t n = 0;
+    for (int32_t r = 0; r < rows; r++) {
+        position[r] = in[r] == IGNORED ? -1 : n;
+        if (in[r] == IGNORED) continue;
+        labels[n] = in[r];
+        index[n++] = r;
+    }
+    for (; n < rows; n++) {
+        labels[n] = IGNORED;
+        index[n] = -1;
+    }
+}
+
 /* --- cross entropy -------------------------------------------------------------------- */
 
 static bool xent_match(const struct query *q)
@@ -205,5 +228,6 @@ static void xent_bwd_run(const struct launch *l)
 CPU_KERNEL(EMBEDDING, embedding);
 CPU_KERNEL(EMBEDDING_DW, embedding_dw);
 CPU_KERNEL(SHIFT_LABELS, shift_labels);
+CPU_KERNEL(LABELLED_FIRST, labelled_first);
 CPU_KERNEL_WORK(XENT, xent);
 CPU_KERNEL(XENT_BWD, xent_bwd);

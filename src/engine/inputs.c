@@ -44,7 +44,7 @@ static void add_bound(struct trace *t, int64_t below, bool ignores)
 }
 
 /* The output holds the ids of the input unchanged. */
-static bool keeps_ids(const struct node *n) { return op_table[n->op].flags & OPF_VIEW || n->op == OP_SHIFT_LABELS || n->op == OP_COPY; }
+static bool keeps_ids(const struct node *n) { return op_table[n->op].flags & OPF_VIEW || n->op == OP_SHIFT_LABELS || n->op == OP_LABELLED_FIRST || n->op == OP_COPY; }
 
 static void trace_node(struct trace *t, id node)
 {
@@ -170,6 +170,7 @@ static int swap_inputs(struct run *r, int64_t micro_batch, struct error *e)
         uint64_t bytes = g->storages.at[s].bytes / (uint64_t)r->plan.settings.accumulation;
         char *first = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[s];
         rc = swap_bytes(r, first, first + bytes * (uint64_t)micro_batch, bytes, e);
+        if (!rc) labelled_swap(r, s, micro_batch);
     }
     return rc;
 }

@@ -155,7 +155,8 @@ static enum dtype auto_precision(const struct profile *device)
 static struct settings base_settings(struct run *r, const struct run_options *o)
 {
     const struct config *c = r->config;
-    struct settings s = {.train = o->train, .forward = r->forward, .loader_bytes = r->batches.loader_bytes, .device = device_traits(r->device.kind)};
+    struct settings s = {.train = o->train, .forward = r->forward, .few_labels = r->batches.few_labels, .loader_bytes = r->batches.loader_bytes,
+                         .device = device_traits(r->device.kind)};
     if (r->answers) s.prompt_chunk = (int)r->prompt_chunk;
     const char *pipeline = getenv("PLIMSOLL_PIPELINE");
     r->serial_steps = pipeline && !strcmp(pipeline, "0");
@@ -579,6 +580,7 @@ int run_start(struct run *r, const char *spill, bool load, struct error *e)
     if ((rc = r->device.ops->record(&r->device, &r->tape, e))) return rc;
     r->tape.poison = getenv("PLIMSOLL_POISON") != NULL && r->device.kind != DEVICE_CUDA;
     r->tape.nodes = getenv("PLIMSOLL_NODES") != NULL;
+    labelled_start(r);
     if ((rc = put_samples(r, e))) return rc;
     if (!load) return PL_OK;
     return load_weights(r, e);
@@ -607,7 +609,11 @@ int run_get_step(struct run *r, struct step_block *b, struct error *e)
     return r->device.ops->read(&r->device, b, tape_address(&r->tape, r->graph.step), sizeof *b, e);
 }
 
-int run_program(struct run *r, enum program p, struct error *e) { return r->device.ops->run(&r->device, &r->tape, p, e); }
+int run_program(struct run *r, enum program p, struct error *e)
+{
+    labelled_trips(r, p);
+    return r->device.ops->run(&r->device, &r->tape, p, e);
+}
 
 id run_clip(const struct run *r)
 {
@@ -654,6 +660,7 @@ static int write_bytes(struct run *r, id storage, uint64_t from, const void *dat
 {
     CHECK(from + bytes <= r->graph.storages.at[storage].bytes, "input %s is too small", graph_name(&r->graph, r->graph.storages.at[storage].name));
     char *to = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[storage] + from;
+    labelled_count(r, storage, from, data, bytes);
     if (r->prefetching) return write_prefetched(r, storage, from, to, data, bytes, e);
     r->prefetched = false;
     return r->device.ops->write(&r->device, to, data, bytes, e);

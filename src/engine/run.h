@@ -23,6 +23,7 @@ enum { REMEDY_MOST = 3, WARNINGS_MOST = 4 };
 struct run_batches {
     const void *own;             /* batch.own; NULL: the family's default */
     bool packed;                 /* batch.packed: rows of several documents, or padded ones */
+    bool few_labels;             /* settings.few_labels */
     bool partial;                /* `own` asks for a part of the model... */
     const void *whole;           /* ...and this for all of it: its names are valid in the configuration. NULL: own's are */
     void *feed;                  /* the feed's own; NULL: none */
@@ -51,6 +52,7 @@ struct run {
     struct weights weights;
     struct weights_4bit stored;  /* the weights that the model's folder has in 4 bits */
     struct bump memory;          /* of the update rules and of `batches` */
+    uint32_t *labelled;          /* by sample of the batch in the inputs: its labels != -100, or more; NULL: no loop depends on them */
     int effective_batch;
     uint64_t budget;             /* device memory; 0: no bound */
     uint64_t host_budget;        /* host memory, on a CPU the offload file; 0: no bound */
@@ -191,6 +193,16 @@ void run_find_nonfinite(struct run *r, char *out, size_t room);
 /* Names a gradient of the last step that is not finite; "" if there is none. */
 void run_find_nonfinite_gradient(struct run *r, char *out, size_t room);
 
+/* --- rows with labels (labelled.c) ------------------------------------------------- */
+
+/* Loops over rows leave out iterations without labels (loop.labels): the run counts the labels of each
+ * sample as they are written. */
+void labelled_start(struct run *r);
+/* Bytes of an input were written, or two micro-batches of it were swapped. */
+void labelled_count(struct run *r, id storage, uint64_t from, const void *data, uint64_t bytes);
+void labelled_swap(struct run *r, id storage, int64_t micro_batch);
+/* Sets the trip counts of a program's loops. */
+void labelled_trips(struct run *r, enum program p);
 
 /* --- batches of any shape (inputs.c) ------------------------------------------------ */
 

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "data/conversations.h"
 #include "feed/embed.h"
 #include "feed/feed.h"
 
@@ -105,6 +106,7 @@ int feed_describe(const struct config *c, const struct model *m, const struct ru
         return error_set(e, PL_USAGE, "data.format %s gives images with masks, and a %s takes %s; %s",
                          batch_format(c), m->family->model_type, model_list_ports(m, takes), batch_advice(m));
     out->packed = c->data_format == FORMAT_CONVERSATIONS && c->data_packing; /* a row with padding after one conversation is a plain causal row */
+    out->few_labels = c->data_format == FORMAT_CONVERSATIONS && (c->data_train_on != TRAIN_ON_ALL || !c->data_packing);
     if (!m->masks) return PL_OK;
     struct mask_batches *b = bump_alloc(memory, sizeof *b);
     *b = (struct mask_batches){.prompts = out->own ? *(const struct prompting *)out->own : (struct prompting){0}};

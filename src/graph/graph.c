@@ -430,7 +430,7 @@ id graph_rows_of(const struct graph *g, id scope)
 
 id graph_loop(struct graph *g, const char *name, uint32_t trip)
 {
-    vec_push(&g->loops, ((struct loop){g->at.loop, graph_intern(g, name), trip, g->at.program}));
+    vec_push(&g->loops, ((struct loop){.parent = g->at.loop, .name = graph_intern(g, name), .trip = trip, .program = g->at.program}));
     return g->loops.n - 1;
 }
 
@@ -599,6 +599,17 @@ bool loop_inside(const struct graph *g, id loop, id of)
     for (id l = loop; l != of; l = g->loops.at[l].parent)
         if (!l) return false;
     return true;
+}
+
+/* Of the tokens of a conversation about half have a label: the answers. They end within a chunk. */
+double loop_iterations(const struct graph *g, id loop)
+{
+    double times = 1;
+    for (; loop; loop = g->loops.at[loop].parent) {
+        const struct loop *l = &g->loops.at[loop];
+        times *= l->labels ? 0.5 * l->trip + 0.5 : l->trip;
+    }
+    return times;
 }
 
 struct param *graph_param_of(const struct graph *g, id tensor)

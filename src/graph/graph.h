@@ -215,6 +215,10 @@ struct loop {
     id parent, name;
     uint32_t trip;                     /* planned trip count: the maximum at run time */
     uint8_t program;
+    /* A loop over rows of which those with labels come first (LABELLED_FIRST): at run time the iterations
+     * without labels are left out. */
+    id labels;                         /* the storage of the input with the labels; 0: all iterations are run */
+    uint32_t rows;                     /* with `labels`: of one iteration */
 };
 
 /* A tensor that a loop iterates over: `slice` is the view of `whole` that advances with `loop`.
@@ -399,6 +403,8 @@ bool graph_scope_is(const struct graph *g, id scope, enum scope_flag flag);
 id graph_rows_of(const struct graph *g, id scope);
 /* True when `loop` is `of` or inside it. Every loop is inside 0. */
 bool loop_inside(const struct graph *g, id loop, id of);
+/* How often the body of `loop` is expected to run in its program; 1 for 0, no loop. */
+double loop_iterations(const struct graph *g, id loop);
 struct param *graph_param_of(const struct graph *g, id tensor); /* NULL: not a parameter */
 
 /* Makes the producer of `tensor`, a node's fresh output, write into `target` instead: takes over

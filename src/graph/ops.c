@@ -255,6 +255,7 @@ id op_pad(struct graph *g, id x, const int64_t *before, const int64_t *after)
 }
 
 id op_gather(struct graph *g, id x, id index) { return op_apply(g, OP_GATHER, NULL, (id[]){x, index}, 2); }
+id op_gather_unique(struct graph *g, id x, id index, id inverse) { return op_apply(g, OP_GATHER, NULL, (id[]){x, index, inverse}, 3); }
 
 id op_scatter_add(struct graph *g, id y, id index, int64_t rows)
 {

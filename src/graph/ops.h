@@ -181,6 +181,7 @@ id op_concat(struct graph *g, const id *x, int n, int axis);
 /* Pads x with zeros: per axis, a count before and a count after. */
 id op_pad(struct graph *g, id x, const int64_t *before, const int64_t *after);
 id op_gather(struct graph *g, id x, id index);
+id op_gather_unique(struct graph *g, id x, id index, id inverse); /* no row is read twice */
 id op_scatter_add(struct graph *g, id y, id index, int64_t rows);
 id op_resize(struct graph *g, id x, int64_t H, int64_t W, bool align_corners);
 /* k, stride and pad: for H and for W. */

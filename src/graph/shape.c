@@ -291,6 +291,12 @@ void infer_shift_labels(struct infer *f)
     like(&f->out[0], f->in[0]);
 }
 
+void infer_labelled_first(struct infer *f)
+{
+    REQUIRE(f->in[0]->dtype == DT_I32 && f->in[0]->rank == 1, "labels must be i32 [rows]");
+    for (int o = 0; o < 3; o++) like(&f->out[o], f->in[0]);
+}
+
 void infer_xent(struct infer *f)
 {
     const struct tensor *logits = f->in[0], *labels = f->in[1];

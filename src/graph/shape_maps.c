@@ -59,7 +59,14 @@ static void infer_index(struct infer *f, int64_t rows)
     set(&f->out[0], x->dtype, 3, (int64_t[]){x->dim[0], rows, x->dim[2]});
 }
 
-void infer_gather(struct infer *f) { infer_index(f, f->in[1]->rank == 2 ? f->in[1]->dim[1] : 0); }
+void infer_gather(struct infer *f)
+{
+    const struct tensor *x = f->in[0], *inverse = f->in[2];
+    infer_index(f, f->in[1]->rank == 2 ? f->in[1]->dim[1] : 0);
+    if (f->error[0] || !inverse) return;
+    REQUIRE(inverse->dtype == DT_I32 && inverse->rank == 2 && inverse->dim[0] == x->dim[0] && inverse->dim[1] == x->dim[1], "the inverse index must be i32 [%lld,%lld]",
+            (long long)x->dim[0], (long long)x->dim[1]);
+}
 
 void infer_scatter_add(struct infer *f)
 {

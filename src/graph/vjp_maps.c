@@ -36,10 +36,12 @@ void vjp_pad(struct vjp *v)
     v->din[0] = d;
 }
 
-/* y[m] = x[index[m]]: the gradient of a row is the sum over all its reads. */
+/* y[m] = x[index[m]]: the gradient of a row is the sum over all its reads; if there is one at most, it
+ * is where the inverse index says. */
 void vjp_gather(struct vjp *v)
 {
-    v->din[0] = op_scatter_add(v->g, v->dout[0], v->in[1], tensor_at(v->g, v->in[0])->dim[1]);
+    if (v->in[2]) v->din[0] = op_gather_unique(v->g, v->dout[0], v->in[2], v->in[1]);
+    else v->din[0] = op_scatter_add(v->g, v->dout[0], v->in[1], tensor_at(v->g, v->in[0])->dim[1]);
 }
 
 /* Linear too: the transpose of GATHER. */

@@ -127,6 +127,7 @@ const struct preset presets[] = {
     {"llama-124m", LLAMA(50257, 768, 2048, 12, 12, 12, 1024, true)},   /* the GPT-2 small shape */
     {"llama-1b", LLAMA(32000, 2048, 5632, 22, 32, 4, 2048, false)},    /* the TinyLlama shape, 1.1 B */
     {"llama-7b", LLAMA(32000, 4096, 11008, 32, 32, 32, 4096, false)},  /* the Llama 2 shape, 6.7 B */
+    {"qwen2-0.5b", DECODER("Qwen2ForCausalLM", "qwen2", 151936, 896, 4864, 24, 14, 2, 32768, true)}, /* the Qwen2 shape, 0.5 B */
     {"mistral-7b", DECODER("MistralForCausalLM", "mistral", 32000, 4096, 14336, 32, 32, 8, 32768, false)}, /* 7.2 B */
     {"clip-vit-b-16", TOWER("CLIPVisionModel", "clip_vision_model", "quick_gelu", 1e-05)},          /* 86 M */
     {"siglip-base-16-224", TOWER("SiglipVisionModel", "siglip_vision_model", "gelu_pytorch_tanh", 1e-06)}, /* 93 M */

@@ -42,3 +42,19 @@ uint32_t *positions_by_node(const struct graph *g, enum program p)
     for (uint32_t k = 0; k < g->order[p].nodes.n; k++) position[g->order[p].nodes.at[k]] = k + 1;
     return position;
 }
+
+bool *tensors_from_batch(const struct graph *g, enum program p)
+{
+    bool *from_batch = mem_alloc(g->tensors.n);
+    for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[p].nodes.at[k]);
+        bool any = false;
+        for (int i = 0; i < n->nin; i++)
+            if (n->in[i]) {
+                const struct storage *s = storage_of(g, n->in[i]);
+                any |= from_batch[n->in[i]] |= s->kind == KIND_INPUT && s->axis != INPUT_SHARED;
+            }
+        for (int o = 0; o < n->nout; o++) from_batch[n->out[o]] |= any;
+    }
+    return from_batch;
+}

@@ -16,4 +16,8 @@ uint32_t *uses_by_storage(const struct graph *g, enum program p);
 /* By node: its position in the order, from 1; 0: not in the program. */
 uint32_t *positions_by_node(const struct graph *g, enum program p);
 
+/* By tensor: true if it depends on the step's batch, not only on weights, tables and inputs that all
+ * samples share. */
+bool *tensors_from_batch(const struct graph *g, enum program p);
+
 #endif

@@ -197,9 +197,7 @@ static int bind_program(struct plan *p, const struct graph *g, enum program prog
         }
         if (f->missing) p->missing[x->op / 64] |= (uint64_t)1 << x->op % 64;
         p->placement.binding[n] = (struct binding){f->kernel, 0, f->work};
-        double times = 1;
-        for (id l = x->loop; l; l = g->loops.at[l].parent) times *= g->loops.at[l].trip;
-        seconds[n] = is_timed(p, program) ? times * f->seconds : 0;
+        seconds[n] = is_timed(p, program) ? loop_iterations(g, x->loop) * f->seconds : 0;
         sequential += seconds[n];
     }
     p->program_seconds[program] = profile->kind != DEVICE_CUDA ? sequential : lanes_seconds(g, program, seconds, NULL);

@@ -27,13 +27,6 @@ struct walk {
     id loop;                      /* loop of that section */
 };
 
-static double iterations(const struct graph *g, id loop)
-{
-    double times = 1;
-    for (; loop; loop = g->loops.at[loop].parent) times *= g->loops.at[loop].trip;
-    return times;
-}
-
 /* The maximum over the other lanes. */
 static double latest_other(const double of[LANE_COUNT], enum lane lane)
 {
@@ -47,7 +40,7 @@ static double latest_other(const double of[LANE_COUNT], enum lane lane)
 static void join(struct walk *w, id next)
 {
     double now = fmax(w->free[LANE_COMPUTE], latest_other(w->free, LANE_COMPUTE));
-    w->total += iterations(w->g, w->loop) * (now - w->start);
+    w->total += loop_iterations(w->g, w->loop) * (now - w->start);
     for (int lane = 0; lane < LANE_COUNT; lane++) w->free[lane] = now;
     w->start = now;
     w->loop = next;
@@ -168,7 +161,7 @@ double lanes_seconds(const struct graph *g, enum program program, const double *
         if (!node_launches(x)) continue;
         if (x->loop != w.loop) join(&w, x->loop);
         if (placed && k % FORGET_EVERY == 0) forget(&w);
-        finish_node(&w, x, n, start_time(&w, x, n, k) + seconds[n] / iterations(g, x->loop));
+        finish_node(&w, x, n, start_time(&w, x, n, k) + seconds[n] / loop_iterations(g, x->loop));
     }
     join(&w, 0);
     for (int lane = 0; lane < LANE_COUNT; lane++) vec_free(&w.touched[lane]);

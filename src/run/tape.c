@@ -124,6 +124,24 @@ static void find_waits(struct tape *t, enum program p)
     }
 }
 
+static uint32_t iterations_around(const struct graph *g, id loop)
+{
+    const id parent = g->loops.at[loop].parent;
+    return parent ? g->loops.at[parent].trip : 1;
+}
+
+/* As planned, until the runner is told otherwise. */
+static void build_trips(struct tape *t)
+{
+    const struct graph *g = t->graph;
+    t->trip = mem_alloc(g->loops.n * sizeof *t->trip);
+    for (id l = 1; l < g->loops.n; l++) {
+        const uint32_t n = iterations_around(g, l);
+        t->trip[l] = mem_alloc(n * sizeof *t->trip[l]);
+        for (uint32_t i = 0; i < n; i++) t->trip[l][i] = g->loops.at[l].trip;
+    }
+}
+
 void tape_build(struct tape *t, const struct graph *g, const struct placement *p, char *const arena[SPACE_COUNT],
                 int threads)
 {
@@ -131,13 +149,10 @@ void tape_build(struct tape *t, const struct graph *g, const struct placement *p
     t->graph = g;
     t->placement = p;
     memcpy(t->arena, arena, sizeof t->arena);
-    t->trip = mem_alloc(g->loops.n * sizeof *t->trip);
+    build_trips(t);
     t->iteration = mem_alloc(g->loops.n * sizeof *t->iteration);
     t->range = mem_alloc(g->loops.n * sizeof *t->range);
-    for (id l = 1; l < g->loops.n; l++) {
-        t->trip[l] = g->loops.at[l].trip;
-        t->range[l].from = UINT32_MAX;
-    }
+    for (id l = 1; l < g->loops.n; l++) t->range[l].from = UINT32_MAX;
     for (int program = 0; program < PROGRAM_COUNT; program++) {
         id inside = 0;
         const struct order *order = &g->order[program];
@@ -167,6 +182,7 @@ void tape_build(struct tape *t, const struct graph *g, const struct placement *p
 void tape_free(struct tape *t)
 {
     for (int p = 0; p < PROGRAM_COUNT; p++) vec_free(&t->program[p]);
+    for (id l = 1; t->trip && l < t->graph->loops.n; l++) mem_free(t->trip[l]);
     mem_free(t->trip);
     mem_free(t->iteration);
     mem_free(t->range);
@@ -179,6 +195,12 @@ void *tape_address(const struct tape *t, id tensor)
 }
 
 /* --- replaying ---------------------------------------------------------------------- */
+
+uint32_t tape_trip(const struct tape *t, id loop)
+{
+    const id parent = t->graph->loops.at[loop].parent;
+    return t->trip[loop][parent ? t->iteration[parent] : 0];
+}
 
 static bool is_first_term(const struct tape *t, const struct entry *e)
 {
@@ -202,7 +224,7 @@ void tape_advance(const struct tape *t, const struct entry *e, struct launch *l)
 static bool is_last_iteration(const struct tape *t, const struct life *l, id loop)
 {
     for (; loop; loop = t->graph->loops.at[loop].parent)
-        if (l->start <= t->range[loop].from && l->end >= t->range[loop].to && t->iteration[loop] + 1 < t->trip[loop])
+        if (l->start <= t->range[loop].from && l->end >= t->range[loop].to && t->iteration[loop] + 1 < tape_trip(t, loop))
             return false;
     return true;
 }
@@ -251,9 +273,9 @@ uint32_t tape_follow(struct tape *t, enum program p, uint32_t k)
 {
     const struct entry *e = &t->program[p].at[k];
     if (e->kind == ENTRY_LOOP) {
-        CHECK(t->trip[e->loop] >= 1 && t->trip[e->loop] <= t->graph->loops.at[e->loop].trip);
+        CHECK(tape_trip(t, e->loop) >= 1 && tape_trip(t, e->loop) <= t->graph->loops.at[e->loop].trip);
         t->iteration[e->loop] = 0;
-    } else if (e->kind == ENTRY_END && ++t->iteration[e->loop] < t->trip[e->loop]) {
+    } else if (e->kind == ENTRY_END && ++t->iteration[e->loop] < tape_trip(t, e->loop)) {
         while (t->program[p].at[k].kind != ENTRY_LOOP || t->program[p].at[k].loop != e->loop) k--;
     }
     return k + 1;

@@ -54,7 +54,7 @@ struct tape {
     const struct placement *placement;
     char *arena[SPACE_COUNT];
     VEC(struct entry) program[PROGRAM_COUNT];
-    uint32_t *trip;                   /* by loop: iterations to run, at most as planned */
+    uint32_t **trip;                  /* by loop, then by iteration of the loop around it: iterations to run, at most as planned */
     uint32_t *iteration;              /* by loop, while running */
     struct { uint32_t from, to; } *range; /* by loop: its positions in the order */
     bool poison;                      /* diagnostic: dead bytes become NaN */
@@ -68,6 +68,8 @@ struct tape {
 void tape_build(struct tape *t, const struct graph *g, const struct placement *p, char *const arena[SPACE_COUNT],
                 int threads);
 void tape_free(struct tape *t);
+/* The iterations to run of a loop, in the current iteration of the loop around it. */
+uint32_t tape_trip(const struct tape *t, id loop);
 /* Replays a program in order on the calling thread: the CPU's runner. */
 void tape_run(struct tape *t, enum program p);
 /* For runners: the entry that follows k, from 0 to the program's n; enters, counts and leaves

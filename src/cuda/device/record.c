@@ -4,7 +4,9 @@
  *     program without loops      one graph
  *     a loop at the top level    a graph before it, one per iteration, one after:
  *                                the host may request fewer iterations than planned
- *     a loop inside a loop       unrolled into its parent's graph
+ *     a loop in such a loop      the same if its iterations depend on the labels of the batch
+ *                                (loop.labels), in each iteration of the loop around it;
+ *                                else unrolled into its parent's graph
  *
  *     lane compute   --o-----o-----o--          the capture begins and ends here;
  *                    fork \ wait ^  \ wait ^ join   other lanes are forked from it
@@ -30,6 +32,7 @@ struct segment {
     cudaGraphExec_t graph;
     id loop;
     uint32_t iteration;
+    uint32_t around;          /* iteration of the loop around that loop */
 };
 
 struct recording {
@@ -47,7 +50,7 @@ struct capture {
     cudaEvent_t join_event[LANE_COUNT];
     uint32_t segment;         /* number of the segment being captured, from 1 */
     id loop;                  /* of that segment, with its iteration */
-    uint32_t iteration, launches;
+    uint32_t iteration, around, launches;
     struct batch batch;       /* pending entries first, first + 1 ..., launched together */
     uint32_t first;
     bool open;
@@ -78,18 +81,20 @@ static int join_lanes(struct capture *c, struct error *e)
  * and the other capture modes forbid the allocation that this needs. */
 static int begin_segment(struct capture *c, id loop, uint32_t iteration, struct error *e)
 {
+    const id parent = c->t->graph->loops.at[loop].parent;
     TRY_CUDA(cudaStreamBeginCapture(c->s->lane[LANE_COMPUTE], cudaStreamCaptureModeRelaxed));
     c->open = true;
     c->segment++;
     c->loop = loop;
     c->iteration = iteration;
+    c->around = parent ? c->t->iteration[parent] : 0;
     c->launches = 0;
     return fork_lanes(c, e);
 }
 
 static int instantiate(struct capture *c, cudaGraph_t graph, struct error *e)
 {
-    struct segment p = {.loop = c->loop, .iteration = c->iteration};
+    struct segment p = {.loop = c->loop, .iteration = c->iteration, .around = c->around};
     size_t nodes = 0;
     TRY_CUDA(cudaGraphGetNodes(graph, NULL, &nodes));
     TRY_CUDA(cudaGraphInstantiate(&p.graph, graph, 0));
@@ -181,32 +186,42 @@ static uint32_t find_end(const struct capture *c, uint32_t k)
     return k;
 }
 
-static int capture_range(struct capture *c, uint32_t from, uint32_t to, int depth, struct error *e);
+static int capture_range(struct capture *c, uint32_t from, uint32_t to, struct error *e);
 
-static int capture_loop(struct capture *c, uint32_t k, uint32_t end, int depth, struct error *e)
+/* Whether each iteration of the loop is a graph of its own. */
+static bool has_graphs(const struct graph *g, id loop)
+{
+    const id parent = g->loops.at[loop].parent;
+    return !parent || (g->loops.at[loop].labels && !g->loops.at[parent].parent);
+}
+
+static int capture_loop(struct capture *c, uint32_t k, uint32_t end, struct error *e)
 {
     const id loop = c->t->program[c->program].at[k].loop;
     const uint32_t trip = c->t->graph->loops.at[loop].trip;
     if (trip > GPU_TRIPS) /* only in an external plan: the planner makes no such loop */
         return error_set(e, PL_FAIL, "%s: loop %s has %u iterations, CUDA graphs are captured for at most %d", program_name(c->program),
                          graph_name(c->t->graph, c->t->graph->loops.at[loop].name), trip, GPU_TRIPS);
+    const bool apart = has_graphs(c->t->graph, loop);
+    const id loop_of_segment = c->loop;
+    const uint32_t iteration = c->iteration;
     for (uint32_t i = 0; i < trip; i++) {
         c->t->iteration[loop] = i;
-        if (depth == 0) {
+        if (apart) {
             TRY(end_segment(c, e));
             TRY(begin_segment(c, loop, i, e));
         }
-        TRY(capture_range(c, k + 1, end, depth + 1, e));
-        if (depth == 0) continue; /* the end of the segment joins the lanes */
+        TRY(capture_range(c, k + 1, end, e));
+        if (apart) continue; /* the end of the segment joins the lanes */
         TRY(join_lanes(c, e));
         TRY(fork_lanes(c, e));
     }
-    if (depth > 0) return PL_OK;
+    if (!apart) return PL_OK;
     TRY(end_segment(c, e));
-    return begin_segment(c, 0, 0, e);
+    return begin_segment(c, loop_of_segment, iteration, e); /* the rest of the iteration around the loop */
 }
 
-static int capture_range(struct capture *c, uint32_t from, uint32_t to, int depth, struct error *e)
+static int capture_range(struct capture *c, uint32_t from, uint32_t to, struct error *e)
 {
     for (uint32_t k = from; k < to; k++) {
         if (c->t->program[c->program].at[k].kind == ENTRY_LAUNCH) {
@@ -214,7 +229,7 @@ static int capture_range(struct capture *c, uint32_t from, uint32_t to, int dept
         } else {
             uint32_t end = find_end(c, k);
             TRY(flush_batch(c, e));
-            TRY(capture_loop(c, k, end, depth, e));
+            TRY(capture_loop(c, k, end, e));
             k = end;
         }
     }
@@ -240,7 +255,7 @@ static int capture_program(struct capture *c, struct error *e)
 {
     TRY(make_events(c, e));
     TRY(begin_segment(c, 0, 0, e));
-    TRY(capture_range(c, 0, c->t->program[c->program].n, 0, e));
+    TRY(capture_range(c, 0, c->t->program[c->program].n, e));
     return end_segment(c, e);
 }
 
@@ -346,8 +361,7 @@ void cuda_free_recording(struct tape *t)
 
 /* --- running ---------------------------------------------------------------------------- */
 
-/* Inner loops are unrolled with their planned trip count; poison needs a host that writes to the
- * arena. */
+/* An unrolled loop has its planned trip count; poison needs a host that writes to the arena. */
 static void check_run(const struct tape *t, enum program p)
 {
     CHECK(t->device_state, "%s was not recorded", program_name(p));
@@ -355,10 +369,18 @@ static void check_run(const struct tape *t, enum program p)
     for (id l = 1; l < t->graph->loops.n; l++) {
         const struct loop *loop = &t->graph->loops.at[l];
         if (loop->program != p) continue;
-        CHECK(t->trip[l] >= 1 && t->trip[l] <= loop->trip, "loop %s", graph_name(t->graph, loop->name));
-        CHECK(!loop->parent || t->trip[l] == loop->trip, "inner loop %s is recorded with all its iterations",
-              graph_name(t->graph, loop->name));
+        for (uint32_t i = 0; i < (loop->parent ? t->graph->loops.at[loop->parent].trip : 1); i++) {
+            CHECK(t->trip[l][i] >= 1 && t->trip[l][i] <= loop->trip, "loop %s", graph_name(t->graph, loop->name));
+            CHECK(has_graphs(t->graph, l) || t->trip[l][i] == loop->trip, "inner loop %s is recorded with all its iterations", graph_name(t->graph, loop->name));
+        }
     }
+}
+
+/* The segment is an iteration beyond those to run, of its loop or of the loop around it. */
+static bool is_left_out(const struct tape *t, const struct segment *x)
+{
+    const id parent = t->graph->loops.at[x->loop].parent;
+    return x->loop && (x->iteration >= t->trip[x->loop][x->around] || (parent && x->around >= t->trip[parent][0]));
 }
 
 static int replay(struct cuda_state *s, const struct tape *t, enum program p, struct error *e)
@@ -366,7 +388,7 @@ static int replay(struct cuda_state *s, const struct tape *t, enum program p, st
     const struct recording *r = t->device_state;
     for (uint32_t k = 0; k < r->segments[p].n; k++) {
         const struct segment *x = &r->segments[p].at[k];
-        if (x->loop && x->iteration >= t->trip[x->loop]) continue;
+        if (is_left_out(t, x)) continue;
         TRY_CUDA(cudaGraphLaunch(x->graph, s->lane[LANE_COMPUTE]));
         s->launches++;
     }

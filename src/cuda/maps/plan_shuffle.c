@@ -50,6 +50,11 @@ static bool match_scatter_add(const struct query *q)
 }
 
 static bool match_shift_labels(const struct query *q) { return is_dense(q->in[0], DT_I32) && is_dense(q->out[0], DT_I32); }
+static bool match_labelled_first(const struct query *q)
+{
+    return match_shift_labels(q) && is_dense(q->out[1], DT_I32) && is_dense(q->out[2], DT_I32);
+}
+
 static bool match_image(const struct query *q) { return is_dense(q->in[0], DT_U8) && is_dense(q->in[1], DT_I32) && is_storable(q->out[0]); }
 static bool match_fourier(const struct query *q) { return tensor_is_dense(q->in[0]) && tensor_is_dense(q->in[1]) && tensor_is_dense(q->out[0]); }
 static bool match_map(const struct query *q) { return is_storable(q->in[0]) && is_dense(q->out[0], q->in[0]->dtype); }

@@ -132,6 +132,12 @@ static int launch_shift_labels(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
+static int launch_labelled_first(const struct launch *l, struct error *e)
+{
+    TRY_CUDA(cuda_labelled_first(l->out[0].data, l->out[1].data, l->out[2].data, l->in[0].data, operand_elements(&l->in[0]), IGNORED_LABEL, l->stream));
+    return PL_OK;
+}
+
 /* --- maps ------------------------------------------------------------------------------- */
 
 static int launch_image(const struct launch *l, struct error *e)
@@ -193,6 +199,7 @@ CUDA_KERNEL(cuda_repeat, .launch = launch_repeat);
 CUDA_KERNEL(cuda_window, .launch = launch_window);
 CUDA_KERNEL(cuda_unwindow, .launch = launch_unwindow);
 CUDA_KERNEL(cuda_shift_labels, .launch = launch_shift_labels);
+CUDA_KERNEL(cuda_labelled_first, .launch = launch_labelled_first);
 CUDA_KERNEL(cuda_image, .launch = launch_image);
 CUDA_KERNEL(cuda_fourier, .launch = launch_fourier);
 CUDA_KERNEL(cuda_resize, .launch = launch_resize);

@@ -323,6 +323,45 @@ extern "C" cudaError_t cuda_shift_labels(int32_t *y, const int32_t *x, int64_t B
     return cudaGetLastError();
 }
 
+constexpr int SCAN = 1024; /* rows at a time */
+
+/* One block: a label's position is the number of labels before it. */
+__global__ void __launch_bounds__(SCAN) labelled_first_kernel(int32_t *labels, int32_t *index, int32_t *position, const int32_t *x, int64_t rows, int32_t ignored)
+{
+    __shared__ int32_t count[SCAN / 32]; /* by warp */
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int32_t n = 0; /* labels in the rows so far */
+    for (int64_t first = 0; first < rows; first += SCAN) {
+        const int64_t r = first + threadIdx.x;
+        const int32_t label = r < rows ? x[r] : ignored;
+        const unsigned votes = __ballot_sync(0xffffffffu, label != ignored);
+        if (lane == 0) count[warp] = __popc(votes);
+        __syncthreads();
+        int32_t at = n + __popc(votes & ((1u << lane) - 1));
+        for (int w = 0; w < SCAN / 32; w++) {
+            if (w < warp) at += count[w];
+            n += count[w];
+        }
+        if (r < rows) position[r] = label == ignored ? -1 : at;
+        if (label != ignored) {
+            labels[at] = label;
+            index[at] = (int32_t)r;
+        }
+        __syncthreads(); /* before the counts are overwritten */
+    }
+    for (int64_t k = n + threadIdx.x; k < rows; k += SCAN) {
+        labels[k] = ignored;
+        index[k] = -1;
+    }
+}
+
+extern "C" cudaError_t cuda_labelled_first(int32_t *labels, int32_t *index, int32_t *position, const int32_t *x, int64_t rows, int32_t ignored,
+                                           cudaStream_t stream)
+{
+    labelled_first_kernel<<<1, SCAN, 0, stream>>>(labels, index, position, x, rows, ignored);
+    return cudaGetLastError();
+}
+
 /* --- SCATTER_ADD ---------------------------------------------------------------------------------
  *
  * A block computes one row of the result. Its threads search the indices BLOCK at a time, list the

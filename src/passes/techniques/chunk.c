@@ -16,6 +16,9 @@
  * with a single row is shared by all chunks, as a weight is. Loops of the scope (prompt rounds)
  * become inner loops of the chunk loop.
  *
+ * If only some rows have labels, those come first (labelled_first.c), and a step leaves out the chunks
+ * after them.
+ *
  * A model may have several such scopes beside each other (an LM head and a mask head): each has a
  * loop of its own, with the same number of chunks. They may read the same rows. None reads the rows
  * of another, because the backward of a loop runs within it.
@@ -24,6 +27,7 @@
 
 #include "graph/ops.h"
 #include "passes/passes.h"
+#include "passes/uses.h"
 
 struct region {
     struct graph *g;
@@ -39,7 +43,7 @@ struct region {
     id *after;               /* by original tensor: its replacement after the loop; 0: itself */
     id *sum;                 /* by original tensor: the accumulator of a scalar that leaves the scope */
     bool *has_rows;              /* by original tensor of the scope: its first dimension counts rows */
-    bool *from_batch;             /* by original tensor: it depends on the step's batch, not only on weights and tables */
+    bool *from_batch;             /* by original tensor (uses.h) */
 };
 
 /* --- finding the region ----------------------------------------------------------- */
@@ -76,20 +80,6 @@ static bool is_inside(const struct region *r, id t)
     for (uint32_t k = r->from; k < r->to; k++)
         if (r->nodes[k] == made) return true;
     return false;
-}
-
-static void mark_from_batch(struct region *r)
-{
-    for (uint32_t k = 0; k < r->count; k++) {
-        const struct node *n = node_at(r->g, r->nodes[k]);
-        bool any = false;
-        for (int i = 0; i < n->nin; i++)
-            if (n->in[i]) {
-                const struct storage *s = storage_of(r->g, n->in[i]);
-                any |= r->from_batch[n->in[i]] |= s->kind == KIND_INPUT && s->axis != INPUT_SHARED;
-            }
-        for (int o = 0; o < n->nout; o++) r->from_batch[n->out[o]] |= any;
-    }
 }
 
 /* True if the loop slices `t`: it comes from outside the scope and depends on the batch. A tensor
@@ -178,6 +168,17 @@ static bool is_cut_alike(const struct region *r, id t)
     return false;
 }
 
+/* If the rows with labels come first (labelled_first.c), the last iterations may have none: tells the
+ * loop where the labels come from. */
+static void count_labels(struct region *r, id t)
+{
+    const struct graph *g = r->g;
+    if (node_at(g, tensor_at(g, t)->node)->op != OP_LABELLED_FIRST || tensor_at(g, t)->dtype != DT_I32) return;
+    while (storage_of(g, t)->kind != KIND_INPUT) t = node_at(g, tensor_at(g, t)->node)->in[0];
+    g->loops.at[r->loop].labels = tensor_at(g, t)->storage;
+    g->loops.at[r->loop].rows = (uint32_t)r->chunk;
+}
+
 static void cut_inputs(struct region *r)
 {
     struct graph *g = r->g;
@@ -193,6 +194,7 @@ static void cut_inputs(struct region *r)
             if (!alike) pad_rows(r, whole, true);
             r->map[t] = chunk_view(r, whole);
             vec_push(&g->cuts, ((struct cut){r->loop, whole, r->map[t]}));
+            count_labels(r, whole);
         }
     }
 }
@@ -303,8 +305,7 @@ static void chunk_scope(struct graph *g, enum program p, id scope, int chunks)
     struct order *order = &g->order[p];
     struct region r = {.g = g, .program = p, .scope = scope, .count = order->nodes.n};
     r.nodes = mem_copy(order->nodes.at, r.count * sizeof(id));
-    r.from_batch = mem_alloc(g->tensors.n);
-    mark_from_batch(&r);
+    r.from_batch = tensors_from_batch(g, p);
     if (find_region(&r) && measure(&r, chunks)) {
         r.map = mem_alloc(g->tensors.n * sizeof(id));
         r.after = mem_alloc(g->tensors.n * sizeof(id));
@@ -331,8 +332,7 @@ static void chunk_scope(struct graph *g, enum program p, id scope, int chunks)
 static int64_t scope_rows(struct graph *g, enum program p, id scope, int chunks)
 {
     const struct order *order = &g->order[p];
-    struct region r = {.g = g, .program = p, .scope = scope, .nodes = order->nodes.at, .count = order->nodes.n, .from_batch = mem_alloc(g->tensors.n)};
-    mark_from_batch(&r);
+    struct region r = {.g = g, .program = p, .scope = scope, .nodes = order->nodes.at, .count = order->nodes.n, .from_batch = tensors_from_batch(g, p)};
     int64_t rows = find_region(&r) && measure(&r, chunks) ? r.chunk : 0;
     mem_free(r.from_batch);
     return rows;
