@@ -27,6 +27,8 @@ struct llama {
     int64_t window;       /* number of keys that a query of a windowed layer sees; 0: all */
     bool *windowed;       /* indexed by layer */
     struct rope rope;
+    const char *root;     /* names of parameters begin with it, but for the head's */
+    bool head_outside;    /* the head is beside the part, not in it */
 };
 
 /* --- configuration ------------------------------------------------------------- */
@@ -109,6 +111,19 @@ static int parse_padding(struct llama *c, const struct value *config, struct err
     return rc;
 }
 
+void decoder_describe(struct model *m, const struct model *decoder)
+{
+    const struct llama *c = decoder->config;
+    m->vocabulary = c->vocabulary;
+    m->longest = c->positions;
+    model_add_port(m, &(struct port){"input_ids", VALUES_IDS, 2, {OPEN('B'), OPEN('T')}, false});
+    model_add_port(m, &(struct port){"labels", VALUES_LABELS, 2, {OPEN('B'), OPEN('T')}, true});
+    model_add_port(m, &(struct port){"attention_mask", VALUES_PADDING, 2, {OPEN('B'), OPEN('T')}, true});
+    model_add_port(m, &(struct port){"position_ids", VALUES_POSITIONS, 2, {OPEN('B'), OPEN('T')}, true});
+    m->positions = c->rope.type == ROPE_DYNAMIC ? (int64_t)c->rope.original_positions : 0; /* beyond, the frequencies follow the longest document */
+    model_add_output(m, "logits");
+}
+
 /* Parses the keys that all families share; *c holds the family's defaults. */
 static int parse_decoder(struct model *m, struct llama *c, const struct value *config, struct error *e)
 {
@@ -125,14 +140,7 @@ static int parse_decoder(struct model *m, struct llama *c, const struct value *c
         rc = error_set(e, PL_USAGE, "hidden_act \"%s\": expected silu", act);
     if (!rc && !(c->eps > 0)) rc = error_set(e, PL_USAGE, "rms_norm_eps is %g, it must be above 0", c->eps);
     if (!rc) rc = rope_parse(&c->rope, config, c->positions, e);
-    m->vocabulary = c->vocabulary;
-    m->longest = c->positions;
-    model_add_port(m, &(struct port){"input_ids", VALUES_IDS, 2, {OPEN('B'), OPEN('T')}, false});
-    model_add_port(m, &(struct port){"labels", VALUES_LABELS, 2, {OPEN('B'), OPEN('T')}, true});
-    model_add_port(m, &(struct port){"attention_mask", VALUES_PADDING, 2, {OPEN('B'), OPEN('T')}, true});
-    model_add_port(m, &(struct port){"position_ids", VALUES_POSITIONS, 2, {OPEN('B'), OPEN('T')}, true});
-    m->positions = c->rope.type == ROPE_DYNAMIC ? (int64_t)c->rope.original_positions : 0; /* beyond, the frequencies follow the longest document */
-    model_add_output(m, "logits");
+    decoder_describe(m, m);
     return rc;
 }
 
@@ -142,6 +150,7 @@ static struct llama *new_config(struct model *m, struct llama defaults)
     *c = defaults;
     c->eps = 1e-6;
     c->std = 0.02;
+    c->root = "model.";
     return c;
 }
 
@@ -261,13 +270,26 @@ static struct build begin(const struct model *m, struct graph *g, int64_t B, int
 
 static id embedding(const struct llama *c, struct graph *g)
 {
-    return graph_param(g, "model.embed_tokens.weight", DT_F32, 2, (int64_t[]){c->vocabulary, c->hidden},
+    char name[128];
+    snprintf(name, sizeof name, "%sembed_tokens.weight", c->root);
+    return graph_param(g, name, DT_F32, 2, (int64_t[]){c->vocabulary, c->hidden},
                        (struct init){INIT_NORMAL, (float)c->std, 0, c->padding});
 }
 
 /* --- as a part of a model (parts.h) ------------------------------------------------------- */
 
+static void llama_build(const struct model *m, struct graph *g, const struct batch *batch);
+bool decoder_is(const struct model *m) { return m->family->build == llama_build; }
 int64_t decoder_width(const struct model *m) { return ((const struct llama *)m->config)->hidden; }
+
+void decoder_set_names(struct model *m, const char *root, bool head_outside)
+{
+    struct llama *c = m->config;
+    c->root = root;
+    c->head_outside = head_outside;
+}
+
+void decoder_tie(struct model *m, bool tied) { ((struct llama *)m->config)->tied = tied; }
 
 id decoder_embed(const struct model *m, struct graph *g, const char *part, id ids)
 {
@@ -275,7 +297,9 @@ id decoder_embed(const struct model *m, struct graph *g, const char *part, id id
     id x = 0;
     IN_PART(g, part) {
         id table = embedding(c, g);
-        IN_SCOPE(g, "model.embed_tokens", 0) x = op_embedding_padded(g, ids, table, c->padding);
+        char scope[128];
+        snprintf(scope, sizeof scope, "%sembed_tokens", c->root);
+        IN_SCOPE(g, scope, 0) x = op_embedding_padded(g, ids, table, c->padding);
     }
     return x;
 }
@@ -291,24 +315,29 @@ id decoder_states(const struct model *m, struct graph *g, const char *part, id x
                           rows.cache ? "texts that are generated" : "rows of several documents", (long long)m->positions, (long long)max_i64(t.dim[1], rows.cache));
     IN_PART(g, part) {
         const struct build b = begin(m, g, t.dim[0], t.dim[1], rows);
-        FOR_LAYERS(layer, g, "model.layers", c->layers) x = decoder_layer(&b, x, &layer);
-        x = layer_rmsnorm(g, x, "model.", "norm", c->eps);
+        char root[128];
+        snprintf(root, sizeof root, "%slayers", c->root);
+        FOR_LAYERS(layer, g, root, c->layers) x = decoder_layer(&b, x, &layer);
+        x = layer_rmsnorm(g, x, c->root, "norm", c->eps);
     }
     return x;
 }
 
-static id head(const struct llama *c, struct graph *g)
+/* The weight of the head, which is in this part. */
+static id head(const struct llama *c, struct graph *g, const char *part)
 {
-    return c->tied ? embedding(c, g) : layer_param(g, "", "lm_head.weight", 2, (int64_t[]){c->vocabulary, c->hidden}, c->std);
+    id w = 0;
+    IN_PART(g, part) w = c->tied ? embedding(c, g) : layer_param(g, "", "lm_head.weight", 2, (int64_t[]){c->vocabulary, c->hidden}, c->std);
+    return w;
 }
+static const char *head_part(const struct llama *c, const char *part) { return c->head_outside ? "" : part; }
 
 id decoder_logits(const struct model *m, struct graph *g, const char *part, id x)
 {
+    const struct llama *c = m->config;
     id logits = 0;
-    IN_PART(g, part) {
-        id w = head(m->config, g);
-        IN_SCOPE(g, "lm_head", SCOPE_ROWS) logits = op_linear(g, x, w, 0);
-    }
+    id w = head(c, g, c->tied ? part : head_part(c, part));
+    IN_PART(g, head_part(c, part)) IN_SCOPE(g, "lm_head", SCOPE_ROWS) logits = op_linear(g, x, w, 0);
     return logits;
 }
 
@@ -318,47 +347,59 @@ struct decoded decoder_loss(const struct model *m, struct graph *g, const char *
     struct decoded out = {0};
     id rows = op_reshape(g, x, 2, (int64_t[]){-1, c->hidden});
     id targets = op_reshape(g, op_shift_labels(g, labels), 1, (int64_t[]){-1});
-    IN_PART(g, part) {
-        id w = head(c, g);
-        IN_SCOPE(g, "lm_head", SCOPE_ROWS) {
-            out.logits = op_linear(g, rows, w, 0);
-            out.loss = op_xent(g, out.logits, targets, NULL);
-        }
+    id w = head(c, g, c->tied ? part : head_part(c, part));
+    IN_PART(g, head_part(c, part)) IN_SCOPE(g, "lm_head", SCOPE_ROWS) {
+        out.logits = op_linear(g, rows, w, 0);
+        out.loss = op_xent(g, out.logits, targets, NULL);
     }
     return out;
 }
 
-/* --- the model itself ------------------------------------------------------------------------ */
+id decoder_ids(struct graph *g, const struct batch *batch) { return graph_input(g, "input_ids", DT_I32, 2, (int64_t[]){batch->B, batch->T}); }
 
-/* The logits of the token after the last one. */
-static void build_next(const struct model *m, struct graph *g, const struct batch *batch)
+id decoder_labels(struct graph *g, const struct batch *batch)
+{
+    return batch->cache ? 0 : graph_input(g, "labels", DT_I32, 2, (int64_t[]){batch->B, batch->T});
+}
+
+struct token_rows decoder_rows(struct graph *g, const struct batch *batch)
 {
     const int64_t B = batch->B, T = batch->T;
-    id ids = graph_input(g, "input_ids", DT_I32, 2, (int64_t[]){B, T});
-    struct token_rows rows = {.cache = batch->cache, .positions = graph_input(g, "position_ids", DT_I32, 2, (int64_t[]){B, T}),
-                              .ranges = graph_input(g, "ranges", DT_I32, 3, (int64_t[]){B, T, 2})};
-    id x = decoder_states(m, g, "", decoder_embed(m, g, "", ids), rows);
-    if (T > 1) x = op_gather(g, x, graph_input(g, "last_token", DT_I32, 2, (int64_t[]){B, 1}));
-    graph_output(g, "logits", decoder_logits(m, g, "", op_reshape(g, x, 2, (int64_t[]){B, -1})));
+    struct token_rows rows = {.cache = batch->cache};
+    if (batch->packed || batch->cache) {
+        rows.positions = graph_input(g, "position_ids", DT_I32, 2, (int64_t[]){B, T});
+        rows.ranges = graph_input(g, "ranges", DT_I32, 3, (int64_t[]){B, T, 2});
+    }
+    return rows;
 }
+
+/* The logits of the token after the last one. */
+static void output_next(const struct model *m, struct graph *g, const char *part, const struct batch *batch, id x)
+{
+    const int64_t B = batch->B;
+    if (batch->T > 1) x = op_gather(g, x, graph_input(g, "last_token", DT_I32, 2, (int64_t[]){B, 1}));
+    graph_output(g, "logits", decoder_logits(m, g, part, op_reshape(g, x, 2, (int64_t[]){B, -1})));
+}
+
+void decoder_outputs(const struct model *m, struct graph *g, const char *part, const struct batch *batch, id x, id labels)
+{
+    const struct llama *c = m->config;
+    if (batch->cache) {
+        output_next(m, g, part, batch, x);
+        return;
+    }
+    struct decoded out = decoder_loss(m, g, part, x, labels);
+    graph_output(g, "loss", out.loss);
+    if (batch->outputs) graph_output(g, "logits", op_reshape(g, out.logits, 3, (int64_t[]){batch->B, batch->T, c->vocabulary}));
+}
+
+/* --- the model itself ------------------------------------------------------------------------ */
 
 static void llama_build(const struct model *m, struct graph *g, const struct batch *batch)
 {
-    const struct llama *c = m->config;
-    const int64_t B = batch->B, T = batch->T;
-    if (batch->cache) {
-        build_next(m, g, batch);
-        return;
-    }
-    id ids = graph_input(g, "input_ids", DT_I32, 2, (int64_t[]){B, T});
-    id labels = graph_input(g, "labels", DT_I32, 2, (int64_t[]){B, T});
-    struct token_rows rows = {0};
-    if (batch->packed) rows.positions = graph_input(g, "position_ids", DT_I32, 2, (int64_t[]){B, T});
-    if (batch->packed) rows.ranges = graph_input(g, "ranges", DT_I32, 3, (int64_t[]){B, T, 2});
-    id x = decoder_states(m, g, "", decoder_embed(m, g, "", ids), rows);
-    struct decoded out = decoder_loss(m, g, "", x, labels);
-    graph_output(g, "loss", out.loss);
-    if (batch->outputs) graph_output(g, "logits", op_reshape(g, out.logits, 3, (int64_t[]){B, T, c->vocabulary}));
+    id ids = decoder_ids(g, batch), labels = decoder_labels(g, batch);
+    struct token_rows rows = decoder_rows(g, batch);
+    decoder_outputs(m, g, "", batch, decoder_states(m, g, "", decoder_embed(m, g, "", ids), rows), labels);
 }
 
 const struct family llama_family = {"llama", llama_parse, llama_build, "model.", .generates = true};

@@ -44,11 +44,12 @@ import torch
 from bitsandbytes.backends.default.ops import _dequantize_4bit_compute
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, BitsAndBytesConfig
 from transformers.utils import logging
 
 sys.dont_write_bytecode = True  # leave no __pycache__ among the cases
 import make_llama
+import make_llava
 import make_sam
 import make_towers
 import make_train
@@ -109,6 +110,13 @@ CASES = {
     "siglip": case("siglip_vision", ["q_proj", "out_proj", "fc2"], r=2),
     "sam": case("sam_target", ["qkv"], modules_to_save=["mask_decoder"]),
     "sam_parts": case("sam_both", ["qkv", "lin1", "v_proj", "proj_in"], r=2, modules_to_save=["neck"]),
+    # Full names, as LlavaForConditionalGeneration has them in memory: other ones than the folder's. Nothing reaches the
+    # tower's last layer.
+    "llava": case("llava_clip_llama", r"model\.(language_model\.layers\.\d\.self_attn\.[qv]_proj|vision_tower\.encoder\.layers\.\d\.mlp\.fc1|multi_modal_projector\.linear_2)", r=2),
+    "llava_save": case("llava_clip_mistral", ["o_proj", "out_proj"], r=2, modules_to_save=["multi_modal_projector"]),
+    "llava_nf4": case("llava_clip_mistral", "all-linear", r=2, nf4=NF4),
+    "idefics3_tied_save": case("idefics3", ["k_proj"], r=2, modules_to_save=["lm_head"]),
+    "smolvlm": case("smolvlm", ["q_proj", "fc2", "modality_projection.proj"], r=2),
     "train": case("train_untied", ["q_proj", "v_proj", "up_proj"], train=True),
     "train_dora": case("train_tied", ["q_proj", "down_proj"], use_dora=True, modules_to_save=["layers.1.mlp"], train=True),
     "train_nf4": case("train_untied", "all-linear", r=3, nf4=NF4, train=True),
@@ -125,6 +133,8 @@ def base_path(c):
 
 
 def family(c):
+    if c["base"] in make_llava.CASES:
+        return make_llava
     return make_sam if c["base"].startswith("sam_") else make_towers if c["base"].startswith(("clip_", "siglip_")) else make_llama
 
 
@@ -132,7 +142,8 @@ def load_base(c, dtype):
     folder, kind = os.path.relpath(base_path(c)), family(c)  # peft writes this path
     if c["nf4"] is not None:
         more = dict(quantization_config=BitsAndBytesConfig(**c["nf4"])) if c["nf4"] else {}
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", device_map="cpu", **more).eval()
+        auto = AutoModelForImageTextToText if kind is make_llava else AutoModelForCausalLM
+        return auto.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", device_map="cpu", **more).eval()
     if kind is make_llama:
         return make_llama.load_model(folder, dtype)
     return kind.load_model(folder, kind.CASES[c["base"]], dtype)
@@ -250,6 +261,8 @@ def outputs(model, c, batch, dtype):
         return make_llama.outputs(model, batch)
     if family(c) is make_towers:
         return make_towers.outputs(model, make_towers.CASES[c["base"]], batch["pixel_values"], dtype)
+    if family(c) is make_llava:
+        return make_llava.outputs(model, make_llava.CASES[c["base"]], batch, dtype)
     return make_sam.outputs(model, make_sam.CASES[c["base"]], batch, dtype)
 
 

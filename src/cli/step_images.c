@@ -1,0 +1,101 @@
+/*
+ * step_images.c: the images of `plimsoll step`, for a model that takes them among its tokens (models/images.h).
+ *
+ * pixel_values [N,channels,side,side] are the images of the whole batch, in the order in which their tokens
+ * come in input_ids. Models for which transformers pads them, [B,M,...], are given so too: an image of zeros
+ * is padding. The image tokens are counted before anything is planned: there must be as many as features.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "cli/step.h"
+#include "models/images.h"
+
+static const struct st_entry *find_given(const struct step *s, const struct model *m, const char *name)
+{
+    const struct port *p = model_port(m, name);
+    return p ? s->given[p - m->ports] : NULL;
+}
+
+/* Row r of input_ids as i32. */
+static int read_ids(const struct step *s, const struct st_entry *t, int64_t r, int64_t *raw, int32_t *ids, struct error *e)
+{
+    const uint64_t bytes = t->bytes / (uint64_t)s->B;
+    int rc = st_read(&s->in, t, (uint64_t)r * bytes, bytes, raw, e);
+    for (int64_t i = 0; i < s->T && !rc; i++) ids[i] = t->dtype == DT_I64 ? (int32_t)raw[i] : ((const int32_t *)(const void *)raw)[i];
+    return rc;
+}
+
+/* --- which images ---------------------------------------------------------------------------------- */
+
+/* Whether an image of the file has a pixel that is not zero. */
+static int is_image(const struct step *s, const struct st_entry *t, int64_t i, int64_t elements, char *raw, float *pixels, bool *out, struct error *e)
+{
+    const uint64_t bytes = (uint64_t)elements * dtype_size(t->dtype);
+    int rc = st_read(&s->in, t, (uint64_t)i * bytes, bytes, raw, e);
+    if (!rc) dtype_convert(pixels, DT_F32, raw, t->dtype, elements);
+    *out = false;
+    for (int64_t k = 0; k < elements && !rc && !*out; k++) *out = pixels[k] != 0;
+    return rc;
+}
+
+/* Lists the images of [B,M,...] that are no padding. */
+static int list_images(struct step *s, const struct st_entry *t, struct error *e)
+{
+    const int64_t all = t->dims[0] * t->dims[1], elements = t->dims[2] * t->dims[3] * t->dims[4];
+    char *raw = mem_alloc((size_t)elements * 4);
+    float *pixels = mem_alloc((size_t)elements * sizeof *pixels);
+    int rc = PL_OK;
+    s->image_at = mem_alloc((size_t)max_i64(1, all) * sizeof *s->image_at);
+    s->size['N'] = 0;
+    for (int64_t i = 0; i < all && !rc; i++) {
+        bool real;
+        rc = is_image(s, t, i, elements, raw, pixels, &real, e);
+        if (!rc && real) s->image_at[s->size['N']++] = i;
+    }
+    mem_free(raw);
+    mem_free(pixels);
+    return rc;
+}
+
+int step_check_images(struct step *s, const struct model *m, struct error *e)
+{
+    if (!m->images) return PL_OK;
+    const struct st_entry *t = find_given(s, m, "pixel_values"), *input = find_given(s, m, "input_ids");
+    int64_t *raw = mem_alloc((size_t)s->T * 8), next = 0;
+    int32_t *ids = mem_alloc((size_t)s->T * sizeof *ids), *index = mem_alloc((size_t)s->T * sizeof *index);
+    int rc = t && t->rank == 5 ? list_images(s, t, e) : PL_OK;
+    for (int64_t r = 0; r < s->B && !rc; r++) {
+        rc = read_ids(s, input, r, raw, ids, e);
+        if (!rc) image_index(m, ids, s->T, &next, index);
+    }
+    const int64_t images = s->size['N'];
+    if (!rc && next != images * m->images->features)
+        rc = error_set(e, PL_USAGE, "%s: input_ids has %" PRId64 " image tokens (id %d), and pixel_values %" PRId64 " images of %" PRId64 " features: expected %" PRId64 " tokens", s->in.path,
+                       next, m->images->token, images, m->images->features, images * m->images->features);
+    mem_free(raw);
+    mem_free(ids);
+    mem_free(index);
+    return rc;
+}
+
+/* --- the inputs ---------------------------------------------------------------------------------------- */
+
+int step_put_images(struct step *s, struct error *e)
+{
+    const struct model *m = &s->run.model;
+    struct run_input x;
+    if (!m->images || !run_input(&s->run, "image_index", &x)) return PL_OK;
+    int64_t *raw = mem_alloc((size_t)s->T * 8), next = 0;
+    int32_t *ids = mem_alloc((size_t)s->T * sizeof *ids), *index = mem_alloc((size_t)s->T * sizeof *index);
+    int rc = PL_OK;
+    for (int64_t r = 0; r < s->B && !rc; r++) {
+        rc = read_ids(s, find_given(s, m, "input_ids"), r, raw, ids, e);
+        if (!rc) image_index(m, ids, s->T, &next, index);
+        if (!rc) rc = run_write_input(&s->run, "image_index", r, index, (uint64_t)s->T * sizeof *index, e);
+    }
+    mem_free(raw);
+    mem_free(ids);
+    mem_free(index);
+    return rc;
+}
