@@ -37,8 +37,6 @@ near() {
 check 'recompute: same bytes' equal llava_clip_llama --set memory.recompute=all
 check 'recompute, three feature layers: same bytes' equal llava_memory4 --set memory.recompute=all+halves+selective
 check 'offload: same bytes' equal llava_clip_llama --set memory.offload=weights
-check 'micro-batches of one sample: near' near llava_clip_llama --set memory.micro_batch=1
-check 'micro-batches, SmolVLM: near' near smolvlm --set memory.micro_batch=1
 check 'the LM head in chunks: near' near llava_clip_mistral --set memory.head_chunks=3
 # The tower is frozen: it has no gradients, and the others are the same.
 frozen() {
@@ -79,6 +77,15 @@ tower_inside() {
     "$tools/compare" "$tmp/plain.safetensors" "$tmp/other.safetensors" --logits 1e-12 --grad 1e-12
 }
 check 'llava_med with a trained tower: saved with it, and read again' tower_inside
+# Its checkpoint is one folder too, and the run goes on from it.
+resumed() {
+    rm -rf "$tmp/run" "$tmp/whole"
+    local more=(--set train.learning_rate=0.01 --set train.schedule=constant --set train.save_every=2)
+    expect 0 '' train_case llava_med "${more[@]}" --set train.steps=4 && mv "$tmp/run" "$tmp/whole" || return 1
+    expect 0 '' train_case llava_med "${more[@]}" --set train.steps=2 && expect 0 'resuming after step 2' train_case llava_med "${more[@]}" --set train.steps=4 --resume || return 1
+    same "$tmp/whole/model/model.safetensors" "$tmp/run/model/model.safetensors"
+}
+check 'llava_med with a trained tower: resume' resumed
 # A new adapter has the names of the modules in memory, as PEFT reads them.
 adapter() {
     rm -rf "$tmp/run"
@@ -139,5 +146,6 @@ check 'a tower of another model' wrong llava_med 's/"mm_hidden_size": 24/"mm_hid
 no_tower() { expect 2 'the folder has no weights of the vision tower openai/clip-tiny-of-the-tests \(mm_vision_tower\); set model.vision_tower' "$binary" step --model $cases/llava_med --batch $cases/llava_med/batch.safetensors --out "$tmp/other.safetensors"; }
 check 'no tower, and no folder of it' no_tower
 check 'a tower folder that does not exist' expect 2 'model.vision_tower: .*nowhere' "$binary" step --model $cases/llava_med --batch $cases/llava_med/batch.safetensors --out "$tmp/other.safetensors" --set model.vision_tower=/nowhere
+check 'a tower folder for a model that has its tower inside' expect 2 'model.vision_tower is for LLaVA models in the original layout .*, and .* is a llava: leave it out' step llava_clip_llama "$tmp/other.safetensors" --set model.vision_tower=$cases/clip_full
 check 'images in tiles' wrong llava_original 's/"image_aspect_ratio": "pad"/"image_aspect_ratio": "anyres"/' 'images in tiles are not supported'
 summary

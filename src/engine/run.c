@@ -315,6 +315,10 @@ static int open_model(struct run *r, const struct run_options *o, struct error *
     const struct config *c = r->config;
     if (o->config_json) return model_text(&r->model, o->config_json, "the given config.json", e);
     if (o->define) return model_define(&r->model, o->define, c->model_path, e);
+    if (c->model_vision_tower && !c->model_path) {
+        error_set(e, PL_USAGE, "model.vision_tower is for a model folder (model.path), which is not given");
+        return config_at_key(c, KEY_model_vision_tower, e);
+    }
     const enum config_key key = c->model_path ? KEY_model_path : KEY_model_preset;
     int rc = c->model_path ? model_open_with(&r->model, c->model_path, c->model_vision_tower, e) : model_preset(&r->model, c->model_preset, e);
     if (!rc || !o->train || !config_given(c, key)) return rc; /* in other commands --model overrides the file */

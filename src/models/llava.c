@@ -118,7 +118,7 @@ static int parse_llava(struct model *m, const struct value *config, struct error
     bool tied = false;
     int rc = llava_part_config(m, config, "vision_config", "clip_vision_model", usual_tower, &vision, e);
     if (!rc) rc = llava_part_config(m, config, "text_config", "llama", usual_decoder, &text, e);
-    if (!rc && (rc = llava_add_tower(m, c->tower, vision, m->vision_tower, e))) error_prepend(e, "vision_config");
+    if (!rc && (rc = llava_add_tower(m, c->tower, vision, NULL, e))) error_prepend(e, "vision_config");
     if (!rc && (rc = llava_add_decoder(m, c->decoder, text, e))) error_prepend(e, "text_config");
     if (!rc) rc = value_opt_bool(config, "tie_word_embeddings", &tied, e);
     if (!rc && tied) decoder_tie(llava_part(m, c->decoder), true); /* else text_config decides */

@@ -163,6 +163,7 @@ int llava_parse_original(struct model *m, const struct value *config, const char
 {
     struct llava *c = m->config = bump_alloc(&m->memory, sizeof *c);
     *c = (struct llava){.tower = TOWER, .decoder = ""};
+    m->leaves_tower = true;
     struct value *text = value_copy(&m->memory, config);
     value_put(&m->memory, text, "model_type", value_string(&m->memory, decoder));
     int64_t width = 0;

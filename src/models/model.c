@@ -65,6 +65,8 @@ int model_open_with(struct model *m, const char *path, const char *vision_tower,
     if (vision_tower) m->vision_tower = bump_string(&m->memory, vision_tower);
     int rc = file_read(file, 16u << 20, &m->config_text, &n, e);
     if (!rc) rc = parse_config(m, n, file, e);
+    if (!rc && vision_tower && !m->leaves_tower)
+        rc = error_set(e, PL_USAGE, "model.vision_tower is for LLaVA models in the original layout (llava_llama, llava_mistral), and %s is a %s: leave it out", path, m->family->model_type);
     if (rc) model_close(m);
     return rc;
 }

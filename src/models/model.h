@@ -49,7 +49,8 @@ struct image_model;
 struct model {
     const struct family *family;
     char path[1024];        /* the folder; "" for a preset */
-    const char *vision_tower; /* the folder of its vision tower (model.vision_tower); NULL: it is in the model's own */
+    const char *vision_tower; /* the folder of its vision tower (model.vision_tower); NULL: it is in the model's own... */
+    bool leaves_tower;      /* ...where folders of this model leave it out */
     char *config_text;      /* config.json, byte for byte */
     struct bump memory;     /* owns the parsed configuration */
     void *config;           /* the family's own struct */
