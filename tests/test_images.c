@@ -1,7 +1,7 @@
 /*
  * test_images.c: images among the tokens of a batch (models/images.h): a batch whose samples have room for some
  * images each gives the loss and the gradients of one whose samples share all images, for any room, with and
- * without micro-batches; and what image_index writes.
+ * without micro-batches; where the tower runs; and what image_index writes.
  *
  * Run from the repository's root: the model is a folder of tests/golden.
  */
@@ -153,6 +153,13 @@ static void test_rooms(void **state)
     mem_free(all.at);
 }
 
+static bool has_op(const struct graph *g, enum program p, enum op op)
+{
+    for (uint32_t k = 0; k < g->order[p].nodes.n; k++)
+        if (node_at(g, g->order[p].nodes.at[k])->op == op) return true;
+    return false;
+}
+
 /* Text alone: the graph has no images, and nothing of the tower runs. */
 static void test_no_images(void **state)
 {
@@ -166,7 +173,25 @@ static void test_no_images(void **state)
     must(config_set(&c, "data.sequence=14", &e), &e);
     must(run_plan(&r, &c, &(struct run_options){.train = true, .own = &(struct image_batch){0}, .own_bytes = sizeof(struct image_batch)}, &e), &e);
     assert_false(run_input(&r, "image_index", &x));
-    for (uint32_t k = 0; k < r.graph.order[PROGRAM_STEP].nodes.n; k++) assert_int_not_equal(node_at(&r.graph, r.graph.order[PROGRAM_STEP].nodes.at[k])->op, OP_CONV);
+    assert_false(has_op(&r.graph, PROGRAM_STEP, OP_CONV));
+    run_close(&r);
+    config_free(&c);
+}
+
+/* Generation: the tower runs with the prompt, not with the tokens of the answer. */
+static void test_generation(void **state)
+{
+    (void)state;
+    struct config c;
+    struct run r;
+    struct error e;
+    const struct run_generation generation = {.cache = 32, .prompt = 14, .answer = 8, .chunk = 16};
+    config_init(&c);
+    must(config_set(&c, "model.path=" FOLDER, &e), &e);
+    must(config_set(&c, "device.kind=cpu", &e), &e);
+    must(run_plan(&r, &c, &(struct run_options){.forward = true, .B = 1, .T = 16, .generate = &generation, .own = &(struct image_batch){2}, .own_bytes = sizeof(struct image_batch)}, &e), &e);
+    assert_true(has_op(&r.graph, PROGRAM_PROMPT, OP_CONV) && has_op(&r.graph, PROGRAM_PROMPT, OP_REPLACE_ROWS));
+    assert_false(has_op(&r.graph, PROGRAM_NEXT, OP_CONV) || has_op(&r.graph, PROGRAM_NEXT, OP_REPLACE_ROWS));
     run_close(&r);
     config_free(&c);
 }
@@ -194,6 +219,6 @@ static void test_index(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rooms), cmocka_unit_test(test_no_images), cmocka_unit_test(test_index)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rooms), cmocka_unit_test(test_no_images), cmocka_unit_test(test_generation), cmocka_unit_test(test_index)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

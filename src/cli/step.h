@@ -33,6 +33,8 @@ struct step {
 /* Opens the file and finds the model's inputs in it; sets the sizes, prompts, loss_output and
  * has_loss. */
 int step_open(struct step *s, const struct model *m, const char *path, struct error *e);
+/* The tensor of an input; NULL: not given. */
+const struct st_entry *step_given(const struct step *s, const struct model *m, const char *name);
 /* Checks all values and writes them to the graph's inputs; sets `counted`. */
 int step_put_inputs(struct step *s, struct error *e);
 /* step_check_rows checks attention_mask and position_ids and sets `packed`; step_put_rows writes the

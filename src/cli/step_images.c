@@ -11,12 +11,6 @@
 #include "cli/step.h"
 #include "models/images.h"
 
-static const struct st_entry *find_given(const struct step *s, const struct model *m, const char *name)
-{
-    const struct port *p = model_port(m, name);
-    return p ? s->given[p - m->ports] : NULL;
-}
-
 /* Row r of input_ids as i32. */
 static int read_ids(const struct step *s, const struct st_entry *t, int64_t r, int64_t *raw, int32_t *ids, struct error *e)
 {
@@ -58,44 +52,42 @@ static int list_images(struct step *s, const struct st_entry *t, struct error *e
     return rc;
 }
 
-int step_check_images(struct step *s, const struct model *m, struct error *e)
+/* Goes through the rows of input_ids: counts the image tokens, and with `put` writes the input image_index. */
+static int index_rows(struct step *s, const struct model *m, bool put, int64_t *count, struct error *e)
 {
-    if (!m->images) return PL_OK;
-    const struct st_entry *t = find_given(s, m, "pixel_values"), *input = find_given(s, m, "input_ids");
-    int64_t *raw = mem_alloc((size_t)s->T * 8), next = 0;
-    int32_t *ids = mem_alloc((size_t)s->T * sizeof *ids), *index = mem_alloc((size_t)s->T * sizeof *index);
-    int rc = t && t->rank == 5 ? list_images(s, t, e) : PL_OK;
+    const size_t T = (size_t)s->T;
+    int64_t *raw = mem_alloc(T * 8);
+    int32_t *ids = mem_alloc(T * sizeof *ids), *index = mem_alloc(T * sizeof *index);
+    int rc = PL_OK;
+    *count = 0;
     for (int64_t r = 0; r < s->B && !rc; r++) {
-        rc = read_ids(s, input, r, raw, ids, e);
-        if (!rc) image_index(m, ids, s->T, &next, index);
+        rc = read_ids(s, step_given(s, m, "input_ids"), r, raw, ids, e);
+        if (!rc) image_index(m, ids, s->T, count, index);
+        if (!rc && put) rc = run_write_input(&s->run, "image_index", r, index, T * sizeof *index, e);
     }
-    const int64_t images = s->size['N'];
-    if (!rc && next != images * m->images->features)
-        rc = error_set(e, PL_USAGE, "%s: input_ids has %" PRId64 " image tokens (id %d), and pixel_values %" PRId64 " images of %" PRId64 " features: expected %" PRId64 " tokens", s->in.path,
-                       next, m->images->token, images, m->images->features, images * m->images->features);
     mem_free(raw);
     mem_free(ids);
     mem_free(index);
     return rc;
 }
 
-/* --- the inputs ---------------------------------------------------------------------------------------- */
+int step_check_images(struct step *s, const struct model *m, struct error *e)
+{
+    if (!m->images) return PL_OK;
+    const struct st_entry *t = step_given(s, m, "pixel_values");
+    int64_t tokens = 0;
+    int rc = t && t->rank == 5 ? list_images(s, t, e) : PL_OK;
+    if (!rc) rc = index_rows(s, m, false, &tokens, e);
+    const int64_t images = s->size['N'], expected = images * m->images->features;
+    if (!rc && tokens != expected)
+        rc = error_set(e, PL_USAGE, "%s: input_ids has %" PRId64 " image tokens (id %d), and pixel_values %" PRId64 " images of %" PRId64 " features: expected %" PRId64 " tokens", s->in.path,
+                       tokens, m->images->token, images, m->images->features, expected);
+    return rc;
+}
 
 int step_put_images(struct step *s, struct error *e)
 {
-    const struct model *m = &s->run.model;
     struct run_input x;
-    if (!m->images || !run_input(&s->run, "image_index", &x)) return PL_OK;
-    int64_t *raw = mem_alloc((size_t)s->T * 8), next = 0;
-    int32_t *ids = mem_alloc((size_t)s->T * sizeof *ids), *index = mem_alloc((size_t)s->T * sizeof *index);
-    int rc = PL_OK;
-    for (int64_t r = 0; r < s->B && !rc; r++) {
-        rc = read_ids(s, find_given(s, m, "input_ids"), r, raw, ids, e);
-        if (!rc) image_index(m, ids, s->T, &next, index);
-        if (!rc) rc = run_write_input(&s->run, "image_index", r, index, (uint64_t)s->T * sizeof *index, e);
-    }
-    mem_free(raw);
-    mem_free(ids);
-    mem_free(index);
-    return rc;
+    int64_t tokens;
+    return run_input(&s->run, "image_index", &x) ? index_rows(s, &s->run.model, true, &tokens, e) : PL_OK;
 }

@@ -36,7 +36,8 @@ id images_merge(const struct model *m, struct graph *g, const struct batch *batc
     const int64_t dim[] = {all ? all : 1, m->images->channels, m->image, m->image};
     id pixels = graph_input_along(g, "pixel_values", DT_F32, 4, dim, each && n ? 0 : INPUT_SHARED);
     id rows = features(m, g, pixels);
-    if (!rows || !x || !n) return rows ? x : 0;
+    const bool answer = program_is(g->at.program, PROGRAM_SINGLE); /* tokens that were generated: the images are before them */
+    if (!rows || !x || !n || answer) return rows ? x : 0;
     const int64_t C = tensor_last(tensor_at(g, x)), R = n * m->images->features;
     rows = op_reshape(g, rows, each ? 3 : 2, each ? (int64_t[]){B, R, C} : (int64_t[]){R, C});
     return op_replace_rows(g, x, graph_input(g, "image_index", DT_I32, 2, (int64_t[]){B, T}), rows);

@@ -17,7 +17,7 @@
 
 #include "models/model.h"
 
-/* --- decoders: llama, mistral, qwen2 (llama.c) ----------------------------------------------- */
+/* --- decoders: llama, mistral, qwen2 (decoder.c) ----------------------------------------------- */
 
 int64_t decoder_width(const struct model *m); /* C of the embeddings */
 /* For parse: names of the decoder's parameters begin with `root` instead of "model.", and the head is in the part, or
