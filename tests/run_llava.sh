@@ -128,6 +128,8 @@ forged llava_original set input_ids 0 -201
 check 'an id that is no image token' refused llava_original 'input_ids\[0,0\] is -201, the vocabulary has 61'
 cp $cases/llava_clip_mistral/batch.safetensors "$tmp/batch.safetensors"
 check 'a batch of another strategy' refused llava_clip_llama 'input_ids has 15 image tokens .* expected 12 tokens'
+forged smolvlm set pixel_attention_mask 5 0
+check 'an image that does not fill its square' refused smolvlm 'pixel_attention_mask leaves out pixels of image 0'
 # config CASE SED: a copy of the case in $tmp/config, with another config.json.
 config() {
     rm -rf "$tmp/config"

@@ -3,7 +3,7 @@
  *
  * pixel_values [N,channels,side,side] are the images of the whole batch, in the order in which their tokens
  * come in input_ids. Models for which transformers pads them, [B,M,...], are given so too: an image of zeros
- * is padding. The image tokens are counted before anything is planned: there must be as many as features.
+ * is padding, and a pixel_attention_mask may say so again. The image tokens are counted before anything is planned: there must be as many as features.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -52,6 +52,24 @@ static int list_images(struct step *s, const struct st_entry *t, struct error *e
     return rc;
 }
 
+/* The pixels of an image, unless it is padding, are all there. */
+static int check_mask(const struct step *s, const struct st_entry *t, bool listed, struct error *e)
+{
+    const int64_t all = t->dims[0] * t->dims[1], pixels = t->dims[2] * t->dims[3];
+    const uint64_t size = t->bytes / (uint64_t)t->elements;
+    char *raw = mem_alloc((size_t)pixels * size);
+    int rc = PL_OK;
+    for (int64_t i = 0; i < (listed ? s->size['N'] : all) && !rc; i++) {
+        const int64_t image = listed ? s->image_at[i] : i;
+        rc = image < all ? st_read(&s->in, t, (uint64_t)image * (uint64_t)pixels * size, (uint64_t)pixels * size, raw, e) : PL_OK;
+        for (int64_t k = 0; k < pixels && !rc; k++)
+            if (raw[(uint64_t)k * size] != 1)
+                rc = error_set(e, PL_USAGE, "%s: pixel_attention_mask leaves out pixels of image %" PRId64 "; images must fill their squares: resize them to config.json's image_size", s->in.path, image);
+    }
+    mem_free(raw);
+    return rc;
+}
+
 /* Goes through the rows of input_ids: counts the image tokens, and with `put` writes the input image_index. */
 static int index_rows(struct step *s, const struct model *m, bool put, int64_t *count, struct error *e)
 {
@@ -76,7 +94,10 @@ int step_check_images(struct step *s, const struct model *m, struct error *e)
     if (!m->images) return PL_OK;
     const struct st_entry *t = step_given(s, m, "pixel_values");
     int64_t tokens = 0;
-    int rc = t && t->rank == 5 ? list_images(s, t, e) : PL_OK;
+    const struct st_entry *mask = step_given(s, m, "pixel_attention_mask");
+    const bool listed = t && t->rank == 5;
+    int rc = listed ? list_images(s, t, e) : PL_OK;
+    if (!rc && mask) rc = check_mask(s, mask, listed, e);
     if (!rc) rc = index_rows(s, m, false, &tokens, e);
     const int64_t images = s->size['N'], expected = images * m->images->features;
     if (!rc && tokens != expected)

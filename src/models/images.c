@@ -14,6 +14,7 @@ int images_describe(struct model *m, const struct model *tower, int64_t features
     m->images = bump_alloc(&m->memory, sizeof *m->images);
     *m->images = (struct image_model){.token = (int32_t)token, .features = features, .channels = s.channels, .padded = padded};
     model_add_port(m, &(struct port){"pixel_values", VALUES_REAL, 4, {OPEN_IMAGES, s.channels, s.image, s.image}, true});
+    if (padded) model_add_port(m, &(struct port){"pixel_attention_mask", VALUES_PADDING, 4, {OPEN('B'), OPEN('M'), s.image, s.image}, true});
     return PL_OK;
 }
 

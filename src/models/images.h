@@ -29,7 +29,9 @@ struct image_model {
     int32_t token;         /* the id that stands for a feature; it need not be in the vocabulary */
     int64_t features;      /* of an image: the tokens that it takes */
     int64_t channels;
-    bool padded;           /* transformers' pixel_values are [B,M,...], and an image of zeros is padding */
+    /* transformers' pixel_values are [B,M,...], where an image of zeros is padding, with a pixel_attention_mask
+     * [B,M,side,side]. Images fill their squares here. */
+    bool padded;
 };
 
 /* What a batch of such a model holds (batch.own). */

@@ -256,6 +256,7 @@ def random_batch(c, generator):
             for b, k in enumerate(c["images"]):
                 padded[b, :k] = pixels[at:at + k]
                 at += k
+            batch["pixel_attention_mask"] = (padded != 0).any(dim=(2, 3, 4), keepdim=True)[:, :, 0].expand(*padded.shape[:2], *padded.shape[3:]).to(torch.uint8).contiguous()
             pixels = padded
         batch["pixel_values"] = pixels
     return batch
@@ -265,6 +266,8 @@ def inputs_of(c, batch, dtype):
     out = {"input_ids": batch["input_ids"].long(), "use_cache": False}
     token = text_case(c)["vocab"] - 1
     out["input_ids"] = torch.where(out["input_ids"] == -200, token, out["input_ids"])
+    if "pixel_attention_mask" in batch:
+        out["pixel_attention_mask"] = batch["pixel_attention_mask"]
     if "pixel_values" in batch:
         pixels = batch["pixel_values"].to(dtype)
         out["pixel_values"] = pixels if c["kind"] not in ("smolvlm", "idefics3") or pixels.dim() == 5 else pixels[:, None]
