@@ -148,6 +148,8 @@ check 'a tower of another model' wrong llava_med 's/"mm_hidden_size": 24/"mm_hid
 no_tower() { expect 2 'the folder has no weights of the vision tower openai/clip-tiny-of-the-tests \(mm_vision_tower\); set model.vision_tower' "$binary" step --model $cases/llava_med --batch $cases/llava_med/batch.safetensors --out "$tmp/other.safetensors"; }
 check 'no tower, and no folder of it' no_tower
 check 'a tower folder that does not exist' expect 2 'model.vision_tower: .*nowhere' "$binary" step --model $cases/llava_med --batch $cases/llava_med/batch.safetensors --out "$tmp/other.safetensors" --set model.vision_tower=/nowhere
+itself() { expect 2 'the vision tower .*llava_med is a llava_mistral, expected clip_vision_model' "$binary" step --model $cases/llava_med --batch $cases/llava_med/batch.safetensors --out "$tmp/other.safetensors" --set model.vision_tower=$cases/llava_med; }
+check 'the model itself as its tower' itself
 check 'a tower folder for a model that has its tower inside' expect 2 'model.vision_tower is for LLaVA models in the original layout .*, and .* is a llava: leave it out' step llava_clip_llama "$tmp/other.safetensors" --set model.vision_tower=$cases/clip_full
 check 'images in tiles' wrong llava_original 's/"image_aspect_ratio": "pad"/"image_aspect_ratio": "anyres"/' 'images in tiles are not supported'
 summary

@@ -87,6 +87,17 @@ static int read_sizes(struct model *m, const char *folder, const char *name, str
     return unknown_tower(m, name, true, e);
 }
 
+/* A tower in a folder of its own. That folder must not name another: it may be the model's. */
+static int add_folder(struct model *m, const char *folder, struct error *e)
+{
+    struct value *config;
+    const char *type = "";
+    int rc = read_sizes(m, folder, NULL, &config, e);
+    if (!rc) rc = value_opt_string(config, "model_type", &type, e);
+    if (!rc && !strncmp(type, "llava", 5)) rc = error_set(e, PL_USAGE, "the vision tower %.300s is a %.40s, expected clip_vision_model or siglip_vision_model", folder, type);
+    return rc ? rc : llava_add_tower(m, TOWER, NULL, folder, e);
+}
+
 /* The tower's folder is that of model.vision_tower, or the one that mm_vision_tower is. Weights in the model's own
  * folder come first: they were trained there. */
 static int add_tower(struct model *m, const struct value *config, struct error *e)
@@ -99,7 +110,7 @@ static int add_tower(struct model *m, const struct value *config, struct error *
     if (rc) return rc;
     if (folder && !dir_exists(folder)) return model_missing(folder, e) ? error_prepend(e, "model.vision_tower") : PL_OK;
     if (!folder && *name && dir_exists(name)) folder = name;
-    if (!inside) return folder ? llava_add_tower(m, TOWER, NULL, folder, e) : unknown_tower(m, name, false, e);
+    if (!inside) return folder ? add_folder(m, folder, e) : unknown_tower(m, name, false, e);
     rc = read_sizes(m, folder, name, &sizes, e);
     return rc ? rc : llava_add_tower(m, TOWER, sizes, NULL, e);
 }
