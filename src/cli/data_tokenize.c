@@ -21,7 +21,7 @@ static int find_vocabulary(const struct config *c, int64_t *out, struct error *e
     struct model m;
     *out = 0;
     if (!c->model_path && !c->model_preset) return PL_OK;
-    if (c->model_path ? model_open(&m, c->model_path, e) : model_preset(&m, c->model_preset, e)) return e->code;
+    if (c->model_path ? model_open_with(&m, c->model_path, c->model_vision_tower, e) : model_preset(&m, c->model_preset, e)) return e->code;
     *out = m.vocabulary;
     model_close(&m);
     return PL_OK;

@@ -224,7 +224,7 @@ static int open_model(const struct config *c, const char *name, struct model *m,
 {
     if (name) return model_find(m, name, e);
     if (config_check(c, CONFIG_NEEDS_MODEL, e)) return e->code;
-    return c->model_path ? model_open(m, c->model_path, e) : model_preset(m, c->model_preset, e);
+    return c->model_path ? model_open_with(m, c->model_path, c->model_vision_tower, e) : model_preset(m, c->model_preset, e);
 }
 
 static int list_modules(const struct config *c, const char *name, bool json, struct error *e)

@@ -3,7 +3,8 @@
  * and gradients, for comparison with another framework.
  *
  * Names are those of the Hugging Face forward. A language model takes input_ids, labels,
- * attention_mask and position_ids and writes logits and loss; without labels only logits. A vision tower takes pixel_values and writes
+ * attention_mask and position_ids and writes logits and loss; without labels only logits. One that takes images among
+ * its tokens also takes pixel_values, the images of the whole batch. A vision tower takes pixel_values and writes
  * last_hidden_state and hidden_states.N. A mask model (SAM) takes pixel_values and prompts and
  * writes pred_masks and iou_scores. The loss of a tower or a mask model is the mean square of the
  * output that the file's metadata names as loss_output; with gt_masks it is the training loss,
@@ -31,10 +32,10 @@ static int run_once(struct step *s, const struct config *c, const struct options
 
 /* The model determines the inputs that the file must hold, and the file determines the batch size.
  * So the model is opened once for its ports, before the run is planned. */
-static int open_batch(struct step *s, const struct options *o, struct error *e)
+static int open_batch(struct step *s, const struct config *c, const struct options *o, struct error *e)
 {
     struct model m;
-    int rc = model_open(&m, o->model, e);
+    int rc = model_open_with(&m, o->model, c->model_vision_tower, e);
     if (rc) return rc;
     rc = step_open(s, &m, o->batch, e);
     model_close(&m);
@@ -60,10 +61,11 @@ static int step_files(const struct options *o, struct error *e)
     if (!c.memory_precision.chosen) c.memory_precision = (struct config_setting){true, "f32"};
     c.model_path = (char *)o->model;
     c.model_preset = NULL;
-    rc = open_batch(&s, o, e);
+    rc = open_batch(&s, &c, o, e);
     s.prompts.loss = batch_loss(&c);
     if (!rc) rc = run_once(&s, &c, o, e);
     st_close(&s.in);
+    mem_free(s.image_at);
     config_free(&c);
     return rc;
 }

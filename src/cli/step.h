@@ -5,6 +5,7 @@
  *     step_inputs.c    IN.safetensors, checked against the model's ports
  *     step_values.c    its values, checked and converted to the graph's inputs
  *     step_rows.c      attention_mask and position_ids of a language model
+ *     step_images.c    images among its tokens
  *     step_outputs.c   OUT.safetensors: outputs, loss, gradients
  */
 #ifndef CLI_STEP_H
@@ -22,6 +23,7 @@ struct step {
     struct prompting prompts;    /* of a mask model... */
     bool prompted;               /* ...which it is */
     bool packed;                 /* the batch has padding or position_ids (batch.packed) */
+    int64_t *image_at;           /* images of padded pixel_values, size['N'] of them: their numbers in the file; NULL: all */
     const char *loss_output;     /* of a tower, from the file's metadata; NULL: the model's default */
     bool has_loss;
     struct run run;
@@ -31,12 +33,17 @@ struct step {
 /* Opens the file and finds the model's inputs in it; sets the sizes, prompts, loss_output and
  * has_loss. */
 int step_open(struct step *s, const struct model *m, const char *path, struct error *e);
+/* The tensor of an input; NULL: not given. */
+const struct st_entry *step_given(const struct step *s, const struct model *m, const char *name);
 /* Checks all values and writes them to the graph's inputs; sets `counted`. */
 int step_put_inputs(struct step *s, struct error *e);
 /* step_check_rows checks attention_mask and position_ids and sets `packed`; step_put_rows writes the
  * graph's inputs position_ids and ranges, if it is. */
 int step_check_rows(struct step *s, const struct model *m, struct error *e);
 int step_put_rows(struct step *s, struct error *e);
+/* step_check_images counts the images and their tokens; step_put_images writes the graph's input image_index. */
+int step_check_images(struct step *s, const struct model *m, struct error *e);
+int step_put_images(struct step *s, struct error *e);
 int step_write(struct step *s, const char *path, struct error *e);
 
 #endif

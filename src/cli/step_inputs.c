@@ -9,6 +9,7 @@
 #include <strings.h>
 
 #include "cli/step.h"
+#include "models/images.h"
 
 enum { SIZE_MOST = 1 << 20 }; /* largest size that the batch file may set */
 
@@ -63,7 +64,8 @@ static int check_entry(struct step *s, const struct port *p, const struct st_ent
     for (int i = 0; i < t->rank; i++) {
         if (p->dim[i] == OPEN('T') && t->dims[i] < 2)
             return error_set(e, PL_USAGE, "%s: %s has T = %lld, it must be at least 2", path, t->name, (long long)t->dims[i]);
-        if (t->dims[i] < 1 || (p->dim[i] < 0 && t->dims[i] > SIZE_MOST))
+        const bool none = t->dims[i] < 1 && (i || p->dim[i] != OPEN_IMAGES);
+        if (none || (p->dim[i] < 0 && t->dims[i] > SIZE_MOST))
             return error_set(e, PL_USAGE, "%s: %s has %lld in dimension %d, it must be between 1 and %d", path, t->name,
                              (long long)t->dims[i], i, SIZE_MOST);
         if (!agrees(s, p->dim[i], t->dims[i]))
@@ -71,6 +73,18 @@ static int check_entry(struct step *s, const struct port *p, const struct st_ent
                              print_shape(p->rank, p->dim, expected), p->dim[i] < 0 ? ", where a letter has the same size in all inputs" : " by the model's config.json");
     }
     return PL_OK;
+}
+
+/* Images that are padded to one number for each sample, [B,M,...], instead of [N,...]. */
+static struct port port_as_given(const struct model *m, const struct port *p, const struct st_entry *t)
+{
+    struct port as = *p;
+    if (!m->images || !m->images->padded || p->dim[0] != OPEN_IMAGES || t->rank != p->rank + 1) return as;
+    as.rank++;
+    as.dim[0] = OPEN('B');
+    as.dim[1] = OPEN('M');
+    memcpy(&as.dim[2], &p->dim[1], (size_t)(p->rank - 1) * sizeof *as.dim);
+    return as;
 }
 
 static int find_entries(struct step *s, const struct model *m, struct error *e)
@@ -85,18 +99,21 @@ static int find_entries(struct step *s, const struct model *m, struct error *e)
         s->given[i] = st_find(&s->in, p->name);
         if (!s->given[i] && !p->optional)
             return error_set(e, PL_USAGE, "%s: no %s; this model takes %s", s->in.path, p->name, model_list_ports(m, known));
-        if (s->given[i] && check_entry(s, p, s->given[i], e)) return e->code;
+        const struct port as = s->given[i] ? port_as_given(m, p, s->given[i]) : *p;
+        if (s->given[i] && check_entry(s, &as, s->given[i], e)) return e->code;
     }
     return PL_OK;
 }
 
 /* --- prompts and loss ------------------------------------------------------------------ */
 
-static bool is_given(const struct step *s, const struct model *m, const char *name)
+const struct st_entry *step_given(const struct step *s, const struct model *m, const char *name)
 {
     const struct port *p = model_port(m, name);
-    return p && s->given[p - m->ports];
+    return p ? s->given[p - m->ports] : NULL;
 }
+
+static bool is_given(const struct step *s, const struct model *m, const char *name) { return step_given(s, m, name); }
 
 /* Parses "true", "false", "1" or "0", in any case. */
 static int parse_bool(const struct step *s, const char *key, bool *out, struct error *e)
@@ -171,5 +188,6 @@ int step_open(struct step *s, const struct model *m, const char *path, struct er
     s->B = max_i64(1, s->size['B']);
     s->T = s->size['T'] ? s->size['T'] : 1;
     s->size['T'] = s->T;
-    return rc ? rc : step_check_rows(s, m, e);
+    if (!rc) rc = step_check_rows(s, m, e);
+    return rc ? rc : step_check_images(s, m, e);
 }

@@ -50,7 +50,7 @@ static const char *gradient_name(const struct step *s, const struct param *p, st
     char found[1024];
     const char *published = weight_name(&s->run.graph, p);
     if (s->run.weights.adapter) return bump_format(names, "grad.%s", weights_name_in_adapter(s->run.weights.adapter, &s->run.graph, p, found));
-    bool follow = s->run.model.family->named_as_found && *s->run.weights.naming.strip;
+    bool follow = s->run.model.family->named_as_found && weights_spelled_otherwise(&s->run.weights);
     return bump_format(names, "grad.%s", follow ? weights_name_in_folder(&s->run.weights, published, found) : published);
 }
 

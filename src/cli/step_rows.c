@@ -21,12 +21,6 @@ struct row {
     char *raw;
 };
 
-static const struct st_entry *find_given(const struct step *s, const struct model *m, const char *name)
-{
-    const struct port *p = model_port(m, name);
-    return p ? s->given[p - m->ports] : NULL;
-}
-
 static int64_t element(const struct st_entry *t, const char *raw, int64_t i)
 {
     const uint64_t size = t->bytes / (uint64_t)t->elements;
@@ -98,9 +92,9 @@ static int convert_row(const struct step *s, const struct model *m, int64_t r, s
 {
     int64_t begin = 0, end = s->T;
     int rc = PL_OK;
-    if (x->mask) rc = read_row(s, find_given(s, m, "attention_mask"), r, x->raw, x->mask, e);
+    if (x->mask) rc = read_row(s, step_given(s, m, "attention_mask"), r, x->raw, x->mask, e);
     if (x->mask && !rc) rc = check_mask(s, r, x->mask, &begin, &end, e);
-    if (x->positions && !rc) rc = read_row(s, find_given(s, m, "position_ids"), r, x->raw, x->positions, e);
+    if (x->positions && !rc) rc = read_row(s, step_given(s, m, "position_ids"), r, x->raw, x->positions, e);
     if (x->positions && !rc) rc = check_positions(s, m, r, x->positions, e);
     if (rc) return rc;
     *padded |= begin > 0 || end < s->T;
@@ -114,8 +108,8 @@ static struct row row_new(const struct step *s, const struct model *m)
 {
     const size_t T = (size_t)s->T;
     struct row x = {.at = mem_alloc(T * sizeof *x.at), .range = mem_alloc(T * sizeof *x.range), .raw = mem_alloc(T * 8)};
-    if (find_given(s, m, "attention_mask")) x.mask = mem_alloc(T * sizeof *x.mask);
-    if (find_given(s, m, "position_ids")) x.positions = mem_alloc(T * sizeof *x.positions);
+    if (step_given(s, m, "attention_mask")) x.mask = mem_alloc(T * sizeof *x.mask);
+    if (step_given(s, m, "position_ids")) x.positions = mem_alloc(T * sizeof *x.positions);
     return x;
 }
 

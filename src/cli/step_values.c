@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "cli/step.h"
+#include "models/images.h"
 
 /* The buffer of one row: as in the file (raw), and in the graph's layout (ready). */
 struct row_buffer {
@@ -31,6 +32,7 @@ static int convert_ids(struct step *s, const struct port *p, enum dtype t, int64
     for (int64_t i = 0; i < b->n; i++) {
         int64_t x = t == DT_I64 ? ((const int64_t *)b->raw)[i] : ((const int32_t *)b->raw)[i];
         bool ignored = p->values == VALUES_LABELS && x == -100;
+        if (s->run.model.images && p->values == VALUES_IDS && x == s->run.model.images->token && (x < 0 || x >= s->run.model.vocabulary)) x = 0; /* a feature takes its place */
         if (!ignored && (x < 0 || x >= s->run.model.vocabulary)) return bad_id(s, p, r, i, x, e);
         if (p->values == VALUES_LABELS && i) s->counted += !ignored; /* the first label predicts nothing */
         out[i] = (int32_t)x;
@@ -121,10 +123,11 @@ static int put_port(struct step *s, int k, const struct row_buffer *b, struct er
     if (p->values == VALUES_PADDING || p->values == VALUES_POSITIONS) return PL_OK; /* step_put_rows */
     if (!t && !input) return PL_OK;
     const int64_t rows = p->dim[0] > 0 ? p->dim[0] : s->size[-p->dim[0]];
-    uint64_t bytes = t ? t->bytes / (uint64_t)rows : 0;
+    const uint64_t bytes = t && t->elements ? (uint64_t)b->n * (t->bytes / (uint64_t)t->elements) : 0;
     int rc = PL_OK;
     for (int64_t r = 0; r < rows && !rc; r++) {
-        if (t) rc = st_read(&s->in, t, (uint64_t)r * bytes, bytes, b->raw, e);
+        const int64_t at = s->image_at && p->dim[0] == OPEN_IMAGES ? s->image_at[r] : r;
+        if (t) rc = st_read(&s->in, t, (uint64_t)at * bytes, bytes, b->raw, e);
         if (!t) fill_absent(p, b);
         else if (!rc) rc = convert(s, p, t, r, b, e);
         if (!rc && input) rc = run_write_bytes(&s->run, p->name, (uint64_t)(r * b->bytes), b->ready, (uint64_t)b->bytes, e);
@@ -182,6 +185,7 @@ int step_put_inputs(struct step *s, struct error *e)
     }
     if (!rc) rc = put_valid(s, e);
     if (!rc) rc = step_put_rows(s, e);
+    if (!rc) rc = step_put_images(s, e);
     if (!rc) s->counted = count(s);
     if (!rc && s->has_loss && !(s->counted > 0))
         rc = error_set(e, PL_USAGE, "%s: every label is ignored, so there is no loss", s->in.path);

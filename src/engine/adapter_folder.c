@@ -275,14 +275,14 @@ int adapter_folder_read_f32(const struct adapter_folder *f, const struct adapter
 
 /* --- the names of the base ------------------------------------------------------------------ */
 
-/* Spellings: how a name of the adapter becomes a name of the base. The first rule whose beginning the name has
+/* Renamings: how a name of the adapter becomes a name of the base. The first rule whose beginning the name has
  * applies; a name without a rule stays. */
 enum { RULES = 4 };
-static const struct spelling {
+static const struct renaming {
     struct {
         const char *from, *to;
     } rules[RULES];
-} spellings[] = {
+} renamings[] = {
     {{{NULL}}},
     {{{"model.", ""}}},           /* the base's file has no root */
     {{{"", "model."}}},           /* the adapter was made on the model without its head */
@@ -295,7 +295,7 @@ static const struct spelling {
 };
 
 /* The name of the base that an adapter's tensor belongs to by a spelling, behind a prefix. */
-static const char *base_name(struct bump *b, const struct adapter_tensor *t, const struct spelling *s, const char *before)
+static const char *base_name(struct bump *b, const struct adapter_tensor *t, const struct renaming *s, const char *before)
 {
     const char *own = t->part == ADAPTER_WHOLE ? t->module : bump_format(b, "%s.weight", t->module);
     for (int i = 0; i < RULES && s->rules[i].from; i++) {
@@ -318,7 +318,7 @@ static bool has_name(const struct base_names *l, const char *name)
 }
 
 /* The number of tensors whose base is found; *first is the first that is not. */
-static uint32_t count_matched(const struct adapter_folder *f, const struct base_names *l, const struct spelling *s, const char *before, uint32_t *first)
+static uint32_t count_matched(const struct adapter_folder *f, const struct base_names *l, const struct renaming *s, const char *before, uint32_t *first)
 {
     struct bump b = {0};
     uint32_t found = 0;
@@ -333,7 +333,7 @@ static uint32_t count_matched(const struct adapter_folder *f, const struct base_
 /* What precedes the name of the adapter's first tensor in the base: "module.". NULL: nothing that fits. */
 static const char *prefix_in(struct adapter_folder *f, const struct base_names *l)
 {
-    const char *own = base_name(&f->memory, &f->tensors[0], &spellings[0], ".");
+    const char *own = base_name(&f->memory, &f->tensors[0], &renamings[0], ".");
     for (uint32_t i = 0; i < l->n; i++)
         if (text_ends_with(l->at[i], own)) return bump_format(&f->memory, "%.*s", (int)(strlen(l->at[i]) - strlen(own) + 1), l->at[i]);
     return NULL;
@@ -356,12 +356,12 @@ int adapter_folder_match(struct adapter_folder *f, const char *base, const char 
     struct base_names l = {bump_alloc(&f->memory, (n ? n : 1) * sizeof *l.at), n};
     if (n) memcpy(l.at, names, n * sizeof *l.at);
     if (n) qsort(l.at, n, sizeof *l.at, name_order);
-    const struct spelling *best = &spellings[0];
+    const struct renaming *best = &renamings[0];
     const char *before = "", *found_prefix = prefix_in(f, &l);
     uint32_t most = 0, first = 0;
-    for (size_t i = 0; i <= COUNT(spellings) && most < f->n; i++) {
-        const bool own = i < COUNT(spellings);
-        const struct spelling *s = own ? &spellings[i] : &spellings[0];
+    for (size_t i = 0; i <= COUNT(renamings) && most < f->n; i++) {
+        const bool own = i < COUNT(renamings);
+        const struct renaming *s = own ? &renamings[i] : &renamings[0];
         const char *p = own ? "" : found_prefix;
         uint32_t unknown = 0, found = p ? count_matched(f, &l, s, p, &unknown) : 0;
         if (!i || found > most) most = found, best = s, before = p, first = unknown;

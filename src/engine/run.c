@@ -121,16 +121,37 @@ static int check_recipe(struct run *r, bool train, struct error *e)
     return rc;
 }
 
-/* PEFT names modules as they are in memory, which for some models is without the root of the published names. */
-static int find_adapter_root(struct run *r, struct error *e)
+/* Tensors of the adapter that begin so. */
+static uint32_t count_beginning(const struct adapter_folder *f, const char *with)
 {
-    const char *root = r->model.family->root;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < f->n; i++) n += !strncmp(f->tensors[i].module, with, strlen(with));
+    return n;
+}
+
+/* The spelling of each beginning of names that most of the adapter's tensors have. */
+static struct spelled find_spelling(const struct adapter_folder *f, const struct spelling *list)
+{
+    struct spelled how = spelling_in_memory(list);
+    for (int i = 0; list && list[i].name; i++)
+        for (int k = 0; k < spelling_count(&list[i]); k++)
+            if (count_beginning(f, spelling_at(&list[i], k)) > count_beginning(f, spelling_at(&list[i], how.by[i]))) how.by[i] = (uint8_t)k;
+    return how;
+}
+
+/* PEFT names modules as they are in memory, which for some models is without the root of the published names, or in
+ * another spelling. */
+static int find_adapter_names(struct run *r, struct error *e)
+{
+    const struct family *family = r->model.family;
+    const char *root = family->root;
     struct adapter_folder f;
-    if (!root || !*root || !r->config->adapter_path) return PL_OK;
+    r->adapter.spellings = family->spellings;
+    r->adapter.spelled = spelling_in_memory(family->spellings);
+    if (((!root || !*root) && !family->spellings) || !r->config->adapter_path) return PL_OK;
     if (adapter_folder_open(&f, r->config->adapter_path, e)) return e->code;
-    bool rooted = false;
-    for (uint32_t i = 0; i < f.n && !rooted; i++) rooted = !strncmp(f.tensors[i].module, root, strlen(root));
-    if (!rooted) r->adapter.root = root;
+    if (root && *root && !count_beginning(&f, root)) r->adapter.root = root;
+    r->adapter.spelled = find_spelling(&f, family->spellings);
     adapter_folder_close(&f);
     return PL_OK;
 }
@@ -139,7 +160,7 @@ static int find_adapter_root(struct run *r, struct error *e)
 static int open_adapter(struct run *r, bool train, struct error *e)
 {
     if (!adapter_given(r->config)) return PL_OK;
-    if (adapter_open(r->config, &r->memory, &r->adapter, e) || find_adapter_root(r, e)) return e->code;
+    if (adapter_open(r->config, &r->memory, &r->adapter, e) || find_adapter_names(r, e)) return e->code;
     if (!train) r->adapter.dropout = 0;
     r->has_adapter = true;
     return PL_OK;
@@ -294,8 +315,12 @@ static int open_model(struct run *r, const struct run_options *o, struct error *
     const struct config *c = r->config;
     if (o->config_json) return model_text(&r->model, o->config_json, "the given config.json", e);
     if (o->define) return model_define(&r->model, o->define, c->model_path, e);
+    if (c->model_vision_tower && !c->model_path) {
+        error_set(e, PL_USAGE, "model.vision_tower is for a model folder (model.path), which is not given");
+        return config_at_key(c, KEY_model_vision_tower, e);
+    }
     const enum config_key key = c->model_path ? KEY_model_path : KEY_model_preset;
-    int rc = c->model_path ? model_open(&r->model, c->model_path, e) : model_preset(&r->model, c->model_preset, e);
+    int rc = c->model_path ? model_open_with(&r->model, c->model_path, c->model_vision_tower, e) : model_preset(&r->model, c->model_preset, e);
     if (!rc || !o->train || !config_given(c, key)) return rc; /* in other commands --model overrides the file */
     error_prepend(e, "%s", config_key_name(key));
     return config_at_key(c, key, e);
@@ -541,7 +566,12 @@ static int open_weights(struct run *r, struct error *e)
     if (!r->config->adapter_path) {
         const char *const *modules;
         const uint32_t n = lora_modules(&r->graph, &names, &modules);
-        adapter_config_write(&r->adapter, r->model.path, modules, n, &config);
+        const char **spelled = bump_alloc(&names, (n + 1) * sizeof *spelled);
+        for (uint32_t i = 0; i < n; i++) {
+            char name[512];
+            spelled[i] = bump_string(&names, spelling_apply(r->adapter.spellings, r->adapter.spelled, modules[i], name, sizeof name));
+        }
+        adapter_config_write(&r->adapter, r->model.path, spelled, n, &config);
     }
     const struct weights_adapter a = {r->config->adapter_path, config.at};
     int rc = weights_open(&r->weights, &r->model, &r->graph, &a, e);

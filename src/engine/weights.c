@@ -30,6 +30,8 @@ enum { INDEX_MOST = 64 << 20, NAME_MOST = 1024 };
 static const struct {
     const char *name, *same_as;
 } tied[] = {{"lm_head.weight", "model.embed_tokens.weight"},
+            {"lm_head.weight", "model.text_model.embed_tokens.weight"},
+            {"language_model.lm_head.weight", "language_model.model.embed_tokens.weight"},
             {"prompt_encoder.shared_embedding.positional_embedding", "shared_image_embedding.positional_embedding"}};
 
 /* --- helpers ------------------------------------------------------------------------- */
@@ -46,14 +48,22 @@ bool weight_is_constant(const struct graph *g, const struct param *p)
     return storage_of(g, p->tensor)->kind == KIND_CONST;
 }
 
+/* The name without that of the part; NULL: it does not begin with it. */
+static const char *name_in_part(const char *name, const char *part)
+{
+    const size_t n = strlen(part);
+    if (!n) return name;
+    return !strncmp(name, part, n) && name[n] == '.' ? name + n + 1 : NULL;
+}
+
 /* The name that the parameter has in its part; NULL: it is a constant, or of another part. */
 static const char *own_name(const struct weights *w, const struct graph *g, const struct param *p)
 {
     const char *name = weight_name(g, p);
-    const size_t n = strlen(w->part);
     if (weight_is_constant(g, p) || (p->added && !w->is_adapter)) return NULL;
-    if (!n) return name;
-    return !strncmp(name, w->part, n) && name[n] == '.' ? name + n + 1 : NULL;
+    for (uint32_t i = 0; i < w->n_outside; i++)
+        if (name_in_part(name, w->outside[i])) return NULL;
+    return name_in_part(name, w->part);
 }
 
 /* "[2,3]", for messages. */
@@ -222,6 +232,8 @@ static const char *stripped(const char *name, const char *root)
 /* The tensor's name in the folder by a rule. */
 static const char *file_name(const struct weight_naming *rule, const char *name, char out[NAME_MOST])
 {
+    char other[NAME_MOST];
+    name = spelling_apply(rule->spellings, rule->spelled, name, other, sizeof other);
     snprintf(out, NAME_MOST, "%s%s", rule->prefix, stripped(name, rule->strip));
     return out;
 }
@@ -235,6 +247,23 @@ static uint32_t count_found(const struct weights *w, const struct graph *g, cons
         if (own) found += find_slot(w, file_name(rule, own, name)) != 0;
     }
     return found;
+}
+
+/* Chooses for each beginning of names the spelling under which most parameters are found, behind the
+ * prefix of the rule. */
+static void choose_spellings(const struct weights *w, const struct graph *g, struct weight_naming *rule)
+{
+    const struct spelling *list = rule->spellings;
+    for (int i = 0; list && list[i].name; i++) {
+        uint32_t best = 0;
+        int chosen = 0;
+        for (int k = 0; k < spelling_count(&list[i]); k++) {
+            rule->spelled.by[i] = (uint8_t)k;
+            const uint32_t found = count_found(w, g, rule);
+            if (!k || found > best) best = found, chosen = k;
+        }
+        rule->spelled.by[i] = (uint8_t)chosen;
+    }
 }
 
 typedef VEC(char *) prefix_list;
@@ -266,12 +295,13 @@ static int ambiguous(const struct weights *w, const char *a, const char *b, stru
 
 /* The first rule that finds every parameter; else the one that finds most, which the error about a
  * missing tensor refers to. */
-static int choose_naming(struct weights *w, const struct graph *g, const char *root, struct error *e)
+static int choose_naming(struct weights *w, const struct graph *g, const struct family *family, struct error *e)
 {
     uint32_t wanted = 0, best = 0;
     for (uint32_t i = 0; i < g->params.n; i++) wanted += own_name(w, g, &g->params.at[i]) != NULL;
     for (int strip = 0; strip < 2; strip++) {
-        struct weight_naming rule = {strip ? root : "", ""};
+        struct weight_naming rule = {strip && family ? family->root : "", "", family ? family->spellings : NULL, {{0}}};
+        choose_spellings(w, g, &rule);
         uint32_t found = count_found(w, g, &rule);
         if (!strip || found > best) w->naming = rule, best = found;
         if (found == wanted) return PL_OK;
@@ -281,11 +311,16 @@ static int choose_naming(struct weights *w, const struct graph *g, const char *r
     int rc = PL_OK;
     collect_prefixes(w, g, &prefixes);
     for (uint32_t i = 0; !rc && i < prefixes.n; i++) {
-        struct weight_naming rule = {"", prefixes.at[i]};
+        struct weight_naming rule = {"", prefixes.at[i], family ? family->spellings : NULL, {{0}}};
+        choose_spellings(w, g, &rule);
         uint32_t found = count_found(w, g, &rule);
         if (found == wanted && whole) rc = ambiguous(w, w->naming.prefix, rule.prefix, e);
         if (found == wanted) whole = true;
-        if (found > best) best = found, w->naming = (struct weight_naming){"", bump_string(&w->memory, rule.prefix)};
+        if (found > best) {
+            best = found;
+            rule.prefix = bump_string(&w->memory, rule.prefix);
+            w->naming = rule;
+        }
     }
     for (uint32_t i = 0; i < prefixes.n; i++) mem_free(prefixes.at[i]);
     vec_free(&prefixes);
@@ -297,8 +332,20 @@ const char *weights_name_in_folder(const struct weights *w, const char *publishe
     return file_name(&w->naming, published, out);
 }
 
+bool weights_spelled_otherwise(const struct weights *w)
+{
+    for (int i = 0; w->naming.spellings && w->naming.spellings[i].name; i++)
+        if (w->naming.spelled.by[i]) return true;
+    return *w->naming.strip;
+}
+
 char *weights_describe_naming(const struct weights *w, char out[160])
 {
+    for (int i = 0; w->naming.spellings && w->naming.spellings[i].name; i++)
+        if (w->naming.spelled.by[i]) {
+            snprintf(out, 160, "names with \"%.60s\" for \"%.60s\"", spelling_at(&w->naming.spellings[i], w->naming.spelled.by[i]), w->naming.spellings[i].name);
+            return out;
+        }
     if (*w->naming.strip) snprintf(out, 160, "names without \"%.100s\"", w->naming.strip);
     else if (*w->naming.prefix) snprintf(out, 160, "names after \"%.120s\"", w->naming.prefix);
     else snprintf(out, 160, "names as published");
@@ -439,13 +486,14 @@ static int count_others(struct weights *w, struct error *e)
 
 /* Names in the file begin with PEFT's prefix; an adapter of a model without its head leaves out the
  * family's root. */
-static void choose_adapter_naming(struct weights *w, const struct graph *g, const char *root)
+static void choose_adapter_naming(struct weights *w, const struct graph *g, const struct family *family)
 {
-    const struct weight_naming rules[] = {{"", adapter_prefix}, {root, adapter_prefix}};
     uint32_t best = 0;
-    for (size_t i = 0; i < COUNT(rules); i++) {
-        const uint32_t found = count_found(w, g, &rules[i]);
-        if (!i || found > best) w->naming = rules[i], best = found;
+    for (int strip = 0; strip < 2; strip++) {
+        struct weight_naming rule = {strip && family ? family->root : "", adapter_prefix, family ? family->spellings : NULL, {{0}}};
+        choose_spellings(w, g, &rule);
+        const uint32_t found = count_found(w, g, &rule);
+        if (!strip || found > best) w->naming = rule, best = found;
     }
 }
 
@@ -502,8 +550,9 @@ static int match_adapter(struct weights *w, const struct graph *g, bool partial,
 static int open_adapter(struct weights *w, const struct model *m, const char *path, const struct graph *g, struct error *e)
 {
     uint32_t room = 0;
+    const struct spelling *spellings = m->family ? m->family->spellings : NULL;
     *w = (struct weights){.part = "", .is_adapter = true, .n_params = g->params.n};
-    w->naming = (struct weight_naming){"", adapter_prefix};
+    w->naming = (struct weight_naming){"", adapter_prefix, spellings, spelling_in_memory(spellings)}; /* of a new one, as PEFT names modules */
     snprintf(w->dir, sizeof w->dir, "%s", path ? path : "");
     if (!path) return PL_OK;
     add_file(w, &room, adapter_file);
@@ -520,7 +569,7 @@ static int open_adapter(struct weights *w, const struct model *m, const char *pa
     }
     if (!rc) {
         list_slots(w, NULL);
-        choose_adapter_naming(w, g, m->family ? m->family->root : "");
+        choose_adapter_naming(w, g, m->family);
         rc = match_adapter(w, g, m->partial, e);
     }
     if (!rc) rc = count_others(w, e);
@@ -530,16 +579,25 @@ static int open_adapter(struct weights *w, const struct model *m, const char *pa
 
 /* --- opening -------------------------------------------------------------------------------- */
 
-static int open_folder(struct weights *w, const struct graph *g, const char *root, struct error *e)
+static int open_folder(struct weights *w, const struct graph *g, const struct family *family, struct error *e)
 {
     const struct value *map;
     char rule[160];
     if (find_files(w, &map, e) || open_files(w, e) || check_index(w, map, e)) return e->code;
     list_slots(w, map);
-    if (choose_naming(w, g, root, e) || match_params(w, g, e)) return e->code;
+    if (choose_naming(w, g, family, e) || match_params(w, g, e)) return e->code;
     match_tied(w, g);
-    if (*w->naming.strip || *w->naming.prefix) log_note("%s: %s", w->dir, weights_describe_naming(w, rule));
+    if (weights_spelled_otherwise(w) || *w->naming.prefix) log_note("%s: %s", w->dir, weights_describe_naming(w, rule));
     return count_others(w, e);
+}
+
+/* The parts of a model folder that have folders of their own. */
+static void list_outside(struct weights *w, const struct model *m)
+{
+    const char **list = bump_alloc(&w->memory, (size_t)(m->n_parts + 1) * sizeof *list);
+    for (int i = 0; i < m->n_parts && *w->dir; i++)
+        if (*m->parts[i].model.path) list[w->n_outside++] = bump_string(&w->memory, m->parts[i].name);
+    w->outside = list;
 }
 
 /* Opens the model's weights, or for `part` those of its parameters that begin with this name. */
@@ -547,12 +605,13 @@ static int open_one(struct weights *w, const struct model *m, const struct graph
 {
     memset(w, 0, sizeof *w);
     w->part = bump_string(&w->memory, part);
-    w->naming = (struct weight_naming){"", ""};
+    w->naming = (struct weight_naming){"", "", NULL, {{0}}};
     w->n_params = g->params.n;
     w->other_bytes = m->config_text ? strlen(m->config_text) : 0;
     snprintf(w->dir, sizeof w->dir, "%s", m->path);
     if (*w->dir && m->config_text) w->fingerprint = (uint64_t)crc32c(0, m->config_text, strlen(m->config_text)) << 32;
-    int rc = *w->dir ? open_folder(w, g, m->family ? m->family->root : "", e) : PL_OK;
+    list_outside(w, m);
+    int rc = *w->dir ? open_folder(w, g, m->family, e) : PL_OK;
     if (rc) weights_close(w);
     else if (!m->partial) note_extras(w);
     return rc;
@@ -578,7 +637,7 @@ static int open_parts(struct weights *w, const struct model *m, const struct gra
         rc = check_part(&w->parts[i], g, p->name, e);
         configs = crc32c(configs, &w->parts[i].fingerprint, sizeof w->parts[i].fingerprint);
     }
-    w->fingerprint = (uint64_t)configs << 32;
+    w->fingerprint ^= (uint64_t)configs << 32;
     return rc;
 }
 
@@ -586,7 +645,7 @@ int weights_open(struct weights *w, const struct model *m, const struct graph *g
 {
     int rc = open_one(w, m, g, "", e);
     if (rc) return rc;
-    if (!*m->path && m->n_parts) rc = open_parts(w, m, g, e);
+    if (m->n_parts && (!*m->path || w->n_outside)) rc = open_parts(w, m, g, e);
     if (!rc && a) {
         struct weights *adapter = bump_alloc(&w->memory, sizeof *adapter);
         rc = open_adapter(adapter, m, a->path, g, e);
@@ -600,7 +659,7 @@ int weights_open(struct weights *w, const struct model *m, const struct graph *g
 const struct weights *weights_of(const struct weights *w, uint32_t param)
 {
     if (w->adapter && *w->adapter->dir && w->adapter->source[param]) return w->adapter;
-    if (*w->dir) return w->source[param] ? w : NULL;
+    if (*w->dir && w->source[param]) return w;
     for (uint32_t i = 0; i < w->n_parts; i++)
         if (*w->parts[i].dir && w->parts[i].source[param]) return &w->parts[i];
     return NULL;

@@ -8,7 +8,8 @@
  *     DIR/ANY.safetensors                  if it is the only one
  *
  * One naming rule holds for all parameters of a folder: names as published, or without the root
- * that the family's names begin with ("model."), or after a common prefix ("module.").
+ * that the family's names begin with ("model."), or after a common prefix ("module."). A family may
+ * spell the beginnings of its names in several ways (base/spelling.h); each has one spelling in a folder.
  *
  * A file is written back with its own header, byte for byte, so names, order, dtypes and metadata
  * cannot change; trained tensors get new data at the same offsets. The files stay open from
@@ -25,7 +26,9 @@
  * A model that is put together from parts has a folder for each: parameter PART.NAME is found as
  * NAME in the folder of that part, by the naming rule of that folder. Parameters of no part, and of
  * parts without a folder, are initialised. Such a model is saved as one folder with the published
- * names, in the dtypes of the files.
+ * names, in the dtypes of the files. A model folder may leave one part to a folder of its own (a vision
+ * tower): if that part is not trained, the model folder is written back without it; else it is saved as one
+ * folder.
  */
 #ifndef WEIGHTS_H
 #define WEIGHTS_H
@@ -38,6 +41,8 @@
 struct weight_naming {
     const char *strip;    /* removed from the front first; "": nothing */
     const char *prefix;   /* "" or something that ends in a dot */
+    const struct spelling *spellings; /* of the published names; NULL: one */
+    struct spelled spelled;
 };
 
 /* One tensor of one file. */
@@ -50,7 +55,9 @@ struct weight_slot {
 
 struct weights {
     char dir[1024];              /* "": a preset, nothing is open but the folders of its parts */
-    const char *part;            /* of the parameters, those that begin with this name and a dot; "": all */
+    const char *part;            /* of the parameters, those that begin with this name and a dot; "": all but those of... */
+    const char *const *outside;  /* ...these parts, which have folders of their own */
+    uint32_t n_outside;
     struct weights *parts;       /* of a model that is put together from parts */
     uint32_t n_parts;
     struct weights *adapter;     /* the adapter's folder, dir "" if it is new; NULL: the run has no adapter */
@@ -103,6 +110,9 @@ uint64_t weights_bytes(const struct weights *w, const struct graph *g);
 
 /* "names as published", "names without \"model.\"", "names after \"module.\"". */
 char *weights_describe_naming(const struct weights *w, char out[160]);
+
+/* Whether names of the folder begin otherwise than the published ones, apart from a common prefix. */
+bool weights_spelled_otherwise(const struct weights *w);
 
 /* The name of a parameter's tensor in the folder, in `out`; for a preset the published one. */
 const char *weights_name_in_folder(const struct weights *w, const char *published, char out[1024]);

@@ -148,7 +148,7 @@ static int scan_file(const char *path, found_list *out, struct bump *b, struct e
 int weights_4bit_find(struct weights_4bit *x, const struct model *m, struct bump *b, struct error *e)
 {
     bool bitsandbytes = false;
-    *x = (struct weights_4bit){0};
+    *x = (struct weights_4bit){.spellings = m->family ? m->family->spellings : NULL};
     if (!*m->path) return PL_OK;
     int rc = read_config(m, &bitsandbytes, e);
     if (rc || !bitsandbytes) return rc;
@@ -186,11 +186,25 @@ static uint8_t form_of(const struct weights_4bit *x, const char *name)
     return STORED_PLAIN;
 }
 
+/* The same in any spelling of the name. */
+static uint8_t form_in_folder(const struct weights_4bit *x, const char *name)
+{
+    const int i = spelling_of(x->spellings, name);
+    uint8_t form = form_of(x, name);
+    for (int k = 1; i >= 0 && !form && k < spelling_count(&x->spellings[i]); k++) {
+        char other[NAME_ROOM];
+        struct spelled how = {{0}};
+        how.by[i] = (uint8_t)k;
+        form = form_of(x, spelling_apply(x->spellings, how, name, other, sizeof other));
+    }
+    return form;
+}
+
 void weights_4bit_mark(const struct weights_4bit *x, struct graph *g)
 {
     for (uint32_t i = 0; i < g->params.n && x->n; i++) {
         struct param *p = &g->params.at[i];
-        if (tensor_at(g, p->tensor)->rank == 2) p->form = form_of(x, graph_name(g, tensor_at(g, p->tensor)->name));
+        if (tensor_at(g, p->tensor)->rank == 2) p->form = form_in_folder(x, graph_name(g, tensor_at(g, p->tensor)->name));
     }
 }
 

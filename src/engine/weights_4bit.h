@@ -21,6 +21,7 @@ struct weights_4bit {
     const char **names;   /* as in the folder, sorted */
     uint8_t *forms;       /* enum stored */
     uint32_t n;
+    const struct spelling *spellings; /* of the published names; NULL: one */
 };
 
 /* Reads config.json and, where its quantization_config is bitsandbytes', the headers of the folder's

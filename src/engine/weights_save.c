@@ -263,6 +263,16 @@ static int save_adapter(const struct weights *w, const struct graph *g, struct t
     return rc ? rc : copy_others(w->adapter, dir, NULL, e);
 }
 
+/* Whether a part that has a folder of its own beside the model's is trained. */
+static bool trains_outside(const struct weights *w, const struct graph *g)
+{
+    for (uint32_t i = 0; i < g->params.n && w->n_outside; i++)
+        if (weights_of(w, i) && weights_of(w, i) != w && (!g->params.at[i].frozen || g->params.at[i].running)) return true;
+    return false;
+}
+
+static bool is_no_index(const char *name) { return !text_ends_with(name, ".index.json"); }
+
 /* --- the folder ----------------------------------------------------------------------------------- */
 
 int weights_save(struct weights *w, const struct model *m, const struct graph *g, struct device *d,
@@ -276,6 +286,10 @@ int weights_save(struct weights *w, const struct model *m, const struct graph *g
     int rc = path_print(path, dir, "config.json", e);
     if (!rc && m->config_text) rc = file_write_atomic(path, m->config_text, strlen(m->config_text), e);
     if (!rc && !*w->dir) return save_new(w, g, &x, dir, e);
+    if (!rc && trains_outside(w, g)) {
+        rc = save_new(w, g, &x, dir, e);
+        return rc ? rc : copy_others(w, dir, is_no_index, e);
+    }
     for (uint32_t i = 0; !rc && i < w->n_files; i++) rc = save_file(w, g, &x, i, dir, e);
     return rc ? rc : copy_others(w, dir, NULL, e);
 }
@@ -288,7 +302,7 @@ uint64_t weights_bytes(const struct weights *w, const struct graph *g)
     if (w->adapter && *w->adapter->dir) return weights_bytes(w->adapter, g);
     uint64_t bytes = w->other_bytes;
     for (uint32_t i = 0; i < w->n_files && !w->adapter; i++) bytes += w->files[i].data_begin + w->files[i].data_bytes;
-    if (*w->dir && !w->adapter) return bytes;
+    if (*w->dir && !w->adapter && !trains_outside(w, g)) return bytes;
     if (w->adapter) bytes += strlen(w->adapter_config);
     for (uint32_t i = 0; i < g->params.n; i++) {
         const struct param *p = &g->params.at[i];

@@ -9,6 +9,7 @@
 #include "data/conversations.h"
 #include "feed/embed.h"
 #include "feed/feed.h"
+#include "models/images.h"
 
 enum {
     IMAGES_AHEAD = 16,        /* largest default of data.prefetch */
@@ -107,6 +108,11 @@ int feed_describe(const struct config *c, const struct model *m, const struct ru
                          batch_format(c), m->family->model_type, model_list_ports(m, takes), batch_advice(m));
     out->packed = c->data_format == FORMAT_CONVERSATIONS && c->data_packing; /* a row with padding after one conversation is a plain causal row */
     out->few_labels = c->data_format == FORMAT_CONVERSATIONS && (c->data_train_on != TRAIN_ON_ALL || !c->data_packing);
+    if (m->images && c->data_train.n) { /* rows of text alone; without data an image a sample is planned */
+        struct image_batch *text = bump_alloc(memory, sizeof *text);
+        *text = (struct image_batch){.images = 0};
+        out->own = text;
+    }
     if (!m->masks) return PL_OK;
     struct mask_batches *b = bump_alloc(memory, sizeof *b);
     *b = (struct mask_batches){.prompts = out->own ? *(const struct prompting *)out->own : (struct prompting){0}};

@@ -254,6 +254,7 @@ id op_pad(struct graph *g, id x, const int64_t *before, const int64_t *after)
     return op_apply(g, OP_PAD, &a, &x, 1);
 }
 
+id op_replace_rows(struct graph *g, id x, id index, id y) { return op_apply(g, OP_REPLACE_ROWS, NULL, (id[]){x, index, y}, y ? 3 : 2); }
 id op_gather(struct graph *g, id x, id index) { return op_apply(g, OP_GATHER, NULL, (id[]){x, index}, 2); }
 id op_gather_unique(struct graph *g, id x, id index, id inverse) { return op_apply(g, OP_GATHER, NULL, (id[]){x, index, inverse}, 3); }
 

@@ -180,6 +180,8 @@ id op_dense(struct graph *g, id x);
 id op_concat(struct graph *g, const id *x, int n, int axis);
 /* Pads x with zeros: per axis, a count before and a count after. */
 id op_pad(struct graph *g, id x, const int64_t *before, const int64_t *after);
+/* x [B,T,C] with rows of y [N,C], or [B,N,C], where index i32 [B,T] is 0 or more; y 0: with zeros there. */
+id op_replace_rows(struct graph *g, id x, id index, id y);
 id op_gather(struct graph *g, id x, id index);
 id op_gather_unique(struct graph *g, id x, id index, id inverse); /* no row is read twice */
 id op_scatter_add(struct graph *g, id y, id index, int64_t rows);

@@ -79,6 +79,17 @@ void infer_scatter_add(struct infer *f)
             "the accumulator does not fit the sum");
 }
 
+void infer_replace_rows(struct infer *f)
+{
+    const struct tensor *x = f->in[0], *index = f->in[1], *y = f->in[2];
+    REQUIRE(x->rank == 3, "x must be [B,T,C]");
+    REQUIRE(index->dtype == DT_I32 && index->rank == 2 && index->dim[0] == x->dim[0] && index->dim[1] == x->dim[1], "the index must be i32 [%lld,%lld]", (long long)x->dim[0],
+            (long long)x->dim[1]);
+    REQUIRE(!y || (y->dtype == x->dtype && tensor_last(y) == x->dim[2] && (y->rank == 2 || (y->rank == 3 && y->dim[0] == x->dim[0]))),
+            "the other rows must be [N,%lld] or [%lld,N,%lld], in x's dtype", (long long)x->dim[2], (long long)x->dim[0], (long long)x->dim[2]);
+    like(&f->out[0], x);
+}
+
 void infer_cache_write(struct infer *f)
 {
     const struct tensor *cache = f->in[0], *rows = f->in[1], *at = f->in[2];

@@ -51,6 +51,22 @@ void vjp_scatter_add(struct vjp *v)
     if (v->need[2]) v->din[2] = v->dout[0];
 }
 
+/* A row is a copy of one of x or of y: its gradient goes there. Rows that were replaced give x zeros, and a
+ * row of y gets the sum over its reads. */
+void vjp_replace_rows(struct vjp *v)
+{
+    id d = v->dout[0], index = v->in[1];
+    if (v->need[0]) v->din[0] = op_replace_rows(v->g, d, index, 0);
+    if (!v->need[2]) return;
+    const struct tensor x = *tensor_at(v->g, v->in[0]), y = *tensor_at(v->g, v->in[2]);
+    if (y.rank == 2) { /* all samples read one y */
+        const int64_t rows = x.dim[0] * x.dim[1];
+        d = op_reshape(v->g, d, 3, (int64_t[]){1, rows, x.dim[2]});
+        index = op_reshape(v->g, index, 2, (int64_t[]){1, rows});
+    }
+    v->din[2] = op_reshape(v->g, op_scatter_add(v->g, d, index, y.dim[y.rank - 2]), y.rank, y.dim);
+}
+
 /* --- maps --------------------------------------------------------------------- */
 
 /* y = A x with a matrix of interpolation weights: dx = A^T dy. */

@@ -26,6 +26,7 @@ struct tower {
     enum act_kind act;
     bool clip;                     /* CLIP, with the terms in brackets above; else SigLIP */
     bool head;                     /* SigLIP's pooling head */
+    const char *root;              /* names of parameters begin with it */
 };
 
 /* --- configuration ------------------------------------------------------------- */
@@ -85,6 +86,7 @@ static int parse_tower(struct model *m, const struct value *config, bool nested,
     struct tower *c = bump_alloc(&m->memory, sizeof *c);
     m->config = c;
     *c = defaults;
+    c->root = "vision_model.";
     int rc = nested ? PL_OK : parse_keys(c, config, e);
     for (size_t i = 0; i < COUNT(maps) && nested && !rc; i++) {
         const struct value *map = value_get(config, maps[i]);
@@ -103,10 +105,14 @@ static const struct tower clip_defaults = {.hidden = 768, .inner = 3072, .layers
 static const struct tower siglip_defaults = {.hidden = 768, .inner = 3072, .layers = 12, .heads = 12, .channels = 3, .image = 224,
                                              .patch = 16, .eps = 1e-6, .act = ACT_GELU_TANH, .head = true};
 
+static const struct tower idefics3_defaults = {.hidden = 1152, .inner = 3072, .layers = 12, .heads = 16, .channels = 3, .image = 224,
+                                               .patch = 32, .eps = 1e-6, .act = ACT_GELU_TANH};
+
 static int parse_clip(struct model *m, const struct value *v, struct error *e) { return parse_tower(m, v, true, clip_defaults, e); }
 static int parse_clip_vision(struct model *m, const struct value *v, struct error *e) { return parse_tower(m, v, false, clip_defaults, e); }
 static int parse_siglip(struct model *m, const struct value *v, struct error *e) { return parse_tower(m, v, true, siglip_defaults, e); }
 static int parse_siglip_vision(struct model *m, const struct value *v, struct error *e) { return parse_tower(m, v, false, siglip_defaults, e); }
+static int parse_idefics3_vision(struct model *m, const struct value *v, struct error *e) { return parse_tower(m, v, false, idefics3_defaults, e); }
 
 /* --- initialisation -------------------------------------------------------------------- */
 
@@ -115,8 +121,6 @@ struct build {
     struct graph *g;
     int64_t B, T;
 };
-
-#define ROOT "vision_model."
 
 /* Normal with the standard deviation of Xavier's uniform distribution. */
 static double xavier(int64_t in, int64_t out) { return sqrt(2.0 / (double)(in + out)); }
@@ -172,14 +176,16 @@ static id embed(const struct build *b, id pixels, int64_t patches)
     const struct tower *c = b->c;
     struct graph *g = b->g;
     double area = (double)(c->channels * c->patch * c->patch), C = (double)c->hidden;
-    id token = c->clip ? layer_param(g, ROOT "embeddings.", "class_embedding", 1, &c->hidden, c->factor / sqrt(C)) : 0;
-    id w = layer_param(g, ROOT "embeddings.", "patch_embedding.weight", 4, (int64_t[]){c->hidden, c->channels, c->patch, c->patch},
+    id token = c->clip ? layer_param(g, c->root, "embeddings.class_embedding", 1, &c->hidden, c->factor / sqrt(C)) : 0;
+    id w = layer_param(g, c->root, "embeddings.patch_embedding.weight", 4, (int64_t[]){c->hidden, c->channels, c->patch, c->patch},
                   c->clip ? c->factor * c->range : 1 / sqrt(area));
-    id bias = c->clip ? 0 : layer_param(g, ROOT "embeddings.", "patch_embedding.bias", 1, &c->hidden, 0);
-    id position = layer_param(g, ROOT "embeddings.", "position_embedding.weight", 2, (int64_t[]){b->T, c->hidden},
+    id bias = c->clip ? 0 : layer_param(g, c->root, "embeddings.patch_embedding.bias", 1, &c->hidden, 0);
+    id position = layer_param(g, c->root, "embeddings.position_embedding.weight", 2, (int64_t[]){b->T, c->hidden},
                       c->clip ? c->factor * c->range : 1 / sqrt(C));
     id x = 0;
-    IN_SCOPE(g, ROOT "embeddings", 0) {
+    char scope[128];
+    snprintf(scope, sizeof scope, "%sembeddings", c->root);
+    IN_SCOPE(g, scope, 0) {
         id maps = op_dense(g, op_permute(g, pixels, (int[]){0, 2, 3, 1}));
         x = op_reshape(g, op_conv(g, maps, w, bias, (int)c->patch, 0, 1), 3, (int64_t[]){b->B, patches, c->hidden});
         if (token) {
@@ -191,7 +197,7 @@ static id embed(const struct build *b, id pixels, int64_t patches)
         }
         x = op_add(g, x, position);
     }
-    return c->clip ? layer_norm(g, x, ROOT, "pre_layrnorm", c->eps) : x;
+    return c->clip ? layer_norm(g, x, c->root, "pre_layrnorm", c->eps) : x;
 }
 
 /* SigLIP pools its tokens by attention with a learned query. The pooled token is not an output
@@ -201,14 +207,16 @@ static void pooling_head(const struct build *b)
     int64_t C = b->c->hidden, wide = 3 * C;
     struct graph *g = b->g;
     const struct mlp_init init = mlp_init(b->c);
-    layer_param(g, ROOT "head.", "probe", 3, (int64_t[]){1, 1, C}, xavier(C, C));
-    layer_param(g, ROOT "head.", "attention.in_proj_weight", 2, (int64_t[]){wide, C}, xavier(C, wide));
-    layer_param(g, ROOT "head.", "attention.in_proj_bias", 1, &wide, 0);
-    layer_linear_weights(g, ROOT "head.", "attention.out_proj", C, C, (struct linear_init){.std = 1 / sqrt((double)C)});
-    layer_norm_weights(g, ROOT "head.", "layernorm", C);
-    layer_linear_weights(g, ROOT "head.", "mlp.fc1", b->c->inner, C, init.up);
-    layer_linear_weights(g, ROOT "head.", "mlp.fc2", C, b->c->inner, init.down);
+    layer_param(g, b->c->root, "head.probe", 3, (int64_t[]){1, 1, C}, xavier(C, C));
+    layer_param(g, b->c->root, "head.attention.in_proj_weight", 2, (int64_t[]){wide, C}, xavier(C, wide));
+    layer_param(g, b->c->root, "head.attention.in_proj_bias", 1, &wide, 0);
+    layer_linear_weights(g, b->c->root, "head.attention.out_proj", C, C, (struct linear_init){.std = 1 / sqrt((double)C)});
+    layer_norm_weights(g, b->c->root, "head.layernorm", C);
+    layer_linear_weights(g, b->c->root, "head.mlp.fc1", b->c->inner, C, init.up);
+    layer_linear_weights(g, b->c->root, "head.mlp.fc2", C, b->c->inner, init.down);
 }
+
+static void build_tower(const struct model *m, struct graph *g, const struct batch *batch);
 
 /* --- as a part of a model (parts.h) ------------------------------------------------------- */
 
@@ -216,8 +224,11 @@ struct tower_sizes tower_sizes(const struct model *m)
 {
     const struct tower *c = m->config;
     int64_t side = c->image / c->patch;
-    return (struct tower_sizes){c->layers, side * side + c->clip, c->hidden, c->channels, c->image};
+    return (struct tower_sizes){c->layers, side * side + c->clip, c->hidden, side, c->channels, c->image};
 }
+
+bool tower_is(const struct model *m) { return m->family->build == build_tower; }
+void tower_set_root(struct model *m, const char *root) { ((struct tower *)m->config)->root = root; }
 
 id tower_encode(const struct model *m, struct graph *g, const char *part, id pixels, int64_t count, const int64_t *chosen, id *states)
 {
@@ -228,9 +239,11 @@ id tower_encode(const struct model *m, struct graph *g, const char *part, id pix
     id *all = mem_alloc((size_t)(c->layers + 1) * sizeof *all);
     IN_PART(g, part) {
         x = all[0] = embed(&b, pixels, b.T - c->clip);
-        FOR_LAYERS(layer, g, ROOT "encoder.layers", c->layers) x = all[layer.i + 1] = encoder_layer(&b, x, layer.prefix);
-        if (c->clip) layer_norm_weights(g, ROOT, "post_layernorm", c->hidden);
-        else x = layer_norm(g, x, ROOT, "post_layernorm", c->eps);
+        char root[128];
+        snprintf(root, sizeof root, "%sencoder.layers", c->root);
+        FOR_LAYERS(layer, g, root, c->layers) x = all[layer.i + 1] = encoder_layer(&b, x, layer.prefix);
+        if (c->clip) layer_norm_weights(g, c->root, "post_layernorm", c->hidden);
+        else x = layer_norm(g, x, c->root, "post_layernorm", c->eps);
         if (c->head) pooling_head(&b);
     }
     for (int64_t i = 0; i < count; i++) {
@@ -267,3 +280,6 @@ const struct family clip_family = {"clip", parse_clip, build_tower, "vision_mode
 const struct family clip_vision_family = {"clip_vision_model", parse_clip_vision, build_tower, "vision_model.", true};
 const struct family siglip_family = {"siglip", parse_siglip, build_tower, "vision_model.", true};
 const struct family siglip_vision_family = {"siglip_vision_model", parse_siglip_vision, build_tower, "vision_model.", true};
+/* SigLIP without a pooling head. Its position embedding is that of images of image_size, which is the only size taken here. */
+const struct family idefics3_vision_family = {"idefics3_vision", parse_idefics3_vision, build_tower, "vision_model.", true};
+const struct family smolvlm_vision_family = {"smolvlm_vision", parse_idefics3_vision, build_tower, "vision_model.", true};

@@ -121,7 +121,9 @@ id layer_upscale(struct graph *g, id x, const char *prefix, const char *name, in
     return op_conv_transpose(g, x, w, weight_of(g, prefix, name, ".bias", 1, &out, zeros), size, 0);
 }
 
-int layer_parse_act(const struct value *config, enum act_kind *act, struct error *e)
+int layer_parse_act(const struct value *config, enum act_kind *act, struct error *e) { return layer_parse_act_at(config, "hidden_act", act, e); }
+
+int layer_parse_act_at(const struct value *config, const char *key, enum act_kind *act, struct error *e)
 {
     static const struct {
         const char *name;
@@ -130,12 +132,12 @@ int layer_parse_act(const struct value *config, enum act_kind *act, struct error
                  {"gelu_new", ACT_GELU_TANH},    {"relu", ACT_RELU},  {"silu", ACT_SILU},
                  {"swish", ACT_SILU},            {"tanh", ACT_TANH},  {"sigmoid", ACT_SIGMOID}};
     const char *name = NULL;
-    int rc = value_opt_string(config, "hidden_act", &name, e);
+    int rc = value_opt_string(config, key, &name, e);
     if (rc || !name) return rc;
     for (size_t i = 0; i < COUNT(known); i++)
         if (!strcmp(known[i].name, name)) {
             *act = known[i].kind;
             return PL_OK;
         }
-    return error_set(e, PL_USAGE, "hidden_act \"%s\" is not one of: quick_gelu, gelu, gelu_pytorch_tanh, gelu_new, relu, silu, tanh, sigmoid", name);
+    return error_set(e, PL_USAGE, "%s \"%s\" is not one of: quick_gelu, gelu, gelu_pytorch_tanh, gelu_new, relu, silu, tanh, sigmoid", key, name);
 }

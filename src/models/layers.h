@@ -57,5 +57,7 @@ void layer_conv_weights(struct graph *g, const char *prefix, const char *name, i
 /* hidden_act of a configuration, by the names of transformers; *act is unchanged if the key is
  * missing. */
 int layer_parse_act(const struct value *config, enum act_kind *act, struct error *e);
+/* The same by another key. */
+int layer_parse_act_at(const struct value *config, const char *key, enum act_kind *act, struct error *e);
 
 #endif

@@ -1,35 +1,12 @@
 /*
- * llama.c: decoder-only language models of the Llama family: Llama, Mistral (sliding window), Qwen2
- * (biases on q, k and v; optional sliding window in its upper layers).
- *
- *     x = embed(ids)
- *     each layer:  x = x + o(attention(rope(q(n)), rope(k(n)), v(n)))   n = rmsnorm(x)
- *                  x = x + down(silu(gate(n)) * up(n))                  n = rmsnorm(x)
- *     loss = cross-entropy(rmsnorm(x) head^T, labels shifted by one)
- *
- * In generation (batch.cache) k and v of each token are kept at the token's position, attention sees those
- * of the positions so far, and the head gives the logits of the last token alone.
+ * llama.c: the families of decoder-only language models that decoder.c builds: Llama, Mistral (sliding
+ * window), Qwen2 (biases on q, k and v; optional sliding window in its upper layers).
  */
-#include <math.h>
-#include <stdio.h>
+#include "models/llama.h"
+
 #include <string.h>
 
-#include "graph/ops.h"
-#include "models/layers.h"
 #include "models/parts.h"
-#include "models/rope.h"
-
-struct llama {
-    int64_t vocabulary, hidden, inner, layers, heads, kv_heads, head_dim, positions;
-    double eps, std;
-    bool tied, qkv_bias, o_bias, mlp_bias;
-    int64_t padding;      /* 1 + the id of the padding token; 0: none */
-    int64_t window;       /* number of keys that a query of a windowed layer sees; 0: all */
-    bool *windowed;       /* indexed by layer */
-    struct rope rope;
-};
-
-/* --- configuration ------------------------------------------------------------- */
 
 static int require_range(const char *key, int64_t x, int64_t most, struct error *e)
 {
@@ -125,14 +102,7 @@ static int parse_decoder(struct model *m, struct llama *c, const struct value *c
         rc = error_set(e, PL_USAGE, "hidden_act \"%s\": expected silu", act);
     if (!rc && !(c->eps > 0)) rc = error_set(e, PL_USAGE, "rms_norm_eps is %g, it must be above 0", c->eps);
     if (!rc) rc = rope_parse(&c->rope, config, c->positions, e);
-    m->vocabulary = c->vocabulary;
-    m->longest = c->positions;
-    model_add_port(m, &(struct port){"input_ids", VALUES_IDS, 2, {OPEN('B'), OPEN('T')}, false});
-    model_add_port(m, &(struct port){"labels", VALUES_LABELS, 2, {OPEN('B'), OPEN('T')}, true});
-    model_add_port(m, &(struct port){"attention_mask", VALUES_PADDING, 2, {OPEN('B'), OPEN('T')}, true});
-    model_add_port(m, &(struct port){"position_ids", VALUES_POSITIONS, 2, {OPEN('B'), OPEN('T')}, true});
-    m->positions = c->rope.type == ROPE_DYNAMIC ? (int64_t)c->rope.original_positions : 0; /* beyond, the frequencies follow the longest document */
-    model_add_output(m, "logits");
+    decoder_describe(m, m);
     return rc;
 }
 
@@ -142,6 +112,7 @@ static struct llama *new_config(struct model *m, struct llama defaults)
     *c = defaults;
     c->eps = 1e-6;
     c->std = 0.02;
+    c->root = "model.";
     return c;
 }
 
@@ -178,189 +149,6 @@ static int qwen2_parse(struct model *m, const struct value *config, struct error
     return rc ? rc : parse_windows(m, c, config, first, e);
 }
 
-/* --- layers ------------------------------------------------------------------------ */
-
-struct build {
-    const struct llama *c;
-    struct graph *g;
-    int64_t B, T;
-    id inv_freq;
-    float rope_scale;
-    struct token_rows rows;
-};
-
-/* A matrix of the layer, applied to x. */
-static id project(const struct build *b, id x, const char *layer, const char *name, int64_t rows, bool biased)
-{
-    return layer_linear_init(b->g, x, layer, name, rows, (struct linear_init){.std = b->c->std, .no_bias = !biased});
-}
-
-static id heads(const struct build *b, id x, int64_t n) /* [B,T,n*D] as [B,T,n,D] */
-{
-    return op_reshape(b->g, x, 4, (int64_t[]){b->B, b->T, n, b->c->head_dim});
-}
-
-/* k or v of all positions so far. */
-static id keep(const struct build *b, id x, const char *layer, const char *name)
-{
-    char full[256];
-    if (!b->rows.cache) return x;
-    snprintf(full, sizeof full, "%sself_attn.%s", layer, name);
-    id cache = graph_cache(b->g, full, 4, (int64_t[]){b->B, b->rows.cache, b->c->kv_heads, b->c->head_dim});
-    return op_apply(b->g, OP_CACHE_WRITE, NULL, (id[]){cache, x, b->rows.positions}, 3);
-}
-
-static id attend(const struct build *b, id x, const char *layer, bool windowed)
-{
-    const struct llama *c = b->c;
-    struct graph *g = b->g;
-    int64_t D = c->head_dim, width = c->heads * D, kv_width = c->kv_heads * D;
-    id q = heads(b, project(b, x, layer, "self_attn.q_proj", width, c->qkv_bias), c->heads);
-    id k = heads(b, project(b, x, layer, "self_attn.k_proj", kv_width, c->qkv_bias), c->kv_heads);
-    id v = heads(b, project(b, x, layer, "self_attn.v_proj", kv_width, c->qkv_bias), c->kv_heads);
-    q = op_rope_at(g, q, b->inv_freq, b->rows.positions, NULL, b->rope_scale);
-    k = op_rope_at(g, k, b->inv_freq, b->rows.positions, NULL, b->rope_scale);
-    struct attention_options options = {
-        .scale = (float)(1 / sqrt((double)D)), .causal = !b->rows.ranges, .window = windowed ? c->window : 0, .ranges = b->rows.ranges};
-    id o = op_attention_with(g, q, keep(b, k, layer, "k_cache"), keep(b, v, layer, "v_cache"), 0, options);
-    o = op_reshape(g, o, 3, (int64_t[]){b->B, b->T, width});
-    return project(b, o, layer, "self_attn.o_proj", c->hidden, c->o_bias);
-}
-
-static id gated_mlp(const struct build *b, id x, const char *layer)
-{
-    const struct llama *c = b->c;
-    id gate = project(b, x, layer, "mlp.gate_proj", c->inner, c->mlp_bias);
-    id up = project(b, x, layer, "mlp.up_proj", c->inner, c->mlp_bias);
-    return project(b, op_silu_gate(b->g, gate, up), layer, "mlp.down_proj", c->hidden, c->mlp_bias);
-}
-
-static id decoder_layer(const struct build *b, id x, const struct layer *layer)
-{
-    struct graph *g = b->g;
-    const char *prefix = layer->prefix;
-    IN_SCOPE(g, "self_attn", 0)
-        x = op_add(g, x, attend(b, layer_rmsnorm(g, x, prefix, "input_layernorm", b->c->eps), prefix, b->c->windowed[layer->i]));
-    IN_SCOPE(g, "mlp", 0)
-        x = op_add(g, x, gated_mlp(b, layer_rmsnorm(g, x, prefix, "post_attention_layernorm", b->c->eps), prefix));
-    return x;
-}
-
-static struct build begin(const struct model *m, struct graph *g, int64_t B, int64_t T, struct token_rows rows)
-{
-    const struct llama *c = m->config;
-    struct build b = {.c = c, .g = g, .B = B, .T = T, .rows = rows};
-    float *table = mem_alloc((size_t)c->head_dim * sizeof *table);
-    b.rope_scale = rope_table(&c->rope, c->head_dim, max_i64(T, rows.cache), table);
-    /* Frequencies that follow the length of a row are not those of generated texts, in a model that has both. */
-    const char *name = rows.cache && c->rope.type == ROPE_DYNAMIC ? "rope.inv_freq.generation" : "rope.inv_freq";
-    b.inv_freq = graph_const(g, name, DT_F32, 1, (int64_t[]){c->head_dim / 2}, table);
-    mem_free(table);
-    return b;
-}
-
-static id embedding(const struct llama *c, struct graph *g)
-{
-    return graph_param(g, "model.embed_tokens.weight", DT_F32, 2, (int64_t[]){c->vocabulary, c->hidden},
-                       (struct init){INIT_NORMAL, (float)c->std, 0, c->padding});
-}
-
-/* --- as a part of a model (parts.h) ------------------------------------------------------- */
-
-int64_t decoder_width(const struct model *m) { return ((const struct llama *)m->config)->hidden; }
-
-id decoder_embed(const struct model *m, struct graph *g, const char *part, id ids)
-{
-    const struct llama *c = m->config;
-    id x = 0;
-    IN_PART(g, part) {
-        id table = embedding(c, g);
-        IN_SCOPE(g, "model.embed_tokens", 0) x = op_embedding_padded(g, ids, table, c->padding);
-    }
-    return x;
-}
-
-id decoder_states(const struct model *m, struct graph *g, const char *part, id x, struct token_rows rows)
-{
-    const struct llama *c = m->config;
-    if (!x) return 0;
-    const struct tensor t = *tensor_at(g, x);
-    if (t.rank != 3 || t.dim[2] != c->hidden) return graph_fail(g, "the decoder takes embeddings [B,T,%lld]", (long long)c->hidden);
-    if (rows.positions && m->positions && max_i64(t.dim[1], rows.cache) > m->positions)
-        return graph_fail(g, "%s have at most %lld tokens (max_position_embeddings) with rope type dynamic, not %lld",
-                          rows.cache ? "texts that are generated" : "rows of several documents", (long long)m->positions, (long long)max_i64(t.dim[1], rows.cache));
-    IN_PART(g, part) {
-        const struct build b = begin(m, g, t.dim[0], t.dim[1], rows);
-        FOR_LAYERS(layer, g, "model.layers", c->layers) x = decoder_layer(&b, x, &layer);
-        x = layer_rmsnorm(g, x, "model.", "norm", c->eps);
-    }
-    return x;
-}
-
-static id head(const struct llama *c, struct graph *g)
-{
-    return c->tied ? embedding(c, g) : layer_param(g, "", "lm_head.weight", 2, (int64_t[]){c->vocabulary, c->hidden}, c->std);
-}
-
-id decoder_logits(const struct model *m, struct graph *g, const char *part, id x)
-{
-    id logits = 0;
-    IN_PART(g, part) {
-        id w = head(m->config, g);
-        IN_SCOPE(g, "lm_head", SCOPE_ROWS) logits = op_linear(g, x, w, 0);
-    }
-    return logits;
-}
-
-struct decoded decoder_loss(const struct model *m, struct graph *g, const char *part, id x, id labels)
-{
-    const struct llama *c = m->config;
-    struct decoded out = {0};
-    id rows = op_reshape(g, x, 2, (int64_t[]){-1, c->hidden});
-    id targets = op_reshape(g, op_shift_labels(g, labels), 1, (int64_t[]){-1});
-    IN_PART(g, part) {
-        id w = head(c, g);
-        IN_SCOPE(g, "lm_head", SCOPE_ROWS) {
-            out.logits = op_linear(g, rows, w, 0);
-            out.loss = op_xent(g, out.logits, targets, NULL);
-        }
-    }
-    return out;
-}
-
-/* --- the model itself ------------------------------------------------------------------------ */
-
-/* The logits of the token after the last one. */
-static void build_next(const struct model *m, struct graph *g, const struct batch *batch)
-{
-    const int64_t B = batch->B, T = batch->T;
-    id ids = graph_input(g, "input_ids", DT_I32, 2, (int64_t[]){B, T});
-    struct token_rows rows = {.cache = batch->cache, .positions = graph_input(g, "position_ids", DT_I32, 2, (int64_t[]){B, T}),
-                              .ranges = graph_input(g, "ranges", DT_I32, 3, (int64_t[]){B, T, 2})};
-    id x = decoder_states(m, g, "", decoder_embed(m, g, "", ids), rows);
-    if (T > 1) x = op_gather(g, x, graph_input(g, "last_token", DT_I32, 2, (int64_t[]){B, 1}));
-    graph_output(g, "logits", decoder_logits(m, g, "", op_reshape(g, x, 2, (int64_t[]){B, -1})));
-}
-
-static void llama_build(const struct model *m, struct graph *g, const struct batch *batch)
-{
-    const struct llama *c = m->config;
-    const int64_t B = batch->B, T = batch->T;
-    if (batch->cache) {
-        build_next(m, g, batch);
-        return;
-    }
-    id ids = graph_input(g, "input_ids", DT_I32, 2, (int64_t[]){B, T});
-    id labels = graph_input(g, "labels", DT_I32, 2, (int64_t[]){B, T});
-    struct token_rows rows = {0};
-    if (batch->packed) rows.positions = graph_input(g, "position_ids", DT_I32, 2, (int64_t[]){B, T});
-    if (batch->packed) rows.ranges = graph_input(g, "ranges", DT_I32, 3, (int64_t[]){B, T, 2});
-    id x = decoder_states(m, g, "", decoder_embed(m, g, "", ids), rows);
-    struct decoded out = decoder_loss(m, g, "", x, labels);
-    graph_output(g, "loss", out.loss);
-    if (batch->outputs) graph_output(g, "logits", op_reshape(g, out.logits, 3, (int64_t[]){B, T, c->vocabulary}));
-}
-
-const struct family llama_family = {"llama", llama_parse, llama_build, "model.", .generates = true};
-const struct family mistral_family = {"mistral", mistral_parse, llama_build, "model.", .generates = true};
-const struct family qwen2_family = {"qwen2", qwen2_parse, llama_build, "model.", .generates = true};
+const struct family llama_family = {"llama", llama_parse, decoder_build, "model.", .generates = true};
+const struct family mistral_family = {"mistral", mistral_parse, decoder_build, "model.", .generates = true};
+const struct family qwen2_family = {"qwen2", qwen2_parse, decoder_build, "model.", .generates = true};

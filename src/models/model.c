@@ -14,7 +14,8 @@
 
 static const struct family *const families[] = {&llama_family, &mistral_family, &qwen2_family, &clip_vision_family,
                                                 &clip_family, &siglip_vision_family, &siglip_family, &sam_family,
-                                                &sam_vision_family, &tinysam_family};
+                                                &sam_vision_family, &tinysam_family, &idefics3_vision_family, &smolvlm_vision_family, &llava_family,
+                                                &llava_llama_family, &llava_mistral_family, &idefics3_family, &smolvlm_family};
 
 /* "llama, clip_vision_model": for messages. */
 static char *list_families(char out[256])
@@ -50,7 +51,9 @@ static int parse_config(struct model *m, size_t n, const char *where, struct err
     return rc ? error_prepend(e, "%s", where) : parse_map(m, config, where, e);
 }
 
-int model_open(struct model *m, const char *path, struct error *e)
+int model_open(struct model *m, const char *path, struct error *e) { return model_open_with(m, path, NULL, e); }
+
+int model_open_with(struct model *m, const char *path, const char *vision_tower, struct error *e)
 {
     memset(m, 0, sizeof *m);
     char file[1100];
@@ -59,8 +62,11 @@ int model_open(struct model *m, const char *path, struct error *e)
     if (!dir_exists(path)) return model_missing(path, e);
     if (!file_exists(file)) return model_missing_config(path, e);
     size_t n;
+    if (vision_tower) m->vision_tower = bump_string(&m->memory, vision_tower);
     int rc = file_read(file, 16u << 20, &m->config_text, &n, e);
     if (!rc) rc = parse_config(m, n, file, e);
+    if (!rc && vision_tower && !m->leaves_tower)
+        rc = error_set(e, PL_USAGE, "model.vision_tower is for LLaVA models in the original layout (llava_llama, llava_mistral), and %s is a %s: leave it out", path, m->family->model_type);
     if (rc) model_close(m);
     return rc;
 }
@@ -102,7 +108,7 @@ int model_text(struct model *m, const char *config_json, const char *name, struc
 /* Names of two parts must not be read as each other's: "vision" and "vision.head". */
 static int check_part(const struct model *m, const char *name, struct error *e)
 {
-    if (!*name || strlen(name) >= sizeof m->parts->name) return error_set(e, PL_USAGE, "a part is named \"%.200s\"; a name has 1 to %zu bytes", name, sizeof m->parts->name - 1);
+    if (strlen(name) >= sizeof m->parts->name) return error_set(e, PL_USAGE, "a part is named \"%.200s\"; a name has at most %zu bytes", name, sizeof m->parts->name - 1);
     for (int i = 0; i < m->n_parts; i++) {
         const char *other = m->parts[i].name;
         size_t n = strlen(name) < strlen(other) ? strlen(name) : strlen(other);
@@ -152,7 +158,7 @@ const struct model *model_part(const struct model *m, const char *name)
 static int add_weights(struct model *m, const struct part_folder *p, struct error *e)
 {
     struct model part = {0};
-    int rc = check_part(m, p->name, e);
+    int rc = *p->name ? check_part(m, p->name, e) : error_set(e, PL_USAGE, "a part needs a name");
     if (rc) return rc;
     if (!dir_exists(p->path)) return model_missing(p->path, e) ? error_prepend(e, "part %s", p->name) : PL_OK;
     struct error unknown;

@@ -13,6 +13,7 @@
 #ifndef MODEL_H
 #define MODEL_H
 
+#include "base/spelling.h"
 #include "graph/ops.h"
 #include "io/value.h"
 
@@ -43,10 +44,13 @@ struct port {
 enum { MODEL_PORTS = 6 };
 
 struct mask_model;
+struct image_model;
 
 struct model {
     const struct family *family;
     char path[1024];        /* the folder; "" for a preset */
+    const char *vision_tower; /* the folder of its vision tower (model.vision_tower); NULL: it is in the model's own... */
+    bool leaves_tower;      /* ...where folders of this model leave it out */
     char *config_text;      /* config.json, byte for byte */
     struct bump memory;     /* owns the parsed configuration */
     void *config;           /* the family's own struct */
@@ -56,6 +60,7 @@ struct model {
     int64_t image;          /* side of the images that it was trained on; 0: it takes no images */
     bool batch_norm;        /* its step may use batch statistics over images (batch.bn_group) */
     struct mask_model *masks; /* masks.h; NULL: it predicts no masks */
+    struct image_model *images; /* images.h; NULL: it takes no images among its tokens */
     struct port ports[MODEL_PORTS];
     int n_ports;
     const char **outputs;   /* in the order of the forward */
@@ -70,7 +75,7 @@ struct model {
  * folder; its weights are found in model.path as the part's family spells them, or initialised if
  * that is "". */
 struct part {
-    char name[96];
+    char name[96];      /* "": its names are those of the model itself */
     struct model model; /* family NULL: weights alone, names as they are in the folder */
 };
 
@@ -93,7 +98,7 @@ struct part {
 struct batch {
     int64_t B, T;
     bool packed;
-    const void *own; /* what the family itself says about a batch (mask models: struct prompting of masks.h); NULL: its default */
+    const void *own; /* what the family itself says about a batch (mask models: struct prompting of masks.h; with images: struct image_batch of images.h); NULL: its default */
     /* Images that share batch-normalisation statistics in the step, a divisor of B; 0: the running
      * statistics, unchanged. Evaluation always uses the running ones. */
     int64_t bn_group;
@@ -112,15 +117,17 @@ struct family {
      * the model's outputs if batch.outputs is set. */
     void (*build)(const struct model *m, struct graph *g, const struct batch *b);
     const char *root;       /* prefix of the published names that some folders leave out */
-    bool named_as_found;    /* names of gradients leave the prefix out if the folder does */
+    bool named_as_found;    /* names of gradients are spelled as in the folder */
     int (*read_folder)(struct model *m, struct error *e); /* reads other files than config.json from model.path; NULL: there are none */
     /* `build` takes batch.cache: then the inputs are i32: input_ids [B,T], position_ids [B,T], which is below 0 for
      * padding, ranges [B,T,2], the positions that each token sees, and with T > 1 last_token [B,1], an index
      * below T; the output is "logits" [B,vocabulary]. */
     bool generates;
+    const struct spelling *spellings; /* of the published names; NULL: there is one, apart from `root` */
 };
 extern const struct family llama_family, mistral_family, qwen2_family, clip_family, clip_vision_family, siglip_family,
-    siglip_vision_family, sam_family, sam_vision_family, tinysam_family;
+    siglip_vision_family, idefics3_vision_family, smolvlm_vision_family, sam_family, sam_vision_family, tinysam_family, llava_family,
+    llava_llama_family, llava_mistral_family, idefics3_family, smolvlm_family;
 
 /* A model without a config.json: the program that uses the library emits its graph. */
 struct definition {
@@ -134,6 +141,8 @@ struct definition {
 };
 
 int model_open(struct model *m, const char *path, struct error *e);
+/* The same with its vision tower in a folder of its own; NULL: it has none. */
+int model_open_with(struct model *m, const char *path, const char *vision_tower, struct error *e);
 int model_preset(struct model *m, const char *name, struct error *e);
 /* Opens a folder, or a preset if no folder has this name; a preset has no path. */
 int model_find(struct model *m, const char *name, struct error *e);

@@ -17,9 +17,18 @@
 
 #include "models/model.h"
 
-/* --- decoders: llama, mistral, qwen2 (llama.c) ----------------------------------------------- */
+/* --- decoders: llama, mistral, qwen2 (decoder.c) ----------------------------------------------- */
 
 int64_t decoder_width(const struct model *m); /* C of the embeddings */
+/* For parse: names of the decoder's parameters begin with `root` instead of "model.", and the head is in the part, or
+ * with `head_outside` beside it; whether the head is the embedding, where the model's own configuration decides
+ * (tie_word_embeddings); the decoder's inputs and outputs are the model's. */
+void decoder_set_names(struct model *m, const char *root, bool head_outside);
+void decoder_tie(struct model *m, bool tied);
+void decoder_describe(struct model *m, const struct model *decoder);
+/* The inputs of a batch: input_ids [B,T]; labels [B,T], 0 if the batch has a cache; positions and ranges. */
+id decoder_ids(struct graph *g, const struct batch *batch);
+id decoder_labels(struct graph *g, const struct batch *batch);
 /* Token ids [B,T] to embeddings [B,T,C]. */
 id decoder_embed(const struct model *m, struct graph *g, const char *part, id ids);
 /* Embeddings [B,T,C] to the states after the last norm, [B,T,C]. Rows of several documents have the
@@ -31,6 +40,7 @@ struct token_rows {
     id ranges;     /* i32 [B,T,2] */
     int64_t cache; /* 0: none */
 };
+struct token_rows decoder_rows(struct graph *g, const struct batch *batch);
 id decoder_states(const struct model *m, struct graph *g, const char *part, id x, struct token_rows rows);
 /* States [rows,C] to logits [rows,vocabulary]. */
 id decoder_logits(const struct model *m, struct graph *g, const char *part, id x);
@@ -40,17 +50,27 @@ struct decoded {
     id loss;
 };
 struct decoded decoder_loss(const struct model *m, struct graph *g, const char *part, id x, id labels);
+/* States to the outputs of a language model: loss and, if the batch asks for outputs, logits; with a cache the
+ * logits of the next token. */
+void decoder_outputs(const struct model *m, struct graph *g, const char *part, const struct batch *batch, id x, id labels);
 
 /* --- towers: clip, siglip and their vision models (clip.c) ------------------------------------- */
 
 struct tower_sizes {
     int64_t layers, tokens, width; /* tokens: of CLIP the class token is the first */
+    int64_t side;                  /* tokens along an image, without the class token */
     int64_t channels, image;       /* pixels [B,channels,image,image] */
 };
 struct tower_sizes tower_sizes(const struct model *m);
+/* Whether a model is one of these towers; of the decoders above. */
+bool tower_is(const struct model *m);
+bool decoder_is(const struct model *m);
+/* For parse: names of the tower's parameters begin with `root` instead of "vision_model.". */
+void tower_set_root(struct model *m, const char *root);
 /* Pixels to last_hidden_state [B,tokens,width]. states[i], of `count`, is the hidden state
  * chosen[i]: 0 is the input of the first layer, k the output of layer k, and negative ones count
- * from the end, -1 the output of the last layer. */
+ * from the end, -1 the output of the last layer. Layers that no state depends on are parameters all the same,
+ * and nothing is computed for them. */
 id tower_encode(const struct model *m, struct graph *g, const char *part, id pixels, int64_t count, const int64_t *chosen, id *states);
 
 #endif

@@ -122,6 +122,53 @@
     "  \"torch_dtype\": \"float32\"\n"                                                                              \
     "}\n"
 
+/* LLaVA: a tower of CLIP, a projector, a decoder, as transformers 5 writes it. */
+#define LLAVA(token, tower, decoder)                                                                                \
+    "{\n"                                                                                                           \
+    "  \"architectures\": [\"LlavaForConditionalGeneration\"],\n"                                                   \
+    "  \"model_type\": \"llava\",\n"                                                                                \
+    "  \"image_token_index\": " #token ",\n"                                                                        \
+    "  \"vision_feature_layer\": -2,\n"                                                                            \
+    "  \"vision_feature_select_strategy\": \"default\",\n"                                                          \
+    "  \"projector_hidden_act\": \"gelu\",\n"                                                                      \
+    "  \"multimodal_projector_bias\": true,\n"                                                                     \
+    "  \"tie_word_embeddings\": false,\n"                                                                          \
+    "  \"vision_config\": {\"model_type\": \"clip_vision_model\", \"hidden_act\": \"quick_gelu\", " tower "},\n"     \
+    "  \"text_config\": {" decoder ", \"rms_norm_eps\": 1e-05},\n"                                                  \
+    "  \"torch_dtype\": \"float32\"\n"                                                                              \
+    "}\n"
+
+/* The bytes of text are ids 0 to 255; 256 stands for a feature of an image, of which one has 64. */
+#define LLAVA_TINY                                                                                                  \
+    LLAVA(256, "\"hidden_size\": 96, \"intermediate_size\": 384, \"num_hidden_layers\": 4, \"num_attention_heads\": 4, " \
+               "\"image_size\": 64, \"patch_size\": 8",                                                             \
+          "\"model_type\": \"llama\", \"vocab_size\": 264, \"hidden_size\": 128, \"intermediate_size\": 352, "          \
+          "\"num_hidden_layers\": 4, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 2048")
+
+/* CLIP ViT-L/14 at 336 pixels and Mistral 7B. */
+#define LLAVA_MED                                                                                                   \
+    LLAVA(32000, "\"hidden_size\": 1024, \"intermediate_size\": 4096, \"num_hidden_layers\": 24, \"num_attention_heads\": 16, " \
+                 "\"image_size\": 336, \"patch_size\": 14, \"projection_dim\": 768",                                 \
+          "\"model_type\": \"mistral\", \"vocab_size\": 32064, \"hidden_size\": 4096, \"intermediate_size\": 14336, "    \
+          "\"num_hidden_layers\": 32, \"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"max_position_embeddings\": 32768, " \
+          "\"rope_theta\": 1000000.0, \"sliding_window\": null")
+
+/* The shape of SmolVLM-256M: SigLIP's base tower at 512 pixels, SmolLM2-135M. */
+#define SMOLVLM_256M                                                                                                \
+    "{\n"                                                                                                           \
+    "  \"architectures\": [\"SmolVLMForConditionalGeneration\"],\n"                                                 \
+    "  \"model_type\": \"smolvlm\",\n"                                                                              \
+    "  \"image_token_id\": 49190,\n"                                                                               \
+    "  \"scale_factor\": 4,\n"                                                                                     \
+    "  \"tie_word_embeddings\": false,\n"                                                                          \
+    "  \"vision_config\": {\"model_type\": \"smolvlm_vision\", \"hidden_size\": 768, \"intermediate_size\": 3072, "   \
+    "\"num_hidden_layers\": 12, \"num_attention_heads\": 12, \"image_size\": 512, \"patch_size\": 16},\n"            \
+    "  \"text_config\": {\"model_type\": \"llama\", \"vocab_size\": 49280, \"hidden_size\": 576, \"intermediate_size\": 1536, " \
+    "\"num_hidden_layers\": 30, \"num_attention_heads\": 9, \"num_key_value_heads\": 3, \"max_position_embeddings\": 8192, " \
+    "\"rope_theta\": 100000.0, \"rms_norm_eps\": 1e-05},\n"                                                        \
+    "  \"torch_dtype\": \"float32\"\n"                                                                              \
+    "}\n"
+
 const struct preset presets[] = {
     {"llama-tiny", LLAMA(256, 128, 352, 4, 4, 2, 2048, true)},         /* byte-level vocabulary, 0.8 M */
     {"llama-124m", LLAMA(50257, 768, 2048, 12, 12, 12, 1024, true)},   /* the GPT-2 small shape */
@@ -135,6 +182,9 @@ const struct preset presets[] = {
     {"sam-vit-l", SAM(1024, 24, 16, 4096, "5, 11, 17, 23")},   /* 312 M */
     {"sam-vit-h", SAM(1280, 32, 16, 5120, "7, 15, 23, 31")},   /* 641 M */
     {"sam-tiny", SAM_TINY},                                    /* 0.7 M */
+    {"llava-tiny", LLAVA_TINY},                                /* 1.3 M */
+    {"llava-med-7b", LLAVA_MED},                               /* 7.6 B */
+    {"smolvlm-256m-shape", SMOLVLM_256M},                      /* 256 M */
     {"tinysam", TINYSAM},                                      /* 10 M, 6 M of them in the encoder */
     {"tinysam-tiny", TINYSAM_TINY},                            /* 0.4 M */
     {NULL, NULL},

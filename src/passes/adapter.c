@@ -21,7 +21,7 @@
 
 #include "base/regex.h"
 
-enum { RANK_MOST = 1 << 20 };
+enum { RANK_MOST = 1 << 20, NAME_ROOM = 512 };
 
 struct pattern {
     const char *plain;         /* NULL: a regex */
@@ -219,16 +219,16 @@ static bool is_inside(const struct adapter *a, const struct pattern *p, const ch
 }
 
 /* The module's name as the adapter's patterns have it. */
-static const char *adapter_name(const struct adapter *a, const char *module)
+static const char *adapter_name(const struct adapter *a, const char *module, char out[NAME_ROOM])
 {
     CHECK(a->compiled, "adapter_check comes first");
     const size_t n = a->root ? strlen(a->root) : 0;
+    module = spelling_apply(a->spellings, a->spelled, module, out, NAME_ROOM);
     return n && !strncmp(module, a->root, n) ? module + n : module;
 }
 
-bool adapter_saves(const struct adapter *a, const char *module)
+static bool saves(const struct adapter *a, const char *module)
 {
-    module = adapter_name(a, module);
     /* The module itself and each module that it is inside of. */
     for (size_t length = strlen(module); length;) {
         for (uint32_t i = 0; i < a->n_save; i++) {
@@ -238,6 +238,12 @@ bool adapter_saves(const struct adapter *a, const char *module)
         while (length && module[--length] != '.') {}
     }
     return false;
+}
+
+bool adapter_saves(const struct adapter *a, const char *module)
+{
+    char name[NAME_ROOM];
+    return saves(a, adapter_name(a, module, name));
 }
 
 /* The digits at `at` as a number if a dot follows them, else -1. */
@@ -289,9 +295,10 @@ static bool is_target(const struct adapter *a, const char *module, bool head)
 
 bool adapter_adapts(const struct adapter *a, const char *module, bool head)
 {
-    module = adapter_name(a, module);
+    char name[NAME_ROOM];
+    module = adapter_name(a, module, name);
     if (a->compiled->exclude && answer(a, regex_full_match(a->compiled->exclude, module), "exclude_modules")) return false;
-    if (listed(&a->exclude, module) || adapter_saves(a, module)) return false;
+    if (listed(&a->exclude, module) || saves(a, module)) return false;
     for (uint32_t i = 0; i < a->n_save; i++)
         if (is_inside(a, &a->compiled->save[i], module)) return false;
     return is_target(a, module, head);
@@ -316,14 +323,16 @@ static const struct adapter_pattern *pattern_of(const struct adapter *a, const s
 
 int64_t adapter_rank(const struct adapter *a, const char *module)
 {
-    module = adapter_name(a, module);
+    char name[NAME_ROOM];
+    module = adapter_name(a, module, name);
     const struct adapter_pattern *p = pattern_of(a, a->ranks, a->compiled->ranks, a->n_ranks, "rank_pattern", module);
     return p ? (int64_t)p->value : a->r;
 }
 
 double adapter_scale(const struct adapter *a, const char *module)
 {
+    char name[NAME_ROOM];
     const double r = (double)adapter_rank(a, module);
-    const struct adapter_pattern *p = pattern_of(a, a->alphas, a->compiled->alphas, a->n_alphas, "alpha_pattern", adapter_name(a, module));
+    const struct adapter_pattern *p = pattern_of(a, a->alphas, a->compiled->alphas, a->n_alphas, "alpha_pattern", adapter_name(a, module, name));
     return (p ? p->value : a->alpha) / (a->rslora ? sqrt(r) : r);
 }

@@ -9,6 +9,7 @@
 #define ADAPTER_H
 
 #include "base/base.h"
+#include "base/spelling.h"
 
 /* target_modules and exclude_modules: a list of names, or a regular expression that the whole name
  * must match. Both empty: not given. */
@@ -45,6 +46,8 @@ struct adapter {
     enum adapter_init init;
     const char *root;         /* beginning of the model's module names that the adapter's names leave out, such as
                                * "vision_model."; the patterns are for names without it. NULL: none */
+    const struct spelling *spellings; /* the model's names in other spellings (base/spelling.h); NULL: one... */
+    struct spelled spelled;   /* ...and that of the adapter's names and patterns */
     const char *task_type;    /* copied into adapter_config.json; NULL: null */
     const char *source;       /* adapter_config.json as it was read, which is written back; NULL: made here */
     struct adapter_compiled *compiled; /* by adapter_check */

@@ -139,12 +139,22 @@ struct lora {
     } *shared;          /* by weight of the model */
 };
 
+/* A parameter by its whole name, in whatever part of the model its module is. */
+static id param_named(struct graph *g, const char *name, int rank, const int64_t *dim, struct init init)
+{
+    const id scope = g->at.scope;
+    g->at.scope = 0;
+    const id t = graph_param(g, name, DT_F32, rank, dim, init);
+    g->at.scope = scope;
+    return t;
+}
+
 /* A parameter of the adapter: a matrix, or with columns 0 a vector. */
 static id lora_param(struct lora *l, const char *module, const char *end, int64_t rows, int64_t columns, struct init init)
 {
     char name[NAME_ROOM + 32];
     snprintf(name, sizeof name, "%s%s", module, end);
-    const id t = graph_param(l->g, name, DT_F32, columns ? 2 : 1, (int64_t[]){rows, columns}, init);
+    const id t = param_named(l->g, name, columns ? 2 : 1, (int64_t[]){rows, columns}, init);
     if (t) graph_param_of(l->g, t)->added = true;
     return t;
 }
@@ -285,7 +295,7 @@ static void untie(struct lora *l, struct node *n, const struct modules *m, struc
     const struct init init = table->init;
     const uint32_t like = (uint32_t)(table - g->params.at) + 1;
     snprintf(name, sizeof name, "%s%s", x->name, weight_end);
-    n->in[1] = x->weight = graph_param(g, name, DT_F32, t.rank, t.dim, init);
+    n->in[1] = x->weight = param_named(g, name, t.rank, t.dim, init);
     if (!x->weight) return;
     graph_param_of(g, x->weight)->frozen = !adapter_saves(l->a, x->name);
     graph_param_of(g, x->weight)->like = like;
@@ -462,10 +472,22 @@ static int check_saved(const struct graph *g, const struct adapter *a, const mod
     return PL_OK;
 }
 
+/* Names as the adapter spells them. */
+static void respell(module_list *list, const struct adapter *a)
+{
+    for (uint32_t i = 0; i < list->n; i++) {
+        char other[NAME_ROOM];
+        const char *name = spelling_apply(a->spellings, a->spelled, list->at[i].name, other, sizeof other);
+        if (name == other) memcpy(list->at[i].name, other, sizeof other);
+    }
+}
+
 int lora_check(const struct graph *g, const struct adapter *a, struct error *e)
 {
     module_list linears = {0}, others = {0};
     list_modules(g, &linears, &others);
+    respell(&linears, a);
+    respell(&others, a);
     int rc = check_targets(a, &linears, &others, e);
     if (!rc) rc = adapter_unanswered(a, "adapter.", e);
     if (!rc) rc = check_saved(g, a, &linears, &others, e);

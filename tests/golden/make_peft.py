@@ -44,11 +44,12 @@ import torch
 from bitsandbytes.backends.default.ops import _dequantize_4bit_compute
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, BitsAndBytesConfig
 from transformers.utils import logging
 
 sys.dont_write_bytecode = True  # leave no __pycache__ among the cases
 import make_llama
+import make_llava
 import make_sam
 import make_towers
 import make_train
@@ -68,7 +69,7 @@ NF4 = dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_qua
            bnb_4bit_compute_dtype=torch.float32)
 PLAIN = dict(NF4, bnb_4bit_use_double_quant=False)
 # Models that transformers saves in 4 bits: the base and how.
-FOLDERS = {"odd_4bit": ("odd", NF4), "bf16_4bit": ("bf16", PLAIN)}
+FOLDERS = {"odd_4bit": ("odd", NF4), "bf16_4bit": ("bf16", PLAIN), "llava_4bit": ("llava_siglip_qwen2", NF4)}
 
 CASES = {
     "list": case("basic", ["q_proj", "v_proj"]),
@@ -109,6 +110,13 @@ CASES = {
     "siglip": case("siglip_vision", ["q_proj", "out_proj", "fc2"], r=2),
     "sam": case("sam_target", ["qkv"], modules_to_save=["mask_decoder"]),
     "sam_parts": case("sam_both", ["qkv", "lin1", "v_proj", "proj_in"], r=2, modules_to_save=["neck"]),
+    # Full names, as LlavaForConditionalGeneration has them in memory: other ones than the folder's. Nothing reaches the
+    # tower's last layer.
+    "llava": case("llava_clip_llama", r"model\.(language_model\.layers\.\d\.self_attn\.[qv]_proj|vision_tower\.encoder\.layers\.\d\.mlp\.fc1|multi_modal_projector\.linear_2)", r=2),
+    "llava_save": case("llava_clip_mistral", ["o_proj", "out_proj"], r=2, modules_to_save=["multi_modal_projector"]),
+    "llava_nf4": case("llava_clip_mistral", "all-linear", r=2, nf4=NF4),
+    "idefics3_tied_save": case("idefics3", ["k_proj"], r=2, modules_to_save=["lm_head"]),
+    "smolvlm": case("smolvlm", ["q_proj", "fc2", "modality_projection.proj"], r=2),
     "train": case("train_untied", ["q_proj", "v_proj", "up_proj"], train=True),
     "train_dora": case("train_tied", ["q_proj", "down_proj"], use_dora=True, modules_to_save=["layers.1.mlp"], train=True),
     "train_nf4": case("train_untied", "all-linear", r=3, nf4=NF4, train=True),
@@ -116,6 +124,7 @@ CASES = {
     "nf4_bf16": case("bf16", ["q_proj", "v_proj", "down_proj"], r=2, nf4=NF4),
     "nf4_dora": case("odd", ["q_proj", "down_proj"], r=2, nf4=NF4, use_dora=True),
     "nf4_folder": case("peft/odd_4bit", "all-linear", r=3, nf4={}),
+    "llava_nf4_folder": case("peft/llava_4bit", ["v_proj", "linear_1", "fc1"], r=2, nf4={}),
     "nf4_plain_folder": case("peft/bf16_4bit", ["q_proj", "v_proj", "down_proj"], r=2, nf4={}),
 }
 
@@ -124,7 +133,14 @@ def base_path(c):
     return os.path.join(make_llama.HERE, c["base"])
 
 
+def plain_base(c):
+    """The folder that one in 4 bits was made from."""
+    return FOLDERS[os.path.basename(c["base"])][0] if c["base"].startswith("peft/") else c["base"]
+
+
 def family(c):
+    if plain_base(c) in make_llava.CASES:
+        return make_llava
     return make_sam if c["base"].startswith("sam_") else make_towers if c["base"].startswith(("clip_", "siglip_")) else make_llama
 
 
@@ -132,7 +148,8 @@ def load_base(c, dtype):
     folder, kind = os.path.relpath(base_path(c)), family(c)  # peft writes this path
     if c["nf4"] is not None:
         more = dict(quantization_config=BitsAndBytesConfig(**c["nf4"])) if c["nf4"] else {}
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", device_map="cpu", **more).eval()
+        auto = AutoModelForImageTextToText if kind is make_llava else AutoModelForCausalLM
+        return auto.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", device_map="cpu", **more).eval()
     if kind is make_llama:
         return make_llama.load_model(folder, dtype)
     return kind.load_model(folder, kind.CASES[c["base"]], dtype)
@@ -192,8 +209,7 @@ def spread(model, generator):
 
 def batch_path(c):
     """A folder in 4 bits has none: that of the folder that it was made from."""
-    base = FOLDERS[os.path.basename(c["base"])][0] if c["base"].startswith("peft/") else c["base"]
-    return os.path.join(make_llama.HERE, base, "batch.safetensors")
+    return os.path.join(make_llama.HERE, plain_base(c), "batch.safetensors")
 
 
 def save_as(folder, change):
@@ -250,6 +266,8 @@ def outputs(model, c, batch, dtype):
         return make_llama.outputs(model, batch)
     if family(c) is make_towers:
         return make_towers.outputs(model, make_towers.CASES[c["base"]], batch["pixel_values"], dtype)
+    if family(c) is make_llava:
+        return make_llava.outputs(model, make_llava.CASES[plain_base(c)], batch, dtype)
     return make_sam.outputs(model, make_sam.CASES[c["base"]], batch, dtype)
 
 
@@ -290,7 +308,7 @@ def make_case(folder, name, c, seed):
         make_train.write_losses(os.path.join(base_path(c), "run.yaml"), folder, lambda base, dtype: load_adapted(c, folder, dtype))
         return make_llama.folder_bytes(folder)
     expect = reference(folder, c)
-    if not all(torch.isfinite(t).all() for t in expect.values()):
+    if not all(torch.isfinite(torch.nan_to_num(t, 0.0) if n == "logits" else t).all() for n, t in expect.items()):  # NaN: padding
         raise SystemExit(f"{name}: the reference is not finite; choose other sizes")
     make_llama.write_tensors(os.path.join(folder, "expect.safetensors"), expect)
     size = make_llama.folder_bytes(folder)

@@ -40,6 +40,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from transformers.utils import logging
 
 import make_llama
+import make_llava
 import make_peft
 import make_published
 import make_sam
@@ -62,7 +63,8 @@ class Rounding(TorchDispatchMode):
              "clone", "detach", "copy", "alias", "_to_copy", "split", "split_with_sizes", "unbind", "as_strided", "index", "gather",
              "repeat", "roll", "zeros_like", "ones_like", "empty_like", "new_zeros", "new_empty", "full", "full_like", "scalar_tensor",
              "zeros", "ones", "arange", "rand", "randn", "empty", "constant_pad_nd", "masked_fill", "where", "neg", "embedding",
-             "slice_backward", "select_backward", "unfold", "reshape", "narrow", "relu", "threshold_backward", "max", "amax", "index_select"}
+             "slice_backward", "select_backward", "unfold", "reshape", "narrow", "relu", "threshold_backward", "max", "amax", "index_select", "masked_scatter",
+             "masked_select"}
 
     def __init__(self, kind, seed):
         super().__init__()
@@ -142,6 +144,8 @@ def numbers(folder, name, mode):
     if name in make_towers.CASES:
         c = make_towers.CASES[name]
         return with_weights(make_towers, off, lambda: make_towers.reference(folder, c, batch["pixel_values"]))
+    if name in make_llava.CASES:
+        return with_weights(make_llava, off, lambda: make_llava.reference(folder, make_llava.CASES[name], batch))
     if name in make_sam.CASES:
         return with_weights(make_sam, off, lambda: make_sam.reference(folder, make_sam.CASES[name], batch))
     if name in TINYVIT:
@@ -220,6 +224,8 @@ def exact(folder, name):
     batch = load_file(os.path.join(folder, "batch.safetensors"))
     if name in make_towers.CASES:
         return make_towers.reference(folder, make_towers.CASES[name], batch["pixel_values"], torch.float64)
+    if name in make_llava.CASES:
+        return make_llava.reference(folder, make_llava.CASES[name], batch, torch.float64)
     if name in make_sam.CASES:
         return make_sam.reference(folder, make_sam.CASES[name], batch, torch.float64)
     if name in TINYVIT:

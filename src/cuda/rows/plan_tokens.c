@@ -30,6 +30,12 @@ static bool match_cache_write(const struct query *q)
     return is_storable(q->in[0]) && is_dense(q->in[1], q->in[0]->dtype) && is_dense(q->in[2], DT_I32) && is_dense(q->out[0], q->in[0]->dtype);
 }
 
+static bool match_replace_rows(const struct query *q)
+{
+    const enum dtype t = q->in[0]->dtype;
+    return is_storable(q->in[0]) && is_dense(q->in[1], DT_I32) && (!given(q, 2) || is_dense(given(q, 2), t)) && is_dense(q->out[0], t);
+}
+
 static bool match_xent(const struct query *q)
 {
     return is_storable(q->in[0]) && tensor_rows(q->in[0]) <= INT32_MAX && is_dense(q->in[1], DT_I32) && is_dense(q->out[0], DT_F32) &&

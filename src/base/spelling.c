@@ -1,0 +1,38 @@
+/*
+ * spelling.c: see spelling.h.
+ */
+#include "base/spelling.h"
+
+#include <stdio.h>
+#include <string.h>
+
+int spelling_count(const struct spelling *s)
+{
+    int n = 0;
+    while (n < SPELLINGS_EACH && s->others[n]) n++;
+    return n + 1;
+}
+
+const char *spelling_at(const struct spelling *s, int k) { return k ? s->others[k - 1] : s->name; }
+
+int spelling_of(const struct spelling *list, const char *name)
+{
+    for (int i = 0; list && list[i].name; i++)
+        if (!strncmp(name, list[i].name, strlen(list[i].name))) return i;
+    return -1;
+}
+
+const char *spelling_apply(const struct spelling *list, struct spelled how, const char *name, char *out, size_t room)
+{
+    const int i = spelling_of(list, name);
+    if (i < 0 || !how.by[i]) return name;
+    snprintf(out, room, "%s%s", spelling_at(&list[i], how.by[i]), name + strlen(list[i].name));
+    return out;
+}
+
+struct spelled spelling_in_memory(const struct spelling *list)
+{
+    struct spelled how = {{0}};
+    for (int i = 0; list && list[i].name; i++) how.by[i] = list[i].others[0] ? 1 : 0;
+    return how;
+}

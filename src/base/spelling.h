@@ -1,0 +1,40 @@
+/*
+ * spelling.h: names that begin in several ways. Versions of transformers save the same weights of a model
+ * under different names:
+ *
+ *     vision_tower.vision_model.encoder.layers.0...      folders on the Hugging Face Hub
+ *     vision_tower.encoder.layers.0...                   saved by transformers 5
+ *     model.vision_tower.encoder.layers.0...             the modules of transformers 5 in memory, as PEFT sees them
+ */
+#ifndef SPELLING_H
+#define SPELLING_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { SPELLINGS_MOST = 6, SPELLINGS_EACH = 4 };
+
+/* A beginning of names as they are published, and the other ways in which it is spelled; the first of
+ * these is that of the modules in memory. A list ends with a name NULL. */
+struct spelling {
+    const char *name;
+    const char *others[SPELLINGS_EACH];
+};
+
+/* For each entry of a list: 0 is the published spelling, k is others[k - 1]. */
+struct spelled {
+    uint8_t by[SPELLINGS_MOST];
+};
+
+/* The ways in which entry i can be spelled: 1 + the others. */
+int spelling_count(const struct spelling *s);
+/* Way k of an entry. */
+const char *spelling_at(const struct spelling *s, int k);
+/* The entry with which a published name begins; -1: none. `list` NULL: none. */
+int spelling_of(const struct spelling *list, const char *name);
+/* The name as it is spelled; `name` itself if the list does not change it, else in `out`. */
+const char *spelling_apply(const struct spelling *list, struct spelled how, const char *name, char *out, size_t room);
+/* The spelling of modules in memory. */
+struct spelled spelling_in_memory(const struct spelling *list);
+
+#endif

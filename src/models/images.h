@@ -1,0 +1,54 @@
+/*
+ * images.h: language models that take images among their tokens: a tower and a projector make features of
+ * each image, and these take the places of image tokens in the text.
+ *
+ *     input_ids      a b <image> <image> <image> c d <image> <image> <image>     3 features an image
+ *     image_index   -1 -1  0       1       2    -1 -1  3       4       5         what the host writes (image_index)
+ *     embeddings     a b  f0      f1      f2     c d  f3      f4      f5
+ *
+ * The inputs of the graph besides those of a language model:
+ *
+ *     pixel_values   f32 [N,channels,side,side]    the images
+ *     image_index    i32 [B,T]                     below 0: text; else the row of the features that stands here
+ *
+ * In training each sample has room for image_batch.images images: N is B times that, a sample's images are the
+ * first in its room, and its indices count from the first row of its room. Where the batch itself says how
+ * many images there are (batch.size['N']; `step`), all samples share them, and the indices count over all
+ * images. Without images the graph has neither input, and the tower does not run.
+ */
+#ifndef IMAGES_H
+#define IMAGES_H
+
+#include "models/model.h"
+
+/* The dimension of pixel_values that counts images. */
+#define OPEN_IMAGES OPEN('N')
+
+/* What a model that takes images says about them (model.images). */
+struct image_model {
+    int32_t token;         /* the id that stands for a feature; it need not be in the vocabulary */
+    int64_t features;      /* of an image: the tokens that it takes */
+    int64_t channels;
+    /* transformers' pixel_values are [B,M,...], where an image of zeros is padding, with a pixel_attention_mask
+     * [B,M,side,side]. Images fill their squares here. */
+    bool padded;
+};
+
+/* What a batch of such a model holds (batch.own). */
+struct image_batch {
+    int64_t images;        /* for which a sample has room; 0: it is text alone */
+};
+
+/* For parse: `m` takes images of the tower, `features` features each, at the image tokens. */
+int images_describe(struct model *m, const struct model *tower, int64_t features, int64_t token, bool padded, struct error *e);
+
+/* For builders: the embeddings x [B,T,C] with the features of the batch's images among them. `features` makes
+ * those of n images [n,features,C] of pixels [n,channels,side,side]. */
+typedef id image_features(const struct model *m, struct graph *g, id pixels);
+id images_merge(const struct model *m, struct graph *g, const struct batch *batch, id x, image_features *features);
+
+/* For who fills a batch: writes the index of a row of T ids. *next is the feature that the first image token
+ * takes, and moves on. An image token that is not in the vocabulary becomes 0 in `ids`. */
+void image_index(const struct model *m, int32_t *ids, int64_t T, int64_t *next, int32_t *index);
+
+#endif

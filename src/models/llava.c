@@ -1,0 +1,178 @@
+/*
+ * llava.c: LLaVA as transformers has it (model_type llava): a tower of CLIP or SigLIP, a projector of two
+ * linear layers, a decoder of Llama, Mistral or Qwen2.
+ *
+ * The features of an image are the tokens of one hidden state of the tower, or of several that are joined
+ * along their channels. What the tower has beyond the deepest of them is loaded and saved, and never
+ * computed.
+ */
+#include "models/llava.h"
+
+#include <string.h>
+
+#include "io/json.h"
+#include "models/images.h"
+#include "models/layers.h"
+#include "models/parts.h"
+
+#define PROJECTOR "multi_modal_projector."
+
+/* --- for all models of a tower and a decoder ----------------------------------------------------- */
+
+struct model *llava_part(struct model *m, const char *name)
+{
+    for (int i = 0; i < m->n_parts; i++)
+        if (!strcmp(m->parts[i].name, name)) return &m->parts[i].model;
+    return NULL;
+}
+
+int llava_add_tower(struct model *m, const char *name, const struct value *config, const char *folder, struct error *e)
+{
+    int rc = model_add_part(m, name, config, folder, e);
+    if (rc || tower_is(model_part(m, name))) return rc;
+    return error_set(e, PL_USAGE, "its vision tower is a %s, expected clip_vision_model or siglip_vision_model", model_part(m, name)->family->model_type);
+}
+
+int llava_add_decoder(struct model *m, const char *name, const struct value *config, struct error *e)
+{
+    int rc = model_add_part(m, name, config, NULL, e);
+    if (rc || decoder_is(model_part(m, name))) return rc;
+    return error_set(e, PL_USAGE, "its text model is a %s, expected llama, mistral or qwen2", model_part(m, name)->family->model_type);
+}
+
+int llava_part_config(struct model *m, const struct value *config, const char *key, const char *model_type, const char *absent, const struct value **out,
+                      struct error *e)
+{
+    const struct value *map = value_get(config, key);
+    struct value *made;
+    if (!map || map->kind == VALUE_NULL) {
+        int rc = json_parse(absent, strlen(absent), &m->memory, &made, e);
+        *out = made;
+        return rc;
+    }
+    if (value_as_map(map, key, e)) return e->code;
+    *out = map;
+    if (value_get(map, "model_type")) return PL_OK;
+    *out = made = value_copy(&m->memory, map);
+    value_put(&m->memory, made, "model_type", value_string(&m->memory, model_type));
+    return PL_OK;
+}
+
+/* --- configuration ------------------------------------------------------------------------------- */
+
+static int parse_states(struct llava *c, const struct value *config, struct error *e)
+{
+    static const char key[] = "vision_feature_layer";
+    const struct value *v = value_get(config, key);
+    c->n_states = 1;
+    c->states[0] = -2;
+    if (!v || v->kind == VALUE_NULL) return PL_OK;
+    if (v->kind != VALUE_LIST) return value_as_int(v, key, &c->states[0], e);
+    if (v->count < 1 || v->count > LLAVA_STATES) return error_set(e, PL_USAGE, "%s lists %u states, expected 1 to %d", key, v->count, LLAVA_STATES);
+    c->n_states = v->count;
+    for (uint32_t i = 0; i < v->count; i++)
+        if (value_as_int(value_at(v, i), key, &c->states[i], e)) return e->code;
+    return PL_OK;
+}
+
+static int parse_projector(struct llava *c, const struct value *config, struct error *e)
+{
+    const char *strategy = "default";
+    c->act = ACT_GELU;
+    c->bias = true;
+    int rc = value_opt_bool(config, "multimodal_projector_bias", &c->bias, e);
+    if (!rc) rc = value_opt_string(config, "vision_feature_select_strategy", &strategy, e);
+    if (!rc && strcmp(strategy, "default") && strcmp(strategy, "full"))
+        rc = error_set(e, PL_USAGE, "vision_feature_select_strategy \"%.40s\": expected default or full", strategy);
+    c->drop_first = !rc && !strcmp(strategy, "default");
+    return rc ? rc : layer_parse_act_at(config, "projector_hidden_act", &c->act, e);
+}
+
+int llava_describe(struct model *m, const struct llava *c, int64_t image_token, struct error *e)
+{
+    const struct model *tower = model_part(m, c->tower), *decoder = model_part(m, c->decoder);
+    const struct tower_sizes s = tower_sizes(tower);
+    for (int64_t i = 0; i < c->n_states; i++)
+        if (c->states[i] < -s.layers - 1 || c->states[i] > s.layers)
+            return error_set(e, PL_USAGE, "hidden state %lld of the vision tower is asked for; one of %lld layers has the states %lld to %lld", (long long)c->states[i],
+                             (long long)s.layers, (long long)(-s.layers - 1), (long long)s.layers);
+    if (!c->linears && c->n_states * s.width != decoder_width(decoder))
+        return error_set(e, PL_USAGE, "without a projector the vision tower's width %lld must be the text model's, which is %lld", (long long)(c->n_states * s.width),
+                         (long long)decoder_width(decoder));
+    decoder_describe(m, decoder);
+    return images_describe(m, tower, s.tokens - c->drop_first, image_token, false, e);
+}
+
+/* transformers' defaults: CLIP ViT-L/14 at 336 pixels, and Llama. */
+static const char usual_tower[] = "{\"model_type\": \"clip_vision_model\", \"hidden_size\": 1024, \"intermediate_size\": 4096, \"num_hidden_layers\": 24, "
+                                  "\"num_attention_heads\": 16, \"image_size\": 336, \"patch_size\": 14}";
+static const char usual_decoder[] = "{\"model_type\": \"llama\"}";
+
+static int parse_llava(struct model *m, const struct value *config, struct error *e)
+{
+    if (value_get(config, "mm_vision_tower")) return llava_parse_original(m, config, "llama", e);
+    struct llava *c = m->config = bump_alloc(&m->memory, sizeof *c);
+    *c = (struct llava){.tower = "vision_tower", .decoder = "language_model", .prefix = PROJECTOR, .linear = {"linear_1", "linear_2"}, .linears = 2};
+    const struct value *vision, *text;
+    int64_t token = 32000;
+    bool tied = false;
+    int rc = llava_part_config(m, config, "vision_config", "clip_vision_model", usual_tower, &vision, e);
+    if (!rc) rc = llava_part_config(m, config, "text_config", "llama", usual_decoder, &text, e);
+    if (!rc && (rc = llava_add_tower(m, c->tower, vision, NULL, e))) error_prepend(e, "vision_config");
+    if (!rc && (rc = llava_add_decoder(m, c->decoder, text, e))) error_prepend(e, "text_config");
+    if (!rc) rc = value_opt_bool(config, "tie_word_embeddings", &tied, e);
+    if (!rc && tied) decoder_tie(llava_part(m, c->decoder), true); /* else text_config decides */
+    if (!rc) rc = value_opt_int(config, "image_token_index", &token, e);
+    if (!rc) rc = value_opt_int(config, "image_token_id", &token, e);
+    if (!rc) rc = parse_states(c, config, e);
+    if (!rc) rc = parse_projector(c, config, e);
+    return rc ? rc : llava_describe(m, c, token, e);
+}
+
+/* --- layers --------------------------------------------------------------------------------------- */
+
+static id project(const struct llava *c, struct graph *g, id x, int64_t width)
+{
+    for (int i = 0; i < c->linears; i++) {
+        if (i) x = op_act(g, x, c->act);
+        x = layer_linear_init(g, x, c->prefix, c->linear[i], width, (struct linear_init){.std = 0.02, .no_bias = !c->bias});
+    }
+    return x;
+}
+
+/* Images [n,channels,side,side] to features [n,tokens,C]. */
+static id features(const struct model *m, struct graph *g, id pixels)
+{
+    const struct llava *c = m->config;
+    const struct model *tower = model_part(m, c->tower);
+    id state[LLAVA_STATES] = {0}, x = 0;
+    tower_encode(tower, g, c->tower, pixels, c->n_states, c->states, state);
+    IN_SCOPE(g, "projector", 0) {
+        for (int64_t i = 0; i < c->n_states && c->drop_first; i++) state[i] = op_slice(g, state[i], 1, 1, tower_sizes(tower).tokens - 1);
+        x = c->n_states > 1 ? op_concat(g, state, (int)c->n_states, 2) : state[0];
+        x = project(c, g, x, decoder_width(model_part(m, c->decoder)));
+    }
+    return x;
+}
+
+void llava_build(const struct model *m, struct graph *g, const struct batch *batch)
+{
+    const struct llava *c = m->config;
+    const struct model *decoder = model_part(m, c->decoder);
+    id ids = decoder_ids(g, batch), labels = decoder_labels(g, batch);
+    struct token_rows rows = decoder_rows(g, batch);
+    id x = images_merge(m, g, batch, decoder_embed(decoder, g, c->decoder, ids), features);
+    decoder_outputs(decoder, g, c->decoder, batch, decoder_states(decoder, g, c->decoder, x, rows), labels);
+}
+
+/* Published: folders on the Hub. Then modules in memory, which some folders have too, and what transformers 5
+ * saves. */
+static const struct spelling spellings[] = {
+    {"language_model.model.", {"model.language_model.", "language_model."}},
+    {"language_model.lm_head.", {"lm_head."}},
+    {PROJECTOR, {"model." PROJECTOR}},
+    {"vision_tower.vision_model.", {"model.vision_tower.", "vision_tower.", "model.vision_tower.vision_model."}},
+    {NULL, {NULL}},
+};
+
+const struct family llava_family = {"llava", parse_llava, llava_build, "", true, .generates = true, .spellings = spellings};

@@ -1,0 +1,43 @@
+/*
+ * llava.h: what the files of LLaVA share: llava.c, the folders of transformers, and llava_original.c, those of
+ * the original code.
+ *
+ *     pixel_values ─ tower ─ chosen states ─ projector ─┐
+ *     input_ids ─ embedding ────────────────────────────┴─ decoder ─ logits, loss
+ */
+#ifndef LLAVA_H
+#define LLAVA_H
+
+#include "models/model.h"
+
+enum { LLAVA_STATES = 16, LLAVA_LINEARS = 8 };
+
+struct llava {
+    const char *tower, *decoder;   /* names of the parts */
+    int64_t states[LLAVA_STATES];  /* of the tower, joined: as tower_encode takes them */
+    int64_t n_states;
+    bool drop_first;               /* the first token of the tower is left out: CLIP's class token */
+    /* The projector: linear layers with an activation between them; none: the states are the features. */
+    const char *prefix, *linear[LLAVA_LINEARS]; /* names: prefix + linear + ".weight" */
+    int linears;
+    enum act_kind act;
+    bool bias;
+};
+
+/* Checks the parts and describes the model: its inputs, outputs and images. */
+int llava_describe(struct model *m, const struct llava *c, int64_t image_token, struct error *e);
+void llava_build(const struct model *m, struct graph *g, const struct batch *batch);
+
+/* For models of a tower and a decoder: adds a part that must be one. */
+int llava_add_tower(struct model *m, const char *name, const struct value *config, const char *folder, struct error *e);
+int llava_add_decoder(struct model *m, const char *name, const struct value *config, struct error *e);
+/* The map config.KEY: `absent`, a JSON text, if it is missing; with this model_type if it has none. */
+int llava_part_config(struct model *m, const struct value *config, const char *key, const char *model_type, const char *absent, const struct value **out,
+                      struct error *e);
+/* A part that parse may still change. */
+struct model *llava_part(struct model *m, const char *name);
+
+/* The original layout, in a config.json that the family llava may have too. */
+int llava_parse_original(struct model *m, const struct value *config, const char *decoder, struct error *e);
+
+#endif

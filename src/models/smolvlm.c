@@ -1,0 +1,75 @@
+/*
+ * smolvlm.c: SmolVLM and Idefics3 (model_type smolvlm, idefics3): SigLIP's tower, a connector, Llama.
+ *
+ *     tower      last_hidden_state [n,side*side,C], normalised
+ *     connector  each scale_factor x scale_factor tokens of the grid become one of their joined channels
+ *                (pixel shuffle), and a linear layer without bias gives it the decoder's width
+ *
+ * transformers gives pixel_values as [B,M,3,S,S], where images of zeros are padding.
+ */
+#include "models/images.h"
+#include "models/layers.h"
+#include "models/llava.h"
+#include "models/parts.h"
+
+#define TOWER "model.vision_model"
+#define DECODER "model.text_model"
+
+struct smolvlm {
+    int64_t side, scale; /* tokens along an image; how many of them are joined */
+};
+
+static int parse_smolvlm(struct model *m, const struct value *config, struct error *e)
+{
+    struct smolvlm *c = m->config = bump_alloc(&m->memory, sizeof *c);
+    const struct value *vision, *text;
+    int64_t token = 128257;
+    bool tied = false; /* text_config does not decide */
+    *c = (struct smolvlm){.scale = 2};
+    int rc = llava_part_config(m, config, "vision_config", "idefics3_vision", "{\"model_type\": \"idefics3_vision\"}", &vision, e);
+    if (!rc) rc = llava_part_config(m, config, "text_config", "llama", "{\"model_type\": \"llama\", \"rms_norm_eps\": 1e-5}", &text, e);
+    if (!rc && (rc = llava_add_tower(m, TOWER, vision, NULL, e))) error_prepend(e, "vision_config");
+    if (!rc && (rc = llava_add_decoder(m, DECODER, text, e))) error_prepend(e, "text_config");
+    if (!rc) rc = value_opt_bool(config, "tie_word_embeddings", &tied, e);
+    if (!rc) rc = value_opt_int(config, "image_token_id", &token, e);
+    if (!rc) rc = value_opt_int(config, "scale_factor", &c->scale, e);
+    if (rc) return rc;
+    const struct tower_sizes s = tower_sizes(model_part(m, TOWER));
+    c->side = s.side;
+    if (s.tokens != s.side * s.side) return error_set(e, PL_USAGE, "vision_config: a %s has a class token, which is no part of the grid", model_part(m, TOWER)->family->model_type);
+    if (c->scale < 1 || c->side % c->scale)
+        return error_set(e, PL_USAGE, "scale_factor is %lld; expected a divisor of image_size / patch_size, which is %lld", (long long)c->scale, (long long)c->side);
+    tower_set_root(llava_part(m, TOWER), "");
+    decoder_set_names(llava_part(m, DECODER), "", true);
+    decoder_tie(llava_part(m, DECODER), tied);
+    decoder_describe(m, model_part(m, DECODER));
+    return images_describe(m, model_part(m, TOWER), s.tokens / (c->scale * c->scale), token, true, e);
+}
+
+/* Images [n,channels,side,side] to features [n,tokens,C]. */
+static id features(const struct model *m, struct graph *g, id pixels)
+{
+    const struct smolvlm *c = m->config;
+    const struct model *tower = model_part(m, TOWER);
+    id x = tower_encode(tower, g, TOWER, pixels, 0, NULL, NULL);
+    if (!x) return 0;
+    const int64_t n = tensor_at(g, x)->dim[0], width = tower_sizes(tower).width, across = c->side / c->scale;
+    IN_SCOPE(g, "model.connector", 0) {
+        x = op_window(g, op_reshape(g, x, 4, (int64_t[]){n, c->side, c->side, width}), (int)c->scale);
+        x = op_reshape(g, x, 3, (int64_t[]){n, across * across, c->scale * c->scale * width});
+        x = layer_linear_init(g, x, "model.connector.", "modality_projection.proj", decoder_width(model_part(m, DECODER)), (struct linear_init){.std = 0.02, .no_bias = true});
+    }
+    return x;
+}
+
+static void build_smolvlm(const struct model *m, struct graph *g, const struct batch *batch)
+{
+    const struct model *decoder = model_part(m, DECODER);
+    id ids = decoder_ids(g, batch), labels = decoder_labels(g, batch);
+    struct token_rows rows = decoder_rows(g, batch);
+    id x = images_merge(m, g, batch, decoder_embed(decoder, g, DECODER, ids), features);
+    decoder_outputs(decoder, g, DECODER, batch, decoder_states(decoder, g, DECODER, x, rows), labels);
+}
+
+const struct family idefics3_family = {"idefics3", parse_smolvlm, build_smolvlm, "", true, .generates = true};
+const struct family smolvlm_family = {"smolvlm", parse_smolvlm, build_smolvlm, "", true, .generates = true};

@@ -1,0 +1,379 @@
+#!/usr/bin/env python3
+"""Golden files for `plimsoll step` on models of images and text, made with PyTorch and transformers.
+
+    python tests/golden/make_llava.py [--out DIR] [--seed N] [--only CASE]...
+    python tests/golden/make_llava.py --random K --out DIR [--seed N]
+
+Each case is one folder:
+
+    config.json             llava, smolvlm or idefics3; or llava_llama and llava_mistral, the original layout
+    model.safetensors       random weights under the names of one version or program (NAMES)
+    batch.safetensors       input_ids with image tokens, labels, pixel_values of all images of the batch, perhaps
+                            attention_mask or position_ids
+    expect.safetensors      logits, loss, grad.<name> for every parameter, named as in the folder
+    flags                   of the original layout, where the tower is in another folder
+
+What holds: the weights are written first, and the reference reads them from the folder, in float32 with eager
+attention. For the original layout, which transformers does not read, the reference is its Llava class with these
+weights under its own names.
+"""
+import os
+import random
+import sys
+import zlib
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is local; never ask a hub
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForImageTextToText, LlavaConfig, LlavaForConditionalGeneration
+from transformers.utils import logging
+
+import make_llama as common
+import make_towers
+
+IGNORE = common.IGNORE
+HERE = common.HERE
+TOWER = "model.vision_tower.vision_tower."  # of the original layout
+
+# How folders name a tensor, by its name in memory (transformers 5): beginnings that are replaced.
+NAMES = {
+    "hub": {"model.language_model.": "language_model.model.", "lm_head.": "language_model.lm_head.",
+            "model.vision_tower.": "vision_tower.vision_model.", "model.multi_modal_projector.": "multi_modal_projector."},
+    "saved": {"model.language_model.": "language_model.model.", "lm_head.": "language_model.lm_head.",
+              "model.vision_tower.": "vision_tower.", "model.multi_modal_projector.": "multi_modal_projector."},
+    "memory": {},
+    "memory4": {"model.vision_tower.": "model.vision_tower.vision_model."},
+    "original": {"model.language_model.": "model.", "model.vision_tower.": TOWER + "vision_model.",
+                 "model.multi_modal_projector.linear_1.": "model.mm_projector.0.",
+                 "model.multi_modal_projector.linear_2.": "model.mm_projector.2."},
+}
+
+
+def case(**changes):
+    base = dict(
+        kind="llava", names="hub", dtype="float32",
+        # the tower and the text model: changes to the cases of make_towers.py and make_llama.py
+        vision={}, text={},
+        layer=-2, strategy="default", act="gelu", bias=True, tied=False, scale=2,
+        # of the original layout: the folder of the tower, None: inside
+        tower_folder=None,
+        # the batch: images of each sample; rows with padding, or of several conversations
+        images=(0, 1, 3, 2), T=26, padded=False, packed=False, five=False, ids="int64", std=0.2,
+    )
+    unknown = set(changes) - set(base)
+    assert not unknown, unknown
+    return {**base, **changes}
+
+
+CASES = {
+    "llava_clip_llama": case(),
+    "llava_clip_mistral": case(names="saved", strategy="full", layer=[-2, 1], text=dict(family="mistral", extra=dict(sliding_window=7)),
+                               images=(2, 0, 1), T=21, act="gelu_pytorch_tanh"),
+    "llava_siglip_qwen2": case(names="memory", strategy="full", layer=-1, bias=False, tied=True, text=dict(family="qwen2"),
+                               vision=dict(kind="siglip", patch=4, image=9), images=(1, 2), T=18, padded=True, dtype="bfloat16"),
+    "llava_memory4": case(names="memory4", layer=[0, 3, -2], images=(1, 1), packed=True, T=20, vision=dict(kind="clip"), ids="int32"),
+    "llava_no_images": case(names="saved", images=(0, 0), T=9),
+    "llava_original": case(names="original", kind="llava_mistral", text=dict(family="mistral", extra=dict(sliding_window=None)), images=(1, 0, 2), T=17),
+    "llava_med": case(names="original", kind="llava_mistral", text=dict(family="mistral", extra=dict(sliding_window=None)),
+                      vision=dict(make_towers.CASES["clip_full"]), layer=-2, tower_folder="tests/golden/clip_full", images=(1, 0), T=22),
+    "smolvlm": case(kind="smolvlm", names="memory", vision=dict(kind="siglip", patch=3, image=12), images=(2, 1, 0), T=15, five=True),
+    "idefics3": case(kind="idefics3", names="memory", vision=dict(kind="siglip", patch=2, image=12), images=(1, 1), T=16, tied=True, scale=3),
+}
+
+
+def vision_case(c):
+    base = dict(kind="clip", hidden=20, inner=31, heads=4, layers=3, patch=4, image=8, head=False)
+    return make_towers.case(**{**base, **c["vision"]})
+
+
+def text_case(c):
+    base = dict(vocab=61, hidden=24, heads=4, kv_heads=2, layers=2, inter=37, positions=64, tied=c["tied"] and c["kind"] == "llava", style=5)
+    return common.case(**{**base, **c["text"]})
+
+
+def is_original(c):
+    return c["names"] == "original"
+
+
+def features_of(c):
+    """Tokens of an image."""
+    v = vision_case(c)
+    patches = (v["image"] // v["patch"]) ** 2
+    if c["kind"] in ("smolvlm", "idefics3"):
+        return patches // c["scale"] ** 2
+    return patches + (v["kind"] == "clip") - (c["strategy"] == "default")
+
+
+def config_json(c):
+    """config.json, independent of the installed version."""
+    vision, text = make_towers.tower_config(vision_case(c)), common.config_json(text_case(c))
+    token = text["vocab_size"] - 1
+    if is_original(c):
+        return dict(text, model_type=c["kind"], architectures=["LlavaMistralForCausalLM"], mm_vision_tower="openai/clip-tiny-of-the-tests",
+                    mm_hidden_size=vision["hidden_size"], mm_projector_type="mlp2x_gelu", mm_vision_select_layer=c["layer"],
+                    mm_vision_select_feature="patch", image_aspect_ratio="pad", mm_use_im_start_end=False)
+    if c["kind"] == "llava":
+        return dict(architectures=["LlavaForConditionalGeneration"], model_type="llava", dtype=c["dtype"], image_token_index=token,
+                    image_seq_length=features_of(c), multimodal_projector_bias=c["bias"], projector_hidden_act=c["act"],
+                    text_config=text, tie_word_embeddings=c["tied"], vision_config=vision, vision_feature_layer=c["layer"],
+                    vision_feature_select_strategy=c["strategy"])
+    vision["model_type"] = {"smolvlm": "smolvlm_vision", "idefics3": "idefics3_vision"}[c["kind"]]
+    vision.pop("vision_use_head", None)
+    name = {"smolvlm": "SmolVLM", "idefics3": "Idefics3"}[c["kind"]]
+    return dict(architectures=[name + "ForConditionalGeneration"], model_type=c["kind"], dtype=c["dtype"], image_token_id=token,
+                scale_factor=c["scale"], text_config=text, tie_word_embeddings=c["tied"], vision_config=vision)
+
+
+def reference_config(c):
+    """The config of the class that computes the case."""
+    config = config_json(c)
+    if not is_original(c):
+        return AutoConfig.for_model(**config)
+    text = dict(common.config_json(text_case(c)))
+    vision = make_towers.tower_config(vision_case(c))
+    return LlavaConfig(text_config=text, vision_config=vision, image_token_index=text["vocab_size"] - 1, vision_feature_layer=c["layer"],
+                       vision_feature_select_strategy="default")
+
+
+def folder_name(c, name):
+    for begin, other in NAMES[c["names"]].items():
+        if name.startswith(begin):
+            return other + name[len(begin):]
+    return name
+
+
+def random_weights(c, generator):
+    model = AutoModelForImageTextToText.from_config(reference_config(c))
+    out = {}
+    for name, p in model.named_parameters():
+        w = torch.randn(p.shape, generator=generator) * c["std"]
+        if "norm" in name and name.endswith(".weight"):
+            w += 1
+        out[folder_name(c, name)] = w.to(getattr(torch, c["dtype"]))
+    return out
+
+
+def write_model(folder, c, generator):
+    os.makedirs(folder, exist_ok=True)
+    for name in os.listdir(folder):
+        if name.endswith((".safetensors", ".json")) or name == "flags":
+            os.remove(os.path.join(folder, name))
+    common.write_json(os.path.join(folder, "config.json"), config_json(c))
+    weights = random_weights(c, generator)
+    if c["tower_folder"]:
+        weights = {n: w for n, w in weights.items() if not n.startswith(TOWER)}
+    common.write_tensors(os.path.join(folder, "model.safetensors"), weights, {"format": "pt"})
+    if is_original(c):
+        tower = c["tower_folder"]
+        if not tower:  # the sizes of a tower that is inside; its weights there are not read
+            tower = os.path.relpath(os.path.join(folder, "tower"), os.path.join(HERE, "..", ".."))
+            os.makedirs(os.path.join(folder, "tower"), exist_ok=True)
+            common.write_json(os.path.join(folder, "tower", "config.json"), make_towers.tower_config(vision_case(c)))
+            config = dict(config_json(c), mm_vision_tower=tower)
+            common.write_json(os.path.join(folder, "config.json"), config)
+        else:
+            with open(os.path.join(folder, "flags"), "w") as f:
+                f.write(f"--set model.vision_tower={tower}\n")
+
+
+def folder_weights(folder, c):
+    weights = load_file(os.path.join(folder, "model.safetensors"))
+    if c["tower_folder"]:
+        tower = load_file(os.path.join(HERE, "..", "..", c["tower_folder"], "model.safetensors"))
+        weights.update({TOWER + n: w for n, w in tower.items() if n.startswith("vision_model.") and "position_ids" not in n})
+    return weights
+
+
+def load_model(folder, c, dtype):
+    """The reference, from the folder alone. Refuses one that does not fill it."""
+    if not is_original(c):
+        model, info = AutoModelForImageTextToText.from_pretrained(folder, dtype=dtype, attn_implementation="eager", output_loading_info=True)
+        bad = {k: v for k, v in info.items() if v}
+        if bad:
+            raise SystemExit(f"{folder}: transformers did not load this cleanly: {bad}")
+        return model.eval()
+    config = reference_config(c)
+    config._attn_implementation = "eager"
+    model = LlavaForConditionalGeneration(config).to(dtype).eval()
+    model.set_attn_implementation("eager")
+    weights = folder_weights(folder, c)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(weights.pop(folder_name(c, name)))
+    if weights:
+        raise SystemExit(f"{folder}: tensors that belong to no parameter: {list(weights)}")
+    return model
+
+
+def random_row(c, images, token, generator):
+    """Text, with `images` blocks of image tokens in it."""
+    t, n = text_case(c), features_of(c)
+    words = torch.randint(0, t["vocab"] - 1, (c["T"] - images * n,), generator=generator).tolist()
+    places = sorted(torch.randint(0, len(words) + 1, (images,), generator=generator).tolist(), reverse=True)
+    for p in places:
+        words[p:p] = [token] * n
+    return words
+
+
+def random_batch(c, generator):
+    v, t = vision_case(c), text_case(c)
+    token = t["vocab"] - 1
+    ids = torch.tensor([random_row(c, k, token, generator) for k in c["images"]])
+    labels = ids.clone()
+    labels[ids == token] = IGNORE
+    labels[:, :2] = IGNORE
+    dtype = getattr(torch, c["ids"])
+    batch = {}
+    if c["padded"]:  # at the left end of one row and the right end of others, where no image is
+        mask = torch.ones_like(ids)
+        for b in range(len(ids)):
+            text = (ids[b] != token).tolist()
+            if b % 2:
+                mask[b, :next((i for i, x in enumerate(text) if not x), 3)][:2] = 0
+            else:
+                after = next((i for i, x in enumerate(reversed(text)) if not x), 3)
+                mask[b, ids.shape[1] - min(after, 3):] = 0
+        labels[mask == 0] = IGNORE
+        batch["attention_mask"] = mask
+    if c["packed"]:  # a border in each row, where no image is cut
+        positions = torch.arange(ids.shape[1])[None].repeat(len(ids), 1)
+        for b in range(len(ids)):
+            free = [i for i in range(2, ids.shape[1] - 1) if ids[b, i] != token]
+            border = free[len(free) // 2]
+            positions[b, border:] -= border
+            labels[b, border] = IGNORE
+        batch["position_ids"] = positions
+    if is_original(c):
+        ids = torch.where(ids == token, -200, ids)
+    batch.update(input_ids=ids.to(dtype), labels=labels.to(dtype))
+    n = sum(c["images"])
+    if n:
+        pixels = torch.randn((n, v["channels"], v["image"], v["image"]), generator=generator)
+        if c["five"]:  # [B,M,...], padded with images of zeros
+            padded = torch.zeros((len(c["images"]), max(c["images"]), *pixels.shape[1:]))
+            at = 0
+            for b, k in enumerate(c["images"]):
+                padded[b, :k] = pixels[at:at + k]
+                at += k
+            batch["pixel_attention_mask"] = (padded != 0).any(dim=(2, 3, 4), keepdim=True)[:, :, 0].expand(*padded.shape[:2], *padded.shape[3:]).to(torch.uint8).contiguous()
+            pixels = padded
+        batch["pixel_values"] = pixels
+    return batch
+
+
+def inputs_of(c, batch, dtype):
+    out = {"input_ids": batch["input_ids"].long(), "use_cache": False}
+    token = text_case(c)["vocab"] - 1
+    out["input_ids"] = torch.where(out["input_ids"] == -200, token, out["input_ids"])
+    if "pixel_attention_mask" in batch:
+        out["pixel_attention_mask"] = batch["pixel_attention_mask"]
+    if "pixel_values" in batch:
+        pixels = batch["pixel_values"].to(dtype)
+        out["pixel_values"] = pixels if c["kind"] not in ("smolvlm", "idefics3") or pixels.dim() == 5 else pixels[:, None]
+    return out
+
+
+def packed_outputs(model, c, batch, dtype):
+    """Each conversation alone. The loss is the mean over all labels of the batch."""
+    given, labels = inputs_of(c, batch, dtype), batch["labels"].long()
+    token, n = text_case(c)["vocab"] - 1, features_of(c)
+    logits, total, count, at = [], 0, 0, 0
+    for row, begin, end in common.conversations(batch["position_ids"]):
+        ids = given["input_ids"][row:row + 1, begin:end]
+        images = int((ids == token).sum()) // n
+        extra = dict(pixel_values=given["pixel_values"][at:at + images]) if images else {}
+        at += images
+        logits.append(model(input_ids=ids, use_cache=False, **extra).logits[0])
+        target = labels[row, begin + 1:end]
+        total = total + torch.nn.functional.cross_entropy(logits[-1][:-1], target, ignore_index=IGNORE, reduction="sum")
+        count += int((target != IGNORE).sum())
+    return {"logits": torch.cat(logits).reshape(*labels.shape, -1), "loss": total / count}
+
+
+def outputs(model, c, batch, dtype):
+    if "position_ids" in batch:
+        return packed_outputs(model, c, batch, dtype)
+    given = inputs_of(c, batch, dtype)
+    if "attention_mask" not in batch:
+        out = model(labels=batch["labels"].long(), **given)
+        return {"logits": out.logits, "loss": out.loss}
+    model.set_attn_implementation("sdpa")  # as make_llama.padded_outputs
+    mask = batch["attention_mask"]
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        out = model(labels=batch["labels"].long(), attention_mask=mask, **given)
+    return {"logits": torch.where(mask[..., None] == 1, out.logits, torch.nan), "loss": out.loss}
+
+
+def reference(folder, c, batch, dtype=torch.float32):
+    model = load_model(folder, c, dtype)
+    result = outputs(model, c, batch, dtype)
+    result["loss"].backward()
+    result = {n: t.detach().clone().contiguous() for n, t in result.items()}
+    for name, p in model.named_parameters():
+        grad = torch.zeros_like(p) if p.grad is None else p.grad
+        result["grad." + folder_name(c, name)] = grad.contiguous()
+    return result
+
+
+def make_case(folder, name, c, seed):
+    """Writes one case and prints its row; its seed depends on its name only."""
+    generator = torch.Generator().manual_seed(seed * 1000003 + zlib.crc32(name.encode()))
+    write_model(folder, c, generator)
+    batch = random_batch(c, generator)
+    expect = reference(folder, c, batch)
+    if not all(torch.isfinite(t).all() for n, t in expect.items() if n != "logits" or not c["padded"]):
+        raise SystemExit(f"{name}: the reference is not finite; choose other sizes")
+    common.write_tensors(os.path.join(folder, "batch.safetensors"), batch)
+    common.write_tensors(os.path.join(folder, "expect.safetensors"), expect)
+    exact = reference(folder, c, batch, torch.float64)
+    size = sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder) if os.path.isfile(os.path.join(folder, f)))
+    params = sum(t.numel() for n, t in expect.items() if n.startswith("grad."))
+    print(f"{name:20} {params:7} {size:9} {float(expect['loss']):9.5f} "
+          f"{common.relative(expect['logits'], exact['logits']):8.1e} {common.noise(expect, exact):8.1e}")
+    return size
+
+
+def random_case(r):
+    kind = r.choice(["llava", "llava", "llava", "smolvlm", "idefics3"])
+    heads = r.randint(1, 4)
+    patch, side, scale = r.randint(2, 5), r.randint(2, 4), 2
+    vision = dict(kind=r.choice(["clip", "siglip"]), heads=heads, hidden=heads * r.randint(2, 9), inner=r.randint(3, 40), layers=r.randint(1, 4),
+                  patch=patch, image=patch * side + r.randint(0, patch - 1))
+    if kind != "llava":
+        scale = r.choice([2, 3])
+        vision.update(kind="siglip", image=patch * scale * r.randint(1, 2))
+    family = r.choice(["llama", "mistral", "qwen2"]) if kind == "llava" else "llama"
+    extra = dict(sliding_window=r.choice([None, 5])) if family == "mistral" else None
+    layers = vision["layers"]
+    layer = r.choice([-1, -2, layers, 0, [-1, 0], list(range(layers + 1))])
+    images = tuple(r.randint(0, 3) for _ in range(r.randint(1, 4)))
+    c = case(kind=kind, names=r.choice(["hub", "saved", "memory", "memory4"]) if kind == "llava" else "memory", vision=vision,
+             text=dict(family=family, extra=extra), layer=layer, strategy=r.choice(["default", "full"]),
+             act=r.choice(["gelu", "gelu_pytorch_tanh", "relu", "silu"]), bias=r.random() < 0.5, tied=r.random() < 0.5, scale=scale,
+             images=images, dtype=r.choice(["float32", "bfloat16"]), five=kind != "llava" and sum(images) > 0 and r.random() < 0.5,
+             ids=r.choice(["int32", "int64"]), std=r.uniform(0.1, 0.25))
+    c["T"] = max(images) * features_of(c) + r.randint(6, 20)
+    return c
+
+
+def main():
+    a = common.parse_arguments(__doc__, CASES)
+    cases = CASES
+    if a.random:
+        cases = {f"llava_{a.seed}_{k}": random_case(random.Random(f"{a.seed}/{k}")) for k in range(a.random)}
+    cases = {n: c for n, c in cases.items() if not a.only or n in a.only}
+    if a.list:
+        print("\n".join(cases))
+        return
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    torch.set_num_threads(1)  # the same sums in the same order everywhere
+    print(f"{'case':20} {'params':>7} {'bytes':>9} {'loss':>9} {'f32 err':>8} {'f32 err':>8}")
+    print(f"{'':20} {'':7} {'':9} {'':9} {'outputs':>8} {'grads':>8}")
+    total = sum(make_case(os.path.join(a.out, n), n, c, a.seed) for n, c in cases.items())
+    print(f"{len(cases)} cases, {total} bytes")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
