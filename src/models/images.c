@@ -35,7 +35,7 @@ id images_merge(const struct model *m, struct graph *g, const struct batch *batc
     /* Without images the features of one are built all the same, for their parameters. Nothing reads them, so
      * that they are never computed. */
     const int64_t dim[] = {all ? all : 1, m->images->channels, m->image, m->image};
-    id pixels = graph_input_along(g, "pixel_values", DT_F32, 4, dim, each && n ? 0 : INPUT_SHARED);
+    id pixels = graph_input_along(g, n ? "pixel_values" : "no_pixel_values", DT_F32, 4, dim, each && n ? 0 : INPUT_SHARED);
     id rows = features(m, g, pixels);
     const bool answer = program_is(g->at.program, PROGRAM_SINGLE); /* tokens that were generated: the images are before them */
     if (!rows || !x || !n || answer) return rows ? x : 0;
