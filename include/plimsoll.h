@@ -383,7 +383,8 @@ struct pl_answer {
 typedef int (*pl_token_callback)(int32_t id, void *user);
 /* Continues a prompt of n ids. `options` NULL: pl_generation_defaults; `callback` may be NULL. The first call plans and
  * loads the model, as does one with a longer context, another chunk, or after an option was changed; others
- * reuse it. The session must not be started. PL_NOFIT: nothing fits the budget. */
+ * reuse it. The session must not be started; pl_start, pl_train and pl_resume free the model that was loaded here. The ids
+ * and the text of the answer are valid until the next call on the session. PL_NOFIT: nothing fits the budget. */
 PL_API int pl_generate(struct pl_session *s, const int32_t *ids, size_t n, const struct pl_generation *options, pl_token_callback callback, void *user, struct pl_answer *out);
 
 /* --- tokenizers ------------------------------------------------------------------------------------

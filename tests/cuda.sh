@@ -129,6 +129,7 @@ part_matrix() {
     start run_rows bash tests/run_rows.sh
     start run_conversations bash tests/run_conversations.sh
     start run_generate bash tests/run_generate.sh
+    start run_eval_samples bash tests/run_eval_samples.sh
 }
 part_plans() { start run_plans env KEEP="$logs" bash tests/run_plans.sh; }
 

@@ -64,6 +64,37 @@ beside() { # dataset_info.json beside the file
 check 'dataset_info.json beside the file' beside
 check 'a dataset without its file' dataset gone 'there is no file .*gone.json'
 
+check 'what is added to an unknown variable is unknown' expect 2 'unknown.sh:3: .ARGS has no value in this file' from "$(write unknown.sh <<'EOT'
+ARGS=$(cat args)
+ARGS+=" --learning_rate 1e-4"
+torchrun train.py --output_dir x $ARGS
+EOT
+)"
+
+# val_size LINE...: the file of LLaMA-Factory with these lines more.
+val_size() {
+    rm -rf "$tmp/factory" && mkdir "$tmp/factory" && cp -r $files/data "$tmp/factory" || return 1
+    { sed '/^deepspeed/d' $files/factory.yaml && printf '%s\n' "$@"; } >"$tmp/factory/sft.yaml"
+}
+held_out() {
+    val_size 'val_size: 0.1' 'eval_strategy: steps' 'eval_steps: 50' && from "$tmp/factory/sft.yaml" >"$tmp/run.yaml" || return 1
+    grep -q '^  holdout: 0.1' "$tmp/run.yaml" && grep -q '^  eval_every: 50' "$tmp/run.yaml" && ! grep '^  validation' "$tmp/run.yaml" || { cat "$tmp/run.yaml"; return 1; }
+    val_size 'val_size: 0.0' && from "$tmp/factory/sft.yaml" >"$tmp/run.yaml" && ! grep '^  holdout: *0\.[0-9]*[1-9]' "$tmp/run.yaml" || return 1
+    val_size 'val_size: 500' && from "$tmp/factory/sft.yaml" >"$tmp/run.yaml" && ! grep '^  holdout:' "$tmp/run.yaml" && grep -q 'val_size: it is a number of samples' "$tmp/run.yaml" || return 1
+    val_size 'val_size: 0.1' 'eval_dataset: questions' && expect 2 'val_size: it and eval_dataset are both given' from "$tmp/factory/sft.yaml"
+}
+check 'val_size becomes data.holdout' held_out
+val_size_beside() { # validation data of an option take its place
+    val_size 'val_size: 0.1' && expect 0 '' "$binary" init --config-from "$tmp/factory/sft.yaml" --set "data.validation=$files/data/chats.json" && ! grep '^  holdout:' "$tmp/out" && grep -q 'evaluate on: validation data are given otherwise' "$tmp/out"
+}
+check 'val_size with validation data of an option' val_size_beside
+percentage() {
+    printf 'train_file: %s\nvalidation_split_percentage: 5\nlearning_rate: 1e-4\n' "$files/data/chats.json" >"$tmp/percent.yaml"
+    from "$tmp/percent.yaml" >"$tmp/run.yaml" && grep '^  holdout: 0.05' "$tmp/run.yaml" || return 1
+    sed -i 's/percentage: 5/percentage: 100/' "$tmp/percent.yaml" && expect 2 'validation_split_percentage: found 100, expected a percentage below 100' from "$tmp/percent.yaml"
+}
+check 'validation_split_percentage becomes data.holdout' percentage
+
 # --- what is refused -------------------------------------------------------------------------------------------
 
 refused() { # NAME PATTERN: a file from standard input

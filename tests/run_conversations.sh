@@ -70,7 +70,11 @@ inits() {
     "$binary" init --model $model --data "$tmp/chats.jsonl" --out "$tmp/init" >"$tmp/init.yaml" || return 1
     # shellcheck disable=SC2086
     "$binary" train "$tmp/init.yaml" --set train.epochs=1 --set "device.kind=$DEVICE" $FLAGS >"$tmp/out" 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
-    grep '^  format: conversations' "$tmp/init.yaml"
+    grep -q 'evaluation loss' "$tmp/err" && grep -q '^  format: conversations' "$tmp/init.yaml" && grep -E '^  holdout: [0-9.]+ +# share of the conversations held out for validation: [0-9]+ of' "$tmp/init.yaml"
+}
+inits_one() { # a single conversation is not split
+    head -n 1 "$tmp/chats.jsonl" >"$tmp/one_chat.jsonl"
+    "$binary" init --model $model --data "$tmp/one_chat.jsonl" --out "$tmp/init1" >"$tmp/init.yaml" && ! grep '^  holdout' "$tmp/init.yaml" && grep '^  # validation: ' "$tmp/init.yaml"
 }
 if part data; then
     check "inspect shows samples with labels" inspects
@@ -79,6 +83,7 @@ if part data; then
     check "all formats" formats
     check "tokenize: the same bytes by one thread" tokenizes
     check "init writes a run that trains" inits
+    check "init of one conversation holds out none" inits_one
 fi
 
 # Bad samples among good ones, in each case one.

@@ -1555,6 +1555,9 @@ static void test_generate_refuses(void **state)
     refused(s, pl_generate(s, prompt, 5, &o, NULL, NULL, &a), "stops need a tokenizer");
     o.n_stops = 0;
     ok(s, pl_generate(s, prompt, 5, &o, NULL, NULL, &a)); /* nothing of that broke it */
+    ok(s, pl_set(s, "data.tokenizer", "no/such/tokenizer.json")); /* one that was asked for must be there */
+    refused(s, pl_generate(s, prompt, 5, &o, NULL, NULL, &a), "pl_generate: data.tokenizer");
+    ok(s, pl_set(s, "data.tokenizer", "null"));
     ok(s, pl_set_memory(s, "10KiB"));
     assert_int_equal(pl_generate(s, prompt, 5, &o, NULL, NULL, &a), PL_NOFIT);
     ok(s, pl_set_memory(s, "1MiB"));

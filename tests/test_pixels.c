@@ -216,6 +216,19 @@ static void test_bounds(void **state)
             }
 }
 
+/* A width that rounds down to nothing is one tile: 784 * (1.0 / 784) is below 1. */
+static void test_narrow_tiles(void **state)
+{
+    (void)state;
+    struct image_processor p;
+    uint32_t rows, columns;
+    image_processor_default(&p, IMAGES_IDEFICS3, 112);
+    p.longest_edge = 784;
+    assert_int_equal(image_processor_count(&p, 1, 784, &rows, &columns), 8);
+    assert_int_equal(rows, 7);
+    assert_int_equal(columns, 1);
+}
+
 /* A very long image costs no more than the crop. */
 static void test_long_image(void **state)
 {
@@ -517,7 +530,7 @@ int main(void)
         return 1;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resize),         cmocka_unit_test(test_resize_part), cmocka_unit_test(test_processors), cmocka_unit_test(test_long_image), cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_resize),         cmocka_unit_test(test_resize_part), cmocka_unit_test(test_processors), cmocka_unit_test(test_long_image), cmocka_unit_test(test_bounds), cmocka_unit_test(test_narrow_tiles),
         cmocka_unit_test(test_processor_errors), cmocka_unit_test(test_transparency), cmocka_unit_test(test_webp),      cmocka_unit_test(test_decode),
         cmocka_unit_test(test_base64),         cmocka_unit_test(test_references),  cmocka_unit_test(test_reference_roots),
     };

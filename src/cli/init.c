@@ -30,6 +30,7 @@ struct init_run {
     uint64_t samples;        /* to train on */
     uint64_t held_out;
     double holdout;          /* share of the samples; 0: none, or validation has its own files */
+    uint64_t split[2];       /* with `holdout`: images or conversations to train on, and held out */
     int64_t image, masks, sequence;
     const char *template;    /* data.template; NULL: not given */
     uint64_t too_long;       /* conversations longer than a row */
@@ -149,7 +150,8 @@ static int open_images(struct init_run *r, struct error *e)
     } else if (n > 1) { /* hold out a tenth, at least one sample */
         r->holdout = n >= 10 ? 0.1 : 1.0 / (double)n;
         r->held_out = (uint64_t)(r->holdout * (double)n + 0.5);
-        r->samples = n - r->held_out;
+        r->split[0] = r->samples = n - r->held_out;
+        r->split[1] = r->held_out;
     }
     return PL_OK;
 }
@@ -220,7 +222,9 @@ static int open_text(struct init_run *r, struct error *e)
     r->sequence = t.sequence;
     r->samples = t.rows[0];
     r->held_out = t.rows[1];
-    r->too_long = t.too_long[0];
+    r->holdout = t.holdout;
+    memcpy(r->split, t.samples, sizeof r->split);
+    r->too_long = t.too_long[0] + (t.holdout > 0 ? t.too_long[1] : 0);
     return PL_OK;
 }
 
@@ -285,14 +289,14 @@ static void put_data(const struct init_run *r, struct text *out)
     put_keys(f, out);
     if (f->train_split) text_printf(out, "  train_split: %s               # the table's split column\n  validation_split: %s\n", f->train_split, f->validation_split);
     if (r->holdout > 0)
-        text_printf(out, "  holdout: %.4g                   # share of the images held out for validation: %llu of %llu\n  split_seed: 0                  # random seed of the split\n",
-                    r->holdout, (unsigned long long)r->held_out, (unsigned long long)(r->held_out + r->samples));
+        text_printf(out, "  holdout: %.4g                   # share of the %s held out for validation: %llu of %llu\n  split_seed: 0                  # random seed of the split\n",
+                    r->holdout, is_text(r) ? "conversations" : "images", (unsigned long long)r->split[1], (unsigned long long)(r->split[0] + r->split[1]));
     if (r->sequence) {
         text_printf(out, "  sequence: %lld                 # tokens in a %s\n", (long long)r->sequence, is_text(r) ? "row, which conversations share" : "sample");
         if (r->template) text_printf(out, "  template: "), put_string(out, r->template), text_printf(out, "\n");
         if (r->too_long) text_printf(out, "  too_long: cut                  # %llu conversations are longer than a row; drop leaves them out\n", (unsigned long long)r->too_long);
         if (is_text(r)) text_printf(out, "  train_on: assistant            # or: last, all\n");
-        if (!f->validation.n) text_printf(out, "  # validation: [...]            # add a file to evaluate on\n");
+        if (!f->validation.n && !(r->holdout > 0)) text_printf(out, "  # validation: [...]            # add a file to evaluate on\n");
         return;
     }
     if (r->decided.n) text_append(out, r->decided.at, r->decided.n);

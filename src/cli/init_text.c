@@ -83,10 +83,11 @@ static int share_read(char *const *paths, uint32_t n_paths, double *share, struc
     return rc;
 }
 
-static int measure_store(struct init_text *t, const struct config *c, const struct text_source *s, const char *path, int part, double share, struct error *e)
+static int measure_store(struct init_text *t, const struct config *c, const struct text_source *s, const char *path, enum feed_role role, double share, struct error *e)
 {
+    const int part = role == FEED_VALIDATION;
     struct conversations set;
-    struct conversations_options o = text_rows(c, s, FEED_TRAIN, t->vocabulary);
+    struct conversations_options o = text_rows(c, s, role, t->vocabulary);
     o.sequence = t->sequence;
     int rc = conversations_open(&set, path, &o, e);
     if (rc) return rc;
@@ -96,6 +97,19 @@ static int measure_store(struct init_text *t, const struct config *c, const stru
     t->estimated |= share < 1;
     conversations_close(&set);
     return PL_OK;
+}
+
+/* Both parts of a split of the store; 0 if one of them would have no row. */
+static double choose_holdout(struct init_text *t, struct config *c, const struct text_source *s, const char *path, double share)
+{
+    struct token_store store;
+    struct error ignored;
+    if (token_store_open(&store, path, &ignored)) return 0;
+    const uint64_t n = store.header->report.read;
+    token_store_close(&store);
+    c->data_holdout = n >= 10 ? 0.1 : n > 1 ? 1.0 / (double)n : 0;
+    if (n < 2 || measure_store(t, c, s, path, FEED_TRAIN, share, &ignored) || measure_store(t, c, s, path, FEED_VALIDATION, share, &ignored)) c->data_holdout = 0;
+    return c->data_holdout;
 }
 
 static int measure_part(struct init_text *t, struct config *c, enum feed_role role, struct error *e)
@@ -116,7 +130,8 @@ static int measure_part(struct init_text *t, struct config *c, enum feed_role ro
         t->sequence = choose_sequence(&store, t->positions);
         token_store_close(&store);
     }
-    if (!rc) rc = measure_store(t, c, &s, path, role == FEED_VALIDATION, share, e);
+    if (!rc && !c->data_validation.n) t->holdout = choose_holdout(t, c, &s, path, share);
+    if (!rc && !t->holdout) rc = measure_store(t, c, &s, path, role, share, e);
     unlink(path);
     text_source_close(&s);
     return rc;

@@ -222,8 +222,18 @@ int foreign_apply(struct foreign *f, struct config *c, struct error *e)
     return e->code;
 }
 
+/* Validation data of the run file or an option take the place of those of the other program, and so does a format without a split. */
+static void settle_holdout(struct foreign *f, struct config *c)
+{
+    const bool unsplit = config_tokens(c) && c->data_format != FORMAT_CONVERSATIONS;
+    if (c->origin[KEY_data_holdout].source != SOURCE_FOREIGN || !(c->data_validation.n || c->data_validation_images || unsplit)) return;
+    config_reset(c, KEY_data_holdout);
+    vec_push(&f->left, ((struct foreign_left){"a part of data.train to evaluate on", unsplit ? "data.format has no data.holdout" : "validation data are given otherwise"}));
+}
+
 void foreign_settle(struct foreign *f, struct config *c)
 {
+    settle_holdout(f, c);
     if (c->origin[KEY_train_eval_every].source != SOURCE_FOREIGN || config_validates(c)) return;
     config_reset(c, KEY_train_eval_every);
     for (uint32_t i = 0; i < f->set.n; i++)

@@ -256,14 +256,30 @@ static void put_too_long(struct foreign_work *w)
         foreign_put(w, "data.too_long", word(w, "cut"), &(struct foreign_entry){.file = any->file, .key = "length"}, "longer conversations are cut");
 }
 
+/* val_size of LLaMA-Factory, which refuses it beside eval_dataset; validation_split_percentage of transformers' scripts, which
+ * use it without a file of validation data. */
+static void put_holdout(struct foreign_work *w)
+{
+    const struct foreign_entry *size = foreign_given(w, HOW_VAL_SIZE), *percent = foreign_given(w, HOW_VAL_PERCENT), *part = size ? size : percent;
+    const struct foreign_entry *dataset = foreign_given(w, HOW_EVAL_DATASET), *file = foreign_given(w, HOW_VALIDATION_FILE), *given = dataset ? dataset : file;
+    if (!part || foreign_off(part->value)) return;
+    const double x = foreign_number(w, part), fraction = size ? x : x / 100;
+    const bool both = given && !foreign_off(given->value);
+    if (fraction < 0 || (!size && fraction >= 1)) foreign_refuse(w, part, "found %g, expected %s", x, size ? "a fraction or a number of samples" : "a percentage below 100");
+    else if (both && size && fraction) foreign_refuse(w, part, "it and %s are both given; give one of them", given->key);
+    else if (both) foreign_leave(w, part, bump_format(&w->f->memory, "%s is given", given->key));
+    else if (fraction >= 1) foreign_leave(w, part, "it is a number of samples, and data.holdout is a fraction of them");
+    else foreign_put(w, "data.holdout", value_number(&w->f->memory, fraction), part, NULL);
+}
+
 static void memory_data(struct foreign_work *w)
 {
-    const struct foreign_entry *train = foreign_given(w, HOW_TRAIN_FILE), *validation = foreign_given(w, HOW_VALIDATION_FILE), *part = foreign_given(w, HOW_VAL_SIZE), *unshuffled = foreign_given(w, HOW_NO_SHUFFLE);
+    const struct foreign_entry *train = foreign_given(w, HOW_TRAIN_FILE), *validation = foreign_given(w, HOW_VALIDATION_FILE), *unshuffled = foreign_given(w, HOW_NO_SHUFFLE);
     if (train) put_files(w, "data.train", value_copy(&w->f->memory, train->value), train);
     if (validation) put_files(w, "data.validation", value_copy(&w->f->memory, validation->value), validation);
     put_datasets(w, "data.train", HOW_DATASET);
     put_datasets(w, "data.validation", HOW_EVAL_DATASET);
-    if (part && !foreign_off(part->value)) foreign_leave(w, part, "validation data of a language model are files of their own: data.validation");
+    put_holdout(w);
     if (foreign_true(w, unshuffled)) foreign_put(w, "data.shuffle", value_bool(&w->f->memory, false), unshuffled, NULL);
     put_train_on(w);
     put_packing(w);

@@ -208,6 +208,8 @@ void shell_assign(struct shell *s, const struct word *w)
     const struct value *before = value_get(s->variables, name);
     const char *old = before ? before->text : NULL;
     if (w->unknown && old && is_argument(w->unknown)) return;
+    if (more && before && !old) return; /* what is added to an unknown value is unknown */
+    if (more && !before) old = variable(s, name);
     if (more && old && *old) value = bump_format(&s->f->memory, "%s%s%s", old, w->list ? "\n" : "", value), s->expanded += strlen(value);
     value_put(&s->f->memory, s->variables, name, w->unknown ? value_new(&s->f->memory, VALUE_NULL) : value_string(&s->f->memory, value));
     if (w->unknown && strncmp(w->unknown, "$(", 2) && strncmp(w->unknown, "$`", 2) && !is_argument(w->unknown)) value_put(&s->f->memory, s->causes, name, value_string(&s->f->memory, w->unknown));

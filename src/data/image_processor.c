@@ -51,7 +51,8 @@ static struct size by_longest(struct size s, uint32_t edge)
     return s;
 }
 
-static uint32_t multiple(uint32_t n, uint32_t of) { return (n + of - 1) / of * of; }
+/* Rounded up, at least one. */
+static uint32_t multiple(uint32_t n, uint32_t of) { return n ? (n + of - 1) / of * of : of; }
 
 /* Both sides to multiples of a tile: the longer one first, the other by the aspect ratio. */
 static struct size by_tiles(struct size s, uint32_t tile)

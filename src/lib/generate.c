@@ -46,7 +46,13 @@ static int open_folder(struct pl_session *s, const char *call)
     if (s->generator || config_check(c, CONFIG_NEEDS_MODEL, &s->error)) return s->error.code;
     struct session_generator *x = s->generator = mem_alloc(sizeof *x);
     if (generation_config_read(&x->folder, c->model_path, &s->error)) session_drop_generator(s);
-    else if (prompts_open(&x->prompts, c, &x->no_tokenizer)) prompts_close(&x->prompts);
+    else if (prompts_open(&x->prompts, c, &x->no_tokenizer)) {
+        prompts_close(&x->prompts);
+        if (!c->data_tokenizer && !c->data_template) return PL_OK; /* ids need no tokenizer, unless one was asked for */
+        s->error = x->no_tokenizer;
+        error_prepend(&s->error, "%s", call);
+        session_drop_generator(s);
+    }
     return s->error.code;
 }
 

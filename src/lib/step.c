@@ -71,6 +71,7 @@ int pl_start(struct pl_session *s)
     if (!session_enter(s)) return PL_USAGE;
     if (s->stage == STAGE_STARTED) return error_set(&s->error, PL_USAGE, "pl_start: the session is started already");
     if (check_schedule(s) || session_plan(s) || apply_counts(s)) return s->error.code;
+    session_drop_generator(s); /* the budget is for one of the two */
     if (trainer_start(s->trainer, &s->error)) {
         /* A partly opened run is closed with the trainer; the options are kept. */
         trainer_close(s->trainer);
@@ -373,6 +374,7 @@ static int train(struct pl_session *s, bool resume, const char *call)
         return error_set(&s->error, PL_USAGE, "%s: model.preset is set, and pl_define gave a model: remove one of them", call);
     struct train_options o = {.resume = resume, .command = "pl_resume", .define = s->build ? &s->definition : NULL,
                               .on_step = s->on_step ? forward_event : NULL, .user = s, .progress = session_verbose()};
+    session_drop_generator(s); /* the budget is for one of the two */
     s->model[0] = '\0';
     s->steps = 0;
     s->busy = run_in_process = true;
