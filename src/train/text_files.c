@@ -99,6 +99,7 @@ int text_files_save(const struct text_files *t, const char *dir, struct error *e
 {
     char path[PATH_ROOM];
     int rc = PL_OK;
+    if (t->folder && !dir_exists(t->folder)) log_warn("data.tokenizer: there is no %s any more: %s is saved without a tokenizer", t->folder, dir);
     if (t->folder || t->file) rc = replace(tokenizer_names, COUNT(tokenizer_names), t->folder, dir, e);
     if (!rc && (t->folder || t->file || t->template)) rc = replace(template_names, COUNT(template_names), t->template ? NULL : t->folder, dir, e);
     if (!rc && t->file) rc = path_print(path, dir, t->as, e);

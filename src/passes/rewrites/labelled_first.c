@@ -13,8 +13,8 @@
  * of the head's gradient is read for it.
  *
  * The pass changes a row-wise scope if its labels are an input, shifted or not, all other inputs with rows
- * have one row for each label, and nothing but sums over rows leaves it. A head in one chunk stays as it is:
- * there is nothing to leave out.
+ * have one row for each label, and nothing leaves it but the sums of its loss, to which rows without labels
+ * add 0. A head in one chunk stays as it is: there is nothing to leave out.
  */
 #include "graph/ops.h"
 #include "passes/passes.h"
@@ -89,7 +89,7 @@ static bool is_sum_over_rows(const struct head *h)
             if (x->dim[0] != rows || x->rank < 2 || !tensor_is_dense(x)) return false;
         }
         for (int o = 0; o < n->nout; o++)
-            if (n->out[o] && tensor_at(g, n->out[o])->rank && leaves_scope(h, n->out[o])) return false;
+            if (n->out[o] && leaves_scope(h, n->out[o]) && (n->op != OP_XENT || tensor_at(g, n->out[o])->rank)) return false;
     }
     return true;
 }
