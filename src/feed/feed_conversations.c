@@ -59,7 +59,7 @@ static void report(const struct feed *f, const struct conversations *c)
 {
     const char *key = f->role == FEED_TRAIN ? "data.train" : f->config->data_holdout > 0 ? "data.holdout" : "data.validation";
     struct text left = {0};
-    log_note("%s: %" PRIu64 " conversations in %u rows of %" PRId64 " tokens, %.1f %% filled; %.1f %% of the tokens have labels", key, c->n_used, c->rows.n, c->o.sequence,
+    log_note("%s: %u conversations in %u rows of %" PRId64 " tokens, %.1f %% filled; %.1f %% of the tokens have labels", key, c->used.n, c->rows.n, c->o.sequence,
              100.0 * (double)c->tokens / ((double)c->rows.n * (double)c->o.sequence), 100.0 * (double)c->labels / (double)c->tokens);
     conversations_print_left(c, &left);
     if (left.n) log_warn("%s: %s", key, left.at);
