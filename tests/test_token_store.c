@@ -39,7 +39,7 @@ static void make_store(void)
     struct token_store_writer *w;
     struct error e;
     const struct token_store_key key = {1, 2, 3, 4};
-    assert_int_equal(token_store_create(&w, path, &key, &e), 0);
+    assert_int_equal(token_store_create(&w, path, &key, 0, &e), 0);
     for (int i = 0; i < MADE; i++) {
         int32_t ids[64];
         for (uint32_t k = 0; k < made[i].tokens; k++) ids[k] = (int32_t)(100 * i + (int)k);

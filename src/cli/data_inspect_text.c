@@ -280,9 +280,13 @@ static int inspect(const struct config *c, const struct inspect_text *o, struct 
     struct measured m = {0};
     struct text_source s = {0};
     struct text out = {0};
+    struct model own;
+    const struct model *model = NULL;
     const bool tokenizer = c->data_tokenizer || c->model_path;
     int rc = read_files(&f, c, e);
-    if (!rc && tokenizer) rc = text_source_open(&s, c, FEED_TRAIN, e);
+    if (!rc && tokenizer) rc = text_image_model(&own, c->model_path, c->model_vision_tower, &model, e);
+    if (!rc && tokenizer) rc = text_source_open(&s, c, FEED_TRAIN, model, e);
+    if (model) model_close(&own);
     if (!rc && tokenizer) rc = measure(&m, c, &s, &f.report, e);
     if (!rc && o->json) json_facts(&f, &m, &out);
     else if (!rc) {

@@ -116,12 +116,16 @@ static int measure_part(struct init_text *t, struct config *c, enum feed_role ro
 {
     char path[4096];
     struct text_source s;
+    struct model own;
+    const struct model *model;
     struct token_store_key key = {0};
     struct token_store store;
     double share = 1;
     const char *base = getenv("TMPDIR");
     snprintf(path, sizeof path, "%s/plimsoll-init-%ld.tokenized", base ? base : "/tmp", (long)getpid());
-    int rc = text_source_open(&s, c, role, e);
+    if (text_image_model(&own, c->model_path, NULL, &model, e)) return e->code;
+    int rc = text_source_open(&s, c, role, model, e);
+    if (model) model_close(&own);
     if (rc) return rc;
     s.options.most = READ_MOST;
     rc = share_read(s.options.paths, s.options.n_paths, &share, e);

@@ -65,7 +65,7 @@ static int conversation_open(struct feed *f, struct run *r, enum feed_role role,
     struct conversation_feed *s = mem_alloc(sizeof *s);
     s->n_inputs = r->batch.packed ? COUNT(inputs) : UNPACKED_INPUTS;
     s->images = images_of(r);
-    rc = text_source_open(&s->source, f->config, role, e);
+    rc = text_source_open(&s->source, f->config, role, &r->model, e);
     if (rc) mem_free(s);
     else f->state = s;
     return rc;
