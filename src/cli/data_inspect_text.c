@@ -231,7 +231,7 @@ static void print_facts(const struct facts *f, const struct measured *m, struct 
     const struct conversations *c = &m->set;
     text_printf(out, "labels      %.1f %% of the tokens\n", 100.0 * (double)c->labels / (double)c->tokens);
     text_printf(out, "rows        %u of %lld tokens, %.1f %% filled, for %llu samples\n", c->rows.n, (long long)c->o.sequence,
-                100.0 * (double)c->tokens / ((double)c->rows.n * (double)c->o.sequence), (unsigned long long)c->n_used);
+                100.0 * (double)c->tokens / ((double)c->rows.n * (double)c->o.sequence), (unsigned long long)c->used.n);
     if (c->too_long) text_printf(out, "too long    %llu samples are left out%s\n", (unsigned long long)c->too_long, c->o.too_long == TOO_LONG_CUT ? "" : " (data.too_long: cut keeps turns that fit)");
     if (c->cut) text_printf(out, "cut         %llu samples, after the last answer that fits\n", (unsigned long long)c->cut);
 }

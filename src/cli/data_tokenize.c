@@ -35,7 +35,7 @@ static void print(const struct conversations *c, const char *path, bool json)
         json_begin_map(&w, NULL);
         json_put_string(&w, "store", path);
         json_put_uint(&w, "samples", c->store.header->report.read);
-        json_put_uint(&w, "used", c->n_used);
+        json_put_uint(&w, "used", c->used.n);
         json_put_uint(&w, "unusable", report_bad(&c->store.header->report));
         json_put_uint(&w, "too_long", c->too_long);
         json_put_uint(&w, "tokens", c->store.header->tokens);

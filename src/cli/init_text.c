@@ -91,7 +91,7 @@ static int measure_store(struct init_text *t, const struct config *c, const stru
     o.sequence = t->sequence;
     int rc = conversations_open(&set, path, &o, e);
     if (rc) return rc;
-    t->samples[part] = (uint64_t)((double)set.n_used / share);
+    t->samples[part] = (uint64_t)((double)set.used.n / share);
     t->rows[part] = (uint64_t)((double)set.rows.n / share);
     t->too_long[part] = (uint64_t)((double)set.too_long / share);
     t->estimated |= share < 1;

@@ -62,11 +62,14 @@ static bool assign_string(struct config *c, const struct value *v, char **to)
     return true;
 }
 
+int64_t config_auto(const struct config_row *r) { return config_in_range(r, 0) ? -1 : 0; }
+
 static bool assign_int(const struct config_row *r, const struct value *v, int64_t *to)
 {
     struct error ignored;
     int64_t x = 0;
     bool automatic = r->type == ROW_AUTO_INT && is_word(v, "auto");
+    if (automatic) x = config_auto(r);
     if (!automatic && (value_as_int(v, r->path, &x, &ignored) || !config_in_range(r, (double)x))) return false;
     *to = x;
     return true;
