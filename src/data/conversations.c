@@ -281,10 +281,15 @@ void conversations_fill(const struct conversations *c, struct row_samples sample
 struct sample_image conversations_image(const struct conversations *c, const struct used_sample *u, uint32_t nth)
 {
     const struct stored_sample *x = &c->store.samples[u->sample];
-    const uint32_t skip = count_images(c, x, (struct byte_range){0, u->begin}) + nth;
     const char *name = c->store.names + x->media;
-    for (uint32_t k = 0; k < x->n_media; k++, name += strlen(name) + 1)
-        if (k == skip) return (struct sample_image){name, 1};
+    uint32_t before = 0;
+    for (uint32_t k = 0; k < x->n_media; k++, name += strlen(name) + 1) {
+        const struct byte_range r = c->store.images[x->first_image + k];
+        const struct sample_image image = {name, count_images(c, x, r)};
+        if (r.begin < u->begin) continue;
+        if (before == nth && image.count) return image;
+        before += image.count;
+    }
     return (struct sample_image){"", 1};
 }
 

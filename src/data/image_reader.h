@@ -19,7 +19,7 @@ enum { IMAGE_READER_SIDE = 16384 }; /* pixels: larger images are a fault */
 struct image_reader_options {
     struct image_processor processor;
     struct pixel_range range;  /* of images of 16 bits */
-    uint64_t room;             /* bytes for the file of an image and its decoded pixels */
+    uint64_t room;             /* bytes for the file of an image, its pixels and what the processor needs */
 };
 
 /* Bytes of the memory of a reader; floats of one image for the tower. */
