@@ -13,12 +13,14 @@ export OMP_WAIT_POLICY=passive
 
 # --- the model and the data ---
 model=$tmp/model
+# make_model CASE DIR: a golden model with a tokenizer. Tokens from 43 on are those around the tiles of SmolVLM.
 make_model() {
-    local id=2 c vocab='"<s>": 0, "</s>": 1'
-    mkdir -p "$model" && cp tests/golden/llava_clip_llama/config.json tests/golden/llava_clip_llama/model.safetensors "$model" || return 1
+    local id=2 c vocab='"<s>": 0, "</s>": 1' more='' model=$2
+    mkdir -p "$model" && cp "tests/golden/$1/config.json" "tests/golden/$1/model.safetensors" "$model" || return 1
     for c in Ġ Ċ a b c d e f g h i j k l m n o p q r s t u v w x y z 0 1 2 3 4 5 6 7 8 9 '?' ':' '.'; do vocab="$vocab, \"$c\": $id"; id=$((id + 1)); done
+    for c in '<fake_token_around_image>' '<global-img>' '<row_1_col_1>' '<row_1_col_2>' '<row_2_col_1>' '<row_2_col_2>'; do more="$more, {\"id\": $id, \"content\": \"$c\", \"special\": true}"; id=$((id + 1)); done
     cat >"$model/tokenizer.json" <<END
-{"version": "1.0", "added_tokens": [{"id": 0, "content": "<s>", "special": true}, {"id": 1, "content": "</s>", "special": true}, {"id": 60, "content": "<image>", "special": true}],
+{"version": "1.0", "added_tokens": [{"id": 0, "content": "<s>", "special": true}, {"id": 1, "content": "</s>", "special": true}, {"id": 60, "content": "<image>", "special": true}$more],
  "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true}, "decoder": {"type": "ByteLevel"},
  "model": {"type": "BPE", "vocab": {$vocab}, "merges": []}}
 END
@@ -27,7 +29,7 @@ END
  "chat_template": "{% for m in messages %}{% if m['role'] == 'user' %}{{ 'u:' + m['content'] + ' ' }}{% else %}{{ 'a:' + m['content'] + '</s>' }}{% endif %}{% endfor %}{% if add_generation_prompt %}a:{% endif %}"}
 END
 }
-make_model || exit 2
+make_model llava_clip_llama "$model" || exit 2
 mixed=$tmp/mixed two=$tmp/two held=$tmp/held text=$tmp/text
 "$tools/forge_conversations" "$mixed" 40 0 3 1 && "$tools/forge_conversations" "$two" 400 2 2 2 && "$tools/forge_conversations" "$held" 100 2 2 3 &&
     "$tools/forge_conversations" "$text" 20 0 0 4 || exit 2
@@ -90,6 +92,20 @@ resumes() {
     same "$(weights plain)" "$(weights other)" && [ "$(grep -c eval_loss "$tmp/other/metrics.jsonl")" -eq 3 ]
 }
 check 'holdout, evaluation, resume: same bytes' resumes
+
+# --- other models ---
+# Each image of SmolVLM is four tiles and the whole.
+tiles() {
+    make_model smolvlm "$tmp/smolvlm" || return 1
+    echo '{"image_processor_type": "SmolVLMImageProcessor", "size": {"longest_edge": 24}, "max_image_size": {"longest_edge": 12}}' >"$tmp/smolvlm/preprocessor_config.json"
+    local with=(--set "model.path=$tmp/smolvlm" --set data.sequence=256 --set data.max_images=20 --set train.effective_batch=3 --set memory.micro_batch=3)
+    expect 0 '300 images, [0-9.]* a row of at most 20' run plain "${with[@]}" --set train.save_every=2 || return 1
+    expect 0 '' run other "${with[@]}" --set train.steps=2 && resumed other "${with[@]}" 2>/dev/null && same "$(weights plain)" "$(weights other)"
+}
+check 'SmolVLM: an image is several tiles' tiles
+# Its image token, -200, is not in the vocabulary.
+original() { make_model llava_original "$tmp/original" && expect 0 '60 images, [0-9.]* a row' run plain --set "model.path=$tmp/original"; }
+check "LLaVA's original layout" original
 
 # --- no images ---
 # A part that no batch reaches has a zero gradient; AdamW decays its weights all the same, but for those that a run leaves out.
