@@ -27,7 +27,8 @@ static uint64_t tokens_of_sample(const struct run *r, id storage) { return r->gr
 void labelled_start(struct run *r)
 {
     const id labels = labels_of(&r->graph);
-    if (!labels) return;
+    const bool nested = r->plan.settings.shares > 1 && r->plan.settings.accumulation > 1; /* a captured graph has all iterations of a third loop */
+    if (!labels || (nested && r->device.kind == DEVICE_CUDA)) return;
     r->labelled = bump_alloc(&r->memory, (size_t)run_samples(r) * sizeof *r->labelled);
     for (int64_t i = 0; i < run_samples(r); i++) r->labelled[i] = (uint32_t)tokens_of_sample(r, labels);
 }
@@ -73,7 +74,7 @@ void labelled_trips(struct run *r, enum program p)
     if (!r->labelled) return;
     for (id l = 1; l < g->loops.n; l++) {
         const struct loop *loop = &g->loops.at[l];
-        const uint32_t around = loop->parent ? g->loops.at[loop->parent].trip : 1;
+        const uint32_t around = loop->parent ? (uint32_t)(run_samples(r) / r->plan.settings.micro_batch) : 1;
         if (loop->program != p || loop->labels != labels_of(g)) continue;
         for (uint32_t i = 0; i < around; i++) r->tape.trip[l][i] = trips_of(r, loop, i);
     }

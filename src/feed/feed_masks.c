@@ -249,7 +249,7 @@ static void put_prompt(const struct feed *f, const struct loader_sample *s, uint
 }
 
 /* Fills prompts, valid sizes and facts of row `at`; s NULL: the row is padding. `from`: the
- * index of the batch's first row, which the keys of later rounds' points depend on: 0 in a step;
+ * index of the first row in the step's batch, which the keys of later rounds' points depend on;
  * in an evaluation the position, so that the split into batches does not matter. */
 static void describe_row(const struct feed *f, int64_t at, uint64_t from, const struct loader_sample *s)
 {
@@ -310,7 +310,7 @@ static int mask_put(struct feed *f, struct run *r, uint64_t position, int64_t sa
     for (int64_t i = 0; i < rows && !rc; i++) {
         const struct loader_sample *s = NULL;
         if (i < samples) rc = loader_next(loader, &s, e);
-        if (!rc) rc = put_row(f, r, i, f->role == FEED_TRAIN ? 0 : position, s, last, e);
+        if (!rc) rc = put_row(f, r, i, f->role == FEED_TRAIN ? (uint64_t)r->share.sample : position, s, last, e);
         if (s) out->count[0] += s->n, last = s;
     }
     const struct loader_counts *k = &m->source.counts;

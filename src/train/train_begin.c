@@ -144,7 +144,7 @@ static int open_data(struct trainer *t, struct error *e)
 static int make_plan(struct trainer *t, const struct train_options *o, bool plan_again, struct error *e)
 {
     char stored[FOLDER_PATH];
-    struct run_options ro = {.plan = o->plan, .train = true, .describe = feed_describe, .define = o->define};
+    struct run_options ro = {.plan = o->plan, .train = true, .describe = feed_describe, .define = o->define, .ranks = o->ranks, .whole = t->whole};
     snprintf(stored, sizeof stored, "%s/plan.json", t->c->train_out);
     bool follow = o->resume && !plan_again && !o->plan && file_exists(stored);
     if (follow) ro.plan = stored;
@@ -254,6 +254,7 @@ int trainer_plan(struct trainer *t, struct error *e)
 {
     if (t->has_run) run_close(&t->run);
     t->has_run = false;
+    t->whole = true;
     return make_plan(t, t->o, false, e);
 }
 

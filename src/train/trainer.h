@@ -69,6 +69,7 @@ struct trainer {
     bool has_folder, has_run, has_pool, has_scores;
     bool said_left;          /* what evaluations leave out has been logged */
     bool stopped;            /* on_step ended the run */
+    bool whole;              /* run_options.whole */
 };
 
 /* --- train_begin.c ---------------------------------------------------------------------------------- */
