@@ -77,6 +77,13 @@ inspected() {
     grep '^images      60, 3.33 a row of at most 4; 83.3 % of their slots are filled' "$tmp/out" || { cat "$tmp/out"; return 1; }
 }
 check 'data inspect' inspected
+# The images are in a folder beside the file, which init finds.
+initial() {
+    "$binary" init --model "$model" --data "$mixed/chats.json" --out "$tmp/plain" >"$tmp/init.yaml" && grep -q "^  images: \"$mixed/images\"" "$tmp/init.yaml" &&
+        grep '^  max_images: 4 ' "$tmp/init.yaml" || { cat "$tmp/init.yaml"; return 1; }
+    rm -rf "$tmp/plain" && expect 0 'data.holdout: .* images' "$binary" train "$tmp/init.yaml" --set train.epochs=1 --set "device.kind=$DEVICE"
+}
+check 'init finds the images, and how many a row needs' initial
 # A step of SGD with learning rate 1 subtracts the gradient: packed rows, and each sample in a row of its own.
 gradients() {
     local sgd=(--set memory.optimizer=sgd --set train.momentum=0 --set train.learning_rate=1 --set train.weight_decay=0 --set train.clip_norm=0 --set train.steps=1 --set data.shuffle=false)
@@ -141,6 +148,14 @@ too_bad() { damage && rm "$tmp"/broken/images/*_0.png && expect 1 'samples are b
 check 'more of them than data.max_bad' too_bad
 left_out() { expect 0 '10 samples have more images than data.max_images \(2; the most are 3\) and are left out; data.too_many_images: split' run plain --set data.max_images=2; }
 check 'more images than data.max_images: left out and counted' left_out
+# Three turns of one image each, and a row for two images: two conversations of it.
+splits() {
+    local turn='{"from": "human", "value": "<image>\nhow many?"}, {"from": "gpt", "value": "2"}'
+    echo "[{\"image\": [\"3_0.png\", \"3_1.png\", \"3_2.png\"], \"conversations\": [$turn, $turn, $turn]}]" >"$tmp/turns.json"
+    expect 0 '1 sample has more images than data.max_images and is split at turns' run plain --set "data.train=$tmp/turns.json" --set data.max_images=2 --set data.sequence=128 --set data.too_many_images=split &&
+        grep '2 conversations in 2 rows' "$tmp/err"
+}
+check 'more images than data.max_images: split at turns' splits
 all_left_out() { expect 2 'all 100 samples have more images than data.max_images, which is 1; the most are 2: set data.max_images' run plain --set "data.train=$held/chats.json" --set "data.images=$held/images" --set data.max_images=1; }
 check 'all have more' all_left_out
 check 'a number of images that is none' expect 2 'data.max_images: found the number -2, expected auto or a whole number from 0 to 4096' run plain --set data.max_images=-2
