@@ -66,8 +66,9 @@ rows() {
 }
 check '0 to 3 images a sample: packed' rows
 check 'other threads and slots: same bytes' same_as other --set data.threads=4 --set data.prefetch=1
-recompute() { same_as other --set memory.recompute=all; }
-check 'recompute: same bytes' recompute
+check 'recompute: same bytes' same_as other --set memory.recompute=all
+poisoned() { needs_cpu PLIMSOLL_POISON && PLIMSOLL_POISON=1 same_as other; }
+check 'NaN in dead memory: same bytes' poisoned
 in_tar() { tar -cf "$tmp/images.tar" -C "$mixed/images" . && same_as other --set "data.images=$tmp/images.tar"; }
 check 'images in a tar: same bytes' in_tar
 beside() { sed 's|"\([0-9]*_[0-9]*.png\)"|"images/\1"|g' "$mixed/chats.json" >"$mixed/beside.json" && same_as other --set "data.train=$mixed/beside.json" --set data.images=null; }
@@ -144,6 +145,11 @@ replaced() {
     [ "$("$tools/json_get" "$tmp/out" broken_samples)" = 2 ] || { cat "$tmp/out"; return 1; }
 }
 check 'a missing and a broken image: replaced and counted' replaced
+missing() {
+    "$binary" data inspect "$mixed/chats.json" --model "$model" --set "data.images=$tmp/broken/images" >"$tmp/out" || return 1
+    grep -A 1 '^missing     1 samples have an image that does not exist' "$tmp/out" | grep 'chats.json:6: 5_0.png: there is no such file' || { cat "$tmp/out"; return 1; }
+}
+check 'data inspect names a missing image' missing
 too_bad() { damage && rm "$tmp"/broken/images/*_0.png && expect 1 'samples are broken, but data.max_bad is 0.05; most often: it cannot be read' run plain --set "data.train=$tmp/broken/chats.json" --set "data.images=$tmp/broken/images" --set train.steps=60; }
 check 'more of them than data.max_bad' too_bad
 left_out() { expect 0 '10 samples have more images than data.max_images \(2; the most are 3\) and are left out; data.too_many_images: split' run plain --set data.max_images=2; }
