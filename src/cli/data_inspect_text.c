@@ -76,6 +76,8 @@ struct measured {
     struct conversations set;
     bool rows;                 /* `set` is open */
     char no_rows[1024];        /* why it is not */
+    uint64_t missing;          /* samples with an image that does not exist; the first one: */
+    char first_missing[400];
 };
 
 static int ascending(const void *a, const void *b)
@@ -97,6 +99,20 @@ static void measure_lengths(struct measured *m, const struct token_store *s)
     mem_free(lengths);
 }
 
+/* Looks for each image; none is decoded. */
+static void find_images(struct measured *m, const struct token_store *s, struct image_files *files)
+{
+    for (uint64_t i = 0; i < s->header->samples; i++) {
+        const struct stored_sample *x = &s->samples[i];
+        const char *name = s->names + x->media;
+        struct error e;
+        uint64_t bytes;
+        int rc = PL_OK;
+        for (uint32_t k = 0; k < x->n_media && !rc; k++, name += strlen(name) + 1) rc = image_files_find(files, name, &bytes, &e);
+        if (rc && !m->missing++) snprintf(m->first_missing, sizeof m->first_missing, "%.80s:%llu: %.240s", s->names + x->file, (unsigned long long)x->line, e.text);
+    }
+}
+
 static int measure(struct measured *m, const struct config *c, const struct text_source *s, struct sample_report *report, struct error *e)
 {
     char path[4096];
@@ -108,6 +124,7 @@ static int measure(struct measured *m, const struct config *c, const struct text
     if (!rc && !(rc = token_store_open(&store, path, e))) {
         *report = store.header->report;
         measure_lengths(m, &store);
+        if (s->images.files) find_images(m, &store, s->images.files);
         token_store_close(&store);
     }
     if (!rc) {
@@ -224,6 +241,7 @@ static void print_facts(const struct facts *f, const struct measured *m, struct 
     if (!m->tokens || !m->samples) return;
     text_printf(out, "tokens      %llu; a sample has %llu (median), %llu (95 %%), at most %llu\n", (unsigned long long)m->total, (unsigned long long)m->median,
                 (unsigned long long)m->p95, (unsigned long long)m->longest);
+    if (m->missing) text_printf(out, "missing     %llu samples have an image that does not exist\n            first: %s\n", (unsigned long long)m->missing, m->first_missing);
     if (!m->rows) {
         text_printf(out, "rows        none: %s\n", m->no_rows);
         return;
@@ -232,6 +250,11 @@ static void print_facts(const struct facts *f, const struct measured *m, struct 
     text_printf(out, "labels      %.1f %% of the tokens\n", 100.0 * (double)c->labels / (double)c->tokens);
     text_printf(out, "rows        %u of %lld tokens, %.1f %% filled, for %llu samples\n", c->rows.n, (long long)c->o.sequence,
                 100.0 * (double)c->tokens / ((double)c->rows.n * (double)c->o.sequence), (unsigned long long)c->used.n);
+    if (c->o.images.most && c->images)
+        text_printf(out, "images      %llu, %.2f a row of at most %u; %.1f %% of their slots are filled\n", (unsigned long long)c->images, (double)c->images / (double)c->rows.n,
+                    c->o.images.most, 100.0 * (double)c->images / ((double)c->rows.n * c->o.images.most));
+    if (c->too_many) text_printf(out, "too many    %llu samples have more images than data.max_images, at most %llu, and are left out\n", (unsigned long long)c->too_many, (unsigned long long)c->most_images);
+    if (c->split) text_printf(out, "split       %llu samples, at turns\n", (unsigned long long)c->split);
     if (c->too_long) text_printf(out, "too long    %llu samples are left out%s\n", (unsigned long long)c->too_long, c->o.too_long == TOO_LONG_CUT ? "" : " (data.too_long: cut keeps turns that fit)");
     if (c->cut) text_printf(out, "cut         %llu samples, after the last answer that fits\n", (unsigned long long)c->cut);
 }
@@ -265,6 +288,12 @@ static void json_facts(const struct facts *f, const struct measured *m, struct t
         json_put_uint(&w, "sequence", (uint64_t)c->o.sequence);
         json_put_number(&w, "filled", (double)c->tokens / ((double)c->rows.n * (double)c->o.sequence));
         json_put_number(&w, "labelled", (double)c->labels / (double)c->tokens);
+        if (c->o.images.features) {
+            json_put_uint(&w, "images", c->images);
+            json_put_uint(&w, "max_images", c->o.images.most);
+            json_put_uint(&w, "too_many_images", c->too_many);
+            json_put_uint(&w, "missing_images", m->missing);
+        }
         json_put_uint(&w, "too_long", c->too_long);
         json_put_uint(&w, "cut", c->cut);
     }

@@ -739,8 +739,8 @@ static int check_range(const struct config *c, struct error *e)
 /* A folder of images to evaluate on is for the formats with folders; masks need images. */
 static int check_folders(const struct config *c, const char *format, struct error *e)
 {
-    if (c->data_validation_images && c->data_format != FORMAT_PAIRS && c->data_format != FORMAT_CSV && c->data_format != FORMAT_COCO) {
-        error_set(e, PL_USAGE, "data.validation_images is given, but data.format is %s, expected pairs, csv or coco", format);
+    if (c->data_validation_images && c->data_format != FORMAT_PAIRS && c->data_format != FORMAT_CSV && c->data_format != FORMAT_COCO && c->data_format != FORMAT_CONVERSATIONS) {
+        error_set(e, PL_USAGE, "data.validation_images is given, but data.format is %s, expected pairs, csv, coco or conversations", format);
         return config_at_key(c, KEY_data_validation_images, e);
     }
     if (c->data_validation_masks && !c->data_validation_images) {

@@ -4,6 +4,7 @@
 #include "data/conversations.h"
 
 #include "data/holdout.h"
+#include "data/ring.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -162,9 +163,12 @@ static int refuse_id(const struct conversations *c, struct error *e)
     return PL_OK;
 }
 
-/* A store whose images have another number of tokens was made for another model. */
+/* A store with another image token, or whose images have another number of tokens, was made for another model. */
 static int check_images(const struct conversations *c, struct error *e)
 {
+    const struct token_store_header *h = c->store.header;
+    if (h->images && (!c->o.images.features || h->image_token != c->o.images.token))
+        return error_set(e, PL_USAGE, "its images have the image token %d, which is not this model's: make the store again", h->image_token);
     for (uint64_t i = 0; i < c->store.header->samples && c->o.images.features; i++) {
         const struct stored_sample *x = &c->store.samples[i];
         const uint32_t n = count_image_tokens(c, x, (struct byte_range){0, x->tokens});
@@ -231,6 +235,14 @@ void conversations_close(struct conversations *c)
 
 /* --- a row ----------------------------------------------------------------------------------------- */
 
+void token_row_place(struct token_row *r, uint32_t T, char *at, uint64_t *used)
+{
+    r->ids = ring_carve(at, used, T * sizeof *r->ids);
+    r->labels = ring_carve(at, used, T * sizeof *r->labels);
+    r->positions = ring_carve(at, used, T * sizeof *r->positions);
+    r->ranges = ring_carve(at, used, 2 * T * sizeof *r->ranges);
+}
+
 static void pad_from(const struct conversations *c, uint32_t at, struct token_row *out)
 {
     for (uint32_t t = at; t < c->o.sequence; t++) {
@@ -281,10 +293,15 @@ void conversations_fill(const struct conversations *c, struct row_samples sample
 struct sample_image conversations_image(const struct conversations *c, const struct used_sample *u, uint32_t nth)
 {
     const struct stored_sample *x = &c->store.samples[u->sample];
-    const uint32_t skip = count_images(c, x, (struct byte_range){0, u->begin}) + nth;
     const char *name = c->store.names + x->media;
-    for (uint32_t k = 0; k < x->n_media; k++, name += strlen(name) + 1)
-        if (k == skip) return (struct sample_image){name, 1};
+    uint32_t before = 0;
+    for (uint32_t k = 0; k < x->n_media; k++, name += strlen(name) + 1) {
+        const struct byte_range r = c->store.images[x->first_image + k];
+        const struct sample_image image = {name, count_images(c, x, r)};
+        if (r.begin < u->begin) continue;
+        if (before == nth && image.count) return image;
+        before += image.count;
+    }
     return (struct sample_image){"", 1};
 }
 

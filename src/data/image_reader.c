@@ -11,26 +11,11 @@ enum { JPEG_POOL = 32 << 20 }; /* bytes that libjpeg may allocate */
 
 struct image_reader {
     struct image_reader_options o;
-    char *room;      /* [o.room] the file, then its pixels */
-    char *scratch;
-    size_t scratch_bytes;
+    char *room;      /* [o.room] the file, its pixels, the processor's scratch */
     struct jpg *jpg;
 };
 
-static uint64_t layout(struct image_reader *r, const struct image_reader_options *o, char *at)
-{
-    uint64_t used = 0;
-    r->scratch_bytes = image_processor_scratch_most(&o->processor, IMAGE_READER_SIDE);
-    r->room = ring_carve(at, &used, o->room);
-    r->scratch = ring_carve(at, &used, r->scratch_bytes);
-    return used;
-}
-
-uint64_t image_reader_bytes(const struct image_reader_options *o)
-{
-    struct image_reader r = {0};
-    return layout(&r, o, NULL);
-}
+uint64_t image_reader_bytes(const struct image_reader_options *o) { return align_up(o->room, 64); }
 
 uint64_t image_reader_floats(const struct image_reader_options *o)
 {
@@ -39,11 +24,16 @@ uint64_t image_reader_floats(const struct image_reader_options *o)
     return 3ull * height * width;
 }
 
+float *image_reader_place(const struct image_reader_options *o, uint32_t images, char *at, uint64_t *used)
+{
+    return ring_carve(at, used, images * image_reader_floats(o) * sizeof(float));
+}
+
 struct image_reader *image_reader_new(const struct image_reader_options *o, char *at)
 {
     struct image_reader *r = mem_alloc(sizeof *r);
     r->o = *o;
-    layout(r, o, at);
+    r->room = at;
     r->jpg = jpg_new(&(struct jpg_limits){.memory = JPEG_POOL});
     return r;
 }
@@ -55,8 +45,8 @@ void image_reader_free(struct image_reader *r)
     mem_free(r);
 }
 
-/* Decodes the file of n bytes at the beginning of the room into what is left of it. */
-static enum data_fault decode(struct image_reader *r, size_t n, struct image *out, struct error *e)
+/* Decodes the file of n bytes at the beginning of the room. *rest: after its pixels. */
+static enum data_fault decode(struct image_reader *r, size_t n, struct image *out, size_t *rest, struct error *e)
 {
     const struct image_options o = {.range = r->o.range, .on_white = true, .jpg = r->jpg};
     const size_t at = align_up(n, 64);
@@ -65,9 +55,12 @@ static enum data_fault decode(struct image_reader *r, size_t n, struct image *ou
     if (image_peek(r->room, n, &o, &width, &height, &need, e)) return FAULT_IMAGE;
     if (width > IMAGE_READER_SIDE || height > IMAGE_READER_SIDE)
         return error_set(e, PL_USAGE, "the image has %u x %u pixels; expected sides of at most %d", width, height, IMAGE_READER_SIDE), FAULT_TOO_LARGE;
-    if (at > r->o.room || need > r->o.room - at)
-        return error_set(e, PL_NOFIT, "the file and its pixels take %zu bytes; expected at most %llu (data.sample_memory)", at + need, (unsigned long long)r->o.room), FAULT_TOO_LARGE;
-    return image_decode(out, r->room, n, &o, r->room + at, r->o.room - at, e) ? FAULT_IMAGE : FAULT_NONE;
+    *rest = at + align_up(need, 64);
+    const uint64_t all = *rest + image_processor_scratch(&r->o.processor, width, height);
+    if (all > r->o.room)
+        return error_set(e, PL_NOFIT, "the image of %u x %u pixels takes %llu MiB; expected at most %llu (data.sample_memory)", width, height, (unsigned long long)(all >> 20) + 1,
+                         (unsigned long long)(r->o.room >> 20)), FAULT_TOO_LARGE;
+    return image_decode(out, r->room, n, &o, r->room + at, need, e) ? FAULT_IMAGE : FAULT_NONE;
 }
 
 static enum data_fault check_count(const struct image_reader *r, const struct image *i, uint32_t count, struct error *e)
@@ -80,12 +73,12 @@ static enum data_fault check_count(const struct image_reader *r, const struct im
 enum data_fault image_reader_read(struct image_reader *r, struct image_files *files, const char *reference, uint32_t count, float *to, struct error *e)
 {
     struct image image;
-    size_t n;
+    size_t n, rest = 0;
     int rc = image_files_read(files, reference, r->room, r->o.room, &n, e);
     if (rc) return rc == PL_NOFIT ? FAULT_TOO_LARGE : FAULT_READ;
-    enum data_fault fault = decode(r, n, &image, e);
+    enum data_fault fault = decode(r, n, &image, &rest, e);
     if (!fault) fault = check_count(r, &image, count, e);
     if (fault) return error_prepend(e, "%.100s", reference), fault;
-    image_processor_run(&r->o.processor, image.rgb, image.width, image.height, r->scratch, r->scratch_bytes, to);
+    image_processor_run(&r->o.processor, image.rgb, image.width, image.height, r->room + rest, r->o.room - rest, to);
     return FAULT_NONE;
 }

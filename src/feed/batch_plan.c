@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "data/conversations.h"
+#include "data/image_source.h"
 #include "feed/embed.h"
 #include "feed/feed.h"
 
@@ -111,14 +112,6 @@ static int describe_images(const struct config *c, const struct model *m, bool t
     return PL_OK;
 }
 
-static int batch_processor(const struct model *m, struct image_processor *p, struct error *e)
-{
-    const enum image_family family = m->images->padded ? IMAGES_IDEFICS3 : IMAGES_CLIP;
-    if (*m->path) return image_processor_read(p, m->path, family, (uint32_t)m->image, e);
-    image_processor_default(p, family, (uint32_t)m->image);
-    return PL_OK;
-}
-
 /* Rows of text with images. Without data, and without data.max_images, the model's default stays: an image a sample. */
 static int describe_image_rows(const struct config *c, const struct model *m, struct bump *memory, struct run_batches *out, struct error *e)
 {
@@ -130,7 +123,7 @@ static int describe_image_rows(const struct config *c, const struct model *m, st
     if (!conversations || !b->batch.images) return PL_OK;
     b->rows = (struct image_rows_options){.sequence = (uint32_t)c->data_sequence, .images = (uint32_t)b->batch.images, .threads = (uint32_t)c->data_threads, .slots = slots_of(c),
                                           .reader = {.range = feed_range(c), .room = room_of(c)}};
-    if (batch_processor(m, &b->rows.reader.processor, e)) return e->code;
+    if (image_source_processor(&b->rows.reader.processor, m, e)) return e->code;
     out->loader_bytes = image_rows_bytes(&b->rows);
     return PL_OK;
 }

@@ -96,17 +96,13 @@ static void report(const struct feed *f, const struct conversations *c)
     text_free(&left);
 }
 
-static int prepare_images(struct feed *f, struct error *e)
+static void prepare_images(struct feed *f)
 {
     const struct config *c = f->config;
     struct conversation_feed *s = f->state;
-    const char *where = f->role == FEED_VALIDATION && c->data_validation_images ? c->data_validation_images : c->data_images;
-    s->rows = (struct image_rows_source){.set = &s->set, .seed = (uint64_t)c->train_seed, .shuffle = c->data_shuffle, .once = f->role == FEED_VALIDATION, .max_bad = c->data_max_bad};
+    s->rows = (struct image_rows_source){.set = &s->set, .files = s->files, .seed = (uint64_t)c->train_seed, .shuffle = c->data_shuffle, .once = f->role == FEED_VALIDATION, .max_bad = c->data_max_bad};
     s->index = mem_alloc((size_t)s->set.o.sequence * sizeof *s->index);
     s->pixels = s->images->rows.images * image_reader_floats(&s->images->rows.reader) * sizeof(float);
-    int rc = image_files_open(&s->files, where, e);
-    s->rows.files = s->files;
-    return rc;
 }
 
 static int conversation_prepare(struct feed *f, struct run *r, const char *folder, struct error *e)
@@ -115,11 +111,10 @@ static int conversation_prepare(struct feed *f, struct run *r, const char *folde
     struct text path = {0};
     s->source.options.interrupted = f->interrupted;
     int rc = text_store_find(&s->source, f->config, folder, f->role, &path, e);
-    struct conversations_options o = text_rows(f->config, &s->source, f->role, r->model.vocabulary);
-    if (r->model.images)
-        o.images = (struct image_rule){.token = r->model.images->token, .features = (uint32_t)r->model.images->features, .most = s->images ? s->images->rows.images : 0, .too_many = (enum too_many)f->config->data_too_many_images};
+    const struct conversations_options o = text_rows(f->config, &s->source, f->role, r->model.vocabulary);
     if (!rc) rc = conversations_open(&s->set, path.at, &o, e);
     text_free(&path);
+    s->files = s->source.images.files, s->source.images.files = NULL; /* rows are read from them */
     text_source_close(&s->source);
     if (rc) return rc;
     s->open = true;
@@ -127,7 +122,8 @@ static int conversation_prepare(struct feed *f, struct run *r, const char *folde
     f->samples = conversations_count(&s->set);
     f->fingerprint = conversations_fingerprint(&s->set);
     report(f, &s->set);
-    return s->images ? prepare_images(f, e) : PL_OK;
+    if (s->images) prepare_images(f);
+    return PL_OK;
 }
 
 /* Runs after the memory is allocated. The first feed of a run starts the threads. */

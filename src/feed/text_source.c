@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "feed/batch_plan.h"
 #include "io/file.h"
 #include "io/json.h"
 
@@ -112,13 +113,21 @@ void text_source_close(struct text_source *s)
     *s = (struct text_source){0};
 }
 
+static struct image_rule image_rule(const struct config *c, const struct text_source *s)
+{
+    const struct image_text *x = &s->images.text;
+    if (!x->features) return (struct image_rule){0};
+    return (struct image_rule){.token = x->token, .features = x->features, .most = (uint32_t)batch_images(c, x->features), .too_many = (enum too_many)c->data_too_many_images};
+}
+
 struct conversations_options text_rows(const struct config *c, const struct text_source *s, enum feed_role role, int64_t vocabulary)
 {
     const int32_t pad = tokenizer_pad(s->tokenizer);
     return (struct conversations_options){.sequence = c->data_sequence, .train_on = (enum train_on)c->data_train_on, .too_long = (enum too_long)c->data_too_long,
                                           .packing = c->data_packing, .vocabulary = vocabulary, .max_bad = c->data_max_bad,
                                           .padding = pad >= 0 && (!vocabulary || pad < vocabulary) ? pad : 0,
-                                          .holdout = c->data_holdout, .split_seed = (uint64_t)c->data_split_seed, .held = role == FEED_VALIDATION};
+                                          .holdout = c->data_holdout, .split_seed = (uint64_t)c->data_split_seed, .held = role == FEED_VALIDATION,
+                                          .images = image_rule(c, s)};
 }
 
 /* --- the store ------------------------------------------------------------------------------- */
