@@ -101,6 +101,20 @@ resumes() {
 }
 check 'holdout, evaluation, resume: same bytes' resumes
 
+# A frozen tower encodes the images that there are, some at a time, before the rest of the step.
+encoded() {
+    local with=(--set 'model.freeze=["vision_tower.*"]' --set data.holdout=0.2 --set train.eval_every=2 --set train.save_every=2 --set train.steps=4) packing n
+    for packing in true false; do
+        expect 0 '' run plain "${with[@]}" --set data.packing=$packing --set memory.encode=inline || return 1
+        for n in all 2; do
+            expect 0 '' run other "${with[@]}" --set data.packing=$packing --set memory.encode=$n --set train.steps=2 || return 1
+            expect 0 'resuming after step 2' resumed other "${with[@]}" --set data.packing=$packing --set memory.encode=$n || return 1
+            same "$(weights plain)" "$(weights other)" && [ "$(grep -o '"eval_loss":[^,]*' "$tmp/plain/metrics.jsonl")" = "$(grep -o '"eval_loss":[^,]*' "$tmp/other/metrics.jsonl")" ] || return 1
+        done
+    done
+}
+check 'a frozen tower in a loop over images, with evaluation and resume: same bytes' encoded
+
 # --- other models ---
 # Each image of SmolVLM is four tiles and the whole.
 tiles() {
