@@ -76,6 +76,22 @@ struct mask_loss_options batch_loss(const struct config *c)
     };
 }
 
+static float given_or(const struct config *c, enum config_key key, double value, float usual) { return config_given(c, key) ? (float)value : usual; }
+
+/* A key that was given overrides binary cross-entropy + dice, and so does loss.preset. */
+void batch_prs(const struct config *c, struct prs_batch *out)
+{
+    struct mask_loss_options o = prs_usual_batch.loss;
+    if (config_given(c, KEY_loss_preset)) o = batch_loss(c);
+    o.iou = 0; /* its decoders predict no IoU */
+    out->loss = (struct mask_loss_options){
+        .focal = given_or(c, KEY_loss_focal, c->loss_focal, o.focal), .dice = given_or(c, KEY_loss_dice, c->loss_dice, o.dice),
+        .alpha = given_or(c, KEY_loss_alpha, c->loss_alpha, o.alpha), .gamma = given_or(c, KEY_loss_gamma, c->loss_gamma, o.gamma),
+        .smooth = given_or(c, KEY_loss_smooth, c->loss_smooth, o.smooth), .alpha_both = o.alpha_both && !config_given(c, KEY_loss_alpha)};
+    out->mask_weight = c->loss_masks;
+    out->text_weight = c->loss_text;
+}
+
 /* --- the description --------------------------------------------------------------------------- */
 
 /* Images with masks: their prompts, the loader and the stored embeddings that will be read. */
@@ -108,6 +124,15 @@ int feed_describe(const struct config *c, const struct model *m, const struct ru
                          batch_format(c), m->family->model_type, model_list_ports(m, takes), batch_advice(m));
     out->packed = c->data_format == FORMAT_CONVERSATIONS && c->data_packing; /* a row with padding after one conversation is a plain causal row */
     out->few_labels = c->data_format == FORMAT_CONVERSATIONS && (c->data_train_on != TRAIN_ON_ALL || !c->data_packing);
+    if (prs_model(m)) {
+        struct prs_batch *own = bump_alloc(memory, sizeof *own);
+        *own = prs_usual_batch;
+        batch_prs(c, own);
+        own->drops = o->train;
+        own->statistics = o->evaluate;
+        out->own = own;
+        return PL_OK;
+    }
     if (m->images && c->data_train.n) { /* rows of text alone; without data an image a sample is planned */
         struct image_batch *text = bump_alloc(memory, sizeof *text);
         *text = (struct image_batch){.images = 0};

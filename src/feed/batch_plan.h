@@ -11,6 +11,7 @@
 #include "data/packed.h"
 #include "engine/run.h"
 #include "models/masks.h"
+#include "models/prs_med.h"
 
 /* Points of the first prompt of a mask: a point and a filler, or two corners. Every later round adds
  * one point. */
@@ -27,8 +28,9 @@ struct mask_batches {
 /* NULL: not a run of a mask model over its batches. */
 struct mask_batches *mask_batches(const struct run *r);
 
-/* The mask loss of a configuration. */
+/* The mask loss of a configuration; for PRS-Med its losses and their weights. */
 struct mask_loss_options batch_loss(const struct config *c);
+void batch_prs(const struct config *c, struct prs_batch *out);
 /* The loader of images with masks. */
 struct loader_options batch_loader(const struct config *c, const struct model *m, const struct packed_embeddings *x);
 /* The value of data.format. */

@@ -153,6 +153,14 @@
           "\"num_hidden_layers\": 32, \"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"max_position_embeddings\": 32768, " \
           "\"rope_theta\": 1000000.0, \"sliding_window\": null")
 
+/* PRS-Med of two models: `keys` are of the mask decoder. */
+#define PRS_MED(keys, tinysam, llava)                                                                               \
+    "{\n"                                                                                                           \
+    "  \"architectures\": [\"PRSMed\"],\n"                                                                          \
+    "  \"model_type\": \"prs_med\",\n" keys                                                                        \
+    "  \"tinysam_config\": " tinysam ",\n"                                                                         \
+    "  \"llava_config\": " llava "}\n"
+
 /* The shape of SmolVLM-256M: SigLIP's base tower at 512 pixels, SmolLM2-135M. */
 #define SMOLVLM_256M                                                                                                \
     "{\n"                                                                                                           \
@@ -187,5 +195,9 @@ const struct preset presets[] = {
     {"smolvlm-256m-shape", SMOLVLM_256M},                      /* 256 M */
     {"tinysam", TINYSAM},                                      /* 10 M, 6 M of them in the encoder */
     {"tinysam-tiny", TINYSAM_TINY},                            /* 0.4 M */
+    {"prs-med", PRS_MED("  \"decoder\": \"fusion\",\n", TINYSAM, LLAVA_MED)},                    /* TinySAM and LLaVA-Med 7B, 7.6 B */
+    {"prs-med-prompted", PRS_MED("  \"decoder\": \"prompted\",\n", TINYSAM, LLAVA_MED)},         /* the same with the original's mask decoder */
+    {"prs-med-tiny", PRS_MED("  \"decoder\": \"fusion\",\n  \"pooled_size\": 8,\n  \"num_attention_heads\": 4,\n  \"mask_channels\": [32, 16, 8, 4],\n",
+                             TINYSAM_TINY, LLAVA_TINY)},       /* 1.9 M */
     {NULL, NULL},
 };
