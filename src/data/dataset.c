@@ -308,6 +308,11 @@ void dataset_name(const struct dataset *d, uint64_t i, char *out, size_t room)
     d->format->describe(d, number(d, i), out, room, &key);
 }
 
+const char *dataset_text(const struct dataset *d, uint64_t i, enum dataset_text what)
+{
+    return d->format->text ? d->format->text(d, number(d, i), what) : NULL;
+}
+
 const char *dataset_category(const struct dataset *d, int32_t category)
 {
     return d->format->category ? d->format->category(d, category) : NULL;
