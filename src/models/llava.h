@@ -8,7 +8,7 @@
 #ifndef LLAVA_H
 #define LLAVA_H
 
-#include "models/model.h"
+#include "models/images.h"
 #include "models/parts.h"
 
 enum { LLAVA_STATES = 16, LLAVA_LINEARS = 8 };
@@ -26,7 +26,7 @@ struct llava {
 };
 
 /* Checks the parts and describes the model: its inputs, outputs and images. */
-int llava_describe(struct model *m, const struct llava *c, int64_t image_token, struct error *e);
+int llava_describe(struct model *m, const struct llava *c, int64_t image_token, enum image_layout layout, struct error *e);
 void llava_build(const struct model *m, struct graph *g, const struct batch *batch);
 
 /* LLaVA as a part of another model, inside IN_PART: whether a model is one, C of its states, the states [B,T,C] after
