@@ -8,7 +8,7 @@
 # The numbers of PyTorch are compared by tests/golden.sh.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
-tool compare forge
+tool compare forge forge_questions json_get
 cases=tests/golden
 
 # step CASE OUT ARGUMENT...: a step of a golden case, or of $model, on its batch or on $batch.
@@ -123,4 +123,80 @@ check 'prs-med plans in 12 GiB' plans prs-med '[image_encoder,fusion,mask_head]'
 check 'prs-med plans in 8 GiB' plans prs-med '[image_encoder,fusion,mask_head]' 8GiB
 check 'prs-med-prompted plans in 8 GiB' plans prs-med-prompted '[image_encoder,mask_decoder]' 8GiB
 check 'prs-med-tiny plans on the CPU' "$binary" plan "$tmp/run.yaml" --set model.preset=prs-med-tiny --set data.sequence=128 --set device=cpu
+
+# --- training on a table ---
+# Two shapes an image; the question asks for the left or the right one, and the answer is its colour.
+data=$tmp/questions
+"$tools/forge_questions" "$data" 512 48 1 || exit 2
+cat >"$tmp/questions.yaml" <<END
+model: {preset: prs-med-tiny, bn_group: 8}
+data: {format: csv, train: ["$data/annotations/*.csv"], train_split: train, validation_split: test, tokenizer: "$data/tokenizer", sequence: 56, threads: 1, sample_memory: 4}
+train: {steps: 6, effective_batch: 8, learning_rate: 4.0e-3, schedule: cosine, warmup_steps: 2, seed: 1}
+memory: {micro_batch: 8}
+END
+# train NAME ARGUMENT...
+train() {
+    local name=$1
+    shift
+    rm -rf "${tmp:?}/$name"
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/$name" --set "device.kind=$DEVICE" $FLAGS "$@" >"$tmp/$name.log" 2>&1 || { tail -n 5 "$tmp/$name.log"; return 1; }
+}
+losses() { grep -o '"loss": *[0-9.e-]*' "$tmp/$1/metrics.jsonl"; }
+# The split into micro-batches, dropout and the mean over groups of 2 images included.
+splits() {
+    train whole --set model.bn_group=2 --set memory.micro_batch=8 && train parts --set model.bn_group=2 --set memory.micro_batch=2 || return 1
+    paste <(losses whole) <(losses parts) | awk '{ a = $2; b = $4; d = a > b ? a - b : b - a; if (!(d <= 1e-4 * a)) exit 1; n++ } END { exit n < 6 }' ||
+        { paste <(losses whole) <(losses parts); return 1; }
+}
+check 'micro-batches: the same losses' splits
+# A run that is stopped continues bit for bit.
+resumes() {
+    train once --set train.save_every=3 --set train.eval_every=3 && cp -r "$tmp/once" "$tmp/again" && rm -rf "$tmp/again/model" "$tmp/again/checkpoints/step-6" || return 1
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/questions.yaml" --resume --set train.save_every=3 --set train.eval_every=3 --set "train.out=$tmp/again" --set "device.kind=$DEVICE" $FLAGS >"$tmp/log" 2>&1 || { tail -n 3 "$tmp/log"; return 1; }
+    same "$tmp/once/model/model.safetensors" "$tmp/again/model/model.safetensors"
+}
+check 'resume: the same bytes' resumes
+# Rows without an answer are left out and counted; so are rows without a mask.
+left_out() {
+    mkdir -p "$tmp/left/annotations"
+    { head -n 40 "$data/annotations/shapes.csv"; echo 'shapes/train_images/50.png,50.png,The left one?,,left,train'; echo 'shapes/train_images/9999.png,9999.png,The left one?,red,left,train'; } >"$tmp/left/annotations/a.csv"
+    train left --set "data.train=[$tmp/left/annotations/a.csv]" --set "data.images=$data/images_and_masks" --set data.validation_split= --set data.train_split= || return 1
+    grep -q 'a.csv: 1 row has no mask (such as shapes/train_masks/9999.png), 1 row has no question or no answer' "$tmp/left.log" || { head -n 3 "$tmp/left.log"; return 1; }
+    grep -q 'data.train: 39 questions' "$tmp/left.log"
+}
+check 'rows without an answer or a mask are counted' left_out
+# An image that is broken is replaced in training, and has no weight in an evaluation.
+broken() {
+    cp -r "$data" "$tmp/broken" && printf 'no image' >"$tmp/broken/images_and_masks/shapes/train_images/3.png" && printf 'none either' >"$tmp/broken/images_and_masks/shapes/test_images/520.png" || return 1
+    train broken-run --set "data.train=[$tmp/broken/annotations/*.csv]" --set data.shuffle=false --set train.eval_every=6 || return 1
+    grep -q 'another sample replaces it' "$tmp/broken-run.log" && grep -q 'over 47 samples\|over 48 samples' "$tmp/broken-run.log" || { cat "$tmp/broken-run.log"; return 1; }
+}
+check 'a broken image is replaced' broken
+check 'a flipped image' expect 2 'data.flip is given: questions and answers name places in the image' "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/x" --set data.flip=0.5
+check 'another format' expect 2 'data.format is conversations, and a prs_med reads tables' "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/x" --set data.format=conversations --set data.train_split= --set data.validation_split=
+check 'images of another size' expect 2 'data.image_size is 96, and this model takes images of 64 pixels' "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/x" --set data.image_size=96
+
+# --- learning ---
+# It finds the shape that the question asks for: a model that cannot read the question finds one of both, one that cannot see the image none.
+learn() { train "$@" --set train.steps=160 --set train.warmup_steps=10; }
+iou() { # NAME ARGUMENT...: the mean IoU of a trained model, in percent
+    local name=$1
+    shift
+    # shellcheck disable=SC2086
+    "$binary" eval "$tmp/questions.yaml" --model "$tmp/$name/model" --json --set memory.micro_batch=8 --set "device.kind=$DEVICE" $FLAGS "$@" >"$tmp/$name.json" 2>"$tmp/log" || { tail -n 3 "$tmp/log" >&2; return 1; }
+    awk '/"mean_iou"/ { gsub(/[^0-9.e-]/, "", $2); printf "%d\n", 100 * $2 }' "$tmp/$name.json"
+}
+mute="--set data.train=[$data/mute.csv] --set data.images=$data/images_and_masks"
+blank="--set data.images=$data/blank"
+# shellcheck disable=SC2086
+learns() {
+    learn reads && learn deaf $mute && learn blind $blank && train untrained --set train.steps=1 --set train.learning_rate=0 || return 1
+    local reads deaf blind untrained
+    reads=$(iou reads) && deaf=$(iou deaf $mute) && blind=$(iou blind $blank) && untrained=$(iou untrained) || return 1
+    echo "IoU $reads %, without the question $deaf %, without the image $blind %, untrained $untrained %"
+    [ "$reads" -ge 50 ] && [ "$reads" -ge $((deaf + 12)) ] && [ "$reads" -ge $((blind + 25)) ] && [ "$reads" -ge $((untrained + 30)) ]
+}
+check 'it learns which shape is meant' learns
 summary

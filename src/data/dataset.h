@@ -86,6 +86,8 @@ int dataset_open(struct dataset **out, const struct dataset_options *o, struct e
 void dataset_close(struct dataset *d);
 
 uint64_t dataset_count(const struct dataset *d);
+/* Leaves out the samples for which keep[i] is false. */
+void dataset_keep(struct dataset *d, const bool *keep);
 /* A hash of the format, the files and the split, which a resumed run compares. */
 uint64_t dataset_fingerprint(const struct dataset *d);
 /* The faults found while opening, summed over all files. */
@@ -102,6 +104,8 @@ bool dataset_print_left(const struct dataset *d, bool crowds, struct text *out);
 /* A category's name, or NULL if the files have none. */
 const char *dataset_category(const struct dataset *d, int32_t category);
 
+/* The file of a sample's image, of a format with image_path. */
+const char *dataset_image_path(const struct dataset *d, uint64_t i);
 /* A text of a sample, with options.texts. */
 enum dataset_text { DATASET_QUESTION, DATASET_ANSWER, DATASET_TEXTS };
 const char *dataset_text(const struct dataset *d, uint64_t i, enum dataset_text what);

@@ -10,6 +10,7 @@
 #include "data/image_rows.h"
 #include "data/loader.h"
 #include "data/packed.h"
+#include "data/question_rows.h"
 #include "engine/run.h"
 #include "models/images.h"
 #include "models/masks.h"
@@ -40,6 +41,15 @@ struct image_batches {
 struct image_batches *image_batches(const struct run *r);
 /* Images, of `features` tokens each, for which a row of conversations has room: data.max_images. */
 int64_t batch_images(const struct config *c, int64_t features);
+
+/* What a run of PRS-Med has beyond other runs (run_batches.feed). */
+struct prs_batches {
+    struct prs_batch batch;            /* batch.own */
+    struct question_rows_options rows; /* with a table as data */
+    struct question_rows *loader;      /* in run_loader_memory, while a feed of it is open; training and validation share it */
+};
+/* NULL: not such a run. */
+struct prs_batches *prs_batches(const struct run *r);
 
 /* The mask loss of a configuration; for PRS-Med its losses and their weights. */
 struct mask_loss_options batch_loss(const struct config *c);

@@ -28,6 +28,13 @@ const struct prs_batch prs_usual_batch = {
 
 const struct prs_model *prs_model(const struct model *m) { return m->family == &prs_med_family ? &((const struct prs *)m->config)->model : NULL; }
 
+struct model prs_text_model(const struct model *m)
+{
+    struct model llava = *model_part(m, LLAVA);
+    if (!*llava.path) memcpy(llava.path, m->path, sizeof llava.path);
+    return llava;
+}
+
 /* --- parts ------------------------------------------------------------------------------------------ */
 
 /* The folder of a part; NULL: the part is in the model's own. A relative one is seen from config.json. */
@@ -209,7 +216,7 @@ static id mask_loss(const struct prs *c, struct graph *g, const struct batch *ba
         id no_score = op_cast(g, op_fill(g, DT_F32, 2, (int64_t[]){B, 1}, 0), DT_NONE); /* the decoder predicts no IoU */
         y = op_mask_loss(g, op_reshape(g, logits, 4, (int64_t[]){B, 1, h, h}), no_score, bits, valid, own->loss, "masks");
     }
-    if (own->statistics || !program_is(g->at.program, PROGRAM_TRAINS)) graph_output(g, "mask_statistics", y.statistics);
+    if (own->statistics || !program_is(g->at.program, PROGRAM_TRAINS)) graph_output(g, "first_picks", y.statistics);
     return y.loss;
 }
 

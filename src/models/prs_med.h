@@ -25,6 +25,8 @@ struct prs_model {
 };
 /* NULL: the model is not of this family. */
 const struct prs_model *prs_model(const struct model *m);
+/* Its LLaVA model, with the folder that tokenizer and image processor are in. Not to be closed. */
+struct model prs_text_model(const struct model *m);
 
 /* What a batch holds (batch.own). The inputs of the graph besides those of a LLaVA model (images.h):
  *
