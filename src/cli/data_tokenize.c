@@ -41,12 +41,18 @@ static void print(const struct conversations *c, const char *path, bool json)
         json_put_uint(&w, "tokens", c->store.header->tokens);
         json_put_uint(&w, "rows", c->rows.n);
         json_put_number(&w, "filled", fill);
+        if (c->o.images.features) {
+            json_put_uint(&w, "images", c->images);
+            json_put_uint(&w, "too_many_images", c->too_many);
+        }
         json_put_number(&w, "labelled", labels);
         json_end(&w);
         printf("%s\n", out.at);
     } else {
         print_line("%s: %llu tokens of %llu samples", path, (unsigned long long)c->store.header->tokens, (unsigned long long)c->store.header->samples);
         print_line("  %u rows of %lld tokens, %.1f %% filled; %.1f %% of the tokens have labels", c->rows.n, (long long)c->o.sequence, 100 * fill, 100 * labels);
+        if (c->o.images.features)
+            print_line("  %llu images, %.2f a row of at most %u (data.max_images)", (unsigned long long)c->images, (double)c->images / (double)c->rows.n, c->o.images.most);
         if (left.n) print_line("  %s", left.at);
     }
     text_free(&out);

@@ -162,9 +162,12 @@ static int refuse_id(const struct conversations *c, struct error *e)
     return PL_OK;
 }
 
-/* A store whose images have another number of tokens was made for another model. */
+/* A store with another image token, or whose images have another number of tokens, was made for another model. */
 static int check_images(const struct conversations *c, struct error *e)
 {
+    const struct token_store_header *h = c->store.header;
+    if (h->images && (!c->o.images.features || h->image_token != c->o.images.token))
+        return error_set(e, PL_USAGE, "its images have the image token %d, which is not this model's: make the store again", h->image_token);
     for (uint64_t i = 0; i < c->store.header->samples && c->o.images.features; i++) {
         const struct stored_sample *x = &c->store.samples[i];
         const uint32_t n = count_image_tokens(c, x, (struct byte_range){0, x->tokens});
