@@ -74,8 +74,8 @@ static int write_sample(const char *dir, const char *part, uint32_t i, uint64_t 
     if (!rc) rc = write_png(dir, "blank", part, "masks", i, PNG_GREY, mask, e);
     memset(rgb, 40, sizeof rgb);
     if (!rc) rc = write_png(dir, "blank", part, "images", i, PNG_RGB, rgb, e);
-    text_printf(table, "shapes/%s_images/%u.png,%u.png,\"The %s one?\",%s,%s,%s\n", part, i, i, side, colours[s[wanted].colour], side, part);
-    text_printf(mute, "shapes/%s_images/%u.png,%u.png,\"Which one?\",%s,%s,%s\n", part, i, i, colours[s[wanted].colour], side, part);
+    text_printf(table, "shapes/%s_images/%u.png,%u.png,%s?,%s,%s,%s\n", part, i, i, side, colours[s[wanted].colour], side, part);
+    text_printf(mute, "shapes/%s_images/%u.png,%u.png,which?,%s,%s,%s\n", part, i, i, colours[s[wanted].colour], side, part);
     return rc;
 }
 

@@ -130,9 +130,11 @@ data=$tmp/questions
 "$tools/forge_questions" "$data" 512 48 1 || exit 2
 cat >"$tmp/questions.yaml" <<END
 model: {preset: prs-med-tiny, bn_group: 8}
-data: {format: csv, train: ["$data/annotations/*.csv"], train_split: train, validation_split: test, tokenizer: "$data/tokenizer", sequence: 56, threads: 1, sample_memory: 4}
+data: {format: csv, train: ["$data/annotations/*.csv"], train_split: train, validation_split: test, tokenizer: "$data/tokenizer", sequence: 40, threads: 1, sample_memory: 4,
+       template: "{% for m in messages %}{{ m['content'] + (eos_token if m['role'] == 'assistant' else ' ') }}{% endfor %}"}
 train: {steps: 6, effective_batch: 8, learning_rate: 4.0e-3, schedule: cosine, warmup_steps: 2, seed: 1}
 memory: {micro_batch: 8}
+device: {threads: 1}
 END
 # train NAME ARGUMENT...
 train() {
@@ -154,17 +156,17 @@ check 'micro-batches: the same losses' splits
 resumes() {
     train once --set train.save_every=3 --set train.eval_every=3 && cp -r "$tmp/once" "$tmp/again" && rm -rf "$tmp/again/model" "$tmp/again/checkpoints/step-6" || return 1
     # shellcheck disable=SC2086
-    "$binary" train "$tmp/questions.yaml" --resume --set train.save_every=3 --set train.eval_every=3 --set "train.out=$tmp/again" --set "device.kind=$DEVICE" $FLAGS >"$tmp/log" 2>&1 || { tail -n 3 "$tmp/log"; return 1; }
+    "$binary" train "$tmp/questions.yaml" --resume --set train.save_every=3 --set train.eval_every=3 --set "train.out=$tmp/again" --set "device.kind=$DEVICE" $FLAGS >"$tmp/again.log" 2>&1 || { tail -n 3 "$tmp/again.log"; return 1; }
     same "$tmp/once/model/model.safetensors" "$tmp/again/model/model.safetensors"
 }
 check 'resume: the same bytes' resumes
 # Rows without an answer are left out and counted; so are rows without a mask.
 left_out() {
     mkdir -p "$tmp/left/annotations"
-    { head -n 40 "$data/annotations/shapes.csv"; echo 'shapes/train_images/50.png,50.png,The left one?,,left,train'; echo 'shapes/train_images/9999.png,9999.png,The left one?,red,left,train'; } >"$tmp/left/annotations/a.csv"
-    train left --set "data.train=[$tmp/left/annotations/a.csv]" --set "data.images=$data/images_and_masks" --set data.validation_split= --set data.train_split= || return 1
-    grep -q 'a.csv: 1 row has no mask (such as shapes/train_masks/9999.png), 1 row has no question or no answer' "$tmp/left.log" || { head -n 3 "$tmp/left.log"; return 1; }
-    grep -q 'data.train: 39 questions' "$tmp/left.log"
+    { head -n 40 "$data/annotations/shapes.csv"; echo 'shapes/train_images/50.png,50.png,left?,,left,train'; echo 'shapes/train_images/9999.png,9999.png,left?,red,left,train'; } >"$tmp/left/annotations/a.csv"
+    train left-run --set "data.train=[$tmp/left/annotations/a.csv]" --set "data.images=$data/images_and_masks" --set data.validation_split=null --set data.train_split=null || return 1
+    grep -q 'a.csv: 1 row has no mask (such as shapes/train_masks/9999.png), 1 row has no question or no answer' "$tmp/left-run.log" || { head -n 3 "$tmp/left-run.log"; return 1; }
+    grep -q 'data.train: 39 questions' "$tmp/left-run.log"
 }
 check 'rows without an answer or a mask are counted' left_out
 # An image that is broken is replaced in training, and has no weight in an evaluation.
@@ -175,17 +177,17 @@ broken() {
 }
 check 'a broken image is replaced' broken
 check 'a flipped image' expect 2 'data.flip is given: questions and answers name places in the image' "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/x" --set data.flip=0.5
-check 'another format' expect 2 'data.format is conversations, and a prs_med reads tables' "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/x" --set data.format=conversations --set data.train_split= --set data.validation_split=
+check 'another format' expect 2 'data.format is conversations, and a prs_med reads tables' "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/x" --set data.format=conversations --set data.train_split=null --set data.validation_split=null
 check 'images of another size' expect 2 'data.image_size is 96, and this model takes images of 64 pixels' "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/x" --set data.image_size=96
 
 # --- learning ---
 # It finds the shape that the question asks for: a model that cannot read the question finds one of both, one that cannot see the image none.
-learn() { train "$@" --set train.steps=160 --set train.warmup_steps=10; }
+learn() { train "$@" --set train.steps=150 --set train.warmup_steps=8; }
 iou() { # NAME ARGUMENT...: the mean IoU of a trained model, in percent
     local name=$1
     shift
     # shellcheck disable=SC2086
-    "$binary" eval "$tmp/questions.yaml" --model "$tmp/$name/model" --json --set memory.micro_batch=8 --set "device.kind=$DEVICE" $FLAGS "$@" >"$tmp/$name.json" 2>"$tmp/log" || { tail -n 3 "$tmp/log" >&2; return 1; }
+    "$binary" eval "$tmp/questions.yaml" --model "$tmp/$name/model" --json --set memory.micro_batch=8 --set "device.kind=$DEVICE" $FLAGS "$@" >"$tmp/$name.json" 2>"$tmp/eval.log" || { tail -n 3 "$tmp/eval.log" >&2; return 1; }
     awk '/"mean_iou"/ { gsub(/[^0-9.e-]/, "", $2); printf "%d\n", 100 * $2 }' "$tmp/$name.json"
 }
 mute="--set data.train=[$data/mute.csv] --set data.images=$data/images_and_masks"
