@@ -27,6 +27,7 @@ struct options {
     const char *run;      /* RUN.yaml, the positional argument */
     const char *memory, *plan, *output, *model, *adapter, *batch, *steps, *threads;
     const char *devices, *images, *frames, *masks;
+    const char *ranks;
     const char **set, **from; /* --set, --config-from */
     int n_set, n_from;
     bool json, explain, resume, calibrate, confirm, help;
@@ -38,6 +39,7 @@ enum option_flag {
     OPT_CALIBRATE = 2048, /* --calibrate needs no RUN.yaml */
     OPT_CONFIRM = 4096,
     OPT_TABLES = 8192,    /* the tables of `plan`: see plan_tables.h */
+    OPT_RANKS = 16384,
 };
 int options_parse(struct options *o, unsigned allowed, int argc, char **argv, struct error *e);
 void options_free(struct options *o);

@@ -123,7 +123,9 @@ static void add_move(const struct reduction *r, int *n, int peer, void *at, int6
 static void exchange(const struct reduction *r, int n)
 {
     struct error e = {0};
+    r->ranks->where = "ALL_REDUCE";
     if (n && r->ranks->exchange(r->ranks, r->moves, n, &e)) r->ranks->abort(r->ranks, e.code, e.text);
+    r->ranks->where = NULL;
 }
 
 /* Everyone's piece of each part goes to its rank, which adds them in the tree. */

@@ -46,7 +46,7 @@ static int resolve_budget(struct run *r, struct error *e)
         r->budget = run_gpu_budget(r->device.profile.memory_bytes);
         return PL_OK;
     }
-    uint64_t free = free_memory();
+    uint64_t free = free_memory() / (uint64_t)(r->ranks ? max_i64(1, r->ranks->local) : 1); /* of a rank on this host */
     char have[32], keep[32];
     if (free <= BUDGET_RESERVE)
         return error_set(e, PL_FAIL, "memory.budget auto: %s are free and %s are kept in reserve; free some memory or give a size",
@@ -628,7 +628,8 @@ static int load_weights(struct run *r, struct error *e)
 
 int run_start(struct run *r, const char *spill, bool load, struct error *e)
 {
-    int rc = refuse_missing(r, e);
+    int rc = r->ranks && r->ranks->n > 1 && r->device.kind == DEVICE_CUDA
+                 ? error_set(e, PL_USAGE, "several ranks train on CPUs: this build moves no gradients between GPUs; set device: cpu, or train with one process") : refuse_missing(r, e);
     if (!rc) rc = run_check_room(r, e);
     if (!rc) rc = open_weights(r, e);
     if (rc) return rc;

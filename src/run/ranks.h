@@ -33,6 +33,10 @@ struct ranks {
     char host[RANK_HOST];
     bool patient;                  /* agreements wait six timeouts: others load, save or evaluate */
     const char *where;             /* what is being exchanged, for messages; NULL: an agreement */
+    int64_t step;                  /* for messages */
+    double waited;                 /* seconds that this rank has waited for others so far */
+    bool ended;                    /* a failure was agreed on: no agreement follows */
+    void *room;                    /* of agreements (dist/agree.c) */
     int (*exchange)(struct ranks *, const struct move *, int n, struct error *);
     int (*gather)(struct ranks *, const void *mine, void *all, size_t each, struct error *);
     void (*abort)(struct ranks *, int code, const char *why);

@@ -114,7 +114,6 @@ static int report_evaluation(struct trainer *t, const struct evaluation *v, stru
         if (rc) return rc;
     }
     n_scalars += list_answers(t, answers, sizeof answers, scalars + n_scalars);
-    t->eval = v->loss;
     log_note("step %" PRId64 ": evaluation loss %.6g%s over %" PRId64 " samples", v->step, v->loss, text, v->samples);
     int rc = folder_metrics(&t->folder, e, "{\"step\":%" PRId64 ",\"eval_loss\":%.9g%s,\"eval_samples\":%" PRId64 "%s}", v->step, v->loss, more,
                             v->samples, answers);
@@ -127,7 +126,8 @@ int trainer_evaluate(struct trainer *t, struct evaluation *out, struct error *e)
     char left[512];
     int rc = trainer_score(t, out, e);
     if (!rc && t->answering.open) rc = trainer_answer(t, e);
-    if (!rc) rc = report_evaluation(t, out, e);
+    if (!rc) t->eval = out->loss;
+    if (!rc && trainer_leads(t)) rc = report_evaluation(t, out, e);
     if (!rc && !t->said_left && feed_print_left(&t->validation, left, sizeof left)) log_note("%s", left);
     t->said_left = true; /* it is the same every time */
     return rc;
