@@ -90,13 +90,18 @@ static int compute_loss(struct evaluation *v, const char *folder, struct error *
     return rc ? error_prepend(e, "--loss") : PL_OK;
 }
 
-static int compute_loss_in_folder(struct evaluation *v, struct error *e)
+int eval_folder(char folder[4096], struct error *e)
 {
     const char *base = getenv("TMPDIR");
+    snprintf(folder, 4096, "%s/plimsoll-eval-XXXXXX", base ? base : "/tmp");
+    return mkdtemp(folder) ? PL_OK : file_error(folder, "be created", e);
+}
+
+static int compute_loss_in_folder(struct evaluation *v, struct error *e)
+{
     char folder[4096];
     struct error ignored;
-    snprintf(folder, sizeof folder, "%s/plimsoll-eval-XXXXXX", base ? base : "/tmp");
-    if (!mkdtemp(folder)) return file_error(folder, "be created", e);
+    if (eval_folder(folder, e)) return e->code;
     int rc = compute_loss(v, folder, e);
     tree_remove(folder, &ignored);
     return rc;
