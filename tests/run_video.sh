@@ -1,12 +1,18 @@
 #!/bin/bash
-# Videos: the frames that are taken from files that the program ffmpeg makes. Frame number N has the luma
-# 16 + 6 N, so that the frames which come out tell their numbers. Without ffmpeg, or in a build without FFmpeg's
-# libraries, files are skipped.
+# shellcheck disable=SC2015
+# run_video.sh: videos: the frames that are taken from files that the program ffmpeg makes, and training on videos.
 #
-#   BUILD=build tests/run_video.sh      see run_lib.sh
-cd "$(dirname "$0")/.." || exit 2
+#   bash tests/run_video.sh       from the repository's root, after make; see run_lib.sh
+#
+# Frame number N of a file has the luma 16 + 6 N, so that the frames which come out tell their numbers. Without ffmpeg, or in
+# a build without FFmpeg's libraries, files are skipped. Training is on folders of images (forge_videos.c): whether a video
+# grows lighter. The model is that of tests/golden/llava_clip_llama, whose images have 4 tokens; its frames have one.
+# shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
-tool video
+# shellcheck source=tests/tiny_llava.sh
+. tests/tiny_llava.sh
+tool video compare forge_videos
+export OMP_WAIT_POLICY=passive
 
 # has_ffmpeg [ENCODER]: skips a check that cannot run here.
 has_ffmpeg() {
@@ -132,4 +138,108 @@ check 'damaged frames are replaced' damaged
 check 'a video without frames' no_frames
 check 'a folder of images' folder_of_images
 check 'a playlist opens nothing' playlist
+
+# --- training ---
+model=$tmp/model train=$tmp/train held=$tmp/held
+make_model llava_clip_llama "$model" && "$tools/forge_videos" "$train" 300 1 && "$tools/forge_videos" "$held" 60 2 || exit 2
+cat >"$tmp/run.yaml" <<END
+model: {path: $model}
+data: {format: conversations, train: $train/chats.json, images: $train/videos, sequence: 64, max_images: 1, max_frames: 12, tokens_per_frame: 1}
+train: {steps: 4, effective_batch: 4, learning_rate: 0.005, schedule: constant, warmup_steps: 0, out: $tmp/unused}
+memory: {micro_batch: 4, precision: f32}
+device: $DEVICE
+END
+# run OUT ARGUMENT...: trains into $tmp/OUT.
+run() {
+    local out=$1
+    shift
+    rm -rf "${tmp:?}/$out"
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/$out" $FLAGS "$@"
+}
+weights() { echo "$tmp/$1/model/model.safetensors"; }
+same_as() { expect 0 '' run "$@" && same "$(weights plain)" "$(weights "$1")"; }
+rows() {
+    expect 0 'data.train: 1200 frames of videos, [0-9.]* a row of at most 12 \(data.max_frames\)' run plain || return 1
+    grep 'frames of videos' "$tmp/err"
+}
+check 'rows with images and videos' rows
+check 'other threads and slots: same bytes' same_as other --set data.threads=4 --set data.prefetch=1
+check 'recompute: same bytes' same_as other --set memory.recompute=all
+resumes() {
+    expect 0 '' run plain --set train.save_every=2 && expect 0 '' run other --set train.steps=2 --set train.save_every=2 || return 1
+    # shellcheck disable=SC2086
+    expect 0 'resuming after step 2' "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/other" --set train.save_every=2 --resume $FLAGS && same "$(weights plain)" "$(weights other)"
+}
+check 'resume: same bytes' resumes
+# A step of SGD with learning rate 1 subtracts the gradient: packed rows, and each sample in a row of its own.
+gradients() {
+    local sgd=(--set memory.optimizer=sgd --set train.momentum=0 --set train.learning_rate=1 --set train.weight_decay=0 --set train.clip_norm=0 --set train.steps=1 --set data.shuffle=false)
+    sgd+=(--set "data.train=$held/chats.json" --set "data.images=$held/videos")
+    expect 0 ' 60 conversations in 27 rows' run plain "${sgd[@]}" --set train.effective_batch=27 && expect 0 ' in 60 rows' run other "${sgd[@]}" --set train.effective_batch=60 --set data.packing=false || return 1
+    "$tools/compare" "$(weights plain)" "$(weights other)" --logits 1e-6 || return 1
+    expect 0 '' run other "${sgd[@]}" --set train.effective_batch=27 --set memory.micro_batch=5 && "$tools/compare" "$(weights plain)" "$(weights other)" --logits 1e-6
+}
+check 'packed rows: the gradients of the samples alone, within 1e-6' gradients
+# The frames as images of a conversation give the same, if they are not pooled.
+as_images() {
+    local alone=(--set data.max_images=0 --set data.max_frames=4 --set data.tokens_per_frame=0 --set data.packing=false)
+    awk '/"video"/ && !/"image"/' "$train/chats.json" | head -n 40 | sed '1i [' | sed '$s/,$/]/' >"$train/alone.json"
+    sed 's|"video": "\([0-9]*\)"|"images": ["\1/0.png", "\1/1.png", "\1/2.png", "\1/3.png"]|; s|<video>\\n|<image><image><image><image>\\n|' "$train/alone.json" >"$train/images.json"
+    expect 0 '160 frames of videos, 4.00 a row' run plain --set "data.train=$train/alone.json" "${alone[@]}" || return 1
+    expect 0 '160 images, 4.00 a row' run other --set "data.train=$train/images.json" --set data.packing=false --set data.max_images=4 --set data.max_frames=0 || return 1
+    same "$(weights plain)" "$(weights other)"
+}
+check 'frames that are not pooled: same bytes as images' as_images
+thinned() { expect 0 'data.train: 600 frames of videos, 2.00 a row of at most 2' run plain --set data.max_frames=2; }
+check 'data.max_frames thins a video' thinned
+from_file() {
+    has_ffmpeg mpeg4 || return
+    local i
+    mkdir -p "$tmp/clips" && make_video 10 20 "$tmp/clips/a.mp4" -c:v mpeg4 -qscale:v 2 || return 1
+    for i in 1 2 3 4; do echo '{"video": "a.mp4", "conversations": [{"from": "human", "value": "<image>\nwhat?"}, {"from": "gpt", "value": "this"}]}'; done >"$tmp/clips/chats.jsonl"
+    expect 0 'data.train: 16 frames of videos, 8.00 a row of at most 8' run plain --set "data.train=$tmp/clips/chats.jsonl" --set "data.images=$tmp/clips" --set data.fps=2 --set data.max_frames=8 --set train.effective_batch=2 --set memory.micro_batch=2
+}
+check 'a video file at data.fps' from_file
+
+# --- what cannot be used ---
+no_room() { expect 2 'it has a video, and data.max_frames is 0: set it' run plain --set data.max_frames=0; }
+check 'data.max_frames is 0' no_room
+no_square() { expect 2 'data.tokens_per_frame is 3, expected a square number of at most 4, the features of an image: 2 x 2' run plain --set data.tokens_per_frame=3; }
+check 'data.tokens_per_frame is no square' no_square
+marks() {
+    echo '[{"video": "0", "conversations": [{"from": "human", "value": "<video> or <video>?"}, {"from": "gpt", "value": "y"}]}]' >"$tmp/marks.json"
+    expect 2 'its text has 2 <video> for 1 video; expected one where each video stands' run plain --set "data.train=$tmp/marks.json"
+}
+check 'more <video> than videos' marks
+# Videos that are missing, and whose folder is empty, when the text becomes ids; and one that is gone when it is read.
+missing() {
+    rm -rf "$tmp/gone" && cp -r "$held" "$tmp/gone" && rm -r "$tmp/gone/videos/5" && rm "$tmp/gone/videos/7/"* || return 1
+    local with=(--set "data.train=$tmp/gone/chats.json" --set "data.images=$tmp/gone/videos" --set train.steps=6)
+    expect 0 '2 of 60 samples cannot be used: 2 an image or a video that cannot be read .*videos/5: there is no such video' run plain "${with[@]}" || return 1
+    "$binary" data tokenize "$tmp/run.yaml" "${with[@]}" >/dev/null 2>&1 && rm -r "$tmp/gone/videos/8" && rm "$tmp/gone/videos/10/0.png" || return 1
+    expect 0 'broken sample .*chats.json:[0-9]*: .*another sample replaces it' run plain "${with[@]}"
+}
+check 'videos that are missing: left out, or replaced and counted' missing
+frame_damaged() {
+    rm -rf "$tmp/gone" && cp -r "$held" "$tmp/gone" && for i in 3 4 5; do head -c 50 "$held/videos/$i/2.png" >"$tmp/gone/videos/$i/2.png"; done
+    expect 0 'frames of videos in row [0-9]* cannot be decoded: each is replaced by the last good one' run plain --set "data.train=$tmp/gone/chats.json" --set "data.images=$tmp/gone/videos" --set train.steps=6
+}
+check 'damaged frames: replaced, and said' frame_damaged
+
+# --- learning ---
+# loss OUT: the last evaluation's.
+loss() { sed -n 's/.*"eval_loss":\([^,]*\),.*/\1/p' "$tmp/$1/metrics.jsonl" | tail -n 1; }
+# The answer is y or n, then the end of the turn: half of ln 2, 0.35, is what cannot be known without the order of the frames.
+learns() {
+    local with=(--set train.effective_batch=16 --set memory.micro_batch=16 --set "data.validation=$held/chats.json") seen blind fresh
+    local frames=(--set "data.images=$train/videos" --set "data.validation_images=$held/videos") blank=(--set "data.images=$train/blank" --set "data.validation_images=$held/blank")
+    expect 0 '' run plain "${with[@]}" "${frames[@]}" --set train.steps=60 && seen=$(loss plain) || return 1
+    expect 0 '' run plain "${with[@]}" "${blank[@]}" --set train.steps=60 && blind=$(loss plain) || return 1
+    expect 0 '' run plain "${with[@]}" "${frames[@]}" --set train.steps=1 --set train.learning_rate=0 && fresh=$(loss plain) || return 1
+    echo "loss $seen; without seeing $blind; untrained $fresh"
+    awk -v a="$seen" -v b="$blind" -v c="$fresh" 'BEGIN { exit !(a < 0.05 && b > a + 0.25 && c > a + 0.25) }'
+}
+check 'the order of frames is learned: 0.25 below blank frames and the untrained' learns
+
 summary

@@ -24,7 +24,7 @@ enum { MOST = 64 };
 /* Expects the numbers of frames, which a -1 ends. */
 static void expect_choice(const double *times, uint32_t n, double fps, uint32_t max_frames, const int *want)
 {
-    uint32_t chosen[MOST], got = video_choose(times, n, &(struct video_options){fps, max_frames}, chosen), i = 0;
+    uint32_t chosen[MOST], got = video_choose(times, n, &(struct video_options){.fps = fps, .max_frames = max_frames}, chosen), i = 0;
     for (; want[i] >= 0; i++)
         if (i >= got || (int)chosen[i] != want[i]) fail_msg("fps %g, max_frames %u: frame %u of %u is %d, expected %d", fps, max_frames, i, got, i < got ? (int)chosen[i] : -1, want[i]);
     assert_int_equal(got, i);

@@ -31,7 +31,7 @@ static int see(void *user, uint32_t i, const struct image *frame, struct error *
 int main(int argc, char **argv)
 {
     if (argc != 4) return fprintf(stderr, "usage: video FPS MAX_FRAMES VIDEO\n"), 2;
-    const struct video_options o = {atof(argv[1]), (uint32_t)atoi(argv[2])};
+    const struct video_options o = {.fps = atof(argv[1]), .max_frames = (uint32_t)atoi(argv[2])};
     struct seen s = {0};
     struct error e;
     uint32_t frames, replaced;

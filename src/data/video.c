@@ -4,8 +4,8 @@
 #include "data/video.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "data/video_file.h"
 #include "io/file.h"
@@ -50,34 +50,56 @@ static int list_images(const char *folder, struct names *out, struct error *e)
     return rc;
 }
 
-static int read_image(const char *path, struct image *out, struct error *e)
+/* Reads an image into o->to, or onto the heap. */
+static int read_image(const char *path, const struct video_options *o, struct image *out, struct error *e)
 {
     enum { MOST_BYTES = 1 << 30 };
-    char *bytes;
-    size_t n;
-    if (file_read(path, MOST_BYTES, &bytes, &n, e)) return e->code;
-    int rc = image_decode(out, bytes, n, &(struct image_options){.on_white = true}, NULL, 0, e);
-    mem_free(bytes);
+    uint64_t n;
+    const int fd = file_open(path, &n, e);
+    if (fd < 0) return e->code;
+    const size_t pixels = align_up(n, 64);
+    char *bytes = o->to ? o->to : mem_alloc(n < MOST_BYTES ? n + 1 : 1);
+    int rc = PL_OK;
+    if (n > MOST_BYTES || (o->to && pixels > o->room)) rc = error_set(e, PL_NOFIT, "the image has %llu bytes; expected at most %zu", (unsigned long long)n, o->to ? o->room : (size_t)MOST_BYTES);
+    if (!rc) rc = fd_read_at(fd, 0, bytes, n, e);
+    if (!rc) rc = image_decode(out, bytes, n, &o->image, o->to ? bytes + pixels : NULL, o->to ? o->room - pixels : 0, e);
+    if (!o->to) mem_free(bytes);
+    close(fd);
     return rc;
 }
 
-/* Frames that wait for the first good one are given when it comes. */
-static int read_folder(const char *folder, const struct names *files, const uint32_t *chosen, uint32_t n, video_take *take, void *user, uint32_t *replaced, struct error *e)
+static void free_image(const struct video_options *o, struct image *i)
 {
-    struct image last = {0}, next;
+    if (!o->to) mem_free(i->rgb);
+    i->rgb = NULL;
+}
+
+/* The images of a folder that are used. */
+struct folder {
+    const char *path;
+    struct names files;
+    uint32_t *chosen, n;
+};
+
+/* Frames that wait for the first good one are given when it comes. */
+static int read_folder(const struct folder *f, const struct video_options *o, video_take *take, void *user, uint32_t *replaced, struct error *e)
+{
+    struct image image = {0};
+    const char *last = NULL; /* the last good one */
     uint32_t given = 0;
     int rc = PL_OK;
-    for (uint32_t i = 0; i < n && !rc; i++) {
-        if (!read_image(files->at[chosen[i]], &next, e)) {
-            mem_free(last.rgb);
-            last = next;
-        } else ++*replaced;
-        while (last.rgb && given <= i && !rc) rc = take(user, given, &last, e), given++;
+    for (uint32_t i = 0; i < f->n && !rc; i++) {
+        const char *file = f->files.at[f->chosen[i]];
+        int bad = read_image(file, o, &image, e);
+        *replaced += bad != 0;
+        if (bad == PL_NOFIT) rc = bad;
+        if (!bad) last = file;
+        else if (last && !rc) rc = read_image(last, o, &image, e); /* its pixels may be overwritten */
+        while (last && given <= i && !rc) rc = take(user, given, &image, e), given++;
+        free_image(o, &image);
     }
-    if (!rc && !last.rgb) rc = error_prepend(e, "a video without frames, as none of its images can be decoded");
-    if (rc) error_prepend(e, "%s", folder);
-    mem_free(last.rgb);
-    return rc;
+    if (!rc && !last) rc = error_prepend(e, "a video without frames, as none of its images can be decoded");
+    return rc ? error_prepend(e, "%s", f->path) : PL_OK;
 }
 
 /* --- any ------------------------------------------------------------------------------------- */
@@ -85,15 +107,15 @@ static int read_folder(const char *folder, const struct names *files, const uint
 /* Scans, and with `take` reads. */
 static int open_folder(const char *path, const struct video_options *o, uint32_t *frames, video_take *take, void *user, uint32_t *replaced, struct error *e)
 {
-    struct names files = {0};
-    int rc = list_images(path, &files, e);
+    struct folder f = {.path = path};
+    int rc = list_images(path, &f.files, e);
     if (!rc) {
-        uint32_t *chosen = mem_alloc(files.n * sizeof *chosen);
-        *frames = video_choose(NULL, files.n, o, chosen);
-        if (take) rc = read_folder(path, &files, chosen, *frames, take, user, replaced, e);
-        mem_free(chosen);
+        f.chosen = mem_alloc(f.files.n * sizeof *f.chosen);
+        *frames = f.n = video_choose(NULL, f.files.n, o, f.chosen);
+        if (take) rc = read_folder(&f, o, take, user, replaced, e);
+        mem_free(f.chosen);
     }
-    names_free(&files);
+    names_free(&f.files);
     return rc;
 }
 

@@ -18,6 +18,10 @@
 struct video_options {
     double fps;          /* frames a second that are taken; 0: every frame */
     uint32_t max_frames; /* 0: any number */
+    /* Of video_read alone: */
+    void *to;            /* memory for a frame, with the file of an image before its pixels; NULL: frames are on the heap */
+    size_t room;         /* its bytes */
+    struct image_options image; /* how the images of a folder are decoded */
 };
 
 /* Chooses among n frames by their times in seconds, ascending, and writes their numbers in order to chosen[n].
@@ -31,8 +35,8 @@ int video_scan(const char *path, const struct video_options *o, uint32_t *frames
 /* Receives frame i of those that are used. Its pixels are valid during the call; a failure ends the reading. */
 typedef int video_take(void *user, uint32_t i, const struct image *frame, struct error *e);
 /* Decodes the frames that are used, in order, one at a time; *replaced of them could not be decoded. PL_USAGE as in
- * video_scan, and when no frame can be decoded. FFmpeg decodes in the calling thread; the memory that it
- * allocates is freed when the call returns. */
+ * video_scan, and when no frame can be decoded; PL_NOFIT: o->room is too small for one. FFmpeg decodes in the calling
+ * thread; what it allocates is freed when the call returns, and so is the list of the frames. */
 int video_read(const char *path, const struct video_options *o, video_take *take, void *user, uint32_t *replaced, struct error *e);
 
 #endif

@@ -268,8 +268,9 @@ struct decoder {
     AVCodecContext *context;
     AVFrame *last, *next;    /* the last good frame, if it has pixels; the one that comes */
     struct SwsContext *rgb;
+    const struct video_options *o;
     struct image image;      /* a frame as RGB */
-    size_t room;             /* of its pixels */
+    size_t room;             /* of its pixels on the heap */
     uint32_t key;            /* the key frame from which is decoded */
     uint32_t decoded, given; /* how many frames; how many of the chosen ones */
     uint32_t *replaced;
@@ -290,7 +291,9 @@ static int convert(struct decoder *d, const AVFrame *f, struct error *e)
     if (!d->rgb) return error_set(e, PL_USAGE, "FFmpeg cannot convert the pixels of the video to RGB");
     ff.sws_setColorspaceDetails(d->rgb, ff.sws_getCoefficients(f->colorspace), f->color_range == AVCOL_RANGE_JPEG, ff.sws_getCoefficients(SWS_CS_DEFAULT), 1, 0, 1 << 16,
                                 1 << 16);
-    if (bytes > d->room) {
+    if (d->o->to && bytes > d->o->room) return error_set(e, PL_NOFIT, "a frame of %dx%d pixels takes %zu bytes; expected at most %zu", w, h, bytes, d->o->room);
+    if (d->o->to) d->image.rgb = d->o->to;
+    else if (bytes > d->room) {
         d->image.rgb = mem_resize(d->image.rgb, bytes);
         d->room = bytes;
     }
@@ -389,7 +392,7 @@ static void close_decoder(struct decoder *d)
     if (d->context) ff.avcodec_free_context(&d->context);
     if (d->last) ff.av_frame_free(&d->last);
     if (d->next) ff.av_frame_free(&d->next);
-    mem_free(d->image.rgb);
+    if (!d->o->to) mem_free(d->image.rgb);
     close_file(&d->v);
 }
 
@@ -397,7 +400,7 @@ int video_file_read(const char *path, const struct video_options *o, video_take 
 {
     struct listing l;
     int rc = list_file(path, o, &l, e);
-    struct decoder d = {.list = &l, .take = take, .user = user, .replaced = replaced};
+    struct decoder d = {.list = &l, .o = o, .take = take, .user = user, .replaced = replaced};
     if (!rc && !(rc = open_file(&d.v, path, e))) {
         rc = open_decoder(&d, e);
         if (!rc) rc = decode_packets(&d, e);
