@@ -203,7 +203,7 @@ from_file() {
 check 'a video file at data.fps' from_file
 
 # --- what cannot be used ---
-no_room() { expect 2 'it has a video, and data.max_frames is 0: set it' run plain --set data.max_frames=0; }
+no_room() { expect 2 'it has a video: set data.max_frames to train' run plain --set data.max_frames=0; }
 check 'data.max_frames is 0' no_room
 no_square() { expect 2 'data.tokens_per_frame is 3, expected a square number of at most 4, the features of an image: 2 x 2' run plain --set data.tokens_per_frame=3; }
 check 'data.tokens_per_frame is no square' no_square

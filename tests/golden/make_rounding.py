@@ -42,6 +42,7 @@ from transformers.utils import logging
 import make_llama
 import make_llava
 import make_peft
+import make_prs_med
 import make_published
 import make_sam
 import make_tinyvit
@@ -149,6 +150,8 @@ def numbers(folder, name, mode):
         return with_weights(make_video, off, lambda: make_video.reference(folder, make_video.CASES[name], batch))
     if name in make_llava.CASES:
         return with_weights(make_llava, off, lambda: make_llava.reference(folder, make_llava.CASES[name], batch))
+    if name in make_prs_med.CASES:
+        return with_weights(make_prs_med, off, lambda: make_prs_med.reference(folder, make_prs_med.CASES[name], batch))
     if name in make_sam.CASES:
         return with_weights(make_sam, off, lambda: make_sam.reference(folder, make_sam.CASES[name], batch))
     if name in TINYVIT:
@@ -231,6 +234,8 @@ def exact(folder, name):
         return make_video.reference(folder, make_video.CASES[name], batch, torch.float64)
     if name in make_llava.CASES:
         return make_llava.reference(folder, make_llava.CASES[name], batch, torch.float64)
+    if name in make_prs_med.CASES:
+        return make_prs_med.reference(folder, make_prs_med.CASES[name], batch, torch.float64)
     if name in make_sam.CASES:
         return make_sam.reference(folder, make_sam.CASES[name], batch, torch.float64)
     if name in TINYVIT:
