@@ -166,6 +166,13 @@ rows() {
 check 'rows with images and videos' rows
 check 'other threads and slots: same bytes' same_as other --set data.threads=4 --set data.prefetch=1
 check 'recompute: same bytes' same_as other --set memory.recompute=all
+# The tower in a loop over images and frames, or as a part of the step.
+frozen() {
+    local with=(--set 'model.freeze=["vision_tower.*"]') at_once
+    expect 0 '' run plain "${with[@]}" --set memory.encode=inline || return 1
+    for at_once in all 3; do expect 0 '' run other "${with[@]}" --set memory.encode=$at_once && same "$(weights plain)" "$(weights other)" || return 1; done
+}
+check 'a frozen tower apart: same bytes' frozen
 resumes() {
     expect 0 '' run plain --set train.save_every=2 && expect 0 '' run other --set train.steps=2 --set train.save_every=2 || return 1
     # shellcheck disable=SC2086
@@ -191,6 +198,18 @@ as_images() {
     same "$(weights plain)" "$(weights other)"
 }
 check 'frames that are not pooled: same bytes as images' as_images
+# arena ARGUMENT...: the bytes of the plan's arena; no data is read.
+arena() { "$binary" plan "$tmp/run.yaml" --set data.train=/nowhere.json --set data.max_images=0 "$@" --json >"$tmp/out" && "$tools/json_get" "$tmp/out" arena_bytes; }
+planned() {
+    local n last=0 bytes
+    for n in 0 1 4 16; do
+        bytes=$(arena --set "data.max_frames=$n") || return 1
+        [ "$bytes" -gt "$last" ] || { echo "$n frames: $bytes bytes, fewer frames: $last"; return 1; }
+        last=$bytes
+    done
+    [ "$(arena --frames 16 --set data.sequence=48)" = "$last" ] && echo "16 frames: $last bytes"
+}
+check 'the plan has the rows of data.max_frames, without data' planned
 thinned() { expect 0 'data.train: 600 frames of videos, 2.00 a row of at most 2' run plain --set data.max_frames=2; }
 check 'data.max_frames thins a video' thinned
 from_file() {
