@@ -9,8 +9,8 @@
 # shellcheck source=tests/ranks_lib.sh
 . tests/ranks_lib.sh
 
-# numbers RUN: step, loss, rate and norm of every step.
-numbers() { grep -o '^{"step":[0-9]*,"loss":[^,]*,"learning_rate":[^,]*,"grad_norm":[^,]*' "$1/metrics.jsonl"; }
+# numbers RUN: step, loss, rate and norm of every step, and evaluations.
+numbers() { grep -oE '^\{"step":[0-9]*,("loss":[^,]*,"learning_rate":[^,]*,"grad_norm":[^,]*|"eval_loss":.*)' "$1/metrics.jsonl"; }
 # equal N SHARES STEPS [ARGUMENT...]
 equal() {
     local n=$1 shares=$2 steps=$3
@@ -25,8 +25,17 @@ check '3 ranks, accumulation, uneven batch, bf16' equal 3 3 3 --set train.effect
 check '2 ranks with 4 shares each, sgd' equal 2 8 3 --set memory.micro_batch=1 --set memory.optimizer=sgd
 check '8 ranks, 5 samples: idle ranks' equal 8 8 2 --set train.effective_batch=5 --set memory.micro_batch=1
 cat tests/golden/*.py | head -c 1000 >"$tmp/validation.txt"
-check '4 ranks, recompute, evaluation, a short last step' equal 4 4 3 --set train.effective_batch=6 --set memory.micro_batch=1 --set memory.recompute=all \
+check '4 ranks, recompute, evaluation' equal 4 4 3 --set train.effective_batch=6 --set memory.micro_batch=1 --set memory.recompute=all \
     --set train.eval_every=2 --set "data.validation=$tmp/validation.txt"
+
+# An epoch of 15 rows in steps of 6: the last has 3, and one of 4 ranks none.
+short() {
+    sed 's/steps: 10/epochs: 1/' "$tmp/tiny.yaml" >"$tmp/short.yaml"
+    local own=(train "$tmp/short.yaml" --set "data.train=$tmp/validation.txt" --set train.effective_batch=6 --set memory.micro_batch=1)
+    expect 0 '' "$binary" "${own[@]}" --set "train.out=$tmp/e1" --set parallel.shares=4 && expect 0 '' ranks 4 "$binary" "${own[@]}" --set "train.out=$tmp/e4" &&
+        same_run "$tmp/e1" "$tmp/e4" 3 && diff <(numbers "$tmp/e1") <(numbers "$tmp/e4") && json "$tmp/e4/checkpoints/step-3/state.json" position
+}
+check '4 ranks, a short last step' short
 
 "$binary" data make "$tmp/masks" --images 10 --size 96x80 --masks 5 >/dev/null || exit 2
 cat >"$tmp/sam.yaml" <<EOF

@@ -11,6 +11,7 @@
 void agree_open(struct ranks *r) { r->room = mem_alloc((size_t)r->n * (sizeof(struct agreement) + AGREE_TEXT + sizeof(double))); }
 
 static char *texts_of(const struct ranks *r) { return (char *)r->room + (size_t)r->n * sizeof(struct agreement); }
+void *agree_room(const struct ranks *r) { return texts_of(r); }
 static double *times_of(const struct ranks *r) { return (double *)(void *)(texts_of(r) + (size_t)r->n * AGREE_TEXT); }
 
 static int by_time(const void *a, const void *b)
