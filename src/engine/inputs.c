@@ -23,6 +23,11 @@ int run_share_samples(const struct run *r) { return (int)ceil_div(r->effective_b
 int64_t run_share_rows(const struct run *r) { return (int64_t)r->plan.settings.micro_batch * r->plan.settings.accumulation; }
 int run_own_shares(const struct run *r) { return r->plan.settings.shares > 1 ? r->plan.settings.shares : 1; }
 int run_first_share(const struct run *r) { return r->ranks ? r->ranks->rank * run_own_shares(r) : 0; }
+struct run_part run_part(const struct run *r)
+{
+    const int64_t first = min_i64(r->effective_batch, (int64_t)run_first_share(r) * run_share_samples(r));
+    return (struct run_part){first, min_i64(r->effective_batch - first, (int64_t)run_own_shares(r) * run_share_samples(r))};
+}
 int64_t run_samples(const struct run *r) { return run_share_rows(r) * run_own_shares(r); }
 static int64_t micro_batches(const struct run *r) { return run_samples(r) / r->plan.settings.micro_batch; }
 

@@ -244,6 +244,11 @@ int run_share_samples(const struct run *r);
 int64_t run_share_rows(const struct run *r);
 int run_own_shares(const struct run *r);
 int run_first_share(const struct run *r);
+/* The samples of a whole step that this rank has. */
+struct run_part {
+    int64_t first, n;
+};
+struct run_part run_part(const struct run *r);
 /* Fills the padding samples after the effective batch with weight 0. */
 int run_fill_ragged(struct run *r, struct error *e);
 /* Runs the evaluation program over the whole batch and gathers one of its outputs as f32 or i32:

@@ -220,8 +220,11 @@ static int mask_start(struct feed *f, struct run *r, struct error *e)
     m->source.counts.broken = f->broken;
     struct loader **loader = &m->batches->loader;
     int rc = *loader ? PL_OK : loader_open(loader, &m->o, run_loader_memory(r), e);
-    if (!rc && f->role == FEED_TRAIN) loader_seek(*loader, &m->source, f->start); /* prefetches for the first step */
-    return rc;
+    if (rc || f->role != FEED_TRAIN) return rc;
+    const struct run_part part = run_part(r);
+    if (part.n < r->effective_batch) m->source.each = (uint64_t)part.n, m->source.every = (uint64_t)r->effective_batch;
+    if (part.n) loader_seek(*loader, &m->source, f->start + (uint64_t)part.first); /* prefetches for the first step */
+    return PL_OK;
 }
 
 static void mask_close(struct feed *f)
