@@ -7,6 +7,7 @@
 . tests/run_lib.sh
 # shellcheck source=tests/ranks_lib.sh
 . tests/ranks_lib.sh
+preload fault
 long=(--set memory.micro_batch=1 --set train.steps=100000 --set train.save_every=5 --set parallel.timeout=3)
 
 # begin OUT [ARGUMENT...]: starts 3 ranks and waits for a checkpoint; sets `pid`.
@@ -50,7 +51,7 @@ stopped_rank() {
     kill -STOP "$p" && ended "$tmp/s" any 9 'waited 3 s for rank 1 \(.*\) in .*: is it stopped, or the network down'
 }
 check 'a rank is stopped: the deadline' stopped_rank
-signalled() { begin "$tmp/u" && kill -USR1 "$(a_rank "$tmp/u")" && ended "$tmp/u" 1 8 'stopped by .* after step [0-9]+ of 100000; saved. Resume with'; }
+signalled() { begin "$tmp/u" && kill -USR1 "$(a_rank "$tmp/u")" && ended "$tmp/u" 1 8 'stopped by .* after step [0-9]+ of 100000; saved. Resume with: mpirun -np 3 plimsoll train'; }
 check 'SIGUSR1 of one rank: all save and end' signalled
 nan() { expect 1 'the (loss|gradient norm) is -?(nan|inf)' train_ranks 2 "$tmp/n" --set train.learning_rate=1e30 --set train.steps=20 --set memory.micro_batch=auto && left_behind "train.out=$tmp/n"; }
 check 'a loss that is not finite' nan
@@ -68,6 +69,31 @@ EOF
 }
 check 'bad data on one rank' one_fails "data.train=$tmp/none.py" 'rank 1 on .*none.py'
 check 'another configuration on one rank' one_fails train.learning_rate=0.5 'the configuration on rank 1 differs from that on rank 0'
+# The disk is full while rank 0 saves step 4: all end, and the checkpoint of step 2 is whole.
+full_disk() {
+    needs_preload || return
+    cat >"$tmp/full.sh" <<EOF
+#!/bin/bash
+if [ "\$OMPI_COMM_WORLD_RANK" = 0 ]; then export FAULT=nospace:1 FAULT_PATH=.step-4 LD_PRELOAD=$tools/fault.so; fi
+exec "$binary" "\$@"
+EOF
+    chmod +x "$tmp/full.sh"
+    expect 1 'rank 0 on .*saving step 4: .*[Nn]o space' ranks 2 "$tmp/full.sh" train "$tmp/tiny.yaml" --set "train.out=$tmp/disk" --set train.steps=6 --set train.save_every=2 --set memory.micro_batch=auto &&
+        left_behind "train.out=$tmp/disk" && [ -f "$tmp/disk/checkpoints/step-2/DONE" ] && [ ! -d "$tmp/disk/checkpoints/step-4" ] && grep 'saving step 4' "$tmp/err" &&
+        expect 0 'resuming after step 2' train_ranks 2 "$tmp/disk" --set train.steps=6 --set train.save_every=2 --set memory.micro_batch=auto --resume
+}
+check 'a full disk while saving' full_disk
+other_program() {
+    mkdir -p "$tmp/other" && cp "$binary" "$BUILD/plimsoll-mpi.so" "$tmp/other" && echo >>"$tmp/other/plimsoll" || return 1
+    cat >"$tmp/mixed.sh" <<EOF
+#!/bin/bash
+if [ "\$OMPI_COMM_WORLD_RANK" = 2 ]; then exec "$tmp/other/plimsoll" "\$@"; fi
+exec "$binary" "\$@"
+EOF
+    chmod +x "$tmp/mixed.sh"
+    expect 2 'the program on rank 2 differs from that on rank 0' ranks 3 "$tmp/mixed.sh" train "$tmp/tiny.yaml" --set "train.out=$tmp/mixed" --set train.steps=1 --set memory.micro_batch=1 && left_behind "train.out=$tmp/mixed"
+}
+check 'another program on one rank' other_program
 nofit() { expect 3 'smallest' train_ranks 2 "$tmp/nf" --set memory.budget=1MiB --set train.steps=1 --set memory.micro_batch=auto; }
 check 'does not fit: exit 3' nofit
 

@@ -95,8 +95,9 @@ static void put_word(struct text *out, const char *word)
 }
 
 /* The command that resumes an interrupted run, quoted for a shell. */
-static void resume_command(const struct options *o, struct text *out)
+static void resume_command(const struct options *o, const struct ranks *ranks, struct text *out)
 {
+    if (ranks && ranks->n > 1) text_printf(out, "mpirun -np %d ", ranks->n);
     text_printf(out, "plimsoll train");
     if (o->run) put_word(out, o->run);
     for (int i = 0; i < o->n_from; i++) text_printf(out, " --config-from"), put_word(out, o->from[i]);
@@ -188,7 +189,7 @@ static int train_as(const struct options *o, struct ranks *ranks, struct error *
     if (!rc) {
         struct train_summary s;
         struct worst *worst = mem_alloc((size_t)(c.train_worst + 1) * sizeof *worst);
-        resume_command(o, &command);
+        resume_command(o, ranks, &command);
         rc = train_run(&c, &(struct train_options){.plan = o->plan, .resume = o->resume, .command = command.at, .signals = true, .progress = leads, .ranks = ranks, .worst = worst}, &s, e);
         text_free(&command);
         if (!rc && leads) print_summary(&s, o->json);
