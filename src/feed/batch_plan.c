@@ -63,7 +63,8 @@ struct loader_options batch_loader(const struct config *c, const struct model *m
 }
 
 struct mask_batches *mask_batches(const struct run *r) { return r->model.masks ? r->batches.feed : NULL; }
-struct image_batches *image_batches(const struct run *r) { return r->model.images ? r->batches.feed : NULL; }
+struct image_batches *image_batches(const struct run *r) { return r->model.images && !prs_model(&r->model) ? r->batches.feed : NULL; }
+struct prs_batches *prs_batches(const struct run *r) { return prs_model(&r->model) ? r->batches.feed : NULL; }
 
 int64_t batch_images(const struct config *c, int64_t features)
 {
@@ -89,6 +90,22 @@ struct mask_loss_options batch_loss(const struct config *c)
         .smooth = loss_value(c, KEY_loss_smooth, c->loss_smooth, 1e-6),
         .alpha_both = c->loss_preset == LOSS_EQUAL_WEIGHTS,
     };
+}
+
+static float given_or(const struct config *c, enum config_key key, double value, float usual) { return config_given(c, key) ? (float)value : usual; }
+
+/* A key that was given overrides binary cross-entropy + dice, and so does loss.preset. */
+void batch_prs(const struct config *c, struct prs_batch *out)
+{
+    struct mask_loss_options o = prs_usual_batch.loss;
+    if (config_given(c, KEY_loss_preset)) o = batch_loss(c);
+    o.iou = 0; /* its decoders predict no IoU */
+    out->loss = (struct mask_loss_options){
+        .focal = given_or(c, KEY_loss_focal, c->loss_focal, o.focal), .dice = given_or(c, KEY_loss_dice, c->loss_dice, o.dice),
+        .alpha = given_or(c, KEY_loss_alpha, c->loss_alpha, o.alpha), .gamma = given_or(c, KEY_loss_gamma, c->loss_gamma, o.gamma),
+        .smooth = given_or(c, KEY_loss_smooth, c->loss_smooth, o.smooth), .alpha_both = o.alpha_both && !config_given(c, KEY_loss_alpha)};
+    out->mask_weight = c->loss_masks;
+    out->text_weight = c->loss_text;
 }
 
 /* --- the description --------------------------------------------------------------------------- */
@@ -128,9 +145,51 @@ static int describe_image_rows(const struct config *c, const struct model *m, st
     return PL_OK;
 }
 
+/* What moves an image makes its question about another place. */
+static int refuse_augmentation(const struct config *c, struct error *e)
+{
+    static const enum config_key keys[] = {KEY_data_flip, KEY_data_scale, KEY_data_crop};
+    const bool given[] = {c->data_flip > 0, c->data_scale < 1, c->data_crop < 1};
+    for (size_t i = 0; i < COUNT(keys); i++)
+        if (given[i]) {
+            error_set(e, PL_USAGE, "%s is given: questions and answers name places in the image, so that it must stay as it is", config_key_name(keys[i]));
+            return config_at_key(c, keys[i], e);
+        }
+    return PL_OK;
+}
+
+/* Tables of images, masks, questions and answers. Without data one such sample is planned. */
+static int describe_questions(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory, struct run_batches *out, struct error *e)
+{
+    const struct prs_model *x = prs_model(m);
+    struct prs_batches *b = bump_alloc(memory, sizeof *b);
+    *b = (struct prs_batches){.batch = prs_usual_batch};
+    batch_prs(c, &b->batch);
+    b->batch.drops = o->train;
+    b->batch.statistics = o->evaluate;
+    out->own = &b->batch;
+    out->feed = b;
+    out->few_labels = true;
+    if (c->data_format != FORMAT_CSV && (c->data_train.n || !config_tokens(c)))
+        return error_set(e, PL_USAGE, "data.format is %s, and a prs_med reads tables with questions and answers; set data.format to csv", batch_format(c));
+    if (c->data_image_size && c->data_image_size != x->image) {
+        error_set(e, PL_USAGE, "data.image_size is %lld, and this model takes images of %lld pixels (tinysam_config)", (long long)c->data_image_size, (long long)x->image);
+        return config_at_key(c, KEY_data_image_size, e);
+    }
+    if (refuse_augmentation(c, e)) return e->code;
+    if (c->data_format != FORMAT_CSV) return PL_OK;
+    b->rows = (struct question_rows_options){.sequence = (uint32_t)c->data_sequence, .reader = {.range = feed_range(c), .room = room_of(c)},
+                                             .masks = {.side = (uint32_t)x->image, .cells = (uint32_t)x->mask, .masks = 1, .threads = (uint32_t)c->data_threads, .slots = slots_of(c), .room = room_of(c)}};
+    const struct model llava = prs_text_model(m);
+    if (image_source_processor(&b->rows.reader.processor, &llava, e)) return e->code;
+    out->loader_bytes = question_rows_bytes(&b->rows);
+    return PL_OK;
+}
+
 int feed_describe(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory, struct run_batches *out, struct error *e)
 {
     char takes[256];
+    if (prs_model(m)) return describe_questions(c, m, o, memory, out, e);
     /* Calibration plans a mask model without data; with a configuration file the data format
      * must fit the model. */
     if (config_tokens(c) && m->masks && c->file) return batch_refuse_tokens(c, m, e);

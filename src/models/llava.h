@@ -9,6 +9,7 @@
 #define LLAVA_H
 
 #include "models/images.h"
+#include "models/parts.h"
 
 enum { LLAVA_STATES = 16, LLAVA_LINEARS = 8 };
 
@@ -27,6 +28,13 @@ struct llava {
 /* Checks the parts and describes the model: its inputs, outputs and images. */
 int llava_describe(struct model *m, const struct llava *c, int64_t image_token, enum image_layout layout, struct error *e);
 void llava_build(const struct model *m, struct graph *g, const struct batch *batch);
+
+/* LLaVA as a part of another model, inside IN_PART: whether a model is one, C of its states, the states [B,T,C] after
+ * the last norm, and the cross-entropy with labels, divided by the count of that name. */
+bool llava_is(const struct model *m);
+int64_t llava_width(const struct model *m);
+id llava_states(const struct model *m, struct graph *g, const struct batch *batch, id ids);
+struct decoded llava_loss(const struct model *m, struct graph *g, id states, id labels, const char *count);
 
 /* For models of a tower and a decoder: adds a part that must be one. */
 int llava_add_tower(struct model *m, const char *name, const struct value *config, const char *folder, struct error *e);

@@ -31,6 +31,8 @@ enum port_values {
     VALUES_COORDS,  /* f32 in pixels; in the graph (x + 1/2) / side, 0 to 1 over the image */
     VALUES_POINTS,  /* label of a point: 1, 0, -1 or -10; in the graph enum point_kind (masks.h) */
     VALUES_MASKS,   /* u8, 0 or 1, rows x columns last; in the graph bits, rows of mask_row_bytes */
+    VALUES_BYTES,   /* u8 */
+    VALUES_RANGE,   /* i32, two: the first token, and one past the last */
 };
 
 /* One input. */
@@ -41,7 +43,7 @@ struct port {
     int64_t dim[MAX_RANK];  /* a size, or OPEN(letter); B need not be the first, and an input that all samples share has none */
     bool optional;
 };
-enum { MODEL_PORTS = 6 };
+enum { MODEL_PORTS = 10 };
 
 struct mask_model;
 struct image_model;
@@ -127,7 +129,7 @@ struct family {
 };
 extern const struct family llama_family, mistral_family, qwen2_family, clip_family, clip_vision_family, siglip_family,
     siglip_vision_family, idefics3_vision_family, smolvlm_vision_family, sam_family, sam_vision_family, tinysam_family, llava_family,
-    llava_llama_family, llava_mistral_family, idefics3_family, smolvlm_family;
+    llava_llama_family, llava_mistral_family, idefics3_family, smolvlm_family, prs_med_family;
 
 /* A model without a config.json: the program that uses the library emits its graph. */
 struct definition {

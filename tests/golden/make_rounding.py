@@ -42,6 +42,7 @@ from transformers.utils import logging
 import make_llama
 import make_llava
 import make_peft
+import make_prs_med
 import make_published
 import make_sam
 import make_tinyvit
@@ -146,6 +147,8 @@ def numbers(folder, name, mode):
         return with_weights(make_towers, off, lambda: make_towers.reference(folder, c, batch["pixel_values"]))
     if name in make_llava.CASES:
         return with_weights(make_llava, off, lambda: make_llava.reference(folder, make_llava.CASES[name], batch))
+    if name in make_prs_med.CASES:
+        return with_weights(make_prs_med, off, lambda: make_prs_med.reference(folder, make_prs_med.CASES[name], batch))
     if name in make_sam.CASES:
         return with_weights(make_sam, off, lambda: make_sam.reference(folder, make_sam.CASES[name], batch))
     if name in TINYVIT:
@@ -226,6 +229,8 @@ def exact(folder, name):
         return make_towers.reference(folder, make_towers.CASES[name], batch["pixel_values"], torch.float64)
     if name in make_llava.CASES:
         return make_llava.reference(folder, make_llava.CASES[name], batch, torch.float64)
+    if name in make_prs_med.CASES:
+        return make_prs_med.reference(folder, make_prs_med.CASES[name], batch, torch.float64)
     if name in make_sam.CASES:
         return make_sam.reference(folder, make_sam.CASES[name], batch, torch.float64)
     if name in TINYVIT:
