@@ -180,6 +180,19 @@ check 'a flipped image' expect 2 'data.flip is given: questions and answers name
 check 'another format' expect 2 'data.format is conversations, and a prs_med reads tables' "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/x" --set data.format=conversations --set data.train_split=null --set data.validation_split=null
 check 'images of another size' expect 2 'data.image_size is 96, and this model takes images of 64 pixels' "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/x" --set data.image_size=96
 
+# The flags of train_prs_med.py.
+flags() {
+    "$binary" train --preset prs-med-tiny --data_root "$data" --batch_size 4 --gradient_accumulation_steps 2 --checkpoint_dir "$tmp/flags" --no-use_amp --lambda_txt 0.25 --lora_rank 4 \
+        --set "data.tokenizer=$data/tokenizer" --set data.sequence=64 --set data.sample_memory=4 --set train.steps=2 --set train.epochs=null --set "device.kind=$DEVICE" >"$tmp/flags.log" 2>&1 || { tail -n 4 "$tmp/flags.log"; return 1; }
+    [ -f "$tmp/flags/model/adapter_model.safetensors" ] || { echo "no adapter was saved"; return 1; }
+    for line in 'adapter.r = 4 ' 'loss.text = 0.25 ' 'train.effective_batch = 8 ' 'memory.precision = f32 ' 'train.seed = 42 ' 'train.weight_decay = 0.01 '; do
+        grep -q "$line" "$tmp/flags.log" || { echo "not set: $line"; return 1; }
+    done
+}
+check 'the flags of train_prs_med.py' flags
+check 'a flag that it does not have' expect 2 'unknown key data_roo of train_prs_med.py of PRS-Med; did you mean data_root' "$binary" train --preset prs-med-tiny --data_roo x
+check 'flags without the preset' expect 2 'unknown option --data_root' "$binary" train --preset sam-tiny --data_root x
+
 # --- learning ---
 # It finds the shape that the question asks for: a model that cannot read the question finds one of both, one that cannot see the image none.
 learn() { train "$@" --set train.steps=150 --set train.warmup_steps=8; }
