@@ -66,8 +66,9 @@ rows() {
 }
 check '0 to 3 images a sample: packed' rows
 check 'other threads and slots: same bytes' same_as other --set data.threads=4 --set data.prefetch=1
-recompute() { same_as other --set memory.recompute=all; }
-check 'recompute: same bytes' recompute
+check 'recompute: same bytes' same_as other --set memory.recompute=all
+poisoned() { needs_cpu PLIMSOLL_POISON && PLIMSOLL_POISON=1 same_as other; }
+check 'NaN in dead memory: same bytes' poisoned
 in_tar() { tar -cf "$tmp/images.tar" -C "$mixed/images" . && same_as other --set "data.images=$tmp/images.tar"; }
 check 'images in a tar: same bytes' in_tar
 beside() { sed 's|"\([0-9]*_[0-9]*.png\)"|"images/\1"|g' "$mixed/chats.json" >"$mixed/beside.json" && same_as other --set "data.train=$mixed/beside.json" --set data.images=null; }
@@ -77,6 +78,13 @@ inspected() {
     grep '^images      60, 3.33 a row of at most 4; 83.3 % of their slots are filled' "$tmp/out" || { cat "$tmp/out"; return 1; }
 }
 check 'data inspect' inspected
+# The images are in a folder beside the file, which init finds.
+initial() {
+    "$binary" init --model "$model" --data "$mixed/chats.json" --out "$tmp/plain" >"$tmp/init.yaml" && grep -q "^  images: \"$mixed/images\"" "$tmp/init.yaml" &&
+        grep '^  max_images: 4 ' "$tmp/init.yaml" || { cat "$tmp/init.yaml"; return 1; }
+    rm -rf "$tmp/plain" && expect 0 'data.holdout: .* images' "$binary" train "$tmp/init.yaml" --set train.epochs=1 --set "device.kind=$DEVICE"
+}
+check 'init finds the images, and how many a row needs' initial
 # A step of SGD with learning rate 1 subtracts the gradient: packed rows, and each sample in a row of its own.
 gradients() {
     local sgd=(--set memory.optimizer=sgd --set train.momentum=0 --set train.learning_rate=1 --set train.weight_decay=0 --set train.clip_norm=0 --set train.steps=1 --set data.shuffle=false)
@@ -92,6 +100,20 @@ resumes() {
     same "$(weights plain)" "$(weights other)" && [ "$(grep -c eval_loss "$tmp/other/metrics.jsonl")" -eq 3 ]
 }
 check 'holdout, evaluation, resume: same bytes' resumes
+
+# The frozen tower runs apart from the step, over the images that there are.
+encoded() {
+    local with=(--set 'model.freeze=["vision_tower.*"]' --set data.holdout=0.2 --set train.eval_every=2 --set train.save_every=2 --set train.effective_batch=3 --set memory.micro_batch=2) packing
+    for packing in true false; do
+        expect 0 '' run plain "${with[@]}" --set train.steps=6 --set data.packing=$packing --set memory.encode=inline || return 1
+        expect 0 '' run other "${with[@]}" --set train.steps=2 --set data.packing=$packing --set memory.encode=2 || return 1
+        expect 0 'resuming after step 2' resumed other "${with[@]}" --set train.steps=6 --set data.packing=$packing --set memory.encode=2 || return 1
+        same "$(weights plain)" "$(weights other)" || return 1
+        [ "$(grep -o '"eval_loss": *[0-9.e-]*' "$tmp/plain/metrics.jsonl")" = "$(grep -o '"eval_loss": *[0-9.e-]*' "$tmp/other/metrics.jsonl")" ] || { echo "another evaluation"; return 1; }
+    done
+    grep -o '"eval_loss": *[0-9.e-]*' "$tmp/plain/metrics.jsonl" | tail -n 1
+}
+check 'a frozen tower apart, packed and not, evaluation, resume: same bytes' encoded
 
 # --- other models ---
 # Each image of SmolVLM is four tiles and the whole.
@@ -137,10 +159,23 @@ replaced() {
     [ "$("$tools/json_get" "$tmp/out" broken_samples)" = 2 ] || { cat "$tmp/out"; return 1; }
 }
 check 'a missing and a broken image: replaced and counted' replaced
+missing() {
+    "$binary" data inspect "$mixed/chats.json" --model "$model" --set "data.images=$tmp/broken/images" >"$tmp/out" || return 1
+    grep -A 1 '^missing     1 samples have an image that does not exist' "$tmp/out" | grep 'chats.json:6: 5_0.png: there is no such file' || { cat "$tmp/out"; return 1; }
+}
+check 'data inspect names a missing image' missing
 too_bad() { damage && rm "$tmp"/broken/images/*_0.png && expect 1 'samples are broken, but data.max_bad is 0.05; most often: it cannot be read' run plain --set "data.train=$tmp/broken/chats.json" --set "data.images=$tmp/broken/images" --set train.steps=60; }
 check 'more of them than data.max_bad' too_bad
 left_out() { expect 0 '10 samples have more images than data.max_images \(2; the most are 3\) and are left out; data.too_many_images: split' run plain --set data.max_images=2; }
 check 'more images than data.max_images: left out and counted' left_out
+# Three turns of one image each, and a row for two images: two conversations of it.
+splits() {
+    local turn='{"from": "human", "value": "<image>\nhow many?"}, {"from": "gpt", "value": "2"}'
+    echo "[{\"image\": [\"3_0.png\", \"3_1.png\", \"3_2.png\"], \"conversations\": [$turn, $turn, $turn]}]" >"$tmp/turns.json"
+    expect 0 '1 sample has more images than data.max_images and is split at turns' run plain --set "data.train=$tmp/turns.json" --set data.max_images=2 --set data.sequence=128 --set data.too_many_images=split &&
+        grep '2 conversations in 2 rows' "$tmp/err"
+}
+check 'more images than data.max_images: split at turns' splits
 all_left_out() { expect 2 'all 100 samples have more images than data.max_images, which is 1; the most are 2: set data.max_images' run plain --set "data.train=$held/chats.json" --set "data.images=$held/images" --set data.max_images=1; }
 check 'all have more' all_left_out
 check 'a number of images that is none' expect 2 'data.max_images: found the number -2, expected auto or a whole number from 0 to 4096' run plain --set data.max_images=-2

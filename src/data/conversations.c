@@ -4,6 +4,7 @@
 #include "data/conversations.h"
 
 #include "data/holdout.h"
+#include "data/ring.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -233,6 +234,14 @@ void conversations_close(struct conversations *c)
 }
 
 /* --- a row ----------------------------------------------------------------------------------------- */
+
+void token_row_place(struct token_row *r, uint32_t T, char *at, uint64_t *used)
+{
+    r->ids = ring_carve(at, used, T * sizeof *r->ids);
+    r->labels = ring_carve(at, used, T * sizeof *r->labels);
+    r->positions = ring_carve(at, used, T * sizeof *r->positions);
+    r->ranges = ring_carve(at, used, 2 * T * sizeof *r->ranges);
+}
 
 static void pad_from(const struct conversations *c, uint32_t at, struct token_row *out)
 {

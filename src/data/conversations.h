@@ -77,6 +77,8 @@ struct token_row {
     int32_t *ids, *labels, *positions, *ranges;
     uint32_t tokens, labelled; /* not padding; with a label */
 };
+/* Places the arrays of a row of T tokens in a block (ring_carve of ring.h). */
+void token_row_place(struct token_row *r, uint32_t T, char *at, uint64_t *used);
 int conversations_read(const struct conversations *c, uint64_t row, struct token_row *out, struct error *e);
 /* The samples of a row, and the same row from samples (indices into `used`) that fit into it. */
 struct row_samples {

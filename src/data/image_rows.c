@@ -39,10 +39,9 @@ static uint64_t slot_layout(void *slot, const void *options, char *at)
     const struct image_rows_options *o = options;
     struct row_slot *s = slot;
     uint64_t used = 0;
-    int32_t **const arrays[] = {&s->out.tokens.ids, &s->out.tokens.labels, &s->out.tokens.positions, &s->out.tokens.ranges};
-    for (size_t i = 0; i < COUNT(arrays); i++) *arrays[i] = ring_carve(at, &used, (i == 3 ? 2ull : 1ull) * o->sequence * sizeof(int32_t));
+    token_row_place(&s->out.tokens, o->sequence, at, &used);
     s->samples = ring_carve(at, &used, (uint64_t)o->sequence * sizeof *s->samples);
-    s->pixels = ring_carve(at, &used, o->images * image_reader_floats(&o->reader) * sizeof *s->pixels);
+    s->pixels = image_reader_place(&o->reader, o->images, at, &used);
     return used;
 }
 

@@ -21,7 +21,7 @@ int image_source_open(struct image_source *s, const struct model *m, const struc
 {
     const struct image_model *x = m->images;
     *s = (struct image_source){.text = {.layout = x->layout, .token = x->token, .features = (uint32_t)x->features, .start_end = x->start_end}};
-    int rc = image_text_open(&s->text, t, template, e);
+    int rc = t ? image_text_open(&s->text, t, template, e) : PL_OK;
     if (!rc) rc = image_source_processor(&s->processor, m, e);
     if (!rc) rc = image_files_open(&s->files, where, e);
     return rc;
@@ -39,6 +39,35 @@ uint64_t image_source_fingerprint(const struct image_source *s)
     const uint32_t tiles[] = {p->tile, p->split, p->resize, p->longest_edge, p->height, p->width};
     const uint64_t text = image_text_fingerprint(&s->text);
     return s->text.layout == IMAGE_AS_TILES ? hash_bytes(tiles, sizeof tiles, text) : text;
+}
+
+/* --- pixels ------------------------------------------------------------------------------------- */
+
+int image_source_read(const struct image_source *s, const char *reference, struct image_pixels *out, struct error *e)
+{
+    const struct image_processor *p = &s->processor;
+    struct image image = {0};
+    uint64_t bytes = 0;
+    uint32_t height, width, rows, columns;
+    size_t n = 0;
+    *out = (struct image_pixels){0};
+    if (image_files_find(s->files, reference, &bytes, e)) return e->code;
+    void *file = mem_alloc(bytes + 1);
+    int rc = image_files_read(s->files, reference, file, bytes, &n, e);
+    if (!rc && image_decode(&image, file, n, &(struct image_options){.on_white = true}, NULL, 0, e)) rc = error_prepend(e, "%.100s", reference);
+    mem_free(file);
+    if (rc) return rc;
+    const size_t scratch = image_processor_scratch(p, image.width, image.height);
+    void *work = mem_alloc(scratch + 1);
+    image_processor_size(p, &height, &width);
+    out->count = image_processor_count(p, image.width, image.height, &rows, &columns);
+    const uint64_t values = (uint64_t)out->count * 3 * height * width * sizeof(float);
+    out->values = mem_alloc(values);
+    out->used = bytes + 8ull * image.width * image.height + scratch + values;
+    image_processor_run(p, image.rgb, image.width, image.height, work, scratch, out->values);
+    mem_free(work);
+    mem_free(image.rgb);
+    return PL_OK;
 }
 
 /* --- tiles -------------------------------------------------------------------------------------- */

@@ -15,7 +15,8 @@ struct image_source {
     struct image_files *files;
 };
 
-/* `m` takes images; relative paths begin with `where`, a folder or a tar (NULL: the current folder). `template` may be NULL. PL_USAGE: the
+/* `m` takes images; relative paths begin with `where`, a folder or a tar (NULL: the current folder). Without a tokenizer (NULL) the
+ * images have no text; `template` may be NULL. PL_USAGE: the
  * tokenizer lacks the image token, the folder's image processor does not fit, or there is no such folder or tar. */
 int image_source_open(struct image_source *s, const struct model *m, const struct tokenizer *t, const struct template *template, const char *where, struct error *e);
 /* A zeroed struct is allowed. */
@@ -24,6 +25,15 @@ void image_source_close(struct image_source *s);
 int image_source_processor(struct image_processor *p, const struct model *m, struct error *e);
 /* Of everything that decides ids, apart from the sizes of images. */
 uint64_t image_source_fingerprint(const struct image_source *s);
+
+/* The pixel values of an image, as the tower takes them: [count][channels][side][side]. Thread-safe. PL_USAGE, with the reference: it is
+ * missing or broken. */
+struct image_pixels {
+    float *values;       /* the caller frees them with mem_free */
+    uint32_t count;
+    uint64_t used;       /* bytes of memory that reading took, at most */
+};
+int image_source_read(const struct image_source *s, const char *reference, struct image_pixels *out, struct error *e);
 
 /* The tiles of an image, by its size in the file. Thread-safe. PL_USAGE, with the reference: it is missing or no image. */
 int image_source_tiles(const struct image_source *s, const char *reference, struct image_tiles *out, struct error *e);

@@ -234,7 +234,7 @@ typedef void pass_fn(struct graph *g, const struct settings *s);
 #undef AGAIN
 
 /* The images of the largest program that pass_encode changes; 0: no program has a frozen tower (encode.c). */
-int64_t encode_images(struct graph *g);
+int64_t encode_images(struct graph *g, const struct settings *s);
 /* By program: the rows of one chunk of the head if it is split into `chunks`; 0: it is not split. pass_chunk reads nothing else of that setting (chunk.c). */
 void chunk_rows(struct graph *g, int chunks, int64_t rows[PROGRAM_COUNT]);
 /* A hash of everything in the graph that program update is made from. Two graphs with the same hash

@@ -188,7 +188,7 @@ int plan_draft_chunk_rows(struct plan_drafts *d, const struct settings *s, int64
 int plan_draft_images(struct plan_drafts *d, const struct settings *s, int64_t *images, struct error *e)
 {
     int rc = make_shared(d, s, PIPELINE_FORWARD + 1, e);
-    if (!rc) *images = encode_images(&d->shared[PIPELINE_FORWARD]);
+    if (!rc) *images = encode_images(&d->shared[PIPELINE_FORWARD], s);
     return rc;
 }
 
