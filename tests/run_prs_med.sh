@@ -214,4 +214,31 @@ learns() {
     [ "$reads" -ge 50 ] && [ "$reads" -ge $((deaf + 12)) ] && [ "$reads" -ge $((blind + 25)) ] && [ "$reads" -ge $((untrained + 30)) ]
 }
 check 'it learns which shape is meant' learns
+
+scores_texts() {
+    grep -q '"answers": {' "$tmp/reads.json" && grep -q '"shapes": {' "$tmp/reads.json" && grep -q '"exact_match"' "$tmp/reads.json" || { cat "$tmp/reads.json"; return 1; }
+}
+check 'eval scores the answers by dataset' scores_texts
+
+# --- prediction ---
+# The mask of the shape on the side that the question names, and an answer. Test image 513 has one on each side.
+ask() { # SIDE ARGUMENT...
+    local side=$1
+    shift
+    printf '%s' "{% for m in messages %}{{ m['content'] + (eos_token if m['role'] == 'assistant' else ' ') }}{% endfor %}" >"$tmp/template.jinja"
+    # shellcheck disable=SC2086
+    "$binary" predict --model "$tmp/reads/model" "$data/images_and_masks/shapes/test_images/513.png" --question "$side?" -o "$tmp/$side.png" --overlay "$tmp/$side-over.png" --json "$tmp/$side.json" \
+        --set "data.tokenizer=$data/tokenizer" --set "data.template=$tmp/template.jinja" --max-new 8 --set "device.kind=$DEVICE" $FLAGS "$@" >"$tmp/$side.out" 2>&1 || { tail -n 2 "$tmp/$side.out"; return 1; }
+    [ -s "$tmp/$side-over.png" ] || { echo "no overlay"; return 1; }
+}
+left_edge() { grep -o '"bbox": \[[0-9]*' "$tmp/$1.json" | grep -o '[0-9]*$'; }
+predicts() {
+    ask left && ask right || return 1
+    [ "$(left_edge left)" -lt 32 ] && [ "$(left_edge right)" -ge 28 ] || { cat "$tmp/left.json" "$tmp/right.json"; return 1; }
+    grep -q '"answer": "[a-z]' "$tmp/left.json" || { cat "$tmp/left.json"; return 1; }
+    ! grep -q 'do not belong' "$tmp/left.out" || { cat "$tmp/left.out"; return 1; }
+}
+check 'predict gives mask, overlay and answer' predicts
+check 'a question to another model' expect 2 'answers no question with a mask; expected a prs_med' "$binary" predict --model $cases/sam_points "$data/images_and_masks/shapes/test_images/513.png" --question x -o "$tmp/x.png"
+check 'a question and a point' expect 2 '--question asks a model for a mask in words: leave out --point' "$binary" predict --model "$tmp/reads/model" "$data/images_and_masks/shapes/test_images/513.png" --question x --point 1,1 -o "$tmp/x.png"
 summary
