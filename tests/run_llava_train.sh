@@ -8,27 +8,13 @@
 # bright cells, and the answer is their number over all images of a conversation (forge_conversations.c).
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
+# shellcheck source=tests/tiny_llava.sh
+. tests/tiny_llava.sh
 tool compare forge_conversations
 export OMP_WAIT_POLICY=passive
 
 # --- the model and the data ---
 model=$tmp/model
-# make_model CASE DIR: a golden model with a tokenizer. Tokens from 43 on are those around the tiles of SmolVLM.
-make_model() {
-    local id=2 c vocab='"<s>": 0, "</s>": 1' more='' model=$2
-    mkdir -p "$model" && cp "tests/golden/$1/config.json" "tests/golden/$1/model.safetensors" "$model" || return 1
-    for c in Ġ Ċ a b c d e f g h i j k l m n o p q r s t u v w x y z 0 1 2 3 4 5 6 7 8 9 '?' ':' '.'; do vocab="$vocab, \"$c\": $id"; id=$((id + 1)); done
-    for c in '<fake_token_around_image>' '<global-img>' '<row_1_col_1>' '<row_1_col_2>' '<row_2_col_1>' '<row_2_col_2>'; do more="$more, {\"id\": $id, \"content\": \"$c\", \"special\": true}"; id=$((id + 1)); done
-    cat >"$model/tokenizer.json" <<END
-{"version": "1.0", "added_tokens": [{"id": 0, "content": "<s>", "special": true}, {"id": 1, "content": "</s>", "special": true}, {"id": 60, "content": "<image>", "special": true}$more],
- "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true}, "decoder": {"type": "ByteLevel"},
- "model": {"type": "BPE", "vocab": {$vocab}, "merges": []}}
-END
-    cat >"$model/tokenizer_config.json" <<'END'
-{"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<s>",
- "chat_template": "{% for m in messages %}{% if m['role'] == 'user' %}{{ 'u:' + m['content'] + ' ' }}{% else %}{{ 'a:' + m['content'] + '</s>' }}{% endif %}{% endfor %}{% if add_generation_prompt %}a:{% endif %}"}
-END
-}
 make_model llava_clip_llama "$model" || exit 2
 mixed=$tmp/mixed two=$tmp/two held=$tmp/held text=$tmp/text
 "$tools/forge_conversations" "$mixed" 40 0 3 1 && "$tools/forge_conversations" "$two" 400 2 2 2 && "$tools/forge_conversations" "$held" 100 2 2 3 &&
@@ -101,11 +87,14 @@ resumes() {
 }
 check 'holdout, evaluation, resume: same bytes' resumes
 
-# The frozen tower runs apart from the step, over the images that there are.
+# The frozen tower runs apart from the step, over the images that there are. A GPU may have another kernel for the
+# products of fewer images: there the run that is resumed is compared with one that is not.
 encoded() {
+    local whole=inline
+    [ "$DEVICE" = cpu ] || whole=2
     local with=(--set 'model.freeze=["vision_tower.*"]' --set data.holdout=0.2 --set train.eval_every=2 --set train.save_every=2 --set train.effective_batch=3 --set memory.micro_batch=2) packing
     for packing in true false; do
-        expect 0 '' run plain "${with[@]}" --set train.steps=6 --set data.packing=$packing --set memory.encode=inline || return 1
+        expect 0 '' run plain "${with[@]}" --set train.steps=6 --set data.packing=$packing --set memory.encode=$whole || return 1
         expect 0 '' run other "${with[@]}" --set train.steps=2 --set data.packing=$packing --set memory.encode=2 || return 1
         expect 0 'resuming after step 2' resumed other "${with[@]}" --set train.steps=6 --set data.packing=$packing --set memory.encode=2 || return 1
         same "$(weights plain)" "$(weights other)" || return 1

@@ -43,7 +43,7 @@ struct port {
     int64_t dim[MAX_RANK];  /* a size, or OPEN(letter); B need not be the first, and an input that all samples share has none */
     bool optional;
 };
-enum { MODEL_PORTS = 10 };
+enum { MODEL_PORTS = 11 };
 
 struct mask_model;
 struct image_model;
