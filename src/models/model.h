@@ -70,6 +70,7 @@ struct model {
     const char *loss_output; /* the output of which the mean square is the loss; NULL: the model has its own loss */
     struct part *parts;     /* put together from these; each has weights of its own, if path is "" */
     int n_parts;
+    bool answers_partly;    /* generation of text builds a part of it */
     bool partial;           /* only a part is built: the folder holds weights that the graph does not use */
 };
 
