@@ -8,27 +8,13 @@
 # bright cells, and the answer is their number over all images of a conversation (forge_conversations.c).
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
+# shellcheck source=tests/tiny_llava.sh
+. tests/tiny_llava.sh
 tool compare forge_conversations
 export OMP_WAIT_POLICY=passive
 
 # --- the model and the data ---
 model=$tmp/model
-# make_model CASE DIR: a golden model with a tokenizer. Tokens from 43 on are those around the tiles of SmolVLM.
-make_model() {
-    local id=2 c vocab='"<s>": 0, "</s>": 1' more='' model=$2
-    mkdir -p "$model" && cp "tests/golden/$1/config.json" "tests/golden/$1/model.safetensors" "$model" || return 1
-    for c in Ġ Ċ a b c d e f g h i j k l m n o p q r s t u v w x y z 0 1 2 3 4 5 6 7 8 9 '?' ':' '.'; do vocab="$vocab, \"$c\": $id"; id=$((id + 1)); done
-    for c in '<fake_token_around_image>' '<global-img>' '<row_1_col_1>' '<row_1_col_2>' '<row_2_col_1>' '<row_2_col_2>'; do more="$more, {\"id\": $id, \"content\": \"$c\", \"special\": true}"; id=$((id + 1)); done
-    cat >"$model/tokenizer.json" <<END
-{"version": "1.0", "added_tokens": [{"id": 0, "content": "<s>", "special": true}, {"id": 1, "content": "</s>", "special": true}, {"id": 60, "content": "<image>", "special": true}$more],
- "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true}, "decoder": {"type": "ByteLevel"},
- "model": {"type": "BPE", "vocab": {$vocab}, "merges": []}}
-END
-    cat >"$model/tokenizer_config.json" <<'END'
-{"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<s>",
- "chat_template": "{% for m in messages %}{% if m['role'] == 'user' %}{{ 'u:' + m['content'] + ' ' }}{% else %}{{ 'a:' + m['content'] + '</s>' }}{% endif %}{% endfor %}{% if add_generation_prompt %}a:{% endif %}"}
-END
-}
 make_model llava_clip_llama "$model" || exit 2
 mixed=$tmp/mixed two=$tmp/two held=$tmp/held text=$tmp/text
 "$tools/forge_conversations" "$mixed" 40 0 3 1 && "$tools/forge_conversations" "$two" 400 2 2 2 && "$tools/forge_conversations" "$held" 100 2 2 3 &&
@@ -101,14 +87,16 @@ resumes() {
 }
 check 'holdout, evaluation, resume: same bytes' resumes
 
-# The frozen tower runs apart from the step, over the images that there are. On a GPU cuBLASLt may multiply a row otherwise among fewer rows.
+# The frozen tower runs apart from the step, over the images that there are. A GPU may have another kernel for the
+# products of fewer images: there the run that is resumed is compared with one that is not.
 encoded() {
+    local whole=inline
+    [ "$DEVICE" = cpu ] || whole=2
     local with=(--set 'model.freeze=["vision_tower.*"]' --set data.holdout=0.2 --set train.eval_every=2 --set train.save_every=2 --set train.effective_batch=3 --set memory.micro_batch=2) packing
     for packing in true false; do
-        expect 0 '' run plain "${with[@]}" --set train.steps=6 --set data.packing=$packing --set memory.encode=inline || return 1
+        expect 0 '' run plain "${with[@]}" --set train.steps=6 --set data.packing=$packing --set memory.encode=$whole || return 1
         expect 0 '' run other "${with[@]}" --set train.steps=2 --set data.packing=$packing --set memory.encode=2 || return 1
         expect 0 'resuming after step 2' resumed other "${with[@]}" --set train.steps=6 --set data.packing=$packing --set memory.encode=2 || return 1
-        if [ "$DEVICE" = cuda ]; then "$tools/compare" "$(weights plain)" "$(weights other)" --logits 1e-3 && continue || return 1; fi
         same "$(weights plain)" "$(weights other)" || return 1
         [ "$(grep -o '"eval_loss": *[0-9.e-]*' "$tmp/plain/metrics.jsonl")" = "$(grep -o '"eval_loss": *[0-9.e-]*' "$tmp/other/metrics.jsonl")" ] || { echo "another evaluation"; return 1; }
     done
@@ -188,12 +176,24 @@ loss() { sed -n 's/.*"eval_loss":\([^,]*\),.*/\1/p' "$tmp/$1/metrics.jsonl" | ta
 learns() {
     local with=(--set train.effective_batch=16 --set memory.micro_batch=16 --set "data.train=$two/chats.json" --set "data.validation=$held/chats.json") seen blind fresh
     local images=(--set "data.images=$two/images" --set "data.validation_images=$held/images") blank=(--set "data.images=$two/blank" --set "data.validation_images=$held/blank")
-    expect 0 '' run plain "${with[@]}" "${images[@]}" --set train.steps=120 && seen=$(loss plain) || return 1
+    expect 0 '' run seen "${with[@]}" "${images[@]}" --set train.steps=120 && seen=$(loss seen) || return 1
     expect 0 '' run plain "${with[@]}" "${blank[@]}" --set train.steps=120 && blind=$(loss plain) || return 1
     expect 0 '' run plain "${with[@]}" "${images[@]}" --set train.steps=1 --set train.learning_rate=0 && fresh=$(loss plain) || return 1
     echo "loss $seen; without seeing $blind; untrained $fresh"
     awk -v a="$seen" -v b="$blind" -v c="$fresh" 'BEGIN { exit !(a < 0.2 && b > a + 0.6 && c > a + 0.6) }'
 }
 check 'counts over two images: 0.6 below blank images and the untrained' learns
+# exact IMAGES: the share of the numbers that the model of `learns` says for the held-out questions, in percent. The most usual number is 27 % of them.
+exact() {
+    "$binary" eval "$tmp/run.yaml" --model "$tmp/seen/model" --set "data.validation=$held/chats.json" --set "data.validation_images=$held/$1" --max-new 3 --loss 2>"$tmp/err" >"$tmp/out" || return 1
+    awk '/chats.json/ { print int($3) }' "$tmp/out"
+}
+answers() {
+    local seen blind
+    seen=$(exact images) && grep -q "^loss $(loss seen | cut -c 1-6)" "$tmp/out" && blind=$(exact blank) || { cat "$tmp/out" "$tmp/err"; return 1; }
+    echo "$seen % right; of blank images $blind %"
+    [ "$seen" -ge 85 ] && [ "$blind" -le 45 ]
+}
+check 'eval: the numbers, and the loss of training' answers
 
 summary

@@ -119,6 +119,9 @@ static const char everything[] =
     "  too_long: cut\n"
     "  max_images: 0\n"
     "  too_many_images: split\n"
+    "  max_frames: 32\n"
+    "  fps: 0.5\n"
+    "  tokens_per_frame: 16\n"
     "  store: stores/chats\n"
     "  images: images\n"
     "  masks: labels\n"
@@ -128,6 +131,7 @@ static const char everything[] =
     "  image_suffix: _0000\n"
     "  mask_prefix: seg_\n"
     "  mask_suffix: _segmentation\n"
+    "  mask_reads: answer\n"
     "  holdout: 0\n"
     "  split_seed: 3\n"
     "  train_list: train.txt\n"
@@ -162,7 +166,7 @@ static const char everything[] =
     "  embeddings: off\n"
     "  max_bad: 0.01\n"
     "prompts: {iterations: 8, box: 0.25, jitter: 0.2}\n"
-    "loss: {preset: equal-weights, focal: 10, dice: 2, iou: 0.5, alpha: 0.5, gamma: 1.5, smooth: 1e-3}\n"
+    "loss: {preset: equal-weights, focal: 10, dice: 2, iou: 0.5, alpha: 0.5, gamma: 1.5, smooth: 1e-3, masks: 2, text: 0.25}\n"
     "train: {steps: 1e3, effective_batch: 32, learning_rate: 3e-5, schedule: step, warmup_steps: 10, warmup_ratio: 0,\n"
     "  milestones: [60, 1e2], step_gamma: 0.2, min_lr_rate: 0, layer_decay: 0.8,\n"
     "  groups: [{match: '*.bias', weight_decay: 0, lr_scale: 2.5}, {match: [a.*, '*b,c'], frozen: true, learning_rate: null}],\n"
@@ -231,6 +235,7 @@ static void test_every_key(void **state)
     assert_string_equal(c.data_system, "Be kind, and brief");
     assert_true(c.data_train_on == TRAIN_ON_LAST && !c.data_packing && c.data_too_long == TOO_LONG_CUT);
     assert_true(c.data_max_images == 0 && c.data_too_many_images == TOO_MANY_SPLIT);
+    assert_true(c.data_max_frames == 32 && c.data_fps == 0.5 && c.data_tokens_per_frame == 16);
     assert_true(c.train_eval_samples == 0 && c.train_eval_max_new == 77);
     assert_int_equal(c.device_kind, ON_CPU);
     assert_int_equal(c.device_threads, 2);

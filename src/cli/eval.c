@@ -91,7 +91,17 @@ static void put_score(struct json_writer *w, const char *name, const struct scor
     json_end(w);
 }
 
-static void print_json(const struct eval *v, struct text *out)
+/* Of a model that answers in words too: their scores, after those of the masks. It needs memory of its own, so the run is closed. */
+static int add_answers(struct eval *v, struct json_writer *w, struct text *out, struct error *e)
+{
+    if (!prs_model(&v->run.model)) return PL_OK;
+    feed_close(&v->feed);
+    run_close(&v->run);
+    v->run = (struct run){0};
+    return eval_questions(&v->config, &v->text, w, out, e);
+}
+
+static int print_json(struct eval *v, struct text *out, struct error *e)
 {
     const struct scores *s = &v->found.scores;
     struct json_writer w = {.out = out, .indent = 2};
@@ -109,29 +119,30 @@ static void print_json(const struct eval *v, struct text *out)
         put_score(&w, s->prompts[p], &x);
     }
     json_end(&w);
+    int rc = add_answers(v, &w, out, e);
     json_end(&w);
     text_printf(out, "\n");
+    return rc;
 }
 
-static int report(const struct eval *v, struct error *e)
+static int report(struct eval *v, struct error *e)
 {
     struct text out = {0}, csv = {0};
     char arena[32], time[32], left[512];
     int rc = PL_OK;
+    scores_csv(&v->found.scores, &csv);
     if (v->json) {
-        print_json(v, &out);
+        rc = print_json(v, &out, e);
     } else {
         scores_print(&v->found.scores, &out);
         print_worst(v, &out);
         text_printf(&out, "\nloss %.6g over %llu images, %llu of them unreadable, %s, arena %s\n", v->loss, (unsigned long long)v->feed.samples,
                     (unsigned long long)v->feed.broken, duration_print(v->seconds, time), size_print(plan_arena(&v->run.plan), arena));
         if (feed_print_left(&v->feed, left, sizeof left)) text_printf(&out, "%s\n", left);
+        rc = add_answers(v, NULL, &out, e);
     }
-    fputs(out.at, stdout);
-    if (v->csv) {
-        scores_csv(&v->found.scores, &csv);
-        rc = file_write_atomic(v->csv, csv.at, csv.n, e);
-    }
+    if (!rc) fputs(out.at, stdout);
+    if (!rc && v->csv) rc = file_write_atomic(v->csv, csv.at, csv.n, e);
     text_free(&out);
     text_free(&csv);
     return rc;
@@ -172,11 +183,12 @@ static int evaluate(struct eval *v, const char *folder, struct error *e)
 /* Options of the other kind of model. */
 static int check_options(struct eval *v, bool text, struct error *e)
 {
+    const bool table = v->config.data_format == FORMAT_CSV; /* which may have questions and answers */
     const struct {
         const char *name;
         bool given, text;
-    } options[] = {{"--data", v->data.n > 0, true}, {"--samples", v->text.samples > 0, true}, {"--max-new", v->text.max_new > 0, true}, {"-o", v->text.answers, true},          {"--loss", v->text.loss, true},
-                   {"--csv", v->csv, false},        {"--overlays", v->overlays, false},       {"--worst", v->worst != UINT64_MAX, false}};
+    } options[] = {{"--data", v->data.n > 0, true}, {"--samples", v->text.samples > 0 && !table, true}, {"--max-new", v->text.max_new > 0 && !table, true}, {"-o", v->text.answers, true},
+                   {"--loss", v->text.loss, true},  {"--csv", v->csv, false},        {"--overlays", v->overlays, false},       {"--worst", v->worst != UINT64_MAX, false}};
     for (size_t i = 0; i < COUNT(options); i++)
         if (options[i].given && options[i].text != text)
             return error_set(e, PL_USAGE, "%s is for %s, and data.format is %s", options[i].name, options[i].text ? "conversations" : "masks", batch_format(&v->config));

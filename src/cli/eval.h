@@ -29,6 +29,10 @@ struct eval_text {
     bool json;
 };
 
+/* Answers the questions of the validation rows of a table, and adds the scores to a JSON map `w`, or if that is NULL to `out`. */
+struct json_writer;
+int eval_questions(const struct config *c, const struct eval_text *o, struct json_writer *w, struct text *out, struct error *e);
+
 /* Answers the conversations of data.validation, scores the answers and prints the scores. */
 int eval_text(const struct config *c, const struct eval_text *o, struct error *e);
 

@@ -91,7 +91,7 @@ static int plan(int argc, char **argv, struct error *e)
 }
 
 const struct command command_plan = {
-    "plan", "plan RUN.yaml [--config-from FILE]... [--memory SIZE] [--adapter DIR] [--set key=value]... [--plan PLAN.json] [--json] [--explain] [-o PLAN.json]\n"
+    "plan", "plan RUN.yaml [--config-from FILE]... [--preset NAME] [--memory SIZE] [--adapter DIR] [--set key=value]... [--plan PLAN.json] [--json] [--explain] [-o PLAN.json]\n"
     "       plimsoll plan RUN.yaml --compare | --frontier | --devices 8,16,24 [--rules-of-thumb] [--images N] [--frames N] [--masks N] [--json]",
     "Finds the fastest training step that fits the memory budget and prints where every byte goes, before anything runs.\n"
     "A plan combines gradient accumulation (memory.micro_batch), gradient checkpointing, also called activation checkpointing\n"
@@ -99,6 +99,7 @@ const struct command command_plan = {
     "or mask decoder (memory.head_chunks), and with memory.allow 8-bit Adam and 4-bit weights. All memory of a step is\n"
     "allocated once before the first step: a run that starts does not run out of memory later. Exit code 3: no plan fits.\n"
     CONFIG_FROM_HELP
+    PRESET_HELP
     "  --memory SIZE    the budget, such as 24GiB: memory.budget\n"
     "  --adapter DIR    a LoRA adapter, as PEFT or a run with an adapter saves it, instead of the one in RUN.yaml: adapter.path\n"
     "  --explain        also lists every storage with its offset and lifetime, and says why `device: auto` is this device\n"
@@ -110,5 +111,5 @@ const struct command command_plan = {
     "                   each. For a size, the figures of a GPU of about that memory are used, and named\n"
     "  --rules-of-thumb with --devices: compares with rules of thumb from guides, and lists their errors\n"
     "  --images N, --frames N   adds N images or frames to a language model's sequence: those of the model, with its vision\n"
-    "                   tower (data.max_images); of a model of text alone 576 tokens each\n"
+    "                   tower (data.max_images, data.max_frames); of a model of text alone 576 tokens each\n"
     "  --masks N        masks per image: data.max_masks", plan};

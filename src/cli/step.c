@@ -4,7 +4,7 @@
  *
  * Names are those of the Hugging Face forward. A language model takes input_ids, labels,
  * attention_mask and position_ids and writes logits and loss; without labels only logits. One that takes images among
- * its tokens also takes pixel_values, the images of the whole batch. A vision tower takes pixel_values and writes
+ * its tokens also takes pixel_values, the images of the whole batch, and frame_values, the frames of its videos. A vision tower takes pixel_values and writes
  * last_hidden_state and hidden_states.N. A mask model (SAM) takes pixel_values and prompts and
  * writes pred_masks and iou_scores. The loss of a tower or a mask model is the mean square of the
  * output that the file's metadata names as loss_output; with gt_masks it is the training loss,
@@ -22,6 +22,7 @@ static int run_once(struct step *s, const struct config *c, const struct options
     struct run_options ro = {.train = false, .B = s->B, .T = s->T, .loss_output = s->loss_output, .packed = s->packed, .size = s->size};
     if (s->prompted) ro.own = &s->prompts, ro.own_bytes = sizeof s->prompts;
     if (s->reasons) ro.own = &s->prs, ro.own_bytes = sizeof s->prs;
+    if (!ro.own && s->frames.tokens_per_frame) ro.own = &s->frames, ro.own_bytes = sizeof s->frames;
     int rc = run_plan(&s->run, c, &ro, e);
     if (!rc) rc = run_start(&s->run, NULL, true, e);
     if (!rc) rc = step_put_inputs(s, e);
@@ -68,6 +69,7 @@ static int step_files(const struct options *o, struct error *e)
     if (!c.memory_precision.chosen) c.memory_precision = (struct config_setting){true, "f32"};
     c.model_path = (char *)o->model;
     c.model_preset = NULL;
+    s.frames.tokens_per_frame = c.data_tokens_per_frame;
     rc = open_batch(&s, &c, o, e);
     s.prompts.loss = batch_loss(&c);
     batch_prs(&c, &s.prs);

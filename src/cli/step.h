@@ -13,6 +13,7 @@
 
 #include "io/safetensors.h"
 #include "engine/run.h"
+#include "models/images.h"
 #include "models/masks.h"
 #include "models/prs_med.h"
 
@@ -26,6 +27,7 @@ struct step {
     struct prs_batch prs;        /* of a PRS-Med model... */
     bool reasons;                /* ...which it is */
     bool packed;                 /* the batch has padding or position_ids (batch.packed) */
+    struct image_batch frames;   /* how those of videos are pooled, of a model that takes images */
     int64_t *image_at;           /* images of padded pixel_values, size['N'] of them: their numbers in the file; NULL: all */
     const char *loss_output;     /* of a tower, from the file's metadata; NULL: the model's default */
     bool has_loss;

@@ -65,7 +65,7 @@ static int check_entry(struct step *s, const struct port *p, const struct st_ent
     for (int i = 0; i < t->rank; i++) {
         if (p->dim[i] == OPEN('T') && t->dims[i] < 2)
             return error_set(e, PL_USAGE, "%s: %s has T = %lld, it must be at least 2", path, t->name, (long long)t->dims[i]);
-        const bool none = t->dims[i] < 1 && (i || p->dim[i] != OPEN_IMAGES);
+        const bool none = t->dims[i] < 1 && (i || (p->dim[i] != OPEN_IMAGES && p->dim[i] != OPEN_FRAMES));
         if (none || (p->dim[i] < 0 && t->dims[i] > SIZE_MOST))
             return error_set(e, PL_USAGE, "%s: %s has %lld in dimension %d, it must be between 1 and %d", path, t->name,
                              (long long)t->dims[i], i, SIZE_MOST);

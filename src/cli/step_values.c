@@ -125,11 +125,14 @@ static int convert(struct step *s, const struct port *p, const struct st_entry *
     }
 }
 
+/* The graph's input for a port: frames follow the images. */
+static const char *input_name(const struct port *p) { return p->dim[0] == OPEN_FRAMES ? "pixel_values" : p->name; }
+
 /* Whether the graph has an input for this port. Prompts that are not given have none. */
 static bool is_input(const struct step *s, const struct port *p)
 {
     struct run_input x;
-    return run_input(&s->run, p->name, &x);
+    return run_input(&s->run, input_name(p), &x);
 }
 
 static int put_port(struct step *s, int k, const struct row_buffer *b, struct error *e)
@@ -139,7 +142,7 @@ static int put_port(struct step *s, int k, const struct row_buffer *b, struct er
     bool input = is_input(s, p);
     if (p->values == VALUES_PADDING || p->values == VALUES_POSITIONS) return PL_OK; /* step_put_rows */
     if (!t && !input) return PL_OK;
-    const int64_t rows = p->dim[0] > 0 ? p->dim[0] : s->size[-p->dim[0]];
+    const int64_t rows = p->dim[0] > 0 ? p->dim[0] : s->size[-p->dim[0]], before = p->dim[0] == OPEN_FRAMES ? s->size['N'] : 0;
     const uint64_t bytes = t && t->elements ? (uint64_t)b->n * (t->bytes / (uint64_t)t->elements) : 0;
     int rc = PL_OK;
     for (int64_t r = 0; r < rows && !rc; r++) {
@@ -147,7 +150,7 @@ static int put_port(struct step *s, int k, const struct row_buffer *b, struct er
         if (t) rc = st_read(&s->in, t, (uint64_t)at * bytes, bytes, b->raw, e);
         if (!t) fill_absent(p, b);
         else if (!rc) rc = convert(s, p, t, r, b, e);
-        if (!rc && input) rc = run_write_bytes(&s->run, p->name, (uint64_t)(r * b->bytes), b->ready, (uint64_t)b->bytes, e);
+        if (!rc && input) rc = run_write_bytes(&s->run, input_name(p), (uint64_t)((before + r) * b->bytes), b->ready, (uint64_t)b->bytes, e);
     }
     return rc;
 }

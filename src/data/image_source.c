@@ -27,6 +27,16 @@ int image_source_open(struct image_source *s, const struct model *m, const struc
     return rc;
 }
 
+int image_source_take_videos(struct image_source *s, const struct model *m, const struct video_options *o, int64_t tokens, struct error *e)
+{
+    int64_t features;
+    if (m->images->layout == IMAGE_AS_TILES) return error_set(e, PL_USAGE, "data.max_frames is %u, and a %s takes no videos here: set it to 0", o->max_frames, m->family->model_type);
+    if (images_frame_tokens(m, tokens, &features, e)) return e->code;
+    s->videos = *o;
+    s->text.frame_features = (uint32_t)features;
+    return PL_OK;
+}
+
 void image_source_close(struct image_source *s)
 {
     if (s->files) image_files_close(s->files);
@@ -37,8 +47,13 @@ uint64_t image_source_fingerprint(const struct image_source *s)
 {
     const struct image_processor *p = &s->processor;
     const uint32_t tiles[] = {p->tile, p->split, p->resize, p->longest_edge, p->height, p->width};
-    const uint64_t text = image_text_fingerprint(&s->text);
-    return s->text.layout == IMAGE_AS_TILES ? hash_bytes(tiles, sizeof tiles, text) : text;
+    uint64_t hash = image_text_fingerprint(&s->text);
+    if (s->text.layout == IMAGE_AS_TILES) hash = hash_bytes(tiles, sizeof tiles, hash);
+    if (s->videos.max_frames) {
+        hash = hash_bytes(&s->videos.fps, sizeof s->videos.fps, hash);
+        hash = hash_bytes((const uint32_t[]){s->videos.max_frames, s->text.frame_features}, 2 * sizeof(uint32_t), hash);
+    }
+    return hash;
 }
 
 /* --- pixels ------------------------------------------------------------------------------------- */
@@ -72,12 +87,22 @@ int image_source_read(const struct image_source *s, const char *reference, struc
 
 /* --- tiles -------------------------------------------------------------------------------------- */
 
+static int count_frames(const struct image_source *s, const char *reference, uint32_t *frames, struct error *e)
+{
+    struct text path = {0};
+    int rc = image_files_video(s->files, reference, &path, e);
+    if (!rc) rc = video_scan(path.at, &s->videos, frames, e);
+    text_free(&path);
+    return rc;
+}
+
 int image_source_tiles(const struct image_source *s, const char *reference, struct image_tiles *out, struct error *e)
 {
     uint64_t bytes = 0;
     uint32_t width, height;
     size_t n = 0, room;
     *out = (struct image_tiles){0};
+    if (media_is_video(reference)) return count_frames(s, reference, &out->frames, e);
     if (s->text.layout != IMAGE_AS_TILES) return PL_OK;
     if (image_files_find(s->files, reference, &bytes, e)) return e->code;
     void *file = mem_alloc(bytes + 1);

@@ -132,14 +132,15 @@ static int describe_images(const struct config *c, const struct model *m, bool t
 /* Rows of text with images. Without data, and without data.max_images, the model's default stays: an image a sample. */
 static int describe_image_rows(const struct config *c, const struct model *m, struct bump *memory, struct run_batches *out, struct error *e)
 {
-    const bool conversations = c->data_format == FORMAT_CONVERSATIONS, given = c->data_max_images >= 0;
+    const bool conversations = c->data_format == FORMAT_CONVERSATIONS, given = c->data_max_images >= 0 || c->data_max_frames, room = conversations || (given && !c->data_train.n);
     struct image_batches *b = bump_alloc(memory, sizeof *b);
-    *b = (struct image_batches){.batch.images = conversations || (given && !c->data_train.n) ? batch_images(c, m->images->features) : 0};
+    *b = (struct image_batches){.batch = {.images = room ? batch_images(c, m->images->features) : 0, .frames = room ? c->data_max_frames : 0}};
     out->feed = b;
+    if (b->batch.frames && images_frame_tokens(m, c->data_tokens_per_frame, &b->batch.tokens_per_frame, e)) return config_at_key(c, KEY_data_tokens_per_frame, e);
     if (conversations || given || c->data_train.n) out->own = &b->batch;
-    if (!conversations || !b->batch.images) return PL_OK;
-    b->rows = (struct image_rows_options){.sequence = (uint32_t)c->data_sequence, .images = (uint32_t)b->batch.images, .threads = (uint32_t)c->data_threads, .slots = slots_of(c),
-                                          .reader = {.range = feed_range(c), .room = room_of(c)}};
+    if (!conversations || !(b->batch.images + b->batch.frames)) return PL_OK;
+    b->rows = (struct image_rows_options){.sequence = (uint32_t)c->data_sequence, .images = (uint32_t)b->batch.images, .frames = (uint32_t)b->batch.frames, .threads = (uint32_t)c->data_threads,
+                                          .slots = slots_of(c), .reader = {.range = feed_range(c), .room = room_of(c), .fps = c->data_fps, .max_frames = (uint32_t)c->data_max_frames}};
     if (image_source_processor(&b->rows.reader.processor, m, e)) return e->code;
     out->loader_bytes = image_rows_bytes(&b->rows);
     return PL_OK;

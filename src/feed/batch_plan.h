@@ -34,7 +34,7 @@ struct mask_batches *mask_batches(const struct run *r);
 /* What a run of a model that takes images among its tokens has beyond other runs of text (run_batches.feed). */
 struct image_batches {
     struct image_batch batch;       /* batch.own */
-    struct image_rows_options rows; /* with batch.images > 0 and conversations as data */
+    struct image_rows_options rows; /* with room for images or frames, and conversations as data */
     struct image_rows *loader;      /* in run_loader_memory, while a feed of it is open; training and validation share it */
 };
 /* NULL: not such a run. */

@@ -147,10 +147,11 @@ static int put_index(struct generator *a, int32_t *ids, int64_t n, int64_t T, st
 /* Runs a program of T tokens on the next n of the text. */
 static int run_tokens(struct generator *a, enum program p, int64_t T, const int32_t *ids, int64_t n, struct error *e)
 {
+    struct run_input image_tokens;
     int32_t *x = a->inputs;
     int rc = PL_OK;
     for (int64_t t = 0; t < T; t++) x[t] = t < n ? ids[t] : 0;
-    if (a->room && p == PROGRAM_PROMPT) rc = put_index(a, x, n, T, e);
+    if (p == PROGRAM_PROMPT && run_input(a->run, "image_index", &image_tokens)) rc = put_index(a, x, n, T, e);
     if (!rc) rc = put_input(a, "input_ids", T, e);
     for (int64_t t = 0; t < T; t++) x[t] = t < n ? (int32_t)(a->length + t) : -1;
     if (!rc) rc = put_input(a, "position_ids", T, e);

@@ -55,7 +55,7 @@ static struct value *all_but_last(const struct value *messages, struct bump *b)
 }
 
 /* The images of the prompt: the first ones of the sample. An answer may have more. */
-static enum conversation_fault ask_images(const struct prompts *p, const struct conversation *c, struct asking *a, struct error *e)
+static enum conversation_fault ask_images(const struct prompts *p, struct conversation *c, struct asking *a, struct error *e)
 {
     struct text_images all;
     const enum conversation_fault f = tokenize_images(p->has_images ? &p->images : NULL, c, &a->b, &all, e);
@@ -66,7 +66,7 @@ static enum conversation_fault ask_images(const struct prompts *p, const struct 
     return prompts_images(p, a->images, n, &a->b, &a->read, &a->slots, &a->image_bytes, e) ? SAMPLE_FILES : SAMPLE_FINE;
 }
 
-static enum conversation_fault ask(const struct prompts *p, const struct conversation *c, struct asking *a, struct error *e)
+static enum conversation_fault ask(const struct prompts *p, struct conversation *c, struct asking *a, struct error *e)
 {
     a->reference = c->messages ? value_get(c->messages->items[c->messages->count - 1], "content")->text : c->completion;
     const enum conversation_fault f = ask_images(p, c, a, e);

@@ -43,7 +43,7 @@ struct port {
     int64_t dim[MAX_RANK];  /* a size, or OPEN(letter); B need not be the first, and an input that all samples share has none */
     bool optional;
 };
-enum { MODEL_PORTS = 10 };
+enum { MODEL_PORTS = 11 };
 
 struct mask_model;
 struct image_model;
@@ -70,6 +70,7 @@ struct model {
     const char *loss_output; /* the output of which the mean square is the loss; NULL: the model has its own loss */
     struct part *parts;     /* put together from these; each has weights of its own, if path is "" */
     int n_parts;
+    bool answers_partly;    /* generation of text builds a part of it */
     bool partial;           /* only a part is built: the folder holds weights that the graph does not use */
 };
 
