@@ -164,6 +164,11 @@ rows() {
     grep 'frames of videos' "$tmp/err"
 }
 check 'rows with images and videos' rows
+inspected() {
+    "$binary" data inspect "$train/chats.json" --model "$model" --set data.sequence=64 --set data.max_images=1 --set data.max_frames=12 --set data.tokens_per_frame=1 --set "data.images=$train/videos" >"$tmp/out" || return 1
+    grep '^frames      1200 of videos, 8.96 a row of at most 12' "$tmp/out" || { cat "$tmp/out"; return 1; }
+}
+check 'data inspect' inspected
 check 'other threads and slots: same bytes' same_as other --set data.threads=4 --set data.prefetch=1
 check 'recompute: same bytes' same_as other --set memory.recompute=all
 # The tower in a loop over images and frames, or as a part of the step.
