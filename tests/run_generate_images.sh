@@ -17,17 +17,18 @@ field() { "$tools/json_get" "$1" "$2"; }
 
 # answers CHUNK: 0 is the planner's.
 answers() {
-    local folder names options prompt want got arguments name n=0
-    while read -r folder names options prompt want; do
+    local folder adapter names options prompt want got arguments name n=0
+    while read -r folder adapter names options prompt want; do
         arguments=(--model "tests/golden/$folder" "--ids=$prompt" --max-new 24)
         [ "$1" = 0 ] || arguments+=(--chunk "$1")
         [ "$options" = - ] || arguments+=("$options")
+        [ "$adapter" = - ] || arguments+=(--adapter "tests/golden/$adapter")
         [ "$names" = - ] || for name in ${names//,/ }; do arguments+=(--image "$images/$name.png"); done
         got=$(generate "${arguments[@]}" 2>"$tmp/err") || { cat "$tmp/err"; return 1; }
-        [ "$got" = "$want" ] || { echo "$folder $names, prompt $prompt:"; echo "  found    $got"; echo "  expected $want"; return 1; }
+        [ "$got" = "$want" ] || { echo "$folder $adapter $names, prompt $prompt:"; echo "  found    $got"; echo "  expected $want"; return 1; }
         n=$((n + 1))
     done <tests/golden/generate_images.txt
-    [ "$n" -ge 10 ] || { echo "$n cases"; return 1; }
+    [ "$n" -ge 11 ] || { echo "$n cases"; return 1; }
     echo "$n answers of up to 24 tokens, 0 to 3 images"
 }
 check "ids of transformers" answers 0

@@ -199,7 +199,12 @@ static void show_sample(const struct config *c, const struct tokenize_options *o
         if (!s->messages) text_printf(&whole, "%s%s", s->prompt, s->completion), show_end(o, &t.tokens.tokens, &whole);
         const struct text *text = s->messages ? &t.text : &whole;
         const uint32_t labels = mark_labels(c, &t, text->n ? text->at : "", text->n, &marked);
-        text_printf(out, "%s; %u tokens, %u with labels\n%s\n", plain.n ? plain.at : "text", t.tokens.tokens.n, labels, marked.n ? marked.at : "");
+        if (!s->messages) text_printf(&plain, "text");
+        for (uint32_t i = 0; i < s->media->count; i++) {
+            text_printf(&plain, i ? ", " : "; ");
+            put_text(&plain, s->media->items[i]->text, min_u64(80, strlen(s->media->items[i]->text))); /* data: URLs are long */
+        }
+        text_printf(out, "%s; %u tokens, %u with labels\n%s\n", plain.at, t.tokens.tokens.n, labels, marked.n ? marked.at : "");
         text_free(&whole);
     }
     text_free(&marked);

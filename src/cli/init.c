@@ -475,7 +475,7 @@ const struct command command_init = {
     "                  conversations: .json or .jsonl of LLaVA, ShareGPT, OpenAI messages, Alpaca, prompt and\n"
     "                  completion, or text\n"
     "  --bytes         the data are files of any kind, and each byte is a token (data.format: bytes)\n"
-    "  --template FILE conversations: a chat template (data.template), if the model's folder has none; or chatml\n"
+    "  --template FILE conversations: a chat template (data.template), if the model's folder has none; or chatml, mistral_instruct, vicuna_v1\n"
     "  --out FOLDER    the value of train.out; default: runs/MODEL-DATA\n"
     "  --config-from FILE  instead of a model and data: prints what the configuration of another program says (Hugging Face\n"
     "                  TrainingArguments, TRL, LLaMA-Factory, DeepSpeed, Accelerate, a training command line), with where\n"

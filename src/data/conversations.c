@@ -43,12 +43,18 @@ static struct byte_range clip(struct byte_range r, struct byte_range part)
     return r;
 }
 
+/* Images have no labels, also where all tokens have one. */
+static bool is_image(const struct conversations *c, int32_t token) { return c->o.images.features && token == c->o.images.token; }
+
 static uint32_t count_labels(const struct conversations *c, const struct stored_sample *x, struct byte_range part)
 {
     struct labels l;
     uint32_t sum = 0;
     find_labels(c, x, part, &l);
-    for (uint32_t k = 0; k < l.n; k++) sum += clip(l.at[k], part).end - clip(l.at[k], part).begin;
+    for (uint32_t k = 0; k < l.n; k++) {
+        const struct byte_range r = clip(l.at[k], part);
+        for (uint32_t t = r.begin; t < r.end; t++) sum += !is_image(c, c->store.ids[x->first + t]);
+    }
     return sum;
 }
 
@@ -173,8 +179,6 @@ static void use_samples(struct conversations *c)
     mem_free(held);
 }
 
-static bool is_image(const struct conversations *c, int32_t token) { return c->o.images.features && token == c->o.images.token; }
-
 /* Names the first id beyond the vocabulary, but for that of images, which need not be in it. */
 static int refuse_id(const struct conversations *c, struct error *e)
 {
@@ -298,8 +302,11 @@ static void put_sample(const struct conversations *c, const struct used_sample *
     find_labels(c, x, part_of(u), &l);
     for (uint32_t k = 0; k < l.n; k++) {
         const struct byte_range r = clip(l.at[k], part_of(u));
-        for (uint32_t t = r.begin - u->begin; t < r.end - u->begin; t++) out->labels[at + t] = ids[t];
-        out->labelled += r.end - r.begin;
+        for (uint32_t t = r.begin - u->begin; t < r.end - u->begin; t++) {
+            if (is_image(c, ids[t])) continue;
+            out->labels[at + t] = ids[t];
+            out->labelled++;
+        }
     }
 }
 

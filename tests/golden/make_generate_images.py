@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Golden file for `plimsoll generate --image`, made with transformers.
 
-    python tests/golden/make_generate_images.py       after make_llava.py and make_llava_text.py, whose models and images it uses
+    python tests/golden/make_generate_images.py       after make_llava.py, make_peft.py and make_llava_text.py, whose models and images it uses
 
-    generate_images.txt   one case a line: model folder, images with commas between them or -, options of the command or -, prompt,
+    generate_images.txt   one case a line: model folder, adapter folder or -, images with commas between them or -, options of the command or -, prompt,
                           answer. Ids have commas between them; image tokens are in the prompt, -200 in the original layout.
 
 Answers are model.generate(do_sample=False) in float32 on the CPU, with pixel values by transformers' image processors. At every token the
@@ -16,6 +16,7 @@ import random
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
+from peft import PeftModel
 from PIL import Image
 from transformers import CLIPImageProcessor, Idefics3ImageProcessor, SiglipImageProcessor
 from transformers.utils import logging
@@ -27,13 +28,15 @@ logging.set_verbosity_error()
 HERE = os.path.dirname(os.path.abspath(__file__))
 IMAGES = os.path.join(HERE, "llava_text", "images")
 NEW = 24
+# model, adapter, images
 CASES = [
-    ("llava_clip_llama", []), ("llava_clip_llama", ["square"]), ("llava_clip_llama", ["wide", "tall", "small"]),
-    ("llava_clip_mistral", ["tall", "square"]),
-    ("llava_siglip_qwen2", ["large"]), ("llava_siglip_qwen2", ["small", "wide", "large"]),
-    ("llava_original", ["square", "large"]),
-    ("smolvlm", ["small"]), ("smolvlm", ["wide", "square"]),
-    ("idefics3", ["tall"]),
+    ("llava_clip_llama", None, []), ("llava_clip_llama", None, ["square"]), ("llava_clip_llama", None, ["wide", "tall", "small"]),
+    ("llava_clip_mistral", None, ["tall", "square"]),
+    ("llava_siglip_qwen2", None, ["large"]), ("llava_siglip_qwen2", None, ["small", "wide", "large"]),
+    ("llava_original", None, ["square", "large"]),
+    ("smolvlm", None, ["small"]), ("smolvlm", None, ["wide", "square"]),
+    ("idefics3", None, ["tall"]),
+    ("llava_clip_llama", "peft/llava", ["tall", "square"]),
 ]
 PENALTY = {"smolvlm": 1.4, "idefics3": 1.4}  # their answers would repeat one token
 
@@ -86,9 +89,11 @@ def answer(model, c, prompt, values, penalty):
 def main():
     r = random.Random(7)
     lines = []
-    for name, images in CASES:
+    for name, adapter, images in CASES:
         c = make_llava.CASES[name]
         model = make_llava.load_model(os.path.join(HERE, name), c, torch.float32)
+        if adapter:
+            model = PeftModel.from_pretrained(model, os.path.join(HERE, adapter)).eval()
         token = make_llava.text_case(c)["vocab"] - 1
         values = pixels(c, images).float() if images else None
         penalty = PENALTY.get(name, 1.0)
@@ -104,7 +109,7 @@ def main():
         if make_llava.is_original(c):
             prompt = [-200 if t == token else t for t in prompt]
         print(name, images, len(prompt), len(ids))
-        lines.append(" ".join([name, ",".join(images) or "-", f"--repetition-penalty={penalty}" if penalty != 1 else "-", ",".join(map(str, prompt)), ",".join(map(str, ids))]))
+        lines.append(" ".join([name, adapter or "-", ",".join(images) or "-", f"--repetition-penalty={penalty}" if penalty != 1 else "-", ",".join(map(str, prompt)), ",".join(map(str, ids))]))
     with open(os.path.join(HERE, "generate_images.txt"), "w") as f:
         f.write("\n".join(lines) + "\n")
 

@@ -92,10 +92,18 @@ static bool keeps_images(const struct encoder *e, const struct node *n)
     return n->op != OP_RESHAPE || i == n->attr.reshape.rank || n->attr.reshape.dim[i] % e->images == 0;
 }
 
+static bool is_read_outside(const struct encoder *e, id t)
+{
+    for (uint32_t k = 0; k < e->count; k++)
+        for (int i = 0; i < node_of(e, k)->nin && !is_encoding(e, node_of(e, k)); i++)
+            if (node_of(e, k)->in[i] == t) return true;
+    return false;
+}
+
 /* Pixels are cast before they come into the scope. */
 static bool may_move(const struct encoder *e, const struct node *n)
 {
-    if (n->op == OP_CAST && !is_encoding(e, n)) return is_images(e, n->in[0]);
+    if (n->op == OP_CAST && !is_encoding(e, n)) return is_images(e, n->in[0]) && !is_read_outside(e, n->out[0]);
     return !n->loop && !(op_table[n->op].flags & OPF_EFFECT) && is_encoding(e, n) && !e->trained[graph_block_of(e->g, n->scope)];
 }
 

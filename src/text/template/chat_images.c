@@ -31,7 +31,7 @@ static int find_token(struct image_text *x, const struct tokenizer *t, struct er
     struct error ignored;
     x->content = x->token >= 0 && x->token < tokenizer_size(t) ? tokenizer_piece(t, x->token) : NULL;
     if (!x->content || (id >= 0 && id != x->token)) return lacks_token(x, t, e);
-    const bool one = !tokenizer_encode(t, x->content, strlen(x->content), NULL, 0, false, &l, &ignored) && l.n == 1 && l.at[0].id == x->token && tokenizer_is_special(t, x->token);
+    const bool one = !tokenizer_encode(t, x->content, strlen(x->content), NULL, 0, false, &l, &ignored) && l.n == 1 && l.at[0].id == x->token && (id >= 0 || tokenizer_is_special(t, x->token));
     token_list_free(&l);
     return one ? PL_OK : lacks_token(x, t, e);
 }
