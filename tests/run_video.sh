@@ -247,7 +247,7 @@ missing() {
 check 'videos that are missing: left out, or replaced and counted' missing
 frame_damaged() {
     rm -rf "$tmp/gone" && cp -r "$held" "$tmp/gone" && for i in 3 4 5; do head -c 50 "$held/videos/$i/2.png" >"$tmp/gone/videos/$i/2.png"; done
-    expect 0 'frames of videos in row [0-9]* cannot be decoded: each is replaced by the last good one' run plain --set "data.train=$tmp/gone/chats.json" --set "data.images=$tmp/gone/videos" --set train.steps=6
+    expect 0 'gone/chats.json:[5-7]: a frame of its video cannot be decoded and is replaced by one beside it; 1 frames so far' run plain --set "data.train=$tmp/gone/chats.json" --set "data.images=$tmp/gone/videos" --set train.steps=6
 }
 check 'damaged frames: replaced, and said' frame_damaged
 
