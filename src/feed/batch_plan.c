@@ -113,6 +113,7 @@ int feed_describe(const struct config *c, const struct model *m, const struct ru
         *text = (struct image_batch){.images = 0};
         out->own = text;
     }
+    if (m->ground) out->packed = true; /* a row of queries */
     if (!m->masks) return PL_OK;
     struct mask_batches *b = bump_alloc(memory, sizeof *b);
     *b = (struct mask_batches){.prompts = out->own ? *(const struct prompting *)out->own : (struct prompting){0}};

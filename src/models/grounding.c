@@ -1,0 +1,192 @@
+/*
+ * grounding.c: which mask of an image does a text describe? (model_type arr_coc)
+ *
+ *     pixel_values ─ tower ─ patches [P,C] ─ average over a mask ─ projection ─ normalise ─ masks [M,D] ─┐
+ *     input_ids ─ decoder ─ state of a query's last token ─ projection ─ normalise ─ queries [Q,D] ──────┴─ similarity [Q,M]
+ *
+ * The similarity is the cosine divided by the temperature. The loss is InfoNCE with candidates of the same image
+ * alone, so that no split of a batch changes it: a query chooses among the masks, a mask among the queries, and
+ * the loss is the mean of both, divided by the queries of the step.
+ *
+ * The projections have no bias, so the length of what they are given does not matter after normalising: the sum
+ * over a mask's patches stands for the average.
+ */
+#include "models/grounding.h"
+
+#include <math.h>
+
+#include "models/layers.h"
+#include "models/llava.h"
+#include "models/parts.h"
+
+#define TOWER "vision_tower"
+#define DECODER "language_model"
+
+struct grounding {
+    int64_t width;      /* D */
+    int64_t state;      /* of the tower, as tower_encode takes it */
+    double temperature;
+};
+
+/* --- configuration ------------------------------------------------------------------------------- */
+
+static int parse_keys(struct grounding *c, const struct value *config, struct error *e)
+{
+    int rc = value_opt_int(config, "projection_dim", &c->width, e);
+    if (!rc) rc = value_opt_int(config, "vision_feature_layer", &c->state, e);
+    if (!rc) rc = value_opt_number(config, "temperature", &c->temperature, e);
+    if (!rc && (c->width < 1 || c->width > 1 << 20)) rc = error_set(e, PL_USAGE, "projection_dim is %lld, it must lie between 1 and %d", (long long)c->width, 1 << 20);
+    if (!rc && !(c->temperature >= 0.001 && c->temperature <= 1000)) rc = error_set(e, PL_USAGE, "temperature is %g, it must lie between 0.001 and 1000", c->temperature);
+    return rc;
+}
+
+static int describe(struct model *m, const struct grounding *c, struct error *e)
+{
+    const struct model *decoder = model_part(m, DECODER);
+    const struct tower_sizes s = tower_sizes(model_part(m, TOWER));
+    if (c->state < -s.layers - 1 || c->state > s.layers)
+        return error_set(e, PL_USAGE, "vision_feature_layer is %lld; a vision tower of %lld layers has the states %lld to %lld", (long long)c->state, (long long)s.layers,
+                         (long long)(-s.layers - 1), (long long)s.layers);
+    m->vocabulary = decoder->vocabulary;
+    m->positions = decoder->positions;
+    m->longest = decoder->longest;
+    m->image = s.image;
+    m->ground = bump_alloc(&m->memory, sizeof *m->ground);
+    m->ground->side = s.side;
+    model_add_port(m, &(struct port){"pixel_values", VALUES_REAL, 4, {OPEN('B'), s.channels, s.image, s.image}, false});
+    model_add_port(m, &(struct port){"masks", VALUES_REAL, 4, {OPEN('B'), OPEN('M'), s.side, s.side}, false});
+    model_add_port(m, &(struct port){"input_ids", VALUES_IDS, 2, {OPEN('B'), OPEN('T')}, false});
+    model_add_port(m, &(struct port){"query_index", VALUES_INDEX, 2, {OPEN('B'), OPEN('Q')}, false, .below = OPEN('T')});
+    model_add_port(m, &(struct port){"target_masks", VALUES_TARGETS, 2, {OPEN('B'), OPEN('Q')}, true, .below = OPEN('M')});
+    model_add_port(m, &(struct port){"position_ids", VALUES_POSITIONS, 2, {OPEN('B'), OPEN('T')}, true});
+    model_add_output(m, "similarity");
+    model_add_output(m, "mask_embeds");
+    model_add_output(m, "text_embeds");
+    return PL_OK;
+}
+
+static int parse_grounding(struct model *m, const struct value *config, struct error *e)
+{
+    struct grounding *c = m->config = bump_alloc(&m->memory, sizeof *c);
+    const struct value *vision, *text;
+    *c = (struct grounding){.width = 512, .state = -2, .temperature = 0.07};
+    int rc = llava_part_config(m, config, "vision_config", "clip_vision_model", "{\"model_type\": \"clip_vision_model\"}", &vision, e);
+    if (!rc) rc = llava_part_config(m, config, "text_config", "llama", "{\"model_type\": \"llama\"}", &text, e);
+    if (!rc && (rc = llava_add_tower(m, TOWER, vision, NULL, e))) error_prepend(e, "vision_config");
+    if (!rc && (rc = llava_add_decoder(m, DECODER, text, e))) error_prepend(e, "text_config");
+    if (!rc) rc = parse_keys(c, config, e);
+    return rc ? rc : describe(m, c, e);
+}
+
+/* --- layers --------------------------------------------------------------------------------------- */
+
+struct build {
+    const struct model *m;
+    struct graph *g;
+    const struct batch *batch;
+    int64_t B, T, M, Q;
+};
+
+static struct build begin(const struct model *m, struct graph *g, const struct batch *batch)
+{
+    const struct ground_batch *own = batch->own;
+    struct build b = {m, g, batch, batch->B, batch->T, GROUND_MASKS, GROUND_QUERIES};
+    if (own) b.M = own->masks, b.Q = own->queries;
+    if (batch->size) b.M = batch->size['M'], b.Q = batch->size['Q'];
+    return b;
+}
+
+static id input(const struct build *b, const char *name, enum dtype t, int64_t rows, int64_t columns)
+{
+    return graph_input(b->g, name, t, columns ? 3 : 2, (int64_t[]){b->B, rows, columns});
+}
+
+/* States [B,n,C] to unit vectors [B,n,D], in f32. */
+static id project(const struct build *b, id x, const char *name)
+{
+    const struct grounding *c = b->m->config;
+    if (!x) return 0;
+    const int64_t C = tensor_last(tensor_at(b->g, x));
+    id y = op_cast(b->g, layer_linear_init(b->g, x, "", name, c->width, (struct linear_init){.std = 1 / sqrt((double)C), .no_bias = true}), DT_F32);
+    return op_apply(b->g, OP_L2NORM, &(union attr){.rmsnorm = {.eps = 1e-12f}}, &y, 1);
+}
+
+static id embed_masks(const struct build *b)
+{
+    struct graph *g = b->g;
+    const struct grounding *c = b->m->config;
+    const struct model *tower = model_part(b->m, TOWER);
+    const struct tower_sizes s = tower_sizes(tower);
+    const int64_t patches = s.side * s.side;
+    id pixels = graph_input(g, "pixel_values", DT_F32, 4, (int64_t[]){b->B, s.channels, s.image, s.image}), x, masks = 0;
+    tower_encode(tower, g, TOWER, pixels, 1, &c->state, &x);
+    IN_SCOPE(g, "mask_projection", 0) {
+        if (s.tokens > patches) x = op_dense(g, op_slice(g, x, 1, s.tokens - patches, patches));
+        masks = project(b, op_cast(g, op_bmm(g, input(b, "masks", DT_F32, b->M, patches), x, false, false, DT_F32), DT_NONE), "mask_projection");
+    }
+    return masks;
+}
+
+static id embed_queries(const struct build *b)
+{
+    struct graph *g = b->g;
+    const struct model *decoder = model_part(b->m, DECODER);
+    id x = decoder_embed(decoder, g, DECODER, decoder_ids(g, b->batch)), queries = 0;
+    x = decoder_states(decoder, g, DECODER, x, decoder_rows(g, b->batch));
+    IN_SCOPE(g, "text_projection", 0) queries = project(b, op_gather(g, x, input(b, "query_index", DT_I32, b->Q, 0)), "text_projection");
+    return queries;
+}
+
+/* InfoNCE of the similarities [B,Q,M]. Row q of `seen` are those of all queries with q's target. */
+static id contrast(const struct build *b, id similarity)
+{
+    struct graph *g = b->g;
+    id seen = op_gather(g, op_dense(g, op_permute(g, similarity, (int[]){0, 2, 1})), input(b, "target_masks", DT_I32, b->Q, 0));
+    id both = op_concat(g, (id[]){similarity, seen}, 2, 2);
+    id logits = op_concat(g, (id[]){both, both}, 2, 1);
+    logits = op_add(g, logits, op_cast(g, input(b, "candidates", DT_F32, 2 * b->Q, b->M + b->Q), DT_F32));
+    logits = op_reshape(g, logits, 2, (int64_t[]){-1, b->M + b->Q});
+    id answers = op_reshape(g, input(b, "answers", DT_I32, 2 * b->Q, 0), 1, (int64_t[]){-1});
+    return op_scale(g, op_xent(g, logits, answers, "queries"), 0.5);
+}
+
+static void build_grounding(const struct model *m, struct graph *g, const struct batch *batch)
+{
+    const struct build b = begin(m, g, batch);
+    const struct grounding *c = m->config;
+    id masks = embed_masks(&b), queries = embed_queries(&b), similarity = 0, loss = 0;
+    IN_SCOPE(g, "loss", 0) {
+        similarity = op_scale(g, op_bmm(g, queries, masks, false, true, DT_F32), 1 / c->temperature);
+        loss = contrast(&b, similarity);
+    }
+    graph_output(g, "loss", loss);
+    if (batch->outputs || !program_is(g->at.program, PROGRAM_TRAINS)) graph_output(g, "similarity", similarity);
+    if (!batch->outputs) return;
+    graph_output(g, "mask_embeds", masks);
+    graph_output(g, "text_embeds", queries);
+}
+
+/* --- for who fills a batch -------------------------------------------------------------------------- */
+
+/* Whether another query has another target: only then a mask chooses among queries. */
+static bool has_other(const int32_t *target, int64_t Q, int64_t q)
+{
+    for (int64_t i = 0; i < Q; i++)
+        if (target[i] >= 0 && target[i] != target[q]) return true;
+    return false;
+}
+
+void ground_candidates(const bool *is_mask, int64_t M, const int32_t *target, int64_t Q, float *candidates, int32_t *answers)
+{
+    const int64_t width = M + Q;
+    for (int64_t r = 0; r < 2 * Q; r++) {
+        const int64_t q = r % Q;
+        const bool among_queries = r >= Q && target[q] >= 0 && has_other(target, Q, q);
+        float *row = candidates + r * width;
+        for (int64_t i = 0; i < M; i++) row[i] = !among_queries && is_mask[i] ? 0 : GROUND_NOT;
+        for (int64_t i = 0; i < Q; i++) row[M + i] = among_queries && (i == q || (target[i] >= 0 && target[i] != target[q])) ? 0 : GROUND_NOT;
+        answers[r] = target[q] < 0 ? -100 : among_queries ? (int32_t)(M + q) : target[q];
+    }
+}
+
+const struct family arr_coc_family = {"arr_coc", parse_grounding, build_grounding, "", true};

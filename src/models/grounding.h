@@ -1,0 +1,39 @@
+/*
+ * grounding.h: models that find the mask of an image that a text describes (model_type arr_coc).
+ *
+ * A sample is an image, up to M of its masks, and up to Q queries, which are documents of one row of T tokens.
+ * The inputs of the graph, besides those of a language model without labels:
+ *
+ *     pixel_values   f32 [B,channels,side,side]    an image a sample
+ *     masks          f32 [B,M,patches]             the share of each patch that a mask covers; zeros: no mask
+ *     query_index    i32 [B,Q]                     the last token of each query; below 0: no query
+ *     target_masks   i32 [B,Q]                     the mask of each query; below 0: none
+ *     candidates     f32 [B,2Q,M+Q]                0, or GROUND_NOT for what a query cannot be matched with
+ *     answers        i32 [B,2Q]                    which candidate is right; -100: no query
+ *
+ * The last two follow from masks and target_masks; ground_candidates writes them.
+ */
+#ifndef GROUNDING_H
+#define GROUNDING_H
+
+#include "models/model.h"
+
+enum { GROUND_MASKS = 16, GROUND_QUERIES = 4 }; /* most masks of a sample; its queries, if nothing else is said */
+#define GROUND_NOT (-30000.0f) /* its exponential is 0 beside any similarity, and f16 has it */
+
+/* What a model that grounds says about itself (model.ground). */
+struct ground_model {
+    int64_t side; /* patches along an image */
+};
+
+/* What a batch of such a model holds (batch.own). */
+struct ground_batch {
+    int64_t masks, queries; /* M and Q */
+};
+
+/* For who fills a batch: what the queries of one sample are matched with. Row q < Q of `candidates` are the masks
+ * of the image. Row Q + q are the queries of the image, as the target of q sees them: queries with the same
+ * target are no wrong answers and are left out. Where no other query has another target, that row is row q again. */
+void ground_candidates(const bool *is_mask, int64_t M, const int32_t *target, int64_t Q, float *candidates, int32_t *answers);
+
+#endif
