@@ -1,7 +1,7 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_grounding.sh: models that match masks with texts (arr_coc): techniques that must not change a result, and what
-# is refused.
+# run_grounding.sh: models that match masks with texts (arr_coc) and the token allocator: techniques that must not
+# change a result, and what is refused.
 #
 #   bash tests/run_grounding.sh       from the repository's root, after make; see run_lib.sh
 #
@@ -66,4 +66,26 @@ check 'a temperature of 0' wrong 's/"temperature": 0.07/"temperature": 0/' 'temp
 check 'a width of 0' wrong 's/"projection_dim": 11/"projection_dim": 0/' 'projection_dim is 0, it must lie between 1'
 check 'a state that does not exist' wrong 's/"vision_feature_layer": -2/"vision_feature_layer": 4/' 'vision_feature_layer is 4; a vision tower of 3 layers has the states -4 to 3'
 check 'a projection of another width' wrong 's/"projection_dim": 11/"projection_dim": 12/' 'mask_projection.weight" has the shape \[11,20\]; config.json asks for \[12,20\]'
+
+# --- the token allocator ---
+scored=tests/golden/allocator_clip_llama
+allocated() { model=$scored batch=$scored/batch.safetensors step "$@"; }
+equal_allocated() { allocated "$tmp/plain.safetensors" && allocated "$tmp/other.safetensors" "$@" && same "$tmp/plain.safetensors" "$tmp/other.safetensors"; }
+check 'allocator, recompute: same bytes' equal_allocated --set memory.recompute=all+halves
+# With everything else frozen, the loss still has gradients for scorer and balancer alone.
+reached() {
+    allocated "$tmp/other.safetensors" --set 'model.freeze=["vision_tower.*", "language_model.*", "multi_modal_projector.*"]' || return 1
+    strings -n 8 "$tmp/other.safetensors" | head -n 1 | grep -o '"grad\.[a-z0-9_.]*"' | sort >"$tmp/names"
+    [ "$(wc -l <"$tmp/names")" -eq 10 ] && ! grep -v 'grad.scorer\|grad.balancer' "$tmp/names"
+}
+check 'allocator: what is trained when LLaVA is frozen' reached
+check 'preset allocator-tiny: LoRA and NF4' plan allocator-tiny
+wrong_allocator() {
+    rm -rf "$tmp/config"
+    cp -r $scored "$tmp/config" && sed -i "$1" "$tmp/config/config.json" && model=$tmp/config batch=$scored/batch.safetensors expect 2 "$2" step "$tmp/other.safetensors"
+}
+check 'more tokens than patches' wrong_allocator 's/"num_visual_tokens": 5/"num_visual_tokens": 17/' 'num_visual_tokens is 17, expected 1 to 16, the patches of an image'
+check 'the class token among the patches' wrong_allocator 's/"vision_feature_select_strategy": "default"/"vision_feature_select_strategy": "full"/' 'tokens are chosen among the patches alone'
+check 'a selection that does not exist' wrong_allocator 's/"num_visual_tokens": 5/"num_visual_tokens": 5, "token_selection": "best"/' 'token_selection "best": expected scored or random'
+check 'another number of image tokens' wrong_allocator 's/"num_visual_tokens": 5/"num_visual_tokens": 4/' 'input_ids has 10 image tokens .* 2 images of 4 features: expected 8 tokens'
 summary

@@ -44,7 +44,7 @@ struct port {
     bool optional;
     int64_t below;          /* VALUES_INDEX, VALUES_TARGETS: a size, or OPEN(letter) */
 };
-enum { MODEL_PORTS = 6 };
+enum { MODEL_PORTS = 10 };
 
 struct mask_model;
 struct image_model;
@@ -132,7 +132,7 @@ struct family {
 };
 extern const struct family llama_family, mistral_family, qwen2_family, clip_family, clip_vision_family, siglip_family,
     siglip_vision_family, idefics3_vision_family, smolvlm_vision_family, sam_family, sam_vision_family, tinysam_family, llava_family,
-    llava_llama_family, llava_mistral_family, idefics3_family, smolvlm_family, arr_coc_family;
+    llava_llama_family, llava_mistral_family, idefics3_family, smolvlm_family, arr_coc_family, arr_coc_allocator_family;
 
 /* A model without a config.json: the program that uses the library emits its graph. */
 struct definition {

@@ -39,6 +39,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 from transformers.utils import logging
 
+import make_allocator
 import make_grounding
 import make_llama
 import make_llava
@@ -136,7 +137,7 @@ def numbers(folder, name, mode):
     off = mode or Rounding("bf16", 0)
     if not mode:
         off.unit = off.step = 0.0
-    batch = {n: off.noise(t.float()) if t.is_floating_point() and n in ("pixel_values", "masks") else t for n, t in batch.items()}
+    batch = {n: off.noise(t.float()) if t.is_floating_point() and n in ("pixel_values", "masks", "texture", "information", "query_weights") else t for n, t in batch.items()}
     if name in ADAPTERS:
         # An NF4 weight is dequantized and rounded once.
         model = rounded_weights(off, make_peft.load_adapted(ADAPTERS[name], folder, computes_4bit=False))
@@ -147,6 +148,8 @@ def numbers(folder, name, mode):
         return with_weights(make_towers, off, lambda: make_towers.reference(folder, c, batch["pixel_values"]))
     if name in make_llava.CASES:
         return with_weights(make_llava, off, lambda: make_llava.reference(folder, make_llava.CASES[name], batch))
+    if name in make_allocator.CASES:
+        return with_weights(make_allocator, off, lambda: make_allocator.reference(folder, make_allocator.CASES[name], batch))
     if name in make_grounding.CASES:
         return with_weights(make_grounding, off, lambda: make_grounding.reference(folder, make_grounding.CASES[name], batch))
     if name in make_sam.CASES:
@@ -229,6 +232,8 @@ def exact(folder, name):
         return make_towers.reference(folder, make_towers.CASES[name], batch["pixel_values"], torch.float64)
     if name in make_llava.CASES:
         return make_llava.reference(folder, make_llava.CASES[name], batch, torch.float64)
+    if name in make_allocator.CASES:
+        return make_allocator.reference(folder, make_allocator.CASES[name], batch, torch.float64)
     if name in make_grounding.CASES:
         return make_grounding.reference(folder, make_grounding.CASES[name], batch, torch.float64)
     if name in make_sam.CASES:
