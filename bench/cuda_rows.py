@@ -4,7 +4,7 @@
     cuda_rows.py bench ROWS.jsonl BENCH.json KEY=VALUE...   adds a row from the output of `plimsoll bench --json`; KEY=VALUE: more members
     cuda_rows.py train ROWS.jsonl RUN_DIR KEY=VALUE...      adds a row from a run's plan.json and metrics.jsonl
     cuda_rows.py failed ROWS.jsonl LOG KEY=VALUE...         adds a row for a failure, with the end of its log
-    cuda_rows.py table KIND ROWS.jsonl...                   KIND: sam, lm, lora, attention, frontier, kernels; the rows of all files
+    cuda_rows.py table KIND ROWS.jsonl...                   KIND: sam, lm, lora, llava, attention, frontier, kernels; the rows of all files
 
 Needs only Python's standard library. A later row replaces an earlier row of the same measurement."""
 import json
@@ -70,6 +70,24 @@ def from_train(path, more):
             "per_second": s["effective_batch"] / seconds, "predicted_per_second": s["effective_batch"] / plan["predicted_step_seconds"],
             "plan_bytes": plan["arena_bytes"], "allocated_bytes": max(x.get("memory_reserved", 0) for x in steps), "used_bytes": max(used, default=0),
             "used_least_bytes": min(used[1:] or used, default=0), "host_bytes": plan["arenas"].get("host", 0), "settings": s} | more
+
+
+def table_llava(rows):
+    """Conversations a second; ours trains on rows of several."""
+    seen = {(r["side"], r["mode"], r.get("micro")): r for r in rows if r.get("what") == "llava"}
+    target = max((r for (side, _, _), r in seen.items() if side == "peer" and "error" not in r), key=lambda r: r["per_second"], default=None)
+    lines = []
+    for (side, mode, micro), r in seen.items():
+        name = "PEFT" if side == "peer" else "ours"
+        if "error" in r:
+            lines.append((name, mode, short(r), "", "", "", "", ""))
+            continue
+        each = r["conversations"] / r["rows"] if side == "ours" else 1
+        peak = r["plan_bytes"] if side == "ours" else r["peak_bytes"]
+        what = f"{mode}, batches of {micro}" if side == "peer" else f"{mode}, micro-batch {r['settings']['micro_batch']}"
+        lines.append((name, what, f"{each * r['per_second']:.2f}", f"{r['median_ms']:.0f}", f"{r.get('predicted_ms', 0):.0f}", gib(peak),
+                      ratio(each * r["per_second"], good(target, "per_second")), ratio(peak, good(target, "peak_bytes"))))
+    table(("", "", "conversations/s", "ms", "predicted", "peak GiB", "times PEFT's best", "of its memory"), lines)
 
 
 # --- tables -----------------------------------------------------------------------------------------------
@@ -223,7 +241,7 @@ def table_kernels(rows, count=10):
         table(("by op", "", "calls", "ms", "of the roofline"), [(o["op"], o["dtype"], o["calls"], f"{1e3 * o['seconds']:.2f}", f"{100 * o['share_of_ceiling']:.0f} %") for o in by_op])
 
 
-TABLES = {"sam": table_sam, "lm": table_lm, "lora": table_lora, "attention": table_attention, "frontier": table_frontier, "kernels": table_kernels}
+TABLES = {"sam": table_sam, "lm": table_lm, "lora": table_lora, "llava": table_llava, "attention": table_attention, "frontier": table_frontier, "kernels": table_kernels}
 
 
 def main(argv):

@@ -81,7 +81,7 @@ static void compare(const struct template *template, const char *key)
         struct chat_tokens t;
         struct error e;
         if (want->kind == VALUE_NULL) continue;
-        if (chat_encode(tokenizer, template, messages_of(i), NULL, &t, NULL, &e)) fail_msg("conversation %u: %s", i, e.text);
+        if (chat_encode(tokenizer, template, messages_of(i), NULL, NULL, &t, NULL, &e)) fail_msg("conversation %u: %s", i, e.text);
         int32_t *l = labels_of(&t);
         assert_int_equal(t.tokens.n, ids->count);
         for (uint32_t k = 0; k < ids->count; k++) {
@@ -119,7 +119,7 @@ static void test_control_tokens(void **state)
     struct chat_tokens t;
     struct text text = {0}, back = {0};
     struct error e;
-    assert_int_equal(chat_encode(tokenizer, plain, messages_of(i), NULL, &t, &text, &e), CHAT_FINE);
+    assert_int_equal(chat_encode(tokenizer, plain, messages_of(i), NULL, NULL, &t, &text, &e), CHAT_FINE);
     int32_t *ids = mem_alloc(t.tokens.n * sizeof *ids);
     for (uint32_t k = 0; k < t.tokens.n; k++) ids[k] = t.tokens.at[k].id, ends += ids[k] == end;
     assert_int_equal(ends, 2);
@@ -140,11 +140,11 @@ static void test_thinking(void **state)
     struct chat_tokens t;
     struct error e;
     assert_int_equal(json_parse(json, sizeof json - 1, &memory, &messages, &e), 0);
-    assert_int_equal(chat_encode(tokenizer, thinking, messages, NULL, &t, NULL, &e), CHAT_ANSWERS);
+    assert_int_equal(chat_encode(tokenizer, thinking, messages, NULL, NULL, &t, NULL, &e), CHAT_ANSWERS);
     assert_non_null(strstr(e.text, "{% generation %}"));
     chat_tokens_free(&t);
     messages->count = 2;
-    assert_int_equal(chat_encode(tokenizer, thinking, messages, NULL, &t, NULL, &e), CHAT_FINE);
+    assert_int_equal(chat_encode(tokenizer, thinking, messages, NULL, NULL, &t, NULL, &e), CHAT_FINE);
     assert_int_equal(t.answers.n, 1);
     chat_tokens_free(&t);
 }
@@ -171,7 +171,7 @@ static void test_variables(void **state)
     rendered_free(&today);
     /* Without an answer to locate, the text is complete. */
     messages->count = 1;
-    assert_int_equal(chat_encode(tokenizer, template, messages, NULL, &t, &text, &e), CHAT_FINE);
+    assert_int_equal(chat_encode(tokenizer, template, messages, NULL, NULL, &t, &text, &e), CHAT_FINE);
     assert_string_equal(text.at, "26 Jul 2024|,");
     chat_tokens_free(&t);
     text_free(&text);
@@ -184,14 +184,14 @@ static void test_texts(void **state)
     const int32_t eos = tokenizer_eos(tokenizer);
     struct chat_tokens t;
     struct error e;
-    assert_int_equal(chat_encode_text(tokenizer, "the cat", " sat", &t, &e), CHAT_FINE);
+    assert_int_equal(chat_encode_text(tokenizer, "the cat", " sat", NULL, &t, &e), CHAT_FINE);
     assert_int_equal(t.answers.n, 1);
     assert_int_equal(t.answers.at[0].end, t.tokens.n);
     assert_int_equal(t.tokens.at[t.tokens.n - 1].id, eos);
     assert_int_equal(t.tokens.at[t.answers.at[0].begin].begin, 7);
     const uint32_t n = t.tokens.n;
     chat_tokens_free(&t);
-    assert_int_equal(chat_encode_text(tokenizer, "", "the cat sat<|im_end|>", &t, &e), CHAT_FINE); /* has its end already */
+    assert_int_equal(chat_encode_text(tokenizer, "", "the cat sat<|im_end|>", NULL, &t, &e), CHAT_FINE); /* has its end already */
     assert_int_equal(t.tokens.n, n);
     assert_true(t.answers.n == 1 && !t.answers.at[0].begin && t.answers.at[0].end == n);
     chat_tokens_free(&t);

@@ -117,6 +117,8 @@ static const char everything[] =
     "  train_on: last\n"
     "  packing: false\n"
     "  too_long: cut\n"
+    "  max_images: 0\n"
+    "  too_many_images: split\n"
     "  store: stores/chats\n"
     "  images: images\n"
     "  masks: labels\n"
@@ -226,6 +228,7 @@ static void test_every_key(void **state)
     assert_string_equal(c.memory_head_chunks.value, "8");
     assert_string_equal(c.data_system, "Be kind, and brief");
     assert_true(c.data_train_on == TRAIN_ON_LAST && !c.data_packing && c.data_too_long == TOO_LONG_CUT);
+    assert_true(c.data_max_images == 0 && c.data_too_many_images == TOO_MANY_SPLIT);
     assert_true(c.train_eval_samples == 0 && c.train_eval_max_new == 77);
     assert_int_equal(c.device_kind, ON_CPU);
     assert_int_equal(c.device_threads, 2);

@@ -252,9 +252,9 @@ static void test_max_bad(void **state)
     struct dataset *d = make_dataset("half", every_other), *few = make_dataset("few", every_tenth);
     struct loader_source s = source_of(d), t = source_of(few), u = source_of(few);
     s.max_bad = 0.05;
-    assert_in_range(take_until_failure(&s, &e), LOADER_BAD_FIRST - 1, N - 1);
+    assert_in_range(take_until_failure(&s, &e), FAULTS_FIRST - 1, N - 1);
     assert_int_equal(e.code, PL_FAIL);
-    assert_int_equal(s.counts.broken, LOADER_BAD_FIRST);
+    assert_int_equal(s.counts.broken, FAULTS_FIRST);
     assert_non_null(strstr(e.text, "20 of "));
     assert_non_null(strstr(e.text, "data.max_bad"));
     t.max_bad = 0.05; /* 10 of 100: too few to end an epoch early, too many at its end */

@@ -39,7 +39,7 @@ static void make_store(void)
     struct token_store_writer *w;
     struct error e;
     const struct token_store_key key = {1, 2, 3, 4};
-    assert_int_equal(token_store_create(&w, path, &key, &e), 0);
+    assert_int_equal(token_store_create(&w, path, &key, 0, &e), 0);
     for (int i = 0; i < MADE; i++) {
         int32_t ids[64];
         for (uint32_t k = 0; k < made[i].tokens; k++) ids[k] = (int32_t)(100 * i + (int)k);
@@ -195,12 +195,12 @@ static void test_holdout(void **state)
     for (int i = 0; i < 2; i++) {
         const struct conversations_options o = {.sequence = T, .train_on = TRAIN_ON_ALL, .too_long = TOO_LONG_CUT, .packing = true, .max_bad = 1, .holdout = 0.3, .split_seed = 5, .held = i};
         if (conversations_open(&part[i], path, &o, &e)) fail_msg("%s", e.text);
-        for (uint64_t k = 0; k < part[i].n_used; k++) seen[part[i].used[k].sample]++;
-        used += (uint32_t)part[i].n_used;
+        for (uint64_t k = 0; k < part[i].used.n; k++) seen[part[i].used.at[k].sample]++;
+        used += (uint32_t)part[i].used.n;
     }
     assert_int_equal(used, MADE - 2); /* one has a token that nothing predicts, and no answer of another fits */
     for (int i = 0; i < MADE; i++) assert_true(seen[i] <= 1);
-    assert_true(part[0].n_used > part[1].n_used);
+    assert_true(part[0].used.n > part[1].used.n);
     assert_true(conversations_fingerprint(&part[0]) != 0);
     for (int i = 0; i < 2; i++) conversations_close(&part[i]);
     bool *a = holdout_mark(1000, 0.123, 5), *b = holdout_mark(1000, 0.123, 6), *c = holdout_mark(1000, 0.123, 5);

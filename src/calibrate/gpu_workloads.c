@@ -64,6 +64,8 @@ static const struct workload {
     {"7 B, 4 x 2048", NULL, LM_7B, 4, 2048, 4, {0}, false},
     {"1.1 B, 2 tokens, as a token of an answer", NULL, LM_1B, 1, 2, 1, {0}, false},
     {"7 B, 2 tokens, as a token of an answer", NULL, LM_7B, 1, 2, 1, {0}, false},
+    {"0.5 B with 152 k tokens, head in 2 chunks", "qwen2-0.5b", NULL, 4, 2048, 2, {0}, false},
+    {"0.5 B with 152 k tokens, head in 8 chunks", "qwen2-0.5b", NULL, 4, 2048, 8, {0}, false},
     {"124 M, 16 x 1024", NULL, LM_124M, 16, 1024, 1, {0}, false},
     {"SigLIP, 32 images", "siglip-base-16-224", NULL, 32, 2, 1, {0}, false},
     {"ViT-L, 2 images", NULL, VIT_L, 2, 2, 1, {0}, false},

@@ -231,7 +231,12 @@ static void print_facts(const struct facts *f, const struct measured *m, struct 
     const struct conversations *c = &m->set;
     text_printf(out, "labels      %.1f %% of the tokens\n", 100.0 * (double)c->labels / (double)c->tokens);
     text_printf(out, "rows        %u of %lld tokens, %.1f %% filled, for %llu samples\n", c->rows.n, (long long)c->o.sequence,
-                100.0 * (double)c->tokens / ((double)c->rows.n * (double)c->o.sequence), (unsigned long long)c->n_used);
+                100.0 * (double)c->tokens / ((double)c->rows.n * (double)c->o.sequence), (unsigned long long)c->used.n);
+    if (c->o.images.most && c->images)
+        text_printf(out, "images      %llu, %.2f a row of at most %u; %.1f %% of their slots are filled\n", (unsigned long long)c->images, (double)c->images / (double)c->rows.n,
+                    c->o.images.most, 100.0 * (double)c->images / ((double)c->rows.n * c->o.images.most));
+    if (c->too_many) text_printf(out, "too many    %llu samples have more images than data.max_images, at most %llu, and are left out\n", (unsigned long long)c->too_many, (unsigned long long)c->most_images);
+    if (c->split) text_printf(out, "split       %llu samples, at turns\n", (unsigned long long)c->split);
     if (c->too_long) text_printf(out, "too long    %llu samples are left out%s\n", (unsigned long long)c->too_long, c->o.too_long == TOO_LONG_CUT ? "" : " (data.too_long: cut keeps turns that fit)");
     if (c->cut) text_printf(out, "cut         %llu samples, after the last answer that fits\n", (unsigned long long)c->cut);
 }
@@ -265,6 +270,11 @@ static void json_facts(const struct facts *f, const struct measured *m, struct t
         json_put_uint(&w, "sequence", (uint64_t)c->o.sequence);
         json_put_number(&w, "filled", (double)c->tokens / ((double)c->rows.n * (double)c->o.sequence));
         json_put_number(&w, "labelled", (double)c->labels / (double)c->tokens);
+        if (c->o.images.features) {
+            json_put_uint(&w, "images", c->images);
+            json_put_uint(&w, "max_images", c->o.images.most);
+            json_put_uint(&w, "too_many_images", c->too_many);
+        }
         json_put_uint(&w, "too_long", c->too_long);
         json_put_uint(&w, "cut", c->cut);
     }
@@ -280,9 +290,13 @@ static int inspect(const struct config *c, const struct inspect_text *o, struct 
     struct measured m = {0};
     struct text_source s = {0};
     struct text out = {0};
+    struct model own;
+    const struct model *model = NULL;
     const bool tokenizer = c->data_tokenizer || c->model_path;
     int rc = read_files(&f, c, e);
-    if (!rc && tokenizer) rc = text_source_open(&s, c, FEED_TRAIN, e);
+    if (!rc && tokenizer) rc = text_image_model(&own, c->model_path, c->model_vision_tower, &model, e);
+    if (!rc && tokenizer) rc = text_source_open(&s, c, FEED_TRAIN, model, e);
+    if (model) model_close(&own);
     if (!rc && tokenizer) rc = measure(&m, c, &s, &f.report, e);
     if (!rc && o->json) json_facts(&f, &m, &out);
     else if (!rc) {

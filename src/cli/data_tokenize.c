@@ -15,15 +15,13 @@ struct command_line {
     bool json;
 };
 
-/* The vocabulary of the configured model; 0: no model is configured. */
-static int find_vocabulary(const struct config *c, int64_t *out, struct error *e)
+/* The configured model; *out NULL: none is. */
+static int open_model(const struct config *c, struct model *m, const struct model **out, struct error *e)
 {
-    struct model m;
-    *out = 0;
+    *out = NULL;
     if (!c->model_path && !c->model_preset) return PL_OK;
-    if (c->model_path ? model_open_with(&m, c->model_path, c->model_vision_tower, e) : model_preset(&m, c->model_preset, e)) return e->code;
-    *out = m.vocabulary;
-    model_close(&m);
+    if (c->model_path ? model_open_with(m, c->model_path, c->model_vision_tower, e) : model_preset(m, c->model_preset, e)) return e->code;
+    *out = m;
     return PL_OK;
 }
 
@@ -37,37 +35,43 @@ static void print(const struct conversations *c, const char *path, bool json)
         json_begin_map(&w, NULL);
         json_put_string(&w, "store", path);
         json_put_uint(&w, "samples", c->store.header->report.read);
-        json_put_uint(&w, "used", c->n_used);
+        json_put_uint(&w, "used", c->used.n);
         json_put_uint(&w, "unusable", report_bad(&c->store.header->report));
         json_put_uint(&w, "too_long", c->too_long);
         json_put_uint(&w, "tokens", c->store.header->tokens);
         json_put_uint(&w, "rows", c->rows.n);
         json_put_number(&w, "filled", fill);
+        if (c->o.images.features) {
+            json_put_uint(&w, "images", c->images);
+            json_put_uint(&w, "too_many_images", c->too_many);
+        }
         json_put_number(&w, "labelled", labels);
         json_end(&w);
         printf("%s\n", out.at);
     } else {
         print_line("%s: %llu tokens of %llu samples", path, (unsigned long long)c->store.header->tokens, (unsigned long long)c->store.header->samples);
         print_line("  %u rows of %lld tokens, %.1f %% filled; %.1f %% of the tokens have labels", c->rows.n, (long long)c->o.sequence, 100 * fill, 100 * labels);
+        if (c->o.images.features)
+            print_line("  %llu images, %.2f a row of at most %u (data.max_images)", (unsigned long long)c->images, (double)c->images / (double)c->rows.n, c->o.images.most);
         if (left.n) print_line("  %s", left.at);
     }
     text_free(&out);
     text_free(&left);
 }
 
-static int tokenize(const struct config *c, const struct command_line *o, enum feed_role role, int64_t vocabulary, struct error *e)
+static int tokenize(const struct config *c, const struct command_line *o, enum feed_role role, const struct model *m, struct error *e)
 {
     struct text_source s;
     struct conversations set;
     struct token_store_key key;
     struct text path = {0};
-    int rc = text_source_open(&s, c, role, e);
+    int rc = text_source_open(&s, c, role, m, e);
     if (rc) return rc;
     if (o->out) rc = dir_make(o->out, e);
     if (!rc) rc = text_store_path(&s, o->out, role, &path, e);
     if (!rc) rc = tokenize_key(&s.options, &key, e);
     if (!rc) rc = tokenize_build(&s.options, &key, path.at, e);
-    const struct conversations_options rows = text_rows(c, &s, role, vocabulary);
+    const struct conversations_options rows = text_rows(c, &s, role, m ? m->vocabulary : 0);
     if (!rc) rc = conversations_open(&set, path.at, &rows, e);
     if (!rc) {
         print(&set, path.at, o->json);
@@ -80,7 +84,8 @@ static int tokenize(const struct config *c, const struct command_line *o, enum f
 
 static int tokenize_all(struct config *c, const char *run, const struct command_line *o, struct error *e)
 {
-    int64_t vocabulary = 0;
+    struct model own;
+    const struct model *m = NULL;
     int rc = config_read(c, run, e);
     for (uint32_t i = 0; i < o->set.n && !rc; i++) rc = config_set(c, o->set.at[i], e);
     if (!rc) rc = config_check(c, CONFIG_NEEDS_DATA, e);
@@ -88,9 +93,10 @@ static int tokenize_all(struct config *c, const char *run, const struct command_
         error_set(e, PL_USAGE, "data.format is not conversations: only text is tokenized");
         rc = config_at_key(c, KEY_data_format, e);
     }
-    if (!rc) rc = find_vocabulary(c, &vocabulary, e);
-    if (!rc && tokenize(c, o, FEED_TRAIN, vocabulary, e)) rc = error_prepend(e, "data.train");
-    if (!rc && c->data_validation.n && tokenize(c, o, FEED_VALIDATION, vocabulary, e)) rc = error_prepend(e, "data.validation");
+    if (!rc) rc = open_model(c, &own, &m, e);
+    if (!rc && tokenize(c, o, FEED_TRAIN, m, e)) rc = error_prepend(e, "data.train");
+    if (!rc && c->data_validation.n && tokenize(c, o, FEED_VALIDATION, m, e)) rc = error_prepend(e, "data.validation");
+    if (m) model_close(&own);
     return rc;
 }
 

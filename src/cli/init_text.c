@@ -91,7 +91,7 @@ static int measure_store(struct init_text *t, const struct config *c, const stru
     o.sequence = t->sequence;
     int rc = conversations_open(&set, path, &o, e);
     if (rc) return rc;
-    t->samples[part] = (uint64_t)((double)set.n_used / share);
+    t->samples[part] = (uint64_t)((double)set.used.n / share);
     t->rows[part] = (uint64_t)((double)set.rows.n / share);
     t->too_long[part] = (uint64_t)((double)set.too_long / share);
     t->estimated |= share < 1;
@@ -116,12 +116,16 @@ static int measure_part(struct init_text *t, struct config *c, enum feed_role ro
 {
     char path[4096];
     struct text_source s;
+    struct model own;
+    const struct model *model;
     struct token_store_key key = {0};
     struct token_store store;
     double share = 1;
     const char *base = getenv("TMPDIR");
     snprintf(path, sizeof path, "%s/plimsoll-init-%ld.tokenized", base ? base : "/tmp", (long)getpid());
-    int rc = text_source_open(&s, c, role, e);
+    if (text_image_model(&own, c->model_path, NULL, &model, e)) return e->code;
+    int rc = text_source_open(&s, c, role, model, e);
+    if (model) model_close(&own);
     if (rc) return rc;
     s.options.most = READ_MOST;
     rc = share_read(s.options.paths, s.options.n_paths, &share, e);

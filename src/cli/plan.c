@@ -109,5 +109,6 @@ const struct command command_plan = {
     "  --devices LIST   a table over GPUs, given by GiB of memory or by name (8,24,h200): memory, batch, speed and techniques for\n"
     "                   each. For a size, the figures of a GPU of about that memory are used, and named\n"
     "  --rules-of-thumb with --devices: compares with rules of thumb from guides, and lists their errors\n"
-    "  --images N, --frames N   adds N images or frames, of 576 tokens each, to a language model's sequence\n"
+    "  --images N, --frames N   adds N images or frames to a language model's sequence: those of the model, with its vision\n"
+    "                   tower (data.max_images); of a model of text alone 576 tokens each\n"
     "  --masks N        masks per image: data.max_masks", plan};

@@ -15,10 +15,25 @@
 #include "cost/profile.h"
 #include "engine/adapter.h"
 #include "feed/feed.h"
+#include "models/images.h"
 
 static const uint64_t GIB = (uint64_t)1 << 30;
 
-enum { IMAGE_TOKENS = 576 }; /* tokens of an image or frame in a language model's sequence: a 24 x 24 grid */
+enum { IMAGE_TOKENS = 576 }; /* tokens of an image or frame in the sequence of a model that takes text alone: a 24 x 24 grid */
+
+/* Adds images to the sequence. A model that takes images plans these: its tokens, and its tower. */
+static int add_images(struct config *c, int64_t images, struct error *e)
+{
+    struct model m;
+    int64_t tokens = IMAGE_TOKENS;
+    const bool named = c->model_path || c->model_preset;
+    if (!images || !config_tokens(c)) return PL_OK;
+    if (named && (c->model_path ? model_open_with(&m, c->model_path, c->model_vision_tower, e) : model_preset(&m, c->model_preset, e))) return e->code;
+    if (named && m.images) tokens = m.images->features, c->data_max_images = images;
+    if (named) model_close(&m);
+    c->data_sequence += images * tokens;
+    return PL_OK;
+}
 
 int table_options(const struct options *o, struct config *c, struct error *e)
 {
@@ -31,7 +46,7 @@ int table_options(const struct options *o, struct config *c, struct error *e)
     if (!rc && (images > 1 || frames) && !config_tokens(c))
         rc = error_set(e, PL_USAGE, "--images and --frames are for language models; with this data.format a sample is one image");
     if (!rc && masks) c->data_max_masks = masks;
-    if (config_tokens(c)) c->data_sequence += (images + frames) * IMAGE_TOKENS;
+    if (!rc) rc = add_images(c, images + frames, e);
     if (rc) config_free(c);
     return rc;
 }

@@ -78,7 +78,8 @@ void tokenize_print(const struct tokenizer *t, const struct token_list *l)
     text_printf(&out, "\n  pieces ");
     for (uint32_t i = 0; i < l->n; i++) {
         char piece[512];
-        text_escape(piece, sizeof piece, tokenizer_piece(t, l->at[i].id));
+        const char *stored = tokenizer_piece(t, l->at[i].id);
+        text_escape(piece, sizeof piece, stored ? stored : "<image>"); /* an image token that is in no vocabulary */
         text_printf(&out, " %s", piece);
     }
     text_append(&out, "\n", 1);

@@ -6,36 +6,42 @@
 #include <string.h>
 
 #include "cli/tokenize.h"
+#include "feed/text_source.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "text/template/chat.h"
 
 enum { CHAT_MOST = 256 << 20, NOT_TRAINED = -100 };
 
+struct chat {
+    struct bump tree;
+    struct value *root, *messages, *tools;
+    struct image_source source; /* of a model that takes images */
+    struct text_images images;
+};
+
 /* A list of messages, or {"messages": [...], "tools": [...]}. */
-static int read_chat(const char *path, struct bump *tree, struct value **messages, struct value **tools, struct error *e)
+static int read_chat(struct chat *c, const char *path, bool images, struct error *e)
 {
-    struct value *v;
-    if (json_read_file(path, CHAT_MOST, tree, &v, e)) return e->code;
-    *tools = NULL;
-    *messages = v;
-    if (v->kind == VALUE_MAP) {
-        *messages = (struct value *)value_get(v, "messages");
-        *tools = (struct value *)value_get(v, "tools");
-    }
-    return value_as_list(*messages, "messages", e) ? error_prepend(e, "%s", path) : PL_OK;
+    if (json_read_file(path, CHAT_MOST, &c->tree, &c->root, e)) return e->code;
+    const bool map = c->root->kind == VALUE_MAP;
+    c->messages = map ? (struct value *)value_get(c->root, "messages") : c->root;
+    c->tools = map ? (struct value *)value_get(c->root, "tools") : NULL;
+    return !images && value_as_list(c->messages, "messages", e) ? error_prepend(e, "%s", path) : PL_OK;
 }
 
-/* With the generation prompt the text is what the model continues: nothing of it is trained. */
-static int encode_prompt(const struct tokenizer *t, const struct template *template, struct value *messages, struct value *tools, struct chat_tokens *out, struct text *text,
-                         struct error *e)
+/* The images of the chat, for a model that takes them: paths are relative to the folder of the file. */
+static int find_images(const struct tokenize_request *r, const struct tokenizer *t, const struct template *template, const struct model *m, struct chat *c, struct error *e)
 {
-    struct rendered r = {0};
-    int rc = chat_render(t, template, messages, tools, true, &r, e);
-    if (!rc) rc = tokenizer_encode(t, r.text.n ? r.text.at : "", r.text.n, r.data.at, r.data.n, false, &out->tokens, e);
-    if (!rc && r.text.n) text_append(text, r.text.at, r.text.n);
-    rendered_free(&r);
-    return rc;
+    struct conversation read;
+    char folder[4096];
+    int rc = path_dir(r->file, folder, sizeof folder, e);
+    if (!rc) rc = image_source_open(&c->source, m, t, template, folder, e);
+    if (!rc && (conversation_read_chat(c->root, &c->tree, &read, e) || tokenize_images(&c->source, &read, &c->tree, &c->images, e))) rc = error_prepend(e, "%s", r->file);
+    if (rc) return rc;
+    c->messages = read.messages;
+    c->tools = read.tools;
+    return PL_OK;
 }
 
 static void write_json(const struct chat_tokens *c, const struct text *text)
@@ -68,23 +74,37 @@ static void print_chat(const struct tokenizer *t, const struct chat_tokens *c, c
     tokenize_print(t, &c->tokens);
 }
 
+static int encode(const struct tokenize_request *r, const struct tokenizer *t, const struct template *template, struct chat *c, struct error *e)
+{
+    const struct text_images *images = c->images.how ? &c->images : NULL;
+    struct chat_tokens tokens = {0};
+    struct text text = {0};
+    const enum chat_failure failed = r->generation_prompt ? chat_encode_prompt(t, template, c->messages, c->tools, images, &tokens, &text, e)
+                                                          : chat_encode(t, template, c->messages, c->tools, images, &tokens, &text, e);
+    if (failed) error_prepend(e, "%s", r->file);
+    else if (r->json) write_json(&tokens, &text);
+    else print_chat(t, &tokens, &text);
+    chat_tokens_free(&tokens);
+    text_free(&text);
+    return failed ? e->code : PL_OK;
+}
+
 int tokenize_chat(const struct tokenize_request *r, const struct tokenizer *t, struct error *e)
 {
     struct template *template = NULL;
-    struct bump tree = {0};
-    struct value *messages = NULL, *tools = NULL;
-    struct chat_tokens c = {0};
-    struct text text = {0};
-    if (!r->template && !dir_exists(r->model)) return error_set(e, PL_USAGE, "%s is no model folder, which would have a chat template; give one with --template", r->model);
-    int rc = read_chat(r->file, &tree, &messages, &tools, e);
-    if (!rc) rc = template_open(&template, dir_exists(r->model) ? r->model : NULL, r->template, NULL, e);
-    if (!rc && r->generation_prompt) rc = encode_prompt(t, template, messages, tools, &c, &text, e);
-    else if (!rc && chat_encode(t, template, messages, tools, &c, &text, e) != CHAT_FINE) rc = error_prepend(e, "%s", r->file);
-    if (!rc && r->json) write_json(&c, &text);
-    else if (!rc) print_chat(t, &c, &text);
-    chat_tokens_free(&c);
-    text_free(&text);
+    struct chat c = {0};
+    struct model own;
+    const struct model *m = NULL;
+    const bool folder = dir_exists(r->model);
+    if (!r->template && !folder) return error_set(e, PL_USAGE, "%s is no model folder, which would have a chat template; give one with --template", r->model);
+    int rc = text_image_model(&own, folder ? r->model : NULL, NULL, &m, e);
+    if (!rc) rc = read_chat(&c, r->file, m != NULL, e);
+    if (!rc) rc = template_open(&template, folder ? r->model : NULL, r->template, NULL, e);
+    if (!rc && m) rc = find_images(r, t, template, m, &c, e);
+    if (!rc) rc = encode(r, t, template, &c, e);
+    if (m) model_close(&own);
+    image_source_close(&c.source);
     template_close(template);
-    bump_free(&tree);
+    bump_free(&c.tree);
     return rc;
 }

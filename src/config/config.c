@@ -62,11 +62,14 @@ static bool assign_string(struct config *c, const struct value *v, char **to)
     return true;
 }
 
+int64_t config_auto(const struct config_row *r) { return config_in_range(r, 0) ? -1 : 0; }
+
 static bool assign_int(const struct config_row *r, const struct value *v, int64_t *to)
 {
     struct error ignored;
     int64_t x = 0;
     bool automatic = r->type == ROW_AUTO_INT && is_word(v, "auto");
+    if (automatic) x = config_auto(r);
     if (!automatic && (value_as_int(v, r->path, &x, &ignored) || !config_in_range(r, (double)x))) return false;
     *to = x;
     return true;
@@ -736,8 +739,8 @@ static int check_range(const struct config *c, struct error *e)
 /* A folder of images to evaluate on is for the formats with folders; masks need images. */
 static int check_folders(const struct config *c, const char *format, struct error *e)
 {
-    if (c->data_validation_images && c->data_format != FORMAT_PAIRS && c->data_format != FORMAT_CSV && c->data_format != FORMAT_COCO) {
-        error_set(e, PL_USAGE, "data.validation_images is given, but data.format is %s, expected pairs, csv or coco", format);
+    if (c->data_validation_images && c->data_format != FORMAT_PAIRS && c->data_format != FORMAT_CSV && c->data_format != FORMAT_COCO && c->data_format != FORMAT_CONVERSATIONS) {
+        error_set(e, PL_USAGE, "data.validation_images is given, but data.format is %s, expected pairs, csv, coco or conversations", format);
         return config_at_key(c, KEY_data_validation_images, e);
     }
     if (c->data_validation_masks && !c->data_validation_images) {

@@ -191,7 +191,7 @@ struct value *config_row_value(const struct config_row *r, const void *from, str
     case ROW_INTS:
         return ints_value(b, from);
     case ROW_AUTO_INT:
-        if (*(const int64_t *)from == 0) return value_string(b, "auto");
+        if (*(const int64_t *)from == config_auto(r)) return value_string(b, "auto");
         return value_int(b, *(const int64_t *)from);
     case ROW_INT:
         return value_int(b, *(const int64_t *)from);

@@ -30,6 +30,8 @@ const char *config_word_at(const char *words, int index, char out[32]);
 
 /* Whether x is in the interval of a numeric row. NaN and infinities are not. */
 bool config_in_range(const struct config_row *r, double x);
+/* The number that stands for auto in an AUTO_INT row. */
+int64_t config_auto(const struct config_row *r);
 /* The allowed values of the row in words: "a number, at least 0 and below 1". */
 void config_expect(const struct config_row *r, struct text *out);
 

@@ -12,6 +12,7 @@
 #include <strings.h>
 
 #include "io/json.h"
+#include "text/template/chat_images.h"
 
 static const char *const fault_names[SAMPLE_FAULTS] = {
     [SAMPLE_FINE] = "usable",
@@ -22,6 +23,8 @@ static const char *const fault_names[SAMPLE_FAULTS] = {
     [SAMPLE_ORDER] = "turns out of order",
     [SAMPLE_ANSWER] = "no answer",
     [SAMPLE_MEDIA] = "images or videos, which this model does not take",
+    [SAMPLE_IMAGES] = "more or fewer <image> than images",
+    [SAMPLE_FILES] = "an image that cannot be read",
     [SAMPLE_TEMPLATE] = "the chat template fails",
     [SAMPLE_SPANS] = "answers not found in the rendered text",
     [SAMPLE_TOKENS] = "the tokenizer fails",
@@ -100,6 +103,7 @@ static enum conversation_fault add_media(struct reader *r, const char *key, cons
     const char *path = media_path(v);
     if (!path) return wrong_type(r, key, v, "a path, a list of paths, or maps with the key path or url");
     value_append(r->b, r->out->media, value_string(r->b, path));
+    r->out->videos += strstr(key, "video") != NULL;
     return SAMPLE_FINE;
 }
 
@@ -113,16 +117,27 @@ static enum conversation_fault add_all_media(struct reader *r, const struct valu
 
 /* --- messages ------------------------------------------------------------------------------ */
 
-/* Parts of text are joined; images and videos become references. */
+/* Appends a part; an image or a video is set apart by line breaks. */
+static void join_part(struct text *out, const char *part, bool media, bool *after_media)
+{
+    if (!*part) return;
+    if (out->n && (media || *after_media)) text_append(out, "\n", 1);
+    text_append(out, part, strlen(part));
+    *after_media = media;
+}
+
+/* Parts are joined; images and videos become references, and <image> or <video> in the text. */
 static enum conversation_fault read_parts(struct reader *r, const struct value *parts, struct text *out)
 {
+    bool after_media = false;
     for (uint32_t i = 0; i < parts->count; i++) {
         const struct value *p = parts->items[i], *type = value_get(p, "type"), *text = value_get(p, "text");
         enum conversation_fault f = SAMPLE_FINE;
         if (is_string(p)) text = p;
         else if (p->kind != VALUE_MAP) return wrong_type(r, "a part of the content", p, "a map with the key type");
-        if (is_string(text) && (!is_string(type) || strstr(type->text, "text"))) text_append(out, text->text, strlen(text->text));
+        if (is_string(text) && (!is_string(type) || strstr(type->text, "text"))) join_part(out, text->text, false, &after_media);
         else if (is_string(type) && (strstr(type->text, "image") || strstr(type->text, "video"))) {
+            join_part(out, strstr(type->text, "image") ? IMAGE_PLACEHOLDER : "<video>", true, &after_media);
             if (media_path(p)) f = add_media(r, type->text, p);
         } else return wrong_type(r, "the type of a part of the content", type, "text, image or video");
         if (f) return f;
@@ -415,4 +430,34 @@ enum conversation_fault conversation_read(const struct value *sample, const char
     if (!f) f = read_tools(&r, value_get(sample, "tools"));
     if (!f) f = add_system(&r, sample, system);
     return f ? f : check_turns(&r);
+}
+
+enum conversation_fault conversation_read_chat(const struct value *chat, struct bump *b, struct conversation *out, struct error *e)
+{
+    struct reader r = {b, out, e};
+    const bool map = chat->kind == VALUE_MAP;
+    *out = (struct conversation){.messages = value_new(b, VALUE_LIST), .prompt = "", .completion = "", .media = value_new(b, VALUE_LIST)};
+    enum conversation_fault f = map ? add_all_media(&r, chat) : SAMPLE_FINE;
+    if (!f && map && !value_get(chat, "messages") && !value_get(chat, "conversations") && !value_get(chat, "conversation")) f = unknown_keys(&r, chat);
+    if (!f) f = map ? read_chat(&r, chat) : read_messages(&r, "messages", chat);
+    if (!f && map) f = read_tools(&r, value_get(chat, "tools"));
+    if (!f && !out->messages->count) f = fault(&r, SAMPLE_TYPE, "messages is an empty list");
+    return f;
+}
+
+/* --- images ------------------------------------------------------------------------------------------- */
+
+uint32_t conversation_images(const struct conversation *c)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; c->messages && i < c->messages->count; i++) n += image_text_count(value_get(c->messages->items[i], "content")->text);
+    return c->messages ? n : image_text_count(c->prompt) + image_text_count(c->completion);
+}
+
+enum conversation_fault conversation_check_images(const struct conversation *c, struct error *e)
+{
+    const uint32_t marks = conversation_images(c), images = c->media->count - c->videos;
+    if (marks == images) return SAMPLE_FINE;
+    error_set(e, PL_USAGE, "its text has %u " IMAGE_PLACEHOLDER " for %u image%s; expected one where each image stands", marks, images, images == 1 ? "" : "s");
+    return SAMPLE_IMAGES;
 }

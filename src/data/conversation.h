@@ -10,6 +10,9 @@
  * become a list of messages {role, content, ...} with the roles system, user, assistant and tool, as
  * chat templates take them; prompt and completion of texts, and text, stay text, which no template
  * renders. The keys tell the formats apart.
+ *
+ * An image is the text <image> where it stands (text/template/chat_images.h), whether the file has that or a part
+ * {type: image}; a part is set apart from its neighbours by a line break. Videos are <video>.
  */
 #ifndef CONVERSATION_H
 #define CONVERSATION_H
@@ -25,7 +28,9 @@ enum conversation_fault {
     SAMPLE_ROLE,     /* an unknown role */
     SAMPLE_ORDER,    /* turns out of order */
     SAMPLE_ANSWER,   /* nothing that the assistant says */
-    SAMPLE_MEDIA,    /* images or videos, for a model of text */
+    SAMPLE_MEDIA,    /* images or videos, for a model that does not take them */
+    SAMPLE_IMAGES,   /* more or fewer <image> than images */
+    SAMPLE_FILES,    /* an image that cannot be read */
     SAMPLE_TEMPLATE, /* the chat template fails */
     SAMPLE_SPANS,    /* the answers are not found in the rendered text */
     SAMPLE_TOKENS,   /* the tokenizer fails */
@@ -39,11 +44,19 @@ struct conversation {
     struct value *tools;             /* a list; NULL: none */
     const char *prompt, *completion; /* text: one after the other, the answer is the second */
     struct value *media;             /* list of the paths of images and videos, in their order; empty: none */
+    uint32_t videos;                 /* of them */
 };
 
 /* Reads a sample. What `out` points to is in `b`, or is the sample's. `system`: the system prompt of
  * conversations that have none; NULL: none. Returns the fault, with a sentence in `e`. */
 enum conversation_fault conversation_read(const struct value *sample, const char *system, struct bump *b, struct conversation *out, struct error *e);
+
+/* Reads a chat that is to be answered: a list of messages, or a map with messages, tools and images. The order of turns is not checked. */
+enum conversation_fault conversation_read_chat(const struct value *chat, struct bump *b, struct conversation *out, struct error *e);
+
+/* How many <image> it has, and SAMPLE_IMAGES if its images are more or fewer. */
+uint32_t conversation_images(const struct conversation *c);
+enum conversation_fault conversation_check_images(const struct conversation *c, struct error *e);
 
 /* Parses the text of an object; SAMPLE_JSON with the column if it is malformed. */
 enum conversation_fault conversation_parse(const char *json, size_t n, struct bump *b, struct value **out, struct error *e);

@@ -12,88 +12,167 @@ enum { IGNORED = -100 };
 
 /* --- labels --------------------------------------------------------------------------------- */
 
-/* The label ranges of a sample: the last may reach beyond a cut. */
+/* The tokens of a sample that are used: begin to end. */
+static struct byte_range part_of(const struct used_sample *u) { return (struct byte_range){u->begin, u->begin + u->tokens}; }
+
+/* The label ranges of a part of a sample: the first and the last may reach beyond it. */
 struct labels {
     struct byte_range whole;
     const struct byte_range *at;
     uint32_t n;
 };
 
-static void find_labels(const struct conversations *c, const struct stored_sample *x, uint32_t tokens, struct labels *out)
+static void find_labels(const struct conversations *c, const struct stored_sample *x, struct byte_range part, struct labels *out)
 {
-    *out = (struct labels){.whole = {0, tokens}, .at = c->store.answers + x->first_answer};
-    while (out->n < x->answers && out->at[out->n].begin < tokens) out->n++;
+    const struct byte_range *end = c->store.answers + x->first_answer + x->answers;
+    *out = (struct labels){.whole = part, .at = c->store.answers + x->first_answer};
+    while (out->at < end && out->at->end <= part.begin) out->at++;
+    while (out->at + out->n < end && out->at[out->n].begin < part.end) out->n++;
     if (c->o.train_on == TRAIN_ON_LAST && out->n) out->at += out->n - 1, out->n = 1;
     if (c->o.train_on == TRAIN_ON_ALL) out->at = &out->whole, out->n = 1;
 }
 
-/* Without token 0, which nothing predicts, and without what a cut removed. */
-static struct byte_range clip(struct byte_range r, uint32_t tokens)
+/* Without the first token, which nothing predicts, and without what a cut removed. */
+static struct byte_range clip(struct byte_range r, struct byte_range part)
 {
-    if (!r.begin) r.begin = 1;
-    if (r.end > tokens) r.end = tokens;
+    if (r.begin <= part.begin) r.begin = part.begin + 1;
+    if (r.end > part.end) r.end = part.end;
     if (r.end < r.begin) r.end = r.begin;
     return r;
 }
 
-static uint32_t count_labels(const struct conversations *c, const struct stored_sample *x, uint32_t tokens)
+static uint32_t count_labels(const struct conversations *c, const struct stored_sample *x, struct byte_range part)
 {
     struct labels l;
     uint32_t sum = 0;
-    find_labels(c, x, tokens, &l);
-    for (uint32_t k = 0; k < l.n; k++) sum += clip(l.at[k], tokens).end - clip(l.at[k], tokens).begin;
+    find_labels(c, x, part, &l);
+    for (uint32_t k = 0; k < l.n; k++) sum += clip(l.at[k], part).end - clip(l.at[k], part).begin;
     return sum;
 }
 
 /* --- which samples are used --------------------------------------------------------------------- */
 
-/* The tokens of a sample that is too long up to the end of the last answer that fits; 0: none does. */
-static uint32_t cut_tokens(const struct conversations *c, const struct stored_sample *x)
+static uint32_t count_image_tokens(const struct conversations *c, const struct stored_sample *x, struct byte_range part)
 {
-    uint32_t end = 0;
-    for (uint32_t i = 0; i < x->answers && c->store.answers[x->first_answer + i].end <= c->o.sequence; i++) end = c->store.answers[x->first_answer + i].end;
-    return x->plain ? (uint32_t)c->o.sequence : end;
+    uint32_t n = 0;
+    for (uint32_t k = part.begin; k < part.end; k++) n += c->store.ids[x->first + k] == c->o.images.token;
+    return n;
+}
+
+static uint32_t count_images(const struct conversations *c, const struct stored_sample *x, struct byte_range part)
+{
+    return c->o.images.features ? count_image_tokens(c, x, part) / c->o.images.features : 0;
+}
+
+/* The end of a part that is too long: that of the last answer that fits; its begin: none does. */
+static uint32_t cut_end(const struct conversations *c, const struct stored_sample *x, struct byte_range part)
+{
+    const uint32_t most = part.begin + (uint32_t)c->o.sequence;
+    uint32_t end = part.begin;
+    for (uint32_t i = 0; i < x->answers; i++) {
+        const uint32_t at = c->store.answers[x->first_answer + i].end;
+        if (at > end && at <= most) end = at;
+    }
+    return x->plain ? most : end;
+}
+
+static void use_part(struct conversations *c, uint64_t i, struct byte_range part)
+{
+    const struct stored_sample *x = &c->store.samples[i];
+    const bool cut = part.end - part.begin > c->o.sequence && c->o.too_long == TOO_LONG_CUT;
+    if (cut) part.end = cut_end(c, x, part);
+    const uint32_t tokens = part.end - part.begin, images = count_images(c, x, part);
+    if (!tokens || tokens > c->o.sequence) {
+        c->too_long++;
+        return;
+    }
+    if (images > c->o.images.most) {
+        c->too_many++;
+        return;
+    }
+    const uint32_t labels = count_labels(c, x, part);
+    if (!labels) {
+        c->unlabelled++;
+        return;
+    }
+    vec_push(&c->used, ((struct used_sample){(uint32_t)i, tokens, part.begin, images}));
+    c->cut += cut;
+    c->tokens += tokens;
+    c->labels += labels;
+    c->images += images;
+}
+
+/* The end of the part from `begin` that has as many whole turns, each up to the end of an answer, as have room in a row; at
+ * least one turn. */
+static uint32_t split_end(const struct conversations *c, const struct stored_sample *x, uint32_t begin)
+{
+    uint32_t end = x->tokens;
+    bool first = true;
+    for (uint32_t i = 0; i < x->answers; i++) {
+        const uint32_t at = i + 1 < x->answers ? c->store.answers[x->first_answer + i].end : x->tokens;
+        if (at <= begin) continue;
+        if (!first && (at - begin > c->o.sequence || count_images(c, x, (struct byte_range){begin, at}) > c->o.images.most)) break;
+        end = at;
+        first = false;
+    }
+    return end;
+}
+
+static void use_sample(struct conversations *c, uint64_t i)
+{
+    const struct stored_sample *x = &c->store.samples[i];
+    const struct byte_range whole = {0, x->tokens};
+    const uint32_t images = count_images(c, x, whole);
+    if (x->tokens > c->longest) c->longest = x->tokens;
+    if (images > c->most_images) c->most_images = images;
+    if (images <= c->o.images.most || c->o.images.too_many == TOO_MANY_DROP) {
+        use_part(c, i, whole);
+        return;
+    }
+    c->split++;
+    for (struct byte_range part = {0, 0}; part.begin < x->tokens; part.begin = part.end) {
+        part.end = split_end(c, x, part.begin);
+        use_part(c, i, part);
+    }
 }
 
 static void use_samples(struct conversations *c)
 {
-    const uint64_t n = c->store.header->samples;
     const uint64_t read = c->store.header->report.read;
     bool *held = holdout_mark(read, c->o.holdout, c->o.split_seed);
-    c->used = mem_alloc((n + 1) * sizeof *c->used);
-    for (uint64_t i = 0; i < n; i++) {
-        const struct stored_sample *x = &c->store.samples[i];
-        uint32_t tokens = x->tokens;
-        if (held && (x->number < read && held[x->number]) != c->o.held) continue;
-        const bool cut = tokens > c->o.sequence && c->o.too_long == TOO_LONG_CUT;
-        if (tokens > c->longest) c->longest = tokens;
-        if (cut) tokens = cut_tokens(c, x);
-        if (!tokens || tokens > c->o.sequence) {
-            c->too_long++;
-            continue;
-        }
-        const uint32_t labels = count_labels(c, x, tokens);
-        if (!labels) {
-            c->unlabelled++;
-            continue;
-        }
-        c->used[c->n_used++] = (struct used_sample){(uint32_t)i, tokens};
-        c->cut += cut;
-        c->tokens += tokens;
-        c->labels += labels;
+    for (uint64_t i = 0; i < c->store.header->samples; i++) {
+        const uint64_t number = c->store.samples[i].number;
+        if (!held || (number < read && held[number]) == c->o.held) use_sample(c, i);
     }
     mem_free(held);
 }
 
-/* Names the first id beyond the vocabulary. */
+static bool is_image(const struct conversations *c, int32_t token) { return c->o.images.features && token == c->o.images.token; }
+
+/* Names the first id beyond the vocabulary, but for that of images, which need not be in it. */
 static int refuse_id(const struct conversations *c, struct error *e)
 {
     for (uint64_t i = 0; i < c->store.header->samples; i++) {
         const struct stored_sample *x = &c->store.samples[i];
         for (uint32_t k = 0; k < x->tokens; k++)
-            if (c->store.ids[x->first + k] >= c->o.vocabulary)
+            if (c->store.ids[x->first + k] >= c->o.vocabulary && !is_image(c, c->store.ids[x->first + k]))
                 return error_set(e, PL_USAGE, "%s:%llu: its token %u has the id %d, but the model's vocabulary has %lld ids: the tokenizer is another model's, or tokens were added to it and not to the model",
                                  c->store.names + x->file, (unsigned long long)x->line, k, c->store.ids[x->first + k], (long long)c->o.vocabulary);
+    }
+    return PL_OK;
+}
+
+/* A store with another image token, or whose images have another number of tokens, was made for another model. */
+static int check_images(const struct conversations *c, struct error *e)
+{
+    const struct token_store_header *h = c->store.header;
+    if (h->images && (!c->o.images.features || h->image_token != c->o.images.token))
+        return error_set(e, PL_USAGE, "its images have the image token %d, which is not this model's: make the store again", h->image_token);
+    for (uint64_t i = 0; i < c->store.header->samples && c->o.images.features; i++) {
+        const struct stored_sample *x = &c->store.samples[i];
+        const uint32_t n = count_image_tokens(c, x, (struct byte_range){0, x->tokens});
+        if (n % c->o.images.features)
+            return error_set(e, PL_USAGE, "%s:%llu: it has %u image tokens, and an image has %u", c->store.names + x->file, (unsigned long long)x->line, n, c->o.images.features);
     }
     return PL_OK;
 }
@@ -112,12 +191,16 @@ static int check_samples(const struct conversations *c, struct error *e)
         return e->code;
     }
     if (c->o.vocabulary && c->store.header->largest >= c->o.vocabulary) return refuse_id(c, e);
-    if (!c->n_used && !c->too_long && !c->unlabelled && c->o.holdout > 0)
+    if (check_images(c, e)) return e->code;
+    if (!c->used.n && !c->too_long && !c->too_many && !c->unlabelled && c->o.holdout > 0)
         return error_set(e, PL_USAGE, "data.holdout is %g of %llu samples, which leaves none %s", c->o.holdout, (unsigned long long)r->read, c->o.held ? "to evaluate on" : "to train on");
-    if (!c->n_used && c->too_long)
+    if (!c->used.n && c->too_long)
         return error_set(e, PL_USAGE, "all %llu samples are longer than data.sequence, %lld tokens; the longest has %llu: set data.sequence, or data.too_long: cut",
                          (unsigned long long)c->too_long, (long long)c->o.sequence, (unsigned long long)c->longest);
-    return c->n_used ? PL_OK : error_set(e, PL_USAGE, "no sample has a token to train on");
+    if (!c->used.n && c->too_many)
+        return error_set(e, PL_USAGE, "all %llu samples have more images than data.max_images, which is %u; the most are %llu: set data.max_images, or data.too_many_images: split",
+                         (unsigned long long)c->too_many, c->o.images.most, (unsigned long long)c->most_images);
+    return c->used.n ? PL_OK : error_set(e, PL_USAGE, "no sample has a token to train on");
 }
 
 int conversations_open(struct conversations *c, const char *path, const struct conversations_options *o, struct error *e)
@@ -133,20 +216,20 @@ int conversations_open(struct conversations *c, const char *path, const struct c
         conversations_close(c);
         return rc;
     }
-    uint32_t *lengths = mem_alloc((c->n_used + 1) * sizeof *lengths);
-    for (uint64_t i = 0; i < c->n_used; i++) lengths[i] = c->used[i].tokens;
-    rows_pack(&c->rows, lengths, (uint32_t)c->n_used, (uint32_t)o->sequence, o->packing);
-    mem_free(lengths);
+    struct row_size *sizes = mem_alloc(((size_t)c->used.n + 1) * sizeof *sizes);
+    for (uint32_t i = 0; i < c->used.n; i++) sizes[i] = (struct row_size){c->used.at[i].tokens, c->used.at[i].images};
+    rows_pack(&c->rows, sizes, c->used.n, (struct row_size){(uint32_t)o->sequence, o->images.most}, o->packing);
+    mem_free(sizes);
     return PL_OK;
 }
 
 void conversations_close(struct conversations *c)
 {
     rows_free(&c->rows);
-    mem_free(c->used);
+    vec_free(&c->used);
     mem_free(c->path);
     token_store_close(&c->store);
-    c->used = NULL, c->path = NULL;
+    c->path = NULL;
 }
 
 /* --- a row ----------------------------------------------------------------------------------------- */
@@ -164,7 +247,7 @@ static void pad_from(const struct conversations *c, uint32_t at, struct token_ro
 static void put_sample(const struct conversations *c, const struct used_sample *u, uint32_t at, struct token_row *out)
 {
     const struct stored_sample *x = &c->store.samples[u->sample];
-    const int32_t *ids = c->store.ids + x->first;
+    const int32_t *ids = c->store.ids + x->first + u->begin;
     struct labels l;
     for (uint32_t t = 0; t < u->tokens; t++) {
         out->ids[at + t] = ids[t];
@@ -173,25 +256,52 @@ static void put_sample(const struct conversations *c, const struct used_sample *
         out->ranges[2 * (at + t)] = (int32_t)at;
         out->ranges[2 * (at + t) + 1] = (int32_t)(at + t + 1);
     }
-    find_labels(c, x, u->tokens, &l);
+    find_labels(c, x, part_of(u), &l);
     for (uint32_t k = 0; k < l.n; k++) {
-        const struct byte_range r = clip(l.at[k], u->tokens);
-        for (uint32_t t = r.begin; t < r.end; t++) out->labels[at + t] = ids[t];
+        const struct byte_range r = clip(l.at[k], part_of(u));
+        for (uint32_t t = r.begin - u->begin; t < r.end - u->begin; t++) out->labels[at + t] = ids[t];
         out->labelled += r.end - r.begin;
     }
 }
 
-int conversations_read(const struct conversations *c, uint64_t row, struct token_row *out, struct error *e)
+struct row_samples conversations_samples(const struct conversations *c, uint64_t row)
 {
     CHECK(row < c->rows.n, "row %llu of %u", (unsigned long long)row, c->rows.n);
+    return (struct row_samples){c->rows.samples + c->rows.first[row], c->rows.first[row + 1] - c->rows.first[row]};
+}
+
+void conversations_fill(const struct conversations *c, struct row_samples samples, struct token_row *out)
+{
     out->tokens = out->labelled = 0;
-    for (uint32_t k = c->rows.first[row]; k < c->rows.first[row + 1]; k++) {
-        const struct used_sample *u = &c->used[c->rows.samples[k]];
+    for (uint32_t k = 0; k < samples.n; k++) {
+        const struct used_sample *u = &c->used.at[samples.at[k]];
         put_sample(c, u, out->tokens, out);
         out->tokens += u->tokens;
     }
     pad_from(c, out->tokens, out);
-    return token_store_check(&c->store, c->path, e);
+}
+
+struct sample_image conversations_image(const struct conversations *c, const struct used_sample *u, uint32_t nth)
+{
+    const struct stored_sample *x = &c->store.samples[u->sample];
+    const char *name = c->store.names + x->media;
+    uint32_t before = 0;
+    for (uint32_t k = 0; k < x->n_media; k++, name += strlen(name) + 1) {
+        const struct byte_range r = c->store.images[x->first_image + k];
+        const struct sample_image image = {name, count_images(c, x, r)};
+        if (r.begin < u->begin) continue;
+        if (before == nth && image.count) return image;
+        before += image.count;
+    }
+    return (struct sample_image){"", 1};
+}
+
+int conversations_check(const struct conversations *c, struct error *e) { return token_store_check(&c->store, c->path, e); }
+
+int conversations_read(const struct conversations *c, uint64_t row, struct token_row *out, struct error *e)
+{
+    conversations_fill(c, conversations_samples(c, row), out);
+    return conversations_check(c, e);
 }
 
 void conversations_pad(const struct conversations *c, struct token_row *out)
@@ -206,6 +316,10 @@ uint64_t conversations_fingerprint(const struct conversations *c)
     const uint64_t facts[] = {h->tokens_sum, h->index_sum, h->tokens, (uint64_t)c->o.sequence, c->o.train_on, c->o.too_long, c->o.packing};
     uint64_t hash = hash_bytes(facts, sizeof facts, 0);
     if (c->o.holdout > 0) hash = hash_bytes(&c->o.holdout, sizeof c->o.holdout, hash ^ c->o.split_seed);
+    if (c->o.images.features) {
+        const uint64_t images[] = {c->o.images.features, c->o.images.most, c->o.images.too_many};
+        hash = hash_bytes(images, sizeof images, hash);
+    }
     return hash ? hash : 1;
 }
 
@@ -219,6 +333,13 @@ void conversations_print_left(const struct conversations *c, struct text *out)
     if (c->cut)
         text_printf(out, "%s%llu %s longer than data.sequence and cut after the last answer that fits", out->n ? ". " : "", (unsigned long long)c->cut,
                     c->cut == 1 ? "sample is" : "samples are");
+    if (c->too_many)
+        text_printf(out, "%s%llu %s more images than data.max_images (%u; the most are %llu) and %s left out%s", out->n ? ". " : "", (unsigned long long)c->too_many,
+                    c->too_many == 1 ? "sample has" : "samples have", c->o.images.most, (unsigned long long)c->most_images, c->too_many == 1 ? "is" : "are",
+                    c->o.images.too_many == TOO_MANY_SPLIT ? ": a turn alone has more" : "; data.too_many_images: split makes several of each");
+    if (c->split)
+        text_printf(out, "%s%llu %s more images than data.max_images and %s split at turns", out->n ? ". " : "", (unsigned long long)c->split,
+                    c->split == 1 ? "sample has" : "samples have", c->split == 1 ? "is" : "are");
     if (c->unlabelled)
         text_printf(out, "%s%llu %s no token to train on", out->n ? ". " : "", (unsigned long long)c->unlabelled, c->unlabelled == 1 ? "sample has" : "samples have");
 }

@@ -6,6 +6,9 @@
  *     ranges      | (0,1) (0,2) ...     | (s,s+1) ...     | (0,0) ...    first key, one past the last
  *     labels      | -100 -100 ids ...   | -100 ids ...    | -100
  *
+ * A conversation with images has the ids of image tokens, `features` for each image that the model's tower gets. Rows then
+ * have room for a number of images, too; which pixels these are is of no concern here (image_rows.h).
+ *
  * A token sees its own conversation up to itself, and padding sees nothing. The first token of a conversation has no label: nothing
  * before it could predict it. Which conversations share a row is fixed when the store is opened
  * (rows.h), so a row is a sample like any other.
@@ -16,9 +19,18 @@
 #include "data/rows.h"
 #include "data/token_store.h"
 
-/* In the order of the choices of data.train_on and data.too_long. */
+/* In the order of the choices of data.train_on, data.too_long and data.too_many_images. */
 enum train_on { TRAIN_ON_ASSISTANT, TRAIN_ON_LAST, TRAIN_ON_ALL };
 enum too_long { TOO_LONG_DROP, TOO_LONG_CUT };
+enum too_many { TOO_MANY_DROP, TOO_MANY_SPLIT };
+
+/* What conversations with images are to a model. */
+struct image_rule {
+    int32_t token;      /* the id of an image token */
+    uint32_t features;  /* tokens of an image; 0: all conversations are text */
+    uint32_t most;      /* images of a row */
+    enum too_many too_many;
+};
 
 struct conversations_options {
     int64_t sequence;
@@ -31,6 +43,14 @@ struct conversations_options {
     double holdout;     /* the fraction of samples that is held out (holdout.h); 0: none... */
     uint64_t split_seed;
     bool held;          /* ...and the rows are of these, instead of the others */
+    struct image_rule images;
+};
+
+/* A sample in a row. */
+struct used_sample {
+    uint32_t sample, tokens;  /* tokens after a cut */
+    uint32_t begin;           /* its first token: not 0 for a later part of a sample that was split */
+    uint32_t images;
 };
 
 struct conversations {
@@ -38,13 +58,13 @@ struct conversations {
     char *path;
     struct conversations_options o;
     struct rows rows;         /* of indices into `used` */
-    struct used_sample {
-        uint32_t sample, tokens; /* tokens after a cut */
-    } *used;
-    uint64_t n_used, cut;     /* samples in rows, and how many of them are cut */
-    uint64_t too_long, unlabelled; /* samples that are left out: too long; without a label */
-    uint64_t tokens, labels;  /* in all rows */
+    VEC(struct used_sample) used; /* samples in rows */
+    uint64_t cut;             /* how many of them are cut */
+    uint64_t split;           /* samples that were split, each part of which counts as a sample */
+    uint64_t too_long, too_many, unlabelled; /* samples that are left out: too long; with too many images; without a label */
+    uint64_t tokens, labels, images;  /* in all rows */
     uint64_t longest;         /* tokens of the longest sample in the store */
+    uint64_t most_images;     /* the most images of a sample in it */
 };
 
 /* Opens a store and makes rows of it. Must not be moved while it is open. PL_USAGE: more samples than max_bad could not be used; no sample can be; an id beyond the vocabulary. */
@@ -58,6 +78,21 @@ struct token_row {
     uint32_t tokens, labelled; /* not padding; with a label */
 };
 int conversations_read(const struct conversations *c, uint64_t row, struct token_row *out, struct error *e);
+/* The samples of a row, and the same row from samples (indices into `used`) that fit into it. */
+struct row_samples {
+    const uint32_t *at;
+    uint32_t n;
+};
+struct row_samples conversations_samples(const struct conversations *c, uint64_t row);
+void conversations_fill(const struct conversations *c, struct row_samples samples, struct token_row *out);
+/* The image that has number `nth` of those that the tower gets for a sample. */
+struct sample_image {
+    const char *reference; /* "": there is none */
+    uint32_t count;        /* images that the tower gets of it */
+};
+struct sample_image conversations_image(const struct conversations *c, const struct used_sample *u, uint32_t nth);
+/* PL_FAIL if the store could not be read. */
+int conversations_check(const struct conversations *c, struct error *e);
 /* A row that is all padding. */
 void conversations_pad(const struct conversations *c, struct token_row *out);
 /* Of the store and of how it is made into rows. */

@@ -19,9 +19,8 @@
 #include "data/order.h"
 #include "data/polygon.h"
 #include "data/resize.h"
+#include "data/ring.h"
 #include "io/png.h"
-
-enum { TRIES = 64 }; /* substitutes that are tried before a position fails */
 
 struct filler {
     struct loader_options o;
@@ -40,14 +39,6 @@ struct filler {
 
 /* --- memory -------------------------------------------------------------------------- */
 
-/* Takes `bytes` from the block; with at = NULL it only counts. */
-static void *carve(char *at, uint64_t *used, uint64_t bytes)
-{
-    void *p = at ? at + *used : NULL;
-    *used += align_up(bytes, 64);
-    return p;
-}
-
 static uint64_t bits_bytes(const struct loader_options *o) { return (uint64_t)o->masks * grid_mask_bytes(o->cells, o->cells); }
 
 /* Bytes of the image, or of the embedding that replaces it. */
@@ -56,9 +47,9 @@ static uint64_t image_bytes(const struct loader_options *o) { return o->embeddin
 uint64_t slot_layout(struct slot *s, const struct loader_options *o, char *at)
 {
     uint64_t used = 0;
-    s->image = carve(at, &used, image_bytes(o));
-    s->bits = carve(at, &used, bits_bytes(o));
-    s->masks = carve(at, &used, o->masks * sizeof *s->masks);
+    s->image = ring_carve(at, &used, image_bytes(o));
+    s->bits = ring_carve(at, &used, bits_bytes(o));
+    s->masks = ring_carve(at, &used, o->masks * sizeof *s->masks);
     return used;
 }
 
@@ -69,15 +60,15 @@ static uint64_t filler_layout(struct filler *f, const struct loader_options *o, 
     uint32_t small = (uint32_t)max_i64(1, (int64_t)(least * o->side));
     size_t a = resize_scratch_most(LOADER_MAX_SIDE, o->side), b = resize_scratch_most(LOADER_MAX_SIDE, small);
     f->resize_room = o->embedding ? 0 : a > b ? a : b; /* no image is decoded or resized */
-    f->room = carve(at, &used, o->room);
-    f->records = carve(at, &used, LOADER_RECORDS * sizeof *f->records);
-    f->choosing = carve(at, &used, sampler_bytes(LOADER_RECORDS, o->masks));
-    f->chosen = carve(at, &used, o->masks * sizeof *f->chosen);
-    f->grid_memory = carve(at, &used, grid_bytes(LOADER_MAX_SIDE, o->cells));
-    f->resize_memory = carve(at, &used, f->resize_room);
-    f->polygon_memory = carve(at, &used, polygon_bytes(o->polygon_runs));
-    f->row = carve(at, &used, o->embedding ? 0 : LOADER_MAX_SIDE * 3);
-    f->distance = carve(at, &used, cells * cells * sizeof *f->distance);
+    f->room = ring_carve(at, &used, o->room);
+    f->records = ring_carve(at, &used, LOADER_RECORDS * sizeof *f->records);
+    f->choosing = ring_carve(at, &used, sampler_bytes(LOADER_RECORDS, o->masks));
+    f->chosen = ring_carve(at, &used, o->masks * sizeof *f->chosen);
+    f->grid_memory = ring_carve(at, &used, grid_bytes(LOADER_MAX_SIDE, o->cells));
+    f->resize_memory = ring_carve(at, &used, f->resize_room);
+    f->polygon_memory = ring_carve(at, &used, polygon_bytes(o->polygon_runs));
+    f->row = ring_carve(at, &used, o->embedding ? 0 : LOADER_MAX_SIDE * 3);
+    f->distance = ring_carve(at, &used, cells * cells * sizeof *f->distance);
     return used;
 }
 
@@ -413,15 +404,15 @@ static void clear(struct filler *f, struct slot *s)
 void fill_slot(struct filler *f, const struct loader_source *source, uint64_t position, struct slot *s)
 {
     struct error e;
-    uint64_t n = dataset_count(source->set), sample = source_sample(source, position);
-    uint64_t key = random_bits(random_key(source->seed, "substitute"), position);
+    const uint64_t n = dataset_count(source->set), sample = source_sample(source, position);
     s->rc = PL_OK;
     enum data_fault first = fill(f, source, position, sample, s, &e), fault = first;
+    s->why.broken = first != FAULT_NONE;
     if (first) {
-        dataset_name(source->set, sample, s->name, sizeof s->name);
-        snprintf(s->text, sizeof s->text, "%.500s", e.text);
+        dataset_name(source->set, sample, s->why.name, sizeof s->why.name);
+        faults_set(&s->why, first, &e);
     }
-    for (int i = 0; fault && !source->once && i < TRIES; i++) fault = fill(f, source, position, random_bits(key, (uint64_t)i) % n, s, &e);
+    for (uint64_t i = 0; fault && !source->once && i < FAULTS_TRIES; i++) fault = fill(f, source, position, faults_substitute(source->seed, position, i, n), s, &e);
     if (fault) clear(f, s);
     if (fault && !source->once) s->rc = PL_FAIL;
     s->out.fault = first;

@@ -19,9 +19,8 @@ struct slot {
     uint8_t *image, *bits;  /* image: or the embedding */
     struct loader_mask *masks;
     uint32_t bad_masks, lost_masks;
-    int rc;                 /* not PL_OK: no substitute could be used either; `text` has the reason */
-    bool ready;
-    char name[256], text[512]; /* name of the broken sample, and its fault */
+    int rc;                 /* not PL_OK: no substitute could be used either; `why` has the reason */
+    struct slot_fault why;  /* of the broken sample */
 };
 
 struct filler;

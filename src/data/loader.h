@@ -1,13 +1,7 @@
 /*
  * loader.h: threads that prepare the samples of a dataset for training steps, in order.
  *
- *     positions  p  p+1  p+2 ...        each a pure function of (seed, position)
- *        │ tickets                       in ascending order
- *     thread 0 ... thread T-1            read, choose masks, rasterise, decode, resize
- *        │
- *     ring of slots                      position p fills slot p % slots
- *        │
- *     loader_next                        ascending positions, filled by any thread
+ *     ring (ring.h) ─ threads: read, choose masks, rasterise, decode, resize (fill.h) ─ loader_next
  *
  * The sample at a position depends only on the source and the position: not on the threads, and
  * not on earlier reads. So a resumed run needs one number.
@@ -23,14 +17,13 @@
 #define LOADER_H
 
 #include "data/dataset.h"
+#include "data/faults.h"
 #include "data/sampler.h"
 
 enum {
     LOADER_POOL = 32 << 20,    /* bytes that libjpeg may allocate per thread */
     LOADER_MAX_SIDE = 16384,   /* pixels: larger images are a fault */
     LOADER_RECORDS = 4096,     /* masks of a sample, before sampling */
-    LOADER_BAD_FIRST = 20,     /* broken samples before their share can end a run inside an epoch */
-    LOADER_NAMED = 480,        /* length of the text about a broken sample */
     LOADER_POLYGON_RUNS = 1 << 18, /* the runs of a COCO mask that a run plans for */
 };
 
@@ -58,18 +51,6 @@ struct loader_augment {
     double scale;          /* below 1: the longer side is between this share of the canvas and all */
     double crop;           /* below 1: a window at a random position; each of its sides is between
                               this share of the image's side and all of it */
-};
-
-/* Counts of samples and faults, in the order of positions. */
-struct loader_counts {
-    uint64_t seen;         /* positions taken */
-    uint64_t broken;       /* positions with a broken sample */
-    uint64_t empty;        /* positions with a sound sample without a mask to train on; these are
-                              replaced, too */
-    uint64_t bad_masks;    /* malformed masks of sound samples */
-    uint64_t lost_masks;   /* masks too small for the grid, or outside of the crop */
-    uint64_t fault[FAULT_KINDS]; /* broken samples by kind */
-    char last[LOADER_NAMED];     /* the name and the fault of the last broken sample */
 };
 
 /* Where samples come from, and in which order. The caller owns it and must not change it while the
@@ -123,7 +104,7 @@ void loader_seek(struct loader *l, struct loader_source *s, uint64_t position);
 /* Whether the next call of loader_next returns this position of this source. */
 bool loader_at(const struct loader *l, const struct loader_source *s, uint64_t position);
 /* Returns the next position; *out is valid until the next call. PL_FAIL when more samples are
- * broken than the source's max_bad allows: checked from LOADER_BAD_FIRST broken samples on, and at
+ * broken than the source's max_bad allows: checked from FAULTS_FIRST broken samples on, and at
  * the end of each epoch. PL_USAGE when no sample so far could be used. */
 int loader_next(struct loader *l, const struct loader_sample **out, struct error *e);
 

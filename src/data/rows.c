@@ -3,7 +3,8 @@
  *
  * Rows with the same room are a linked list. A bit for each room says whether its list has rows, and a
  * bit for each 64 of these whether any is set, so that the least room that is large enough is found in
- * a few words for any T. Time is that of sorting by length, which is counted.
+ * a few words for any T. Rows with room for the same number of images have such lists of their own. Time
+ * is that of sorting by length, which is counted, and of looking at each number of images.
  */
 #include "data/rows.h"
 
@@ -11,11 +12,17 @@
 
 enum { NONE = UINT32_MAX };
 
+/* The rows with room for a number of images, by their room for tokens. */
 struct rooms {
-    uint64_t *bits, *summary;
+    uint64_t *bits, *summary;  /* NULL: there has been no such row */
     uint32_t words;
     uint32_t *head;            /* [T + 1] by room: a row */
-    VEC(uint32_t) next, room;  /* by row */
+};
+
+struct packing {
+    struct row_size most;
+    struct rooms *rooms;       /* [most.images + 1] by room for images */
+    VEC(uint32_t) next;        /* by row */
 };
 
 static void set_bit(struct rooms *r, uint32_t room)
@@ -47,53 +54,73 @@ static uint32_t find_room(const struct rooms *r, uint32_t least)
     }
 }
 
-static void put_row(struct rooms *r, uint32_t row, uint32_t room)
+static void begin_rooms(struct rooms *r, uint32_t T)
 {
-    r->room.at[row] = room;
-    r->next.at[row] = r->head[room];
-    r->head[room] = row;
-    set_bit(r, room);
+    r->words = T / 64 + 1;
+    r->bits = mem_alloc(r->words * sizeof *r->bits);
+    r->summary = mem_alloc((r->words / 64 + 1) * sizeof *r->summary);
+    r->head = mem_alloc(((size_t)T + 1) * sizeof *r->head);
+    memset(r->head, 0xff, ((size_t)T + 1) * sizeof *r->head);
 }
 
-static uint32_t take_row(struct rooms *r, uint32_t room)
+static void put_row(struct packing *p, uint32_t row, struct row_size room)
 {
-    const uint32_t row = r->head[room];
-    r->head[room] = r->next.at[row];
-    if (r->head[room] == NONE) clear_bit(r, room);
+    struct rooms *r = &p->rooms[room.images];
+    if (!r->bits) begin_rooms(r, p->most.tokens);
+    p->next.at[row] = r->head[room.tokens];
+    r->head[room.tokens] = row;
+    set_bit(r, room.tokens);
+}
+
+static uint32_t take_row(struct packing *p, struct row_size room)
+{
+    struct rooms *r = &p->rooms[room.images];
+    const uint32_t row = r->head[room.tokens];
+    r->head[room.tokens] = p->next.at[row];
+    if (r->head[room.tokens] == NONE) clear_bit(r, room.tokens);
     return row;
 }
 
+/* The least room for tokens of a row that holds the sample, and of those the least for images. False: no row holds it. */
+static bool find_row(const struct packing *p, struct row_size sample, struct row_size *room)
+{
+    *room = (struct row_size){NONE, 0};
+    for (uint32_t images = sample.images; images <= p->most.images; images++) {
+        const uint32_t tokens = p->rooms[images].bits ? find_room(&p->rooms[images], sample.tokens) : NONE;
+        if (tokens < room->tokens) *room = (struct row_size){tokens, images};
+    }
+    return room->tokens != NONE;
+}
+
 /* Samples from the longest to the shortest; equal ones in their order. */
-static uint32_t *sort_by_length(const uint32_t *lengths, uint32_t n, uint32_t T)
+static uint32_t *sort_by_length(const struct row_size *sizes, uint32_t n, uint32_t T)
 {
     uint32_t *order = mem_alloc((size_t)n * sizeof *order), *at = mem_alloc(((size_t)T + 2) * sizeof *at);
-    for (uint32_t i = 0; i < n; i++) at[T - lengths[i] + 1]++;
+    for (uint32_t i = 0; i < n; i++) at[T - sizes[i].tokens + 1]++;
     for (uint32_t k = 1; k <= T; k++) at[k] += at[k - 1];
-    for (uint32_t i = 0; i < n; i++) order[at[T - lengths[i]]++] = i;
+    for (uint32_t i = 0; i < n; i++) order[at[T - sizes[i].tokens]++] = i;
     mem_free(at);
     return order;
 }
 
 /* row_of[i]: the row of sample i, numbered as they were begun. Returns the number of rows. */
-static uint32_t place(const uint32_t *lengths, uint32_t n, uint32_t T, uint32_t *row_of)
+static uint32_t place(const struct row_size *sizes, uint32_t n, struct row_size most, uint32_t *row_of)
 {
-    struct rooms r = {.words = T / 64 + 1};
-    uint32_t *order = sort_by_length(lengths, n, T);
-    r.bits = mem_alloc(r.words * sizeof *r.bits);
-    r.summary = mem_alloc((r.words / 64 + 1) * sizeof *r.summary);
-    r.head = mem_alloc(((size_t)T + 1) * sizeof *r.head);
-    memset(r.head, 0xff, ((size_t)T + 1) * sizeof *r.head);
+    struct packing p = {.most = most, .rooms = mem_alloc(((size_t)most.images + 1) * sizeof *p.rooms)};
+    uint32_t *order = sort_by_length(sizes, n, most.tokens);
     for (uint32_t k = 0; k < n; k++) {
-        const uint32_t i = order[k], room = find_room(&r, lengths[i]);
-        uint32_t row = r.room.n;
-        if (room == NONE) vec_push(&r.room, 0), vec_push(&r.next, NONE);
-        else row = take_row(&r, room);
-        put_row(&r, row, (room == NONE ? T : room) - lengths[i]);
+        const uint32_t i = order[k];
+        struct row_size room;
+        const bool found = find_row(&p, sizes[i], &room);
+        const uint32_t row = found ? take_row(&p, room) : p.next.n;
+        if (!found) vec_push(&p.next, NONE), room = most;
+        put_row(&p, row, (struct row_size){room.tokens - sizes[i].tokens, room.images - sizes[i].images});
         row_of[i] = row;
     }
-    const uint32_t rows = r.room.n;
-    mem_free(r.bits), mem_free(r.summary), mem_free(r.head), mem_free(order);
-    vec_free(&r.room), vec_free(&r.next);
+    const uint32_t rows = p.next.n;
+    for (uint32_t images = 0; images <= most.images; images++) mem_free(p.rooms[images].bits), mem_free(p.rooms[images].summary), mem_free(p.rooms[images].head);
+    mem_free(p.rooms), mem_free(order);
+    vec_free(&p.next);
     return rows;
 }
 
@@ -109,11 +136,11 @@ static void renumber(uint32_t *row_of, uint32_t n, uint32_t rows)
     mem_free(number);
 }
 
-void rows_pack(struct rows *r, const uint32_t *lengths, uint32_t n, uint32_t T, bool pack)
+void rows_pack(struct rows *r, const struct row_size *sizes, uint32_t n, struct row_size most, bool pack)
 {
     uint32_t *row_of = mem_alloc((size_t)n * sizeof *row_of);
     for (uint32_t i = 0; i < n; i++) row_of[i] = i;
-    r->n = pack ? place(lengths, n, T, row_of) : n;
+    r->n = pack ? place(sizes, n, most, row_of) : n;
     if (pack) renumber(row_of, n, r->n);
     r->first = mem_alloc(((size_t)r->n + 2) * sizeof *r->first);
     r->samples = mem_alloc((size_t)n * sizeof *r->samples);

@@ -1,8 +1,8 @@
 /*
- * rows.h: packing: which samples share a row of T tokens.
+ * rows.h: packing: which samples share a row, which has room for some tokens and some images.
  *
  * Best fit decreasing: from the longest sample to the shortest, each goes into the row with the least
- * room that holds it. It depends on the lengths alone. Rows are numbered by their first sample, and the
+ * room for tokens that holds it, its images included. It depends on the sizes alone. Rows are numbered by their first sample, and the
  * samples of a row keep their order, so that rows of an unshuffled run follow the file.
  */
 #ifndef ROWS_H
@@ -10,14 +10,20 @@
 
 #include "base/base.h"
 
+/* Of a sample; of a row; of the room that is left in a row. */
+struct row_size {
+    uint32_t tokens, images;
+};
+
 struct rows {
     uint32_t n;
     uint32_t *first;   /* [n + 1] into samples */
     uint32_t *samples; /* every sample once, row after row */
 };
 
-/* lengths[n], each from 1 to T. `pack` false: each sample has a row of its own. */
-void rows_pack(struct rows *r, const uint32_t *lengths, uint32_t n, uint32_t T, bool pack);
+/* sizes[n], each of 1 to most.tokens tokens and at most most.images images. `pack` false: each sample has a
+ * row of its own. */
+void rows_pack(struct rows *r, const struct row_size *sizes, uint32_t n, struct row_size most, bool pack);
 void rows_free(struct rows *r);
 
 #endif

@@ -41,8 +41,8 @@ void report_print(const struct sample_report *r, struct text *out)
 static uint64_t index_bytes(const struct token_store_header *h)
 {
     const uint64_t most = 1ull << 56;
-    if (h->samples > UINT32_MAX || h->answers > most / sizeof(struct byte_range) || h->names > most || h->tokens > most / 4) return UINT64_MAX;
-    return h->samples * sizeof(struct stored_sample) + h->answers * sizeof(struct byte_range) + h->names;
+    if (h->samples > UINT32_MAX || h->answers > most / sizeof(struct byte_range) || h->images > most / sizeof(struct byte_range) || h->names > most || h->tokens > most / 4) return UINT64_MAX;
+    return h->samples * sizeof(struct stored_sample) + (h->answers + h->images) * sizeof(struct byte_range) + h->names;
 }
 
 static uint64_t index_offset(const struct token_store_header *h) { return TOKEN_STORE_DATA + align_up(h->tokens * 4, 8); }
@@ -57,18 +57,23 @@ static int check_header(const struct token_store_header *h, uint64_t size, struc
     return PL_OK;
 }
 
+/* Whether ranges of a sample's tokens are not empty and in order. */
+static bool ascend(const struct byte_range *r, uint32_t n, uint32_t tokens)
+{
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < n; at = r[i++].end)
+        if (r[i].begin < at || r[i].begin >= r[i].end || r[i].end > tokens) return false;
+    return true;
+}
+
 static bool sound(const struct token_store *s, const struct stored_sample *x)
 {
     const struct token_store_header *h = s->header;
     if (x->first > h->tokens || x->tokens > h->tokens - x->first || x->first_answer > h->answers || x->answers > h->answers - x->first_answer) return false;
-    if (!x->tokens || x->media >= h->names || x->file >= h->names) return false;
-    uint32_t at = 0;
-    for (uint32_t i = 0; i < x->answers; i++) {
-        const struct byte_range a = s->answers[x->first_answer + i];
-        if (a.begin < at || a.begin >= a.end || a.end > x->tokens) return false;
-        at = a.end;
-    }
-    return true;
+    if (!x->tokens || x->media >= h->names || x->file >= h->names || x->first_image > h->images || x->n_media > h->images - x->first_image) return false;
+    uint64_t name = x->media;
+    for (uint32_t i = 0; i < x->n_media && name < h->names; i++) name += strlen(s->names + name) + 1;
+    return name <= h->names && ascend(s->answers + x->first_answer, x->answers, x->tokens) && ascend(s->images + x->first_image, x->n_media, x->tokens);
 }
 
 static int check_index(const struct token_store *s, struct error *e)
@@ -78,7 +83,7 @@ static int check_index(const struct token_store *s, struct error *e)
     if (h->tokens_sum != crc32c(0, s->ids, align_up(h->tokens * 4, 8))) return error_set(e, PL_USAGE, "its ids are damaged: the checksum differs");
     bool ok = !s->names[h->names - 1];
     for (uint64_t i = 0; i < h->samples && ok; i++) ok = sound(s, &s->samples[i]);
-    for (uint64_t i = 0; i < h->tokens && ok; i++) ok = s->ids[i] >= 0 && s->ids[i] <= h->largest;
+    for (uint64_t i = 0; i < h->tokens && ok; i++) ok = (s->ids[i] >= 0 && s->ids[i] <= h->largest) || (s->ids[i] == h->image_token && h->images);
     for (int f = 0; f < SAMPLE_FAULTS && ok; f++) ok = memchr(h->report.first[f], 0, sizeof h->report.first[f]);
     return ok ? PL_OK : error_set(e, PL_USAGE, "its index does not fit its ids");
 }
@@ -107,7 +112,8 @@ int token_store_open(struct token_store *s, const char *path, struct error *e)
         s->ids = (const void *)(s->map.at + TOKEN_STORE_DATA);
         s->samples = (const void *)(s->map.at + index_offset(h));
         s->answers = (const void *)(s->samples + h->samples);
-        s->names = (const char *)(s->answers + h->answers);
+        s->images = s->answers + h->answers;
+        s->names = (const char *)(s->images + h->images);
         rc = check_index(s, e);
     }
     if (!rc || s->map.at) rc = mapped_failed(&s->map) ? mapped_check(&s->map, path, e) : rc;
@@ -128,5 +134,5 @@ const char *token_store_differs(const struct token_store_key *stored, const stru
     if (stored->data != now->data) return "other data files, or they changed";
     if (stored->tokenizer != now->tokenizer) return "another tokenizer";
     if (stored->template != now->template) return "another chat template";
-    return stored->options != now->options ? "another system prompt (data.system)" : NULL;
+    return stored->options != now->options ? "another system prompt (data.system), or for another model of images" : NULL;
 }

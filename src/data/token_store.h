@@ -5,6 +5,7 @@
  *     4096    ids of all samples, int32, one after the other; zeros up to a multiple of 8 bytes
  *     index   struct stored_sample [samples]
  *             struct byte_range    [answers]: what the assistant says, as tokens of its sample
+ *             struct byte_range    [images]: images, as tokens of their sample
  *             names, each terminated by a 0: data files, images
  *     end of the file
  *
@@ -20,14 +21,14 @@
 #include "data/conversation.h"
 #include "text/ranges.h"
 
-enum { TOKEN_STORE_VERSION = 2, TOKEN_STORE_DATA = 4096 };
+enum { TOKEN_STORE_VERSION = 3, TOKEN_STORE_DATA = 4096 };
 #define TOKEN_STORE_MAGIC "PLIMTEXT"
 
 /* What the ids were made from. */
 struct token_store_key {
     uint64_t data;      /* the bytes of the data files, in their order */
     uint64_t tokenizer, template; /* template 0: none */
-    uint64_t options;   /* data.system, and whether images are allowed */
+    uint64_t options;   /* data.system, and how images stand in the text */
 };
 
 /* What was read, and what could not be used. */
@@ -44,11 +45,11 @@ struct token_store_header {
     char magic[8];
     uint32_t version, zero;
     struct token_store_key key;
-    uint64_t samples, tokens, answers, names; /* names: bytes */
+    uint64_t samples, tokens, answers, images, names; /* names: bytes */
     uint64_t bytes;                           /* of the file */
     int32_t largest;                          /* id */
     uint32_t tokens_sum, index_sum;           /* CRC32C */
-    uint32_t zero2;
+    int32_t image_token;                      /* the id at images, which may be below 0 or beyond the vocabulary; 0: there are none */
     struct sample_report report;
     uint32_t zero3, header_sum;               /* CRC32C of all bytes before it */
 };
@@ -56,7 +57,8 @@ struct token_store_header {
 struct stored_sample {
     uint64_t first;        /* its first id */
     uint64_t first_answer;
-    uint64_t media;        /* offset in the names of the first of its images and videos */
+    uint64_t first_image;
+    uint64_t media;        /* offset in the names of the first of its images: paths, one after the other */
     uint64_t line;         /* in its file */
     uint64_t number;       /* among the samples of all files, those that cannot be used included */
     uint64_t file;         /* offset in the names */
@@ -69,7 +71,7 @@ struct token_store {
     const struct token_store_header *header;
     const int32_t *ids;
     const struct stored_sample *samples;
-    const struct byte_range *answers;
+    const struct byte_range *answers, *images;
     const char *names;
 };
 
@@ -85,11 +87,12 @@ const char *token_store_differs(const struct token_store_key *stored, const stru
 /* --- writing, atomically ------------------------------------------------------------ */
 
 struct token_store_writer;
-int token_store_create(struct token_store_writer **out, const char *path, const struct token_store_key *key, struct error *e);
+int token_store_create(struct token_store_writer **out, const char *path, const struct token_store_key *key, int32_t image_token, struct error *e);
 struct new_sample {
     const int32_t *ids;
     const struct byte_range *answers;
     const struct value *media; /* list of strings; NULL: none */
+    const struct byte_range *images; /* the tokens of each */
     const char *file;
     uint64_t line, number;
     uint32_t tokens, n_answers;

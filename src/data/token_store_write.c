@@ -15,7 +15,7 @@ struct token_store_writer {
     bool renamed;
     struct token_store_header header;
     VEC(struct stored_sample) samples;
-    VEC(struct byte_range) answers;
+    VEC(struct byte_range) answers, images;
     struct text names;
     const char *file;     /* the last sample's... */
     uint64_t file_name;   /* ...and its offset in the names */
@@ -28,7 +28,7 @@ static int put(struct token_store_writer *w, const void *bytes, size_t n, uint32
     return PL_OK;
 }
 
-int token_store_create(struct token_store_writer **out, const char *path, const struct token_store_key *key, struct error *e)
+int token_store_create(struct token_store_writer **out, const char *path, const struct token_store_key *key, int32_t image_token, struct error *e)
 {
     static const char zeros[TOKEN_STORE_DATA]; /* reserves the header: no magic until the end */
     struct token_store_writer *w = mem_alloc(sizeof *w);
@@ -36,6 +36,7 @@ int token_store_create(struct token_store_writer **out, const char *path, const 
     w->path = mem_string(path);
     w->header.version = TOKEN_STORE_VERSION;
     w->header.key = *key;
+    w->header.image_token = image_token;
     text_append(&w->names, "", 1);
     w->fd = file_part(path, &w->partial, e);
     int rc = w->fd < 0 ? e->code : put(w, zeros, sizeof zeros, &unused, e);
@@ -54,19 +55,20 @@ static uint64_t keep_name(struct token_store_writer *w, const char *name)
 int token_store_add(struct token_store_writer *w, const struct new_sample *s, struct error *e)
 {
     struct token_store_header *h = &w->header;
-    if (w->samples.n == UINT32_MAX || w->answers.n > UINT32_MAX - s->n_answers)
+    if (w->samples.n == UINT32_MAX || w->answers.n > UINT32_MAX - s->n_answers || w->images.n > UINT32_MAX - (s->media ? s->media->count : 0))
         return error_set(e, PL_USAGE, "%s: more samples than one store can hold (%u)", w->path, w->samples.n);
     if (s->file != w->file) w->file = s->file, w->file_name = keep_name(w, s->file);
-    struct stored_sample x = {.first = h->tokens, .tokens = s->tokens, .first_answer = w->answers.n, .answers = s->n_answers, .file = w->file_name, .line = s->line, .number = s->number, .plain = s->plain};
+    struct stored_sample x = {.first = h->tokens, .tokens = s->tokens, .first_answer = w->answers.n, .first_image = w->images.n, .answers = s->n_answers, .file = w->file_name, .line = s->line, .number = s->number, .plain = s->plain};
     for (uint32_t i = 0; s->media && i < s->media->count; i++) {
         const uint64_t at = keep_name(w, s->media->items[i]->text);
         if (!i) x.media = at;
+        vec_push(&w->images, s->images[i]);
         x.n_media++;
     }
     vec_push(&w->samples, x);
     for (uint32_t i = 0; i < s->n_answers; i++) vec_push(&w->answers, s->answers[i]);
     for (uint32_t i = 0; i < s->tokens; i++)
-        if (s->ids[i] > h->largest) h->largest = s->ids[i];
+        if (s->ids[i] > h->largest && (s->ids[i] != h->image_token || !x.n_media)) h->largest = s->ids[i];
     h->tokens += s->tokens;
     return put(w, s->ids, (size_t)s->tokens * sizeof *s->ids, &h->tokens_sum, e);
 }
@@ -77,11 +79,12 @@ static int put_index(struct token_store_writer *w, struct error *e)
 {
     struct token_store_header *h = &w->header;
     int rc = put(w, "\0\0\0", (size_t)(align_up(h->tokens * 4, 8) - h->tokens * 4), &h->tokens_sum, e);
-    h->samples = w->samples.n, h->answers = w->answers.n, h->names = w->names.n;
+    h->samples = w->samples.n, h->answers = w->answers.n, h->images = w->images.n, h->names = w->names.n;
     if (!rc) rc = put(w, w->samples.at, w->samples.n * sizeof *w->samples.at, &h->index_sum, e);
     if (!rc) rc = put(w, w->answers.at, w->answers.n * sizeof *w->answers.at, &h->index_sum, e);
+    if (!rc) rc = put(w, w->images.at, w->images.n * sizeof *w->images.at, &h->index_sum, e);
     if (!rc) rc = put(w, w->names.at, w->names.n, &h->index_sum, e);
-    h->bytes = TOKEN_STORE_DATA + align_up(h->tokens * 4, 8) + w->samples.n * sizeof *w->samples.at + w->answers.n * sizeof *w->answers.at + w->names.n;
+    h->bytes = TOKEN_STORE_DATA + align_up(h->tokens * 4, 8) + w->samples.n * sizeof *w->samples.at + (w->answers.n + w->images.n) * sizeof *w->answers.at + w->names.n;
     memcpy(h->magic, TOKEN_STORE_MAGIC, sizeof h->magic);
     h->header_sum = crc32c(0, h, offsetof(struct token_store_header, header_sum));
     if (!rc && pwrite(w->fd, h, sizeof *h, 0) != (ssize_t)sizeof *h) rc = file_error(w->partial, "be written", e);
@@ -104,7 +107,7 @@ void token_store_abandon(struct token_store_writer *w)
     if (w->partial && !w->renamed) unlink(w->partial);
     if (w->fd >= 0) close(w->fd);
     mem_free(w->path), mem_free(w->partial);
-    vec_free(&w->samples), vec_free(&w->answers);
+    vec_free(&w->samples), vec_free(&w->answers), vec_free(&w->images);
     text_free(&w->names);
     mem_free(w);
 }

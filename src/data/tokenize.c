@@ -65,7 +65,7 @@ int tokenize_key(const struct tokenize_options *o, struct token_store_key *out, 
     *out = (struct token_store_key){.data = files.n, .tokenizer = tokenizer_fingerprint(o->tokenizer)};
     for (uint32_t i = 0; i < files.n && !rc; i++) rc = hash_file(files.at[i], block, &out->data, e);
     if (source) out->template = hash_bytes(source, strlen(source), 1);
-    out->options = hash_bytes(system, strlen(system), o->media);
+    out->options = hash_bytes(system, strlen(system), o->images ? image_source_fingerprint(o->images) : 0);
     mem_free(block);
     names_free(&files);
     return rc;
@@ -79,26 +79,41 @@ void tokenized_free(struct tokenized *t)
     text_free(&t->text);
 }
 
-static enum conversation_fault encode(const struct tokenize_options *o, struct tokenized *t, struct error *e)
+enum conversation_fault tokenize_images(const struct image_source *s, const struct conversation *c, struct bump *b, struct text_images *out, struct error *e)
 {
-    static const enum conversation_fault faults[] = {[CHAT_FINE] = SAMPLE_FINE, [CHAT_RENDER] = SAMPLE_TEMPLATE, [CHAT_ANSWERS] = SAMPLE_SPANS, [CHAT_ENCODE] = SAMPLE_TOKENS};
+    if (c->media->count && !s) error_set(e, PL_USAGE, "it has images or videos (%.100s), and the model takes text alone", c->media->items[0]->text);
+    else if (c->videos) error_set(e, PL_USAGE, "it has a video, and the model takes images alone");
+    if (c->videos || (c->media->count && !s)) return SAMPLE_MEDIA;
+    if (!s) return SAMPLE_FINE;
+    const enum conversation_fault f = conversation_check_images(c, e);
+    if (f) return f;
+    struct image_tiles *tiles = bump_alloc(b, (c->media->count + 1) * sizeof *tiles);
+    *out = (struct text_images){&s->text, tiles, c->media->count};
+    for (uint32_t i = 0; i < out->n; i++)
+        if (image_source_tiles(s, c->media->items[i]->text, &tiles[i], e)) return SAMPLE_FILES;
+    return SAMPLE_FINE;
+}
+
+static enum conversation_fault encode(const struct tokenize_options *o, const struct text_images *images, struct tokenized *t, struct error *e)
+{
+    static const enum conversation_fault faults[] = {[CHAT_FINE] = SAMPLE_FINE, [CHAT_RENDER] = SAMPLE_TEMPLATE, [CHAT_ANSWERS] = SAMPLE_SPANS, [CHAT_ENCODE] = SAMPLE_TOKENS,
+                                                     [CHAT_IMAGES] = SAMPLE_IMAGES};
     struct conversation *c = &t->conversation;
-    if (!c->messages) return faults[chat_encode_text(o->tokenizer, c->prompt, c->completion, &t->tokens, e)];
-    return faults[chat_encode(o->tokenizer, o->template, c->messages, c->tools, &t->tokens, &t->text, e)];
+    if (!o->images) images = NULL;
+    if (!c->messages) return faults[chat_encode_text(o->tokenizer, c->prompt, c->completion, images, &t->tokens, e)];
+    return faults[chat_encode(o->tokenizer, o->template, c->messages, c->tools, images, &t->tokens, &t->text, e)];
 }
 
 enum conversation_fault tokenize_sample(const struct tokenize_options *o, const char *json, size_t n, struct bump *b, struct tokenized *out, struct error *e)
 {
     struct value *sample;
+    struct text_images images = {0};
     *out = (struct tokenized){0};
     enum conversation_fault f = conversation_parse(json, n, b, &sample, e);
     if (!f) f = conversation_read(sample, o->system, b, &out->conversation, e);
-    if (!f && out->conversation.media->count && !o->media) {
-        error_set(e, PL_USAGE, "it has images or videos (%.100s), and the model takes text alone", out->conversation.media->items[0]->text);
-        f = SAMPLE_MEDIA;
-    }
+    if (!f) f = tokenize_images(o->images, &out->conversation, b, &images, e);
     if (f || (out->conversation.messages && !o->template)) return f;
-    f = encode(o, out, e);
+    f = encode(o, &images, out, e);
     if (!f && !out->tokens.answers.n) {
         error_set(e, PL_USAGE, "no token of the rendered text belongs to an answer");
         f = SAMPLE_ANSWER;
@@ -149,8 +164,9 @@ static int store_item(struct builder *b, struct item *x, struct error *e)
     }
     b->ids.n = 0;
     for (uint32_t i = 0; i < t->tokens.n; i++) vec_push(&b->ids, t->tokens.at[i].id);
-    const struct new_sample s = {.ids = b->ids.at, .answers = t->answers.at, .media = x->tokenized.conversation.media, .file = x->file, .line = x->line, .number = report->read - 1,
-                                 .tokens = b->ids.n, .n_answers = t->answers.n, .plain = !x->tokenized.conversation.messages && !*x->tokenized.conversation.prompt};
+    const struct conversation *c = &x->tokenized.conversation;
+    const struct new_sample s = {.ids = b->ids.at, .answers = t->answers.at, .media = c->media, .images = t->images.at, .file = x->file, .line = x->line, .number = report->read - 1,
+                                 .tokens = b->ids.n, .n_answers = t->answers.n, .plain = !c->messages && !*c->prompt && !c->media->count};
     return token_store_add(b->writer, &s, e);
 }
 
@@ -220,7 +236,7 @@ int tokenize_build(const struct tokenize_options *o, const struct token_store_ke
     if (tokenize_files(o->paths, o->n_paths, &files, e)) return e->code;
     struct builder *b = mem_alloc(sizeof *b);
     b->o = o;
-    int rc = token_store_create(&b->writer, path, key, e);
+    int rc = token_store_create(&b->writer, path, key, o->images ? o->images->text.token : 0, e);
     if (!rc) {
         rc = build(b, &files, e);
         if (rc) token_store_abandon(b->writer);

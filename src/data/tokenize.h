@@ -3,10 +3,14 @@
  *
  * Files are read as a stream. Samples are tokenized in parallel, in batches, and stored in the order of
  * the files: the store has the same bytes for any number of threads.
+ *
+ * A conversation's images become their tokens (text/template/chat_images.h). How many these are depends on the
+ * model, and with tiles on the sizes of the images, whose files are then read.
  */
 #ifndef TOKENIZE_H
 #define TOKENIZE_H
 
+#include "data/image_source.h"
 #include "data/token_store.h"
 #include "text/template/chat.h"
 
@@ -17,7 +21,7 @@ struct tokenize_options {
     const struct template *template;   /* NULL: there is none, which is an error for the first conversation: */
     const struct error *no_template;   /* this one */
     const char *system;                /* data.system; NULL: none */
-    bool media;                        /* the model takes images and videos */
+    const struct image_source *images; /* of a model that takes images; NULL: it takes text alone */
     bool (*interrupted)(void);         /* whether to stop with PL_FAIL; NULL: never */
     uint64_t most;                     /* stop after so many bytes of the files; 0: read all */
 };
@@ -29,6 +33,9 @@ int tokenize_files(char *const *paths, uint32_t n_paths, struct names *out, stru
 int tokenize_key(const struct tokenize_options *o, struct token_store_key *out, struct error *e);
 /* Writes the store. */
 int tokenize_build(const struct tokenize_options *o, const struct token_store_key *key, const char *path, struct error *e);
+
+/* The images of a conversation; `s` NULL: the model takes text alone. `b` owns them. */
+enum conversation_fault tokenize_images(const struct image_source *s, const struct conversation *c, struct bump *b, struct text_images *out, struct error *e);
 
 /* One sample, for `inspect`: parses, reads and tokenizes the text of an object. `b` owns the values. */
 struct tokenized {

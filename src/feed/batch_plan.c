@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "data/conversations.h"
+#include "data/image_source.h"
 #include "feed/embed.h"
 #include "feed/feed.h"
-#include "models/images.h"
 
 enum {
     IMAGES_AHEAD = 16,        /* largest default of data.prefetch */
@@ -42,18 +42,33 @@ static bool reads_stores(const struct config *c)
     return *path && !(dot && !strcmp(dot, ".json"));
 }
 
+/* What is prefetched: images, or rows with images. */
+static uint32_t slots_of(const struct config *c)
+{
+    return (uint32_t)(c->data_prefetch ? c->data_prefetch : min_i64(c->train_effective_batch, IMAGES_AHEAD)) + 1;
+}
+
+static uint64_t room_of(const struct config *c)
+{
+    return c->data_sample_memory ? (uint64_t)c->data_sample_memory * MIB : loader_default_room(batch_format(c), reads_stores(c));
+}
+
 struct loader_options batch_loader(const struct config *c, const struct model *m, const struct packed_embeddings *x)
 {
     int64_t side = c->data_image_size ? c->data_image_size : m->image;
-    int64_t ahead = c->data_prefetch ? c->data_prefetch : min_i64(c->train_effective_batch, IMAGES_AHEAD);
-    const uint64_t room = c->data_sample_memory ? (uint64_t)c->data_sample_memory * MIB : loader_default_room(batch_format(c), reads_stores(c));
     return (struct loader_options){.side = (uint32_t)side, .cells = (uint32_t)m->masks->side(m, side), .masks = (uint32_t)c->data_max_masks,
-                                   .threads = (uint32_t)c->data_threads, .slots = (uint32_t)ahead + 1, .room = room,
+                                   .threads = (uint32_t)c->data_threads, .slots = slots_of(c), .room = room_of(c),
                                    .polygon_runs = c->data_format == FORMAT_COCO ? LOADER_POLYGON_RUNS : 0, .least = c->data_scale,
                                    .embedding = x->type ? packed_embedding_bytes(x) : 0};
 }
 
 struct mask_batches *mask_batches(const struct run *r) { return r->model.masks ? r->batches.feed : NULL; }
+struct image_batches *image_batches(const struct run *r) { return r->model.images ? r->batches.feed : NULL; }
+
+int64_t batch_images(const struct config *c, int64_t features)
+{
+    return c->data_max_images >= 0 ? c->data_max_images : max_i64(1, c->data_sequence / features);
+}
 
 /* --- the loss ---------------------------------------------------------------------------------- */
 
@@ -97,6 +112,22 @@ static int describe_images(const struct config *c, const struct model *m, bool t
     return PL_OK;
 }
 
+/* Rows of text with images. Without data, and without data.max_images, the model's default stays: an image a sample. */
+static int describe_image_rows(const struct config *c, const struct model *m, struct bump *memory, struct run_batches *out, struct error *e)
+{
+    const bool conversations = c->data_format == FORMAT_CONVERSATIONS, given = c->data_max_images >= 0;
+    struct image_batches *b = bump_alloc(memory, sizeof *b);
+    *b = (struct image_batches){.batch.images = conversations || (given && !c->data_train.n) ? batch_images(c, m->images->features) : 0};
+    out->feed = b;
+    if (conversations || given || c->data_train.n) out->own = &b->batch;
+    if (!conversations || !b->batch.images) return PL_OK;
+    b->rows = (struct image_rows_options){.sequence = (uint32_t)c->data_sequence, .images = (uint32_t)b->batch.images, .threads = (uint32_t)c->data_threads, .slots = slots_of(c),
+                                          .reader = {.range = feed_range(c), .room = room_of(c)}};
+    if (image_source_processor(&b->rows.reader.processor, m, e)) return e->code;
+    out->loader_bytes = image_rows_bytes(&b->rows);
+    return PL_OK;
+}
+
 int feed_describe(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory, struct run_batches *out, struct error *e)
 {
     char takes[256];
@@ -108,12 +139,8 @@ int feed_describe(const struct config *c, const struct model *m, const struct ru
                          batch_format(c), m->family->model_type, model_list_ports(m, takes), batch_advice(m));
     out->packed = c->data_format == FORMAT_CONVERSATIONS && c->data_packing; /* a row with padding after one conversation is a plain causal row */
     out->few_labels = c->data_format == FORMAT_CONVERSATIONS && (c->data_train_on != TRAIN_ON_ALL || !c->data_packing);
-    if (m->images && c->data_train.n) { /* rows of text alone; without data an image a sample is planned */
-        struct image_batch *text = bump_alloc(memory, sizeof *text);
-        *text = (struct image_batch){.images = 0};
-        out->own = text;
-    }
     if (m->ground) out->packed = true; /* a row of queries */
+    if (m->images && describe_image_rows(c, m, memory, out, e)) return e->code;
     if (!m->masks) return PL_OK;
     struct mask_batches *b = bump_alloc(memory, sizeof *b);
     *b = (struct mask_batches){.prompts = out->own ? *(const struct prompting *)out->own : (struct prompting){0}};

@@ -7,9 +7,11 @@
 #ifndef BATCH_PLAN_H
 #define BATCH_PLAN_H
 
+#include "data/image_rows.h"
 #include "data/loader.h"
 #include "data/packed.h"
 #include "engine/run.h"
+#include "models/images.h"
 #include "models/masks.h"
 
 /* Points of the first prompt of a mask: a point and a filler, or two corners. Every later round adds
@@ -26,6 +28,17 @@ struct mask_batches {
 };
 /* NULL: not a run of a mask model over its batches. */
 struct mask_batches *mask_batches(const struct run *r);
+
+/* What a run of a model that takes images among its tokens has beyond other runs of text (run_batches.feed). */
+struct image_batches {
+    struct image_batch batch;       /* batch.own */
+    struct image_rows_options rows; /* with batch.images > 0 and conversations as data */
+    struct image_rows *loader;      /* in run_loader_memory, while a feed of it is open; training and validation share it */
+};
+/* NULL: not such a run. */
+struct image_batches *image_batches(const struct run *r);
+/* Images, of `features` tokens each, for which a row of conversations has room: data.max_images. */
+int64_t batch_images(const struct config *c, int64_t features);
 
 /* The mask loss of a configuration. */
 struct mask_loss_options batch_loss(const struct config *c);

@@ -2,6 +2,9 @@
  * feed_conversations.c: rows of conversations for a language model (data/conversations.h): ids and labels;
  * for packed rows also positions, and for each token the range of keys that it may see. Everything textual happens in
  * `prepare`; a step copies ids out of a memory-mapped store.
+ *
+ * A model that takes images also gets pixel_values and image_index (models/images.h). Its rows come from threads that
+ * read the images (data/image_rows.h); training and validation share them: they never read at the same time.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -16,6 +19,12 @@ struct conversation_feed {
     struct token_row row;
     size_t n_inputs;              /* of inputs[] that the rows need */
     bool open;                    /* `set` */
+    /* of a model that takes images: */
+    struct image_batches *images; /* NULL: rows are text alone */
+    struct image_files *files;
+    struct image_rows_source rows;
+    int32_t *index;               /* [T] image_index of a row */
+    uint64_t pixels;              /* bytes of the images of a row */
 };
 
 static const struct {
@@ -42,16 +51,36 @@ static int check_model(const struct run *r, struct error *e)
     return PL_OK;
 }
 
+/* The run's images, if its rows have room for any. */
+static struct image_batches *images_of(const struct run *r)
+{
+    struct image_batches *b = image_batches(r);
+    return b && b->batch.images ? b : NULL;
+}
+
 static int conversation_open(struct feed *f, struct run *r, enum feed_role role, struct error *e)
 {
     int rc = check_model(r, e);
     if (rc) return rc;
     struct conversation_feed *s = mem_alloc(sizeof *s);
     s->n_inputs = r->batch.packed ? COUNT(inputs) : UNPACKED_INPUTS;
-    rc = text_source_open(&s->source, f->config, role, e);
+    s->images = images_of(r);
+    rc = text_source_open(&s->source, f->config, role, &r->model, e);
     if (rc) mem_free(s);
     else f->state = s;
     return rc;
+}
+
+/* Rows with room for fewer images may do: then memory is planned for images that rarely come. */
+static void report_images(const char *key, const struct conversations *c)
+{
+    const uint32_t most = c->o.images.most;
+    const double mean = (double)c->images / (double)c->rows.n;
+    if (!most) return;
+    if (!c->images) log_note("%s: no conversation has an image; with data.max_images: 0 the vision tower does not run", key);
+    else
+        log_note("%s: %" PRIu64 " images, %.2f a row of at most %u (data.max_images); %.1f %% of their slots are filled%s", key, c->images, mean, most, 100 * mean / most,
+                 mean < 0.8 * most - 1 ? "; a smaller data.max_images takes less memory" : "");
 }
 
 /* Says what the rows hold and what was left out. */
@@ -59,11 +88,21 @@ static void report(const struct feed *f, const struct conversations *c)
 {
     const char *key = f->role == FEED_TRAIN ? "data.train" : f->config->data_holdout > 0 ? "data.holdout" : "data.validation";
     struct text left = {0};
-    log_note("%s: %" PRIu64 " conversations in %u rows of %" PRId64 " tokens, %.1f %% filled; %.1f %% of the tokens have labels", key, c->n_used, c->rows.n, c->o.sequence,
+    log_note("%s: %u conversations in %u rows of %" PRId64 " tokens, %.1f %% filled; %.1f %% of the tokens have labels", key, c->used.n, c->rows.n, c->o.sequence,
              100.0 * (double)c->tokens / ((double)c->rows.n * (double)c->o.sequence), 100.0 * (double)c->labels / (double)c->tokens);
+    report_images(key, c);
     conversations_print_left(c, &left);
     if (left.n) log_warn("%s: %s", key, left.at);
     text_free(&left);
+}
+
+static void prepare_images(struct feed *f)
+{
+    const struct config *c = f->config;
+    struct conversation_feed *s = f->state;
+    s->rows = (struct image_rows_source){.set = &s->set, .files = s->files, .seed = (uint64_t)c->train_seed, .shuffle = c->data_shuffle, .once = f->role == FEED_VALIDATION, .max_bad = c->data_max_bad};
+    s->index = mem_alloc((size_t)s->set.o.sequence * sizeof *s->index);
+    s->pixels = s->images->rows.images * image_reader_floats(&s->images->rows.reader) * sizeof(float);
 }
 
 static int conversation_prepare(struct feed *f, struct run *r, const char *folder, struct error *e)
@@ -75,6 +114,7 @@ static int conversation_prepare(struct feed *f, struct run *r, const char *folde
     const struct conversations_options o = text_rows(f->config, &s->source, f->role, r->model.vocabulary);
     if (!rc) rc = conversations_open(&s->set, path.at, &o, e);
     text_free(&path);
+    s->files = s->source.images.files, s->source.images.files = NULL; /* rows are read from them */
     text_source_close(&s->source);
     if (rc) return rc;
     s->open = true;
@@ -82,33 +122,91 @@ static int conversation_prepare(struct feed *f, struct run *r, const char *folde
     f->samples = conversations_count(&s->set);
     f->fingerprint = conversations_fingerprint(&s->set);
     report(f, &s->set);
+    if (s->images) prepare_images(f);
     return PL_OK;
+}
+
+/* Runs after the memory is allocated. The first feed of a run starts the threads. */
+static int conversation_start(struct feed *f, struct run *r, struct error *e)
+{
+    struct conversation_feed *s = f->state;
+    if (!s->images) return PL_OK;
+    s->rows.counts.seen = image_rows_seen(&s->rows, f->start);
+    s->rows.counts.broken = f->broken;
+    int rc = s->images->loader ? PL_OK : image_rows_open(&s->images->loader, &s->images->rows, run_loader_memory(r), e);
+    if (!rc && f->role == FEED_TRAIN) image_rows_seek(s->images->loader, &s->rows, f->start); /* prefetches for the first step */
+    return rc;
+}
+
+/* Writes row i of the batch. `pixels` NULL: it has no image, and the old bytes stay. */
+static int put_row(struct conversation_feed *s, struct run *r, int64_t i, struct token_row *row, const float *pixels, struct error *e)
+{
+    const uint64_t T = (uint64_t)s->set.o.sequence;
+    int64_t next = 0;
+    int rc = PL_OK;
+    if (s->images) {
+        image_index(&r->model, row->ids, (int64_t)T, &next, s->index);
+        rc = run_write_input(r, "image_index", i, s->index, T * sizeof *s->index, e);
+        if (!rc && pixels) rc = run_write_input(r, "pixel_values", i, pixels, s->pixels, e);
+    }
+    for (size_t k = 0; k < s->n_inputs && !rc; k++) rc = run_write_input(r, inputs[k].input, i, *row_array(row, k), T * (uint64_t)inputs[k].each * sizeof(int32_t), e);
+    return rc;
+}
+
+/* A row of padding refers to no image. It repeats the pixels of the row before it, because the tower computes with them:
+ * what is in fresh memory may be NaN. */
+static int put_image_rows(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e)
+{
+    struct conversation_feed *s = f->state;
+    struct image_rows *loader = s->images->loader;
+    const float *pixels = NULL; /* of the last row: valid until the next image_rows_next */
+    int rc = PL_OK;
+    if (f->role == FEED_VALIDATION && !position) s->rows.counts = (struct loader_counts){0};
+    if (samples && !image_rows_at(loader, &s->rows, position)) image_rows_seek(loader, &s->rows, position);
+    for (int64_t i = 0; i < rows && !rc; i++) {
+        const struct image_row *x;
+        struct token_row row = s->row;
+        if (i < samples && (rc = image_rows_next(loader, &x, e))) break;
+        if (i < samples) row = x->tokens, pixels = x->pixels;
+        else conversations_pad(&s->set, &row);
+        rc = put_row(s, r, i, &row, pixels, e);
+        out->count[0] += row.labelled;
+        out->units += row.tokens;
+    }
+    f->broken = s->rows.counts.broken;
+    return rc;
 }
 
 static int conversation_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e)
 {
     struct conversation_feed *s = f->state;
     int rc = PL_OK;
+    out->count[1] = (double)samples;
+    if (s->images) return put_image_rows(f, r, position, samples, rows, out, e);
     for (int64_t i = 0; i < rows && !rc; i++) {
         if (i < samples) rc = conversations_read(&s->set, feed_sample(f, position + (uint64_t)i), &s->row, e);
         else conversations_pad(&s->set, &s->row);
-        for (size_t k = 0; k < s->n_inputs && !rc; k++)
-            rc = run_write_input(r, inputs[k].input, i, *row_array(&s->row, k), (uint64_t)s->set.o.sequence * (uint64_t)inputs[k].each * sizeof(int32_t), e);
+        if (!rc) rc = put_row(s, r, i, &s->row, NULL, e);
         out->count[0] += s->row.labelled;
         out->units += s->row.tokens;
     }
-    out->count[1] = (double)samples;
     return rc;
 }
 
 static void conversation_close(struct feed *f)
 {
     struct conversation_feed *s = f->state;
+    if (s->images) {
+        image_rows_close(s->images->loader); /* before what it reads is closed */
+        s->images->loader = NULL;
+    }
+    image_files_close(s->files);
+    mem_free(s->index);
     if (s->open) conversations_close(&s->set);
     for (size_t i = 0; i < COUNT(inputs); i++) mem_free(*row_array(&s->row, i));
     text_source_close(&s->source);
     mem_free(s);
 }
 
-const struct feed_ops conversations_feed = {.port = "input_ids", .unit = "tokens", .counts = {"tokens", "samples"}, .open = conversation_open, .prepare = conversation_prepare,
+const struct feed_ops conversations_feed = {.port = "input_ids", .unit = "tokens", .counts = {"tokens", "samples"}, .open = conversation_open, .prepare = conversation_prepare, .start = conversation_start,
                                             .put = conversation_put, .close = conversation_close};

@@ -6,7 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "feed/batch_plan.h"
 #include "io/file.h"
+#include "io/json.h"
 
 /* --- tokenizer and template ---------------------------------------------------------------- */
 
@@ -35,7 +37,35 @@ static int open_template(struct text_source *s, const struct config *c, struct e
 
 enum feed_role text_files_of(const struct config *c, enum feed_role role) { return c->data_holdout > 0 ? FEED_TRAIN : role; }
 
-int text_source_open(struct text_source *s, const struct config *c, enum feed_role role, struct error *e)
+int text_images_where(const struct config *c, enum feed_role role, struct text *out, struct error *e)
+{
+    const bool train = text_files_of(c, role) == FEED_TRAIN;
+    const char *named = !train && c->data_validation_images ? c->data_validation_images : c->data_images;
+    struct names files = {0};
+    char folder[4096];
+    out->n = 0;
+    if (named) {
+        text_printf(out, "%s", named);
+        return PL_OK;
+    }
+    int rc = tokenize_files(train ? c->data_train.at : c->data_validation.at, train ? c->data_train.n : c->data_validation.n, &files, e);
+    if (!rc) rc = path_dir(files.at[0], folder, sizeof folder, e);
+    if (!rc) text_printf(out, "%s", folder);
+    names_free(&files);
+    return rc;
+}
+
+static int open_images(struct text_source *s, const struct config *c, enum feed_role role, const struct model *m, struct error *e)
+{
+    struct text where = {0};
+    int rc = text_images_where(c, role, &where, e);
+    if (!rc && image_source_open(&s->images, m, s->tokenizer, s->template, where.at, e)) rc = c->data_images && !s->images.files ? error_prepend(e, "data.images") : e->code;
+    text_free(&where);
+    s->options.images = &s->images;
+    return rc;
+}
+
+int text_source_open(struct text_source *s, const struct config *c, enum feed_role role, const struct model *m, struct error *e)
 {
     const struct config_list *paths = text_files_of(c, role) == FEED_TRAIN ? &c->data_train : &c->data_validation;
     struct names files = {0};
@@ -43,6 +73,7 @@ int text_source_open(struct text_source *s, const struct config *c, enum feed_ro
     int rc = tokenize_files(paths->at, paths->n, &files, e);
     if (!rc) rc = open_tokenizer(s, c, e);
     if (!rc) rc = open_template(s, c, e);
+    if (!rc && m && m->images) rc = open_images(s, c, role, m, e);
     names_free(&files);
     s->options.tokenizer = s->tokenizer;
     s->options.template = s->template;
@@ -51,11 +82,42 @@ int text_source_open(struct text_source *s, const struct config *c, enum feed_ro
     return rc;
 }
 
+/* Whether the configuration is that of a model of images and text. */
+static bool has_tower(const char *path)
+{
+    struct bump b = {0};
+    struct value *v = NULL;
+    struct error ignored;
+    const bool found = !json_read_file(path, 16u << 20, &b, &v, &ignored) && (value_get(v, "vision_config") || value_get(v, "mm_vision_tower"));
+    bump_free(&b);
+    return found;
+}
+
+int text_image_model(struct model *m, const char *folder, const char *vision_tower, const struct model **out, struct error *e)
+{
+    char path[4200];
+    *out = NULL;
+    snprintf(path, sizeof path, "%s/config.json", folder ? folder : "");
+    if (!folder || !file_exists(path)) return PL_OK;
+    if (model_open_with(m, folder, vision_tower, e)) return has_tower(path) ? e->code : PL_OK;
+    if (m->images) *out = m;
+    else model_close(m);
+    return PL_OK;
+}
+
 void text_source_close(struct text_source *s)
 {
+    image_source_close(&s->images);
     template_close(s->template);
     tokenizer_close(s->tokenizer);
     *s = (struct text_source){0};
+}
+
+static struct image_rule image_rule(const struct config *c, const struct text_source *s)
+{
+    const struct image_text *x = &s->images.text;
+    if (!x->features) return (struct image_rule){0};
+    return (struct image_rule){.token = x->token, .features = x->features, .most = (uint32_t)batch_images(c, x->features), .too_many = (enum too_many)c->data_too_many_images};
 }
 
 struct conversations_options text_rows(const struct config *c, const struct text_source *s, enum feed_role role, int64_t vocabulary)
@@ -64,7 +126,8 @@ struct conversations_options text_rows(const struct config *c, const struct text
     return (struct conversations_options){.sequence = c->data_sequence, .train_on = (enum train_on)c->data_train_on, .too_long = (enum too_long)c->data_too_long,
                                           .packing = c->data_packing, .vocabulary = vocabulary, .max_bad = c->data_max_bad,
                                           .padding = pad >= 0 && (!vocabulary || pad < vocabulary) ? pad : 0,
-                                          .holdout = c->data_holdout, .split_seed = (uint64_t)c->data_split_seed, .held = role == FEED_VALIDATION};
+                                          .holdout = c->data_holdout, .split_seed = (uint64_t)c->data_split_seed, .held = role == FEED_VALIDATION,
+                                          .images = image_rule(c, s)};
 }
 
 /* --- the store ------------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
 /*
- * text_source.h: the tokenizer, the chat template and the token store of a configuration's conversations.
+ * text_source.h: the tokenizer, the chat template, the images and the token store of a configuration's conversations.
  */
 #ifndef TEXT_SOURCE_H
 #define TEXT_SOURCE_H
@@ -16,14 +16,21 @@ struct text_source {
     struct tokenizer *tokenizer;
     struct template *template;     /* NULL: none; then no_template says why */
     struct error no_template;
+    struct image_source images;    /* of a model that takes images */
     struct tokenize_options options;
 };
 
-/* Opens tokenizer and template, and checks that the files of the role exist. Points into `c`. Must not
- * be moved while it is open. */
-int text_source_open(struct text_source *s, const struct config *c, enum feed_role role, struct error *e);
+/* Opens tokenizer and template, and checks that the files of the role exist. `m` is the model that reads the
+ * text; NULL: any that takes text alone. Points into `c`. Must not be moved while it is open. */
+int text_source_open(struct text_source *s, const struct config *c, enum feed_role role, const struct model *m, struct error *e);
+/* Opens the model of a folder for its images: *out is `m`, or NULL where the folder is that of a tokenizer, or of a
+ * model that takes text alone or is not known. `folder` NULL: there is none. */
+int text_image_model(struct model *m, const char *folder, const char *vision_tower, const struct model **out, struct error *e);
 /* A zeroed struct is allowed. */
 void text_source_close(struct text_source *s);
+
+/* Where the paths of a role's images begin: data.images or data.validation_images, else the folder of the first data file. */
+int text_images_where(const struct config *c, enum feed_role role, struct text *out, struct error *e);
 
 /* How the configuration makes rows of a store for a role. `vocabulary` 0: any id is accepted. */
 struct conversations_options text_rows(const struct config *c, const struct text_source *s, enum feed_role role, int64_t vocabulary);

@@ -27,7 +27,7 @@ static enum conversation_fault encode_text(const struct prompts *p, const char *
 {
     struct chat_tokens t;
     const size_t n = strlen(prompt);
-    const enum chat_failure failed = chat_encode_text(p->tokenizer, prompt, "", &t, e);
+    const enum chat_failure failed = chat_encode_text(p->tokenizer, prompt, "", NULL, &t, e);
     struct token_list *l = &t.tokens;
     while (!failed && l->n && l->at[l->n - 1].begin == n && l->at[l->n - 1].id == tokenizer_eos(p->tokenizer)) l->n--;
     for (uint32_t i = 0; i < l->n && !failed; i++) vec_push(out, l->at[i]);

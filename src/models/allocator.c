@@ -35,7 +35,7 @@ struct allocator {
 
 static int describe(struct model *m, const struct allocator *c, int64_t token, struct error *e)
 {
-    int rc = llava_describe(m, &c->llava, token, e);
+    int rc = llava_describe(m, &c->llava, token, IMAGE_AS_TOKENS, e);
     if (rc) return rc;
     const int64_t patches = c->side * c->side;
     if (m->images->features != patches)

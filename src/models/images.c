@@ -5,14 +5,15 @@
 
 #include "models/parts.h"
 
-int images_describe(struct model *m, const struct model *tower, int64_t features, int64_t token, bool padded, struct error *e)
+int images_describe(struct model *m, const struct model *tower, int64_t features, int64_t token, enum image_layout layout, struct error *e)
 {
     const struct tower_sizes s = tower_sizes(tower);
     if (features < 1) return error_set(e, PL_USAGE, "the vision tower gives %lld tokens, and none is left for the text model", (long long)s.tokens);
     if (token < INT32_MIN || token > INT32_MAX) return error_set(e, PL_USAGE, "the image token is %lld, expected an id", (long long)token);
+    const bool padded = layout == IMAGE_AS_TILES;
     m->image = s.image;
     m->images = bump_alloc(&m->memory, sizeof *m->images);
-    *m->images = (struct image_model){.token = (int32_t)token, .features = features, .channels = s.channels, .padded = padded};
+    *m->images = (struct image_model){.token = (int32_t)token, .features = features, .channels = s.channels, .layout = layout, .tower = tower->family->model_type, .padded = padded};
     model_add_port(m, &(struct port){"pixel_values", VALUES_REAL, 4, {OPEN_IMAGES, s.channels, s.image, s.image}, true});
     if (padded) model_add_port(m, &(struct port){"pixel_attention_mask", VALUES_PADDING, 4, {OPEN('B'), OPEN('M'), s.image, s.image}, true});
     return PL_OK;

@@ -20,6 +20,7 @@
 #define IMAGES_H
 
 #include "models/model.h"
+#include "text/template/chat_images.h"
 
 /* The dimension of pixel_values that counts images. */
 #define OPEN_IMAGES OPEN('N')
@@ -29,6 +30,9 @@ struct image_model {
     int32_t token;         /* the id that stands for a feature; it need not be in the vocabulary */
     int64_t features;      /* of an image: the tokens that it takes */
     int64_t channels;
+    enum image_layout layout; /* how images stand in the text */
+    bool start_end;        /* with tokens around each (struct image_text) */
+    const char *tower;     /* model_type of the vision tower */
     /* transformers' pixel_values are [B,M,...], where an image of zeros is padding, with a pixel_attention_mask
      * [B,M,side,side]. Images fill their squares here. */
     bool padded;
@@ -40,7 +44,7 @@ struct image_batch {
 };
 
 /* For parse: `m` takes images of the tower, `features` features each, at the image tokens. */
-int images_describe(struct model *m, const struct model *tower, int64_t features, int64_t token, bool padded, struct error *e);
+int images_describe(struct model *m, const struct model *tower, int64_t features, int64_t token, enum image_layout layout, struct error *e);
 
 /* For builders: the embeddings x [B,T,C] with the features of the batch's images among them. `features` makes
  * those of n images [n,features,C] of pixels [n,channels,side,side]. */

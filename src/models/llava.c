@@ -88,7 +88,7 @@ static int parse_projector(struct llava *c, const struct value *config, struct e
     return rc ? rc : layer_parse_act_at(config, "projector_hidden_act", &c->act, e);
 }
 
-int llava_describe(struct model *m, const struct llava *c, int64_t image_token, struct error *e)
+int llava_describe(struct model *m, const struct llava *c, int64_t image_token, enum image_layout layout, struct error *e)
 {
     const struct model *tower = model_part(m, c->tower), *decoder = model_part(m, c->decoder);
     const struct tower_sizes s = tower_sizes(tower);
@@ -100,7 +100,7 @@ int llava_describe(struct model *m, const struct llava *c, int64_t image_token, 
         return error_set(e, PL_USAGE, "without a projector the vision tower's width %lld must be the text model's, which is %lld", (long long)(c->n_states * s.width),
                          (long long)decoder_width(decoder));
     decoder_describe(m, decoder);
-    return images_describe(m, tower, s.tokens - c->drop_first, image_token, false, e);
+    return images_describe(m, tower, s.tokens - c->drop_first, image_token, layout, e);
 }
 
 /* transformers' defaults: CLIP ViT-L/14 at 336 pixels, and Llama. */
@@ -132,7 +132,7 @@ static int parse_llava(struct model *m, const struct value *config, struct error
     struct llava *c = m->config = bump_alloc(&m->memory, sizeof *c);
     int64_t token;
     int rc = llava_parse_parts(m, c, config, &token, e);
-    return rc ? rc : llava_describe(m, c, token, e);
+    return rc ? rc : llava_describe(m, c, token, IMAGE_AS_TOKENS, e);
 }
 
 /* --- layers --------------------------------------------------------------------------------------- */

@@ -8,7 +8,7 @@
 #ifndef LLAVA_H
 #define LLAVA_H
 
-#include "models/model.h"
+#include "models/images.h"
 
 enum { LLAVA_STATES = 16, LLAVA_LINEARS = 8 };
 
@@ -25,7 +25,7 @@ struct llava {
 };
 
 /* Checks the parts and describes the model: its inputs, outputs and images. */
-int llava_describe(struct model *m, const struct llava *c, int64_t image_token, struct error *e);
+int llava_describe(struct model *m, const struct llava *c, int64_t image_token, enum image_layout layout, struct error *e);
 void llava_build(const struct model *m, struct graph *g, const struct batch *batch);
 
 /* For a model that has these parts and more: parses the keys of transformers, without the description; `c` is the first

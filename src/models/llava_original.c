@@ -188,7 +188,10 @@ int llava_parse_original(struct model *m, const struct value *config, const char
                        m->vision_tower ? " " : "", m->vision_tower ? m->vision_tower : "", (long long)tower_sizes(model_part(m, TOWER)).width);
     if (rc) return rc;
     drop_class_token(m, c, config);
-    return llava_describe(m, c, IMAGE_TOKEN, e);
+    bool start_end = false;
+    if (value_opt_bool(config, "mm_use_im_start_end", &start_end, e) || llava_describe(m, c, IMAGE_TOKEN, IMAGE_AS_PIECES, e)) return e->code;
+    m->images->start_end = start_end;
+    return PL_OK;
 }
 
 static int parse_llama(struct model *m, const struct value *v, struct error *e) { return llava_parse_original(m, v, "llama", e); }

@@ -43,7 +43,7 @@ static int parse_smolvlm(struct model *m, const struct value *config, struct err
     decoder_set_names(llava_part(m, DECODER), "", true);
     decoder_tie(llava_part(m, DECODER), tied);
     decoder_describe(m, model_part(m, DECODER));
-    return images_describe(m, model_part(m, TOWER), s.tokens / (c->scale * c->scale), token, true, e);
+    return images_describe(m, model_part(m, TOWER), s.tokens / (c->scale * c->scale), token, IMAGE_AS_TILES, e);
 }
 
 /* Images [n,channels,side,side] to features [n,tokens,C]. */

@@ -8,7 +8,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { T = 12, VOCABULARY = 1000 };
+enum { T = 12, VOCABULARY = 1000, FEATURES = 2, IMAGES = 2 };
 
 static void repair(char *bytes, size_t n)
 {
@@ -19,7 +19,8 @@ static void repair(char *bytes, size_t n)
     h->tokens %= n;
     h->samples %= 8;
     h->answers %= 16;
-    const uint64_t ids = align_up(h->tokens * 4, 8), index = h->samples * sizeof(struct stored_sample) + h->answers * sizeof(struct byte_range);
+    h->images %= 8;
+    const uint64_t ids = align_up(h->tokens * 4, 8), index = h->samples * sizeof(struct stored_sample) + (h->answers + h->images) * sizeof(struct byte_range);
     if (TOKEN_STORE_DATA + ids + index < n) {
         h->names = n - TOKEN_STORE_DATA - ids - index;
         bytes[n - 1] = 0;
@@ -27,6 +28,25 @@ static void repair(char *bytes, size_t n)
         h->index_sum = crc32c(0, bytes + TOKEN_STORE_DATA + ids, n - TOKEN_STORE_DATA - ids);
     }
     h->header_sum = crc32c(0, h, offsetof(struct token_store_header, header_sum));
+}
+
+/* Rows have room for their images, and each image of a sample is found. */
+static void check_images(const struct conversations *c)
+{
+    for (uint64_t r = 0; r < conversations_count(c); r++) {
+        const struct row_samples row = conversations_samples(c, r);
+        uint32_t all = 0;
+        for (uint32_t k = 0; k < row.n; k++) {
+            const struct used_sample *u = &c->used.at[row.at[k]];
+            for (uint32_t i = 0; i < u->images;) {
+                const struct sample_image x = conversations_image(c, u, i);
+                CHECK(x.count && strlen(x.reference) < c->store.header->names);
+                i += x.count;
+            }
+            all += u->images;
+        }
+        CHECK(all <= IMAGES);
+    }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -42,16 +62,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(bytes, data + 1, n);
     if (n >= TOKEN_STORE_DATA && data[0] & 1) repair(bytes, n);
     const char *path = fuzz_put("store", bytes, n);
+    const int32_t token = n >= sizeof(struct token_store_header) ? ((const struct token_store_header *)(const void *)bytes)->image_token : 0;
     mem_free(bytes);
-    const struct conversations_options o = {.sequence = T, .train_on = (data[0] >> 1) % 3, .too_long = data[0] >> 3 & 1, .packing = data[0] >> 4 & 1, .vocabulary = VOCABULARY, .max_bad = 1};
+    const struct conversations_options o = {.images = {token, FEATURES, IMAGES, data[0] >> 5 & 1}, .sequence = T, .train_on = (data[0] >> 1) % 3, .too_long = data[0] >> 3 & 1, .packing = data[0] >> 4 & 1, .vocabulary = VOCABULARY, .max_bad = 1};
     if (conversations_open(&c, path, &o, &e)) {
         CHECK(e.code == PL_USAGE && e.text[0]);
         return 0;
     }
     for (uint64_t r = 0; r < conversations_count(&c); r++) {
         CHECK(!conversations_read(&c, r, &row, &e) && row.tokens && row.tokens <= T && row.labelled < row.tokens);
-        for (int t = 0; t < T; t++) CHECK(ids[t] >= 0 && ids[t] < VOCABULARY && (labels[t] == -100 || labels[t] == ids[t]) && ranges[2 * t] <= t && ranges[2 * t + 1] <= t + 1);
+        for (int t = 0; t < T; t++) CHECK(((ids[t] >= 0 && ids[t] < VOCABULARY) || ids[t] == token) && (labels[t] == -100 || labels[t] == ids[t]) && ranges[2 * t] <= t && ranges[2 * t + 1] <= t + 1);
     }
+    check_images(&c);
     conversations_close(&c);
     return 0;
 }

@@ -141,17 +141,8 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
             for (int n = 0; RANGES || n * gridDim.x < items; n++) {
                 task x;
                 if constexpr (RANGES) {
-                    const ranged_task<QUERIES> r = ranged_task_of<QUERIES>(a, i, items);
-                    i = take_next(a, i, items);
-                    x = r.x;
-                    barrier_wait(&barrier->q_free, n % 2 ^ 1);
-                    more->task.of = r;
-                    if (x.head < 0) {
-                        barrier_arrive(&barrier->q);
-                        break;
-                    }
-                    barrier_expect(&barrier->q, HELD_BYTES + seen_bytes<QUERIES>(a, x.t0));
-                    fetch_seen(&more->task, a, x, &barrier->q);
+                    x = take_task(&more->task, a, i, items, &barrier->q, HELD_BYTES, &barrier->q_free, n % 2 ^ 1);
+                    if (x.head < 0) break;
                 } else {
                     x = task_of<QUERIES>(a, n, items);
                     if (x.head < 0) continue;

@@ -161,17 +161,8 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
             for (int n = 0; GRID ? n == 0 : RANGES || n * gridDim.x < items; n++) {
                 task x;
                 if constexpr (RANGES) {
-                    const ranged_task<QUERIES> r = ranged_task_of<QUERIES>(a, i, items);
-                    i = take_next(a, i, items);
-                    x = r.x;
-                    barrier_wait(&barrier->held_free, n % 2 ^ 1);
-                    ranged->of = r;
-                    if (x.head < 0) {
-                        barrier_arrive(&barrier->held);
-                        break;
-                    }
-                    barrier_expect(&barrier->held, 2 * HELD_BYTES + seen_bytes<QUERIES>(a, x.t0));
-                    fetch_seen(ranged, a, x, &barrier->held);
+                    x = take_task(ranged, a, i, items, &barrier->held, 2 * HELD_BYTES, &barrier->held_free, n % 2 ^ 1);
+                    if (x.head < 0) break;
                 } else {
                     x = task_of<QUERIES>(a, n, items);
                     if (x.head < 0) continue;

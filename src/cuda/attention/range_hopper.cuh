@@ -74,6 +74,25 @@ template <int QUERIES> __device__ inline void fetch_seen(range_task<QUERIES> *to
     fetch_bytes(to->seen, a.seen + (x.b * padded + x.t0) * 2, seen_bytes<QUERIES>(a, x.t0), bar);
 }
 
+/* The producer's i-th task, written to shared memory for the warpgroups when `free` lets it, and i of the
+ * next one. `full` then expects `bytes` of operands and the ranges, which are on their way; if there is no
+ * task left, head < 0, it expects nothing. */
+template <int QUERIES>
+__device__ inline task take_task(range_task<QUERIES> *to, const attention &a, int &i, int items, uint64_t *full, int bytes, uint64_t *free, int phase)
+{
+    const ranged_task<QUERIES> r = ranged_task_of<QUERIES>(a, i, items);
+    i = take_next(a, i, items);
+    barrier_wait(free, phase);
+    to->of = r;
+    if (r.x.head < 0) {
+        barrier_arrive(full);
+        return r.x;
+    }
+    barrier_expect(full, bytes + seen_bytes<QUERIES>(a, r.x.t0));
+    fetch_seen(to, a, r.x, full);
+    return r.x;
+}
+
 /* The part of the task's keys, in tiles of KEYS, that the warpgroup's own 64 queries see. */
 template <int KEYS, int QUERIES> __device__ inline span own_keys(const range_task<QUERIES> *from)
 {

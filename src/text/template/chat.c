@@ -9,6 +9,7 @@ void chat_tokens_free(struct chat_tokens *c)
 {
     token_list_free(&c->tokens);
     vec_free(&c->answers);
+    vec_free(&c->images);
 }
 
 /* --- rendering ------------------------------------------------------------------------------- */
@@ -131,37 +132,90 @@ static void map_answers(const struct byte_range *bytes, uint32_t n, struct chat_
     }
 }
 
-enum chat_failure chat_encode(const struct tokenizer *t, const struct template *template, struct value *messages, struct value *tools, struct chat_tokens *out,
-                              struct text *text, struct error *e)
+/* The tokens of a rendered text, with its images. */
+static enum chat_failure encode(const struct tokenizer *t, struct rendered *r, const struct text_images *images, struct chat_tokens *out, struct error *e)
+{
+    struct range_list spans = {0};
+    enum chat_failure f = CHAT_FINE;
+    if (!images) f = tokenizer_encode(t, r->text.n ? r->text.at : "", r->text.n, r->data.at, r->data.n, false, &out->tokens, e) ? CHAT_ENCODE : CHAT_FINE;
+    else if (image_text_expand(images, r, &spans, e)) f = CHAT_IMAGES;
+    else if (image_text_encode(images, t, r, &spans, &out->tokens, &out->images, e)) f = CHAT_ENCODE;
+    if (!f) map_answers(r->answers.at, r->answers.n, out);
+    vec_free(&spans);
+    return f;
+}
+
+enum chat_failure chat_encode(const struct tokenizer *t, const struct template *template, struct value *messages, struct value *tools, const struct text_images *images,
+                              struct chat_tokens *out, struct text *text, struct error *e)
 {
     struct rendered whole = {0};
+    struct bump b = {0};
     enum chat_failure f = CHAT_FINE;
     *out = (struct chat_tokens){0};
-    if (render(t, template, messages, tools, false, training_date, &whole, e)) return CHAT_RENDER;
-    f = find_answers(t, template, messages, tools, &whole, e);
-    if (!f && tokenizer_encode(t, whole.text.n ? whole.text.at : "", whole.text.n, whole.data.at, whole.data.n, false, &out->tokens, e)) f = CHAT_ENCODE;
-    if (!f) map_answers(whole.answers.at, whole.answers.n, out);
+    if (images) messages = image_text_messages(images->how, messages, &b);
+    if (render(t, template, messages, tools, false, training_date, &whole, e)) f = CHAT_RENDER;
+    if (!f) f = find_answers(t, template, messages, tools, &whole, e);
+    if (!f) f = encode(t, &whole, images, out, e);
     if (!f && text) *text = whole.text, whole.text = (struct text){0};
     rendered_free(&whole);
+    bump_free(&b);
+    return f;
+}
+
+enum chat_failure chat_encode_prompt(const struct tokenizer *t, const struct template *template, struct value *messages, struct value *tools, const struct text_images *images,
+                                     struct chat_tokens *out, struct text *text, struct error *e)
+{
+    struct rendered r = {0};
+    struct bump b = {0};
+    enum chat_failure f = CHAT_FINE;
+    *out = (struct chat_tokens){0};
+    if (images) messages = image_text_messages(images->how, messages, &b);
+    if (chat_render(t, template, messages, tools, true, &r, e)) f = CHAT_RENDER;
+    r.answers.n = 0;
+    if (!f) f = encode(t, &r, images, out, e);
+    if (!f && text) *text = r.text, r.text = (struct text){0};
+    rendered_free(&r);
+    bump_free(&b);
     return f;
 }
 
 static bool begins_with_token(const char *text, const char *token) { return token && *token && !strncmp(text, token, strlen(token)); }
 
-enum chat_failure chat_encode_text(const struct tokenizer *t, const char *prompt, const char *completion, struct chat_tokens *out, struct error *e)
+/* Text has the special tokens that the tokenizer adds, which end with EOS. */
+static enum chat_failure encode_text(const struct tokenizer *t, struct rendered *r, const struct text_images *images, struct chat_tokens *out, struct error *e)
 {
-    const size_t p = strlen(prompt), c = strlen(completion);
+    if (images) return encode(t, r, images, out, e);
+    const bool special = !begins_with_token(r->text.n ? r->text.at : "", tokenizer_special(t, "bos_token"));
+    if (tokenizer_encode(t, r->text.n ? r->text.at : "", r->text.n, NULL, 0, special, &out->tokens, e)) return CHAT_ENCODE;
+    map_answers(r->answers.at, r->answers.n, out);
+    return CHAT_FINE;
+}
+
+/* EOS belongs to the answer; an image before it does not. */
+static void add_end(struct chat_tokens *out)
+{
+    const uint32_t n = out->tokens.n, image = out->images.n ? out->images.at[out->images.n - 1].end : 0;
+    struct byte_range *last = out->answers.n ? &out->answers.at[out->answers.n - 1] : NULL;
+    if (last && image <= last->end) last->end = n;
+    else if (last && image < n) vec_push(&out->answers, ((struct byte_range){image, n}));
+}
+
+enum chat_failure chat_encode_text(const struct tokenizer *t, const char *prompt, const char *completion, const struct text_images *images, struct chat_tokens *out,
+                                   struct error *e)
+{
+    const uint32_t p = (uint32_t)strlen(prompt), c = (uint32_t)strlen(completion);
     const int32_t eos = tokenizer_eos(t);
-    char *whole = mem_alloc(p + c + 1);
+    struct rendered r = {0};
     *out = (struct chat_tokens){0};
-    memcpy(whole, prompt, p);
-    memcpy(whole + p, completion, c + 1);
-    int rc = tokenizer_encode(t, whole, p + c, NULL, 0, !begins_with_token(whole, tokenizer_special(t, "bos_token")), &out->tokens, e);
-    mem_free(whole);
-    if (rc) return CHAT_ENCODE;
+    text_append(&r.text, prompt, p);
+    text_append(&r.text, completion, c);
+    vec_push(&r.answers, ((struct byte_range){p, p + c}));
+    const enum chat_failure f = encode_text(t, &r, images, out, e);
     struct token_list *l = &out->tokens;
-    if (eos >= 0 && (!l->n || l->at[l->n - 1].id != eos)) vec_push(l, ((struct token){eos, (uint32_t)(p + c), (uint32_t)(p + c)}));
-    map_answers(&(struct byte_range){(uint32_t)p, (uint32_t)(p + c)}, 1, out);
-    if (out->answers.n) out->answers.at[out->answers.n - 1].end = l->n; /* with EOS */
+    const uint32_t end = (uint32_t)r.text.n;
+    rendered_free(&r);
+    if (f) return f;
+    if (eos >= 0 && (!l->n || l->at[l->n - 1].id != eos)) vec_push(l, ((struct token){eos, end, end}));
+    add_end(out);
     return CHAT_FINE;
 }

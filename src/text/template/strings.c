@@ -56,21 +56,6 @@ static bool is_cased_near(const struct str *s, int64_t at, int by)
     return false;
 }
 
-static void build_lower(struct build *b, const struct str *s, uint32_t from, uint32_t to)
-{
-    uint32_t hint = 0;
-    for (uint32_t i = from; i < to;) {
-        int n;
-        char out[CASE_BYTES];
-        const uint32_t c = code_at(s->at + i, &n);
-        const bool data = str_is_data(s, i, &hint);
-        /* a sigma at the end of a word has a form of its own */
-        if (c == 0x3a3 && is_cased_near(s, i, -1) && !is_cased_near(s, (int64_t)i + n, 1)) build_code(b, 0x3c2, data);
-        else build_bytes(b, out, (size_t)code_lower(c, out), data);
-        i += (uint32_t)n;
-    }
-}
-
 static void build_mapped(struct build *b, const struct str *s, uint32_t from, uint32_t to, int (*map)(uint32_t, char *))
 {
     uint32_t hint = 0;
@@ -79,7 +64,9 @@ static void build_mapped(struct build *b, const struct str *s, uint32_t from, ui
         char out[CASE_BYTES];
         const uint32_t c = code_at(s->at + i, &n);
         const bool data = str_is_data(s, i, &hint);
-        build_bytes(b, out, (size_t)map(c, out), data);
+        /* a small sigma at the end of a word has a form of its own */
+        if (map == code_lower && c == 0x3a3 && is_cased_near(s, i, -1) && !is_cased_near(s, (int64_t)i + n, 1)) build_code(b, 0x3c2, data);
+        else build_bytes(b, out, (size_t)map(c, out), data);
         i += (uint32_t)n;
     }
 }
@@ -101,7 +88,7 @@ struct var string_upper(struct render *r, struct var v)
 struct var string_lower(struct render *r, struct var v)
 {
     struct build b = {.r = r};
-    build_lower(&b, v.s, 0, v.s->n);
+    build_mapped(&b, v.s, 0, v.s->n, code_lower);
     return done_like(&b, v);
 }
 
@@ -111,7 +98,7 @@ struct var string_capitalize(struct render *r, struct var v)
     int n = 0;
     if (v.s->n) code_at(v.s->at, &n);
     build_mapped(&b, v.s, 0, (uint32_t)n, code_title);
-    build_lower(&b, v.s, (uint32_t)n, v.s->n);
+    build_mapped(&b, v.s, (uint32_t)n, v.s->n, code_lower);
     return done_like(&b, v);
 }
 
@@ -123,7 +110,7 @@ static struct var string_title(struct render *r, struct var v)
     for (uint32_t i = 0; i < v.s->n;) {
         int n;
         const uint32_t c = code_at(v.s->at + i, &n);
-        if (inside) build_lower(&b, v.s, i, i + (uint32_t)n);
+        if (inside) build_mapped(&b, v.s, i, i + (uint32_t)n, code_lower);
         else build_mapped(&b, v.s, i, i + (uint32_t)n, code_title);
         inside = code_is_cased(c);
         i += (uint32_t)n;

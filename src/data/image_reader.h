@@ -1,0 +1,38 @@
+/*
+ * image_reader.h: from the reference to an image to the pixel values that a vision tower takes, in memory that is planned:
+ * the part of a loader's thread that reads images.
+ *
+ *     reference ─ file (image_files.h) ─ RGB (image.h) ─ pixel values (image_processor.h)
+ *
+ * Per image only libjpeg, libpng and libwebp allocate.
+ */
+#ifndef IMAGE_READER_H
+#define IMAGE_READER_H
+
+#include "data/image_files.h"
+#include "data/image_processor.h"
+#include "data/mask.h"
+#include "data/range.h"
+
+enum { IMAGE_READER_SIDE = 16384 }; /* pixels: larger images are a fault */
+
+struct image_reader_options {
+    struct image_processor processor;
+    struct pixel_range range;  /* of images of 16 bits */
+    uint64_t room;             /* bytes for the file of an image, its pixels and what the processor needs */
+};
+
+/* Bytes of the memory of a reader; floats of one image for the tower. */
+uint64_t image_reader_bytes(const struct image_reader_options *o);
+uint64_t image_reader_floats(const struct image_reader_options *o);
+
+struct image_reader;
+/* `at` has image_reader_bytes, aligned to 64. Only this uses the heap. */
+struct image_reader *image_reader_new(const struct image_reader_options *o, char *at);
+void image_reader_free(struct image_reader *r);
+
+/* Reads an image that has `count` images for the tower, into to[count * image_reader_floats]. Another number is a fault: the image
+ * was replaced after its text was tokenized. */
+enum data_fault image_reader_read(struct image_reader *r, struct image_files *files, const char *reference, uint32_t count, float *to, struct error *e);
+
+#endif

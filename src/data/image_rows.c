@@ -1,0 +1,200 @@
+/*
+ * image_rows.c: see image_rows.h.
+ */
+#include "data/image_rows.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "data/order.h"
+#include "data/ring.h"
+
+struct row_slot {
+    struct image_row out;
+    float *pixels;           /* [options.images][floats of an image] */
+    uint32_t *samples;       /* [sequence] what the row holds: a conversation has at least a token */
+    uint32_t n;
+    uint32_t seen;           /* conversations that the row should hold */
+    struct slot_fault why;   /* of those that are broken */
+    int rc;                  /* not PL_OK: nothing in the row could be used or replaced */
+};
+
+struct image_rows {
+    struct image_rows_options o;
+    struct ring *ring;
+    struct image_rows_source *source;
+};
+
+/* The state of a thread. */
+struct worker {
+    struct image_rows_options o;
+    uint64_t floats;         /* of an image */
+    struct image_reader *reader;
+};
+
+/* --- memory ------------------------------------------------------------------------------------ */
+
+static uint64_t slot_layout(void *slot, const void *options, char *at)
+{
+    const struct image_rows_options *o = options;
+    struct row_slot *s = slot;
+    uint64_t used = 0;
+    int32_t **const arrays[] = {&s->out.tokens.ids, &s->out.tokens.labels, &s->out.tokens.positions, &s->out.tokens.ranges};
+    for (size_t i = 0; i < COUNT(arrays); i++) *arrays[i] = ring_carve(at, &used, (i == 3 ? 2ull : 1ull) * o->sequence * sizeof(int32_t));
+    s->samples = ring_carve(at, &used, (uint64_t)o->sequence * sizeof *s->samples);
+    s->pixels = ring_carve(at, &used, o->images * image_reader_floats(&o->reader) * sizeof *s->pixels);
+    return used;
+}
+
+static uint64_t thread_bytes(const void *options) { return image_reader_bytes(&((const struct image_rows_options *)options)->reader); }
+
+static void *thread_new(const void *options, char *at)
+{
+    struct worker *w = mem_alloc(sizeof *w);
+    w->o = *(const struct image_rows_options *)options;
+    w->floats = image_reader_floats(&w->o.reader);
+    w->reader = image_reader_new(&w->o.reader, at);
+    return w;
+}
+
+static void thread_free(void *thread)
+{
+    struct worker *w = thread;
+    if (!w) return;
+    image_reader_free(w->reader);
+    mem_free(w);
+}
+
+/* --- a row --------------------------------------------------------------------------------------- */
+
+static uint64_t row_at(const struct image_rows_source *s, uint64_t position)
+{
+    return s->once ? position : sample_at(s->seed, position, conversations_count(s->set), s->shuffle);
+}
+
+/* Adds a conversation to the row, if all of its images can be read. */
+static enum data_fault add_sample(struct worker *w, const struct image_rows_source *source, uint32_t sample, struct row_slot *s, struct error *e)
+{
+    const struct used_sample *u = &source->set->used.at[sample];
+    uint32_t images = 0;
+    while (images < u->images) {
+        struct sample_image x = conversations_image(source->set, u, images);
+        enum data_fault fault = image_reader_read(w->reader, source->files, x.reference, x.count, s->pixels + (s->out.images + images) * w->floats, e);
+        if (fault) return fault;
+        images += x.count;
+    }
+    s->samples[s->n++] = sample;
+    s->out.images += images;
+    return FAULT_NONE;
+}
+
+/* Tries to add other conversations in place of a broken one, in the room that the row has for it. */
+static void add_substitute(struct worker *w, const struct image_rows_source *source, uint64_t position, uint32_t place, struct row_size room, struct row_slot *s)
+{
+    struct error ignored;
+    for (uint64_t i = 0; i < FAULTS_TRIES; i++) {
+        const uint32_t k = (uint32_t)faults_substitute(source->seed, position, (uint64_t)place * FAULTS_TRIES + i, source->set->used.n);
+        const struct used_sample *u = &source->set->used.at[k];
+        if (u->tokens <= room.tokens && u->images <= room.images && !add_sample(w, source, k, s, &ignored)) return;
+    }
+}
+
+static void note_fault(struct row_slot *s, const struct image_rows_source *source, uint32_t sample, enum data_fault fault, const struct error *e)
+{
+    const struct stored_sample *x = &source->set->store.samples[source->set->used.at[sample].sample];
+    if (!s->why.broken++) {
+        snprintf(s->why.name, sizeof s->why.name, "%.200s:%llu", source->set->store.names + x->file, (unsigned long long)x->line);
+        faults_set(&s->why, fault, e);
+    }
+}
+
+static struct row_size size_of(const struct conversations *c, struct row_samples row)
+{
+    struct row_size sum = {0, 0};
+    for (uint32_t k = 0; k < row.n; k++) sum.tokens += c->used.at[row.at[k]].tokens, sum.images += c->used.at[row.at[k]].images;
+    return sum;
+}
+
+static void fill_row(void *thread, const void *from, uint64_t position, void *slot)
+{
+    struct worker *w = thread;
+    const struct image_rows_source *source = from;
+    struct row_slot *s = slot;
+    struct error e;
+    const struct row_samples row = conversations_samples(source->set, row_at(source, position));
+    s->out = (struct image_row){.position = position, .tokens = s->out.tokens, .pixels = s->pixels};
+    s->n = s->why.broken = 0;
+    s->seen = row.n;
+    for (uint32_t k = 0; k < row.n; k++) {
+        const enum data_fault fault = add_sample(w, source, row.at[k], s, &e);
+        if (!fault) continue;
+        note_fault(s, source, row.at[k], fault, &e);
+        const struct row_size before = size_of(source->set, (struct row_samples){s->samples, s->n}), after = size_of(source->set, (struct row_samples){row.at + k + 1, row.n - k - 1});
+        const struct row_size room = {w->o.sequence - before.tokens - after.tokens, w->o.images - before.images - after.images};
+        if (!source->once) add_substitute(w, source, position, k, room, s);
+    }
+    memset(s->pixels + s->out.images * w->floats, 0, (w->o.images - s->out.images) * w->floats * sizeof *s->pixels);
+    conversations_fill(source->set, (struct row_samples){s->samples, s->n}, &s->out.tokens);
+    s->rc = s->n || source->once ? PL_OK : PL_FAIL;
+}
+
+static const struct ring_kind kind = {sizeof(struct row_slot), slot_layout, thread_bytes, thread_new, thread_free, fill_row, NULL};
+
+/* --- the consumer ---------------------------------------------------------------------------------- */
+
+static struct ring_options ring_of(const struct image_rows_options *o) { return (struct ring_options){&kind, o, o->threads, o->slots}; }
+
+uint64_t image_rows_bytes(const struct image_rows_options *o)
+{
+    const struct ring_options r = ring_of(o);
+    return ring_bytes(&r);
+}
+
+int image_rows_open(struct image_rows **out, const struct image_rows_options *o, void *memory, struct error *e)
+{
+    struct image_rows *r = mem_alloc(sizeof *r);
+    r->o = *o;
+    const struct ring_options ring = ring_of(&r->o);
+    int rc = ring_open(&r->ring, &ring, memory, e);
+    if (rc) mem_free(r);
+    else *out = r;
+    return rc;
+}
+
+void image_rows_close(struct image_rows *r)
+{
+    if (!r) return;
+    ring_close(r->ring);
+    mem_free(r);
+}
+
+void image_rows_seek(struct image_rows *r, struct image_rows_source *s, uint64_t position)
+{
+    r->source = s;
+    ring_seek(r->ring, s, position, s->once ? conversations_count(s->set) : UINT64_MAX);
+}
+
+bool image_rows_at(const struct image_rows *r, const struct image_rows_source *s, uint64_t position) { return ring_at(r->ring, s, position); }
+
+uint64_t image_rows_seen(const struct image_rows_source *s, uint64_t position)
+{
+    const uint64_t rows = conversations_count(s->set);
+    uint64_t seen = position / rows * s->set->used.n;
+    for (uint64_t p = position - position % rows; p < position; p++) seen += conversations_samples(s->set, row_at(s, p)).n;
+    return seen;
+}
+
+int image_rows_next(struct image_rows *r, const struct image_row **out, struct error *e)
+{
+    const struct row_slot *s = ring_next(r->ring);
+    struct image_rows_source *source = r->source;
+    const bool whole = (s->out.position + 1) % conversations_count(source->set) == 0;
+    *out = &s->out;
+    source->counts.seen += s->seen;
+    if (s->why.broken) faults_count(&source->counts, &s->why, false, source->once ? "it is left out" : "another sample replaces it", "");
+    if (conversations_check(source->set, e)) return e->code; /* no fault of this row */
+    if (s->rc)
+        return error_set(e, source->counts.broken == source->counts.seen ? PL_USAGE : PL_FAIL, "no sample is left: %s cannot be used (%s), and neither can any substitute that was tried; %llu of %llu samples so far are broken",
+                         s->why.name, s->why.text, (unsigned long long)source->counts.broken, (unsigned long long)source->counts.seen);
+    return faults_check(&source->counts, source->max_bad, whole, "", e);
+}

@@ -1,0 +1,60 @@
+/*
+ * image_rows.h: rows of conversations with their images, prepared by threads, in order.
+ *
+ *     ring (ring.h) ─ threads: read the images of a row (image_reader.h), then its tokens (conversations.h) ─ image_rows_next
+ *
+ * An image that is missing or broken is a fault of its conversation. Another one that has room in the row replaces it, drawn by
+ * seed and position, so that nothing else changes; if none that is drawn has room, the row is shorter. A source with `once`
+ * (validation) leaves it out.
+ *
+ * All memory is one block of image_rows_bytes from the caller, plus the allocations of the image libraries (image_reader.h).
+ */
+#ifndef IMAGE_ROWS_H
+#define IMAGE_ROWS_H
+
+#include "data/conversations.h"
+#include "data/faults.h"
+#include "data/image_reader.h"
+
+/* The options that determine the memory. */
+struct image_rows_options {
+    uint32_t sequence, images; /* room of a row */
+    uint32_t threads, slots;   /* at least 2 slots: the caller holds one */
+    struct image_reader_options reader;
+};
+
+/* Where rows come from, and in which order. The caller owns it and must not change it while rows are read from it. Only the
+ * consumer changes the counts: of conversations. */
+struct image_rows_source {
+    const struct conversations *set;
+    struct image_files *files;
+    uint64_t seed;
+    bool shuffle;
+    bool once;             /* one pass over the rows, in their order, and no conversation is replaced */
+    double max_bad;        /* largest share of broken conversations */
+    struct loader_counts counts;
+};
+/* The conversations in the rows before a position: counts.seen of a resumed run. */
+uint64_t image_rows_seen(const struct image_rows_source *s, uint64_t position);
+
+struct image_row {
+    uint64_t position;
+    struct token_row tokens;
+    const float *pixels;   /* [images][3][side][side]; zeros after the last image */
+    uint32_t images;
+};
+
+/* Bytes of the block; depends only on the options. */
+uint64_t image_rows_bytes(const struct image_rows_options *o);
+
+struct image_rows;
+/* `memory` has image_rows_bytes, aligned to 64, and outlives the rows. Starts the threads, which wait for a seek. */
+int image_rows_open(struct image_rows **out, const struct image_rows_options *o, void *memory, struct error *e);
+/* Joins the threads. NULL is allowed. */
+void image_rows_close(struct image_rows *r);
+/* As those of loader.h. */
+void image_rows_seek(struct image_rows *r, struct image_rows_source *s, uint64_t position);
+bool image_rows_at(const struct image_rows *r, const struct image_rows_source *s, uint64_t position);
+int image_rows_next(struct image_rows *r, const struct image_row **out, struct error *e);
+
+#endif

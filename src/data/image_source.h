@@ -1,0 +1,31 @@
+/*
+ * image_source.h: the images of a model's conversations: where their files are, what the tower gets of them, and how they
+ * stand in the text.
+ */
+#ifndef IMAGE_SOURCE_H
+#define IMAGE_SOURCE_H
+
+#include "data/image_files.h"
+#include "data/image_processor.h"
+#include "models/images.h"
+
+struct image_source {
+    struct image_text text;
+    struct image_processor processor;
+    struct image_files *files;
+};
+
+/* `m` takes images; relative paths begin with `where`, a folder or a tar (NULL: the current folder). `template` may be NULL. PL_USAGE: the
+ * tokenizer lacks the image token, the folder's image processor does not fit, or there is no such folder or tar. */
+int image_source_open(struct image_source *s, const struct model *m, const struct tokenizer *t, const struct template *template, const char *where, struct error *e);
+/* A zeroed struct is allowed. */
+void image_source_close(struct image_source *s);
+/* The processor of a model that takes images: of its folder, or its tower's usual one. */
+int image_source_processor(struct image_processor *p, const struct model *m, struct error *e);
+/* Of everything that decides ids, apart from the sizes of images. */
+uint64_t image_source_fingerprint(const struct image_source *s);
+
+/* The tiles of an image, by its size in the file. Thread-safe. PL_USAGE, with the reference: it is missing or no image. */
+int image_source_tiles(const struct image_source *s, const char *reference, struct image_tiles *out, struct error *e);
+
+#endif

@@ -1,0 +1,317 @@
+/*
+ * chat_images.c: see chat_images.h.
+ */
+#include "text/template/chat_images.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "text/template/chat.h"
+
+#define AROUND "<fake_token_around_image>"
+#define WHOLE "<global-img>"
+
+/* --- opening ------------------------------------------------------------------------------------ */
+
+static int lacks_token(const struct image_text *x, const struct tokenizer *t, struct error *e)
+{
+    const int32_t id = tokenizer_id(t, IMAGE_PLACEHOLDER);
+    if (id >= 0)
+        return error_set(e, PL_USAGE, "the tokenizer's " IMAGE_PLACEHOLDER " has the id %d, and the model's image token (image_token_index or image_token_id in config.json) is %d: use the model's own tokenizer, or set the id in config.json",
+                         id, x->token);
+    return error_set(e, PL_USAGE, "the tokenizer lacks the image token: config.json has its id, %d (image_token_index or image_token_id). Use the model's own tokenizer, or add the token in Python: tokenizer.add_tokens(AddedToken(\"" IMAGE_PLACEHOLDER
+                     "\", special=True)), then set its id in config.json", x->token);
+}
+
+/* The tokenizer must give the image token, and nothing else, for its text. */
+static int find_token(struct image_text *x, const struct tokenizer *t, struct error *e)
+{
+    const int32_t id = tokenizer_id(t, IMAGE_PLACEHOLDER);
+    struct token_list l = {0};
+    struct error ignored;
+    x->content = x->token >= 0 && x->token < tokenizer_size(t) ? tokenizer_piece(t, x->token) : NULL;
+    if (!x->content || (id >= 0 && id != x->token)) return lacks_token(x, t, e);
+    const bool one = !tokenizer_encode(t, x->content, strlen(x->content), NULL, 0, false, &l, &ignored) && l.n == 1 && l.at[0].id == x->token && tokenizer_is_special(t, x->token);
+    token_list_free(&l);
+    return one ? PL_OK : lacks_token(x, t, e);
+}
+
+/* Whether the template writes an image and a text that it gets as parts. */
+static bool takes_parts(const struct image_text *x, const struct tokenizer *t, const struct template *template)
+{
+    static const char text[] = "word";
+    struct bump b = {0};
+    struct rendered r = {0};
+    struct error ignored;
+    struct value *messages = value_new(&b, VALUE_LIST), *m = value_new(&b, VALUE_MAP);
+    value_put(&b, m, "role", value_string(&b, "user"));
+    value_put(&b, m, "content", value_string(&b, IMAGE_PLACEHOLDER "word"));
+    value_append(&b, messages, m);
+    const struct image_text as_parts = {.parts = true};
+    bool written = !chat_render(t, template, image_text_messages(&as_parts, messages, &b), NULL, false, &r, &ignored) && r.text.n;
+    const char *image = written ? strstr(r.text.at, x->content) : NULL;
+    written = image && !strstr(image + 1, x->content) && strstr(r.text.at, text);
+    rendered_free(&r);
+    bump_free(&b);
+    return written;
+}
+
+int image_text_open(struct image_text *x, const struct tokenizer *t, const struct template *template, struct error *e)
+{
+    x->content = IMAGE_PLACEHOLDER;
+    if (x->layout != IMAGE_AS_PIECES && find_token(x, t, e)) return e->code;
+    if (x->start_end && (tokenizer_id(t, "<im_start>") < 0 || tokenizer_id(t, "<im_end>") < 0))
+        return error_set(e, PL_USAGE, "config.json has mm_use_im_start_end, and the tokenizer lacks <im_start> or <im_end>: use the model's own tokenizer");
+    x->parts = template && takes_parts(x, t, template);
+    return PL_OK;
+}
+
+uint64_t image_text_fingerprint(const struct image_text *x)
+{
+    const uint64_t facts[] = {1, x->layout, (uint64_t)x->token, x->features, x->start_end, x->parts};
+    return hash_bytes(facts, sizeof facts, 0);
+}
+
+/* --- messages ----------------------------------------------------------------------------------- */
+
+uint32_t image_text_count(const char *text)
+{
+    uint32_t n = 0;
+    for (const char *s = text; (s = strstr(s, IMAGE_PLACEHOLDER)); s += strlen(IMAGE_PLACEHOLDER)) n++;
+    return n;
+}
+
+static void add_part(struct value *parts, const char *type, const char *text, size_t n, struct bump *b)
+{
+    struct value *p = value_new(b, VALUE_MAP);
+    value_put(b, p, "type", value_string(b, type));
+    if (text) value_put(b, p, "text", value_string(b, bump_format(b, "%.*s", (int)n, text)));
+    value_append(b, parts, p);
+}
+
+/* A content as parts: without one line break on each side of an image. */
+static struct value *split_content(const char *s, struct bump *b)
+{
+    struct value *parts = value_new(b, VALUE_LIST);
+    for (bool after = false;; after = true) {
+        const char *image = strstr(s, IMAGE_PLACEHOLDER);
+        if (after && *s == '\n') s++;
+        size_t n = image ? (image > s ? (size_t)(image - s) : 0) : strlen(s);
+        if (image && n && s[n - 1] == '\n') n--;
+        if (n || (!image && !parts->count)) add_part(parts, "text", s, n, b);
+        if (!image) return parts;
+        add_part(parts, "image", NULL, 0, b);
+        s = image + strlen(IMAGE_PLACEHOLDER);
+    }
+}
+
+struct value *image_text_messages(const struct image_text *x, struct value *messages, struct bump *b)
+{
+    if (!x->parts) return messages;
+    struct value *list = value_new(b, VALUE_LIST);
+    for (uint32_t i = 0; i < messages->count; i++) {
+        const struct value *content = value_get(messages->items[i], "content");
+        struct value *m = value_copy(b, messages->items[i]);
+        if (content && content->kind == VALUE_STRING) value_put(b, m, "content", split_content(content->text, b));
+        value_append(b, list, m);
+    }
+    return list;
+}
+
+/* --- text --------------------------------------------------------------------------------------- */
+
+static bool inside(const struct rendered *r, uint32_t at)
+{
+    for (uint32_t i = 0; i < r->data.n && r->data.at[i].begin <= at; i++)
+        if (at < r->data.at[i].end) return true;
+    return false;
+}
+
+/* The next image from byte `at`: <image> anywhere, or the token's own text outside of the data. */
+static bool find_place(const struct image_text *x, const struct rendered *r, uint32_t at, struct byte_range *out)
+{
+    const char *const names[] = {IMAGE_PLACEHOLDER, x->content};
+    bool found = false;
+    for (size_t k = 0; k < (strcmp(names[0], names[1]) ? 2 : 1); k++) {
+        const uint32_t n = (uint32_t)strlen(names[k]);
+        for (uint32_t from = at; from < r->text.n;) {
+            const char *s = memmem(r->text.at + from, r->text.n - from, names[k], n);
+            if (!s) break;
+            const uint32_t begin = (uint32_t)(s - r->text.at);
+            from = begin + 1;
+            if (k && inside(r, begin)) continue;
+            if (!found || begin < out->begin) *out = (struct byte_range){begin, begin + n};
+            found = true;
+            break;
+        }
+    }
+    return found;
+}
+
+static void put_image(const struct text_images *images, uint32_t i, struct text *out)
+{
+    const struct image_text *x = images->how;
+    const struct image_tiles t = images->tiles ? images->tiles[i] : (struct image_tiles){0};
+    if (x->layout != IMAGE_AS_TILES) {
+        text_printf(out, "%s%s%s", x->start_end ? "<im_start>" : "", x->content, x->start_end ? "<im_end>" : "");
+        return;
+    }
+    for (uint32_t row = 1; row <= t.rows; row++) {
+        for (uint32_t column = 1; column <= t.columns; column++) text_printf(out, AROUND "<row_%u_col_%u>%s", row, column, x->content);
+        text_printf(out, "\n");
+    }
+    text_printf(out, "%s" AROUND WHOLE "%s" AROUND, t.rows ? "\n" : "", x->content);
+}
+
+/* Ranges of the text before `places` became `spans`, as ranges of the new one. */
+static void move_ranges(struct byte_range *at, uint32_t n, const struct range_list *places, const struct range_list *spans, struct range_list *out)
+{
+    uint32_t k = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t begin = at[i].begin;
+        while (k < places->n && places->at[k].end <= begin) k++;
+        for (uint32_t p = k; begin < at[i].end; p++) {
+            const bool last = p == places->n || places->at[p].begin >= at[i].end;
+            const uint32_t end = last ? at[i].end : places->at[p].begin;
+            const int64_t shift = p ? (int64_t)spans->at[p - 1].end - places->at[p - 1].end : 0;
+            if (begin < end) vec_push(out, ((struct byte_range){(uint32_t)(begin + shift), (uint32_t)(end + shift)}));
+            begin = last ? at[i].end : places->at[p].end;
+        }
+    }
+}
+
+static int count_error(const struct text_images *images, uint32_t found, struct error *e)
+{
+    return error_set(e, PL_USAGE, "the rendered text has %u " IMAGE_PLACEHOLDER ", and there %s %u image%s: the chat template %s", found, images->n == 1 ? "is" : "are", images->n,
+                     images->n == 1 ? "" : "s", found < images->n ? "leaves images out" : "repeats them");
+}
+
+int image_text_expand(const struct text_images *images, struct rendered *r, struct range_list *spans, struct error *e)
+{
+    struct range_list places = {0}, data = {0}, answers = {0};
+    struct byte_range place;
+    struct text out = {0};
+    uint32_t at = 0;
+    while (find_place(images->how, r, at, &place)) {
+        vec_push(&places, place);
+        at = place.end;
+    }
+    if (places.n != images->n) {
+        count_error(images, places.n, e);
+        vec_free(&places);
+        return e->code;
+    }
+    at = 0;
+    for (uint32_t i = 0; i < places.n; i++) {
+        text_append(&out, r->text.at + at, places.at[i].begin - at);
+        const uint32_t begin = (uint32_t)out.n;
+        put_image(images, i, &out);
+        vec_push(spans, ((struct byte_range){begin, (uint32_t)out.n}));
+        at = places.at[i].end;
+    }
+    if (places.n) {
+        text_append(&out, r->text.at + at, r->text.n - at);
+        move_ranges(r->data.at, r->data.n, &places, spans, &data);
+        move_ranges(r->answers.at, r->answers.n, &places, spans, &answers);
+        rendered_free(r);
+        r->text = out;
+        r->data.at = data.at, r->data.n = data.n, r->data.cap = data.cap;
+        r->answers.at = answers.at, r->answers.n = answers.n, r->answers.cap = answers.cap;
+    }
+    vec_free(&places);
+    return PL_OK;
+}
+
+/* --- tokens ------------------------------------------------------------------------------------- */
+
+/* BOS stands first, once: whether the tokenizer has yet to add it, as transformers' processors decide. */
+static bool wants_special(const struct tokenizer *t, const struct rendered *r)
+{
+    const char *bos = tokenizer_special(t, "bos_token");
+    return !(bos && *bos && r->text.n && !strncmp(r->text.at, bos, strlen(bos)));
+}
+
+/* Encodes a piece of the text. */
+static int encode_piece(const struct tokenizer *t, const struct rendered *r, struct byte_range piece, bool special, struct token_list *out, struct error *e)
+{
+    struct range_list data = {0};
+    const uint32_t first = out->n;
+    for (uint32_t i = 0; i < r->data.n; i++) {
+        const uint32_t begin = r->data.at[i].begin > piece.begin ? r->data.at[i].begin : piece.begin, end = r->data.at[i].end < piece.end ? r->data.at[i].end : piece.end;
+        if (begin < end) vec_push(&data, ((struct byte_range){begin - piece.begin, end - piece.begin}));
+    }
+    int rc = tokenizer_encode(t, r->text.n ? r->text.at + piece.begin : "", piece.end - piece.begin, data.at, data.n, special, out, e);
+    for (uint32_t i = first; i < out->n && !rc; i++) out->at[i].begin += piece.begin, out->at[i].end += piece.begin;
+    vec_free(&data);
+    return rc;
+}
+
+static void put_features(const struct image_text *x, struct byte_range at, struct token_list *out)
+{
+    for (uint32_t i = 0; i < x->features; i++) vec_push(out, ((struct token){x->token, at.begin, at.end}));
+}
+
+/* BOS, if the tokenizer begins texts with it. */
+static int put_bos(const struct tokenizer *t, struct token_list *out, struct error *e)
+{
+    struct token_list l = {0};
+    int rc = tokenizer_encode(t, "", 0, NULL, 0, true, &l, e);
+    if (!rc && l.n && l.at[0].id == tokenizer_bos(t)) vec_push(out, ((struct token){l.at[0].id, 0, 0}));
+    token_list_free(&l);
+    return rc;
+}
+
+/* The pieces between the images, each by itself. */
+static int encode_pieces(const struct text_images *images, const struct tokenizer *t, const struct rendered *r, const struct range_list *spans, struct token_list *out, struct error *e)
+{
+    const struct image_text *x = images->how;
+    const uint32_t before = x->start_end ? (uint32_t)strlen("<im_start>") : 0;
+    uint32_t at = 0;
+    int rc = wants_special(t, r) ? put_bos(t, out, e) : PL_OK;
+    for (uint32_t i = 0; i <= spans->n && !rc; i++) {
+        const bool last = i == spans->n;
+        const uint32_t end = last ? (uint32_t)r->text.n : spans->at[i].begin + before;
+        rc = encode_piece(t, r, (struct byte_range){at, end}, false, out, e);
+        at = last ? end : end + (uint32_t)strlen(x->content);
+        if (!rc && !last) put_features(x, (struct byte_range){end, at}, out);
+    }
+    return rc;
+}
+
+/* The whole text, in which each image token then becomes all its features. */
+static int encode_whole(const struct text_images *images, const struct tokenizer *t, const struct rendered *r, struct token_list *out, struct error *e)
+{
+    const struct image_text *x = images->how;
+    struct token_list once = {0};
+    int rc = encode_piece(t, r, (struct byte_range){0, (uint32_t)r->text.n}, wants_special(t, r), &once, e);
+    for (uint32_t i = 0; i < once.n && !rc; i++) {
+        if (once.at[i].id == x->token) put_features(x, (struct byte_range){once.at[i].begin, once.at[i].end}, out);
+        else vec_push(out, once.at[i]);
+    }
+    token_list_free(&once);
+    return rc;
+}
+
+/* The tokens of each image, and whether image tokens stand nowhere else. */
+static bool find_images(const struct image_text *x, const struct range_list *spans, const struct token_list *l, struct range_list *tokens)
+{
+    uint32_t k = 0;
+    for (uint32_t i = 0; i <= spans->n; i++) {
+        const uint32_t begin = i < spans->n ? spans->at[i].begin : UINT32_MAX, end = i < spans->n ? spans->at[i].end : 0;
+        for (; k < l->n && (l->at[k].begin < begin || l->at[k].begin == l->at[k].end); k++)
+            if (l->at[k].id == x->token) return false;
+        const uint32_t first = k;
+        while (k < l->n && l->at[k].begin < end) k++;
+        if (i < spans->n) vec_push(tokens, ((struct byte_range){first, k}));
+    }
+    return true;
+}
+
+int image_text_encode(const struct text_images *images, const struct tokenizer *t, const struct rendered *r, const struct range_list *spans, struct token_list *out,
+                      struct range_list *tokens, struct error *e)
+{
+    int rc = images->how->layout == IMAGE_AS_PIECES ? encode_pieces(images, t, r, spans, out, e) : encode_whole(images, t, r, out, e);
+    if (!rc && !find_images(images->how, spans, out, tokens))
+        rc = error_set(e, PL_USAGE, "the text itself has the image token %.60s, which must stand for an image alone", images->how->content);
+    return rc;
+}

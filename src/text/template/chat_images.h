@@ -1,0 +1,69 @@
+/*
+ * chat_images.h: how images stand in the text of a model.
+ *
+ *     tokens   transformers' LLaVA     the token <image>, once for each feature of the image
+ *     tiles    SmolVLM, Idefics3       the same for each tile, with tokens that name its row and column, and for the whole image:
+ *                                      <fake_token_around_image><row_1_col_1><image>...\n\n
+ *                                      <fake_token_around_image><global-img><image>...<fake_token_around_image>
+ *     pieces   LLaVA's original code   the text is cut at images, and each piece is tokenized by itself; the features of
+ *                                      the image stand between them
+ *
+ * In messages an image is the text <image>. A chat template that takes contents as lists of parts gets
+ * [{"type": "image"}, {"type": "text", "text": ...}] instead; a line break that sets the image apart from its text
+ * is then left out, because the template separates them in its own way.
+ */
+#ifndef CHAT_IMAGES_H
+#define CHAT_IMAGES_H
+
+#include "text/template/template.h"
+#include "text/tokenizer/tokenizer.h"
+
+#define IMAGE_PLACEHOLDER "<image>"
+
+enum image_layout { IMAGE_AS_TOKENS, IMAGE_AS_TILES, IMAGE_AS_PIECES };
+
+struct image_text {
+    enum image_layout layout;
+    int32_t token;       /* the id that stands for a feature */
+    uint32_t features;   /* of an image, or of a tile */
+    bool start_end;      /* pieces: <im_start> and <im_end> stand around an image (mm_use_im_start_end) */
+    /* What image_text_open finds: */
+    const char *content; /* the token as text */
+    bool parts;          /* the template takes lists of parts */
+};
+
+/* Fills the rest of *x, whose layout, token, features and start_end are set. `template` may be NULL. PL_USAGE, with what to do: the
+ * tokenizer lacks the image token, or has it under another id. */
+int image_text_open(struct image_text *x, const struct tokenizer *t, const struct template *template, struct error *e);
+/* Of everything that decides ids. */
+uint64_t image_text_fingerprint(const struct image_text *x);
+
+/* How many images a text asks for. */
+uint32_t image_text_count(const char *text);
+
+/* The tiles of an image; 0 and 0: the whole image alone. */
+struct image_tiles {
+    uint32_t rows, columns;
+};
+/* The images of one text, in their order. */
+struct text_images {
+    const struct image_text *how;
+    const struct image_tiles *tiles; /* of each; NULL: none has any */
+    uint32_t n;
+};
+
+struct range_list {
+    struct byte_range *at;
+    uint32_t n, cap;
+};
+
+/* The messages as the template takes them, in `b`. */
+struct value *image_text_messages(const struct image_text *x, struct value *messages, struct bump *b);
+/* Replaces each image in a rendered text by what stands for it, as text, and moves the ranges: none of them holds an image
+ * any more. `spans` gets the bytes of each. PL_USAGE: the text has more or fewer images. */
+int image_text_expand(const struct text_images *images, struct rendered *r, struct range_list *spans, struct error *e);
+/* The tokens of an expanded text, and of each image the range of its tokens, with those that name its tiles. */
+int image_text_encode(const struct text_images *images, const struct tokenizer *t, const struct rendered *r, const struct range_list *spans, struct token_list *out,
+                      struct range_list *tokens, struct error *e);
+
+#endif

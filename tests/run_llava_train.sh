@@ -1,0 +1,163 @@
+#!/bin/bash
+# shellcheck disable=SC2015
+# run_llava_train.sh: training on conversations with images: from a JSON file with images to a model that has learned from them.
+#
+#   bash tests/run_llava_train.sh       from the repository's root, after make; see run_lib.sh
+#
+# The model is that of tests/golden/llava_clip_llama, whose images have 4 tokens, with a tokenizer of single characters. The images show
+# bright cells, and the answer is their number over all images of a conversation (forge_conversations.c).
+# shellcheck source=tests/run_lib.sh
+. tests/run_lib.sh
+tool compare forge_conversations
+export OMP_WAIT_POLICY=passive
+
+# --- the model and the data ---
+model=$tmp/model
+# make_model CASE DIR: a golden model with a tokenizer. Tokens from 43 on are those around the tiles of SmolVLM.
+make_model() {
+    local id=2 c vocab='"<s>": 0, "</s>": 1' more='' model=$2
+    mkdir -p "$model" && cp "tests/golden/$1/config.json" "tests/golden/$1/model.safetensors" "$model" || return 1
+    for c in Ġ Ċ a b c d e f g h i j k l m n o p q r s t u v w x y z 0 1 2 3 4 5 6 7 8 9 '?' ':' '.'; do vocab="$vocab, \"$c\": $id"; id=$((id + 1)); done
+    for c in '<fake_token_around_image>' '<global-img>' '<row_1_col_1>' '<row_1_col_2>' '<row_2_col_1>' '<row_2_col_2>'; do more="$more, {\"id\": $id, \"content\": \"$c\", \"special\": true}"; id=$((id + 1)); done
+    cat >"$model/tokenizer.json" <<END
+{"version": "1.0", "added_tokens": [{"id": 0, "content": "<s>", "special": true}, {"id": 1, "content": "</s>", "special": true}, {"id": 60, "content": "<image>", "special": true}$more],
+ "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true}, "decoder": {"type": "ByteLevel"},
+ "model": {"type": "BPE", "vocab": {$vocab}, "merges": []}}
+END
+    cat >"$model/tokenizer_config.json" <<'END'
+{"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<s>",
+ "chat_template": "{% for m in messages %}{% if m['role'] == 'user' %}{{ 'u:' + m['content'] + ' ' }}{% else %}{{ 'a:' + m['content'] + '</s>' }}{% endif %}{% endfor %}{% if add_generation_prompt %}a:{% endif %}"}
+END
+}
+make_model llava_clip_llama "$model" || exit 2
+mixed=$tmp/mixed two=$tmp/two held=$tmp/held text=$tmp/text
+"$tools/forge_conversations" "$mixed" 40 0 3 1 && "$tools/forge_conversations" "$two" 400 2 2 2 && "$tools/forge_conversations" "$held" 100 2 2 3 &&
+    "$tools/forge_conversations" "$text" 20 0 0 4 || exit 2
+cat >"$tmp/run.yaml" <<END
+model: {path: $model}
+data: {format: conversations, train: $mixed/chats.json, images: $mixed/images, sequence: 64, max_images: 4}
+train: {steps: 4, effective_batch: 4, learning_rate: 0.005, schedule: constant, warmup_steps: 0, out: $tmp/unused}
+memory: {micro_batch: 4, precision: f32}
+device: $DEVICE
+END
+# run OUT ARGUMENT...: trains into $tmp/OUT.
+run() {
+    local out=$1
+    shift
+    rm -rf "${tmp:?}/$out"
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/$out" $FLAGS "$@"
+}
+# resumed OUT ARGUMENT...
+resumed() {
+    local out=$1
+    shift
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/$out" --resume $FLAGS "$@"
+}
+weights() { echo "$tmp/$1/model/model.safetensors"; }
+# same_as OUT ARGUMENT...: the weights of $tmp/plain.
+same_as() { expect 0 '' run "$@" && same "$(weights plain)" "$(weights "$1")"; }
+
+# --- rows ---
+rows() {
+    expect 0 'data.train: 60 images, 3.33 a row of at most 4 \(data.max_images\); 83.3 % of their slots are filled' run plain || return 1
+    grep 'conversations in' "$tmp/err"
+}
+check '0 to 3 images a sample: packed' rows
+check 'other threads and slots: same bytes' same_as other --set data.threads=4 --set data.prefetch=1
+recompute() { same_as other --set memory.recompute=all; }
+check 'recompute: same bytes' recompute
+in_tar() { tar -cf "$tmp/images.tar" -C "$mixed/images" . && same_as other --set "data.images=$tmp/images.tar"; }
+check 'images in a tar: same bytes' in_tar
+beside() { sed 's|"\([0-9]*_[0-9]*.png\)"|"images/\1"|g' "$mixed/chats.json" >"$mixed/beside.json" && same_as other --set "data.train=$mixed/beside.json" --set data.images=null; }
+check 'paths from the folder of the JSON file: same bytes' beside
+inspected() {
+    "$binary" data inspect "$mixed/chats.json" --model "$model" --set data.sequence=64 --set data.max_images=4 --set "data.images=$mixed/images" >"$tmp/out" || return 1
+    grep '^images      60, 3.33 a row of at most 4; 83.3 % of their slots are filled' "$tmp/out" || { cat "$tmp/out"; return 1; }
+}
+check 'data inspect' inspected
+# A step of SGD with learning rate 1 subtracts the gradient: packed rows, and each sample in a row of its own.
+gradients() {
+    local sgd=(--set memory.optimizer=sgd --set train.momentum=0 --set train.learning_rate=1 --set train.weight_decay=0 --set train.clip_norm=0 --set train.steps=1 --set data.shuffle=false)
+    expect 0 ' in 18 rows' run plain "${sgd[@]}" --set train.effective_batch=18 && expect 0 ' in 40 rows' run other "${sgd[@]}" --set train.effective_batch=40 --set data.packing=false || return 1
+    "$tools/compare" "$(weights plain)" "$(weights other)" --logits 1e-6 || return 1
+    expect 0 '' run other "${sgd[@]}" --set train.effective_batch=18 --set memory.micro_batch=5 && "$tools/compare" "$(weights plain)" "$(weights other)" --logits 1e-6
+}
+check 'packed rows: the gradients of the samples alone, within 1e-6' gradients
+resumes() {
+    local held_out=(--set data.holdout=0.2 --set train.eval_every=2 --set train.save_every=2 --set train.effective_batch=3 --set memory.micro_batch=2)
+    expect 0 '' run plain "${held_out[@]}" --set train.steps=6 && expect 0 '' run other "${held_out[@]}" --set train.steps=2 || return 1
+    expect 0 'resuming after step 2' resumed other "${held_out[@]}" --set train.steps=6 || return 1
+    same "$(weights plain)" "$(weights other)" && [ "$(grep -c eval_loss "$tmp/other/metrics.jsonl")" -eq 3 ]
+}
+check 'holdout, evaluation, resume: same bytes' resumes
+
+# --- other models ---
+# Each image of SmolVLM is four tiles and the whole.
+tiles() {
+    make_model smolvlm "$tmp/smolvlm" || return 1
+    echo '{"image_processor_type": "SmolVLMImageProcessor", "size": {"longest_edge": 24}, "max_image_size": {"longest_edge": 12}}' >"$tmp/smolvlm/preprocessor_config.json"
+    local with=(--set "model.path=$tmp/smolvlm" --set data.sequence=256 --set data.max_images=20 --set train.effective_batch=3 --set memory.micro_batch=3)
+    expect 0 '300 images, [0-9.]* a row of at most 20' run plain "${with[@]}" --set train.save_every=2 || return 1
+    expect 0 '' run other "${with[@]}" --set train.steps=2 && resumed other "${with[@]}" 2>/dev/null && same "$(weights plain)" "$(weights other)"
+}
+check 'SmolVLM: an image is several tiles' tiles
+# Its image token, -200, is not in the vocabulary.
+original() { make_model llava_original "$tmp/original" && expect 0 '60 images, [0-9.]* a row' run plain --set "model.path=$tmp/original"; }
+check "LLaVA's original layout" original
+
+# --- no images ---
+# A part that no batch reaches has a zero gradient; AdamW decays its weights all the same, but for those that a run leaves out.
+text_alone() {
+    local with=(--set "data.train=$text/chats.json" --set data.images=null --set train.weight_decay=0)
+    expect 0 'no conversation has an image; with data.max_images: 0 the vision tower does not run' run plain "${with[@]}" || return 1
+    expect 0 '' run other "${with[@]}" --set data.max_images=0 && same "$(weights plain)" "$(weights other)"
+}
+check 'text alone, with and without room for images: same bytes' text_alone
+# arena ARGUMENT...: the bytes of the plan's arena; no data is read.
+arena() { "$binary" plan "$tmp/run.yaml" --set data.train=/nowhere.json "$@" --json >"$tmp/out" && "$tools/json_get" "$tmp/out" arena_bytes; }
+planned() {
+    local n last=0 bytes
+    for n in 0 1 4 8; do
+        bytes=$(arena --set "data.max_images=$n") || return 1
+        [ "$bytes" -gt "$last" ] || { echo "$n images: $bytes bytes, fewer images: $last"; return 1; }
+        last=$bytes
+    done
+    [ "$(arena --images 8 --set data.sequence=32)" = "$last" ] && [ "$(arena --set data.max_images=auto --set data.sequence=32)" = "$(arena --set data.max_images=8 --set data.sequence=32)" ]
+}
+check 'the plan has the rows of data.max_images, without data' planned
+
+# --- what cannot be used ---
+damage() { rm -rf "$tmp/broken" && cp -r "$mixed" "$tmp/broken" && rm "$tmp/broken/images/5_0.png" && head -c 60 "$mixed/images/10_1.png" >"$tmp/broken/images/10_1.png"; }
+replaced() {
+    damage && expect 0 'broken sample .*chats.json:6: it cannot be read \(5_0.png: there is no such file in .*\); another sample replaces it' run plain --set "data.train=$tmp/broken/chats.json" \
+        --set "data.images=$tmp/broken/images" --set train.steps=3 --set train.effective_batch=6 --set memory.micro_batch=6 --json || return 1
+    grep -Eq 'broken sample .*chats.json:11: the image cannot be decoded' "$tmp/err" || { cat "$tmp/err"; return 1; }
+    [ "$("$tools/json_get" "$tmp/out" broken_samples)" = 2 ] || { cat "$tmp/out"; return 1; }
+}
+check 'a missing and a broken image: replaced and counted' replaced
+too_bad() { damage && rm "$tmp"/broken/images/*_0.png && expect 1 'samples are broken, but data.max_bad is 0.05; most often: it cannot be read' run plain --set "data.train=$tmp/broken/chats.json" --set "data.images=$tmp/broken/images" --set train.steps=60; }
+check 'more of them than data.max_bad' too_bad
+left_out() { expect 0 '10 samples have more images than data.max_images \(2; the most are 3\) and are left out; data.too_many_images: split' run plain --set data.max_images=2; }
+check 'more images than data.max_images: left out and counted' left_out
+all_left_out() { expect 2 'all 100 samples have more images than data.max_images, which is 1; the most are 2: set data.max_images' run plain --set "data.train=$held/chats.json" --set "data.images=$held/images" --set data.max_images=1; }
+check 'all have more' all_left_out
+check 'a number of images that is none' expect 2 'data.max_images: found the number -2, expected auto or a whole number from 0 to 4096' run plain --set data.max_images=-2
+
+# --- learning ---
+# loss OUT: the last evaluation's.
+loss() { sed -n 's/.*"eval_loss":\([^,]*\),.*/\1/p' "$tmp/$1/metrics.jsonl" | tail -n 1; }
+# The entropy of the number alone is 0.88 of each of its two tokens; the second is the end of the turn.
+learns() {
+    local with=(--set train.effective_batch=16 --set memory.micro_batch=16 --set "data.train=$two/chats.json" --set "data.validation=$held/chats.json") seen blind fresh
+    local images=(--set "data.images=$two/images" --set "data.validation_images=$held/images") blank=(--set "data.images=$two/blank" --set "data.validation_images=$held/blank")
+    expect 0 '' run plain "${with[@]}" "${images[@]}" --set train.steps=120 && seen=$(loss plain) || return 1
+    expect 0 '' run plain "${with[@]}" "${blank[@]}" --set train.steps=120 && blind=$(loss plain) || return 1
+    expect 0 '' run plain "${with[@]}" "${images[@]}" --set train.steps=1 --set train.learning_rate=0 && fresh=$(loss plain) || return 1
+    echo "loss $seen; without seeing $blind; untrained $fresh"
+    awk -v a="$seen" -v b="$blind" -v c="$fresh" 'BEGIN { exit !(a < 0.2 && b > a + 0.6 && c > a + 0.6) }'
+}
+check 'counts over two images: 0.6 below blank images and the untrained' learns
+
+summary

@@ -1,0 +1,243 @@
+/*
+ * test_chat_images.c: conversations with images have the ids and labels of transformers' processors and of LLaVA's original
+ * code (tests/golden/make_llava_text.py), and what cannot be used is said.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "data/tokenize.h"
+#include "io/file.h"
+#include "io/json.h"
+
+#define GOLDEN "tests/golden/llava_text/"
+
+/* A model folder with all that tokenizing needs. */
+struct folder {
+    struct model model;
+    struct tokenizer *tokenizer;
+    struct template *template;
+    struct image_source images;
+    struct tokenize_options options;
+};
+
+static void open_folder(struct folder *f, const char *name)
+{
+    char path[256];
+    struct error e = {0};
+    memset(f, 0, sizeof *f);
+    snprintf(path, sizeof path, GOLDEN "%s", name);
+    int rc = model_open(&f->model, path, &e);
+    if (!rc) rc = tokenizer_open(&f->tokenizer, path, &e);
+    if (!rc) rc = template_open(&f->template, path, NULL, NULL, &e);
+    if (!rc) rc = image_source_open(&f->images, &f->model, f->tokenizer, f->template, GOLDEN, &e);
+    if (rc) fail_msg("%s: %s", name, e.text);
+    f->options = (struct tokenize_options){.tokenizer = f->tokenizer, .template = f->template, .images = &f->images};
+}
+
+static void close_folder(struct folder *f)
+{
+    image_source_close(&f->images);
+    template_close(f->template);
+    tokenizer_close(f->tokenizer);
+    model_close(&f->model);
+}
+
+/* The lines of a file as values. */
+static struct value *read_lines(const char *path, struct bump *b)
+{
+    char *text;
+    size_t n;
+    struct error e;
+    struct value *list = value_new(b, VALUE_LIST);
+    if (file_read(path, 1 << 20, &text, &n, &e)) fail_msg("%s", e.text);
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+        struct value *v;
+        if (json_parse(line, strlen(line), b, &v, &e)) fail_msg("%s", e.text);
+        value_append(b, list, v);
+    }
+    mem_free(text);
+    return list;
+}
+
+static void compare_ids(const char *what, uint32_t chat, const struct token_list *l, const struct value *want)
+{
+    for (uint32_t k = 0; k < l->n && k < want->count; k++) {
+        int64_t id = 0;
+        struct error e;
+        assert_int_equal(value_as_int(want->items[k], "id", &id, &e), 0);
+        if (l->at[k].id != id) fail_msg("%s, conversation %u: token %u is %d, expected %lld", what, chat, k, l->at[k].id, (long long)id);
+    }
+    if (l->n != want->count) fail_msg("%s, conversation %u: %u tokens, expected %u", what, chat, l->n, want->count);
+}
+
+static void compare_labels(const char *what, uint32_t chat, const struct chat_tokens *t, const struct value *want)
+{
+    for (uint32_t k = 0, a = 0; k < t->tokens.n; k++) {
+        int64_t label = 0;
+        struct error e;
+        while (a < t->answers.n && t->answers.at[a].end <= k) a++;
+        const bool labelled = a < t->answers.n && t->answers.at[a].begin <= k;
+        assert_int_equal(value_as_int(want->items[k], "label", &label, &e), 0);
+        if ((labelled ? t->tokens.at[k].id : -100) != label) fail_msg("%s, conversation %u: the label of token %u is not %lld", what, chat, k, (long long)label);
+    }
+}
+
+/* All tokens of the images, in order, and none elsewhere. */
+static void check_images(const struct folder *f, const struct tokenized *t)
+{
+    uint32_t inside = 0, all = 0;
+    assert_int_equal(t->tokens.images.n, t->conversation.media->count);
+    for (uint32_t i = 0; i < t->tokens.tokens.n; i++) all += t->tokens.tokens.at[i].id == f->images.text.token;
+    for (uint32_t i = 0; i < t->tokens.images.n; i++)
+        for (uint32_t k = t->tokens.images.at[i].begin; k < t->tokens.images.at[i].end; k++) inside += t->tokens.tokens.at[k].id == f->images.text.token;
+    assert_int_equal(inside, all);
+    assert_int_equal(all % f->images.text.features, 0);
+}
+
+static void compare(const char *name)
+{
+    char path[256];
+    struct folder f;
+    struct bump b = {0};
+    struct error e = {0};
+    open_folder(&f, name);
+    snprintf(path, sizeof path, GOLDEN "%s.expected.jsonl", name);
+    const struct value *chats = read_lines(GOLDEN "chats.jsonl", &b), *expected = read_lines(path, &b);
+    assert_int_equal(chats->count, expected->count);
+    for (uint32_t i = 0; i < chats->count; i++) {
+        struct text json = {0};
+        struct tokenized t;
+        struct chat_tokens prompt;
+        struct text_images images;
+        json_write(chats->items[i], 0, &json);
+        if (tokenize_sample(&f.options, json.at, json.n, &b, &t, &e)) fail_msg("%s, conversation %u: %s", name, i, e.text);
+        compare_ids(name, i, &t.tokens.tokens, value_get(expected->items[i], "ids"));
+        compare_labels(name, i, &t.tokens, value_get(expected->items[i], "labels"));
+        check_images(&f, &t);
+        t.conversation.messages->count--;
+        assert_int_equal(tokenize_images(&f.images, &t.conversation, &b, &images, &e), SAMPLE_FINE);
+        if (chat_encode_prompt(f.tokenizer, f.template, t.conversation.messages, NULL, &images, &prompt, NULL, &e)) fail_msg("%s, prompt %u: %s", name, i, e.text);
+        compare_ids(name, i, &prompt.tokens, value_get(expected->items[i], "prompt"));
+        chat_tokens_free(&prompt);
+        tokenized_free(&t);
+        text_free(&json);
+    }
+    bump_free(&b);
+    close_folder(&f);
+}
+
+static void test_llava(void **state) { (void)state, compare("llava"); }
+static void test_strings(void **state) { (void)state, compare("strings"); }
+static void test_smolvlm(void **state) { (void)state, compare("smolvlm"); }
+static void test_original(void **state) { (void)state, compare("original"); }
+static void test_start_end(void **state) { (void)state, compare("start_end"); }
+
+/* A sample of one question with these images; the fault, and its sentence in `e`. */
+static enum conversation_fault ask(const struct folder *f, const char *images, const char *question, struct tokenized *t, struct bump *b, struct error *e)
+{
+    struct text json = {0};
+    text_printf(&json, "{\"images\": [%s], \"messages\": [{\"role\": \"user\", \"content\": \"%s\"}, {\"role\": \"assistant\", \"content\": \"Yes.\"}]}", images, question);
+    const enum conversation_fault fault = tokenize_sample(&f->options, json.at, json.n, b, t, e);
+    text_free(&json);
+    return fault;
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *folder, *images, *question;
+        enum conversation_fault fault;
+        const char *words;
+    } cases[] = {
+        {"llava", "\"a.png\"", "What?", SAMPLE_IMAGES, "0 <image> for 1 image;"},
+        {"llava", "\"a.png\"", "<image> and <image>", SAMPLE_IMAGES, "2 <image> for 1 image;"},
+        {"llava", "", "<image>\\nWhat?", SAMPLE_IMAGES, "1 <image> for 0 images;"},
+        {"llava", "\"a.png\"", "<image>\\nWhat?", SAMPLE_FINE, ""}, /* its size does not matter */
+        {"smolvlm", "\"a.png\"", "<image>\\nWhat?", SAMPLE_FILES, "a.png"},
+        {"smolvlm", "\"chats.jsonl\"", "<image>\\nWhat?", SAMPLE_FILES, "chats.jsonl"},
+        {"smolvlm", "\"http://a/b.png\"", "<image>\\nWhat?", SAMPLE_FILES, "http"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct folder f;
+        struct tokenized t;
+        struct bump b = {0};
+        struct error e = {0};
+        open_folder(&f, cases[i].folder);
+        const enum conversation_fault fault = ask(&f, cases[i].images, cases[i].question, &t, &b, &e);
+        if (fault != cases[i].fault) fail_msg("case %zu: fault %d: %s", i, fault, e.text);
+        if (fault && !strstr(e.text, cases[i].words)) fail_msg("case %zu: %s", i, e.text);
+        tokenized_free(&t);
+        bump_free(&b);
+        close_folder(&f);
+    }
+}
+
+/* The image token must be the tokenizer's. */
+static void test_token(void **state)
+{
+    (void)state;
+    struct folder f;
+    struct error e = {0};
+    open_folder(&f, "llava");
+    const int32_t right = f.images.text.token;
+    static const int32_t wrong[] = {5, 1, -1, 100000};
+    for (size_t i = 0; i < COUNT(wrong); i++) {
+        struct image_text x = {.token = wrong[i], .features = 2};
+        assert_int_equal(image_text_open(&x, f.tokenizer, f.template, &e), PL_USAGE);
+        assert_non_null(strstr(e.text, "the tokenizer's <image> has the id"));
+    }
+    struct tokenizer *without;
+    assert_int_equal(tokenizer_open(&without, GOLDEN "original", &e), 0);
+    struct image_text x = {.token = right, .features = 2};
+    assert_int_equal(image_text_open(&x, without, f.template, &e), PL_USAGE);
+    assert_non_null(strstr(e.text, "the tokenizer lacks the image token"));
+    x = (struct image_text){.layout = IMAGE_AS_PIECES, .token = -200, .features = 2, .start_end = true};
+    assert_int_equal(image_text_open(&x, without, f.template, &e), PL_USAGE);
+    assert_non_null(strstr(e.text, "<im_start>"));
+    tokenizer_close(without);
+    close_folder(&f);
+}
+
+/* Text without turns: BOS, images, EOS; an image in the answer has no label. */
+static void test_text(void **state)
+{
+    (void)state;
+    struct folder f;
+    struct chat_tokens t;
+    struct error e = {0};
+    open_folder(&f, "llava");
+    const struct text_images images = {&f.images.text, NULL, 2};
+    const uint32_t n = f.images.text.features;
+    assert_int_equal(chat_encode_text(f.tokenizer, "<image>", "the cat<image>", &images, &t, &e), CHAT_FINE);
+    const struct token *l = t.tokens.at;
+    assert_int_equal(l[0].id, tokenizer_bos(f.tokenizer));
+    assert_int_equal(l[1].id, f.images.text.token);
+    assert_int_equal(l[t.tokens.n - 1].id, tokenizer_eos(f.tokenizer));
+    assert_int_equal(t.images.n, 2);
+    assert_int_equal(t.images.at[0].begin, 1);
+    assert_int_equal(t.images.at[0].end, 1 + n);
+    assert_int_equal(t.answers.n, 2);
+    assert_int_equal(t.answers.at[0].begin, 1 + n);
+    assert_int_equal(t.answers.at[0].end, t.images.at[1].begin);
+    assert_int_equal(t.answers.at[1].begin, t.tokens.n - 1);
+    assert_int_equal(t.answers.at[1].end, t.tokens.n);
+    chat_tokens_free(&t);
+    assert_int_equal(chat_encode_text(f.tokenizer, "", "the cat", &images, &t, &e), CHAT_IMAGES);
+    chat_tokens_free(&t);
+    close_folder(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_llava), cmocka_unit_test(test_strings), cmocka_unit_test(test_smolvlm), cmocka_unit_test(test_original),
+        cmocka_unit_test(test_start_end), cmocka_unit_test(test_refused), cmocka_unit_test(test_token), cmocka_unit_test(test_text),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
