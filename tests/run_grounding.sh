@@ -67,6 +67,112 @@ check 'a width of 0' wrong 's/"projection_dim": 11/"projection_dim": 0/' 'projec
 check 'a state that does not exist' wrong 's/"vision_feature_layer": -2/"vision_feature_layer": 4/' 'vision_feature_layer is 4; a vision tower of 3 layers has the states -4 to 3'
 check 'a projection of another width' wrong 's/"projection_dim": 11/"projection_dim": 12/' 'mask_projection.weight" has the shape \[11,20\]; config.json asks for \[12,20\]'
 
+# --- training: a described shape among eight ---
+tool forge_shapes
+shapes() { mkdir -p "$tmp/$1" && "$tools/forge_shapes" "$tmp/$1" "${@:2}"; }
+shapes train 0 300 1
+shapes held 1000 40 2
+for blind in text-blind image-blind; do
+    shapes "train-$blind" 0 300 1 $blind
+    shapes "held-$blind" 1000 40 2 $blind
+done
+# run_file KIND: the run over $tmp/trainKIND and $tmp/heldKIND.
+run_file() {
+    cat <<END
+model: {preset: grounding-tiny}
+data: {format: coco, train: $tmp/train$1/masks.json, images: $tmp/train$1, queries: $tmp/train$1/queries.csv, validation: $tmp/held$1/masks.json,
+       validation_images: $tmp/held$1, validation_queries: $tmp/held$1/queries.csv, sequence: 128, max_queries: 8, max_masks: 8}
+train: {steps: 100, effective_batch: 8, learning_rate: 1.0e-3, warmup_steps: 10, out: $tmp/run}
+memory: {precision: f32}
+END
+}
+for kind in '' -text-blind -image-blind; do run_file "$kind" >"$tmp/shapes$kind.yaml"; done
+# train OUT ARGUMENT...: a run of $tmp/${run:-shapes}.yaml.
+train() {
+    local out=$1
+    shift
+    rm -rf "${tmp:?}/$out"
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/${run:-shapes}.yaml" --set "train.out=$tmp/$out" --set "device.kind=$DEVICE" $FLAGS "$@"
+}
+accuracy() { sed -n 's/.*"eval_accuracy":\([0-9.]*\).*/\1/p' "$tmp/$1/metrics.jsonl" | tail -n 1; }
+# between LOW VALUE HIGH
+between() { awk -v a="$1" -v x="$2" -v b="$3" 'BEGIN { exit !(a <= x && x <= b) }'; }
+# Of ten queries the trained model finds nine or more. By chance one of eight is found; without words, or without colours,
+# training finds at most one of four.
+learns() {
+    train learned && between 0.9 "$(accuracy learned)" 1 || return 1
+    echo "retrieval accuracy $(accuracy learned) of held-out images, chance 0.125"
+}
+check 'it learns: accuracy of 0.9 or more' learns
+untrained() {
+    "$binary" eval "$tmp/shapes.yaml" --model grounding-tiny --json >"$tmp/out.json" || return 1
+    between 0 "$("$tools/json_get" "$tmp/out.json" accuracy)" 0.25 && "$tools/json_get" "$tmp/out.json" accuracy
+}
+check 'untrained: 0.25 at most' untrained
+blind() { run=shapes-$1 train "blind" && between 0 "$(accuracy blind)" 0.25 && accuracy blind; }
+check 'trained without words: 0.25 at most' blind text-blind
+check 'trained without colours: 0.25 at most' blind image-blind
+evaluated() {
+    "$binary" eval "$tmp/shapes.yaml" --model "$tmp/learned/model" --json >"$tmp/out.json" || return 1
+    between "$(accuracy learned)" "$("$tools/json_get" "$tmp/out.json" accuracy)" "$(accuracy learned)" && "$tools/json_get" "$tmp/out.json" loss
+}
+check 'eval: the accuracy of the run' evaluated
+
+# --- what does not change a run ---
+few="--set train.steps=4 --set train.save_every=2 --set data.validation=null --set data.validation_images=null"
+# shellcheck disable=SC2086
+plain() { train plain $few --set memory.micro_batch=8; }
+same_weights() { same "$tmp/plain/model/model.safetensors" "$tmp/$1/model/model.safetensors"; }
+# shellcheck disable=SC2086
+as_plain() { train other $few --set memory.micro_batch=8 "$@" && same_weights other; }
+plain >"$tmp/log" 2>&1 || cat "$tmp/log"
+check 'threads: same bytes' as_plain --set data.threads=3 --set data.prefetch=3
+check 'recompute: same bytes' as_plain --set memory.recompute=all
+losses() { sed -n 's/.*"loss":\([0-9.e+-]*\),.*"grad_norm":\([0-9.e+-]*\).*/\1 \2/p' "$tmp/$1/metrics.jsonl"; }
+# shellcheck disable=SC2086
+split() {
+    train other $few --set memory.micro_batch=3 || return 1
+    paste <(losses plain) <(losses other) | awk '{ for (i = 1; i < 3; i++) { d = $i - $(i + 2); if (d < 0) d = -d; if (!(d <= 1e-5 * $i)) bad = 1; n++ } } END { exit bad || n != 8 }'
+}
+check 'micro-batches of 3: losses and norms within 1e-5' split
+# shellcheck disable=SC2086
+resumed() {
+    train other $few --set memory.micro_batch=8 --set train.steps=2 || return 1
+    "$binary" train "$tmp/shapes.yaml" --set "train.out=$tmp/other" --set "device.kind=$DEVICE" $FLAGS $few --set memory.micro_batch=8 --resume && same_weights other
+}
+check 'resume: same bytes' resumed
+
+# --- data ---
+# shellcheck disable=SC2086
+missing() {
+    { cat "$tmp/train/queries.csv"; echo '7.png,purple circle,99999'; echo 'nowhere.png,red circle,1'; } >"$tmp/more.csv"
+    train other --set train.steps=2 --set data.validation=null --set data.validation_images=null --set "data.queries=$tmp/more.csv" >"$tmp/out" 2>&1 || { cat "$tmp/out"; return 1; }
+    grep 'data.train: left out: 1 query of a mask that does not exist (line 2402: image 7.png has no mask 99999)' "$tmp/out"
+}
+check 'a mask that does not exist: one line' missing
+refused_run() { expect 2 "$1" train other --set data.validation=null --set data.validation_images=null "${@:2}"; }
+check 'no queries' refused_run 'there are no queries: set data.queries' --set data.queries=null
+printf 'image,query,mask_id\n1.png,,3\n' >"$tmp/empty.csv"
+check 'a query without words' refused_run 'empty.csv:2: no text' --set "data.queries=$tmp/empty.csv"
+check 'more masks than a query chooses among' refused_run 'data.max_masks is 17; a query chooses among at most 16 masks' --set data.max_masks=17
+check 'more queries than masks' refused_run 'data.max_queries is 8, and a sample has 4 masks' --set data.max_masks=4
+check 'rows of tokens' refused_run 'data.format tokens gives rows of tokens, and a arr_coc takes .*set data.format to sa1b' --set data.format=tokens
+check 'a vocabulary that is not of bytes, and no tokenizer' refused_run 'grounding_clip_llama has no tokenizer: set data.tokenizer' --set model.preset=null --set model.path=tests/golden/grounding_clip_llama
+# SA-1B: images with more masks than there is room for, of which the targets are always some; queries as JSON lines.
+sa1b() {
+    "$binary" data make "$tmp/sa" --images 6 --masks 40 --size 160x120 --extracted >"$tmp/out" 2>&1 || { cat "$tmp/out"; return 1; }
+    local file image id
+    for file in "$tmp"/sa/*/*.json; do
+        image=$(basename "$file" .json)
+        for id in $(grep -o '"id": *[0-9]*' "$file" | grep -o '[0-9]*' | tail -n 3); do echo "{\"image\": \"${image#sa_}\", \"query\": \"mask $id\", \"mask_id\": $id}"; done
+    done >"$tmp/sa.jsonl"
+    train other --set data.format=sa1b --set "data.train=$tmp/sa/*" --set data.images=null --set data.validation=null --set data.validation_images=null \
+        --set "data.queries=$tmp/sa.jsonl" --set data.max_masks=4 --set data.max_queries=2 --set train.steps=6 --set train.effective_batch=2 >"$tmp/out" 2>&1 || { cat "$tmp/out"; return 1; }
+    ! grep 'left out' "$tmp/out" && grep 'data.train: 18 queries in 12 samples of at most 2' "$tmp/out"
+}
+check 'SA-1B, queries as JSON lines' sa1b
+
 # --- the token allocator ---
 scored=tests/golden/allocator_clip_llama
 allocated() { model=$scored batch=$scored/batch.safetensors step "$@"; }

@@ -12,6 +12,7 @@
 #include "data/packed.h"
 #include "engine/run.h"
 #include "models/images.h"
+#include "models/grounding.h"
 #include "models/masks.h"
 
 /* Points of the first prompt of a mask: a point and a filler, or two corners. Every later round adds
@@ -39,6 +40,15 @@ struct image_batches {
 struct image_batches *image_batches(const struct run *r);
 /* Images, of `features` tokens each, for which a row of conversations has room: data.max_images. */
 int64_t batch_images(const struct config *c, int64_t features);
+
+/* What a run of a model that matches masks with texts has beyond other runs (run_batches.feed). */
+struct ground_batches {
+    struct ground_batch batch;      /* batch.own */
+    struct loader_options options;
+    struct loader *loader;          /* as in mask_batches */
+};
+/* NULL: not such a run. */
+struct ground_batches *ground_batches(const struct run *r);
 
 /* The mask loss of a configuration. */
 struct mask_loss_options batch_loss(const struct config *c);

@@ -14,6 +14,10 @@
 #include "models/grounding.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "io/file.h"
 
 #include "models/layers.h"
 #include "models/llava.h"
@@ -40,10 +44,29 @@ static int parse_keys(struct grounding *c, const struct value *config, struct er
     return rc;
 }
 
+/* Of CLIP and of SigLIP, unless the folder says otherwise. */
+static struct pixel_norm usual_norm(const struct model *tower)
+{
+    if (strncmp(tower->family->model_type, "clip", 4)) return (struct pixel_norm){1.0 / 255, {0.5, 0.5, 0.5}, {0.5, 0.5, 0.5}};
+    return (struct pixel_norm){1.0 / 255, {0.48145466, 0.4578275, 0.40821073}, {0.26862954, 0.26130258, 0.27577711}};
+}
+
+static int read_norm(struct model *m, struct error *e)
+{
+    char path[1100];
+    static const char *const files[] = {"preprocessor_config.json", "processor_config.json"};
+    for (size_t i = 0; i < COUNT(files); i++) {
+        snprintf(path, sizeof path, "%s/%s", m->path, files[i]);
+        if (*m->path && file_exists(path)) return pixel_norm_read(&m->ground->norm, m->path, e);
+    }
+    return PL_OK;
+}
+
 static int describe(struct model *m, const struct grounding *c, struct error *e)
 {
     const struct model *decoder = model_part(m, DECODER);
     const struct tower_sizes s = tower_sizes(model_part(m, TOWER));
+    if (s.channels != 3) return error_set(e, PL_USAGE, "the vision tower takes images of %lld channels, expected 3", (long long)s.channels);
     if (c->state < -s.layers - 1 || c->state > s.layers)
         return error_set(e, PL_USAGE, "vision_feature_layer is %lld; a vision tower of %lld layers has the states %lld to %lld", (long long)c->state, (long long)s.layers,
                          (long long)(-s.layers - 1), (long long)s.layers);
@@ -52,7 +75,7 @@ static int describe(struct model *m, const struct grounding *c, struct error *e)
     m->longest = decoder->longest;
     m->image = s.image;
     m->ground = bump_alloc(&m->memory, sizeof *m->ground);
-    m->ground->side = s.side;
+    *m->ground = (struct ground_model){.side = s.side, .patch = s.patch, .norm = usual_norm(model_part(m, TOWER))};
     model_add_port(m, &(struct port){"pixel_values", VALUES_REAL, 4, {OPEN('B'), s.channels, s.image, s.image}, false});
     model_add_port(m, &(struct port){"masks", VALUES_REAL, 4, {OPEN('B'), OPEN('M'), s.side, s.side}, false});
     model_add_port(m, &(struct port){"input_ids", VALUES_IDS, 2, {OPEN('B'), OPEN('T')}, false});
@@ -111,6 +134,18 @@ static id project(const struct build *b, id x, const char *name)
     return op_apply(b->g, OP_L2NORM, &(union attr){.rmsnorm = {.eps = 1e-12f}}, &y, 1);
 }
 
+/* Pixels [B,3,S,S]: given, or of bytes. */
+static id pixels(const struct build *b, int64_t side)
+{
+    struct graph *g = b->g;
+    const struct pixel_norm *n = &b->m->ground->norm;
+    float mean[3], std[3];
+    if (!b->batch->own) return graph_input(g, "pixel_values", DT_F32, 4, (int64_t[]){b->B, 3, side, side});
+    for (int i = 0; i < 3; i++) mean[i] = (float)(n->mean[i] / n->scale), std[i] = (float)(n->std[i] / n->scale);
+    id bytes = graph_input(g, "images", DT_U8, 4, (int64_t[]){b->B, side, side, 3}), valid = graph_input(g, "image_valid", DT_I32, 2, (int64_t[]){b->B, 2});
+    return op_permute(g, op_image(g, bytes, valid, mean, std), (int[]){0, 3, 1, 2});
+}
+
 static id embed_masks(const struct build *b)
 {
     struct graph *g = b->g;
@@ -118,8 +153,8 @@ static id embed_masks(const struct build *b)
     const struct model *tower = model_part(b->m, TOWER);
     const struct tower_sizes s = tower_sizes(tower);
     const int64_t patches = s.side * s.side;
-    id pixels = graph_input(g, "pixel_values", DT_F32, 4, (int64_t[]){b->B, s.channels, s.image, s.image}), x, masks = 0;
-    tower_encode(tower, g, TOWER, pixels, 1, &c->state, &x);
+    id x, masks = 0;
+    tower_encode(tower, g, TOWER, pixels(b, s.image), 1, &c->state, &x);
     IN_SCOPE(g, "mask_projection", 0) {
         if (s.tokens > patches) x = op_dense(g, op_slice(g, x, 1, s.tokens - patches, patches));
         masks = project(b, op_cast(g, op_bmm(g, input(b, "masks", DT_F32, b->M, patches), x, false, false, DT_F32), DT_NONE), "mask_projection");
@@ -189,4 +224,16 @@ void ground_candidates(const bool *is_mask, int64_t M, const int32_t *target, in
     }
 }
 
-const struct family arr_coc_family = {"arr_coc", parse_grounding, build_grounding, "", true};
+bool ground_shares(const struct ground_model *g, const uint8_t *bits, uint64_t stride, float *shares)
+{
+    const int64_t side = g->side, patch = g->patch;
+    bool any = false;
+    memset(shares, 0, (size_t)(side * side) * sizeof *shares);
+    for (int64_t y = 0; y < side * patch; y++)
+        for (int64_t x = 0; x < side * patch; x++)
+            if (bits[(uint64_t)y * stride + (uint64_t)x / 8] >> x % 8 & 1) shares[y / patch * side + x / patch] += 1, any = true;
+    for (int64_t i = 0; i < side * side; i++) shares[i] /= (float)(patch * patch);
+    return any;
+}
+
+const struct family arr_coc_family = {"arr_coc", parse_grounding, build_grounding, "", true, .read_folder = read_norm};
