@@ -107,10 +107,11 @@ static inline void rig_load_params(struct rig *r)
 }
 
 /* Element k of an input. An i32 input holds ids below VOCABULARY; the one called "labels" also
- * holds ignored entries; "samples" holds the number of samples. */
+ * holds ignored entries, "image_index" is below 0 for most tokens; "samples" holds the number of samples. */
 static inline double rig_input(const char *name, enum dtype type, int64_t k)
 {
     if (!strcmp(name, "samples")) return (double)k;
+    if (!strcmp(name, "image_index")) return id_of(name, k, 64, false) - 36;
     return type == DT_I32 ? id_of(name, k, VOCABULARY, !strncmp(name, "labels", 6)) : value_of(name, k);
 }
 

@@ -2,6 +2,7 @@
  * random_graph.h: random forward graphs with a loss, for test_random_passes.c.
  *
  *     ids, numbers or a small image -> [B,T,C] -> blocks of random layers -> head -> loss
+ *     images of a sample -> a tower -> rows of [B,T,C]
  *
  * A graph is a function of a seed. The number of samples B changes dimensions only, so one seed
  * gives the same function for every micro-batch size. T is a grid of rows x columns, for the image
@@ -72,7 +73,7 @@ static inline id norm(struct builder *m, id x)
 
 static inline id drop(struct builder *m, id x)
 {
-    if (!maybe(m, 20)) return x;
+    if (!maybe(m, 20) || !m->samples) return x;
     return maybe(m, 50) ? op_dropout(m->g, x, m->samples, 0.25f) : op_drop_path(m->g, x, m->samples, 0.25f);
 }
 
@@ -281,6 +282,48 @@ static inline id stem(struct builder *m, id *table)
     return op_reshape(m->g, op_conv(m->g, x, w, 0, 2, 0, 1), DIM(m->B, m->T, m->C));
 }
 
+/* --- images ---------------------------------------------------------------------------------- */
+
+static inline id encoder_layer(struct builder *t, id x, int number)
+{
+    struct graph *g = t->g;
+    char name[32];
+    id part[3];
+    snprintf(name, sizeof name, "layers.%d", number);
+    t->block++;
+    const id outer = graph_scope_push(g, name, SCOPE_BLOCK);
+    project(t, norm(t, x), t->heads, part);
+    const id y = op_attention(g, part[0], part[1], part[2], 0.5f, false);
+    x = op_add(g, x, linear(t, op_reshape(g, y, DIM(t->B, t->T, t->heads * t->D)), t->C));
+    x = op_add(g, x, mlp(t, norm(t, x)));
+    graph_scope_pop(g, outer);
+    return x;
+}
+
+/* Some models have up to three images in each sample, and their features replace rows. The tower is frozen as a
+ * whole, but for weights that it shares with other layers, with or without the layer after it. */
+static inline id with_images(struct builder *m, uint64_t seed, id h)
+{
+    enum { SIDE = 3, TOKENS = SIDE * SIDE };
+    struct graph *g = m->g;
+    struct builder t = *m;
+    t.dice = (struct dice){random_key(seed, "images"), 0}; /* its own dice: other seeds keep their graphs */
+    if (!maybe(&t, 30)) return h;
+    const int64_t n = 1 + pick(&t, 3), layers = 1 + pick(&t, 2);
+    const bool frozen = maybe(&t, 80), projector = maybe(&t, 50);
+    const uint32_t before = g->params.n;
+    t.B = m->B * n, t.T = TOKENS, t.rows = t.columns = SIDE, t.block = 100, t.samples = t.index = 0;
+    const id outer = graph_scope_push(g, "encoder", SCOPE_IMAGES);
+    id x = op_conv(g, graph_input(g, "pixels", DT_F32, DIM(t.B, 2 * SIDE, 2 * SIDE, 3)), weight(&t, DIM(t.C, 3, 2, 2), 0.3), 0, 2, 0, 1);
+    x = op_reshape(g, x, DIM(t.B, TOKENS, t.C));
+    for (int i = 0; i < layers; i++) x = encoder_layer(&t, x, i);
+    const uint32_t tower = g->params.n;
+    x = linear(&t, x, t.C);
+    graph_scope_pop(g, outer);
+    for (uint32_t i = before; i < g->params.n; i++) g->params.at[i].frozen = frozen && (i < tower || projector);
+    return op_replace_rows(g, h, graph_input(g, "image_index", DT_I32, DIM(m->B, m->T)), op_reshape(g, x, DIM(m->B, n * TOKENS, m->C)));
+}
+
 /* From rows to classes; the planner may split its scope by rows. */
 static inline id head(struct builder *m, const char *name, id rows, id targets, id table)
 {
@@ -323,6 +366,7 @@ static inline void build_random(void *model, struct graph *g, int micro_batch)
     m.samples = op_samples(g, m.B);
     id table, h = stem(&m, &table);
     if (maybe(&m, 50)) h = op_add(g, h, weight(&m, DIM(m.T, m.C), 0.5));
+    h = with_images(&m, x->seed, h);
     const int64_t first = 1 + pick(&m, 5), second = maybe(&m, 25) ? 1 + pick(&m, 3) : 0;
     for (int i = 0; i < first; i++) h = block(&m, h, "layers", i);
     for (int i = 0; i < second; i++) h = block(&m, h, "tower", i);

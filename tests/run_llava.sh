@@ -51,6 +51,20 @@ frozen() {
 }
 check 'a frozen tower: the other gradients are the same' frozen
 
+# encoded CASE PATTERN...: what is frozen runs in a loop over the images, two or all of them at a time.
+encoded() {
+    local name=$1 frozen at_once
+    shift
+    frozen=$(printf '"%s",' "$@")
+    step "$name" "$tmp/plain.safetensors" --set "model.freeze=[${frozen%,}]" || return 1
+    for at_once in 2 all; do
+        step "$name" "$tmp/other.safetensors" --set "model.freeze=[${frozen%,}]" --set memory.encode=$at_once && same "$tmp/plain.safetensors" "$tmp/other.safetensors" || return 1
+    done
+}
+check 'a frozen tower apart: same bytes' encoded llava_siglip_qwen2 'vision_tower.*'
+check 'a frozen tower and projector apart, three feature layers: same bytes' encoded llava_memory4 'vision_tower.*' 'multi_modal_projector.*'
+check 'a frozen tower and connector apart: same bytes' encoded smolvlm 'model.vision_model.*' 'model.connector.*'
+
 # --- folders ---
 # written CASE ARGUMENT...: a run of one step with learning rate 0 writes the folder's own bytes.
 train_case() {

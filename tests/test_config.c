@@ -169,7 +169,7 @@ static const char everything[] =
     "  weight_decay: 0.1, no_decay: ['*.bias'], beta1: 0.85, beta2: 0.95, eps: 1.0e-6, momentum: 0.5, clip_norm: 1, loss_scale: 1024, scale_window: 50, monitor_every: 7, lr_scaling: sqrt, lr_batch: 16,\n"
     "  seed: 9007199254740993, eval_every: 50, eval_samples: 0, eval_max_new: 77, keep_best: false, worst: 3, save_every: 100, keep: 3, out: runs/1}\n"
     "memory: {budget: 1.5GiB, host_budget: 64 GB, micro_batch: 4, precision: f32, recompute: every:3+selective,\n"
-    "  optimizer: adamw-bf16, offload: none, head_chunks: 8, fused_step: off, gradients: bf16, allow: [adamw-8bit],\n"
+    "  optimizer: adamw-bf16, offload: none, head_chunks: 8, encode: 4, fused_step: off, gradients: bf16, allow: [adamw-8bit],\n"
     "  quantize: [{match: 'model.layers.*', form: nf4}, {match: [a, b], form: none}],\n"
     "  modules: [{match: 'model.layers.*', recompute: 'segments:2'}, {match: lm_head, precision: f32}]}\n"
     "device: {kind: cpu, threads: 2, deterministic: true, profile: machine.json}\n";
@@ -226,6 +226,7 @@ static void test_every_key(void **state)
     assert_true(m[0].given[MODULE_recompute] && !strncmp(m[0].recompute.value, "segments:", 9) && !m[0].given[MODULE_precision]);
     assert_true(m[1].given[MODULE_precision] && m[1].precision == MODULE_F32 && !m[1].given[MODULE_recompute]);
     assert_string_equal(c.memory_head_chunks.value, "8");
+    assert_string_equal(c.memory_encode.value, "4");
     assert_string_equal(c.data_system, "Be kind, and brief");
     assert_true(c.data_train_on == TRAIN_ON_LAST && !c.data_packing && c.data_too_long == TOO_LONG_CUT);
     assert_true(c.data_max_images == 0 && c.data_too_many_images == TOO_MANY_SPLIT);
@@ -384,6 +385,8 @@ static void test_set_errors(void **state)
     refuses_set("model.freeze=[*a]", "need quotes");
     refuses_set("model.freeze=[[a]]", "a list of strings");
     refuses_set("memory.allow=[x]", "adamw-8bit, adamw-bf16 or nf4");
+    refuses_set("memory.encode=0", "expected auto, inline, all or a number");
+    refuses_set("memory.encode=2x", "expected auto, inline, all or a number");
     refuses_set("memory.quantize=fp4", "expected none, nf4, or a list of rules with match and form");
     refuses_set("memory.quantize=[{match: a}]", "memory.quantize[0]: only match is given, expected form too");
     refuses_set("memory.quantize=[{match: a, form: int8}]", "memory.quantize[0].form: found the string \"int8\", expected none or nf4");

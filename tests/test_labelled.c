@@ -1,5 +1,5 @@
 /*
- * test_labelled.c: an LM head in chunks runs on the rows with labels alone (labelled_first.c, engine/labelled.c).
+ * test_labelled.c: an LM head in chunks runs on the rows with labels alone (labelled_first.c, engine/trips.c).
  *
  *     rows     labels            chunks of 4 rows, one micro-batch
  *       0      a a a . . . . .   a a a a | a a a a | . . . . | . . . .     two of four are run
@@ -213,17 +213,19 @@ static void test_left_out(void **state)
     struct config c;
     struct run r = {0};
     open_run(&r, &c, &(struct task){.micro_batch = 3, .chunks = 5, .few = true});
-    assert_non_null(r.labelled);
+    uint32_t **none = mem_alloc(r.graph.storages.n * sizeof *none);
+    const id labels = r.graph.loops.at[1].counted;
+    assert_true(labels && r.counts[labels]);
     for (int batch = 0; batch < BATCHES; batch++) {
         r.tape.poison = false;
         floats few = run_batch(&r, batch);
-        uint32_t *counts = r.labelled;
-        r.labelled = NULL;
+        uint32_t **counts = r.counts;
+        r.counts = none;
         for (id l = 1; l < r.graph.loops.n; l++)
             for (uint32_t i = 0; i < (r.graph.loops.at[l].parent ? r.graph.loops.at[r.graph.loops.at[l].parent].trip : 1); i++) r.tape.trip[l][i] = r.graph.loops.at[l].trip;
         floats all = run_batch(&r, batch);
         expect_same(&few, &all, "chunks left out");
-        r.labelled = counts;
+        r.counts = counts;
         r.tape.poison = true;
         floats poisoned = run_batch(&r, batch);
         expect_same(&poisoned, &few, "poison");
@@ -231,6 +233,7 @@ static void test_left_out(void **state)
         vec_free(&all);
         vec_free(&poisoned);
     }
+    mem_free(none);
     close_run(&r, &c);
 }
 

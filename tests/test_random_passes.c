@@ -63,7 +63,7 @@ static void print_side(const struct side *x, char *out, size_t room)
     if (s->n_modules) snprintf(rule, sizeof rule, ", %s recompute %s", x->rule.match[0], recompute_text(&x->rule.recompute, b));
     int n = snprintf(out, room, "%d x %d, %s, %s, clip %g, recompute %s%s", s->micro_batch, s->accumulation, technique_print(TECHNIQUE_precision, s, b),
                      technique_print(TECHNIQUE_optimizer, s, c), (double)x->clip_norm, recompute_text(&s->recompute, a), rule);
-    n += snprintf(out + n, room - (size_t)n, ", offload %s, %d chunks%s%s%s%s%s, rewrites:", offload_text(s->offload, a), s->head_chunks,
+    n += snprintf(out + n, room - (size_t)n, ", offload %s, encode %d, %d chunks%s%s%s%s%s, rewrites:", offload_text(s->offload, a), s->encode, s->head_chunks,
                   s->fused_step ? ", fused step" : "", s->pipelined ? ", pipelined" : "", s->loader_bytes ? ", loader" : "", s->inputs_ahead ? ", inputs ahead" : "",
                   s->device.separate_memory ? ", GPU's graph" : "");
     for (size_t i = 0; i < COUNT(rewrites); i++)
@@ -127,6 +127,7 @@ static struct side random_subset(struct dice *d, const struct side *plain)
         x.rule.recompute = random_recompute(d);
         s->n_modules = 1;
     }
+    if (chance(d, 60)) s->encode = chance(d, 30) ? ENCODE_ALL : 1 + (int)throw_dice(d, 3);
     return x;
 }
 
@@ -301,14 +302,15 @@ static bool reset_one(struct side *x, const struct side *plain, int which)
     else if (which == 24) s->loader_bytes = 0;
     else if (which == 25) s->n_modules = 0;
     else if (which == 26) s->recompute.selective = false;
-    else s->recompute.halves = false;
+    else if (which == 27) s->recompute.halves = false;
+    else s->encode = ENCODE_INLINE;
     return memcmp(&before, s, sizeof before) != 0;
 }
 
 static void fail_with(struct random_model *m, const struct side *plain, struct side y)
 {
     char what[256], a[1024], b[1024];
-    for (int which = 0; which < 28; which++) {
+    for (int which = 0; which < 29; which++) {
         struct side less = y;
         if (reset_one(&less, plain, which) && !same_bits(m, plain, &less, what)) y = less;
     }
@@ -320,7 +322,7 @@ static void fail_with(struct random_model *m, const struct side *plain, struct s
 
 /* --- coverage -------------------------------------------------------------------------------- */
 
-static uint32_t applied[COUNT(rewrites)], chunked, recomputed, selective, copied, fused, guarded;
+static uint32_t applied[COUNT(rewrites)], chunked, encoded, recomputed, selective, copied, fused, guarded;
 
 /* Counts the passes that changed a graph: a test of passes that never apply tests nothing. */
 static void count_passes(struct random_model *m, const struct side *x)
@@ -336,6 +338,7 @@ static void count_passes(struct random_model *m, const struct side *x)
             const char *by = graph_name(&g, n->made_by);
             for (size_t i = 0; i < COUNT(rewrites); i++) applied[i] += !strcmp(by, rewrites[i].name);
             chunked += !strcmp(by, "chunk");
+            encoded += !strcmp(by, "encode");
             recomputed += !strcmp(by, "recompute");
             selective += !strcmp(by, "selective");
             copied += !strcmp(by, "offload");
@@ -350,7 +353,7 @@ static void check_applied(void)
     const unsigned uncounted = REWRITE_trim | REWRITE_handover | REWRITE_inlay | REWRITE_reuse | REWRITE_first_sum; /* they add no node */
     for (size_t i = 0; i < COUNT(rewrites); i++)
         if (!(rewrites[i].flag & uncounted) && !applied[i]) fail_msg("%s never applied in %d graphs", rewrites[i].name, count);
-    assert_true(chunked && recomputed && selective && copied && fused && guarded);
+    assert_true(chunked && encoded && recomputed && selective && copied && fused && guarded);
 }
 
 /* --- tests ----------------------------------------------------------------------------------- */

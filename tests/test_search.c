@@ -18,6 +18,7 @@
 #include <cmocka.h>
 
 #include "graph/ops.h"
+#include "models/images.h"
 #include "models/masks.h"
 #include "plan/plan.h"
 #include "plan/survey.h"
@@ -40,6 +41,13 @@ static void build_model(void *context, struct graph *g, int micro_batch)
     struct batch b = x->batch;
     b.B = micro_batch;
     x->model.family->build(&x->model, g, &b);
+}
+
+static void build_frozen(void *context, struct graph *g, int micro_batch)
+{
+    build_model(context, g, micro_batch);
+    for (uint32_t i = 0; i < g->params.n; i++)
+        if (!strncmp(graph_name(g, tensor_at(g, g->params.at[i].tensor)->name), "vision_tower.", 13)) g->params.at[i].frozen = true;
 }
 
 static uint32_t draw(uint64_t *state, uint32_t below)
@@ -86,8 +94,9 @@ static const struct freedom FREE = {.effective_batch = 4, .free[TECHNIQUE_micro_
 static const struct freedom ALL_FREE = {.effective_batch = 3, .free[TECHNIQUE_micro_batch] = true, .free[TECHNIQUE_recompute] = true, .free[TECHNIQUE_offload] = true, .free[TECHNIQUE_head_chunks] = true,
                                         .free[TECHNIQUE_fused_step] = true, .allow_bf16 = true, .allow_8bit = true};
 
-/* Also a technique that the search does not know: its ladder is a dimension by the table alone. */
-enum freedoms { SOME_FREE, EVERY_FREE, LADDER_FREE };
+/* Also a technique that the search does not know: its ladder is a dimension by the table alone. With images: how many
+ * a frozen tower encodes at once. */
+enum freedoms { SOME_FREE, EVERY_FREE, LADDER_FREE, IMAGES_FREE };
 
 struct enumeration {
     struct plan_space space;
@@ -115,8 +124,9 @@ static void enumeration_open(struct enumeration *w, struct source source, enum f
     struct error e;
     w->source = source;
     w->base = BASE;
-    w->f = freedoms ? ALL_FREE : FREE;
-    if (freedoms) w->base.precision = DT_BF16;
+    w->f = freedoms && freedoms != IMAGES_FREE ? ALL_FREE : FREE;
+    if (freedoms && freedoms != IMAGES_FREE) w->base.precision = DT_BF16;
+    if (freedoms == IMAGES_FREE) w->f.free[TECHNIQUE_encode] = true, w->f.free[TECHNIQUE_offload] = w->f.free[TECHNIQUE_head_chunks] = false;
     w->f.free[TECHNIQUE_gradients] = freedoms == LADDER_FREE;
     profile_default(&w->profile, DEVICE_CPU, 2);
     if (plan_space_open(&w->space, &w->source, &w->base, &w->f, &w->profile, &e)) fail_msg("%s", e.text);
@@ -158,6 +168,9 @@ static void check_ladder(const struct enumeration *w)
     uint32_t n[2] = {0};
     for (uint32_t i = 0; i < w->space.choices.n; i++) n[w->space.choices.at[i].settings.gradients]++;
     assert_int_equal(n[1], w->f.free[TECHNIQUE_gradients] ? n[0] : 0);
+    uint32_t one = 0, all = 0;
+    for (uint32_t i = 0; i < w->space.choices.n; i++) one += w->space.choices.at[i].settings.encode == 1, all += w->space.choices.at[i].settings.encode == ENCODE_ALL;
+    assert_int_equal(one, w->f.free[TECHNIQUE_encode] ? all : 0); /* every micro-batch has more than one image */
 }
 
 /* The composed figures are those of the compiled graph: equal seconds up to rounding, and a lower
@@ -292,7 +305,7 @@ static void check_model(const char *preset, struct batch batch, enum freedoms fr
     struct subject s = {.batch = batch};
     struct error e;
     if (model_preset(&s.model, preset, &e)) fail_msg("%s", e.text);
-    check_space((struct source){&s, build_model, false}, preset, freedoms);
+    check_space((struct source){&s, freedoms == IMAGES_FREE ? build_frozen : build_model, false}, preset, freedoms);
     model_close(&s.model);
 }
 
@@ -307,6 +320,12 @@ static void test_sam(void **state)
 {
     (void)state;
     check_model("sam-tiny", (struct batch){.own = &(struct prompting){.masks = 4, .points = 2, .rounds = 1, .slots = true, .targets = true}}, SOME_FREE);
+}
+
+static void test_images(void **state)
+{
+    (void)state;
+    check_model("llava-tiny", (struct batch){.T = 24, .own = &(struct image_batch){.images = 3}}, IMAGES_FREE);
 }
 
 static void test_tinysam(void **state)
@@ -328,7 +347,7 @@ static void test_random(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_language), cmocka_unit_test(test_sam), cmocka_unit_test(test_tinysam),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_language), cmocka_unit_test(test_sam), cmocka_unit_test(test_images), cmocka_unit_test(test_tinysam),
                                        cmocka_unit_test(test_random)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -65,6 +65,22 @@ static void ref_labelled_first(const struct launch *l)
     }
 }
 
+/* A block at a time: is it the next that an index points into? */
+static void ref_used_first(const struct launch *l)
+{
+    const int64_t B = operand_rows(&l->in[0]), T = operand_last(&l->in[0]), blocks = l->attr->used_first.blocks, rows = l->attr->used_first.rows;
+    int64_t n = 0;
+    for (int64_t k = 0; k < B * blocks; k++) {
+        bool used = false;
+        for (int64_t t = 0; t < T; t++) {
+            const double at = ref_get(&l->in[0], k / blocks * T + t);
+            used |= at >= (double)(k % blocks * rows) && at < (double)((k % blocks + 1) * rows);
+        }
+        if (used) ref_put(&l->out[0], n++, (double)k);
+    }
+    for (; n < l->attr->used_first.room; n++) ref_put(&l->out[0], n, -1);
+}
+
 /* --- cross entropy -------------------------------------------------------------------- */
 
 static double ref_log_sum_exp(const struct operand *x, int64_t at, int64_t V)
@@ -107,5 +123,6 @@ REF_KERNEL(EMBEDDING, embedding);
 REF_KERNEL(EMBEDDING_DW, embedding_dw);
 REF_KERNEL(SHIFT_LABELS, shift_labels);
 REF_KERNEL(LABELLED_FIRST, labelled_first);
+REF_KERNEL(USED_FIRST, used_first);
 REF_KERNEL(XENT, xent);
 REF_KERNEL(XENT_BWD, xent_bwd);

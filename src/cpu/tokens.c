@@ -118,6 +118,22 @@ static void labelled_first_run(const struct launch *l)
     }
 }
 
+static bool used_first_match(const struct query *q) { return tensor_is(q->in[0], DT_I32) && tensor_is(q->out[0], DT_I32); }
+
+static void used_first_run(const struct launch *l)
+{
+    const int32_t *index = l->in[0].data; // [B,T]
+    int32_t *used = l->out[0].data, n = 0; // marks, which the numbers then replace from the first one on
+    const int64_t B = operand_rows(&l->in[0]), T = operand_last(&l->in[0]), blocks = l->attr->used_first.blocks, rows = l->attr->used_first.rows;
+    const int32_t room = (int32_t)l->attr->used_first.room;
+    for (int32_t i = 0; i < room; i++) used[i] = 0;
+    for (int64_t i = 0; i < B * T; i++)
+        if (index[i] >= 0 && index[i] / rows < blocks) used[i / T * blocks + index[i] / rows] = 1;
+    for (int32_t i = 0; i < room; i++)
+        if (used[i]) used[n++] = i;
+    for (; n < room; n++) used[n] = -1;
+}
+
 /* --- cross entropy -------------------------------------------------------------------- */
 
 static bool xent_match(const struct query *q)
@@ -229,5 +245,6 @@ CPU_KERNEL(EMBEDDING, embedding);
 CPU_KERNEL(EMBEDDING_DW, embedding_dw);
 CPU_KERNEL(SHIFT_LABELS, shift_labels);
 CPU_KERNEL(LABELLED_FIRST, labelled_first);
+CPU_KERNEL(USED_FIRST, used_first);
 CPU_KERNEL_WORK(XENT, xent);
 CPU_KERNEL(XENT_BWD, xent_bwd);

@@ -170,7 +170,7 @@ static int swap_inputs(struct run *r, int64_t micro_batch, struct error *e)
         uint64_t bytes = g->storages.at[s].bytes / (uint64_t)r->plan.settings.accumulation;
         char *first = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[s];
         rc = swap_bytes(r, first, first + bytes * (uint64_t)micro_batch, bytes, e);
-        if (!rc) labelled_swap(r, s, micro_batch);
+        if (!rc) trips_swap(r, s, micro_batch);
     }
     return rc;
 }

@@ -610,7 +610,7 @@ int run_start(struct run *r, const char *spill, bool load, struct error *e)
     if ((rc = r->device.ops->record(&r->device, &r->tape, e))) return rc;
     r->tape.poison = getenv("PLIMSOLL_POISON") != NULL && r->device.kind != DEVICE_CUDA;
     r->tape.nodes = getenv("PLIMSOLL_NODES") != NULL;
-    labelled_start(r);
+    trips_start(r);
     if ((rc = put_samples(r, e))) return rc;
     if (!load) return PL_OK;
     return load_weights(r, e);
@@ -641,7 +641,7 @@ int run_get_step(struct run *r, struct step_block *b, struct error *e)
 
 int run_program(struct run *r, enum program p, struct error *e)
 {
-    labelled_trips(r, p);
+    trips_set(r, p);
     return r->device.ops->run(&r->device, &r->tape, p, e);
 }
 
@@ -690,7 +690,7 @@ static int write_bytes(struct run *r, id storage, uint64_t from, const void *dat
 {
     CHECK(from + bytes <= r->graph.storages.at[storage].bytes, "input %s is too small", graph_name(&r->graph, r->graph.storages.at[storage].name));
     char *to = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[storage] + from;
-    labelled_count(r, storage, from, data, bytes);
+    trips_count(r, storage, from, data, bytes);
     if (r->prefetching) return write_prefetched(r, storage, from, to, data, bytes, e);
     r->prefetched = false;
     return r->device.ops->write(&r->device, to, data, bytes, e);

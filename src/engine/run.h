@@ -52,7 +52,7 @@ struct run {
     struct weights weights;
     struct weights_4bit stored;  /* the weights that the model's folder has in 4 bits */
     struct bump memory;          /* of the update rules and of `batches` */
-    uint32_t *labelled;          /* by sample of the batch in the inputs: its labels != -100, or more; NULL: no loop depends on them */
+    uint32_t **counts;           /* by storage, then by sample of the batch in the inputs: its labels != -100, or its images, or more; NULL: no loop depends on the storage */
     int effective_batch;
     uint64_t budget;             /* device memory; 0: no bound */
     uint64_t host_budget;        /* host memory, on a CPU the offload file; 0: no bound */
@@ -193,16 +193,16 @@ void run_find_nonfinite(struct run *r, char *out, size_t room);
 /* Names a gradient of the last step that is not finite; "" if there is none. */
 void run_find_nonfinite_gradient(struct run *r, char *out, size_t room);
 
-/* --- rows with labels (labelled.c) ------------------------------------------------- */
+/* --- rows with labels, and images (trips.c) ------------------------------------------ */
 
-/* Loops over rows leave out iterations without labels (loop.labels): the run counts the labels of each
- * sample as they are written. */
-void labelled_start(struct run *r);
+/* Loops over rows with labels, or over images, leave out iterations without any (loop.counted): the run counts
+ * those of each sample as they are written. */
+void trips_start(struct run *r);
 /* Bytes of an input were written, or two micro-batches of it were swapped. */
-void labelled_count(struct run *r, id storage, uint64_t from, const void *data, uint64_t bytes);
-void labelled_swap(struct run *r, id storage, int64_t micro_batch);
+void trips_count(struct run *r, id storage, uint64_t from, const void *data, uint64_t bytes);
+void trips_swap(struct run *r, id storage, int64_t micro_batch);
 /* Sets the trip counts of a program's loops. */
-void labelled_trips(struct run *r, enum program p);
+void trips_set(struct run *r, enum program p);
 
 /* --- batches of any shape (inputs.c) ------------------------------------------------ */
 

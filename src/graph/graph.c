@@ -441,9 +441,9 @@ struct inside graph_enter_scope(struct graph *g, const char *name, int flags)
     return in;
 }
 
-struct inside graph_enter_part(struct graph *g, const char *name)
+struct inside graph_enter_part(struct graph *g, const char *name, int flags)
 {
-    if (*name) return graph_enter_scope(g, name, SCOPE_PART);
+    if (*name) return graph_enter_scope(g, name, SCOPE_PART | flags);
     return (struct inside){g, g->at.scope, g->at.loop, true};
 }
 
@@ -601,13 +601,15 @@ bool loop_inside(const struct graph *g, id loop, id of)
     return true;
 }
 
-/* Of the tokens of a conversation about half have a label: the answers. They end within a chunk. */
+/* Of the tokens of a conversation about half have a label: the answers. Of the room for images about four
+ * fifths are filled. What is counted ends within an iteration. */
 double loop_iterations(const struct graph *g, id loop)
 {
     double times = 1;
     for (; loop; loop = g->loops.at[loop].parent) {
         const struct loop *l = &g->loops.at[loop];
-        times *= l->labels ? 0.5 * l->trip + 0.5 : l->trip;
+        const double filled = !l->counted ? 1 : l->block ? 0.8 : 0.5;
+        times *= filled * l->trip + (1 - filled);
     }
     return times;
 }

@@ -168,6 +168,7 @@ union attr {
     struct { int64_t before[MAX_RANK], after[MAX_RANK]; } pad;
     struct { int64_t rows; } scatter_add;     /* N of the result [B,N,C] */
     struct { int64_t k; } topk;
+    struct { int64_t blocks, rows, room; } used_first; /* blocks of a sample, rows of a block, length of the result */
     struct { int64_t H, W; uint8_t align_corners; } resize; /* H, W of the result; also in RESIZE_BWD */
     struct attr_avgpool {
         int64_t k[2], stride[2], pad[2];      /* for H and W */
@@ -205,6 +206,7 @@ enum scope_flag {
     SCOPE_BLOCK = 1, /* one of a sequence of similar blocks: the unit of recomputation (gradient checkpointing) */
     SCOPE_ROWS = 2,  /* the rows of its inputs are independent and its result is a sum over them */
     SCOPE_PART = 4,  /* a part of the model: names of parameters and constants inside begin with the scope's name */
+    SCOPE_IMAGES = 8, /* the first dimension of its inputs and results counts images, which are independent */
 };
 
 struct scope {
@@ -216,10 +218,11 @@ struct loop {
     id parent, name;
     uint32_t trip;                     /* planned trip count: the maximum at run time */
     uint8_t program;
-    /* A loop over rows of which those with labels come first (LABELLED_FIRST): at run time the iterations
-     * without labels are left out. */
-    id labels;                         /* the storage of the input with the labels; 0: all iterations are run */
-    uint32_t rows;                     /* with `labels`: of one iteration */
+    /* A loop over rows with labels (LABELLED_FIRST) or images that are used (USED_FIRST), which come first: at
+     * run time the iterations without any are left out. */
+    id counted;                        /* the storage of the input in which they are counted; 0: all iterations are run */
+    uint32_t rows;                     /* with `counted`: rows, or images, of one iteration */
+    uint32_t block;                    /* 0: the input has labels; else indices of features, so many of an image */
 };
 
 /* A tensor that a loop iterates over: `slice` is the view of `whole` that advances with `loop`.
@@ -358,15 +361,16 @@ struct inside {
 };
 struct inside graph_enter_scope(struct graph *g, const char *name, int flags);
 struct inside graph_enter_loop(struct graph *g, const char *name, uint32_t trip);
-struct inside graph_enter_part(struct graph *g, const char *name);
+struct inside graph_enter_part(struct graph *g, const char *name, int flags);
 void graph_leave(struct inside *in);
 #define INSIDE_NAME(what, line) what##line
 #define INSIDE(what, line, entered) \
     for (struct inside INSIDE_NAME(what, line) = entered; INSIDE_NAME(what, line).open; graph_leave(&INSIDE_NAME(what, line)))
 #define INSIDE_AT(what, line, entered) INSIDE(what, line, entered)
 #define IN_SCOPE(g, name, flags) INSIDE_AT(scope_, __LINE__, graph_enter_scope(g, name, flags))
-/* A scope with SCOPE_PART; "": none, the model itself. */
-#define IN_PART(g, name) INSIDE_AT(part_, __LINE__, graph_enter_part(g, name))
+/* A scope with SCOPE_PART, and other flags; "": none, the model itself. */
+#define IN_PART(g, name) IN_PART_WITH(g, name, 0)
+#define IN_PART_WITH(g, name, flags) INSIDE_AT(part_, __LINE__, graph_enter_part(g, name, flags))
 #define IN_LOOP(g, name, trip) INSIDE_AT(loop_, __LINE__, graph_enter_loop(g, name, trip))
 
 /* Moves the cursor to the end of a program, for nodes of `phase` emitted by pass `made_by`; returns

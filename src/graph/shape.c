@@ -297,6 +297,16 @@ void infer_labelled_first(struct infer *f)
     for (int o = 0; o < 3; o++) like(&f->out[o], f->in[0]);
 }
 
+void infer_used_first(struct infer *f)
+{
+    const struct tensor *index = f->in[0];
+    const int64_t blocks = f->attr->used_first.blocks, room = f->attr->used_first.room;
+    REQUIRE(index->dtype == DT_I32 && index->rank == 2, "the index must be i32 [B,T]");
+    REQUIRE(blocks > 0 && f->attr->used_first.rows > 0 && room >= index->dim[0] * blocks && room <= INT32_MAX, "%lld blocks of %lld rows in each sample, room for %lld",
+            (long long)blocks, (long long)f->attr->used_first.rows, (long long)room);
+    set(&f->out[0], DT_I32, 1, &room);
+}
+
 void infer_xent(struct infer *f)
 {
     const struct tensor *logits = f->in[0], *labels = f->in[1];

@@ -237,7 +237,7 @@ id tower_encode(const struct model *m, struct graph *g, const char *part, id pix
     if (!pixels) return 0;
     struct build b = {.c = c, .g = g, .B = tensor_at(g, pixels)->dim[0], .T = tower_sizes(m).tokens};
     id *all = mem_alloc((size_t)(c->layers + 1) * sizeof *all);
-    IN_PART(g, part) {
+    IN_PART_WITH(g, part, SCOPE_IMAGES) {
         x = all[0] = embed(&b, pixels, b.T - c->clip);
         char root[128];
         snprintf(root, sizeof root, "%sencoder.layers", c->root);

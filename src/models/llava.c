@@ -152,9 +152,9 @@ id llava_features(const struct model *m, struct graph *g, id pixels)
     const struct model *tower = model_part(m, c->tower);
     id state[LLAVA_STATES] = {0}, x = 0;
     tower_encode(tower, g, c->tower, pixels, c->n_states, c->states, state);
-    IN_SCOPE(g, "projector", 0) {
+    IN_SCOPE(g, "projector", SCOPE_IMAGES) {
         for (int64_t i = 0; i < c->n_states && c->drop_first; i++) state[i] = op_slice(g, state[i], 1, 1, tower_sizes(tower).tokens - 1);
-        x = c->n_states > 1 ? op_concat(g, state, (int)c->n_states, 2) : state[0];
+        x = c->n_states > 1 ? op_concat(g, state, (int)c->n_states, 2) : op_dense(g, state[0]); /* products take dense rows */
         x = project(c, g, x, decoder_width(model_part(m, c->decoder)));
     }
     return x;

@@ -54,7 +54,7 @@ static id features(const struct model *m, struct graph *g, id pixels)
     id x = tower_encode(tower, g, TOWER, pixels, 0, NULL, NULL);
     if (!x) return 0;
     const int64_t n = tensor_at(g, x)->dim[0], width = tower_sizes(tower).width, across = c->side / c->scale;
-    IN_SCOPE(g, "model.connector", 0) {
+    IN_SCOPE(g, "model.connector", SCOPE_IMAGES) {
         x = op_window(g, op_reshape(g, x, 4, (int64_t[]){n, c->side, c->side, width}), (int)c->scale);
         x = op_reshape(g, x, 3, (int64_t[]){n, across * across, c->scale * c->scale * width});
         x = layer_linear_init(g, x, "model.connector.", "modality_projection.proj", decoder_width(model_part(m, DECODER)), (struct linear_init){.std = 0.02, .no_bias = true});

@@ -49,6 +49,9 @@ enum offload {
     OFFLOAD_ALL = 15,
 };
 
+/* Images that a frozen tower encodes at once: as many as there are, or inline, as a part of the step. */
+enum { ENCODE_INLINE = 0, ENCODE_ALL = 1 << 20 };
+
 enum optimizer { OPT_ADAMW, OPT_SGD, OPT_ADAFACTOR, OPT_KINDS };
 /* Dtype of the optimizer state. */
 enum state_dtype { STATE_F32, STATE_BF16, STATE_8BIT, STATE_DTYPES };
@@ -165,6 +168,7 @@ struct technique {
      * to do (the technique's file); NULL: nothing does. */
     bool (*excluded)(const struct settings *s, const struct step_limits *l, struct text *why);
     const char *rules;        /* the value where the configuration has a list of rules instead; NULL: it takes none */
+    bool unsaid;              /* plan files do not name it where it is off: few models have it */
     bool composed;            /* the search has a dimension of its own for it (plan/search_space.c); else its ladder is one */
     bool updates_only;        /* off where weights are not updated (`plimsoll step`) */
     bool without_training;    /* chosen by the search also there */
@@ -229,6 +233,8 @@ typedef void pass_fn(struct graph *g, const struct settings *s);
 #undef REWRITE_PASS
 #undef AGAIN
 
+/* The images of the largest program that pass_encode changes; 0: no program has a frozen tower (encode.c). */
+int64_t encode_images(struct graph *g);
 /* By program: the rows of one chunk of the head if it is split into `chunks`; 0: it is not split. pass_chunk reads nothing else of that setting (chunk.c). */
 void chunk_rows(struct graph *g, int chunks, int64_t rows[PROGRAM_COUNT]);
 /* A hash of everything in the graph that program update is made from. Two graphs with the same hash

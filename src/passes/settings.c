@@ -7,6 +7,7 @@
  *     precision   f32 | bf16 | f16 | bf16-pure
  *     optimizer   adamw | adamw-bf16 | adamw-8bit | sgd | adafactor
  *     quantize    none | nf4 | rules
+ *     encode      inline | all | N
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -176,6 +177,25 @@ static bool quantize_parse(const char *text, struct settings *out)
     for (size_t i = 0; i < COUNT(quantizations); i++)
         if (!strcmp(quantizations[i], text)) return out->quantize = (int)i, true;
     return false;
+}
+
+/* --- encode ------------------------------------------------------------------------------- */
+
+static const char *encode_print(const struct settings *s, char out[SETTING_ROOM])
+{
+    if (s->encode == ENCODE_INLINE || s->encode == ENCODE_ALL) snprintf(out, SETTING_ROOM, "%s", s->encode ? "all" : "inline");
+    else snprintf(out, SETTING_ROOM, "%d", s->encode);
+    return out;
+}
+
+static bool encode_parse(const char *text, struct settings *out)
+{
+    char *end;
+    if (!strcmp(text, "inline")) return out->encode = ENCODE_INLINE, true;
+    if (!strcmp(text, "all")) return out->encode = ENCODE_ALL, true;
+    const long n = isdigit((unsigned char)*text) ? strtol(text, &end, 10) : 0;
+    if (n < 1 || n >= ENCODE_ALL || *end) return false;
+    return out->encode = (int)n, true;
 }
 
 /* --- the table --------------------------------------------------------------------------- */

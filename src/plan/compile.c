@@ -185,6 +185,13 @@ int plan_draft_chunk_rows(struct plan_drafts *d, const struct settings *s, int64
     return rc;
 }
 
+int plan_draft_images(struct plan_drafts *d, const struct settings *s, int64_t *images, struct error *e)
+{
+    int rc = make_shared(d, s, PIPELINE_FORWARD + 1, e);
+    if (!rc) *images = encode_images(&d->shared[PIPELINE_FORWARD]);
+    return rc;
+}
+
 int plan_draft_next(struct plan_drafts *d, const struct settings *s, struct error *e)
 {
     int rc = make_shared(d, s, PLAN_SHARED, e);

@@ -43,6 +43,7 @@ void plan_put_settings(struct json_writer *w, const struct settings *s, int effe
     json_put_int(w, "accumulation", s->accumulation);
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         const char *name = techniques[id].name, *text = technique_print(id, s, value);
+        if (techniques[id].unsaid && technique_is_off(id, s)) continue;
         if (techniques[id].type == TYPE_COUNT) json_put_int(w, name, atoi(text));
         else if (techniques[id].type == TYPE_SWITCH) json_put_bool(w, name, !strcmp(text, "on"));
         else json_put_string(w, name, text);

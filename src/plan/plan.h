@@ -108,6 +108,8 @@ struct plan_drafts {
 int plan_draft_next(struct plan_drafts *d, const struct settings *s, struct error *e);
 /* The rows of a chunk of the head (chunk_rows): settings that give the same and differ in the number of chunks alone have the same graph. */
 int plan_draft_chunk_rows(struct plan_drafts *d, const struct settings *s, int64_t rows[PROGRAM_COUNT], struct error *e);
+/* The images that a frozen tower encodes in a micro-batch (encode_images). */
+int plan_draft_images(struct plan_drafts *d, const struct settings *s, int64_t *images, struct error *e);
 /* Settings that program update or evaluation depends on, the others 0. */
 struct settings plan_update_of(const struct settings *s);
 struct settings plan_eval_of(const struct settings *s);
@@ -181,6 +183,7 @@ struct plan_space {
     const struct profile *profile;
     struct freedom f;
     VEC(struct plan_choice) choices;
+    int64_t images;                   /* of a sample, which a frozen tower encodes; 0: none */
     uint32_t surveyed, placed;        /* graphs compiled for the surveys; choices compiled and placed since */
     uint32_t held;                    /* the choice to which `plan` and `graph` belong; UINT32_MAX: none */
     struct plan plan;

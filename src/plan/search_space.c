@@ -180,6 +180,12 @@ static void add_family_jobs(struct builder *b, struct family *f, struct jobs *jo
 
 /* --- the dimensions ------------------------------------------------------------------------ */
 
+/* True if a micro-batch has no more images than are encoded at once: that is the choice `all`. */
+static bool encodes_all(const struct builder *b, const struct settings *s)
+{
+    return b->x->f.free[TECHNIQUE_encode] && s->encode < ENCODE_ALL && s->encode >= b->x->images * s->micro_batch;
+}
+
 /* Every number of micro-batches up to 16, then two per doubling; for each the smallest micro-batch
  * that covers the batch. */
 static void list_families(struct builder *b)
@@ -193,7 +199,7 @@ static void list_families(struct builder *b)
         bool ragged = s.micro_batch * s.accumulation != E, apart = f->multiple && s.micro_batch % f->multiple;
         bool fusable = !s.fused_step || s.accumulation == 1; /* a configured fused step needs a step of one micro-batch */
         bool many = f->trips && s.accumulation > f->trips;
-        if (s.micro_batch != last && !(ragged && f->whole) && !apart && fusable && !many) vec_push(&b->families, ((struct family){.base = s}));
+        if (s.micro_batch != last && !(ragged && f->whole) && !apart && fusable && !many && !encodes_all(b, &s)) vec_push(&b->families, ((struct family){.base = s}));
         last = s.micro_batch;
         if (!f->free[TECHNIQUE_micro_batch] || n == E) break;
         n = n < 16 ? n + 1 : n & (n - 1) ? n / 3 * 4 : n / 2 * 3;
@@ -468,7 +474,9 @@ static int add_dimensions(struct plan_space *x, const struct settings *base, str
     struct jobs jobs = {0};
     list_families(&b);
     list_updates(&b);
-    CHECK(b.families.n, "no micro-batch is possible");
+    const bool repeats = x->f.free[TECHNIQUE_encode] && base->encode < ENCODE_ALL; /* no micro-batch has more images than that */
+    CHECK(b.families.n || repeats, "no micro-batch is possible");
+    if (!b.families.n) return PL_OK;
     int rc = survey_first(&b, e);
     for (uint32_t i = 0; i < b.families.n && !rc; i++) {
         b.families.at[i].base.offload = b.update[0].s.offload;
@@ -516,9 +524,22 @@ static bool take_rungs(struct settings *s, const struct freedom *f, const int ru
     return met;
 }
 
+/* How many images a frozen tower encodes at once is a dimension where there is one. */
+static int find_images(struct plan_space *x, const struct settings *base, struct error *e)
+{
+    struct plan_drafts drafts = {.source = x->source};
+    int64_t images = 0;
+    int rc = x->f.free[TECHNIQUE_encode] ? plan_draft_images(&drafts, base, &images, e) : PL_OK;
+    x->images = images / base->micro_batch;
+    x->f.free[TECHNIQUE_encode] &= x->images > 0;
+    plan_drafts_free(&drafts);
+    return rc;
+}
+
 int search_space_fill(struct plan_space *x, const struct settings *base, struct error *e)
 {
-    int rung[TECHNIQUES] = {0}, rc = PL_OK;
+    int rung[TECHNIQUES] = {0}, rc = find_images(x, base, e);
+    if (rc) return rc;
     do {
         struct settings s = *base;
         if (take_rungs(&s, &x->f, rung)) rc = add_dimensions(x, &s, e);

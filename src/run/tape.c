@@ -273,8 +273,9 @@ uint32_t tape_follow(struct tape *t, enum program p, uint32_t k)
 {
     const struct entry *e = &t->program[p].at[k];
     if (e->kind == ENTRY_LOOP) {
-        CHECK(tape_trip(t, e->loop) >= 1 && tape_trip(t, e->loop) <= t->graph->loops.at[e->loop].trip);
+        CHECK(tape_trip(t, e->loop) <= t->graph->loops.at[e->loop].trip);
         t->iteration[e->loop] = 0;
+        while (!tape_trip(t, e->loop) && (t->program[p].at[k].kind != ENTRY_END || t->program[p].at[k].loop != e->loop)) k++;
     } else if (e->kind == ENTRY_END && ++t->iteration[e->loop] < tape_trip(t, e->loop)) {
         while (t->program[p].at[k].kind != ENTRY_LOOP || t->program[p].at[k].loop != e->loop) k--;
     }

@@ -4,8 +4,8 @@
  *     program without loops      one graph
  *     a loop at the top level    a graph before it, one per iteration, one after:
  *                                the host may request fewer iterations than planned
- *     a loop in such a loop      the same if its iterations depend on the labels of the batch
- *                                (loop.labels), in each iteration of the loop around it;
+ *     a loop in such a loop      the same if its iterations depend on the labels or images of the
+ *                                batch (loop.counted), in each iteration of the loop around it;
  *                                else unrolled into its parent's graph
  *
  *     lane compute   --o-----o-----o--          the capture begins and ends here;
@@ -192,7 +192,7 @@ static int capture_range(struct capture *c, uint32_t from, uint32_t to, struct e
 static bool has_graphs(const struct graph *g, id loop)
 {
     const id parent = g->loops.at[loop].parent;
-    return !parent || (g->loops.at[loop].labels && !g->loops.at[parent].parent);
+    return !parent || (g->loops.at[loop].counted && !g->loops.at[parent].parent);
 }
 
 static int capture_loop(struct capture *c, uint32_t k, uint32_t end, struct error *e)
@@ -370,7 +370,7 @@ static void check_run(const struct tape *t, enum program p)
         const struct loop *loop = &t->graph->loops.at[l];
         if (loop->program != p) continue;
         for (uint32_t i = 0; i < (loop->parent ? t->graph->loops.at[loop->parent].trip : 1); i++) {
-            CHECK(t->trip[l][i] >= 1 && t->trip[l][i] <= loop->trip, "loop %s", graph_name(t->graph, loop->name));
+            CHECK(t->trip[l][i] <= loop->trip, "loop %s", graph_name(t->graph, loop->name));
             CHECK(has_graphs(t->graph, l) || t->trip[l][i] == loop->trip, "inner loop %s is recorded with all its iterations", graph_name(t->graph, loop->name));
         }
     }

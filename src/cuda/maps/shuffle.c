@@ -138,6 +138,13 @@ static int launch_labelled_first(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
+static int launch_used_first(const struct launch *l, struct error *e)
+{
+    TRY_CUDA(cuda_used_first(l->out[0].data, l->in[0].data, operand_rows(&l->in[0]), operand_last(&l->in[0]), l->attr->used_first.blocks,
+                             l->attr->used_first.rows, l->attr->used_first.room, l->stream));
+    return PL_OK;
+}
+
 /* --- maps ------------------------------------------------------------------------------- */
 
 static int launch_image(const struct launch *l, struct error *e)
@@ -200,6 +207,7 @@ CUDA_KERNEL(cuda_window, .launch = launch_window);
 CUDA_KERNEL(cuda_unwindow, .launch = launch_unwindow);
 CUDA_KERNEL(cuda_shift_labels, .launch = launch_shift_labels);
 CUDA_KERNEL(cuda_labelled_first, .launch = launch_labelled_first);
+CUDA_KERNEL(cuda_used_first, .launch = launch_used_first);
 CUDA_KERNEL(cuda_image, .launch = launch_image);
 CUDA_KERNEL(cuda_fourier, .launch = launch_fourier);
 CUDA_KERNEL(cuda_resize, .launch = launch_resize);

@@ -362,6 +362,44 @@ extern "C" cudaError_t cuda_labelled_first(int32_t *labels, int32_t *index, int3
     return cudaGetLastError();
 }
 
+/* One block: marks the blocks that are read, then replaces the marks by the numbers of those that are set. A
+ * number is written where marks are no longer read. */
+__global__ void __launch_bounds__(SCAN) used_first_kernel(int32_t *used, const int32_t *index, int64_t B, int64_t T, int64_t blocks, int64_t rows, int64_t room)
+{
+    __shared__ int32_t count[SCAN / 32]; /* by warp */
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int32_t n = 0; /* blocks that are read, so far */
+    for (int64_t i = threadIdx.x; i < room; i += SCAN) used[i] = 0;
+    __syncthreads();
+    for (int64_t i = threadIdx.x; i < B * T; i += SCAN) {
+        const int64_t block = index[i] < 0 ? blocks : index[i] / rows;
+        if (block < blocks) used[i / T * blocks + block] = 1;
+    }
+    __syncthreads();
+    for (int64_t first = 0; first < room; first += SCAN) {
+        const int64_t k = first + threadIdx.x;
+        const bool set = k < room && used[k];
+        const unsigned votes = __ballot_sync(0xffffffffu, set);
+        if (lane == 0) count[warp] = __popc(votes);
+        __syncthreads();
+        int32_t at = n + __popc(votes & ((1u << lane) - 1));
+        for (int w = 0; w < SCAN / 32; w++) {
+            if (w < warp) at += count[w];
+            n += count[w];
+        }
+        if (set) used[at] = (int32_t)k;
+        __syncthreads(); /* before the counts are overwritten */
+    }
+    for (int64_t k = n + threadIdx.x; k < room; k += SCAN) used[k] = -1;
+}
+
+extern "C" cudaError_t cuda_used_first(int32_t *used, const int32_t *index, int64_t B, int64_t T, int64_t blocks, int64_t rows, int64_t room,
+                                       cudaStream_t stream)
+{
+    used_first_kernel<<<1, SCAN, 0, stream>>>(used, index, B, T, blocks, rows, room);
+    return cudaGetLastError();
+}
+
 /* --- SCATTER_ADD ---------------------------------------------------------------------------------
  *
  * A block computes one row of the result. Its threads search the indices BLOCK at a time, list the

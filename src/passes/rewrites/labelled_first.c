@@ -8,7 +8,7 @@
  *
  * In conversations only the answers have labels (a), and everything that the head computes of the other
  * rows is multiplied by 0. Memory is planned for rows that all have labels. How many have them is known
- * on the host when the batch is written, and so is the number of iterations (loop.labels). A row's logits
+ * on the host when the batch is written, and so is the number of iterations (loop.counted). A row's logits
  * are the same; the sums over rows have another order. The gradient of a row without a label is 0: no row
  * of the head's gradient is read for it.
  *

@@ -175,7 +175,7 @@ static void count_labels(struct region *r, id t)
     const struct graph *g = r->g;
     if (node_at(g, tensor_at(g, t)->node)->op != OP_LABELLED_FIRST || tensor_at(g, t)->dtype != DT_I32) return;
     while (storage_of(g, t)->kind != KIND_INPUT) t = node_at(g, tensor_at(g, t)->node)->in[0];
-    g->loops.at[r->loop].labels = tensor_at(g, t)->storage;
+    g->loops.at[r->loop].counted = tensor_at(g, t)->storage;
     g->loops.at[r->loop].rows = (uint32_t)r->chunk;
 }
 

@@ -1,0 +1,338 @@
+/*
+ * test_encode.c: a frozen vision tower runs in a loop over the images that a batch has (passes/techniques/encode.c,
+ * engine/trips.c).
+ *
+ *     samples   images in their room       micro-batch of 4, two at once
+ *       0       0 1 2 .                    0 1 | 2 4 | 8 . | not run ...
+ *       1       4 . . .
+ *       2       8 . . .                    (index 8 is the first image of sample 2)
+ *       3       . . . .
+ *
+ * Losses, gradients, weights after some updates and an evaluation have the bits of the step that computes the tower
+ * inline, under the other techniques too; iterations without images are left out; the arena is smaller by the
+ * tower's activations.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/run.h"
+#include "graph/ops.h"
+#include "models/images.h"
+
+enum { SAMPLES = 4, ROOM = 4, TOKENS = 96, FEATURES = 64, SIDE = 64, STEPS = 3 };
+/* By batch and sample: the images that it has, as bits. Features of an image need not all be used. */
+static const unsigned images_of[][SAMPLES] = {{7, 1, 1, 0}, {0, 2, 15, 8}, {15, 15, 15, 15}, {0, 0, 0, 0}};
+enum { BATCHES = COUNT(images_of) };
+
+#define FROZEN "model.freeze=[\"vision_tower.*\", \"multi_modal_projector.*\"]"
+#define FROZEN_TOWER "model.freeze=[\"vision_tower.*\"]"
+#define LORA "adapter.target_modules=.*language_model.*[qv]_proj"
+#define LORA_TOWER "adapter.target_modules=.*[qv]_proj"
+
+typedef VEC(float) floats;
+
+static void must(int rc, const struct error *e)
+{
+    if (rc) fail_msg("%s", e->text);
+}
+
+/* --- a run ------------------------------------------------------------------------------------ */
+
+struct task {
+    const char *frozen;          /* a key with its value: what is not trained */
+    int micro_batch;
+    const char *more[2];         /* others; NULL: none */
+    bool few_labels;
+};
+
+static int64_t room = ROOM;
+
+static int describe_images(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory, struct run_batches *out, struct error *e)
+{
+    (void)c, (void)m, (void)o, (void)e;
+    struct image_batch *own = bump_alloc(memory, sizeof *own);
+    own->images = room;
+    out->own = own;
+    return PL_OK;
+}
+
+static int describe_few(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory, struct run_batches *out, struct error *e)
+{
+    out->few_labels = true;
+    return describe_images(c, m, o, memory, out, e);
+}
+
+static void plan_run(struct run *r, struct config *c, const struct task *t, const char *encode)
+{
+    char micro[64], at_once[64];
+    snprintf(micro, sizeof micro, "memory.micro_batch=%d", t->micro_batch);
+    snprintf(at_once, sizeof at_once, "memory.encode=%s", encode);
+    const char *const sets[] = {"model.preset=llava-tiny", "device=cpu", "device.threads=2", "memory.offload=none", "memory.recompute=none", "memory.precision=f32",
+                                "memory.fused_step=off", "memory.head_chunks=1", "train.effective_batch=4", "data.sequence=96", t->frozen, micro, at_once, t->more[0], t->more[1],
+                                strncmp(t->frozen, "adapter", 7) ? NULL : "adapter.init_lora_weights=false"};
+    struct error e = {0};
+    config_init(c);
+    for (size_t i = 0; i < COUNT(sets); i++)
+        if (sets[i]) must(config_set(c, sets[i], &e), &e);
+    must(config_check(c, CONFIG_NEEDS_MODEL, &e), &e);
+    must(run_plan(r, c, &(struct run_options){.train = true, .describe = t->few_labels ? describe_few : describe_images}, &e), &e);
+}
+
+static void open_run(struct run *r, struct config *c, const struct task *t, const char *encode)
+{
+    struct error e = {0};
+    plan_run(r, c, t, encode);
+    must(run_start(r, NULL, true, &e), &e);
+}
+
+static void close_run(struct run *r, struct config *c)
+{
+    run_close(r);
+    config_free(c);
+}
+
+/* Features of a sample's images, from one image to the next. */
+static void put_sample(struct run *r, int batch, int sample)
+{
+    static float pixels[ROOM][3][SIDE][SIDE];
+    struct error e = {0};
+    int32_t ids[TOKENS], labels[TOKENS], index[TOKENS];
+    int present[ROOM], n = 0;
+    for (int i = 0; i < ROOM; i++)
+        if (images_of[batch][sample] >> i & 1) present[n++] = i;
+    for (int t = 0; t < TOKENS; t++) {
+        ids[t] = (sample * 17 + t * 5 + batch) % 256;
+        labels[t] = t % 3 ? (sample * 31 + t * 7) % 256 : -100;
+        index[t] = t >= 8 && t < 88 && n ? present[(t - 8) * n / 80] * FEATURES + t % FEATURES : -1;
+    }
+    for (int i = 0; i < ROOM * 3 * SIDE * SIDE; i++) (&pixels[0][0][0][0])[i] = (float)((i * 7 + sample * 13 + batch * 29) % 101) / 50 - 1;
+    must(run_write_input(r, "input_ids", sample, ids, sizeof ids, &e), &e);
+    must(run_write_input(r, "labels", sample, labels, sizeof labels, &e), &e);
+    must(run_write_input(r, "image_index", sample, index, sizeof index, &e), &e);
+    must(run_write_input(r, "pixel_values", sample, pixels, sizeof pixels, &e), &e);
+}
+
+static void put_batch(struct run *r, int batch, int step)
+{
+    struct error e = {0};
+    for (int sample = 0; sample < SAMPLES; sample++) put_sample(r, batch, sample);
+    const struct step_block b = {.inv_count = {1.0f / 256}, .loss_scale = 1, .learning_rate = 1e-2f, .step = step + 1, .adam_t = step + 1};
+    must(run_put_step(r, &b, &e), &e);
+}
+
+static void add_tensor(const struct run *r, floats *to, id t)
+{
+    const char *at = t ? tape_address(&r->tape, t) : NULL;
+    for (int64_t k = 0; t && k < tensor_elements(tensor_at(&r->graph, t)); k++) vec_push(to, (float)dtype_load(at, tensor_at(&r->graph, t)->dtype, k));
+}
+
+/* The loss of a step and its gradients, in the order of the parameters. */
+static floats run_batch(struct run *r, int batch, int step)
+{
+    struct error e = {0};
+    floats all = {0};
+    put_batch(r, batch, step);
+    must(run_program(r, PROGRAM_STEP, &e), &e);
+    add_tensor(r, &all, graph_find_output(&r->graph, PROGRAM_STEP, "loss"));
+    for (uint32_t i = 0; i < r->graph.params.n && !r->plan.settings.fused_step; i++) add_tensor(r, &all, r->graph.params.at[i].grad);
+    return all;
+}
+
+/* Some updates: losses and gradients, then the weights, and the loss of an evaluation. */
+static floats train(struct run *r)
+{
+    struct error e = {0};
+    floats all = {0};
+    for (int step = 0; step < STEPS; step++) {
+        floats one = run_batch(r, step % BATCHES, step);
+        for (uint32_t i = 0; i < one.n; i++) vec_push(&all, one.at[i]);
+        vec_free(&one);
+        must(run_program(r, PROGRAM_UPDATE, &e), &e);
+    }
+    for (uint32_t i = 0; i < r->graph.params.n; i++)
+        if (!r->graph.params.at[i].frozen) add_tensor(r, &all, r->graph.params.at[i].tensor);
+    float loss = -1;
+    put_batch(r, 1, STEPS);
+    must(run_forward(r, graph_find_output(&r->graph, PROGRAM_EVAL, "loss"), &loss, &e), &e);
+    vec_push(&all, loss);
+    return all;
+}
+
+/* --- the same bits -------------------------------------------------------------------------------- */
+
+static void expect_same(const floats *got, const floats *want, const struct task *t, const char *encode)
+{
+    const char *more = t->more[0] ? t->more[0] : "no technique";
+    if (got->n != want->n) fail_msg("%s, %s, encode %s: %u values, expected %u", t->frozen, more, encode, got->n, want->n);
+    for (uint32_t i = 0; i < got->n; i++)
+        if (got->at[i] != want->at[i])
+            fail_msg("%s, %s, micro-batch %d, encode %s: value %u of %u is %.9g, expected %.9g", t->frozen, more, t->micro_batch, encode, i, got->n,
+                     (double)got->at[i], (double)want->at[i]);
+}
+
+static uint32_t encoding_loops(const struct graph *g)
+{
+    uint32_t n = 0;
+    for (id l = 1; l < g->loops.n; l++) n += !strcmp(graph_name(g, g->loops.at[l].name), "encode");
+    return n;
+}
+
+/* Dead bytes are NaN: memory that iterations which are left out would have written is never read. */
+static void check_task(const struct task *t, bool moves, int values)
+{
+    static const char *const value[] = {"inline", "3", "all", "1"};
+    floats want = {0};
+    for (int i = 0; i < values; i++) {
+        struct config c;
+        struct run r = {0};
+        open_run(&r, &c, t, value[i]);
+        assert_int_equal(encoding_loops(&r.graph), i && moves ? 2 : 0); /* step and evaluation */
+        r.tape.poison = true;
+        floats got = train(&r);
+        if (i) expect_same(&got, &want, t, value[i]);
+        else want = got;
+        if (i) vec_free(&got);
+        close_run(&r, &c);
+    }
+    assert_true(want.at[0] > 0 && want.at[want.n - 1] > 0);
+    vec_free(&want);
+}
+
+static void test_micro_batches(void **state)
+{
+    (void)state;
+    static const int micro[] = {1, 3, SAMPLES};
+    for (size_t i = 0; i < COUNT(micro); i++) check_task(&(struct task){LORA, micro[i], {NULL}, false}, true, 4);
+}
+
+/* A frozen tower moves with the projector or without; a trained one, and one with adapters, stays. */
+static void test_what_is_trained(void **state)
+{
+    (void)state;
+    check_task(&(struct task){FROZEN, 2, {NULL}, false}, true, 2);
+    check_task(&(struct task){FROZEN_TOWER, 2, {NULL}, false}, true, 3);
+    check_task(&(struct task){LORA_TOWER, 2, {NULL}, false}, false, 2);
+    check_task(&(struct task){"train.weight_decay=0", 2, {NULL}, false}, false, 2);
+}
+
+static void test_techniques(void **state)
+{
+    (void)state;
+    static const struct task tasks[] = {
+        {LORA, 2, {"memory.recompute=all", "memory.offload=weights"}, false},
+        {LORA, 2, {"memory.recompute=all+halves+selective", "memory.quantize=nf4"}, false},
+        {LORA, 2, {"memory.offload=optimizer+masters+weights+activations", "memory.precision=bf16"}, false},
+        {LORA, 2, {"memory.precision=bf16-pure", "train.clip_norm=0.1"}, false},
+        {LORA, 2, {"memory.head_chunks=3"}, true},
+        {FROZEN_TOWER, 2, {"memory.recompute=all", "memory.quantize=nf4"}, false},
+        {FROZEN, SAMPLES, {"memory.fused_step=on"}, false},
+    };
+    for (size_t i = 0; i < COUNT(tasks); i++) check_task(&tasks[i], true, 2);
+}
+
+/* --- iterations that are run ------------------------------------------------------------------------- */
+
+struct launches {
+    const struct graph *g;
+    uint32_t writes;
+};
+
+static void count_writes(void *observer, const struct entry *e)
+{
+    struct launches *n = observer;
+    n->writes += node_at(n->g, e->node)->op == OP_CACHE_WRITE;
+}
+
+static uint32_t expected_trips(int batch, int micro_batch, int at_once)
+{
+    uint32_t trips = 0;
+    for (int first = 0; first < SAMPLES; first += micro_batch) {
+        int n = 0;
+        for (int sample = first; sample < first + micro_batch; sample++) n += __builtin_popcount(images_of[batch][sample]);
+        trips += (uint32_t)((n + at_once - 1) / at_once);
+    }
+    return trips;
+}
+
+static void test_trips(void **state)
+{
+    (void)state;
+    for (int micro = 1; micro <= SAMPLES; micro += micro)
+        for (int at_once = 1; at_once <= 3; at_once++) {
+            struct config c;
+            struct run r = {0};
+            char encode[8];
+            snprintf(encode, sizeof encode, "%d", at_once);
+            open_run(&r, &c, &(struct task){LORA, micro, {NULL}, false}, encode);
+            struct launches n = {.g = &r.graph};
+            r.tape.observe = count_writes;
+            r.tape.observer = &n;
+            for (int batch = 0; batch < BATCHES; batch++) {
+                n.writes = 0;
+                floats got = run_batch(&r, batch, 0);
+                assert_int_equal(n.writes, expected_trips(batch, micro, at_once));
+                vec_free(&got);
+            }
+            assert_int_equal(expected_trips(3, micro, at_once), 0);
+            close_run(&r, &c);
+        }
+}
+
+/* --- memory ------------------------------------------------------------------------------------------- */
+
+/* The most bytes of activations and workspace that are live in the step at a node of the tower. */
+static uint64_t tower_bytes(const struct run *r)
+{
+    const struct graph *g = &r->graph;
+    const struct order *order = &g->order[PROGRAM_STEP];
+    uint64_t most = 0;
+    for (uint32_t k = 0; k < order->nodes.n; k++) {
+        const struct node *n = node_at(g, order->nodes.at[k]);
+        if (strncmp(graph_name(g, g->scopes.at[n->scope].name), "vision_tower", 12)) continue;
+        uint64_t bytes = r->plan.placement.binding[order->nodes.at[k]].work_bytes;
+        for (id s = 1; s < g->storages.n; s++) {
+            const struct life *l = &r->plan.placement.life[PROGRAM_STEP][s];
+            if (l->used && l->start <= k && k <= l->end && g->storages.at[s].kind == KIND_ACT) bytes += g->storages.at[s].bytes;
+        }
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+/* The tower is the largest part of the step: the arena shrinks by what its activations do. */
+static void test_memory(void **state)
+{
+    (void)state;
+    static const char *const values[] = {"inline", "32", "16"};
+    const struct task t = {LORA, SAMPLES, {"memory.recompute=all"}, false};
+    uint64_t arena = 0, tower = 0;
+    room = 16;
+    for (size_t i = 0; i < COUNT(values); i++) {
+        struct config c;
+        struct run r = {0};
+        plan_run(&r, &c, &t, values[i]);
+        const uint64_t a = plan_arena(&r.plan), b = tower_bytes(&r);
+        print_message("encode %-6s arena %llu, the tower %llu\n", values[i], (unsigned long long)a, (unsigned long long)b);
+        if (i) {
+            const double less = (double)(arena - a), expected = (double)(tower - b);
+            assert_true(a < arena && b < tower);
+            if (!(less > 0.99 * expected && less < 1.01 * expected)) fail_msg("encode %s: the arena is smaller by %.0f, the tower by %.0f", values[i], less, expected);
+        }
+        arena = a;
+        tower = b;
+        close_run(&r, &c);
+    }
+    room = ROOM;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_what_is_trained), cmocka_unit_test(test_techniques),
+                                       cmocka_unit_test(test_trips), cmocka_unit_test(test_memory)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
