@@ -143,6 +143,32 @@ resumed() {
 }
 check 'resume: same bytes' resumed
 
+# --- a model of two folders, and an adapter of its text model in NF4 ---
+mkdir -p "$tmp/parts"
+cat >"$tmp/parts/config.json" <<END
+{"model_type": "arr_coc", "projection_dim": 16, "vision_path": "$PWD/tests/golden/clip_full", "text_path": "$PWD/tests/golden/chat/model"}
+END
+from_parts() {
+    train parts-run --set model.preset=null --set "model.path=$tmp/parts" --set train.steps=3 --set 'model.freeze=["vision_tower.*", "language_model.*"]' || return 1
+    grep -q '"vision_config"' "$tmp/parts-run/model/config.json" || { echo "the parts are not in config.json"; return 1; }
+    "$binary" eval "$tmp/shapes.yaml" --model "$tmp/parts-run/model" --set data.tokenizer=tests/golden/chat/model --json >"$tmp/out.json" || return 1
+    local loss
+    loss=$("$tools/json_get" "$tmp/out.json" loss)
+    grep -o '"eval_loss":[0-9.]*' "$tmp/parts-run/metrics.jsonl" | tail -n 1 | awk -F: -v x="$loss" '{ d = x - $2; if (d < 0) d = -d; exit !(d <= 1e-5 * x) }' && echo "loss $loss"
+}
+check 'two folders become one: the same loss' from_parts
+adapted() {
+    train adapted --set model.preset=null --set "model.path=$tmp/parts-run/model" --set data.tokenizer=tests/golden/chat/model --set train.steps=3 --set memory.quantize=nf4 \
+        --set 'adapter={r: 4, target_modules: "language_model.*(q_proj|v_proj)", modules_to_save: [mask_projection, text_projection]}' || return 1
+    grep -aq 'base_model.model.mask_projection' "$tmp/adapted/model/adapter_model.safetensors" && ! grep -aq 'vision_tower.*lora' "$tmp/adapted/model/adapter_model.safetensors"
+}
+check 'LoRA on the text model in NF4, both projections trained' adapted
+nowhere() {
+    mkdir -p "$tmp/nowhere" && sed 's/chat.model/nowhere/' "$tmp/parts/config.json" >"$tmp/nowhere/config.json"
+    expect 2 'text_path: .*nowhere' train other --set model.preset=null --set "model.path=$tmp/nowhere"
+}
+check 'a folder that does not exist' nowhere
+
 # --- data ---
 # shellcheck disable=SC2086
 missing() {

@@ -57,12 +57,13 @@ static bool has_tokenizer(const char *folder)
 static int open_tokenizer(const struct config *c, const struct model *m, struct tokenizer **out, struct error *e)
 {
     enum { BYTES = 256 };
+    const char *folder = m->ground->text ? m->ground->text : m->path;
     *out = NULL;
-    if (!c->data_tokenizer && !has_tokenizer(m->path)) {
+    if (!c->data_tokenizer && !has_tokenizer(folder)) {
         if (m->vocabulary == BYTES) return PL_OK;
-        return error_set(e, PL_USAGE, "%s has no tokenizer: set data.tokenizer to a model folder, a tokenizer.json or a tokenizer.model", *m->path ? m->path : "a preset");
+        return error_set(e, PL_USAGE, "%s has no tokenizer: set data.tokenizer to a model folder, a tokenizer.json or a tokenizer.model", *folder ? folder : "a preset");
     }
-    int rc = tokenizer_open(out, c->data_tokenizer ? c->data_tokenizer : m->path, e);
+    int rc = tokenizer_open(out, c->data_tokenizer ? c->data_tokenizer : folder, e);
     return rc && c->data_tokenizer ? error_prepend(e, "data.tokenizer") : rc;
 }
 

@@ -8,6 +8,10 @@
  * alone, so that no split of a batch changes it: a query chooses among the masks, a mask among the queries, and
  * the loss is the mean of both, divided by the queries of the step.
  *
+ * config.json has the configurations of both parts (vision_config, text_config), and the folder their weights. Or it has the
+ * folders that they are in (vision_path, text_path, seen from config.json): then the projections start from random values,
+ * and the trained model is saved as one folder.
+ *
  * The projections have no bias, so the length of what they are given does not matter after normalising: the sum
  * over a mask's patches stands for the average.
  */
@@ -18,6 +22,7 @@
 #include <string.h>
 
 #include "io/file.h"
+#include "io/json.h"
 
 #include "models/layers.h"
 #include "models/llava.h"
@@ -75,7 +80,7 @@ static int describe(struct model *m, const struct grounding *c, struct error *e)
     m->longest = decoder->longest;
     m->image = s.image;
     m->ground = bump_alloc(&m->memory, sizeof *m->ground);
-    *m->ground = (struct ground_model){.side = s.side, .patch = s.patch, .norm = usual_norm(model_part(m, TOWER))};
+    *m->ground = (struct ground_model){.side = s.side, .patch = s.patch, .norm = usual_norm(model_part(m, TOWER)), .text = *decoder->path ? decoder->path : NULL};
     model_add_port(m, &(struct port){"pixel_values", VALUES_REAL, 4, {OPEN('B'), s.channels, s.image, s.image}, false});
     model_add_port(m, &(struct port){"masks", VALUES_REAL, 4, {OPEN('B'), OPEN('M'), s.side, s.side}, false});
     model_add_port(m, &(struct port){"input_ids", VALUES_IDS, 2, {OPEN('B'), OPEN('T')}, false});
@@ -88,17 +93,71 @@ static int describe(struct model *m, const struct grounding *c, struct error *e)
     return PL_OK;
 }
 
-static int parse_grounding(struct model *m, const struct value *config, struct error *e)
+static int add_decoder(struct model *m, const char *name, const struct value *config, const char *folder, struct error *e)
+{
+    if (!folder) return llava_add_decoder(m, name, config, e);
+    int rc = model_add_part(m, name, NULL, folder, e);
+    if (rc || decoder_is(model_part(m, name))) return rc;
+    return error_set(e, PL_USAGE, "its text model is a %s, expected llama, mistral or qwen2", model_part(m, name)->family->model_type);
+}
+
+/* A part and where its configuration is found. */
+struct part_keys {
+    const char *part, *config, *path, *type, *usual;
+    int (*add)(struct model *m, const char *name, const struct value *config, const char *folder, struct error *e);
+};
+static const struct part_keys part_keys[] = {
+    {TOWER, "vision_config", "vision_path", "clip_vision_model", "{\"model_type\": \"clip_vision_model\"}", llava_add_tower},
+    {DECODER, "text_config", "text_path", "llama", "{\"model_type\": \"llama\"}", add_decoder},
+};
+
+/* Adds a part by its configuration, or by its folder, whose configuration then becomes the model's own. */
+static int add_part(struct model *m, const struct part_keys *k, struct value *config, bool *outside, struct error *e)
+{
+    const struct value *map;
+    const char *path = NULL;
+    int rc = value_opt_string(config, k->path, &path, e);
+    if (rc) return rc;
+    if (!path) {
+        rc = llava_part_config(m, config, k->config, k->type, k->usual, &map, e);
+        return rc || !(rc = k->add(m, k->part, map, NULL, e)) ? rc : error_prepend(e, "%s", k->config);
+    }
+    const char *folder = *path == '/' || !*m->path ? path : bump_format(&m->memory, "%s/%s", m->path, path);
+    if ((rc = k->add(m, k->part, NULL, folder, e))) return error_prepend(e, "%s", k->path);
+    struct value *own;
+    const struct model *part = model_part(m, k->part);
+    rc = json_parse(part->config_text, strlen(part->config_text), &m->memory, &own, e);
+    if (rc) return rc;
+    value_put(&m->memory, config, k->config, own);
+    value_put(&m->memory, config, k->path, value_new(&m->memory, VALUE_NULL));
+    *outside = true;
+    return PL_OK;
+}
+
+/* What is saved has the parts inside. */
+static void gather(struct model *m, const struct value *config)
+{
+    struct text text = {0};
+    json_write(config, 2, &text);
+    text_printf(&text, "\n");
+    mem_free(m->config_text);
+    m->config_text = mem_string(text.at);
+    m->path[0] = 0;
+    text_free(&text);
+}
+
+static int parse_grounding(struct model *m, const struct value *given, struct error *e)
 {
     struct grounding *c = m->config = bump_alloc(&m->memory, sizeof *c);
-    const struct value *vision, *text;
+    struct value *config = value_copy(&m->memory, given);
+    bool outside = false;
+    int rc = PL_OK;
     *c = (struct grounding){.width = 512, .state = -2, .temperature = 0.07};
-    int rc = llava_part_config(m, config, "vision_config", "clip_vision_model", "{\"model_type\": \"clip_vision_model\"}", &vision, e);
-    if (!rc) rc = llava_part_config(m, config, "text_config", "llama", "{\"model_type\": \"llama\"}", &text, e);
-    if (!rc && (rc = llava_add_tower(m, TOWER, vision, NULL, e))) error_prepend(e, "vision_config");
-    if (!rc && (rc = llava_add_decoder(m, DECODER, text, e))) error_prepend(e, "text_config");
+    for (size_t i = 0; i < COUNT(part_keys) && !rc; i++) rc = add_part(m, &part_keys[i], config, &outside, e);
     if (!rc) rc = parse_keys(c, config, e);
-    return rc ? rc : describe(m, c, e);
+    if (!rc) rc = describe(m, c, e);
+    if (!rc && outside) gather(m, config);
+    return rc;
 }
 
 /* --- layers --------------------------------------------------------------------------------------- */

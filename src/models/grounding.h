@@ -27,6 +27,7 @@ enum { GROUND_MASKS = 16, GROUND_QUERIES = 4 }; /* most masks of a sample; its q
 struct ground_model {
     int64_t side, patch;    /* patches along an image; pixels along a patch */
     struct pixel_norm norm; /* of images that are given as bytes */
+    const char *text;       /* the folder of the text model, where it has one of its own: its tokenizer; else NULL */
 };
 
 /* What a batch of such a model holds (batch.own); its images are bytes. */
