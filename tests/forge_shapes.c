@@ -2,10 +2,14 @@
  * forge_shapes.c: images of eight shapes, with masks and texts that describe them, for models that match both.
  *
  *   forge_shapes DIR FIRST COUNT SEED [text-blind | image-blind]
+ *   forge_shapes DIR FIRST COUNT SEED patches
  *
  * Writes DIR/N.png for N from FIRST on, DIR/masks.json in COCO's format and DIR/queries.csv with a query for each shape. An
  * image has each of four colours twice, as a circle and as a square, on eight of the nine fields of a grid: "red circle".
  * text-blind: all texts are "shape". image-blind: all images are grey.
+ *
+ * patches: DIR/N.png of 64 x 64 grey pixels, with one of 8 x 8 patches in a colour, and DIR/chats.json that asks for it: "what?",
+ * and the first letter of the colour.
  */
 #include <math.h>
 #include <stdio.h>
@@ -70,15 +74,51 @@ static void print_mask(const struct shape *s, uint64_t image, uint64_t id, struc
     text_printf(out, "]]}");
 }
 
+/* --- a patch of an image ------------------------------------------------------------------------- */
+
+static int draw_patch(uint64_t key, int colour, const char *path, struct error *e)
+{
+    enum { PATCH = 8, ALONG = SIDE / PATCH };
+    uint8_t pixels[SIDE][SIDE][3];
+    const int at = (int)(random_bits(key, 1) % (ALONG * ALONG)), x0 = at % ALONG * PATCH, y0 = at / ALONG * PATCH;
+    memset(pixels, 128, sizeof pixels);
+    for (int i = 0; i < PATCH * PATCH; i++) memcpy(pixels[y0 + i / PATCH][x0 + i % PATCH], rgb[colour], 3);
+    return png_write(path, PNG_RGB, SIDE, SIDE, pixels, 0, e);
+}
+
+static int forge_patches(const char *dir, uint64_t first, uint64_t count, uint64_t seed, struct error *e)
+{
+    struct text chats = {0};
+    char path[4096];
+    int rc = PL_OK;
+    for (uint64_t n = first; n < first + count && !rc; n++) {
+        const uint64_t key = random_bits(seed, n);
+        const int colour = (int)(random_bits(key, 0) % 4);
+        snprintf(path, sizeof path, "%s/%llu.png", dir, (unsigned long long)n);
+        rc = draw_patch(key, colour, path, e);
+        text_printf(&chats, "%s{\"image\": \"%llu.png\", \"conversations\": [{\"from\": \"human\", \"value\": \"<image>what?\"}, {\"from\": \"gpt\", \"value\": \"%c\"}]}", n > first ? ",\n" : "[",
+                    (unsigned long long)n, colours[colour][0]);
+    }
+    text_printf(&chats, "]\n");
+    snprintf(path, sizeof path, "%s/chats.json", dir);
+    if (!rc) rc = file_write_atomic(path, chats.at, chats.n, e);
+    text_free(&chats);
+    return rc;
+}
+
 int main(int argc, char **argv)
 {
-    if (argc < 5) return fprintf(stderr, "usage: forge_shapes DIR FIRST COUNT SEED [text-blind | image-blind]\n"), 2;
+    if (argc < 5) return fprintf(stderr, "usage: forge_shapes DIR FIRST COUNT SEED [text-blind | image-blind | patches]\n"), 2;
     const uint64_t first = strtoull(argv[2], NULL, 10), count = strtoull(argv[3], NULL, 10), key = random_key(strtoull(argv[4], NULL, 10), "shapes");
     const char *how = argc > 5 ? argv[5] : "";
     struct text masks = {0}, images = {0}, queries = {0};
     struct error e;
     char path[4096];
     int rc = PL_OK;
+    if (!strcmp(how, "patches")) {
+        rc = forge_patches(argv[1], first, count, key, &e);
+        return rc ? fprintf(stderr, "forge_shapes: %s\n", e.text), 1 : 0;
+    }
     text_printf(&queries, "image,query,mask_id\n");
     for (uint64_t n = 0; n < count && !rc; n++) {
         struct shape shapes[SHAPES];

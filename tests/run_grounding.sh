@@ -220,4 +220,64 @@ check 'more tokens than patches' wrong_allocator 's/"num_visual_tokens": 5/"num_
 check 'the class token among the patches' wrong_allocator 's/"vision_feature_select_strategy": "default"/"vision_feature_select_strategy": "full"/' 'tokens are chosen among the patches alone'
 check 'a selection that does not exist' wrong_allocator 's/"num_visual_tokens": 5/"num_visual_tokens": 5, "token_selection": "best"/' 'token_selection "best": expected scored or random'
 check 'another number of image tokens' wrong_allocator 's/"num_visual_tokens": 5/"num_visual_tokens": 4/' 'input_ids has 10 image tokens .* 2 images of 4 features: expected 8 tokens'
+
+# --- the token allocator against random tokens: the colour of one of 64 patches, of which the text model gets four ---
+# A tokenizer of letters.
+letters() {
+    local id=2 c vocab='"<s>": 0, "</s>": 1'
+    mkdir -p "$1" || return 1
+    for c in Ġ a b c d e f g h i j k l m n o p q r s t u v w x y z '?' ':'; do vocab="$vocab, \"$c\": $id"; id=$((id + 1)); done
+    cat >"$1/tokenizer.json" <<END
+{"version": "1.0", "added_tokens": [{"id": 0, "content": "<s>", "special": true}, {"id": 1, "content": "</s>", "special": true}, {"id": 256, "content": "<image>", "special": true}],
+ "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true}, "decoder": {"type": "ByteLevel"}, "model": {"type": "BPE", "vocab": {$vocab}, "merges": []}}
+END
+    cat >"$1/tokenizer_config.json" <<'END'
+{"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<s>",
+ "chat_template": "{% for m in messages %}{% if m['role'] == 'user' %}{{ 'u:' + m['content'] + ' ' }}{% else %}{{ 'a:' + m['content'] + '</s>' }}{% endif %}{% endfor %}{% if add_generation_prompt %}a:{% endif %}"}
+END
+}
+letters "$tmp/letters"
+shapes patches 0 600 1 patches
+shapes held-patches 5000 100 2 patches
+cat >"$tmp/patches.yaml" <<END
+model: {preset: allocator-tiny}
+data: {format: conversations, train: $tmp/patches/chats.json, images: $tmp/patches, validation: $tmp/held-patches/chats.json, validation_images: $tmp/held-patches, sequence: 32, tokenizer: $tmp/letters}
+train: {steps: 150, effective_batch: 16, learning_rate: 2.0e-3, warmup_steps: 10, out: $tmp/run}
+memory: {precision: f32}
+END
+few="--set model.preset=null --set train.steps=3 --set train.save_every=2 --set data.validation=null --set data.validation_images=null"
+# The preset's weights, which a step with a learning rate of 0 leaves as they are. The tokens are those of the tower's input, so
+# that none knows what is in other patches.
+# begin SELECTION
+begin() {
+    [ -d "$tmp/first" ] || run=patches train first --set train.steps=1 --set data.validation=null --set data.validation_images=null || return 1
+    rm -rf "${tmp:?}/$1" && cp -r "$tmp/first/model" "$tmp/$1" || return 1
+    sed -i "s/\"num_visual_tokens\": 16/\"num_visual_tokens\": 4/; s/\"vision_feature_layer\": -2/\"vision_feature_layer\": 0/; s/\"token_selection\": \"scored\"/\"token_selection\": \"$1\"/" "$tmp/$1/config.json"
+}
+last_loss() { sed -n 's/.*"eval_loss":\([0-9.e+-]*\).*/\1/p' "$tmp/$1/metrics.jsonl" | tail -n 1; }
+# An answer is two tokens, of which one is the colour: not to know it costs ln(4) / 2 = 0.69.
+allocated_learns() { begin "$2" && run=patches train "$1" --set model.preset=null --set "model.path=$tmp/$2" && between "$3" "$(last_loss "$1")" "$4" && echo "loss $(last_loss "$1")"; }
+check 'allocator: it learns to find the patch' allocated_learns by-score scored 0 0.3
+check 'as many random tokens: it does not' allocated_learns by-chance random 0.6 0.8
+# shellcheck disable=SC2086
+patches_plain() { run=patches train plain $few --set memory.micro_batch=16 --set "model.path=$tmp/$1"; }
+# shellcheck disable=SC2086
+patches_split() {
+    patches_plain "$1" && run=patches train other $few --set memory.micro_batch=5 --set "model.path=$tmp/$1" || return 1
+    paste <(losses plain) <(losses other) | awk '{ for (i = 1; i < 3; i++) { d = $i - $(i + 2); if (d < 0) d = -d; if (!(d <= 1e-4 * $i)) bad = 1; n++ } } END { exit bad || n != 6 }'
+}
+check 'allocator, micro-batches of 5: losses and norms within 1e-4' patches_split scored
+check 'random tokens, micro-batches of 5: losses and norms within 1e-4' patches_split random
+# shellcheck disable=SC2086
+patches_resumed() {
+    run=patches train other $few --set memory.micro_batch=16 --set "model.path=$tmp/random" --set train.steps=2 || return 1
+    "$binary" train "$tmp/patches.yaml" --set "train.out=$tmp/other" --set "device.kind=$DEVICE" $FLAGS $few --set memory.micro_batch=16 --set "model.path=$tmp/random" --resume && same_weights other
+}
+check 'random tokens, resume: same bytes' patches_resumed
+# Rows with room for more take one image all the same.
+# shellcheck disable=SC2086
+long_rows() { run=patches train other $few --set "model.path=$tmp/scored" --set data.sequence=64 --set memory.micro_batch=4 >"$tmp/out" 2>&1 || { cat "$tmp/out"; return 1; }; grep '600 images, 1.00 a row of at most 1 ' "$tmp/out"; }
+check 'allocator: one image a row' long_rows
+several() { run=patches expect 2 'data.max_images is 2, and a arr_coc_allocator takes one image a row: leave it out' train other --set data.max_images=2; }
+check 'several images a row' several
 summary

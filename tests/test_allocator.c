@@ -1,5 +1,6 @@
 /*
- * test_allocator.c: the texture of an image and its information, as tests/golden/make_allocator.py computes them.
+ * test_allocator.c: the texture of an image and its information, as tests/golden/make_allocator.py computes them; which
+ * tokens are the question.
  *
  * Run from the repository's root.
  */
@@ -61,8 +62,25 @@ static void test_blank(void **state)
     }
 }
 
+/* The question is the text before the first answer of the conversation with the image. */
+static void test_question(void **state)
+{
+    (void)state;
+    enum { T = 12 };
+    /* another conversation; u <image> <image> q, answer; a second question and padding are no part of it */
+    const int32_t positions[T] = {0, 1, 0, 1, 2, 3, 4, 5, 6, 7, 0, 0}, index[T] = {-1, -1, -1, 0, 1, -1, -1, -1, -1, -1, -1, -1},
+                  labels[T] = {-100, 5, -100, -100, -100, -100, 7, 8, -100, 9, -100, -100};
+    const float half[T] = {0, 0, 0.5f, 0, 0, 0.5f}, zeros[T] = {0};
+    float weights[T];
+    question_weights(positions, labels, index, T, weights);
+    assert_memory_equal(weights, half, sizeof weights);
+    const int32_t none[T] = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
+    question_weights(positions, labels, none, T, weights);
+    assert_memory_equal(weights, zeros, sizeof weights);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_texture), cmocka_unit_test(test_blank)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_texture), cmocka_unit_test(test_blank), cmocka_unit_test(test_question)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

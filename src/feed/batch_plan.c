@@ -119,7 +119,12 @@ static int describe_image_rows(const struct config *c, const struct model *m, st
 {
     const bool conversations = c->data_format == FORMAT_CONVERSATIONS, given = c->data_max_images >= 0;
     struct image_batches *b = bump_alloc(memory, sizeof *b);
-    *b = (struct image_batches){.batch.images = conversations || (given && !c->data_train.n) ? batch_images(c, m->images->features) : 0};
+    *b = (struct image_batches){.batch.images = m->images->single ? 1 : conversations || (given && !c->data_train.n) ? batch_images(c, m->images->features) : 0};
+    if (m->images->single && given && c->data_max_images != 1) {
+        error_set(e, PL_USAGE, "data.max_images is %" PRId64 ", and a %s takes one image a row: leave it out", c->data_max_images, m->family->model_type);
+        return config_at_key(c, KEY_data_max_images, e);
+    }
+    if (m->images->single && !conversations && c->data_train.n) return error_set(e, PL_USAGE, "a %s takes conversations with images: set data.format to conversations", m->family->model_type);
     out->feed = b;
     if (conversations || given || c->data_train.n) out->own = &b->batch;
     if (!conversations || !b->batch.images) return PL_OK;

@@ -10,7 +10,8 @@
  *
  * The balancer sees mean, largest value and standard deviation of each score, and the question, and gives weights that
  * sum to 1. The weighted sum is the score of a cell. A kept token is multiplied by its score: so the loss has a gradient
- * for scorer and balancer, although the choice itself has none. ARR-COC spreads the sum over 0 to 1 once more. That
+ * for scorer and balancer, although the choice itself has none. Scores are compared in f16: patches that look alike have the
+ * same score up to rounding, which depends on how a batch is split, and then the first is chosen. ARR-COC spreads the sum over 0 to 1 once more. That
  * changes no choice, and where all scores of an image are equal its gradient has no bound: it is left out.
  */
 #include "models/allocator.h"
@@ -43,6 +44,7 @@ static int describe(struct model *m, const struct allocator *c, int64_t token, s
     if (c->kept < 1 || c->kept > patches)
         return error_set(e, PL_USAGE, "num_visual_tokens is %lld, expected 1 to %lld, the patches of an image", (long long)c->kept, (long long)patches);
     m->images->features = c->kept;
+    m->images->single = true;
     if (c->random) {
         model_add_port(m, &(struct port){"random_scores", VALUES_REAL, 2, {OPEN('B'), patches}, false});
         return PL_OK;
@@ -141,8 +143,9 @@ static id keep(const struct build *b, id tokens, id embeddings)
     if (b->c->random) return op_gather(g, tokens, op_topk(g, wide(g, graph_input(g, "random_scores", DT_F32, 2, (int64_t[]){B, P})), b->c->kept));
     id query = question(b, embeddings), scores = score_cells(b, query);
     id map = op_reshape(g, balance(b, scores, query), 4, (int64_t[]){B, TEXTURE_SIDE, TEXTURE_SIDE, 1});
-    id score = op_reshape(g, op_resize(g, map, side, side, false), 3, (int64_t[]){B, P, 1});
-    id index = op_topk(g, op_reshape(g, score, 2, (int64_t[]){B, P}), b->c->kept);
+    map = side > TEXTURE_SIDE ? op_resize(g, map, side, side, false) : op_avgpool_adaptive(g, map, side, side);
+    id score = op_reshape(g, map, 3, (int64_t[]){B, P, 1});
+    id index = op_topk(g, op_cast(g, op_reshape(g, score, 2, (int64_t[]){B, P}), DT_F16), b->c->kept); /* equal up to rounding is equal */
     return op_mul(g, op_gather(g, tokens, index), op_cast(g, op_gather(g, score, index), DT_NONE));
 }
 
@@ -172,6 +175,20 @@ static void build_allocator(const struct model *m, struct graph *g, const struct
     struct token_rows rows = decoder_rows(g, batch);
     id x = place(&b, m, batch, decoder_embed(decoder, g, part, ids));
     decoder_outputs(decoder, g, part, batch, decoder_states(decoder, g, part, x, rows), labels);
+}
+
+/* --- for who fills a batch -------------------------------------------------------------------------- */
+
+void question_weights(const int32_t *positions, const int32_t *labels, const int32_t *index, int64_t T, float *weights)
+{
+    int64_t image = 0, n = 0;
+    memset(weights, 0, (size_t)T * sizeof *weights);
+    while (image < T && index[image] < 0) image++;
+    if (image == T) return;
+    int64_t begin = image - positions[image], end = begin;
+    for (; end < T && labels[end] == -100 && (end == begin || positions[end] == positions[end - 1] + 1); end++) n += index[end] < 0;
+    for (int64_t i = begin; i < end; i++)
+        if (index[i] < 0) weights[i] = 1.0f / (float)n;
 }
 
 const struct family arr_coc_allocator_family = {"arr_coc_allocator", parse_allocator, build_allocator, "", true, .spellings = llava_spellings};

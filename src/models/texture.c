@@ -14,7 +14,7 @@
 
 #include "models/allocator.h"
 
-enum { RESIZED = 512, BLOCK = RESIZED / TEXTURE_SIDE };
+enum { RESIZED = 512, BLOCK = RESIZED / TEXTURE_SIDE, WIDEST = 1 << 14 }; /* no tower takes wider images */
 
 /* The neighbours of position i of the resized image, and the share of the second. */
 struct between {
@@ -28,17 +28,24 @@ static struct between between(int i, int64_t side)
     return (struct between){a, min_i64(a + 1, side - 1), at - (float)a};
 }
 
-/* Channel c of a cell: its mean over the resized image. */
-static float cell_mean(const float *plane, int64_t side, int row, int column)
+/* The means of a row of cells of one plane: first over the rows of the resized image, then along them. */
+static void put_means(const float *plane, int64_t side, int row, float *cells)
 {
-    double sum = 0;
-    for (int i = 0; i < BLOCK * BLOCK; i++) {
-        const struct between y = between(row * BLOCK + i / BLOCK, side), x = between(column * BLOCK + i % BLOCK, side);
-        const float above = plane[y.a * side + x.a] * (1 - x.share) + plane[y.a * side + x.b] * x.share;
-        const float below = plane[y.b * side + x.a] * (1 - x.share) + plane[y.b * side + x.b] * x.share;
-        sum += above * (1 - y.share) + below * y.share;
+    float line[WIDEST];
+    for (int64_t x = 0; x < side; x++) line[x] = 0;
+    for (int i = 0; i < BLOCK; i++) {
+        const struct between y = between(row * BLOCK + i, side);
+        const float *above = plane + y.a * side, *below = plane + y.b * side, rest = 1 - y.share;
+        for (int64_t x = 0; x < side; x++) line[x] += above[x] * rest + below[x] * y.share;
     }
-    return (float)(sum / (BLOCK * BLOCK));
+    for (int column = 0; column < TEXTURE_SIDE; column++) {
+        float sum = 0;
+        for (int i = 0; i < BLOCK; i++) {
+            const struct between x = between(column * BLOCK + i, side);
+            sum += line[x.a] * (1 - x.share) + line[x.b] * x.share;
+        }
+        cells[column * TEXTURE_CHANNELS] = sum / (BLOCK * BLOCK);
+    }
 }
 
 /* sRGB to linear light; and the curve of CIELAB. */
@@ -92,9 +99,10 @@ static void spread(float *x, int step)
 
 void texture_of(const float *rgb, int64_t side, float *texture)
 {
+    for (int c = 0; c < 3; c++)
+        for (int row = 0; row < TEXTURE_SIDE; row++) put_means(rgb + c * side * side, side, row, texture + row * TEXTURE_SIDE * TEXTURE_CHANNELS + c);
     for (int i = 0; i < TEXTURE_CELLS; i++) {
         float *cell = texture + i * TEXTURE_CHANNELS;
-        for (int c = 0; c < 3; c++) cell[c] = cell_mean(rgb + c * side * side, side, i / TEXTURE_SIDE, i % TEXTURE_SIDE);
         put_lab(cell);
         put_position(i / TEXTURE_SIDE, i % TEXTURE_SIDE, cell);
     }

@@ -29,7 +29,7 @@ import make_llava
 F = torch.nn.functional
 IGNORE = common.IGNORE
 SIDE, CHANNELS = 32, 13
-GAP = 0.004  # between the last kept score and the first that is not: no rounding changes a choice
+GAP = 0.008  # between the last kept score and the first that is not: no rounding changes a choice
 
 
 def case(**changes):
@@ -107,7 +107,9 @@ class Allocator(torch.nn.Module):
         x = torch.cat([statistics, query], -1)
         balance = self.balancer["fc3"](self.balancer["fc2"](self.balancer["fc1"](x).relu()).relu()).softmax(-1)
         score = (balance[..., None] * maps).sum(1).reshape(-1, 1, SIDE, SIDE)
-        return F.interpolate(score, size=(side, side), mode="bilinear", align_corners=False).flatten(1)
+        if side > SIDE:
+            return F.interpolate(score, size=(side, side), mode="bilinear", align_corners=False).flatten(1)
+        return F.adaptive_avg_pool2d(score, (side, side)).flatten(1)
 
     def forward(self, batch, dtype):
         batch = {n: t.to(dtype) if t.is_floating_point() else t for n, t in batch.items()}
@@ -125,7 +127,7 @@ class Allocator(torch.nn.Module):
             score = self.scores(batch, embeddings, int(tokens.shape[1] ** 0.5 + 0.5))
             order = score.detach().sort(descending=True).values
             self.gap = float((order[:, kept - 1] - order[:, kept]).min())
-            index = score.topk(kept).indices.sort().values
+            index = score.half().sort(descending=True, stable=True).indices[:, :kept].sort().values
             tokens = (tokens * score[..., None]).gather(1, index[..., None].expand(-1, -1, tokens.shape[-1]))
         place = ids == text_token(self.c)
         x = embeddings.masked_scatter(place[..., None].expand_as(embeddings), tokens.reshape(-1, tokens.shape[-1]))
