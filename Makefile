@@ -112,6 +112,16 @@ ifeq ($(WEBP),1)
 else
   SRCS := $(filter-out src/data/webp.c,$(SRCS))
 endif
+# FFmpeg 4.4 or later: video files; on where its headers are found; `make FFMPEG=0` forces it off. Only
+# src/data/video_file.c uses it, which loads the libraries at run time; without FFmpeg video_file_none.c replaces that file.
+FFMPEG_FLAGS := $(if $(filter 0,$(FFMPEG)),,$(shell pkg-config --cflags libavformat 2>/dev/null))
+FFMPEG ?= $(shell printf '\043include <libavformat/avformat.h>\n\043include <libswscale/swscale.h>\n\043if LIBAVFORMAT_VERSION_MAJOR < 58\n\043error\n\043endif' | \
+            $(CC) $(EXTRA) $(FFMPEG_FLAGS) -x c -fsyntax-only - 2>/dev/null && echo 1 || echo 0)
+ifeq ($(FFMPEG),1)
+  SRCS := $(filter-out src/data/video_file_none.c,$(SRCS))
+else
+  SRCS := $(filter-out src/data/video_file.c,$(SRCS))
+endif
 LDLIBS += $(ONEDNN_LIBS) $(PCRE2_LIBS) $(WEBP_LIBS)
 OBJS := $(SRCS:src/%.c=$(BUILD)/%.o)
 LIB  := $(BUILD)/libparts.a
@@ -162,6 +172,8 @@ EXACT := $(filter $(foreach d,graph run passes plan,$(BUILD)/$(d)%) $(foreach d,
 $(EXACT): CFLAGS += -ffp-contract=off
 # 4-bit weights have the bits of bitsandbytes, and resized images the bytes of Pillow.
 $(BUILD)/base/nf4.o $(BUILD)/data/resize_table.o: CFLAGS += -ffp-contract=off
+$(BUILD)/data/video_file.o: CFLAGS += $(FFMPEG_FLAGS)
+$(BUILD)/fuzz/src/data/video_file.o: FUZZ_FLAGS += $(FFMPEG_FLAGS)
 $(CUDA_OBJS): CFLAGS += -isystem $(CUDA_HOME)/include
 $(BUILD)/%.cu.o: src/%.cu $(BUILD)/cuda-code
 	@mkdir -p $(@D)
@@ -199,7 +211,7 @@ REPLAYS := $(patsubst tests/fuzz/fuzz_%.c,$(BUILD)/tests/replay_%,$(wildcard tes
 $(REPLAYS): $(BUILD)/tests/replay_%: tests/fuzz/fuzz_%.c tests/fuzz/replay_main.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $^ $(LDFLAGS) $(LDLIBS) -o $@
-HELPERS := $(addprefix $(BUILD)/tests/,compare json_get render forge forge_pth forge_png forge_conversations forge_shapes pixels cuda_seam cuda_ops profile_path)
+HELPERS := $(addprefix $(BUILD)/tests/,compare json_get render forge forge_pth forge_png forge_conversations forge_shapes forge_questions forge_videos pixels video cuda_seam cuda_ops profile_path)
 tests: $(TESTS) $(REPLAYS) $(HELPERS) $(EXAMPLES)
 
 # The tests of the CUDA device against the reference kernels need none of the libraries for files and

@@ -386,6 +386,10 @@ typedef int (*pl_token_callback)(int32_t id, void *user);
  * reuse it. The session must not be started; pl_start, pl_train and pl_resume free the model that was loaded here. The ids
  * and the text of the answer are valid until the next call on the session. PL_NOFIT: nothing fits the budget. */
 PL_API int pl_generate(struct pl_session *s, const int32_t *ids, size_t n, const struct pl_generation *options, pl_token_callback callback, void *user, struct pl_answer *out);
+/* The same for a text about n images, files that a model with a vision tower sees: <image> stands in the text where each of
+ * them is, or they stand before it. The model's tokenizer, or data.tokenizer, makes tokens of both. */
+PL_API int pl_generate_images(struct pl_session *s, const char *text, const char *const *images, size_t n, const struct pl_generation *options, pl_token_callback callback,
+                              void *user, struct pl_answer *out);
 
 /* --- tokenizers ------------------------------------------------------------------------------------
  *

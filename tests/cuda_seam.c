@@ -513,7 +513,7 @@ static struct walk build_nested(struct graph *g)
     tensor_at(g, from)->advance = TRIP * rows * C * (int64_t)sizeof(float);
     id a = op_scale(g, from, 0.5);
     k.loop = g->at.loop = graph_loop(g, "rows", TRIP);
-    g->loops.at[k.loop].labels = tensor_at(g, k.x)->storage;
+    g->loops.at[k.loop].counted = tensor_at(g, k.x)->storage;
     g->loops.at[k.loop].rows = (uint32_t)rows;
     id slice = graph_view(g, a, DT_F32, 2, (int64_t[]){rows, C}, NULL, 0);
     tensor_at(g, slice)->loop = k.loop;

@@ -24,7 +24,7 @@ struct scene {
     int watched;
 };
 
-enum { SMALL = 10, LARGE = 4, GPU = 40 }; /* most shapes of a case: small, large, for GPUs only */
+enum { SMALL = 10, LARGE = 4, GPU = 46 }; /* most shapes of a case: small, large, for GPUs only */
 
 struct opcase {
     /* Emits the op; returns the tensor that enters the loss (0: the op has no gradient). */
@@ -454,7 +454,9 @@ static id build_attention(struct scene *s, const int64_t *n)
              {1, 150, 150, 2, 2, 32, 6}, {1, 90, 13, 2, 2, 16, 4}, {1, 13, 90, 2, 2, 64, 4}, \
              {1, 200, 333, 4, 2, 128, 8}, {2, 333, 200, 2, 1, 64, 8}, {1, 150, 150, 2, 1, 80, 8, 31}, {1, 150, 300, 2, 2, 96, 8}, \
              {1, 300, 150, 2, 1, 32, 8}, {1, 100, 170, 2, 1, 128, 10}, {2, 100, 170, 2, 1, 64, 10}, {1, 1, 300, 4, 2, 128, 8}, \
-             {1, 520, 520, 1, 1, 128, 32}, {1, 390, 390, 2, 1, 64, 32}, {1, 260, 260, 1, 1, 200, 32}}
+             {1, 520, 520, 1, 1, 128, 32}, {1, 390, 390, 2, 1, 64, 32}, {1, 260, 260, 1, 1, 200, 32}, \
+             {2, 729, 729, 2, 2, 72, 0}, {1, 200, 200, 4, 2, 72, 1}, {1, 130, 200, 2, 1, 72, 4}, {2, 90, 130, 2, 2, 72, 2}, {1, 40, 50, 2, 1, 72, 1}, \
+             {1, 300, 300, 2, 1, 72, 32}}
 static const struct opcase case_ATTENTION = {build_attention, HEAD_SHAPES};
 
 static id build_attention_bwd(struct scene *s, const int64_t *n)

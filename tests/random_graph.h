@@ -338,6 +338,15 @@ static inline id head(struct builder *m, const char *name, id rows, id targets, 
     return loss;
 }
 
+/* A head without a cross-entropy, as a mask head is: a row of zeros adds nothing. */
+static inline id sum_head(struct builder *m, const char *name, id rows)
+{
+    const id outer = graph_scope_push(m->g, name, SCOPE_ROWS);
+    const id loss = op_scale(m->g, op_sum(m->g, op_mul(m->g, rows, op_act(m->g, linear(m, rows, m->C), ACT_TANH))), 0.01);
+    graph_scope_pop(m->g, outer);
+    return loss;
+}
+
 /* The parts of one seed's model that do not depend on the split into micro-batches. */
 struct random_model {
     uint64_t seed;
@@ -377,6 +386,7 @@ static inline void build_random(void *model, struct graph *g, int micro_batch)
     struct builder other = m;
     other.dice = (struct dice){random_key(x->seed, "second head"), 0}; /* its own dice: other seeds keep their graphs */
     if (maybe(&other, 30)) loss = op_add(g, loss, op_scale(g, head(&other, "second_head", rows, targets, table), 0.5));
+    if (maybe(&other, 30)) loss = op_add(g, loss, sum_head(&other, "sum_head", rows));
     for (int64_t i = pick(&m, 3); i > 0; i--) { /* more outputs, and more inputs to the loss */
         char name[16];
         snprintf(name, sizeof name, "extra%d", (int)i);

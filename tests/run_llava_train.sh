@@ -8,27 +8,13 @@
 # bright cells, and the answer is their number over all images of a conversation (forge_conversations.c).
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
+# shellcheck source=tests/tiny_llava.sh
+. tests/tiny_llava.sh
 tool compare forge_conversations
 export OMP_WAIT_POLICY=passive
 
 # --- the model and the data ---
 model=$tmp/model
-# make_model CASE DIR: a golden model with a tokenizer. Tokens from 43 on are those around the tiles of SmolVLM.
-make_model() {
-    local id=2 c vocab='"<s>": 0, "</s>": 1' more='' model=$2
-    mkdir -p "$model" && cp "tests/golden/$1/config.json" "tests/golden/$1/model.safetensors" "$model" || return 1
-    for c in Ġ Ċ a b c d e f g h i j k l m n o p q r s t u v w x y z 0 1 2 3 4 5 6 7 8 9 '?' ':' '.'; do vocab="$vocab, \"$c\": $id"; id=$((id + 1)); done
-    for c in '<fake_token_around_image>' '<global-img>' '<row_1_col_1>' '<row_1_col_2>' '<row_2_col_1>' '<row_2_col_2>'; do more="$more, {\"id\": $id, \"content\": \"$c\", \"special\": true}"; id=$((id + 1)); done
-    cat >"$model/tokenizer.json" <<END
-{"version": "1.0", "added_tokens": [{"id": 0, "content": "<s>", "special": true}, {"id": 1, "content": "</s>", "special": true}, {"id": 60, "content": "<image>", "special": true}$more],
- "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true}, "decoder": {"type": "ByteLevel"},
- "model": {"type": "BPE", "vocab": {$vocab}, "merges": []}}
-END
-    cat >"$model/tokenizer_config.json" <<'END'
-{"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<s>",
- "chat_template": "{% for m in messages %}{% if m['role'] == 'user' %}{{ 'u:' + m['content'] + ' ' }}{% else %}{{ 'a:' + m['content'] + '</s>' }}{% endif %}{% endfor %}{% if add_generation_prompt %}a:{% endif %}"}
-END
-}
 make_model llava_clip_llama "$model" || exit 2
 mixed=$tmp/mixed two=$tmp/two held=$tmp/held text=$tmp/text
 "$tools/forge_conversations" "$mixed" 40 0 3 1 && "$tools/forge_conversations" "$two" 400 2 2 2 && "$tools/forge_conversations" "$held" 100 2 2 3 &&
@@ -66,8 +52,9 @@ rows() {
 }
 check '0 to 3 images a sample: packed' rows
 check 'other threads and slots: same bytes' same_as other --set data.threads=4 --set data.prefetch=1
-recompute() { same_as other --set memory.recompute=all; }
-check 'recompute: same bytes' recompute
+check 'recompute: same bytes' same_as other --set memory.recompute=all
+poisoned() { needs_cpu PLIMSOLL_POISON && PLIMSOLL_POISON=1 same_as other; }
+check 'NaN in dead memory: same bytes' poisoned
 in_tar() { tar -cf "$tmp/images.tar" -C "$mixed/images" . && same_as other --set "data.images=$tmp/images.tar"; }
 check 'images in a tar: same bytes' in_tar
 beside() { sed 's|"\([0-9]*_[0-9]*.png\)"|"images/\1"|g' "$mixed/chats.json" >"$mixed/beside.json" && same_as other --set "data.train=$mixed/beside.json" --set data.images=null; }
@@ -77,6 +64,13 @@ inspected() {
     grep '^images      60, 3.33 a row of at most 4; 83.3 % of their slots are filled' "$tmp/out" || { cat "$tmp/out"; return 1; }
 }
 check 'data inspect' inspected
+# The images are in a folder beside the file, which init finds.
+initial() {
+    "$binary" init --model "$model" --data "$mixed/chats.json" --out "$tmp/plain" >"$tmp/init.yaml" && grep -q "^  images: \"$mixed/images\"" "$tmp/init.yaml" &&
+        grep '^  max_images: 4 ' "$tmp/init.yaml" || { cat "$tmp/init.yaml"; return 1; }
+    rm -rf "$tmp/plain" && expect 0 'data.holdout: .* images' "$binary" train "$tmp/init.yaml" --set train.epochs=1 --set "device.kind=$DEVICE"
+}
+check 'init finds the images, and how many a row needs' initial
 # A step of SGD with learning rate 1 subtracts the gradient: packed rows, and each sample in a row of its own.
 gradients() {
     local sgd=(--set memory.optimizer=sgd --set train.momentum=0 --set train.learning_rate=1 --set train.weight_decay=0 --set train.clip_norm=0 --set train.steps=1 --set data.shuffle=false)
@@ -92,6 +86,20 @@ resumes() {
     same "$(weights plain)" "$(weights other)" && [ "$(grep -c eval_loss "$tmp/other/metrics.jsonl")" -eq 3 ]
 }
 check 'holdout, evaluation, resume: same bytes' resumes
+
+# The frozen tower runs apart from the step, over the images that there are.
+encoded() {
+    local with=(--set 'model.freeze=["vision_tower.*"]' --set data.holdout=0.2 --set train.eval_every=2 --set train.save_every=2 --set train.effective_batch=3 --set memory.micro_batch=2) packing
+    for packing in true false; do
+        expect 0 '' run plain "${with[@]}" --set train.steps=6 --set data.packing=$packing --set memory.encode=inline || return 1
+        expect 0 '' run other "${with[@]}" --set train.steps=2 --set data.packing=$packing --set memory.encode=2 || return 1
+        expect 0 'resuming after step 2' resumed other "${with[@]}" --set train.steps=6 --set data.packing=$packing --set memory.encode=2 || return 1
+        same "$(weights plain)" "$(weights other)" || return 1
+        [ "$(grep -o '"eval_loss": *[0-9.e-]*' "$tmp/plain/metrics.jsonl")" = "$(grep -o '"eval_loss": *[0-9.e-]*' "$tmp/other/metrics.jsonl")" ] || { echo "another evaluation"; return 1; }
+    done
+    grep -o '"eval_loss": *[0-9.e-]*' "$tmp/plain/metrics.jsonl" | tail -n 1
+}
+check 'a frozen tower apart, packed and not, evaluation, resume: same bytes' encoded
 
 # --- other models ---
 # Each image of SmolVLM is four tiles and the whole.
@@ -137,10 +145,23 @@ replaced() {
     [ "$("$tools/json_get" "$tmp/out" broken_samples)" = 2 ] || { cat "$tmp/out"; return 1; }
 }
 check 'a missing and a broken image: replaced and counted' replaced
+missing() {
+    "$binary" data inspect "$mixed/chats.json" --model "$model" --set "data.images=$tmp/broken/images" >"$tmp/out" || return 1
+    grep -A 1 '^missing     1 samples have an image that does not exist' "$tmp/out" | grep 'chats.json:6: 5_0.png: there is no such file' || { cat "$tmp/out"; return 1; }
+}
+check 'data inspect names a missing image' missing
 too_bad() { damage && rm "$tmp"/broken/images/*_0.png && expect 1 'samples are broken, but data.max_bad is 0.05; most often: it cannot be read' run plain --set "data.train=$tmp/broken/chats.json" --set "data.images=$tmp/broken/images" --set train.steps=60; }
 check 'more of them than data.max_bad' too_bad
 left_out() { expect 0 '10 samples have more images than data.max_images \(2; the most are 3\) and are left out; data.too_many_images: split' run plain --set data.max_images=2; }
 check 'more images than data.max_images: left out and counted' left_out
+# Three turns of one image each, and a row for two images: two conversations of it.
+splits() {
+    local turn='{"from": "human", "value": "<image>\nhow many?"}, {"from": "gpt", "value": "2"}'
+    echo "[{\"image\": [\"3_0.png\", \"3_1.png\", \"3_2.png\"], \"conversations\": [$turn, $turn, $turn]}]" >"$tmp/turns.json"
+    expect 0 '1 sample has more images than data.max_images and is split at turns' run plain --set "data.train=$tmp/turns.json" --set data.max_images=2 --set data.sequence=128 --set data.too_many_images=split &&
+        grep '2 conversations in 2 rows' "$tmp/err"
+}
+check 'more images than data.max_images: split at turns' splits
 all_left_out() { expect 2 'all 100 samples have more images than data.max_images, which is 1; the most are 2: set data.max_images' run plain --set "data.train=$held/chats.json" --set "data.images=$held/images" --set data.max_images=1; }
 check 'all have more' all_left_out
 check 'a number of images that is none' expect 2 'data.max_images: found the number -2, expected auto or a whole number from 0 to 4096' run plain --set data.max_images=-2

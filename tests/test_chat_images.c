@@ -9,7 +9,9 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "data/conversations.h"
 #include "data/tokenize.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -233,11 +235,35 @@ static void test_text(void **state)
     close_folder(&f);
 }
 
+/* Where all tokens have labels, images have none; the store keeps what is -200. */
+static void test_labels_of_all(void **state)
+{
+    (void)state;
+    static char *paths[] = {GOLDEN "chats.jsonl"};
+    char store[64];
+    struct folder f;
+    struct conversations c;
+    struct error e = {0};
+    struct token_store_key key = {0};
+    open_folder(&f, "original");
+    f.options.paths = paths, f.options.n_paths = 1;
+    snprintf(store, sizeof store, "/tmp/plimsoll-chat-images-%ld", (long)getpid());
+    if (tokenize_build(&f.options, &key, store, &e)) fail_msg("%s", e.text);
+    const struct conversations_options o = {.sequence = 192, .train_on = TRAIN_ON_ALL, .packing = true, .vocabulary = f.model.vocabulary,
+                                            .images = {.features = f.images.text.features, .token = f.images.text.token, .most = 8}};
+    if (conversations_open(&c, store, &o, &e)) fail_msg("%s", e.text);
+    assert_int_equal(c.used.n, 6);
+    assert_int_equal(c.labels, c.tokens - 6 - 8 * f.images.text.features); /* nor have first tokens */
+    conversations_close(&c);
+    unlink(store);
+    close_folder(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_llava), cmocka_unit_test(test_strings), cmocka_unit_test(test_smolvlm), cmocka_unit_test(test_original),
-        cmocka_unit_test(test_start_end), cmocka_unit_test(test_refused), cmocka_unit_test(test_token), cmocka_unit_test(test_text),
+        cmocka_unit_test(test_start_end), cmocka_unit_test(test_refused), cmocka_unit_test(test_token), cmocka_unit_test(test_text), cmocka_unit_test(test_labels_of_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -119,6 +119,9 @@ static const char everything[] =
     "  too_long: cut\n"
     "  max_images: 0\n"
     "  too_many_images: split\n"
+    "  max_frames: 32\n"
+    "  fps: 0.5\n"
+    "  tokens_per_frame: 16\n"
     "  store: stores/chats\n"
     "  images: images\n"
     "  masks: labels\n"
@@ -169,7 +172,7 @@ static const char everything[] =
     "  weight_decay: 0.1, no_decay: ['*.bias'], beta1: 0.85, beta2: 0.95, eps: 1.0e-6, momentum: 0.5, clip_norm: 1, loss_scale: 1024, scale_window: 50, monitor_every: 7, lr_scaling: sqrt, lr_batch: 16,\n"
     "  seed: 9007199254740993, eval_every: 50, eval_samples: 0, eval_max_new: 77, keep_best: false, worst: 3, save_every: 100, keep: 3, out: runs/1}\n"
     "memory: {budget: 1.5GiB, host_budget: 64 GB, micro_batch: 4, precision: f32, recompute: every:3+selective,\n"
-    "  optimizer: adamw-bf16, offload: none, head_chunks: 8, encode: 4, fused_step: off, gradients: bf16, allow: [adamw-8bit],\n"
+    "  optimizer: adamw-bf16, offload: none, head_chunks: 8, mask_chunks: 2, encode: 4, fused_step: off, gradients: bf16, allow: [adamw-8bit],\n"
     "  quantize: [{match: 'model.layers.*', form: nf4}, {match: [a, b], form: none}],\n"
     "  modules: [{match: 'model.layers.*', recompute: 'segments:2'}, {match: lm_head, precision: f32}]}\n"
     "device: {kind: cpu, threads: 2, deterministic: true, profile: machine.json}\n";
@@ -226,10 +229,12 @@ static void test_every_key(void **state)
     assert_true(m[0].given[MODULE_recompute] && !strncmp(m[0].recompute.value, "segments:", 9) && !m[0].given[MODULE_precision]);
     assert_true(m[1].given[MODULE_precision] && m[1].precision == MODULE_F32 && !m[1].given[MODULE_recompute]);
     assert_string_equal(c.memory_head_chunks.value, "8");
+    assert_string_equal(c.memory_mask_chunks.value, "2");
     assert_string_equal(c.memory_encode.value, "4");
     assert_string_equal(c.data_system, "Be kind, and brief");
     assert_true(c.data_train_on == TRAIN_ON_LAST && !c.data_packing && c.data_too_long == TOO_LONG_CUT);
     assert_true(c.data_max_images == 0 && c.data_too_many_images == TOO_MANY_SPLIT);
+    assert_true(c.data_max_frames == 32 && c.data_fps == 0.5 && c.data_tokens_per_frame == 16);
     assert_true(c.train_eval_samples == 0 && c.train_eval_max_new == 77);
     assert_int_equal(c.device_kind, ON_CPU);
     assert_int_equal(c.device_threads, 2);

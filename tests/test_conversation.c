@@ -210,9 +210,44 @@ static void test_tools_and_media(void **state)
     assert_non_null(strstr(kept, "\"tool_calls\": [{\"id\": \"x\""));
     assert_non_null(strstr(normalised("{\"image\": \"a/b.jpg\", \"conversations\": [{\"from\": \"human\", \"value\": \"<image>\\nHi\"}, {\"from\": \"gpt\", \"value\": \"Yes\"}]}", NULL), " media [\"a/b.jpg\"]"));
     assert_non_null(strstr(normalised("{\"images\": [{\"path\": \"a.png\", \"modality\": \"CT\"}, \"b.png\"], \"video\": \"c.mp4\", \"conversations\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"Yes\"}]}", NULL),
-                           " media [\"a.png\", \"b.png\", \"c.mp4\"]"));
+                           " media [\"a.png\", \"b.png\", \"video:c.mp4\"]"));
     assert_non_null(strstr(normalised("{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\", \"image_url\": {\"url\": \"data:image/png;base64,AA\"}}, {\"type\": \"text\", \"text\": \"Hi\"}]}, {\"role\": \"assistant\", \"content\": \"Yes\"}]}", NULL),
                            " media [\"data:image/png;base64,AA\"]"));
+}
+
+/* The media of a conversation after they are placed, and the text of its first turn. */
+static void places(const char *keys, const char *text, const char *media, const char *placed)
+{
+    struct bump b = {0};
+    struct error e = {0};
+    struct value *sample;
+    struct conversation c;
+    struct text found = {0};
+    char *json = bump_format(&b, "{%s, \"conversations\": [{\"from\": \"human\", \"value\": \"%s\"}, {\"from\": \"gpt\", \"value\": \"a\"}]}", keys, text);
+    assert_int_equal(conversation_parse(json, strlen(json), &b, &sample, &e), SAMPLE_FINE);
+    assert_int_equal(conversation_read(sample, NULL, &b, &c, &e), SAMPLE_FINE);
+    const enum conversation_fault f = conversation_place_media(&c, &b, &e);
+    if (f) assert_string_equal(e.text, placed);
+    else {
+        for (uint32_t i = 0; i < c.media->count; i++) text_printf(&found, "%s%s", i ? " " : "", c.media->items[i]->text);
+        assert_string_equal(found.at, media);
+        assert_string_equal(value_get(c.messages->items[0], "content")->text, placed);
+    }
+    assert_int_equal(f, media ? SAMPLE_FINE : SAMPLE_IMAGES);
+    text_free(&found);
+    bump_free(&b);
+}
+
+/* Images and videos take the order of <image> and <video>; a video may stand at <image> where there are no images. */
+static void test_videos(void **state)
+{
+    (void)state;
+    places("\"image\": \"a\", \"video\": \"v\"", "<video><image>?", "video:v a", "<image><image>?");
+    places("\"images\": [\"a\", \"b\"], \"videos\": [\"v\", \"w\"]", "<image> <video> <video> <image>", "a video:v video:w b", "<image> <image> <image> <image>");
+    places("\"video\": \"v\"", "<image> what?", "video:v", "<image> what?");
+    places("\"image\": \"a\"", "<image> in <video> of HTML", "a", "<image> in <video> of HTML");
+    places("\"image\": \"a\", \"video\": \"v\"", "<image><image>", NULL, "its text has 2 <image> for 1 image; expected one where each image stands");
+    places("\"videos\": [\"v\", \"w\"]", "<video>", NULL, "its text has 1 <video> for 2 videos; expected one where each video stands");
 }
 
 static void refuses(const char *json, const char *want)
@@ -265,7 +300,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lists_and_lines), cmocka_unit_test(test_refused_files), cmocka_unit_test(test_long_objects), cmocka_unit_test(test_huge_line),
-        cmocka_unit_test(test_formats), cmocka_unit_test(test_tools_and_media), cmocka_unit_test(test_refused_samples),
+        cmocka_unit_test(test_formats), cmocka_unit_test(test_tools_and_media), cmocka_unit_test(test_videos), cmocka_unit_test(test_refused_samples),
     };
     return cmocka_run_group_tests(tests, make_path, remove_folder);
 }

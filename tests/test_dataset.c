@@ -466,6 +466,71 @@ static void test_csv(void **state)
     assert_non_null(strstr(e.text, "line 2 has 2 fields; expected 3"));
 }
 
+/* Tables of questions, as PRS-Med has them: the path is the image or its mask. */
+static void make_questions(const struct fixture *p)
+{
+    make_pairs(p);
+    save(p, "root/images_and_masks/polyps/train_images/1.jpg", "jpeg one");
+    save(p, "root/images_and_masks/polyps/test_images/2.png", "png two");
+    save(p, "root/images_and_masks/skin/train_images/ISIC_3.jpg", "jpeg three");
+    save(p, "root/images_and_masks/skin/train_images/ISIC_4.jpg", "jpeg four");
+    const char *masks[] = {"polyps/train_masks/1.png", "polyps/test_masks/2.png", "skin/train_masks/ISIC_3_Segmentation.png"};
+    for (size_t i = 0; i < COUNT(masks); i++) {
+        char name[128], *bytes;
+        size_t n;
+        struct error e;
+        assert_int_equal(file_read(path_of(p, "masks/one.png"), 1 << 20, &bytes, &n, &e), PL_OK);
+        snprintf(name, sizeof name, "root/images_and_masks/%s", masks[i]);
+        save(p, name, "");
+        if (file_write_atomic(path_of(p, name), bytes, n, &e)) fail_msg("%s", e.text);
+        mem_free(bytes);
+    }
+    save(p, "root/annotations/a.csv", "image_path,image_name,question,answer,position,split\n"
+                                      "polyps/train_images/1.jpg,1.jpg,Where is it?,\"At the top, left\",top left,train\n"
+                                      "polyps/test_images/2.png,2.png,And here?,Below,below,test\n"
+                                      "polyps/train_images/1.jpg,1.jpg,Where is it?,,top left,train\n"
+                                      "polyps/train_images/1.jpg,1.jpg,nan,Below,top left,train\n");
+    save(p, "root/annotations/b.csv", "image_path,image_name,question,answer,position,split\n"
+                                      "skin/train_masks/ISIC_3_Segmentation.png,ISIC_3,What is there?,A mole,center,train\n"
+                                      "skin/train_images/ISIC_4.jpg,ISIC_4,What is there?,A mole,center,train\n");
+}
+
+static void test_questions(void **state)
+{
+    struct fixture *p = *state;
+    make_questions(p);
+    char *paths[] = {path_of(p, "root/annotations/*.csv")};
+    struct dataset_options o = {.format = "csv", .paths = paths, .n_paths = 1, .texts = true};
+    struct dataset *d = open_dataset(&o);
+    struct dataset_masks s;
+    struct error e;
+    assert_int_equal(dataset_count(d), 3);
+    assert_int_equal(d->left.no_answer, 2);
+    assert_int_equal(dataset_report(d)->no_text, 1);
+    assert_non_null(strstr(dataset_unpaired(d), "1 row has no mask (such as skin/train_masks/ISIC_4.jpg), 2 rows have no question or no answer"));
+    assert_string_equal(dataset_text(d, 0, DATASET_QUESTION), "Where is it?");
+    assert_string_equal(dataset_text(d, 0, DATASET_ANSWER), "At the top, left");
+    assert_string_equal(dataset_text(d, 2, DATASET_ANSWER), "A mole");
+    assert_image(d, 0, "jpeg one");
+    assert_image(d, 2, "jpeg three");
+    assert_int_equal(dataset_masks(d, 2, p->scratch, SCRATCH, p->masks, ROOM, &s, &e), FAULT_NONE);
+    assert_true(s.n == 1 && p->masks[0].category == 1);
+    assert_string_equal(dataset_category(d, 0), "polyps");
+    assert_string_equal(dataset_category(d, 1), "skin");
+    assert_null(dataset_category(d, 2));
+    dataset_close(d);
+    o.split.column = "test";
+    d = open_dataset(&o);
+    assert_int_equal(dataset_count(d), 1);
+    assert_string_equal(dataset_text(d, 0, DATASET_QUESTION), "And here?");
+    dataset_close(d);
+    o.split.column = NULL;
+    save(p, "root/annotations/c.csv", "image,question\npolyps/train_images/1.jpg,Where?\n");
+    assert_refused(&o, (struct dataset_split){0}, "its columns are image, question; none has a usual name for answers (answer, response)");
+    save(p, "root/annotations/c.csv", "image,question,answer\nelsewhere/1.jpg,Where?,Here\n");
+    assert_refused(&o, (struct dataset_split){0}, "line 2: the table has no column of masks, and elsewhere/1.jpg is in no folder of images or masks");
+}
+
 static void test_csv_rows(void **state)
 {
     (void)state;
@@ -621,6 +686,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_coco, fixture_open, fixture_close),
         cmocka_unit_test_setup_teardown(test_pairs, fixture_open, fixture_close),
         cmocka_unit_test_setup_teardown(test_csv, fixture_open, fixture_close),
+        cmocka_unit_test_setup_teardown(test_questions, fixture_open, fixture_close),
         cmocka_unit_test(test_csv_rows),
         cmocka_unit_test(test_csv_separators),
         cmocka_unit_test(test_sampler),

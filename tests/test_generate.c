@@ -119,7 +119,7 @@ static void test_scores(void **state)
     struct tokenizer *t;
     struct error e;
     struct text texts[2] = {{0}}, ignored[2] = {{0}};
-    struct question questions[] = {{ids, 5, "no such answer"}, {ids + 5, 7, "nor this"}};
+    struct question questions[] = {{{.ids = ids, .n = 5}, "no such answer"}, {{.ids = ids + 5, .n = 7}, "nor this"}};
     struct text_scores first = {0}, second = {0};
     must(tokenizer_open(&t, "tests/golden/tokenizers/gpt2", &e), &e);
     start(&a, 0);

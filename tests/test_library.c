@@ -1532,6 +1532,39 @@ static void test_generate_text(void **state)
     pl_close(s);
 }
 
+/* A text about an image: the ids of transformers (tests/golden/llava_text). */
+static void test_generate_images(void **state)
+{
+    (void)state;
+    static const int32_t want[] = {32, 307, 296, 73, 296, 73, 296, 307};
+    const char *const images[] = {"tests/golden/llava_text/images/small.png", "tests/golden/llava_text/images/large.png"};
+    struct pl_session *s = language_model("tests/golden/llava_text/llava");
+    struct pl_generation o;
+    struct pl_answer a;
+    ok(s, pl_generation_defaults(s, &o));
+    o.max_new = 8;
+    ok(s, pl_generate_images(s, "USER: <image>\nWhat is this? ASSISTANT: ", images, 1, &o, NULL, NULL, &a));
+    assert_int_equal(a.count, 8);
+    assert_memory_equal(a.ids, want, sizeof want);
+    ok(s, pl_generate_images(s, "What is this?", images, 2, &o, NULL, NULL, &a)); /* more images: another plan */
+    ok(s, pl_generate_images(s, "What is this?", NULL, 0, &o, NULL, NULL, &a));
+    ok(s, pl_generate_images(s, "USER: <image>\nWhat is this? ASSISTANT: ", images, 1, &o, NULL, NULL, &a));
+    assert_memory_equal(a.ids, want, sizeof want);
+    assert_int_equal(pl_generate_images(NULL, "", NULL, 0, NULL, NULL, NULL, &a), PL_USAGE);
+    refused(s, pl_generate_images(s, NULL, NULL, 0, &o, NULL, NULL, &a), "the text is NULL");
+    refused(s, pl_generate_images(s, "x", NULL, 1, &o, NULL, NULL, &a), "the images are NULL");
+    refused(s, pl_generate_images(s, "x", images, 1, &o, NULL, NULL, NULL), "the result is NULL");
+    refused(s, pl_generate_images(s, "<image>", images, 2, &o, NULL, NULL, &a), "1 <image>, and 2 images are given");
+    refused(s, pl_generate_images(s, "x", (const char *const[]){"none.png"}, 1, &o, NULL, NULL, &a), "none.png");
+    pl_close(s);
+    s = language_model("tests/golden/chat/model");
+    refused(s, pl_generate_images(s, "x", images, 1, NULL, NULL, NULL, &a), "takes text alone");
+    pl_close(s);
+    s = language_model("tests/golden/llava_clip_llama");
+    refused(s, pl_generate_images(s, "x", images, 1, NULL, NULL, NULL, &a), "tokenizer");
+    pl_close(s);
+}
+
 static void test_generate_refuses(void **state)
 {
     (void)state;
@@ -1593,7 +1626,7 @@ int main(void)
         cmocka_unit_test(test_broken_models),  cmocka_unit_test(test_odd_models),
         cmocka_unit_test(test_two_sessions),   cmocka_unit_test(test_ops_by_name),
         cmocka_unit_test(test_unused_input), cmocka_unit_test(test_rows_of_documents), cmocka_unit_test(test_batch_second), cmocka_unit_test(test_axis_of_an_input), cmocka_unit_test(test_views_on_a_gpu), cmocka_unit_test(test_change_while_started), cmocka_unit_test(test_tokenizer),
-        cmocka_unit_test(test_generate), cmocka_unit_test(test_generate_text), cmocka_unit_test(test_generate_refuses),
+        cmocka_unit_test(test_generate), cmocka_unit_test(test_generate_text), cmocka_unit_test(test_generate_images), cmocka_unit_test(test_generate_refuses),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -60,7 +60,7 @@ struct row {
     bool matched;
 };
 
-struct rows {
+struct node_rows {
     VEC(struct row) at;
 };
 
@@ -71,7 +71,7 @@ static void must(int rc, const struct error *e)
 
 /* --- the trace ------------------------------------------------------------------------------- */
 
-static void read_trace(const char *run, struct config *c, struct rows *out)
+static void read_trace(const char *run, struct config *c, struct node_rows *out)
 {
     char path[128], line[512], set[400];
     struct error e = {0};
@@ -104,7 +104,7 @@ static double flops_of(const struct graph *g, const struct node *n)
     return op_table[n->op].cost(in, out, &n->attr).flops;
 }
 
-static struct row *find(struct rows *rows, const struct row *x)
+static struct row *find(struct node_rows *rows, const struct row *x)
 {
     for (uint32_t i = 0; i < rows->at.n; i++) {
         struct row *y = &rows->at.at[i];
@@ -114,7 +114,7 @@ static struct row *find(struct rows *rows, const struct row *x)
 }
 
 /* Adds the node's predicted time to the row of its class; creates the row if necessary. */
-static void add_node(struct rows *rows, const struct graph *g, enum program p, const struct node *n, double seconds)
+static void add_node(struct node_rows *rows, const struct graph *g, enum program p, const struct node *n, double seconds)
 {
     struct row x = {.flops = flops_of(g, n)};
     char text[160] = "-";
@@ -135,7 +135,7 @@ static void add_node(struct rows *rows, const struct graph *g, enum program p, c
     else if (seconds > 0) y->matched = true;
 }
 
-static void predict(const struct config *c, struct rows *rows)
+static void predict(const struct config *c, struct node_rows *rows)
 {
     struct run r = {0};
     struct plan again = {0};
@@ -200,7 +200,7 @@ static void check_ranking(const char *run, struct sum *ops, uint32_t n)
 }
 
 /* Sums of matched rows by op; `all` over all matched rows. */
-static uint32_t sum_ops(const struct rows *rows, struct sum ops[OP_COUNT], struct sum *all)
+static uint32_t sum_ops(const struct node_rows *rows, struct sum ops[OP_COUNT], struct sum *all)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < rows->at.n; i++) {
@@ -218,7 +218,7 @@ static uint32_t sum_ops(const struct rows *rows, struct sum ops[OP_COUNT], struc
     return n;
 }
 
-static void check_covered(const char *run, const struct rows *rows, const struct sum *matched)
+static void check_covered(const char *run, const struct node_rows *rows, const struct sum *matched)
 {
     struct sum all = {0};
     for (uint32_t i = 0; i < rows->at.n; i++) {
@@ -233,7 +233,7 @@ static void check_covered(const char *run, const struct rows *rows, const struct
 static void check(const char *run)
 {
     struct config c;
-    struct rows rows = {0};
+    struct node_rows rows = {0};
     struct sum ops[OP_COUNT], step = {0};
     read_trace(run, &c, &rows);
     predict(&c, &rows);

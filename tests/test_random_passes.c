@@ -63,7 +63,7 @@ static void print_side(const struct side *x, char *out, size_t room)
     if (s->n_modules) snprintf(rule, sizeof rule, ", %s recompute %s", x->rule.match[0], recompute_text(&x->rule.recompute, b));
     int n = snprintf(out, room, "%d x %d, %s, %s, clip %g, recompute %s%s", s->micro_batch, s->accumulation, technique_print(TECHNIQUE_precision, s, b),
                      technique_print(TECHNIQUE_optimizer, s, c), (double)x->clip_norm, recompute_text(&s->recompute, a), rule);
-    n += snprintf(out + n, room - (size_t)n, ", offload %s, encode %d, %d chunks%s%s%s%s%s, rewrites:", offload_text(s->offload, a), s->encode, s->head_chunks,
+    n += snprintf(out + n, room - (size_t)n, ", offload %s, encode %d, %d and %d chunks%s%s%s%s%s, rewrites:", offload_text(s->offload, a), s->encode, s->head_chunks, s->mask_chunks,
                   s->fused_step ? ", fused step" : "", s->pipelined ? ", pipelined" : "", s->loader_bytes ? ", loader" : "", s->inputs_ahead ? ", inputs ahead" : "",
                   s->device.separate_memory ? ", GPU's graph" : "");
     for (size_t i = 0; i < COUNT(rewrites); i++)
@@ -99,6 +99,7 @@ static struct side random_recipe(struct dice *d)
     if (chance(d, 20)) s->layer_decay = 0.8;
     if (chance(d, 20)) s->momentum = 0;
     if (chance(d, 20)) s->head_chunks = 2 + (int)throw_dice(d, 3);
+    s->mask_chunks = s->head_chunks % 3 ? s->head_chunks - 1 : MASK_CHUNKS_SAME;
     s->device = device_traits(chance(d, 40) ? DEVICE_CUDA : DEVICE_CPU);
     x.clip_norm = chance(d, 40) ? 0.5f : 0;
     s->without = REWRITE_ALL & ~(unsigned)ORDER;
@@ -498,6 +499,7 @@ static void test_reordered_sums(void **state)
         struct side other = random_subset(&d, &plain);
         const int samples = plain.s.micro_batch * plain.s.accumulation;
         if (chance(&d, 50)) other.s.head_chunks = 2 + (int)throw_dice(&d, 4);
+        other.s.mask_chunks = (int)(of % 5);
         do other.s.micro_batch = 1 + (int)throw_dice(&d, samples);
         while (samples % other.s.micro_batch);
         other.s.accumulation = samples / other.s.micro_batch;

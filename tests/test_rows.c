@@ -156,8 +156,22 @@ static void test_fills_images(void **state)
     mem_free(sizes);
 }
 
+/* A row has room for frames, too: the least room for tokens among the rows that have it. */
+static void test_frames(void **state)
+{
+    (void)state;
+    const struct row_size sizes[] = {{6, 1, 4}, {5, 0, 8}, {4, 0, 4}, {3, 1, 0}, {2, 0, 4}, {1, 0, 0}};
+    struct rows r;
+    rows_pack(&r, sizes, COUNT(sizes), (struct row_size){10, 1, 8}, true);
+    const uint32_t first[] = {0, 2, 5, 6}, samples[] = {0, 2, 1, 3, 5, 4}; /* 4 has no room beside the frames of the others */
+    assert_int_equal(r.n, 3);
+    assert_memory_equal(r.first, first, sizeof first);
+    assert_memory_equal(r.samples, samples, sizeof samples);
+    rows_free(&r);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fills_rows), cmocka_unit_test(test_any_size), cmocka_unit_test(test_best_fit), cmocka_unit_test(test_fills_images)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fills_rows), cmocka_unit_test(test_any_size), cmocka_unit_test(test_best_fit), cmocka_unit_test(test_fills_images), cmocka_unit_test(test_frames)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -87,6 +87,23 @@ static void build_random(void *context, struct graph *g, int micro_batch)
     graph_output(g, "loss", op_sum(g, x));
 }
 
+/* A block, then an LM head and a mask head, each with many rows. */
+static void build_heads(void *context, struct graph *g, int micro_batch)
+{
+    (void)context;
+    enum { T = 48, C = 16, V = 64 };
+    const struct init init = {INIT_NORMAL, 0.1f, 0};
+    id x = graph_input(g, "x", DT_F32, 3, (int64_t[]){micro_batch, T, C}), lm = 0, masks = 0;
+    IN_SCOPE(g, "blocks.0", SCOPE_BLOCK) x = op_add(g, x, op_act(g, op_linear(g, x, graph_param(g, "blocks.0.w", DT_F32, 2, (int64_t[]){C, C}, init), 0), ACT_TANH));
+    const id rows = op_reshape(g, x, 2, (int64_t[]){-1, C}), labels = op_reshape(g, graph_input(g, "labels", DT_I32, 2, (int64_t[]){micro_batch, T}), 1, (int64_t[]){-1});
+    IN_SCOPE(g, "lm_head", SCOPE_ROWS) lm = op_xent(g, op_linear(g, rows, graph_param(g, "lm_head", DT_F32, 2, (int64_t[]){V, C}, init), 0), labels, NULL);
+    IN_SCOPE(g, "mask_head", SCOPE_ROWS) {
+        const id wide = op_linear(g, rows, graph_param(g, "mask_head", DT_F32, 2, (int64_t[]){2 * V, C}, init), 0);
+        masks = op_sum(g, op_mul(g, wide, op_act(g, wide, ACT_TANH)));
+    }
+    graph_output(g, "loss", op_add(g, lm, masks));
+}
+
 /* --- the whole space ------------------------------------------------------------------------ */
 
 static const struct freedom FREE = {.effective_batch = 4, .free[TECHNIQUE_micro_batch] = true, .free[TECHNIQUE_recompute] = true, .free[TECHNIQUE_offload] = true, .free[TECHNIQUE_head_chunks] = true};
@@ -94,9 +111,9 @@ static const struct freedom FREE = {.effective_batch = 4, .free[TECHNIQUE_micro_
 static const struct freedom ALL_FREE = {.effective_batch = 3, .free[TECHNIQUE_micro_batch] = true, .free[TECHNIQUE_recompute] = true, .free[TECHNIQUE_offload] = true, .free[TECHNIQUE_head_chunks] = true,
                                         .free[TECHNIQUE_fused_step] = true, .allow_bf16 = true, .allow_8bit = true};
 
-/* Also a technique that the search does not know: its ladder is a dimension by the table alone. With images: how many
- * a frozen tower encodes at once. */
-enum freedoms { SOME_FREE, EVERY_FREE, LADDER_FREE, IMAGES_FREE };
+/* Also a technique that the search does not know: its ladder is a dimension by the table alone. How many images a
+ * frozen tower encodes at once. The chunks of two heads alone. */
+enum freedoms { SOME_FREE, EVERY_FREE, LADDER_FREE, IMAGES_FREE, HEADS_FREE };
 
 struct enumeration {
     struct plan_space space;
@@ -124,10 +141,13 @@ static void enumeration_open(struct enumeration *w, struct source source, enum f
     struct error e;
     w->source = source;
     w->base = BASE;
-    w->f = freedoms && freedoms != IMAGES_FREE ? ALL_FREE : FREE;
-    if (freedoms && freedoms != IMAGES_FREE) w->base.precision = DT_BF16;
+    const bool all = freedoms == EVERY_FREE || freedoms == LADDER_FREE;
+    w->f = all ? ALL_FREE : FREE;
+    if (all) w->base.precision = DT_BF16;
     if (freedoms == IMAGES_FREE) w->f.free[TECHNIQUE_encode] = true, w->f.free[TECHNIQUE_offload] = w->f.free[TECHNIQUE_head_chunks] = false;
+    if (freedoms == HEADS_FREE) w->f.free[TECHNIQUE_micro_batch] = w->f.free[TECHNIQUE_recompute] = w->f.free[TECHNIQUE_offload] = false;
     w->f.free[TECHNIQUE_gradients] = freedoms == LADDER_FREE;
+    w->f.free[TECHNIQUE_mask_chunks] = true;
     profile_default(&w->profile, DEVICE_CPU, 2);
     if (plan_space_open(&w->space, &w->source, &w->base, &w->f, &w->profile, &e)) fail_msg("%s", e.text);
     uint32_t n = w->space.choices.n;
@@ -328,6 +348,20 @@ static void test_images(void **state)
     check_model("llava-tiny", (struct batch){.T = 24, .own = &(struct image_batch){.images = 3}}, IMAGES_FREE);
 }
 
+/* Each head has its own number of chunks. */
+static void test_heads(void **state)
+{
+    (void)state;
+    struct subject s = {0};
+    check_space((struct source){&s, build_heads, false}, "two heads", HEADS_FREE);
+    struct enumeration w;
+    uint32_t apart = 0;
+    enumeration_open(&w, (struct source){&s, build_heads, false}, HEADS_FREE);
+    for (uint32_t i = 0; i < w.space.choices.n; i++) apart += w.space.choices.at[i].settings.mask_chunks == 8 && w.space.choices.at[i].settings.head_chunks == 2;
+    assert_true(apart);
+    enumeration_close(&w);
+}
+
 static void test_tinysam(void **state)
 {
     (void)state;
@@ -347,7 +381,7 @@ static void test_random(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_language), cmocka_unit_test(test_sam), cmocka_unit_test(test_images), cmocka_unit_test(test_tinysam),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_language), cmocka_unit_test(test_sam), cmocka_unit_test(test_images), cmocka_unit_test(test_heads), cmocka_unit_test(test_tinysam),
                                        cmocka_unit_test(test_random)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

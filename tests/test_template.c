@@ -387,6 +387,34 @@ static void test_chatml(void **state)
     bump_free(&b);
 }
 
+/* The prompts of LLaVA's conversation modes. */
+static void test_llava_modes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *text, *answer;
+    } modes[] = {
+        {"mistral_instruct", "[INST] <<SYS>>\nS\n<</SYS>>\n\n<image>\nQ [/INST] A </s>[INST] R [/INST]", " A </s>"},
+        {"vicuna_v1", "S USER: <image>\nQ ASSISTANT: A</s>USER: R ASSISTANT:", " A</s>"},
+    };
+    struct bump b = {0};
+    struct error e = {0};
+    const struct value *v = parse(&b, "{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": \"<image>\\nQ\"}, {\"role\": \"assistant\", \"content\": \"A\"},"
+                                      " {\"role\": \"user\", \"content\": \"R\"}], \"add_generation_prompt\": true, \"eos_token\": \"</s>\"}");
+    for (size_t i = 0; i < COUNT(modes); i++) {
+        struct template *t;
+        struct rendered out;
+        assert_int_equal(template_open(&t, NULL, modes[i].name, NULL, &e), PL_OK);
+        assert_int_equal(template_render(t, v, &out, &e), PL_OK);
+        assert_string_equal(out.text.at, modes[i].text);
+        assert_int_equal(out.answers.n, 1);
+        assert_memory_equal(out.text.at + out.answers.at[0].begin, modes[i].answer, out.answers.at[0].end - out.answers.at[0].begin);
+        rendered_free(&out);
+        template_close(t);
+    }
+    bump_free(&b);
+}
+
 static void test_date(void **state)
 {
     (void)state;
@@ -411,7 +439,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lines), cmocka_unit_test(test_files), cmocka_unit_test(test_origin), cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_growth), cmocka_unit_test(test_raise), cmocka_unit_test(test_refused), cmocka_unit_test(test_open), cmocka_unit_test(test_chatml), cmocka_unit_test(test_date),
+        cmocka_unit_test(test_growth), cmocka_unit_test(test_raise), cmocka_unit_test(test_refused), cmocka_unit_test(test_open), cmocka_unit_test(test_chatml), cmocka_unit_test(test_llava_modes), cmocka_unit_test(test_date),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

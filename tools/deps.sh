@@ -5,6 +5,7 @@
 #                          pkg-config, and PCRE2 and libwebp, which are optional
 #   tools/deps.sh fuzz     clang with libFuzzer as well
 #   tools/deps.sh onednn   oneDNN 2 as well, which is optional
+#   tools/deps.sh ffmpeg   FFmpeg's libraries as well, which read video files and are optional: they are large
 #
 # A dependency is present if a program that uses it compiles and links, wherever it comes from. Debian and
 # Ubuntu packages are installed with apt-get, as root or through sudo without a password; otherwise the
@@ -53,6 +54,10 @@ if [[ ${1-} == fuzz ]]; then
 fi
 if [[ ${1-} == onednn ]]; then
     compiles -ldnnl dnnl.h || missing+=(libdnnl-dev)
+fi
+if [[ ${1-} == ffmpeg ]]; then
+    compiles -lavformat libavformat/avformat.h || missing+=(libavformat-dev libavcodec-dev libavutil-dev)
+    compiles -lswscale libswscale/swscale.h || missing+=(libswscale-dev)
 fi
 if ((${#missing[@]} + ${#optional[@]} == 0)); then exit 0; fi
 

@@ -76,6 +76,8 @@ struct measured {
     struct conversations set;
     bool rows;                 /* `set` is open */
     char no_rows[1024];        /* why it is not */
+    uint64_t missing;          /* samples with an image that does not exist; the first one: */
+    char first_missing[400];
 };
 
 static int ascending(const void *a, const void *b)
@@ -97,6 +99,20 @@ static void measure_lengths(struct measured *m, const struct token_store *s)
     mem_free(lengths);
 }
 
+/* Looks for each image; none is decoded. */
+static void find_images(struct measured *m, const struct token_store *s, struct image_files *files)
+{
+    for (uint64_t i = 0; i < s->header->samples; i++) {
+        const struct stored_sample *x = &s->samples[i];
+        const char *name = s->names + x->media;
+        struct error e;
+        uint64_t bytes;
+        int rc = PL_OK;
+        for (uint32_t k = 0; k < x->n_media && !rc; k++, name += strlen(name) + 1) rc = image_files_find(files, name, &bytes, &e);
+        if (rc && !m->missing++) snprintf(m->first_missing, sizeof m->first_missing, "%.80s:%llu: %.240s", s->names + x->file, (unsigned long long)x->line, e.text);
+    }
+}
+
 static int measure(struct measured *m, const struct config *c, const struct text_source *s, struct sample_report *report, struct error *e)
 {
     char path[4096];
@@ -108,6 +124,7 @@ static int measure(struct measured *m, const struct config *c, const struct text
     if (!rc && !(rc = token_store_open(&store, path, e))) {
         *report = store.header->report;
         measure_lengths(m, &store);
+        if (s->images.files) find_images(m, &store, s->images.files);
         token_store_close(&store);
     }
     if (!rc) {
@@ -182,7 +199,12 @@ static void show_sample(const struct config *c, const struct tokenize_options *o
         if (!s->messages) text_printf(&whole, "%s%s", s->prompt, s->completion), show_end(o, &t.tokens.tokens, &whole);
         const struct text *text = s->messages ? &t.text : &whole;
         const uint32_t labels = mark_labels(c, &t, text->n ? text->at : "", text->n, &marked);
-        text_printf(out, "%s; %u tokens, %u with labels\n%s\n", plain.n ? plain.at : "text", t.tokens.tokens.n, labels, marked.n ? marked.at : "");
+        if (!s->messages) text_printf(&plain, "text");
+        for (uint32_t i = 0; i < s->media->count; i++) {
+            text_printf(&plain, i ? ", " : "; ");
+            put_text(&plain, s->media->items[i]->text, min_u64(80, strlen(s->media->items[i]->text))); /* data: URLs are long */
+        }
+        text_printf(out, "%s; %u tokens, %u with labels\n%s\n", plain.at, t.tokens.tokens.n, labels, marked.n ? marked.at : "");
         text_free(&whole);
     }
     text_free(&marked);
@@ -224,6 +246,7 @@ static void print_facts(const struct facts *f, const struct measured *m, struct 
     if (!m->tokens || !m->samples) return;
     text_printf(out, "tokens      %llu; a sample has %llu (median), %llu (95 %%), at most %llu\n", (unsigned long long)m->total, (unsigned long long)m->median,
                 (unsigned long long)m->p95, (unsigned long long)m->longest);
+    if (m->missing) text_printf(out, "missing     %llu samples have an image that does not exist\n            first: %s\n", (unsigned long long)m->missing, m->first_missing);
     if (!m->rows) {
         text_printf(out, "rows        none: %s\n", m->no_rows);
         return;
@@ -274,6 +297,7 @@ static void json_facts(const struct facts *f, const struct measured *m, struct t
             json_put_uint(&w, "images", c->images);
             json_put_uint(&w, "max_images", c->o.images.most);
             json_put_uint(&w, "too_many_images", c->too_many);
+            json_put_uint(&w, "missing_images", m->missing);
         }
         json_put_uint(&w, "too_long", c->too_long);
         json_put_uint(&w, "cut", c->cut);

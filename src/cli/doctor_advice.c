@@ -48,10 +48,11 @@ static int by_worth(const void *a, const void *b)
     return x->saves > y->saves ? -1 : x->saves < y->saves;
 }
 
-/* Value i of the technique that is tried; false: there is none. */
-static bool tried_value(enum technique_id id, int i, char out[SETTING_ROOM])
+/* Value i of the technique that is tried; false: there is none. What few models have is tried where the plan has it. */
+static bool tried_value(const struct settings *s, enum technique_id id, int i, char out[SETTING_ROOM])
 {
     int n = 0;
+    if (techniques[id].unsaid && technique_is_off(id, s)) return false;
     while (technique_value(techniques[id].ladder, n, out)) n++;
     return i < n ? technique_value(techniques[id].ladder, i, out) : technique_value(techniques[id].also, i - n, out);
 }
@@ -67,10 +68,10 @@ uint32_t doctor_advice(const struct doctor *d, struct advice out[ADVICE_MOST])
     struct progress p;
     for (int b = s->micro_batch / 2; b >= 1; b /= 2) plans++;
     for (enum technique_id id = 0; id < TECHNIQUES; id++)
-        for (int i = 0; tried_value(id, i, value); i++) plans++;
+        for (int i = 0; tried_value(s, id, i, value); i++) plans++;
     progress_begin(&p, "planning changes:", "plans", plans);
     for (enum technique_id id = 0; id < TECHNIQUES; id++)
-        for (int i = 0; tried_value(id, i, value); i++) {
+        for (int i = 0; tried_value(s, id, i, value); i++) {
             snprintf(change, sizeof change, "memory.%s=%s", techniques[id].name, value);
             try_change(d, change, techniques[id].changes_results ? CHANGES_RESULTS : NULL, out, &n, &p);
         }

@@ -179,12 +179,15 @@ static int draw(const struct eval *v, struct error *e)
 
 /* --- the command -------------------------------------------------------------------------------- */
 
-static int evaluate(struct eval *v, struct error *e)
+/* `folder`: for what the feed prepares: texts of questions become tokens. */
+static int evaluate(struct eval *v, const char *folder, struct error *e)
 {
     const struct config *c = &v->config;
-    struct run_options o = {.evaluate = true, .describe = feed_describe, .B = c->memory_micro_batch.chosen ? config_micro_batch(c) : 1, .T = c->data_queries ? c->data_sequence : 1};
+    struct run_options o = {.evaluate = true, .describe = feed_describe, .B = c->memory_micro_batch.chosen ? config_micro_batch(c) : 1, .T = c->data_sequence};
     int rc = run_plan(&v->run, c, &o, e);
+    if (!rc && v->overlays && !v->run.model.masks) rc = error_set(e, PL_USAGE, "--overlays draws masks with their points and boxes, and a %s has none", v->run.model.family->model_type);
     if (!rc) rc = feed_open(&v->feed, c, &v->run, FEED_VALIDATION, e);
+    if (!rc) rc = feed_prepare(&v->feed, &v->run, folder, e);
     if (!rc) rc = run_start(&v->run, NULL, true, e);
     if (!rc) rc = feed_start(&v->feed, &v->run, 0, 0, e);
     const bool matches = !rc && retrieval_open(&v->retrieval, &v->run, PROGRAM_STEP);
@@ -256,13 +259,23 @@ static int read_config(struct eval *v, struct error *e)
     return text ? config_check(c, 0, e) : PL_OK;
 }
 
+static int evaluate_in_folder(struct eval *v, struct error *e)
+{
+    char folder[4096];
+    struct error ignored;
+    if (eval_folder(folder, e)) return e->code;
+    int rc = evaluate(v, folder, e);
+    tree_remove(folder, &ignored);
+    return rc;
+}
+
 static int run_eval(struct eval *v, struct error *e)
 {
     if (v->paths.n > 1 || (!v->paths.n && !v->data.n))
         return error_set(e, PL_USAGE, "expected one RUN.yaml with the validation data, or --data FILE with conversations; %u files are given", v->paths.n);
     if (!v->model) return error_set(e, PL_USAGE, "no model is given: add --model DIR, such as train.out/model");
     int rc = read_config(v, e);
-    if (rc || v->config.data_format != FORMAT_CONVERSATIONS) return rc ? rc : evaluate(v, e);
+    if (rc || v->config.data_format != FORMAT_CONVERSATIONS) return rc ? rc : evaluate_in_folder(v, e);
     v->text.model = v->model;
     v->text.json = v->json;
     return eval_text(&v->config, &v->text, e);

@@ -20,6 +20,9 @@ struct eval_pass {
 /* The mean loss over the dataset, in all passes of the feed. */
 int eval_passes(const struct eval_pass *v, double *loss, struct error *e);
 
+/* A temporary folder for what a feed prepares, which the caller removes. */
+int eval_folder(char folder[4096], struct error *e);
+
 struct eval_text {
     const char *model;         /* as it was given */
     const char *answers;       /* the file of the answers, JSON lines; NULL: none */

@@ -90,13 +90,18 @@ static int compute_loss(struct evaluation *v, const char *folder, struct error *
     return rc ? error_prepend(e, "--loss") : PL_OK;
 }
 
-static int compute_loss_in_folder(struct evaluation *v, struct error *e)
+int eval_folder(char folder[4096], struct error *e)
 {
     const char *base = getenv("TMPDIR");
+    snprintf(folder, 4096, "%s/plimsoll-eval-XXXXXX", base ? base : "/tmp");
+    return mkdtemp(folder) ? PL_OK : file_error(folder, "be created", e);
+}
+
+static int compute_loss_in_folder(struct evaluation *v, struct error *e)
+{
     char folder[4096];
     struct error ignored;
-    snprintf(folder, sizeof folder, "%s/plimsoll-eval-XXXXXX", base ? base : "/tmp");
-    if (!mkdtemp(folder)) return file_error(folder, "be created", e);
+    if (eval_folder(folder, e)) return e->code;
     int rc = compute_loss(v, folder, e);
     tree_remove(folder, &ignored);
     return rc;
@@ -182,7 +187,7 @@ static int check_output(const char *path, struct error *e)
 
 static int plan(struct evaluation *v, int64_t most, struct error *e)
 {
-    const struct run_generation o = {.cache = v->held.questions.longest + most, .prompt = v->held.questions.longest, .answer = most};
+    const struct run_generation o = {.cache = v->held.questions.longest + most, .prompt = v->held.questions.longest, .answer = most, .images = v->held.questions.images};
     int rc = generator_plan(&v->generator, v->config, &o, e);
     const int64_t longest = v->generator.run->model.longest;
     if (!rc && longest && o.cache > longest)
@@ -193,7 +198,7 @@ static int plan(struct evaluation *v, int64_t most, struct error *e)
 
 static int evaluate(struct evaluation *v, struct error *e)
 {
-    int rc = answers_open(&v->held, v->config, v->o->samples, 0, e);
+    int rc = answers_open(&v->held, v->config, &(struct question_limits){.questions = v->o->samples}, e);
     if (!rc && v->o->loss) rc = compute_loss_in_folder(v, e);
     if (rc) return rc;
     const int64_t most = v->o->max_new ? (int64_t)v->o->max_new : v->held.folder.max_new ? v->held.folder.max_new : NEW_TOKENS;

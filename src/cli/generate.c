@@ -1,5 +1,5 @@
 /*
- * generate.c: `plimsoll generate`: a language model continues a prompt.
+ * generate.c: `plimsoll generate`: a language model continues a prompt, which may have images.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -22,7 +22,8 @@ struct generation {
     uint64_t max_new, context, chunk, top_k, seed;
     double temperature, top_p, repetition_penalty;
     bool json, dry_run, explain;
-    struct names set, stops;
+    struct names set, stops, images;
+    int64_t slots;            /* of the prompt's images: what the vision tower gets */
     struct config config;
     struct prompts prompts;   /* the tokenizer is NULL with ids, unless the folder has one */
     struct generation_config folder;
@@ -39,7 +40,8 @@ static int parse_ids(struct generation *g, struct error *e)
     for (const char *s = g->ids; *s;) {
         char *end;
         const long long id = strtoll(s, &end, 10);
-        if (end == s || id < 0 || id > INT32_MAX) return error_set(e, PL_USAGE, "--ids: expected token ids with commas between them, such as 1,15043,29892; found \"%.40s\"", s);
+        const bool image = g->prompts.has_images && id == g->prompts.images.text.token; /* which may be below 0 */
+        if (end == s || (id < 0 && !image) || id > INT32_MAX) return error_set(e, PL_USAGE, "--ids: expected token ids with commas between them, such as 1,15043,29892; found \"%.40s\"", s);
         vec_push(&g->prompt, (int32_t)id);
         s = end + strspn(end, " ");
         if (*s == ',' && s[1]) s++;
@@ -48,19 +50,40 @@ static int parse_ids(struct generation *g, struct error *e)
     return PL_OK;
 }
 
+/* Paths of images are relative to the current folder, those in a chat's file to its folder. */
+static int find_images(struct generation *g, char folder[4096], struct error *e)
+{
+    if (!g->chat) return PL_OK;
+    for (uint32_t i = 0; i < g->images.n; i++) {
+        char *path = realpath(g->images.at[i], NULL);
+        if (path && !strstr(g->images.at[i], "://")) mem_free(g->images.at[i]), g->images.at[i] = mem_string(path);
+        free(path);
+    }
+    return path_dir(g->chat, folder, 4096, e);
+}
+
+/* Ids have the image tokens themselves. */
+static int read_ids(struct generation *g, struct error *e)
+{
+    struct bump b = {0};
+    struct text_images images;
+    int rc = parse_ids(g, e);
+    if (!rc) rc = prompts_images(&g->prompts, g->images.at, g->images.n, &b, &images, &g->slots, NULL, e);
+    bump_free(&b);
+    return rc;
+}
+
 /* With ids a tokenizer is not needed, and is used where there is one. */
 static int read_prompt(struct generation *g, struct error *e)
 {
     struct token_list tokens = {0};
-    struct error none;
-    if (g->ids && g->stops.n == 0) {
-        if (prompts_open(&g->prompts, &g->config, &none)) prompts_close(&g->prompts);
-        return parse_ids(g, e);
-    }
-    int rc = prompts_open(&g->prompts, &g->config, e);
-    if (!rc && g->ids) rc = parse_ids(g, e);
-    if (!rc && g->text) rc = prompts_text(&g->prompts, g->text, &tokens, e) ? error_prepend(e, "--prompt") : PL_OK;
-    if (!rc && g->chat) rc = prompts_chat_file(&g->prompts, g->chat, &tokens, e);
+    char folder[4096];
+    int rc = find_images(g, folder, e);
+    if (!rc && g->ids && g->stops.n == 0) rc = prompts_open_ids(&g->prompts, &g->config, NULL, e);
+    else if (!rc) rc = prompts_open(&g->prompts, &g->config, g->chat ? folder : NULL, e);
+    if (!rc && g->ids) rc = read_ids(g, e);
+    if (!rc && g->text) rc = prompts_question(&g->prompts, g->text, &g->images, &tokens, &g->slots, e) ? error_prepend(e, "--prompt") : PL_OK;
+    if (!rc && g->chat) rc = prompts_chat_file(&g->prompts, g->chat, &g->images, &tokens, &g->slots, e);
     for (uint32_t i = 0; i < tokens.n && !rc; i++) vec_push(&g->prompt, tokens.at[i].id);
     token_list_free(&tokens);
     return rc;
@@ -102,7 +125,7 @@ static int measure(const struct generation *g, struct run_generation *out, struc
     const int64_t n = g->prompt.n, most = g->max_new ? (int64_t)g->max_new : g->folder.max_new ? g->folder.max_new : NEW_TOKENS;
     if (!n) return error_set(e, PL_USAGE, "the prompt has no tokens");
     if (most > 1 << 24 || g->context > 1 << 24 || g->chunk > 1 << 20) return error_set(e, PL_USAGE, "--max-new, --context: expected at most %d tokens, --chunk: at most %d", 1 << 24, 1 << 20);
-    *out = (struct run_generation){.cache = g->context ? (int64_t)g->context : n + most, .prompt = n, .answer = most, .chunk = (int64_t)g->chunk};
+    *out = (struct run_generation){.cache = g->context ? (int64_t)g->context : n + most, .prompt = n, .answer = most, .chunk = (int64_t)g->chunk, .images = g->slots};
     if (n >= out->cache)
         return error_set(e, PL_USAGE, "the prompt has %lld tokens, and --context %lld leaves no room for an answer; set it to more than %lld, or shorten the prompt", (long long)n,
                          (long long)out->cache, (long long)n);
@@ -145,6 +168,7 @@ static void print_answer(const struct generation *g, const struct answer *a)
         if (g->prompts.tokenizer) json_put_bytes(&w, "text", a->text.n ? a->text.at : "", a->text.n);
         json_put_string(&w, "finish", generate_end_name(a->end));
         json_put_int(&w, "prompt_tokens", g->prompt.n);
+        if (g->images.n) json_put_uint(&w, "images", g->images.n);
         json_put_number(&w, "prompt_seconds", a->prompt_seconds);
         json_put_number(&w, "tokens_per_second", rest);
         put_plan(g, &w);
@@ -173,14 +197,14 @@ static int answer(struct generation *g, const struct run_generation *o, struct e
     add_ends(g);
     bool terminal = isatty(STDOUT_FILENO);
     const struct generate_options options = {.sampling = g->sampling, .most = o->answer, .ends = g->folder.eos.at, .n_ends = g->folder.eos.n,
-                                             .tokenizer = g->prompts.tokenizer, .stops = g->stops.at, .n_stops = g->stops.n,
+                                             .images = g->prompts.has_images ? &g->prompts.images : NULL, .tokenizer = g->prompts.tokenizer, .stops = g->stops.at, .n_stops = g->stops.n,
                                              .show = g->json || g->ids ? NULL : show_text, .to = &terminal};
     struct generate run;
     struct answer a = {0};
     int rc = generator_start(&g->generator, e);
     if (rc) return rc;
     generate_open(&run, &g->generator, &options);
-    rc = generate_answer(&run, g->prompt.at, g->prompt.n, &a, e);
+    rc = generate_answer(&run, &(struct prompt){g->prompt.at, g->prompt.n, g->images.at, g->images.n}, &a, e);
     if (!rc) print_answer(g, &a);
     answer_free(&a);
     generate_close(&run);
@@ -241,7 +265,7 @@ static int generate(int argc, char **argv, struct error *e)
     const struct data_option table[] = {
         {"--model", DATA_TEXT, &g.model},       {"--adapter", DATA_TEXT, &g.adapter},
         {"--prompt", DATA_TEXT, &g.text},       {"--chat", DATA_TEXT, &g.chat},
-        {"--stop", DATA_LIST, &g.stops},
+        {"--stop", DATA_LIST, &g.stops},        {"--image", DATA_LIST, &g.images},
         {"--ids", DATA_TEXT, &g.ids},           {"--max-new", DATA_POSITIVE, &g.max_new},
         {"--temperature", DATA_REAL, &g.temperature}, {"--top-k", DATA_COUNT, &g.top_k},
         {"--top-p", DATA_REAL, &g.top_p},       {"--repetition-penalty", DATA_REAL, &g.repetition_penalty},
@@ -256,12 +280,13 @@ static int generate(int argc, char **argv, struct error *e)
     if (!rc && !help) rc = run_generate(&g, e);
     names_free(&g.set);
     names_free(&g.stops);
+    names_free(&g.images);
     return rc;
 }
 
 const struct command command_generate = {
-    "generate", "generate --model DIR [--adapter DIR] (--prompt TEXT | --chat FILE.json | --ids 1,2,3) [--max-new N] [--temperature T] [--memory SIZE] [--json]",
-    "Generates text: a language model continues a prompt, or answers a chat. Weights, the KV cache and both programs, for chunks of the prompt and\n"
+    "generate", "generate --model DIR [--adapter DIR] (--prompt TEXT | --chat FILE.json | --ids 1,2,3) [--image FILE]... [--max-new N] [--temperature T] [--memory SIZE] [--json]",
+    "Generates text: a language model continues a prompt, or answers a chat, about images if it takes them. Weights, the KV cache and both programs, for chunks of the prompt and\n"
     "for the next token, are planned within --memory before anything runs.\n\n"
     "  --model DIR            a model folder, or the name of a preset\n"
     "  --adapter DIR          a LoRA adapter for that model, as PEFT or a run with an adapter saves it\n"
@@ -269,6 +294,8 @@ const struct command command_generate = {
     "  --chat FILE.json       messages, [{\"role\": \"user\", \"content\": \"...\"}, ...], or a map with messages and tools: the model's chat\n"
     "                         template renders them, and the answer is the assistant's next turn\n"
     "  --ids 1,2,3            the prompt as token ids; the answer is printed as ids\n"
+    "  --image FILE           an image of the prompt, for a model that takes images; may be given several times. Where <image> is in the text,\n"
+    "                         the images stand there, else before the text. A chat's messages may name images themselves\n"
     "  --max-new N            tokens of the answer, at most; default: max_new_tokens of generation_config.json, else 256\n"
     "  --temperature T        0: greedy, always the most likely token. Above 0: tokens are drawn, and a higher T makes unlikely\n"
     "                         ones likelier. Default: generation_config.json, else 0\n"

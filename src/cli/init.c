@@ -34,6 +34,7 @@ struct init_run {
     int64_t image, masks, sequence;
     const char *template;    /* data.template; NULL: not given */
     uint64_t too_long;       /* conversations longer than a row */
+    int64_t max_images;      /* conversations: images in a row; 0: none has any */
     int64_t cells;           /* side of the masks in a packed store; 0: not a packed store */
     bool embeddings;         /* the store has embeddings */
     struct text decided;     /* the keys that were auto, as they were decided over the data */
@@ -218,8 +219,11 @@ static int open_text(struct init_run *r, struct error *e)
 {
     struct init_text t = {.tokenizer = *r->model.path ? r->model.path : NULL, .template = r->template, .vocabulary = r->model.vocabulary, .positions = (int64_t)count_positions(r, 0)};
     if (!t.tokenizer) return error_set(e, PL_USAGE, "%s is a preset, which has no tokenizer; give --model a folder with tokenizer.json or tokenizer.model", r->name);
+    if (r->model.images && !r->data.images) r->data.images = init_find_images(r->data.train.at[0], &r->data.memory);
+    t.images = r->data.images;
     if (init_measure_text(&t, &r->data.train, &r->data.validation, e)) return e->code;
     r->sequence = t.sequence;
+    r->max_images = t.max_images;
     r->samples = t.rows[0];
     r->held_out = t.rows[1];
     r->holdout = t.holdout;
@@ -293,6 +297,7 @@ static void put_data(const struct init_run *r, struct text *out)
                     r->holdout, is_text(r) ? "conversations" : "images", (unsigned long long)r->split[1], (unsigned long long)(r->split[0] + r->split[1]));
     if (r->sequence) {
         text_printf(out, "  sequence: %lld                 # tokens in a %s\n", (long long)r->sequence, is_text(r) ? "row, which conversations share" : "sample");
+        if (r->max_images) text_printf(out, "  max_images: %lld                  # images in a row; memory grows with it\n", (long long)r->max_images);
         if (r->template) text_printf(out, "  template: "), put_string(out, r->template), text_printf(out, "\n");
         if (r->too_long) text_printf(out, "  too_long: cut                  # %llu conversations are longer than a row; drop leaves them out\n", (unsigned long long)r->too_long);
         if (is_text(r)) text_printf(out, "  train_on: assistant            # or: last, all\n");
@@ -470,7 +475,7 @@ const struct command command_init = {
     "                  conversations: .json or .jsonl of LLaVA, ShareGPT, OpenAI messages, Alpaca, prompt and\n"
     "                  completion, or text\n"
     "  --bytes         the data are files of any kind, and each byte is a token (data.format: bytes)\n"
-    "  --template FILE conversations: a chat template (data.template), if the model's folder has none; or chatml\n"
+    "  --template FILE conversations: a chat template (data.template), if the model's folder has none; or chatml, mistral_instruct, vicuna_v1\n"
     "  --out FOLDER    the value of train.out; default: runs/MODEL-DATA\n"
     "  --config-from FILE  instead of a model and data: prints what the configuration of another program says (Hugging Face\n"
     "                  TrainingArguments, TRL, LLaMA-Factory, DeepSpeed, Accelerate, a training command line), with where\n"

@@ -154,7 +154,7 @@ static int detect_file(const char *path, const struct samples_options *given, st
     vec_push(&f->train, mem_string(path));
     if (path_has_ending(path, ".pack")) return set_format(f, "packed", "a packed store");
     if (path_has_ending(path, ".tar")) return set_format(f, "sa1b", "a tar shard");
-    if (text) return set_format(f, "conversations", text);
+    if (text) return f->images = given->images, set_format(f, "conversations", text);
     if (json) return set_format(f, json, *json == 'p' ? "an index with a memory map of masks" : "COCO's instances");
     if (is_table(path)) return detect_csv(path, given, f), set_format(f, "csv", "a table of images and masks"); /* opening it names the columns that are missing */
     if (is_tokens(path)) return set_format(f, "tokens", "a file of tokens");

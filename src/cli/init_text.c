@@ -71,6 +71,19 @@ static int64_t choose_sequence(const struct token_store *s, int64_t positions)
     return min_i64(T, most);
 }
 
+/* Images of a row: as many as rows have on average if there is room for all that fit, and those of any sample. */
+static int64_t choose_images(const struct config *c, const struct text_source *s, const char *path, int64_t vocabulary)
+{
+    struct conversations set;
+    struct error ignored;
+    const struct conversations_options o = text_rows(c, s, FEED_TRAIN, vocabulary);
+    if (!o.images.features || conversations_open(&set, path, &o, &ignored)) return 0;
+    const uint64_t mean = (set.images + set.rows.n - 1) / set.rows.n;
+    const int64_t most = set.images ? (int64_t)min_u64(o.images.most, mean > set.most_images ? mean : set.most_images) : 0;
+    conversations_close(&set);
+    return most;
+}
+
 /* The share of the files' bytes that is read. */
 static int share_read(char *const *paths, uint32_t n_paths, double *share, struct error *e)
 {
@@ -87,8 +100,7 @@ static int measure_store(struct init_text *t, const struct config *c, const stru
 {
     const int part = role == FEED_VALIDATION;
     struct conversations set;
-    struct conversations_options o = text_rows(c, s, role, t->vocabulary);
-    o.sequence = t->sequence;
+    const struct conversations_options o = text_rows(c, s, role, t->vocabulary);
     int rc = conversations_open(&set, path, &o, e);
     if (rc) return rc;
     t->samples[part] = (uint64_t)((double)set.used.n / share);
@@ -131,8 +143,10 @@ static int measure_part(struct init_text *t, struct config *c, enum feed_role ro
     rc = share_read(s.options.paths, s.options.n_paths, &share, e);
     if (!rc) rc = tokenize_build(&s.options, &key, path, e);
     if (!rc && role == FEED_TRAIN && !(rc = token_store_open(&store, path, e))) {
-        t->sequence = choose_sequence(&store, t->positions);
+        c->data_sequence = t->sequence = choose_sequence(&store, t->positions);
         token_store_close(&store);
+        t->max_images = choose_images(c, &s, path, t->vocabulary);
+        if (t->max_images) c->data_max_images = t->max_images;
     }
     if (!rc && !c->data_validation.n) t->holdout = choose_holdout(t, c, &s, path, share);
     if (!rc && !t->holdout) rc = measure_store(t, c, &s, path, role, share, e);
@@ -148,6 +162,7 @@ int init_measure_text(struct init_text *t, const struct names *train, const stru
     c.data_format = FORMAT_CONVERSATIONS;
     c.model_path = (char *)t->tokenizer;
     c.data_template = (char *)t->template;
+    c.data_images = (char *)t->images;
     c.data_train = (struct config_list){train->at, train->n};
     c.data_validation = (struct config_list){validation->at, validation->n};
     int rc = measure_part(t, &c, FEED_TRAIN, e);

@@ -21,18 +21,28 @@ static const uint64_t GIB = (uint64_t)1 << 30;
 
 enum { IMAGE_TOKENS = 576 }; /* tokens of an image or frame in the sequence of a model that takes text alone: a 24 x 24 grid */
 
-/* Adds images to the sequence. A model that takes images plans these: its tokens, and its tower. */
-static int add_images(struct config *c, int64_t images, struct error *e)
+/* Room for images and frames in a row of a model that takes images; the tokens of each. */
+static int plan_images(struct config *c, const struct model *m, int64_t images, int64_t frames, int64_t tokens[2], struct error *e)
+{
+    if (images || c->data_max_images < 0) c->data_max_images = images;
+    if (frames) c->data_max_frames = frames;
+    tokens[0] = m->images->features;
+    return images_frame_tokens(m, c->data_tokens_per_frame, &tokens[1], e);
+}
+
+/* Adds images and frames to the sequence. A model that takes images plans these: their tokens, and its tower. */
+static int add_images(struct config *c, int64_t images, int64_t frames, struct error *e)
 {
     struct model m;
-    int64_t tokens = IMAGE_TOKENS;
+    int64_t tokens[2] = {IMAGE_TOKENS, IMAGE_TOKENS};
     const bool named = c->model_path || c->model_preset;
-    if (!images || !config_tokens(c)) return PL_OK;
+    int rc = PL_OK;
+    if (!(images + frames) || !config_tokens(c)) return PL_OK;
     if (named && (c->model_path ? model_open_with(&m, c->model_path, c->model_vision_tower, e) : model_preset(&m, c->model_preset, e))) return e->code;
-    if (named && m.images) tokens = m.images->features, c->data_max_images = images;
+    if (named && m.images) rc = plan_images(c, &m, images, frames, tokens, e);
     if (named) model_close(&m);
-    c->data_sequence += images * tokens;
-    return PL_OK;
+    c->data_sequence += images * tokens[0] + frames * tokens[1];
+    return rc;
 }
 
 int table_options(const struct options *o, struct config *c, struct error *e)
@@ -46,7 +56,7 @@ int table_options(const struct options *o, struct config *c, struct error *e)
     if (!rc && (images > 1 || frames) && !config_tokens(c))
         rc = error_set(e, PL_USAGE, "--images and --frames are for language models; with this data.format a sample is one image");
     if (!rc && masks) c->data_max_masks = masks;
-    if (!rc) rc = add_images(c, images + frames, e);
+    if (!rc) rc = add_images(c, images, frames, e);
     if (rc) config_free(c);
     return rc;
 }

@@ -4,12 +4,13 @@
  *
  * Names are those of the Hugging Face forward. A language model takes input_ids, labels,
  * attention_mask and position_ids and writes logits and loss; without labels only logits. One that takes images among
- * its tokens also takes pixel_values, the images of the whole batch. A vision tower takes pixel_values and writes
+ * its tokens also takes pixel_values, the images of the whole batch, and frame_values, the frames of its videos. A vision tower takes pixel_values and writes
  * last_hidden_state and hidden_states.N. A grounding model takes pixel_values, masks, input_ids, query_index and target_masks
  * and writes similarity. A mask model (SAM) takes pixel_values and prompts and
  * writes pred_masks and iou_scores. The loss of a tower or a mask model is the mean square of the
  * output that the file's metadata names as loss_output; with gt_masks it is the training loss,
- * over all pixels. Gradients are grad.<parameter>. `memory.precision: auto` is f32 here, on any
+ * over all pixels. A PRS-Med model takes the inputs of a language model with images, the images of TinySAM's
+ * encoder as bytes, the tokens of the question, and perhaps gt_masks. Gradients are grad.<parameter>. `memory.precision: auto` is f32 here, on any
  * device.
  */
 #include "cli/cli.h"
@@ -19,11 +20,18 @@
 
 static int run_once(struct step *s, const struct config *c, const struct options *o, struct error *e)
 {
-    struct run_options ro = {.train = false, .B = s->B, .T = s->T, .loss_output = s->loss_output, .packed = s->packed, .own = s->prompted ? &s->prompts : NULL, .own_bytes = sizeof s->prompts, .size = s->size};
+    struct run_options ro = {.train = false, .B = s->B, .T = s->T, .loss_output = s->loss_output, .packed = s->packed, .size = s->size};
+    if (s->prompted) ro.own = &s->prompts, ro.own_bytes = sizeof s->prompts;
+    if (s->reasons) ro.own = &s->prs, ro.own_bytes = sizeof s->prs;
+    if (!ro.own && s->frames.tokens_per_frame) ro.own = &s->frames, ro.own_bytes = sizeof s->frames;
     int rc = run_plan(&s->run, c, &ro, e);
     if (!rc) rc = run_start(&s->run, NULL, true, e);
     if (!rc) rc = step_put_inputs(s, e);
-    struct step_block b = {.inv_count = {s->counted > 0 ? (float)(1.0 / s->counted) : 0}, .loss_scale = 1, .step = 1, .adam_t = 1};
+    struct step_block b = {.loss_scale = 1, .step = 1, .adam_t = 1};
+    for (uint32_t k = 0; k < s->run.graph.n_counts; k++) {
+        const double count = step_count(s, graph_count_name(&s->run.graph, k));
+        b.inv_count[k] = count > 0 ? (float)(1.0 / count) : 0;
+    }
     if (!rc) rc = run_put_step(&s->run, &b, e);
     if (!rc) rc = run_program(&s->run, PROGRAM_STEP, e);
     if (!rc) rc = step_write(s, o->output, e);
@@ -62,8 +70,10 @@ static int step_files(const struct options *o, struct error *e)
     if (!c.memory_precision.chosen) c.memory_precision = (struct config_setting){true, "f32"};
     c.model_path = (char *)o->model;
     c.model_preset = NULL;
+    s.frames.tokens_per_frame = c.data_tokens_per_frame;
     rc = open_batch(&s, &c, o, e);
     s.prompts.loss = batch_loss(&c);
+    batch_prs(&c, &s.prs);
     if (!rc) rc = run_once(&s, &c, o, e);
     st_close(&s.in);
     mem_free(s.image_at);

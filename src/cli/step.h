@@ -14,7 +14,9 @@
 
 #include "io/safetensors.h"
 #include "engine/run.h"
+#include "models/images.h"
 #include "models/masks.h"
+#include "models/prs_med.h"
 
 struct step {
     struct st_file in;
@@ -23,11 +25,15 @@ struct step {
     int64_t B, T;                /* T: 1 for a model without sequences */
     struct prompting prompts;    /* of a mask model... */
     bool prompted;               /* ...which it is */
+    struct prs_batch prs;        /* of a PRS-Med model... */
+    bool reasons;                /* ...which it is */
     bool packed;                 /* the batch has padding or position_ids (batch.packed) */
+    struct image_batch frames;   /* how those of videos are pooled, of a model that takes images */
     int64_t *image_at;           /* images of padded pixel_values, size['N'] of them: their numbers in the file; NULL: all */
     const char *loss_output;     /* of a tower, from the file's metadata; NULL: the model's default */
     bool has_loss;
     struct run run;
+    double labels;               /* that are not ignored */
     double counted;              /* the divisor of the loss: labels, elements or masks */
 };
 
@@ -36,8 +42,10 @@ struct step {
 int step_open(struct step *s, const struct model *m, const char *path, struct error *e);
 /* The tensor of an input; NULL: not given. */
 const struct st_entry *step_given(const struct step *s, const struct model *m, const char *name);
-/* Checks all values and writes them to the graph's inputs; sets `counted`. */
+/* Checks all values and writes them to the graph's inputs; sets `labels` and `counted`. */
 int step_put_inputs(struct step *s, struct error *e);
+/* The divisor of a loss by its name (graph_count). */
+double step_count(const struct step *s, const char *name);
 /* step_check_rows checks attention_mask and position_ids and sets `packed`; step_put_rows writes the
  * graph's inputs position_ids and ranges, if it is. */
 int step_check_rows(struct step *s, const struct model *m, struct error *e);

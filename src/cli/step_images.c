@@ -3,7 +3,9 @@
  *
  * pixel_values [N,channels,side,side] are the images of the whole batch, in the order in which their tokens
  * come in input_ids. Models for which transformers pads them, [B,M,...], are given so too: an image of zeros
- * is padding, and a pixel_attention_mask may say so again. The image tokens are counted before anything is planned: there must be as many as features.
+ * is padding, and a pixel_attention_mask may say so again. frame_values [F,...] are the frames of videos, pooled to
+ * data.tokens_per_frame features each; their tokens come after those of all images. The image tokens are counted
+ * before anything is planned: there must be as many as features.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -99,8 +101,14 @@ int step_check_images(struct step *s, const struct model *m, struct error *e)
     int rc = listed ? list_images(s, t, e) : PL_OK;
     if (!rc && mask) rc = check_mask(s, mask, listed, e);
     if (!rc) rc = index_rows(s, m, false, &tokens, e);
-    const int64_t images = s->size['N'], expected = images * m->images->features;
-    if (!rc && tokens != expected)
+    const int64_t images = s->size['N'], frames = s->size['F'];
+    int64_t each = 0;
+    if (!rc && frames) rc = images_frame_tokens(m, s->frames.tokens_per_frame, &each, e);
+    const int64_t expected = images * m->images->features + frames * each;
+    if (!rc && frames && tokens != expected)
+        rc = error_set(e, PL_USAGE, "%s: input_ids has %" PRId64 " image tokens (id %d); expected %" PRId64 ": %" PRId64 " for each of %" PRId64 " images in pixel_values, then %" PRId64 " for each of %" PRId64 " frames in frame_values",
+                       s->in.path, tokens, m->images->token, expected, m->images->features, images, each, frames);
+    else if (!rc && tokens != expected)
         rc = error_set(e, PL_USAGE, "%s: input_ids has %" PRId64 " image tokens (id %d), and pixel_values %" PRId64 " images of %" PRId64 " features: expected %" PRId64 " tokens", s->in.path,
                        tokens, m->images->token, images, m->images->features, expected);
     return rc;

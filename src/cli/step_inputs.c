@@ -48,6 +48,7 @@ static const char *wrong_dtype(const struct port *p, const struct st_entry *t)
     case VALUES_REAL: return real ? NULL : "F32, BF16 or F16";
     case VALUES_COORDS: return real || whole ? NULL : "F32, BF16, F16, I32 or I64";
     case VALUES_MASKS: return boolean ? NULL : "U8 or BOOL";
+    case VALUES_BYTES: return t->dtype == DT_U8 ? NULL : "U8";
     case VALUES_PADDING: return whole || boolean ? NULL : "I32, I64, U8 or BOOL";
     default: return whole ? NULL : "I32 or I64";
     }
@@ -64,7 +65,7 @@ static int check_entry(struct step *s, const struct port *p, const struct st_ent
     for (int i = 0; i < t->rank; i++) {
         if (p->dim[i] == OPEN('T') && t->dims[i] < 2)
             return error_set(e, PL_USAGE, "%s: %s has T = %lld, it must be at least 2", path, t->name, (long long)t->dims[i]);
-        const bool none = t->dims[i] < 1 && (i || p->dim[i] != OPEN_IMAGES);
+        const bool none = t->dims[i] < 1 && (i || (p->dim[i] != OPEN_IMAGES && p->dim[i] != OPEN_FRAMES));
         if (none || (p->dim[i] < 0 && t->dims[i] > SIZE_MOST))
             return error_set(e, PL_USAGE, "%s: %s has %lld in dimension %d, it must be between 1 and %d", path, t->name,
                              (long long)t->dims[i], i, SIZE_MOST);
@@ -132,6 +133,8 @@ static int find_prompts(struct step *s, const struct model *m, struct error *e)
     bool several = true;
     p->image = s->size['S'];
     s->prompted = m->masks;
+    s->reasons = prs_model(m);
+    s->prs.targets = s->reasons && is_given(s, m, "gt_masks");
     if (!model_port(m, "input_points")) return PL_OK;
     p->masks = s->size['M'] ? s->size['M'] : 1;
     p->points = is_given(s, m, "input_points") ? s->size['P'] : 0;
@@ -168,7 +171,7 @@ static int unknown_output(const struct step *s, const struct model *m, const cha
 static int find_loss(struct step *s, const struct model *m, struct error *e)
 {
     const char *wanted = st_metadata(&s->in, "loss_output");
-    s->has_loss = m->loss_output || is_given(s, m, "labels") || is_given(s, m, "target_masks");
+    s->has_loss = m->loss_output || is_given(s, m, "labels") || is_given(s, m, "target_masks") || s->prs.targets;
     if (!wanted) return PL_OK;
     if (!m->loss_output)
         return error_set(e, PL_USAGE, "%s: loss_output \"%s\": the loss of a %s is computed from %s", s->in.path, wanted, m->family->model_type, m->ground ? "target_masks" : "labels");

@@ -34,7 +34,7 @@ static int convert_ids(struct step *s, const struct port *p, enum dtype t, int64
         bool ignored = p->values == VALUES_LABELS && x == -100;
         if (s->run.model.images && p->values == VALUES_IDS && x == s->run.model.images->token && (x < 0 || x >= s->run.model.vocabulary)) x = 0; /* a feature takes its place */
         if (!ignored && (x < 0 || x >= s->run.model.vocabulary)) return bad_id(s, p, r, i, x, e);
-        if (p->values == VALUES_LABELS && i) s->counted += !ignored; /* the first label predicts nothing */
+        if (p->values == VALUES_LABELS && i) s->labels += !ignored; /* the first label predicts nothing */
         out[i] = (int32_t)x;
     }
     return PL_OK;
@@ -84,16 +84,31 @@ static int convert_index(struct step *s, const struct port *p, enum dtype t, int
         if (x >= below)
             return error_set(e, PL_USAGE, "%s: %s[%lld,%lld] is %lld, expected an index below %lld, or -1 for none", s->in.path, p->name, (long long)r, (long long)i,
                              (long long)x, (long long)below);
-        if (p->values == VALUES_TARGETS) s->counted += x >= 0;
+        if (p->values == VALUES_TARGETS) s->labels += x >= 0;
         out[i] = x >= 0 ? (int32_t)x : p->values == VALUES_TARGETS ? -100 : -1;
     }
+    return PL_OK;
+}
+
+/* Size of a port's dimension. */
+static int64_t size_of(const struct step *s, const struct port *p, int i) { return p->dim[i] > 0 ? p->dim[i] : s->size[-p->dim[i]]; }
+
+/* The first token and one past the last, within the row. */
+static int convert_range(struct step *s, const struct port *p, enum dtype t, int64_t r, const struct row_buffer *b, struct error *e)
+{
+    int64_t x[2];
+    for (int i = 0; i < 2; i++) x[i] = t == DT_I64 ? ((const int64_t *)b->raw)[i] : ((const int32_t *)b->raw)[i];
+    if (x[0] < 0 || x[1] < x[0] || x[1] > s->T)
+        return error_set(e, PL_USAGE, "%s: %s[%lld] is %lld, %lld; expected a first token and one past the last, from 0 to %lld", s->in.path, p->name, (long long)r, (long long)x[0],
+                         (long long)x[1], (long long)s->T);
+    for (int i = 0; i < 2; i++) ((int32_t *)b->ready)[i] = (int32_t)x[i];
     return PL_OK;
 }
 
 /* Packs bytes to bits, the first pixel in the lowest bit, rows padded to whole words. */
 static int convert_masks(struct step *s, const struct port *p, int64_t r, const struct row_buffer *b, struct error *e)
 {
-    const int64_t w = s->size['H'], row = mask_row_bytes(w);
+    const int64_t w = size_of(s, p, p->rank - 1), row = mask_row_bytes(w);
     const uint8_t *raw = (const uint8_t *)b->raw;
     uint8_t *out = (uint8_t *)b->ready;
     memset(out, 0, (size_t)b->bytes);
@@ -122,15 +137,20 @@ static int convert(struct step *s, const struct port *p, const struct st_entry *
     case VALUES_POINTS: return convert_labels(s, p, t->dtype, r, b, e);
     case VALUES_MASKS: return convert_masks(s, p, r, b, e);
     case VALUES_INDEX: case VALUES_TARGETS: return convert_index(s, p, t->dtype, r, b, e);
+    case VALUES_RANGE: return convert_range(s, p, t->dtype, r, b, e);
+    case VALUES_BYTES: memcpy(b->ready, b->raw, (size_t)b->n); return PL_OK;
     default: return convert_ids(s, p, t->dtype, r, b, e);
     }
 }
+
+/* The graph's input for a port: frames follow the images. */
+static const char *input_name(const struct port *p) { return p->dim[0] == OPEN_FRAMES ? "pixel_values" : p->name; }
 
 /* Whether the graph has an input for this port. Prompts that are not given have none. */
 static bool is_input(const struct step *s, const struct port *p)
 {
     struct run_input x;
-    return run_input(&s->run, p->name, &x);
+    return run_input(&s->run, input_name(p), &x);
 }
 
 static int put_port(struct step *s, int k, const struct row_buffer *b, struct error *e)
@@ -140,7 +160,7 @@ static int put_port(struct step *s, int k, const struct row_buffer *b, struct er
     bool input = is_input(s, p);
     if (p->values == VALUES_PADDING || p->values == VALUES_POSITIONS) return PL_OK; /* step_put_rows */
     if (!t && !input) return PL_OK;
-    const int64_t rows = p->dim[0] > 0 ? p->dim[0] : s->size[-p->dim[0]];
+    const int64_t rows = p->dim[0] > 0 ? p->dim[0] : s->size[-p->dim[0]], before = p->dim[0] == OPEN_FRAMES ? s->size['N'] : 0;
     const uint64_t bytes = t && t->elements ? (uint64_t)b->n * (t->bytes / (uint64_t)t->elements) : 0;
     int rc = PL_OK;
     for (int64_t r = 0; r < rows && !rc; r++) {
@@ -148,7 +168,7 @@ static int put_port(struct step *s, int k, const struct row_buffer *b, struct er
         if (t) rc = st_read(&s->in, t, (uint64_t)at * bytes, bytes, b->raw, e);
         if (!t) fill_absent(p, b);
         else if (!rc) rc = convert(s, p, t, r, b, e);
-        if (!rc && input) rc = run_write_bytes(&s->run, p->name, (uint64_t)(r * b->bytes), b->ready, (uint64_t)b->bytes, e);
+        if (!rc && input) rc = run_write_bytes(&s->run, input_name(p), (uint64_t)((before + r) * b->bytes), b->ready, (uint64_t)b->bytes, e);
     }
     return rc;
 }
@@ -157,22 +177,23 @@ static int put_port(struct step *s, int k, const struct row_buffer *b, struct er
 static struct row_buffer measure(const struct step *s, const struct port *p)
 {
     struct row_buffer b = {.n = 1};
-    for (int i = 1; i < p->rank; i++) b.n *= p->dim[i] > 0 ? p->dim[i] : s->size[-p->dim[i]];
-    const int64_t w = s->size['H'];
-    b.bytes = p->values == VALUES_MASKS && w ? b.n / w * mask_row_bytes(w) : b.n * 4;
+    for (int i = 1; i < p->rank; i++) b.n *= size_of(s, p, i);
+    const int64_t w = size_of(s, p, p->rank - 1);
+    b.bytes = p->values == VALUES_MASKS && w ? b.n / w * mask_row_bytes(w) : p->values == VALUES_BYTES ? b.n : b.n * 4;
     return b;
 }
 
-/* Marks every pixel of every mask as valid. */
-static int put_valid(struct step *s, struct error *e)
+/* Marks every pixel of the masks of port `of`, or of its images, as valid. */
+static int put_valid(struct step *s, const char *input, const char *of, int axis, struct error *e)
 {
-    const int32_t h = (int32_t)s->size['H'], area[2] = {h, h};
+    const struct port *p = model_port(&s->run.model, of);
     struct run_input x;
-    if (!run_input(&s->run, "gt_valid", &x)) return PL_OK;
+    if (!p || !run_input(&s->run, input, &x)) return PL_OK;
+    const int32_t h = (int32_t)size_of(s, p, axis < 0 ? p->rank + axis : axis), area[2] = {h, h};
     int32_t *all = mem_alloc(x.sample);
     for (uint64_t i = 0; i < x.sample / sizeof area; i++) memcpy(all + 2 * i, area, sizeof area);
     int rc = PL_OK;
-    for (int64_t r = 0; r < s->B && !rc; r++) rc = run_write_input(&s->run, "gt_valid", r, all, x.sample, e);
+    for (int64_t r = 0; r < s->B && !rc; r++) rc = run_write_input(&s->run, input, r, all, x.sample, e);
     mem_free(all);
     return rc;
 }
@@ -184,9 +205,16 @@ static double count(const struct step *s)
     const struct graph *g = &s->run.graph;
     const struct model *m = &s->run.model;
     if (s->prompts.targets) return (double)(s->B * s->prompts.masks);
-    if (!m->loss_output) return s->counted;
+    if (!m->loss_output) return s->labels;
     const char *name = s->loss_output ? s->loss_output : m->loss_output;
     return (double)tensor_elements(tensor_at(g, graph_find_output(g, PROGRAM_STEP, name)));
+}
+
+double step_count(const struct step *s, const char *name)
+{
+    if (!strcmp(name, "tokens")) return s->labels;
+    if (!strcmp(name, "masks")) return (double)s->B;
+    return s->counted;
 }
 
 int step_put_inputs(struct step *s, struct error *e)
@@ -201,12 +229,13 @@ int step_put_inputs(struct step *s, struct error *e)
         mem_free(b.raw);
         mem_free(b.ready);
     }
-    if (!rc) rc = put_valid(s, e);
+    if (!rc) rc = put_valid(s, "gt_valid", "gt_masks", -1, e);
+    if (!rc) rc = put_valid(s, "image_valid", "images", 1, e);
     if (!rc) rc = step_put_rows(s, e);
     if (!rc) rc = step_put_images(s, e);
     if (!rc) rc = step_put_candidates(s, e);
     if (!rc) s->counted = count(s);
-    if (!rc && s->has_loss && !(s->counted > 0))
+    if (!rc && s->has_loss && !s->prs.targets && !(s->counted > 0))
         rc = error_set(e, PL_USAGE, "%s: every label is ignored, so there is no loss", s->in.path);
     return rc;
 }

@@ -238,6 +238,7 @@ const struct command command_tokenize = {
     "  --decode         the other way: each line of FILE is a JSON list of ids and becomes text\n"
     "  --chat           FILE is a conversation, a JSON list of {\"role\", \"content\"} or {\"messages\", \"tools\"}: its text by the\n"
     "                   chat template, the ids, and the labels, which are -100 where nothing is trained\n"
+    "                   With the folder of a model that takes images, an image is <image> or a part of type image\n"
     "  --template FILE  with --chat: another template than the folder's\n"
     "  --add-generation-prompt  with --chat: the text up to where the model answers\n"
     "  --no-special     without the tokens that the tokenizer adds, such as BOS; with --decode, special tokens are left out\n"

@@ -11,8 +11,11 @@
 #include <string.h>
 #include <strings.h>
 
+#include "data/image_files.h"
 #include "io/json.h"
 #include "text/template/chat_images.h"
+
+#define VIDEO_PLACEHOLDER "<video>"
 
 static const char *const fault_names[SAMPLE_FAULTS] = {
     [SAMPLE_FINE] = "usable",
@@ -23,8 +26,8 @@ static const char *const fault_names[SAMPLE_FAULTS] = {
     [SAMPLE_ORDER] = "turns out of order",
     [SAMPLE_ANSWER] = "no answer",
     [SAMPLE_MEDIA] = "images or videos, which this model does not take",
-    [SAMPLE_IMAGES] = "more or fewer <image> than images",
-    [SAMPLE_FILES] = "an image that cannot be read",
+    [SAMPLE_IMAGES] = "more or fewer <image> than images, or <video> than videos",
+    [SAMPLE_FILES] = "an image or a video that cannot be read",
     [SAMPLE_TEMPLATE] = "the chat template fails",
     [SAMPLE_SPANS] = "answers not found in the rendered text",
     [SAMPLE_TOKENS] = "the tokenizer fails",
@@ -102,8 +105,9 @@ static enum conversation_fault add_media(struct reader *r, const char *key, cons
     }
     const char *path = media_path(v);
     if (!path) return wrong_type(r, key, v, "a path, a list of paths, or maps with the key path or url");
-    value_append(r->b, r->out->media, value_string(r->b, path));
-    r->out->videos += strstr(key, "video") != NULL;
+    const bool video = strstr(key, "video");
+    value_append(r->b, r->out->media, value_string(r->b, video ? bump_format(r->b, VIDEO_REFERENCE "%s", path) : path));
+    r->out->videos += video;
     return SAMPLE_FINE;
 }
 
@@ -137,7 +141,7 @@ static enum conversation_fault read_parts(struct reader *r, const struct value *
         else if (p->kind != VALUE_MAP) return wrong_type(r, "a part of the content", p, "a map with the key type");
         if (is_string(text) && (!is_string(type) || strstr(type->text, "text"))) join_part(out, text->text, false, &after_media);
         else if (is_string(type) && (strstr(type->text, "image") || strstr(type->text, "video"))) {
-            join_part(out, strstr(type->text, "image") ? IMAGE_PLACEHOLDER : "<video>", true, &after_media);
+            join_part(out, strstr(type->text, "image") ? IMAGE_PLACEHOLDER : VIDEO_PLACEHOLDER, true, &after_media);
             if (media_path(p)) f = add_media(r, type->text, p);
         } else return wrong_type(r, "the type of a part of the content", type, "text, image or video");
         if (f) return f;
@@ -447,17 +451,80 @@ enum conversation_fault conversation_read_chat(const struct value *chat, struct 
 
 /* --- images ------------------------------------------------------------------------------------------- */
 
-uint32_t conversation_images(const struct conversation *c)
+/* How often a conversation has a word. */
+static uint32_t count_word(const struct conversation *c, const char *word)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; c->messages && i < c->messages->count; i++) n += image_text_count(value_get(c->messages->items[i], "content")->text);
-    return c->messages ? n : image_text_count(c->prompt) + image_text_count(c->completion);
+    const uint32_t texts = c->messages ? c->messages->count : 2;
+    for (uint32_t i = 0; i < texts; i++) {
+        const char *text = c->messages ? value_get(c->messages->items[i], "content")->text : i ? c->completion : c->prompt;
+        for (const char *s = text; (s = strstr(s, word)); s += strlen(word)) n++;
+    }
+    return n;
+}
+
+uint32_t conversation_images(const struct conversation *c) { return count_word(c, IMAGE_PLACEHOLDER); }
+
+static enum conversation_fault check_marks(const char *mark, uint32_t marks, const char *what, uint32_t n, struct error *e)
+{
+    if (marks == n) return SAMPLE_FINE;
+    error_set(e, PL_USAGE, "its text has %u %s for %u %s%s; expected one where each %s stands", marks, mark, n, what, n == 1 ? "" : "s", what);
+    return SAMPLE_IMAGES;
 }
 
 enum conversation_fault conversation_check_images(const struct conversation *c, struct error *e)
 {
-    const uint32_t marks = conversation_images(c), images = c->media->count - c->videos;
-    if (marks == images) return SAMPLE_FINE;
-    error_set(e, PL_USAGE, "its text has %u " IMAGE_PLACEHOLDER " for %u image%s; expected one where each image stands", marks, images, images == 1 ? "" : "s");
-    return SAMPLE_IMAGES;
+    return check_marks(IMAGE_PLACEHOLDER, conversation_images(c), "image", c->media->count - c->videos, e);
+}
+
+/* Images and videos on their way into the order of their words in the text. */
+struct placing {
+    struct bump *b;
+    const struct value *from;
+    uint32_t next[2]; /* in `from`: the next image, the next video */
+    struct value *to;
+};
+
+static void place(struct placing *p, bool video)
+{
+    uint32_t *k = &p->next[video];
+    while (media_is_video(p->from->items[*k]->text) != video) ++*k;
+    value_append(p->b, p->to, p->from->items[(*k)++]);
+}
+
+/* The text with <image> in place of <video>. */
+static const char *place_text(struct placing *p, const char *text)
+{
+    struct text out = {0};
+    for (;;) {
+        const char *image = strstr(text, IMAGE_PLACEHOLDER), *video = strstr(text, VIDEO_PLACEHOLDER);
+        const bool is_video = video && (!image || video < image);
+        const char *at = is_video ? video : image;
+        text_append(&out, text, at ? (size_t)(at - text) : strlen(text));
+        if (!at) break;
+        text_append(&out, IMAGE_PLACEHOLDER, strlen(IMAGE_PLACEHOLDER));
+        place(p, is_video);
+        text = at + strlen(is_video ? VIDEO_PLACEHOLDER : IMAGE_PLACEHOLDER);
+    }
+    const char *placed = out.n ? bump_format(p->b, "%s", out.at) : "";
+    text_free(&out);
+    return placed;
+}
+
+enum conversation_fault conversation_place_media(struct conversation *c, struct bump *b, struct error *e)
+{
+    const uint32_t images = c->media->count - c->videos, marks = c->videos ? count_word(c, VIDEO_PLACEHOLDER) : 0;
+    if (!c->videos) return conversation_check_images(c, e);
+    if (!images && !marks && conversation_images(c) == c->videos) return SAMPLE_FINE;
+    enum conversation_fault f = conversation_check_images(c, e);
+    if (!f) f = check_marks(VIDEO_PLACEHOLDER, marks, "video", c->videos, e);
+    if (f) return f;
+    struct placing p = {.b = b, .from = c->media, .to = value_new(b, VALUE_LIST)};
+    if (!c->messages) c->prompt = place_text(&p, c->prompt), c->completion = place_text(&p, c->completion);
+    for (uint32_t i = 0; c->messages && i < c->messages->count; i++) {
+        struct value *m = c->messages->items[i];
+        value_put(b, m, "content", value_string(b, place_text(&p, value_get(m, "content")->text)));
+    }
+    c->media = p.to;
+    return SAMPLE_FINE;
 }

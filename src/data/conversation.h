@@ -29,8 +29,8 @@ enum conversation_fault {
     SAMPLE_ORDER,    /* turns out of order */
     SAMPLE_ANSWER,   /* nothing that the assistant says */
     SAMPLE_MEDIA,    /* images or videos, for a model that does not take them */
-    SAMPLE_IMAGES,   /* more or fewer <image> than images */
-    SAMPLE_FILES,    /* an image that cannot be read */
+    SAMPLE_IMAGES,   /* more or fewer <image> than images, or <video> than videos */
+    SAMPLE_FILES,    /* an image or a video that cannot be read */
     SAMPLE_TEMPLATE, /* the chat template fails */
     SAMPLE_SPANS,    /* the answers are not found in the rendered text */
     SAMPLE_TOKENS,   /* the tokenizer fails */
@@ -43,7 +43,7 @@ struct conversation {
     struct value *messages;          /* NULL: text */
     struct value *tools;             /* a list; NULL: none */
     const char *prompt, *completion; /* text: one after the other, the answer is the second */
-    struct value *media;             /* list of the paths of images and videos, in their order; empty: none */
+    struct value *media;             /* list of references to images and videos (image_files.h), in their order; empty: none */
     uint32_t videos;                 /* of them */
 };
 
@@ -57,6 +57,9 @@ enum conversation_fault conversation_read_chat(const struct value *chat, struct 
 /* How many <image> it has, and SAMPLE_IMAGES if its images are more or fewer. */
 uint32_t conversation_images(const struct conversation *c);
 enum conversation_fault conversation_check_images(const struct conversation *c, struct error *e);
+/* The same for images and videos; then each has an <image>, in their order. In the data a video stands at <video>; or at <image>, if all
+ * are videos. Without videos <video> is text. */
+enum conversation_fault conversation_place_media(struct conversation *c, struct bump *b, struct error *e);
 
 /* Parses the text of an object; SAMPLE_JSON with the column if it is malformed. */
 enum conversation_fault conversation_parse(const char *json, size_t n, struct bump *b, struct value **out, struct error *e);

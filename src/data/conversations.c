@@ -4,6 +4,8 @@
 #include "data/conversations.h"
 
 #include "data/holdout.h"
+#include "data/image_files.h"
+#include "data/ring.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -41,12 +43,18 @@ static struct byte_range clip(struct byte_range r, struct byte_range part)
     return r;
 }
 
+/* Images have no labels, also where all tokens have one. */
+static bool is_image(const struct conversations *c, int32_t token) { return c->o.images.features && token == c->o.images.token; }
+
 static uint32_t count_labels(const struct conversations *c, const struct stored_sample *x, struct byte_range part)
 {
     struct labels l;
     uint32_t sum = 0;
     find_labels(c, x, part, &l);
-    for (uint32_t k = 0; k < l.n; k++) sum += clip(l.at[k], part).end - clip(l.at[k], part).begin;
+    for (uint32_t k = 0; k < l.n; k++) {
+        const struct byte_range r = clip(l.at[k], part);
+        for (uint32_t t = r.begin; t < r.end; t++) sum += !is_image(c, c->store.ids[x->first + t]);
+    }
     return sum;
 }
 
@@ -59,10 +67,31 @@ static uint32_t count_image_tokens(const struct conversations *c, const struct s
     return n;
 }
 
-static uint32_t count_images(const struct conversations *c, const struct stored_sample *x, struct byte_range part)
+/* The image tokens of videos that begin in a part. */
+static uint32_t count_frame_tokens(const struct conversations *c, const struct stored_sample *x, struct byte_range part)
 {
-    return c->o.images.features ? count_image_tokens(c, x, part) / c->o.images.features : 0;
+    const char *name = c->store.names + x->media;
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < x->n_media && c->o.images.frame_features; k++, name += strlen(name) + 1) {
+        const struct byte_range r = c->store.images[x->first_image + k];
+        if (r.begin >= part.begin && r.begin < part.end && media_is_video(name)) n += count_image_tokens(c, x, (struct byte_range){r.begin, r.end < part.end ? r.end : part.end});
+    }
+    return n;
 }
+
+/* What a part takes of a row. */
+static struct row_size count_images(const struct conversations *c, const struct stored_sample *x, struct byte_range part)
+{
+    const struct image_rule *o = &c->o.images;
+    struct row_size size = {.tokens = part.end - part.begin};
+    if (!o->features) return size;
+    const uint32_t frames = count_frame_tokens(c, x, part);
+    size.images = (count_image_tokens(c, x, part) - frames) / o->features;
+    if (frames) size.frames = frames / o->frame_features;
+    return size;
+}
+
+static bool has_room(const struct conversations *c, struct row_size s) { return s.images <= c->o.images.most && s.frames <= c->o.images.most_frames; }
 
 /* The end of a part that is too long: that of the last answer that fits; its begin: none does. */
 static uint32_t cut_end(const struct conversations *c, const struct stored_sample *x, struct byte_range part)
@@ -81,13 +110,14 @@ static void use_part(struct conversations *c, uint64_t i, struct byte_range part
     const struct stored_sample *x = &c->store.samples[i];
     const bool cut = part.end - part.begin > c->o.sequence && c->o.too_long == TOO_LONG_CUT;
     if (cut) part.end = cut_end(c, x, part);
-    const uint32_t tokens = part.end - part.begin, images = count_images(c, x, part);
-    if (!tokens || tokens > c->o.sequence) {
+    const struct row_size size = count_images(c, x, part);
+    if (!size.tokens || size.tokens > c->o.sequence) {
         c->too_long++;
         return;
     }
-    if (images > c->o.images.most) {
-        c->too_many++;
+    if (!has_room(c, size)) {
+        c->too_many += size.images > c->o.images.most;
+        c->too_many_frames += size.images <= c->o.images.most;
         return;
     }
     const uint32_t labels = count_labels(c, x, part);
@@ -95,11 +125,12 @@ static void use_part(struct conversations *c, uint64_t i, struct byte_range part
         c->unlabelled++;
         return;
     }
-    vec_push(&c->used, ((struct used_sample){(uint32_t)i, tokens, part.begin, images}));
+    vec_push(&c->used, ((struct used_sample){(uint32_t)i, size.tokens, part.begin, size.images, size.frames}));
     c->cut += cut;
-    c->tokens += tokens;
+    c->tokens += size.tokens;
     c->labels += labels;
-    c->images += images;
+    c->images += size.images;
+    c->frames += size.frames;
 }
 
 /* The end of the part from `begin` that has as many whole turns, each up to the end of an answer, as have room in a row; at
@@ -111,7 +142,7 @@ static uint32_t split_end(const struct conversations *c, const struct stored_sam
     for (uint32_t i = 0; i < x->answers; i++) {
         const uint32_t at = i + 1 < x->answers ? c->store.answers[x->first_answer + i].end : x->tokens;
         if (at <= begin) continue;
-        if (!first && (at - begin > c->o.sequence || count_images(c, x, (struct byte_range){begin, at}) > c->o.images.most)) break;
+        if (!first && (at - begin > c->o.sequence || !has_room(c, count_images(c, x, (struct byte_range){begin, at})))) break;
         end = at;
         first = false;
     }
@@ -122,10 +153,11 @@ static void use_sample(struct conversations *c, uint64_t i)
 {
     const struct stored_sample *x = &c->store.samples[i];
     const struct byte_range whole = {0, x->tokens};
-    const uint32_t images = count_images(c, x, whole);
+    const struct row_size size = count_images(c, x, whole);
     if (x->tokens > c->longest) c->longest = x->tokens;
-    if (images > c->most_images) c->most_images = images;
-    if (images <= c->o.images.most || c->o.images.too_many == TOO_MANY_DROP) {
+    if (size.images > c->most_images) c->most_images = size.images;
+    if (size.frames > c->most_frames) c->most_frames = size.frames;
+    if (has_room(c, size) || c->o.images.too_many == TOO_MANY_DROP) {
         use_part(c, i, whole);
         return;
     }
@@ -146,8 +178,6 @@ static void use_samples(struct conversations *c)
     }
     mem_free(held);
 }
-
-static bool is_image(const struct conversations *c, int32_t token) { return c->o.images.features && token == c->o.images.token; }
 
 /* Names the first id beyond the vocabulary, but for that of images, which need not be in it. */
 static int refuse_id(const struct conversations *c, struct error *e)
@@ -170,7 +200,9 @@ static int check_images(const struct conversations *c, struct error *e)
         return error_set(e, PL_USAGE, "its images have the image token %d, which is not this model's: make the store again", h->image_token);
     for (uint64_t i = 0; i < c->store.header->samples && c->o.images.features; i++) {
         const struct stored_sample *x = &c->store.samples[i];
-        const uint32_t n = count_image_tokens(c, x, (struct byte_range){0, x->tokens});
+        const uint32_t frames = count_frame_tokens(c, x, (struct byte_range){0, x->tokens}), n = count_image_tokens(c, x, (struct byte_range){0, x->tokens}) - frames;
+        if (frames && frames % c->o.images.frame_features)
+            return error_set(e, PL_USAGE, "%s:%llu: its videos have %u image tokens, and a frame has %u", c->store.names + x->file, (unsigned long long)x->line, frames, c->o.images.frame_features);
         if (n % c->o.images.features)
             return error_set(e, PL_USAGE, "%s:%llu: it has %u image tokens, and an image has %u", c->store.names + x->file, (unsigned long long)x->line, n, c->o.images.features);
     }
@@ -192,7 +224,7 @@ static int check_samples(const struct conversations *c, struct error *e)
     }
     if (c->o.vocabulary && c->store.header->largest >= c->o.vocabulary) return refuse_id(c, e);
     if (check_images(c, e)) return e->code;
-    if (!c->used.n && !c->too_long && !c->too_many && !c->unlabelled && c->o.holdout > 0)
+    if (!c->used.n && !c->too_long && !c->too_many && !c->too_many_frames && !c->unlabelled && c->o.holdout > 0)
         return error_set(e, PL_USAGE, "data.holdout is %g of %llu samples, which leaves none %s", c->o.holdout, (unsigned long long)r->read, c->o.held ? "to evaluate on" : "to train on");
     if (!c->used.n && c->too_long)
         return error_set(e, PL_USAGE, "all %llu samples are longer than data.sequence, %lld tokens; the longest has %llu: set data.sequence, or data.too_long: cut",
@@ -200,6 +232,9 @@ static int check_samples(const struct conversations *c, struct error *e)
     if (!c->used.n && c->too_many)
         return error_set(e, PL_USAGE, "all %llu samples have more images than data.max_images, which is %u; the most are %llu: set data.max_images, or data.too_many_images: split",
                          (unsigned long long)c->too_many, c->o.images.most, (unsigned long long)c->most_images);
+    if (!c->used.n && c->too_many_frames)
+        return error_set(e, PL_USAGE, "all %llu samples have more frames of videos than data.max_frames, which is %u; the most are %llu: set data.max_frames",
+                         (unsigned long long)c->too_many_frames, c->o.images.most_frames, (unsigned long long)c->most_frames);
     return c->used.n ? PL_OK : error_set(e, PL_USAGE, "no sample has a token to train on");
 }
 
@@ -217,8 +252,8 @@ int conversations_open(struct conversations *c, const char *path, const struct c
         return rc;
     }
     struct row_size *sizes = mem_alloc(((size_t)c->used.n + 1) * sizeof *sizes);
-    for (uint32_t i = 0; i < c->used.n; i++) sizes[i] = (struct row_size){c->used.at[i].tokens, c->used.at[i].images};
-    rows_pack(&c->rows, sizes, c->used.n, (struct row_size){(uint32_t)o->sequence, o->images.most}, o->packing);
+    for (uint32_t i = 0; i < c->used.n; i++) sizes[i] = (struct row_size){c->used.at[i].tokens, c->used.at[i].images, c->used.at[i].frames};
+    rows_pack(&c->rows, sizes, c->used.n, (struct row_size){(uint32_t)o->sequence, o->images.most, o->images.most_frames}, o->packing);
     mem_free(sizes);
     return PL_OK;
 }
@@ -233,6 +268,14 @@ void conversations_close(struct conversations *c)
 }
 
 /* --- a row ----------------------------------------------------------------------------------------- */
+
+void token_row_place(struct token_row *r, uint32_t T, char *at, uint64_t *used)
+{
+    r->ids = ring_carve(at, used, T * sizeof *r->ids);
+    r->labels = ring_carve(at, used, T * sizeof *r->labels);
+    r->positions = ring_carve(at, used, T * sizeof *r->positions);
+    r->ranges = ring_carve(at, used, 2 * T * sizeof *r->ranges);
+}
 
 static void pad_from(const struct conversations *c, uint32_t at, struct token_row *out)
 {
@@ -259,8 +302,11 @@ static void put_sample(const struct conversations *c, const struct used_sample *
     find_labels(c, x, part_of(u), &l);
     for (uint32_t k = 0; k < l.n; k++) {
         const struct byte_range r = clip(l.at[k], part_of(u));
-        for (uint32_t t = r.begin - u->begin; t < r.end - u->begin; t++) out->labels[at + t] = ids[t];
-        out->labelled += r.end - r.begin;
+        for (uint32_t t = r.begin - u->begin; t < r.end - u->begin; t++) {
+            if (is_image(c, ids[t])) continue;
+            out->labels[at + t] = ids[t];
+            out->labelled++;
+        }
     }
 }
 
@@ -288,12 +334,25 @@ struct sample_image conversations_image(const struct conversations *c, const str
     uint32_t before = 0;
     for (uint32_t k = 0; k < x->n_media; k++, name += strlen(name) + 1) {
         const struct byte_range r = c->store.images[x->first_image + k];
-        const struct sample_image image = {name, count_images(c, x, r)};
-        if (r.begin < u->begin) continue;
+        if (r.begin < u->begin || media_is_video(name)) continue;
+        const struct sample_image image = {name, count_images(c, x, r).images};
         if (before == nth && image.count) return image;
         before += image.count;
     }
     return (struct sample_image){"", 1};
+}
+
+bool conversations_video(const struct conversations *c, const struct used_sample *u, uint32_t nth, struct sample_video *out)
+{
+    const struct stored_sample *x = &c->store.samples[u->sample];
+    const char *name = c->store.names + x->media;
+    for (uint32_t k = 0; k < x->n_media; k++, name += strlen(name) + 1) {
+        const struct byte_range r = c->store.images[x->first_image + k];
+        if (!media_is_video(name) || r.begin < u->begin || r.end > u->begin + u->tokens || nth--) continue;
+        *out = (struct sample_video){name, count_images(c, x, r).frames, {r.begin - u->begin, r.end - u->begin}};
+        return true;
+    }
+    return false;
 }
 
 int conversations_check(const struct conversations *c, struct error *e) { return token_store_check(&c->store, c->path, e); }
@@ -319,6 +378,7 @@ uint64_t conversations_fingerprint(const struct conversations *c)
     if (c->o.images.features) {
         const uint64_t images[] = {c->o.images.features, c->o.images.most, c->o.images.too_many};
         hash = hash_bytes(images, sizeof images, hash);
+        if (c->o.images.frame_features) hash = hash_bytes((const uint32_t[]){c->o.images.frame_features, c->o.images.most_frames}, 2 * sizeof(uint32_t), hash);
     }
     return hash ? hash : 1;
 }
@@ -337,6 +397,9 @@ void conversations_print_left(const struct conversations *c, struct text *out)
         text_printf(out, "%s%llu %s more images than data.max_images (%u; the most are %llu) and %s left out%s", out->n ? ". " : "", (unsigned long long)c->too_many,
                     c->too_many == 1 ? "sample has" : "samples have", c->o.images.most, (unsigned long long)c->most_images, c->too_many == 1 ? "is" : "are",
                     c->o.images.too_many == TOO_MANY_SPLIT ? ": a turn alone has more" : "; data.too_many_images: split makes several of each");
+    if (c->too_many_frames)
+        text_printf(out, "%s%llu %s more frames of videos than data.max_frames (%u; the most are %llu) and %s left out", out->n ? ". " : "", (unsigned long long)c->too_many_frames,
+                    c->too_many_frames == 1 ? "sample has" : "samples have", c->o.images.most_frames, (unsigned long long)c->most_frames, c->too_many_frames == 1 ? "is" : "are");
     if (c->split)
         text_printf(out, "%s%llu %s more images than data.max_images and %s split at turns", out->n ? ". " : "", (unsigned long long)c->split,
                     c->split == 1 ? "sample has" : "samples have", c->split == 1 ? "is" : "are");

@@ -29,6 +29,7 @@ struct image_rule {
     int32_t token;      /* the id of an image token */
     uint32_t features;  /* tokens of an image; 0: all conversations are text */
     uint32_t most;      /* images of a row */
+    uint32_t frame_features, most_frames; /* the same of frames of videos; 0: there are no videos */
     enum too_many too_many;
 };
 
@@ -50,7 +51,7 @@ struct conversations_options {
 struct used_sample {
     uint32_t sample, tokens;  /* tokens after a cut */
     uint32_t begin;           /* its first token: not 0 for a later part of a sample that was split */
-    uint32_t images;
+    uint32_t images, frames;
 };
 
 struct conversations {
@@ -61,10 +62,11 @@ struct conversations {
     VEC(struct used_sample) used; /* samples in rows */
     uint64_t cut;             /* how many of them are cut */
     uint64_t split;           /* samples that were split, each part of which counts as a sample */
-    uint64_t too_long, too_many, unlabelled; /* samples that are left out: too long; with too many images; without a label */
-    uint64_t tokens, labels, images;  /* in all rows */
+    uint64_t too_long, too_many, unlabelled; /* samples that are left out: too long; with too many images; without a label... */
+    uint64_t too_many_frames; /* ...and with too many frames */
+    uint64_t tokens, labels, images, frames; /* in all rows */
     uint64_t longest;         /* tokens of the longest sample in the store */
-    uint64_t most_images;     /* the most images of a sample in it */
+    uint64_t most_images, most_frames; /* the most images, and frames, of a sample in it */
 };
 
 /* Opens a store and makes rows of it. Must not be moved while it is open. PL_USAGE: more samples than max_bad could not be used; no sample can be; an id beyond the vocabulary. */
@@ -77,6 +79,8 @@ struct token_row {
     int32_t *ids, *labels, *positions, *ranges;
     uint32_t tokens, labelled; /* not padding; with a label */
 };
+/* Places the arrays of a row of T tokens in a block (ring_carve of ring.h). */
+void token_row_place(struct token_row *r, uint32_t T, char *at, uint64_t *used);
 int conversations_read(const struct conversations *c, uint64_t row, struct token_row *out, struct error *e);
 /* The samples of a row, and the same row from samples (indices into `used`) that fit into it. */
 struct row_samples {
@@ -91,6 +95,13 @@ struct sample_image {
     uint32_t count;        /* images that the tower gets of it */
 };
 struct sample_image conversations_image(const struct conversations *c, const struct used_sample *u, uint32_t nth);
+/* Video number `nth` of a sample; false: it has no more. */
+struct sample_video {
+    const char *reference;
+    uint32_t frames;
+    struct byte_range tokens; /* of the sample as it is used */
+};
+bool conversations_video(const struct conversations *c, const struct used_sample *u, uint32_t nth, struct sample_video *out);
 /* PL_FAIL if the store could not be read. */
 int conversations_check(const struct conversations *c, struct error *e);
 /* A row that is all padding. */

@@ -109,7 +109,9 @@ int csv_usual_column(const struct csv *c, enum csv_usual what)
     static const char *const masks[] = {"mask", "maskpath", "maskfile", "maskfilename", "maskfilepath", "masks", "seg", "segpath", "segmentation", "segmentationpath", "segmentationmask", "segmentationfile",
                                         "label", "labelpath", "labelfile", "labels", "annotation", "annotationpath", "gt", "gtpath", "groundtruth", "groundtruthpath", "target", "maskname", NULL};
     static const char *const splits[] = {"split", "subset", "set", "partition", "phase", NULL};
-    for (const char *const *name = what == CSV_IMAGE ? images : what == CSV_MASK ? masks : splits; *name; name++)
+    static const char *const questions[] = {"question", "prompt", "query", NULL}, *const answers[] = {"answer", "response", NULL};
+    static const char *const *const lists[] = {images, masks, splits, questions, answers};
+    for (const char *const *name = lists[what]; *name; name++)
         for (uint32_t i = 0; i < c->n; i++) {
             char squeezed[64];
             squeeze(c->fields[i], squeezed, sizeof squeezed);

@@ -275,6 +275,19 @@ static uint64_t number(const struct dataset *d, uint64_t i)
 }
 
 uint64_t dataset_count(const struct dataset *d) { return d->n; }
+
+void dataset_keep(struct dataset *d, const bool *keep)
+{
+    uint32_t *chosen = mem_alloc((size_t)d->n * sizeof *chosen);
+    uint64_t n = 0;
+    for (uint64_t i = 0; i < d->n; i++)
+        if (keep[i]) chosen[n++] = (uint32_t)number(d, i);
+    if (n < d->n) d->fingerprint = hash_bytes(chosen, (size_t)n * sizeof *chosen, d->fingerprint);
+    mem_free(d->chosen);
+    d->chosen = chosen;
+    d->n = n;
+}
+
 uint64_t dataset_fingerprint(const struct dataset *d) { return d->fingerprint; }
 const struct shard_report *dataset_report(const struct dataset *d) { return &d->report; }
 const struct dataset_survey *dataset_survey(const struct dataset *d) { return &d->survey; }
@@ -306,6 +319,13 @@ void dataset_name(const struct dataset *d, uint64_t i, char *out, size_t room)
 {
     const char *key;
     d->format->describe(d, number(d, i), out, room, &key);
+}
+
+const char *dataset_image_path(const struct dataset *d, uint64_t i) { return d->format->image_path(d, number(d, i)); }
+
+const char *dataset_text(const struct dataset *d, uint64_t i, enum dataset_text what)
+{
+    return d->format->text ? d->format->text(d, number(d, i), what) : NULL;
 }
 
 const char *dataset_category(const struct dataset *d, int32_t category)

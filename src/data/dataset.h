@@ -6,7 +6,7 @@
  *     sa1b    tar shards or extracted folders: image + JSON of run lengths
  *     coco    one JSON of many images: polygons, run lengths, crowds; a folder of images
  *     pairs   a folder of images and one of masks (PNG, JPEG) whose names match
- *     csv     a table with columns for image, mask and split
+ *     csv     a table with columns for image, mask and split, perhaps question and answer
  *     packed  Plimsoll's memory-mapped store of resized images and bits (packed.h), or an index
  *             and a memory map of masks as bytes (memmap.h)
  *
@@ -67,15 +67,17 @@ struct dataset_options {
     uint32_t threshold;   /* of binary label images; 0: half of the largest value */
     struct pixel_range range; /* of images of 16 bits */
     const char *image_column, *mask_column, *split_column; /* csv; NULL: by their usual names */
+    bool texts;           /* csv: rows have a question and an answer; rows without them are left out */
     struct dataset_split split;
 };
 
-/* Annotations of COCO files that are special. */
+/* Annotations of COCO files that are special; rows of tables. */
 struct dataset_left {
     uint64_t crowds;           /* groups of objects: iscrowd 1 and several parts; left out unless options.crowds */
     uint64_t one_part;         /* iscrowd 1 and one part: used */
     uint64_t no_mask;          /* without a segmentation, or of area 0: left out */
     uint64_t other_categories; /* left out by options.categories */
+    uint64_t no_answer;        /* rows of tables without a question or an answer */
 };
 
 struct dataset;
@@ -84,6 +86,8 @@ int dataset_open(struct dataset **out, const struct dataset_options *o, struct e
 void dataset_close(struct dataset *d);
 
 uint64_t dataset_count(const struct dataset *d);
+/* Leaves out the samples for which keep[i] is false. */
+void dataset_keep(struct dataset *d, const bool *keep);
 /* A hash of the format, the files and the split, which a resumed run compares. */
 uint64_t dataset_fingerprint(const struct dataset *d);
 /* The faults found while opening, summed over all files. */
@@ -99,6 +103,12 @@ const struct dataset_survey *dataset_survey(const struct dataset *d);
 bool dataset_print_left(const struct dataset *d, bool crowds, struct text *out);
 /* A category's name, or NULL if the files have none. */
 const char *dataset_category(const struct dataset *d, int32_t category);
+
+/* The file of a sample's image, of a format with image_path. */
+const char *dataset_image_path(const struct dataset *d, uint64_t i);
+/* A text of a sample, with options.texts. */
+enum dataset_text { DATASET_QUESTION, DATASET_ANSWER, DATASET_TEXTS };
+const char *dataset_text(const struct dataset *d, uint64_t i, enum dataset_text what);
 
 struct dataset_image {
     size_t n;           /* bytes */
@@ -158,6 +168,7 @@ struct dataset_format {
     void (*prefetch)(const struct dataset *d, uint64_t i);           /* NULL: nothing to do */
     const char *(*category)(const struct dataset *d, int32_t category); /* NULL: no names */
     const char *(*split)(const struct dataset *d, uint64_t i);     /* csv's column; NULL: none */
+    const char *(*text)(const struct dataset *d, uint64_t i, enum dataset_text what); /* NULL: none */
     int (*check)(const struct dataset *d, uint64_t i, struct error *e); /* NULL: no checksums */
     int (*intact)(const struct dataset *d, struct error *e); /* NULL: no memory maps */
     const void *(*embedding)(const struct dataset *d, uint64_t i);      /* if `embeddings` is set */
@@ -176,6 +187,7 @@ struct dataset {
     struct shard_report report;
     struct dataset_left left;
     struct text unpaired; /* see dataset_unpaired */
+    char missing[256];    /* csv: the first file that is not there */
     const struct packed_embeddings *embeddings; /* common to all files; NULL: none */
     struct label_options labels; /* decided; the format sets `values` */
     struct pixel_range range;    /* decided; RANGE_AUTO: no image of 16 bits was found, one that occurs is decided by itself */

@@ -11,7 +11,9 @@
 
 struct row_slot {
     struct image_row out;
-    float *pixels;           /* [options.images][floats of an image] */
+    float *pixels;           /* [options.images + options.frames][floats of an image] */
+    struct byte_range *videos; /* [options.frames] */
+    uint32_t replaced;       /* frames that could not be decoded */
     uint32_t *samples;       /* [sequence] what the row holds: a conversation has at least a token */
     uint32_t n;
     uint32_t seen;           /* conversations that the row should hold */
@@ -39,10 +41,10 @@ static uint64_t slot_layout(void *slot, const void *options, char *at)
     const struct image_rows_options *o = options;
     struct row_slot *s = slot;
     uint64_t used = 0;
-    int32_t **const arrays[] = {&s->out.tokens.ids, &s->out.tokens.labels, &s->out.tokens.positions, &s->out.tokens.ranges};
-    for (size_t i = 0; i < COUNT(arrays); i++) *arrays[i] = ring_carve(at, &used, (i == 3 ? 2ull : 1ull) * o->sequence * sizeof(int32_t));
+    token_row_place(&s->out.tokens, o->sequence, at, &used);
     s->samples = ring_carve(at, &used, (uint64_t)o->sequence * sizeof *s->samples);
-    s->pixels = ring_carve(at, &used, o->images * image_reader_floats(&o->reader) * sizeof *s->pixels);
+    s->pixels = image_reader_place(&o->reader, o->images + o->frames, at, &used);
+    s->videos = ring_carve(at, &used, o->frames * sizeof *s->videos);
     return used;
 }
 
@@ -72,7 +74,36 @@ static uint64_t row_at(const struct image_rows_source *s, uint64_t position)
     return s->once ? position : sample_at(s->seed, position, conversations_count(s->set), s->shuffle);
 }
 
-/* Adds a conversation to the row, if all of its images can be read. */
+static struct row_size size_of(const struct conversations *c, struct row_samples row)
+{
+    struct row_size sum = {0};
+    for (uint32_t k = 0; k < row.n; k++) {
+        const struct used_sample *u = &c->used.at[row.at[k]];
+        sum = (struct row_size){sum.tokens + u->tokens, sum.images + u->images, sum.frames + u->frames};
+    }
+    return sum;
+}
+
+/* Reads the videos of a conversation that begins at token `at` of the row. */
+static enum data_fault read_videos(struct worker *w, const struct image_rows_source *source, const struct used_sample *u, uint32_t at, struct row_slot *s, struct error *e)
+{
+    struct sample_video x;
+    uint32_t frames = 0, replaced, n = 0, all = 0;
+    for (; conversations_video(source->set, u, n, &x); n++) {
+        float *to = s->pixels + (w->o.images + s->out.frames + frames) * w->floats;
+        enum data_fault fault = image_reader_video(w->reader, source->files, x.reference, x.frames, to, &replaced, e);
+        if (fault) return fault;
+        s->videos[s->out.n_videos + n] = (struct byte_range){at + x.tokens.begin, at + x.tokens.end};
+        frames += x.frames;
+        all += replaced;
+    }
+    s->out.n_videos += n;
+    s->out.frames += frames;
+    s->replaced += all;
+    return FAULT_NONE;
+}
+
+/* Adds a conversation to the row, if all of its images and videos can be read. */
 static enum data_fault add_sample(struct worker *w, const struct image_rows_source *source, uint32_t sample, struct row_slot *s, struct error *e)
 {
     const struct used_sample *u = &source->set->used.at[sample];
@@ -82,6 +113,10 @@ static enum data_fault add_sample(struct worker *w, const struct image_rows_sour
         enum data_fault fault = image_reader_read(w->reader, source->files, x.reference, x.count, s->pixels + (s->out.images + images) * w->floats, e);
         if (fault) return fault;
         images += x.count;
+    }
+    if (u->frames) {
+        enum data_fault fault = read_videos(w, source, u, size_of(source->set, (struct row_samples){s->samples, s->n}).tokens, s, e);
+        if (fault) return fault;
     }
     s->samples[s->n++] = sample;
     s->out.images += images;
@@ -95,7 +130,7 @@ static void add_substitute(struct worker *w, const struct image_rows_source *sou
     for (uint64_t i = 0; i < FAULTS_TRIES; i++) {
         const uint32_t k = (uint32_t)faults_substitute(source->seed, position, (uint64_t)place * FAULTS_TRIES + i, source->set->used.n);
         const struct used_sample *u = &source->set->used.at[k];
-        if (u->tokens <= room.tokens && u->images <= room.images && !add_sample(w, source, k, s, &ignored)) return;
+        if (u->tokens <= room.tokens && u->images <= room.images && u->frames <= room.frames && !add_sample(w, source, k, s, &ignored)) return;
     }
 }
 
@@ -108,13 +143,6 @@ static void note_fault(struct row_slot *s, const struct image_rows_source *sourc
     }
 }
 
-static struct row_size size_of(const struct conversations *c, struct row_samples row)
-{
-    struct row_size sum = {0, 0};
-    for (uint32_t k = 0; k < row.n; k++) sum.tokens += c->used.at[row.at[k]].tokens, sum.images += c->used.at[row.at[k]].images;
-    return sum;
-}
-
 static void fill_row(void *thread, const void *from, uint64_t position, void *slot)
 {
     struct worker *w = thread;
@@ -122,18 +150,19 @@ static void fill_row(void *thread, const void *from, uint64_t position, void *sl
     struct row_slot *s = slot;
     struct error e;
     const struct row_samples row = conversations_samples(source->set, row_at(source, position));
-    s->out = (struct image_row){.position = position, .tokens = s->out.tokens, .pixels = s->pixels};
-    s->n = s->why.broken = 0;
+    s->out = (struct image_row){.position = position, .tokens = s->out.tokens, .pixels = s->pixels, .videos = s->videos};
+    s->n = s->why.broken = s->replaced = 0;
     s->seen = row.n;
     for (uint32_t k = 0; k < row.n; k++) {
         const enum data_fault fault = add_sample(w, source, row.at[k], s, &e);
         if (!fault) continue;
         note_fault(s, source, row.at[k], fault, &e);
         const struct row_size before = size_of(source->set, (struct row_samples){s->samples, s->n}), after = size_of(source->set, (struct row_samples){row.at + k + 1, row.n - k - 1});
-        const struct row_size room = {w->o.sequence - before.tokens - after.tokens, w->o.images - before.images - after.images};
+        const struct row_size room = {w->o.sequence - before.tokens - after.tokens, w->o.images - before.images - after.images, w->o.frames - before.frames - after.frames};
         if (!source->once) add_substitute(w, source, position, k, room, s);
     }
     memset(s->pixels + s->out.images * w->floats, 0, (w->o.images - s->out.images) * w->floats * sizeof *s->pixels);
+    memset(s->pixels + (w->o.images + s->out.frames) * w->floats, 0, (w->o.frames - s->out.frames) * w->floats * sizeof *s->pixels);
     conversations_fill(source->set, (struct row_samples){s->samples, s->n}, &s->out.tokens);
     s->rc = s->n || source->once ? PL_OK : PL_FAIL;
 }
@@ -191,6 +220,8 @@ int image_rows_next(struct image_rows *r, const struct image_row **out, struct e
     const bool whole = (s->out.position + 1) % conversations_count(source->set) == 0;
     *out = &s->out;
     source->counts.seen += s->seen;
+    if (s->replaced && !source->replaced) log_warn("%u frames of videos in row %llu cannot be decoded: each is replaced by the last good one before it", s->replaced, (unsigned long long)s->out.position);
+    source->replaced += s->replaced;
     if (s->why.broken) faults_count(&source->counts, &s->why, false, source->once ? "it is left out" : "another sample replaces it", "");
     if (conversations_check(source->set, e)) return e->code; /* no fault of this row */
     if (s->rc)

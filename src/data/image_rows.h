@@ -5,7 +5,7 @@
  *
  * An image that is missing or broken is a fault of its conversation. Another one that has room in the row replaces it, drawn by
  * seed and position, so that nothing else changes; if none that is drawn has room, the row is shorter. A source with `once`
- * (validation) leaves it out.
+ * (validation) leaves it out. A frame of a video that cannot be decoded is replaced by one beside it (video.h), and counted.
  *
  * All memory is one block of image_rows_bytes from the caller, plus the allocations of the image libraries (image_reader.h).
  */
@@ -18,7 +18,7 @@
 
 /* The options that determine the memory. */
 struct image_rows_options {
-    uint32_t sequence, images; /* room of a row */
+    uint32_t sequence, images, frames; /* room of a row */
     uint32_t threads, slots;   /* at least 2 slots: the caller holds one */
     struct image_reader_options reader;
 };
@@ -33,6 +33,7 @@ struct image_rows_source {
     bool once;             /* one pass over the rows, in their order, and no conversation is replaced */
     double max_bad;        /* largest share of broken conversations */
     struct loader_counts counts;
+    uint64_t replaced;     /* frames of videos that could not be decoded */
 };
 /* The conversations in the rows before a position: counts.seen of a resumed run. */
 uint64_t image_rows_seen(const struct image_rows_source *s, uint64_t position);
@@ -40,8 +41,10 @@ uint64_t image_rows_seen(const struct image_rows_source *s, uint64_t position);
 struct image_row {
     uint64_t position;
     struct token_row tokens;
-    const float *pixels;   /* [images][3][side][side]; zeros after the last image */
-    uint32_t images;
+    const float *pixels;   /* [options.images + options.frames][3][side][side]: images, then frames of videos; zeros after the last of each */
+    uint32_t images, frames;
+    const struct byte_range *videos; /* [n_videos] the tokens of videos, ascending: these take frames, and other image tokens images */
+    uint32_t n_videos;
 };
 
 /* Bytes of the block; depends only on the options. */

@@ -118,10 +118,15 @@ static int check_broken(const struct loader_source *s, const struct slot *slot, 
     return faults_check(&s->counts, s->max_bad, whole, LISTS, e);
 }
 
+int slot_count(struct loader_source *s, const struct slot *slot, struct error *e)
+{
+    count(s, slot);
+    return check_broken(s, slot, e);
+}
+
 int loader_next(struct loader *l, const struct loader_sample **out, struct error *e)
 {
     const struct slot *s = ring_next(l->ring);
-    count(l->source, s);
     *out = &s->out;
-    return check_broken(l->source, s, e);
+    return slot_count(l->source, s, e);
 }

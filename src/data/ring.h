@@ -10,9 +10,11 @@
  *     ring_next                           ascending positions, filled by any thread
  *
  * What a slot holds is a kind's own: an image with its masks (loader.h), a row of conversations with its
- * images (image_rows.h). A sample of several parts (a token row, images, masks) has a kind whose slot and whose
- * thread hold those of its parts, one after the other in memory (ring_carve), and whose fill calls theirs. A slot depends only
- * on source and position, so a resumed run needs one number.
+ * images (image_rows.h). A slot depends only on source and position, so a resumed run needs one number.
+ *
+ * A sample of several parts has a kind whose slot and whose thread hold those of the parts, one after the other in the block, and whose fill
+ * calls theirs. The parts that there are: token rows (token_row_place and conversations_fill of conversations.h), images for a
+ * tower (image_reader.h), an image with masks on its grid (fill.h); faults.h has what becomes of a sample whose part cannot be filled.
  */
 #ifndef RING_H
 #define RING_H

@@ -3,8 +3,8 @@
  *
  * Rows with the same room are a linked list. A bit for each room says whether its list has rows, and a
  * bit for each 64 of these whether any is set, so that the least room that is large enough is found in
- * a few words for any T. Rows with room for the same number of images have such lists of their own. Time
- * is that of sorting by length, which is counted, and of looking at each number of images.
+ * a few words for any T. Rows with room for the same numbers of images and of frames have such lists of their own. Time
+ * is that of sorting by length, which is counted, and of looking at each of these numbers.
  */
 #include "data/rows.h"
 
@@ -12,7 +12,7 @@
 
 enum { NONE = UINT32_MAX };
 
-/* The rows with room for a number of images, by their room for tokens. */
+/* The rows with room for a number of images and of frames, by their room for tokens. */
 struct rooms {
     uint64_t *bits, *summary;  /* NULL: there has been no such row */
     uint32_t words;
@@ -21,7 +21,7 @@ struct rooms {
 
 struct packing {
     struct row_size most;
-    struct rooms *rooms;       /* [most.images + 1] by room for images */
+    struct rooms *rooms;       /* [most.images + 1][most.frames + 1] by room for images and for frames */
     VEC(uint32_t) next;        /* by row */
 };
 
@@ -63,9 +63,11 @@ static void begin_rooms(struct rooms *r, uint32_t T)
     memset(r->head, 0xff, ((size_t)T + 1) * sizeof *r->head);
 }
 
+static struct rooms *rooms_of(const struct packing *p, uint32_t images, uint32_t frames) { return &p->rooms[(size_t)images * (p->most.frames + 1) + frames]; }
+
 static void put_row(struct packing *p, uint32_t row, struct row_size room)
 {
-    struct rooms *r = &p->rooms[room.images];
+    struct rooms *r = rooms_of(p, room.images, room.frames);
     if (!r->bits) begin_rooms(r, p->most.tokens);
     p->next.at[row] = r->head[room.tokens];
     r->head[room.tokens] = row;
@@ -74,21 +76,23 @@ static void put_row(struct packing *p, uint32_t row, struct row_size room)
 
 static uint32_t take_row(struct packing *p, struct row_size room)
 {
-    struct rooms *r = &p->rooms[room.images];
+    struct rooms *r = rooms_of(p, room.images, room.frames);
     const uint32_t row = r->head[room.tokens];
     r->head[room.tokens] = p->next.at[row];
     if (r->head[room.tokens] == NONE) clear_bit(r, room.tokens);
     return row;
 }
 
-/* The least room for tokens of a row that holds the sample, and of those the least for images. False: no row holds it. */
+/* The least room for tokens of a row that holds the sample, and of those the least for images, and then for frames. False: no row holds it. */
 static bool find_row(const struct packing *p, struct row_size sample, struct row_size *room)
 {
-    *room = (struct row_size){NONE, 0};
-    for (uint32_t images = sample.images; images <= p->most.images; images++) {
-        const uint32_t tokens = p->rooms[images].bits ? find_room(&p->rooms[images], sample.tokens) : NONE;
-        if (tokens < room->tokens) *room = (struct row_size){tokens, images};
-    }
+    *room = (struct row_size){NONE, 0, 0};
+    for (uint32_t images = sample.images; images <= p->most.images; images++)
+        for (uint32_t frames = sample.frames; frames <= p->most.frames; frames++) {
+            const struct rooms *r = rooms_of(p, images, frames);
+            const uint32_t tokens = r->bits ? find_room(r, sample.tokens) : NONE;
+            if (tokens < room->tokens) *room = (struct row_size){tokens, images, frames};
+        }
     return room->tokens != NONE;
 }
 
@@ -106,7 +110,8 @@ static uint32_t *sort_by_length(const struct row_size *sizes, uint32_t n, uint32
 /* row_of[i]: the row of sample i, numbered as they were begun. Returns the number of rows. */
 static uint32_t place(const struct row_size *sizes, uint32_t n, struct row_size most, uint32_t *row_of)
 {
-    struct packing p = {.most = most, .rooms = mem_alloc(((size_t)most.images + 1) * sizeof *p.rooms)};
+    const size_t lists = ((size_t)most.images + 1) * ((size_t)most.frames + 1);
+    struct packing p = {.most = most, .rooms = mem_alloc(lists * sizeof *p.rooms)};
     uint32_t *order = sort_by_length(sizes, n, most.tokens);
     for (uint32_t k = 0; k < n; k++) {
         const uint32_t i = order[k];
@@ -114,11 +119,11 @@ static uint32_t place(const struct row_size *sizes, uint32_t n, struct row_size 
         const bool found = find_row(&p, sizes[i], &room);
         const uint32_t row = found ? take_row(&p, room) : p.next.n;
         if (!found) vec_push(&p.next, NONE), room = most;
-        put_row(&p, row, (struct row_size){room.tokens - sizes[i].tokens, room.images - sizes[i].images});
+        put_row(&p, row, (struct row_size){room.tokens - sizes[i].tokens, room.images - sizes[i].images, room.frames - sizes[i].frames});
         row_of[i] = row;
     }
     const uint32_t rows = p.next.n;
-    for (uint32_t images = 0; images <= most.images; images++) mem_free(p.rooms[images].bits), mem_free(p.rooms[images].summary), mem_free(p.rooms[images].head);
+    for (size_t i = 0; i < lists; i++) mem_free(p.rooms[i].bits), mem_free(p.rooms[i].summary), mem_free(p.rooms[i].head);
     mem_free(p.rooms), mem_free(order);
     vec_free(&p.next);
     return rows;

@@ -79,13 +79,14 @@ void tokenized_free(struct tokenized *t)
     text_free(&t->text);
 }
 
-enum conversation_fault tokenize_images(const struct image_source *s, const struct conversation *c, struct bump *b, struct text_images *out, struct error *e)
+enum conversation_fault tokenize_images(const struct image_source *s, struct conversation *c, struct bump *b, struct text_images *out, struct error *e)
 {
+    const bool no_videos = c->videos && s && !s->videos.max_frames;
     if (c->media->count && !s) error_set(e, PL_USAGE, "it has images or videos (%.100s), and the model takes text alone", c->media->items[0]->text);
-    else if (c->videos) error_set(e, PL_USAGE, "it has a video, and the model takes images alone");
-    if (c->videos || (c->media->count && !s)) return SAMPLE_MEDIA;
+    else if (no_videos) error_set(e, PL_USAGE, "it has a video: set data.max_frames to train or evaluate on it; answers about videos are not generated");
+    if (no_videos || (c->media->count && !s)) return SAMPLE_MEDIA;
     if (!s) return SAMPLE_FINE;
-    const enum conversation_fault f = conversation_check_images(c, e);
+    const enum conversation_fault f = conversation_place_media(c, b, e);
     if (f) return f;
     struct image_tiles *tiles = bump_alloc(b, (c->media->count + 1) * sizeof *tiles);
     *out = (struct text_images){&s->text, tiles, c->media->count};

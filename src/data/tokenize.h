@@ -34,8 +34,8 @@ int tokenize_key(const struct tokenize_options *o, struct token_store_key *out, 
 /* Writes the store. */
 int tokenize_build(const struct tokenize_options *o, const struct token_store_key *key, const char *path, struct error *e);
 
-/* The images of a conversation; `s` NULL: the model takes text alone. `b` owns them. */
-enum conversation_fault tokenize_images(const struct image_source *s, const struct conversation *c, struct bump *b, struct text_images *out, struct error *e);
+/* The images and videos of a conversation, which are put into their order; `s` NULL: the model takes text alone. `b` owns them. */
+enum conversation_fault tokenize_images(const struct image_source *s, struct conversation *c, struct bump *b, struct text_images *out, struct error *e);
 
 /* One sample, for `inspect`: parses, reads and tokenizes the text of an object. `b` owns the values. */
 struct tokenized {

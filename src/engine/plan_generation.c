@@ -98,6 +98,7 @@ int run_plan_generation(struct run *r, struct settings s, const struct run_gener
     int n = 0;
     s.micro_batch = s.accumulation = s.head_chunks = 1; /* one text, and the head has one row of it; memory.micro_batch is for training */
     s.prompt_chunk = 1;
+    if (r->model.images && !config_technique(r->config, TECHNIQUE_encode)->chosen) s.encode = 1; /* a chunk of the prompt has few images */
     int rc = list_choices(r, s, o, choices, &n, e);
     if (rc) return rc;
     for (int i = 0; i < n; i++) {

@@ -77,6 +77,7 @@ struct run_generation {
     int64_t cache;
     int64_t prompt, answer;      /* tokens for which the plan's time is predicted */
     int64_t chunk;               /* tokens of a prompt that are processed at once; 0: the planner chooses */
+    int64_t images;              /* of a prompt that the vision tower gets, at most; 0: prompts are text alone */
 };
 
 /* Options of a command beyond the configuration. */

@@ -65,7 +65,8 @@ struct loader_options batch_loader(const struct config *c, const struct model *m
 
 struct mask_batches *mask_batches(const struct run *r) { return r->model.masks ? r->batches.feed : NULL; }
 struct ground_batches *ground_batches(const struct run *r) { return r->model.ground ? r->batches.feed : NULL; }
-struct image_batches *image_batches(const struct run *r) { return r->model.images ? r->batches.feed : NULL; }
+struct image_batches *image_batches(const struct run *r) { return r->model.images && !prs_model(&r->model) ? r->batches.feed : NULL; }
+struct prs_batches *prs_batches(const struct run *r) { return prs_model(&r->model) ? r->batches.feed : NULL; }
 
 int64_t batch_images(const struct config *c, int64_t features)
 {
@@ -93,6 +94,22 @@ struct mask_loss_options batch_loss(const struct config *c)
     };
 }
 
+static float given_or(const struct config *c, enum config_key key, double value, float usual) { return config_given(c, key) ? (float)value : usual; }
+
+/* A key that was given overrides binary cross-entropy + dice, and so does loss.preset. */
+void batch_prs(const struct config *c, struct prs_batch *out)
+{
+    struct mask_loss_options o = prs_usual_batch.loss;
+    if (config_given(c, KEY_loss_preset)) o = batch_loss(c);
+    o.iou = 0; /* its decoders predict no IoU */
+    out->loss = (struct mask_loss_options){
+        .focal = given_or(c, KEY_loss_focal, c->loss_focal, o.focal), .dice = given_or(c, KEY_loss_dice, c->loss_dice, o.dice),
+        .alpha = given_or(c, KEY_loss_alpha, c->loss_alpha, o.alpha), .gamma = given_or(c, KEY_loss_gamma, c->loss_gamma, o.gamma),
+        .smooth = given_or(c, KEY_loss_smooth, c->loss_smooth, o.smooth), .alpha_both = o.alpha_both && !config_given(c, KEY_loss_alpha)};
+    out->mask_weight = c->loss_masks;
+    out->text_weight = c->loss_text;
+}
+
 /* --- the description --------------------------------------------------------------------------- */
 
 /* Images with masks: their prompts, the loader and the stored embeddings that will be read. */
@@ -117,19 +134,21 @@ static int describe_images(const struct config *c, const struct model *m, bool t
 /* Rows of text with images. Without data, and without data.max_images, the model's default stays: an image a sample. */
 static int describe_image_rows(const struct config *c, const struct model *m, struct bump *memory, struct run_batches *out, struct error *e)
 {
-    const bool conversations = c->data_format == FORMAT_CONVERSATIONS, given = c->data_max_images >= 0;
+    const bool conversations = c->data_format == FORMAT_CONVERSATIONS, given = c->data_max_images >= 0 || c->data_max_frames, room = conversations || (given && !c->data_train.n);
     struct image_batches *b = bump_alloc(memory, sizeof *b);
-    *b = (struct image_batches){.batch.images = m->images->single ? 1 : conversations || (given && !c->data_train.n) ? batch_images(c, m->images->features) : 0};
-    if (m->images->single && given && c->data_max_images != 1) {
-        error_set(e, PL_USAGE, "data.max_images is %" PRId64 ", and a %s takes one image a row: leave it out", c->data_max_images, m->family->model_type);
-        return config_at_key(c, KEY_data_max_images, e);
+    *b = (struct image_batches){.batch = {.images = m->images->single ? 1 : room ? batch_images(c, m->images->features) : 0, .frames = room && !m->images->single ? c->data_max_frames : 0}};
+    if (m->images->single && (c->data_max_frames || (c->data_max_images >= 0 && c->data_max_images != 1))) {
+        const enum config_key key = c->data_max_frames ? KEY_data_max_frames : KEY_data_max_images;
+        error_set(e, PL_USAGE, "%s is %" PRId64 ", and a %s takes one image a row: leave it out", config_key_name(key), c->data_max_frames ? c->data_max_frames : c->data_max_images, m->family->model_type);
+        return config_at_key(c, key, e);
     }
     if (m->images->single && !conversations && c->data_train.n) return error_set(e, PL_USAGE, "a %s takes conversations with images: set data.format to conversations", m->family->model_type);
     out->feed = b;
+    if (b->batch.frames && images_frame_tokens(m, c->data_tokens_per_frame, &b->batch.tokens_per_frame, e)) return config_at_key(c, KEY_data_tokens_per_frame, e);
     if (conversations || given || c->data_train.n) out->own = &b->batch;
-    if (!conversations || !b->batch.images) return PL_OK;
-    b->rows = (struct image_rows_options){.sequence = (uint32_t)c->data_sequence, .images = (uint32_t)b->batch.images, .threads = (uint32_t)c->data_threads, .slots = slots_of(c),
-                                          .reader = {.range = feed_range(c), .room = room_of(c)}};
+    if (!conversations || !(b->batch.images + b->batch.frames)) return PL_OK;
+    b->rows = (struct image_rows_options){.sequence = (uint32_t)c->data_sequence, .images = (uint32_t)b->batch.images, .frames = (uint32_t)b->batch.frames, .threads = (uint32_t)c->data_threads,
+                                          .slots = slots_of(c), .reader = {.range = feed_range(c), .room = room_of(c), .fps = c->data_fps, .max_frames = (uint32_t)c->data_max_frames}};
     if (image_source_processor(&b->rows.reader.processor, m, e)) return e->code;
     out->loader_bytes = image_rows_bytes(&b->rows);
     return PL_OK;
@@ -164,9 +183,51 @@ static int describe_ground(const struct config *c, const struct model *m, struct
     return PL_OK;
 }
 
+/* What moves an image makes its question about another place. */
+static int refuse_augmentation(const struct config *c, struct error *e)
+{
+    static const enum config_key keys[] = {KEY_data_flip, KEY_data_scale, KEY_data_crop};
+    const bool given[] = {c->data_flip > 0, c->data_scale < 1, c->data_crop < 1};
+    for (size_t i = 0; i < COUNT(keys); i++)
+        if (given[i]) {
+            error_set(e, PL_USAGE, "%s is given: questions and answers name places in the image, so that it must stay as it is", config_key_name(keys[i]));
+            return config_at_key(c, keys[i], e);
+        }
+    return PL_OK;
+}
+
+/* Tables of images, masks, questions and answers. Without data one such sample is planned. */
+static int describe_questions(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory, struct run_batches *out, struct error *e)
+{
+    const struct prs_model *x = prs_model(m);
+    struct prs_batches *b = bump_alloc(memory, sizeof *b);
+    *b = (struct prs_batches){.batch = prs_usual_batch};
+    batch_prs(c, &b->batch);
+    b->batch.drops = o->train;
+    b->batch.statistics = o->evaluate;
+    out->own = &b->batch;
+    out->feed = b;
+    out->few_labels = true;
+    if (c->data_format != FORMAT_CSV && (c->data_train.n || !config_tokens(c)))
+        return error_set(e, PL_USAGE, "data.format is %s, and a prs_med reads tables with questions and answers; set data.format to csv", batch_format(c));
+    if (c->data_image_size && c->data_image_size != x->image) {
+        error_set(e, PL_USAGE, "data.image_size is %lld, and this model takes images of %lld pixels (tinysam_config)", (long long)c->data_image_size, (long long)x->image);
+        return config_at_key(c, KEY_data_image_size, e);
+    }
+    if (refuse_augmentation(c, e)) return e->code;
+    if (c->data_format != FORMAT_CSV) return PL_OK;
+    b->rows = (struct question_rows_options){.sequence = (uint32_t)c->data_sequence, .reader = {.range = feed_range(c), .room = room_of(c)},
+                                             .masks = {.side = (uint32_t)x->image, .cells = (uint32_t)x->mask, .masks = 1, .threads = (uint32_t)c->data_threads, .slots = slots_of(c), .room = room_of(c)}};
+    const struct model llava = prs_text_model(m);
+    if (image_source_processor(&b->rows.reader.processor, &llava, e)) return e->code;
+    out->loader_bytes = question_rows_bytes(&b->rows);
+    return PL_OK;
+}
+
 int feed_describe(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory, struct run_batches *out, struct error *e)
 {
     char takes[256];
+    if (prs_model(m)) return describe_questions(c, m, o, memory, out, e);
     /* Calibration plans a mask model without data; with a configuration file the data format
      * must fit the model. */
     if (m->ground) return describe_ground(c, m, memory, out, e);

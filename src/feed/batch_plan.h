@@ -10,10 +10,12 @@
 #include "data/image_rows.h"
 #include "data/loader.h"
 #include "data/packed.h"
+#include "data/question_rows.h"
 #include "engine/run.h"
 #include "models/images.h"
 #include "models/grounding.h"
 #include "models/masks.h"
+#include "models/prs_med.h"
 
 /* Points of the first prompt of a mask: a point and a filler, or two corners. Every later round adds
  * one point. */
@@ -33,7 +35,7 @@ struct mask_batches *mask_batches(const struct run *r);
 /* What a run of a model that takes images among its tokens has beyond other runs of text (run_batches.feed). */
 struct image_batches {
     struct image_batch batch;       /* batch.own */
-    struct image_rows_options rows; /* with batch.images > 0 and conversations as data */
+    struct image_rows_options rows; /* with room for images or frames, and conversations as data */
     struct image_rows *loader;      /* in run_loader_memory, while a feed of it is open; training and validation share it */
 };
 /* NULL: not such a run. */
@@ -50,8 +52,18 @@ struct ground_batches {
 /* NULL: not such a run. */
 struct ground_batches *ground_batches(const struct run *r);
 
-/* The mask loss of a configuration. */
+/* What a run of PRS-Med has beyond other runs (run_batches.feed). */
+struct prs_batches {
+    struct prs_batch batch;            /* batch.own */
+    struct question_rows_options rows; /* with a table as data */
+    struct question_rows *loader;      /* in run_loader_memory, while a feed of it is open; training and validation share it */
+};
+/* NULL: not such a run. */
+struct prs_batches *prs_batches(const struct run *r);
+
+/* The mask loss of a configuration; for PRS-Med its losses and their weights. */
 struct mask_loss_options batch_loss(const struct config *c);
+void batch_prs(const struct config *c, struct prs_batch *out);
 /* The loader of images with masks. */
 struct loader_options batch_loader(const struct config *c, const struct model *m, const struct packed_embeddings *x);
 /* The value of data.format. */

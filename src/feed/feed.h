@@ -119,6 +119,11 @@ uint64_t feed_sample(const struct feed *f, uint64_t position);
 /* Opens the images of a configuration without a feed, for inspection. The caller calls
  * dataset_close. */
 int feed_open_dataset(struct dataset **set, const struct config *c, enum feed_role role, struct error *e);
+/* The same with questions and answers: rows of tables without them are left out. */
+int feed_open_questions(struct dataset **set, const struct config *c, enum feed_role role, struct error *e);
+/* The samples of a dataset, in the configuration's order. */
+struct loader_source;
+struct loader_source feed_source(const struct config *c, const struct dataset *set, enum feed_role role);
 /* The range of the configuration's keys for images of 16 bits. */
 struct pixel_range;
 struct pixel_range feed_range(const struct config *c);
@@ -131,6 +136,7 @@ int feed_try_images(const struct config *c, const struct model *m, enum feed_rol
 /* The dataset that the feed reads; NULL: the data are not images. */
 const struct dataset *feed_dataset(const struct feed *f);
 
-extern const struct feed_ops tokens_feed, conversations_feed, masks_feed, grounding_feed;
+extern const struct feed_ops tokens_feed, conversations_feed, masks_feed, questions_feed, grounding_feed;
+const struct dataset *question_dataset(const struct feed *f);
 
 #endif

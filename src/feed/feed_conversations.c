@@ -57,7 +57,7 @@ static int check_model(const struct run *r, struct error *e)
 static struct image_batches *images_of(const struct run *r)
 {
     struct image_batches *b = image_batches(r);
-    return b && b->batch.images ? b : NULL;
+    return b && b->batch.images + b->batch.frames ? b : NULL;
 }
 
 static int conversation_open(struct feed *f, struct run *r, enum feed_role role, struct error *e)
@@ -76,10 +76,12 @@ static int conversation_open(struct feed *f, struct run *r, enum feed_role role,
 /* Rows with room for fewer images may do: then memory is planned for images that rarely come. */
 static void report_images(const char *key, const struct conversations *c)
 {
-    const uint32_t most = c->o.images.most;
+    const uint32_t most = c->o.images.most, frames = c->o.images.most_frames;
+    if (frames)
+        log_note("%s: %" PRIu64 " frames of videos, %.2f a row of at most %u (data.max_frames)", key, c->frames, (double)c->frames / (double)c->rows.n, frames);
     const double mean = (double)c->images / (double)c->rows.n;
     if (!most) return;
-    if (!c->images) log_note("%s: no conversation has an image; with data.max_images: 0 the vision tower does not run", key);
+    if (!c->images) log_note("%s: no conversation has an image; with data.max_images: 0 %s", key, frames ? "the run takes less memory" : "the vision tower does not run");
     else
         log_note("%s: %" PRIu64 " images, %.2f a row of at most %u (data.max_images); %.1f %% of their slots are filled%s", key, c->images, mean, most, 100 * mean / most,
                  mean < 0.8 * most - 1 ? "; a smaller data.max_images takes less memory" : "");
@@ -104,7 +106,7 @@ static void prepare_images(struct feed *f)
     struct conversation_feed *s = f->state;
     s->rows = (struct image_rows_source){.set = &s->set, .files = s->files, .seed = (uint64_t)c->train_seed, .shuffle = c->data_shuffle, .once = f->role == FEED_VALIDATION, .max_bad = c->data_max_bad};
     s->index = mem_alloc((size_t)s->set.o.sequence * sizeof *s->index);
-    s->pixels = s->images->rows.images * image_reader_floats(&s->images->rows.reader) * sizeof(float);
+    s->pixels = (s->images->rows.images + s->images->rows.frames) * image_reader_floats(&s->images->rows.reader) * sizeof(float);
 }
 
 static int conversation_prepare(struct feed *f, struct run *r, const char *folder, struct error *e)
@@ -142,14 +144,26 @@ static int conversation_start(struct feed *f, struct run *r, struct error *e)
     return rc;
 }
 
-/* Writes row i of the batch, at this position. `pixels` NULL: it has no image, and the old bytes stay. */
-static int put_row(struct conversation_feed *s, struct run *r, int64_t i, uint64_t position, struct token_row *row, const float *pixels, struct error *e)
+/* The features of a row's image tokens: those of images, and in videos those of frames, which follow them. */
+static void index_row(struct conversation_feed *s, const struct model *m, int32_t *ids, const struct image_row *x)
+{
+    int64_t image = 0, frame = s->images->batch.images * m->images->features, at = 0;
+    for (uint32_t k = 0; x && k < x->n_videos; k++) {
+        const struct byte_range v = x->videos[k];
+        image_index(m, ids + at, v.begin - at, &image, s->index + at);
+        image_index(m, ids + v.begin, v.end - v.begin, &frame, s->index + v.begin);
+        at = v.end;
+    }
+    image_index(m, ids + at, s->set.o.sequence - at, &image, s->index + at);
+}
+
+/* Writes row i of the batch, at this position. `pixels` NULL: it has no image, and the old bytes stay. `x` NULL: it has no video. */
+static int put_row(struct conversation_feed *s, struct run *r, int64_t i, uint64_t position, struct token_row *row, const float *pixels, const struct image_row *x, struct error *e)
 {
     const uint64_t T = (uint64_t)s->set.o.sequence;
-    int64_t next = 0;
     int rc = PL_OK;
     if (s->images) {
-        image_index(&r->model, row->ids, (int64_t)T, &next, s->index);
+        index_row(s, &r->model, row->ids, x);
         rc = run_write_input(r, "image_index", i, s->index, T * sizeof *s->index, e);
         if (!rc && pixels) rc = run_write_input(r, "pixel_values", i, pixels, s->pixels, e);
         if (!rc && s->allocation) rc = allocation_put(s->allocation, r, i, position, row, s->index, pixels, e);
@@ -169,12 +183,12 @@ static int put_image_rows(struct feed *f, struct run *r, uint64_t position, int6
     if (f->role == FEED_VALIDATION && !position) s->rows.counts = (struct loader_counts){0};
     if (samples && !image_rows_at(loader, &s->rows, position)) image_rows_seek(loader, &s->rows, position);
     for (int64_t i = 0; i < rows && !rc; i++) {
-        const struct image_row *x;
+        const struct image_row *x = NULL;
         struct token_row row = s->row;
         if (i < samples && (rc = image_rows_next(loader, &x, e))) break;
         if (i < samples) row = x->tokens, pixels = x->pixels;
         else conversations_pad(&s->set, &row);
-        rc = put_row(s, r, i, position + (uint64_t)i, &row, pixels, e);
+        rc = put_row(s, r, i, position + (uint64_t)i, &row, pixels, x, e);
         out->count[0] += row.labelled;
         out->units += row.tokens;
     }
@@ -191,7 +205,7 @@ static int conversation_put(struct feed *f, struct run *r, uint64_t position, in
     for (int64_t i = 0; i < rows && !rc; i++) {
         if (i < samples) rc = conversations_read(&s->set, feed_sample(f, position + (uint64_t)i), &s->row, e);
         else conversations_pad(&s->set, &s->row);
-        if (!rc) rc = put_row(s, r, i, position + (uint64_t)i, &s->row, NULL, e);
+        if (!rc) rc = put_row(s, r, i, position + (uint64_t)i, &s->row, NULL, NULL, e);
         out->count[0] += s->row.labelled;
         out->units += s->row.tokens;
     }

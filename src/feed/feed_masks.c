@@ -67,7 +67,7 @@ static struct dataset_options dataset_options(const struct config *c, enum feed_
                   .seed = (uint64_t)c->data_split_seed}};
 }
 
-static struct loader_source make_source(const struct config *c, const struct dataset *set, enum feed_role role)
+struct loader_source feed_source(const struct config *c, const struct dataset *set, enum feed_role role)
 {
     struct loader_source s = {
         .set = set, .seed = (uint64_t)c->train_seed, .shuffle = c->data_shuffle, .once = role == FEED_VALIDATION,
@@ -104,14 +104,19 @@ static void decide_as_training(const struct config *c, struct dataset_options *d
     dataset_close(set);
 }
 
-int feed_open_dataset(struct dataset **set, const struct config *c, enum feed_role role, struct error *e)
+static int open_set(struct dataset **set, const struct config *c, enum feed_role role, bool texts, struct error *e)
 {
     struct dataset_options d = dataset_options(c, role);
+    d.texts = texts;
+    if (texts && d.labels == LABELS_AUTO) d.labels = LABELS_BINARY; /* one mask for a question */
     const bool labels = (c->data_format == FORMAT_PAIRS || c->data_format == FORMAT_CSV) && d.labels == LABELS_AUTO;
     if (role == FEED_VALIDATION && c->data_validation.n && c->data_train.n && c->data_format != FORMAT_PACKED && (labels || d.range.kind == RANGE_AUTO))
         decide_as_training(c, &d);
     return dataset_open(set, &d, e);
 }
+
+int feed_open_dataset(struct dataset **set, const struct config *c, enum feed_role role, struct error *e) { return open_set(set, c, role, false, e); }
+int feed_open_questions(struct dataset **set, const struct config *c, enum feed_role role, struct error *e) { return open_set(set, c, role, true, e); }
 
 void feed_resolve(const struct feed *f, struct config *c)
 {
@@ -159,7 +164,7 @@ int feed_try_images(const struct config *c, const struct model *m, enum feed_rol
     struct loader_options o = batch_loader(c, m, &none);
     int rc = feed_open_dataset(&set, c, role, e);
     if (rc) return rc;
-    struct loader_source s = make_source(c, set, role);
+    struct loader_source s = feed_source(c, set, role);
     s.shuffle = true, s.once = s.interior = false, s.max_bad = 1, s.quiet = true, s.augment = (struct loader_augment){0};
     char *memory = mem_alloc(loader_bytes(&o) + 64);
     rc = loader_open(&l, &o, memory + (64 - (uintptr_t)memory % 64) % 64, e);
@@ -189,7 +194,7 @@ static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct 
     set->from_embeddings = batches->embeddings.type;
     struct mask_feed *m = mem_alloc(sizeof *m);
     size_t M = (size_t)c->data_max_masks;
-    *m = (struct mask_feed){.batches = batches, .set = set, .source = make_source(c, set, role), .o = batch_loader(c, &r->model, &batches->embeddings),
+    *m = (struct mask_feed){.batches = batches, .set = set, .source = feed_source(c, set, role), .o = batch_loader(c, &r->model, &batches->embeddings),
                             .P = FIRST_SLOTS + c->prompts_iterations - 1};
     m->prompts = (struct first_prompts){.side = m->o.side, .cells = m->o.cells, .masks = m->o.masks, .key = random_key((uint64_t)c->train_seed, "first prompts"),
                                         .box = c->prompts_box, .jitter = c->prompts_jitter};
@@ -235,6 +240,7 @@ static void mask_close(struct feed *f)
 
 const struct dataset *feed_dataset(const struct feed *f)
 {
+    if (f->ops == &questions_feed) return question_dataset(f);
     return f->ops == &masks_feed ? ((const struct mask_feed *)f->state)->set : NULL;
 }
 

@@ -61,6 +61,8 @@ static int open_images(struct text_source *s, const struct config *c, enum feed_
     int rc = text_images_where(c, role, &where, e);
     if (!rc && image_source_open(&s->images, m, s->tokenizer, s->template, where.at, e)) rc = c->data_images && !s->images.files ? error_prepend(e, "data.images") : e->code;
     text_free(&where);
+    const struct video_options videos = {.fps = c->data_fps, .max_frames = (uint32_t)c->data_max_frames};
+    if (!rc && videos.max_frames && image_source_take_videos(&s->images, m, &videos, c->data_tokens_per_frame, e)) rc = config_at_key(c, KEY_data_max_frames, e);
     s->options.images = &s->images;
     return rc;
 }
@@ -117,7 +119,8 @@ static struct image_rule image_rule(const struct config *c, const struct text_so
 {
     const struct image_text *x = &s->images.text;
     if (!x->features) return (struct image_rule){0};
-    return (struct image_rule){.token = x->token, .features = x->features, .most = (uint32_t)batch_images(c, x->features), .too_many = (enum too_many)c->data_too_many_images};
+    return (struct image_rule){.token = x->token, .features = x->features, .most = (uint32_t)batch_images(c, x->features), .frame_features = x->frame_features,
+                               .most_frames = (uint32_t)c->data_max_frames, .too_many = (enum too_many)c->data_too_many_images};
 }
 
 struct conversations_options text_rows(const struct config *c, const struct text_source *s, enum feed_role role, int64_t vocabulary)

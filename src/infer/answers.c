@@ -3,12 +3,17 @@
  */
 #include "infer/answers.h"
 
-int answers_open(struct held_out *h, const struct config *c, uint64_t most, int64_t longest, struct error *e)
+#include "feed/text_source.h"
+
+int answers_open(struct held_out *h, const struct config *c, const struct question_limits *most, struct error *e)
 {
+    struct text where = {0};
     *h = (struct held_out){0};
     int rc = generation_config_read(&h->folder, c->model_path, e);
-    if (!rc) rc = prompts_open(&h->prompts, c, e);
-    if (!rc) rc = questions_read(&h->questions, c, &h->prompts, most, longest, e);
+    if (!rc) rc = text_images_where(c, FEED_VALIDATION, &where, e);
+    if (!rc) rc = prompts_open(&h->prompts, c, where.at, e);
+    if (!rc) rc = questions_read(&h->questions, c, &h->prompts, most, e);
+    text_free(&where);
     if (rc) return rc;
     const int32_t eos = tokenizer_eos(h->prompts.tokenizer); /* the end of a turn in many templates */
     if (eos >= 0) vec_push(&h->folder.eos, eos);
@@ -25,7 +30,7 @@ void answers_close(struct held_out *h)
 struct generate_options answers_options(const struct held_out *h, int64_t tokens)
 {
     return (struct generate_options){.sampling = {.top_p = 1, .repetition_penalty = 1}, .most = tokens, .ends = h->folder.eos.at, .n_ends = h->folder.eos.n,
-                                     .tokenizer = h->prompts.tokenizer};
+                                     .tokenizer = h->prompts.tokenizer, .images = h->prompts.has_images ? &h->prompts.images : NULL};
 }
 
 void answers_put_scores(struct json_writer *w, const struct text_scores *s)
@@ -45,6 +50,10 @@ void answers_put_line(struct text *out, const struct held_out *h, uint32_t file,
     json_begin_map(&w, NULL);
     json_put_string(&w, "file", q->files.at[file]);
     json_put_uint(&w, "line", q->asked.at[number].line);
+    const struct prompt *p = &q->at.at[number].prompt;
+    if (p->n_images) json_begin_list(&w, "images");
+    for (uint32_t k = 0; k < p->n_images; k++) json_put_string(&w, NULL, p->images[k]);
+    if (p->n_images) json_end(&w);
     json_put_value(&w, "prompt", q->asked.at[number].prompt);
     json_put_bytes(&w, "answer", a->text.n ? a->text.at : "", a->text.n);
     json_put_string(&w, "reference", q->at.at[number].reference);

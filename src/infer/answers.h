@@ -1,7 +1,7 @@
 /*
  * answers.h: held-out prompts with all that is needed to answer them, and answers with their scores as JSON.
  *
- *     answers_open(&h, &config, most, longest, &error)     tokenizer, template, prompts, tokens that end an answer
+ *     answers_open(&h, &config, &limits, &error)           tokenizer, template, prompts, tokens that end an answer
  *     answers_options(&h, tokens)                          greedy answers of at most so many tokens
  *     answers_close(&h)
  */
@@ -18,8 +18,8 @@ struct held_out {
     struct questions questions;
 };
 
-/* `most` and `longest` as in questions_read. answers_close is called in any case. */
-int answers_open(struct held_out *h, const struct config *c, uint64_t most, int64_t longest, struct error *e);
+/* `most` as in questions_read. answers_close is called in any case. */
+int answers_open(struct held_out *h, const struct config *c, const struct question_limits *most, struct error *e);
 void answers_close(struct held_out *h);
 /* Points into `h`. */
 struct generate_options answers_options(const struct held_out *h, int64_t tokens);

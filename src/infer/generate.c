@@ -120,19 +120,35 @@ static int answer_tokens(struct generate *g, struct growing *t, struct answer *o
     }
 }
 
-int generate_answer(struct generate *g, const int32_t *prompt, int64_t n, struct answer *out, struct error *e)
+/* Each feature of an image has its token in the prompt. */
+static int check_images(const struct generate *g, const struct prompt *p, struct error *e)
+{
+    const struct generator *a = g->generator;
+    const struct image_model *m = a->run->model.images;
+    int64_t tokens = 0;
+    for (int64_t i = 0; i < p->n && p->n_images; i++) tokens += p->ids[i] == m->token;
+    if (!p->n_images || tokens == a->images * m->features) return PL_OK;
+    return error_set(e, PL_USAGE, "the prompt has %lld image tokens (id %d), and its images need %lld: %lld for each of %lld %s", (long long)tokens, m->token,
+                     (long long)(a->images * m->features), (long long)m->features, (long long)a->images, m->layout == IMAGE_AS_TILES ? "tiles and images" : "images");
+}
+
+int generate_answer(struct generate *g, const struct prompt *prompt, struct answer *out, struct error *e)
 {
     const struct tokenizer *tokenizer = g->options.tokenizer;
+    const int64_t vocabulary = g->generator->run->model.vocabulary;
     struct growing t = {.o = &g->options, .text = &out->text};
     out->ids.n = 0;
     out->text.n = 0;
-    if (!n) return error_set(e, PL_USAGE, "the prompt has no tokens");
+    if (!prompt->n) return error_set(e, PL_USAGE, "the prompt has no tokens");
     generator_begin(g->generator);
     sampler_begin(&g->sampler);
     const double start = clock_seconds();
-    int rc = generator_put(g->generator, prompt, n, e);
+    int rc = generator_images(g->generator, g->options.images, prompt->images, prompt->n_images, e);
+    if (!rc) rc = check_images(g, prompt, e);
+    if (!rc) rc = generator_put(g->generator, prompt->ids, prompt->n, e);
     const double between = clock_seconds();
-    for (int64_t i = 0; i < n && !rc; i++) sampler_see(&g->sampler, prompt[i]);
+    for (int64_t i = 0; i < prompt->n && !rc; i++)
+        if (prompt->ids[i] >= 0 && prompt->ids[i] < vocabulary) sampler_see(&g->sampler, prompt->ids[i]);
     if (rc) return rc;
     t.stream = tokenizer ? token_stream_begin(tokenizer, true) : NULL;
     rc = answer_tokens(g, &t, out, e);
@@ -149,7 +165,7 @@ int generate_score(struct generate *g, const struct question *questions, uint32_
     int rc = PL_OK;
     CHECK(g->options.tokenizer, "scores are of texts");
     for (uint32_t i = 0; i < n && !rc; i++) {
-        rc = generate_answer(g, questions[i].prompt, questions[i].n, &a, e);
+        rc = generate_answer(g, &questions[i].prompt, &a, e);
         if (rc) break;
         text_scores_add(scores, a.text.at, questions[i].reference);
         if (each) each(to, i, &a);

@@ -3,7 +3,7 @@
  * long enough.
  *
  *     generate_open(&g, &generator, &options)
- *     generate_answer(&g, ids, n, &answer, &error)     any number of times
+ *     generate_answer(&g, &prompt, &answer, &error)    any number of times
  *     generate_close(&g)
  */
 #ifndef GENERATE_H
@@ -14,11 +14,19 @@
 #include "infer/text_scores.h"
 #include "text/tokenizer/tokenizer.h"
 
+struct prompt {
+    const int32_t *ids;
+    int64_t n;
+    char *const *images;          /* what its image tokens stand for: references, in their order */
+    uint32_t n_images;
+};
+
 struct generate_options {
     struct sampling sampling;
     int64_t most;                 /* tokens of an answer, at most */
     const int32_t *ends;          /* tokens that end an answer, such as EOS */
     uint32_t n_ends;
+    const struct image_source *images; /* of prompts with images; NULL: there are none */
     const struct tokenizer *tokenizer; /* NULL: answers are ids alone, and there are no stop strings */
     char *const *stops;           /* texts that end an answer, none empty */
     uint32_t n_stops;
@@ -49,14 +57,13 @@ struct generate {
 /* `generator` is started; what `options` points to is valid until generate_close. */
 void generate_open(struct generate *g, struct generator *generator, const struct generate_options *options);
 void generate_close(struct generate *g);
-/* Replaces what is in `out`. PL_USAGE: an id beyond the vocabulary, or a prompt that leaves no room in the
- * cache. */
-int generate_answer(struct generate *g, const int32_t *prompt, int64_t n, struct answer *out, struct error *e);
+/* Replaces what is in `out`. PL_USAGE: an id beyond the vocabulary, a prompt that leaves no room in the cache, or an image that is
+ * missing or broken. */
+int generate_answer(struct generate *g, const struct prompt *prompt, struct answer *out, struct error *e);
 
 /* Answers prompts one after another and scores them against their references. */
 struct question {
-    const int32_t *prompt;
-    int64_t n;
+    struct prompt prompt;
     const char *reference;
 };
 /* `each`, unless NULL, gets every answer. */

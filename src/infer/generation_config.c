@@ -11,13 +11,13 @@
 
 enum { LIMIT = 64 << 20 }; /* bytes of a configuration file */
 
-/* What config.json means where it has no eos_token_id: LlamaConfig and MistralConfig have a default. */
+/* What a configuration means where it has no eos_token_id: LlamaConfig and MistralConfig have a default, and LLaVA's original ones are these. */
 static void default_eos(struct generation_config *g, const struct value *v)
 {
     const char *type = "";
     struct error ignored;
     if (value_opt_string(v, "model_type", &type, &ignored)) return;
-    if (!strcmp(type, "llama") || !strcmp(type, "mistral")) vec_push(&g->eos, 2);
+    if (!strcmp(type, "llama") || !strcmp(type, "mistral") || !strcmp(type, "llava_llama") || !strcmp(type, "llava_mistral")) vec_push(&g->eos, 2);
 }
 
 static int read_eos(struct generation_config *g, const struct value *v, struct error *e)
@@ -63,7 +63,10 @@ static int read_file(struct generation_config *g, const char *folder, const char
         rc = value_as_map(v, "the file", e);
         if (!rc && all) rc = read_sampling(g, v, e);
         if (!rc && !g->has_eos) rc = read_eos(g, v, e);
-        if (!rc && !g->has_eos && !all) default_eos(g, v);
+        const struct value *text = rc ? NULL : value_get(v, "text_config"); /* of a model of images and text */
+        if (text && text->kind != VALUE_MAP) text = NULL;
+        if (text && !all && !g->has_eos) rc = read_eos(g, text, e);
+        if (!rc && !g->has_eos && !all) default_eos(g, text ? text : v);
         if (rc) error_prepend(e, "%s", path);
     }
     bump_free(&b);

@@ -26,11 +26,13 @@ static int check_model(const struct config *c, struct error *e)
 int generator_plan(struct generator *a, const struct config *c, const struct run_generation *o, struct error *e)
 {
     memset(a, 0, sizeof *a);
-    const struct run_options options = {.forward = true, .B = 1, .T = 1, .generate = o};
+    const struct image_batch images = {.images = o->images};
+    const struct run_options options = {.forward = true, .B = 1, .T = 1, .generate = o, .own = o->images ? &images : NULL, .own_bytes = sizeof images};
     int rc = check_model(c, e);
     a->run = &a->own;
     if (!rc) rc = run_plan(&a->own, c, &options, e);
     a->cache = o->cache;
+    a->room = o->images;
     a->chunk = a->own.plan.settings.prompt_chunk;
     return rc;
 }
@@ -61,7 +63,7 @@ static void open_buffers(struct generator *a)
     }
     a->logits = mem_alloc(V * sizeof *a->logits);
     a->raw = mem_alloc(tensor_bytes(tensor_at(&r->graph, a->output[PROGRAM_NEXT])));
-    a->inputs = mem_alloc((size_t)a->chunk * 2 * sizeof *a->inputs);
+    a->inputs = mem_alloc((size_t)max_i64(a->chunk, 1) * 2 * sizeof *a->inputs);
 }
 
 int generator_start(struct generator *a, struct error *e)
@@ -75,7 +77,8 @@ int generator_start(struct generator *a, struct error *e)
 void generator_join(struct generator *a, struct run *r)
 {
     CHECK(r->answers, "the run has no programs that generate");
-    *a = (struct generator){.run = r, .cache = r->batch.cache, .chunk = r->prompt_chunk};
+    const struct image_batch *images = r->model.images ? r->batch.own : NULL;
+    *a = (struct generator){.run = r, .cache = r->batch.cache, .chunk = r->prompt_chunk, .room = images ? images->images : 0};
     open_buffers(a);
 }
 
@@ -99,19 +102,57 @@ uint64_t generator_cache_bytes(const struct generator *a) { return plan_cache_by
 
 /* --- running ------------------------------------------------------------------------------------- */
 
-void generator_begin(struct generator *a) { a->length = 0; }
+void generator_begin(struct generator *a) { a->length = a->images = a->feature = 0; }
+
+int generator_images(struct generator *a, const struct image_source *s, char *const *references, uint32_t n, struct error *e)
+{
+    const struct model *m = &a->run->model;
+    const uint64_t bytes = n ? (uint64_t)(m->images->channels * m->image * m->image) * sizeof(float) : 0;
+    int rc = PL_OK;
+    CHECK(!a->length, "images come first");
+    if (n && m->images->channels != 3) return error_set(e, PL_USAGE, "the vision tower takes images of %lld channels, and files have 3", (long long)m->images->channels);
+    for (uint32_t i = 0; i < n && !rc; i++) {
+        struct image_pixels x;
+        if ((rc = image_source_read(s, references[i], &x, e))) break;
+        if (a->images + x.count > a->room)
+            rc = error_set(e, PL_USAGE, "the text has more than %lld images or tiles, for which memory is planned", (long long)a->room);
+        if (!rc) rc = run_write_bytes(a->run, "pixel_values", (uint64_t)a->images * bytes, x.values, x.count * bytes, e);
+        a->images += x.count;
+        mem_free(x.values);
+    }
+    return rc;
+}
+
+/* Whether an id stands for a feature of an image. After the last feature it is a token like any other. */
+static bool is_image(const struct generator *a, int32_t id, int64_t feature)
+{
+    const struct image_model *m = a->run->model.images;
+    return a->images && id == m->token && feature < a->images * m->features;
+}
 
 static int put_input(struct generator *a, const char *name, int64_t n, struct error *e)
 {
     return run_write_bytes(a->run, name, 0, a->inputs, (uint64_t)n * sizeof *a->inputs, e);
 }
 
+/* Which features the tokens stand for; text without images has none, whatever its ids are. */
+static int put_index(struct generator *a, int32_t *ids, int64_t n, int64_t T, struct error *e)
+{
+    int32_t *index = ids + T;
+    for (int64_t t = 0; t < T; t++) index[t] = -1;
+    if (a->images) image_index(&a->run->model, ids, n, &a->feature, index);
+    return run_write_bytes(a->run, "image_index", 0, index, (uint64_t)T * sizeof *index, e);
+}
+
 /* Runs a program of T tokens on the next n of the text. */
 static int run_tokens(struct generator *a, enum program p, int64_t T, const int32_t *ids, int64_t n, struct error *e)
 {
+    struct run_input image_tokens;
     int32_t *x = a->inputs;
+    int rc = PL_OK;
     for (int64_t t = 0; t < T; t++) x[t] = t < n ? ids[t] : 0;
-    int rc = put_input(a, "input_ids", T, e);
+    if (p == PROGRAM_PROMPT && run_input(a->run, "image_index", &image_tokens)) rc = put_index(a, x, n, T, e);
+    if (!rc) rc = put_input(a, "input_ids", T, e);
     for (int64_t t = 0; t < T; t++) x[t] = t < n ? (int32_t)(a->length + t) : -1;
     if (!rc) rc = put_input(a, "position_ids", T, e);
     for (int64_t t = 0; t < T; t++) {
@@ -129,9 +170,12 @@ static int run_tokens(struct generator *a, enum program p, int64_t T, const int3
 static int check_ids(const struct generator *a, const int32_t *ids, int64_t n, struct error *e)
 {
     const int64_t V = a->run->model.vocabulary;
-    for (int64_t i = 0; i < n; i++)
-        if (ids[i] < 0 || ids[i] >= V)
+    int64_t features = a->feature;
+    for (int64_t i = 0; i < n; i++) {
+        if (is_image(a, ids[i], features)) features++;
+        else if (ids[i] < 0 || ids[i] >= V)
             return error_set(e, PL_USAGE, "token %lld has the id %d, and the model's vocabulary (vocab_size) has ids from 0 to %lld", (long long)(a->length + i), ids[i], (long long)V - 1);
+    }
     if (a->length + n > a->cache)
         return error_set(e, PL_USAGE, "a text of %lld tokens does not fit into the KV cache, which is planned for %lld; plan a longer one (generate --context), or shorten the prompt",
                          (long long)(a->length + n), (long long)a->cache);
@@ -140,18 +184,18 @@ static int check_ids(const struct generator *a, const int32_t *ids, int64_t n, s
 
 int generator_put(struct generator *a, const int32_t *ids, int64_t n, struct error *e)
 {
-    const int64_t before = a->length;
+    const int64_t before = a->length, feature = a->feature;
     enum program p = PROGRAM_NEXT;
     CHECK(n > 0, "no tokens");
     int rc = check_ids(a, ids, n, e);
     for (int64_t done = 0; done < n && !rc;) {
         const int64_t k = min_i64(n - done, a->chunk);
-        p = k > 1 ? PROGRAM_PROMPT : PROGRAM_NEXT;
-        rc = run_tokens(a, p, k > 1 ? a->chunk : 1, ids + done, k, e);
+        p = k > 1 || is_image(a, ids[done], a->feature) ? PROGRAM_PROMPT : PROGRAM_NEXT;
+        rc = run_tokens(a, p, p == PROGRAM_PROMPT ? a->chunk : 1, ids + done, k, e);
         done += k;
     }
     if (!rc) rc = run_read(a->run, a->output[p], a->raw, e);
     if (!rc) dtype_convert(a->logits, DT_F32, a->raw, tensor_at(&a->run->graph, a->output[p])->dtype, a->run->model.vocabulary);
-    if (rc) a->length = before;
+    if (rc) a->length = before, a->feature = feature;
     return rc;
 }

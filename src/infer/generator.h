@@ -6,6 +6,7 @@
  *     generator_put(&a, ids, n, &error)            appends tokens to the text; then a.logits are those of
  *                                                  the token after it
  *     generator_begin(&a)                          a new text
+ *     generator_images(&a, &source, paths, n, &error)   its images, before the tokens that stand for them
  *     generator_close(&a)
  *
  * Or with the programs of a run that trains, between two of its steps:
@@ -21,6 +22,7 @@
 #ifndef GENERATOR_H
 #define GENERATOR_H
 
+#include "data/image_source.h"
 #include "engine/run.h"
 
 struct generator {
@@ -28,6 +30,9 @@ struct generator {
     struct run *run;      /* `own`, or that of generator_join */
     int64_t cache, chunk; /* tokens of the longest text; tokens that program prompt takes at once */
     int64_t length;       /* tokens of the text so far */
+    int64_t room;         /* images for the vision tower, at most... */
+    int64_t images;       /* ...of this text... */
+    int64_t feature;      /* ...and the feature that the next image token stands for */
     id output[PROGRAM_COUNT]; /* the logits of each program */
     float *logits;        /* [vocabulary], valid after generator_put */
     void *raw;            /* the same in the model's dtype */
@@ -45,6 +50,9 @@ int generator_enter(struct generator *a, struct error *e);
 void generator_close(struct generator *a);
 
 void generator_begin(struct generator *a);
+/* Reads the images of a new text. PL_USAGE: one of them is missing or broken, or they are more than were planned. Image tokens then stand for
+ * their features, in order. */
+int generator_images(struct generator *a, const struct image_source *s, char *const *references, uint32_t n, struct error *e);
 /* PL_USAGE: an id beyond the vocabulary, or more tokens than the cache holds; the text is as before. */
 int generator_put(struct generator *a, const int32_t *ids, int64_t n, struct error *e);
 

@@ -30,10 +30,11 @@ bool mask_scores_open(struct mask_scores *m, const struct run *r, const struct f
         m->prompts[i] = m->names[i];
     }
     struct run_input x;
-    CHECK(run_input(r, "input_points", &x), "masks without prompts");
-    m->prompts_at = x.storage;
-    m->slots = prompting_of(&r->batch)->points;
-    m->coords = mem_alloc(x.sample * (uint64_t)run_samples(r));
+    if (run_input(r, "input_points", &x)) {
+        m->prompts_at = x.storage;
+        m->slots = prompting_of(&r->batch)->points;
+        m->coords = mem_alloc(x.sample * (uint64_t)run_samples(r));
+    }
     m->statistics = mem_alloc(tensor_bytes(tensor_at(&r->graph, m->first)));
     scores_open(&m->scores, m->prompts, n, CATEGORIES, worst);
     scores_names(&m->scores, category_name, feed_dataset(f));
@@ -61,13 +62,13 @@ static int add(struct mask_scores *m, struct run *r, const struct feed *f, id st
 {
     const int64_t n = tensor_elements(tensor_at(&r->graph, statistics)) / MASK_STATS;
     int rc = run_read(r, statistics, m->statistics, e);
-    if (!rc && !last) rc = read_coords(m, r, n, e);
+    if (!rc && !last && m->slots) rc = read_coords(m, r, n, e);
     for (int64_t i = 0; i < n && !rc; i++) {
         const float *s = m->statistics + i * MASK_STATS;
         const struct feed_mask *x = &f->masks[i];
         struct worst where = {.sample = x->sample, .mask = x->id};
         if (!x->area || s[CHOSEN] < 0) continue;
-        memcpy(where.coords, m->coords + i * m->slots * 2, sizeof where.coords);
+        if (m->slots) memcpy(where.coords, m->coords + i * m->slots * 2, sizeof where.coords);
         scores_add(&m->scores, (uint32_t)f->pass + (last ? m->passes : 0), x->category, (double)s[IOU], dice_of_iou((double)s[IOU]), last ? NULL : &where);
     }
     return rc;

@@ -25,7 +25,7 @@ struct mask_scores {
     float *statistics; /* values of one of them */
     float *coords;     /* coordinates of the batch's prompts, [rows * masks][slots][2] */
     id prompts_at;     /* storage of the prompts */
-    int64_t slots;
+    int64_t slots;     /* 0: masks are asked for by text */
 };
 
 /* False: the program has no mask statistics, and nothing was opened. `worst`: number of worst

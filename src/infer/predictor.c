@@ -51,6 +51,8 @@ static int64_t output_elements(const struct run *r, const char *name)
 static int check_model(const struct model *m, struct error *e)
 {
     const struct port *pixels = model_port(m, "pixel_values");
+    if (m->images && !m->masks)
+        return error_set(e, PL_USAGE, "a model of type %s predicts no masks: it answers in text, with `plimsoll generate --model DIR --image FILE --prompt TEXT`", m->family->model_type);
     if (!m->masks || !pixels)
         return error_set(e, PL_USAGE, "a model of type %s predicts no masks; expected a mask model, such as sam", m->family->model_type);
     if (pixels->dim[1] != 3)

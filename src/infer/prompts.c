@@ -5,54 +5,154 @@
 
 #include <string.h>
 
-#include "io/file.h"
+#include "data/tokenize.h"
+#include "feed/text_source.h"
 #include "io/json.h"
-#include "text/template/chat.h"
 
 enum { CHAT_MOST = 256 << 20 }; /* bytes of a chat's file */
 
-int prompts_open(struct prompts *p, const struct config *c, struct error *e)
+/* Finds how the model takes images, if it does. */
+static int open_images(struct prompts *p, const struct config *c, const char *where, struct error *e)
+{
+    struct model own;
+    const struct model *m = NULL;
+    int rc = PL_OK;
+    if (c->model_path) rc = text_image_model(&own, c->model_path, c->model_vision_tower, &m, e);
+    else if (c->model_preset && !model_preset(&own, c->model_preset, e)) m = &own;
+    if (rc || !m) return rc;
+    if (m->images) {
+        rc = image_source_open(&p->images, m, p->tokenizer, p->template, where, e);
+        p->has_images = !rc;
+    }
+    model_close(&own);
+    return rc;
+}
+
+/* The template of the folder of a tokenizer; its lack is an error for a chat only. */
+static int open_template(struct prompts *p, const struct config *c, const char *path, struct error *e)
+{
+    char folder[4096];
+    if (!dir_exists(path)) {
+        if (path_dir(path, folder, sizeof folder, e)) return e->code;
+        path = folder;
+    }
+    if (!template_open(&p->template, path, c->data_template, NULL, &p->no_template) || !c->data_template) return PL_OK;
+    *e = p->no_template;
+    return error_prepend(e, "data.template");
+}
+
+static int open_tokenizer(struct prompts *p, const struct config *c, struct error *e)
 {
     const char *path = c->data_tokenizer ? c->data_tokenizer : c->model_path;
-    char folder[4096];
-    *p = (struct prompts){0};
     if (!path) return error_set(e, PL_USAGE, "a preset has no tokenizer: set data.tokenizer to a model folder, a tokenizer.json or a tokenizer.model, or give the prompt as --ids");
     int rc = tokenizer_open(&p->tokenizer, path, e);
     if (rc) return c->data_tokenizer ? error_prepend(e, "data.tokenizer") : rc;
-    if (!dir_exists(path)) {
-        rc = path_dir(path, folder, sizeof folder, e);
-        path = folder;
-    }
-    if (!rc && template_open(&p->template, path, c->data_template, NULL, &p->no_template) && c->data_template) { /* else it is an error for a chat only */
-        *e = p->no_template;
-        rc = error_prepend(e, "data.template");
-    }
+    return open_template(p, c, path, e);
+}
+
+int prompts_open(struct prompts *p, const struct config *c, const char *where, struct error *e)
+{
+    *p = (struct prompts){0};
+    int rc = open_tokenizer(p, c, e);
+    if (!rc) rc = open_images(p, c, where, e);
     if (rc) prompts_close(p);
     return rc;
 }
 
+int prompts_open_ids(struct prompts *p, const struct config *c, const char *where, struct error *e)
+{
+    struct error none;
+    *p = (struct prompts){0};
+    if (!prompts_open(p, c, where, &none)) return PL_OK;
+    return open_images(p, c, where, e);
+}
+
 void prompts_close(struct prompts *p)
 {
+    image_source_close(&p->images);
     template_close(p->template);
     tokenizer_close(p->tokenizer);
     *p = (struct prompts){0};
 }
 
-int prompts_text(const struct prompts *p, const char *text, struct token_list *out, struct error *e)
+/* --- images ----------------------------------------------------------------------------------- */
+
+int prompts_images(const struct prompts *p, char *const *references, uint32_t n, struct bump *b, struct text_images *out, int64_t *slots, uint64_t *used, struct error *e)
 {
-    return tokenizer_encode(p->tokenizer, text, strlen(text), NULL, 0, true, out, e);
+    *slots = 0;
+    *out = (struct text_images){0};
+    if (n && !p->has_images) return error_set(e, PL_USAGE, "the model takes text alone, and an image is given: %.100s", references[0]);
+    struct image_tiles *tiles = bump_alloc(b, (n + 1) * sizeof *tiles);
+    *out = (struct text_images){&p->images.text, tiles, n};
+    for (uint32_t i = 0; i < n; i++) {
+        struct image_pixels x;
+        if (image_source_tiles(&p->images, references[i], &tiles[i], e) || image_source_read(&p->images, references[i], &x, e)) return e->code;
+        mem_free(x.values);
+        *slots += x.count;
+        if (used) *used += x.used;
+    }
+    return PL_OK;
 }
 
-int prompts_chat(const struct prompts *p, struct value *messages, struct value *tools, struct token_list *out, struct error *e)
+/* --- tokens ----------------------------------------------------------------------------------- */
+
+int prompts_text(const struct prompts *p, const char *text, const struct text_images *images, struct token_list *out, struct error *e)
 {
     struct rendered r = {0};
+    struct range_list spans = {0}, places = {0};
+    if (!images) return tokenizer_encode(p->tokenizer, text, strlen(text), NULL, 0, true, out, e);
+    text_append(&r.text, text, strlen(text));
+    int rc = image_text_expand(images, &r, &spans, e);
+    if (!rc) rc = image_text_encode(images, p->tokenizer, &r, &spans, out, &places, e);
+    vec_free(&spans);
+    vec_free(&places);
+    rendered_free(&r);
+    return rc;
+}
+
+int prompts_chat(const struct prompts *p, struct value *messages, struct value *tools, const struct text_images *images, struct token_list *out, struct error *e)
+{
+    struct chat_tokens t;
     if (!p->template) {
         *e = p->no_template;
         return e->code;
     }
-    int rc = chat_render(p->tokenizer, p->template, messages, tools, true, &r, e);
-    if (!rc) rc = tokenizer_encode(p->tokenizer, r.text.n ? r.text.at : "", r.text.n, r.data.at, r.data.n, false, out, e);
-    rendered_free(&r);
+    const enum chat_failure failed = chat_encode_prompt(p->tokenizer, p->template, messages, tools, images, &t, NULL, e);
+    for (uint32_t i = 0; i < t.tokens.n && !failed; i++) vec_push(out, t.tokens.at[i]);
+    chat_tokens_free(&t);
+    return failed ? e->code : PL_OK;
+}
+
+/* --- questions -------------------------------------------------------------------------------- */
+
+/* A text with <image> for each of its n images: as it is, or with all of them before it. */
+static const char *with_images(const char *text, uint32_t n, struct bump *b)
+{
+    struct text out = {0};
+    for (uint32_t i = 0; i < n && !image_text_count(text); i++) text_printf(&out, "%s\n", IMAGE_PLACEHOLDER);
+    text_printf(&out, "%s", text);
+    const char *kept = bump_format(b, "%s", out.at);
+    text_free(&out);
+    return kept;
+}
+
+static int check_marks(uint32_t marks, uint32_t n, struct error *e)
+{
+    if (marks == n) return PL_OK;
+    return error_set(e, PL_USAGE, "the text has %u %s, and %u image%s given; expected one for each image, or none, which sets the images before the text", marks, IMAGE_PLACEHOLDER, n, n == 1 ? " is" : "s are");
+}
+
+int prompts_question(const struct prompts *p, const char *text, const struct names *images, struct token_list *out, int64_t *slots, struct error *e)
+{
+    struct bump b = {0};
+    struct text_images read;
+    int rc = prompts_images(p, images->at, images->n, &b, &read, slots, NULL, e);
+    if (!rc && p->has_images) {
+        text = with_images(text, images->n, &b);
+        rc = check_marks(image_text_count(text), images->n, e);
+    }
+    if (!rc) rc = prompts_text(p, text, p->has_images ? &read : NULL, out, e);
+    bump_free(&b);
     return rc;
 }
 
@@ -70,18 +170,53 @@ static int check_messages(const struct value *messages, struct error *e)
     return rc;
 }
 
-int prompts_chat_file(const struct prompts *p, const char *path, struct token_list *out, struct error *e)
+/* The images of a chat, and those that are added to it. */
+static int join_images(struct conversation *c, struct names *images, struct bump *b, struct error *e)
+{
+    struct value *last = NULL;
+    const uint32_t own = c->media->count, marks = conversation_images(c);
+    if (c->videos) return error_set(e, PL_USAGE, "it has a video, and the model takes images alone");
+    for (uint32_t i = 0; i < c->messages->count; i++)
+        if (!strcmp(value_get(c->messages->items[i], "role")->text, "user")) last = c->messages->items[i];
+    if (!own && !marks && last) value_put(b, last, "content", value_string(b, with_images(value_get(last, "content")->text, images->n, b)));
+    struct names all = {0};
+    for (uint32_t i = 0; i < own; i++) vec_push(&all, mem_string(c->media->items[i]->text));
+    for (uint32_t i = 0; i < images->n; i++) vec_push(&all, mem_string(images->at[i]));
+    names_free(images);
+    *images = all;
+    return check_marks(conversation_images(c), all.n, e);
+}
+
+/* A chat for a model that takes images. */
+static int chat_with_images(const struct prompts *p, const struct value *chat, struct names *images, struct bump *b, struct token_list *out, int64_t *slots, struct error *e)
+{
+    struct conversation c;
+    struct text_images read;
+    if (conversation_read_chat(chat, b, &c, e) || join_images(&c, images, b, e)) return e->code;
+    int rc = prompts_images(p, images->at, images->n, b, &read, slots, NULL, e);
+    return rc ? rc : prompts_chat(p, c.messages, c.tools, &read, out, e);
+}
+
+static int text_chat(const struct prompts *p, struct value *v, struct token_list *out, struct error *e)
+{
+    const bool map = v->kind == VALUE_MAP;
+    struct value *messages = map ? (struct value *)value_get(v, "messages") : v, *tools = map ? (struct value *)value_get(v, "tools") : NULL;
+    if (tools && tools->kind == VALUE_NULL) tools = NULL;
+    int rc = check_messages(messages, e);
+    if (!rc && tools) rc = value_as_list(tools, "tools", e);
+    return rc ? rc : prompts_chat(p, messages, tools, NULL, out, e);
+}
+
+int prompts_chat_file(const struct prompts *p, const char *path, struct names *images, struct token_list *out, int64_t *slots, struct error *e)
 {
     struct bump b = {0};
     struct value *v = NULL;
+    struct text_images none;
+    *slots = 0;
     int rc = json_read_file(path, CHAT_MOST, &b, &v, e);
     if (!rc) {
-        const bool map = v->kind == VALUE_MAP;
-        struct value *messages = map ? (struct value *)value_get(v, "messages") : v, *tools = map ? (struct value *)value_get(v, "tools") : NULL;
-        if (tools && tools->kind == VALUE_NULL) tools = NULL;
-        rc = check_messages(messages, e);
-        if (!rc && tools) rc = value_as_list(tools, "tools", e);
-        if (!rc) rc = prompts_chat(p, messages, tools, out, e);
+        if (p->has_images) rc = chat_with_images(p, v, images, &b, out, slots, e);
+        else if (!(rc = prompts_images(p, images->at, images->n, &b, &none, slots, NULL, e))) rc = text_chat(p, v, out, e);
         if (rc) error_prepend(e, "%s", path);
     }
     bump_free(&b);

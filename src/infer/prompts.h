@@ -5,26 +5,41 @@
 #define PROMPTS_H
 
 #include "config/config.h"
-#include "text/template/template.h"
-#include "text/tokenizer/tokenizer.h"
+#include "data/conversation.h"
+#include "data/image_source.h"
+#include "io/file.h"
+#include "text/template/chat.h"
 
 struct prompts {
     struct tokenizer *tokenizer;
     struct template *template; /* NULL: there is none, and no_template says why */
     struct error no_template;
+    struct image_source images; /* of a model that takes images (has_images), also without a tokenizer */
+    bool has_images;
 };
 
-/* Opens data.tokenizer or the model's, and data.template or the tokenizer's own. PL_USAGE: there is no tokenizer. */
-int prompts_open(struct prompts *p, const struct config *c, struct error *e);
+/* Opens data.tokenizer or the model's, and data.template or the tokenizer's own. `where`: a folder or a tar, with which the paths of
+ * images begin; NULL: the current folder. PL_USAGE: there is no tokenizer. */
+int prompts_open(struct prompts *p, const struct config *c, const char *where, struct error *e);
+/* For prompts of ids: a tokenizer is used where there is one. */
+int prompts_open_ids(struct prompts *p, const struct config *c, const char *where, struct error *e);
 /* A zeroed struct is allowed. */
 void prompts_close(struct prompts *p);
 
-/* Both append to `out`. Text gets the special tokens that the tokenizer adds, such as BOS. */
-int prompts_text(const struct prompts *p, const char *text, struct token_list *out, struct error *e);
+/* The images of a prompt, which `b` owns, and how many of them the tower gets (tiles and images). PL_USAGE: the model takes none; one of them is
+ * missing or broken. `used`, unless NULL: bytes of memory that reading them takes. */
+int prompts_images(const struct prompts *p, char *const *references, uint32_t n, struct bump *b, struct text_images *out, int64_t *slots, uint64_t *used, struct error *e);
+
+/* Both append to `out`; `images` are those of the prompt, NULL: none. Text gets the special tokens that the tokenizer adds, such as BOS. */
+int prompts_text(const struct prompts *p, const char *text, const struct text_images *images, struct token_list *out, struct error *e);
 /* Messages (a list of {role, content}) with the generation prompt: what follows is the assistant's answer. `tools`
  * may be NULL. PL_USAGE: there is no template, or it fails. */
-int prompts_chat(const struct prompts *p, struct value *messages, struct value *tools, struct token_list *out, struct error *e);
-/* The same for a file: a list of messages, or a map with "messages" and perhaps "tools". */
-int prompts_chat_file(const struct prompts *p, const char *path, struct token_list *out, struct error *e);
+int prompts_chat(const struct prompts *p, struct value *messages, struct value *tools, const struct text_images *images, struct token_list *out, struct error *e);
+
+/* A prompt with `images`: <image> stands where they are, or they stand before the text. */
+int prompts_question(const struct prompts *p, const char *text, const struct names *images, struct token_list *out, int64_t *slots, struct error *e);
+/* A chat in a file: a list of messages, or a map with "messages" and perhaps "tools" and "images". `images` are those that the caller adds, before the
+ * last question if it has no <image> for them; then all of the chat. */
+int prompts_chat_file(const struct prompts *p, const char *path, struct names *images, struct token_list *out, int64_t *slots, struct error *e);
 
 #endif

@@ -22,15 +22,26 @@ void questions_free(struct questions *q)
 
 /* --- one sample ------------------------------------------------------------------------------- */
 
+/* What a sample asks. */
+struct asking {
+    struct bump b;
+    struct token_list tokens;
+    struct value *prompt;         /* NULL: nothing */
+    const char *reference;
+    char **images;                /* of the prompt */
+    struct text_images read;
+    int64_t slots;
+    uint64_t image_bytes;         /* that reading them takes */
+};
+
 /* The prompt as training tokenizes it: BOS once, and no EOS, which the answer ends with. */
-static enum conversation_fault encode_text(const struct prompts *p, const char *prompt, struct token_list *out, struct error *e)
+static enum conversation_fault encode_text(const struct prompts *p, const char *prompt, struct asking *a, struct error *e)
 {
     struct chat_tokens t;
-    const size_t n = strlen(prompt);
-    const enum chat_failure failed = chat_encode_text(p->tokenizer, prompt, "", NULL, &t, e);
+    const enum chat_failure failed = chat_encode_text(p->tokenizer, prompt, "", p->has_images ? &a->read : NULL, &t, e);
     struct token_list *l = &t.tokens;
-    while (!failed && l->n && l->at[l->n - 1].begin == n && l->at[l->n - 1].id == tokenizer_eos(p->tokenizer)) l->n--;
-    for (uint32_t i = 0; i < l->n && !failed; i++) vec_push(out, l->at[i]);
+    while (!failed && l->n && l->at[l->n - 1].begin == l->at[l->n - 1].end && l->at[l->n - 1].id == tokenizer_eos(p->tokenizer)) l->n--;
+    for (uint32_t i = 0; i < l->n && !failed; i++) vec_push(&a->tokens, l->at[i]);
     chat_tokens_free(&t);
     return failed ? SAMPLE_TOKENS : SAMPLE_FINE;
 }
@@ -43,60 +54,68 @@ static struct value *all_but_last(const struct value *messages, struct bump *b)
     return out;
 }
 
-/* What a sample asks; *prompt NULL: nothing. `b` owns the prompt. */
-static enum conversation_fault ask(const struct prompts *p, const struct conversation *c, struct bump *b, struct token_list *tokens, struct value **prompt,
-                                   const char **reference, struct error *e)
+/* The images of the prompt: the first ones of the sample. An answer may have more. */
+static enum conversation_fault ask_images(const struct prompts *p, struct conversation *c, struct asking *a, struct error *e)
 {
-    *prompt = NULL;
-    if (c->media->count) {
-        error_set(e, PL_USAGE, "it has images or videos (%.100s), and the model takes text alone", c->media->items[0]->text);
-        return SAMPLE_MEDIA;
-    }
+    struct text_images all;
+    const enum conversation_fault f = tokenize_images(p->has_images ? &p->images : NULL, c, &a->b, &all, e);
+    if (f || !p->has_images) return f;
+    const uint32_t last = image_text_count(a->reference), n = c->media->count - last;
+    a->images = bump_alloc(&a->b, (n + 1) * sizeof *a->images);
+    for (uint32_t i = 0; i < n; i++) a->images[i] = (char *)c->media->items[i]->text;
+    return prompts_images(p, a->images, n, &a->b, &a->read, &a->slots, &a->image_bytes, e) ? SAMPLE_FILES : SAMPLE_FINE;
+}
+
+static enum conversation_fault ask(const struct prompts *p, struct conversation *c, struct asking *a, struct error *e)
+{
+    a->reference = c->messages ? value_get(c->messages->items[c->messages->count - 1], "content")->text : c->completion;
+    const enum conversation_fault f = ask_images(p, c, a, e);
+    if (f || !*(c->messages ? a->reference : c->prompt)) return f;
     if (!c->messages) {
-        *reference = c->completion;
-        if (!*c->prompt) return SAMPLE_FINE;
-        *prompt = value_string(b, c->prompt);
-        return encode_text(p, c->prompt, tokens, e);
+        a->prompt = value_string(&a->b, c->prompt);
+        return encode_text(p, c->prompt, a, e);
     }
-    *reference = value_get(c->messages->items[c->messages->count - 1], "content")->text;
-    if (!**reference) return SAMPLE_FINE;
-    *prompt = all_but_last(c->messages, b);
-    return prompts_chat(p, *prompt, c->tools, tokens, e) ? SAMPLE_TEMPLATE : SAMPLE_FINE;
+    a->prompt = all_but_last(c->messages, &a->b);
+    return prompts_chat(p, a->prompt, c->tools, p->has_images ? &a->read : NULL, &a->tokens, e) ? SAMPLE_TEMPLATE : SAMPLE_FINE;
 }
 
-static void add_question(struct questions *q, const struct token_list *tokens, struct value *prompt, const char *reference, uint64_t line)
+static void add_question(struct questions *q, const struct asking *a, uint64_t line)
 {
-    int32_t *ids = bump_alloc(&q->memory, (tokens->n + 1) * sizeof *ids);
-    for (uint32_t i = 0; i < tokens->n; i++) ids[i] = tokens->at[i].id;
-    vec_push(&q->at, ((struct question){ids, tokens->n, bump_format(&q->memory, "%s", reference)}));
-    vec_push(&q->asked, ((struct asked){value_copy(&q->memory, prompt), line}));
-    if (tokens->n > q->longest) q->longest = tokens->n;
+    const uint32_t n = a->read.n;
+    int32_t *ids = bump_alloc(&q->memory, (a->tokens.n + 1) * sizeof *ids);
+    char **images = bump_alloc(&q->memory, (n + 1) * sizeof *images);
+    for (uint32_t i = 0; i < a->tokens.n; i++) ids[i] = a->tokens.at[i].id;
+    for (uint32_t i = 0; i < n; i++) images[i] = (char *)bump_format(&q->memory, "%s", a->images[i]);
+    vec_push(&q->at, ((struct question){{ids, a->tokens.n, images, n}, bump_format(&q->memory, "%s", a->reference)}));
+    vec_push(&q->asked, ((struct asked){value_copy(&q->memory, a->prompt), line}));
+    q->longest = max_i64(q->longest, a->tokens.n);
+    q->images = max_i64(q->images, a->slots);
+    if (a->image_bytes > q->image_bytes) q->image_bytes = a->image_bytes;
 }
 
-static int read_sample(struct questions *q, const struct config *c, const struct prompts *p, const char *path, const struct record *x, int64_t longest, struct error *e)
+static int read_sample(struct questions *q, const struct config *c, const struct prompts *p, const char *path, const struct record *x, const struct question_limits *most, struct error *e)
 {
-    struct bump b = {0};
-    struct token_list tokens = {0};
+    struct asking a = {0};
     struct conversation read;
-    struct value *sample, *prompt = NULL;
-    const char *reference = NULL;
+    struct value *sample;
     struct error why = {0};
     int rc = PL_OK;
-    enum conversation_fault f = conversation_parse(x->text, x->n, &b, &sample, &why);
-    if (!f) f = conversation_read(sample, c->data_system, &b, &read, &why);
+    enum conversation_fault f = conversation_parse(x->text, x->n, &a.b, &sample, &why);
+    if (!f) f = conversation_read(sample, c->data_system, &a.b, &read, &why);
     if (!f && read.messages && !p->template) {
         *e = p->no_template;
         rc = error_prepend(e, "%s:%llu is a conversation", path, (unsigned long long)x->line);
     } else if (!f) {
-        f = ask(p, &read, &b, &tokens, &prompt, &reference, &why);
+        f = ask(p, &read, &a, &why);
     }
     q->report.read++;
     if (!q->report.bad[f]++ && f) snprintf(q->report.first[f], sizeof q->report.first[f], "%.80s:%llu: %.140s", path, (unsigned long long)x->line, why.text);
-    if (!f && longest && tokens.n > longest) q->too_long++;
-    else if (!f && !rc && prompt && tokens.n) add_question(q, &tokens, prompt, reference, x->line);
+    if (!f && most->tokens && a.tokens.n > most->tokens) q->too_long++;
+    else if (!f && most->bounded && a.slots > most->images) q->too_many++;
+    else if (!f && !rc && a.prompt && a.tokens.n) add_question(q, &a, x->line);
     else if (!f) q->unasked++;
-    token_list_free(&tokens);
-    bump_free(&b);
+    token_list_free(&a.tokens);
+    bump_free(&a.b);
     return rc;
 }
 
@@ -119,7 +138,7 @@ static int count_samples(const struct names *files, uint64_t *n, struct error *e
 }
 
 /* `held`, unless NULL: which samples are asked, by their number; *number is that of the next one. A file is then read to its end. */
-static int read_file(struct questions *q, const struct config *c, const struct prompts *p, uint32_t i, uint64_t most, int64_t longest, const bool *held, uint64_t *number, struct error *e)
+static int read_file(struct questions *q, const struct config *c, const struct prompts *p, uint32_t i, const struct question_limits *most, const bool *held, uint64_t *number, struct error *e)
 {
     struct records r;
     struct record x;
@@ -128,9 +147,9 @@ static int read_file(struct questions *q, const struct config *c, const struct p
     if (rc) return rc;
     q->file[i].first = q->at.n;
     while (!rc) {
-        const bool enough = most && q->at.n - q->file[i].first >= most;
+        const bool enough = most->questions && q->at.n - q->file[i].first >= most->questions;
         if ((enough && !held) || (rc = records_next(&r, &x, &more, e)) || !more) break;
-        if (!enough && (!held || held[*number])) rc = read_sample(q, c, p, q->files.at[i], &x, longest, e);
+        if (!enough && (!held || held[*number])) rc = read_sample(q, c, p, q->files.at[i], &x, most, e);
         ++*number;
     }
     q->file[i].n = q->at.n - q->file[i].first;
@@ -150,13 +169,14 @@ static int check(const struct questions *q, const struct config *c, struct error
     else if (bad == r->read) rc = error_set(e, PL_USAGE, "%s", t.at);
     else if ((double)bad > c->data_max_bad * (double)r->read) rc = error_set(e, PL_USAGE, "%s. data.max_bad is %g; `plimsoll data inspect` shows samples", t.at, c->data_max_bad);
     else if (!q->at.n && q->too_long) rc = error_set(e, PL_USAGE, "all %llu prompts are too long: set a larger data.sequence", (unsigned long long)q->too_long);
+    else if (!q->at.n && q->too_many) rc = error_set(e, PL_USAGE, "all %llu prompts have more images than data.max_images", (unsigned long long)q->too_many);
     else if (!q->at.n) rc = error_set(e, PL_USAGE, "no sample has a prompt and an answer of text, so there is nothing to ask");
     else if (bad) log_warn("%s", t.at);
     text_free(&t);
     return rc;
 }
 
-int questions_read(struct questions *q, const struct config *c, const struct prompts *p, uint64_t most, int64_t longest, struct error *e)
+int questions_read(struct questions *q, const struct config *c, const struct prompts *p, const struct question_limits *most, struct error *e)
 {
     const struct config_list *paths = c->data_holdout > 0 ? &c->data_train : &c->data_validation;
     uint64_t n = 0, number = 0;
@@ -165,7 +185,7 @@ int questions_read(struct questions *q, const struct config *c, const struct pro
     int rc = tokenize_files(paths->at, paths->n, &q->files, e);
     if (!rc && c->data_holdout > 0 && !(rc = count_samples(&q->files, &n, e))) held = holdout_mark(n, c->data_holdout, (uint64_t)c->data_split_seed);
     if (!rc) q->file = mem_alloc(q->files.n * sizeof *q->file);
-    for (uint32_t i = 0; i < q->files.n && !rc; i++) rc = read_file(q, c, p, i, most, longest, held, &number, e);
+    for (uint32_t i = 0; i < q->files.n && !rc; i++) rc = read_file(q, c, p, i, most, held, &number, e);
     mem_free(held);
     return rc ? rc : check(q, c, e);
 }

@@ -46,7 +46,7 @@ static int open_folder(struct pl_session *s, const char *call)
     if (s->generator || config_check(c, CONFIG_NEEDS_MODEL, &s->error)) return s->error.code;
     struct session_generator *x = s->generator = mem_alloc(sizeof *x);
     if (generation_config_read(&x->folder, c->model_path, &s->error)) session_drop_generator(s);
-    else if (prompts_open(&x->prompts, c, &x->no_tokenizer)) {
+    else if (prompts_open(&x->prompts, c, NULL, &x->no_tokenizer)) {
         prompts_close(&x->prompts);
         if (!c->data_tokenizer && !c->data_template) return PL_OK; /* ids need no tokenizer, unless one was asked for */
         s->error = x->no_tokenizer;
@@ -102,11 +102,11 @@ static int check_options(const struct session_generator *x, const struct pl_gene
 /* --- the model ------------------------------------------------------------------------------------- */
 
 /* Plans and loads the model, unless the last call's fits this one. */
-static int start(struct pl_session *s, const struct pl_generation *o, int64_t n)
+static int start(struct pl_session *s, const struct pl_generation *o, int64_t n, int64_t images)
 {
     struct session_generator *x = s->generator;
-    const struct run_generation g = {.cache = o->context ? o->context : n + o->max_new, .prompt = n, .answer = o->max_new, .chunk = o->chunk};
-    if (x->started && x->generator.cache >= g.cache && x->chunk == o->chunk) return PL_OK;
+    const struct run_generation g = {.cache = o->context ? o->context : n + o->max_new, .prompt = n, .answer = o->max_new, .chunk = o->chunk, .images = images};
+    if (x->started && x->generator.cache >= g.cache && x->generator.room >= images && x->chunk == o->chunk) return PL_OK;
     if (x->started) generator_close(&x->generator);
     x->chunk = o->chunk;
     int rc = generator_plan(&x->generator, &s->config, &g, &s->error);
@@ -146,7 +146,7 @@ static bool give_token(void *to, int32_t id)
     return ends;
 }
 
-static int answer(struct pl_session *s, const int32_t *ids, int64_t n, const struct pl_generation *o, struct listener *l)
+static int answer(struct pl_session *s, const struct prompt *prompt, const struct pl_generation *o, struct listener *l)
 {
     struct session_generator *x = s->generator;
     struct ends ends = {0};
@@ -155,15 +155,30 @@ static int answer(struct pl_session *s, const int32_t *ids, int64_t n, const str
     char **stops = mem_alloc((o->n_stops + 1) * sizeof *stops);
     for (size_t i = 0; i < o->n_stops; i++) stops[i] = mem_string(o->stops[i]);
     const struct generate_options options = {.sampling = {o->temperature, o->top_k, o->top_p, o->repetition_penalty, o->seed}, .most = o->max_new,
-                                             .ends = ends.list.at, .n_ends = ends.list.n, .tokenizer = x->prompts.tokenizer, .stops = stops, .n_stops = (uint32_t)o->n_stops,
+                                             .ends = ends.list.at, .n_ends = ends.list.n, .images = x->prompts.has_images ? &x->prompts.images : NULL, .tokenizer = x->prompts.tokenizer, .stops = stops, .n_stops = (uint32_t)o->n_stops,
                                              .each = l->callback ? give_token : NULL, .to = l};
     generate_open(&run, &x->generator, &options);
-    int rc = generate_answer(&run, ids, n, &x->answer, &s->error);
+    int rc = generate_answer(&run, prompt, &x->answer, &s->error);
     generate_close(&run);
     for (size_t i = 0; i < o->n_stops; i++) mem_free(stops[i]);
     mem_free(stops);
     vec_free(&ends.list);
     return rc;
+}
+
+/* Answers a prompt whose images the tower gets as `slots` images. */
+static int generate(struct pl_session *s, const struct prompt *prompt, int64_t slots, const struct pl_generation *options, struct listener *l, struct pl_answer *out)
+{
+    struct session_generator *x = s->generator;
+    const struct pl_generation o = options ? *options : defaults(x);
+    int rc = check_options(x, &o, prompt->n, &s->error);
+    if (!rc) rc = start(s, &o, prompt->n, slots);
+    if (!rc) rc = answer(s, prompt, &o, l);
+    if (rc) return rc;
+    const struct answer *a = &x->answer;
+    *out = (struct pl_answer){.ids = a->ids.at, .count = a->ids.n, .text = a->text.n ? a->text.at : "", .bytes = a->text.n, .end = a->end, .prompt_seconds = a->prompt_seconds,
+                              .seconds = a->seconds, .arena_bytes = plan_arena(&x->generator.run->plan), .kv_cache_bytes = generator_cache_bytes(&x->generator)};
+    return PL_OK;
 }
 
 int pl_generate(struct pl_session *s, const int32_t *ids, size_t n, const struct pl_generation *options, pl_token_callback callback, void *user, struct pl_answer *out)
@@ -172,15 +187,50 @@ int pl_generate(struct pl_session *s, const int32_t *ids, size_t n, const struct
     if ((!ids && n) || !out) return error_set(&s->error, PL_USAGE, "pl_generate: the %s NULL", out ? "ids are" : "result is");
     *out = (struct pl_answer){.text = ""};
     if (open_folder(s, "pl_generate")) return s->error.code;
-    struct session_generator *x = s->generator;
-    const struct pl_generation o = options ? *options : defaults(x);
-    struct listener l = {s, callback, user};
-    int rc = check_options(x, &o, n > INT32_MAX ? INT32_MAX : (int64_t)n, &s->error);
-    if (!rc) rc = start(s, &o, (int64_t)n);
-    if (!rc) rc = answer(s, ids, (int64_t)n, &o, &l);
-    if (rc) return error_prepend(&s->error, "pl_generate");
-    const struct answer *a = &x->answer;
-    *out = (struct pl_answer){.ids = a->ids.at, .count = a->ids.n, .text = a->text.n ? a->text.at : "", .bytes = a->text.n, .end = a->end, .prompt_seconds = a->prompt_seconds,
-                              .seconds = a->seconds, .arena_bytes = plan_arena(&x->generator.run->plan), .kv_cache_bytes = generator_cache_bytes(&x->generator)};
+    const struct prompt prompt = {.ids = ids, .n = n > INT32_MAX ? INT32_MAX : (int64_t)n};
+    return generate(s, &prompt, 0, options, &(struct listener){s, callback, user}, out) ? error_prepend(&s->error, "pl_generate") : PL_OK;
+}
+
+/* --- a call with images ---------------------------------------------------------------------------- */
+
+static int check_images(const char *text, const char *const *images, size_t n, struct error *e)
+{
+    if (!text) return error_set(e, PL_USAGE, "the text is NULL");
+    if ((n && !images) || n > 1 << 20) return error_set(e, PL_USAGE, "the images are NULL, or more than %d", 1 << 20);
+    for (size_t i = 0; i < n; i++)
+        if (!images[i]) return error_set(e, PL_USAGE, "image %zu is NULL", i);
     return PL_OK;
+}
+
+static int answer_text(struct pl_session *s, const char *text, const struct names *images, const struct pl_generation *options, struct listener *l, struct pl_answer *out)
+{
+    const struct session_generator *x = s->generator;
+    struct token_list tokens = {0};
+    int64_t slots = 0;
+    if (!x->prompts.tokenizer) {
+        s->error = x->no_tokenizer;
+        return s->error.code;
+    }
+    int rc = prompts_question(&x->prompts, text, images, &tokens, &slots, &s->error);
+    int32_t *ids = mem_alloc((tokens.n + 1) * sizeof *ids);
+    for (uint32_t i = 0; i < tokens.n; i++) ids[i] = tokens.at[i].id;
+    if (!rc) rc = generate(s, &(struct prompt){ids, tokens.n, images->at, images->n}, slots, options, l, out);
+    mem_free(ids);
+    token_list_free(&tokens);
+    return rc;
+}
+
+int pl_generate_images(struct pl_session *s, const char *text, const char *const *images, size_t n, const struct pl_generation *options, pl_token_callback callback, void *user,
+                       struct pl_answer *out)
+{
+    if (!session_enter(s)) return PL_USAGE;
+    if (!out) return error_set(&s->error, PL_USAGE, "pl_generate_images: the result is NULL");
+    *out = (struct pl_answer){.text = ""};
+    if (check_images(text, images, n, &s->error)) return error_prepend(&s->error, "pl_generate_images");
+    if (open_folder(s, "pl_generate_images")) return s->error.code;
+    struct names copies = {0};
+    for (size_t i = 0; i < n; i++) vec_push(&copies, mem_string(images[i]));
+    int rc = answer_text(s, text, &copies, options, &(struct listener){s, callback, user}, out);
+    names_free(&copies);
+    return rc ? error_prepend(&s->error, "pl_generate_images") : PL_OK;
 }

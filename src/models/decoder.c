@@ -183,7 +183,9 @@ id decoder_logits(const struct model *m, struct graph *g, const char *part, id x
     return logits;
 }
 
-struct decoded decoder_loss(const struct model *m, struct graph *g, const char *part, id x, id labels)
+struct decoded decoder_loss(const struct model *m, struct graph *g, const char *part, id x, id labels) { return decoder_loss_by(m, g, part, x, labels, NULL); }
+
+struct decoded decoder_loss_by(const struct model *m, struct graph *g, const char *part, id x, id labels, const char *count)
 {
     const struct llama *c = m->config;
     struct decoded out = {0};
@@ -192,7 +194,7 @@ struct decoded decoder_loss(const struct model *m, struct graph *g, const char *
     id w = head(c, g, c->tied ? part : head_part(c, part));
     IN_PART(g, head_part(c, part)) IN_SCOPE(g, "lm_head", SCOPE_ROWS) {
         out.logits = op_linear(g, rows, w, 0);
-        out.loss = op_xent(g, out.logits, targets, NULL);
+        out.loss = op_xent(g, out.logits, targets, count);
     }
     return out;
 }

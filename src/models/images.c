@@ -5,6 +5,14 @@
 
 #include "models/parts.h"
 
+/* Rounded down. */
+static int64_t square_root(int64_t n)
+{
+    int64_t k = 0;
+    while ((k + 1) * (k + 1) <= n) k++;
+    return k;
+}
+
 int images_describe(struct model *m, const struct model *tower, int64_t features, int64_t token, enum image_layout layout, struct error *e)
 {
     const struct tower_sizes s = tower_sizes(tower);
@@ -14,34 +22,78 @@ int images_describe(struct model *m, const struct model *tower, int64_t features
     m->image = s.image;
     m->images = bump_alloc(&m->memory, sizeof *m->images);
     *m->images = (struct image_model){.token = (int32_t)token, .features = features, .channels = s.channels, .layout = layout, .tower = tower->family->model_type, .padded = padded};
+    m->images->grid = square_root(features) * square_root(features) == features ? square_root(features) : 0; /* a class token besides a square makes no square */
     model_add_port(m, &(struct port){"pixel_values", VALUES_REAL, 4, {OPEN_IMAGES, s.channels, s.image, s.image}, true});
+    model_add_port(m, &(struct port){"frame_values", VALUES_REAL, 4, {OPEN_FRAMES, s.channels, s.image, s.image}, true});
     if (padded) model_add_port(m, &(struct port){"pixel_attention_mask", VALUES_PADDING, 4, {OPEN('B'), OPEN('M'), s.image, s.image}, true});
     return PL_OK;
 }
 
-/* Images in all, or with *each those of a sample. */
-static int64_t count_images(const struct batch *batch, bool *each)
+int images_frame_tokens(const struct model *m, int64_t tokens_per_frame, int64_t *out, struct error *e)
+{
+    const struct image_model *x = m->images;
+    const int64_t k = square_root(tokens_per_frame);
+    *out = tokens_per_frame ? tokens_per_frame : x->features;
+    if (*out == x->features) return PL_OK;
+    if (!x->grid) return error_set(e, PL_USAGE, "data.tokens_per_frame is %lld, and the %lld features of an image are no square grid that can be pooled: leave it unset", (long long)tokens_per_frame, (long long)x->features);
+    if (k * k == tokens_per_frame && k <= x->grid) return PL_OK;
+    return error_set(e, PL_USAGE, "data.tokens_per_frame is %lld, expected a square number of at most %lld, the features of an image: %lld x %lld", (long long)tokens_per_frame, (long long)x->features,
+                     (long long)x->grid, (long long)x->grid);
+}
+
+/* What a batch holds: in all, or of each sample. */
+struct room {
+    bool each;
+    int64_t images, frames, frame_tokens;
+};
+
+static struct room find_room(const struct model *m, const struct batch *batch)
 {
     const struct image_batch *own = batch->own;
-    *each = !batch->size;
-    if (batch->size) return batch->size['N'];
-    return own ? own->images : batch->cache ? 0 : 1;
+    struct room r = {.each = !batch->size, .frame_tokens = own && own->tokens_per_frame ? own->tokens_per_frame : m->images->features};
+    if (batch->size) r.images = batch->size['N'], r.frames = batch->size['F'];
+    else if (own) r.images = own->images, r.frames = own->frames;
+    else r.images = batch->cache ? 0 : 1;
+    return r;
+}
+
+/* Frames x [B,frames,features,C] to rows [B,frames * frame_tokens,C]. */
+static id pool_frames(const struct model *m, struct graph *g, id x, int64_t B, int64_t C, const struct room *r)
+{
+    const int64_t grid = m->images->grid, k = square_root(r->frame_tokens);
+    x = op_dense(g, x);
+    if (r->frame_tokens != m->images->features)
+        x = op_avgpool_adaptive(g, op_reshape(g, x, 4, (int64_t[]){B * r->frames, grid, grid, C}), k, k);
+    return op_reshape(g, x, 3, (int64_t[]){B, r->frames * r->frame_tokens, C});
+}
+
+/* The features of B samples' images and frames [B * (images + frames),features,C] to rows [B,R,C]. */
+static id join_rows(const struct model *m, struct graph *g, id x, int64_t B, int64_t C, const struct room *r)
+{
+    const int64_t features = m->images->features;
+    id rows[2];
+    x = op_reshape(g, x, 4, (int64_t[]){B, r->images + r->frames, features, C});
+    rows[1] = pool_frames(m, g, op_slice(g, x, 1, r->images, r->frames), B, C, r);
+    if (!r->images) return rows[1];
+    rows[0] = op_reshape(g, op_dense(g, op_slice(g, x, 1, 0, r->images)), 3, (int64_t[]){B, r->images * features, C});
+    return op_concat(g, rows, 2, 1);
 }
 
 id images_merge(const struct model *m, struct graph *g, const struct batch *batch, id x, image_features *features)
 {
     const int64_t B = batch->B, T = batch->T;
-    bool each;
-    const int64_t n = count_images(batch, &each), all = each ? B * n : n;
+    const struct room r = find_room(m, batch);
+    const int64_t n = r.images + r.frames, all = r.each ? B * n : n;
     /* Without images the features of one are built all the same, for their parameters. Nothing reads them, so
      * that they are never computed. */
     const int64_t dim[] = {all ? all : 1, m->images->channels, m->image, m->image};
-    id pixels = graph_input_along(g, n ? "pixel_values" : "no_pixel_values", DT_F32, 4, dim, each && n ? 0 : INPUT_SHARED);
+    id pixels = graph_input_along(g, n ? "pixel_values" : "no_pixel_values", DT_F32, 4, dim, r.each && n ? 0 : INPUT_SHARED);
     id rows = features(m, g, pixels);
     const bool answer = program_is(g->at.program, PROGRAM_SINGLE); /* tokens that were generated: the images are before them */
     if (!rows || !x || !n || answer) return rows ? x : 0;
-    const int64_t C = tensor_last(tensor_at(g, x)), R = n * m->images->features;
-    rows = op_reshape(g, rows, each ? 3 : 2, each ? (int64_t[]){B, R, C} : (int64_t[]){R, C});
+    const int64_t C = tensor_last(tensor_at(g, x)), R = r.images * m->images->features + r.frames * r.frame_tokens;
+    if (r.frames) rows = join_rows(m, g, rows, r.each ? B : 1, C, &r);
+    rows = op_reshape(g, rows, r.each ? 3 : 2, r.each ? (int64_t[]){B, R, C} : (int64_t[]){R, C});
     return op_replace_rows(g, x, graph_input(g, "image_index", DT_I32, 2, (int64_t[]){B, T}), rows);
 }
 

@@ -8,13 +8,18 @@
  *
  * The inputs of the graph besides those of a language model:
  *
- *     pixel_values   f32 [N,channels,side,side]    the images
+ *     pixel_values   f32 [N,channels,side,side]    the images, and the frames of videos
  *     image_index    i32 [B,T]                     below 0: text; else the row of the features that stands here
  *
- * In training each sample has room for image_batch.images images: N is B times that, a sample's images are the
- * first in its room, and its indices count from the first row of its room. Where the batch itself says how
- * many images there are (batch.size['N']; `step`), all samples share them, and the indices count over all
- * images. Without images the graph has neither input, and the tower does not run.
+ * In training each sample has room for image_batch.images images and then for image_batch.frames frames: N is B
+ * times that, and a sample's images are the first in their room. Its indices count from the first row of its room.
+ * Where the batch itself says how many images and frames there are (batch.size['N'] and ['F']; `step`), all samples
+ * share them: the images, then the frames; and the indices count over all. Without any the graph has neither input,
+ * and the tower does not run.
+ *
+ * A frame is an image to the tower. Its features, a square grid, may be pooled to a smaller one:
+ *
+ *     rows of a sample   [image 0: features] [image 1: features] ... [frame 0: tokens_per_frame] [frame 1: ...] ...
  */
 #ifndef IMAGES_H
 #define IMAGES_H
@@ -22,13 +27,15 @@
 #include "models/model.h"
 #include "text/template/chat_images.h"
 
-/* The dimension of pixel_values that counts images. */
+/* The dimension of pixel_values that counts images; that of frame_values, which `step` takes besides. */
 #define OPEN_IMAGES OPEN('N')
+#define OPEN_FRAMES OPEN('F')
 
 /* What a model that takes images says about them (model.images). */
 struct image_model {
     int32_t token;         /* the id that stands for a feature; it need not be in the vocabulary */
     int64_t features;      /* of an image: the tokens that it takes */
+    int64_t grid;          /* they are grid * grid, in rows; 0: they are no grid, and cannot be pooled */
     int64_t channels;
     enum image_layout layout; /* how images stand in the text */
     bool start_end;        /* with tokens around each (struct image_text) */
@@ -41,8 +48,12 @@ struct image_model {
 
 /* What a batch of such a model holds (batch.own). */
 struct image_batch {
-    int64_t images;        /* for which a sample has room; 0: it is text alone */
+    int64_t images;           /* for which a sample has room */
+    int64_t frames;           /* of videos, for which it has room after its images; 0 and 0: it is text alone */
+    int64_t tokens_per_frame; /* k * k: the grid to which the features of a frame are pooled; 0: they are as an image's */
 };
+/* The tokens of a frame. PL_USAGE: tokens_per_frame is no smaller square grid of the model's. */
+int images_frame_tokens(const struct model *m, int64_t tokens_per_frame, int64_t *out, struct error *e);
 
 /* For parse: `m` takes images of the tower, `features` features each, at the image tokens. */
 int images_describe(struct model *m, const struct model *tower, int64_t features, int64_t token, enum image_layout layout, struct error *e);

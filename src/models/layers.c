@@ -10,6 +10,7 @@
 #include "graph/ops.h"
 
 enum { NAME_ROOM = 256 };
+static const double BN_EPS = 1e-5, BN_MOMENTUM = 0.1; /* of torch.nn.BatchNorm2d */
 
 struct layer layers_begin(struct graph *g, const char *root, int64_t count) { return (struct layer){.g = g, .root = root, .i = -1, .count = count}; }
 
@@ -113,12 +114,30 @@ id layer_conv(struct graph *g, id x, const char *prefix, const char *name, int64
     return op_conv(g, x, p.w, p.bias, k.stride, k.pad, 1);
 }
 
-id layer_upscale(struct graph *g, id x, const char *prefix, const char *name, int64_t out, int size)
+id layer_conv_transpose(struct graph *g, id x, const char *prefix, const char *name, int64_t out, struct kernel_shape k)
 {
     if (!x) return 0;
     const int64_t C = tensor_last(tensor_at(g, x));
-    id w = weight_of(g, prefix, name, ".weight", 4, (int64_t[]){C, out, size, size}, default_init(out * size * size));
-    return op_conv_transpose(g, x, w, weight_of(g, prefix, name, ".bias", 1, &out, zeros), size, 0);
+    id w = weight_of(g, prefix, name, ".weight", 4, (int64_t[]){C, out, k.size, k.size}, default_init(out * k.size * k.size));
+    return op_conv_transpose(g, x, w, k.bias ? weight_of(g, prefix, name, ".bias", 1, &out, zeros) : 0, k.stride, k.pad);
+}
+
+id layer_upscale(struct graph *g, id x, const char *prefix, const char *name, int64_t out, int size)
+{
+    return layer_conv_transpose(g, x, prefix, name, out, (struct kernel_shape){size, size, 0, true});
+}
+
+id layer_batch_norm(struct graph *g, id x, const char *prefix, const char *name, int64_t group, bool zero)
+{
+    static const struct init ones = {INIT_ONE, 0, 0};
+    if (!x) return 0;
+    const int64_t C = tensor_last(tensor_at(g, x));
+    id w = weight_of(g, prefix, name, ".weight", 1, &C, zero ? zeros : ones), bias = weight_of(g, prefix, name, ".bias", 1, &C, zeros);
+    id mean = weight_of(g, prefix, name, ".running_mean", 1, &C, zeros), var = weight_of(g, prefix, name, ".running_var", 1, &C, ones);
+    if (!w || !bias || !mean || !var) return 0;
+    graph_param_of(g, mean)->frozen = graph_param_of(g, var)->frozen = true;
+    if (group && program_is(g->at.program, PROGRAM_TRAINS)) return op_batchnorm(g, x, w, bias, group, (float)BN_EPS, mean, var, BN_MOMENTUM);
+    return op_batchnorm_frozen(g, x, w, bias, mean, var, (float)BN_EPS);
 }
 
 int layer_parse_act(const struct value *config, enum act_kind *act, struct error *e) { return layer_parse_act_at(config, "hidden_act", act, e); }

@@ -160,14 +160,29 @@ id llava_features(const struct model *m, struct graph *g, id pixels)
     return x;
 }
 
-void llava_build(const struct model *m, struct graph *g, const struct batch *batch)
+bool llava_is(const struct model *m) { return m->family->build == llava_build; }
+int64_t llava_width(const struct model *m) { return decoder_width(model_part(m, ((const struct llava *)m->config)->decoder)); }
+
+id llava_states(const struct model *m, struct graph *g, const struct batch *batch, id ids)
 {
     const struct llava *c = m->config;
     const struct model *decoder = model_part(m, c->decoder);
-    id ids = decoder_ids(g, batch), labels = decoder_labels(g, batch);
     struct token_rows rows = decoder_rows(g, batch);
     id x = images_merge(m, g, batch, decoder_embed(decoder, g, c->decoder, ids), llava_features);
-    decoder_outputs(decoder, g, c->decoder, batch, decoder_states(decoder, g, c->decoder, x, rows), labels);
+    return decoder_states(decoder, g, c->decoder, x, rows);
+}
+
+struct decoded llava_loss(const struct model *m, struct graph *g, id states, id labels, const char *count)
+{
+    const struct llava *c = m->config;
+    return decoder_loss_by(model_part(m, c->decoder), g, c->decoder, states, labels, count);
+}
+
+void llava_build(const struct model *m, struct graph *g, const struct batch *batch)
+{
+    const struct llava *c = m->config;
+    id ids = decoder_ids(g, batch), labels = decoder_labels(g, batch);
+    decoder_outputs(model_part(m, c->decoder), g, c->decoder, batch, llava_states(m, g, batch, ids), labels);
 }
 
 /* Published: folders on the Hub. Then modules in memory, which some folders have too, and what transformers 5

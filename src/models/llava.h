@@ -9,6 +9,7 @@
 #define LLAVA_H
 
 #include "models/images.h"
+#include "models/parts.h"
 
 enum { LLAVA_STATES = 16, LLAVA_LINEARS = 8 };
 
@@ -33,6 +34,12 @@ void llava_build(const struct model *m, struct graph *g, const struct batch *bat
 int llava_parse_parts(struct model *m, struct llava *c, const struct value *config, int64_t *token, struct error *e);
 /* Images [n,channels,side,side] to features [n,tokens,C]. */
 id llava_features(const struct model *m, struct graph *g, id pixels);
+/* LLaVA as a part of another model, inside IN_PART: whether a model is one, C of its states, the states [B,T,C] after
+ * the last norm, and the cross-entropy with labels, divided by the count of that name. */
+bool llava_is(const struct model *m);
+int64_t llava_width(const struct model *m);
+id llava_states(const struct model *m, struct graph *g, const struct batch *batch, id ids);
+struct decoded llava_loss(const struct model *m, struct graph *g, id states, id labels, const char *count);
 
 /* For models of a tower and a decoder: adds a part that must be one. */
 int llava_add_tower(struct model *m, const char *name, const struct value *config, const char *folder, struct error *e);

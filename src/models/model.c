@@ -15,21 +15,21 @@
 static const struct family *const families[] = {&llama_family, &mistral_family, &qwen2_family, &clip_vision_family,
                                                 &clip_family, &siglip_vision_family, &siglip_family, &sam_family,
                                                 &sam_vision_family, &tinysam_family, &idefics3_vision_family, &smolvlm_vision_family, &llava_family,
-                                                &llava_llama_family, &llava_mistral_family, &idefics3_family, &smolvlm_family, &arr_coc_family, &arr_coc_allocator_family};
+                                                &llava_llama_family, &llava_mistral_family, &idefics3_family, &smolvlm_family, &prs_med_family, &arr_coc_family, &arr_coc_allocator_family};
 
 /* "llama, clip_vision_model": for messages. */
-static char *list_families(char out[256])
+static char *list_families(char out[512])
 {
     size_t n = 0;
-    for (size_t i = 0; i < COUNT(families) && n < 256; i++)
-        n += (size_t)snprintf(out + n, 256 - n, "%s%s", i ? ", " : "", families[i]->model_type);
+    for (size_t i = 0; i < COUNT(families) && n < 512; i++)
+        n += (size_t)snprintf(out + n, 512 - n, "%s%s", i ? ", " : "", families[i]->model_type);
     return out;
 }
 
 static int parse_map(struct model *m, const struct value *config, const char *where, struct error *e)
 {
     const char *type = NULL;
-    char known[256];
+    char known[512];
     int rc;
     if ((rc = value_as_map(config, "config.json", e)) || (rc = value_opt_string(config, "model_type", &type, e)))
         return error_prepend(e, "%s", where);

@@ -33,6 +33,8 @@ enum port_values {
     VALUES_MASKS,   /* u8, 0 or 1, rows x columns last; in the graph bits, rows of mask_row_bytes */
     VALUES_INDEX,   /* i32 below port.below; below 0: none */
     VALUES_TARGETS, /* the same, of which the loss is divided by the number */
+    VALUES_BYTES,   /* u8 */
+    VALUES_RANGE,   /* i32, two: the first token, and one past the last */
 };
 
 /* One input. */
@@ -44,7 +46,7 @@ struct port {
     bool optional;
     int64_t below;          /* VALUES_INDEX, VALUES_TARGETS: a size, or OPEN(letter) */
 };
-enum { MODEL_PORTS = 10 };
+enum { MODEL_PORTS = 11 };
 
 struct mask_model;
 struct image_model;
@@ -132,7 +134,7 @@ struct family {
 };
 extern const struct family llama_family, mistral_family, qwen2_family, clip_family, clip_vision_family, siglip_family,
     siglip_vision_family, idefics3_vision_family, smolvlm_vision_family, sam_family, sam_vision_family, tinysam_family, llava_family,
-    llava_llama_family, llava_mistral_family, idefics3_family, smolvlm_family, arr_coc_family, arr_coc_allocator_family;
+    llava_llama_family, llava_mistral_family, idefics3_family, smolvlm_family, prs_med_family, arr_coc_family, arr_coc_allocator_family;
 
 /* A model without a config.json: the program that uses the library emits its graph. */
 struct definition {

@@ -50,6 +50,8 @@ struct decoded {
     id loss;
 };
 struct decoded decoder_loss(const struct model *m, struct graph *g, const char *part, id x, id labels);
+/* The same in a model with several losses: divided by the count of that name (graph_count). */
+struct decoded decoder_loss_by(const struct model *m, struct graph *g, const char *part, id x, id labels, const char *count);
 /* States to the outputs of a language model: loss and, if the batch asks for outputs, logits; with a cache the
  * logits of the next token. */
 void decoder_outputs(const struct model *m, struct graph *g, const char *part, const struct batch *batch, id x, id labels);

@@ -153,6 +153,27 @@
           "\"num_hidden_layers\": 32, \"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"max_position_embeddings\": 32768, " \
           "\"rope_theta\": 1000000.0, \"sliding_window\": null")
 
+/* PRS-Med of two models: `keys` are of the mask decoder. */
+#define PRS_MED(keys, tinysam, llava)                                                                               \
+    "{\n"                                                                                                           \
+    "  \"architectures\": [\"PRSMed\"],\n"                                                                          \
+    "  \"model_type\": \"prs_med\",\n" keys                                                                        \
+    "  \"tinysam_config\": " tinysam ",\n"                                                                         \
+    "  \"llava_config\": " llava "}\n"
+
+/* Parts of a small PRS-Med: images of 64 pixels, and of 32 pixels for the language model, whose bytes of text and image token are
+ * those of LLAVA_TINY. */
+#define PRS_TINYSAM                                                                                                 \
+    "{\"model_type\": \"tinysam\", \"image_size\": 64, \"embed_dims\": [16, 24, 32, 32], \"depths\": [1, 1, 1, 1], "   \
+    "\"num_heads\": [1, 2, 2, 2], \"window_sizes\": [4, 4, 4, 4], \"mlp_ratio\": 2, \"mbconv_expand_ratio\": 2, "     \
+    "\"num_classes\": 0, \"prompt_encoder_config\": {\"hidden_size\": 32, \"image_size\": 64, \"patch_size\": 16}, " \
+    "\"mask_decoder_config\": {\"hidden_size\": 32, \"mlp_dim\": 64, \"num_attention_heads\": 2}}"
+#define PRS_LLAVA                                                                                                   \
+    LLAVA(256, "\"hidden_size\": 32, \"intermediate_size\": 64, \"num_hidden_layers\": 2, \"num_attention_heads\": 2, " \
+               "\"image_size\": 32, \"patch_size\": 8",                                                             \
+          "\"model_type\": \"llama\", \"vocab_size\": 264, \"hidden_size\": 64, \"intermediate_size\": 128, "           \
+          "\"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"num_key_value_heads\": 2, \"max_position_embeddings\": 2048")
+
 /* The shape of SmolVLM-256M: SigLIP's base tower at 512 pixels, SmolLM2-135M. */
 #define SMOLVLM_256M                                                                                                \
     "{\n"                                                                                                           \
@@ -235,5 +256,9 @@ const struct preset presets[] = {
     {"grounding-7b", GROUNDING_7B},                            /* 7.4 B */
     {"tinysam", TINYSAM},                                      /* 10 M, 6 M of them in the encoder */
     {"tinysam-tiny", TINYSAM_TINY},                            /* 0.4 M */
+    {"prs-med", PRS_MED("  \"decoder\": \"fusion\",\n", TINYSAM, LLAVA_MED)},                    /* TinySAM and LLaVA-Med 7B, 7.6 B */
+    {"prs-med-prompted", PRS_MED("  \"decoder\": \"prompted\",\n", TINYSAM, LLAVA_MED)},         /* the same with the original's mask decoder */
+    {"prs-med-tiny", PRS_MED("  \"decoder\": \"fusion\",\n  \"pooled_size\": 4,\n  \"num_attention_heads\": 4,\n  \"mask_channels\": [32, 16, 8, 8],\n",
+                             PRS_TINYSAM, PRS_LLAVA)},         /* 0.2 M */
     {NULL, NULL},
 };

@@ -254,8 +254,7 @@ static id pixels(const struct sam_build *b)
     return op_dense(b->g, op_permute(b->g, x, (int[]){0, 2, 3, 1}));
 }
 
-/* The input pixels from bytes, as the loader provides them. */
-static id images(const struct sam_build *b)
+id sam_images(const struct sam_build *b)
 {
     float mean[3], std[3];
     for (int k = 0; k < 3; k++) { /* the op's mean and std are for values from 0 to 255 */
@@ -304,7 +303,7 @@ static void forward(const struct model *m, struct graph *g, const struct batch *
     struct batch batch = *given;
     if (g->error.code) return;
     if (b.prompting.targets) batch.loss_output = ""; /* no output: the masks have their own loss */
-    id image = b.prompting.part == PART_MASKS ? embedding(&b) : encode(&b, b.prompting.rounds ? images(&b) : pixels(&b));
+    id image = b.prompting.part == PART_MASKS ? embedding(&b) : encode(&b, b.prompting.rounds ? sam_images(&b) : pixels(&b));
     if (b.prompting.part == PART_IMAGE || (b.prompting.part == PART_ALL && !b.prompting.rounds)) output_map(m, g, &batch, "image_embeddings", image);
     if (b.prompting.part == PART_IMAGE) return;
     if (b.prompting.rounds) {

@@ -20,8 +20,7 @@
  * The model works for any image size that is divisible by the encoder's total stride.
  *
  * Batch normalisation uses statistics over batch.bn_group images in the step and updates the
- * running ones with MOMENTUM; evaluation, and a step with bn_group 0, use the running ones
- * unchanged.
+ * running ones; evaluation, and a step with bn_group 0, use the running ones unchanged.
  */
 #include <math.h>
 #include <stdio.h>
@@ -35,7 +34,7 @@
 
 enum { STAGES = 8, SHRINK = 4 /* total stride of the two convolutions of the stem */ };
 
-static const double NORM_EPS = 1e-5, NECK_EPS = 1e-6, BN_EPS = 1e-5, MOMENTUM = 0.1;
+static const double NORM_EPS = 1e-5, NECK_EPS = 1e-6;
 
 struct stage {
     int64_t width, depth, heads, window;
@@ -159,27 +158,6 @@ static int parse_tinysam(struct model *m, const struct value *config, struct err
 
 /* --- convolutions ------------------------------------------------------------------------ */
 
-static id vector(const struct sam_build *b, const char *prefix, const char *name, int64_t C, enum init_kind init)
-{
-    char full[160];
-    snprintf(full, sizeof full, "%s%s", prefix, name);
-    return graph_param(b->g, full, DT_F32, 1, &C, (struct init){init, 0, 0});
-}
-
-static id batch_norm(const struct sam_build *b, id x, const char *prefix, enum init_kind scale)
-{
-    struct graph *g = b->g;
-    if (!x) return 0;
-    const int64_t C = tensor_last(tensor_at(g, x));
-    id w = vector(b, prefix, "bn.weight", C, scale), bias = vector(b, prefix, "bn.bias", C, INIT_ZERO);
-    id mean = vector(b, prefix, "bn.running_mean", C, INIT_ZERO), var = vector(b, prefix, "bn.running_var", C, INIT_ONE);
-    if (!w || !bias || !mean || !var) return 0;
-    graph_param_of(g, mean)->frozen = graph_param_of(g, var)->frozen = true;
-    if (b->bn_group && program_is(g->at.program, PROGRAM_TRAINS))
-        return op_batchnorm(g, x, w, bias, b->bn_group, (float)BN_EPS, mean, var, MOMENTUM);
-    return op_batchnorm_frozen(g, x, w, bias, mean, var, (float)BN_EPS);
-}
-
 /* A convolution that keeps the side (or halves it, with stride 2), and its normalisation. */
 struct conv {
     const char *name;
@@ -197,7 +175,7 @@ static id conv_bn(const struct sam_build *b, id x, const char *prefix, struct co
     snprintf(full, sizeof full, "%s%s.", prefix, c.name);
     id w = layer_param(g, full, "c.weight", 4, (int64_t[]){c.out, in, c.size, c.size}, sqrt(1 / (3.0 * (double)(in * c.size * c.size))));
     x = op_conv(g, x, w, 0, (int)c.stride, (int)c.size / 2, c.depthwise ? (int)C : 1);
-    return batch_norm(b, x, full, c.zero_init ? INIT_ZERO : INIT_ONE);
+    return layer_batch_norm(g, x, full, "bn", b->bn_group, c.zero_init);
 }
 
 /* Expand, depthwise, project: the three convolutions (inverted bottleneck) of stage 0 and of the

@@ -49,6 +49,9 @@ enum offload {
     OFFLOAD_ALL = 15,
 };
 
+/* Chunks of the mask head: as many as of the LM head. */
+enum { MASK_CHUNKS_SAME = 0 };
+
 /* Images that a frozen tower encodes at once: as many as there are, or inline, as a part of the step. */
 enum { ENCODE_INLINE = 0, ENCODE_ALL = 1 << 20 };
 
@@ -203,6 +206,7 @@ enum technique_id technique_find(const char *name);
 /* technique.excluded of the rows. */
 bool micro_batch_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
 bool head_chunks_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
+bool mask_chunks_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
 bool fused_step_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
 
 /* True if the settings offload what `before` offloads, because there are no master weights
@@ -234,9 +238,11 @@ typedef void pass_fn(struct graph *g, const struct settings *s);
 #undef AGAIN
 
 /* The images of the largest program that pass_encode changes; 0: no program has a frozen tower (encode.c). */
-int64_t encode_images(struct graph *g);
-/* By program: the rows of one chunk of the head if it is split into `chunks`; 0: it is not split. pass_chunk reads nothing else of that setting (chunk.c). */
-void chunk_rows(struct graph *g, int chunks, int64_t rows[PROGRAM_COUNT]);
+int64_t encode_images(struct graph *g, const struct settings *s);
+/* By program: the rows of one chunk of the heads; 0: they are not split. pass_chunk reads nothing else of head_chunks and mask_chunks (chunk.c). */
+void chunk_rows(struct graph *g, const struct settings *s, int64_t rows[PROGRAM_COUNT]);
+/* True if a program has an LM head and a mask head, so that mask_chunks is the second one's. */
+bool chunk_has_masks(const struct graph *g);
 /* A hash of everything in the graph that program update is made from. Two graphs with the same hash
  * and the same settings of update and offload have the same program update and offload the same
  * weights (optimizer.c). */

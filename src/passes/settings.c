@@ -8,6 +8,7 @@
  *     optimizer   adamw | adamw-bf16 | adamw-8bit | sgd | adafactor
  *     quantize    none | nf4 | rules
  *     encode      inline | all | N
+ *     mask_chunks same | N
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -179,7 +180,15 @@ static bool quantize_parse(const char *text, struct settings *out)
     return false;
 }
 
-/* --- encode ------------------------------------------------------------------------------- */
+/* --- encode, mask_chunks -------------------------------------------------------------------- */
+
+/* A number from 1 to below `end`; 0: it is none. */
+static int read_number(const char *text, int end)
+{
+    char *rest;
+    const long n = isdigit((unsigned char)*text) ? strtol(text, &rest, 10) : 0;
+    return n >= 1 && n < end && !*rest ? (int)n : 0;
+}
 
 static const char *encode_print(const struct settings *s, char out[SETTING_ROOM])
 {
@@ -190,12 +199,23 @@ static const char *encode_print(const struct settings *s, char out[SETTING_ROOM]
 
 static bool encode_parse(const char *text, struct settings *out)
 {
-    char *end;
-    if (!strcmp(text, "inline")) return out->encode = ENCODE_INLINE, true;
-    if (!strcmp(text, "all")) return out->encode = ENCODE_ALL, true;
-    const long n = isdigit((unsigned char)*text) ? strtol(text, &end, 10) : 0;
-    if (n < 1 || n >= ENCODE_ALL || *end) return false;
-    return out->encode = (int)n, true;
+    const int n = !strcmp(text, "all") ? ENCODE_ALL : read_number(text, ENCODE_ALL);
+    if (!n && strcmp(text, "inline")) return false;
+    return out->encode = n, true;
+}
+
+static const char *mask_chunks_print(const struct settings *s, char out[SETTING_ROOM])
+{
+    if (s->mask_chunks == MASK_CHUNKS_SAME) snprintf(out, SETTING_ROOM, "same");
+    else snprintf(out, SETTING_ROOM, "%d", s->mask_chunks);
+    return out;
+}
+
+static bool mask_chunks_parse(const char *text, struct settings *out)
+{
+    const int n = read_number(text, 1 << 20);
+    if (!n && strcmp(text, "same")) return false;
+    return out->mask_chunks = n, true;
 }
 
 /* --- the table --------------------------------------------------------------------------- */

@@ -181,14 +181,14 @@ static int make_shared(struct plan_drafts *d, const struct settings *s, int phas
 int plan_draft_chunk_rows(struct plan_drafts *d, const struct settings *s, int64_t rows[PROGRAM_COUNT], struct error *e)
 {
     int rc = make_shared(d, s, PIPELINE_FORWARD + 1, e);
-    if (!rc) chunk_rows(&d->shared[PIPELINE_FORWARD], s->head_chunks, rows);
+    if (!rc) chunk_rows(&d->shared[PIPELINE_FORWARD], s, rows);
     return rc;
 }
 
 int plan_draft_images(struct plan_drafts *d, const struct settings *s, int64_t *images, struct error *e)
 {
     int rc = make_shared(d, s, PIPELINE_FORWARD + 1, e);
-    if (!rc) *images = encode_images(&d->shared[PIPELINE_FORWARD]);
+    if (!rc) *images = encode_images(&d->shared[PIPELINE_FORWARD], s);
     return rc;
 }
 

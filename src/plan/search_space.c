@@ -20,7 +20,7 @@
 
 #include "plan/survey.h"
 
-enum { STEPS = 8, LADDER_MOST = 8, UPDATES = STATE_DTYPES * LADDER_MOST };
+enum { STEPS = 8, LADDER_MOST = 8, CHUNKS_MOST = 32, UPDATES = STATE_DTYPES * LADDER_MOST };
 /* Offloads that change the step program: a graph with them is no sum of surveys without them. */
 enum { OFFLOAD_IN_STEP = OFFLOAD_WEIGHTS | OFFLOAD_ACTIVATIONS };
 
@@ -29,7 +29,7 @@ enum { KEPT, SELECTIVE, WHOLE, HALVES, WHOLE_SELECTIVE, ROWS };
 
 struct family {
     struct settings base;
-    struct survey row[ROWS][LADDER_MOST]; /* by recompute and number of head chunks */
+    struct survey row[ROWS][CHUNKS_MOST]; /* by recompute and chunks of the heads */
 };
 
 /* One variant of the update: dtype and location of optimizer state and master weights. */
@@ -55,7 +55,8 @@ struct builder {
     struct plan_space *x;
     const struct settings *base;
     VEC(struct family) families;
-    int chunk[LADDER_MOST], chunks;
+    struct { int head, mask; } chunk[CHUNKS_MOST];
+    int chunks, same; /* how many there are; the first have as many chunks of the mask head, or as many as configured */
     struct update update[UPDATES];
     int updates;
     VEC(struct extent) extents;
@@ -99,6 +100,7 @@ static int by_sharing(const void *a, const void *b)
     const struct job *x = a, *y = b;
     if (x->s.micro_batch != y->s.micro_batch) return x->s.micro_batch > y->s.micro_batch ? -1 : 1;
     if (x->s.head_chunks != y->s.head_chunks) return x->s.head_chunks < y->s.head_chunks ? -1 : 1;
+    if (x->s.mask_chunks != y->s.mask_chunks) return x->s.mask_chunks < y->s.mask_chunks ? -1 : 1;
     int compared = memcmp(&x->s.recompute, &y->s.recompute, sizeof x->s.recompute);
     if (compared) return compared;
     if (x->s.state != y->s.state) return x->s.state < y->s.state ? -1 : 1;
@@ -111,6 +113,7 @@ static bool is_same_graph(const struct job *a, const struct job *b)
 {
     struct settings s = a->s;
     s.head_chunks = b->s.head_chunks;
+    s.mask_chunks = b->s.mask_chunks;
     return !memcmp(a->rows, b->rows, sizeof a->rows) && (a->blocks || !b->blocks) && !memcmp(&s, &b->s, sizeof s);
 }
 
@@ -120,7 +123,7 @@ static int run_job(const struct plan_space *x, struct jobs *jobs, uint32_t first
     struct job *job = &jobs->list.at[i];
     const struct job *before = i > first ? job - 1 : NULL;
     int rc = PL_OK;
-    if (before && before->done && before->s.micro_batch == job->s.micro_batch && before->s.head_chunks == job->s.head_chunks)
+    if (before && before->done && before->s.micro_batch == job->s.micro_batch && before->s.head_chunks == job->s.head_chunks && before->s.mask_chunks == job->s.mask_chunks)
         memcpy(job->rows, before->rows, sizeof job->rows);
     else rc = plan_draft_chunk_rows(drafts, &job->s, job->rows, e);
     for (uint32_t k = i; k-- > first && !rc && !job->done;)
@@ -163,19 +166,24 @@ static int run_jobs(const struct plan_space *x, struct jobs *jobs, struct error 
     return failed;
 }
 
-static void add_job(struct jobs *jobs, struct settings s, int chunks, struct recompute recompute, struct survey *to)
+static void add_job(struct jobs *jobs, struct settings s, struct recompute recompute, struct survey *to)
 {
-    s.head_chunks = chunks;
     s.recompute = recompute;
     vec_push(&jobs->list, ((struct job){.s = s, .to = to, .blocks = true}));
+}
+
+static struct settings with_chunks(const struct builder *b, struct settings s, int c)
+{
+    s.head_chunks = b->chunk[c].head;
+    s.mask_chunks = b->chunk[c].mask;
+    return s;
 }
 
 static void add_family_jobs(struct builder *b, struct family *f, struct jobs *jobs)
 {
     bool free = b->x->f.free[TECHNIQUE_recompute];
     for (int row = 0; row < (free ? b->blocks ? ROWS : WHOLE : SELECTIVE); row++)
-        for (int c = 0; c < b->chunks; c++)
-            add_job(jobs, f->base, b->chunk[c], free ? recompute_of_row(row) : b->base->recompute, &f->row[row][c]);
+        for (int c = 0; c < b->chunks; c++) add_job(jobs, with_chunks(b, f->base, c), free ? recompute_of_row(row) : b->base->recompute, &f->row[row][c]);
 }
 
 /* --- the dimensions ------------------------------------------------------------------------ */
@@ -207,14 +215,26 @@ static void list_families(struct builder *b)
     }
 }
 
+static void add_chunks(struct builder *b, int head, int mask)
+{
+    CHECK(b->chunks < CHUNKS_MOST, "%d", b->chunks);
+    b->chunk[b->chunks].head = head;
+    b->chunk[b->chunks++].mask = mask;
+}
+
+/* Chunks of the LM head, or of the only head; of a mask head beside it as many or, after these, another number. */
 static void list_chunks(struct builder *b, const struct graph *g)
 {
     bool rows = false;
     for (id s = 1; s < g->scopes.n; s++) rows |= g->scopes.at[s].flags & SCOPE_ROWS;
     struct settings s = *b->base;
-    if (!b->x->f.free[TECHNIQUE_head_chunks]) b->chunk[b->chunks++] = s.head_chunks;
+    if (!b->x->f.free[TECHNIQUE_head_chunks]) add_chunks(b, s.head_chunks, s.mask_chunks);
     else
-        for (; (rows || !b->chunks) && take_rung(&s, TECHNIQUE_head_chunks, b->chunks); b->chunks++) b->chunk[b->chunks] = s.head_chunks;
+        for (; (rows || !b->chunks) && take_rung(&s, TECHNIQUE_head_chunks, b->chunks);) add_chunks(b, s.head_chunks, s.mask_chunks);
+    b->same = b->chunks;
+    for (int c = 0; c < b->same && b->x->f.free[TECHNIQUE_mask_chunks] && chunk_has_masks(g); c++)
+        for (int rung = 0; take_rung(&s, TECHNIQUE_mask_chunks, rung); rung++)
+            if (s.mask_chunks != b->chunk[c].head) add_chunks(b, b->chunk[c].head, s.mask_chunks);
 }
 
 static uint32_t count_recomputed(const struct builder *b, const struct graph *g, int n)
@@ -296,9 +316,9 @@ static void add_single(struct builder *b, struct settings s, int every, int rows
 {
     static const int order[ROWS] = {KEPT, WHOLE, SELECTIVE, HALVES, WHOLE_SELECTIVE};
     if (!b->x->f.free[TECHNIQUE_recompute] || !b->blocks) rows = 1;
-    for (int c = 0; c < b->chunks; c += every)
+    for (int c = 0; c < b->same; c += every)
         for (int k = 0; k < rows; k++) {
-            s.head_chunks = b->chunk[c];
+            s = with_chunks(b, s, c);
             if (b->x->f.free[TECHNIQUE_recompute]) s.recompute = recompute_of_row(order[k]);
             vec_push(&b->singles, ((struct single){.s = s}));
         }
@@ -369,8 +389,7 @@ static void add_choice(struct builder *b, const struct family *f, int chunk, con
     const struct survey *plain = &b->update[0].survey, *shown = extent->all ? recomputed : rest;
     double seconds;
     uint64_t step = compose(rest, recomputed, extent->is_recomputed, &seconds);
-    struct plan_choice c = {.settings = f->base};
-    c.settings.head_chunks = b->chunk[chunk];
+    struct plan_choice c = {.settings = with_chunks(b, f->base, chunk)};
     c.settings.recompute = recompute;
     for (int u = 0; u < b->updates; u++) {
         const struct survey *update = &b->update[u].survey;
@@ -436,7 +455,7 @@ static void free_builder(struct builder *b)
 {
     for (uint32_t i = 0; i < b->families.n; i++) {
         for (int row = 0; row < ROWS; row++)
-            for (int c = 0; c < LADDER_MOST; c++) survey_free(&b->families.at[i].row[row][c]);
+            for (int c = 0; c < CHUNKS_MOST; c++) survey_free(&b->families.at[i].row[row][c]);
     }
     for (int u = 0; u < b->updates; u++) survey_free(&b->update[u].survey);
     for (uint32_t i = 0; i < b->extents.n; i++) mem_free(b->extents.at[i].is_recomputed);
@@ -486,7 +505,7 @@ static int add_dimensions(struct plan_space *x, const struct settings *base, str
         struct settings s = b.families.at[0].base;
         s.state = b.update[u].s.state;
         s.offload = b.update[u].s.offload;
-        add_job(&jobs, s, base->head_chunks, x->f.free[TECHNIQUE_recompute] ? (struct recompute){.kind = RECOMPUTE_NONE} : base->recompute, &b.update[u].survey);
+        add_job(&jobs, s, x->f.free[TECHNIQUE_recompute] ? (struct recompute){.kind = RECOMPUTE_NONE} : base->recompute, &b.update[u].survey);
     }
     if (!rc) list_singles(&b);
     for (uint32_t i = 0; i < b.singles.n; i++) vec_push(&jobs.list, ((struct job){.s = b.singles.at[i].s, .to = &b.singles.at[i].survey}));

@@ -117,7 +117,7 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     out->loss_scale = t->state.scale;
     out->skipped_steps = t->state.skipped;
     out->allocations = allocations ? mem_allocations() - allocations : 0;
-    if (t->has_scores && o->worst) {
+    if (t->has_scores && o->worst && t->run.model.masks) { /* they are drawn with their prompts */
         out->worst = t->scores.scores.n_worst;
         memcpy(o->worst, t->scores.scores.worst, out->worst * sizeof *o->worst);
     }

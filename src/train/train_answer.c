@@ -47,11 +47,14 @@ int trainer_read_prompts(struct trainer *t, struct error *e)
     if (!t->run.answers) return PL_OK;
     const int64_t longest = min_i64(t->c->data_sequence, t->run.batch.cache - 1);
     x->open = true;
-    int rc = answers_open(&x->held, t->c, (uint64_t)t->c->train_eval_samples, longest, e);
+    const struct image_batch *images = t->run.model.images ? t->run.batch.own : NULL;
+    const struct question_limits most = {(uint64_t)t->c->train_eval_samples, longest, true, images ? images->images : 0};
+    int rc = answers_open(&x->held, t->c, &most, e);
     if (rc) return error_prepend(e, "train.eval_samples");
     if (q->too_long) log_warn("train.eval_samples: %" PRIu64 " prompts have more than %" PRId64 " tokens and are left out (data.sequence)", q->too_long, longest);
+    if (q->too_many) log_warn("train.eval_samples: %" PRIu64 " prompts have more than %" PRId64 " images and are left out (data.max_images)", q->too_many, most.images);
     x->scores = mem_alloc(q->files.n * sizeof *x->scores);
-    x->pool = POOL_BASE + POOL_PER_TOKEN * (uint64_t)t->c->train_eval_max_new + POOL_PER_BYTE * longest_line(&x->held);
+    x->pool = POOL_BASE + POOL_PER_TOKEN * (uint64_t)t->c->train_eval_max_new + POOL_PER_BYTE * longest_line(&x->held) + q->image_bytes;
     return PL_OK;
 }
 
@@ -83,8 +86,10 @@ static int answer_question(struct answering *x, uint32_t file, uint32_t i, int f
     struct answer a = {0};
     struct text_scores one = {0};
     struct text line = {0};
-    int rc = generate_answer(&x->generate, q->prompt, q->n, &a, e);
-    if (!rc) {
+    int rc = generate_answer(&x->generate, &q->prompt, &a, e);
+    const bool lost = rc == PL_USAGE && q->prompt.n_images; /* an image that was there when the run began */
+    if (lost) log_warn("train.eval_samples: a prompt is left out: %s", e->text), rc = PL_OK;
+    else if (!rc) {
         text_scores_add(&one, a.text.at, q->reference);
         text_scores_merge(&x->scores[file], &one);
         answers_put_line(&line, &x->held, file, i, &a, &one);

@@ -18,6 +18,8 @@ static void check_sample(const struct conversation *c)
         CHECK(!strcmp(role->text, "user") || !strcmp(role->text, "assistant") || !strcmp(role->text, "tool") || (!i && !strcmp(role->text, "system")));
     }
     for (uint32_t i = 0; i < c->media->count; i++) CHECK(c->media->items[i]->kind == VALUE_STRING);
+    struct error e = {0};
+    CHECK(c->videos <= c->media->count && (!conversation_check_images(c, &e) || e.text[0]));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -42,6 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (!json_parse(x.text, x.n, &b, &sample, &e)) {
             if (!conversation_read(sample, x.line & 1 ? "Be brief" : NULL, &b, &c, &e)) check_sample(&c);
             else CHECK(e.text[0]);
+            CHECK(!conversation_read_chat(sample, &b, &c, &e) || e.text[0]);
         }
         bump_free(&b);
     }

@@ -135,6 +135,12 @@ put("conversation", "sharegpt", b'{"system": "s", "tools": "[{\\"name\\": \\"f\\
 put("conversation", "alpaca", b'[{"instruction": "q", "input": "i", "output": "a", "history": [["b", "c"]]}]')
 put("conversation", "completion", b'{"prompt": "q", "completion": "a"}\n{"text": "t"}\n{"prompt": [], "completion": []}')
 put("conversation", "cut", b'[{"text": "t"}, {"text": "u')
+put("conversation", "images", b'{"images": ["a.png", {"path": "b.png"}], "messages": [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "q"}, {"type": "image"}]}, {"role": "assistant", "content": "<image>"}]}\n')
+
+# Text with images: the layout, ranges of the data, the text.
+for layout, name in enumerate(("tokens", "tiles", "pieces")):
+    put("chat_images", name, bytes([layout + 63 if layout == 1 else layout, 2, 3, 9, 4, 12]) + "USER: <image>\nÄ cat<image> and <image></s>\n<image>".encode())
+put("chat_images", "none", b"\x00\x00<s>no image")
 
 # A token store of three samples, with the options of rows before it: `plimsoll data tokenize` of lines of
 # tests/golden/chat/chats.jsonl wrote it; the stored inputs were made from it by putting a byte in front.

@@ -11,28 +11,34 @@ as LLaVA's original code does.
     start_end/  the same with mm_use_im_start_end
     images/     images of several sizes
     chats.jsonl         the conversations, in LLaVA's form and as OpenAI messages
+    prompt-N.json       the same without the last message
     NAME.expected.jsonl for each: {"ids", "labels", "prompt"}: labels are -100 where nothing is trained; prompt: the ids
-                        of all messages but the last with the generation prompt
+                        of all messages but the last with the generation prompt; of llava and smolvlm also "answer": up to NEW
+                        tokens of model.generate(do_sample=False) in float32, pixel values by the processor. At every token the largest logit
+                        is ahead of the second by at least MARGIN.
 
-The folders have a configuration and a tokenizer, and no weights.
+llava and smolvlm have random weights, in bf16; the other folders have none.
 """
 import json, os, pathlib
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-import tokenizers, transformers
+import safetensors.torch, tokenizers, torch, transformers
 from PIL import Image
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers.models.smolvlm import processing_smolvlm
 
 here = pathlib.Path("tests/golden/llava_text")
 SIDE, PATCH, TILE = 16, 4, 16
+NEW, MARGIN = 8, 2e-3
 
 # --- images and conversations --------------------------------------------------------------------------
 
 (here / "images").mkdir(parents=True, exist_ok=True)
 SIZES = {"small": (9, 7), "square": (16, 16), "wide": (61, 17), "tall": (20, 70), "large": (130, 120)}
-for name, size in SIZES.items():
-    Image.new("RGB", size, (200, 90, 30)).save(here / "images" / f"{name}.png")
+for k, (name, (w, h)) in enumerate(SIZES.items()):
+    picture = Image.new("RGB", (w, h))
+    picture.putdata([((40 * k + 5 * x) % 256, (90 + 3 * y) % 256, (7 * (x // 4) + 50 * (y // 8 % 2)) % 256) for y in range(h) for x in range(w)])
+    picture.save(here / "images" / f"{name}.png")
 
 
 def image(name):
@@ -85,6 +91,9 @@ def text_only(m):
 
 lines = [llava_form(c) if i % 2 else {"messages": [text_only(m) for m in c]} for i, c in enumerate(CHATS)]
 (here / "chats.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+for i, x in enumerate(lines):
+    key = "messages" if "messages" in x else "conversations"
+    (here / f"prompt-{i + 1}.json").write_text(json.dumps(dict(x, **{key: x[key][:-1]})) + "\n")
 
 # --- tokenizers ------------------------------------------------------------------------------------------
 
@@ -239,6 +248,29 @@ def by_pieces(hf, template, features, start_end):
     return out
 
 
+def add_answers(name, expected, pixels):
+    """Weights of the folder, the first for which all answers are clear, and the answers."""
+    config = json.loads((here / name / "config.json").read_text())
+    for seed in range(1000):
+        torch.manual_seed(seed)
+        model = transformers.AutoModelForImageTextToText.from_config(transformers.AutoConfig.for_model(**config)).eval()
+        for n, p in model.named_parameters():
+            p.data = (torch.randn(p.shape) * 0.3 + ("norm" in n and n.endswith("weight"))).bfloat16().float()
+        ahead = 9
+        for chat, x in zip(CHATS, expected):
+            ids = torch.tensor([x["prompt"]])
+            extra = pixels(images_of(chat[:-1])) if images_of(chat[:-1]) else {}
+            out = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=NEW, pad_token_id=0, output_scores=True,
+                                 return_dict_in_generate=True, **extra)
+            x["answer"] = out.sequences[0, ids.shape[1]:].tolist()
+            for s in out.scores:
+                top = torch.topk(s[0], 2).values
+                ahead = min(ahead, (top[0] - top[1]).item())
+        if ahead > MARGIN and len({tuple(x["answer"]) for x in expected}) == len(expected):
+            break
+    safetensors.torch.save_file({n: p.data.bfloat16().clone() for n, p in model.named_parameters()}, here / name / "model.safetensors", {"format": "pt"})
+
+
 def write(name, expected):
     (here / f"{name}.expected.jsonl").write_text("".join(json.dumps(x) + "\n" for x in expected))
 
@@ -249,7 +281,10 @@ clip = transformers.CLIPImageProcessor(**{k: v for k, v in CLIP.items() if k != 
 for name, template in ("llava", PARTS), ("strings", STRINGS):
     hf = save(name, t, template, llava_config(t.get_vocab_size(), t.token_to_id("<image>")), "</s>", "<s>", CLIP)
     processor = transformers.LlavaProcessor(clip, hf, patch_size=PATCH, vision_feature_select_strategy="default", num_additional_image_tokens=1)
-    write(name, by_processor(hf, template, processor, lambda im: "<image>" * FEATURES, strings=name == "strings"))
+    expected = by_processor(hf, template, processor, lambda im: "<image>" * FEATURES, strings=name == "strings")
+    if name == "llava":
+        add_answers(name, expected, lambda ims: dict(pixel_values=torch.tensor(clip(ims, return_tensors="np")["pixel_values"])))
+    write(name, expected)
 
 t = byte_level()
 hf = save("smolvlm", t, SMOL, dict(model_type="smolvlm", image_token_id=t.token_to_id("<image>"), scale_factor=2,
@@ -265,6 +300,14 @@ def tiles(im):
 
 
 result = by_processor(hf, SMOL, transformers.Idefics3Processor(idefics, hf, image_seq_len=seq), tiles)
+
+
+def tiled(ims):
+    values = torch.tensor(idefics([ims], return_tensors="np")["pixel_values"])
+    return dict(pixel_values=values, pixel_attention_mask=torch.ones(*values.shape[:2], *values.shape[3:], dtype=torch.long))
+
+
+add_answers("smolvlm", result, tiled)
 write("smolvlm", result)
 
 for name, start_end in ("original", False), ("start_end", True):

@@ -44,11 +44,13 @@ import make_grounding
 import make_llama
 import make_llava
 import make_peft
+import make_prs_med
 import make_published
 import make_sam
 import make_tinyvit
 import make_towers
 import make_train
+import make_video
 
 TYPES = {"bf16": (2.0 ** -8, 0.0), "f16": (2.0 ** -11, 2.0 ** -25)}  # unit roundoff, half of the smallest step
 TINY = 1e-7  # as in tests/compare.c
@@ -137,7 +139,7 @@ def numbers(folder, name, mode):
     off = mode or Rounding("bf16", 0)
     if not mode:
         off.unit = off.step = 0.0
-    batch = {n: off.noise(t.float()) if t.is_floating_point() and n in ("pixel_values", "masks", "texture", "information", "query_weights") else t for n, t in batch.items()}
+    batch = {n: off.noise(t.float()) if t.is_floating_point() and n in ("pixel_values", "frame_values", "masks", "texture", "information", "query_weights") else t for n, t in batch.items()}
     if name in ADAPTERS:
         # An NF4 weight is dequantized and rounded once.
         model = rounded_weights(off, make_peft.load_adapted(ADAPTERS[name], folder, computes_4bit=False))
@@ -146,12 +148,16 @@ def numbers(folder, name, mode):
     if name in make_towers.CASES:
         c = make_towers.CASES[name]
         return with_weights(make_towers, off, lambda: make_towers.reference(folder, c, batch["pixel_values"]))
+    if name in make_video.CASES:
+        return with_weights(make_video, off, lambda: make_video.reference(folder, make_video.CASES[name], batch))
     if name in make_llava.CASES:
         return with_weights(make_llava, off, lambda: make_llava.reference(folder, make_llava.CASES[name], batch))
     if name in make_allocator.CASES:
         return with_weights(make_allocator, off, lambda: make_allocator.reference(folder, make_allocator.CASES[name], batch))
     if name in make_grounding.CASES:
         return with_weights(make_grounding, off, lambda: make_grounding.reference(folder, make_grounding.CASES[name], batch))
+    if name in make_prs_med.CASES:
+        return with_weights(make_prs_med, off, lambda: make_prs_med.reference(folder, make_prs_med.CASES[name], batch))
     if name in make_sam.CASES:
         return with_weights(make_sam, off, lambda: make_sam.reference(folder, make_sam.CASES[name], batch))
     if name in TINYVIT:
@@ -230,12 +236,16 @@ def exact(folder, name):
     batch = load_file(os.path.join(folder, "batch.safetensors"))
     if name in make_towers.CASES:
         return make_towers.reference(folder, make_towers.CASES[name], batch["pixel_values"], torch.float64)
+    if name in make_video.CASES:
+        return make_video.reference(folder, make_video.CASES[name], batch, torch.float64)
     if name in make_llava.CASES:
         return make_llava.reference(folder, make_llava.CASES[name], batch, torch.float64)
     if name in make_allocator.CASES:
         return make_allocator.reference(folder, make_allocator.CASES[name], batch, torch.float64)
     if name in make_grounding.CASES:
         return make_grounding.reference(folder, make_grounding.CASES[name], batch, torch.float64)
+    if name in make_prs_med.CASES:
+        return make_prs_med.reference(folder, make_prs_med.CASES[name], batch, torch.float64)
     if name in make_sam.CASES:
         return make_sam.reference(folder, make_sam.CASES[name], batch, torch.float64)
     if name in TINYVIT:

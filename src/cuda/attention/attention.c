@@ -13,7 +13,7 @@
 
 static struct head_rows rows_of(const struct operand *x)
 {
-    return (struct head_rows){x->data, x->stride[0], x->stride[1], x->stride[2]};
+    return (struct head_rows){x->data, x->stride[0], x->stride[1], x->stride[2], (int)x->dim[3]};
 }
 
 static void *bytes_at(const struct launch *l, uint64_t offset) { return (char *)l->work + offset; }

@@ -77,6 +77,9 @@ template <typename T> __device__ inline T *row_at(const head_rows &x, int64_t b,
     return static_cast<T *>(x.data) + b * x.sample + t * x.token + h * x.head;
 }
 
+/* Columns of a tile of D that are the head's. */
+template <int D> __device__ inline int stored_columns(const head_rows &x) { return D == 80 ? x.columns : D; }
+
 __device__ inline float *lse_at(const attention &a, int64_t b, int64_t h, int64_t t)
 {
     return a.lse + b * a.lse_sample + h * a.lse_head + t * a.lse_token;
@@ -152,12 +155,12 @@ template <typename F> static cudaError_t by_store(enum store type, F f)
     return cudaErrorInvalidValue;
 }
 
-/* Calls f(T, D), as types, for a head dimension that is one of D; for the 16-bit type of an
- * attention. */
+/* Calls f(T, D), as types, for a head dimension that is one of D, or becomes one with columns of zeros
+ * (ATTENTION_PADDED); for the 16-bit type of an attention. */
 template <typename T, int... D, typename F> static cudaError_t by_length(const attention *a, F f)
 {
     cudaError_t rc = cudaErrorInvalidValue;
-    ((a->D == D ? (void)(rc = f(T(), std::integral_constant<int, D>())) : (void)0), ...);
+    ((ATTENTION_PADDED(a->D) == D ? (void)(rc = f(T(), std::integral_constant<int, D>())) : (void)0), ...);
     return rc;
 }
 template <int... D, typename F> static cudaError_t by_type_and_length(const attention *a, F f)

@@ -90,8 +90,8 @@ static __device__ void fetch(unsigned q, unsigned dout, unsigned stats, unsigned
     constexpr int QUERIES = queries_to_tile<D, ADDED>, CHUNKS = QUERIES / 4;
     const int64_t head = b * a.H + h;
     const int padded = ADDED == ADDS_GRID64 ? a.T : (a.T + 63) / 64 * 64;
-    copy_tile<T, D, QUERIES>(q, row_at<T>(a.q, b, 0, h), a.q.token, t0, a.T);
-    copy_tile<T, D, QUERIES>(dout, row_at<T>(a.dout, b, 0, h), a.dout.token, t0, a.T);
+    copy_tile<T, D, QUERIES>(q, row_at<T>(a.q, b, 0, h), a.q, t0, a.T);
+    copy_tile<T, D, QUERIES>(dout, row_at<T>(a.dout, b, 0, h), a.dout, t0, a.T);
     if (threadIdx.x < 2 * CHUNKS)
         copy_to(stats + threadIdx.x * 16, (threadIdx.x < CHUNKS ? a.lse2 : a.delta) + head * padded + t0 + threadIdx.x % CHUNKS * 4, true);
     else if (ADDED == ADDS_GRID64 && threadIdx.x < 3 * CHUNKS) /* the terms of the keys' row */
@@ -176,8 +176,8 @@ __global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 64 ||
     const bool any = begin < queries.end, one_row = s0 / a.width == (min(s0 + KEYS, a.S) - 1) / a.width;
     const float factor = a.scale * LOG2E;
 
-    copy_tile<T, D, KEYS>(k, row_at<T>(a.k, b, 0, g), a.k.token, s0, a.S);
-    copy_tile<T, D, KEYS>(v, row_at<T>(a.v, b, 0, g), a.v.token, s0, a.S);
+    copy_tile<T, D, KEYS>(k, row_at<T>(a.k, b, 0, g), a.k, s0, a.S);
+    copy_tile<T, D, KEYS>(v, row_at<T>(a.v, b, 0, g), a.v, s0, a.S);
     const unsigned own_k = k + own * 2 * D + ldmatrix_left<D>(lane), own_v = own_k + (v - k);
     unsigned held_k[KEPT ? D / 16 : 1][M][4], held_v[KEPT ? D / 16 : 1][M][4];
     key_info of;

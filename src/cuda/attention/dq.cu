@@ -207,13 +207,13 @@ template <typename T, int D, score_terms ADDED, bool RANGES> __global__ void __l
     const int begin = keys.begin / KEYS * KEYS;
     const T *from_k = row_at<T>(a.k, b, 0, g), *from_v = row_at<T>(a.v, b, 0, g);
     const auto fetch = [&](int slot, int s0) {
-        copy_tile<T, D, KEYS>(k + slot * TILE, from_k, a.k.token, s0, a.S);
-        copy_tile<T, D, KEYS>(v + slot * TILE, from_v, a.v.token, s0, a.S);
+        copy_tile<T, D, KEYS>(k + slot * TILE, from_k, a.k, s0, a.S);
+        copy_tile<T, D, KEYS>(v + slot * TILE, from_v, a.v, s0, a.S);
         if constexpr (ADDED == ADDS_MASK || BY_TABLES || BY_BIAS) load_key_info<ADDED, KEYS>(key_info + slot * KEYS, a, b, s0);
     };
 
-    copy_tile<T, D, QUERIES>(q, row_at<T>(a.q, b, 0, h), a.q.token, t0, a.T);
-    copy_tile<T, D, QUERIES>(dout, row_at<T>(a.dout, b, 0, h), a.dout.token, t0, a.T);
+    copy_tile<T, D, QUERIES>(q, row_at<T>(a.q, b, 0, h), a.q, t0, a.T);
+    copy_tile<T, D, QUERIES>(dout, row_at<T>(a.dout, b, 0, h), a.dout, t0, a.T);
     if (begin < keys.end) fetch(0, begin);
     copy_commit();
     if (BY_TABLES)

@@ -47,8 +47,8 @@ __global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 96 ? 
     const T *from_k = row_at<T>(a.k, b, 0, g), *from_v = row_at<T>(a.v, b, 0, g);
     const float factor = a.scale * LOG2E;
 
-    copy_tile<T, D, QUERIES>(q, row_at<T>(a.q, b, 0, h), a.q.token, t0, a.T);
-    if (begin < keys.end) copy_tile<T, D, KEYS>(k, from_k, a.k.token, begin, a.S);
+    copy_tile<T, D, QUERIES>(q, row_at<T>(a.q, b, 0, h), a.q, t0, a.T);
+    if (begin < keys.end) copy_tile<T, D, KEYS>(k, from_k, a.k, begin, a.S);
     copy_commit();
     if (ADDED == ADDS_TABLES) fetch_positions(extra, stride, a, block.head, t0, grid64);
     if (ADDED == ADDS_BIAS)
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 96 ? 
     for (int s0 = begin; s0 < keys.end; s0 += KEYS) {
         copy_wait<0>();
         __syncthreads(); /* keys have arrived, values and key_info are no longer read */
-        copy_tile<T, D, KEYS>(v, from_v, a.v.token, s0, a.S);
+        copy_tile<T, D, KEYS>(v, from_v, a.v, s0, a.S);
         copy_commit();
         float x[M][N][4];
         if constexpr (BARE) {
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 96 ? 
         }
         copy_wait<0>();
         __syncthreads(); /* values and key_info have arrived, keys are no longer read */
-        if (s0 + KEYS < keys.end) copy_tile<T, D, KEYS>(k, from_k, a.k.token, s0 + KEYS, a.S);
+        if (s0 + KEYS < keys.end) copy_tile<T, D, KEYS>(k, from_k, a.k, s0 + KEYS, a.S);
         copy_commit();
         if (ADDED == ADDS_MASK) add_mask<N>(x[0], key_info, factor);
         if (ADDED == ADDS_TABLES) add_positions<N, true>(x[0], a, key_info, positions_of, columns_offset_even(a), s0, factor);

@@ -14,6 +14,7 @@
 struct head_rows {
     void *data;
     int64_t sample, token, head;
+    int columns;                 /* D */
 };
 
 /* Queries per block of dq.cu with a bias, and so per partial sum of a bias gradient. */
@@ -85,7 +86,7 @@ cudaError_t cuda_attention_ranges(const struct attention *a, int queries, int ke
 cudaError_t cuda_attention_plain(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_plain_bwd(const struct attention *a, cudaStream_t stream);
 
-/* With tensor cores (forward.cu, dq.cu, dkv.cu): bf16 or f16, D of 32, 64, 80, 96 or 128, rows at
+/* With tensor cores (forward.cu, dq.cu, dkv.cu): bf16 or f16, D of 32, 64, 72, 80, 96 or 128, rows at
  * multiples of 16 bytes, compute capability 8.0 or later, or 7.5 with f16 where the shared memory is
  * large enough; unit is log2(e). `added` is what they add to the scores; ADDS_NOTHING requires a
  * positive scale. The backward kernels run after cuda_attention_row_stats. The partial sums of a bias

@@ -210,10 +210,13 @@ template <typename T, int D, int K, int XROW> __device__ inline void product_add
 }
 
 /* Stores a thread's part of the upper or lower row of C fragments, times `factor`. */
-template <typename T, int N> __device__ inline void store_half(T *row, const float (&c)[N][4], int half, float factor)
+template <typename T, int N> __device__ inline void store_half(T *row, const float (&c)[N][4], int half, float factor, int columns = 8 * N)
 {
     T *to = row + threadIdx.x % 4 * 2;
-    each<N>([&](int n) { *reinterpret_cast<unsigned *>(to + 8 * n) = both(c[n][2 * half] * factor, c[n][2 * half + 1] * factor, T()); });
+    each<N>([&](int n) {
+        if (8 * n >= columns) return;
+        *reinterpret_cast<unsigned *>(to + 8 * n) = both(c[n][2 * half] * factor, c[n][2 * half + 1] * factor, T());
+    });
 }
 /* Stores the warp's 16 rows, times the factor of each half, to rows of x from `first` on. */
 template <typename T, int D>
@@ -222,7 +225,7 @@ __device__ inline void store_rows(const head_rows &x, int64_t b, int64_t h, int 
 {
     each<2>([&](int half) {
         const int t = first + threadIdx.x % 32 / 4 + 8 * half;
-        if (t < count) store_half(row_at<T>(x, b, t, h), c, half, half ? lower : upper);
+        if (t < count) store_half(row_at<T>(x, b, t, h), c, half, half ? lower : upper, stored_columns<D>(x));
     });
 }
 

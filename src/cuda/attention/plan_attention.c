@@ -2,7 +2,7 @@
  * plan_attention.c: attention, forward and backward: which kernel takes which operands.
  *
  *     few_mma, few     few queries or few keys, as in SAM's mask decoder
- *     hopper           9.0: WGMMA, tiles by TMA; head dimensions 64, 80, 128; nothing is added to the
+ *     hopper           9.0: WGMMA, tiles by TMA; head dimensions 64, 72, 80, 128; nothing is added to the
  *                      scores, or the terms of a grid of 64 columns
  *     dense            8.0 and 7.5: mma.sync; nothing is added to the scores
  *     grid64           the same, over a grid of 64 columns
@@ -117,18 +117,20 @@ static bool has_narrow_tables(const struct query *q, const struct form *f)
 
 /* --- tensor cores ------------------------------------------------------------------------------- */
 
-/* The limits of the kernels of 8.0 and later, whatever is added to the scores. */
+/* The limits of the kernels of 8.0 and later, whatever is added to the scores. Heads of 72 have no position
+ * terms. */
 static bool form_is_fast(const struct query *q, const struct form *f)
 {
     const int64_t D = f->q->dim[3];
-    if (!has_tensor_cores(q, f->q->dtype) || (D != 32 && D != 64 && D != 80 && D != 96 && D != 128)) return false;
+    const bool padded = D == 72 && f->mode == ATTENTION_PLAIN;
+    if (!has_tensor_cores(q, f->q->dtype) || (D != 32 && D != 64 && D != 80 && D != 96 && D != 128 && !padded)) return false;
     return f->height + f->width <= ATTENTION_GRID && form_matches(q, f, true);
 }
 
 /* 7.5 has less shared memory. */
 static bool fits_shared(const struct query *q, const struct form *f)
 {
-    const int D = (int)f->q->dim[3], T = (int)f->q->dim[1];
+    const int D = ATTENTION_PADDED((int)f->q->dim[3]), T = (int)f->q->dim[1];
     const size_t most = ATTENTION_SHARED_SM75;
     const enum score_terms added = f->mode == ATTENTION_PLAIN ? ADDS_MASK : f->mode == ATTENTION_BY_TABLES ? ADDS_TABLES : ADDS_BIAS;
     if (q->profile->capability >= 80) return true;
@@ -181,7 +183,7 @@ static bool hopper_match(const struct query *q, enum attention_mode mode, bool b
 {
     const struct form f = form_of(q, mode, backward);
     const int64_t D = f.q->dim[3];
-    if (!form_is_fast(q, &f) || (D != 64 && D != 80 && D != 128) || f.mask || f.scale <= 0) return false;
+    if (!form_is_fast(q, &f) || (D != 64 && D != 72 && D != 80 && D != 128) || f.mask || f.scale <= 0) return false;
     if (mode == ATTENTION_BY_TABLES && !is_grid64(q, &f)) return false;
     if (f.q->dim[1] < ATTENTION_HOPPER_LEAST || f.k->dim[1] < ATTENTION_HOPPER_LEAST) return false; /* tiles would be mostly empty */
     return has_strides(f.q) && has_strides(f.k) && has_strides(f.v) && (!backward || has_strides(f.dout));

@@ -53,8 +53,8 @@ __device__ inline void read4_transposed(unsigned (&r)[4], unsigned at)
 
 /* --- copies ----------------------------------------------------------------------------------- */
 
-/* Copies chunks FIRST .. FIRST+WIDE of N rows, from `from` on; zeros from row `left` on. */
-template <typename T, int D, int N, int FIRST, int WIDE> __device__ inline void copy_band(unsigned to, const T *from, int64_t token, int left)
+/* Copies chunks FIRST .. FIRST+WIDE of N rows, from `from` on; zeros from row `left` and from column `columns` on. */
+template <typename T, int D, int N, int FIRST, int WIDE> __device__ inline void copy_band(unsigned to, const T *from, int64_t token, int left, int columns = D)
 {
     constexpr int STEP = FAST_BLOCK / WIDE; /* a multiple of 8: all rows of a thread have the same swizzle */
     const int row = threadIdx.x / WIDE, chunk = FIRST + threadIdx.x % WIDE;
@@ -63,19 +63,20 @@ template <typename T, int D, int N, int FIRST, int WIDE> __device__ inline void 
     to += chunk_offset<D>(row, chunk);
 #pragma unroll
     for (int i = 0; i < (N + STEP - 1) / STEP; i++) {
-        copy_to(to + i * STEP * 2 * D, from, row + i * STEP < left);
+        copy_to(to + i * STEP * 2 * D, from, row + i * STEP < left && chunk * 8 < columns);
         from += STEP * token;
     }
 }
 
-/* Copies rows first .. first+N of a head, whose row 0 is `from`; zeros beyond `count`. */
-template <typename T, int D, int N> __device__ inline void copy_tile(unsigned to, const T *from, int64_t token, int first, int count)
+/* Copies rows first .. first+N of a head of x, whose row 0 is `from`; zeros beyond `count`. */
+template <typename T, int D, int N> __device__ inline void copy_tile(unsigned to, const T *from, const head_rows &x, int first, int count)
 {
+    const int64_t token = x.token;
     from += first * token;
     if constexpr (D == 32) copy_band<T, D, N, 0, 4>(to, from, token, count - first);
     else if constexpr (D == 128) copy_band<T, D, N, 0, 16>(to, from, token, count - first);
     else copy_band<T, D, N, 0, 8>(to, from, token, count - first);
-    if constexpr (D == 80) copy_band<T, D, N, 8, 2>(to, from, token, count - first);
+    if constexpr (D == 80) copy_band<T, D, N, 8, 2>(to, from, token, count - first, x.columns);
     if constexpr (D == 96) copy_band<T, D, N, 8, 4>(to, from, token, count - first);
 }
 

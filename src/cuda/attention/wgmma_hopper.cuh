@@ -271,8 +271,10 @@ __device__ inline void store_block(const head_rows &x, int64_t b, int64_t h, int
         const float factor = half ? lower : upper;
         T *to = row_at<T>(x, b, t, h) + column;
 #pragma unroll
-        for (int n = 0; n < N / 4; n++)
+        for (int n = 0; n < N / 4; n++) {
+            if (8 * n >= stored_columns<2 * N>(x)) continue;
             *reinterpret_cast<unsigned *>(to + 8 * n) = both(d[4 * n + 2 * half] * factor, d[4 * n + 2 * half + 1] * factor, T());
+        }
     }
 }
 /* Synchronizes the consumer threads; the producer warps do not take part. */

@@ -39,6 +39,10 @@ enum score_terms { ADDS_NOTHING, ADDS_MASK, ADDS_TABLES, ADDS_GRID64, ADDS_BIAS 
  * (grid64.cu). */
 enum { ATTENTION_GROUPS = 64, ATTENTION_ROW_GROUPS = 264 };
 
+/* The columns of a head in the tiles of the tensor-core kernels, which multiply 16 at a time: a head of 72 is
+ * one of 80 whose last columns are zeros and are not stored. */
+#define ATTENTION_PADDED(D) (((D) + 15) / 16 * 16)
+
 /* Limits of the tensor-core kernels for a grid: rows plus columns; positions, in the gradient of a
  * bias. Within them the tiles fit the shared memory that a block may have on any GPU from 8.0 on.
  * Tiles of heads up to ATTENTION_SMALL, with nothing added or a grid of 64 columns, also fit that

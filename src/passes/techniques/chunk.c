@@ -19,9 +19,9 @@
  * If only some rows have labels, those come first (labelled_first.c), and a step leaves out the chunks
  * after them.
  *
- * A model may have several such scopes beside each other (an LM head and a mask head): each has a
- * loop of its own, with the same number of chunks. They may read the same rows. None reads the rows
- * of another, because the backward of a loop runs within it.
+ * A model may have several such scopes beside each other: each has a loop of its own. Beside an LM head,
+ * which has a cross-entropy, others may have another number of chunks (mask_chunks). They may read the same
+ * rows. None reads the rows of another, because the backward of a loop runs within it.
  */
 #include <string.h>
 
@@ -60,6 +60,45 @@ static id next_scope(const struct graph *g, enum program p, id last)
         passed |= scope == last;
     }
     return 0;
+}
+
+/* By scope: whether it is a head, a row-wise scope of the program, and whether it has a cross-entropy, as an LM head
+ * has. The caller frees the result. */
+enum { HEAD = 1, LM_HEAD = 2 };
+static uint8_t *find_heads(const struct graph *g, enum program p)
+{
+    uint8_t *heads = mem_alloc(g->scopes.n);
+    for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[p].nodes.at[k]);
+        const id scope = graph_rows_of(g, n->scope);
+        if (scope) heads[scope] |= n->op == OP_XENT ? HEAD | LM_HEAD : HEAD;
+    }
+    return heads;
+}
+
+/* True if the scope, or with 0 any scope, is a head beside an LM head and none itself. */
+static bool is_mask_head(const struct graph *g, enum program p, id scope)
+{
+    uint8_t *heads = find_heads(g, p);
+    bool lm = false, mask = false;
+    for (id s = 1; s < g->scopes.n; s++) {
+        lm |= heads[s] & LM_HEAD;
+        mask |= heads[s] == HEAD && (!scope || s == scope);
+    }
+    mem_free(heads);
+    return lm && mask;
+}
+
+bool chunk_has_masks(const struct graph *g)
+{
+    bool any = false;
+    FOR_PROGRAMS(p, PROGRAM_FORWARD) any |= is_mask_head(g, p, 0);
+    return any;
+}
+
+static int chunks_of(const struct graph *g, enum program p, id scope, const struct settings *s)
+{
+    return s->mask_chunks != MASK_CHUNKS_SAME && is_mask_head(g, p, scope) ? s->mask_chunks : s->head_chunks;
 }
 
 static bool find_region(struct region *r)
@@ -340,12 +379,12 @@ static int64_t scope_rows(struct graph *g, enum program p, id scope, int chunks)
 
 /* Numbers of several scopes are combined to one that differs if any of them does, as far as 64 bits
  * allow. */
-void chunk_rows(struct graph *g, int chunks, int64_t rows[PROGRAM_COUNT])
+void chunk_rows(struct graph *g, const struct settings *s, int64_t rows[PROGRAM_COUNT])
 {
     for (enum program p = 0; p < PROGRAM_COUNT; p++) rows[p] = 0;
     FOR_PROGRAMS(p, PROGRAM_FORWARD)
         for (id scope = 0; (scope = next_scope(g, p, scope));) {
-            int64_t more = scope_rows(g, p, scope, chunks);
+            int64_t more = scope_rows(g, p, scope, chunks_of(g, p, scope, s));
             rows[p] = rows[p] ? (int64_t)hash_bytes(&more, sizeof more, (uint64_t)rows[p]) : more;
         }
 }
@@ -353,11 +392,17 @@ void chunk_rows(struct graph *g, int chunks, int64_t rows[PROGRAM_COUNT])
 void pass_chunk(struct graph *g, const struct settings *s)
 {
     FOR_PROGRAMS(p, PROGRAM_FORWARD)
-        for (id scope = 0; (scope = next_scope(g, p, scope));) chunk_scope(g, p, scope, s->head_chunks);
+        for (id scope = 0; (scope = next_scope(g, p, scope));) chunk_scope(g, p, scope, chunks_of(g, p, scope, s));
 }
 
 bool head_chunks_excluded(const struct settings *s, const struct step_limits *l, struct text *why)
 {
     if (l->trips && s->head_chunks > l->trips) text_printf(why, "a CUDA device takes %d at most", l->trips);
+    return why->n;
+}
+
+bool mask_chunks_excluded(const struct settings *s, const struct step_limits *l, struct text *why)
+{
+    if (l->trips && s->mask_chunks > l->trips) text_printf(why, "a CUDA device takes %d at most", l->trips);
     return why->n;
 }

@@ -20,8 +20,8 @@
  *
  * What moves is all that depends on the images and on frozen weights alone, in the scopes where images are
  * independent (SCOPE_IMAGES): tower and projector, or the tower without a projector that is trained, or the blocks
- * before the first with an adapter. What depends on weights alone is computed once, before the loop. The backward
- * never enters the loop, and nothing in it is recomputed.
+ * before the first with an adapter. Where nothing is trained, all weights are frozen. What depends on weights alone is
+ * computed once, before the loop. The backward never enters the loop, and nothing in it is recomputed.
  */
 #include <stdio.h>
 #include <string.h>
@@ -36,6 +36,7 @@ enum place { AFTER, BEFORE, INSIDE };
 struct encoder {
     struct graph *g;
     enum program program;
+    bool forward;            /* nothing is trained */
     id *nodes;               /* the program's original order */
     uint32_t count, tensors; /* of the order, and of the graph before */
     uint8_t *place;          /* by node: enum place */
@@ -53,11 +54,12 @@ static const struct node *node_of(const struct encoder *e, uint32_t k) { return 
 
 static bool is_encoding(const struct encoder *e, const struct node *n) { return graph_scope_is(e->g, n->scope, SCOPE_IMAGES); }
 
-static bool is_frozen(const struct graph *g, id t)
+static bool is_frozen(const struct encoder *e, id t)
 {
-    for (uint32_t i = 0; i < g->params.n; i++)
+    const struct graph *g = e->g;
+    for (uint32_t i = 0; i < g->params.n && !e->forward; i++)
         if (tensor_at(g, g->params.at[i].tensor)->storage == tensor_at(g, t)->storage) return g->params.at[i].frozen;
-    return false;
+    return e->forward;
 }
 
 static bool is_images(const struct encoder *e, id t)
@@ -71,7 +73,7 @@ static enum place place_of(const struct encoder *e, id t)
 {
     const struct graph *g = e->g;
     if (tensor_at(g, t)->node) return e->place[tensor_at(g, t)->node];
-    if (storage_of(g, t)->kind == KIND_CONST || (storage_of(g, t)->kind == KIND_PARAM && is_frozen(g, t))) return BEFORE;
+    if (storage_of(g, t)->kind == KIND_CONST || (storage_of(g, t)->kind == KIND_PARAM && is_frozen(e, t))) return BEFORE;
     return is_images(e, t) ? INSIDE : AFTER;
 }
 
@@ -90,10 +92,18 @@ static bool keeps_images(const struct encoder *e, const struct node *n)
     return n->op != OP_RESHAPE || i == n->attr.reshape.rank || n->attr.reshape.dim[i] % e->images == 0;
 }
 
+static bool is_read_outside(const struct encoder *e, id t)
+{
+    for (uint32_t k = 0; k < e->count; k++)
+        for (int i = 0; i < node_of(e, k)->nin && !is_encoding(e, node_of(e, k)); i++)
+            if (node_of(e, k)->in[i] == t) return true;
+    return false;
+}
+
 /* Pixels are cast before they come into the scope. */
 static bool may_move(const struct encoder *e, const struct node *n)
 {
-    if (n->op == OP_CAST && !is_encoding(e, n)) return is_images(e, n->in[0]);
+    if (n->op == OP_CAST && !is_encoding(e, n)) return is_images(e, n->in[0]) && !is_read_outside(e, n->out[0]);
     return !n->loop && !(op_table[n->op].flags & OPF_EFFECT) && is_encoding(e, n) && !e->trained[graph_block_of(e->g, n->scope)];
 }
 
@@ -345,10 +355,10 @@ static void rewrite(struct encoder *e)
     g->at = before;
 }
 
-static struct encoder begin(struct graph *g, enum program p)
+static struct encoder begin(struct graph *g, enum program p, const struct settings *s)
 {
     const struct order *order = &g->order[p];
-    struct encoder e = {.g = g, .program = p, .nodes = mem_copy(order->nodes.at, order->nodes.n * sizeof(id)), .count = order->nodes.n, .tensors = g->tensors.n};
+    struct encoder e = {.g = g, .program = p, .forward = s->forward, .nodes = mem_copy(order->nodes.at, order->nodes.n * sizeof(id)), .count = order->nodes.n, .tensors = g->tensors.n};
     e.place = mem_alloc(g->nodes.n);
     e.trained = mem_alloc(g->scopes.n);
     return e;
@@ -362,11 +372,11 @@ static void end(struct encoder *e)
     mem_free(e->map);
 }
 
-int64_t encode_images(struct graph *g)
+int64_t encode_images(struct graph *g, const struct settings *s)
 {
     int64_t most = 0;
     FOR_PROGRAMS(p, PROGRAM_FORWARD) {
-        struct encoder e = begin(g, p);
+        struct encoder e = begin(g, p, s);
         if (find_nodes(&e)) most = max_i64(most, e.images);
         end(&e);
     }
@@ -376,7 +386,7 @@ int64_t encode_images(struct graph *g)
 void pass_encode(struct graph *g, const struct settings *s)
 {
     FOR_PROGRAMS(p, PROGRAM_FORWARD) {
-        struct encoder e = begin(g, p);
+        struct encoder e = begin(g, p, s);
         if (s->encode && !g->error.code && find_nodes(&e)) {
             const int64_t least = s->device.separate_memory ? (e.images + GPU_TRIPS - 1) / GPU_TRIPS : 1;
             e.at_once = min_i64(e.images, max_i64(s->encode, least));

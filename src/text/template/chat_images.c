@@ -31,7 +31,7 @@ static int find_token(struct image_text *x, const struct tokenizer *t, struct er
     struct error ignored;
     x->content = x->token >= 0 && x->token < tokenizer_size(t) ? tokenizer_piece(t, x->token) : NULL;
     if (!x->content || (id >= 0 && id != x->token)) return lacks_token(x, t, e);
-    const bool one = !tokenizer_encode(t, x->content, strlen(x->content), NULL, 0, false, &l, &ignored) && l.n == 1 && l.at[0].id == x->token && tokenizer_is_special(t, x->token);
+    const bool one = !tokenizer_encode(t, x->content, strlen(x->content), NULL, 0, false, &l, &ignored) && l.n == 1 && l.at[0].id == x->token && (id >= 0 || tokenizer_is_special(t, x->token));
     token_list_free(&l);
     return one ? PL_OK : lacks_token(x, t, e);
 }
@@ -246,9 +246,12 @@ static int encode_piece(const struct tokenizer *t, const struct rendered *r, str
     return rc;
 }
 
-static void put_features(const struct image_text *x, struct byte_range at, struct token_list *out)
+/* The features of image k, or of a video's frames. */
+static void put_features(const struct text_images *images, uint32_t k, struct byte_range at, struct token_list *out)
 {
-    for (uint32_t i = 0; i < x->features; i++) vec_push(out, ((struct token){x->token, at.begin, at.end}));
+    const struct image_text *x = images->how;
+    const uint32_t frames = images->tiles && k < images->n ? images->tiles[k].frames : 0, n = frames ? frames * x->frame_features : x->features;
+    for (uint32_t i = 0; i < n; i++) vec_push(out, ((struct token){x->token, at.begin, at.end}));
 }
 
 /* BOS, if the tokenizer begins texts with it. */
@@ -273,7 +276,7 @@ static int encode_pieces(const struct text_images *images, const struct tokenize
         const uint32_t end = last ? (uint32_t)r->text.n : spans->at[i].begin + before;
         rc = encode_piece(t, r, (struct byte_range){at, end}, false, out, e);
         at = last ? end : end + (uint32_t)strlen(x->content);
-        if (!rc && !last) put_features(x, (struct byte_range){end, at}, out);
+        if (!rc && !last) put_features(images, i, (struct byte_range){end, at}, out);
     }
     return rc;
 }
@@ -283,9 +286,10 @@ static int encode_whole(const struct text_images *images, const struct tokenizer
 {
     const struct image_text *x = images->how;
     struct token_list once = {0};
+    uint32_t k = 0; /* image tokens so far: where images have tiles, there is no video */
     int rc = encode_piece(t, r, (struct byte_range){0, (uint32_t)r->text.n}, wants_special(t, r), &once, e);
     for (uint32_t i = 0; i < once.n && !rc; i++) {
-        if (once.at[i].id == x->token) put_features(x, (struct byte_range){once.at[i].begin, once.at[i].end}, out);
+        if (once.at[i].id == x->token) put_features(images, k++, (struct byte_range){once.at[i].begin, once.at[i].end}, out);
         else vec_push(out, once.at[i]);
     }
     token_list_free(&once);

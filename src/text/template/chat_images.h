@@ -26,6 +26,7 @@ struct image_text {
     enum image_layout layout;
     int32_t token;       /* the id that stands for a feature */
     uint32_t features;   /* of an image, or of a tile */
+    uint32_t frame_features; /* of a frame of a video */
     bool start_end;      /* pieces: <im_start> and <im_end> stand around an image (mm_use_im_start_end) */
     /* What image_text_open finds: */
     const char *content; /* the token as text */
@@ -41,9 +42,10 @@ uint64_t image_text_fingerprint(const struct image_text *x);
 /* How many images a text asks for. */
 uint32_t image_text_count(const char *text);
 
-/* The tiles of an image; 0 and 0: the whole image alone. */
+/* The tiles of an image; 0 and 0: the whole image alone. A video has frames instead: it stands in the text as an image does, with the
+ * features of all its frames. */
 struct image_tiles {
-    uint32_t rows, columns;
+    uint32_t rows, columns, frames;
 };
 /* The images of one text, in their order. */
 struct text_images {

@@ -30,6 +30,29 @@ static const struct {
      "{% endif %}"
      "{% endfor %}"
      "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"},
+    /* The conversation modes of LLaVA-Med and LLaVA 1.5, whose original folders have no template. */
+    {"mistral_instruct",
+     "{% set first = namespace(text='') %}"
+     "{% for message in messages %}"
+     "{% if message['role'] == 'system' %}"
+     "{% set first.text = '<<SYS>>\\n' + message['content'] + '\\n<</SYS>>\\n\\n' %}"
+     "{% elif message['role'] == 'assistant' %}"
+     "{% generation %}{{ ' ' + message['content'] + ' ' + eos_token }}{% endgeneration %}"
+     "{% else %}"
+     "{{ '[INST] ' + first.text + message['content'] + ' [/INST]' }}{% set first.text = '' %}"
+     "{% endif %}"
+     "{% endfor %}"},
+    {"vicuna_v1",
+     "{% for message in messages %}"
+     "{% if message['role'] == 'system' %}"
+     "{{ message['content'] + ' ' }}"
+     "{% elif message['role'] == 'assistant' %}"
+     "{{ 'ASSISTANT:' }}{% generation %}{{ ' ' + message['content'] + eos_token }}{% endgeneration %}"
+     "{% else %}"
+     "{{ 'USER: ' + message['content'] + ' ' }}"
+     "{% endif %}"
+     "{% endfor %}"
+     "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"},
 };
 
 static int read_jinja(struct template **out, const char *path, struct error *e)
@@ -93,7 +116,7 @@ static int read_folder(struct template **out, const char *folder, const char *na
     if (strcmp(name, "default")) return error_set(e, PL_USAGE, "%s: no chat template named \"%s\"", folder, name);
     return error_set(e, PL_USAGE,
                      "%s has no chat template: no chat_template.jinja, no chat_template.json, and no \"chat_template\" in tokenizer_config.json. "
-                     "Name a file with data.template: FILE, or take the ChatML template with data.template: chatml",
+                     "Name a file with data.template: FILE, or a built-in one with data.template: chatml (ChatML), mistral_instruct (LLaVA-Med) or vicuna_v1 (LLaVA 1.5)",
                      folder);
 }
 

@@ -1,0 +1,64 @@
+/*
+ * init_images.c: where the images of conversations are, for `plimsoll init` (see init_text.h): the first folder, of the
+ * usual ones around the data file, in which the first images are.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/init_text.h"
+#include "data/conversation.h"
+#include "data/image_files.h"
+#include "data/records.h"
+
+enum { OBJECTS_READ = 64, IMAGES_TRIED = 8 };
+
+/* The first references to images in a file. */
+static void list_images(const char *path, struct names *out)
+{
+    struct records r;
+    struct record x;
+    struct error ignored;
+    bool more = true;
+    if (records_open(&r, path, &ignored)) return;
+    for (int i = 0; i < OBJECTS_READ && out->n < IMAGES_TRIED && !records_next(&r, &x, &more, &ignored) && more; i++) {
+        struct bump b = {0};
+        struct value *sample;
+        struct conversation c;
+        if (!conversation_parse(x.text, x.n, &b, &sample, &ignored) && !conversation_read(sample, NULL, &b, &c, &ignored))
+            for (uint32_t k = 0; k < c.media->count && out->n < IMAGES_TRIED; k++) vec_push(out, mem_string(c.media->items[k]->text));
+        bump_free(&b);
+    }
+    records_close(&r);
+}
+
+/* Whether most of the images are below a folder. */
+static bool has_images(const char *folder, const struct names *images)
+{
+    struct image_files *files;
+    struct error ignored;
+    uint64_t bytes;
+    uint32_t found = 0;
+    if (image_files_open(&files, folder, &ignored)) return false;
+    for (uint32_t i = 0; i < images->n; i++) found += !image_files_find(files, images->at[i], &bytes, &ignored);
+    image_files_close(files);
+    return 2 * found > images->n;
+}
+
+const char *init_find_images(const char *path, struct bump *memory)
+{
+    static const char *const places[] = {"", "/images", "/image", "/imgs", "/..", "/../images"};
+    struct names images = {0};
+    struct error ignored;
+    char folder[4096], *found = NULL;
+    bool here = false;
+    list_images(path, &images);
+    if (images.n && !path_dir(path, folder, sizeof folder, &ignored)) {
+        for (size_t i = 0; i < COUNT(places) && !found; i++) {
+            char *place = bump_format(memory, "%s%s", folder, places[i]);
+            if (has_images(place, &images)) found = place, here = !i;
+        }
+        if (!found) log_warn("%s is not found, nor are most of the first images, in %s or the usual folders beside it: give their folder or tar as --images", images.at[0], folder);
+    }
+    names_free(&images);
+    return here ? NULL : found;
+}

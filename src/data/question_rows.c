@@ -1,0 +1,158 @@
+/*
+ * question_rows.c: see question_rows.h.
+ */
+#include "data/question_rows.h"
+
+#include <string.h>
+
+#include "data/fill.h"
+#include "data/ring.h"
+
+struct row_slot {
+    struct slot masks;
+    struct question_row out;
+    float *pixels;
+};
+
+struct question_rows {
+    struct question_rows_options o;
+    struct ring *ring;
+    struct question_rows_source *source;
+};
+
+/* The state of a thread. */
+struct worker {
+    uint64_t floats; /* of an image for the tower */
+    uint32_t sequence;
+    struct filler *filler;
+    struct image_reader *reader;
+};
+
+/* --- memory ------------------------------------------------------------------------------------ */
+
+static uint64_t layout(void *slot, const void *options, char *at)
+{
+    const struct question_rows_options *o = options;
+    struct row_slot *s = slot;
+    struct token_row *t = &s->out.tokens;
+    int32_t **const arrays[] = {&t->ids, &t->labels, &t->positions, &t->ranges};
+    uint64_t used = slot_layout(&s->masks, &o->masks, at);
+    for (size_t i = 0; i < COUNT(arrays); i++) *arrays[i] = ring_carve(at, &used, (i == 3 ? 2ull : 1ull) * o->sequence * sizeof(int32_t));
+    s->pixels = ring_carve(at, &used, image_reader_floats(&o->reader) * sizeof *s->pixels);
+    return used;
+}
+
+static uint64_t filler_room(const struct question_rows_options *o) { return (filler_size(&o->masks) + 63) / 64 * 64; }
+
+static uint64_t thread_bytes(const void *options)
+{
+    const struct question_rows_options *o = options;
+    return filler_room(o) + image_reader_bytes(&o->reader);
+}
+
+static void *thread_new(const void *options, char *at)
+{
+    const struct question_rows_options *o = options;
+    struct worker *w = mem_alloc(sizeof *w);
+    *w = (struct worker){.floats = image_reader_floats(&o->reader), .sequence = o->sequence, .filler = filler_new(&o->masks, at)};
+    w->reader = image_reader_new(&o->reader, at + filler_room(o));
+    return w;
+}
+
+static void thread_free(void *thread)
+{
+    struct worker *w = thread;
+    if (!w) return;
+    filler_free(w->filler);
+    image_reader_free(w->reader);
+    mem_free(w);
+}
+
+/* --- a sample ------------------------------------------------------------------------------------ */
+
+/* The tokens before the answer; with `answers`, all. */
+static int32_t tokens_read(const struct conversations *c, uint32_t k, const struct token_row *row, bool answers)
+{
+    const struct stored_sample *x = &c->store.samples[c->used.at[k].sample];
+    if (answers || !x->answers) return (int32_t)row->tokens;
+    return (int32_t)min_i64(c->store.answers[x->first_answer].begin, row->tokens);
+}
+
+/* A sample that cannot be used: it counts in no loss. */
+static void clear_targets(const struct worker *w, struct row_slot *s)
+{
+    for (uint32_t i = 0; i < w->sequence; i++) s->out.tokens.labels[i] = -100;
+    s->out.tokens.labelled = 0;
+    s->masks.out.n = 0;
+}
+
+static void fill(void *thread, const void *from, uint64_t position, void *slot)
+{
+    struct worker *w = thread;
+    const struct question_rows_source *source = from;
+    struct row_slot *s = slot;
+    struct error ignored;
+    fill_slot(w->filler, &source->masks, position, &s->masks);
+    const uint32_t k = source->row_of[s->masks.rc ? 0 : s->masks.out.sample];
+    const struct sample_image x = conversations_image(source->set, &source->set->used.at[k], 0);
+    conversations_fill(source->set, (struct row_samples){&k, 1}, &s->out.tokens);
+    s->out.question[0] = 0;
+    s->out.question[1] = tokens_read(source->set, k, &s->out.tokens, source->reads_answers);
+    s->out.pixels = s->pixels;
+    s->out.image = &s->masks.out;
+    if (!image_reader_read(w->reader, source->files, x.reference, x.count, s->pixels, &ignored)) return;
+    memset(s->pixels, 0, w->floats * sizeof *s->pixels);
+    clear_targets(w, s);
+}
+
+static void prefetch(const void *source, uint64_t position)
+{
+    const struct loader_source *s = &((const struct question_rows_source *)source)->masks;
+    dataset_prefetch(s->set, source_sample(s, position));
+}
+
+static const struct ring_kind kind = {sizeof(struct row_slot), layout, thread_bytes, thread_new, thread_free, fill, prefetch};
+
+/* --- the consumer ---------------------------------------------------------------------------------- */
+
+static struct ring_options ring_of(const struct question_rows_options *o) { return (struct ring_options){&kind, o, o->masks.threads, o->masks.slots}; }
+
+uint64_t question_rows_bytes(const struct question_rows_options *o)
+{
+    const struct ring_options r = ring_of(o);
+    return ring_bytes(&r);
+}
+
+int question_rows_open(struct question_rows **out, const struct question_rows_options *o, void *memory, struct error *e)
+{
+    struct question_rows *r = mem_alloc(sizeof *r);
+    r->o = *o;
+    const struct ring_options ring = ring_of(&r->o);
+    int rc = ring_open(&r->ring, &ring, memory, e);
+    if (rc) mem_free(r);
+    else *out = r;
+    return rc;
+}
+
+void question_rows_close(struct question_rows *r)
+{
+    if (!r) return;
+    ring_close(r->ring);
+    mem_free(r);
+}
+
+void question_rows_seek(struct question_rows *r, struct question_rows_source *s, uint64_t position)
+{
+    r->source = s;
+    ring_seek(r->ring, s, position, s->masks.once ? dataset_count(s->masks.set) : UINT64_MAX);
+}
+
+bool question_rows_at(const struct question_rows *r, const struct question_rows_source *s, uint64_t position) { return ring_at(r->ring, s, position); }
+
+int question_rows_next(struct question_rows *r, const struct question_row **out, struct error *e)
+{
+    const struct row_slot *s = ring_next(r->ring);
+    *out = &s->out;
+    if (conversations_check(r->source->set, e)) return e->code; /* no fault of this sample */
+    return slot_count(&r->source->masks, &s->masks, e);
+}

@@ -1,0 +1,285 @@
+/*
+ * feed_questions.c: tables of images, masks, questions and answers for PRS-Med (models/prs_med.h).
+ *
+ *     table ─ dataset (data/table.c) ─┬─ image and mask ─────────────── images, image_valid, gt_masks, gt_valid
+ *                                     └─ question and answer ─ prepare ─ input_ids, labels, image_index, question
+ *                                                                        pixel_values: the image as the tower takes it
+ *
+ * `prepare` writes the texts as conversations into the run's folder, and tokenizes them as any others: with the chat template
+ * of the model's folder or of data.template, else as in train_prs_med.py. A conversation is a row, without packing.
+ * Rows come from threads (data/question_rows.h); training and validation share them: they never read at the same time.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "feed/batch_plan.h"
+#include "feed/feed.h"
+#include "feed/text_source.h"
+#include "io/file.h"
+#include "io/json.h"
+
+static const char usual_template[] = "{% for m in messages %}{% if m['role'] == 'user' %}{{ 'USER: ' + m['content'] + '\\nASSISTANT:' }}"
+                                     "{% elif m['role'] == 'assistant' %}{{ ' ' + m['content'] + eos_token }}{% endif %}{% endfor %}";
+
+enum input { IDS, LABELS, INDEX, PIXELS, QUESTION, IMAGES, IMAGE_VALID, MASKS, MASK_VALID, INPUTS };
+static const char *const inputs[INPUTS] = {"input_ids", "labels", "image_index", "pixel_values", "question", "images", "image_valid", "gt_masks", "gt_valid"};
+
+struct question_feed {
+    struct prs_batches *batches; /* owner of the threads */
+    struct config text;          /* the configuration of the conversations */
+    char *file;                  /* their path */
+    struct dataset *set;
+    struct conversations rows;
+    bool open;                   /* `rows` */
+    struct image_files *files;
+    uint32_t *row_of;
+    struct question_rows_source source;
+    struct token_row padding;
+    int32_t *index;              /* [T] image_index of a row */
+    struct feed_mask *masks;     /* [rows] */
+    bool used[INPUTS];           /* whether a program reads the input */
+};
+
+/* --- opening ---------------------------------------------------------------------------------------- */
+
+static int question_open(struct feed *f, struct run *r, enum feed_role role, struct error *e)
+{
+    const struct config *c = f->config;
+    struct prs_batches *b = prs_batches(r);
+    struct dataset *set;
+    CHECK(b && r->batches.loader_bytes, "the run was not planned for questions");
+    int rc = feed_open_questions(&set, c, role, e);
+    if (rc) return rc;
+    struct question_feed *s = mem_alloc(sizeof *s);
+    *s = (struct question_feed){.batches = b, .set = set, .source = {.masks = feed_source(c, set, role), .reads_answers = c->data_mask_reads == MASK_READS_ANSWER}};
+    s->source.masks.sampler.max_masks = 1;
+    s->source.masks.augment = (struct loader_augment){0};
+    f->samples = dataset_count(set);
+    f->state = s;
+    return PL_OK;
+}
+
+static void put_turn(struct json_writer *w, const char *from, const char *text)
+{
+    json_begin_map(w, NULL);
+    json_put_string(w, "from", from);
+    json_put_string(w, "value", text);
+    json_end(w);
+}
+
+/* A sample as a line of LLaVA's JSON. */
+static void print_sample(const struct dataset *set, uint64_t i, struct text *out)
+{
+    struct json_writer w = {.out = out};
+    struct text question = {0};
+    char *image = realpath(dataset_image_path(set, i), NULL); /* of a file that is not there the path stays as it is */
+    text_printf(&question, "<image>\n%s", dataset_text(set, i, DATASET_QUESTION));
+    json_begin_map(&w, NULL);
+    json_put_string(&w, "image", image ? image : dataset_image_path(set, i));
+    json_begin_list(&w, "conversations");
+    put_turn(&w, "human", question.at);
+    put_turn(&w, "gpt", dataset_text(set, i, DATASET_ANSWER));
+    json_end(&w);
+    json_end(&w);
+    text_printf(out, "\n");
+    text_free(&question);
+    free(image);
+}
+
+static int write_conversations(const struct question_feed *s, struct error *e)
+{
+    struct text out = {0};
+    for (uint64_t i = 0; i < dataset_count(s->set); i++) print_sample(s->set, i, &out);
+    int rc = file_write_atomic(s->file, out.at, out.n, e);
+    text_free(&out);
+    return rc;
+}
+
+/* The configuration of the conversations: one file, a row each, an image each. */
+static void configure(struct question_feed *s, const struct config *c, const struct model *llava)
+{
+    s->text = *c;
+    s->text.data_train = (struct config_list){&s->file, 1};
+    s->text.data_validation = (struct config_list){0};
+    s->text.data_images = s->text.data_validation_images = s->text.data_store = NULL;
+    s->text.data_holdout = 0;
+    s->text.data_packing = false;
+    s->text.data_max_images = 1;
+    if (!c->data_tokenizer && *llava->path) s->text.data_tokenizer = (char *)llava->path;
+}
+
+/* Without a template of the folder, that of the program. */
+static int open_texts(struct question_feed *s, const struct model *llava, struct text_source *source, struct error *e)
+{
+    int rc = text_source_open(source, &s->text, FEED_TRAIN, llava, e);
+    if (rc || source->template) return rc;
+    text_source_close(source);
+    s->text.data_template = (char *)usual_template;
+    return text_source_open(source, &s->text, FEED_TRAIN, llava, e);
+}
+
+/* Samples whose texts cannot be used are left out of the dataset. */
+static int match_rows(struct feed *f, struct error *e)
+{
+    struct question_feed *s = f->state;
+    const uint64_t n = dataset_count(s->set);
+    uint32_t *row = mem_alloc(n * sizeof *row);
+    bool *keep = mem_alloc(n * sizeof *keep);
+    for (uint32_t k = 0; k < s->rows.used.n; k++) {
+        const uint64_t i = s->rows.store.samples[s->rows.used.at[k].sample].number;
+        keep[i] = true;
+        row[i] = k;
+    }
+    uint64_t kept = 0;
+    for (uint64_t i = 0; i < n; i++)
+        if (keep[i]) row[kept++] = row[i];
+    dataset_keep(s->set, keep);
+    mem_free(keep);
+    s->row_of = row;
+    f->samples = kept;
+    return kept ? PL_OK : error_set(e, PL_USAGE, "none of %" PRIu64 " samples has texts that can be used", n);
+}
+
+static void report(const struct feed *f, const struct conversations *c)
+{
+    struct text left = {0};
+    log_note("%s: %u questions in rows of %" PRId64 " tokens, %.1f %% filled; %.1f %% of the tokens have labels", f->role == FEED_TRAIN ? "data.train" : "data.validation", c->used.n, c->o.sequence,
+             100.0 * (double)c->tokens / ((double)c->rows.n * (double)c->o.sequence), 100.0 * (double)c->labels / (double)c->tokens);
+    conversations_print_left(c, &left);
+    if (left.n) log_warn("%s: %s", f->role == FEED_TRAIN ? "data.train" : "data.validation", left.at);
+    text_free(&left);
+}
+
+static int question_prepare(struct feed *f, struct run *r, const char *folder, struct error *e)
+{
+    struct question_feed *s = f->state;
+    struct text_source source = {0};
+    struct text path = {0};
+    const struct model llava = prs_text_model(&r->model);
+    text_printf(&path, "%s/%s.questions.jsonl", folder, f->role == FEED_TRAIN ? "train" : "validation");
+    s->file = mem_string(path.at);
+    path.n = 0;
+    configure(s, f->config, &llava);
+    int rc = write_conversations(s, e);
+    if (!rc) rc = open_texts(s, &llava, &source, e);
+    if (rc) {
+        text_free(&path);
+        return rc;
+    }
+    source.options.interrupted = f->interrupted;
+    rc = text_store_find(&source, &s->text, folder, f->role, &path, e);
+    const struct conversations_options o = text_rows(&s->text, &source, FEED_TRAIN, r->model.vocabulary);
+    if (!rc) rc = conversations_open(&s->rows, path.at, &o, e);
+    text_free(&path);
+    s->files = source.images.files, source.images.files = NULL; /* rows are read from them */
+    text_source_close(&source);
+    if (rc) return rc;
+    s->open = true;
+    const size_t T = (size_t)o.sequence * sizeof(int32_t);
+    s->padding = (struct token_row){.ids = mem_alloc(T), .labels = mem_alloc(T), .positions = mem_alloc(T), .ranges = mem_alloc(2 * T)};
+    s->index = mem_alloc(T);
+    if ((rc = match_rows(f, e))) return rc;
+    s->source.set = &s->rows;
+    s->source.row_of = s->row_of;
+    s->source.files = s->files;
+    f->fingerprint = hash_bytes(&(uint64_t){conversations_fingerprint(&s->rows)}, sizeof(uint64_t), dataset_fingerprint(s->set));
+    report(f, &s->rows);
+    return PL_OK;
+}
+
+/* Runs after the memory is allocated. The first feed of a run starts the threads. */
+static int question_start(struct feed *f, struct run *r, struct error *e)
+{
+    struct question_feed *s = f->state;
+    struct run_input x;
+    for (int i = 0; i < INPUTS; i++) s->used[i] = run_input(r, inputs[i], &x) && run_input_used(r, &x);
+    s->masks = mem_alloc((size_t)run_samples(r) * sizeof *s->masks);
+    f->masks = s->masks;
+    s->source.masks.counts.seen = f->start;
+    s->source.masks.counts.broken = f->broken;
+    struct question_rows **loader = &s->batches->loader;
+    int rc = *loader ? PL_OK : question_rows_open(loader, &s->batches->rows, run_loader_memory(r), e);
+    if (!rc && f->role == FEED_TRAIN) question_rows_seek(*loader, &s->source, f->start); /* prefetches for the first step */
+    return rc;
+}
+
+static void question_close(struct feed *f)
+{
+    struct question_feed *s = f->state;
+    question_rows_close(s->batches->loader); /* before what it reads is closed */
+    s->batches->loader = NULL;
+    dataset_close(s->set);
+    if (s->open) conversations_close(&s->rows);
+    image_files_close(s->files);
+    mem_free(s->file);
+    mem_free(s->row_of);
+    mem_free(s->padding.ids), mem_free(s->padding.labels), mem_free(s->padding.positions), mem_free(s->padding.ranges);
+    mem_free(s->index);
+    mem_free(s->masks);
+    mem_free(s);
+}
+
+const struct dataset *question_dataset(const struct feed *f) { return ((const struct question_feed *)f->state)->set; }
+
+/* --- a batch ------------------------------------------------------------------------------------------ */
+
+/* Row `at`; x NULL: padding, which repeats the pixels of the row before it, `pixels`: what is in fresh memory may be NaN. */
+static int put_row(struct feed *f, struct run *r, int64_t at, const struct question_row *x, const float *pixels, struct error *e)
+{
+    struct question_feed *s = f->state;
+    const struct question_rows_options *o = &s->batches->rows;
+    const struct loader_sample *m = x ? x->image : NULL;
+    struct token_row row = x ? x->tokens : s->padding;
+    const uint64_t T = (uint64_t)o->sequence * sizeof(int32_t), side = o->masks.side;
+    int64_t next = 0;
+    int rc = PL_OK;
+    if (!x) conversations_pad(&s->rows, &row);
+    image_index(&r->model, row.ids, o->sequence, &next, s->index);
+    const bool target = m && m->n;
+    const int32_t none[2] = {0, 0}, size[2] = {m ? (int32_t)m->rows : 0, m ? (int32_t)m->columns : 0};
+    const int32_t area[2] = {target ? (int32_t)m->mask_rows : 0, target ? (int32_t)m->mask_columns : 0};
+    s->masks[at] = target ? (struct feed_mask){m->sample, m->masks[0].id, m->masks[0].category, m->masks[0].area} : (struct feed_mask){0};
+    const struct {
+        const void *at; /* NULL: old data stay and have weight 0 */
+        uint64_t bytes;
+    } rows[INPUTS] = {
+        [IDS] = {row.ids, T}, [LABELS] = {row.labels, T}, [INDEX] = {s->index, T},
+        [PIXELS] = {pixels, image_reader_floats(&o->reader) * sizeof(float)},
+        [QUESTION] = {x ? x->question : none, sizeof none},
+        [IMAGES] = {m ? m->image : NULL, side * side * 3}, [IMAGE_VALID] = {size, sizeof size},
+        [MASKS] = {target ? m->bits : NULL, grid_mask_bytes(o->masks.cells, o->masks.cells)}, [MASK_VALID] = {area, sizeof area},
+    };
+    for (int i = 0; i < INPUTS && !rc; i++)
+        if (s->used[i] && rows[i].at) rc = run_write_input(r, inputs[i], at, rows[i].at, rows[i].bytes, e);
+    return rc;
+}
+
+static int question_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e)
+{
+    struct question_feed *s = f->state;
+    struct question_rows *loader = s->batches->loader;
+    const float *pixels = NULL; /* of the last row: valid until the next question_rows_next */
+    struct loader_counts *k = &s->source.masks.counts;
+    int rc = PL_OK;
+    if (f->role == FEED_VALIDATION && !position) *k = (struct loader_counts){0};
+    if (samples && !question_rows_at(loader, &s->source, position)) question_rows_seek(loader, &s->source, position);
+    for (int64_t i = 0; i < rows && !rc; i++) {
+        const struct question_row *x = NULL;
+        if (i < samples && (rc = question_rows_next(loader, &x, e))) break;
+        if (x) pixels = x->pixels;
+        rc = put_row(f, r, i, x, pixels, e);
+        if (!x) continue;
+        out->count[0] += x->tokens.labelled;
+        out->count[1] += x->image->n;
+    }
+    out->units = (double)samples;
+    f->broken = k->broken;
+    f->left = (struct feed_left){.images = k->seen - (f->role == FEED_TRAIN ? f->start : 0), .small = k->lost_masks, .malformed = k->bad_masks, .without = k->empty, .cells = s->batches->rows.masks.cells};
+    return rc;
+}
+
+static const char *const passes[] = {"question"};
+const struct feed_ops questions_feed = {.port = "question", .unit = "images", .counts = {"tokens", "masks"}, .passes = passes, .n_passes = COUNT(passes), .open = question_open, .prepare = question_prepare, .start = question_start,
+                                        .put = question_put, .close = question_close};

@@ -1,0 +1,261 @@
+/*
+ * prs_med.c: PRS-Med (model_type prs_med): TinySAM's image encoder, LLaVA, and a mask decoder over both (see
+ * prs_med.h).
+ *
+ * The parts are "tinysam", of which the encoder alone is used, and "llava", in the layout of transformers or the
+ * original one. config.json has their configurations (tinysam_config, llava_config), and the folder their weights
+ * after these names. Or it has the folders that they are in (tinysam_path, llava_path, seen from config.json): then
+ * the decoder starts from random values, and the trained model is saved as one folder.
+ */
+#include "models/prs_med.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/ops.h"
+#include "io/file.h"
+#include "io/json.h"
+#include "models/llava.h"
+#include "models/sam.h"
+
+#define TINYSAM "tinysam"
+#define LLAVA "llava"
+
+const struct prs_batch prs_usual_batch = {
+    .images = {.images = 1}, .targets = true, .mask_weight = 1, .text_weight = 0.5,
+    .loss = {.focal = 1, .dice = 1, .alpha = 1, .alpha_both = true, .smooth = 1e-6f},
+};
+
+const struct prs_model *prs_model(const struct model *m) { return m->family == &prs_med_family ? &((const struct prs *)m->config)->model : NULL; }
+
+struct model prs_text_model(const struct model *m)
+{
+    struct model llava = *model_part(m, LLAVA);
+    if (!*llava.path) memcpy(llava.path, m->path, sizeof llava.path);
+    return llava;
+}
+
+/* --- parts ------------------------------------------------------------------------------------------ */
+
+/* The folder of a part; NULL: the part is in the model's own. A relative one is seen from config.json. */
+static int part_folder(struct model *m, const struct value *config, const char *key, const char **out, struct error *e)
+{
+    const char *path = NULL;
+    *out = NULL;
+    int rc = value_opt_string(config, key, &path, e);
+    if (rc || !path) return rc;
+    *out = *path == '/' || !*m->path ? bump_string(&m->memory, path) : bump_format(&m->memory, "%s/%s", m->path, path);
+    return PL_OK;
+}
+
+/* Adds a part by its configuration, or by its folder, whose configuration then becomes the model's own. */
+static int add_part(struct model *m, const char *name, struct value *config, bool *outside, struct error *e)
+{
+    char map[64], path[64];
+    const char *folder;
+    snprintf(map, sizeof map, "%s_config", name);
+    snprintf(path, sizeof path, "%s_path", name);
+    int rc = part_folder(m, config, path, &folder, e);
+    if (rc) return rc;
+    if (!folder && !value_get(config, map)) return error_set(e, PL_USAGE, "it has neither %s nor %s", map, path);
+    rc = model_add_part(m, name, folder ? NULL : value_get(config, map), folder, e);
+    if (rc || !folder) return rc;
+    struct value *own;
+    const struct model *part = model_part(m, name);
+    rc = json_parse(part->config_text, strlen(part->config_text), &m->memory, &own, e);
+    if (rc) return rc;
+    value_put(&m->memory, config, map, own);
+    value_put(&m->memory, config, path, value_new(&m->memory, VALUE_NULL));
+    *outside = true;
+    return PL_OK;
+}
+
+/* The model is put together: what is saved has the parts inside. */
+static void gather(struct model *m, const struct value *config)
+{
+    struct text text = {0};
+    json_write(config, 2, &text);
+    text_printf(&text, "\n");
+    mem_free(m->config_text);
+    m->config_text = mem_string(text.at);
+    m->path[0] = 0;
+    text_free(&text);
+}
+
+static int add_parts(struct model *m, const struct value *given, struct error *e)
+{
+    struct value *config = value_copy(&m->memory, given);
+    bool outside = false;
+    int rc = add_part(m, TINYSAM, config, &outside, e);
+    if (!rc) rc = add_part(m, LLAVA, config, &outside, e);
+    if (rc) return rc;
+    if (model_part(m, TINYSAM)->family != &tinysam_family) return error_set(e, PL_USAGE, "its image encoder is a %s, expected tinysam", model_part(m, TINYSAM)->family->model_type);
+    if (!llava_is(model_part(m, LLAVA))) return error_set(e, PL_USAGE, "its language model is a %s, expected llava, llava_llama or llava_mistral", model_part(m, LLAVA)->family->model_type);
+    llava_part(m, TINYSAM)->partial = true; /* prompt encoder and mask decoder are not used */
+    if (outside) gather(m, config);
+    return PL_OK;
+}
+
+/* --- configuration ------------------------------------------------------------------------------------ */
+
+static int parse_decoder(struct prs *c, const struct value *config, struct error *e)
+{
+    const char *name = "fusion";
+    int rc = value_opt_string(config, "decoder", &name, e);
+    if (!rc && strcmp(name, "fusion") && strcmp(name, "prompted")) rc = error_set(e, PL_USAGE, "decoder \"%.40s\": expected fusion or prompted", name);
+    c->decoder = !rc && !strcmp(name, "prompted") ? PRS_PROMPTED : PRS_FUSION;
+    return rc;
+}
+
+static int parse_channels(struct prs *c, const struct value *config, struct error *e)
+{
+    static const int64_t usual[] = {128, 64, 32, 16, 8, 4};
+    static const char key[] = "mask_channels";
+    const struct value *list = value_get(config, key);
+    c->stages = COUNT(usual);
+    memcpy(c->channels, usual, sizeof usual);
+    if (!list || list->kind == VALUE_NULL) return PL_OK;
+    if (value_as_list(list, key, e)) return e->code;
+    if (list->count < 1 || list->count > PRS_STAGES) return error_set(e, PL_USAGE, "%s has %u numbers, expected 1 to %d", key, list->count, PRS_STAGES);
+    c->stages = list->count;
+    for (uint32_t i = 0; i < list->count; i++) {
+        if (value_as_int(value_at(list, i), key, &c->channels[i], e)) return e->code;
+        if (c->channels[i] < 1 || c->channels[i] > 1 << 16) return error_set(e, PL_USAGE, "%s[%u] is %lld, it must lie between 1 and 65536", key, i, (long long)c->channels[i]);
+    }
+    return PL_OK;
+}
+
+static int parse_sizes(struct prs *c, const struct value *config, struct error *e)
+{
+    const struct size_key keys[] = {
+        {"pooled_size", &c->pooled, 1, 1 << 10},        {"num_attention_heads", &c->heads, 1, 1 << 14},
+        {"prompt_hidden_size", &c->prompt_hidden, 1, 1 << 20}, {"self_attention_heads", &c->self_heads, 1, 1 << 14},
+        {"self_attention_mlp_dim", &c->self_inner, 1, 1 << 22},
+    };
+    int rc = sam_parse_sizes(config, keys, COUNT(keys), e);
+    if (!rc) rc = value_opt_number(config, "dropout", &c->dropout, e);
+    if (!rc && !(c->dropout >= 0 && c->dropout < 1)) rc = error_set(e, PL_USAGE, "dropout is %g, it must be at least 0 and below 1", c->dropout);
+    return rc ? rc : parse_channels(c, config, e);
+}
+
+static int check(const struct prs *c, struct error *e)
+{
+    if (c->width % c->heads) return error_set(e, PL_USAGE, "num_attention_heads %lld is not a divisor of TinySAM's %lld channels", (long long)c->heads, (long long)c->width);
+    if (c->decoder == PRS_FUSION) {
+        if (c->pooled > c->grid) return error_set(e, PL_USAGE, "pooled_size is %lld, and TinySAM's embedding has %lld positions along a side", (long long)c->pooled, (long long)c->grid);
+        return PL_OK;
+    }
+    if (c->width % c->self_heads) return error_set(e, PL_USAGE, "self_attention_heads %lld is not a divisor of TinySAM's %lld channels", (long long)c->self_heads, (long long)c->width);
+    return c->width % 4 ? error_set(e, PL_USAGE, "TinySAM's embedding has %lld channels; the prompted decoder needs a multiple of 4", (long long)c->width) : PL_OK;
+}
+
+/* Inputs and outputs: those of LLaVA, and those of prs_batch. H: the side of a mask. */
+static void describe(struct model *m, const struct prs *c)
+{
+    const struct model *llava = model_part(m, LLAVA);
+    m->vocabulary = llava->vocabulary;
+    m->positions = llava->positions;
+    m->longest = llava->longest;
+    m->image = llava->image;
+    m->images = llava->images;
+    m->batch_norm = true;
+    for (int i = 0; i < llava->n_ports; i++) model_add_port(m, &llava->ports[i]);
+    model_add_port(m, &(struct port){"images", VALUES_BYTES, 4, {OPEN('B'), c->model.image, c->model.image, 3}, false});
+    model_add_port(m, &(struct port){"question", VALUES_RANGE, 2, {OPEN('B'), 2}, false});
+    model_add_port(m, &(struct port){"gt_masks", VALUES_MASKS, 3, {OPEN('B'), c->model.mask, c->model.mask}, true});
+    model_add_output(m, "logits");
+    model_add_output(m, "pred_masks");
+    model_add_output(m, "text_loss");
+    model_add_output(m, "mask_loss");
+}
+
+static int parse_prs(struct model *m, const struct value *config, struct error *e)
+{
+    struct prs *c = m->config = bump_alloc(&m->memory, sizeof *c);
+    *c = (struct prs){.pooled = 16, .heads = 8, .dropout = 0.1, .prompt_hidden = 512, .self_heads = 16, .self_inner = 512};
+    int rc = parse_decoder(c, config, e);
+    if (!rc) rc = parse_sizes(c, config, e);
+    if (!rc) rc = add_parts(m, config, e);
+    if (rc) return rc;
+    const struct model *tiny = model_part(m, TINYSAM);
+    const struct sam *s = tiny->config;
+    c->width = s->vision.output;
+    c->text_width = llava_width(model_part(m, LLAVA));
+    c->grid = s->vision.image / s->vision.patch;
+    c->model = (struct prs_model){.image = s->vision.image, .mask = s->vision.image, .norm = tiny->masks->norm};
+    if (c->decoder == PRS_FUSION) c->model.mask = c->pooled << c->stages;
+    if (s->vision.channels != 3) return error_set(e, PL_USAGE, "tinysam_config: num_channels is %lld, expected 3", (long long)s->vision.channels);
+    rc = check(c, e);
+    if (!rc) describe(m, c);
+    return rc;
+}
+
+/* --- the model ------------------------------------------------------------------------------------------ */
+
+/* The embedding of the images, [B,grid,grid,C]. */
+static id encode(const struct model *m, struct graph *g, const struct batch *batch)
+{
+    const struct model *tiny = model_part(m, TINYSAM);
+    const struct sam *s = tiny->config;
+    const struct sam_build b = {.c = s, .g = g, .B = batch->B, .M = 1, .side = s->vision.image, .grid = s->vision.image / s->vision.patch,
+                                .bn_group = batch->bn_group, .norm = &tiny->masks->norm};
+    id x = 0;
+    IN_PART(g, TINYSAM) x = tinyvit_encode(&b, sam_images(&b));
+    return x;
+}
+
+/* The loss of mask logits [B,h,h,1]; 0: there are no targets. */
+static id mask_loss(const struct prs *c, struct graph *g, const struct batch *batch, const struct prs_batch *own, id logits)
+{
+    const int64_t B = batch->B, h = c->model.mask;
+    if (!own->targets) return 0;
+    id bits = graph_input(g, "gt_masks", DT_U8, 3, (int64_t[]){B, h, mask_row_bytes(h)});
+    id valid = graph_input(g, "gt_valid", DT_I32, 2, (int64_t[]){B, 2});
+    struct mask_loss y = {0};
+    IN_SCOPE(g, "mask_loss", 0) {
+        id no_score = op_cast(g, op_fill(g, DT_F32, 2, (int64_t[]){B, 1}, 0), DT_NONE); /* the decoder predicts no IoU */
+        y = op_mask_loss(g, op_reshape(g, logits, 4, (int64_t[]){B, 1, h, h}), no_score, bits, valid, own->loss, "masks");
+    }
+    if (own->statistics || !program_is(g->at.program, PROGRAM_TRAINS)) graph_output(g, "first_picks", y.statistics);
+    return y.loss;
+}
+
+static void output_losses(struct graph *g, const struct batch *batch, const struct prs_batch *own, id text, id masks)
+{
+    id loss = op_scale(g, text, own->text_weight);
+    if (batch->outputs) {
+        graph_output(g, "text_loss", text);
+        graph_output(g, "mask_loss", masks ? masks : op_fill(g, DT_F32, 0, NULL, 0));
+    }
+    graph_output(g, "loss", masks ? op_add(g, loss, op_scale(g, masks, own->mask_weight)) : loss);
+}
+
+static void build_prs(const struct model *m, struct graph *g, const struct batch *batch)
+{
+    const struct prs *c = m->config;
+    const struct model *llava = model_part(m, LLAVA);
+    const struct prs_batch *own = batch->own ? batch->own : &prs_usual_batch;
+    struct batch text = *batch;
+    text.own = &own->images;
+    if (batch->cache) { /* an answer: the mask is not asked for */
+        IN_PART(g, LLAVA) llava_build(llava, g, &text);
+        return;
+    }
+    id ids = decoder_ids(g, batch), labels = decoder_labels(g, batch);
+    struct decoded out = {0};
+    struct prs_build b = {.c = c, .g = g, .B = batch->B, .bn_group = batch->bn_group, .drops = own->drops};
+    IN_PART(g, LLAVA) {
+        b.states = llava_states(llava, g, &text, ids);
+        out = llava_loss(llava, g, b.states, labels, "tokens");
+    }
+    b.question = graph_input(g, "question", DT_I32, 2, (int64_t[]){batch->B, 2});
+    id logits = prs_decode(&b, encode(m, g, batch));
+    if (!logits || !out.logits) return;
+    if (batch->outputs) {
+        graph_output(g, "logits", op_reshape(g, out.logits, 3, (int64_t[]){batch->B, batch->T, m->vocabulary}));
+        graph_output(g, "pred_masks", op_reshape(g, logits, 3, (int64_t[]){batch->B, c->model.mask, c->model.mask}));
+    }
+    output_losses(g, batch, own, out.loss, mask_loss(c, g, batch, own, logits));
+}
+
+const struct family prs_med_family = {"prs_med", parse_prs, build_prs, "", false, .generates = true};

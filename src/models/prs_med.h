@@ -1,0 +1,81 @@
+/*
+ * prs_med.h: PRS-Med: an image and a question in, an answer and a mask out.
+ *
+ *     images ─ TinySAM's encoder ─ embedding ───────────────────────┐
+ *     pixel_values, input_ids ─ LLaVA ─ states ─┬─ of the question ─┴─ mask decoder ─ pred_masks
+ *                                               └─ of the answer ─ logits
+ *
+ * The language model runs once. Its loss is on the answer's tokens, and the mask decoder reads the states of the
+ * image and the question: a causal model gives them the same with or without an answer behind them, so that
+ * training, evaluation and prediction agree. The input `question` says which tokens these are.
+ *
+ *     prs_med.c           configuration, parts, losses
+ *     prs_med_decoder.c   the two mask decoders
+ */
+#ifndef PRS_MED_H
+#define PRS_MED_H
+
+#include "models/images.h"
+#include "models/masks.h"
+
+/* What a feed must know of such a model. */
+struct prs_model {
+    int64_t image, mask;    /* sides of the images that TinySAM's encoder takes, and of the masks */
+    struct pixel_norm norm; /* of these images */
+};
+/* NULL: the model is not of this family. */
+const struct prs_model *prs_model(const struct model *m);
+/* Its LLaVA model, with the folder that tokenizer and image processor are in. Not to be closed. */
+struct model prs_text_model(const struct model *m);
+
+/* What a batch holds (batch.own). The inputs of the graph besides those of a LLaVA model (images.h):
+ *
+ *     images       u8 [B,image,image,3]     for TinySAM's encoder, with image_valid i32 [B,2]: rows, columns
+ *     question     i32 [B,2]                the tokens that the mask decoder reads: the first, and one past the last
+ *     gt_masks     u8 [B,mask,row bytes]    with `targets`: bits, as MASK_LOSS takes them, and gt_valid i32 [B,2]
+ *
+ * The loss is text_weight times the cross-entropy per token (the count "tokens") plus mask_weight times the mask
+ * loss per mask (the count "masks"). */
+struct prs_batch {
+    struct image_batch images; /* the first member, as of every model with images */
+    bool targets;
+    bool drops;                /* training: with the dropout of the configuration */
+    bool statistics;           /* every program outputs statistics per mask, not only the evaluation */
+    double mask_weight, text_weight;
+    struct mask_loss_options loss;
+};
+/* An image, a question and a mask a sample; binary cross-entropy + dice. */
+extern const struct prs_batch prs_usual_batch;
+
+/* --- for the files of this family ------------------------------------------------------------- */
+
+enum prs_decoder { PRS_FUSION, PRS_PROMPTED };
+enum { PRS_STAGES = 10 };
+
+struct prs {
+    struct prs_model model;
+    enum prs_decoder decoder;
+    int64_t width, text_width;     /* channels of the embedding, of the states */
+    int64_t grid;                  /* of the embedding */
+    int64_t heads;                 /* of the attention from image to text */
+    double dropout;
+    /* fusion: */
+    int64_t pooled;                /* the embedding is pooled to so many positions along a side */
+    int64_t channels[PRS_STAGES], stages; /* of the mask head, which doubles the side in each stage */
+    /* prompted: */
+    int64_t prompt_hidden, self_heads, self_inner;
+};
+
+struct prs_build {
+    const struct prs *c;
+    struct graph *g;
+    int64_t B, bn_group;
+    bool drops;
+    id states;   /* [B,T,text_width] */
+    id question; /* i32 [B,2] */
+};
+
+/* The embedding [B,grid,grid,width] to mask logits [B,mask,mask,1]. */
+id prs_decode(const struct prs_build *b, id image);
+
+#endif

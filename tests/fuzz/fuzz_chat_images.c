@@ -1,0 +1,97 @@
+/*
+ * fuzz_chat_images.c: any text with images: its contents as parts, and as tokens in each layout. The ranges of the expanded text are
+ * ascending and hold no image; each image has its tokens, and image tokens are nowhere else.
+ *
+ *     byte 0     layout, and whether images are in tiles
+ *     byte 1     n: the ranges of the data; 2 n bytes: the gap before each, and its length
+ *     the rest   the text
+ */
+#include <string.h>
+
+#include "text/template/chat.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check_ranges(const struct byte_range *at, uint32_t n, const struct range_list *spans, size_t size)
+{
+    uint32_t k = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        CHECK(at[i].begin < at[i].end && at[i].end <= size && (!i || at[i - 1].end <= at[i].begin), "range %u", i);
+        while (k < spans->n && spans->at[k].end <= at[i].begin) k++;
+        CHECK(k == spans->n || at[i].end <= spans->at[k].begin, "range %u holds an image", i);
+    }
+}
+
+static void check_tokens(const struct image_text *x, const struct token_list *l, const struct range_list *images, uint32_t slots)
+{
+    uint32_t all = 0, at = 0, inside = 0;
+    for (uint32_t i = 0; i < l->n; i++) all += l->at[i].id == x->token;
+    for (uint32_t i = 0; i < images->n; i++) {
+        CHECK(images->at[i].begin >= at && images->at[i].begin < images->at[i].end && images->at[i].end <= l->n, "image %u", i);
+        for (at = images->at[i].begin; at < images->at[i].end; at++) inside += l->at[at].id == x->token;
+    }
+    CHECK(all == inside && all == slots * x->features, "%u image tokens, %u of them in images, for %u", all, inside, slots);
+}
+
+/* Contents as parts: as many images as there are in the text. */
+static void check_parts(const char *text)
+{
+    struct bump b = {0};
+    const struct image_text parts = {.parts = true};
+    struct value *messages = value_new(&b, VALUE_LIST), *m = value_new(&b, VALUE_MAP);
+    uint32_t images = 0;
+    value_put(&b, m, "content", value_string(&b, text));
+    value_append(&b, messages, m);
+    const struct value *list = value_get(image_text_messages(&parts, messages, &b)->items[0], "content");
+    for (uint32_t i = 0; i < list->count; i++) images += !strcmp(value_get(list->items[i], "type")->text, "image");
+    CHECK(images == image_text_count(text) && list->count, "%u images of %u", images, image_text_count(text));
+    bump_free(&b);
+}
+
+static void check_text(const struct tokenizer *t, const struct image_text *x, struct rendered *r, bool tiled, uint32_t n)
+{
+    struct image_tiles *tiles = mem_alloc((n + 1) * sizeof *tiles);
+    struct range_list spans = {0}, images = {0};
+    struct token_list l = {0};
+    struct error e = {0};
+    uint32_t slots = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        tiles[i] = tiled ? (struct image_tiles){i % 3, i % 3 ? 2 : 0} : (struct image_tiles){0};
+        slots += x->layout == IMAGE_AS_TILES ? tiles[i].rows * tiles[i].columns + 1 : 1;
+    }
+    const struct text_images all = {x, tiles, n};
+    CHECK(!image_text_expand(&all, r, &spans, &e) && spans.n == n, "%s", e.text);
+    check_ranges(r->data.at, r->data.n, &spans, r->text.n);
+    if (!image_text_encode(&all, t, r, &spans, &l, &images, &e)) check_tokens(x, &l, &images, slots);
+    else CHECK(e.code == PL_USAGE && e.text[0], "a failure without a message");
+    vec_free(&spans), vec_free(&images);
+    token_list_free(&l);
+    mem_free(tiles);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static struct tokenizer *tokenizer;
+    struct error e = {0};
+    if (!tokenizer) CHECK(!tokenizer_open(&tokenizer, "tests/golden/llava_text/llava", &e), "%s", e.text);
+    if (size < 2 || size > 1 << 16) return 0;
+    const size_t head = 2 + 2 * (size_t)data[1];
+    if (size < head) return 0;
+    struct image_text x = {.layout = data[0] % 3, .token = tokenizer_id(tokenizer, IMAGE_PLACEHOLDER), .features = 3, .content = IMAGE_PLACEHOLDER};
+    if (x.layout == IMAGE_AS_PIECES) x.token = -200;
+    struct rendered r = {0};
+    text_append(&r.text, (const char *)data + head, size - head);
+    text_append(&r.text, "", 0);
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < data[1]; i++) {
+        const uint32_t begin = at + data[2 + 2 * i], end = begin + data[3 + 2 * i];
+        if (begin < end && end <= r.text.n) vec_push(&r.data, ((struct byte_range){begin, end}));
+        at = end;
+    }
+    uint32_t n = 0;
+    for (const char *s = r.text.at, *stop = s + r.text.n; s < stop && (s = memmem(s, (size_t)(stop - s), IMAGE_PLACEHOLDER, strlen(IMAGE_PLACEHOLDER))); s += strlen(IMAGE_PLACEHOLDER)) n++;
+    check_parts(r.text.at);
+    check_text(tokenizer, &x, &r, data[0] & 64, n);
+    rendered_free(&r);
+    return 0;
+}

@@ -1,0 +1,204 @@
+#!/bin/bash
+# shellcheck disable=SC2015
+# run_prs_med.sh: PRS-Med: techniques that must not change a result, what the mask may depend on, a model put together
+# from two folders, and what is refused.
+#
+#   bash tests/run_prs_med.sh     from the repository's root, after make; see run_lib.sh
+#
+# The numbers of PyTorch are compared by tests/golden.sh.
+# shellcheck source=tests/run_lib.sh
+. tests/run_lib.sh
+tool compare forge forge_questions json_get
+cases=tests/golden
+
+# step CASE OUT ARGUMENT...: a step of a golden case, or of $model, on its batch or on $batch.
+step() {
+    local name=$1 out=$2
+    shift 2
+    # The case's flags and FLAGS are lists of words.
+    # shellcheck disable=SC2046,SC2086
+    "$binary" step --model "${model:-$cases/$name}" --batch "${batch:-$cases/$name/batch.safetensors}" --out "$out" --set "device.kind=$DEVICE" \
+        $(cat "$cases/$name/flags" 2>/dev/null) $FLAGS "$@"
+}
+
+# --- what does not change a result ---
+equal() {
+    local name=$1
+    shift
+    step "$name" "$tmp/plain.safetensors" && step "$name" "$tmp/other.safetensors" "$@" && same "$tmp/plain.safetensors" "$tmp/other.safetensors"
+}
+near() {
+    local name=$1
+    shift
+    step "$name" "$tmp/plain.safetensors" && step "$name" "$tmp/other.safetensors" "$@" &&
+        "$tools/compare" "$tmp/plain.safetensors" "$tmp/other.safetensors" --logits 1e-6 --grad 1e-5
+}
+check 'fusion, recompute: same bytes' equal prs_med_fusion --set memory.recompute=all
+check 'prompted, recompute: same bytes' equal prs_med_prompted --set memory.recompute=all+halves+selective
+check 'fusion, offload: same bytes' equal prs_med_fusion --set memory.offload=weights
+check 'fusion, the LM head in chunks: near' near prs_med_fusion --set memory.head_chunks=3
+
+# --- the mask depends on image and question, and on nothing behind them ---
+# masks BATCH ARGUMENT...: only pred_masks of a step of prs_med_fusion, in $tmp/masks.
+masks() {
+    local given=$1
+    shift
+    batch=$given step prs_med_fusion "$tmp/out.safetensors" "$@" || return 1
+    "$tools/forge" "$tmp/out.safetensors" "$tmp/out2.safetensors" drop logits && "$tools/forge" "$tmp/out2.safetensors" "$tmp/masks.safetensors" drop text_loss
+}
+# changed INDEX: the mask with another token at INDEX of input_ids.
+changed() {
+    "$tools/forge" "$cases/prs_med_fusion/batch.safetensors" "$tmp/changed.safetensors" set input_ids "$1" 7 && masks "$tmp/changed.safetensors"
+}
+# The first row has 9 tokens of image and question and 5 of the answer; rows have 19.
+unmoved() {
+    masks "$cases/prs_med_fusion/batch.safetensors" && mv "$tmp/masks.safetensors" "$tmp/first.safetensors" && changed "$1" &&
+        "$tools/compare" "$tmp/first.safetensors" "$tmp/masks.safetensors" --outputs --logits 1e-12
+}
+sees_question() { ! unmoved 8 >"$tmp/says" && grep -q pred_masks "$tmp/says" || { echo "the mask does not depend on the question"; return 1; }; }
+sees_no_answer() { # the total loss has the text's in it
+    unmoved 10 >"$tmp/says"
+    ! grep -q 'FAIL pred_masks\|FAIL mask_loss' "$tmp/says" || { cat "$tmp/says"; return 1; }
+}
+check 'another word in the question: another mask' sees_question
+check 'another word in the answer: the same mask' sees_no_answer
+
+# The weights change the loss and its gradients, and nothing else.
+weighted() {
+    step prs_med_fusion "$tmp/twice.safetensors" --set loss.masks=2 --set loss.text=1 && step prs_med_fusion "$tmp/once.safetensors" || return 1
+    ! "$tools/compare" "$tmp/once.safetensors" "$tmp/twice.safetensors" >"$tmp/says" || { echo "the weights change nothing"; return 1; }
+    ! grep -q 'FAIL \(mask_loss\|text_loss\|pred_masks\|logits\)' "$tmp/says" || { cat "$tmp/says"; return 1; }
+}
+check 'loss.masks and loss.text weigh the losses' weighted
+
+# --- a model put together from two folders ---
+mkdir -p "$tmp/two"
+cat >"$tmp/two/config.json" <<END
+{"model_type": "prs_med", "decoder": "prompted", "num_attention_heads": 2, "self_attention_heads": 2,
+ "tinysam_path": "$PWD/$cases/tinyvit_points", "llava_path": "$PWD/$cases/llava_clip_llama"}
+END
+# Its language model gives what it gives alone.
+together() {
+    local name
+    model=$tmp/two batch=$cases/prs_med_prompted/batch.safetensors step prs_med_prompted "$tmp/whole.safetensors" || return 1
+    cp "$cases/prs_med_prompted/batch.safetensors" "$tmp/text.safetensors"
+    for name in images question gt_masks; do
+        "$tools/forge" "$tmp/text.safetensors" "$tmp/less.safetensors" drop $name && mv "$tmp/less.safetensors" "$tmp/text.safetensors" || return 1
+    done
+    batch=$tmp/text.safetensors step llava_clip_llama "$tmp/alone.safetensors" && "$tools/forge" "$tmp/alone.safetensors" "$tmp/logits.safetensors" drop loss &&
+        "$tools/compare" "$tmp/logits.safetensors" "$tmp/whole.safetensors" --outputs --logits 1e-12
+}
+check 'two folders: the language model is that of its folder' together
+
+# --- refused ---
+# config TEXT: a model folder with this config.json, in $tmp/bad.
+refused() {
+    mkdir -p "$tmp/bad"
+    printf '%s\n' "$1" >"$tmp/bad/config.json"
+    model=$tmp/bad expect 2 "$2" step prs_med_fusion "$tmp/out.safetensors"
+}
+two="\"tinysam_path\": \"$PWD/$cases/tinyvit_points\", \"llava_path\": \"$PWD/$cases/llava_clip_llama\""
+check 'neither a part nor its folder' refused '{"model_type": "prs_med"}' 'it has neither tinysam_config nor tinysam_path'
+check 'an unknown decoder' refused "{\"model_type\": \"prs_med\", \"decoder\": \"other\", $two}" 'decoder "other": expected fusion or prompted'
+check 'a part of another kind' refused "{\"model_type\": \"prs_med\", \"tinysam_path\": \"$PWD/$cases/sam_points\", \"llava_path\": \"$PWD/$cases/llava_clip_llama\"}" 'its image encoder is a sam, expected tinysam'
+check 'a language model without images' refused "{\"model_type\": \"prs_med\", \"tinysam_path\": \"$PWD/$cases/tinyvit_points\", \"llava_path\": \"$PWD/$cases/basic\"}" 'its language model is a llama, expected llava'
+check 'more positions than the embedding has' refused "{\"model_type\": \"prs_med\", \"num_attention_heads\": 2, \"pooled_size\": 4, $two}" "pooled_size is 4, and TinySAM's embedding has 3"
+check 'a folder that is not there' refused '{"model_type": "prs_med", "tinysam_path": "nowhere", "llava_path": "nowhere"}' 'part tinysam: .*nowhere is not a folder'
+beyond() {
+    "$tools/forge" "$cases/prs_med_fusion/batch.safetensors" "$tmp/beyond.safetensors" set question 1 20 || return 1
+    batch=$tmp/beyond.safetensors expect 2 'question\[0\] is 0, 20; expected a first token and one past the last, from 0 to 19' step prs_med_fusion "$tmp/out.safetensors"
+}
+check 'a question beyond the row' beyond
+
+# --- plans ---
+# The real shapes, NF4 and LoRA, a batch of 8 images of 1,024 pixels, on a GPU that is not here.
+printf 'train: {steps: 10, effective_batch: 8}\n' >"$tmp/run.yaml"
+plans() {
+    "$binary" plan "$tmp/run.yaml" --set model.preset="$1" --set adapter.r=16 --set 'adapter.target_modules=[q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj]' \
+        --set "adapter.modules_to_save=$2" --set memory.quantize=nf4 --set data.sequence=704 --set device=cuda --set device.profile=h200 \
+        --memory "$3" >"$tmp/plan" || { cat "$tmp/plan"; return 1; }
+    grep -q 'nf4 weights' "$tmp/plan"
+}
+check 'prs-med plans in 12 GiB' plans prs-med '[image_encoder,fusion,mask_head]' 12GiB
+check 'prs-med plans in 8 GiB' plans prs-med '[image_encoder,fusion,mask_head]' 8GiB
+check 'prs-med-prompted plans in 8 GiB' plans prs-med-prompted '[image_encoder,mask_decoder]' 8GiB
+check 'prs-med-tiny plans on the CPU' "$binary" plan "$tmp/run.yaml" --set model.preset=prs-med-tiny --set data.sequence=128 --set device=cpu
+
+# --- training on a table ---
+# Two shapes an image; the question asks for the left or the right one, and the answer is its colour.
+data=$tmp/questions
+"$tools/forge_questions" "$data" 512 48 1 || exit 2
+cat >"$tmp/questions.yaml" <<END
+model: {preset: prs-med-tiny, bn_group: 8}
+data: {format: csv, train: ["$data/annotations/*.csv"], train_split: train, validation_split: test, tokenizer: "$data/tokenizer", sequence: 40, threads: 1, sample_memory: 4,
+       template: "{% for m in messages %}{{ m['content'] + (eos_token if m['role'] == 'assistant' else ' ') }}{% endfor %}"}
+train: {steps: 6, effective_batch: 8, learning_rate: 4.0e-3, schedule: cosine, warmup_steps: 2, seed: 1}
+memory: {micro_batch: 8}
+device: {threads: 1}
+END
+# train NAME ARGUMENT...
+train() {
+    local name=$1
+    shift
+    rm -rf "${tmp:?}/$name"
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/$name" --set "device.kind=$DEVICE" $FLAGS "$@" >"$tmp/$name.log" 2>&1 || { tail -n 5 "$tmp/$name.log"; return 1; }
+}
+losses() { grep -o '"loss": *[0-9.e-]*' "$tmp/$1/metrics.jsonl"; }
+# The split into micro-batches, dropout and the mean over groups of 2 images included.
+splits() {
+    train whole --set model.bn_group=2 --set memory.micro_batch=8 && train parts --set model.bn_group=2 --set memory.micro_batch=2 || return 1
+    paste <(losses whole) <(losses parts) | awk '{ a = $2; b = $4; d = a > b ? a - b : b - a; if (!(d <= 1e-4 * a)) exit 1; n++ } END { exit n < 6 }' ||
+        { paste <(losses whole) <(losses parts); return 1; }
+}
+check 'micro-batches: the same losses' splits
+# A run that is stopped continues bit for bit.
+resumes() {
+    train once --set train.save_every=3 --set train.eval_every=3 && cp -r "$tmp/once" "$tmp/again" && rm -rf "$tmp/again/model" "$tmp/again/checkpoints/step-6" || return 1
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/questions.yaml" --resume --set train.save_every=3 --set train.eval_every=3 --set "train.out=$tmp/again" --set "device.kind=$DEVICE" $FLAGS >"$tmp/again.log" 2>&1 || { tail -n 3 "$tmp/again.log"; return 1; }
+    same "$tmp/once/model/model.safetensors" "$tmp/again/model/model.safetensors"
+}
+check 'resume: the same bytes' resumes
+# Rows without an answer are left out and counted; so are rows without a mask.
+left_out() {
+    mkdir -p "$tmp/left/annotations"
+    { head -n 40 "$data/annotations/shapes.csv"; echo 'shapes/train_images/50.png,50.png,left?,,left,train'; echo 'shapes/train_images/9999.png,9999.png,left?,red,left,train'; } >"$tmp/left/annotations/a.csv"
+    train left-run --set "data.train=[$tmp/left/annotations/a.csv]" --set "data.images=$data/images_and_masks" --set data.validation_split=null --set data.train_split=null || return 1
+    grep -q 'a.csv: 1 row has no mask (such as shapes/train_masks/9999.png), 1 row has no question or no answer' "$tmp/left-run.log" || { head -n 3 "$tmp/left-run.log"; return 1; }
+    grep -q 'data.train: 39 questions' "$tmp/left-run.log"
+}
+check 'rows without an answer or a mask are counted' left_out
+# An image that is broken is replaced in training, and has no weight in an evaluation.
+broken() {
+    cp -r "$data" "$tmp/broken" && printf 'no image' >"$tmp/broken/images_and_masks/shapes/train_images/3.png" && printf 'none either' >"$tmp/broken/images_and_masks/shapes/test_images/520.png" || return 1
+    train broken-run --set "data.train=[$tmp/broken/annotations/*.csv]" --set data.shuffle=false --set train.eval_every=6 || return 1
+    grep -q 'another sample replaces it' "$tmp/broken-run.log" && grep -q 'over 47 samples\|over 48 samples' "$tmp/broken-run.log" || { cat "$tmp/broken-run.log"; return 1; }
+}
+check 'a broken image is replaced' broken
+check 'a flipped image' expect 2 'data.flip is given: questions and answers name places in the image' "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/x" --set data.flip=0.5
+check 'another format' expect 2 'data.format is conversations, and a prs_med reads tables' "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/x" --set data.format=conversations --set data.train_split=null --set data.validation_split=null
+check 'images of another size' expect 2 'data.image_size is 96, and this model takes images of 64 pixels' "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/x" --set data.image_size=96
+
+# --- learning ---
+# It finds the shape that the question asks for: a model that cannot read the question finds one of both, one that cannot see the image none.
+learn() { train "$@" --set train.steps=150 --set train.warmup_steps=8; }
+iou() { # NAME ARGUMENT...: the mean IoU of a trained model, in percent
+    local name=$1
+    shift
+    # shellcheck disable=SC2086
+    "$binary" eval "$tmp/questions.yaml" --model "$tmp/$name/model" --json --set memory.micro_batch=8 --set "device.kind=$DEVICE" $FLAGS "$@" >"$tmp/$name.json" 2>"$tmp/eval.log" || { tail -n 3 "$tmp/eval.log" >&2; return 1; }
+    awk '/"mean_iou"/ { gsub(/[^0-9.e-]/, "", $2); printf "%d\n", 100 * $2 }' "$tmp/$name.json"
+}
+mute="--set data.train=[$data/mute.csv] --set data.images=$data/images_and_masks"
+blank="--set data.images=$data/blank"
+# shellcheck disable=SC2086
+learns() {
+    learn reads && learn deaf $mute && learn blind $blank && train untrained --set train.steps=1 --set train.learning_rate=0 || return 1
+    local reads deaf blind untrained
+    reads=$(iou reads) && deaf=$(iou deaf $mute) && blind=$(iou blind $blank) && untrained=$(iou untrained) || return 1
+    echo "IoU $reads %, without the question $deaf %, without the image $blind %, untrained $untrained %"
+    [ "$reads" -ge 50 ] && [ "$reads" -ge $((deaf + 12)) ] && [ "$reads" -ge $((blind + 25)) ] && [ "$reads" -ge $((untrained + 30)) ]
+}
+check 'it learns which shape is meant' learns
+summary

@@ -1,0 +1,264 @@
+#!/bin/bash
+# shellcheck disable=SC2015
+# run_video.sh: videos: the frames that are taken from files that the program ffmpeg makes, and training on videos.
+#
+#   bash tests/run_video.sh       from the repository's root, after make; see run_lib.sh
+#
+# Frame number N of a file has the luma 16 + 6 N, so that the frames which come out tell their numbers. Without ffmpeg, or in
+# a build without FFmpeg's libraries, files are skipped. Training is on folders of images (forge_videos.c): whether a video
+# grows lighter. The model is that of tests/golden/llava_clip_llama, whose images have 4 tokens; its frames have one.
+# shellcheck source=tests/run_lib.sh
+. tests/run_lib.sh
+# shellcheck source=tests/tiny_llava.sh
+. tests/tiny_llava.sh
+tool video compare forge_videos
+export OMP_WAIT_POLICY=passive
+
+# has_ffmpeg [ENCODER]: skips a check that cannot run here.
+has_ffmpeg() {
+    command -v ffmpeg >/dev/null || { echo "the program ffmpeg is not installed"; return 77; }
+    [ -z "${1:-}" ] || ffmpeg -hide_banner -encoders 2>/dev/null | grep -q " $1 " || { echo "ffmpeg has no encoder $1"; return 77; }
+    echo none >"$tmp/none.avi"
+    "$tools/video" 0 0 "$tmp/none.avi" 2>&1 | grep -E 'this build has no FFmpeg|is not found' || return 0
+    return 77
+}
+# make_video RATE FRAMES FILE [OPTION...]
+make_video() {
+    local rate=$1 frames=$2 file=$3
+    shift 3
+    ffmpeg -nostdin -v error -y -f lavfi -i "color=gray:size=48x32:rate=$rate" -frames:v "$frames" -vf "geq=lum='16+6*N':cb=128:cr=128,format=yuv420p" "$@" "$file"
+}
+# frames FPS MAX_FRAMES FILE COUNTS NUMBERS: the frames that are taken are these, and so many are replaced.
+frames() {
+    local got
+    "$tools/video" "$1" "$2" "$3" >"$tmp/frames" 2>&1 || { cat "$tmp/frames"; return 1; }
+    got=$(sed 's/^.*://' "$tmp/frames" | awk '{ for (i = 1; i <= NF; i++) printf("%s%d", (i > 1 ? " " : ""), $i * 219 / 255 / 6 + 0.5) }')
+    [ "$got" = "$5" ] && grep -q "^$(echo "$5" | wc -w) frames, $4 replaced, " "$tmp/frames" || {
+        echo "$3 at fps $1, max_frames $2: frames $got, expected $5 with $4 replaced: $(cat "$tmp/frames")"
+        return 1
+    }
+    echo "fps $1, max_frames $2: $got"
+}
+
+# Frames 0 to 29 of 10 a second, in groups with references to later frames.
+h264() {
+    has_ffmpeg libx264 || return
+    make_video 10 30 "$tmp/h264.mp4" -c:v libx264 -g 8 -bf 2 -preset ultrafast -x264-params bframes=2:b-adapt=0 &&
+        frames 0 0 "$tmp/h264.mp4" 0 "$(seq -s ' ' 0 29)" && frames 2 0 "$tmp/h264.mp4" 0 '0 5 10 15 20 25' &&
+        frames 100 4 "$tmp/h264.mp4" 0 '0 7 15 22' && frames 1 2 "$tmp/h264.mp4" 0 '0 10' && frames 3 0 "$tmp/h264.mp4" 0 '0 3 6 10 13 16 20 23 26' &&
+        frames 0 1 "$tmp/h264.mp4" 0 0
+}
+# In MPEG-TS, whose times do not begin with 0.
+h264_ts() {
+    has_ffmpeg libx264 || return
+    make_video 10 30 "$tmp/h264.ts" -c:v libx264 -g 8 -preset ultrafast -x264-params bframes=2:b-adapt=0 &&
+        frames 0 0 "$tmp/h264.ts" 0 "$(seq -s ' ' 0 29)" && frames 2 4 "$tmp/h264.ts" 0 '0 5 15 20'
+}
+vp9() {
+    has_ffmpeg libvpx-vp9 || return
+    make_video 10 30 "$tmp/vp9.webm" -c:v libvpx-vp9 -g 8 -deadline realtime -cpu-used 8 &&
+        frames 0 0 "$tmp/vp9.webm" 0 "$(seq -s ' ' 0 29)" && frames 2 0 "$tmp/vp9.webm" 0 '0 5 10 15 20 25'
+}
+# VP8 has packets that are no frames.
+vp8() {
+    has_ffmpeg libvpx || return
+    make_video 10 30 "$tmp/vp8.webm" -c:v libvpx -g 20 -auto-alt-ref 1 -lag-in-frames 10 -deadline good -cpu-used 4 &&
+        frames 0 0 "$tmp/vp8.webm" 0 "$(seq -s ' ' 0 29)" && frames 2 0 "$tmp/vp8.webm" 0 '0 5 10 15 20 25'
+}
+mpeg4() {
+    has_ffmpeg mpeg4 || return
+    make_video 25 30 "$tmp/mpeg4.mp4" -c:v mpeg4 -qscale:v 2 -g 10 && frames 5 0 "$tmp/mpeg4.mp4" 0 '0 5 10 15 20 25' && frames 5 4 "$tmp/mpeg4.mp4" 0 '0 5 15 20'
+}
+# AVI gives packets of MPEG-4 with B-frames no time of display.
+untimed() {
+    has_ffmpeg mpeg4 || return
+    make_video 10 30 "$tmp/untimed.avi" -c:v mpeg4 -qscale:v 2 -bf 2 && frames 0 0 "$tmp/untimed.avi" 0 "$(seq -s ' ' 0 29)" && frames 2 0 "$tmp/untimed.avi" 0 '0 5 10 15 20 25'
+}
+# Frames 0 to 9 come 10 a second, from 10 on they come 2 a second: frame 10 at 1.0, 11 at 1.5, ... 15 at 3.5.
+variable() {
+    has_ffmpeg mpeg4 || return
+    make_video 10 16 "$tmp/variable.mkv" -vf "geq=lum='16+6*N':cb=128:cr=128,format=yuv420p,setpts='if(lt(N,10),N*0.1,1+(N-10)*0.5)/TB'" -fps_mode passthrough -c:v mpeg4 -qscale:v 2 2>/dev/null ||
+        make_video 10 16 "$tmp/variable.mkv" -vf "geq=lum='16+6*N':cb=128:cr=128,format=yuv420p,setpts='if(lt(N,10),N*0.1,1+(N-10)*0.5)/TB'" -vsync passthrough -c:v mpeg4 -qscale:v 2 || return 1
+    frames 1 0 "$tmp/variable.mkv" 0 '0 10 12 14' && frames 4 0 "$tmp/variable.mkv" 0 '0 2 5 7 10 11 12 13 14 15' && frames 4 5 "$tmp/variable.mkv" 0 '0 5 10 12 14'
+}
+# The second half of the file is gone: what is there is used.
+cut_file() {
+    has_ffmpeg mpeg4 || return
+    make_video 10 30 "$tmp/whole.mp4" -c:v mpeg4 -qscale:v 2 -g 5 -movflags +faststart || return 1
+    head -c $(($(stat -c %s "$tmp/whole.mp4") * 2 / 3)) "$tmp/whole.mp4" >"$tmp/cut.mp4"
+    "$tools/video" 0 0 "$tmp/cut.mp4" | tee "$tmp/list"
+    local n
+    n=$(sed 's/ .*//' "$tmp/list")
+    [ "$n" -gt 5 ] && [ "$n" -lt 30 ] || { echo "$n frames of 30"; return 1; }
+    frames 0 0 "$tmp/cut.mp4" 0 "$(seq -s ' ' 0 $((n - 1)))" && frames 2 0 "$tmp/cut.mp4" 0 "$(seq -s ' ' 0 5 $((n - 1)))" && echo "$n of 30 frames are there"
+}
+# A frame whose data is damaged is replaced by the one before it; no PNG needs another.
+damaged() {
+    has_ffmpeg png || return
+    make_video 10 12 "$tmp/good.mov" -c:v png -pix_fmt rgb24 || return 1
+    cp "$tmp/good.mov" "$tmp/damaged.mov"
+    local at
+    for at in $(grep -abo IHDR "$tmp/good.mov" | sed -n '5,6s/:.*//p'); do
+        dd if=/dev/zero of="$tmp/damaged.mov" bs=1 count=30 seek="$at" conv=notrunc status=none
+    done
+    frames 0 0 "$tmp/good.mov" 0 "$(seq -s ' ' 0 11)" && frames 0 0 "$tmp/damaged.mov" 2 '0 1 2 3 3 3 6 7 8 9 10 11'
+}
+no_frames() {
+    has_ffmpeg mpeg4 || return
+    ffmpeg -nostdin -v error -y -f lavfi -i sine=duration=0.2 "$tmp/sound.wav" &&
+        expect 2 'sound.wav: a video without frames: FFmpeg finds no video' "$tools/video" 1 8 "$tmp/sound.wav" &&
+        make_video 10 5 "$tmp/short.mp4" -c:v mpeg4 &&
+        head -c $(($(stat -c %s "$tmp/short.mp4") / 2)) "$tmp/short.mp4" >"$tmp/half.mp4" &&
+        expect 2 'half.mp4: (FFmpeg cannot read it as a video|a video without frames): ' "$tools/video" 1 8 "$tmp/half.mp4" &&
+        : >"$tmp/empty.mp4" && expect 2 'empty.mp4: ' "$tools/video" 1 8 "$tmp/empty.mp4" &&
+        [ "$(wc -l <"$tmp/err")" -eq 1 ]
+}
+# The images that ffmpeg writes into a folder are the video's frames.
+folder_of_images() {
+    has_ffmpeg mpeg4 || return
+    mkdir "$tmp/images" && make_video 10 12 "$tmp/images/%03d.png" -pix_fmt rgb24 && frames 3 0 "$tmp/images" 0 "$(seq -s ' ' 0 11)" && frames 3 5 "$tmp/images" 0 '0 2 4 7 9'
+}
+# A file that names other files, as a playlist does, opens nothing.
+playlist() {
+    has_ffmpeg mpeg4 || return
+    make_video 10 12 "$tmp/listed.ts" -c:v mpeg4 || return 1
+    printf '#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:1.2,\n%s\n#EXT-X-ENDLIST\n' "$tmp/listed.ts" >"$tmp/list.m3u8"
+    frames 0 4 "$tmp/listed.ts" 0 '0 3 6 9' && expect 2 'list.m3u8: ' "$tools/video" 1 8 "$tmp/list.m3u8"
+}
+
+check 'H.264 in MP4' h264
+check 'H.264 in MPEG-TS' h264_ts
+check 'VP9' vp9
+check 'VP8 with hidden frames' vp8
+check 'MPEG-4' mpeg4
+check 'packets without times of display' untimed
+check 'variable frame rate' variable
+check 'a file that was cut off' cut_file
+check 'damaged frames are replaced' damaged
+check 'a video without frames' no_frames
+check 'a folder of images' folder_of_images
+check 'a playlist opens nothing' playlist
+
+# --- training ---
+model=$tmp/model train=$tmp/train held=$tmp/held
+make_model llava_clip_llama "$model" && "$tools/forge_videos" "$train" 300 1 && "$tools/forge_videos" "$held" 60 2 || exit 2
+cat >"$tmp/run.yaml" <<END
+model: {path: $model}
+data: {format: conversations, train: $train/chats.json, images: $train/videos, sequence: 64, max_images: 1, max_frames: 12, tokens_per_frame: 1}
+train: {steps: 4, effective_batch: 4, learning_rate: 0.005, schedule: constant, warmup_steps: 0, out: $tmp/unused}
+memory: {micro_batch: 4, precision: f32}
+device: $DEVICE
+END
+# run OUT ARGUMENT...: trains into $tmp/OUT.
+run() {
+    local out=$1
+    shift
+    rm -rf "${tmp:?}/$out"
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/$out" $FLAGS "$@"
+}
+weights() { echo "$tmp/$1/model/model.safetensors"; }
+same_as() { expect 0 '' run "$@" && same "$(weights plain)" "$(weights "$1")"; }
+rows() {
+    expect 0 'data.train: 1200 frames of videos, [0-9.]* a row of at most 12 \(data.max_frames\)' run plain || return 1
+    grep 'frames of videos' "$tmp/err"
+}
+check 'rows with images and videos' rows
+check 'other threads and slots: same bytes' same_as other --set data.threads=4 --set data.prefetch=1
+check 'recompute: same bytes' same_as other --set memory.recompute=all
+# The tower in a loop over images and frames, or as a part of the step.
+frozen() {
+    local with=(--set 'model.freeze=["vision_tower.*"]') at_once
+    expect 0 '' run plain "${with[@]}" --set memory.encode=inline || return 1
+    for at_once in all 3; do expect 0 '' run other "${with[@]}" --set memory.encode=$at_once && same "$(weights plain)" "$(weights other)" || return 1; done
+}
+check 'a frozen tower apart: same bytes' frozen
+resumes() {
+    expect 0 '' run plain --set train.save_every=2 && expect 0 '' run other --set train.steps=2 --set train.save_every=2 || return 1
+    # shellcheck disable=SC2086
+    expect 0 'resuming after step 2' "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/other" --set train.save_every=2 --resume $FLAGS && same "$(weights plain)" "$(weights other)"
+}
+check 'resume: same bytes' resumes
+# A step of SGD with learning rate 1 subtracts the gradient: packed rows, and each sample in a row of its own.
+gradients() {
+    local sgd=(--set memory.optimizer=sgd --set train.momentum=0 --set train.learning_rate=1 --set train.weight_decay=0 --set train.clip_norm=0 --set train.steps=1 --set data.shuffle=false)
+    sgd+=(--set "data.train=$held/chats.json" --set "data.images=$held/videos")
+    expect 0 ' 60 conversations in 27 rows' run plain "${sgd[@]}" --set train.effective_batch=27 && expect 0 ' in 60 rows' run other "${sgd[@]}" --set train.effective_batch=60 --set data.packing=false || return 1
+    "$tools/compare" "$(weights plain)" "$(weights other)" --logits 1e-6 || return 1
+    expect 0 '' run other "${sgd[@]}" --set train.effective_batch=27 --set memory.micro_batch=5 && "$tools/compare" "$(weights plain)" "$(weights other)" --logits 1e-6
+}
+check 'packed rows: the gradients of the samples alone, within 1e-6' gradients
+# The frames as images of a conversation give the same, if they are not pooled.
+as_images() {
+    local alone=(--set data.max_images=0 --set data.max_frames=4 --set data.tokens_per_frame=0 --set data.packing=false)
+    awk '/"video"/ && !/"image"/' "$train/chats.json" | head -n 40 | sed '1i [' | sed '$s/,$/]/' >"$train/alone.json"
+    sed 's|"video": "\([0-9]*\)"|"images": ["\1/0.png", "\1/1.png", "\1/2.png", "\1/3.png"]|; s|<video>\\n|<image><image><image><image>\\n|' "$train/alone.json" >"$train/images.json"
+    expect 0 '160 frames of videos, 4.00 a row' run plain --set "data.train=$train/alone.json" "${alone[@]}" || return 1
+    expect 0 '160 images, 4.00 a row' run other --set "data.train=$train/images.json" --set data.packing=false --set data.max_images=4 --set data.max_frames=0 || return 1
+    same "$(weights plain)" "$(weights other)"
+}
+check 'frames that are not pooled: same bytes as images' as_images
+# arena ARGUMENT...: the bytes of the plan's arena; no data is read.
+arena() { "$binary" plan "$tmp/run.yaml" --set data.train=/nowhere.json --set data.max_images=0 "$@" --json >"$tmp/out" && "$tools/json_get" "$tmp/out" arena_bytes; }
+planned() {
+    local n last=0 bytes
+    for n in 0 1 4 16; do
+        bytes=$(arena --set "data.max_frames=$n") || return 1
+        [ "$bytes" -gt "$last" ] || { echo "$n frames: $bytes bytes, fewer frames: $last"; return 1; }
+        last=$bytes
+    done
+    [ "$(arena --frames 16 --set data.sequence=48)" = "$last" ] && echo "16 frames: $last bytes"
+}
+check 'the plan has the rows of data.max_frames, without data' planned
+thinned() { expect 0 'data.train: 600 frames of videos, 2.00 a row of at most 2' run plain --set data.max_frames=2; }
+check 'data.max_frames thins a video' thinned
+from_file() {
+    has_ffmpeg mpeg4 || return
+    local i
+    mkdir -p "$tmp/clips" && make_video 10 20 "$tmp/clips/a.mp4" -c:v mpeg4 -qscale:v 2 || return 1
+    for i in 1 2 3 4; do echo '{"video": "a.mp4", "conversations": [{"from": "human", "value": "<image>\nwhat?"}, {"from": "gpt", "value": "this"}]}'; done >"$tmp/clips/chats.jsonl"
+    expect 0 'data.train: 16 frames of videos, 8.00 a row of at most 8' run plain --set "data.train=$tmp/clips/chats.jsonl" --set "data.images=$tmp/clips" --set data.fps=2 --set data.max_frames=8 --set train.effective_batch=2 --set memory.micro_batch=2
+}
+check 'a video file at data.fps' from_file
+
+# --- what cannot be used ---
+no_room() { expect 2 'it has a video: set data.max_frames to train' run plain --set data.max_frames=0; }
+check 'data.max_frames is 0' no_room
+no_square() { expect 2 'data.tokens_per_frame is 3, expected a square number of at most 4, the features of an image: 2 x 2' run plain --set data.tokens_per_frame=3; }
+check 'data.tokens_per_frame is no square' no_square
+marks() {
+    echo '[{"video": "0", "conversations": [{"from": "human", "value": "<video> or <video>?"}, {"from": "gpt", "value": "y"}]}]' >"$tmp/marks.json"
+    expect 2 'its text has 2 <video> for 1 video; expected one where each video stands' run plain --set "data.train=$tmp/marks.json"
+}
+check 'more <video> than videos' marks
+# Videos that are missing, and whose folder is empty, when the text becomes ids; and one that is gone when it is read.
+missing() {
+    rm -rf "$tmp/gone" && cp -r "$held" "$tmp/gone" && rm -r "$tmp/gone/videos/5" && rm "$tmp/gone/videos/7/"* || return 1
+    local with=(--set "data.train=$tmp/gone/chats.json" --set "data.images=$tmp/gone/videos" --set train.steps=6)
+    expect 0 '2 of 60 samples cannot be used: 2 an image or a video that cannot be read .*videos/5: there is no such video' run plain "${with[@]}" || return 1
+    "$binary" data tokenize "$tmp/run.yaml" "${with[@]}" >/dev/null 2>&1 && rm -r "$tmp/gone/videos/8" && rm "$tmp/gone/videos/10/0.png" || return 1
+    expect 0 'broken sample .*chats.json:[0-9]*: .*another sample replaces it' run plain "${with[@]}"
+}
+check 'videos that are missing: left out, or replaced and counted' missing
+frame_damaged() {
+    rm -rf "$tmp/gone" && cp -r "$held" "$tmp/gone" && for i in 3 4 5; do head -c 50 "$held/videos/$i/2.png" >"$tmp/gone/videos/$i/2.png"; done
+    expect 0 'frames of videos in row [0-9]* cannot be decoded: each is replaced by the last good one' run plain --set "data.train=$tmp/gone/chats.json" --set "data.images=$tmp/gone/videos" --set train.steps=6
+}
+check 'damaged frames: replaced, and said' frame_damaged
+
+# --- learning ---
+# loss OUT: the last evaluation's.
+loss() { sed -n 's/.*"eval_loss":\([^,]*\),.*/\1/p' "$tmp/$1/metrics.jsonl" | tail -n 1; }
+# The answer is y or n, then the end of the turn: half of ln 2, 0.35, is what cannot be known without the order of the frames.
+learns() {
+    local with=(--set train.effective_batch=16 --set memory.micro_batch=16 --set "data.validation=$held/chats.json") seen blind fresh
+    local frames=(--set "data.images=$train/videos" --set "data.validation_images=$held/videos") blank=(--set "data.images=$train/blank" --set "data.validation_images=$held/blank")
+    expect 0 '' run plain "${with[@]}" "${frames[@]}" --set train.steps=60 && seen=$(loss plain) || return 1
+    expect 0 '' run plain "${with[@]}" "${blank[@]}" --set train.steps=60 && blind=$(loss plain) || return 1
+    expect 0 '' run plain "${with[@]}" "${frames[@]}" --set train.steps=1 --set train.learning_rate=0 && fresh=$(loss plain) || return 1
+    echo "loss $seen; without seeing $blind; untrained $fresh"
+    awk -v a="$seen" -v b="$blind" -v c="$fresh" 'BEGIN { exit !(a < 0.05 && b > a + 0.25 && c > a + 0.25) }'
+}
+check 'the order of frames is learned: 0.25 below blank frames and the untrained' learns
+
+summary

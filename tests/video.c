@@ -1,0 +1,45 @@
+/*
+ * video.c: the frames of a video that the library takes, for tests/run_video.sh:
+ *
+ *     video FPS MAX_FRAMES VIDEO
+ *
+ * prints "COUNT frames, REPLACED replaced, WIDTHxHEIGHT:" and the mean of each frame's pixels, 0 to 255.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "data/video.h"
+
+struct seen {
+    uint32_t frames, width, height;
+    struct text means;
+};
+
+static int see(void *user, uint32_t i, const struct image *frame, struct error *e)
+{
+    struct seen *s = user;
+    const size_t n = (size_t)frame->width * frame->height * 3;
+    double sum = 0;
+    if (i != s->frames++) return error_set(e, PL_FAIL, "frame %u comes as number %u", i, s->frames - 1);
+    for (size_t k = 0; k < n; k++) sum += frame->rgb[k];
+    s->width = frame->width;
+    s->height = frame->height;
+    text_printf(&s->means, " %.1f", sum / (double)n);
+    return PL_OK;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 4) return fprintf(stderr, "usage: video FPS MAX_FRAMES VIDEO\n"), 2;
+    const struct video_options o = {.fps = atof(argv[1]), .max_frames = (uint32_t)atoi(argv[2])};
+    struct seen s = {0};
+    struct error e;
+    uint32_t frames, replaced;
+    int rc = video_scan(argv[3], &o, &frames, &e);
+    if (!rc) rc = video_read(argv[3], &o, see, &s, &replaced, &e);
+    if (!rc && frames != s.frames) rc = error_set(&e, PL_FAIL, "%u frames by the scan, %u decoded", frames, s.frames);
+    if (rc) fprintf(stderr, "%s\n", e.text);
+    else printf("%u frames, %u replaced, %ux%u:%s\n", frames, replaced, s.width, s.height, s.means.at);
+    text_free(&s.means);
+    return rc;
+}
