@@ -180,6 +180,19 @@ check 'a flipped image' expect 2 'data.flip is given: questions and answers name
 check 'another format' expect 2 'data.format is conversations, and a prs_med reads tables' "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/x" --set data.format=conversations --set data.train_split=null --set data.validation_split=null
 check 'images of another size' expect 2 'data.image_size is 96, and this model takes images of 64 pixels' "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/x" --set data.image_size=96
 
+# The flags of train_prs_med.py.
+flags() {
+    "$binary" train --preset prs-med-tiny --data_root "$data" --batch_size 4 --gradient_accumulation_steps 2 --checkpoint_dir "$tmp/flags" --no-use_amp --lambda_txt 0.25 --lora_rank 4 \
+        --set "data.tokenizer=$data/tokenizer" --set data.sequence=64 --set data.sample_memory=4 --set train.steps=2 --set train.epochs=null --set "device.kind=$DEVICE" >"$tmp/flags.log" 2>&1 || { tail -n 4 "$tmp/flags.log"; return 1; }
+    [ -f "$tmp/flags/model/adapter_model.safetensors" ] || { echo "no adapter was saved"; return 1; }
+    for line in 'adapter.r = 4 ' 'loss.text = 0.25 ' 'train.effective_batch = 8 ' 'memory.precision = f32 ' 'train.seed = 42 ' 'train.weight_decay = 0.01 '; do
+        grep -q "$line" "$tmp/flags.log" || { echo "not set: $line"; return 1; }
+    done
+}
+check 'the flags of train_prs_med.py' flags
+check 'a flag that it does not have' expect 2 'unknown key data_roo of train_prs_med.py of PRS-Med; did you mean data_root' "$binary" train --preset prs-med-tiny --data_roo x
+check 'flags without the preset' expect 2 'unknown option --data_root' "$binary" train --preset sam-tiny --data_root x
+
 # --- learning ---
 # It finds the shape that the question asks for: a model that cannot read the question finds one of both, one that cannot see the image none.
 learn() { train "$@" --set train.steps=150 --set train.warmup_steps=8; }
@@ -201,4 +214,31 @@ learns() {
     [ "$reads" -ge 50 ] && [ "$reads" -ge $((deaf + 12)) ] && [ "$reads" -ge $((blind + 25)) ] && [ "$reads" -ge $((untrained + 30)) ]
 }
 check 'it learns which shape is meant' learns
+
+scores_texts() {
+    grep -q '"answers": {' "$tmp/reads.json" && grep -q '"shapes": {' "$tmp/reads.json" && grep -q '"exact_match"' "$tmp/reads.json" || { cat "$tmp/reads.json"; return 1; }
+}
+check 'eval scores the answers by dataset' scores_texts
+
+# --- prediction ---
+# The mask of the shape on the side that the question names, and an answer. Test image 513 has one on each side.
+ask() { # SIDE ARGUMENT...
+    local side=$1
+    shift
+    printf '%s' "{% for m in messages %}{{ m['content'] + (eos_token if m['role'] == 'assistant' else ' ') }}{% endfor %}" >"$tmp/template.jinja"
+    # shellcheck disable=SC2086
+    "$binary" predict --model "$tmp/reads/model" "$data/images_and_masks/shapes/test_images/513.png" --question "$side?" -o "$tmp/$side.png" --overlay "$tmp/$side-over.png" --json "$tmp/$side.json" \
+        --set "data.tokenizer=$data/tokenizer" --set "data.template=$tmp/template.jinja" --max-new 8 --set "device.kind=$DEVICE" $FLAGS "$@" >"$tmp/$side.out" 2>&1 || { tail -n 2 "$tmp/$side.out"; return 1; }
+    [ -s "$tmp/$side-over.png" ] || { echo "no overlay"; return 1; }
+}
+left_edge() { grep -o '"bbox": \[[0-9]*' "$tmp/$1.json" | grep -o '[0-9]*$'; }
+predicts() {
+    ask left && ask right || return 1
+    [ "$(left_edge left)" -lt 32 ] && [ "$(left_edge right)" -ge 28 ] || { cat "$tmp/left.json" "$tmp/right.json"; return 1; }
+    grep -q '"answer": "[a-z]' "$tmp/left.json" || { cat "$tmp/left.json"; return 1; }
+    ! grep -q 'do not belong' "$tmp/left.out" || { cat "$tmp/left.out"; return 1; }
+}
+check 'predict gives mask, overlay and answer' predicts
+check 'a question to another model' expect 2 'answers no question with a mask; expected a prs_med' "$binary" predict --model $cases/sam_points "$data/images_and_masks/shapes/test_images/513.png" --question x -o "$tmp/x.png"
+check 'a question and a point' expect 2 '--question asks a model for a mask in words: leave out --point' "$binary" predict --model "$tmp/reads/model" "$data/images_and_masks/shapes/test_images/513.png" --question x --point 1,1 -o "$tmp/x.png"
 summary

@@ -25,11 +25,12 @@ const char *nearest_command(const char *word, const struct command *const *comma
  * stay NULL; an option that the command does not know is PL_USAGE. */
 struct options {
     const char *run;      /* RUN.yaml, the positional argument */
-    const char *memory, *plan, *output, *model, *adapter, *batch, *steps, *threads;
+    const char *memory, *plan, *output, *model, *adapter, *preset, *batch, *steps, *threads;
     const char *devices, *images, *frames, *masks;
     const char *ranks;
     const char **set, **from; /* --set, --config-from */
     int n_set, n_from;
+    struct text program;      /* options of the program that the preset is from, as words of a shell */
     bool json, explain, resume, calibrate, confirm, help;
     bool compare, frontier, rules;
 };
@@ -57,6 +58,8 @@ void use_model(struct config *c, const char *model, const char *results);
     "  --config-from FILE   takes the settings of another program from FILE: Hugging Face TrainingArguments, TRL, LLaMA-Factory,\n"          \
     "                   DeepSpeed, Accelerate, or a training command line. May be given several times. RUN.yaml, which is then\n"           \
     "                   optional, and --set come after it and override it\n"
+#define PRESET_HELP                                                                                                                         \
+    "  --preset NAME    model.preset; with prs-med the flags of train_prs_med.py are taken too, such as --data_root DIR --batch_size 2\n"
 
 /* Prints a command's usage and summary, and after them the description of every key. */
 void print_help(const struct command *c);

@@ -10,10 +10,12 @@
 struct run;
 struct feed;
 struct mask_scores;
+struct retrieval;
 struct eval_pass {
     struct run *run;
     struct feed *feed;
     struct mask_scores *masks; /* NULL: none are predicted */
+    struct retrieval *found;   /* NULL: no masks are matched with texts */
 };
 /* The mean loss over the dataset, in all passes of the feed. */
 int eval_passes(const struct eval_pass *v, double *loss, struct error *e);
@@ -28,6 +30,10 @@ struct eval_text {
     bool loss;                 /* the loss is computed, too */
     bool json;
 };
+
+/* Answers the questions of the validation rows of a table, and adds the scores to a JSON map `w`, or if that is NULL to `out`. */
+struct json_writer;
+int eval_questions(const struct config *c, const struct eval_text *o, struct json_writer *w, struct text *out, struct error *e);
 
 /* Answers the conversations of data.validation, scores the answers and prints the scores. */
 int eval_text(const struct config *c, const struct eval_text *o, struct error *e);

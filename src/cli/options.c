@@ -43,7 +43,7 @@ struct option {
 #define SWITCH(name, flag, member) {name, flag, offsetof(struct options, member), false}
 static const struct option table[] = {
     VALUE("--memory", OPT_MEMORY, memory), VALUE("--plan", OPT_PLAN, plan),       VALUE("-o", OPT_OUTPUT, output),
-    VALUE("--adapter", OPT_RUN | OPT_MODEL, adapter),
+    VALUE("--adapter", OPT_RUN | OPT_MODEL, adapter), VALUE("--preset", OPT_RUN, preset),
     VALUE("--out", OPT_OUTPUT, output),    VALUE("--model", OPT_MODEL, model),    VALUE("--batch", OPT_BATCH, batch),
     SWITCH("--json", OPT_JSON, json),      SWITCH("--explain", OPT_EXPLAIN, explain), SWITCH("--resume", OPT_RESUME, resume),
     VALUE("--ranks", OPT_RANKS, ranks),
@@ -71,6 +71,19 @@ static int unknown_option(const char *arg, unsigned allowed, struct error *e)
     return error_set(e, PL_USAGE, "unknown option %s%s%s%s --help lists them", arg, nearest ? "; did you mean " : ";", nearest ? nearest : "", nearest ? "?" : "");
 }
 
+/* A preset whose program's own options are taken too: the command of that program; NULL: none. */
+static const char *program_of(const char *preset) { return preset && !strncmp(preset, "prs-med", 7) ? "python train_prs_med.py" : NULL; }
+
+/* An option of the program, and its values, for the shell's reader. */
+static void keep_option(struct options *o, int argc, char **argv, int *i)
+{
+    do {
+        text_printf(&o->program, " '");
+        for (const char *c = argv[*i]; *c; c++) text_append(&o->program, *c == '\'' ? "'\\''" : c, *c == '\'' ? 4 : 1);
+        text_printf(&o->program, "'");
+    } while (*i + 1 < argc && argv[*i + 1][0] != '-' && ++*i);
+}
+
 /* Parses the option at argv[*i], written `--x value` or `--x=value`. */
 static int parse_option(struct options *o, unsigned allowed, int argc, char **argv, int *i, struct error *e)
 {
@@ -80,7 +93,11 @@ static int parse_option(struct options *o, unsigned allowed, int argc, char **ar
     const struct option *found = NULL;
     for (size_t k = 0; k < COUNT(table) && !set && !from; k++)
         if (table[k].flag & allowed && strlen(table[k].name) == length && !strncmp(table[k].name, arg, length)) found = &table[k];
-    if (!set && !from && !found) return unknown_option(arg, allowed, e);
+    if (!set && !from && !found) {
+        if (!(allowed & OPT_RUN) || !program_of(o->preset)) return unknown_option(arg, allowed, e);
+        keep_option(o, argc, argv, i);
+        return PL_OK;
+    }
     if (found && !found->takes_value) {
         if (equals) return error_set(e, PL_USAGE, "%s takes no value", found->name);
         *(bool *)((char *)o + found->value) = true;
@@ -100,6 +117,8 @@ int options_parse(struct options *o, unsigned allowed, int argc, char **argv, st
     o->set = mem_alloc((size_t)(argc + 1) * sizeof *o->set);
     o->from = mem_alloc((size_t)(argc + 1) * sizeof *o->from);
     int rc = PL_OK;
+    for (int i = 0; i + 1 < argc && allowed & OPT_RUN; i++) /* before the others: it decides what they are */
+        if (!strcmp(argv[i], "--preset")) o->preset = argv[i + 1];
     for (int i = 0; i < argc && !rc; i++) {
         if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) o->help = true;
         else if (argv[i][0] == '-' && argv[i][1]) rc = parse_option(o, allowed, argc, argv, &i, e);
@@ -107,7 +126,7 @@ int options_parse(struct options *o, unsigned allowed, int argc, char **argv, st
         else if (o->run) rc = error_set(e, PL_USAGE, "two run files are given: %s and %s", o->run, argv[i]);
         else o->run = argv[i];
     }
-    if (!rc && !o->help && allowed & OPT_RUN && !o->run && !o->n_from && !o->calibrate)
+    if (!rc && !o->help && allowed & OPT_RUN && !o->run && !o->n_from && !o->calibrate && !o->preset)
         rc = error_set(e, PL_USAGE, "no run file is given: add the path of a RUN.yaml (see --help)");
     if (rc) options_free(o);
     return rc;
@@ -128,16 +147,24 @@ void options_free(struct options *o)
 {
     mem_free(o->set);
     mem_free(o->from);
+    text_free(&o->program);
     o->set = o->from = NULL;
 }
 
 static int read_sources(const struct options *o, struct foreign *f, struct config *c, struct error *e)
 {
     int rc = PL_OK;
+    struct text command = {0};
     for (int i = 0; i < o->n_from && !rc; i++) rc = foreign_read(f, o->from[i], e);
-    if (!rc && o->n_from) rc = foreign_apply(f, c, e);
-    if (rc) return error_prepend(e, "--config-from");
+    if (!rc && o->program.n) {
+        text_printf(&command, "%s%s\n", program_of(o->preset), o->program.at);
+        rc = foreign_read_text(f, command.at, command.n, "the command line", e);
+        text_free(&command);
+    }
+    if (!rc && (o->n_from || o->program.n)) rc = foreign_apply(f, c, e);
+    if (rc) return o->n_from ? error_prepend(e, "--config-from") : rc;
     if (o->run) rc = config_read(c, o->run, e);
+    if (!rc && o->preset) rc = config_assign(c, "model.preset", o->preset, e);
     for (int i = 0; i < o->n_set && !rc; i++) rc = config_set(c, o->set[i], e);
     if (!rc && o->memory) rc = config_set_memory(c, o->memory, e);
     if (!rc && o->ranks) {

@@ -91,7 +91,7 @@ static int plan(int argc, char **argv, struct error *e)
 }
 
 const struct command command_plan = {
-    "plan", "plan RUN.yaml [--config-from FILE]... [--memory SIZE] [--adapter DIR] [--ranks N] [--set key=value]... [--plan PLAN.json] [--json] [--explain] [-o PLAN.json]\n"
+    "plan", "plan RUN.yaml [--config-from FILE]... [--preset NAME] [--memory SIZE] [--adapter DIR] [--ranks N] [--set key=value]... [--plan PLAN.json] [--json] [--explain] [-o PLAN.json]\n"
     "       plimsoll plan RUN.yaml --compare | --frontier | --devices 8,16,24 [--rules-of-thumb] [--images N] [--frames N] [--masks N] [--json]",
     "Finds the fastest training step that fits the memory budget and prints where every byte goes, before anything runs.\n"
     "A plan combines gradient accumulation (memory.micro_batch), gradient checkpointing, also called activation checkpointing\n"
@@ -99,6 +99,7 @@ const struct command command_plan = {
     "or mask decoder (memory.head_chunks), and with memory.allow 8-bit Adam and 4-bit weights. All memory of a step is\n"
     "allocated once before the first step: a run that starts does not run out of memory later. Exit code 3: no plan fits.\n"
     CONFIG_FROM_HELP
+    PRESET_HELP
     "  --memory SIZE    the budget, such as 24GiB: memory.budget\n"
     "  --ranks N        the plan of one of N ranks (data parallel), which need not be there: parallel.ranks\n"
     "  --adapter DIR    a LoRA adapter, as PEFT or a run with an adapter saves it, instead of the one in RUN.yaml: adapter.path\n"

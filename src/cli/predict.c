@@ -144,12 +144,15 @@ static int predict_one(struct predict *p, struct error *e)
 static int check_options(struct predict *p, struct error *e)
 {
     const bool prompt = p->points.n || p->box;
+    if (p->question && (prompt || p->everything || p->single || p->multimask || p->side))
+        return error_set(e, PL_USAGE, "--question asks a model for a mask in words: leave out --point, --box, --everything, --single, --multimask and --side");
+    if (p->max_new > 1 << 16) return error_set(e, PL_USAGE, "--max-new %llu: expected at most %d tokens", (unsigned long long)p->max_new, 1 << 16);
     if (!p->model) return error_set(e, PL_USAGE, "no model is given: add --model DIR, a folder with config.json and weights");
     if (p->paths.n != 1) return error_set(e, PL_USAGE, p->paths.n ? "expected one image: %s and %s are given" : "no image is given: add a JPEG, PNG or WebP file",
                                           p->paths.n ? p->paths.at[0] : "", p->paths.n ? p->paths.at[1] : "");
     if (!p->output) return error_set(e, PL_USAGE, "no output is given: add -o OUT.png");
     if (prompt && p->everything) return error_set(e, PL_USAGE, "--everything uses a grid of points: leave out --point and --box");
-    if (!prompt && !p->everything) return error_set(e, PL_USAGE, "no prompt is given: add --point X,Y, --box X0,Y0,X1,Y1 or --everything N");
+    if (!prompt && !p->everything && !p->question) return error_set(e, PL_USAGE, "no prompt is given: add --point X,Y, --box X0,Y0,X1,Y1 or --everything N; for a prs_med --question TEXT");
     if (p->single && p->multimask) return error_set(e, PL_USAGE, "--single and --multimask exclude each other");
     if (p->everything && (p->single || p->multimask || p->overlay))
         return error_set(e, PL_USAGE, "--everything writes one image of all masks to -o: leave out --single, --multimask and --overlay");
@@ -202,7 +205,7 @@ static int predict_file(struct predict *p, struct error *e)
     if (!rc) rc = config_check(&p->config, 0, e);
     if (!rc) read_run(p);
     if (!rc) rc = read_image(p, e);
-    if (!rc) rc = p->everything ? predict_everything(p, e) : predict_one(p, e);
+    if (!rc) rc = p->question ? predict_question(p, e) : p->everything ? predict_everything(p, e) : predict_one(p, e);
     predictor_image_free(&p->image);
     config_free(&p->config);
     return rc;
@@ -221,7 +224,8 @@ static int predict(int argc, char **argv, struct error *e)
         {"--batch", DATA_COUNT, &p.batch},      {"--side", DATA_POSITIVE, &p.side},
         {"--min-iou", DATA_REAL, &p.min_iou},   {"--min-stability", DATA_REAL, &p.min_stability},
         {"--nms", DATA_REAL, &p.nms},           {"--set", DATA_LIST, &p.set},
-        {"--memory", DATA_TEXT, &p.memory},
+        {"--memory", DATA_TEXT, &p.memory},     {"--question", DATA_TEXT, &p.question},
+        {"--max-new", DATA_POSITIVE, &p.max_new},
     };
     bool help;
     int rc = data_options(&command_predict, table, COUNT(table), argc, argv, &p.paths, &help, e);
@@ -234,13 +238,15 @@ static int predict(int argc, char **argv, struct error *e)
 }
 
 const struct command command_predict = {
-    "predict", "predict --model DIR IMAGE (--point X,Y[,LABEL])... [--box X0,Y0,X1,Y1] | --everything N -o OUT.png",
+    "predict", "predict --model DIR IMAGE (--point X,Y[,LABEL])... [--box X0,Y0,X1,Y1] | --everything N | --question TEXT -o OUT.png",
     "Runs inference: predicts masks of a JPEG, PNG or WebP image for prompts. Coordinates are in pixels of the stored image.\n\n"
     "  --model DIR           a model folder, or the name of a preset\n"
     "  --adapter DIR         a LoRA adapter for that model, as PEFT or a run with an adapter saves it\n"
     "  --point X,Y[,LABEL]   a point on the object (LABEL 1, foreground, the default) or beside it (0, background);\n"
     "                        several points describe one object\n"
     "  --box X0,Y0,X1,Y1     a box around the object\n"
+    "  --question TEXT       asks a PRS-Med model: prints its answer, and the mask is what the question asks for; --json has both\n"
+    "  --max-new 128         with --question: tokens of the answer, at most\n"
     "  -o OUT.png            the mask: the candidate with the best predicted IoU\n"
     "  --multimask           writes all candidates, as OUT-1.png, OUT-2.png, ...\n"
     "  --single              uses the model's single-mask output instead of the candidates\n"

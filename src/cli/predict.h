@@ -3,6 +3,7 @@
  *
  *     predict.c          the command; one prompt
  *     predict_write.c    the outputs: masks, overlays, run lengths
+ *     predict_question.c the mask and the answer to a question
  *     predict_all.c      --everything: a grid of prompts, and the selection of masks
  *     predict_trained.c  the image size and range that the model was trained with
  */
@@ -17,9 +18,9 @@
 struct predict {
     const char *image_path, *model, *adapter; /* paths */
     struct names paths, points, set;  /* as given */
-    const char *box, *output, *overlay, *json, *memory;
+    const char *box, *question, *output, *overlay, *json, *memory;
     bool multimask, single;
-    uint64_t everything, batch, side; /* 0: not given */
+    uint64_t everything, batch, side, max_new; /* 0: not given */
     double min_iou, min_stability, nms;
 
     struct config config;
@@ -32,6 +33,8 @@ void predict_trace(struct traced *t, const uint8_t *mask, uint32_t w, uint32_t h
 /* Writes {"size": [h, w], "counts": "...", "score": x, "bbox": [x, y, w, h], "area": n} */
 struct json_writer;
 void predict_put_mask(struct json_writer *w, const struct traced *t, uint32_t width, uint32_t height, double score);
+/* The same without a score, as a member of a map. */
+void predict_put_mask_as(struct json_writer *w, const char *key, const struct traced *t, uint32_t width, uint32_t height);
 
 /* Draws the mask over the image and the prompt over both. */
 struct predict_drawn {
@@ -43,6 +46,7 @@ struct predict_drawn {
 int predict_overlay(const struct predict *p, const char *path, const struct predict_drawn *d, struct error *e);
 
 int predict_everything(struct predict *p, struct error *e);
+int predict_question(struct predict *p, struct error *e);
 
 /* How the run whose folder holds the model read its images. */
 struct trained_images {

@@ -224,9 +224,10 @@ static int train(int argc, char **argv, struct error *e)
 }
 
 const struct command command_train = {
-    "train", "train RUN.yaml [--config-from FILE]... [--memory SIZE] [--plan PLAN.json] [--ranks N] [--resume] [--adapter DIR] [--set key=value]... [--json]",
+    "train", "train RUN.yaml [--config-from FILE]... [--preset NAME] [--memory SIZE] [--plan PLAN.json] [--ranks N] [--resume] [--adapter DIR] [--set key=value]... [--json]",
     "Trains a model within a memory budget and writes the model folder to train.out/model.\n"
     CONFIG_FROM_HELP
+    PRESET_HELP
     "  --memory SIZE    the budget, such as 24GiB: memory.budget; `plimsoll plan` shows the plan that fits\n"
     "  --plan PLAN.json uses the techniques of a stored plan instead of searching\n"
     "  --ranks N        data parallel training by N processes on this machine, as `mpirun -np N plimsoll train ...` (see docs/guides/ranks.md)\n"

@@ -118,8 +118,9 @@ static struct value *launch_options(struct shell *s, const words *w, uint32_t *i
     return map;
 }
 
-/* Arguments of the script: options, key=value, and files of settings, which are read first: options come later. */
-static int add_arguments(struct shell *s, const words *w, uint32_t i)
+/* Arguments of the script: options, key=value, and files of settings, which are read first: options come later. `p`: the program
+ * that it is; FOREIGN_PROGRAMS: its keys tell. */
+static int add_arguments(struct shell *s, const words *w, uint32_t i, enum foreign_program p)
 {
     struct value *map = value_new(&s->f->memory, VALUE_MAP);
     while (i < w->n) {
@@ -135,7 +136,7 @@ static int add_arguments(struct shell *s, const words *w, uint32_t i)
             i++;
         }
     }
-    return map->count ? foreign_add(s->f, FOREIGN_PROGRAMS, map, s->name, s->e) : PL_OK;
+    return map->count ? foreign_add(s->f, p, map, s->name, s->e) : PL_OK;
 }
 
 static int add_command(struct shell *s, const words *w, uint32_t i)
@@ -143,11 +144,12 @@ static int add_command(struct shell *s, const words *w, uint32_t i)
     for (uint32_t k = i; k < w->n; k++)
         if (w->at[k].unknown)
             return error_set(s->e, PL_USAGE, "%s:%u: %.200s has no value in this file, nor in the environment; write the value", s->name, w->at[k].line, w->at[k].unknown);
-    if (is_factory(w->at[i].text) || !strcmp(w->at[i].text, "trl")) return add_arguments(s, w, i + 2); /* llamafactory-cli train ... */
-    if (!strncmp(w->at[i].text, "--", 2)) return add_arguments(s, w, i);
+    if (is_factory(w->at[i].text) || !strcmp(w->at[i].text, "trl")) return add_arguments(s, w, i + 2, FOREIGN_PROGRAMS); /* llamafactory-cli train ... */
+    if (!strncmp(w->at[i].text, "--", 2)) return add_arguments(s, w, i, FOREIGN_PROGRAMS);
     struct value *launch = launch_options(s, w, &i);
     if (launch->count && foreign_add(s->f, PROGRAM_launch, launch, s->name, s->e)) return s->e->code;
-    return add_arguments(s, w, i);
+    const bool prs = i && !strcmp(base_name(w->at[i - 1].text), "train_prs_med.py");
+    return add_arguments(s, w, i, prs ? PROGRAM_prs : FOREIGN_PROGRAMS);
 }
 
 bool foreign_is_command(const char *text, const char *name)

@@ -127,6 +127,7 @@ static const struct foreign_entry *asks_for_lora(struct foreign_work *w)
     const char *text = foreign_text(type);
     if (type && strcmp(text, "lora") && strcmp(text, "full")) foreign_refuse(w, type, "found %.100s, and Plimsoll has only full and lora; model.freeze and train.groups freeze parts", text);
     if (type) return !strcmp(text, "lora") ? type : NULL;
+    if (!use && foreign_has(w, PROGRAM_prs)) return foreign_pick(w, HOW_LORA_RANK);
     if (!use && !foreign_has(w, PROGRAM_trl)) return foreign_given(w, HOW_LORA_RANK); /* a script that always has an adapter */
     return foreign_true(w, use) ? use : NULL;
 }
@@ -272,11 +273,25 @@ static void put_holdout(struct foreign_work *w)
     else foreign_put(w, "data.holdout", value_number(&w->f->memory, fraction), part, NULL);
 }
 
+/* The tables of DATA_ROOT/annotations, whose rows have a split. */
+static void put_data_root(struct foreign_work *w)
+{
+    const struct foreign_entry *root = foreign_given(w, HOW_DATA_ROOT);
+    if (!root) return;
+    struct value *files = value_new(&w->f->memory, VALUE_LIST);
+    value_append(&w->f->memory, files, word(w, bump_format(&w->f->memory, "%s/annotations/*.csv", foreign_text(root))));
+    foreign_put(w, "data.train", files, root, NULL);
+    foreign_put(w, "data.format", word(w, "csv"), root, NULL);
+    foreign_put(w, "data.train_split", word(w, "train"), root, NULL);
+    foreign_put(w, "data.validation_split", word(w, "test"), root, NULL);
+}
+
 static void memory_data(struct foreign_work *w)
 {
     const struct foreign_entry *train = foreign_given(w, HOW_TRAIN_FILE), *validation = foreign_given(w, HOW_VALIDATION_FILE), *unshuffled = foreign_given(w, HOW_NO_SHUFFLE);
     if (train) put_files(w, "data.train", value_copy(&w->f->memory, train->value), train);
     if (validation) put_files(w, "data.validation", value_copy(&w->f->memory, validation->value), validation);
+    put_data_root(w);
     put_datasets(w, "data.train", HOW_DATASET);
     put_datasets(w, "data.validation", HOW_EVAL_DATASET);
     put_holdout(w);

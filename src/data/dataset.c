@@ -321,6 +321,8 @@ void dataset_name(const struct dataset *d, uint64_t i, char *out, size_t room)
     d->format->describe(d, number(d, i), out, room, &key);
 }
 
+int32_t dataset_group(const struct dataset *d, uint64_t i) { return d->format->group(d, number(d, i)); }
+
 const char *dataset_image_path(const struct dataset *d, uint64_t i) { return d->format->image_path(d, number(d, i)); }
 
 const char *dataset_text(const struct dataset *d, uint64_t i, enum dataset_text what)

@@ -104,6 +104,8 @@ bool dataset_print_left(const struct dataset *d, bool crowds, struct text *out);
 /* A category's name, or NULL if the files have none. */
 const char *dataset_category(const struct dataset *d, int32_t category);
 
+/* The dataset that a sample of a table with texts belongs to: dataset_category has its name. */
+int32_t dataset_group(const struct dataset *d, uint64_t i);
 /* The file of a sample's image, of a format with image_path. */
 const char *dataset_image_path(const struct dataset *d, uint64_t i);
 /* A text of a sample, with options.texts. */
@@ -169,6 +171,7 @@ struct dataset_format {
     const char *(*category)(const struct dataset *d, int32_t category); /* NULL: no names */
     const char *(*split)(const struct dataset *d, uint64_t i);     /* csv's column; NULL: none */
     const char *(*text)(const struct dataset *d, uint64_t i, enum dataset_text what); /* NULL: none */
+    int32_t (*group)(const struct dataset *d, uint64_t i);           /* with `text` */
     int (*check)(const struct dataset *d, uint64_t i, struct error *e); /* NULL: no checksums */
     int (*intact)(const struct dataset *d, struct error *e); /* NULL: no memory maps */
     const void *(*embedding)(const struct dataset *d, uint64_t i);      /* if `embeddings` is set */

@@ -324,6 +324,8 @@ static const char *csv_text(const struct dataset *d, uint64_t i, enum dataset_te
     return p->groups.n ? p->names.at + p->items.at[i].text[what] : NULL;
 }
 
+static int32_t csv_group_of(const struct dataset *d, uint64_t i) { return ((const struct pairs *)d->state)->items.at[i].group; }
+
 static const char *csv_group(const struct dataset *d, int32_t group)
 {
     const struct pairs *p = d->state;
@@ -349,6 +351,7 @@ const struct dataset_format dataset_csv = {
     .category = csv_group,
     .split = csv_split,
     .text = csv_text,
+    .group = csv_group_of,
     .label = pairs_label_path,
     .image_path = pairs_image_path,
 };

@@ -381,7 +381,7 @@ static int describe(struct run *r, const struct run_options *o, struct error *e)
     int rc = o->describe && (o->train || o->evaluate) ? o->describe(r->config, &r->model, o, &r->memory, &r->batches, e) : PL_OK;
     r->batch.own = r->batches.own;
     r->batch.packed = r->batches.packed;
-    r->model.partial = r->batches.partial;
+    r->model.partial = r->batches.partial || (o->generate && r->model.answers_partly);
     return rc;
 }
 

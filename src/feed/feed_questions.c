@@ -20,9 +20,6 @@
 #include "io/file.h"
 #include "io/json.h"
 
-static const char usual_template[] = "{% for m in messages %}{% if m['role'] == 'user' %}{{ 'USER: ' + m['content'] + '\\nASSISTANT:' }}"
-                                     "{% elif m['role'] == 'assistant' %}{{ ' ' + m['content'] + eos_token }}{% endif %}{% endfor %}";
-
 enum input { IDS, LABELS, INDEX, PIXELS, QUESTION, IMAGES, IMAGE_VALID, MASKS, MASK_VALID, INPUTS };
 static const char *const inputs[INPUTS] = {"input_ids", "labels", "image_index", "pixel_values", "question", "images", "image_valid", "gt_masks", "gt_valid"};
 
@@ -116,7 +113,7 @@ static int open_texts(struct question_feed *s, const struct model *llava, struct
     int rc = text_source_open(source, &s->text, FEED_TRAIN, llava, e);
     if (rc || source->template) return rc;
     text_source_close(source);
-    s->text.data_template = (char *)usual_template;
+    s->text.data_template = (char *)prs_usual_template;
     return text_source_open(source, &s->text, FEED_TRAIN, llava, e);
 }
 

@@ -197,6 +197,19 @@ static int chat_with_images(const struct prompts *p, const struct value *chat, s
     return rc ? rc : prompts_chat(p, c.messages, c.tools, &read, out, e);
 }
 
+int prompts_ask(const struct prompts *p, const char *text, struct names *images, struct token_list *out, int64_t *slots, struct error *e)
+{
+    struct bump b = {0};
+    struct value *chat = value_new(&b, VALUE_MAP), *messages = value_new(&b, VALUE_LIST), *message = value_new(&b, VALUE_MAP);
+    value_put(&b, message, "role", value_string(&b, "user"));
+    value_put(&b, message, "content", value_string(&b, text));
+    value_append(&b, messages, message);
+    value_put(&b, chat, "messages", messages);
+    int rc = chat_with_images(p, chat, images, &b, out, slots, e);
+    bump_free(&b);
+    return rc;
+}
+
 static int text_chat(const struct prompts *p, struct value *v, struct token_list *out, struct error *e)
 {
     const bool map = v->kind == VALUE_MAP;

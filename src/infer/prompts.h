@@ -38,6 +38,8 @@ int prompts_chat(const struct prompts *p, struct value *messages, struct value *
 
 /* A prompt with `images`: <image> stands where they are, or they stand before the text. */
 int prompts_question(const struct prompts *p, const char *text, const struct names *images, struct token_list *out, int64_t *slots, struct error *e);
+/* The same as the only message of a chat. */
+int prompts_ask(const struct prompts *p, const char *text, struct names *images, struct token_list *out, int64_t *slots, struct error *e);
 /* A chat in a file: a list of messages, or a map with "messages" and perhaps "tools" and "images". `images` are those that the caller adds, before the
  * last question if it has no <image> for them; then all of the chat. */
 int prompts_chat_file(const struct prompts *p, const char *path, struct names *images, struct token_list *out, int64_t *slots, struct error *e);

@@ -26,6 +26,9 @@ const struct prs_batch prs_usual_batch = {
     .loss = {.focal = 1, .dice = 1, .alpha = 1, .alpha_both = true, .smooth = 1e-6f},
 };
 
+const char prs_usual_template[] = "{% for m in messages %}{% if m['role'] == 'user' %}{{ 'USER: ' + m['content'] + '\nASSISTANT:' }}"
+                                  "{% elif m['role'] == 'assistant' %}{{ ' ' + m['content'] + eos_token }}{% endif %}{% endfor %}";
+
 const struct prs_model *prs_model(const struct model *m) { return m->family == &prs_med_family ? &((const struct prs *)m->config)->model : NULL; }
 
 struct model prs_text_model(const struct model *m)
@@ -158,7 +161,7 @@ static void describe(struct model *m, const struct prs *c)
     m->longest = llava->longest;
     m->image = llava->image;
     m->images = llava->images;
-    m->batch_norm = true;
+    m->batch_norm = m->answers_partly = true;
     for (int i = 0; i < llava->n_ports; i++) model_add_port(m, &llava->ports[i]);
     model_add_port(m, &(struct port){"images", VALUES_BYTES, 4, {OPEN('B'), c->model.image, c->model.image, 3}, false});
     model_add_port(m, &(struct port){"question", VALUES_RANGE, 2, {OPEN('B'), 2}, false});

@@ -28,6 +28,9 @@ const struct prs_model *prs_model(const struct model *m);
 /* Its LLaVA model, with the folder that tokenizer and image processor are in. Not to be closed. */
 struct model prs_text_model(const struct model *m);
 
+/* The prompt of train_prs_med.py, as a chat template: for folders without one. */
+extern const char prs_usual_template[];
+
 /* What a batch holds (batch.own). The inputs of the graph besides those of a LLaVA model (images.h):
  *
  *     images       u8 [B,image,image,3]     for TinySAM's encoder, with image_valid i32 [B,2]: rows, columns

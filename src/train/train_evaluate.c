@@ -45,6 +45,7 @@ static int evaluate_pass(struct trainer *t, struct progress *p, struct loss_sums
     for (int64_t at = 0; at < n && !rc; at += B) {
         rc = evaluate_batch(t, at, sums, e);
         if (!rc && t->has_scores) rc = mask_scores_add(&t->scores, &t->run, &t->validation, e);
+        if (!rc && t->has_retrieval) rc = retrieval_add(&t->retrieval, &t->run, &t->validation, e);
         if (t->o->progress) progress_add(p, 1);
     }
     return rc;
@@ -93,6 +94,7 @@ int trainer_score(struct trainer *t, struct evaluation *out, struct error *e)
     int rc = PL_OK;
     if (t->o->progress) progress_begin(&p, "evaluating", "batches", (uint64_t)(feed_passes(&t->validation) * ceil_div((int64_t)t->validation.samples, t->run.plan.settings.micro_batch)));
     if (t->has_scores) scores_reset(&t->scores.scores);
+    if (t->has_retrieval) retrieval_reset(&t->retrieval);
     for (int pass = 0; pass < feed_passes(&t->validation) && !rc; pass++) {
         feed_set_pass(&t->validation, pass);
         rc = t->o->ranks && !t->has_scores ? evaluate_together(t, &p, &sums, e) : evaluate_pass(t, &p, &sums, e); /* masks are scored by every rank */
@@ -154,6 +156,12 @@ static int report_evaluation(struct trainer *t, const struct evaluation *v, stru
         scalars[n_scalars++] = (struct scalar){"eval_dice", score_dice(&all)};
         int rc = write_scores(t, e);
         if (rc) return rc;
+    }
+    if (t->has_retrieval) {
+        const double right = retrieval_accuracy(&t->retrieval);
+        snprintf(more, sizeof more, ",\"eval_accuracy\":%.6f,\"eval_queries\":%" PRIu64, right, t->retrieval.queries);
+        snprintf(text, sizeof text, ", retrieval accuracy %.4f (chance %.4f)", right, retrieval_chance(&t->retrieval));
+        scalars[n_scalars++] = (struct scalar){"eval_accuracy", right};
     }
     n_scalars += list_answers(t, answers, sizeof answers, scalars + n_scalars);
     log_note("step %" PRId64 ": evaluation loss %.6g%s over %" PRId64 " samples", v->step, v->loss, text, v->samples);

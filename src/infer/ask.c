@@ -1,0 +1,184 @@
+/*
+ * ask.c: see ask.h.
+ */
+#include "infer/ask.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "data/image_processor.h"
+#include "infer/generation_config.h"
+#include "models/prs_med.h"
+
+/* --- the question ------------------------------------------------------------------------------------ */
+
+static int check_model(const struct config *c, struct error *e)
+{
+    struct model m;
+    const char *name = c->model_path ? c->model_path : c->model_preset;
+    int rc = c->model_path ? model_open_with(&m, c->model_path, c->model_vision_tower, e) : model_preset(&m, c->model_preset, e);
+    if (rc) return rc;
+    if (!prs_model(&m)) rc = error_set(e, PL_USAGE, "%s is a %s, which answers no question with a mask; expected a prs_med, or a prompt of points or a box", name, m.family->model_type);
+    model_close(&m);
+    return rc;
+}
+
+static int read_ends(struct ask *a, struct error *e)
+{
+    struct generation_config folder = {0};
+    int rc = generation_config_read(&folder, a->config.model_path, e);
+    for (uint32_t i = 0; i < folder.eos.n && !rc; i++) vec_push(&a->ends, folder.eos.at[i]);
+    if (tokenizer_eos(a->prompts.tokenizer) >= 0) vec_push(&a->ends, tokenizer_eos(a->prompts.tokenizer));
+    generation_config_free(&folder);
+    return rc;
+}
+
+int ask_open(struct ask *a, const struct config *c, const char *path, const char *question, struct error *e)
+{
+    int64_t slots;
+    *a = (struct ask){.config = *c};
+    if (check_model(c, e)) return e->code;
+    int rc = prompts_open(&a->prompts, &a->config, NULL, e);
+    if (!rc && !a->prompts.template) {
+        prompts_close(&a->prompts);
+        a->config.data_template = (char *)prs_usual_template;
+        rc = prompts_open(&a->prompts, &a->config, NULL, e);
+    }
+    vec_push(&a->images, mem_string(path));
+    if (!rc) rc = prompts_ask(&a->prompts, question, &a->images, &a->tokens, &slots, e);
+    for (uint32_t i = 0; i < a->tokens.n && !rc; i++) vec_push(&a->ids, a->tokens.at[i].id);
+    return rc ? rc : read_ends(a, e);
+}
+
+void ask_close(struct ask *a)
+{
+    prompts_close(&a->prompts);
+    names_free(&a->images);
+    token_list_free(&a->tokens);
+    vec_free(&a->ids);
+    vec_free(&a->ends);
+    *a = (struct ask){0};
+}
+
+/* --- the mask ---------------------------------------------------------------------------------------- */
+
+/* The image on the canvas of TinySAM's encoder. */
+static int put_canvas(struct run *r, const struct predictor_image *image, struct predictor *out, struct error *e)
+{
+    static const struct pixel_norm bytes = {1, {0, 0, 0}, {1, 1, 1}};
+    const size_t side = (size_t)out->shape.side, n = side * side;
+    float *fitted = mem_alloc(3 * n * sizeof *fitted);
+    uint8_t *canvas = mem_alloc(3 * n);
+    predictor_fit(image, &bytes, (uint32_t)side, fitted, &out->fit_w, &out->fit_h);
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < 3; k++) canvas[3 * i + k] = (uint8_t)lroundf(fminf(fmaxf(fitted[k * n + i], 0), 255));
+    const int32_t size[2] = {(int32_t)out->fit_h, (int32_t)out->fit_w};
+    int rc = run_write_input(r, "images", 0, canvas, 3 * n, e);
+    if (!rc) rc = run_write_input(r, "image_valid", 0, size, sizeof size, e);
+    mem_free(fitted);
+    mem_free(canvas);
+    return rc;
+}
+
+/* The image as the language model's tower takes it. */
+static int put_pixels(struct run *r, const struct image_processor *p, const struct predictor_image *image, struct error *e)
+{
+    uint32_t h, w;
+    image_processor_size(p, &h, &w);
+    const size_t room = image_processor_scratch(p, image->w, image->h), bytes = 3ull * h * w * sizeof(float);
+    void *scratch = mem_alloc(room + 1);
+    float *pixels = mem_alloc(bytes);
+    image_processor_run(p, image->rgb, image->w, image->h, scratch, room, pixels);
+    int rc = run_write_input(r, "pixel_values", 0, pixels, bytes, e);
+    mem_free(scratch);
+    mem_free(pixels);
+    return rc;
+}
+
+static int put_tokens(struct run *r, const struct ask *a, struct error *e)
+{
+    const size_t n = a->ids.n, bytes = n * sizeof(int32_t);
+    int32_t *ids = mem_copy(a->ids.at, bytes), *index = mem_alloc(bytes), *labels = mem_alloc(bytes);
+    const int32_t question[2] = {0, (int32_t)n};
+    int64_t next = 0;
+    for (size_t i = 0; i < n; i++) labels[i] = -100;
+    image_index(&r->model, ids, (int64_t)n, &next, index);
+    int rc = run_write_input(r, "input_ids", 0, ids, bytes, e);
+    if (!rc) rc = run_write_input(r, "labels", 0, labels, bytes, e);
+    if (!rc) rc = run_write_input(r, "image_index", 0, index, bytes, e);
+    if (!rc) rc = run_write_input(r, "question", 0, question, sizeof question, e);
+    mem_free(ids);
+    mem_free(index);
+    mem_free(labels);
+    return rc;
+}
+
+static int read_masks(struct run *r, struct predictor *out, struct error *e)
+{
+    const id x = graph_find_output(&r->graph, PROGRAM_STEP, "pred_masks");
+    const struct tensor *t = tensor_at(&r->graph, x);
+    void *raw = mem_alloc(tensor_bytes(t));
+    out->logits = mem_alloc((size_t)tensor_elements(t) * sizeof *out->logits);
+    int rc = run_read(r, x, raw, e);
+    if (!rc) dtype_convert(out->logits, DT_F32, raw, t->dtype, tensor_elements(t));
+    mem_free(raw);
+    return rc;
+}
+
+int ask_mask(struct ask *a, const struct predictor_image *image, struct predictor *out, struct error *e)
+{
+    struct prs_batch own = prs_usual_batch;
+    own.targets = false;
+    const struct run_options o = {.forward = true, .B = 1, .T = a->ids.n, .own = &own, .own_bytes = sizeof own};
+    const struct step_block b = {.loss_scale = 1, .step = 1, .adam_t = 1};
+    struct run r = {0};
+    *out = (struct predictor){.w = image->w, .h = image->h, .candidates = 1};
+    int rc = run_plan(&r, &a->config, &o, e);
+    if (!rc) rc = run_start(&r, NULL, true, e);
+    if (!rc) {
+        out->shape.side = prs_model(&r.model)->image;
+        out->mask_side = prs_model(&r.model)->mask;
+        rc = put_canvas(&r, image, out, e);
+    }
+    if (!rc) rc = put_pixels(&r, &a->prompts.images.processor, image, e);
+    if (!rc) rc = put_tokens(&r, a, e);
+    if (!rc) rc = run_put_step(&r, &b, e);
+    if (!rc) rc = run_program(&r, PROGRAM_STEP, e);
+    if (!rc) rc = read_masks(&r, out, e);
+    if (!rc) out->fitted = mem_alloc((size_t)out->fit_w * out->fit_h * sizeof *out->fitted);
+    if (!rc) a->bytes = plan_arena(&r.plan);
+    run_close(&r);
+    if (rc) ask_mask_free(out);
+    return rc;
+}
+
+void ask_mask_free(struct predictor *out)
+{
+    mem_free(out->logits);
+    mem_free(out->fitted);
+    *out = (struct predictor){0};
+}
+
+/* --- the answer --------------------------------------------------------------------------------------- */
+
+struct generate_options ask_options(const struct ask *a, int64_t most)
+{
+    return (struct generate_options){.sampling = {.repetition_penalty = 1, .top_p = 1}, .most = most, .ends = a->ends.at, .n_ends = a->ends.n, .images = &a->prompts.images, .tokenizer = a->prompts.tokenizer};
+}
+
+int ask_answer(struct ask *a, int64_t most, struct answer *out, struct error *e)
+{
+    const struct run_generation o = {.cache = (int64_t)a->ids.n + most, .prompt = a->ids.n, .answer = most, .images = 1};
+    struct generator g = {0};
+    int rc = generator_plan(&g, &a->config, &o, e);
+    if (!rc) rc = generator_start(&g, e);
+    if (!rc) {
+        const struct generate_options options = ask_options(a, most);
+        struct generate run;
+        generate_open(&run, &g, &options);
+        rc = generate_answer(&run, &(struct prompt){a->ids.at, a->ids.n, a->images.at, a->images.n}, out, e);
+        generate_close(&run);
+    }
+    generator_close(&g);
+    return rc;
+}

@@ -1,0 +1,39 @@
+/*
+ * ask.h: PRS-Med: the mask and the answer to a question about an image.
+ *
+ *     ask_open(&a, &config, path, question, &error)    the question as tokens, with the chat template
+ *     ask_mask(&a, &image, &mask, &error)              one forward; predictor_mask then gives the mask
+ *     ask_answer(&a, most, &answer, &error)            token by token, greedily
+ *     ask_close(&a)
+ *
+ * Mask and answer are two runs, one after the other: the memory is that of the larger one.
+ */
+#ifndef ASK_H
+#define ASK_H
+
+#include "infer/generate.h"
+#include "infer/predictor.h"
+#include "infer/prompts.h"
+
+struct ask {
+    struct config config;     /* with the template of the program, if there is no other */
+    struct prompts prompts;
+    struct names images;
+    struct token_list tokens;
+    VEC(int32_t) ids;
+    VEC(int32_t) ends;        /* tokens that end an answer: the folder's EOS, and the tokenizer's */
+    uint64_t bytes;           /* planned memory of the mask */
+};
+
+/* `c` must stay valid. PL_USAGE: the model answers no questions with masks; there is no tokenizer. ask_close is called in any case. */
+int ask_open(struct ask *a, const struct config *c, const char *path, const char *question, struct error *e);
+/* Fills `out` for predictor_mask(out, 0, 0, ...); ask_mask_free frees it. */
+int ask_mask(struct ask *a, const struct predictor_image *image, struct predictor *out, struct error *e);
+void ask_mask_free(struct predictor *out);
+/* Greedy answers of at most `most` tokens; points into `a`. */
+struct generate_options ask_options(const struct ask *a, int64_t most);
+/* An answer of at most `most` tokens. */
+int ask_answer(struct ask *a, int64_t most, struct answer *out, struct error *e);
+void ask_close(struct ask *a);
+
+#endif
