@@ -211,7 +211,7 @@ REPLAYS := $(patsubst tests/fuzz/fuzz_%.c,$(BUILD)/tests/replay_%,$(wildcard tes
 $(REPLAYS): $(BUILD)/tests/replay_%: tests/fuzz/fuzz_%.c tests/fuzz/replay_main.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $^ $(LDFLAGS) $(LDLIBS) -o $@
-HELPERS := $(addprefix $(BUILD)/tests/,compare json_get render forge forge_pth forge_png forge_conversations forge_questions forge_videos pixels video cuda_seam cuda_ops profile_path)
+HELPERS := $(addprefix $(BUILD)/tests/,compare json_get render forge forge_pth forge_png forge_conversations forge_shapes forge_questions forge_videos pixels video cuda_seam cuda_ops profile_path)
 tests: $(TESTS) $(REPLAYS) $(HELPERS) $(EXAMPLES)
 
 # The tests of the CUDA device against the reference kernels need none of the libraries for files and

@@ -165,6 +165,8 @@ holds_out() {
     echo "lines $lines"
 }
 check "data.holdout: conversations of data.train" holds_out
+reported() { grep -q 'Answers after step 4' "$tmp/held/report.html" && [ "$(grep -c "class='answer'" "$tmp/held/report.html")" = 7 ]; }
+check "the report shows the answers of the last evaluation" reported
 
 refused() {
     local pattern=$1

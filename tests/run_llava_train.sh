@@ -176,12 +176,24 @@ loss() { sed -n 's/.*"eval_loss":\([^,]*\),.*/\1/p' "$tmp/$1/metrics.jsonl" | ta
 learns() {
     local with=(--set train.effective_batch=16 --set memory.micro_batch=16 --set "data.train=$two/chats.json" --set "data.validation=$held/chats.json") seen blind fresh
     local images=(--set "data.images=$two/images" --set "data.validation_images=$held/images") blank=(--set "data.images=$two/blank" --set "data.validation_images=$held/blank")
-    expect 0 '' run plain "${with[@]}" "${images[@]}" --set train.steps=120 && seen=$(loss plain) || return 1
+    expect 0 '' run seen "${with[@]}" "${images[@]}" --set train.steps=120 && seen=$(loss seen) || return 1
     expect 0 '' run plain "${with[@]}" "${blank[@]}" --set train.steps=120 && blind=$(loss plain) || return 1
     expect 0 '' run plain "${with[@]}" "${images[@]}" --set train.steps=1 --set train.learning_rate=0 && fresh=$(loss plain) || return 1
     echo "loss $seen; without seeing $blind; untrained $fresh"
     awk -v a="$seen" -v b="$blind" -v c="$fresh" 'BEGIN { exit !(a < 0.2 && b > a + 0.6 && c > a + 0.6) }'
 }
 check 'counts over two images: 0.6 below blank images and the untrained' learns
+# exact IMAGES: the share of the numbers that the model of `learns` says for the held-out questions, in percent. The most usual number is 27 % of them.
+exact() {
+    "$binary" eval "$tmp/run.yaml" --model "$tmp/seen/model" --set "data.validation=$held/chats.json" --set "data.validation_images=$held/$1" --max-new 3 --loss 2>"$tmp/err" >"$tmp/out" || return 1
+    awk '/chats.json/ { print int($3) }' "$tmp/out"
+}
+answers() {
+    local seen blind
+    seen=$(exact images) && grep -q "^loss $(loss seen | cut -c 1-6)" "$tmp/out" && blind=$(exact blank) || { cat "$tmp/out" "$tmp/err"; return 1; }
+    echo "$seen % right; of blank images $blind %"
+    [ "$seen" -ge 85 ] && [ "$blind" -le 45 ]
+}
+check 'eval: the numbers, and the loss of training' answers
 
 summary

@@ -258,6 +258,10 @@ static void print_facts(const struct facts *f, const struct measured *m, struct 
     if (c->o.images.most && c->images)
         text_printf(out, "images      %llu, %.2f a row of at most %u; %.1f %% of their slots are filled\n", (unsigned long long)c->images, (double)c->images / (double)c->rows.n,
                     c->o.images.most, 100.0 * (double)c->images / ((double)c->rows.n * c->o.images.most));
+    if (c->o.images.most_frames && c->frames)
+        text_printf(out, "frames      %llu of videos, %.2f a row of at most %u\n", (unsigned long long)c->frames, (double)c->frames / (double)c->rows.n, c->o.images.most_frames);
+    if (c->too_many_frames)
+        text_printf(out, "too many    %llu samples have more frames than data.max_frames, at most %llu, and are left out\n", (unsigned long long)c->too_many_frames, (unsigned long long)c->most_frames);
     if (c->too_many) text_printf(out, "too many    %llu samples have more images than data.max_images, at most %llu, and are left out\n", (unsigned long long)c->too_many, (unsigned long long)c->most_images);
     if (c->split) text_printf(out, "split       %llu samples, at turns\n", (unsigned long long)c->split);
     if (c->too_long) text_printf(out, "too long    %llu samples are left out%s\n", (unsigned long long)c->too_long, c->o.too_long == TOO_LONG_CUT ? "" : " (data.too_long: cut keeps turns that fit)");
@@ -298,6 +302,8 @@ static void json_facts(const struct facts *f, const struct measured *m, struct t
             json_put_uint(&w, "max_images", c->o.images.most);
             json_put_uint(&w, "too_many_images", c->too_many);
             json_put_uint(&w, "missing_images", m->missing);
+            json_put_uint(&w, "frames", c->frames);
+            json_put_uint(&w, "too_many_frames", c->too_many_frames);
         }
         json_put_uint(&w, "too_long", c->too_long);
         json_put_uint(&w, "cut", c->cut);

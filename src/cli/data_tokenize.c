@@ -44,6 +44,8 @@ static void print(const struct conversations *c, const char *path, bool json)
         if (c->o.images.features) {
             json_put_uint(&w, "images", c->images);
             json_put_uint(&w, "too_many_images", c->too_many);
+            json_put_uint(&w, "frames", c->frames);
+            json_put_uint(&w, "too_many_frames", c->too_many_frames);
         }
         json_put_number(&w, "labelled", labels);
         json_end(&w);
@@ -53,6 +55,8 @@ static void print(const struct conversations *c, const char *path, bool json)
         print_line("  %u rows of %lld tokens, %.1f %% filled; %.1f %% of the tokens have labels", c->rows.n, (long long)c->o.sequence, 100 * fill, 100 * labels);
         if (c->o.images.features)
             print_line("  %llu images, %.2f a row of at most %u (data.max_images)", (unsigned long long)c->images, (double)c->images / (double)c->rows.n, c->o.images.most);
+        if (c->o.images.most_frames)
+            print_line("  %llu frames of videos, %.2f a row of at most %u (data.max_frames)", (unsigned long long)c->frames, (double)c->frames / (double)c->rows.n, c->o.images.most_frames);
         if (left.n) print_line("  %s", left.at);
     }
     text_free(&out);

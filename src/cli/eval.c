@@ -18,6 +18,7 @@
 #include "feed/batch_plan.h"
 #include "infer/loss_sums.h"
 #include "infer/mask_scores.h"
+#include "infer/retrieval.h"
 
 struct eval {
     const char *model, *adapter, *csv, *overlays, *memory;
@@ -29,6 +30,7 @@ struct eval {
     struct run run;
     struct feed feed;
     struct mask_scores found;
+    struct retrieval retrieval;
     double loss, seconds;
 };
 
@@ -48,6 +50,7 @@ static int run_pass(const struct eval_pass *v, struct progress *p, struct loss_s
         if (!rc) rc = loss_sums_add(sums, r, PROGRAM_STEP, loss, b, v->feed, &batch, &l, e);
         if (!rc && !isfinite(l)) rc = error_set(e, PL_FAIL, "the loss is %g in samples %lld to %lld", (double)l, (long long)at, (long long)min_i64(at + B, n) - 1);
         if (!rc && v->masks) rc = mask_scores_add(v->masks, r, v->feed, e);
+        if (!rc && v->found) rc = retrieval_add(v->found, r, v->feed, e);
         progress_add(p, 1);
     }
     return rc;
@@ -148,6 +151,37 @@ static int report(struct eval *v, struct error *e)
     return rc;
 }
 
+/* Of a model that matches masks with texts. */
+static void report_retrieval(const struct eval *v)
+{
+    const struct retrieval *x = &v->retrieval;
+    struct text out = {0};
+    char arena[32], time[32], left[512];
+    if (v->json) {
+        struct json_writer w = {.out = &out, .indent = 2};
+        json_begin_map(&w, NULL);
+        json_put_string(&w, "model", v->model);
+        json_put_uint(&w, "samples", v->feed.samples);
+        json_put_uint(&w, "broken_samples", v->feed.broken);
+        json_put_uint(&w, "queries", x->queries);
+        json_put_number(&w, "accuracy", retrieval_accuracy(x));
+        json_put_number(&w, "chance", retrieval_chance(x));
+        json_put_number(&w, "loss", v->loss);
+        json_put_number(&w, "seconds", v->seconds);
+        json_put_uint(&w, "arena_bytes", plan_arena(&v->run.plan));
+        json_end(&w);
+        text_printf(&out, "\n");
+    } else {
+        text_printf(&out, "retrieval accuracy %.4f: %llu of %llu queries find their mask; by chance %.4f would\n", retrieval_accuracy(x), (unsigned long long)x->right,
+                    (unsigned long long)x->queries, retrieval_chance(x));
+        text_printf(&out, "loss %.6g over %llu samples, %llu of them unreadable, %s, arena %s\n", v->loss, (unsigned long long)v->feed.samples, (unsigned long long)v->feed.broken,
+                    duration_print(v->seconds, time), size_print(plan_arena(&v->run.plan), arena));
+        if (feed_print_left(&v->feed, left, sizeof left)) text_printf(&out, "%s\n", left);
+    }
+    fputs(out.at, stdout);
+    text_free(&out);
+}
+
 static int draw(const struct eval *v, struct error *e)
 {
     const struct scores *s = &v->found.scores;
@@ -167,14 +201,18 @@ static int evaluate(struct eval *v, const char *folder, struct error *e)
     if (!rc) rc = feed_prepare(&v->feed, &v->run, folder, e);
     if (!rc) rc = run_start(&v->run, NULL, true, e);
     if (!rc) rc = feed_start(&v->feed, &v->run, 0, 0, e);
-    if (!rc && !mask_scores_open(&v->found, &v->run, &v->feed, PROGRAM_STEP, (uint32_t)v->worst))
+    const bool matches = !rc && retrieval_open(&v->retrieval, &v->run, PROGRAM_STEP);
+    if (!rc && matches && (v->csv || v->overlays)) rc = error_set(e, PL_USAGE, "%s is for models that predict masks, and a %s matches masks with texts", v->csv ? "--csv" : "--overlays", v->run.model.family->model_type);
+    if (!rc && !matches && !mask_scores_open(&v->found, &v->run, &v->feed, PROGRAM_STEP, (uint32_t)v->worst))
         rc = error_set(e, PL_USAGE, "a %s predicts no masks, so there is nothing to score", v->run.model.family->model_type);
     const double from = clock_seconds();
-    if (!rc) rc = eval_passes(&(struct eval_pass){&v->run, &v->feed, &v->found}, &v->loss, e);
+    if (!rc) rc = eval_passes(&(struct eval_pass){&v->run, &v->feed, matches ? NULL : &v->found, matches ? &v->retrieval : NULL}, &v->loss, e);
     v->seconds = clock_seconds() - from;
-    if (!rc) rc = report(v, e);
+    if (!rc && matches) report_retrieval(v);
+    if (!rc && !matches) rc = report(v, e);
     if (!rc && v->overlays) rc = draw(v, e);
     mask_scores_close(&v->found);
+    retrieval_close(&v->retrieval);
     feed_close(&v->feed);
     run_close(&v->run);
     return rc;
@@ -278,7 +316,8 @@ static int eval(int argc, char **argv, struct error *e)
 const struct command command_eval = {
     "eval", "eval (RUN.yaml | --data FILE.jsonl) --model DIR [--adapter DIR] [--samples N] [--loss] [-o FILE] [--csv FILE] [--worst N] [--overlays FILE] [--json] [--memory SIZE] [--set key=value]...",
     "Evaluates a model on the validation data of RUN.yaml. Masks: mean IoU and Dice by prompt and category. Conversations: the model answers\n"
-    "the last question of each, greedily, and the answers are scored against the references: exact match, token F1, BLEU and ROUGE-L by file.\n\n"
+    "the last question of each, greedily, and the answers are scored against the references: exact match, token F1, BLEU and ROUGE-L by file.\n"
+    "Masks and texts (data.queries): the share of queries that find their mask among those of the image.\n\n"
     "  --model DIR    a model folder, such as train.out/model, or the name of a preset\n"
     "  --adapter DIR  a LoRA adapter for that model, such as train.out/model of a run with an adapter\n"
     "  --json         prints one JSON object instead of the table\n"

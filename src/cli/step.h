@@ -6,6 +6,7 @@
  *     step_values.c    its values, checked and converted to the graph's inputs
  *     step_rows.c      attention_mask and position_ids of a language model
  *     step_images.c    images among its tokens
+ *     step_grounding.c masks that are matched with texts
  *     step_outputs.c   OUT.safetensors: outputs, loss, gradients
  */
 #ifndef CLI_STEP_H
@@ -52,6 +53,8 @@ int step_put_rows(struct step *s, struct error *e);
 /* step_check_images counts the images and their tokens; step_put_images writes the graph's input image_index. */
 int step_check_images(struct step *s, const struct model *m, struct error *e);
 int step_put_images(struct step *s, struct error *e);
+/* Writes the graph's inputs candidates and answers, which follow from masks and target_masks. */
+int step_put_candidates(struct step *s, struct error *e);
 int step_write(struct step *s, const char *path, struct error *e);
 
 #endif

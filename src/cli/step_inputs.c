@@ -167,14 +167,14 @@ static int unknown_output(const struct step *s, const struct model *m, const cha
     return error_set(e, PL_USAGE, "%s: loss_output \"%s\" is no output of this model; it has %s", s->in.path, wanted, known);
 }
 
-/* A tower always has a loss; a language model has one when labels are given. */
+/* A tower always has a loss; a language model has one when labels are given, grounding when targets are. */
 static int find_loss(struct step *s, const struct model *m, struct error *e)
 {
     const char *wanted = st_metadata(&s->in, "loss_output");
-    s->has_loss = m->loss_output || is_given(s, m, "labels") || s->prs.targets;
+    s->has_loss = m->loss_output || is_given(s, m, "labels") || is_given(s, m, "target_masks") || s->prs.targets;
     if (!wanted) return PL_OK;
     if (!m->loss_output)
-        return error_set(e, PL_USAGE, "%s: loss_output \"%s\": the loss of a %s is computed from labels", s->in.path, wanted, m->family->model_type);
+        return error_set(e, PL_USAGE, "%s: loss_output \"%s\": the loss of a %s is computed from %s", s->in.path, wanted, m->family->model_type, m->ground ? "target_masks" : "labels");
     if (s->prompts.targets)
         return error_set(e, PL_USAGE, "%s: loss_output \"%s\" and gt_masks both define a loss: give one of them", s->in.path, wanted);
     if (!model_has_output(m, wanted)) return unknown_output(s, m, wanted, e);

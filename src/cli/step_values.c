@@ -74,6 +74,22 @@ static int convert_labels(struct step *s, const struct port *p, enum dtype t, in
     return PL_OK;
 }
 
+/* An index below a size that the port names; negative ones stand for none: -1, of a target -100. */
+static int convert_index(struct step *s, const struct port *p, enum dtype t, int64_t r, const struct row_buffer *b, struct error *e)
+{
+    const int64_t below = p->below > 0 ? p->below : s->size[-p->below];
+    int32_t *out = (int32_t *)b->ready;
+    for (int64_t i = 0; i < b->n; i++) {
+        int64_t x = t == DT_I64 ? ((const int64_t *)b->raw)[i] : ((const int32_t *)b->raw)[i];
+        if (x >= below)
+            return error_set(e, PL_USAGE, "%s: %s[%lld,%lld] is %lld, expected an index below %lld, or -1 for none", s->in.path, p->name, (long long)r, (long long)i,
+                             (long long)x, (long long)below);
+        if (p->values == VALUES_TARGETS) s->labels += x >= 0;
+        out[i] = x >= 0 ? (int32_t)x : p->values == VALUES_TARGETS ? -100 : -1;
+    }
+    return PL_OK;
+}
+
 /* Size of a port's dimension. */
 static int64_t size_of(const struct step *s, const struct port *p, int i) { return p->dim[i] > 0 ? p->dim[i] : s->size[-p->dim[i]]; }
 
@@ -105,11 +121,12 @@ static int convert_masks(struct step *s, const struct port *p, int64_t r, const 
     return PL_OK;
 }
 
-/* Fills in an input that is not given: labels are ignored (-100), points are foreground. */
+/* Fills in an input that is not given: labels and targets are ignored (-100), points are foreground. */
 static void fill_absent(const struct port *p, const struct row_buffer *b)
 {
-    CHECK(p->values == VALUES_LABELS || p->values == VALUES_POINTS, "port %s has no default", p->name);
-    for (int64_t i = 0; i < b->n; i++) ((int32_t *)b->ready)[i] = p->values == VALUES_LABELS ? -100 : POINT_FOREGROUND;
+    const bool labels = p->values == VALUES_LABELS || p->values == VALUES_TARGETS;
+    CHECK(labels || p->values == VALUES_POINTS, "port %s has no default", p->name);
+    for (int64_t i = 0; i < b->n; i++) ((int32_t *)b->ready)[i] = labels ? -100 : POINT_FOREGROUND;
 }
 
 static int convert(struct step *s, const struct port *p, const struct st_entry *t, int64_t r, const struct row_buffer *b, struct error *e)
@@ -119,6 +136,7 @@ static int convert(struct step *s, const struct port *p, const struct st_entry *
     case VALUES_COORDS: return convert_coords(s, p, t->dtype, r, b, e);
     case VALUES_POINTS: return convert_labels(s, p, t->dtype, r, b, e);
     case VALUES_MASKS: return convert_masks(s, p, r, b, e);
+    case VALUES_INDEX: case VALUES_TARGETS: return convert_index(s, p, t->dtype, r, b, e);
     case VALUES_RANGE: return convert_range(s, p, t->dtype, r, b, e);
     case VALUES_BYTES: memcpy(b->ready, b->raw, (size_t)b->n); return PL_OK;
     default: return convert_ids(s, p, t->dtype, r, b, e);
@@ -215,6 +233,7 @@ int step_put_inputs(struct step *s, struct error *e)
     if (!rc) rc = put_valid(s, "image_valid", "images", 1, e);
     if (!rc) rc = step_put_rows(s, e);
     if (!rc) rc = step_put_images(s, e);
+    if (!rc) rc = step_put_candidates(s, e);
     if (!rc) s->counted = count(s);
     if (!rc && s->has_loss && !s->prs.targets && !(s->counted > 0))
         rc = error_set(e, PL_USAGE, "%s: every label is ignored, so there is no loss", s->in.path);

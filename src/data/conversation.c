@@ -105,9 +105,9 @@ static enum conversation_fault add_media(struct reader *r, const char *key, cons
     }
     const char *path = media_path(v);
     if (!path) return wrong_type(r, key, v, "a path, a list of paths, or maps with the key path or url");
-    const bool video = strstr(key, "video");
-    value_append(r->b, r->out->media, value_string(r->b, video ? bump_format(r->b, VIDEO_REFERENCE "%s", path) : path));
-    r->out->videos += video;
+    if (strstr(key, "video")) path = bump_format(r->b, VIDEO_REFERENCE "%s", path);
+    value_append(r->b, r->out->media, value_string(r->b, path));
+    r->out->videos += media_is_video(path);
     return SAMPLE_FINE;
 }
 

@@ -210,6 +210,32 @@ static enum data_fault raster(struct filler *f, const struct loader_source *sour
            s->bad_masks ? FAULT_MASK : FAULT_NO_MASKS;
 }
 
+static bool is_wanted(const struct loader_wanted *w, uint64_t sample, int64_t id)
+{
+    for (uint32_t i = w->first[sample]; i < w->first[sample + 1]; i++)
+        if (w->ids[i] == id) return true;
+    return false;
+}
+
+/* Adds the sample's wanted masks of n records to the chosen ones, of which there are at most `most`; those that are replaced
+ * are the last that are not wanted. Returns the number of chosen masks. */
+static uint32_t choose_wanted(struct filler *f, const struct loader_wanted *w, uint64_t sample, uint32_t n, uint32_t chosen, uint32_t most)
+{
+    for (uint32_t k = 0; k < n; k++) {
+        if (!is_wanted(w, sample, f->records[k].id)) continue;
+        uint32_t at = 0;
+        while (at < chosen && f->chosen[at] != k) at++;
+        if (at < chosen) continue;
+        if (chosen < most) {
+            f->chosen[chosen++] = k;
+            continue;
+        }
+        for (at = chosen; at-- > 0 && is_wanted(w, sample, f->records[f->chosen[at]].id);) {}
+        if (at < chosen) f->chosen[at] = k; /* else all are wanted */
+    }
+    return chosen;
+}
+
 static enum data_fault fill_masks(struct filler *f, const struct loader_source *source, uint64_t position, uint64_t sample,
                                   struct slot *s, struct error *e)
 {
@@ -224,6 +250,7 @@ static enum data_fault fill_masks(struct filler *f, const struct loader_source *
     struct sampler_options o = source->sampler;
     o.max_masks = (uint32_t)min_u64(o.max_masks, f->o.masks);
     uint32_t chosen = sampler_choose(&o, f->records, found.n, found.h, found.w, source->seed, epoch, position, f->choosing, f->chosen);
+    if (source->wanted.first) chosen = choose_wanted(f, &source->wanted, sample, found.n, chosen, o.max_masks);
     if (!chosen) return error_set(e, PL_USAGE, "none of its %u masks passes the filters", found.n), FAULT_NO_MASKS;
     s->out.height = found.h;
     s->out.width = found.w;

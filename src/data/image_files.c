@@ -225,9 +225,38 @@ void image_files_close(struct image_files *f)
     mem_free(f);
 }
 
+bool media_is_video(const char *reference) { return !strncmp(reference, VIDEO_REFERENCE, strlen(VIDEO_REFERENCE)); }
+
+int image_files_video(const struct image_files *f, const char *reference, struct text *out, struct error *e)
+{
+    const char *path = reference + (media_is_video(reference) ? strlen(VIDEO_REFERENCE) : 0);
+    int rc = PL_OK;
+    if (!strncasecmp(path, "file://", 7)) path += 7;
+    if (!*path) rc = error_set(e, PL_USAGE, "the path of a video is empty");
+    else if (!strncasecmp(path, "data:", 5)) rc = error_set(e, PL_USAGE, "videos are not read from data: URLs: give a path");
+    else if (strstr(path, "://")) rc = error_set(e, PL_USAGE, "videos are not downloaded: save it as a file, and give its path");
+    else if (f->tar && *path != '/') rc = error_set(e, PL_USAGE, "videos are not read from a tar: unpack it");
+    if (rc) return about(reference, e);
+    text_printf(out, "%s%s%s", f->where && *path != '/' ? f->where : "", f->where && *path != '/' ? "/" : "", path);
+    if (!file_exists(out->at) && strchr(out->at, '\\')) path_from_windows(out->at);
+    return PL_OK;
+}
+
+/* A video is looked for, and not opened. */
+static int find_video(const struct image_files *f, const char *reference, struct error *e)
+{
+    struct text path = {0};
+    int rc = image_files_video(f, reference, &path, e);
+    if (!rc && !file_exists(path.at)) error_set(e, rc = PL_USAGE, "%s: there is no such video", path.at);
+    text_free(&path);
+    return rc;
+}
+
 int image_files_find(struct image_files *f, const char *reference, uint64_t *bytes, struct error *e)
 {
     struct place p;
+    *bytes = 0;
+    if (media_is_video(reference)) return find_video(f, reference, e);
     if (find(f, reference, &p, e)) return about(reference, e);
     *bytes = p.size;
     return PL_OK;
@@ -261,21 +290,4 @@ int image_files_read(struct image_files *f, const char *reference, void *to, siz
     if (!rc && p.size > room) rc = error_set(e, PL_NOFIT, "the image has %llu bytes; expected at most %zu", (unsigned long long)p.size, room);
     if (!rc) rc = read_place(&p, to, n, e);
     return rc ? about(reference, e) : PL_OK;
-}
-
-bool media_is_video(const char *reference) { return !strncmp(reference, VIDEO_REFERENCE, strlen(VIDEO_REFERENCE)); }
-
-int image_files_video(const struct image_files *f, const char *reference, struct text *out, struct error *e)
-{
-    const char *path = reference + (media_is_video(reference) ? strlen(VIDEO_REFERENCE) : 0);
-    int rc = PL_OK;
-    if (!strncasecmp(path, "file://", 7)) path += 7;
-    if (!*path) rc = error_set(e, PL_USAGE, "the path of a video is empty");
-    else if (!strncasecmp(path, "data:", 5)) rc = error_set(e, PL_USAGE, "videos are not read from data: URLs: give a path");
-    else if (strstr(path, "://")) rc = error_set(e, PL_USAGE, "videos are not downloaded: save it as a file, and give its path");
-    else if (f->tar && *path != '/') rc = error_set(e, PL_USAGE, "videos are not read from a tar: unpack it");
-    if (rc) return about(reference, e);
-    text_printf(out, "%s%s%s", f->where && *path != '/' ? f->where : "", f->where && *path != '/' ? "/" : "", path);
-    if (!file_exists(out->at) && strchr(out->at, '\\')) path_from_windows(out->at);
-    return PL_OK;
 }

@@ -26,7 +26,7 @@ struct image_files;
 int image_files_open(struct image_files **out, const char *where, struct error *e);
 void image_files_close(struct image_files *f);
 
-/* Whether the image exists, and its bytes: data: URLs give an upper bound. PL_USAGE: it does not, or the reference is of a kind
+/* Whether the image or video exists, and the bytes of an image: data: URLs give an upper bound. PL_USAGE: it does not, or the reference is of a kind
  * that is not read. Messages begin with the reference, which is shortened. */
 int image_files_find(struct image_files *f, const char *reference, uint64_t *bytes, struct error *e);
 /* Reads the bytes into to[room]. PL_NOFIT, with the required bytes in *n, when the room is too small. */

@@ -13,7 +13,8 @@ struct row_slot {
     struct image_row out;
     float *pixels;           /* [options.images + options.frames][floats of an image] */
     struct byte_range *videos; /* [options.frames] */
-    uint32_t replaced;       /* frames that could not be decoded */
+    uint32_t replaced;       /* frames that could not be decoded... */
+    uint32_t replaced_in;    /* ...the first of them in this sample of the store */
     uint32_t *samples;       /* [sequence] what the row holds: a conversation has at least a token */
     uint32_t n;
     uint32_t seen;           /* conversations that the row should hold */
@@ -99,6 +100,7 @@ static enum data_fault read_videos(struct worker *w, const struct image_rows_sou
     }
     s->out.n_videos += n;
     s->out.frames += frames;
+    if (!s->replaced) s->replaced_in = u->sample;
     s->replaced += all;
     return FAULT_NONE;
 }
@@ -213,6 +215,20 @@ uint64_t image_rows_seen(const struct image_rows_source *s, uint64_t position)
     return seen;
 }
 
+static int bits_of(uint64_t n) { return n ? 64 - __builtin_clzll(n) : 0; }
+
+/* Counts frames that could not be decoded, and logs the first, and then each time their number has doubled. */
+static void count_replaced(struct image_rows_source *source, const struct row_slot *s)
+{
+    const struct token_store *store = &source->set->store;
+    const struct stored_sample *x = &store->samples[s->replaced_in];
+    const uint64_t before = source->replaced;
+    source->replaced += s->replaced;
+    if (bits_of(source->replaced) > bits_of(before))
+        log_warn("%s:%llu: a frame of its video cannot be decoded and is replaced by one beside it; %llu frames so far", store->names + x->file, (unsigned long long)x->line,
+                 (unsigned long long)source->replaced);
+}
+
 int image_rows_next(struct image_rows *r, const struct image_row **out, struct error *e)
 {
     const struct row_slot *s = ring_next(r->ring);
@@ -220,8 +236,7 @@ int image_rows_next(struct image_rows *r, const struct image_row **out, struct e
     const bool whole = (s->out.position + 1) % conversations_count(source->set) == 0;
     *out = &s->out;
     source->counts.seen += s->seen;
-    if (s->replaced && !source->replaced) log_warn("%u frames of videos in row %llu cannot be decoded: each is replaced by the last good one before it", s->replaced, (unsigned long long)s->out.position);
-    source->replaced += s->replaced;
+    count_replaced(source, s);
     if (s->why.broken) faults_count(&source->counts, &s->why, false, source->once ? "it is left out" : "another sample replaces it", "");
     if (conversations_check(source->set, e)) return e->code; /* no fault of this row */
     if (s->rc)

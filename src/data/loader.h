@@ -53,6 +53,13 @@ struct loader_augment {
                               this share of the image's side and all of it */
 };
 
+/* Masks that a sample must have, by their ids: sample i has ids[first[i]] to ids[first[i + 1] - 1]. Filters do not apply to
+ * them, and if there is no room they replace other masks. */
+struct loader_wanted {
+    const uint32_t *first;
+    const int64_t *ids;
+};
+
 /* Where samples come from, and in which order. The caller owns it and must not change it while the
  * loader reads from it. Only the consumer changes the counts. */
 struct loader_source {
@@ -62,6 +69,7 @@ struct loader_source {
     bool once;             /* one pass over the dataset, in its order, and no sample is replaced */
     bool interior;         /* find each mask's most interior cell */
     struct sampler_options sampler; /* max_masks is at most the loader's */
+    struct loader_wanted wanted;    /* first NULL: none */
     struct loader_augment augment;
     double max_bad;        /* largest share of broken samples */
     bool quiet;            /* broken samples are counted and not logged */

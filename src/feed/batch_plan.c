@@ -18,6 +18,7 @@ enum {
 
 const char *batch_advice(const struct model *m)
 {
+    if (m->ground) return "set data.format to sa1b, coco, pairs or csv, and data.queries to a file of texts";
     if (m->masks) return "set data.format to sa1b, coco, pairs, csv or packed";
     if (model_port(m, "input_ids")) return "set data.format to tokens, bytes or conversations, or use a model like sam-tiny";
     return "vision towers work with `step`, `plan` and `bench`, not with `train`: use a mask model such as sam-tiny, or a language model";
@@ -63,6 +64,7 @@ struct loader_options batch_loader(const struct config *c, const struct model *m
 }
 
 struct mask_batches *mask_batches(const struct run *r) { return r->model.masks ? r->batches.feed : NULL; }
+struct ground_batches *ground_batches(const struct run *r) { return r->model.ground ? r->batches.feed : NULL; }
 struct image_batches *image_batches(const struct run *r) { return r->model.images && !prs_model(&r->model) ? r->batches.feed : NULL; }
 struct prs_batches *prs_batches(const struct run *r) { return prs_model(&r->model) ? r->batches.feed : NULL; }
 
@@ -134,7 +136,13 @@ static int describe_image_rows(const struct config *c, const struct model *m, st
 {
     const bool conversations = c->data_format == FORMAT_CONVERSATIONS, given = c->data_max_images >= 0 || c->data_max_frames, room = conversations || (given && !c->data_train.n);
     struct image_batches *b = bump_alloc(memory, sizeof *b);
-    *b = (struct image_batches){.batch = {.images = room ? batch_images(c, m->images->features) : 0, .frames = room ? c->data_max_frames : 0}};
+    *b = (struct image_batches){.batch = {.images = m->images->single ? 1 : room ? batch_images(c, m->images->features) : 0, .frames = room && !m->images->single ? c->data_max_frames : 0}};
+    if (m->images->single && (c->data_max_frames || (c->data_max_images >= 0 && c->data_max_images != 1))) {
+        const enum config_key key = c->data_max_frames ? KEY_data_max_frames : KEY_data_max_images;
+        error_set(e, PL_USAGE, "%s is %" PRId64 ", and a %s takes one image a row: leave it out", config_key_name(key), c->data_max_frames ? c->data_max_frames : c->data_max_images, m->family->model_type);
+        return config_at_key(c, key, e);
+    }
+    if (m->images->single && !conversations && c->data_train.n) return error_set(e, PL_USAGE, "a %s takes conversations with images: set data.format to conversations", m->family->model_type);
     out->feed = b;
     if (b->batch.frames && images_frame_tokens(m, c->data_tokens_per_frame, &b->batch.tokens_per_frame, e)) return config_at_key(c, KEY_data_tokens_per_frame, e);
     if (conversations || given || c->data_train.n) out->own = &b->batch;
@@ -143,6 +151,35 @@ static int describe_image_rows(const struct config *c, const struct model *m, st
                                           .slots = slots_of(c), .reader = {.range = feed_range(c), .room = room_of(c), .fps = c->data_fps, .max_frames = (uint32_t)c->data_max_frames}};
     if (image_source_processor(&b->rows.reader.processor, m, e)) return e->code;
     out->loader_bytes = image_rows_bytes(&b->rows);
+    return PL_OK;
+}
+
+/* Images with masks and queries. A mask has a bit for each pixel of the image, of which the feed makes shares of patches. */
+static int describe_ground(const struct config *c, const struct model *m, struct bump *memory, struct run_batches *out, struct error *e)
+{
+    struct ground_batches *b = bump_alloc(memory, sizeof *b);
+    *b = (struct ground_batches){.batch = {config_given(c, KEY_data_max_masks) ? c->data_max_masks : GROUND_MASKS, c->data_max_queries}};
+    if (config_tokens(c) && c->data_train.n) return batch_refuse_tokens(c, m, e);
+    if (b->batch.masks > GROUND_MASKS) {
+        error_set(e, PL_USAGE, "data.max_masks is %" PRId64 "; a query chooses among at most %d masks", b->batch.masks, GROUND_MASKS);
+        return config_at_key(c, KEY_data_max_masks, e);
+    }
+    if (b->batch.queries > b->batch.masks) {
+        error_set(e, PL_USAGE, "data.max_queries is %" PRId64 ", and a sample has %" PRId64 " masks (data.max_masks), of which every query may need another", b->batch.queries, b->batch.masks);
+        return config_at_key(c, KEY_data_max_queries, e);
+    }
+    if (c->data_image_size && c->data_image_size != m->image) {
+        error_set(e, PL_USAGE, "data.image_size is %" PRId64 ", and the vision tower takes images of %" PRId64 " pixels: leave it out", c->data_image_size, m->image);
+        return config_at_key(c, KEY_data_image_size, e);
+    }
+    b->options = (struct loader_options){.side = (uint32_t)m->image, .cells = (uint32_t)m->image, .masks = (uint32_t)b->batch.masks, .threads = (uint32_t)c->data_threads, .slots = slots_of(c),
+                                         .room = room_of(c), .polygon_runs = c->data_format == FORMAT_COCO ? LOADER_POLYGON_RUNS : 0, .least = c->data_scale};
+    out->own = &b->batch;
+    out->feed = b;
+    out->packed = true; /* a row of queries */
+    out->loader_bytes = config_tokens(c) ? 0 : loader_bytes(&b->options);
+    out->size = KEY_data_max_masks;
+    out->least = b->batch.queries;
     return PL_OK;
 }
 
@@ -193,6 +230,7 @@ int feed_describe(const struct config *c, const struct model *m, const struct ru
     if (prs_model(m)) return describe_questions(c, m, o, memory, out, e);
     /* Calibration plans a mask model without data; with a configuration file the data format
      * must fit the model. */
+    if (m->ground) return describe_ground(c, m, memory, out, e);
     if (config_tokens(c) && m->masks && c->file) return batch_refuse_tokens(c, m, e);
     if (!config_tokens(c) && !m->masks)
         return error_set(e, PL_USAGE, "data.format %s gives images with masks, and a %s takes %s; %s",

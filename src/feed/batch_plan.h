@@ -13,6 +13,7 @@
 #include "data/question_rows.h"
 #include "engine/run.h"
 #include "models/images.h"
+#include "models/grounding.h"
 #include "models/masks.h"
 #include "models/prs_med.h"
 
@@ -41,6 +42,15 @@ struct image_batches {
 struct image_batches *image_batches(const struct run *r);
 /* Images, of `features` tokens each, for which a row of conversations has room: data.max_images. */
 int64_t batch_images(const struct config *c, int64_t features);
+
+/* What a run of a model that matches masks with texts has beyond other runs (run_batches.feed). */
+struct ground_batches {
+    struct ground_batch batch;      /* batch.own */
+    struct loader_options options;
+    struct loader *loader;          /* as in mask_batches */
+};
+/* NULL: not such a run. */
+struct ground_batches *ground_batches(const struct run *r);
 
 /* What a run of PRS-Med has beyond other runs (run_batches.feed). */
 struct prs_batches {

@@ -14,7 +14,7 @@ static const struct feed_ops *choose(const struct config *c, const struct model 
 {
     if (model_port(m, questions_feed.port)) return &questions_feed;
     if (c->data_format == FORMAT_CONVERSATIONS) return &conversations_feed;
-    static const struct feed_ops *const feeds[] = {&tokens_feed, &masks_feed};
+    static const struct feed_ops *const feeds[] = {&grounding_feed, &tokens_feed, &masks_feed};
     for (size_t i = 0; i < COUNT(feeds); i++)
         if (model_port(m, feeds[i]->port)) return feeds[i];
     return config_tokens(c) ? &tokens_feed : &masks_feed;
@@ -85,8 +85,9 @@ bool feed_print_left(const struct feed *f, char *out, size_t room)
                       train ? "trained on" : "scored", train && f->config->data_crop < 1 ? ", or outside of the crop" : "", l->cells, l->cells);
     if (l->malformed) n += snprintf(out + n, room - (size_t)n, " %llu malformed %s;", (unsigned long long)l->malformed, l->malformed == 1 ? "mask" : "masks");
     if (l->without) n += snprintf(out + n, room - (size_t)n, " %llu %s without a mask to %s;", (unsigned long long)l->without, l->without == 1 ? "image" : "images", train ? "train on" : "score");
+    if (l->queries) n += snprintf(out + n, room - (size_t)n, " %llu %s of masks that cover no patch;", (unsigned long long)l->queries, l->queries == 1 ? "query" : "queries");
     out[n - 1] = 0; /* the last ; */
-    return l->small || l->malformed || l->without;
+    return l->small || l->malformed || l->without || l->queries;
 }
 
 int feed_empty(const struct feed *f, struct error *e)

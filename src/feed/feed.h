@@ -40,7 +40,15 @@ struct feed_left {
     uint64_t small;             /* masks that cover no cell of the loss's grid: too small, or outside of the crop */
     uint64_t malformed;         /* masks */
     uint64_t without;           /* images without a mask to train on; replaced in training */
+    uint64_t queries;           /* queries whose mask covers no patch */
     uint32_t cells;             /* side of the grid */
+};
+
+/* The queries of the last batch, for retrieval scores. */
+struct feed_queries {
+    int64_t M, Q;
+    const int32_t *targets;     /* [rows][Q] index of a mask; below 0: no query */
+    const bool *is_mask;        /* [rows][M] */
 };
 
 struct feed;
@@ -69,6 +77,7 @@ struct feed {
     uint64_t broken;            /* number of broken samples that were replaced so far */
     struct feed_left left;      /* masks that could not be used, since this process began; in an evaluation of its last pass */
     const struct feed_mask *masks; /* [rows][data.max_masks] of the last feed_put; NULL: no masks */
+    const struct feed_queries *queries; /* of the last feed_put; NULL: no queries */
     void *state;                /* the format's own */
 };
 
@@ -127,7 +136,7 @@ int feed_try_images(const struct config *c, const struct model *m, enum feed_rol
 /* The dataset that the feed reads; NULL: the data are not images. */
 const struct dataset *feed_dataset(const struct feed *f);
 
-extern const struct feed_ops tokens_feed, conversations_feed, masks_feed, questions_feed;
+extern const struct feed_ops tokens_feed, conversations_feed, masks_feed, questions_feed, grounding_feed;
 const struct dataset *question_dataset(const struct feed *f);
 
 #endif

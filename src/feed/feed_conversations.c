@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "feed/batch_plan.h"
+#include "feed/allocation.h"
 #include "feed/feed.h"
 #include "feed/text_source.h"
 
@@ -25,6 +26,7 @@ struct conversation_feed {
     struct image_rows_source rows;
     int32_t *index;               /* [T] image_index of a row */
     uint64_t pixels;              /* bytes of the images of a row */
+    struct allocation *allocation; /* of a model that chooses among an image's tokens; NULL: it takes all */
 };
 
 static const struct {
@@ -113,7 +115,8 @@ static int conversation_prepare(struct feed *f, struct run *r, const char *folde
     struct text path = {0};
     s->source.options.interrupted = f->interrupted;
     int rc = text_store_find(&s->source, f->config, folder, f->role, &path, e);
-    const struct conversations_options o = text_rows(f->config, &s->source, f->role, r->model.vocabulary);
+    struct conversations_options o = text_rows(f->config, &s->source, f->role, r->model.vocabulary);
+    if (s->images) o.images.most = (uint32_t)s->images->batch.images;
     if (!rc) rc = conversations_open(&s->set, path.at, &o, e);
     text_free(&path);
     s->files = s->source.images.files, s->source.images.files = NULL; /* rows are read from them */
@@ -133,6 +136,7 @@ static int conversation_start(struct feed *f, struct run *r, struct error *e)
 {
     struct conversation_feed *s = f->state;
     if (!s->images) return PL_OK;
+    s->allocation = allocation_new(r, f->config, &s->images->rows.reader.processor);
     s->rows.counts.seen = image_rows_seen(&s->rows, f->start);
     s->rows.counts.broken = f->broken;
     int rc = s->images->loader ? PL_OK : image_rows_open(&s->images->loader, &s->images->rows, run_loader_memory(r), e);
@@ -153,8 +157,8 @@ static void index_row(struct conversation_feed *s, const struct model *m, int32_
     image_index(m, ids + at, s->set.o.sequence - at, &image, s->index + at);
 }
 
-/* Writes row i of the batch. `pixels` NULL: it has no image, and the old bytes stay. `x` NULL: it has no video. */
-static int put_row(struct conversation_feed *s, struct run *r, int64_t i, struct token_row *row, const float *pixels, const struct image_row *x, struct error *e)
+/* Writes row i of the batch, at this position. `pixels` NULL: it has no image, and the old bytes stay. `x` NULL: it has no video. */
+static int put_row(struct conversation_feed *s, struct run *r, int64_t i, uint64_t position, struct token_row *row, const float *pixels, const struct image_row *x, struct error *e)
 {
     const uint64_t T = (uint64_t)s->set.o.sequence;
     int rc = PL_OK;
@@ -162,6 +166,7 @@ static int put_row(struct conversation_feed *s, struct run *r, int64_t i, struct
         index_row(s, &r->model, row->ids, x);
         rc = run_write_input(r, "image_index", i, s->index, T * sizeof *s->index, e);
         if (!rc && pixels) rc = run_write_input(r, "pixel_values", i, pixels, s->pixels, e);
+        if (!rc && s->allocation) rc = allocation_put(s->allocation, r, i, position, row, s->index, pixels, e);
     }
     for (size_t k = 0; k < s->n_inputs && !rc; k++) rc = run_write_input(r, inputs[k].input, i, *row_array(row, k), T * (uint64_t)inputs[k].each * sizeof(int32_t), e);
     return rc;
@@ -183,7 +188,7 @@ static int put_image_rows(struct feed *f, struct run *r, uint64_t position, int6
         if (i < samples && (rc = image_rows_next(loader, &x, e))) break;
         if (i < samples) row = x->tokens, pixels = x->pixels;
         else conversations_pad(&s->set, &row);
-        rc = put_row(s, r, i, &row, pixels, x, e);
+        rc = put_row(s, r, i, position + (uint64_t)i, &row, pixels, x, e);
         out->count[0] += row.labelled;
         out->units += row.tokens;
     }
@@ -200,7 +205,7 @@ static int conversation_put(struct feed *f, struct run *r, uint64_t position, in
     for (int64_t i = 0; i < rows && !rc; i++) {
         if (i < samples) rc = conversations_read(&s->set, feed_sample(f, position + (uint64_t)i), &s->row, e);
         else conversations_pad(&s->set, &s->row);
-        if (!rc) rc = put_row(s, r, i, &s->row, NULL, NULL, e);
+        if (!rc) rc = put_row(s, r, i, position + (uint64_t)i, &s->row, NULL, NULL, e);
         out->count[0] += s->row.labelled;
         out->units += s->row.tokens;
     }
@@ -215,6 +220,7 @@ static void conversation_close(struct feed *f)
         s->images->loader = NULL;
     }
     image_files_close(s->files);
+    allocation_free(s->allocation);
     mem_free(s->index);
     if (s->open) conversations_close(&s->set);
     for (size_t i = 0; i < COUNT(inputs); i++) mem_free(*row_array(&s->row, i));

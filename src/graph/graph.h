@@ -167,6 +167,7 @@ union attr {
     struct { uint8_t axis; } concat;
     struct { int64_t before[MAX_RANK], after[MAX_RANK]; } pad;
     struct { int64_t rows; } scatter_add;     /* N of the result [B,N,C] */
+    struct { int64_t k; } topk;
     struct { int64_t blocks, rows, room; } used_first; /* blocks of a sample, rows of a block, length of the result */
     struct { int64_t H, W; uint8_t align_corners; } resize; /* H, W of the result; also in RESIZE_BWD */
     struct attr_avgpool {

@@ -258,6 +258,12 @@ id op_replace_rows(struct graph *g, id x, id index, id y) { return op_apply(g, O
 id op_gather(struct graph *g, id x, id index) { return op_apply(g, OP_GATHER, NULL, (id[]){x, index}, 2); }
 id op_gather_unique(struct graph *g, id x, id index, id inverse) { return op_apply(g, OP_GATHER, NULL, (id[]){x, index, inverse}, 3); }
 
+id op_topk(struct graph *g, id x, int64_t k)
+{
+    union attr a = {.topk = {k}};
+    return op_apply(g, OP_TOPK, &a, &x, 1);
+}
+
 id op_scatter_add(struct graph *g, id y, id index, int64_t rows)
 {
     union attr a = {.scatter_add = {rows}};

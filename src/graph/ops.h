@@ -183,6 +183,8 @@ id op_pad(struct graph *g, id x, const int64_t *before, const int64_t *after);
 /* x [B,T,C] with rows of y [N,C], or [B,N,C], where index i32 [B,T] is 0 or more; y 0: with zeros there. */
 id op_replace_rows(struct graph *g, id x, id index, id y);
 id op_gather(struct graph *g, id x, id index);
+/* The indices of the k largest of each row of x, in the order of the row; of equal ones the first counts as larger. */
+id op_topk(struct graph *g, id x, int64_t k);
 id op_gather_unique(struct graph *g, id x, id index, id inverse); /* no row is read twice */
 id op_scatter_add(struct graph *g, id y, id index, int64_t rows);
 id op_resize(struct graph *g, id x, int64_t H, int64_t W, bool align_corners);

@@ -59,6 +59,16 @@ static void infer_index(struct infer *f, int64_t rows)
     set(&f->out[0], x->dtype, 3, (int64_t[]){x->dim[0], rows, x->dim[2]});
 }
 
+void infer_topk(struct infer *f)
+{
+    const struct tensor *x = f->in[0];
+    REQUIRE(x->rank >= 1 && dtype_is_float(x->dtype), "x must be real numbers");
+    const int64_t k = f->attr->topk.k, N = tensor_last(x);
+    REQUIRE(k >= 1 && k <= N && N <= INT32_MAX, "%lld of %lld are asked for", (long long)k, (long long)N);
+    set(&f->out[0], DT_I32, x->rank, x->dim);
+    f->out[0].dim[x->rank - 1] = k;
+}
+
 void infer_gather(struct infer *f)
 {
     const struct tensor *x = f->in[0], *inverse = f->in[2];

@@ -224,7 +224,7 @@ struct tower_sizes tower_sizes(const struct model *m)
 {
     const struct tower *c = m->config;
     int64_t side = c->image / c->patch;
-    return (struct tower_sizes){c->layers, side * side + c->clip, c->hidden, side, c->channels, c->image};
+    return (struct tower_sizes){c->layers, side * side + c->clip, c->hidden, side, c->channels, c->image, c->patch};
 }
 
 bool tower_is(const struct model *m) { return m->family->build == build_tower; }

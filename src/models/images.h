@@ -43,6 +43,7 @@ struct image_model {
     /* transformers' pixel_values are [B,M,...], where an image of zeros is padding, with a pixel_attention_mask
      * [B,M,side,side]. Images fill their squares here. */
     bool padded;
+    bool single;           /* a sample has one image: the token allocator (allocator.h) */
 };
 
 /* What a batch of such a model holds (batch.own). */

@@ -108,24 +108,30 @@ static const char usual_tower[] = "{\"model_type\": \"clip_vision_model\", \"hid
                                   "\"num_attention_heads\": 16, \"image_size\": 336, \"patch_size\": 14}";
 static const char usual_decoder[] = "{\"model_type\": \"llama\"}";
 
-static int parse_llava(struct model *m, const struct value *config, struct error *e)
+int llava_parse_parts(struct model *m, struct llava *c, const struct value *config, int64_t *token, struct error *e)
 {
-    if (value_get(config, "mm_vision_tower")) return llava_parse_original(m, config, "llama", e);
-    struct llava *c = m->config = bump_alloc(&m->memory, sizeof *c);
     *c = (struct llava){.tower = "vision_tower", .decoder = "language_model", .prefix = PROJECTOR, .linear = {"linear_1", "linear_2"}, .linears = 2};
-    const struct value *vision, *text;
-    int64_t token = 32000;
+    const struct value *vision = NULL, *text = NULL;
     bool tied = false;
+    *token = 32000;
     int rc = llava_part_config(m, config, "vision_config", "clip_vision_model", usual_tower, &vision, e);
     if (!rc) rc = llava_part_config(m, config, "text_config", "llama", usual_decoder, &text, e);
     if (!rc && (rc = llava_add_tower(m, c->tower, vision, NULL, e))) error_prepend(e, "vision_config");
     if (!rc && (rc = llava_add_decoder(m, c->decoder, text, e))) error_prepend(e, "text_config");
     if (!rc) rc = value_opt_bool(config, "tie_word_embeddings", &tied, e);
     if (!rc && tied) decoder_tie(llava_part(m, c->decoder), true); /* else text_config decides */
-    if (!rc) rc = value_opt_int(config, "image_token_index", &token, e);
-    if (!rc) rc = value_opt_int(config, "image_token_id", &token, e);
+    if (!rc) rc = value_opt_int(config, "image_token_index", token, e);
+    if (!rc) rc = value_opt_int(config, "image_token_id", token, e);
     if (!rc) rc = parse_states(c, config, e);
-    if (!rc) rc = parse_projector(c, config, e);
+    return rc ? rc : parse_projector(c, config, e);
+}
+
+static int parse_llava(struct model *m, const struct value *config, struct error *e)
+{
+    if (value_get(config, "mm_vision_tower")) return llava_parse_original(m, config, "llama", e);
+    struct llava *c = m->config = bump_alloc(&m->memory, sizeof *c);
+    int64_t token;
+    int rc = llava_parse_parts(m, c, config, &token, e);
     return rc ? rc : llava_describe(m, c, token, IMAGE_AS_TOKENS, e);
 }
 
@@ -140,8 +146,7 @@ static id project(const struct llava *c, struct graph *g, id x, int64_t width)
     return x;
 }
 
-/* Images [n,channels,side,side] to features [n,tokens,C]. */
-static id features(const struct model *m, struct graph *g, id pixels)
+id llava_features(const struct model *m, struct graph *g, id pixels)
 {
     const struct llava *c = m->config;
     const struct model *tower = model_part(m, c->tower);
@@ -163,7 +168,7 @@ id llava_states(const struct model *m, struct graph *g, const struct batch *batc
     const struct llava *c = m->config;
     const struct model *decoder = model_part(m, c->decoder);
     struct token_rows rows = decoder_rows(g, batch);
-    id x = images_merge(m, g, batch, decoder_embed(decoder, g, c->decoder, ids), features);
+    id x = images_merge(m, g, batch, decoder_embed(decoder, g, c->decoder, ids), llava_features);
     return decoder_states(decoder, g, c->decoder, x, rows);
 }
 
@@ -182,7 +187,7 @@ void llava_build(const struct model *m, struct graph *g, const struct batch *bat
 
 /* Published: folders on the Hub. Then modules in memory, which some folders have too, and what transformers 5
  * saves. */
-static const struct spelling spellings[] = {
+const struct spelling llava_spellings[] = {
     {"language_model.model.", {"model.language_model.", "language_model."}},
     {"language_model.lm_head.", {"lm_head."}},
     {PROJECTOR, {"model." PROJECTOR}},
@@ -190,4 +195,4 @@ static const struct spelling spellings[] = {
     {NULL, {NULL}},
 };
 
-const struct family llava_family = {"llava", parse_llava, llava_build, "", true, .generates = true, .spellings = spellings};
+const struct family llava_family = {"llava", parse_llava, llava_build, "", true, .generates = true, .spellings = llava_spellings};

@@ -29,6 +29,11 @@ struct llava {
 int llava_describe(struct model *m, const struct llava *c, int64_t image_token, enum image_layout layout, struct error *e);
 void llava_build(const struct model *m, struct graph *g, const struct batch *batch);
 
+/* For a model that has these parts and more: parses the keys of transformers, without the description; `c` is the first
+ * member of its configuration. *token is the image token. */
+int llava_parse_parts(struct model *m, struct llava *c, const struct value *config, int64_t *token, struct error *e);
+/* Images [n,channels,side,side] to features [n,tokens,C]. */
+id llava_features(const struct model *m, struct graph *g, id pixels);
 /* LLaVA as a part of another model, inside IN_PART: whether a model is one, C of its states, the states [B,T,C] after
  * the last norm, and the cross-entropy with labels, divided by the count of that name. */
 bool llava_is(const struct model *m);
@@ -44,6 +49,9 @@ int llava_part_config(struct model *m, const struct value *config, const char *k
                       struct error *e);
 /* A part that parse may still change. */
 struct model *llava_part(struct model *m, const char *name);
+
+/* How folders spell the names of transformers' layout. */
+extern const struct spelling llava_spellings[];
 
 /* The original layout, in a config.json that the family llava may have too. */
 int llava_parse_original(struct model *m, const struct value *config, const char *decoder, struct error *e);

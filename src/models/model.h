@@ -31,6 +31,8 @@ enum port_values {
     VALUES_COORDS,  /* f32 in pixels; in the graph (x + 1/2) / side, 0 to 1 over the image */
     VALUES_POINTS,  /* label of a point: 1, 0, -1 or -10; in the graph enum point_kind (masks.h) */
     VALUES_MASKS,   /* u8, 0 or 1, rows x columns last; in the graph bits, rows of mask_row_bytes */
+    VALUES_INDEX,   /* i32 below port.below; below 0: none */
+    VALUES_TARGETS, /* the same, of which the loss is divided by the number */
     VALUES_BYTES,   /* u8 */
     VALUES_RANGE,   /* i32, two: the first token, and one past the last */
 };
@@ -42,11 +44,13 @@ struct port {
     int rank;
     int64_t dim[MAX_RANK];  /* a size, or OPEN(letter); B need not be the first, and an input that all samples share has none */
     bool optional;
+    int64_t below;          /* VALUES_INDEX, VALUES_TARGETS: a size, or OPEN(letter) */
 };
 enum { MODEL_PORTS = 11 };
 
 struct mask_model;
 struct image_model;
+struct ground_model;
 
 struct model {
     const struct family *family;
@@ -63,6 +67,7 @@ struct model {
     bool batch_norm;        /* its step may use batch statistics over images (batch.bn_group) */
     struct mask_model *masks; /* masks.h; NULL: it predicts no masks */
     struct image_model *images; /* images.h; NULL: it takes no images among its tokens */
+    struct ground_model *ground; /* grounding.h; NULL: it does not match masks with texts */
     struct port ports[MODEL_PORTS];
     int n_ports;
     const char **outputs;   /* in the order of the forward */
@@ -101,7 +106,7 @@ struct part {
 struct batch {
     int64_t B, T;
     bool packed;
-    const void *own; /* what the family itself says about a batch (mask models: struct prompting of masks.h; with images: struct image_batch of images.h); NULL: its default */
+    const void *own; /* what the family itself says about a batch (mask models: struct prompting of masks.h; with images: struct image_batch of images.h; grounding: struct ground_batch of grounding.h); NULL: its default */
     /* Images that share batch-normalisation statistics in the step, a divisor of B; 0: the running
      * statistics, unchanged. Evaluation always uses the running ones. */
     int64_t bn_group;
@@ -130,7 +135,7 @@ struct family {
 };
 extern const struct family llama_family, mistral_family, qwen2_family, clip_family, clip_vision_family, siglip_family,
     siglip_vision_family, idefics3_vision_family, smolvlm_vision_family, sam_family, sam_vision_family, tinysam_family, llava_family,
-    llava_llama_family, llava_mistral_family, idefics3_family, smolvlm_family, prs_med_family;
+    llava_llama_family, llava_mistral_family, idefics3_family, smolvlm_family, prs_med_family, arr_coc_family, arr_coc_allocator_family;
 
 /* A model without a config.json: the program that uses the library emits its graph. */
 struct definition {

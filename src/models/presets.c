@@ -190,6 +190,51 @@
     "  \"torch_dtype\": \"float32\"\n"                                                                              \
     "}\n"
 
+/* ARR-COC grounding: a tower of CLIP and a decoder, whose states are projected side by side. */
+#define ARR_COC(width, tower, decoder)                                                                              \
+    "{\n"                                                                                                           \
+    "  \"architectures\": [\"ArrCocGrounding\"],\n"                                                                 \
+    "  \"model_type\": \"arr_coc\",\n"                                                                              \
+    "  \"projection_dim\": " #width ",\n"                                                                          \
+    "  \"temperature\": 0.07,\n"                                                                                  \
+    "  \"vision_feature_layer\": -2,\n"                                                                            \
+    "  \"vision_config\": {\"model_type\": \"clip_vision_model\", \"hidden_act\": \"quick_gelu\", " tower "},\n"     \
+    "  \"text_config\": {" decoder ", \"rms_norm_eps\": 1e-05},\n"                                                  \
+    "  \"torch_dtype\": \"float32\"\n"                                                                              \
+    "}\n"
+
+/* The bytes of text are ids 0 to 255; an image has 64 patches. */
+#define GROUNDING_TINY                                                                                              \
+    ARR_COC(64, "\"hidden_size\": 64, \"intermediate_size\": 128, \"num_hidden_layers\": 3, \"num_attention_heads\": 4, " \
+                "\"image_size\": 64, \"patch_size\": 8",                                                            \
+            "\"model_type\": \"llama\", \"vocab_size\": 256, \"hidden_size\": 64, \"intermediate_size\": 176, "         \
+            "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 512")
+
+/* CLIP ViT-L/14 at 336 pixels and Mistral 7B. */
+#define GROUNDING_7B                                                                                                \
+    ARR_COC(768, "\"hidden_size\": 1024, \"intermediate_size\": 4096, \"num_hidden_layers\": 24, \"num_attention_heads\": 16, " \
+                 "\"image_size\": 336, \"patch_size\": 14",                                                          \
+            "\"model_type\": \"mistral\", \"vocab_size\": 32000, \"hidden_size\": 4096, \"intermediate_size\": 14336, "  \
+            "\"num_hidden_layers\": 32, \"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"max_position_embeddings\": 32768, " \
+            "\"rope_theta\": 1000000.0, \"sliding_window\": null")
+
+/* LLaVA with 16 of an image's 64 tokens; ids as in LLAVA_TINY. */
+#define ALLOCATOR_TINY                                                                                              \
+    "{\n"                                                                                                           \
+    "  \"architectures\": [\"ArrCocAllocator\"],\n"                                                                 \
+    "  \"model_type\": \"arr_coc_allocator\",\n"                                                                    \
+    "  \"num_visual_tokens\": 16,\n"                                                                              \
+    "  \"token_selection\": \"scored\",\n"                                                                         \
+    "  \"image_token_index\": 256,\n"                                                                             \
+    "  \"vision_feature_layer\": -2,\n"                                                                            \
+    "  \"vision_config\": {\"model_type\": \"clip_vision_model\", \"hidden_size\": 64, \"intermediate_size\": 128, "   \
+    "\"num_hidden_layers\": 3, \"num_attention_heads\": 4, \"image_size\": 64, \"patch_size\": 8},\n"                \
+    "  \"text_config\": {\"model_type\": \"llama\", \"vocab_size\": 264, \"hidden_size\": 64, \"intermediate_size\": 176, " \
+    "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 2048, " \
+    "\"rms_norm_eps\": 1e-05},\n"                                                                                 \
+    "  \"torch_dtype\": \"float32\"\n"                                                                              \
+    "}\n"
+
 const struct preset presets[] = {
     {"llama-tiny", LLAMA(256, 128, 352, 4, 4, 2, 2048, true)},         /* byte-level vocabulary, 0.8 M */
     {"llama-124m", LLAMA(50257, 768, 2048, 12, 12, 12, 1024, true)},   /* the GPT-2 small shape */
@@ -206,6 +251,9 @@ const struct preset presets[] = {
     {"llava-tiny", LLAVA_TINY},                                /* 1.3 M */
     {"llava-med-7b", LLAVA_MED},                               /* 7.6 B */
     {"smolvlm-256m-shape", SMOLVLM_256M},                      /* 256 M */
+    {"grounding-tiny", GROUNDING_TINY},                        /* 0.3 M */
+    {"allocator-tiny", ALLOCATOR_TINY},                        /* 0.3 M */
+    {"grounding-7b", GROUNDING_7B},                            /* 7.4 B */
     {"tinysam", TINYSAM},                                      /* 10 M, 6 M of them in the encoder */
     {"tinysam-tiny", TINYSAM_TINY},                            /* 0.4 M */
     {"prs-med", PRS_MED("  \"decoder\": \"fusion\",\n", TINYSAM, LLAVA_MED)},                    /* TinySAM and LLaVA-Med 7B, 7.6 B */

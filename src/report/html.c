@@ -1,7 +1,7 @@
 /*
  * html.c: see html.h. All text from files is escaped.
  *
- *     headline, memory, curves, worst masks, other images, evaluation, configuration
+ *     headline, memory, curves, answers, worst masks, other images, evaluation, configuration
  */
 #include "report/html.h"
 
@@ -16,6 +16,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "io/yaml.h"
+#include "report/answers.h"
 #include "report/curve.h"
 #include "report/masks.h"
 #include "report/page.h"
@@ -408,6 +409,7 @@ int report_html(const char *dir, struct error *e)
     put_headline(&out, &f);
     put_memory(&out, f.plan);
     put_results(&out, &f);
+    answers_section(&out, dir);
     rc = put_image_folder(&out, dir, "images", "Images", false, e);
     if (!rc) rc = put_image_folder(&out, dir, "worst", "Worst masks of the last evaluation", true, e);
     put_file(&out, dir, "eval.txt", "Evaluation", false);

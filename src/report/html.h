@@ -9,7 +9,7 @@
 
 #include "base/base.h"
 
-/* Reads DIR/{metrics.jsonl, plan.json, config.yaml, eval.txt, images, worst} and writes
+/* Reads DIR/{metrics.jsonl, plan.json, config.yaml, eval.txt, answers, images, worst} and writes
  * DIR/report.html atomically. Images are sorted by name. The section of a missing file is left out.
  * PL_USAGE when DIR is not the folder of a run. */
 int report_html(const char *dir, struct error *e);

@@ -30,6 +30,8 @@ static const char style[] =
     ".row{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,460px),1fr));gap:16px;margin-top:12px}"
     ".images{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,300px),1fr));gap:16px;margin-top:12px;align-items:start}"
     "figure{margin:0;min-width:0}figcaption{font-size:14px;margin:6px 0}img{display:block;max-width:100%;height:auto;border-radius:6px}.images img{width:100%}"
+    ".answer{border:1px solid var(--line);border-radius:8px;padding:10px 14px;min-width:0}.answer img{display:inline-block;min-height:64px;max-height:160px;margin:0 8px 8px 0}"
+    ".answer dl{margin:0}.answer dt{color:var(--dim);font-size:13px}.answer dd{margin:0 0 6px;white-space:pre-wrap}"
     ".chart{border:1px solid var(--line);border-radius:8px;padding:6px 10px}"
     "svg{display:block;width:100%;height:auto}svg text{font-size:11px;fill:var(--dim)}svg line{stroke:var(--line)}"
     "polyline{fill:none;stroke-width:1.5;stroke-linejoin:round}.one polyline{stroke:var(--one)}.two polyline{stroke:var(--two)}"

@@ -89,6 +89,7 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     out->first_step = (int64_t)t->state.step;
     mem_pool_create(SAVE_POOL + t->run.graph.params.n * SAVE_POOL_PER_WEIGHT + t->answering.pool);
     t->has_pool = true;
+    if (t->validation.ops) t->has_retrieval = retrieval_open(&t->retrieval, &t->run, PROGRAM_EVAL);
     if (t->validation.ops) t->has_scores = mask_scores_open(&t->scores, &t->run, &t->validation, PROGRAM_EVAL, o->worst ? (uint32_t)t->c->train_worst : 0);
     rc = evaluate_baseline(t, e);
     if (!rc && out->first_step) rc = find_worst_again(t, e);

@@ -276,6 +276,7 @@ void trainer_close(struct trainer *t)
     feed_close(&t->validation);
     text_files_close(&t->text);
     if (t->has_scores) mask_scores_close(&t->scores);
+    if (t->has_retrieval) retrieval_close(&t->retrieval);
     trainer_close_answers(t);
     if (t->has_run) run_close(&t->run);
     events_close(&t->events);

@@ -37,6 +37,7 @@ static int evaluate_pass(struct trainer *t, struct progress *p, struct loss_sums
             rc = error_set(e, PL_FAIL, "step %" PRIu64 ": the evaluation loss is %g in samples %" PRId64 " to %" PRId64 " of data.validation; lower train.learning_rate, or resume from an earlier checkpoint",
                            t->state.step, l, at, min_i64(at + B, n) - 1);
         if (!rc && t->has_scores) rc = mask_scores_add(&t->scores, &t->run, &t->validation, e);
+        if (!rc && t->has_retrieval) rc = retrieval_add(&t->retrieval, &t->run, &t->validation, e);
         if (t->o->progress) progress_add(p, 1);
     }
     return rc;
@@ -51,6 +52,7 @@ int trainer_score(struct trainer *t, struct evaluation *out, struct error *e)
     int rc = PL_OK;
     if (t->o->progress) progress_begin(&p, "evaluating", "batches", (uint64_t)(feed_passes(&t->validation) * ceil_div((int64_t)t->validation.samples, t->run.plan.settings.micro_batch)));
     if (t->has_scores) scores_reset(&t->scores.scores);
+    if (t->has_retrieval) retrieval_reset(&t->retrieval);
     for (int pass = 0; pass < feed_passes(&t->validation) && !rc; pass++) {
         feed_set_pass(&t->validation, pass);
         rc = evaluate_pass(t, &p, &sums, e);
@@ -112,6 +114,12 @@ static int report_evaluation(struct trainer *t, const struct evaluation *v, stru
         scalars[n_scalars++] = (struct scalar){"eval_dice", score_dice(&all)};
         int rc = write_scores(t, e);
         if (rc) return rc;
+    }
+    if (t->has_retrieval) {
+        const double right = retrieval_accuracy(&t->retrieval);
+        snprintf(more, sizeof more, ",\"eval_accuracy\":%.6f,\"eval_queries\":%" PRIu64, right, t->retrieval.queries);
+        snprintf(text, sizeof text, ", retrieval accuracy %.4f (chance %.4f)", right, retrieval_chance(&t->retrieval));
+        scalars[n_scalars++] = (struct scalar){"eval_accuracy", right};
     }
     n_scalars += list_answers(t, answers, sizeof answers, scalars + n_scalars);
     t->eval = v->loss;

@@ -23,6 +23,7 @@
 #include "train/folder.h"
 #include "infer/answers.h"
 #include "infer/mask_scores.h"
+#include "infer/retrieval.h"
 #include "engine/run.h"
 #include "config/schedule.h"
 #include "engine/state.h"
@@ -62,11 +63,12 @@ struct trainer {
     id eval_loss;            /* tensor */
     double eval;             /* loss of the last evaluation */
     struct mask_scores scores; /* of the last evaluation, for mask models */
+    struct retrieval retrieval;  /* with has_retrieval */
     struct answering answering;
     struct best best;        /* in checkpoints/best */
     double count[STEP_COUNTS]; /* divisors of losses, in the order of graph.counts; 0: the default */
     struct stepper steps;
-    bool has_folder, has_run, has_pool, has_scores;
+    bool has_folder, has_run, has_pool, has_scores, has_retrieval;
     bool said_left;          /* what evaluations leave out has been logged */
     bool stopped;            /* on_step ended the run */
 };

@@ -1,6 +1,7 @@
 /*
  * fuzz_conversation.c: any bytes as a file of conversations: the objects of the file, and each as a sample of any
- * format. Messages of a sample that is accepted have known roles in order, and texts.
+ * format. Messages of a sample that is accepted have known roles in order, and texts;
+ * its images and videos find their places in these, or are refused.
  */
 #include "data/conversation.h"
 #include "data/records.h"
@@ -20,6 +21,16 @@ static void check_sample(const struct conversation *c)
     for (uint32_t i = 0; i < c->media->count; i++) CHECK(c->media->items[i]->kind == VALUE_STRING);
     struct error e = {0};
     CHECK(c->videos <= c->media->count && (!conversation_check_images(c, &e) || e.text[0]));
+}
+
+/* Images and videos that find their places are as many as before, each with an <image>. */
+static void check_media(struct conversation *c, struct bump *b)
+{
+    struct error e = {0};
+    const uint32_t n = c->media->count;
+    const enum conversation_fault f = conversation_place_media(c, b, &e);
+    CHECK(f ? f == SAMPLE_IMAGES && e.text[0] : c->media->count == n && conversation_images(c) == n);
+    if (!f) check_sample(c);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -42,7 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         CHECK(x.n >= 2 && x.n <= size && x.line >= line && x.text[0] == '{');
         line = x.line;
         if (!json_parse(x.text, x.n, &b, &sample, &e)) {
-            if (!conversation_read(sample, x.line & 1 ? "Be brief" : NULL, &b, &c, &e)) check_sample(&c);
+            if (!conversation_read(sample, x.line & 1 ? "Be brief" : NULL, &b, &c, &e)) check_sample(&c), check_media(&c, &b);
             else CHECK(e.text[0]);
             CHECK(!conversation_read_chat(sample, &b, &c, &e) || e.text[0]);
         }

@@ -121,6 +121,12 @@ for name, options in {"nested": {}, "single": {"nested": False}, "fp4": {"kind":
     put("quant_state", "state_" + name, b"\0" + text)
     put("quant_state", "folder_" + name, b"\1" + whole)
 
+# Files of texts that describe masks.
+put("queries", "table", b'image,query,mask_id\nsa_1.jpg,"the left, red one",7\n')
+put("queries", "tabs", b'Mask_ID\tcaption\tfile_name\n-2\ty\tb\n')
+put("queries", "list", b'[{"image": "a", "query": "x", "mask_id": 3}, {"image_id": 12, "text": "y", "annotation_id": "4"}]')
+put("queries", "lines", b'{"image": "a", "expression": "x", "target": 3}\n\n{"image": "b", "phrase": "z", "mask": 9}\n')
+
 # Files of conversations, in each format.
 put("conversation", "messages", b'{"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}\n')
 put("conversation", "parts", b'{"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "a.png"}}, {"type": "text", "text": "q"}]}, {"role": "assistant", "content": "a"}]}\n')

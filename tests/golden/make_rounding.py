@@ -39,6 +39,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 from transformers.utils import logging
 
+import make_allocator
+import make_grounding
 import make_llama
 import make_llava
 import make_peft
@@ -137,7 +139,7 @@ def numbers(folder, name, mode):
     off = mode or Rounding("bf16", 0)
     if not mode:
         off.unit = off.step = 0.0
-    batch = {n: off.noise(t.float()) if t.is_floating_point() and n in ("pixel_values", "frame_values") else t for n, t in batch.items()}
+    batch = {n: off.noise(t.float()) if t.is_floating_point() and n in ("pixel_values", "frame_values", "masks", "texture", "information", "query_weights") else t for n, t in batch.items()}
     if name in ADAPTERS:
         # An NF4 weight is dequantized and rounded once.
         model = rounded_weights(off, make_peft.load_adapted(ADAPTERS[name], folder, computes_4bit=False))
@@ -150,6 +152,10 @@ def numbers(folder, name, mode):
         return with_weights(make_video, off, lambda: make_video.reference(folder, make_video.CASES[name], batch))
     if name in make_llava.CASES:
         return with_weights(make_llava, off, lambda: make_llava.reference(folder, make_llava.CASES[name], batch))
+    if name in make_allocator.CASES:
+        return with_weights(make_allocator, off, lambda: make_allocator.reference(folder, make_allocator.CASES[name], batch))
+    if name in make_grounding.CASES:
+        return with_weights(make_grounding, off, lambda: make_grounding.reference(folder, make_grounding.CASES[name], batch))
     if name in make_prs_med.CASES:
         return with_weights(make_prs_med, off, lambda: make_prs_med.reference(folder, make_prs_med.CASES[name], batch))
     if name in make_sam.CASES:
@@ -234,6 +240,10 @@ def exact(folder, name):
         return make_video.reference(folder, make_video.CASES[name], batch, torch.float64)
     if name in make_llava.CASES:
         return make_llava.reference(folder, make_llava.CASES[name], batch, torch.float64)
+    if name in make_allocator.CASES:
+        return make_allocator.reference(folder, make_allocator.CASES[name], batch, torch.float64)
+    if name in make_grounding.CASES:
+        return make_grounding.reference(folder, make_grounding.CASES[name], batch, torch.float64)
     if name in make_prs_med.CASES:
         return make_prs_med.reference(folder, make_prs_med.CASES[name], batch, torch.float64)
     if name in make_sam.CASES:

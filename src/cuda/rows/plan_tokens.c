@@ -3,6 +3,7 @@
  */
 #include "cuda/plan.h"
 
+enum { TOPK_LONGEST = 12000 };
 enum { ROPE_WIDEST = 12288 }; /* D: its sines and cosines are in shared memory */
 
 static bool match_embedding(const struct query *q)
@@ -34,6 +35,12 @@ static bool match_replace_rows(const struct query *q)
 {
     const enum dtype t = q->in[0]->dtype;
     return is_storable(q->in[0]) && is_dense(q->in[1], DT_I32) && (!given(q, 2) || is_dense(given(q, 2), t)) && is_dense(q->out[0], t);
+}
+
+/* A row is in shared memory. */
+static bool match_topk(const struct query *q)
+{
+    return is_storable(q->in[0]) && tensor_last(q->in[0]) <= TOPK_LONGEST && tensor_rows(q->in[0]) <= INT32_MAX && is_dense(q->out[0], DT_I32);
 }
 
 static bool match_xent(const struct query *q)

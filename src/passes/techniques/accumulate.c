@@ -116,23 +116,27 @@ static id carry_sum(struct carry *c, id t, enum kind kind)
     return sum;
 }
 
-/* The input's storage holds the batch of the whole step; the body reads a slice. */
+/* The input's storage holds the batch of the whole step; the body reads a slice. A view of a part of the input advances by
+ * all of a micro-batch too. */
 static void advance_inputs(struct carry *c, int count)
 {
     struct graph *g = c->g;
-    bool *grown = mem_alloc(g->storages.n);
+    uint64_t *each = mem_alloc(g->storages.n * sizeof *each); /* by storage: bytes of a micro-batch */
     for (uint32_t k = 0; k < c->body.n; k++) {
         const struct node *n = node_at(g, c->body.at[k]);
         for (int i = 0; i < n->nin; i++) {
             if (!n->in[i] || storage_of(g, n->in[i])->kind != KIND_INPUT || storage_of(g, n->in[i])->axis == INPUT_SHARED) continue;
             struct tensor *x = tensor_at(g, n->in[i]);
-            if (!grown[x->storage]) g->storages.at[x->storage].bytes = tensor_bytes(x) * (uint64_t)count;
-            grown[x->storage] = true;
+            struct storage *s = &g->storages.at[x->storage];
+            if (!each[x->storage]) {
+                each[x->storage] = s->bytes;
+                s->bytes *= (uint64_t)count;
+            }
             x->loop = c->loop;
-            x->advance = (int64_t)tensor_bytes(x);
+            x->advance = (int64_t)each[x->storage];
         }
     }
-    mem_free(grown);
+    mem_free(each);
 }
 
 void pass_accumulate(struct graph *g, const struct settings *s)

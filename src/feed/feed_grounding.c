@@ -1,0 +1,240 @@
+/*
+ * feed_grounding.c: images with masks and queries, for a model that matches both (models/grounding.h).
+ *
+ *     loader's slot ─┬─ images, image_valid           the canvas, and the size of the image in it
+ *                    └─ masks                         the share of each patch that a mask covers
+ *     queries ─┬─ input_ids, position_ids, ranges     tokenized in `prepare` (data/query_set.h)
+ *              └─ query_index, target_masks, candidates, answers
+ *
+ * The masks of the queries are always among those that the loader chooses; target_masks are their indices there. A query
+ * whose mask turns out to cover no patch, or is malformed, has no weight. Training and validation share one loader.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "data/query_set.h"
+#include "feed/batch_plan.h"
+#include "feed/feed.h"
+#include "io/file.h"
+#include "text/tokenizer/tokenizer.h"
+
+enum input { IMAGES, IMAGE_VALID, MASKS, IDS, POSITIONS, RANGES, INDEX, TARGETS, CANDIDATES, ANSWERS, INPUTS };
+static const char *const inputs[INPUTS] = {"images", "image_valid", "masks", "input_ids", "position_ids", "ranges", "query_index", "target_masks", "candidates", "answers"};
+
+struct grounding_feed {
+    struct ground_batches *batches; /* owner of the loader */
+    struct dataset *set;
+    struct query_set queries;
+    struct loader_source source;
+    const struct ground_model *model;
+    int64_t M, Q, T, patches;
+    bool used[INPUTS];          /* whether a program reads the input */
+    /* one row of the batch */
+    void *row[INPUTS];
+    uint64_t bytes[INPUTS];
+    /* of all rows */
+    struct feed_queries facts;
+    int32_t *targets;           /* [rows][Q] */
+    bool *is_mask;              /* [rows][M] */
+    uint64_t lost;              /* queries without weight */
+};
+
+/* --- opening ------------------------------------------------------------------------------- */
+
+static bool has_tokenizer(const char *folder)
+{
+    char path[1100];
+    static const char *const files[] = {"tokenizer.json", "tokenizer.model"};
+    for (size_t i = 0; i < COUNT(files); i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, files[i]);
+        if (*folder && file_exists(path)) return true;
+    }
+    return false;
+}
+
+/* NULL: a vocabulary of 256 ids without a tokenizer is that of bytes. */
+static int open_tokenizer(const struct config *c, const struct model *m, struct tokenizer **out, struct error *e)
+{
+    enum { BYTES = 256 };
+    const char *folder = m->ground->text ? m->ground->text : m->path;
+    *out = NULL;
+    if (!c->data_tokenizer && !has_tokenizer(folder)) {
+        if (m->vocabulary == BYTES) return PL_OK;
+        return error_set(e, PL_USAGE, "%s has no tokenizer: set data.tokenizer to a model folder, a tokenizer.json or a tokenizer.model", *folder ? folder : "a preset");
+    }
+    int rc = tokenizer_open(out, c->data_tokenizer ? c->data_tokenizer : folder, e);
+    return rc && c->data_tokenizer ? error_prepend(e, "data.tokenizer") : rc;
+}
+
+static const char *queries_path(const struct config *c, enum feed_role role)
+{
+    return role == FEED_VALIDATION && c->data_validation_queries ? c->data_validation_queries : c->data_queries;
+}
+
+static void report(const struct grounding_feed *s, enum feed_role role)
+{
+    const char *key = role == FEED_TRAIN ? "data.train" : "data.validation";
+    struct text left = {0};
+    log_note("%s: %u queries in %u samples of at most %" PRId64, key, s->queries.mask.n, s->queries.samples, s->Q);
+    if (query_set_print_left(&s->queries, &left)) log_warn("%s: %s", key, left.at);
+    text_free(&left);
+}
+
+static int open_queries(struct feed *f, struct run *r, struct grounding_feed *s, struct error *e)
+{
+    const struct config *c = f->config;
+    const char *path = queries_path(c, f->role);
+    struct queries all = {0};
+    struct tokenizer *t = NULL;
+    if (!path) return error_set(e, PL_USAGE, "there are no queries: set data.queries to a CSV or JSON file with image, query and mask_id");
+    int rc = queries_read(&all, path, e);
+    if (!rc) rc = open_tokenizer(c, &r->model, &t, e);
+    const struct query_set_options o = {.queries = (uint32_t)s->Q, .sequence = s->T, .vocabulary = r->model.vocabulary, .tokenizer = t, .room = s->batches->options.room};
+    if (!rc && (rc = query_set_open(&s->queries, s->set, &all, &o, e))) error_prepend(e, "%s", path);
+    tokenizer_close(t);
+    queries_free(&all);
+    return rc;
+}
+
+static struct loader_source make_source(const struct config *c, const struct grounding_feed *s, enum feed_role role)
+{
+    struct loader_source x = {
+        .set = s->set, .seed = (uint64_t)c->train_seed, .shuffle = c->data_shuffle, .once = role == FEED_VALIDATION, .max_bad = c->data_max_bad,
+        .wanted = {s->queries.first.at, s->queries.mask.at},
+        .sampler = {.strategy = (enum sampler_strategy)c->data_strategy, .max_masks = (uint32_t)s->M, .min_iou = (float)c->data_min_iou, .min_stability = (float)c->data_min_stability,
+                    .min_area = c->data_area.low, .max_area = c->data_area.high, .crowds = c->data_crowds}};
+    if (role == FEED_TRAIN) x.augment = (struct loader_augment){c->data_flip, c->data_scale, c->data_crop};
+    return x;
+}
+
+static void grounding_close(struct feed *f)
+{
+    struct grounding_feed *s = f->state;
+    loader_close(s->batches->loader); /* before the dataset that it reads is closed */
+    s->batches->loader = NULL;
+    dataset_close(s->set);
+    query_set_close(&s->queries);
+    for (int i = 0; i < INPUTS; i++) mem_free(s->row[i]);
+    mem_free(s->targets);
+    mem_free(s->is_mask);
+    mem_free(s);
+}
+
+static int grounding_open(struct feed *f, struct run *r, enum feed_role role, struct error *e)
+{
+    const struct config *c = f->config;
+    struct ground_batches *batches = ground_batches(r);
+    if (config_tokens(c)) return batch_refuse_tokens(c, &r->model, e);
+    CHECK(batches && r->batches.loader_bytes, "the run was not planned for images");
+    const struct ground_model *m = r->model.ground;
+    struct grounding_feed *s = mem_alloc(sizeof *s);
+    *s = (struct grounding_feed){.batches = batches, .model = m, .M = batches->batch.masks, .Q = batches->batch.queries, .T = c->data_sequence, .patches = m->side * m->side};
+    f->state = s;
+    int rc = feed_open_dataset(&s->set, c, role, e);
+    if (!rc) rc = open_queries(f, r, s, e);
+    if (rc) {
+        grounding_close(f);
+        return rc;
+    }
+    report(s, role);
+    s->source = make_source(c, s, role);
+    f->samples = dataset_count(s->set);
+    f->fingerprint = dataset_fingerprint(s->set);
+    return PL_OK;
+}
+
+/* Runs after the memory is allocated. The first feed of a run creates the loader. */
+static int grounding_start(struct feed *f, struct run *r, struct error *e)
+{
+    struct grounding_feed *s = f->state;
+    const size_t rows = (size_t)run_samples(r);
+    for (int i = 0; i < INPUTS; i++) {
+        struct run_input x;
+        s->used[i] = run_input(r, inputs[i], &x) && run_input_used(r, &x);
+        s->bytes[i] = s->used[i] ? x.sample : 0;
+        if (i != IMAGES) s->row[i] = mem_alloc(s->used[i] ? x.sample : 64);
+    }
+    s->targets = mem_alloc(rows * (size_t)s->Q * sizeof *s->targets);
+    s->is_mask = mem_alloc(rows * (size_t)s->M * sizeof *s->is_mask);
+    s->facts = (struct feed_queries){s->M, s->Q, s->targets, s->is_mask};
+    f->queries = &s->facts;
+    s->source.counts.seen = f->start;
+    s->source.counts.broken = f->broken;
+    struct loader **loader = &s->batches->loader;
+    int rc = *loader ? PL_OK : loader_open(loader, &s->batches->options, run_loader_memory(r), e);
+    if (!rc && f->role == FEED_TRAIN) loader_seek(*loader, &s->source, f->start); /* prefetches for the first step */
+    return rc;
+}
+
+/* --- a batch -------------------------------------------------------------------------------- */
+
+/* The shares of the sample's masks, and which of them cover anything; x NULL: the row is padding. */
+static void put_masks(struct grounding_feed *s, const struct loader_sample *x, bool *is_mask)
+{
+    float *shares = s->row[MASKS];
+    const uint64_t cells = s->batches->options.cells, stride = grid_stride((uint32_t)cells), each = grid_mask_bytes((uint32_t)cells, (uint32_t)cells);
+    for (int64_t m = 0; m < s->M; m++, shares += s->patches) {
+        is_mask[m] = x && m < x->n && ground_shares(s->model, x->bits + (uint64_t)m * each, stride, shares);
+        if (!is_mask[m]) memset(shares, 0, (size_t)s->patches * sizeof *shares);
+    }
+}
+
+/* The index of each query's mask among the sample's. Returns their number. */
+static uint32_t put_targets(struct grounding_feed *s, const struct loader_sample *x, const bool *is_mask, int32_t *targets)
+{
+    const uint32_t from = x ? s->queries.first.at[x->sample] : 0, n = x ? s->queries.first.at[x->sample + 1] - from : 0;
+    uint32_t found = 0;
+    for (uint32_t q = 0; q < s->Q; q++) {
+        targets[q] = -100;
+        for (uint32_t m = 0; q < n && x->n && m < x->n && targets[q] < 0; m++)
+            if (x->masks[m].id == s->queries.mask.at[from + q] && is_mask[m]) targets[q] = (int32_t)m;
+        found += targets[q] >= 0;
+    }
+    s->lost += n - found;
+    return found;
+}
+
+/* Row `at` of the batch; x NULL: padding, of which the old image has no weight. Returns its queries. */
+static int put_row(struct grounding_feed *s, struct run *r, int64_t at, const struct loader_sample *x, double *queries, struct error *e)
+{
+    bool *is_mask = s->is_mask + at * s->M;
+    int32_t *targets = s->targets + at * s->Q;
+    const int32_t size[2] = {x ? (int32_t)x->rows : 0, x ? (int32_t)x->columns : 0};
+    put_masks(s, x, is_mask);
+    *queries += put_targets(s, x, is_mask, targets);
+    memcpy(s->row[IMAGE_VALID], size, sizeof size);
+    memcpy(s->row[TARGETS], targets, (size_t)s->Q * sizeof *targets);
+    ground_candidates(is_mask, s->M, targets, s->Q, s->row[CANDIDATES], s->row[ANSWERS]);
+    if (x) query_set_row(&s->queries, (uint32_t)x->sample, s->T, (uint32_t)s->Q, s->row[IDS], s->row[POSITIONS], s->row[RANGES], s->row[INDEX]);
+    else memset(s->row[RANGES], 0, s->bytes[RANGES]); /* a token of padding sees nothing */
+    int rc = PL_OK;
+    for (int i = 0; i < INPUTS && !rc; i++) {
+        const void *from = i == IMAGES ? x ? x->image : NULL : s->row[i];
+        if (s->used[i] && from) rc = run_write_input(r, inputs[i], at, from, s->bytes[i], e);
+    }
+    return rc;
+}
+
+static int grounding_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e)
+{
+    struct grounding_feed *s = f->state;
+    struct loader *loader = s->batches->loader;
+    int rc = PL_OK;
+    if (f->role == FEED_VALIDATION && !position) s->source.counts = (struct loader_counts){0}, s->lost = 0;
+    if (samples && !loader_at(loader, &s->source, position)) loader_seek(loader, &s->source, position);
+    for (int64_t i = 0; i < rows && !rc; i++) {
+        const struct loader_sample *x = NULL;
+        if (i < samples) rc = loader_next(loader, &x, e);
+        if (!rc) rc = put_row(s, r, i, x, &out->count[0], e);
+    }
+    const struct loader_counts *k = &s->source.counts;
+    f->broken = k->broken;
+    f->left = (struct feed_left){.images = k->seen - (f->role == FEED_TRAIN ? f->start : 0), .small = k->lost_masks, .malformed = k->bad_masks, .without = k->empty, .queries = s->lost,
+                                 .cells = s->batches->options.cells};
+    out->count[1] = out->units = (double)samples;
+    return rc;
+}
+
+const struct feed_ops grounding_feed = {.port = "target_masks", .unit = "images", .counts = {"queries", "images"}, .open = grounding_open, .start = grounding_start, .put = grounding_put,
+                                        .close = grounding_close};

@@ -1,0 +1,194 @@
+/*
+ * allocator.c: the token allocator (see allocator.h).
+ *
+ * The scores, each from 0 to 1:
+ *
+ *     information     entropy of the softmax over a cell's channels, from 0 to 1 over the image
+ *     perspectival    strength of edges: channel 7 of the texture
+ *     participatory   (1 + cosine of the scorer's vector of a cell and the question) / 2; the question is the mean of its
+ *                     tokens' embeddings
+ *
+ * The balancer sees mean, largest value and standard deviation of each score, and the question, and gives weights that
+ * sum to 1. The weighted sum is the score of a cell. A kept token is multiplied by its score: so the loss has a gradient
+ * for scorer and balancer, although the choice itself has none. Scores are compared in f16: patches that look alike have the
+ * same score up to rounding, which depends on how a batch is split, and then the first is chosen. ARR-COC spreads the sum over 0 to 1 once more. That
+ * changes no choice, and where all scores of an image are equal its gradient has no bound: it is left out.
+ */
+#include "models/allocator.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "models/images.h"
+#include "models/layers.h"
+#include "models/llava.h"
+#include "models/parts.h"
+
+enum { SCORES = 3, STATISTICS = 3, SCORER_WIDTH = 64, BALANCER_WIDTH = 128 };
+
+struct allocator {
+    struct llava llava;
+    int64_t kept, side; /* tokens of an image; patches along it */
+    bool random;
+};
+
+/* --- configuration ------------------------------------------------------------------------------- */
+
+static int describe(struct model *m, const struct allocator *c, int64_t token, struct error *e)
+{
+    int rc = llava_describe(m, &c->llava, token, IMAGE_AS_TOKENS, e);
+    if (rc) return rc;
+    const int64_t patches = c->side * c->side;
+    if (m->images->features != patches)
+        return error_set(e, PL_USAGE, "vision_feature_select_strategy is full: tokens are chosen among the patches alone; set it to default");
+    if (c->kept < 1 || c->kept > patches)
+        return error_set(e, PL_USAGE, "num_visual_tokens is %lld, expected 1 to %lld, the patches of an image", (long long)c->kept, (long long)patches);
+    m->images->features = c->kept;
+    m->images->single = true;
+    if (c->random) {
+        model_add_port(m, &(struct port){"random_scores", VALUES_REAL, 2, {OPEN('B'), patches}, false});
+        return PL_OK;
+    }
+    model_add_port(m, &(struct port){"texture", VALUES_REAL, 3, {OPEN('B'), TEXTURE_CELLS, TEXTURE_CHANNELS}, false});
+    model_add_port(m, &(struct port){"information", VALUES_REAL, 2, {OPEN('B'), TEXTURE_CELLS}, false});
+    model_add_port(m, &(struct port){"query_weights", VALUES_REAL, 2, {OPEN('B'), OPEN('T')}, false});
+    return PL_OK;
+}
+
+static int parse_allocator(struct model *m, const struct value *config, struct error *e)
+{
+    struct allocator *c = m->config = bump_alloc(&m->memory, sizeof *c);
+    const char *selection = "scored";
+    int64_t token;
+    int rc = llava_parse_parts(m, &c->llava, config, &token, e);
+    c->kept = 200;
+    if (!rc) rc = value_opt_int(config, "num_visual_tokens", &c->kept, e);
+    if (!rc) rc = value_opt_string(config, "token_selection", &selection, e);
+    if (!rc && strcmp(selection, "scored") && strcmp(selection, "random")) rc = error_set(e, PL_USAGE, "token_selection \"%.40s\": expected scored or random", selection);
+    if (rc) return rc;
+    c->random = !strcmp(selection, "random");
+    c->side = tower_sizes(model_part(m, c->llava.tower)).side;
+    return describe(m, c, token, e);
+}
+
+/* --- scores --------------------------------------------------------------------------------------- */
+
+struct build {
+    const struct allocator *c;
+    struct graph *g;
+    int64_t B, T, D;
+};
+
+static id unit(struct graph *g, id x) { return op_apply(g, OP_L2NORM, &(union attr){.rmsnorm = {.eps = 1e-8f}}, &x, 1); }
+static id wide(struct graph *g, id x) { return op_cast(g, x, DT_F32); }
+
+/* The question [B,1,D] of the embeddings [B,T,D]. */
+static id question(const struct build *b, id embeddings)
+{
+    struct graph *g = b->g;
+    id weights = op_reshape(g, graph_input(g, "query_weights", DT_F32, 2, (int64_t[]){b->B, b->T}), 3, (int64_t[]){b->B, 1, b->T});
+    return op_cast(g, op_bmm(g, weights, embeddings, false, false, DT_F32), DT_NONE);
+}
+
+/* The three scores of each cell, [B,cells,3]. */
+static id score_cells(const struct build *b, id query)
+{
+    struct graph *g = b->g;
+    const int64_t B = b->B;
+    id texture = graph_input(g, "texture", DT_F32, 3, (int64_t[]){B, TEXTURE_CELLS, TEXTURE_CHANNELS});
+    id information = graph_input(g, "information", DT_F32, 2, (int64_t[]){B, TEXTURE_CELLS});
+    id seen = layer_linear(g, op_act(g, layer_linear(g, texture, "scorer.", "fc1", SCORER_WIDTH), ACT_RELU), "scorer.", "fc2", b->D);
+    id cosine = op_bmm(g, unit(g, seen), unit(g, query), false, true, DT_F32);
+    id half = op_fill(g, DT_F32, 1, (int64_t[]){1}, 0.5);
+    id scores[SCORES] = {wide(g, op_reshape(g, information, 3, (int64_t[]){B, TEXTURE_CELLS, 1})), wide(g, op_dense(g, op_slice(g, texture, 2, TEXTURE_EDGES, 1))),
+                         op_add(g, op_scale(g, cosine, 0.5), half)};
+    return op_concat(g, scores, SCORES, 2);
+}
+
+/* Mean, largest value and standard deviation of each score, [B,9]. The length of a vector is its product with itself
+ * divided by its length. */
+static id summarise(const struct build *b, id scores)
+{
+    struct graph *g = b->g;
+    const int64_t rows = b->B * SCORES, cells = TEXTURE_CELLS;
+    float share[TEXTURE_CELLS];
+    for (int i = 0; i < TEXTURE_CELLS; i++) share[i] = 1.0f / TEXTURE_CELLS;
+    id x = op_reshape(g, op_dense(g, op_permute(g, scores, (int[]){0, 2, 1})), 3, (int64_t[]){rows, 1, cells});
+    id mean = op_linear(g, x, graph_const(g, "balancer.mean", DT_F32, 2, (int64_t[]){1, cells}, share), 0);
+    id apart = op_add(g, x, op_scale(g, mean, -1));
+    id deviation = op_scale(g, op_bmm(g, apart, unit(g, apart), false, true, DT_F32), 1 / sqrt(TEXTURE_CELLS - 1));
+    id first = op_topk(g, op_reshape(g, x, 2, (int64_t[]){rows, cells}), 1);
+    id largest = op_gather(g, op_reshape(g, x, 3, (int64_t[]){rows, cells, 1}), first);
+    return op_reshape(g, op_concat(g, (id[]){mean, largest, deviation}, STATISTICS, 2), 2, (int64_t[]){b->B, SCORES * STATISTICS});
+}
+
+/* One score of each cell, [B,cells,1]. */
+static id balance(const struct build *b, id scores, id query)
+{
+    struct graph *g = b->g;
+    id x = op_concat(g, (id[]){op_cast(g, summarise(b, scores), DT_NONE), op_reshape(g, query, 2, (int64_t[]){b->B, b->D})}, 2, 1);
+    x = op_act(g, layer_linear(g, x, "balancer.", "fc1", BALANCER_WIDTH), ACT_RELU);
+    x = op_act(g, layer_linear(g, x, "balancer.", "fc2", BALANCER_WIDTH), ACT_RELU);
+    id weights = op_softmax(g, wide(g, layer_linear(g, x, "balancer.", "fc3", SCORES)));
+    return op_bmm(g, scores, op_reshape(g, weights, 3, (int64_t[]){b->B, SCORES, 1}), false, false, DT_F32);
+}
+
+/* --- tokens --------------------------------------------------------------------------------------- */
+
+/* The kept ones of the tokens [B,P,C], times their scores: [B,kept,C]. */
+static id keep(const struct build *b, id tokens, id embeddings)
+{
+    struct graph *g = b->g;
+    const int64_t B = b->B, side = b->c->side, P = side * side;
+    if (b->c->random) return op_gather(g, tokens, op_topk(g, wide(g, graph_input(g, "random_scores", DT_F32, 2, (int64_t[]){B, P})), b->c->kept));
+    id query = question(b, embeddings), scores = score_cells(b, query);
+    id map = op_reshape(g, balance(b, scores, query), 4, (int64_t[]){B, TEXTURE_SIDE, TEXTURE_SIDE, 1});
+    map = side > TEXTURE_SIDE ? op_resize(g, map, side, side, false) : op_avgpool_adaptive(g, map, side, side);
+    id score = op_reshape(g, map, 3, (int64_t[]){B, P, 1});
+    id index = op_topk(g, op_cast(g, op_reshape(g, score, 2, (int64_t[]){B, P}), DT_F16), b->c->kept); /* equal up to rounding is equal */
+    return op_mul(g, op_gather(g, tokens, index), op_cast(g, op_gather(g, score, index), DT_NONE));
+}
+
+static id place(const struct build *b, const struct model *m, const struct batch *batch, id embeddings)
+{
+    struct graph *g = b->g;
+    const struct image_batch *own = batch->own;
+    const int64_t B = b->B;
+    const int64_t images = batch->size ? batch->size['N'] : own ? B * own->images : B;
+    if (images != B) return graph_fail(g, "%lld images for %lld samples; the token allocator takes one image a sample", (long long)images, (long long)B);
+    id pixels = graph_input_along(g, "pixel_values", DT_F32, 4, (int64_t[]){B, m->images->channels, m->image, m->image}, batch->size ? INPUT_SHARED : 0), kept = 0;
+    id tokens = llava_features(m, g, pixels);
+    IN_SCOPE(g, "allocator", 0) kept = keep(b, tokens, embeddings);
+    if (!kept || !embeddings) return 0;
+    const int64_t C = tensor_last(tensor_at(g, kept));
+    if (batch->size) kept = op_reshape(g, kept, 2, (int64_t[]){-1, C}); /* the indices count over all images */
+    return op_replace_rows(g, embeddings, graph_input(g, "image_index", DT_I32, 2, (int64_t[]){B, b->T}), kept);
+}
+
+static void build_allocator(const struct model *m, struct graph *g, const struct batch *batch)
+{
+    const struct allocator *c = m->config;
+    const char *part = c->llava.decoder;
+    const struct model *decoder = model_part(m, part);
+    const struct build b = {c, g, batch->B, batch->T, decoder_width(decoder)};
+    id ids = decoder_ids(g, batch), labels = decoder_labels(g, batch);
+    struct token_rows rows = decoder_rows(g, batch);
+    id x = place(&b, m, batch, decoder_embed(decoder, g, part, ids));
+    decoder_outputs(decoder, g, part, batch, decoder_states(decoder, g, part, x, rows), labels);
+}
+
+/* --- for who fills a batch -------------------------------------------------------------------------- */
+
+void question_weights(const int32_t *positions, const int32_t *labels, const int32_t *index, int64_t T, float *weights)
+{
+    int64_t image = 0, n = 0;
+    memset(weights, 0, (size_t)T * sizeof *weights);
+    while (image < T && index[image] < 0) image++;
+    if (image == T) return;
+    int64_t begin = image - positions[image], end = begin;
+    for (; end < T && labels[end] == -100 && (end == begin || positions[end] == positions[end - 1] + 1); end++) n += index[end] < 0;
+    for (int64_t i = begin; i < end; i++)
+        if (index[i] < 0) weights[i] = 1.0f / (float)n;
+}
+
+const struct family arr_coc_allocator_family = {"arr_coc_allocator", parse_allocator, build_allocator, "", true, .spellings = llava_spellings};

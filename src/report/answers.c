@@ -1,0 +1,161 @@
+/*
+ * answers.c: see answers.h.
+ */
+#include "report/answers.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/base64.h"
+#include "data/image.h"
+#include "data/image_files.h"
+#include "feed/text_source.h"
+#include "io/file.h"
+#include "io/json.h"
+#include "io/png.h"
+#include "report/draw.h"
+#include "report/page.h"
+
+enum { SHOWN = 24, FILE_LIMIT = 64 << 20, IMAGE_ROOM = 32 << 20, SIDE = 240 };
+
+/* --- files -------------------------------------------------------------------------------------- */
+
+/* The largest N of DIR/answers/step-N.jsonl; 0: there is none. */
+static uint64_t last_step(const char *folder)
+{
+    struct names names = {0};
+    struct error ignored;
+    uint64_t last = 0;
+    if (!dir_exists(folder) || dir_list(folder, &names, &ignored)) return 0;
+    for (uint32_t i = 0; i < names.n; i++) {
+        unsigned long long step;
+        if (sscanf(names.at[i], "step-%llu.jsonl", &step) == 1 && step > last) last = step;
+    }
+    names_free(&names);
+    return last;
+}
+
+/* The files in which the run's held-out images are; NULL: they are not there any more. */
+static struct image_files *open_images(const char *dir)
+{
+    char path[4200];
+    struct config c;
+    struct error ignored;
+    struct text where = {0};
+    struct image_files *files = NULL;
+    snprintf(path, sizeof path, "%s/config.yaml", dir);
+    config_init(&c);
+    if (!config_read(&c, path, &ignored) && !text_images_where(&c, text_files_of(&c, FEED_VALIDATION), &where, &ignored) &&
+        image_files_open(&files, where.at, &ignored))
+        files = NULL;
+    text_free(&where);
+    config_free(&c);
+    return files;
+}
+
+/* --- an image ------------------------------------------------------------------------------------- */
+
+/* Appends the image, at most SIDE pixels high and wide, as an element of the page. */
+static int put_pixels(struct text *out, const struct image *image, struct error *e)
+{
+    const struct canvas whole = {image->width, image->height, image->rgb};
+    const double scale = fmin(1, (double)SIDE / (double)(image->width > image->height ? image->width : image->height));
+    const uint32_t w = (uint32_t)fmax(1, (double)image->width * scale), h = (uint32_t)fmax(1, (double)image->height * scale);
+    struct canvas small = canvas_new(w, h, DRAW_WHITE);
+    struct text png = {0};
+    draw_fit(&small, 0, 0, w, h, &whole);
+    int rc = png_encode(&png, PNG_RGB, w, h, small.rgb, (size_t)w * 3, e);
+    if (!rc) {
+        text_printf(out, "<img alt='' src='data:image/png;base64,");
+        base64_encode(out, png.at, png.n);
+        text_printf(out, "'>");
+    }
+    text_free(&png);
+    canvas_free(&small);
+    return rc;
+}
+
+static void put_image(struct text *out, struct image_files *files, const char *reference, void *room)
+{
+    struct image image;
+    struct error ignored;
+    size_t n = 0;
+    const struct image_options o = {.on_white = true};
+    int rc = !files || media_is_video(reference) || image_files_read(files, reference, room, IMAGE_ROOM, &n, &ignored) || image_decode(&image, room, n, &o, NULL, 0, &ignored);
+    if (!rc) {
+        rc = put_pixels(out, &image, &ignored);
+        mem_free(image.rgb);
+    }
+    if (!rc) return;
+    text_printf(out, "<code>");
+    page_escaped(out, strncmp(reference, "data:", 5) ? reference : "data: URL");
+    text_printf(out, "</code> ");
+}
+
+/* --- an answer -------------------------------------------------------------------------------------- */
+
+static const char *text_of(const struct value *map, const char *key)
+{
+    const struct value *v = value_get(map, key);
+    return v && v->kind == VALUE_STRING ? v->text : "";
+}
+
+static void put_line(struct text *out, const char *label, const char *text)
+{
+    text_printf(out, "<dt>%s</dt><dd>", label);
+    page_escaped(out, text);
+    text_printf(out, "</dd>");
+}
+
+/* The question: a text, or messages, of which what the user says is shown; parts of a message that are images are not text. */
+static void put_question(struct text *out, const struct value *prompt)
+{
+    if (prompt && prompt->kind == VALUE_STRING) put_line(out, "prompt", prompt->text);
+    for (uint32_t i = 0; prompt && prompt->kind == VALUE_LIST && i < prompt->count; i++) {
+        const struct value *message = value_at(prompt, i), *content = value_get(message, "content");
+        const char *role = text_of(message, "role");
+        if (content && content->kind == VALUE_STRING) put_line(out, strcmp(role, "user") ? role : "question", content->text);
+        for (uint32_t k = 0; content && content->kind == VALUE_LIST && k < content->count; k++)
+            if (*text_of(value_at(content, k), "text")) put_line(out, strcmp(role, "user") ? role : "question", text_of(value_at(content, k), "text"));
+    }
+}
+
+static void put_answer(struct text *out, const struct value *line, struct image_files *files, void *room)
+{
+    const struct value *images = value_get(line, "images");
+    const bool right = !strcmp(text_of(line, "answer"), text_of(line, "reference"));
+    text_printf(out, "<div class='answer'>");
+    for (uint32_t i = 0; images && images->kind == VALUE_LIST && i < images->count; i++)
+        if (value_at(images, i)->kind == VALUE_STRING) put_image(out, files, value_at(images, i)->text, room);
+    text_printf(out, "<dl>");
+    put_question(out, value_get(line, "prompt"));
+    put_line(out, "label", text_of(line, "reference"));
+    put_line(out, right ? "answer, the same" : "answer", text_of(line, "answer"));
+    text_printf(out, "</dl></div>\n");
+}
+
+void answers_section(struct text *out, const char *dir)
+{
+    char path[4200], *bytes;
+    size_t n;
+    struct error ignored;
+    snprintf(path, sizeof path, "%s/answers", dir);
+    const uint64_t step = last_step(path);
+    snprintf(path, sizeof path, "%s/answers/step-%llu.jsonl", dir, (unsigned long long)step);
+    if (!step || file_read(path, FILE_LIMIT, &bytes, &n, &ignored)) return;
+    struct image_files *files = open_images(dir);
+    void *room = mem_alloc(IMAGE_ROOM);
+    text_printf(out, "<h2>Answers after step %llu</h2>\n<div class='row'>\n", (unsigned long long)step);
+    const char *at = bytes, *end;
+    for (uint32_t shown = 0; shown < SHOWN && (end = strchr(at, '\n')); shown++, at = end + 1) {
+        struct bump b = {0};
+        struct value *line;
+        if (!json_parse(at, (size_t)(end - at), &b, &line, &ignored)) put_answer(out, line, files, room);
+        bump_free(&b);
+    }
+    text_printf(out, "</div>\n");
+    if (files) image_files_close(files);
+    mem_free(room);
+    mem_free(bytes);
+}
