@@ -26,7 +26,7 @@ LDLIBS  += -lonig -lutf8proc -lcjson -lyaml -ljpeg -lpng -lz -lm -lpthread -ldl
 LDFLAGS += -fopenmp $(EXTRA)
 
 CUDA_ROOMS := cuda cuda/device cuda/attention cuda/products cuda/rows cuda/maps cuda/update
-DIRS := base io text text/tokenizer text/template graph run cost cpu $(CUDA_ROOMS) passes passes/techniques passes/rewrites plan models data config engine feed infer train calibrate report lib cli
+DIRS := base io text text/tokenizer text/template graph run cost dist cpu $(CUDA_ROOMS) passes passes/techniques passes/rewrites plan models data config engine feed infer train calibrate report lib cli
 # Sorted by make itself: the order of a wildcard depends on the locale.
 SRCS := $(sort $(filter-out src/cli/main.c,$(foreach d,$(DIRS),$(wildcard src/$(d)/*.c))))
 
@@ -122,6 +122,14 @@ ifeq ($(FFMPEG),1)
 else
   SRCS := $(filter-out src/data/video_file.c,$(SRCS))
 endif
+# MPI: ranks are connected by a plug-in beside the program (src/dist/dist.h), which is built where mpicc works; `make MPI=0`
+# forces it off. Only src/dist/mpi.c uses it.
+MPICC ?= mpicc
+MPI   ?= $(shell printf '\043include <mpi.h>\nint main(void) { return MPI_Finalize(); }' | $(MPICC) -x c - -o /dev/null 2>/dev/null && echo 1 || echo 0)
+SRCS  := $(filter-out src/dist/mpi.c,$(SRCS))
+ifeq ($(MPI),1)
+  MPI_PLUGIN := $(BUILD)/plimsoll-mpi.so
+endif
 LDLIBS += $(ONEDNN_LIBS) $(PCRE2_LIBS) $(WEBP_LIBS)
 OBJS := $(SRCS:src/%.c=$(BUILD)/%.o)
 LIB  := $(BUILD)/libparts.a
@@ -134,7 +142,7 @@ SHARED  := $(BUILD)/libplimsoll.so.0
 OBJCOPY ?= objcopy
 PUBLIC  := $(filter-out $(BUILD)/cli/%,$(OBJS))
 
-all: $(BUILD)/plimsoll $(STATIC) $(SHARED) $(PLUGIN)
+all: $(BUILD)/plimsoll $(STATIC) $(SHARED) $(PLUGIN) $(MPI_PLUGIN)
 	@$(if $(NO_PLUGIN),echo 'no GPU here: built without the CUDA plug-in (make CUDA_ARCH=all builds it for every GPU)' >&2,:)
 
 $(BUILD)/plimsoll: $(BUILD)/cli/main.o $(LIB)
@@ -150,6 +158,9 @@ $(STATIC): $(PUBLIC) $(BUILD)/objects
 # it, export none of them.
 $(BUILD)/plimsoll-cuda.so: $(CUDA_OBJS) $(BUILD)/libseam.a
 	$(CC) $(LDFLAGS) -shared -Wl,-z,defs $(CUDA_OBJS) $(BUILD)/libseam.a $(CUDA_LIBS) $(ONEDNN_LIBS) $(PCRE2_LIBS) -lm -lpthread -ldl -o $@
+$(BUILD)/plimsoll-mpi.so: src/dist/mpi.c src/dist/dist.h src/run/ranks.h
+	@mkdir -p $(@D)
+	$(MPICC) $(CSTD) $(WARN) -O2 -g -fPIC -fvisibility=hidden -Isrc -Iinclude $(EXTRA) -shared $< -o $@
 $(LIB): $(OBJS) $(BUILD)/objects
 	@rm -f $@ && $(AR) rcs $@ $(OBJS)
 # This file changes with the list of objects, so that a removed source or another CUDA setting relinks the libraries.
@@ -264,8 +275,8 @@ install: all
 	install -m 755 $(BUILD)/plimsoll $(to)/bin/
 	install -m 644 include/plimsoll.h $(to)/include/
 	install -m 644 $(STATIC) $(to)/lib/
-	rm -f $(to)/lib/plimsoll-cuda.so
-	install -m 755 $(SHARED) $(PLUGIN) $(to)/lib/
+	rm -f $(to)/lib/plimsoll-cuda.so $(to)/lib/plimsoll-mpi.so
+	install -m 755 $(SHARED) $(PLUGIN) $(MPI_PLUGIN) $(to)/lib/
 	ln -sf $(notdir $(SHARED)) $(to)/lib/libplimsoll.so
 	$(call pc,$(prefix),$(prefix)/include,$(prefix)/lib) >$(to)/lib/pkgconfig/plimsoll.pc
 	install -m 644 LICENSE README.md $(to)/share/doc/plimsoll/

@@ -152,7 +152,7 @@ static int open_bench(struct bench *b, enum device_kind kind, struct error *e)
         rc = error_set(e, PL_USAGE, "the device has no kernel for this");
     if (!rc) rc = device_allocate(&b->device, b->plan.placement.arena, e);
     if (rc) return rc;
-    tape_build(&b->tape, &b->graph, &b->plan.placement, b->device.arena, b->device.profile.threads);
+    tape_build(&b->tape, &b->graph, &b->plan.placement, b->device.arena, b->device.profile.threads, NULL);
     rc = b->device.ops->record(&b->device, &b->tape, e);
     return rc ? rc : fill(b, e);
 }

@@ -184,7 +184,7 @@ static int open_bench(struct bench *b, const struct options *o, struct error *e)
     if (!rc) rc = plan_place(&b->plan, &b->graph, &b->device.profile, e);
     if (!rc) rc = device_allocate(&b->device, b->plan.placement.arena, e);
     if (rc) return rc;
-    tape_build(&b->tape, &b->graph, &b->plan.placement, b->device.arena, b->device.profile.threads);
+    tape_build(&b->tape, &b->graph, &b->plan.placement, b->device.arena, b->device.profile.threads, NULL);
     rc = b->device.ops->record(&b->device, &b->tape, e);
     return rc ? rc : fill(b, o->special, e);
 }

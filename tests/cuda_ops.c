@@ -354,8 +354,8 @@ static int side_open(struct side *s, struct error *e)
         s->owned[space] = mem_alloc(guarded[space] + 1);
     }
     if ((rc = device_allocate(&s->device, guarded, e))) return rc;
-    tape_build(&s->tape, &r->graph, &r->plan.placement, s->device.arena, s->device.profile.threads);
-    tape_build(&r->tape, &r->graph, &r->plan.placement, r->device.arena, 1);
+    tape_build(&s->tape, &r->graph, &r->plan.placement, s->device.arena, s->device.profile.threads, NULL);
+    tape_build(&r->tape, &r->graph, &r->plan.placement, r->device.arena, 1, NULL);
     s->built = true;
     side_blocks(s, mark_block);
     return s->device.ops->record(&s->device, &s->tape, e);

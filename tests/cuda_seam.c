@@ -75,7 +75,7 @@ static int side_start(struct side *s, enum device_kind kind, struct error *e)
     if ((rc = plan_place(&s->plan, s->graph, &s->device.profile, e))) return rc;
     s->placed = true;
     if ((rc = device_allocate(&s->device, s->plan.placement.arena, e))) return rc;
-    tape_build(&s->tape, s->graph, &s->plan.placement, s->device.arena, s->device.profile.threads);
+    tape_build(&s->tape, s->graph, &s->plan.placement, s->device.arena, s->device.profile.threads, NULL);
     s->built = true;
     return s->device.ops->record(&s->device, &s->tape, e);
 }

@@ -143,7 +143,7 @@ static inline void rig_open_on(struct rig *r, enum device_kind kind, int threads
     must(device_open(&r->device, kind, threads, &e), &e, "opening the device");
     must(plan_place(&r->plan, &r->graph, &r->device.profile, &e), &e, "placing");
     must(device_allocate(&r->device, r->plan.placement.arena, &e), &e, "allocating");
-    tape_build(&r->tape, &r->graph, &r->plan.placement, r->device.arena, r->device.profile.threads);
+    tape_build(&r->tape, &r->graph, &r->plan.placement, r->device.arena, r->device.profile.threads, NULL);
     must(r->device.ops->record(&r->device, &r->tape, &e), &e, "recording");
     r->tape.poison = true;
     if (r->graph.step) {

@@ -222,7 +222,7 @@ static void test_lanes(void **state)
             seconds[n] = kernel_seconds(&q, x->op);
             for (id l = x->loop; l; l = r.graph.loops.at[l].parent) seconds[n] *= r.graph.loops.at[l].trip;
         }
-        tape_build(&t, &r.graph, &r.plan.placement, arena, 1);
+        tape_build(&t, &r.graph, &r.plan.placement, arena, 1, NULL);
         for (int p = PROGRAM_STEP; p <= PROGRAM_UPDATE; p++) {
             double lane[LANE_COUNT] = {0}, least = lanes_seconds(&r.graph, p, seconds, NULL), placed = lanes_seconds(&r.graph, p, seconds, &r.plan.placement);
             double taped = simulate_tape(&t, p, seconds);

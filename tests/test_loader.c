@@ -232,6 +232,28 @@ static void test_broken(void **state)
     dataset_close(whole);
 }
 
+/* A rank's part of every step: 3 of 10 samples, without a seek between steps. */
+static void test_part(void **state)
+{
+    (void)state;
+    uint64_t all[N], own[3];
+    struct loader_options o = options(2, 4);
+    struct loader_fixture b = loader_fixture_open(&o);
+    struct dataset *d = make_dataset("part", none_broken);
+    struct loader_source s = source_of(d), part = source_of(d);
+    collect(&b, &s, 0, N, all);
+    part.each = 3, part.every = 10;
+    loader_seek(b.l, &part, 4);
+    for (uint64_t step = 0; step < 4; step++) {
+        assert_true(loader_at(b.l, &part, step * 10 + 4));
+        collect(&b, &part, step * 10 + 4, 3, own);
+        assert_memory_equal(own, all + step * 10 + 4, sizeof own);
+    }
+    assert_false(loader_at(b.l, &part, 37));
+    loader_fixture_close(&b);
+    dataset_close(d);
+}
+
 static uint64_t take_until_failure(struct loader_source *s, struct error *e)
 {
     struct loader_options o = options(2, 4);
@@ -423,7 +445,7 @@ static void test_pairs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_threads), cmocka_unit_test(test_seek),   cmocka_unit_test(test_broken),  cmocka_unit_test(test_max_bad),
+        cmocka_unit_test(test_threads), cmocka_unit_test(test_seek), cmocka_unit_test(test_part),   cmocka_unit_test(test_broken),  cmocka_unit_test(test_max_bad),
         cmocka_unit_test(test_once),    cmocka_unit_test(test_memory), cmocka_unit_test(test_content), cmocka_unit_test(test_pairs),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -809,7 +809,7 @@ static void check_waits_offload(unsigned offload, bool step)
     s.head_chunks = 2;
     place(&p, &g, &l, &s, DEVICE_CPU);
     for (int i = 0; i < SPACE_COUNT; i++) arena[i] = (char *)((uint64_t)(i + 1) << 40); /* distinct addresses that nothing dereferences */
-    tape_build(&t, &g, &p.placement, arena, 2);
+    tape_build(&t, &g, &p.placement, arena, 2, NULL);
     assert_true(check_waits(&t, PROGRAM_UPDATE) > 100);
     const uint32_t across = check_waits(&t, PROGRAM_STEP);
     assert_true(step ? across >= 50 : across == 0);

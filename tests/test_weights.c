@@ -806,7 +806,7 @@ static void check_through_planner(const char *dir, enum dtype precision, bool of
     snprintf(w.d.spill, sizeof w.d.spill, "%s", folder);
     if (plan_place(&plan, &w.g, &w.d.profile, &e)) fail_msg("%s", e.text);
     assert_int_equal(device_allocate(&w.d, plan.placement.arena, &e), PL_OK);
-    tape_build(&w.t, &w.g, &plan.placement, w.d.arena, 1);
+    tape_build(&w.t, &w.g, &plan.placement, w.d.arena, 1, NULL);
     if (fixture_load(&w, dir, 0, &e)) fail_msg("%s", e.text);
     fixture_save(&w, out);
     for (uint32_t i = 0; i < w.w.n_files; i++) assert_same_file(join(dir, w.w.names[i]), join(out, w.w.names[i]));

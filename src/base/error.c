@@ -60,7 +60,13 @@ _Noreturn void check_failed(const char *file, int line, const char *expr, const 
     abort();
 }
 
-static atomic_bool quiet_notes;
+static atomic_bool quiet_notes, silent;
+
+void log_silence(void)
+{
+    atomic_store(&silent, true);
+    atomic_store(&quiet_notes, true);
+}
 
 void log_quiet(bool quiet)
 {
@@ -93,6 +99,7 @@ void log_note(const char *fmt, ...)
 
 void log_warn(const char *fmt, ...)
 {
+    if (atomic_load(&silent)) return;
     va_list args;
     va_start(args, fmt);
     log_line("warning: ", fmt, args);

@@ -47,4 +47,7 @@ char *progress_left(const struct progress *p, char out[48]);
 void progress_clear(void);
 void progress_keep(void);
 
+/* From now on this process logs neither notes nor warnings: another rank of the run does. */
+void log_silence(void);
+
 #endif

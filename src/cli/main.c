@@ -8,6 +8,7 @@
 #include "base/processor.h"
 #include "base/progress.h"
 #include "cli/cli.h"
+#include "dist/dist.h"
 #include "run/device.h"
 
 #define COMMAND(name, what) &command_##name,
@@ -88,9 +89,11 @@ int main(int argc, char **argv)
     const struct command *c = find_command(argv[1]);
     if (!c) return refuse_command(argv[1]);
     int rc = cpu_features_check(&e);
+    if (!rc && dist_launched() > 1 && c != &command_train)
+        rc = error_set(&e, PL_USAGE, "a launcher started %lld processes of it, and only `plimsoll train` runs on several ranks", (long long)dist_launched());
     if (!rc) rc = c->run(argc - 2, argv + 2, &e);
     if ((fflush(stdout) || ferror(stdout)) && !rc) rc = error_set(&e, PL_FAIL, "standard output cannot be written");
     progress_clear();
-    if (rc) fprintf(stderr, "plimsoll %s: %s\n", c->name, e.text);
+    if (rc && e.text[0]) fprintf(stderr, "plimsoll %s: %s\n", c->name, e.text);
     return rc;
 }

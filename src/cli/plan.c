@@ -61,7 +61,7 @@ static int plan(int argc, char **argv, struct error *e)
 {
     struct options o;
     struct config c;
-    int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_OUTPUT | OPT_JSON | OPT_EXPLAIN | OPT_TABLES, argc, argv, e);
+    int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_OUTPUT | OPT_JSON | OPT_EXPLAIN | OPT_TABLES | OPT_RANKS, argc, argv, e);
     if (rc) return rc;
     if (o.help) {
         print_help(&command_plan);
@@ -91,7 +91,7 @@ static int plan(int argc, char **argv, struct error *e)
 }
 
 const struct command command_plan = {
-    "plan", "plan RUN.yaml [--config-from FILE]... [--preset NAME] [--memory SIZE] [--adapter DIR] [--set key=value]... [--plan PLAN.json] [--json] [--explain] [-o PLAN.json]\n"
+    "plan", "plan RUN.yaml [--config-from FILE]... [--preset NAME] [--memory SIZE] [--adapter DIR] [--ranks N] [--set key=value]... [--plan PLAN.json] [--json] [--explain] [-o PLAN.json]\n"
     "       plimsoll plan RUN.yaml --compare | --frontier | --devices 8,16,24 [--rules-of-thumb] [--images N] [--frames N] [--masks N] [--json]",
     "Finds the fastest training step that fits the memory budget and prints where every byte goes, before anything runs.\n"
     "A plan combines gradient accumulation (memory.micro_batch), gradient checkpointing, also called activation checkpointing\n"
@@ -101,6 +101,7 @@ const struct command command_plan = {
     CONFIG_FROM_HELP
     PRESET_HELP
     "  --memory SIZE    the budget, such as 24GiB: memory.budget\n"
+    "  --ranks N        the plan of one of N ranks (data parallel), which need not be there: parallel.ranks\n"
     "  --adapter DIR    a LoRA adapter, as PEFT or a run with an adapter saves it, instead of the one in RUN.yaml: adapter.path\n"
     "  --explain        also lists every storage with its offset and lifetime, and says why `device: auto` is this device\n"
     "  -o PLAN.json     writes the plan, for train --plan\n"

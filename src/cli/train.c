@@ -4,11 +4,17 @@
 #include "train/train.h"
 
 #include <math.h>
+#include <omp.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
 #include "cli/worst.h"
+#include "base/progress.h"
+#include "dist/agree.h"
+#include "dist/dist.h"
 #include "engine/adapter.h"
 #include "io/json.h"
 #include "report/html.h"
@@ -89,8 +95,9 @@ static void put_word(struct text *out, const char *word)
 }
 
 /* The command that resumes an interrupted run, quoted for a shell. */
-static void resume_command(const struct options *o, struct text *out)
+static void resume_command(const struct options *o, const struct ranks *ranks, struct text *out)
 {
+    if (ranks && ranks->n > 1) text_printf(out, "mpirun -np %d ", ranks->n);
     text_printf(out, "plimsoll train");
     if (o->run) put_word(out, o->run);
     for (int i = 0; i < o->n_from; i++) text_printf(out, " --config-from"), put_word(out, o->from[i]);
@@ -126,42 +133,104 @@ static void write_report(const struct config *c, const struct worst *worst, cons
     if (report_html(c->train_out, &e)) log_warn("%s", e.text);
 }
 
-static int train(int argc, char **argv, struct error *e)
+/* --- ranks --------------------------------------------------------------------------------------------- */
+
+/* `train --ranks N` without a launcher: the same command under mpirun, without the option. Returns on failure. */
+static int start_ranks(int argc, char **argv, int64_t ranks, struct error *e)
 {
-    struct options o;
+    char **words = mem_alloc(((size_t)argc + 1) * sizeof *words);
+    int n = 0;
+    words[n++] = "train";
+    for (int i = 0; i < argc; i++)
+        if (!strcmp(argv[i], "--ranks")) i++;
+        else if (strncmp(argv[i], "--ranks=", 8)) words[n++] = argv[i];
+    int rc = dist_start(ranks, words, n, e);
+    mem_free(words);
+    return rc;
+}
+
+/* The processors of a host are divided among its ranks, unless a launcher or the user has done so. */
+static void divide_threads(const struct ranks *r)
+{
+    if (getenv("OMP_NUM_THREADS") || omp_get_num_procs() < sysconf(_SC_NPROCESSORS_ONLN)) return;
+    char text[24];
+    const int64_t each = max_i64(1, omp_get_num_procs() / max_i64(1, r->local));
+    snprintf(text, sizeof text, "%lld", (long long)each);
+    setenv("OMP_NUM_THREADS", text, 1); /* where the plan takes its number of threads from */
+    omp_set_num_threads((int)each);
+}
+
+static int check_ranks(const struct config *c, const struct ranks *r, struct error *e)
+{
+    const int64_t n = r ? r->n : 1;
+    if (c->parallel_ranks <= 0 || c->parallel_ranks == n) return PL_OK;
+    error_set(e, PL_USAGE, "parallel.ranks is %lld, and %lld %s started: use plimsoll train --ranks %lld, or mpirun -np %lld", (long long)c->parallel_ranks, (long long)n, n == 1 ? "process was" : "processes were",
+              (long long)c->parallel_ranks, (long long)c->parallel_ranks);
+    return config_at_key(c, KEY_parallel_ranks, e);
+}
+
+/* The configuration of a rank: it must be the same on all of them. */
+static int configure(const struct options *o, struct ranks *r, struct config *c, struct error *e)
+{
+    int rc = options_config(o, c, e);
+    if (!rc && (rc = check_ranks(c, r, e))) config_free(c);
+    if (!rc && r) r->timeout = c->parallel_timeout;
+    return rc;
+}
+
+static int train_as(const struct options *o, struct ranks *ranks, struct error *e)
+{
     struct config c;
     struct text command = {0};
-    int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_RESUME | OPT_JSON, argc, argv, e);
-    if (rc) return rc;
-    if (o.help) {
-        print_help(&command_train);
-        options_free(&o);
-        return PL_OK;
-    }
-    rc = options_config(&o, &c, e);
+    const bool leads = !ranks || !ranks->rank;
+    int rc = configure(o, ranks, &c, e);
+    const bool read = !rc;
+    if ((rc = agree_on(ranks, rc, e)) && read) config_free(&c);
     if (!rc) {
         struct train_summary s;
         struct worst *worst = mem_alloc((size_t)(c.train_worst + 1) * sizeof *worst);
-        resume_command(&o, &command);
-        rc = train_run(&c, &(struct train_options){.plan = o.plan, .resume = o.resume, .command = command.at, .signals = true, .progress = true, .worst = worst}, &s, e);
+        resume_command(o, ranks, &command);
+        rc = train_run(&c, &(struct train_options){.plan = o->plan, .resume = o->resume, .command = command.at, .signals = true, .progress = leads, .ranks = ranks, .worst = worst}, &s, e);
         text_free(&command);
-        if (!rc) print_summary(&s, o.json);
-        if (!rc) write_report(&c, worst, &s);
-        else if (rc == PL_NOFIT && o.json) print_nofit(&s);
+        if (!rc && leads) print_summary(&s, o->json);
+        if (!rc && leads) write_report(&c, worst, &s);
+        else if (rc == PL_NOFIT && o->json && leads) print_nofit(&s);
         mem_free(worst);
         config_free(&c);
+    }
+    return rc;
+}
+
+static int train(int argc, char **argv, struct error *e)
+{
+    struct options o;
+    int64_t n = 1;
+    int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_RESUME | OPT_JSON | OPT_RANKS, argc, argv, e);
+    if (rc) return rc;
+    if (o.help) print_help(&command_train);
+    if (!o.help) rc = options_count("--ranks", o.ranks, 1, 65536, &n, e);
+    if (!o.help && !rc && n > 1 && dist_launched() == 1) rc = start_ranks(argc, argv, n, e);
+    else if (!o.help && !rc) {
+        struct ranks *ranks = dist_open(e);
+        rc = e->code;
+        if (ranks) divide_threads(ranks);
+        if (ranks && ranks->rank) log_silence();
+        if (!rc) rc = train_as(&o, ranks, e);
+        if (rc && ranks && ranks->rank) e->text[0] = '\0'; /* rank 0 says it */
+        dist_close(ranks);
     }
     options_free(&o);
     return rc;
 }
 
 const struct command command_train = {
-    "train", "train RUN.yaml [--config-from FILE]... [--preset NAME] [--memory SIZE] [--plan PLAN.json] [--resume] [--adapter DIR] [--set key=value]... [--json]",
+    "train", "train RUN.yaml [--config-from FILE]... [--preset NAME] [--memory SIZE] [--plan PLAN.json] [--ranks N] [--resume] [--adapter DIR] [--set key=value]... [--json]",
     "Trains a model within a memory budget and writes the model folder to train.out/model.\n"
     CONFIG_FROM_HELP
     PRESET_HELP
     "  --memory SIZE    the budget, such as 24GiB: memory.budget; `plimsoll plan` shows the plan that fits\n"
     "  --plan PLAN.json uses the techniques of a stored plan instead of searching\n"
+    "  --ranks N        data parallel training by N processes on this machine, as `mpirun -np N plimsoll train ...` (see docs/guides/ranks.md)\n"
     "  --adapter DIR    continues from a LoRA adapter, as PEFT or a run with an adapter saves it: adapter.path\n"
     "  --resume         continues an interrupted or killed run from its last checkpoint\n"
     "  --json           prints the summary as JSON", train};

@@ -70,7 +70,7 @@ void loader_close(struct loader *l)
 void loader_seek(struct loader *l, struct loader_source *s, uint64_t position)
 {
     l->source = s;
-    ring_seek(l->ring, s, position, s->once ? dataset_count(s->set) : UINT64_MAX);
+    ring_seek_part(l->ring, s, (struct ring_part){position, s->each, s->every}, s->once ? dataset_count(s->set) : UINT64_MAX);
 }
 
 bool loader_at(const struct loader *l, const struct loader_source *s, uint64_t position) { return ring_at(l->ring, s, position); }

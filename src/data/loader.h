@@ -73,6 +73,7 @@ struct loader_source {
     struct loader_augment augment;
     double max_bad;        /* largest share of broken samples */
     bool quiet;            /* broken samples are counted and not logged */
+    uint64_t each, every;  /* of `every` samples only the first `each` are read (ring_part); 0: all */
     struct loader_counts counts;
 };
 

@@ -30,7 +30,8 @@ struct ring {
                                   or no ticket is out */
     const void *source;        /* NULL: none yet */
     uint64_t end;              /* of its positions */
-    uint64_t taken, next;      /* the consumer's next position, and the position of the next ticket */
+    struct ring_part part;     /* of its positions that are read */
+    uint64_t taken, next;      /* the consumer's next number, and the number of the next ticket: positions, or of the part's */
     bool holds;                /* the consumer has the slot of `taken` - 1 */
     uint32_t busy;             /* tickets that are out */
     bool stop, held;           /* held: no new tickets, a seek is waiting */
@@ -53,13 +54,20 @@ uint64_t ring_bytes(const struct ring_options *o)
     return bytes;
 }
 
-static void *slot_of(const struct ring *r, uint64_t position) { return r->slots + position % r->o.slots * r->o.kind->slot; }
+static void *slot_of(const struct ring *r, uint64_t number) { return r->slots + number % r->o.slots * r->o.kind->slot; }
+
+/* The position with this number. */
+static uint64_t position_of(const struct ring *r, uint64_t number)
+{
+    const struct ring_part *p = &r->part;
+    return p->each ? p->first + (number - p->first) / p->each * p->every + (number - p->first) % p->each : number;
+}
 
 /* --- threads ------------------------------------------------------------------------------ */
 
 static bool may_start(const struct ring *r)
 {
-    if (!r->source || r->held || r->next >= r->end) return false;
+    if (!r->source || r->held || position_of(r, r->next) >= r->end) return false;
     /* the consumer still reads the slot of taken - 1 */
     return r->next < r->taken - r->holds + r->o.slots;
 }
@@ -81,16 +89,16 @@ static void *work(void *argument)
             pthread_cond_wait(&r->work, &r->lock);
             continue;
         }
-        const uint64_t position = r->next++, ahead = position + r->o.threads; /* ahead: filled after all current tickets */
+        const uint64_t number = r->next++, position = position_of(r, number), ahead = position_of(r, number + r->o.threads); /* ahead: filled after all current tickets */
         const bool prefetch = r->o.kind->prefetch && ahead < r->end;
         const void *source = r->source;
         r->busy++;
         pthread_mutex_unlock(&r->lock);
         if (prefetch) r->o.kind->prefetch(source, ahead);
-        r->o.kind->fill(state, source, position, slot_of(r, position));
+        r->o.kind->fill(state, source, position, slot_of(r, number));
         pthread_mutex_lock(&r->lock);
         r->busy--;
-        r->ready[position % r->o.slots] = true;
+        r->ready[number % r->o.slots] = true;
         pthread_cond_broadcast(&r->done);
     }
     pthread_mutex_unlock(&r->lock);
@@ -163,7 +171,9 @@ void ring_close(struct ring *r)
 
 /* --- the consumer ---------------------------------------------------------------------------- */
 
-void ring_seek(struct ring *r, const void *source, uint64_t position, uint64_t end)
+void ring_seek(struct ring *r, const void *source, uint64_t position, uint64_t end) { ring_seek_part(r, source, (struct ring_part){.first = position}, end); }
+
+void ring_seek_part(struct ring *r, const void *source, struct ring_part part, uint64_t end)
 {
     pthread_mutex_lock(&r->lock);
     r->held = true;
@@ -171,7 +181,8 @@ void ring_seek(struct ring *r, const void *source, uint64_t position, uint64_t e
     memset(r->ready, 0, r->o.slots * sizeof *r->ready);
     r->source = source;
     r->end = end;
-    r->taken = r->next = position;
+    r->part = part;
+    r->taken = r->next = part.first;
     r->holds = r->held = false;
     pthread_cond_broadcast(&r->work);
     pthread_mutex_unlock(&r->lock);
@@ -179,22 +190,22 @@ void ring_seek(struct ring *r, const void *source, uint64_t position, uint64_t e
 
 bool ring_at(const struct ring *r, const void *source, uint64_t position)
 {
-    return r->source == source && r->taken == position; /* only the consumer changes these */
+    return r->source == source && position_of(r, r->taken) == position; /* only the consumer changes these */
 }
 
 void *ring_next(struct ring *r)
 {
-    CHECK(r->source && r->taken < r->end, "no sample at position %llu", (unsigned long long)r->taken);
+    CHECK(r->source && position_of(r, r->taken) < r->end, "no sample at position %llu", (unsigned long long)position_of(r, r->taken));
     pthread_mutex_lock(&r->lock);
     if (r->holds) { /* release the slot of the previous call */
         r->holds = false;
         pthread_cond_broadcast(&r->work);
     }
-    const uint64_t position = r->taken;
-    while (!r->ready[position % r->o.slots]) pthread_cond_wait(&r->done, &r->lock);
-    r->ready[position % r->o.slots] = false;
+    const uint64_t number = r->taken;
+    while (!r->ready[number % r->o.slots]) pthread_cond_wait(&r->done, &r->lock);
+    r->ready[number % r->o.slots] = false;
     r->taken++;
     r->holds = true;
     pthread_mutex_unlock(&r->lock);
-    return slot_of(r, position);
+    return slot_of(r, number);
 }

@@ -15,10 +15,21 @@
 
 #include "graph/ops.h"
 #include "engine/run.h"
+#include "run/ranks.h"
 
 enum { IGNORED = -100 };
 
-int64_t run_samples(const struct run *r) { return (int64_t)r->plan.settings.micro_batch * r->plan.settings.accumulation; }
+int run_share_samples(const struct run *r) { return (int)ceil_div(r->effective_batch, r->shares); }
+int64_t run_share_rows(const struct run *r) { return (int64_t)r->plan.settings.micro_batch * r->plan.settings.accumulation; }
+int run_own_shares(const struct run *r) { return r->plan.settings.shares > 1 ? r->plan.settings.shares : 1; }
+int run_first_share(const struct run *r) { return r->ranks ? r->ranks->rank * run_own_shares(r) : 0; }
+struct run_part run_part(const struct run *r)
+{
+    const int64_t first = min_i64(r->effective_batch, (int64_t)run_first_share(r) * run_share_samples(r));
+    return (struct run_part){first, min_i64(r->effective_batch - first, (int64_t)run_own_shares(r) * run_share_samples(r))};
+}
+int64_t run_samples(const struct run *r) { return run_share_rows(r) * run_own_shares(r); }
+static int64_t micro_batches(const struct run *r) { return run_samples(r) / r->plan.settings.micro_batch; }
 
 /* --- properties of an input --------------------------------------------------------- */
 
@@ -167,7 +178,7 @@ static int swap_inputs(struct run *r, int64_t micro_batch, struct error *e)
     int rc = PL_OK;
     for (id s = 1; s < g->storages.n && micro_batch && !rc; s++) {
         if (g->storages.at[s].kind != KIND_INPUT || g->storages.at[s].axis == INPUT_SHARED || !run_input_used(r, &(struct run_input){.storage = s})) continue;
-        uint64_t bytes = g->storages.at[s].bytes / (uint64_t)r->plan.settings.accumulation;
+        uint64_t bytes = g->storages.at[s].bytes / (uint64_t)micro_batches(r);
         char *first = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[s];
         rc = swap_bytes(r, first, first + bytes * (uint64_t)micro_batch, bytes, e);
         if (!rc) trips_swap(r, s, micro_batch);
@@ -196,7 +207,7 @@ int64_t run_forward_elements(const struct run *r, id output)
 {
     const struct tensor *t = tensor_at(&r->graph, output);
     if (!t->rank) return 1;
-    return tensor_elements(t) * r->plan.settings.accumulation / run_samples(r) * r->effective_batch;
+    return tensor_elements(t) * micro_batches(r) / run_samples(r) * r->effective_batch;
 }
 
 int run_forward(struct run *r, id output, void *to, struct error *e)
@@ -205,7 +216,7 @@ int run_forward(struct run *r, id output, void *to, struct error *e)
     int64_t each = tensor_elements(t), left = run_forward_elements(r, output);
     double sum = 0;
     int rc = PL_OK;
-    for (int64_t i = 0; i < r->plan.settings.accumulation && !rc; i++) {
+    for (int64_t i = 0; i < micro_batches(r) && !rc; i++) {
         float one = 0;
         rc = swap_inputs(r, i, e);
         if (!rc) rc = run_program(r, PROGRAM_EVAL, e);

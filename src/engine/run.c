@@ -15,6 +15,7 @@
 #include "engine/adapter_folder.h"
 #include "engine/recipe.h"
 #include "engine/offload_budget.h"
+#include "run/ranks.h"
 
 /* Reserve of `memory.budget: auto` for the system and this program's own code. */
 enum { BUDGET_RESERVE = 512 << 20 };
@@ -45,7 +46,7 @@ static int resolve_budget(struct run *r, struct error *e)
         r->budget = run_gpu_budget(r->device.profile.memory_bytes);
         return PL_OK;
     }
-    uint64_t free = free_memory();
+    uint64_t free = free_memory() / (uint64_t)(r->ranks ? max_i64(1, r->ranks->local) : 1); /* of a rank on this host */
     char have[32], keep[32];
     if (free <= BUDGET_RESERVE)
         return error_set(e, PL_FAIL, "memory.budget auto: %s are free and %s are kept in reserve; free some memory or give a size",
@@ -173,6 +174,30 @@ static enum dtype auto_precision(const struct profile *device)
     return device->native_bf16 ? DT_BF16 : device->kind == DEVICE_CUDA ? DT_F16 : DT_F32;
 }
 
+/* --- ranks and shares ---------------------------------------------------------------- */
+
+static int parallel_ranks(const struct run *r) { return r->ranks ? r->ranks->n : r->config->parallel_ranks > 0 && r->shares > 1 ? (int)r->config->parallel_ranks : 1; }
+
+/* Number of shares of a step. `plan` may be asked for ranks that are not there. */
+static int open_shares(struct run *r, const struct run_options *o, struct error *e)
+{
+    const struct config *c = r->config;
+    const int64_t ranks = o->ranks ? o->ranks->n : max_i64(1, c->parallel_ranks), shares = c->parallel_shares > 0 ? c->parallel_shares : ranks;
+    r->shares = 1;
+    if (!o->train) return PL_OK;
+    if (o->whole && (ranks > 1 || shares > 1))
+        return error_set(e, PL_USAGE, "parallel.ranks and parallel.shares are for `plimsoll train`, which reads its own data; leave them out");
+    if (shares % ranks) {
+        error_set(e, PL_USAGE, "parallel.shares is %lld, which is not divisible by the %lld ranks: every rank runs the same number of shares", (long long)shares, (long long)ranks);
+        return config_at_key(c, KEY_parallel_shares, e);
+    }
+    r->ranks = o->ranks;
+    r->shares = (int)shares;
+    if (shares > c->train_effective_batch && !o->probe && (!o->ranks || !o->ranks->rank))
+        log_warn("train.effective_batch %lld has fewer samples than the step has shares (%lld): some of them, and their ranks, have nothing to do", (long long)c->train_effective_batch, (long long)shares);
+    return PL_OK;
+}
+
 static struct settings base_settings(struct run *r, const struct run_options *o)
 {
     const struct config *c = r->config;
@@ -184,7 +209,10 @@ static struct settings base_settings(struct run *r, const struct run_options *o)
     s.pipelined = o->train && (s.device.separate_memory || (pipeline && !r->serial_steps && r->device.kind == DEVICE_CPU));
     s.inputs_ahead = s.pipelined && c->data_train.n;
     recipe_settings(c, &r->memory, &s);
-    s.micro_batch = r->effective_batch;
+    s.micro_batch = run_share_samples(r);
+    s.ranks = parallel_ranks(r);
+    s.shares = r->shares / s.ranks;
+    if (s.ranks * s.shares == 1) s.ranks = s.shares = 0; /* a plan without them is the plan of one process */
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         const struct config_setting *x = config_technique(c, id);
         const char *value = x->chosen && (o->train || !techniques[id].updates_only) ? x->value : techniques[id].off;
@@ -238,7 +266,7 @@ static bool allows_nf4(const struct config *c) { return !strcmp(c->memory_quanti
 /* What bounds a step of this run. */
 static struct step_limits limits_of(const struct run *r)
 {
-    return (struct step_limits){r->effective_batch, run_least_micro_batch(r), r->device.kind == DEVICE_CUDA ? GPU_TRIPS : 0, r->config->train_clip_norm > 0};
+    return (struct step_limits){run_share_samples(r), run_least_micro_batch(r), r->device.kind == DEVICE_CUDA ? GPU_TRIPS : 0, r->config->train_clip_norm > 0};
 }
 
 static bool is_excluded(const struct run *r, enum technique_id id, const struct settings *s, struct text *why)
@@ -288,6 +316,8 @@ static int follow_plan(struct run *r, const struct source *source, struct settin
     if (f.effective_batch != r->effective_batch)
         return error_set(e, PL_USAGE, "%s: made for train.effective_batch %d, the configuration has %d", path, f.effective_batch,
                          r->effective_batch);
+    if (f.ranks * f.shares > 1 ? f.ranks != s.ranks || f.shares != s.shares : s.ranks * s.shares > 1)
+        return error_set(e, PL_USAGE, "%s: made for %d ranks with %d shares each, this run has %d with %d; plan again", path, f.ranks, f.shares, (int)max_i64(1, s.ranks), (int)max_i64(1, s.shares));
     if (strcmp(f.profile, r->device.profile.name) || f.threads != r->device.profile.threads)
         return error_set(e, PL_USAGE, "%s: made for device %s with %d threads, this is %s with %d; plan again", path, f.profile,
                          f.threads, r->device.profile.name, r->device.profile.threads);
@@ -372,6 +402,9 @@ static int check_groups(const struct run *r, bool train, struct error *e)
     const int64_t group = r->batch.bn_group, micro = config_micro_batch(r->config), images = r->effective_batch;
     const char *of = train ? "train.effective_batch" : "a batch";
     if (!group) return PL_OK;
+    if (r->shares > 1)
+        return error_set(e, PL_USAGE, "batch normalization over groups of %lld images updates running statistics in the order of samples, which several ranks or shares do not keep; "
+                         "set parallel.shares 1, or train from a folder of weights, whose statistics stay as they are", (long long)group);
     if (images % group)
         return error_set(e, PL_USAGE, "model.bn_group: %s of %lld images is not divisible into groups of %lld that share statistics", of,
                          (long long)images, (long long)group);
@@ -385,7 +418,7 @@ static int check_groups(const struct run *r, bool train, struct error *e)
 
 int run_least_micro_batch(const struct run *r)
 {
-    const int images = r->effective_batch, group = (int)r->batch.bn_group;
+    const int images = run_share_samples(r), group = (int)r->batch.bn_group;
     int least = r->device.kind == DEVICE_CUDA ? (images + GPU_TRIPS - 1) / GPU_TRIPS : 1;
     while (group && (least % group || images % least)) least++; /* ends at the whole batch, which check_groups accepts */
     return least;
@@ -394,14 +427,14 @@ int run_least_micro_batch(const struct run *r)
 static int search_plan(struct run *r, struct settings s, const struct run_options *o, struct error *e)
 {
     const struct config *c = r->config;
-    struct freedom f = {.effective_batch = r->effective_batch, .budget = r->budget,
+    struct freedom f = {.effective_batch = run_share_samples(r), .budget = r->budget,
                         .host_budget = r->host_budget,
                         .allow_bf16 = o->train && allows(c, "adamw-bf16"),
                         .allow_8bit = o->train && allows(c, "adamw-8bit"),
                         .whole = o->define || r->batch.bn_group,
                         .multiple = (int)r->batch.bn_group,
                         .trips = limits_of(r).trips};
-    if (!o->train) s.micro_batch = r->effective_batch;
+    if (!o->train) s.micro_batch = run_share_samples(r);
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         struct text why = {0};
         f.free[id] = !config_technique(c, id)->chosen && !techniques[id].changes_results && (o->train || techniques[id].without_training) && !is_excluded(r, id, &s, &why);
@@ -409,7 +442,7 @@ static int search_plan(struct run *r, struct settings s, const struct run_option
     }
     f.free[TECHNIQUE_quantize] = o->train && allows_nf4(c);
     if (check_excluded(r, &s, e)) return e->code;
-    if (f.whole && r->effective_batch % s.micro_batch)
+    if (f.whole && run_share_samples(r) % s.micro_batch)
         return error_set(e, PL_USAGE, "memory.micro_batch %d does not divide train.effective_batch %d, which a user-defined model needs",
                          s.micro_batch, r->effective_batch);
     int rc = plan_space_open(&r->space, &r->source, &s, &f, &r->device.profile, e);
@@ -458,7 +491,8 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     r->effective_batch = (int)(o->train ? c->train_effective_batch : o->B);
     r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .outputs = !o->train, .loss_output = o->forward ? "" : o->loss_output, .size = o->size};
     if (o->generate) r->batch.cache = o->generate->cache;
-    int rc = open_model(r, o, e);
+    int rc = open_shares(r, o, e);
+    if (!rc) rc = open_model(r, o, e);
     if (!rc) rc = weights_4bit_find(&r->stored, &r->model, &r->memory, e);
     if (!rc && r->stored.n && !o->probe) log_note("%s: %u weights are in 4 bits (NF4) and stay so, as with memory.quantize nf4", r->model.path, r->stored.n);
     if (!rc) rc = open_adapter(r, o->train, e);
@@ -517,8 +551,8 @@ void *run_staging(const struct run *r) { return staging_named(r, "staging"); }
 void *run_loader_memory(const struct run *r) { return staging_named(r, "loader"); }
 void *run_tickets(const struct run *r) { return staging_named(r, "tickets"); }
 
-/* Fills the input "samples", if the graph has it: each row's index in the step's batch. It never
- * changes, so it is written once; padding rows are numbered on. */
+/* Fills the input "samples", if the graph has it: each row's index in the step's batch, whichever rank has it. It
+ * never changes, so it is written once; padding rows are numbered on. */
 static int put_samples(struct run *r, struct error *e)
 {
     const struct graph *g = &r->graph;
@@ -527,7 +561,8 @@ static int put_samples(struct run *r, struct error *e)
         if (!run_input_used(r, &(struct run_input){.storage = s}) || x->kind != KIND_INPUT || strcmp(graph_name(g, x->name), "samples")) continue;
         uint64_t n = x->bytes / sizeof(int32_t);
         int32_t *indices = mem_alloc(x->bytes);
-        for (uint64_t i = 0; i < n; i++) indices[i] = (int32_t)i;
+        const uint64_t rows = (uint64_t)run_share_rows(r);
+        for (uint64_t i = 0; i < n; i++) indices[i] = (int32_t)(((uint64_t)run_first_share(r) + i / rows) * (uint64_t)run_share_samples(r) + i % rows);
         int rc = r->device.ops->write(&r->device, r->device.arena[x->space] + r->plan.placement.offset[s], indices, x->bytes, e);
         mem_free(indices);
         return rc;
@@ -593,7 +628,8 @@ static int load_weights(struct run *r, struct error *e)
 
 int run_start(struct run *r, const char *spill, bool load, struct error *e)
 {
-    int rc = refuse_missing(r, e);
+    int rc = r->ranks && r->ranks->n > 1 && r->device.kind == DEVICE_CUDA
+                 ? error_set(e, PL_USAGE, "several ranks train on CPUs: this build moves no gradients between GPUs; set device: cpu, or train with one process") : refuse_missing(r, e);
     if (!rc) rc = run_check_room(r, e);
     if (!rc) rc = open_weights(r, e);
     if (rc) return rc;
@@ -602,10 +638,11 @@ int run_start(struct run *r, const char *spill, bool load, struct error *e)
     if ((rc = device_open(&r->device, planned.kind, planned.threads, e))) return rc;
     r->device.profile = planned;
     r->has_device = true;
+    r->device.ranks = r->ranks;
     r->device.deterministic = r->config->device_deterministic;
     if ((rc = choose_spill(r, spill, e))) return rc;
     if ((rc = device_allocate(&r->device, r->plan.placement.arena, e))) return rc;
-    tape_build(&r->tape, &r->graph, &r->plan.placement, r->device.arena, r->device.profile.threads);
+    tape_build(&r->tape, &r->graph, &r->plan.placement, r->device.arena, r->device.profile.threads, r->device.ranks);
     r->has_tape = true;
     if ((rc = r->device.ops->record(&r->device, &r->tape, e))) return rc;
     r->tape.poison = getenv("PLIMSOLL_POISON") != NULL && r->device.kind != DEVICE_CUDA;
@@ -726,6 +763,7 @@ int run_write_input(struct run *r, const char *input, int64_t at, const void *da
     struct run_input x;
     CHECK(run_input(r, input, &x), "no input %s", input);
     if (!run_input_used(r, &x)) return PL_OK;
+    at += r->share.row;
     if (x.axis <= 0) return write_bytes(r, x.storage, x.axis == INPUT_SHARED ? 0 : (uint64_t)at * x.sample, data, bytes, e);
     int rc = PL_OK;
     for (uint64_t done = 0; done < bytes && !rc; done += x.sample, at++) rc = write_samples(r, &x, at, 1, (const char *)data + done, 1, e);

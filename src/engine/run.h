@@ -52,6 +52,12 @@ struct run {
     struct weights weights;
     struct weights_4bit stored;  /* the weights that the model's folder has in 4 bits */
     struct bump memory;          /* of the update rules and of `batches` */
+    struct ranks *ranks;         /* run_options.ranks */
+    int shares;                  /* of a step's batch, over all ranks (shares.c) */
+    struct {                     /* what run_write_input writes next; 0 but while a share of a step is written */
+        int64_t row;             /* the first row of the inputs that it has */
+        int64_t sample;          /* the index of that row in the step's batch */
+    } share;
     uint32_t **counts;           /* by storage, then by sample of the batch in the inputs: its labels != -100, or its images, or more; NULL: no loop depends on the storage */
     int effective_batch;
     uint64_t budget;             /* device memory; 0: no bound */
@@ -101,6 +107,8 @@ struct run_options {
     bool several;                /* run_plan_within will be called */
     uint64_t gpu_memory;         /* of the plan's GPU; 0: what its profile says */
     bool no_files;               /* what a CPU offloads lives in memory: the command writes no files */
+    struct ranks *ranks;         /* the ranks of this run; NULL: this process is alone, or the plan is for ranks that are not there */
+    bool whole;                  /* the program writes its own batches: no shares */
     const char *config_json;     /* the model's config.json itself, instead of a folder or a preset; NULL: none */
 };
 
@@ -227,8 +235,20 @@ void run_input_ids(const struct run *r, struct run_input *x);
 int run_check_ids(const struct run *r, struct error *e);
 /* Whether any program reads the input: otherwise it has no storage. */
 bool run_input_used(const struct run *r, const struct run_input *x);
-/* Samples in the step's inputs: the effective batch and the padding of the last micro-batch. */
+/* Rows in the step's inputs: the effective batch and the padding of the last micro-batch; with shares, this rank's shares,
+ * each with its padding. */
 int64_t run_samples(const struct run *r);
+/* Samples of a share, but for the last ones: the effective batch if there is one share. Rows of a share in the inputs, with its
+ * padding; the shares of this rank, and the first of them. */
+int run_share_samples(const struct run *r);
+int64_t run_share_rows(const struct run *r);
+int run_own_shares(const struct run *r);
+int run_first_share(const struct run *r);
+/* The samples of a whole step that this rank has. */
+struct run_part {
+    int64_t first, n;
+};
+struct run_part run_part(const struct run *r);
 /* Fills the padding samples after the effective batch with weight 0. */
 int run_fill_ragged(struct run *r, struct error *e);
 /* Runs the evaluation program over the whole batch and gathers one of its outputs as f32 or i32:

@@ -29,6 +29,8 @@ void trips_start(struct run *r)
 {
     const struct graph *g = &r->graph;
     r->counts = bump_alloc(&r->memory, g->storages.n * sizeof *r->counts);
+    const bool nested = run_own_shares(r) > 1 && r->plan.settings.accumulation > 1;
+    if (nested && r->device.kind == DEVICE_CUDA) return; /* a loop in two others is captured with all its iterations */
     for (id s = 1; s < g->storages.n; s++) {
         if (!loop_of(g, s)) continue;
         r->counts[s] = bump_alloc(&r->memory, (size_t)run_samples(r) * sizeof *r->counts[s]);
@@ -85,7 +87,7 @@ void trips_set(struct run *r, enum program p)
     const struct graph *g = &r->graph;
     for (id l = 1; l < g->loops.n; l++) {
         const struct loop *loop = &g->loops.at[l];
-        const uint32_t around = loop->parent ? g->loops.at[loop->parent].trip : 1;
+        const uint32_t around = loop->parent ? (uint32_t)(run_samples(r) / r->plan.settings.micro_batch) : 1; /* micro-batches, of all shares */
         if (loop->program != p || !r->counts[loop->counted]) continue;
         for (uint32_t i = 0; i < around; i++) r->tape.trip[l][i] = trips_of(r, loop, i);
     }

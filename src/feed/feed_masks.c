@@ -220,8 +220,11 @@ static int mask_start(struct feed *f, struct run *r, struct error *e)
     m->source.counts.broken = f->broken;
     struct loader **loader = &m->batches->loader;
     int rc = *loader ? PL_OK : loader_open(loader, &m->o, run_loader_memory(r), e);
-    if (!rc && f->role == FEED_TRAIN) loader_seek(*loader, &m->source, f->start); /* prefetches for the first step */
-    return rc;
+    if (rc || f->role != FEED_TRAIN) return rc;
+    const struct run_part part = run_part(r);
+    if (part.n < r->effective_batch) m->source.each = (uint64_t)part.n, m->source.every = (uint64_t)r->effective_batch;
+    if (part.n) loader_seek(*loader, &m->source, f->start + (uint64_t)part.first); /* prefetches for the first step */
+    return PL_OK;
 }
 
 static void mask_close(struct feed *f)
@@ -255,7 +258,7 @@ static void put_prompt(const struct feed *f, const struct loader_sample *s, uint
 }
 
 /* Fills prompts, valid sizes and facts of row `at`; s NULL: the row is padding. `from`: the
- * index of the batch's first row, which the keys of later rounds' points depend on: 0 in a step;
+ * index of the first row in the step's batch, which the keys of later rounds' points depend on;
  * in an evaluation the position, so that the split into batches does not matter. */
 static void describe_row(const struct feed *f, int64_t at, uint64_t from, const struct loader_sample *s)
 {
@@ -316,7 +319,7 @@ static int mask_put(struct feed *f, struct run *r, uint64_t position, int64_t sa
     for (int64_t i = 0; i < rows && !rc; i++) {
         const struct loader_sample *s = NULL;
         if (i < samples) rc = loader_next(loader, &s, e);
-        if (!rc) rc = put_row(f, r, i, f->role == FEED_TRAIN ? 0 : position, s, last, e);
+        if (!rc) rc = put_row(f, r, i, f->role == FEED_TRAIN ? (uint64_t)r->share.sample : position, s, last, e);
         if (s) out->count[0] += s->n, last = s;
     }
     const struct loader_counts *k = &m->source.counts;

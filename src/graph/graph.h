@@ -154,6 +154,9 @@ union attr {
     struct { double value; } scale;
     struct { int64_t padding; } embedding;    /* 1 + the id whose row of the table gets no gradient; 0: none */
     struct { int64_t rows, padding; } embedding_dw; /* vocabulary size: rows of the table; padding as above */
+    struct { int64_t at, cell; } squares;     /* the first of x's cells, and the elements of a cell */
+    struct { int32_t shares; } fold;          /* iterations of the loop */
+    struct { int32_t ranks; } group;          /* ranks that take part */
     /* Shared by all optimizer updates. SGD: beta1 is the momentum. ADAFACTOR: betas and eps are
      * unused. key: keys the random numbers of the stochastic rounding of a bf16 p. */
     struct { double beta1, beta2, eps, weight_decay, lr_scale; uint64_t key; } adamw;
@@ -214,6 +217,9 @@ struct scope {
     uint8_t flags;                     /* enum scope_flag */
 };
 
+/* The ranks that a loop runs over, an iteration on each. */
+enum rank_axis { AXIS_NONE, AXIS_ALL };
+
 struct loop {
     id parent, name;
     uint32_t trip;                     /* planned trip count: the maximum at run time */
@@ -223,6 +229,10 @@ struct loop {
     id counted;                        /* the storage of the input in which they are counted; 0: all iterations are run */
     uint32_t rows;                     /* with `counted`: rows, or images, of one iteration */
     uint32_t block;                    /* 0: the input has labels; else indices of features, so many of an image */
+    /* Slices go on from one iteration of the loop around to the next, instead of beginning again: iteration i of
+     * that one and j of this one read slice i * trip + j. */
+    bool continues;
+    uint8_t axis;                      /* enum rank_axis; a loop with one is never entered: its iteration is the rank's number, and its trip the number of ranks */
 };
 
 /* A tensor that a loop iterates over: `slice` is the view of `whole` that advances with `loop`.

@@ -43,7 +43,9 @@ static uint64_t extent(const struct graph *g, const struct tensor *x)
     uint64_t last = 0;
     for (int i = 0; i < x->rank; i++) last += (uint64_t)(x->dim[i] - 1) * (uint64_t)x->stride[i];
     uint64_t bytes = g->storages.at[x->storage].form ? stored_bytes(g, x) : (last + 1) * dtype_size(x->dtype);
-    if (x->loop) bytes += (uint64_t)x->advance * (g->loops.at[x->loop].trip - 1);
+    uint64_t slices = 1;
+    for (id l = x->loop; l; l = g->loops.at[l].continues ? g->loops.at[l].parent : 0) slices *= g->loops.at[l].trip;
+    bytes += (uint64_t)x->advance * (slices - 1);
     return bytes;
 }
 
@@ -83,7 +85,7 @@ static void verify_shapes(const struct verify *v, id n)
     for (int i = 0; i < x->nin; i++) {
         const struct tensor *t = tensor_at(g, x->in[i]);
         if (x->in[i]) HOLDS(t->offset + extent(g, t) <= g->storages.at[t->storage].bytes, n);
-        if (x->in[i] && t->loop) HOLDS(loop_inside(g, x->loop, t->loop) || !t->advance, n);
+        if (x->in[i] && t->loop) HOLDS(loop_inside(g, x->loop, t->loop) || g->loops.at[t->loop].axis || !t->advance, n);
     }
 }
 

@@ -129,6 +129,7 @@ struct settings {
     bool inputs_ahead;      /* the staging buffer "next" holds the batch of the next step while a step runs */
     unsigned without;       /* enum rewrite: disabled rewrites; 0 except in tests */
     int prompt_chunk;            /* generation: tokens that program prompt takes at once; 0: the run does not generate */
+    int ranks, shares;           /* ranks of the run; shares of a step on each of them (shares.c); 0 is 1 */
     bool pipelined;              /* a step is submitted before the previous one retires: needs the staging buffer "tickets" and GUARD */
 };
 

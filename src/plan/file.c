@@ -41,6 +41,10 @@ void plan_put_settings(struct json_writer *w, const struct settings *s, int effe
     char value[SETTING_ROOM];
     json_put_int(w, "effective_batch", effective_batch);
     json_put_int(w, "accumulation", s->accumulation);
+    if (s->ranks * s->shares > 1) {
+        json_put_int(w, "ranks", s->ranks);
+        json_put_int(w, "shares", s->shares);
+    }
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         const char *name = techniques[id].name, *text = technique_print(id, s, value);
         if (techniques[id].unsaid && technique_is_off(id, s)) continue;
@@ -319,6 +323,9 @@ static int read_plan(const struct value *v, struct plan_file *p, struct error *e
     if (!rc) rc = value_as_map(s, "settings", e);
     if (!rc) rc = read_count(s, "effective_batch", &p->effective_batch, e);
     if (!rc) rc = read_count(s, "accumulation", &p->settings.accumulation, e);
+    p->ranks = p->shares = 1;
+    if (!rc && value_get(s, "ranks")) rc = read_count(s, "ranks", &p->ranks, e);
+    if (!rc && value_get(s, "shares")) rc = read_count(s, "shares", &p->shares, e);
     for (enum technique_id id = 0; id < TECHNIQUES && !rc; id++) rc = read_technique(s, id, &p->settings, e);
     if (!rc) rc = value_as_uint(value_path(v, "arenas.device"), "arenas.device", &p->arena[SPACE_DEVICE], e);
     if (!rc) rc = value_as_uint(value_path(v, "arenas.host"), "arenas.host", &p->arena[SPACE_HOST], e);

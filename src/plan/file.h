@@ -47,6 +47,7 @@ struct plan_file {
     struct settings settings; /* only the members that the planner decides */
     uint64_t arena[SPACE_COUNT], smallest, digest;
     int effective_batch, threads;
+    int ranks, shares;        /* ranks, and shares of a step on each of them */
     char profile[64];
 };
 int plan_read(const char *path, struct plan_file *out, struct error *e);

@@ -24,6 +24,7 @@ static void print_settings(const struct settings *s, struct text *out)
 {
     if (s->prompt_chunk && !s->train) text_printf(out, "  prompts of %d in chunks of %d tokens, ", s->micro_batch, s->prompt_chunk);
     else text_printf(out, "  micro-batch %d x %d, ", s->micro_batch, s->accumulation);
+    if (s->ranks * s->shares > 1) text_printf(out, "%d %s with %d %s each, ", s->ranks, s->ranks == 1 ? "rank" : "ranks", s->shares, s->shares == 1 ? "share" : "shares");
     settings_print(s, out);
     text_printf(out, "\n");
 }

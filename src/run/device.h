@@ -18,6 +18,7 @@ struct device {
     struct profile profile;
     char *arena[SPACE_COUNT];
     uint64_t bytes[SPACE_COUNT];
+    struct ranks *ranks;   /* NULL: this process is alone */
     bool deterministic;    /* no kernel is chosen by timing */
     char spill[4096];      /* CPU: the folder of the offload file */
     bool no_file;          /* CPU: anonymous memory instead of the offload file */

@@ -14,6 +14,7 @@
 #include "run/traits.h"
 
 struct calibration; /* cost/calibration.h */
+struct ranks;       /* run/ranks.h */
 struct kernel;
 
 /* Properties of a device: measured or published ceilings, never a live query. */
@@ -67,6 +68,8 @@ struct launch {
     int threads;
     void *state;               /* prepared by the device's record() for this entry */
     void *stream;              /* CUDA: the stream of the entry's lane */
+    uint32_t iteration;        /* of the loop around the node */
+    struct ranks *ranks;       /* NULL: this process is alone (run/ranks.h) */
 };
 
 struct kernel {

@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "run/ranks.h"
+
 void placement_free(struct placement *p)
 {
     mem_free(p->offset);
@@ -14,6 +16,9 @@ void placement_free(struct placement *p)
 }
 
 /* --- recording --------------------------------------------------------------- */
+
+/* The iteration of a loop over ranks. */
+static int rank_of(const struct tape *t) { return t->ranks ? t->ranks->rank : 0; }
 
 static void bind_operand(const struct tape *t, struct entry *e, int slot, struct operand *x, id tensor)
 {
@@ -25,7 +30,9 @@ static void bind_operand(const struct tape *t, struct entry *e, int slot, struct
     x->rank = d->rank;
     memcpy(x->dim, d->dim, sizeof x->dim);
     memcpy(x->stride, d->stride, sizeof x->stride);
-    if (d->loop) {
+    if (d->loop && t->graph->loops.at[d->loop].axis) {
+        x->data = (char *)x->data + d->advance * (int64_t)rank_of(t);
+    } else if (d->loop) {
         e->advances = true;
         e->move[slot].loop = d->loop;
         e->move[slot].advance = d->advance;
@@ -54,7 +61,8 @@ static void record_launch(struct tape *t, enum program p, uint32_t position, id 
     struct entry e = {.kind = ENTRY_LAUNCH, .lane = n->lane, .node = node, .loop = n->loop, .position = position,
                       .kernel = b->kernel};
     e.launch = (struct launch){.attr = &n->attr, .nin = n->nin, .nout = n->nout, .threads = threads,
-                               .work_bytes = b->work_bytes};
+                               .work_bytes = b->work_bytes, .ranks = t->ranks};
+    e.advances = n->op == OP_FOLD;
     if (b->work_bytes) e.launch.work = t->arena[SPACE_DEVICE] + b->work_offset;
     for (int i = 0; i < n->nin; i++) bind_operand(t, &e, i, &e.launch.in[i], n->in[i]);
     for (int o = 0; o < n->nout; o++) bind_operand(t, &e, MAX_IN + o, &e.launch.out[o], n->out[o]);
@@ -124,10 +132,17 @@ static void find_waits(struct tape *t, enum program p)
     }
 }
 
+/* Slices of a loop, over the loops that it continues too. */
+static uint32_t slices_of(const struct graph *g, id loop)
+{
+    const struct loop *l = &g->loops.at[loop];
+    return l->continues ? slices_of(g, l->parent) * l->trip : l->trip;
+}
+
 static uint32_t iterations_around(const struct graph *g, id loop)
 {
     const id parent = g->loops.at[loop].parent;
-    return parent ? g->loops.at[parent].trip : 1;
+    return parent ? slices_of(g, parent) : 1;
 }
 
 /* As planned, until the runner is told otherwise. */
@@ -143,9 +158,10 @@ static void build_trips(struct tape *t)
 }
 
 void tape_build(struct tape *t, const struct graph *g, const struct placement *p, char *const arena[SPACE_COUNT],
-                int threads)
+                int threads, struct ranks *ranks)
 {
     memset(t, 0, sizeof *t);
+    t->ranks = ranks;
     t->graph = g;
     t->placement = p;
     memcpy(t->arena, arena, sizeof t->arena);
@@ -196,10 +212,17 @@ void *tape_address(const struct tape *t, id tensor)
 
 /* --- replaying ---------------------------------------------------------------------- */
 
+/* The slice of the current iteration. */
+static uint32_t slice_at(const struct tape *t, id loop)
+{
+    const struct loop *l = &t->graph->loops.at[loop];
+    return l->continues ? slice_at(t, l->parent) * l->trip + t->iteration[loop] : t->iteration[loop];
+}
+
 uint32_t tape_trip(const struct tape *t, id loop)
 {
     const id parent = t->graph->loops.at[loop].parent;
-    return t->trip[loop][parent ? t->iteration[parent] : 0];
+    return t->trip[loop][parent ? slice_at(t, parent) : 0];
 }
 
 static bool is_first_term(const struct tape *t, const struct entry *e)
@@ -213,10 +236,11 @@ void tape_advance(const struct tape *t, const struct entry *e, struct launch *l)
 {
     for (int k = 0; k < MAX_IN + MAX_OUT; k++) {
         if (!e->move[k].loop) continue;
-        char *at = e->move[k].base + e->move[k].advance * (int64_t)t->iteration[e->move[k].loop];
+        char *at = e->move[k].base + e->move[k].advance * (int64_t)slice_at(t, e->move[k].loop);
         if (k < MAX_IN) l->in[k].data = at;
         else l->out[k - MAX_IN].data = at;
     }
+    l->iteration = t->iteration[e->loop];
     if (e->sum.base) l->in[e->sum.slot].data = is_first_term(t, e) ? NULL : e->sum.base;
 }
 

@@ -54,7 +54,8 @@ struct tape {
     const struct placement *placement;
     char *arena[SPACE_COUNT];
     VEC(struct entry) program[PROGRAM_COUNT];
-    uint32_t **trip;                  /* by loop, then by iteration of the loop around it: iterations to run, at most as planned */
+    struct ranks *ranks;              /* NULL: this process is alone */
+    uint32_t **trip;                  /* by loop, then by slice of the loop around it: iterations to run, at most as planned */
     uint32_t *iteration;              /* by loop, while running */
     struct { uint32_t from, to; } *range; /* by loop: its positions in the order */
     bool poison;                      /* diagnostic: dead bytes become NaN */
@@ -65,8 +66,9 @@ struct tape {
     void *device_state;               /* CUDA: captured graphs */
 };
 
+/* `ranks` NULL: this process is alone. */
 void tape_build(struct tape *t, const struct graph *g, const struct placement *p, char *const arena[SPACE_COUNT],
-                int threads);
+                int threads, struct ranks *ranks);
 void tape_free(struct tape *t);
 /* The iterations to run of a loop, in the current iteration of the loop around it. */
 uint32_t tape_trip(const struct tape *t, id loop);

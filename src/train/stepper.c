@@ -16,9 +16,29 @@ int64_t stepper_samples_at(const struct stepper *s, uint64_t position)
     return (int64_t)min_u64(left, (uint64_t)s->run->effective_batch);
 }
 
+/* Reads this rank's shares of the step's n samples: share i has the samples from i times run_share_samples on. */
+static int read_shares(struct stepper *s, uint64_t position, int64_t n, struct feed_batch *batch, struct error *e)
+{
+    struct run *r = s->run;
+    const int64_t each = run_share_samples(r), rows = run_share_rows(r);
+    int rc = PL_OK;
+    *batch = (struct feed_batch){0};
+    for (int k = 0; k < run_own_shares(r) && !rc; k++) {
+        struct feed_batch share;
+        const int64_t first = (run_first_share(r) + k) * each;
+        r->share.row = k * rows;
+        r->share.sample = first;
+        rc = feed_put(s->data, r, position + (uint64_t)first, max_i64(0, min_i64(each, n - first)), rows, &share, e);
+        for (int i = 0; i < FEED_COUNTS; i++) batch->count[i] += share.count[i];
+        batch->units += share.units;
+    }
+    r->share.row = r->share.sample = 0;
+    return rc;
+}
+
 static int read_batch(struct stepper *s, uint64_t position, struct step_samples *samples, struct feed_batch *batch, struct error *e)
 {
-    int rc = feed_put(s->data, s->run, position, samples->n, run_samples(s->run), batch, e);
+    int rc = read_shares(s, position, samples->n, batch, e);
     samples->broken = s->data->broken;
     samples->units = batch->units;
     return rc;
@@ -74,5 +94,5 @@ void stepper_restore(struct stepper *s, uint64_t position)
     struct feed_batch batch;
     struct error ignored;
     if (!s->data->ops || !(tickets_in_flight(&s->tickets) || s->run->prefetched || s->next.failed.code)) return;
-    feed_put(s->data, s->run, position, stepper_samples_at(s, position), run_samples(s->run), &batch, &ignored);
+    read_shares(s, position, stepper_samples_at(s, position), &batch, &ignored);
 }

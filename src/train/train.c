@@ -24,7 +24,7 @@
 /* Bytes for the lists and headers of a save, allocated before the first step. */
 enum { SAVE_POOL = 1 << 20, SAVE_POOL_PER_WEIGHT = 4096 };
 
-bool trainer_stopping(const struct trainer *t) { return t->stopped || (t->o->signals && signals_received()); }
+bool trainer_stopping(const struct trainer *t) { return t->stopped || (t->o->ranks ? t->stop : t->o->signals && signals_received()); }
 
 /* Whether the next step may be submitted before the last one is retired. With a step callback it
  * may not, because the callback can end the run after any step. */
@@ -158,6 +158,8 @@ int train_run(const struct config *c, const struct train_options *o, struct trai
         out->best_step = t->best.step;
         out->best_loss = isfinite(t->best.loss) ? t->best.loss : NAN;
     }
+    if (o->ranks) o->ranks->patient = true; /* rank 0 writes the model */
+    rc = agree_on(o->ranks, rc, e);
     if (rc) remove_empty_run(t);
     trainer_close(t);
     return rc;

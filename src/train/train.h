@@ -8,6 +8,7 @@
 #include "infer/text_scores.h"
 
 struct worst; /* score.h */
+struct ranks; /* run/ranks.h */
 
 /* A retired step. */
 struct train_event {
@@ -29,6 +30,7 @@ struct train_options {
      * with PL_STOPPED. */
     int (*on_step)(void *user, const struct train_event *event);
     void *user;
+    struct ranks *ranks;     /* NULL: this process is alone */
     struct worst *worst;     /* [train.worst]: receives the masks with the lowest IoU of the last evaluation; NULL: not needed */
 };
 

@@ -48,6 +48,13 @@ static const char *number(double x, char out[32])
     return out;
 }
 
+/* The number of ranks, and the slowest in the step before: its number, its seconds without waiting, and those of the median rank. */
+static void list_ranks(const struct trainer *t, char *out, size_t room)
+{
+    out[0] = '\0';
+    if (t->o->ranks) snprintf(out, room, ",\"ranks\":%d,\"slowest\":[%d,%.6f,%.6f]", t->o->ranks->n, t->agreed.slowest, t->agreed.busy, t->agreed.median);
+}
+
 static int report_step(struct trainer *t, const struct train_event *v, struct error *e)
 {
     char memory[768];
@@ -56,21 +63,22 @@ static int report_step(struct trainer *t, const struct train_event *v, struct er
     snprintf(per_second, sizeof per_second, "%s_per_second", trainer_unit(t));
     const struct scalar scalars[] = {{"loss", v->loss}, {"learning_rate", v->learning_rate}, {"grad_norm", v->gradient_norm}, {per_second, speed},
                                      {"loss_scale", v->loss_scale}};
-    char loss[32], norm[32], scale[80] = "";
+    char loss[32], norm[32], scale[80] = "", ranks[96];
     if (t->steps.tickets.scaled) snprintf(scale, sizeof scale, ",\"loss_scale\":%.9g,\"skipped_steps\":%" PRIu64, v->loss_scale, t->state.skipped);
     if (t->o->progress) show_step(t, v);
     report_memory(t, memory, sizeof memory);
+    list_ranks(t, ranks, sizeof ranks);
     int rc = folder_metrics(&t->folder, e,
                             "{\"step\":%" PRId64 ",\"loss\":%s,\"learning_rate\":%.9g,\"grad_norm\":%s,\"seconds\":%.6f,"
-                            "\"%s\":%.*f,\"samples\":%" PRIu64 ",\"arena_bytes\":%" PRIu64 "%s%s}",
+                            "\"%s\":%.*f,\"samples\":%" PRIu64 ",\"arena_bytes\":%" PRIu64 "%s%s%s}",
                             t->state.step, number(v->loss, loss), v->learning_rate, number(v->gradient_norm, norm), v->seconds, per_second,
-                            t->data.ops == &tokens_feed ? 1 : 3, speed, t->state.position, plan_arena(&t->run.plan), scale, memory);
+                            t->data.ops == &tokens_feed ? 1 : 3, speed, t->state.position, plan_arena(&t->run.plan), scale, memory, ranks);
     return rc ? rc : events_write(&t->events, (int64_t)t->state.step, scalars, COUNT(scalars) - !t->steps.tickets.scaled, e);
 }
 
 int trainer_after_step(struct trainer *t, const struct train_event *v, struct error *e)
 {
-    int rc = report_step(t, v, e);
+    int rc = trainer_leads(t) ? report_step(t, v, e) : PL_OK;
     if (!rc && trainer_evaluation_due(t, t->state.step)) {
         struct evaluation found;
         rc = trainer_evaluate(t, &found, e);
@@ -79,5 +87,6 @@ int trainer_after_step(struct trainer *t, const struct train_event *v, struct er
     if (!rc && t->o->on_step) t->stopped = t->o->on_step(t->o->user, v) != 0;
     bool last = t->state.step == t->total, stop = trainer_stopping(t) && !tickets_in_flight(&t->steps.tickets);
     if (!rc && (trainer_save_due(t, t->state.step) || last || stop)) rc = trainer_save(t, e);
+    if (t->o->ranks) t->o->ranks->patient = t->saved == (int64_t)t->state.step || trainer_evaluation_due(t, t->state.step);
     return rc;
 }

@@ -46,8 +46,13 @@ static int refuse_change(const struct config *c, const struct config *stored, en
 
 /* What was auto in the data keys is stored as it was decided (feed_resolve): a resumed run keeps the
  * decision. */
-static void adopt_decisions(struct config *c, const struct config *stored)
+static void adopt_decisions(struct config *c, const struct config *stored, const struct ranks *ranks)
 {
+    const int64_t n = ranks ? ranks->n : 1;
+    if (c->parallel_shares <= 0 && stored->parallel_shares > 0 && stored->parallel_shares % n == 0) c->parallel_shares = stored->parallel_shares;
+    else if (c->parallel_shares <= 0 && stored->parallel_shares > 0)
+        log_note("resume: the %lld shares of the run cannot be divided among %lld ranks; it continues with %lld, which is another order of the same sums", (long long)stored->parallel_shares,
+                 (long long)n, (long long)n);
     if (c->data_labels == LABELS_AUTO && stored->data_labels != LABELS_AUTO) {
         c->data_labels = stored->data_labels;
         if (!config_given(c, KEY_data_ignore)) c->data_ignore = stored->data_ignore;
@@ -60,7 +65,7 @@ static void adopt_decisions(struct config *c, const struct config *stored)
 }
 
 /* Compares with the stored configuration; *plan_again if memory or device keys changed. */
-static int compare_config(struct config *c, const char *dir, bool *plan_again, struct error *e)
+static int compare_config(struct config *c, const char *dir, const struct ranks *ranks, bool *plan_again, struct error *e)
 {
     char path[FOLDER_PATH];
     struct config stored;
@@ -70,7 +75,7 @@ static int compare_config(struct config *c, const char *dir, bool *plan_again, s
                          dir_exists(dir) ? "it has no config.yaml" : "no such folder");
     config_init(&stored);
     int rc = config_read(&stored, path, e);
-    if (!rc) adopt_decisions(c, &stored);
+    if (!rc) adopt_decisions(c, &stored, ranks);
     for (int k = 0; k < CONFIG_KEYS && !rc; k++) {
         if (config_same(c, &stored, k) || may_change(k)) continue;
         const char *name = config_key_name(k);
@@ -78,7 +83,9 @@ static int compare_config(struct config *c, const char *dir, bool *plan_again, s
         if (k == KEY_train_eval_samples && !answers) continue; /* another number of prompts needs the same memory */
         if (k == KEY_data_train) {
             log_warn("resume: data.train changed; the run continues with the new files from its position");
-        } else if (!strncmp(name, "memory.", 7) || !strncmp(name, "device.", 7) || answers) {
+        } else if (k == KEY_parallel_timeout) {
+            continue;
+        } else if (!strncmp(name, "parallel.", 9) || !strncmp(name, "memory.", 7) || !strncmp(name, "device.", 7) || answers) {
             log_note("resume: %s changed, so the plan is searched again", name);
             *plan_again = true;
         } else {
@@ -144,7 +151,7 @@ static int open_data(struct trainer *t, struct error *e)
 static int make_plan(struct trainer *t, const struct train_options *o, bool plan_again, struct error *e)
 {
     char stored[FOLDER_PATH];
-    struct run_options ro = {.plan = o->plan, .train = true, .describe = feed_describe, .define = o->define};
+    struct run_options ro = {.plan = o->plan, .train = true, .describe = feed_describe, .define = o->define, .ranks = o->ranks, .whole = t->whole};
     snprintf(stored, sizeof stored, "%s/plan.json", t->c->train_out);
     bool follow = o->resume && !plan_again && !o->plan && file_exists(stored);
     if (follow) ro.plan = stored;
@@ -191,7 +198,7 @@ static void find_outputs(struct trainer *t)
     stepper_begin(&t->steps, &t->run, &t->data);
     scaler_begin(&t->state, t->c, t->steps.tickets.scaled);
     t->eval_loss = graph_find_output(&t->run.graph, PROGRAM_EVAL, "loss");
-    trainer_open_answers(t);
+    if (trainer_leads(t)) trainer_open_answers(t);
 }
 
 /* The training feed starts last: its loader prefetches for the first step. */
@@ -199,43 +206,114 @@ static int start_data(struct trainer *t, struct error *e)
 {
     t->state.data = t->data.fingerprint;
     t->state.model = t->run.weights.fingerprint;
+    t->broken = t->state.broken;
     int rc = t->validation.ops ? feed_start(&t->validation, &t->run, 0, 0, e) : PL_OK;
     return rc ? rc : feed_start(&t->data, &t->run, t->state.position, t->state.broken, e);
+}
+
+/* --- with other ranks --------------------------------------------------------------------------------------- */
+
+/* Of the program's file, so that no rank runs another build. */
+static uint64_t hash_program(void)
+{
+    struct error ignored;
+    char *bytes = NULL;
+    size_t n = 0;
+    if (file_read("/proc/self/exe", UINT64_MAX, &bytes, &n, &ignored)) return 0;
+    const uint64_t h = hash_bytes(bytes, n, 0);
+    mem_free(bytes);
+    return h;
+}
+
+static uint64_t hash_config(const struct config *c)
+{
+    struct text text = {0};
+    config_write(c, &text);
+    const uint64_t h = hash_bytes(text.at, text.n, 0);
+    text_free(&text);
+    return h;
+}
+
+/* Before memory is taken: all ranks are to run the same. */
+static int agree_to_start(struct trainer *t, int rc, struct error *e)
+{
+    struct ranks *r = t->o->ranks;
+    rc = agree_on(r, rc, e);
+    if (rc || !r) return rc;
+    const struct agree_same same[] = {
+        {"the program", hash_program()}, {"the configuration", hash_config(t->c)}, {"the plan", plan_digest(&t->run.plan, &t->run.graph)},
+        {"the data: its number of samples", t->data.samples}, {"the data", t->data.fingerprint}};
+    rc = agree_same(r, same, COUNT(same), e);
+    if (!rc) log_note("%d ranks, %d on this host, %d shares of a step's batch", r->n, r->local, t->run.shares);
+    return rc;
+}
+
+/* Rank 0 opened the checkpoint: the others get the weights and the state from its memory. */
+static int share_state(struct trainer *t, struct error *e)
+{
+    const struct run *r = &t->run;
+    struct ranks *ranks = t->o->ranks;
+    if (!ranks || !t->o->resume) return PL_OK;
+    ranks->where = "loading the checkpoint";
+    int rc = agree_broadcast(ranks, &t->state, sizeof t->state, e);
+    if (!rc) rc = agree_broadcast(ranks, &t->saved, sizeof t->saved, e);
+    for (id s = 1; s < r->graph.storages.n && !rc; s++) {
+        const struct storage *x = &r->graph.storages.at[s];
+        if (x->kind == KIND_PARAM || x->kind == KIND_MASTER || x->kind == KIND_STATE)
+            rc = agree_broadcast(ranks, r->device.arena[x->space] + r->plan.placement.offset[s], x->bytes, e);
+    }
+    ranks->where = NULL;
+    return rc;
+}
+
+/* What rank 0 alone does at the end of starting: the files of the run. */
+static int begin_files(struct trainer *t, struct error *e)
+{
+    trainer_find_best(t);
+    int rc = trainer_require_space(t, e);
+    if (!rc && t->run.adapted) log_note("%s", t->run.adapted);
+    if (!rc && t->run.adapted && !t->c->model_path) log_warn("the frozen weights are fresh ones (no model.path), and train.out will hold the adapter alone; to use it later, give the model a folder");
+    /* Everything is checked by now: a resume that is refused changes nothing. The evaluation before
+     * the first step is repeated. */
+    if (!rc && t->o->resume) rc = folder_metrics_cut(&t->folder, t->state.step ? (int64_t)t->state.step : -1, e);
+    if (!rc) rc = write_run_files(t, e);
+    return rc ? rc : open_events(t, e);
 }
 
 /* --- starting ---------------------------------------------------------------------------------------------- */
 
 int trainer_begin(struct trainer *t, const struct train_options *o, struct error *e)
 {
+    struct ranks *ranks = o->ranks;
+    const bool leads = trainer_leads(t);
     bool plan_again = false;
+    if (ranks) ranks->patient = true; /* loading takes as long as it takes */
     t->resolved = *t->c;
     t->c = &t->resolved;
     int rc = config_check(t->c, (o->define ? 0 : CONFIG_NEEDS_MODEL) | CONFIG_NEEDS_DATA | CONFIG_NEEDS_TRAIN, e);
-    if (!rc && o->resume) rc = compare_config(&t->resolved, t->c->train_out, &plan_again, e);
+    if (!rc && o->resume) rc = compare_config(&t->resolved, t->c->train_out, o->ranks, &plan_again, e);
     if (!rc) rc = make_plan(t, o, plan_again, e);
     if (!rc) rc = open_data(t, e);
     if (!rc) rc = text_files_open(&t->text, t->c, e);
     if (!rc) rc = trainer_read_prompts(t, e);
-    if (!rc) rc = folder_open(&t->folder, t->c->train_out, o->resume, e);
-    if (rc) return rc;
-    t->has_folder = true;
-    if (prepare_data(t, e)) return e->code;
+    if (!rc && t->run.shares > 1) t->resolved.parallel_shares = t->run.shares; /* a resumed run keeps them */
+    rc = agree_to_start(t, rc, e);
+    if (!rc && leads) rc = folder_open(&t->folder, t->c->train_out, o->resume, e);
+    if ((rc = agree_on(ranks, rc, e))) return rc;
+    t->has_folder = leads;
+    if (leads) rc = prepare_data(t, e); /* the others read what rank 0 has stored */
+    rc = agree_on(ranks, rc, e);
+    if (!rc && !leads) rc = prepare_data(t, e);
     /* Weights are always loaded first: a checkpoint holds neither constants nor frozen weights. */
-    rc = run_start(&t->run, t->c->train_out, true, e);
-    if (!rc) rc = o->resume ? trainer_load(t, e) : reset_state(t, e);
+    if (!rc) rc = run_start(&t->run, t->c->train_out, true, e);
+    if (!rc) rc = o->resume && leads ? trainer_load(t, e) : reset_state(t, e);
+    rc = agree_on(ranks, rc, e);
+    if (!rc) rc = share_state(t, e);
     if (!rc) rc = start_data(t, e);
     if (!rc) measure_run(t);
-    if (!rc) trainer_find_best(t);
-    if (!rc) rc = trainer_require_space(t, e);
-    if (!rc && t->run.adapted) log_note("%s", t->run.adapted);
-    if (!rc && t->run.adapted && !t->c->model_path) log_warn("the frozen weights are fresh ones (no model.path), and train.out will hold the adapter alone; to use it later, give the model a folder");
-    /* Everything is checked by now: a resume that is refused changes nothing. The evaluation before
-     * the first step is repeated. */
-    if (!rc && o->resume) rc = folder_metrics_cut(&t->folder, t->state.step ? (int64_t)t->state.step : -1, e);
-    if (!rc) rc = write_run_files(t, e);
-    if (!rc) rc = open_events(t, e);
+    if (!rc && leads) rc = begin_files(t, e);
     if (!rc) find_outputs(t);
-    return rc;
+    return agree_on(ranks, rc, e);
 }
 
 /* --- a trainer, for the loop and for a program with its own batches ---------------------------------------- */
@@ -254,6 +332,7 @@ int trainer_plan(struct trainer *t, struct error *e)
 {
     if (t->has_run) run_close(&t->run);
     t->has_run = false;
+    t->whole = true;
     return make_plan(t, t->o, false, e);
 }
 

@@ -21,26 +21,68 @@ bool trainer_evaluation_due(const struct trainer *t, uint64_t step)
     return t->validation.ops && (step == t->total || (every && (int64_t)step % every == 0));
 }
 
+/* The loss of the batch that begins with sample `at`. */
+static int evaluate_batch(struct trainer *t, int64_t at, struct loss_sums *sums, struct error *e)
+{
+    struct step_block b = trainer_step_block(t);
+    const int64_t B = t->run.plan.settings.micro_batch, n = (int64_t)t->validation.samples;
+    struct feed_batch batch;
+    float l = 0;
+    b.rng_step = 0; /* the points of later rounds are the same in every evaluation */
+    int rc = feed_put(&t->validation, &t->run, (uint64_t)at, min_i64(B, n - at), B, &batch, e);
+    if (!rc) rc = loss_sums_add(sums, &t->run, PROGRAM_EVAL, t->eval_loss, b, &t->validation, &batch, &l, e);
+    if (!rc && !isfinite(l))
+        rc = error_set(e, PL_FAIL, "step %" PRIu64 ": the evaluation loss is %g in samples %" PRId64 " to %" PRId64 " of data.validation; lower train.learning_rate, or resume from an earlier checkpoint",
+                       t->state.step, l, at, min_i64(at + B, n) - 1);
+    return rc;
+}
+
 /* One pass of an evaluation. */
 static int evaluate_pass(struct trainer *t, struct progress *p, struct loss_sums *sums, struct error *e)
 {
-    struct step_block b = trainer_step_block(t);
     int64_t B = t->run.plan.settings.micro_batch, n = (int64_t)t->validation.samples;
     int rc = PL_OK;
-    b.rng_step = 0; /* the points of later rounds are the same in every evaluation */
     for (int64_t at = 0; at < n && !rc; at += B) {
-        struct feed_batch batch;
-        float l = 0;
-        rc = feed_put(&t->validation, &t->run, (uint64_t)at, min_i64(B, n - at), B, &batch, e);
-        if (!rc) rc = loss_sums_add(sums, &t->run, PROGRAM_EVAL, t->eval_loss, b, &t->validation, &batch, &l, e);
-        if (!rc && !isfinite(l))
-            rc = error_set(e, PL_FAIL, "step %" PRIu64 ": the evaluation loss is %g in samples %" PRId64 " to %" PRId64 " of data.validation; lower train.learning_rate, or resume from an earlier checkpoint",
-                           t->state.step, l, at, min_i64(at + B, n) - 1);
+        rc = evaluate_batch(t, at, sums, e);
         if (!rc && t->has_scores) rc = mask_scores_add(&t->scores, &t->run, &t->validation, e);
         if (!rc && t->has_retrieval) rc = retrieval_add(&t->retrieval, &t->run, &t->validation, e);
         if (t->o->progress) progress_add(p, 1);
     }
     return rc;
+}
+
+/* --- with other ranks ------------------------------------------------------------------------------------- */
+
+/* What a rank found in a batch. */
+struct eval_part {
+    struct loss_sums sums;
+    int64_t failed;
+};
+_Static_assert(sizeof(struct eval_part) <= AGREE_TEXT, "the parts fit into the room of agreements");
+
+/* Batch j is that of rank j modulo their number. All ranks add in the order of batches: the bits of one rank. */
+static int evaluate_together(struct trainer *t, struct progress *p, struct loss_sums *sums, struct error *e)
+{
+    struct ranks *r = t->o->ranks;
+    const int64_t B = t->run.plan.settings.micro_batch, n = (int64_t)t->validation.samples;
+    struct eval_part *all = agree_room(r);
+    for (int64_t at = 0; at < n; at += B * r->n) {
+        struct eval_part mine = {0};
+        struct error waiting = {0};
+        const int64_t own = at + B * r->rank;
+        int rc = own < n ? evaluate_batch(t, own, &mine.sums, e) : PL_OK;
+        mine.failed = rc;
+        if (r->gather(r, &mine, all, sizeof mine, &waiting)) r->abort(r, PL_FAIL, waiting.text);
+        for (int i = 0; i < r->n; i++)
+            if (all[i].failed) return agree_on(r, rc, e);
+        for (int i = 0; i < r->n; i++)
+            for (int k = 0; k < STEP_COUNTS; k++) {
+                sums->sum[k] += all[i].sums.sum[k];
+                sums->count[k] += all[i].sums.count[k];
+            }
+        if (t->o->progress) progress_add(p, (uint64_t)min_i64(r->n, ceil_div(n - at, B)));
+    }
+    return PL_OK;
 }
 
 /* Over the whole validation dataset and all passes. */
@@ -55,7 +97,7 @@ int trainer_score(struct trainer *t, struct evaluation *out, struct error *e)
     if (t->has_retrieval) retrieval_reset(&t->retrieval);
     for (int pass = 0; pass < feed_passes(&t->validation) && !rc; pass++) {
         feed_set_pass(&t->validation, pass);
-        rc = evaluate_pass(t, &p, &sums, e);
+        rc = t->o->ranks && !t->has_scores ? evaluate_together(t, &p, &sums, e) : evaluate_pass(t, &p, &sums, e); /* masks are scored by every rank */
     }
     if (!loss_sums_mean(&sums, &loss) && !rc) rc = feed_empty(&t->validation, e);
     *out = (struct evaluation){(int64_t)t->state.step, (int64_t)t->validation.samples, loss};
@@ -122,7 +164,6 @@ static int report_evaluation(struct trainer *t, const struct evaluation *v, stru
         scalars[n_scalars++] = (struct scalar){"eval_accuracy", right};
     }
     n_scalars += list_answers(t, answers, sizeof answers, scalars + n_scalars);
-    t->eval = v->loss;
     log_note("step %" PRId64 ": evaluation loss %.6g%s over %" PRId64 " samples", v->step, v->loss, text, v->samples);
     int rc = folder_metrics(&t->folder, e, "{\"step\":%" PRId64 ",\"eval_loss\":%.9g%s,\"eval_samples\":%" PRId64 "%s}", v->step, v->loss, more,
                             v->samples, answers);
@@ -135,7 +176,8 @@ int trainer_evaluate(struct trainer *t, struct evaluation *out, struct error *e)
     char left[512];
     int rc = trainer_score(t, out, e);
     if (!rc && t->answering.open) rc = trainer_answer(t, e);
-    if (!rc) rc = report_evaluation(t, out, e);
+    if (!rc) t->eval = out->loss;
+    if (!rc && trainer_leads(t)) rc = report_evaluation(t, out, e);
     if (!rc && !t->said_left && feed_print_left(&t->validation, left, sizeof left)) log_note("%s", left);
     t->said_left = true; /* it is the same every time */
     return rc;

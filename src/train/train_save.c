@@ -38,6 +38,10 @@ int trainer_save(struct trainer *t, struct error *e)
 {
     struct run *r = &t->run;
     const char *dir;
+    if (!trainer_leads(t)) { /* every rank has the same weights and state: rank 0 writes its own */
+        t->saved = (int64_t)t->state.step;
+        return PL_OK;
+    }
     mem_pool_enter();
     int rc = folder_checkpoint_begin(&t->folder, (int64_t)t->state.step, &dir, e);
     if (!rc) rc = save_weights(t, dir, e);
@@ -63,7 +67,7 @@ static int save_model(struct trainer *t, enum folder_model which, const struct e
 
 int trainer_keep_best(struct trainer *t, const struct evaluation *v, struct error *e)
 {
-    if (!keeps_best(t->c) || !(v->loss < t->best.loss)) return PL_OK;
+    if (!keeps_best(t->c) || !(v->loss < t->best.loss) || !trainer_leads(t)) return PL_OK;
     mem_pool_enter();
     int rc = save_model(t, FOLDER_BEST, v, e);
     mem_pool_leave();
@@ -74,6 +78,7 @@ int trainer_keep_best(struct trainer *t, const struct evaluation *v, struct erro
 
 int trainer_publish(struct trainer *t, struct error *e)
 {
+    if (!trainer_leads(t)) return PL_OK;
     return save_model(t, FOLDER_FINAL, NULL, e) ? error_prepend(e, "writing the model") : PL_OK;
 }
 

@@ -14,6 +14,7 @@
 
 #include "engine/recipe.h"
 #include "train/scaler.h"
+#include "train/signals.h"
 
 /* Sets the divisors of losses: what the batch counts, or for a program with its own batches
  * (`batch` NULL) samples, for a built-in model family tokens. */
@@ -47,11 +48,33 @@ struct step_block trainer_step_block(const struct trainer *t)
     return b;
 }
 
+/* What all ranks have of the next step: counts are summed over them, so that a loss is divided by the count of the
+ * whole step. `rc`: whether this rank could read its part. */
+static int agree_on_step(struct trainer *t, struct feed_batch *batch, int rc, struct error *e)
+{
+    struct ranks *r = t->o->ranks;
+    if (!r) return rc;
+    struct step_samples *samples = &t->steps.samples[t->steps.tickets.submitted % TICKETS];
+    struct agreement *a = &t->agreed;
+    *a = (struct agreement){.units = batch->units, .busy = t->busy, .broken = samples->broken - t->broken, .stop = t->o->signals && signals_received()};
+    for (int k = 0; k < FEED_COUNTS; k++) a->count[k] = batch->count[k];
+    r->step = (int64_t)trainer_steps_submitted(t) + 1;
+    rc = agree(r, a, rc, e);
+    for (int k = 0; k < FEED_COUNTS; k++) batch->count[k] = a->count[k];
+    samples->units = a->units;
+    samples->broken = t->broken + a->broken;
+    t->stop |= a->stop;
+    r->patient = false;
+    t->waited = r->waited;
+    return rc;
+}
+
 int trainer_submit_step(struct trainer *t, struct error *e)
 {
     struct feed_batch batch = {0};
     const double from = clock_seconds();
     int rc = stepper_get_batch(&t->steps, t->state.position, t->state.broken, &batch, e);
+    rc = agree_on_step(t, &batch, rc, e);
     struct step_block b = trainer_step_block(t);
     set_counts(t, t->data.ops ? &batch : NULL, &b);
     if (!rc) rc = stepper_submit(&t->steps, &b, from, e);
@@ -73,6 +96,7 @@ int trainer_retire_step(struct trainer *t, struct train_event *out, struct error
     *out = (struct train_event){(int64_t)t->state.step, (int64_t)t->total, k.loss, k.block.learning_rate, k.clip[0], t->steps.tickets.seconds,
                                 samples.units, t->steps.tickets.scaled ? k.block.loss_scale : 0, k.block.found_inf};
     t->units += out->units;
+    if (t->o->ranks) t->busy = out->seconds - (t->o->ranks->waited - t->waited);
     return PL_OK;
 }
 

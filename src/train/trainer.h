@@ -17,6 +17,7 @@
 #define TRAINER_H
 
 #include "base/progress.h"
+#include "dist/agree.h"
 #include "train/best.h"
 #include "train/events.h"
 #include "feed/feed.h"
@@ -71,7 +72,16 @@ struct trainer {
     bool has_folder, has_run, has_pool, has_scores, has_retrieval;
     bool said_left;          /* what evaluations leave out has been logged */
     bool stopped;            /* on_step ended the run */
+    bool whole;              /* run_options.whole */
+    bool stop;               /* with ranks: one of them is to stop, as agreed */
+    double waited;           /* with ranks: ranks.waited at the end of the last step... */
+    double busy;             /* ...and the seconds of that step without waiting */
+    uint64_t broken;         /* broken samples before this process */
+    struct agreement agreed; /* the last one */
 };
+
+/* True if this process writes the run's files and messages: it is alone, or rank 0. */
+static inline bool trainer_leads(const struct trainer *t) { return !t->o->ranks || !t->o->ranks->rank; }
 
 /* --- train_begin.c ---------------------------------------------------------------------------------- */
 

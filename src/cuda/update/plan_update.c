@@ -14,6 +14,10 @@ static uint64_t work_sumsq(const struct query *q)
     return (uint64_t)UPDATE_BLOCKS * sizeof(double);
 }
 
+static bool match_squares(const struct query *q) { return is_storable(q->in[0]) && is_dense(q->in[1], DT_F64); }
+static bool match_total(const struct query *q) { return is_dense(q->in[0], DT_F64) && is_dense(q->out[0], DT_F64); }
+static bool match_fold(const struct query *q) { return is_storable(q->in[0]) && is_dense(q->in[1], q->in[0]->dtype); }
+
 static bool match_clip(const struct query *q) { return is_dense(q->in[0], DT_F64) && is_dense(q->out[0], DT_F32); }
 
 static bool match_scaler(const struct query *q)

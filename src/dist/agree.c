@@ -1,0 +1,101 @@
+/*
+ * agree.c: see agree.h.
+ */
+#include "dist/agree.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Room for what all ranks say: an agreement and a message of each, and their times in order. */
+void agree_open(struct ranks *r) { r->room = mem_alloc((size_t)r->n * (sizeof(struct agreement) + AGREE_TEXT + sizeof(double))); }
+
+static char *texts_of(const struct ranks *r) { return (char *)r->room + (size_t)r->n * sizeof(struct agreement); }
+void *agree_room(const struct ranks *r) { return texts_of(r); }
+static double *times_of(const struct ranks *r) { return (double *)(void *)(texts_of(r) + (size_t)r->n * AGREE_TEXT); }
+
+static int by_time(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Sums in the order of ranks; counts are whole numbers, so that their order does not matter. */
+static void combine(const struct ranks *r, struct agreement *a)
+{
+    const struct agreement *all = r->room;
+    double *times = times_of(r);
+    *a = (struct agreement){0};
+    for (int i = 0; i < r->n; i++) {
+        for (int k = 0; k < AGREE_COUNTS; k++) a->count[k] += all[i].count[k];
+        a->units += all[i].units;
+        a->broken += all[i].broken;
+        a->stop |= all[i].stop;
+        times[i] = all[i].busy;
+        if (all[i].busy > a->busy) a->busy = all[i].busy, a->slowest = i;
+    }
+    qsort(times, (size_t)r->n, sizeof *times, by_time);
+    a->median = times[r->n / 2];
+}
+
+/* Everyone learns the message of the first rank that failed. */
+static int adopt_failure(struct ranks *r, int first, int rc, struct error *e)
+{
+    const struct agreement *all = r->room;
+    char mine[AGREE_TEXT] = "";
+    const int code = all[first].failed;
+    if (rc && r->n > 1) snprintf(mine, sizeof mine, "rank %d on %s: %s", r->rank, r->host, e->text);
+    else if (rc) snprintf(mine, sizeof mine, "%s", e->text);
+    r->ended = true;
+    if (r->gather(r, mine, texts_of(r), AGREE_TEXT, e)) r->abort(r, PL_FAIL, e->text);
+    return error_set(e, code, "%s", texts_of(r) + (size_t)first * AGREE_TEXT);
+}
+
+int agree(struct ranks *r, struct agreement *a, int rc, struct error *e)
+{
+    if (!r || r->ended) return rc;
+    struct error waiting = {0};
+    a->failed = rc;
+    if (r->gather(r, a, r->room, sizeof *a, &waiting)) r->abort(r, PL_FAIL, waiting.text);
+    const struct agreement *all = r->room;
+    for (int i = 0; i < r->n; i++)
+        if (all[i].failed) return adopt_failure(r, i, rc, e);
+    combine(r, a);
+    return PL_OK;
+}
+
+int agree_on(struct ranks *r, int rc, struct error *e)
+{
+    struct agreement a = {0};
+    return agree(r, &a, rc, e);
+}
+
+int agree_same(struct ranks *r, const struct agree_same *list, int n, struct error *e)
+{
+    for (int k = 0; r && k < n; k++) {
+        uint64_t *all = (uint64_t *)(void *)times_of(r);
+        struct text ranks = {0};
+        int differ = 0;
+        if (r->gather(r, &list[k].value, all, sizeof list[k].value, e)) r->abort(r, PL_FAIL, e->text);
+        for (int i = 1; i < r->n; i++)
+            if (all[i] != all[0]) text_printf(&ranks, "%s%d", differ++ ? ", " : "", i);
+        if (differ) {
+            r->ended = true; /* all ranks have found the same */
+            error_set(e, PL_USAGE, "%s on rank %s differs from that on rank 0; all ranks need the same", list[k].what, ranks.at);
+        }
+        text_free(&ranks);
+        if (differ) return e->code;
+    }
+    return PL_OK;
+}
+
+int agree_broadcast(struct ranks *r, void *at, uint64_t bytes, struct error *e)
+{
+    struct move *moves = mem_alloc((size_t)r->n * sizeof *moves);
+    int n = 0;
+    if (r->rank) moves[n++] = (struct move){0, at, bytes, false};
+    for (int i = 1; i < r->n && !r->rank; i++) moves[n++] = (struct move){i, at, bytes, true};
+    const int rc = n && bytes ? r->exchange(r, moves, n, e) : PL_OK;
+    mem_free(moves);
+    return rc;
+}

@@ -1,0 +1,50 @@
+/*
+ * agree.h: agreements: what all ranks must know before a step, and how they end together.
+ *
+ * Before every step, and at a few places before the first one and after the last, each rank says what it has: counts of
+ * its batch, whether it is to stop, and whether it failed. Whoever failed comes to the next agreement and says why; all
+ * ranks then end with its code and message. A rank that cannot come aborts all, or is missed after the timeout.
+ */
+#ifndef AGREE_H
+#define AGREE_H
+
+#include "run/ranks.h"
+
+enum { AGREE_COUNTS = 2, AGREE_TEXT = 2176 };
+
+/* Before: of this rank. After: sums over ranks, and stop if any rank stops. */
+struct agreement {
+    double count[AGREE_COUNTS]; /* of the batch: divisors of losses */
+    double units;               /* tokens or images */
+    double busy;                /* seconds of the last step without waiting; after: of the slowest rank... */
+    double median;              /* ...and of the median rank */
+    uint64_t broken;            /* broken samples that were replaced */
+    int32_t slowest;            /* after: the slowest rank */
+    int32_t failed;             /* the code of this rank's failure */
+    int32_t stop, unused;
+};
+
+/* Allocates the room for agreements; the ranks free it when they are closed. */
+void agree_open(struct ranks *r);
+
+/* `rc` and `e`: how this rank came here. Returns PL_OK if no rank failed. Otherwise `e` has the code and the message of the
+ * first one that did, with its rank and host, and no further agreement takes place: r->ended is set. r NULL: returns rc. */
+int agree(struct ranks *r, struct agreement *a, int rc, struct error *e);
+/* An agreement about failure alone. */
+int agree_on(struct ranks *r, int rc, struct error *e);
+
+/* What must be the same on all ranks. */
+struct agree_same {
+    const char *what;
+    uint64_t value;
+};
+/* PL_USAGE names the first that differs from rank 0, and the ranks where it does. Called where agree just succeeded. */
+int agree_same(struct ranks *r, const struct agree_same *list, int n, struct error *e);
+
+/* Room for AGREE_TEXT bytes of each rank, until the next agreement. */
+void *agree_room(const struct ranks *r);
+
+/* Sends bytes of rank 0 to all others. */
+int agree_broadcast(struct ranks *r, void *at, uint64_t bytes, struct error *e);
+
+#endif

@@ -1,0 +1,29 @@
+/*
+ * dist.h: how a process becomes a rank (launch.c), and the transport that connects it to the others: a plug-in beside
+ * the program, plimsoll-mpi.so (mpi.c), which is loaded only where a launcher has started several processes.
+ */
+#ifndef DIST_H
+#define DIST_H
+
+#include "run/ranks.h"
+
+enum { MPI_PLUGIN_ABI = 1 };
+
+/* What plimsoll-mpi.so exports as plimsoll_mpi_plugin. It calls nothing of the program. */
+struct mpi_plugin {
+    int abi;
+    /* Fills `r` but for its timeout. */
+    int (*open)(struct ranks *r, struct error *e);
+};
+
+/* Processes that a launcher started; 1: this one is alone. */
+int64_t dist_launched(void);
+/* Connects to the other ranks. NULL with e->code PL_OK: this process is alone. PL_USAGE: a launcher that does not work
+ * with this build, with what to type instead. */
+struct ranks *dist_open(struct error *e);
+/* Ends a rank, after the last agreement. */
+void dist_close(struct ranks *r);
+/* Starts the program again as `ranks` ranks on this machine; returns only on failure. argv is that of main. */
+int dist_start(int64_t ranks, char *const *argv, int argc, struct error *e);
+
+#endif

@@ -1,0 +1,122 @@
+/*
+ * launch.c: finds out whether a launcher started this process as a rank, and starts ranks on this machine.
+ *
+ *     PMIX_RANK, OMPI_COMM_WORLD_SIZE, PMI_SIZE     mpirun, or srun with --mpi=pmix or pmi2     MPI is opened
+ *     SLURM_STEP_NUM_TASKS above 1, none of these   srun without PMIx                           refused
+ *     RANK, WORLD_SIZE, MASTER_ADDR                 torchrun                                    refused
+ *
+ * A process that goes on without the others would train the same model alone, N times: so each of these is an error.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "dist/agree.h"
+#include "dist/dist.h"
+
+static int64_t number(const char *name)
+{
+    const char *text = getenv(name);
+    return text ? strtoll(text, NULL, 10) : 0;
+}
+
+/* A launcher that speaks MPI's protocol. */
+static bool has_mpi(void) { return getenv("PMIX_RANK") || getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE"); }
+static bool is_slurm(void) { return !has_mpi() && number("SLURM_STEP_NUM_TASKS") > 1; }
+static bool is_torchrun(void) { return !has_mpi() && getenv("RANK") && number("WORLD_SIZE") > 1 && getenv("MASTER_ADDR"); }
+
+
+static int64_t launched_rank(void) { return getenv("PMIX_RANK") ? number("PMIX_RANK") : getenv("OMPI_COMM_WORLD_RANK") ? number("OMPI_COMM_WORLD_RANK") : number("PMI_RANK"); }
+static int64_t launched_size(void) { return getenv("OMPI_COMM_WORLD_SIZE") ? number("OMPI_COMM_WORLD_SIZE") : getenv("PMI_SIZE") ? number("PMI_SIZE") : number("SLURM_STEP_NUM_TASKS"); }
+
+int64_t dist_launched(void)
+{
+    const int64_t n = is_torchrun() ? number("WORLD_SIZE") : has_mpi() || is_slurm() ? launched_size() : 1;
+    return n > 1 ? n : 1;
+}
+
+static const struct mpi_plugin *open_plugin(struct error *e)
+{
+    static const char *const beside[] = {"plimsoll-mpi.so", "../plimsoll-mpi.so", "../lib/plimsoll-mpi.so"};
+    char folder[3000], path[3100];
+    const ssize_t n = readlink("/proc/self/exe", folder, sizeof folder - 1);
+    char *slash = n > 0 ? (folder[n] = '\0', strrchr(folder, '/')) : NULL;
+    if (slash) *slash = '\0';
+    for (size_t i = 0; i < COUNT(beside) && slash; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, beside[i]);
+        if (access(path, R_OK)) continue;
+        void *handle = dlopen(path, RTLD_NOW | RTLD_GLOBAL); /* Open MPI's own plug-ins need its symbols */
+        const struct mpi_plugin *p = handle ? dlsym(handle, "plimsoll_mpi_plugin") : NULL;
+        if (p && p->abi == MPI_PLUGIN_ABI) return p;
+        error_set(e, PL_USAGE, "%s cannot be used: %s", path, p ? "it is of another build" : dlerror());
+        return NULL;
+    }
+    error_set(e, PL_USAGE, "launched as rank %lld of %lld, and this build has no MPI (plimsoll-mpi.so): install Open MPI (libopenmpi-dev, openmpi-bin) and build again", (long long)launched_rank(),
+              (long long)launched_size());
+    return NULL;
+}
+
+/* Open MPI spins while it waits; where ranks share processors, mpirun lets them yield and srun does not. */
+static void yield_when_idle(void)
+{
+    const int64_t local = number("OMPI_COMM_WORLD_LOCAL_SIZE") ? number("OMPI_COMM_WORLD_LOCAL_SIZE") : number("SLURM_STEP_TASKS_PER_NODE");
+    if (local > sysconf(_SC_NPROCESSORS_ONLN)) setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+}
+
+struct ranks *dist_open(struct error *e)
+{
+    e->code = PL_OK;
+    if (is_slurm()) {
+        error_set(e, PL_USAGE, "srun started %lld tasks without PMIx, so each would train alone: use srun --mpi=pmix", (long long)number("SLURM_STEP_NUM_TASKS"));
+        return NULL;
+    }
+    if (is_torchrun()) {
+        error_set(e, PL_USAGE, "torchrun started this as rank %s of %s, and ranks are connected by MPI: use mpirun -np %s plimsoll train RUN.yaml", getenv("RANK"), getenv("WORLD_SIZE"), getenv("WORLD_SIZE"));
+        return NULL;
+    }
+    if (!has_mpi()) return NULL;
+    const struct mpi_plugin *p = open_plugin(e);
+    if (!p) return NULL;
+    yield_when_idle();
+    struct ranks *r = mem_alloc(sizeof *r);
+    r->timeout = 60; /* until the configuration is known */
+    if (!p->open(r, e)) {
+        agree_open(r);
+        return r;
+    }
+    mem_free(r);
+    return NULL;
+}
+
+void dist_close(struct ranks *r)
+{
+    if (!r) return;
+    r->close(r);
+    mem_free(r->room);
+    mem_free(r);
+}
+
+int dist_start(int64_t ranks, char *const *argv, int argc, struct error *e)
+{
+    const char **list = mem_alloc(((size_t)argc + 16) * sizeof *list);
+    char count[24], self[4096];
+    const ssize_t end = readlink("/proc/self/exe", self, sizeof self - 1);
+    int n = 0;
+    if (end < 0) return error_set(e, PL_FAIL, "cannot find this program's file");
+    self[end] = '\0';
+    snprintf(count, sizeof count, "%lld", (long long)ranks);
+    const char *const head[] = {"mpirun", "-np", count, "--bind-to", "none", "--oversubscribe", self};
+    for (size_t i = 0; i < COUNT(head); i++) list[n++] = head[i];
+    for (int i = 0; i < argc; i++) list[n++] = argv[i];
+    if (!geteuid()) { /* Open MPI refuses root unless it is told twice; who runs us as root runs ranks as root */
+        setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
+        setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
+    }
+    execvp("mpirun", (char *const *)list);
+    const int why = errno;
+    mem_free(list);
+    return error_set(e, PL_USAGE, "--ranks %lld needs mpirun, which cannot be started: %s; install Open MPI (openmpi-bin)", (long long)ranks, strerror(why));
+}

@@ -1,0 +1,58 @@
+/*
+ * ranks.c: shape rules and costs of the ops by which shares and ranks become one step: SQUARES, TOTAL, FOLD, ALL_REDUCE.
+ */
+#include "graph/infer.h"
+#include "graph/rules.h"
+
+void infer_squares(struct infer *f)
+{
+    const struct tensor *cells = f->in[1];
+    const int64_t at = f->attr->squares.at, cell = f->attr->squares.cell;
+    REQUIRE(cells->dtype == DT_F64 && cells->rank == 1, "cells must be f64 [M]");
+    REQUIRE(cell > 0 && at >= 0 && at + ceil_div(tensor_elements(f->in[0]), cell) <= cells->dim[0], "the cells of x are not within cells");
+    like(&f->out[0], cells);
+}
+
+void infer_total(struct infer *f)
+{
+    REQUIRE(f->in[0]->dtype == DT_F64 && f->in[0]->rank == 1, "cells must be f64 [M]");
+    set(&f->out[0], DT_F64, 0, NULL);
+}
+
+void infer_fold(struct infer *f)
+{
+    const struct tensor *x = f->in[0], *partials = f->in[1];
+    REQUIRE(f->attr->fold.shares > 1 && dtype_is_float(x->dtype), "x is not floating-point, or there is one share");
+    REQUIRE(partials->dtype == x->dtype && partials->rank == 2 && partials->dim[0] == fold_levels(f->attr->fold.shares) && partials->dim[1] == tensor_elements(x),
+            "partials must be [levels, elements of x] in x's dtype");
+    like(&f->out[0], x);
+    like(&f->out[1], partials);
+}
+
+void infer_all_reduce(struct infer *f)
+{
+    REQUIRE(f->attr->group.ranks > 0 && dtype_is_float(f->in[0]->dtype), "x is not floating-point, or there are no ranks");
+    like(&f->out[0], f->in[0]);
+}
+
+/* x is read, and its cells are written. */
+struct cost cost_squares(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
+{
+    (void)out;
+    const double n = (double)tensor_elements(in[0]);
+    return (struct cost){2 * n, (double)tensor_bytes(in[0]) + 8 * n / (double)attr->squares.cell};
+}
+
+/* An iteration adds one partial sum on average, and writes x and a partial sum. */
+struct cost cost_fold(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
+{
+    (void)out, (void)attr;
+    return (struct cost){(double)tensor_elements(in[0]), 4 * (double)tensor_bytes(in[0])};
+}
+
+/* Of memory alone: every rank sends and receives x twice, in parts, and adds its part. What connects the ranks is not known here. */
+struct cost cost_all_reduce(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
+{
+    (void)out, (void)attr;
+    return (struct cost){(double)tensor_elements(in[0]), 6 * (double)tensor_bytes(in[0])};
+}

@@ -1,0 +1,90 @@
+/*
+ * reduce.c: data parallel training, the part between ranks. Program update begins with
+ *
+ *     each gradient: ALL_REDUCE                    the tree of shares.c goes on over ranks
+ *     SQUARES of each gradient, by cells           instead of SUMSQ
+ *     TOTAL of all cells
+ *
+ * The norm is computed by cells of weights, in an order that does not know who holds a cell. So the clip factor, GUARD
+ * and SCALER have the same bits on every rank, and on any number of ranks: all of them update a step, or none does. A
+ * rank with one share keeps SUMSQ, and with it the bits that it had before.
+ *
+ * With one rank and several shares only the norm is replaced.
+ */
+#include <string.h>
+
+#include "graph/ops.h"
+#include "passes/passes.h"
+
+struct reduce {
+    struct graph *g;
+    int ranks;
+    VEC(id) gradients;   /* in the order of the update */
+    VEC(id) rest;        /* nodes of the update without the old norm */
+    id sum;              /* of squares, as SUMSQ leaves it */
+};
+
+/* Takes the chain of SUMSQ out of program update. */
+static void take_norm(struct reduce *r)
+{
+    const struct graph *g = r->g;
+    const struct order *order = &g->order[PROGRAM_UPDATE];
+    id zero = 0;
+    for (uint32_t k = 0; k < order->nodes.n; k++) {
+        const struct node *n = node_at(g, order->nodes.at[k]);
+        if (n->op != OP_SUMSQ) continue;
+        if (!zero) zero = tensor_at(g, n->in[1])->node;
+        vec_push(&r->gradients, n->in[0]);
+        r->sum = n->out[0];
+    }
+    for (uint32_t k = 0; k < order->nodes.n; k++)
+        if (node_at(g, order->nodes.at[k])->op != OP_SUMSQ && order->nodes.at[k] != zero) vec_push(&r->rest, order->nodes.at[k]);
+}
+
+/* The sum over ranks; the nodes of `rest` read it instead. */
+static id all_reduce(struct reduce *r, id x)
+{
+    struct graph *g = r->g;
+    if (r->ranks < 2) return x;
+    const id sum = op_apply(g, OP_ALL_REDUCE, &(union attr){.group = {r->ranks}}, (id[]){x}, 1);
+    for (uint32_t k = 0; k < r->rest.n && sum; k++) {
+        struct node *n = node_at(g, r->rest.at[k]);
+        for (int i = 0; i < n->nin; i++)
+            if (n->in[i] == x) n->in[i] = sum;
+    }
+    return sum;
+}
+
+static id emit_norm(struct reduce *r)
+{
+    struct graph *g = r->g;
+    int64_t cells = 0, at = 0;
+    for (uint32_t i = 0; i < r->gradients.n; i++) {
+        const int64_t n = tensor_elements(tensor_at(g, r->gradients.at[i]));
+        cells += ceil_div(n, weight_cell(n));
+    }
+    id all = op_fill(g, DT_F64, 1, &cells, 0);
+    for (uint32_t i = 0; i < r->gradients.n; i++) {
+        const int64_t n = tensor_elements(tensor_at(g, r->gradients.at[i])), cell = weight_cell(n);
+        all = op_apply(g, OP_SQUARES, &(union attr){.squares = {at, cell}}, (id[]){r->gradients.at[i], all}, 2);
+        at += ceil_div(n, cell);
+    }
+    return op_apply(g, OP_TOTAL, NULL, (id[]){all}, 1);
+}
+
+void pass_reduce(struct graph *g, const struct settings *s)
+{
+    if (!s->train || (s->ranks <= 1 && s->shares <= 1) || g->error.code) return;
+    struct reduce r = {.g = g, .ranks = s->ranks};
+    struct order *order = &g->order[PROGRAM_UPDATE];
+    struct cursor before = graph_move(g, PROGRAM_UPDATE, PHASE_UPDATE, "reduce");
+    take_norm(&r);
+    order->nodes.n = 0;
+    for (uint32_t i = 0; i < r.gradients.n; i++) r.gradients.at[i] = all_reduce(&r, r.gradients.at[i]);
+    const id total = r.gradients.n ? emit_norm(&r) : 0;
+    for (uint32_t k = 0; k < r.rest.n; k++) vec_push(&order->nodes, r.rest.at[k]);
+    if (total) graph_replace(g, PROGRAM_UPDATE, r.sum, total);
+    vec_free(&r.gradients);
+    vec_free(&r.rest);
+    g->at = before;
+}

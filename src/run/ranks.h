@@ -1,0 +1,47 @@
+/*
+ * ranks.h: the other processes of a run.
+ *
+ * A rank is a process with one device. All ranks run the same plan; they meet in collectives, which are ops of the
+ * graph, and in agreements between steps. A transport (src/dist) implements three operations. It moves bytes; what is
+ * added is added by our own kernels, in an order that knows no transport.
+ *
+ *     exchange   posts all moves, then awaits all of them; no call of one rank may remain without its counterparts
+ *     gather     a few bytes of every rank, for every rank
+ *     abort      ends all ranks at once, because this one cannot come to the next agreement
+ *
+ * A wait without progress ends after `timeout` seconds with a message that names the late rank.
+ */
+#ifndef RANKS_H
+#define RANKS_H
+
+#include "base/base.h"
+
+enum { RANK_HOST = 64 };
+
+/* Bytes to or from another rank. The two sides of a move list it at the same place among the moves between them. */
+struct move {
+    int peer;
+    void *at;
+    uint64_t bytes;
+    bool send;
+};
+
+struct ranks {
+    int n, rank;
+    int local;                     /* ranks on this host */
+    double timeout;                /* seconds that a rank waits for another without progress */
+    char host[RANK_HOST];
+    bool patient;                  /* agreements wait six timeouts: others load, save or evaluate */
+    const char *where;             /* what is being exchanged, for messages; NULL: an agreement */
+    int64_t step;                  /* for messages */
+    double waited;                 /* seconds that this rank has waited for others so far */
+    bool ended;                    /* a failure was agreed on: no agreement follows */
+    void *room;                    /* of agreements (dist/agree.c) */
+    int (*exchange)(struct ranks *, const struct move *, int n, struct error *);
+    int (*gather)(struct ranks *, const void *mine, void *all, size_t each, struct error *);
+    void (*abort)(struct ranks *, int code, const char *why);
+    void (*close)(struct ranks *); /* after the last agreement */
+    void *state;
+};
+
+#endif

@@ -1,0 +1,116 @@
+#!/bin/bash
+# shellcheck disable=SC2015
+# run_ranks_fail.sh: what ends a run of several ranks ends all of them, within seconds, with one exit code and the cause.
+#
+#   bash tests/run_ranks_fail.sh    from the repository's root, after make; see run_lib.sh
+# shellcheck source=tests/run_lib.sh
+. tests/run_lib.sh
+# shellcheck source=tests/ranks_lib.sh
+. tests/ranks_lib.sh
+preload fault
+long=(--set memory.micro_batch=1 --set train.steps=100000 --set train.save_every=5 --set parallel.timeout=3)
+
+# begin OUT [ARGUMENT...]: starts 3 ranks and waits for a checkpoint; sets `pid`.
+begin() {
+    local out=$1 i
+    shift
+    rm -rf "$out"
+    train_ranks 3 "$out" "${long[@]}" "$@" >"$tmp/out" 2>"$tmp/err" &
+    pid=$!
+    for i in $(seq 200); do [ -f "$out/checkpoints/step-5/DONE" ] && return 0; sleep 0.1; done
+    cat "$tmp/err"
+    return 1
+}
+# a_rank OUT: the process id of a rank that is not rank 0.
+a_rank() {
+    local p
+    for p in $(pgrep -f "^$binary train.*train.out=$1"); do
+        grep -zq '^OMPI_COMM_WORLD_RANK=1$' "/proc/$p/environ" 2>/dev/null && echo "$p" && return
+    done
+}
+# ended OUT STATUS SECONDS PATTERN: the run ends in time with that status and message, and leaves no process.
+ended() {
+    local from=$SECONDS rc=0 i
+    for i in $(seq $(($3 * 10))); do kill -0 "$pid" 2>/dev/null || break; sleep 0.1; done
+    kill -0 "$pid" 2>/dev/null && { echo "still running after $3 s"; kill -KILL "$pid"; cat "$tmp/err"; return 1; }
+    wait "$pid" || rc=$?
+    [ "$2" = any ] && [ "$rc" -ne 0 ] || [ "$rc" = "$2" ] || { echo "status $rc, expected $2"; cat "$tmp/err"; return 1; }
+    [ -z "$4" ] || grep -Eq -- "$4" "$tmp/err" || { echo "no /$4/:"; cat "$tmp/err"; return 1; }
+    left_behind "train.out=$1" || return 1
+    for i in "$1"/checkpoints/step-*; do [ -f "$i/DONE" ] || { echo "$i has no DONE"; return 1; }; done
+    echo "after $((SECONDS - from)) s"
+}
+
+killed() { begin "$tmp/k" && kill -KILL "$(a_rank "$tmp/k")" && ended "$tmp/k" any 5 ''; }
+check 'a rank is killed' killed
+stopped_rank() {
+    begin "$tmp/s" || return 1
+    local p
+    p=$(a_rank "$tmp/s")
+    stopped="$stopped $p"
+    kill -STOP "$p" && ended "$tmp/s" any 9 'waited 3 s for rank 1 \(.*\) in .*: is it stopped, or the network down'
+}
+check 'a rank is stopped: the deadline' stopped_rank
+signalled() { begin "$tmp/u" && kill -USR1 "$(a_rank "$tmp/u")" && ended "$tmp/u" 1 8 'stopped by .* after step [0-9]+ of 100000; saved. Resume with: mpirun -np 3 plimsoll train'; }
+check 'SIGUSR1 of one rank: all save and end' signalled
+nan() { expect 1 'the (loss|gradient norm) is -?(nan|inf)' train_ranks 2 "$tmp/n" --set train.learning_rate=1e30 --set train.steps=20 --set memory.micro_batch=auto && left_behind "train.out=$tmp/n"; }
+check 'a loss that is not finite' nan
+exists() { mkdir -p "$tmp/full" && touch "$tmp/full/file" && expect 2 'rank 0 on .*: .*full' train_ranks 2 "$tmp/full" --set train.steps=1 --set memory.micro_batch=auto && left_behind "train.out=$tmp/full"; }
+check 'rank 0 cannot use train.out' exists
+one_fails() {
+    cat >"$tmp/other.sh" <<EOF
+#!/bin/bash
+if [ "\$OMPI_COMM_WORLD_RANK" = 1 ]; then exec "$binary" "\$@" --set $1; fi
+exec "$binary" "\$@"
+EOF
+    chmod +x "$tmp/other.sh"
+    rm -rf "$tmp/o"
+    expect 2 "$2" ranks 3 "$tmp/other.sh" train "$tmp/tiny.yaml" --set "train.out=$tmp/o" --set train.steps=1 --set memory.micro_batch=1 && left_behind "train.out=$tmp/o" && [ ! -e "$tmp/o" ]
+}
+check 'bad data on one rank' one_fails "data.train=$tmp/none.py" 'rank 1 on .*none.py'
+check 'another configuration on one rank' one_fails train.learning_rate=0.5 'the configuration on rank 1 differs from that on rank 0'
+# The disk is full while rank 0 saves step 4: all end, and the checkpoint of step 2 is whole.
+full_disk() {
+    needs_preload || return
+    cat >"$tmp/full.sh" <<EOF
+#!/bin/bash
+if [ "\$OMPI_COMM_WORLD_RANK" = 0 ]; then export FAULT=nospace:1 FAULT_PATH=.step-4 LD_PRELOAD=$tools/fault.so; fi
+exec "$binary" "\$@"
+EOF
+    chmod +x "$tmp/full.sh"
+    expect 1 'rank 0 on .*saving step 4: .*[Nn]o space' ranks 2 "$tmp/full.sh" train "$tmp/tiny.yaml" --set "train.out=$tmp/disk" --set train.steps=6 --set train.save_every=2 --set memory.micro_batch=auto &&
+        left_behind "train.out=$tmp/disk" && [ -f "$tmp/disk/checkpoints/step-2/DONE" ] && [ ! -d "$tmp/disk/checkpoints/step-4" ] && grep 'saving step 4' "$tmp/err" &&
+        expect 0 'resuming after step 2' train_ranks 2 "$tmp/disk" --set train.steps=6 --set train.save_every=2 --set memory.micro_batch=auto --resume
+}
+check 'a full disk while saving' full_disk
+other_program() {
+    mkdir -p "$tmp/other" && cp "$binary" "$BUILD/plimsoll-mpi.so" "$tmp/other" && echo >>"$tmp/other/plimsoll" || return 1
+    cat >"$tmp/mixed.sh" <<EOF
+#!/bin/bash
+if [ "\$OMPI_COMM_WORLD_RANK" = 2 ]; then exec "$tmp/other/plimsoll" "\$@"; fi
+exec "$binary" "\$@"
+EOF
+    chmod +x "$tmp/mixed.sh"
+    expect 2 'the program on rank 2 differs from that on rank 0' ranks 3 "$tmp/mixed.sh" train "$tmp/tiny.yaml" --set "train.out=$tmp/mixed" --set train.steps=1 --set memory.micro_batch=1 && left_behind "train.out=$tmp/mixed"
+}
+check 'another program on one rank' other_program
+nofit() { expect 3 'smallest' train_ranks 2 "$tmp/nf" --set memory.budget=1MiB --set train.steps=1 --set memory.micro_batch=auto; }
+check 'does not fit: exit 3' nofit
+
+# --- launchers -----------------------------------------------------------------------------------------------------
+torchrun() { RANK=1 WORLD_SIZE=4 MASTER_ADDR=here expect 2 'torchrun started this as rank 1 of 4.*mpirun -np 4 plimsoll train' train_tiny "$tmp/t"; }
+check 'torchrun: refused with the command to type' torchrun
+slurm() { SLURM_STEP_NUM_TASKS=4 expect 2 'srun --mpi=pmix' train_tiny "$tmp/t"; }
+check 'srun without PMIx: refused' slurm
+without_mpi() {
+    mkdir -p "$tmp/bin" && cp "$binary" "$tmp/bin/plimsoll" && OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_RANK=3 expect 2 'launched as rank 3 of 8, and this build has no MPI' "$tmp/bin/plimsoll" train "$tmp/tiny.yaml" --set "train.out=$tmp/t"
+}
+check 'a launcher and no plug-in: refused' without_mpi
+commands() { expect 2 'only .plimsoll train. runs on several ranks' ranks 2 "$binary" plan "$tmp/tiny.yaml"; }
+check 'other commands on ranks: refused' commands
+number_of_ranks() {
+    expect 2 'parallel.ranks is 4, and 1 process was started' train_tiny "$tmp/t" --set parallel.ranks=4 && expect 2 'parallel.shares is 3, which is not divisible by the 2 ranks' train_ranks 2 "$tmp/t" --set parallel.shares=3 &&
+        expect 2 'gradients of a weight are complete only after all shares' train_tiny "$tmp/t" --set parallel.shares=2 --set memory.fused_step=on --set memory.micro_batch=auto
+}
+check 'numbers that do not fit' number_of_ranks
+summary

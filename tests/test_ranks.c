@@ -1,0 +1,211 @@
+/*
+ * test_ranks.c: N ranks, as threads of this process, against one rank with N shares: weights, optimizer state, loss and
+ * norm have the same bits after every step. No launcher is needed.
+ */
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/state.h"
+#include "planned.h"
+#include "rank_threads.h"
+
+enum { RANKS = 8, STEPS = 3 };
+
+/* --- a rank ----------------------------------------------------------------------------------------------------- */
+
+struct member {
+    struct planned p;
+    struct error e;
+    float clip_norm;
+    int rc;
+};
+
+static void start(struct member *m, const char *preset, const char *const *sets, struct ranks *ranks, int shares)
+{
+    static const char *const base[] = {"data.sequence=32", "data.max_masks=3", "device.threads=1", "memory.offload=none"};
+    char text[100];
+    memset(m, 0, sizeof *m);
+    config_init(&m->p.c);
+    snprintf(text, sizeof text, "model.preset=%s", preset);
+    must(config_set(&m->p.c, text, &m->e), &m->e);
+    snprintf(text, sizeof text, "parallel.shares=%d", shares);
+    must(config_set(&m->p.c, text, &m->e), &m->e);
+    if (!strstr(preset, "llama")) must(config_set(&m->p.c, "data.format=sa1b", &m->e), &m->e);
+    for (size_t i = 0; i < COUNT(base); i++) must(config_set(&m->p.c, base[i], &m->e), &m->e);
+    for (; *sets; sets++) must(config_set(&m->p.c, *sets, &m->e), &m->e);
+    must(config_check(&m->p.c, CONFIG_NEEDS_MODEL, &m->e), &m->e);
+    must(run_plan(&m->p.r, &m->p.c, &(struct run_options){.train = true, .describe = feed_describe, .ranks = ranks, .no_files = true}, &m->e), &m->e);
+    must(run_start(&m->p.r, NULL, true, &m->e), &m->e);
+    must(state_reset(&m->p.r.graph, &m->p.r.device, &m->p.r.tape, run_staging(&m->p.r), PLAN_STAGING, &m->e), &m->e);
+}
+
+/* --- batches ------------------------------------------------------------------------------------------------------- */
+
+static uint32_t mix(uint32_t a, uint32_t b)
+{
+    uint64_t x = ((uint64_t)a << 32 | b) * 0x9e3779b97f4a7c15ull;
+    return (uint32_t)(x >> 32) ^ (uint32_t)(x >> 11);
+}
+
+/* The value of element i of an input in a sample of the step's batch; `real` false: padding. Samples have 0 to 3 masks. */
+static int32_t integer(const struct run *r, const char *input, int step, int64_t sample, uint64_t i, bool real)
+{
+    const uint32_t h = mix((uint32_t)(step * 1000 + sample), (uint32_t)i);
+    if (!strcmp(input, "input_ids") || !strcmp(input, "labels")) return !real && input[0] == 'l' ? -100 : (int32_t)(h % (uint32_t)r->model.vocabulary);
+    if (!strcmp(input, "image_valid")) return (int32_t)r->model.image - (int32_t)(sample % 3 * 16) * (int32_t)(i % 2);
+    if (!strcmp(input, "gt_valid")) return real && (int64_t)i / 2 < 1 + sample % 3 ? 16 : 0;
+    if (!strcmp(input, "prompt_keys")) return (int32_t)(sample * 3 + (int64_t)i);
+    return (int32_t)(i % 2); /* input_labels */
+}
+
+static void write_sample(struct run *r, const char *input, const struct run_input *x, int step, int64_t row, int64_t sample, bool real)
+{
+    struct error e = {0};
+    char *data = mem_alloc(x->sample);
+    const uint64_t n = x->sample / dtype_size(x->dtype);
+    for (uint64_t i = 0; i < n; i++) {
+        const uint32_t h = mix((uint32_t)(step * 77 + sample), (uint32_t)i * 13);
+        if (x->dtype == DT_U8) ((uint8_t *)data)[i] = (uint8_t)h;
+        else if (x->dtype == DT_F32) ((float *)(void *)data)[i] = (float)(h % 1000) / 1000;
+        else ((int32_t *)(void *)data)[i] = integer(r, input, step, sample, i, real);
+    }
+    must(run_write_input(r, input, row, data, x->sample, &e), &e);
+    mem_free(data);
+}
+
+/* Writes this rank's rows, as train/stepper.c does. */
+static void write_batch(struct run *r, int step)
+{
+    const int64_t each = run_share_samples(r), rows = run_share_rows(r);
+    for (id s = 1; s < r->graph.storages.n; s++) {
+        struct run_input x;
+        const char *name = graph_name(&r->graph, r->graph.storages.at[s].name);
+        if (r->graph.storages.at[s].kind != KIND_INPUT || !strcmp(name, "samples")) continue;
+        assert_true(run_input(r, name, &x));
+        for (int k = 0; k < run_own_shares(r); k++)
+            for (int64_t i = 0; i < rows; i++) {
+                const int64_t sample = (run_first_share(r) + k) * each + i;
+                write_sample(r, name, &x, step, k * rows + i, sample, i < each && sample < r->effective_batch);
+            }
+    }
+}
+
+static void *run_step(void *arg)
+{
+    struct member *m = arg;
+    struct step_block b = {.learning_rate = 1e-3f, .clip_norm = m->clip_norm, .loss_scale = 1, .seed = 3, .rng_step = 1, .step = 1, .adam_t = 1};
+    for (int i = 0; i < STEP_COUNTS; i++) b.inv_count[i] = 1.0f / 200;
+    m->rc = run_put_step(&m->p.r, &b, &m->e);
+    if (!m->rc) m->rc = run_program(&m->p.r, PROGRAM_STEP, &m->e);
+    if (!m->rc) m->rc = run_program(&m->p.r, PROGRAM_UPDATE, &m->e);
+    return NULL;
+}
+
+/* --- comparing ----------------------------------------------------------------------------------------------------- */
+
+static const void *bytes_of(const struct run *r, id s) { return r->device.arena[r->graph.storages.at[s].space] + r->plan.placement.offset[s]; }
+
+static id storage_named(const struct run *r, enum kind kind, const char *name)
+{
+    for (id s = 1; s < r->graph.storages.n; s++)
+        if (r->graph.storages.at[s].kind == kind && !strcmp(graph_name(&r->graph, r->graph.storages.at[s].name), name)) return s;
+    fail_msg("no storage %s", name);
+    return 0;
+}
+
+static void compare(const struct run *a, const struct run *b, const char *what)
+{
+    static const enum kind kinds[] = {KIND_PARAM, KIND_MASTER, KIND_STATE};
+    uint32_t n = 0;
+    for (id s = 1; s < a->graph.storages.n; s++)
+        for (size_t k = 0; k < COUNT(kinds); k++) {
+            if (a->graph.storages.at[s].kind != kinds[k]) continue;
+            const char *name = graph_name(&a->graph, a->graph.storages.at[s].name);
+            const id t = storage_named(b, kinds[k], name);
+            assert_int_equal(a->graph.storages.at[s].bytes, b->graph.storages.at[t].bytes);
+            if (memcmp(bytes_of(a, s), bytes_of(b, t), a->graph.storages.at[s].bytes)) fail_msg("%s: %s differs", what, name);
+            n++;
+        }
+    assert_true(n > 20);
+    const id loss[2] = {graph_find_output(&a->graph, PROGRAM_STEP, "loss"), graph_find_output(&b->graph, PROGRAM_STEP, "loss")};
+    const float x = *(float *)tape_address(&a->tape, loss[0]), y = *(float *)tape_address(&b->tape, loss[1]);
+    if (memcmp(&x, &y, 4) || !(x > 0)) fail_msg("%s: the loss is %.9g and %.9g", what, (double)x, (double)y);
+    if (memcmp(tape_address(&a->tape, run_clip(a)), tape_address(&b->tape, run_clip(b)), 8)) fail_msg("%s: the norm differs", what);
+}
+
+/* --- the tests -------------------------------------------------------------------------------------------------------- */
+
+static float loss_of(const struct run *r) { return *(float *)tape_address(&r->tape, graph_find_output(&r->graph, PROGRAM_STEP, "loss")); }
+
+static void check(const char *preset, int n, int shares, float clip_norm, const char *const *sets)
+{
+    static struct member one, whole, member[RANKS];
+    static struct ranks ranks[RANKS];
+    pthread_t thread[RANKS];
+    char what[100];
+    start(&one, preset, sets, NULL, shares);
+    one.clip_norm = clip_norm;
+    start(&whole, preset, sets, NULL, 1); /* without shares: another order of the same sums */
+    whole.clip_norm = clip_norm;
+    rank_threads_open(ranks, n, 120);
+    for (int i = 0; i < n; i++) {
+        start(&member[i], preset, sets, &ranks[i], shares);
+        member[i].clip_norm = clip_norm;
+        assert_int_equal(plan_digest(&member[i].p.r.plan, &member[i].p.r.graph), plan_digest(&member[0].p.r.plan, &member[0].p.r.graph));
+    }
+    for (int step = 0; step < STEPS; step++) {
+        write_batch(&one.p.r, step);
+        run_step(&one);
+        must(one.rc, &one.e);
+        write_batch(&whole.p.r, step);
+        run_step(&whole);
+        must(whole.rc, &whole.e);
+        assert_true(fabsf(loss_of(&one.p.r) / loss_of(&whole.p.r) - 1) < 2e-3f);
+        for (int i = 0; i < n; i++) write_batch(&member[i].p.r, step);
+        for (int i = 0; i < n; i++) assert_int_equal(pthread_create(&thread[i], NULL, run_step, &member[i]), 0);
+        for (int i = 0; i < n; i++) pthread_join(thread[i], NULL);
+        for (int i = 0; i < n; i++) {
+            must(member[i].rc, &member[i].e);
+            snprintf(what, sizeof what, "%s, step %d, rank %d of %d, %d shares", preset, step, i, n, shares);
+            compare(&one.p.r, &member[i].p.r, what);
+        }
+    }
+    planned_free(&one.p);
+    planned_free(&whole.p);
+    for (int i = 0; i < n; i++) planned_free(&member[i].p);
+    rank_threads_close(ranks);
+}
+
+#define SETS(...) (const char *const[]){__VA_ARGS__, NULL}
+
+static void test_llama(void **state)
+{
+    (void)state;
+    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=8", "memory.precision=f32"));
+    check("llama-tiny", 4, 4, 0, SETS("train.effective_batch=8", "memory.precision=f32", "memory.micro_batch=1"));
+    check("llama-tiny", 2, 8, 0.5f, SETS("train.effective_batch=16", "memory.precision=f32", "memory.micro_batch=1"));
+    check("llama-tiny", 3, 3, 0.5f, SETS("train.effective_batch=8", "memory.precision=f32", "memory.micro_batch=2"));
+    check("llama-tiny", 4, 4, 0.5f, SETS("train.effective_batch=7", "memory.precision=bf16", "memory.recompute=all"));
+    check("llama-tiny", 8, 8, 0.5f, SETS("train.effective_batch=5", "memory.precision=bf16", "memory.head_chunks=4"));
+    check("llama-tiny", 2, 4, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16-pure", "memory.optimizer=adamw-8bit"));
+}
+
+static void test_sam(void **state)
+{
+    (void)state;
+    check("sam-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=f32", "memory.micro_batch=1"));
+    check("sam-tiny", 3, 3, 0, SETS("train.effective_batch=5", "memory.precision=bf16"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_sam)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
