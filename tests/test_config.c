@@ -132,6 +132,7 @@ static const char everything[] =
     "  mask_prefix: seg_\n"
     "  mask_suffix: _segmentation\n"
     "  mask_reads: answer\n"
+    "  queries: texts.csv\n"
     "  holdout: 0\n"
     "  split_seed: 3\n"
     "  train_list: train.txt\n"

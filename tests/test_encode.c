@@ -266,7 +266,7 @@ static void test_trips(void **state)
         for (int at_once = 1; at_once <= 3; at_once++) {
             struct config c;
             struct run r = {0};
-            char encode[8];
+            char encode[16];
             snprintf(encode, sizeof encode, "%d", at_once);
             open_run(&r, &c, &(struct task){LORA, micro, {NULL}, false}, encode);
             struct launches n = {.g = &r.graph};

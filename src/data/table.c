@@ -136,10 +136,10 @@ static bool find_ending(const char *base, const struct text *path, const char *c
 
 static void cut_ending(struct text *path, const char *end)
 {
-    char *dot = strrchr(path->at, '.');
-    const size_t n = strlen(end);
-    if (!dot || dot < path->at + n || strncasecmp(dot - n, end, n)) return;
-    memmove(dot - n, dot, strlen(dot) + 1);
+    const char *dot = strrchr(path->at, '.');
+    const size_t n = strlen(end), at = dot ? (size_t)(dot - path->at) : 0;
+    if (at < n || strncasecmp(path->at + at - n, end, n)) return;
+    memmove(path->at + at - n, path->at + at, path->n - at + 1);
     path->n -= n;
 }
 
