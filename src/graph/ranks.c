@@ -16,7 +16,7 @@ void infer_squares(struct infer *f)
 void infer_total(struct infer *f)
 {
     REQUIRE(f->in[0]->dtype == DT_F64 && f->in[0]->rank == 1, "cells must be f64 [M]");
-    set(&f->out[0], DT_F64, 0, NULL);
+    set(&f->out[0], DT_F64, 0, f->in[0]->dim);
 }
 
 void infer_fold(struct infer *f)
