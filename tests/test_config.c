@@ -133,6 +133,8 @@ static const char everything[] =
     "  mask_suffix: _segmentation\n"
     "  mask_reads: answer\n"
     "  queries: texts.csv\n"
+    "  validation_queries: more.json\n"
+    "  max_queries: 3\n"
     "  holdout: 0\n"
     "  split_seed: 3\n"
     "  train_list: train.txt\n"
