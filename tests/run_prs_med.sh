@@ -160,6 +160,14 @@ resumes() {
     same "$tmp/once/model/model.safetensors" "$tmp/again/model/model.safetensors"
 }
 check 'resume: the same bytes' resumes
+# The loss is the sum of both, each with its weight, whatever the split.
+both_losses() {
+    train parts --set loss.masks=2 --set loss.text=0.25 --set model.bn_group=2 --set memory.micro_batch="$1" || return 1
+    grep '"loss":' "$tmp/parts/metrics.jsonl" | sed 's/.*"loss":\([^,]*\),.*"text_loss":\([^,]*\),"mask_loss":\([^,}]*\).*/\1 \2 \3/' |
+        awk '{ d = $1 - 0.25 * $2 - 2 * $3; if (NF != 3 || d > 1e-3 || d < -1e-3) bad = 1 } END { print $0; exit bad || NR != 6 }'
+}
+check 'metrics show both losses' both_losses 8
+check 'metrics show both losses: micro-batches' both_losses 2
 # Rows without an answer are left out and counted; so are rows without a mask.
 left_out() {
     mkdir -p "$tmp/left/annotations"

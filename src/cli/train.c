@@ -201,6 +201,14 @@ static int train_as(const struct options *o, struct ranks *ranks, struct error *
     return rc;
 }
 
+/* Rank 0 says it, and before dist_close, where ranks wait for each other: the launcher ends the others when the first one exits. */
+static void say_error(const struct ranks *r, struct error *e)
+{
+    progress_clear();
+    if (!r->rank && e->text[0]) fprintf(stderr, "plimsoll train: %s\n", e->text);
+    e->text[0] = '\0';
+}
+
 static int train(int argc, char **argv, struct error *e)
 {
     struct options o;
@@ -216,7 +224,7 @@ static int train(int argc, char **argv, struct error *e)
         if (ranks) divide_threads(ranks);
         if (ranks && ranks->rank) log_silence();
         if (!rc) rc = train_as(&o, ranks, e);
-        if (rc && ranks && ranks->rank) e->text[0] = '\0'; /* rank 0 says it */
+        if (rc && ranks) say_error(ranks, e);
         dist_close(ranks);
     }
     options_free(&o);

@@ -2,8 +2,10 @@
  * mpi.c: the transport over MPI: plimsoll-mpi.so, built by mpicc.
  *
  * MPI moves bytes and nothing else: no reduction and no collective of MPI touches a tensor, so that sums have our order,
- * and no memory but ours. A wait is a loop of MPI_Testall that yields the processor; a rank that makes no progress for
- * `timeout` seconds finds out who is late. Tensors and agreements have a communicator each.
+ * and no memory but ours. A wait is a loop of MPI_Test that yields the processor; a rank that makes no progress for
+ * `timeout` seconds finds out who is late. It asks those that it waits for whether they are alive. One that waits itself
+ * answers, for another rank is the cause, and is left the time to name it. Tensors, agreements and these questions have
+ * a communicator each.
  *
  * It contains no code of the program, and calls none: messages are formatted here.
  */
@@ -20,13 +22,16 @@
 #include "dist/dist.h"
 
 enum { PIECE = 1 << 28 }; /* bytes of a message, at most: MPI counts in int */
+enum { ASK = 1, ANSWER };  /* tags of communicator `alive` */
+enum { ANSWER_SECONDS = 1, OTHERS_SECONDS = 3 }; /* a rank that waits answers within the first; another names the cause within the second */
 
 struct mpi {
-    MPI_Comm tensors, agreements;
+    MPI_Comm tensors, agreements, alive;
     MPI_Request *request;
     int *peer;
     int room;
     char (*hosts)[RANK_HOST];
+    char *answered;          /* by rank: since this one asked */
 };
 
 static double now(void)
@@ -52,11 +57,50 @@ static int late(const struct ranks *r, int peer, double timeout, struct error *e
                 (long long)r->step);
 }
 
+/* --- who is alive -------------------------------------------------------------------------------- */
+
+static void say(const struct mpi *m, int peer, int tag)
+{
+    static char nothing;
+    MPI_Request request;
+    if (MPI_Isend(&nothing, 1, MPI_BYTE, peer, tag, m->alive, &request) == MPI_SUCCESS) MPI_Request_free(&request);
+}
+
+/* Answers those that ask, and notes answers. */
+static void hear(struct mpi *m)
+{
+    for (int tag = ASK; tag <= ANSWER; tag++) {
+        MPI_Message message;
+        MPI_Status from;
+        int there = 1;
+        while (MPI_Improbe(MPI_ANY_SOURCE, tag, m->alive, &there, &message, &from) == MPI_SUCCESS && there) {
+            char nothing;
+            MPI_Mrecv(&nothing, 1, MPI_BYTE, &message, MPI_STATUS_IGNORE);
+            if (tag == ASK) say(m, from.MPI_SOURCE, ANSWER);
+            else m->answered[from.MPI_SOURCE] = 1;
+        }
+    }
+}
+
+/* The first rank of those that are waited for that has not answered; -1: all have. `ask`: asks them first. */
+static int silent(struct mpi *m, const MPI_Request *request, const int *peer, int n, int ranks, int ask)
+{
+    if (ask) memset(m->answered, 0, (size_t)ranks);
+    for (int i = 0; i < n && ask; i++)
+        if (request[i] != MPI_REQUEST_NULL) say(m, peer[i], ASK);
+    for (int i = 0; i < n; i++)
+        if (request[i] != MPI_REQUEST_NULL && !m->answered[peer[i]]) return peer[i];
+    return -1;
+}
+
+/* --- waiting ------------------------------------------------------------------------------------- */
+
 /* Awaits n requests. The clock starts again whenever one of them completes. */
 static int await(struct ranks *r, MPI_Request *request, const int *peer, int n, double timeout, struct error *e)
 {
+    struct mpi *m = r->state;
     const double from = now();
-    double progress = from;
+    double progress = from, asked = 0; /* asked 0: not yet */
     int done = 0;
     for (int idle = 0; done < n; idle++) {
         int before = done, open = -1;
@@ -67,9 +111,16 @@ static int await(struct ranks *r, MPI_Request *request, const int *peer, int n, 
             done += complete;
             if (!complete && open < 0) open = i;
         }
-        if (done > before) progress = now();
-        else if (now() - progress > timeout) return late(r, peer[open], timeout, e);
-        if (idle > 50) sched_yield();
+        if (done > before) progress = now(), asked = 0;
+        const double over = now() - progress - timeout;
+        if (over > 0 && !asked) {
+            asked = now();
+            silent(m, request, peer, n, r->n, 1);
+        } else if (over > 0 && now() - asked > ANSWER_SECONDS) {
+            const int who = silent(m, request, peer, n, r->n, 0);
+            if (who >= 0 || now() - asked > OTHERS_SECONDS) return late(r, who >= 0 ? who : peer[open], timeout, e);
+        }
+        if (idle > 50) hear(m), sched_yield();
     }
     r->waited += now() - from;
     return PL_OK;
@@ -143,10 +194,12 @@ static void finish(struct ranks *r)
     struct mpi *m = r->state;
     MPI_Comm_free(&m->tensors);
     MPI_Comm_free(&m->agreements);
+    MPI_Comm_free(&m->alive);
     MPI_Finalize();
     free(m->request);
     free(m->peer);
     free(m->hosts);
+    free(m->answered);
     free(m);
 }
 
@@ -158,7 +211,9 @@ static int open_world(struct ranks *r, struct error *e)
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_rank(MPI_COMM_WORLD, &r->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &r->n);
-    if (MPI_Comm_dup(MPI_COMM_WORLD, &m->tensors) != MPI_SUCCESS || MPI_Comm_dup(MPI_COMM_WORLD, &m->agreements) != MPI_SUCCESS) return fail(e, "MPI_Comm_dup failed");
+    if (MPI_Comm_dup(MPI_COMM_WORLD, &m->tensors) != MPI_SUCCESS || MPI_Comm_dup(MPI_COMM_WORLD, &m->agreements) != MPI_SUCCESS ||
+        MPI_Comm_dup(MPI_COMM_WORLD, &m->alive) != MPI_SUCCESS)
+        return fail(e, "MPI_Comm_dup failed");
     gethostname(r->host, sizeof r->host - 1);
     r->state = m;
     r->exchange = exchange;
@@ -166,9 +221,10 @@ static int open_world(struct ranks *r, struct error *e)
     r->abort = end_now;
     r->close = finish;
     m->hosts = calloc((size_t)r->n, sizeof *m->hosts);
+    m->answered = calloc((size_t)r->n, 1);
     for (int i = 0; m->hosts && i < r->n; i++) snprintf(m->hosts[i], sizeof m->hosts[i], "its host");
     reserve(m, 4 * r->n);
-    if (!m->hosts) return fail(e, "no memory for the names of %d hosts", r->n);
+    if (!m->hosts || !m->answered) return fail(e, "no memory for the names of %d hosts", r->n);
     if (gather(r, r->host, m->hosts, sizeof *m->hosts, e)) return e->code;
     for (int i = 0; i < r->n; i++) r->local += !strcmp(m->hosts[i], r->host);
     return PL_OK;

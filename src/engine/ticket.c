@@ -8,11 +8,25 @@
 
 _Static_assert(sizeof(struct ticket) * TICKETS <= PLAN_TICKETS, "the tickets fit into the plan's buffer");
 
+/* A model with several losses has an output NAME_loss for each. */
+static void find_parts(struct tickets *t)
+{
+    const struct graph *g = &t->run->graph;
+    for (uint32_t i = 0; i < g->outputs.n && t->parts < LOSS_PARTS; i++) {
+        const struct output *o = &g->outputs.at[i];
+        const struct tensor *x = tensor_at(g, o->tensor);
+        if (o->program != PROGRAM_STEP || x->rank || x->dtype != DT_F32 || !text_ends_with(graph_name(g, o->name), "_loss")) continue;
+        t->part[t->parts] = o->tensor;
+        t->part_name[t->parts++] = graph_name(g, o->name);
+    }
+}
+
 void tickets_begin(struct tickets *t, struct run *r)
 {
     *t = (struct tickets){.run = r, .scaled = settings_scale_loss(&r->plan.settings)};
     t->loss = graph_find_output(&r->graph, PROGRAM_STEP, "loss");
     t->clip = run_clip(r);
+    find_parts(t);
     for (uint32_t i = 0; i < r->graph.params.n; i++) t->running |= r->graph.params.at[i].running;
     void *planned = r->device.ops->send ? run_tickets(r) : NULL;
     t->at = planned ? planned : t->own;
@@ -57,6 +71,7 @@ static int submit_pipelined(struct tickets *t, struct ticket *k, struct error *e
     int rc = send_block(t, k, e);
     if (!rc) rc = run_program(r, PROGRAM_STEP, e);
     if (!rc) rc = send(t, &k->loss, tape_address(&r->tape, t->loss), sizeof k->loss, e);
+    for (int i = 0; i < t->parts && !rc; i++) rc = send(t, &k->part[i], tape_address(&r->tape, t->part[i]), sizeof k->part[i], e);
     if (!rc) rc = run_program(r, PROGRAM_UPDATE, e);
     if (!rc) rc = send(t, k->clip, tape_address(&r->tape, t->clip), sizeof k->clip, e);
     if (!rc && t->scaled) rc = send(t, &k->block, tape_address(&r->tape, r->graph.step), sizeof k->block, e);
@@ -72,6 +87,7 @@ static int run_synchronously(struct tickets *t, struct ticket *k, struct error *
     int rc = run_put_step(r, &k->block, e);
     if (!rc) rc = run_program(r, PROGRAM_STEP, e);
     if (!rc) rc = run_read(r, t->loss, &k->loss, e);
+    for (int i = 0; i < t->parts && !rc; i++) rc = run_read(r, t->part[i], &k->part[i], e);
     if (rc || ticket_fatal(t, k->loss)) return rc;
     rc = run_program(r, PROGRAM_UPDATE, e);
     if (!rc) rc = run_read(r, t->clip, k->clip, e);

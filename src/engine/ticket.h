@@ -35,17 +35,22 @@
 #include "engine/run.h"
 
 enum { TICKETS = DEVICE_EVENTS };
+enum { LOSS_PARTS = 4 }; /* losses of a model with several, at most */
 
 /* The results of a step. */
 struct ticket {
     struct step_block block; /* the step block: at submission as far as the host knows it; once retired, with f16, after the update */
     float clip[2];           /* {norm, factor} of the gradients */
     float loss;
+    float part[LOSS_PARTS];  /* of a model with several losses: each of them, before its weight */
 };
 
 struct tickets {
     struct run *run;
     id loss, clip;           /* tensors */
+    id part[LOSS_PARTS];     /* those of the step's outputs NAME_loss... */
+    const char *part_name[LOSS_PARTS]; /* ...and their names */
+    int parts;
     bool scaled;             /* f16: a step with a loss that is not finite is skipped... */
     bool running;            /* ...unless the model updates running statistics */
     struct ticket *at;       /* [TICKETS], in the plan's buffer or `own` */

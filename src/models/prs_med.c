@@ -226,7 +226,7 @@ static id mask_loss(const struct prs *c, struct graph *g, const struct batch *ba
 static void output_losses(struct graph *g, const struct batch *batch, const struct prs_batch *own, id text, id masks)
 {
     id loss = op_scale(g, text, own->text_weight);
-    if (batch->outputs) {
+    if (batch->outputs || program_is(g->at.program, PROGRAM_TRAINS)) { /* training reports each loss */
         graph_output(g, "text_loss", text);
         graph_output(g, "mask_loss", masks ? masks : op_fill(g, DT_F32, 0, NULL, 0));
     }

@@ -36,6 +36,7 @@ static const struct chart {
     {"perplexity on validation tokens", {"eval_perplexity"}, {"perplexity"}, -1},
     {"answers that are the reference, in %", {"eval_exact_match"}, {"exact match"}, 1},
     {"token F1 of answers", {"eval_token_f1"}, {"token F1"}, 1},
+    {"losses before their weights", {"text_loss", "mask_loss"}, {"text", "masks"}, 0},
     {"learning rate", {"learning_rate"}, {"learning rate"}, 0},
     {"gradient norm", {"grad_norm"}, {"gradient norm"}, 0},
     {"seconds of a step", {"seconds"}, {"seconds"}, 0},

@@ -5,6 +5,7 @@
 #define TRAIN_H
 
 #include "config/config.h"
+#include "engine/ticket.h"
 #include "infer/text_scores.h"
 
 struct worst; /* score.h */
@@ -17,6 +18,7 @@ struct train_event {
     double units;            /* tokens or images trained on in this step; 0: the model has no unit */
     double loss_scale;       /* f16: loss scale of this step; 0: another precision */
     bool skipped;            /* f16: gradients were not finite, and nothing was updated */
+    double part[LOSS_PARTS]; /* of a model with several losses: each (tickets.part_name) */
 };
 
 struct train_options {

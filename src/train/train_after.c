@@ -55,6 +55,15 @@ static void list_ranks(const struct trainer *t, char *out, size_t room)
     if (t->o->ranks) snprintf(out, room, ",\"ranks\":%d,\"slowest\":[%d,%.6f,%.6f]", t->o->ranks->n, t->agreed.slowest, t->agreed.busy, t->agreed.median);
 }
 
+/* The losses of a model with several, as members of a line of metrics.jsonl. */
+static void list_losses(const struct trainer *t, const struct train_event *v, char *out, size_t room)
+{
+    size_t n = 0;
+    char value[32];
+    out[0] = '\0';
+    for (int i = 0; i < t->steps.tickets.parts && n < room; i++) n += (size_t)snprintf(out + n, room - n, ",\"%s\":%s", t->steps.tickets.part_name[i], number(v->part[i], value));
+}
+
 static int report_step(struct trainer *t, const struct train_event *v, struct error *e)
 {
     char memory[768];
@@ -63,16 +72,17 @@ static int report_step(struct trainer *t, const struct train_event *v, struct er
     snprintf(per_second, sizeof per_second, "%s_per_second", trainer_unit(t));
     const struct scalar scalars[] = {{"loss", v->loss}, {"learning_rate", v->learning_rate}, {"grad_norm", v->gradient_norm}, {per_second, speed},
                                      {"loss_scale", v->loss_scale}};
-    char loss[32], norm[32], scale[80] = "", ranks[96];
+    char loss[32], norm[32], scale[80] = "", ranks[96], losses[256];
     if (t->steps.tickets.scaled) snprintf(scale, sizeof scale, ",\"loss_scale\":%.9g,\"skipped_steps\":%" PRIu64, v->loss_scale, t->state.skipped);
     if (t->o->progress) show_step(t, v);
     report_memory(t, memory, sizeof memory);
     list_ranks(t, ranks, sizeof ranks);
+    list_losses(t, v, losses, sizeof losses);
     int rc = folder_metrics(&t->folder, e,
                             "{\"step\":%" PRId64 ",\"loss\":%s,\"learning_rate\":%.9g,\"grad_norm\":%s,\"seconds\":%.6f,"
-                            "\"%s\":%.*f,\"samples\":%" PRIu64 ",\"arena_bytes\":%" PRIu64 "%s%s%s}",
+                            "\"%s\":%.*f,\"samples\":%" PRIu64 ",\"arena_bytes\":%" PRIu64 "%s%s%s%s}",
                             t->state.step, number(v->loss, loss), v->learning_rate, number(v->gradient_norm, norm), v->seconds, per_second,
-                            t->data.ops == &tokens_feed ? 1 : 3, speed, t->state.position, plan_arena(&t->run.plan), scale, memory, ranks);
+                            t->data.ops == &tokens_feed ? 1 : 3, speed, t->state.position, plan_arena(&t->run.plan), losses, scale, memory, ranks);
     return rc ? rc : events_write(&t->events, (int64_t)t->state.step, scalars, COUNT(scalars) - !t->steps.tickets.scaled, e);
 }
 

@@ -94,7 +94,8 @@ int trainer_retire_step(struct trainer *t, struct train_event *out, struct error
     t->state.position += (uint64_t)samples.n;
     t->state.broken = samples.broken;
     *out = (struct train_event){(int64_t)t->state.step, (int64_t)t->total, k.loss, k.block.learning_rate, k.clip[0], t->steps.tickets.seconds,
-                                samples.units, t->steps.tickets.scaled ? k.block.loss_scale : 0, k.block.found_inf};
+                                samples.units, t->steps.tickets.scaled ? k.block.loss_scale : 0, k.block.found_inf, {0}};
+    for (int i = 0; i < t->steps.tickets.parts; i++) out->part[i] = k.part[i];
     t->units += out->units;
     if (t->o->ranks) t->busy = out->seconds - (t->o->ranks->waited - t->waited);
     return PL_OK;
