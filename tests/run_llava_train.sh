@@ -26,24 +26,6 @@ train: {steps: 4, effective_batch: 4, learning_rate: 0.005, schedule: constant, 
 memory: {micro_batch: 4, precision: f32}
 device: $DEVICE
 END
-# run OUT ARGUMENT...: trains into $tmp/OUT.
-run() {
-    local out=$1
-    shift
-    rm -rf "${tmp:?}/$out"
-    # shellcheck disable=SC2086
-    "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/$out" $FLAGS "$@"
-}
-# resumed OUT ARGUMENT...
-resumed() {
-    local out=$1
-    shift
-    # shellcheck disable=SC2086
-    "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/$out" --resume $FLAGS "$@"
-}
-weights() { echo "$tmp/$1/model/model.safetensors"; }
-# same_as OUT ARGUMENT...: the weights of $tmp/plain.
-same_as() { expect 0 '' run "$@" && same "$(weights plain)" "$(weights "$1")"; }
 
 # --- rows ---
 rows() {

@@ -8,31 +8,10 @@
 # The numbers of PyTorch are compared by tests/golden.sh.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
+# shellcheck source=tests/golden_step.sh
+. tests/golden_step.sh
 tool compare forge forge_questions json_get
-cases=tests/golden
-
-# step CASE OUT ARGUMENT...: a step of a golden case, or of $model, on its batch or on $batch.
-step() {
-    local name=$1 out=$2
-    shift 2
-    # The case's flags and FLAGS are lists of words.
-    # shellcheck disable=SC2046,SC2086
-    "$binary" step --model "${model:-$cases/$name}" --batch "${batch:-$cases/$name/batch.safetensors}" --out "$out" --set "device.kind=$DEVICE" \
-        $(cat "$cases/$name/flags" 2>/dev/null) $FLAGS "$@"
-}
-
 # --- what does not change a result ---
-equal() {
-    local name=$1
-    shift
-    step "$name" "$tmp/plain.safetensors" && step "$name" "$tmp/other.safetensors" "$@" && same "$tmp/plain.safetensors" "$tmp/other.safetensors"
-}
-near() {
-    local name=$1
-    shift
-    step "$name" "$tmp/plain.safetensors" && step "$name" "$tmp/other.safetensors" "$@" &&
-        "$tools/compare" "$tmp/plain.safetensors" "$tmp/other.safetensors" --logits 1e-6 --grad 1e-5
-}
 check 'fusion, recompute: same bytes' equal prs_med_fusion --set memory.recompute=all
 check 'prompted, recompute: same bytes' equal prs_med_prompted --set memory.recompute=all+halves+selective
 check 'fusion, offload: same bytes' equal prs_med_fusion --set memory.offload=weights

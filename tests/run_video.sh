@@ -149,16 +149,6 @@ train: {steps: 4, effective_batch: 4, learning_rate: 0.005, schedule: constant, 
 memory: {micro_batch: 4, precision: f32}
 device: $DEVICE
 END
-# run OUT ARGUMENT...: trains into $tmp/OUT.
-run() {
-    local out=$1
-    shift
-    rm -rf "${tmp:?}/$out"
-    # shellcheck disable=SC2086
-    "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/$out" $FLAGS "$@"
-}
-weights() { echo "$tmp/$1/model/model.safetensors"; }
-same_as() { expect 0 '' run "$@" && same "$(weights plain)" "$(weights "$1")"; }
 rows() {
     expect 0 'data.train: 1200 frames of videos, [0-9.]* a row of at most 12 \(data.max_frames\)' run plain || return 1
     grep 'frames of videos' "$tmp/err"

@@ -1,4 +1,4 @@
-# tiny_llava.sh: small models of images and text for test scripts, which source it.
+# tiny_llava.sh: small models of images and text, and their training by $tmp/run.yaml, for test scripts, which source it after run_lib.sh.
 # shellcheck shell=bash disable=SC2015
 
 # make_model CASE DIR: a golden model with a tokenizer. Tokens from 43 on are those around the tiles of SmolVLM.
@@ -17,3 +17,22 @@ END
  "chat_template": "{% for m in messages %}{% if m['role'] == 'user' %}{{ 'u:' + m['content'] + ' ' }}{% else %}{{ 'a:' + m['content'] + '</s>' }}{% endif %}{% endfor %}{% if add_generation_prompt %}a:{% endif %}"}
 END
 }
+
+# run OUT ARGUMENT...: trains into $tmp/OUT.
+run() {
+    local out=$1
+    shift
+    rm -rf "${tmp:?}/$out"
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/$out" $FLAGS "$@"
+}
+# resumed OUT ARGUMENT...
+resumed() {
+    local out=$1
+    shift
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/$out" --resume $FLAGS "$@"
+}
+weights() { echo "$tmp/$1/model/model.safetensors"; }
+# same_as OUT ARGUMENT...: the weights of $tmp/plain.
+same_as() { expect 0 '' run "$@" && same "$(weights plain)" "$(weights "$1")"; }
