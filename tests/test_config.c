@@ -13,9 +13,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "data/tokens.h"
+#include "data/text/tokens.h"
 #include "config/config.h"
-#include "data/conversations.h"
+#include "data/text/conversations.h"
 #include "train/signals.h"
 
 static void assert_has(const char *text, const char *part)

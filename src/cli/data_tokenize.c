@@ -1,6 +1,6 @@
 /*
  * data_tokenize.c: `plimsoll data tokenize`: makes the token stores of a configuration's conversations
- * ahead of training (data/token_store.h).
+ * ahead of training (data/text/token_store.h).
  */
 #include <stdio.h>
 
