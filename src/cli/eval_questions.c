@@ -28,7 +28,7 @@ static int answer_one(struct questions_scored *s, uint64_t i, struct answer *out
     struct names image = {0};
     struct token_list tokens = {0};
     VEC(int32_t) ids = {0};
-    int64_t slots;
+    struct image_batch slots;
     vec_push(&image, mem_string(dataset_image_path(s->set, i)));
     int rc = prompts_ask(&s->ask.prompts, dataset_text(s->set, i, DATASET_QUESTION), &image, &tokens, &slots, e);
     for (uint32_t k = 0; k < tokens.n && !rc; k++) vec_push(&ids, tokens.at[k].id);
@@ -99,7 +99,7 @@ static void put_scores(const struct questions_scored *s, struct json_writer *w)
 static int score(struct questions_scored *s, const struct config *c, const struct eval_text *o, struct error *e)
 {
     const int64_t most = o->max_new ? (int64_t)o->max_new : NEW_TOKENS;
-    const struct run_generation plan = {.cache = c->data_sequence + most, .prompt = c->data_sequence, .answer = most, .images = 1};
+    const struct run_generation plan = {.cache = c->data_sequence + most, .prompt = c->data_sequence, .answer = most, .images = {.images = 1}};
     int rc = ask_open(&s->ask, c, dataset_image_path(s->set, 0), dataset_text(s->set, 0, DATASET_QUESTION), e);
     if (!rc) rc = generator_plan(&s->generator, &s->ask.config, &plan, e);
     if (!rc) rc = generator_start(&s->generator, e);

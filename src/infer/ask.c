@@ -36,7 +36,7 @@ static int read_ends(struct ask *a, struct error *e)
 
 int ask_open(struct ask *a, const struct config *c, const char *path, const char *question, struct error *e)
 {
-    int64_t slots;
+    struct image_batch slots;
     *a = (struct ask){.config = *c};
     if (check_model(c, e)) return e->code;
     int rc = prompts_open(&a->prompts, &a->config, NULL, e);
@@ -169,7 +169,7 @@ struct generate_options ask_options(const struct ask *a, int64_t most)
 
 int ask_answer(struct ask *a, int64_t most, struct answer *out, struct error *e)
 {
-    const struct run_generation o = {.cache = (int64_t)a->ids.n + most, .prompt = a->ids.n, .answer = most, .images = 1};
+    const struct run_generation o = {.cache = (int64_t)a->ids.n + most, .prompt = a->ids.n, .answer = most, .images = {.images = 1}};
     struct generator g = {0};
     int rc = generator_plan(&g, &a->config, &o, e);
     if (!rc) rc = generator_start(&g, e);
