@@ -16,6 +16,14 @@ check 'fusion, recompute: same bytes' equal prs_med_fusion --set memory.recomput
 check 'prompted, recompute: same bytes' equal prs_med_prompted --set memory.recompute=all+halves+selective
 check 'fusion, offload: same bytes' equal prs_med_fusion --set memory.offload=weights
 check 'fusion, the LM head in chunks: near' near prs_med_fusion --set memory.head_chunks=3
+check 'fusion, the mask head in chunks: near' near prs_med_fusion --set memory.mask_chunks=2
+check 'fusion, both heads in chunks: near' near prs_med_groups --set memory.head_chunks=4 --set memory.mask_chunks=2
+check 'prompted, the mask head in chunks: near' near prs_med_prompted --set memory.mask_chunks=2
+# A chunk is whole groups of images that share statistics: 4 chunks of 4 images in pairs are 2.
+in_chunks() {
+    step prs_med_groups "$tmp/a.safetensors" --set memory.mask_chunks=4 && step prs_med_groups "$tmp/b.safetensors" --set memory.mask_chunks=2 && same "$tmp/a.safetensors" "$tmp/b.safetensors"
+}
+check 'a chunk is whole groups of images' in_chunks
 
 # --- the mask depends on image and question, and on nothing behind them ---
 # masks BATCH ARGUMENT...: only pred_masks of a step of prs_med_fusion, in $tmp/masks.
@@ -138,13 +146,25 @@ train() {
     "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/$name" --set "device.kind=$DEVICE" $FLAGS "$@" >"$tmp/$name.log" 2>&1 || { tail -n 5 "$tmp/$name.log"; return 1; }
 }
 losses() { grep -o '"loss": *[0-9.e-]*' "$tmp/$1/metrics.jsonl"; }
-# The split into micro-batches, dropout and the mean over groups of 2 images included.
-splits() {
-    train whole --set model.bn_group=2 --set memory.micro_batch=8 && train parts --set model.bn_group=2 --set memory.micro_batch=2 || return 1
+# The losses of the runs `whole` and `parts`.
+near_losses() {
     paste <(losses whole) <(losses parts) | awk '{ a = $2; b = $4; d = a > b ? a - b : b - a; if (!(d <= 1e-4 * a)) exit 1; n++ } END { exit n < 6 }' ||
         { paste <(losses whole) <(losses parts); return 1; }
 }
+# The split into micro-batches, dropout and the mean over groups of 2 images included.
+splits() {
+    train whole --set model.bn_group=2 --set memory.micro_batch=8 && train parts --set model.bn_group=2 --set memory.micro_batch=2 || return 1
+    near_losses
+}
 check 'micro-batches: the same losses' splits
+# Chunks of the mask head: the same losses, and the same running statistics.
+chunks() {
+    train whole --set model.bn_group=2 && train parts --set model.bn_group=2 --set memory.mask_chunks=4 || return 1
+    near_losses || return 1
+    train whole --set model.bn_group=2 --set train.learning_rate=0 --set train.steps=2 && train parts --set model.bn_group=2 --set train.learning_rate=0 --set train.steps=2 --set memory.mask_chunks=4 &&
+        "$tools/compare" "$tmp/whole/model/model.safetensors" "$tmp/parts/model/model.safetensors" --logits 1e-6
+}
+check 'the mask head in chunks: the same losses and statistics' chunks
 # A run that is stopped continues bit for bit.
 resumes() {
     train once --set train.save_every=3 --set train.eval_every=3 && cp -r "$tmp/once" "$tmp/again" && rm -rf "$tmp/again/model" "$tmp/again/checkpoints/step-6" || return 1
