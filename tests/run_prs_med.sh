@@ -222,7 +222,7 @@ iou() { # NAME ARGUMENT...: the mean IoU of a trained model, in percent
     shift
     # shellcheck disable=SC2086
     "$binary" eval "$tmp/questions.yaml" --model "$tmp/$name/model" --json --set memory.micro_batch=8 --set "device.kind=$DEVICE" $FLAGS "$@" >"$tmp/$name.json" 2>"$tmp/eval.log" || { tail -n 3 "$tmp/eval.log" >&2; return 1; }
-    awk '/"mean_iou"/ { gsub(/[^0-9.e-]/, "", $2); printf "%d\n", 100 * $2 }' "$tmp/$name.json"
+    awk '/"mean_iou"/ { gsub(/[^0-9.e-]/, "", $2); printf "%d\n", 100 * $2; exit }' "$tmp/$name.json"
 }
 mute="--set data.train=[$data/mute.csv] --set data.images=$data/images_and_masks"
 blank="--set data.images=$data/blank"
@@ -240,6 +240,17 @@ scores_texts() {
     grep -q '"answers": {' "$tmp/reads.json" && grep -q '"shapes": {' "$tmp/reads.json" && grep -q '"exact_match"' "$tmp/reads.json" || { cat "$tmp/reads.json"; return 1; }
 }
 check 'eval scores the answers by dataset' scores_texts
+# Masks by dataset too, and the worst of them with what asked for them.
+draws() {
+    local name
+    for name in worst.png worst.html; do
+        # shellcheck disable=SC2086
+        "$binary" eval "$tmp/questions.yaml" --model "$tmp/reads/model" --json --samples 2 --worst 3 --overlays "$tmp/$name" --set memory.micro_batch=8 --set "device.kind=$DEVICE" $FLAGS >"$tmp/worst.json" 2>"$tmp/eval.log" || { tail -n 3 "$tmp/eval.log"; return 1; }
+    done
+    [ "$("$tools/json_get" "$tmp/worst.json" prompts.question.categories.shapes.masks)" = 48 ] || { cat "$tmp/worst.json"; return 1; }
+    [ -s "$tmp/worst.png" ] && [ "$(grep -c 'left? (\|right? (' "$tmp/worst.html")" -ge 3 ]
+}
+check 'eval draws the worst masks with their questions' draws
 
 # --- prediction ---
 # The mask of the shape on the side that the question names, and an answer. Test image 513 has one on each side.
