@@ -137,6 +137,8 @@ int feed_try_images(const struct config *c, const struct model *m, enum feed_rol
 const struct dataset *feed_dataset(const struct feed *f);
 
 extern const struct feed_ops tokens_feed, conversations_feed, masks_feed, questions_feed, grounding_feed;
+/* Of a feed of questions: its dataset, and the number of one of its samples in that of feed_open_questions. */
 const struct dataset *question_dataset(const struct feed *f);
+uint64_t question_number(const struct feed *f, uint64_t sample);
 
 #endif

@@ -82,6 +82,10 @@ double score_dice(const struct score *s);
 
 /* Omits rows without masks, and the row of a single category without a name. */
 void scores_print(const struct scores *s, struct text *out);
+/* A map, named as the type of prompt: masks, mean_iou and mean_dice; and `categories`, the same of each, where they have
+ * names. */
+struct json_writer;
+void scores_json(const struct scores *s, uint32_t prompt, struct json_writer *w);
 /* prompt,category,masks,mean_iou,mean_dice,above_50,above_75: fractions from 0 to 1. */
 void scores_csv(const struct scores *s, struct text *out);
 
