@@ -13,9 +13,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "data/tokens.h"
+#include "data/text/tokens.h"
 #include "config/config.h"
-#include "data/conversations.h"
+#include "data/text/conversations.h"
 #include "train/signals.h"
 
 static void assert_has(const char *text, const char *part)
@@ -86,6 +86,7 @@ static const char everything[] =
     "model:\n"
     "  path: models/small\n"
     "  vision_tower: models/clip\n"
+    "  decoder: prompted\n"
     "  freeze: ['model.embed*', \"*.norm.weight\"]\n"
     "  bn_group: 2\n"
     "adapter:\n"
@@ -191,6 +192,7 @@ static void test_every_key(void **state)
     if (config_read_text(&c, everything, "run.yaml", &e)) fail_msg("%s", e.text);
     assert_string_equal(c.model_path, "models/small");
     assert_string_equal(c.model_vision_tower, "models/clip");
+    assert_int_equal(c.model_decoder, DECODER_PROMPTED);
     assert_int_equal(c.model_freeze.n, 2);
     assert_string_equal(c.model_freeze.at[1], "*.norm.weight");
     assert_int_equal(c.model_bn_group, 2);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/system.h"
+#include "config/config_model.h"
 #include "cuda/cuda.h"
 #include "dist/agree.h"
 #include "io/file.h"
@@ -364,7 +365,7 @@ static int open_model(struct run *r, const struct run_options *o, struct error *
         return config_at_key(c, KEY_model_vision_tower, e);
     }
     const enum config_key key = c->model_path ? KEY_model_path : KEY_model_preset;
-    int rc = c->model_path ? model_open_with(&r->model, c->model_path, c->model_vision_tower, e) : model_preset(&r->model, c->model_preset, e);
+    int rc = config_open_model(c, &r->model, e);
     if (!rc || !o->train || !config_given(c, key)) return rc; /* in other commands --model overrides the file */
     error_prepend(e, "%s", config_key_name(key));
     return config_at_key(c, key, e);
