@@ -36,6 +36,13 @@ struct overlap overlap_bytes(const uint8_t *mask, size_t pitch, const uint8_t *b
     return o;
 }
 
+struct overlap overlap_masks(const uint8_t *predicted, const uint8_t *target, size_t n)
+{
+    struct overlap o = {0};
+    for (size_t i = 0; i < n; i++) count(&o, predicted[i], target[i]);
+    return o;
+}
+
 double overlap_iou(const struct overlap *o) { return o->either ? (double)o->both / (double)o->either : 1; }
 
 double overlap_dice(const struct overlap *o)
