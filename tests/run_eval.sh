@@ -33,6 +33,24 @@ table() {
 check "a table and a CSV file" table
 batch() { run --model $model --csv "$tmp/b.csv" --set memory.micro_batch=4 && cmp "$tmp/a.csv" "$tmp/b.csv"; }
 check "the same whatever the batch" batch
+# At the image's own size: a row for each image and mask; the columns of the loss's size have the mean of the table, whatever the
+# batch and the rounds; MONAI's numbers are those of tests/test_surface.c.
+own() {
+    ends 0 "^point *all *24  0\." --model $model --images "$tmp/i.csv" --structures "$tmp/s.csv" --spacing 0.7,0.5 --tolerance 2 || return 1
+    grep -q "pixels of 0.7 x 0.5 mm, distances in mm, NSD within 2 mm" "$tmp/said" || { cat "$tmp/said"; return 1; }
+    head -n 1 "$tmp/i.csv" | grep -q '^image,prompt,category,mask,dice,iou,hd95,nsd,loss_dice,loss_iou,loss_hd95,loss_nsd$' && [ "$(wc -l <"$tmp/i.csv")" = 49 ] || return 1
+    [ "$(grep -c '^\(point\|box\),all,\(own\|loss\),24,0\.[0-9]*,0\.[0-9]*,24,' "$tmp/s.csv")" = 4 ] || { cat "$tmp/s.csv"; return 1; }
+    awk -F, 'NR == FNR { want[$1] = $4; next } FNR > 1 { sum[$2] += $10; n[$2]++ } END { for (k in n) { d = sum[k] / n[k] - want[k]; if (d > 2e-6 || d < -2e-6) { print k, sum[k] / n[k], want[k]; exit 1 } } }' \
+        "$tmp/a.csv" "$tmp/i.csv" || return 1
+    run --model $model --images "$tmp/i3.csv" --spacing 0.7,0.5 --tolerance 2 --set prompts.iterations=3 --set memory.micro_batch=4 >/dev/null && cmp "$tmp/i.csv" "$tmp/i3.csv"
+}
+check "scores at the image's own size" own
+own_json() {
+    run --model $model --own-size --json >"$tmp/own.json" && [ "$("$tools/json_get" "$tmp/own.json" structures images | tr "\n" " ")" = "2 48 " ] || return 1
+    run --model $model --own-size --worst 2 --overlays "$tmp/own.html" >/dev/null && grep -q "<td>all</td><td>box</td><td>24</td><td>0\." "$tmp/own.html"
+}
+check "the same as JSON and on the page" own_json
+check "a spacing that is none" ends 2 "spacing 0.7,: expected X,Y" --model $model --own-size --spacing 0.7,
 rounds() { ends 0 "^box, round 3 *all *24 " --model $model --set prompts.iterations=3; }
 check "the last of several rounds" rounds
 images() { run --model $model --worst 5 --overlays "$tmp/worst.png" && head -c 4 "$tmp/worst.png" | grep -q PNG; }

@@ -11,11 +11,13 @@ struct run;
 struct feed;
 struct mask_scores;
 struct retrieval;
+struct own_size;
 struct eval_pass {
     struct run *run;
     struct feed *feed;
     struct mask_scores *masks; /* NULL: none are predicted */
     struct retrieval *found;   /* NULL: no masks are matched with texts */
+    struct own_size *own;      /* NULL: no scores at the image's own size */
 };
 /* The mean loss over the dataset, in all passes of the feed. */
 int eval_passes(const struct eval_pass *v, double *loss, struct error *e);

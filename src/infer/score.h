@@ -84,6 +84,11 @@ double score_dice(const struct score *s);
 
 /* Omits rows without masks, and the row of a single category without a name. */
 void scores_print(const struct scores *s, struct text *out);
+/* For tables: columns of a UTF-8 text; a name, padded to a width, and two spaces. */
+int score_width(const char *s);
+void score_column(struct text *out, const char *name, int width);
+/* A field and a comma, quoted if a comma, a quote or a line end would break the row (RFC 4180). */
+void csv_put_field(struct text *out, const char *s);
 /* prompt,category,masks,mean_iou,mean_dice,above_50,above_75: fractions from 0 to 1. */
 void scores_csv(const struct scores *s, struct text *out);
 
