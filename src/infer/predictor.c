@@ -13,22 +13,21 @@
 
 /* --- a forward run of encoder or decoder --------------------------------------------------- */
 
-static int start(struct run *r, const struct config *c, const struct prompting *p, struct error *e)
+int predictor_start(struct run *r, const struct config *c, const struct prompting *p, struct error *e)
 {
     struct run_options o = {.forward = true, .B = 1, .T = 1, .own = p, .own_bytes = sizeof *p, .partial = p->part != PART_ALL};
     int rc = run_plan(r, c, &o, e);
     return rc ? rc : run_start(r, NULL, true, e);
 }
 
-static int forward(struct run *r, struct error *e)
+int predictor_forward(struct run *r, struct error *e)
 {
     struct step_block b = {.inv_count = {1}, .loss_scale = 1, .step = 1, .adam_t = 1};
     int rc = run_put_step(r, &b, e);
     return rc ? rc : run_program(r, PROGRAM_STEP, e);
 }
 
-/* An output as f32, whatever its dtype. */
-static int read_output(struct run *r, const char *name, float *to, struct error *e)
+int predictor_output(struct run *r, const char *name, float *to, struct error *e)
 {
     id x = graph_find_output(&r->graph, PROGRAM_STEP, name);
     const struct tensor *t = tensor_at(&r->graph, x);
@@ -40,7 +39,7 @@ static int read_output(struct run *r, const char *name, float *to, struct error 
     return rc;
 }
 
-static int64_t output_elements(const struct run *r, const char *name)
+int64_t predictor_output_elements(const struct run *r, const char *name)
 {
     return tensor_elements(tensor_at(&r->graph, graph_find_output(&r->graph, PROGRAM_STEP, name)));
 }
@@ -59,8 +58,7 @@ static int check_model(const struct model *m, struct error *e)
     return PL_OK;
 }
 
-/* Checks the configuration before anything is planned. */
-static int read_model(struct predictor *a, const struct config *c, struct pixel_norm *norm, struct error *e)
+int predictor_model(struct predictor *a, const struct config *c, struct pixel_norm *norm, struct error *e)
 {
     struct model m;
     int rc = c->model_path ? model_open_with(&m, c->model_path, c->model_vision_tower, e) : model_preset(&m, c->model_preset, e);
@@ -85,34 +83,38 @@ static int encode(struct predictor *a, const struct config *c, const struct pred
     const size_t side = (size_t)a->shape.side, bytes = 3 * side * side * sizeof(float);
     float *pixels = mem_alloc(bytes);
     predictor_fit(p, norm, (uint32_t)side, pixels, &a->fit_w, &a->fit_h);
-    int rc = start(&r, c, &prompting, e);
+    int rc = predictor_start(&r, c, &prompting, e);
     if (!rc) rc = run_write_input(&r, "pixel_values", 0, pixels, bytes, e);
     mem_free(pixels);
-    if (!rc) rc = forward(&r, e);
+    if (!rc) rc = predictor_forward(&r, e);
     if (!rc) {
-        *out = mem_alloc((size_t)output_elements(&r, "image_embeddings") * sizeof **out);
-        rc = read_output(&r, "image_embeddings", *out, e);
+        *out = mem_alloc((size_t)predictor_output_elements(&r, "image_embeddings") * sizeof **out);
+        rc = predictor_output(&r, "image_embeddings", *out, e);
         a->encoder_bytes = plan_arena(&r.plan);
     }
     run_close(&r);
     return rc;
 }
 
-static int open_decoder(struct predictor *a, const struct config *c, const float *embedding, struct error *e)
+int predictor_decoder(struct predictor *a, const struct config *c, size_t fitted, struct error *e)
 {
     const struct predictor_shape *s = &a->shape;
     struct prompting prompting = {.image = s->side, .masks = s->prompts, .points = s->points, .boxes = s->box, .single = s->single, .part = PART_MASKS};
-    struct run_input x;
-    int rc = start(&a->run, c, &prompting, e);
+    int rc = predictor_start(&a->run, c, &prompting, e);
     if (rc) return rc;
-    CHECK(run_input(&a->run, "image_embeddings", &x), "a decoder without an image");
-    rc = run_write_input(&a->run, "image_embeddings", 0, embedding, x.sample, e);
-    a->candidates = output_elements(&a->run, "iou_scores") / s->prompts;
-    a->logits = mem_alloc((size_t)output_elements(&a->run, "pred_masks") * sizeof *a->logits);
+    a->candidates = predictor_output_elements(&a->run, "iou_scores") / s->prompts;
+    a->logits = mem_alloc((size_t)predictor_output_elements(&a->run, "pred_masks") * sizeof *a->logits);
     a->scores = mem_alloc((size_t)(s->prompts * a->candidates) * sizeof *a->scores);
-    a->fitted = mem_alloc((size_t)a->fit_w * a->fit_h * sizeof *a->fitted);
+    a->fitted = mem_alloc(fitted * sizeof *a->fitted);
     a->decoder_bytes = plan_arena(&a->run.plan);
-    return rc;
+    return PL_OK;
+}
+
+int predictor_see(struct predictor *a, const float *embedding, struct error *e)
+{
+    struct run_input x;
+    CHECK(run_input(&a->run, "image_embeddings", &x), "a decoder without an image");
+    return run_write_input(&a->run, "image_embeddings", 0, embedding, x.sample, e);
 }
 
 int predictor_open(struct predictor *a, const struct config *c, const struct predictor_image *p, const struct predictor_shape *shape, struct error *e)
@@ -124,10 +126,11 @@ int predictor_open(struct predictor *a, const struct config *c, const struct pre
     a->shape = *shape;
     a->w = p->w;
     a->h = p->h;
-    int rc = read_model(a, c, &norm, e);
+    int rc = predictor_model(a, c, &norm, e);
     if (rc) return rc;
     rc = encode(a, c, p, &norm, &embedding, e);
-    if (!rc) rc = open_decoder(a, c, embedding, e);
+    if (!rc) rc = predictor_decoder(a, c, (size_t)a->fit_w * a->fit_h, e);
+    if (!rc) rc = predictor_see(a, embedding, e);
     mem_free(embedding);
     if (rc) predictor_close(a);
     return rc;
@@ -191,9 +194,9 @@ int predictor_run(struct predictor *a, const struct predictor_prompt *prompts, i
     CHECK(n > 0 && n <= a->shape.prompts, "%lld prompts", (long long)n);
     int rc = a->shape.points ? put_points(a, prompts, n, e) : PL_OK;
     if (!rc && a->shape.box) rc = put_boxes(a, prompts, n, e);
-    if (!rc) rc = forward(&a->run, e);
-    if (!rc) rc = read_output(&a->run, "pred_masks", a->logits, e);
-    if (!rc) rc = read_output(&a->run, "iou_scores", a->scores, e);
+    if (!rc) rc = predictor_forward(&a->run, e);
+    if (!rc) rc = predictor_output(&a->run, "pred_masks", a->logits, e);
+    if (!rc) rc = predictor_output(&a->run, "iou_scores", a->scores, e);
     for (int64_t i = 0; i < n * a->candidates && !rc; i++)
         if (!isfinite(a->scores[i])) rc = error_set(e, PL_FAIL, "the model predicts an IoU of %g; its weights are not usable", (double)a->scores[i]);
     return rc;
