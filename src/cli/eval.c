@@ -250,7 +250,10 @@ static int check_options(struct eval *v, bool text, struct error *e)
 static int read_sources(struct eval *v, struct error *e)
 {
     struct config *c = &v->config;
-    int rc = v->paths.n ? config_read(c, v->paths.at[0], e) : config_assign(c, "data.format", "conversations", e);
+    const bool tokens = v->data.n && (eval_is_text(v->data.at[0]) || eval_is_tokens(v->data.at[0]));
+    int rc = v->paths.n ? config_read(c, v->paths.at[0], e) : PL_OK;
+    if (!rc && tokens && (!v->paths.n || c->data_format != FORMAT_BYTES)) rc = config_assign(c, "data.format", "tokens", e);
+    else if (!rc && !v->paths.n) rc = config_assign(c, "data.format", "conversations", e);
     for (uint32_t i = 0; i < v->set.n && !rc; i++) rc = config_set(c, v->set.at[i], e);
     if (!rc && v->memory) rc = config_set_memory(c, v->memory, e);
     if (v->data.n) {
@@ -268,18 +271,17 @@ static int read_config(struct eval *v, struct error *e)
     int rc = read_sources(v, e);
     if (rc) return rc;
     const bool text = c->data_format == FORMAT_CONVERSATIONS;
-    if (config_tokens(c) && !text)
-        return error_set(e, PL_USAGE, "%s: data.format is %s, and eval scores masks of images and answers of conversations. On tokens a language model is evaluated by `plimsoll train`: "
-                         "with data.validation it prints loss and perplexity every train.eval_every steps and at the end", v->paths.n ? v->paths.at[0] : "--set", batch_format(c));
-    if ((rc = check_options(v, text, e))) return rc;
-    use_model(c, v->model, text ? "text" : "masks");
+    if ((rc = check_options(v, config_tokens(c), e))) return rc;
+    if (config_tokens(c) && !text && (v->text.samples || v->text.max_new || v->text.answers))
+        return error_set(e, PL_USAGE, "%s is for conversations; on tokens eval computes loss and perplexity", v->text.samples ? "--samples" : v->text.max_new ? "--max-new" : "-o");
+    use_model(c, v->model, config_tokens(c) ? "text" : "masks");
     config_use_adapter(c, v->adapter);
     c->model_freeze.n = c->train_groups.n = c->train_no_decay.n = 0; /* their patterns are for the names of the run's model */
     if (text && !c->data_validation.n && !(c->data_holdout > 0))
         return error_set(e, PL_USAGE, "%s has no held-out conversations: set data.validation or data.holdout, or give files with --data", v->paths.at[0]);
     if (!config_validates(c))
         return error_set(e, PL_USAGE, "%s has no validation data: set data.validation or data.holdout, in the file or with --set", v->paths.at[0]);
-    return text ? config_check(c, 0, e) : PL_OK;
+    return config_tokens(c) ? config_check(c, 0, e) : PL_OK;
 }
 
 static int evaluate_in_folder(struct eval *v, struct error *e)
@@ -295,10 +297,12 @@ static int evaluate_in_folder(struct eval *v, struct error *e)
 static int run_eval(struct eval *v, struct error *e)
 {
     if (v->paths.n > 1 || (!v->paths.n && !v->data.n))
-        return error_set(e, PL_USAGE, "expected one RUN.yaml with the validation data, or --data FILE with conversations; %u files are given", v->paths.n);
+        return error_set(e, PL_USAGE, "expected one RUN.yaml with the validation data, or --data FILE with conversations, tokens or text; %u files are given", v->paths.n);
     if (!v->model) return error_set(e, PL_USAGE, "no model is given: add --model DIR, such as train.out/model");
     int rc = read_config(v, e);
-    if (rc || v->config.data_format != FORMAT_CONVERSATIONS) return rc ? rc : evaluate_in_folder(v, e);
+    if (rc) return rc;
+    if (!config_tokens(&v->config)) return evaluate_in_folder(v, e);
+    if (v->config.data_format != FORMAT_CONVERSATIONS) return eval_tokens(&v->config, v->model, v->json, e);
     v->text.model = v->model;
     v->text.json = v->json;
     return eval_text(&v->config, &v->text, e);
@@ -327,9 +331,10 @@ static int eval(int argc, char **argv, struct error *e)
 }
 
 const struct command command_eval = {
-    "eval", "eval (RUN.yaml | --data FILE.jsonl) --model DIR [--adapter DIR] [--samples N] [--loss] [-o FILE] [--csv FILE] [--own-size] [--images FILE] [--structures FILE] [--spacing X,Y] [--worst N] [--overlays FILE] [--json] [--memory SIZE] [--set key=value]...",
+    "eval", "eval (RUN.yaml | --data FILE) --model DIR [--adapter DIR] [--samples N] [--loss] [-o FILE] [--csv FILE] [--own-size] [--images FILE] [--structures FILE] [--spacing X,Y] [--worst N] [--overlays FILE] [--json] [--memory SIZE] [--set key=value]...",
     "Evaluates a model on the validation data of RUN.yaml. Masks: mean IoU and Dice by prompt and category. Conversations: the model answers\n"
     "the last question of each, greedily, and the answers are scored against the references: exact match, token F1, BLEU and ROUGE-L by file.\n"
+    "Files of tokens and texts (.txt, .md), which the model's tokenizer makes tokens of: loss and perplexity, in rows of data.sequence tokens.\n"
     "Masks and texts (data.queries): the share of queries that find their mask among those of the image.\n\n"
     "  --model DIR    a model folder, such as train.out/model, or the name of a preset\n"
     "  --adapter DIR  a LoRA adapter for that model, such as train.out/model of a run with an adapter\n"
@@ -347,8 +352,8 @@ const struct command command_eval = {
     "  --worst N      lists the N worst masks (8)\n"
     "  --overlays F   draws the worst masks into F, an HTML page (F ends in .html) or a PNG: the prediction in blue, the ground\n"
     "                 truth in green, the prompt in yellow\n\n"
-    "For conversations:\n\n"
-    "  --data FILE    a file of conversations, or a glob, instead of data.validation; may be given several times, and without RUN.yaml\n"
+    "For conversations, and --data for files of tokens and texts:\n\n"
+    "  --data FILE    a file of conversations, tokens or text, or a glob, instead of data.validation; may be given several times, and without RUN.yaml\n"
     "  --samples N    answers the first N conversations of each file; default: all\n"
     "  --max-new N    tokens of an answer, at most; default: max_new_tokens of generation_config.json, else 256\n"
     "  --loss         also computes loss and perplexity over all conversations, as the evaluation in training does; planned within\n"
