@@ -244,6 +244,7 @@ int feed_describe(const struct config *c, const struct model *m, const struct ru
     if (!config_tokens(c) && describe_images(c, m, o->train, b, out, e)) return e->code;
     b->prompts.loss = batch_loss(c);
     b->prompts.statistics = o->evaluate;
+    b->prompts.picks = o->picks;
     b->whole = b->prompts;
     b->whole.part = PART_ALL;
     out->own = &b->prompts;
