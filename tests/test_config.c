@@ -154,6 +154,11 @@ static const char everything[] =
     "  crowds: true\n"
     "  range: window\n"
     "  window: [100, 3000]\n"
+    "  slice_axis: sagittal\n"
+    "  slices: all\n"
+    "  neighbours: true\n"
+    "  modalities: [2, 0, 1]\n"
+    "  volume_cache: /scratch/volumes\n"
     "  percentiles: [1, 99]\n"
     "  image_size: 512\n"
     "  max_masks: 16\n"
@@ -204,6 +209,8 @@ static void test_every_key(void **state)
     assert_string_equal(c.data_masks, "labels");
     assert_true(c.data_holdout == 0 && c.data_area.low == 0.001 && c.data_area.high == 0.9 && c.data_max_bad == 0.01 && c.data_embeddings == EMBEDDINGS_OFF);
     assert_int_equal(c.data_categories.n, 2);
+    assert_true(c.data_slice_axis == 2 && c.data_slices == 1 && c.data_neighbours && c.data_modalities.n == 3 && c.data_modalities.at[0] == 2);
+    assert_string_equal(c.data_volume_cache, "/scratch/volumes");
     assert_true(c.data_threshold == 100 && c.data_range == 3 && c.data_window.low == 100 && c.data_window.high == 3000 && c.data_percentiles.high == 99);
     assert_true(c.data_image_size == 512 && c.data_max_masks == 16 && c.data_crowds);
     assert_true(c.prompts_iterations == 8 && c.prompts_box == 0.25);

@@ -134,6 +134,8 @@ struct loader_source feed_source(const struct config *c, const struct dataset *s
 /* The range of the configuration's keys for images of 16 bits. */
 struct pixel_range;
 struct pixel_range feed_range(const struct config *c);
+struct slice_options;
+struct slice_options feed_slices(const struct config *c);
 /* Writes what the dataset's survey decided (data.labels, data.threshold, data.ignore, data.range) into
  * a configuration, so that every later command decides the same. */
 void feed_resolve(const struct feed *f, struct config *c);
