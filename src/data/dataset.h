@@ -7,6 +7,7 @@
  *     coco    one JSON of many images: polygons, run lengths, crowds; a folder of images
  *     pairs   a folder of images and one of masks (PNG, JPEG) whose names match
  *     csv     a table with columns for image, mask and split, perhaps question and answer
+ *     parquet tables as Hugging Face datasets writes them: the files of image and masks are in their rows
  *     packed  Plimsoll's memory-mapped store of resized images and bits (packed.h), or an index
  *             and a memory map of masks as bytes (memmap.h)
  *
@@ -50,7 +51,7 @@ struct label_options {
 };
 
 struct dataset_options {
-    const char *format; /* "sa1b", "coco", "pairs", "csv", "packed" */
+    const char *format; /* "sa1b", "coco", "pairs", "csv", "packed", "parquet" */
     char *const *paths; /* files, folders or globs */
     uint32_t n_paths;
     const char *images; /* the folder of the images; NULL: search */
@@ -66,7 +67,7 @@ struct dataset_options {
     int ignore;           /* a value of label images that is not a mask, besides 0 */
     uint32_t threshold;   /* of binary label images; 0: half of the largest value */
     struct pixel_range range; /* of images of 16 bits */
-    const char *image_column, *mask_column, *split_column; /* csv; NULL: by their usual names */
+    const char *image_column, *mask_column, *split_column; /* csv, parquet; NULL: by their usual names */
     bool texts;           /* csv: rows have a question and an answer; rows without them are left out */
     struct dataset_split split;
 };
@@ -158,6 +159,7 @@ enum data_fault mask_raster(const struct mask *m, const struct grid *g, struct p
 
 /* --- for the formats ------------------------------------------------------------------- */
 
+struct label_image;
 struct dataset_format {
     const char *name;
     int (*open)(struct dataset *d, const struct dataset_options *o, struct error *e);
@@ -175,8 +177,9 @@ struct dataset_format {
     int (*check)(const struct dataset *d, uint64_t i, struct error *e); /* NULL: no checksums */
     int (*intact)(const struct dataset *d, struct error *e); /* NULL: no memory maps */
     const void *(*embedding)(const struct dataset *d, uint64_t i);      /* if `embeddings` is set */
-    const char *(*label)(const struct dataset *d, uint64_t i); /* path of the mask image; NULL: masks are not image files */
-    const char *(*image_path)(const struct dataset *d, uint64_t i); /* with `label`: path of the image */
+    const char *(*label)(const struct dataset *d, uint64_t i); /* path of the mask image, or of the file that it is in; NULL: masks are not image files */
+    enum data_fault (*values)(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct label_image *out, struct error *e); /* with `label`: the decoded mask image */
+    const char *(*image_path)(const struct dataset *d, uint64_t i); /* path of the image; NULL: it is not a file */
     const char *no_categories; /* describes a format without categories, for a message; NULL: it has categories */
 };
 
@@ -199,7 +202,7 @@ struct dataset {
     bool from_embeddings; /* the caller reads embeddings, not images: a hint for dataset_prefetch */
 };
 
-extern const struct dataset_format dataset_sa1b, dataset_coco, dataset_pairs, dataset_csv, dataset_packed;
+extern const struct dataset_format dataset_sa1b, dataset_coco, dataset_pairs, dataset_csv, dataset_packed, dataset_parquet;
 
 /* Warns of d->unpaired. A run opens a dataset once for each part: parts of the same files warn once. */
 void dataset_warn_unpaired(const struct dataset *d, const struct dataset_options *o, const char *path);

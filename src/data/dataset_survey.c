@@ -75,8 +75,8 @@ static void look_at_masks(const struct dataset *d, uint64_t n, struct found *f)
             uint64_t i = sampled(k, n, d->total);
 #pragma omp critical
             progress_add(&progress, 1);
-            enum data_fault fault = b.n ? label_decode(d->format->label(d, i), b.at, b.n, &m, &ignored) : FAULT_TOO_LARGE;
-            while (fault == FAULT_TOO_LARGE && grow(&b)) fault = label_decode(d->format->label(d, i), b.at, b.n, &m, &ignored);
+            enum data_fault fault = b.n ? d->format->values(d, i, b.at, b.n, &m, &ignored) : FAULT_TOO_LARGE;
+            while (fault == FAULT_TOO_LARGE && grow(&b)) fault = d->format->values(d, i, b.at, b.n, &m, &ignored);
             if (fault) continue;
             label_look(&m, ignore, x);
 #pragma omp critical
@@ -173,7 +173,7 @@ static int refuse_own_masks(const struct dataset *d, uint64_t n, struct error *e
 static int survey_labels(struct dataset *d, struct error *e)
 {
     const uint64_t n = min_u64(d->total, SURVEY_LABELS);
-    if (refuse_own_masks(d, n, e)) return e->code;
+    if (d->format->image_path && refuse_own_masks(d, n, e)) return e->code;
     if (d->labels.kind != LABELS_AUTO) return PL_OK;
     struct found *f = mem_alloc(sizeof *f);
     look_at_masks(d, n, f);

@@ -172,9 +172,9 @@ static int read_footer(struct parquet *p, struct error *e)
 {
     const uint8_t *file = (const uint8_t *)p->map.at;
     const uint64_t size = p->map.bytes;
-    if (size < 12 || memcmp(file, "PAR1", 4)) return error_set(e, PL_USAGE, "it is not a Parquet table: it does not begin with PAR1");
+    if (size < 4 || memcmp(file, "PAR1", 4)) return error_set(e, PL_USAGE, "it is not a Parquet table: it does not begin with PAR1");
     if (!memcmp(file + size - 4, "PARE", 4)) return error_set(e, PL_USAGE, "the table is encrypted, which is not read");
-    if (memcmp(file + size - 4, "PAR1", 4)) return error_set(e, PL_USAGE, "the table does not end with PAR1: the file is cut, or its download was not completed");
+    if (size < 12 || memcmp(file + size - 4, "PAR1", 4)) return error_set(e, PL_USAGE, "the table does not end with PAR1: the file is cut, or its download was not completed");
     const uint8_t *l = file + size - 8;
     const uint64_t n = l[0] | (uint64_t)l[1] << 8 | (uint64_t)l[2] << 16 | (uint64_t)l[3] << 24;
     if (n > size - 12) return damaged(e, "it is longer than the file");

@@ -5,6 +5,7 @@
 
 tests/golden/parquet/NAME.parquet   a table
 tests/golden/parquet/NAME.jsonl     its rows as test_parquet expects them: bytes are references to cells
+tests/golden/parquet/pairs, talks   the images and masks of masks.parquet and the images of talks.parquet as files; talks.json names these
 tests/golden/parquet/cells.txt      NAME ROW COLUMN ITEM LENGTH CRC32 of each cell of bytes; - for one that is null
 """
 import io, json, pathlib, zlib
@@ -62,6 +63,11 @@ def put_dataset(name, dataset, rows):
     expect(name, dataset.features.arrow_schema, rows)
 
 
+def put_file(path, data):
+    (here / path).parent.mkdir(parents=True, exist_ok=True)
+    (here / path).write_bytes(data)
+
+
 def encode(array, kind):
     out = io.BytesIO()
     Image.fromarray(array).save(out, kind, **({"quality": 90} if kind == "JPEG" else {}))
@@ -110,6 +116,9 @@ rows = [{"image": {"bytes": encode(im, "JPEG" if i % 2 else "PNG"), "path": f"{i
 features = Features({"image": ImageFeature(), "mask": ImageFeature(), "label": Value("int64"), "split": Value("string")})
 dataset = Dataset.from_list(rows, features=features)
 put_dataset("masks", dataset, rows)
+for i, row in enumerate(rows):
+    put_file(f"pairs/images/{i}.{'jpg' if i % 2 else 'png'}", row["image"]["bytes"])
+    put_file(f"pairs/masks/{i}.png", row["mask"]["bytes"])
 put("masks_snappy", pa.Table.from_pylist(rows, schema=pa.schema(dataset.features.arrow_schema.remove_metadata())), rows, compression="snappy", row_group_size=4)
 # several masks an image: a list, and two columns
 many = [{"pixels": row["image"], "masks": [{"bytes": encode((m == k).astype(np.uint8) * 255, "PNG"), "path": None} for k in (1, 2)][: 1 + i % 2]} for i, (row, (_, m)) in enumerate(zip(rows, samples))]
@@ -123,8 +132,13 @@ talks = []
 for i in range(6):
     n = (1, 2, 0, 1, 1, 2)[i]
     talks.append({"id": f"t{i}", "images": [{"bytes": encode(scene(i + k)[0], "PNG"), "path": f"{i}-{k}.png"} for k in range(n)],
-                  "conversations": [{"from": "human", "value": "<image>\n" * n + "What is it?"}, {"from": "gpt", "value": f"The disc {i}."}]})
+                  "conversations": [{"from": "human", "value": "<image>\n" * n + "what is it?"}, {"from": "gpt", "value": f"disc {i}."}]})
 turn = {"from": Value("string"), "value": Value("string")}
 put_dataset("talks", Dataset.from_list(talks, features=Features({"id": Value("string"), "images": List(ImageFeature()), "conversations": List(turn)})), talks)
+
+for talk in talks:
+    for x in talk["images"]:
+        put_file("talks/" + x["path"], x["bytes"])
+(here / "talks.json").write_text(json.dumps([{**talk, "images": ["talks/" + x["path"] for x in talk["images"]]} for talk in talks], indent=0) + "\n")
 
 (here / "cells.txt").write_text("\n".join(cells) + "\n")

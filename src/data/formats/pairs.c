@@ -22,16 +22,8 @@ uint32_t pairs_keep(struct pairs *p, const char *folder, const char *name)
 
 int pairs_start(struct dataset *d, const struct dataset_options *o, struct error *e)
 {
-    struct pairs *p = d->state = mem_alloc(sizeof *p);
-    d->labels.values = p->values = mem_alloc(o->n_categories * sizeof *p->values);
-    d->labels.n_values = o->n_categories;
-    for (uint32_t i = 0; i < o->n_categories; i++) {
-        char *end;
-        p->values[i] = strtoll(o->categories[i], &end, 10);
-        if (*end || end == o->categories[i] || p->values[i] < 1 || p->values[i] > 65535)
-            return error_set(e, PL_USAGE, "category %s: the categories of label images are numbers from 1 to 65535", o->categories[i]);
-    }
-    return PL_OK;
+    d->state = mem_alloc(sizeof(struct pairs));
+    return label_set_values(&d->labels, o->categories, o->n_categories, e);
 }
 
 void pairs_finish(struct dataset *d)
@@ -48,7 +40,7 @@ void pairs_close(struct dataset *d)
     vec_free(&p->items);
     vec_free(&p->groups);
     text_free(&p->names);
-    mem_free(p->values);
+    mem_free((void *)d->labels.values);
     mem_free(p);
 }
 
@@ -222,6 +214,11 @@ enum data_fault pairs_masks(const struct dataset *d, uint64_t i, void *scratch, 
     return label_read(p->names.at + p->items.at[i].mask, &d->labels, scratch, n, masks, room, out, e);
 }
 
+enum data_fault pairs_values(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct label_image *out, struct error *e)
+{
+    return label_decode(pairs_label_path(d, i), scratch, n, out, e);
+}
+
 const char *pairs_label_path(const struct dataset *d, uint64_t i)
 {
     const struct pairs *p = d->state;
@@ -242,5 +239,6 @@ const struct dataset_format dataset_pairs = {
     .image = pairs_image,
     .masks = pairs_masks,
     .label = pairs_label_path,
+    .values = pairs_values,
     .image_path = pairs_image_path,
 };

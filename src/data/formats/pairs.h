@@ -20,7 +20,6 @@ struct pairs {
     VEC(struct item) items;
     VEC(uint32_t) groups;         /* names of the datasets that tables are put together from */
     struct text names;
-    int64_t *values;
 };
 
 /* Stores a name, after that of its folder if it is relative and `folder` not NULL. */
@@ -34,6 +33,7 @@ void pairs_close(struct dataset *d);
 void pairs_describe(const struct dataset *d, uint64_t i, char *name, size_t room, const char **key);
 enum data_fault pairs_image(const struct dataset *d, uint64_t i, void *to, size_t room, struct dataset_image *out, struct error *e);
 enum data_fault pairs_masks(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct mask *masks, uint32_t room, struct dataset_masks *out, struct error *e);
+enum data_fault pairs_values(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct label_image *out, struct error *e);
 const char *pairs_label_path(const struct dataset *d, uint64_t i);
 const char *pairs_image_path(const struct dataset *d, uint64_t i);
 

@@ -353,5 +353,6 @@ const struct dataset_format dataset_csv = {
     .text = csv_text,
     .group = csv_group_of,
     .label = pairs_label_path,
+    .values = pairs_values,
     .image_path = pairs_image_path,
 };
