@@ -19,7 +19,7 @@ enum {
 const char *batch_advice(const struct model *m)
 {
     if (m->ground) return "set data.format to sa1b, coco, pairs or csv, and data.queries to a file of texts";
-    if (m->masks) return "set data.format to sa1b, coco, pairs, csv or packed";
+    if (m->masks) return "set data.format to sa1b, coco, pairs, csv, packed or parquet";
     if (model_port(m, "input_ids")) return "set data.format to tokens, bytes or conversations, or use a model like sam-tiny";
     return "vision towers work with `step`, `plan` and `bench`, not with `train`: use a mask model such as sam-tiny, or a language model";
 }
@@ -33,7 +33,7 @@ int batch_refuse_tokens(const struct config *c, const struct model *m, struct er
 
 const char *batch_format(const struct config *c)
 {
-    static const char *const names[] = {"tokens", "bytes", "conversations", "sa1b", "coco", "pairs", "csv", "packed"};
+    static const char *const names[] = {"tokens", "bytes", "conversations", "sa1b", "coco", "pairs", "csv", "packed", "parquet"};
     return names[c->data_format];
 }
 
