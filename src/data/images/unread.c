@@ -17,10 +17,9 @@ static const struct unread formats[] = {
     {"MetaImage or NRRD", " .mha .mhd .nrrd ", "write the slices as PNG with SimpleITK and Pillow"},
     {"BMP", " .bmp ", MAGICK("bmp")},
     {"GIF", " .gif ", MAGICK("gif")},
-    {"WebP", " .webp ", MAGICK("webp")},
     {"NumPy arrays", " .npy .npz ", "write the arrays as PNG with Pillow: Image.fromarray(array).save(\"a.png\")"},
 };
-enum { TIFF, NIFTI, DICOM, META, BMP, GIF, WEBP };
+enum { TIFF, NIFTI, DICOM, META, BMP, GIF };
 
 static bool has_ending(const char *path, const char *endings)
 {
@@ -52,7 +51,7 @@ const struct unread *unread_by_bytes(const void *bytes, size_t n)
         size_t at, n;
         const char *magic;
     } magics[] = {{TIFF, 0, 4, "II*\0"}, {TIFF, 0, 4, "MM\0*"}, {TIFF, 0, 4, "II+\0"}, {NIFTI, 344, 4, "n+1\0"}, {NIFTI, 4, 4, "n+2\0"},
-                  {DICOM, 128, 4, "DICM"}, {META, 0, 4, "NRRD"}, {BMP, 0, 2, "BM"}, {GIF, 0, 4, "GIF8"}, {WEBP, 8, 4, "WEBP"}};
+                  {DICOM, 128, 4, "DICM"}, {META, 0, 4, "NRRD"}, {BMP, 0, 2, "BM"}, {GIF, 0, 4, "GIF8"}};
     for (size_t i = 0; i < COUNT(magics); i++)
         if (bytes_at(bytes, n, magics[i].at, magics[i].magic, magics[i].n)) return &formats[magics[i].format];
     return NULL;
