@@ -323,6 +323,6 @@ bench: deps
 
 clean:
 	rm -rf $(BUILD)
-.PHONY: all tests examples install deps test test-cuda test-cuda test-slurm-75 check demo docs asan fuzz bench clean always
+.PHONY: all tests examples install deps test test-cuda test-cuda-75 test-slurm check demo docs asan fuzz bench clean always
 
 -include $(FUZZ_OBJS:.o=.d) $(OBJS:.o=.d) $(CUDA_OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(HELPERS:=.d) $(BENCHES:=.d) $(patsubst bench/%.c,$(BUILD)/bench/%.d,$(wildcard bench/bench_cuda_*.c))
