@@ -16,6 +16,14 @@ check 'fusion, recompute: same bytes' equal prs_med_fusion --set memory.recomput
 check 'prompted, recompute: same bytes' equal prs_med_prompted --set memory.recompute=all+halves+selective
 check 'fusion, offload: same bytes' equal prs_med_fusion --set memory.offload=weights
 check 'fusion, the LM head in chunks: near' near prs_med_fusion --set memory.head_chunks=3
+check 'fusion, the mask head in chunks: near' near prs_med_fusion --set memory.mask_chunks=2
+check 'fusion, both heads in chunks: near' near prs_med_groups --set memory.head_chunks=4 --set memory.mask_chunks=2
+check 'prompted, the mask head in chunks: near' near prs_med_prompted --set memory.mask_chunks=2
+# A chunk is whole groups of images that share statistics: 4 chunks of 4 images in pairs are 2.
+in_chunks() {
+    step prs_med_groups "$tmp/a.safetensors" --set memory.mask_chunks=4 && step prs_med_groups "$tmp/b.safetensors" --set memory.mask_chunks=2 && same "$tmp/a.safetensors" "$tmp/b.safetensors"
+}
+check 'a chunk is whole groups of images' in_chunks
 
 # --- the mask depends on image and question, and on nothing behind them ---
 # masks BATCH ARGUMENT...: only pred_masks of a step of prs_med_fusion, in $tmp/masks.
@@ -138,13 +146,25 @@ train() {
     "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/$name" --set "device.kind=$DEVICE" $FLAGS "$@" >"$tmp/$name.log" 2>&1 || { tail -n 5 "$tmp/$name.log"; return 1; }
 }
 losses() { grep -o '"loss": *[0-9.e-]*' "$tmp/$1/metrics.jsonl"; }
-# The split into micro-batches, dropout and the mean over groups of 2 images included.
-splits() {
-    train whole --set model.bn_group=2 --set memory.micro_batch=8 && train parts --set model.bn_group=2 --set memory.micro_batch=2 || return 1
+# The losses of the runs `whole` and `parts`.
+near_losses() {
     paste <(losses whole) <(losses parts) | awk '{ a = $2; b = $4; d = a > b ? a - b : b - a; if (!(d <= 1e-4 * a)) exit 1; n++ } END { exit n < 6 }' ||
         { paste <(losses whole) <(losses parts); return 1; }
 }
+# The split into micro-batches, dropout and the mean over groups of 2 images included.
+splits() {
+    train whole --set model.bn_group=2 --set memory.micro_batch=8 && train parts --set model.bn_group=2 --set memory.micro_batch=2 || return 1
+    near_losses
+}
 check 'micro-batches: the same losses' splits
+# Chunks of the mask head: the same losses, and the same running statistics.
+chunks() {
+    train whole --set model.bn_group=2 && train parts --set model.bn_group=2 --set memory.mask_chunks=4 || return 1
+    near_losses || return 1
+    train whole --set model.bn_group=2 --set train.learning_rate=0 --set train.steps=2 && train parts --set model.bn_group=2 --set train.learning_rate=0 --set train.steps=2 --set memory.mask_chunks=4 &&
+        "$tools/compare" "$tmp/whole/model/model.safetensors" "$tmp/parts/model/model.safetensors" --logits 1e-6
+}
+check 'the mask head in chunks: the same losses and statistics' chunks
 # A run that is stopped continues bit for bit.
 resumes() {
     train once --set train.save_every=3 --set train.eval_every=3 && cp -r "$tmp/once" "$tmp/again" && rm -rf "$tmp/again/model" "$tmp/again/checkpoints/step-6" || return 1
@@ -202,7 +222,7 @@ iou() { # NAME ARGUMENT...: the mean IoU of a trained model, in percent
     shift
     # shellcheck disable=SC2086
     "$binary" eval "$tmp/questions.yaml" --model "$tmp/$name/model" --json --set memory.micro_batch=8 --set "device.kind=$DEVICE" $FLAGS "$@" >"$tmp/$name.json" 2>"$tmp/eval.log" || { tail -n 3 "$tmp/eval.log" >&2; return 1; }
-    awk '/"mean_iou"/ { gsub(/[^0-9.e-]/, "", $2); printf "%d\n", 100 * $2 }' "$tmp/$name.json"
+    awk '/"mean_iou"/ { gsub(/[^0-9.e-]/, "", $2); printf "%d\n", 100 * $2; exit }' "$tmp/$name.json"
 }
 mute="--set data.train=[$data/mute.csv] --set data.images=$data/images_and_masks"
 blank="--set data.images=$data/blank"
@@ -220,6 +240,17 @@ scores_texts() {
     grep -q '"answers": {' "$tmp/reads.json" && grep -q '"shapes": {' "$tmp/reads.json" && grep -q '"exact_match"' "$tmp/reads.json" || { cat "$tmp/reads.json"; return 1; }
 }
 check 'eval scores the answers by dataset' scores_texts
+# Masks by dataset too, and the worst of them with what asked for them.
+draws() {
+    local name
+    for name in worst.png worst.html; do
+        # shellcheck disable=SC2086
+        "$binary" eval "$tmp/questions.yaml" --model "$tmp/reads/model" --json --samples 2 --worst 3 --overlays "$tmp/$name" --set memory.micro_batch=8 --set "device.kind=$DEVICE" $FLAGS >"$tmp/worst.json" 2>"$tmp/eval.log" || { tail -n 3 "$tmp/eval.log"; return 1; }
+    done
+    [ "$("$tools/json_get" "$tmp/worst.json" prompts.question.categories.shapes.masks)" = 48 ] || { cat "$tmp/worst.json"; return 1; }
+    [ -s "$tmp/worst.png" ] && [ "$(grep -c 'left? (\|right? (' "$tmp/worst.html")" -ge 3 ]
+}
+check 'eval draws the worst masks with their questions' draws
 
 # --- prediction ---
 # The mask of the shape on the side that the question names, and an answer. Test image 513 has one on each side.

@@ -134,6 +134,8 @@ struct loader_source feed_source(const struct config *c, const struct dataset *s
 /* The range of the configuration's keys for images of 16 bits. */
 struct pixel_range;
 struct pixel_range feed_range(const struct config *c);
+struct slice_options;
+struct slice_options feed_slices(const struct config *c);
 /* Writes what the dataset's survey decided (data.labels, data.threshold, data.ignore, data.range) into
  * a configuration, so that every later command decides the same. */
 void feed_resolve(const struct feed *f, struct config *c);
@@ -144,6 +146,8 @@ int feed_try_images(const struct config *c, const struct model *m, enum feed_rol
 const struct dataset *feed_dataset(const struct feed *f);
 
 extern const struct feed_ops tokens_feed, conversations_feed, masks_feed, questions_feed, grounding_feed;
+/* Of a feed of questions: its dataset, and the number of one of its samples in that of feed_open_questions. */
 const struct dataset *question_dataset(const struct feed *f);
+uint64_t question_number(const struct feed *f, uint64_t sample);
 
 #endif

@@ -62,6 +62,7 @@ static struct dataset_options dataset_options(const struct config *c, enum feed_
         .image_prefix = c->data_image_prefix, .image_suffix = c->data_image_suffix, .mask_prefix = c->data_mask_prefix, .mask_suffix = c->data_mask_suffix,
         .categories = c->data_categories.at, .n_categories = c->data_categories.n, .crowds = c->data_crowds,
         .labels = (enum label_kind)c->data_labels, .ignore = (int)c->data_ignore, .threshold = (uint32_t)c->data_threshold, .range = feed_range(c),
+        .slices = feed_slices(c),
         .image_column = c->data_image_column, .mask_column = c->data_mask_column, .split_column = c->data_split_column,
         .split = {.part = train ? "train" : "validation", .list = train ? c->data_train_list : c->data_validation_list, .glob = train ? c->data_train_match : c->data_validation_match,
                   .column = train ? c->data_train_split : c->data_validation_split, .fraction = c->data_holdout, .rest = train,
@@ -83,7 +84,13 @@ struct pixel_range feed_range(const struct config *c)
 {
     return (struct pixel_range){.kind = config_given(c, KEY_data_window) ? RANGE_WINDOW : (enum range_kind)c->data_range,
                                 .percentiles = {c->data_percentiles.low, c->data_percentiles.high},
-                                .window = {(uint32_t)c->data_window.low, (uint32_t)c->data_window.high}};
+                                .window = {c->data_window.low, c->data_window.high}};
+}
+
+struct slice_options feed_slices(const struct config *c)
+{
+    return (struct slice_options){.axis = (enum volume_axis)c->data_slice_axis, .all = c->data_slices, .neighbours = c->data_neighbours, .modalities = c->data_modalities.at,
+                                  .n_modalities = c->data_modalities.n, .cache = c->data_volume_cache};
 }
 
 /* Files of their own for validation are read as those of training: what is auto is decided over
@@ -110,7 +117,7 @@ static int open_set(struct dataset **set, const struct config *c, enum feed_role
     struct dataset_options d = dataset_options(c, role);
     d.texts = texts;
     if (texts && d.labels == LABELS_AUTO) d.labels = LABELS_BINARY; /* one mask for a question */
-    const bool labels = (c->data_format == FORMAT_PAIRS || c->data_format == FORMAT_CSV) && d.labels == LABELS_AUTO;
+    const bool labels = (c->data_format == FORMAT_PAIRS || c->data_format == FORMAT_CSV || c->data_format == FORMAT_PARQUET) && d.labels == LABELS_AUTO;
     if (role == FEED_VALIDATION && c->data_validation.n && c->data_train.n && c->data_format != FORMAT_PACKED && (labels || d.range.kind == RANGE_AUTO))
         decide_as_training(c, &d);
     return dataset_open(set, &d, e);

@@ -220,6 +220,12 @@ static void question_close(struct feed *f)
     mem_free(s);
 }
 
+uint64_t question_number(const struct feed *f, uint64_t sample)
+{
+    const struct question_feed *s = f->state;
+    return s->rows.store.samples[s->rows.used.at[s->row_of[sample]].sample].number;
+}
+
 const struct dataset *question_dataset(const struct feed *f) { return ((const struct question_feed *)f->state)->set; }
 
 /* --- a batch ------------------------------------------------------------------------------------------ */

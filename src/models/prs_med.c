@@ -221,20 +221,43 @@ static id encode(const struct model *m, struct graph *g, const struct batch *bat
     return x;
 }
 
+struct mask_targets {
+    id bits, valid; /* 0: there are none */
+};
+
 /* The loss of mask logits [B,h,h,1]; 0: there are no targets. */
-static id mask_loss(const struct prs *c, struct graph *g, const struct batch *batch, const struct prs_batch *own, id logits)
+static id mask_loss(const struct prs *c, struct graph *g, const struct batch *batch, const struct prs_batch *own, struct mask_targets t, id logits)
 {
     const int64_t B = batch->B, h = c->model.mask;
-    if (!own->targets) return 0;
-    id bits = graph_input(g, "gt_masks", DT_U8, 3, (int64_t[]){B, h, mask_row_bytes(h)});
-    id valid = graph_input(g, "gt_valid", DT_I32, 2, (int64_t[]){B, 2});
     struct mask_loss y = {0};
+    if (!t.bits) return 0;
     IN_SCOPE(g, "mask_loss", 0) {
-        id no_score = op_cast(g, op_fill(g, DT_F32, 2, (int64_t[]){B, 1}, 0), DT_NONE); /* the decoder predicts no IoU */
-        y = op_mask_loss(g, op_reshape(g, logits, 4, (int64_t[]){B, 1, h, h}), no_score, bits, valid, own->loss, "masks");
+        logits = op_reshape(g, logits, 4, (int64_t[]){B, 1, h, h});
+        id no_score = op_repeat(g, op_cast(g, op_fill(g, DT_F32, 2, (int64_t[]){1, 1}, 0), DT_NONE), logits); /* the decoder predicts no IoU */
+        y = op_mask_loss(g, logits, no_score, t.bits, t.valid, own->loss, "masks");
     }
     if (own->statistics || !program_is(g->at.program, PROGRAM_TRAINS)) graph_output(g, "first_picks", y.statistics);
     return y.loss;
+}
+
+struct masks {
+    id logits, loss; /* [B,h,h,1]; loss 0: there are no targets */
+};
+
+/* A row-wise scope: the maps of all images need not exist at once (memory.mask_chunks). */
+static struct masks masks_of(const struct prs_build *b, const struct batch *batch, const struct prs_batch *own, id x)
+{
+    struct graph *g = b->g;
+    const int64_t h = b->c->model.mask;
+    struct mask_targets t = {0};
+    struct masks y = {0};
+    if (own->targets)
+        t = (struct mask_targets){graph_input(g, "gt_masks", DT_U8, 3, (int64_t[]){b->B, h, mask_row_bytes(h)}), graph_input(g, "gt_valid", DT_I32, 2, (int64_t[]){b->B, 2})};
+    IN_SCOPE(g, "masks", SCOPE_ROWS) {
+        y.logits = prs_masks(b, x);
+        y.loss = mask_loss(b->c, g, batch, own, t, y.logits);
+    }
+    return y;
 }
 
 static void output_losses(struct graph *g, const struct batch *batch, const struct prs_batch *own, id text, id masks)
@@ -266,13 +289,13 @@ static void build_prs(const struct model *m, struct graph *g, const struct batch
         out = llava_loss(llava, g, b.states, labels, "tokens");
     }
     b.question = graph_input(g, "question", DT_I32, 2, (int64_t[]){batch->B, 2});
-    id logits = prs_decode(&b, encode(m, g, batch));
-    if (!logits || !out.logits) return;
+    const struct masks masks = masks_of(&b, batch, own, prs_fuse(&b, encode(m, g, batch)));
+    if (!masks.logits || !out.logits) return;
     if (batch->outputs) {
         graph_output(g, "logits", op_reshape(g, out.logits, 3, (int64_t[]){batch->B, batch->T, m->vocabulary}));
-        graph_output(g, "pred_masks", op_reshape(g, logits, 3, (int64_t[]){batch->B, c->model.mask, c->model.mask}));
+        graph_output(g, "pred_masks", op_reshape(g, masks.logits, 3, (int64_t[]){batch->B, c->model.mask, c->model.mask}));
     }
-    output_losses(g, batch, own, out.loss, mask_loss(c, g, batch, own, logits));
+    output_losses(g, batch, own, out.loss, masks.loss);
 }
 
 const struct family prs_med_family = {"prs_med", parse_prs, build_prs, "", false, .generates = true};

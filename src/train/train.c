@@ -93,7 +93,11 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     if (t->validation.ops) t->has_retrieval = retrieval_open(&t->retrieval, &t->run, PROGRAM_EVAL);
     if (t->validation.ops) t->has_scores = mask_scores_open(&t->scores, &t->run, &t->validation, PROGRAM_EVAL, o->worst ? (uint32_t)t->c->train_worst : 0);
     trainer_open_parts(t);
-    rc = evaluate_baseline(t, e);
+    if (t->c->train_best && t->validation.ops && !t->has_scores) {
+        error_set(e, PL_USAGE, "train.best compares the Dice or IoU of masks, and a %s predicts none; expected loss", t->run.model.family->model_type);
+        rc = config_at_key(t->c, KEY_train_best, e);
+    }
+    if (!rc) rc = evaluate_baseline(t, e);
     if (!rc && out->first_step) rc = find_worst_again(t, e);
     t->progress.steps = (struct progress){.what = "training", .unit = "steps", .first = t->state.step, .total = t->total, .begun = clock_seconds()};
     while (t->state.step < t->total && !rc && !trainer_stopping(t)) {

@@ -27,7 +27,7 @@
 static bool may_change(enum config_key k)
 {
     return k == KEY_train_out || k == KEY_train_steps || k == KEY_train_epochs || k == KEY_train_eval_every ||
-           k == KEY_train_save_every || k == KEY_train_monitor_every || k == KEY_train_keep || k == KEY_train_keep_best || k == KEY_train_worst || k == KEY_data_validation ||
+           k == KEY_train_save_every || k == KEY_train_monitor_every || k == KEY_train_keep || k == KEY_train_keep_best || k == KEY_train_best || k == KEY_train_worst || k == KEY_data_validation ||
            k == KEY_data_threads || k == KEY_data_prefetch || k == KEY_data_max_bad ||
            k == KEY_data_store;
 }
