@@ -129,8 +129,12 @@ static void compare(const struct run *a, const struct run *b, const char *what)
             if (a->graph.storages.at[s].kind != kinds[k]) continue;
             const char *name = graph_name(&a->graph, a->graph.storages.at[s].name);
             const id t = storage_named(b, kinds[k], name);
-            assert_int_equal(a->graph.storages.at[s].bytes, b->graph.storages.at[t].bytes);
-            if (memcmp(bytes_of(a, s), bytes_of(b, t), a->graph.storages.at[s].bytes)) fail_msg("%s: %s differs", what, name);
+            const struct storage *x = &a->graph.storages.at[s], *y = &b->graph.storages.at[t];
+            const uint64_t first = y->shard ? (uint64_t)b->ranks->rank * y->bytes : 0, here = first < x->bytes ? min_u64(y->bytes, x->bytes - first) : 0;
+            if (memcmp((const char *)bytes_of(a, s) + first, bytes_of(b, t), here)) fail_msg("%s: %s differs", what, name);
+            for (uint64_t i = here; i < y->bytes; i++)
+                if (((const char *)bytes_of(b, t))[i]) fail_msg("%s: the padding of %s is not 0", what, name);
+            if (!y->shard) assert_true(here == x->bytes);
             n++;
         }
     assert_true(n > 20);
@@ -197,6 +201,21 @@ static void test_llama(void **state)
     check("llama-tiny", 2, 4, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16-pure", "memory.optimizer=adamw-8bit"));
 }
 
+/* Optimizer state and master weights in shards: the same bits. */
+static void test_shard_optimizer(void **state)
+{
+    (void)state;
+    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=f32", "parallel.shard=optimizer"));
+    check("llama-tiny", 3, 3, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16", "memory.micro_batch=2", "parallel.shard=zero-1"));
+    check("llama-tiny", 2, 4, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16-pure", "memory.optimizer=adamw-8bit", "parallel.shard=optimizer"));
+    check("llama-tiny", 8, 8, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16", "memory.optimizer=adamw-8bit", "parallel.shard=optimizer"));
+    check("llama-tiny", 4, 4, 0, SETS("train.effective_batch=4", "memory.precision=f16", "memory.optimizer=sgd", "parallel.shard=optimizer"));
+    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=bf16", "memory.optimizer=adamw-bf16", "memory.offload=optimizer+masters+weights", "parallel.shard=optimizer"));
+    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=f32", "memory.optimizer=adafactor", "parallel.shard=optimizer"));
+    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=bf16", "adapter.target_modules=all-linear", "memory.quantize=nf4", "parallel.shard=optimizer"));
+    check("sam-tiny", 3, 3, 0.5f, SETS("train.effective_batch=5", "memory.precision=bf16", "model.freeze=vision_encoder.*", "parallel.shard=optimizer"));
+}
+
 /* Techniques that know nothing of ranks. */
 static void test_techniques(void **state)
 {
@@ -217,6 +236,6 @@ static void test_sam(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_techniques), cmocka_unit_test(test_sam)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_techniques), cmocka_unit_test(test_shard_optimizer), cmocka_unit_test(test_sam)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,9 @@
  * The only buffer is the caller's staging memory, so a model of any size is copied without further
  * memory, except for the scales of one tensor that is quantized, 4 bytes for 64 weights. Positions and counts are in elements; a chunk has at most `room` of them, whatever their
  * dtypes.
+ *
+ * Of a tensor that is divided among ranks (graph/shard.h) positions and counts are those of the whole: putting and writing
+ * keep this rank's part, and getting collects the parts of all.
  */
 #ifndef TRANSFER_H
 #define TRANSFER_H
@@ -20,6 +23,8 @@ struct transfer {
     uint64_t bytes;           /* size of both together */
     int64_t room;             /* elements in a half */
     float *kept;              /* of the tensor that is being packed, until it is whole (stored.h); NULL: none */
+    bool together;            /* all ranks read the same elements at the same time; else rank 0 asks the others (transfer_ranks.h) */
+    bool spreads;             /* what rank 0 puts and writes is for all ranks */
 };
 
 /* The error of a chunk: an element that is NaN or infinite, or becomes so in the dtype that it is

@@ -248,20 +248,14 @@ static int agree_to_start(struct trainer *t, int rc, struct error *e)
     return rc;
 }
 
-/* Rank 0 opened the checkpoint: the others get the weights and the state from its memory. */
+/* What rank 0 read in the checkpoint besides weights and optimizer state. */
 static int share_state(struct trainer *t, struct error *e)
 {
-    const struct run *r = &t->run;
     struct ranks *ranks = t->o->ranks;
     if (!ranks || !t->o->resume) return PL_OK;
     ranks->where = "loading the checkpoint";
     int rc = agree_broadcast(ranks, &t->state, sizeof t->state, e);
     if (!rc) rc = agree_broadcast(ranks, &t->saved, sizeof t->saved, e);
-    for (id s = 1; s < r->graph.storages.n && !rc; s++) {
-        const struct storage *x = &r->graph.storages.at[s];
-        if (x->kind == KIND_PARAM || x->kind == KIND_MASTER || x->kind == KIND_STATE)
-            rc = agree_broadcast(ranks, r->device.arena[x->space] + r->plan.placement.offset[s], x->bytes, e);
-    }
     ranks->where = NULL;
     return rc;
 }
@@ -306,7 +300,8 @@ int trainer_begin(struct trainer *t, const struct train_options *o, struct error
     if (!rc && !leads) rc = prepare_data(t, e);
     /* Weights are always loaded first: a checkpoint holds neither constants nor frozen weights. */
     if (!rc) rc = run_start(&t->run, t->c->train_out, true, e);
-    if (!rc) rc = o->resume && leads ? trainer_load(t, e) : reset_state(t, e);
+    rc = agree_on(ranks, rc, e);
+    if (!rc) rc = o->resume ? trainer_load(t, e) : reset_state(t, e);
     rc = agree_on(ranks, rc, e);
     if (!rc) rc = share_state(t, e);
     if (!rc) rc = start_data(t, e);
