@@ -56,7 +56,7 @@ enum { MASK_CHUNKS_SAME = 0 };
 enum { ENCODE_INLINE = 0, ENCODE_ALL = 1 << 20 };
 
 /* What is divided among ranks instead of being repeated on each; a level includes those before it. */
-enum shard_level { SHARD_NONE, SHARD_OPTIMIZER, SHARD_LEVELS };
+enum shard_level { SHARD_NONE, SHARD_OPTIMIZER, SHARD_GRADIENTS, SHARD_LEVELS };
 
 enum optimizer { OPT_ADAMW, OPT_SGD, OPT_ADAFACTOR, OPT_KINDS };
 /* Dtype of the optimizer state. */
