@@ -26,7 +26,7 @@ LDLIBS  += -lonig -lutf8proc -lcjson -lyaml -ljpeg -lpng -lz -lm -lpthread -ldl
 LDFLAGS += -fopenmp $(EXTRA)
 
 CUDA_ROOMS := cuda cuda/device cuda/attention cuda/products cuda/rows cuda/maps cuda/update
-DIRS := base io text text/tokenizer text/template graph run cost dist cpu $(CUDA_ROOMS) passes passes/techniques passes/rewrites plan models data config engine feed infer train calibrate report lib cli
+DIRS := base io text text/tokenizer text/template graph run cost dist cpu $(CUDA_ROOMS) passes passes/techniques passes/rewrites plan models data data/images data/masks data/text data/formats config engine feed infer train calibrate report lib cli
 # Sorted by make itself: the order of a wildcard depends on the locale.
 SRCS := $(sort $(filter-out src/cli/main.c,$(foreach d,$(DIRS),$(wildcard src/$(d)/*.c))))
 
@@ -103,24 +103,24 @@ else
   SRCS := $(filter-out src/base/regex.c,$(SRCS))
 endif
 # libwebp: WebP images, found in the same way; `make WEBP=0` forces it off.
-# Only src/data/webp.c uses it; without libwebp webp_none.c replaces that file.
+# Only src/data/images/webp.c uses it; without libwebp webp_none.c replaces that file.
 WEBP ?= $(shell printf '\043include <webp/decode.h>\nint main(void) { return !WebPGetDecoderVersion(); }' | \
           $(CC) $(EXTRA) -x c - -lwebp -o /dev/null 2>/dev/null && echo 1 || echo 0)
 ifeq ($(WEBP),1)
   WEBP_LIBS := -lwebp
-  SRCS := $(filter-out src/data/webp_none.c,$(SRCS))
+  SRCS := $(filter-out src/data/images/webp_none.c,$(SRCS))
 else
-  SRCS := $(filter-out src/data/webp.c,$(SRCS))
+  SRCS := $(filter-out src/data/images/webp.c,$(SRCS))
 endif
 # FFmpeg 4.4 or later: video files; on where its headers are found; `make FFMPEG=0` forces it off. Only
-# src/data/video_file.c uses it, which loads the libraries at run time; without FFmpeg video_file_none.c replaces that file.
+# src/data/images/video_file.c uses it, which loads the libraries at run time; without FFmpeg video_file_none.c replaces that file.
 FFMPEG_FLAGS := $(if $(filter 0,$(FFMPEG)),,$(shell pkg-config --cflags libavformat 2>/dev/null))
 FFMPEG ?= $(shell printf '\043include <libavformat/avformat.h>\n\043include <libswscale/swscale.h>\n\043if LIBAVFORMAT_VERSION_MAJOR < 58\n\043error\n\043endif' | \
             $(CC) $(EXTRA) $(FFMPEG_FLAGS) -x c -fsyntax-only - 2>/dev/null && echo 1 || echo 0)
 ifeq ($(FFMPEG),1)
-  SRCS := $(filter-out src/data/video_file_none.c,$(SRCS))
+  SRCS := $(filter-out src/data/images/video_file_none.c,$(SRCS))
 else
-  SRCS := $(filter-out src/data/video_file.c,$(SRCS))
+  SRCS := $(filter-out src/data/images/video_file.c,$(SRCS))
 endif
 # MPI: ranks are connected by a plug-in beside the program (src/dist/dist.h), which is built where mpicc works; `make MPI=0`
 # forces it off. Only src/dist/mpi.c uses it.
@@ -182,9 +182,9 @@ $(UNROLL:%=$(BUILD)/cpu/%.o): CFLAGS += -funroll-loops
 EXACT := $(filter $(foreach d,graph run passes plan,$(BUILD)/$(d)%) $(foreach d,$(CUDA_ROOMS),$(BUILD)/$(d)/plan%),$(OBJS))
 $(EXACT): CFLAGS += -ffp-contract=off
 # 4-bit weights have the bits of bitsandbytes, and resized images the bytes of Pillow.
-$(BUILD)/base/nf4.o $(BUILD)/data/resize_table.o: CFLAGS += -ffp-contract=off
-$(BUILD)/data/video_file.o: CFLAGS += $(FFMPEG_FLAGS)
-$(BUILD)/fuzz/src/data/video_file.o: FUZZ_FLAGS += $(FFMPEG_FLAGS)
+$(BUILD)/base/nf4.o $(BUILD)/data/images/resize_table.o: CFLAGS += -ffp-contract=off
+$(BUILD)/data/images/video_file.o: CFLAGS += $(FFMPEG_FLAGS)
+$(BUILD)/fuzz/src/data/images/video_file.o: FUZZ_FLAGS += $(FFMPEG_FLAGS)
 $(CUDA_OBJS): CFLAGS += -isystem $(CUDA_HOME)/include
 $(BUILD)/%.cu.o: src/%.cu $(BUILD)/cuda-code
 	@mkdir -p $(@D)

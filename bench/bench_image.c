@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "data/jpeg.h"
-#include "data/resize.h"
+#include "data/images/jpeg.h"
+#include "data/images/resize.h"
 
 enum { W = 2250, H = 1500, SIDE = 1024, PASSES = 9 };
 

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "data/jpeg.h"
+#include "data/images/jpeg.h"
 #include "data/loader.h"
 #include "io/file.h"
 

@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/image.h"
-#include "data/image_processor.h"
+#include "data/images/image.h"
+#include "data/images/image_processor.h"
 #include "io/file.h"
 
 static int read_image(const char *path, bool on_white, struct image *out, struct error *e)

@@ -69,6 +69,20 @@ together() {
 }
 check 'two folders: the language model is that of its folder' together
 
+# model.decoder takes the place of config.json's; of a folder with the weights of one it must be the same.
+chosen() {
+    printf 'train: {steps: 2, effective_batch: 2}\n' >"$tmp/chosen.yaml"
+    "$binary" modules "$tmp/chosen.yaml" --set model.preset=prs-med-tiny --set model.decoder=prompted >"$tmp/modules" || return 1
+    grep -q 'mask_decoder' "$tmp/modules" && ! grep -q fusion "$tmp/modules" || { cat "$tmp/modules"; return 1; }
+    sed 's/"prompted"/"fusion"/' "$tmp/two/config.json" >"$tmp/fusion.json" && mkdir -p "$tmp/chosen" && mv "$tmp/fusion.json" "$tmp/chosen/config.json" || return 1
+    model=$tmp/two step prs_med_prompted "$tmp/a.safetensors" && model=$tmp/chosen step prs_med_prompted "$tmp/b.safetensors" --set model.decoder=prompted &&
+        same "$tmp/a.safetensors" "$tmp/b.safetensors" && equal prs_med_fusion --set model.decoder=fusion
+}
+check 'model.decoder: the mask decoder of a run' chosen
+check 'model.decoder: another than the folder has' expect 2 'model.decoder is prompted, and the folder has the weights of the decoder fusion' step prs_med_fusion "$tmp/out.safetensors" --set model.decoder=prompted
+check 'model.decoder: of another model' expect 2 'model.decoder is for a prs_med, and .*llava_clip_llama is a llava' step llava_clip_llama "$tmp/out.safetensors" --set model.decoder=prompted
+check 'model.decoder: of another preset' expect 2 'model.decoder is for a prs_med, and sam-tiny is a sam' "$binary" modules "$tmp/chosen.yaml" --set model.preset=sam-tiny --set model.decoder=fusion
+
 # --- refused ---
 # config TEXT: a model folder with this config.json, in $tmp/bad.
 refused() {

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/annotation.h"
-#include "data/grid.h"
+#include "data/masks/annotation.h"
+#include "data/masks/grid.h"
 #include "io/file.h"
 
 enum { ROOM = 4 };

@@ -11,8 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "data/conversations.h"
-#include "data/tokenize.h"
+#include "data/text/conversations.h"
+#include "data/text/tokenize.h"
 #include "io/file.h"
 #include "io/json.h"
 

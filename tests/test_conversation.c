@@ -12,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "data/conversation.h"
-#include "data/records.h"
+#include "data/text/conversation.h"
+#include "data/text/records.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "temporary_folder.h"

@@ -15,12 +15,12 @@
 #include <unistd.h>
 
 #include "base/random.h"
-#include "data/csv.h"
+#include "data/formats/csv.h"
 #include "data/dataset.h"
-#include "data/label.h"
-#include "data/polygon.h"
-#include "data/sampler.h"
-#include "data/tar.h"
+#include "data/masks/label.h"
+#include "data/masks/polygon.h"
+#include "data/masks/sampler.h"
+#include "data/formats/tar.h"
 #include "io/file.h"
 #include "io/png.h"
 

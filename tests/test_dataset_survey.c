@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/coco.h"
-#include "data/label.h"
+#include "data/formats/coco.h"
+#include "data/masks/label.h"
 #include "io/file.h"
 
 static const char people[] = "tests/golden/people/";

@@ -13,7 +13,7 @@
 
 #include "base/random.h"
 #include "data/loader.h"
-#include "data/packed.h"
+#include "data/formats/packed.h"
 #include "io/file.h"
 #include "feed/embed.h"
 #include "infer/embed_make.h"

@@ -16,11 +16,11 @@
 #include <unistd.h>
 
 #include "base/random.h"
-#include "data/annotation.h"
-#include "data/annotation_write.h"
-#include "data/jpeg.h"
-#include "data/resize.h"
-#include "data/synth.h"
+#include "data/masks/annotation.h"
+#include "data/masks/annotation_write.h"
+#include "data/images/jpeg.h"
+#include "data/images/resize.h"
+#include "data/formats/synth.h"
 #include "io/file.h"
 #include "io/gunzip.h"
 #include "io/png.h"

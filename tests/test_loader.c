@@ -15,11 +15,11 @@
 #include <unistd.h>
 
 #include "base/random.h"
-#include "data/jpeg.h"
+#include "data/images/jpeg.h"
 #include "data/loader.h"
-#include "data/resize.h"
-#include "data/synth.h"
-#include "data/tar.h"
+#include "data/images/resize.h"
+#include "data/formats/synth.h"
+#include "data/formats/tar.h"
 #include "io/file.h"
 #include "io/png.h"
 #include "guarded.h"

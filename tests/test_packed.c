@@ -15,11 +15,11 @@
 
 #include "base/crc32c.h"
 #include "cli/data.h"
-#include "data/cells.h"
+#include "data/masks/cells.h"
 #include "data/loader.h"
-#include "data/packed.h"
-#include "data/synth.h"
-#include "data/tar.h"
+#include "data/formats/packed.h"
+#include "data/formats/synth.h"
+#include "data/formats/tar.h"
 #include "io/file.h"
 
 enum { N = 24, W = 200, H = 150, SIDE = 96, CELLS = 48, M = 5 };

@@ -18,11 +18,11 @@
 #include <sys/stat.h>
 
 #include "base/base64.h"
-#include "data/image.h"
-#include "data/image_files.h"
-#include "data/image_processor.h"
-#include "data/tar.h"
-#include "data/webp.h"
+#include "data/images/image.h"
+#include "data/images/image_files.h"
+#include "data/images/image_processor.h"
+#include "data/formats/tar.h"
+#include "data/images/webp.h"
 #include "io/safetensors.h"
 #include "temporary_folder.h"
 

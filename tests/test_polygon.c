@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/polygon.h"
+#include "data/masks/polygon.h"
 #include "io/file.h"
 
 enum { ROOM = 1 << 16 };

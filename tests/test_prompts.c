@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/random.h"
-#include "data/grid.h"
+#include "data/masks/grid.h"
 #include "models/model.h"
 #include "feed/first_prompts.h"
 

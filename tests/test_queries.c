@@ -1,5 +1,5 @@
 /*
- * test_queries.c: files of queries (data/queries.h), and which of them a dataset's images have (data/query_set.h).
+ * test_queries.c: files of queries (data/formats/queries.h), and which of them a dataset's images have (data/formats/query_set.h).
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "data/query_set.h"
+#include "data/formats/query_set.h"
 #include "io/file.h"
 #include "io/png.h"
 #include "temporary_folder.h"

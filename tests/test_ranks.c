@@ -260,6 +260,23 @@ static void test_shard_gradients(void **state)
     check_within("sam-tiny", 2, 2, 0.5f, false, SETS("train.effective_batch=5", "memory.precision=f32", "memory.micro_batch=1", "memory.optimizer=sgd", "prompts.iterations=3", "parallel.shard=gradients"));
 }
 
+/* Weights in shards: the bits of gradients in shards. */
+static void test_shard_weights(void **state)
+{
+    (void)state;
+    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=f32", "parallel.shard=weights"));
+    check("llama-tiny", 3, 3, 0.5f, SETS("train.effective_batch=7", "memory.precision=bf16", "memory.recompute=all", "parallel.shard=zero-3"));
+    check("llama-tiny", 4, 4, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16", "memory.head_chunks=4", "memory.optimizer=adamw-8bit", "parallel.shard=FULL_SHARD"));
+    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=bf16-pure", "memory.offload=optimizer+weights", "parallel.shard=weights"));
+    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=bf16", "memory.recompute=all", "memory.offload=optimizer+masters+weights+activations", "parallel.shard=weights"));
+    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=bf16", "adapter.target_modules=all-linear", "memory.quantize=nf4", "parallel.shard=weights"));
+    check("llama-tiny", 8, 8, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16", "memory.optimizer=sgd", "model.freeze=[model.embed_tokens.*, model.layers.0.*]", "parallel.shard=weights"));
+    check("sam-tiny", 3, 3, 0.5f, SETS("train.effective_batch=3", "memory.precision=bf16", "model.freeze=vision_encoder.*", "memory.head_chunks=2", "parallel.shard=weights"));
+    check("sam-tiny", 2, 2, 0.5f, SETS("train.effective_batch=2", "memory.precision=f32", "prompts.iterations=3", "parallel.shard=weights"));
+    check_within("llama-tiny", 2, 2, 0.5f, false, SETS("train.effective_batch=8", "memory.precision=f32", "memory.micro_batch=1", "memory.head_chunks=2", "parallel.shard=weights"));
+    check_within("llama-tiny", 2, 8, 0.5f, false, SETS("train.effective_batch=16", "memory.precision=f32", "memory.micro_batch=1", "parallel.shard=weights"));
+}
+
 /* Techniques that know nothing of ranks. */
 static void test_techniques(void **state)
 {
@@ -280,6 +297,6 @@ static void test_sam(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_techniques), cmocka_unit_test(test_shard_optimizer), cmocka_unit_test(test_shard_gradients), cmocka_unit_test(test_sam)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_techniques), cmocka_unit_test(test_shard_optimizer), cmocka_unit_test(test_shard_gradients), cmocka_unit_test(test_shard_weights), cmocka_unit_test(test_sam)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/random.h"
-#include "data/grid.h"
+#include "data/masks/grid.h"
 
 enum { SIDE = 96, PIXELS = SIDE * SIDE, CASES = 3000 };
 

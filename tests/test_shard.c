@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #include "base/crc32c.h"
-#include "data/shard.h"
-#include "data/tar.h"
+#include "data/formats/shard.h"
+#include "data/formats/tar.h"
 #include "io/file.h"
 
 /* --- archives by hand ------------------------------------------------------------------ */

@@ -57,7 +57,7 @@ static struct expected expect(const struct planned *one, int N, enum shard_level
         const uint64_t held = level >= SHARD_OPTIMIZER ? c : n;
         const char *name = graph_name(g, t->name);
         const bool exact = !small || n < 4096 || strstr(name, "embed_tokens");
-        x.weights += aligned((level ? (uint64_t)N * c : n) * w);
+        x.weights += aligned((level == SHARD_WEIGHTS ? c : level ? (uint64_t)N * c : n) * w);
         x.masters += w < 4 ? aligned(4 * held) : 0;
         x.gradients += aligned(4 * (level >= SHARD_GRADIENTS ? c : n));
         x.state += exact ? 2 * aligned(4 * held) : 2 * aligned(held) + aligned(8 * ((held + 255) / 256));
@@ -67,7 +67,7 @@ static struct expected expect(const struct planned *one, int N, enum shard_level
 
 static void check_bytes(const char *precision, const char *optimizer, enum shard_level level)
 {
-    static const char *const names[] = {"none", "optimizer", "gradients"};
+    static const char *const names[] = {"none", "optimizer", "gradients", "weights"};
     static struct planned one, many;
     char sets[4][100];
     const uint64_t w = strcmp(precision, "f32") ? 2 : 4;

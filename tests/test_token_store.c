@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "data/conversations.h"
+#include "data/text/conversations.h"
 #include "data/holdout.h"
 #include "io/file.h"
 #include "temporary_folder.h"

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "data/order.h"
-#include "data/tokens.h"
+#include "data/text/tokens.h"
 #include "io/file.h"
 #include "io/safetensors.h"
 

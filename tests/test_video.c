@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/video.h"
-#include "data/video_file.h"
+#include "data/images/video.h"
+#include "data/images/video_file.h"
 #include "io/png.h"
 #include "temporary_folder.h"
 

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "data/video.h"
+#include "data/images/video.h"
 
 struct seen {
     uint32_t frames, width, height;

@@ -12,7 +12,7 @@
 
 #include "cli/data.h"
 #include "cli/init.h"
-#include "data/records.h"
+#include "data/text/records.h"
 #include "feed/text_source.h"
 #include "io/json.h"
 

@@ -16,8 +16,8 @@
 #include "base/progress.h"
 #include "base/random.h"
 #include "cli/data.h"
-#include "data/synth.h"
-#include "data/tar.h"
+#include "data/formats/synth.h"
+#include "data/formats/tar.h"
 
 enum { BLOCK = 64 };
 

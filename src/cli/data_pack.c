@@ -1,6 +1,6 @@
 /*
  * data_pack.c: `plimsoll data pack`: converts samples of any format to a store that is read without
- * decoding (data/packed.h), or to an index with a memory map (data/memmap.h).
+ * decoding (data/formats/packed.h), or to an index with a memory map (data/formats/memmap.h).
  *
  * Threads prepare the samples of a block with the loader's own code; the block is then written
  * in order. An unusable sample is reported and left out. The output appears when it is complete.
@@ -14,8 +14,8 @@
 #include "cli/data.h"
 #include "cli/data_samples.h"
 #include "data/fill.h"
-#include "data/memmap.h"
-#include "data/packed.h"
+#include "data/formats/memmap.h"
+#include "data/formats/packed.h"
 #include "io/png.h"
 #include "models/masks.h"
 #include "infer/embed_make.h"

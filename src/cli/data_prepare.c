@@ -3,7 +3,7 @@
  *
  *   IN.tar, IN.tar.gz, gzip under a .tar name, a folder of them, a folder of extracted files
  *       gunzip to a file beside the output       only if the input is compressed
- *       index: pairs by name, report of damage   data/shard.h
+ *       index: pairs by name, report of damage   data/formats/shard.h
  *       pairs in order of their names, decoded, unchanged or resized
  *   OUT/IN.tar   plain ustar, sorted, and its index OUT/IN.tar.idx
  *
@@ -18,13 +18,13 @@
 #include "base/progress.h"
 #include "cli/data.h"
 #include "cli/data_samples.h"
-#include "data/annotation.h"
-#include "data/annotation_write.h"
-#include "data/grid.h"
-#include "data/jpeg.h"
-#include "data/resize.h"
-#include "data/shard.h"
-#include "data/tar.h"
+#include "data/masks/annotation.h"
+#include "data/masks/annotation_write.h"
+#include "data/masks/grid.h"
+#include "data/images/jpeg.h"
+#include "data/images/resize.h"
+#include "data/formats/shard.h"
+#include "data/formats/tar.h"
 #include "io/gunzip.h"
 #include "io/png.h"
 

@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "cli/init.h"
-#include "data/cells.h"
-#include "data/jpeg.h"
-#include "data/unread.h"
+#include "data/masks/cells.h"
+#include "data/images/jpeg.h"
+#include "data/images/unread.h"
 #include "io/png.h"
 
 enum { MASKS = 1024, MAX_MASKS = 1 << 20, POLYGON_RUNS = 1 << 19 };
@@ -18,7 +18,7 @@ static const size_t first_bytes = 4 << 20, most_bytes = (size_t)1 << 30;
 
 /* ---- opening ---- */
 
-/* Whether a JSON file is a list. The index of a memory map (data/memmap.h) is a list, a COCO file
+/* Whether a JSON file is a list. The index of a memory map (data/formats/memmap.h) is a list, a COCO file
  * is a map. */
 static bool is_list(const char *path)
 {

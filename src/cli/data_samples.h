@@ -6,7 +6,7 @@
 #define DATA_SAMPLES_H
 
 #include "data/dataset.h"
-#include "data/polygon.h"
+#include "data/masks/polygon.h"
 #include "io/file.h"
 
 /* The options of the same names; NULL and 0: detected from the paths, or decided over the data. */

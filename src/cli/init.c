@@ -15,7 +15,7 @@
 #include "cli/init.h"
 #include "cli/init_text.h"
 #include "data/dataset.h"
-#include "data/tokens.h"
+#include "data/text/tokens.h"
 #include "io/json.h"
 #include "models/masks.h"
 #include "feed/feed.h"

@@ -9,10 +9,10 @@
 #include <strings.h>
 
 #include "cli/data_samples.h"
-#include "data/csv.h"
-#include "data/label.h"
-#include "data/layout.h"
-#include "data/unread.h"
+#include "data/formats/csv.h"
+#include "data/masks/label.h"
+#include "data/formats/layout.h"
+#include "data/images/unread.h"
 
 enum { PARTS = 64, LISTED = 64 }; /* LISTED: up to this many token files are listed one by one, so that one can be held out */
 

@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "cli/init_text.h"
-#include "data/conversation.h"
-#include "data/image_files.h"
-#include "data/records.h"
+#include "data/text/conversation.h"
+#include "data/images/image_files.h"
+#include "data/text/records.h"
 
 enum { OBJECTS_READ = 64, IMAGES_TRIED = 8 };
 

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "cli/init.h"
-#include "data/records.h"
+#include "data/text/records.h"
 #include "feed/text_source.h"
 
 enum { READ_MOST = 64 << 20, LEAST = 64, MOST = 4096, OBJECTS_TRIED = 16 };

@@ -11,7 +11,7 @@
 #define CLI_PREDICT_H
 
 #include "cli/data.h"
-#include "data/annotation_write.h"
+#include "data/masks/annotation_write.h"
 #include "report/draw.h"
 #include "infer/predictor.h"
 

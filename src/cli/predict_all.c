@@ -13,7 +13,7 @@
 
 #include "base/progress.h"
 #include "cli/predict.h"
-#include "data/rle.h"
+#include "data/masks/rle.h"
 #include "io/json.h"
 #include "io/png.h"
 

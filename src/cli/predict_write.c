@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "cli/predict.h"
-#include "data/rle.h"
+#include "data/masks/rle.h"
 #include "io/json.h"
 #include "io/png.h"
 

@@ -23,14 +23,15 @@
 static void print_summary(const struct train_summary *s, bool json)
 {
     struct text out = {0};
-    char arena[32], host[32], time[32], offloaded[64] = "", scale[96] = "";
+    char arena[32], host[32], time[32], offloaded[64] = "", outside[64] = "", scale[96] = "";
     if (!json && s->steps == s->first_step) {
         text_printf(&out, "no steps are left: all %lld are done already\nmodel: %s\n", (long long)s->steps, s->model);
     } else if (!json) {
         if (s->loss_scale > 0) snprintf(scale, sizeof scale, "loss scale %g, %llu steps skipped\n", s->loss_scale, (unsigned long long)s->skipped_steps);
         if (s->host_bytes) snprintf(offloaded, sizeof offloaded, ", %s %s", s->host_name, size_print(s->host_bytes, host));
-        text_printf(&out, "%lld steps, loss %.6g, %s, %.*f %s/s, arena %s%s\n%smodel: %s\n", (long long)s->steps, s->loss,
-                    duration_print(s->seconds, time), s->unit[0] == 't' ? 0 : 2, s->units_per_second, s->unit, size_print(s->arena_bytes, arena), offloaded, scale, s->model);
+        if (s->outside_bytes) snprintf(outside, sizeof outside, ", NCCL's own %s", size_print(s->outside_bytes, host));
+        text_printf(&out, "%lld steps, loss %.6g, %s, %.*f %s/s, arena %s%s%s\n%smodel: %s\n", (long long)s->steps, s->loss,
+                    duration_print(s->seconds, time), s->unit[0] == 't' ? 0 : 2, s->units_per_second, s->unit, size_print(s->arena_bytes, arena), offloaded, outside, scale, s->model);
     } else {
         struct json_writer w = {.out = &out, .indent = 2};
         json_begin_map(&w, NULL);
@@ -58,6 +59,7 @@ static void print_summary(const struct train_summary *s, bool json)
         json_put_uint(&w, "arena_bytes", s->arena_bytes);
         json_put_uint(&w, "allocated_bytes", s->allocated_bytes);
         json_put_uint(&w, "host_bytes", s->host_bytes);
+        if (s->outside_bytes) json_put_uint(&w, "outside_bytes", s->outside_bytes);
         json_put_uint(&w, "allocations_in_steps", s->allocations);
         json_put_string(&w, "model", s->model);
         json_end(&w);

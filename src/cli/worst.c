@@ -12,7 +12,7 @@
 #include "base/progress.h"
 #include "cli/data_samples.h"
 #include "cli/worst.h"
-#include "data/grid.h"
+#include "data/masks/grid.h"
 #include "io/file.h"
 #include "io/png.h"
 #include "io/json.h"

@@ -10,7 +10,7 @@
  */
 #include "config/config.h"
 
-#include "data/range.h"
+#include "data/images/range.h"
 #include "io/value.h"
 #include "io/yaml.h"
 #include "config/config_rows.h"

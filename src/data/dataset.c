@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 #include "base/random.h"
-#include "data/cells.h"
-#include "data/polygon.h"
+#include "data/masks/cells.h"
+#include "data/masks/polygon.h"
 #include "io/file.h"
 
 static const struct dataset_format *const formats[] = {&dataset_sa1b, &dataset_coco, &dataset_pairs, &dataset_csv, &dataset_packed};

@@ -17,10 +17,10 @@
 #ifndef DATASET_H
 #define DATASET_H
 
-#include "data/grid.h"
-#include "data/mask.h"
-#include "data/range.h"
-#include "data/shard.h"
+#include "data/masks/grid.h"
+#include "data/masks/mask.h"
+#include "data/images/range.h"
+#include "data/formats/shard.h"
 #include "data/dataset_survey.h"
 
 /* Selects samples of the files. A sample must match all conditions that are set. */

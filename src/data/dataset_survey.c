@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "base/progress.h"
-#include "data/jpeg.h"
-#include "data/label.h"
+#include "data/images/jpeg.h"
+#include "data/masks/label.h"
 #include "io/file.h"
 
 static const size_t first_bytes = 4 << 20, most_bytes = (size_t)1 << 30;

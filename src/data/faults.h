@@ -7,7 +7,7 @@
 #ifndef FAULTS_H
 #define FAULTS_H
 
-#include "data/mask.h"
+#include "data/masks/mask.h"
 
 enum {
     FAULTS_FIRST = 20,  /* broken samples before their share can end a run inside an epoch */

@@ -15,10 +15,10 @@
 #include <string.h>
 
 #include "base/random.h"
-#include "data/jpeg.h"
+#include "data/images/jpeg.h"
 #include "data/order.h"
-#include "data/polygon.h"
-#include "data/resize.h"
+#include "data/masks/polygon.h"
+#include "data/images/resize.h"
 #include "data/ring.h"
 #include "io/png.h"
 

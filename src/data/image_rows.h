@@ -12,9 +12,9 @@
 #ifndef IMAGE_ROWS_H
 #define IMAGE_ROWS_H
 
-#include "data/conversations.h"
+#include "data/text/conversations.h"
 #include "data/faults.h"
-#include "data/image_reader.h"
+#include "data/images/image_reader.h"
 
 /* The options that determine the memory. */
 struct image_rows_options {

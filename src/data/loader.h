@@ -18,7 +18,7 @@
 
 #include "data/dataset.h"
 #include "data/faults.h"
-#include "data/sampler.h"
+#include "data/masks/sampler.h"
 
 enum {
     LOADER_POOL = 32 << 20,    /* bytes that libjpeg may allocate per thread */

@@ -13,8 +13,8 @@
 #ifndef QUESTION_ROWS_H
 #define QUESTION_ROWS_H
 
-#include "data/conversations.h"
-#include "data/image_reader.h"
+#include "data/text/conversations.h"
+#include "data/images/image_reader.h"
 #include "data/loader.h"
 
 /* The options that determine the memory. */

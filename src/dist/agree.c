@@ -53,7 +53,7 @@ static int adopt_failure(struct ranks *r, int first, int rc, struct error *e)
 
 int agree(struct ranks *r, struct agreement *a, int rc, struct error *e)
 {
-    if (!r || r->ended) return rc;
+    if (!r || !r->room || r->ended) return rc;
     struct error waiting = {0};
     a->failed = rc;
     if (r->gather(r, a, r->room, sizeof *a, &waiting)) r->abort(r, PL_FAIL, waiting.text);

@@ -24,7 +24,7 @@ struct agreement {
     int32_t stop, unused;
 };
 
-/* Allocates the room for agreements; the ranks free it when they are closed. */
+/* Allocates the room for agreements; the ranks free it when they are closed. Without it there are none. */
 void agree_open(struct ranks *r);
 
 /* `rc` and `e`: how this rank came here. Returns PL_OK if no rank failed. Otherwise `e` has the code and the message of the

@@ -87,6 +87,11 @@ static int move_bytes(struct transfer *x, id tensor, uint64_t at, uint64_t n, ch
     return write ? x->device->ops->write(x->device, stored, data, n, e) : x->device->ops->read(x->device, data, stored, n, e);
 }
 
+int transfer_write_bytes(struct transfer *x, id tensor, uint64_t at, uint64_t n, const void *data, struct error *e)
+{
+    return move_bytes(x, tensor, at, n, (char *)(uintptr_t)data, true, e);
+}
+
 /* Moves elements [at, at + n) of a tensor, in its stored form: its parts lie in `data` as in a storage of
  * n elements. Only dense tensors are saved and loaded. */
 static int move(struct transfer *x, id tensor, int64_t at, int64_t n, char *data, bool write, struct error *e)

@@ -57,6 +57,9 @@ int transfer_get(struct transfer *x, id tensor, enum dtype to, int64_t at, int64
 /* Writes n elements of the tensor's own dtype from `data`. */
 int transfer_write(struct transfer *x, id tensor, int64_t at, int64_t n, const void *data, struct error *e);
 
+/* Writes bytes [at, at + n) of the tensor's storage. */
+int transfer_write_bytes(struct transfer *x, id tensor, uint64_t at, uint64_t n, const void *data, struct error *e);
+
 /* The index of the first of n elements that is NaN or infinite; -1: none. */
 int64_t transfer_nonfinite(const void *data, enum dtype t, int64_t n);
 

@@ -5,8 +5,8 @@
 #ifndef ALLOCATION_H
 #define ALLOCATION_H
 
-#include "data/conversations.h"
-#include "data/image_processor.h"
+#include "data/text/conversations.h"
+#include "data/images/image_processor.h"
 #include "engine/run.h"
 
 struct allocation;

@@ -6,8 +6,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "data/conversations.h"
-#include "data/image_source.h"
+#include "data/text/conversations.h"
+#include "data/images/image_source.h"
 #include "feed/embed.h"
 #include "feed/feed.h"
 

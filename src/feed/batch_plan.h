@@ -9,7 +9,7 @@
 
 #include "data/image_rows.h"
 #include "data/loader.h"
-#include "data/packed.h"
+#include "data/formats/packed.h"
 #include "data/question_rows.h"
 #include "engine/run.h"
 #include "models/images.h"

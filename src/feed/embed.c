@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "data/dataset.h"
-#include "data/memmap.h"
+#include "data/formats/memmap.h"
 #include "engine/adapter.h"
 #include "passes/lora.h"
 #include "engine/recipe.h"

@@ -18,7 +18,7 @@
 #ifndef EMBED_H
 #define EMBED_H
 
-#include "data/packed.h"
+#include "data/formats/packed.h"
 #include "engine/run.h"
 #include "io/file.h"
 

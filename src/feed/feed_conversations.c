@@ -1,5 +1,5 @@
 /*
- * feed_conversations.c: rows of conversations for a language model (data/conversations.h): ids and labels;
+ * feed_conversations.c: rows of conversations for a language model (data/text/conversations.h): ids and labels;
  * for packed rows also positions, and for each token the range of keys that it may see. Everything textual happens in
  * `prepare`; a step copies ids out of a memory-mapped store.
  *

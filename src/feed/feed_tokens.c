@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "data/tokens.h"
+#include "data/text/tokens.h"
 #include "feed/batch_plan.h"
 #include "feed/feed.h"
 

@@ -5,8 +5,8 @@
 #define TEXT_SOURCE_H
 
 #include "config/config.h"
-#include "data/conversations.h"
-#include "data/tokenize.h"
+#include "data/text/conversations.h"
+#include "data/text/tokenize.h"
 #include "feed/feed.h"
 
 /* data.holdout: what is evaluated on is a part of data.train. */

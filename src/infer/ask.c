@@ -6,7 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "data/image_processor.h"
+#include "config/config_model.h"
+#include "data/images/image_processor.h"
 #include "infer/generation_config.h"
 #include "models/prs_med.h"
 
@@ -16,7 +17,7 @@ static int check_model(const struct config *c, struct error *e)
 {
     struct model m;
     const char *name = c->model_path ? c->model_path : c->model_preset;
-    int rc = c->model_path ? model_open_with(&m, c->model_path, c->model_vision_tower, e) : model_preset(&m, c->model_preset, e);
+    int rc = config_open_model(c, &m, e);
     if (rc) return rc;
     if (!prs_model(&m)) rc = error_set(e, PL_USAGE, "%s is a %s, which answers no question with a mask; expected a prs_med, or a prompt of points or a box", name, m.family->model_type);
     model_close(&m);

@@ -5,7 +5,7 @@
 #ifndef EMBED_MAKE_H
 #define EMBED_MAKE_H
 
-#include "data/packed.h"
+#include "data/formats/packed.h"
 #include "engine/run.h"
 #include "io/file.h"
 

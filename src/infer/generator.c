@@ -8,13 +8,15 @@
 
 #include <string.h>
 
+#include "config/config_model.h"
+
 /* --- opening ------------------------------------------------------------------------------------- */
 
 /* Checks the model before anything is planned. */
 static int check_model(const struct config *c, struct error *e)
 {
     struct model m;
-    int rc = c->model_path ? model_open_with(&m, c->model_path, c->model_vision_tower, e) : model_preset(&m, c->model_preset, e);
+    int rc = config_open_model(c, &m, e);
     if (rc) return rc;
     if (!m.family->generates)
         rc = error_set(e, PL_USAGE, "%s: a model of type %s generates no text; expected a language model: llama, mistral or qwen2", c->model_path ? c->model_path : c->model_preset,

@@ -22,7 +22,7 @@
 #ifndef GENERATOR_H
 #define GENERATOR_H
 
-#include "data/image_source.h"
+#include "data/images/image_source.h"
 #include "engine/run.h"
 
 struct generator {

@@ -16,7 +16,7 @@
 #ifndef PREDICTOR_H
 #define PREDICTOR_H
 
-#include "data/range.h"
+#include "data/images/range.h"
 #include "engine/run.h"
 #include "models/masks.h"
 

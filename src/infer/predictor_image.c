@@ -6,8 +6,8 @@
  */
 #include <string.h>
 
-#include "data/image.h"
-#include "data/resize.h"
+#include "data/images/image.h"
+#include "data/images/resize.h"
 #include "io/file.h"
 #include "infer/predictor.h"
 

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "data/tokenize.h"
+#include "data/text/tokenize.h"
 #include "feed/text_source.h"
 #include "io/json.h"
 

@@ -5,8 +5,8 @@
 #define PROMPTS_H
 
 #include "config/config.h"
-#include "data/conversation.h"
-#include "data/image_source.h"
+#include "data/text/conversation.h"
+#include "data/images/image_source.h"
 #include "io/file.h"
 #include "text/template/chat.h"
 

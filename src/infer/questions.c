@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "data/holdout.h"
-#include "data/records.h"
-#include "data/tokenize.h"
+#include "data/text/records.h"
+#include "data/text/tokenize.h"
 
 void questions_free(struct questions *q)
 {

@@ -9,7 +9,7 @@
 #ifndef QUESTIONS_H
 #define QUESTIONS_H
 
-#include "data/token_store.h"
+#include "data/text/token_store.h"
 #include "infer/generate.h"
 #include "infer/prompts.h"
 #include "io/file.h"

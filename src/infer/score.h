@@ -22,7 +22,7 @@
 struct overlap {
     uint64_t both, either, predicted, target;
 };
-/* Logits above 0 against bits in rows of `stride` bytes (data/grid.h), over the first w columns
+/* Logits above 0 against bits in rows of `stride` bytes (data/masks/grid.h), over the first w columns
  * and h rows; a row of logits has `pitch` elements. */
 struct overlap overlap_logits(const float *logits, size_t pitch, const uint8_t *bits, size_t stride, uint32_t w, uint32_t h);
 /* The same for a mask of bytes, where nonzero bytes are set. */

@@ -85,6 +85,18 @@ static void gather(struct model *m, const struct value *config)
     text_free(&text);
 }
 
+/* model.decoder takes the place of config.json's, unless the folder holds the weights of one. */
+static int change_decoder(struct model *m, struct value *config, bool outside, struct error *e)
+{
+    const char *name = "fusion", *chosen = m->chosen.decoder;
+    int rc = value_opt_string(config, "decoder", &name, e);
+    if (rc || !chosen || !strcmp(name, chosen)) return rc;
+    if (*m->path && !outside) return error_set(e, PL_USAGE, "model.decoder is %s, and the folder has the weights of the decoder %s: leave it out", chosen, name);
+    value_put(&m->memory, config, "decoder", value_string(&m->memory, chosen));
+    gather(m, config);
+    return PL_OK;
+}
+
 static int add_parts(struct model *m, const struct value *given, struct error *e)
 {
     struct value *config = value_copy(&m->memory, given);
@@ -96,15 +108,17 @@ static int add_parts(struct model *m, const struct value *given, struct error *e
     if (!llava_is(model_part(m, LLAVA))) return error_set(e, PL_USAGE, "its language model is a %s, expected llava, llava_llama or llava_mistral", model_part(m, LLAVA)->family->model_type);
     llava_part(m, TINYSAM)->partial = true; /* prompt encoder and mask decoder are not used */
     if (outside) gather(m, config);
-    return PL_OK;
+    return change_decoder(m, config, outside, e);
 }
 
 /* --- configuration ------------------------------------------------------------------------------------ */
 
-static int parse_decoder(struct prs *c, const struct value *config, struct error *e)
+static int parse_decoder(struct model *m, struct prs *c, const struct value *config, struct error *e)
 {
     const char *name = "fusion";
     int rc = value_opt_string(config, "decoder", &name, e);
+    m->has_decoders = true;
+    if (m->chosen.decoder) name = m->chosen.decoder;
     if (!rc && strcmp(name, "fusion") && strcmp(name, "prompted")) rc = error_set(e, PL_USAGE, "decoder \"%.40s\": expected fusion or prompted", name);
     c->decoder = !rc && !strcmp(name, "prompted") ? PRS_PROMPTED : PRS_FUSION;
     return rc;
@@ -176,7 +190,7 @@ static int parse_prs(struct model *m, const struct value *config, struct error *
 {
     struct prs *c = m->config = bump_alloc(&m->memory, sizeof *c);
     *c = (struct prs){.pooled = 16, .heads = 8, .dropout = 0.1, .prompt_hidden = 512, .self_heads = 16, .self_inner = 512};
-    int rc = parse_decoder(c, config, e);
+    int rc = parse_decoder(m, c, config, e);
     if (!rc) rc = parse_sizes(c, config, e);
     if (!rc) rc = add_parts(m, config, e);
     if (rc) return rc;

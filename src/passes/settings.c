@@ -9,7 +9,7 @@
  *     quantize    none | nf4 | rules
  *     encode      inline | all | N
  *     mask_chunks same | N
- *     shard       none | optimizer | gradients
+ *     shard       none | optimizer | gradients | weights
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -221,14 +221,14 @@ static bool mask_chunks_parse(const char *text, struct settings *out)
 
 /* --- shard ---------------------------------------------------------------------------------- */
 
-static const char *const shard_levels[SHARD_LEVELS] = {"none", "optimizer", "gradients"};
+static const char *const shard_levels[SHARD_LEVELS] = {"none", "optimizer", "gradients", "weights"};
 
 /* The words of other programs: DeepSpeed's stages, FSDP's strategies. */
 static const struct {
     const char *word;
     enum shard_level level;
-} shard_words[] = {{"zero-0", SHARD_NONE}, {"zero-1", SHARD_OPTIMIZER}, {"zero-2", SHARD_GRADIENTS},
-                   {"NO_SHARD", SHARD_NONE}, {"SHARD_GRAD_OP", SHARD_GRADIENTS}};
+} shard_words[] = {{"zero-0", SHARD_NONE}, {"zero-1", SHARD_OPTIMIZER}, {"zero-2", SHARD_GRADIENTS}, {"zero-3", SHARD_WEIGHTS},
+                   {"NO_SHARD", SHARD_NONE}, {"SHARD_GRAD_OP", SHARD_GRADIENTS}, {"FULL_SHARD", SHARD_WEIGHTS}};
 
 static const char *shard_print(const struct settings *s, char out[SETTING_ROOM])
 {

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "base/base64.h"
-#include "data/image.h"
-#include "data/image_files.h"
+#include "data/images/image.h"
+#include "data/images/image_files.h"
 #include "feed/text_source.h"
 #include "io/file.h"
 #include "io/json.h"

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "data/resize.h"
+#include "data/images/resize.h"
 
 /* Printable ASCII from the space on: seven rows of five dots, the leftmost is bit 4. */
 static const uint8_t letters[95][7] = {

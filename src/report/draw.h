@@ -42,7 +42,7 @@ enum { DRAW_LETTER_W = 6, DRAW_LETTER_H = 9 };
 void draw_text(struct canvas *p, int x, int y, int scale, struct colour c, const char *text);
 int draw_text_width(int scale, const char *text);
 
-/* A mask: one byte per pixel, or one bit, least significant first as in data/grid.h. */
+/* A mask: one byte per pixel, or one bit, least significant first as in data/masks/grid.h. */
 struct draw_mask {
     const uint8_t *at;
     size_t stride; /* bytes of a row */

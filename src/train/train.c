@@ -150,6 +150,7 @@ int train_run(const struct config *c, const struct train_options *o, struct trai
         out->allocated_bytes = t->run.device.bytes[SPACE_DEVICE];
         out->host_bytes = t->run.device.bytes[SPACE_HOST];
         out->host_name = plan_host_name(&t->run.plan);
+        out->outside_bytes = t->run.device.outside_bytes;
         snprintf(out->model, sizeof out->model, "%s/model", c->train_out);
         rc = loop(t, o, out, e);
         out->eval_loss = t->eval;

@@ -51,6 +51,7 @@ struct train_summary {
     uint64_t broken_samples; /* broken samples that were replaced, over the whole run */
     uint64_t small_masks;    /* masks too small to be trained on, in this process */
     uint64_t arena_bytes, allocated_bytes, host_bytes; /* with PL_NOFIT host_bytes is that of the smallest plan */
+    uint64_t outside_bytes;  /* GPU memory that NCCL took, beside the plan */
     const char *host_name;   /* of host_bytes: host memory, or offload file */
     uint64_t allocations;    /* host allocations by this program after the first step began */
     uint64_t smallest_budget; /* with PL_NOFIT: the smallest that fits... */

@@ -70,7 +70,10 @@ static int evaluate_together(struct trainer *t, struct progress *p, struct loss_
         struct eval_part mine = {0};
         struct error waiting = {0};
         const int64_t own = at + B * r->rank;
-        int rc = own < n ? evaluate_batch(t, own, &mine.sums, e) : PL_OK;
+        /* With weights in shards all ranks run the program together: one that has no batch left runs another's. */
+        const bool spare = own >= n && t->run.plan.settings.shard == SHARD_WEIGHTS;
+        int rc = own < n || spare ? evaluate_batch(t, spare ? at : own, &mine.sums, e) : PL_OK;
+        if (spare) mine.sums = (struct loss_sums){0};
         mine.failed = rc;
         if (r->gather(r, &mine, all, sizeof mine, &waiting)) r->abort(r, PL_FAIL, waiting.text);
         for (int i = 0; i < r->n; i++)

@@ -65,7 +65,7 @@ static int agree_on_step(struct trainer *t, struct feed_batch *batch, int rc, st
     samples->broken = t->broken + a->broken;
     t->stop |= a->stop;
     r->patient = false;
-    t->waited = r->waited;
+    t->waited = r->waited + r->moving;
     return rc;
 }
 
@@ -97,7 +97,7 @@ int trainer_retire_step(struct trainer *t, struct train_event *out, struct error
                                 samples.units, t->steps.tickets.scaled ? k.block.loss_scale : 0, k.block.found_inf, {0}};
     for (int i = 0; i < t->steps.tickets.parts; i++) out->part[i] = k.part[i];
     t->units += out->units;
-    if (t->o->ranks) t->busy = out->seconds - (t->o->ranks->waited - t->waited);
+    if (t->o->ranks) t->busy = out->seconds - (t->o->ranks->waited + t->o->ranks->moving - t->waited);
     return PL_OK;
 }
 

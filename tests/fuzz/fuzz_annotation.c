@@ -2,7 +2,7 @@
  * fuzz_annotation.c: any bytes as an annotation file. In an accepted file the shapes point into the text
  * and have the image's size; a refused file gives an error message.
  */
-#include "data/annotation.h"
+#include "data/masks/annotation.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

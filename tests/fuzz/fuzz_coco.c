@@ -4,9 +4,9 @@
  */
 #include <string.h>
 
-#include "data/annotation.h"
-#include "data/coco.h"
-#include "data/polygon.h"
+#include "data/masks/annotation.h"
+#include "data/formats/coco.h"
+#include "data/masks/polygon.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

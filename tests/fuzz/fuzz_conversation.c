@@ -3,8 +3,8 @@
  * format. Messages of a sample that is accepted have known roles in order, and texts;
  * its images and videos find their places in these, or are refused.
  */
-#include "data/conversation.h"
-#include "data/records.h"
+#include "data/text/conversation.h"
+#include "data/text/records.h"
 #include "files.h"
 #include "io/json.h"
 

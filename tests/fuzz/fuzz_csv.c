@@ -3,7 +3,7 @@
  */
 #include <string.h>
 
-#include "data/csv.h"
+#include "data/formats/csv.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

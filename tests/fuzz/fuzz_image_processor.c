@@ -2,7 +2,7 @@
  * fuzz_image_processor.c: any text as preprocessor_config.json or processor_config.json; the first byte chooses
  * the family. A processor that is accepted processes images of any shape. Built like fuzz_json.c.
  */
-#include "data/image_processor.h"
+#include "data/images/image_processor.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -3,7 +3,7 @@
  * checksum are corrected first, so that the checks after them are tested. Every pair is read.
  */
 #include "base/crc32c.h"
-#include "data/shard.h"
+#include "data/formats/shard.h"
 #include "files.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -6,7 +6,7 @@
  */
 #include <string.h>
 
-#include "data/jpeg.h"
+#include "data/images/jpeg.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

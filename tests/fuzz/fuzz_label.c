@@ -2,7 +2,7 @@
  * fuzz_label.c: any bytes as a label image, PNG or JPEG. The first byte chooses the meaning of its values. The
  * boxes and areas of all masks lie inside of the image.
  */
-#include "data/label.h"
+#include "data/masks/label.h"
 #include "files.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

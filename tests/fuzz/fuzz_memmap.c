@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/memmap.h"
+#include "data/formats/memmap.h"
 #include "io/file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

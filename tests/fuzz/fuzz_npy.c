@@ -4,7 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "data/npy.h"
+#include "data/formats/npy.h"
 #include "files.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -5,7 +5,7 @@
  */
 #include "base/crc32c.h"
 #include "data/dataset.h"
-#include "data/packed.h"
+#include "data/formats/packed.h"
 #include "files.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

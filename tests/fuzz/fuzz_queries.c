@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include "data/queries.h"
+#include "data/formats/queries.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "data/grid.h"
+#include "data/masks/grid.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

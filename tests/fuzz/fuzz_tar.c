@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include "data/tar.h"
+#include "data/formats/tar.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

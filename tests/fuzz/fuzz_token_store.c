@@ -3,7 +3,7 @@
  * repaired, so that the index itself is tested. Rows of an accepted store have ids, labels and ranges within bounds.
  */
 #include "base/crc32c.h"
-#include "data/conversations.h"
+#include "data/text/conversations.h"
 #include "files.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

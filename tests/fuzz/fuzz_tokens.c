@@ -2,7 +2,7 @@
  * fuzz_tokens.c: any bytes as a token file: .npy, .safetensors, llm.c's and raw files. The first byte chooses
  * the name, the second data.token_dtype. Samples of an accepted file are read; each id is in the vocabulary.
  */
-#include "data/tokens.h"
+#include "data/text/tokens.h"
 #include "files.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

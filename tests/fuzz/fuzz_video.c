@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "data/video.h"
+#include "data/images/video.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -39,7 +39,7 @@ class Scratch(ctypes.Structure):
 
 def build(folder):
     path = os.path.join(folder, "ours.so")
-    sources = [os.path.join(ROOT, "src", f) for f in ("data/rle.c", "data/polygon.c", "data/scan.c")]
+    sources = [os.path.join(ROOT, "src", f) for f in ("data/masks/rle.c", "data/masks/polygon.c", "data/formats/scan.c")]
     subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-D_GNU_SOURCE", "-O2", "-shared", "-fPIC",
                     "-I" + os.path.join(ROOT, "src"), "-I" + os.path.join(ROOT, "include"), *sources, "-lm", "-o", path],
                    check=True)

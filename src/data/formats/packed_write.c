@@ -1,0 +1,160 @@
+/*
+ * packed_write.c: writes a packed store, sample by sample (see packed.h). The index is kept in
+ * memory, the rest is in a temporary file beside the path, which is renamed when it is complete. The
+ * temporary file is this process's own: of several processes that write one path, the last leaves
+ * its whole file.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/crc32c.h"
+#include "data/masks/grid.h"
+#include "data/formats/packed.h"
+#include "data/images/range.h"
+#include "io/file.h"
+
+struct packed_writer {
+    char *path, *partial;
+    int fd;
+    bool renamed; /* `partial` is no longer ours */
+    uint64_t at; /* bytes written */
+    struct packed_header header;
+    struct packed_embeddings embeddings; /* type 0: none */
+    struct packed_range range;           /* kind 0: none */
+    VEC(struct packed_sample) samples;
+    VEC(struct packed_mask) masks;
+    VEC(struct packed_category) categories;
+    struct text names;
+};
+
+static int put(struct packed_writer *w, const void *bytes, size_t n, uint32_t *sum, struct error *e)
+{
+    if (fd_write(w->fd, bytes, n)) return file_error(w->partial, "be written", e);
+    if (sum) *sum = crc32c(*sum, bytes, n);
+    w->at += n;
+    return PL_OK;
+}
+
+/* Pads with zeros to the alignment. */
+static int align(struct packed_writer *w, uint32_t *sum, struct error *e)
+{
+    static const char zeros[PACKED_ALIGN];
+    return put(w, zeros, (size_t)(align_up(w->at, PACKED_ALIGN) - w->at), sum, e);
+}
+
+int packed_create(struct packed_writer **out, const char *path, uint32_t side, uint32_t cells, struct error *e)
+{
+    static const char zeros[PACKED_DATA]; /* reserves the header: no magic until the end */
+    struct packed_writer *w = mem_alloc(sizeof *w);
+    w->path = mem_string(path);
+    w->header = (struct packed_header){.version = PACKED_VERSION, .side = side, .cells = cells};
+    memcpy(w->header.magic, PACKED_MAGIC, sizeof w->header.magic);
+    w->fd = file_part(path, &w->partial, e);
+    int rc = w->fd < 0 ? e->code : put(w, zeros, sizeof zeros, NULL, e);
+    if (rc) packed_abandon(w);
+    else *out = w;
+    return rc;
+}
+
+void packed_embed(struct packed_writer *w, const struct packed_embeddings *e)
+{
+    CHECK(!w->samples.n && packed_dtype(e->type) != DT_NONE, "embeddings of type %u after %u samples", e->type, w->samples.n);
+    w->header.version = PACKED_WITH_EMBEDDINGS;
+    w->embeddings = *e;
+    w->embeddings.zero = w->embeddings.zero2 = 0;
+    w->embeddings.sum = crc32c(0, &w->embeddings, offsetof(struct packed_embeddings, sum));
+}
+
+void packed_set_range(struct packed_writer *w, const struct pixel_range *r)
+{
+    w->range = (struct packed_range){.kind = r->kind, .window = {r->window[0], r->window[1]}, .percentiles = {r->percentiles[0], r->percentiles[1]}};
+    w->range.sum = crc32c(0, &w->range, offsetof(struct packed_range, sum));
+}
+
+static uint32_t keep_name(struct packed_writer *w, const char *name)
+{
+    uint32_t at = (uint32_t)w->names.n;
+    text_append(&w->names, name, strlen(name) + 1);
+    return at;
+}
+
+int packed_add(struct packed_writer *w, const struct packed_new *s, struct error *e)
+{
+    size_t side = w->header.side;
+    if (w->names.n > UINT32_MAX - 4096 || w->samples.n == UINT32_MAX || w->masks.n > UINT32_MAX - s->n)
+        return error_set(e, PL_USAGE, "%s: more samples than one file can hold (%u); pack them into several files", w->path, w->samples.n);
+    struct packed_sample x = {.at = w->at, .first = w->masks.n, .masks = s->n, .empty = s->empty, .h = s->h, .w = s->w, .rows = s->rows, .columns = s->columns};
+    int rc = put(w, s->image, side * side * 3, &x.sum, e);
+    if (!rc) rc = align(w, &x.sum, e);
+    if (!rc && w->embeddings.type) {
+        rc = put(w, s->embedding, packed_embedding_bytes(&w->embeddings), &x.sum, e);
+        if (!rc) rc = align(w, &x.sum, e);
+    }
+    if (!rc) rc = put(w, s->bits, s->n * grid_mask_bytes(w->header.cells, w->header.cells), &x.sum, e);
+    if (!rc) rc = align(w, NULL, e);
+    x.name = keep_name(w, s->name);
+    x.key = keep_name(w, s->key);
+    vec_push(&w->samples, x);
+    for (uint32_t k = 0; k < s->n; k++) {
+        const struct mask *m = &s->masks[k];
+        struct packed_mask p = {.id = m->id, .area = m->area, .predicted_iou = m->predicted_iou, .stability = m->stability,
+                                .point = {m->point[0], m->point[1]}, .category = m->category, .crowd = m->crowd};
+        memcpy(p.box, m->box, sizeof p.box);
+        vec_push(&w->masks, p);
+    }
+    return rc;
+}
+
+void packed_category(struct packed_writer *w, int32_t number, const char *name)
+{
+    struct packed_category c = {number, keep_name(w, name)};
+    vec_push(&w->categories, c);
+}
+
+static int put_index(struct packed_writer *w, struct error *e)
+{
+    struct packed_header *h = &w->header;
+    if (!w->names.n) keep_name(w, "");
+    h->index = w->at;
+    h->samples = w->samples.n;
+    h->masks = w->masks.n;
+    h->categories = w->categories.n;
+    h->names = w->names.n;
+    int rc = put(w, w->samples.at, w->samples.n * sizeof *w->samples.at, &h->index_sum, e);
+    if (!rc) rc = put(w, w->masks.at, w->masks.n * sizeof *w->masks.at, &h->index_sum, e);
+    if (!rc) rc = put(w, w->categories.at, w->categories.n * sizeof *w->categories.at, &h->index_sum, e);
+    if (!rc) rc = put(w, w->names.at, w->names.n, &h->index_sum, e);
+    h->bytes = w->at;
+    h->header_sum = crc32c(0, h, offsetof(struct packed_header, header_sum));
+    return rc;
+}
+
+int packed_finish(struct packed_writer *w, struct error *e)
+{
+    int rc = put_index(w, e);
+    if (!rc && lseek(w->fd, 0, SEEK_SET)) rc = file_error(w->partial, "be written", e);
+    if (!rc) rc = put(w, &w->header, sizeof w->header, NULL, e);
+    if (!rc && w->embeddings.type) rc = put(w, &w->embeddings, sizeof w->embeddings, NULL, e);
+    if (!rc && w->range.kind) {
+        if (lseek(w->fd, PACKED_RANGE, SEEK_SET) != PACKED_RANGE) rc = file_error(w->partial, "be written", e);
+        else rc = put(w, &w->range, sizeof w->range, NULL, e);
+    }
+    if (!rc && fsync(w->fd)) rc = file_error(w->partial, "be written", e);
+    if (!rc && !(rc = file_rename(w->partial, w->path, e))) w->renamed = true;
+    packed_abandon(w);
+    return rc;
+}
+
+void packed_abandon(struct packed_writer *w)
+{
+    if (w->fd >= 0 && !w->renamed) unlink(w->partial); /* before the lock is given up */
+    if (w->fd >= 0) close(w->fd);
+    mem_free(w->path);
+    mem_free(w->partial);
+    vec_free(&w->samples);
+    vec_free(&w->masks);
+    vec_free(&w->categories);
+    text_free(&w->names);
+    mem_free(w);
+}

@@ -1,0 +1,48 @@
+/*
+ * image_reader.h: from the reference to an image to the pixel values that a vision tower takes, in memory that is planned:
+ * the part of a loader's thread that reads images.
+ *
+ *     reference ─ file (image_files.h) ─ RGB (image.h; video.h) ─ pixel values (image_processor.h)
+ *
+ * Per image only libjpeg, libpng and libwebp allocate; per video also FFmpeg, and the list of its frames is on the heap
+ * while they are read.
+ */
+#ifndef IMAGE_READER_H
+#define IMAGE_READER_H
+
+#include "data/images/image_files.h"
+#include "data/images/image_processor.h"
+#include "data/masks/mask.h"
+#include "data/images/range.h"
+#include "data/images/video.h"
+
+enum { IMAGE_READER_SIDE = 16384 }; /* pixels: larger images are a fault */
+
+struct image_reader_options {
+    struct image_processor processor;
+    struct pixel_range range;  /* of images of 16 bits */
+    uint64_t room;             /* bytes for the file of an image, its pixels and what the processor needs */
+    double fps;                /* of videos (video.h) */
+    uint32_t max_frames;
+};
+
+/* Bytes of the memory of a reader; floats of one image for the tower. */
+uint64_t image_reader_bytes(const struct image_reader_options *o);
+uint64_t image_reader_floats(const struct image_reader_options *o);
+
+/* Places the pixels of images in a block (ring_carve of ring.h): [images][floats of one]. */
+float *image_reader_place(const struct image_reader_options *o, uint32_t images, char *at, uint64_t *used);
+
+struct image_reader;
+/* `at` has image_reader_bytes, aligned to 64. Only this uses the heap. */
+struct image_reader *image_reader_new(const struct image_reader_options *o, char *at);
+void image_reader_free(struct image_reader *r);
+
+/* Reads an image that has `count` images for the tower, into to[count * image_reader_floats]. Another number is a fault: the image
+ * was replaced after its text was tokenized. */
+enum data_fault image_reader_read(struct image_reader *r, struct image_files *files, const char *reference, uint32_t count, float *to, struct error *e);
+
+/* Reads the `count` frames of a video that are used. Another number is a fault. *replaced of them could not be decoded (video.h). */
+enum data_fault image_reader_video(struct image_reader *r, const struct image_files *files, const char *reference, uint32_t count, float *to, uint32_t *replaced, struct error *e);
+
+#endif

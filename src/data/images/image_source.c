@@ -1,0 +1,114 @@
+/*
+ * image_source.c: see image_source.h.
+ */
+#include "data/images/image_source.h"
+
+#include <string.h>
+
+#include "data/images/image.h"
+
+/* --- opening ------------------------------------------------------------------------------------ */
+
+int image_source_processor(struct image_processor *p, const struct model *m, struct error *e)
+{
+    const enum image_family family = m->images->layout == IMAGE_AS_TILES ? IMAGES_IDEFICS3 : strstr(m->images->tower, "siglip") ? IMAGES_SIGLIP : IMAGES_CLIP;
+    if (*m->path) return image_processor_read(p, m->path, family, (uint32_t)m->image, e);
+    image_processor_default(p, family, (uint32_t)m->image);
+    return PL_OK;
+}
+
+int image_source_open(struct image_source *s, const struct model *m, const struct tokenizer *t, const struct template *template, const char *where, struct error *e)
+{
+    const struct image_model *x = m->images;
+    *s = (struct image_source){.text = {.layout = x->layout, .token = x->token, .features = (uint32_t)x->features, .start_end = x->start_end}};
+    int rc = t ? image_text_open(&s->text, t, template, e) : PL_OK;
+    if (!rc) rc = image_source_processor(&s->processor, m, e);
+    if (!rc) rc = image_files_open(&s->files, where, e);
+    return rc;
+}
+
+int image_source_take_videos(struct image_source *s, const struct model *m, const struct video_options *o, int64_t tokens, struct error *e)
+{
+    int64_t features;
+    if (m->images->layout == IMAGE_AS_TILES) return error_set(e, PL_USAGE, "data.max_frames is %u, and a %s takes no videos here: set it to 0", o->max_frames, m->family->model_type);
+    if (images_frame_tokens(m, tokens, &features, e)) return e->code;
+    s->videos = *o;
+    s->text.frame_features = (uint32_t)features;
+    return PL_OK;
+}
+
+void image_source_close(struct image_source *s)
+{
+    if (s->files) image_files_close(s->files);
+    *s = (struct image_source){0};
+}
+
+uint64_t image_source_fingerprint(const struct image_source *s)
+{
+    const struct image_processor *p = &s->processor;
+    const uint32_t tiles[] = {p->tile, p->split, p->resize, p->longest_edge, p->height, p->width};
+    uint64_t hash = image_text_fingerprint(&s->text);
+    if (s->text.layout == IMAGE_AS_TILES) hash = hash_bytes(tiles, sizeof tiles, hash);
+    if (s->videos.max_frames) {
+        hash = hash_bytes(&s->videos.fps, sizeof s->videos.fps, hash);
+        hash = hash_bytes((const uint32_t[]){s->videos.max_frames, s->text.frame_features}, 2 * sizeof(uint32_t), hash);
+    }
+    return hash;
+}
+
+/* --- pixels ------------------------------------------------------------------------------------- */
+
+int image_source_read(const struct image_source *s, const char *reference, struct image_pixels *out, struct error *e)
+{
+    const struct image_processor *p = &s->processor;
+    struct image image = {0};
+    uint64_t bytes = 0;
+    uint32_t height, width, rows, columns;
+    size_t n = 0;
+    *out = (struct image_pixels){0};
+    if (image_files_find(s->files, reference, &bytes, e)) return e->code;
+    void *file = mem_alloc(bytes + 1);
+    int rc = image_files_read(s->files, reference, file, bytes, &n, e);
+    if (!rc && image_decode(&image, file, n, &(struct image_options){.on_white = true}, NULL, 0, e)) rc = error_prepend(e, "%.100s", reference);
+    mem_free(file);
+    if (rc) return rc;
+    const size_t scratch = image_processor_scratch(p, image.width, image.height);
+    void *work = mem_alloc(scratch + 1);
+    image_processor_size(p, &height, &width);
+    out->count = image_processor_count(p, image.width, image.height, &rows, &columns);
+    const uint64_t values = (uint64_t)out->count * 3 * height * width * sizeof(float);
+    out->values = mem_alloc(values);
+    out->used = bytes + 8ull * image.width * image.height + scratch + values;
+    image_processor_run(p, image.rgb, image.width, image.height, work, scratch, out->values);
+    mem_free(work);
+    mem_free(image.rgb);
+    return PL_OK;
+}
+
+/* --- tiles -------------------------------------------------------------------------------------- */
+
+static int count_frames(const struct image_source *s, const char *reference, uint32_t *frames, struct error *e)
+{
+    struct text path = {0};
+    int rc = image_files_video(s->files, reference, &path, e);
+    if (!rc) rc = video_scan(path.at, &s->videos, frames, e);
+    text_free(&path);
+    return rc;
+}
+
+int image_source_tiles(const struct image_source *s, const char *reference, struct image_tiles *out, struct error *e)
+{
+    uint64_t bytes = 0;
+    uint32_t width, height;
+    size_t n = 0, room;
+    *out = (struct image_tiles){0};
+    if (media_is_video(reference)) return count_frames(s, reference, &out->frames, e);
+    if (s->text.layout != IMAGE_AS_TILES) return PL_OK;
+    if (image_files_find(s->files, reference, &bytes, e)) return e->code;
+    void *file = mem_alloc(bytes + 1);
+    int rc = image_files_read(s->files, reference, file, bytes, &n, e);
+    if (!rc && image_peek(file, n, &(struct image_options){.on_white = true}, &width, &height, &room, e)) rc = error_prepend(e, "%.100s", reference);
+    if (!rc) image_processor_count(&s->processor, width, height, &out->rows, &out->columns);
+    mem_free(file);
+    return rc;
+}

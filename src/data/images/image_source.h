@@ -1,0 +1,46 @@
+/*
+ * image_source.h: the images of a model's conversations: where their files are, what the tower gets of them, and how they
+ * stand in the text.
+ */
+#ifndef IMAGE_SOURCE_H
+#define IMAGE_SOURCE_H
+
+#include "data/images/image_files.h"
+#include "data/images/image_processor.h"
+#include "data/images/video.h"
+#include "models/images.h"
+
+struct image_source {
+    struct image_text text;
+    struct image_processor processor;
+    struct image_files *files;
+    struct video_options videos; /* which frames are taken; max_frames 0: videos are not */
+};
+
+/* `m` takes images; relative paths begin with `where`, a folder or a tar (NULL: the current folder). Without a tokenizer (NULL) the
+ * images have no text; `template` may be NULL. PL_USAGE: the
+ * tokenizer lacks the image token, the folder's image processor does not fit, or there is no such folder or tar. */
+int image_source_open(struct image_source *s, const struct model *m, const struct tokenizer *t, const struct template *template, const char *where, struct error *e);
+/* Videos are taken, too: `tokens` for each frame, 0: as an image. PL_USAGE: frames cannot have so many. */
+int image_source_take_videos(struct image_source *s, const struct model *m, const struct video_options *o, int64_t tokens, struct error *e);
+/* A zeroed struct is allowed. */
+void image_source_close(struct image_source *s);
+/* The processor of a model that takes images: of its folder, or its tower's usual one. */
+int image_source_processor(struct image_processor *p, const struct model *m, struct error *e);
+/* Of everything that decides ids, apart from the sizes of images. */
+uint64_t image_source_fingerprint(const struct image_source *s);
+
+/* The pixel values of an image, as the tower takes them: [count][channels][side][side]. Thread-safe. PL_USAGE, with the reference: it is
+ * missing or broken. */
+struct image_pixels {
+    float *values;       /* the caller frees them with mem_free */
+    uint32_t count;
+    uint64_t used;       /* bytes of memory that reading took, at most */
+};
+int image_source_read(const struct image_source *s, const char *reference, struct image_pixels *out, struct error *e);
+
+/* The tiles of an image, by its size in the file, or the frames of a video. Thread-safe. PL_USAGE, with the reference: it is missing or no
+ * image or video. */
+int image_source_tiles(const struct image_source *s, const char *reference, struct image_tiles *out, struct error *e);
+
+#endif

@@ -1,0 +1,42 @@
+/*
+ * video.h: the frames of a video, which is a folder of images or a file that FFmpeg's libraries read.
+ *
+ * Which frames are used (video_choose). Time begins with the first frame. At the times 0, 1/fps, 2/fps, ... up
+ * to the last frame's, the frame that is shown then is taken: the last one that began by that time, to the
+ * microsecond. No frame is taken twice. Of n such frames, more than max_frames are thinned evenly: the frames
+ * floor(i * n / max_frames). The times are the file's own, so that a variable frame rate is followed. The images
+ * of a folder, in the order of their names' bytes, have no times: all of them are taken, and thinned in the same way.
+ *
+ * A frame that cannot be decoded is replaced by the last good one before it, or else by the first good one after
+ * it, and counted. Orientation in a file's metadata is not applied. Messages begin with the path.
+ */
+#ifndef DATA_VIDEO_H
+#define DATA_VIDEO_H
+
+#include "data/images/image.h"
+
+struct video_options {
+    double fps;          /* frames a second that are taken; 0: every frame */
+    uint32_t max_frames; /* 0: any number */
+    /* Of video_read alone: */
+    void *to;            /* memory for a frame, with the file of an image before its pixels; NULL: frames are on the heap */
+    size_t room;         /* its bytes */
+    struct image_options image; /* how the images of a folder are decoded */
+};
+
+/* Chooses among n frames by their times in seconds, ascending, and writes their numbers in order to chosen[n].
+ * Returns how many. times NULL: the frames have none. */
+uint32_t video_choose(const double *times, uint32_t n, const struct video_options *o, uint32_t *chosen);
+
+/* How many frames of a video are used, without decoding any. PL_USAGE: there is no such video, it is not one that is
+ * read, or it has no frames. */
+int video_scan(const char *path, const struct video_options *o, uint32_t *frames, struct error *e);
+
+/* Receives frame i of those that are used. Its pixels are valid during the call; a failure ends the reading. */
+typedef int video_take(void *user, uint32_t i, const struct image *frame, struct error *e);
+/* Decodes the frames that are used, in order, one at a time; *replaced of them could not be decoded. PL_USAGE as in
+ * video_scan, and when no frame can be decoded; PL_NOFIT: o->room is too small for one. FFmpeg decodes in the calling
+ * thread; what it allocates is freed when the call returns, and so is the list of the frames. */
+int video_read(const char *path, const struct video_options *o, video_take *take, void *user, uint32_t *replaced, struct error *e);
+
+#endif

@@ -1,0 +1,20 @@
+/*
+ * video_file.h: video files, for video.c. Only video_file.c uses FFmpeg; a build without its headers has
+ * video_file_none.c instead, in which every video file is an error.
+ *
+ * The libraries are loaded when the first video file is opened, so that other runs do not pay for them. They must have
+ * the major versions of the headers at build time.
+ */
+#ifndef DATA_VIDEO_FILE_H
+#define DATA_VIDEO_FILE_H
+
+#include "data/images/video.h"
+
+/* False: this build has no FFmpeg. */
+bool video_file_available(void);
+
+/* As video_scan and video_read. */
+int video_file_scan(const char *path, const struct video_options *o, uint32_t *frames, struct error *e);
+int video_file_read(const char *path, const struct video_options *o, video_take *take, void *user, uint32_t *replaced, struct error *e);
+
+#endif

@@ -1,0 +1,219 @@
+/*
+ * label.c: see label.h; label_look is in label_look.c. One pass over the rows, a run of equal pixels
+ * at a time, computes the area and box of every value; a table of all 65536 values maps a value to
+ * its mask.
+ */
+#include "data/masks/label.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "data/images/jpeg.h"
+#include "data/images/unread.h"
+#include "io/png.h"
+
+enum { VALUES = 65536 };
+
+static uint32_t pixel(const void *row, uint32_t x, int bytes)
+{
+    if (bytes == 1) return ((const uint8_t *)row)[x];
+    uint16_t v;
+    memcpy(&v, (const char *)row + 2 * (size_t)x, sizeof v);
+    return v;
+}
+
+static void put(void *at, uint32_t v, int bytes)
+{
+    uint16_t wide = (uint16_t)v;
+    if (bytes == 1) *(uint8_t *)at = (uint8_t)v;
+    else memcpy(at, &wide, sizeof wide);
+}
+
+/* Values from the threshold on become 1, all others and the ignored value 0. False: the image has
+ * several values, and the options expect one. */
+static bool make_binary(void *pixels, uint64_t n, int bytes, const struct label_options *o)
+{
+    const uint32_t ignore = o->ignore > 0 ? (uint32_t)o->ignore : 0;
+    uint32_t most = 0, other = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t v = pixel((char *)pixels + i * (uint64_t)bytes, 0, bytes);
+        if (v == ignore) continue;
+        if (v && other && v != other && o->one_value) return false;
+        if (v) other = v;
+        most = v > most ? v : most;
+    }
+    const uint32_t least = o->threshold ? o->threshold : most / 2 + 1;
+    for (uint64_t i = 0; i < n; i++) {
+        char *at = (char *)pixels + i * (uint64_t)bytes;
+        uint32_t v = pixel(at, 0, bytes);
+        put(at, v >= least && v && v != ignore, bytes);
+    }
+    return true;
+}
+
+static bool wanted(const struct label_options *o, uint32_t v)
+{
+    if (!v || (o->ignore > 0 && v == (uint32_t)o->ignore)) return false;
+    bool in = !o->n_values;
+    for (uint32_t i = 0; i < o->n_values; i++) in |= o->values[i] == v;
+    return in;
+}
+
+/* box holds the first and last column and row until all runs are added. */
+static void add_run(struct mask *m, uint32_t x, uint32_t end, uint32_t y)
+{
+    m->area += end - x;
+    if ((float)x < m->box[0]) m->box[0] = (float)x;
+    if ((float)(end - 1) > m->box[2]) m->box[2] = (float)(end - 1);
+    m->box[3] = (float)y;
+}
+
+static struct mask new_mask(const struct label_options *o, const void *pixels, uint32_t h, uint32_t w, int bytes,
+                            uint32_t value, uint32_t x, uint32_t y)
+{
+    return (struct mask){.id = value, .category = o->kind == LABELS_INSTANCES ? 0 : (int32_t)value,
+                         .box = {(float)x, (float)y, (float)x, (float)y}, .predicted_iou = 1, .stability = 1, .point = {NAN, NAN},
+                         .shape = {.kind = SHAPE_LABEL, .h = h, .w = w,
+                                   .label = {.pixels = pixels, .stride = (size_t)w * (size_t)bytes, .bytes = bytes, .id = value}}};
+}
+
+enum data_fault label_masks(void *pixels, uint32_t h, uint32_t w, int bytes, const struct label_options *o,
+                            uint16_t *map, struct mask *masks, uint32_t room, struct dataset_masks *out,
+                            struct error *e)
+{
+    enum { UNSEEN, UNWANTED, FIRST }; /* in the map: FIRST + k is mask k */
+    *out = (struct dataset_masks){.h = h, .w = w};
+    memset(map, 0, VALUES * sizeof *map);
+    if (room > VALUES - FIRST) room = VALUES - FIRST;
+    const struct label_options binary = {.kind = LABELS_BINARY, .values = o->values, .n_values = o->n_values};
+    CHECK(o->kind != LABELS_AUTO, "the meaning of the values is not decided");
+    if (o->kind == LABELS_BINARY) {
+        if (!make_binary(pixels, (uint64_t)h * w, bytes, o))
+            return error_set(e, PL_USAGE, "it has several values, and the mask images that data.labels auto looked at have one each: "
+                             "set data.labels to binary, classes or instances"), FAULT_MASK;
+        o = &binary; /* 1 is the mask, whatever value is ignored */
+    }
+    for (uint32_t y = 0; y < h; y++) {
+        const char *row = (const char *)pixels + (size_t)y * w * (size_t)bytes;
+        for (uint32_t x = 0, end; x < w; x = end) {
+            uint32_t v = pixel(row, x, bytes);
+            for (end = x + 1; end < w && pixel(row, end, bytes) == v;) end++;
+            if (map[v] == UNSEEN && !wanted(o, v)) map[v] = UNWANTED;
+            if (map[v] == UNWANTED) continue;
+            if (map[v] == UNSEEN) {
+                if (out->n == room) return error_set(e, PL_USAGE, "more than %u masks", room), FAULT_MANY;
+                masks[out->n] = new_mask(o, pixels, h, w, bytes, v, x, y);
+                map[v] = (uint16_t)(FIRST + out->n++);
+            }
+            add_run(&masks[map[v] - FIRST], x, end, y);
+        }
+    }
+    for (uint32_t i = 0; i < out->n; i++) {
+        masks[i].box[2] += 1 - masks[i].box[0];
+        masks[i].box[3] += 1 - masks[i].box[1];
+    }
+    return FAULT_NONE;
+}
+
+/* --- files ------------------------------------------------------------------------------------- */
+
+/* A file in memory, in the upper part of the scratch, and the room below it. */
+struct source {
+    const char *path, *file;
+    size_t n;    /* bytes of the file */
+    char *to;
+    size_t room;
+};
+
+static enum data_fault too_large(const struct source *s, size_t need, struct error *e)
+{
+    return error_set(e, PL_NOFIT, "%s: it takes %zu bytes; expected at most %zu", s->path, need + s->n, s->room + s->n), FAULT_TOO_LARGE;
+}
+
+static enum data_fault decode_png(const struct source *s, struct label_image *out, struct error *e)
+{
+    struct png_header h;
+    struct png_pixels p;
+    const struct unread *u = unread_by_bytes(s->file, s->n);
+    if (u) return error_set(e, PL_USAGE, "%s is %s, which is not read: %s", s->path, u->name, u->advice), FAULT_MASK;
+    if (png_peek(s->file, s->n, &h, e)) return error_prepend(e, "%s", s->path), FAULT_MASK;
+    size_t pixels = (size_t)align_up(png_bytes(&h, PNG_AS_LABELS), 8), need = pixels + VALUES * sizeof(uint16_t);
+    if (need > s->room) return too_large(s, need, e);
+    if (png_decode(s->file, s->n, PNG_AS_LABELS, 0, s->to, s->room, &p, e)) return error_prepend(e, "%s", s->path), FAULT_MASK;
+    *out = (struct label_image){.h = p.height, .w = p.width, .bytes = p.depth == 16 ? 2 : 1, .pixels = s->to, .map = (uint16_t *)(void *)(s->to + pixels)};
+    return FAULT_NONE;
+}
+
+/* One row of RGB to grey. Returns the number of coloured pixels. */
+static uint64_t fold_row(const uint8_t *rgb, uint32_t w, uint8_t *to)
+{
+    enum { COLOUR = 48 }; /* compression makes grey slightly coloured */
+    uint64_t coloured = 0;
+    for (uint32_t x = 0; x < w; x++, rgb += 3) {
+        uint8_t low = rgb[0], high = rgb[0];
+        for (int c = 1; c < 3; c++) {
+            if (rgb[c] < low) low = rgb[c];
+            if (rgb[c] > high) high = rgb[c];
+        }
+        coloured += high - low > COLOUR;
+        to[x] = rgb[1];
+    }
+    return coloured;
+}
+
+static int read_rows(struct jpg *j, uint8_t *row, uint32_t w, uint32_t h, uint8_t *to, struct error *e)
+{
+    uint64_t coloured = 0;
+    for (uint32_t y = 0; y < h; y++) {
+        if (jpg_rows(j, row, 0, 1, e)) return e->code; /* jpg_rows has released everything */
+        coloured += fold_row(row, w, to + (size_t)y * w);
+    }
+    if (jpg_finish(j, e)) return e->code;
+    if (coloured > (uint64_t)w * h / 100) return error_set(e, PL_USAGE, "the JPEG is in colour, and a mask was expected; is it an image?");
+    return PL_OK;
+}
+
+static enum data_fault decode_jpg(const struct source *s, struct label_image *out, struct error *e)
+{
+    struct jpg_header h;
+    uint32_t w, rows;
+    if (jpg_peek(s->file, s->n, &h, e)) return error_prepend(e, "%s", s->path), FAULT_MASK;
+    size_t map = (size_t)align_up((uint64_t)h.width * h.height, 64), reader = map + VALUES * sizeof(uint16_t);
+    size_t row = reader + (size_t)align_up(jpg_bytes(), 64) + 64, need = row + 3 * (size_t)h.width;
+    if (need > s->room) return too_large(s, need, e);
+    struct jpg *j = jpg_open((void *)(uintptr_t)align_up((uintptr_t)(s->to + reader), 64), &(struct jpg_limits){.memory = 32 << 20});
+    int rc = jpg_start(j, s->file, s->n, 1, &w, &rows, e);
+    if (!rc) rc = read_rows(j, (uint8_t *)s->to + row, w, rows, (uint8_t *)s->to, e);
+    jpg_close(j);
+    if (rc) return error_prepend(e, "%s", s->path), FAULT_MASK;
+    *out = (struct label_image){.h = rows, .w = w, .bytes = 1, .jpeg = true, .pixels = s->to, .map = (uint16_t *)(void *)(s->to + map)};
+    return FAULT_NONE;
+}
+
+/* The file is read into the end of the scratch; the pixels are decoded into its front. */
+enum data_fault label_decode(const char *path, void *scratch, size_t n, struct label_image *out, struct error *e)
+{
+    size_t file_n;
+    enum data_fault f = dataset_read_file(path, scratch, n, &file_n, e);
+    if (f) return f;
+    char *file = (char *)scratch + (n - file_n);
+    memmove(file, scratch, file_n);
+    const struct source s = {.path = path, .file = file, .n = file_n, .to = scratch, .room = n - file_n};
+    return file_n && *(uint8_t *)file == 0xff ? decode_jpg(&s, out, e) : decode_png(&s, out, e);
+}
+
+enum data_fault label_read(const char *path, const struct label_options *o, void *scratch, size_t n,
+                           struct mask *masks, uint32_t room, struct dataset_masks *out, struct error *e)
+{
+    struct label_image m;
+    struct label_options given = *o;
+    enum data_fault f = label_decode(path, scratch, n, &m, e);
+    if (f) return f;
+    if (m.jpeg && o->kind != LABELS_BINARY)
+        return error_set(e, PL_USAGE, "%s: it is a JPEG, whose compression changes values: masks of classes or instances need PNG files; data.labels binary takes it as one mask", path),
+               FAULT_MASK;
+    if (m.jpeg && !given.threshold) given.threshold = 128; /* an empty mask has dark noise */
+    f = label_masks(m.pixels, m.h, m.w, m.bytes, &given, m.map, masks, room, out, e);
+    if (f && f != FAULT_MANY) error_prepend(e, "%s", path);
+    return f;
+}

@@ -1,0 +1,408 @@
+/*
+ * conversations.c: see conversations.h.
+ */
+#include "data/text/conversations.h"
+
+#include "data/holdout.h"
+#include "data/images/image_files.h"
+#include "data/ring.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { IGNORED = -100 };
+
+/* --- labels --------------------------------------------------------------------------------- */
+
+/* The tokens of a sample that are used: begin to end. */
+static struct byte_range part_of(const struct used_sample *u) { return (struct byte_range){u->begin, u->begin + u->tokens}; }
+
+/* The label ranges of a part of a sample: the first and the last may reach beyond it. */
+struct labels {
+    struct byte_range whole;
+    const struct byte_range *at;
+    uint32_t n;
+};
+
+static void find_labels(const struct conversations *c, const struct stored_sample *x, struct byte_range part, struct labels *out)
+{
+    const struct byte_range *end = c->store.answers + x->first_answer + x->answers;
+    *out = (struct labels){.whole = part, .at = c->store.answers + x->first_answer};
+    while (out->at < end && out->at->end <= part.begin) out->at++;
+    while (out->at + out->n < end && out->at[out->n].begin < part.end) out->n++;
+    if (c->o.train_on == TRAIN_ON_LAST && out->n) out->at += out->n - 1, out->n = 1;
+    if (c->o.train_on == TRAIN_ON_ALL) out->at = &out->whole, out->n = 1;
+}
+
+/* Without the first token, which nothing predicts, and without what a cut removed. */
+static struct byte_range clip(struct byte_range r, struct byte_range part)
+{
+    if (r.begin <= part.begin) r.begin = part.begin + 1;
+    if (r.end > part.end) r.end = part.end;
+    if (r.end < r.begin) r.end = r.begin;
+    return r;
+}
+
+/* Images have no labels, also where all tokens have one. */
+static bool is_image(const struct conversations *c, int32_t token) { return c->o.images.features && token == c->o.images.token; }
+
+static uint32_t count_labels(const struct conversations *c, const struct stored_sample *x, struct byte_range part)
+{
+    struct labels l;
+    uint32_t sum = 0;
+    find_labels(c, x, part, &l);
+    for (uint32_t k = 0; k < l.n; k++) {
+        const struct byte_range r = clip(l.at[k], part);
+        for (uint32_t t = r.begin; t < r.end; t++) sum += !is_image(c, c->store.ids[x->first + t]);
+    }
+    return sum;
+}
+
+/* --- which samples are used --------------------------------------------------------------------- */
+
+static uint32_t count_image_tokens(const struct conversations *c, const struct stored_sample *x, struct byte_range part)
+{
+    uint32_t n = 0;
+    for (uint32_t k = part.begin; k < part.end; k++) n += c->store.ids[x->first + k] == c->o.images.token;
+    return n;
+}
+
+/* The image tokens of videos that begin in a part. */
+static uint32_t count_frame_tokens(const struct conversations *c, const struct stored_sample *x, struct byte_range part)
+{
+    const char *name = c->store.names + x->media;
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < x->n_media && c->o.images.frame_features; k++, name += strlen(name) + 1) {
+        const struct byte_range r = c->store.images[x->first_image + k];
+        if (r.begin >= part.begin && r.begin < part.end && media_is_video(name)) n += count_image_tokens(c, x, (struct byte_range){r.begin, r.end < part.end ? r.end : part.end});
+    }
+    return n;
+}
+
+/* What a part takes of a row. */
+static struct row_size count_images(const struct conversations *c, const struct stored_sample *x, struct byte_range part)
+{
+    const struct image_rule *o = &c->o.images;
+    struct row_size size = {.tokens = part.end - part.begin};
+    if (!o->features) return size;
+    const uint32_t frames = count_frame_tokens(c, x, part);
+    size.images = (count_image_tokens(c, x, part) - frames) / o->features;
+    if (frames) size.frames = frames / o->frame_features;
+    return size;
+}
+
+static bool has_room(const struct conversations *c, struct row_size s) { return s.images <= c->o.images.most && s.frames <= c->o.images.most_frames; }
+
+/* The end of a part that is too long: that of the last answer that fits; its begin: none does. */
+static uint32_t cut_end(const struct conversations *c, const struct stored_sample *x, struct byte_range part)
+{
+    const uint32_t most = part.begin + (uint32_t)c->o.sequence;
+    uint32_t end = part.begin;
+    for (uint32_t i = 0; i < x->answers; i++) {
+        const uint32_t at = c->store.answers[x->first_answer + i].end;
+        if (at > end && at <= most) end = at;
+    }
+    return x->plain ? most : end;
+}
+
+static void use_part(struct conversations *c, uint64_t i, struct byte_range part)
+{
+    const struct stored_sample *x = &c->store.samples[i];
+    const bool cut = part.end - part.begin > c->o.sequence && c->o.too_long == TOO_LONG_CUT;
+    if (cut) part.end = cut_end(c, x, part);
+    const struct row_size size = count_images(c, x, part);
+    if (!size.tokens || size.tokens > c->o.sequence) {
+        c->too_long++;
+        return;
+    }
+    if (!has_room(c, size)) {
+        c->too_many += size.images > c->o.images.most;
+        c->too_many_frames += size.images <= c->o.images.most;
+        return;
+    }
+    const uint32_t labels = count_labels(c, x, part);
+    if (!labels) {
+        c->unlabelled++;
+        return;
+    }
+    vec_push(&c->used, ((struct used_sample){(uint32_t)i, size.tokens, part.begin, size.images, size.frames}));
+    c->cut += cut;
+    c->tokens += size.tokens;
+    c->labels += labels;
+    c->images += size.images;
+    c->frames += size.frames;
+}
+
+/* The end of the part from `begin` that has as many whole turns, each up to the end of an answer, as have room in a row; at
+ * least one turn. */
+static uint32_t split_end(const struct conversations *c, const struct stored_sample *x, uint32_t begin)
+{
+    uint32_t end = x->tokens;
+    bool first = true;
+    for (uint32_t i = 0; i < x->answers; i++) {
+        const uint32_t at = i + 1 < x->answers ? c->store.answers[x->first_answer + i].end : x->tokens;
+        if (at <= begin) continue;
+        if (!first && (at - begin > c->o.sequence || !has_room(c, count_images(c, x, (struct byte_range){begin, at})))) break;
+        end = at;
+        first = false;
+    }
+    return end;
+}
+
+static void use_sample(struct conversations *c, uint64_t i)
+{
+    const struct stored_sample *x = &c->store.samples[i];
+    const struct byte_range whole = {0, x->tokens};
+    const struct row_size size = count_images(c, x, whole);
+    if (x->tokens > c->longest) c->longest = x->tokens;
+    if (size.images > c->most_images) c->most_images = size.images;
+    if (size.frames > c->most_frames) c->most_frames = size.frames;
+    if (has_room(c, size) || c->o.images.too_many == TOO_MANY_DROP) {
+        use_part(c, i, whole);
+        return;
+    }
+    c->split++;
+    for (struct byte_range part = {0, 0}; part.begin < x->tokens; part.begin = part.end) {
+        part.end = split_end(c, x, part.begin);
+        use_part(c, i, part);
+    }
+}
+
+static void use_samples(struct conversations *c)
+{
+    const uint64_t read = c->store.header->report.read;
+    bool *held = holdout_mark(read, c->o.holdout, c->o.split_seed);
+    for (uint64_t i = 0; i < c->store.header->samples; i++) {
+        const uint64_t number = c->store.samples[i].number;
+        if (!held || (number < read && held[number]) == c->o.held) use_sample(c, i);
+    }
+    mem_free(held);
+}
+
+/* Names the first id beyond the vocabulary, but for that of images, which need not be in it. */
+static int refuse_id(const struct conversations *c, struct error *e)
+{
+    for (uint64_t i = 0; i < c->store.header->samples; i++) {
+        const struct stored_sample *x = &c->store.samples[i];
+        for (uint32_t k = 0; k < x->tokens; k++)
+            if (c->store.ids[x->first + k] >= c->o.vocabulary && !is_image(c, c->store.ids[x->first + k]))
+                return error_set(e, PL_USAGE, "%s:%llu: its token %u has the id %d, but the model's vocabulary has %lld ids: the tokenizer is another model's, or tokens were added to it and not to the model",
+                                 c->store.names + x->file, (unsigned long long)x->line, k, c->store.ids[x->first + k], (long long)c->o.vocabulary);
+    }
+    return PL_OK;
+}
+
+/* A store with another image token, or whose images have another number of tokens, was made for another model. */
+static int check_images(const struct conversations *c, struct error *e)
+{
+    const struct token_store_header *h = c->store.header;
+    if (h->images && (!c->o.images.features || h->image_token != c->o.images.token))
+        return error_set(e, PL_USAGE, "its images have the image token %d, which is not this model's: make the store again", h->image_token);
+    for (uint64_t i = 0; i < c->store.header->samples && c->o.images.features; i++) {
+        const struct stored_sample *x = &c->store.samples[i];
+        const uint32_t frames = count_frame_tokens(c, x, (struct byte_range){0, x->tokens}), n = count_image_tokens(c, x, (struct byte_range){0, x->tokens}) - frames;
+        if (frames && frames % c->o.images.frame_features)
+            return error_set(e, PL_USAGE, "%s:%llu: its videos have %u image tokens, and a frame has %u", c->store.names + x->file, (unsigned long long)x->line, frames, c->o.images.frame_features);
+        if (n % c->o.images.features)
+            return error_set(e, PL_USAGE, "%s:%llu: it has %u image tokens, and an image has %u", c->store.names + x->file, (unsigned long long)x->line, n, c->o.images.features);
+    }
+    return PL_OK;
+}
+
+static int check_samples(const struct conversations *c, struct error *e)
+{
+    const struct sample_report *r = &c->store.header->report;
+    const uint64_t bad = report_bad(r);
+    if (!r->read) return error_set(e, PL_USAGE, "the files have no samples");
+    if ((double)bad > c->o.max_bad * (double)r->read || bad == r->read) {
+        struct text t = {0};
+        report_print(r, &t);
+        if (bad < r->read) error_set(e, PL_USAGE, "%s. data.max_bad is %g; `plimsoll data inspect` shows samples", t.at, c->o.max_bad);
+        else error_set(e, PL_USAGE, "%s", t.at);
+        text_free(&t);
+        return e->code;
+    }
+    if (c->o.vocabulary && c->store.header->largest >= c->o.vocabulary) return refuse_id(c, e);
+    if (check_images(c, e)) return e->code;
+    if (!c->used.n && !c->too_long && !c->too_many && !c->too_many_frames && !c->unlabelled && c->o.holdout > 0)
+        return error_set(e, PL_USAGE, "data.holdout is %g of %llu samples, which leaves none %s", c->o.holdout, (unsigned long long)r->read, c->o.held ? "to evaluate on" : "to train on");
+    if (!c->used.n && c->too_long)
+        return error_set(e, PL_USAGE, "all %llu samples are longer than data.sequence, %lld tokens; the longest has %llu: set data.sequence, or data.too_long: cut",
+                         (unsigned long long)c->too_long, (long long)c->o.sequence, (unsigned long long)c->longest);
+    if (!c->used.n && c->too_many)
+        return error_set(e, PL_USAGE, "all %llu samples have more images than data.max_images, which is %u; the most are %llu: set data.max_images, or data.too_many_images: split",
+                         (unsigned long long)c->too_many, c->o.images.most, (unsigned long long)c->most_images);
+    if (!c->used.n && c->too_many_frames)
+        return error_set(e, PL_USAGE, "all %llu samples have more frames of videos than data.max_frames, which is %u; the most are %llu: set data.max_frames",
+                         (unsigned long long)c->too_many_frames, c->o.images.most_frames, (unsigned long long)c->most_frames);
+    return c->used.n ? PL_OK : error_set(e, PL_USAGE, "no sample has a token to train on");
+}
+
+int conversations_open(struct conversations *c, const char *path, const struct conversations_options *o, struct error *e)
+{
+    memset(c, 0, sizeof *c);
+    c->o = *o;
+    int rc = token_store_open(&c->store, path, e);
+    if (rc) return rc;
+    c->path = mem_string(path);
+    use_samples(c);
+    rc = check_samples(c, e);
+    if (rc) {
+        conversations_close(c);
+        return rc;
+    }
+    struct row_size *sizes = mem_alloc(((size_t)c->used.n + 1) * sizeof *sizes);
+    for (uint32_t i = 0; i < c->used.n; i++) sizes[i] = (struct row_size){c->used.at[i].tokens, c->used.at[i].images, c->used.at[i].frames};
+    rows_pack(&c->rows, sizes, c->used.n, (struct row_size){(uint32_t)o->sequence, o->images.most, o->images.most_frames}, o->packing);
+    mem_free(sizes);
+    return PL_OK;
+}
+
+void conversations_close(struct conversations *c)
+{
+    rows_free(&c->rows);
+    vec_free(&c->used);
+    mem_free(c->path);
+    token_store_close(&c->store);
+    c->path = NULL;
+}
+
+/* --- a row ----------------------------------------------------------------------------------------- */
+
+void token_row_place(struct token_row *r, uint32_t T, char *at, uint64_t *used)
+{
+    r->ids = ring_carve(at, used, T * sizeof *r->ids);
+    r->labels = ring_carve(at, used, T * sizeof *r->labels);
+    r->positions = ring_carve(at, used, T * sizeof *r->positions);
+    r->ranges = ring_carve(at, used, 2 * T * sizeof *r->ranges);
+}
+
+static void pad_from(const struct conversations *c, uint32_t at, struct token_row *out)
+{
+    for (uint32_t t = at; t < c->o.sequence; t++) {
+        out->ids[t] = c->o.padding;
+        out->labels[t] = IGNORED;
+        out->positions[t] = 0;
+        out->ranges[2 * t] = out->ranges[2 * t + 1] = 0; /* sees nothing */
+    }
+}
+
+static void put_sample(const struct conversations *c, const struct used_sample *u, uint32_t at, struct token_row *out)
+{
+    const struct stored_sample *x = &c->store.samples[u->sample];
+    const int32_t *ids = c->store.ids + x->first + u->begin;
+    struct labels l;
+    for (uint32_t t = 0; t < u->tokens; t++) {
+        out->ids[at + t] = ids[t];
+        out->labels[at + t] = IGNORED;
+        out->positions[at + t] = (int32_t)t;
+        out->ranges[2 * (at + t)] = (int32_t)at;
+        out->ranges[2 * (at + t) + 1] = (int32_t)(at + t + 1);
+    }
+    find_labels(c, x, part_of(u), &l);
+    for (uint32_t k = 0; k < l.n; k++) {
+        const struct byte_range r = clip(l.at[k], part_of(u));
+        for (uint32_t t = r.begin - u->begin; t < r.end - u->begin; t++) {
+            if (is_image(c, ids[t])) continue;
+            out->labels[at + t] = ids[t];
+            out->labelled++;
+        }
+    }
+}
+
+struct row_samples conversations_samples(const struct conversations *c, uint64_t row)
+{
+    CHECK(row < c->rows.n, "row %llu of %u", (unsigned long long)row, c->rows.n);
+    return (struct row_samples){c->rows.samples + c->rows.first[row], c->rows.first[row + 1] - c->rows.first[row]};
+}
+
+void conversations_fill(const struct conversations *c, struct row_samples samples, struct token_row *out)
+{
+    out->tokens = out->labelled = 0;
+    for (uint32_t k = 0; k < samples.n; k++) {
+        const struct used_sample *u = &c->used.at[samples.at[k]];
+        put_sample(c, u, out->tokens, out);
+        out->tokens += u->tokens;
+    }
+    pad_from(c, out->tokens, out);
+}
+
+struct sample_image conversations_image(const struct conversations *c, const struct used_sample *u, uint32_t nth)
+{
+    const struct stored_sample *x = &c->store.samples[u->sample];
+    const char *name = c->store.names + x->media;
+    uint32_t before = 0;
+    for (uint32_t k = 0; k < x->n_media; k++, name += strlen(name) + 1) {
+        const struct byte_range r = c->store.images[x->first_image + k];
+        if (r.begin < u->begin || media_is_video(name)) continue;
+        const struct sample_image image = {name, count_images(c, x, r).images};
+        if (before == nth && image.count) return image;
+        before += image.count;
+    }
+    return (struct sample_image){"", 1};
+}
+
+bool conversations_video(const struct conversations *c, const struct used_sample *u, uint32_t nth, struct sample_video *out)
+{
+    const struct stored_sample *x = &c->store.samples[u->sample];
+    const char *name = c->store.names + x->media;
+    for (uint32_t k = 0; k < x->n_media; k++, name += strlen(name) + 1) {
+        const struct byte_range r = c->store.images[x->first_image + k];
+        if (!media_is_video(name) || r.begin < u->begin || r.end > u->begin + u->tokens || nth--) continue;
+        *out = (struct sample_video){name, count_images(c, x, r).frames, {r.begin - u->begin, r.end - u->begin}};
+        return true;
+    }
+    return false;
+}
+
+int conversations_check(const struct conversations *c, struct error *e) { return token_store_check(&c->store, c->path, e); }
+
+int conversations_read(const struct conversations *c, uint64_t row, struct token_row *out, struct error *e)
+{
+    conversations_fill(c, conversations_samples(c, row), out);
+    return conversations_check(c, e);
+}
+
+void conversations_pad(const struct conversations *c, struct token_row *out)
+{
+    out->tokens = out->labelled = 0;
+    pad_from(c, 0, out);
+}
+
+uint64_t conversations_fingerprint(const struct conversations *c)
+{
+    const struct token_store_header *h = c->store.header;
+    const uint64_t facts[] = {h->tokens_sum, h->index_sum, h->tokens, (uint64_t)c->o.sequence, c->o.train_on, c->o.too_long, c->o.packing};
+    uint64_t hash = hash_bytes(facts, sizeof facts, 0);
+    if (c->o.holdout > 0) hash = hash_bytes(&c->o.holdout, sizeof c->o.holdout, hash ^ c->o.split_seed);
+    if (c->o.images.features) {
+        const uint64_t images[] = {c->o.images.features, c->o.images.most, c->o.images.too_many};
+        hash = hash_bytes(images, sizeof images, hash);
+        if (c->o.images.frame_features) hash = hash_bytes((const uint32_t[]){c->o.images.frame_features, c->o.images.most_frames}, 2 * sizeof(uint32_t), hash);
+    }
+    return hash ? hash : 1;
+}
+
+void conversations_print_left(const struct conversations *c, struct text *out)
+{
+    report_print(&c->store.header->report, out);
+    if (c->too_long)
+        text_printf(out, "%s%llu %s longer than data.sequence (%lld tokens; the longest has %llu) and left out%s", out->n ? ". " : "", (unsigned long long)c->too_long,
+                    c->too_long == 1 ? "sample is" : "samples are", (long long)c->o.sequence, (unsigned long long)c->longest,
+                    c->o.too_long == TOO_LONG_CUT ? ": no answer ends within it" : "; data.too_long: cut keeps the turns that fit");
+    if (c->cut)
+        text_printf(out, "%s%llu %s longer than data.sequence and cut after the last answer that fits", out->n ? ". " : "", (unsigned long long)c->cut,
+                    c->cut == 1 ? "sample is" : "samples are");
+    if (c->too_many)
+        text_printf(out, "%s%llu %s more images than data.max_images (%u; the most are %llu) and %s left out%s", out->n ? ". " : "", (unsigned long long)c->too_many,
+                    c->too_many == 1 ? "sample has" : "samples have", c->o.images.most, (unsigned long long)c->most_images, c->too_many == 1 ? "is" : "are",
+                    c->o.images.too_many == TOO_MANY_SPLIT ? ": a turn alone has more" : "; data.too_many_images: split makes several of each");
+    if (c->too_many_frames)
+        text_printf(out, "%s%llu %s more frames of videos than data.max_frames (%u; the most are %llu) and %s left out", out->n ? ". " : "", (unsigned long long)c->too_many_frames,
+                    c->too_many_frames == 1 ? "sample has" : "samples have", c->o.images.most_frames, (unsigned long long)c->most_frames, c->too_many_frames == 1 ? "is" : "are");
+    if (c->split)
+        text_printf(out, "%s%llu %s more images than data.max_images and %s split at turns", out->n ? ". " : "", (unsigned long long)c->split,
+                    c->split == 1 ? "sample has" : "samples have", c->split == 1 ? "is" : "are");
+    if (c->unlabelled)
+        text_printf(out, "%s%llu %s no token to train on", out->n ? ". " : "", (unsigned long long)c->unlabelled, c->unlabelled == 1 ? "sample has" : "samples have");
+}

@@ -1,0 +1,114 @@
+/*
+ * conversations.h: a token store as rows of T tokens, for training.
+ *
+ *     row         | conversation 7      | conversation 12 | padding
+ *     positions   | 0 1 2 3 ...         | 0 1 2 ...       | 0 0
+ *     ranges      | (0,1) (0,2) ...     | (s,s+1) ...     | (0,0) ...    first key, one past the last
+ *     labels      | -100 -100 ids ...   | -100 ids ...    | -100
+ *
+ * A conversation with images has the ids of image tokens, `features` for each image that the model's tower gets. Rows then
+ * have room for a number of images, too; which pixels these are is of no concern here (image_rows.h).
+ *
+ * A token sees its own conversation up to itself, and padding sees nothing. The first token of a conversation has no label: nothing
+ * before it could predict it. Which conversations share a row is fixed when the store is opened
+ * (rows.h), so a row is a sample like any other.
+ */
+#ifndef CONVERSATIONS_H
+#define CONVERSATIONS_H
+
+#include "data/text/rows.h"
+#include "data/text/token_store.h"
+
+/* In the order of the choices of data.train_on, data.too_long and data.too_many_images. */
+enum train_on { TRAIN_ON_ASSISTANT, TRAIN_ON_LAST, TRAIN_ON_ALL };
+enum too_long { TOO_LONG_DROP, TOO_LONG_CUT };
+enum too_many { TOO_MANY_DROP, TOO_MANY_SPLIT };
+
+/* What conversations with images are to a model. */
+struct image_rule {
+    int32_t token;      /* the id of an image token */
+    uint32_t features;  /* tokens of an image; 0: all conversations are text */
+    uint32_t most;      /* images of a row */
+    uint32_t frame_features, most_frames; /* the same of frames of videos; 0: there are no videos */
+    enum too_many too_many;
+};
+
+struct conversations_options {
+    int64_t sequence;
+    enum train_on train_on;
+    enum too_long too_long;
+    bool packing;
+    int64_t vocabulary; /* ids are below this; 0: any */
+    double max_bad;
+    int32_t padding;    /* the id of padding */
+    double holdout;     /* the fraction of samples that is held out (holdout.h); 0: none... */
+    uint64_t split_seed;
+    bool held;          /* ...and the rows are of these, instead of the others */
+    struct image_rule images;
+};
+
+/* A sample in a row. */
+struct used_sample {
+    uint32_t sample, tokens;  /* tokens after a cut */
+    uint32_t begin;           /* its first token: not 0 for a later part of a sample that was split */
+    uint32_t images, frames;
+};
+
+struct conversations {
+    struct token_store store;
+    char *path;
+    struct conversations_options o;
+    struct rows rows;         /* of indices into `used` */
+    VEC(struct used_sample) used; /* samples in rows */
+    uint64_t cut;             /* how many of them are cut */
+    uint64_t split;           /* samples that were split, each part of which counts as a sample */
+    uint64_t too_long, too_many, unlabelled; /* samples that are left out: too long; with too many images; without a label... */
+    uint64_t too_many_frames; /* ...and with too many frames */
+    uint64_t tokens, labels, images, frames; /* in all rows */
+    uint64_t longest;         /* tokens of the longest sample in the store */
+    uint64_t most_images, most_frames; /* the most images, and frames, of a sample in it */
+};
+
+/* Opens a store and makes rows of it. Must not be moved while it is open. PL_USAGE: more samples than max_bad could not be used; no sample can be; an id beyond the vocabulary. */
+int conversations_open(struct conversations *c, const char *path, const struct conversations_options *o, struct error *e);
+void conversations_close(struct conversations *c);
+static inline uint64_t conversations_count(const struct conversations *c) { return c->rows.n; }
+
+/* One row: arrays of T elements, ranges of T pairs. Allocates nothing. */
+struct token_row {
+    int32_t *ids, *labels, *positions, *ranges;
+    uint32_t tokens, labelled; /* not padding; with a label */
+};
+/* Places the arrays of a row of T tokens in a block (ring_carve of ring.h). */
+void token_row_place(struct token_row *r, uint32_t T, char *at, uint64_t *used);
+int conversations_read(const struct conversations *c, uint64_t row, struct token_row *out, struct error *e);
+/* The samples of a row, and the same row from samples (indices into `used`) that fit into it. */
+struct row_samples {
+    const uint32_t *at;
+    uint32_t n;
+};
+struct row_samples conversations_samples(const struct conversations *c, uint64_t row);
+void conversations_fill(const struct conversations *c, struct row_samples samples, struct token_row *out);
+/* The image that has number `nth` of those that the tower gets for a sample. */
+struct sample_image {
+    const char *reference; /* "": there is none */
+    uint32_t count;        /* images that the tower gets of it */
+};
+struct sample_image conversations_image(const struct conversations *c, const struct used_sample *u, uint32_t nth);
+/* Video number `nth` of a sample; false: it has no more. */
+struct sample_video {
+    const char *reference;
+    uint32_t frames;
+    struct byte_range tokens; /* of the sample as it is used */
+};
+bool conversations_video(const struct conversations *c, const struct used_sample *u, uint32_t nth, struct sample_video *out);
+/* PL_FAIL if the store could not be read. */
+int conversations_check(const struct conversations *c, struct error *e);
+/* A row that is all padding. */
+void conversations_pad(const struct conversations *c, struct token_row *out);
+/* Of the store and of how it is made into rows. */
+uint64_t conversations_fingerprint(const struct conversations *c);
+/* What was left out, in one line; nothing if all samples are used. */
+void conversations_print_left(const struct conversations *c, struct text *out);
+
+#endif

@@ -1,0 +1,203 @@
+/*
+ * records.c: see records.h.
+ *
+ *     buffer   | used | from ... the object so far ... n | room
+ *
+ * A refill moves the unused bytes to the beginning and doubles the buffer when an object fills it, so
+ * the memory is that of the longest object, and RECORD_MOST bounds it.
+ */
+#include "data/text/records.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "data/text/not_tokens.h"
+#include "io/file.h"
+
+enum { FIRST_ROOM = 1 << 16 };
+
+static int fail(const struct records *r, uint64_t line, struct error *e, const char *what)
+{
+    return error_set(e, PL_USAGE, "%s:%llu: %s", r->path, (unsigned long long)line, what);
+}
+
+/* Refuses a file that holds something else, by its first bytes. */
+static int refuse(const char *path, int fd, struct error *e)
+{
+    const char *what = not_tokens_utf16(fd) ? "text in UTF-16" : not_tokens_bytes(fd);
+    if (!what) return PL_OK;
+    if (strstr(what, "Parquet") || strstr(what, "Arrow"))
+        return error_set(e, PL_USAGE, "%s: it holds %s, which is not read; convert it to JSON lines with Python: import datasets; "
+                         "datasets.load_dataset(\"parquet\", data_files=\"%s\")[\"train\"].to_json(\"chats.jsonl\")", path, what, path);
+    return error_set(e, PL_USAGE, "%s: it holds %s; expected conversations as JSON: a list of objects, or one object a line, in UTF-8", path, what);
+}
+
+int records_open(struct records *r, const char *path, struct error *e)
+{
+    *r = (struct records){.path = path, .fd = -1, .line = 1};
+    if (dir_exists(path)) return error_set(e, PL_USAGE, "%s is a folder, not a regular file; for all files of a folder write FOLDER/*", path);
+    r->fd = file_open(path, &r->size, e);
+    if (r->fd < 0) return e->code;
+    int rc = r->size ? refuse(path, r->fd, e) : error_set(e, PL_USAGE, "%s: the file is empty", path);
+    if (rc) {
+        close(r->fd);
+        return rc;
+    }
+    r->buffer = mem_alloc(r->room = FIRST_ROOM);
+    return PL_OK;
+}
+
+void records_close(struct records *r)
+{
+    if (r->buffer) close(r->fd);
+    mem_free(r->buffer);
+    *r = (struct records){0};
+}
+
+/* Reads more bytes behind those that are there; *end: there are no more. */
+static int refill(struct records *r, bool *end, struct error *e)
+{
+    if (r->from) memmove(r->buffer, r->buffer + r->from, r->n - r->from);
+    r->n -= r->from;
+    r->from = 0;
+    if (r->n == r->room) r->buffer = mem_resize(r->buffer, r->room = 2 * r->room);
+    ssize_t got;
+    do got = read(r->fd, r->buffer + r->n, r->room - r->n);
+    while (got < 0 && errno == EINTR);
+    if (got < 0) return file_error(r->path, "be read", e);
+    r->n += (size_t)got;
+    *end = !got;
+    return PL_OK;
+}
+
+/* Uses n bytes of the buffer. */
+static void use(struct records *r, size_t n)
+{
+    for (const char *p = r->buffer + r->from, *end = p + n; (p = memchr(p, '\n', (size_t)(end - p))); p++) r->line++;
+    r->from += n;
+    r->bytes += n;
+}
+
+/* Skips blanks and gives the next byte without using it; 0 and *end: there is none. A zero byte in the
+ * file is returned as 1, which no caller expects. */
+static int next_byte(struct records *r, char *out, bool *end, struct error *e)
+{
+    *end = false;
+    for (;;) {
+        size_t k = r->from;
+        while (k < r->n && strchr(" \t\r\n", r->buffer[k]) && r->buffer[k]) k++;
+        use(r, k - r->from);
+        if (k < r->n) break;
+        if (refill(r, end, e)) return e->code;
+        if (*end) return PL_OK;
+    }
+    *out = r->buffer[r->from] ? r->buffer[r->from] : 1;
+    return PL_OK;
+}
+
+/* The state of the scan within an object. */
+struct extent {
+    size_t at;     /* from the object's beginning */
+    uint32_t depth;
+    bool string;
+    bool broken;   /* a line ended in it */
+    bool filled;   /* its first line has more than {: one object a line */
+};
+
+/* Scans what the buffer has; true: the object is complete. Of one object a line, a line that does not
+ * close its object ends where the next object begins: json_parse refuses it, and the others can be used. */
+static bool scan(const struct records *r, struct extent *x)
+{
+    const char *p = r->buffer + r->from;
+    const size_t n = r->n - r->from;
+    while (x->at < n) {
+        const char c = p[x->at];
+        if (c == '\n' && x->filled && !r->list) {
+            if (x->at + 1 == n) return false; /* the next line is not there yet */
+            if (p[x->at + 1] == '{') return true;
+        }
+        x->filled |= x->at && c != ' ' && c != '\t' && c != '\r' && c != '\n' && !x->broken;
+        x->broken |= c == '\n';
+        if (x->string && c == '\\') {
+            if (x->at + 1 == n) return false; /* the escaped byte is not there yet */
+            x->at += 2;
+            continue;
+        }
+        x->at++;
+        if (c == '"') x->string = !x->string;
+        else if (x->string) continue;
+        else if (c == '{' || c == '[') x->depth++;
+        else if ((c == '}' || c == ']') && !--x->depth) return true;
+    }
+    return false;
+}
+
+static int read_object(struct records *r, struct record *out, struct error *e)
+{
+    struct extent x = {0};
+    const uint64_t line = r->line;
+    bool end = false;
+    while (!scan(r, &x)) {
+        if (x.at > RECORD_MOST) return fail(r, line, e, "the object that begins here is longer than 64 MiB; expected a list of samples, or one sample a line");
+        if (refill(r, &end, e)) return e->code;
+        if (end) return fail(r, line, e, "the object that begins here does not end: the file is truncated, or a quote or a bracket is missing");
+    }
+    if (x.at > RECORD_MOST) return fail(r, line, e, "the object that begins here is longer than 64 MiB; expected a list of samples, or one sample a line");
+    *out = (struct record){r->buffer + r->from, x.at, line};
+    use(r, x.at);
+    return PL_OK;
+}
+
+/* The beginning of the file: a byte order mark, and whether it is a list. */
+static int begin(struct records *r, struct error *e)
+{
+    bool end = false;
+    char c = 0;
+    while (r->n < 3 && !end)
+        if (refill(r, &end, e)) return e->code;
+    if (r->n >= 3 && !memcmp(r->buffer, "\xef\xbb\xbf", 3)) use(r, 3);
+    if (next_byte(r, &c, &end, e)) return e->code;
+    if (end) return fail(r, r->line, e, "the file holds nothing but blanks");
+    if (c != '[' && c != '{') return fail(r, r->line, e, "expected JSON: a list of objects, or one object a line");
+    r->list = c == '[';
+    if (r->list) use(r, 1);
+    r->begun = true;
+    return PL_OK;
+}
+
+int records_next(struct records *r, struct record *out, bool *more, struct error *e)
+{
+    bool end = false, comma = false;
+    char c = 0;
+    *more = false;
+    if (!r->begun && begin(r, e)) return e->code;
+    if (next_byte(r, &c, &end, e)) return e->code;
+    if (r->list && r->after && c == ',' && !end) {
+        use(r, 1);
+        if (next_byte(r, &c, &end, e)) return e->code;
+        r->after = false;
+        comma = true;
+    }
+    if (end && r->list) return fail(r, r->line, e, "the list of samples does not end: the file is truncated, or ] is missing");
+    if (end) return PL_OK;
+    if (r->list && c == ']' && !comma) {
+        use(r, 1);
+        if (next_byte(r, &c, &end, e)) return e->code;
+        r->list = false;
+        return end ? PL_OK : fail(r, r->line, e, "unexpected text after the list of samples");
+    }
+    if (c != '{' || (r->list && r->after)) return fail(r, r->line, e, r->list && r->after ? "expected a comma or ] after an object of the list" : "expected an object, {...}");
+    *more = true;
+    r->after = true;
+    return read_object(r, out, e);
+}
+
+char records_peek(const char *path)
+{
+    char head[512];
+    size_t n = file_peek(path, head, sizeof head - 1), at = n >= 3 && !memcmp(head, "\xef\xbb\xbf", 3) ? 3 : 0;
+    head[n] = 0;
+    at += strspn(head + at, " \t\r\n");
+    return head[at] == '[' || head[at] == '{' ? head[at] : 0;
+}

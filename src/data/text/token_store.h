@@ -1,0 +1,109 @@
+/*
+ * token_store.h: conversations as token ids in a file, so that training reads no text.
+ *
+ *     0       struct token_store_header
+ *     4096    ids of all samples, int32, one after the other; zeros up to a multiple of 8 bytes
+ *     index   struct stored_sample [samples]
+ *             struct byte_range    [answers]: what the assistant says, as tokens of its sample
+ *             struct byte_range    [images]: images, as tokens of their sample
+ *             names, each terminated by a 0: data files, images
+ *     end of the file
+ *
+ * Numbers are little-endian. The file is memory-mapped: reading needs no allocation and no system call.
+ * It holds what depends on text alone: data files, tokenizer, chat template and system prompt, whose
+ * fingerprints are in the header. How samples are cut, labelled and packed is decided when it is opened
+ * for training (conversations.h). The header is written last, and checksums cover every byte.
+ */
+#ifndef TOKEN_STORE_H
+#define TOKEN_STORE_H
+
+#include "base/mapped.h"
+#include "data/text/conversation.h"
+#include "text/ranges.h"
+
+enum { TOKEN_STORE_VERSION = 3, TOKEN_STORE_DATA = 4096 };
+#define TOKEN_STORE_MAGIC "PLIMTEXT"
+
+/* What the ids were made from. */
+struct token_store_key {
+    uint64_t data;      /* the bytes of the data files, in their order */
+    uint64_t tokenizer, template; /* template 0: none */
+    uint64_t options;   /* data.system, and how images stand in the text */
+};
+
+/* What was read, and what could not be used. */
+struct sample_report {
+    uint64_t read;                    /* samples in the files */
+    uint64_t bad[SAMPLE_FAULTS];      /* by fault; those of SAMPLE_FINE are usable */
+    char first[SAMPLE_FAULTS][240];   /* FILE:LINE: why, of the first one */
+};
+uint64_t report_bad(const struct sample_report *r);
+/* "12 of 400 samples cannot be used: 8 turns out of order (such as chats.jsonl:3: ...); 4 ..."; nothing if all can. */
+void report_print(const struct sample_report *r, struct text *out);
+
+struct token_store_header {
+    char magic[8];
+    uint32_t version, zero;
+    struct token_store_key key;
+    uint64_t samples, tokens, answers, images, names; /* names: bytes */
+    uint64_t bytes;                           /* of the file */
+    int32_t largest;                          /* id */
+    uint32_t tokens_sum, index_sum;           /* CRC32C */
+    int32_t image_token;                      /* the id at images, which may be below 0 or beyond the vocabulary; 0: there are none */
+    struct sample_report report;
+    uint32_t zero3, header_sum;               /* CRC32C of all bytes before it */
+};
+
+struct stored_sample {
+    uint64_t first;        /* its first id */
+    uint64_t first_answer;
+    uint64_t first_image;
+    uint64_t media;        /* offset in the names of the first of its images: paths, one after the other */
+    uint64_t line;         /* in its file */
+    uint64_t number;       /* among the samples of all files, those that cannot be used included */
+    uint64_t file;         /* offset in the names */
+    uint32_t tokens, answers, n_media;
+    uint32_t plain;        /* 1: text without turns, which may be cut anywhere */
+};
+
+struct token_store {
+    struct mapped map;
+    const struct token_store_header *header;
+    const int32_t *ids;
+    const struct stored_sample *samples;
+    const struct byte_range *answers, *images;
+    const char *names;
+};
+
+/* Must not be moved while it is open. PL_USAGE, with the path: it is not a token store, it is cut or
+ * damaged. */
+int token_store_open(struct token_store *s, const char *path, struct error *e);
+void token_store_close(struct token_store *s);
+/* PL_FAIL if a page of the file could not be read since it was opened. */
+int token_store_check(const struct token_store *s, const char *path, struct error *e);
+/* What a store was made from that differs: "another tokenizer"; NULL: nothing. */
+const char *token_store_differs(const struct token_store_key *stored, const struct token_store_key *now);
+
+/* --- writing, atomically ------------------------------------------------------------ */
+
+struct token_store_writer;
+int token_store_create(struct token_store_writer **out, const char *path, const struct token_store_key *key, int32_t image_token, struct error *e);
+struct new_sample {
+    const int32_t *ids;
+    const struct byte_range *answers;
+    const struct value *media; /* list of strings; NULL: none */
+    const struct byte_range *images; /* the tokens of each */
+    const char *file;
+    uint64_t line, number;
+    uint32_t tokens, n_answers;
+    bool plain;
+};
+int token_store_add(struct token_store_writer *w, const struct new_sample *s, struct error *e);
+/* The report of the store, which the caller fills. */
+struct sample_report *token_store_report(struct token_store_writer *w);
+/* Writes index and header and renames the file. Frees the writer in any case. */
+int token_store_finish(struct token_store_writer *w, struct error *e);
+/* Instead of token_store_finish: removes the file. */
+void token_store_abandon(struct token_store_writer *w);
+
+#endif

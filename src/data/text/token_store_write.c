@@ -1,0 +1,113 @@
+/*
+ * token_store_write.c: writes a token store, sample by sample (see token_store.h). The index is kept in
+ * memory, the ids go to a temporary file beside the path, which is renamed when it is complete.
+ */
+#include <string.h>
+#include <unistd.h>
+
+#include "base/crc32c.h"
+#include "data/text/token_store.h"
+#include "io/file.h"
+
+struct token_store_writer {
+    char *path, *partial;
+    int fd;
+    bool renamed;
+    struct token_store_header header;
+    VEC(struct stored_sample) samples;
+    VEC(struct byte_range) answers, images;
+    struct text names;
+    const char *file;     /* the last sample's... */
+    uint64_t file_name;   /* ...and its offset in the names */
+};
+
+static int put(struct token_store_writer *w, const void *bytes, size_t n, uint32_t *sum, struct error *e)
+{
+    if (fd_write(w->fd, bytes, n)) return file_error(w->partial, "be written", e);
+    *sum = crc32c(*sum, bytes, n);
+    return PL_OK;
+}
+
+int token_store_create(struct token_store_writer **out, const char *path, const struct token_store_key *key, int32_t image_token, struct error *e)
+{
+    static const char zeros[TOKEN_STORE_DATA]; /* reserves the header: no magic until the end */
+    struct token_store_writer *w = mem_alloc(sizeof *w);
+    uint32_t unused = 0;
+    w->path = mem_string(path);
+    w->header.version = TOKEN_STORE_VERSION;
+    w->header.key = *key;
+    w->header.image_token = image_token;
+    text_append(&w->names, "", 1);
+    w->fd = file_part(path, &w->partial, e);
+    int rc = w->fd < 0 ? e->code : put(w, zeros, sizeof zeros, &unused, e);
+    if (rc) token_store_abandon(w);
+    else *out = w;
+    return rc;
+}
+
+static uint64_t keep_name(struct token_store_writer *w, const char *name)
+{
+    const uint64_t at = w->names.n;
+    text_append(&w->names, name, strlen(name) + 1);
+    return at;
+}
+
+int token_store_add(struct token_store_writer *w, const struct new_sample *s, struct error *e)
+{
+    struct token_store_header *h = &w->header;
+    if (w->samples.n == UINT32_MAX || w->answers.n > UINT32_MAX - s->n_answers || w->images.n > UINT32_MAX - (s->media ? s->media->count : 0))
+        return error_set(e, PL_USAGE, "%s: more samples than one store can hold (%u)", w->path, w->samples.n);
+    if (s->file != w->file) w->file = s->file, w->file_name = keep_name(w, s->file);
+    struct stored_sample x = {.first = h->tokens, .tokens = s->tokens, .first_answer = w->answers.n, .first_image = w->images.n, .answers = s->n_answers, .file = w->file_name, .line = s->line, .number = s->number, .plain = s->plain};
+    for (uint32_t i = 0; s->media && i < s->media->count; i++) {
+        const uint64_t at = keep_name(w, s->media->items[i]->text);
+        if (!i) x.media = at;
+        vec_push(&w->images, s->images[i]);
+        x.n_media++;
+    }
+    vec_push(&w->samples, x);
+    for (uint32_t i = 0; i < s->n_answers; i++) vec_push(&w->answers, s->answers[i]);
+    for (uint32_t i = 0; i < s->tokens; i++)
+        if (s->ids[i] > h->largest && (s->ids[i] != h->image_token || !x.n_media)) h->largest = s->ids[i];
+    h->tokens += s->tokens;
+    return put(w, s->ids, (size_t)s->tokens * sizeof *s->ids, &h->tokens_sum, e);
+}
+
+struct sample_report *token_store_report(struct token_store_writer *w) { return &w->header.report; }
+
+static int put_index(struct token_store_writer *w, struct error *e)
+{
+    struct token_store_header *h = &w->header;
+    int rc = put(w, "\0\0\0", (size_t)(align_up(h->tokens * 4, 8) - h->tokens * 4), &h->tokens_sum, e);
+    h->samples = w->samples.n, h->answers = w->answers.n, h->images = w->images.n, h->names = w->names.n;
+    if (!rc) rc = put(w, w->samples.at, w->samples.n * sizeof *w->samples.at, &h->index_sum, e);
+    if (!rc) rc = put(w, w->answers.at, w->answers.n * sizeof *w->answers.at, &h->index_sum, e);
+    if (!rc) rc = put(w, w->images.at, w->images.n * sizeof *w->images.at, &h->index_sum, e);
+    if (!rc) rc = put(w, w->names.at, w->names.n, &h->index_sum, e);
+    h->bytes = TOKEN_STORE_DATA + align_up(h->tokens * 4, 8) + w->samples.n * sizeof *w->samples.at + (w->answers.n + w->images.n) * sizeof *w->answers.at + w->names.n;
+    memcpy(h->magic, TOKEN_STORE_MAGIC, sizeof h->magic);
+    h->header_sum = crc32c(0, h, offsetof(struct token_store_header, header_sum));
+    if (!rc && pwrite(w->fd, h, sizeof *h, 0) != (ssize_t)sizeof *h) rc = file_error(w->partial, "be written", e);
+    if (!rc && fsync(w->fd)) rc = file_error(w->partial, "be written", e);
+    return rc;
+}
+
+int token_store_finish(struct token_store_writer *w, struct error *e)
+{
+    int rc = put_index(w, e);
+    if (!rc) rc = file_rename(w->partial, w->path, e);
+    w->renamed = !rc;
+    token_store_abandon(w);
+    return rc;
+}
+
+void token_store_abandon(struct token_store_writer *w)
+{
+    if (!w) return;
+    if (w->partial && !w->renamed) unlink(w->partial);
+    if (w->fd >= 0) close(w->fd);
+    mem_free(w->path), mem_free(w->partial);
+    vec_free(&w->samples), vec_free(&w->answers), vec_free(&w->images);
+    text_free(&w->names);
+    mem_free(w);
+}
