@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "config/config_model.h"
 #include "base/random.h"
 #include "cli/data_samples.h"
 #include "cli/predict_many.h"
