@@ -151,7 +151,8 @@ END
 from_parts() {
     train parts-run --set model.preset=null --set "model.path=$tmp/parts" --set train.steps=3 --set 'model.freeze=["vision_tower.*", "language_model.*"]' || return 1
     grep -q '"vision_config"' "$tmp/parts-run/model/config.json" || { echo "the parts are not in config.json"; return 1; }
-    "$binary" eval "$tmp/shapes.yaml" --model "$tmp/parts-run/model" --set data.tokenizer=tests/golden/chat/model --json >"$tmp/out.json" || return 1
+    same tests/golden/chat/model/tokenizer.json "$tmp/parts-run/model/tokenizer.json" || return 1
+    "$binary" eval "$tmp/shapes.yaml" --model "$tmp/parts-run/model" --json >"$tmp/out.json" || return 1
     local loss
     loss=$("$tools/json_get" "$tmp/out.json" loss)
     grep -o '"eval_loss":[0-9.]*' "$tmp/parts-run/metrics.jsonl" | tail -n 1 | awk -F: -v x="$loss" '{ d = x - $2; if (d < 0) d = -d; exit !(d <= 1e-5 * x) }' && echo "loss $loss"

@@ -53,7 +53,7 @@ static int parse_config(struct model *m, size_t n, const char *where, struct err
 
 int model_open(struct model *m, const char *path, struct error *e) { return model_open_with(m, path, NULL, e); }
 
-int model_open_with(struct model *m, const char *path, const char *vision_tower, struct error *e)
+static int open_folder(struct model *m, const char *path, const char *vision_tower, struct error *e)
 {
     memset(m, 0, sizeof *m);
     char file[1100];
@@ -64,7 +64,12 @@ int model_open_with(struct model *m, const char *path, const char *vision_tower,
     size_t n;
     if (vision_tower) m->vision_tower = bump_string(&m->memory, vision_tower);
     int rc = file_read(file, 16u << 20, &m->config_text, &n, e);
-    if (!rc) rc = parse_config(m, n, file, e);
+    return rc ? rc : parse_config(m, n, file, e);
+}
+
+int model_open_with(struct model *m, const char *path, const char *vision_tower, struct error *e)
+{
+    int rc = open_folder(m, path, vision_tower, e);
     if (!rc && vision_tower && !m->leaves_tower)
         rc = error_set(e, PL_USAGE, "model.vision_tower is for LLaVA models in the original layout (llava_llama, llava_mistral), and %s is a %s: leave it out", path, m->family->model_type);
     if (rc) model_close(m);
@@ -135,13 +140,14 @@ int model_add_part(struct model *m, const char *name, const struct value *config
     if (rc) return rc;
     snprintf(part.path, sizeof part.path, "%s", folder ? folder : "");
     if (folder && !dir_exists(folder)) rc = model_missing(folder, e);
-    else if (config) rc = parse_map(&part, config, name, e);
-    else if (folder) rc = model_open(&part, folder, e);
+    else if (config) part.vision_tower = m->vision_tower, rc = parse_map(&part, config, name, e);
+    else if (folder) rc = open_folder(&part, folder, m->vision_tower, e);
     else rc = error_set(e, PL_USAGE, "it has neither a configuration nor a folder");
     if (rc) {
         model_close(&part);
         return error_prepend(e, "part %s", name);
     }
+    m->leaves_tower |= part.leaves_tower;
     push_part(m, name, &part);
     return PL_OK;
 }
