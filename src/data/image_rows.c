@@ -22,12 +22,6 @@ struct row_slot {
     int rc;                  /* not PL_OK: nothing in the row could be used or replaced */
 };
 
-struct image_rows {
-    struct image_rows_options o;
-    struct ring *ring;
-    struct image_rows_source *source;
-};
-
 /* The state of a thread. */
 struct worker {
     struct image_rows_options o;
@@ -174,38 +168,13 @@ static const struct ring_kind kind = {sizeof(struct row_slot), slot_layout, thre
 /* --- the consumer ---------------------------------------------------------------------------------- */
 
 static struct ring_options ring_of(const struct image_rows_options *o) { return (struct ring_options){&kind, o, o->threads, o->slots}; }
-
-uint64_t image_rows_bytes(const struct image_rows_options *o)
-{
-    const struct ring_options r = ring_of(o);
-    return ring_bytes(&r);
-}
-
-int image_rows_open(struct image_rows **out, const struct image_rows_options *o, void *memory, struct error *e)
-{
-    struct image_rows *r = mem_alloc(sizeof *r);
-    r->o = *o;
-    const struct ring_options ring = ring_of(&r->o);
-    int rc = ring_open(&r->ring, &ring, memory, e);
-    if (rc) mem_free(r);
-    else *out = r;
-    return rc;
-}
-
-void image_rows_close(struct image_rows *r)
-{
-    if (!r) return;
-    ring_close(r->ring);
-    mem_free(r);
-}
+RING_TYPES(image_rows, struct image_rows_options, struct image_rows_source)
 
 void image_rows_seek(struct image_rows *r, struct image_rows_source *s, uint64_t position)
 {
     r->source = s;
     ring_seek(r->ring, s, position, s->once ? conversations_count(s->set) : UINT64_MAX);
 }
-
-bool image_rows_at(const struct image_rows *r, const struct image_rows_source *s, uint64_t position) { return ring_at(r->ring, s, position); }
 
 uint64_t image_rows_seen(const struct image_rows_source *s, uint64_t position)
 {
