@@ -11,7 +11,7 @@ table() { "$binary" plan "$@" --json >"$tmp/table.json"; }
 values() { awk -F': ' -v k="\"$1\"" '$1 ~ k { v = $2; gsub(/[",]/, "", v); print v }' "$tmp/table.json"; }
 
 for example in examples/*.yaml; do
-    case $example in *finetune* | *medsam*) continue ;; esac # the model is a folder of the user's
+    case $example in *finetune* | *medsam* | *llava* | *prs-med*) continue ;; esac # the model is a folder of the user's
     plans() { "$binary" plan "$1" --json >"$tmp/plan.json" && json "$tmp/plan.json" arena_bytes; }
     check "$(basename "$example") plans" plans "$example"
 done
@@ -160,6 +160,15 @@ rules() {
         grep -q 'rule: 47 x 1 = 47' "$tmp/out" && grep 'Errors of the rules' "$tmp/out"
 }
 check 'rules of thumb beside the plan' rules
+# A row for each number of images, each what the number alone gives.
+images() {
+    local args=("$tmp/words.yaml" --set model.preset=llava-tiny --devices 8,24) both
+    table "${args[@]}" --images 1,3 && [ "$(values images | tr '\n' ' ')" = '1 3 1 3 ' ] && both=$(values arena_bytes | sed -n '2~2p') && table "${args[@]}" --images 3 || return 1
+    [ "$(values arena_bytes)" = "$both" ] || { echo "$both"; values arena_bytes; return 1; }
+    expect 0 '' "$binary" plan "${args[@]}" --frames 2,4 --set data.tokens_per_frame=4 && grep -q '^24 GiB, 4 frames ' "$tmp/out" && grep -q '(8 GiB: rtx-4060, 24 GiB: rtx-3090)' "$tmp/out" &&
+        expect 2 '--images is x, expected a number' "$binary" plan "${args[@]}" --images 1,x
+}
+check 'GPUs by numbers of images and frames' images
 check "--devices 8GB is 8" expect 0 '' "$binary" plan "$tmp/words.yaml" --devices 8GB,16GiB
 check "--devices with nothing between commas" expect 2 'a GPU is missing; expected GiB of memory or names' "$binary" plan "$tmp/words.yaml" --devices 8,,16
 full() { "$binary" train --help 2>"$tmp/err" >/dev/full; [ $? = 1 ] && grep 'standard output cannot be written' "$tmp/err"; }

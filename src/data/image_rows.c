@@ -2,6 +2,7 @@
  * image_rows.c: see image_rows.h.
  */
 #include "data/image_rows.h"
+#include "data/text/records.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -134,7 +135,7 @@ static void note_fault(struct row_slot *s, const struct image_rows_source *sourc
 {
     const struct stored_sample *x = &source->set->store.samples[source->set->used.at[sample].sample];
     if (!s->why.broken++) {
-        snprintf(s->why.name, sizeof s->why.name, "%.200s:%llu", source->set->store.names + x->file, (unsigned long long)x->line);
+        snprintf(s->why.name, sizeof s->why.name, "%.200s:%s", source->set->store.names + x->file, record_place(x->line).text);
         faults_set(&s->why, fault, e);
     }
 }
@@ -194,7 +195,7 @@ static void count_replaced(struct image_rows_source *source, const struct row_sl
     const uint64_t before = source->replaced;
     source->replaced += s->replaced;
     if (bits_of(source->replaced) > bits_of(before))
-        log_warn("%s:%llu: a frame of its video cannot be decoded and is replaced by one beside it; %llu frames so far", store->names + x->file, (unsigned long long)x->line,
+        log_warn("%s:%s: a frame of its video cannot be decoded and is replaced by one beside it; %llu frames so far", store->names + x->file, record_place(x->line).text,
                  (unsigned long long)source->replaced);
 }
 

@@ -151,7 +151,7 @@ static void tokenize_item(const struct tokenize_options *o, struct item *x)
 {
     struct error e = {0};
     x->fault = tokenize_sample(o, x->json, x->n, &x->memory, &x->tokenized, &e);
-    if (x->fault) snprintf(x->why, sizeof x->why, "%.80s:%llu: %.140s", x->file, (unsigned long long)x->line, e.text);
+    if (x->fault) snprintf(x->why, sizeof x->why, "%.64s:%s: %.140s", x->file, record_place(x->line).text, e.text);
 }
 
 static int store_item(struct builder *b, struct item *x, struct error *e)
@@ -163,7 +163,7 @@ static int store_item(struct builder *b, struct item *x, struct error *e)
     if (x->fault) return PL_OK;
     if (x->tokenized.conversation.messages && !b->o->template) {
         *e = *b->o->no_template;
-        return error_prepend(e, "%s:%llu is a conversation", x->file, (unsigned long long)x->line);
+        return error_prepend(e, "%s:%s is a conversation", x->file, record_place(x->line).text);
     }
     b->ids.n = 0;
     for (uint32_t i = 0; i < t->tokens.n; i++) vec_push(&b->ids, t->tokens.at[i].id);
