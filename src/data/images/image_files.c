@@ -123,17 +123,26 @@ static struct archive *archive_of(struct image_files *f, const char *path, struc
     return found;
 }
 
-static int find_member(const struct archive *a, const char *name, struct place *p, struct error *e)
+static const char *member_name(const struct archive *a, uint32_t i) { return a->names.at + a->members.at[i].name; }
+
+/* The first member whose name is not before this one. */
+static uint32_t search_members(const struct archive *a, const char *name)
 {
     uint32_t low = 0, high = a->members.n;
-    name = plain_name(name);
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        if (strcmp(a->names.at + a->members.at[middle].name, name) < 0) low = middle + 1;
+        if (strcmp(member_name(a, middle), name) < 0) low = middle + 1;
         else high = middle;
     }
-    if (low == a->members.n || strcmp(a->names.at + a->members.at[low].name, name) != 0)
-        return error_set(e, PL_USAGE, "it is not in the tar %s, which has %u files, such as %.200s", a->path, a->members.n, a->names.at + a->members.at[0].name);
+    return low;
+}
+
+static int find_member(const struct archive *a, const char *name, struct place *p, struct error *e)
+{
+    name = plain_name(name);
+    const uint32_t low = search_members(a, name);
+    if (low == a->members.n || strcmp(member_name(a, low), name) != 0)
+        return error_set(e, PL_USAGE, "it is not in the tar %s, which has %u files, such as %.200s", a->path, a->members.n, member_name(a, 0));
     p->archive = a;
     p->offset = a->members.at[low].offset;
     p->size = a->members.at[low].size;
@@ -228,20 +237,31 @@ static bool split_path(struct place *p, const char **member)
     return false;
 }
 
-static int find_path(struct image_files *f, const char *path, struct place *p, struct error *e)
+/* The tar that a path leads into and the rest of the path, its member; or the file or folder p->path, and *in is NULL. */
+static int locate(struct image_files *f, const char *path, struct place *p, const struct archive **in, const char **member, struct error *e)
 {
-    const char *member, *where = f->where && *path != '/' ? f->where : NULL;
-    if (f->tar && *path != '/') return find_member(f->tar, path, p, e);
+    const char *where = f->where && *path != '/' ? f->where : NULL;
+    *in = f->tar && *path != '/' ? f->tar : NULL;
+    *member = path;
+    if (*in) return PL_OK;
     if ((size_t)snprintf(p->path, sizeof p->path, "%s%s%s", where ? where : "", where ? "/" : "", path) >= sizeof p->path)
         return error_set(e, PL_USAGE, "the path has more than %d bytes", PATH_ROOM - 1);
-    if (dir_exists(p->path)) return error_set(e, PL_USAGE, "it is a folder; expected an image");
-    bool found = split_path(p, &member);
-    if (!found && strchr(p->path, '\\')) path_from_windows(p->path), found = split_path(p, &member);
+    bool found = split_path(p, member);
+    if (!found && strchr(p->path, '\\')) path_from_windows(p->path), found = split_path(p, member);
     if (!found && where) return error_set(e, PL_USAGE, "there is no such file in %s", where);
     if (!found) return error_set(e, PL_USAGE, "there is no such file");
-    if (!member) return file_size(p->path, &p->size, e);
-    const struct archive *a = archive_of(f, p->path, e);
-    return a ? find_member(a, member, p, e) : e->code;
+    if (*member && !(*in = archive_of(f, p->path, e))) return e->code;
+    return PL_OK;
+}
+
+static int find_path(struct image_files *f, const char *path, struct place *p, struct error *e)
+{
+    const struct archive *in;
+    const char *member;
+    if (locate(f, path, p, &in, &member, e)) return e->code;
+    if (in) return find_member(in, member, p, e);
+    if (dir_exists(p->path)) return error_set(e, PL_USAGE, "it is a folder; expected an image");
+    return file_size(p->path, &p->size, e);
 }
 
 static int find(struct image_files *f, const char *reference, struct place *p, struct error *e)
@@ -291,28 +311,65 @@ void image_files_close(struct image_files *f)
 
 bool media_is_video(const char *reference) { return !strncmp(reference, VIDEO_REFERENCE, strlen(VIDEO_REFERENCE)); }
 
-int image_files_video(const struct image_files *f, const char *reference, struct text *out, struct error *e)
+/* The files of a folder in a tar, without those in folders of it and hidden ones; they follow one another, sorted by name. */
+static void list_folder(const struct archive *a, const char *name, struct video_at *out)
 {
-    const char *path = reference + (media_is_video(reference) ? strlen(VIDEO_REFERENCE) : 0);
+    VEC(struct video_part) parts = {0};
+    struct text folder = {0};
+    text_printf(&folder, "%s%s", plain_name(name), *name && name[strlen(name) - 1] == '/' ? "" : "/");
+    for (uint32_t i = search_members(a, folder.at); i < a->members.n && !strncmp(member_name(a, i), folder.at, folder.n); i++) {
+        const char *file = member_name(a, i) + folder.n;
+        if (*file && *file != '.' && !strchr(file, '/')) vec_push(&parts, ((struct video_part){a->members.at[i].offset, a->members.at[i].size}));
+    }
+    out->parts = parts.at;
+    out->n_parts = parts.n;
+    text_free(&folder);
+}
+
+/* A video in a tar. */
+static int find_in_archive(const struct archive *a, const char *name, struct video_at *out, struct error *e)
+{
+    struct place p;
+    out->fd = a->fd;
+    list_folder(a, name, out);
+    if (out->n_parts) return PL_OK;
+    if (find_member(a, name, &p, e)) return e->code;
+    out->offset = p.offset;
+    out->size = p.size;
+    return PL_OK;
+}
+
+void video_at_free(struct video_at *v)
+{
+    mem_free((void *)v->path);
+    mem_free((void *)v->parts);
+    *v = (struct video_at){.fd = -1};
+}
+
+int image_files_video(struct image_files *f, const char *reference, struct video_at *out, struct error *e)
+{
+    const char *path = reference + (media_is_video(reference) ? strlen(VIDEO_REFERENCE) : 0), *member;
+    const struct archive *in = NULL;
+    struct place p;
     int rc = PL_OK;
+    *out = (struct video_at){.fd = -1};
     if (!strncasecmp(path, "file://", 7)) path += 7;
     if (!*path) rc = error_set(e, PL_USAGE, "the path of a video is empty");
     else if (!strncasecmp(path, "data:", 5)) rc = error_set(e, PL_USAGE, "videos are not read from data: URLs: give a path");
     else if (strstr(path, "://")) rc = error_set(e, PL_USAGE, "videos are not downloaded: save it as a file, and give its path");
-    else if (f->tar && *path != '/') rc = error_set(e, PL_USAGE, "videos are not read from a tar: unpack it");
+    else if (!(rc = locate(f, path, &p, &in, &member, e)) && in) rc = find_in_archive(in, member, out, e);
+    if (rc) video_at_free(out);
     if (rc) return about(reference, e);
-    text_printf(out, "%s%s%s", f->where && *path != '/' ? f->where : "", f->where && *path != '/' ? "/" : "", path);
-    if (!file_exists(out->at) && strchr(out->at, '\\')) path_from_windows(out->at);
+    out->path = mem_string(in ? path : p.path);
     return PL_OK;
 }
 
 /* A video is looked for, and not opened. */
-static int find_video(const struct image_files *f, const char *reference, struct error *e)
+static int find_video(struct image_files *f, const char *reference, struct error *e)
 {
-    struct text path = {0};
-    int rc = image_files_video(f, reference, &path, e);
-    if (!rc && !file_exists(path.at)) error_set(e, rc = PL_USAGE, "%s: there is no such video", path.at);
-    text_free(&path);
+    struct video_at v;
+    int rc = image_files_video(f, reference, &v, e);
+    if (!rc) video_at_free(&v);
     return rc;
 }
 

@@ -16,7 +16,6 @@
 #include "io/json.h"
 #include "text/template/chat_images.h"
 
-#define VIDEO_PLACEHOLDER "<video>"
 
 static const char *const fault_names[SAMPLE_FAULTS] = {
     [SAMPLE_FINE] = "usable",

@@ -19,6 +19,8 @@
 
 #include "io/value.h"
 
+#define VIDEO_PLACEHOLDER "<video>"
+
 /* Why a sample cannot be used. */
 enum conversation_fault {
     SAMPLE_FINE,
