@@ -25,18 +25,9 @@ struct questions_scored {
 /* Answers one question. */
 static int answer_one(struct questions_scored *s, uint64_t i, struct answer *out, struct error *e)
 {
-    struct names image = {0};
-    struct token_list tokens = {0};
-    VEC(int32_t) ids = {0};
-    struct image_batch slots;
-    vec_push(&image, mem_string(dataset_image_path(s->set, i)));
-    int rc = prompts_ask(&s->ask.prompts, dataset_text(s->set, i, DATASET_QUESTION), &image, &tokens, &slots, e);
-    for (uint32_t k = 0; k < tokens.n && !rc; k++) vec_push(&ids, tokens.at[k].id);
-    if (!rc) rc = generate_answer(&s->run, &(struct prompt){ids.at, ids.n, image.at, image.n}, out, e);
-    names_free(&image);
-    token_list_free(&tokens);
-    vec_free(&ids);
-    return rc;
+    struct ask *a = &s->ask;
+    int rc = ask_again(a, dataset_image_path(s->set, i), dataset_text(s->set, i, DATASET_QUESTION), e);
+    return rc ? rc : generate_answer(&s->run, &(struct prompt){a->ids.at, a->ids.n, a->images.at, a->images.n}, out, e);
 }
 
 static int answer_all(struct questions_scored *s, uint64_t samples, struct error *e)

@@ -93,6 +93,7 @@ struct run_options {
     bool forward;                /* with train false: only the outputs, no loss and no gradient */
     const struct run_generation *generate; /* with forward: programs prompt and next instead; NULL: none */
     bool evaluate;               /* the same on batches of the configuration's data: loss and mask statistics */
+    bool picks;                  /* with evaluate, of a mask model: the logits of the best candidates are an output, picked_masks */
     int64_t B, T;                /* with train false: the batch size and sequence length */
     const struct definition *define; /* the model, instead of model.preset; NULL: none */
     const char *loss_output;     /* of a vision tower; NULL: its default */

@@ -19,7 +19,7 @@ enum {
 const char *batch_advice(const struct model *m)
 {
     if (m->ground) return "set data.format to sa1b, coco, pairs or csv, and data.queries to a file of texts";
-    if (m->masks) return "set data.format to sa1b, coco, pairs, csv or packed";
+    if (m->masks) return "set data.format to sa1b, coco, pairs, csv, packed or parquet";
     if (model_port(m, "input_ids")) return "set data.format to tokens, bytes or conversations, or use a model like sam-tiny";
     return "vision towers work with `step`, `plan` and `bench`, not with `train`: use a mask model such as sam-tiny, or a language model";
 }
@@ -33,7 +33,7 @@ int batch_refuse_tokens(const struct config *c, const struct model *m, struct er
 
 const char *batch_format(const struct config *c)
 {
-    static const char *const names[] = {"tokens", "bytes", "conversations", "sa1b", "coco", "pairs", "csv", "packed"};
+    static const char *const names[] = {"tokens", "bytes", "conversations", "sa1b", "coco", "pairs", "csv", "packed", "parquet"};
     return names[c->data_format];
 }
 
@@ -215,6 +215,11 @@ static int describe_questions(const struct config *c, const struct model *m, con
         return config_at_key(c, KEY_data_image_size, e);
     }
     if (refuse_augmentation(c, e)) return e->code;
+    if (c->data_sequence <= m->images->features) {
+        const long long tokens = (long long)m->images->features;
+        error_set(e, PL_USAGE, "data.sequence is %lld, and the image alone takes %lld tokens of a row; question and answer need room too: set it to %lld, for example", (long long)c->data_sequence, tokens, tokens + 128);
+        return config_at_key(c, KEY_data_sequence, e);
+    }
     if (c->data_format != FORMAT_CSV) return PL_OK;
     b->rows = (struct question_rows_options){.sequence = (uint32_t)c->data_sequence, .reader = {.range = feed_range(c), .room = batch_room(c)},
                                              .masks = {.side = (uint32_t)x->image, .cells = (uint32_t)x->mask, .masks = 1, .threads = (uint32_t)c->data_threads, .slots = slots_of(c), .room = batch_room(c)}};
@@ -244,6 +249,7 @@ int feed_describe(const struct config *c, const struct model *m, const struct ru
     if (!config_tokens(c) && describe_images(c, m, o->train, b, out, e)) return e->code;
     b->prompts.loss = batch_loss(c);
     b->prompts.statistics = o->evaluate;
+    b->prompts.picks = o->picks;
     b->whole = b->prompts;
     b->whole.part = PART_ALL;
     out->own = &b->prompts;

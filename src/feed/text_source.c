@@ -107,7 +107,7 @@ int text_image_model(struct model *m, const char *folder, const char *vision_tow
     *out = NULL;
     snprintf(path, sizeof path, "%s/config.json", folder ? folder : "");
     if (!folder || !file_exists(path)) return PL_OK;
-    if (model_open_with(m, folder, vision_tower, e)) return has_tower(path) ? e->code : PL_OK;
+    if (model_open_with(m, folder, &(struct model_choices){.vision_tower = vision_tower}, e)) return has_tower(path) ? e->code : PL_OK;
     if (m->images) *out = m;
     else model_close(m);
     return PL_OK;

@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+#include "config/config_model.h"
+
 /* --- opening ------------------------------------------------------------------------------------- */
 
 /* What a model that chooses tokens gets with a prompt, which is one chunk of the generator. */
@@ -21,7 +23,7 @@ struct whole_prompt {
 static int check_model(const struct config *c, bool *whole, struct error *e)
 {
     struct model m;
-    int rc = c->model_path ? model_open_with(&m, c->model_path, c->model_vision_tower, e) : model_preset(&m, c->model_preset, e);
+    int rc = config_open_model(c, &m, e);
     if (rc) return rc;
     if (!m.family->generates)
         rc = error_set(e, PL_USAGE, "%s: a model of type %s generates no text; expected a language model: llama, mistral or qwen2", c->model_path ? c->model_path : c->model_preset,

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "config/config_model.h"
 #include "data/text/tokenize.h"
 #include "feed/text_source.h"
 #include "io/json.h"
@@ -52,7 +53,7 @@ static const char *tokenizer_folder(const struct config *c, char room[sizeof(((s
 {
     struct model m;
     struct error ignored;
-    if (!c->model_path || model_open_with(&m, c->model_path, c->model_vision_tower, &ignored)) return c->model_path;
+    if (!c->model_path || config_open_model(c, &m, &ignored)) return c->model_path;
     memcpy(room, text_model(&m).path, sizeof m.path);
     model_close(&m);
     return *room ? room : c->model_path;

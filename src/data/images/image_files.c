@@ -1,7 +1,7 @@
 /*
  * image_files.c: see image_files.h.
  *
- * A reference becomes a place: text, or a range of bytes in a file that may be a tar. Members of a tar
+ * A reference becomes a place: text, a cell of a table, or a range of bytes in a file that may be a tar. Members of a tar
  * are found in an index, sorted by name without a leading "./".
  */
 #include "data/images/image_files.h"
@@ -16,6 +16,7 @@
 #include "base/base64.h"
 #include "data/formats/tar.h"
 #include "io/file.h"
+#include "io/parquet_rows.h"
 
 enum { PATH_ROOM = 4096 };
 
@@ -34,13 +35,16 @@ struct archive {
 struct image_files {
     char *where;
     struct archive *tar;            /* `where` is a tar */
-    pthread_mutex_t lock;           /* guards the list */
+    pthread_mutex_t lock;           /* guards the lists */
     VEC(struct archive *) archives; /* all that references have named */
+    VEC(struct parquet *) tables;   /* the same */
 };
 
-/* Where an image is: in base64, or in a file. */
+/* Where an image is: in base64, in a table, or in a file. */
 struct place {
     const char *base64;
+    const struct parquet *table;   /* NULL: it is in none */
+    struct parquet_cell cell;
     const struct archive *archive; /* NULL: the file at `path` */
     uint64_t offset, size;
     char path[PATH_ROOM];
@@ -145,6 +149,62 @@ static int find_member(const struct archive *a, const char *name, struct place *
     return PL_OK;
 }
 
+/* --- tables ---------------------------------------------------------------------------------- */
+
+static void close_table(struct parquet *p)
+{
+    parquet_close(p);
+    mem_free(p);
+}
+
+/* Columns of bytes may have images: all are indexed. */
+static struct parquet *open_table(const char *path, struct error *e)
+{
+    struct parquet *p = mem_alloc(sizeof *p);
+    int rc = parquet_open(p, path, e);
+    if (rc) {
+        mem_free(p);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < p->n_columns && !rc; i++) {
+        const struct parquet_node *n = &p->nodes[p->columns[i]];
+        if (n->type == PARQUET_BYTES && !n->text) rc = parquet_index(p, i, e);
+    }
+    if (!rc) return p;
+    close_table(p);
+    return NULL;
+}
+
+/* The open table of this path; it is opened if no reference has named it before. */
+static struct parquet *table_of(struct image_files *f, const char *path, struct error *e)
+{
+    struct parquet *found = NULL;
+    pthread_mutex_lock(&f->lock);
+    for (uint32_t i = 0; i < f->tables.n && !found; i++)
+        if (!strcmp(f->tables.at[i]->path, path)) found = f->tables.at[i];
+    if (!found && (found = open_table(path, e))) vec_push(&f->tables, found);
+    pthread_mutex_unlock(&f->lock);
+    return found;
+}
+
+static int find_cell(struct image_files *f, const char *reference, struct place *p, struct error *e)
+{
+    if (!parquet_reference(reference, p->path, sizeof p->path, &p->cell)) return error_set(e, PL_USAGE, "expected parquet:FILE/ROW/COLUMN/ITEM");
+    p->table = table_of(f, p->path, e);
+    if (!p->table) return e->code;
+    const uint32_t column = p->cell.column;
+    const struct parquet_node *leaf = column < p->table->n_columns ? &p->table->nodes[p->table->columns[column]] : NULL;
+    return leaf && leaf->type == PARQUET_BYTES && !leaf->text ? PL_OK : error_set(e, PL_USAGE, "column %u has no images", column);
+}
+
+/* Reads a cell into to[room]; `to` NULL: its length alone. */
+static int read_cell(const struct place *p, void *to, size_t room, size_t *n, struct error *e)
+{
+    enum cell_state state;
+    if (parquet_cell(p->table, p->cell, to, room, n, &state, e)) return e->code;
+    return state == CELL_THERE ? PL_OK : error_set(e, PL_USAGE, "there is no image");
+}
+
 /* --- references ------------------------------------------------------------------------------ */
 
 /* The reference for messages: data: URLs are long. */
@@ -208,9 +268,11 @@ static int find(struct image_files *f, const char *reference, struct place *p, s
 {
     p->base64 = NULL;
     p->archive = NULL;
+    p->table = NULL;
     if (!*reference) return error_set(e, PL_USAGE, "the path of an image is empty");
     if (!strncasecmp(reference, "data:", 5)) return find_text(reference, p, e);
     if (!strncasecmp(reference, "file://", 7)) return find_path(f, reference + 7, p, e);
+    if (!strncmp(reference, PARQUET_REFERENCE, strlen(PARQUET_REFERENCE))) return find_cell(f, reference, p, e);
     if (strstr(reference, "://")) return error_set(e, PL_USAGE, "images are not downloaded: save it as a file, and give its path");
     return find_path(f, reference, p, e);
 }
@@ -239,7 +301,9 @@ void image_files_close(struct image_files *f)
 {
     if (!f) return;
     for (uint32_t i = 0; i < f->archives.n; i++) close_archive(f->archives.at[i]);
+    for (uint32_t i = 0; i < f->tables.n; i++) close_table(f->tables.at[i]);
     vec_free(&f->archives);
+    vec_free(&f->tables);
     pthread_mutex_destroy(&f->lock);
     mem_free(f->where);
     mem_free(f);
@@ -314,8 +378,9 @@ int image_files_find(struct image_files *f, const char *reference, uint64_t *byt
     struct place p;
     *bytes = 0;
     if (media_is_video(reference)) return find_video(f, reference, e);
-    if (find(f, reference, &p, e)) return about(reference, e);
-    *bytes = p.size;
+    size_t n;
+    if (find(f, reference, &p, e) || (p.table && read_cell(&p, NULL, 0, &n, e))) return about(reference, e);
+    *bytes = p.table ? n : p.size;
     return PL_OK;
 }
 
@@ -343,6 +408,7 @@ int image_files_read(struct image_files *f, const char *reference, void *to, siz
 {
     struct place p;
     int rc = find(f, reference, &p, e);
+    if (!rc && p.table) return read_cell(&p, to, room, n, e) ? about(reference, e) : PL_OK;
     if (!rc) *n = (size_t)p.size;
     if (!rc && p.size > room) rc = error_set(e, PL_NOFIT, "the image has %llu bytes; expected at most %zu", (unsigned long long)p.size, room);
     if (!rc) rc = read_place(&p, to, n, e);

@@ -6,9 +6,10 @@
  *     part-0.tar/000000001.jpg      a member of a tar in data.images, or by a path
  *     file:///data/a.jpg            a path
  *     data:image/png;base64,iVBO    the image itself
+ *     parquet:a.parquet/12/3/1      a cell of a Parquet table (io/parquet_rows.h), by a path
  *     video:clips/1.mp4             a video, a file or a folder of images, by any of these paths
  *
- * Any number of threads may read. The first reference into a tar indexes it; after that, reading allocates
+ * Any number of threads may read. The first reference into a tar or a table indexes it; after that, reading allocates
  * nothing.
  */
 #ifndef IMAGE_FILES_H
