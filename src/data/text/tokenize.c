@@ -85,6 +85,7 @@ enum conversation_fault tokenize_images(const struct image_source *s, struct con
 {
     const bool no_videos = c->videos && s && !s->videos.max_frames;
     if (c->media->count && !s) error_set(e, PL_USAGE, "it has images or videos (%.100s), and the model takes text alone", c->media->items[0]->text);
+    else if (no_videos && s->text.layout == IMAGE_AS_TILES) error_set(e, PL_USAGE, "it has a video, and a model whose images have tiles takes none here: give frames as images");
     else if (no_videos) error_set(e, PL_USAGE, "it has a video: set data.max_frames to the frames that a row may have");
     if (no_videos || (c->media->count && !s)) return SAMPLE_MEDIA;
     if (!s) return SAMPLE_FINE;
