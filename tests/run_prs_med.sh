@@ -10,6 +10,8 @@
 . tests/run_lib.sh
 # shellcheck source=tests/golden_step.sh
 . tests/golden_step.sh
+# shellcheck source=tests/tiny_llava.sh
+. tests/tiny_llava.sh
 tool compare forge forge_questions json_get
 # --- what does not change a result ---
 check 'fusion, recompute: same bytes' equal prs_med_fusion --set memory.recompute=all
@@ -181,6 +183,25 @@ both_losses() {
 }
 check 'metrics show both losses' both_losses 8
 check 'metrics show both losses: micro-batches' both_losses 2
+# The class of an image is its dataset: its loss is the third.
+classes() { # CLASSES ARGUMENT...
+    local n=$1 dir=$tmp/classes name
+    shift
+    mkdir -p "$dir/annotations" "$dir/model" && ln -sfn "$data/images_and_masks/shapes" "$dir/first" && ln -sfn "$data/images_and_masks/shapes" "$dir/second" || return 1
+    for name in first second; do head -n 40 "$data/annotations/shapes.csv" | sed "s|^shapes/|$name/|" >"$dir/annotations/$name.csv"; done
+    [ -d "$dir/llava" ] || make_model llava_clip_llama "$dir/llava" || return 1
+    echo "{\"model_type\": \"prs_med\", \"num_attention_heads\": 2, \"pooled_size\": 3, \"mask_channels\": [6, 4], \"num_classes\": $n, \"tinysam_path\": \"$PWD/$cases/tinyvit_points\", \"llava_path\": \"../llava\"}" >"$dir/model/config.json"
+    train classes-run --set "model.path=$dir/model" --set model.preset=null --set "data.train=[$dir/annotations/*.csv]" --set "data.images=$dir" --set data.validation_split=null --set data.train_split=null \
+        --set data.tokenizer=null --set data.template=null "$@"
+}
+three_losses() {
+    classes 2 || return 1
+    grep '"loss":' "$tmp/classes-run/metrics.jsonl" | sed 's/.*"loss":\([^,]*\),.*"text_loss":\([^,]*\),"mask_loss":\([^,}]*\),"class_loss":\([^,}]*\).*/\1 \2 \3 \4/' |
+        awk '{ d = $1 - 0.5 * $2 - $3 - 0.5 * $4; if (NF != 4 || d > 1e-3 || d < -1e-3 || !($4 > 0)) bad = 1 } END { print $0; exit bad || NR != 6 }'
+}
+check 'with classes: a third loss' three_losses
+fewer_classes() { ! classes 1 && grep -q 'the tables have 2 datasets, and the model tells 1 classes (num_classes of config.json)' "$tmp/classes-run.log" || { tail -n 2 "$tmp/classes-run.log"; return 1; }; }
+check 'more datasets than classes' fewer_classes
 # Rows without an answer are left out and counted; so are rows without a mask.
 left_out() {
     mkdir -p "$tmp/left/annotations"
