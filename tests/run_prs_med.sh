@@ -8,6 +8,8 @@
 # The numbers of PyTorch are compared by tests/golden.sh.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
+# shellcheck source=tests/tiny_llava.sh
+. tests/tiny_llava.sh
 # shellcheck source=tests/golden_step.sh
 . tests/golden_step.sh
 # shellcheck source=tests/tiny_llava.sh
@@ -299,6 +301,28 @@ predicts() {
     ! grep -q 'do not belong' "$tmp/top.out" || { cat "$tmp/top.out"; return 1; }
 }
 check 'predict gives mask, overlay and answer' predicts
+# alone NAME ARGUMENT...: a mask and an answer of the saved model $tmp/NAME/model, with nothing else given.
+alone() {
+    local name=$1
+    shift
+    # shellcheck disable=SC2086
+    "$binary" predict --model "$tmp/$name/model" "$data/images_and_masks/shapes/test_images/513.png" --question 'left?' -o "$tmp/$name.png" --json "$tmp/$name.json" --max-new 8 \
+        --set "device.kind=$DEVICE" $FLAGS "$@" >"$tmp/$name.out" 2>&1 || { tail -n 2 "$tmp/$name.out"; return 1; }
+}
+saved() { alone reads && [ "$(grep '"answer"' "$tmp/reads.json")" = "$(grep '"answer"' "$tmp/left.json")" ]; }
+check 'the saved model has the tokenizer and the template of the run' saved
+# The tokenizer, the template and the processor of a LLaVA folder, and a tower in a third folder, are in the folder of what was put together from them.
+gathered() { # CASE SIDE TOWER
+    local file with=(--set model.preset=null --set "model.path=$tmp/gather" --set data.tokenizer=null --set data.template=null --set train.steps=2)
+    [ -z "$3" ] || with+=(--set "model.vision_tower=$3")
+    rm -rf "$tmp/gather" "$tmp/llava" && mkdir -p "$tmp/gather" && make_model "$1" "$tmp/llava" && echo "{\"size\": {\"shortest_edge\": $2}, \"crop_size\": $2, \"image_mean\": [0.4, 0.4, 0.4]}" >"$tmp/llava/preprocessor_config.json" || return 1
+    printf '{"model_type": "prs_med", "decoder": "prompted", "num_attention_heads": 2, "self_attention_heads": 2, "tinysam_path": "%s", "llava_path": "../llava"}' "$PWD/$cases/tinyvit_points" >"$tmp/gather/config.json"
+    train gathered "${with[@]}" || return 1
+    for file in tokenizer.json tokenizer_config.json preprocessor_config.json; do same "$tmp/llava/$file" "$tmp/gathered/model/$file" || return 1; done
+    rm -rf "$tmp/llava" "$tmp/gather" && alone gathered && grep '"answer"' "$tmp/gathered.json"
+}
+check 'a model of two folders is saved with tokenizer and processor' gathered llava_clip_llama 8 ''
+check 'a model of three folders is saved as one' gathered llava_med 16 "$PWD/$cases/clip_full"
 check 'a question to another model' expect 2 'answers no question with a mask; expected a prs_med' "$binary" predict --model $cases/sam_points "$data/images_and_masks/shapes/test_images/513.png" --question x -o "$tmp/x.png"
 check 'a question and a point' expect 2 '--question asks a model for a mask in words: leave out --point' "$binary" predict --model "$tmp/reads/model" "$data/images_and_masks/shapes/test_images/513.png" --question x --point 1,1 -o "$tmp/x.png"
 summary

@@ -90,7 +90,7 @@ static void put_scores(const struct questions_scored *s, struct json_writer *w)
 static int score(struct questions_scored *s, const struct config *c, const struct eval_text *o, struct error *e)
 {
     const int64_t most = o->max_new ? (int64_t)o->max_new : NEW_TOKENS;
-    const struct run_generation plan = {.cache = c->data_sequence + most, .prompt = c->data_sequence, .answer = most, .images = 1};
+    const struct run_generation plan = {.cache = c->data_sequence + most, .prompt = c->data_sequence, .answer = most, .images = {.images = 1}};
     int rc = ask_open(&s->ask, c, dataset_image_path(s->set, 0), dataset_text(s->set, 0, DATASET_QUESTION), e);
     if (!rc) rc = generator_plan(&s->generator, &s->ask.config, &plan, e);
     if (!rc) rc = generator_start(&s->generator, e);

@@ -11,6 +11,7 @@
 
 #include "base/progress.h"
 #include "cli/data_samples.h"
+#include "cli/eval_table.h"
 #include "cli/worst.h"
 #include "data/masks/grid.h"
 #include "io/file.h"
@@ -237,7 +238,8 @@ static int write_page(const struct worst_masks *w, const char *path, const struc
 {
     struct text out = {0};
     int rc = PL_OK;
-    page_begin(&out, "Plimsoll: the worst masks of an evaluation", w->config->model_path);
+    page_begin(&out, w->table ? "Plimsoll: an evaluation" : "Plimsoll: the worst masks of an evaluation", w->config->model_path);
+    if (w->table) eval_table_page(w->table, &out);
     masks_legend(&out);
     text_printf(&out, "<div class='images'>\n");
     for (uint32_t i = 0; i < d->n && !rc; i++) {

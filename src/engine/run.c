@@ -10,6 +10,8 @@
 
 #include "base/system.h"
 #include "config/config_model.h"
+#include "cuda/cuda.h"
+#include "dist/agree.h"
 #include "io/file.h"
 #include "engine/adapter.h"
 #include "engine/adapter_config.h"
@@ -35,7 +37,18 @@ static uint64_t free_memory(void)
     return m.available;
 }
 
+/* Ranks that share a GPU of this host (parallel.crowd). */
+static int64_t ranks_of_gpu(const struct run *r) { return r->ranks && r->device.kind == DEVICE_CUDA ? ceil_div(r->ranks->local, max_i64(1, cuda_gpus())) : 1; }
+
 uint64_t run_gpu_budget(uint64_t memory) { return memory - min_u64(GPU_RESERVE, memory / 2); }
+
+/* A rank has a GPU of its own. */
+static int check_gpus(const struct run *r, struct error *e)
+{
+    if (!r->ranks || r->config->parallel_crowd || !run_gpu_is_here(r) || ranks_of_gpu(r) == 1) return PL_OK;
+    return error_set(e, PL_USAGE, "%d ranks were started on %s, which has %d GPU%s: start one for each GPU, or set parallel.crowd true, with which they share them", r->ranks->local, r->ranks->host, cuda_gpus(),
+                     cuda_gpus() == 1 ? "" : "s");
+}
 
 static int resolve_budget(struct run *r, struct error *e)
 {
@@ -44,7 +57,7 @@ static int resolve_budget(struct run *r, struct error *e)
     if (b->kind != BUDGET_AUTO) return PL_OK;
     if (r->device.kind == DEVICE_CUDA) { /* the plan's GPU, which need not be present */
         if (!r->device.profile.memory_bytes) return error_set(e, PL_USAGE, "memory.budget auto: the profile has no GPU memory size; give a size");
-        r->budget = run_gpu_budget(r->device.profile.memory_bytes);
+        r->budget = run_gpu_budget(r->device.profile.memory_bytes) / (uint64_t)ranks_of_gpu(r);
         return PL_OK;
     }
     uint64_t free = free_memory() / (uint64_t)(r->ranks ? max_i64(1, r->ranks->local) : 1); /* of a rank on this host */
@@ -214,12 +227,14 @@ static struct settings base_settings(struct run *r, const struct run_options *o)
     s.ranks = parallel_ranks(r);
     s.shares = r->shares / s.ranks;
     if (s.ranks * s.shares == 1) s.ranks = s.shares = 0; /* a plan without them is the plan of one process */
+    s.motions = r->ranks && r->ranks->motions;
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         const struct config_setting *x = config_technique(c, id);
         const char *value = x->chosen && (o->train || !techniques[id].updates_only) ? x->value : techniques[id].off;
         CHECK(!value || technique_parse(id, value, &s), "%s %s", techniques[id].name, value);
     }
     if (!c->memory_precision.chosen) s.precision = auto_precision(&r->device.profile);
+    if (s.ranks < 2) s.shard = SHARD_NONE; /* there is nobody to divide with */
     return s;
 }
 
@@ -247,8 +262,8 @@ static int check_needs(const struct settings *s, struct error *e)
         const char *values;
         if (technique_met(id, s, &other, &values)) continue;
         CHECK(technique_value(values, 0, first), "%s", values);
-        return error_set(e, PL_USAGE, "memory.%s %s needs memory.%s %s, which is %s here; set it, or memory.%s %s", techniques[id].name,
-                         technique_print(id, s, value), techniques[other].name, first, technique_print(other, s, has), techniques[id].name, techniques[id].off);
+        return error_set(e, PL_USAGE, "%s.%s %s needs memory.%s %s, which is %s here; set it, or %s.%s %s", techniques[id].section, techniques[id].name,
+                         technique_print(id, s, value), techniques[other].name, first, technique_print(other, s, has), techniques[id].section, techniques[id].name, techniques[id].off);
     }
     return PL_OK;
 }
@@ -283,7 +298,7 @@ static int check_excluded(const struct run *r, const struct settings *s, struct 
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         char value[SETTING_ROOM];
         if (technique_is_off(id, s) || !is_excluded(r, id, s, &why)) continue;
-        error_set(e, PL_USAGE, "memory.%s %s: %s", techniques[id].name, technique_print(id, s, value), why.at);
+        error_set(e, PL_USAGE, "%s.%s %s: %s", techniques[id].section, techniques[id].name, technique_print(id, s, value), why.at);
         text_free(&why);
         return e->code;
     }
@@ -363,6 +378,10 @@ static int prepare_answers(struct run *r, struct error *e)
 {
     const struct config *c = r->config;
     if (!c->train_eval_samples) return PL_OK;
+    if (r->model.images && r->model.images->single) {
+        error_set(e, PL_USAGE, "train.eval_samples is %lld, but a %s answers in `plimsoll eval` and `plimsoll generate` alone; set it to 0", (long long)c->train_eval_samples, r->model.family->model_type);
+        return config_at_key(c, KEY_train_eval_samples, e);
+    }
     if (!r->model.family->generates) {
         error_set(e, PL_USAGE, "train.eval_samples is %lld, but a model of type %s generates no text; set it to 0", (long long)c->train_eval_samples, r->model.family->model_type);
         return config_at_key(c, KEY_train_eval_samples, e);
@@ -503,8 +522,10 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (!rc) rc = check_groups(r, o->train, e);
     if (!rc) rc = check_recipe(r, o->train, e);
     if (rc) return rc;
+    if (r->ranks && c->device_kind != ON_CPU) cuda_take_gpu(r->ranks->local_rank, r->ranks->local);
     if (run_open_profile(r, e)) return config_given(c, KEY_device_profile) ? config_at_key(c, KEY_device_profile, e) : e->code;
     if (o->gpu_memory) r->device.profile.memory_bytes = o->gpu_memory;
+    if (check_gpus(r, e)) return e->code;
     if (resolve_budget(r, e)) return e->code;
     if ((rc = offload_budget(c, r->device.kind, run_gpu_is_here(r), &r->host_budget, &r->host_rule, e))) return rc;
 
@@ -627,10 +648,9 @@ static int load_weights(struct run *r, struct error *e)
     return rc;
 }
 
-int run_start(struct run *r, const char *spill, bool load, struct error *e)
+static int open_memory(struct run *r, const char *spill, struct error *e)
 {
-    int rc = r->ranks && r->ranks->n > 1 && r->device.kind == DEVICE_CUDA
-                 ? error_set(e, PL_USAGE, "several ranks train on CPUs: this build moves no gradients between GPUs; set device: cpu, or train with one process") : refuse_missing(r, e);
+    int rc = refuse_missing(r, e);
     if (!rc) rc = run_check_room(r, e);
     if (!rc) rc = open_weights(r, e);
     if (rc) return rc;
@@ -642,7 +662,13 @@ int run_start(struct run *r, const char *spill, bool load, struct error *e)
     r->device.ranks = r->ranks;
     r->device.deterministic = r->config->device_deterministic;
     if ((rc = choose_spill(r, spill, e))) return rc;
-    if ((rc = device_allocate(&r->device, r->plan.placement.arena, e))) return rc;
+    return device_allocate(&r->device, r->plan.placement.arena, e);
+}
+
+int run_start(struct run *r, const char *spill, bool load, struct error *e)
+{
+    int rc = open_memory(r, spill, e);
+    if ((rc = agree_on(r->ranks, rc, e))) return rc; /* no rank waits for one that has no memory */
     tape_build(&r->tape, &r->graph, &r->plan.placement, r->device.arena, r->device.profile.threads, r->device.ranks);
     r->has_tape = true;
     if ((rc = r->device.ops->record(&r->device, &r->tape, e))) return rc;

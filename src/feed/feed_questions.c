@@ -204,6 +204,8 @@ static int question_start(struct feed *f, struct run *r, struct error *e)
     for (int i = 0; i < INPUTS; i++) s->used[i] = run_input(r, inputs[i], &x) && run_input_used(r, &x);
     s->masks = mem_alloc((size_t)run_samples(r) * sizeof *s->masks);
     f->masks = s->masks;
+    f->counts = &s->source.masks.counts;
+    f->max_bad = &s->source.masks.max_bad;
     s->source.masks.counts.seen = f->start;
     s->source.masks.counts.broken = f->broken;
     struct question_rows **loader = &s->batches->loader;

@@ -50,7 +50,7 @@ int ask_open(struct ask *a, const struct config *c, const char *path, const char
 
 int ask_again(struct ask *a, const char *path, const char *question, struct error *e)
 {
-    int64_t slots;
+    struct image_batch slots;
     names_free(&a->images);
     token_list_free(&a->tokens);
     a->ids.n = 0;
@@ -196,7 +196,7 @@ struct generate_options ask_options(const struct ask *a, int64_t most)
 
 int ask_answer(struct ask *a, int64_t most, struct answer *out, struct error *e)
 {
-    const struct run_generation o = {.cache = (int64_t)a->ids.n + most, .prompt = a->ids.n, .answer = most, .images = 1};
+    const struct run_generation o = {.cache = (int64_t)a->ids.n + most, .prompt = a->ids.n, .answer = most, .images = {.images = 1}};
     struct generator g = {0};
     int rc = generator_plan(&g, &a->config, &o, e);
     if (!rc) rc = generator_start(&g, e);

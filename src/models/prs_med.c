@@ -53,6 +53,19 @@ static int part_folder(struct model *m, const struct value *config, const char *
     return PL_OK;
 }
 
+/* Adds to the configuration of LLaVA in its original layout that of a tower which is in a third folder: in what is saved the tower is inside. */
+static int put_tower(struct model *m, const struct model *part, struct value *config, struct error *e)
+{
+    struct value *tower;
+    for (int i = 0; i < part->n_parts; i++) {
+        const struct model *x = &part->parts[i].model;
+        if (!*x->path || !x->config_text) continue;
+        if (json_parse(x->config_text, strlen(x->config_text), &m->memory, &tower, e)) return e->code;
+        value_put(&m->memory, config, "vision_config", tower);
+    }
+    return PL_OK;
+}
+
 /* Adds a part by its configuration, or by its folder, whose configuration then becomes the model's own. */
 static int add_part(struct model *m, const char *name, struct value *config, bool *outside, struct error *e)
 {
@@ -68,6 +81,7 @@ static int add_part(struct model *m, const char *name, struct value *config, boo
     struct value *own;
     const struct model *part = model_part(m, name);
     rc = json_parse(part->config_text, strlen(part->config_text), &m->memory, &own, e);
+    if (!rc) rc = put_tower(m, part, own, e);
     if (rc) return rc;
     value_put(&m->memory, config, map, own);
     value_put(&m->memory, config, path, value_new(&m->memory, VALUE_NULL));
