@@ -108,6 +108,7 @@ void batch_prs(const struct config *c, struct prs_batch *out)
         .smooth = given_or(c, KEY_loss_smooth, c->loss_smooth, o.smooth), .alpha_both = o.alpha_both && !config_given(c, KEY_loss_alpha)};
     out->mask_weight = c->loss_masks;
     out->text_weight = c->loss_text;
+    out->class_weight = c->loss_classes;
 }
 
 /* --- the description --------------------------------------------------------------------------- */

@@ -176,7 +176,7 @@ static void drop_class_token(struct model *m, struct llava *c, const struct valu
 int llava_parse_original(struct model *m, const struct value *config, const char *decoder, struct error *e)
 {
     struct llava *c = m->config = bump_alloc(&m->memory, sizeof *c);
-    *c = (struct llava){.tower = TOWER, .decoder = ""};
+    *c = (struct llava){.tower = TOWER, .decoder = "", .std = 0.02};
     m->leaves_tower = true;
     struct value *text = value_copy(&m->memory, config);
     value_put(&m->memory, text, "model_type", value_string(&m->memory, decoder));
