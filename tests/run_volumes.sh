@@ -39,7 +39,7 @@ trains() { # trains FOLDER [OPTION...]: init, two steps, and an evaluation
     rm -rf "$tmp/run"
     "$binary" init --model sam-tiny --data "$data" --out "$tmp/run" >"$tmp/run.yaml" || return 1
     # shellcheck disable=SC2086
-    expect 0 '' "$binary" train "$tmp/run.yaml" --set data.image_size=32 --set train.steps=2 --set train.effective_batch=1 --set train.eval_every=2 --set train.worst=0 --set device.threads=1 $FLAGS "$@" &&
+    expect 0 '' "$binary" train "$tmp/run.yaml" --set data.image_size=32 --set train.steps=2 --set train.effective_batch=1 --set train.eval_every=2 --set train.worst=1 --set device.threads=1 $FLAGS "$@" &&
         steps_once "$tmp/run" 2 && grep -q eval_loss "$tmp/run/metrics.jsonl"
 }
 refused() { # refused TEXT FOLDER [OPTION...]
@@ -61,6 +61,7 @@ holdout() { # of three cases of 3 slices, a third is one case
 }
 check "data.holdout keeps the slices of a volume together" holdout
 check "2.5D and a window of one's own" trains nnunet --set data.neighbours=true --set 'data.window=[-100, 300]'
+check "the worst masks are drawn" test -d "$tmp/run/worst"
 check "all slices" trains nnunet --set data.slices=all
 check "a category by its name" trains nnunet --set data.categories=lesion
 check "no such category" expect 2 'category spleen: ' "$binary" train "$tmp/run.yaml" --set data.categories=spleen --set "train.out=$tmp/none"

@@ -175,6 +175,7 @@ static uint64_t whole_volumes(const struct ranked *ranks, uint64_t n, uint64_t c
     uint64_t low = cut, high = cut;
     while (low && low < n && ranks[low - 1].hash == ranks[low].hash) low--;
     while (high && high < n && ranks[high - 1].hash == ranks[high].hash) high++;
+    if ((!low || low == n) && high == n) return cut; /* one volume */
     if (!low || low == n) return high;
     return high == n || cut - low <= high - cut ? low : high;
 }
