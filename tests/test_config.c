@@ -86,6 +86,7 @@ static const char everything[] =
     "model:\n"
     "  path: models/small\n"
     "  vision_tower: models/clip\n"
+    "  decoder: prompted\n"
     "  freeze: ['model.embed*', \"*.norm.weight\"]\n"
     "  bn_group: 2\n"
     "adapter:\n"
@@ -179,12 +180,12 @@ static const char everything[] =
     "  milestones: [60, 1e2], step_gamma: 0.2, min_lr_rate: 0, layer_decay: 0.8,\n"
     "  groups: [{match: '*.bias', weight_decay: 0, lr_scale: 2.5}, {match: [a.*, '*b,c'], frozen: true, learning_rate: null}],\n"
     "  weight_decay: 0.1, no_decay: ['*.bias'], beta1: 0.85, beta2: 0.95, eps: 1.0e-6, momentum: 0.5, clip_norm: 1, loss_scale: 1024, scale_window: 50, monitor_every: 7, lr_scaling: sqrt, lr_batch: 16,\n"
-    "  seed: 9007199254740993, eval_every: 50, eval_samples: 0, eval_max_new: 77, keep_best: false, worst: 3, save_every: 100, keep: 3, out: runs/1}\n"
+    "  seed: 9007199254740993, eval_every: 50, eval_samples: 0, eval_max_new: 77, keep_best: false, best: iou, worst: 3, save_every: 100, keep: 3, out: runs/1}\n"
     "memory: {budget: 1.5GiB, host_budget: 64 GB, micro_batch: 4, precision: f32, recompute: every:3+selective,\n"
     "  optimizer: adamw-bf16, offload: none, head_chunks: 8, mask_chunks: 2, encode: 4, fused_step: off, gradients: bf16, allow: [adamw-8bit],\n"
     "  quantize: [{match: 'model.layers.*', form: nf4}, {match: [a, b], form: none}],\n"
     "  modules: [{match: 'model.layers.*', recompute: 'segments:2'}, {match: lm_head, precision: f32}]}\n"
-    "parallel: {ranks: 2, shares: 8, timeout: 30}\n"
+    "parallel: {ranks: 2, shares: 8, timeout: 30, crowd: true}\n"
     "device: {kind: cpu, threads: 2, deterministic: true, profile: machine.json}\n";
 
 static void test_every_key(void **state)
@@ -196,6 +197,7 @@ static void test_every_key(void **state)
     if (config_read_text(&c, everything, "run.yaml", &e)) fail_msg("%s", e.text);
     assert_string_equal(c.model_path, "models/small");
     assert_string_equal(c.model_vision_tower, "models/clip");
+    assert_int_equal(c.model_decoder, DECODER_PROMPTED);
     assert_int_equal(c.model_freeze.n, 2);
     assert_string_equal(c.model_freeze.at[1], "*.norm.weight");
     assert_int_equal(c.model_bn_group, 2);
@@ -248,7 +250,7 @@ static void test_every_key(void **state)
     assert_true(c.data_max_images == 0 && c.data_too_many_images == TOO_MANY_SPLIT);
     assert_true(c.data_max_frames == 32 && c.data_fps == 0.5 && c.data_tokens_per_frame == 16);
     assert_true(c.train_eval_samples == 0 && c.train_eval_max_new == 77);
-    assert_true(c.parallel_ranks == 2 && c.parallel_shares == 8 && c.parallel_timeout == 30);
+    assert_true(c.parallel_ranks == 2 && c.parallel_shares == 8 && c.parallel_timeout == 30 && c.parallel_crowd);
     assert_int_equal(c.device_kind, ON_CPU);
     assert_int_equal(c.device_threads, 2);
     assert_true(c.device_deterministic);

@@ -30,11 +30,12 @@ static bool is_list(const char *path)
 }
 
 /* The format of a path by its name: coco for .json (packed if it is the index of a memory map), packed
- * for .pack, csv for .csv and .tsv, else sa1b, where a folder of tars means all of them. */
+ * for .pack, parquet for .parquet, csv for .csv and .tsv, else sa1b, where a folder of tars means all of them. */
 static const char *format_of(const char *path)
 {
     if (text_ends_with(path, ".json")) return is_list(path) ? "packed" : "coco";
     if (text_ends_with(path, ".pack")) return "packed";
+    if (text_ends_with(path, ".parquet")) return "parquet";
     return text_ends_with(path, ".csv") || text_ends_with(path, ".tsv") ? "csv" : "sa1b";
 }
 

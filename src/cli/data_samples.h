@@ -31,7 +31,7 @@ struct samples_options {
     "  --image-prefix, --image-suffix, --mask-prefix, --mask-suffix TEXT\n"                                \
     "                  pairs: what only the names of images, or only those of masks, begin or end with\n"  \
     "  --image-column, --mask-column NAME\n"                                                               \
-    "                  csv: the columns of the images and of the masks"
+    "                  csv, parquet: the columns of the images and of the masks"
 #define SAMPLES_OPTIONS(o)                                                                                                      \
     {"--format", DATA_TEXT, &(o).format}, FOLDER_OPTIONS(o),                                                                    \
         {"--labels", DATA_TEXT, &(o).labels}, {"--ignore", DATA_POSITIVE, &(o).ignore}, {"--threshold", DATA_POSITIVE, &(o).threshold}, \

@@ -33,6 +33,10 @@ int detect_data(const char *path, bool bytes, const struct samples_options *give
 int refuse_volume(const char *path, struct error *e);
 /* What a file of conversations holds, by its first objects: "OpenAI messages"; NULL: it is no such file. */
 const char *detect_conversations(const char *path);
+/* Parquet tables, of conversations or of images and masks (init_parquet.c): the format of a file; those of a folder and the folders in it,
+ * false: there are none. */
+void detect_parquet_file(const char *path, struct detected *f);
+bool detect_parquet(const char *folder, struct detected *f);
 void detected_free(struct detected *f);
 bool detected_validation(const struct detected *f); /* whether it has a part to evaluate on */
 /* Opens the part to train on, or the one to evaluate on. Points into `f`. */

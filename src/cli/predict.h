@@ -5,12 +5,14 @@
  *     predict_write.c    the outputs: masks, overlays, run lengths
  *     predict_question.c the mask and the answer to a question
  *     predict_all.c      --everything: a grid of prompts, and the selection of masks
+ *     predict_many.c     many images with one load of the model (predict_many.h)
  *     predict_trained.c  the image size and range that the model was trained with
  */
 #ifndef CLI_PREDICT_H
 #define CLI_PREDICT_H
 
 #include "cli/data.h"
+#include "cli/predict_prompts.h"
 #include "data/masks/annotation_write.h"
 #include "report/draw.h"
 #include "infer/predictor.h"
@@ -19,6 +21,8 @@ struct predict {
     const char *image_path, *model, *adapter; /* paths */
     struct names paths, points, set;  /* as given */
     const char *box, *question, *output, *overlay, *json, *memory;
+    const char *prompts, *data, *derive; /* --prompts, --data, --prompt */
+    struct image_prompt common; /* of all images, by --point and --box */
     bool multimask, single;
     uint64_t everything, batch, side, max_new; /* 0: not given */
     double min_iou, min_stability, nms;
@@ -33,6 +37,8 @@ void predict_trace(struct traced *t, const uint8_t *mask, uint32_t w, uint32_t h
 /* Writes {"size": [h, w], "counts": "...", "score": x, "bbox": [x, y, w, h], "area": n} */
 struct json_writer;
 void predict_put_mask(struct json_writer *w, const struct traced *t, uint32_t width, uint32_t height, double score);
+/* A result of COCO's: "segmentation": {size, counts}, "score", "bbox" and "area" in the open map. */
+void predict_put_result(struct json_writer *w, const struct traced *t, uint32_t width, uint32_t height, double score);
 /* The same without a score, as a member of a map. */
 void predict_put_mask_as(struct json_writer *w, const char *key, const struct traced *t, uint32_t width, uint32_t height);
 
@@ -46,6 +52,7 @@ struct predict_drawn {
 int predict_overlay(const struct predict *p, const char *path, const struct predict_drawn *d, struct error *e);
 
 int predict_everything(struct predict *p, struct error *e);
+int predict_many(struct predict *p, struct error *e);
 int predict_question(struct predict *p, struct error *e);
 
 /* How the run whose folder holds the model read its images. */

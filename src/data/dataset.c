@@ -20,7 +20,7 @@
 #include "data/masks/polygon.h"
 #include "io/file.h"
 
-static const struct dataset_format *const formats[] = {&dataset_sa1b, &dataset_coco, &dataset_pairs, &dataset_csv, &dataset_packed};
+static const struct dataset_format *const formats[] = {&dataset_sa1b, &dataset_coco, &dataset_pairs, &dataset_csv, &dataset_packed, &dataset_parquet};
 
 /* --- for the formats ------------------------------------------------------------------- */
 
@@ -253,7 +253,7 @@ int dataset_open(struct dataset **out, const struct dataset_options *o, struct e
         if (!strcmp(o->format, formats[i]->name)) d->format = formats[i];
     if (!d->format) {
         mem_free(d);
-        return error_set(e, PL_USAGE, "there is no data format %s; the formats are sa1b, coco, pairs, csv, packed", o->format);
+        return error_set(e, PL_USAGE, "there is no data format %s; the formats are sa1b, coco, pairs, csv, packed, parquet", o->format);
     }
     raise_file_limit();
     d->fingerprint = hash_bytes(o->format, strlen(o->format), 0);

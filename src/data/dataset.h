@@ -8,6 +8,7 @@
  *     pairs   a folder of images and one of masks whose names match (JPEG, PNG, TIFF), or of volumes and
  *             label volumes, whose samples are slices (NIfTI, DICOM series; slices.h)
  *     csv     a table with columns for image, mask and split, perhaps question and answer
+ *     parquet tables as Hugging Face datasets writes them: the files of image and masks are in their rows
  *     packed  Plimsoll's memory-mapped store of resized images and bits (packed.h), or an index
  *             and a memory map of masks as bytes (memmap.h)
  *
@@ -62,7 +63,7 @@ struct slice_options {
 };
 
 struct dataset_options {
-    const char *format; /* "sa1b", "coco", "pairs", "csv", "packed" */
+    const char *format; /* "sa1b", "coco", "pairs", "csv", "packed", "parquet" */
     char *const *paths; /* files, folders or globs */
     uint32_t n_paths;
     const char *images; /* the folder of the images; NULL: search */
@@ -79,7 +80,7 @@ struct dataset_options {
     uint32_t threshold;   /* of binary label images; 0: half of the largest value */
     struct pixel_range range; /* of images of 16 bits, and of volumes */
     struct slice_options slices;
-    const char *image_column, *mask_column, *split_column; /* csv; NULL: by their usual names */
+    const char *image_column, *mask_column, *split_column; /* csv, parquet; NULL: by their usual names */
     bool texts;           /* csv: rows have a question and an answer; rows without them are left out */
     struct dataset_split split;
 };
@@ -189,7 +190,7 @@ struct dataset_format {
     int (*check)(const struct dataset *d, uint64_t i, struct error *e); /* NULL: no checksums */
     int (*intact)(const struct dataset *d, struct error *e); /* NULL: no memory maps */
     const void *(*embedding)(const struct dataset *d, uint64_t i);      /* if `embeddings` is set */
-    const char *(*label)(const struct dataset *d, uint64_t i); /* path of the mask image; NULL: masks are not image files */
+    const char *(*label)(const struct dataset *d, uint64_t i); /* path of the mask image, or of the file that it is in; NULL: masks are not image files */
     enum data_fault (*values)(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct label_image *out, struct error *e); /* with `label`: the decoded mask image */
     /* With `label`: the values of an image that is a slice, before any range; *is_plane false: it is not. NULL: none is. */
     enum data_fault (*plane)(const struct dataset *d, uint64_t i, void *to, size_t room, struct plane *out, bool *is_plane, struct error *e);
@@ -218,7 +219,7 @@ struct dataset {
     bool from_embeddings; /* the caller reads embeddings, not images: a hint for dataset_prefetch */
 };
 
-extern const struct dataset_format dataset_sa1b, dataset_coco, dataset_pairs, dataset_csv, dataset_packed;
+extern const struct dataset_format dataset_sa1b, dataset_coco, dataset_pairs, dataset_csv, dataset_packed, dataset_parquet;
 
 /* Warns of d->unpaired. A run opens a dataset once for each part: parts of the same files warn once. */
 void dataset_warn_unpaired(const struct dataset *d, const struct dataset_options *o, const char *path);

@@ -173,7 +173,7 @@ static int refuse_own_masks(const struct dataset *d, uint64_t n, struct error *e
 static int survey_labels(struct dataset *d, struct error *e)
 {
     const uint64_t n = min_u64(d->total, SURVEY_LABELS);
-    if (refuse_own_masks(d, n, e)) return e->code;
+    if (d->format->image_path && refuse_own_masks(d, n, e)) return e->code;
     if (d->labels.kind != LABELS_AUTO) return PL_OK;
     struct found *f = mem_alloc(sizeof *f);
     look_at_masks(d, n, f);

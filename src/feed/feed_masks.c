@@ -25,6 +25,7 @@
 #include "feed/embed.h"
 #include "feed/feed.h"
 #include "feed/first_prompts.h"
+#include "run/ranks.h"
 
 enum pass { PASS_POINT, PASS_BOX };
 static const char *const passes[] = {"point", "box"};
@@ -116,7 +117,7 @@ static int open_set(struct dataset **set, const struct config *c, enum feed_role
     struct dataset_options d = dataset_options(c, role);
     d.texts = texts;
     if (texts && d.labels == LABELS_AUTO) d.labels = LABELS_BINARY; /* one mask for a question */
-    const bool labels = (c->data_format == FORMAT_PAIRS || c->data_format == FORMAT_CSV) && d.labels == LABELS_AUTO;
+    const bool labels = (c->data_format == FORMAT_PAIRS || c->data_format == FORMAT_CSV || c->data_format == FORMAT_PARQUET) && d.labels == LABELS_AUTO;
     if (role == FEED_VALIDATION && c->data_validation.n && c->data_train.n && c->data_format != FORMAT_PACKED && (labels || d.range.kind == RANGE_AUTO))
         decide_as_training(c, &d);
     return dataset_open(set, &d, e);
@@ -223,11 +224,17 @@ static int mask_start(struct feed *f, struct run *r, struct error *e)
     for (int i = 0; i < INPUTS; i++) m->used[i] = run_input(r, inputs[i], &x) && run_input_used(r, &x);
     m->masks = mem_alloc((size_t)run_samples(r) * m->o.masks * sizeof *m->masks);
     f->masks = m->masks;
+    f->counts = &m->source.counts;
+    f->max_bad = &m->source.max_bad;
     m->source.counts.seen = f->start;
     m->source.counts.broken = f->broken;
     struct loader **loader = &m->batches->loader;
     int rc = *loader ? PL_OK : loader_open(loader, &m->o, run_loader_memory(r), e);
-    if (rc || f->role != FEED_TRAIN) return rc;
+    if (rc) return rc;
+    if (f->role == FEED_VALIDATION) {
+        if (r->ranks) m->source.each = (uint64_t)r->plan.settings.micro_batch, m->source.every = m->source.each * (uint64_t)r->ranks->n; /* a batch of each rank */
+        return PL_OK;
+    }
     const struct run_part part = run_part(r);
     if (part.n < r->effective_batch) m->source.each = (uint64_t)part.n, m->source.every = (uint64_t)r->effective_batch;
     if (part.n) loader_seek(*loader, &m->source, f->start + (uint64_t)part.first); /* prefetches for the first step */
@@ -319,7 +326,7 @@ static int mask_put(struct feed *f, struct run *r, uint64_t position, int64_t sa
 {
     struct mask_feed *m = f->state;
     int rc = PL_OK;
-    if (f->role == FEED_VALIDATION && !position) m->source.counts = (struct loader_counts){0};
+    if (f->role == FEED_VALIDATION && position <= m->source.every - m->source.each) m->source.counts = (struct loader_counts){0};
     struct loader *loader = m->batches->loader;
     if (samples && !loader_at(loader, &m->source, position)) loader_seek(loader, &m->source, position);
     const struct loader_sample *last = NULL; /* valid until the next loader_next */

@@ -12,6 +12,7 @@
 #include <zlib.h>
 
 #include "base/progress.h"
+#include "io/codec.h"
 #include "io/file.h"
 
 enum { BLOCK = 256 << 10 };
@@ -129,3 +130,28 @@ size_t gunzip_peek(const char *path, void *to, size_t n)
     inflateEnd(&z);
     return n - z.avail_out;
 }
+/* --- blocks in memory (codec.h) ------------------------------------------------------------------- */
+
+static void *open_block(uint64_t room[CODEC_ROOM])
+{
+    z_stream *z = memset(room, 0, sizeof *z);
+    _Static_assert(sizeof *z <= CODEC_ROOM * sizeof *room, "zlib's state has room");
+    return inflateInit2(z, 15 + 32) == Z_OK ? z : NULL; /* 32: gzip or zlib, as the first bytes say */
+}
+
+static void close_block(void *state) { inflateEnd(state); }
+
+static int64_t read_block(void *state, const uint8_t **at, const uint8_t *end, uint8_t *to, size_t n)
+{
+    z_stream *z = state;
+    const unsigned in = (unsigned)min_u64((uint64_t)(end - *at), 1u << 30), out = (unsigned)min_u64(n, 1u << 30);
+    z->next_in = (uint8_t *)(uintptr_t)*at;
+    z->avail_in = in;
+    z->next_out = to;
+    z->avail_out = out;
+    const int rc = inflate(z, Z_NO_FLUSH);
+    *at += in - z->avail_in;
+    return rc == Z_OK || rc == Z_STREAM_END || rc == Z_BUF_ERROR ? (int64_t)(out - z->avail_out) : -1;
+}
+
+const struct codec_library codec_gzip = {"gzip", open_block, close_block, read_block};

@@ -1,5 +1,6 @@
 /*
- * gunzip.h: decompresses gzip files, damaged ones as far as possible. Only gunzip.c uses zlib.
+ * gunzip.h: decompresses gzip files, damaged ones as far as possible. Only gunzip.c uses zlib; it also
+ * decodes blocks in memory (codec.h).
  */
 #ifndef GUNZIP_H
 #define GUNZIP_H

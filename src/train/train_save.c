@@ -2,7 +2,7 @@
  * train_save.c: saves checkpoints and models, and loads them in a resumed run.
  *
  *     checkpoints/step-N    weights and state             every train.save_every steps, at the end, when interrupted
- *     checkpoints/best      a model and its evaluation    when an evaluation has the lowest loss so far
+ *     checkpoints/best      a model and its evaluation    when an evaluation is the best so far (train.best)
  *     model                 a model                       at the end
  *
  * All are written under a temporary name and then renamed (folder.c), through the staging buffer in
@@ -67,12 +67,12 @@ static int save_model(struct trainer *t, enum folder_model which, const struct e
 
 int trainer_keep_best(struct trainer *t, const struct evaluation *v, struct error *e)
 {
-    if (!keeps_best(t->c) || !(v->loss < t->best.loss) || !trainer_leads(t)) return PL_OK;
+    if (!keeps_best(t->c) || !(best_rank(t->c, v) < t->best.rank) || !trainer_leads(t)) return PL_OK;
     mem_pool_enter();
     int rc = save_model(t, FOLDER_BEST, v, e);
     mem_pool_leave();
     if (rc) return error_prepend(e, "saving the best model, of step %" PRId64, v->step);
-    t->best = (struct best){v->step, v->loss};
+    t->best = (struct best){v->step, v->loss, best_rank(t->c, v)};
     return PL_OK;
 }
 
@@ -131,7 +131,7 @@ int trainer_load(struct trainer *t, struct error *e)
 void trainer_find_best(struct trainer *t)
 {
     char path[FOLDER_PATH];
-    t->best = (struct best){-1, INFINITY};
+    t->best = (struct best){-1, INFINITY, INFINITY};
     if (folder_model_path(&t->folder, FOLDER_BEST, path)) best_read(path, t->c, &t->best);
 }
 
