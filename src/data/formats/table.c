@@ -359,6 +359,5 @@ const struct dataset_format dataset_csv = {
     .plane = pairs_plane,
     .set_range = pairs_set_range,
     .label = pairs_label_path,
-    .values = pairs_values,
     .image_path = pairs_image_path,
 };
