@@ -337,6 +337,11 @@ void dataset_name(const struct dataset *d, uint64_t i, char *out, size_t room)
 
 int32_t dataset_group(const struct dataset *d, uint64_t i) { return d->format->group(d, number(d, i)); }
 
+const struct volume *dataset_slice(const struct dataset *d, uint64_t i, uint32_t *slice, const char **name)
+{
+    return d->format->slice ? d->format->slice(d, number(d, i), slice, name) : NULL;
+}
+
 const char *dataset_image_path(const struct dataset *d, uint64_t i) { return d->format->image_path(d, number(d, i)); }
 
 const char *dataset_text(const struct dataset *d, uint64_t i, enum dataset_text what)
