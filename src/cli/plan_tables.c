@@ -275,7 +275,7 @@ static const char NF4[] = "memory.quantize=nf4";
 
 static void add_set(struct sets *x, enum technique_id id, const char *value)
 {
-    snprintf(x->at[id], sizeof x->at[id], "memory.%s=%s", techniques[id].name, value);
+    snprintf(x->at[id], sizeof x->at[id], "%s.%s=%s", techniques[id].section, techniques[id].name, value);
     CHECK(technique_parse(id, value, &x->s), "%s", value);
 }
 

@@ -9,10 +9,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "config/config_model.h"
 #include "base/random.h"
 #include "cli/data_samples.h"
 #include "cli/predict_many.h"
-
 #include "config/config_model.h"
 #include "data/images/resize.h"
 #include "data/loader.h"

@@ -234,6 +234,7 @@ static struct settings base_settings(struct run *r, const struct run_options *o)
         CHECK(!value || technique_parse(id, value, &s), "%s %s", techniques[id].name, value);
     }
     if (!c->memory_precision.chosen) s.precision = auto_precision(&r->device.profile);
+    if (s.ranks < 2) s.shard = SHARD_NONE; /* there is nobody to divide with */
     return s;
 }
 
@@ -261,8 +262,8 @@ static int check_needs(const struct settings *s, struct error *e)
         const char *values;
         if (technique_met(id, s, &other, &values)) continue;
         CHECK(technique_value(values, 0, first), "%s", values);
-        return error_set(e, PL_USAGE, "memory.%s %s needs memory.%s %s, which is %s here; set it, or memory.%s %s", techniques[id].name,
-                         technique_print(id, s, value), techniques[other].name, first, technique_print(other, s, has), techniques[id].name, techniques[id].off);
+        return error_set(e, PL_USAGE, "%s.%s %s needs memory.%s %s, which is %s here; set it, or %s.%s %s", techniques[id].section, techniques[id].name,
+                         technique_print(id, s, value), techniques[other].name, first, technique_print(other, s, has), techniques[id].section, techniques[id].name, techniques[id].off);
     }
     return PL_OK;
 }
@@ -297,7 +298,7 @@ static int check_excluded(const struct run *r, const struct settings *s, struct 
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         char value[SETTING_ROOM];
         if (technique_is_off(id, s) || !is_excluded(r, id, s, &why)) continue;
-        error_set(e, PL_USAGE, "memory.%s %s: %s", techniques[id].name, technique_print(id, s, value), why.at);
+        error_set(e, PL_USAGE, "%s.%s %s: %s", techniques[id].section, techniques[id].name, technique_print(id, s, value), why.at);
         text_free(&why);
         return e->code;
     }

@@ -72,6 +72,9 @@ struct launch {
     struct ranks *ranks;       /* NULL: this process is alone (run/ranks.h) */
 };
 
+/* The first element, in the whole, of the shard that a launch works on, which has `part` elements; 0: it works on the whole. */
+int64_t launch_first(const struct launch *l, int64_t part);
+
 struct kernel {
     enum op op;
     const char *name;                            /* "gemm_f32", shown by --explain */
