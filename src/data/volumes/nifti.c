@@ -122,7 +122,7 @@ static void from_quaternion(const struct fields *f, double to[3][4])
     }
 }
 
-/* sform before qform, as nibabel; neither: axes of the patient and the voxel size. */
+/* As nibabel: sform before qform; neither: the voxel size, columns to the left of the patient, the origin in the middle. */
 static void find_affine(const struct fields *f, struct nifti_header *h)
 {
     const int64_t qform = f->second ? int_at(f, 344, 4) : int_at(f, 252, 2), sform = f->second ? int_at(f, 348, 4) : int_at(f, 254, 2);
@@ -133,7 +133,10 @@ static void find_affine(const struct fields *f, struct nifti_header *h)
     } else if (qform > 0) {
         from_quaternion(f, h->affine);
     } else {
-        for (int i = 0; i < 3; i++) h->affine[i][i] = pixdim(f, 1 + i);
+        for (int i = 0; i < 3; i++) {
+            h->affine[i][i] = (i ? 1 : -1) * pixdim(f, 1 + i);
+            h->affine[i][3] = -h->affine[i][i] * (h->dims[i] - 1) / 2;
+        }
     }
 }
 
