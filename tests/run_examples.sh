@@ -119,6 +119,15 @@ ct() {
 }
 check 'make_ct.py: slices of 16 bits that init knows' ct
 
+ct_volumes() { # the same slices from volumes, with the names of structures
+    command -v python3 >/dev/null || { echo 'no python3 here'; return 77; }
+    export XDG_CACHE_HOME=$tmp/cache
+    python3 examples/make_ct.py "$tmp/volumes" --nifti >"$tmp/out" || return 1
+    expect 0 '' "$binary" init --model sam-tiny --data "$tmp/volumes" && grep '^# .*144 samples to train on, 48 to evaluate on' "$tmp/out" && grep '^  window: \[-160, 240\]' "$tmp/out" || return 1
+    "$binary" data inspect "$tmp/volumes" | grep -q 'liver'
+}
+check 'make_ct.py --nifti: volumes that init knows' ct_volumes
+
 # Every example is above.
 every() {
     local f

@@ -305,13 +305,6 @@ static int brightness(const struct light *l, const struct pixel_range *r)
     return -1;
 }
 
-/* Values far below 0 are Hounsfield units of a CT, air is -1000: the window of soft tissue. Others, as of MR, have no unit. */
-static void choose_for_volumes(struct pixel_range *r, double least)
-{
-    r->kind = least <= -500 ? RANGE_WINDOW : RANGE_PERCENTILES;
-    r->window[0] = -160, r->window[1] = 240;
-}
-
 static void survey_images(struct dataset *d)
 {
     struct dataset_survey *s = &d->survey;
@@ -342,7 +335,7 @@ static void survey_images(struct dataset *d)
     s->turned = all->turned;
     s->range_decided = all->deep && d->range.kind == RANGE_AUTO;
     if (s->range_decided) d->range = range_choose(all->counts, &d->range);
-    else if (all->volumes && d->range.kind == RANGE_AUTO) s->volumes = all->volumes, choose_for_volumes(&d->range, all->least);
+    else if (all->volumes && d->range.kind == RANGE_AUTO) s->volumes = all->volumes, volume_auto_range(&d->range, all->least);
     s->bright = brightness(all, &d->range);
     mem_free(all);
 }

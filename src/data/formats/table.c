@@ -360,6 +360,7 @@ const struct dataset_format dataset_csv = {
     .values = pairs_values,
     .plane = pairs_plane,
     .set_range = pairs_set_range,
+    .slice = pairs_slice,
     .label = pairs_label_path,
     .image_path = pairs_image_path,
 };
