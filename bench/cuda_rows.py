@@ -4,7 +4,7 @@
     cuda_rows.py bench ROWS.jsonl BENCH.json KEY=VALUE...   adds a row from the output of `plimsoll bench --json`; KEY=VALUE: more members
     cuda_rows.py train ROWS.jsonl RUN_DIR KEY=VALUE...      adds a row from a run's plan.json and metrics.jsonl
     cuda_rows.py failed ROWS.jsonl LOG KEY=VALUE...         adds a row for a failure, with the end of its log
-    cuda_rows.py table KIND ROWS.jsonl...                   KIND: sam, lm, lora, llava, attention, frontier, kernels; the rows of all files
+    cuda_rows.py table KIND ROWS.jsonl...                   KIND: sam, lm, lora, llava, prs_med, attention, frontier, kernels; the rows of all files
 
 Needs only Python's standard library. A later row replaces an earlier row of the same measurement."""
 import json
@@ -88,6 +88,24 @@ def table_llava(rows):
         lines.append((name, what, f"{each * r['per_second']:.2f}", f"{r['median_ms']:.0f}", f"{r.get('predicted_ms', 0):.0f}", gib(peak),
                       ratio(each * r["per_second"], good(target, "per_second")), ratio(peak, good(target, "peak_bytes"))))
     table(("", "", "conversations/s", "ms", "predicted", "peak GiB", "times PEFT's best", "of its memory"), lines)
+
+
+def table_prs_med(rows):
+    """Samples a second, beside the fastest of the peer's settings."""
+    seen = {(r["side"], r["mode"], r.get("micro")): r for r in rows if r.get("what") == "prs_med"}
+    target = max((r for (side, _, _), r in seen.items() if side == "peer" and "error" not in r), key=lambda r: r["per_second"], default=None)
+    lines = []
+    for (side, mode, micro), r in seen.items():
+        name = "PyTorch" if side == "peer" else "ours"
+        what = f"{mode}, micro-batch {micro or r.get('settings', {}).get('micro_batch', '')}"
+        if "error" in r:
+            lines.append((name, what, short(r), "", "", "", "", "", ""))
+            continue
+        peak = r["plan_bytes"] if side == "ours" else r["peak_bytes"]
+        same = "" if side == "peer" else "equal" if r["plan_bytes"] == r["allocated_bytes"] else f"{r['allocated_bytes'] - r['plan_bytes']:+d} B"
+        lines.append((name, what, f"{r['per_second']:.2f}", f"{r['median_ms']:.0f}", f"{r['predicted_ms']:.0f}" if side == "ours" else "", f"{peak / GIB:.2f}", same,
+                      ratio(r["per_second"], good(target, "per_second")), ratio(peak, good(target, "peak_bytes"))))
+    table(("", "", "samples/s", "ms", "predicted", "peak GiB", "allocated", "times PyTorch's best", "of its memory"), lines)
 
 
 # --- tables -----------------------------------------------------------------------------------------------
@@ -241,7 +259,7 @@ def table_kernels(rows, count=10):
         table(("by op", "", "calls", "ms", "of the roofline"), [(o["op"], o["dtype"], o["calls"], f"{1e3 * o['seconds']:.2f}", f"{100 * o['share_of_ceiling']:.0f} %") for o in by_op])
 
 
-TABLES = {"sam": table_sam, "lm": table_lm, "lora": table_lora, "llava": table_llava, "attention": table_attention, "frontier": table_frontier, "kernels": table_kernels}
+TABLES = {"sam": table_sam, "lm": table_lm, "lora": table_lora, "llava": table_llava, "prs_med": table_prs_med, "attention": table_attention, "frontier": table_frontier, "kernels": table_kernels}
 
 
 def main(argv):

@@ -44,7 +44,8 @@ def quantize(model):
     return model
 
 
-def build(mode, shape):
+def build_base(shape, nf4):
+    """The frozen model, with random weights made on the device."""
     vision, text = shape
     config = LlavaConfig(vision_config=CLIPVisionConfig(**vision), text_config=MistralConfig(**text, use_cache=False), image_token_index=IMAGE,
                          vision_feature_layer=-2, attn_implementation="sdpa")
@@ -59,9 +60,14 @@ def build(mode, shape):
         for name, p in model.named_parameters():
             p.fill_(1) if "norm" in name and p.dim() == 1 else p.normal_(0, 0.02)
     model.requires_grad_(False)
-    if "nf4" in mode:
+    if nf4:
         quantize(model)
         clean()
+    return model
+
+
+def build(mode, shape):
+    model = build_base(shape, "nf4" in mode)
     model = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules=LINEARS, task_type="CAUSAL_LM"))
     if "checkpoint" in mode:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

@@ -387,7 +387,8 @@ typedef int (*pl_token_callback)(int32_t id, void *user);
  * and the text of the answer are valid until the next call on the session. PL_NOFIT: nothing fits the budget. */
 PL_API int pl_generate(struct pl_session *s, const int32_t *ids, size_t n, const struct pl_generation *options, pl_token_callback callback, void *user, struct pl_answer *out);
 /* The same for a text about n images, files that a model with a vision tower sees: <image> stands in the text where each of
- * them is, or they stand before it. The model's tokenizer, or data.tokenizer, makes tokens of both. */
+ * them is, or they stand before it. "video:PATH" is a video, a file or a folder of its frames, at <video>; data.max_frames, data.fps and
+ * data.tokens_per_frame are as in training. The model's tokenizer, or data.tokenizer, makes tokens of all. */
 PL_API int pl_generate_images(struct pl_session *s, const char *text, const char *const *images, size_t n, const struct pl_generation *options, pl_token_callback callback,
                               void *user, struct pl_answer *out);
 

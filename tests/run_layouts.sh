@@ -225,16 +225,16 @@ data: {format: pairs, image_size: 32}
 train: {steps: 1, effective_batch: 1, learning_rate: 1e-4}
 EOF2
 pairs "a b" image.tif tiff/images/%.tif binary.png tiff/masks/%.png
-check "TIFF" refused '2 files in .*tiff.* are TIFF \(such as .*a.tif\), which is not read: convert to PNG, such as with ImageMagick' tiff
+check "TIFF" works tiff 2 pairs
 pairs "a b" volume.nii.gz nifti/imagesTr/%_0000.nii.gz volume.nii.gz nifti/labelsTr/%.nii.gz
-check "NIfTI" refused '4 files in .* are NIfTI .*not read: write the slices as PNG with nibabel' nifti
+check "NIfTI, and its header lies" refused 'a_0000.nii.gz: its header says that the voxels begin at byte 0' nifti
 pairs "a b" slice.dcm dicom/images/%.dcm binary.png dicom/masks/%.png
-check "DICOM" refused '2 files in .* are DICOM .*not read: convert to PNG, such as with DCMTK' dicom
+check "DICOM without an image" refused 'a.dcm: it has no image' dicom
 put slice.dcm plain/IM000001 plain/IM000002
 check "DICOM without an ending" refused 'IM000001.* DICOM|DICOM .*IM000001' plain
-check "one NIfTI file" refused 'volume.nii.gz is NIfTI' ../"$(realpath --relative-to="$tmp" "$from" | sed 's|^\.\./||')"/volume.nii.gz
+check "one NIfTI file" refused 'volume.nii.gz is one volume or image: give the folder' ../"$(realpath --relative-to="$tmp" "$from" | sed 's|^\.\./||')"/volume.nii.gz
 put image.tif lies/images/a.jpg && put image.tif lies/images/b.jpg && put binary.png lies/masks/a.png lies/masks/b.png
-check "a TIFF that is called .jpg" expect 2 'not a JPEG but TIFF' "$binary" init --model sam-tiny --data "$tmp/lies"
+check "a TIFF that is called .jpg" expect 2 'not a JPEG but a TIFF with another ending, which is not read: name it .tif' "$binary" init --model sam-tiny --data "$tmp/lies"
 for part in train valid; do
     put image.jpg "yolo/$part/images/a.jpg" && mkdir -p "$tmp/yolo/$part/labels" && echo '0 0.2 0.2 0.5 0.2 0.5 0.6' >"$tmp/yolo/$part/labels/a.txt"
 done

@@ -162,7 +162,7 @@ check "a WebP image" webp
 check "no prompt" refused "no prompt is given" "$wide"
 check "no image" refused "no image is given" --point 1,1
 check "an image that is not there" refused "nowhere.png" nowhere.png --point 1,1
-check "something else" refused "neither a JPEG nor a PNG" tests/run_predict.sh --point 1,1
+check "something else" refused "not a JPEG, PNG, WebP or TIFF" tests/run_predict.sh --point 1,1
 check "a damaged image" refused "truncated.png" tests/golden/image/truncated.png --point 1,1
 check "everything and a point" refused "uses a grid of points" "$wide" --everything 3 --point 1,1
 # An output that would overwrite the image: by its own name, by another name, or as one of several candidates.

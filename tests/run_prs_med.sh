@@ -16,6 +16,14 @@ check 'fusion, recompute: same bytes' equal prs_med_fusion --set memory.recomput
 check 'prompted, recompute: same bytes' equal prs_med_prompted --set memory.recompute=all+halves+selective
 check 'fusion, offload: same bytes' equal prs_med_fusion --set memory.offload=weights
 check 'fusion, the LM head in chunks: near' near prs_med_fusion --set memory.head_chunks=3
+check 'fusion, the mask head in chunks: near' near prs_med_fusion --set memory.mask_chunks=2
+check 'fusion, both heads in chunks: near' near prs_med_groups --set memory.head_chunks=4 --set memory.mask_chunks=2
+check 'prompted, the mask head in chunks: near' near prs_med_prompted --set memory.mask_chunks=2
+# A chunk is whole groups of images that share statistics: 4 chunks of 4 images in pairs are 2.
+in_chunks() {
+    step prs_med_groups "$tmp/a.safetensors" --set memory.mask_chunks=4 && step prs_med_groups "$tmp/b.safetensors" --set memory.mask_chunks=2 && same "$tmp/a.safetensors" "$tmp/b.safetensors"
+}
+check 'a chunk is whole groups of images' in_chunks
 
 # --- the mask depends on image and question, and on nothing behind them ---
 # masks BATCH ARGUMENT...: only pred_masks of a step of prs_med_fusion, in $tmp/masks.
@@ -68,6 +76,20 @@ together() {
         "$tools/compare" "$tmp/logits.safetensors" "$tmp/whole.safetensors" --outputs --logits 1e-12
 }
 check 'two folders: the language model is that of its folder' together
+
+# model.decoder takes the place of config.json's; of a folder with the weights of one it must be the same.
+chosen() {
+    printf 'train: {steps: 2, effective_batch: 2}\n' >"$tmp/chosen.yaml"
+    "$binary" modules "$tmp/chosen.yaml" --set model.preset=prs-med-tiny --set model.decoder=prompted >"$tmp/modules" || return 1
+    grep -q 'mask_decoder' "$tmp/modules" && ! grep -q fusion "$tmp/modules" || { cat "$tmp/modules"; return 1; }
+    sed 's/"prompted"/"fusion"/' "$tmp/two/config.json" >"$tmp/fusion.json" && mkdir -p "$tmp/chosen" && mv "$tmp/fusion.json" "$tmp/chosen/config.json" || return 1
+    model=$tmp/two step prs_med_prompted "$tmp/a.safetensors" && model=$tmp/chosen step prs_med_prompted "$tmp/b.safetensors" --set model.decoder=prompted &&
+        same "$tmp/a.safetensors" "$tmp/b.safetensors" && equal prs_med_fusion --set model.decoder=fusion
+}
+check 'model.decoder: the mask decoder of a run' chosen
+check 'model.decoder: another than the folder has' expect 2 'model.decoder is prompted, and the folder has the weights of the decoder fusion' step prs_med_fusion "$tmp/out.safetensors" --set model.decoder=prompted
+check 'model.decoder: of another model' expect 2 'model.decoder is for a prs_med, and .*llava_clip_llama is a llava' step llava_clip_llama "$tmp/out.safetensors" --set model.decoder=prompted
+check 'model.decoder: of another preset' expect 2 'model.decoder is for a prs_med, and sam-tiny is a sam' "$binary" modules "$tmp/chosen.yaml" --set model.preset=sam-tiny --set model.decoder=fusion
 
 # --- refused ---
 # config TEXT: a model folder with this config.json, in $tmp/bad.
@@ -124,13 +146,25 @@ train() {
     "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/$name" --set "device.kind=$DEVICE" $FLAGS "$@" >"$tmp/$name.log" 2>&1 || { tail -n 5 "$tmp/$name.log"; return 1; }
 }
 losses() { grep -o '"loss": *[0-9.e-]*' "$tmp/$1/metrics.jsonl"; }
-# The split into micro-batches, dropout and the mean over groups of 2 images included.
-splits() {
-    train whole --set model.bn_group=2 --set memory.micro_batch=8 && train parts --set model.bn_group=2 --set memory.micro_batch=2 || return 1
+# The losses of the runs `whole` and `parts`.
+near_losses() {
     paste <(losses whole) <(losses parts) | awk '{ a = $2; b = $4; d = a > b ? a - b : b - a; if (!(d <= 1e-4 * a)) exit 1; n++ } END { exit n < 6 }' ||
         { paste <(losses whole) <(losses parts); return 1; }
 }
+# The split into micro-batches, dropout and the mean over groups of 2 images included.
+splits() {
+    train whole --set model.bn_group=2 --set memory.micro_batch=8 && train parts --set model.bn_group=2 --set memory.micro_batch=2 || return 1
+    near_losses
+}
 check 'micro-batches: the same losses' splits
+# Chunks of the mask head: the same losses, and the same running statistics.
+chunks() {
+    train whole --set model.bn_group=2 && train parts --set model.bn_group=2 --set memory.mask_chunks=4 || return 1
+    near_losses || return 1
+    train whole --set model.bn_group=2 --set train.learning_rate=0 --set train.steps=2 && train parts --set model.bn_group=2 --set train.learning_rate=0 --set train.steps=2 --set memory.mask_chunks=4 &&
+        "$tools/compare" "$tmp/whole/model/model.safetensors" "$tmp/parts/model/model.safetensors" --logits 1e-6
+}
+check 'the mask head in chunks: the same losses and statistics' chunks
 # A run that is stopped continues bit for bit.
 resumes() {
     train once --set train.save_every=3 --set train.eval_every=3 && cp -r "$tmp/once" "$tmp/again" && rm -rf "$tmp/again/model" "$tmp/again/checkpoints/step-6" || return 1
@@ -188,7 +222,7 @@ iou() { # NAME ARGUMENT...: the mean IoU of a trained model, in percent
     shift
     # shellcheck disable=SC2086
     "$binary" eval "$tmp/questions.yaml" --model "$tmp/$name/model" --json --set memory.micro_batch=8 --set "device.kind=$DEVICE" $FLAGS "$@" >"$tmp/$name.json" 2>"$tmp/eval.log" || { tail -n 3 "$tmp/eval.log" >&2; return 1; }
-    awk '/"mean_iou"/ { gsub(/[^0-9.e-]/, "", $2); printf "%d\n", 100 * $2 }' "$tmp/$name.json"
+    awk '/"mean_iou"/ { gsub(/[^0-9.e-]/, "", $2); printf "%d\n", 100 * $2; exit }' "$tmp/$name.json"
 }
 mute="--set data.train=[$data/mute.csv] --set data.images=$data/images_and_masks"
 blank="--set data.images=$data/blank"
@@ -206,6 +240,17 @@ scores_texts() {
     grep -q '"answers": {' "$tmp/reads.json" && grep -q '"shapes": {' "$tmp/reads.json" && grep -q '"exact_match"' "$tmp/reads.json" || { cat "$tmp/reads.json"; return 1; }
 }
 check 'eval scores the answers by dataset' scores_texts
+# Masks by dataset too, and the worst of them with what asked for them.
+draws() {
+    local name
+    for name in worst.png worst.html; do
+        # shellcheck disable=SC2086
+        "$binary" eval "$tmp/questions.yaml" --model "$tmp/reads/model" --json --samples 2 --worst 3 --overlays "$tmp/$name" --set memory.micro_batch=8 --set "device.kind=$DEVICE" $FLAGS >"$tmp/worst.json" 2>"$tmp/eval.log" || { tail -n 3 "$tmp/eval.log"; return 1; }
+    done
+    [ "$("$tools/json_get" "$tmp/worst.json" prompts.question.categories.shapes.masks)" = 48 ] || { cat "$tmp/worst.json"; return 1; }
+    [ -s "$tmp/worst.png" ] && [ "$(grep -c 'left? (\|right? (' "$tmp/worst.html")" -ge 3 ]
+}
+check 'eval draws the worst masks with their questions' draws
 
 # --- prediction ---
 # The mask of the shape on the side that the question names, and an answer. Test image 513 has one on each side.

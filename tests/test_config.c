@@ -86,6 +86,7 @@ static const char everything[] =
     "model:\n"
     "  path: models/small\n"
     "  vision_tower: models/clip\n"
+    "  decoder: prompted\n"
     "  freeze: ['model.embed*', \"*.norm.weight\"]\n"
     "  bn_group: 2\n"
     "adapter:\n"
@@ -153,6 +154,11 @@ static const char everything[] =
     "  crowds: true\n"
     "  range: window\n"
     "  window: [100, 3000]\n"
+    "  slice_axis: sagittal\n"
+    "  slices: all\n"
+    "  neighbours: true\n"
+    "  modalities: [2, 0, 1]\n"
+    "  volume_cache: /scratch/volumes\n"
     "  percentiles: [1, 99]\n"
     "  image_size: 512\n"
     "  max_masks: 16\n"
@@ -186,7 +192,7 @@ static const char everything[] =
     "  optimizer: adamw-bf16, offload: none, head_chunks: 8, mask_chunks: 2, encode: 4, fused_step: off, gradients: bf16, allow: [adamw-8bit],\n"
     "  quantize: [{match: 'model.layers.*', form: nf4}, {match: [a, b], form: none}],\n"
     "  modules: [{match: 'model.layers.*', recompute: 'segments:2'}, {match: lm_head, precision: f32}]}\n"
-    "parallel: {ranks: 2, shares: 8, timeout: 30}\n"
+    "parallel: {ranks: 2, shares: 8, timeout: 30, crowd: true}\n"
     "device: {kind: cpu, threads: 2, deterministic: true, profile: machine.json}\n";
 
 static void test_every_key(void **state)
@@ -198,6 +204,7 @@ static void test_every_key(void **state)
     if (config_read_text(&c, everything, "run.yaml", &e)) fail_msg("%s", e.text);
     assert_string_equal(c.model_path, "models/small");
     assert_string_equal(c.model_vision_tower, "models/clip");
+    assert_int_equal(c.model_decoder, DECODER_PROMPTED);
     assert_int_equal(c.model_freeze.n, 2);
     assert_string_equal(c.model_freeze.at[1], "*.norm.weight");
     assert_int_equal(c.model_bn_group, 2);
@@ -209,6 +216,8 @@ static void test_every_key(void **state)
     assert_string_equal(c.data_masks, "labels");
     assert_true(c.data_holdout == 0 && c.data_area.low == 0.001 && c.data_area.high == 0.9 && c.data_max_bad == 0.01 && c.data_embeddings == EMBEDDINGS_OFF);
     assert_int_equal(c.data_categories.n, 2);
+    assert_true(c.data_slice_axis == 2 && c.data_slices == 1 && c.data_neighbours && c.data_modalities.n == 3 && c.data_modalities.at[0] == 2);
+    assert_string_equal(c.data_volume_cache, "/scratch/volumes");
     assert_true(c.data_threshold == 100 && c.data_range == 3 && c.data_window.low == 100 && c.data_window.high == 3000 && c.data_percentiles.high == 99);
     assert_true(c.data_image_size == 512 && c.data_max_masks == 16 && c.data_crowds);
     assert_true(c.prompts_iterations == 8 && c.prompts_box == 0.25);
@@ -248,7 +257,7 @@ static void test_every_key(void **state)
     assert_true(c.data_max_images == 0 && c.data_too_many_images == TOO_MANY_SPLIT);
     assert_true(c.data_max_frames == 32 && c.data_fps == 0.5 && c.data_tokens_per_frame == 16);
     assert_true(c.train_eval_samples == 0 && c.train_eval_max_new == 77);
-    assert_true(c.parallel_ranks == 2 && c.parallel_shares == 8 && c.parallel_timeout == 30);
+    assert_true(c.parallel_ranks == 2 && c.parallel_shares == 8 && c.parallel_timeout == 30 && c.parallel_crowd);
     assert_int_equal(c.device_kind, ON_CPU);
     assert_int_equal(c.device_threads, 2);
     assert_true(c.device_deterministic);

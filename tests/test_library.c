@@ -1532,6 +1532,23 @@ static void test_generate_text(void **state)
     pl_close(s);
 }
 
+/* The only frame of a video, a folder, whose features are not pooled: the answer about it as an image. */
+static void test_generate_video(struct pl_session *s, const struct pl_generation *o)
+{
+    const char *const image[] = {"tests/golden/llava_text/images/large.png"}, *const video[] = {"video:tests/golden/llava_text/images"};
+    int32_t want[8];
+    struct pl_answer a;
+    ok(s, pl_generate_images(s, "What is this?", image, 1, o, NULL, NULL, &a));
+    assert_true(a.count <= 8);
+    memcpy(want, a.ids, a.count * sizeof *want);
+    const size_t count = a.count;
+    refused(s, pl_generate_images(s, "What is this?", video, 1, o, NULL, NULL, &a), "set data.max_frames");
+    ok(s, pl_set(s, "data.max_frames", "1"));
+    ok(s, pl_generate_images(s, "What is this?", video, 1, o, NULL, NULL, &a));
+    assert_int_equal(a.count, count);
+    assert_memory_equal(a.ids, want, count * sizeof *want);
+}
+
 /* A text about an image: the ids of transformers (tests/golden/llava_text). */
 static void test_generate_images(void **state)
 {
@@ -1556,6 +1573,7 @@ static void test_generate_images(void **state)
     refused(s, pl_generate_images(s, "x", images, 1, &o, NULL, NULL, NULL), "the result is NULL");
     refused(s, pl_generate_images(s, "<image>", images, 2, &o, NULL, NULL, &a), "1 <image>, and 2 images are given");
     refused(s, pl_generate_images(s, "x", (const char *const[]){"none.png"}, 1, &o, NULL, NULL, &a), "none.png");
+    test_generate_video(s, &o);
     pl_close(s);
     s = language_model("tests/golden/chat/model");
     refused(s, pl_generate_images(s, "x", images, 1, NULL, NULL, NULL, &a), "takes text alone");

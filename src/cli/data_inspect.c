@@ -378,7 +378,7 @@ static void json_choices(const struct samples *all, const struct facts *f, struc
     if (d->format->label)
         text_printf(out, ", \"labels\": {\"kind\": \"%s\", \"values\": %u, \"ignore\": %d, \"threshold\": %u, \"soft\": %s, \"mask_images\": %llu, \"looked_at\": %llu}", labels[d->labels.kind],
                     s->values, d->labels.ignore, d->labels.threshold, s->soft ? "true" : "false", (unsigned long long)s->labels, (unsigned long long)s->labels_seen);
-    text_printf(out, ", \"range\": {\"kind\": \"%s\", \"low\": %u, \"high\": %u, \"images_of_16_bits\": %llu, \"looked_at\": %llu, \"brightness\": %d}", ranges[d->range.kind], d->range.window[0],
+    text_printf(out, ", \"range\": {\"kind\": \"%s\", \"low\": %.10g, \"high\": %.10g, \"images_of_16_bits\": %llu, \"looked_at\": %llu, \"brightness\": %d}", ranges[d->range.kind], d->range.window[0],
                 d->range.window[1], (unsigned long long)s->deep, (unsigned long long)s->images_seen, s->bright);
 }
 

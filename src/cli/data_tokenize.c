@@ -5,9 +5,9 @@
 #include <stdio.h>
 
 #include "cli/data.h"
+#include "config/config_model.h"
 #include "feed/text_source.h"
 #include "io/json.h"
-#include "models/model.h"
 
 struct command_line {
     const char *out;
@@ -20,7 +20,7 @@ static int open_model(const struct config *c, struct model *m, const struct mode
 {
     *out = NULL;
     if (!c->model_path && !c->model_preset) return PL_OK;
-    if (c->model_path ? model_open_with(m, c->model_path, c->model_vision_tower, e) : model_preset(m, c->model_preset, e)) return e->code;
+    if (config_open_model(c, m, e)) return e->code;
     *out = m;
     return PL_OK;
 }

@@ -32,6 +32,7 @@ struct eval {
     struct feed feed;
     struct mask_scores found;
     struct retrieval retrieval;
+    bool questions; /* masks were asked for by questions: the run is closed */
     struct eval_table table;
     double loss, seconds;
 };
@@ -88,19 +89,13 @@ static void print_worst(const struct eval *v, struct text *out)
     }
 }
 
-static void put_score(struct json_writer *w, const char *name, const struct score *s)
-{
-    json_begin_map(w, name);
-    json_put_uint(w, "masks", s->masks);
-    json_put_number(w, "mean_iou", score_iou(s));
-    json_put_number(w, "mean_dice", score_dice(s));
-    json_end(w);
-}
-
 /* Of a model that answers in words too: their scores, after those of the masks. It needs memory of its own, so the run is closed. */
 static int add_answers(struct eval *v, struct json_writer *w, struct text *out, struct error *e)
 {
+    struct scores *s = &v->found.scores;
     if (!prs_model(&v->run.model)) return PL_OK;
+    v->questions = true;
+    for (uint32_t i = 0; i < s->n_worst; i++) s->worst[i].sample = question_number(&v->feed, s->worst[i].sample); /* they are drawn later */
     feed_close(&v->feed);
     run_close(&v->run);
     v->run = (struct run){0};
@@ -120,10 +115,7 @@ static int print_json(struct eval *v, struct text *out, struct error *e)
     json_put_number(&w, "seconds", v->seconds);
     json_put_uint(&w, "arena_bytes", plan_arena(&v->run.plan));
     json_begin_map(&w, "prompts");
-    for (uint32_t p = 0; p < s->n_prompts; p++) {
-        struct score x = scores_of(s, p);
-        put_score(&w, s->prompts[p], &x);
-    }
+    for (uint32_t p = 0; p < s->n_prompts; p++) scores_json(s, p, &w);
     json_end(&w);
     eval_table_json(&v->table, &w);
     int rc = add_answers(v, &w, out, e);
@@ -191,7 +183,11 @@ static void report_retrieval(const struct eval *v)
 static int draw(const struct eval *v, struct error *e)
 {
     const struct scores *s = &v->found.scores;
-    return worst_sheet(&(struct worst_masks){&v->config, feed_dataset(&v->feed), s->prompts, s->worst, s->n_worst, v->table.open ? &v->table.own.table : NULL}, v->overlays, e);
+    struct dataset *rows = NULL;
+    int rc = v->questions ? feed_open_questions(&rows, &v->config, FEED_VALIDATION, e) : PL_OK;
+    if (!rc) rc = worst_sheet(&(struct worst_masks){&v->config, rows ? rows : feed_dataset(&v->feed), s->prompts, s->worst, s->n_worst, v->table.open ? &v->table.own.table : NULL}, v->overlays, e);
+    dataset_close(rows);
+    return rc;
 }
 
 /* --- the command -------------------------------------------------------------------------------- */
@@ -202,7 +198,6 @@ static int evaluate(struct eval *v, const char *folder, struct error *e)
     const struct config *c = &v->config;
     struct run_options o = {.evaluate = true, .picks = eval_table_wanted(&v->table), .describe = feed_describe, .B = c->memory_micro_batch.chosen ? config_micro_batch(c) : 1, .T = c->data_sequence};
     int rc = run_plan(&v->run, c, &o, e);
-    if (!rc && v->overlays && !v->run.model.masks) rc = error_set(e, PL_USAGE, "--overlays draws masks with their points and boxes, and a %s has none", v->run.model.family->model_type);
     if (!rc) rc = feed_open(&v->feed, c, &v->run, FEED_VALIDATION, e);
     if (!rc) rc = feed_prepare(&v->feed, &v->run, folder, e);
     if (!rc) rc = run_start(&v->run, NULL, true, e);

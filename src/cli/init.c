@@ -85,7 +85,7 @@ static void scan_samples(struct init_run *r, const struct dataset *d)
     struct dataset_image image;
     struct error ignored;
     r->image = r->model.image;
-    if (!dataset_image(d, 0, scratch, SCRATCH, &image, &ignored) && image.decoded && (int64_t)(image.stride / 3) % r->model.masks->patch == 0) r->image = (int64_t)(image.stride / 3);
+    if (!dataset_image(d, 0, scratch, SCRATCH, &image, &ignored) && image.decoded && !d->format->label && (int64_t)(image.stride / 3) % r->model.masks->patch == 0) r->image = (int64_t)(image.stride / 3);
     r->masks = min_i64(MOST_MASKS, (int64_t)align_up(most, 4));
     mem_free(scratch);
     mem_free(records);
@@ -113,10 +113,10 @@ static void put_decisions(struct init_run *r, const struct dataset *d)
         if (d->labels.threshold) text_printf(out, "  threshold: %u\n", d->labels.threshold);
         if (d->labels.ignore > 0) text_printf(out, "  ignore: %d\n", d->labels.ignore);
     }
-    if (dataset_survey(d)->range_decided) {
+    if (dataset_survey(d)->range_decided || dataset_survey(d)->volumes) {
         put_reason(out, survey_print_range, d);
-        text_printf(out, "  range: %s\n", d->range.kind == RANGE_WINDOW ? "window" : "full");
-        if (d->range.kind == RANGE_WINDOW) text_printf(out, "  window: [%u, %u]\n", d->range.window[0], d->range.window[1]);
+        text_printf(out, "  range: %s\n", d->range.kind == RANGE_WINDOW ? "window" : d->range.kind == RANGE_FULL ? "full" : "percentiles");
+        if (d->range.kind == RANGE_WINDOW) text_printf(out, "  window: [%.10g, %.10g]\n", d->range.window[0], d->range.window[1]);
     }
     struct text line = {0};
     for (int k = 0; survey_next_warning(d, &k, &line); text_free(&line)) text_printf(out, "  # warning: %s\n", line.at), log_warn("%s", line.at);

@@ -10,9 +10,9 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "config/config_model.h"
 #include "engine/recipe.h"
 #include "io/json.h"
-#include "models/model.h"
 
 enum { NAME_ROOM = 256 };
 
@@ -224,7 +224,7 @@ static int open_model(const struct config *c, const char *name, struct model *m,
 {
     if (name) return model_find(m, name, e);
     if (config_check(c, CONFIG_NEEDS_MODEL, e)) return e->code;
-    return c->model_path ? model_open_with(m, c->model_path, c->model_vision_tower, e) : model_preset(m, c->model_preset, e);
+    return config_open_model(c, m, e);
 }
 
 static int list_modules(const struct config *c, const char *name, bool json, struct error *e)

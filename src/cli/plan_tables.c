@@ -11,6 +11,7 @@
 #include <strings.h>
 
 #include "base/progress.h"
+#include "config/config_model.h"
 #include "io/json.h"
 #include "cost/profile.h"
 #include "engine/adapter.h"
@@ -38,7 +39,7 @@ static int add_images(struct config *c, int64_t images, int64_t frames, struct e
     const bool named = c->model_path || c->model_preset;
     int rc = PL_OK;
     if (!(images + frames) || !config_tokens(c)) return PL_OK;
-    if (named && (c->model_path ? model_open_with(&m, c->model_path, c->model_vision_tower, e) : model_preset(&m, c->model_preset, e))) return e->code;
+    if (named && config_open_model(c, &m, e)) return e->code;
     if (named && m.images) rc = plan_images(c, &m, images, frames, tokens, e);
     if (named) model_close(&m);
     c->data_sequence += images * tokens[0] + frames * tokens[1];

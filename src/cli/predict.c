@@ -219,9 +219,9 @@ static void read_run(struct predict *p)
 /* Reads the image and says which values of 16 bits became black and white. */
 static int read_image(struct predict *p, struct error *e)
 {
-    const uint32_t *w = p->image.window;
+    const double *w = p->image.window;
     if (predictor_image_read(&p->image, p->image_path, &p->range, e)) return e->code;
-    if (w[1]) log_note("%s has 16 bits: values from %u to %u become 0 to 255 (%s; data.range sets another)", p->image_path, w[0], w[1],
+    if (w[0] < w[1]) log_note("%s has more than 8 bits: values from %.10g to %.10g become 0 to 255 (%s; data.range sets another)", p->image_path, w[0], w[1],
                        p->range.kind == RANGE_AUTO ? "auto, from this image" : "data.range of the run or of --set");
     return PL_OK;
 }

@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "cli/data_samples.h"
 #include "cli/predict_many.h"
+#include "config/config_model.h"
 #include "data/images/resize.h"
 #include "data/loader.h"
 #include "feed/feed.h"
@@ -103,7 +104,7 @@ static int open_loader(struct labels *l, const struct predict *p, struct error *
     const struct config *c = &p->config;
     const enum feed_role role = config_validates(c) ? FEED_VALIDATION : FEED_TRAIN;
     struct model m;
-    int rc = c->model_path ? model_open_with(&m, c->model_path, c->model_vision_tower, e) : model_preset(&m, c->model_preset, e);
+    int rc = config_open_model(c, &m, e);
     if (rc) return rc;
     if (m.masks) l->o = batch_loader(c, &m, &(struct packed_embeddings){0});
     else rc = error_set(e, PL_USAGE, "a model of type %s predicts no masks for points and boxes", m.family->model_type);

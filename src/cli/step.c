@@ -15,6 +15,7 @@
  */
 #include "cli/cli.h"
 #include "cli/step.h"
+#include "config/config_model.h"
 #include "feed/batch_plan.h"
 #include "io/file.h"
 
@@ -44,7 +45,7 @@ static int run_once(struct step *s, const struct config *c, const struct options
 static int open_batch(struct step *s, const struct config *c, const struct options *o, struct error *e)
 {
     struct model m;
-    int rc = model_open_with(&m, o->model, c->model_vision_tower, e);
+    int rc = config_open_model(c, &m, e);
     if (rc) return rc;
     rc = step_open(s, &m, o->batch, e);
     model_close(&m);

@@ -727,8 +727,8 @@ static int check_range(const struct config *c, struct error *e)
         error_set(e, PL_USAGE, "data.window is given, but data.range is %s, expected window", word);
         return config_at_key(c, KEY_data_window, e);
     }
-    if (given && (uint32_t)c->data_window.low >= (uint32_t)c->data_window.high) {
-        error_set(e, PL_USAGE, "data.window is [%g, %g], expected two different whole numbers, the smaller one first", c->data_window.low, c->data_window.high);
+    if (given && c->data_window.low >= c->data_window.high) {
+        error_set(e, PL_USAGE, "data.window is [%g, %g], expected two different numbers, the smaller one first", c->data_window.low, c->data_window.high);
         return config_at_key(c, KEY_data_window, e);
     }
     if (c->data_percentiles.low < c->data_percentiles.high) return PL_OK;

@@ -16,6 +16,9 @@
 
 /* The number of usable GPUs: 0 without a driver, a GPU, or the plug-in. */
 int cuda_gpus(void);
+/* This process is number `local` of `ranks` on this host: it takes the GPU of that number, or, if there are fewer GPUs, shares
+ * one. Called before anything else of the GPU is used. */
+void cuda_take_gpu(int local, int ranks);
 
 /* Counters of an open device, and the current state of the GPU's memory. */
 struct cuda_view {
@@ -40,6 +43,7 @@ struct cuda_plugin {
     void (*quiet)(bool quiet); /* the plug-in's own copy of log_quiet */
     const struct device_ops *ops;
     int (*gpus)(void);
+    void (*take_gpu)(int local, int ranks);
     bool (*get_view)(const struct device *d, struct cuda_view *out);
     int (*gpu)(struct gpu *c, struct error *e);
 };

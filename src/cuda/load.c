@@ -88,6 +88,13 @@ int cuda_gpus(void)
     return p ? p->gpus() : 0;
 }
 
+void cuda_take_gpu(int local, int ranks)
+{
+    struct error e;
+    const struct cuda_plugin *p = plugin(&e);
+    if (p) p->take_gpu(local, ranks);
+}
+
 bool cuda_get_view(const struct device *d, struct cuda_view *out)
 {
     struct error e;

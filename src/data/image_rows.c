@@ -92,7 +92,7 @@ static enum data_fault read_videos(struct worker *w, const struct image_rows_sou
     uint32_t frames = 0, replaced, n = 0, all = 0;
     for (; conversations_video(source->set, u, n, &x); n++) {
         float *to = s->pixels + (w->o.images + s->out.frames + frames) * w->floats;
-        enum data_fault fault = image_reader_video(w->reader, source->files, x.reference, x.frames, to, &replaced, e);
+        enum data_fault fault = image_reader_video(w->reader, source->files, x.reference, x.frames, &(struct frames_to){.values = to}, &replaced, e);
         if (fault) return fault;
         s->videos[s->out.n_videos + n] = (struct byte_range){at + x.tokens.begin, at + x.tokens.end};
         frames += x.frames;

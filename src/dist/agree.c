@@ -29,6 +29,7 @@ static void combine(const struct ranks *r, struct agreement *a)
     for (int i = 0; i < r->n; i++) {
         for (int k = 0; k < AGREE_COUNTS; k++) a->count[k] += all[i].count[k];
         a->units += all[i].units;
+        a->seen += all[i].seen;
         a->broken += all[i].broken;
         a->stop |= all[i].stop;
         times[i] = all[i].busy;
@@ -53,7 +54,7 @@ static int adopt_failure(struct ranks *r, int first, int rc, struct error *e)
 
 int agree(struct ranks *r, struct agreement *a, int rc, struct error *e)
 {
-    if (!r || r->ended) return rc;
+    if (!r || !r->room || r->ended) return rc;
     struct error waiting = {0};
     a->failed = rc;
     if (r->gather(r, a, r->room, sizeof *a, &waiting)) r->abort(r, PL_FAIL, waiting.text);

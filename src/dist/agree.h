@@ -18,13 +18,13 @@ struct agreement {
     double units;               /* tokens or images */
     double busy;                /* seconds of the last step without waiting; after: of the slowest rank... */
     double median;              /* ...and of the median rank */
-    uint64_t broken;            /* broken samples that were replaced */
+    uint64_t seen, broken;      /* samples that were read; broken ones that were replaced */
     int32_t slowest;            /* after: the slowest rank */
     int32_t failed;             /* the code of this rank's failure */
     int32_t stop, unused;
 };
 
-/* Allocates the room for agreements; the ranks free it when they are closed. */
+/* Allocates the room for agreements; the ranks free it when they are closed. Without it there are none. */
 void agree_open(struct ranks *r);
 
 /* `rc` and `e`: how this rank came here. Returns PL_OK if no rank failed. Otherwise `e` has the code and the message of the

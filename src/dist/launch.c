@@ -4,6 +4,7 @@
  *     PMIX_RANK, OMPI_COMM_WORLD_SIZE, PMI_SIZE     mpirun, or srun with --mpi=pmix or pmi2     MPI is opened
  *     SLURM_STEP_NUM_TASKS above 1, none of these   srun without PMIx                           refused
  *     RANK, WORLD_SIZE, MASTER_ADDR                 torchrun                                    refused
+ *     PLIMSOLL_RANKS=1, and none of these           nobody: for tests (alone.c)                 a rank that is alone
  *
  * A process that goes on without the others would train the same model alone, N times: so each of these is an error.
  */
@@ -16,6 +17,7 @@
 
 #include "dist/agree.h"
 #include "dist/dist.h"
+#include "io/file.h"
 
 static int64_t number(const char *name)
 {
@@ -27,7 +29,6 @@ static int64_t number(const char *name)
 static bool has_mpi(void) { return getenv("PMIX_RANK") || getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE"); }
 static bool is_slurm(void) { return !has_mpi() && number("SLURM_STEP_NUM_TASKS") > 1; }
 static bool is_torchrun(void) { return !has_mpi() && getenv("RANK") && number("WORLD_SIZE") > 1 && getenv("MASTER_ADDR"); }
-
 
 static int64_t launched_rank(void) { return getenv("PMIX_RANK") ? number("PMIX_RANK") : getenv("OMPI_COMM_WORLD_RANK") ? number("OMPI_COMM_WORLD_RANK") : number("PMI_RANK"); }
 static int64_t launched_size(void) { return getenv("OMPI_COMM_WORLD_SIZE") ? number("OMPI_COMM_WORLD_SIZE") : getenv("PMI_SIZE") ? number("PMI_SIZE") : number("SLURM_STEP_NUM_TASKS"); }
@@ -66,6 +67,24 @@ static void yield_when_idle(void)
     if (local > sysconf(_SC_NPROCESSORS_ONLN)) setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
 }
 
+/* Of the program's file, so that no rank runs another build. */
+static uint64_t hash_program(void)
+{
+    struct error ignored;
+    char *bytes = NULL;
+    size_t n = 0;
+    if (file_read("/proc/self/exe", UINT64_MAX, &bytes, &n, &ignored)) return 0;
+    const uint64_t h = hash_bytes(bytes, n, 0);
+    mem_free(bytes);
+    return h;
+}
+
+/* The first thing that ranks agree on: nothing else of another build can be understood. */
+static void agree_on_program(struct ranks *r, struct error *e)
+{
+    agree_same(r, &(struct agree_same){"the program", hash_program()}, r->n > 1, e);
+}
+
 struct ranks *dist_open(struct error *e)
 {
     e->code = PL_OK;
@@ -77,18 +96,21 @@ struct ranks *dist_open(struct error *e)
         error_set(e, PL_USAGE, "torchrun started this as rank %s of %s, and ranks are connected by MPI: use mpirun -np %s plimsoll train RUN.yaml", getenv("RANK"), getenv("WORLD_SIZE"), getenv("WORLD_SIZE"));
         return NULL;
     }
-    if (!has_mpi()) return NULL;
-    const struct mpi_plugin *p = open_plugin(e);
-    if (!p) return NULL;
+    const bool motions = !has_mpi() && number("PLIMSOLL_RANKS") == 1;
+    if (!has_mpi() && !motions) return NULL;
+    const struct mpi_plugin *p = motions ? NULL : open_plugin(e);
+    if (!p && !motions) return NULL;
     yield_when_idle();
     struct ranks *r = mem_alloc(sizeof *r);
     r->timeout = 60; /* until the configuration is known */
-    if (!p->open(r, e)) {
-        agree_open(r);
-        return r;
+    if (motions) dist_alone(r);
+    else if (p->open(r, e)) {
+        mem_free(r);
+        return NULL;
     }
-    mem_free(r);
-    return NULL;
+    agree_open(r);
+    agree_on_program(r, e);
+    return r;
 }
 
 void dist_close(struct ranks *r)

@@ -25,13 +25,19 @@ enum { PIECE = 1 << 28 }; /* bytes of a message, at most: MPI counts in int */
 enum { ASK = 1, ANSWER };  /* tags of communicator `alive` */
 enum { ANSWER_SECONDS = 1, OTHERS_SECONDS = 3 }; /* a rank that waits answers within the first; another names the cause within the second */
 
-struct mpi {
-    MPI_Comm tensors, agreements, alive;
+/* Requests of one kind, posted and awaited by one thread. */
+struct line {
+    MPI_Comm comm;
     MPI_Request *request;
     int *peer;
     int room;
+};
+
+struct mpi {
+    struct line tensors, agreements;
+    MPI_Comm alive;
     char (*hosts)[RANK_HOST];
-    char *answered;          /* by rank: since this one asked */
+    double *answered;        /* by rank: when it answered last; both threads hear */
 };
 
 static double now(void)
@@ -50,11 +56,10 @@ static int fail(struct error *e, const char *fmt, ...)
     return e->code = PL_FAIL;
 }
 
-static int late(const struct ranks *r, int peer, double timeout, struct error *e)
+static int late(const struct ranks *r, int peer, double timeout, const char *where, struct error *e)
 {
     const struct mpi *m = r->state;
-    return fail(e, "waited %g s for rank %d (%s) in %s, step %lld: is it stopped, or the network down?", timeout, peer, m->hosts[peer], r->where ? r->where : "an agreement",
-                (long long)r->step);
+    return fail(e, "waited %g s for rank %d (%s) in %s, step %lld: is it stopped, or the network down?", timeout, peer, m->hosts[peer], where, (long long)r->step);
 }
 
 /* --- who is alive -------------------------------------------------------------------------------- */
@@ -77,37 +82,40 @@ static void hear(struct mpi *m)
             char nothing;
             MPI_Mrecv(&nothing, 1, MPI_BYTE, &message, MPI_STATUS_IGNORE);
             if (tag == ASK) say(m, from.MPI_SOURCE, ANSWER);
-            else m->answered[from.MPI_SOURCE] = 1;
+            else m->answered[from.MPI_SOURCE] = now();
         }
     }
 }
 
-/* The first rank of those that are waited for that has not answered; -1: all have. `ask`: asks them first. */
-static int silent(struct mpi *m, const MPI_Request *request, const int *peer, int n, int ranks, int ask)
+/* Asks those that are waited for. */
+static void ask(const struct mpi *m, const struct line *l, int n)
 {
-    if (ask) memset(m->answered, 0, (size_t)ranks);
-    for (int i = 0; i < n && ask; i++)
-        if (request[i] != MPI_REQUEST_NULL) say(m, peer[i], ASK);
     for (int i = 0; i < n; i++)
-        if (request[i] != MPI_REQUEST_NULL && !m->answered[peer[i]]) return peer[i];
+        if (l->request[i] != MPI_REQUEST_NULL) say(m, l->peer[i], ASK);
+}
+
+/* The first of them that has not answered since; -1: all have. */
+static int silent(const struct mpi *m, const struct line *l, int n, double since)
+{
+    for (int i = 0; i < n; i++)
+        if (l->request[i] != MPI_REQUEST_NULL && m->answered[l->peer[i]] < since) return l->peer[i];
     return -1;
 }
 
 /* --- waiting ------------------------------------------------------------------------------------- */
 
 /* Awaits n requests. The clock starts again whenever one of them completes. */
-static int await(struct ranks *r, MPI_Request *request, const int *peer, int n, double timeout, struct error *e)
+static int await(struct ranks *r, const struct line *l, int n, double timeout, const char *where, struct error *e)
 {
     struct mpi *m = r->state;
-    const double from = now();
-    double progress = from, asked = 0; /* asked 0: not yet */
+    double progress = now(), asked = 0; /* asked 0: not yet */
     int done = 0;
     for (int idle = 0; done < n; idle++) {
         int before = done, open = -1;
         done = 0;
         for (int i = 0; i < n; i++) {
             int complete = 1;
-            if (request[i] != MPI_REQUEST_NULL && MPI_Test(&request[i], &complete, MPI_STATUS_IGNORE) != MPI_SUCCESS) return fail(e, "MPI_Test failed while waiting for rank %d", peer[i]);
+            if (l->request[i] != MPI_REQUEST_NULL && MPI_Test(&l->request[i], &complete, MPI_STATUS_IGNORE) != MPI_SUCCESS) return fail(e, "MPI_Test failed while waiting for rank %d", l->peer[i]);
             done += complete;
             if (!complete && open < 0) open = i;
         }
@@ -115,25 +123,24 @@ static int await(struct ranks *r, MPI_Request *request, const int *peer, int n, 
         const double over = now() - progress - timeout;
         if (over > 0 && !asked) {
             asked = now();
-            silent(m, request, peer, n, r->n, 1);
+            ask(m, l, n);
         } else if (over > 0 && now() - asked > ANSWER_SECONDS) {
-            const int who = silent(m, request, peer, n, r->n, 0);
-            if (who >= 0 || now() - asked > OTHERS_SECONDS) return late(r, who >= 0 ? who : peer[open], timeout, e);
+            const int who = silent(m, l, n, asked);
+            if (who >= 0 || now() - asked > OTHERS_SECONDS) return late(r, who >= 0 ? who : l->peer[open], timeout, where, e);
         }
         if (idle > 50) hear(m), sched_yield();
     }
-    r->waited += now() - from;
     return PL_OK;
 }
 
 /* Grows before the first step: the plan's largest exchange has two moves for each peer. */
-static void reserve(struct mpi *m, int n)
+static void reserve(struct line *l, int n)
 {
-    if (n <= m->room) return;
-    m->room = n;
-    m->request = realloc(m->request, (size_t)n * sizeof *m->request);
-    m->peer = realloc(m->peer, (size_t)n * sizeof *m->peer);
-    if (!m->request || !m->peer) abort();
+    if (n <= l->room) return;
+    l->room = n;
+    l->request = realloc(l->request, (size_t)n * sizeof *l->request);
+    l->peer = realloc(l->peer, (size_t)n * sizeof *l->peer);
+    if (!l->request || !l->peer) abort();
 }
 
 static int post(const struct move *v, uint64_t at, MPI_Comm comm, MPI_Request *request)
@@ -147,35 +154,43 @@ static int post(const struct move *v, uint64_t at, MPI_Comm comm, MPI_Request *r
 static int exchange(struct ranks *r, const struct move *v, int n, struct error *e)
 {
     struct mpi *m = r->state;
+    struct line *l = &m->tensors;
+    const double from = now();
     int posted = 0, pieces = 0;
     for (int i = 0; i < n; i++) pieces += (int)((v[i].bytes + PIECE - 1) / PIECE);
-    reserve(m, pieces);
+    reserve(l, pieces);
     for (int send = 0; send < 2; send++)
         for (int i = 0; i < n; i++)
             for (uint64_t at = 0; at < v[i].bytes && v[i].send == (send == 1); at += PIECE) {
-                if (post(&v[i], at, m->tensors, &m->request[posted]) != MPI_SUCCESS) return fail(e, "MPI cannot send to or receive from rank %d", v[i].peer);
-                m->peer[posted++] = v[i].peer;
+                if (post(&v[i], at, l->comm, &l->request[posted]) != MPI_SUCCESS) return fail(e, "MPI cannot send to or receive from rank %d", v[i].peer);
+                l->peer[posted++] = v[i].peer;
             }
-    return await(r, m->request, m->peer, posted, r->timeout, e);
+    const int rc = await(r, l, posted, r->timeout, r->where ? r->where : "an exchange", e);
+    r->moving += now() - from;
+    return rc;
 }
 
 static int gather(struct ranks *r, const void *mine, void *all, size_t each, struct error *e)
 {
     struct mpi *m = r->state;
+    struct line *l = &m->agreements;
+    const double from = now();
     int posted = 0;
-    reserve(m, 2 * r->n);
+    reserve(l, 2 * r->n);
     for (int i = 0; i < r->n; i++) {
         if (i == r->rank) continue;
-        if (MPI_Irecv((char *)all + (size_t)i * each, (int)each, MPI_BYTE, i, 0, m->agreements, &m->request[posted]) != MPI_SUCCESS) return fail(e, "MPI_Irecv from rank %d failed", i);
-        m->peer[posted++] = i;
+        if (MPI_Irecv((char *)all + (size_t)i * each, (int)each, MPI_BYTE, i, 0, l->comm, &l->request[posted]) != MPI_SUCCESS) return fail(e, "MPI_Irecv from rank %d failed", i);
+        l->peer[posted++] = i;
     }
     for (int i = 0; i < r->n; i++) {
         if (i == r->rank) continue;
-        if (MPI_Isend(mine, (int)each, MPI_BYTE, i, 0, m->agreements, &m->request[posted]) != MPI_SUCCESS) return fail(e, "MPI_Isend to rank %d failed", i);
-        m->peer[posted++] = i;
+        if (MPI_Isend(mine, (int)each, MPI_BYTE, i, 0, l->comm, &l->request[posted]) != MPI_SUCCESS) return fail(e, "MPI_Isend to rank %d failed", i);
+        l->peer[posted++] = i;
     }
     memcpy((char *)all + (size_t)r->rank * each, mine, each);
-    return await(r, m->request, m->peer, posted, r->timeout * (r->patient ? 6 : 1), e);
+    const int rc = await(r, l, posted, r->timeout * (r->patient ? 6 : 1), "an agreement", e);
+    r->waited += now() - from;
+    return rc;
 }
 
 /* MPI_Abort may hang if the network does: the alarm ends the process. */
@@ -192,12 +207,14 @@ static void end_now(struct ranks *r, int code, const char *why)
 static void finish(struct ranks *r)
 {
     struct mpi *m = r->state;
-    MPI_Comm_free(&m->tensors);
-    MPI_Comm_free(&m->agreements);
+    MPI_Comm_free(&m->tensors.comm);
+    MPI_Comm_free(&m->agreements.comm);
     MPI_Comm_free(&m->alive);
     MPI_Finalize();
-    free(m->request);
-    free(m->peer);
+    free(m->tensors.request);
+    free(m->tensors.peer);
+    free(m->agreements.request);
+    free(m->agreements.peer);
     free(m->hosts);
     free(m->answered);
     free(m);
@@ -208,10 +225,11 @@ static int open_world(struct ranks *r, struct error *e)
     struct mpi *m = calloc(1, sizeof *m);
     int provided;
     if (!m || MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) return fail(e, "MPI_Init_thread failed");
+    r->threads = provided == MPI_THREAD_MULTIPLE;
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_rank(MPI_COMM_WORLD, &r->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &r->n);
-    if (MPI_Comm_dup(MPI_COMM_WORLD, &m->tensors) != MPI_SUCCESS || MPI_Comm_dup(MPI_COMM_WORLD, &m->agreements) != MPI_SUCCESS ||
+    if (MPI_Comm_dup(MPI_COMM_WORLD, &m->tensors.comm) != MPI_SUCCESS || MPI_Comm_dup(MPI_COMM_WORLD, &m->agreements.comm) != MPI_SUCCESS ||
         MPI_Comm_dup(MPI_COMM_WORLD, &m->alive) != MPI_SUCCESS)
         return fail(e, "MPI_Comm_dup failed");
     gethostname(r->host, sizeof r->host - 1);
@@ -221,12 +239,16 @@ static int open_world(struct ranks *r, struct error *e)
     r->abort = end_now;
     r->close = finish;
     m->hosts = calloc((size_t)r->n, sizeof *m->hosts);
-    m->answered = calloc((size_t)r->n, 1);
+    m->answered = calloc((size_t)r->n, sizeof *m->answered);
     for (int i = 0; m->hosts && i < r->n; i++) snprintf(m->hosts[i], sizeof m->hosts[i], "its host");
-    reserve(m, 4 * r->n);
+    reserve(&m->tensors, 4 * r->n);
+    reserve(&m->agreements, 2 * r->n);
     if (!m->hosts || !m->answered) return fail(e, "no memory for the names of %d hosts", r->n);
     if (gather(r, r->host, m->hosts, sizeof *m->hosts, e)) return e->code;
-    for (int i = 0; i < r->n; i++) r->local += !strcmp(m->hosts[i], r->host);
+    for (int i = 0; i < r->n; i++) {
+        if (i == r->rank) r->local_rank = r->local;
+        r->local += !strcmp(m->hosts[i], r->host);
+    }
     return PL_OK;
 }
 

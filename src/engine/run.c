@@ -9,6 +9,9 @@
 #include <unistd.h>
 
 #include "base/system.h"
+#include "config/config_model.h"
+#include "cuda/cuda.h"
+#include "dist/agree.h"
 #include "io/file.h"
 #include "engine/adapter.h"
 #include "engine/adapter_config.h"
@@ -34,7 +37,18 @@ static uint64_t free_memory(void)
     return m.available;
 }
 
+/* Ranks that share a GPU of this host (parallel.crowd). */
+static int64_t ranks_of_gpu(const struct run *r) { return r->ranks && r->device.kind == DEVICE_CUDA ? ceil_div(r->ranks->local, max_i64(1, cuda_gpus())) : 1; }
+
 uint64_t run_gpu_budget(uint64_t memory) { return memory - min_u64(GPU_RESERVE, memory / 2); }
+
+/* A rank has a GPU of its own. */
+static int check_gpus(const struct run *r, struct error *e)
+{
+    if (!r->ranks || r->config->parallel_crowd || !run_gpu_is_here(r) || ranks_of_gpu(r) == 1) return PL_OK;
+    return error_set(e, PL_USAGE, "%d ranks were started on %s, which has %d GPU%s: start one for each GPU, or set parallel.crowd true, with which they share them", r->ranks->local, r->ranks->host, cuda_gpus(),
+                     cuda_gpus() == 1 ? "" : "s");
+}
 
 static int resolve_budget(struct run *r, struct error *e)
 {
@@ -43,7 +57,7 @@ static int resolve_budget(struct run *r, struct error *e)
     if (b->kind != BUDGET_AUTO) return PL_OK;
     if (r->device.kind == DEVICE_CUDA) { /* the plan's GPU, which need not be present */
         if (!r->device.profile.memory_bytes) return error_set(e, PL_USAGE, "memory.budget auto: the profile has no GPU memory size; give a size");
-        r->budget = run_gpu_budget(r->device.profile.memory_bytes);
+        r->budget = run_gpu_budget(r->device.profile.memory_bytes) / (uint64_t)ranks_of_gpu(r);
         return PL_OK;
     }
     uint64_t free = free_memory() / (uint64_t)(r->ranks ? max_i64(1, r->ranks->local) : 1); /* of a rank on this host */
@@ -213,6 +227,7 @@ static struct settings base_settings(struct run *r, const struct run_options *o)
     s.ranks = parallel_ranks(r);
     s.shares = r->shares / s.ranks;
     if (s.ranks * s.shares == 1) s.ranks = s.shares = 0; /* a plan without them is the plan of one process */
+    s.motions = r->ranks && r->ranks->motions;
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         const struct config_setting *x = config_technique(c, id);
         const char *value = x->chosen && (o->train || !techniques[id].updates_only) ? x->value : techniques[id].off;
@@ -350,7 +365,7 @@ static int open_model(struct run *r, const struct run_options *o, struct error *
         return config_at_key(c, KEY_model_vision_tower, e);
     }
     const enum config_key key = c->model_path ? KEY_model_path : KEY_model_preset;
-    int rc = c->model_path ? model_open_with(&r->model, c->model_path, c->model_vision_tower, e) : model_preset(&r->model, c->model_preset, e);
+    int rc = config_open_model(c, &r->model, e);
     if (!rc || !o->train || !config_given(c, key)) return rc; /* in other commands --model overrides the file */
     error_prepend(e, "%s", config_key_name(key));
     return config_at_key(c, key, e);
@@ -502,8 +517,10 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (!rc) rc = check_groups(r, o->train, e);
     if (!rc) rc = check_recipe(r, o->train, e);
     if (rc) return rc;
+    if (r->ranks && c->device_kind != ON_CPU) cuda_take_gpu(r->ranks->local_rank, r->ranks->local);
     if (run_open_profile(r, e)) return config_given(c, KEY_device_profile) ? config_at_key(c, KEY_device_profile, e) : e->code;
     if (o->gpu_memory) r->device.profile.memory_bytes = o->gpu_memory;
+    if (check_gpus(r, e)) return e->code;
     if (resolve_budget(r, e)) return e->code;
     if ((rc = offload_budget(c, r->device.kind, run_gpu_is_here(r), &r->host_budget, &r->host_rule, e))) return rc;
 
@@ -626,10 +643,9 @@ static int load_weights(struct run *r, struct error *e)
     return rc;
 }
 
-int run_start(struct run *r, const char *spill, bool load, struct error *e)
+static int open_memory(struct run *r, const char *spill, struct error *e)
 {
-    int rc = r->ranks && r->ranks->n > 1 && r->device.kind == DEVICE_CUDA
-                 ? error_set(e, PL_USAGE, "several ranks train on CPUs: this build moves no gradients between GPUs; set device: cpu, or train with one process") : refuse_missing(r, e);
+    int rc = refuse_missing(r, e);
     if (!rc) rc = run_check_room(r, e);
     if (!rc) rc = open_weights(r, e);
     if (rc) return rc;
@@ -641,7 +657,13 @@ int run_start(struct run *r, const char *spill, bool load, struct error *e)
     r->device.ranks = r->ranks;
     r->device.deterministic = r->config->device_deterministic;
     if ((rc = choose_spill(r, spill, e))) return rc;
-    if ((rc = device_allocate(&r->device, r->plan.placement.arena, e))) return rc;
+    return device_allocate(&r->device, r->plan.placement.arena, e);
+}
+
+int run_start(struct run *r, const char *spill, bool load, struct error *e)
+{
+    int rc = open_memory(r, spill, e);
+    if ((rc = agree_on(r->ranks, rc, e))) return rc; /* no rank waits for one that has no memory */
     tape_build(&r->tape, &r->graph, &r->plan.placement, r->device.arena, r->device.profile.threads, r->device.ranks);
     r->has_tape = true;
     if ((rc = r->device.ops->record(&r->device, &r->tape, e))) return rc;

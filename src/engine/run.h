@@ -8,7 +8,7 @@
 #ifndef RUN_H
 #define RUN_H
 
-#include "models/model.h"
+#include "models/images.h"
 #include "passes/lora.h"
 #include "engine/weights.h"
 #include "engine/weights_4bit.h"
@@ -83,7 +83,7 @@ struct run_generation {
     int64_t cache;
     int64_t prompt, answer;      /* tokens for which the plan's time is predicted */
     int64_t chunk;               /* tokens of a prompt that are processed at once; 0: the planner chooses */
-    int64_t images;              /* of a prompt that the vision tower gets, at most; 0: prompts are text alone */
+    struct image_batch images;   /* and frames of videos, of a prompt, that the vision tower gets, at most; none: prompts are text alone */
 };
 
 /* Options of a command beyond the configuration. */

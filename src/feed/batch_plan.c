@@ -19,7 +19,7 @@ enum {
 const char *batch_advice(const struct model *m)
 {
     if (m->ground) return "set data.format to sa1b, coco, pairs or csv, and data.queries to a file of texts";
-    if (m->masks) return "set data.format to sa1b, coco, pairs, csv or packed";
+    if (m->masks) return "set data.format to sa1b, coco, pairs, csv, packed or parquet";
     if (model_port(m, "input_ids")) return "set data.format to tokens, bytes or conversations, or use a model like sam-tiny";
     return "vision towers work with `step`, `plan` and `bench`, not with `train`: use a mask model such as sam-tiny, or a language model";
 }
@@ -33,7 +33,7 @@ int batch_refuse_tokens(const struct config *c, const struct model *m, struct er
 
 const char *batch_format(const struct config *c)
 {
-    static const char *const names[] = {"tokens", "bytes", "conversations", "sa1b", "coco", "pairs", "csv", "packed"};
+    static const char *const names[] = {"tokens", "bytes", "conversations", "sa1b", "coco", "pairs", "csv", "packed", "parquet"};
     return names[c->data_format];
 }
 
@@ -49,7 +49,7 @@ static uint32_t slots_of(const struct config *c)
     return (uint32_t)(c->data_prefetch ? c->data_prefetch : min_i64(c->train_effective_batch, IMAGES_AHEAD)) + 1;
 }
 
-static uint64_t room_of(const struct config *c)
+uint64_t batch_room(const struct config *c)
 {
     return c->data_sample_memory ? (uint64_t)c->data_sample_memory * MIB : loader_default_room(batch_format(c), reads_stores(c));
 }
@@ -82,7 +82,7 @@ struct loader_options batch_loader(const struct config *c, const struct model *m
 {
     int64_t side = c->data_image_size ? c->data_image_size : m->image;
     return (struct loader_options){.side = (uint32_t)side, .cells = (uint32_t)m->masks->side(m, side), .masks = (uint32_t)c->data_max_masks,
-                                   .threads = (uint32_t)c->data_threads, .slots = slots_of(c), .room = room_of(c),
+                                   .threads = (uint32_t)c->data_threads, .slots = slots_of(c), .room = batch_room(c),
                                    .polygon_runs = c->data_format == FORMAT_COCO ? LOADER_POLYGON_RUNS : 0, .least = c->data_scale, .moves = batch_moves(c),
                                    .embedding = x->type ? packed_embedding_bytes(x) : 0};
 }
@@ -172,7 +172,7 @@ static int describe_image_rows(const struct config *c, const struct model *m, st
     if (conversations || given || c->data_train.n) out->own = &b->batch;
     if (!conversations || !(b->batch.images + b->batch.frames)) return PL_OK;
     b->rows = (struct image_rows_options){.sequence = (uint32_t)c->data_sequence, .images = (uint32_t)b->batch.images, .frames = (uint32_t)b->batch.frames, .threads = (uint32_t)c->data_threads,
-                                          .slots = slots_of(c), .reader = {.range = feed_range(c), .room = room_of(c), .fps = c->data_fps, .max_frames = (uint32_t)c->data_max_frames}};
+                                          .slots = slots_of(c), .reader = {.range = feed_range(c), .room = batch_room(c), .fps = c->data_fps, .max_frames = (uint32_t)c->data_max_frames}};
     if (image_source_processor(&b->rows.reader.processor, m, e)) return e->code;
     out->loader_bytes = image_rows_bytes(&b->rows);
     return PL_OK;
@@ -197,7 +197,7 @@ static int describe_ground(const struct config *c, const struct model *m, struct
         return config_at_key(c, KEY_data_image_size, e);
     }
     b->options = (struct loader_options){.side = (uint32_t)m->image, .cells = (uint32_t)m->image, .masks = (uint32_t)b->batch.masks, .threads = (uint32_t)c->data_threads, .slots = slots_of(c),
-                                         .room = room_of(c), .polygon_runs = c->data_format == FORMAT_COCO ? LOADER_POLYGON_RUNS : 0, .least = c->data_scale, .moves = batch_moves(c)};
+                                         .room = batch_room(c), .polygon_runs = c->data_format == FORMAT_COCO ? LOADER_POLYGON_RUNS : 0, .least = c->data_scale, .moves = batch_moves(c)};
     out->own = &b->batch;
     out->feed = b;
     out->packed = true; /* a row of queries */
@@ -236,8 +236,8 @@ static int describe_questions(const struct config *c, const struct model *m, con
     }
     if (refuse_augmentation(c, e)) return e->code;
     if (c->data_format != FORMAT_CSV) return PL_OK;
-    b->rows = (struct question_rows_options){.sequence = (uint32_t)c->data_sequence, .reader = {.range = feed_range(c), .room = room_of(c)},
-                                             .masks = {.side = (uint32_t)x->image, .cells = (uint32_t)x->mask, .masks = 1, .threads = (uint32_t)c->data_threads, .slots = slots_of(c), .room = room_of(c)}};
+    b->rows = (struct question_rows_options){.sequence = (uint32_t)c->data_sequence, .reader = {.range = feed_range(c), .room = batch_room(c)},
+                                             .masks = {.side = (uint32_t)x->image, .cells = (uint32_t)x->mask, .masks = 1, .threads = (uint32_t)c->data_threads, .slots = slots_of(c), .room = batch_room(c)}};
     const struct model llava = prs_text_model(m);
     if (image_source_processor(&b->rows.reader.processor, &llava, e)) return e->code;
     out->loader_bytes = question_rows_bytes(&b->rows);

@@ -69,6 +69,8 @@ struct mask_loss_options batch_loss(const struct config *c);
 void batch_prs(const struct config *c, struct prs_batch *out);
 /* The loader of images with masks. */
 struct loader_options batch_loader(const struct config *c, const struct model *m, const struct packed_embeddings *x);
+/* Bytes for the file of an image, its pixels and what resizing needs: data.sample_memory. */
+uint64_t batch_room(const struct config *c);
 /* The value of data.format. */
 const char *batch_format(const struct config *c);
 

@@ -159,6 +159,8 @@ static int grounding_start(struct feed *f, struct run *r, struct error *e)
     s->is_mask = mem_alloc(rows * (size_t)s->M * sizeof *s->is_mask);
     s->facts = (struct feed_queries){s->M, s->Q, s->targets, s->is_mask};
     f->queries = &s->facts;
+    f->counts = &s->source.counts;
+    f->max_bad = &s->source.max_bad;
     s->source.counts.seen = f->start;
     s->source.counts.broken = f->broken;
     struct loader **loader = &s->batches->loader;

@@ -194,6 +194,8 @@ static int question_start(struct feed *f, struct run *r, struct error *e)
     for (int i = 0; i < INPUTS; i++) s->used[i] = run_input(r, inputs[i], &x) && run_input_used(r, &x);
     s->masks = mem_alloc((size_t)run_samples(r) * sizeof *s->masks);
     f->masks = s->masks;
+    f->counts = &s->source.masks.counts;
+    f->max_bad = &s->source.masks.max_bad;
     s->source.masks.counts.seen = f->start;
     s->source.masks.counts.broken = f->broken;
     struct question_rows **loader = &s->batches->loader;
@@ -216,6 +218,12 @@ static void question_close(struct feed *f)
     mem_free(s->index);
     mem_free(s->masks);
     mem_free(s);
+}
+
+uint64_t question_number(const struct feed *f, uint64_t sample)
+{
+    const struct question_feed *s = f->state;
+    return s->rows.store.samples[s->rows.used.at[s->row_of[sample]].sample].number;
 }
 
 const struct dataset *question_dataset(const struct feed *f) { return ((const struct question_feed *)f->state)->set; }

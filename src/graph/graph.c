@@ -608,7 +608,7 @@ double loop_iterations(const struct graph *g, id loop)
     double times = 1;
     for (; loop; loop = g->loops.at[loop].parent) {
         const struct loop *l = &g->loops.at[loop];
-        const double filled = !l->counted ? 1 : l->block ? 0.8 : 0.5;
+        const double filled = !l->counted ? 1 : l->block.rows ? 0.8 : 0.5;
         times *= filled * l->trip + (1 - filled);
     }
     return times;

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "config/config_model.h"
 #include "infer/upsample.h"
 
 /* --- a forward run of encoder or decoder --------------------------------------------------- */
@@ -61,7 +62,7 @@ static int check_model(const struct model *m, struct error *e)
 int predictor_model(struct predictor *a, const struct config *c, struct pixel_norm *norm, struct error *e)
 {
     struct model m;
-    int rc = c->model_path ? model_open_with(&m, c->model_path, c->model_vision_tower, e) : model_preset(&m, c->model_preset, e);
+    int rc = config_open_model(c, &m, e);
     if (rc) return rc;
     rc = check_model(&m, e);
     if (rc) error_prepend(e, "%s", c->model_path ? c->model_path : c->model_preset);

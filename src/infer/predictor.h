@@ -33,7 +33,7 @@
 struct predictor_image {
     uint32_t w, h;
     uint8_t *rgb; /* [h][w][3] */
-    uint32_t window[2]; /* of an image of 16 bits: the values that became black and white; else 0 and 0 */
+    double window[2]; /* of an image of 16 bits: the values that became black and white; else 0 and 0 */
 };
 /* Reads a JPEG, PNG or WebP file at its stored size; `range` is for 16 bits. PL_USAGE names a file that cannot be read. */
 int predictor_image_read(struct predictor_image *p, const char *path, const struct pixel_range *range, struct error *e);

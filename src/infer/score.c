@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "io/json.h"
+
 enum { ROW_ALL, ROW_OTHER, ROW_FIRST }; /* rows of a prompt */
 
 /* --- one mask ---------------------------------------------------------------------------- */
@@ -217,6 +219,30 @@ void csv_put_field(struct text *out, const char *s)
     for (; *s; s++) text_append(out, *s == '"' ? "\"\"" : s, *s == '"' ? 2 : 1);
     if (quote) text_append(out, "\"", 1);
     text_append(out, ",", 1);
+}
+
+static void put_score(struct json_writer *w, const char *name, const struct score *x)
+{
+    json_begin_map(w, name);
+    json_put_uint(w, "masks", x->masks);
+    json_put_number(w, "mean_iou", score_iou(x));
+    json_put_number(w, "mean_dice", score_dice(x));
+}
+
+void scores_json(const struct scores *s, uint32_t prompt, struct json_writer *w)
+{
+    const struct score *rows = &s->rows[(size_t)prompt * rows_of(s)];
+    const bool named = s->n_categories && s->name && s->name(s->names_of, s->categories[0].id);
+    char number[16];
+    put_score(w, s->prompts[prompt], rows);
+    if (named) json_begin_map(w, "categories");
+    for (uint32_t l = 1; l < lines_of(s) && named; l++) {
+        if (!rows[row_of(s, l)].masks) continue;
+        put_score(w, line_name(s, l, number), &rows[row_of(s, l)]);
+        json_end(w);
+    }
+    if (named) json_end(w);
+    json_end(w);
 }
 
 void scores_csv(const struct scores *s, struct text *out)

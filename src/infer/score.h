@@ -84,6 +84,10 @@ double score_dice(const struct score *s);
 
 /* Omits rows without masks, and the row of a single category without a name. */
 void scores_print(const struct scores *s, struct text *out);
+/* A map, named as the type of prompt: masks, mean_iou and mean_dice; and `categories`, the same of each, where they have
+ * names. */
+struct json_writer;
+void scores_json(const struct scores *s, uint32_t prompt, struct json_writer *w);
 /* For tables: columns of a UTF-8 text; a name, padded to a width, and two spaces. */
 int score_width(const char *s);
 void score_column(struct text *out, const char *name, int width);

@@ -102,7 +102,7 @@ static int add_folder(struct model *m, const char *folder, struct error *e)
  * folder come first: they were trained there. */
 static int add_tower(struct model *m, const struct value *config, struct error *e)
 {
-    const char *name = "", *folder = m->vision_tower;
+    const char *name = "", *folder = m->chosen.vision_tower;
     struct value *sizes;
     bool inside = !*m->path;
     int rc = value_opt_string(config, "mm_vision_tower", &name, e);
@@ -185,7 +185,7 @@ int llava_parse_original(struct model *m, const struct value *config, const char
     if (!rc) rc = value_opt_int(config, "mm_hidden_size", &width, e);
     if (!rc && width && width != tower_sizes(model_part(m, TOWER)).width)
         rc = error_set(e, PL_USAGE, "mm_hidden_size is %lld, and the vision tower%s%.300s has a hidden_size of %lld: it belongs to another model", (long long)width,
-                       m->vision_tower ? " " : "", m->vision_tower ? m->vision_tower : "", (long long)tower_sizes(model_part(m, TOWER)).width);
+                       m->chosen.vision_tower ? " " : "", m->chosen.vision_tower ? m->chosen.vision_tower : "", (long long)tower_sizes(model_part(m, TOWER)).width);
     if (rc) return rc;
     drop_class_token(m, c, config);
     bool start_end = false;

@@ -51,9 +51,25 @@ static int parse_config(struct model *m, size_t n, const char *where, struct err
     return rc ? error_prepend(e, "%s", where) : parse_map(m, config, where, e);
 }
 
-int model_open(struct model *m, const char *path, struct error *e) { return model_open_with(m, path, NULL, e); }
+int model_open(struct model *m, const char *path, struct error *e) { return model_open_with(m, path, &(struct model_choices){0}, e); }
+int model_preset(struct model *m, const char *name, struct error *e) { return model_preset_with(m, name, &(struct model_choices){0}, e); }
 
-int model_open_with(struct model *m, const char *path, const char *vision_tower, struct error *e)
+static void choose(struct model *m, const struct model_choices *c)
+{
+    if (c->vision_tower) m->chosen.vision_tower = bump_string(&m->memory, c->vision_tower);
+    if (c->decoder) m->chosen.decoder = bump_string(&m->memory, c->decoder);
+}
+
+static int check_choices(const struct model *m, const char *name, struct error *e)
+{
+    if (m->chosen.vision_tower && !m->leaves_tower)
+        return error_set(e, PL_USAGE, "model.vision_tower is for LLaVA models in the original layout (llava_llama, llava_mistral), and %s is a %s: leave it out", name, m->family->model_type);
+    if (m->chosen.decoder && !m->has_decoders)
+        return error_set(e, PL_USAGE, "model.decoder is for a prs_med, and %s is a %s: leave it out", name, m->family->model_type);
+    return PL_OK;
+}
+
+int model_open_with(struct model *m, const char *path, const struct model_choices *c, struct error *e)
 {
     memset(m, 0, sizeof *m);
     char file[1100];
@@ -62,11 +78,10 @@ int model_open_with(struct model *m, const char *path, const char *vision_tower,
     if (!dir_exists(path)) return model_missing(path, e);
     if (!file_exists(file)) return model_missing_config(path, e);
     size_t n;
-    if (vision_tower) m->vision_tower = bump_string(&m->memory, vision_tower);
+    choose(m, c);
     int rc = file_read(file, 16u << 20, &m->config_text, &n, e);
     if (!rc) rc = parse_config(m, n, file, e);
-    if (!rc && vision_tower && !m->leaves_tower)
-        rc = error_set(e, PL_USAGE, "model.vision_tower is for LLaVA models in the original layout (llava_llama, llava_mistral), and %s is a %s: leave it out", path, m->family->model_type);
+    if (!rc) rc = check_choices(m, path, e);
     if (rc) model_close(m);
     return rc;
 }
@@ -78,11 +93,17 @@ static const struct preset *find_preset(const char *name)
     return NULL;
 }
 
-int model_preset(struct model *m, const char *name, struct error *e)
+int model_preset_with(struct model *m, const char *name, const struct model_choices *c, struct error *e)
 {
     memset(m, 0, sizeof *m);
     const struct preset *p = find_preset(name);
-    return p ? model_text(m, p->config, name, e) : model_missing_preset(name, e);
+    if (!p) return model_missing_preset(name, e);
+    choose(m, c);
+    m->config_text = mem_string(p->config);
+    int rc = parse_config(m, strlen(p->config), name, e);
+    if (!rc) rc = check_choices(m, name, e);
+    if (rc) model_close(m);
+    return rc;
 }
 
 int model_find(struct model *m, const char *name, struct error *e)

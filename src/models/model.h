@@ -52,11 +52,18 @@ struct mask_model;
 struct image_model;
 struct ground_model;
 
+/* What a run chooses for a model besides its config.json: keys of section model. NULL: not given. */
+struct model_choices {
+    const char *vision_tower; /* the folder of its vision tower */
+    const char *decoder;      /* its mask decoder, instead of that of config.json */
+};
+
 struct model {
     const struct family *family;
     char path[1024];        /* the folder; "" for a preset */
-    const char *vision_tower; /* the folder of its vision tower (model.vision_tower); NULL: it is in the model's own... */
-    bool leaves_tower;      /* ...where folders of this model leave it out */
+    struct model_choices chosen; /* in its own memory */
+    bool leaves_tower;      /* folders of this model leave out its vision tower (chosen.vision_tower) */
+    bool has_decoders;      /* it has mask decoders to choose from (chosen.decoder) */
     char *config_text;      /* config.json, byte for byte */
     struct bump memory;     /* owns the parsed configuration */
     void *config;           /* the family's own struct */
@@ -149,9 +156,10 @@ struct definition {
 };
 
 int model_open(struct model *m, const char *path, struct error *e);
-/* The same with its vision tower in a folder of its own; NULL: it has none. */
-int model_open_with(struct model *m, const char *path, const char *vision_tower, struct error *e);
 int model_preset(struct model *m, const char *name, struct error *e);
+/* The same with the choices of a run, which are refused where the model has no such choice. */
+int model_open_with(struct model *m, const char *path, const struct model_choices *c, struct error *e);
+int model_preset_with(struct model *m, const char *name, const struct model_choices *c, struct error *e);
 /* Opens a folder, or a preset if no folder has this name; a preset has no path. */
 int model_find(struct model *m, const char *name, struct error *e);
 /* PL_USAGE, with what to do: there is no such folder; there is no such preset; the folder has no

@@ -85,6 +85,18 @@ static void gather(struct model *m, const struct value *config)
     text_free(&text);
 }
 
+/* model.decoder takes the place of config.json's, unless the folder holds the weights of one. */
+static int change_decoder(struct model *m, struct value *config, bool outside, struct error *e)
+{
+    const char *name = "fusion", *chosen = m->chosen.decoder;
+    int rc = value_opt_string(config, "decoder", &name, e);
+    if (rc || !chosen || !strcmp(name, chosen)) return rc;
+    if (*m->path && !outside) return error_set(e, PL_USAGE, "model.decoder is %s, and the folder has the weights of the decoder %s: leave it out", chosen, name);
+    value_put(&m->memory, config, "decoder", value_string(&m->memory, chosen));
+    gather(m, config);
+    return PL_OK;
+}
+
 static int add_parts(struct model *m, const struct value *given, struct error *e)
 {
     struct value *config = value_copy(&m->memory, given);
@@ -96,15 +108,17 @@ static int add_parts(struct model *m, const struct value *given, struct error *e
     if (!llava_is(model_part(m, LLAVA))) return error_set(e, PL_USAGE, "its language model is a %s, expected llava, llava_llama or llava_mistral", model_part(m, LLAVA)->family->model_type);
     llava_part(m, TINYSAM)->partial = true; /* prompt encoder and mask decoder are not used */
     if (outside) gather(m, config);
-    return PL_OK;
+    return change_decoder(m, config, outside, e);
 }
 
 /* --- configuration ------------------------------------------------------------------------------------ */
 
-static int parse_decoder(struct prs *c, const struct value *config, struct error *e)
+static int parse_decoder(struct model *m, struct prs *c, const struct value *config, struct error *e)
 {
     const char *name = "fusion";
     int rc = value_opt_string(config, "decoder", &name, e);
+    m->has_decoders = true;
+    if (m->chosen.decoder) name = m->chosen.decoder;
     if (!rc && strcmp(name, "fusion") && strcmp(name, "prompted")) rc = error_set(e, PL_USAGE, "decoder \"%.40s\": expected fusion or prompted", name);
     c->decoder = !rc && !strcmp(name, "prompted") ? PRS_PROMPTED : PRS_FUSION;
     return rc;
@@ -176,7 +190,7 @@ static int parse_prs(struct model *m, const struct value *config, struct error *
 {
     struct prs *c = m->config = bump_alloc(&m->memory, sizeof *c);
     *c = (struct prs){.pooled = 16, .heads = 8, .dropout = 0.1, .prompt_hidden = 512, .self_heads = 16, .self_inner = 512};
-    int rc = parse_decoder(c, config, e);
+    int rc = parse_decoder(m, c, config, e);
     if (!rc) rc = parse_sizes(c, config, e);
     if (!rc) rc = add_parts(m, config, e);
     if (rc) return rc;
@@ -207,20 +221,43 @@ static id encode(const struct model *m, struct graph *g, const struct batch *bat
     return x;
 }
 
+struct mask_targets {
+    id bits, valid; /* 0: there are none */
+};
+
 /* The loss of mask logits [B,h,h,1]; 0: there are no targets. */
-static id mask_loss(const struct prs *c, struct graph *g, const struct batch *batch, const struct prs_batch *own, id logits)
+static id mask_loss(const struct prs *c, struct graph *g, const struct batch *batch, const struct prs_batch *own, struct mask_targets t, id logits)
 {
     const int64_t B = batch->B, h = c->model.mask;
-    if (!own->targets) return 0;
-    id bits = graph_input(g, "gt_masks", DT_U8, 3, (int64_t[]){B, h, mask_row_bytes(h)});
-    id valid = graph_input(g, "gt_valid", DT_I32, 2, (int64_t[]){B, 2});
     struct mask_loss y = {0};
+    if (!t.bits) return 0;
     IN_SCOPE(g, "mask_loss", 0) {
-        id no_score = op_cast(g, op_fill(g, DT_F32, 2, (int64_t[]){B, 1}, 0), DT_NONE); /* the decoder predicts no IoU */
-        y = op_mask_loss(g, op_reshape(g, logits, 4, (int64_t[]){B, 1, h, h}), no_score, bits, valid, own->loss, "masks");
+        logits = op_reshape(g, logits, 4, (int64_t[]){B, 1, h, h});
+        id no_score = op_repeat(g, op_cast(g, op_fill(g, DT_F32, 2, (int64_t[]){1, 1}, 0), DT_NONE), logits); /* the decoder predicts no IoU */
+        y = op_mask_loss(g, logits, no_score, t.bits, t.valid, own->loss, "masks");
     }
     if (own->statistics || !program_is(g->at.program, PROGRAM_TRAINS)) graph_output(g, "first_picks", y.statistics);
     return y.loss;
+}
+
+struct masks {
+    id logits, loss; /* [B,h,h,1]; loss 0: there are no targets */
+};
+
+/* A row-wise scope: the maps of all images need not exist at once (memory.mask_chunks). */
+static struct masks masks_of(const struct prs_build *b, const struct batch *batch, const struct prs_batch *own, id x)
+{
+    struct graph *g = b->g;
+    const int64_t h = b->c->model.mask;
+    struct mask_targets t = {0};
+    struct masks y = {0};
+    if (own->targets)
+        t = (struct mask_targets){graph_input(g, "gt_masks", DT_U8, 3, (int64_t[]){b->B, h, mask_row_bytes(h)}), graph_input(g, "gt_valid", DT_I32, 2, (int64_t[]){b->B, 2})};
+    IN_SCOPE(g, "masks", SCOPE_ROWS) {
+        y.logits = prs_masks(b, x);
+        y.loss = mask_loss(b->c, g, batch, own, t, y.logits);
+    }
+    return y;
 }
 
 static void output_losses(struct graph *g, const struct batch *batch, const struct prs_batch *own, id text, id masks)
@@ -252,13 +289,13 @@ static void build_prs(const struct model *m, struct graph *g, const struct batch
         out = llava_loss(llava, g, b.states, labels, "tokens");
     }
     b.question = graph_input(g, "question", DT_I32, 2, (int64_t[]){batch->B, 2});
-    id logits = prs_decode(&b, encode(m, g, batch));
-    if (!logits || !out.logits) return;
+    const struct masks masks = masks_of(&b, batch, own, prs_fuse(&b, encode(m, g, batch)));
+    if (!masks.logits || !out.logits) return;
     if (batch->outputs) {
         graph_output(g, "logits", op_reshape(g, out.logits, 3, (int64_t[]){batch->B, batch->T, m->vocabulary}));
-        graph_output(g, "pred_masks", op_reshape(g, logits, 3, (int64_t[]){batch->B, c->model.mask, c->model.mask}));
+        graph_output(g, "pred_masks", op_reshape(g, masks.logits, 3, (int64_t[]){batch->B, c->model.mask, c->model.mask}));
     }
-    output_losses(g, batch, own, out.loss, mask_loss(c, g, batch, own, logits));
+    output_losses(g, batch, own, out.loss, masks.loss);
 }
 
 const struct family prs_med_family = {"prs_med", parse_prs, build_prs, "", false, .generates = true};

@@ -78,7 +78,9 @@ struct prs_build {
     id question; /* i32 [B,2] */
 };
 
-/* The embedding [B,grid,grid,width] to mask logits [B,mask,mask,1]. */
-id prs_decode(const struct prs_build *b, id image);
+/* The embedding [B,grid,grid,width] and the question to a map [B,n,n,width], and this to mask logits [B,mask,mask,1]: the
+ * second half, whose maps are large, treats each image alone but for the statistics of batch normalisation. */
+id prs_fuse(const struct prs_build *b, id image);
+id prs_masks(const struct prs_build *b, id x);
 
 #endif

@@ -130,8 +130,12 @@ struct settings {
     unsigned without;       /* enum rewrite: disabled rewrites; 0 except in tests */
     int prompt_chunk;            /* generation: tokens that program prompt takes at once; 0: the run does not generate */
     int ranks, shares;           /* ranks of the run; shares of a step on each of them (shares.c); 0 is 1 */
+    bool motions;                /* a single rank has the collectives of several: for tests and measurements */
     bool pipelined;              /* a step is submitted before the previous one retires: needs the staging buffer "tickets" and GUARD */
 };
+
+/* The ranks that a collective is over; 0: there is none. */
+static inline int settings_group(const struct settings *s) { return s->ranks > 1 ? s->ranks : s->motions; }
 
 /* --- techniques as a table (settings.c) -------------------------------------------------- */
 

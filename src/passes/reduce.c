@@ -18,7 +18,7 @@
 
 struct reduce {
     struct graph *g;
-    int ranks;
+    int ranks;           /* 0: none but this one */
     VEC(id) gradients;   /* in the order of the update */
     VEC(id) rest;        /* nodes of the update without the old norm */
     id sum;              /* of squares, as SUMSQ leaves it */
@@ -45,7 +45,7 @@ static void take_norm(struct reduce *r)
 static id all_reduce(struct reduce *r, id x)
 {
     struct graph *g = r->g;
-    if (r->ranks < 2) return x;
+    if (!r->ranks) return x;
     const id sum = op_apply(g, OP_ALL_REDUCE, &(union attr){.group = {r->ranks}}, (id[]){x}, 1);
     for (uint32_t k = 0; k < r->rest.n && sum; k++) {
         struct node *n = node_at(g, r->rest.at[k]);
@@ -74,8 +74,8 @@ static id emit_norm(struct reduce *r)
 
 void pass_reduce(struct graph *g, const struct settings *s)
 {
-    if (!s->train || (s->ranks <= 1 && s->shares <= 1) || g->error.code) return;
-    struct reduce r = {.g = g, .ranks = s->ranks};
+    if (!s->train || (!settings_group(s) && s->shares <= 1) || g->error.code) return;
+    struct reduce r = {.g = g, .ranks = settings_group(s)};
     struct order *order = &g->order[PROGRAM_UPDATE];
     struct cursor before = graph_move(g, PROGRAM_UPDATE, PHASE_UPDATE, "reduce");
     take_norm(&r);

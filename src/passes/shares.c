@@ -160,7 +160,7 @@ static void fold_sums(struct shares *s, int count)
 static void reduce_outputs(struct shares *s, int ranks)
 {
     s->g->at.loop = 0;
-    for (uint32_t i = 0; i < s->sums.n && ranks > 1; i++)
+    for (uint32_t i = 0; i < s->sums.n && ranks; i++)
         if (s->sums.at[i].kind == KIND_OUTPUT)
             *s->sums.at[i].tensor = op_apply(s->g, OP_ALL_REDUCE, &(union attr){.group = {ranks}}, (id[]){*s->sums.at[i].tensor}, 1);
 }
@@ -168,7 +168,7 @@ static void reduce_outputs(struct shares *s, int ranks)
 void pass_shares(struct graph *g, const struct settings *s)
 {
     const int count = s->shares > 1 ? s->shares : 1;
-    if (!s->train || (count == 1 && s->ranks <= 1) || g->error.code) return;
+    if (!s->train || (count == 1 && !settings_group(s)) || g->error.code) return;
     struct shares x = {.g = g, .in = mem_alloc(g->storages.n * sizeof *x.in)};
     struct cursor before = graph_move(g, PROGRAM_STEP, PHASE_BACKWARD, "shares");
     list_sums(&x);
@@ -178,7 +178,7 @@ void pass_shares(struct graph *g, const struct settings *s)
         advance_inputs(&x, count);
         fold_sums(&x, count);
     }
-    reduce_outputs(&x, s->ranks);
+    reduce_outputs(&x, settings_group(s));
     vec_free(&x.sums);
     mem_free(x.in);
     g->at = before;

@@ -28,6 +28,19 @@ bool *plan_mark_reached(const struct graph *g)
     return reached;
 }
 
+/* Programs without nodes share an array in which no storage is used. */
+static void find_lives(struct plan *p, const struct graph *g)
+{
+    struct placement *to = &p->placement;
+    int n = 1;
+    for (int program = 0; program < PROGRAM_COUNT; program++) n += g->order[program].nodes.n > 0;
+    to->lives = mem_alloc((size_t)n * g->storages.n * sizeof *to->lives);
+    for (int program = 0; program < PROGRAM_COUNT; program++) {
+        to->life[program] = to->lives + (g->order[program].nodes.n ? (size_t)--n * g->storages.n : 0);
+        if (g->order[program].nodes.n) graph_lifetimes(g, program, to->life[program]);
+    }
+}
+
 /* A storage that is handed over lives to the end of the first program and through the whole second one,
  * even beyond its last reader: the search for a non-finite gradient reads it there. A cache has its
  * contents before the first program too. */
@@ -62,6 +75,7 @@ struct kernels {
     struct found *slot;
     uint32_t slots, used;
     struct graph of;         /* copies of these nodes, and of their tensors and storages */
+    VEC(uint32_t) last;      /* by node id: the slot of that node in the graph before; drafts share most of their nodes */
 };
 
 void kernels_free(struct kernels *k)
@@ -69,6 +83,7 @@ void kernels_free(struct kernels *k)
     if (!k) return;
     mem_free(k->slot);
     graph_free(&k->of);
+    vec_free(&k->last);
     mem_free(k);
 }
 
@@ -172,7 +187,18 @@ static void grow(struct kernels *k)
     k->slot = mem_alloc(k->slots * sizeof *k->slot);
     for (uint32_t i = 0; i < old.slots; i++)
         if (old.slot[i].node) *slot_of(k, &k->of, node_at(&k->of, old.slot[i].node)) = old.slot[i];
+    if (k->last.n) memset(k->last.at, 0, k->last.n * sizeof *k->last.at);
     mem_free(old.slot);
+}
+
+/* The same, for a node of a graph that resembles the one before. */
+static struct found *slot_of_node(struct kernels *k, const struct graph *g, id n)
+{
+    struct found *f = &k->slot[k->last.at[n]];
+    if (f->node && is_alike(g, node_at(g, n), &k->of, node_at(&k->of, f->node))) return f;
+    f = slot_of(k, g, node_at(g, n));
+    k->last.at[n] = (uint32_t)(f - k->slot);
+    return f;
 }
 
 /* Answers in the evaluations of training are no part of its steps. */
@@ -190,7 +216,7 @@ static int bind_program(struct plan *p, const struct graph *g, enum program prog
         const struct node *x = node_at(g, n);
         if (!node_launches(x)) continue;
         if (2 * known->used >= known->slots) grow(known);
-        struct found *f = slot_of(known, g, x);
+        struct found *f = slot_of_node(known, g, n);
         if (!f->node) {
             if (find_kernel(f, known, g, n, profile, e)) return e->code;
             known->used++;
@@ -214,6 +240,7 @@ static int bind_kernels(struct plan *p, const struct graph *g, const struct prof
         *known = mem_alloc(sizeof **known);
         graph_init(&(*known)->of);
     }
+    while ((*known)->last.n < g->nodes.n) vec_push(&(*known)->last, 0);
     for (int program = 0; program < PROGRAM_COUNT && !rc; program++) rc = bind_program(p, g, program, *known, profile, seconds, e);
     return rc;
 }
@@ -322,10 +349,7 @@ int plan_bind_with(struct plan *p, const struct graph *g, const struct profile *
     p->seconds = 0;
     memset(p->missing, 0, sizeof p->missing);
     memset(p->persistent, 0, sizeof p->persistent);
-    for (int program = 0; program < PROGRAM_COUNT; program++) {
-        p->placement.life[program] = mem_alloc(g->storages.n * sizeof(struct life));
-        graph_lifetimes(g, program, p->placement.life[program]);
-    }
+    find_lives(p, g);
     extend_handed(p, g);
     double *own = seconds ? NULL : mem_alloc(g->nodes.n * sizeof *own);
     int rc = bind_kernels(p, g, profile, known, seconds ? seconds : own, e);

@@ -8,6 +8,7 @@
  *     any other access                      requires that the storage still owns all its bytes
  *     workspace                             claims its bytes for no storage
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "plan/plan.h"
@@ -24,6 +25,7 @@ struct replay {
     const struct graph *g;
     enum program program;
     VEC(struct owner) map[SPACE_COUNT]; /* disjoint */
+    uint64_t *owned;                    /* by storage: its bytes in the map */
     id *first_writer;                   /* by storage: node */
     uint32_t *iteration;                /* by loop */
 };
@@ -33,22 +35,35 @@ static const char *label(const struct replay *r, id s)
     return s == WORKSPACE ? "a workspace" : graph_name(r->g, r->g->storages.at[s].name);
 }
 
+static void add_owner(struct replay *r, enum space space, uint64_t from, uint64_t to, id storage)
+{
+    if (from == to) return;
+    vec_push(&r->map[space], ((struct owner){from, to, storage}));
+    if (storage != WORKSPACE) r->owned[storage] += to - from;
+}
+
 /* Gives [from, to) to `storage`; previous owners keep their bytes outside of it. */
 static void claim(struct replay *r, enum space space, uint64_t from, uint64_t to, id storage)
 {
     CHECK(to <= r->p->placement.arena[space], "%s ends beyond the arena", label(r, storage));
-    uint32_t n = r->map[space].n;
-    for (uint32_t k = 0; k < n; k++) {
-        struct owner o = r->map[space].at[k];
-        if (o.to <= from || o.from >= to) continue;
-        r->map[space].at[k].to = o.from < from ? from : o.from; /* the left part, maybe empty */
-        if (o.to > to) vec_push(&r->map[space], ((struct owner){to, o.to, o.storage}));
+    for (uint32_t k = 0; k < r->map[space].n;) {
+        const struct owner o = r->map[space].at[k];
+        if (o.to <= from || o.from >= to) {
+            k++;
+            continue;
+        }
+        r->map[space].at[k] = r->map[space].at[--r->map[space].n];
+        if (o.storage != WORKSPACE) r->owned[o.storage] -= o.to - o.from;
+        if (o.from < from) add_owner(r, space, o.from, from, o.storage);
+        if (o.to > to) add_owner(r, space, to, o.to, o.storage);
     }
-    uint32_t kept = 0;
-    for (uint32_t k = 0; k < r->map[space].n; k++)
-        if (r->map[space].at[k].to > r->map[space].at[k].from) r->map[space].at[kept++] = r->map[space].at[k];
-    r->map[space].n = kept;
-    vec_push(&r->map[space], ((struct owner){from, to, storage}));
+    add_owner(r, space, from, to, storage);
+}
+
+static void forget_owners(struct replay *r)
+{
+    for (int s = 0; s < SPACE_COUNT; s++) r->map[s].n = 0;
+    memset(r->owned, 0, r->g->storages.n * sizeof *r->owned);
 }
 
 /* Requires that `s` still owns all of its bytes. */
@@ -56,11 +71,8 @@ static void require_owned(const struct replay *r, id node, id s)
 {
     const struct storage *x = &r->g->storages.at[s];
     if (storage_is_persistent(x)) return;
-    uint64_t mine = 0;
-    for (uint32_t k = 0; k < r->map[x->space].n; k++)
-        if (r->map[x->space].at[k].storage == s) mine += r->map[x->space].at[k].to - r->map[x->space].at[k].from;
-    CHECK(mine == x->bytes, "program %s, node %u: %s owns %llu of its %llu bytes", program_name(r->program), node,
-          label(r, s), (unsigned long long)mine, (unsigned long long)x->bytes);
+    CHECK(r->owned[s] == x->bytes, "program %s, node %u: %s owns %llu of its %llu bytes", program_name(r->program), node,
+          label(r, s), (unsigned long long)r->owned[s], (unsigned long long)x->bytes);
 }
 
 /* True if this write begins the storage's life. */
@@ -141,7 +153,7 @@ static void hand_over(struct replay *r)
         handed[s] = g->storages.at[s].handed && r->first_writer[s];
         if (handed[s]) require_owned(r, r->first_writer[s], s);
     }
-    for (int s = 0; s < SPACE_COUNT; s++) r->map[s].n = 0;
+    forget_owners(r);
     for (id s = 1; s < g->storages.n; s++) {
         uint64_t at = r->p->placement.offset[s];
         if (handed[s]) claim(r, g->storages.at[s].space, at, at + g->storages.at[s].bytes, s);
@@ -162,35 +174,42 @@ static void check_caches(struct replay *r, bool begin)
     }
 }
 
-/* Persistent storages are disjoint and inside the persistent range of the arena. */
-static void check_persistent(const struct plan *p, const struct graph *g)
+static int by_offset(const void *a, const void *b)
 {
-    bool *seen = mem_alloc(g->storages.n);
-    for (int program = 0; program < PROGRAM_COUNT; program++)
-        for (id s = 1; s < g->storages.n; s++)
-            seen[s] |= p->placement.life[program][s].used && storage_is_persistent(&g->storages.at[s]);
-    for (id a = 1; a < g->storages.n; a++) {
-        if (!seen[a]) continue;
-        uint64_t from = p->placement.offset[a], to = from + g->storages.at[a].bytes;
-        CHECK(to <= p->persistent[g->storages.at[a].space] && from % PLAN_ALIGN == 0);
-        for (id b = a + 1; b < g->storages.n; b++)
-            if (seen[b] && g->storages.at[a].space == g->storages.at[b].space)
-                CHECK(p->placement.offset[b] >= to || p->placement.offset[b] + g->storages.at[b].bytes <= from,
-                      "%s and %s overlap", graph_name(g, g->storages.at[a].name), graph_name(g, g->storages.at[b].name));
+    const struct owner *x = a, *y = b;
+    return x->from < y->from ? -1 : x->from > y->from;
+}
+
+/* Persistent storages are disjoint and inside the persistent range of the arena. */
+static void check_persistent(const struct plan *p, const struct graph *g, enum space space)
+{
+    VEC(struct owner) list = {0};
+    for (id s = 1; s < g->storages.n; s++) {
+        const struct storage *x = &g->storages.at[s];
+        bool used = false;
+        for (int program = 0; program < PROGRAM_COUNT; program++) used |= p->placement.life[program][s].used;
+        if (!used || !storage_is_persistent(x) || x->space != space) continue;
+        const uint64_t from = p->placement.offset[s];
+        CHECK(from + x->bytes <= p->persistent[space] && from % PLAN_ALIGN == 0);
+        if (x->bytes) vec_push(&list, ((struct owner){from, from + x->bytes, s}));
     }
-    mem_free(seen);
+    if (list.n) qsort(list.at, list.n, sizeof *list.at, by_offset);
+    for (uint32_t k = 1; k < list.n; k++)
+        CHECK(list.at[k].from >= list.at[k - 1].to, "%s and %s overlap", graph_name(g, g->storages.at[list.at[k - 1].storage].name),
+              graph_name(g, g->storages.at[list.at[k].storage].name));
+    vec_free(&list);
 }
 
 void plan_check(const struct plan *p, const struct graph *g)
 {
-    check_persistent(p, g);
+    for (enum space space = 0; space < SPACE_COUNT; space++) check_persistent(p, g, space);
     struct replay r = {.p = p, .g = g};
     r.first_writer = mem_alloc(g->storages.n * sizeof(id));
     r.iteration = mem_alloc(g->loops.n * sizeof(uint32_t));
+    r.owned = mem_alloc(g->storages.n * sizeof *r.owned);
     for (int program = 0; program < PROGRAM_COUNT; program++) {
         if (program_is(program, PROGRAM_HANDED)) hand_over(&r);
-        else
-            for (int s = 0; s < SPACE_COUNT; s++) r.map[s].n = 0;
+        else forget_owners(&r);
         r.program = program;
         find_first_writers(&r);
         if (!program_is(program, PROGRAM_HANDED)) check_caches(&r, true);
@@ -200,4 +219,5 @@ void plan_check(const struct plan *p, const struct graph *g)
     for (int s = 0; s < SPACE_COUNT; s++) vec_free(&r.map[s]);
     mem_free(r.first_writer);
     mem_free(r.iteration);
+    mem_free(r.owned);
 }

@@ -46,6 +46,17 @@ static void add_next(struct graph *g, enum space staging)
     if (bytes) graph_storage(g, "next", KIND_STAGING, staging, bytes);
 }
 
+/* The memory through which collectives of GPUs go if there is no NCCL (cuda/device/transport.h): of the largest gradient, out and in. */
+static void add_exchange(struct graph *g)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        const uint64_t one = g->params.at[i].grad ? tensor_bytes(tensor_at(g, g->params.at[i].grad)) : 0;
+        if (one > bytes) bytes = one;
+    }
+    if (bytes) graph_storage(g, "exchange", KIND_STAGING, SPACE_HOST, 2 * min_u64(align_up(bytes, PLAN_EXCHANGE_LEAST), PLAN_EXCHANGE));
+}
+
 /* A run that generates has the programs for that and no other, unless it trains. */
 static bool is_built(enum program p, const struct settings *s)
 {
@@ -77,7 +88,9 @@ static void run_phase(struct graph *g, enum pipeline_phase phase, const struct s
         pipeline[i].run(g, s);
         if (verify) graph_verify(g, pipeline[i].name);
     }
-    if (phase == PIPELINE_WHOLE && s->inputs_ahead && !g->error.code) add_next(g, s->device.separate_memory ? SPACE_HOST : SPACE_DEVICE);
+    if (phase != PIPELINE_WHOLE || g->error.code) return;
+    if (s->inputs_ahead) add_next(g, s->device.separate_memory ? SPACE_HOST : SPACE_DEVICE);
+    if (settings_group(s) && s->device.separate_memory) add_exchange(g);
 }
 
 static int compile(struct graph *g, const struct source *source, const struct settings *s, bool verify, struct error *e)

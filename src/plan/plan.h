@@ -18,6 +18,8 @@
 enum {
     PLAN_ALIGN = 256,
     PLAN_STAGING = 256 << 10, /* bytes of the buffer through which weights are read and written */
+    PLAN_EXCHANGE = 64 << 20, /* most bytes that collectives of GPUs send, and receive, through host memory at once */
+    PLAN_EXCHANGE_LEAST = 64 << 10,
     PLAN_TICKETS = 256,       /* size of the buffer for the results of two steps in flight (engine/ticket.h) */
 };
 

@@ -19,6 +19,7 @@ struct device {
     char *arena[SPACE_COUNT];
     uint64_t bytes[SPACE_COUNT];
     struct ranks *ranks;   /* NULL: this process is alone */
+    uint64_t outside_bytes; /* CUDA: GPU memory that NCCL took for itself, which is in no plan */
     bool deterministic;    /* no kernel is chosen by timing */
     char spill[4096];      /* CPU: the folder of the offload file */
     bool no_file;          /* CPU: anonymous memory instead of the offload file */

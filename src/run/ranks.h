@@ -9,6 +9,8 @@
  *     gather     a few bytes of every rank, for every rank
  *     abort      ends all ranks at once, because this one cannot come to the next agreement
  *
+ * With `threads`, exchange may be called by another thread than the others.
+ *
  * A wait without progress ends after `timeout` seconds with a message that names the late rank.
  */
 #ifndef RANKS_H
@@ -28,13 +30,16 @@ struct move {
 
 struct ranks {
     int n, rank;
-    int local;                     /* ranks on this host */
+    int local;                     /* ranks on this host... */
+    int local_rank;                /* ...and this one's number among them */
+    bool threads, motions;         /* motions: a single rank goes through the motions of several (dist/alone.c) */
     double timeout;                /* seconds that a rank waits for another without progress */
     char host[RANK_HOST];
     bool patient;                  /* agreements wait six timeouts: others load, save or evaluate */
-    const char *where;             /* what is being exchanged, for messages; NULL: an agreement */
+    const char *where;             /* what is being exchanged, for messages */
     int64_t step;                  /* for messages */
-    double waited;                 /* seconds that this rank has waited for others so far */
+    double waited;                 /* seconds that this rank has waited for others so far: in agreements... */
+    double moving;                 /* ...and in exchanges, by another thread where a GPU asks for them */
     bool ended;                    /* a failure was agreed on: no agreement follows */
     void *room;                    /* of agreements (dist/agree.c) */
     int (*exchange)(struct ranks *, const struct move *, int n, struct error *);

@@ -11,7 +11,7 @@ void placement_free(struct placement *p)
 {
     mem_free(p->offset);
     mem_free(p->binding);
-    for (int i = 0; i < PROGRAM_COUNT; i++) mem_free(p->life[i]);
+    mem_free(p->lives);
     memset(p, 0, sizeof *p);
 }
 

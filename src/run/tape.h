@@ -29,7 +29,8 @@ struct placement {
     uint32_t storages, nodes;
     uint64_t *offset;                 /* by storage, in its own space */
     struct binding *binding;          /* by node */
-    struct life *life[PROGRAM_COUNT]; /* by storage */
+    struct life *life[PROGRAM_COUNT]; /* by storage; parts of `lives` */
+    struct life *lives;
     uint64_t arena[SPACE_COUNT];
 };
 void placement_free(struct placement *p);

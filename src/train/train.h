@@ -11,6 +11,15 @@
 struct worst; /* score.h */
 struct ranks; /* run/ranks.h */
 
+/* What a rank has used, for the summary. */
+struct rank_summary {
+    char host[64];
+    double seconds;          /* of a step, on average, without waiting for others */
+    uint64_t arena_bytes, host_bytes, allocations;
+    uint64_t resident_peak;  /* of the process */
+    int64_t growth;          /* of its anonymous memory from the third step to the last */
+};
+
 /* A retired step. */
 struct train_event {
     int64_t step, total;     /* retired steps, steps of the whole run */
@@ -33,6 +42,7 @@ struct train_options {
     int (*on_step)(void *user, const struct train_event *event);
     void *user;
     struct ranks *ranks;     /* NULL: this process is alone */
+    struct rank_summary *each; /* [ranks]: receives what each of them has used; NULL: not needed */
     struct worst *worst;     /* [train.worst]: receives the masks with the lowest IoU of the last evaluation; NULL: not needed */
 };
 
@@ -51,6 +61,7 @@ struct train_summary {
     uint64_t broken_samples; /* broken samples that were replaced, over the whole run */
     uint64_t small_masks;    /* masks too small to be trained on, in this process */
     uint64_t arena_bytes, allocated_bytes, host_bytes; /* with PL_NOFIT host_bytes is that of the smallest plan */
+    uint64_t outside_bytes;  /* GPU memory that NCCL took, beside the plan */
     const char *host_name;   /* of host_bytes: host memory, or offload file */
     uint64_t allocations;    /* host allocations by this program after the first step began */
     uint64_t smallest_budget; /* with PL_NOFIT: the smallest that fits... */

@@ -206,24 +206,14 @@ static int start_data(struct trainer *t, struct error *e)
 {
     t->state.data = t->data.fingerprint;
     t->state.model = t->run.weights.fingerprint;
-    t->broken = t->state.broken;
     int rc = t->validation.ops ? feed_start(&t->validation, &t->run, 0, 0, e) : PL_OK;
-    return rc ? rc : feed_start(&t->data, &t->run, t->state.position, t->state.broken, e);
+    if (!rc) rc = feed_start(&t->data, &t->run, t->state.position, t->state.broken, e);
+    t->seen = feed_seen(&t->data);
+    t->broken = t->state.broken;
+    return rc;
 }
 
 /* --- with other ranks --------------------------------------------------------------------------------------- */
-
-/* Of the program's file, so that no rank runs another build. */
-static uint64_t hash_program(void)
-{
-    struct error ignored;
-    char *bytes = NULL;
-    size_t n = 0;
-    if (file_read("/proc/self/exe", UINT64_MAX, &bytes, &n, &ignored)) return 0;
-    const uint64_t h = hash_bytes(bytes, n, 0);
-    mem_free(bytes);
-    return h;
-}
 
 static uint64_t hash_config(const struct config *c)
 {
@@ -241,17 +231,31 @@ static int agree_to_start(struct trainer *t, int rc, struct error *e)
     rc = agree_on(r, rc, e);
     if (rc || !r) return rc;
     const struct agree_same same[] = {
-        {"the program", hash_program()}, {"the configuration", hash_config(t->c)}, {"the plan", plan_digest(&t->run.plan, &t->run.graph)},
+        {"the configuration", hash_config(t->c)}, {"the plan", plan_digest(&t->run.plan, &t->run.graph)},
         {"the data: its number of samples", t->data.samples}, {"the data", t->data.fingerprint}};
     rc = agree_same(r, same, COUNT(same), e);
     if (!rc) log_note("%d ranks, %d on this host, %d shares of a step's batch", r->n, r->local, t->run.shares);
     return rc;
 }
 
+/* Bytes of the device's memory, from rank 0 to the others, piece by piece through the staging buffer. */
+static int share_bytes(struct run *r, char *at, uint64_t bytes, struct error *e)
+{
+    char *piece = run_staging(r);
+    int rc = PL_OK;
+    for (uint64_t done = 0; done < bytes && !rc; done += PLAN_STAGING) {
+        const uint64_t n = min_u64(PLAN_STAGING, bytes - done);
+        if (!r->ranks->rank) rc = r->device.ops->read(&r->device, piece, at + done, n, e);
+        if (!rc) rc = agree_broadcast(r->ranks, piece, n, e);
+        if (!rc && r->ranks->rank) rc = r->device.ops->write(&r->device, at + done, piece, n, e);
+    }
+    return rc;
+}
+
 /* Rank 0 opened the checkpoint: the others get the weights and the state from its memory. */
 static int share_state(struct trainer *t, struct error *e)
 {
-    const struct run *r = &t->run;
+    struct run *r = &t->run;
     struct ranks *ranks = t->o->ranks;
     if (!ranks || !t->o->resume) return PL_OK;
     ranks->where = "loading the checkpoint";
@@ -260,7 +264,7 @@ static int share_state(struct trainer *t, struct error *e)
     for (id s = 1; s < r->graph.storages.n && !rc; s++) {
         const struct storage *x = &r->graph.storages.at[s];
         if (x->kind == KIND_PARAM || x->kind == KIND_MASTER || x->kind == KIND_STATE)
-            rc = agree_broadcast(ranks, r->device.arena[x->space] + r->plan.placement.offset[s], x->bytes, e);
+            rc = share_bytes(r, r->device.arena[x->space] + r->plan.placement.offset[s], x->bytes, e);
     }
     ranks->where = NULL;
     return rc;
@@ -357,6 +361,7 @@ void trainer_close(struct trainer *t)
     if (t->has_scores) mask_scores_close(&t->scores);
     if (t->has_retrieval) retrieval_close(&t->retrieval);
     trainer_close_answers(t);
+    mem_free(t->parts);
     if (t->has_run) run_close(&t->run);
     events_close(&t->events);
     if (t->has_folder) folder_close(&t->folder);

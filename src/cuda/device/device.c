@@ -17,6 +17,7 @@
 #include "cuda/cuda.h"
 #include "cuda/products/matmul_autotune.h"
 #include "cuda/device/host.h"
+#include "cuda/device/transport.h"
 
 int cuda_failed(struct error *e, cudaError_t rc, const char *call)
 {
@@ -38,6 +39,14 @@ static int count_gpus(void)
     cudaGetLastError();
     return 0;
 }
+
+static struct {
+    int local, ranks; /* of this host */
+} self = {0, 1};
+
+static void take_gpu(int local, int ranks) { self.local = local, self.ranks = ranks; }
+static int own_gpu(void) { return self.local % (int)max_i64(1, count_gpus()); }
+bool cuda_gpu_is_shared(void) { return self.ranks > count_gpus(); }
 
 /* Checks that the driver is at least as new as the runtime and that it sees a GPU. */
 static int check_driver(struct error *e)
@@ -63,7 +72,7 @@ static int check_driver(struct error *e)
 static double attribute_of(enum cudaDeviceAttr of)
 {
     int x = 0;
-    return cudaDeviceGetAttribute(&x, of, 0) == cudaSuccess ? x : 0;
+    return cudaDeviceGetAttribute(&x, of, own_gpu()) == cudaSuccess ? x : 0;
 }
 
 /* Queries the driver alone. No context is created, so no GPU memory is used. */
@@ -71,7 +80,7 @@ static int describe_gpu(struct gpu *c, struct error *e)
 {
     struct cudaDeviceProp gpu;
     TRY(check_driver(e));
-    TRY_CUDA(cudaGetDeviceProperties(&gpu, 0));
+    TRY_CUDA(cudaGetDeviceProperties(&gpu, own_gpu()));
     snprintf(c->name, sizeof c->name, "%.127s", gpu.name);
     c->capability = gpu.major * 10 + gpu.minor;
     c->multiprocessors = gpu.multiProcessorCount;
@@ -88,7 +97,7 @@ static int check_gpu(struct cuda_state *s, struct error *e)
 {
     struct gpu gpu;
     TRY(describe_gpu(&gpu, e));
-    TRY_CUDA(cudaSetDevice(0));
+    TRY_CUDA(cudaSetDevice(own_gpu()));
     snprintf(s->gpu, sizeof s->gpu, "%s", gpu.name);
     s->capability = gpu.capability;
     cudaError_t rc = cuda_probe();
@@ -182,8 +191,7 @@ static int cuda_copy(struct device *d, void *to, const void *from, uint64_t byte
 {
     const struct cuda_state *s = d->state;
     TRY_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->lane[LANE_COMPUTE]));
-    TRY_CUDA(cudaStreamSynchronize(s->lane[LANE_COMPUTE]));
-    return PL_OK;
+    return transport_wait(s, s->lane[LANE_COMPUTE], NULL, e);
 }
 
 /* Waits for prefetch copies in flight first, because they may write to the same address. */
@@ -261,7 +269,7 @@ static int cuda_wait_event(struct device *d, int number, double *reached, struct
     const bool early = cudaEventQuery(event) == cudaSuccess;
     float ms = 0;
     if (!early) cudaGetLastError(); /* cudaErrorNotReady is no failure; any other error occurs again below */
-    TRY_CUDA(cudaEventSynchronize(event));
+    TRY(transport_wait(s, s->lane[LANE_COMPUTE], event, e));
     *reached = clock_seconds();
     if (early && s->last) {
         TRY_CUDA(cudaEventElapsedTime(&ms, s->last, event));
@@ -274,11 +282,13 @@ static int cuda_wait_event(struct device *d, int number, double *reached, struct
 
 static void cuda_close(struct device *d, struct tape *t)
 {
-    const struct cuda_state *s = d->state;
+    struct cuda_state *s = d->state;
+    struct error ignored;
     if (!s) return;
-    cudaStreamSynchronize(s->lane[LANE_COMPUTE]);
+    transport_wait(s, s->lane[LANE_COMPUTE], NULL, &ignored);
     cudaStreamSynchronize(s->prefetch);
     if (t) cuda_free_recording(t);
+    transport_close(s);
     if (d->arena[SPACE_DEVICE]) cudaFree(d->arena[SPACE_DEVICE]);
     if (d->arena[SPACE_HOST]) cudaFreeHost(d->arena[SPACE_HOST]);
     free_state(d);
@@ -309,4 +319,4 @@ static void cuda_memory(const struct device *d, uint64_t *free, uint64_t *total)
 static const struct device_ops ops = {"cuda", cuda_open, cuda_allocate, cuda_record, cuda_run, cuda_write, cuda_copy, cuda_close, cuda_memory, cuda_write_later, cuda_synchronize_writes,
                                       cuda_send, cuda_record_event, cuda_wait_event};
 
-const struct cuda_plugin plimsoll_cuda_plugin = {CUDA_PLUGIN_ABI, log_quiet, &ops, count_gpus, get_view, describe_gpu};
+const struct cuda_plugin plimsoll_cuda_plugin = {CUDA_PLUGIN_ABI, log_quiet, &ops, count_gpus, take_gpu, get_view, describe_gpu};

@@ -5,6 +5,7 @@
  *     record.c            captures a tape into CUDA graphs
  *     batch.c             merges runs of small launches into one
  *     nodes.c             the diagnostic: launches and times a tape node by node
+ *     transport.c         moves bytes between ranks; nccl.c: by NCCL
  *     matmul_autotune.c   selects cuBLASLt's algorithms by timing; autotune_file.c stores them
  *     bind.c              the list of the running halves of all kernels
  *     products.c, conv.c, attention.c, elementwise.c ...   the running halves by family (plan.h)
@@ -17,6 +18,8 @@
 
 #include "cuda/device/launch.h"
 #include "run/device.h"
+
+struct transport; /* transport.h */
 
 struct cuda_state {
     char gpu[256];
@@ -32,6 +35,7 @@ struct cuda_state {
     cublasLtHandle_t blas;
     bool arena_written;                   /* the arena may hold data: matmuls can no longer be timed in it */
     struct autotune *autotune;            /* algorithms selected by timing (matmul_autotune.h); NULL: none */
+    struct transport *transport;          /* to the GPUs of other ranks; NULL: this process is alone */
     uint64_t captures, nodes, launches;   /* see struct cuda_view */
 };
 
@@ -83,6 +87,8 @@ void cuda_free_recording(struct tape *t);
 int cuda_prepare(const struct cuda_state *s, struct tape *t, enum program p, struct error *e);
 /* "step: node 3 LINEAR in model.layers.0 (cublaslt_linear): ..." */
 int cuda_name_entry(const struct tape *t, enum program p, const struct entry *entry, struct error *e);
+/* device.c: whether other ranks use this GPU too. */
+bool cuda_gpu_is_shared(void);
 /* device.c: makes later work on the compute lane wait for the prefetch copies. */
 int cuda_join_prefetch(struct cuda_state *s, struct error *e);
 /* nodes.c: returns when the program has finished. */

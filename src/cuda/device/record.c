@@ -25,7 +25,9 @@
  */
 #include <string.h>
 
+#include "cuda/device/transport.h"
 #include "cuda/products/matmul_autotune.h"
+#include "run/ranks.h"
 
 /* One captured graph: launched once per run, or as one iteration of a loop. */
 struct segment {
@@ -277,7 +279,6 @@ static void close_capture(struct capture *c)
     mem_free(c->seen);
 }
 
-/* Lets the kernels make all library decisions (algorithms, descriptors) before the capture. */
 /* A plan may have been made with the profile of another GPU. */
 static int check_capability(const struct cuda_state *s, const struct kernel *k, struct error *e)
 {
@@ -286,6 +287,7 @@ static int check_capability(const struct cuda_state *s, const struct kernel *k, 
                      k->capability / 10, k->capability % 10, s->gpu, s->capability / 10, s->capability % 10);
 }
 
+/* Lets the kernels make all library decisions (algorithms, descriptors) before the capture. */
 int cuda_prepare(const struct cuda_state *s, struct tape *t, enum program p, struct error *e)
 {
     for (uint32_t k = 0; k < t->program[p].n; k++) {
@@ -322,15 +324,26 @@ static int record_program(struct cuda_state *s, struct tape *t, enum program p, 
     return rc;
 }
 
+/* Called by all ranks, whatever failed: they wait for each other. */
+static int share_choices(struct device *d, int rc, struct error *e)
+{
+    struct error also = {0};
+    if (!autotune_share(d->state, d->ranks, &also) || rc) return rc;
+    *e = also;
+    return also.code;
+}
+
 /* Matmuls may be timed in the arena as long as nothing has been written to it. */
 static int record_programs(struct device *d, struct tape *t, struct error *e)
 {
     struct cuda_state *s = d->state;
     struct error also = {0};
-    int rc = PL_OK;
-    if (!d->deterministic && !s->arena_written && !s->autotune) rc = autotune_begin(s, d->arena[SPACE_DEVICE], d->bytes[SPACE_DEVICE], e);
+    const bool tunes = !d->deterministic && !s->arena_written && !s->autotune, shares = tunes && d->ranks && d->ranks->n > 1;
+    int rc = tunes ? autotune_begin(s, d->arena[SPACE_DEVICE], d->bytes[SPACE_DEVICE], e) : PL_OK;
+    if (shares && d->ranks->rank) rc = share_choices(d, rc, e);
     for (int p = 0; p < PROGRAM_COUNT && !rc; p++)
         if (t->program[p].n) rc = record_program(s, t, p, e);
+    if (shares && !d->ranks->rank) rc = share_choices(d, rc, e);
     return rc ? (autotune_end(s, &also), rc) : autotune_end(s, e);
 }
 
@@ -338,7 +351,8 @@ int cuda_record(struct device *d, struct tape *t, struct error *e)
 {
     const struct cuda_state *s = d->state;
     t->device_state = mem_alloc(sizeof(struct recording));
-    int rc = record_programs(d, t, e);
+    int rc = transport_open(d, t, e);
+    if (!rc) rc = record_programs(d, t, e);
     /* Waits for the graph uploads, so that the first step does not. */
     cudaError_t done = rc ? cudaSuccess : cudaStreamSynchronize(s->lane[LANE_COMPUTE]);
     if (done != cudaSuccess) rc = cuda_failed(e, done, "cudaStreamSynchronize after recording");

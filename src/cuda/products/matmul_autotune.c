@@ -39,6 +39,7 @@
 #include <string.h>
 
 #include "cuda/products/autotune_file.h"
+#include "run/ranks.h"
 
 enum { OPERAND_SETS = 3, ALIGN = 256, LEADERS = 2, FINALISTS = 6, ROUNDS = 5, RUNS_MOST = 8, PROPOSALS_MOST = 64, BLOCK = 256 << 10 };
 static const double MIN_OPERATIONS = 5e9; /* operations: smaller matmuls take less than 10 us on the fastest GPU */
@@ -403,6 +404,42 @@ int autotune_end(struct cuda_state *s, struct error *e)
     TRY_CUDA(cudaMemsetAsync(f->arena, 0, touched, f->stream));
     TRY_CUDA(cudaStreamSynchronize(f->stream));
     return PL_OK;
+}
+
+/* To all, or from rank 0. */
+static int broadcast(struct ranks *r, void *at, uint64_t bytes, struct error *e)
+{
+    struct move *moves = mem_alloc((size_t)r->n * sizeof *moves);
+    int n = 0;
+    if (r->rank) moves[n++] = (struct move){0, at, bytes, false};
+    for (int i = 1; i < r->n && !r->rank; i++) moves[n++] = (struct move){i, at, bytes, true};
+    r->where = "kernel choices";
+    const int rc = r->exchange(r, moves, n, e);
+    r->where = NULL;
+    mem_free(moves);
+    return rc;
+}
+
+int autotune_share(struct cuda_state *s, struct ranks *r, struct error *e)
+{
+    struct autotune *f = s->autotune;
+    struct text list = {0};
+    uint64_t *all = mem_alloc((size_t)r->n * sizeof *all), bytes;
+    for (uint32_t i = 0; f && !r->rank && i < f->kept.list.n; i++) choice_print(&f->kept.list.at[i], &list);
+    bytes = list.n;
+    int rc = r->gather(r, &bytes, all, sizeof bytes, e); /* returns when rank 0 has measured */
+    bytes = all[0];
+    char *text = r->rank ? mem_alloc(bytes + 1) : list.at;
+    if (!rc && bytes) rc = broadcast(r, text, bytes, e);
+    if (!rc && r->rank && f) {
+        choices_parse(&f->kept, text, bytes);
+        f->opened = f->reads = true;
+        f->measures = false;
+    }
+    if (r->rank) mem_free(text);
+    text_free(&list);
+    mem_free(all);
+    return rc;
 }
 
 void autotune_free(struct cuda_state *s)

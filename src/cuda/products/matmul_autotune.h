@@ -16,6 +16,9 @@
  * again when autotune_end returns. Creates s->autotune. */
 int autotune_begin(struct cuda_state *s, char *arena, uint64_t bytes, struct error *e);
 int autotune_end(struct cuda_state *s, struct error *e);
+/* All ranks take the choices of rank 0, because another algorithm gives other bits: it calls this after it has recorded, the others
+ * before, and then measure nothing. */
+int autotune_share(struct cuda_state *s, struct ranks *r, struct error *e);
 void autotune_free(struct cuda_state *s);
 
 /* Whether a matmul is large enough to be autotuned. */

@@ -2,6 +2,7 @@
  * plan_update.c: the norm of the gradients, and the optimizers.
  */
 #include "cuda/plan.h"
+#include "cuda/update/collective.h"
 #include "cuda/update/update_blocks.h"
 
 static bool match_sumsq(const struct query *q)
@@ -17,6 +18,14 @@ static uint64_t work_sumsq(const struct query *q)
 static bool match_squares(const struct query *q) { return is_storable(q->in[0]) && is_dense(q->in[1], DT_F64); }
 static bool match_total(const struct query *q) { return is_dense(q->in[0], DT_F64) && is_dense(q->out[0], DT_F64); }
 static bool match_fold(const struct query *q) { return is_storable(q->in[0]) && is_dense(q->in[1], q->in[0]->dtype); }
+
+static bool match_all_reduce(const struct query *q) { return is_storable(q->in[0]); }
+/* What a rank receives in a round. */
+static uint64_t work_all_reduce(const struct query *q)
+{
+    const int64_t size = (int64_t)dtype_size(q->in[0]->dtype), ranks = q->attr->group.ranks;
+    return (uint64_t)(ranks * piece_elements(tensor_elements(q->in[0]), (int)ranks, size) * size);
+}
 
 static bool match_clip(const struct query *q) { return is_dense(q->in[0], DT_F64) && is_dense(q->out[0], DT_F32); }
 

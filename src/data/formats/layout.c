@@ -16,6 +16,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "data/volumes/volume.h"
 #include "io/file.h"
 
 enum { DEPTH = 6, FOLDERS = 24, TEXTS = 8 };
@@ -205,7 +206,8 @@ static int list_folders(struct search *s, const char *below, int depth, struct e
             continue;
         }
         char *path = join_path(below, l.at[i]), *full = join_path(folder, l.at[i]);
-        if (dir_exists(full)) rc = depth && (!usual || !strcmp(l.at[i], "images") || !strcmp(l.at[i], "masks")) ? list_folders(s, path, depth - 1, e) : PL_OK;
+        if (!kind_of(l.at[i], strlen(l.at[i])) && is_dicom_folder(full)) images++; /* a series is an image */
+        else if (dir_exists(full)) rc = depth && (!usual || !strcmp(l.at[i], "images") || !strcmp(l.at[i], "masks")) ? list_folders(s, path, depth - 1, e) : PL_OK;
         else note_file(s, path);
         mem_free(path);
         mem_free(full);

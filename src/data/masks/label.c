@@ -6,6 +6,7 @@
 #include "data/masks/label.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "data/images/jpeg.h"
@@ -190,30 +191,53 @@ static enum data_fault decode_jpg(const struct source *s, struct label_image *ou
     return FAULT_NONE;
 }
 
-/* The file is read into the end of the scratch; the pixels are decoded into its front. */
-enum data_fault label_decode(const char *path, void *scratch, size_t n, struct label_image *out, struct error *e)
+/* The file goes to the end of the scratch; the pixels are decoded into its front. */
+enum data_fault label_decode_bytes(const char *path, void *scratch, size_t n, size_t file_n, struct label_image *out, struct error *e)
 {
-    size_t file_n;
-    enum data_fault f = dataset_read_file(path, scratch, n, &file_n, e);
-    if (f) return f;
     char *file = (char *)scratch + (n - file_n);
     memmove(file, scratch, file_n);
     const struct source s = {.path = path, .file = file, .n = file_n, .to = scratch, .room = n - file_n};
     return file_n && *(uint8_t *)file == 0xff ? decode_jpg(&s, out, e) : decode_png(&s, out, e);
 }
 
+enum data_fault label_decode(const char *path, void *scratch, size_t n, struct label_image *out, struct error *e)
+{
+    size_t file_n;
+    enum data_fault f = dataset_read_file(path, scratch, n, &file_n, e);
+    return f ? f : label_decode_bytes(path, scratch, n, file_n, out, e);
+}
+
+enum data_fault label_image_masks(const char *path, const struct label_image *m, const struct label_options *o, struct mask *masks, uint32_t room, struct dataset_masks *out,
+                                  struct error *e)
+{
+    struct label_options given = *o;
+    if (m->jpeg && o->kind != LABELS_BINARY)
+        return error_set(e, PL_USAGE, "%s: it is a JPEG, whose compression changes values: masks of classes or instances need PNG files; data.labels binary takes it as one mask", path),
+               FAULT_MASK;
+    if (m->jpeg && !given.threshold) given.threshold = 128; /* an empty mask has dark noise */
+    enum data_fault f = label_masks(m->pixels, m->h, m->w, m->bytes, &given, m->map, masks, room, out, e);
+    if (f && f != FAULT_MANY) error_prepend(e, "%s", path);
+    return f;
+}
+
 enum data_fault label_read(const char *path, const struct label_options *o, void *scratch, size_t n,
                            struct mask *masks, uint32_t room, struct dataset_masks *out, struct error *e)
 {
     struct label_image m;
-    struct label_options given = *o;
     enum data_fault f = label_decode(path, scratch, n, &m, e);
-    if (f) return f;
-    if (m.jpeg && o->kind != LABELS_BINARY)
-        return error_set(e, PL_USAGE, "%s: it is a JPEG, whose compression changes values: masks of classes or instances need PNG files; data.labels binary takes it as one mask", path),
-               FAULT_MASK;
-    if (m.jpeg && !given.threshold) given.threshold = 128; /* an empty mask has dark noise */
-    f = label_masks(m.pixels, m.h, m.w, m.bytes, &given, m.map, masks, room, out, e);
-    if (f && f != FAULT_MANY) error_prepend(e, "%s", path);
-    return f;
+    return f ? f : label_image_masks(path, &m, o, masks, room, out, e);
+}
+
+int label_set_values(struct label_options *o, char *const *categories, uint32_t n, struct error *e)
+{
+    int64_t *values = mem_alloc((n + 1) * sizeof *values);
+    o->values = values;
+    o->n_values = n;
+    for (uint32_t i = 0; i < n; i++) {
+        char *end;
+        values[i] = strtoll(categories[i], &end, 10);
+        if (*end || end == categories[i] || values[i] < 1 || values[i] > 65535)
+            return error_set(e, PL_USAGE, "category %s: the categories of label images are numbers from 1 to 65535", categories[i]);
+    }
+    return PL_OK;
 }

@@ -1,0 +1,15 @@
+/*
+ * config_model.h: the model that a configuration names.
+ */
+#ifndef CONFIG_MODEL_H
+#define CONFIG_MODEL_H
+
+#include "config/config.h"
+#include "models/model.h"
+
+/* What section `model` chooses besides the folder or preset. */
+struct model_choices config_choices(const struct config *c);
+/* Opens model.path or model.preset, with these choices. */
+int config_open_model(const struct config *c, struct model *m, struct error *e);
+
+#endif

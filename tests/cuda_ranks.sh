@@ -1,0 +1,131 @@
+#!/bin/bash
+# shellcheck disable=SC2015
+# cuda_ranks.sh: ranks on GPUs. One GPU is enough: several ranks share it (parallel.crowd) and exchange gradients through host
+# memory; one rank with N shares on the same GPU is the reference, bit for bit. NCCL runs with a single rank that goes through
+# the motions (PLIMSOLL_RANKS=1), and with several ranks where the library lets them share a GPU (2.30 and later:
+# NCCL_MULTI_RANK_GPU_ENABLE=1 PLIMSOLL_NCCL=FILE), or where there are several GPUs.
+#
+#   bash tests/cuda_ranks.sh            from the repository's root, after make; see run_lib.sh
+#   SECTIONS='bits nccl fail speed'     default: bits nccl fail; speed: a step of llama-1b with and without NCCL
+# shellcheck source=tests/run_lib.sh
+DEVICE=cuda
+. tests/run_lib.sh
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl=self,vader OMPI_MCA_pml=ob1 OMP_WAIT_POLICY=passive
+sections=${SECTIONS:-bits nccl fail}
+section() { case " $sections " in *" $1 "*) ;; *) return 1 ;; esac; }
+has_gpu() { nvidia-smi -L 2>/dev/null | grep -q GPU; }
+if ! has_gpu || [ ! -f "$BUILD/plimsoll-cuda.so" ] || [ ! -f "$BUILD/plimsoll-mpi.so" ] || ! command -v mpirun >/dev/null; then
+    echo 'skip  ranks on GPUs: no GPU, or a build without CUDA or MPI'
+    echo '0 passed, 0 failed, 1 skipped'
+    exit 0
+fi
+# ranks N COMMAND...
+ranks() {
+    local n=$1
+    shift
+    OMP_NUM_THREADS=1 mpirun -np "$n" --bind-to none --oversubscribe "$@"
+}
+# Timings would change the choice of kernels from run to run; they are stored once, for all runs of this script.
+numbers() { grep -oE '^\{"step":[0-9]*,("loss":[^,]*,"learning_rate":[^,]*,"grad_norm":[^,]*|"eval_loss":.*)' "$1/metrics.jsonl"; }
+# equal N SHARES STEPS [ARGUMENT...]
+equal() {
+    local n=$1 shares=$2 steps=$3
+    shift 3
+    rm -rf "$tmp/one" "$tmp/many"
+    expect 0 '' train_tiny "$tmp/one" --set "parallel.shares=$shares" --set "train.steps=$steps" "$@" || return 1
+    expect 0 "${via:-through host memory}" ranks "$n" "$binary" train "$tmp/tiny.yaml" --set "train.out=$tmp/many" --set parallel.crowd=true --set "parallel.shares=$shares" --set "train.steps=$steps" "$@" || return 1
+    same_run "$tmp/one" "$tmp/many" "$steps" && steps_once "$tmp/many" "$steps" && diff <(numbers "$tmp/one") <(numbers "$tmp/many") && numbers "$tmp/many" | tail -n 1
+}
+
+if section bits; then
+    check '2 ranks, f32, clipping' equal 2 2 6 --set memory.micro_batch=auto --set train.clip_norm=1
+    check '4 ranks, bf16' equal 4 4 6 --set memory.micro_batch=auto --set memory.precision=bf16
+    check '8 ranks, bf16, clipping' equal 8 8 4 --set memory.micro_batch=auto --set memory.precision=bf16 --set train.clip_norm=1
+    check '3 ranks, accumulation, uneven batch' equal 3 3 3 --set train.effective_batch=10 --set memory.micro_batch=2
+    check '2 ranks with 4 shares each, f16' equal 2 8 4 --set memory.micro_batch=1 --set memory.precision=f16
+    check '2 ranks, recompute, offload' equal 2 2 3 --set memory.micro_batch=auto --set memory.recompute=all --set memory.offload=optimizer
+    "$binary" data make "$tmp/masks" --images 10 --size 96x80 --masks 5 >/dev/null || exit 2
+    cat >"$tmp/sam.yaml" <<EOT
+model: {preset: sam-tiny}
+data: {format: sa1b, train: "$tmp/masks/*.tar", max_masks: 3, threads: 1}
+train: {steps: 2, effective_batch: 5, learning_rate: 0.001, clip_norm: 1}
+memory: {micro_batch: 1, precision: f32}
+device: cuda
+EOT
+    masks() {
+        expect 0 '' "$binary" train "$tmp/sam.yaml" --set "train.out=$tmp/s1" --set parallel.shares=2 || return 1
+        expect 0 '' ranks 2 "$binary" train "$tmp/sam.yaml" --set "train.out=$tmp/s2" --set parallel.crowd=true || return 1
+        same_run "$tmp/s1" "$tmp/s2" 2 && diff <(numbers "$tmp/s1") <(numbers "$tmp/s2") && numbers "$tmp/s2" | tail -n 1
+    }
+    check '2 ranks of sam-tiny, uneven masks' masks
+    resumed() {
+        local own=(--set memory.micro_batch=1 --set train.save_every=2 --set parallel.crowd=true --set parallel.shares=4)
+        rm -rf "$tmp/whole" "$tmp/run"
+        expect 0 '' train_tiny "$tmp/whole" "${own[@]}" --set train.steps=6 &&
+            expect 0 '' ranks 4 "$binary" train "$tmp/tiny.yaml" --set "train.out=$tmp/run" "${own[@]}" --set train.steps=2 &&
+            expect 0 'resuming after step 2' ranks 2 "$binary" train "$tmp/tiny.yaml" --set "train.out=$tmp/run" "${own[@]}" --set train.steps=4 --resume &&
+            expect 0 'resuming after step 4' train_tiny "$tmp/run" "${own[@]}" --set train.steps=6 --resume && same_run "$tmp/whole" "$tmp/run" 6 && echo 'the same bits'
+    }
+    check '4, 2 and 1 ranks: resumed with the same bits' resumed
+    crowded() { [ "$(nvidia-smi -L | grep -c GPU)" -gt 1 ] && return 77; expect 2 'ranks were started on .*, which has 1 GPU.*parallel.crowd' ranks 2 "$binary" train "$tmp/tiny.yaml" --set "train.out=$tmp/c" --set memory.micro_batch=auto; }
+    check 'more ranks than GPUs: refused' crowded
+fi
+
+if section nccl; then
+    motions() {
+        rm -rf "$tmp/m0" "$tmp/m1" "$tmp/m2"
+        expect 0 '' train_tiny "$tmp/m0" --set train.steps=4 --set train.clip_norm=0 "$@" &&
+            PLIMSOLL_RANKS=1 expect 0 'by NCCL 2' train_tiny "$tmp/m1" --set train.steps=4 --set train.clip_norm=0 "$@" && grep -h "NCCL" "$tmp/out" "$tmp/err" &&
+            PLIMSOLL_RANKS=1 PLIMSOLL_NCCL=0 expect 0 'through host memory' train_tiny "$tmp/m2" --set train.steps=4 --set train.clip_norm=0 "$@" &&
+            same_run "$tmp/m0" "$tmp/m1" 4 && same_run "$tmp/m0" "$tmp/m2" 4 && grep -h "NCCL's own" "$tmp/log" | tail -n 1
+    }
+    check 'NCCL with one rank, f32' motions
+    check 'NCCL with one rank, bf16' motions --set memory.precision=bf16
+    several() {
+        [ -n "${NCCL_MULTI_RANK_GPU_ENABLE:-}" ] || { echo 'NCCL_MULTI_RANK_GPU_ENABLE is not set'; return 77; }
+        via='by NCCL 2' equal "$1" "$1" 4 --set memory.micro_batch=auto --set train.clip_norm=1
+    }
+    check 'NCCL, 2 ranks of one GPU' several 2
+    check 'NCCL, 8 ranks of one GPU' several 8
+fi
+
+if section fail; then
+    stopped_rank() {
+        local p out="$tmp/stop" from
+        rm -rf "$out"
+        ranks 2 "$binary" train "$tmp/tiny.yaml" --set "train.out=$out" --set parallel.crowd=true --set train.steps=1000000 --set train.save_every=50 --set parallel.timeout=3 --set memory.micro_batch=auto >"$tmp/out" 2>"$tmp/err" &
+        local launcher=$!
+        for _ in $(seq 600); do [ -f "$out/checkpoints/step-50/DONE" ] && break; sleep 0.1; done
+        for p in $(pgrep -f "^$binary train.*train.out=$out"); do grep -zq '^OMPI_COMM_WORLD_RANK=1$' "/proc/$p/environ" && break; done
+        stopped="$stopped $p"
+        from=$SECONDS
+        kill -STOP "$p"
+        for _ in $(seq 120); do kill -0 $launcher 2>/dev/null || break; sleep 0.1; done
+        kill -0 $launcher 2>/dev/null && { echo 'still running after 12 s'; kill -KILL $launcher; cat "$tmp/err"; return 1; }
+        grep -q 'waited 3 s for rank 1 (.*) in .*: is it stopped' "$tmp/err" && echo "after $((SECONDS - from)) s: $(grep -o 'waited 3 s.*' "$tmp/err" | head -n 1)"
+    }
+    check 'a stopped rank: the deadline' stopped_rank
+fi
+
+if section speed; then
+    head -c 40000000 /dev/urandom >"$tmp/bytes.txt"
+    cat >"$tmp/speed.yaml" <<EOT
+model: {preset: llama-1b}
+data: {format: bytes, train: "$tmp/bytes.txt", sequence: 2048}
+train: {steps: 30, effective_batch: ${B:-8}, learning_rate: 0.0001, clip_norm: 1}
+memory: {precision: bf16, micro_batch: ${B:-8}}
+device: cuda
+EOT
+    # The median of the last 20 steps, in ms.
+    median() { sed -n 's/.*"seconds":\([^,]*\),.*/\1/p' "$1/metrics.jsonl" | tail -n 20 | sort -n | awk '{ x[NR] = $1 } END { print 1000 * (x[int((NR + 1) / 2)] + x[int(NR / 2) + 1]) / 2 }'; }
+    speed() {
+        rm -rf "$tmp/p0" "$tmp/p1" "$tmp/p2"
+        expect 0 '' "$binary" train "$tmp/speed.yaml" --set "train.out=$tmp/p0" && rm -rf "$tmp"/p0/model "$tmp"/p0/checkpoints &&
+            PLIMSOLL_RANKS=1 expect 0 'by NCCL' "$binary" train "$tmp/speed.yaml" --set "train.out=$tmp/p1" --json && cp "$tmp/out" "$tmp/nccl.json" && rm -rf "$tmp"/p1/model "$tmp"/p1/checkpoints &&
+            PLIMSOLL_NCCL=0 PLIMSOLL_RANKS=1 expect 0 'host memory' "$binary" train "$tmp/speed.yaml" --set "train.out=$tmp/p2" && rm -rf "$tmp"/p2/model "$tmp"/p2/checkpoints || return 1
+        awk -v a="$(median "$tmp/p0")" -v b="$(median "$tmp/p1")" -v c="$(median "$tmp/p2")" -v o="$(json "$tmp/nccl.json" outside_bytes)" \
+            'BEGIN { printf "one process %.1f ms, NCCL %.1f ms (%+.1f %%), staged %.1f ms (%+.1f %%), outside_bytes %s\n", a, b, 100 * (b / a - 1), c, 100 * (c / a - 1), o }'
+    }
+    check 'llama-1b, one rank through the motions' speed
+fi
+summary
