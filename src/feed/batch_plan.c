@@ -137,14 +137,14 @@ void batch_prs(const struct config *c, struct prs_batch *out)
 /* --- the description --------------------------------------------------------------------------- */
 
 /* Images with masks: their prompts, the loader and the stored embeddings that will be read. */
-static int describe_images(const struct config *c, const struct model *m, bool train, struct mask_batches *b, struct run_batches *out, struct error *e)
+static int describe_images(const struct config *c, const struct model *m, const struct run_options *options, struct mask_batches *b, struct run_batches *out, struct error *e)
 {
     struct loader_options o = batch_loader(c, m, &b->embeddings);
     if (o.side % m->masks->patch || o.cells > GRID_MAX_CELLS) {
         error_set(e, PL_USAGE, "data.image_size is %u, expected a multiple of the model's patches of %" PRId64 " pixels", o.side, m->masks->patch);
         return config_at_key(c, KEY_data_image_size, e);
     }
-    if (embed_choose(c, m, o.side, train, &b->embeddings, e)) return e->code;
+    if (options->embedded ? embed_assume(m, o.side, &b->embeddings, e) : embed_choose(c, m, o.side, options->train, &b->embeddings, e)) return e->code;
     const uint32_t type = b->embeddings.type;
     o = batch_loader(c, m, &b->embeddings);
     b->prompts = (struct prompting){.part = type ? PART_MASKS : PART_ALL, .embeddings = packed_dtype(type), .image = o.side, .masks = o.masks, .points = FIRST_SLOTS + c->prompts_iterations - 1,
@@ -261,7 +261,7 @@ int feed_describe(const struct config *c, const struct model *m, const struct ru
     if (!m->masks) return PL_OK;
     struct mask_batches *b = bump_alloc(memory, sizeof *b);
     *b = (struct mask_batches){.prompts = out->own ? *(const struct prompting *)out->own : (struct prompting){0}};
-    if (!config_tokens(c) && describe_images(c, m, o->train, b, out, e)) return e->code;
+    if (!config_tokens(c) && describe_images(c, m, o, b, out, e)) return e->code;
     b->prompts.loss = batch_loss(c);
     b->prompts.statistics = o->evaluate;
     b->prompts.picks = o->picks;

@@ -9,6 +9,7 @@
 #include "feed/embed.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "data/dataset.h"
@@ -119,6 +120,28 @@ int embed_describe(const struct model *m, int64_t side, struct packed_embeddings
     int rc = build_encoder(m, side, &g, e);
     if (!rc) describe_shape(&g, out);
     if (!rc) rc = hash_weights(m, &g, &out->weights, e);
+    graph_free(&g);
+    return rc;
+}
+
+int embed_assume(const struct model *m, int64_t side, struct packed_embeddings *out, struct error *e)
+{
+    struct graph g;
+    *out = (struct packed_embeddings){.type = PACKED_F32};
+    int rc = build_encoder(m, side, &g, e);
+    if (!rc) describe_shape(&g, out);
+    graph_free(&g);
+    return rc;
+}
+
+int embed_pattern(const struct model *m, int64_t side, char out[64], struct error *e)
+{
+    struct graph g;
+    int rc = build_encoder(m, side, &g, e);
+    if (!rc) {
+        const char *first = weight_name(&g, &g.params.at[0]);
+        snprintf(out, 64, "%.*s.*", (int)strcspn(first, "."), first);
+    }
     graph_free(&g);
     return rc;
 }
