@@ -65,6 +65,17 @@ remedy() { # CHANGES ARGUMENT...: the changes as KEY=VALUE, separated by blanks;
 }
 check 'a change that would fit: an adapter' remedy adapter.target_modules=all-linear --set train.effective_batch=256
 check 'a change that would fit: an adapter and 4 bits' remedy 'adapter.target_modules=all-linear memory.quantize=nf4' --set train.effective_batch=256
+# The smallest memory.host_budget that suffices: one byte less does not. Of a mask model also a frozen encoder and stored embeddings.
+host_remedy() {
+    local run=("$binary" plan "$tmp/masks.yaml" --set device=cpu --set device.threads=1 --set device.profile=default) size named
+    expect 3 '' "${run[@]}" --memory 2KiB --set memory.host_budget=none --json && size=$(json "$tmp/out" smallest_budget_bytes) || return 1
+    expect 3 'model.freeze: \[vision_encoder.\*\] with stored embeddings' "${run[@]}" --memory "$size" --set memory.host_budget=1000 || return 1
+    named=$(sed -n 's/.*fits: memory.host_budget: \([0-9]*\).*/\1/p' "$tmp/err")
+    echo "$named bytes"
+    expect 0 '' "${run[@]}" --memory "$size" --set "memory.host_budget=$named" && expect 3 '' "${run[@]}" --memory "$size" --set "memory.host_budget=$((named - 1))" &&
+        expect 0 '' "${run[@]}" --memory "$size" --set memory.host_budget=1000 --set 'model.freeze=vision_encoder.*'
+}
+check 'changes that would fit: the smallest host budget, a frozen encoder' host_remedy
 check 'a change that would fit: 4 bits' remedy memory.quantize=nf4 --set 'adapter.target_modules=[q_proj]'
 
 # The last split uses the smallest micro-batches that a GPU or a group of batch statistics allows.
