@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "graph/ops.h"
 #include "passes/techniques/recompute.h"
 
 /* Numbers the blocks by scope, from 1 in the order of the forward; returns their count. */
@@ -28,13 +29,18 @@ struct split {
     uint32_t *opens, *closes; /* by block number: the instants between which the block is open; closes 0: never */
 };
 
+/* The weights of a block are gathered before the block that runs before it: that block owns the instant. */
 static void find_brackets(struct split *a, const uint32_t *number)
 {
     const struct graph *g = a->g;
+    for (uint32_t k = a->n; k-- > 0;) {
+        const struct node *x = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
+        a->owner[k] = x->op == OP_ALL_GATHER ? a->owner[k + 1] : number[graph_block_of(g, x->scope)];
+    }
     for (uint32_t k = 0; k < a->n; k++) {
         const struct node *x = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
-        uint32_t b = a->owner[k] = number[graph_block_of(g, x->scope)];
-        if (!b) continue;
+        const uint32_t b = a->owner[k];
+        if (!b || x->op == OP_ALL_GATHER) continue;
         if (x->phase != PHASE_FORWARD && !a->closes[b]) a->closes[b] = k;
         if (!a->closes[b]) a->opens[b] = k;
     }
