@@ -34,7 +34,7 @@ template <typename T> static __global__ void __launch_bounds__(TREE_BLOCK) tree_
 }
 
 struct collective {
-    struct transport *transport;
+    struct transport *transport;  /* NULL: a rank that is alone and sends nothing, not even to itself */
     const char *name;
     int n, self;
     enum dtype dtype;
@@ -48,13 +48,16 @@ struct collective {
 static struct collective begin(const struct launch *l, const char *name, const struct operand *x, int64_t part)
 {
     struct transport *t = (struct transport *)l->state;
-    struct collective c = {t, name, l->attr->group.ranks, t->ranks->rank, x->dtype, (int64_t)dtype_size(x->dtype), operand_elements(x), part};
-    CHECK(t->ranks->n == c.n, "the plan is for %d ranks", c.n);
+    struct collective c = {t, name, l->attr->group.ranks, t ? t->ranks->rank : 0, x->dtype, (int64_t)dtype_size(x->dtype), operand_elements(x), part};
+    CHECK((t ? t->ranks->n : 1) == c.n, "the plan is for %d ranks", c.n);
     c.piece = piece_elements(part, c.n, c.size);
     c.x = (char *)x->data, c.leaves = (char *)l->work, c.stream = (cudaStream_t)l->stream;
     c.moves = (struct move *)mem_alloc(2 * (size_t)c.n * sizeof *c.moves);
     return c;
 }
+
+/* Whether its own piece comes by the transport, too. */
+static bool sends_itself(const struct collective *c) { return c->n == 1 && c->transport; }
 
 /* The piece of a rank's part in the round that begins at `at`. */
 static char *piece_at(const struct collective *c, int rank, int64_t at, int64_t *n)
@@ -72,7 +75,7 @@ static void add_move(const struct collective *c, int *n, int peer, void *at, int
 static int sum_leaves(const struct collective *c, char *y, const char *own, int64_t elements, bool onto, struct error *e)
 {
     const unsigned grid = (unsigned)min_i64(ceil_div(elements, TREE_BLOCK), 4096);
-    const int self = c->n > 1 ? c->self : -1;
+    const int self = sends_itself(c) ? -1 : c->self;
     if (c->dtype == DT_F64) {
         tree_kernel<<<grid, TREE_BLOCK, 0, c->stream>>>((double *)y, (const double *)own, (const double *)c->leaves, c->piece, c->n, self, elements, onto);
         TRY_CUDA(cudaGetLastError());
@@ -85,15 +88,14 @@ static int sum_leaves(const struct collective *c, char *y, const char *own, int6
     return PL_OK;
 }
 
-/* Everyone's piece of each part goes to its rank, which adds them into y, or to it. A rank that is alone sends it to itself. y NULL:
- * in place. */
+/* Everyone's piece of each part goes to its rank, which adds them into y, or to it. y NULL: in place. */
 static int reduce_round(const struct collective *c, int64_t at, char *y, bool onto, int64_t *mine, struct error *e)
 {
     int64_t theirs;
     char *own = piece_at(c, c->self, at, mine);
     int n = 0;
     for (int peer = 0; peer < c->n; peer++) {
-        if (peer == c->self && c->n > 1) continue;
+        if (peer == c->self && !sends_itself(c)) continue;
         char *to = piece_at(c, peer, at, &theirs);
         add_move(c, &n, peer, to, theirs, true);
         add_move(c, &n, peer, c->leaves + peer * c->piece * c->size, *mine, false);
@@ -172,7 +174,7 @@ static int launch_all_gather(const struct launch *l, struct error *e)
 /* The transport is the device's, and lives longer than the launch. */
 static int prepare(const struct cuda_state *s, struct entry *entry, struct error *e)
 {
-    if (!s->transport) return error_set(e, PL_FAIL, "this process is not connected to other ranks");
+    if (!s->transport && entry->launch.attr->group.ranks > 1) return error_set(e, PL_FAIL, "this process is not connected to other ranks");
     entry->launch.state = s->transport;
     return PL_OK;
 }
