@@ -13,6 +13,7 @@
 #include "base/random.h"
 #include "cli/data_samples.h"
 #include "cli/predict_many.h"
+#include "config/config_model.h"
 #include "data/images/resize.h"
 #include "data/loader.h"
 #include "feed/feed.h"

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/progress.h"
+#include "data/images/image.h"
 #include "data/images/jpeg.h"
 #include "data/masks/label.h"
 #include "io/file.h"
@@ -257,6 +258,22 @@ static bool add_plane(const struct dataset *d, uint64_t i, struct buffer *b, str
     return true;
 }
 
+static bool add_webp(struct light *l, const void *bytes, size_t n)
+{
+    struct image x;
+    struct error ignored;
+    if (image_decode(&x, bytes, n, &(struct image_options){0}, NULL, 0, &ignored)) return false;
+    add_rows(l->bright, x.rgb, (size_t)x.width * 3, x.width, x.height);
+    mem_free(x.rgb);
+    return true;
+}
+
+static bool add_file(struct light *l, const void *bytes, size_t n)
+{
+    const enum image_format f = image_format(bytes, n);
+    return f == IMAGE_PNG ? add_png(l, bytes, n) : f == IMAGE_WEBP ? add_webp(l, bytes, n) : add_jpg(l, bytes, n);
+}
+
 static void add_image(const struct dataset *d, uint64_t i, struct buffer *b, struct light *l)
 {
     if (d->format->plane && add_plane(d, i, b, l)) return;
@@ -270,7 +287,7 @@ static void add_image(const struct dataset *d, uint64_t i, struct buffer *b, str
     }
     if (fault || (!x.decoded && !x.n)) return;
     if (x.decoded) add_rows(l->bright, x.pixels, x.stride, x.w, x.h), l->decoded++;
-    else l->decoded += *(uint8_t *)b->at == 0x89 ? add_png(l, b->at, x.n) : add_jpg(l, b->at, x.n);
+    else l->decoded += add_file(l, b->at, x.n);
 }
 
 /* The brightness that 99.5 % of the pixels do not exceed, after the range is applied; -1: no

@@ -215,6 +215,11 @@ static int describe_questions(const struct config *c, const struct model *m, con
         return config_at_key(c, KEY_data_image_size, e);
     }
     if (refuse_augmentation(c, e)) return e->code;
+    if (c->data_sequence <= m->images->features) {
+        const long long tokens = (long long)m->images->features;
+        error_set(e, PL_USAGE, "data.sequence is %lld, and the image alone takes %lld tokens of a row; question and answer need room too: set it to %lld, for example", (long long)c->data_sequence, tokens, tokens + 128);
+        return config_at_key(c, KEY_data_sequence, e);
+    }
     if (c->data_format != FORMAT_CSV) return PL_OK;
     b->rows = (struct question_rows_options){.sequence = (uint32_t)c->data_sequence, .reader = {.range = feed_range(c), .room = batch_room(c)},
                                              .masks = {.side = (uint32_t)x->image, .cells = (uint32_t)x->mask, .masks = 1, .threads = (uint32_t)c->data_threads, .slots = slots_of(c), .room = batch_room(c)}};

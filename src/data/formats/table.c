@@ -148,8 +148,8 @@ static void cut_ending(struct text *path, const char *end)
 /* The other file of the pair that `path` belongs to: of an image its mask. False: its folders do not tell. */
 static bool find_partner(const char *base, const char *path, bool *is_mask, struct text *partner, bool *found)
 {
-    static const char *const images[] = {".jpg", ".png", ".jpeg", ".JPG", ".PNG", NULL};
-    static const char *const masks[] = {".png", ".jpg", SEGMENTATION ".png", "_segmentation.png", ".PNG", NULL};
+    static const char *const images[] = {".jpg", ".png", ".jpeg", ".webp", ".JPG", ".PNG", NULL};
+    static const char *const masks[] = {".png", ".jpg", SEGMENTATION ".png", "_segmentation.png", ".webp", ".PNG", NULL};
     struct text other = {0};
     *is_mask = swap_folder(path, "masks", "images", &other);
     const bool known = *is_mask || swap_folder(path, "images", "masks", &other);
