@@ -44,6 +44,12 @@ if section bits; then
     check '3 ranks, accumulation, uneven batch' equal 3 3 3 --set train.effective_batch=10 --set memory.micro_batch=2
     check '2 ranks with 4 shares each, f16' equal 2 8 4 --set memory.micro_batch=1 --set memory.precision=f16
     check '2 ranks, recompute, offload' equal 2 2 3 --set memory.micro_batch=auto --set memory.recompute=all --set memory.offload=optimizer
+    check '2 ranks, divided optimizer state, clipping' equal 2 2 4 --set memory.micro_batch=auto --set train.clip_norm=1 --set parallel.shard=optimizer
+    check '3 ranks, divided optimizer state, bf16-pure' equal 3 3 3 --set train.effective_batch=9 --set memory.micro_batch=auto --set memory.precision=bf16-pure --set parallel.shard=optimizer
+    check '2 ranks, divided optimizer state, 8-bit' equal 2 2 3 --set memory.micro_batch=auto --set memory.optimizer=adamw-8bit --set memory.precision=bf16 --set parallel.shard=optimizer
+    check '4 ranks, divided gradients, bf16' equal 4 4 4 --set memory.micro_batch=auto --set memory.precision=bf16 --set parallel.shard=gradients
+    check '2 ranks, divided weights' equal 2 2 3 --set memory.micro_batch=auto --set parallel.shard=weights
+    check '4 ranks, divided weights, bf16, recompute' equal 4 4 3 --set memory.micro_batch=auto --set memory.precision=bf16 --set memory.recompute=all --set parallel.shard=weights
     "$binary" data make "$tmp/masks" --images 10 --size 96x80 --masks 5 >/dev/null || exit 2
     cat >"$tmp/sam.yaml" <<EOT
 model: {preset: sam-tiny}

@@ -36,7 +36,7 @@ static void combine(const struct ranks *r, struct agreement *a)
         if (all[i].busy > a->busy) a->busy = all[i].busy, a->slowest = i;
     }
     qsort(times, (size_t)r->n, sizeof *times, by_time);
-    a->median = times[r->n / 2];
+    a->median = times[(r->n - 1) / 2];
 }
 
 /* Everyone learns the message of the first rank that failed. */

@@ -43,6 +43,13 @@ static int64_t ranks_of_gpu(const struct run *r) { return r->ranks && r->device.
 
 uint64_t run_gpu_budget(uint64_t memory) { return memory - min_u64(GPU_RESERVE, memory / 2); }
 
+/* GPU memory that NCCL takes for itself, about: with one peer, and for each further one. */
+static uint64_t nccl_reserve(const struct run *r)
+{
+    const int64_t n = r->ranks ? r->ranks->n : r->config->parallel_ranks;
+    return n > 1 ? (uint64_t)(512 + 32 * (n - 1)) << 20 : 0;
+}
+
 /* A rank has a GPU of its own. */
 static int check_gpus(const struct run *r, struct error *e)
 {
@@ -59,9 +66,10 @@ static int resolve_budget(struct run *r, struct error *e)
     if (r->device.kind == DEVICE_CUDA) { /* the plan's GPU, which need not be present */
         if (!r->device.profile.memory_bytes) return error_set(e, PL_USAGE, "memory.budget auto: the profile has no GPU memory size; give a size");
         r->budget = run_gpu_budget(r->device.profile.memory_bytes) / (uint64_t)ranks_of_gpu(r);
+        r->budget -= min_u64(nccl_reserve(r), r->budget / 2);
         return PL_OK;
     }
-    uint64_t free = free_memory() / (uint64_t)(r->ranks ? max_i64(1, r->ranks->local) : 1); /* of a rank on this host */
+    uint64_t free = r->ranks && r->ranks->free ? r->ranks->free : free_memory();
     char have[32], keep[32];
     if (free <= BUDGET_RESERVE)
         return error_set(e, PL_FAIL, "memory.budget auto: %s are free and %s are kept in reserve; free some memory or give a size",

@@ -50,6 +50,8 @@ struct run_facts {
     struct series all[CHARTS][2];
     double samples, units, seconds;   /* samples: of the whole run; units: images or tokens, seconds of the steps that have them */
     const char *unit;                 /* images or tokens; NULL: no step */
+    VEC(uint32_t) slowest;            /* by rank: steps in which it was the slowest; empty: one process */
+    double slow, median;              /* seconds of the slowest rank and of the median one, over all steps */
 };
 
 static void add_units(struct run_facts *f, const struct value *line, const char *member, const char *unit)
@@ -61,11 +63,24 @@ static void add_units(struct run_facts *f, const struct value *line, const char 
     f->seconds += seconds->number;
 }
 
+/* "ranks":4,"slowest":[2,0.51,0.44] */
+static void add_ranks(struct run_facts *f, const struct value *line)
+{
+    const struct value *ranks = value_get(line, "ranks"), *slowest = value_get(line, "slowest");
+    if (!ranks || ranks->kind != VALUE_NUMBER || ranks->number < 1 || ranks->number > 65536 || !slowest || slowest->kind != VALUE_LIST || slowest->count != 3) return;
+    while (f->slowest.n < (uint32_t)ranks->number) vec_push(&f->slowest, 0);
+    const double rank = value_at(slowest, 0)->number;
+    if (rank >= 0 && rank < f->slowest.n) f->slowest.at[(uint32_t)rank]++;
+    f->slow += value_at(slowest, 1)->number;
+    f->median += value_at(slowest, 2)->number;
+}
+
 static void add_line(struct run_facts *f, const struct value *line)
 {
     const struct value *step = value_get(line, "step"), *samples = value_get(line, "samples");
     if (!step || step->kind != VALUE_NUMBER) return;
     if (samples) f->samples = samples->number;
+    add_ranks(f, line);
     add_units(f, line, "images_per_second", "images");
     add_units(f, line, "tokens_per_second", "tokens");
     for (size_t d = 0; d < CHARTS; d++)
@@ -132,6 +147,7 @@ static int facts_read(struct run_facts *f, const char *dir, struct error *e)
 
 static void facts_free(struct run_facts *f)
 {
+    vec_free(&f->slowest);
     bump_free(&f->b);
     for (size_t d = 0; d < CHARTS; d++)
         for (int k = 0; k < 2; k++) {
@@ -217,6 +233,18 @@ static void put_time(struct text *out, const struct run_facts *f)
     page_fact(out, "Speed", value, text_of(f->plan, "profile")[0] ? remark : "");
 }
 
+static void put_ranks(struct text *out, const struct run_facts *f)
+{
+    char value[32], remark[160] = "";
+    uint32_t most = 0;
+    if (!f->slowest.n) return;
+    for (uint32_t i = 1; i < f->slowest.n; i++)
+        if (f->slowest.at[i] > f->slowest.at[most]) most = i;
+    snprintf(value, sizeof value, "%u", f->slowest.n);
+    if (f->median > 0) snprintf(remark, sizeof remark, "the slowest one of a step took %.2f times the median's time, without waiting; most often rank %u", f->slow / f->median, most);
+    page_fact(out, "Ranks", value, f->slowest.n > 1 ? remark : "");
+}
+
 static void put_budget(struct text *out, const struct run_facts *f)
 {
     const double budget = number_of(f->plan, "budget_bytes"), arena = number_of(f->plan, "arena_bytes"), host = number_of(f->plan, "arenas.host");
@@ -263,6 +291,7 @@ static void put_headline(struct text *out, const struct run_facts *f)
     put_score(out, f);
     put_budget(out, f);
     put_time(out, f);
+    put_ranks(out, f);
     page_facts_end(out);
 }
 

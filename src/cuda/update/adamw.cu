@@ -85,6 +85,7 @@ struct adam_row {
     float keep, size;
     uint32_t least;
     uint64_t key, mixed;
+    int64_t first; /* place in the whole weight */
 };
 
 /* The scalars that all tensors share: `s` without keep, size and key. */
@@ -152,12 +153,13 @@ static __device__ inline void fill_common(adam_common &c, const adam_batch &b)
 
 /* Called after the barrier. For an eps outside the range of the quick versions, `least` is out of
  * reach for any p. */
-static __device__ inline adam_row row_of(const adam_common &c, const adam_batch &b, const adam_weight &x)
+static __device__ inline adam_row row_of(const adam_common &c, const adam_batch &b, int i)
 {
+    const adam_weight &x = b.at[i];
     const double lr = (double)b.step->learning_rate * x.lr_scale;
     const float size = (float)(lr / c.correct), least = (float)(fabs((double)size) * 0x1p-73 / (double)c.s.eps);
     const uint64_t key = keyed_round(b.step, x.key);
-    return {decay_keep(lr, x.weight_decay), size, c.s.eps <= 1 && least < 1 ? 2 * __float_as_uint(least) : 0xff000000u, key, keyed_mix(key)};
+    return {decay_keep(lr, x.weight_decay), size, c.s.eps <= 1 && least < 1 ? 2 * __float_as_uint(least) : 0xff000000u, key, keyed_mix(key), (int64_t)b.cell[i] * 256};
 }
 
 /* --- an element at a time --------------------------------------------------------------------- */
@@ -170,7 +172,7 @@ static __device__ inline void adamw_one(const adam_batch &b, const adam_weight &
     adam_scalars s = c.s;
     s.keep = row.keep;
     s.size = row.size;
-    const update u = {.p = {x.p, b.p}, .w = {x.w, b.w}};
+    const update u = {.p = {x.p, b.p}, .w = {x.w, b.w}, .first = row.first};
     adam_pack<1> a;
     load<1>(a.p, static_cast<const P *>(x.p) + at);
     load<1>(a.g, static_cast<const G *>(x.g) + at);
@@ -200,7 +202,7 @@ template <typename P, int V> static __device__ inline void store_finite(const ad
         words<P, V> rounded;
 #pragma unroll
         for (int i = 0; i < V; i += 4) {
-            const uint64_t bits = keyed_bits_mixed(row.key, row.mixed, (uint64_t)at / 4 + i / 4);
+            const uint64_t bits = keyed_bits_mixed(row.key, row.mixed, (uint64_t)(row.first + at) / 4 + i / 4);
 #pragma unroll
             for (int k = 0; k < 4; k += 2) {
                 const uint32_t two = (uint32_t)(bits >> 16 * k);
@@ -253,7 +255,7 @@ static __global__ void __launch_bounds__(BLOCK, 3) adamw_kernel(const __grid_con
     if (b.step->found_inf || (b.clip && !isfinite(b.clip[0]))) return;
     fill_common(shared, b);
     __syncthreads();
-    if ((int)threadIdx.x < b.count) rows[threadIdx.x] = row_of(shared, b, b.at[threadIdx.x]);
+    if ((int)threadIdx.x < b.count) rows[threadIdx.x] = row_of(shared, b, (int)threadIdx.x);
     __syncthreads();
     const adam_common c = shared;
     do {

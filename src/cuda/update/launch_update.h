@@ -22,6 +22,7 @@ struct update {
     int64_t n;
     double beta1, beta2, eps, weight_decay, lr_scale;
     uint64_t key;         /* of the random numbers for the stochastic rounding of a bf16 p */
+    int64_t first;        /* place of p in the whole weight, if it is a shard: a multiple of 256 */
 };
 
 /* Tensors of one type whose squares are added to one sum: square_blocks of all together are at most
@@ -50,9 +51,10 @@ struct adam_weight {
     double weight_decay, lr_scale;
     uint64_t key;
 };
-#define ADAM_MOST 52
+#define ADAM_MOST 50
 struct adam_batch {
     struct adam_weight at[ADAM_MOST];
+    uint32_t cell[ADAM_MOST];        /* place of p in the whole weight, in cells of 256, if it is a shard */
     uint32_t first[ADAM_MOST + 1];   /* first tile of each weight, then the number of tiles; set by the launcher */
     int count;
     enum store p, g, m, w;           /* p, and m (the type of v too): f32 or bf16 */

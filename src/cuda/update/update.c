@@ -60,7 +60,7 @@ static struct update update_of(const struct launch *l, int step, int clip, int w
     return (struct update){
         .p = typed_of(&l->in[0]), .g = typed_of(&l->in[1]), .w = typed_in(l, w), .step = l->in[step].data, .clip = data_in(l, clip),
         .n = operand_elements(&l->in[0]), .beta1 = a->adamw.beta1, .beta2 = a->adamw.beta2, .eps = a->adamw.eps,
-        .weight_decay = a->adamw.weight_decay, .lr_scale = a->adamw.lr_scale, .key = a->adamw.key,
+        .weight_decay = a->adamw.weight_decay, .lr_scale = a->adamw.lr_scale, .key = a->adamw.key, .first = launch_first(l, a->adamw.part),
     };
 }
 
@@ -103,6 +103,7 @@ static int batch_adamw(const struct launch *l, uint32_t n, uint32_t *taken, stru
     for (uint32_t i = 0; i < n; i++) {
         const struct adam_weight x = adam_weight_of(&l[i]);
         if (!adam_joins(&b, &has_w_type, &l[i], &x)) break;
+        b.cell[b.count] = (uint32_t)(launch_first(&l[i], l[i].attr->adamw.part) / 256);
         b.at[b.count++] = x;
     }
     *taken = (uint32_t)b.count;

@@ -36,7 +36,7 @@ template <typename P, int V> static __device__ inline void store_weight(const up
 {
     static_assert(V == 1 || V == 4, "a draw serves four elements");
     if constexpr (sizeof(P) == 2) {
-        uint64_t bits = keyed_bits(key, (uint64_t)at / 4) >> (V == 1 ? 16 * (at % 4) : 0);
+        uint64_t bits = keyed_bits(key, (uint64_t)(u.first + at) / 4) >> (V == 1 ? 16 * (at % 4) : 0);
         wide_pack<__nv_bfloat16, V> rounded;
 #pragma unroll
         for (int i = 0; i < V; i++, bits >>= 16) {
