@@ -306,10 +306,10 @@ alone() {
     local name=$1
     shift
     # shellcheck disable=SC2086
-    "$binary" predict --model "$tmp/$name/model" "$data/images_and_masks/shapes/test_images/513.png" --question 'left?' -o "$tmp/$name.png" --json "$tmp/$name.json" --max-new 8 \
+    "$binary" predict --model "$tmp/$name/model" "$data/images_and_masks/shapes/test_images/513.png" --question 'top?' -o "$tmp/$name.png" --json "$tmp/$name.json" --max-new 8 \
         --set "device.kind=$DEVICE" $FLAGS "$@" >"$tmp/$name.out" 2>&1 || { tail -n 2 "$tmp/$name.out"; return 1; }
 }
-saved() { alone reads && [ "$(grep '"answer"' "$tmp/reads.json")" = "$(grep '"answer"' "$tmp/left.json")" ]; }
+saved() { alone reads && [ "$(grep '"answer"' "$tmp/reads.json")" = "$(grep '"answer"' "$tmp/top.json")" ]; }
 check 'the saved model has the tokenizer and the template of the run' saved
 # The tokenizer, the template and the processor of a LLaVA folder, and a tower in a third folder, are in the folder of what was put together from them.
 gathered() { # CASE SIDE TOWER
