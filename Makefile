@@ -283,8 +283,11 @@ test: deps
 check: all tests
 	+@BUILD=$(BUILD) tools/test.sh $(PARTS)
 test-cuda:
-	+@$(BUILD_WITH_PROGRESS) $(BUILD)/plimsoll $(PLUGIN) $(HELPERS)
+	+@$(BUILD_WITH_PROGRESS) $(BUILD)/plimsoll $(PLUGIN) $(MPI_PLUGIN) $(HELPERS)
 	@BUILD=$(BUILD) tests/cuda.sh $(PARTS)
+# Ranks under a Slurm of their own on this machine: needs root, slurm-wlm and munge.
+test-slurm: all $(BUILD)/tests/json_get
+	@BUILD=$(BUILD) bash tests/slurm_ranks.sh
 # The code of compute capability 7.5 (sm_75) on any GPU: its PTX compiled for that GPU, in f32 and f16.
 test-cuda-75: GPU = $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d .)
 test-cuda-75:
@@ -353,6 +356,6 @@ bench: deps
 
 clean:
 	rm -rf $(BUILD)
-.PHONY: all tests examples install deps test test-cuda test-cuda-75 check demo docs asan fuzz bench clean always
+.PHONY: all tests examples install deps test test-cuda test-cuda-75 test-slurm check demo docs asan fuzz bench clean always
 
 -include $(FUZZ_OBJS:.o=.d) $(OBJS:.o=.d) $(CUDA_OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(HELPERS:=.d) $(BENCHES:=.d) $(patsubst bench/%.c,$(BUILD)/bench/%.d,$(wildcard bench/bench_cuda_*.c))

@@ -10,6 +10,7 @@
 #define OPCASES_H
 
 #include "base/nf4.h"
+#include "graph/shard.h"
 #include "optest.h"
 
 /* --- scenes: a case in one dtype ------------------------------------------------------------- */

@@ -44,6 +44,21 @@ works() {
 
 pairs "a b c" image.jpg kvasir/images/%.jpg binary.jpg kvasir/masks/%.jpg
 check "Kvasir-SEG: JPEG masks" works kvasir 3 pairs 'labels: binary'
+# WebP, where the build has libwebp: without loss the samples are those of PNG files.
+losses() { sed -n 's/.*"loss": *\([^,}]*\).*/\1/p' "$tmp/run/metrics.jsonl"; }
+webp() {
+    local png
+    "$binary" data inspect "$tmp/webp" >"$tmp/out" 2>&1 || { grep 'this build has no libwebp' "$tmp/out"; return; }
+    works png 3 pairs 'labels: binary' && png=$(losses) && works webp 3 pairs 'labels: binary' && [ "$(losses)" = "$png" ] || return 1
+    works webp_labels 3 pairs 'labels: classes' && works webp_lossy 3 pairs 'labels: binary' || return 1
+    "$binary" data pack "$tmp/webp" -o "$tmp/webp.pack" >/dev/null && "$binary" data pack "$tmp/png" -o "$tmp/png.pack" >/dev/null && cmp "$tmp/webp.pack" "$tmp/png.pack" &&
+        "$binary" data inspect "$tmp/webp" -o "$tmp/webp.png" >/dev/null && "$binary" data inspect "$tmp/png" -o "$tmp/png.png" >/dev/null && cmp "$tmp/webp.png" "$tmp/png.png" || return 1
+    expect 2 'it is a lossy WebP, whose compression changes values: masks of classes or instances need PNG files' "$binary" train "$tmp/run.yaml" --set "data.train=[\"$tmp/webp_lossy\"]" \
+        --set data.validation=null --set data.holdout=0 --set train.eval_every=0 --set data.labels=classes --set data.max_bad=0 --set "train.out=$tmp/none"
+}
+pairs "a b c" image.webp webp/images/%.webp binary.webp webp/masks/%.webp && pairs "a b c" image.png png/images/%.png binary.png png/masks/%.png
+pairs "a b c" image.webp webp_labels/images/%.webp labels.webp webp_labels/masks/%.webp && pairs "a b c" image.webp webp_lossy/images/%.jpg lossy.webp webp_lossy/masks/%.webp
+check "WebP images and masks" webp
 pairs "a b c" image.png suffix/images/%.png bits.png suffix/masks/%_mask.png
 check "a suffix of masks" works suffix 3 pairs 'mask_suffix: "_mask"'
 pairs "1 2 3 11 12 21" image.jpg prefix/imgs/img_%.jpg binary.png prefix/gt/seg-%.png

@@ -108,6 +108,12 @@ without_mpi() {
     mkdir -p "$tmp/bin" && cp "$binary" "$tmp/bin/plimsoll" && OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_RANK=3 expect 2 'launched as rank 3 of 8, and this build has no MPI' "$tmp/bin/plimsoll" train "$tmp/tiny.yaml" --set "train.out=$tmp/t"
 }
 check 'a launcher and no plug-in: refused' without_mpi
+# Without MPI the program is the same, and only the plug-in is missing.
+optional() {
+    [ "$(grep -rl 'mpi\.h' src | sort)" = src/dist/mpi.c ] || { grep -rl 'mpi\.h' src; return 1; }
+    make -n MPI=0 CUDA=0 BUILD="$tmp/none" all >"$tmp/make" 2>/dev/null && ! grep -q 'plimsoll-mpi\.so\|mpicc' "$tmp/make" && grep -c dist/launch.c "$tmp/make"
+}
+check 'make MPI=0 builds everything but the plug-in' optional
 commands() { expect 2 'only .plimsoll train. runs on several ranks' ranks 2 "$binary" plan "$tmp/tiny.yaml"; }
 check 'other commands on ranks: refused' commands
 number_of_ranks() {

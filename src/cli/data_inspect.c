@@ -15,6 +15,7 @@
 #include "cli/data_samples.h"
 #include "cli/init.h"
 #include "data/masks/grid.h"
+#include "data/images/image.h"
 #include "data/images/jpeg.h"
 #include "data/formats/packed.h"
 #include "data/images/resize.h"
@@ -436,10 +437,10 @@ static int decode(const struct sample *s, const struct pixel_range *range, struc
         *p = (struct canvas){s->facts.w, s->facts.h, mem_copy(s->image, (size_t)s->facts.w * s->facts.h * 3)};
         return PL_OK;
     }
-    if (s->facts.n && *(const uint8_t *)s->image == 0x89) {
-        struct png_pixels q;
-        if (range_decode(s->image, s->facts.n, range, NULL, 0, &q, NULL, e)) return e->code;
-        *p = (struct canvas){q.width, q.height, q.at};
+    if (image_is_whole(s->image, s->facts.n)) {
+        struct image q;
+        if (image_decode(&q, s->image, s->facts.n, &(struct image_options){.range = *range}, NULL, 0, e)) return e->code;
+        *p = (struct canvas){q.width, q.height, q.rgb};
         return PL_OK;
     }
     struct jpg_header h;

@@ -11,9 +11,9 @@
 
 #include "cli/init.h"
 #include "data/masks/cells.h"
+#include "data/images/image.h"
 #include "data/images/jpeg.h"
 #include "data/images/unread.h"
-#include "io/png.h"
 
 enum { MASKS = 1024, MAX_MASKS = 1 << 20, POLYGON_RUNS = 1 << 19 };
 static const size_t first_bytes = 4 << 20, most_bytes = (size_t)1 << 30;
@@ -190,11 +190,13 @@ static enum data_fault read_image(const struct samples *s, uint64_t i, struct sa
         out->image = mem_alloc(room);
         f = dataset_image(s->set, i, out->image, room, &out->facts, e);
     }
-    const struct dataset_image *x = &out->facts;
+    struct dataset_image *x = &out->facts;
     if (f || !x->decoded) return f;
-    mem_free(out->image);
-    uint8_t *to = out->image = mem_alloc((size_t)x->h * x->w * 3);
+    uint8_t *to = mem_alloc((size_t)x->h * x->w * 3);
     for (uint32_t y = 0; y < x->h; y++) memcpy(to + (size_t)y * x->w * 3, x->pixels + y * x->stride, (size_t)x->w * 3);
+    mem_free(out->image); /* the rows may be in it */
+    out->image = to;
+    x->pixels = to, x->stride = (size_t)x->w * 3;
     return f;
 }
 
@@ -297,19 +299,15 @@ int sample_size(const struct sample *s, uint32_t *w, uint32_t *h, struct error *
 
 /* ---- images ---- */
 
-bool image_is_png(const void *bytes, size_t n) { return n && *(const uint8_t *)bytes == 0x89; }
+bool image_is_png(const void *bytes, size_t n) { return image_format(bytes, n) == IMAGE_PNG; }
 
 int image_size(const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct error *e)
 {
-    struct png_header p;
     struct jpg_header j;
-    if (image_is_png(bytes, n)) {
-        if (png_peek(bytes, n, &p, e)) return e->code;
-        *w = p.width, *h = p.height;
-    } else {
-        if (jpg_peek(bytes, n, &j, e)) return e->code;
-        *w = j.width, *h = j.height;
-    }
+    size_t room;
+    if (image_is_whole(bytes, n)) return image_peek(bytes, n, &(struct image_options){0}, w, h, &room, e);
+    if (jpg_peek(bytes, n, &j, e)) return e->code;
+    *w = j.width, *h = j.height;
     return PL_OK;
 }
 
@@ -327,12 +325,12 @@ static int check_jpeg(struct jpg *j, const void *bytes, size_t n, uint32_t *w, u
 
 int image_check(struct jpg *j, const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct error *e)
 {
-    struct png_pixels p;
-    if (!image_is_png(bytes, n)) return check_jpeg(j, bytes, n, w, h, e);
-    int rc = png_decode(bytes, n, PNG_AS_RGB, 0, NULL, 0, &p, e);
-    *w = p.width, *h = p.height;
-    mem_free(p.at);
-    return rc;
+    struct image x;
+    if (!image_is_whole(bytes, n)) return check_jpeg(j, bytes, n, w, h, e);
+    if (image_decode(&x, bytes, n, &(struct image_options){.range = {.kind = RANGE_FULL}}, NULL, 0, e)) return e->code;
+    *w = x.width, *h = x.height;
+    mem_free(x.rgb);
+    return PL_OK;
 }
 
 /* ---- halves ---- */

@@ -101,7 +101,7 @@ uint32_t doctor_advice(const struct doctor *d, struct advice out[ADVICE_MOST])
     progress_begin(&p, "planning changes:", "plans", plans);
     for (enum technique_id id = 0; id < TECHNIQUES; id++)
         for (int i = 0; tried_value(s, id, i, value); i++) {
-            snprintf(change, sizeof change, "memory.%s=%s", techniques[id].name, value);
+            snprintf(change, sizeof change, "%s.%s=%s", techniques[id].section, techniques[id].name, value);
             try_change(d, change, techniques[id].changes_results ? CHANGES_RESULTS : NULL, out, &n, &p);
         }
     for (int b = s->micro_batch / 2; b >= 1; b /= 2) {

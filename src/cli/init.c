@@ -352,6 +352,7 @@ static void put_train(const struct init_run *r, const char *out_folder, struct t
     text_printf(out, "  schedule: cosine\n  warmup_steps: %llu\n", (unsigned long long)min_u64(250, steps / 10));
     text_printf(out, "  weight_decay: 0.1\n  no_decay: [%s]\n  clip_norm: 1\n", masks ? "\"*norm*\", \"*.bias\"" : "\"*norm.weight\"");
     if (r->held_out) text_printf(out, "  eval_every: %llu                # %s an epoch; the best model is kept\n", (unsigned long long)each, r->samples % batch ? "about once" : "once");
+    if (r->held_out && r->max_images) text_printf(out, "  eval_samples: 12               # held-out questions that each evaluation answers; report.html shows them with their images\n");
     text_printf(out, "  save_every: %llu\n  out: ", (unsigned long long)each);
     put_string(out, out_folder);
     text_printf(out, "\n");

@@ -46,7 +46,7 @@ static const struct option table[] = {
     VALUE("--adapter", OPT_RUN | OPT_MODEL, adapter), VALUE("--preset", OPT_RUN, preset),
     VALUE("--out", OPT_OUTPUT, output),    VALUE("--model", OPT_MODEL, model),    VALUE("--batch", OPT_BATCH, batch),
     SWITCH("--json", OPT_JSON, json),      SWITCH("--explain", OPT_EXPLAIN, explain), SWITCH("--resume", OPT_RESUME, resume),
-    VALUE("--ranks", OPT_RANKS, ranks),
+    VALUE("--ranks", OPT_RANKS, ranks),   VALUE("--per-host", OPT_LINKS, per_host), VALUE("--links", OPT_LINKS, links),
     VALUE("--steps", OPT_STEPS, steps),    VALUE("--threads", OPT_THREADS, threads),
     SWITCH("--calibrate", OPT_CALIBRATE, calibrate), SWITCH("--confirm", OPT_CONFIRM, confirm),
     SWITCH("--compare", OPT_TABLES, compare), SWITCH("--frontier", OPT_TABLES, frontier), SWITCH("--rules-of-thumb", OPT_TABLES, rules),
@@ -71,8 +71,8 @@ static int unknown_option(const char *arg, unsigned allowed, struct error *e)
     return error_set(e, PL_USAGE, "unknown option %s%s%s%s --help lists them", arg, nearest ? "; did you mean " : ";", nearest ? nearest : "", nearest ? "?" : "");
 }
 
-/* A preset whose program's own options are taken too: the command of that program; NULL: none. */
-static const char *program_of(const char *preset) { return preset && !strncmp(preset, "prs-med", 7) ? "python train_prs_med.py" : NULL; }
+/* The script whose own options a preset takes too; NULL: none. */
+static const char *script_of(const char *preset) { return preset && !strncmp(preset, "prs-med", 7) ? "train_prs_med.py" : NULL; }
 
 /* An option of the program, and its values, for the shell's reader. */
 static void keep_option(struct options *o, int argc, char **argv, int *i)
@@ -94,7 +94,7 @@ static int parse_option(struct options *o, unsigned allowed, int argc, char **ar
     for (size_t k = 0; k < COUNT(table) && !set && !from; k++)
         if (table[k].flag & allowed && strlen(table[k].name) == length && !strncmp(table[k].name, arg, length)) found = &table[k];
     if (!set && !from && !found) {
-        if (!(allowed & OPT_RUN) || !program_of(o->preset)) return unknown_option(arg, allowed, e);
+        if (!(allowed & OPT_RUN) || !script_of(o->preset)) return unknown_option(arg, allowed, e);
         keep_option(o, argc, argv, i);
         return PL_OK;
     }
@@ -155,9 +155,10 @@ static int read_sources(const struct options *o, struct foreign *f, struct confi
 {
     int rc = PL_OK;
     struct text command = {0};
+    f->script = script_of(o->preset);
     for (int i = 0; i < o->n_from && !rc; i++) rc = foreign_read(f, o->from[i], e);
     if (!rc && o->program.n) {
-        text_printf(&command, "%s%s\n", program_of(o->preset), o->program.at);
+        text_printf(&command, "python %s%s\n", f->script, o->program.at);
         rc = foreign_read_text(f, command.at, command.n, "the command line", e);
         text_free(&command);
     }
@@ -167,9 +168,11 @@ static int read_sources(const struct options *o, struct foreign *f, struct confi
     if (!rc && o->preset) rc = config_assign(c, "model.preset", o->preset, e);
     for (int i = 0; i < o->n_set && !rc; i++) rc = config_set(c, o->set[i], e);
     if (!rc && o->memory) rc = config_set_memory(c, o->memory, e);
-    if (!rc && o->ranks) {
-        char text[64];
-        snprintf(text, sizeof text, "parallel.ranks=%.40s", o->ranks);
+    const struct { const char *key, *value; } parallel[] = {{"ranks", o->ranks}, {"per_host", o->per_host}, {"links", o->links}};
+    for (size_t i = 0; i < COUNT(parallel) && !rc; i++) {
+        char text[128];
+        if (!parallel[i].value) continue;
+        snprintf(text, sizeof text, "parallel.%s=%.90s", parallel[i].key, parallel[i].value);
         rc = config_set(c, text, e);
     }
     if (!rc && o->adapter) config_use_adapter(c, o->adapter);

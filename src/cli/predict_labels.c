@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "config/config_model.h"
 #include "base/random.h"
 #include "cli/data_samples.h"
 #include "cli/predict_many.h"
@@ -95,6 +96,7 @@ static int read_sample(struct predict_source *s, uint64_t i, struct predict_item
     for (uint32_t k = 0; k < x->n; k++) derive(l, x, k, &out->image);
     out->prompts = l->prompts;
     out->n = x->n;
+    out->volume = dataset_slice(l->set, i, &out->slice, &out->volume_name);
     return PL_OK;
 }
 

@@ -309,7 +309,7 @@ void config_reset(struct config *c, enum config_key key)
 enum config_key config_technique_key(enum technique_id id)
 {
     static const enum config_key keys[TECHNIQUES] = {
-#define TECHNIQUE(name, ...) KEY_memory_##name,
+#define TECHNIQUE(section, name, ...) KEY_##section##_##name,
 #include "passes/techniques.def"
 #undef TECHNIQUE
     };

@@ -11,7 +11,7 @@ int config_pin(struct config *c, const struct settings *s, struct error *e)
     int rc = PL_OK;
     for (enum technique_id id = 0; id < TECHNIQUES && !rc; id++) {
         char key[80], value[SETTING_ROOM];
-        snprintf(key, sizeof key, "memory.%s", techniques[id].name);
+        snprintf(key, sizeof key, "%s.%s", techniques[id].section, techniques[id].name);
         rc = config_assign(c, key, technique_print(id, s, value), e);
     }
     return rc;

@@ -1,5 +1,5 @@
 /*
- * fold.c: FOLD and ALL_REDUCE: sums over shares and over ranks, and SQUARES and TOTAL: the norm of what they leave.
+ * fold.c: FOLD: sums over shares, and SQUARES and TOTAL: the norm of what shares and ranks (collective.c) leave.
  *
  * One tree adds leaves 0..n-1, whoever holds them:
  *
@@ -12,21 +12,18 @@
  *
  * FOLD meets the leaves one after the other. Before leaf i, partial[l] is the sum of 2^l leaves for every bit l of i.
  * The leaf takes the partials of i's trailing ones, which are complete with it, or after the last leaf all of them.
- *
- * ALL_REDUCE cuts x into a part for each rank. In a round every rank gets the others' pieces of its own part, adds
- * them to its own in the tree, and sends the sum to all. The workspace holds the pieces of a round; the moves are on it too.
  */
 #include <string.h>
 
 #include "cpu/cpu.h"
+#include "cpu/fold.h"
 #include "cpu/ref.h"
 #include "cpu/rows.h"
 #include "run/ranks.h"
 
 /* --- two terms ------------------------------------------------------------------------------------------------ */
 
-/* to = a + b, n elements from 0 on of dense memory; `to` may be a or b. */
-static void add(void *to, const void *a, const void *b, enum dtype t, int64_t n, int threads)
+void fold_add(void *to, const void *a, const void *b, enum dtype t, int64_t n, int threads)
 {
     if (t == DT_F64) {
         for (int64_t i = 0; i < n; i++) ((double *)to)[i] = ((const double *)a)[i] + ((const double *)b)[i];
@@ -53,7 +50,7 @@ static void fold_run(const struct launch *l)
     int level = 0;
     CHECK(l->in[0].data == x && l->in[1].data == partials, "x and the partial sums are updated in place");
     for (; last ? i >> level : i >> level & 1; level++)
-        if (i >> level & 1) add(x, partials + (size_t)level * bytes, x, t, n, l->threads);
+        if (i >> level & 1) fold_add(x, partials + (size_t)level * bytes, x, t, n, l->threads);
     if (!last) memcpy(partials + (size_t)level * bytes, x, bytes);
 }
 
@@ -72,129 +69,17 @@ static void ref_fold(const struct launch *l)
 CPU_KERNEL(FOLD, fold);
 REF_KERNEL(FOLD, fold);
 
-/* --- ALL_REDUCE ----------------------------------------------------------------------------------------------- */
-
-/* Bytes of the pieces of a round, at most; a part begins at a multiple of PART elements. */
-enum { ROUND_BYTES = 8 << 20, PART = 64 };
-
-/* Elements of a part: the last ones may be shorter or empty. */
-static int64_t part_of(int64_t n, int ranks) { return ceil_div(ceil_div(n, ranks), PART) * PART; }
-/* Elements of a piece: a part, or a part of it. */
-static int64_t piece_of(int64_t n, int ranks, size_t size)
-{
-    const int64_t most = ROUND_BYTES / ranks / (int64_t)size / PART * PART;
-    return min_i64(part_of(n, ranks), max_i64(most, PART));
-}
-
-static uint64_t moves_bytes(int ranks) { return align_up(2 * (uint64_t)ranks * sizeof(struct move), 64); }
-
-static uint64_t all_reduce_bytes(int64_t n, int ranks, size_t size)
-{
-    return ranks < 2 ? 0 : moves_bytes(ranks) + (uint64_t)ranks * (uint64_t)piece_of(n, ranks, size) * size;
-}
-
-struct reduction {
-    struct ranks *ranks;
-    int n;               /* of them */
-    enum dtype dtype;
-    size_t size;         /* of an element */
-    char *x, *pieces;
-    struct move *moves;
-    int64_t elements, part, piece;
-    int64_t at;          /* of the round: the first element of a piece in its part */
-    int threads;
-};
-
-/* The piece of a rank's part in this round. */
-static char *piece_at(const struct reduction *r, int rank, int64_t *n)
-{
-    const int64_t from = rank * r->part + r->at, end = min_i64(r->elements, (rank + 1) * r->part);
-    *n = max_i64(0, min_i64(r->piece, end - from));
-    return r->x + (*n ? (size_t)from * r->size : 0);
-}
-
-static char *leaf_of(const struct reduction *r, int rank) { return r->pieces + (size_t)(rank * r->piece) * r->size; }
-
-static void add_move(const struct reduction *r, int *n, int peer, void *at, int64_t elements, bool send)
-{
-    if (elements) r->moves[(*n)++] = (struct move){peer, at, (uint64_t)elements * r->size, send};
-}
-
-static void exchange(const struct reduction *r, int n)
-{
-    struct error e = {0};
-    r->ranks->where = "ALL_REDUCE";
-    if (n && r->ranks->exchange(r->ranks, r->moves, n, &e)) r->ranks->abort(r->ranks, e.code, e.text);
-    r->ranks->where = NULL;
-}
-
-/* Everyone's piece of each part goes to its rank, which adds them in the tree. */
-static void reduce_round(const struct reduction *r)
-{
-    const int self = r->ranks->rank;
-    int64_t mine, theirs;
-    char *own = piece_at(r, self, &mine);
-    int n = 0;
-    for (int peer = 0; peer < r->n; peer++) {
-        if (peer == self) continue;
-        char *at = piece_at(r, peer, &theirs);
-        add_move(r, &n, peer, at, theirs, true);
-        add_move(r, &n, peer, leaf_of(r, peer), mine, false);
-    }
-    exchange(r, n);
-    if (!mine) return;
-    memcpy(leaf_of(r, self), own, (size_t)mine * r->size);
-    for (int w = 1; w < r->n; w *= 2)
-        for (int k = 0; k + w < r->n; k += 2 * w) add(leaf_of(r, k), leaf_of(r, k), leaf_of(r, k + w), r->dtype, mine, r->threads);
-    memcpy(own, leaf_of(r, 0), (size_t)mine * r->size);
-}
-
-/* Every rank sends its sums to all others. */
-static void gather_round(const struct reduction *r)
-{
-    const int self = r->ranks->rank;
-    int64_t mine, theirs;
-    char *own = piece_at(r, self, &mine);
-    int n = 0;
-    for (int peer = 0; peer < r->n; peer++) {
-        if (peer == self) continue;
-        char *at = piece_at(r, peer, &theirs);
-        add_move(r, &n, peer, own, mine, true);
-        add_move(r, &n, peer, at, theirs, false);
-    }
-    exchange(r, n);
-}
-
-static bool all_reduce_match(const struct query *q) { return tensor_is_fast(q->in[0]); }
-static uint64_t all_reduce_workspace(const struct query *q) { return all_reduce_bytes(tensor_elements(q->in[0]), q->attr->group.ranks, dtype_size(q->in[0]->dtype)); }
-
-static void all_reduce_run(const struct launch *l)
-{
-    const struct operand *x = &l->out[0];
-    const int n = l->attr->group.ranks;
-    const size_t size = dtype_size(x->dtype);
-    if (n < 2) return;
-    CHECK(l->in[0].data == x->data, "x is updated in place");
-    CHECK(l->ranks && l->ranks->n == n, "the plan is for %d ranks", n);
-    struct reduction r = {l->ranks, n, x->dtype, size, x->data, (char *)l->work + moves_bytes(n), l->work, operand_elements(x), .threads = l->threads};
-    r.part = part_of(r.elements, n);
-    r.piece = piece_of(r.elements, n, size);
-    for (r.at = 0; r.at < r.part; r.at += r.piece) {
-        reduce_round(&r);
-        gather_round(&r);
-    }
-}
-
-static uint64_t ref_all_reduce_workspace(const struct query *q) { return all_reduce_workspace(q); }
-/* The order of the sum is the result: there is no other one to compare with. */
-static void ref_all_reduce(const struct launch *l) { all_reduce_run(l); }
-
-CPU_KERNEL_WORK(ALL_REDUCE, all_reduce);
-REF_KERNEL_WORK(ALL_REDUCE, all_reduce);
-
 /* --- the norm ------------------------------------------------------------------------------------------------- */
 
 static bool squares_match(const struct query *q) { return tensor_is_fast(q->in[0]) && tensor_is(q->in[1], DT_F64); }
+
+/* The place of x in the whole gradient, and its elements without the padding of a shard. */
+static int64_t squares_first(const struct launch *l) { return launch_first(l, l->attr->squares.part); }
+static int64_t squares_elements(const struct launch *l)
+{
+    const int64_t n = operand_elements(&l->in[0]);
+    return l->attr->squares.part ? max_i64(0, min_i64(n, l->attr->squares.n - squares_first(l))) : n;
+}
 
 /* Eight sums over the elements with the same index modulo 8, then their tree: the order depends on the cell alone. */
 static double squares_of(const struct operand *x, int64_t from, int64_t to)
@@ -214,8 +99,8 @@ static double squares_of(const struct operand *x, int64_t from, int64_t to)
 
 static void squares_run(const struct launch *l)
 {
-    const int64_t n = operand_elements(&l->in[0]), cell = l->attr->squares.cell, cells = ceil_div(n, cell);
-    double *to = (double *)l->out[0].data + l->attr->squares.at;
+    const int64_t cell = l->attr->squares.cell, first = squares_first(l), n = squares_elements(l), cells = ceil_div(n, cell);
+    double *to = (double *)l->out[0].data + l->attr->squares.at + first / cell;
     CHECK(l->in[1].data == l->out[0].data, "the cells are updated in place");
 #pragma omp parallel for num_threads(l->threads) schedule(static) if (n > 32768)
     for (int64_t c = 0; c < cells; c++) to[c] = squares_of(&l->in[0], c * cell, min_i64(n, (c + 1) * cell));
@@ -223,11 +108,11 @@ static void squares_run(const struct launch *l)
 
 static void ref_squares(const struct launch *l)
 {
-    const int64_t n = operand_elements(&l->in[0]), cell = l->attr->squares.cell;
+    const int64_t cell = l->attr->squares.cell, first = squares_first(l), n = squares_elements(l);
     for (int64_t c = 0; c < ceil_div(n, cell); c++) {
         double sum = 0;
         for (int64_t i = c * cell; i < min_i64(n, (c + 1) * cell); i++) sum += ref_get(&l->in[0], i) * ref_get(&l->in[0], i);
-        ref_put(&l->out[0], l->attr->squares.at + c, sum);
+        ref_put(&l->out[0], l->attr->squares.at + first / cell + c, sum);
     }
 }
 

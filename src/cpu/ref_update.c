@@ -24,7 +24,8 @@ static double gradient(const struct launch *l, struct update_slots at, int64_t i
 static void put_weight(const struct launch *l, struct update_slots at, int w_out, int64_t i, double p)
 {
     if (l->in[0].dtype == DT_BF16) {
-        uint64_t bits = random_bits(round_key(l->in[at.step].data, l->attr->adamw.key), (uint64_t)i / 4) >> 16 * (i % 4);
+        const int64_t first = launch_first(l, l->attr->adamw.part);
+        uint64_t bits = random_bits(round_key(l->in[at.step].data, l->attr->adamw.key), (uint64_t)(first + i) / 4) >> 16 * (i % 4);
         p = bf16_to_f32(round_at_random((float)p, (uint32_t)bits));
     }
     ref_put(&l->out[0], i, p);

@@ -34,13 +34,13 @@ static inline uint16_t round_at_random(float x, uint32_t bits)
 
 static inline bool weight_is_kept(const struct tensor *t) { return tensor_is(t, DT_F32) || tensor_is(t, DT_BF16); }
 
-/* Stores weights. One draw of 64 bits serves four elements; `at` is a multiple of four. */
-static inline void store_weight(const struct operand *p, int64_t at, int n, const float *from, uint64_t key)
+/* Stores weights. One draw of 64 bits serves four elements; `at` is a multiple of four, and so is `first`, the place of p in the whole weight. */
+static inline void store_weight(const struct operand *p, int64_t at, int64_t first, int n, const float *from, uint64_t key)
 {
     if (p->dtype != DT_BF16) return;
     uint16_t *to = (uint16_t *)p->data + at;
     for (int i = 0; i < n; i += 4) {
-        uint64_t bits = random_bits(key, (uint64_t)(at + i) / 4);
+        uint64_t bits = random_bits(key, (uint64_t)(first + at + i) / 4);
         for (int k = i; k < n && k < i + 4; k++, bits >>= 16) to[k] = round_at_random(from[k], (uint32_t)bits);
     }
 }

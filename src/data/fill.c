@@ -15,12 +15,12 @@
 #include <string.h>
 
 #include "base/random.h"
+#include "data/images/image.h"
 #include "data/images/jpeg.h"
 #include "data/order.h"
 #include "data/masks/polygon.h"
 #include "data/images/resize.h"
 #include "data/ring.h"
-#include "io/png.h"
 
 struct filler {
     struct loader_options o;
@@ -310,21 +310,21 @@ static enum data_fault fill_rows(struct filler *f, struct slot *s, const struct 
     return FAULT_NONE;
 }
 
-/* A PNG is decoded as a whole, into the buffer after its file. */
-static enum data_fault fill_png(struct filler *f, struct slot *s, const struct pixel_range *range, size_t n, struct error *e)
+/* A PNG or WebP is decoded as a whole, into the buffer after its file. */
+static enum data_fault fill_whole(struct filler *f, struct slot *s, const struct pixel_range *range, size_t n, struct error *e)
 {
-    struct png_header h;
-    struct png_pixels p;
-    size_t at = align_up(n, 64);
-    if (png_peek(f->room, n, &h, e)) return FAULT_IMAGE;
-    enum data_fault fault = check_size(s, h.width, h.height, e);
+    const struct image_options o = {.range = *range};
+    struct image x;
+    uint32_t w, h;
+    size_t at = align_up(n, 64), need;
+    if (image_peek(f->room, n, &o, &w, &h, &need, e)) return FAULT_IMAGE;
+    enum data_fault fault = check_size(s, w, h, e);
     if (fault) return fault;
-    size_t need = range_bytes(&h, range);
     if (at > f->o.room || need > f->o.room - at)
-        return error_set(e, PL_NOFIT, "the PNG and its pixels take %zu bytes; expected at most %llu", at + need, (unsigned long long)f->o.room),
+        return error_set(e, PL_NOFIT, "the image and its pixels take %zu bytes; expected at most %llu", at + need, (unsigned long long)f->o.room),
                FAULT_TOO_LARGE;
-    if (range_decode(f->room, n, range, f->room + at, f->o.room - at, &p, NULL, e)) return FAULT_IMAGE;
-    return resize_rows(f, s, p.at, (size_t)p.width * 3, p.width, p.height, e);
+    if (image_decode(&x, f->room, n, &o, f->room + at, f->o.room - at, e)) return FAULT_IMAGE;
+    return resize_rows(f, s, x.rgb, (size_t)w * 3, w, h, e);
 }
 
 static enum data_fault fill_jpg(struct filler *f, struct slot *s, size_t n, struct error *e)
@@ -362,8 +362,8 @@ static enum data_fault fill_image(struct filler *f, const struct loader_source *
     if (fault) return fault;
     if (i.decoded) {
         fault = fill_rows(f, s, &i, e);
-    } else if (i.n && *(uint8_t *)f->room == 0x89) {
-        fault = fill_png(f, s, &source->set->range, i.n, e);
+    } else if (image_is_whole(f->room, i.n)) {
+        fault = fill_whole(f, s, &source->set->range, i.n, e);
     } else {
         fault = fill_jpg(f, s, i.n, e);
     }

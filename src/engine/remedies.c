@@ -80,7 +80,7 @@ static void try_memory(struct run *r, const struct run_options *o)
         if (techniques[id].changes_results || !config_technique(was, id)->chosen) continue;
         c = *was;
         *config_technique(&c, id) = (struct config_setting){0};
-        snprintf(text, sizeof text, "memory.%s: auto", techniques[id].name);
+        snprintf(text, sizeof text, "%s.%s: auto", techniques[id].section, techniques[id].name);
         try_change(r, o, &c, text);
     }
     static char *forms[] = {"adamw-bf16", "adamw-8bit"};

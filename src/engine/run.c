@@ -18,6 +18,7 @@
 #include "engine/adapter_folder.h"
 #include "engine/recipe.h"
 #include "engine/offload_budget.h"
+#include "cost/links.h"
 #include "run/ranks.h"
 
 /* Reserve of `memory.budget: auto` for the system and this program's own code. */
@@ -212,6 +213,20 @@ static int open_shares(struct run *r, const struct run_options *o, struct error 
     return PL_OK;
 }
 
+/* What connects the ranks: a plan is a function of it. */
+static int open_links(struct run *r, struct error *e)
+{
+    const struct config *c = r->config;
+    const int n = parallel_ranks(r);
+    const int64_t host = c->parallel_per_host > 0 ? c->parallel_per_host : r->ranks ? r->ranks->local : n;
+    if (n < 2) return PL_OK;
+    if (host > n || n % host) {
+        error_set(e, PL_USAGE, "parallel.per_host is %lld, which does not divide the %d ranks: every host has the same number of them", (long long)host, n);
+        return config_at_key(c, KEY_parallel_per_host, e);
+    }
+    return links_set(&r->device.profile, c->parallel_links, host < n ? (int)host : 0, e) ? config_at_key(c, KEY_parallel_links, e) : PL_OK;
+}
+
 static struct settings base_settings(struct run *r, const struct run_options *o)
 {
     const struct config *c = r->config;
@@ -234,6 +249,7 @@ static struct settings base_settings(struct run *r, const struct run_options *o)
         CHECK(!value || technique_parse(id, value, &s), "%s %s", techniques[id].name, value);
     }
     if (!c->memory_precision.chosen) s.precision = auto_precision(&r->device.profile);
+    if (s.ranks < 2) s.shard = SHARD_NONE; /* there is nobody to divide with */
     return s;
 }
 
@@ -261,8 +277,8 @@ static int check_needs(const struct settings *s, struct error *e)
         const char *values;
         if (technique_met(id, s, &other, &values)) continue;
         CHECK(technique_value(values, 0, first), "%s", values);
-        return error_set(e, PL_USAGE, "memory.%s %s needs memory.%s %s, which is %s here; set it, or memory.%s %s", techniques[id].name,
-                         technique_print(id, s, value), techniques[other].name, first, technique_print(other, s, has), techniques[id].name, techniques[id].off);
+        return error_set(e, PL_USAGE, "%s.%s %s needs memory.%s %s, which is %s here; set it, or %s.%s %s", techniques[id].section, techniques[id].name,
+                         technique_print(id, s, value), techniques[other].name, first, technique_print(other, s, has), techniques[id].section, techniques[id].name, techniques[id].off);
     }
     return PL_OK;
 }
@@ -297,7 +313,7 @@ static int check_excluded(const struct run *r, const struct settings *s, struct 
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         char value[SETTING_ROOM];
         if (technique_is_off(id, s) || !is_excluded(r, id, s, &why)) continue;
-        error_set(e, PL_USAGE, "memory.%s %s: %s", techniques[id].name, technique_print(id, s, value), why.at);
+        error_set(e, PL_USAGE, "%s.%s %s: %s", techniques[id].section, techniques[id].name, technique_print(id, s, value), why.at);
         text_free(&why);
         return e->code;
     }
@@ -377,6 +393,10 @@ static int prepare_answers(struct run *r, struct error *e)
 {
     const struct config *c = r->config;
     if (!c->train_eval_samples) return PL_OK;
+    if (r->model.images && r->model.images->single) {
+        error_set(e, PL_USAGE, "train.eval_samples is %lld, but a %s answers in `plimsoll eval` and `plimsoll generate` alone; set it to 0", (long long)c->train_eval_samples, r->model.family->model_type);
+        return config_at_key(c, KEY_train_eval_samples, e);
+    }
     if (!r->model.family->generates) {
         error_set(e, PL_USAGE, "train.eval_samples is %lld, but a model of type %s generates no text; set it to 0", (long long)c->train_eval_samples, r->model.family->model_type);
         return config_at_key(c, KEY_train_eval_samples, e);
@@ -523,6 +543,8 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (check_gpus(r, e)) return e->code;
     if (resolve_budget(r, e)) return e->code;
     if ((rc = offload_budget(c, r->device.kind, run_gpu_is_here(r), &r->host_budget, &r->host_rule, e))) return rc;
+
+    if ((rc = open_links(r, e))) return rc;
 
     r->source = (struct source){r, build_forward, .serial = o->define};
     struct settings s = base_settings(r, o);

@@ -19,7 +19,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "io/safetensors.h"
-#include "engine/transfer.h"
+#include "engine/transfer_ranks.h"
 
 enum { STATE_FORMAT = 1, JSON_MOST = 1 << 20, PATH_ROOM = 4096 };
 
@@ -56,7 +56,7 @@ static void list_optimizer(struct list *l, const struct graph *g)
         const struct tensor *x = tensor_at(g, t);
         const struct storage *s = &g->storages.at[x->storage];
         if (s->kind != KIND_STATE || x->node || seen[x->storage]) continue;
-        CHECK(stored_bytes(g, x) == s->bytes, "%s is a part of its storage", graph_name(g, x->name));
+        CHECK(s->shard || stored_bytes(g, x) == s->bytes, "%s is a part of its storage", graph_name(g, x->name));
         seen[x->storage] = true;
         vec_push(&l->items, ((struct item){graph_name(g, s->name), t, NULL}));
     }
@@ -368,6 +368,7 @@ int state_load(const char *dir, struct train_state *s, const struct graph *g, st
     list_init(&l, g);
     int rc = check_file(&f, &l, g, s->step, e);
     if (!rc) rc = check_data(&f, &x, tensors, e);
+    x.spreads = transfer_has_ranks(&x);
     for (uint32_t i = 0; !rc && i < l.items.n; i++) rc = read_item(&x, &f, &l.items.at[i], e);
     list_free(&l);
     st_close(&f);

@@ -8,6 +8,7 @@
 
 #include <math.h>
 
+#include "engine/transfer_ranks.h"
 #include "graph/stored.h"
 
 /* The largest element has 8 bytes; the halves are aligned to cache lines. */
@@ -20,7 +21,7 @@ void transfer_init(struct transfer *x, struct device *d, const struct tape *t, v
     uint64_t half = bytes / 2 / HALF_ALIGN * HALF_ALIGN;
     int64_t room = (int64_t)(half / ELEMENT_MOST);
     if (room > STORED_GROUP) room -= room % STORED_GROUP; /* a chunk begins at a group of every form */
-    *x = (struct transfer){d, t, staging, (char *)staging + half, bytes, room, NULL};
+    *x = (struct transfer){.device = d, .tape = t, .first = staging, .second = (char *)staging + half, .bytes = bytes, .room = room};
 }
 
 void transfer_end(struct transfer *x)
@@ -78,6 +79,19 @@ static bool find_bad(struct bad *bad, const void *to, enum dtype t, const void *
 
 /* --- moving --------------------------------------------------------------------------- */
 
+/* Moves bytes [at, at + n) of a tensor's storage, whoever holds them. */
+static int move_bytes(struct transfer *x, id tensor, uint64_t at, uint64_t n, char *data, bool write, struct error *e)
+{
+    char *stored = (char *)tape_address(x->tape, tensor) + at;
+    if (storage_of(x->tape->graph, tensor)->shard) return write ? shard_own(x, tensor, at, n, data, true, e) : shard_collect(x, tensor, at, n, data, e);
+    return write ? x->device->ops->write(x->device, stored, data, n, e) : x->device->ops->read(x->device, data, stored, n, e);
+}
+
+int transfer_write_bytes(struct transfer *x, id tensor, uint64_t at, uint64_t n, const void *data, struct error *e)
+{
+    return move_bytes(x, tensor, at, n, (char *)(uintptr_t)data, true, e);
+}
+
 /* Moves elements [at, at + n) of a tensor, in its stored form: its parts lie in `data` as in a storage of
  * n elements. Only dense tensors are saved and loaded. */
 static int move(struct transfer *x, id tensor, int64_t at, int64_t n, char *data, bool write, struct error *e)
@@ -90,9 +104,8 @@ static int move(struct transfer *x, id tensor, int64_t at, int64_t n, char *data
     int rc = PL_OK;
     for (int i = 0; i < f->n_parts && !rc; i++) {
         const uint64_t bytes = stored_part_bytes(f, i, t->dtype, n);
-        char *stored = (char *)tape_address(x->tape, tensor) + stored_part_offset(f, i, t->dtype, tensor_elements(t)) + stored_part_at(f, i, t->dtype, at);
-        char *part = data + stored_part_offset(f, i, t->dtype, n);
-        rc = write ? x->device->ops->write(x->device, stored, part, bytes, e) : x->device->ops->read(x->device, part, stored, bytes, e);
+        const uint64_t stored = stored_part_offset(f, i, t->dtype, tensor_elements(t)) + stored_part_at(f, i, t->dtype, at);
+        rc = move_bytes(x, tensor, stored, bytes, data + stored_part_offset(f, i, t->dtype, n), write, e);
     }
     return rc;
 }
@@ -119,6 +132,7 @@ static bool pack(const struct transfer *x, id tensor, char *to, const void *valu
 
 int transfer_write(struct transfer *x, id tensor, int64_t at, int64_t n, const void *data, struct error *e)
 {
+    if (x->spreads && transfer_spread_write(x, tensor, at, n, data, e)) return e->code;
     return move(x, tensor, at, n, (char *)(uintptr_t)data, true, e);
 }
 
@@ -126,8 +140,8 @@ static int write_part(struct transfer *x, id tensor, int part, int64_t at, int64
 {
     const struct tensor *t = tensor_at(x->tape->graph, tensor);
     const struct stored_form *f = tensor_form(x->tape->graph, t);
-    char *to = (char *)tape_address(x->tape, tensor) + stored_part_offset(f, part, t->dtype, tensor_elements(t)) + stored_part_at(f, part, t->dtype, at);
-    return x->device->ops->write(x->device, to, data, stored_part_bytes(f, part, t->dtype, n), e);
+    const uint64_t to = stored_part_offset(f, part, t->dtype, tensor_elements(t)) + stored_part_at(f, part, t->dtype, at);
+    return move_bytes(x, tensor, to, stored_part_bytes(f, part, t->dtype, n), (char *)(uintptr_t)data, true, e);
 }
 
 /* The parts after the first, once the whole tensor was packed. */
@@ -172,17 +186,18 @@ int transfer_put(struct transfer *x, const struct param *p, enum dtype from, int
     const struct graph *g = x->tape->graph;
     enum dtype master = tensor_at(g, p->master)->dtype, work = tensor_at(g, p->tensor)->dtype;
     CHECK(n <= x->room && dtype_is_float(master) && dtype_is_float(work));
+    if (x->spreads && transfer_spread_put(x, p, from, at, n, e)) return e->code;
     if (tensor_form(g, tensor_at(g, p->master))->kept) {
         CHECK(p->tensor == p->master, "a master weight is plain");
         return put_kept(x, p->master, from, at, n, bad, e);
     }
     if (!pack(x, p->master, x->second, x->first, from, at, n, bad)) return PL_OK;
-    if (p->tensor == p->master) return transfer_write(x, p->master, at, n, x->second, e);
+    if (p->tensor == p->master) return move(x, p->master, at, n, x->second, true, e);
     /* The source is not needed any more: its half is reused for the working copy. */
     CHECK(is_plain(x, p->master), "a master weight is plain");
     if (!pack(x, p->tensor, x->first, x->second, master, at, n, bad)) return PL_OK;
-    int rc = transfer_write(x, p->master, at, n, x->second, e);
-    return rc ? rc : transfer_write(x, p->tensor, at, n, x->first, e);
+    int rc = move(x, p->master, at, n, x->second, true, e);
+    return rc ? rc : move(x, p->tensor, at, n, x->first, true, e);
 }
 
 int transfer_get(struct transfer *x, id tensor, enum dtype to, int64_t at, int64_t n, const void **data,

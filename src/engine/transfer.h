@@ -7,6 +7,9 @@
  * The only buffer is the caller's staging memory, so a model of any size is copied without further
  * memory, except for the scales of one tensor that is quantized, 4 bytes for 64 weights. Positions and counts are in elements; a chunk has at most `room` of them, whatever their
  * dtypes.
+ *
+ * Of a tensor that is divided among ranks (graph/shard.h) positions and counts are those of the whole: putting and writing
+ * keep this rank's part, and getting collects the parts of all.
  */
 #ifndef TRANSFER_H
 #define TRANSFER_H
@@ -20,6 +23,8 @@ struct transfer {
     uint64_t bytes;           /* size of both together */
     int64_t room;             /* elements in a half */
     float *kept;              /* of the tensor that is being packed, until it is whole (stored.h); NULL: none */
+    bool together;            /* all ranks read the same elements at the same time; else rank 0 asks the others (transfer_ranks.h) */
+    bool spreads;             /* what rank 0 puts and writes is for all ranks */
 };
 
 /* The error of a chunk: an element that is NaN or infinite, or becomes so in the dtype that it is
@@ -51,6 +56,9 @@ int transfer_get(struct transfer *x, id tensor, enum dtype to, int64_t at, int64
 
 /* Writes n elements of the tensor's own dtype from `data`. */
 int transfer_write(struct transfer *x, id tensor, int64_t at, int64_t n, const void *data, struct error *e);
+
+/* Writes bytes [at, at + n) of the tensor's storage. */
+int transfer_write_bytes(struct transfer *x, id tensor, uint64_t at, uint64_t n, const void *data, struct error *e);
 
 /* The index of the first of n elements that is NaN or infinite; -1: none. */
 int64_t transfer_nonfinite(const void *data, enum dtype t, int64_t n);

@@ -285,10 +285,10 @@ int weights_4bit_check(const struct weights *w, const struct graph *g, const str
 
 /* --- loading -------------------------------------------------------------------------------------------- */
 
-static char *part_address(const struct transfer *x, const struct param *p, int part)
+static uint64_t part_offset(const struct transfer *x, const struct param *p, int part)
 {
     const struct tensor *t = tensor_at(x->tape->graph, p->tensor);
-    return (char *)tape_address(x->tape, p->tensor) + stored_part_offset(tensor_form(x->tape->graph, t), part, t->dtype, tensor_elements(t));
+    return stored_part_offset(tensor_form(x->tape->graph, t), part, t->dtype, tensor_elements(t));
 }
 
 static int load_part(struct transfer *x, const struct param *p, int part, const struct st_file *f, const struct st_entry *t, uint32_t *crc, struct error *e)
@@ -300,7 +300,7 @@ static int load_part(struct transfer *x, const struct param *p, int part, const 
         if (t->dtype == DT_F32 && part && transfer_nonfinite(x->first, DT_F32, (int64_t)n / 4) >= 0)
             return error_set(e, PL_USAGE, "%s: tensor \"%.300s\" has a scale that is not finite: the file is damaged", f->path, t->name);
         *crc = crc32c(*crc, x->first, (size_t)n);
-        if (x->device->ops->write(x->device, part_address(x, p, part) + at, x->first, n, e)) return error_prepend(e, "loading %s", t->name);
+        if (transfer_write_bytes(x, p->tensor, part_offset(x, p, part) + at, n, x->first, e)) return error_prepend(e, "loading %s", t->name);
     }
     return PL_OK;
 }
@@ -318,5 +318,5 @@ int weights_4bit_load(const struct weights *w, struct transfer *x, const struct 
     t = beside(w, name, "nested_absmax", &f);
     rc = load_part(x, p, 2, f, t, crc, e);
     *crc = crc32c(*crc, &state.offset, sizeof state.offset);
-    return rc ? rc : x->device->ops->write(x->device, part_address(x, p, 3), &state.offset, sizeof state.offset, e);
+    return rc ? rc : transfer_write_bytes(x, p->tensor, part_offset(x, p, 3), sizeof state.offset, &state.offset, e);
 }

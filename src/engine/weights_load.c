@@ -103,6 +103,7 @@ int weights_load(struct weights *w, const struct graph *g, struct device *d, con
 {
     struct transfer x;
     transfer_init(&x, d, t, staging, staging_bytes);
+    x.together = true;
     CHECK(w->n_params == g->params.n && t->graph == g, "weights were opened for another graph");
     struct progress progress;
     uint32_t crc = 0;

@@ -132,6 +132,7 @@ void batch_prs(const struct config *c, struct prs_batch *out)
         .smooth = given_or(c, KEY_loss_smooth, c->loss_smooth, o.smooth), .alpha_both = o.alpha_both && !config_given(c, KEY_loss_alpha)};
     out->mask_weight = c->loss_masks;
     out->text_weight = c->loss_text;
+    out->class_weight = c->loss_classes;
 }
 
 /* --- the description --------------------------------------------------------------------------- */
@@ -235,6 +236,11 @@ static int describe_questions(const struct config *c, const struct model *m, con
         return config_at_key(c, KEY_data_image_size, e);
     }
     if (refuse_augmentation(c, e)) return e->code;
+    if (c->data_sequence <= m->images->features) {
+        const long long tokens = (long long)m->images->features;
+        error_set(e, PL_USAGE, "data.sequence is %lld, and the image alone takes %lld tokens of a row; question and answer need room too: set it to %lld, for example", (long long)c->data_sequence, tokens, tokens + 128);
+        return config_at_key(c, KEY_data_sequence, e);
+    }
     if (c->data_format != FORMAT_CSV) return PL_OK;
     b->rows = (struct question_rows_options){.sequence = (uint32_t)c->data_sequence, .reader = {.range = feed_range(c), .room = batch_room(c)},
                                              .masks = {.side = (uint32_t)x->image, .cells = (uint32_t)x->mask, .masks = 1, .threads = (uint32_t)c->data_threads, .slots = slots_of(c), .room = batch_room(c)}};

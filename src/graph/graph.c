@@ -35,7 +35,7 @@ const char *phase_name(enum phase p)
 
 const char *lane_name(enum lane lane)
 {
-    static const char *const names[LANE_COUNT] = {"compute", "copy in", "copy out"};
+    static const char *const names[LANE_COUNT] = {"compute", "copy in", "copy out", "communication"};
     return names[lane];
 }
 
@@ -59,6 +59,7 @@ bool program_is(enum program p, unsigned flag)
     return flags_of[p] & flag;
 }
 
+bool program_steps(enum program p) { return program_is(p, PROGRAM_TIMED) && !program_is(p, PROGRAM_GENERATES); }
 bool program_evaluates(enum program p) { return program_is(p, PROGRAM_FORWARD) && !program_is(p, PROGRAM_TRAINS); }
 
 /* --- construction and destruction ---------------------------------------- */
@@ -567,6 +568,7 @@ id graph_emit(struct graph *g, int op, const union attr *attr, const id *in, int
     for (int i = 0; i < nin; i++) n.in[i] = in[i];
     n.stable = g->at.phase == PHASE_FORWARD ? ++g->next_stable : g->at.origin ? node_at(g, g->at.origin)->stable : 0;
     if (op == OP_COPY && storage_of(g, in[0])->space != n.attr.copy.space) n.lane = n.attr.copy.space == SPACE_DEVICE ? LANE_IN : LANE_OUT;
+    if (row->flags & OPF_COMM) n.lane = LANE_COMM;
 
     struct infer f = {.op = op, .attr = &n.attr, .nin = nin};
     for (int i = 0; i < nin; i++) f.in[i] = in[i] ? tensor_at(g, in[i]) : NULL;

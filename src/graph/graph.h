@@ -73,12 +73,15 @@ const char *program_name(enum program p);
 bool program_is(enum program p, unsigned flag);
 /* True if evaluations in training run the program: of the model's forward, without a backward. */
 bool program_evaluates(enum program p);
+/* True if a training step runs the program. */
+bool program_steps(enum program p);
+#define FOR_STEP_PROGRAMS(p) for (enum program p = 0; p < PROGRAM_COUNT; p++) if (program_steps(p))
 /* The programs that have a flag, in order. */
 #define FOR_PROGRAMS(p, flag) for (enum program p = 0; p < PROGRAM_COUNT; p++) if (program_is(p, flag))
 
 /* Copies between spaces run in lanes (streams) of their own, one per direction, because the bus is
- * full duplex. Waits synchronise the lanes. */
-enum lane { LANE_COMPUTE, LANE_IN, LANE_OUT, LANE_COUNT };
+ * full duplex; what ranks send each other runs in LANE_COMM. Waits synchronise the lanes. */
+enum lane { LANE_COMPUTE, LANE_IN, LANE_OUT, LANE_COMM, LANE_COUNT };
 const char *lane_name(enum lane lane);
 
 struct storage {
@@ -89,6 +92,7 @@ struct storage {
     bool handed;   /* alive in two programs, the second of which is HANDED (programs.def): from step to update, or a cache from prompt to next */
     int8_t axis;   /* KIND_INPUT: the dimension that counts samples, along which micro-batches split it; INPUT_SHARED: none */
     uint8_t form;  /* enum stored (stored.h): how it keeps values; 0: plain */
+    uint8_t shard; /* enum rank_axis: each of these ranks holds `bytes` bytes of the whole, which a tensor without a node describes (shard.h); 0: it is the whole */
 };
 
 struct tensor {
@@ -154,12 +158,13 @@ union attr {
     struct { double value; } scale;
     struct { int64_t padding; } embedding;    /* 1 + the id whose row of the table gets no gradient; 0: none */
     struct { int64_t rows, padding; } embedding_dw; /* vocabulary size: rows of the table; padding as above */
-    struct { int64_t at, cell; } squares;     /* the first of x's cells, and the elements of a cell */
+    struct { int64_t at, cell, part, n; } squares; /* the first of x's cells, and the elements of a cell; part: x is a shard of so many elements of a gradient of n; 0: it is whole */
     struct { int32_t shares; } fold;          /* iterations of the loop */
-    struct { int32_t ranks; } group;          /* ranks that take part */
+    struct { int32_t ranks, axis; int64_t part; } group; /* ranks that take part, on an enum rank_axis; part: elements of a shard (shard.h) */
     /* Shared by all optimizer updates. SGD: beta1 is the momentum. ADAFACTOR: betas and eps are
-     * unused. key: keys the random numbers of the stochastic rounding of a bf16 p. */
-    struct { double beta1, beta2, eps, weight_decay, lr_scale; uint64_t key; } adamw;
+     * unused. key: keys the random numbers of the stochastic rounding of a bf16 p. part: p is a shard of so many
+     * elements (shard.h); 0: it is whole. */
+    struct { double beta1, beta2, eps, weight_decay, lr_scale; uint64_t key; int64_t part; } adamw;
     struct { uint8_t space; } copy;
     struct { uint8_t dtype, rank; int64_t dim[MAX_RANK]; } sum_to; /* shape and dtype of the result */
     struct { float p; uint8_t per_sample; uint32_t key; } dropout; /* key: keys the op's random numbers */

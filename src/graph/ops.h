@@ -14,7 +14,7 @@ enum op {
     OP_COUNT
 };
 
-enum { OPF_VIEW = 1, OPF_ACCUM = 2, OPF_EFFECT = 4, OPF_GRAD = 8 };
+enum { OPF_VIEW = 1, OPF_ACCUM = 2, OPF_EFFECT = 4, OPF_GRAD = 8, OPF_COMM = 16 };
 
 /* alias codes, per output: 0 new, i+1 must be input i, -(i+1) may be, -100 any input. */
 enum { ALIAS_NEW = 0, ALIAS_ANY = -100 };

@@ -1,5 +1,6 @@
 /*
- * ranks.c: shape rules and costs of the ops by which shares and ranks become one step: SQUARES, TOTAL, FOLD, ALL_REDUCE.
+ * ranks.c: shape rules and costs of the ops by which shares and ranks become one step: SQUARES, TOTAL, FOLD,
+ * ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER.
  */
 #include "graph/infer.h"
 #include "graph/rules.h"
@@ -7,9 +8,11 @@
 void infer_squares(struct infer *f)
 {
     const struct tensor *cells = f->in[1];
-    const int64_t at = f->attr->squares.at, cell = f->attr->squares.cell;
+    const int64_t at = f->attr->squares.at, cell = f->attr->squares.cell, part = f->attr->squares.part, elements = tensor_elements(f->in[0]);
+    const int64_t n = part ? f->attr->squares.n : elements;
     REQUIRE(cells->dtype == DT_F64 && cells->rank == 1, "cells must be f64 [M]");
-    REQUIRE(cell > 0 && at >= 0 && at + ceil_div(tensor_elements(f->in[0]), cell) <= cells->dim[0], "the cells of x are not within cells");
+    REQUIRE(cell > 0 && at >= 0 && at + ceil_div(n, cell) <= cells->dim[0], "the cells of x are not within cells");
+    REQUIRE(!part || (part == elements && part % cell == 0), "x is not a shard of whole cells");
     like(&f->out[0], cells);
 }
 
@@ -35,6 +38,22 @@ void infer_all_reduce(struct infer *f)
     like(&f->out[0], f->in[0]);
 }
 
+void infer_reduce_scatter(struct infer *f)
+{
+    const int64_t part = f->attr->group.part, ranks = f->attr->group.ranks;
+    REQUIRE(ranks > 0 && dtype_is_float(f->in[0]->dtype) && tensor_elements(f->in[0]) <= ranks * part, "x is not floating-point, or the parts of all ranks do not cover it");
+    REQUIRE(!f->in[1] || (f->in[1]->dtype == f->in[0]->dtype && is_vector(f->in[1], part)), "acc must be [part] in x's dtype");
+    set(&f->out[0], f->in[0]->dtype, 1, &part);
+}
+
+void infer_all_gather(struct infer *f)
+{
+    const int64_t part = f->attr->group.part, all = f->attr->group.ranks * part;
+    REQUIRE(part > 0 && is_vector(f->in[0], part), "x must be [part]");
+    REQUIRE(!f->in[1] || (f->in[1]->dtype == f->in[0]->dtype && is_vector(f->in[1], all)), "into must be [ranks x part] in x's dtype");
+    set(&f->out[0], f->in[0]->dtype, 1, &all);
+}
+
 /* x is read, and its cells are written. */
 struct cost cost_squares(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
 {
@@ -55,4 +74,18 @@ struct cost cost_all_reduce(const struct tensor *const *in, const struct tensor 
 {
     (void)out, (void)attr;
     return (struct cost){(double)tensor_elements(in[0]), 6 * (double)tensor_bytes(in[0])};
+}
+
+/* Likewise: x is sent in parts, and as much is received and added. */
+struct cost cost_reduce_scatter(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
+{
+    (void)attr;
+    return (struct cost){(double)tensor_elements(in[0]), 3 * (double)tensor_bytes(in[0]) + (double)tensor_bytes(out[0])};
+}
+
+/* Likewise: what all ranks send is written. */
+struct cost cost_all_gather(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
+{
+    (void)attr;
+    return (struct cost){0, (double)tensor_bytes(in[0]) + (double)tensor_bytes(out[0])};
 }

@@ -55,6 +55,9 @@ enum { MASK_CHUNKS_SAME = 0 };
 /* Images that a frozen tower encodes at once: as many as there are, or inline, as a part of the step. */
 enum { ENCODE_INLINE = 0, ENCODE_ALL = 1 << 20 };
 
+/* What is divided among ranks instead of being repeated on each; a level includes those before it. */
+enum shard_level { SHARD_NONE, SHARD_OPTIMIZER, SHARD_GRADIENTS, SHARD_WEIGHTS, SHARD_LEVELS };
+
 enum optimizer { OPT_ADAMW, OPT_SGD, OPT_ADAFACTOR, OPT_KINDS };
 /* Dtype of the optimizer state. */
 enum state_dtype { STATE_F32, STATE_BF16, STATE_8BIT, STATE_DTYPES };
@@ -108,7 +111,7 @@ enum pipeline_phase { PIPELINE_FORWARD, PIPELINE_BACKWARD, PIPELINE_RECOMPUTE, P
 
 /* The planner's decisions (techniques.def), and the recipe of the update. */
 struct settings {
-#define TECHNIQUE(name, type, members, ...) members;
+#define TECHNIQUE(section, name, type, members, ...) members;
 #include "passes/techniques.def"
 #undef TECHNIQUE
     const struct module_rule *modules;
@@ -141,7 +144,7 @@ static inline int settings_group(const struct settings *s) { return s->ranks > 1
 
 /* A technique by name, for example TECHNIQUE_head_chunks. */
 enum technique_id {
-#define TECHNIQUE(name, ...) TECHNIQUE_##name,
+#define TECHNIQUE(section, name, ...) TECHNIQUE_##name,
 #include "passes/techniques.def"
 #undef TECHNIQUE
     TECHNIQUES
@@ -160,7 +163,7 @@ struct step_limits {
 
 /* A row of techniques.def. Lists of values have | between them. */
 struct technique {
-    const char *name;
+    const char *section, *name; /* "memory", "recompute" */
     enum technique_type type;
     size_t offset, size;      /* of its members in struct settings */
     const char *(*print)(const struct settings *s, char out[SETTING_ROOM]); /* TYPE_WORD */
@@ -213,6 +216,7 @@ bool micro_batch_excluded(const struct settings *s, const struct step_limits *l,
 bool head_chunks_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
 bool mask_chunks_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
 bool fused_step_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
+bool shard_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
 
 /* True if the settings offload what `before` offloads, because there are no master weights
  * (offload.c). */

@@ -9,6 +9,7 @@
  *     quantize    none | nf4 | rules
  *     encode      inline | all | N
  *     mask_chunks same | N
+ *     shard       none | optimizer | gradients | weights
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -218,6 +219,32 @@ static bool mask_chunks_parse(const char *text, struct settings *out)
     return out->mask_chunks = n, true;
 }
 
+/* --- shard ---------------------------------------------------------------------------------- */
+
+static const char *const shard_levels[SHARD_LEVELS] = {"none", "optimizer", "gradients", "weights"};
+
+/* The words of other programs: DeepSpeed's stages, FSDP's strategies. */
+static const struct {
+    const char *word;
+    enum shard_level level;
+} shard_words[] = {{"zero-0", SHARD_NONE}, {"zero-1", SHARD_OPTIMIZER}, {"zero-2", SHARD_GRADIENTS}, {"zero-3", SHARD_WEIGHTS},
+                   {"NO_SHARD", SHARD_NONE}, {"SHARD_GRAD_OP", SHARD_GRADIENTS}, {"FULL_SHARD", SHARD_WEIGHTS}};
+
+static const char *shard_print(const struct settings *s, char out[SETTING_ROOM])
+{
+    snprintf(out, SETTING_ROOM, "%s", shard_levels[s->shard]);
+    return out;
+}
+
+static bool shard_parse(const char *text, struct settings *out)
+{
+    for (int i = 0; i < SHARD_LEVELS; i++)
+        if (!strcmp(text, shard_levels[i])) return out->shard = i, true;
+    for (size_t i = 0; i < COUNT(shard_words); i++)
+        if (!strcmp(text, shard_words[i].word)) return out->shard = (int)shard_words[i].level, true;
+    return false;
+}
+
 /* --- the table --------------------------------------------------------------------------- */
 
 static const char *recompute_print(const struct settings *s, char out[SETTING_ROOM]) { return recompute_text(&s->recompute, out); }
@@ -230,8 +257,8 @@ static bool offload_parse(const char *text, struct settings *out) { return offlo
 #define HANDLERS_CHOICE(name) NULL, NULL
 #define HANDLERS_WORD(name) name##_print, name##_parse
 const struct technique techniques[TECHNIQUES] = {
-#define TECHNIQUE(name, type, members, first, last, standard, allowed, doc, ...)                                                            \
-    {#name, TYPE_##type, offsetof(struct settings, first),                                                                                  \
+#define TECHNIQUE(section, name, type, members, first, last, standard, allowed, doc, ...)                                                   \
+    {#section, #name, TYPE_##type, offsetof(struct settings, first),                                                                                  \
      offsetof(struct settings, last) + sizeof(((struct settings *)0)->last) - offsetof(struct settings, first), HANDLERS_##type(name), __VA_ARGS__},
 #include "passes/techniques.def"
 #undef TECHNIQUE

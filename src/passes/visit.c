@@ -95,13 +95,26 @@ static void list_tensors(struct visits *v)
     }
 }
 
-void visits_begin(struct visits *v, struct graph *g, enum program p, bool accumulated, const char *pass)
+/* The loop that is `levels` deep; all nodes of a micro-batch are in it. 0: none. */
+static id find_level(const struct visits *v, int levels)
+{
+    const struct graph *g = v->g;
+    for (uint32_t k = 0; k < v->count && levels; k++) {
+        int depth = 0;
+        for (id l = visit_node(v, k)->loop; l; l = g->loops.at[l].parent) depth++;
+        id level = visit_node(v, k)->loop;
+        for (; depth > levels; depth--) level = g->loops.at[level].parent;
+        if (depth == levels) return level;
+    }
+    return 0;
+}
+
+void visits_begin(struct visits *v, struct graph *g, enum program p, int levels, const char *pass)
 {
     *v = (struct visits){.g = g, .program = p, .count = g->order[p].nodes.n, .tensors = g->tensors.n, .storages = g->storages.n};
     v->nodes = mem_alloc((v->count + 1) * sizeof(id));
     if (v->count) memcpy(v->nodes, g->order[p].nodes.at, v->count * sizeof(id));
-    if (accumulated && v->count)
-        for (id l = visit_node(v, v->count - 1)->loop; l; l = g->loops.at[l].parent) v->level = l;
+    v->level = find_level(v, levels);
     cut_units(v);
     v->home = mem_alloc(v->tensors * sizeof(id));
     v->leaf = mem_alloc(v->storages * sizeof(id));
@@ -164,26 +177,38 @@ id visit_whole(struct visits *v, id home)
     return whole;
 }
 
-id visit_copy(struct visits *v, id from, id to, enum space space, uint32_t at, uint32_t origin)
+/* Emits a node to be inserted before position `at`. */
+static id emit(struct visits *v, enum op op, const union attr *a, const id *in, int nin, uint32_t at, uint32_t origin)
 {
     struct graph *g = v->g;
     const struct node *n = visit_node(v, origin);
-    union attr a = {.copy = {space}};
     g->at.phase = n->phase;
     g->at.scope = n->scope;
     g->at.origin = v->nodes[origin];
     g->at.loop = loop_inside(g, n->loop, v->level) ? v->level : 0;
-    id copy = graph_emit(g, OP_COPY, &a, (id[]){from, to}, to ? 2 : 1);
-    CHECK(copy, "a copy of %s", graph_name(g, tensor_at(g, from)->name));
+    id node = graph_emit(g, op, a, in, nin);
+    CHECK(node, "a copy of %s", graph_name(g, tensor_at(g, in[0])->name));
     g->order[v->program].nodes.n--;
-    vec_push(&v->insertions, ((struct insertion){at, v->insertions.n, copy}));
-    return copy;
+    vec_push(&v->insertions, ((struct insertion){at, v->insertions.n, node}));
+    return node;
+}
+
+id visit_copy(struct visits *v, id from, id to, enum space space, uint32_t at, uint32_t origin)
+{
+    return emit(v, OP_COPY, &(union attr){.copy = {space}}, (id[]){from, to}, to ? 2 : 1, at, origin);
+}
+
+/* The shards of all ranks. */
+static id visit_gather(struct visits *v, id home, uint32_t at, uint32_t origin)
+{
+    const id shard = v->shard[home];
+    return emit(v, OP_ALL_GATHER, &(union attr){.group = {v->ranks, AXIS_ALL, tensor_elements(tensor_at(v->g, shard))}}, &shard, 1, at, origin);
 }
 
 void visit_fetch(struct visits *v, id home, id whole, uint32_t at, uint32_t origin)
 {
     struct graph *g = v->g;
-    id fetch = visit_copy(v, whole, 0, SPACE_DEVICE, at, origin), here = node_at(g, fetch)->out[0];
+    id fetch = v->ranks ? visit_gather(v, home, at, origin) : visit_copy(v, whole, 0, SPACE_DEVICE, at, origin), here = node_at(g, fetch)->out[0];
     storage_of(g, here)->name = tensor_at(g, here)->name = g->storages.at[home].name;
     v->here[home] = (struct visitor){tensor_at(g, here)->storage, fetch, 0};
 }
@@ -251,7 +276,7 @@ void visit_unit(struct visits *v, uint32_t u, const bool *offloaded)
     uint32_t at = visit_from(v, u);
     for (uint32_t i = 0; i < homes.n; i++) {
         id s = homes.at[i];
-        vec_push(&wholes, visit_whole(v, s));
+        vec_push(&wholes, v->ranks ? 0 : visit_whole(v, s));
         visit_fetch(v, s, wholes.at[i], v->stored[s] > at ? v->stored[s] : at, v->first[u]);
     }
     for (uint32_t k = v->first[u]; k < v->first[u + 1] && homes.n; k++) visit_rewrite(v, k, u + 1);

@@ -7,8 +7,11 @@
  * A copy fills the visitor before the unit; if the unit writes to it, a copy writes it back after
  * the unit. Only COPY nodes are inserted; existing nodes keep their order and get other operands.
  *
+ * A home may also be a shard of a weight (shard_weights.c): then ALL_GATHER fills the visitor with the whole, and units
+ * do not write to it.
+ *
  *     struct visits v;
- *     visits_begin(&v, g, program, accumulated);
+ *     visits_begin(&v, g, program, levels);
  *     ... visit_unit, or visit_fetch and visit_rewrite ...
  *     visits_end(&v);
  */
@@ -25,7 +28,7 @@ struct insertion {
 
 struct visitor {
     id storage;             /* in device memory; 0: none in this unit */
-    id fetch;               /* the COPY that fills it */
+    id fetch;               /* the COPY or ALL_GATHER that fills it */
     id writer;              /* the last node that writes to it; 0: none */
 };
 
@@ -34,6 +37,8 @@ struct visits {
     enum program program;
     id level;               /* the loop whose body may hold copies; 0: none */
     bool overlaps;          /* copies overlap with compute and with each other (GPU) */
+    int ranks;              /* homes are shards on so many ranks; 0: copies */
+    const id *shard;        /* by storage: the shard, a vector */
     uint32_t count;         /* number of the program's nodes before insertions, and the nodes */
     id *nodes;
     uint32_t units, *unit;  /* number of units; unit by position */
@@ -50,9 +55,9 @@ struct visits {
     struct cursor before;
 };
 
-/* Cuts program `p` into units. `accumulated`: its last nodes are the body of the loop over
- * micro-batches, and copies are inserted in that body. */
-void visits_begin(struct visits *v, struct graph *g, enum program p, bool accumulated, const char *pass);
+/* Cuts program `p` into units. `levels`: the number of loops around a micro-batch (over shares, over micro-batches);
+ * copies are inserted in the body of the innermost of these. */
+void visits_begin(struct visits *v, struct graph *g, enum program p, int levels, const char *pass);
 /* Inserts the new nodes and frees everything. */
 void visits_end(struct visits *v);
 

@@ -83,7 +83,7 @@ static int compare_config(struct config *c, const char *dir, const struct ranks 
         if (k == KEY_train_eval_samples && !answers) continue; /* another number of prompts needs the same memory */
         if (k == KEY_data_train) {
             log_warn("resume: data.train changed; the run continues with the new files from its position");
-        } else if (k == KEY_parallel_timeout) {
+        } else if (k == KEY_parallel_timeout || k == KEY_parallel_per_host) {
             continue;
         } else if (!strncmp(name, "parallel.", 9) || !strncmp(name, "memory.", 7) || !strncmp(name, "device.", 7) || answers) {
             log_note("resume: %s changed, so the plan is searched again", name);
@@ -238,34 +238,14 @@ static int agree_to_start(struct trainer *t, int rc, struct error *e)
     return rc;
 }
 
-/* Bytes of the device's memory, from rank 0 to the others, piece by piece through the staging buffer. */
-static int share_bytes(struct run *r, char *at, uint64_t bytes, struct error *e)
-{
-    char *piece = run_staging(r);
-    int rc = PL_OK;
-    for (uint64_t done = 0; done < bytes && !rc; done += PLAN_STAGING) {
-        const uint64_t n = min_u64(PLAN_STAGING, bytes - done);
-        if (!r->ranks->rank) rc = r->device.ops->read(&r->device, piece, at + done, n, e);
-        if (!rc) rc = agree_broadcast(r->ranks, piece, n, e);
-        if (!rc && r->ranks->rank) rc = r->device.ops->write(&r->device, at + done, piece, n, e);
-    }
-    return rc;
-}
-
-/* Rank 0 opened the checkpoint: the others get the weights and the state from its memory. */
+/* What rank 0 read in the checkpoint besides weights and optimizer state. */
 static int share_state(struct trainer *t, struct error *e)
 {
-    struct run *r = &t->run;
     struct ranks *ranks = t->o->ranks;
     if (!ranks || !t->o->resume) return PL_OK;
     ranks->where = "loading the checkpoint";
     int rc = agree_broadcast(ranks, &t->state, sizeof t->state, e);
     if (!rc) rc = agree_broadcast(ranks, &t->saved, sizeof t->saved, e);
-    for (id s = 1; s < r->graph.storages.n && !rc; s++) {
-        const struct storage *x = &r->graph.storages.at[s];
-        if (x->kind == KIND_PARAM || x->kind == KIND_MASTER || x->kind == KIND_STATE)
-            rc = share_bytes(r, r->device.arena[x->space] + r->plan.placement.offset[s], x->bytes, e);
-    }
     ranks->where = NULL;
     return rc;
 }
@@ -310,7 +290,8 @@ int trainer_begin(struct trainer *t, const struct train_options *o, struct error
     if (!rc && !leads) rc = prepare_data(t, e);
     /* Weights are always loaded first: a checkpoint holds neither constants nor frozen weights. */
     if (!rc) rc = run_start(&t->run, t->c->train_out, true, e);
-    if (!rc) rc = o->resume && leads ? trainer_load(t, e) : reset_state(t, e);
+    rc = agree_on(ranks, rc, e);
+    if (!rc) rc = o->resume ? trainer_load(t, e) : reset_state(t, e);
     rc = agree_on(ranks, rc, e);
     if (!rc) rc = share_state(t, e);
     if (!rc) rc = start_data(t, e);

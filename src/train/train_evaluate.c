@@ -83,12 +83,19 @@ static int list_retrieval(struct trainer *t, struct eval_part *mine, struct erro
     return rc;
 }
 
-/* This rank's batch; `at` beyond the end: it has none. */
-static int evaluate_own(struct trainer *t, int64_t at, struct eval_part *mine, struct error *e)
+/* This rank's batch of those that begin with sample `first`. It may have none. With weights in shards all ranks run the program
+ * together: one that has no batch runs another's. */
+static int evaluate_own(struct trainer *t, int64_t first, struct eval_part *mine, struct error *e)
 {
+    const int64_t at = first + t->run.plan.settings.micro_batch * t->o->ranks->rank;
+    const struct feed_left left = t->validation.left;
+    struct loss_sums ignored = {0};
     *mine = (struct eval_part){0};
     int rc = PL_OK;
-    if (at < (int64_t)t->validation.samples) {
+    if (at >= (int64_t)t->validation.samples) {
+        if (t->run.plan.settings.shard == SHARD_WEIGHTS) rc = evaluate_batch(t, first, &ignored, e);
+        t->validation.left = left;
+    } else {
         rc = evaluate_batch(t, at, &mine->sums, e);
         if (!rc && t->has_scores) rc = mask_scores_list(&t->scores, &t->run, &t->validation, e);
         if (!rc && t->has_retrieval) rc = list_retrieval(t, mine, e);
@@ -137,7 +144,7 @@ static int evaluate_together(struct trainer *t, struct progress *p, struct loss_
     t->validation.left = (struct feed_left){0};
     for (int64_t at = 0; at < n; at += B * r->n) {
         struct error waiting = {0};
-        const int rc = evaluate_own(t, at + B * r->rank, part_of(t, r->n), e);
+        const int rc = evaluate_own(t, at, part_of(t, r->n), e);
         if (r->gather(r, part_of(t, r->n), t->parts, part_bytes(t), &waiting)) r->abort(r, PL_FAIL, waiting.text);
         for (int i = 0; i < r->n; i++)
             if (part_of(t, i)->failed) return agree_on(r, rc, e);

@@ -16,10 +16,58 @@
 #include <inttypes.h>
 #include <math.h>
 
+#include "dist/agree.h"
+#include "engine/transfer_ranks.h"
+
 static bool keeps_best(const struct config *c)
 {
     return c->train_keep_best && c->train_eval_every;
 }
+
+/* --- with other ranks -------------------------------------------------------------------------------------- */
+
+/* True if weights or optimizer state are divided among ranks: rank 0 writes all, and gets the parts of the others. */
+static bool is_divided(const struct trainer *t)
+{
+    const struct graph *g = &t->run.graph;
+    for (id s = 1; s < g->storages.n && t->o->ranks; s++)
+        if (g->storages.at[s].shard) return true;
+    return false;
+}
+
+static struct transfer staging_of(struct trainer *t)
+{
+    struct transfer x;
+    transfer_init(&x, &t->run.device, &t->run.tape, run_staging(&t->run), PLAN_STAGING);
+    return x;
+}
+
+/* All ranks come to a save, or hear why one of them does not. */
+static int meet(struct trainer *t, struct error *e) { return is_divided(t) ? agree_on(t->o->ranks, PL_OK, e) : PL_OK; }
+
+/* The others, while rank 0 saves. */
+static int serve(struct trainer *t, struct error *e)
+{
+    if (!is_divided(t)) return PL_OK;
+    struct transfer x = staging_of(t);
+    mem_pool_enter();
+    int rc = transfer_serve(&x, "saving", e);
+    mem_pool_leave();
+    return rc;
+}
+
+/* Rank 0, when it has saved or failed to: `rc`, and `e` with it. */
+static int release(struct trainer *t, int rc, struct error *e)
+{
+    struct error failed = {0};
+    if (!is_divided(t)) return rc;
+    struct transfer x = staging_of(t);
+    if (!transfer_release(&x, &failed) || rc) return rc;
+    *e = failed;
+    return e->code;
+}
+
+/* --- saving ------------------------------------------------------------------------------------------------ */
 
 /* The model, with the tokenizer that it was trained with. */
 static int save_weights(struct trainer *t, const char *dir, struct error *e)
@@ -38,16 +86,19 @@ int trainer_save(struct trainer *t, struct error *e)
 {
     struct run *r = &t->run;
     const char *dir;
-    if (!trainer_leads(t)) { /* every rank has the same weights and state: rank 0 writes its own */
+    int rc = meet(t, e);
+    if (rc) return rc;
+    if (!trainer_leads(t)) {
         t->saved = (int64_t)t->state.step;
-        return PL_OK;
+        return serve(t, e);
     }
     mem_pool_enter();
-    int rc = folder_checkpoint_begin(&t->folder, (int64_t)t->state.step, &dir, e);
+    rc = folder_checkpoint_begin(&t->folder, (int64_t)t->state.step, &dir, e);
     if (!rc) rc = save_weights(t, dir, e);
     if (!rc) rc = state_save(dir, &t->state, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
     if (!rc) rc = events_sync(&t->events, e); /* like the metrics, it must include the checkpoint's step */
     if (!rc) rc = folder_checkpoint_commit(&t->folder, t->c->train_keep, e);
+    rc = release(t, rc, e);
     mem_pool_leave();
     if (rc) return error_prepend(e, "saving step %" PRId64, t->state.step);
     t->saved = (int64_t)t->state.step;
@@ -61,25 +112,29 @@ static int save_model(struct trainer *t, enum folder_model which, const struct e
     int rc = folder_model_begin(&t->folder, which, &dir, e);
     if (!rc) rc = save_weights(t, dir, e);
     if (!rc && v) rc = best_write(dir, t->c, v, e);
-    if (!rc) rc = folder_model_publish(&t->folder, which, e);
-    return rc;
+    return rc ? rc : folder_model_publish(&t->folder, which, e);
 }
 
 int trainer_keep_best(struct trainer *t, const struct evaluation *v, struct error *e)
 {
-    if (!keeps_best(t->c) || !(best_rank(t->c, v) < t->best.rank) || !trainer_leads(t)) return PL_OK;
+    int rc = keeps_best(t->c) ? meet(t, e) : PL_OK;
+    if (rc || !keeps_best(t->c)) return rc;
+    if (!trainer_leads(t)) return serve(t, e);
+    const bool best = best_rank(t->c, v) < t->best.rank;
     mem_pool_enter();
-    int rc = save_model(t, FOLDER_BEST, v, e);
+    rc = release(t, best ? save_model(t, FOLDER_BEST, v, e) : PL_OK, e);
     mem_pool_leave();
     if (rc) return error_prepend(e, "saving the best model, of step %" PRId64, v->step);
-    t->best = (struct best){v->step, v->loss, best_rank(t->c, v)};
+    if (best) t->best = (struct best){v->step, v->loss, best_rank(t->c, v)};
     return PL_OK;
 }
 
 int trainer_publish(struct trainer *t, struct error *e)
 {
-    if (!trainer_leads(t)) return PL_OK;
-    return save_model(t, FOLDER_FINAL, NULL, e) ? error_prepend(e, "writing the model") : PL_OK;
+    int rc = meet(t, e);
+    if (rc) return rc;
+    if (!trainer_leads(t)) return serve(t, e);
+    return release(t, save_model(t, FOLDER_FINAL, NULL, e), e) ? error_prepend(e, "writing the model") : PL_OK;
 }
 
 static int load_state(struct trainer *t, const char *path, struct error *e)
@@ -112,7 +167,8 @@ static int check_model(const struct trainer *t, struct error *e)
                      then >> 32 != now >> 32 ? "config.json" : "the frozen weights", *path ? "model.path, " : "the folder of a part", path, *path ? "," : "");
 }
 
-int trainer_load(struct trainer *t, struct error *e)
+/* Rank 0 reads the checkpoint; the others get their parts from it. */
+static int load_latest(struct trainer *t, struct error *e)
 {
     char path[FOLDER_PATH];
     int64_t step = -1;
@@ -125,6 +181,16 @@ int trainer_load(struct trainer *t, struct error *e)
     if (!rc && t->state.data && t->state.data != t->data.fingerprint && t->data.fingerprint)
         log_warn("resume: the files of data.train are not those of the checkpoint; the run continues with these from its position");
     if (!rc) log_note("resuming after step %" PRId64 " from %s", t->state.step, path);
+    return rc;
+}
+
+int trainer_load(struct trainer *t, struct error *e)
+{
+    struct transfer x = staging_of(t);
+    if (!trainer_leads(t)) return transfer_serve(&x, "loading the checkpoint", e);
+    struct error failed = {0};
+    int rc = load_latest(t, e);
+    if (transfer_release(&x, &failed) && !rc) *e = failed, rc = e->code;
     return rc;
 }
 

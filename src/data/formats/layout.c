@@ -406,7 +406,7 @@ static int refuse(const struct search *s, struct error *e)
     else if (s->yolo_example)
         error_set(e, PL_USAGE, "%s is a label file of YOLO, which is not read. Export the dataset as COCO (Roboflow, CVAT and Label Studio do), or convert it with Python's supervision: "
                   "sv.DetectionDataset.from_yolo(IMAGES, LABELS, \"data.yaml\", force_masks=True).as_coco(annotations_path=\"train.json\")", s->yolo_example);
-    else if (!s->images) error_set(e, PL_USAGE, "%s: there is no image (.jpg, .jpeg or .png) in it", s->root);
+    else if (!s->images) error_set(e, PL_USAGE, "%s: there is no image (.jpg, .jpeg, .png or .webp) in it", s->root);
     else if (!kinds[MASKS])
         error_set(e, PL_USAGE, "%s: there are images in %s, but no folder of masks (such as masks/ or labels/) and no masks beside them (such as a_mask.png); data.masks and data.mask_suffix name others",
                   s->root, s->folders.at[0].path), print_other(s, e);

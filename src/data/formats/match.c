@@ -20,7 +20,7 @@ enum { VOTERS = 48, CHOICES = 4096, TRIED = 8, DEPTH = 8 };
 /* --- files ------------------------------------------------------------------------------- */
 
 bool is_jpeg_name(const char *name) { return path_has_ending(name, ".jpg") || path_has_ending(name, ".jpeg"); }
-bool is_image_name(const char *name) { return is_jpeg_name(name) || path_has_ending(name, ".png") || is_volume_name(name, NULL); }
+bool is_image_name(const char *name) { return is_jpeg_name(name) || path_has_ending(name, ".png") || path_has_ending(name, ".webp") || is_volume_name(name, NULL); }
 
 /* The length of a name without its ending, which may be .nii.gz. */
 static size_t stem_length(const char *name)
@@ -251,7 +251,7 @@ int match_refuse(const struct image_tree *images, const char *images_name, const
         const struct image_tree *t = k ? masks : images;
         const char *name = k ? masks_name : images_name;
         if (t->unread) return unread_refuse(t->unread, t->n_unread, name, t->unread_example, e);
-        if (!t->files.n) return error_set(e, PL_USAGE, "there is no %s (.jpg, .jpeg or .png) in %s", k ? "mask" : "image", name);
+        if (!t->files.n) return error_set(e, PL_USAGE, "there is no %s (.jpg, .jpeg, .png or .webp) in %s", k ? "mask" : "image", name);
     }
     if (images == masks)
         return error_set(e, PL_USAGE, "no image in %s has a mask beside it, such as a.jpg and a_mask.png (the first file is %s); data.mask_suffix and data.mask_prefix say how masks are named", images_name,

@@ -33,6 +33,18 @@ enum image_format image_format(const void *bytes, size_t n)
     return begins(bytes, n, 0, "RIFF", 4) && begins(bytes, n, 8, "WEBP", 4) ? IMAGE_WEBP : IMAGE_UNKNOWN;
 }
 
+bool image_is_whole(const void *bytes, size_t n)
+{
+    const enum image_format f = image_format(bytes, n);
+    return f == IMAGE_PNG || f == IMAGE_WEBP;
+}
+
+const char *image_ending(const void *bytes, size_t n)
+{
+    const enum image_format f = image_format(bytes, n);
+    return f == IMAGE_PNG ? "png" : f == IMAGE_WEBP ? "webp" : "jpg";
+}
+
 /* Pillow's alpha_composite over opaque white, in its integers. */
 static void blend_over_white(uint8_t *p, size_t pixels)
 {

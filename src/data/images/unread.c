@@ -18,10 +18,9 @@ static const struct unread formats[] = {
     {"Analyze", " .hdr .img ", "convert to NIfTI with nibabel: nibabel.save(nibabel.load(\"a.hdr\"), \"a.nii.gz\")"},
     {"BMP", " .bmp ", MAGICK("bmp")},
     {"GIF", " .gif ", MAGICK("gif")},
-    {"WebP", " .webp ", MAGICK("webp")},
     {"NumPy arrays", " .npy .npz ", "write the arrays as PNG with Pillow: Image.fromarray(array).save(\"a.png\")"},
 };
-enum { META, TIFF, NIFTI, DICOM, ANALYZE, BMP, GIF, WEBP };
+enum { META, TIFF, NIFTI, DICOM, ANALYZE, BMP, GIF };
 
 static bool has_ending(const char *path, const char *endings)
 {
@@ -53,7 +52,7 @@ const struct unread *unread_by_bytes(const void *bytes, size_t n)
         size_t at, n;
         const char *magic;
     } magics[] = {{TIFF, 0, 4, "II*\0"}, {TIFF, 0, 4, "MM\0*"}, {TIFF, 0, 4, "II+\0"}, {NIFTI, 344, 4, "n+1\0"}, {NIFTI, 4, 4, "n+2\0"},
-                  {DICOM, 128, 4, "DICM"}, {ANALYZE, 344, 4, "ni1\0"}, {META, 0, 4, "NRRD"}, {BMP, 0, 2, "BM"}, {GIF, 0, 4, "GIF8"}, {WEBP, 8, 4, "WEBP"}};
+                  {DICOM, 128, 4, "DICM"}, {ANALYZE, 344, 4, "ni1\0"}, {META, 0, 4, "NRRD"}, {BMP, 0, 2, "BM"}, {GIF, 0, 4, "GIF8"}};
     for (size_t i = 0; i < COUNT(magics); i++)
         if (bytes_at(bytes, n, magics[i].at, magics[i].magic, magics[i].n)) return &formats[magics[i].format];
     return NULL;

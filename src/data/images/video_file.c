@@ -40,7 +40,8 @@ static const char *const library_names[] = {
 
 #define FUNCTIONS(F)                                                                                                                          \
     F(AVUTIL, av_dict_free) F(AVUTIL, av_dict_set) F(AVUTIL, av_frame_alloc) F(AVUTIL, av_frame_free) F(AVUTIL, av_frame_move_ref)             \
-    F(AVUTIL, av_frame_unref) F(AVUTIL, av_freep) F(AVUTIL, av_log_set_level) F(AVUTIL, av_malloc) F(AVUTIL, av_strerror)                      \
+    F(AVUTIL, av_frame_unref) F(AVUTIL, av_freep) F(AVUTIL, av_log_set_level) F(AVUTIL, av_malloc) F(AVUTIL, av_max_alloc)                     \
+    F(AVUTIL, av_strerror)                                                                                                                     \
     F(AVCODEC, av_packet_alloc) F(AVCODEC, av_packet_free) F(AVCODEC, av_packet_unref) F(AVCODEC, avcodec_alloc_context3)                      \
     F(AVCODEC, avcodec_find_decoder) F(AVCODEC, avcodec_flush_buffers) F(AVCODEC, avcodec_free_context) F(AVCODEC, avcodec_get_name)           \
     F(AVCODEC, avcodec_open2) F(AVCODEC, avcodec_parameters_to_context) F(AVCODEC, avcodec_receive_frame) F(AVCODEC, avcodec_send_packet)      \
@@ -65,6 +66,7 @@ static bool find(void *const libraries[], enum library l, const char *name, void
 
 static void load(void)
 {
+    enum { MOST = 256 << 20 }; /* bytes of one block: a damaged file must not ask for gigabytes */
     void *l[COUNT(library_names)];
     for (size_t i = 0; i < COUNT(library_names); i++)
         if (!(l[i] = dlopen(library_names[i], RTLD_NOW | RTLD_LOCAL))) {
@@ -72,7 +74,7 @@ static void load(void)
             return;
         }
 #define FIND(library, function) && find(l, library, #function, &ff.function)
-    if (true FUNCTIONS(FIND)) ff.av_log_set_level(AV_LOG_QUIET);
+    if (true FUNCTIONS(FIND)) ff.av_log_set_level(AV_LOG_QUIET), ff.av_max_alloc(MOST);
 }
 
 /* FFmpeg's reason, with ours before it. */

@@ -9,8 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/images/image.h"
 #include "data/images/jpeg.h"
 #include "data/images/unread.h"
+#include "data/images/webp.h"
 #include "io/png.h"
 
 enum { VALUES = 65536 };
@@ -187,7 +189,23 @@ static enum data_fault decode_jpg(const struct source *s, struct label_image *ou
     if (!rc) rc = read_rows(j, (uint8_t *)s->to + row, w, rows, (uint8_t *)s->to, e);
     jpg_close(j);
     if (rc) return error_prepend(e, "%s", s->path), FAULT_MASK;
-    *out = (struct label_image){.h = rows, .w = w, .bytes = 1, .jpeg = true, .pixels = s->to, .map = (uint16_t *)(void *)(s->to + map)};
+    *out = (struct label_image){.h = rows, .w = w, .bytes = 1, .lossy = "JPEG", .pixels = s->to, .map = (uint16_t *)(void *)(s->to + map)};
+    return FAULT_NONE;
+}
+
+/* A WebP is decoded to RGB, which is folded to grey in place. */
+static enum data_fault decode_webp(const struct source *s, struct label_image *out, struct error *e)
+{
+    struct webp_header h;
+    uint64_t coloured = 0;
+    if (webp_peek(s->file, s->n, &h, e)) return error_prepend(e, "%s", s->path), FAULT_MASK;
+    const uint64_t pixels = (uint64_t)h.width * h.height;
+    size_t map = (size_t)align_up(3 * pixels, 64), need = map + VALUES * sizeof(uint16_t);
+    if (need > s->room) return too_large(s, need, e);
+    if (webp_decode(s->file, s->n, false, (uint8_t *)s->to, map, e)) return error_prepend(e, "%s", s->path), FAULT_MASK;
+    for (uint32_t y = 0; y < h.height; y++) coloured += fold_row((uint8_t *)s->to + 3 * (size_t)y * h.width, h.width, (uint8_t *)s->to + (size_t)y * h.width);
+    if (coloured > pixels / 100) return error_set(e, PL_USAGE, "%s: the WebP is in colour, and a mask was expected; is it an image?", s->path), FAULT_MASK;
+    *out = (struct label_image){.h = h.height, .w = h.width, .bytes = 1, .lossy = h.lossless ? NULL : "lossy WebP", .pixels = s->to, .map = (uint16_t *)(void *)(s->to + map)};
     return FAULT_NONE;
 }
 
@@ -197,7 +215,8 @@ enum data_fault label_decode_bytes(const char *path, void *scratch, size_t n, si
     char *file = (char *)scratch + (n - file_n);
     memmove(file, scratch, file_n);
     const struct source s = {.path = path, .file = file, .n = file_n, .to = scratch, .room = n - file_n};
-    return file_n && *(uint8_t *)file == 0xff ? decode_jpg(&s, out, e) : decode_png(&s, out, e);
+    const enum image_format format = image_format(file, file_n);
+    return format == IMAGE_WEBP ? decode_webp(&s, out, e) : file_n && *(uint8_t *)file == 0xff ? decode_jpg(&s, out, e) : decode_png(&s, out, e);
 }
 
 enum data_fault label_decode(const char *path, void *scratch, size_t n, struct label_image *out, struct error *e)
@@ -211,10 +230,10 @@ enum data_fault label_image_masks(const char *path, const struct label_image *m,
                                   struct error *e)
 {
     struct label_options given = *o;
-    if (m->jpeg && o->kind != LABELS_BINARY)
-        return error_set(e, PL_USAGE, "%s: it is a JPEG, whose compression changes values: masks of classes or instances need PNG files; data.labels binary takes it as one mask", path),
+    if (m->lossy && o->kind != LABELS_BINARY)
+        return error_set(e, PL_USAGE, "%s: it is a %s, whose compression changes values: masks of classes or instances need PNG files; data.labels binary takes it as one mask", path, m->lossy),
                FAULT_MASK;
-    if (m->jpeg && !given.threshold) given.threshold = 128; /* an empty mask has dark noise */
+    if (m->lossy && !given.threshold) given.threshold = 128; /* an empty mask has dark noise */
     enum data_fault f = label_masks(m->pixels, m->h, m->w, m->bytes, &given, m->map, masks, room, out, e);
     if (f && f != FAULT_MANY) error_prepend(e, "%s", path);
     return f;

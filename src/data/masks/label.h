@@ -22,7 +22,7 @@ enum data_fault label_masks(void *pixels, uint32_t h, uint32_t w, int bytes, con
 struct label_image {
     uint32_t h, w;
     int bytes;     /* per value: 1 or 2 */
-    bool jpeg;
+    const char *lossy; /* the format, if compression may have changed values; NULL: it has not */
     void *pixels;  /* rows without gaps, at the front of the scratch */
     uint16_t *map; /* scratch of label_masks */
 };

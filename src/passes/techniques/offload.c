@@ -86,7 +86,7 @@ void pass_offload(struct graph *g, const struct settings *s)
         struct visits v;
         bool *of = mem_alloc(g->storages.n);
         for (id h = 1; h < homes; h++) of[h] = offloaded[h];
-        visits_begin(&v, g, p, trains && s->accumulation > 1, "offload");
+        visits_begin(&v, g, p, trains ? (s->shares > 1) + (s->accumulation > 1) : 0, "offload");
         v.overlaps = s->device.copies_overlap;
         for (uint32_t u = 0; u < v.units; u++) visit_unit(&v, u, of);
         if (activations) offload_activations(&v);

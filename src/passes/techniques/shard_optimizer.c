@@ -1,0 +1,208 @@
+/*
+ * shard_optimizer.c: optimizer state and master weights are divided among ranks (ZeRO-1). Each rank updates its shard
+ * of every weight (graph/shard.h), and the ranks gather the weights.
+ *
+ *     reduce.c         ALL_REDUCE of g         norm    update of w, m, v              on every rank
+ *     after this pass  REDUCE_SCATTER of g     norm    update of the shard of w, m, v    ALL_GATHER of w
+ *
+ *     w      [ rank 0 | rank 1 | rank 2 | zeros ]      whole on every rank; the update writes the rank's slice of it
+ *     m, v            [ shard  ]                       and f32 master weights likewise
+ *
+ * The sums, the cells of the norm and the update of an element are the same as without shards, so no bit changes. A rank
+ * writes the cells of its shards; the sum over ranks, of one number and zeros, completes them.
+ *
+ * Adafactor's means run over whole rows: its state stays whole, and every rank updates all of it.
+ */
+#include <string.h>
+
+#include "graph/shard.h"
+#include "passes/passes.h"
+
+struct shards {
+    struct graph *g;
+    int ranks;
+    id axis;             /* the loop over ranks, which is never entered */
+    uint32_t tensors;    /* number before the pass */
+    id *instead;         /* by tensor: the shard of a gradient */
+    VEC(id) old;         /* the nodes of program update */
+};
+
+static bool is_update(const struct node *n) { return n->op == OP_ADAMW || n->op == OP_ADAMW_8BIT || n->op == OP_SGD; }
+
+/* A dense vector over a storage. */
+static id vector_on(struct graph *g, id storage, id like, int64_t n)
+{
+    struct tensor x = {.storage = storage, .name = tensor_at(g, like)->name, .dtype = tensor_at(g, like)->dtype, .rank = 1, .dim = {n}};
+    tensor_dense_strides(&x);
+    vec_push(&g->tensors, x);
+    return g->tensors.n - 1;
+}
+
+/* --- storages ------------------------------------------------------------------------------------------------- */
+
+/* Master weights become shards; a working weight gets room for the padding of the last ones. */
+static void divide_weights(struct shards *x)
+{
+    struct graph *g = x->g;
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        const struct param *p = &g->params.at[i];
+        if (!p->grad) continue;
+        const int64_t part = shard_part(tensor_elements(tensor_at(g, p->tensor)), x->ranks);
+        storage_of(g, p->tensor)->bytes = (uint64_t)(x->ranks * part) * dtype_size(tensor_at(g, p->tensor)->dtype);
+        if (p->master == p->tensor) continue;
+        storage_of(g, p->master)->bytes = (uint64_t)part * dtype_size(tensor_at(g, p->master)->dtype);
+        storage_of(g, p->master)->shard = AXIS_ALL;
+    }
+}
+
+/* --- program update ------------------------------------------------------------------------------------------- */
+
+static void scatter(struct shards *x, id node)
+{
+    struct graph *g = x->g;
+    const struct node n = *node_at(g, node);
+    const int64_t part = shard_part(tensor_elements(tensor_at(g, n.in[0])), x->ranks);
+    const id sum = op_apply(g, OP_REDUCE_SCATTER, &(union attr){.group = {x->ranks, AXIS_ALL, part}}, (id[]){n.in[0]}, 1);
+    if (!sum) return;
+    storage_of(g, sum)->name = tensor_at(g, sum)->name = tensor_at(g, n.in[0])->name;
+    x->instead[n.out[0]] = sum;
+}
+
+/* The cells of the shard; those of other ranks are zeros. */
+static void square(struct shards *x, id node)
+{
+    struct graph *g = x->g;
+    struct node *n = node_at(g, node);
+    n->attr.squares.n = tensor_elements(tensor_at(g, n->in[0]));
+    n->attr.squares.part = shard_part(n->attr.squares.n, x->ranks);
+    n->in[0] = x->instead[n->in[0]];
+    vec_push(&g->order[PROGRAM_UPDATE].nodes, node);
+}
+
+/* The shard of an operand: of the optimizer state, of a master weight, or this rank's slice of a whole weight. */
+static id divide_operand(struct shards *x, id t, int64_t part)
+{
+    struct graph *g = x->g;
+    const struct tensor whole = *tensor_at(g, t);
+    struct storage *s = &g->storages.at[whole.storage];
+    const size_t size = dtype_size(whole.dtype);
+    if (s->kind == KIND_PARAM) {
+        const id slice = vector_on(g, whole.storage, t, part);
+        tensor_at(g, slice)->loop = x->axis;
+        tensor_at(g, slice)->advance = part * (int64_t)size;
+        return slice;
+    }
+    const bool blocks = whole.rank == 2 && whole.dim[1] == 2 && text_ends_with(graph_name(g, whole.name), ".absmax");
+    const id shard = vector_on(g, whole.storage, t, blocks ? state_blocks(part) : part);
+    if (blocks) {
+        struct tensor *b = tensor_at(g, shard);
+        b->rank = 2;
+        b->dim[1] = 2;
+        tensor_dense_strides(b);
+    }
+    s->bytes = tensor_bytes(tensor_at(g, shard));
+    s->shard = AXIS_ALL;
+    return shard;
+}
+
+/* All ranks have their slice of the weight: everyone gets the whole. */
+static void gather(struct shards *x, id slice, int64_t part)
+{
+    struct graph *g = x->g;
+    struct tensor whole = *tensor_at(g, slice);
+    whole.node = whole.loop = 0;
+    whole.advance = 0;
+    whole.dim[0] = x->ranks * part;
+    vec_push(&g->tensors, whole);
+    op_apply(g, OP_ALL_GATHER, &(union attr){.group = {x->ranks, AXIS_ALL, part}}, (id[]){slice, g->tensors.n - 1}, 2);
+}
+
+static void update(struct shards *x, id node)
+{
+    struct graph *g = x->g;
+    const struct node n = *node_at(g, node);
+    const int64_t part = shard_part(tensor_elements(tensor_at(g, n.in[0])), x->ranks);
+    id written = 0;
+    node_at(g, node)->attr.adamw.part = part;
+    vec_push(&g->order[PROGRAM_UPDATE].nodes, node);
+    for (int i = 0; i < n.nin; i++) {
+        const enum kind kind = n.in[i] ? storage_of(g, n.in[i])->kind : KIND_NONE;
+        if (i == 1) node_at(g, node)->in[i] = x->instead[n.in[i]];
+        else if (kind == KIND_PARAM || kind == KIND_MASTER || kind == KIND_STATE) {
+            const id shard = divide_operand(x, n.in[i], part);
+            node_at(g, node)->in[i] = shard;
+        }
+    }
+    for (int o = 0; o < n.nout; o++) {
+        const int from = n.out[o] ? op_must_alias(g, &n, o) : -1;
+        if (from < 0) continue;
+        struct tensor y = *tensor_at(g, node_at(g, node)->in[from]);
+        y.node = node;
+        vec_push(&g->tensors, y);
+        node_at(g, node)->out[o] = g->tensors.n - 1;
+        if (g->storages.at[y.storage].kind == KIND_PARAM) written = g->tensors.n - 1;
+    }
+    g->at.scope = n.scope;
+    g->at.origin = node;
+    if (written) gather(x, written, part);
+    g->at.scope = g->at.origin = 0;
+}
+
+/* In the order of parameters: that in which gradients are complete depends on micro-batches, and with it would the largest
+ * sum of shards and workspace, which the search takes to be the same for all of them. */
+static void scatter_all(struct shards *x)
+{
+    for (uint32_t i = 0; i < x->g->params.n; i++)
+        for (uint32_t k = 0; k < x->old.n; k++) {
+            const struct node *n = node_at(x->g, x->old.at[k]);
+            if (n->op == OP_ALL_REDUCE && n->in[0] == x->g->params.at[i].grad) scatter(x, x->old.at[k]);
+        }
+}
+
+static void rewrite_update(struct shards *x)
+{
+    struct graph *g = x->g;
+    struct order *order = &g->order[PROGRAM_UPDATE];
+    for (uint32_t k = 0; k < order->nodes.n; k++) vec_push(&x->old, order->nodes.at[k]);
+    order->nodes.n = 0;
+    scatter_all(x);
+    for (uint32_t k = 0; k < x->old.n && !g->error.code; k++) {
+        const id node = x->old.at[k];
+        const struct node *n = node_at(g, node);
+        const bool last = n->op == OP_TOTAL;
+        if (last) {
+            const id cells = op_apply(g, OP_ALL_REDUCE, &(union attr){.group = {x->ranks, AXIS_ALL, 0}}, (id[]){n->in[0]}, 1);
+            node_at(g, node)->in[0] = cells;
+        }
+        n = node_at(g, node);
+        if (n->op == OP_ALL_REDUCE) continue;
+        if (n->op == OP_SQUARES) square(x, node);
+        else if (is_update(n)) update(x, node);
+        else vec_push(&order->nodes, node);
+    }
+}
+
+void pass_shard_optimizer(struct graph *g, const struct settings *s)
+{
+    if (!s->train || s->ranks < 2 || s->shard < SHARD_OPTIMIZER || s->optimizer == OPT_ADAFACTOR || g->error.code) return;
+    struct shards x = {.g = g, .ranks = s->ranks, .tensors = g->tensors.n, .instead = mem_alloc(g->tensors.n * sizeof *x.instead)};
+    struct cursor before = graph_move(g, PROGRAM_UPDATE, PHASE_UPDATE, "shard_optimizer");
+    divide_weights(&x);
+    x.axis = graph_loop(g, "ranks", (uint32_t)s->ranks);
+    g->loops.at[x.axis].axis = AXIS_ALL;
+    rewrite_update(&x);
+    vec_free(&x.old);
+    mem_free(x.instead);
+    g->at = before;
+}
+
+bool shard_excluded(const struct settings *s, const struct step_limits *l, struct text *why)
+{
+    (void)l;
+    if (s->ranks < 2) text_printf(why, "there is one rank");
+    else if (s->pure && s->device.separate_memory)
+        text_printf(why, "on a GPU bf16-pure rounds at random by an element's place in what it updates, and a shard is not the weight; set parallel.shard none, or memory.precision bf16");
+    else if (s->optimizer == OPT_ADAFACTOR && s->shard != SHARD_OPTIMIZER)
+        text_printf(why, "adafactor's state has means of whole rows of a weight, which a shard does not have; set parallel.shard optimizer or none, or memory.optimizer adamw-8bit");
+    return why->n;
+}

@@ -1,0 +1,127 @@
+/*
+ * test_shards.c: how weights are divided among ranks: the formulas of cells and shards, and the bytes of a rank by kind in
+ * plans for ranks that are not there.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "graph/shard.h"
+#include "planned.h"
+
+static const int RANKS[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 64, 512};
+
+/* Every element has one owner; shards are whole cells, and hold whole blocks of 8-bit state and aligned bytes. */
+static void test_parts(void **state)
+{
+    (void)state;
+    static const int64_t lengths[] = {1, 255, 256, 257, 1000, 4095, 65536, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 32000 * 4096};
+    for (size_t k = 0; k < COUNT(RANKS); k++)
+        for (size_t i = 0; i < COUNT(lengths); i++) {
+            const int64_t n = lengths[i], c = shard_part(n, RANKS[k]), cell = weight_cell(n);
+            assert_true(c > 0 && c % cell == 0 && c % STATE_BLOCK == 0 && c % PLAN_ALIGN == 0);
+            assert_true(RANKS[k] * c >= n && (c == cell || RANKS[k] * (c - cell) < n));
+        }
+}
+
+/* --- bytes by kind ---------------------------------------------------------------------------------------------- */
+
+static uint64_t aligned(uint64_t bytes) { return align_up(bytes, PLAN_ALIGN); }
+
+static uint64_t bytes_of_kind(const struct planned *p, enum kind kind)
+{
+    uint64_t sum = 0;
+    for (id s = 1; s < p->r.graph.storages.n; s++)
+        if (p->r.graph.storages.at[s].kind == kind && plan_reached(&p->r.plan, &p->r.graph, s)) sum += aligned(p->r.graph.storages.at[s].bytes);
+    return sum;
+}
+
+struct expected {
+    uint64_t weights, masters, gradients, state;
+};
+
+/* The table of graph/shard.h's formulas, over the trained weights of a plan without ranks. */
+static struct expected expect(const struct planned *one, int N, enum shard_level level, uint64_t w, bool small)
+{
+    struct expected x = {0};
+    const struct graph *g = &one->r.graph;
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        const struct param *p = &g->params.at[i];
+        if (!p->grad || storage_of(g, p->tensor)->kind == KIND_CONST) continue;
+        const struct tensor *t = tensor_at(g, p->tensor);
+        const uint64_t n = (uint64_t)tensor_elements(t), c = (uint64_t)shard_part((int64_t)n, N);
+        const uint64_t held = level >= SHARD_OPTIMIZER ? c : n;
+        const char *name = graph_name(g, t->name);
+        const bool exact = !small || n < 4096 || strstr(name, "embed_tokens");
+        x.weights += aligned((level == SHARD_WEIGHTS ? c : level ? (uint64_t)N * c : n) * w);
+        x.masters += w < 4 ? aligned(4 * held) : 0;
+        x.gradients += aligned(4 * (level >= SHARD_GRADIENTS ? c : n));
+        x.state += exact ? 2 * aligned(4 * held) : 2 * aligned(held) + aligned(8 * ((held + 255) / 256));
+    }
+    return x;
+}
+
+static void check_bytes(const char *precision, const char *optimizer, enum shard_level level)
+{
+    static const char *const names[] = {"none", "optimizer", "gradients", "weights"};
+    static struct planned one, many;
+    char sets[4][100];
+    const uint64_t w = strcmp(precision, "f32") ? 2 : 4;
+    snprintf(sets[0], sizeof sets[0], "memory.precision=%s", precision);
+    snprintf(sets[1], sizeof sets[1], "memory.optimizer=%s", optimizer);
+    snprintf(sets[2], sizeof sets[2], "parallel.shard=%s", names[level]);
+    plan_preset(&one, "llama-tiny", (const char *const[]){sets[0], sets[1], "memory.recompute=none", "memory.offload=none", "memory.fused_step=off", "train.effective_batch=512", "memory.micro_batch=1", NULL});
+    for (size_t k = 1; k < COUNT(RANKS); k++) {
+        snprintf(sets[3], sizeof sets[3], "parallel.ranks=%d", RANKS[k]);
+        plan_preset(&many, "llama-tiny", (const char *const[]){sets[0], sets[1], sets[2], sets[3], "memory.recompute=none", "memory.offload=none", "train.effective_batch=512", "memory.micro_batch=1", NULL});
+        const struct expected x = expect(&one, RANKS[k], level, w, !strcmp(optimizer, "adamw-8bit"));
+        assert_int_equal(bytes_of_kind(&many, KIND_PARAM), x.weights);
+        assert_int_equal(bytes_of_kind(&many, KIND_MASTER), x.masters);
+        assert_int_equal(bytes_of_kind(&many, KIND_GRAD), x.gradients);
+        assert_int_equal(bytes_of_kind(&many, KIND_STATE), x.state);
+        planned_free(&many);
+    }
+    planned_free(&one);
+}
+
+static void test_bytes(void **state)
+{
+    (void)state;
+    for (enum shard_level level = SHARD_NONE; level < SHARD_LEVELS; level++) {
+        check_bytes("f32", "adamw", level);
+        check_bytes("bf16", "adamw", level);
+        check_bytes("bf16", "adamw-8bit", level);
+    }
+}
+
+/* Sums of shards over all weights of a preset, as elements of an f32 state. */
+static void test_presets(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *preset;
+        int ranks;
+        uint64_t elements;
+    } sums[] = {{"llama-tiny", 2, 387328}, {"llama-tiny", 3, 262144}, {"llama-tiny", 4, 194816}, {"llama-tiny", 8, 98560},
+                {"llama-124m", 2, 61780480}, {"llama-124m", 3, 41195776}, {"llama-124m", 8, 15456512}, {"llama-124m", 64, 2234624}};
+    static struct planned p;
+    for (size_t i = 0; i < COUNT(sums); i++) {
+        uint64_t sum = 0;
+        plan_preset(&p, sums[i].preset, (const char *const[]){"memory.micro_batch=1", "memory.recompute=all", "memory.offload=none", "memory.head_chunks=1", NULL});
+        const struct graph *g = &p.r.graph;
+        for (uint32_t k = 0; k < g->params.n; k++)
+            if (g->params.at[k].grad) sum += (uint64_t)shard_part(tensor_elements(tensor_at(g, g->params.at[k].tensor)), sums[i].ranks);
+        assert_int_equal(sum, sums[i].elements);
+        planned_free(&p);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parts), cmocka_unit_test(test_bytes), cmocka_unit_test(test_presets)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
