@@ -25,6 +25,10 @@ check '3 ranks, accumulation, uneven batch, bf16' equal 3 3 3 --set train.effect
 check '2 ranks with 4 shares each, sgd' equal 2 8 3 --set memory.micro_batch=1 --set memory.optimizer=sgd
 check '8 ranks, 5 samples: idle ranks' equal 8 8 2 --set train.effective_batch=5 --set memory.micro_batch=1
 cat tests/golden/*.py | head -c 1000 >"$tmp/validation.txt"
+check '2 ranks, nothing divided' equal 2 2 2 --set memory.micro_batch=auto --set parallel.shard=none
+check '3 ranks, gradients in shards, bf16' equal 3 3 2 --set train.effective_batch=9 --set memory.micro_batch=3 --set memory.precision=bf16 --set parallel.shard=gradients
+check '4 ranks, weights in shards, 8-bit Adam, evaluation' equal 4 4 2 --set train.effective_batch=8 --set memory.micro_batch=2 --set memory.precision=bf16 --set memory.optimizer=adamw-8bit \
+    --set memory.recompute=all --set parallel.shard=weights --set train.eval_every=1 --set train.keep_best=true --set "data.validation=$tmp/validation.txt"
 check '4 ranks, recompute, evaluation' equal 4 4 3 --set train.effective_batch=6 --set memory.micro_batch=1 --set memory.recompute=all \
     --set train.eval_every=2 --set "data.validation=$tmp/validation.txt"
 

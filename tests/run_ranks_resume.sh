@@ -8,12 +8,12 @@
 . tests/run_lib.sh
 # shellcheck source=tests/ranks_lib.sh
 . tests/ranks_lib.sh
-own=(--set memory.micro_batch=1 --set train.clip_norm=1 --set train.keep=9 --set train.save_every=2)
+own=(--set parallel.shard=optimizer --set memory.micro_batch=2 --set train.clip_norm=1 --set train.keep=9 --set train.save_every=2)
 
 whole() { expect 0 '' train_ranks 4 "$tmp/whole" "${own[@]}" --set train.steps=6; }
 check '4 ranks, 6 steps' whole
 continued() {
-    expect 0 '' train_ranks 4 "$tmp/run" "${own[@]}" --set train.steps=2 && expect 0 'resuming after step 2' train_ranks 2 "$tmp/run" "${own[@]}" --set train.steps=4 --resume &&
+    expect 0 '' train_ranks 4 "$tmp/run" "${own[@]}" --set train.steps=2 --set parallel.shard=weights && expect 0 'resuming after step 2' train_ranks 2 "$tmp/run" "${own[@]}" --set train.steps=4 --resume &&
         expect 0 'resuming after step 4' train_ranks 1 "$tmp/run" "${own[@]}" --set train.steps=6 --resume && same_run "$tmp/whole" "$tmp/run" 6 && steps_once "$tmp/run" 6 &&
         json "$tmp/run/checkpoints/step-6/state.json" position
 }

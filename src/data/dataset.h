@@ -92,6 +92,7 @@ struct dataset_left {
     uint64_t no_mask;          /* without a segmentation, or of area 0: left out */
     uint64_t other_categories; /* left out by options.categories */
     uint64_t no_answer;        /* rows of tables without a question or an answer */
+    char no_answer_at[96];     /* FILE:LINE of the first one */
 };
 
 struct dataset;

@@ -236,6 +236,22 @@ static bool add_jpg(struct light *l, const void *bytes, size_t n)
     return true;
 }
 
+static bool add_webp(struct light *l, const void *bytes, size_t n)
+{
+    struct image x;
+    struct error ignored;
+    if (image_decode(&x, bytes, n, &(struct image_options){0}, NULL, 0, &ignored)) return false;
+    add_rows(l->bright, x.rgb, (size_t)x.width * 3, x.width, x.height);
+    mem_free(x.rgb);
+    return true;
+}
+
+static bool add_file(struct light *l, const void *bytes, size_t n)
+{
+    const enum image_format f = image_format(bytes, n);
+    return f == IMAGE_PNG ? add_png(l, bytes, n) : f == IMAGE_WEBP ? add_webp(l, bytes, n) : add_jpg(l, bytes, n);
+}
+
 /* The values of a slice, which no range has changed. False: the image is not a slice. */
 static bool add_plane(const struct dataset *d, uint64_t i, struct buffer *b, struct light *l)
 {
@@ -256,22 +272,6 @@ static bool add_plane(const struct dataset *d, uint64_t i, struct buffer *b, str
         for (size_t k = 0; k < n; k++) l->least = plane_value(&p, k) < l->least ? plane_value(&p, k) : l->least;
     }
     return true;
-}
-
-static bool add_webp(struct light *l, const void *bytes, size_t n)
-{
-    struct image x;
-    struct error ignored;
-    if (image_decode(&x, bytes, n, &(struct image_options){0}, NULL, 0, &ignored)) return false;
-    add_rows(l->bright, x.rgb, (size_t)x.width * 3, x.width, x.height);
-    mem_free(x.rgb);
-    return true;
-}
-
-static bool add_file(struct light *l, const void *bytes, size_t n)
-{
-    const enum image_format f = image_format(bytes, n);
-    return f == IMAGE_PNG ? add_png(l, bytes, n) : f == IMAGE_WEBP ? add_webp(l, bytes, n) : add_jpg(l, bytes, n);
 }
 
 static void add_image(const struct dataset *d, uint64_t i, struct buffer *b, struct light *l)

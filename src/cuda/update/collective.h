@@ -17,10 +17,10 @@ enum { ROUND_BYTES = 64 << 20, PART_ELEMENTS = 64 };
 /* Elements of a part of n elements: the last ones may be shorter or empty. */
 static inline int64_t part_elements(int64_t n, int ranks) { return ceil_div(ceil_div(n, ranks), PART_ELEMENTS) * PART_ELEMENTS; }
 /* Elements of a piece: a part, or some of it. */
-static inline int64_t piece_elements(int64_t n, int ranks, int64_t size)
+static inline int64_t piece_elements(int64_t part, int ranks, int64_t size)
 {
     const int64_t most = ROUND_BYTES / ranks / size / PART_ELEMENTS * PART_ELEMENTS;
-    return min_i64(part_elements(n, ranks), max_i64(most, PART_ELEMENTS));
+    return min_i64(part, max_i64(most, PART_ELEMENTS));
 }
 
 #endif

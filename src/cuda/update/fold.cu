@@ -47,8 +47,10 @@ template <typename T> static __global__ void __launch_bounds__(FOLD_BLOCK) squar
 
 static int launch_squares(const struct launch *l, struct error *e)
 {
-    const int64_t n = operand_elements(&l->in[0]), cell = l->attr->squares.cell;
-    double *cells = (double *)l->out[0].data + l->attr->squares.at;
+    const int64_t cell = l->attr->squares.cell, part = l->attr->squares.part, first = launch_first(l, part), all = operand_elements(&l->in[0]);
+    const int64_t n = part ? max_i64(0, min_i64(all, l->attr->squares.n - first)) : all;
+    double *cells = (double *)l->out[0].data + l->attr->squares.at + first / cell;
+    if (!n) return PL_OK; /* a shard beyond the end of the gradient */
     TRY_CUDA(by_type(store_of(l->in[0].dtype), [&](auto zero) {
         using T = decltype(zero);
         squares_kernel<<<(unsigned)((n + cell - 1) / cell), FOLD_BLOCK, 0, (cudaStream_t)l->stream>>>(cells, (const T *)l->in[0].data, n, cell);

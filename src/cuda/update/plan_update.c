@@ -19,13 +19,17 @@ static bool match_squares(const struct query *q) { return is_storable(q->in[0]) 
 static bool match_total(const struct query *q) { return is_dense(q->in[0], DT_F64) && is_dense(q->out[0], DT_F64); }
 static bool match_fold(const struct query *q) { return is_storable(q->in[0]) && is_dense(q->in[1], q->in[0]->dtype); }
 
-static bool match_all_reduce(const struct query *q) { return is_storable(q->in[0]); }
+static bool match_all_reduce(const struct query *q) { return is_storable(q->in[0]) || is_dense(q->in[0], DT_F64); }
+static bool match_reduce_scatter(const struct query *q) { return is_storable(q->in[0]); }
+static bool match_all_gather(const struct query *q) { return tensor_is_dense(q->in[0]) && tensor_is_dense(q->out[0]); }
 /* What a rank receives in a round. */
-static uint64_t work_all_reduce(const struct query *q)
+static uint64_t round_bytes(const struct query *q, int64_t part)
 {
     const int64_t size = (int64_t)dtype_size(q->in[0]->dtype), ranks = q->attr->group.ranks;
-    return (uint64_t)(ranks * piece_elements(tensor_elements(q->in[0]), (int)ranks, size) * size);
+    return (uint64_t)(ranks * piece_elements(part, (int)ranks, size) * size);
 }
+static uint64_t work_all_reduce(const struct query *q) { return round_bytes(q, part_elements(tensor_elements(q->in[0]), q->attr->group.ranks)); }
+static uint64_t work_reduce_scatter(const struct query *q) { return round_bytes(q, q->attr->group.part); }
 
 static bool match_clip(const struct query *q) { return is_dense(q->in[0], DT_F64) && is_dense(q->out[0], DT_F32); }
 
