@@ -72,6 +72,9 @@ pairs "la_003 la_004 la_005" image.png nnunet/imagesTr/%_0000.png labels.png nnu
 put image.png nnunet/imagesTs/la_006_0000.png
 echo '{"channel_names": {"0": "CT"}, "labels": {"background": 0, "a": 1, "b": 2}, "numTraining": 3, "file_ending": ".png"}' >"$tmp/nnunet/dataset.json"
 check "nnU-Net" works nnunet 3 pairs 'images: "imagesTr"' 'masks: "labelsTr"' 'image_suffix: "_0000"'
+pairs "1 2" image.png channels/imagesTr/c_%_0000.png labels.png channels/labelsTr/c_%.png
+put image.png channels/imagesTr/c_1_0001.png channels/imagesTr/c_2_0001.png
+check "nnU-Net with two channels: the first" works channels 2 pairs 'image_suffix: "_0000"'
 voc=voc/VOCdevkit/VOC2012
 pairs "2007_000032 2007_000033 2007_000039" image.jpg $voc/JPEGImages/%.jpg voc.png $voc/SegmentationClass/%.png
 pairs "2007_000032 2007_000033 2007_000039" image.jpg $voc/JPEGImages/%.jpg voc.png $voc/SegmentationObject/%.png
@@ -266,9 +269,6 @@ pairs "a b" image.png twice/images/%.png binary.png twice/masks/%_2ndHO.png
 check "two masks for an image" refused 'fit in two ways, 2 files each: with data.mask_suffix _1stHO, or with _2ndHO' twice
 check "two masks for an image: the option chooses" expect 0 '' "$binary" init --model sam-tiny --data "$tmp/twice" --mask-suffix _2ndHO
 check "two masks for an image: what is left out is named" grep -Eq 'Not used: 2 files of the masks have another prefix or suffix \(such as a_1stHO.png\)' "$tmp/out"
-pairs "1 2" image.png channels/imagesTr/c_%_0000.png labels.png channels/labelsTr/c_%.png
-put image.png channels/imagesTr/c_1_0001.png channels/imagesTr/c_2_0001.png
-check "nnU-Net with two channels" refused 'fit in two ways, 2 files each: with data.image_suffix _0000, or with _0001' channels
 put image.jpg differ/images/cat.jpg && put binary.png differ/masks/dog.png
 check "names that differ" refused 'no image in images has a mask in masks: the names differ \(the first are cat.jpg and dog.png\)|no image in .*/images has a mask' differ
 put image.jpg only/photos/a.jpg

@@ -59,7 +59,7 @@ static int find_files(struct samples *s, const struct names *paths, struct error
         if (!rc && !found.n) rc = error_set(e, PL_USAGE, "%s: no such file or folder", paths->at[i]);
         const struct unread *u = !rc && !s->format && !dir_exists(found.at[0]) ? unread_by_name(found.at[0]) : NULL;
         if (u) rc = unread_refuse(u, found.n, NULL, found.at[0], e);
-        else if (!rc && !s->format && !dir_exists(found.at[0]) && is_volume_name(found.at[0], NULL)) rc = refuse_volume(found.at[0], e);
+        else if (!rc && !s->format && !dir_exists(found.at[0]) && is_volume_name(found.at[0], NULL)) rc = volume_refuse(found.at[0], e);
         if (!rc && !s->format) s->format = format_of(found.at[0]);
         for (uint32_t k = 0; k < found.n && !rc; k++) rc = add_path(&s->files, found.at[k], !strcmp(s->format, "sa1b"), e);
         names_free(&found);

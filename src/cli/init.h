@@ -29,8 +29,6 @@ struct detected {
  * labels are not used). PL_USAGE when nothing is recognised: the message says what the files are, or
  * lists them and the known formats. */
 int detect_data(const char *path, bool bytes, const struct samples_options *given, struct detected *f, struct error *e);
-/* PL_USAGE: the path is one volume, where a folder was expected. */
-int refuse_volume(const char *path, struct error *e);
 /* What a file of conversations holds, by its first objects: "OpenAI messages"; NULL: it is no such file. */
 const char *detect_conversations(const char *path);
 /* Parquet tables, of conversations or of images and masks (init_parquet.c): the format of a file; those of a folder and the folders in it,

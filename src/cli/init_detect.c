@@ -148,11 +148,6 @@ static bool is_table(const char *name) { return path_has_ending(name, ".csv") ||
 
 static bool is_tokens(const char *name) { return path_has_ending(name, ".npy") || path_has_ending(name, ".bin") || path_has_ending(name, ".tokens") || path_has_ending(name, ".safetensors"); }
 
-int refuse_volume(const char *path, struct error *e)
-{
-    return error_set(e, PL_USAGE, "%s is one volume or image: give the folder that holds the images and their masks, such as imagesTr and labelsTr", path);
-}
-
 static int detect_file(const char *path, const struct samples_options *given, struct detected *f, struct error *e)
 {
     const char *json = path_has_ending(path, ".json") ? json_kind(path) : NULL, *text = json ? NULL : detect_conversations(path);
@@ -166,7 +161,7 @@ static int detect_file(const char *path, const struct samples_options *given, st
     if (is_table(path)) return detect_csv(path, given, f), set_format(f, "csv", "a table of images and masks"); /* opening it names the columns that are missing */
     if (is_tokens(path)) return set_format(f, "tokens", "a file of tokens");
     if (u) return unread_refuse(u, 1, NULL, path, e);
-    if (is_volume_name(path, NULL)) return refuse_volume(path, e);
+    if (is_volume_name(path, NULL)) return volume_refuse(path, e);
     return error_set(e, PL_USAGE, "%s: the format is not recognised; known are: a .pack, a .tar shard, COCO's instances (.json), a .csv or .tsv with columns of images and masks, "
                      "tokens (.npy, .bin, .tokens, .safetensors), conversations (.json, .jsonl), Parquet tables of either", path);
 }

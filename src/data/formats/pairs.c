@@ -208,6 +208,7 @@ static int open_root(struct dataset *d, const struct dataset_options *o, const c
     if (set_affixes(o, &a, &given, e)) return e->code;
     if (!dir_exists(root)) {
         const struct unread *u = unread_file(root);
+        if (!u && is_volume_name(root, NULL)) return volume_refuse(root, e);
         return u ? unread_refuse(u, 1, NULL, root, e) : error_set(e, PL_USAGE, "%s is a file; data.format pairs expects a folder with images and masks", root);
     }
     return o->images || o->masks ? join_given(d, o, root, given ? &a : NULL, e) : join_found(d, root, given ? &a : NULL, e);

@@ -24,6 +24,11 @@ bool is_volume_name(const char *name, size_t *ending)
     return false;
 }
 
+int volume_refuse(const char *path, struct error *e)
+{
+    return error_set(e, PL_USAGE, "%s is one volume or image: give the folder that holds the images and their masks, such as imagesTr and labelsTr", path);
+}
+
 /* --- views --------------------------------------------------------------------------------------------------- */
 
 static double axis_length(const double affine[3][4], int axis) { return sqrt(affine[0][axis] * affine[0][axis] + affine[1][axis] * affine[1][axis] + affine[2][axis] * affine[2][axis]); }

@@ -67,6 +67,8 @@ bool is_volume_name(const char *name, size_t *ending);
 /* Whether a folder is a DICOM series: it has files that are DICOM, and no other folders. */
 bool is_dicom_folder(const char *path);
 
+/* PL_USAGE: the path is one volume, where a folder was expected. */
+int volume_refuse(const char *path, struct error *e);
 /* PL_USAGE: not a volume that is read. On failure nothing needs closing. */
 int volume_open(struct volume *v, const char *path, const struct volume_options *o, struct error *e);
 void volume_close(struct volume *v);
