@@ -26,7 +26,7 @@ LDLIBS  += -lonig -lutf8proc -lcjson -lyaml -ljpeg -lpng -lz -lm -lpthread -ldl
 LDFLAGS += -fopenmp $(EXTRA)
 
 CUDA_ROOMS := cuda cuda/device cuda/attention cuda/products cuda/rows cuda/maps cuda/update
-DIRS := base io text text/tokenizer text/template graph run cost dist cpu $(CUDA_ROOMS) passes passes/techniques passes/rewrites plan models data data/images data/masks data/text data/formats config engine feed infer train calibrate report lib cli
+DIRS := base io text text/tokenizer text/template graph run cost dist cpu $(CUDA_ROOMS) passes passes/techniques passes/rewrites plan models data data/images data/masks data/volumes data/text data/formats config engine feed infer train calibrate report lib cli
 # Sorted by make itself: the order of a wildcard depends on the locale.
 SRCS := $(sort $(filter-out src/cli/main.c,$(foreach d,$(DIRS),$(wildcard src/$(d)/*.c))))
 
@@ -112,6 +112,37 @@ ifeq ($(WEBP),1)
 else
   SRCS := $(filter-out src/data/images/webp.c,$(SRCS))
 endif
+# libtiff: TIFF images, found in the same way; `make TIFF=0` forces it off.
+# Only src/data/images/tiff.c uses it; without libtiff tiff_none.c replaces that file.
+TIFF ?= $(shell printf '\043include <tiffio.h>\nint main(void) { return !TIFFGetVersion(); }' | \
+          $(CC) $(EXTRA) -x c - -ltiff -o /dev/null 2>/dev/null && echo 1 || echo 0)
+ifeq ($(TIFF),1)
+  TIFF_LIBS := -ltiff
+  SRCS := $(filter-out src/data/images/tiff_none.c,$(SRCS))
+else
+  SRCS := $(filter-out src/data/images/tiff.c,$(SRCS))
+endif
+# OpenJPEG: DICOM images in JPEG 2000, found in the same way; `make OPENJPEG=0` forces it off.
+# Only src/data/volumes/dicom_j2k.c uses it; without OpenJPEG dicom_j2k_none.c replaces that file.
+OPENJPEG_FLAGS := $(if $(filter 0,$(OPENJPEG)),,$(shell pkg-config --cflags libopenjp2 2>/dev/null))
+OPENJPEG ?= $(shell printf '\043include <openjpeg.h>\nint main(void) { return !opj_version(); }' | \
+              $(CC) $(EXTRA) $(OPENJPEG_FLAGS) -x c - -lopenjp2 -o /dev/null 2>/dev/null && echo 1 || echo 0)
+ifeq ($(OPENJPEG),1)
+  OPENJPEG_LIBS := -lopenjp2
+  SRCS := $(filter-out src/data/volumes/dicom_j2k_none.c,$(SRCS))
+else
+  SRCS := $(filter-out src/data/volumes/dicom_j2k.c,$(SRCS))
+endif
+# libzstd: Parquet tables that are compressed with zstd, found in the same way; `make ZSTD=0` forces it off.
+# Only src/io/zstd.c uses it; without libzstd zstd_none.c replaces that file.
+ZSTD ?= $(shell printf '\043include <zstd.h>\nint main(void) { return !ZSTD_versionNumber(); }' | \
+          $(CC) $(EXTRA) -x c - -lzstd -o /dev/null 2>/dev/null && echo 1 || echo 0)
+ifeq ($(ZSTD),1)
+  ZSTD_LIBS := -lzstd
+  SRCS := $(filter-out src/io/zstd_none.c,$(SRCS))
+else
+  SRCS := $(filter-out src/io/zstd.c,$(SRCS))
+endif
 # FFmpeg 4.4 or later: video files; on where its headers are found; `make FFMPEG=0` forces it off. Only
 # src/data/images/video_file.c uses it, which loads the libraries at run time; without FFmpeg video_file_none.c replaces that file.
 FFMPEG_FLAGS := $(if $(filter 0,$(FFMPEG)),,$(shell pkg-config --cflags libavformat 2>/dev/null))
@@ -130,7 +161,7 @@ SRCS  := $(filter-out src/dist/mpi.c,$(SRCS))
 ifeq ($(MPI),1)
   MPI_PLUGIN := $(BUILD)/plimsoll-mpi.so
 endif
-LDLIBS += $(ONEDNN_LIBS) $(PCRE2_LIBS) $(WEBP_LIBS)
+LDLIBS += $(ONEDNN_LIBS) $(PCRE2_LIBS) $(WEBP_LIBS) $(TIFF_LIBS) $(OPENJPEG_LIBS) $(ZSTD_LIBS)
 OBJS := $(SRCS:src/%.c=$(BUILD)/%.o)
 LIB  := $(BUILD)/libparts.a
 
@@ -184,6 +215,8 @@ $(EXACT): CFLAGS += -ffp-contract=off
 # 4-bit weights have the bits of bitsandbytes, and resized images the bytes of Pillow.
 $(BUILD)/base/nf4.o $(BUILD)/data/images/resize_table.o: CFLAGS += -ffp-contract=off
 $(BUILD)/data/images/video_file.o: CFLAGS += $(FFMPEG_FLAGS)
+$(BUILD)/data/volumes/dicom_j2k.o: CFLAGS += $(OPENJPEG_FLAGS)
+$(BUILD)/fuzz/src/data/volumes/dicom_j2k.o: FUZZ_FLAGS += $(OPENJPEG_FLAGS)
 $(BUILD)/fuzz/src/data/images/video_file.o: FUZZ_FLAGS += $(FFMPEG_FLAGS)
 $(CUDA_OBJS): CFLAGS += -isystem $(CUDA_HOME)/include
 $(BUILD)/%.cu.o: src/%.cu $(BUILD)/cuda-code
@@ -203,7 +236,7 @@ OPENMP_LIB = $(if $(shell $(CC) --version 2>/dev/null | grep -i clang),-fopenmp,
 # Programs outside the project use the public header and the flags of pkg-config, which reads
 # plimsoll-uninstalled.pc for the build tree. $(call pc,prefix,includedir,libdir) prints it. Its rpath lets
 # programs find the library without LD_LIBRARY_PATH; in /usr/lib the loader finds it anyway.
-pc = sed 's|@PREFIX@|$1|; s|@INCLUDEDIR@|$2|; s|@LIBDIR@|$3|; s|@VERSION@|$(VERSION)|; s|@OPENMP@|$(OPENMP_LIB)|; s|@ONEDNN@|$(ONEDNN_LIBS)|; s|@PCRE2@|$(PCRE2_LIBS)|; s|@WEBP@|$(WEBP_LIBS)|; s| @RPATH@|$(if $(filter /usr,$1),, -Wl,-rpath,$${libdir})|' tools/plimsoll.pc.in
+pc = sed 's|@PREFIX@|$1|; s|@INCLUDEDIR@|$2|; s|@LIBDIR@|$3|; s|@VERSION@|$(VERSION)|; s|@OPENMP@|$(OPENMP_LIB)|; s|@ONEDNN@|$(ONEDNN_LIBS)|; s|@PCRE2@|$(PCRE2_LIBS)|; s|@WEBP@|$(WEBP_LIBS) $(TIFF_LIBS) $(OPENJPEG_LIBS)|; s|@ZSTD@|$(ZSTD_LIBS)|; s| @RPATH@|$(if $(filter /usr,$1),, -Wl,-rpath,$${libdir})|' tools/plimsoll.pc.in
 PC := $(BUILD)/plimsoll-uninstalled.pc
 $(PC): tools/plimsoll.pc.in include/plimsoll.h
 	@mkdir -p $(@D)
@@ -250,8 +283,11 @@ test: deps
 check: all tests
 	+@BUILD=$(BUILD) tools/test.sh $(PARTS)
 test-cuda:
-	+@$(BUILD_WITH_PROGRESS) $(BUILD)/plimsoll $(PLUGIN) $(HELPERS)
+	+@$(BUILD_WITH_PROGRESS) $(BUILD)/plimsoll $(PLUGIN) $(MPI_PLUGIN) $(HELPERS)
 	@BUILD=$(BUILD) tests/cuda.sh $(PARTS)
+# Ranks under a Slurm of their own on this machine: needs root, slurm-wlm and munge.
+test-slurm: all $(BUILD)/tests/json_get
+	@BUILD=$(BUILD) bash tests/slurm_ranks.sh
 # The code of compute capability 7.5 (sm_75) on any GPU: its PTX compiled for that GPU, in f32 and f16.
 test-cuda-75: GPU = $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d .)
 test-cuda-75:
@@ -304,7 +340,7 @@ $(BUILD)/fuzz/libparts.a: $(FUZZ_OBJS)
 	@rm -f $@ && $(AR) rcs $@ $(FUZZ_OBJS)
 FUZZERS      := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(FUZZERS): $(BUILD)/fuzz/%: tests/fuzz/%.c tests/fuzz/machine.c $(BUILD)/fuzz/libparts.a
-	clang $(FUZZ_FLAGS) -fsanitize=fuzzer,address,undefined $^ -lonig -lutf8proc -lcjson -lyaml -ljpeg -lpng -lz -lm -lpthread -ldl $(PCRE2_LIBS) $(WEBP_LIBS) -o $@
+	clang $(FUZZ_FLAGS) -fsanitize=fuzzer,address,undefined $^ -lonig -lutf8proc -lcjson -lyaml -ljpeg -lpng -lz -lm -lpthread -ldl $(PCRE2_LIBS) $(WEBP_LIBS) $(TIFF_LIBS) $(OPENJPEG_LIBS) $(ZSTD_LIBS) -o $@
 fuzz: deps
 	@CC="$(CC)" tools/deps.sh fuzz
 	+@$(BUILD_WITH_PROGRESS) $(FUZZERS)
@@ -320,6 +356,6 @@ bench: deps
 
 clean:
 	rm -rf $(BUILD)
-.PHONY: all tests examples install deps test test-cuda test-cuda-75 check demo docs asan fuzz bench clean always
+.PHONY: all tests examples install deps test test-cuda test-cuda-75 test-slurm check demo docs asan fuzz bench clean always
 
 -include $(FUZZ_OBJS:.o=.d) $(OBJS:.o=.d) $(CUDA_OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(HELPERS:=.d) $(BENCHES:=.d) $(patsubst bench/%.c,$(BUILD)/bench/%.d,$(wildcard bench/bench_cuda_*.c))

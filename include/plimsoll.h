@@ -145,8 +145,13 @@ PL_API pl_tensor pl_constant(struct pl_builder *b, const char *name, int rank, c
 PL_API void pl_output(struct pl_builder *b, const char *name, pl_tensor x);
 
 /* Modules: names in messages and plans. PL_BLOCK: one of a sequence of similar blocks; the planner
- * may recompute its activations in the backward pass (gradient checkpointing). Scopes nest. */
-enum { PL_BLOCK = 1 };
+ * may recompute its activations in the backward pass (gradient checkpointing). PL_ROWS: the first
+ * dimension of what the scope reads of the batch counts rows, which are independent of one another, and
+ * the scalars that leave it are sums over them, such as a loss. The planner may run it over chunks of the
+ * rows (memory.head_chunks), so that wide tensors in it, such as the logits of many classes, exist for a
+ * chunk at a time. Only scalars leave it, for pl_add and pl_scale (pl_per_count is within it), and what
+ * pl_output names. Scopes nest. */
+enum { PL_BLOCK = 1, PL_ROWS = 2 };
 PL_API void pl_scope_begin(struct pl_builder *b, const char *name, int flags);
 PL_API void pl_scope_end(struct pl_builder *b);
 
@@ -387,7 +392,8 @@ typedef int (*pl_token_callback)(int32_t id, void *user);
  * and the text of the answer are valid until the next call on the session. PL_NOFIT: nothing fits the budget. */
 PL_API int pl_generate(struct pl_session *s, const int32_t *ids, size_t n, const struct pl_generation *options, pl_token_callback callback, void *user, struct pl_answer *out);
 /* The same for a text about n images, files that a model with a vision tower sees: <image> stands in the text where each of
- * them is, or they stand before it. The model's tokenizer, or data.tokenizer, makes tokens of both. */
+ * them is, or they stand before it. "video:PATH" is a video, a file or a folder of its frames, at <video>; data.max_frames, data.fps and
+ * data.tokens_per_frame are as in training. The model's tokenizer, or data.tokenizer, makes tokens of all. */
 PL_API int pl_generate_images(struct pl_session *s, const char *text, const char *const *images, size_t n, const struct pl_generation *options, pl_token_callback callback,
                               void *user, struct pl_answer *out);
 

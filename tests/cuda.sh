@@ -14,6 +14,7 @@
 #            run_equal, run_adapters, run_quantize, run_pipeline, run_rows, run_conversations, run_generate, run_generate_images); each
 #            model and section is a process of its own, because creating the CUDA context takes most of their time
 #   plans    plans for this GPU equal those that were stored without it
+#   ranks    2 to 8 ranks that share the GPU against one with shares; NCCL with one rank (cuda_ranks.sh)
 #
 #   BUILD=build      the build folder
 #   DEVICE=cuda      cpu: the same checks without a GPU, to try the scripts
@@ -132,6 +133,7 @@ part_matrix() {
     start run_generate_images bash tests/run_generate_images.sh
     start run_eval_samples bash tests/run_eval_samples.sh
 }
+part_ranks() { alone cuda_ranks bash tests/cuda_ranks.sh; }
 part_plans() { start run_plans env KEEP="$logs" bash tests/run_plans.sh; }
 
 # --- compute-sanitizer -------------------------------------------------------------------------------
@@ -217,11 +219,11 @@ if [ "${1:-}" = sanitize ]; then
     report
     exit
 fi
-(($#)) || set -- steady ops golden matrix plans
+(($#)) || set -- steady ops golden matrix plans ranks
 for part; do
     case $part in
-        steady | ops | golden | matrix | plans) ;;
-        *) echo "cuda.sh: no part $part: steady ops golden matrix plans, or sanitize" >&2; exit 2 ;;
+        steady | ops | golden | matrix | plans | ranks) ;;
+        *) echo "cuda.sh: no part $part: steady ops golden matrix plans ranks, or sanitize" >&2; exit 2 ;;
     esac
 done
 if ! has_gpu; then

@@ -42,6 +42,54 @@ plans() {
 }
 check 'a preset in the place of the model: all plan' plans
 
+# --- scripts that are known by name ---------------------------------------------------------------------------
+
+# set_to FILE LINE...: the list of the file has the lines.
+set_to() {
+    local f=$1 line
+    shift
+    "$binary" plan --config-from "$f" "${args[@]}" --json >"$tmp/plan.json" 2>"$tmp/err" || { tail -n 2 "$tmp/err"; return 1; }
+    for line; do grep -q "^  $line" "$tmp/err" || { echo "not set: $line"; cat "$tmp/err"; return 1; }; done
+}
+args=(--preset prs-med-tiny)
+write prs.sh >/dev/null <<'EOT'
+torchrun --nproc_per_node=4 train_prs_med.py --data_root data --batch_size 2 --compile_model
+EOT
+check 'train_prs_med.py: AMP and rows of its length are defaults' set_to "$tmp/prs.sh" 'memory.precision = f16 .*default of use_amp' 'data.sequence = 1088 ' 'train.effective_batch = 8 ' 'adapter.r = 16 ' 'data.format = csv '
+write part >/dev/null <<'EOT'
+--batch_size 1 --gradient_accumulation_steps 8 --gradient_checkpointing --use_amp
+EOT
+check 'its options alone, with the preset' set_to "$tmp/part" 'memory.precision = f16 ' 'memory.recompute = all ' 'train.effective_batch = 8 ' 'adapter.r = 16 ' 'memory.micro_batch = 1 '
+alone() { "$binary" init --config-from "$tmp/part" | grep -q 'read as a PyTorch training script'; }
+check '... and without: any script' alone
+write ddp.sh >/dev/null <<'EOT'
+CUDA_VISIBLE_DEVICES=2,3 torchrun --nproc_per_node=2 train_ddp.py \
+  --model_path llava-med --data_path images --annotation_path tables --save_dir out \
+  --batch_size 4 --epochs 50 --grad_accum_steps 8 --grad_clip_norm 0.5
+EOT
+args=(--preset prs-med-prompted)
+check 'train_ddp.py of PRS-Med' set_to "$tmp/ddp.sh" 'data.train = \["tables/\*.csv"\]' 'data.images = images ' 'train.effective_batch = 64 ' 'memory.precision = bf16 ' 'train.clip_norm = 0.5 ' 'adapter.lora_dropout = 0.1 ' 'train.schedule = cosine '
+args=(--set model.preset=llava-tiny --set data.sequence=512 --set data.tokens_per_frame=4)
+write video.yaml >/dev/null <<'EOT'
+data: {max_frames: 100}
+model: {llm: {dtype: "bfloat16", use_gradient_checkpointing: true}}
+training: {batch_size: 4, gradient_accumulation_steps: 8, use_mixed_precision: true}
+EOT
+check 'frames of videos' set_to "$tmp/video.yaml" 'data.max_frames = 100 ' 'memory.precision = bf16 ' 'train.effective_batch = 32 '
+unlimited() {
+    sed 's/100/None/' "$tmp/video.yaml" >"$tmp/all.yaml"
+    "$binary" init --config-from "$tmp/all.yaml" | grep -q 'data.max_frames: all frames of any video cannot be planned; set data.max_frames'
+}
+check '... and all of them' unlimited
+args=(--set model.preset=allocator-tiny)
+write allocate.sh >/dev/null <<'EOT'
+python Training/train.py --learning_rate 1e-4 --batch_size 8 --gradient_accumulation 2 --num_epochs 1 --max_train_samples 500 \
+    --output_dir out --hub_repo_id me/model --wandb_project arr --wandb_run_name first
+EOT
+check 'names of accumulation, services and hubs' set_to "$tmp/allocate.sh" 'train.effective_batch = 16 ' 'train.epochs = 1 ' 'train.out = out ' 'hub_repo_id: Plimsoll uses files of this machine' 'wandb_project, wandb_run_name: '
+no_room() { expect 2 'data.sequence is 256, and the image alone takes 576 tokens of a row; question and answer need room too: set it to 704' "$binary" plan --preset prs-med --memory 12GiB; }
+check 'rows that the image alone fills' no_room
+
 # --- data of LLaMA-Factory ------------------------------------------------------------------------------------
 
 datasets() {

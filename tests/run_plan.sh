@@ -11,7 +11,7 @@ table() { "$binary" plan "$@" --json >"$tmp/table.json"; }
 values() { awk -F': ' -v k="\"$1\"" '$1 ~ k { v = $2; gsub(/[",]/, "", v); print v }' "$tmp/table.json"; }
 
 for example in examples/*.yaml; do
-    case $example in *finetune* | *medsam*) continue ;; esac # the model is a folder of the user's
+    case $example in *finetune* | *medsam* | *llava* | *prs-med*) continue ;; esac # the model is a folder of the user's
     plans() { "$binary" plan "$1" --json >"$tmp/plan.json" && json "$tmp/plan.json" arena_bytes; }
     check "$(basename "$example") plans" plans "$example"
 done
@@ -65,6 +65,17 @@ remedy() { # CHANGES ARGUMENT...: the changes as KEY=VALUE, separated by blanks;
 }
 check 'a change that would fit: an adapter' remedy adapter.target_modules=all-linear --set train.effective_batch=256
 check 'a change that would fit: an adapter and 4 bits' remedy 'adapter.target_modules=all-linear memory.quantize=nf4' --set train.effective_batch=256
+# The smallest memory.host_budget that suffices: one byte less does not. Of a mask model also a frozen encoder and stored embeddings.
+host_remedy() {
+    local run=("$binary" plan "$tmp/masks.yaml" --set device=cpu --set device.threads=1 --set device.profile=default) size named
+    expect 3 '' "${run[@]}" --memory 2KiB --set memory.host_budget=none --json && size=$(json "$tmp/out" smallest_budget_bytes) || return 1
+    expect 3 'model.freeze: \[vision_encoder.\*\] with stored embeddings' "${run[@]}" --memory "$size" --set memory.host_budget=1000 || return 1
+    named=$(sed -n 's/.*fits: memory.host_budget: \([0-9]*\).*/\1/p' "$tmp/err")
+    echo "$named bytes"
+    expect 0 '' "${run[@]}" --memory "$size" --set "memory.host_budget=$named" && expect 3 '' "${run[@]}" --memory "$size" --set "memory.host_budget=$((named - 1))" &&
+        expect 0 '' "${run[@]}" --memory "$size" --set memory.host_budget=1000 --set 'model.freeze=vision_encoder.*'
+}
+check 'changes that would fit: the smallest host budget, a frozen encoder' host_remedy
 check 'a change that would fit: 4 bits' remedy memory.quantize=nf4 --set 'adapter.target_modules=[q_proj]'
 
 # The last split uses the smallest micro-batches that a GPU or a group of batch statistics allows.
@@ -160,6 +171,15 @@ rules() {
         grep -q 'rule: 47 x 1 = 47' "$tmp/out" && grep 'Errors of the rules' "$tmp/out"
 }
 check 'rules of thumb beside the plan' rules
+# A row for each number of images, each what the number alone gives.
+images() {
+    local args=("$tmp/words.yaml" --set model.preset=llava-tiny --devices 8,24) both
+    table "${args[@]}" --images 1,3 && [ "$(values images | tr '\n' ' ')" = '1 3 1 3 ' ] && both=$(values arena_bytes | sed -n '2~2p') && table "${args[@]}" --images 3 || return 1
+    [ "$(values arena_bytes)" = "$both" ] || { echo "$both"; values arena_bytes; return 1; }
+    expect 0 '' "$binary" plan "${args[@]}" --frames 2,4 --set data.tokens_per_frame=4 && grep -q '^24 GiB, 4 frames ' "$tmp/out" && grep -q '(8 GiB: rtx-4060, 24 GiB: rtx-3090)' "$tmp/out" &&
+        expect 2 '--images is x, expected a number' "$binary" plan "${args[@]}" --images 1,x
+}
+check 'GPUs by numbers of images and frames' images
 check "--devices 8GB is 8" expect 0 '' "$binary" plan "$tmp/words.yaml" --devices 8GB,16GiB
 check "--devices with nothing between commas" expect 2 'a GPU is missing; expected GiB of memory or names' "$binary" plan "$tmp/words.yaml" --devices 8,,16
 full() { "$binary" train --help 2>"$tmp/err" >/dev/full; [ $? = 1 ] && grep 'standard output cannot be written' "$tmp/err"; }

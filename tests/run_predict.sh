@@ -91,6 +91,49 @@ check "the batch size changes nothing" batches
 nothing() { ends 0 "0 masks" --model "$cases/model" "$cases/wide.png" --everything 3 --min-iou 99 -o "$tmp/all.png" --json "$tmp/none.json" && grep -q '"annotations": \[\]}' "$tmp/none.json"; }
 check "nothing is good enough" nothing
 
+# --- many images --------------------------------------------------------------------------------
+
+# The masks of many images with one load of the model are those of a process each, for every shape of prompt.
+many() {
+    "$binary" data make "$tmp/many" --images 5 --size 96x72 --masks 3 --extracted >/dev/null && mkdir -p "$tmp/images" && cp "$tmp"/many/*/*.jpg "$tmp/images" || return 1
+    { echo image,id,x0,y0,x1,y1,x,y,label,category
+      for i in 1 2 3; do printf 'sa_%d.jpg,a,10,10,60,60,,,,7\nsa_%d.jpg,b,,,,,20,30,1,\nsa_%d.jpg,b,,,,,40,50,0,\nsa_%d.jpg,,,,,,40,50,,\n' $i $i $i $i; done; } >"$tmp/prompts.csv"
+    predict "$tmp/images" --prompts "$tmp/prompts.csv" -o "$tmp/masks" --json "$tmp/masks.json" --batch 2 | grep "9 masks of 3 images" || return 1
+    predict "$tmp/images/sa_2.jpg" --box 10,10,60,60 -o "$tmp/one.png" >/dev/null && cmp "$tmp/one.png" "$tmp/masks/sa_2-a.png" || return 1
+    predict "$tmp/images/sa_2.jpg" --point 20,30 --point 40,50,0 -o "$tmp/one.png" >/dev/null && cmp "$tmp/one.png" "$tmp/masks/sa_2-b.png" || return 1
+    predict "$tmp/images/sa_3.jpg" --point 40,50 -o "$tmp/one.png" >/dev/null && cmp "$tmp/one.png" "$tmp/masks/sa_3-3.png" || return 1
+    grep -q '{"image_id": "sa_1.jpg", "file_name": "sa_1.jpg", "prompt_id": "a", "category_id": 7, "segmentation": {"size": \[72, 96\], "counts": "[^"]*"}, "score": 0.[0-9]*, "bbox": \[' "$tmp/masks.json"
+}
+check "a folder, with prompts from a CSV" many
+common() { predict "$tmp/images" "$tmp/images/sa_1.jpg" --box 10,10,60,60 -o "$tmp/common" | grep "6 masks of 6 images" && cmp "$tmp/common/sa_2.png" "$tmp/masks/sa_2-a.png"; }
+check "a folder, with one box for all" common
+coco() {
+    printf '{"images": [{"id": 4, "file_name": "sa_2.jpg"}], "annotations": [{"id": 9, "image_id": 4, "category_id": 3, "bbox": [10, 10, 50, 50]}, {"id": 10, "image_id": 4, "bbox": [80.5, 60, 15.7, 12.2]}]}' >"$tmp/images/coco.json"
+    predict --prompts "$tmp/images/coco.json" -o "$tmp/coco" --json "$tmp/coco.out" | grep "2 masks of 1 images" && cmp "$tmp/coco/sa_2-9.png" "$tmp/masks/sa_2-a.png" && grep -q '"image_id": 4, .*"prompt_id": "10"' "$tmp/coco.out"
+}
+check "prompts from a COCO file" coco
+# Prompts from the masks of a dataset; as in training they have jitter, by the seed.
+labels() {
+    printf 'data: {format: sa1b, train: %s/many/*, max_masks: 3, image_size: 64}\n' "$tmp" >"$tmp/data.yaml"
+    predict --data "$tmp/data.yaml" -o "$tmp/l1" | grep "15 masks of 5 images" && predict --data "$tmp/data.yaml" --prompt point -o "$tmp/l2" >/dev/null || return 1
+    for i in 3 4; do predict --data "$tmp/data.yaml" --prompt train --set prompts.box=1 -o "$tmp/l$i" >/dev/null || return 1; done
+    diff -r "$tmp/l3" "$tmp/l4" && ! diff -rq "$tmp/l1" "$tmp/l3" >/dev/null && [ "$(ls "$tmp/l2" | wc -l)" = 15 ]
+}
+check "prompts from labels" labels
+# A broken image is named, and the others are written.
+broken() {
+    cp -r "$tmp/images" "$tmp/broken" && head -c 300 "$tmp/images/sa_3.jpg" >"$tmp/broken/sa_3.jpg" || return 1
+    ends 1 "1 of 5 images could not be used, the first is sa_3.jpg" --model "$cases/model" "$tmp/broken" --point 5,5 -o "$tmp/b" && [ "$(ls "$tmp/b" | wc -l)" = 4 ]
+}
+check "a broken image among others" broken
+not_many() {
+    echo image,x0 >"$tmp/bad.csv" && printf 'image,x,y\nsa_1.jpg,3,four\n' >"$tmp/four.csv" && printf 'image,x,y\nsa_9.jpg,3,4\n' >"$tmp/nine.csv" || return 1
+    refused "the header has no columns for prompts" "$tmp/images" --prompts "$tmp/bad.csv" && refused "line 2: y is \"four\", expected a number" "$tmp/images" --prompts "$tmp/four.csv" &&
+        refused "there is no .*sa_9.jpg" "$tmp/images" --prompts "$tmp/nine.csv" && refused "no prompts are given" "$tmp/images" && refused "is for one image" "$tmp/images" --everything 3 &&
+        ends 2 "is a folder of the images" --model "$cases/model" "$tmp/images" --point 1,1 -o "$tmp/images" && ends 3 "does not fit" --model "$cases/model" "$tmp/images" --point 1,1 -o "$tmp/no" --memory 100KiB
+}
+check "refusals of many images" not_many
+
 # --- refused --------------------------------------------------------------------------------------
 
 wide=$cases/wide.png
@@ -118,9 +161,8 @@ webp() {
 check "a WebP image" webp
 check "no prompt" refused "no prompt is given" "$wide"
 check "no image" refused "no image is given" --point 1,1
-check "two images" refused "expected one image" "$wide" "$wide" --point 1,1
 check "an image that is not there" refused "nowhere.png" nowhere.png --point 1,1
-check "something else" refused "neither a JPEG nor a PNG" tests/run_predict.sh --point 1,1
+check "something else" refused "not a JPEG, PNG, WebP or TIFF" tests/run_predict.sh --point 1,1
 check "a damaged image" refused "truncated.png" tests/golden/image/truncated.png --point 1,1
 check "everything and a point" refused "uses a grid of points" "$wide" --everything 3 --point 1,1
 # An output that would overwrite the image: by its own name, by another name, or as one of several candidates.

@@ -57,18 +57,20 @@ nan() { expect 1 'the (loss|gradient norm) is -?(nan|inf)' train_ranks 2 "$tmp/n
 check 'a loss that is not finite' nan
 exists() { mkdir -p "$tmp/full" && touch "$tmp/full/file" && expect 2 'rank 0 on .*: .*full' train_ranks 2 "$tmp/full" --set train.steps=1 --set memory.micro_batch=auto && left_behind "train.out=$tmp/full"; }
 check 'rank 0 cannot use train.out' exists
+# one_fails PATTERN COMMAND: 3 ranks, of which rank 1 runs the command first; the data are in the folder data.
 one_fails() {
     cat >"$tmp/other.sh" <<EOF
 #!/bin/bash
-if [ "\$OMPI_COMM_WORLD_RANK" = 1 ]; then exec "$binary" "\$@" --set $1; fi
-exec "$binary" "\$@"
+if [ "\$OMPI_COMM_WORLD_RANK" = 1 ]; then $2; fi
+exec "$(realpath "$binary")" "\$@"
 EOF
     chmod +x "$tmp/other.sh"
-    rm -rf "$tmp/o"
-    expect 2 "$2" ranks 3 "$tmp/other.sh" train "$tmp/tiny.yaml" --set "train.out=$tmp/o" --set train.steps=1 --set memory.micro_batch=1 && left_behind "train.out=$tmp/o" && [ ! -e "$tmp/o" ]
+    rm -rf "$tmp/o" "$tmp/here" "$tmp/there"
+    mkdir -p "$tmp/here/data" "$tmp/there/data" && cat tests/golden/make_*.py | head -c 20000 | tee "$tmp/here/data/text.py" | head -c 10000 >"$tmp/there/data/text.py"
+    (cd "$tmp/here" && expect 2 "$1" ranks 3 "$tmp/other.sh" train "$tmp/tiny.yaml" --set 'data.train=data/*.py' --set "train.out=$tmp/o" --set train.steps=1 --set memory.micro_batch=1) && left_behind "train.out=$tmp/o" && [ ! -e "$tmp/o" ]
 }
-check 'bad data on one rank' one_fails "data.train=$tmp/none.py" 'rank 1 on .*none.py'
-check 'another configuration on one rank' one_fails train.learning_rate=0.5 'the configuration on rank 1 differs from that on rank 0'
+check 'no data on one rank' one_fails 'rank 1 on .*data/\*\.py' 'cd /'
+check 'other data on one rank' one_fails 'the data.* on rank 1 differs from that on rank 0' "cd $tmp/there"
 # The disk is full while rank 0 saves step 4: all end, and the checkpoint of step 2 is whole.
 full_disk() {
     needs_preload || return
@@ -106,6 +108,12 @@ without_mpi() {
     mkdir -p "$tmp/bin" && cp "$binary" "$tmp/bin/plimsoll" && OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_RANK=3 expect 2 'launched as rank 3 of 8, and this build has no MPI' "$tmp/bin/plimsoll" train "$tmp/tiny.yaml" --set "train.out=$tmp/t"
 }
 check 'a launcher and no plug-in: refused' without_mpi
+# Without MPI the program is the same, and only the plug-in is missing.
+optional() {
+    [ "$(grep -rl 'mpi\.h' src | sort)" = src/dist/mpi.c ] || { grep -rl 'mpi\.h' src; return 1; }
+    make -n MPI=0 CUDA=0 BUILD="$tmp/none" all >"$tmp/make" 2>/dev/null && ! grep -q 'plimsoll-mpi\.so\|mpicc' "$tmp/make" && grep -c dist/launch.c "$tmp/make"
+}
+check 'make MPI=0 builds everything but the plug-in' optional
 commands() { expect 2 'only .plimsoll train. runs on several ranks' ranks 2 "$binary" plan "$tmp/tiny.yaml"; }
 check 'other commands on ranks: refused' commands
 number_of_ranks() {

@@ -218,7 +218,7 @@ from_file() {
 check 'a video file at data.fps' from_file
 
 # --- what cannot be used ---
-no_room() { expect 2 'it has a video: set data.max_frames to train' run plain --set data.max_frames=0; }
+no_room() { expect 2 'it has a video: set data.max_frames' run plain --set data.max_frames=0; }
 check 'data.max_frames is 0' no_room
 no_square() { expect 2 'data.tokens_per_frame is 3, expected a square number of at most 4, the features of an image: 2 x 2' run plain --set data.tokens_per_frame=3; }
 check 'data.tokens_per_frame is no square' no_square
@@ -231,7 +231,7 @@ check 'more <video> than videos' marks
 missing() {
     rm -rf "$tmp/gone" && cp -r "$held" "$tmp/gone" && rm -r "$tmp/gone/videos/5" && rm "$tmp/gone/videos/7/"* || return 1
     local with=(--set "data.train=$tmp/gone/chats.json" --set "data.images=$tmp/gone/videos" --set train.steps=6)
-    expect 0 '2 of 60 samples cannot be used: 2 an image or a video that cannot be read .*videos/5: there is no such video' run plain "${with[@]}" || return 1
+    expect 0 '2 of 60 samples cannot be used: 2 an image or a video that cannot be read .*video:5: there is no such file in .*videos' run plain "${with[@]}" || return 1
     "$binary" data tokenize "$tmp/run.yaml" "${with[@]}" >/dev/null 2>&1 && rm -r "$tmp/gone/videos/8" && rm "$tmp/gone/videos/10/0.png" || return 1
     expect 0 'broken sample .*chats.json:[0-9]*: .*another sample replaces it' run plain "${with[@]}"
 }
@@ -249,12 +249,104 @@ loss() { sed -n 's/.*"eval_loss":\([^,]*\),.*/\1/p' "$tmp/$1/metrics.jsonl" | ta
 learns() {
     local with=(--set train.effective_batch=16 --set memory.micro_batch=16 --set "data.validation=$held/chats.json") seen blind fresh
     local frames=(--set "data.images=$train/videos" --set "data.validation_images=$held/videos") blank=(--set "data.images=$train/blank" --set "data.validation_images=$held/blank")
-    expect 0 '' run plain "${with[@]}" "${frames[@]}" --set train.steps=60 && seen=$(loss plain) || return 1
+    expect 0 '' run seen "${with[@]}" "${frames[@]}" --set train.steps=60 && seen=$(loss seen) || return 1
     expect 0 '' run plain "${with[@]}" "${blank[@]}" --set train.steps=60 && blind=$(loss plain) || return 1
     expect 0 '' run plain "${with[@]}" "${frames[@]}" --set train.steps=1 --set train.learning_rate=0 && fresh=$(loss plain) || return 1
     echo "loss $seen; without seeing $blind; untrained $fresh"
     awk -v a="$seen" -v b="$blind" -v c="$fresh" 'BEGIN { exit !(a < 0.05 && b > a + 0.25 && c > a + 0.25) }'
 }
 check 'the order of frames is learned: 0.25 below blank frames and the untrained' learns
+
+# --- answers ---
+about=(--set data.max_frames=12 --set data.tokens_per_frame=1)
+# ask ARGUMENT...: of the trained model.
+# shellcheck disable=SC2086
+ask() { "$binary" generate --model "$tmp/seen/model" --set "device.kind=$DEVICE" --set memory.precision=f32 --max-new 4 --json $FLAGS "${about[@]}" "$@"; }
+reply() { "$tools/json_get" "$1" text; }
+# Sample N of the held-out ones: its line, and its answer.
+sample() { grep "\"video\": \"$1\"" "$held/chats.json"; }
+wanted() { sample "$1" | sed 's/.*"gpt", "value": "\([yn]\)".*/\1/'; }
+generated() {
+    local n right=0
+    for n in 0 1 2 3 4 5 6 7 8 9; do
+        sample $n | grep -q '"image"' && continue
+        ask --video "$held/videos/$n" --prompt $'u:<video>\nlighter? a:' >"$tmp/a.json" 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
+        [[ $(reply "$tmp/a.json") = "$(wanted $n)"* ]] && right=$((right + 1))
+        ask --video "$held/videos/$n" --prompt $'u:<video>\nlighter? a:' --chunk 3 >"$tmp/b.json" || return 1
+        [ "$(reply "$tmp/a.json")" = "$(reply "$tmp/b.json")" ] || { cat "$tmp/a.json" "$tmp/b.json"; return 1; }
+    done
+    echo "$right of 6 videos"
+    [ "$("$tools/json_get" "$tmp/a.json" frames)" = 4 ] && [ "$right" -ge 5 ]
+}
+check 'generate --video answers about the order of frames' generated
+# The budget of the plan is what the run takes: that of the smallest plan runs, a byte less does not.
+budget() {
+    local least question=(--video "$held/videos/3" --prompt 'u:<video> lighter? a:')
+    ask "${question[@]}" >"$tmp/a.json" && expect 3 'budget' ask "${question[@]}" --memory 4KiB || return 1
+    least=$("$tools/json_get" "$tmp/out" smallest_budget_bytes) || return 1
+    ask "${question[@]}" --memory "$least" >"$tmp/b.json" && [ "$(reply "$tmp/a.json")" = "$(reply "$tmp/b.json")" ] || return 1
+    [ "$("$tools/json_get" "$tmp/b.json" arena_bytes)" -le "$least" ] && expect 3 '' ask "${question[@]}" --memory $((least - 1))
+}
+check 'generate --video: the smallest budget' budget
+# A chat with a video and an image, and the same as options.
+chats() {
+    echo '[{"role": "user", "content": [{"type": "video", "video": "videos/0"}, {"type": "image", "image": "videos/0.png"}, {"type": "text", "text": "lighter?"}]}]' >"$held/chat.json"
+    echo '[{"role": "user", "content": "<video>\n<image>\nlighter?"}]' >"$tmp/chat.json"
+    ask --chat "$held/chat.json" >"$tmp/a.json" && ask --chat "$tmp/chat.json" --image "$held/videos/0.png" --video "$held/videos/0" >"$tmp/b.json" || return 1
+    [ "$("$tools/json_get" "$tmp/a.json" videos)" = 1 ] && [ "$("$tools/json_get" "$tmp/a.json" images)" = 1 ] || { cat "$tmp/a.json"; return 1; }
+    [ "$(reply "$tmp/a.json")" = "$(reply "$tmp/b.json")" ] && [ "$(reply "$tmp/a.json")" = "$(wanted 0)" ] || { cat "$tmp/a.json" "$tmp/b.json"; return 1; }
+}
+check 'a chat with a video and an image' chats
+evaluated() {
+    local data=(--set "data.validation=$held/chats.json" --set "data.validation_images=$held/videos") exact
+    # shellcheck disable=SC2086
+    "$binary" eval "$tmp/run.yaml" --model "$tmp/seen/model" --max-new 4 -o "$tmp/answers.jsonl" "${data[@]}" $FLAGS --json >"$tmp/eval.json" || return 1
+    exact=$("$tools/json_get" "$tmp/eval.json" exact_match)
+    [ "$("$tools/json_get" "$tmp/eval.json" prompts)" = 60 ] && awk -v x="$exact" 'BEGIN { exit !(x >= 95) }' || { cat "$tmp/eval.json"; return 1; }
+    # shellcheck disable=SC2086
+    "$binary" eval "$tmp/run.yaml" --model "$tmp/seen/model" --max-new 4 "${data[@]}" --set "data.validation_images=$held/blank" $FLAGS --json >"$tmp/eval.json" || return 1
+    echo "exact match $exact %, of blank frames $("$tools/json_get" "$tmp/eval.json" exact_match) %"
+    awk -v x="$exact" -v y="$("$tools/json_get" "$tmp/eval.json" exact_match)" 'BEGIN { exit !(y < x - 25) }'
+}
+check 'eval answers about videos' evaluated
+# Evaluations in training answer as `eval` does, in the planned memory, and change no bit of training. The loader lists frames on the heap, here those of
+# the validation loss; answers add no allocation.
+trained() {
+    local with=(--json --set "data.validation=$held/chats.json" --set "data.validation_images=$held/videos" --set train.steps=2 --set train.eval_every=2 --set train.eval_max_new=4)
+    with+=(--set "model.path=$tmp/seen/model" --set "data.train=$tmp/text.json" --set train.effective_batch=1 --set memory.micro_batch=1)
+    echo '[{"conversations": [{"from": "human", "value": "what?"}, {"from": "gpt", "value": "y"}]}, {"conversations": [{"from": "human", "value": "no?"}, {"from": "gpt", "value": "n"}]}]' >"$tmp/text.json"
+    expect 0 '' run plain "${with[@]}" --set train.learning_rate=0 --set train.eval_samples=60 && diff "$tmp/answers.jsonl" "$tmp/plain/answers/step-2.jsonl" || return 1
+    expect 0 '' run plain "${with[@]}" --set train.eval_samples=60 && mv "$tmp/out" "$tmp/answered" && expect 0 '' run other "${with[@]}" && same "$(weights plain)" "$(weights other)" || return 1
+    [ "$("$tools/json_get" "$tmp/answered" arena_bytes)" = "$("$tools/json_get" "$tmp/answered" allocated_bytes)" ] &&
+        [ "$("$tools/json_get" "$tmp/answered" allocations_in_steps)" = "$("$tools/json_get" "$tmp/out" allocations_in_steps)" ] || { cat "$tmp/answered" "$tmp/out"; return 1; }
+}
+check 'evaluations in training answer about videos' trained
+unplanned() { expect 2 'a video is given: set data.max_frames' ask --video "$held/videos/0" --prompt Hi --set data.max_frames=0; }
+check 'generate --video without data.max_frames' unplanned
+check 'generate --video without a video' expect 2 'video:.*none: there is no such file' ask --video "$tmp/none" --prompt Hi
+check 'generate --video of a model of text' expect 2 'takes text alone' "$binary" generate --model tests/golden/chat/model --video "$held/videos/0" --prompt Hi
+check 'generate --video of a SmolVLM' expect 2 'a model whose images have tiles takes no videos here: give frames as images' "$binary" generate --model tests/golden/llava_text/smolvlm --video "$held/videos/0" --prompt Hi
+check 'generate: more <video> than videos' expect 2 'its text has 2 <video> for 1 video' ask --video "$held/videos/0" --prompt '<video><video>'
+
+# --- videos in a tar ---
+tarred() {
+    tar -C "$train/videos" -cf "$tmp/videos.tar" . && tar -C "$held/videos" -cf "$tmp/held.tar" . || return 1
+    expect 0 '' run plain && expect 0 'data.train: 1200 frames of videos' run other --set "data.images=$tmp/videos.tar" && same "$(weights plain)" "$(weights other)" || return 1
+    # shellcheck disable=SC2086
+    "$binary" eval "$tmp/run.yaml" --model "$tmp/seen/model" --max-new 4 -o "$tmp/tar.jsonl" --set "data.validation=$held/chats.json" --set "data.validation_images=$tmp/held.tar" $FLAGS >/dev/null &&
+        diff "$tmp/answers.jsonl" "$tmp/tar.jsonl" || return 1
+    ask --video "$held/videos/3" --prompt 'u:<video> lighter? a:' >"$tmp/a.json" && ask --video "$tmp/held.tar/3" --prompt 'u:<video> lighter? a:' >"$tmp/b.json" && [ "$(reply "$tmp/a.json")" = "$(reply "$tmp/b.json")" ]
+}
+check 'folders of frames in a tar: same bytes' tarred
+tarred_file() {
+    has_ffmpeg mpeg4 || return
+    local with=(--set data.fps=2 --set data.max_frames=8 --set train.effective_batch=2 --set memory.micro_batch=2)
+    echo '{"other": 1}' >"$tmp/clips/z.json" && tar -C "$tmp/clips" -cf "$tmp/clips.tar" a.mp4 z.json || return 1
+    expect 0 '' run plain --set "data.train=$tmp/clips/chats.jsonl" --set "data.images=$tmp/clips" "${with[@]}" || return 1
+    expect 0 '16 frames of videos, 8.00 a row' run other --set "data.train=$tmp/clips/chats.jsonl" --set "data.images=$tmp/clips.tar" "${with[@]}" && same "$(weights plain)" "$(weights other)" || return 1
+    sed 's|a.mp4|b.mp4|' "$tmp/clips/chats.jsonl" >"$tmp/clips/none.jsonl"
+    expect 2 'b.mp4: it is not in the tar ' run other --set "data.train=$tmp/clips/none.jsonl" --set "data.images=$tmp/clips.tar" "${with[@]}"
+}
+check 'a video file in a tar: same bytes' tarred_file
 
 summary

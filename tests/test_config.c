@@ -154,6 +154,11 @@ static const char everything[] =
     "  crowds: true\n"
     "  range: window\n"
     "  window: [100, 3000]\n"
+    "  slice_axis: sagittal\n"
+    "  slices: all\n"
+    "  neighbours: true\n"
+    "  modalities: [2, 0, 1]\n"
+    "  volume_cache: /scratch/volumes\n"
     "  percentiles: [1, 99]\n"
     "  image_size: 512\n"
     "  max_masks: 16\n"
@@ -164,18 +169,25 @@ static const char everything[] =
     "  flip: 0.5\n"
     "  scale: 0.75\n"
     "  crop: 0.5\n"
+    "  flip_vertical: 0.5\n"
+    "  turn: 0.25\n"
+    "  rotate: 15\n"
+    "  brightness: 0.1\n"
+    "  contrast: 0.2\n"
+    "  gamma: 0.3\n"
+    "  noise: 0.02\n"
     "  threads: 4\n"
     "  prefetch: 8\n"
     "  sample_memory: 32\n"
     "  embeddings: off\n"
     "  max_bad: 0.01\n"
     "prompts: {iterations: 8, box: 0.25, jitter: 0.2}\n"
-    "loss: {preset: equal-weights, focal: 10, dice: 2, iou: 0.5, alpha: 0.5, gamma: 1.5, smooth: 1e-3, masks: 2, text: 0.25}\n"
+    "loss: {preset: equal-weights, focal: 10, dice: 2, iou: 0.5, alpha: 0.5, gamma: 1.5, smooth: 1e-3, masks: 2, text: 0.25, classes: 0.75}\n"
     "train: {steps: 1e3, effective_batch: 32, learning_rate: 3e-5, schedule: step, warmup_steps: 10, warmup_ratio: 0,\n"
     "  milestones: [60, 1e2], step_gamma: 0.2, min_lr_rate: 0, layer_decay: 0.8,\n"
     "  groups: [{match: '*.bias', weight_decay: 0, lr_scale: 2.5}, {match: [a.*, '*b,c'], frozen: true, learning_rate: null}],\n"
     "  weight_decay: 0.1, no_decay: ['*.bias'], beta1: 0.85, beta2: 0.95, eps: 1.0e-6, momentum: 0.5, clip_norm: 1, loss_scale: 1024, scale_window: 50, monitor_every: 7, lr_scaling: sqrt, lr_batch: 16,\n"
-    "  seed: 9007199254740993, eval_every: 50, eval_samples: 0, eval_max_new: 77, keep_best: false, worst: 3, save_every: 100, keep: 3, out: runs/1}\n"
+    "  seed: 9007199254740993, eval_every: 50, eval_samples: 0, eval_max_new: 77, keep_best: false, best: iou, worst: 3, save_every: 100, keep: 3, out: runs/1}\n"
     "memory: {budget: 1.5GiB, host_budget: 64 GB, micro_batch: 4, precision: f32, recompute: every:3+selective,\n"
     "  optimizer: adamw-bf16, offload: none, head_chunks: 8, mask_chunks: 2, encode: 4, fused_step: off, gradients: bf16, allow: [adamw-8bit],\n"
     "  quantize: [{match: 'model.layers.*', form: nf4}, {match: [a, b], form: none}],\n"
@@ -204,6 +216,8 @@ static void test_every_key(void **state)
     assert_string_equal(c.data_masks, "labels");
     assert_true(c.data_holdout == 0 && c.data_area.low == 0.001 && c.data_area.high == 0.9 && c.data_max_bad == 0.01 && c.data_embeddings == EMBEDDINGS_OFF);
     assert_int_equal(c.data_categories.n, 2);
+    assert_true(c.data_slice_axis == 2 && c.data_slices == 1 && c.data_neighbours && c.data_modalities.n == 3 && c.data_modalities.at[0] == 2);
+    assert_string_equal(c.data_volume_cache, "/scratch/volumes");
     assert_true(c.data_threshold == 100 && c.data_range == 3 && c.data_window.low == 100 && c.data_window.high == 3000 && c.data_percentiles.high == 99);
     assert_true(c.data_image_size == 512 && c.data_max_masks == 16 && c.data_crowds);
     assert_true(c.prompts_iterations == 8 && c.prompts_box == 0.25);

@@ -83,7 +83,7 @@ static void test_refused_files(void **state)
     REFUSES("{}\n{\"a\": \"b\n", ":2: the object that begins here does not end");
     REFUSES("{}\n,{}", ":2: expected an object");
     REFUSES("{}\n\0", ":2: expected an object");
-    REFUSES("PAR1\x15\x04\x15", "a Parquet table, which is not read; convert it to JSON lines");
+    REFUSES("PAR1\x15\x04\x15", "the table does not end with PAR1");
     REFUSES("\x1f\x8b\x08\x00 abc", "gzip data");
     REFUSES("\xff\xfe{\0}\0", "text in UTF-16");
 }
@@ -181,6 +181,7 @@ static void test_formats(void **state)
     same_messages("{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"H\"}, {\"type\": \"text\", \"text\": \"i\"}]}, {\"role\": \"assistant\", \"content\": \"Yes\"}]}", TWO);
     same_messages("{\"id\": 3, \"conversations\": [{\"from\": \"human\", \"value\": \"Hi\"}, {\"from\": \"gpt\", \"value\": \"Yes\"}]}", TWO);
     same_messages("{\"conversations\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"Yes\"}]}", TWO);
+    same_messages("{\"conversations\": {\"from\": [\"human\", \"gpt\"], \"value\": [\"Hi\", \"Yes\"]}}", TWO); /* by column */
     same_messages("{\"system\": \"Be kind\", \"conversations\": [{\"from\": \"human\", \"value\": \"Hi\"}, {\"from\": \"gpt\", \"value\": \"Yes\"}]}", THREE);
     same_messages("{\"conversations\": [{\"from\": \"system\", \"value\": \"Be kind\"}, {\"from\": \"human\", \"value\": \"Hi\"}, {\"from\": \"gpt\", \"value\": \"Yes\"}]}", THREE);
     same_messages("{\"instruction\": \"Hi\", \"input\": \"\", \"output\": \"Yes\", \"text\": \"### Hi\"}", TWO);

@@ -127,7 +127,7 @@ static void test_percentiles(void **state)
 {
     (void)state;
     uint64_t *count = mem_alloc(RANGE_VALUES * sizeof *count);
-    uint32_t w[2];
+    double w[2];
     const struct pixel_range standard = {0}, tenths = {.percentiles = {10, 90}};
     assert_false(range_percentiles(count, &standard, w));
     assert_int_equal(range_choose(count, &standard).kind, RANGE_FULL);
@@ -143,8 +143,8 @@ static void test_percentiles(void **state)
     for (uint32_t v = 0; v < RANGE_VALUES; v++) count[v] = 1;
     assert_int_equal(range_choose(count, &standard).kind, RANGE_FULL);
     mem_free(count);
-    for (uint32_t v = 0; v < RANGE_VALUES; v += 37) assert_int_equal(range_map(v, (uint32_t[]){0, 65535}), (v * 255 + 32767) / 65535);
-    assert_true(range_map(3, (uint32_t[]){5, 9}) == 0 && range_map(5, (uint32_t[]){5, 9}) == 0 && range_map(7, (uint32_t[]){5, 9}) == 128 && range_map(40, (uint32_t[]){5, 9}) == 255);
+    for (uint32_t v = 0; v < RANGE_VALUES; v += 37) assert_int_equal(range_map(v, (double[]){0, 65535}), (v * 255 + 32767) / 65535);
+    assert_true(range_map(3, (double[]){5, 9}) == 0 && range_map(5, (double[]){5, 9}) == 0 && range_map(7, (double[]){5, 9}) == 128 && range_map(40, (double[]){5, 9}) == 255);
 }
 
 /* An image through each kind of range, in memory of the caller and on the heap. */
@@ -164,7 +164,7 @@ static void test_range_decode(void **state)
         const struct pixel_range each[] = {{.kind = RANGE_AUTO}, {.kind = RANGE_FULL}, {.kind = RANGE_PERCENTILES, .percentiles = {5, 80}}, {.kind = RANGE_WINDOW, .window = {500, 1500}}};
         for (size_t k = 0; k < COUNT(each); k++) {
             struct png_pixels a, b;
-            uint32_t w[2], unused[2];
+            double w[2], unused[2];
             size_t room = range_bytes(&h, &each[k]);
             uint64_t *to = mem_alloc(room + 8);
             if (range_decode(bytes, n, &each[k], NULL, 0, &a, w, &e) || range_decode(bytes, n, &each[k], to, room, &b, unused, &e)) fail_msg("%s", e.text);

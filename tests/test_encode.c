@@ -51,12 +51,15 @@ struct task {
 };
 
 static int64_t room = ROOM;
+/* Instead of the last images of its room a sample has frames, whose 64 features are pooled to 16. */
+static int64_t frames = 0;
+enum { FRAME_TOKENS = 16 };
 
 static int describe_images(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory, struct run_batches *out, struct error *e)
 {
     (void)c, (void)m, (void)o, (void)e;
     struct image_batch *own = bump_alloc(memory, sizeof *own);
-    own->images = room;
+    *own = (struct image_batch){.images = room - frames, .frames = frames, .tokens_per_frame = FRAME_TOKENS};
     out->own = own;
     return PL_OK;
 }
@@ -96,6 +99,13 @@ static void close_run(struct run *r, struct config *c)
     config_free(c);
 }
 
+/* A feature of image or frame i. */
+static int32_t row_of(int i, int t)
+{
+    const int images = ROOM - (int)frames;
+    return i < images ? i * FEATURES + t % FEATURES : images * FEATURES + (i - images) * FRAME_TOKENS + t % FRAME_TOKENS;
+}
+
 /* Features of a sample's images, from one image to the next. */
 static void put_sample(struct run *r, int batch, int sample)
 {
@@ -108,7 +118,7 @@ static void put_sample(struct run *r, int batch, int sample)
     for (int t = 0; t < TOKENS; t++) {
         ids[t] = (sample * 17 + t * 5 + batch) % 256;
         labels[t] = t % 3 ? (sample * 31 + t * 7) % 256 : -100;
-        index[t] = t >= 8 && t < 88 && n ? present[(t - 8) * n / 80] * FEATURES + t % FEATURES : -1;
+        index[t] = t >= 8 && t < 88 && n ? row_of(present[(t - 8) * n / 80], t) : -1;
     }
     for (int i = 0; i < ROOM * 3 * SIDE * SIDE; i++) (&pixels[0][0][0][0])[i] = (float)((i * 7 + sample * 13 + batch * 29) % 101) / 50 - 1;
     must(run_write_input(r, "input_ids", sample, ids, sizeof ids, &e), &e);
@@ -259,9 +269,8 @@ static uint32_t expected_trips(int batch, int micro_batch, int at_once)
     return trips;
 }
 
-static void test_trips(void **state)
+static void check_trips(void)
 {
-    (void)state;
     for (int micro = 1; micro <= SAMPLES; micro += micro)
         for (int at_once = 1; at_once <= 3; at_once++) {
             struct config c;
@@ -281,6 +290,26 @@ static void test_trips(void **state)
             assert_int_equal(expected_trips(3, micro, at_once), 0);
             close_run(&r, &c);
         }
+}
+
+static void test_trips(void **state)
+{
+    (void)state;
+    check_trips();
+}
+
+/* Frames after the images, or alone: the same, in the same number of iterations. */
+static void test_frames(void **state)
+{
+    (void)state;
+    for (frames = 2; frames <= ROOM; frames += 2) {
+        check_task(&(struct task){LORA, 1, {NULL}, false}, true, 4);
+        check_task(&(struct task){LORA, SAMPLES, {"memory.precision=bf16"}, false}, true, 3);
+        check_task(&(struct task){FROZEN_TOWER, 2, {"memory.recompute=all"}, false}, true, 3);
+        check_task(&(struct task){LORA, 2, {"memory.head_chunks=3"}, true}, true, 2);
+        check_trips();
+    }
+    frames = 0;
 }
 
 /* --- memory ------------------------------------------------------------------------------------------- */
@@ -333,6 +362,6 @@ static void test_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_what_is_trained), cmocka_unit_test(test_techniques),
-                                       cmocka_unit_test(test_trips), cmocka_unit_test(test_memory)};
+                                       cmocka_unit_test(test_trips), cmocka_unit_test(test_frames), cmocka_unit_test(test_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

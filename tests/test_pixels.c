@@ -364,7 +364,7 @@ static void test_decode(void **state)
     assert_int_equal(image_decode(&i, "", 0, &o, NULL, 0, &e), PL_USAGE);
     assert_says(&e, "the file is empty");
     assert_int_equal(image_decode(&i, "hello", 5, &o, NULL, 0, &e), PL_USAGE);
-    assert_says(&e, "neither a JPEG nor a PNG nor a WebP image");
+    assert_says(&e, "not a JPEG, PNG, WebP or TIFF image");
     bad_image("alpha.png", 80, "the PNG cannot be read");
     mem_free(bytes);
 }

@@ -147,7 +147,7 @@ static void expect_frames(uint32_t max_frames, uint32_t replaced, const int *wan
     struct seen s = {0};
     struct error e;
     uint32_t n, got;
-    if (video_scan(folder, &o, &n, &e) || video_read(folder, &o, see, &s, &got, &e)) fail_msg("%s", e.text);
+    if (video_scan(VIDEO_AT(folder), &o, &n, &e) || video_read(VIDEO_AT(folder), &o, see, &s, &got, &e)) fail_msg("%s", e.text);
     for (uint32_t i = 0; i < s.n; i++) assert_int_equal(s.level[i], want[i]);
     assert_int_equal(want[s.n], -1);
     assert_int_equal(s.n, n);
@@ -193,8 +193,8 @@ static void expect_refused(const char *path, const char *says)
     struct seen s = {0};
     struct error e;
     uint32_t n, replaced;
-    int rc = video_scan(path, &o, &n, &e);
-    if (!rc) rc = video_read(path, &o, see, &s, &replaced, &e);
+    int rc = video_scan(VIDEO_AT(path), &o, &n, &e);
+    if (!rc) rc = video_read(VIDEO_AT(path), &o, see, &s, &replaced, &e);
     assert_int_not_equal(rc, 0);
     if (strncmp(e.text, path, strlen(path)) || !strstr(e.text, says)) fail_msg("expected %s and \"%s\": %s", path, says, e.text);
 }

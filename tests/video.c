@@ -35,8 +35,8 @@ int main(int argc, char **argv)
     struct seen s = {0};
     struct error e;
     uint32_t frames, replaced;
-    int rc = video_scan(argv[3], &o, &frames, &e);
-    if (!rc) rc = video_read(argv[3], &o, see, &s, &replaced, &e);
+    int rc = video_scan(VIDEO_AT(argv[3]), &o, &frames, &e);
+    if (!rc) rc = video_read(VIDEO_AT(argv[3]), &o, see, &s, &replaced, &e);
     if (!rc && frames != s.frames) rc = error_set(&e, PL_FAIL, "%u frames by the scan, %u decoded", frames, s.frames);
     if (rc) fprintf(stderr, "%s\n", e.text);
     else printf("%u frames, %u replaced, %ux%u:%s\n", frames, replaced, s.width, s.height, s.means.at);

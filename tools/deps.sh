@@ -2,7 +2,7 @@
 # Installs the missing dependencies for building and testing; prints nothing if none is missing.
 #
 #   tools/deps.sh          a C compiler, libyaml, cJSON, libjpeg-turbo, libpng, zlib, Oniguruma, utf8proc, cmocka,
-#                          pkg-config, and PCRE2, libwebp and Open MPI, which are optional
+#                          pkg-config, and PCRE2, libwebp, libtiff, OpenJPEG, libzstd and Open MPI, which are optional
 #   tools/deps.sh fuzz     clang with libFuzzer as well
 #   tools/deps.sh onednn   oneDNN 2 as well, which is optional
 #   tools/deps.sh ffmpeg   FFmpeg's libraries as well, which read video files and are optional: they are large
@@ -51,10 +51,13 @@ if compiles '' stdio.h omp.h; then
     compiles -lcmocka stdarg.h stddef.h setjmp.h stdint.h cmocka.h || missing+=(libcmocka-dev)
     compiles -lpcre2-8 pcre2.h || optional+=(libpcre2-dev)
     compiles -lwebp webp/decode.h || optional+=(libwebp-dev)
+    compiles -ltiff tiffio.h || optional+=(libtiff-dev)
+    pkg-config --exists libopenjp2 2>/dev/null || optional+=(libopenjp2-7-dev)
+    compiles -lzstd zstd.h || optional+=(libzstd-dev)
     links_mpi || optional+=(libopenmpi-dev openmpi-bin)
 else
     missing+=(gcc libc6-dev libcjson-dev libyaml-dev libjpeg-dev libpng-dev zlib1g-dev libonig-dev libutf8proc-dev libcmocka-dev)
-    optional+=(libpcre2-dev libwebp-dev libopenmpi-dev openmpi-bin)
+    optional+=(libpcre2-dev libwebp-dev libtiff-dev libopenjp2-7-dev libzstd-dev libopenmpi-dev openmpi-bin)
 fi
 if [[ ${1-} == fuzz ]]; then
     fuzzes || missing+=(clang libclang-rt-dev)
@@ -76,7 +79,10 @@ without_optional() {
         case $package in
             libpcre2-dev) echo "deps: $package is missing: the program is built without regular expressions in adapter.target_modules" >&2 ;;
             libopenmpi-dev) echo "deps: $package is missing: the program is built without ranks (plimsoll train --ranks)" >&2 ;;
+            libtiff-dev) echo "deps: $package is missing: the program is built without TIFF images" >&2 ;;
+            libopenjp2-7-dev) echo "deps: $package is missing: the program is built without JPEG 2000 in DICOM files" >&2 ;;
             libwebp-dev) echo "deps: $package is missing: the program is built without WebP images" >&2 ;;
+            libzstd-dev) echo "deps: $package is missing: the program is built without Parquet tables that are compressed with zstd" >&2 ;;
         esac
     done
     exit 0

@@ -57,7 +57,7 @@ uint64_t mem_allocations(void);
 /* A pool for the bookkeeping of a running program. mem_pool_create allocates it once from the
  * heap. Between mem_pool_enter and mem_pool_leave every allocation above comes from the pool and
  * is not counted; mem_pool_leave frees all of them. An allocation that does not fit into the
- * pool comes from the heap and is counted. Only one thread may use the pool at a time. */
+ * pool comes from the heap and is counted. The pool is that of the thread which entered it, one at a time: others take from the heap. */
 void mem_pool_create(size_t bytes);
 void mem_pool_enter(void);
 void mem_pool_leave(void);

@@ -32,8 +32,8 @@ static _Noreturn void out_of_memory(size_t bytes)
 static struct {
     char *base;
     size_t size, used;
-    bool entered;
 } pool;
+static _Thread_local bool entered; /* other threads allocate from the heap meanwhile */
 enum { POOL_HEADER = 16 };
 
 static bool in_pool(const void *p) { return pool.base && (const char *)p >= pool.base && (const char *)p < pool.base + pool.size; }
@@ -41,7 +41,7 @@ static bool in_pool(const void *p) { return pool.base && (const char *)p >= pool
 /* Returns NULL when the pool is not entered or is full. The block is not zeroed. */
 static void *pool_alloc(size_t bytes)
 {
-    if (!pool.entered || bytes > pool.size) return NULL;
+    if (!entered || bytes > pool.size) return NULL;
     size_t need = POOL_HEADER + align_up(bytes, POOL_HEADER);
     if (pool.size - pool.used < need) return NULL;
     char *block = pool.base + pool.used;
@@ -68,12 +68,12 @@ void mem_pool_create(size_t bytes)
 
 void mem_pool_enter(void)
 {
-    CHECK(!pool.entered);
-    pool.entered = pool.base != NULL;
+    CHECK(!entered);
+    entered = pool.base != NULL;
     pool.used = 0;
 }
 
-void mem_pool_leave(void) { pool.entered = false; }
+void mem_pool_leave(void) { entered = false; }
 
 void mem_pool_destroy(void)
 {

@@ -15,6 +15,7 @@
 #include "calibrate/calibrate.h"
 #include "calibrate/calibrate_gpu.h"
 #include "cost/profile.h"
+#include "dist/dist.h"
 #include "feed/feed.h"
 
 enum { OPS_SHOWN = 16, CLASSES_SHOWN = 12, KERNELS_LISTED = 40 };
@@ -106,6 +107,7 @@ static void print_text(const struct bench *b, struct text *out)
     if (p->placement.arena[SPACE_HOST])
         text_printf(out, "  %-22s %12s\n", plan_host_name(p), size_print(p->placement.arena[SPACE_HOST], a));
     if (b->device_total) text_printf(out, "  %-22s %12s\n", "GPU memory used", size_print(b->device_used, a));
+    if (b->run.device.outside_bytes) text_printf(out, "  %-22s %12s\n", "NCCL's own", size_print(b->run.device.outside_bytes, a));
     text_printf(out, "  %-22s %12s\n", "peak resident", size_print(bench_peak_resident(), a));
     print_ops(b, out);
     if (bench_replays(b)) print_errors(b, out);
@@ -209,6 +211,7 @@ static void print_json(const struct bench *b, struct text *out)
     json_put_uint(&w, "peak_resident_bytes", bench_peak_resident());
     if (b->device_total) {
         json_put_uint(&w, "device_used_bytes", b->device_used);
+        json_put_uint(&w, "outside_bytes", b->run.device.outside_bytes);
         json_put_uint(&w, "device_total_bytes", b->device_total);
     }
     put_ops(b, &w);
@@ -228,8 +231,10 @@ static int bench_model(const struct options *o, struct error *e)
     if (!rc) rc = options_config(o, &c, e);
     if (rc) return rc;
     rc = config_check(&c, CONFIG_NEEDS_MODEL, e);
+    struct ranks *alone = rc ? NULL : dist_open(e); /* with PLIMSOLL_RANKS=1: the motions of several ranks */
+    if (!rc) rc = e->code;
     if (!rc) {
-        rc = bench_open(&b, &c, &(struct run_options){.plan = o->plan, .train = true, .describe = feed_describe}, e);
+        rc = bench_open(&b, &c, &(struct run_options){.plan = o->plan, .train = true, .describe = feed_describe, .ranks = alone}, e);
         if (!rc) rc = bench_run_shown(&b, steps, e);
         if (!rc) rc = bench_time_nodes(&b, e);
         if (!rc) {
@@ -240,6 +245,7 @@ static int bench_model(const struct options *o, struct error *e)
         }
         bench_close(&b);
     }
+    dist_close(alone);
     config_free(&c);
     return rc;
 }

@@ -15,6 +15,7 @@
 #include "cli/data_samples.h"
 #include "cli/init.h"
 #include "data/masks/grid.h"
+#include "data/images/image.h"
 #include "data/images/jpeg.h"
 #include "data/formats/packed.h"
 #include "data/images/resize.h"
@@ -378,7 +379,7 @@ static void json_choices(const struct samples *all, const struct facts *f, struc
     if (d->format->label)
         text_printf(out, ", \"labels\": {\"kind\": \"%s\", \"values\": %u, \"ignore\": %d, \"threshold\": %u, \"soft\": %s, \"mask_images\": %llu, \"looked_at\": %llu}", labels[d->labels.kind],
                     s->values, d->labels.ignore, d->labels.threshold, s->soft ? "true" : "false", (unsigned long long)s->labels, (unsigned long long)s->labels_seen);
-    text_printf(out, ", \"range\": {\"kind\": \"%s\", \"low\": %u, \"high\": %u, \"images_of_16_bits\": %llu, \"looked_at\": %llu, \"brightness\": %d}", ranges[d->range.kind], d->range.window[0],
+    text_printf(out, ", \"range\": {\"kind\": \"%s\", \"low\": %.10g, \"high\": %.10g, \"images_of_16_bits\": %llu, \"looked_at\": %llu, \"brightness\": %d}", ranges[d->range.kind], d->range.window[0],
                 d->range.window[1], (unsigned long long)s->deep, (unsigned long long)s->images_seen, s->bright);
 }
 
@@ -436,10 +437,10 @@ static int decode(const struct sample *s, const struct pixel_range *range, struc
         *p = (struct canvas){s->facts.w, s->facts.h, mem_copy(s->image, (size_t)s->facts.w * s->facts.h * 3)};
         return PL_OK;
     }
-    if (s->facts.n && *(const uint8_t *)s->image == 0x89) {
-        struct png_pixels q;
-        if (range_decode(s->image, s->facts.n, range, NULL, 0, &q, NULL, e)) return e->code;
-        *p = (struct canvas){q.width, q.height, q.at};
+    if (image_is_whole(s->image, s->facts.n)) {
+        struct image q;
+        if (image_decode(&q, s->image, s->facts.n, &(struct image_options){.range = *range}, NULL, 0, e)) return e->code;
+        *p = (struct canvas){q.width, q.height, q.rgb};
         return PL_OK;
     }
     struct jpg_header h;

@@ -21,6 +21,7 @@
 #include "data/masks/annotation.h"
 #include "data/masks/annotation_write.h"
 #include "data/masks/grid.h"
+#include "data/images/image.h"
 #include "data/images/jpeg.h"
 #include "data/images/resize.h"
 #include "data/formats/shard.h"
@@ -51,14 +52,16 @@ struct pair {
 /* Decodes to contiguous RGB rows; the caller frees them with mem_free. */
 static int decode(struct jpg *j, const struct text *image, uint32_t *w, uint32_t *h, uint8_t **pixels, struct error *e)
 {
-    struct png_pixels p;
-    if (!image_is_png(image->at, image->n)) return jpg_decode(j, image->at, image->n, 1, w, h, pixels, e);
+    struct image x;
     struct png_header head;
-    if (png_peek(image->at, image->n, &head, e)) return e->code;
-    if (head.depth == 16)
-        return error_set(e, PL_USAGE, "the image has 16 bits, and --long-side writes 8: leave it out, or use `plimsoll data pack --range`");
-    if (png_decode(image->at, image->n, PNG_AS_RGB, 0, NULL, 0, &p, e)) return e->code;
-    *w = p.width, *h = p.height, *pixels = p.at;
+    if (!image_is_whole(image->at, image->n)) return jpg_decode(j, image->at, image->n, 1, w, h, pixels, e);
+    if (image_is_png(image->at, image->n)) {
+        if (png_peek(image->at, image->n, &head, e)) return e->code;
+        if (head.depth == 16)
+            return error_set(e, PL_USAGE, "the image has 16 bits, and --long-side writes 8: leave it out, or use `plimsoll data pack --range`");
+    }
+    if (image_decode(&x, image->at, image->n, &(struct image_options){.range = {.kind = RANGE_FULL}}, NULL, 0, e)) return e->code;
+    *w = x.width, *h = x.height, *pixels = x.rgb;
     return PL_OK;
 }
 
@@ -162,7 +165,7 @@ static int check_size(const struct annotation *a, uint32_t w, uint32_t h, struct
  * ones. */
 static int prepare_image(const struct prepare *p, struct jpg *j, struct pair *pair, uint32_t *w, uint32_t *h, struct error *e)
 {
-    pair->extension = image_is_png(pair->image.at, pair->image.n) ? "png" : "jpg";
+    pair->extension = image_ending(pair->image.at, pair->image.n);
     if (p->long_side && (*w > p->long_side || *h > p->long_side)) return shrink_image(p, j, pair, w, h, e);
     return image_check(j, pair->image.at, pair->image.n, w, h, e);
 }

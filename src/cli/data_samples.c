@@ -4,14 +4,16 @@
  */
 #include "cli/data_samples.h"
 
+#include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "cli/init.h"
 #include "data/masks/cells.h"
+#include "data/images/image.h"
 #include "data/images/jpeg.h"
 #include "data/images/unread.h"
-#include "io/png.h"
 
 enum { MASKS = 1024, MAX_MASKS = 1 << 20, POLYGON_RUNS = 1 << 19 };
 static const size_t first_bytes = 4 << 20, most_bytes = (size_t)1 << 30;
@@ -28,11 +30,12 @@ static bool is_list(const char *path)
 }
 
 /* The format of a path by its name: coco for .json (packed if it is the index of a memory map), packed
- * for .pack, csv for .csv and .tsv, else sa1b, where a folder of tars means all of them. */
+ * for .pack, parquet for .parquet, csv for .csv and .tsv, else sa1b, where a folder of tars means all of them. */
 static const char *format_of(const char *path)
 {
     if (text_ends_with(path, ".json")) return is_list(path) ? "packed" : "coco";
     if (text_ends_with(path, ".pack")) return "packed";
+    if (text_ends_with(path, ".parquet")) return "parquet";
     return text_ends_with(path, ".csv") || text_ends_with(path, ".tsv") ? "csv" : "sa1b";
 }
 
@@ -56,6 +59,7 @@ static int find_files(struct samples *s, const struct names *paths, struct error
         if (!rc && !found.n) rc = error_set(e, PL_USAGE, "%s: no such file or folder", paths->at[i]);
         const struct unread *u = !rc && !s->format && !dir_exists(found.at[0]) ? unread_by_name(found.at[0]) : NULL;
         if (u) rc = unread_refuse(u, found.n, NULL, found.at[0], e);
+        else if (!rc && !s->format && !dir_exists(found.at[0]) && is_volume_name(found.at[0], NULL)) rc = refuse_volume(found.at[0], e);
         if (!rc && !s->format) s->format = format_of(found.at[0]);
         for (uint32_t k = 0; k < found.n && !rc; k++) rc = add_path(&s->files, found.at[k], !strcmp(s->format, "sa1b"), e);
         names_free(&found);
@@ -86,8 +90,27 @@ static int parse_range(const char *word, struct pixel_range *to, struct error *e
         }
     if (!word) return PL_OK;
     to->kind = RANGE_WINDOW;
-    if (sscanf(word, "%u,%u%c", &to->window[0], &to->window[1], &end) == 2 && to->window[0] < to->window[1] && to->window[1] < RANGE_VALUES) return PL_OK;
-    return error_set(e, PL_USAGE, "--range %s: expected auto, full, percentiles, or two values from 0 to %d such as 0,4095", word, RANGE_VALUES - 1);
+    if (sscanf(word, "%lf,%lf%c", &to->window[0], &to->window[1], &end) == 2 && to->window[0] < to->window[1] && isfinite(to->window[0]) && isfinite(to->window[1])) return PL_OK;
+    return error_set(e, PL_USAGE, "--range %s: expected auto, full, percentiles, or two values, the smaller one first, such as 0,4095", word);
+}
+
+static int parse_slices(struct samples *s, const struct samples_options *o, struct slice_options *to, struct error *e)
+{
+    static const char *const words[] = {"axial", "coronal", "sagittal"};
+    int64_t *m = s->modalities;
+    char end;
+    to->neighbours = o->neighbours;
+    bool known = !o->slice_axis;
+    for (size_t i = 0; i < COUNT(words) && !known; i++)
+        if (!strcmp(o->slice_axis, words[i])) to->axis = (enum volume_axis)i, known = true;
+    if (!known) return error_set(e, PL_USAGE, "--slice-axis %s: expected axial, coronal or sagittal", o->slice_axis);
+    if (!o->modalities) return PL_OK;
+    const int n = sscanf(o->modalities, "%" SCNd64 ",%" SCNd64 ",%" SCNd64 "%c", &m[0], &m[1], &m[2], &end);
+    to->modalities = m, to->n_modalities = (uint32_t)n;
+    for (int i = 0; i < n && i < 3; i++)
+        if (m[i] < 0 || m[i] > 9999) to->n_modalities = 0;
+    if ((n == 1 || n == 3) && to->n_modalities) return PL_OK;
+    return error_set(e, PL_USAGE, "--modalities %s: expected the number of one modality, or of three, such as 0,1,2", o->modalities);
 }
 
 static bool is_empty(const char *folder)
@@ -114,7 +137,7 @@ static int detect(struct samples *s, const struct samples_options *o, const stru
 }
 
 /* The options' values replace those that were found. */
-static int dataset_options(const struct samples *s, const struct samples_options *o, struct dataset_options *to, struct error *e)
+static int dataset_options(struct samples *s, const struct samples_options *o, struct dataset_options *to, struct error *e)
 {
     struct dataset_options d = {.images = o->images, .masks = o->masks, .image_prefix = o->image_prefix, .image_suffix = o->image_suffix,
                                 .mask_prefix = o->mask_prefix, .mask_suffix = o->mask_suffix, .image_column = o->image_column, .mask_column = o->mask_column};
@@ -124,7 +147,8 @@ static int dataset_options(const struct samples *s, const struct samples_options
     if (o->ignore) d.ignore = (int)min_u64(o->ignore, 65535);
     d.threshold = (uint32_t)min_u64(o->threshold, 65535);
     *to = d;
-    return parse_labels(o->labels, &to->labels, e) ? e->code : parse_range(o->range, &to->range, e);
+    if (parse_labels(o->labels, &to->labels, e) || parse_slices(s, o, &to->slices, e)) return e->code;
+    return parse_range(o->range, &to->range, e);
 }
 
 int samples_open(struct samples *s, const struct samples_options *o, const struct names *paths, struct error *e)
@@ -166,11 +190,13 @@ static enum data_fault read_image(const struct samples *s, uint64_t i, struct sa
         out->image = mem_alloc(room);
         f = dataset_image(s->set, i, out->image, room, &out->facts, e);
     }
-    const struct dataset_image *x = &out->facts;
+    struct dataset_image *x = &out->facts;
     if (f || !x->decoded) return f;
-    mem_free(out->image);
-    uint8_t *to = out->image = mem_alloc((size_t)x->h * x->w * 3);
+    uint8_t *to = mem_alloc((size_t)x->h * x->w * 3);
     for (uint32_t y = 0; y < x->h; y++) memcpy(to + (size_t)y * x->w * 3, x->pixels + y * x->stride, (size_t)x->w * 3);
+    mem_free(out->image); /* the rows may be in it */
+    out->image = to;
+    x->pixels = to, x->stride = (size_t)x->w * 3;
     return f;
 }
 
@@ -273,19 +299,15 @@ int sample_size(const struct sample *s, uint32_t *w, uint32_t *h, struct error *
 
 /* ---- images ---- */
 
-bool image_is_png(const void *bytes, size_t n) { return n && *(const uint8_t *)bytes == 0x89; }
+bool image_is_png(const void *bytes, size_t n) { return image_format(bytes, n) == IMAGE_PNG; }
 
 int image_size(const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct error *e)
 {
-    struct png_header p;
     struct jpg_header j;
-    if (image_is_png(bytes, n)) {
-        if (png_peek(bytes, n, &p, e)) return e->code;
-        *w = p.width, *h = p.height;
-    } else {
-        if (jpg_peek(bytes, n, &j, e)) return e->code;
-        *w = j.width, *h = j.height;
-    }
+    size_t room;
+    if (image_is_whole(bytes, n)) return image_peek(bytes, n, &(struct image_options){0}, w, h, &room, e);
+    if (jpg_peek(bytes, n, &j, e)) return e->code;
+    *w = j.width, *h = j.height;
     return PL_OK;
 }
 
@@ -303,12 +325,12 @@ static int check_jpeg(struct jpg *j, const void *bytes, size_t n, uint32_t *w, u
 
 int image_check(struct jpg *j, const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct error *e)
 {
-    struct png_pixels p;
-    if (!image_is_png(bytes, n)) return check_jpeg(j, bytes, n, w, h, e);
-    int rc = png_decode(bytes, n, PNG_AS_RGB, 0, NULL, 0, &p, e);
-    *w = p.width, *h = p.height;
-    mem_free(p.at);
-    return rc;
+    struct image x;
+    if (!image_is_whole(bytes, n)) return check_jpeg(j, bytes, n, w, h, e);
+    if (image_decode(&x, bytes, n, &(struct image_options){.range = {.kind = RANGE_FULL}}, NULL, 0, e)) return e->code;
+    *w = x.width, *h = x.height;
+    mem_free(x.rgb);
+    return PL_OK;
 }
 
 /* ---- halves ---- */

@@ -16,6 +16,8 @@ struct samples_options {
     const char *labels;         /* auto, binary, classes or instances */
     uint64_t ignore, threshold; /* of mask images */
     const char *range;          /* auto, full, percentiles or LOW,HIGH */
+    const char *slice_axis, *modalities; /* of volumes: data.slice_axis and data.modalities */
+    bool neighbours;
 };
 /* The rows of an option table, and their lines of help. FOLDER_OPTIONS: how images and masks are found. */
 #define FOLDER_OPTIONS(o)                                                                                                       \
@@ -29,21 +31,25 @@ struct samples_options {
     "  --image-prefix, --image-suffix, --mask-prefix, --mask-suffix TEXT\n"                                \
     "                  pairs: what only the names of images, or only those of masks, begin or end with\n"  \
     "  --image-column, --mask-column NAME\n"                                                               \
-    "                  csv: the columns of the images and of the masks"
+    "                  csv, parquet: the columns of the images and of the masks"
 #define SAMPLES_OPTIONS(o)                                                                                                      \
     {"--format", DATA_TEXT, &(o).format}, FOLDER_OPTIONS(o),                                                                    \
         {"--labels", DATA_TEXT, &(o).labels}, {"--ignore", DATA_POSITIVE, &(o).ignore}, {"--threshold", DATA_POSITIVE, &(o).threshold}, \
-        {"--range", DATA_TEXT, &(o).range}
+        {"--range", DATA_TEXT, &(o).range}, {"--slice-axis", DATA_TEXT, &(o).slice_axis}, {"--modalities", DATA_TEXT, &(o).modalities}, {"--neighbours", DATA_SWITCH, &(o).neighbours}
 #define SAMPLES_HELP                                                                              \
     "  --format        sa1b, coco, pairs, csv or packed; default: detected from the paths\n"      \
     FOLDER_HELP "\n"                                                                              \
     "  --labels KIND   data.labels, the meaning of the values of mask images: auto, binary, classes, instances\n" \
     "  --ignore N, --threshold N  data.ignore and data.threshold of mask images\n"                \
-    "  --range R       data.range of images of 16 bits: auto, full, percentiles, or LOW,HIGH for a window"
+    "  --range R       data.range of images of 16 bits and volumes: auto, full, percentiles, or LOW,HIGH for a window\n" \
+    "  --slice-axis A  data.slice_axis of volumes: axial, coronal or sagittal\n"                  \
+    "  --modalities N[,N,N]  data.modalities of volumes with several\n"                           \
+    "  --neighbours    data.neighbours: the slices beside a slice are channels"
 
 struct detected;
 struct samples {
     struct dataset *set;
+    int64_t modalities[3];
     const char *format;
     struct detected *detected; /* of a folder that is not a shard; NULL: not used */
     struct names files; /* shards, annotation files or folders, with globs expanded */

@@ -12,6 +12,7 @@
 #include "cli/cli.h"
 #include "cli/data.h"
 #include "cli/eval.h"
+#include "cli/eval_table.h"
 #include "cli/worst.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -31,6 +32,8 @@ struct eval {
     struct feed feed;
     struct mask_scores found;
     struct retrieval retrieval;
+    bool questions; /* masks were asked for by questions: the run is closed */
+    struct eval_table table;
     double loss, seconds;
 };
 
@@ -51,6 +54,7 @@ static int run_pass(const struct eval_pass *v, struct progress *p, struct loss_s
         if (!rc && !isfinite(l)) rc = error_set(e, PL_FAIL, "the loss is %g in samples %lld to %lld", (double)l, (long long)at, (long long)min_i64(at + B, n) - 1);
         if (!rc && v->masks) rc = mask_scores_add(v->masks, r, v->feed, e);
         if (!rc && v->found) rc = retrieval_add(v->found, r, v->feed, e);
+        if (!rc && v->own) rc = own_size_add(v->own, r, v->feed, e);
         progress_add(p, 1);
     }
     return rc;
@@ -85,19 +89,13 @@ static void print_worst(const struct eval *v, struct text *out)
     }
 }
 
-static void put_score(struct json_writer *w, const char *name, const struct score *s)
-{
-    json_begin_map(w, name);
-    json_put_uint(w, "masks", s->masks);
-    json_put_number(w, "mean_iou", score_iou(s));
-    json_put_number(w, "mean_dice", score_dice(s));
-    json_end(w);
-}
-
 /* Of a model that answers in words too: their scores, after those of the masks. It needs memory of its own, so the run is closed. */
 static int add_answers(struct eval *v, struct json_writer *w, struct text *out, struct error *e)
 {
+    struct scores *s = &v->found.scores;
     if (!prs_model(&v->run.model)) return PL_OK;
+    v->questions = true;
+    for (uint32_t i = 0; i < s->n_worst; i++) s->worst[i].sample = question_number(&v->feed, s->worst[i].sample); /* they are drawn later */
     feed_close(&v->feed);
     run_close(&v->run);
     v->run = (struct run){0};
@@ -117,11 +115,9 @@ static int print_json(struct eval *v, struct text *out, struct error *e)
     json_put_number(&w, "seconds", v->seconds);
     json_put_uint(&w, "arena_bytes", plan_arena(&v->run.plan));
     json_begin_map(&w, "prompts");
-    for (uint32_t p = 0; p < s->n_prompts; p++) {
-        struct score x = scores_of(s, p);
-        put_score(&w, s->prompts[p], &x);
-    }
+    for (uint32_t p = 0; p < s->n_prompts; p++) scores_json(s, p, &w);
     json_end(&w);
+    eval_table_json(&v->table, &w);
     int rc = add_answers(v, &w, out, e);
     json_end(&w);
     text_printf(out, "\n");
@@ -138,6 +134,7 @@ static int report(struct eval *v, struct error *e)
         rc = print_json(v, &out, e);
     } else {
         scores_print(&v->found.scores, &out);
+        eval_table_print(&v->table, &out);
         print_worst(v, &out);
         text_printf(&out, "\nloss %.6g over %llu images, %llu of them unreadable, %s, arena %s\n", v->loss, (unsigned long long)v->feed.samples,
                     (unsigned long long)v->feed.broken, duration_print(v->seconds, time), size_print(plan_arena(&v->run.plan), arena));
@@ -146,6 +143,7 @@ static int report(struct eval *v, struct error *e)
     }
     if (!rc) fputs(out.at, stdout);
     if (!rc && v->csv) rc = file_write_atomic(v->csv, csv.at, csv.n, e);
+    if (!rc) rc = eval_table_write(&v->table, e);
     text_free(&out);
     text_free(&csv);
     return rc;
@@ -185,7 +183,11 @@ static void report_retrieval(const struct eval *v)
 static int draw(const struct eval *v, struct error *e)
 {
     const struct scores *s = &v->found.scores;
-    return worst_sheet(&(struct worst_masks){&v->config, feed_dataset(&v->feed), s->prompts, s->worst, s->n_worst}, v->overlays, e);
+    struct dataset *rows = NULL;
+    int rc = v->questions ? feed_open_questions(&rows, &v->config, FEED_VALIDATION, e) : PL_OK;
+    if (!rc) rc = worst_sheet(&(struct worst_masks){&v->config, rows ? rows : feed_dataset(&v->feed), s->prompts, s->worst, s->n_worst, v->table.open ? &v->table.own.table : NULL}, v->overlays, e);
+    dataset_close(rows);
+    return rc;
 }
 
 /* --- the command -------------------------------------------------------------------------------- */
@@ -194,9 +196,8 @@ static int draw(const struct eval *v, struct error *e)
 static int evaluate(struct eval *v, const char *folder, struct error *e)
 {
     const struct config *c = &v->config;
-    struct run_options o = {.evaluate = true, .describe = feed_describe, .B = c->memory_micro_batch.chosen ? config_micro_batch(c) : 1, .T = c->data_sequence};
+    struct run_options o = {.evaluate = true, .picks = eval_table_wanted(&v->table), .describe = feed_describe, .B = c->memory_micro_batch.chosen ? config_micro_batch(c) : 1, .T = c->data_sequence};
     int rc = run_plan(&v->run, c, &o, e);
-    if (!rc && v->overlays && !v->run.model.masks) rc = error_set(e, PL_USAGE, "--overlays draws masks with their points and boxes, and a %s has none", v->run.model.family->model_type);
     if (!rc) rc = feed_open(&v->feed, c, &v->run, FEED_VALIDATION, e);
     if (!rc) rc = feed_prepare(&v->feed, &v->run, folder, e);
     if (!rc) rc = run_start(&v->run, NULL, true, e);
@@ -205,12 +206,14 @@ static int evaluate(struct eval *v, const char *folder, struct error *e)
     if (!rc && matches && (v->csv || v->overlays)) rc = error_set(e, PL_USAGE, "%s is for models that predict masks, and a %s matches masks with texts", v->csv ? "--csv" : "--overlays", v->run.model.family->model_type);
     if (!rc && !matches && !mask_scores_open(&v->found, &v->run, &v->feed, PROGRAM_STEP, (uint32_t)v->worst))
         rc = error_set(e, PL_USAGE, "a %s predicts no masks, so there is nothing to score", v->run.model.family->model_type);
+    if (!rc) rc = eval_table_open(&v->table, &v->run, &v->feed, v->found.prompts, e);
     const double from = clock_seconds();
-    if (!rc) rc = eval_passes(&(struct eval_pass){&v->run, &v->feed, matches ? NULL : &v->found, matches ? &v->retrieval : NULL}, &v->loss, e);
+    if (!rc) rc = eval_passes(&(struct eval_pass){&v->run, &v->feed, matches ? NULL : &v->found, matches ? &v->retrieval : NULL, v->table.open ? &v->table.own : NULL}, &v->loss, e);
     v->seconds = clock_seconds() - from;
     if (!rc && matches) report_retrieval(v);
     if (!rc && !matches) rc = report(v, e);
     if (!rc && v->overlays) rc = draw(v, e);
+    eval_table_close(&v->table);
     mask_scores_close(&v->found);
     retrieval_close(&v->retrieval);
     feed_close(&v->feed);
@@ -226,20 +229,26 @@ static int check_options(struct eval *v, bool text, struct error *e)
         const char *name;
         bool given, text;
     } options[] = {{"--data", v->data.n > 0, true}, {"--samples", v->text.samples > 0 && !table, true}, {"--max-new", v->text.max_new > 0 && !table, true}, {"-o", v->text.answers, true},
-                   {"--loss", v->text.loss, true},  {"--csv", v->csv, false},        {"--overlays", v->overlays, false},       {"--worst", v->worst != UINT64_MAX, false}};
+                   {"--loss", v->text.loss, true},  {"--csv", v->csv, false},        {"--overlays", v->overlays, false},
+                   {"--images", v->table.images, false}, {"--structures", v->table.structures, false}, {"--own-size", v->table.wanted, false}, {"--spacing", v->table.spacing, false},
+                         {"--worst", v->worst != UINT64_MAX, false}};
     for (size_t i = 0; i < COUNT(options); i++)
         if (options[i].given && options[i].text != text)
             return error_set(e, PL_USAGE, "%s is for %s, and data.format is %s", options[i].name, options[i].text ? "conversations" : "masks", batch_format(&v->config));
     if (v->worst == UINT64_MAX) v->worst = 8;
     if (v->worst > 100000) return error_set(e, PL_USAGE, "--worst %llu: expected at most 100000", (unsigned long long)v->worst);
-    return data_check_png("--overlays", v->overlays, e);
+    int rc = eval_table_options(&v->table, e);
+    return rc ? rc : data_check_png("--overlays", v->overlays, e);
 }
 
 /* The run file, or files of conversations without one. */
 static int read_sources(struct eval *v, struct error *e)
 {
     struct config *c = &v->config;
-    int rc = v->paths.n ? config_read(c, v->paths.at[0], e) : config_assign(c, "data.format", "conversations", e);
+    const bool tokens = v->data.n && (eval_is_text(v->data.at[0]) || eval_is_tokens(v->data.at[0]));
+    int rc = v->paths.n ? config_read(c, v->paths.at[0], e) : PL_OK;
+    if (!rc && tokens && (!v->paths.n || c->data_format != FORMAT_BYTES)) rc = config_assign(c, "data.format", "tokens", e);
+    else if (!rc && !v->paths.n) rc = config_assign(c, "data.format", "conversations", e);
     for (uint32_t i = 0; i < v->set.n && !rc; i++) rc = config_set(c, v->set.at[i], e);
     if (!rc && v->memory) rc = config_set_memory(c, v->memory, e);
     if (v->data.n) {
@@ -257,18 +266,17 @@ static int read_config(struct eval *v, struct error *e)
     int rc = read_sources(v, e);
     if (rc) return rc;
     const bool text = c->data_format == FORMAT_CONVERSATIONS;
-    if (config_tokens(c) && !text)
-        return error_set(e, PL_USAGE, "%s: data.format is %s, and eval scores masks of images and answers of conversations. On tokens a language model is evaluated by `plimsoll train`: "
-                         "with data.validation it prints loss and perplexity every train.eval_every steps and at the end", v->paths.n ? v->paths.at[0] : "--set", batch_format(c));
-    if ((rc = check_options(v, text, e))) return rc;
-    use_model(c, v->model, text ? "text" : "masks");
+    if ((rc = check_options(v, config_tokens(c), e))) return rc;
+    if (config_tokens(c) && !text && (v->text.samples || v->text.max_new || v->text.answers))
+        return error_set(e, PL_USAGE, "%s is for conversations; on tokens eval computes loss and perplexity", v->text.samples ? "--samples" : v->text.max_new ? "--max-new" : "-o");
+    use_model(c, v->model, config_tokens(c) ? "text" : "masks");
     config_use_adapter(c, v->adapter);
     c->model_freeze.n = c->train_groups.n = c->train_no_decay.n = 0; /* their patterns are for the names of the run's model */
     if (text && !c->data_validation.n && !(c->data_holdout > 0))
         return error_set(e, PL_USAGE, "%s has no held-out conversations: set data.validation or data.holdout, or give files with --data", v->paths.at[0]);
     if (!config_validates(c))
         return error_set(e, PL_USAGE, "%s has no validation data: set data.validation or data.holdout, in the file or with --set", v->paths.at[0]);
-    return text ? config_check(c, 0, e) : PL_OK;
+    return config_tokens(c) ? config_check(c, 0, e) : PL_OK;
 }
 
 static int evaluate_in_folder(struct eval *v, struct error *e)
@@ -284,10 +292,12 @@ static int evaluate_in_folder(struct eval *v, struct error *e)
 static int run_eval(struct eval *v, struct error *e)
 {
     if (v->paths.n > 1 || (!v->paths.n && !v->data.n))
-        return error_set(e, PL_USAGE, "expected one RUN.yaml with the validation data, or --data FILE with conversations; %u files are given", v->paths.n);
+        return error_set(e, PL_USAGE, "expected one RUN.yaml with the validation data, or --data FILE with conversations, tokens or text; %u files are given", v->paths.n);
     if (!v->model) return error_set(e, PL_USAGE, "no model is given: add --model DIR, such as train.out/model");
     int rc = read_config(v, e);
-    if (rc || v->config.data_format != FORMAT_CONVERSATIONS) return rc ? rc : evaluate_in_folder(v, e);
+    if (rc) return rc;
+    if (!config_tokens(&v->config)) return evaluate_in_folder(v, e);
+    if (v->config.data_format != FORMAT_CONVERSATIONS) return eval_tokens(&v->config, v->model, v->json, e);
     v->text.model = v->model;
     v->text.json = v->json;
     return eval_text(&v->config, &v->text, e);
@@ -295,10 +305,12 @@ static int run_eval(struct eval *v, struct error *e)
 
 static int eval(int argc, char **argv, struct error *e)
 {
-    struct eval v = {.worst = UINT64_MAX};
+    struct eval v = {.worst = UINT64_MAX, .table.tolerance = 1};
     const struct data_option table[] = {{"--model", DATA_TEXT, &v.model}, {"--adapter", DATA_TEXT, &v.adapter}, {"--csv", DATA_TEXT, &v.csv},   {"--worst", DATA_COUNT, &v.worst},
                                         {"--overlays", DATA_TEXT, &v.overlays}, {"--data", DATA_LIST, &v.data}, {"--samples", DATA_POSITIVE, &v.text.samples},
                                         {"--max-new", DATA_POSITIVE, &v.text.max_new}, {"-o", DATA_TEXT, &v.text.answers}, {"--out", DATA_TEXT, &v.text.answers}, {"--loss", DATA_SWITCH, &v.text.loss},
+                                        {"--images", DATA_TEXT, &v.table.images}, {"--structures", DATA_TEXT, &v.table.structures},
+                                        {"--own-size", DATA_SWITCH, &v.table.wanted}, {"--spacing", DATA_TEXT, &v.table.spacing}, {"--tolerance", DATA_REAL, &v.table.tolerance},
                                         {"--json", DATA_SWITCH, &v.json}, {"--set", DATA_LIST, &v.set}, {"--memory", DATA_TEXT, &v.memory}};
     bool help;
     int rc = data_options(&command_eval, table, COUNT(table), argc, argv, &v.paths, &help, e);
@@ -314,9 +326,10 @@ static int eval(int argc, char **argv, struct error *e)
 }
 
 const struct command command_eval = {
-    "eval", "eval (RUN.yaml | --data FILE.jsonl) --model DIR [--adapter DIR] [--samples N] [--loss] [-o FILE] [--csv FILE] [--worst N] [--overlays FILE] [--json] [--memory SIZE] [--set key=value]...",
+    "eval", "eval (RUN.yaml | --data FILE) --model DIR [--adapter DIR] [--samples N] [--loss] [-o FILE] [--csv FILE] [--own-size] [--images FILE] [--structures FILE] [--spacing X,Y] [--worst N] [--overlays FILE] [--json] [--memory SIZE] [--set key=value]...",
     "Evaluates a model on the validation data of RUN.yaml. Masks: mean IoU and Dice by prompt and category. Conversations: the model answers\n"
     "the last question of each, greedily, and the answers are scored against the references: exact match, token F1, BLEU and ROUGE-L by file.\n"
+    "Files of tokens and texts (.txt, .md), which the model's tokenizer makes tokens of: loss and perplexity, in rows of data.sequence tokens.\n"
     "Masks and texts (data.queries): the share of queries that find their mask among those of the image.\n\n"
     "  --model DIR    a model folder, such as train.out/model, or the name of a preset\n"
     "  --adapter DIR  a LoRA adapter for that model, such as train.out/model of a run with an adapter\n"
@@ -325,11 +338,18 @@ const struct command command_eval = {
     "  --set key=value  sets a key of RUN.yaml\n\n"
     "For masks:\n\n"
     "  --csv FILE     writes the table as CSV: prompt,category,masks,mean_iou,mean_dice,above_50,above_75\n"
+    "  --own-size     also scores masks at the image's own size: Dice, IoU, HD95 and NSD by structure (category), mean and\n"
+    "                 deviation; --json then has the lists structures and images, of the own size and of the loss's\n"
+    "  --images FILE  writes these scores as CSV, a row for each image, prompt and mask (implies --own-size)\n"
+    "  --structures FILE  writes their means, standard deviations and counts as CSV, by prompt and structure (implies --own-size)\n"
+    "  --spacing X,Y  size of a pixel in mm, for HD95 and NSD; default: that of the volume, else\n"
+    "                 1,1: distances are in pixels\n"
+    "  --tolerance T  NSD: surfaces that are at most T mm apart agree (1)\n"
     "  --worst N      lists the N worst masks (8)\n"
     "  --overlays F   draws the worst masks into F, an HTML page (F ends in .html) or a PNG: the prediction in blue, the ground\n"
     "                 truth in green, the prompt in yellow\n\n"
-    "For conversations:\n\n"
-    "  --data FILE    a file of conversations, or a glob, instead of data.validation; may be given several times, and without RUN.yaml\n"
+    "For conversations, and --data for files of tokens and texts:\n\n"
+    "  --data FILE    a file of conversations, tokens or text, or a glob, instead of data.validation; may be given several times, and without RUN.yaml\n"
     "  --samples N    answers the first N conversations of each file; default: all\n"
     "  --max-new N    tokens of an answer, at most; default: max_new_tokens of generation_config.json, else 256\n"
     "  --loss         also computes loss and perplexity over all conversations, as the evaluation in training does; planned within\n"

@@ -1,5 +1,6 @@
 /*
- * eval.h: what the files of `plimsoll eval` share: eval.c (masks), eval_text.c (answers of language models).
+ * eval.h: what the files of `plimsoll eval` share: eval.c (masks), eval_text.c (answers of language models),
+ * eval_tokens.c (loss and perplexity).
  */
 #ifndef CLI_EVAL_H
 #define CLI_EVAL_H
@@ -11,17 +12,31 @@ struct run;
 struct feed;
 struct mask_scores;
 struct retrieval;
+struct own_size;
 struct eval_pass {
     struct run *run;
     struct feed *feed;
     struct mask_scores *masks; /* NULL: none are predicted */
     struct retrieval *found;   /* NULL: no masks are matched with texts */
+    struct own_size *own;      /* NULL: no scores at the image's own size */
 };
 /* The mean loss over the dataset, in all passes of the feed. */
 int eval_passes(const struct eval_pass *v, double *loss, struct error *e);
 
 /* A temporary folder for what a feed prepares, which the caller removes. */
 int eval_folder(char folder[4096], struct error *e);
+
+/* The mean loss of a language model over data.validation. `folder`: for what the feed prepares. */
+struct eval_loss {
+    double loss;
+    uint64_t arena, samples; /* bytes; rows of data.sequence tokens */
+};
+int eval_loss(const struct config *c, const char *folder, struct eval_loss *out, struct error *e);
+
+/* Loss and perplexity on files of tokens, or on a text that the model's tokenizer makes tokens of. */
+bool eval_is_text(const char *path);
+bool eval_is_tokens(const char *path);
+int eval_tokens(struct config *c, const char *model, bool json, struct error *e);
 
 struct eval_text {
     const char *model;         /* as it was given */

@@ -25,18 +25,9 @@ struct questions_scored {
 /* Answers one question. */
 static int answer_one(struct questions_scored *s, uint64_t i, struct answer *out, struct error *e)
 {
-    struct names image = {0};
-    struct token_list tokens = {0};
-    VEC(int32_t) ids = {0};
-    int64_t slots;
-    vec_push(&image, mem_string(dataset_image_path(s->set, i)));
-    int rc = prompts_ask(&s->ask.prompts, dataset_text(s->set, i, DATASET_QUESTION), &image, &tokens, &slots, e);
-    for (uint32_t k = 0; k < tokens.n && !rc; k++) vec_push(&ids, tokens.at[k].id);
-    if (!rc) rc = generate_answer(&s->run, &(struct prompt){ids.at, ids.n, image.at, image.n}, out, e);
-    names_free(&image);
-    token_list_free(&tokens);
-    vec_free(&ids);
-    return rc;
+    struct ask *a = &s->ask;
+    int rc = ask_again(a, dataset_image_path(s->set, i), dataset_text(s->set, i, DATASET_QUESTION), e);
+    return rc ? rc : generate_answer(&s->run, &(struct prompt){a->ids.at, a->ids.n, a->images.at, a->images.n}, out, e);
 }
 
 static int answer_all(struct questions_scored *s, uint64_t samples, struct error *e)
@@ -99,7 +90,7 @@ static void put_scores(const struct questions_scored *s, struct json_writer *w)
 static int score(struct questions_scored *s, const struct config *c, const struct eval_text *o, struct error *e)
 {
     const int64_t most = o->max_new ? (int64_t)o->max_new : NEW_TOKENS;
-    const struct run_generation plan = {.cache = c->data_sequence + most, .prompt = c->data_sequence, .answer = most, .images = 1};
+    const struct run_generation plan = {.cache = c->data_sequence + most, .prompt = c->data_sequence, .answer = most, .images = {.images = 1}};
     int rc = ask_open(&s->ask, c, dataset_image_path(s->set, 0), dataset_text(s->set, 0, DATASET_QUESTION), e);
     if (!rc) rc = generator_plan(&s->generator, &s->ask.config, &plan, e);
     if (!rc) rc = generator_start(&s->generator, e);

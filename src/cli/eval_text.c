@@ -29,8 +29,7 @@ struct evaluation {
     uint32_t answered;           /* questions of all files */
     uint64_t unfinished;         /* answers that are as long as they may be */
     double seconds;
-    double loss;                 /* with --loss */
-    uint64_t loss_arena;
+    struct eval_loss loss;       /* with --loss */
 };
 
 /* --- answers --------------------------------------------------------------------------------- */
@@ -72,9 +71,8 @@ static int answer_all(struct evaluation *v, int64_t most, struct error *e)
 /* --- the loss ----------------------------------------------------------------------------------- */
 
 /* Forward only, in memory of its own. `folder`: for the token store, if there is none beside the data. */
-static int compute_loss(struct evaluation *v, const char *folder, struct error *e)
+int eval_loss(const struct config *c, const char *folder, struct eval_loss *out, struct error *e)
 {
-    const struct config *c = v->config;
     const struct run_options o = {.evaluate = true, .describe = feed_describe, .B = c->memory_micro_batch.chosen ? config_micro_batch(c) : 1, .T = c->data_sequence};
     struct run run;
     struct feed feed = {0};
@@ -83,11 +81,11 @@ static int compute_loss(struct evaluation *v, const char *folder, struct error *
     if (!rc) rc = feed_prepare(&feed, &run, folder, e);
     if (!rc) rc = run_start(&run, NULL, true, e);
     if (!rc) rc = feed_start(&feed, &run, 0, 0, e);
-    if (!rc) rc = eval_passes(&(struct eval_pass){&run, &feed, NULL}, &v->loss, e);
-    if (!rc) v->loss_arena = plan_arena(&run.plan);
+    if (!rc) rc = eval_passes(&(struct eval_pass){&run, &feed, NULL}, &out->loss, e);
+    if (!rc) out->arena = plan_arena(&run.plan), out->samples = feed.samples;
     feed_close(&feed);
     run_close(&run);
-    return rc ? error_prepend(e, "--loss") : PL_OK;
+    return rc;
 }
 
 int eval_folder(char folder[4096], struct error *e)
@@ -102,9 +100,9 @@ static int compute_loss_in_folder(struct evaluation *v, struct error *e)
     char folder[4096];
     struct error ignored;
     if (eval_folder(folder, e)) return e->code;
-    int rc = compute_loss(v, folder, e);
+    int rc = eval_loss(v->config, folder, &v->loss, e);
     tree_remove(folder, &ignored);
-    return rc;
+    return rc ? error_prepend(e, "--loss") : PL_OK;
 }
 
 /* --- reporting -------------------------------------------------------------------------------- */
@@ -124,7 +122,7 @@ static void print_table(const struct evaluation *v, struct text *out)
     text_printf(out, "%-*s  prompts  exact match  token F1    BLEU  ROUGE-L\n", width, "file");
     for (uint32_t i = 0; i < q->files.n; i++) print_row(out, width, q->files.at[i], &v->scores[i]);
     if (q->files.n > 1) print_row(out, width, "all", &v->all);
-    if (v->o->loss) text_printf(out, "\nloss %.6g, perplexity %.6g\n", v->loss, exp(v->loss));
+    if (v->o->loss) text_printf(out, "\nloss %.6g, perplexity %.6g\n", v->loss.loss, exp(v->loss.loss));
     text_printf(out, "\n%llu prompts in %s, arena %s\n", (unsigned long long)v->all.answers, duration_print(v->seconds, time), size_print(plan_arena(&v->generator.run->plan), arena));
     if (v->unfinished) text_printf(out, "%llu answers are cut: they are as long as they may be (--max-new)\n", (unsigned long long)v->unfinished);
     if (q->unasked) text_printf(out, "%llu samples are left out: they have no prompt, or their answer is a call of a tool\n", (unsigned long long)q->unasked);
@@ -139,9 +137,9 @@ static void print_json(const struct evaluation *v, struct text *out)
     json_put_uint(&w, "prompts", v->all.answers);
     answers_put_scores(&w, &v->all);
     if (v->o->loss) {
-        json_put_number(&w, "loss", v->loss);
-        json_put_number(&w, "perplexity", exp(v->loss));
-        json_put_uint(&w, "loss_arena_bytes", v->loss_arena);
+        json_put_number(&w, "loss", v->loss.loss);
+        json_put_number(&w, "perplexity", exp(v->loss.loss));
+        json_put_uint(&w, "loss_arena_bytes", v->loss.arena);
     }
     json_put_uint(&w, "cut_answers", v->unfinished);
     json_put_uint(&w, "unusable_samples", report_bad(&q->report));

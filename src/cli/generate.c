@@ -22,8 +22,8 @@ struct generation {
     uint64_t max_new, context, chunk, top_k, seed;
     double temperature, top_p, repetition_penalty;
     bool json, dry_run, explain;
-    struct names set, stops, images;
-    int64_t slots;            /* of the prompt's images: what the vision tower gets */
+    struct names set, stops, images, videos; /* once the prompt is read, all are in images, in its order */
+    struct image_batch slots; /* of the prompt's images: what the vision tower gets */
     struct config config;
     struct prompts prompts;   /* the tokenizer is NULL with ids, unless the folder has one */
     struct generation_config folder;
@@ -50,16 +50,28 @@ static int parse_ids(struct generation *g, struct error *e)
     return PL_OK;
 }
 
+/* Makes paths of the current folder absolute. */
+static void find_paths(struct names *paths)
+{
+    for (uint32_t i = 0; i < paths->n; i++) {
+        char *path = realpath(paths->at[i], NULL);
+        if (path && !strstr(paths->at[i], "://")) mem_free(paths->at[i]), paths->at[i] = mem_string(path);
+        free(path);
+    }
+}
+
 /* Paths of images are relative to the current folder, those in a chat's file to its folder. */
 static int find_images(struct generation *g, char folder[4096], struct error *e)
 {
-    if (!g->chat) return PL_OK;
-    for (uint32_t i = 0; i < g->images.n; i++) {
-        char *path = realpath(g->images.at[i], NULL);
-        if (path && !strstr(g->images.at[i], "://")) mem_free(g->images.at[i]), g->images.at[i] = mem_string(path);
-        free(path);
+    struct text video = {0};
+    if (g->chat) find_paths(&g->images), find_paths(&g->videos);
+    for (uint32_t i = 0; i < g->videos.n; i++) {
+        video.n = 0;
+        text_printf(&video, VIDEO_REFERENCE "%s", g->videos.at[i]);
+        vec_push(&g->images, mem_string(video.at));
     }
-    return path_dir(g->chat, folder, 4096, e);
+    text_free(&video);
+    return g->chat ? path_dir(g->chat, folder, 4096, e) : PL_OK;
 }
 
 /* Ids have the image tokens themselves. */
@@ -155,6 +167,13 @@ static void show_text(void *to, const char *bytes, size_t n)
     fflush(stdout);
 }
 
+static uint32_t count_media(const struct generation *g, bool videos)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->images.n; i++) n += media_is_video(g->images.at[i]) == videos;
+    return n;
+}
+
 static void print_answer(const struct generation *g, const struct answer *a)
 {
     struct text out = {0};
@@ -168,7 +187,8 @@ static void print_answer(const struct generation *g, const struct answer *a)
         if (g->prompts.tokenizer) json_put_bytes(&w, "text", a->text.n ? a->text.at : "", a->text.n);
         json_put_string(&w, "finish", generate_end_name(a->end));
         json_put_int(&w, "prompt_tokens", g->prompt.n);
-        if (g->images.n) json_put_uint(&w, "images", g->images.n);
+        if (g->images.n) json_put_uint(&w, "images", count_media(g, false));
+        if (count_media(g, true)) json_put_uint(&w, "videos", count_media(g, true)), json_put_int(&w, "frames", g->slots.frames);
         json_put_number(&w, "prompt_seconds", a->prompt_seconds);
         json_put_number(&w, "tokens_per_second", rest);
         put_plan(g, &w);
@@ -266,6 +286,7 @@ static int generate(int argc, char **argv, struct error *e)
         {"--model", DATA_TEXT, &g.model},       {"--adapter", DATA_TEXT, &g.adapter},
         {"--prompt", DATA_TEXT, &g.text},       {"--chat", DATA_TEXT, &g.chat},
         {"--stop", DATA_LIST, &g.stops},        {"--image", DATA_LIST, &g.images},
+        {"--video", DATA_LIST, &g.videos},
         {"--ids", DATA_TEXT, &g.ids},           {"--max-new", DATA_POSITIVE, &g.max_new},
         {"--temperature", DATA_REAL, &g.temperature}, {"--top-k", DATA_COUNT, &g.top_k},
         {"--top-p", DATA_REAL, &g.top_p},       {"--repetition-penalty", DATA_REAL, &g.repetition_penalty},
@@ -281,11 +302,12 @@ static int generate(int argc, char **argv, struct error *e)
     names_free(&g.set);
     names_free(&g.stops);
     names_free(&g.images);
+    names_free(&g.videos);
     return rc;
 }
 
 const struct command command_generate = {
-    "generate", "generate --model DIR [--adapter DIR] (--prompt TEXT | --chat FILE.json | --ids 1,2,3) [--image FILE]... [--max-new N] [--temperature T] [--memory SIZE] [--json]",
+    "generate", "generate --model DIR [--adapter DIR] (--prompt TEXT | --chat FILE.json | --ids 1,2,3) [--image FILE]... [--video FILE]... [--max-new N] [--temperature T] [--memory SIZE] [--json]",
     "Generates text: a language model continues a prompt, or answers a chat, about images if it takes them. Weights, the KV cache and both programs, for chunks of the prompt and\n"
     "for the next token, are planned within --memory before anything runs.\n\n"
     "  --model DIR            a model folder, or the name of a preset\n"
@@ -296,6 +318,8 @@ const struct command command_generate = {
     "  --ids 1,2,3            the prompt as token ids; the answer is printed as ids\n"
     "  --image FILE           an image of the prompt, for a model that takes images; may be given several times. Where <image> is in the text,\n"
     "                         the images stand there, else before the text. A chat's messages may name images themselves\n"
+    "  --video FILE           a video of the prompt, a file or a folder of its frames, where <video> is in the text or before it. Set data.max_frames, and\n"
+    "                         data.fps and data.tokens_per_frame, as in training (--set)\n"
     "  --max-new N            tokens of the answer, at most; default: max_new_tokens of generation_config.json, else 256\n"
     "  --temperature T        0: greedy, always the most likely token. Above 0: tokens are drawn, and a higher T makes unlikely\n"
     "                         ones likelier. Default: generation_config.json, else 0\n"

@@ -29,8 +29,14 @@ struct detected {
  * labels are not used). PL_USAGE when nothing is recognised: the message says what the files are, or
  * lists them and the known formats. */
 int detect_data(const char *path, bool bytes, const struct samples_options *given, struct detected *f, struct error *e);
+/* PL_USAGE: the path is one volume, where a folder was expected. */
+int refuse_volume(const char *path, struct error *e);
 /* What a file of conversations holds, by its first objects: "OpenAI messages"; NULL: it is no such file. */
 const char *detect_conversations(const char *path);
+/* Parquet tables, of conversations or of images and masks (init_parquet.c): the format of a file; those of a folder and the folders in it,
+ * false: there are none. */
+void detect_parquet_file(const char *path, struct detected *f);
+bool detect_parquet(const char *folder, struct detected *f);
 void detected_free(struct detected *f);
 bool detected_validation(const struct detected *f); /* whether it has a part to evaluate on */
 /* Opens the part to train on, or the one to evaluate on. Points into `f`. */

@@ -13,6 +13,7 @@
 #include "data/masks/label.h"
 #include "data/formats/layout.h"
 #include "data/images/unread.h"
+#include "io/parquet.h"
 
 enum { PARTS = 64, LISTED = 64 }; /* LISTED: up to this many token files are listed one by one, so that one can be held out */
 
@@ -147,6 +148,11 @@ static bool is_table(const char *name) { return path_has_ending(name, ".csv") ||
 
 static bool is_tokens(const char *name) { return path_has_ending(name, ".npy") || path_has_ending(name, ".bin") || path_has_ending(name, ".tokens") || path_has_ending(name, ".safetensors"); }
 
+int refuse_volume(const char *path, struct error *e)
+{
+    return error_set(e, PL_USAGE, "%s is one volume or image: give the folder that holds the images and their masks, such as imagesTr and labelsTr", path);
+}
+
 static int detect_file(const char *path, const struct samples_options *given, struct detected *f, struct error *e)
 {
     const char *json = path_has_ending(path, ".json") ? json_kind(path) : NULL, *text = json ? NULL : detect_conversations(path);
@@ -154,13 +160,15 @@ static int detect_file(const char *path, const struct samples_options *given, st
     vec_push(&f->train, mem_string(path));
     if (path_has_ending(path, ".pack")) return set_format(f, "packed", "a packed store");
     if (path_has_ending(path, ".tar")) return set_format(f, "sa1b", "a tar shard");
+    if (!text && parquet_is(path)) return detect_parquet_file(path, f), PL_OK;
     if (text) return f->images = given->images, set_format(f, "conversations", text);
     if (json) return set_format(f, json, *json == 'p' ? "an index with a memory map of masks" : "COCO's instances");
     if (is_table(path)) return detect_csv(path, given, f), set_format(f, "csv", "a table of images and masks"); /* opening it names the columns that are missing */
     if (is_tokens(path)) return set_format(f, "tokens", "a file of tokens");
     if (u) return unread_refuse(u, 1, NULL, path, e);
+    if (is_volume_name(path, NULL)) return refuse_volume(path, e);
     return error_set(e, PL_USAGE, "%s: the format is not recognised; known are: a .pack, a .tar shard, COCO's instances (.json), a .csv or .tsv with columns of images and masks, "
-                     "tokens (.npy, .bin, .tokens, .safetensors), conversations (.json, .jsonl)", path);
+                     "tokens (.npy, .bin, .tokens, .safetensors), conversations (.json, .jsonl), Parquet tables of either", path);
 }
 
 /* ---- a folder ---- */
@@ -450,14 +458,14 @@ static int detect_folder(const char *folder, const struct names *l, const struct
     if (detect_coco(folder, l, f)) return set_format(f, "coco", "COCO's instances");
     if (detect_tables(folder, l, given, f)) return set_format(f, "csv", "a table of images and masks");
     if (detect_extracted(folder, l, f)) return refuse_labelme(&f->train, e) ? e->code : set_format(f, "sa1b", "extracted shards");
-    if (detect_texts(folder, l, f)) return PL_OK;
+    if (detect_texts(folder, l, f) || detect_parquet(folder, f)) return PL_OK;
     if (has_images(folder, l)) return detect_layout(folder, given, f, e);
     if (detect_tokens(folder, l, f)) return set_format(f, "tokens", "files of tokens");
     if (refuse_plain(folder, l, e)) return e->code;
     struct text names = {0};
     for (uint32_t i = 0; i < l->n && i < 5; i++) text_printf(&names, "%s%s", i ? ", " : "", l->at[i]);
     error_set(e, PL_USAGE, "%s: no known format among %u %s (%.200s%s). Known are: *.tar shards, or folders of x.jpg + x.json; COCO's instances_*.json; "
-              "images and masks, in two folders or in one; a .csv with columns of images and masks; *.pack; index.json + masks.u8; tokens as .npy, .bin, .tokens, .safetensors; conversations as .json, .jsonl",
+              "images and masks, in two folders or in one; a .csv with columns of images and masks; *.pack; index.json + masks.u8; tokens as .npy, .bin, .tokens, .safetensors; conversations as .json, .jsonl; Parquet tables of conversations, or of images and masks",
               folder, l->n, l->n == 1 ? "file" : "files", names.n ? names.at : "the folder is empty", l->n > 5 ? ", ..." : "");
     text_free(&names);
     return e->code;

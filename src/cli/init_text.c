@@ -12,8 +12,10 @@
 #include <unistd.h>
 
 #include "cli/init.h"
+#include "data/formats/parquet_set.h"
 #include "data/text/records.h"
 #include "feed/text_source.h"
+#include "io/parquet.h"
 
 enum { READ_MOST = 64 << 20, LEAST = 64, MOST = 4096, OBJECTS_TRIED = 16 };
 
@@ -39,7 +41,9 @@ const char *detect_conversations(const char *path)
     struct error ignored;
     bool more = true;
     const char *what = NULL;
-    if (!records_peek(path) || !may_be_conversations(path) || records_open(&r, path, &ignored)) return NULL;
+    if (parquet_is(path) && parquet_set_usual(path)) return NULL; /* images and masks, perhaps with texts */
+    if (!parquet_is(path) && (!records_peek(path) || !may_be_conversations(path))) return NULL;
+    if (records_open(&r, path, &ignored)) return NULL;
     for (int i = 0; i < OBJECTS_TRIED && !what && !records_next(&r, &x, &more, &ignored) && more; i++) { /* the first ones may be damaged */
         struct bump b = {0};
         struct value *sample;

@@ -71,8 +71,8 @@ static int unknown_option(const char *arg, unsigned allowed, struct error *e)
     return error_set(e, PL_USAGE, "unknown option %s%s%s%s --help lists them", arg, nearest ? "; did you mean " : ";", nearest ? nearest : "", nearest ? "?" : "");
 }
 
-/* A preset whose program's own options are taken too: the command of that program; NULL: none. */
-static const char *program_of(const char *preset) { return preset && !strncmp(preset, "prs-med", 7) ? "python train_prs_med.py" : NULL; }
+/* The script whose own options a preset takes too; NULL: none. */
+static const char *script_of(const char *preset) { return preset && !strncmp(preset, "prs-med", 7) ? "train_prs_med.py" : NULL; }
 
 /* An option of the program, and its values, for the shell's reader. */
 static void keep_option(struct options *o, int argc, char **argv, int *i)
@@ -94,7 +94,7 @@ static int parse_option(struct options *o, unsigned allowed, int argc, char **ar
     for (size_t k = 0; k < COUNT(table) && !set && !from; k++)
         if (table[k].flag & allowed && strlen(table[k].name) == length && !strncmp(table[k].name, arg, length)) found = &table[k];
     if (!set && !from && !found) {
-        if (!(allowed & OPT_RUN) || !program_of(o->preset)) return unknown_option(arg, allowed, e);
+        if (!(allowed & OPT_RUN) || !script_of(o->preset)) return unknown_option(arg, allowed, e);
         keep_option(o, argc, argv, i);
         return PL_OK;
     }
@@ -155,9 +155,10 @@ static int read_sources(const struct options *o, struct foreign *f, struct confi
 {
     int rc = PL_OK;
     struct text command = {0};
+    f->script = script_of(o->preset);
     for (int i = 0; i < o->n_from && !rc; i++) rc = foreign_read(f, o->from[i], e);
     if (!rc && o->program.n) {
-        text_printf(&command, "%s%s\n", program_of(o->preset), o->program.at);
+        text_printf(&command, "python %s%s\n", f->script, o->program.at);
         rc = foreign_read_text(f, command.at, command.n, "the command line", e);
         text_free(&command);
     }

@@ -123,5 +123,6 @@ const struct command command_plan = {
     "                   each. For a size, the figures of a GPU of about that memory are used, and named\n"
     "  --rules-of-thumb with --devices: compares with rules of thumb from guides, and lists their errors\n"
     "  --images N, --frames N   adds N images or frames to a language model's sequence: those of the model, with its vision\n"
-    "                   tower (data.max_images, data.max_frames); of a model of text alone 576 tokens each\n"
+    "                   tower (data.max_images, data.max_frames); of a model of text alone 576 tokens each. With --devices N may be a\n"
+    "                   list, such as 1,2,4: a row for each\n"
     "  --masks N        masks per image: data.max_masks", plan};

@@ -4,7 +4,7 @@
  * Prompts and masks are in pixels of the image as stored. The candidate with the best predicted
  * IoU is written, or all candidates.
  */
-#include "cli/predict.h"
+#include "cli/predict_volumes.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -32,8 +32,10 @@ static int parse_numbers(const char *s, float *out, int room)
     return 0;
 }
 
+/* Prompts of many images are checked when an image is read. */
 static bool inside(const struct predict *p, const float at[2])
 {
+    if (!p->image_path) return true;
     return at[0] >= 0 && at[1] >= 0 && at[0] <= (float)p->image.w && at[1] <= (float)p->image.h;
 }
 
@@ -118,28 +120,58 @@ static int write_candidates(const struct predict *p, struct predictor *a, const 
     return rc;
 }
 
+/* --point and --box; the caller frees points and labels. */
+static int parse_prompt(const struct predict *p, struct image_prompt *q, struct error *e)
+{
+    *q = (struct image_prompt){.id = "", .category = -1, .image_id = -1, .n = p->points.n, .box = p->box};
+    q->points = mem_alloc((q->n + 1) * sizeof *q->points);
+    q->labels = mem_alloc((q->n + 1) * sizeof *q->labels);
+    int rc = p->box ? parse_box(p, q->corners, e) : PL_OK;
+    for (uint32_t i = 0; i < q->n && !rc; i++) rc = parse_point(p, p->points.at[i], q->points[i], &q->labels[i], e);
+    return rc;
+}
+
 static int predict_one(struct predict *p, struct error *e)
 {
-    const uint32_t n = p->points.n;
-    float(*points)[2] = mem_alloc((n + 1) * sizeof *points);
-    int *labels = mem_alloc((n + 1) * sizeof *labels);
-    struct predictor_prompt q = {.points = (const float(*)[2])points, .labels = labels};
-    struct predictor_shape shape = {.prompts = 1, .points = n, .box = p->box, .single = p->single, .side = (int64_t)p->side};
+    struct predictor_shape shape = {.prompts = 1, .points = p->points.n, .box = p->box, .single = p->single, .side = (int64_t)p->side};
+    struct image_prompt *own = &p->common;
     struct predictor a;
-    int rc = p->box ? parse_box(p, q.box, e) : PL_OK;
-    for (uint32_t i = 0; i < n && !rc; i++) rc = parse_point(p, p->points.at[i], points[i], &labels[i], e);
+    int rc = parse_prompt(p, own, e);
+    struct predictor_prompt q = {.points = (const float(*)[2])own->points, .labels = own->labels};
+    memcpy(q.box, own->corners, sizeof q.box);
     if (!rc) rc = predictor_open(&a, &p->config, &p->image, &shape, e);
     if (!rc) {
         rc = predictor_run(&a, &q, 1, e);
         if (!rc) rc = write_candidates(p, &a, &q, e);
         predictor_close(&a);
     }
-    mem_free(points);
-    mem_free(labels);
     return rc;
 }
 
 /* --- the command ----------------------------------------------------------------------------- */
+
+static bool is_many(const struct predict *p) { return (p->paths.n == 1 && predict_is_volume(p->paths.at[0])) || p->prompts || p->data || p->paths.n > 1 || (p->paths.n && dir_exists(p->paths.at[0])); }
+
+/* Many images: -o is a folder. */
+static int check_many(const struct predict *p, bool prompt, struct error *e)
+{
+    const int sources = (p->prompts != NULL) + (p->data != NULL) + prompt;
+    if (p->question || p->everything || p->multimask || p->overlay)
+        return error_set(e, PL_USAGE, "%s is for one image, and several are given", p->question ? "--question" : p->everything ? "--everything" : p->multimask ? "--multimask" : "--overlay");
+    if (sources != 1) return error_set(e, PL_USAGE, "%s: give one of --prompts FILE, --data RUN.yaml, and --point or --box for all images", sources ? "the images have prompts from several places" : "no prompts are given");
+    if (p->data && p->paths.n) return error_set(e, PL_USAGE, "the images are those of %s: leave out %s", p->data, p->paths.at[0]);
+    if (p->derive && !p->data) return error_set(e, PL_USAGE, "--prompt is for prompts derived from the masks of --data RUN.yaml");
+    if (!p->output && !p->json) return error_set(e, PL_USAGE, "no output is given: add -o FOLDER for masks, --json FILE for run lengths, or both");
+    const bool volume = p->paths.n == 1 && predict_is_volume(p->paths.at[0]);
+    if (p->slices && !volume) return error_set(e, PL_USAGE, "--slices is for one volume: a .nii, a .nii.gz or a folder of a DICOM series");
+    if (volume && p->prompts) return error_set(e, PL_USAGE, "%s is a volume: give --point or --box, and --slices FIRST-LAST; or --data RUN.yaml, for prompts from label volumes", p->paths.at[0]);
+    if (volume && p->output && !path_has_ending(p->output, ".nii") && !path_has_ending(p->output, ".nii.gz"))
+        return error_set(e, PL_USAGE, "-o %s: the masks of a volume are a label volume, expected a name that ends with .nii or .nii.gz", p->output);
+    if (volume && p->output && file_same(p->output, p->paths.at[0])) return error_set(e, PL_USAGE, "%s is the input volume: give another output file", p->output);
+    if (!volume && p->output && file_exists(p->output) && !dir_exists(p->output)) return error_set(e, PL_USAGE, "-o %s is a file, expected a folder for the masks of several images", p->output);
+    if (!p->batch || p->batch > 1024) return error_set(e, PL_USAGE, "--batch %llu: expected 1 to 1024 prompts at once", (unsigned long long)p->batch);
+    return p->side > 1 << 14 ? error_set(e, PL_USAGE, "--side %llu: expected at most %d pixels", (unsigned long long)p->side, 1 << 14) : PL_OK;
+}
 
 static int check_options(struct predict *p, struct error *e)
 {
@@ -148,6 +180,7 @@ static int check_options(struct predict *p, struct error *e)
         return error_set(e, PL_USAGE, "--question asks a model for a mask in words: leave out --point, --box, --everything, --single, --multimask and --side");
     if (p->max_new > 1 << 16) return error_set(e, PL_USAGE, "--max-new %llu: expected at most %d tokens", (unsigned long long)p->max_new, 1 << 16);
     if (!p->model) return error_set(e, PL_USAGE, "no model is given: add --model DIR, a folder with config.json and weights");
+    if (is_many(p)) return check_many(p, prompt, e);
     if (p->paths.n != 1) return error_set(e, PL_USAGE, p->paths.n ? "expected one image: %s and %s are given" : "no image is given: add a JPEG, PNG or WebP file",
                                           p->paths.n ? p->paths.at[0] : "", p->paths.n ? p->paths.at[1] : "");
     if (!p->output) return error_set(e, PL_USAGE, "no output is given: add -o OUT.png");
@@ -169,31 +202,39 @@ static int check_options(struct predict *p, struct error *e)
 static int make_config(struct predict *p, struct error *e)
 {
     struct config *c = &p->config;
-    int rc = PL_OK;
+    int rc = p->data ? config_read(c, p->data, e) : PL_OK;
     for (uint32_t i = 0; i < p->set.n && !rc; i++) rc = config_set(c, p->set.at[i], e);
     if (!rc && p->memory) rc = config_set_memory(c, p->memory, e);
     if (!c->memory_precision.chosen) c->memory_precision = (struct config_setting){true, "f32"};
     use_model(c, p->model, "masks");
     config_use_adapter(c, p->adapter);
+    c->model_freeze.n = c->train_groups.n = c->train_no_decay.n = 0; /* their patterns are for the names of the run's model */
     return rc;
 }
 
 /* What was not given is that of the model's run. */
 static void read_run(struct predict *p)
 {
-    p->range = feed_range(&p->config);
-    if (!p->config.model_path) return;
+    const struct config *c = &p->config;
+    p->range = feed_range(c);
+    p->slicing = feed_slices(c);
+    if (!c->model_path) return;
     const struct trained_images run = predict_trained_images(p->config.adapter_path ? p->config.adapter_path : p->model);
     if (!p->side) p->side = (uint64_t)run.side;
     if (p->range.kind == RANGE_AUTO) p->range = run.range;
+    if (!config_given(c, KEY_data_slice_axis)) p->slicing.axis = run.slices.axis;
+    if (!config_given(c, KEY_data_neighbours)) p->slicing.neighbours = run.slices.neighbours;
+    if (config_given(c, KEY_data_modalities)) return;
+    memcpy(p->modalities, run.modalities, sizeof p->modalities);
+    p->slicing.modalities = p->modalities, p->slicing.n_modalities = run.slices.n_modalities;
 }
 
 /* Reads the image and says which values of 16 bits became black and white. */
 static int read_image(struct predict *p, struct error *e)
 {
-    const uint32_t *w = p->image.window;
+    const double *w = p->image.window;
     if (predictor_image_read(&p->image, p->image_path, &p->range, e)) return e->code;
-    if (w[1]) log_note("%s has 16 bits: values from %u to %u become 0 to 255 (%s; data.range sets another)", p->image_path, w[0], w[1],
+    if (w[0] < w[1]) log_note("%s has more than 8 bits: values from %.10g to %.10g become 0 to 255 (%s; data.range sets another)", p->image_path, w[0], w[1],
                        p->range.kind == RANGE_AUTO ? "auto, from this image" : "data.range of the run or of --set");
     return PL_OK;
 }
@@ -204,9 +245,13 @@ static int predict_file(struct predict *p, struct error *e)
     int rc = make_config(p, e);
     if (!rc) rc = config_check(&p->config, 0, e);
     if (!rc) read_run(p);
-    if (!rc) rc = read_image(p, e);
-    if (!rc) rc = p->question ? predict_question(p, e) : p->everything ? predict_everything(p, e) : predict_one(p, e);
+    if (!rc && is_many(p)) {
+        rc = p->points.n || p->box ? parse_prompt(p, &p->common, e) : PL_OK;
+        if (!rc) rc = predict_many(p, e);
+    } else if (!rc && !(rc = read_image(p, e))) rc = p->question ? predict_question(p, e) : p->everything ? predict_everything(p, e) : predict_one(p, e);
     predictor_image_free(&p->image);
+    mem_free(p->common.points);
+    mem_free(p->common.labels);
     config_free(&p->config);
     return rc;
 }
@@ -225,7 +270,8 @@ static int predict(int argc, char **argv, struct error *e)
         {"--min-iou", DATA_REAL, &p.min_iou},   {"--min-stability", DATA_REAL, &p.min_stability},
         {"--nms", DATA_REAL, &p.nms},           {"--set", DATA_LIST, &p.set},
         {"--memory", DATA_TEXT, &p.memory},     {"--question", DATA_TEXT, &p.question},
-        {"--max-new", DATA_POSITIVE, &p.max_new},
+        {"--max-new", DATA_POSITIVE, &p.max_new}, {"--prompts", DATA_TEXT, &p.prompts},
+        {"--data", DATA_TEXT, &p.data},         {"--slices", DATA_TEXT, &p.slices},         {"--prompt", DATA_TEXT, &p.derive},
     };
     bool help;
     int rc = data_options(&command_predict, table, COUNT(table), argc, argv, &p.paths, &help, e);
@@ -238,8 +284,8 @@ static int predict(int argc, char **argv, struct error *e)
 }
 
 const struct command command_predict = {
-    "predict", "predict --model DIR IMAGE (--point X,Y[,LABEL])... [--box X0,Y0,X1,Y1] | --everything N | --question TEXT -o OUT.png",
-    "Runs inference: predicts masks of a JPEG, PNG or WebP image for prompts. Coordinates are in pixels of the stored image.\n\n"
+    "predict", "predict --model DIR (IMAGE | FOLDER | --data RUN.yaml) ((--point X,Y[,LABEL])... [--box X0,Y0,X1,Y1] | --prompts FILE | --everything N | --question TEXT) -o OUT",
+    "Runs inference: predicts masks of a JPEG, PNG or WebP image, or of many, for prompts. Coordinates are in pixels of the stored image.\n\n"
     "  --model DIR           a model folder, or the name of a preset\n"
     "  --adapter DIR         a LoRA adapter for that model, as PEFT or a run with an adapter saves it\n"
     "  --point X,Y[,LABEL]   a point on the object (LABEL 1, foreground, the default) or beside it (0, background);\n"
@@ -258,6 +304,16 @@ const struct command command_predict = {
     "  --min-stability 0.95  keeps masks with at least this stability: the IoU of the masks at thresholds +1 and -1\n"
     "  --nms 0.7             non-maximum suppression: of masks whose boxes overlap more, keeps the best predicted IoU\n"
     "  --batch 16            prompts per batch; more take more memory and less time\n"
+    "  --prompts FILE        many images, with one load of the model: the prompts of a CSV (image,id,x0,y0,x1,y1,x,y,label,category:\n"
+    "                        boxes, points or both; rows with the same image and id are one prompt) or of a COCO file (the bbox of each\n"
+    "                        annotation). Images are in FOLDER, or beside the file. Without it --point and --box hold for all images.\n"
+    "                        -o is then a folder of masks, NAME-ID.png; --json a list of COCO results\n"
+    "  --data RUN.yaml       the images of that run's validation data, or training data, with prompts derived from their masks\n"
+    "  --slices FIRST-LAST   of a volume (.nii, .nii.gz, a folder of a DICOM series): the slices that get the prompt, counted from 0 along\n"
+    "                        data.slice_axis; -o is a label volume, OUT.nii.gz, of the same geometry. With --data the volumes of\n"
+    "                        the dataset become label volumes in the folder -o\n"
+    "  --prompt box          with --data: the box of each mask; point: its most interior point; train: drawn as in training\n"
+    "                        (prompts.box, prompts.jitter, train.seed)\n"
     "  --side N              resizes and pads the image to N x N pixels; default: the size of training if the model is\n"
     "                        in the folder of its run, else the model's image_size\n"
     "  --memory SIZE         memory budget, memory.budget\n"

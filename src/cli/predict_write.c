@@ -27,26 +27,45 @@ void predict_trace(struct traced *t, const uint8_t *mask, uint32_t w, uint32_t h
     trace_runs(t, h, w, 0, 0, w - 1, h - 1, is_set, &p);
 }
 
-static void put_mask(struct json_writer *w, const char *key, const struct traced *t, uint32_t width, uint32_t height, const double *score)
+static void put_runs(struct json_writer *w, const struct traced *t, uint32_t width, uint32_t height)
 {
     size_t room = (size_t)t->runs.n * 7 + 1;
     char *counts = mem_alloc(room);
     rle_encode(t->runs.at, t->runs.n, counts, room - 1);
-    const bool any = t->area;
-    const uint32_t box[4] = {any ? t->x0 : 0, any ? t->y0 : 0, any ? t->x1 - t->x0 + 1 : 0, any ? t->y1 - t->y0 + 1 : 0};
-    json_begin_map(w, key);
     json_begin_list(w, "size");
     json_put_uint(w, NULL, height);
     json_put_uint(w, NULL, width);
     json_end(w);
     json_put_string(w, "counts", counts);
-    if (score) json_put_number(w, "score", *score);
+    mem_free(counts);
+}
+
+static void put_box(struct json_writer *w, const struct traced *t)
+{
+    const bool any = t->area;
+    const uint32_t box[4] = {any ? t->x0 : 0, any ? t->y0 : 0, any ? t->x1 - t->x0 + 1 : 0, any ? t->y1 - t->y0 + 1 : 0};
     json_begin_list(w, "bbox");
     for (int k = 0; k < 4; k++) json_put_uint(w, NULL, box[k]);
     json_end(w);
     json_put_uint(w, "area", t->area);
+}
+
+static void put_mask(struct json_writer *w, const char *key, const struct traced *t, uint32_t width, uint32_t height, const double *score)
+{
+    json_begin_map(w, key);
+    put_runs(w, t, width, height);
+    if (score) json_put_number(w, "score", *score);
+    put_box(w, t);
     json_end(w);
-    mem_free(counts);
+}
+
+void predict_put_result(struct json_writer *w, const struct traced *t, uint32_t width, uint32_t height, double score)
+{
+    json_begin_map(w, "segmentation");
+    put_runs(w, t, width, height);
+    json_end(w);
+    json_put_number(w, "score", score);
+    put_box(w, t);
 }
 
 void predict_put_mask(struct json_writer *w, const struct traced *t, uint32_t width, uint32_t height, double score) { put_mask(w, NULL, t, width, height, &score); }

@@ -20,7 +20,56 @@
 #include "report/html.h"
 #include "feed/feed.h"
 
-static void print_summary(const struct train_summary *s, bool json)
+/* What each rank has used. */
+struct rank_list {
+    const struct rank_summary *at;
+    int n;               /* 0: this process is alone */
+};
+
+static int by_seconds(const void *a, const void *b)
+{
+    const double x = ((const struct rank_summary *)a)->seconds, y = ((const struct rank_summary *)b)->seconds;
+    return x < y ? -1 : x > y;
+}
+
+/* Names a rank that was slower than the median by more than a fifth. */
+static void print_slowest(const struct rank_list *r, struct text *out)
+{
+    char seconds[32], others[32];
+    int slowest = 0;
+    if (r->n < 2) return;
+    struct rank_summary *sorted = mem_copy(r->at, (size_t)r->n * sizeof *sorted);
+    qsort(sorted, (size_t)r->n, sizeof *sorted, by_seconds);
+    const double median = sorted[(r->n - 1) / 2].seconds;
+    mem_free(sorted);
+    for (int i = 1; i < r->n; i++)
+        if (r->at[i].seconds > r->at[slowest].seconds) slowest = i;
+    text_printf(out, "%d ranks", r->n);
+    if (r->at[slowest].seconds > 1.2 * median)
+        text_printf(out, ": rank %d on %s was the slowest, with %s of its own work a step; the median rank had %s", slowest, r->at[slowest].host, duration_print(r->at[slowest].seconds, seconds),
+                    duration_print(median, others));
+    text_printf(out, "\n");
+}
+
+static void put_ranks(struct json_writer *w, const struct rank_list *r)
+{
+    json_begin_list(w, "ranks");
+    for (int i = 0; i < r->n; i++) {
+        const struct rank_summary *x = &r->at[i];
+        json_begin_map(w, NULL);
+        json_put_string(w, "host", x->host);
+        json_put_number(w, "seconds_per_step", x->seconds);
+        json_put_uint(w, "allocated_bytes", x->arena_bytes);
+        json_put_uint(w, "host_bytes", x->host_bytes);
+        json_put_uint(w, "allocations_in_steps", x->allocations);
+        json_put_uint(w, "resident_peak_bytes", x->resident_peak);
+        json_put_int(w, "anonymous_growth_bytes", x->growth);
+        json_end(w);
+    }
+    json_end(w);
+}
+
+static void print_summary(const struct train_summary *s, const struct rank_list *ranks, bool json)
 {
     struct text out = {0};
     char arena[32], host[32], time[32], offloaded[64] = "", outside[64] = "", scale[96] = "";
@@ -30,8 +79,10 @@ static void print_summary(const struct train_summary *s, bool json)
         if (s->loss_scale > 0) snprintf(scale, sizeof scale, "loss scale %g, %llu steps skipped\n", s->loss_scale, (unsigned long long)s->skipped_steps);
         if (s->host_bytes) snprintf(offloaded, sizeof offloaded, ", %s %s", s->host_name, size_print(s->host_bytes, host));
         if (s->outside_bytes) snprintf(outside, sizeof outside, ", NCCL's own %s", size_print(s->outside_bytes, host));
-        text_printf(&out, "%lld steps, loss %.6g, %s, %.*f %s/s, arena %s%s%s\n%smodel: %s\n", (long long)s->steps, s->loss,
-                    duration_print(s->seconds, time), s->unit[0] == 't' ? 0 : 2, s->units_per_second, s->unit, size_print(s->arena_bytes, arena), offloaded, outside, scale, s->model);
+        text_printf(&out, "%lld steps, loss %.6g, %s, %.*f %s/s, arena %s%s%s\n%s", (long long)s->steps, s->loss,
+                    duration_print(s->seconds, time), s->unit[0] == 't' ? 0 : 2, s->units_per_second, s->unit, size_print(s->arena_bytes, arena), offloaded, outside, scale);
+        print_slowest(ranks, &out);
+        text_printf(&out, "model: %s\n", s->model);
     } else {
         struct json_writer w = {.out = &out, .indent = 2};
         json_begin_map(&w, NULL);
@@ -61,6 +112,7 @@ static void print_summary(const struct train_summary *s, bool json)
         json_put_uint(&w, "host_bytes", s->host_bytes);
         if (s->outside_bytes) json_put_uint(&w, "outside_bytes", s->outside_bytes);
         json_put_uint(&w, "allocations_in_steps", s->allocations);
+        if (ranks->n) put_ranks(&w, ranks);
         json_put_string(&w, "model", s->model);
         json_end(&w);
         text_printf(&out, "\n");
@@ -128,11 +180,12 @@ static int draw_worst(const struct config *run, const struct worst *worst, const
 
 /* Draws the worst masks and writes the report. The run is saved already, so a failure here is only
  * a warning. */
-static void write_report(const struct config *c, const struct worst *worst, const struct train_summary *s)
+static void write_report(const struct config *c, const struct worst *worst, const struct train_summary *s, bool json)
 {
     struct error e;
     if (s->worst && draw_worst(c, worst, s, &e)) log_warn("the worst masks were not drawn: %s", e.text);
     if (report_html(c->train_out, &e)) log_warn("%s", e.text);
+    else if (!json) printf("report: %s/report.html\n", c->train_out);
 }
 
 /* --- ranks --------------------------------------------------------------------------------------------- */
@@ -171,12 +224,39 @@ static int check_ranks(const struct config *c, const struct ranks *r, struct err
     return config_at_key(c, KEY_parallel_ranks, e);
 }
 
-/* The configuration of a rank: it must be the same on all of them. */
+/* The configuration that rank 0 has read, as text, for the others. */
+static int share_config(struct ranks *r, struct config *c, struct error *e)
+{
+    struct text text = {0};
+    uint64_t bytes;
+    if (!r->rank) config_write_given(c, &text);
+    bytes = text.n;
+    r->where = "the configuration";
+    int rc = agree_broadcast(r, &bytes, sizeof bytes, e);
+    char *at = r->rank ? mem_alloc(bytes + 1) : text.at;
+    if (!rc) rc = agree_broadcast(r, at, bytes, e);
+    r->where = NULL;
+    if (r->rank) {
+        config_init(c);
+        if (!rc) rc = config_read_text(c, at, "the configuration of rank 0", e);
+        if (rc) config_free(c);
+        mem_free(at);
+    }
+    text_free(&text);
+    return rc;
+}
+
+/* Rank 0 reads the run file and the options; what it found counts on all ranks. */
 static int configure(const struct options *o, struct ranks *r, struct config *c, struct error *e)
 {
-    int rc = options_config(o, c, e);
-    if (!rc && (rc = check_ranks(c, r, e))) config_free(c);
-    if (!rc && r) r->timeout = c->parallel_timeout;
+    const bool reads = !r || !r->rank;
+    int rc = reads ? options_config(o, c, e) : PL_OK;
+    if (!rc && reads && (rc = check_ranks(c, r, e))) config_free(c);
+    const bool read = reads && !rc;
+    if ((rc = agree_on(r, rc, e)) && read) config_free(c);
+    if (rc || !r) return rc;
+    rc = share_config(r, c, e);
+    if (!rc) r->timeout = c->parallel_timeout;
     return rc;
 }
 
@@ -186,18 +266,18 @@ static int train_as(const struct options *o, struct ranks *ranks, struct error *
     struct text command = {0};
     const bool leads = !ranks || !ranks->rank;
     int rc = configure(o, ranks, &c, e);
-    const bool read = !rc;
-    if ((rc = agree_on(ranks, rc, e)) && read) config_free(&c);
     if (!rc) {
         struct train_summary s;
         struct worst *worst = mem_alloc((size_t)(c.train_worst + 1) * sizeof *worst);
+        struct rank_summary *each = ranks ? mem_alloc((size_t)ranks->n * sizeof *each) : NULL;
         resume_command(o, ranks, &command);
-        rc = train_run(&c, &(struct train_options){.plan = o->plan, .resume = o->resume, .command = command.at, .signals = true, .progress = leads, .ranks = ranks, .worst = worst}, &s, e);
+        rc = train_run(&c, &(struct train_options){.plan = o->plan, .resume = o->resume, .command = command.at, .signals = true, .progress = leads, .ranks = ranks, .each = each, .worst = worst}, &s, e);
         text_free(&command);
-        if (!rc && leads) print_summary(&s, o->json);
-        if (!rc && leads) write_report(&c, worst, &s);
+        if (!rc && leads) print_summary(&s, &(struct rank_list){each, ranks ? ranks->n : 0}, o->json);
+        if (!rc && leads) write_report(&c, worst, &s, o->json);
         else if (rc == PL_NOFIT && o->json && leads) print_nofit(&s);
         mem_free(worst);
+        mem_free(each);
         config_free(&c);
     }
     return rc;

@@ -3,7 +3,7 @@
  *
  * Each mask is predicted again by itself, with its prompt of the evaluation, and drawn at the
  * image's own size; the IoU in the caption is the evaluation's. A sample that can no longer be read
- * is left out.
+ * is left out. A mask that a question asks for is predicted from the question; all of these by one run.
  */
 #include <math.h>
 #include <stdio.h>
@@ -11,6 +11,7 @@
 
 #include "base/progress.h"
 #include "cli/data_samples.h"
+#include "cli/eval_table.h"
 #include "cli/worst.h"
 #include "data/masks/grid.h"
 #include "io/file.h"
@@ -18,7 +19,7 @@
 #include "io/json.h"
 #include "report/masks.h"
 #include "report/page.h"
-#include "infer/predictor.h"
+#include "infer/ask.h"
 
 enum { COLUMNS = 4, CELL_W = 360, CELL_H = 270 }; /* of a sheet */
 enum { MOST_W = 720, MOST_H = 540 };              /* of the image of one mask */
@@ -68,39 +69,94 @@ static void draw_prediction(struct canvas *out, const struct predictor *a, const
     const int line = (int)max_i64(2, side / 200), disc = (int)(1 + side / 90); /* a small disc on a small image */
     draw_overlay(out, all, &(struct draw_mask){.at = mask, .stride = a->w, .w = a->w, .h = a->h}, MASKS_PREDICTION, 0.5, line);
     if (bits) draw_overlay(out, all, &(struct draw_mask){bits, stride, a->w, a->h, true}, MASKS_TRUTH, 0, line);
+    if (!q) return;
     if (a->shape.box) draw_box(out, (int)q->box[0], (int)q->box[1], (int)(q->box[2] - q->box[0]), (int)(q->box[3] - q->box[1]), line, MASKS_PROMPT);
     else draw_point(out, (int)q->points[0][0], (int)q->points[0][1], disc, MASKS_PROMPT);
 }
 
-static int draw_worst(const struct worst_masks *all, const struct sample *s, const struct worst *w, struct canvas *out, struct error *e)
+/* The image with candidate k of a prediction; q NULL: there is no prompt to draw. */
+static void draw_result(struct canvas *out, const struct sample *s, const struct worst *w, const struct predictor_image *p, struct predictor *a, int64_t k, const struct predictor_prompt *q)
+{
+    uint8_t *mask = mem_alloc((size_t)p->w * p->h);
+    struct error ignored;
+    size_t stride = 0;
+    uint8_t *bits = raster(s, w->mask, p->w, p->h, &stride, &ignored);
+    predictor_mask(a, 0, k, 0, mask);
+    *out = (struct canvas){p->w, p->h, mem_copy(p->rgb, (size_t)p->w * p->h * 3)};
+    draw_prediction(out, a, mask, bits, stride, q);
+    mem_free(mask);
+    mem_free(bits);
+}
+
+static int draw_prompted(const struct worst_masks *all, const struct sample *s, const struct worst *w, const struct predictor_image *p, struct canvas *out, struct error *e)
 {
     static const int on = 1;
     const bool box = !strcmp(all->prompts[w->prompt], "box");
     struct predictor_shape shape = {.prompts = 1, .points = !box, .box = box, .side = all->config->data_image_size};
-    struct predictor_image p;
     struct predictor a;
     float point[1][2];
     struct predictor_prompt q = {.points = (const float(*)[2])point, .labels = &on};
+    int rc = predictor_open(&a, all->config, p, &shape, e);
+    if (rc) return rc;
+    to_image_pixels(&a, w->coords, point[0]);
+    to_image_pixels(&a, w->coords, q.box);
+    to_image_pixels(&a, w->coords + 2, q.box + 2);
+    rc = predictor_run(&a, &q, 1, e);
+    if (!rc) draw_result(out, s, w, p, &a, predictor_best(&a, 0), &q);
+    predictor_close(&a);
+    return rc;
+}
+
+/* --- masks that questions ask for ---------------------------------------------------------- */
+
+struct questions {
+    struct ask ask;
+    struct ask_masks masks;
+};
+
+static bool asks(const struct worst_masks *w) { return w->n && !strcmp(w->prompts[w->at[0].prompt], "question"); }
+
+static int ask_worst(const struct worst_masks *all, struct ask *a, const struct worst *w, struct error *e)
+{
+    return ask_again(a, dataset_image_path(all->set, w->sample), dataset_text(all->set, w->sample, DATASET_QUESTION), e);
+}
+
+/* Plans the run for the longest of the questions. */
+static int questions_open(struct questions *q, const struct worst_masks *all, struct error *e)
+{
+    const uint64_t first = all->at[0].sample;
+    int64_t longest = 0;
+    int rc = ask_open(&q->ask, all->config, dataset_image_path(all->set, first), dataset_text(all->set, first, DATASET_QUESTION), e);
+    for (uint32_t i = 0; i < all->n && !rc; i++) {
+        rc = ask_worst(all, &q->ask, &all->at[i], e);
+        longest = max_i64(longest, q->ask.ids.n);
+    }
+    return rc ? rc : ask_masks_open(&q->masks, &q->ask, longest, e);
+}
+
+static void questions_close(struct questions *q)
+{
+    ask_masks_close(&q->masks);
+    ask_close(&q->ask);
+}
+
+static int draw_asked(const struct worst_masks *all, struct questions *q, const struct sample *s, const struct worst *w, const struct predictor_image *p, struct canvas *out, struct error *e)
+{
+    struct predictor a;
+    int rc = ask_worst(all, &q->ask, w, e);
+    if (!rc) rc = ask_masks_run(&q->masks, &q->ask, p, &a, e);
+    if (rc) return rc;
+    draw_result(out, s, w, p, &a, 0, NULL);
+    ask_mask_free(&a);
+    return PL_OK;
+}
+
+static int draw_worst(const struct worst_masks *all, struct questions *q, const struct sample *s, const struct worst *w, struct canvas *out, struct error *e)
+{
+    struct predictor_image p;
     int rc = open_image(s, &all->set->range, &p, e);
     if (rc) return rc;
-    rc = predictor_open(&a, all->config, &p, &shape, e);
-    if (!rc) {
-        to_image_pixels(&a, w->coords, point[0]);
-        to_image_pixels(&a, w->coords, q.box);
-        to_image_pixels(&a, w->coords + 2, q.box + 2);
-        rc = predictor_run(&a, &q, 1, e);
-        uint8_t *mask = mem_alloc((size_t)p.w * p.h);
-        size_t stride = 0;
-        uint8_t *bits = rc ? NULL : raster(s, w->mask, p.w, p.h, &stride, e);
-        if (!rc) {
-            predictor_mask(&a, 0, predictor_best(&a, 0), 0, mask);
-            *out = (struct canvas){p.w, p.h, mem_copy(p.rgb, (size_t)p.w * p.h * 3)};
-            draw_prediction(out, &a, mask, bits, stride, &q);
-        }
-        mem_free(mask);
-        mem_free(bits);
-        predictor_close(&a);
-    }
+    rc = asks(all) ? draw_asked(all, q, s, w, &p, out, e) : draw_prompted(all, s, w, &p, out, e);
     predictor_image_free(&p);
     return rc;
 }
@@ -108,8 +164,9 @@ static int draw_worst(const struct worst_masks *all, const struct sample *s, con
 /* --- all masks --------------------------------------------------------------------------- */
 
 struct drawn {
-    struct draw_cell *cells;
+    struct draw_cell *cells;    /* captions: the prompt, the sample's name */
     const struct worst **which; /* of each cell */
+    const char **prompts;
     uint32_t n;
     struct bump captions;
 };
@@ -120,22 +177,32 @@ static void drawn_free(struct drawn *d)
     bump_free(&d->captions);
     mem_free(d->cells);
     mem_free(d->which);
+    mem_free(d->prompts);
+}
+
+/* What asked for a mask: the name of the prompt, or the question with its answer in the table. */
+static const char *describe_prompt(const struct worst_masks *all, const struct worst *w, struct bump *memory)
+{
+    if (!asks(all)) return all->prompts[w->prompt];
+    return bump_format(memory, "%s (%s)", dataset_text(all->set, w->sample, DATASET_QUESTION), dataset_text(all->set, w->sample, DATASET_ANSWER));
 }
 
 static int draw_all(const struct worst_masks *w, struct drawn *d, struct error *e)
 {
     struct samples all = {.set = (struct dataset *)w->set, .n = dataset_count(w->set)};
     struct progress progress;
-    int rc = PL_OK;
+    struct questions questions = {0};
+    int rc = asks(w) ? questions_open(&questions, w, e) : PL_OK;
     progress_begin(&progress, "drawing the worst masks:", "masks", w->n);
-    *d = (struct drawn){.cells = mem_alloc((w->n + 1) * sizeof *d->cells), .which = mem_alloc((w->n + 1) * sizeof *d->which)};
+    *d = (struct drawn){.cells = mem_alloc((w->n + 1) * sizeof *d->cells), .which = mem_alloc((w->n + 1) * sizeof *d->which), .prompts = mem_alloc((w->n + 1) * sizeof *d->prompts)};
     for (uint32_t i = 0; i < w->n && !rc; i++) {
         struct sample x;
         struct error lost;
         if (samples_read(&all, w->at[i].sample, &x, &lost)) {
             log_warn("%s: %s", x.name, lost.text);
-        } else if (!(rc = draw_worst(w, &x, &w->at[i], &d->cells[d->n].image, e))) {
-            d->cells[d->n].lines[0] = bump_format(&d->captions, "%s, IoU %.3f", w->prompts[w->at[i].prompt], w->at[i].iou);
+        } else if (!(rc = draw_worst(w, &questions, &x, &w->at[i], &d->cells[d->n].image, e))) {
+            d->prompts[d->n] = describe_prompt(w, &w->at[i], &d->captions);
+            d->cells[d->n].lines[0] = bump_format(&d->captions, "%s, IoU %.3f", d->prompts[d->n], w->at[i].iou);
             d->cells[d->n].lines[1] = bump_string(&d->captions, x.name);
             d->which[d->n++] = &w->at[i];
         }
@@ -143,6 +210,7 @@ static int draw_all(const struct worst_masks *w, struct drawn *d, struct error *
         progress_add(&progress, 1);
     }
     progress_clear();
+    if (asks(w)) questions_close(&questions);
     return rc;
 }
 
@@ -170,13 +238,14 @@ static int write_page(const struct worst_masks *w, const char *path, const struc
 {
     struct text out = {0};
     int rc = PL_OK;
-    page_begin(&out, "Plimsoll: the worst masks of an evaluation", w->config->model_path);
+    page_begin(&out, w->table ? "Plimsoll: an evaluation" : "Plimsoll: the worst masks of an evaluation", w->config->model_path);
+    if (w->table) eval_table_page(w->table, &out);
     masks_legend(&out);
     text_printf(&out, "<div class='images'>\n");
     for (uint32_t i = 0; i < d->n && !rc; i++) {
         struct text png = {0}, caption = {0};
         rc = encode_image(&png, &d->cells[i].image, e);
-        masks_caption(&caption, d->which[i]->iou, w->prompts[d->which[i]->prompt], d->cells[i].lines[1], d->which[i]->mask);
+        masks_caption(&caption, d->which[i]->iou, d->prompts[i], d->cells[i].lines[1], d->which[i]->mask);
         if (!rc) page_figure(&out, png.at, png.n, caption.at);
         text_free(&caption);
         text_free(&png);

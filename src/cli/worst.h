@@ -8,6 +8,7 @@
 
 #include "data/dataset.h"
 #include "config/config.h"
+#include "infer/mask_table.h"
 #include "infer/score.h"
 
 struct worst_masks {
@@ -16,6 +17,7 @@ struct worst_masks {
     const char *const *prompts;  /* names by worst.prompt */
     const struct worst *at;
     uint32_t n;
+    const struct mask_table *table; /* shown on the page; NULL: none */
 };
 
 /* Draws all masks on one sheet: an HTML page if `path` ends in .html, else a PNG. */

@@ -727,8 +727,8 @@ static int check_range(const struct config *c, struct error *e)
         error_set(e, PL_USAGE, "data.window is given, but data.range is %s, expected window", word);
         return config_at_key(c, KEY_data_window, e);
     }
-    if (given && (uint32_t)c->data_window.low >= (uint32_t)c->data_window.high) {
-        error_set(e, PL_USAGE, "data.window is [%g, %g], expected two different whole numbers, the smaller one first", c->data_window.low, c->data_window.high);
+    if (given && c->data_window.low >= c->data_window.high) {
+        error_set(e, PL_USAGE, "data.window is [%g, %g], expected two different numbers, the smaller one first", c->data_window.low, c->data_window.high);
         return config_at_key(c, KEY_data_window, e);
     }
     if (c->data_percentiles.low < c->data_percentiles.high) return PL_OK;
@@ -784,6 +784,7 @@ static int check_data(const struct config *c, struct error *e)
 
 int config_check(const struct config *c, unsigned needs, struct error *e)
 {
+    char word[32];
     if (check_pair(c, pairs[0], needs & CONFIG_NEEDS_MODEL, e)) return e->code;
     if (check_pair(c, pairs[1], needs & CONFIG_NEEDS_TRAIN, e)) return e->code;
     if (check_schedule(c, e) || check_groups(c, e) || check_data(c, e)) return e->code;
@@ -802,6 +803,12 @@ int config_check(const struct config *c, unsigned needs, struct error *e)
         error_set(e, PL_USAGE, "train.eval_every is %lld, but data.validation is not given",
                   (long long)c->train_eval_every);
         return config_at_key(c, KEY_train_eval_every, e);
+    }
+    if (c->train_best && (config_tokens(c) || !c->train_eval_every)) {
+        const bool masks = !config_tokens(c);
+        config_word_at(config_rows[KEY_train_best].allowed, c->train_best, word);
+        error_set(e, PL_USAGE, masks ? "train.best is %s, which compares evaluations: set train.eval_every" : "train.best is %s, and only a mask model has Dice and IoU; expected loss", word);
+        return config_at_key(c, KEY_train_best, e);
     }
     if (c->train_eval_samples && c->data_format != FORMAT_CONVERSATIONS) {
         error_set(e, PL_USAGE, "train.eval_samples is %lld, but data.format is not conversations: there are no prompts to answer", (long long)c->train_eval_samples);

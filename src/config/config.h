@@ -26,7 +26,7 @@
  * data.token_dtype is enum tokens_dtype, data.labels enum label_kind, data.range enum range_kind,
  * data.strategy enum sampler_strategy, data.train_on enum train_on, data.too_long enum too_long,
  * data.too_many_images enum too_many, train.schedule enum schedule_kind. */
-enum config_format { FORMAT_TOKENS, FORMAT_BYTES, FORMAT_CONVERSATIONS, FORMAT_SA1B, FORMAT_COCO, FORMAT_PAIRS, FORMAT_CSV, FORMAT_PACKED };
+enum config_format { FORMAT_TOKENS, FORMAT_BYTES, FORMAT_CONVERSATIONS, FORMAT_SA1B, FORMAT_COCO, FORMAT_PAIRS, FORMAT_CSV, FORMAT_PACKED, FORMAT_PARQUET };
 enum config_embeddings { EMBEDDINGS_AUTO, EMBEDDINGS_USE, EMBEDDINGS_OFF };
 enum config_loss { LOSS_SAM, LOSS_EQUAL_WEIGHTS };
 enum config_decoder { DECODER_AUTO, DECODER_FUSION, DECODER_PROMPTED };

@@ -45,6 +45,7 @@ struct foreign {
     VEC(struct foreign_left) left;
     VEC(struct foreign_file) files;
     struct bump memory; /* owns all texts and values */
+    const char *script; /* whose options a file of options alone has; NULL: its keys tell */
     unsigned programs;  /* a bit for each that was read */
     int depth;          /* of files that name files */
     struct error *error; /* foreign_apply: the first error */

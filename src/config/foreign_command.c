@@ -139,17 +139,25 @@ static int add_arguments(struct shell *s, const words *w, uint32_t i, enum forei
     return map->count ? foreign_add(s->f, p, map, s->name, s->e) : PL_OK;
 }
 
+/* The program of a script that is known by its name; FOREIGN_PROGRAMS: its keys tell. */
+static enum foreign_program program_of(const char *script, const words *w)
+{
+    if (!strcmp(base_name(script), "train_prs_med.py")) return PROGRAM_prs;
+    for (uint32_t i = 0; i < w->n && !strcmp(base_name(script), "train_ddp.py"); i++) /* a common name */
+        if (!strncmp(w->at[i].text, "--annotation_path", 17)) return PROGRAM_ddp;
+    return FOREIGN_PROGRAMS;
+}
+
 static int add_command(struct shell *s, const words *w, uint32_t i)
 {
     for (uint32_t k = i; k < w->n; k++)
         if (w->at[k].unknown)
             return error_set(s->e, PL_USAGE, "%s:%u: %.200s has no value in this file, nor in the environment; write the value", s->name, w->at[k].line, w->at[k].unknown);
     if (is_factory(w->at[i].text) || !strcmp(w->at[i].text, "trl")) return add_arguments(s, w, i + 2, FOREIGN_PROGRAMS); /* llamafactory-cli train ... */
-    if (!strncmp(w->at[i].text, "--", 2)) return add_arguments(s, w, i, FOREIGN_PROGRAMS);
+    if (!strncmp(w->at[i].text, "--", 2)) return add_arguments(s, w, i, program_of(s->f->script ? s->f->script : "", w));
     struct value *launch = launch_options(s, w, &i);
     if (launch->count && foreign_add(s->f, PROGRAM_launch, launch, s->name, s->e)) return s->e->code;
-    const bool prs = i && !strcmp(base_name(w->at[i - 1].text), "train_prs_med.py");
-    return add_arguments(s, w, i, prs ? PROGRAM_prs : FOREIGN_PROGRAMS);
+    return add_arguments(s, w, i, program_of(i ? w->at[i - 1].text : "", w));
 }
 
 bool foreign_is_command(const char *text, const char *name)

@@ -39,7 +39,7 @@ static struct precision switches(struct foreign_work *w)
 {
     struct precision p = {0};
     const struct foreign_entry *bf16 = foreign_pick(w, HOW_BF16), *fp16 = foreign_pick(w, HOW_FP16), *pure = foreign_given(w, HOW_PURE_BF16), *mixed = foreign_given(w, HOW_MIXED),
-                               *amp = foreign_given(w, HOW_AMP), *dtype = foreign_given(w, HOW_DTYPE);
+                               *amp = foreign_pick(w, HOW_AMP), *dtype = foreign_given(w, HOW_DTYPE);
     if (foreign_true(w, pure)) say(w, &p, "bf16-pure", pure);
     else if (bf16 && bf16->given && foreign_true(w, bf16)) say(w, &p, "bf16", bf16);
     if (fp16 && fp16->given && foreign_true(w, fp16)) say(w, &p, "f16", fp16);
@@ -128,7 +128,7 @@ static const struct foreign_entry *asks_for_lora(struct foreign_work *w)
     const char *text = foreign_text(type);
     if (type && strcmp(text, "lora") && strcmp(text, "full")) foreign_refuse(w, type, "found %.100s, and Plimsoll has only full and lora; model.freeze and train.groups freeze parts", text);
     if (type) return !strcmp(text, "lora") ? type : NULL;
-    if (!use && foreign_has(w, PROGRAM_prs)) return foreign_pick(w, HOW_LORA_RANK);
+    if (!use && (foreign_has(w, PROGRAM_prs) || foreign_has(w, PROGRAM_ddp))) return foreign_pick(w, HOW_LORA_RANK);
     if (!use && !foreign_has(w, PROGRAM_trl)) return foreign_given(w, HOW_LORA_RANK); /* a script that always has an adapter */
     return foreign_true(w, use) ? use : NULL;
 }
@@ -274,17 +274,32 @@ static void put_holdout(struct foreign_work *w)
     else foreign_put(w, "data.holdout", value_number(&w->f->memory, fraction), part, NULL);
 }
 
-/* The tables of DATA_ROOT/annotations, whose rows have a split. */
-static void put_data_root(struct foreign_work *w)
+/* The tables of a folder, whose rows have a split. */
+static void put_tables(struct foreign_work *w, const char *pattern, const struct foreign_entry *entry)
 {
-    const struct foreign_entry *root = foreign_given(w, HOW_DATA_ROOT);
-    if (!root) return;
     struct value *files = value_new(&w->f->memory, VALUE_LIST);
-    value_append(&w->f->memory, files, word(w, bump_format(&w->f->memory, "%s/annotations/*.csv", foreign_text(root))));
-    foreign_put(w, "data.train", files, root, NULL);
-    foreign_put(w, "data.format", word(w, "csv"), root, NULL);
-    foreign_put(w, "data.train_split", word(w, "train"), root, NULL);
-    foreign_put(w, "data.validation_split", word(w, "test"), root, NULL);
+    value_append(&w->f->memory, files, word(w, pattern));
+    foreign_put(w, "data.train", files, entry, NULL);
+    foreign_put(w, "data.format", word(w, "csv"), entry, NULL);
+    foreign_put(w, "data.train_split", word(w, "train"), entry, NULL);
+    foreign_put(w, "data.validation_split", word(w, "test"), entry, NULL);
+}
+
+/* train_prs_med.py has one folder for tables and images, train_ddp.py of PRS-Med has two. */
+static void put_questions(struct foreign_work *w)
+{
+    const struct foreign_entry *root = foreign_given(w, HOW_DATA_ROOT), *tables = foreign_given(w, HOW_ANNOTATIONS);
+    if (root) put_tables(w, bump_format(&w->f->memory, "%s/annotations/*.csv", foreign_text(root)), root);
+    if (tables) put_tables(w, bump_format(&w->f->memory, "%s/*.csv", foreign_text(tables)), tables);
+}
+
+/* The frames of a row are planned, so that there is always a limit. */
+static void put_frames(struct foreign_work *w)
+{
+    const struct foreign_entry *frames = foreign_given(w, HOW_MAX_FRAMES);
+    if (!frames) return;
+    if (foreign_off(frames->value)) foreign_leave(w, frames, "all frames of any video cannot be planned; set data.max_frames");
+    else foreign_put(w, "data.max_frames", value_copy(&w->f->memory, frames->value), frames, NULL);
 }
 
 static void memory_data(struct foreign_work *w)
@@ -292,7 +307,8 @@ static void memory_data(struct foreign_work *w)
     const struct foreign_entry *train = foreign_given(w, HOW_TRAIN_FILE), *validation = foreign_given(w, HOW_VALIDATION_FILE), *unshuffled = foreign_given(w, HOW_NO_SHUFFLE);
     if (train) put_files(w, "data.train", value_copy(&w->f->memory, train->value), train);
     if (validation) put_files(w, "data.validation", value_copy(&w->f->memory, validation->value), validation);
-    put_data_root(w);
+    put_questions(w);
+    put_frames(w);
     put_datasets(w, "data.train", HOW_DATASET);
     put_datasets(w, "data.validation", HOW_EVAL_DATASET);
     put_holdout(w);

@@ -68,13 +68,16 @@ static void ref_labelled_first(const struct launch *l)
 /* A block at a time: is it the next that an index points into? */
 static void ref_used_first(const struct launch *l)
 {
-    const int64_t B = operand_rows(&l->in[0]), T = operand_last(&l->in[0]), blocks = l->attr->used_first.blocks, rows = l->attr->used_first.rows;
+    const int64_t B = operand_rows(&l->in[0]), T = operand_last(&l->in[0]), blocks = l->attr->used_first.blocks;
+    const struct feature_blocks of = l->attr->used_first.of;
     int64_t n = 0;
     for (int64_t k = 0; k < B * blocks; k++) {
+        const int64_t block = k % blocks, firsts = block < of.first ? block : of.first;
+        const int64_t begins = firsts * of.first_rows + (block - firsts) * of.rows, rows = block < of.first ? of.first_rows : of.rows;
         bool used = false;
         for (int64_t t = 0; t < T; t++) {
             const double at = ref_get(&l->in[0], k / blocks * T + t);
-            used |= at >= (double)(k % blocks * rows) && at < (double)((k % blocks + 1) * rows);
+            used |= at >= (double)begins && at < (double)(begins + rows);
         }
         if (used) ref_put(&l->out[0], n++, (double)k);
     }

@@ -124,11 +124,14 @@ static void used_first_run(const struct launch *l)
 {
     const int32_t *index = l->in[0].data; // [B,T]
     int32_t *used = l->out[0].data, n = 0; // marks, which the numbers then replace from the first one on
-    const int64_t B = operand_rows(&l->in[0]), T = operand_last(&l->in[0]), blocks = l->attr->used_first.blocks, rows = l->attr->used_first.rows;
+    const int64_t B = operand_rows(&l->in[0]), T = operand_last(&l->in[0]), blocks = l->attr->used_first.blocks;
+    const struct feature_blocks of = l->attr->used_first.of;
     const int32_t room = (int32_t)l->attr->used_first.room;
     for (int32_t i = 0; i < room; i++) used[i] = 0;
-    for (int64_t i = 0; i < B * T; i++)
-        if (index[i] >= 0 && index[i] / rows < blocks) used[i / T * blocks + index[i] / rows] = 1;
+    for (int64_t i = 0; i < B * T; i++) {
+        const int64_t block = index[i] < 0 ? blocks : shared_block_of(of, index[i]);
+        if (block < blocks) used[i / T * blocks + block] = 1;
+    }
     for (int32_t i = 0; i < room; i++)
         if (used[i]) used[n++] = i;
     for (; n < room; n++) used[n] = -1;

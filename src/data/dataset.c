@@ -20,7 +20,7 @@
 #include "data/masks/polygon.h"
 #include "io/file.h"
 
-static const struct dataset_format *const formats[] = {&dataset_sa1b, &dataset_coco, &dataset_pairs, &dataset_csv, &dataset_packed};
+static const struct dataset_format *const formats[] = {&dataset_sa1b, &dataset_coco, &dataset_pairs, &dataset_csv, &dataset_packed, &dataset_parquet};
 
 /* --- for the formats ------------------------------------------------------------------- */
 
@@ -169,20 +169,33 @@ static int filter(const struct dataset *d, const struct dataset_split *s, uint32
     return rc;
 }
 
+/* The border between two volumes that is nearest to `cut`, and leaves some on both sides. */
+static uint64_t whole_volumes(const struct ranked *ranks, uint64_t n, uint64_t cut)
+{
+    uint64_t low = cut, high = cut;
+    while (low && low < n && ranks[low - 1].hash == ranks[low].hash) low--;
+    while (high && high < n && ranks[high - 1].hash == ranks[high].hash) high++;
+    if ((!low || low == n) && high == n) return cut; /* one volume */
+    if (!low || low == n) return high;
+    return high == n || cut - low <= high - cut ? low : high;
+}
+
 /* Keeps the round(fraction * n) samples whose names have the lowest hashes: the number is exact,
  * and a sample's rank does not depend on the order of files. */
 static void select_fraction(const struct dataset *d, const struct dataset_split *s, uint32_t *chosen, uint64_t *n)
 {
-    struct ranked *ranks = mem_alloc(*n * sizeof *ranks);
+    struct ranked *ranks = mem_alloc(*n * sizeof *ranks); /* of slices, the rank of their volume */
     uint64_t key = random_key(s->seed, "split");
     char name[1024];
     for (uint64_t i = 0; i < *n; i++) {
-        const char *unused;
-        d->format->describe(d, chosen[i], name, sizeof name, &unused);
-        ranks[i] = (struct ranked){hash_bytes(name, strlen(name), key), chosen[i]};
+        const char *volume;
+        d->format->describe(d, chosen[i], name, sizeof name, &volume);
+        if (!d->by_case) volume = name;
+        ranks[i] = (struct ranked){hash_bytes(volume, strlen(volume), key), chosen[i]};
     }
     if (*n) qsort(ranks, *n, sizeof *ranks, compare_ranked);
     uint64_t cut = (uint64_t)(s->fraction * (double)*n + 0.5);
+    if (d->by_case) cut = whole_volumes(ranks, *n, cut);
     uint64_t from = s->rest ? cut : 0, to = s->rest ? *n : cut;
     for (uint64_t i = from; i < to; i++) chosen[i - from] = ranks[i].sample;
     *n = to - from;
@@ -240,7 +253,7 @@ int dataset_open(struct dataset **out, const struct dataset_options *o, struct e
         if (!strcmp(o->format, formats[i]->name)) d->format = formats[i];
     if (!d->format) {
         mem_free(d);
-        return error_set(e, PL_USAGE, "there is no data format %s; the formats are sa1b, coco, pairs, csv, packed", o->format);
+        return error_set(e, PL_USAGE, "there is no data format %s; the formats are sa1b, coco, pairs, csv, packed, parquet", o->format);
     }
     raise_file_limit();
     d->fingerprint = hash_bytes(o->format, strlen(o->format), 0);
@@ -252,6 +265,7 @@ int dataset_open(struct dataset **out, const struct dataset_options *o, struct e
         rc = error_set(e, PL_USAGE, "data.categories names %s, but this format has no categories (%s): remove the key", o->categories[0],
                        d->format->no_categories);
     if (!rc) rc = survey_dataset(d, e);
+    if (!rc && d->format->set_range) d->format->set_range(d);
     if (!rc) rc = apply_split(d, &o->split, e);
     if (!rc && !d->n) rc = refuse_empty(d, o, e);
     if (rc) dataset_close(d);
@@ -322,6 +336,11 @@ void dataset_name(const struct dataset *d, uint64_t i, char *out, size_t room)
 }
 
 int32_t dataset_group(const struct dataset *d, uint64_t i) { return d->format->group(d, number(d, i)); }
+
+const struct volume *dataset_slice(const struct dataset *d, uint64_t i, uint32_t *slice, const char **name)
+{
+    return d->format->slice ? d->format->slice(d, number(d, i), slice, name) : NULL;
+}
 
 const char *dataset_image_path(const struct dataset *d, uint64_t i) { return d->format->image_path(d, number(d, i)); }
 

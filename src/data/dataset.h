@@ -5,8 +5,10 @@
  *
  *     sa1b    tar shards or extracted folders: image + JSON of run lengths
  *     coco    one JSON of many images: polygons, run lengths, crowds; a folder of images
- *     pairs   a folder of images and one of masks (PNG, JPEG) whose names match
+ *     pairs   a folder of images and one of masks whose names match (JPEG, PNG, TIFF), or of volumes and
+ *             label volumes, whose samples are slices (NIfTI, DICOM series; slices.h)
  *     csv     a table with columns for image, mask and split, perhaps question and answer
+ *     parquet tables as Hugging Face datasets writes them: the files of image and masks are in their rows
  *     packed  Plimsoll's memory-mapped store of resized images and bits (packed.h), or an index
  *             and a memory map of masks as bytes (memmap.h)
  *
@@ -20,6 +22,7 @@
 #include "data/masks/grid.h"
 #include "data/masks/mask.h"
 #include "data/images/range.h"
+#include "data/volumes/volume.h"
 #include "data/formats/shard.h"
 #include "data/dataset_survey.h"
 
@@ -49,8 +52,18 @@ struct label_options {
     uint32_t n_values;
 };
 
+/* pairs, csv: how volumes become samples. */
+struct slice_options {
+    enum volume_axis axis;
+    bool all;                  /* also slices without a label */
+    bool neighbours;           /* channels are the slices before, at and after the sample */
+    const int64_t *modalities; /* 1 or 3 of them, as channels; none: the first */
+    uint32_t n_modalities;
+    const char *cache;         /* folder of decompressed volumes; NULL: the user's cache folder */
+};
+
 struct dataset_options {
-    const char *format; /* "sa1b", "coco", "pairs", "csv", "packed" */
+    const char *format; /* "sa1b", "coco", "pairs", "csv", "packed", "parquet" */
     char *const *paths; /* files, folders or globs */
     uint32_t n_paths;
     const char *images; /* the folder of the images; NULL: search */
@@ -65,8 +78,9 @@ struct dataset_options {
     enum label_kind labels;
     int ignore;           /* a value of label images that is not a mask, besides 0 */
     uint32_t threshold;   /* of binary label images; 0: half of the largest value */
-    struct pixel_range range; /* of images of 16 bits */
-    const char *image_column, *mask_column, *split_column; /* csv; NULL: by their usual names */
+    struct pixel_range range; /* of images of 16 bits, and of volumes */
+    struct slice_options slices;
+    const char *image_column, *mask_column, *split_column; /* csv, parquet; NULL: by their usual names */
     bool texts;           /* csv: rows have a question and an answer; rows without them are left out */
     struct dataset_split split;
 };
@@ -78,6 +92,7 @@ struct dataset_left {
     uint64_t no_mask;          /* without a segmentation, or of area 0: left out */
     uint64_t other_categories; /* left out by options.categories */
     uint64_t no_answer;        /* rows of tables without a question or an answer */
+    char no_answer_at[96];     /* FILE:LINE of the first one */
 };
 
 struct dataset;
@@ -108,14 +123,16 @@ const char *dataset_category(const struct dataset *d, int32_t category);
 int32_t dataset_group(const struct dataset *d, uint64_t i);
 /* The file of a sample's image, of a format with image_path. */
 const char *dataset_image_path(const struct dataset *d, uint64_t i);
+/* The volume that a sample is a slice of, and its name, NULL: the sample is an image. */
+const struct volume *dataset_slice(const struct dataset *d, uint64_t i, uint32_t *slice, const char **name);
 /* A text of a sample, with options.texts. */
 enum dataset_text { DATASET_QUESTION, DATASET_ANSWER, DATASET_TEXTS };
 const char *dataset_text(const struct dataset *d, uint64_t i, enum dataset_text what);
 
 struct dataset_image {
     size_t n;           /* bytes */
-    bool decoded;       /* RGB rows, not a JPEG or PNG, at `pixels` and not at `to`; valid as
-                           long as the dataset is open */
+    bool decoded;       /* RGB rows, not a JPEG or PNG, at `pixels`: in a file that is mapped as long as the
+                           dataset is open, or at `to` */
     uint32_t h, w;      /* of the rows, or 0 if unknown */
     const uint8_t *pixels;
     size_t stride;      /* bytes from one row to the next */
@@ -158,6 +175,7 @@ enum data_fault mask_raster(const struct mask *m, const struct grid *g, struct p
 
 /* --- for the formats ------------------------------------------------------------------- */
 
+struct label_image;
 struct dataset_format {
     const char *name;
     int (*open)(struct dataset *d, const struct dataset_options *o, struct error *e);
@@ -175,7 +193,12 @@ struct dataset_format {
     int (*check)(const struct dataset *d, uint64_t i, struct error *e); /* NULL: no checksums */
     int (*intact)(const struct dataset *d, struct error *e); /* NULL: no memory maps */
     const void *(*embedding)(const struct dataset *d, uint64_t i);      /* if `embeddings` is set */
-    const char *(*label)(const struct dataset *d, uint64_t i); /* path of the mask image; NULL: masks are not image files */
+    const char *(*label)(const struct dataset *d, uint64_t i); /* path of the mask image, or of the file that it is in; NULL: masks are not image files */
+    enum data_fault (*values)(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct label_image *out, struct error *e); /* with `label`: the decoded mask image */
+    /* With `label`: the values of an image that is a slice, before any range; *is_plane false: it is not. NULL: none is. */
+    enum data_fault (*plane)(const struct dataset *d, uint64_t i, void *to, size_t room, struct plane *out, bool *is_plane, struct error *e);
+    const struct volume *(*slice)(const struct dataset *d, uint64_t i, uint32_t *slice, const char **name); /* NULL: samples are not slices */
+    void (*set_range)(struct dataset *d); /* d->range is decided; NULL: nothing to do */
     const char *(*image_path)(const struct dataset *d, uint64_t i); /* with `label`: path of the image */
     const char *no_categories; /* describes a format without categories, for a message; NULL: it has categories */
 };
@@ -190,6 +213,7 @@ struct dataset {
     struct shard_report report;
     struct dataset_left left;
     struct text unpaired; /* see dataset_unpaired */
+    bool by_case;         /* samples are slices, and their key is the volume: data.holdout keeps those of one volume together */
     char missing[256];    /* csv: the first file that is not there */
     const struct packed_embeddings *embeddings; /* common to all files; NULL: none */
     struct label_options labels; /* decided; the format sets `values` */
@@ -199,7 +223,7 @@ struct dataset {
     bool from_embeddings; /* the caller reads embeddings, not images: a hint for dataset_prefetch */
 };
 
-extern const struct dataset_format dataset_sa1b, dataset_coco, dataset_pairs, dataset_csv, dataset_packed;
+extern const struct dataset_format dataset_sa1b, dataset_coco, dataset_pairs, dataset_csv, dataset_packed, dataset_parquet;
 
 /* Warns of d->unpaired. A run opens a dataset once for each part: parts of the same files warn once. */
 void dataset_warn_unpaired(const struct dataset *d, const struct dataset_options *o, const char *path);

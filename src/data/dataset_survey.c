@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/progress.h"
+#include "data/images/image.h"
 #include "data/images/jpeg.h"
 #include "data/masks/label.h"
 #include "io/file.h"
@@ -75,8 +76,8 @@ static void look_at_masks(const struct dataset *d, uint64_t n, struct found *f)
             uint64_t i = sampled(k, n, d->total);
 #pragma omp critical
             progress_add(&progress, 1);
-            enum data_fault fault = b.n ? label_decode(d->format->label(d, i), b.at, b.n, &m, &ignored) : FAULT_TOO_LARGE;
-            while (fault == FAULT_TOO_LARGE && grow(&b)) fault = label_decode(d->format->label(d, i), b.at, b.n, &m, &ignored);
+            enum data_fault fault = b.n ? d->format->values(d, i, b.at, b.n, &m, &ignored) : FAULT_TOO_LARGE;
+            while (fault == FAULT_TOO_LARGE && grow(&b)) fault = d->format->values(d, i, b.at, b.n, &m, &ignored);
             if (fault) continue;
             label_look(&m, ignore, x);
 #pragma omp critical
@@ -173,7 +174,7 @@ static int refuse_own_masks(const struct dataset *d, uint64_t n, struct error *e
 static int survey_labels(struct dataset *d, struct error *e)
 {
     const uint64_t n = min_u64(d->total, SURVEY_LABELS);
-    if (refuse_own_masks(d, n, e)) return e->code;
+    if (d->format->image_path && refuse_own_masks(d, n, e)) return e->code;
     if (d->labels.kind != LABELS_AUTO) return PL_OK;
     struct found *f = mem_alloc(sizeof *f);
     look_at_masks(d, n, f);
@@ -190,7 +191,8 @@ static int survey_labels(struct dataset *d, struct error *e)
 struct light {
     uint64_t counts[RANGE_VALUES]; /* of values of 16 bits */
     uint64_t bright[256];          /* of pixels of 8 bits, by their brightest channel */
-    uint64_t decoded, deep, turned;
+    uint64_t decoded, deep, turned, volumes;
+    double least;                  /* of the values of volumes */
 };
 
 static void add_rows(uint64_t bright[256], const uint8_t *rgb, size_t stride, uint32_t w, uint32_t h)
@@ -211,7 +213,7 @@ static bool add_png(struct light *l, const void *bytes, size_t n)
     if (png_peek(bytes, n, &h, &ignored)) return false;
     const bool deep = h.depth == 16;
     if (png_decode(bytes, n, deep ? PNG_AS_SAMPLES : PNG_AS_RGB, 0, NULL, 0, &p, &ignored)) return false;
-    if (deep) range_count(&p, l->counts), l->deep++;
+    if (deep) range_count(p.at, (size_t)p.width * p.height * p.channels, l->counts), l->deep++;
     else add_rows(l->bright, p.at, (size_t)p.width * 3, p.width, p.height);
     mem_free(p.at);
     return true;
@@ -234,8 +236,47 @@ static bool add_jpg(struct light *l, const void *bytes, size_t n)
     return true;
 }
 
+static bool add_webp(struct light *l, const void *bytes, size_t n)
+{
+    struct image x;
+    struct error ignored;
+    if (image_decode(&x, bytes, n, &(struct image_options){0}, NULL, 0, &ignored)) return false;
+    add_rows(l->bright, x.rgb, (size_t)x.width * 3, x.width, x.height);
+    mem_free(x.rgb);
+    return true;
+}
+
+static bool add_file(struct light *l, const void *bytes, size_t n)
+{
+    const enum image_format f = image_format(bytes, n);
+    return f == IMAGE_PNG ? add_png(l, bytes, n) : f == IMAGE_WEBP ? add_webp(l, bytes, n) : add_jpg(l, bytes, n);
+}
+
+/* The values of a slice, which no range has changed. False: the image is not a slice. */
+static bool add_plane(const struct dataset *d, uint64_t i, struct buffer *b, struct light *l)
+{
+    struct plane p;
+    struct error ignored;
+    bool is_plane = true;
+    enum data_fault fault = b->n ? d->format->plane(d, i, b->at, b->n, &p, &is_plane, &ignored) : FAULT_TOO_LARGE;
+    while (fault == FAULT_TOO_LARGE && grow(b)) fault = d->format->plane(d, i, b->at, b->n, &p, &is_plane, &ignored);
+    if (fault || !is_plane) return is_plane;
+    const size_t n = (size_t)p.w * p.h * p.channels;
+    l->decoded++;
+    if (plane_is_pixels(&p)) {
+        for (size_t k = 0; k < n; k++) l->bright[((const uint8_t *)p.at)[k]]++;
+    } else if (p.type == PLANE_U16 && p.slope == 1 && p.inter == 0) {
+        range_count(p.at, n, l->counts), l->deep++;
+    } else {
+        l->volumes++;
+        for (size_t k = 0; k < n; k++) l->least = plane_value(&p, k) < l->least ? plane_value(&p, k) : l->least;
+    }
+    return true;
+}
+
 static void add_image(const struct dataset *d, uint64_t i, struct buffer *b, struct light *l)
 {
+    if (d->format->plane && add_plane(d, i, b, l)) return;
     struct dataset_image x = {0};
     struct error ignored;
     enum data_fault fault = FAULT_TOO_LARGE;
@@ -246,7 +287,7 @@ static void add_image(const struct dataset *d, uint64_t i, struct buffer *b, str
     }
     if (fault || (!x.decoded && !x.n)) return;
     if (x.decoded) add_rows(l->bright, x.pixels, x.stride, x.w, x.h), l->decoded++;
-    else l->decoded += *(uint8_t *)b->at == 0x89 ? add_png(l, b->at, x.n) : add_jpg(l, b->at, x.n);
+    else l->decoded += add_file(l, b->at, x.n);
 }
 
 /* The brightness that 99.5 % of the pixels do not exceed, after the range is applied; -1: no
@@ -254,7 +295,7 @@ static void add_image(const struct dataset *d, uint64_t i, struct buffer *b, str
 static int brightness(const struct light *l, const struct pixel_range *r)
 {
     uint64_t bright[256], total = 0, seen = 0;
-    static const uint32_t full[2] = {0, RANGE_VALUES - 1};
+    static const double full[2] = {0, RANGE_VALUES - 1};
     memcpy(bright, l->bright, sizeof bright);
     if (l->deep && r->kind != RANGE_FULL && r->kind != RANGE_WINDOW) return -1;
     for (uint32_t v = 0; v < RANGE_VALUES && l->deep; v++) bright[range_map(v, r->kind == RANGE_WINDOW ? r->window : full)] += l->counts[v];
@@ -280,6 +321,8 @@ static void survey_images(struct dataset *d)
             all->decoded += l->decoded;
             all->deep += l->deep;
             all->turned += l->turned;
+            all->volumes += l->volumes;
+            if (l->least < all->least) all->least = l->least;
             for (uint32_t v = 0; v < RANGE_VALUES; v++) all->counts[v] += l->counts[v];
             for (int v = 0; v < 256; v++) all->bright[v] += l->bright[v];
         }
@@ -292,6 +335,7 @@ static void survey_images(struct dataset *d)
     s->turned = all->turned;
     s->range_decided = all->deep && d->range.kind == RANGE_AUTO;
     if (s->range_decided) d->range = range_choose(all->counts, &d->range);
+    else if (all->volumes && d->range.kind == RANGE_AUTO) s->volumes = all->volumes, volume_auto_range(&d->range, all->least);
     s->bright = brightness(all, &d->range);
     mem_free(all);
 }
@@ -346,8 +390,13 @@ bool survey_print_range(const struct dataset *d, struct text *out)
 {
     const struct dataset_survey *s = &d->survey;
     char range[96];
-    if (!s->range_decided) return false;
+    if (!s->range_decided && !s->volumes) return false;
     text_printf(out, "data.range auto: %s, ", range_print(&d->range, range));
+    if (s->volumes) {
+        text_printf(out, d->range.kind == RANGE_WINDOW ? "soft tissue: values below -500 look like a CT " : "of the values above 0 of each volume; no value below -500, as a CT has ");
+        print_seen(s->images_seen, s->images, s->images == 1 ? "slice" : "slices", out);
+        return true;
+    }
     if (d->range.kind == RANGE_WINDOW) text_printf(out, "the percentiles of the values above 0 ");
     else text_printf(out, "the values are spread over at least half of it ");
     print_seen(s->images_seen, s->images, s->images == 1 ? "image" : "images", out);

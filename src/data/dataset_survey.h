@@ -39,6 +39,7 @@ struct dataset_survey {
     uint64_t images, images_seen; /* all; decoded */
     uint64_t deep;                /* of the decoded ones: of 16 bits */
     bool range_decided;           /* data.range was auto, and there are images of 16 bits */
+    uint64_t volumes;             /* of the decoded ones: slices of other types than 8 and 16 bits, if data.range was auto */
     uint64_t turned;              /* of the decoded ones: with an EXIF orientation that the size of the masks cannot confirm */
     int bright;                   /* 99.5 % of the pixels are not brighter than this, of 255; -1: not known */
 };

@@ -29,6 +29,7 @@ static void combine(const struct ranks *r, struct agreement *a)
     for (int i = 0; i < r->n; i++) {
         for (int k = 0; k < AGREE_COUNTS; k++) a->count[k] += all[i].count[k];
         a->units += all[i].units;
+        a->seen += all[i].seen;
         a->broken += all[i].broken;
         a->stop |= all[i].stop;
         times[i] = all[i].busy;

@@ -18,7 +18,7 @@ struct agreement {
     double units;               /* tokens or images */
     double busy;                /* seconds of the last step without waiting; after: of the slowest rank... */
     double median;              /* ...and of the median rank */
-    uint64_t broken;            /* broken samples that were replaced */
+    uint64_t seen, broken;      /* samples that were read; broken ones that were replaced */
     int32_t slowest;            /* after: the slowest rank */
     int32_t failed;             /* the code of this rank's failure */
     int32_t stop, unused;

@@ -19,7 +19,7 @@ struct mpi_plugin {
 /* Processes that a launcher started; 1: this one is alone. */
 int64_t dist_launched(void);
 /* Connects to the other ranks. NULL with e->code PL_OK: this process is alone. PL_USAGE: a launcher that does not work
- * with this build, with what to type instead. */
+ * with this build, with what to type instead; or, with ranks that the caller closes, one of them runs another program. */
 struct ranks *dist_open(struct error *e);
 /* alone.c: fills `r` but for its timeout. */
 void dist_alone(struct ranks *r);

@@ -17,6 +17,7 @@
 
 #include "dist/agree.h"
 #include "dist/dist.h"
+#include "io/file.h"
 
 static int64_t number(const char *name)
 {
@@ -66,6 +67,24 @@ static void yield_when_idle(void)
     if (local > sysconf(_SC_NPROCESSORS_ONLN)) setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
 }
 
+/* Of the program's file, so that no rank runs another build. */
+static uint64_t hash_program(void)
+{
+    struct error ignored;
+    char *bytes = NULL;
+    size_t n = 0;
+    if (file_read("/proc/self/exe", UINT64_MAX, &bytes, &n, &ignored)) return 0;
+    const uint64_t h = hash_bytes(bytes, n, 0);
+    mem_free(bytes);
+    return h;
+}
+
+/* The first thing that ranks agree on: nothing else of another build can be understood. */
+static void agree_on_program(struct ranks *r, struct error *e)
+{
+    agree_same(r, &(struct agree_same){"the program", hash_program()}, r->n > 1, e);
+}
+
 struct ranks *dist_open(struct error *e)
 {
     e->code = PL_OK;
@@ -90,6 +109,7 @@ struct ranks *dist_open(struct error *e)
         return NULL;
     }
     agree_open(r);
+    agree_on_program(r, e);
     return r;
 }
 

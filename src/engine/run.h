@@ -8,7 +8,7 @@
 #ifndef RUN_H
 #define RUN_H
 
-#include "models/model.h"
+#include "models/images.h"
 #include "passes/lora.h"
 #include "engine/weights.h"
 #include "engine/weights_4bit.h"
@@ -16,7 +16,7 @@
 #include "run/device.h"
 #include "config/config.h"
 
-enum { REMEDY_MOST = 3, WARNINGS_MOST = 4 };
+enum { REMEDY_MOST = 4, WARNINGS_MOST = 4 };
 
 /* What the batches of a run hold beyond samples of T tokens. The engine passes it on to the model's
  * builder and to the feed, and does not look inside. */
@@ -83,7 +83,7 @@ struct run_generation {
     int64_t cache;
     int64_t prompt, answer;      /* tokens for which the plan's time is predicted */
     int64_t chunk;               /* tokens of a prompt that are processed at once; 0: the planner chooses */
-    int64_t images;              /* of a prompt that the vision tower gets, at most; 0: prompts are text alone */
+    struct image_batch images;   /* and frames of videos, of a prompt, that the vision tower gets, at most; none: prompts are text alone */
 };
 
 /* Options of a command beyond the configuration. */
@@ -93,6 +93,8 @@ struct run_options {
     bool forward;                /* with train false: only the outputs, no loss and no gradient */
     const struct run_generation *generate; /* with forward: programs prompt and next instead; NULL: none */
     bool evaluate;               /* the same on batches of the configuration's data: loss and mask statistics */
+    bool picks;                  /* with evaluate, of a mask model: the logits of the best candidates are an output, picked_masks */
+    bool embedded;               /* plan as if the data were a packed store with image embeddings, which need a frozen encoder */
     int64_t B, T;                /* with train false: the batch size and sequence length */
     const struct definition *define; /* the model, instead of model.preset; NULL: none */
     const char *loss_output;     /* of a vision tower; NULL: its default */

@@ -41,8 +41,8 @@ void trips_start(struct run *r)
 /* A label; or, of indices, the first feature of a run of them that one image has. */
 static bool is_counted(const struct loop *l, int32_t value, int32_t before)
 {
-    if (!l->block) return value != IGNORED;
-    return value >= 0 && (before < 0 || value / (int32_t)l->block != before / (int32_t)l->block);
+    if (!l->block.rows) return value != IGNORED;
+    return value >= 0 && (before < 0 || shared_block_of(l->block, value) != shared_block_of(l->block, before));
 }
 
 void trips_count(struct run *r, id storage, uint64_t from, const void *data, uint64_t bytes)
@@ -74,7 +74,7 @@ void trips_swap(struct run *r, id storage, int64_t micro_batch)
 static uint32_t trips_of(const struct run *r, const struct loop *l, int64_t micro_batch)
 {
     const int64_t micro = r->plan.settings.micro_batch;
-    const uint32_t least = !l->block;
+    const uint32_t least = !l->block.rows;
     uint64_t n = 0;
     for (int64_t i = 0; i < micro; i++) n += r->counts[l->counted][micro_batch * micro + i];
     const uint64_t trips = (n + l->rows - 1) / l->rows;

@@ -31,6 +31,9 @@ struct mask_batches {
 };
 /* NULL: not a run of a mask model over its batches. */
 struct mask_batches *mask_batches(const struct run *r);
+/* The augmentation of training images, and the first key that asks for one; CONFIG_KEYS: none does. */
+struct loader_augment batch_augment(const struct config *c);
+enum config_key batch_augments(const struct config *c);
 
 /* What a run of a model that takes images among its tokens has beyond other runs of text (run_batches.feed). */
 struct image_batches {
@@ -66,6 +69,8 @@ struct mask_loss_options batch_loss(const struct config *c);
 void batch_prs(const struct config *c, struct prs_batch *out);
 /* The loader of images with masks. */
 struct loader_options batch_loader(const struct config *c, const struct model *m, const struct packed_embeddings *x);
+/* Bytes for the file of an image, its pixels and what resizing needs: data.sample_memory. */
+uint64_t batch_room(const struct config *c);
 /* The value of data.format. */
 const char *batch_format(const struct config *c);
 

@@ -3,6 +3,8 @@
  */
 #include "feed/feed.h"
 
+#include "data/faults.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -62,7 +64,20 @@ int feed_start(struct feed *f, struct run *r, uint64_t position, uint64_t broken
 {
     f->start = position;
     f->broken = broken;
-    return f->ops && f->ops->start ? f->ops->start(f, r, e) : PL_OK;
+    int rc = f->ops && f->ops->start ? f->ops->start(f, r, e) : PL_OK;
+    if (!rc && r->ranks && f->max_bad && f->role == FEED_TRAIN) *f->max_bad = 1;
+    return rc;
+}
+
+uint64_t feed_seen(const struct feed *f) { return f->counts ? f->counts->seen : 0; }
+
+int feed_check(struct feed *f, uint64_t seen, uint64_t broken, uint64_t position, int64_t n, struct error *e)
+{
+    if (!f->counts) return PL_OK;
+    const bool whole = f->samples && position / f->samples != (position + (uint64_t)n) / f->samples; /* the end of an epoch */
+    f->counts->seen = seen;
+    f->counts->broken = f->broken = broken;
+    return faults_check(f->counts, f->config->data_max_bad, whole, "", e);
 }
 
 int feed_passes(const struct feed *f) { return f->ops->passes ? f->ops->n_passes : 1; }

@@ -16,6 +16,7 @@
 #include "engine/run.h"
 
 struct dataset;
+struct loader_counts; /* data/faults.h */
 
 enum feed_role { FEED_TRAIN, FEED_VALIDATION };
 
@@ -75,6 +76,8 @@ struct feed {
     int pass;                   /* evaluation: index in ops->passes */
     uint64_t start;             /* the position at which this process began */
     uint64_t broken;            /* number of broken samples that were replaced so far */
+    struct loader_counts *counts; /* of the samples that were read; NULL: none is ever broken */
+    double *max_bad;            /* the share of broken samples at which reading fails */
     struct feed_left left;      /* masks that could not be used, since this process began; in an evaluation of its last pass */
     const struct feed_mask *masks; /* [rows][data.max_masks] of the last feed_put; NULL: no masks */
     const struct feed_queries *queries; /* of the last feed_put; NULL: no queries */
@@ -96,6 +99,10 @@ int feed_prepare(struct feed *f, struct run *r, const char *folder, struct error
 /* Starts the feed after run_start. `position` and `broken` come from the checkpoint of a resumed
  * run. */
 int feed_start(struct feed *f, struct run *r, uint64_t position, uint64_t broken, struct error *e);
+/* With ranks: reading does not fail because of the share of broken samples, which is that of all ranks. feed_seen: samples that this
+ * one has read so far. feed_check: what all have read, at a step from `position` on with n samples; PL_FAIL if too many are broken. */
+uint64_t feed_seen(const struct feed *f);
+int feed_check(struct feed *f, uint64_t seen, uint64_t broken, uint64_t position, int64_t n, struct error *e);
 /* The passes of an evaluation, and the selected one: "point" and "box" for a promptable model, each
  * reproducible. A pass without a name is "". */
 int feed_passes(const struct feed *f);
@@ -127,6 +134,8 @@ struct loader_source feed_source(const struct config *c, const struct dataset *s
 /* The range of the configuration's keys for images of 16 bits. */
 struct pixel_range;
 struct pixel_range feed_range(const struct config *c);
+struct slice_options;
+struct slice_options feed_slices(const struct config *c);
 /* Writes what the dataset's survey decided (data.labels, data.threshold, data.ignore, data.range) into
  * a configuration, so that every later command decides the same. */
 void feed_resolve(const struct feed *f, struct config *c);
@@ -137,6 +146,8 @@ int feed_try_images(const struct config *c, const struct model *m, enum feed_rol
 const struct dataset *feed_dataset(const struct feed *f);
 
 extern const struct feed_ops tokens_feed, conversations_feed, masks_feed, questions_feed, grounding_feed;
+/* Of a feed of questions: its dataset, and the number of one of its samples in that of feed_open_questions. */
 const struct dataset *question_dataset(const struct feed *f);
+uint64_t question_number(const struct feed *f, uint64_t sample);
 
 #endif

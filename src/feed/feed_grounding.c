@@ -104,7 +104,7 @@ static struct loader_source make_source(const struct config *c, const struct gro
         .wanted = {s->queries.first.at, s->queries.mask.at},
         .sampler = {.strategy = (enum sampler_strategy)c->data_strategy, .max_masks = (uint32_t)s->M, .min_iou = (float)c->data_min_iou, .min_stability = (float)c->data_min_stability,
                     .min_area = c->data_area.low, .max_area = c->data_area.high, .crowds = c->data_crowds}};
-    if (role == FEED_TRAIN) x.augment = (struct loader_augment){c->data_flip, c->data_scale, c->data_crop};
+    if (role == FEED_TRAIN) x.augment = batch_augment(c);
     return x;
 }
 
@@ -159,6 +159,8 @@ static int grounding_start(struct feed *f, struct run *r, struct error *e)
     s->is_mask = mem_alloc(rows * (size_t)s->M * sizeof *s->is_mask);
     s->facts = (struct feed_queries){s->M, s->Q, s->targets, s->is_mask};
     f->queries = &s->facts;
+    f->counts = &s->source.counts;
+    f->max_bad = &s->source.max_bad;
     s->source.counts.seen = f->start;
     s->source.counts.broken = f->broken;
     struct loader **loader = &s->batches->loader;

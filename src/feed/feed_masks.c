@@ -25,6 +25,7 @@
 #include "feed/embed.h"
 #include "feed/feed.h"
 #include "feed/first_prompts.h"
+#include "run/ranks.h"
 
 enum pass { PASS_POINT, PASS_BOX };
 static const char *const passes[] = {"point", "box"};
@@ -61,6 +62,7 @@ static struct dataset_options dataset_options(const struct config *c, enum feed_
         .image_prefix = c->data_image_prefix, .image_suffix = c->data_image_suffix, .mask_prefix = c->data_mask_prefix, .mask_suffix = c->data_mask_suffix,
         .categories = c->data_categories.at, .n_categories = c->data_categories.n, .crowds = c->data_crowds,
         .labels = (enum label_kind)c->data_labels, .ignore = (int)c->data_ignore, .threshold = (uint32_t)c->data_threshold, .range = feed_range(c),
+        .slices = feed_slices(c),
         .image_column = c->data_image_column, .mask_column = c->data_mask_column, .split_column = c->data_split_column,
         .split = {.part = train ? "train" : "validation", .list = train ? c->data_train_list : c->data_validation_list, .glob = train ? c->data_train_match : c->data_validation_match,
                   .column = train ? c->data_train_split : c->data_validation_split, .fraction = c->data_holdout, .rest = train,
@@ -74,7 +76,7 @@ struct loader_source feed_source(const struct config *c, const struct dataset *s
         .interior = role == FEED_VALIDATION, .max_bad = c->data_max_bad,
         .sampler = {.strategy = (enum sampler_strategy)c->data_strategy, .max_masks = (uint32_t)c->data_max_masks, .min_iou = (float)c->data_min_iou,
                     .min_stability = (float)c->data_min_stability, .min_area = c->data_area.low, .max_area = c->data_area.high, .crowds = c->data_crowds}};
-    if (role == FEED_TRAIN) s.augment = (struct loader_augment){c->data_flip, c->data_scale, c->data_crop};
+    if (role == FEED_TRAIN) s.augment = batch_augment(c);
     return s;
 }
 
@@ -82,7 +84,13 @@ struct pixel_range feed_range(const struct config *c)
 {
     return (struct pixel_range){.kind = config_given(c, KEY_data_window) ? RANGE_WINDOW : (enum range_kind)c->data_range,
                                 .percentiles = {c->data_percentiles.low, c->data_percentiles.high},
-                                .window = {(uint32_t)c->data_window.low, (uint32_t)c->data_window.high}};
+                                .window = {c->data_window.low, c->data_window.high}};
+}
+
+struct slice_options feed_slices(const struct config *c)
+{
+    return (struct slice_options){.axis = (enum volume_axis)c->data_slice_axis, .all = c->data_slices, .neighbours = c->data_neighbours, .modalities = c->data_modalities.at,
+                                  .n_modalities = c->data_modalities.n, .cache = c->data_volume_cache};
 }
 
 /* Files of their own for validation are read as those of training: what is auto is decided over
@@ -109,7 +117,7 @@ static int open_set(struct dataset **set, const struct config *c, enum feed_role
     struct dataset_options d = dataset_options(c, role);
     d.texts = texts;
     if (texts && d.labels == LABELS_AUTO) d.labels = LABELS_BINARY; /* one mask for a question */
-    const bool labels = (c->data_format == FORMAT_PAIRS || c->data_format == FORMAT_CSV) && d.labels == LABELS_AUTO;
+    const bool labels = (c->data_format == FORMAT_PAIRS || c->data_format == FORMAT_CSV || c->data_format == FORMAT_PARQUET) && d.labels == LABELS_AUTO;
     if (role == FEED_VALIDATION && c->data_validation.n && c->data_train.n && c->data_format != FORMAT_PACKED && (labels || d.range.kind == RANGE_AUTO))
         decide_as_training(c, &d);
     return dataset_open(set, &d, e);
@@ -216,11 +224,17 @@ static int mask_start(struct feed *f, struct run *r, struct error *e)
     for (int i = 0; i < INPUTS; i++) m->used[i] = run_input(r, inputs[i], &x) && run_input_used(r, &x);
     m->masks = mem_alloc((size_t)run_samples(r) * m->o.masks * sizeof *m->masks);
     f->masks = m->masks;
+    f->counts = &m->source.counts;
+    f->max_bad = &m->source.max_bad;
     m->source.counts.seen = f->start;
     m->source.counts.broken = f->broken;
     struct loader **loader = &m->batches->loader;
     int rc = *loader ? PL_OK : loader_open(loader, &m->o, run_loader_memory(r), e);
-    if (rc || f->role != FEED_TRAIN) return rc;
+    if (rc) return rc;
+    if (f->role == FEED_VALIDATION) {
+        if (r->ranks) m->source.each = (uint64_t)r->plan.settings.micro_batch, m->source.every = m->source.each * (uint64_t)r->ranks->n; /* a batch of each rank */
+        return PL_OK;
+    }
     const struct run_part part = run_part(r);
     if (part.n < r->effective_batch) m->source.each = (uint64_t)part.n, m->source.every = (uint64_t)r->effective_batch;
     if (part.n) loader_seek(*loader, &m->source, f->start + (uint64_t)part.first); /* prefetches for the first step */
@@ -312,7 +326,7 @@ static int mask_put(struct feed *f, struct run *r, uint64_t position, int64_t sa
 {
     struct mask_feed *m = f->state;
     int rc = PL_OK;
-    if (f->role == FEED_VALIDATION && !position) m->source.counts = (struct loader_counts){0};
+    if (f->role == FEED_VALIDATION && position <= m->source.every - m->source.each) m->source.counts = (struct loader_counts){0};
     struct loader *loader = m->batches->loader;
     if (samples && !loader_at(loader, &m->source, position)) loader_seek(loader, &m->source, position);
     const struct loader_sample *last = NULL; /* valid until the next loader_next */

@@ -55,14 +55,20 @@ int text_images_where(const struct config *c, enum feed_role role, struct text *
     return rc;
 }
 
+int text_take_videos(struct image_source *s, const struct config *c, const struct model *m, struct error *e)
+{
+    const struct video_options o = {.fps = c->data_fps, .max_frames = (uint32_t)c->data_max_frames, .room = batch_room(c), .image = {.range = feed_range(c)}};
+    if (!o.max_frames || !image_source_take_videos(s, m, &o, c->data_tokens_per_frame, e)) return PL_OK;
+    return config_at_key(c, KEY_data_max_frames, e);
+}
+
 static int open_images(struct text_source *s, const struct config *c, enum feed_role role, const struct model *m, struct error *e)
 {
     struct text where = {0};
     int rc = text_images_where(c, role, &where, e);
     if (!rc && image_source_open(&s->images, m, s->tokenizer, s->template, where.at, e)) rc = c->data_images && !s->images.files ? error_prepend(e, "data.images") : e->code;
     text_free(&where);
-    const struct video_options videos = {.fps = c->data_fps, .max_frames = (uint32_t)c->data_max_frames};
-    if (!rc && videos.max_frames && image_source_take_videos(&s->images, m, &videos, c->data_tokens_per_frame, e)) rc = config_at_key(c, KEY_data_max_frames, e);
+    if (!rc) rc = text_take_videos(&s->images, c, m, e);
     s->options.images = &s->images;
     return rc;
 }

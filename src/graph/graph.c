@@ -59,6 +59,7 @@ bool program_is(enum program p, unsigned flag)
     return flags_of[p] & flag;
 }
 
+bool program_steps(enum program p) { return program_is(p, PROGRAM_TIMED) && !program_is(p, PROGRAM_GENERATES); }
 bool program_evaluates(enum program p) { return program_is(p, PROGRAM_FORWARD) && !program_is(p, PROGRAM_TRAINS); }
 
 /* --- construction and destruction ---------------------------------------- */
@@ -609,7 +610,7 @@ double loop_iterations(const struct graph *g, id loop)
     double times = 1;
     for (; loop; loop = g->loops.at[loop].parent) {
         const struct loop *l = &g->loops.at[loop];
-        const double filled = !l->counted ? 1 : l->block ? 0.8 : 0.5;
+        const double filled = !l->counted ? 1 : l->block.rows ? 0.8 : 0.5;
         times *= filled * l->trip + (1 - filled);
     }
     return times;

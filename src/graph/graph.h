@@ -73,6 +73,9 @@ const char *program_name(enum program p);
 bool program_is(enum program p, unsigned flag);
 /* True if evaluations in training run the program: of the model's forward, without a backward. */
 bool program_evaluates(enum program p);
+/* True if a training step runs the program. */
+bool program_steps(enum program p);
+#define FOR_STEP_PROGRAMS(p) for (enum program p = 0; p < PROGRAM_COUNT; p++) if (program_steps(p))
 /* The programs that have a flag, in order. */
 #define FOR_PROGRAMS(p, flag) for (enum program p = 0; p < PROGRAM_COUNT; p++) if (program_is(p, flag))
 
@@ -173,7 +176,7 @@ union attr {
     struct { int64_t before[MAX_RANK], after[MAX_RANK]; } pad;
     struct { int64_t rows; } scatter_add;     /* N of the result [B,N,C] */
     struct { int64_t k; } topk;
-    struct { int64_t blocks, rows, room; } used_first; /* blocks of a sample, rows of a block, length of the result */
+    struct { int64_t blocks; struct feature_blocks of; int64_t room; } used_first; /* blocks of a sample, their rows, length of the result */
     struct { int64_t H, W; uint8_t align_corners; } resize; /* H, W of the result; also in RESIZE_BWD */
     struct attr_avgpool {
         int64_t k[2], stride[2], pad[2];      /* for H and W */
@@ -230,7 +233,7 @@ struct loop {
      * run time the iterations without any are left out. */
     id counted;                        /* the storage of the input in which they are counted; 0: all iterations are run */
     uint32_t rows;                     /* with `counted`: rows, or images, of one iteration */
-    uint32_t block;                    /* 0: the input has labels; else indices of features, so many of an image */
+    struct feature_blocks block;           /* no rows: the input has labels; else indices of features, in blocks of an image each */
     /* Slices go on from one iteration of the loop around to the next, instead of beginning again: iteration i of
      * that one and j of this one read slice i * trip + j. */
     bool continues;

@@ -302,8 +302,10 @@ void infer_used_first(struct infer *f)
     const struct tensor *index = f->in[0];
     const int64_t blocks = f->attr->used_first.blocks, room = f->attr->used_first.room;
     REQUIRE(index->dtype == DT_I32 && index->rank == 2, "the index must be i32 [B,T]");
-    REQUIRE(blocks > 0 && f->attr->used_first.rows > 0 && room >= index->dim[0] * blocks && room <= INT32_MAX, "%lld blocks of %lld rows in each sample, room for %lld",
-            (long long)blocks, (long long)f->attr->used_first.rows, (long long)room);
+    const struct feature_blocks of = f->attr->used_first.of;
+    REQUIRE(blocks > 0 && of.rows > 0 && room >= index->dim[0] * blocks && room <= INT32_MAX, "%lld blocks of %lld rows in each sample, room for %lld",
+            (long long)blocks, (long long)of.rows, (long long)room);
+    REQUIRE(of.first >= 0 && of.first <= blocks && (!of.first || of.first_rows > 0), "the first %lld blocks have %lld rows", (long long)of.first, (long long)of.first_rows);
     set(&f->out[0], DT_I32, 1, &room);
 }
 

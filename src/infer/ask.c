@@ -13,13 +13,15 @@
 
 /* --- the question ------------------------------------------------------------------------------------ */
 
-static int check_model(const struct config *c, struct error *e)
+/* The tokenizer of a model that was put together from two folders is in that of LLaVA. */
+static int check_model(struct ask *a, const struct config *c, struct error *e)
 {
     struct model m;
     const char *name = c->model_path ? c->model_path : c->model_preset;
     int rc = config_open_model(c, &m, e);
     if (rc) return rc;
     if (!prs_model(&m)) rc = error_set(e, PL_USAGE, "%s is a %s, which answers no question with a mask; expected a prs_med, or a prompt of points or a box", name, m.family->model_type);
+    else if (!c->data_tokenizer && *prs_text_model(&m).path) a->config.data_tokenizer = a->tokenizer = mem_string(prs_text_model(&m).path);
     model_close(&m);
     return rc;
 }
@@ -36,19 +38,28 @@ static int read_ends(struct ask *a, struct error *e)
 
 int ask_open(struct ask *a, const struct config *c, const char *path, const char *question, struct error *e)
 {
-    int64_t slots;
     *a = (struct ask){.config = *c};
-    if (check_model(c, e)) return e->code;
+    if (check_model(a, c, e)) return e->code;
     int rc = prompts_open(&a->prompts, &a->config, NULL, e);
     if (!rc && !a->prompts.template) {
         prompts_close(&a->prompts);
         a->config.data_template = (char *)prs_usual_template;
         rc = prompts_open(&a->prompts, &a->config, NULL, e);
     }
-    vec_push(&a->images, mem_string(path));
-    if (!rc) rc = prompts_ask(&a->prompts, question, &a->images, &a->tokens, &slots, e);
-    for (uint32_t i = 0; i < a->tokens.n && !rc; i++) vec_push(&a->ids, a->tokens.at[i].id);
+    if (!rc) rc = ask_again(a, path, question, e);
     return rc ? rc : read_ends(a, e);
+}
+
+int ask_again(struct ask *a, const char *path, const char *question, struct error *e)
+{
+    struct image_batch slots;
+    names_free(&a->images);
+    token_list_free(&a->tokens);
+    a->ids.n = 0;
+    vec_push(&a->images, mem_string(path));
+    int rc = prompts_ask(&a->prompts, question, &a->images, &a->tokens, &slots, e);
+    for (uint32_t i = 0; i < a->tokens.n && !rc; i++) vec_push(&a->ids, a->tokens.at[i].id);
+    return rc;
 }
 
 void ask_close(struct ask *a)
@@ -58,6 +69,7 @@ void ask_close(struct ask *a)
     token_list_free(&a->tokens);
     vec_free(&a->ids);
     vec_free(&a->ends);
+    mem_free(a->tokenizer);
     *a = (struct ask){0};
 }
 
@@ -96,14 +108,16 @@ static int put_pixels(struct run *r, const struct image_processor *p, const stru
     return rc;
 }
 
-static int put_tokens(struct run *r, const struct ask *a, struct error *e)
+/* A row of T tokens: those behind the question are not seen. */
+static int put_tokens(struct run *r, const struct ask *a, int64_t T, struct error *e)
 {
-    const size_t n = a->ids.n, bytes = n * sizeof(int32_t);
-    int32_t *ids = mem_copy(a->ids.at, bytes), *index = mem_alloc(bytes), *labels = mem_alloc(bytes);
-    const int32_t question[2] = {0, (int32_t)n};
+    const size_t bytes = (size_t)T * sizeof(int32_t);
+    int32_t *ids = mem_alloc(bytes), *index = mem_alloc(bytes), *labels = mem_alloc(bytes);
+    const int32_t question[2] = {0, (int32_t)a->ids.n};
     int64_t next = 0;
-    for (size_t i = 0; i < n; i++) labels[i] = -100;
-    image_index(&r->model, ids, (int64_t)n, &next, index);
+    memcpy(ids, a->ids.at, a->ids.n * sizeof *ids);
+    for (int64_t i = 0; i < T; i++) labels[i] = -100;
+    image_index(&r->model, ids, T, &next, index);
     int rc = run_write_input(r, "input_ids", 0, ids, bytes, e);
     if (!rc) rc = run_write_input(r, "labels", 0, labels, bytes, e);
     if (!rc) rc = run_write_input(r, "image_index", 0, index, bytes, e);
@@ -126,30 +140,46 @@ static int read_masks(struct run *r, struct predictor *out, struct error *e)
     return rc;
 }
 
-int ask_mask(struct ask *a, const struct predictor_image *image, struct predictor *out, struct error *e)
+int ask_masks_open(struct ask_masks *m, const struct ask *a, int64_t T, struct error *e)
 {
     struct prs_batch own = prs_usual_batch;
     own.targets = false;
-    const struct run_options o = {.forward = true, .B = 1, .T = a->ids.n, .own = &own, .own_bytes = sizeof own};
+    const struct run_options o = {.forward = true, .B = 1, .T = T, .own = &own, .own_bytes = sizeof own};
+    *m = (struct ask_masks){.T = T};
+    int rc = run_plan(&m->run, &a->config, &o, e);
+    return rc ? rc : run_start(&m->run, NULL, true, e);
+}
+
+void ask_masks_close(struct ask_masks *m)
+{
+    run_close(&m->run);
+    *m = (struct ask_masks){0};
+}
+
+int ask_masks_run(struct ask_masks *m, const struct ask *a, const struct predictor_image *image, struct predictor *out, struct error *e)
+{
     const struct step_block b = {.loss_scale = 1, .step = 1, .adam_t = 1};
-    struct run r = {0};
-    *out = (struct predictor){.w = image->w, .h = image->h, .candidates = 1};
-    int rc = run_plan(&r, &a->config, &o, e);
-    if (!rc) rc = run_start(&r, NULL, true, e);
-    if (!rc) {
-        out->shape.side = prs_model(&r.model)->image;
-        out->mask_side = prs_model(&r.model)->mask;
-        rc = put_canvas(&r, image, out, e);
-    }
-    if (!rc) rc = put_pixels(&r, &a->prompts.images.processor, image, e);
-    if (!rc) rc = put_tokens(&r, a, e);
-    if (!rc) rc = run_put_step(&r, &b, e);
-    if (!rc) rc = run_program(&r, PROGRAM_STEP, e);
-    if (!rc) rc = read_masks(&r, out, e);
+    struct run *r = &m->run;
+    const struct prs_model *model = prs_model(&r->model);
+    *out = (struct predictor){.w = image->w, .h = image->h, .candidates = 1, .shape = {.side = model->image}, .mask_side = model->mask};
+    int rc = put_canvas(r, image, out, e);
+    if (!rc) rc = put_pixels(r, &a->prompts.images.processor, image, e);
+    if (!rc) rc = put_tokens(r, a, m->T, e);
+    if (!rc) rc = run_put_step(r, &b, e);
+    if (!rc) rc = run_program(r, PROGRAM_STEP, e);
+    if (!rc) rc = read_masks(r, out, e);
     if (!rc) out->fitted = mem_alloc((size_t)out->fit_w * out->fit_h * sizeof *out->fitted);
-    if (!rc) a->bytes = plan_arena(&r.plan);
-    run_close(&r);
     if (rc) ask_mask_free(out);
+    return rc;
+}
+
+int ask_mask(struct ask *a, const struct predictor_image *image, struct predictor *out, struct error *e)
+{
+    struct ask_masks m;
+    int rc = ask_masks_open(&m, a, a->ids.n, e);
+    if (!rc) rc = ask_masks_run(&m, a, image, out, e);
+    if (!rc) a->bytes = plan_arena(&m.run.plan);
+    ask_masks_close(&m);
     return rc;
 }
 
@@ -169,7 +199,7 @@ struct generate_options ask_options(const struct ask *a, int64_t most)
 
 int ask_answer(struct ask *a, int64_t most, struct answer *out, struct error *e)
 {
-    const struct run_generation o = {.cache = (int64_t)a->ids.n + most, .prompt = a->ids.n, .answer = most, .images = 1};
+    const struct run_generation o = {.cache = (int64_t)a->ids.n + most, .prompt = a->ids.n, .answer = most, .images = {.images = 1}};
     struct generator g = {0};
     int rc = generator_plan(&g, &a->config, &o, e);
     if (!rc) rc = generator_start(&g, e);

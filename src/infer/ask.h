@@ -6,6 +6,8 @@
  *     ask_answer(&a, most, &answer, &error)            token by token, greedily
  *     ask_close(&a)
  *
+ * Masks of several questions, by one run: ask_masks_open, then for each ask_again and ask_masks_run.
+ *
  * Mask and answer are two runs, one after the other: the memory is that of the larger one.
  */
 #ifndef ASK_H
@@ -17,6 +19,7 @@
 
 struct ask {
     struct config config;     /* with the template of the program, if there is no other */
+    char *tokenizer;          /* folder of the LLaVA model, whose tokenizer is used unless another is given */
     struct prompts prompts;
     struct names images;
     struct token_list tokens;
@@ -27,6 +30,18 @@ struct ask {
 
 /* `c` must stay valid. PL_USAGE: the model answers no questions with masks; there is no tokenizer. ask_close is called in any case. */
 int ask_open(struct ask *a, const struct config *c, const char *path, const char *question, struct error *e);
+/* Another question in its place; *a stays open, whatever comes of it. */
+int ask_again(struct ask *a, const char *path, const char *question, struct error *e);
+
+/* A run for questions of up to T tokens. */
+struct ask_masks {
+    struct run run;
+    int64_t T;
+};
+int ask_masks_open(struct ask_masks *m, const struct ask *a, int64_t T, struct error *e);
+int ask_masks_run(struct ask_masks *m, const struct ask *a, const struct predictor_image *image, struct predictor *out, struct error *e);
+void ask_masks_close(struct ask_masks *m);
+
 /* Fills `out` for predictor_mask(out, 0, 0, ...); ask_mask_free frees it. */
 int ask_mask(struct ask *a, const struct predictor_image *image, struct predictor *out, struct error *e);
 void ask_mask_free(struct predictor *out);

@@ -127,9 +127,13 @@ static int check_images(const struct generate *g, const struct prompt *p, struct
     const struct image_model *m = a->run->model.images;
     int64_t tokens = 0;
     for (int64_t i = 0; i < p->n && p->n_images; i++) tokens += p->ids[i] == m->token;
-    if (!p->n_images || tokens == a->images * m->features) return PL_OK;
+    const int64_t need = generator_image_tokens(a);
+    if (!p->n_images || tokens == need) return PL_OK;
+    if (a->images.frames)
+        return error_set(e, PL_USAGE, "the prompt has %lld image tokens (id %d), and its images and videos need %lld: %lld for each of %lld images, and those of %lld frames", (long long)tokens, m->token,
+                         (long long)need, (long long)m->features, (long long)a->images.images, (long long)a->images.frames);
     return error_set(e, PL_USAGE, "the prompt has %lld image tokens (id %d), and its images need %lld: %lld for each of %lld %s", (long long)tokens, m->token,
-                     (long long)(a->images * m->features), (long long)m->features, (long long)a->images, m->layout == IMAGE_AS_TILES ? "tiles and images" : "images");
+                     (long long)need, (long long)m->features, (long long)a->images.images, m->layout == IMAGE_AS_TILES ? "tiles and images" : "images");
 }
 
 int generate_answer(struct generate *g, const struct prompt *prompt, struct answer *out, struct error *e)

@@ -24,19 +24,28 @@
 
 #include "data/images/image_source.h"
 #include "engine/run.h"
+#include "feed/allocation.h"
+
+/* The tokens of an image, or of a video: the image tokens before `end` have the rows of features from `row` on. */
+struct image_run {
+    int64_t end, row;
+};
 
 struct generator {
     struct run own;       /* planned by generator_plan; else empty */
     struct run *run;      /* `own`, or that of generator_join */
     int64_t cache, chunk; /* tokens of the longest text; tokens that program prompt takes at once */
     int64_t length;       /* tokens of the text so far */
-    int64_t room;         /* images for the vision tower, at most... */
-    int64_t images;       /* ...of this text... */
-    int64_t feature;      /* ...and the feature that the next image token stands for */
+    struct image_batch room;   /* images and frames for the vision tower, at most... */
+    struct image_batch images; /* ...of this text... */
+    struct image_run *runs;    /* [room] the tokens of its images and videos, in their order */
+    uint32_t n_runs;
+    int64_t feature;      /* the image token that comes next: the first is 0 */
     id output[PROGRAM_COUNT]; /* the logits of each program */
     float *logits;        /* [vocabulary], valid after generator_put */
     void *raw;            /* the same in the model's dtype */
     int32_t *inputs;      /* room for the inputs of a chunk */
+    struct whole_prompt *whole; /* of a model that chooses an image's tokens by the whole prompt (allocator.h); NULL: of any other */
 };
 
 /* Opens the model of the configuration and finds the plan. PL_USAGE: the model generates no text; PL_NOFIT:
@@ -50,9 +59,10 @@ int generator_enter(struct generator *a, struct error *e);
 void generator_close(struct generator *a);
 
 void generator_begin(struct generator *a);
-/* Reads the images of a new text. PL_USAGE: one of them is missing or broken, or they are more than were planned. Image tokens then stand for
- * their features, in order. */
+/* Reads the images and videos of a new text. PL_USAGE: one of them is missing or broken, or they are more than were planned. Image tokens then
+ * stand for their features, in order: generator_image_tokens of them. */
 int generator_images(struct generator *a, const struct image_source *s, char *const *references, uint32_t n, struct error *e);
+int64_t generator_image_tokens(const struct generator *a);
 /* PL_USAGE: an id beyond the vocabulary, or more tokens than the cache holds; the text is as before. */
 int generator_put(struct generator *a, const int32_t *ids, int64_t n, struct error *e);
 

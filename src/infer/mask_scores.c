@@ -36,6 +36,8 @@ bool mask_scores_open(struct mask_scores *m, const struct run *r, const struct f
         m->coords = mem_alloc(x.sample * (uint64_t)run_samples(r));
     }
     m->statistics = mem_alloc(tensor_bytes(tensor_at(&r->graph, m->first)));
+    m->most_records = (uint32_t)(tensor_elements(tensor_at(&r->graph, m->first)) / MASK_STATS) * (m->last ? 2 : 1);
+    m->records = mem_alloc(m->most_records * sizeof *m->records);
     scores_open(&m->scores, m->prompts, n, CATEGORIES, worst);
     scores_names(&m->scores, category_name, feed_dataset(f));
     return true;
@@ -45,6 +47,7 @@ void mask_scores_close(struct mask_scores *m)
 {
     scores_close(&m->scores);
     mem_free(m->statistics);
+    mem_free(m->records);
     mem_free(m->coords);
     mem_free(m->names);
     mem_free(m->prompts);
@@ -58,7 +61,7 @@ static int read_coords(struct mask_scores *m, struct run *r, int64_t masks, stru
     return r->device.ops->read(&r->device, m->coords, from, (uint64_t)(masks * m->slots * 2) * sizeof *m->coords, e);
 }
 
-static int add(struct mask_scores *m, struct run *r, const struct feed *f, id statistics, bool last, struct error *e)
+static int list(struct mask_scores *m, struct run *r, const struct feed *f, id statistics, bool last, struct error *e)
 {
     const int64_t n = tensor_elements(tensor_at(&r->graph, statistics)) / MASK_STATS;
     int rc = run_read(r, statistics, m->statistics, e);
@@ -66,18 +69,31 @@ static int add(struct mask_scores *m, struct run *r, const struct feed *f, id st
     for (int64_t i = 0; i < n && !rc; i++) {
         const float *s = m->statistics + i * MASK_STATS;
         const struct feed_mask *x = &f->masks[i];
-        struct worst where = {.sample = x->sample, .mask = x->id};
         if (!x->area || s[CHOSEN] < 0) continue;
-        if (m->slots) memcpy(where.coords, m->coords + i * m->slots * 2, sizeof where.coords);
-        scores_add(&m->scores, (uint32_t)f->pass + (last ? m->passes : 0), x->category, (double)s[IOU], dice_of_iou((double)s[IOU]), last ? NULL : &where);
+        struct mask_record *to = &m->records[m->n_records++];
+        *to = (struct mask_record){{.sample = x->sample, .mask = x->id}, (double)s[IOU], (uint32_t)f->pass + (last ? m->passes : 0), x->category, !last};
+        if (m->slots) memcpy(to->where.coords, m->coords + i * m->slots * 2, sizeof to->where.coords);
     }
     return rc;
 }
 
+int mask_scores_list(struct mask_scores *m, struct run *r, const struct feed *f, struct error *e)
+{
+    m->n_records = 0;
+    int rc = list(m, r, f, m->first, false, e);
+    return rc || !m->last ? rc : list(m, r, f, m->last, true, e);
+}
+
+void mask_scores_take(struct mask_scores *m, const struct mask_record *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) scores_add(&m->scores, x[i].row, x[i].category, x[i].iou, dice_of_iou(x[i].iou), x[i].first ? &x[i].where : NULL);
+}
+
 int mask_scores_add(struct mask_scores *m, struct run *r, const struct feed *f, struct error *e)
 {
-    int rc = add(m, r, f, m->first, false, e);
-    return rc || !m->last ? rc : add(m, r, f, m->last, true, e);
+    int rc = mask_scores_list(m, r, f, e);
+    if (!rc) mask_scores_take(m, m->records, m->n_records);
+    return rc;
 }
 
 struct score mask_scores_of(const struct mask_scores *m, bool last)

@@ -16,8 +16,19 @@
 #include "feed/feed.h"
 #include "infer/score.h"
 
+/* A mask of a batch. */
+struct mask_record {
+    struct worst where;
+    double iou;
+    uint32_t row;      /* of the table */
+    int32_t category;
+    bool first;        /* of the first round */
+};
+
 struct mask_scores {
     struct scores scores;
+    struct mask_record *records; /* of the last batch that was listed */
+    uint32_t n_records, most_records;
     char (*names)[48];
     const char **prompts;
     uint32_t passes;
@@ -36,5 +47,8 @@ void mask_scores_close(struct mask_scores *m);
  * same. */
 struct score mask_scores_of(const struct mask_scores *m, bool last);
 int mask_scores_add(struct mask_scores *m, struct run *r, const struct feed *f, struct error *e);
+/* The two halves of mask_scores_add, for ranks that divide an evaluation: the masks of a batch, and adding such to the scores. */
+int mask_scores_list(struct mask_scores *m, struct run *r, const struct feed *f, struct error *e);
+void mask_scores_take(struct mask_scores *m, const struct mask_record *records, uint32_t n);
 
 #endif

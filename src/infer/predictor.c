@@ -3,9 +3,6 @@
  *
  * Coordinates. A prompt is in pixels of the stored image. Scaled by fit / stored it is in pixels of
  * the padded square, and (x + 1/2) / side in the model's coordinates, 0 to 1.
- *
- * Masks. Two bilinear interpolations, as in the reference implementation: logits to the whole
- * square, of which only the image's part is computed, and from there to the stored size.
  */
 #include "infer/predictor.h"
 
@@ -13,25 +10,25 @@
 #include <string.h>
 
 #include "config/config_model.h"
+#include "infer/upsample.h"
 
 /* --- a forward run of encoder or decoder --------------------------------------------------- */
 
-static int start(struct run *r, const struct config *c, const struct prompting *p, struct error *e)
+int predictor_start(struct run *r, const struct config *c, const struct prompting *p, struct error *e)
 {
     struct run_options o = {.forward = true, .B = 1, .T = 1, .own = p, .own_bytes = sizeof *p, .partial = p->part != PART_ALL};
     int rc = run_plan(r, c, &o, e);
     return rc ? rc : run_start(r, NULL, true, e);
 }
 
-static int forward(struct run *r, struct error *e)
+int predictor_forward(struct run *r, struct error *e)
 {
     struct step_block b = {.inv_count = {1}, .loss_scale = 1, .step = 1, .adam_t = 1};
     int rc = run_put_step(r, &b, e);
     return rc ? rc : run_program(r, PROGRAM_STEP, e);
 }
 
-/* An output as f32, whatever its dtype. */
-static int read_output(struct run *r, const char *name, float *to, struct error *e)
+int predictor_output(struct run *r, const char *name, float *to, struct error *e)
 {
     id x = graph_find_output(&r->graph, PROGRAM_STEP, name);
     const struct tensor *t = tensor_at(&r->graph, x);
@@ -43,7 +40,7 @@ static int read_output(struct run *r, const char *name, float *to, struct error 
     return rc;
 }
 
-static int64_t output_elements(const struct run *r, const char *name)
+int64_t predictor_output_elements(const struct run *r, const char *name)
 {
     return tensor_elements(tensor_at(&r->graph, graph_find_output(&r->graph, PROGRAM_STEP, name)));
 }
@@ -62,8 +59,7 @@ static int check_model(const struct model *m, struct error *e)
     return PL_OK;
 }
 
-/* Checks the configuration before anything is planned. */
-static int read_model(struct predictor *a, const struct config *c, struct pixel_norm *norm, struct error *e)
+int predictor_model(struct predictor *a, const struct config *c, struct pixel_norm *norm, struct error *e)
 {
     struct model m;
     int rc = config_open_model(c, &m, e);
@@ -88,34 +84,38 @@ static int encode(struct predictor *a, const struct config *c, const struct pred
     const size_t side = (size_t)a->shape.side, bytes = 3 * side * side * sizeof(float);
     float *pixels = mem_alloc(bytes);
     predictor_fit(p, norm, (uint32_t)side, pixels, &a->fit_w, &a->fit_h);
-    int rc = start(&r, c, &prompting, e);
+    int rc = predictor_start(&r, c, &prompting, e);
     if (!rc) rc = run_write_input(&r, "pixel_values", 0, pixels, bytes, e);
     mem_free(pixels);
-    if (!rc) rc = forward(&r, e);
+    if (!rc) rc = predictor_forward(&r, e);
     if (!rc) {
-        *out = mem_alloc((size_t)output_elements(&r, "image_embeddings") * sizeof **out);
-        rc = read_output(&r, "image_embeddings", *out, e);
+        *out = mem_alloc((size_t)predictor_output_elements(&r, "image_embeddings") * sizeof **out);
+        rc = predictor_output(&r, "image_embeddings", *out, e);
         a->encoder_bytes = plan_arena(&r.plan);
     }
     run_close(&r);
     return rc;
 }
 
-static int open_decoder(struct predictor *a, const struct config *c, const float *embedding, struct error *e)
+int predictor_decoder(struct predictor *a, const struct config *c, size_t fitted, struct error *e)
 {
     const struct predictor_shape *s = &a->shape;
     struct prompting prompting = {.image = s->side, .masks = s->prompts, .points = s->points, .boxes = s->box, .single = s->single, .part = PART_MASKS};
-    struct run_input x;
-    int rc = start(&a->run, c, &prompting, e);
+    int rc = predictor_start(&a->run, c, &prompting, e);
     if (rc) return rc;
-    CHECK(run_input(&a->run, "image_embeddings", &x), "a decoder without an image");
-    rc = run_write_input(&a->run, "image_embeddings", 0, embedding, x.sample, e);
-    a->candidates = output_elements(&a->run, "iou_scores") / s->prompts;
-    a->logits = mem_alloc((size_t)output_elements(&a->run, "pred_masks") * sizeof *a->logits);
+    a->candidates = predictor_output_elements(&a->run, "iou_scores") / s->prompts;
+    a->logits = mem_alloc((size_t)predictor_output_elements(&a->run, "pred_masks") * sizeof *a->logits);
     a->scores = mem_alloc((size_t)(s->prompts * a->candidates) * sizeof *a->scores);
-    a->fitted = mem_alloc((size_t)a->fit_w * a->fit_h * sizeof *a->fitted);
+    a->fitted = mem_alloc(fitted * sizeof *a->fitted);
     a->decoder_bytes = plan_arena(&a->run.plan);
-    return rc;
+    return PL_OK;
+}
+
+int predictor_see(struct predictor *a, const float *embedding, struct error *e)
+{
+    struct run_input x;
+    CHECK(run_input(&a->run, "image_embeddings", &x), "a decoder without an image");
+    return run_write_input(&a->run, "image_embeddings", 0, embedding, x.sample, e);
 }
 
 int predictor_open(struct predictor *a, const struct config *c, const struct predictor_image *p, const struct predictor_shape *shape, struct error *e)
@@ -127,10 +127,11 @@ int predictor_open(struct predictor *a, const struct config *c, const struct pre
     a->shape = *shape;
     a->w = p->w;
     a->h = p->h;
-    int rc = read_model(a, c, &norm, e);
+    int rc = predictor_model(a, c, &norm, e);
     if (rc) return rc;
     rc = encode(a, c, p, &norm, &embedding, e);
-    if (!rc) rc = open_decoder(a, c, embedding, e);
+    if (!rc) rc = predictor_decoder(a, c, (size_t)a->fit_w * a->fit_h, e);
+    if (!rc) rc = predictor_see(a, embedding, e);
     mem_free(embedding);
     if (rc) predictor_close(a);
     return rc;
@@ -194,9 +195,9 @@ int predictor_run(struct predictor *a, const struct predictor_prompt *prompts, i
     CHECK(n > 0 && n <= a->shape.prompts, "%lld prompts", (long long)n);
     int rc = a->shape.points ? put_points(a, prompts, n, e) : PL_OK;
     if (!rc && a->shape.box) rc = put_boxes(a, prompts, n, e);
-    if (!rc) rc = forward(&a->run, e);
-    if (!rc) rc = read_output(&a->run, "pred_masks", a->logits, e);
-    if (!rc) rc = read_output(&a->run, "iou_scores", a->scores, e);
+    if (!rc) rc = predictor_forward(&a->run, e);
+    if (!rc) rc = predictor_output(&a->run, "pred_masks", a->logits, e);
+    if (!rc) rc = predictor_output(&a->run, "iou_scores", a->scores, e);
     for (int64_t i = 0; i < n * a->candidates && !rc; i++)
         if (!isfinite(a->scores[i])) rc = error_set(e, PL_FAIL, "the model predicts an IoU of %g; its weights are not usable", (double)a->scores[i]);
     return rc;
@@ -213,58 +214,9 @@ int64_t predictor_best(const struct predictor *a, int64_t prompt)
 
 /* --- masks at the image's size -------------------------------------------------------------- */
 
-/* The two of `n` source positions around output position `i` of `out`, and the weight of the second
- * (as align_corners=False in PyTorch). */
-struct lerp {
-    int64_t at, next;
-    float weight;
-};
-static inline struct lerp lerp_at(int64_t i, int64_t n, int64_t out)
-{
-    float x = ((float)i + 0.5f) * ((float)n / (float)out) - 0.5f;
-    if (x < 0) x = 0;
-    int64_t at = min_i64((int64_t)x, n - 1);
-    return (struct lerp){at, at + (at < n - 1), x - (float)at};
-}
-
-/* Bilinear interpolation of [rows][columns] floats in rows of `stride`; computes the first w
- * columns of result row y. */
-static void resize_row(const float *from, int64_t rows, int64_t stride, const struct lerp *across, int64_t w, int64_t y, int64_t of, float *to)
-{
-    const struct lerp down = lerp_at(y, rows, of);
-    const float *a = from + down.at * stride, *b = from + down.next * stride;
-    for (int64_t x = 0; x < w; x++) {
-        const struct lerp u = across[x];
-        float above = (1 - u.weight) * a[u.at] + u.weight * a[u.next], below = (1 - u.weight) * b[u.at] + u.weight * b[u.next];
-        to[x] = (1 - down.weight) * above + down.weight * below;
-    }
-}
-
 double predictor_mask(struct predictor *a, int64_t prompt, int64_t candidate, float offset, uint8_t *mask)
 {
-    const int64_t m = a->mask_side, side = a->shape.side, fw = a->fit_w, fh = a->fit_h, w = a->w, h = a->h;
-    const float *logits = a->logits + (prompt * a->candidates + candidate) * m * m;
-    struct lerp *fit = mem_alloc((size_t)fw * sizeof *fit), *whole = mem_alloc((size_t)w * sizeof *whole);
-    uint64_t sure = 0, maybe = 0;
-    for (int64_t x = 0; x < fw; x++) fit[x] = lerp_at(x, m, side);
-    for (int64_t x = 0; x < w; x++) whole[x] = lerp_at(x, fw, w);
-#pragma omp parallel for
-    for (int64_t y = 0; y < fh; y++) resize_row(logits, m, m, fit, fw, y, side, a->fitted + y * fw);
-#pragma omp parallel reduction(+ : sure, maybe)
-    {
-        float *row = mem_alloc((size_t)w * sizeof *row);
-#pragma omp for
-        for (int64_t y = 0; y < h; y++) {
-            resize_row(a->fitted, fh, fw, whole, w, y, h, row);
-            for (int64_t x = 0; x < w; x++) {
-                mask[y * w + x] = row[x] > 0;
-                sure += row[x] > offset;
-                maybe += row[x] > -offset;
-            }
-        }
-        mem_free(row);
-    }
-    mem_free(fit);
-    mem_free(whole);
-    return maybe ? (double)sure / (double)maybe : 0;
+    const int64_t m = a->mask_side;
+    const struct mask_view v = {.logits = m, .side = a->shape.side, .fit_w = a->fit_w, .fit_h = a->fit_h, .w = a->w, .h = a->h};
+    return mask_upsample(&v, a->logits + (prompt * a->candidates + candidate) * m * m, a->fitted, offset, mask);
 }

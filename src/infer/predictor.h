@@ -12,6 +12,14 @@
  *     predictor_run(&a, prompts, n, &error)
  *     predictor_mask(&a, prompt, candidate, 0, mask)
  *     predictor_close(&a)
+ *
+ * For many images both runs stay open, each with its part of the weights (predictor_many.c): the
+ * memory use is that of both together.
+ *
+ *     predictors_open(&s, &config, shapes, n, &error)
+ *     predictors_encode(&s, &image, &error)                 for each image
+ *     a = &s.of[k]                                           then predictor_run and predictor_mask as above
+ *     predictors_close(&s)
  */
 #ifndef PREDICTOR_H
 #define PREDICTOR_H
@@ -25,7 +33,7 @@
 struct predictor_image {
     uint32_t w, h;
     uint8_t *rgb; /* [h][w][3] */
-    uint32_t window[2]; /* of an image of 16 bits: the values that became black and white; else 0 and 0 */
+    double window[2]; /* of an image of 16 bits: the values that became black and white; else 0 and 0 */
 };
 /* Reads a JPEG, PNG or WebP file at its stored size; `range` is for 16 bits. PL_USAGE names a file that cannot be read. */
 int predictor_image_read(struct predictor_image *p, const char *path, const struct pixel_range *range, struct error *e);
@@ -82,5 +90,38 @@ int64_t predictor_best(const struct predictor *a, int64_t prompt);
  * Returns the stability score: pixels above `offset` over pixels above -offset, 0 if there are
  * none. */
 double predictor_mask(struct predictor *a, int64_t prompt, int64_t candidate, float offset, uint8_t *mask);
+
+/* --- many images (predictor_many.c) ------------------------------------------------------------ */
+
+enum { PREDICTORS_MOST = 16 };
+
+struct predictors {
+    struct config *config; /* of each run: what is left of the budget */
+    struct run encoder;
+    struct pixel_norm norm;
+    float *pixels, *embedding;
+    struct predictor of[PREDICTORS_MOST]; /* the decoders, by shape */
+    uint32_t n;
+};
+
+/* All shapes have the same side. memory.budget bounds all runs together. On failure nothing needs closing. */
+int predictors_open(struct predictors *s, const struct config *c, const struct predictor_shape *shapes, uint32_t n, struct error *e);
+void predictors_close(struct predictors *s);
+/* Encodes an image, which all decoders then see. */
+int predictors_encode(struct predictors *s, const struct predictor_image *p, struct error *e);
+
+/* --- for predictor_many.c ---------------------------------------------------------------------- */
+
+int predictor_start(struct run *r, const struct config *c, const struct prompting *p, struct error *e);
+int predictor_forward(struct run *r, struct error *e);
+/* An output as f32, whatever its dtype, and the number of its elements. */
+int predictor_output(struct run *r, const char *name, float *to, struct error *e);
+int64_t predictor_output_elements(const struct run *r, const char *name);
+/* Checks the model before anything is planned; sets the side of the shape and of its masks. */
+int predictor_model(struct predictor *a, const struct config *c, struct pixel_norm *norm, struct error *e);
+/* Plans and starts the decoder; `fitted` pixels of the square are the most that an image covers. */
+int predictor_decoder(struct predictor *a, const struct config *c, size_t fitted, struct error *e);
+/* Gives the decoder the embedding of an image. */
+int predictor_see(struct predictor *a, const float *embedding, struct error *e);
 
 #endif

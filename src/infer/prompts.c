@@ -5,11 +5,16 @@
 
 #include <string.h>
 
+#include "config/config_model.h"
 #include "data/text/tokenize.h"
 #include "feed/text_source.h"
 #include "io/json.h"
+#include "models/prs_med.h"
 
 enum { CHAT_MOST = 256 << 20 }; /* bytes of a chat's file */
+
+/* The model that reads the text: of PRS-Med its language model, with its folder. */
+static struct model text_model(const struct model *m) { return prs_model(m) ? prs_text_model(m) : *m; }
 
 /* Finds how the model takes images, if it does. */
 static int open_images(struct prompts *p, const struct config *c, const char *where, struct error *e)
@@ -21,7 +26,9 @@ static int open_images(struct prompts *p, const struct config *c, const char *wh
     else if (c->model_preset && !model_preset(&own, c->model_preset, e)) m = &own;
     if (rc || !m) return rc;
     if (m->images) {
-        rc = image_source_open(&p->images, m, p->tokenizer, p->template, where, e);
+        const struct model text = text_model(m);
+        rc = image_source_open(&p->images, &text, p->tokenizer, p->template, where, e);
+        if (!rc && !m->images->single) rc = text_take_videos(&p->images, c, m, e);
         p->has_images = !rc;
     }
     model_close(&own);
@@ -41,9 +48,21 @@ static int open_template(struct prompts *p, const struct config *c, const char *
     return error_prepend(e, "data.template");
 }
 
+/* The folder of the model's tokenizer; NULL: it has none. */
+static const char *tokenizer_folder(const struct config *c, char room[sizeof(((struct model *)0)->path)])
+{
+    struct model m;
+    struct error ignored;
+    if (!c->model_path || config_open_model(c, &m, &ignored)) return c->model_path;
+    memcpy(room, text_model(&m).path, sizeof m.path);
+    model_close(&m);
+    return *room ? room : c->model_path;
+}
+
 static int open_tokenizer(struct prompts *p, const struct config *c, struct error *e)
 {
-    const char *path = c->data_tokenizer ? c->data_tokenizer : c->model_path;
+    char room[sizeof(((struct model *)0)->path)];
+    const char *path = c->data_tokenizer ? c->data_tokenizer : tokenizer_folder(c, room);
     if (!path) return error_set(e, PL_USAGE, "a preset has no tokenizer: set data.tokenizer to a model folder, a tokenizer.json or a tokenizer.model, or give the prompt as --ids");
     int rc = tokenizer_open(&p->tokenizer, path, e);
     if (rc) return c->data_tokenizer ? error_prepend(e, "data.tokenizer") : rc;
@@ -77,18 +96,17 @@ void prompts_close(struct prompts *p)
 
 /* --- images ----------------------------------------------------------------------------------- */
 
-int prompts_images(const struct prompts *p, char *const *references, uint32_t n, struct bump *b, struct text_images *out, int64_t *slots, uint64_t *used, struct error *e)
+int prompts_images(const struct prompts *p, char *const *references, uint32_t n, struct bump *b, struct text_images *out, struct image_batch *slots, uint64_t *used, struct error *e)
 {
-    *slots = 0;
+    *slots = (struct image_batch){.tokens_per_frame = p->images.text.frame_features};
     *out = (struct text_images){0};
     if (n && !p->has_images) return error_set(e, PL_USAGE, "the model takes text alone, and an image is given: %.100s", references[0]);
     struct image_tiles *tiles = bump_alloc(b, (n + 1) * sizeof *tiles);
     *out = (struct text_images){&p->images.text, tiles, n};
     for (uint32_t i = 0; i < n; i++) {
         struct image_pixels x;
-        if (image_source_tiles(&p->images, references[i], &tiles[i], e) || image_source_read(&p->images, references[i], &x, e)) return e->code;
-        mem_free(x.values);
-        *slots += x.count;
+        if (image_source_tiles(&p->images, references[i], &tiles[i], e) || image_source_read(&p->images, references[i], NULL, NULL, &x, e)) return e->code;
+        *(media_is_video(references[i]) ? &slots->frames : &slots->images) += x.count;
         if (used) *used += x.used;
     }
     return PL_OK;
@@ -125,11 +143,19 @@ int prompts_chat(const struct prompts *p, struct value *messages, struct value *
 
 /* --- questions -------------------------------------------------------------------------------- */
 
-/* A text with <image> for each of its n images: as it is, or with all of them before it. */
-static const char *with_images(const char *text, uint32_t n, struct bump *b)
+/* Whether a text says where images stand, or videos, if there are any: else <video> is text. */
+static bool is_marked(const char *text, const struct names *images)
+{
+    bool videos = false;
+    for (uint32_t i = 0; i < images->n; i++) videos |= media_is_video(images->at[i]);
+    return image_text_count(text) || (videos && strstr(text, VIDEO_PLACEHOLDER));
+}
+
+/* A text with <image> or <video> for each of its images and videos: as it is, or with all of them before it. */
+static const char *with_images(const char *text, const struct names *images, struct bump *b)
 {
     struct text out = {0};
-    for (uint32_t i = 0; i < n && !image_text_count(text); i++) text_printf(&out, "%s\n", IMAGE_PLACEHOLDER);
+    for (uint32_t i = 0; i < images->n && !is_marked(text, images); i++) text_printf(&out, "%s\n", media_is_video(images->at[i]) ? VIDEO_PLACEHOLDER : IMAGE_PLACEHOLDER);
     text_printf(&out, "%s", text);
     const char *kept = bump_format(b, "%s", out.at);
     text_free(&out);
@@ -142,16 +168,31 @@ static int check_marks(uint32_t marks, uint32_t n, struct error *e)
     return error_set(e, PL_USAGE, "the text has %u %s, and %u image%s given; expected one for each image, or none, which sets the images before the text", marks, IMAGE_PLACEHOLDER, n, n == 1 ? " is" : "s are");
 }
 
-int prompts_question(const struct prompts *p, const char *text, const struct names *images, struct token_list *out, int64_t *slots, struct error *e)
+/* Adds images to those of a conversation, and puts all of them into the order of their marks. */
+static int place_images(struct conversation *c, struct names *images, struct bump *b, struct error *e)
+{
+    for (uint32_t i = 0; i < images->n; i++) {
+        value_append(b, c->media, value_string(b, images->at[i]));
+        c->videos += media_is_video(images->at[i]);
+    }
+    if (c->videos ? conversation_place_media(c, b, e) != SAMPLE_FINE : check_marks(conversation_images(c), c->media->count, e) != PL_OK) return e->code;
+    names_free(images);
+    for (uint32_t i = 0; i < c->media->count; i++) vec_push(images, mem_string(c->media->items[i]->text));
+    return PL_OK;
+}
+
+int prompts_question(const struct prompts *p, const char *text, struct names *images, struct token_list *out, struct image_batch *slots, struct error *e)
 {
     struct bump b = {0};
     struct text_images read;
-    int rc = prompts_images(p, images->at, images->n, &b, &read, slots, NULL, e);
-    if (!rc && p->has_images) {
-        text = with_images(text, images->n, &b);
-        rc = check_marks(image_text_count(text), images->n, e);
+    struct conversation c = {.prompt = text, .completion = "", .media = value_new(&b, VALUE_LIST)};
+    int rc = PL_OK;
+    if (p->has_images) {
+        c.prompt = with_images(text, images, &b);
+        rc = place_images(&c, images, &b, e);
     }
-    if (!rc) rc = prompts_text(p, text, p->has_images ? &read : NULL, out, e);
+    if (!rc) rc = prompts_images(p, images->at, images->n, &b, &read, slots, NULL, e);
+    if (!rc) rc = prompts_text(p, c.prompt, p->has_images ? &read : NULL, out, e);
     bump_free(&b);
     return rc;
 }
@@ -170,25 +211,22 @@ static int check_messages(const struct value *messages, struct error *e)
     return rc;
 }
 
-/* The images of a chat, and those that are added to it. */
+/* The images of a chat, and those that are added to it: before the last question, if no message has a mark. */
 static int join_images(struct conversation *c, struct names *images, struct bump *b, struct error *e)
 {
     struct value *last = NULL;
-    const uint32_t own = c->media->count, marks = conversation_images(c);
-    if (c->videos) return error_set(e, PL_USAGE, "it has a video, and the model takes images alone");
-    for (uint32_t i = 0; i < c->messages->count; i++)
+    bool marked = c->media->count;
+    for (uint32_t i = 0; i < c->messages->count; i++) {
+        const char *text = value_get(c->messages->items[i], "content")->text;
         if (!strcmp(value_get(c->messages->items[i], "role")->text, "user")) last = c->messages->items[i];
-    if (!own && !marks && last) value_put(b, last, "content", value_string(b, with_images(value_get(last, "content")->text, images->n, b)));
-    struct names all = {0};
-    for (uint32_t i = 0; i < own; i++) vec_push(&all, mem_string(c->media->items[i]->text));
-    for (uint32_t i = 0; i < images->n; i++) vec_push(&all, mem_string(images->at[i]));
-    names_free(images);
-    *images = all;
-    return check_marks(conversation_images(c), all.n, e);
+        marked |= is_marked(text, images);
+    }
+    if (!marked && last) value_put(b, last, "content", value_string(b, with_images(value_get(last, "content")->text, images, b)));
+    return place_images(c, images, b, e);
 }
 
 /* A chat for a model that takes images. */
-static int chat_with_images(const struct prompts *p, const struct value *chat, struct names *images, struct bump *b, struct token_list *out, int64_t *slots, struct error *e)
+static int chat_with_images(const struct prompts *p, const struct value *chat, struct names *images, struct bump *b, struct token_list *out, struct image_batch *slots, struct error *e)
 {
     struct conversation c;
     struct text_images read;
@@ -197,7 +235,7 @@ static int chat_with_images(const struct prompts *p, const struct value *chat, s
     return rc ? rc : prompts_chat(p, c.messages, c.tools, &read, out, e);
 }
 
-int prompts_ask(const struct prompts *p, const char *text, struct names *images, struct token_list *out, int64_t *slots, struct error *e)
+int prompts_ask(const struct prompts *p, const char *text, struct names *images, struct token_list *out, struct image_batch *slots, struct error *e)
 {
     struct bump b = {0};
     struct value *chat = value_new(&b, VALUE_MAP), *messages = value_new(&b, VALUE_LIST), *message = value_new(&b, VALUE_MAP);
@@ -220,12 +258,12 @@ static int text_chat(const struct prompts *p, struct value *v, struct token_list
     return rc ? rc : prompts_chat(p, messages, tools, NULL, out, e);
 }
 
-int prompts_chat_file(const struct prompts *p, const char *path, struct names *images, struct token_list *out, int64_t *slots, struct error *e)
+int prompts_chat_file(const struct prompts *p, const char *path, struct names *images, struct token_list *out, struct image_batch *slots, struct error *e)
 {
     struct bump b = {0};
     struct value *v = NULL;
     struct text_images none;
-    *slots = 0;
+    *slots = (struct image_batch){0};
     int rc = json_read_file(path, CHAT_MOST, &b, &v, e);
     if (!rc) {
         if (p->has_images) rc = chat_with_images(p, v, images, &b, out, slots, e);

@@ -30,7 +30,7 @@ struct asking {
     const char *reference;
     char **images;                /* of the prompt */
     struct text_images read;
-    int64_t slots;
+    struct image_batch slots;
     uint64_t image_bytes;         /* that reading them takes */
 };
 
@@ -89,7 +89,7 @@ static void add_question(struct questions *q, const struct asking *a, uint64_t l
     vec_push(&q->at, ((struct question){{ids, a->tokens.n, images, n}, bump_format(&q->memory, "%s", a->reference)}));
     vec_push(&q->asked, ((struct asked){value_copy(&q->memory, a->prompt), line}));
     q->longest = max_i64(q->longest, a->tokens.n);
-    q->images = max_i64(q->images, a->slots);
+    q->images = (struct image_batch){max_i64(q->images.images, a->slots.images), max_i64(q->images.frames, a->slots.frames), a->slots.tokens_per_frame};
     if (a->image_bytes > q->image_bytes) q->image_bytes = a->image_bytes;
 }
 
@@ -104,14 +104,14 @@ static int read_sample(struct questions *q, const struct config *c, const struct
     if (!f) f = conversation_read(sample, c->data_system, &a.b, &read, &why);
     if (!f && read.messages && !p->template) {
         *e = p->no_template;
-        rc = error_prepend(e, "%s:%llu is a conversation", path, (unsigned long long)x->line);
+        rc = error_prepend(e, "%s:%s is a conversation", path, record_place(x->line).text);
     } else if (!f) {
         f = ask(p, &read, &a, &why);
     }
     q->report.read++;
-    if (!q->report.bad[f]++ && f) snprintf(q->report.first[f], sizeof q->report.first[f], "%.80s:%llu: %.140s", path, (unsigned long long)x->line, why.text);
+    if (!q->report.bad[f]++ && f) snprintf(q->report.first[f], sizeof q->report.first[f], "%.64s:%s: %.140s", path, record_place(x->line).text, why.text);
     if (!f && most->tokens && a.tokens.n > most->tokens) q->too_long++;
-    else if (!f && most->bounded && a.slots > most->images) q->too_many++;
+    else if (!f && most->bounded && !images_fit(&most->images, &a.slots)) q->too_many++;
     else if (!f && !rc && a.prompt && a.tokens.n) add_question(q, &a, x->line);
     else if (!f) q->unasked++;
     token_list_free(&a.tokens);
@@ -169,7 +169,7 @@ static int check(const struct questions *q, const struct config *c, struct error
     else if (bad == r->read) rc = error_set(e, PL_USAGE, "%s", t.at);
     else if ((double)bad > c->data_max_bad * (double)r->read) rc = error_set(e, PL_USAGE, "%s. data.max_bad is %g; `plimsoll data inspect` shows samples", t.at, c->data_max_bad);
     else if (!q->at.n && q->too_long) rc = error_set(e, PL_USAGE, "all %llu prompts are too long: set a larger data.sequence", (unsigned long long)q->too_long);
-    else if (!q->at.n && q->too_many) rc = error_set(e, PL_USAGE, "all %llu prompts have more images than data.max_images", (unsigned long long)q->too_many);
+    else if (!q->at.n && q->too_many) rc = error_set(e, PL_USAGE, "all %llu prompts have more images than data.max_images, or more frames than data.max_frames", (unsigned long long)q->too_many);
     else if (!q->at.n) rc = error_set(e, PL_USAGE, "no sample has a prompt and an answer of text, so there is nothing to ask");
     else if (bad) log_warn("%s", t.at);
     text_free(&t);

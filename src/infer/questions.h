@@ -29,10 +29,10 @@ struct questions {
     VEC(struct question) at;
     VEC(struct asked) asked;   /* of each question */
     int64_t longest;           /* tokens of the longest prompt */
-    int64_t images;            /* of a prompt that the vision tower gets, at most */
+    struct image_batch images; /* of a prompt that the vision tower gets, at most */
     uint64_t image_bytes;      /* of memory that reading the images of a prompt takes, at most */
     struct sample_report report; /* what was read, and what could not be used */
-    uint64_t too_long, too_many; /* prompts of more tokens, or more images, than are allowed */
+    uint64_t too_long, too_many; /* prompts of more tokens, or more images or frames, than are allowed */
     uint64_t unasked;          /* samples without a prompt, or whose answer is no text but a call of a tool */
     struct bump memory;
 };
@@ -40,8 +40,8 @@ struct questions {
 struct question_limits {
     uint64_t questions;        /* of each file, from its beginning; 0: all */
     int64_t tokens;            /* longer prompts are left out; 0: none is */
-    bool bounded;              /* prompts with more than `images` tiles and images are left out */
-    int64_t images;
+    bool bounded;              /* prompts with more than `images` are left out */
+    struct image_batch images;
 };
 /* Reads the files of data.validation, or with data.holdout the samples of data.train that are held out. PL_USAGE: there are none, or more samples than data.max_bad could not be used.
  * questions_free is called in any case. */

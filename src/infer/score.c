@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "io/json.h"
+
 enum { ROW_ALL, ROW_OTHER, ROW_FIRST }; /* rows of a prompt */
 
 /* --- one mask ---------------------------------------------------------------------------- */
@@ -33,6 +35,13 @@ struct overlap overlap_bytes(const uint8_t *mask, size_t pitch, const uint8_t *b
     struct overlap o = {0};
     for (uint32_t y = 0; y < h; y++)
         for (uint32_t x = 0; x < w; x++) count(&o, mask[y * pitch + x], bit_at(bits + y * stride, x));
+    return o;
+}
+
+struct overlap overlap_masks(const uint8_t *predicted, const uint8_t *target, size_t n)
+{
+    struct overlap o = {0};
+    for (size_t i = 0; i < n; i++) count(&o, predicted[i], target[i]);
     return o;
 }
 
@@ -170,47 +179,70 @@ static const char *line_name(const struct scores *s, uint32_t line, char out[16]
     return name ? name : out;
 }
 
-/* Columns of a UTF-8 text: bytes that begin a character. */
-static int width_of(const char *s)
+/* Bytes that begin a character. */
+int score_width(const char *s)
 {
     int n = 0;
     for (; *s; s++) n += (*s & 0xc0) != 0x80;
     return n;
 }
 
-static void print_name(struct text *out, const char *name, int width)
+void score_column(struct text *out, const char *name, int width)
 {
-    text_printf(out, "%s%*s  ", name, width - width_of(name), "");
+    text_printf(out, "%s%*s  ", name, width - score_width(name), "");
 }
 
 void scores_print(const struct scores *s, struct text *out)
 {
     int prompt = 6, category = 8;
     char number[16];
-    for (uint32_t p = 0; p < s->n_prompts; p++) prompt = (int)max_i64(prompt, width_of(s->prompts[p]));
-    for (uint32_t l = 0; l < lines_of(s); l++) category = (int)max_i64(category, width_of(line_name(s, l, number)));
-    print_name(out, "prompt", prompt);
-    print_name(out, "category", category);
+    for (uint32_t p = 0; p < s->n_prompts; p++) prompt = (int)max_i64(prompt, score_width(s->prompts[p]));
+    for (uint32_t l = 0; l < lines_of(s); l++) category = (int)max_i64(category, score_width(line_name(s, l, number)));
+    score_column(out, "prompt", prompt);
+    score_column(out, "category", category);
     text_printf(out, "%9s %9s %9s %11s %11s\n", "masks", "mean IoU", "mean Dice", "above 0.50", "above 0.75");
     for (uint32_t p = 0; p < s->n_prompts; p++)
         for (uint32_t l = 0; l < lines_of(s); l++) {
             const struct score *x = &s->rows[(size_t)p * rows_of(s) + row_of(s, l)];
             if (!x->masks) continue;
-            print_name(out, s->prompts[p], prompt);
-            print_name(out, line_name(s, l, number), category);
+            score_column(out, s->prompts[p], prompt);
+            score_column(out, line_name(s, l, number), category);
             text_printf(out, "%9llu %9.4f %9.4f %9.1f %% %9.1f %%\n", (unsigned long long)x->masks, score_iou(x), score_dice(x),
                         100 * share((double)x->above_half, x->masks), 100 * share((double)x->above_most, x->masks));
         }
 }
 
-/* Quoted if a comma, a quote or a line end would break the row (RFC 4180). */
-static void put_field(struct text *out, const char *s)
+void csv_put_field(struct text *out, const char *s)
 {
     bool quote = strpbrk(s, ",\"\r\n");
     if (quote) text_append(out, "\"", 1);
     for (; *s; s++) text_append(out, *s == '"' ? "\"\"" : s, *s == '"' ? 2 : 1);
     if (quote) text_append(out, "\"", 1);
     text_append(out, ",", 1);
+}
+
+static void put_score(struct json_writer *w, const char *name, const struct score *x)
+{
+    json_begin_map(w, name);
+    json_put_uint(w, "masks", x->masks);
+    json_put_number(w, "mean_iou", score_iou(x));
+    json_put_number(w, "mean_dice", score_dice(x));
+}
+
+void scores_json(const struct scores *s, uint32_t prompt, struct json_writer *w)
+{
+    const struct score *rows = &s->rows[(size_t)prompt * rows_of(s)];
+    const bool named = s->n_categories && s->name && s->name(s->names_of, s->categories[0].id);
+    char number[16];
+    put_score(w, s->prompts[prompt], rows);
+    if (named) json_begin_map(w, "categories");
+    for (uint32_t l = 1; l < lines_of(s) && named; l++) {
+        if (!rows[row_of(s, l)].masks) continue;
+        put_score(w, line_name(s, l, number), &rows[row_of(s, l)]);
+        json_end(w);
+    }
+    if (named) json_end(w);
+    json_end(w);
 }
 
 void scores_csv(const struct scores *s, struct text *out)
@@ -221,8 +253,8 @@ void scores_csv(const struct scores *s, struct text *out)
         for (uint32_t l = 0; l < lines_of(s); l++) {
             const struct score *x = &s->rows[(size_t)p * rows_of(s) + row_of(s, l)];
             if (!x->masks) continue;
-            put_field(out, s->prompts[p]);
-            put_field(out, line_name(s, l, number));
+            csv_put_field(out, s->prompts[p]);
+            csv_put_field(out, line_name(s, l, number));
             text_printf(out, "%llu,%.6f,%.6f,%.6f,%.6f\n", (unsigned long long)x->masks, score_iou(x), score_dice(x),
                         share((double)x->above_half, x->masks), share((double)x->above_most, x->masks));
         }

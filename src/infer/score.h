@@ -27,6 +27,8 @@ struct overlap {
 struct overlap overlap_logits(const float *logits, size_t pitch, const uint8_t *bits, size_t stride, uint32_t w, uint32_t h);
 /* The same for a mask of bytes, where nonzero bytes are set. */
 struct overlap overlap_bytes(const uint8_t *mask, size_t pitch, const uint8_t *bits, size_t stride, uint32_t w, uint32_t h);
+/* The same for two masks of n bytes. */
+struct overlap overlap_masks(const uint8_t *predicted, const uint8_t *target, size_t n);
 /* The IoU and Dice of two empty masks is 1. */
 double overlap_iou(const struct overlap *o);
 double overlap_dice(const struct overlap *o);
@@ -82,6 +84,15 @@ double score_dice(const struct score *s);
 
 /* Omits rows without masks, and the row of a single category without a name. */
 void scores_print(const struct scores *s, struct text *out);
+/* A map, named as the type of prompt: masks, mean_iou and mean_dice; and `categories`, the same of each, where they have
+ * names. */
+struct json_writer;
+void scores_json(const struct scores *s, uint32_t prompt, struct json_writer *w);
+/* For tables: columns of a UTF-8 text; a name, padded to a width, and two spaces. */
+int score_width(const char *s);
+void score_column(struct text *out, const char *name, int width);
+/* A field and a comma, quoted if a comma, a quote or a line end would break the row (RFC 4180). */
+void csv_put_field(struct text *out, const char *s);
 /* prompt,category,masks,mean_iou,mean_dice,above_50,above_75: fractions from 0 to 1. */
 void scores_csv(const struct scores *s, struct text *out);
 

@@ -227,12 +227,12 @@ int file_rename(const char *from, const char *to, struct error *e)
 }
 
 /* Writes, syncs and closes `fd`; the message names `path`. */
-static int fd_finish(int fd, const char *path, const void *bytes, size_t n, struct error *e)
+static int fd_finish(int fd, const char *path, const void *bytes, size_t n, bool sync, struct error *e)
 {
     int rc = PL_OK;
     char doing[64];
     snprintf(doing, sizeof doing, "write %zu bytes", n);
-    if (fd_write(fd, bytes, n) || fsync(fd)) rc = file_error(path, doing, e);
+    if (fd_write(fd, bytes, n) || (sync && fsync(fd))) rc = file_error(path, doing, e);
     if (close(fd) && !rc) rc = file_error(path, doing, e);
     return rc;
 }
@@ -255,20 +255,24 @@ size_t file_peek(const char *path, void *to, size_t n)
 
 /* The temporary name contains the process id, so two programs do not share one. A file that an
  * earlier crash left under that name is overwritten. */
-int file_write_atomic(const char *path, const void *bytes, size_t n, struct error *e)
+static int write_beside(const char *path, const void *bytes, size_t n, bool sync, struct error *e)
 {
     struct text temp = {0};
     text_printf(&temp, "%s.tmp.%ld", path, (long)getpid());
     int fd = open(temp.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     int rc = fd < 0 ? file_error(path, "create a temporary file beside it", e) : PL_OK;
     if (!rc) {
-        rc = fd_finish(fd, path, bytes, n, e);
-        if (!rc) rc = file_rename(temp.at, path, e);
+        rc = fd_finish(fd, path, bytes, n, sync, e);
+        if (!rc && sync) rc = file_rename(temp.at, path, e);
+        else if (!rc && rename(temp.at, path)) rc = file_error(path, "rename a temporary file to it", e);
         if (rc) unlink(temp.at);
     }
     text_free(&temp);
     return rc;
 }
+
+int file_write_atomic(const char *path, const void *bytes, size_t n, struct error *e) { return write_beside(path, bytes, n, true, e); }
+int file_write_unsynced(const char *path, const void *bytes, size_t n, struct error *e) { return write_beside(path, bytes, n, false, e); }
 
 /* Opens `name` if no other process holds it: a new file, or one that nobody has locked. -1 with errno
  * EEXIST: another process holds it. */

@@ -32,6 +32,8 @@ int file_read(const char *path, uint64_t limit, char **bytes, size_t *n, struct 
 size_t file_peek(const char *path, void *to, size_t n);
 /* Atomic: writes a file beside `path`, syncs it, renames it to `path`, syncs the folder. */
 int file_write_atomic(const char *path, const void *bytes, size_t n, struct error *e);
+/* The same without a sync, for many files: a loss of power may lose the last of them. */
+int file_write_unsynced(const char *path, const void *bytes, size_t n, struct error *e);
 /* Creates an empty file beside `path`, for writing, that no other process writes: PATH.part, or
  * PATH.part.1 and so on. Returns its descriptor, or -1 with the message in `e`; *name is its path, on
  * the heap. The file is locked until the descriptor is closed; one that a killed process left is

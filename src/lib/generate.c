@@ -102,11 +102,11 @@ static int check_options(const struct session_generator *x, const struct pl_gene
 /* --- the model ------------------------------------------------------------------------------------- */
 
 /* Plans and loads the model, unless the last call's fits this one. */
-static int start(struct pl_session *s, const struct pl_generation *o, int64_t n, int64_t images)
+static int start(struct pl_session *s, const struct pl_generation *o, int64_t n, const struct image_batch *images)
 {
     struct session_generator *x = s->generator;
-    const struct run_generation g = {.cache = o->context ? o->context : n + o->max_new, .prompt = n, .answer = o->max_new, .chunk = o->chunk, .images = images};
-    if (x->started && x->generator.cache >= g.cache && x->generator.room >= images && x->chunk == o->chunk) return PL_OK;
+    const struct run_generation g = {.cache = o->context ? o->context : n + o->max_new, .prompt = n, .answer = o->max_new, .chunk = o->chunk, .images = *images};
+    if (x->started && x->generator.cache >= g.cache && images_fit(&x->generator.room, images) && x->chunk == o->chunk && !(x->generator.whole && n > x->generator.chunk)) return PL_OK;
     if (x->started) generator_close(&x->generator);
     x->chunk = o->chunk;
     int rc = generator_plan(&x->generator, &s->config, &g, &s->error);
@@ -166,8 +166,8 @@ static int answer(struct pl_session *s, const struct prompt *prompt, const struc
     return rc;
 }
 
-/* Answers a prompt whose images the tower gets as `slots` images. */
-static int generate(struct pl_session *s, const struct prompt *prompt, int64_t slots, const struct pl_generation *options, struct listener *l, struct pl_answer *out)
+/* Answers a prompt whose images the tower gets as `slots`. */
+static int generate(struct pl_session *s, const struct prompt *prompt, const struct image_batch *slots, const struct pl_generation *options, struct listener *l, struct pl_answer *out)
 {
     struct session_generator *x = s->generator;
     const struct pl_generation o = options ? *options : defaults(x);
@@ -188,7 +188,7 @@ int pl_generate(struct pl_session *s, const int32_t *ids, size_t n, const struct
     *out = (struct pl_answer){.text = ""};
     if (open_folder(s, "pl_generate")) return s->error.code;
     const struct prompt prompt = {.ids = ids, .n = n > INT32_MAX ? INT32_MAX : (int64_t)n};
-    return generate(s, &prompt, 0, options, &(struct listener){s, callback, user}, out) ? error_prepend(&s->error, "pl_generate") : PL_OK;
+    return generate(s, &prompt, &(struct image_batch){0}, options, &(struct listener){s, callback, user}, out) ? error_prepend(&s->error, "pl_generate") : PL_OK;
 }
 
 /* --- a call with images ---------------------------------------------------------------------------- */
@@ -202,11 +202,11 @@ static int check_images(const char *text, const char *const *images, size_t n, s
     return PL_OK;
 }
 
-static int answer_text(struct pl_session *s, const char *text, const struct names *images, const struct pl_generation *options, struct listener *l, struct pl_answer *out)
+static int answer_text(struct pl_session *s, const char *text, struct names *images, const struct pl_generation *options, struct listener *l, struct pl_answer *out)
 {
     const struct session_generator *x = s->generator;
     struct token_list tokens = {0};
-    int64_t slots = 0;
+    struct image_batch slots = {0};
     if (!x->prompts.tokenizer) {
         s->error = x->no_tokenizer;
         return s->error.code;
@@ -214,7 +214,7 @@ static int answer_text(struct pl_session *s, const char *text, const struct name
     int rc = prompts_question(&x->prompts, text, images, &tokens, &slots, &s->error);
     int32_t *ids = mem_alloc((tokens.n + 1) * sizeof *ids);
     for (uint32_t i = 0; i < tokens.n; i++) ids[i] = tokens.at[i].id;
-    if (!rc) rc = generate(s, &(struct prompt){ids, tokens.n, images->at, images->n}, slots, options, l, out);
+    if (!rc) rc = generate(s, &(struct prompt){ids, tokens.n, images->at, images->n}, &slots, options, l, out);
     mem_free(ids);
     token_list_free(&tokens);
     return rc;

@@ -52,6 +52,9 @@ struct image_batch {
     int64_t frames;           /* of videos, for which it has room after its images; 0 and 0: it is text alone */
     int64_t tokens_per_frame; /* k * k: the grid to which the features of a frame are pooled; 0: they are as an image's */
 };
+/* Whether it has any; whether the first has room for the second. */
+bool images_any(const struct image_batch *b);
+bool images_fit(const struct image_batch *room, const struct image_batch *b);
 /* The tokens of a frame. PL_USAGE: tokens_per_frame is no smaller square grid of the model's. */
 int images_frame_tokens(const struct model *m, int64_t tokens_per_frame, int64_t *out, struct error *e);
 

@@ -48,6 +48,7 @@ struct prompting {
     enum model_part part;
     enum dtype embeddings; /* PART_MASKS: dtype of image_embeddings; DT_NONE: f32 */
     bool statistics;     /* rounds: every program outputs statistics per mask, not only the evaluation */
+    bool picks;          /* with statistics: also the logits of the first round's best candidates, picked_masks */
 };
 
 /* The prompts of a batch of a mask model; all zeros if it has none of its own. */

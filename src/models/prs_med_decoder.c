@@ -183,14 +183,19 @@ static id basic_block(const struct prs_build *b, id x, const char *prefix, int64
     return layer_conv(g, instance_norm(b, y, prefix, "bn2"), prefix, "conv3", out, (struct kernel_shape){3, 1, 0, true});
 }
 
-static id prompted(const struct prs_build *b, id image)
+static id attend(const struct prs_build *b, id image)
+{
+    struct graph *g = b->g;
+    id f = norm(b, tokens(b, image), "image_norm");
+    id x = norm(b, op_add(g, attention(b, f, prompt_projection(b), true, PROMPTED, "attn", b->c->heads), f), "norm1");
+    return op_add(g, map(b, feed_forward(b, encoder_layer(b, x)), b->c->grid), image);
+}
+
+static id mask_generation(const struct prs_build *b, id x)
 {
     struct graph *g = b->g;
     const int64_t C = b->c->width, wide[] = {C, C / 2, C / 4};
     char name[128];
-    id f = norm(b, tokens(b, image), "image_norm");
-    id x = norm(b, op_add(g, attention(b, f, prompt_projection(b), true, PROMPTED, "attn", b->c->heads), f), "norm1");
-    x = op_add(g, map(b, feed_forward(b, encoder_layer(b, x)), b->c->grid), image);
     for (int i = 0; i < 3; i++) {
         snprintf(name, sizeof name, PROMPTED "mask_generation.%d.", i);
         x = basic_block(b, x, name, wide[i]);
@@ -199,14 +204,12 @@ static id prompted(const struct prs_build *b, id image)
     return op_resize(g, x, b->c->model.mask, b->c->model.mask, true);
 }
 
-id prs_decode(const struct prs_build *b, id image)
+id prs_fuse(const struct prs_build *b, id image)
 {
     id x = 0;
-    if (b->c->decoder == PRS_PROMPTED) {
-        IN_SCOPE(b->g, "mask_decoder", 0) x = prompted(b, image);
-        return x;
-    }
-    IN_SCOPE(b->g, "fusion", 0) x = fuse(b, image);
-    IN_SCOPE(b->g, "mask_head", 0) x = mask_head(b, x);
+    if (b->c->decoder == PRS_PROMPTED) IN_SCOPE(b->g, "mask_decoder", 0) x = attend(b, image);
+    else IN_SCOPE(b->g, "fusion", 0) x = fuse(b, image);
     return x;
 }
+
+id prs_masks(const struct prs_build *b, id x) { return b->c->decoder == PRS_PROMPTED ? mask_generation(b, x) : mask_head(b, x); }

@@ -140,6 +140,7 @@ void sam_rounds(const struct sam_build *given, id image)
         }
         output_statistics(&b, "first_statistics", a.statistics);
         output_statistics(&b, "first_picks", best);
+        if (masks && b.prompting.picks) graph_output(g, "picked_masks", b.prompting.rounds > 1 ? op_copy(g, masks, SPACE_DEVICE) : masks); /* later rounds overwrite them */
         if (b.prompting.rounds > 1) a.sum = more_rounds(&b, image, grid, &t, s, masks, a.sum);
         loss = op_scale(g, a.sum, 1.0 / (double)b.prompting.rounds);
     }

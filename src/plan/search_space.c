@@ -312,16 +312,22 @@ static void list_updates(struct builder *b)
 }
 
 /* Adds settings for every `every`-th number of head chunks and the first `rows` recompute modes. */
-static void add_single(struct builder *b, struct settings s, int every, int rows)
+static void add_single_of(struct builder *b, struct settings s, int rows)
 {
     static const int order[ROWS] = {KEPT, WHOLE, SELECTIVE, HALVES, WHOLE_SELECTIVE};
     if (!b->x->f.free[TECHNIQUE_recompute] || !b->blocks) rows = 1;
-    for (int c = 0; c < b->same; c += every)
-        for (int k = 0; k < rows; k++) {
-            s = with_chunks(b, s, c);
-            if (b->x->f.free[TECHNIQUE_recompute]) s.recompute = recompute_of_row(order[k]);
-            vec_push(&b->singles, ((struct single){.s = s}));
-        }
+    for (int k = 0; k < rows; k++) {
+        if (b->x->f.free[TECHNIQUE_recompute]) s.recompute = recompute_of_row(order[k]);
+        vec_push(&b->singles, ((struct single){.s = s}));
+    }
+}
+
+/* With as many chunks of a mask head beside the LM head, and with a whole mask head. */
+static void add_single(struct builder *b, struct settings s, int every, int rows)
+{
+    for (int c = 0; c < b->same; c += every) add_single_of(b, with_chunks(b, s, c), rows);
+    for (int c = b->same; c < b->chunks; c++)
+        if (b->chunk[c].mask == 1) add_single_of(b, with_chunks(b, s, c), rows);
 }
 
 /* Weights and activations offloaded: for the smallest micro-batch, and on a GPU for 1, 2, 4 ...

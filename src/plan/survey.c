@@ -151,7 +151,17 @@ static void add_weights(struct survey *v, const struct plan *p, const struct gra
     }
 }
 
-static bool is_update(enum program p) { return p == PROGRAM_UPDATE; }
+/* The programs of a step after the one that trains. */
+static bool is_update(enum program p) { return program_steps(p) && !program_is(p, PROGRAM_TRAINS); }
+
+/* The time of a step and an evaluation; that of the update may be known from an earlier draft. */
+static double total_seconds(const struct plan *p, const struct known_program *update)
+{
+    double sum = 0;
+    for (enum program k = 0; k < PROGRAM_COUNT; k++)
+        if (program_steps(k) || program_is(k, PROGRAM_BESIDE)) sum += update && is_update(k) ? update->takes : p->program_seconds[k];
+    return sum;
+}
 
 /* The figures of the programs of a draft that `is` selects, for drafts without them. */
 static struct known_program know(const struct graph *g, const struct plan *p, bool (*is)(enum program p), const double *seconds)
@@ -227,7 +237,7 @@ int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *
         v->update = d->update ? d->update->most : 0;
         v->eval = d->eval->most;
         if (d->update) v->update_seconds = profile->kind == DEVICE_CUDA ? d->update->takes : d->update->seconds;
-        v->total_seconds = p.program_seconds[PROGRAM_STEP] + (d->update ? d->update->takes : p.program_seconds[PROGRAM_UPDATE]) + p.program_seconds[PROGRAM_EVAL];
+        v->total_seconds = total_seconds(&p, d->update);
         plan_free(&p);
     }
     mem_free(seconds);

@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/system.h"
 #include "train/signals.h"
 
 /* Bytes for the lists and headers of a save, allocated before the first step. */
@@ -91,7 +92,12 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     t->has_pool = true;
     if (t->validation.ops) t->has_retrieval = retrieval_open(&t->retrieval, &t->run, PROGRAM_EVAL);
     if (t->validation.ops) t->has_scores = mask_scores_open(&t->scores, &t->run, &t->validation, PROGRAM_EVAL, o->worst ? (uint32_t)t->c->train_worst : 0);
-    rc = evaluate_baseline(t, e);
+    trainer_open_parts(t);
+    if (t->c->train_best && t->validation.ops && !t->has_scores) {
+        error_set(e, PL_USAGE, "train.best compares the Dice or IoU of masks, and a %s predicts none; expected loss", t->run.model.family->model_type);
+        rc = config_at_key(t->c, KEY_train_best, e);
+    }
+    if (!rc) rc = evaluate_baseline(t, e);
     if (!rc && out->first_step) rc = find_worst_again(t, e);
     t->progress.steps = (struct progress){.what = "training", .unit = "steps", .first = t->state.step, .total = t->total, .begun = clock_seconds()};
     while (t->state.step < t->total && !rc && !trainer_stopping(t)) {
@@ -122,6 +128,17 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
         memcpy(o->worst, t->scores.scores.worst, out->worst * sizeof *o->worst);
     }
     return trainer_publish(t, e);
+}
+
+/* Gathers what each rank has used. */
+static int gather_ranks(const struct trainer *t, const struct train_options *o, const struct train_summary *s, struct error *e)
+{
+    struct system_process m;
+    system_process(&m);
+    struct rank_summary mine = {.seconds = t->busy_sum / (double)max_i64(1, s->steps - s->first_step), .arena_bytes = s->allocated_bytes, .host_bytes = s->host_bytes, .allocations = s->allocations,
+                                .resident_peak = m.resident_peak, .growth = t->growth};
+    snprintf(mine.host, sizeof mine.host, "%s", o->ranks->host);
+    return o->ranks->gather(o->ranks, &mine, o->each, sizeof mine, e);
 }
 
 /* Removes the files of a new run that did no step, so that the user can fix the error and repeat
@@ -161,6 +178,7 @@ int train_run(const struct config *c, const struct train_options *o, struct trai
     }
     if (o->ranks) o->ranks->patient = true; /* rank 0 writes the model */
     rc = agree_on(o->ranks, rc, e);
+    if (!rc && o->ranks && o->each) rc = gather_ranks(t, o, out, e);
     if (rc) remove_empty_run(t);
     trainer_close(t);
     return rc;

@@ -11,6 +11,15 @@
 struct worst; /* score.h */
 struct ranks; /* run/ranks.h */
 
+/* What a rank has used, for the summary. */
+struct rank_summary {
+    char host[64];
+    double seconds;          /* of a step, on average, without waiting for others */
+    uint64_t arena_bytes, host_bytes, allocations;
+    uint64_t resident_peak;  /* of the process */
+    int64_t growth;          /* of its anonymous memory from the third step to the last */
+};
+
 /* A retired step. */
 struct train_event {
     int64_t step, total;     /* retired steps, steps of the whole run */
@@ -33,6 +42,7 @@ struct train_options {
     int (*on_step)(void *user, const struct train_event *event);
     void *user;
     struct ranks *ranks;     /* NULL: this process is alone */
+    struct rank_summary *each; /* [ranks]: receives what each of them has used; NULL: not needed */
     struct worst *worst;     /* [train.worst]: receives the masks with the lowest IoU of the last evaluation; NULL: not needed */
 };
 

@@ -48,11 +48,12 @@ int trainer_read_prompts(struct trainer *t, struct error *e)
     const int64_t longest = min_i64(t->c->data_sequence, t->run.batch.cache - 1);
     x->open = true;
     const struct image_batch *images = t->run.model.images ? t->run.batch.own : NULL;
-    const struct question_limits most = {(uint64_t)t->c->train_eval_samples, longest, true, images ? images->images : 0};
+    const struct question_limits most = {(uint64_t)t->c->train_eval_samples, longest, true, images ? *images : (struct image_batch){0}};
     int rc = answers_open(&x->held, t->c, &most, e);
     if (rc) return error_prepend(e, "train.eval_samples");
     if (q->too_long) log_warn("train.eval_samples: %" PRIu64 " prompts have more than %" PRId64 " tokens and are left out (data.sequence)", q->too_long, longest);
-    if (q->too_many) log_warn("train.eval_samples: %" PRIu64 " prompts have more than %" PRId64 " images and are left out (data.max_images)", q->too_many, most.images);
+    if (q->too_many) log_warn("train.eval_samples: %" PRIu64 " prompts have more than %" PRId64 " images (data.max_images) or %" PRId64 " frames (data.max_frames) and are left out", q->too_many, most.images.images,
+                              most.images.frames);
     x->scores = mem_alloc(q->files.n * sizeof *x->scores);
     x->pool = POOL_BASE + POOL_PER_TOKEN * (uint64_t)t->c->train_eval_max_new + POOL_PER_BYTE * longest_line(&x->held) + q->image_bytes;
     return PL_OK;

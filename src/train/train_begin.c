@@ -27,7 +27,7 @@
 static bool may_change(enum config_key k)
 {
     return k == KEY_train_out || k == KEY_train_steps || k == KEY_train_epochs || k == KEY_train_eval_every ||
-           k == KEY_train_save_every || k == KEY_train_monitor_every || k == KEY_train_keep || k == KEY_train_keep_best || k == KEY_train_worst || k == KEY_data_validation ||
+           k == KEY_train_save_every || k == KEY_train_monitor_every || k == KEY_train_keep || k == KEY_train_keep_best || k == KEY_train_best || k == KEY_train_worst || k == KEY_data_validation ||
            k == KEY_data_threads || k == KEY_data_prefetch || k == KEY_data_max_bad ||
            k == KEY_data_store;
 }
@@ -206,24 +206,14 @@ static int start_data(struct trainer *t, struct error *e)
 {
     t->state.data = t->data.fingerprint;
     t->state.model = t->run.weights.fingerprint;
-    t->broken = t->state.broken;
     int rc = t->validation.ops ? feed_start(&t->validation, &t->run, 0, 0, e) : PL_OK;
-    return rc ? rc : feed_start(&t->data, &t->run, t->state.position, t->state.broken, e);
+    if (!rc) rc = feed_start(&t->data, &t->run, t->state.position, t->state.broken, e);
+    t->seen = feed_seen(&t->data);
+    t->broken = t->state.broken;
+    return rc;
 }
 
 /* --- with other ranks --------------------------------------------------------------------------------------- */
-
-/* Of the program's file, so that no rank runs another build. */
-static uint64_t hash_program(void)
-{
-    struct error ignored;
-    char *bytes = NULL;
-    size_t n = 0;
-    if (file_read("/proc/self/exe", UINT64_MAX, &bytes, &n, &ignored)) return 0;
-    const uint64_t h = hash_bytes(bytes, n, 0);
-    mem_free(bytes);
-    return h;
-}
 
 static uint64_t hash_config(const struct config *c)
 {
@@ -241,7 +231,7 @@ static int agree_to_start(struct trainer *t, int rc, struct error *e)
     rc = agree_on(r, rc, e);
     if (rc || !r) return rc;
     const struct agree_same same[] = {
-        {"the program", hash_program()}, {"the configuration", hash_config(t->c)}, {"the plan", plan_digest(&t->run.plan, &t->run.graph)},
+        {"the configuration", hash_config(t->c)}, {"the plan", plan_digest(&t->run.plan, &t->run.graph)},
         {"the data: its number of samples", t->data.samples}, {"the data", t->data.fingerprint}};
     rc = agree_same(r, same, COUNT(same), e);
     if (!rc) log_note("%d ranks, %d on this host, %d shares of a step's batch", r->n, r->local, t->run.shares);
@@ -352,6 +342,7 @@ void trainer_close(struct trainer *t)
     if (t->has_scores) mask_scores_close(&t->scores);
     if (t->has_retrieval) retrieval_close(&t->retrieval);
     trainer_close_answers(t);
+    mem_free(t->parts);
     if (t->has_run) run_close(&t->run);
     events_close(&t->events);
     if (t->has_folder) folder_close(&t->folder);

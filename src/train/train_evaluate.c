@@ -57,34 +57,101 @@ static int evaluate_pass(struct trainer *t, struct progress *p, struct loss_sums
 struct eval_part {
     struct loss_sums sums;
     int64_t failed;
+    uint64_t queries, right; /* retrieval */
+    double chance;
+    struct feed_left left;   /* of the rank's batches of the pass so far */
+    uint32_t n_records;
+    struct mask_record records[];
 };
-_Static_assert(sizeof(struct eval_part) <= AGREE_TEXT, "the parts fit into the room of agreements");
+
+static size_t part_bytes(const struct trainer *t) { return (size_t)align_up(sizeof(struct eval_part) + (t->has_scores ? t->scores.most_records : 0) * sizeof(struct mask_record), 64); }
+/* Of rank i; of this one before they are gathered, if i is their number. */
+static struct eval_part *part_of(const struct trainer *t, int i) { return (struct eval_part *)(void *)((char *)t->parts + (size_t)i * part_bytes(t)); }
+
+void trainer_open_parts(struct trainer *t)
+{
+    if (t->o->ranks) t->parts = mem_alloc((size_t)(t->o->ranks->n + 1) * part_bytes(t));
+}
+
+static int list_retrieval(struct trainer *t, struct eval_part *mine, struct error *e)
+{
+    const struct retrieval all = t->retrieval;
+    retrieval_reset(&t->retrieval);
+    int rc = retrieval_add(&t->retrieval, &t->run, &t->validation, e);
+    mine->queries = t->retrieval.queries, mine->right = t->retrieval.right, mine->chance = t->retrieval.chance;
+    t->retrieval = all;
+    return rc;
+}
+
+/* This rank's batch of those that begin with sample `first`. It may have none. With weights in shards all ranks run the program
+ * together: one that has no batch runs another's. */
+static int evaluate_own(struct trainer *t, int64_t first, struct eval_part *mine, struct error *e)
+{
+    const int64_t at = first + t->run.plan.settings.micro_batch * t->o->ranks->rank;
+    const struct feed_left left = t->validation.left;
+    struct loss_sums ignored = {0};
+    *mine = (struct eval_part){0};
+    int rc = PL_OK;
+    if (at >= (int64_t)t->validation.samples) {
+        if (t->run.plan.settings.shard == SHARD_WEIGHTS) rc = evaluate_batch(t, first, &ignored, e);
+        t->validation.left = left;
+    } else {
+        rc = evaluate_batch(t, at, &mine->sums, e);
+        if (!rc && t->has_scores) rc = mask_scores_list(&t->scores, &t->run, &t->validation, e);
+        if (!rc && t->has_retrieval) rc = list_retrieval(t, mine, e);
+        if (!rc && t->has_scores) {
+            mine->n_records = t->scores.n_records;
+            memcpy(mine->records, t->scores.records, t->scores.n_records * sizeof *mine->records);
+        }
+    }
+    mine->left = t->validation.left;
+    mine->failed = rc;
+    return rc;
+}
+
+static void take_part(struct trainer *t, const struct eval_part *x, struct loss_sums *sums)
+{
+    for (int k = 0; k < STEP_COUNTS; k++) {
+        sums->sum[k] += x->sums.sum[k];
+        sums->count[k] += x->sums.count[k];
+    }
+    t->retrieval.queries += x->queries;
+    t->retrieval.right += x->right;
+    t->retrieval.chance += x->chance;
+    if (t->has_scores) mask_scores_take(&t->scores, x->records, x->n_records);
+}
+
+/* What all ranks left out of the pass. */
+static void add_left(struct trainer *t)
+{
+    struct feed_left *to = &t->validation.left;
+    *to = (struct feed_left){.cells = part_of(t, 0)->left.cells};
+    for (int i = 0; i < t->o->ranks->n; i++) {
+        const struct feed_left *x = &part_of(t, i)->left;
+        to->images += x->images;
+        to->small += x->small;
+        to->malformed += x->malformed;
+        to->without += x->without;
+        to->queries += x->queries;
+    }
+}
 
 /* Batch j is that of rank j modulo their number. All ranks add in the order of batches: the bits of one rank. */
 static int evaluate_together(struct trainer *t, struct progress *p, struct loss_sums *sums, struct error *e)
 {
     struct ranks *r = t->o->ranks;
     const int64_t B = t->run.plan.settings.micro_batch, n = (int64_t)t->validation.samples;
-    struct eval_part *all = agree_room(r);
+    t->validation.left = (struct feed_left){0};
     for (int64_t at = 0; at < n; at += B * r->n) {
-        struct eval_part mine = {0};
         struct error waiting = {0};
-        const int64_t own = at + B * r->rank;
-        /* With weights in shards all ranks run the program together: one that has no batch left runs another's. */
-        const bool spare = own >= n && t->run.plan.settings.shard == SHARD_WEIGHTS;
-        int rc = own < n || spare ? evaluate_batch(t, spare ? at : own, &mine.sums, e) : PL_OK;
-        if (spare) mine.sums = (struct loss_sums){0};
-        mine.failed = rc;
-        if (r->gather(r, &mine, all, sizeof mine, &waiting)) r->abort(r, PL_FAIL, waiting.text);
+        const int rc = evaluate_own(t, at, part_of(t, r->n), e);
+        if (r->gather(r, part_of(t, r->n), t->parts, part_bytes(t), &waiting)) r->abort(r, PL_FAIL, waiting.text);
         for (int i = 0; i < r->n; i++)
-            if (all[i].failed) return agree_on(r, rc, e);
-        for (int i = 0; i < r->n; i++)
-            for (int k = 0; k < STEP_COUNTS; k++) {
-                sums->sum[k] += all[i].sums.sum[k];
-                sums->count[k] += all[i].sums.count[k];
-            }
+            if (part_of(t, i)->failed) return agree_on(r, rc, e);
+        for (int i = 0; i < r->n; i++) take_part(t, part_of(t, i), sums);
         if (t->o->progress) progress_add(p, (uint64_t)min_i64(r->n, ceil_div(n - at, B)));
     }
+    add_left(t);
     return PL_OK;
 }
 
@@ -100,10 +167,15 @@ int trainer_score(struct trainer *t, struct evaluation *out, struct error *e)
     if (t->has_retrieval) retrieval_reset(&t->retrieval);
     for (int pass = 0; pass < feed_passes(&t->validation) && !rc; pass++) {
         feed_set_pass(&t->validation, pass);
-        rc = t->o->ranks && !t->has_scores ? evaluate_together(t, &p, &sums, e) : evaluate_pass(t, &p, &sums, e); /* masks are scored by every rank */
+        rc = t->o->ranks ? evaluate_together(t, &p, &sums, e) : evaluate_pass(t, &p, &sums, e);
     }
     if (!loss_sums_mean(&sums, &loss) && !rc) rc = feed_empty(&t->validation, e);
-    *out = (struct evaluation){(int64_t)t->state.step, (int64_t)t->validation.samples, loss};
+    *out = (struct evaluation){.step = (int64_t)t->state.step, .samples = (int64_t)t->validation.samples, .loss = loss, .iou = NAN, .dice = NAN};
+    if (t->has_scores) {
+        const struct score all = mask_scores_of(&t->scores, false);
+        out->iou = score_iou(&all);
+        out->dice = score_dice(&all);
+    }
     return rc;
 }
 

@@ -2,7 +2,7 @@
  * train_save.c: saves checkpoints and models, and loads them in a resumed run.
  *
  *     checkpoints/step-N    weights and state             every train.save_every steps, at the end, when interrupted
- *     checkpoints/best      a model and its evaluation    when an evaluation has the lowest loss so far
+ *     checkpoints/best      a model and its evaluation    when an evaluation is the best so far (train.best)
  *     model                 a model                       at the end
  *
  * All are written under a temporary name and then renamed (folder.c), through the staging buffer in
@@ -120,12 +120,12 @@ int trainer_keep_best(struct trainer *t, const struct evaluation *v, struct erro
     int rc = keeps_best(t->c) ? meet(t, e) : PL_OK;
     if (rc || !keeps_best(t->c)) return rc;
     if (!trainer_leads(t)) return serve(t, e);
-    const bool best = v->loss < t->best.loss;
+    const bool best = best_rank(t->c, v) < t->best.rank;
     mem_pool_enter();
     rc = release(t, best ? save_model(t, FOLDER_BEST, v, e) : PL_OK, e);
     mem_pool_leave();
     if (rc) return error_prepend(e, "saving the best model, of step %" PRId64, v->step);
-    if (best) t->best = (struct best){v->step, v->loss};
+    if (best) t->best = (struct best){v->step, v->loss, best_rank(t->c, v)};
     return PL_OK;
 }
 
@@ -197,7 +197,7 @@ int trainer_load(struct trainer *t, struct error *e)
 void trainer_find_best(struct trainer *t)
 {
     char path[FOLDER_PATH];
-    t->best = (struct best){-1, INFINITY};
+    t->best = (struct best){-1, INFINITY, INFINITY};
     if (folder_model_path(&t->folder, FOLDER_BEST, path)) best_read(path, t->c, &t->best);
 }
 

@@ -12,6 +12,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/system.h"
 #include "engine/recipe.h"
 #include "train/scaler.h"
 #include "train/signals.h"
@@ -56,13 +57,15 @@ static int agree_on_step(struct trainer *t, struct feed_batch *batch, int rc, st
     if (!r) return rc;
     struct step_samples *samples = &t->steps.samples[t->steps.tickets.submitted % TICKETS];
     struct agreement *a = &t->agreed;
-    *a = (struct agreement){.units = batch->units, .busy = t->busy, .broken = samples->broken - t->broken, .stop = t->o->signals && signals_received()};
+    *a = (struct agreement){.units = batch->units, .busy = t->busy, .seen = feed_seen(&t->data) - t->seen, .broken = samples->broken - t->broken, .stop = t->o->signals && signals_received()};
     for (int k = 0; k < FEED_COUNTS; k++) a->count[k] = batch->count[k];
     r->step = (int64_t)trainer_steps_submitted(t) + 1;
     rc = agree(r, a, rc, e);
     for (int k = 0; k < FEED_COUNTS; k++) batch->count[k] = a->count[k];
     samples->units = a->units;
-    samples->broken = t->broken + a->broken;
+    t->seen += a->seen;
+    samples->broken = t->broken += a->broken;
+    if (!rc) rc = feed_check(&t->data, t->seen, t->broken, t->steps.position, samples->n, e);
     t->stop |= a->stop;
     r->patient = false;
     t->waited = r->waited + r->moving;
@@ -83,6 +86,19 @@ int trainer_submit_step(struct trainer *t, struct error *e)
     return submitted < t->total && !trainer_evaluation_due(t, submitted) ? stepper_prefetch(&t->steps, e) : PL_OK;
 }
 
+/* Seconds of the step without waiting; and the process's memory, once everything has been touched. */
+static void observe_rank(struct trainer *t, double seconds)
+{
+    const struct ranks *r = t->o->ranks;
+    struct system_process m;
+    t->busy = fmax(0, seconds - (r->waited + r->moving - t->waited));
+    t->busy_sum += t->busy;
+    if (++t->retired != 3 && t->state.step != t->total) return;
+    system_process(&m);
+    if (t->retired <= 3) t->anonymous = m.anonymous;
+    t->growth = (int64_t)m.anonymous - (int64_t)t->anonymous;
+}
+
 int trainer_retire_step(struct trainer *t, struct train_event *out, struct error *e)
 {
     struct ticket k;
@@ -97,7 +113,7 @@ int trainer_retire_step(struct trainer *t, struct train_event *out, struct error
                                 samples.units, t->steps.tickets.scaled ? k.block.loss_scale : 0, k.block.found_inf, {0}};
     for (int i = 0; i < t->steps.tickets.parts; i++) out->part[i] = k.part[i];
     t->units += out->units;
-    if (t->o->ranks) t->busy = out->seconds - (t->o->ranks->waited + t->o->ranks->moving - t->waited);
+    if (t->o->ranks) observe_rank(t, out->seconds);
     return PL_OK;
 }
 

@@ -75,9 +75,14 @@ struct trainer {
     bool whole;              /* run_options.whole */
     bool stop;               /* with ranks: one of them is to stop, as agreed */
     double waited;           /* with ranks: ranks.waited at the end of the last step... */
-    double busy;             /* ...and the seconds of that step without waiting */
-    uint64_t broken;         /* broken samples before this process */
+    double busy;             /* ...and the seconds of that step without waiting... */
+    double busy_sum;         /* ...and of all steps of this process */
+    uint64_t retired;        /* with ranks: steps of this process */
+    uint64_t anonymous;      /* with ranks: resident bytes after the third step... */
+    int64_t growth;          /* ...and how much more they are after the last one */
+    uint64_t seen, broken;   /* with ranks: samples that all have read, and the broken ones among them */
     struct agreement agreed; /* the last one */
+    void *parts;             /* of an evaluation that ranks divide (train_evaluate.c) */
 };
 
 /* True if this process writes the run's files and messages: it is alone, or rank 0. */
@@ -125,6 +130,8 @@ bool trainer_evaluation_due(const struct trainer *t, uint64_t step);
 int trainer_score(struct trainer *t, struct evaluation *out, struct error *e);
 /* Evaluates and reports the result. */
 int trainer_evaluate(struct trainer *t, struct evaluation *out, struct error *e);
+/* Before the first evaluation, after scores and retrieval were opened: the memory of an evaluation that ranks divide. */
+void trainer_open_parts(struct trainer *t);
 
 /* --- train_answer.c --------------------------------------------------------------------------------- */
 

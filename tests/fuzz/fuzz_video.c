@@ -47,9 +47,9 @@ static void read_file(const struct video_options *o, const uint8_t *bytes, size_
     const int fd = memfd_create("video", 0);
     CHECK(fd >= 0 && write(fd, bytes, n) == (ssize_t)n, "no file in memory");
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    int rc = video_scan(path, o, &frames, &e);
+    int rc = video_scan(VIDEO_AT(path), o, &frames, &e);
     if (!rc) {
-        rc = video_read(path, o, count, &got, &replaced, &e);
+        rc = video_read(VIDEO_AT(path), o, count, &got, &replaced, &e);
         CHECK(rc || (got == frames && replaced <= got), "%u frames, expected %u", got, frames);
     }
     CHECK(!rc || e.text[0], "a failure without a message");

@@ -190,3 +190,9 @@ put("sentencepiece", "bytes", sentencepiece(pieces + [("<0x%02X>" % b, 0, 6) for
 put("sentencepiece", "defined", sentencepiece(pieces + [("<s", 0, 4), ("a ", 0, 4)], b"", field(3, 0)))
 put("sentencepiece", "unused", sentencepiece([(p, s, 5 if p in ("the", "\u2581the") else t) for p, s, t in pieces], field(24, 1)))
 put("sentencepiece", "cut", sentencepiece(pieces)[:90])
+
+tables = pathlib.Path("tests/golden/parquet")
+for name in ("chats", "texts", "types_v2", "types_plain", "types_gzip", "types_zstd"):
+    put("parquet", name, b"\1" + (tables / f"{name}.parquet").read_bytes())
+for codec in range(8):
+    put("parquet", f"texts_codec{codec}", bytes([codec << 1 | 1]) + (tables / "texts.parquet").read_bytes())

@@ -34,7 +34,7 @@ cudaError_t cuda_window(void *y, const void *x, int64_t B, int64_t H, int64_t W,
 cudaError_t cuda_shift_labels(int32_t *y, const int32_t *x, int64_t B, int64_t T, int32_t ignored, cudaStream_t stream);
 /* x [rows]: the labels other than `ignored` first, with the row of each and the position of each row. */
 cudaError_t cuda_labelled_first(int32_t *labels, int32_t *index, int32_t *position, const int32_t *x, int64_t rows, int32_t ignored, cudaStream_t stream);
-cudaError_t cuda_used_first(int32_t *used, const int32_t *index, int64_t B, int64_t T, int64_t blocks, int64_t rows, int64_t room, cudaStream_t stream);
+cudaError_t cuda_used_first(int32_t *used, const int32_t *index, int64_t B, int64_t T, int64_t blocks, struct feature_blocks of, int64_t room, cudaStream_t stream);
 /* y [B,N,C] = acc (y itself, if `accumulate`) + rows of x [B,M,C] by index [B,M], in order. */
 cudaError_t cuda_scatter_add(void *y, const void *x, const int32_t *index, enum store type, enum store from, int64_t B, int64_t N, int64_t M,
                              int64_t C, int accumulate, cudaStream_t stream);

@@ -141,7 +141,7 @@ static int launch_labelled_first(const struct launch *l, struct error *e)
 static int launch_used_first(const struct launch *l, struct error *e)
 {
     TRY_CUDA(cuda_used_first(l->out[0].data, l->in[0].data, operand_rows(&l->in[0]), operand_last(&l->in[0]), l->attr->used_first.blocks,
-                             l->attr->used_first.rows, l->attr->used_first.room, l->stream));
+                             l->attr->used_first.of, l->attr->used_first.room, l->stream));
     return PL_OK;
 }
 

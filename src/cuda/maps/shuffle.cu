@@ -364,7 +364,7 @@ extern "C" cudaError_t cuda_labelled_first(int32_t *labels, int32_t *index, int3
 
 /* One block: marks the blocks that are read, then replaces the marks by the numbers of those that are set. A
  * number is written where marks are no longer read. */
-__global__ void __launch_bounds__(SCAN) used_first_kernel(int32_t *used, const int32_t *index, int64_t B, int64_t T, int64_t blocks, int64_t rows, int64_t room)
+__global__ void __launch_bounds__(SCAN) used_first_kernel(int32_t *used, const int32_t *index, int64_t B, int64_t T, int64_t blocks, struct feature_blocks of, int64_t room)
 {
     __shared__ int32_t count[SCAN / 32]; /* by warp */
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -372,7 +372,7 @@ __global__ void __launch_bounds__(SCAN) used_first_kernel(int32_t *used, const i
     for (int64_t i = threadIdx.x; i < room; i += SCAN) used[i] = 0;
     __syncthreads();
     for (int64_t i = threadIdx.x; i < B * T; i += SCAN) {
-        const int64_t block = index[i] < 0 ? blocks : index[i] / rows;
+        const int64_t block = index[i] < 0 ? blocks : shared_block_of(of, index[i]);
         if (block < blocks) used[i / T * blocks + block] = 1;
     }
     __syncthreads();
@@ -393,10 +393,10 @@ __global__ void __launch_bounds__(SCAN) used_first_kernel(int32_t *used, const i
     for (int64_t k = n + threadIdx.x; k < room; k += SCAN) used[k] = -1;
 }
 
-extern "C" cudaError_t cuda_used_first(int32_t *used, const int32_t *index, int64_t B, int64_t T, int64_t blocks, int64_t rows, int64_t room,
+extern "C" cudaError_t cuda_used_first(int32_t *used, const int32_t *index, int64_t B, int64_t T, int64_t blocks, struct feature_blocks of, int64_t room,
                                        cudaStream_t stream)
 {
-    used_first_kernel<<<1, SCAN, 0, stream>>>(used, index, B, T, blocks, rows, room);
+    used_first_kernel<<<1, SCAN, 0, stream>>>(used, index, B, T, blocks, of, room);
     return cudaGetLastError();
 }
 

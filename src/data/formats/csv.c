@@ -103,7 +103,7 @@ static void squeeze(const char *name, char *out, size_t room)
 }
 
 /* The names of a list come first to last: a table may have a column of masks and one of labels. */
-int csv_usual_column(const struct csv *c, enum csv_usual what)
+int usual_column(const char *const *names, uint32_t n, enum csv_usual what)
 {
     static const char *const images[] = {"image", "img", "imagepath", "imgpath", "imagefile", "imagefilename", "imagefilepath", "images", "filename", "file", "filepath", "path", "imagename", "input", NULL};
     static const char *const masks[] = {"mask", "maskpath", "maskfile", "maskfilename", "maskfilepath", "masks", "seg", "segpath", "segmentation", "segmentationpath", "segmentationmask", "segmentationfile",
@@ -112,10 +112,12 @@ int csv_usual_column(const struct csv *c, enum csv_usual what)
     static const char *const questions[] = {"question", "prompt", "query", NULL}, *const answers[] = {"answer", "response", NULL};
     static const char *const *const lists[] = {images, masks, splits, questions, answers};
     for (const char *const *name = lists[what]; *name; name++)
-        for (uint32_t i = 0; i < c->n; i++) {
+        for (uint32_t i = 0; i < n; i++) {
             char squeezed[64];
-            squeeze(c->fields[i], squeezed, sizeof squeezed);
+            squeeze(names[i], squeezed, sizeof squeezed);
             if (!strcmp(squeezed, *name)) return (int)i;
         }
     return -1;
 }
+
+int csv_usual_column(const struct csv *c, enum csv_usual what) { return usual_column((const char *const *)c->fields, c->n, what); }

@@ -31,5 +31,7 @@ int csv_column(const struct csv *c, const char *name);
  * without _ - and blanks: image, img_path, File Name; mask, label, seg_path; split, subset. -1: none. */
 enum csv_usual { CSV_IMAGE, CSV_MASK, CSV_SPLIT, CSV_QUESTION, CSV_ANSWER };
 int csv_usual_column(const struct csv *c, enum csv_usual what);
+/* The same among n names; "" is none. */
+int usual_column(const char *const *names, uint32_t n, enum csv_usual what);
 
 #endif

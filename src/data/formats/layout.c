@@ -16,6 +16,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "data/volumes/volume.h"
 #include "io/file.h"
 
 enum { DEPTH = 6, FOLDERS = 24, TEXTS = 8 };
@@ -205,7 +206,8 @@ static int list_folders(struct search *s, const char *below, int depth, struct e
             continue;
         }
         char *path = join_path(below, l.at[i]), *full = join_path(folder, l.at[i]);
-        if (dir_exists(full)) rc = depth && (!usual || !strcmp(l.at[i], "images") || !strcmp(l.at[i], "masks")) ? list_folders(s, path, depth - 1, e) : PL_OK;
+        if (!kind_of(l.at[i], strlen(l.at[i])) && is_dicom_folder(full)) images++; /* a series is an image */
+        else if (dir_exists(full)) rc = depth && (!usual || !strcmp(l.at[i], "images") || !strcmp(l.at[i], "masks")) ? list_folders(s, path, depth - 1, e) : PL_OK;
         else note_file(s, path);
         mem_free(path);
         mem_free(full);
@@ -404,7 +406,7 @@ static int refuse(const struct search *s, struct error *e)
     else if (s->yolo_example)
         error_set(e, PL_USAGE, "%s is a label file of YOLO, which is not read. Export the dataset as COCO (Roboflow, CVAT and Label Studio do), or convert it with Python's supervision: "
                   "sv.DetectionDataset.from_yolo(IMAGES, LABELS, \"data.yaml\", force_masks=True).as_coco(annotations_path=\"train.json\")", s->yolo_example);
-    else if (!s->images) error_set(e, PL_USAGE, "%s: there is no image (.jpg, .jpeg or .png) in it", s->root);
+    else if (!s->images) error_set(e, PL_USAGE, "%s: there is no image (.jpg, .jpeg, .png or .webp) in it", s->root);
     else if (!kinds[MASKS])
         error_set(e, PL_USAGE, "%s: there are images in %s, but no folder of masks (such as masks/ or labels/) and no masks beside them (such as a_mask.png); data.masks and data.mask_suffix name others",
                   s->root, s->folders.at[0].path), print_other(s, e);

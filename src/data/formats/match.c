@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/volumes/volume.h"
 #include "io/file.h"
 
 enum { VOTERS = 48, CHOICES = 4096, TRIED = 8, DEPTH = 8 };
@@ -19,7 +20,16 @@ enum { VOTERS = 48, CHOICES = 4096, TRIED = 8, DEPTH = 8 };
 /* --- files ------------------------------------------------------------------------------- */
 
 bool is_jpeg_name(const char *name) { return path_has_ending(name, ".jpg") || path_has_ending(name, ".jpeg"); }
-bool is_image_name(const char *name) { return is_jpeg_name(name) || path_has_ending(name, ".png"); }
+bool is_image_name(const char *name) { return is_jpeg_name(name) || path_has_ending(name, ".png") || path_has_ending(name, ".webp") || is_volume_name(name, NULL); }
+
+/* The length of a name without its ending, which may be .nii.gz. */
+static size_t stem_length(const char *name)
+{
+    size_t ending;
+    const char *dot = strrchr(name, '.');
+    if (is_volume_name(name, &ending)) return strlen(name) - ending;
+    return dot ? (size_t)(dot - name) : strlen(name);
+}
 
 static char *join_path(const char *folder, const char *name)
 {
@@ -37,8 +47,8 @@ static int read_folder(struct image_tree *t, const char *root, const char *below
         if (l.at[i][0] == '.') continue;
         char *path = join_path(below, l.at[i]), *full = join_path(folder, l.at[i]);
         const struct unread *u = unread_by_name(path);
-        if (is_image_name(path)) {
-            struct image_file f = {.path = path, .base = *below ? (uint32_t)strlen(below) + 1 : 0, .stem = (uint32_t)(strrchr(path, '.') - path)};
+        if (is_image_name(path) || is_dicom_folder(full)) {
+            struct image_file f = {.path = path, .base = *below ? (uint32_t)strlen(below) + 1 : 0, .stem = (uint32_t)stem_length(path)};
             vec_push(&t->files, f);
             path = NULL;
         } else if (u) {
@@ -147,6 +157,16 @@ static int compare_keys(const void *pa, const void *pb)
     return c ? c : a->file < b->file ? -1 : a->file > b->file;
 }
 
+/* nnU-Net's files of one case: _0000, _0001, ..., one per modality. */
+static bool is_modality(const char *at, size_t n)
+{
+    for (size_t i = 1; i < n && n == 5; i++)
+        if (!isdigit((unsigned char)at[i])) return false;
+    return n == 5 && *at == '_';
+}
+
+static bool is_other_modality(const struct image_file *f, const char *suffix) { return f->stem - f->base > 5 && is_modality(suffix, strlen(suffix)) && is_modality(f->path + f->stem - 5, 5); }
+
 static void make_keys(struct match *m, struct keys *k, const struct image_tree *t, const struct affixes *a, bool mask, bool common)
 {
     const char *prefix = a->at[mask ? MASK_PREFIX : IMAGE_PREFIX], *suffix = a->at[mask ? MASK_SUFFIX : IMAGE_SUFFIX];
@@ -154,6 +174,7 @@ static void make_keys(struct match *m, struct keys *k, const struct image_tree *
         const struct image_file *f = &t->files.at[i];
         bool more = mask && a->optional && has_affixes(f, "", "_mask");
         if (!is_kind(f, a, mask, common)) {
+            if (!mask && is_other_modality(f, suffix)) continue;
             if (!common && !m->others[mask]++) m->first_other[mask] = i;
             if (common && mask && !is_kind(f, a, false, true) && !m->others[0]++) m->first_other[0] = i;
             continue;
@@ -230,7 +251,7 @@ int match_refuse(const struct image_tree *images, const char *images_name, const
         const struct image_tree *t = k ? masks : images;
         const char *name = k ? masks_name : images_name;
         if (t->unread) return unread_refuse(t->unread, t->n_unread, name, t->unread_example, e);
-        if (!t->files.n) return error_set(e, PL_USAGE, "there is no %s (.jpg, .jpeg or .png) in %s", k ? "mask" : "image", name);
+        if (!t->files.n) return error_set(e, PL_USAGE, "there is no %s (.jpg, .jpeg, .png or .webp) in %s", k ? "mask" : "image", name);
     }
     if (images == masks)
         return error_set(e, PL_USAGE, "no image in %s has a mask beside it, such as a.jpg and a_mask.png (the first file is %s); data.mask_suffix and data.mask_prefix say how masks are named", images_name,
@@ -406,7 +427,10 @@ static int choose(struct vote *v, uint32_t tried, const struct image_tree *image
         int order = masks_rank(c->affixes.at[MASK_SUFFIX]) - masks_rank(best->affixes.at[MASK_SUFFIX]);
         if (c->pairs < best->pairs || !c->pairs || same_affixes(&c->affixes, &best->affixes) || (c->pairs == best->pairs && (plain || order > 0))) continue;
         if (c->pairs == best->pairs && !order) {
-            equal = c;
+            const char *a = best->affixes.at[IMAGE_SUFFIX], *b = c->affixes.at[IMAGE_SUFFIX];
+            const bool modalities = is_modality(a, strlen(a)) && is_modality(b, strlen(b));
+            if (modalities && strcmp(b, a) < 0) *best = *c; /* the first modality of a case */
+            else if (!modalities) equal = c;
             continue;
         }
         *best = *c;

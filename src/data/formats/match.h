@@ -14,7 +14,7 @@
 #include "base/base.h"
 #include "data/images/unread.h"
 
-/* The readable images (JPEG, PNG) below a folder, by path. Hidden files are skipped. */
+/* The readable images (JPEG, PNG, volumes) below a folder, by path; a folder of a DICOM series is one. Hidden files are skipped. */
 struct image_file {
     char *path;          /* relative to the folder: "train/aachen/a.png" */
     uint32_t base, stem; /* offsets: of the name, and of the end of the name without its ending */
@@ -29,7 +29,7 @@ struct image_tree {
 int image_tree_read(struct image_tree *t, const char *folder, const char *skip, struct error *e);
 void image_tree_free(struct image_tree *t);
 bool is_jpeg_name(const char *name); /* .jpg, .jpeg */
-bool is_image_name(const char *name); /* also .png */
+bool is_image_name(const char *name); /* also .png, and volumes: .tif, .tiff, .nii, .nii.gz, .dcm */
 
 enum affix { IMAGE_PREFIX, IMAGE_SUFFIX, MASK_PREFIX, MASK_SUFFIX, AFFIXES };
 enum { AFFIX_ROOM = 96 };

@@ -14,11 +14,10 @@
 
 #include "base/mapped.h"
 #include "data/masks/cells.h"
-#include "data/images/jpeg.h"
+#include "data/images/image.h"
 #include "data/formats/npy.h"
 #include "io/file.h"
 #include "io/json.h"
-#include "io/png.h"
 
 struct row {
     uint64_t first;
@@ -71,12 +70,9 @@ static int image_size(const char *path, uint32_t *h, uint32_t *w, struct error *
     int rc = !bytes || mapped_open(&map, fd, (size_t)bytes, PROT_READ, MAP_PRIVATE) ? error_set(e, PL_USAGE, "%s is not an image", path) : PL_OK;
     close(fd);
     if (rc) return rc;
-    struct png_header p = {0};
-    struct jpg_header j = {0};
-    bool png = *(const uint8_t *)map.at == 0x89;
-    if (png ? png_peek(map.at, map.bytes, &p, e) : jpg_peek(map.at, map.bytes, &j, e)) rc = error_prepend(e, "%s", path);
-    *h = png ? p.height : j.height;
-    *w = png ? p.width : j.width;
+    size_t room;
+    *h = *w = 0;
+    if (image_peek(map.at, map.bytes, &(struct image_options){0}, w, h, &room, e)) rc = error_prepend(e, "%s", path);
     if (mapped_failed(&map)) rc = mapped_check(&map, path, e);
     mapped_close(&map);
     return rc;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "data/formats/memmap.h"
+#include "data/images/image.h"
 #include "io/file.h"
 #include "io/json.h"
 
@@ -76,8 +77,7 @@ static int put_mask(struct memmap_writer *w, const uint8_t *bits, struct error *
 static void image_name(const struct memmap_writer *w, const struct memmap_new *s, struct text *to)
 {
     const char *slash = strrchr(s->key, '/'), *key = slash ? slash + 1 : s->key, *dot = strrchr(key, '.');
-    bool png = s->n && *(const uint8_t *)s->image == 0x89;
-    text_printf(to, "%06llu_%.*s.%s", (unsigned long long)w->samples, (int)min_u64(dot && dot > key ? (uint64_t)(dot - key) : strlen(key), 128), key, png ? "png" : "jpg");
+    text_printf(to, "%06llu_%.*s.%s", (unsigned long long)w->samples, (int)min_u64(dot && dot > key ? (uint64_t)(dot - key) : strlen(key), 128), key, image_ending(s->image, s->n));
 }
 
 int memmap_add(struct memmap_writer *w, const struct memmap_new *s, struct error *e)

@@ -60,8 +60,8 @@ static int check_embeddings(const struct packed_embeddings *x, uint32_t side, st
 
 static int check_range(const struct packed_range *r, struct error *e)
 {
-    const bool sound = r->kind <= RANGE_WINDOW && r->window[0] < RANGE_VALUES && r->window[1] < RANGE_VALUES &&
-                       (r->kind != RANGE_WINDOW || r->window[0] < r->window[1]) && isfinite(r->percentiles[0]) && isfinite(r->percentiles[1]);
+    const bool sound = r->kind <= PACKED_REAL_WINDOW && r->window[0] < RANGE_VALUES && r->window[1] < RANGE_VALUES &&
+                       (r->kind != RANGE_WINDOW || r->window[0] < r->window[1]) && (r->kind != PACKED_REAL_WINDOW || r->percentiles[0] < r->percentiles[1]) && isfinite(r->percentiles[0]) && isfinite(r->percentiles[1]);
     if (r->sum == crc32c(0, r, offsetof(struct packed_range, sum)) && sound) return PL_OK;
     return error_set(e, PL_USAGE, "the description of its images' range is damaged: the checksum or a value is wrong");
 }
@@ -230,7 +230,8 @@ static void note_range(struct dataset *d, const struct packed_part *part, bool f
     const struct packed_range *r = part->file.range;
     struct pixel_range x = {0};
     char here[96], there[96];
-    if (r) x = (struct pixel_range){.kind = (enum range_kind)r->kind, .window = {r->window[0], r->window[1]}, .percentiles = {r->percentiles[0], r->percentiles[1]}};
+    if (r && r->kind == PACKED_REAL_WINDOW) x = (struct pixel_range){.kind = RANGE_WINDOW, .window = {r->percentiles[0], r->percentiles[1]}};
+    else if (r) x = (struct pixel_range){.kind = (enum range_kind)r->kind, .window = {r->window[0], r->window[1]}, .percentiles = {r->percentiles[0], r->percentiles[1]}};
     if (first) d->range = x;
     else if (x.kind != d->range.kind || memcmp(x.window, d->range.window, sizeof x.window))
         log_warn("%s: its images of 16 bits were packed with the range %s, those of the first file with %s: pack all of them with the same --range", path,

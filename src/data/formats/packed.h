@@ -63,8 +63,9 @@ struct packed_embeddings {
 };
 /* How images of 16 bits became those of the store, at PACKED_RANGE of the file; zeros: there were
  * none. For the programs that use a model trained on the store on other images. */
+enum { PACKED_REAL_WINDOW = 4 }; /* a kind: a window that is not two uint32_t, of volumes; stored in `percentiles` */
 struct packed_range {
-    uint32_t kind;      /* enum range_kind */
+    uint32_t kind;      /* enum range_kind, or PACKED_REAL_WINDOW */
     uint32_t window[2];
     uint32_t zero;
     double percentiles[2];

@@ -68,7 +68,10 @@ void packed_embed(struct packed_writer *w, const struct packed_embeddings *e)
 
 void packed_set_range(struct packed_writer *w, const struct pixel_range *r)
 {
-    w->range = (struct packed_range){.kind = r->kind, .window = {r->window[0], r->window[1]}, .percentiles = {r->percentiles[0], r->percentiles[1]}};
+    const bool whole = r->window[0] >= 0 && r->window[1] < RANGE_VALUES && r->window[0] == (uint32_t)r->window[0] && r->window[1] == (uint32_t)r->window[1];
+    w->range = (struct packed_range){.kind = r->kind, .percentiles = {r->percentiles[0], r->percentiles[1]}};
+    if (whole) w->range.window[0] = (uint32_t)r->window[0], w->range.window[1] = (uint32_t)r->window[1];
+    else if (r->kind == RANGE_WINDOW) w->range.kind = PACKED_REAL_WINDOW, memcpy(w->range.percentiles, r->window, sizeof r->window);
     w->range.sum = crc32c(0, &w->range, offsetof(struct packed_range, sum));
 }
 

@@ -9,6 +9,7 @@
 #include "data/masks/label.h"
 #include "data/formats/layout.h"
 #include "data/formats/pairs.h"
+#include "data/formats/slices.h"
 #include "io/file.h"
 
 uint32_t pairs_keep(struct pairs *p, const char *folder, const char *name)
@@ -20,25 +21,47 @@ uint32_t pairs_keep(struct pairs *p, const char *folder, const char *name)
     return at;
 }
 
-int pairs_start(struct dataset *d, const struct dataset_options *o, struct error *e)
+/* Which planes make an image. */
+static int set_channels(struct pairs *p, const struct dataset_options *o, struct error *e)
+{
+    const struct slice_options *s = &o->slices;
+    p->slices = *s;
+    p->channels = s->n_modalities ? s->n_modalities : 1;
+    if (s->n_modalities > 3 || s->n_modalities == 2) return error_set(e, PL_USAGE, "data.modalities names %u modalities; expected one, or three as channels", s->n_modalities);
+    if (s->n_modalities > 1 && s->neighbours) return error_set(e, PL_USAGE, "data.neighbours and three data.modalities exclude each other: an image has three channels");
+    for (uint32_t i = 0; i < s->n_modalities; i++) p->modality[i] = (uint32_t)s->modalities[i];
+    return PL_OK;
+}
+
+/* `folder`: where dataset.json may be. */
+int pairs_start(struct dataset *d, const struct dataset_options *o, const char *folder, struct error *e)
 {
     struct pairs *p = d->state = mem_alloc(sizeof *p);
+    dataset_json_read(&p->json, folder);
+    if (set_channels(p, o, e)) return e->code;
     d->labels.values = p->values = mem_alloc(o->n_categories * sizeof *p->values);
     d->labels.n_values = o->n_categories;
     for (uint32_t i = 0; i < o->n_categories; i++) {
         char *end;
         p->values[i] = strtoll(o->categories[i], &end, 10);
+        const int64_t named = dataset_json_value(&p->json, o->categories[i]);
+        if (named > 0) {
+            p->values[i] = named;
+            continue;
+        }
         if (*end || end == o->categories[i] || p->values[i] < 1 || p->values[i] > 65535)
-            return error_set(e, PL_USAGE, "category %s: the categories of label images are numbers from 1 to 65535", o->categories[i]);
+            return error_set(e, PL_USAGE, "category %s: the categories of label images are numbers from 1 to 65535, or names in dataset.json", o->categories[i]);
     }
     return PL_OK;
 }
 
-void pairs_finish(struct dataset *d)
+int pairs_finish(struct dataset *d, struct error *e)
 {
     struct pairs *p = d->state;
+    if (slices_expand(d, e)) return e->code;
     d->total = p->items.n;
     d->fingerprint = hash_bytes(p->names.at, p->names.n, d->fingerprint);
+    return PL_OK;
 }
 
 void pairs_close(struct dataset *d)
@@ -48,6 +71,9 @@ void pairs_close(struct dataset *d)
     vec_free(&p->items);
     vec_free(&p->groups);
     text_free(&p->names);
+    for (uint32_t i = 0; i < p->volumes.n; i++) volume_close(&p->volumes.at[i]);
+    vec_free(&p->volumes);
+    dataset_json_free(&p->json);
     mem_free(p->values);
     mem_free(p);
 }
@@ -190,12 +216,12 @@ static int open_root(struct dataset *d, const struct dataset_options *o, const c
 static int pairs_open(struct dataset *d, const struct dataset_options *o, struct error *e)
 {
     struct names roots;
-    if (pairs_start(d, o, e) || dataset_paths(o, &roots, e)) return e->code;
-    int rc = PL_OK;
+    if (dataset_paths(o, &roots, e)) return e->code;
+    int rc = pairs_start(d, o, roots.at[0], e);
     for (uint32_t i = 0; i < roots.n && !rc; i++) rc = open_root(d, o, roots.at[i], e);
+    if (!rc) rc = pairs_finish(d, e);
     if (!rc) dataset_warn_unpaired(d, o, roots.at[0]);
     names_free(&roots);
-    pairs_finish(d);
     return rc;
 }
 
@@ -208,18 +234,94 @@ void pairs_describe(const struct dataset *d, uint64_t i, char *name, size_t room
     snprintf(name, room, "%s", p->names.at + p->items.at[i].name);
 }
 
+static enum data_fault too_large(const char *path, size_t need, size_t room, struct error *e)
+{
+    return error_set(e, PL_NOFIT, "%s: a slice takes %zu bytes; expected at most %zu", path, need, room), FAULT_TOO_LARGE;
+}
+
 enum data_fault pairs_image(const struct dataset *d, uint64_t i, void *to, size_t room, struct dataset_image *out,
                                   struct error *e)
 {
     const struct pairs *p = d->state;
-    return dataset_read_file(p->names.at + p->items.at[i].image, to, room, &out->n, e);
+    const struct item *x = &p->items.at[i];
+    if (!x->image_volume) return dataset_read_file(p->names.at + x->image, to, room, &out->n, e);
+    const struct volume_channels c = slices_channels(p, x);
+    const size_t need = volume_rgb_room(&c);
+    const struct volume *v = c.at[0];
+    if (need > room) return too_large(p->names.at + x->image, need, room, e);
+    if (volume_rgb(&c, &d->range, x->slice, to, room, e)) return error_prepend(e, "%s", p->names.at + x->image), FAULT_IMAGE;
+    *out = (struct dataset_image){.n = (size_t)v->w * v->h * 3, .decoded = true, .w = v->w, .h = v->h, .full_w = v->w, .full_h = v->h, .pixels = to, .stride = (size_t)v->w * 3};
+    return FAULT_NONE;
+}
+
+enum data_fault pairs_plane(const struct dataset *d, uint64_t i, void *to, size_t room, struct plane *out, bool *is_plane, struct error *e)
+{
+    const struct pairs *p = d->state;
+    const struct item *x = &p->items.at[i];
+    *is_plane = x->image_volume;
+    if (!*is_plane) return FAULT_NONE;
+    const struct volume_channels c = slices_channels(p, x);
+    const size_t need = volume_room(c.at[0], false);
+    if (need > room) return too_large(p->names.at + x->image, need, room, e);
+    return volume_read(c.at[0], x->slice, c.modality[0], false, to, room, out, e) ? FAULT_IMAGE : FAULT_NONE;
+}
+
+/* A window is that of a volume: of one slice it is found when it is read. */
+void pairs_set_range(struct dataset *d)
+{
+    struct pairs *p = d->state;
+#pragma omp parallel for schedule(dynamic)
+    for (uint32_t i = 0; i < p->items.n; i++) {
+        const struct item *x = &p->items.at[i];
+        struct error ignored; /* reading the slice reports it */
+        if (!x->image_volume || (i && x[-1].image_volume == x->image_volume)) continue;
+        struct volume *v = &p->volumes.at[x->image_volume - 1];
+        for (uint32_t k = 0; k < p->channels && v->slices > 1; k++) volume_set_window(&v[k], v[k].modalities > 1 ? p->modality[k] : 0, &d->range, &ignored);
+    }
+}
+
+const struct volume *pairs_slice(const struct dataset *d, uint64_t i, uint32_t *slice, const char **name)
+{
+    const struct pairs *p = d->state;
+    const struct item *x = &p->items.at[i];
+    const struct volume *v = x->image_volume ? &p->volumes.at[x->image_volume - 1] : NULL;
+    if (!v || v->kind == VOLUME_TIFF) return NULL;
+    *slice = x->slice;
+    *name = p->names.at + x->key;
+    return v;
+}
+
+/* Labels of a slice, in the scratch: the plane, and the table of label_masks behind it. */
+static enum data_fault read_labels(const struct pairs *p, const struct item *x, void *scratch, size_t n, struct label_image *out, struct error *e)
+{
+    const struct volume *v = &p->volumes.at[x->mask_volume - 1];
+    const char *path = p->names.at + x->mask;
+    const size_t room = (size_t)align_up(volume_room(v, true), 8), need = room + 65536 * sizeof(uint16_t);
+    struct plane plane;
+    if (need > n) return too_large(path, need, n, e);
+    *out = (struct label_image){.h = v->h, .w = v->w, .pixels = scratch, .map = (uint16_t *)(void *)((char *)scratch + room)};
+    if (volume_read(v, x->slice, 0, true, scratch, room, &plane, e) || plane_to_labels(&plane, &out->bytes, e)) return error_prepend(e, "%s", path), FAULT_MASK;
+    return FAULT_NONE;
+}
+
+enum data_fault pairs_values(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct label_image *out, struct error *e)
+{
+    const struct pairs *p = d->state;
+    const struct item *x = &p->items.at[i];
+    return x->mask_volume ? read_labels(p, x, scratch, n, out, e) : label_decode(p->names.at + x->mask, scratch, n, out, e);
 }
 
 enum data_fault pairs_masks(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct mask *masks,
                                   uint32_t room, struct dataset_masks *out, struct error *e)
 {
     const struct pairs *p = d->state;
-    return label_read(p->names.at + p->items.at[i].mask, &d->labels, scratch, n, masks, room, out, e);
+    const struct item *x = &p->items.at[i];
+    struct label_image m;
+    if (!x->mask_volume) return label_read(p->names.at + x->mask, &d->labels, scratch, n, masks, room, out, e);
+    enum data_fault f = read_labels(p, x, scratch, n, &m, e);
+    if (!f) f = label_masks(m.pixels, m.h, m.w, m.bytes, &d->labels, m.map, masks, room, out, e);
+    if (f && f != FAULT_MANY && f != FAULT_TOO_LARGE) error_prepend(e, "%s", p->names.at + x->name);
+    return f;
 }
 
 const char *pairs_label_path(const struct dataset *d, uint64_t i)
@@ -234,6 +336,12 @@ const char *pairs_image_path(const struct dataset *d, uint64_t i)
     return p->names.at + p->items.at[i].image;
 }
 
+static const char *pairs_category(const struct dataset *d, int32_t category)
+{
+    const struct pairs *p = d->state;
+    return dataset_json_name(&p->json, category);
+}
+
 const struct dataset_format dataset_pairs = {
     .name = "pairs",
     .open = pairs_open,
@@ -241,6 +349,11 @@ const struct dataset_format dataset_pairs = {
     .describe = pairs_describe,
     .image = pairs_image,
     .masks = pairs_masks,
+    .category = pairs_category,
+    .values = pairs_values,
+    .plane = pairs_plane,
+    .set_range = pairs_set_range,
+    .slice = pairs_slice,
     .label = pairs_label_path,
     .image_path = pairs_image_path,
 };

@@ -59,7 +59,7 @@ struct builder {
 static int half_of(const char *extension)
 {
     static const struct { const char *name; enum shard_half half; } known[] = {
-        {"jpg", SHARD_IMAGE}, {"jpeg", SHARD_IMAGE}, {"png", SHARD_IMAGE}, {"json", SHARD_TEXT}};
+        {"jpg", SHARD_IMAGE}, {"jpeg", SHARD_IMAGE}, {"png", SHARD_IMAGE}, {"webp", SHARD_IMAGE}, {"json", SHARD_TEXT}};
     for (size_t i = 0; i < COUNT(known); i++)
         if (!strcasecmp(extension, known[i].name)) return (int)known[i].half;
     return -1;

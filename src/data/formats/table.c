@@ -148,8 +148,8 @@ static void cut_ending(struct text *path, const char *end)
 /* The other file of the pair that `path` belongs to: of an image its mask. False: its folders do not tell. */
 static bool find_partner(const char *base, const char *path, bool *is_mask, struct text *partner, bool *found)
 {
-    static const char *const images[] = {".jpg", ".png", ".jpeg", ".JPG", ".PNG", NULL};
-    static const char *const masks[] = {".png", ".jpg", SEGMENTATION ".png", "_segmentation.png", ".PNG", NULL};
+    static const char *const images[] = {".jpg", ".png", ".jpeg", ".webp", ".JPG", ".PNG", NULL};
+    static const char *const masks[] = {".png", ".jpg", SEGMENTATION ".png", "_segmentation.png", ".webp", ".PNG", NULL};
     struct text other = {0};
     *is_mask = swap_folder(path, "masks", "images", &other);
     const bool known = *is_mask || swap_folder(path, "images", "masks", &other);
@@ -244,7 +244,8 @@ static int add_row(struct dataset *d, const struct csv *c, const struct columns 
     d->report.members++;
     t->rows++;
     if (!has_texts(c, at)) {
-        d->left.no_answer++;
+        const char *slash = strrchr(t->path, '/');
+        if (!d->left.no_answer++) snprintf(d->left.no_answer_at, sizeof d->left.no_answer_at, "%.80s:%u", slash ? slash + 1 : t->path, c->line);
         return PL_OK;
     }
     const char *image = c->fields[at->image];
@@ -299,16 +300,19 @@ static void print_rows(struct text *out, uint64_t n, const char *what)
 static int csv_open(struct dataset *d, const struct dataset_options *o, struct error *e)
 {
     struct names paths;
-    if (pairs_start(d, o, e) || dataset_paths(o, &paths, e)) return e->code;
-    int rc = PL_OK;
+    char dir[2048];
+    if (dataset_paths(o, &paths, e)) return e->code;
+    int rc = path_dir(paths.at[0], dir, sizeof dir, e);
+    if (!rc) rc = pairs_start(d, o, dir, e);
     for (uint32_t i = 0; i < paths.n && !rc; i++) rc = read_table(d, o, paths.at[i], e);
     print_rows(&d->unpaired, d->report.no_text, "mask");
     print_rows(&d->unpaired, d->report.no_image, "image");
     if (d->missing[0]) text_printf(&d->unpaired, " (such as %s)", d->missing);
     print_rows(&d->unpaired, d->left.no_answer, "question or no answer");
+    if (d->left.no_answer) text_printf(&d->unpaired, " (%s%s)", d->left.no_answer > 1 ? "such as " : "", d->left.no_answer_at);
+    if (!rc) rc = pairs_finish(d, e);
     if (!rc) dataset_warn_unpaired(d, o, paths.at[0]);
     names_free(&paths);
-    pairs_finish(d);
     return rc;
 }
 
@@ -329,6 +333,7 @@ static int32_t csv_group_of(const struct dataset *d, uint64_t i) { return ((cons
 static const char *csv_group(const struct dataset *d, int32_t group)
 {
     const struct pairs *p = d->state;
+    if (!p->groups.n) return dataset_json_name(&p->json, group);
     return group >= 0 && (uint32_t)group < p->groups.n ? p->names.at + p->groups.at[group] : NULL;
 }
 
@@ -352,6 +357,10 @@ const struct dataset_format dataset_csv = {
     .split = csv_split,
     .text = csv_text,
     .group = csv_group_of,
+    .values = pairs_values,
+    .plane = pairs_plane,
+    .set_range = pairs_set_range,
+    .slice = pairs_slice,
     .label = pairs_label_path,
     .image_path = pairs_image_path,
 };

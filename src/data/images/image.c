@@ -8,12 +8,14 @@
 #include <string.h>
 
 #include "data/images/jpeg.h"
+#include "data/images/tiff.h"
 #include "data/images/unread.h"
 #include "data/images/webp.h"
 
 /* What the header says. */
 struct head {
     uint32_t width, height;
+    struct tiff_page page;
     bool blend;  /* decoded with alpha and then blended */
     size_t room;
 };
@@ -27,7 +29,20 @@ enum image_format image_format(const void *bytes, size_t n)
 {
     if (begins(bytes, n, 0, "\xff\xd8", 2)) return IMAGE_JPEG;
     if (begins(bytes, n, 0, "\x89PNG", 4)) return IMAGE_PNG;
+    if (is_tiff(bytes, n)) return IMAGE_TIFF;
     return begins(bytes, n, 0, "RIFF", 4) && begins(bytes, n, 8, "WEBP", 4) ? IMAGE_WEBP : IMAGE_UNKNOWN;
+}
+
+bool image_is_whole(const void *bytes, size_t n)
+{
+    const enum image_format f = image_format(bytes, n);
+    return f == IMAGE_PNG || f == IMAGE_WEBP;
+}
+
+const char *image_ending(const void *bytes, size_t n)
+{
+    const enum image_format f = image_format(bytes, n);
+    return f == IMAGE_PNG ? "png" : f == IMAGE_WEBP ? "webp" : "jpg";
 }
 
 /* Pillow's alpha_composite over opaque white, in its integers. */
@@ -112,6 +127,36 @@ static int decode_webp(struct image *out, const void *bytes, size_t n, const str
     return webp_decode(bytes, n, h->blend, out->rgb, h->room, e);
 }
 
+/* --- TIFF ---------------------------------------------------------------------------------- */
+
+/* The plane is decoded behind the pixels, and counts of 16-bit values are behind the plane. */
+static size_t tiff_pixels(const struct head *h) { return (size_t)align_up((uint64_t)h->width * h->height * 3, 8); }
+static size_t tiff_plane(const struct head *h) { return (size_t)align_up(tiff_room(&h->page, false), 8); }
+
+static int peek_tiff(const void *bytes, size_t n, const struct image_options *o, struct head *h, struct error *e)
+{
+    struct tiff_pages l;
+    (void)o;
+    if (tiff_list(&l, &(struct tiff_source){.bytes = bytes, .n = n}, e)) return e->code;
+    h->page = l.pages.at[0];
+    vec_free(&l.pages);
+    h->width = h->page.w;
+    h->height = h->page.h;
+    h->room = tiff_pixels(h) + tiff_plane(h) + (h->page.type == PLANE_U16 ? RANGE_VALUES * sizeof(uint64_t) : 0);
+    return PL_OK;
+}
+
+static int decode_tiff(struct image *out, const void *bytes, size_t n, const struct image_options *o, const struct head *h, struct error *e)
+{
+    struct plane p;
+    char *plane = (char *)out->rgb + tiff_pixels(h);
+    if (tiff_read(&(struct tiff_source){.bytes = bytes, .n = n}, &h->page, false, plane, tiff_plane(h), &p, e)) return e->code;
+    plane_window(&p, &o->range, (uint64_t *)(void *)(plane + tiff_plane(h)), out->window);
+    plane_to_rgb(&p, out->window, -1, out->rgb);
+    if (plane_is_pixels(&p)) out->window[0] = out->window[1] = 0;
+    return PL_OK;
+}
+
 /* --- any ----------------------------------------------------------------------------------- */
 
 static const struct format {
@@ -123,14 +168,15 @@ static const struct format {
     [IMAGE_JPEG] = {"JPEG", IMAGE_MAX_PIXELS, peek_jpeg, decode_jpeg},
     [IMAGE_PNG] = {"PNG", PNG_MAX_PIXELS, peek_png, decode_png},
     [IMAGE_WEBP] = {"WebP", IMAGE_MAX_PIXELS, peek_webp, decode_webp},
+    [IMAGE_TIFF] = {"TIFF", PNG_MAX_PIXELS, peek_tiff, decode_tiff},
 };
 
 static int refuse(const void *bytes, size_t n, struct error *e)
 {
     const struct unread *u = unread_by_bytes(bytes, n);
-    if (!n) return error_set(e, PL_USAGE, "the file is empty: expected a JPEG, PNG or WebP image");
-    if (u) return error_set(e, PL_USAGE, "neither a JPEG nor a PNG nor a WebP image but %s, which is not read: %s", u->name, u->advice);
-    return error_set(e, PL_USAGE, "neither a JPEG nor a PNG nor a WebP image; convert it to one of them");
+    if (!n) return error_set(e, PL_USAGE, "the file is empty: expected a JPEG, PNG, WebP or TIFF image");
+    if (u) return error_set(e, PL_USAGE, "not a JPEG, PNG, WebP or TIFF image but %s, which is not read: %s", u->name, u->advice);
+    return error_set(e, PL_USAGE, "not a JPEG, PNG, WebP or TIFF image; convert it to one of them");
 }
 
 static int peek(const void *bytes, size_t n, const struct image_options *o, const struct format **f, struct head *h, struct error *e)

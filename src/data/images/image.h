@@ -1,5 +1,5 @@
 /*
- * image.h: an image file of any format that is read, JPEG, PNG or WebP, to RGB.
+ * image.h: an image file of any format that is read, JPEG, PNG, WebP or TIFF (its first page), to RGB.
  *
  * The first bytes tell the format, whatever the file's name is. Rows are from the top, without gaps:
  * [height][width][3]. The EXIF orientation is never applied. Messages do not name the file.
@@ -9,14 +9,17 @@
 
 #include "data/images/range.h"
 
-enum { IMAGE_MAX_PIXELS = 100000000 }; /* of a JPEG or WebP; of a PNG PNG_MAX_PIXELS */
+enum { IMAGE_MAX_PIXELS = 100000000 }; /* of a JPEG or WebP; of others PNG_MAX_PIXELS */
 
-enum image_format { IMAGE_UNKNOWN, IMAGE_JPEG, IMAGE_PNG, IMAGE_WEBP };
+enum image_format { IMAGE_UNKNOWN, IMAGE_JPEG, IMAGE_PNG, IMAGE_WEBP, IMAGE_TIFF };
 enum image_format image_format(const void *bytes, size_t n);
+/* Whether it is decoded as a whole, as PNG and WebP are; a JPEG is read row by row. */
+bool image_is_whole(const void *bytes, size_t n);
+const char *image_ending(const void *bytes, size_t n); /* of the file's name: "png", "webp", else "jpg" */
 
 struct jpg;
 struct image_options {
-    struct pixel_range range; /* of a PNG of 16 bits */
+    struct pixel_range range; /* of a PNG of 16 bits, and of a TIFF of more than 8 */
     bool on_white;            /* what is transparent becomes white, as in transformers 5; else alpha is dropped. A
                                  PNG of 16 bits that `range` maps has its alpha dropped */
     struct jpg *jpg;          /* reads a JPEG; NULL: a reader is made for the call */
@@ -25,7 +28,7 @@ struct image_options {
 struct image {
     uint32_t width, height;
     uint8_t *rgb;
-    uint32_t window[2]; /* of an image of 16 bits: the values that became black and white; else 0 and 0 */
+    double window[2]; /* of an image of 16 bits: the values that became black and white; else 0 and 0 */
 };
 
 /* Reads the header: the size of the image, and the bytes that image_decode needs at `to`. PL_USAGE: not

@@ -1,7 +1,7 @@
 /*
  * image_files.c: see image_files.h.
  *
- * A reference becomes a place: text, or a range of bytes in a file that may be a tar. Members of a tar
+ * A reference becomes a place: text, a cell of a table, or a range of bytes in a file that may be a tar. Members of a tar
  * are found in an index, sorted by name without a leading "./".
  */
 #include "data/images/image_files.h"
@@ -16,6 +16,7 @@
 #include "base/base64.h"
 #include "data/formats/tar.h"
 #include "io/file.h"
+#include "io/parquet_rows.h"
 
 enum { PATH_ROOM = 4096 };
 
@@ -34,13 +35,16 @@ struct archive {
 struct image_files {
     char *where;
     struct archive *tar;            /* `where` is a tar */
-    pthread_mutex_t lock;           /* guards the list */
+    pthread_mutex_t lock;           /* guards the lists */
     VEC(struct archive *) archives; /* all that references have named */
+    VEC(struct parquet *) tables;   /* the same */
 };
 
-/* Where an image is: in base64, or in a file. */
+/* Where an image is: in base64, in a table, or in a file. */
 struct place {
     const char *base64;
+    const struct parquet *table;   /* NULL: it is in none */
+    struct parquet_cell cell;
     const struct archive *archive; /* NULL: the file at `path` */
     uint64_t offset, size;
     char path[PATH_ROOM];
@@ -119,21 +123,86 @@ static struct archive *archive_of(struct image_files *f, const char *path, struc
     return found;
 }
 
-static int find_member(const struct archive *a, const char *name, struct place *p, struct error *e)
+static const char *member_name(const struct archive *a, uint32_t i) { return a->names.at + a->members.at[i].name; }
+
+/* The first member whose name is not before this one. */
+static uint32_t search_members(const struct archive *a, const char *name)
 {
     uint32_t low = 0, high = a->members.n;
-    name = plain_name(name);
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        if (strcmp(a->names.at + a->members.at[middle].name, name) < 0) low = middle + 1;
+        if (strcmp(member_name(a, middle), name) < 0) low = middle + 1;
         else high = middle;
     }
-    if (low == a->members.n || strcmp(a->names.at + a->members.at[low].name, name) != 0)
-        return error_set(e, PL_USAGE, "it is not in the tar %s, which has %u files, such as %.200s", a->path, a->members.n, a->names.at + a->members.at[0].name);
+    return low;
+}
+
+static int find_member(const struct archive *a, const char *name, struct place *p, struct error *e)
+{
+    name = plain_name(name);
+    const uint32_t low = search_members(a, name);
+    if (low == a->members.n || strcmp(member_name(a, low), name) != 0)
+        return error_set(e, PL_USAGE, "it is not in the tar %s, which has %u files, such as %.200s", a->path, a->members.n, member_name(a, 0));
     p->archive = a;
     p->offset = a->members.at[low].offset;
     p->size = a->members.at[low].size;
     return PL_OK;
+}
+
+/* --- tables ---------------------------------------------------------------------------------- */
+
+static void close_table(struct parquet *p)
+{
+    parquet_close(p);
+    mem_free(p);
+}
+
+/* Columns of bytes may have images: all are indexed. */
+static struct parquet *open_table(const char *path, struct error *e)
+{
+    struct parquet *p = mem_alloc(sizeof *p);
+    int rc = parquet_open(p, path, e);
+    if (rc) {
+        mem_free(p);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < p->n_columns && !rc; i++) {
+        const struct parquet_node *n = &p->nodes[p->columns[i]];
+        if (n->type == PARQUET_BYTES && !n->text) rc = parquet_index(p, i, e);
+    }
+    if (!rc) return p;
+    close_table(p);
+    return NULL;
+}
+
+/* The open table of this path; it is opened if no reference has named it before. */
+static struct parquet *table_of(struct image_files *f, const char *path, struct error *e)
+{
+    struct parquet *found = NULL;
+    pthread_mutex_lock(&f->lock);
+    for (uint32_t i = 0; i < f->tables.n && !found; i++)
+        if (!strcmp(f->tables.at[i]->path, path)) found = f->tables.at[i];
+    if (!found && (found = open_table(path, e))) vec_push(&f->tables, found);
+    pthread_mutex_unlock(&f->lock);
+    return found;
+}
+
+static int find_cell(struct image_files *f, const char *reference, struct place *p, struct error *e)
+{
+    if (!parquet_reference(reference, p->path, sizeof p->path, &p->cell)) return error_set(e, PL_USAGE, "expected parquet:FILE/ROW/COLUMN/ITEM");
+    p->table = table_of(f, p->path, e);
+    if (!p->table) return e->code;
+    const uint32_t column = p->cell.column;
+    const struct parquet_node *leaf = column < p->table->n_columns ? &p->table->nodes[p->table->columns[column]] : NULL;
+    return leaf && leaf->type == PARQUET_BYTES && !leaf->text ? PL_OK : error_set(e, PL_USAGE, "column %u has no images", column);
+}
+
+/* Reads a cell into to[room]; `to` NULL: its length alone. */
+static int read_cell(const struct place *p, void *to, size_t room, size_t *n, struct error *e)
+{
+    enum cell_state state;
+    if (parquet_cell(p->table, p->cell, to, room, n, &state, e)) return e->code;
+    return state == CELL_THERE ? PL_OK : error_set(e, PL_USAGE, "there is no image");
 }
 
 /* --- references ------------------------------------------------------------------------------ */
@@ -168,29 +237,42 @@ static bool split_path(struct place *p, const char **member)
     return false;
 }
 
-static int find_path(struct image_files *f, const char *path, struct place *p, struct error *e)
+/* The tar that a path leads into and the rest of the path, its member; or the file or folder p->path, and *in is NULL. */
+static int locate(struct image_files *f, const char *path, struct place *p, const struct archive **in, const char **member, struct error *e)
 {
-    const char *member, *where = f->where && *path != '/' ? f->where : NULL;
-    if (f->tar && *path != '/') return find_member(f->tar, path, p, e);
+    const char *where = f->where && *path != '/' ? f->where : NULL;
+    *in = f->tar && *path != '/' ? f->tar : NULL;
+    *member = path;
+    if (*in) return PL_OK;
     if ((size_t)snprintf(p->path, sizeof p->path, "%s%s%s", where ? where : "", where ? "/" : "", path) >= sizeof p->path)
         return error_set(e, PL_USAGE, "the path has more than %d bytes", PATH_ROOM - 1);
-    if (dir_exists(p->path)) return error_set(e, PL_USAGE, "it is a folder; expected an image");
-    bool found = split_path(p, &member);
-    if (!found && strchr(p->path, '\\')) path_from_windows(p->path), found = split_path(p, &member);
+    bool found = split_path(p, member);
+    if (!found && strchr(p->path, '\\')) path_from_windows(p->path), found = split_path(p, member);
     if (!found && where) return error_set(e, PL_USAGE, "there is no such file in %s", where);
     if (!found) return error_set(e, PL_USAGE, "there is no such file");
-    if (!member) return file_size(p->path, &p->size, e);
-    const struct archive *a = archive_of(f, p->path, e);
-    return a ? find_member(a, member, p, e) : e->code;
+    if (*member && !(*in = archive_of(f, p->path, e))) return e->code;
+    return PL_OK;
+}
+
+static int find_path(struct image_files *f, const char *path, struct place *p, struct error *e)
+{
+    const struct archive *in;
+    const char *member;
+    if (locate(f, path, p, &in, &member, e)) return e->code;
+    if (in) return find_member(in, member, p, e);
+    if (dir_exists(p->path)) return error_set(e, PL_USAGE, "it is a folder; expected an image");
+    return file_size(p->path, &p->size, e);
 }
 
 static int find(struct image_files *f, const char *reference, struct place *p, struct error *e)
 {
     p->base64 = NULL;
     p->archive = NULL;
+    p->table = NULL;
     if (!*reference) return error_set(e, PL_USAGE, "the path of an image is empty");
     if (!strncasecmp(reference, "data:", 5)) return find_text(reference, p, e);
     if (!strncasecmp(reference, "file://", 7)) return find_path(f, reference + 7, p, e);
+    if (!strncmp(reference, PARQUET_REFERENCE, strlen(PARQUET_REFERENCE))) return find_cell(f, reference, p, e);
     if (strstr(reference, "://")) return error_set(e, PL_USAGE, "images are not downloaded: save it as a file, and give its path");
     return find_path(f, reference, p, e);
 }
@@ -219,7 +301,9 @@ void image_files_close(struct image_files *f)
 {
     if (!f) return;
     for (uint32_t i = 0; i < f->archives.n; i++) close_archive(f->archives.at[i]);
+    for (uint32_t i = 0; i < f->tables.n; i++) close_table(f->tables.at[i]);
     vec_free(&f->archives);
+    vec_free(&f->tables);
     pthread_mutex_destroy(&f->lock);
     mem_free(f->where);
     mem_free(f);
@@ -227,28 +311,65 @@ void image_files_close(struct image_files *f)
 
 bool media_is_video(const char *reference) { return !strncmp(reference, VIDEO_REFERENCE, strlen(VIDEO_REFERENCE)); }
 
-int image_files_video(const struct image_files *f, const char *reference, struct text *out, struct error *e)
+/* The files of a folder in a tar, without those in folders of it and hidden ones; they follow one another, sorted by name. */
+static void list_folder(const struct archive *a, const char *name, struct video_at *out)
 {
-    const char *path = reference + (media_is_video(reference) ? strlen(VIDEO_REFERENCE) : 0);
+    VEC(struct video_part) parts = {0};
+    struct text folder = {0};
+    text_printf(&folder, "%s%s", plain_name(name), *name && name[strlen(name) - 1] == '/' ? "" : "/");
+    for (uint32_t i = search_members(a, folder.at); i < a->members.n && !strncmp(member_name(a, i), folder.at, folder.n); i++) {
+        const char *file = member_name(a, i) + folder.n;
+        if (*file && *file != '.' && !strchr(file, '/')) vec_push(&parts, ((struct video_part){a->members.at[i].offset, a->members.at[i].size}));
+    }
+    out->parts = parts.at;
+    out->n_parts = parts.n;
+    text_free(&folder);
+}
+
+/* A video in a tar. */
+static int find_in_archive(const struct archive *a, const char *name, struct video_at *out, struct error *e)
+{
+    struct place p;
+    out->fd = a->fd;
+    list_folder(a, name, out);
+    if (out->n_parts) return PL_OK;
+    if (find_member(a, name, &p, e)) return e->code;
+    out->offset = p.offset;
+    out->size = p.size;
+    return PL_OK;
+}
+
+void video_at_free(struct video_at *v)
+{
+    mem_free((void *)v->path);
+    mem_free((void *)v->parts);
+    *v = (struct video_at){.fd = -1};
+}
+
+int image_files_video(struct image_files *f, const char *reference, struct video_at *out, struct error *e)
+{
+    const char *path = reference + (media_is_video(reference) ? strlen(VIDEO_REFERENCE) : 0), *member;
+    const struct archive *in = NULL;
+    struct place p;
     int rc = PL_OK;
+    *out = (struct video_at){.fd = -1};
     if (!strncasecmp(path, "file://", 7)) path += 7;
     if (!*path) rc = error_set(e, PL_USAGE, "the path of a video is empty");
     else if (!strncasecmp(path, "data:", 5)) rc = error_set(e, PL_USAGE, "videos are not read from data: URLs: give a path");
     else if (strstr(path, "://")) rc = error_set(e, PL_USAGE, "videos are not downloaded: save it as a file, and give its path");
-    else if (f->tar && *path != '/') rc = error_set(e, PL_USAGE, "videos are not read from a tar: unpack it");
+    else if (!(rc = locate(f, path, &p, &in, &member, e)) && in) rc = find_in_archive(in, member, out, e);
+    if (rc) video_at_free(out);
     if (rc) return about(reference, e);
-    text_printf(out, "%s%s%s", f->where && *path != '/' ? f->where : "", f->where && *path != '/' ? "/" : "", path);
-    if (!file_exists(out->at) && strchr(out->at, '\\')) path_from_windows(out->at);
+    out->path = mem_string(in ? path : p.path);
     return PL_OK;
 }
 
 /* A video is looked for, and not opened. */
-static int find_video(const struct image_files *f, const char *reference, struct error *e)
+static int find_video(struct image_files *f, const char *reference, struct error *e)
 {
-    struct text path = {0};
-    int rc = image_files_video(f, reference, &path, e);
-    if (!rc && !file_exists(path.at)) error_set(e, rc = PL_USAGE, "%s: there is no such video", path.at);
-    text_free(&path);
+    struct video_at v;
+    int rc = image_files_video(f, reference, &v, e);
+    if (!rc) video_at_free(&v);
     return rc;
 }
 
@@ -257,8 +378,9 @@ int image_files_find(struct image_files *f, const char *reference, uint64_t *byt
     struct place p;
     *bytes = 0;
     if (media_is_video(reference)) return find_video(f, reference, e);
-    if (find(f, reference, &p, e)) return about(reference, e);
-    *bytes = p.size;
+    size_t n;
+    if (find(f, reference, &p, e) || (p.table && read_cell(&p, NULL, 0, &n, e))) return about(reference, e);
+    *bytes = p.table ? n : p.size;
     return PL_OK;
 }
 
@@ -286,6 +408,7 @@ int image_files_read(struct image_files *f, const char *reference, void *to, siz
 {
     struct place p;
     int rc = find(f, reference, &p, e);
+    if (!rc && p.table) return read_cell(&p, to, room, n, e) ? about(reference, e) : PL_OK;
     if (!rc) *n = (size_t)p.size;
     if (!rc && p.size > room) rc = error_set(e, PL_NOFIT, "the image has %llu bytes; expected at most %zu", (unsigned long long)p.size, room);
     if (!rc) rc = read_place(&p, to, n, e);

@@ -6,15 +6,16 @@
  *     part-0.tar/000000001.jpg      a member of a tar in data.images, or by a path
  *     file:///data/a.jpg            a path
  *     data:image/png;base64,iVBO    the image itself
- *     video:clips/1.mp4             a video, a file or a folder of images, and its path in data.images
+ *     parquet:a.parquet/12/3/1      a cell of a Parquet table (io/parquet_rows.h), by a path
+ *     video:clips/1.mp4             a video, a file or a folder of images, by any of these paths
  *
- * Any number of threads may read. The first reference into a tar indexes it; after that, reading allocates
+ * Any number of threads may read. The first reference into a tar or a table indexes it; after that, reading allocates
  * nothing.
  */
 #ifndef IMAGE_FILES_H
 #define IMAGE_FILES_H
 
-#include "base/base.h"
+#include "data/images/video.h"
 
 #define VIDEO_REFERENCE "video:"
 bool media_is_video(const char *reference);
@@ -32,7 +33,8 @@ int image_files_find(struct image_files *f, const char *reference, uint64_t *byt
 /* Reads the bytes into to[room]. PL_NOFIT, with the required bytes in *n, when the room is too small. */
 int image_files_read(struct image_files *f, const char *reference, void *to, size_t room, size_t *n, struct error *e);
 
-/* The path of a video, which need not exist. PL_USAGE: it would be in a tar, or is of a kind that is not read. */
-int image_files_video(const struct image_files *f, const char *reference, struct text *out, struct error *e);
+/* Where a video is: video_at_free frees it. PL_USAGE: there is none, or the reference is of a kind that is not read. */
+int image_files_video(struct image_files *f, const char *reference, struct video_at *out, struct error *e);
+void video_at_free(struct video_at *v);
 
 #endif

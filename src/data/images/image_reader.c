@@ -89,7 +89,7 @@ struct frames {
     struct image_reader *r;
     uint32_t count;
     uint64_t floats;
-    float *to;
+    struct frames_to to;
 };
 
 static int take_frame(void *user, uint32_t i, const struct image *frame, struct error *e)
@@ -104,20 +104,22 @@ static int take_frame(void *user, uint32_t i, const struct image *frame, struct 
     if (all > f->r->o.room)
         return error_set(e, PL_NOFIT, "a frame of %u x %u pixels takes %llu MiB; expected at most %llu (data.sample_memory)", frame->width, frame->height, (unsigned long long)(all >> 20) + 1,
                          (unsigned long long)(f->r->o.room >> 20));
-    image_processor_run(p, frame->rgb, frame->width, frame->height, f->r->room + rest, f->r->o.room - rest, f->to + i * f->floats);
-    return PL_OK;
+    float *values = f->to.values + (f->to.take ? 0 : i * f->floats);
+    image_processor_run(p, frame->rgb, frame->width, frame->height, f->r->room + rest, f->r->o.room - rest, values);
+    return f->to.take ? f->to.take(f->to.user, values, 1, e) : PL_OK;
 }
 
-enum data_fault image_reader_video(struct image_reader *r, const struct image_files *files, const char *reference, uint32_t count, float *to, uint32_t *replaced, struct error *e)
+enum data_fault image_reader_video(struct image_reader *r, struct image_files *files, const char *reference, uint32_t count, const struct frames_to *to, uint32_t *replaced, struct error *e)
 {
     const struct video_options o = {.fps = r->o.fps, .max_frames = r->o.max_frames, .to = r->room, .room = r->o.room, .image = {.range = r->o.range, .on_white = true, .jpg = r->jpg}};
-    struct frames f = {r, count, image_reader_floats(&r->o), to};
-    struct text path = {0};
+    struct frames f = {r, count, image_reader_floats(&r->o), *to};
+    struct video_at v;
     uint32_t frames = 0;
-    int rc = image_files_video(files, reference, &path, e);
-    if (!rc) rc = video_scan(path.at, &o, &frames, e);
-    if (!rc && frames != count) rc = error_set(e, PL_USAGE, "%s: it has %u frames, and its text was tokenized with %u", path.at, frames, count);
-    if (!rc) rc = video_read(path.at, &o, take_frame, &f, replaced, e);
-    text_free(&path);
+    int rc = image_files_video(files, reference, &v, e);
+    if (rc) return FAULT_READ;
+    rc = video_scan(&v, &o, &frames, e);
+    if (!rc && frames != count) rc = error_set(e, PL_USAGE, "%s: it has %u frames, and its text was tokenized with %u", v.path, frames, count);
+    if (!rc) rc = video_read(&v, &o, take_frame, &f, replaced, e);
+    video_at_free(&v);
     return !rc ? FAULT_NONE : rc == PL_NOFIT ? FAULT_TOO_LARGE : FAULT_IMAGE;
 }

@@ -42,7 +42,15 @@ void image_reader_free(struct image_reader *r);
  * was replaced after its text was tokenized. */
 enum data_fault image_reader_read(struct image_reader *r, struct image_files *files, const char *reference, uint32_t count, float *to, struct error *e);
 
+/* Receives images for the tower, values [count][floats of one]. */
+typedef int image_take(void *user, const float *values, uint32_t count, struct error *e);
+/* What becomes of a video's frames: they are written one after the other; with `take` each is written to the same place, and given to it. */
+struct frames_to {
+    float *values;
+    image_take *take; /* NULL: none */
+    void *user;
+};
 /* Reads the `count` frames of a video that are used. Another number is a fault. *replaced of them could not be decoded (video.h). */
-enum data_fault image_reader_video(struct image_reader *r, const struct image_files *files, const char *reference, uint32_t count, float *to, uint32_t *replaced, struct error *e);
+enum data_fault image_reader_video(struct image_reader *r, struct image_files *files, const char *reference, uint32_t count, const struct frames_to *to, uint32_t *replaced, struct error *e);
 
 #endif

@@ -30,7 +30,7 @@ int image_source_open(struct image_source *s, const struct model *m, const struc
 int image_source_take_videos(struct image_source *s, const struct model *m, const struct video_options *o, int64_t tokens, struct error *e)
 {
     int64_t features;
-    if (m->images->layout == IMAGE_AS_TILES) return error_set(e, PL_USAGE, "data.max_frames is %u, and a %s takes no videos here: set it to 0", o->max_frames, m->family->model_type);
+    if (m->images->layout == IMAGE_AS_TILES) return error_set(e, PL_USAGE, "data.max_frames is %u, and a %s takes no videos here: set it to 0, and give frames as images", o->max_frames, m->family->model_type);
     if (images_frame_tokens(m, tokens, &features, e)) return e->code;
     s->videos = *o;
     s->text.frame_features = (uint32_t)features;
@@ -56,45 +56,85 @@ uint64_t image_source_fingerprint(const struct image_source *s)
     return hash;
 }
 
-/* --- pixels ------------------------------------------------------------------------------------- */
+/* --- videos ------------------------------------------------------------------------------------- */
 
-int image_source_read(const struct image_source *s, const char *reference, struct image_pixels *out, struct error *e)
+static int count_frames(const struct image_source *s, const char *reference, uint32_t *frames, struct error *e)
+{
+    struct video_at v;
+    if (s->text.layout == IMAGE_AS_TILES) return error_set(e, PL_USAGE, "%.100s: a model whose images have tiles takes no videos here: give frames as images", reference);
+    if (!s->videos.max_frames) return error_set(e, PL_USAGE, "%.100s: a video is given: set data.max_frames, and data.fps and data.tokens_per_frame if they were set in training", reference);
+    int rc = image_files_video(s->files, reference, &v, e);
+    if (rc) return rc;
+    rc = video_scan(&v, &s->videos, frames, e);
+    video_at_free(&v);
+    return rc;
+}
+
+static int take_none(void *user, const float *values, uint32_t count, struct error *e)
+{
+    (void)user, (void)values, (void)count, (void)e;
+    return PL_OK;
+}
+
+/* Frames have the pixel values that the loader of training gives them. */
+static int read_video(const struct image_source *s, const char *reference, image_take *take, void *user, struct image_pixels *out, struct error *e)
+{
+    enum { LISTS = 1 << 20 }; /* of frames and their files */
+    const struct image_reader_options o = {.processor = s->processor, .range = s->videos.image.range, .room = s->videos.room, .fps = s->videos.fps, .max_frames = s->videos.max_frames};
+    const uint64_t frame = image_reader_floats(&o) * sizeof(float);
+    uint32_t replaced;
+    if (count_frames(s, reference, &out->count, e)) return e->code;
+    void *room = mem_alloc(image_reader_bytes(&o));
+    struct image_reader *r = image_reader_new(&o, room);
+    const struct frames_to to = {mem_alloc(frame), take ? take : take_none, user};
+    const enum data_fault fault = image_reader_video(r, s->files, reference, out->count, &to, &replaced, e);
+    out->used = image_reader_bytes(&o) + frame + LISTS;
+    mem_free(to.values);
+    image_reader_free(r);
+    mem_free(room);
+    if (fault && e->code != PL_FAIL) e->code = PL_USAGE;
+    return fault ? e->code : PL_OK;
+}
+
+/* --- images ------------------------------------------------------------------------------------- */
+
+/* Decodes an image. */
+static int read_rgb(const struct image_source *s, const char *reference, struct image *out, uint64_t *bytes, struct error *e)
+{
+    size_t n = 0;
+    if (image_files_find(s->files, reference, bytes, e)) return e->code;
+    void *file = mem_alloc(*bytes + 1);
+    int rc = image_files_read(s->files, reference, file, *bytes, &n, e);
+    if (!rc && image_decode(out, file, n, &(struct image_options){.on_white = true}, NULL, 0, e)) rc = error_prepend(e, "%.100s", reference);
+    mem_free(file);
+    return rc;
+}
+
+int image_source_read(const struct image_source *s, const char *reference, image_take *take, void *user, struct image_pixels *out, struct error *e)
 {
     const struct image_processor *p = &s->processor;
     struct image image = {0};
     uint64_t bytes = 0;
     uint32_t height, width, rows, columns;
-    size_t n = 0;
     *out = (struct image_pixels){0};
-    if (image_files_find(s->files, reference, &bytes, e)) return e->code;
-    void *file = mem_alloc(bytes + 1);
-    int rc = image_files_read(s->files, reference, file, bytes, &n, e);
-    if (!rc && image_decode(&image, file, n, &(struct image_options){.on_white = true}, NULL, 0, e)) rc = error_prepend(e, "%.100s", reference);
-    mem_free(file);
-    if (rc) return rc;
+    if (media_is_video(reference)) return read_video(s, reference, take, user, out, e);
+    if (read_rgb(s, reference, &image, &bytes, e)) return e->code;
     const size_t scratch = image_processor_scratch(p, image.width, image.height);
     void *work = mem_alloc(scratch + 1);
     image_processor_size(p, &height, &width);
     out->count = image_processor_count(p, image.width, image.height, &rows, &columns);
-    const uint64_t values = (uint64_t)out->count * 3 * height * width * sizeof(float);
-    out->values = mem_alloc(values);
-    out->used = bytes + 8ull * image.width * image.height + scratch + values;
-    image_processor_run(p, image.rgb, image.width, image.height, work, scratch, out->values);
+    const uint64_t size = (uint64_t)out->count * 3 * height * width * sizeof(float);
+    float *values = mem_alloc(size);
+    out->used = bytes + 8ull * image.width * image.height + scratch + size;
+    image_processor_run(p, image.rgb, image.width, image.height, work, scratch, values);
+    int rc = take ? take(user, values, out->count, e) : PL_OK;
+    mem_free(values);
     mem_free(work);
     mem_free(image.rgb);
-    return PL_OK;
+    return rc;
 }
 
 /* --- tiles -------------------------------------------------------------------------------------- */
-
-static int count_frames(const struct image_source *s, const char *reference, uint32_t *frames, struct error *e)
-{
-    struct text path = {0};
-    int rc = image_files_video(s->files, reference, &path, e);
-    if (!rc) rc = video_scan(path.at, &s->videos, frames, e);
-    text_free(&path);
-    return rc;
-}
 
 int image_source_tiles(const struct image_source *s, const char *reference, struct image_tiles *out, struct error *e)
 {

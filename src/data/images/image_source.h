@@ -7,14 +7,14 @@
 
 #include "data/images/image_files.h"
 #include "data/images/image_processor.h"
-#include "data/images/video.h"
+#include "data/images/image_reader.h"
 #include "models/images.h"
 
 struct image_source {
     struct image_text text;
     struct image_processor processor;
     struct image_files *files;
-    struct video_options videos; /* which frames are taken; max_frames 0: videos are not */
+    struct video_options videos; /* which frames are taken, and how images of a folder are read, in videos.room bytes; max_frames 0: videos are not */
 };
 
 /* `m` takes images; relative paths begin with `where`, a folder or a tar (NULL: the current folder). Without a tokenizer (NULL) the
@@ -30,14 +30,13 @@ int image_source_processor(struct image_processor *p, const struct model *m, str
 /* Of everything that decides ids, apart from the sizes of images. */
 uint64_t image_source_fingerprint(const struct image_source *s);
 
-/* The pixel values of an image, as the tower takes them: [count][channels][side][side]. Thread-safe. PL_USAGE, with the reference: it is
- * missing or broken. */
+/* The pixel values of an image, or of a video frame by frame, as the tower takes them: `take` gets them as [count][channels][side][side]; NULL: they
+ * are only read. Thread-safe. PL_USAGE, with the reference: it is missing or broken. */
 struct image_pixels {
-    float *values;       /* the caller frees them with mem_free */
-    uint32_t count;
+    uint32_t count;      /* of all */
     uint64_t used;       /* bytes of memory that reading took, at most */
 };
-int image_source_read(const struct image_source *s, const char *reference, struct image_pixels *out, struct error *e);
+int image_source_read(const struct image_source *s, const char *reference, image_take *take, void *user, struct image_pixels *out, struct error *e);
 
 /* The tiles of an image, by its size in the file, or the frames of a video. Thread-safe. PL_USAGE, with the reference: it is missing or no
  * image or video. */

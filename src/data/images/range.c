@@ -12,7 +12,7 @@
 
 #include "base/base.h"
 
-static const uint32_t full[2] = {0, RANGE_VALUES - 1};
+static const double full[2] = {0, RANGE_VALUES - 1};
 
 /* --- percentiles ------------------------------------------------------------------------------ */
 
@@ -31,7 +31,7 @@ static uint32_t percentile(const uint64_t *count, uint64_t total, double q)
     return last;
 }
 
-bool range_percentiles(const uint64_t count[RANGE_VALUES], const struct pixel_range *r, uint32_t out[2])
+bool range_percentiles(const uint64_t count[RANGE_VALUES], const struct pixel_range *r, double out[2])
 {
     const bool standard = r->percentiles[0] == 0 && r->percentiles[1] == 0;
     uint64_t total = 0;
@@ -54,10 +54,8 @@ struct pixel_range range_choose(const uint64_t count[RANGE_VALUES], const struct
     return out;
 }
 
-void range_count(const struct png_pixels *p, uint64_t count[RANGE_VALUES])
+void range_count(const uint16_t *at, size_t n, uint64_t count[RANGE_VALUES])
 {
-    const uint16_t *at = p->at;
-    const size_t n = (size_t)p->width * p->height * p->channels;
     for (size_t i = 0; i < n; i++) count[at[i]]++;
 }
 
@@ -80,15 +78,14 @@ size_t range_bytes(const struct png_header *h, const struct pixel_range *r)
     return pixels_end(h) + (counts(r) ? RANGE_VALUES * sizeof(uint64_t) : 0);
 }
 
-/* The window of one image. `count` is scratch. */
-static void find_window(const struct png_pixels *p, const struct pixel_range *r, uint64_t *count, uint32_t window[2])
+void range_window(const uint16_t *at, size_t n, const struct pixel_range *r, uint64_t *count, double window[2])
 {
     memcpy(window, r->kind == RANGE_WINDOW ? r->window : full, sizeof full);
-    if (!counts(r)) return;
+    if (!counts(r) || r->kind == RANGE_FULL) return;
     memset(count, 0, RANGE_VALUES * sizeof *count);
-    range_count(p, count);
+    range_count(at, n, count);
     if (r->kind == RANGE_PERCENTILES) {
-        uint32_t found[2];
+        double found[2];
         if (range_percentiles(count, r, found)) memcpy(window, found, sizeof found);
         return;
     }
@@ -96,7 +93,7 @@ static void find_window(const struct png_pixels *p, const struct pixel_range *r,
     if (chosen.kind == RANGE_WINDOW) memcpy(window, chosen.window, sizeof chosen.window);
 }
 
-static void convert(struct png_pixels *p, const uint32_t window[2])
+static void convert(struct png_pixels *p, const double window[2])
 {
     const uint16_t *from = p->at;
     uint8_t *to = p->at;
@@ -110,10 +107,10 @@ static void convert(struct png_pixels *p, const uint32_t window[2])
     p->bytes = 3 * n;
 }
 
-int range_decode(const void *bytes, size_t n, const struct pixel_range *r, void *to, size_t room, struct png_pixels *out, uint32_t used[2], struct error *e)
+int range_decode(const void *bytes, size_t n, const struct pixel_range *r, void *to, size_t room, struct png_pixels *out, double used[2], struct error *e)
 {
     struct png_header h;
-    uint32_t window[2] = {0};
+    double window[2] = {0};
     memset(out, 0, sizeof *out);
     if (used) used[0] = used[1] = 0;
     if (png_peek(bytes, n, &h, e)) return e->code;
@@ -128,7 +125,7 @@ int range_decode(const void *bytes, size_t n, const struct pixel_range *r, void 
         if (!to) mem_free(at);
         return e->code;
     }
-    find_window(out, r, (uint64_t *)(void *)(at + pixels_end(&h)), window);
+    range_window(out->at, (size_t)out->width * out->height * out->channels, r, (uint64_t *)(void *)(at + pixels_end(&h)), window);
     convert(out, window);
     if (used) memcpy(used, window, sizeof window);
     return PL_OK;
@@ -139,8 +136,8 @@ const char *range_print(const struct pixel_range *r, char out[96])
     switch (r->kind) {
     case RANGE_AUTO: snprintf(out, 96, "auto"); break;
     case RANGE_FULL: snprintf(out, 96, "full (0 to %d)", RANGE_VALUES - 1); break;
-    case RANGE_PERCENTILES: snprintf(out, 96, "percentiles %g and %g of each image", r->percentiles[0], r->percentiles[1]); break;
-    case RANGE_WINDOW: snprintf(out, 96, "window %u to %u", r->window[0], r->window[1]); break;
+    case RANGE_PERCENTILES: snprintf(out, 96, "percentiles %g and %g of each image", r->percentiles[1] > 0 ? r->percentiles[0] : 0.5, r->percentiles[1] > 0 ? r->percentiles[1] : 99.5); break;
+    case RANGE_WINDOW: snprintf(out, 96, "window %.10g to %.10g", r->window[0], r->window[1]); break;
     }
     return out;
 }

@@ -24,32 +24,34 @@ enum range_kind { RANGE_AUTO, RANGE_FULL, RANGE_PERCENTILES, RANGE_WINDOW };
 struct pixel_range {
     enum range_kind kind;
     double percentiles[2]; /* in percent; both 0: 0.5 and 99.5 */
-    uint32_t window[2];    /* the values that become 0 and 255; the first is smaller */
+    double window[2];      /* the values that become 0 and 255; the first is smaller */
 };
 
 enum { RANGE_VALUES = 65536 };
 
 /* Counts of values to the two percentiles of all values above 0. Where both are equal, the
  * smallest and the largest value; false when there is no value above 0. */
-bool range_percentiles(const uint64_t count[RANGE_VALUES], const struct pixel_range *r, uint32_t out[2]);
+bool range_percentiles(const uint64_t count[RANGE_VALUES], const struct pixel_range *r, double out[2]);
 /* What auto takes for these counts: full when the percentiles span at least half of all values,
  * or when nothing is above 0; else their window. */
 struct pixel_range range_choose(const uint64_t count[RANGE_VALUES], const struct pixel_range *r);
-/* Adds the values of a decoded image of 16 bits. */
-void range_count(const struct png_pixels *p, uint64_t count[RANGE_VALUES]);
+/* Adds n values of 16 bits. */
+void range_count(const uint16_t *at, size_t n, uint64_t count[RANGE_VALUES]);
+/* The window of one image of 16 bits. `count` is scratch, unless r is a window. */
+void range_window(const uint16_t *at, size_t n, const struct pixel_range *r, uint64_t *count, double window[2]);
 /* One value through a window. */
-static inline uint8_t range_map(uint32_t v, const uint32_t window[2])
+static inline uint8_t range_map(double v, const double window[2])
 {
-    const uint64_t span = window[1] - window[0];
-    if (v <= window[0]) return 0;
-    return v >= window[1] ? 255 : (uint8_t)((510 * (uint64_t)(v - window[0]) + span) / (2 * span));
+    const double span = window[1] - window[0];
+    if (!(v > window[0])) return 0; /* also NaN */
+    return v >= window[1] ? 255 : (uint8_t)((510 * (v - window[0]) + span) / (2 * span));
 }
 
 /* Bytes that range_decode needs for this header. */
 size_t range_bytes(const struct png_header *h, const struct pixel_range *r);
 /* Decodes a PNG to 8-bit RGB rows without gaps. to, room and NULL as in png_decode. *used, if not
  * NULL: the window of this image; 0 and 0 for an image of 8 bits. */
-int range_decode(const void *bytes, size_t n, const struct pixel_range *r, void *to, size_t room, struct png_pixels *out, uint32_t used[2], struct error *e);
+int range_decode(const void *bytes, size_t n, const struct pixel_range *r, void *to, size_t room, struct png_pixels *out, double used[2], struct error *e);
 /* "window 12 to 3071", "full (0 to 65535)". */
 const char *range_print(const struct pixel_range *r, char out[96]);
 

@@ -11,16 +11,16 @@
 #define MAGICK(ending) "convert to PNG, such as with ImageMagick: magick mogrify -format png *." ending
 
 static const struct unread formats[] = {
-    {"TIFF", " .tif .tiff ", MAGICK("tif")},
-    {"NIfTI", " .nii .nii.gz ", "write the slices as PNG with nibabel and Pillow; the guide to datasets (docs/guides/datasets.md) has the script"},
-    {"DICOM", " .dcm .dicom .ima ", "convert to PNG, such as with DCMTK: dcm2pnm --write-png +Wi 1 IN.dcm OUT.png"},
-    {"MetaImage or NRRD", " .mha .mhd .nrrd ", "write the slices as PNG with SimpleITK and Pillow"},
+    {"MetaImage or NRRD", " .mha .mhd .nrrd ", "convert to NIfTI with SimpleITK: WriteImage(ReadImage(\"a.mha\"), \"a.nii.gz\")"},
+    {"a TIFF with another ending", " ", "name it .tif"},
+    {"a NIfTI volume with another ending", " ", "name it .nii, or .nii.gz if it is compressed"},
+    {"DICOM", " .dicom .ima ", "name the files .dcm, and give each series a folder of its own, beside a folder of label volumes: images/CASE/*.dcm and labels/CASE.nii.gz"},
+    {"Analyze", " .hdr .img ", "convert to NIfTI with nibabel: nibabel.save(nibabel.load(\"a.hdr\"), \"a.nii.gz\")"},
     {"BMP", " .bmp ", MAGICK("bmp")},
     {"GIF", " .gif ", MAGICK("gif")},
-    {"WebP", " .webp ", MAGICK("webp")},
     {"NumPy arrays", " .npy .npz ", "write the arrays as PNG with Pillow: Image.fromarray(array).save(\"a.png\")"},
 };
-enum { TIFF, NIFTI, DICOM, META, BMP, GIF, WEBP };
+enum { META, TIFF, NIFTI, DICOM, ANALYZE, BMP, GIF };
 
 static bool has_ending(const char *path, const char *endings)
 {
@@ -52,7 +52,7 @@ const struct unread *unread_by_bytes(const void *bytes, size_t n)
         size_t at, n;
         const char *magic;
     } magics[] = {{TIFF, 0, 4, "II*\0"}, {TIFF, 0, 4, "MM\0*"}, {TIFF, 0, 4, "II+\0"}, {NIFTI, 344, 4, "n+1\0"}, {NIFTI, 4, 4, "n+2\0"},
-                  {DICOM, 128, 4, "DICM"}, {META, 0, 4, "NRRD"}, {BMP, 0, 2, "BM"}, {GIF, 0, 4, "GIF8"}, {WEBP, 8, 4, "WEBP"}};
+                  {DICOM, 128, 4, "DICM"}, {ANALYZE, 344, 4, "ni1\0"}, {META, 0, 4, "NRRD"}, {BMP, 0, 2, "BM"}, {GIF, 0, 4, "GIF8"}};
     for (size_t i = 0; i < COUNT(magics); i++)
         if (bytes_at(bytes, n, magics[i].at, magics[i].magic, magics[i].n)) return &formats[magics[i].format];
     return NULL;

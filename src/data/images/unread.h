@@ -1,6 +1,6 @@
 /*
- * unread.h: image files that people have and that this program does not read: TIFF, NIfTI, DICOM
- * and others. Messages name the format and a converter.
+ * unread.h: image files that people have and that this program does not read: MetaImage, BMP,
+ * files under a wrong name, and others. Messages name the format and a converter.
  */
 #ifndef UNREAD_H
 #define UNREAD_H
@@ -8,8 +8,8 @@
 #include "base/base.h"
 
 struct unread {
-    const char *name;    /* "TIFF" */
-    const char *endings; /* of file names, each between blanks: " .tif .tiff " */
+    const char *name;    /* "BMP" */
+    const char *endings; /* of file names, each between blanks: " .mha .mhd " */
     const char *advice;  /* how to convert such files */
 };
 
@@ -18,7 +18,7 @@ const struct unread *unread_by_name(const char *path);
 const struct unread *unread_by_bytes(const void *bytes, size_t n);
 /* As unread_by_name, then by the first bytes of the file: DICOM files often have no ending. */
 const struct unread *unread_file(const char *path);
-/* PL_USAGE: "20 files in images/ are TIFF (such as a.tif), which is not read: ...". `where` may be
+/* PL_USAGE: "20 files in images/ are BMP (such as a.bmp), which is not read: ...". `where` may be
  * NULL. */
 int unread_refuse(const struct unread *u, uint64_t n, const char *where, const char *example, struct error *e);
 

@@ -37,34 +37,63 @@ uint32_t video_choose(const double *times, uint32_t n, const struct video_option
 
 /* --- a folder -------------------------------------------------------------------------------- */
 
-/* Lists the files that begin as an image does; hidden files are no frames. */
-static int list_images(const char *folder, struct names *out, struct error *e)
+/* A file of a folder: by its path, or in a tar. */
+struct frame_file {
+    const char *path;
+    int fd;
+    struct video_part part;
+};
+
+/* The images of a folder, and those that are used. */
+struct folder {
+    const struct video_at *at;
+    struct names paths;          /* on the disk */
+    VEC(struct frame_file) files;
+    uint32_t *chosen, n;
+};
+
+static void add_image(struct folder *f, struct frame_file x)
 {
-    struct names all = {0};
     char head[16];
-    int rc = dir_list_ending(folder, "", &all, e);
-    for (uint32_t i = 0; i < all.n && !rc; i++)
-        if (image_format(head, file_peek(all.at[i], head, sizeof head))) vec_push(out, mem_string(all.at[i]));
-    names_free(&all);
-    if (!rc && !out->n) rc = error_set(e, PL_USAGE, "%s: a video without frames: the folder has no JPEG, PNG or WebP images", folder);
-    return rc;
+    struct error ignored;
+    size_t n = x.fd < 0 ? file_peek(x.path, head, sizeof head) : (size_t)min_u64(x.part.size, sizeof head);
+    if (x.fd >= 0 && fd_read_at(x.fd, x.part.offset, head, n, &ignored)) n = 0;
+    if (image_format(head, n)) vec_push(&f->files, x);
+}
+
+/* Lists the files that begin as an image does; hidden files are no frames. */
+static int list_images(struct folder *f, struct error *e)
+{
+    const struct video_at *v = f->at;
+    if (v->fd < 0 && dir_list_ending(v->path, "", &f->paths, e)) return e->code;
+    for (uint32_t i = 0; i < f->paths.n; i++) add_image(f, (struct frame_file){.path = f->paths.at[i], .fd = -1});
+    for (uint32_t i = 0; i < v->n_parts; i++) add_image(f, (struct frame_file){v->path, v->fd, v->parts[i]});
+    return f->files.n ? PL_OK : error_set(e, PL_USAGE, "%s: a video without frames: the folder has no JPEG, PNG or WebP images", v->path);
+}
+
+/* Opens a file of a folder on the disk; in a tar it is open. */
+static int open_frame(struct frame_file *x, struct error *e)
+{
+    if (x->fd >= 0) return PL_OK;
+    x->fd = file_open(x->path, &x->part.size, e);
+    return x->fd < 0 ? e->code : PL_OK;
 }
 
 /* Reads an image into o->to, or onto the heap. */
-static int read_image(const char *path, const struct video_options *o, struct image *out, struct error *e)
+static int read_image(const struct frame_file *file, const struct video_options *o, struct image *out, struct error *e)
 {
     enum { MOST_BYTES = 1 << 30 };
-    uint64_t n;
-    const int fd = file_open(path, &n, e);
-    if (fd < 0) return e->code;
+    struct frame_file x = *file;
+    if (open_frame(&x, e)) return e->code;
+    const uint64_t n = x.part.size;
     const size_t pixels = align_up(n, 64);
     char *bytes = o->to ? o->to : mem_alloc(n < MOST_BYTES ? n + 1 : 1);
     int rc = PL_OK;
     if (n > MOST_BYTES || (o->to && pixels > o->room)) rc = error_set(e, PL_NOFIT, "the image has %llu bytes; expected at most %zu", (unsigned long long)n, o->to ? o->room : (size_t)MOST_BYTES);
-    if (!rc) rc = fd_read_at(fd, 0, bytes, n, e);
+    if (!rc) rc = fd_read_at(x.fd, x.part.offset, bytes, n, e);
     if (!rc) rc = image_decode(out, bytes, n, &o->image, o->to ? bytes + pixels : NULL, o->to ? o->room - pixels : 0, e);
     if (!o->to) mem_free(bytes);
-    close(fd);
+    if (file->fd < 0) close(x.fd);
     return rc;
 }
 
@@ -74,22 +103,15 @@ static void free_image(const struct video_options *o, struct image *i)
     i->rgb = NULL;
 }
 
-/* The images of a folder that are used. */
-struct folder {
-    const char *path;
-    struct names files;
-    uint32_t *chosen, n;
-};
-
 /* Frames that wait for the first good one are given when it comes. */
 static int read_folder(const struct folder *f, const struct video_options *o, video_take *take, void *user, uint32_t *replaced, struct error *e)
 {
     struct image image = {0};
-    const char *last = NULL; /* the last good one */
+    const struct frame_file *last = NULL; /* the last good one */
     uint32_t given = 0;
     int rc = PL_OK;
     for (uint32_t i = 0; i < f->n && !rc; i++) {
-        const char *file = f->files.at[f->chosen[i]];
+        const struct frame_file *file = &f->files.at[f->chosen[i]];
         int bad = read_image(file, o, &image, e);
         *replaced += bad != 0;
         if (bad == PL_NOFIT) rc = bad;
@@ -99,42 +121,45 @@ static int read_folder(const struct folder *f, const struct video_options *o, vi
         free_image(o, &image);
     }
     if (!rc && !last) rc = error_prepend(e, "a video without frames, as none of its images can be decoded");
-    return rc ? error_prepend(e, "%s", f->path) : PL_OK;
+    return rc ? error_prepend(e, "%s", f->at->path) : PL_OK;
 }
 
 /* --- any ------------------------------------------------------------------------------------- */
 
 /* Scans, and with `take` reads. */
-static int open_folder(const char *path, const struct video_options *o, uint32_t *frames, video_take *take, void *user, uint32_t *replaced, struct error *e)
+static int open_folder(const struct video_at *v, const struct video_options *o, uint32_t *frames, video_take *take, void *user, uint32_t *replaced, struct error *e)
 {
-    struct folder f = {.path = path};
-    int rc = list_images(path, &f.files, e);
+    struct folder f = {.at = v};
+    int rc = list_images(&f, e);
     if (!rc) {
         f.chosen = mem_alloc(f.files.n * sizeof *f.chosen);
         *frames = f.n = video_choose(NULL, f.files.n, o, f.chosen);
         if (take) rc = read_folder(&f, o, take, user, replaced, e);
         mem_free(f.chosen);
     }
-    names_free(&f.files);
+    vec_free(&f.files);
+    names_free(&f.paths);
     return rc;
 }
 
-static int check_path(const char *path, struct error *e)
+static int check_path(const struct video_at *v, struct error *e)
 {
-    return file_exists(path) ? PL_OK : error_set(e, PL_USAGE, "%s: there is no such video", path);
+    return v->fd >= 0 || file_exists(v->path) ? PL_OK : error_set(e, PL_USAGE, "%s: there is no such video", v->path);
 }
 
-int video_scan(const char *path, const struct video_options *o, uint32_t *frames, struct error *e)
+static bool is_folder(const struct video_at *v) { return v->fd < 0 ? dir_exists(v->path) : v->n_parts; }
+
+int video_scan(const struct video_at *v, const struct video_options *o, uint32_t *frames, struct error *e)
 {
     *frames = 0;
-    if (check_path(path, e)) return e->code;
-    return dir_exists(path) ? open_folder(path, o, frames, NULL, NULL, NULL, e) : video_file_scan(path, o, frames, e);
+    if (check_path(v, e)) return e->code;
+    return is_folder(v) ? open_folder(v, o, frames, NULL, NULL, NULL, e) : video_file_scan(v, o, frames, e);
 }
 
-int video_read(const char *path, const struct video_options *o, video_take *take, void *user, uint32_t *replaced, struct error *e)
+int video_read(const struct video_at *v, const struct video_options *o, video_take *take, void *user, uint32_t *replaced, struct error *e)
 {
     uint32_t frames;
     *replaced = 0;
-    if (check_path(path, e)) return e->code;
-    return dir_exists(path) ? open_folder(path, o, &frames, take, user, replaced, e) : video_file_read(path, o, take, user, replaced, e);
+    if (check_path(v, e)) return e->code;
+    return is_folder(v) ? open_folder(v, o, &frames, take, user, replaced, e) : video_file_read(v, o, take, user, replaced, e);
 }

@@ -1,5 +1,5 @@
 /*
- * video.h: the frames of a video, which is a folder of images or a file that FFmpeg's libraries read.
+ * video.h: the frames of a video, which is a folder of images or a file that FFmpeg's libraries read, on the disk or in a tar.
  *
  * Which frames are used (video_choose). Time begins with the first frame. At the times 0, 1/fps, 2/fps, ... up
  * to the last frame's, the frame that is shown then is taken: the last one that began by that time, to the
@@ -14,6 +14,18 @@
 #define DATA_VIDEO_H
 
 #include "data/images/image.h"
+
+/* Where a video is: a file or a folder; or, in a tar, one of its files, or as parts those of a folder. */
+struct video_at {
+    const char *path;      /* in a tar it is for messages */
+    int fd;                /* of the tar; -1: it is in none */
+    uint64_t offset, size; /* of the file in the tar */
+    const struct video_part {
+        uint64_t offset, size;
+    } *parts;              /* [n_parts] the files of the folder in the tar, in the order of their names */
+    uint32_t n_parts;
+};
+#define VIDEO_AT(file_or_folder) (&(struct video_at){.path = (file_or_folder), .fd = -1})
 
 struct video_options {
     double fps;          /* frames a second that are taken; 0: every frame */
@@ -30,13 +42,13 @@ uint32_t video_choose(const double *times, uint32_t n, const struct video_option
 
 /* How many frames of a video are used, without decoding any. PL_USAGE: there is no such video, it is not one that is
  * read, or it has no frames. */
-int video_scan(const char *path, const struct video_options *o, uint32_t *frames, struct error *e);
+int video_scan(const struct video_at *v, const struct video_options *o, uint32_t *frames, struct error *e);
 
 /* Receives frame i of those that are used. Its pixels are valid during the call; a failure ends the reading. */
 typedef int video_take(void *user, uint32_t i, const struct image *frame, struct error *e);
 /* Decodes the frames that are used, in order, one at a time; *replaced of them could not be decoded. PL_USAGE as in
  * video_scan, and when no frame can be decoded; PL_NOFIT: o->room is too small for one. FFmpeg decodes in the calling
  * thread; what it allocates is freed when the call returns, and so is the list of the frames. */
-int video_read(const char *path, const struct video_options *o, video_take *take, void *user, uint32_t *replaced, struct error *e);
+int video_read(const struct video_at *v, const struct video_options *o, video_take *take, void *user, uint32_t *replaced, struct error *e);
 
 #endif

@@ -40,7 +40,8 @@ static const char *const library_names[] = {
 
 #define FUNCTIONS(F)                                                                                                                          \
     F(AVUTIL, av_dict_free) F(AVUTIL, av_dict_set) F(AVUTIL, av_frame_alloc) F(AVUTIL, av_frame_free) F(AVUTIL, av_frame_move_ref)             \
-    F(AVUTIL, av_frame_unref) F(AVUTIL, av_freep) F(AVUTIL, av_log_set_level) F(AVUTIL, av_malloc) F(AVUTIL, av_strerror)                      \
+    F(AVUTIL, av_frame_unref) F(AVUTIL, av_freep) F(AVUTIL, av_log_set_level) F(AVUTIL, av_malloc) F(AVUTIL, av_max_alloc)                     \
+    F(AVUTIL, av_strerror)                                                                                                                     \
     F(AVCODEC, av_packet_alloc) F(AVCODEC, av_packet_free) F(AVCODEC, av_packet_unref) F(AVCODEC, avcodec_alloc_context3)                      \
     F(AVCODEC, avcodec_find_decoder) F(AVCODEC, avcodec_flush_buffers) F(AVCODEC, avcodec_free_context) F(AVCODEC, avcodec_get_name)           \
     F(AVCODEC, avcodec_open2) F(AVCODEC, avcodec_parameters_to_context) F(AVCODEC, avcodec_receive_frame) F(AVCODEC, avcodec_send_packet)      \
@@ -65,6 +66,7 @@ static bool find(void *const libraries[], enum library l, const char *name, void
 
 static void load(void)
 {
+    enum { MOST = 256 << 20 }; /* bytes of one block: a damaged file must not ask for gigabytes */
     void *l[COUNT(library_names)];
     for (size_t i = 0; i < COUNT(library_names); i++)
         if (!(l[i] = dlopen(library_names[i], RTLD_NOW | RTLD_LOCAL))) {
@@ -72,7 +74,7 @@ static void load(void)
             return;
         }
 #define FIND(library, function) && find(l, library, #function, &ff.function)
-    if (true FUNCTIONS(FIND)) ff.av_log_set_level(AV_LOG_QUIET);
+    if (true FUNCTIONS(FIND)) ff.av_log_set_level(AV_LOG_QUIET), ff.av_max_alloc(MOST);
 }
 
 /* FFmpeg's reason, with ours before it. */
@@ -87,7 +89,9 @@ static int failed(int code, const char *what, struct error *e)
 
 struct video_file {
     int fd;
-    uint64_t at, size; /* of the bytes */
+    bool opened;       /* the descriptor is closed with it */
+    uint64_t first;    /* of the file's bytes in what the descriptor reads: those of a tar begin somewhere in it */
+    uint64_t at, size; /* of the file's bytes */
     AVIOContext *bytes;
     AVFormatContext *format;
     AVStream *stream;
@@ -97,7 +101,8 @@ struct video_file {
 static int read_bytes(void *user, uint8_t *to, int n)
 {
     struct video_file *v = user;
-    ssize_t got = pread(v->fd, to, (size_t)n, (off_t)v->at);
+    const size_t most = v->at < v->size ? (size_t)min_u64((uint64_t)n, v->size - v->at) : 0;
+    ssize_t got = most ? pread(v->fd, to, most, (off_t)(v->first + v->at)) : 0;
     if (got <= 0) return got ? AVERROR(EIO) : AVERROR_EOF;
     v->at += (uint64_t)got;
     return (int)got;
@@ -118,7 +123,7 @@ static void close_file(struct video_file *v)
     if (v->packet) ff.av_packet_free(&v->packet);
     if (v->format) ff.avformat_close_input(&v->format);
     if (v->bytes) ff.av_freep(&v->bytes->buffer), ff.avio_context_free(&v->bytes);
-    if (v->fd >= 0) close(v->fd);
+    if (v->opened) close(v->fd);
 }
 
 /* Finds the video in an open file. */
@@ -138,17 +143,26 @@ static int open_stream(struct video_file *v, struct error *e)
     return PL_OK;
 }
 
-static int open_file(struct video_file *v, const char *path, struct error *e)
+/* Opens the bytes. */
+static int open_bytes(struct video_file *v, const struct video_at *at, struct error *e)
+{
+    *v = (struct video_file){.fd = at->fd, .first = at->offset, .size = at->size};
+    if (at->fd >= 0) return PL_OK;
+    if ((v->fd = file_open(at->path, &v->size, e)) < 0) return e->code;
+    v->opened = true;
+    return PL_OK;
+}
+
+static int open_file(struct video_file *v, const struct video_at *at, struct error *e)
 {
     enum { BUFFER = 1 << 16 };
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    *v = (struct video_file){.fd = -1};
     pthread_once(&once, load);
     if (ff.e.code) {
         *e = ff.e;
-        return error_prepend(e, "%s", path);
+        return error_prepend(e, "%s", at->path);
     }
-    if ((v->fd = file_open(path, &v->size, e)) < 0) return e->code;
+    if (open_bytes(v, at, e)) return e->code;
     uint8_t *buffer = ff.av_malloc(BUFFER);
     v->bytes = buffer ? ff.avio_alloc_context(buffer, BUFFER, 0, v, read_bytes, NULL, seek_bytes) : NULL;
     v->format = ff.avformat_alloc_context();
@@ -157,7 +171,7 @@ static int open_file(struct video_file *v, const char *path, struct error *e)
     v->format->pb = v->bytes;
     if (!open_stream(v, e)) return PL_OK;
     close_file(v);
-    return error_prepend(e, "%s", path);
+    return error_prepend(e, "%s", at->path);
 }
 
 /* The next packet of the video; false at the end, which damage makes early. */
@@ -241,20 +255,20 @@ static int choose(struct video_file *v, const struct video_options *o, struct li
     return PL_OK;
 }
 
-static int list_file(const char *path, const struct video_options *o, struct listing *l, struct error *e)
+static int list_file(const struct video_at *at, const struct video_options *o, struct listing *l, struct error *e)
 {
     struct video_file v;
     *l = (struct listing){0};
-    if (open_file(&v, path, e)) return e->code;
+    if (open_file(&v, at, e)) return e->code;
     int rc = choose(&v, o, l, e);
     close_file(&v);
-    return rc ? error_prepend(e, "%s", path) : PL_OK;
+    return rc ? error_prepend(e, "%s", at->path) : PL_OK;
 }
 
-int video_file_scan(const char *path, const struct video_options *o, uint32_t *frames, struct error *e)
+int video_file_scan(const struct video_at *at, const struct video_options *o, uint32_t *frames, struct error *e)
 {
     struct listing l;
-    int rc = list_file(path, o, &l, e);
+    int rc = list_file(at, o, &l, e);
     *frames = l.n;
     free_listing(&l);
     return rc;
@@ -396,15 +410,15 @@ static void close_decoder(struct decoder *d)
     close_file(&d->v);
 }
 
-int video_file_read(const char *path, const struct video_options *o, video_take *take, void *user, uint32_t *replaced, struct error *e)
+int video_file_read(const struct video_at *at, const struct video_options *o, video_take *take, void *user, uint32_t *replaced, struct error *e)
 {
     struct listing l;
-    int rc = list_file(path, o, &l, e);
+    int rc = list_file(at, o, &l, e);
     struct decoder d = {.list = &l, .o = o, .take = take, .user = user, .replaced = replaced};
-    if (!rc && !(rc = open_file(&d.v, path, e))) {
+    if (!rc && !(rc = open_file(&d.v, at, e))) {
         rc = open_decoder(&d, e);
         if (!rc) rc = decode_packets(&d, e);
-        if (rc) error_prepend(e, "%s", path);
+        if (rc) error_prepend(e, "%s", at->path);
         close_decoder(&d);
     }
     free_listing(&l);

@@ -10,14 +10,14 @@ static int refuse(const char *path, struct error *e)
     return error_set(e, PL_USAGE, "%s: this build has no FFmpeg to read video files: give a folder of the frames, or run tools/deps.sh ffmpeg and build again", path);
 }
 
-int video_file_scan(const char *path, const struct video_options *o, uint32_t *frames, struct error *e)
+int video_file_scan(const struct video_at *at, const struct video_options *o, uint32_t *frames, struct error *e)
 {
     (void)o, (void)frames;
-    return refuse(path, e);
+    return refuse(at->path, e);
 }
 
-int video_file_read(const char *path, const struct video_options *o, video_take *take, void *user, uint32_t *replaced, struct error *e)
+int video_file_read(const struct video_at *at, const struct video_options *o, video_take *take, void *user, uint32_t *replaced, struct error *e)
 {
     (void)o, (void)take, (void)user, (void)replaced;
-    return refuse(path, e);
+    return refuse(at->path, e);
 }

@@ -22,7 +22,7 @@ int webp_peek(const void *bytes, size_t n, struct webp_header *h, struct error *
     VP8StatusCode status = WebPGetFeatures(bytes, n, &f);
     if (status) return bad(status, e);
     if (f.has_animation) return error_set(e, PL_USAGE, "the WebP is animated, and only still images are read: save its first frame as PNG");
-    *h = (struct webp_header){.width = (uint32_t)f.width, .height = (uint32_t)f.height, .alpha = f.has_alpha};
+    *h = (struct webp_header){.width = (uint32_t)f.width, .height = (uint32_t)f.height, .alpha = f.has_alpha, .lossless = f.format == 2};
     return PL_OK;
 }
 

@@ -15,7 +15,7 @@ bool webp_available(void);
 
 struct webp_header {
     uint32_t width, height;
-    bool alpha;
+    bool alpha, lossless;
 };
 /* Reads the header of a still image. PL_USAGE for an animated one. */
 int webp_peek(const void *bytes, size_t n, struct webp_header *h, struct error *e);

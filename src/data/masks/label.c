@@ -6,10 +6,13 @@
 #include "data/masks/label.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "data/images/image.h"
 #include "data/images/jpeg.h"
 #include "data/images/unread.h"
+#include "data/images/webp.h"
 #include "io/png.h"
 
 enum { VALUES = 65536 };
@@ -186,34 +189,74 @@ static enum data_fault decode_jpg(const struct source *s, struct label_image *ou
     if (!rc) rc = read_rows(j, (uint8_t *)s->to + row, w, rows, (uint8_t *)s->to, e);
     jpg_close(j);
     if (rc) return error_prepend(e, "%s", s->path), FAULT_MASK;
-    *out = (struct label_image){.h = rows, .w = w, .bytes = 1, .jpeg = true, .pixels = s->to, .map = (uint16_t *)(void *)(s->to + map)};
+    *out = (struct label_image){.h = rows, .w = w, .bytes = 1, .lossy = "JPEG", .pixels = s->to, .map = (uint16_t *)(void *)(s->to + map)};
     return FAULT_NONE;
 }
 
-/* The file is read into the end of the scratch; the pixels are decoded into its front. */
+/* A WebP is decoded to RGB, which is folded to grey in place. */
+static enum data_fault decode_webp(const struct source *s, struct label_image *out, struct error *e)
+{
+    struct webp_header h;
+    uint64_t coloured = 0;
+    if (webp_peek(s->file, s->n, &h, e)) return error_prepend(e, "%s", s->path), FAULT_MASK;
+    const uint64_t pixels = (uint64_t)h.width * h.height;
+    size_t map = (size_t)align_up(3 * pixels, 64), need = map + VALUES * sizeof(uint16_t);
+    if (need > s->room) return too_large(s, need, e);
+    if (webp_decode(s->file, s->n, false, (uint8_t *)s->to, map, e)) return error_prepend(e, "%s", s->path), FAULT_MASK;
+    for (uint32_t y = 0; y < h.height; y++) coloured += fold_row((uint8_t *)s->to + 3 * (size_t)y * h.width, h.width, (uint8_t *)s->to + (size_t)y * h.width);
+    if (coloured > pixels / 100) return error_set(e, PL_USAGE, "%s: the WebP is in colour, and a mask was expected; is it an image?", s->path), FAULT_MASK;
+    *out = (struct label_image){.h = h.height, .w = h.width, .bytes = 1, .lossy = h.lossless ? NULL : "lossy WebP", .pixels = s->to, .map = (uint16_t *)(void *)(s->to + map)};
+    return FAULT_NONE;
+}
+
+/* The file goes to the end of the scratch; the pixels are decoded into its front. */
+enum data_fault label_decode_bytes(const char *path, void *scratch, size_t n, size_t file_n, struct label_image *out, struct error *e)
+{
+    char *file = (char *)scratch + (n - file_n);
+    memmove(file, scratch, file_n);
+    const struct source s = {.path = path, .file = file, .n = file_n, .to = scratch, .room = n - file_n};
+    const enum image_format format = image_format(file, file_n);
+    return format == IMAGE_WEBP ? decode_webp(&s, out, e) : file_n && *(uint8_t *)file == 0xff ? decode_jpg(&s, out, e) : decode_png(&s, out, e);
+}
+
 enum data_fault label_decode(const char *path, void *scratch, size_t n, struct label_image *out, struct error *e)
 {
     size_t file_n;
     enum data_fault f = dataset_read_file(path, scratch, n, &file_n, e);
-    if (f) return f;
-    char *file = (char *)scratch + (n - file_n);
-    memmove(file, scratch, file_n);
-    const struct source s = {.path = path, .file = file, .n = file_n, .to = scratch, .room = n - file_n};
-    return file_n && *(uint8_t *)file == 0xff ? decode_jpg(&s, out, e) : decode_png(&s, out, e);
+    return f ? f : label_decode_bytes(path, scratch, n, file_n, out, e);
+}
+
+enum data_fault label_image_masks(const char *path, const struct label_image *m, const struct label_options *o, struct mask *masks, uint32_t room, struct dataset_masks *out,
+                                  struct error *e)
+{
+    struct label_options given = *o;
+    if (m->lossy && o->kind != LABELS_BINARY)
+        return error_set(e, PL_USAGE, "%s: it is a %s, whose compression changes values: masks of classes or instances need PNG files; data.labels binary takes it as one mask", path, m->lossy),
+               FAULT_MASK;
+    if (m->lossy && !given.threshold) given.threshold = 128; /* an empty mask has dark noise */
+    enum data_fault f = label_masks(m->pixels, m->h, m->w, m->bytes, &given, m->map, masks, room, out, e);
+    if (f && f != FAULT_MANY) error_prepend(e, "%s", path);
+    return f;
 }
 
 enum data_fault label_read(const char *path, const struct label_options *o, void *scratch, size_t n,
                            struct mask *masks, uint32_t room, struct dataset_masks *out, struct error *e)
 {
     struct label_image m;
-    struct label_options given = *o;
     enum data_fault f = label_decode(path, scratch, n, &m, e);
-    if (f) return f;
-    if (m.jpeg && o->kind != LABELS_BINARY)
-        return error_set(e, PL_USAGE, "%s: it is a JPEG, whose compression changes values: masks of classes or instances need PNG files; data.labels binary takes it as one mask", path),
-               FAULT_MASK;
-    if (m.jpeg && !given.threshold) given.threshold = 128; /* an empty mask has dark noise */
-    f = label_masks(m.pixels, m.h, m.w, m.bytes, &given, m.map, masks, room, out, e);
-    if (f && f != FAULT_MANY) error_prepend(e, "%s", path);
-    return f;
+    return f ? f : label_image_masks(path, &m, o, masks, room, out, e);
+}
+
+int label_set_values(struct label_options *o, char *const *categories, uint32_t n, struct error *e)
+{
+    int64_t *values = mem_alloc((n + 1) * sizeof *values);
+    o->values = values;
+    o->n_values = n;
+    for (uint32_t i = 0; i < n; i++) {
+        char *end;
+        values[i] = strtoll(categories[i], &end, 10);
+        if (*end || end == categories[i] || values[i] < 1 || values[i] > 65535)
+            return error_set(e, PL_USAGE, "category %s: the categories of label images are numbers from 1 to 65535", categories[i]);
+    }
+    return PL_OK;
 }

@@ -22,12 +22,19 @@ enum data_fault label_masks(void *pixels, uint32_t h, uint32_t w, int bytes, con
 struct label_image {
     uint32_t h, w;
     int bytes;     /* per value: 1 or 2 */
-    bool jpeg;
+    const char *lossy; /* the format, if compression may have changed values; NULL: it has not */
     void *pixels;  /* rows without gaps, at the front of the scratch */
     uint16_t *map; /* scratch of label_masks */
 };
 /* Decodes a file into the scratch. */
 enum data_fault label_decode(const char *path, void *scratch, size_t n, struct label_image *out, struct error *e);
+/* The same, of file_n bytes at the front of the scratch; `path` is for messages. */
+enum data_fault label_decode_bytes(const char *path, void *scratch, size_t n, size_t file_n, struct label_image *out, struct error *e);
+/* The masks of decoded values, as label_read finds them. */
+enum data_fault label_image_masks(const char *path, const struct label_image *m, const struct label_options *o, struct mask *masks, uint32_t room, struct dataset_masks *out,
+                                  struct error *e);
+/* The values of options.categories: numbers. The caller frees o->values. */
+int label_set_values(struct label_options *o, char *const *categories, uint32_t n, struct error *e);
 
 /* What one mask image looks like (dataset_survey.h). */
 enum label_look {

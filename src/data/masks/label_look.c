@@ -115,7 +115,7 @@ static enum label_look decide(const struct label_image *m, const struct label_fa
 {
     if (!f->values) return LOOK_EMPTY;
     if (f->values >= MANY && 20 * s->grey >= 9 * s->pixels && 2 * s->inside < s->pixels && 10 * s->slope >= 3 * s->pixels) return LOOK_IMAGE;
-    if (m->jpeg) return LOOK_SOFT;
+    if (m->lossy) return LOOK_SOFT;
     if (f->values == 1) return LOOK_ONE;
     if (is_noisy_white(m, f, s)) return LOOK_SOFT;
     if (f->largest < SMOOTHED || s->thin < THIN) return LOOK_VALUES;
@@ -130,6 +130,6 @@ void label_look(const struct label_image *m, int ignore, struct label_facts *out
     tally_image(m, t);
     const struct sums s = add_up(t, ignore > 0 ? (uint32_t)ignore : 0, out);
     out->look = decide(m, out, &s);
-    if (m->jpeg) out->largest = 255; /* an empty mask has dark noise */
+    if (m->lossy) out->largest = 255; /* an empty mask has dark noise */
     mem_free(t);
 }

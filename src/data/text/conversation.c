@@ -12,10 +12,10 @@
 #include <strings.h>
 
 #include "data/images/image_files.h"
+#include "data/text/turns.h"
 #include "io/json.h"
 #include "text/template/chat_images.h"
 
-#define VIDEO_PLACEHOLDER "<video>"
 
 static const char *const fault_names[SAMPLE_FAULTS] = {
     [SAMPLE_FINE] = "usable",
@@ -25,7 +25,7 @@ static const char *const fault_names[SAMPLE_FAULTS] = {
     [SAMPLE_ROLE] = "unknown role",
     [SAMPLE_ORDER] = "turns out of order",
     [SAMPLE_ANSWER] = "no answer",
-    [SAMPLE_MEDIA] = "images or videos, which this model does not take",
+    [SAMPLE_MEDIA] = "images or videos that are not taken",
     [SAMPLE_IMAGES] = "more or fewer <image> than images, or <video> than videos",
     [SAMPLE_FILES] = "an image or a video that cannot be read",
     [SAMPLE_TEMPLATE] = "the chat template fails",
@@ -111,11 +111,12 @@ static enum conversation_fault add_media(struct reader *r, const char *key, cons
     return SAMPLE_FINE;
 }
 
+static const char *const media_keys[] = {"image", "images", "video", "videos"};
+
 static enum conversation_fault add_all_media(struct reader *r, const struct value *sample)
 {
-    static const char *const keys[] = {"image", "images", "video", "videos"};
     enum conversation_fault f = SAMPLE_FINE;
-    for (size_t i = 0; i < COUNT(keys) && !f; i++) f = add_media(r, keys[i], value_get(sample, keys[i]));
+    for (size_t i = 0; i < COUNT(media_keys) && !f; i++) f = add_media(r, media_keys[i], value_get(sample, media_keys[i]));
     return f;
 }
 
@@ -240,6 +241,7 @@ static enum conversation_fault read_message(struct reader *r, const struct value
 static enum conversation_fault read_messages(struct reader *r, const char *key, const struct value *list)
 {
     enum conversation_fault f = SAMPLE_FINE;
+    list = turns_by_row(r->b, list);
     if (!list || list->kind != VALUE_LIST) return wrong_type(r, key, list, "a list of messages");
     for (uint32_t i = 0; i < list->count && !f; i++) f = read_message(r, list->items[i], i);
     return f;
@@ -331,6 +333,18 @@ const char *conversation_format(const struct value *sample)
     return f ? f->name : NULL;
 }
 
+bool conversation_key(const char *key)
+{
+    static const char *const beside[] = {"input", "history", "system", "tools"};
+    for (size_t i = 0; i < COUNT(formats); i++)
+        if (!strcmp(key, formats[i].key) || (formats[i].second && !strcmp(key, formats[i].second))) return true;
+    for (size_t i = 0; i < COUNT(beside); i++)
+        if (!strcmp(key, beside[i])) return true;
+    for (size_t i = 0; i < COUNT(media_keys); i++)
+        if (!strcmp(key, media_keys[i])) return true;
+    return false;
+}
+
 /* --- system prompt and tools --------------------------------------------------------------------- */
 
 static bool has_role(const struct value *messages, uint32_t i, const char *role) { return i < messages->count && !strcmp(value_get(messages->items[i], "role")->text, role); }
@@ -408,7 +422,7 @@ static enum conversation_fault unknown_keys(const struct reader *r, const struct
 {
     struct text keys = {0};
     for (uint32_t i = 0; i < sample->count && i < 8; i++) text_printf(&keys, "%s%.40s", i ? ", " : "", sample->items[i]->key);
-    error_set(r->e, PL_USAGE, "its keys are %s%s; expected messages, conversations, instruction and output, prompt and completion, or text", keys.n ? keys.at : "none",
+    error_set(r->e, PL_USAGE, "its keys are %s%s; expected " CONVERSATION_KEYS, keys.n ? keys.at : "none",
               sample->count > 8 ? ", ..." : "");
     text_free(&keys);
     return SAMPLE_KEYS;

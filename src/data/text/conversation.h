@@ -19,6 +19,8 @@
 
 #include "io/value.h"
 
+#define VIDEO_PLACEHOLDER "<video>"
+
 /* Why a sample cannot be used. */
 enum conversation_fault {
     SAMPLE_FINE,
@@ -66,5 +68,8 @@ enum conversation_fault conversation_parse(const char *json, size_t n, struct bu
 
 /* Whether a sample has the keys of one of the formats: "LLaVA or ShareGPT conversations"; NULL: none. */
 const char *conversation_format(const struct value *sample);
+/* Whether a key of a sample is read in any format. */
+bool conversation_key(const char *key);
+#define CONVERSATION_KEYS "messages, conversations, instruction and output, prompt and completion, or text"
 
 #endif

@@ -9,11 +9,14 @@
 #include "data/text/records.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "data/text/conversation.h"
 #include "data/text/not_tokens.h"
 #include "io/file.h"
+#include "io/parquet_rows.h"
 
 enum { FIRST_ROOM = 1 << 16 };
 
@@ -27,16 +30,77 @@ static int refuse(const char *path, int fd, struct error *e)
 {
     const char *what = not_tokens_utf16(fd) ? "text in UTF-16" : not_tokens_bytes(fd);
     if (!what) return PL_OK;
-    if (strstr(what, "Parquet") || strstr(what, "Arrow"))
-        return error_set(e, PL_USAGE, "%s: it holds %s, which is not read; convert it to JSON lines with Python: import datasets; "
-                         "datasets.load_dataset(\"parquet\", data_files=\"%s\")[\"train\"].to_json(\"chats.jsonl\")", path, what, path);
+    if (strstr(what, "Arrow"))
+        return error_set(e, PL_USAGE, "%s: it holds %s, which is not read; convert it to Parquet with Python: import datasets; "
+                         "datasets.Dataset.from_file(\"%s\").to_parquet(\"chats.parquet\")", path, what, path);
     return error_set(e, PL_USAGE, "%s: it holds %s; expected conversations as JSON: a list of objects, or one object a line, in UTF-8", path, what);
 }
+
+/* --- Parquet ------------------------------------------------------------------------------- */
+
+struct record_table {
+    struct parquet parquet;
+    struct parquet_rows rows;
+    struct text row;
+};
+
+/* The columns must be those of a conversation. */
+static int check_columns(const struct parquet *p, struct error *e)
+{
+    struct bump b = {0};
+    struct value *sample = value_new(&b, VALUE_MAP);
+    for (uint32_t i = 1; i < p->n_nodes; i = p->nodes[i].end) value_put(&b, sample, p->nodes[i].name, value_new(&b, VALUE_NULL));
+    const bool known = conversation_format(sample);
+    bump_free(&b);
+    if (known) return PL_OK;
+    struct text names = {0};
+    parquet_print_columns(p, &names);
+    error_set(e, PL_USAGE, "%s: its columns are %s; expected " CONVERSATION_KEYS, p->path, names.at);
+    text_free(&names);
+    return e->code;
+}
+
+static int open_table(struct records *r, struct error *e)
+{
+    struct record_table *t = mem_alloc(sizeof *t);
+    int rc = parquet_open(&t->parquet, r->path, e);
+    if (!rc && (rc = check_columns(&t->parquet, e))) parquet_close(&t->parquet);
+    if (rc) {
+        mem_free(t);
+        return rc;
+    }
+    parquet_rows_open(&t->rows, &t->parquet, conversation_key);
+    r->table = t;
+    r->size = t->parquet.map.bytes;
+    return PL_OK;
+}
+
+static void close_table(struct record_table *t)
+{
+    if (!t) return;
+    parquet_rows_close(&t->rows);
+    parquet_close(&t->parquet);
+    text_free(&t->row);
+    mem_free(t);
+}
+
+static int next_row(struct records *r, struct record *out, bool *more, struct error *e)
+{
+    struct record_table *t = r->table;
+    if (parquet_rows_next(&t->rows, &t->row, more, e)) return e->code;
+    *out = (struct record){t->row.at, t->row.n, t->rows.row};
+    r->line = t->rows.row;
+    r->bytes = (uint64_t)((double)r->size * (double)t->rows.row / (double)(t->parquet.rows + !t->parquet.rows));
+    return PL_OK;
+}
+
+/* --- JSON ---------------------------------------------------------------------------------- */
 
 int records_open(struct records *r, const char *path, struct error *e)
 {
     *r = (struct records){.path = path, .fd = -1, .line = 1};
     if (dir_exists(path)) return error_set(e, PL_USAGE, "%s is a folder, not a regular file; for all files of a folder write FOLDER/*", path);
+    if (parquet_is(path)) return open_table(r, e);
     r->fd = file_open(path, &r->size, e);
     if (r->fd < 0) return e->code;
     int rc = r->size ? refuse(path, r->fd, e) : error_set(e, PL_USAGE, "%s: the file is empty", path);
@@ -51,6 +115,7 @@ int records_open(struct records *r, const char *path, struct error *e)
 void records_close(struct records *r)
 {
     if (r->buffer) close(r->fd);
+    close_table(r->table);
     mem_free(r->buffer);
     *r = (struct records){0};
 }
@@ -133,6 +198,19 @@ static bool scan(const struct records *r, struct extent *x)
     return false;
 }
 
+/* A file may be one long line: then the number of the sample is in the upper bits. */
+enum { NUMBER = 32 };
+uint64_t record_line(uint64_t line) { return line & (((uint64_t)1 << NUMBER) - 1); }
+
+struct record_place record_place(uint64_t line)
+{
+    struct record_place out;
+    const uint32_t number = (uint32_t)(line >> NUMBER);
+    if (number) snprintf(out.text, sizeof out.text, "%u (sample %u)", (uint32_t)line, number);
+    else snprintf(out.text, sizeof out.text, "%u", (uint32_t)line);
+    return out;
+}
+
 static int read_object(struct records *r, struct record *out, struct error *e)
 {
     struct extent x = {0};
@@ -144,7 +222,9 @@ static int read_object(struct records *r, struct record *out, struct error *e)
         if (end) return fail(r, line, e, "the object that begins here does not end: the file is truncated, or a quote or a bracket is missing");
     }
     if (x.at > RECORD_MOST) return fail(r, line, e, "the object that begins here is longer than 64 MiB; expected a list of samples, or one sample a line");
-    *out = (struct record){r->buffer + r->from, x.at, line};
+    r->objects++;
+    *out = (struct record){r->buffer + r->from, x.at, line == r->last ? line | r->objects << NUMBER : line};
+    r->last = line;
     use(r, x.at);
     return PL_OK;
 }
@@ -171,6 +251,7 @@ int records_next(struct records *r, struct record *out, bool *more, struct error
     bool end = false, comma = false;
     char c = 0;
     *more = false;
+    if (r->table) return next_row(r, out, more, e);
     if (!r->begun && begin(r, e)) return e->code;
     if (next_byte(r, &c, &end, e)) return e->code;
     if (r->list && r->after && c == ',' && !end) {

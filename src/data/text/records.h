@@ -1,6 +1,7 @@
 /*
  * records.h: the JSON objects of a file, one at a time: a list of objects, or objects one after the
- * other, usually one a line.
+ * other, usually one a line. The rows of a Parquet table are such objects too (io/parquet_rows.h), of
+ * the columns that conversations have; their lines are their numbers.
  *
  * The file may have any size: only the object that is being read is in memory, and an object has at
  * most RECORD_MOST bytes. The scan knows brackets and strings alone; json_parse checks the rest.
@@ -18,19 +19,26 @@ struct records {
     char *buffer;
     size_t from, n, room;  /* buffer[from .. n) is read and not yet used */
     uint64_t line;         /* of buffer[from], from 1 */
+    uint64_t objects, last; /* objects so far, and the line of the last one */
     uint64_t bytes;        /* used so far, for progress */
     uint64_t size;         /* of the file */
+    struct record_table *table; /* Parquet; NULL: JSON */
     bool begun, list, after; /* after: an object of the list was read, so a comma or the end follows */
 };
 
 struct record {
     const char *text; /* from { to }; valid until the next call */
     size_t n;
-    uint64_t line;    /* of its first byte */
+    uint64_t line;    /* of its first byte, for record_place */
 };
 
+/* Where a record is: "12", or, where it is not the first one in its line, "1 (sample 4)". */
+struct record_place { char text[32]; };
+struct record_place record_place(uint64_t line);
+uint64_t record_line(uint64_t line); /* the line alone */
+
 /* `path` must outlive `r`. PL_USAGE: there is no such file, it is empty, or it is something else than
- * JSON (gzip, Parquet, ...). The caller calls records_close after success. */
+ * JSON or Parquet (gzip, ...). The caller calls records_close after success. */
 int records_open(struct records *r, const char *path, struct error *e);
 /* Reads the next object; *more is false after the last one. PL_USAGE, with file and line: something
  * else than an object, an object that does not end or is too long, a list that does not end. */

@@ -13,6 +13,7 @@
 #include "base/progress.h"
 #include "data/text/records.h"
 #include "io/file.h"
+#include "io/parquet.h"
 
 enum { BATCH_SAMPLES = 512, BATCH_BYTES = 8 << 20, HASH_BLOCK = 1 << 20 };
 
@@ -41,6 +42,7 @@ static int hash_file(const char *path, char *block, uint64_t *h, struct error *e
     int fd = file_open(path, &size, e), rc = PL_OK;
     if (fd < 0) return e->code;
     *h = hash_bytes(&size, sizeof size, *h);
+    if (parquet_is(path)) *h = hash_bytes(path, strlen(path), *h); /* which the references to its images have */
     for (size_t have = 0;;) {
         ssize_t got = read(fd, block + have, HASH_BLOCK - have);
         if (got < 0 && errno == EINTR) continue;
@@ -83,7 +85,8 @@ enum conversation_fault tokenize_images(const struct image_source *s, struct con
 {
     const bool no_videos = c->videos && s && !s->videos.max_frames;
     if (c->media->count && !s) error_set(e, PL_USAGE, "it has images or videos (%.100s), and the model takes text alone", c->media->items[0]->text);
-    else if (no_videos) error_set(e, PL_USAGE, "it has a video: set data.max_frames to train or evaluate on it; answers about videos are not generated");
+    else if (no_videos && s->text.layout == IMAGE_AS_TILES) error_set(e, PL_USAGE, "it has a video, and a model whose images have tiles takes none here: give frames as images");
+    else if (no_videos) error_set(e, PL_USAGE, "it has a video: set data.max_frames to the frames that a row may have");
     if (no_videos || (c->media->count && !s)) return SAMPLE_MEDIA;
     if (!s) return SAMPLE_FINE;
     const enum conversation_fault f = conversation_place_media(c, b, e);
@@ -149,7 +152,7 @@ static void tokenize_item(const struct tokenize_options *o, struct item *x)
 {
     struct error e = {0};
     x->fault = tokenize_sample(o, x->json, x->n, &x->memory, &x->tokenized, &e);
-    if (x->fault) snprintf(x->why, sizeof x->why, "%.80s:%llu: %.140s", x->file, (unsigned long long)x->line, e.text);
+    if (x->fault) snprintf(x->why, sizeof x->why, "%.64s:%s: %.140s", x->file, record_place(x->line).text, e.text);
 }
 
 static int store_item(struct builder *b, struct item *x, struct error *e)
@@ -161,7 +164,7 @@ static int store_item(struct builder *b, struct item *x, struct error *e)
     if (x->fault) return PL_OK;
     if (x->tokenized.conversation.messages && !b->o->template) {
         *e = *b->o->no_template;
-        return error_prepend(e, "%s:%llu is a conversation", x->file, (unsigned long long)x->line);
+        return error_prepend(e, "%s:%s is a conversation", x->file, record_place(x->line).text);
     }
     b->ids.n = 0;
     for (uint32_t i = 0; i < t->tokens.n; i++) vec_push(&b->ids, t->tokens.at[i].id);
@@ -196,7 +199,7 @@ static int build_file(struct builder *b, const char *path, struct progress *p, s
     struct records r;
     struct record x;
     bool more = true;
-    uint64_t shown = 0;
+    uint64_t shown = 0, before = b->read;
     int rc = records_open(&r, path, e);
     if (rc) return rc;
     while (!(b->o->most && b->read > b->o->most) && !(rc = records_next(&r, &x, &more, e)) && more) {
@@ -204,7 +207,7 @@ static int build_file(struct builder *b, const char *path, struct progress *p, s
         memcpy(copy, x.text, x.n);
         b->items[b->n++] = (struct item){.json = copy, .n = x.n, .file = path, .line = x.line};
         b->bytes += x.n;
-        b->read += x.n;
+        b->read = before + r.bytes;
         if (b->n < BATCH_SAMPLES && b->bytes < BATCH_BYTES) continue;
         if ((rc = flush(b, e))) break;
         if (b->o->interrupted && b->o->interrupted()) {

@@ -16,6 +16,9 @@
  * with a single row is shared by all chunks, as a weight is. Loops of the scope (prompt rounds)
  * become inner loops of the chunk loop.
  *
+ * Batch normalisation takes its statistics over groups of images, in order: a chunk is whole groups, and no
+ * rows are added, which would move the running statistics.
+ *
  * If only some rows have labels, those come first (labelled_first.c), and a step leaves out the chunks
  * after them.
  *
@@ -128,6 +131,19 @@ static bool is_cut(const struct region *r, id t)
     return t && r->from_batch[t] && tensor_at(r->g, t)->rank && tensor_at(r->g, t)->dim[0] > 1 && !is_inside(r, t);
 }
 
+/* The number of images that share batch statistics, which the scope adds to the running ones; 0: it has none. */
+static int64_t statistics_of(const struct region *r)
+{
+    int64_t group = 0;
+    bool updates = false;
+    for (uint32_t k = r->from; k < r->to; k++) {
+        const struct node *n = node_at(r->g, r->nodes[k]);
+        if (n->op == OP_BATCHNORM) group = max_i64(group, n->attr.batchnorm.group);
+        updates |= n->op == OP_BATCHNORM_UPDATE;
+    }
+    return updates ? group : 0;
+}
+
 /* Sets the number of groups to the smallest number of rows, and the chunk size. Returns false if
  * there is nothing to split. */
 static bool measure(struct region *r, int chunks)
@@ -145,6 +161,8 @@ static bool measure(struct region *r, int chunks)
         }
     if (r->rows < 2 || chunks < 2) return false;
     r->chunk = (r->rows + chunks - 1) / chunks;
+    const int64_t group = statistics_of(r);
+    while (group && (r->rows % r->chunk || r->chunk % group)) r->chunk++;
     r->trip = (uint32_t)((r->rows + r->chunk - 1) / r->chunk);
     return r->trip > 1;
 }
@@ -261,6 +279,23 @@ static void begin_sums(struct region *r)
         }
 }
 
+/* Makes `chunk`, and views of it within the scope, a slice of the rows that leave the scope. */
+static void write_rows(struct region *r, id chunk, id slice)
+{
+    struct graph *g = r->g;
+    const struct tensor was = *tensor_at(g, chunk);
+    graph_redirect(g, chunk, slice);
+    for (uint32_t k = r->from; k < r->to; k++)
+        for (int o = 0; o < node_at(g, r->nodes[k])->nout; o++) {
+            struct tensor *view = tensor_at(g, r->map[node_at(g, r->nodes[k])->out[o]]);
+            if (view->storage != was.storage) continue;
+            view->storage = tensor_at(g, chunk)->storage;
+            view->offset += tensor_at(g, chunk)->offset - was.offset;
+            view->loop = tensor_at(g, chunk)->loop;
+            view->advance = tensor_at(g, chunk)->advance;
+        }
+}
+
 /* A scalar is summed over the chunks; other tensors are gathered by rows. */
 static void emit_output(struct region *r, id old, id chunk)
 {
@@ -268,7 +303,7 @@ static void emit_output(struct region *r, id old, id chunk)
     if (!r->sum[old]) {
         pad_rows(r, old, false);
         tensor_at(g, old)->node = tensor_at(g, chunk)->node;
-        graph_redirect(g, chunk, chunk_view(r, old));
+        write_rows(r, chunk, chunk_view(r, old));
         return;
     }
     id sum = r->after[old] = op_accumulate(g, chunk, r->sum[old]);

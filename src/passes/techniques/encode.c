@@ -15,8 +15,9 @@
  * The activations of the tower are those of k images, and die before the rest of the program begins. Each image
  * keeps its place, so the rest reads what it read before: the same bits, as far as a product gives a row the same
  * bits among fewer rows. Images that no index points into are left out: how many there are is known on the host
- * when the batch is written, and so is the number of iterations (loop.counted). Where features are read in another
- * way than by REPLACE_ROWS, all images are encoded.
+ * when the batch is written, and so is the number of iterations (loop.counted). On their way to REPLACE_ROWS the images
+ * of a sample may be parted in two, and the features of each pooled: those of images and of frames (models/images.c).
+ * Where features are read in another way, all images are encoded.
  *
  * What moves is all that depends on the images and on frozen weights alone, in the scopes where images are
  * independent (SCOPE_IMAGES): tower and projector, or the tower without a projector that is trained, or the blocks
@@ -174,42 +175,102 @@ static bool find_nodes(struct encoder *e)
 
 /* --- which images are used ----------------------------------------------------------------------- */
 
-/* The only way in which features are read by rows; NULL: there is another one. */
-static const struct node *find_reader(const struct encoder *e)
+/* The features that a tensor holds, by sample: those of images from `first` on; or of two such parts, one after the other. */
+struct held {
+    int parts;
+    bool whole;              /* of all images, however they are divided into samples */
+    struct {
+        int64_t first, count, rows; /* images, and the rows of each, once they are known */
+    } part[2];
+};
+
+/* A part of each sample's images, of all of them: a slice of [B,n,...]. */
+static struct held hold_slice(const struct encoder *e, const struct node *n, const struct held *from)
+{
+    const struct tensor *x = tensor_at(e->g, n->in[0]);
+    if (!from->whole || n->attr.slice.axis != 1 || x->rank < 3 || x->dim[0] * x->dim[1] != e->images) return (struct held){0};
+    return (struct held){1, false, {{n->attr.slice.start, n->attr.slice.length, 0}}};
+}
+
+/* Two parts as rows [B,R,C]. */
+static struct held hold_both(const struct encoder *e, const struct node *n, const struct held *by_tensor)
+{
+    struct held out = {.parts = 2};
+    if (n->nin != 2 || n->attr.concat.axis != 1 || tensor_at(e->g, n->in[0])->rank != 3) return (struct held){0};
+    for (int i = 0; i < 2; i++) {
+        const struct held *from = &by_tensor[n->in[i]];
+        const int64_t rows = tensor_at(e->g, n->in[i])->dim[1];
+        if (from->parts != 1 || from->whole || rows % from->part[0].count) return (struct held){0};
+        out.part[i] = from->part[0];
+        out.part[i].rows = rows / from->part[0].count;
+    }
+    return out;
+}
+
+/* What a node that is not in the scope of images makes of features; no parts: it mixes them, or is not known. */
+static struct held hold(const struct encoder *e, const struct node *n, const struct held *by_tensor)
+{
+    const struct held *from = &by_tensor[n->in[0]];
+    if (n->op == OP_SLICE) return hold_slice(e, n, from);
+    if (n->op == OP_CONCAT) return hold_both(e, n, by_tensor);
+    const bool keeps = op_table[n->op].flags & OPF_VIEW || n->op == OP_COPY || n->op == OP_CAST || n->op == OP_AVGPOOL; /* which pools within an image */
+    return keeps ? *from : (struct held){0};
+}
+
+/* The only way in which features are read by rows, and what these are; NULL: there is another one. */
+static const struct node *find_reader(const struct encoder *e, struct held *rows)
 {
     const struct graph *g = e->g;
     const struct node *reader = NULL;
-    bool *features = mem_alloc(g->tensors.n), other = false;
-    for (uint32_t k = 0; k < e->count; k++) {
+    struct held *by_tensor = mem_alloc(g->tensors.n * sizeof *by_tensor);
+    bool other = false;
+    for (uint32_t k = 0; k < e->count && !other; k++) {
         const struct node *n = node_of(e, k);
-        bool any = e->place[e->nodes[k]] == INSIDE, view = op_table[n->op].flags & OPF_VIEW;
-        for (int i = 0; i < n->nin; i++) any |= features[n->in[i]];
+        const bool inside = e->place[e->nodes[k]] == INSIDE;
+        bool any = inside;
+        for (int i = 0; i < n->nin; i++) any |= by_tensor[n->in[i]].parts > 0;
         if (!any) continue;
-        const bool replaces = n->op == OP_REPLACE_ROWS && !features[n->in[0]];
-        if (replaces) other |= reader && (reader->in[1] != n->in[1] || reader->in[2] != n->in[2]);
-        if (replaces) reader = n;
-        else if (e->place[e->nodes[k]] != INSIDE && !view && !is_encoding(e, n)) other = true;
-        for (int o = 0; o < n->nout && !replaces; o++) features[n->out[o]] = n->out[o];
+        if (n->op == OP_REPLACE_ROWS && !by_tensor[n->in[0]].parts) {
+            other = reader && (reader->in[1] != n->in[1] || reader->in[2] != n->in[2]);
+            reader = n;
+            continue;
+        }
+        const struct held out = inside || is_encoding(e, n) ? (struct held){.parts = 1, .whole = true} : hold(e, n, by_tensor);
+        other = !out.parts;
+        for (int o = 0; o < n->nout; o++)
+            if (n->out[o]) by_tensor[n->out[o]] = out;
     }
-    for (uint32_t i = 0; i < g->outputs.n; i++) other |= features[g->outputs.at[i].tensor];
-    mem_free(features);
+    for (uint32_t i = 0; i < g->outputs.n; i++) other |= by_tensor[g->outputs.at[i].tensor].parts > 0;
+    if (reader && !other) *rows = by_tensor[reader->in[2]];
+    mem_free(by_tensor);
     return other ? NULL : reader;
+}
+
+/* The rows of y [B,R,C] in blocks of the n images of a sample; no rows: they are not all there, in their order. */
+static struct feature_blocks blocks_of(const struct tensor *y, const struct held *h, int64_t n)
+{
+    if (h->parts == 2 && !h->part[0].first && h->part[1].first == h->part[0].count && h->part[1].first + h->part[1].count == n)
+        return (struct feature_blocks){h->part[1].rows, h->part[0].count, h->part[0].rows};
+    const bool all = h->parts == 1 && (h->whole || (!h->part[0].first && h->part[0].count == n));
+    return (struct feature_blocks){.rows = all && y->dim[1] % n == 0 ? y->dim[1] / n : 0};
 }
 
 /* Lists the used images on the device, and lets the host count them; without a known reader all are used. */
 static void list_used(struct encoder *e)
 {
     struct graph *g = e->g;
-    const struct node *reader = find_reader(e);
+    struct held held = {0};
+    const struct node *reader = find_reader(e, &held);
     const id index = reader ? reader->in[1] : 0;
     const struct tensor y = *tensor_at(g, reader ? reader->in[2] : 0);
-    const int64_t room = (int64_t)e->trip * e->at_once, blocks = y.rank == 3 ? e->images / y.dim[0] : 0;
-    if (blocks && y.dim[1] % blocks == 0 && storage_of(g, index)->kind == KIND_INPUT) {
-        const union attr a = {.used_first = {blocks, y.dim[1] / blocks, room}};
+    const int64_t room = (int64_t)e->trip * e->at_once, n = y.rank == 3 ? e->images / y.dim[0] : 0;
+    const struct feature_blocks blocks = n ? blocks_of(&y, &held, n) : (struct feature_blocks){0};
+    if (blocks.rows && storage_of(g, index)->kind == KIND_INPUT) {
+        const union attr a = {.used_first = {n, blocks, room}};
         struct loop *l = &g->loops.at[e->loop];
         l->counted = tensor_at(g, index)->storage;
         l->rows = (uint32_t)e->at_once;
-        l->block = (uint32_t)a.used_first.rows;
+        l->block = blocks;
         e->used = op_apply(g, OP_USED_FIRST, &a, &index, 1);
         return;
     }

@@ -34,6 +34,7 @@ def main():
     save(Image.fromarray(rgb), "image.jpg", quality=80)
     save(Image.fromarray(rgb), "image.png")
     save(Image.fromarray(rgb), "image.tif")
+    save(Image.fromarray(rgb), "image.webp", lossless=True)
 
     binary = ellipse(255, one)
     save(binary, "binary.png")
@@ -41,6 +42,8 @@ def main():
     # Kvasir-SEG's masks are JPEGs of three equal channels.
     save(binary.convert("RGB"), "binary.jpg", quality=75)
     save(Image.new("RGB", (W, H)), "black.jpg", quality=75)
+    save(binary.convert("RGB"), "binary.webp", lossless=True)
+    save(binary.convert("RGB"), "lossy.webp", quality=75)
 
     # Pascal VOC: a palette, classes 1 and 15, a border of 255 around each object.
     voc = np.zeros((H, W), np.uint8)
@@ -63,6 +66,7 @@ def main():
     # nnU-Net and Cityscapes: small numbers of classes.
     labels = np.asarray(ellipse(1, one)) + 2 * np.asarray(ellipse(1, two))
     save(Image.fromarray(labels.astype(np.uint8)), "labels.png")
+    save(Image.fromarray(labels.astype(np.uint8)).convert("RGB"), "labels.webp", lossless=True)
     # Cityscapes' instanceIds: 16 bits, class * 1000 + number.
     ids = np.where(labels == 1, 26000, np.where(labels == 2, 26001, 7)).astype(np.uint16)
     save(Image.fromarray(ids), "instances.png")

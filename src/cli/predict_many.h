@@ -1,0 +1,42 @@
+/*
+ * predict_many.h: `plimsoll predict` on many images: what its sources of images share with the loop.
+ *
+ *     predict_many.c    the loop and the outputs
+ *     predict_files.c   image files, with the prompts of the command line or of a file (predict_prompts.h)
+ *     predict_labels.c  the images of a dataset, with prompts derived from its masks
+ *     predict_volumes.c the slices of a volume, and label volumes as output
+ */
+#ifndef CLI_PREDICT_MANY_H
+#define CLI_PREDICT_MANY_H
+
+#include "cli/predict.h"
+#include "cli/predict_prompts.h"
+#include "data/volumes/volume.h"
+
+/* An image and its prompts. */
+struct predict_item {
+    char name[512];                     /* of the image, for file names and messages */
+    struct predictor_image image;
+    const struct image_prompt *prompts; /* valid until the next item is read */
+    uint32_t n;
+    const struct volume *volume;        /* the image is a slice of it, and its masks are labels of a volume; NULL: an image */
+    uint32_t slice;
+    const char *volume_name;
+};
+
+/* Images with prompts, in order. */
+struct predict_source {
+    uint64_t n;
+    uint32_t most;                      /* prompts of an image */
+    struct predictor_shape shapes[PREDICTORS_MOST]; /* of the prompts: points and box */
+    uint32_t n_shapes;
+    int (*read)(struct predict_source *s, uint64_t i, struct predict_item *out, struct error *e);
+    void (*close)(struct predict_source *s);
+    void *state;
+};
+int predict_files(struct predict_source *s, const struct predict *p, struct error *e);
+int predict_labels(struct predict_source *s, struct predict *p, struct error *e);
+/* The index of a shape, added if it is new. PL_USAGE: too many. */
+int predict_shape(struct predict_source *s, uint32_t points, bool box, struct error *e);
+
+#endif

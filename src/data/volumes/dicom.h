@@ -1,0 +1,52 @@
+/*
+ * dicom.h: DICOM series: a folder of files, each a slice; and single files.
+ *
+ * The project's own reader of little-endian files, explicit and implicit. Pixels may be uncompressed, RLE, JPEG lossless and JPEG baseline,
+ * and JPEG 2000 where the build has OpenJPEG (dicom_j2k.h). Of others the message names a converter. Files of a folder that
+ * have no image, such as a DICOMDIR or a radiotherapy plan, are skipped.
+ */
+#ifndef DICOM_H
+#define DICOM_H
+
+#include "data/volumes/volume.h"
+
+/* What a file says about its image. */
+enum dicom_coding { DICOM_NATIVE, DICOM_RLE, DICOM_JPEG, DICOM_LOSSLESS, DICOM_JPEG2000, DICOM_UNREAD };
+struct dicom_header {
+    bool implicit;             /* value representations are not written */
+    enum dicom_coding coding;
+    char syntax[65], series[65], photometric[17];
+    uint32_t rows, columns, samples, planar, allocated, stored, high, frames;
+    bool is_signed;
+    double position[3], orientation[6], spacing[2], between, slope, inter;
+    bool has_position, has_orientation;
+    uint64_t pixels, pixels_n; /* offset and bytes of the pixels; of compressed ones those of all fragments, with their items */
+};
+struct dicom_slice {
+    char *path;
+    uint64_t pixels, pixels_n;
+    double slope, inter, along; /* position along the normal, mm */
+};
+
+/* A file in memory, or, with bytes NULL, an open file. */
+struct dicom_source {
+    const uint8_t *bytes;
+    uint64_t n;
+    int fd;
+};
+/* Reads the header. PL_USAGE: not DICOM, or an image that is not read; h->rows is 0 if it is DICOM without an image. */
+int dicom_parse(struct dicom_header *h, const struct dicom_source *s, struct error *e);
+/* Decodes the pixels to rows of the machine's integers: [rows][columns][samples]. `file` are the pixels_n bytes, which are changed. */
+size_t dicom_decoded_bytes(const struct dicom_header *h);
+int dicom_decode(const struct dicom_header *h, uint8_t *file, void *to, struct error *e);
+
+bool dicom_looks(const char *path); /* by the first bytes */
+
+/* For volume.c. */
+int dicom_open(struct volume *v, struct error *e);
+void dicom_close(struct volume *v);
+const char *dicom_axis(const struct volume *v); /* "coronal" */
+size_t dicom_room(const struct volume *v);
+int dicom_read(const struct volume *v, uint32_t slice, void *to, size_t room, struct plane *out, struct error *e);
+
+#endif

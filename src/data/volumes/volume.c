@@ -1,0 +1,241 @@
+/*
+ * volume.c: see volume.h. What all kinds share: names, views, windows, RGB.
+ */
+#include "data/volumes/volume.h"
+
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "data/volumes/dicom.h"
+#include "data/volumes/nifti.h"
+#include "io/file.h"
+
+enum { WINDOW_SLICES = 64, WINDOW_VALUES = 1 << 22 };
+
+bool is_volume_name(const char *name, size_t *ending)
+{
+    static const char *const endings[] = {".nii", ".nii.gz", ".tif", ".tiff", ".dcm"};
+    for (size_t i = 0; i < COUNT(endings); i++) {
+        if (!path_has_ending(name, endings[i])) continue;
+        if (ending) *ending = strlen(endings[i]);
+        return true;
+    }
+    return false;
+}
+
+/* --- views --------------------------------------------------------------------------------------------------- */
+
+static double axis_length(const double affine[3][4], int axis) { return sqrt(affine[0][axis] * affine[0][axis] + affine[1][axis] * affine[1][axis] + affine[2][axis] * affine[2][axis]); }
+
+/* Which world axis each axis of the array is nearest to, each once: the largest cosine first. */
+static void find_world(const double affine[3][4], int world[3], bool positive[3])
+{
+    bool used[3] = {0}, done[3] = {0};
+    for (int round = 0; round < 3; round++) {
+        double best = -1;
+        int axis = 0, to = 0;
+        for (int a = 0; a < 3; a++)
+            for (int w = 0; w < 3; w++) {
+                const double length = axis_length(affine, a), cosine = length > 0 ? fabs(affine[w][a]) / length : 0;
+                if (!done[a] && !used[w] && cosine > best) best = cosine, axis = a, to = w;
+            }
+        done[axis] = used[to] = true;
+        world[axis] = to;
+        positive[axis] = affine[to][axis] >= 0;
+    }
+}
+
+/* World axes (0 R, 1 A, 2 S) of columns, rows and slices, and whether these go along the axis or against it. */
+static const struct {
+    uint8_t world[3];
+    bool along[3];
+} cuts[] = {
+    [AXIS_AXIAL] = {{0, 1, 2}, {false, false, true}},
+    [AXIS_CORONAL] = {{0, 2, 1}, {false, false, true}},
+    [AXIS_SAGITTAL] = {{1, 2, 0}, {false, false, true}},
+};
+
+static void set_sizes(struct volume *v)
+{
+    v->w = v->dims[v->view.axis[0]], v->h = v->dims[v->view.axis[1]], v->slices = v->dims[v->view.axis[2]];
+    for (int i = 0; i < 3; i++) {
+        const double mm = axis_length(v->affine, v->view.axis[i]);
+        v->spacing[i] = mm > 0 && isfinite(mm) ? mm : 1;
+    }
+}
+
+static void set_view(struct volume *v, enum volume_axis axis)
+{
+    int world[3];
+    bool positive[3];
+    find_world(v->affine, world, positive);
+    for (int i = 0; i < 3; i++)
+        for (int a = 0; a < 3; a++)
+            if (world[a] == cuts[axis].world[i]) v->view.axis[i] = (uint8_t)a, v->view.flip[i] = positive[a] != cuts[axis].along[i];
+    set_sizes(v);
+}
+
+void volume_view_as(struct volume *v, const struct volume *other)
+{
+    if (v->kind != other->kind || memcmp(v->dims, other->dims, sizeof v->dims)) return;
+    v->view = other->view;
+    set_sizes(v);
+}
+
+/* --- opening --------------------------------------------------------------------------------------------------- */
+
+static int open_tiff(struct volume *v, struct error *e)
+{
+    struct tiff_source s = {0};
+    s.fd = file_open(v->path, &s.n, e);
+    if (s.fd < 0) return e->code;
+    int rc = tiff_list(&v->pages, &s, e);
+    close(s.fd);
+    if (rc) return rc;
+    const struct tiff_page *first = &v->pages.pages.at[0];
+    for (uint32_t i = 1; i < v->pages.pages.n; i++) {
+        const struct tiff_page *p = &v->pages.pages.at[i];
+        if (p->w != first->w || p->h != first->h || p->channels != first->channels || p->type != first->type)
+            return error_set(e, PL_USAGE, "page %u of the TIFF has %ux%u pixels of %u x %s, the first one %ux%u of %u x %s: expected pages of one size and type", i + 1, p->w, p->h, p->channels,
+                             plane_type_name(p->type), first->w, first->h, first->channels, plane_type_name(first->type));
+    }
+    v->dims[0] = first->w, v->dims[1] = first->h, v->dims[2] = v->pages.pages.n;
+    v->modalities = 1, v->channels = first->palette ? 3 : first->channels, v->type = first->type, v->slope = 1;
+    for (int i = 0; i < 3; i++) v->affine[i][i] = 1;
+    v->view = (struct volume_view){.axis = {0, 1, 2}};
+    set_sizes(v);
+    return PL_OK;
+}
+
+static int open_kind(struct volume *v, const struct volume_options *o, struct error *e)
+{
+    if (path_has_ending(v->path, ".tif") || path_has_ending(v->path, ".tiff")) return v->kind = VOLUME_TIFF, open_tiff(v, e);
+    v->kind = path_has_ending(v->path, ".nii") || path_has_ending(v->path, ".nii.gz") ? VOLUME_NIFTI : VOLUME_DICOM;
+    if (v->kind == VOLUME_NIFTI ? nifti_open(v, o, e) : dicom_open(v, e)) return e->code;
+    set_view(v, o->axis);
+    if (v->kind == VOLUME_DICOM && v->view.axis[2] != 2)
+        return error_set(e, PL_USAGE, "its slices are %s: a DICOM series is read along its own axis; set data.slice_axis, or convert it with dcm2niix", dicom_axis(v));
+    return PL_OK;
+}
+
+int volume_open(struct volume *v, const char *path, const struct volume_options *o, struct error *e)
+{
+    *v = (struct volume){.path = mem_string(path)};
+    int rc = open_kind(v, o, e);
+    if (!rc && (v->w > VOLUME_MAX_SIDE || v->h > VOLUME_MAX_SIDE)) rc = error_set(e, PL_USAGE, "its slices have %u x %u voxels; expected sides of at most %d", v->w, v->h, VOLUME_MAX_SIDE);
+    if (rc) volume_close(v);
+    return rc;
+}
+
+void volume_close(struct volume *v)
+{
+    vec_free(&v->pages.pages);
+    dicom_close(v);
+    mem_free(v->path);
+    mem_free(v->data);
+    *v = (struct volume){0};
+}
+
+/* --- reading ------------------------------------------------------------------------------------------------------ */
+
+size_t volume_room(const struct volume *v, bool labels)
+{
+    if (v->kind == VOLUME_NIFTI) return nifti_room(v);
+    if (v->kind == VOLUME_DICOM) return dicom_room(v);
+    size_t most = 0;
+    for (uint32_t i = 0; i < v->pages.pages.n; i++) {
+        const size_t room = tiff_room(&v->pages.pages.at[i], labels);
+        most = room > most ? room : most;
+    }
+    return most;
+}
+
+static int read_page(const struct volume *v, uint32_t slice, bool labels, void *to, size_t room, struct plane *out, struct error *e)
+{
+    struct tiff_source s = {0};
+    s.fd = file_open(v->path, &s.n, e);
+    if (s.fd < 0) return e->code;
+    int rc = tiff_read(&s, &v->pages.pages.at[slice], labels, to, room, out, e);
+    close(s.fd);
+    return rc;
+}
+
+int volume_read(const struct volume *v, uint32_t slice, uint32_t modality, bool labels, void *to, size_t room, struct plane *out, struct error *e)
+{
+    CHECK(slice < v->slices && modality < v->modalities, "slice %u of %u, modality %u of %u", slice, v->slices, modality, v->modalities);
+    if (v->kind == VOLUME_NIFTI) return nifti_read(v, slice, modality, to, room, out, e);
+    if (v->kind == VOLUME_DICOM) return dicom_read(v, slice, to, room, out, e);
+    return read_page(v, slice, labels, to, room, out, e);
+}
+
+/* --- windows --------------------------------------------------------------------------------------------------------- */
+
+static bool is_deep(const struct volume *v) { return v->type == PLANE_U16 && v->slope == 1 && v->inter == 0; }
+
+static int sample_volume(const struct volume *v, uint32_t modality, struct plane_sample *s, struct error *e)
+{
+    const uint32_t n = (uint32_t)min_u64(v->slices, WINDOW_SLICES);
+    const size_t room = volume_room(v, false);
+    void *memory = mem_alloc(room);
+    int rc = PL_OK;
+    for (uint32_t k = 0; k < n && !rc; k++) {
+        struct plane p;
+        rc = volume_read(v, (uint32_t)((uint64_t)k * v->slices / n), modality, false, memory, room, &p, e);
+        if (!rc) plane_sample_add(s, &p, WINDOW_VALUES / n);
+    }
+    mem_free(memory);
+    return rc;
+}
+
+void volume_auto_range(struct pixel_range *r, double least)
+{
+    r->kind = least <= -500 ? RANGE_WINDOW : RANGE_PERCENTILES;
+    r->window[0] = -160, r->window[1] = 240;
+}
+
+int volume_set_window(struct volume *v, uint32_t modality, const struct pixel_range *r, struct error *e)
+{
+    struct plane_sample s = {0};
+    v->window[0] = 0, v->window[1] = is_deep(v) ? RANGE_VALUES - 1 : 255;
+    if (r->kind == RANGE_WINDOW) memcpy(v->window, r->window, sizeof v->window);
+    if (r->kind == RANGE_WINDOW || (is_deep(v) && r->kind == RANGE_FULL)) return PL_OK;
+    struct pixel_range own = *r;
+    int rc = sample_volume(v, modality, &s, e);
+    if (!rc && r->kind == RANGE_AUTO && !is_deep(v)) volume_auto_range(&own, s.least);
+    if (own.kind == RANGE_WINDOW) memcpy(v->window, own.window, sizeof v->window);
+    else if (!rc && (r->kind == RANGE_FULL || !plane_sample_percentiles(&s, r, v->window)) && s.values.n && s.least < s.most) v->window[0] = s.least, v->window[1] = s.most;
+    plane_sample_free(&s);
+    return rc;
+}
+
+/* --- RGB --------------------------------------------------------------------------------------------------------------- */
+
+static size_t rgb_bytes(const struct volume *v) { return (size_t)align_up((uint64_t)v->w * v->h * 3, 64); }
+static size_t count_bytes(const struct volume *v) { return v->slices == 1 && is_deep(v) ? RANGE_VALUES * sizeof(uint64_t) : 0; }
+
+size_t volume_rgb_room(const struct volume_channels *c)
+{
+    size_t most = 0;
+    for (int i = 0; i < 3 && c->at[i]; i++) {
+        const size_t room = (size_t)align_up(volume_room(c->at[i], false), 8) + count_bytes(c->at[i]);
+        most = room > most ? room : most;
+    }
+    return rgb_bytes(c->at[0]) + most;
+}
+
+int volume_rgb(const struct volume_channels *c, const struct pixel_range *r, uint32_t slice, void *to, size_t room, struct error *e)
+{
+    const size_t at = rgb_bytes(c->at[0]);
+    for (int i = 0; i < 3 && c->at[i]; i++) {
+        const struct volume *v = c->at[i];
+        const int64_t step = (int64_t)slice + c->step[i];
+        const size_t plane = (size_t)align_up(volume_room(v, false), 8);
+        struct plane p;
+        double window[2] = {v->window[0], v->window[1]};
+        if (volume_read(v, step < 0 || step >= v->slices ? slice : (uint32_t)step, c->modality[i], false, (char *)to + at, room - at, &p, e)) return e->code;
+        if (v->slices == 1) plane_window(&p, r, (uint64_t *)(void *)((char *)to + at + plane), window); /* an image */
+        plane_to_rgb(&p, window, c->at[1] ? i : -1, to);
+    }
+    return PL_OK;
+}

@@ -1,0 +1,94 @@
+/*
+ * volume.h: stacks of slices: NIfTI files, DICOM series, TIFF files of one page or many. Any slice is read by itself, so that memory
+ * is that of a slice, however large the volume is.
+ *
+ * Voxels are an array [k][j][i], i fastest, and an affine map gives the position of a voxel in the patient (RAS+, mm: to the right,
+ * to the front, up). A view is how slices are cut and shown:
+ *
+ *     axial      columns to the left of the patient, rows to the back;  slices from the feet up
+ *     coronal    columns to the left, rows down;                        slices from back to front
+ *     sagittal   columns to the back, rows down;                        slices from left to right
+ *
+ * which is the way that radiologists see them. An oblique volume is cut along the axis that is nearest. Pages of a TIFF are
+ * slices as they are.
+ *
+ * Opening reads the header and may allocate. A .nii.gz has no random access: opening decompresses it once into a cache file
+ * (volume_cache.h). After that a volume is constant, reading allocates nothing but inside of libtiff and image libraries, no file stays
+ * open, and any number of threads may read. Messages do not name the volume.
+ */
+#ifndef VOLUME_H
+#define VOLUME_H
+
+#include "data/images/plane.h"
+#include "data/images/tiff.h"
+
+/* In the order of the words of data.slice_axis. */
+enum volume_axis { AXIS_AXIAL, AXIS_CORONAL, AXIS_SAGITTAL };
+enum volume_kind { VOLUME_NIFTI, VOLUME_DICOM, VOLUME_TIFF };
+
+enum {
+    VOLUME_MAX_SIDE = 16384, /* of a slice */
+};
+
+struct volume_view {
+    uint8_t axis[3]; /* of the array: of the columns, of the rows, of the slices */
+    bool flip[3];
+};
+
+struct dicom_slice;
+struct volume {
+    enum volume_kind kind;
+    char *path;             /* as the user named it: a file, or the folder of a series */
+    char *data;             /* NIfTI: the file with the voxels: path, or the cache file of a .gz */
+    uint64_t offset;        /* NIfTI: of the first voxel */
+    uint32_t dims[3];       /* of the array */
+    uint32_t modalities;    /* arrays one after the other: the fourth dimension */
+    uint32_t channels;      /* of a voxel, interleaved: 1 or 3 */
+    enum plane_type type;
+    bool swapped;           /* the file's byte order is not the machine's */
+    double slope, inter;    /* value = slope * stored + inter */
+    double affine[3][4];    /* array index to mm, RAS+ */
+    struct tiff_pages pages;    /* TIFF */
+    struct dicom_slice *files;  /* DICOM: [slices] */
+    /* as viewed: */
+    struct volume_view view;
+    uint32_t w, h, slices;
+    double spacing[3];      /* mm between columns, rows, slices */
+    double window[2];       /* the values that become black and white, of a volume of several slices (volume_set_window) */
+};
+
+struct volume_options {
+    enum volume_axis axis;
+    const char *cache;      /* folder of decompressed volumes; NULL: the user's cache folder */
+};
+
+/* Whether a file is read as a volume, by its name: .nii, .nii.gz, .tif, .tiff, .dcm. *ending, unless NULL, is the length of the ending. */
+bool is_volume_name(const char *name, size_t *ending);
+/* Whether a folder is a DICOM series: it has files that are DICOM, and no other folders. */
+bool is_dicom_folder(const char *path);
+
+/* PL_USAGE: not a volume that is read. On failure nothing needs closing. */
+int volume_open(struct volume *v, const char *path, const struct volume_options *o, struct error *e);
+void volume_close(struct volume *v);
+/* Views it as another volume of the same array is viewed: labels are drawn on the voxels of their image. */
+void volume_view_as(struct volume *v, const struct volume *other);
+
+/* Reads a slice. `to` has volume_room bytes, aligned to 8; the plane is at its beginning. `labels`: as tiff_read. */
+size_t volume_room(const struct volume *v, bool labels);
+int volume_read(const struct volume *v, uint32_t slice, uint32_t modality, bool labels, void *to, size_t room, struct plane *out, struct error *e);
+
+/* Values this far below 0 are Hounsfield units of a CT, in which air is -1000: auto is the window of soft tissue then, else percentiles. */
+void volume_auto_range(struct pixel_range *r, double least);
+/* Sets `window` by the range: percentiles and the full range are those of the whole volume, from up to 64 slices at equal distances. */
+int volume_set_window(struct volume *v, uint32_t modality, const struct pixel_range *r, struct error *e);
+
+/* Reads the slice as RGB, at the beginning of to[room]. Three planes: the slices before, at and after `slice`, or three modalities. */
+struct volume_channels {
+    const struct volume *at[3]; /* at[1] NULL: one plane for all channels */
+    uint32_t modality[3];
+    int32_t step[3];            /* added to the slice; beyond the ends the slice itself */
+};
+size_t volume_rgb_room(const struct volume_channels *c);
+int volume_rgb(const struct volume_channels *c, const struct pixel_range *r, uint32_t slice, void *to, size_t room, struct error *e);
+
+#endif

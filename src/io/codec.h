@@ -1,0 +1,43 @@
+/*
+ * codec.h: the bytes of a compressed block in memory, as a stream: parts that nobody wants are skipped, and memory is that of
+ * a window. snappy.c decodes snappy; zlib (gunzip.c) and libzstd (zstd.c) decode gzip and zstd.
+ */
+#ifndef CODEC_H
+#define CODEC_H
+
+#include "io/snappy.h"
+
+enum codec_kind { CODEC_NONE, CODEC_SNAPPY, CODEC_GZIP, CODEC_ZSTD };
+
+enum { CODEC_ROOM = 32 };
+
+struct codec {
+    enum codec_kind kind;
+    const uint8_t *at, *end; /* of the input */
+    uint64_t left;           /* bytes of the output that are to come */
+    struct snappy snappy;
+    void *state;             /* a library's */
+    uint64_t room[CODEC_ROOM]; /* for the state */
+    uint8_t window[SNAPPY_WINDOW]; /* of snappy; else what is skipped */
+};
+
+/* `out`: the bytes of the output. The input must stay. The caller calls codec_close after success. PL_USAGE: the beginning is
+ * damaged; PL_FAIL: the program is built without the library. */
+int codec_open(struct codec *c, enum codec_kind kind, const void *in, size_t n, uint64_t out, struct error *e);
+void codec_close(struct codec *c);
+/* The next n bytes; `to` NULL: skips them. PL_USAGE: the input is damaged, or has fewer. */
+int codec_read(struct codec *c, void *to, uint64_t n, struct error *e);
+/* How far the input is used. */
+const uint8_t *codec_at(const struct codec *c);
+
+/* A library's decoder. `open` NULL: the program is built without it. */
+struct codec_library {
+    const char *name;
+    void *(*open)(uint64_t room[CODEC_ROOM]); /* the state, which may be in the room; NULL: there is no memory */
+    void (*close)(void *state);
+    /* Decodes into to[n], from *at on, as far as it gets, and returns the number of bytes; -1: the input is damaged. */
+    int64_t (*read)(void *state, const uint8_t **at, const uint8_t *end, uint8_t *to, size_t n);
+};
+extern const struct codec_library codec_gzip, codec_zstd;
+
+#endif

@@ -1,0 +1,46 @@
+/*
+ * parquet_cursor.h: the entries of a column, one after the other (parquet.h). In memory are the levels of a page, the dictionary of a
+ * row group, and the current value.
+ */
+#ifndef PARQUET_CURSOR_H
+#define PARQUET_CURSOR_H
+
+#include "io/parquet_page.h"
+
+#define PARQUET_VALUE_MOST ((uint64_t)64 << 20) /* bytes of a value that is text */
+
+struct parquet_cursor {
+    const struct parquet_node *node;
+    bool ended;              /* of the row group */
+    uint32_t rep, def;       /* of the next entry, after cursor_peek; 0 at the end */
+    uint32_t item;           /* its number in its row, from 0 */
+    /* The value of the entry that was taken, by the column's type. */
+    struct text bytes;       /* PARQUET_BYTES */
+    int64_t whole;           /* PARQUET_INT32, PARQUET_INT64, PARQUET_BOOLEAN */
+    double number;           /* PARQUET_FLOAT, PARQUET_DOUBLE */
+
+    /* private */
+    const struct parquet *p;
+    const struct parquet_chunk *chunk;
+    uint32_t column, left;   /* left: entries of the page */
+    uint64_t at;             /* the next page */
+    bool values, peeked;
+    struct page_stream page;
+    struct hybrid levels[2], index;
+    uint8_t *level_bytes[2];
+    uint8_t *words;          /* the dictionary... */
+    uint32_t *starts, n_words; /* ...PARQUET_BYTES: where each begins */
+    uint32_t bits, n_bits;   /* of booleans */
+};
+
+/* `values`: they are read; else only whether they are there. */
+struct parquet_cursor *cursor_open(const struct parquet *p, uint32_t column, bool values);
+void cursor_close(struct parquet_cursor *c);
+/* Goes to the beginning of a row group. */
+void cursor_start(struct parquet_cursor *c, uint32_t group);
+/* Reads the levels of the next entry; at the end of the row group sets `ended`. */
+int cursor_peek(struct parquet_cursor *c, struct error *e);
+/* Takes the next entry. *there: it has a value, which is read if it was asked for. */
+int cursor_take(struct parquet_cursor *c, bool *there, struct error *e);
+
+#endif

@@ -1,0 +1,95 @@
+#!/bin/bash
+# shellcheck disable=SC2015
+# run_ranks_hosts.sh: ranks on two hosts, which are network namespaces of this machine with names, addresses and folders for
+# temporary files of their own, connected by one link. mpirun starts the second one's ranks by a script in place of ssh. Needs root.
+#
+#   bash tests/run_ranks_hosts.sh    from the repository's root, after make; see run_lib.sh
+# shellcheck source=tests/run_lib.sh
+. tests/run_lib.sh
+# shellcheck source=tests/ranks_lib.sh
+. tests/ranks_lib.sh
+a=pla$$ b=plb$$
+remove_hosts() {
+    ip netns pids "$a" 2>/dev/null | xargs -r kill -KILL 2>/dev/null
+    ip netns pids "$b" 2>/dev/null | xargs -r kill -KILL 2>/dev/null
+    ip netns del "$a" 2>/dev/null
+    ip netns del "$b" 2>/dev/null
+}
+skip() {
+    echo "skip  ranks on two hosts: $1"
+    echo '0 passed, 0 failed, 1 skipped'
+    exit 0
+}
+[ "$(id -u)" = 0 ] || skip 'not root'
+command -v ip >/dev/null && command -v unshare >/dev/null || skip 'no ip (iproute2) or unshare'
+ip netns add "$a" 2>/dev/null && ip netns add "$b" 2>/dev/null || { remove_hosts; skip 'no network namespace can be made here'; }
+trap 'remove_hosts; clean_up' EXIT
+ip link add "$a" netns "$a" type veth peer name "$b" netns "$b" && ip -n "$a" addr add 10.213.7.1/24 dev "$a" && ip -n "$b" addr add 10.213.7.2/24 dev "$b" &&
+    ip -n "$a" link set "$a" up && ip -n "$b" link set "$b" up && ip -n "$a" link set lo up && ip -n "$b" link set lo up || skip 'no pair of network devices can be made here'
+
+# host NAMESPACE COMMAND...: runs it there, under a host name and with temporary files of its own.
+cat >"$tmp/host" <<EOT
+#!/bin/bash
+name=\$1
+shift
+mkdir -p "$tmp/files-\$name"
+export TMPDIR=$tmp/files-\$name
+exec ip netns exec "\$name" unshare --uts bash -c 'hostname "\$0"; exec "\$@"' "\$name" "\$@"
+EOT
+# What mpirun calls instead of ssh: HOST COMMAND, which is text for a shell.
+cat >"$tmp/agent" <<EOT
+#!/bin/bash
+case \$1 in 10.213.7.1) name=$a ;; *) name=$b ;; esac
+shift
+exec "$tmp/host" \$name bash -c "\$*"
+EOT
+chmod +x "$tmp/host" "$tmp/agent"
+export OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=10.213.7.0/24 OMPI_MCA_oob_tcp_if_include=10.213.7.0/24
+# hosts EACH COMMAND...: that many ranks on each of the two.
+hosts() {
+    local each=$1
+    shift
+    "$tmp/host" "$a" mpirun --host "10.213.7.1:$each,10.213.7.2:$each" -np $((2 * each)) --mca plm_rsh_agent "$tmp/agent" --bind-to none --oversubscribe "$@"
+}
+equal() {
+    local each=$1
+    shift
+    rm -rf "$tmp/one" "$tmp/two"
+    expect 0 '' train_tiny "$tmp/one" --set "parallel.shares=$((2 * each))" --set train.steps=3 --set memory.micro_batch=1 "$@" &&
+        expect 0 "$((2 * each)) ranks, $each on this host" hosts "$each" "$binary" train "$tmp/tiny.yaml" --set "train.out=$tmp/two" --set train.steps=3 --set memory.micro_batch=1 "$@" &&
+        same_run "$tmp/one" "$tmp/two" 3 && echo 'the same bits as one process'
+}
+check 'a rank on each of two hosts' equal 1 --set train.clip_norm=1
+check 'two ranks on each of two hosts' equal 2
+slow() { tc -n "$a" qdisc add dev "$a" root tbf rate 1gbit burst 64kb latency 50ms 2>/dev/null || { echo 'no traffic shaping (tbf) in this kernel'; return 77; }; equal 1; }
+check 'over a link of 1 Gbit/s' slow
+named() { expect 2 "rank 1 on $b: " hosts 1 "$tmp/other" train "$tmp/tiny.yaml" --set 'data.train=data/*.py' --set "train.out=$tmp/n" --set memory.micro_batch=1; }
+mkdir -p "$tmp/data" && cp tests/golden/make_ddp.py "$tmp/data"
+cat >"$tmp/other" <<EOT
+#!/bin/bash
+[ "\$(hostname)" = $b ] || cd "$tmp"
+exec "$(realpath "$binary")" "\$@"
+EOT
+chmod +x "$tmp/other"
+check 'a message names the host' named
+# The link goes down: every rank ends after the timeout, and nothing is left on either host.
+cut_off() {
+    local out=$tmp/cut pid from
+    hosts 1 "$binary" train "$tmp/tiny.yaml" --set "train.out=$out" --set memory.micro_batch=1 --set train.steps=100000 --set train.save_every=5 --set parallel.timeout=3 >"$tmp/out" 2>"$tmp/err" &
+    pid=$!
+    for _ in $(seq 300); do [ -f "$out/checkpoints/step-5/DONE" ] && break; sleep 0.1; done
+    from=$SECONDS
+    ip -n "$a" link set "$a" down
+    for _ in $(seq 150); do pgrep -f "^$binary train.*train.out=$out" >/dev/null || break; sleep 0.1; done
+    pgrep -f "^$binary train.*train.out=$out" >/dev/null && { echo 'ranks are still there after 15 s'; cat "$tmp/err"; return 1; }
+    local seconds=$((SECONDS - from))
+    ip -n "$a" link set "$a" up
+    for _ in $(seq 100); do kill -0 $pid 2>/dev/null || break; sleep 0.1; done
+    kill -0 $pid 2>/dev/null && { kill -KILL $pid; echo 'mpirun is still there'; return 1; }
+    wait $pid && { echo 'exit code 0'; return 1; }
+    grep -Eq "waited 3 s for rank [01] \((pla|plb)[0-9]*\) in .*: is it stopped, or the network down" "$tmp/err" || { cat "$tmp/err"; return 1; }
+    for i in "$out"/checkpoints/step-*; do [ -f "$i/DONE" ] || { echo "$i has no DONE"; return 1; }; done
+    echo "after $seconds s: $(grep -o 'waited 3 s.*' "$tmp/err" | head -n 1)"
+}
+check 'the link goes down: the deadline' cut_off
+summary
