@@ -189,6 +189,12 @@ check '... and with the ranks of a launcher it is' ranks
 check 'a batch that no number of ranks explains' refused h.json ':1: train_batch_size: it is 10, but train_micro_batch_size_per_gpu 4 x 1 rank is 4; change one of them' <<'EOT'
 {"train_batch_size": 10, "train_micro_batch_size_per_gpu": 4}
 EOT
+sharded() {
+    printf 'distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: %s\n  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n' "$1" >"$tmp/fsdp.yaml"
+    from "$tmp/fsdp.yaml" >"$tmp/run.yaml" && grep "^ *shard: $2" "$tmp/run.yaml"
+}
+check 'FULL_SHARD of FSDP' sharded FULL_SHARD weights
+check 'SHARD_GRAD_OP of FSDP' sharded SHARD_GRAD_OP gradients
 check 'offload_param below stage 3' refused i.json ':4: zero_optimization.offload_param.device: it needs ZeRO stage 3, and the stage is 2' <<'EOT'
 {"zero_optimization": {
   "stage": 2,

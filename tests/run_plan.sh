@@ -283,6 +283,13 @@ ranked() {
     expect 0 '' "${ranks[@]}" --ranks 8 --memory "$least" && grep -q 'shard weights' "$tmp/out" && expect 3 'needs' "${ranks[@]}" --ranks 8 --memory $((least - 1)) && echo "$least bytes"
 }
 check 'plan --ranks: a table, and levels under a budget' ranked
+# One rank is too small for the weights, and several are not.
+more() {
+    local one
+    "${ranks[@]}" --set memory.offload=none --json >"$tmp/1.json" && one=$(json "$tmp/1.json" smallest_budget_bytes) &&
+        expect 3 'parallel.ranks: [248]' "${ranks[@]}" --set memory.offload=none --memory $((one / 2))
+}
+check 'more ranks as a change that would fit' more
 check 'an unknown link' expect 2 'parallel.links: found "infiniband"; known links are nvlink4' "${ranks[@]}" --ranks 2 --links infiniband
 check 'ranks that hosts cannot hold evenly' expect 2 'parallel.per_host is 3, which does not divide the 4 ranks' "${ranks[@]}" --ranks 4 --per-host 3
 check 'adafactor has no shards' expect 2 'parallel.shard weights: adafactor' "${ranks[@]}" --ranks 2 --set memory.optimizer=adafactor --set parallel.shard=weights

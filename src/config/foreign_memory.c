@@ -107,7 +107,8 @@ static void memory_offload(struct foreign_work *w)
                                *activations = foreign_given(w, HOW_OFFLOAD_ACTIVATIONS);
     const int64_t z = foreign_whole(w, stage, 0, 3);
     const bool o = offloads(w, optimizer), p = offloads(w, weights), a = foreign_true(w, activations);
-    foreign_leave(w, stage, "no effect on one rank: there is nothing to shard, and the planner decides what is kept, recomputed or offloaded");
+    static const char *const levels[] = {"none", "optimizer", "gradients", "weights"};
+    if (stage && z >= 0 && z <= 3 && !foreign_failed(w)) foreign_put(w, "parallel.shard", word(w, levels[z]), stage, NULL);
     if (p && z < 3) foreign_refuse(w, weights, "it needs ZeRO stage 3, and the stage is %lld; set the stage to 3, or remove it", (long long)z);
     if (o && z < 1) foreign_refuse(w, optimizer, "it needs ZeRO stage 1, 2 or 3, and the stage is 0; set the stage, or remove it");
     if (!o && !p && !a) return;

@@ -6,7 +6,7 @@
  * Smaller samples are not tried if the weights alone are too large. Changes are tried from the
  * least to the most intrusive: fewer images read ahead, memory keys that were set by hand, then
  * precision, no clipping, for a mask model a frozen encoder and stored embeddings, then smaller samples. At most REMEDY_MOST are named. If none of these fits:
- * frozen weights in 4 bits, an adapter, both.
+ * frozen weights in 4 bits, an adapter, both; and more ranks, among which the weights are divided.
  */
 #include <stdio.h>
 #include <string.h>
@@ -151,6 +151,21 @@ static void try_adapter(struct run *r, const struct run_options *o)
     try_change(r, o, &adapted, "adapter.target_modules: all-linear and memory.quantize: nf4");
 }
 
+/* More ranks hold less each: the smallest number of them, doubled from that of the run, that fits. */
+static void try_ranks(struct run *r, const struct run_options *o)
+{
+    enum { RANKS_MOST = 64 };
+    const int64_t now = max_i64(1, r->config->parallel_ranks);
+    bool fits = r->ranks || r->config->parallel_shares > 0 || r->batch.bn_group;
+    for (int64_t n = 2 * now; n <= RANKS_MOST && n <= r->effective_batch && !fits; n *= 2) {
+        struct config c = *r->config;
+        char text[96];
+        c.parallel_ranks = n;
+        snprintf(text, sizeof text, "parallel.ranks: %lld", (long long)n);
+        fits = try_change(r, o, &c, text);
+    }
+}
+
 void run_remedies(struct run *r, const struct run_options *o, struct error *e)
 {
     char size[32];
@@ -169,7 +184,10 @@ void run_remedies(struct run *r, const struct run_options *o, struct error *e)
     try_memory(r, o);
     try_encoder(r, o);
     try_data(r, o);
-    if (!r->n_remedies) try_adapter(r, o);
+    if (!r->n_remedies) {
+        try_adapter(r, o);
+        try_ranks(r, o);
+    }
     for (int i = 0; i < r->n_remedies && n < sizeof e->text; i++) {
         char host[32], offloaded[64] = "";
         if (r->remedy[i].host) snprintf(offloaded, sizeof offloaded, ", %s %s", plan_host_name(&r->plan), size_print(r->remedy[i].host, host));
