@@ -19,7 +19,7 @@ equal() {
     rm -rf "$tmp/one" "$tmp/many"
     expect 0 '' "$binary" train "$run" --set "train.out=$tmp/one" --set "parallel.shares=$n" --set "train.steps=$steps" --set parallel.shard=optimizer "$@" &&
         expect 0 '' ranks "$n" "$binary" train "$run" --set "train.out=$tmp/many" --set "train.steps=$steps" --set parallel.shard=optimizer "$@" || return 1
-    same_run "$tmp/one" "$tmp/many" "$steps" && diff <(numbers "$tmp/one") <(numbers "$tmp/many") && numbers "$tmp/many" | tail -n 1
+    same "$tmp/one/model/model.safetensors" "$tmp/many/model/model.safetensors" && same "$tmp/one/checkpoints/step-$steps/state.safetensors" "$tmp/many/checkpoints/step-$steps/state.safetensors" && diff <(numbers "$tmp/one") <(numbers "$tmp/many") && numbers "$tmp/many" | tail -n 1
 }
 mkdir -p "$tmp/train" "$tmp/held" && "$tools/forge_shapes" "$tmp/train" 0 40 1 && "$tools/forge_shapes" "$tmp/held" 1000 10 2 || exit 2
 cat >"$tmp/shapes.yaml" <<END
