@@ -202,7 +202,7 @@ void image_rows_close(struct image_rows *r)
 void image_rows_seek(struct image_rows *r, struct image_rows_source *s, uint64_t position)
 {
     r->source = s;
-    ring_seek(r->ring, s, position, s->once ? conversations_count(s->set) : UINT64_MAX);
+    ring_seek_part(r->ring, s, (struct ring_part){position, s->each, s->every}, s->once ? conversations_count(s->set) : UINT64_MAX);
 }
 
 bool image_rows_at(const struct image_rows *r, const struct image_rows_source *s, uint64_t position) { return ring_at(r->ring, s, position); }

@@ -144,7 +144,7 @@ void question_rows_close(struct question_rows *r)
 void question_rows_seek(struct question_rows *r, struct question_rows_source *s, uint64_t position)
 {
     r->source = s;
-    ring_seek(r->ring, s, position, s->masks.once ? dataset_count(s->masks.set) : UINT64_MAX);
+    ring_seek_part(r->ring, s, (struct ring_part){position, s->masks.each, s->masks.every}, s->masks.once ? dataset_count(s->masks.set) : UINT64_MAX);
 }
 
 bool question_rows_at(const struct question_rows *r, const struct question_rows_source *s, uint64_t position) { return ring_at(r->ring, s, position); }
