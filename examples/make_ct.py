@@ -2,7 +2,7 @@
 """Writes a small synthetic CT dataset, to try a guide without data of your own.
 
     python3 examples/make_ct.py runs/ct              PNG slices of 16 bits with label PNGs
-    python3 examples/make_ct.py runs/ct --nifti      the same volumes as NIfTI files
+    python3 examples/make_ct.py runs/ct --nifti      the same volumes as NIfTI files, in nnU-Net's folders with dataset.json
 
 Sixteen "patients" of twelve axial slices: a body with fat, a spine, a liver (label 1), two kidneys (2) and
 in half of the patients a lesion in the liver (3). A pixel is the value in Hounsfield units + 1024, which
@@ -14,6 +14,7 @@ fits 12 bits, with the noise of a scanner. The last four patients are the part t
 Needs Python 3 and nothing else. The same files come out on every machine.
 """
 import gzip
+import json
 import pathlib
 import random
 import struct
@@ -104,6 +105,10 @@ def main(target, nifti):
                 write_png(target / folders[1] / f"{name}_z{z:02}.png", labels[z], 8)
         for folder in folders:
             counts[folder] += 1 if nifti else SLICES
+    if nifti:
+        (target / "dataset.json").write_text(json.dumps({
+            "channel_names": {"0": "CT"}, "labels": {"background": 0, "liver": 1, "kidney": 2, "lesion": 3},
+            "numTraining": PATIENTS - HELD_OUT, "file_ending": ".nii.gz"}) + "\n")
     for folder, count in counts.items():
         print(f"{target / folder}: {count} files")
 

@@ -145,8 +145,13 @@ PL_API pl_tensor pl_constant(struct pl_builder *b, const char *name, int rank, c
 PL_API void pl_output(struct pl_builder *b, const char *name, pl_tensor x);
 
 /* Modules: names in messages and plans. PL_BLOCK: one of a sequence of similar blocks; the planner
- * may recompute its activations in the backward pass (gradient checkpointing). Scopes nest. */
-enum { PL_BLOCK = 1 };
+ * may recompute its activations in the backward pass (gradient checkpointing). PL_ROWS: the first
+ * dimension of what the scope reads of the batch counts rows, which are independent of one another, and
+ * the scalars that leave it are sums over them, such as a loss. The planner may run it over chunks of the
+ * rows (memory.head_chunks), so that wide tensors in it, such as the logits of many classes, exist for a
+ * chunk at a time. Only scalars leave it, for pl_add and pl_scale (pl_per_count is within it), and what
+ * pl_output names. Scopes nest. */
+enum { PL_BLOCK = 1, PL_ROWS = 2 };
 PL_API void pl_scope_begin(struct pl_builder *b, const char *name, int flags);
 PL_API void pl_scope_end(struct pl_builder *b);
 

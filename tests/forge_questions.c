@@ -4,12 +4,13 @@
  *     forge_questions DIR TRAIN TEST SEED
  *
  *     DIR/annotations/shapes.csv                   image_path,image_name,question,answer,position,split
- *     DIR/images_and_masks/shapes/train_images/I.png    two shapes on a dark ground, one on each side
+ *     DIR/images_and_masks/shapes/train_images/I.png    two shapes of two colours on a dark ground, one in each half
  *     DIR/images_and_masks/shapes/train_masks/I.png     the one that the question asks for
  *     DIR/blank/shapes/train_images/I.png          the same names: nothing but the ground; its masks are those above
  *     DIR/tokenizer/                               a token a byte, <image> 256, </s> 257
  *
- * Questions ask for the left or for the right shape, and the answer is its colour. DIR/mute.csv has the same rows with a question that
+ * Of every other image to train on only the shape that is asked for is there: colours are learned before halves.
+ * Questions ask for the shape at the top or at the bottom, and the answer is its colour. DIR/mute.csv has the same rows with a question that
  * says neither.
  */
 #include <stdio.h>
@@ -26,12 +27,13 @@ static uint32_t draw(uint64_t key, uint64_t *at, uint32_t n) { return (uint32_t)
 
 struct shape {
     uint32_t x, y, r, colour;
-    bool round;
+    bool round, hidden;
 };
 static const char *const colours[] = {"red", "green", "blue"};
 
 static bool covers(const struct shape *s, uint32_t x, uint32_t y)
 {
+    if (s->hidden) return false;
     const int64_t dx = (int64_t)x - s->x, dy = (int64_t)y - s->y, r = s->r;
     return s->round ? dx * dx + dy * dy <= r * r : llabs(dx) <= r && llabs(dy) <= r;
 }
@@ -57,17 +59,18 @@ static int write_png(const char *dir, const char *folder, const char *part, cons
     return png_write(path, kind, SIDE, SIDE, pixels, 0, e);
 }
 
-static int write_sample(const char *dir, const char *part, uint32_t i, uint64_t key, struct text *table, struct text *mute, struct error *e)
+static int write_sample(const char *dir, const char *part, uint32_t i, bool alone, uint64_t key, struct text *table, struct text *mute, struct error *e)
 {
     static uint8_t rgb[SIDE * SIDE * 3], mask[SIDE * SIDE];
     uint64_t at = 1;
     struct shape s[2];
     for (uint32_t k = 0; k < 2; k++) {
         const uint32_t r = 7 + draw(key, &at, 5);
-        s[k] = (struct shape){.r = r, .x = k * HALF + r + 1 + draw(key, &at, HALF - 2 - 2 * r), .y = r + 1 + draw(key, &at, SIDE - 2 - 2 * r), .colour = draw(key, &at, 3), .round = draw(key, &at, 2)};
+        s[k] = (struct shape){.r = r, .y = k * HALF + r + 1 + draw(key, &at, HALF - 2 - 2 * r), .x = r + 1 + draw(key, &at, SIDE - 2 - 2 * r), .colour = k ? (s[0].colour + 1 + draw(key, &at, 2)) % 3 : draw(key, &at, 3), .round = draw(key, &at, 2)};
     }
     const uint32_t wanted = draw(key, &at, 2);
-    const char *side = wanted ? "right" : "left";
+    const char *side = wanted ? "bottom" : "top";
+    s[!wanted].hidden = alone;
     draw_images(s, wanted, rgb, mask);
     int rc = write_png(dir, "images_and_masks", part, "images", i, PNG_RGB, rgb, e);
     if (!rc) rc = write_png(dir, "images_and_masks", part, "masks", i, PNG_GREY, mask, e);
@@ -122,7 +125,7 @@ int main(int argc, char **argv)
     text_printf(&table, "image_path,image_name,question,answer,position,split\n");
     text_printf(&mute, "%s", table.at);
     int rc = write_tokenizer(argv[1], &e);
-    for (uint32_t i = 0; i < train + test && !rc; i++) rc = write_sample(argv[1], i < train ? "train" : "test", i, random_key(seed, "questions") + i, &table, &mute, &e);
+    for (uint32_t i = 0; i < train + test && !rc; i++) rc = write_sample(argv[1], i < train ? "train" : "test", i, i < train && i % 2, random_key(seed, "questions") + i, &table, &mute, &e);
     snprintf(path, sizeof path, "%s/annotations", argv[1]);
     if (!rc) rc = dir_make(path, &e);
     snprintf(path, sizeof path, "%s/annotations/shapes.csv", argv[1]);

@@ -109,10 +109,12 @@ if part data; then
     check "an unknown role" bad '{"messages": [{"role": "poet", "content": "x"}]}' 'unknown role .*turn 1 has the role "poet"'
     check "turns out of order" bad '{"messages": [{"role": "assistant", "content": "x"}]}' 'turns out of order'
     check "no answer" bad '{"messages": [{"role": "user", "content": "x"}]}' 'no answer'
-    check "an image" bad '{"image": "a.png", "conversations": [{"from": "human", "value": "<image>"}, {"from": "gpt", "value": "x"}]}' 'images or videos, which this model does not take .*a.png'
+    check "an image" bad '{"image": "a.png", "conversations": [{"from": "human", "value": "<image>"}, {"from": "gpt", "value": "x"}]}' 'images or videos that are not taken .*a.png'
     check "answers that the template changes later" bad '{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "<think>t</think>a"}, {"role": "user", "content": "r"}, {"role": "assistant", "content": "b"}]}' \
         'answers not found in the rendered text' --set data.template=$chat/thinking.jinja
     check "bad samples within data.max_bad" tolerated
+    { printf '[' && sed '$!s/$/,/' "$chat/chats.jsonl" && printf ', {"a": 1}]'; } | tr '\n' ' ' >"$tmp/file.jsonl"
+    check "a list on one line: the sample is numbered" refused '1 of 27 samples cannot be used: 1 keys of no known format .*file.jsonl:1 \(sample 27\): ' --set "data.train=$tmp/file.jsonl" --set data.max_bad=0
     : >"$tmp/file.jsonl"
     check "an empty file" file 'file.jsonl: the file is empty'
     head -c 3000 "$chat/chats.jsonl" >"$tmp/file.jsonl"

@@ -152,10 +152,11 @@ toned_store() {
 }
 check 'preprocessor_config.json sets the normalisation of embeddings' toned_store
 init() {
-    "$binary" init --model "$tmp/sam/model" --data "$tmp/sam.pack" >"$tmp/init.yaml" && grep 'embeddings: off' "$tmp/init.yaml" && expect 0 '' "$binary" plan "$tmp/init.yaml" || return 1
-    expect 0 '' "$binary" plan "$tmp/init.yaml" --set data.embeddings=auto --set 'model.freeze=vision_encoder.*'
+    "$binary" init --model "$tmp/sam/model" --data "$tmp/sam.pack" >"$tmp/init.yaml" && grep 'embeddings: use' "$tmp/init.yaml" && grep -q 'freeze: \["vision_encoder.\*"\]' "$tmp/init.yaml" || return 1
+    expect 0 '' "$binary" plan "$tmp/init.yaml" && ! grep -q vision_encoder "$tmp/out" && expect 0 '' "$binary" plan "$tmp/init.yaml" --set data.embeddings=off || return 1
+    "$binary" init --model "$tmp/toned" --data "$tmp/sam.pack" >"$tmp/other.yaml" && grep 'embeddings: off .*which has another encoder' "$tmp/other.yaml" && ! grep -q '^  freeze' "$tmp/other.yaml" && expect 0 '' "$binary" plan "$tmp/other.yaml"
 }
-check 'plan accepts the file that init writes' init
+check 'init writes the run that uses the embeddings of its model' init
 
 # --- refused settings -----------------------------------------------------------------------------
 

@@ -6,6 +6,8 @@
 #   bash tests/run_examples.sh        from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
+# shellcheck source=tests/tiny_llava.sh
+. tests/tiny_llava.sh
 root=$PWD
 program=$binary
 saved=model.safetensors # of a finished run
@@ -84,6 +86,25 @@ medsam_lora() {
 }
 check 'medsam-lora.yaml, with a small SAM' medsam_lora
 
+# A small LLaVA with a tokenizer, images and questions; then an answer, as the file's comment has it.
+llava_lora() {
+    local folder=$tmp/llava base=models/llava-1.5-7b-hf saved=adapter_model.safetensors
+    make_model llava_clip_llama "$folder/$base" && "$tools/forge_conversations" "$folder/data" 60 1 2 5 || return 1
+    in_folder "$folder" llava-lora.yaml 2 --set data.sequence=64 --set data.max_images=4 --set data.holdout=0.2 --set train.effective_batch=2 --set train.eval_samples=2 --set train.eval_max_new=2 || return 1
+    grep -q 'answer' "$folder/runs/llava/report.html" || { echo 'no answers in the report'; return 1; }
+    (cd "$folder" && "$program" generate --model $base --adapter runs/llava/model --image data/images/0_0.png --prompt 'how many?' --max-new 2 --set "device.kind=$DEVICE") 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
+}
+check 'llava-lora.yaml, with a small LLaVA' llava_lora
+
+# A model of two parts, as docs/guides/prs-med.md makes it.
+prs_med() {
+    local folder=$tmp/prs-med saved=adapter_model.safetensors
+    mkdir -p "$folder/models/prs-med" && "$tools/forge_questions" "$folder/data" 24 8 1 && cp -R tests/golden/tinyvit_points "$folder/models/tinysam" && make_model llava_clip_llama "$folder/models/llava-med" || return 1
+    echo '{"model_type": "prs_med", "decoder": "fusion", "num_attention_heads": 2, "pooled_size": 2, "tinysam_path": "../tinysam", "llava_path": "../llava-med"}' >"$folder/models/prs-med/config.json"
+    in_folder "$folder" prs-med.yaml 2 --set data.sequence=64 --set train.effective_batch=4
+}
+check 'prs-med.yaml, with a small PRS-Med' prs_med
+
 coco() {
     command -v python3 >/dev/null || { echo 'no python3 here'; return 77; }
     (cd "$tmp/sam" && "$program" data make runs/shapes --images 12 --size 96x80 --masks 2 --extracted && python3 "$root/examples/make_coco.py" runs/shapes runs/coco) >"$tmp/out" || return 1
@@ -97,6 +118,15 @@ ct() {
     expect 0 '' "$binary" init --model sam-tiny --data "$tmp/ct" && grep '^# .*144 samples to train on, 48 to evaluate on' "$tmp/out" && grep '^  labels: classes' "$tmp/out" && grep '^  window: \[1, 1524\]' "$tmp/out"
 }
 check 'make_ct.py: slices of 16 bits that init knows' ct
+
+ct_volumes() { # the same slices from volumes, with the names of structures
+    command -v python3 >/dev/null || { echo 'no python3 here'; return 77; }
+    export XDG_CACHE_HOME=$tmp/cache
+    python3 examples/make_ct.py "$tmp/volumes" --nifti >"$tmp/out" || return 1
+    expect 0 '' "$binary" init --model sam-tiny --data "$tmp/volumes" && grep '^# .*144 samples to train on, 48 to evaluate on' "$tmp/out" && grep '^  window: \[-160, 240\]' "$tmp/out" || return 1
+    "$binary" data inspect "$tmp/volumes" | grep -q 'liver'
+}
+check 'make_ct.py --nifti: volumes that init knows' ct_volumes
 
 # Every example is above.
 every() {

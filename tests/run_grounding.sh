@@ -151,7 +151,8 @@ END
 from_parts() {
     train parts-run --set model.preset=null --set "model.path=$tmp/parts" --set train.steps=3 --set 'model.freeze=["vision_tower.*", "language_model.*"]' || return 1
     grep -q '"vision_config"' "$tmp/parts-run/model/config.json" || { echo "the parts are not in config.json"; return 1; }
-    "$binary" eval "$tmp/shapes.yaml" --model "$tmp/parts-run/model" --set data.tokenizer=tests/golden/chat/model --json >"$tmp/out.json" || return 1
+    same tests/golden/chat/model/tokenizer.json "$tmp/parts-run/model/tokenizer.json" || return 1
+    "$binary" eval "$tmp/shapes.yaml" --model "$tmp/parts-run/model" --json >"$tmp/out.json" || return 1
     local loss
     loss=$("$tools/json_get" "$tmp/out.json" loss)
     grep -o '"eval_loss":[0-9.]*' "$tmp/parts-run/metrics.jsonl" | tail -n 1 | awk -F: -v x="$loss" '{ d = x - $2; if (d < 0) d = -d; exit !(d <= 1e-5 * x) }' && echo "loss $loss"
@@ -259,6 +260,15 @@ last_loss() { sed -n 's/.*"eval_loss":\([0-9.e+-]*\).*/\1/p' "$tmp/$1/metrics.js
 allocated_learns() { begin "$2" && run=patches train "$1" --set model.preset=null --set "model.path=$tmp/$2" && between "$3" "$(last_loss "$1")" "$4" && echo "loss $(last_loss "$1")"; }
 check 'allocator: it learns to find the patch' allocated_learns by-score scored 0 0.3
 check 'as many random tokens: it does not' allocated_learns by-chance random 0.6 0.8
+# The colour of the patch that the question names: by the tokens that it chooses, and by as many at random.
+answered() { # RUN LEAST MOST
+    # shellcheck disable=SC2086
+    "$binary" eval "$tmp/patches.yaml" --model "$tmp/$1/model" --max-new 3 --set model.preset=null --set "device.kind=$DEVICE" $FLAGS -o "$tmp/answers.jsonl" --json >"$tmp/eval.json" || return 1
+    "$tools/json_get" "$tmp/eval.json" exact_match
+    between "$2" "$("$tools/json_get" "$tmp/eval.json" exact_match)" "$3"
+}
+check 'allocator: eval answers' answered by-score 80 100
+check 'as many random tokens: eval answers' answered by-chance 0 60
 # shellcheck disable=SC2086
 patches_plain() { run=patches train plain $few --set memory.micro_batch=16 --set "model.path=$tmp/$1"; }
 # shellcheck disable=SC2086
@@ -280,4 +290,6 @@ long_rows() { run=patches train other $few --set "model.path=$tmp/scored" --set 
 check 'allocator: one image a row' long_rows
 several() { run=patches expect 2 'data.max_images is 2, and a arr_coc_allocator takes one image a row: leave it out' train other --set data.max_images=2; }
 check 'several images a row' several
+no_answers() { run=patches expect 2 'train.eval_samples is 2, but a arr_coc_allocator answers in' train other --set train.eval_samples=2; }
+check 'allocator: train.eval_samples' no_answers
 summary

@@ -168,8 +168,8 @@ same_run() {
 # steps_once RUN STEPS: metrics.jsonl has the steps 1 to STEPS, each once, in order.
 steps_once() {
     awk -v steps="$2" '
-        !/^\{"step":[0-9]+,.*\}$/ { print "line " NR " is torn: " $0; bad = 1; exit }
-        /"eval/ { next }
+        !/^\{"step": ?[0-9]+,.*\}$/ { print "line " NR " is torn: " $0; bad = 1; exit }
+        /"eval|"prompts"/ { next } # evaluations, and their answers by file
         { n++; split($0, a, /[:,]/); if (a[2] != n) { print "line " NR " is step " a[2] ", expected " n; bad = 1; exit } }
         END { if (!bad && n != steps) { print n " steps, expected " steps; bad = 1 }; exit bad }' "$1/metrics.jsonl"
 }

@@ -4,7 +4,7 @@
 set -u
 . tests/run_lib.sh
 cc=${CC:-cc}
-[ -x "$BUILD/examples/define_model" ] && [ -x "$BUILD/examples/time_series" ] || make -s BUILD="$BUILD" all examples || exit 2
+[ -x "$BUILD/examples/define_model" ] && [ -x "$BUILD/examples/time_series" ] && [ -x "$BUILD/examples/wide_head" ] || make -s BUILD="$BUILD" all examples || exit 2
 
 # The library exports exactly the functions that plimsoll.h declares.
 # clang gives the locks of critical sections global names.
@@ -90,6 +90,10 @@ time_series() {
     [ -s "$tmp/series/model.safetensors" ] && grep '16 series at a time' "$tmp/out" && grep 'step 200' "$tmp/out"
 }
 check 'time_series: the loss falls, a folder is left' time_series
+wide_head() {
+    "$BUILD/examples/wide_head" >"$tmp/out" 2>&1 && grep -q '^no budget: .* head in 1 chunks' "$tmp/out" && grep '^smallest budget: .* head in [2-9][0-9]* chunks' "$tmp/out" || { cat "$tmp/out"; return 1; }
+}
+check 'wide_head: a head in chunks, the same losses' wide_head
 
 # The example stops early, and `plimsoll train --resume` continues the run.
 step_callback() {

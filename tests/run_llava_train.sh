@@ -49,8 +49,9 @@ check 'data inspect' inspected
 # The images are in a folder beside the file, which init finds.
 initial() {
     "$binary" init --model "$model" --data "$mixed/chats.json" --out "$tmp/plain" >"$tmp/init.yaml" && grep -q "^  images: \"$mixed/images\"" "$tmp/init.yaml" &&
-        grep '^  max_images: 4 ' "$tmp/init.yaml" || { cat "$tmp/init.yaml"; return 1; }
-    rm -rf "$tmp/plain" && expect 0 'data.holdout: .* images' "$binary" train "$tmp/init.yaml" --set train.epochs=1 --set "device.kind=$DEVICE"
+        grep -q '^  eval_samples: 12 ' "$tmp/init.yaml" && grep '^  max_images: 4 ' "$tmp/init.yaml" || { cat "$tmp/init.yaml"; return 1; }
+    rm -rf "$tmp/plain" && expect 0 'data.holdout: .* images' "$binary" train "$tmp/init.yaml" --set train.epochs=1 --set train.eval_max_new=2 --set "device.kind=$DEVICE" &&
+        grep -q "^report: $tmp/plain/report.html" "$tmp/out" && grep -q '<img' "$tmp/plain/report.html"
 }
 check 'init finds the images, and how many a row needs' initial
 # A step of SGD with learning rate 1 subtracts the gradient: packed rows, and each sample in a row of its own.

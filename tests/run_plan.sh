@@ -11,7 +11,7 @@ table() { "$binary" plan "$@" --json >"$tmp/table.json"; }
 values() { awk -F': ' -v k="\"$1\"" '$1 ~ k { v = $2; gsub(/[",]/, "", v); print v }' "$tmp/table.json"; }
 
 for example in examples/*.yaml; do
-    case $example in *finetune* | *medsam*) continue ;; esac # the model is a folder of the user's
+    case $example in *finetune* | *medsam* | *llava* | *prs-med*) continue ;; esac # the model is a folder of the user's
     plans() { "$binary" plan "$1" --json >"$tmp/plan.json" && json "$tmp/plan.json" arena_bytes; }
     check "$(basename "$example") plans" plans "$example"
 done
@@ -65,6 +65,17 @@ remedy() { # CHANGES ARGUMENT...: the changes as KEY=VALUE, separated by blanks;
 }
 check 'a change that would fit: an adapter' remedy adapter.target_modules=all-linear --set train.effective_batch=256
 check 'a change that would fit: an adapter and 4 bits' remedy 'adapter.target_modules=all-linear memory.quantize=nf4' --set train.effective_batch=256
+# The smallest memory.host_budget that suffices: one byte less does not. Of a mask model also a frozen encoder and stored embeddings.
+host_remedy() {
+    local run=("$binary" plan "$tmp/masks.yaml" --set device=cpu --set device.threads=1 --set device.profile=default) size named
+    expect 3 '' "${run[@]}" --memory 2KiB --set memory.host_budget=none --json && size=$(json "$tmp/out" smallest_budget_bytes) || return 1
+    expect 3 'model.freeze: \[vision_encoder.\*\] with stored embeddings' "${run[@]}" --memory "$size" --set memory.host_budget=1000 || return 1
+    named=$(sed -n 's/.*fits: memory.host_budget: \([0-9]*\).*/\1/p' "$tmp/err")
+    echo "$named bytes"
+    expect 0 '' "${run[@]}" --memory "$size" --set "memory.host_budget=$named" && expect 3 '' "${run[@]}" --memory "$size" --set "memory.host_budget=$((named - 1))" &&
+        expect 0 '' "${run[@]}" --memory "$size" --set memory.host_budget=1000 --set 'model.freeze=vision_encoder.*'
+}
+check 'changes that would fit: the smallest host budget, a frozen encoder' host_remedy
 check 'a change that would fit: 4 bits' remedy memory.quantize=nf4 --set 'adapter.target_modules=[q_proj]'
 
 # The last split uses the smallest micro-batches that a GPU or a group of batch statistics allows.
@@ -160,6 +171,15 @@ rules() {
         grep -q 'rule: 47 x 1 = 47' "$tmp/out" && grep 'Errors of the rules' "$tmp/out"
 }
 check 'rules of thumb beside the plan' rules
+# A row for each number of images, each what the number alone gives.
+images() {
+    local args=("$tmp/words.yaml" --set model.preset=llava-tiny --devices 8,24) both
+    table "${args[@]}" --images 1,3 && [ "$(values images | tr '\n' ' ')" = '1 3 1 3 ' ] && both=$(values arena_bytes | sed -n '2~2p') && table "${args[@]}" --images 3 || return 1
+    [ "$(values arena_bytes)" = "$both" ] || { echo "$both"; values arena_bytes; return 1; }
+    expect 0 '' "$binary" plan "${args[@]}" --frames 2,4 --set data.tokens_per_frame=4 && grep -q '^24 GiB, 4 frames ' "$tmp/out" && grep -q '(8 GiB: rtx-4060, 24 GiB: rtx-3090)' "$tmp/out" &&
+        expect 2 '--images is x, expected a number' "$binary" plan "${args[@]}" --images 1,x
+}
+check 'GPUs by numbers of images and frames' images
 check "--devices 8GB is 8" expect 0 '' "$binary" plan "$tmp/words.yaml" --devices 8GB,16GiB
 check "--devices with nothing between commas" expect 2 'a GPU is missing; expected GiB of memory or names' "$binary" plan "$tmp/words.yaml" --devices 8,,16
 full() { "$binary" train --help 2>"$tmp/err" >/dev/full; [ $? = 1 ] && grep 'standard output cannot be written' "$tmp/err"; }
@@ -251,6 +271,21 @@ stored() {
     follows 3 'needs [0-9]+ bytes, the budget is' --memory 15MiB && grep -q '^The given plan does not fit the budget' "$tmp/out"
 }
 check 'a stored plan and keys that were given' stored
+# Ranks that are not there.
+ranks=("$binary" plan --preset llama-tiny "${cpu[@]}" --set train.effective_batch=16 --set data.sequence=64 --set memory.precision=bf16)
+ranked() {
+    expect 0 '' "${ranks[@]}" --ranks 1,2,8 --per-host 4 --links shm,eth-1g && grep -qE '^ranks +shard +micro-batch' "$tmp/out" && grep -q 'Links: shm and eth-1g, unmeasured' "$tmp/out" && expect 0 '' "${ranks[@]}" --ranks 2,4,8 --json || return 1
+    [ "$(grep -c '"communication_seconds"' "$tmp/out")" = 3 ] || return 1
+    # Less memory: more is divided. The smallest budget of 8 ranks fits, one byte less does not.
+    "${ranks[@]}" --ranks 8 --json >"$tmp/8.json" && [ "$(json "$tmp/8.json" settings.shard)" = optimizer ] || return 1
+    local least
+    least=$(json "$tmp/8.json" smallest_budget_bytes)
+    expect 0 '' "${ranks[@]}" --ranks 8 --memory "$least" && grep -q 'shard weights' "$tmp/out" && expect 3 'needs' "${ranks[@]}" --ranks 8 --memory $((least - 1)) && echo "$least bytes"
+}
+check 'plan --ranks: a table, and levels under a budget' ranked
+check 'an unknown link' expect 2 'parallel.links: found "infiniband"; known links are nvlink4' "${ranks[@]}" --ranks 2 --links infiniband
+check 'ranks that hosts cannot hold evenly' expect 2 'parallel.per_host is 3, which does not divide the 4 ranks' "${ranks[@]}" --ranks 4 --per-host 3
+check 'adafactor has no shards' expect 2 'parallel.shard weights: adafactor' "${ranks[@]}" --ranks 2 --set memory.optimizer=adafactor --set parallel.shard=weights
 modules() { expect 0 '' "$binary" plan "$tmp/words.yaml" --set train.clip_norm=0 --set memory.precision=f32 --set 'memory.modules=[{match: "model.layers.1", precision: f16}]' --memory 8GiB; }
 check 'a module in f16 where a step could be fused' modules
 

@@ -8,8 +8,12 @@
 # The numbers of PyTorch are compared by tests/golden.sh.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
+# shellcheck source=tests/tiny_llava.sh
+. tests/tiny_llava.sh
 # shellcheck source=tests/golden_step.sh
 . tests/golden_step.sh
+# shellcheck source=tests/tiny_llava.sh
+. tests/tiny_llava.sh
 tool compare forge forge_questions json_get
 # --- what does not change a result ---
 check 'fusion, recompute: same bytes' equal prs_med_fusion --set memory.recompute=all
@@ -126,7 +130,7 @@ check 'prs-med-prompted plans in 8 GiB' plans prs-med-prompted '[image_encoder,m
 check 'prs-med-tiny plans on the CPU' "$binary" plan "$tmp/run.yaml" --set model.preset=prs-med-tiny --set data.sequence=128 --set device=cpu
 
 # --- training on a table ---
-# Two shapes an image; the question asks for the left or the right one, and the answer is its colour.
+# Two shapes an image; the question asks for the one at the top or at the bottom, and the answer is its colour.
 data=$tmp/questions
 "$tools/forge_questions" "$data" 512 48 1 || exit 2
 cat >"$tmp/questions.yaml" <<END
@@ -181,10 +185,29 @@ both_losses() {
 }
 check 'metrics show both losses' both_losses 8
 check 'metrics show both losses: micro-batches' both_losses 2
+# The class of an image is its dataset: its loss is the third.
+classes() { # CLASSES ARGUMENT...
+    local n=$1 dir=$tmp/classes name
+    shift
+    mkdir -p "$dir/annotations" "$dir/model" && ln -sfn "$data/images_and_masks/shapes" "$dir/first" && ln -sfn "$data/images_and_masks/shapes" "$dir/second" || return 1
+    for name in first second; do head -n 40 "$data/annotations/shapes.csv" | sed "s|^shapes/|$name/|" >"$dir/annotations/$name.csv"; done
+    [ -d "$dir/llava" ] || make_model llava_clip_llama "$dir/llava" || return 1
+    echo "{\"model_type\": \"prs_med\", \"num_attention_heads\": 2, \"pooled_size\": 3, \"mask_channels\": [6, 4], \"num_classes\": $n, \"tinysam_path\": \"$PWD/$cases/tinyvit_points\", \"llava_path\": \"../llava\"}" >"$dir/model/config.json"
+    train classes-run --set "model.path=$dir/model" --set model.preset=null --set "data.train=[$dir/annotations/*.csv]" --set "data.images=$dir" --set data.validation_split=null --set data.train_split=null \
+        --set data.tokenizer=null --set data.template=null "$@"
+}
+three_losses() {
+    classes 2 || return 1
+    grep '"loss":' "$tmp/classes-run/metrics.jsonl" | sed 's/.*"loss":\([^,]*\),.*"text_loss":\([^,]*\),"mask_loss":\([^,}]*\),"class_loss":\([^,}]*\).*/\1 \2 \3 \4/' |
+        awk '{ d = $1 - 0.5 * $2 - $3 - 0.5 * $4; if (NF != 4 || d > 1e-3 || d < -1e-3 || !($4 > 0)) bad = 1 } END { print $0; exit bad || NR != 6 }'
+}
+check 'with classes: a third loss' three_losses
+fewer_classes() { ! classes 1 && grep -q 'the tables have 2 datasets, and the model tells 1 classes (num_classes of config.json)' "$tmp/classes-run.log" || { tail -n 2 "$tmp/classes-run.log"; return 1; }; }
+check 'more datasets than classes' fewer_classes
 # Rows without an answer are left out and counted; so are rows without a mask.
 left_out() {
     mkdir -p "$tmp/left/annotations"
-    { head -n 40 "$data/annotations/shapes.csv"; echo 'shapes/train_images/50.png,50.png,left?,,left,train'; echo 'shapes/train_images/9999.png,9999.png,left?,red,left,train'; } >"$tmp/left/annotations/a.csv"
+    { head -n 40 "$data/annotations/shapes.csv"; echo 'shapes/train_images/50.png,50.png,top?,,top,train'; echo 'shapes/train_images/9999.png,9999.png,top?,red,top,train'; } >"$tmp/left/annotations/a.csv"
     train left-run --set "data.train=[$tmp/left/annotations/a.csv]" --set "data.images=$data/images_and_masks" --set data.validation_split=null --set data.train_split=null || return 1
     grep -q 'a.csv: 1 row has no mask (such as shapes/train_masks/9999.png), 1 row has no question or no answer' "$tmp/left-run.log" || { head -n 3 "$tmp/left-run.log"; return 1; }
     grep -q 'data.train: 39 questions' "$tmp/left-run.log"
@@ -215,26 +238,33 @@ check 'a flag that it does not have' expect 2 'unknown key data_roo of train_prs
 check 'flags without the preset' expect 2 'unknown option --data_root' "$binary" train --preset sam-tiny --data_root x
 
 # --- learning ---
-# It finds the shape that the question asks for: a model that cannot read the question finds one of both, one that cannot see the image none.
-learn() { train "$@" --set train.steps=150 --set train.warmup_steps=8; }
-iou() { # NAME ARGUMENT...: the mean IoU of a trained model, in percent
+# It finds the shape that the question asks for, and says its colour. A model that cannot read the question finds one of both and
+# says its colour; one that cannot see the image guesses. The language model has a lower learning rate than the rest, and the
+# positions of its image a higher one: their embedding starts small beside the colours.
+learn() {
+    train "$@" --set train.steps=250 --set train.warmup_steps=8 --set train.learning_rate=0.001 --set train.beta2=0.95 --set loss.text=2 \
+        --set "train.groups=[{match: '*position_embedding*', lr_scale: 5}, {match: ['tinysam.*', 'fusion.*', 'mask_head.*'], lr_scale: 4}]"
+}
+# scores NAME ARGUMENT...: the mean IoU of a trained model and its right answers, in percent
+scores() {
     local name=$1
     shift
     # shellcheck disable=SC2086
-    "$binary" eval "$tmp/questions.yaml" --model "$tmp/$name/model" --json --set memory.micro_batch=8 --set "device.kind=$DEVICE" $FLAGS "$@" >"$tmp/$name.json" 2>"$tmp/eval.log" || { tail -n 3 "$tmp/eval.log" >&2; return 1; }
-    awk '/"mean_iou"/ { gsub(/[^0-9.e-]/, "", $2); printf "%d\n", 100 * $2; exit }' "$tmp/$name.json"
+    "$binary" eval "$tmp/questions.yaml" --model "$tmp/$name/model" --json --max-new 8 --set memory.micro_batch=8 --set "device.kind=$DEVICE" $FLAGS "$@" >"$tmp/$name.json" 2>"$tmp/eval.log" || { tail -n 3 "$tmp/eval.log" >&2; return 1; }
+    "$tools/json_get" "$tmp/$name.json" prompts.question.mean_iou answers.all.exact_match | awk 'NR == 1 { printf "%d ", 100 * $1 } NR == 2 { printf "%d\n", $1 }'
 }
 mute="--set data.train=[$data/mute.csv] --set data.images=$data/images_and_masks"
 blank="--set data.images=$data/blank"
 # shellcheck disable=SC2086
 learns() {
     learn reads && learn deaf $mute && learn blind $blank && train untrained --set train.steps=1 --set train.learning_rate=0 || return 1
-    local reads deaf blind untrained
-    reads=$(iou reads) && deaf=$(iou deaf $mute) && blind=$(iou blind $blank) && untrained=$(iou untrained) || return 1
-    echo "IoU $reads %, without the question $deaf %, without the image $blind %, untrained $untrained %"
-    [ "$reads" -ge 50 ] && [ "$reads" -ge $((deaf + 12)) ] && [ "$reads" -ge $((blind + 25)) ] && [ "$reads" -ge $((untrained + 30)) ]
+    local iou said deaf deaf_said blind blind_said fresh fresh_said
+    read -r iou said < <(scores reads) && read -r deaf deaf_said < <(scores deaf $mute) && read -r blind blind_said < <(scores blind $blank) && read -r fresh fresh_said < <(scores untrained) || return 1
+    echo "IoU $iou %, without the question $deaf %, without the image $blind %, untrained $fresh %; answers $said %, $deaf_said %, $blind_said %, $fresh_said %"
+    [ "$iou" -ge 50 ] && [ "$iou" -ge $((deaf + 12)) ] && [ "$iou" -ge $((blind + 25)) ] && [ "$iou" -ge $((fresh + 30)) ] || return 1
+    [ "$said" -ge 65 ] && [ "$said" -ge $((deaf_said + 12)) ] && [ "$said" -ge $((blind_said + 25)) ] && [ "$said" -ge $((fresh_said + 50)) ]
 }
-check 'it learns which shape is meant' learns
+check 'it learns which shape is meant, and its colour' learns
 
 scores_texts() {
     grep -q '"answers": {' "$tmp/reads.json" && grep -q '"shapes": {' "$tmp/reads.json" && grep -q '"exact_match"' "$tmp/reads.json" || { cat "$tmp/reads.json"; return 1; }
@@ -248,29 +278,51 @@ draws() {
         "$binary" eval "$tmp/questions.yaml" --model "$tmp/reads/model" --json --samples 2 --worst 3 --overlays "$tmp/$name" --set memory.micro_batch=8 --set "device.kind=$DEVICE" $FLAGS >"$tmp/worst.json" 2>"$tmp/eval.log" || { tail -n 3 "$tmp/eval.log"; return 1; }
     done
     [ "$("$tools/json_get" "$tmp/worst.json" prompts.question.categories.shapes.masks)" = 48 ] || { cat "$tmp/worst.json"; return 1; }
-    [ -s "$tmp/worst.png" ] && [ "$(grep -c 'left? (\|right? (' "$tmp/worst.html")" -ge 3 ]
+    [ -s "$tmp/worst.png" ] && [ "$(grep -c 'top? (\|bottom? (' "$tmp/worst.html")" -ge 3 ]
 }
 check 'eval draws the worst masks with their questions' draws
 
 # --- prediction ---
-# The mask of the shape on the side that the question names, and an answer. Test image 513 has one on each side.
-ask() { # SIDE ARGUMENT...
-    local side=$1
+# The mask of the shape in the half that the question names, and an answer. Test image 513 has one in each half.
+ask() { # WHERE ARGUMENT...
+    local where=$1
     shift
     printf '%s' "{% for m in messages %}{{ m['content'] + (eos_token if m['role'] == 'assistant' else ' ') }}{% endfor %}" >"$tmp/template.jinja"
     # shellcheck disable=SC2086
-    "$binary" predict --model "$tmp/reads/model" "$data/images_and_masks/shapes/test_images/513.png" --question "$side?" -o "$tmp/$side.png" --overlay "$tmp/$side-over.png" --json "$tmp/$side.json" \
-        --set "data.tokenizer=$data/tokenizer" --set "data.template=$tmp/template.jinja" --max-new 8 --set "device.kind=$DEVICE" $FLAGS "$@" >"$tmp/$side.out" 2>&1 || { tail -n 2 "$tmp/$side.out"; return 1; }
-    [ -s "$tmp/$side-over.png" ] || { echo "no overlay"; return 1; }
+    "$binary" predict --model "$tmp/reads/model" "$data/images_and_masks/shapes/test_images/513.png" --question "$where?" -o "$tmp/$where.png" --overlay "$tmp/$where-over.png" --json "$tmp/$where.json" \
+        --set "data.tokenizer=$data/tokenizer" --set "data.template=$tmp/template.jinja" --max-new 8 --set "device.kind=$DEVICE" $FLAGS "$@" >"$tmp/$where.out" 2>&1 || { tail -n 2 "$tmp/$where.out"; return 1; }
+    [ -s "$tmp/$where-over.png" ] || { echo "no overlay"; return 1; }
 }
-left_edge() { grep -o '"bbox": \[[0-9]*' "$tmp/$1.json" | grep -o '[0-9]*$'; }
+upper_edge() { grep -o '"bbox": \[[0-9]*, *[0-9]*' "$tmp/$1.json" | grep -o '[0-9]*$'; }
 predicts() {
-    ask left && ask right || return 1
-    [ "$(left_edge left)" -lt 32 ] && [ "$(left_edge right)" -ge 28 ] || { cat "$tmp/left.json" "$tmp/right.json"; return 1; }
-    grep -q '"answer": "[a-z]' "$tmp/left.json" || { cat "$tmp/left.json"; return 1; }
-    ! grep -q 'do not belong' "$tmp/left.out" || { cat "$tmp/left.out"; return 1; }
+    ask top && ask bottom || return 1
+    [ "$(upper_edge top)" -lt 32 ] && [ "$(upper_edge bottom)" -ge 28 ] || { cat "$tmp/top.json" "$tmp/bottom.json"; return 1; }
+    grep -q '"answer": "[a-z]' "$tmp/top.json" || { cat "$tmp/top.json"; return 1; }
+    ! grep -q 'do not belong' "$tmp/top.out" || { cat "$tmp/top.out"; return 1; }
 }
 check 'predict gives mask, overlay and answer' predicts
+# alone NAME ARGUMENT...: a mask and an answer of the saved model $tmp/NAME/model, with nothing else given.
+alone() {
+    local name=$1
+    shift
+    # shellcheck disable=SC2086
+    "$binary" predict --model "$tmp/$name/model" "$data/images_and_masks/shapes/test_images/513.png" --question 'top?' -o "$tmp/$name.png" --json "$tmp/$name.json" --max-new 8 \
+        --set "device.kind=$DEVICE" $FLAGS "$@" >"$tmp/$name.out" 2>&1 || { tail -n 2 "$tmp/$name.out"; return 1; }
+}
+saved() { alone reads && [ "$(grep '"answer"' "$tmp/reads.json")" = "$(grep '"answer"' "$tmp/top.json")" ]; }
+check 'the saved model has the tokenizer and the template of the run' saved
+# The tokenizer, the template and the processor of a LLaVA folder, and a tower in a third folder, are in the folder of what was put together from them.
+gathered() { # CASE SIDE TOWER
+    local file with=(--set model.preset=null --set "model.path=$tmp/gather" --set data.tokenizer=null --set data.template=null --set train.steps=2)
+    [ -z "$3" ] || with+=(--set "model.vision_tower=$3")
+    rm -rf "$tmp/gather" "$tmp/llava" && mkdir -p "$tmp/gather" && make_model "$1" "$tmp/llava" && echo "{\"size\": {\"shortest_edge\": $2}, \"crop_size\": $2, \"image_mean\": [0.4, 0.4, 0.4]}" >"$tmp/llava/preprocessor_config.json" || return 1
+    printf '{"model_type": "prs_med", "decoder": "prompted", "num_attention_heads": 2, "self_attention_heads": 2, "tinysam_path": "%s", "llava_path": "../llava"}' "$PWD/$cases/tinyvit_points" >"$tmp/gather/config.json"
+    train gathered "${with[@]}" || return 1
+    for file in tokenizer.json tokenizer_config.json preprocessor_config.json; do same "$tmp/llava/$file" "$tmp/gathered/model/$file" || return 1; done
+    rm -rf "$tmp/llava" "$tmp/gather" && alone gathered && grep '"answer"' "$tmp/gathered.json"
+}
+check 'a model of two folders is saved with tokenizer and processor' gathered llava_clip_llama 8 ''
+check 'a model of three folders is saved as one' gathered llava_med 16 "$PWD/$cases/clip_full"
 check 'a question to another model' expect 2 'answers no question with a mask; expected a prs_med' "$binary" predict --model $cases/sam_points "$data/images_and_masks/shapes/test_images/513.png" --question x -o "$tmp/x.png"
 check 'a question and a point' expect 2 '--question asks a model for a mask in words: leave out --point' "$binary" predict --model "$tmp/reads/model" "$data/images_and_masks/shapes/test_images/513.png" --question x --point 1,1 -o "$tmp/x.png"
 summary

@@ -325,6 +325,7 @@ unplanned() { expect 2 'a video is given: set data.max_frames' ask --video "$hel
 check 'generate --video without data.max_frames' unplanned
 check 'generate --video without a video' expect 2 'video:.*none: there is no such file' ask --video "$tmp/none" --prompt Hi
 check 'generate --video of a model of text' expect 2 'takes text alone' "$binary" generate --model tests/golden/chat/model --video "$held/videos/0" --prompt Hi
+check 'generate --video of a SmolVLM' expect 2 'a model whose images have tiles takes no videos here: give frames as images' "$binary" generate --model tests/golden/llava_text/smolvlm --video "$held/videos/0" --prompt Hi
 check 'generate: more <video> than videos' expect 2 'its text has 2 <video> for 1 video' ask --video "$held/videos/0" --prompt '<video><video>'
 
 # --- videos in a tar ---

@@ -39,7 +39,7 @@ trains() { # trains FOLDER [OPTION...]: init, two steps, and an evaluation
     rm -rf "$tmp/run"
     "$binary" init --model sam-tiny --data "$data" --out "$tmp/run" >"$tmp/run.yaml" || return 1
     # shellcheck disable=SC2086
-    expect 0 '' "$binary" train "$tmp/run.yaml" --set data.image_size=32 --set train.steps=2 --set train.effective_batch=1 --set train.eval_every=2 --set train.worst=0 --set device.threads=1 $FLAGS "$@" &&
+    expect 0 '' "$binary" train "$tmp/run.yaml" --set data.image_size=32 --set train.steps=2 --set train.effective_batch=1 --set train.eval_every=2 --set train.worst=1 --set device.threads=1 $FLAGS "$@" &&
         steps_once "$tmp/run" 2 && grep -q eval_loss "$tmp/run/metrics.jsonl"
 }
 refused() { # refused TEXT FOLDER [OPTION...]
@@ -61,6 +61,7 @@ holdout() { # of three cases of 3 slices, a third is one case
 }
 check "data.holdout keeps the slices of a volume together" holdout
 check "2.5D and a window of one's own" trains nnunet --set data.neighbours=true --set 'data.window=[-100, 300]'
+check "the worst masks are drawn" test -d "$tmp/run/worst"
 check "all slices" trains nnunet --set data.slices=all
 check "a category by its name" trains nnunet --set data.categories=lesion
 check "no such category" expect 2 'category spleen: ' "$binary" train "$tmp/run.yaml" --set data.categories=spleen --set "train.out=$tmp/none"
@@ -99,6 +100,54 @@ same_bits() { # training on the store and on the volumes is the same
     same "$tmp/run/model/model.safetensors" "$tmp/volumes.safetensors"
 }
 check "training on the store gives the same bits" same_bits
+
+# --- predictions ----------------------------------------------------------------------------------
+
+predicts() { # a label volume for each volume of the dataset, of its geometry; prompts from the label volumes
+    trains nnunet || return 1
+    expect 0 '' "$binary" predict --model "$tmp/run/model" --data "$tmp/run.yaml" -o "$tmp/predicted" --set data.holdout=0 --set train.eval_every=0 && grep -q '^3 label volumes in' "$tmp/out" || return 1
+    geometry() { gzip -dc "$1" | tail -c +253 | head -c 76; } # qform and sform
+    for c in a b c; do
+        [ "$(gzip -dc "$tmp/predicted/$c.nii.gz" | wc -c)" = $((352 + 7 * 6 * 5)) ] && cmp <(geometry "$tmp/predicted/$c.nii.gz") <(geometry "$tmp/nnunet/imagesTr/${c}_0000.nii.gz") || return 1
+    done
+}
+check "volumes come back as volumes" predicts
+one_volume() {
+    expect 0 '5 slices; values from -160 to 240' "$binary" predict --model "$tmp/run/model" "$from/lps.nii.gz" --box 1,1,5,5 --slices 1-3 -o "$tmp/one.nii.gz" && grep -q '^1 label volume in' "$tmp/out" || return 1
+    expect 0 '' "$binary" predict --model "$tmp/run/model" "$from/series" --box 5,5,30,30 --slices 1 -o "$tmp/series.nii" && [ "$(wc -c <"$tmp/series.nii")" = $((352 + 40 * 36 * 3)) ]
+}
+check "one volume, and a DICOM series" one_volume
+check "a slice that is not there" expect 2 'slices 3-9: .* has the slices 0 to 4' "$binary" predict --model "$tmp/run/model" "$from/lps.nii.gz" --box 1,1,5,5 --slices 3-9 -o "$tmp/one.nii.gz"
+check "the masks of a volume are a volume" expect 2 'expected a name that ends with .nii or .nii.gz' "$binary" predict --model "$tmp/run/model" "$from/lps.nii.gz" --box 1,1,5,5 -o "$tmp/one.png"
+check "a TIFF" expect 0 'grey16.tif has more than 8 bits: values from -160 to 240' "$binary" predict --model "$tmp/run/model" "$from/grey16.tif" --box 5,5,30,30 -o "$tmp/one.png"
+spacing() { expect 0 '' "$binary" eval "$tmp/run.yaml" --model "$tmp/run/model" --own-size --structures "$tmp/structures.csv" --set data.image_size=32 --set device=cpu && grep -q 'by the spacing of each volume' "$tmp/out" && grep -q liver "$tmp/structures.csv"; }
+check "scores at the volume's own size, in mm, by structure" spacing
+
+# --- memory ---------------------------------------------------------------------------------------
+
+big() { # a volume of 2 GiB, of which most is a hole in the file: slices are read within 64 MiB beyond the plan
+    mkdir -p "$tmp/big/images" "$tmp/big/labels" || return 1
+    local side='\x00\x04' head
+    for kind in images:4:16 labels:2:8; do
+        IFS=: read -r head type bits <<<"$kind"
+        head -c 352 "$from/down.nii" >"$tmp/big/$head/a.nii" || return 1
+        printf "\\x03\\x00$side$side$side" | dd of="$tmp/big/$head/a.nii" bs=1 seek=40 conv=notrunc 2>/dev/null
+        printf "\\x0$type\\x00\\x$(printf %02x "$bits")\\x00" | dd of="$tmp/big/$head/a.nii" bs=1 seek=70 conv=notrunc 2>/dev/null
+        truncate -s $((352 + bits / 8 * 1024 * 1024 * 1024)) "$tmp/big/$head/a.nii" || return 1
+    done
+    for z in 3 500 501 900; do head -c 51200 /dev/zero | tr '\0' '\1' | dd of="$tmp/big/labels/a.nii" bs=1024 seek=$(((1024 * 1024 * z + 1024 * 300) / 1024)) conv=notrunc 2>/dev/null; done
+    "$binary" init --model sam-tiny --data "$tmp/big" --out "$tmp/bigrun" >"$tmp/big.yaml" || return 1
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/big.yaml" --set train.steps=2 --set train.effective_batch=1 --set train.eval_every=2 --set train.worst=0 --set device=cpu $FLAGS --set train.out="$tmp/bigrun" >"$tmp/out" 2>"$tmp/err" &
+    local pid=$! peak=0 now
+    while now=$(sed -n 's/^VmHWM:[^0-9]*\([0-9]*\) kB/\1/p' /proc/$pid/status 2>/dev/null) && [ "$now" ]; do peak=$now; sleep 0.05; done
+    wait $pid || { cat "$tmp/err"; return 1; }
+    local arena
+    arena=$(json "$tmp/bigrun/plan.json" arena_bytes) || return 1
+    echo "peak $((peak / 1024)) MiB, plan $((arena >> 20)) MiB"
+    [ "$peak" -gt 0 ] && [ "$peak" -le $((arena / 1024 + 65536)) ]
+}
+check "a volume of 2 GiB within 64 MiB beyond the plan" big
 
 # --- TIFF, DICOM ------------------------------------------------------------------------------------
 

@@ -169,13 +169,20 @@ static const char everything[] =
     "  flip: 0.5\n"
     "  scale: 0.75\n"
     "  crop: 0.5\n"
+    "  flip_vertical: 0.5\n"
+    "  turn: 0.25\n"
+    "  rotate: 15\n"
+    "  brightness: 0.1\n"
+    "  contrast: 0.2\n"
+    "  gamma: 0.3\n"
+    "  noise: 0.02\n"
     "  threads: 4\n"
     "  prefetch: 8\n"
     "  sample_memory: 32\n"
     "  embeddings: off\n"
     "  max_bad: 0.01\n"
     "prompts: {iterations: 8, box: 0.25, jitter: 0.2}\n"
-    "loss: {preset: equal-weights, focal: 10, dice: 2, iou: 0.5, alpha: 0.5, gamma: 1.5, smooth: 1e-3, masks: 2, text: 0.25}\n"
+    "loss: {preset: equal-weights, focal: 10, dice: 2, iou: 0.5, alpha: 0.5, gamma: 1.5, smooth: 1e-3, masks: 2, text: 0.25, classes: 0.75}\n"
     "train: {steps: 1e3, effective_batch: 32, learning_rate: 3e-5, schedule: step, warmup_steps: 10, warmup_ratio: 0,\n"
     "  milestones: [60, 1e2], step_gamma: 0.2, min_lr_rate: 0, layer_decay: 0.8,\n"
     "  groups: [{match: '*.bias', weight_decay: 0, lr_scale: 2.5}, {match: [a.*, '*b,c'], frozen: true, learning_rate: null}],\n"
@@ -185,7 +192,7 @@ static const char everything[] =
     "  optimizer: adamw-bf16, offload: none, head_chunks: 8, mask_chunks: 2, encode: 4, fused_step: off, gradients: bf16, allow: [adamw-8bit],\n"
     "  quantize: [{match: 'model.layers.*', form: nf4}, {match: [a, b], form: none}],\n"
     "  modules: [{match: 'model.layers.*', recompute: 'segments:2'}, {match: lm_head, precision: f32}]}\n"
-    "parallel: {ranks: 2, shard: zero-1, shares: 8, timeout: 30, crowd: true}\n"
+    "parallel: {ranks: 2, per_host: 2, links: \"nvlink4,ib-ndr\", shard: zero-1, shares: 8, timeout: 30, crowd: true}\n"
     "device: {kind: cpu, threads: 2, deterministic: true, profile: machine.json}\n";
 
 static void test_every_key(void **state)
@@ -251,7 +258,8 @@ static void test_every_key(void **state)
     assert_true(c.data_max_frames == 32 && c.data_fps == 0.5 && c.data_tokens_per_frame == 16);
     assert_true(c.train_eval_samples == 0 && c.train_eval_max_new == 77);
     assert_string_equal(c.parallel_shard.value, "optimizer");
-    assert_true(c.parallel_ranks == 2 && c.parallel_shares == 8 && c.parallel_timeout == 30 && c.parallel_crowd);
+    assert_string_equal(c.parallel_links, "nvlink4,ib-ndr");
+    assert_true(c.parallel_ranks == 2 && c.parallel_per_host == 2 && c.parallel_shares == 8 && c.parallel_timeout == 30 && c.parallel_crowd);
     assert_int_equal(c.device_kind, ON_CPU);
     assert_int_equal(c.device_threads, 2);
     assert_true(c.device_deterministic);

@@ -181,6 +181,7 @@ static void test_formats(void **state)
     same_messages("{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"H\"}, {\"type\": \"text\", \"text\": \"i\"}]}, {\"role\": \"assistant\", \"content\": \"Yes\"}]}", TWO);
     same_messages("{\"id\": 3, \"conversations\": [{\"from\": \"human\", \"value\": \"Hi\"}, {\"from\": \"gpt\", \"value\": \"Yes\"}]}", TWO);
     same_messages("{\"conversations\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"Yes\"}]}", TWO);
+    same_messages("{\"conversations\": {\"from\": [\"human\", \"gpt\"], \"value\": [\"Hi\", \"Yes\"]}}", TWO); /* by column */
     same_messages("{\"system\": \"Be kind\", \"conversations\": [{\"from\": \"human\", \"value\": \"Hi\"}, {\"from\": \"gpt\", \"value\": \"Yes\"}]}", THREE);
     same_messages("{\"conversations\": [{\"from\": \"system\", \"value\": \"Be kind\"}, {\"from\": \"human\", \"value\": \"Hi\"}, {\"from\": \"gpt\", \"value\": \"Yes\"}]}", THREE);
     same_messages("{\"instruction\": \"Hi\", \"input\": \"\", \"output\": \"Yes\", \"text\": \"### Hi\"}", TWO);

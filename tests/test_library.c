@@ -1262,6 +1262,44 @@ static void broken(struct pl_builder *b, int64_t batch, void *user)
         break;
     case 53: pl_per_count_of(b, loss, "a count with a name that is far longer than a name of a count may be"); break;
     case 54: pl_per_count_of(b, y, "rows"); break;
+    case 55: /* a tensor leaves a scope of rows */
+        pl_scope_begin(b, "rows", PL_ROWS);
+        y = pl_scale(b, y, 2);
+        pl_scope_end(b);
+        loss = pl_sum(b, y);
+        break;
+    case 56: /* the rows are not first */
+        pl_scope_begin(b, "rows", PL_ROWS);
+        y = pl_permute(b, pl_reshape(b, y, PL_SHAPE(batch, 2)), 2, (int[]){1, 0});
+        loss = pl_sum(b, pl_op(b, "copy", PL_TENSORS(y), NULL));
+        pl_scope_end(b);
+        break;
+    case 57:
+        pl_scope_begin(b, "rows", PL_ROWS);
+        loss = pl_sum(b, pl_dropout(b, y, 0.5f));
+        pl_scope_end(b);
+        break;
+    case 58: /* in two pieces */
+        pl_scope_begin(b, "rows", PL_ROWS);
+        loss = pl_sum(b, y);
+        pl_scope_end(b);
+        y = pl_scale(b, y, 2);
+        pl_scope_begin(b, "rows", PL_ROWS);
+        loss = pl_add(b, loss, pl_sum(b, y));
+        pl_scope_end(b);
+        break;
+    case 59: /* rows of different number */
+        y = pl_concat(b, PL_TENSORS(y, pl_slice(b, y, 0, 0, 1)), 0);
+        pl_scope_begin(b, "rows", PL_ROWS);
+        loss = pl_add(b, pl_sum(b, y), pl_sum(b, x));
+        pl_scope_end(b);
+        break;
+    case 60: /* divided after the scope */
+        pl_scope_begin(b, "rows", PL_ROWS);
+        loss = pl_sum(b, y);
+        pl_scope_end(b);
+        loss = pl_per_count(b, pl_scale(b, loss, 2));
+        break;
     default: break;
     }
     if (way != 3 && way != 4 && way != 5) pl_output(b, "loss", loss);
@@ -1279,7 +1317,8 @@ static void test_broken_models(void **state)
                                        "name=number of: none", "stride=1.5", "name=number of: value", "value=2,3", "reads a count", "name=number of: none",
                                        "0 to 0 inputs", "no op NULL", "no call of this builder", "for each axis", "name=number of: ta, tb",
                                        "axis 1 is 2", "0 tensors", "probability", "kind 99", "a count without a name", "a count without a name",
-                                       "at most 7 counts", "bytes, at most 63", "pl_per_count_of takes a scalar"};
+                                       "at most 7 counts", "bytes, at most 63", "pl_per_count_of takes a scalar",
+                                       "leaves it; expected scalars", "rows first", "DROPOUT cannot be in it", "is opened twice", "as another input has", "pl_per_count within the scope"};
     for (int way = 0; way < (int)(sizeof says / sizeof *says); way++) {
         struct pl_session *s = open_f32();
         ok(s, pl_define(s, broken, &way, NULL));
@@ -1287,6 +1326,48 @@ static void test_broken_models(void **state)
         refused(s, pl_start(s), says[way]);
         pl_close(s);
     }
+}
+
+/* A head over 3 rows of each sample, with its loss, in a scope of rows; logits are an output of the evaluation. */
+static void row_head(struct pl_builder *b, int64_t batch, void *user)
+{
+    (void)user;
+    pl_tensor x = pl_input(b, "x", PL_F32, PL_SHAPE(batch, IN)), labels = pl_input(b, "labels", PL_I32, PL_SHAPE(batch));
+    pl_tensor w = pl_param(b, "in.weight", PL_SHAPE(WIDTH, IN), PL_NORMAL, 0.5f);
+    x = pl_activate(b, pl_linear(b, x, w, 0), PL_GELU);
+    pl_tensor scale = pl_param(b, "scale", PL_SHAPE(WIDTH), PL_ONES, 0), head = pl_param(b, "head.weight", PL_SHAPE(CLASSES, WIDTH), PL_NORMAL, 0.2f);
+    pl_scope_begin(b, "head", PL_ROWS);
+    pl_tensor logits = pl_linear(b, pl_reshape(b, pl_rmsnorm(b, x, scale, 1e-5f), PL_SHAPE(batch, 1, WIDTH)), head, 0);
+    logits = pl_reshape(b, logits, PL_SHAPE(batch, CLASSES));
+    pl_tensor loss = pl_cross_entropy(b, logits, labels), squares = pl_per_count(b, pl_sum(b, pl_mul(b, logits, logits)));
+    pl_output(b, "logits", pl_op(b, "copy", PL_TENSORS(logits), NULL));
+    pl_scope_end(b);
+    pl_output(b, "loss", pl_add(b, loss, pl_scale(b, squares, 0.01)));
+}
+
+static void test_rows_in_chunks(void **state)
+{
+    static const char *const chunks[] = {"1", "3", "5"}; /* of 12 rows: 5 leave a ragged end */
+    (void)state;
+    double loss[3][4];
+    float logits[3][E][CLASSES];
+    struct batch d;
+    make_batch(&d);
+    for (int i = 0; i < 3; i++) {
+        struct pl_plan_info plan;
+        struct pl_session *s = open_with(row_head);
+        ok(s, pl_set(s, "memory.head_chunks", chunks[i]));
+        ok(s, pl_set(s, "memory.micro_batch", "12"));
+        ok(s, pl_plan(s, &plan));
+        assert_string_equal(pl_technique_value(&plan, "head_chunks"), chunks[i]);
+        start_on(s, &d);
+        for (int k = 0; k < 4; k++) ok(s, pl_step(s, &loss[i][k], NULL));
+        ok(s, pl_read_output(s, "logits", logits[i], sizeof logits[i]));
+        pl_close(s);
+        for (int k = 0; k < 4; k++) assert_true(fabs(loss[i][k] - loss[0][k]) < 1e-5 * loss[0][k]);
+        for (int k = 0; k < E * CLASSES; k++) assert_true(fabsf((&logits[i][0][0])[k] - (&logits[0][0][0])[k]) < 1e-4f);
+    }
+    assert_true(loss[0][3] < loss[0][0]);
 }
 
 static void test_ops_by_name(void **state)
@@ -1643,6 +1724,7 @@ int main(void)
         cmocka_unit_test(test_order_of_calls), cmocka_unit_test(test_names_and_sizes),
         cmocka_unit_test(test_broken_models),  cmocka_unit_test(test_odd_models),
         cmocka_unit_test(test_two_sessions),   cmocka_unit_test(test_ops_by_name),
+        cmocka_unit_test(test_rows_in_chunks),
         cmocka_unit_test(test_unused_input), cmocka_unit_test(test_rows_of_documents), cmocka_unit_test(test_batch_second), cmocka_unit_test(test_axis_of_an_input), cmocka_unit_test(test_views_on_a_gpu), cmocka_unit_test(test_change_while_started), cmocka_unit_test(test_tokenizer),
         cmocka_unit_test(test_generate), cmocka_unit_test(test_generate_text), cmocka_unit_test(test_generate_images), cmocka_unit_test(test_generate_refuses),
     };

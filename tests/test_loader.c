@@ -163,12 +163,14 @@ static void test_threads(void **state)
     static uint64_t want[TAKEN], got[TAKEN];
     const uint32_t beds[][2] = {{1, 2}, {2, 3}, {4, 3}, {4, 16}};
     struct dataset *d = make_dataset("threads", every_tenth);
-    for (int augmented = 0; augmented < 2; augmented++)
+    for (int augmented = 0; augmented < 3; augmented++)
         for (size_t i = 0; i < COUNT(beds); i++) {
             struct loader_options o = options(beds[i][0], beds[i][1]);
+            o.moves = augmented == 2;
             struct loader_fixture b = loader_fixture_open(&o);
             struct loader_source s = source_of(d);
             if (augmented) s.augment = (struct loader_augment){0.5, 0.5, 0.5};
+            if (augmented == 2) s.augment = (struct loader_augment){.flip = 0.5, .scale = 0.9, .flip_vertical = 0.5, .turn = 0.5, .rotate = 10, .brightness = 0.1, .contrast = 0.1, .gamma = 0.2, .noise = 0.05};
             collect(&b, &s, 0, TAKEN, i ? got : want);
             if (i) assert_memory_equal(got, want, sizeof want);
             assert_int_equal(s.counts.broken, 20);

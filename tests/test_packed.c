@@ -95,7 +95,7 @@ struct loader_fixture {
 
 static struct loader_fixture loader_fixture_open(uint32_t side, uint32_t cells)
 {
-    struct loader_options o = {.side = side, .cells = cells, .masks = M, .threads = 2, .slots = 3, .room = 1 << 20, .least = 0.5};
+    struct loader_options o = {.side = side, .cells = cells, .masks = M, .threads = 2, .slots = 3, .room = 1 << 20, .least = 0.5, .moves = true};
     struct loader_fixture b = {.block = mem_alloc(loader_bytes(&o) + 64)};
     struct error e;
     if (loader_open(&b.l, &o, (void *)align_up((uintptr_t)b.block, 64), &e)) fail_msg("%s", e.text);
@@ -192,6 +192,8 @@ static void test_other_geometry(void **state)
 {
     (void)state;
     compare_loosely((struct loader_augment){.flip = 0.5}, SIDE, CELLS, true, 0.8);
+    compare_loosely((struct loader_augment){.flip_vertical = 0.5, .turn = 0.5, .noise = 0.1, .gamma = 0.5}, SIDE, CELLS, true, 0.8);
+    compare_loosely((struct loader_augment){.rotate = 20}, SIDE, CELLS, true, 0.8);
     compare_loosely((struct loader_augment){0}, 64, 32, false, 0.8);
     compare_loosely((struct loader_augment){0}, 128, 64, false, 0.8);
     compare_loosely((struct loader_augment){0.5, 0.6, 0.6}, SIDE, CELLS, false, 0.7);

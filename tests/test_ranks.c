@@ -40,6 +40,10 @@ static void start(struct member *m, const char *preset, const char *const *sets,
     if (!strstr(preset, "llama")) must(config_set(&m->p.c, "data.format=sa1b", &m->e), &m->e);
     for (size_t i = 0; i < COUNT(base); i++) must(config_set(&m->p.c, base[i], &m->e), &m->e);
     for (; *sets; sets++) must(config_set(&m->p.c, *sets, &m->e), &m->e);
+    /* One micro-batch and one chunk, unless said: the planner may choose another split for other ranks. */
+    if (!m->p.c.memory_head_chunks.chosen) must(config_set(&m->p.c, "memory.head_chunks=1", &m->e), &m->e);
+    snprintf(text, sizeof text, "memory.micro_batch=%lld", (long long)ceil_div(m->p.c.train_effective_batch, shares));
+    if (!m->p.c.memory_micro_batch.chosen) must(config_set(&m->p.c, text, &m->e), &m->e);
     must(config_check(&m->p.c, CONFIG_NEEDS_MODEL, &m->e), &m->e);
     must(run_plan(&m->p.r, &m->p.c, &(struct run_options){.train = true, .describe = feed_describe, .ranks = ranks, .no_files = true}, &m->e), &m->e);
     must(run_start(&m->p.r, NULL, true, &m->e), &m->e);

@@ -17,6 +17,7 @@
 
 #include <cmocka.h>
 
+#include "cost/links.h"
 #include "graph/ops.h"
 #include "models/images.h"
 #include "models/masks.h"
@@ -112,8 +113,8 @@ static const struct freedom ALL_FREE = {.effective_batch = 3, .free[TECHNIQUE_mi
                                         .free[TECHNIQUE_fused_step] = true, .allow_bf16 = true, .allow_8bit = true};
 
 /* Also a technique that the search does not know: its ladder is a dimension by the table alone. How many images a
- * frozen tower encodes at once. The chunks of two heads alone. */
-enum freedoms { SOME_FREE, EVERY_FREE, LADDER_FREE, IMAGES_FREE, HEADS_FREE };
+ * frozen tower encodes at once. The chunks of two heads alone. What is divided among 2 ranks, and among 8 with two shares. */
+enum freedoms { SOME_FREE, EVERY_FREE, LADDER_FREE, IMAGES_FREE, HEADS_FREE, RANKS_FREE, MANY_RANKS_FREE };
 
 struct enumeration {
     struct plan_space space;
@@ -149,6 +150,14 @@ static void enumeration_open(struct enumeration *w, struct source source, enum f
     w->f.free[TECHNIQUE_gradients] = freedoms == LADDER_FREE;
     w->f.free[TECHNIQUE_mask_chunks] = true;
     profile_default(&w->profile, DEVICE_CPU, 2);
+    if (freedoms == RANKS_FREE || freedoms == MANY_RANKS_FREE) {
+        w->f.free[TECHNIQUE_shard] = true;
+        w->f.free[TECHNIQUE_head_chunks] = w->f.free[TECHNIQUE_mask_chunks] = false;
+        w->base.ranks = freedoms == RANKS_FREE ? 2 : 8;
+        w->base.shares = freedoms == RANKS_FREE ? 1 : 2;
+        if (freedoms == RANKS_FREE) w->base.precision = DT_BF16;
+        if (links_set(&w->profile, "", freedoms == RANKS_FREE ? 0 : 4, &e)) fail_msg("%s", e.text);
+    }
     if (plan_space_open(&w->space, &w->source, &w->base, &w->f, &w->profile, &e)) fail_msg("%s", e.text);
     uint32_t n = w->space.choices.n;
     w->arena = mem_alloc(n * sizeof *w->arena);
@@ -201,9 +210,9 @@ static void check_predictions(const struct enumeration *w, const char *name)
         const struct plan_choice *c = &w->space.choices.at[i];
         char again[SETTING_ROOM];
         if (fabs(c->seconds / w->seconds[i] - 1) > 1e-9 || c->bound[SPACE_DEVICE] > w->arena[i])
-            fail_msg("%s, %d x %d, recompute %s, head in %d, offload %u: predicted %.9g s and %llu bytes, it takes %.9g s and %llu", name,
+            fail_msg("%s, %d x %d, recompute %s, head in %d, offload %u, shard %d: predicted %.9g s and %llu bytes, it takes %.9g s and %llu", name,
                      c->settings.micro_batch, c->settings.accumulation, recompute_text(&c->settings.recompute, again), c->settings.head_chunks,
-                     c->settings.offload, c->seconds, (unsigned long long)c->bound[SPACE_DEVICE], w->seconds[i], (unsigned long long)w->arena[i]);
+                     c->settings.offload, c->settings.shard, c->seconds, (unsigned long long)c->bound[SPACE_DEVICE], w->seconds[i], (unsigned long long)w->arena[i]);
     }
 }
 
@@ -336,6 +345,13 @@ static void test_language(void **state)
     check_model("llama-tiny", (struct batch){.T = 48}, EVERY_FREE);
 }
 
+static void test_ranks(void **state)
+{
+    (void)state;
+    check_model("llama-tiny", (struct batch){.T = 16}, RANKS_FREE);
+    check_model("llama-tiny", (struct batch){.T = 16}, MANY_RANKS_FREE);
+}
+
 static void test_sam(void **state)
 {
     (void)state;
@@ -381,7 +397,7 @@ static void test_random(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_language), cmocka_unit_test(test_sam), cmocka_unit_test(test_images), cmocka_unit_test(test_heads), cmocka_unit_test(test_tinysam),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_language), cmocka_unit_test(test_ranks), cmocka_unit_test(test_sam), cmocka_unit_test(test_images), cmocka_unit_test(test_heads), cmocka_unit_test(test_tinysam),
                                        cmocka_unit_test(test_random)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -193,6 +193,68 @@ static void test_labels(void **state)
     assert_int_equal(plane_to_labels(&p, &bytes, &e), PL_USAGE);
 }
 
+/* --- writing ----------------------------------------------------------------------------------------------------------- */
+
+/* Reads a label volume and writes it as one that is like `like`, slice by slice from the last: what is read back is the same. */
+static void round_trip(const char *labels, const char *like, enum volume_axis axis, const char *name, uint32_t largest)
+{
+    char path[512];
+    struct volume from, of, to;
+    struct error e;
+    struct nifti_writer *w;
+    const struct volume_options o = {.axis = axis};
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    if (volume_open(&from, labels, &o, &e) || volume_open(&of, like, &o, &e)) fail_msg("%s", e.text);
+    const size_t room = volume_room(&from, true) + volume_room(&of, true), n = (size_t)from.w * from.h;
+    void *memory = mem_alloc(room), *again = mem_alloc(room);
+    uint16_t *slice = mem_alloc(n * sizeof *slice);
+    if (nifti_write_begin(&w, path, &of, largest, &e)) fail_msg("%s", e.text);
+    for (uint32_t k = from.slices; k-- > 0;) {
+        struct plane p;
+        if (volume_read(&from, k, 0, true, memory, room, &p, &e)) fail_msg("%s", e.text);
+        for (size_t i = 0; i < n; i++) slice[i] = (uint16_t)plane_value(&p, i);
+        if (nifti_write_slice(w, k, slice, &e)) fail_msg("%s", e.text);
+    }
+    if (nifti_write_end(w, false, &e)) fail_msg("%s", e.text);
+    if (volume_open(&to, path, &o, &e)) fail_msg("%s", e.text);
+    assert_memory_equal(to.dims, of.dims, sizeof of.dims);
+    assert_int_equal(to.type, largest > 255 ? PLANE_U16 : PLANE_U8);
+    for (int i = 0; i < 12; i++) assert_true(fabs(to.affine[i / 4][i % 4] - of.affine[i / 4][i % 4]) < 1e-5);
+    for (uint32_t k = 0; k < from.slices; k++) {
+        struct plane p, q;
+        if (volume_read(&from, k, 0, true, memory, room, &p, &e) || volume_read(&to, k, 0, true, again, room, &q, &e)) fail_msg("%s", e.text);
+        for (size_t i = 0; i < n; i++) assert_true(plane_value(&p, i) == plane_value(&q, i));
+    }
+    mem_free(memory), mem_free(again), mem_free(slice);
+    volume_close(&from), volume_close(&of), volume_close(&to);
+}
+
+static void test_round_trip(void **state)
+{
+    (void)state;
+    for (int axis = 0; axis < 3; axis++) {
+        round_trip(GOLDEN "labels.nii.gz", GOLDEN "lps.nii.gz", (enum volume_axis)axis, "a.nii.gz", 2);
+        round_trip(GOLDEN "labels.nii.gz", GOLDEN "big.nii", (enum volume_axis)axis, "b.nii", 300);
+        round_trip(GOLDEN "labels_float.nii.gz", GOLDEN "second.nii.gz", (enum volume_axis)axis, "c.nii.gz", 2);
+        round_trip(GOLDEN "four_labels.nii.gz", GOLDEN "four.nii.gz", (enum volume_axis)axis, "d.nii.gz", 2);
+    }
+    round_trip(GOLDEN "series_labels.nii.gz", GOLDEN "series", AXIS_AXIAL, "e.nii.gz", 1);
+    /* Everything of the header that says where the volume is stays as it is. */
+    uint8_t from[348], to[348];
+    char path[512];
+    struct volume v;
+    struct error e;
+    if (volume_open(&v, GOLDEN "lps.nii.gz", &(struct volume_options){0}, &e)) fail_msg("%s", e.text);
+    assert_int_equal(file_peek(v.data, from, sizeof from), sizeof from);
+    volume_close(&v);
+    snprintf(path, sizeof path, "%s/a.nii.gz", folder);
+    if (volume_open(&v, path, &(struct volume_options){0}, &e)) fail_msg("%s", e.text);
+    assert_int_equal(file_peek(v.data, to, sizeof to), sizeof to);
+    volume_close(&v);
+    assert_memory_equal(from + 76, to + 76, 32);   /* pixdim */
+    assert_memory_equal(from + 252, to + 252, 76); /* qform and sform */
+}
+
 static int open_expected(void **state)
 {
     struct error e;
@@ -213,6 +275,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden), cmocka_unit_test(test_refusals), cmocka_unit_test(test_windows), cmocka_unit_test(test_labels),
+        cmocka_unit_test(test_round_trip),
     };
     return cmocka_run_group_tests(tests, open_expected, close_expected);
 }

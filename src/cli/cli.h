@@ -27,7 +27,7 @@ struct options {
     const char *run;      /* RUN.yaml, the positional argument */
     const char *memory, *plan, *output, *model, *adapter, *preset, *batch, *steps, *threads;
     const char *devices, *images, *frames, *masks;
-    const char *ranks;
+    const char *ranks, *per_host, *links;
     const char **set, **from; /* --set, --config-from */
     int n_set, n_from;
     struct text program;      /* options of the program that the preset is from, as words of a shell */
@@ -41,6 +41,7 @@ enum option_flag {
     OPT_CONFIRM = 4096,
     OPT_TABLES = 8192,    /* the tables of `plan`: see plan_tables.h */
     OPT_RANKS = 16384,
+    OPT_LINKS = 32768,    /* with --ranks, for predicted times */
 };
 int options_parse(struct options *o, unsigned allowed, int argc, char **argv, struct error *e);
 void options_free(struct options *o);

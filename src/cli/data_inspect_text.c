@@ -51,7 +51,7 @@ static int read_file(struct facts *f, const char *path, const char *system, stru
         if (!fault) fault = conversation_read(sample, system, &b, &c, &why);
         if (!f->format && fault != SAMPLE_JSON) f->format = conversation_format(sample);
         f->report.read++;
-        if (!f->report.bad[fault]++ && fault) snprintf(f->report.first[fault], sizeof f->report.first[fault], "%.80s:%llu: %.140s", path, (unsigned long long)x.line, why.text);
+        if (!f->report.bad[fault]++ && fault) snprintf(f->report.first[fault], sizeof f->report.first[fault], "%.64s:%s: %.140s", path, record_place(x.line).text, why.text);
         if (!fault) count_sample(f, &c);
         bump_free(&b);
     }
@@ -109,7 +109,7 @@ static void find_images(struct measured *m, const struct token_store *s, struct 
         uint64_t bytes;
         int rc = PL_OK;
         for (uint32_t k = 0; k < x->n_media && !rc; k++, name += strlen(name) + 1) rc = image_files_find(files, name, &bytes, &e);
-        if (rc && !m->missing++) snprintf(m->first_missing, sizeof m->first_missing, "%.80s:%llu: %.240s", s->names + x->file, (unsigned long long)x->line, e.text);
+        if (rc && !m->missing++) snprintf(m->first_missing, sizeof m->first_missing, "%.80s:%s: %.240s", s->names + x->file, record_place(x->line).text, e.text);
     }
 }
 
@@ -190,7 +190,7 @@ static void show_sample(const struct config *c, const struct tokenize_options *o
     struct error why = {0};
     struct text marked = {0}, plain = {0};
     const enum conversation_fault fault = tokenize_sample(o, x->text, x->n, &b, &t, &why);
-    text_printf(out, "\n%s:%llu: ", path, (unsigned long long)x->line);
+    text_printf(out, "\n%s:%s: ", path, record_place(x->line).text);
     if (fault) text_printf(out, "%s: %s\n", conversation_fault_name(fault), why.text);
     else {
         const struct conversation *s = &t.conversation;

@@ -190,11 +190,13 @@ static enum data_fault read_image(const struct samples *s, uint64_t i, struct sa
         out->image = mem_alloc(room);
         f = dataset_image(s->set, i, out->image, room, &out->facts, e);
     }
-    const struct dataset_image *x = &out->facts;
+    struct dataset_image *x = &out->facts;
     if (f || !x->decoded) return f;
-    mem_free(out->image);
-    uint8_t *to = out->image = mem_alloc((size_t)x->h * x->w * 3);
+    uint8_t *to = mem_alloc((size_t)x->h * x->w * 3);
     for (uint32_t y = 0; y < x->h; y++) memcpy(to + (size_t)y * x->w * 3, x->pixels + y * x->stride, (size_t)x->w * 3);
+    mem_free(out->image); /* the rows may be in it */
+    out->image = to;
+    x->pixels = to, x->stride = (size_t)x->w * 3;
     return f;
 }
 

@@ -95,10 +95,12 @@ void doctor_peaks(const struct run *r, struct doctor_peaks *out)
 {
     struct lives l;
     lives_collect(&l, &r->plan, &r->graph);
-    *out = (struct doctor_peaks){.forward_alone = forward_alone(r),
-                                 .forward = phase_peak(r, &l, PROGRAM_STEP, PHASE_FORWARD),
-                                 .backward = phase_peak(r, &l, PROGRAM_STEP, PHASE_COUNT),
-                                 .update = phase_peak(r, &l, PROGRAM_UPDATE, PHASE_COUNT)};
+    *out = (struct doctor_peaks){.forward_alone = forward_alone(r)};
+    FOR_STEP_PROGRAMS(p) {
+        const uint64_t most = phase_peak(r, &l, p, PHASE_COUNT);
+        if (program_is(p, PROGRAM_TRAINS)) out->forward = phase_peak(r, &l, p, PHASE_FORWARD), out->backward = most;
+        else out->update = most;
+    }
     lives_free(&l);
 }
 

@@ -16,7 +16,7 @@ bool eval_table_wanted(const struct eval_table *t) { return t->wanted || t->imag
 int eval_table_options(struct eval_table *t, struct error *e)
 {
     char *end = NULL;
-    t->mm[0] = t->mm[1] = 1;
+    t->mm[0] = t->mm[1] = 0;
     if (t->spacing) {
         t->mm[0] = strtod(t->spacing, &end);
         t->mm[1] = *end == ',' ? strtod(end + 1, &end) : t->mm[0];
@@ -49,7 +49,8 @@ static void name_image(const void *of, uint64_t sample, char *out, size_t room) 
 static void print_units(const struct mask_table *t, struct text *out)
 {
     const bool pixels = t->spacing[0] == 1 && t->spacing[1] == 1;
-    if (pixels) text_printf(out, "mean ± deviation; distances in pixels, NSD within %g", t->tolerance);
+    if (t->of_volumes) text_printf(out, "mean ± deviation; distances in mm, by the spacing of each volume, NSD within %g mm", t->tolerance);
+    else if (pixels) text_printf(out, "mean ± deviation; distances in pixels, NSD within %g", t->tolerance);
     else text_printf(out, "mean ± deviation; pixels of %g x %g mm, distances in mm, NSD within %g mm", t->spacing[0], t->spacing[1], t->tolerance);
 }
 
@@ -69,6 +70,7 @@ void eval_table_json(const struct eval_table *t, struct json_writer *w)
     json_begin_list(w, "spacing");
     for (int k = 0; k < 2; k++) json_put_number(w, NULL, t->own.table.spacing[k]);
     json_end(w);
+    if (t->own.table.of_volumes) json_put_string(w, "spacing_of", "volumes");
     json_put_number(w, "tolerance", t->own.table.tolerance);
     mask_table_json(&t->own.table, name_image, t->own.set, w);
 }

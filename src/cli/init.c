@@ -18,6 +18,7 @@
 #include "data/text/tokens.h"
 #include "io/json.h"
 #include "models/masks.h"
+#include "feed/embed.h"
 #include "feed/feed.h"
 
 enum { SAMPLES_READ = 64, SAMPLES_TRIED = 32, SEQUENCES_TRIED = 64, RECORDS = 4096, MOST_MASKS = 32, SCRATCH = 64 << 20 };
@@ -36,7 +37,9 @@ struct init_run {
     uint64_t too_long;       /* conversations longer than a row */
     int64_t max_images;      /* conversations: images in a row; 0: none has any */
     int64_t cells;           /* side of the masks in a packed store; 0: not a packed store */
-    bool embeddings;         /* the store has embeddings */
+    bool embeddings;         /* the store has embeddings... */
+    char freeze[64];         /* ...which the run uses: the pattern of the frozen encoder; "": it cannot, because: */
+    struct error not_used;
     struct text decided;     /* the keys that were auto, as they were decided over the data */
     char *unpaired[2];       /* files without a partner, of both parts; NULL: none */
 };
@@ -129,6 +132,19 @@ static void keep_unpaired(struct init_run *r, bool validation, const struct data
     if (dataset_unpaired(d)) r->unpaired[validation] = mem_string(dataset_unpaired(d));
 }
 
+/* Whether the store's embeddings are those that this model's encoder would compute, and can be trained from. */
+static void find_embeddings(struct init_run *r, const struct packed_embeddings *x)
+{
+    struct packed_embeddings own = {0};
+    struct error *e = &r->not_used;
+    r->embeddings = x;
+    if (!x) return;
+    if (r->preset) error_set(e, PL_USAGE, "the encoder of a preset has random weights");
+    else if (embed_describe(&r->model, r->image, &own, e)) return;
+    else if (own.layers != x->layers || own.weights != x->weights) error_set(e, PL_USAGE, "they were made with %s, which has another encoder", x->model);
+    else if (embed_pattern(&r->model, r->image, r->freeze, e)) r->freeze[0] = 0;
+}
+
 static int open_images(struct init_run *r, struct error *e)
 {
     struct dataset *d;
@@ -136,7 +152,7 @@ static int open_images(struct init_run *r, struct error *e)
     if (dataset_open(&d, &o, e)) return e->code;
     uint64_t n = r->samples = dataset_count(d);
     scan_samples(r, d);
-    r->embeddings = dataset_embeddings(d);
+    find_embeddings(r, dataset_embeddings(d));
     put_decisions(r, d);
     keep_unpaired(r, false, d);
     const struct dataset_options decided = {.labels = d->labels.kind, .ignore = d->labels.ignore, .threshold = d->labels.threshold, .range = d->range};
@@ -309,10 +325,11 @@ static void put_data(const struct init_run *r, struct text *out)
     if (r->cells && r->cells != r->model.masks->side(&r->model, r->image))
         text_printf(out, "  # The store's masks have a side of %lld, the loss is computed at %lld: `plimsoll data pack --model %s` makes them equal.\n", (long long)r->cells,
                     (long long)r->model.masks->side(&r->model, r->image), r->name);
-    if (r->embeddings)
-        text_printf(out, "  embeddings: off                # the store has embeddings: freeze the image encoder (model.freeze) and set `auto` to train from them\n");
+    if (r->embeddings && *r->freeze)
+        text_printf(out, "  embeddings: use                # the encoder does not run; to train it too, set `off` and leave out model.freeze\n");
+    else if (r->embeddings) text_printf(out, "  embeddings: off                # those of the store are not used: %s\n", r->not_used.text);
     text_printf(out, "  max_masks: %lld                 # masks per image in a batch; memory grows with it\n", (long long)r->masks);
-    text_printf(out, "  # flip: 0.5                    # augmentation: flip, scale, crop\n");
+    if (!*r->freeze) text_printf(out, "  # flip: 0.5                    # augmentation: flip, flip_vertical, turn, rotate, scale, crop, brightness, contrast, gamma, noise\n");
 }
 
 /* Counts steps as measure_run of train_begin.c does: batches run across the ends of epochs, and
@@ -335,6 +352,7 @@ static void put_train(const struct init_run *r, const char *out_folder, struct t
     text_printf(out, "  schedule: cosine\n  warmup_steps: %llu\n", (unsigned long long)min_u64(250, steps / 10));
     text_printf(out, "  weight_decay: 0.1\n  no_decay: [%s]\n  clip_norm: 1\n", masks ? "\"*norm*\", \"*.bias\"" : "\"*norm.weight\"");
     if (r->held_out) text_printf(out, "  eval_every: %llu                # %s an epoch; the best model is kept\n", (unsigned long long)each, r->samples % batch ? "about once" : "once");
+    if (r->held_out && r->max_images) text_printf(out, "  eval_samples: 12               # held-out questions that each evaluation answers; report.html shows them with their images\n");
     text_printf(out, "  save_every: %llu\n  out: ", (unsigned long long)each);
     put_string(out, out_folder);
     text_printf(out, "\n");
@@ -350,6 +368,7 @@ static void put_all(const struct init_run *r, const char *data, const char *out_
     text_printf(out, "#\n#   plimsoll plan  RUN.yaml        memory and time, before anything runs\n#   plimsoll train RUN.yaml\n#\n# `plimsoll train --help` describes every key. Paths are relative to the current directory.\n\n");
     text_printf(out, "model:\n  %s: ", r->preset ? "preset" : "path");
     put_string(out, r->name);
+    if (*r->freeze) text_printf(out, "\n  freeze: [\"%s\"]   # the store has the embeddings of this encoder", r->freeze);
     text_printf(out, "\n\n");
     put_data(r, out);
     put_train(r, out_folder, out);

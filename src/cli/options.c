@@ -46,7 +46,7 @@ static const struct option table[] = {
     VALUE("--adapter", OPT_RUN | OPT_MODEL, adapter), VALUE("--preset", OPT_RUN, preset),
     VALUE("--out", OPT_OUTPUT, output),    VALUE("--model", OPT_MODEL, model),    VALUE("--batch", OPT_BATCH, batch),
     SWITCH("--json", OPT_JSON, json),      SWITCH("--explain", OPT_EXPLAIN, explain), SWITCH("--resume", OPT_RESUME, resume),
-    VALUE("--ranks", OPT_RANKS, ranks),
+    VALUE("--ranks", OPT_RANKS, ranks),   VALUE("--per-host", OPT_LINKS, per_host), VALUE("--links", OPT_LINKS, links),
     VALUE("--steps", OPT_STEPS, steps),    VALUE("--threads", OPT_THREADS, threads),
     SWITCH("--calibrate", OPT_CALIBRATE, calibrate), SWITCH("--confirm", OPT_CONFIRM, confirm),
     SWITCH("--compare", OPT_TABLES, compare), SWITCH("--frontier", OPT_TABLES, frontier), SWITCH("--rules-of-thumb", OPT_TABLES, rules),
@@ -168,9 +168,11 @@ static int read_sources(const struct options *o, struct foreign *f, struct confi
     if (!rc && o->preset) rc = config_assign(c, "model.preset", o->preset, e);
     for (int i = 0; i < o->n_set && !rc; i++) rc = config_set(c, o->set[i], e);
     if (!rc && o->memory) rc = config_set_memory(c, o->memory, e);
-    if (!rc && o->ranks) {
-        char text[64];
-        snprintf(text, sizeof text, "parallel.ranks=%.40s", o->ranks);
+    const struct { const char *key, *value; } parallel[] = {{"ranks", o->ranks}, {"per_host", o->per_host}, {"links", o->links}};
+    for (size_t i = 0; i < COUNT(parallel) && !rc; i++) {
+        char text[128];
+        if (!parallel[i].value) continue;
+        snprintf(text, sizeof text, "parallel.%s=%.90s", parallel[i].key, parallel[i].value);
         rc = config_set(c, text, e);
     }
     if (!rc && o->adapter) config_use_adapter(c, o->adapter);

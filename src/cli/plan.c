@@ -2,6 +2,7 @@
  * plan.c: `plimsoll plan`: finds and prints the memory plan of a run, before anything runs.
  */
 #include <stdio.h>
+#include <string.h>
 
 #include "cli/cli.h"
 #include "cli/plan_tables.h"
@@ -61,15 +62,20 @@ static int plan(int argc, char **argv, struct error *e)
 {
     struct options o;
     struct config c;
-    int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_OUTPUT | OPT_JSON | OPT_EXPLAIN | OPT_TABLES | OPT_RANKS, argc, argv, e);
+    int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_OUTPUT | OPT_JSON | OPT_EXPLAIN | OPT_TABLES | OPT_RANKS | OPT_LINKS, argc, argv, e);
     if (rc) return rc;
     if (o.help) {
         print_help(&command_plan);
         options_free(&o);
         return PL_OK;
     }
-    if (o.compare || o.frontier || o.devices || o.rules) {
-        rc = plan_table(&o, e);
+    const bool ranks = o.ranks && strchr(o.ranks, ',');
+    if (ranks && (o.compare || o.frontier || o.devices || o.rules || o.plan || o.output || o.explain)) {
+        options_free(&o);
+        return error_set(e, PL_USAGE, "--ranks with several numbers is a table of its own: leave out the other tables, --plan, --explain and -o");
+    }
+    if (ranks || o.compare || o.frontier || o.devices || o.rules) {
+        rc = ranks ? table_ranks(&o, e) : plan_table(&o, e);
         options_free(&o);
         return rc;
     }
@@ -92,6 +98,7 @@ static int plan(int argc, char **argv, struct error *e)
 
 const struct command command_plan = {
     "plan", "plan RUN.yaml [--config-from FILE]... [--preset NAME] [--memory SIZE] [--adapter DIR] [--ranks N] [--set key=value]... [--plan PLAN.json] [--json] [--explain] [-o PLAN.json]\n"
+    "       plimsoll plan RUN.yaml --ranks 1,2,4,8 [--per-host N] [--links LOCAL,REMOTE] [--memory SIZE] [--json]\n"
     "       plimsoll plan RUN.yaml --compare | --frontier | --devices 8,16,24 [--rules-of-thumb] [--images N] [--frames N] [--masks N] [--json]",
     "Finds the fastest training step that fits the memory budget and prints where every byte goes, before anything runs.\n"
     "A plan combines gradient accumulation (memory.micro_batch), gradient checkpointing, also called activation checkpointing\n"
@@ -102,6 +109,10 @@ const struct command command_plan = {
     PRESET_HELP
     "  --memory SIZE    the budget, such as 24GiB: memory.budget\n"
     "  --ranks N        the plan of one of N ranks (data parallel), which need not be there: parallel.ranks\n"
+    "  --ranks LIST     a table over numbers of ranks (1,2,4,8,64): what is divided among them, memory of a rank, bytes that it\n"
+    "                   sends, step time, efficiency\n"
+    "  --per-host N     ranks of one host: parallel.per_host. Fewer ranks than that are on one host\n"
+    "  --links LIST     what connects ranks of a host, and hosts, such as nvlink4,ib-ndr: parallel.links\n"
     "  --adapter DIR    a LoRA adapter, as PEFT or a run with an adapter saves it, instead of the one in RUN.yaml: adapter.path\n"
     "  --explain        also lists every storage with its offset and lifetime, and says why `device: auto` is this device\n"
     "  -o PLAN.json     writes the plan, for train --plan\n"
@@ -112,5 +123,6 @@ const struct command command_plan = {
     "                   each. For a size, the figures of a GPU of about that memory are used, and named\n"
     "  --rules-of-thumb with --devices: compares with rules of thumb from guides, and lists their errors\n"
     "  --images N, --frames N   adds N images or frames to a language model's sequence: those of the model, with its vision\n"
-    "                   tower (data.max_images, data.max_frames); of a model of text alone 576 tokens each\n"
+    "                   tower (data.max_images, data.max_frames); of a model of text alone 576 tokens each. With --devices N may be a\n"
+    "                   list, such as 1,2,4: a row for each\n"
     "  --masks N        masks per image: data.max_masks", plan};

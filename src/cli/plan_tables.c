@@ -72,6 +72,7 @@ struct row {
     uint64_t gpu;                /* memory of the GPU of a row of --devices; else 0 */
     double gib;                  /* its size as given, or the same in GiB */
     bool by_size;                /* that GPU was given by its memory alone */
+    int64_t images, frames;      /* of --images and --frames; 0: not given */
     char profile[64];            /* name of the profile that predicts the times */
     bool processor;              /* the profile is a CPU's */
     uint64_t arena, host;        /* bytes; of the smallest plan when none fits */
@@ -181,6 +182,8 @@ static void put_row(struct json_writer *w, const struct row *r)
     json_put_uint(w, "host_bytes", r->host);
     json_put_string(w, "profile", r->profile);
     if (r->gpu) json_put_uint(w, "gpu_memory_bytes", r->gpu);
+    if (r->images) json_put_int(w, "images", r->images);
+    if (r->frames) json_put_int(w, "frames", r->frames);
     if (r->fits) {
         json_put_number(w, "predicted_step_seconds", r->seconds);
         json_put_number(w, "samples_per_second", r->effective / r->seconds);
@@ -543,17 +546,19 @@ static int gpu_row(const struct options *o, const char *gpu, struct row *row, st
 static void note_classes(const struct rows *rows, struct text *out)
 {
     struct text used = {0};
-    for (uint32_t i = 0; i < rows->list.n; i++)
-        if (rows->list.at[i].by_size) text_printf(&used, "%s%s: %s", used.n ? ", " : "", rows->list.at[i].label, rows->list.at[i].profile);
+    for (uint32_t i = 0; i < rows->list.n; i++) {
+        const struct row *r = &rows->list.at[i];
+        if (r->by_size && !(i && r[-1].by_size && r[-1].gib == r->gib)) text_printf(&used, "%s%g GiB: %s", used.n ? ", " : "", r->gib, r->profile);
+    }
     if (used.n) text_printf(out, "A size is planned with the figures of the slowest listed GPU of about that memory (%s); a name gives the figures of that GPU.\n", used.at);
     text_free(&used);
 }
 
 /* Prints the batch by rules of thumb below a row. */
-static void put_rules(const struct options *o, const struct row *r, struct text *out)
+static void put_rules(const struct row *r, struct text *out)
 {
     double gigabytes = r->gib;
-    int images = o->images ? atoi(o->images) : 1;
+    int images = r->images ? (int)r->images : 1;
     struct rule_batch rule = rule_multi_image(gigabytes, images, r->effective), corrected = rule_multi_image_corrected(gigabytes, images, r->effective);
     text_printf(out, "%-14s   multi-image rule: %d x %d = %d; with the weights and rounded up: %d x %d = %d; PRS-Med: %s; video: %s\n", "", rule.batch, rule.accumulation,
                 rule.effective, corrected.batch, corrected.accumulation, corrected.effective, rule_prs_med(gigabytes), rule_video(gigabytes));
@@ -563,16 +568,18 @@ static void show_devices(const struct options *o, const struct rows *rows)
 {
     struct text out = {0};
     char size[32], host[32];
-    text_printf(&out, "%-14s %12s %12s %18s %12s %-14s  %s\n", "GPU", "arena", "host memory", "batch", "samples/s", "profile", "techniques");
+    int width = 14;
+    for (uint32_t i = 0; i < rows->list.n; i++) width = (int)max_i64(width, (int64_t)strlen(rows->list.at[i].label));
+    text_printf(&out, "%-*s %12s %12s %18s %12s %-14s  %s\n", width, "GPU", "arena", "host memory", "batch", "samples/s", "profile", "techniques");
     for (uint32_t i = 0; i < rows->list.n; i++) {
         const struct row *r = &rows->list.at[i];
-        if (!put_refusal(r, 14, &out)) {
-            text_printf(&out, "%-14s %12s %12s %4d x %-3d = %-6d %12.4g %-14s  ", r->label, size_print(r->arena, size), size_print(r->host, host), r->settings.micro_batch,
+        if (!put_refusal(r, width, &out)) {
+            text_printf(&out, "%-*s %12s %12s %4d x %-3d = %-6d %12.4g %-14s  ", width, r->label, size_print(r->arena, size), size_print(r->host, host), r->settings.micro_batch,
                         r->settings.accumulation, r->effective, r->effective / r->seconds, r->profile);
             settings_print(&r->settings, &out);
             text_printf(&out, "\n");
         }
-        if (o->rules) put_rules(o, r, &out);
+        if (o->rules) put_rules(r, &out);
     }
     text_printf(&out, "%s of each GPU (half of a GPU with less than twice that) are reserved for the CUDA context and code.\n", size_print(GPU_RESERVE, size));
     note_classes(rows, &out);
@@ -583,6 +590,49 @@ static void show_devices(const struct options *o, const struct rows *rows)
     text_free(&out);
 }
 
+/* The next word of a list with commas; false at its end. No list, NULL, has one word, NULL. */
+static bool next_word(const char **list, char word[32], const char **out)
+{
+    static const char end[] = "";
+    if (*list == end) return false;
+    const size_t n = *list ? strcspn(*list, ",") : 0;
+    *out = *list ? word : NULL;
+    if (*list) snprintf(word, 32, "%.*s", (int)n, *list);
+    *list = *list && (*list)[n] ? *list + n + 1 : end;
+    return true;
+}
+
+static void add_label(struct row *row, bool several, int64_t n, const char *what)
+{
+    const size_t at = strlen(row->label);
+    if (several && n) snprintf(row->label + at, sizeof row->label - at, ", %lld %s%s", (long long)n, what, n == 1 ? "" : "s");
+}
+
+/* The rows of one GPU: a row for each number of images and of frames. */
+static int gpu_rows(const struct options *o, const char *gpu, struct rows *rows, struct progress *p, struct error *e)
+{
+    struct options one = *o;
+    char images[32], frames[32];
+    int rc = PL_OK;
+    for (const char *i = o->images; !rc && next_word(&i, images, &one.images);)
+        for (const char *f = o->frames; !rc && next_word(&f, frames, &one.frames);) {
+            struct row row = {.images = one.images ? atoll(one.images) : 0, .frames = one.frames ? atoll(one.frames) : 0};
+            rc = gpu_row(&one, gpu, &row, e);
+            add_label(&row, o->images && strchr(o->images, ','), row.images, "image");
+            add_label(&row, o->frames && strchr(o->frames, ','), row.frames, "frame");
+            if (!rc) vec_push(&rows->list, row);
+            progress_add(p, 1);
+        }
+    return rc;
+}
+
+static uint64_t count_words(const char *list)
+{
+    uint64_t n = 1;
+    for (; list && (list = strchr(list, ',')); list++) n++;
+    return n;
+}
+
 int table_devices(const struct options *o, struct error *e)
 {
     struct rows rows = {0};
@@ -590,14 +640,8 @@ int table_devices(const struct options *o, struct error *e)
     int rc = PL_OK;
     snprintf(list, sizeof list, "%s", o->devices ? o->devices : "8,16,24,40,80");
     struct progress progress;
-    uint64_t gpus = 1;
-    for (const char *comma = list; (comma = strchr(comma, ',')); comma++) gpus++;
-    progress_begin(&progress, "planning", "GPUs", gpus);
-    for (char *gpu; !rc && (gpu = strsep(&at, ",")); progress_add(&progress, 1)) {
-        struct row row = {0};
-        rc = gpu_row(o, gpu, &row, e);
-        if (!rc) vec_push(&rows.list, row);
-    }
+    progress_begin(&progress, "planning", "rows", count_words(list) * count_words(o->images) * count_words(o->frames));
+    for (char *gpu; !rc && (gpu = strsep(&at, ","));) rc = gpu_rows(o, gpu, &rows, &progress, e);
     progress_clear();
     if (!rc && o->json) show_json("devices", &rows, rows.list.n);
     else if (!rc) show_devices(o, &rows);

@@ -4,6 +4,7 @@
  *     --compare            adds one technique in each row
  *     --frontier           the best plan for each of many budgets
  *     --devices LIST       GPUs, by memory in GiB or by name: batch, accumulation and techniques
+ *     --ranks N,M,...      numbers of ranks: level of sharding, bytes sent, efficiency (plan_ranks.c)
  *     --rules-of-thumb     with --devices: the batch by rules of thumb, and their errors
  */
 #ifndef PLAN_TABLES_H
@@ -19,6 +20,7 @@ int table_options(const struct options *o, struct config *c, struct error *e);
 int table_compare(const struct options *o, struct error *e);
 int table_frontier(const struct options *o, struct error *e);
 int table_devices(const struct options *o, struct error *e);
+int table_ranks(const struct options *o, struct error *e);
 
 /* Rules of thumb for a GPU by its memory in GB (rules.c). */
 struct rule_batch {

@@ -4,7 +4,7 @@
  * Prompts and masks are in pixels of the image as stored. The candidate with the best predicted
  * IoU is written, or all candidates.
  */
-#include "cli/predict.h"
+#include "cli/predict_volumes.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -150,7 +150,7 @@ static int predict_one(struct predict *p, struct error *e)
 
 /* --- the command ----------------------------------------------------------------------------- */
 
-static bool is_many(const struct predict *p) { return p->prompts || p->data || p->paths.n > 1 || (p->paths.n && dir_exists(p->paths.at[0])); }
+static bool is_many(const struct predict *p) { return (p->paths.n == 1 && predict_is_volume(p->paths.at[0])) || p->prompts || p->data || p->paths.n > 1 || (p->paths.n && dir_exists(p->paths.at[0])); }
 
 /* Many images: -o is a folder. */
 static int check_many(const struct predict *p, bool prompt, struct error *e)
@@ -162,7 +162,13 @@ static int check_many(const struct predict *p, bool prompt, struct error *e)
     if (p->data && p->paths.n) return error_set(e, PL_USAGE, "the images are those of %s: leave out %s", p->data, p->paths.at[0]);
     if (p->derive && !p->data) return error_set(e, PL_USAGE, "--prompt is for prompts derived from the masks of --data RUN.yaml");
     if (!p->output && !p->json) return error_set(e, PL_USAGE, "no output is given: add -o FOLDER for masks, --json FILE for run lengths, or both");
-    if (p->output && file_exists(p->output) && !dir_exists(p->output)) return error_set(e, PL_USAGE, "-o %s is a file, expected a folder for the masks of several images", p->output);
+    const bool volume = p->paths.n == 1 && predict_is_volume(p->paths.at[0]);
+    if (p->slices && !volume) return error_set(e, PL_USAGE, "--slices is for one volume: a .nii, a .nii.gz or a folder of a DICOM series");
+    if (volume && p->prompts) return error_set(e, PL_USAGE, "%s is a volume: give --point or --box, and --slices FIRST-LAST; or --data RUN.yaml, for prompts from label volumes", p->paths.at[0]);
+    if (volume && p->output && !path_has_ending(p->output, ".nii") && !path_has_ending(p->output, ".nii.gz"))
+        return error_set(e, PL_USAGE, "-o %s: the masks of a volume are a label volume, expected a name that ends with .nii or .nii.gz", p->output);
+    if (volume && p->output && file_same(p->output, p->paths.at[0])) return error_set(e, PL_USAGE, "%s is the input volume: give another output file", p->output);
+    if (!volume && p->output && file_exists(p->output) && !dir_exists(p->output)) return error_set(e, PL_USAGE, "-o %s is a file, expected a folder for the masks of several images", p->output);
     if (!p->batch || p->batch > 1024) return error_set(e, PL_USAGE, "--batch %llu: expected 1 to 1024 prompts at once", (unsigned long long)p->batch);
     return p->side > 1 << 14 ? error_set(e, PL_USAGE, "--side %llu: expected at most %d pixels", (unsigned long long)p->side, 1 << 14) : PL_OK;
 }
@@ -209,11 +215,18 @@ static int make_config(struct predict *p, struct error *e)
 /* What was not given is that of the model's run. */
 static void read_run(struct predict *p)
 {
-    p->range = feed_range(&p->config);
-    if (!p->config.model_path) return;
+    const struct config *c = &p->config;
+    p->range = feed_range(c);
+    p->slicing = feed_slices(c);
+    if (!c->model_path) return;
     const struct trained_images run = predict_trained_images(p->config.adapter_path ? p->config.adapter_path : p->model);
     if (!p->side) p->side = (uint64_t)run.side;
     if (p->range.kind == RANGE_AUTO) p->range = run.range;
+    if (!config_given(c, KEY_data_slice_axis)) p->slicing.axis = run.slices.axis;
+    if (!config_given(c, KEY_data_neighbours)) p->slicing.neighbours = run.slices.neighbours;
+    if (config_given(c, KEY_data_modalities)) return;
+    memcpy(p->modalities, run.modalities, sizeof p->modalities);
+    p->slicing.modalities = p->modalities, p->slicing.n_modalities = run.slices.n_modalities;
 }
 
 /* Reads the image and says which values of 16 bits became black and white. */
@@ -258,7 +271,7 @@ static int predict(int argc, char **argv, struct error *e)
         {"--nms", DATA_REAL, &p.nms},           {"--set", DATA_LIST, &p.set},
         {"--memory", DATA_TEXT, &p.memory},     {"--question", DATA_TEXT, &p.question},
         {"--max-new", DATA_POSITIVE, &p.max_new}, {"--prompts", DATA_TEXT, &p.prompts},
-        {"--data", DATA_TEXT, &p.data},         {"--prompt", DATA_TEXT, &p.derive},
+        {"--data", DATA_TEXT, &p.data},         {"--slices", DATA_TEXT, &p.slices},         {"--prompt", DATA_TEXT, &p.derive},
     };
     bool help;
     int rc = data_options(&command_predict, table, COUNT(table), argc, argv, &p.paths, &help, e);
@@ -296,6 +309,9 @@ const struct command command_predict = {
     "                        annotation). Images are in FOLDER, or beside the file. Without it --point and --box hold for all images.\n"
     "                        -o is then a folder of masks, NAME-ID.png; --json a list of COCO results\n"
     "  --data RUN.yaml       the images of that run's validation data, or training data, with prompts derived from their masks\n"
+    "  --slices FIRST-LAST   of a volume (.nii, .nii.gz, a folder of a DICOM series): the slices that get the prompt, counted from 0 along\n"
+    "                        data.slice_axis; -o is a label volume, OUT.nii.gz, of the same geometry. With --data the volumes of\n"
+    "                        the dataset become label volumes in the folder -o\n"
     "  --prompt box          with --data: the box of each mask; point: its most interior point; train: drawn as in training\n"
     "                        (prompts.box, prompts.jitter, train.seed)\n"
     "  --side N              resizes and pads the image to N x N pixels; default: the size of training if the model is\n"

@@ -15,20 +15,23 @@
 #include "cli/predict_prompts.h"
 #include "data/masks/annotation_write.h"
 #include "report/draw.h"
+#include "data/dataset.h"
 #include "infer/predictor.h"
 
 struct predict {
     const char *image_path, *model, *adapter; /* paths */
     struct names paths, points, set;  /* as given */
     const char *box, *question, *output, *overlay, *json, *memory;
-    const char *prompts, *data, *derive; /* --prompts, --data, --prompt */
+    const char *prompts, *data, *derive, *slices; /* --prompts, --data, --prompt, --slices */
     struct image_prompt common; /* of all images, by --point and --box */
     bool multimask, single;
     uint64_t everything, batch, side, max_new; /* 0: not given */
     double min_iou, min_stability, nms;
 
     struct config config;
-    struct pixel_range range; /* of an image of 16 bits */
+    struct pixel_range range; /* of an image of 16 bits, or of a volume */
+    struct slice_options slicing; /* of a volume */
+    int64_t modalities[3];
     struct predictor_image image;
 };
 
@@ -59,6 +62,8 @@ int predict_question(struct predict *p, struct error *e);
 struct trained_images {
     int64_t side;             /* data.image_size; 0: no such run, or the key is auto */
     struct pixel_range range; /* of 16 bits; RANGE_AUTO: no such run, or it had no such images */
+    struct slice_options slices; /* of volumes; its modalities are below */
+    int64_t modalities[3];
 };
 struct trained_images predict_trained_images(const char *model);
 

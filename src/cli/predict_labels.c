@@ -96,6 +96,7 @@ static int read_sample(struct predict_source *s, uint64_t i, struct predict_item
     for (uint32_t k = 0; k < x->n; k++) derive(l, x, k, &out->image);
     out->prompts = l->prompts;
     out->n = x->n;
+    out->volume = dataset_slice(l->set, i, &out->slice, &out->volume_name);
     return PL_OK;
 }
 

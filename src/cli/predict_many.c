@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/progress.h"
-#include "cli/predict_many.h"
+#include "cli/predict_volumes.h"
 #include "io/json.h"
 #include "io/png.h"
 
@@ -19,6 +19,7 @@ struct many {
     const struct predict *p;
     struct predict_source source;
     struct predictors models;
+    struct label_output labels;
     struct text text;
     struct json_writer json;
     uint64_t masks, unused, without; /* written; images that cannot be used, images without a prompt */
@@ -67,7 +68,9 @@ static int write_mask(struct many *m, struct predictor *a, int64_t i, const stru
     struct text path = {0}, file = {0};
     int rc = PL_OK;
     predictor_mask(a, i, best, 0, m->mask);
-    if (m->p->output) {
+    if (m->p->output && x->volume) {
+        rc = label_output_add(&m->labels, x, k, m->mask, e);
+    } else if (m->p->output) {
         mask_path(m, x, k, &path);
         rc = png_encode(&file, PNG_BITS, a->w, a->h, m->mask, 0, e);
         if (!rc) rc = file_write_unsynced(path.at, file.at, file.n, e);
@@ -132,6 +135,7 @@ static int predict_next(struct many *m, uint64_t i, struct predictor_prompt *pro
         }
         rc = predictors_encode(&m->models, &x.image, &why);
         if (!rc) rc = predict_item(m, &x, prompts, &why);
+        if (!rc && m->p->output && x.volume) rc = label_output_slice(&m->labels, &x, &why);
     }
     predictor_image_free(&x.image);
     if (rc != PL_USAGE) {
@@ -179,13 +183,18 @@ static int open_models(struct many *m, struct error *e)
 
 int predict_many(struct predict *p, struct error *e)
 {
-    struct many m = {.p = p, .json = {.out = &m.text}};
-    int rc = p->data ? predict_labels(&m.source, p, e) : predict_files(&m.source, p, e);
+    struct many m = {.p = p, .json = {.out = &m.text}, .labels = {.p = p}};
+    const bool volume = p->paths.n == 1 && predict_is_volume(p->paths.at[0]);
+    int rc = p->data ? predict_labels(&m.source, p, e) : volume ? predict_slices(&m.source, p, e) : predict_files(&m.source, p, e);
     if (rc) return rc;
-    if (p->output) rc = dir_make(p->output, e);
+    if (p->output && !volume) rc = dir_make(p->output, e);
     if (!rc) rc = open_models(&m, e);
     json_begin_list(&m.json, NULL);
     if (!rc) rc = loop(&m, e);
+    struct error unused;
+    const int ended = label_output_end(&m.labels, rc, rc ? &unused : e);
+    if (!rc) rc = ended;
+    if (!rc && m.labels.volumes) printf("%llu label %s in %s\n", (unsigned long long)m.labels.volumes, m.labels.volumes == 1 ? "volume" : "volumes", p->output);
     json_end(&m.json);
     text_printf(&m.text, "\n");
     if (!rc && p->json) rc = file_write_atomic(p->json, m.text.at, m.text.n, e);

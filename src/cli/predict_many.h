@@ -4,12 +4,14 @@
  *     predict_many.c    the loop and the outputs
  *     predict_files.c   image files, with the prompts of the command line or of a file (predict_prompts.h)
  *     predict_labels.c  the images of a dataset, with prompts derived from its masks
+ *     predict_volumes.c the slices of a volume, and label volumes as output
  */
 #ifndef CLI_PREDICT_MANY_H
 #define CLI_PREDICT_MANY_H
 
 #include "cli/predict.h"
 #include "cli/predict_prompts.h"
+#include "data/volumes/volume.h"
 
 /* An image and its prompts. */
 struct predict_item {
@@ -17,6 +19,9 @@ struct predict_item {
     struct predictor_image image;
     const struct image_prompt *prompts; /* valid until the next item is read */
     uint32_t n;
+    const struct volume *volume;        /* the image is a slice of it, and its masks are labels of a volume; NULL: an image */
+    uint32_t slice;
+    const char *volume_name;
 };
 
 /* Images with prompts, in order. */

@@ -41,7 +41,9 @@ struct trained_images predict_trained_images(const char *model)
     if (find_run_config(model, &path)) {
         config_init(&c);
         if (config_read(&c, path.at, &e)) log_warn("the image size that %s was trained at is unknown: %s", model, e.text);
-        else out = (struct trained_images){c.data_image_size, feed_range(&c)};
+        else out = (struct trained_images){.side = c.data_image_size, .range = feed_range(&c), .slices = feed_slices(&c)};
+        for (uint32_t i = 0; i < out.slices.n_modalities && i < 3; i++) out.modalities[i] = out.slices.modalities[i];
+        out.slices.modalities = NULL, out.slices.cache = NULL; /* they are freed with the configuration */
         config_free(&c);
     }
     text_free(&path);

@@ -28,7 +28,7 @@ static const double GIB = 1 << 30;
 static uint32_t count_launches(const struct run *r, int64_t steps)
 {
     uint64_t n = 0;
-    for (int p = PROGRAM_STEP; p <= PROGRAM_UPDATE; p++)
+    FOR_STEP_PROGRAMS(p)
         for (uint32_t k = 0; k < r->graph.order[p].nodes.n; k++) {
             uint64_t times = 1;
             for (id l = node_at(&r->graph, r->graph.order[p].nodes.at[k])->loop; l; l = r->graph.loops.at[l].parent) times *= r->graph.loops.at[l].trip;

@@ -135,6 +135,7 @@ static int find_prompts(struct step *s, const struct model *m, struct error *e)
     s->prompted = m->masks;
     s->reasons = prs_model(m);
     s->prs.targets = s->reasons && is_given(s, m, "gt_masks");
+    s->prs.classes = s->reasons && is_given(s, m, "class_labels");
     if (!model_port(m, "input_points")) return PL_OK;
     p->masks = s->size['M'] ? s->size['M'] : 1;
     p->points = is_given(s, m, "input_points") ? s->size['P'] : 0;

@@ -85,7 +85,7 @@ static int convert_index(struct step *s, const struct port *p, enum dtype t, int
             return error_set(e, PL_USAGE, "%s: %s[%lld,%lld] is %lld, expected an index below %lld, or -1 for none", s->in.path, p->name, (long long)r, (long long)i,
                              (long long)x, (long long)below);
         if (p->values == VALUES_TARGETS) s->labels += x >= 0;
-        out[i] = x >= 0 ? (int32_t)x : p->values == VALUES_TARGETS ? -100 : -1;
+        out[i] = x >= 0 ? (int32_t)x : p->values == VALUES_INDEX ? -1 : -100;
     }
     return PL_OK;
 }
@@ -136,7 +136,7 @@ static int convert(struct step *s, const struct port *p, const struct st_entry *
     case VALUES_COORDS: return convert_coords(s, p, t->dtype, r, b, e);
     case VALUES_POINTS: return convert_labels(s, p, t->dtype, r, b, e);
     case VALUES_MASKS: return convert_masks(s, p, r, b, e);
-    case VALUES_INDEX: case VALUES_TARGETS: return convert_index(s, p, t->dtype, r, b, e);
+    case VALUES_INDEX: case VALUES_TARGETS: case VALUES_CLASS: return convert_index(s, p, t->dtype, r, b, e);
     case VALUES_RANGE: return convert_range(s, p, t->dtype, r, b, e);
     case VALUES_BYTES: memcpy(b->ready, b->raw, (size_t)b->n); return PL_OK;
     default: return convert_ids(s, p, t->dtype, r, b, e);

@@ -180,11 +180,12 @@ static int draw_worst(const struct config *run, const struct worst *worst, const
 
 /* Draws the worst masks and writes the report. The run is saved already, so a failure here is only
  * a warning. */
-static void write_report(const struct config *c, const struct worst *worst, const struct train_summary *s)
+static void write_report(const struct config *c, const struct worst *worst, const struct train_summary *s, bool json)
 {
     struct error e;
     if (s->worst && draw_worst(c, worst, s, &e)) log_warn("the worst masks were not drawn: %s", e.text);
     if (report_html(c->train_out, &e)) log_warn("%s", e.text);
+    else if (!json) printf("report: %s/report.html\n", c->train_out);
 }
 
 /* --- ranks --------------------------------------------------------------------------------------------- */
@@ -273,7 +274,7 @@ static int train_as(const struct options *o, struct ranks *ranks, struct error *
         rc = train_run(&c, &(struct train_options){.plan = o->plan, .resume = o->resume, .command = command.at, .signals = true, .progress = leads, .ranks = ranks, .each = each, .worst = worst}, &s, e);
         text_free(&command);
         if (!rc && leads) print_summary(&s, &(struct rank_list){each, ranks ? ranks->n : 0}, o->json);
-        if (!rc && leads) write_report(&c, worst, &s);
+        if (!rc && leads) write_report(&c, worst, &s, o->json);
         else if (rc == PL_NOFIT && o->json && leads) print_nofit(&s);
         mem_free(worst);
         mem_free(each);

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "cost/calibration.h"
+#include "cost/links.h"
 
 /* Up to cache_bytes the bandwidth is that of the caches, from 32 times that on it is that of
  * memory; between the two it is interpolated in log-log space. */
@@ -35,5 +36,6 @@ double kernel_seconds(const struct query *q, enum op op)
     if (op_table[op].flags & OPF_VIEW) return 0;
     double ideal = kernel_ideal(q, op);
     if (q->profile->measured && (!q->crosses || q->profile->kind == DEVICE_CUDA)) ideal = calibration_apply(q->profile->measured, q, op, ideal);
+    if (op_table[op].flags & OPF_COMM) ideal += links_seconds(q->profile, q, op);
     return q->profile->launch_seconds + ideal;
 }

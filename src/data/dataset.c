@@ -175,6 +175,7 @@ static uint64_t whole_volumes(const struct ranked *ranks, uint64_t n, uint64_t c
     uint64_t low = cut, high = cut;
     while (low && low < n && ranks[low - 1].hash == ranks[low].hash) low--;
     while (high && high < n && ranks[high - 1].hash == ranks[high].hash) high++;
+    if ((!low || low == n) && high == n) return cut; /* one volume */
     if (!low || low == n) return high;
     return high == n || cut - low <= high - cut ? low : high;
 }
@@ -335,6 +336,11 @@ void dataset_name(const struct dataset *d, uint64_t i, char *out, size_t room)
 }
 
 int32_t dataset_group(const struct dataset *d, uint64_t i) { return d->format->group(d, number(d, i)); }
+
+const struct volume *dataset_slice(const struct dataset *d, uint64_t i, uint32_t *slice, const char **name)
+{
+    return d->format->slice ? d->format->slice(d, number(d, i), slice, name) : NULL;
+}
 
 const char *dataset_image_path(const struct dataset *d, uint64_t i) { return d->format->image_path(d, number(d, i)); }
 

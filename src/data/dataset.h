@@ -92,6 +92,7 @@ struct dataset_left {
     uint64_t no_mask;          /* without a segmentation, or of area 0: left out */
     uint64_t other_categories; /* left out by options.categories */
     uint64_t no_answer;        /* rows of tables without a question or an answer */
+    char no_answer_at[96];     /* FILE:LINE of the first one */
 };
 
 struct dataset;
@@ -122,6 +123,8 @@ const char *dataset_category(const struct dataset *d, int32_t category);
 int32_t dataset_group(const struct dataset *d, uint64_t i);
 /* The file of a sample's image, of a format with image_path. */
 const char *dataset_image_path(const struct dataset *d, uint64_t i);
+/* The volume that a sample is a slice of, and its name, NULL: the sample is an image. */
+const struct volume *dataset_slice(const struct dataset *d, uint64_t i, uint32_t *slice, const char **name);
 /* A text of a sample, with options.texts. */
 enum dataset_text { DATASET_QUESTION, DATASET_ANSWER, DATASET_TEXTS };
 const char *dataset_text(const struct dataset *d, uint64_t i, enum dataset_text what);
@@ -194,6 +197,7 @@ struct dataset_format {
     enum data_fault (*values)(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct label_image *out, struct error *e); /* with `label`: the decoded mask image */
     /* With `label`: the values of an image that is a slice, before any range; *is_plane false: it is not. NULL: none is. */
     enum data_fault (*plane)(const struct dataset *d, uint64_t i, void *to, size_t room, struct plane *out, bool *is_plane, struct error *e);
+    const struct volume *(*slice)(const struct dataset *d, uint64_t i, uint32_t *slice, const char **name); /* NULL: samples are not slices */
     void (*set_range)(struct dataset *d); /* d->range is decided; NULL: nothing to do */
     const char *(*image_path)(const struct dataset *d, uint64_t i); /* with `label`: path of the image */
     const char *no_categories; /* describes a format without categories, for a message; NULL: it has categories */

@@ -236,6 +236,22 @@ static bool add_jpg(struct light *l, const void *bytes, size_t n)
     return true;
 }
 
+static bool add_webp(struct light *l, const void *bytes, size_t n)
+{
+    struct image x;
+    struct error ignored;
+    if (image_decode(&x, bytes, n, &(struct image_options){0}, NULL, 0, &ignored)) return false;
+    add_rows(l->bright, x.rgb, (size_t)x.width * 3, x.width, x.height);
+    mem_free(x.rgb);
+    return true;
+}
+
+static bool add_file(struct light *l, const void *bytes, size_t n)
+{
+    const enum image_format f = image_format(bytes, n);
+    return f == IMAGE_PNG ? add_png(l, bytes, n) : f == IMAGE_WEBP ? add_webp(l, bytes, n) : add_jpg(l, bytes, n);
+}
+
 /* The values of a slice, which no range has changed. False: the image is not a slice. */
 static bool add_plane(const struct dataset *d, uint64_t i, struct buffer *b, struct light *l)
 {
@@ -256,22 +272,6 @@ static bool add_plane(const struct dataset *d, uint64_t i, struct buffer *b, str
         for (size_t k = 0; k < n; k++) l->least = plane_value(&p, k) < l->least ? plane_value(&p, k) : l->least;
     }
     return true;
-}
-
-static bool add_webp(struct light *l, const void *bytes, size_t n)
-{
-    struct image x;
-    struct error ignored;
-    if (image_decode(&x, bytes, n, &(struct image_options){0}, NULL, 0, &ignored)) return false;
-    add_rows(l->bright, x.rgb, (size_t)x.width * 3, x.width, x.height);
-    mem_free(x.rgb);
-    return true;
-}
-
-static bool add_file(struct light *l, const void *bytes, size_t n)
-{
-    const enum image_format f = image_format(bytes, n);
-    return f == IMAGE_PNG ? add_png(l, bytes, n) : f == IMAGE_WEBP ? add_webp(l, bytes, n) : add_jpg(l, bytes, n);
 }
 
 static void add_image(const struct dataset *d, uint64_t i, struct buffer *b, struct light *l)
@@ -305,13 +305,6 @@ static int brightness(const struct light *l, const struct pixel_range *r)
     return -1;
 }
 
-/* Values far below 0 are Hounsfield units of a CT, air is -1000: the window of soft tissue. Others, as of MR, have no unit. */
-static void choose_for_volumes(struct pixel_range *r, double least)
-{
-    r->kind = least <= -500 ? RANGE_WINDOW : RANGE_PERCENTILES;
-    r->window[0] = -160, r->window[1] = 240;
-}
-
 static void survey_images(struct dataset *d)
 {
     struct dataset_survey *s = &d->survey;
@@ -342,7 +335,7 @@ static void survey_images(struct dataset *d)
     s->turned = all->turned;
     s->range_decided = all->deep && d->range.kind == RANGE_AUTO;
     if (s->range_decided) d->range = range_choose(all->counts, &d->range);
-    else if (all->volumes && d->range.kind == RANGE_AUTO) s->volumes = all->volumes, choose_for_volumes(&d->range, all->least);
+    else if (all->volumes && d->range.kind == RANGE_AUTO) s->volumes = all->volumes, volume_auto_range(&d->range, all->least);
     s->bright = brightness(all, &d->range);
     mem_free(all);
 }

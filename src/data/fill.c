@@ -32,6 +32,8 @@ struct filler {
     size_t resize_room;
     uint8_t *row;             /* one decoded row of a JPEG */
     uint16_t *distance;       /* [(cells + 2)^2] distance of each cell to a mask's edge */
+    uint8_t *before;          /* the image, or a mask, before it is moved (augment.h) */
+    struct augment augment;   /* of the current sample */
     struct grid grid;
     struct polygon_scratch polygons;
     struct jpg *jpg;
@@ -69,6 +71,7 @@ static uint64_t filler_layout(struct filler *f, const struct loader_options *o, 
     f->polygon_memory = ring_carve(at, &used, polygon_bytes(o->polygon_runs));
     f->row = ring_carve(at, &used, o->embedding ? 0 : LOADER_MAX_SIDE * 3);
     f->distance = ring_carve(at, &used, cells * cells * sizeof *f->distance);
+    if (o->moves) f->before = ring_carve(at, &used, (uint64_t)max_i64((int64_t)(o->embedding ? 0 : image_bytes(o)), (int64_t)grid_mask_bytes(o->cells, o->cells)));
     return used;
 }
 
@@ -110,11 +113,13 @@ static uint32_t window(uint32_t side, double least, double at, double where, uin
     return n;
 }
 
+static uint64_t augment_key(const struct loader_source *source, uint64_t position) { return random_bits(random_key(source->seed, "augment"), position); }
+
 static struct grid_geometry choose_geometry(const struct filler *f, const struct loader_source *source, uint64_t position,
                                             uint32_t h, uint32_t w)
 {
     const struct loader_augment *a = &source->augment;
-    uint64_t key = random_bits(random_key(source->seed, "augment"), position);
+    uint64_t key = augment_key(source, position);
     struct grid_geometry g = {.h = h, .w = w, .crop_w = w, .crop_h = h, .canvas_w = f->o.side, .canvas_h = f->o.side,
                               .gw = f->o.cells, .gh = f->o.cells, .flip = draw(key, DRAW_FLIP) < a->flip};
     uint32_t side = f->o.side;
@@ -130,10 +135,10 @@ static struct grid_geometry choose_geometry(const struct filler *f, const struct
 /* --- masks ------------------------------------------------------------------------------- */
 
 /* Computes area and box from the bits. */
-static void measure(const struct grid *g, const uint8_t *bits, struct loader_mask *m)
+static void measure(const struct grid *g, uint32_t rows, const uint8_t *bits, struct loader_mask *m)
 {
     uint32_t words = g->stride / 8, x0 = UINT32_MAX, x1 = 0, y0 = UINT32_MAX, y1 = 0;
-    for (uint32_t y = 0; y < g->valid_h; y++) {
+    for (uint32_t y = 0; y < rows; y++) {
         const uint64_t *row = (const uint64_t *)(const void *)(bits + (size_t)y * g->stride);
         for (uint32_t k = 0; k < words; k++) {
             if (!row[k]) continue;
@@ -196,7 +201,8 @@ static enum data_fault raster(struct filler *f, const struct loader_source *sour
             continue;
         }
         struct loader_mask m = {.category = from->category, .id = from->id};
-        measure(&f->grid, to, &m);
+        augment_bits(&f->augment, f->o.side, f->o.cells, s->out.mask_rows, s->out.mask_columns, to, f->before);
+        measure(&f->grid, s->out.mask_rows, to, &m);
         if (!m.area) {
             s->lost_masks++;
             continue;
@@ -252,12 +258,14 @@ static enum data_fault fill_masks(struct filler *f, const struct loader_source *
     uint32_t chosen = sampler_choose(&o, f->records, found.n, found.h, found.w, source->seed, epoch, position, f->choosing, f->chosen);
     if (source->wanted.first) chosen = choose_wanted(f, &source->wanted, sample, found.n, chosen, o.max_masks);
     if (!chosen) return error_set(e, PL_USAGE, "none of its %u masks passes the filters", found.n), FAULT_NO_MASKS;
+    f->augment = augment_draw(&source->augment, augment_key(source, position), at.resized_h, at.resized_w);
+    const bool turned = f->augment.rows != at.resized_h || f->augment.columns != at.resized_w;
     s->out.height = found.h;
     s->out.width = found.w;
-    s->out.rows = at.resized_h;
-    s->out.columns = at.resized_w;
-    s->out.mask_rows = f->grid.valid_h;
-    s->out.mask_columns = f->grid.valid_w;
+    s->out.rows = f->augment.rows;
+    s->out.columns = f->augment.columns;
+    s->out.mask_rows = turned ? f->grid.valid_w : f->grid.valid_h;
+    s->out.mask_columns = turned ? f->grid.valid_h : f->grid.valid_w;
     return raster(f, source, chosen, s, e);
 }
 
@@ -341,9 +349,10 @@ static enum data_fault fill_jpg(struct filler *f, struct slot *s, size_t n, stru
 
 static void pad(const struct filler *f, struct slot *s)
 {
-    size_t stride = (size_t)f->o.side * 3, used = (size_t)s->out.columns * 3;
-    for (uint32_t y = 0; y < s->out.rows; y++) memset(s->image + y * stride + used, 0, stride - used);
-    memset(s->image + s->out.rows * stride, 0, (f->o.side - s->out.rows) * stride);
+    const uint32_t rows = f->grid.at.resized_h;
+    size_t stride = (size_t)f->o.side * 3, used = (size_t)f->grid.at.resized_w * 3;
+    for (uint32_t y = 0; y < rows; y++) memset(s->image + y * stride + used, 0, stride - used);
+    memset(s->image + rows * stride, 0, (f->o.side - rows) * stride);
 }
 
 static enum data_fault fill_image(struct filler *f, const struct loader_source *source, uint64_t sample, struct slot *s, struct error *e)
@@ -416,7 +425,10 @@ static enum data_fault fill(struct filler *f, const struct loader_source *source
     if (dataset_check(source->set, sample, e)) return FAULT_READ;
     enum data_fault fault = fill_masks(f, source, position, sample, s, e);
     if (fault) return fault;
-    return f->o.embedding ? fill_embedding(f, source, sample, s) : fill_image(f, source, sample, s, e);
+    if (f->o.embedding) return fill_embedding(f, source, sample, s);
+    fault = fill_image(f, source, sample, s, e);
+    if (!fault) augment_image(&f->augment, f->o.side, s->image, f->before);
+    return fault;
 }
 
 /* Clears a slot: no image, no mask. */

@@ -2,6 +2,7 @@
  * image_rows.c: see image_rows.h.
  */
 #include "data/image_rows.h"
+#include "data/text/records.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -20,12 +21,6 @@ struct row_slot {
     uint32_t seen;           /* conversations that the row should hold */
     struct slot_fault why;   /* of those that are broken */
     int rc;                  /* not PL_OK: nothing in the row could be used or replaced */
-};
-
-struct image_rows {
-    struct image_rows_options o;
-    struct ring *ring;
-    struct image_rows_source *source;
 };
 
 /* The state of a thread. */
@@ -140,7 +135,7 @@ static void note_fault(struct row_slot *s, const struct image_rows_source *sourc
 {
     const struct stored_sample *x = &source->set->store.samples[source->set->used.at[sample].sample];
     if (!s->why.broken++) {
-        snprintf(s->why.name, sizeof s->why.name, "%.200s:%llu", source->set->store.names + x->file, (unsigned long long)x->line);
+        snprintf(s->why.name, sizeof s->why.name, "%.200s:%s", source->set->store.names + x->file, record_place(x->line).text);
         faults_set(&s->why, fault, e);
     }
 }
@@ -174,38 +169,13 @@ static const struct ring_kind kind = {sizeof(struct row_slot), slot_layout, thre
 /* --- the consumer ---------------------------------------------------------------------------------- */
 
 static struct ring_options ring_of(const struct image_rows_options *o) { return (struct ring_options){&kind, o, o->threads, o->slots}; }
-
-uint64_t image_rows_bytes(const struct image_rows_options *o)
-{
-    const struct ring_options r = ring_of(o);
-    return ring_bytes(&r);
-}
-
-int image_rows_open(struct image_rows **out, const struct image_rows_options *o, void *memory, struct error *e)
-{
-    struct image_rows *r = mem_alloc(sizeof *r);
-    r->o = *o;
-    const struct ring_options ring = ring_of(&r->o);
-    int rc = ring_open(&r->ring, &ring, memory, e);
-    if (rc) mem_free(r);
-    else *out = r;
-    return rc;
-}
-
-void image_rows_close(struct image_rows *r)
-{
-    if (!r) return;
-    ring_close(r->ring);
-    mem_free(r);
-}
+RING_TYPES(image_rows, struct image_rows_options, struct image_rows_source)
 
 void image_rows_seek(struct image_rows *r, struct image_rows_source *s, uint64_t position)
 {
     r->source = s;
     ring_seek_part(r->ring, s, (struct ring_part){position, s->each, s->every}, s->once ? conversations_count(s->set) : UINT64_MAX);
 }
-
-bool image_rows_at(const struct image_rows *r, const struct image_rows_source *s, uint64_t position) { return ring_at(r->ring, s, position); }
 
 uint64_t image_rows_seen(const struct image_rows_source *s, uint64_t position)
 {
@@ -225,7 +195,7 @@ static void count_replaced(struct image_rows_source *source, const struct row_sl
     const uint64_t before = source->replaced;
     source->replaced += s->replaced;
     if (bits_of(source->replaced) > bits_of(before))
-        log_warn("%s:%llu: a frame of its video cannot be decoded and is replaced by one beside it; %llu frames so far", store->names + x->file, (unsigned long long)x->line,
+        log_warn("%s:%s: a frame of its video cannot be decoded and is replaced by one beside it; %llu frames so far", store->names + x->file, record_place(x->line).text,
                  (unsigned long long)source->replaced);
 }
 

@@ -11,12 +11,6 @@
 
 #define LISTS "; `plimsoll data verify` lists all"
 
-struct loader {
-    struct loader_options o;
-    struct ring *ring;
-    struct loader_source *source;
-};
-
 /* --- the ring's kind ------------------------------------------------------------------------- */
 
 static uint64_t layout(void *slot, const void *options, char *at) { return slot_layout(slot, options, at); }
@@ -35,34 +29,12 @@ static const struct ring_kind kind = {sizeof(struct slot), layout, thread_bytes,
 
 static struct ring_options ring_of(const struct loader_options *o) { return (struct ring_options){&kind, o, o->threads, o->slots}; }
 
-uint64_t loader_bytes(const struct loader_options *o)
-{
-    const struct ring_options r = ring_of(o);
-    return ring_bytes(&r);
-}
+RING_TYPES(loader, struct loader_options, struct loader_source)
 
 uint64_t loader_default_room(const char *format, bool stores)
 {
     const uint64_t mib = !strcmp(format, "sa1b") ? 8 : !strcmp(format, "coco") ? 16 : stores ? 1 : 64;
     return mib << 20;
-}
-
-int loader_open(struct loader **out, const struct loader_options *o, void *memory, struct error *e)
-{
-    struct loader *l = mem_alloc(sizeof *l);
-    l->o = *o;
-    const struct ring_options r = ring_of(&l->o);
-    int rc = ring_open(&l->ring, &r, memory, e);
-    if (rc) mem_free(l);
-    else *out = l;
-    return rc;
-}
-
-void loader_close(struct loader *l)
-{
-    if (!l) return;
-    ring_close(l->ring);
-    mem_free(l);
 }
 
 /* --- the consumer ---------------------------------------------------------------------------- */
@@ -72,8 +44,6 @@ void loader_seek(struct loader *l, struct loader_source *s, uint64_t position)
     l->source = s;
     ring_seek_part(l->ring, s, (struct ring_part){position, s->each, s->every}, s->once ? dataset_count(s->set) : UINT64_MAX);
 }
-
-bool loader_at(const struct loader *l, const struct loader_source *s, uint64_t position) { return ring_at(l->ring, s, position); }
 
 static void count(struct loader_source *s, const struct slot *slot)
 {

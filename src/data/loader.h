@@ -16,6 +16,7 @@
 #ifndef LOADER_H
 #define LOADER_H
 
+#include "data/augment.h"
 #include "data/dataset.h"
 #include "data/faults.h"
 #include "data/masks/sampler.h"
@@ -39,19 +40,12 @@ struct loader_options {
     uint64_t embedding;    /* bytes of a stored embedding, which replaces the image of a sample: no
                               source augments; 0: images */
     double least;          /* smallest augment.scale of any source; 0: 1 */
+    bool moves;            /* a source may have augment_moves */
 };
 
 /* The default of loader_options.room for a format of dataset.h. `stores`: packed stores are
  * memory-mapped and need no buffer; with an index and a memory map the images are files. */
 uint64_t loader_default_room(const char *format, bool stores);
-
-/* Augmentation, drawn for each position. All zeros: none. */
-struct loader_augment {
-    double flip;           /* probability of a horizontal flip */
-    double scale;          /* below 1: the longer side is between this share of the canvas and all */
-    double crop;           /* below 1: a window at a random position; each of its sides is between
-                              this share of the image's side and all of it */
-};
 
 /* Masks that a sample must have, by their ids: sample i has ids[first[i]] to ids[first[i + 1] - 1]. Filters do not apply to
  * them, and if there is no room they replace other masks. */

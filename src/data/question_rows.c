@@ -14,12 +14,6 @@ struct row_slot {
     float *pixels;
 };
 
-struct question_rows {
-    struct question_rows_options o;
-    struct ring *ring;
-    struct question_rows_source *source;
-};
-
 /* The state of a thread. */
 struct worker {
     uint64_t floats; /* of an image for the tower */
@@ -116,38 +110,13 @@ static const struct ring_kind kind = {sizeof(struct row_slot), layout, thread_by
 /* --- the consumer ---------------------------------------------------------------------------------- */
 
 static struct ring_options ring_of(const struct question_rows_options *o) { return (struct ring_options){&kind, o, o->masks.threads, o->masks.slots}; }
-
-uint64_t question_rows_bytes(const struct question_rows_options *o)
-{
-    const struct ring_options r = ring_of(o);
-    return ring_bytes(&r);
-}
-
-int question_rows_open(struct question_rows **out, const struct question_rows_options *o, void *memory, struct error *e)
-{
-    struct question_rows *r = mem_alloc(sizeof *r);
-    r->o = *o;
-    const struct ring_options ring = ring_of(&r->o);
-    int rc = ring_open(&r->ring, &ring, memory, e);
-    if (rc) mem_free(r);
-    else *out = r;
-    return rc;
-}
-
-void question_rows_close(struct question_rows *r)
-{
-    if (!r) return;
-    ring_close(r->ring);
-    mem_free(r);
-}
+RING_TYPES(question_rows, struct question_rows_options, struct question_rows_source)
 
 void question_rows_seek(struct question_rows *r, struct question_rows_source *s, uint64_t position)
 {
     r->source = s;
     ring_seek_part(r->ring, s, (struct ring_part){position, s->masks.each, s->masks.every}, s->masks.once ? dataset_count(s->masks.set) : UINT64_MAX);
 }
-
-bool question_rows_at(const struct question_rows *r, const struct question_rows_source *s, uint64_t position) { return ring_at(r->ring, s, position); }
 
 int question_rows_next(struct question_rows *r, const struct question_row **out, struct error *e)
 {

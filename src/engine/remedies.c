@@ -2,10 +2,10 @@
  * remedies.c: suggests changes of the configuration if no plan fits the budget.
  *
  * Each suggestion is planned with the same budget before it is named, so that it is known to fit.
- * Another bound on host memory needs no new search: the space that was searched already answers it.
+ * The smallest bound on host memory needs no new search: the space that was searched already answers it.
  * Smaller samples are not tried if the weights alone are too large. Changes are tried from the
  * least to the most intrusive: fewer images read ahead, memory keys that were set by hand, then
- * precision, no clipping, then smaller samples. At most REMEDY_MOST are named. If none of these fits:
+ * precision, no clipping, for a mask model a frozen encoder and stored embeddings, then smaller samples. At most REMEDY_MOST are named. If none of these fits:
  * frozen weights in 4 bits, an adapter, both.
  */
 #include <stdio.h>
@@ -43,35 +43,19 @@ static bool try_change(struct run *r, const struct run_options *o, struct config
     return fits;
 }
 
-/* Searches the run's own space with another bound on host memory: the smallest budget, and the
- * plan's host memory. */
-static int try_host_budget(struct run *r, uint64_t host_budget, uint64_t *smallest, uint64_t *host)
-{
-    struct plan p = {0};
-    struct graph g;
-    struct error e = {0};
-    r->space.f.host_budget = host_budget;
-    int rc = plan_search_in(&r->space, &p, &g, &e);
-    r->space.f.host_budget = r->host_budget;
-    if (rc && rc != PL_NOFIT) return rc;
-    *smallest = p.smallest;
-    *host = p.placement.arena[SPACE_HOST];
-    plan_free(&p);
-    graph_free(&g);
-    return rc;
-}
-
-/* Records the removal of memory.host_budget if that fits. True: the bound makes the smallest
- * plan larger. */
-static bool try_without_host_budget(struct run *r)
+/* Records the smallest memory.host_budget that fits. True: the bound makes the smallest plan larger. */
+static bool try_host_budget(struct run *r)
 {
     char text[96];
-    uint64_t smallest = 0, host = 0;
+    struct error e = {0};
+    uint32_t small, least;
     if (!r->host_budget || run_exceeds_host(r)) return false; /* the error names memory.host_budget already */
-    int rc = try_host_budget(r, 0, &smallest, &host);
-    bool larger = (!rc || rc == PL_NOFIT) && smallest < r->plan.smallest;
-    snprintf(text, sizeof text, "memory.host_budget: %llu", (unsigned long long)host);
-    if (!rc && !try_host_budget(r, host, &smallest, &host)) note_remedy(r, text, smallest, host);
+    const bool larger = !plan_smallest(&r->space, 0, &small, &e) && plan_choice_need(&r->space.choices.at[small], SPACE_DEVICE) < r->plan.smallest;
+    if (!plan_least_host(&r->space, r->budget, &least, &e)) {
+        const struct plan_choice *c = &r->space.choices.at[least];
+        snprintf(text, sizeof text, "memory.host_budget: %llu", (unsigned long long)plan_choice_need(c, SPACE_HOST));
+        note_remedy(r, text, plan_choice_need(c, SPACE_DEVICE), plan_choice_need(c, SPACE_HOST));
+    }
     return larger;
 }
 
@@ -115,6 +99,27 @@ static void try_memory(struct run *r, const struct run_options *o)
     if (was->train_clip_norm > 0) try_change(r, o, &c, "train.clip_norm: 0");
 }
 
+/* Of a mask model: the image encoder frozen; then its embeddings from a packed store, so that the plan has no encoder. */
+static void try_encoder(struct run *r, const struct run_options *o)
+{
+    static const char *const encoders[] = {"vision_encoder.*", "image_encoder.*"};
+    const struct config_list *was = &r->config->model_freeze;
+    if (!r->model.masks || adapter_given(r->config) || r->batches.partial) return;
+    for (size_t i = 0; i < COUNT(encoders); i++) {
+        struct config c = *r->config;
+        struct run_options stored = *o;
+        char text[96], **all = bump_alloc(&r->memory, (was->n + 1) * sizeof *all);
+        for (uint32_t k = 0; k < was->n; k++) all[k] = was->at[k];
+        all[was->n] = (char *)encoders[i];
+        c.model_freeze = (struct config_list){all, was->n + 1};
+        stored.embedded = true;
+        snprintf(text, sizeof text, "model.freeze: [%s]", encoders[i]);
+        const bool fits = try_change(r, o, &c, text);
+        snprintf(text, sizeof text, "model.freeze: [%s] with stored embeddings (data pack --embeddings)", encoders[i]);
+        if (try_change(r, &stored, &c, text) || fits) return;
+    }
+}
+
 /* Halves the sample size until the plan fits. */
 static void try_data(struct run *r, const struct run_options *o)
 {
@@ -155,13 +160,14 @@ void run_remedies(struct run *r, const struct run_options *o, struct error *e)
         snprintf(e->text + n, sizeof e->text - n, "; a size without a unit is in bytes: did you mean %lluGiB?", (unsigned long long)r->budget);
         return;
     }
-    if (try_without_host_budget(r) && n < sizeof e->text) {
+    if (try_host_budget(r) && n < sizeof e->text) {
         if (r->host_budget > 1)
             n += (size_t)snprintf(e->text + n, sizeof e->text - n, " within memory.host_budget %llu (%s)", (unsigned long long)r->host_budget, size_print(r->host_budget, size));
         else n += (size_t)snprintf(e->text + n, sizeof e->text - n, " without an offload file, for which memory.host_budget leaves no room");
     }
     try_loader(r, o);
     try_memory(r, o);
+    try_encoder(r, o);
     try_data(r, o);
     if (!r->n_remedies) try_adapter(r, o);
     for (int i = 0; i < r->n_remedies && n < sizeof e->text; i++) {

@@ -18,6 +18,7 @@
 #include "engine/adapter_folder.h"
 #include "engine/recipe.h"
 #include "engine/offload_budget.h"
+#include "cost/links.h"
 #include "run/ranks.h"
 
 /* Reserve of `memory.budget: auto` for the system and this program's own code. */
@@ -220,6 +221,20 @@ static int open_shares(struct run *r, const struct run_options *o, struct error 
     return PL_OK;
 }
 
+/* What connects the ranks: a plan is a function of it. */
+static int open_links(struct run *r, struct error *e)
+{
+    const struct config *c = r->config;
+    const int n = parallel_ranks(r);
+    const int64_t host = c->parallel_per_host > 0 ? c->parallel_per_host : r->ranks ? r->ranks->local : n;
+    if (n < 2) return PL_OK;
+    if (host > n || n % host) {
+        error_set(e, PL_USAGE, "parallel.per_host is %lld, which does not divide the %d ranks: every host has the same number of them", (long long)host, n);
+        return config_at_key(c, KEY_parallel_per_host, e);
+    }
+    return links_set(&r->device.profile, c->parallel_links, host < n ? (int)host : 0, e) ? config_at_key(c, KEY_parallel_links, e) : PL_OK;
+}
+
 static struct settings base_settings(struct run *r, const struct run_options *o)
 {
     const struct config *c = r->config;
@@ -386,6 +401,10 @@ static int prepare_answers(struct run *r, struct error *e)
 {
     const struct config *c = r->config;
     if (!c->train_eval_samples) return PL_OK;
+    if (r->model.images && r->model.images->single) {
+        error_set(e, PL_USAGE, "train.eval_samples is %lld, but a %s answers in `plimsoll eval` and `plimsoll generate` alone; set it to 0", (long long)c->train_eval_samples, r->model.family->model_type);
+        return config_at_key(c, KEY_train_eval_samples, e);
+    }
     if (!r->model.family->generates) {
         error_set(e, PL_USAGE, "train.eval_samples is %lld, but a model of type %s generates no text; set it to 0", (long long)c->train_eval_samples, r->model.family->model_type);
         return config_at_key(c, KEY_train_eval_samples, e);
@@ -532,6 +551,8 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (check_gpus(r, e)) return e->code;
     if (resolve_budget(r, e)) return e->code;
     if ((rc = offload_budget(c, r->device.kind, run_gpu_is_here(r), &r->host_budget, &r->host_rule, e))) return rc;
+
+    if ((rc = open_links(r, e))) return rc;
 
     r->source = (struct source){r, build_forward, .serial = o->define};
     struct settings s = base_settings(r, o);

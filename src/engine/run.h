@@ -16,7 +16,7 @@
 #include "run/device.h"
 #include "config/config.h"
 
-enum { REMEDY_MOST = 3, WARNINGS_MOST = 4 };
+enum { REMEDY_MOST = 4, WARNINGS_MOST = 4 };
 
 /* What the batches of a run hold beyond samples of T tokens. The engine passes it on to the model's
  * builder and to the feed, and does not look inside. */
@@ -94,6 +94,7 @@ struct run_options {
     const struct run_generation *generate; /* with forward: programs prompt and next instead; NULL: none */
     bool evaluate;               /* the same on batches of the configuration's data: loss and mask statistics */
     bool picks;                  /* with evaluate, of a mask model: the logits of the best candidates are an output, picked_masks */
+    bool embedded;               /* plan as if the data were a packed store with image embeddings, which need a frozen encoder */
     int64_t B, T;                /* with train false: the batch size and sequence length */
     const struct definition *define; /* the model, instead of model.preset; NULL: none */
     const char *loss_output;     /* of a vision tower; NULL: its default */

@@ -596,7 +596,7 @@ static void list_outside(struct weights *w, const struct model *m)
 {
     const char **list = bump_alloc(&w->memory, (size_t)(m->n_parts + 1) * sizeof *list);
     for (int i = 0; i < m->n_parts && *w->dir; i++)
-        if (*m->parts[i].model.path) list[w->n_outside++] = bump_string(&w->memory, m->parts[i].name);
+        if (*m->parts[i].model.path) list[w->n_outside++] = bump_format(&w->memory, "%s%s%s", w->part, *w->part ? "." : "", m->parts[i].name);
     w->outside = list;
 }
 
@@ -625,17 +625,35 @@ static int check_part(const struct weights *part, const struct graph *g, const c
     return error_set(e, PL_USAGE, "part %s: no parameter of the model begins with \"%s.\"", name, name);
 }
 
+static int count_parts(const struct model *m)
+{
+    int n = m->n_parts;
+    for (int i = 0; i < m->n_parts; i++) n += m->parts[i].model.n_parts;
+    return n;
+}
+
+static int open_part(struct weights *w, const struct model *m, const struct graph *g, const char *name, uint32_t *configs, struct error *e)
+{
+    struct weights *part = &w->parts[w->n_parts];
+    if (open_one(part, m, g, name, e)) return e->code;
+    w->n_parts++;
+    *configs = crc32c(*configs, &part->fingerprint, sizeof part->fingerprint);
+    return check_part(part, g, name, e);
+}
+
+/* The parts, and those of a part that have a folder of their own beside the part's: the vision tower of LLaVA in PRS-Med. */
 static int open_parts(struct weights *w, const struct model *m, const struct graph *g, struct error *e)
 {
     uint32_t configs = 0;
     int rc = PL_OK;
-    w->parts = bump_alloc(&w->memory, (size_t)m->n_parts * sizeof *w->parts);
+    w->parts = bump_alloc(&w->memory, (size_t)count_parts(m) * sizeof *w->parts);
     for (int i = 0; i < m->n_parts && !rc; i++) {
         const struct part *p = &m->parts[i];
-        if ((rc = open_one(&w->parts[i], &p->model, g, p->name, e))) break;
-        w->n_parts++;
-        rc = check_part(&w->parts[i], g, p->name, e);
-        configs = crc32c(configs, &w->parts[i].fingerprint, sizeof w->parts[i].fingerprint);
+        rc = open_part(w, &p->model, g, p->name, &configs, e);
+        for (int k = 0; k < p->model.n_parts && *p->model.path && !rc; k++) {
+            const struct part *inner = &p->model.parts[k];
+            if (*inner->model.path) rc = open_part(w, &inner->model, g, bump_format(&w->memory, "%s.%s", p->name, inner->name), &configs, e);
+        }
     }
     w->fingerprint ^= (uint64_t)configs << 32;
     return rc;

@@ -147,7 +147,8 @@ bool weights_other_file(const struct weights *w, const char *path, const char *n
 }
 
 /* Copies the small other files; `wanted` NULL: all of them. */
-static int copy_others(const struct weights *w, const char *dir, bool (*wanted)(const char *name), struct error *e)
+typedef bool file_rule(const char *name);
+static int copy_others(const struct weights *w, const char *dir, file_rule *wanted, struct error *e)
 {
     struct names all;
     int rc = dir_list(w->dir, &all, e);
@@ -213,16 +214,65 @@ static int save_new(const struct weights *w, const struct graph *g, struct trans
     return st_write_end(&out, e);
 }
 
-/* --- the folder of an adapter ------------------------------------------------------------------------ */
-
-/* The files that a tokenizer or an image processor is loaded from: PEFT saves them beside an adapter. */
-static bool is_processor_file(const char *name)
+static bool matches(const char *name, const char *const *patterns, size_t n)
 {
-    static const char *const patterns[] = {"*token*", "vocab*", "merges.txt", "*.tiktoken", "spiece.model", "*processor_config.json", "chat_template*"};
-    for (size_t i = 0; i < COUNT(patterns); i++)
+    for (size_t i = 0; i < n; i++)
         if (pattern_match(patterns[i], name) && !text_ends_with(name, ".index.json")) return true;
     return false;
 }
+
+/* The files that a tokenizer and its chat template are loaded from, and what ends an answer; those of an image processor. */
+static bool is_text_file(const char *name)
+{
+    static const char *const patterns[] = {"*token*", "vocab*", "merges.txt", "*.tiktoken", "spiece.model", "chat_template*", "generation_config.json"};
+    return matches(name, patterns, COUNT(patterns));
+}
+
+static bool is_image_file(const char *name)
+{
+    static const char *const patterns[] = {"*processor_config.json"};
+    return matches(name, patterns, COUNT(patterns));
+}
+
+/* What a part gives the folder of a model that was put together: one that reads text its tokenizer, and a vision tower its processor. A model of masks,
+ * beside which another one reads the text, gives none. */
+static int copy_files_of(const struct weights *part, const struct model *m, const char *dir, struct error *e)
+{
+    int rc = PL_OK;
+    if (*part->dir && m->vocabulary) rc = copy_others(part, dir, is_text_file, e);
+    if (!rc && *part->dir && !m->masks && (m->images || !m->vocabulary)) rc = copy_others(part, dir, is_image_file, e);
+    return rc;
+}
+
+static const struct weights *part_named(const struct weights *w, const char *name)
+{
+    for (uint32_t i = 0; i < w->n_parts; i++)
+        if (!strcmp(w->parts[i].part, name)) return &w->parts[i];
+    return NULL;
+}
+
+/* Those of the parts, a tower's in a third folder first. */
+static int copy_files_of_parts(const struct weights *w, const struct model *m, const char *dir, struct error *e)
+{
+    int rc = PL_OK;
+    for (int i = 0; i < m->n_parts && !rc; i++) {
+        const struct part *p = &m->parts[i];
+        char name[PATH_ROOM];
+        for (int k = 0; k < p->model.n_parts && !rc; k++) {
+            snprintf(name, sizeof name, "%s.%s", p->name, p->model.parts[k].name);
+            const struct weights *inner = part_named(w, name);
+            if (inner) rc = copy_files_of(inner, &p->model.parts[k].model, dir, e);
+        }
+        const struct weights *part = part_named(w, p->name);
+        if (!rc && part) rc = copy_files_of(part, &p->model, dir, e);
+    }
+    return rc;
+}
+
+/* --- the folder of an adapter ------------------------------------------------------------------------ */
+
+/* PEFT saves these beside an adapter. */
+static bool is_processor_file(const char *name) { return strcmp(name, "generation_config.json") && (is_text_file(name) || is_image_file(name)); }
 
 static bool in_adapter(const struct graph *g, const struct param *p) { return !weight_is_constant(g, p) && weight_is_adapted(p); }
 
@@ -285,7 +335,10 @@ int weights_save(struct weights *w, const struct model *m, const struct graph *g
     if (w->adapter) return save_adapter(w, g, &x, dir, e);
     int rc = path_print(path, dir, "config.json", e);
     if (!rc && m->config_text) rc = file_write_atomic(path, m->config_text, strlen(m->config_text), e);
-    if (!rc && !*w->dir) return save_new(w, g, &x, dir, e);
+    if (!rc && !*w->dir) {
+        rc = save_new(w, g, &x, dir, e);
+        return rc ? rc : copy_files_of_parts(w, m, dir, e);
+    }
     if (!rc && trains_outside(w, g)) {
         rc = save_new(w, g, &x, dir, e);
         return rc ? rc : copy_others(w, dir, is_no_index, e);
@@ -301,6 +354,7 @@ uint64_t weights_bytes(const struct weights *w, const struct graph *g)
     enum { HEADER_ENTRY = 128 + 21 * (MAX_RANK + 2), HEADER_FIXED = 4096 };
     if (w->adapter && *w->adapter->dir) return weights_bytes(w->adapter, g);
     uint64_t bytes = w->other_bytes;
+    for (uint32_t i = 0; i < w->n_parts && !*w->dir; i++) bytes += w->parts[i].other_bytes;
     for (uint32_t i = 0; i < w->n_files && !w->adapter; i++) bytes += w->files[i].data_begin + w->files[i].data_bytes;
     if (*w->dir && !w->adapter && !trains_outside(w, g)) return bytes;
     if (w->adapter) bytes += strlen(w->adapter_config);

@@ -10,8 +10,8 @@
 #include "engine/run.h"
 
 struct allocation;
-/* NULL: the run's model takes all tokens of an image. `processor` says how its pixels were normalised. */
-struct allocation *allocation_new(const struct run *r, const struct config *c, const struct image_processor *processor);
+/* Rows have T tokens. NULL: the run's model takes all tokens of an image. `processor` says how its pixels were normalised. */
+struct allocation *allocation_new(const struct run *r, int64_t T, const struct image_processor *processor);
 /* NULL is allowed. */
 void allocation_free(struct allocation *a);
 /* Writes row i of the batch, with its image_index. `pixels` of its image; NULL: it has none. */

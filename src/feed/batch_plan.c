@@ -54,12 +54,36 @@ uint64_t batch_room(const struct config *c)
     return c->data_sample_memory ? (uint64_t)c->data_sample_memory * MIB : loader_default_room(batch_format(c), reads_stores(c));
 }
 
+struct loader_augment batch_augment(const struct config *c)
+{
+    return (struct loader_augment){.flip = c->data_flip, .scale = c->data_scale, .crop = c->data_crop, .flip_vertical = c->data_flip_vertical, .turn = c->data_turn, .rotate = c->data_rotate,
+                                   .brightness = c->data_brightness, .contrast = c->data_contrast, .gamma = c->data_gamma, .noise = c->data_noise};
+}
+
+enum config_key batch_augments(const struct config *c)
+{
+    const struct {
+        enum config_key key;
+        double value, none;
+    } each[] = {{KEY_data_flip, c->data_flip, 0}, {KEY_data_scale, c->data_scale, 1}, {KEY_data_crop, c->data_crop, 1}, {KEY_data_flip_vertical, c->data_flip_vertical, 0}, {KEY_data_turn, c->data_turn, 0},
+                {KEY_data_rotate, c->data_rotate, 0}, {KEY_data_brightness, c->data_brightness, 0}, {KEY_data_contrast, c->data_contrast, 0}, {KEY_data_gamma, c->data_gamma, 0}, {KEY_data_noise, c->data_noise, 0}};
+    for (size_t i = 0; i < COUNT(each); i++)
+        if (each[i].value != each[i].none) return each[i].key;
+    return (enum config_key)CONFIG_KEYS;
+}
+
+static bool batch_moves(const struct config *c)
+{
+    const struct loader_augment a = batch_augment(c);
+    return augment_moves(&a);
+}
+
 struct loader_options batch_loader(const struct config *c, const struct model *m, const struct packed_embeddings *x)
 {
     int64_t side = c->data_image_size ? c->data_image_size : m->image;
     return (struct loader_options){.side = (uint32_t)side, .cells = (uint32_t)m->masks->side(m, side), .masks = (uint32_t)c->data_max_masks,
                                    .threads = (uint32_t)c->data_threads, .slots = slots_of(c), .room = batch_room(c),
-                                   .polygon_runs = c->data_format == FORMAT_COCO ? LOADER_POLYGON_RUNS : 0, .least = c->data_scale,
+                                   .polygon_runs = c->data_format == FORMAT_COCO ? LOADER_POLYGON_RUNS : 0, .least = c->data_scale, .moves = batch_moves(c),
                                    .embedding = x->type ? packed_embedding_bytes(x) : 0};
 }
 
@@ -108,19 +132,20 @@ void batch_prs(const struct config *c, struct prs_batch *out)
         .smooth = given_or(c, KEY_loss_smooth, c->loss_smooth, o.smooth), .alpha_both = o.alpha_both && !config_given(c, KEY_loss_alpha)};
     out->mask_weight = c->loss_masks;
     out->text_weight = c->loss_text;
+    out->class_weight = c->loss_classes;
 }
 
 /* --- the description --------------------------------------------------------------------------- */
 
 /* Images with masks: their prompts, the loader and the stored embeddings that will be read. */
-static int describe_images(const struct config *c, const struct model *m, bool train, struct mask_batches *b, struct run_batches *out, struct error *e)
+static int describe_images(const struct config *c, const struct model *m, const struct run_options *options, struct mask_batches *b, struct run_batches *out, struct error *e)
 {
     struct loader_options o = batch_loader(c, m, &b->embeddings);
     if (o.side % m->masks->patch || o.cells > GRID_MAX_CELLS) {
         error_set(e, PL_USAGE, "data.image_size is %u, expected a multiple of the model's patches of %" PRId64 " pixels", o.side, m->masks->patch);
         return config_at_key(c, KEY_data_image_size, e);
     }
-    if (embed_choose(c, m, o.side, train, &b->embeddings, e)) return e->code;
+    if (options->embedded ? embed_assume(m, o.side, &b->embeddings, e) : embed_choose(c, m, o.side, options->train, &b->embeddings, e)) return e->code;
     const uint32_t type = b->embeddings.type;
     o = batch_loader(c, m, &b->embeddings);
     b->prompts = (struct prompting){.part = type ? PART_MASKS : PART_ALL, .embeddings = packed_dtype(type), .image = o.side, .masks = o.masks, .points = FIRST_SLOTS + c->prompts_iterations - 1,
@@ -173,7 +198,7 @@ static int describe_ground(const struct config *c, const struct model *m, struct
         return config_at_key(c, KEY_data_image_size, e);
     }
     b->options = (struct loader_options){.side = (uint32_t)m->image, .cells = (uint32_t)m->image, .masks = (uint32_t)b->batch.masks, .threads = (uint32_t)c->data_threads, .slots = slots_of(c),
-                                         .room = batch_room(c), .polygon_runs = c->data_format == FORMAT_COCO ? LOADER_POLYGON_RUNS : 0, .least = c->data_scale};
+                                         .room = batch_room(c), .polygon_runs = c->data_format == FORMAT_COCO ? LOADER_POLYGON_RUNS : 0, .least = c->data_scale, .moves = batch_moves(c)};
     out->own = &b->batch;
     out->feed = b;
     out->packed = true; /* a row of queries */
@@ -186,14 +211,10 @@ static int describe_ground(const struct config *c, const struct model *m, struct
 /* What moves an image makes its question about another place. */
 static int refuse_augmentation(const struct config *c, struct error *e)
 {
-    static const enum config_key keys[] = {KEY_data_flip, KEY_data_scale, KEY_data_crop};
-    const bool given[] = {c->data_flip > 0, c->data_scale < 1, c->data_crop < 1};
-    for (size_t i = 0; i < COUNT(keys); i++)
-        if (given[i]) {
-            error_set(e, PL_USAGE, "%s is given: questions and answers name places in the image, so that it must stay as it is", config_key_name(keys[i]));
-            return config_at_key(c, keys[i], e);
-        }
-    return PL_OK;
+    const enum config_key key = batch_augments(c);
+    if (key == (enum config_key)CONFIG_KEYS) return PL_OK;
+    error_set(e, PL_USAGE, "%s is given: questions and answers name places in the image, so that it must stay as it is", config_key_name(key));
+    return config_at_key(c, key, e);
 }
 
 /* Tables of images, masks, questions and answers. Without data one such sample is planned. */
@@ -246,7 +267,7 @@ int feed_describe(const struct config *c, const struct model *m, const struct ru
     if (!m->masks) return PL_OK;
     struct mask_batches *b = bump_alloc(memory, sizeof *b);
     *b = (struct mask_batches){.prompts = out->own ? *(const struct prompting *)out->own : (struct prompting){0}};
-    if (!config_tokens(c) && describe_images(c, m, o->train, b, out, e)) return e->code;
+    if (!config_tokens(c) && describe_images(c, m, o, b, out, e)) return e->code;
     b->prompts.loss = batch_loss(c);
     b->prompts.statistics = o->evaluate;
     b->prompts.picks = o->picks;

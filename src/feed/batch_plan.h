@@ -31,6 +31,9 @@ struct mask_batches {
 };
 /* NULL: not a run of a mask model over its batches. */
 struct mask_batches *mask_batches(const struct run *r);
+/* The augmentation of training images, and the first key that asks for one; CONFIG_KEYS: none does. */
+struct loader_augment batch_augment(const struct config *c);
+enum config_key batch_augments(const struct config *c);
 
 /* What a run of a model that takes images among its tokens has beyond other runs of text (run_batches.feed). */
 struct image_batches {

@@ -9,6 +9,7 @@
 #include "feed/embed.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "data/dataset.h"
@@ -123,23 +124,38 @@ int embed_describe(const struct model *m, int64_t side, struct packed_embeddings
     return rc;
 }
 
+int embed_assume(const struct model *m, int64_t side, struct packed_embeddings *out, struct error *e)
+{
+    struct graph g;
+    *out = (struct packed_embeddings){.type = PACKED_F32};
+    int rc = build_encoder(m, side, &g, e);
+    if (!rc) describe_shape(&g, out);
+    graph_free(&g);
+    return rc;
+}
+
+int embed_pattern(const struct model *m, int64_t side, char out[64], struct error *e)
+{
+    struct graph g;
+    int rc = build_encoder(m, side, &g, e);
+    if (!rc) {
+        const char *first = weight_name(&g, &g.params.at[0]);
+        snprintf(out, 64, "%.*s.*", (int)strcspn(first, "."), first);
+    }
+    graph_free(&g);
+    return rc;
+}
+
 /* --- reasons against stored embeddings ------------------------------------------------------- */
 
 #define OR_OFF "or set data.embeddings to off: the images are in the store too"
 
 static int refuse_augmentation(const struct config *c, struct error *e)
 {
-    const struct {
-        enum config_key key;
-        double value, none;
-    } each[] = {{KEY_data_flip, c->data_flip, 0}, {KEY_data_scale, c->data_scale, 1}, {KEY_data_crop, c->data_crop, 1}};
-    for (size_t i = 0; i < COUNT(each); i++) {
-        if (each[i].value == each[i].none) continue;
-        error_set(e, PL_USAGE, "%s is %g, and the store's embeddings were made without augmentation: leave %s out, " OR_OFF,
-                  config_key_name(each[i].key), each[i].value, config_key_name(each[i].key));
-        return config_at_key(c, each[i].key, e);
-    }
-    return PL_OK;
+    const enum config_key key = batch_augments(c);
+    if (key == (enum config_key)CONFIG_KEYS) return PL_OK;
+    error_set(e, PL_USAGE, "%s is %g, and the store's embeddings were made without augmentation: leave %s out, " OR_OFF, config_key_name(key), *(const double *)config_member(c, key), config_key_name(key));
+    return config_at_key(c, key, e);
 }
 
 /* An encoder that is trained gives different embeddings after each step. */

@@ -32,6 +32,11 @@ int embed_choose(const struct config *c, const struct model *m, int64_t side, bo
  * weights of its model. */
 int embed_check(struct run *r, const struct dataset *set, struct error *e);
 
+/* The embeddings that a store of this model would have, in f32; nothing is read. */
+int embed_assume(const struct model *m, int64_t side, struct packed_embeddings *out, struct error *e);
+/* "vision_encoder.*": the pattern of model.freeze that freezes the encoder. */
+int embed_pattern(const struct model *m, int64_t side, char out[64], struct error *e);
+
 /* Fills both hashes and the shape of one embedding; type and model are not changed. */
 int embed_describe(const struct model *m, int64_t side, struct packed_embeddings *out, struct error *e);
 

@@ -136,7 +136,7 @@ static int conversation_start(struct feed *f, struct run *r, struct error *e)
 {
     struct conversation_feed *s = f->state;
     if (!s->images) return PL_OK;
-    s->allocation = allocation_new(r, f->config, &s->images->rows.reader.processor);
+    s->allocation = allocation_new(r, f->config->data_sequence, &s->images->rows.reader.processor);
     f->counts = &s->rows.counts;
     f->max_bad = &s->rows.max_bad;
     s->rows.counts.seen = image_rows_seen(&s->rows, f->start);

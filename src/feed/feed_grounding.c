@@ -104,7 +104,7 @@ static struct loader_source make_source(const struct config *c, const struct gro
         .wanted = {s->queries.first.at, s->queries.mask.at},
         .sampler = {.strategy = (enum sampler_strategy)c->data_strategy, .max_masks = (uint32_t)s->M, .min_iou = (float)c->data_min_iou, .min_stability = (float)c->data_min_stability,
                     .min_area = c->data_area.low, .max_area = c->data_area.high, .crowds = c->data_crowds}};
-    if (role == FEED_TRAIN) x.augment = (struct loader_augment){c->data_flip, c->data_scale, c->data_crop};
+    if (role == FEED_TRAIN) x.augment = batch_augment(c);
     return x;
 }
 

@@ -75,7 +75,7 @@ struct loader_source feed_source(const struct config *c, const struct dataset *s
         .interior = role == FEED_VALIDATION, .max_bad = c->data_max_bad,
         .sampler = {.strategy = (enum sampler_strategy)c->data_strategy, .max_masks = (uint32_t)c->data_max_masks, .min_iou = (float)c->data_min_iou,
                     .min_stability = (float)c->data_min_stability, .min_area = c->data_area.low, .max_area = c->data_area.high, .crowds = c->data_crowds}};
-    if (role == FEED_TRAIN) s.augment = (struct loader_augment){c->data_flip, c->data_scale, c->data_crop};
+    if (role == FEED_TRAIN) s.augment = batch_augment(c);
     return s;
 }
 

@@ -20,8 +20,8 @@
 #include "io/file.h"
 #include "io/json.h"
 
-enum input { IDS, LABELS, INDEX, PIXELS, QUESTION, IMAGES, IMAGE_VALID, MASKS, MASK_VALID, INPUTS };
-static const char *const inputs[INPUTS] = {"input_ids", "labels", "image_index", "pixel_values", "question", "images", "image_valid", "gt_masks", "gt_valid"};
+enum input { IDS, LABELS, INDEX, PIXELS, QUESTION, IMAGES, IMAGE_VALID, MASKS, MASK_VALID, CLASS, INPUTS };
+static const char *const inputs[INPUTS] = {"input_ids", "labels", "image_index", "pixel_values", "question", "images", "image_valid", "gt_masks", "gt_valid", "class_labels"};
 
 struct question_feed {
     struct prs_batches *batches; /* owner of the threads */
@@ -41,6 +41,15 @@ struct question_feed {
 
 /* --- opening ---------------------------------------------------------------------------------------- */
 
+/* A class is a dataset. */
+static int check_classes(const struct dataset *set, int64_t classes, struct error *e)
+{
+    int32_t last = 0;
+    for (uint64_t i = 0; i < dataset_count(set); i++) last = (int32_t)max_i64(last, dataset_group(set, i));
+    if (!classes || last < classes) return PL_OK;
+    return error_set(e, PL_USAGE, "the tables have %d datasets, and the model tells %lld classes (num_classes of config.json)", last + 1, (long long)classes);
+}
+
 static int question_open(struct feed *f, struct run *r, enum feed_role role, struct error *e)
 {
     const struct config *c = f->config;
@@ -48,6 +57,7 @@ static int question_open(struct feed *f, struct run *r, enum feed_role role, str
     struct dataset *set;
     CHECK(b && r->batches.loader_bytes, "the run was not planned for questions");
     int rc = feed_open_questions(&set, c, role, e);
+    if (!rc && (rc = check_classes(set, prs_model(&r->model)->classes, e))) dataset_close(set);
     if (rc) return rc;
     struct question_feed *s = mem_alloc(sizeof *s);
     *s = (struct question_feed){.batches = b, .set = set, .source = {.masks = feed_source(c, set, role), .reads_answers = c->data_mask_reads == MASK_READS_ANSWER}};
@@ -246,6 +256,7 @@ static int put_row(struct feed *f, struct run *r, int64_t at, const struct quest
     image_index(&r->model, row.ids, o->sequence, &next, s->index);
     const bool target = m && m->n;
     const int32_t none[2] = {0, 0}, size[2] = {m ? (int32_t)m->rows : 0, m ? (int32_t)m->columns : 0};
+    const int32_t class = target ? dataset_group(s->set, m->sample) : -100;
     const int32_t area[2] = {target ? (int32_t)m->mask_rows : 0, target ? (int32_t)m->mask_columns : 0};
     s->masks[at] = target ? (struct feed_mask){m->sample, m->masks[0].id, m->masks[0].category, m->masks[0].area} : (struct feed_mask){0};
     const struct {
@@ -257,6 +268,7 @@ static int put_row(struct feed *f, struct run *r, int64_t at, const struct quest
         [QUESTION] = {x ? x->question : none, sizeof none},
         [IMAGES] = {m ? m->image : NULL, side * side * 3}, [IMAGE_VALID] = {size, sizeof size},
         [MASKS] = {target ? m->bits : NULL, grid_mask_bytes(o->masks.cells, o->masks.cells)}, [MASK_VALID] = {area, sizeof area},
+        [CLASS] = {&class, sizeof class},
     };
     for (int i = 0; i < INPUTS && !rc; i++)
         if (s->used[i] && rows[i].at) rc = run_write_input(r, inputs[i], at, rows[i].at, rows[i].bytes, e);

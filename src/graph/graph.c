@@ -59,6 +59,7 @@ bool program_is(enum program p, unsigned flag)
     return flags_of[p] & flag;
 }
 
+bool program_steps(enum program p) { return program_is(p, PROGRAM_TIMED) && !program_is(p, PROGRAM_GENERATES); }
 bool program_evaluates(enum program p) { return program_is(p, PROGRAM_FORWARD) && !program_is(p, PROGRAM_TRAINS); }
 
 /* --- construction and destruction ---------------------------------------- */

@@ -73,6 +73,9 @@ const char *program_name(enum program p);
 bool program_is(enum program p, unsigned flag);
 /* True if evaluations in training run the program: of the model's forward, without a backward. */
 bool program_evaluates(enum program p);
+/* True if a training step runs the program. */
+bool program_steps(enum program p);
+#define FOR_STEP_PROGRAMS(p) for (enum program p = 0; p < PROGRAM_COUNT; p++) if (program_steps(p))
 /* The programs that have a flag, in order. */
 #define FOR_PROGRAMS(p, flag) for (enum program p = 0; p < PROGRAM_COUNT; p++) if (program_is(p, flag))
 

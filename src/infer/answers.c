@@ -2,6 +2,7 @@
  * answers.c: see answers.h.
  */
 #include "infer/answers.h"
+#include "data/text/records.h"
 
 #include "feed/text_source.h"
 
@@ -49,7 +50,7 @@ void answers_put_line(struct text *out, const struct held_out *h, uint32_t file,
     struct json_writer w = {.out = out};
     json_begin_map(&w, NULL);
     json_put_string(&w, "file", q->files.at[file]);
-    json_put_uint(&w, "line", q->asked.at[number].line);
+    json_put_uint(&w, "line", record_line(q->asked.at[number].line));
     const struct prompt *p = &q->at.at[number].prompt;
     if (p->n_images) json_begin_list(&w, "images");
     for (uint32_t k = 0; k < p->n_images; k++) json_put_string(&w, NULL, p->images[k]);

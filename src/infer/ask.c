@@ -13,13 +13,15 @@
 
 /* --- the question ------------------------------------------------------------------------------------ */
 
-static int check_model(const struct config *c, struct error *e)
+/* The tokenizer of a model that was put together from two folders is in that of LLaVA. */
+static int check_model(struct ask *a, const struct config *c, struct error *e)
 {
     struct model m;
     const char *name = c->model_path ? c->model_path : c->model_preset;
     int rc = config_open_model(c, &m, e);
     if (rc) return rc;
     if (!prs_model(&m)) rc = error_set(e, PL_USAGE, "%s is a %s, which answers no question with a mask; expected a prs_med, or a prompt of points or a box", name, m.family->model_type);
+    else if (!c->data_tokenizer && *prs_text_model(&m).path) a->config.data_tokenizer = a->tokenizer = mem_string(prs_text_model(&m).path);
     model_close(&m);
     return rc;
 }
@@ -37,7 +39,7 @@ static int read_ends(struct ask *a, struct error *e)
 int ask_open(struct ask *a, const struct config *c, const char *path, const char *question, struct error *e)
 {
     *a = (struct ask){.config = *c};
-    if (check_model(c, e)) return e->code;
+    if (check_model(a, c, e)) return e->code;
     int rc = prompts_open(&a->prompts, &a->config, NULL, e);
     if (!rc && !a->prompts.template) {
         prompts_close(&a->prompts);
@@ -67,6 +69,7 @@ void ask_close(struct ask *a)
     token_list_free(&a->tokens);
     vec_free(&a->ids);
     vec_free(&a->ends);
+    mem_free(a->tokenizer);
     *a = (struct ask){0};
 }
 

@@ -19,6 +19,7 @@
 
 struct ask {
     struct config config;     /* with the template of the program, if there is no other */
+    char *tokenizer;          /* folder of the LLaVA model, whose tokenizer is used unless another is given */
     struct prompts prompts;
     struct names images;
     struct token_list tokens;

@@ -12,8 +12,15 @@
 
 /* --- opening ------------------------------------------------------------------------------------- */
 
-/* Checks the model before anything is planned. */
-static int check_model(const struct config *c, struct error *e)
+/* What a model that chooses tokens gets with a prompt, which is one chunk of the generator. */
+struct whole_prompt {
+    struct allocation *allocation;
+    float *pixels;               /* of its image */
+    struct token_row row;        /* positions and labels; no token has a label */
+};
+
+/* Checks the model before anything is planned. *whole: it takes a prompt as one chunk. */
+static int check_model(const struct config *c, bool *whole, struct error *e)
 {
     struct model m;
     int rc = config_open_model(c, &m, e);
@@ -21,6 +28,7 @@ static int check_model(const struct config *c, struct error *e)
     if (!m.family->generates)
         rc = error_set(e, PL_USAGE, "%s: a model of type %s generates no text; expected a language model: llama, mistral or qwen2", c->model_path ? c->model_path : c->model_preset,
                        m.family->model_type);
+    *whole = m.images && m.images->single;
     model_close(&m);
     return rc;
 }
@@ -28,8 +36,13 @@ static int check_model(const struct config *c, struct error *e)
 int generator_plan(struct generator *a, const struct config *c, const struct run_generation *o, struct error *e)
 {
     memset(a, 0, sizeof *a);
-    const struct run_options options = {.forward = true, .B = 1, .T = 1, .generate = o, .own = images_any(&o->images) ? &o->images : NULL, .own_bytes = sizeof o->images};
-    int rc = check_model(c, e);
+    struct run_generation g = *o;
+    bool whole = false;
+    const struct run_options options = {.forward = true, .B = 1, .T = 1, .generate = &g, .own = images_any(&o->images) ? &o->images : NULL, .own_bytes = sizeof o->images};
+    int rc = check_model(c, &whole, e);
+    if (!rc && whole && o->chunk && o->chunk < o->prompt)
+        rc = error_set(e, PL_USAGE, "the prompt has %lld tokens, and chunks are to have %lld: this model chooses the tokens of an image by the whole prompt; leave the chunk out", (long long)o->prompt, (long long)o->chunk);
+    if (whole) g.chunk = max_i64(o->prompt, 2);
     a->run = &a->own;
     if (!rc) rc = run_plan(&a->own, c, &options, e);
     a->cache = o->cache;
@@ -53,6 +66,25 @@ static int clear_cache(struct generator *a, struct error *e)
     return rc;
 }
 
+static void open_whole(struct generator *a)
+{
+    const struct model *m = &a->run->model;
+    if (!m->images || !m->images->single) return;
+    a->whole = mem_alloc(sizeof *a->whole);
+    a->whole->pixels = mem_alloc((size_t)(m->images->channels * m->image * m->image) * sizeof(float));
+    a->whole->row.positions = mem_alloc((size_t)a->chunk * sizeof(int32_t));
+    a->whole->row.labels = mem_alloc((size_t)a->chunk * sizeof(int32_t));
+    for (int64_t i = 0; i < a->chunk; i++) a->whole->row.labels[i] = -100;
+}
+
+static void close_whole(struct whole_prompt *w)
+{
+    if (!w) return;
+    allocation_free(w->allocation);
+    mem_free(w->pixels), mem_free(w->row.positions), mem_free(w->row.labels);
+    mem_free(w);
+}
+
 /* Finds the outputs, and allocates what the host reads and writes. */
 static void open_buffers(struct generator *a)
 {
@@ -65,6 +97,7 @@ static void open_buffers(struct generator *a)
     a->logits = mem_alloc(V * sizeof *a->logits);
     a->raw = mem_alloc(tensor_bytes(tensor_at(&r->graph, a->output[PROGRAM_NEXT])));
     a->inputs = mem_alloc((size_t)max_i64(a->chunk, 1) * 2 * sizeof *a->inputs);
+    open_whole(a);
     a->runs = mem_alloc((size_t)(a->room.images + a->room.frames) * sizeof *a->runs);
 }
 
@@ -98,6 +131,7 @@ void generator_close(struct generator *a)
     mem_free(a->raw);
     mem_free(a->inputs);
     mem_free(a->runs);
+    close_whole(a->whole);
     memset(a, 0, sizeof *a);
 }
 
@@ -129,6 +163,7 @@ static int put_pixels(void *user, const float *values, uint32_t count, struct er
     struct image_batch *n = &a->images;
     const int64_t place = p->frames ? a->room.images + n->frames : n->images;
     *(p->frames ? &n->frames : &n->images) += count;
+    if (a->whole) memcpy(a->whole->pixels, values, bytes);
     if (images_fit(&a->room, n)) return run_write_bytes(a->run, "pixel_values", (uint64_t)place * bytes, values, count * bytes, e);
     return error_set(e, PL_USAGE, "the text has more than %lld images or tiles and %lld frames of videos, for which memory is planned", (long long)a->room.images, (long long)a->room.frames);
 }
@@ -138,6 +173,7 @@ int generator_images(struct generator *a, const struct image_source *s, char *co
     const struct image_model *m = a->run->model.images;
     int rc = PL_OK;
     CHECK(!a->length, "images come first");
+    if (a->whole && !a->whole->allocation) a->whole->allocation = allocation_new(a->run, a->chunk, s ? &s->processor : &(struct image_processor){0});
     if (n && m->channels != 3) return error_set(e, PL_USAGE, "the vision tower takes images of %lld channels, and files have 3", (long long)m->channels);
     for (uint32_t i = 0; i < n && !rc; i++) {
         struct putting p = {a, media_is_video(references[i])};
@@ -179,7 +215,10 @@ static int put_index(struct generator *a, int32_t *ids, int64_t n, int64_t T, st
     if (a->n_runs) image_index(&a->run->model, ids, n, &a->feature, index);
     for (int64_t t = 0; t < n; t++)
         if (index[t] >= 0) index[t] = (int32_t)row_of(a, index[t]);
-    return run_write_bytes(a->run, "image_index", 0, index, (uint64_t)T * sizeof *index, e);
+    int rc = run_write_bytes(a->run, "image_index", 0, index, (uint64_t)T * sizeof *index, e);
+    if (rc || !a->whole) return rc;
+    for (int64_t t = 0; t < T; t++) a->whole->row.positions[t] = t < n ? (int32_t)t : -1;
+    return allocation_put(a->whole->allocation, a->run, 0, 0, &a->whole->row, index, a->images.images ? a->whole->pixels : NULL, e);
 }
 
 /* Runs a program of T tokens on the next n of the text. */
@@ -214,6 +253,8 @@ static int check_ids(const struct generator *a, const int32_t *ids, int64_t n, s
         else if (ids[i] < 0 || ids[i] >= V)
             return error_set(e, PL_USAGE, "token %lld has the id %d, and the model's vocabulary (vocab_size) has ids from 0 to %lld", (long long)(a->length + i), ids[i], (long long)V - 1);
     }
+    if (a->whole && !a->length && n > a->chunk)
+        return error_set(e, PL_USAGE, "the prompt has %lld tokens, and memory is planned for one of %lld", (long long)n, (long long)a->chunk);
     if (a->length + n > a->cache)
         return error_set(e, PL_USAGE, "a text of %lld tokens does not fit into the KV cache, which is planned for %lld; plan a longer one (generate --context), or shorten the prompt",
                          (long long)(a->length + n), (long long)a->cache);

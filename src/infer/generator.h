@@ -24,6 +24,7 @@
 
 #include "data/images/image_source.h"
 #include "engine/run.h"
+#include "feed/allocation.h"
 
 /* The tokens of an image, or of a video: the image tokens before `end` have the rows of features from `row` on. */
 struct image_run {
@@ -44,6 +45,7 @@ struct generator {
     float *logits;        /* [vocabulary], valid after generator_put */
     void *raw;            /* the same in the model's dtype */
     int32_t *inputs;      /* room for the inputs of a chunk */
+    struct whole_prompt *whole; /* of a model that chooses an image's tokens by the whole prompt (allocator.h); NULL: of any other */
 };
 
 /* Opens the model of the configuration and finds the plan. PL_USAGE: the model generates no text; PL_NOFIT:

@@ -33,6 +33,7 @@ struct mask_table {
     score_name *name;           /* of categories; NULL: numbers */
     const void *names_of;
     double spacing[2];          /* mm of a pixel along x and y */
+    bool of_volumes;            /* instead of `spacing`, that of each volume */
     double tolerance;           /* of NSD, mm */
 };
 

@@ -21,6 +21,10 @@ bool own_size_open(struct own_size *o, const struct run *r, const struct feed *f
     const struct tensor *t = tensor_at(&r->graph, picks);
     *o = (struct own_size){.set = feed_dataset(f), .picks = picks, .masks = l.masks, .side = l.side, .cells = l.cells, .room_bytes = l.room};
     o->table = (struct mask_table){.prompts = prompts, .name = category_name, .names_of = o->set, .spacing = {spacing[0], spacing[1]}, .tolerance = tolerance};
+    uint32_t slice;
+    const char *volume;
+    o->table.of_volumes = spacing[0] == 0 && dataset_slice(o->set, 0, &slice, &volume);
+    if (spacing[0] == 0) o->table.spacing[0] = o->table.spacing[1] = 1;
     o->raw = mem_alloc(tensor_bytes(t));
     o->logits = mem_alloc((size_t)tensor_elements(t) * sizeof *o->logits);
     o->fitted = mem_alloc((size_t)l.side * l.side * sizeof *o->fitted);
@@ -71,6 +75,10 @@ static int read_sample(struct own_size *o, uint64_t sample, struct error *e)
     o->found = found.n;
     o->w = found.w;
     o->h = found.h;
+    uint32_t slice;
+    const char *name;
+    const struct volume *v = o->table.of_volumes ? dataset_slice(o->set, sample, &slice, &name) : NULL;
+    memcpy(o->mm, v ? v->spacing : o->table.spacing, sizeof o->mm);
     reserve_image(o);
     return PL_OK;
 }
@@ -104,7 +112,7 @@ static void compare(const struct own_size *o, const struct cell_box *b, double *
 
 static bool score(struct own_size *o, const struct feed_mask *m, const float *logits, struct mask_row *row)
 {
-    const double *mm = o->table.spacing;
+    const double *mm = o->mm;
     struct grid_geometry g = {.h = o->h, .w = o->w, .crop_w = o->w, .crop_h = o->h, .resized_w = o->w, .resized_h = o->h, .canvas_w = o->w, .canvas_h = o->h, .gw = o->w, .gh = o->h};
     uint32_t fit_w, fit_h, w, h;
     resize_longest(o->w, o->h, o->side, &fit_w, &fit_h);

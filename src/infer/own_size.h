@@ -31,6 +31,7 @@ struct own_size {
     struct mask *records;
     uint32_t found;           /* masks of the current sample */
     uint32_t w, h;            /* its image */
+    double mm[2];             /* its pixels */
     uint64_t unreadable;      /* masks whose sample could not be read again */
     struct grid grid;
     void *grid_memory, *polygon_memory;
@@ -40,7 +41,7 @@ struct own_size {
     float *fitted;            /* [side][side] */
 };
 
-/* `spacing` in mm of a pixel along x and y, `tolerance` of NSD in mm. `prompts`: names by pass. False: the run outputs no picked
+/* `spacing` in mm of a pixel along x and y, 0 and 0: that of the volumes, or 1; `tolerance` of NSD in mm. `prompts`: names by pass. False: the run outputs no picked
  * masks (run_options.picks), and nothing was opened. */
 bool own_size_open(struct own_size *o, const struct run *r, const struct feed *f, const char *const *prompts, const double spacing[2], double tolerance);
 void own_size_close(struct own_size *o);

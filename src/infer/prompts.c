@@ -5,11 +5,16 @@
 
 #include <string.h>
 
+#include "config/config_model.h"
 #include "data/text/tokenize.h"
 #include "feed/text_source.h"
 #include "io/json.h"
+#include "models/prs_med.h"
 
 enum { CHAT_MOST = 256 << 20 }; /* bytes of a chat's file */
+
+/* The model that reads the text: of PRS-Med its language model, with its folder. */
+static struct model text_model(const struct model *m) { return prs_model(m) ? prs_text_model(m) : *m; }
 
 /* Finds how the model takes images, if it does. */
 static int open_images(struct prompts *p, const struct config *c, const char *where, struct error *e)
@@ -21,7 +26,8 @@ static int open_images(struct prompts *p, const struct config *c, const char *wh
     else if (c->model_preset && !model_preset(&own, c->model_preset, e)) m = &own;
     if (rc || !m) return rc;
     if (m->images) {
-        rc = image_source_open(&p->images, m, p->tokenizer, p->template, where, e);
+        const struct model text = text_model(m);
+        rc = image_source_open(&p->images, &text, p->tokenizer, p->template, where, e);
         if (!rc && !m->images->single) rc = text_take_videos(&p->images, c, m, e);
         p->has_images = !rc;
     }
@@ -42,9 +48,21 @@ static int open_template(struct prompts *p, const struct config *c, const char *
     return error_prepend(e, "data.template");
 }
 
+/* The folder of the model's tokenizer; NULL: it has none. */
+static const char *tokenizer_folder(const struct config *c, char room[sizeof(((struct model *)0)->path)])
+{
+    struct model m;
+    struct error ignored;
+    if (!c->model_path || config_open_model(c, &m, &ignored)) return c->model_path;
+    memcpy(room, text_model(&m).path, sizeof m.path);
+    model_close(&m);
+    return *room ? room : c->model_path;
+}
+
 static int open_tokenizer(struct prompts *p, const struct config *c, struct error *e)
 {
-    const char *path = c->data_tokenizer ? c->data_tokenizer : c->model_path;
+    char room[sizeof(((struct model *)0)->path)];
+    const char *path = c->data_tokenizer ? c->data_tokenizer : tokenizer_folder(c, room);
     if (!path) return error_set(e, PL_USAGE, "a preset has no tokenizer: set data.tokenizer to a model folder, a tokenizer.json or a tokenizer.model, or give the prompt as --ids");
     int rc = tokenizer_open(&p->tokenizer, path, e);
     if (rc) return c->data_tokenizer ? error_prepend(e, "data.tokenizer") : rc;

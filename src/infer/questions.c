@@ -104,12 +104,12 @@ static int read_sample(struct questions *q, const struct config *c, const struct
     if (!f) f = conversation_read(sample, c->data_system, &a.b, &read, &why);
     if (!f && read.messages && !p->template) {
         *e = p->no_template;
-        rc = error_prepend(e, "%s:%llu is a conversation", path, (unsigned long long)x->line);
+        rc = error_prepend(e, "%s:%s is a conversation", path, record_place(x->line).text);
     } else if (!f) {
         f = ask(p, &read, &a, &why);
     }
     q->report.read++;
-    if (!q->report.bad[f]++ && f) snprintf(q->report.first[f], sizeof q->report.first[f], "%.80s:%llu: %.140s", path, (unsigned long long)x->line, why.text);
+    if (!q->report.bad[f]++ && f) snprintf(q->report.first[f], sizeof q->report.first[f], "%.64s:%s: %.140s", path, record_place(x->line).text, why.text);
     if (!f && most->tokens && a.tokens.n > most->tokens) q->too_long++;
     else if (!f && most->bounded && !images_fit(&most->images, &a.slots)) q->too_many++;
     else if (!f && !rc && a.prompt && a.tokens.n) add_question(q, &a, x->line);

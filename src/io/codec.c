@@ -51,3 +51,5 @@ int codec_read(struct codec *c, void *to, uint64_t n, struct error *e)
     c->at += n;
     return PL_OK;
 }
+
+const uint8_t *codec_at(const struct codec *c) { return c->kind == CODEC_SNAPPY ? c->snappy.at : c->at; }

@@ -27,6 +27,8 @@ int codec_open(struct codec *c, enum codec_kind kind, const void *in, size_t n, 
 void codec_close(struct codec *c);
 /* The next n bytes; `to` NULL: skips them. PL_USAGE: the input is damaged, or has fewer. */
 int codec_read(struct codec *c, void *to, uint64_t n, struct error *e);
+/* How far the input is used. */
+const uint8_t *codec_at(const struct codec *c);
 
 /* A library's decoder. `open` NULL: the program is built without it. */
 struct codec_library {

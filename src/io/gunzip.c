@@ -155,3 +155,34 @@ static int64_t read_block(void *state, const uint8_t **at, const uint8_t *end, u
 }
 
 const struct codec_library codec_gzip = {"gzip", open_block, close_block, read_block};
+
+/* --- compressing ----------------------------------------------------------------------------- */
+
+/* Compresses a block, or, with the last one, what is left. */
+static int deflate_block(struct gunzip_state *s, bool last, struct error *e)
+{
+    int z;
+    do {
+        s->z.next_out = s->out;
+        s->z.avail_out = BLOCK;
+        z = deflate(&s->z, last ? Z_FINISH : Z_NO_FLUSH);
+        const size_t n = BLOCK - s->z.avail_out;
+        if (n && fd_write(s->to, s->out, n)) return error_set(e, PL_FAIL, "cannot write: %s", strerror(errno));
+    } while (last ? z == Z_OK || z == Z_BUF_ERROR : s->z.avail_in != 0);
+    return PL_OK;
+}
+
+int gzip(int from, int to, struct error *e)
+{
+    struct gunzip_state *s = mem_alloc(sizeof *s);
+    struct gunzip_report r = {0};
+    s->from = from, s->to = to, s->quiet = true;
+    int rc = deflateInit2(&s->z, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) == Z_OK ? PL_OK : error_set(e, PL_FAIL, "zlib cannot be initialised");
+    while (!rc && !s->end) {
+        rc = fill(s, &r, e);
+        if (!rc) rc = deflate_block(s, s->end, e);
+    }
+    deflateEnd(&s->z);
+    mem_free(s);
+    return rc;
+}

@@ -143,8 +143,9 @@ static int count_values(struct page_stream *s, uint32_t entry, uint32_t *before,
 }
 
 /* Skips values of length and bytes, and reads the next one. */
-static int read_plain(struct codec *c, uint64_t skip, void *to, size_t room, size_t *n, struct error *e)
+static int read_plain(struct page_stream *s, uint64_t skip, void *to, size_t room, size_t *n, struct error *e)
 {
+    struct codec *c = &s->codec;
     for (uint64_t i = 0;; i++) {
         uint8_t l[4];
         if (codec_read(c, l, 4, e)) return e->code;
@@ -152,6 +153,7 @@ static int read_plain(struct codec *c, uint64_t skip, void *to, size_t room, siz
         if (*n > c->left) return error_set(e, PL_USAGE, "a value is longer than its page");
         if (i < skip) {
             if (codec_read(c, NULL, *n, e)) return e->code;
+            page_stream_release(s, codec_at(c));
             continue;
         }
         if (!to) return PL_OK;
@@ -181,7 +183,7 @@ static int read_value(struct page_stream *s, const struct parquet *p, uint32_t c
     struct parquet_page page;
     uint32_t index;
     bool more;
-    if (encoding == PARQUET_PLAIN) return read_plain(&s->codec, before, to, room, n, e);
+    if (encoding == PARQUET_PLAIN) return read_plain(s, before, to, room, n, e);
     if (encoding != PARQUET_PLAIN_DICTIONARY && encoding != PARQUET_RLE_DICTIONARY)
         return error_set(e, PL_USAGE, "its encoding has the number %d, which is not read for images: write it again with column_encoding PLAIN", encoding);
     if (!at) return error_set(e, PL_USAGE, "it has no dictionary");
@@ -189,7 +191,7 @@ static int read_value(struct page_stream *s, const struct parquet *p, uint32_t c
     page_stream_close(s);
     if (page_next(p, c, &at, &page, &more, e)) return e->code;
     if (index >= page.entries) return error_set(e, PL_USAGE, "an index is beyond the dictionary");
-    return page_stream_open(s, p, column, c, &page, e) ? e->code : read_plain(&s->codec, index, to, room, n, e);
+    return page_stream_open(s, p, column, c, &page, e) ? e->code : read_plain(s, index, to, room, n, e);
 }
 
 static int read_cell(const struct parquet *p, struct parquet_cell at, struct page_stream *s, void *to, size_t room, size_t *n, enum cell_state *state, struct error *e)

@@ -200,6 +200,7 @@ static int take_bytes(struct parquet_cursor *c, struct error *e)
     char *room = mem_alloc(n + 1ull);
     int rc = codec_read(&c->page.codec, room, n, e);
     if (!rc) text_append(&c->bytes, room, n);
+    page_stream_release(&c->page, codec_at(&c->page.codec));
     mem_free(room);
     return rc;
 }

@@ -3,6 +3,8 @@
  */
 #include "io/parquet_page.h"
 
+#include <sys/mman.h>
+
 #include "io/thrift.h"
 
 enum { DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 };
@@ -153,12 +155,24 @@ int page_stream_open(struct page_stream *s, const struct parquet *p, uint32_t co
     if (page->v2 && (!page->compressed || page->full_size == levels)) kind = CODEC_NONE;
     if (codec_open(&s->codec, kind, page->body + levels, page->size - levels, page->full_size - levels, e)) return e->code;
     s->open = true;
+    s->released = page->body;
     return PL_OK;
+}
+
+void page_stream_release(struct page_stream *s, const uint8_t *end)
+{
+    enum { LARGE = 1 << 21, PAGE = 1 << 16 }; /* PAGE: a multiple of any system's */
+    const uintptr_t from = align_up((uintptr_t)s->released, PAGE), to = (uintptr_t)end / PAGE * PAGE;
+    if ((uint64_t)(end - s->released) < LARGE || to <= from) return;
+    madvise((void *)from, to - from, MADV_DONTNEED);
+    s->released = end;
 }
 
 void page_stream_close(struct page_stream *s)
 {
-    if (s->open) codec_close(&s->codec);
+    if (!s->open) return;
+    page_stream_release(s, codec_at(&s->codec));
+    codec_close(&s->codec);
     s->open = false;
 }
 

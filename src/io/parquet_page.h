@@ -50,12 +50,16 @@ struct page_stream {
     const struct parquet_node *node;
     struct codec codec;
     struct hybrid levels;
+    const uint8_t *released; /* the file's bytes before it are not kept in memory */
     bool open;
 };
 
 /* Begins to read a page of a column's chunk; page_stream_close may follow a failure. */
 int page_stream_open(struct page_stream *s, const struct parquet *p, uint32_t column, const struct parquet_chunk *c, const struct parquet_page *page, struct error *e);
 void page_stream_close(struct page_stream *s);
+/* Gives the memory of the file's bytes back that are used, up to `end`, so that a process has no more of a large page than it is reading.
+ * The system may keep them in its cache. */
+void page_stream_release(struct page_stream *s, const uint8_t *end);
 /* One after the other: the length of the levels (0: the column has none, or all are 0), which are then read from `levels`, or by the
  * caller from the codec, or at *at if they are in memory; and the values, from the codec. */
 int page_stream_levels(struct page_stream *s, bool def, const uint8_t **at, uint64_t *n, struct error *e);

@@ -152,7 +152,7 @@ void pl_scope_begin(struct pl_builder *b, const char *name, int flags)
         graph_fail(b->g, "more than %d nested scopes", DEPTH_MOST);
         return;
     }
-    b->scope[b->depth++] = graph_scope_push(b->g, name, flags & PL_BLOCK ? SCOPE_BLOCK : 0);
+    b->scope[b->depth++] = graph_scope_push(b->g, name, (flags & PL_BLOCK ? SCOPE_BLOCK : 0) | (flags & PL_ROWS ? SCOPE_ROWS : 0));
 }
 
 void pl_scope_end(struct pl_builder *b)
@@ -349,6 +349,7 @@ static void defined_build(const struct model *m, struct graph *g, const struct b
     if (b.depth) graph_fail(g, "the model ends with %d scopes open: pl_scope_end is missing", b.depth);
     else if (!weights) graph_fail(g, "the model has no parameters");
     else if (!graph_find_output(g, g->at.program, "loss")) graph_fail(g, "the model has no output loss: pl_output(b, \"loss\", ...) names it");
+    else builder_check_rows(g, g->at.program);
 }
 
 const struct family defined_family = {"custom", NULL, defined_build, "", false};

@@ -154,6 +154,7 @@ static id place(const struct build *b, const struct model *m, const struct batch
     struct graph *g = b->g;
     const struct image_batch *own = batch->own;
     const int64_t B = b->B;
+    if (program_is(g->at.program, PROGRAM_SINGLE)) return embeddings; /* tokens that were generated: the image is before them */
     const int64_t images = batch->size ? batch->size['N'] : own ? B * own->images : B;
     if (images != B) return graph_fail(g, "%lld images for %lld samples; the token allocator takes one image a sample", (long long)images, (long long)B);
     id pixels = graph_input_along(g, "pixel_values", DT_F32, 4, (int64_t[]){B, m->images->channels, m->image, m->image}, batch->size ? INPUT_SHARED : 0), kept = 0;
@@ -191,4 +192,4 @@ void question_weights(const int32_t *positions, const int32_t *labels, const int
         if (index[i] < 0) weights[i] = 1.0f / (float)n;
 }
 
-const struct family arr_coc_allocator_family = {"arr_coc_allocator", parse_allocator, build_allocator, "", true, .spellings = llava_spellings};
+const struct family arr_coc_allocator_family = {"arr_coc_allocator", parse_allocator, build_allocator, "", true, .generates = true, .spellings = llava_spellings};

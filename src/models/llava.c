@@ -110,7 +110,7 @@ static const char usual_decoder[] = "{\"model_type\": \"llama\"}";
 
 int llava_parse_parts(struct model *m, struct llava *c, const struct value *config, int64_t *token, struct error *e)
 {
-    *c = (struct llava){.tower = "vision_tower", .decoder = "language_model", .prefix = PROJECTOR, .linear = {"linear_1", "linear_2"}, .linears = 2};
+    *c = (struct llava){.tower = "vision_tower", .decoder = "language_model", .prefix = PROJECTOR, .linear = {"linear_1", "linear_2"}, .linears = 2, .std = 0.02};
     const struct value *vision = NULL, *text = NULL;
     bool tied = false;
     *token = 32000;
@@ -122,6 +122,8 @@ int llava_parse_parts(struct model *m, struct llava *c, const struct value *conf
     if (!rc && tied) decoder_tie(llava_part(m, c->decoder), true); /* else text_config decides */
     if (!rc) rc = value_opt_int(config, "image_token_index", token, e);
     if (!rc) rc = value_opt_int(config, "image_token_id", token, e);
+    if (!rc) rc = value_opt_number(text, "initializer_range", &c->std, e);
+    if (!rc) rc = value_opt_number(config, "initializer_range", &c->std, e);
     if (!rc) rc = parse_states(c, config, e);
     return rc ? rc : parse_projector(c, config, e);
 }
@@ -141,7 +143,7 @@ static id project(const struct llava *c, struct graph *g, id x, int64_t width)
 {
     for (int i = 0; i < c->linears; i++) {
         if (i) x = op_act(g, x, c->act);
-        x = layer_linear_init(g, x, c->prefix, c->linear[i], width, (struct linear_init){.std = 0.02, .no_bias = !c->bias});
+        x = layer_linear_init(g, x, c->prefix, c->linear[i], width, (struct linear_init){.std = c->std, .no_bias = !c->bias});
     }
     return x;
 }

@@ -23,6 +23,7 @@ struct llava {
     int linears;
     enum act_kind act;
     bool bias;
+    double std;                    /* of its initial weights */
 };
 
 /* Checks the parts and describes the model: its inputs, outputs and images. */

@@ -76,10 +76,13 @@ static int unknown_tower(const struct model *m, const char *name, bool inside, s
                      inside ? "the sizes are not known of" : *m->path ? "the folder has no weights of" : "there is no folder of", *name ? name : "without a name");
 }
 
-/* The configuration of a tower that is in the model's own folder: that of `folder`, or by the tower's name. */
-static int read_sizes(struct model *m, const char *folder, const char *name, struct value **out, struct error *e)
+/* The configuration of a tower that is in the model's own folder: that of `folder`, or by the tower's name; or vision_config, where a model that was put
+ * together has it (prs_med.c). */
+static int read_sizes(struct model *m, const struct value *config, const char *folder, const char *name, struct value **out, struct error *e)
 {
+    const struct value *own = config ? value_get(config, "vision_config") : NULL;
     char path[1100];
+    if (own && own->kind == VALUE_MAP) return *out = value_copy(&m->memory, own), PL_OK;
     snprintf(path, sizeof path, "%s/config.json", folder ? folder : "");
     if (folder) return json_read_file(path, 16u << 20, &m->memory, out, e);
     for (size_t i = 0; i < COUNT(published); i++)
@@ -92,7 +95,7 @@ static int add_folder(struct model *m, const char *folder, struct error *e)
 {
     struct value *config;
     const char *type = "";
-    int rc = read_sizes(m, folder, NULL, &config, e);
+    int rc = read_sizes(m, NULL, folder, NULL, &config, e);
     if (!rc) rc = value_opt_string(config, "model_type", &type, e);
     if (!rc && !strncmp(type, "llava", 5)) rc = error_set(e, PL_USAGE, "the vision tower %.300s is a %.40s, expected clip_vision_model or siglip_vision_model", folder, type);
     return rc ? rc : llava_add_tower(m, TOWER, NULL, folder, e);
@@ -111,7 +114,7 @@ static int add_tower(struct model *m, const struct value *config, struct error *
     if (folder && !dir_exists(folder)) return model_missing(folder, e) ? error_prepend(e, "model.vision_tower") : PL_OK;
     if (!folder && *name && dir_exists(name)) folder = name;
     if (!inside) return folder ? add_folder(m, folder, e) : unknown_tower(m, name, false, e);
-    rc = read_sizes(m, folder, name, &sizes, e);
+    rc = read_sizes(m, config, folder, name, &sizes, e);
     return rc ? rc : llava_add_tower(m, TOWER, sizes, NULL, e);
 }
 
@@ -173,7 +176,7 @@ static void drop_class_token(struct model *m, struct llava *c, const struct valu
 int llava_parse_original(struct model *m, const struct value *config, const char *decoder, struct error *e)
 {
     struct llava *c = m->config = bump_alloc(&m->memory, sizeof *c);
-    *c = (struct llava){.tower = TOWER, .decoder = ""};
+    *c = (struct llava){.tower = TOWER, .decoder = "", .std = 0.02};
     m->leaves_tower = true;
     struct value *text = value_copy(&m->memory, config);
     value_put(&m->memory, text, "model_type", value_string(&m->memory, decoder));

@@ -69,7 +69,7 @@ static int check_choices(const struct model *m, const char *name, struct error *
     return PL_OK;
 }
 
-int model_open_with(struct model *m, const char *path, const struct model_choices *c, struct error *e)
+static int open_folder(struct model *m, const char *path, const struct model_choices *c, struct error *e)
 {
     memset(m, 0, sizeof *m);
     char file[1100];
@@ -80,7 +80,12 @@ int model_open_with(struct model *m, const char *path, const struct model_choice
     size_t n;
     choose(m, c);
     int rc = file_read(file, 16u << 20, &m->config_text, &n, e);
-    if (!rc) rc = parse_config(m, n, file, e);
+    return rc ? rc : parse_config(m, n, file, e);
+}
+
+int model_open_with(struct model *m, const char *path, const struct model_choices *c, struct error *e)
+{
+    int rc = open_folder(m, path, c, e);
     if (!rc) rc = check_choices(m, path, e);
     if (rc) model_close(m);
     return rc;
@@ -156,13 +161,14 @@ int model_add_part(struct model *m, const char *name, const struct value *config
     if (rc) return rc;
     snprintf(part.path, sizeof part.path, "%s", folder ? folder : "");
     if (folder && !dir_exists(folder)) rc = model_missing(folder, e);
-    else if (config) rc = parse_map(&part, config, name, e);
-    else if (folder) rc = model_open(&part, folder, e);
+    else if (config) part.chosen.vision_tower = m->chosen.vision_tower, rc = parse_map(&part, config, name, e);
+    else if (folder) rc = open_folder(&part, folder, &(struct model_choices){.vision_tower = m->chosen.vision_tower}, e);
     else rc = error_set(e, PL_USAGE, "it has neither a configuration nor a folder");
     if (rc) {
         model_close(&part);
         return error_prepend(e, "part %s", name);
     }
+    m->leaves_tower |= part.leaves_tower;
     push_part(m, name, &part);
     return PL_OK;
 }

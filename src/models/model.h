@@ -33,6 +33,7 @@ enum port_values {
     VALUES_MASKS,   /* u8, 0 or 1, rows x columns last; in the graph bits, rows of mask_row_bytes */
     VALUES_INDEX,   /* i32 below port.below; below 0: none */
     VALUES_TARGETS, /* the same, of which the loss is divided by the number */
+    VALUES_CLASS,   /* i32 below port.below; below 0: ignored, in the graph -100 */
     VALUES_BYTES,   /* u8 */
     VALUES_RANGE,   /* i32, two: the first token, and one past the last */
 };
@@ -44,7 +45,7 @@ struct port {
     int rank;
     int64_t dim[MAX_RANK];  /* a size, or OPEN(letter); B need not be the first, and an input that all samples share has none */
     bool optional;
-    int64_t below;          /* VALUES_INDEX, VALUES_TARGETS: a size, or OPEN(letter) */
+    int64_t below;          /* VALUES_INDEX, VALUES_TARGETS, VALUES_CLASS: a size, or OPEN(letter) */
 };
 enum { MODEL_PORTS = 11 };
 

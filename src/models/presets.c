@@ -170,9 +170,9 @@
     "\"mask_decoder_config\": {\"hidden_size\": 32, \"mlp_dim\": 64, \"num_attention_heads\": 2}}"
 #define PRS_LLAVA                                                                                                   \
     LLAVA(256, "\"hidden_size\": 32, \"intermediate_size\": 64, \"num_hidden_layers\": 2, \"num_attention_heads\": 2, " \
-               "\"image_size\": 32, \"patch_size\": 8",                                                             \
+               "\"image_size\": 32, \"patch_size\": 8, \"initializer_range\": 0.1",                                                             \
           "\"model_type\": \"llama\", \"vocab_size\": 264, \"hidden_size\": 64, \"intermediate_size\": 128, "           \
-          "\"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"num_key_value_heads\": 2, \"max_position_embeddings\": 2048")
+          "\"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"num_key_value_heads\": 2, \"max_position_embeddings\": 2048, \"initializer_range\": 0.125")
 
 /* The shape of SmolVLM-256M: SigLIP's base tower at 512 pixels, SmolLM2-135M. */
 #define SMOLVLM_256M                                                                                                \

@@ -9,12 +9,14 @@
  */
 #include "models/prs_med.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "graph/ops.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "models/layers.h"
 #include "models/llava.h"
 #include "models/sam.h"
 
@@ -22,7 +24,7 @@
 #define LLAVA "llava"
 
 const struct prs_batch prs_usual_batch = {
-    .images = {.images = 1}, .targets = true, .mask_weight = 1, .text_weight = 0.5,
+    .images = {.images = 1}, .targets = true, .classes = true, .mask_weight = 1, .text_weight = 0.5, .class_weight = 0.5,
     .loss = {.focal = 1, .dice = 1, .alpha = 1, .alpha_both = true, .smooth = 1e-6f},
 };
 
@@ -51,6 +53,19 @@ static int part_folder(struct model *m, const struct value *config, const char *
     return PL_OK;
 }
 
+/* Adds to the configuration of LLaVA in its original layout that of a tower which is in a third folder: in what is saved the tower is inside. */
+static int put_tower(struct model *m, const struct model *part, struct value *config, struct error *e)
+{
+    struct value *tower;
+    for (int i = 0; i < part->n_parts; i++) {
+        const struct model *x = &part->parts[i].model;
+        if (!*x->path || !x->config_text) continue;
+        if (json_parse(x->config_text, strlen(x->config_text), &m->memory, &tower, e)) return e->code;
+        value_put(&m->memory, config, "vision_config", tower);
+    }
+    return PL_OK;
+}
+
 /* Adds a part by its configuration, or by its folder, whose configuration then becomes the model's own. */
 static int add_part(struct model *m, const char *name, struct value *config, bool *outside, struct error *e)
 {
@@ -66,6 +81,7 @@ static int add_part(struct model *m, const char *name, struct value *config, boo
     struct value *own;
     const struct model *part = model_part(m, name);
     rc = json_parse(part->config_text, strlen(part->config_text), &m->memory, &own, e);
+    if (!rc) rc = put_tower(m, part, own, e);
     if (rc) return rc;
     value_put(&m->memory, config, map, own);
     value_put(&m->memory, config, path, value_new(&m->memory, VALUE_NULL));
@@ -147,7 +163,7 @@ static int parse_sizes(struct prs *c, const struct value *config, struct error *
     const struct size_key keys[] = {
         {"pooled_size", &c->pooled, 1, 1 << 10},        {"num_attention_heads", &c->heads, 1, 1 << 14},
         {"prompt_hidden_size", &c->prompt_hidden, 1, 1 << 20}, {"self_attention_heads", &c->self_heads, 1, 1 << 14},
-        {"self_attention_mlp_dim", &c->self_inner, 1, 1 << 22},
+        {"self_attention_mlp_dim", &c->self_inner, 1, 1 << 22}, {"num_classes", &c->model.classes, 0, 1 << 10},
     };
     int rc = sam_parse_sizes(config, keys, COUNT(keys), e);
     if (!rc) rc = value_opt_number(config, "dropout", &c->dropout, e);
@@ -180,10 +196,12 @@ static void describe(struct model *m, const struct prs *c)
     model_add_port(m, &(struct port){"images", VALUES_BYTES, 4, {OPEN('B'), c->model.image, c->model.image, 3}, false});
     model_add_port(m, &(struct port){"question", VALUES_RANGE, 2, {OPEN('B'), 2}, false});
     model_add_port(m, &(struct port){"gt_masks", VALUES_MASKS, 3, {OPEN('B'), c->model.mask, c->model.mask}, true});
+    if (c->model.classes) model_add_port(m, &(struct port){"class_labels", VALUES_CLASS, 1, {OPEN('B')}, true, .below = c->model.classes});
     model_add_output(m, "logits");
     model_add_output(m, "pred_masks");
     model_add_output(m, "text_loss");
     model_add_output(m, "mask_loss");
+    if (c->model.classes) model_add_output(m, "class_loss");
 }
 
 static int parse_prs(struct model *m, const struct value *config, struct error *e)
@@ -199,7 +217,7 @@ static int parse_prs(struct model *m, const struct value *config, struct error *
     c->width = s->vision.output;
     c->text_width = llava_width(model_part(m, LLAVA));
     c->grid = s->vision.image / s->vision.patch;
-    c->model = (struct prs_model){.image = s->vision.image, .mask = s->vision.image, .norm = tiny->masks->norm};
+    c->model = (struct prs_model){.image = s->vision.image, .mask = s->vision.image, .classes = c->model.classes, .norm = tiny->masks->norm};
     if (c->decoder == PRS_FUSION) c->model.mask = c->pooled << c->stages;
     if (s->vision.channels != 3) return error_set(e, PL_USAGE, "tinysam_config: num_channels is %lld, expected 3", (long long)s->vision.channels);
     rc = check(c, e);
@@ -260,14 +278,37 @@ static struct masks masks_of(const struct prs_build *b, const struct batch *batc
     return y;
 }
 
-static void output_losses(struct graph *g, const struct batch *batch, const struct prs_batch *own, id text, id masks)
+/* The loss of the class of an image, from its embedding's mean; 0: there are no targets, or no classes. */
+static id class_loss(const struct prs *c, struct graph *g, const struct batch *batch, const struct prs_batch *own, id image)
 {
-    id loss = op_scale(g, text, own->text_weight);
-    if (batch->outputs || program_is(g->at.program, PROGRAM_TRAINS)) { /* training reports each loss */
-        graph_output(g, "text_loss", text);
-        graph_output(g, "mask_loss", masks ? masks : op_fill(g, DT_F32, 0, NULL, 0));
+    const int64_t n = c->model.classes, C = c->width;
+    id loss = 0;
+    if (!n || !own->targets || !own->classes) return 0;
+    id labels = graph_input(g, "class_labels", DT_I32, 1, &batch->B);
+    IN_SCOPE(g, "cls", 0) {
+        id x = op_reshape(g, op_avgpool_adaptive(g, image, 1, 1), 2, (int64_t[]){batch->B, C});
+        id w = layer_param(g, "cls.", "weight", 2, (int64_t[]){n, C}, sqrt(2 / (double)(n + C)));
+        id bias = graph_param(g, "cls.bias", DT_F32, 1, &n, (struct init){INIT_ONE, 0, 0});
+        loss = op_xent(g, op_linear(g, x, w, bias), labels, "masks");
     }
-    graph_output(g, "loss", masks ? op_add(g, loss, op_scale(g, masks, own->mask_weight)) : loss);
+    return loss;
+}
+
+struct losses {
+    id text, masks, classes; /* 0: there is none */
+};
+
+static void output_losses(struct graph *g, const struct batch *batch, const struct prs *c, const struct prs_batch *own, struct losses l)
+{
+    id loss = op_scale(g, l.text, own->text_weight);
+    if (batch->outputs || program_is(g->at.program, PROGRAM_TRAINS)) { /* training reports each loss */
+        graph_output(g, "text_loss", l.text);
+        graph_output(g, "mask_loss", l.masks ? l.masks : op_fill(g, DT_F32, 0, NULL, 0));
+        if (c->model.classes) graph_output(g, "class_loss", l.classes ? l.classes : op_fill(g, DT_F32, 0, NULL, 0));
+    }
+    if (l.masks) loss = op_add(g, loss, op_scale(g, l.masks, own->mask_weight));
+    if (l.classes) loss = op_add(g, loss, op_scale(g, l.classes, own->class_weight));
+    graph_output(g, "loss", loss);
 }
 
 static void build_prs(const struct model *m, struct graph *g, const struct batch *batch)
@@ -289,13 +330,14 @@ static void build_prs(const struct model *m, struct graph *g, const struct batch
         out = llava_loss(llava, g, b.states, labels, "tokens");
     }
     b.question = graph_input(g, "question", DT_I32, 2, (int64_t[]){batch->B, 2});
-    const struct masks masks = masks_of(&b, batch, own, prs_fuse(&b, encode(m, g, batch)));
+    const id image = encode(m, g, batch), classes = class_loss(c, g, batch, own, image);
+    const struct masks masks = masks_of(&b, batch, own, prs_fuse(&b, image));
     if (!masks.logits || !out.logits) return;
     if (batch->outputs) {
         graph_output(g, "logits", op_reshape(g, out.logits, 3, (int64_t[]){batch->B, batch->T, m->vocabulary}));
         graph_output(g, "pred_masks", op_reshape(g, masks.logits, 3, (int64_t[]){batch->B, c->model.mask, c->model.mask}));
     }
-    output_losses(g, batch, own, out.loss, masks.loss);
+    output_losses(g, batch, c, own, (struct losses){out.loss, masks.loss, classes});
 }
 
 const struct family prs_med_family = {"prs_med", parse_prs, build_prs, "", false, .generates = true};

@@ -21,6 +21,7 @@
 /* What a feed must know of such a model. */
 struct prs_model {
     int64_t image, mask;    /* sides of the images that TinySAM's encoder takes, and of the masks */
+    int64_t classes;        /* of images; 0: it does not tell them */
     struct pixel_norm norm; /* of these images */
 };
 /* NULL: the model is not of this family. */
@@ -37,14 +38,17 @@ extern const char prs_usual_template[];
  *     question     i32 [B,2]                the tokens that the mask decoder reads: the first, and one past the last
  *     gt_masks     u8 [B,mask,row bytes]    with `targets`: bits, as MASK_LOSS takes them, and gt_valid i32 [B,2]
  *
+ *     class_labels i32 [B]                  with `targets`, of a model with classes: the image's class, -100: none
+ *
  * The loss is text_weight times the cross-entropy per token (the count "tokens") plus mask_weight times the mask
- * loss per mask (the count "masks"). */
+ * loss per mask (the count "masks"), and class_weight times the cross-entropy of the class: a sample with a mask has one. */
 struct prs_batch {
     struct image_batch images; /* the first member, as of every model with images */
     bool targets;
+    bool classes;              /* class_labels are given, if the model has classes */
     bool drops;                /* training: with the dropout of the configuration */
     bool statistics;           /* every program outputs statistics per mask, not only the evaluation */
-    double mask_weight, text_weight;
+    double mask_weight, text_weight, class_weight;
     struct mask_loss_options loss;
 };
 /* An image, a question and a mask a sample; binary cross-entropy + dice. */

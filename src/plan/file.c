@@ -10,7 +10,9 @@
 #include <string.h>
 
 #include "io/json.h"
+#include "cost/links.h"
 #include "plan/by_module.h"
+#include "plan/communication.h"
 #include "cost/calibration.h"
 
 uint64_t plan_digest(const struct plan *p, const struct graph *g)
@@ -223,6 +225,28 @@ static void write_warnings(struct json_writer *w, const struct plan_note *note)
     json_end(w);
 }
 
+/* For several ranks: what each of them holds and sends. */
+static void write_ranks(struct json_writer *w, const struct plan *p, const struct graph *g, const struct profile *profile)
+{
+    char shard[SETTING_ROOM];
+    struct text links = {0};
+    if (p->settings.ranks < 2 || !p->settings.train) return;
+    const struct communication c = plan_communication(p, g, profile);
+    links_print(profile, &links);
+    json_begin_map(w, "ranks");
+    json_put_int(w, "world", p->settings.ranks);
+    json_put_int(w, "per_host", profile->per_host ? profile->per_host : p->settings.ranks);
+    json_put_string(w, "shard", technique_print(TECHNIQUE_shard, &p->settings, shard));
+    json_put_int(w, "shares", p->settings.ranks * p->settings.shares);
+    json_put_string(w, "links", links.at);
+    json_put_uint(w, "sent_bytes", (uint64_t)c.sent);
+    json_put_uint(w, "received_bytes", (uint64_t)c.sent);
+    put_seconds(w, "communication_seconds", c.seconds);
+    put_seconds(w, "hidden_seconds", c.hidden);
+    json_end(w);
+    text_free(&links);
+}
+
 void plan_write(const struct plan *p, const struct graph *g, const struct plan_note *note, struct text *out)
 {
     struct json_writer w = {.out = out, .indent = 2};
@@ -264,6 +288,7 @@ void plan_write(const struct plan *p, const struct graph *g, const struct plan_n
     write_missing(&w, p);
     json_put_uint(&w, "parameters", count_parameters(g, false));
     json_put_uint(&w, "trained_parameters", count_parameters(g, true));
+    write_ranks(&w, p, g, note->profile);
     write_techniques(&w, p);
     write_more(&w, p);
     write_unbounded(&w, p);

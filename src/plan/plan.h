@@ -203,6 +203,8 @@ int plan_choose(struct plan_space *x, const uint64_t budget[SPACE_COUNT], uint32
 /* The choice that needs the least device memory within a host budget; if none fits that, the choice
  * that needs the least host memory. */
 int plan_smallest(struct plan_space *x, uint64_t host_budget, uint32_t *choice, struct error *e);
+/* The choice that needs the least host memory within a device budget; PL_NOFIT: there is none. */
+int plan_least_host(struct plan_space *x, uint64_t budget, uint32_t *choice, struct error *e);
 /* True if some choice has weights that fit the budgets (0: none). If false, smaller samples do not
  * help. */
 bool plan_weights_fit(const struct plan_space *x, const uint64_t budget[SPACE_COUNT]);

@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cost/links.h"
 #include "plan/by_module.h"
+#include "plan/communication.h"
 #include "plan/plan.h"
 #include "cost/calibration.h"
 
@@ -121,6 +123,19 @@ static void print_weights(const struct plan *p, const struct graph *g, struct te
     if (w.quantized) print_row(out, "  frozen, NF4", w.quantized, plan_arena(p));
 }
 
+/* What a rank sends; nothing for one rank. */
+static void print_communication(const struct plan *p, const struct graph *g, const struct profile *profile, struct text *out)
+{
+    char sent[32], time[32], hidden[32];
+    if (p->settings.ranks < 2 || !p->settings.train) return;
+    const struct communication c = plan_communication(p, g, profile);
+    text_printf(out, "  a rank sends %s in a step, which takes %s", size_print((uint64_t)c.sent, sent), duration_print(c.seconds, time));
+    if (profile->kind == DEVICE_CUDA) text_printf(out, ", %s of it while it computes", duration_print(c.hidden, hidden));
+    text_printf(out, " (links ");
+    links_print(profile, out);
+    text_printf(out, ")\n");
+}
+
 void plan_print(const struct plan *p, const struct graph *g, const struct profile *profile, struct text *out)
 {
     char a[32], b[32], time[32];
@@ -157,6 +172,7 @@ void plan_print(const struct plan *p, const struct graph *g, const struct profil
         text_printf(out, " (unmeasured: from the published ceilings of %s, %s)\n", profile->name, profile->published);
     else
         text_printf(out, " (default ceilings, not measured: run plimsoll bench --calibrate)\n");
+    print_communication(p, g, profile, out);
     struct text missing = {0};
     plan_print_missing(p, &missing);
     if (missing.n)

@@ -211,6 +211,11 @@ int plan_smallest(struct plan_space *x, uint64_t host_budget, uint32_t *choice, 
     return rc == PL_NOFIT ? find_least(x, SPACE_HOST, (uint64_t[SPACE_COUNT]){0}, choice, e) : rc;
 }
 
+int plan_least_host(struct plan_space *x, uint64_t budget, uint32_t *choice, struct error *e)
+{
+    return find_least(x, SPACE_HOST, (uint64_t[SPACE_COUNT]){[SPACE_DEVICE] = budget}, choice, e);
+}
+
 bool plan_weights_fit(const struct plan_space *x, const uint64_t budget[SPACE_COUNT])
 {
     for (uint32_t i = 0; i < x->choices.n; i++) {

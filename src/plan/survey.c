@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "graph/ops.h"
 #include "passes/techniques/recompute.h"
 
 /* Numbers the blocks by scope, from 1 in the order of the forward; returns their count. */
@@ -28,13 +29,18 @@ struct split {
     uint32_t *opens, *closes; /* by block number: the instants between which the block is open; closes 0: never */
 };
 
+/* The weights of a block are gathered before the block that runs before it: that block owns the instant. */
 static void find_brackets(struct split *a, const uint32_t *number)
 {
     const struct graph *g = a->g;
+    for (uint32_t k = a->n; k-- > 0;) {
+        const struct node *x = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
+        a->owner[k] = x->op == OP_ALL_GATHER ? a->owner[k + 1] : number[graph_block_of(g, x->scope)];
+    }
     for (uint32_t k = 0; k < a->n; k++) {
         const struct node *x = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
-        uint32_t b = a->owner[k] = number[graph_block_of(g, x->scope)];
-        if (!b) continue;
+        const uint32_t b = a->owner[k];
+        if (!b || x->op == OP_ALL_GATHER) continue;
         if (x->phase != PHASE_FORWARD && !a->closes[b]) a->closes[b] = k;
         if (!a->closes[b]) a->opens[b] = k;
     }
@@ -145,7 +151,17 @@ static void add_weights(struct survey *v, const struct plan *p, const struct gra
     }
 }
 
-static bool is_update(enum program p) { return p == PROGRAM_UPDATE; }
+/* The programs of a step after the one that trains. */
+static bool is_update(enum program p) { return program_steps(p) && !program_is(p, PROGRAM_TRAINS); }
+
+/* The time of a step and an evaluation; that of the update may be known from an earlier draft. */
+static double total_seconds(const struct plan *p, const struct known_program *update)
+{
+    double sum = 0;
+    for (enum program k = 0; k < PROGRAM_COUNT; k++)
+        if (program_steps(k) || program_is(k, PROGRAM_BESIDE)) sum += update && is_update(k) ? update->takes : p->program_seconds[k];
+    return sum;
+}
 
 /* The figures of the programs of a draft that `is` selects, for drafts without them. */
 static struct known_program know(const struct graph *g, const struct plan *p, bool (*is)(enum program p), const double *seconds)
@@ -221,7 +237,7 @@ int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *
         v->update = d->update ? d->update->most : 0;
         v->eval = d->eval->most;
         if (d->update) v->update_seconds = profile->kind == DEVICE_CUDA ? d->update->takes : d->update->seconds;
-        v->total_seconds = p.program_seconds[PROGRAM_STEP] + (d->update ? d->update->takes : p.program_seconds[PROGRAM_UPDATE]) + p.program_seconds[PROGRAM_EVAL];
+        v->total_seconds = total_seconds(&p, d->update);
         plan_free(&p);
     }
     mem_free(seconds);

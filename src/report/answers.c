@@ -131,7 +131,7 @@ static void put_answer(struct text *out, const struct value *line, struct image_
     text_printf(out, "<dl>");
     put_question(out, value_get(line, "prompt"));
     put_line(out, "label", text_of(line, "reference"));
-    put_line(out, right ? "answer, the same" : "answer", text_of(line, "answer"));
+    put_line(out, right ? "answer, equal to the label" : "answer", text_of(line, "answer"));
     text_printf(out, "</dl></div>\n");
 }
 

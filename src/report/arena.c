@@ -22,17 +22,18 @@
 enum { CURVE_POINTS = 600 };
 static const double LEAST = 1e-6; /* seconds of a node without a measured time */
 
-/* The start time of each instant of both programs; [n] is the end. The caller frees them. */
+/* The start time of each instant of a step's programs; [n] is the end. The caller frees them. */
 struct times {
     double *at[PROGRAM_COUNT];
-    double end;
+    double end, update; /* update: the start of the program that gets the gradients */
 };
 
 static struct times make_times(const struct graph *g, const double *seconds)
 {
     struct times t = {0};
-    for (int p = PROGRAM_STEP; p <= PROGRAM_UPDATE; p++) {
+    FOR_STEP_PROGRAMS(p) {
         uint32_t n = g->order[p].nodes.n;
+        if (program_is(p, PROGRAM_HANDED)) t.update = t.end;
         t.at[p] = mem_alloc((n + 1) * sizeof(double));
         for (uint32_t k = 0; k < n; k++) {
             double s = seconds[g->order[p].nodes.at[k]];
@@ -144,7 +145,7 @@ void arena_draw(const struct plan *p, const struct graph *g, const struct lives 
     text_printf(out, "<canvas id='arena'></canvas>\n<p id='tip' class='dim' style='min-height:3em'>&nbsp;</p>\n<script>const A=");
     json_begin_map(&w, NULL);
     json_put_number(&w, "end", 1e3 * t.end);
-    json_put_number(&w, "update", 1e3 * t.at[PROGRAM_STEP][g->order[PROGRAM_STEP].nodes.n]);
+    json_put_number(&w, "update", 1e3 * t.update);
     json_put_uint(&w, "arena", plan_arena(p));
     json_begin_list(&w, "kinds");
     for (int k = 0; k < KIND_COUNT; k++) json_put_string(&w, NULL, k ? kind_name(k) : "");
@@ -169,7 +170,7 @@ void arena_curve(const struct graph *g, const struct lives *l, const double *sec
     /* Each point is the maximum of a time slice, so that a short peak stays visible. */
     const bool long_step = t.end >= 10;
     double slice = t.end / CURVE_POINTS, border = slice, most = 0;
-    for (int p = PROGRAM_STEP; p <= PROGRAM_UPDATE; p++) {
+    FOR_STEP_PROGRAMS(p) {
         uint64_t *alive = lives_by_position(l, g, p);
         for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
             double sum = 0;

@@ -34,7 +34,7 @@ static const struct chart {
     {"mean IoU on validation images", {"eval_iou"}, {"mean IoU"}, 1},
     {"mean Dice on validation images", {"eval_dice"}, {"mean Dice"}, 1},
     {"perplexity on validation tokens", {"eval_perplexity"}, {"perplexity"}, -1},
-    {"answers that are the reference, in %", {"eval_exact_match"}, {"exact match"}, 1},
+    {"exact match of answers, in %", {"eval_exact_match"}, {"exact match"}, 1},
     {"token F1 of answers", {"eval_token_f1"}, {"token F1"}, 1},
     {"losses before their weights", {"text_loss", "mask_loss"}, {"text", "masks"}, 0},
     {"learning rate", {"learning_rate"}, {"learning rate"}, 0},

@@ -36,16 +36,19 @@ static void push(struct lives *l, const struct graph *g, struct lives_event v, e
     vec_push(&l->events, v);
 }
 
-/* Adds the allocation and the free of a storage. A storage that is handed over from the step to the
- * update is freed in the update. */
+/* Whether the program before `to` hands a storage over to it. */
+static bool is_handed(const struct plan *plan, const struct graph *g, id s, enum program to)
+{
+    return to && to < PROGRAM_COUNT && program_is(to, PROGRAM_HANDED) && g->storages.at[s].handed && plan->placement.life[to - 1][s].used && plan->placement.life[to][s].used;
+}
+
+/* Adds the allocation and the free of a storage. One that is handed over is freed in the program that gets it. */
 static void add_storage(struct lives *l, const struct plan *plan, const struct graph *g, id s, enum program p)
 {
-    const struct storage *x = &g->storages.at[s];
-    const struct life *life = &plan->placement.life[p][s], *later = &plan->placement.life[PROGRAM_UPDATE][s];
-    struct lives_event v = {.storage = s, .offset = plan->placement.offset[s], .bytes = align_up(x->bytes, PLAN_ALIGN)};
-    bool handed = x->handed && plan->placement.life[PROGRAM_STEP][s].used && later->used;
-    if (!(handed && p == PROGRAM_UPDATE)) push(l, g, v, p, life->start, true);
-    if (!(handed && p == PROGRAM_STEP)) push(l, g, v, p, life->end, false);
+    const struct life *life = &plan->placement.life[p][s];
+    struct lives_event v = {.storage = s, .offset = plan->placement.offset[s], .bytes = align_up(g->storages.at[s].bytes, PLAN_ALIGN)};
+    if (!is_handed(plan, g, s, p)) push(l, g, v, p, life->start, true);
+    if (!is_handed(plan, g, s, p + 1)) push(l, g, v, p, life->end, false);
 }
 
 static bool is_placed(const struct plan *p, const struct graph *g, id s) { return g->storages.at[s].space == SPACE_DEVICE && plan_reached(p, g, s); }
@@ -54,22 +57,21 @@ bool lives_is_persistent(const struct plan *p, const struct graph *g, id s) { re
 
 void lives_collect(struct lives *l, const struct plan *plan, const struct graph *g)
 {
-    static const enum program programs[] = {PROGRAM_STEP, PROGRAM_UPDATE};
     memset(l, 0, sizeof *l);
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
         if (!is_placed(plan, g, s)) continue;
         if (storage_is_persistent(x)) l->persistent[x->kind] += align_up(x->bytes, PLAN_ALIGN);
-        for (size_t k = 0; k < COUNT(programs) && !storage_is_persistent(x); k++)
-            if (plan->placement.life[programs[k]][s].used) add_storage(l, plan, g, s, programs[k]);
+        FOR_STEP_PROGRAMS(p)
+            if (!storage_is_persistent(x) && plan->placement.life[p][s].used) add_storage(l, plan, g, s, p);
     }
-    for (size_t k = 0; k < COUNT(programs); k++)
-        for (uint32_t i = 0; i < g->order[programs[k]].nodes.n; i++) {
-            const struct binding *b = &plan->placement.binding[g->order[programs[k]].nodes.at[i]];
+    FOR_STEP_PROGRAMS(p)
+        for (uint32_t i = 0; i < g->order[p].nodes.n; i++) {
+            const struct binding *b = &plan->placement.binding[g->order[p].nodes.at[i]];
             if (!b->work_bytes) continue;
             struct lives_event v = {.offset = b->work_offset, .bytes = align_up(b->work_bytes, PLAN_ALIGN)};
-            push(l, g, v, programs[k], i, true);
-            push(l, g, v, programs[k], i, false);
+            push(l, g, v, p, i, true);
+            push(l, g, v, p, i, false);
         }
     if (l->events.n) qsort(l->events.at, l->events.n, sizeof *l->events.at, by_time);
 }

@@ -1,7 +1,7 @@
 /*
  * lives.h: the allocations and frees in the compute device's memory during a step.
  *
- * The planner's lifetimes as a list of events in time order: program step, then program update;
+ * The planner's lifetimes as a list of events in time order, through the programs of a step;
  * a storage is allocated (`birth`) before a node and freed after one. The trace, the snapshot and
  * the plot of the arena are made from this list.
  */

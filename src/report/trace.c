@@ -71,8 +71,7 @@ void trace_write(const struct plan *p, const struct graph *g, const struct lives
     struct json_writer w = {.out = out};
     uint64_t *alive[PROGRAM_COUNT] = {0}, last[KIND_COUNT] = {0};
     double zero = t->n_events ? t->events[0].from : 0;
-    alive[PROGRAM_STEP] = lives_by_position(l, g, PROGRAM_STEP);
-    alive[PROGRAM_UPDATE] = lives_by_position(l, g, PROGRAM_UPDATE);
+    FOR_STEP_PROGRAMS(program) alive[program] = lives_by_position(l, g, program);
     json_begin_map(&w, NULL);
     json_put_string(&w, "displayTimeUnit", "ms");
     json_begin_map(&w, "otherData");
@@ -91,6 +90,5 @@ void trace_write(const struct plan *p, const struct graph *g, const struct lives
     }
     json_end(&w);
     json_end(&w);
-    mem_free(alive[PROGRAM_STEP]);
-    mem_free(alive[PROGRAM_UPDATE]);
+    FOR_STEP_PROGRAMS(program) mem_free(alive[program]);
 }

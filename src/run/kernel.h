@@ -17,6 +17,15 @@ struct calibration; /* cost/calibration.h */
 struct ranks;       /* run/ranks.h */
 struct kernel;
 
+/* A link between ranks (cost/links.h). */
+struct link {
+    double latency;            /* seconds of an exchange, whatever its size... */
+    double peer;               /* ...and for each peer */
+    double bandwidth;          /* bytes per second in one direction; 0: not known */
+    bool measured;
+    char name[16];
+};
+
 /* Properties of a device: measured or published ceilings, never a live query. */
 struct profile {
     char name[64];
@@ -34,6 +43,8 @@ struct profile {
     uint64_t library_workspace; /* limit for cuBLASLt */
     uint64_t memory_bytes;     /* of the GPU; 0: not known */
     const char *published;     /* source of published ceilings; NULL: not published ones */
+    struct link link[2];       /* between ranks of one host, and of different ones */
+    int per_host;              /* ranks of a host; 0: all are on one */
     const struct calibration *measured; /* NULL: built-in or published ceilings */
 };
 

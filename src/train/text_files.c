@@ -59,7 +59,7 @@ int text_files_open(struct text_files *t, const struct config *c, struct error *
 {
     char path[PATH_ROOM];
     *t = (struct text_files){0};
-    if (c->data_format != FORMAT_CONVERSATIONS) return PL_OK;
+    if (c->data_format == FORMAT_TOKENS) return PL_OK;
     if (c->data_tokenizer && dir_exists(c->data_tokenizer)) t->folder = c->data_tokenizer;
     else if (c->data_tokenizer) t->file = c->data_tokenizer, t->as = is_json(t->file) ? "tokenizer.json" : "tokenizer.model";
     if (t->file || c->data_template) keep_template(t, c);

@@ -84,7 +84,7 @@ static int compare_config(struct config *c, const char *dir, const struct ranks 
         if (k == KEY_train_eval_samples && !answers) continue; /* another number of prompts needs the same memory */
         if (k == KEY_data_train) {
             log_warn("resume: data.train changed; the run continues with the new files from its position");
-        } else if (k == KEY_parallel_timeout || k == KEY_parallel_crowd) {
+        } else if (k == KEY_parallel_timeout || k == KEY_parallel_per_host || k == KEY_parallel_crowd) {
             continue;
         } else if (!strncmp(name, "parallel.", 9) || !strncmp(name, "memory.", 7) || !strncmp(name, "device.", 7) || answers) {
             log_note("resume: %s changed, so the plan is searched again", name);

@@ -13,12 +13,12 @@ of the folder. Each case is one folder:
                             mask_head..., or mask_decoder...
     batch.safetensors       input_ids, labels (of the answers), pixel_values and perhaps attention_mask, as for
                             make_llava.py; images u8 [B,S,S,3]; question [B,2], the tokens that the mask is read from;
-                            gt_masks u8 [B,h,h]
-    expect.safetensors      logits, pred_masks, text_loss, mask_loss, loss, grad.<name> for every parameter
+                            gt_masks u8 [B,h,h]; perhaps class_labels [B]
+    expect.safetensors      logits, pred_masks, text_loss, mask_loss, with classes class_loss, loss, grad.<name> for every parameter
     flags                   where statistics are taken over groups of images
 
 loss = mask_loss + text_loss / 2, where mask_loss is the mean over the samples of binary cross-entropy + dice, and
-text_loss the mean over the answers' tokens.
+text_loss the mean over the answers' tokens; plus class_loss / 2, the cross-entropy of the images' classes.
 """
 import os
 import random
@@ -45,7 +45,7 @@ MEAN, STD = torch.tensor((0.485, 0.456, 0.406)), torch.tensor((0.229, 0.224, 0.2
 
 def case(**changes):
     base = dict(
-        decoder="fusion", tiny={}, llava={}, heads=2, pooled=3, channels=(6, 4), prompt_hidden=14, self_heads=4, self_inner=18,
+        decoder="fusion", tiny={}, llava={}, heads=2, pooled=3, channels=(6, 4), prompt_hidden=14, self_heads=4, self_inner=18, classes=0,
         dtype="float32", std=0.2,
         # the batch: tokens of each sample's question (with its image) and answer; group as in make_tinyvit.py
         lengths=((9, 5), (12, 7)), group=0,
@@ -61,6 +61,8 @@ CASES = {
     # masks of the image's size; a decoder in the original layout
     "prs_med_prompted": case(decoder="prompted", tiny=dict(image=48), lengths=((8, 3), (11, 6), (7, 8)),
                              llava=dict(text=dict(family="mistral", extra=dict(sliding_window=None)))),
+    # the original's second task: the class of the image
+    "prs_med_classes": case(decoder="prompted", tiny=dict(image=32), classes=3, lengths=((8, 4), (9, 3))),
     # statistics over pairs of images
     "prs_med_groups": case(tiny=dict(image=32), pooled=2, channels=(5, 4, 3), group=2, lengths=((8, 4),) * 4),
 }
@@ -85,6 +87,8 @@ def mask_side(c):
 def config_json(c):
     out = dict(architectures=["PRSMed"], model_type="prs_med", decoder=c["decoder"], num_attention_heads=c["heads"],
                tinysam_config=make_tinyvit.config_json(tiny_case(c)), llava_config=make_llava.config_json(llava_case(c)))
+    if c["classes"]:
+        out["num_classes"] = c["classes"]
     if c["decoder"] == "fusion":
         return dict(out, pooled_size=c["pooled"], mask_channels=list(c["channels"]))
     return dict(out, prompt_hidden_size=c["prompt_hidden"], self_attention_heads=c["self_heads"], self_attention_mlp_dim=c["self_inner"])
@@ -189,6 +193,8 @@ class PRSMed(nn.Module):
             self.fusion, self.mask_head = Fusion(c, C, text), MaskHead(C, c["channels"])
         else:
             self.mask_decoder = Prompted(c, C, text)
+        if c["classes"]:
+            self.cls = nn.Linear(C, c["classes"])
 
     def forward(self, batch, dtype):
         pixels = ((batch["images"].to(dtype) / 255 - MEAN.to(dtype)) / STD.to(dtype)).permute(0, 3, 1, 2)
@@ -198,7 +204,7 @@ class PRSMed(nn.Module):
         at = torch.arange(states.shape[1])[None]
         hidden = (at < batch["question"][:, :1]) | (at >= batch["question"][:, 1:])
         masks = self.mask_head(self.fusion(image, states, hidden)) if hasattr(self, "fusion") else self.mask_decoder(image, states, hidden)
-        return self.llava.lm_head(states), masks[:, 0]
+        return self.llava.lm_head(states), masks[:, 0], self.cls(image.mean((2, 3))) if hasattr(self, "cls") else None
 
 
 # --- cases -----------------------------------------------------------------------------------------
@@ -233,7 +239,8 @@ def random_batch(c, generator):
         labels[b, q:q + a] = ids[b, q:q + a]
         mask[b, :q + a] = 1
     coarse = torch.randn((B, 1, 3, 3), generator=generator)
-    return {"input_ids": ids, "labels": labels, "attention_mask": mask,
+    more = {"class_labels": torch.randint(0, c["classes"], (B,), generator=generator, dtype=torch.int32)} if c["classes"] else {}
+    return {"input_ids": ids, "labels": labels, "attention_mask": mask, **more,
             "pixel_values": torch.randn((B, 3, vision["image"], vision["image"]), generator=generator),
             "images": torch.randint(0, 256, (B, S, S, 3), generator=generator, dtype=torch.uint8),
             "question": torch.tensor([(0, q) for q, _ in c["lengths"]]),
@@ -255,7 +262,7 @@ def load_model(folder, c, dtype):
     return model.to(dtype).eval()
 
 
-def losses(c, logits, masks, batch, dtype):
+def losses(logits, masks, batch, dtype):
     text = F.cross_entropy(logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].long().flatten(), ignore_index=IGNORE)
     target = batch["gt_masks"].to(dtype).flatten(1)
     x = masks.flatten(1)
@@ -268,12 +275,17 @@ def losses(c, logits, masks, batch, dtype):
 def reference(folder, c, batch, dtype=torch.float32):
     model = load_model(folder, c, dtype)
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        logits, masks = model(batch, dtype)
-        text, mask = losses(c, logits, masks, batch, dtype)
+        logits, masks, classes = model(batch, dtype)
+        text, mask = losses(logits, masks, batch, dtype)
         loss = mask + text / 2
+        if classes is not None:
+            named = F.cross_entropy(classes, batch["class_labels"].long())
+            loss = loss + named / 2
         loss.backward()
     seen = batch["attention_mask"][..., None] == 1
     result = {"logits": torch.where(seen, logits, torch.nan), "pred_masks": masks, "text_loss": text, "mask_loss": mask, "loss": loss}
+    if classes is not None:
+        result["class_loss"] = named
     result = {n: t.detach().clone().contiguous() for n, t in result.items()}
     for name, p in model.named_parameters():
         result["grad." + folder_name(c, name)] = (torch.zeros_like(p) if p.grad is None else p.grad).contiguous()
@@ -304,7 +316,7 @@ def random_case(r):
     decoder, grid = r.choice(["fusion", "prompted"]), r.randint(2, 5)
     lengths = tuple((r.randint(6, 14), r.randint(1, 8)) for _ in range(2 * r.randint(1, 2)))
     return case(decoder=decoder, heads=heads, tiny=dict(image=16 * grid), pooled=r.randint(1, grid), group=group, lengths=lengths,
-                channels=tuple(r.randint(1, 7) for _ in range(r.randint(1, 4))), prompt_hidden=r.randint(3, 20), self_heads=r.choice([1, 2, 4]),
+                channels=tuple(r.randint(1, 7) for _ in range(r.randint(1, 4))), prompt_hidden=r.randint(3, 20), classes=r.choice([0, 0, 2, 5]), self_heads=r.choice([1, 2, 4]),
                 llava=dict(text=dict(family=r.choice(["llama", "qwen2"])), names=r.choice(["hub"])), std=r.uniform(0.12, 0.22))
 
 

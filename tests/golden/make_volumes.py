@@ -79,6 +79,11 @@ image.header.set_qform(turn, 1)
 image.header.set_sform(None, 0)
 nibabel.save(image, here / "qform.nii.gz")
 put_views("qform.nii.gz", nibabel.load(here / "qform.nii.gz"))
+image = nibabel.Nifti1Image(ct, None)  # neither qform nor sform
+image.header.set_zooms((0.5, 0.75, 3))
+nibabel.save(image, here / "noform.nii")
+assert nibabel.load(here / "noform.nii").header["sform_code"] == 0 == nibabel.load(here / "noform.nii").header["qform_code"]
+put_views("noform.nii", nibabel.load(here / "noform.nii"))
 nifti("four.nii.gz", rng.integers(0, 900, (6, 5, 4, 3), dtype=numpy.int16), lps, modalities=(0, 2))
 rgb = numpy.empty((5, 4, 3), dtype=[("R", "u1"), ("G", "u1"), ("B", "u1")])
 for c in "RGB":

@@ -280,6 +280,17 @@ void pairs_set_range(struct dataset *d)
     }
 }
 
+const struct volume *pairs_slice(const struct dataset *d, uint64_t i, uint32_t *slice, const char **name)
+{
+    const struct pairs *p = d->state;
+    const struct item *x = &p->items.at[i];
+    const struct volume *v = x->image_volume ? &p->volumes.at[x->image_volume - 1] : NULL;
+    if (!v || v->kind == VOLUME_TIFF) return NULL;
+    *slice = x->slice;
+    *name = p->names.at + x->key;
+    return v;
+}
+
 /* Labels of a slice, in the scratch: the plane, and the table of label_masks behind it. */
 static enum data_fault read_labels(const struct pairs *p, const struct item *x, void *scratch, size_t n, struct label_image *out, struct error *e)
 {
@@ -342,6 +353,7 @@ const struct dataset_format dataset_pairs = {
     .values = pairs_values,
     .plane = pairs_plane,
     .set_range = pairs_set_range,
+    .slice = pairs_slice,
     .label = pairs_label_path,
     .image_path = pairs_image_path,
 };

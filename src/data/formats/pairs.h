@@ -44,6 +44,7 @@ enum data_fault pairs_masks(const struct dataset *d, uint64_t i, void *scratch, 
 enum data_fault pairs_values(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct label_image *out, struct error *e);
 enum data_fault pairs_plane(const struct dataset *d, uint64_t i, void *to, size_t room, struct plane *out, bool *is_plane, struct error *e);
 void pairs_set_range(struct dataset *d);
+const struct volume *pairs_slice(const struct dataset *d, uint64_t i, uint32_t *slice, const char **name);
 const char *pairs_label_path(const struct dataset *d, uint64_t i);
 const char *pairs_image_path(const struct dataset *d, uint64_t i);
 

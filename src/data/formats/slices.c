@@ -79,6 +79,8 @@ static int open_image(const struct pairs *p, const char *path, struct opened *c,
 /* Which indices along each axis of the array have a label: [dims[0] + dims[1] + dims[2]]. */
 static size_t marks_bytes(const struct volume *v) { return (size_t)v->dims[0] + v->dims[1] + v->dims[2]; }
 
+static bool is_zero(const char *at, size_t n) { return !n || (!*at && !memcmp(at, at + 1, n - 1)); }
+
 static int mark(const struct volume *v, uint8_t *marks, struct error *e)
 {
     struct volume flat = *v; /* the array as it lies in the file */
@@ -91,6 +93,7 @@ static int mark(const struct volume *v, uint8_t *marks, struct error *e)
     for (uint32_t k = 0; k < flat.slices && !rc; k++) {
         struct plane p;
         rc = volume_read(&flat, k, 0, true, memory, room, &p, e);
+        if (!rc && p.inter == 0 && is_zero(p.at, plane_bytes(&p))) continue;
         if (!rc) rc = plane_to_labels(&p, &bytes, e);
         for (size_t i = 0; i < (size_t)p.w * p.h && !rc; i++)
             if (bytes == 1 ? ((uint8_t *)p.at)[i] : ((uint16_t *)p.at)[i]) marks[i % p.w] = rows[i / p.w] = planes[k] = 1;

@@ -244,7 +244,8 @@ static int add_row(struct dataset *d, const struct csv *c, const struct columns 
     d->report.members++;
     t->rows++;
     if (!has_texts(c, at)) {
-        d->left.no_answer++;
+        const char *slash = strrchr(t->path, '/');
+        if (!d->left.no_answer++) snprintf(d->left.no_answer_at, sizeof d->left.no_answer_at, "%.80s:%u", slash ? slash + 1 : t->path, c->line);
         return PL_OK;
     }
     const char *image = c->fields[at->image];
@@ -308,6 +309,7 @@ static int csv_open(struct dataset *d, const struct dataset_options *o, struct e
     print_rows(&d->unpaired, d->report.no_image, "image");
     if (d->missing[0]) text_printf(&d->unpaired, " (such as %s)", d->missing);
     print_rows(&d->unpaired, d->left.no_answer, "question or no answer");
+    if (d->left.no_answer) text_printf(&d->unpaired, " (%s%s)", d->left.no_answer > 1 ? "such as " : "", d->left.no_answer_at);
     if (!rc) rc = pairs_finish(d, e);
     if (!rc) dataset_warn_unpaired(d, o, paths.at[0]);
     names_free(&paths);
@@ -358,6 +360,7 @@ const struct dataset_format dataset_csv = {
     .values = pairs_values,
     .plane = pairs_plane,
     .set_range = pairs_set_range,
+    .slice = pairs_slice,
     .label = pairs_label_path,
     .image_path = pairs_image_path,
 };

@@ -30,7 +30,7 @@ int image_source_open(struct image_source *s, const struct model *m, const struc
 int image_source_take_videos(struct image_source *s, const struct model *m, const struct video_options *o, int64_t tokens, struct error *e)
 {
     int64_t features;
-    if (m->images->layout == IMAGE_AS_TILES) return error_set(e, PL_USAGE, "data.max_frames is %u, and a %s takes no videos here: set it to 0", o->max_frames, m->family->model_type);
+    if (m->images->layout == IMAGE_AS_TILES) return error_set(e, PL_USAGE, "data.max_frames is %u, and a %s takes no videos here: set it to 0, and give frames as images", o->max_frames, m->family->model_type);
     if (images_frame_tokens(m, tokens, &features, e)) return e->code;
     s->videos = *o;
     s->text.frame_features = (uint32_t)features;
@@ -61,6 +61,7 @@ uint64_t image_source_fingerprint(const struct image_source *s)
 static int count_frames(const struct image_source *s, const char *reference, uint32_t *frames, struct error *e)
 {
     struct video_at v;
+    if (s->text.layout == IMAGE_AS_TILES) return error_set(e, PL_USAGE, "%.100s: a model whose images have tiles takes no videos here: give frames as images", reference);
     if (!s->videos.max_frames) return error_set(e, PL_USAGE, "%.100s: a video is given: set data.max_frames, and data.fps and data.tokens_per_frame if they were set in training", reference);
     int rc = image_files_video(s->files, reference, &v, e);
     if (rc) return rc;

@@ -12,6 +12,7 @@
 #include <strings.h>
 
 #include "data/images/image_files.h"
+#include "data/text/turns.h"
 #include "io/json.h"
 #include "text/template/chat_images.h"
 
@@ -24,7 +25,7 @@ static const char *const fault_names[SAMPLE_FAULTS] = {
     [SAMPLE_ROLE] = "unknown role",
     [SAMPLE_ORDER] = "turns out of order",
     [SAMPLE_ANSWER] = "no answer",
-    [SAMPLE_MEDIA] = "images or videos, which this model does not take",
+    [SAMPLE_MEDIA] = "images or videos that are not taken",
     [SAMPLE_IMAGES] = "more or fewer <image> than images, or <video> than videos",
     [SAMPLE_FILES] = "an image or a video that cannot be read",
     [SAMPLE_TEMPLATE] = "the chat template fails",
@@ -240,6 +241,7 @@ static enum conversation_fault read_message(struct reader *r, const struct value
 static enum conversation_fault read_messages(struct reader *r, const char *key, const struct value *list)
 {
     enum conversation_fault f = SAMPLE_FINE;
+    list = turns_by_row(r->b, list);
     if (!list || list->kind != VALUE_LIST) return wrong_type(r, key, list, "a list of messages");
     for (uint32_t i = 0; i < list->count && !f; i++) f = read_message(r, list->items[i], i);
     return f;

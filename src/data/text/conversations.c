@@ -2,6 +2,7 @@
  * conversations.c: see conversations.h.
  */
 #include "data/text/conversations.h"
+#include "data/text/records.h"
 
 #include "data/holdout.h"
 #include "data/images/image_files.h"
@@ -186,8 +187,8 @@ static int refuse_id(const struct conversations *c, struct error *e)
         const struct stored_sample *x = &c->store.samples[i];
         for (uint32_t k = 0; k < x->tokens; k++)
             if (c->store.ids[x->first + k] >= c->o.vocabulary && !is_image(c, c->store.ids[x->first + k]))
-                return error_set(e, PL_USAGE, "%s:%llu: its token %u has the id %d, but the model's vocabulary has %lld ids: the tokenizer is another model's, or tokens were added to it and not to the model",
-                                 c->store.names + x->file, (unsigned long long)x->line, k, c->store.ids[x->first + k], (long long)c->o.vocabulary);
+                return error_set(e, PL_USAGE, "%s:%s: its token %u has the id %d, but the model's vocabulary has %lld ids: the tokenizer is another model's, or tokens were added to it and not to the model",
+                                 c->store.names + x->file, record_place(x->line).text, k, c->store.ids[x->first + k], (long long)c->o.vocabulary);
     }
     return PL_OK;
 }
@@ -202,9 +203,9 @@ static int check_images(const struct conversations *c, struct error *e)
         const struct stored_sample *x = &c->store.samples[i];
         const uint32_t frames = count_frame_tokens(c, x, (struct byte_range){0, x->tokens}), n = count_image_tokens(c, x, (struct byte_range){0, x->tokens}) - frames;
         if (frames && frames % c->o.images.frame_features)
-            return error_set(e, PL_USAGE, "%s:%llu: its videos have %u image tokens, and a frame has %u", c->store.names + x->file, (unsigned long long)x->line, frames, c->o.images.frame_features);
+            return error_set(e, PL_USAGE, "%s:%s: its videos have %u image tokens, and a frame has %u", c->store.names + x->file, record_place(x->line).text, frames, c->o.images.frame_features);
         if (n % c->o.images.features)
-            return error_set(e, PL_USAGE, "%s:%llu: it has %u image tokens, and an image has %u", c->store.names + x->file, (unsigned long long)x->line, n, c->o.images.features);
+            return error_set(e, PL_USAGE, "%s:%s: it has %u image tokens, and an image has %u", c->store.names + x->file, record_place(x->line).text, n, c->o.images.features);
     }
     return PL_OK;
 }

@@ -9,6 +9,7 @@
 #include "data/text/records.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -197,6 +198,19 @@ static bool scan(const struct records *r, struct extent *x)
     return false;
 }
 
+/* A file may be one long line: then the number of the sample is in the upper bits. */
+enum { NUMBER = 32 };
+uint64_t record_line(uint64_t line) { return line & (((uint64_t)1 << NUMBER) - 1); }
+
+struct record_place record_place(uint64_t line)
+{
+    struct record_place out;
+    const uint32_t number = (uint32_t)(line >> NUMBER);
+    if (number) snprintf(out.text, sizeof out.text, "%u (sample %u)", (uint32_t)line, number);
+    else snprintf(out.text, sizeof out.text, "%u", (uint32_t)line);
+    return out;
+}
+
 static int read_object(struct records *r, struct record *out, struct error *e)
 {
     struct extent x = {0};
@@ -208,7 +222,9 @@ static int read_object(struct records *r, struct record *out, struct error *e)
         if (end) return fail(r, line, e, "the object that begins here does not end: the file is truncated, or a quote or a bracket is missing");
     }
     if (x.at > RECORD_MOST) return fail(r, line, e, "the object that begins here is longer than 64 MiB; expected a list of samples, or one sample a line");
-    *out = (struct record){r->buffer + r->from, x.at, line};
+    r->objects++;
+    *out = (struct record){r->buffer + r->from, x.at, line == r->last ? line | r->objects << NUMBER : line};
+    r->last = line;
     use(r, x.at);
     return PL_OK;
 }

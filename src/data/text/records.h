@@ -19,6 +19,7 @@ struct records {
     char *buffer;
     size_t from, n, room;  /* buffer[from .. n) is read and not yet used */
     uint64_t line;         /* of buffer[from], from 1 */
+    uint64_t objects, last; /* objects so far, and the line of the last one */
     uint64_t bytes;        /* used so far, for progress */
     uint64_t size;         /* of the file */
     struct record_table *table; /* Parquet; NULL: JSON */
@@ -28,8 +29,13 @@ struct records {
 struct record {
     const char *text; /* from { to }; valid until the next call */
     size_t n;
-    uint64_t line;    /* of its first byte */
+    uint64_t line;    /* of its first byte, for record_place */
 };
+
+/* Where a record is: "12", or, where it is not the first one in its line, "1 (sample 4)". */
+struct record_place { char text[32]; };
+struct record_place record_place(uint64_t line);
+uint64_t record_line(uint64_t line); /* the line alone */
 
 /* `path` must outlive `r`. PL_USAGE: there is no such file, it is empty, or it is something else than
  * JSON or Parquet (gzip, ...). The caller calls records_close after success. */

@@ -85,6 +85,7 @@ enum conversation_fault tokenize_images(const struct image_source *s, struct con
 {
     const bool no_videos = c->videos && s && !s->videos.max_frames;
     if (c->media->count && !s) error_set(e, PL_USAGE, "it has images or videos (%.100s), and the model takes text alone", c->media->items[0]->text);
+    else if (no_videos && s->text.layout == IMAGE_AS_TILES) error_set(e, PL_USAGE, "it has a video, and a model whose images have tiles takes none here: give frames as images");
     else if (no_videos) error_set(e, PL_USAGE, "it has a video: set data.max_frames to the frames that a row may have");
     if (no_videos || (c->media->count && !s)) return SAMPLE_MEDIA;
     if (!s) return SAMPLE_FINE;
@@ -151,7 +152,7 @@ static void tokenize_item(const struct tokenize_options *o, struct item *x)
 {
     struct error e = {0};
     x->fault = tokenize_sample(o, x->json, x->n, &x->memory, &x->tokenized, &e);
-    if (x->fault) snprintf(x->why, sizeof x->why, "%.80s:%llu: %.140s", x->file, (unsigned long long)x->line, e.text);
+    if (x->fault) snprintf(x->why, sizeof x->why, "%.64s:%s: %.140s", x->file, record_place(x->line).text, e.text);
 }
 
 static int store_item(struct builder *b, struct item *x, struct error *e)
@@ -163,7 +164,7 @@ static int store_item(struct builder *b, struct item *x, struct error *e)
     if (x->fault) return PL_OK;
     if (x->tokenized.conversation.messages && !b->o->template) {
         *e = *b->o->no_template;
-        return error_prepend(e, "%s:%llu is a conversation", x->file, (unsigned long long)x->line);
+        return error_prepend(e, "%s:%s is a conversation", x->file, record_place(x->line).text);
     }
     b->ids.n = 0;
     for (uint32_t i = 0; i < t->tokens.n; i++) vec_push(&b->ids, t->tokens.at[i].id);

@@ -122,7 +122,7 @@ static void from_quaternion(const struct fields *f, double to[3][4])
     }
 }
 
-/* sform before qform, as nibabel; neither: axes of the patient and the voxel size. */
+/* As nibabel: sform before qform; neither: the voxel size, columns to the left of the patient, the origin in the middle. */
 static void find_affine(const struct fields *f, struct nifti_header *h)
 {
     const int64_t qform = f->second ? int_at(f, 344, 4) : int_at(f, 252, 2), sform = f->second ? int_at(f, 348, 4) : int_at(f, 254, 2);
@@ -133,7 +133,10 @@ static void find_affine(const struct fields *f, struct nifti_header *h)
     } else if (qform > 0) {
         from_quaternion(f, h->affine);
     } else {
-        for (int i = 0; i < 3; i++) h->affine[i][i] = pixdim(f, 1 + i);
+        for (int i = 0; i < 3; i++) {
+            h->affine[i][i] = (i ? 1 : -1) * pixdim(f, 1 + i);
+            h->affine[i][3] = -h->affine[i][i] * (h->dims[i] - 1) / 2;
+        }
     }
 }
 
@@ -233,20 +236,37 @@ size_t nifti_raw_index(const struct volume *v, uint32_t x, uint32_t y)
 
 uint32_t nifti_raw_slice(const struct volume *v, uint32_t slice) { return v->view.flip[2] ? v->slices - 1 - slice : slice; }
 
+/* Voxels in the order of the view. The compiler makes a loop of each size. */
+static inline void turn(const struct volume *v, const uint8_t *from, uint8_t *to, size_t voxel)
+{
+    for (uint32_t y = 0; y < v->h; y++)
+        for (uint32_t x = 0; x < v->w; x++) memcpy(to + ((size_t)y * v->w + x) * voxel, from + nifti_raw_index(v, x, y) * voxel, voxel);
+}
+
+static void turn_all(const struct volume *v, const uint8_t *from, uint8_t *to)
+{
+    switch (voxel_bytes(v)) {
+    case 1: turn(v, from, to, 1); break;
+    case 2: turn(v, from, to, 2); break;
+    case 4: turn(v, from, to, 4); break;
+    default: turn(v, from, to, voxel_bytes(v)); break;
+    }
+}
+
 int nifti_read(const struct volume *v, uint32_t slice, uint32_t modality, void *to, size_t room, struct plane *out, struct error *e)
 {
     const size_t voxel = voxel_bytes(v), bytes = slice_bytes(v);
-    uint8_t *raw = (uint8_t *)to + bytes;
+    const bool as_stored = v->view.axis[0] < v->view.axis[1] && !v->view.flip[0] && !v->view.flip[1];
+    uint8_t *raw = (uint8_t *)to + (as_stored ? 0 : bytes);
     CHECK(room >= nifti_room(v), "a slice of %ux%u voxels in %zu bytes", v->w, v->h, room);
     int fd = file_open(v->data, NULL, e);
     if (fd < 0) return e->code;
     const uint64_t array = (uint64_t)v->dims[0] * v->dims[1] * v->dims[2] * voxel;
-    int rc = read_raw(v, fd, v->offset + modality * array, nifti_raw_slice(v, slice), raw, raw + bytes, e);
+    int rc = read_raw(v, fd, v->offset + modality * array, nifti_raw_slice(v, slice), raw, (uint8_t *)to + 2 * bytes, e);
     close(fd);
     if (rc) return rc;
     *out = (struct plane){.h = v->h, .w = v->w, .channels = v->channels, .type = v->type, .slope = v->slope, .inter = v->inter, .at = to};
-    for (uint32_t y = 0; y < v->h; y++)
-        for (uint32_t x = 0; x < v->w; x++) memcpy((uint8_t *)to + ((size_t)y * v->w + x) * voxel, raw + nifti_raw_index(v, x, y) * voxel, voxel);
+    if (!as_stored) turn_all(v, raw, to);
     if (v->swapped) plane_swap_bytes(out);
     return PL_OK;
 }

@@ -39,7 +39,8 @@ uint32_t nifti_raw_slice(const struct volume *v, uint32_t slice);
  * NIfTI. Labels are in the order of the view: the file has the order of the array. Slices that are not written are 0. A path that
  * ends with .gz is compressed. */
 struct nifti_writer;
-int nifti_write_begin(struct nifti_writer **out, const char *path, const struct volume *like, struct error *e);
+/* `like` stays open until the end. The largest label decides whether the file has 8 or 16 bits. */
+int nifti_write_begin(struct nifti_writer **out, const char *path, const struct volume *like, uint32_t largest, struct error *e);
 int nifti_write_slice(struct nifti_writer *w, uint32_t slice, const uint16_t *labels, struct error *e);
 /* Ends the file and renames it to its path; `failed`: only frees. Memory does not depend on the size of the volume. */
 int nifti_write_end(struct nifti_writer *w, bool failed, struct error *e);

@@ -188,14 +188,23 @@ static int sample_volume(const struct volume *v, uint32_t modality, struct plane
     return rc;
 }
 
+void volume_auto_range(struct pixel_range *r, double least)
+{
+    r->kind = least <= -500 ? RANGE_WINDOW : RANGE_PERCENTILES;
+    r->window[0] = -160, r->window[1] = 240;
+}
+
 int volume_set_window(struct volume *v, uint32_t modality, const struct pixel_range *r, struct error *e)
 {
     struct plane_sample s = {0};
     v->window[0] = 0, v->window[1] = is_deep(v) ? RANGE_VALUES - 1 : 255;
     if (r->kind == RANGE_WINDOW) memcpy(v->window, r->window, sizeof v->window);
     if (r->kind == RANGE_WINDOW || (is_deep(v) && r->kind == RANGE_FULL)) return PL_OK;
+    struct pixel_range own = *r;
     int rc = sample_volume(v, modality, &s, e);
-    if (!rc && (r->kind == RANGE_FULL || !plane_sample_percentiles(&s, r, v->window)) && s.values.n && s.least < s.most) v->window[0] = s.least, v->window[1] = s.most;
+    if (!rc && r->kind == RANGE_AUTO && !is_deep(v)) volume_auto_range(&own, s.least);
+    if (own.kind == RANGE_WINDOW) memcpy(v->window, own.window, sizeof v->window);
+    else if (!rc && (r->kind == RANGE_FULL || !plane_sample_percentiles(&s, r, v->window)) && s.values.n && s.least < s.most) v->window[0] = s.least, v->window[1] = s.most;
     plane_sample_free(&s);
     return rc;
 }

@@ -77,6 +77,8 @@ void volume_view_as(struct volume *v, const struct volume *other);
 size_t volume_room(const struct volume *v, bool labels);
 int volume_read(const struct volume *v, uint32_t slice, uint32_t modality, bool labels, void *to, size_t room, struct plane *out, struct error *e);
 
+/* Values this far below 0 are Hounsfield units of a CT, in which air is -1000: auto is the window of soft tissue then, else percentiles. */
+void volume_auto_range(struct pixel_range *r, double least);
 /* Sets `window` by the range: percentiles and the full range are those of the whole volume, from up to 64 slices at equal distances. */
 int volume_set_window(struct volume *v, uint32_t modality, const struct pixel_range *r, struct error *e);
 

@@ -148,12 +148,24 @@ static void update(struct shards *x, id node)
     g->at.scope = g->at.origin = 0;
 }
 
+/* In the order of parameters: that in which gradients are complete depends on micro-batches, and with it would the largest
+ * sum of shards and workspace, which the search takes to be the same for all of them. */
+static void scatter_all(struct shards *x)
+{
+    for (uint32_t i = 0; i < x->g->params.n; i++)
+        for (uint32_t k = 0; k < x->old.n; k++) {
+            const struct node *n = node_at(x->g, x->old.at[k]);
+            if (n->op == OP_ALL_REDUCE && n->in[0] == x->g->params.at[i].grad) scatter(x, x->old.at[k]);
+        }
+}
+
 static void rewrite_update(struct shards *x)
 {
     struct graph *g = x->g;
     struct order *order = &g->order[PROGRAM_UPDATE];
     for (uint32_t k = 0; k < order->nodes.n; k++) vec_push(&x->old, order->nodes.at[k]);
     order->nodes.n = 0;
+    scatter_all(x);
     for (uint32_t k = 0; k < x->old.n && !g->error.code; k++) {
         const id node = x->old.at[k];
         const struct node *n = node_at(g, node);
@@ -163,8 +175,8 @@ static void rewrite_update(struct shards *x)
             node_at(g, node)->in[0] = cells;
         }
         n = node_at(g, node);
-        if (n->op == OP_ALL_REDUCE) scatter(x, node);
-        else if (n->op == OP_SQUARES) square(x, node);
+        if (n->op == OP_ALL_REDUCE) continue;
+        if (n->op == OP_SQUARES) square(x, node);
         else if (is_update(n)) update(x, node);
         else vec_push(&order->nodes, node);
     }

@@ -1,0 +1,16 @@
+/*
+ * communication.h: what a rank of a plan sends in a step.
+ */
+#ifndef COMMUNICATION_H
+#define COMMUNICATION_H
+
+#include "plan/plan.h"
+
+struct communication {
+    double sent;            /* bytes that a rank sends in a step; it receives as many */
+    double seconds;         /* of the lane of communication in a step... */
+    double hidden;          /* ...of which so many pass while the rank computes */
+};
+struct communication plan_communication(const struct plan *p, const struct graph *g, const struct profile *profile);
+
+#endif
