@@ -174,7 +174,7 @@ RING_TYPES(image_rows, struct image_rows_options, struct image_rows_source)
 void image_rows_seek(struct image_rows *r, struct image_rows_source *s, uint64_t position)
 {
     r->source = s;
-    ring_seek(r->ring, s, position, s->once ? conversations_count(s->set) : UINT64_MAX);
+    ring_seek_part(r->ring, s, (struct ring_part){position, s->each, s->every}, s->once ? conversations_count(s->set) : UINT64_MAX);
 }
 
 uint64_t image_rows_seen(const struct image_rows_source *s, uint64_t position)

@@ -32,6 +32,7 @@ struct image_rows_source {
     bool shuffle;
     bool once;             /* one pass over the rows, in their order, and no conversation is replaced */
     double max_bad;        /* largest share of broken conversations */
+    uint64_t each, every;  /* of `every` rows only the first `each` are read (ring_part); 0: all */
     struct loader_counts counts;
     uint64_t replaced;     /* frames of videos that could not be decoded */
 };

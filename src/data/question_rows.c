@@ -115,7 +115,7 @@ RING_TYPES(question_rows, struct question_rows_options, struct question_rows_sou
 void question_rows_seek(struct question_rows *r, struct question_rows_source *s, uint64_t position)
 {
     r->source = s;
-    ring_seek(r->ring, s, position, s->masks.once ? dataset_count(s->masks.set) : UINT64_MAX);
+    ring_seek_part(r->ring, s, (struct ring_part){position, s->masks.each, s->masks.every}, s->masks.once ? dataset_count(s->masks.set) : UINT64_MAX);
 }
 
 int question_rows_next(struct question_rows *r, const struct question_row **out, struct error *e)

@@ -4,6 +4,7 @@
 #include "feed/feed.h"
 
 #include "data/faults.h"
+#include "run/ranks.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -67,6 +68,18 @@ int feed_start(struct feed *f, struct run *r, uint64_t position, uint64_t broken
     int rc = f->ops && f->ops->start ? f->ops->start(f, r, e) : PL_OK;
     if (!rc && r->ranks && f->max_bad && f->role == FEED_TRAIN) *f->max_bad = 1;
     return rc;
+}
+
+struct feed_part feed_part(const struct feed *f, const struct run *r)
+{
+    if (f->role == FEED_VALIDATION) {
+        const uint64_t B = (uint64_t)r->plan.settings.micro_batch;
+        return r->ranks ? (struct feed_part){B * (uint64_t)r->ranks->rank, B, B * (uint64_t)r->ranks->n} : (struct feed_part){0};
+    }
+    const struct run_part part = run_part(r);
+    struct feed_part p = {.first = f->start + (uint64_t)part.first};
+    if (part.n < r->effective_batch) p.each = (uint64_t)part.n, p.every = (uint64_t)r->effective_batch;
+    return p;
 }
 
 uint64_t feed_seen(const struct feed *f) { return f->counts ? f->counts->seen : 0; }

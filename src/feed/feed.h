@@ -103,6 +103,14 @@ int feed_start(struct feed *f, struct run *r, uint64_t position, uint64_t broken
  * one has read so far. feed_check: what all have read, at a step from `position` on with n samples; PL_FAIL if too many are broken. */
 uint64_t feed_seen(const struct feed *f);
 int feed_check(struct feed *f, uint64_t seen, uint64_t broken, uint64_t position, int64_t n, struct error *e);
+/* The positions that this rank reads, from `first` on `each` of every `every` (ring_part of data/ring.h): its shares of each step, or its
+ * batches of an evaluation. each 0: all of them. */
+struct feed_part {
+    uint64_t first, each, every;
+};
+struct feed_part feed_part(const struct feed *f, const struct run *r);
+/* Whether a position is that of this rank's first batch of an evaluation. */
+static inline bool feed_begins(uint64_t position, uint64_t each, uint64_t every) { return position <= every - each; }
 /* The passes of an evaluation, and the selected one: "point" and "box" for a promptable model, each
  * reproducible. A pass without a name is "". */
 int feed_passes(const struct feed *f);

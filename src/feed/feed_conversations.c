@@ -142,7 +142,9 @@ static int conversation_start(struct feed *f, struct run *r, struct error *e)
     s->rows.counts.seen = image_rows_seen(&s->rows, f->start);
     s->rows.counts.broken = f->broken;
     int rc = s->images->loader ? PL_OK : image_rows_open(&s->images->loader, &s->images->rows, run_loader_memory(r), e);
-    if (!rc && f->role == FEED_TRAIN) image_rows_seek(s->images->loader, &s->rows, f->start); /* prefetches for the first step */
+    const struct feed_part part = feed_part(f, r);
+    s->rows.each = part.each, s->rows.every = part.every;
+    if (!rc && f->role == FEED_TRAIN && (part.each || !part.every)) image_rows_seek(s->images->loader, &s->rows, part.first); /* prefetches for the first step */
     return rc;
 }
 
@@ -182,7 +184,7 @@ static int put_image_rows(struct feed *f, struct run *r, uint64_t position, int6
     struct image_rows *loader = s->images->loader;
     const float *pixels = NULL; /* of the last row: valid until the next image_rows_next */
     int rc = PL_OK;
-    if (f->role == FEED_VALIDATION && !position) s->rows.counts = (struct loader_counts){0};
+    if (f->role == FEED_VALIDATION && feed_begins(position, s->rows.each, s->rows.every)) s->rows.counts = (struct loader_counts){0};
     if (samples && !image_rows_at(loader, &s->rows, position)) image_rows_seek(loader, &s->rows, position);
     for (int64_t i = 0; i < rows && !rc; i++) {
         const struct image_row *x = NULL;

@@ -165,7 +165,9 @@ static int grounding_start(struct feed *f, struct run *r, struct error *e)
     s->source.counts.broken = f->broken;
     struct loader **loader = &s->batches->loader;
     int rc = *loader ? PL_OK : loader_open(loader, &s->batches->options, run_loader_memory(r), e);
-    if (!rc && f->role == FEED_TRAIN) loader_seek(*loader, &s->source, f->start); /* prefetches for the first step */
+    const struct feed_part part = feed_part(f, r);
+    s->source.each = part.each, s->source.every = part.every;
+    if (!rc && f->role == FEED_TRAIN && (part.each || !part.every)) loader_seek(*loader, &s->source, part.first); /* prefetches for the first step */
     return rc;
 }
 
@@ -223,7 +225,7 @@ static int grounding_put(struct feed *f, struct run *r, uint64_t position, int64
     struct grounding_feed *s = f->state;
     struct loader *loader = s->batches->loader;
     int rc = PL_OK;
-    if (f->role == FEED_VALIDATION && !position) s->source.counts = (struct loader_counts){0}, s->lost = 0;
+    if (f->role == FEED_VALIDATION && feed_begins(position, s->source.each, s->source.every)) s->source.counts = (struct loader_counts){0}, s->lost = 0;
     if (samples && !loader_at(loader, &s->source, position)) loader_seek(loader, &s->source, position);
     for (int64_t i = 0; i < rows && !rc; i++) {
         const struct loader_sample *x = NULL;

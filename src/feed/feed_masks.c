@@ -25,7 +25,6 @@
 #include "feed/embed.h"
 #include "feed/feed.h"
 #include "feed/first_prompts.h"
-#include "run/ranks.h"
 
 enum pass { PASS_POINT, PASS_BOX };
 static const char *const passes[] = {"point", "box"};
@@ -230,15 +229,10 @@ static int mask_start(struct feed *f, struct run *r, struct error *e)
     m->source.counts.broken = f->broken;
     struct loader **loader = &m->batches->loader;
     int rc = *loader ? PL_OK : loader_open(loader, &m->o, run_loader_memory(r), e);
-    if (rc) return rc;
-    if (f->role == FEED_VALIDATION) {
-        if (r->ranks) m->source.each = (uint64_t)r->plan.settings.micro_batch, m->source.every = m->source.each * (uint64_t)r->ranks->n; /* a batch of each rank */
-        return PL_OK;
-    }
-    const struct run_part part = run_part(r);
-    if (part.n < r->effective_batch) m->source.each = (uint64_t)part.n, m->source.every = (uint64_t)r->effective_batch;
-    if (part.n) loader_seek(*loader, &m->source, f->start + (uint64_t)part.first); /* prefetches for the first step */
-    return PL_OK;
+    const struct feed_part part = feed_part(f, r);
+    m->source.each = part.each, m->source.every = part.every;
+    if (!rc && f->role == FEED_TRAIN && (part.each || !part.every)) loader_seek(*loader, &m->source, part.first); /* prefetches for the first step */
+    return rc;
 }
 
 static void mask_close(struct feed *f)
@@ -326,7 +320,7 @@ static int mask_put(struct feed *f, struct run *r, uint64_t position, int64_t sa
 {
     struct mask_feed *m = f->state;
     int rc = PL_OK;
-    if (f->role == FEED_VALIDATION && position <= m->source.every - m->source.each) m->source.counts = (struct loader_counts){0};
+    if (f->role == FEED_VALIDATION && feed_begins(position, m->source.each, m->source.every)) m->source.counts = (struct loader_counts){0};
     struct loader *loader = m->batches->loader;
     if (samples && !loader_at(loader, &m->source, position)) loader_seek(loader, &m->source, position);
     const struct loader_sample *last = NULL; /* valid until the next loader_next */

@@ -210,7 +210,9 @@ static int question_start(struct feed *f, struct run *r, struct error *e)
     s->source.masks.counts.broken = f->broken;
     struct question_rows **loader = &s->batches->loader;
     int rc = *loader ? PL_OK : question_rows_open(loader, &s->batches->rows, run_loader_memory(r), e);
-    if (!rc && f->role == FEED_TRAIN) question_rows_seek(*loader, &s->source, f->start); /* prefetches for the first step */
+    const struct feed_part part = feed_part(f, r);
+    s->source.masks.each = part.each, s->source.masks.every = part.every;
+    if (!rc && f->role == FEED_TRAIN && (part.each || !part.every)) question_rows_seek(*loader, &s->source, part.first); /* prefetches for the first step */
     return rc;
 }
 
@@ -280,7 +282,7 @@ static int question_put(struct feed *f, struct run *r, uint64_t position, int64_
     const float *pixels = NULL; /* of the last row: valid until the next question_rows_next */
     struct loader_counts *k = &s->source.masks.counts;
     int rc = PL_OK;
-    if (f->role == FEED_VALIDATION && !position) *k = (struct loader_counts){0};
+    if (f->role == FEED_VALIDATION && feed_begins(position, s->source.masks.each, s->source.masks.every)) *k = (struct loader_counts){0};
     if (samples && !question_rows_at(loader, &s->source, position)) question_rows_seek(loader, &s->source, position);
     for (int64_t i = 0; i < rows && !rc; i++) {
         const struct question_row *x = NULL;

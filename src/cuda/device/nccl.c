@@ -139,8 +139,5 @@ void nccl_close(struct nccl *x, bool abort)
     if (x->comm && abort) x->abort(x->comm);
     else if (x->comm) x->destroy(x->comm);
     x->comm = NULL;
-    if (!abort) {
-        dlclose(x->library);
-        mem_free(x);
-    }
+    if (!abort) mem_free(x); /* the library stays: it may have threads */
 }

@@ -11,6 +11,9 @@ extern "C" {
 }
 
 constexpr int TREE_BLOCK = 256, LEVELS = 17; /* of the tree: 65536 ranks */
+/* A rank's own part never travels. One that is alone, and goes through the motions, sends this many bytes of it to itself by NCCL: what
+ * is measured then is the cost of NCCL's launches. Through host memory it sends everything. */
+constexpr int64_t TOKEN = 64 << 10;
 
 template <typename T> __device__ static T add(T a, T b) { return from_float<T>(to_float(a) + to_float(b)); }
 template <> __device__ double add(double a, double b) { return a + b; }
@@ -56,8 +59,12 @@ static struct collective begin(const struct launch *l, const char *name, const s
     return c;
 }
 
-/* Whether its own piece comes by the transport, too. */
-static bool sends_itself(const struct collective *c) { return c->n == 1 && c->transport; }
+/* Elements of its own piece that a rank sends to itself. */
+static int64_t own_elements(const struct collective *c, int64_t mine)
+{
+    if (c->n > 1 || !c->transport) return 0;
+    return c->transport->nccl ? min_i64(mine, TOKEN / c->size) : mine;
+}
 
 /* The piece of a rank's part in the round that begins at `at`. */
 static char *piece_at(const struct collective *c, int rank, int64_t at, int64_t *n)
@@ -72,10 +79,10 @@ static void add_move(const struct collective *c, int *n, int peer, void *at, int
     if (elements) c->moves[(*n)++] = (struct move){peer, at, (uint64_t)(elements * c->size), send};
 }
 
-static int sum_leaves(const struct collective *c, char *y, const char *own, int64_t elements, bool onto, struct error *e)
+/* self: the leaf that `own` is; negative: none. */
+static int sum_leaves(const struct collective *c, char *y, const char *own, int self, int64_t elements, bool onto, struct error *e)
 {
     const unsigned grid = (unsigned)min_i64(ceil_div(elements, TREE_BLOCK), 4096);
-    const int self = sends_itself(c) ? -1 : c->self;
     if (c->dtype == DT_F64) {
         tree_kernel<<<grid, TREE_BLOCK, 0, c->stream>>>((double *)y, (const double *)own, (const double *)c->leaves, c->piece, c->n, self, elements, onto);
         TRY_CUDA(cudaGetLastError());
@@ -95,13 +102,19 @@ static int reduce_round(const struct collective *c, int64_t at, char *y, bool on
     char *own = piece_at(c, c->self, at, mine);
     int n = 0;
     for (int peer = 0; peer < c->n; peer++) {
-        if (peer == c->self && !sends_itself(c)) continue;
+        if (peer == c->self) continue;
         char *to = piece_at(c, peer, at, &theirs);
         add_move(c, &n, peer, to, theirs, true);
         add_move(c, &n, peer, c->leaves + peer * c->piece * c->size, *mine, false);
     }
+    const int64_t sent = own_elements(c, *mine);
+    add_move(c, &n, c->self, own, sent, true);
+    add_move(c, &n, c->self, c->leaves, sent, false);
     TRY(transport_exchange(c->transport, c->moves, n, c->name, c->stream, e));
-    return *mine ? sum_leaves(c, y ? y : own, own, *mine, onto, e) : PL_OK;
+    if (!y) y = own;
+    if (sent) TRY(sum_leaves(c, y, own, -1, sent, onto, e));
+    if (sent == *mine || (c->n == 1 && y == own && !onto)) return PL_OK;
+    return sum_leaves(c, y + sent * c->size, own + sent * c->size, c->self, *mine - sent, onto, e);
 }
 
 /* Every rank sends its piece to all others. */
