@@ -5,10 +5,6 @@
 
 #include <string.h>
 
-#include "run/ranks.h"
-
-int64_t launch_first(const struct launch *l, int64_t part) { return l->ranks ? l->ranks->rank * part : 0; }
-
 /* The list of an op's kernels. */
 static const struct kernel *kernels_of(enum device_kind device, enum op op)
 {

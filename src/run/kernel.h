@@ -11,6 +11,7 @@
 
 #include "graph/graph.h"
 #include "graph/ops.h"
+#include "run/ranks.h"
 #include "run/traits.h"
 
 struct calibration; /* cost/calibration.h */
@@ -84,7 +85,7 @@ struct launch {
 };
 
 /* The first element, in the whole, of the shard that a launch works on, which has `part` elements; 0: it works on the whole. */
-int64_t launch_first(const struct launch *l, int64_t part);
+static inline int64_t launch_first(const struct launch *l, int64_t part) { return l->ranks ? l->ranks->rank * part : 0; }
 
 struct kernel {
     enum op op;
