@@ -58,7 +58,7 @@ check 'a layout of earlier versions' expect 2 'layout seed is now --layout memma
 check 'a word of earlier versions' expect 2 'loss.preset: seed is now equal-weights' "$binary" plan examples/sam-tiny.yaml --set loss.preset=seed
 check 'an option without its value' expect 2 '--memory' "$binary" plan x.yaml --memory
 check 'no run file' expect 2 'RUN.yaml' "$binary" train
-check 'eval of a language model' expect 2 'evaluated by .plimsoll train.: with data.validation it prints loss and perplexity' "$binary" eval examples/tiny.yaml --model runs/tiny/model
+check 'eval of a model that is not there' expect 2 'runs/tiny/model: cannot open it' "$binary" eval examples/tiny.yaml --model runs/tiny/model
 check 'a run file that is not there' expect 2 'nowhere.yaml' "$binary" train "$tmp/nowhere.yaml"
 check 'unknown key, with the nearest' refused 2 'train.learning_rat.*train.learning_rate' --set train.learning_rat=1
 check 'a value of the wrong type' refused 2 'train.steps.*many' --set train.steps=many

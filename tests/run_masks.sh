@@ -104,7 +104,7 @@ tower() {
     done
 }
 check 'a vision tower' tower
-check 'tokens for SAM' expect 2 'data.format tokens gives rows of tokens, and a sam takes .*set data.format to sa1b, coco, pairs, csv or packed' masks "$tmp/no" --set data.format=tokens
+check 'tokens for SAM' expect 2 'data.format tokens gives rows of tokens, and a sam takes .*set data.format to sa1b, coco, pairs, csv, packed or parquet' masks "$tmp/no" --set data.format=tokens
 for side in 70 20 36; do
     check "a size between patches: $side" expect 2 "data.image_size is $side, expected a multiple of the model.s patches of 8 pixels" masks "$tmp/no" --set data.image_size=$side
 done

@@ -8,7 +8,7 @@
 . tests/run_lib.sh
 # shellcheck source=tests/ranks_lib.sh
 . tests/ranks_lib.sh
-own=(--set parallel.shard=optimizer --set memory.micro_batch=2 --set train.clip_norm=1 --set train.keep=9 --set train.save_every=2)
+own=(--set parallel.shard=optimizer --set memory.head_chunks=1 --set memory.micro_batch=2 --set train.clip_norm=1 --set train.keep=9 --set train.save_every=2)
 
 whole() { expect 0 '' train_ranks 4 "$tmp/whole" "${own[@]}" --set train.steps=6; }
 check '4 ranks, 6 steps' whole
