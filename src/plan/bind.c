@@ -70,6 +70,7 @@ struct found {
     const struct kernel *kernel;
     uint64_t work;
     double seconds;          /* of one launch */
+    uint64_t hash;           /* of the node */
 };
 /* An open-addressing hash table over distinct nodes; at most half full. */
 struct kernels {
@@ -99,8 +100,8 @@ static uint64_t hash_node(const struct graph *g, const struct node *x)
     uint64_t h = x->op;
     for (int i = 0; i < x->nin + x->nout; i++) {
         const struct tensor *t = tensor_at(g, i < x->nin ? x->in[i] : x->out[i - x->nin]);
-        uint64_t shape = t->dtype;
-        for (int d = 0; d < t->rank; d++) shape += (uint64_t)t->dim[d] * (0x10001ull + 0x20002ull * (uint64_t)d);
+        uint64_t shape = t->dtype + t->offset;
+        for (int d = 0; d < t->rank; d++) shape += (uint64_t)t->dim[d] * (0x10001ull + 0x20002ull * (uint64_t)d) + ((uint64_t)t->stride[d] << d);
         h = mix(h, shape);
     }
     return h;
@@ -171,15 +172,17 @@ static int find_kernel(struct found *f, struct kernels *k, const struct graph *g
         return error_set(e, PL_USAGE, "device %s has no kernel for %s on %s", profile->name, op_table[x->op].name,
                          q.in[0] ? dtype_name(q.in[0]->dtype) : "this dtype");
     q.kernel = kernel;
-    *f = (struct found){copy_node(&k->of, g, x), missing, kernel, kernel->workspace ? kernel->workspace(&q) : 0, kernel_seconds(&q, x->op)};
+    *f = (struct found){copy_node(&k->of, g, x), missing, kernel, kernel->workspace ? kernel->workspace(&q) : 0, kernel_seconds(&q, x->op), f->hash};
     return PL_OK;
 }
 
 /* The slot of a node like this one, or the free slot where it belongs. */
 static struct found *slot_of(const struct kernels *k, const struct graph *g, const struct node *x)
 {
-    uint64_t at = hash_node(g, x) & (k->slots - 1);
-    while (k->slot[at].node && !is_alike(g, x, &k->of, node_at(&k->of, k->slot[at].node))) at = (at + 1) & (k->slots - 1);
+    const uint64_t hash = hash_node(g, x);
+    uint64_t at = hash & (k->slots - 1);
+    while (k->slot[at].node && (k->slot[at].hash != hash || !is_alike(g, x, &k->of, node_at(&k->of, k->slot[at].node)))) at = (at + 1) & (k->slots - 1);
+    k->slot[at].hash = hash;
     return &k->slot[at];
 }
 
