@@ -114,16 +114,26 @@ static int check_quantize(struct run *r, const struct graph *g, struct error *e)
     return quantize_check(g, &s, e) ? config_at_key(c, KEY_memory_quantize, e) : PL_OK;
 }
 
-/* Builds the forward graph to check the parameter names of the configuration. Errors of the model's
- * builder are left to the planner. A part of the model that is not built (an encoder whose embeddings
- * are stored) is not in the forward graph, but its parameter names are valid. */
+/* The batch with which all of the model is built. A part that this run does not build (an encoder whose embeddings are
+ * stored, a mask decoder while text is generated) is not in its graph, but its parameter names are valid. */
+static struct batch whole_batch(const struct run *r)
+{
+    struct batch b = r->batch;
+    if (r->batches.whole) b.own = r->batches.whole;
+    if (b.cache && !r->answers && r->model.answers_partly) b.cache = 0, b.own = NULL;
+    return b;
+}
+
+/* Builds the forward graph of the whole model to check the parameter names of the configuration. Errors of
+ * the model's builder are left to the planner. */
 static int check_recipe(struct run *r, bool train, struct error *e)
 {
     const int B = (int)max_i64(1, r->batch.bn_group);
+    const struct batch planned = r->batch;
     struct graph g;
     int rc = PL_OK;
     graph_init(&g);
-    if (r->batches.whole) r->batch.own = r->batches.whole;
+    r->batch = whole_batch(r);
     if (r->has_adapter && !(r->batches.partial && !r->batches.whole)) {
         r->has_adapter = false; /* its names are checked against the model itself */
         build_forward(r, &g, B);
@@ -132,7 +142,7 @@ static int check_recipe(struct run *r, bool train, struct error *e)
         graph_clear(&g);
     }
     if (!rc) build_forward(r, &g, B);
-    r->batch.own = r->batches.own;
+    r->batch = planned;
     if (!rc && !g.error.code) rc = recipe_check(r->config, &g, train, e);
     if (!rc && !g.error.code && !r->forward) rc = check_quantize(r, &g, e);
     if (!rc && r->has_adapter && !g.error.code) {

@@ -617,12 +617,12 @@ static int open_one(struct weights *w, const struct model *m, const struct graph
     return rc;
 }
 
-/* A part of which the graph has no parameter is a mistake in its name. */
-static int check_part(const struct weights *part, const struct graph *g, const char *name, struct error *e)
+/* A part of which the graph of a whole model has no parameter is a mistake in its name. */
+static int check_part(const struct weights *part, const struct graph *g, struct error *e)
 {
     for (uint32_t i = 0; i < part->n_params; i++)
         if (own_name(part, g, &g->params.at[i])) return PL_OK;
-    return error_set(e, PL_USAGE, "part %s: no parameter of the model begins with \"%s.\"", name, name);
+    return error_set(e, PL_USAGE, "part %s: no parameter of the model begins with \"%s.\"", part->part, part->part);
 }
 
 static int count_parts(const struct model *m)
@@ -638,7 +638,7 @@ static int open_part(struct weights *w, const struct model *m, const struct grap
     if (open_one(part, m, g, name, e)) return e->code;
     w->n_parts++;
     *configs = crc32c(*configs, &part->fingerprint, sizeof part->fingerprint);
-    return check_part(part, g, name, e);
+    return PL_OK;
 }
 
 /* The parts, and those of a part that have a folder of their own beside the part's: the vision tower of LLaVA in PRS-Med. */
@@ -655,6 +655,7 @@ static int open_parts(struct weights *w, const struct model *m, const struct gra
             if (*inner->model.path) rc = open_part(w, &inner->model, g, bump_format(&w->memory, "%s.%s", p->name, inner->name), &configs, e);
         }
     }
+    for (uint32_t i = 0; i < w->n_parts && !m->partial && !rc; i++) rc = check_part(&w->parts[i], g, e);
     w->fingerprint ^= (uint64_t)configs << 32;
     return rc;
 }
