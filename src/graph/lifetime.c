@@ -55,14 +55,18 @@ void graph_lifetimes(const struct graph *g, enum program p, struct life *life)
 {
     memset(life, 0, g->storages.n * sizeof *life);
     if (!g->order[p].nodes.n) return;
-    struct access *first = mem_alloc(g->storages.n * sizeof *first);
+    struct access *first = mem_resize(NULL, g->storages.n * sizeof *first); /* of storages that are used */
     struct { uint32_t from, to; bool seen; } *range = mem_alloc(g->loops.n * sizeof *range);
     const struct order *order = &g->order[p];
     int deepest = 0;
     for (uint32_t k = 0; k < order->nodes.n; k++) {
         const struct node *n = node_at(g, order->nodes.at[k]);
-        for (int i = 0; i < n->nin; i++)
-            if (n->in[i]) touch(&life[tensor_at(g, n->in[i])->storage], k);
+        for (int i = 0; i < n->nin; i++) {
+            if (!n->in[i]) continue;
+            id s = tensor_at(g, n->in[i])->storage;
+            if (!life[s].used) first[s] = (struct access){0};
+            touch(&life[s], k);
+        }
         for (int o = 0; o < n->nout; o++) {
             if (!n->out[o]) continue;
             id s = tensor_at(g, n->out[o])->storage;

@@ -34,7 +34,8 @@ static void find_lives(struct plan *p, const struct graph *g)
     struct placement *to = &p->placement;
     int n = 1;
     for (int program = 0; program < PROGRAM_COUNT; program++) n += g->order[program].nodes.n > 0;
-    to->lives = mem_alloc((size_t)n * g->storages.n * sizeof *to->lives);
+    to->lives = mem_resize(NULL, (size_t)n * g->storages.n * sizeof *to->lives); /* graph_lifetimes sets all of a program's */
+    memset(to->lives, 0, g->storages.n * sizeof *to->lives);
     for (int program = 0; program < PROGRAM_COUNT; program++) {
         to->life[program] = to->lives + (g->order[program].nodes.n ? (size_t)--n * g->storages.n : 0);
         if (g->order[program].nodes.n) graph_lifetimes(g, program, to->life[program]);
@@ -109,10 +110,12 @@ static uint64_t hash_node(const struct graph *g, const struct node *x)
  * part of it. */
 static bool operands_alike(const struct graph *g, id a, const struct graph *h, id b)
 {
+    if (!a || !b) return a == b;
     const struct tensor *x = tensor_at(g, a), *y = tensor_at(h, b);
-    return (!a && !b) || (!a == !b && x->dtype == y->dtype && x->rank == y->rank && x->offset == y->offset && !x->loop == !y->loop &&
-                      x->advance == y->advance && g->storages.at[x->storage].space == h->storages.at[y->storage].space &&
-                      !memcmp(x->dim, y->dim, x->rank * sizeof *x->dim) && !memcmp(x->stride, y->stride, x->rank * sizeof *x->stride));
+    if (x->dtype != y->dtype || x->rank != y->rank || x->offset != y->offset || !x->loop != !y->loop || x->advance != y->advance) return false;
+    int64_t differ = 0;
+    for (int d = 0; d < x->rank; d++) differ |= (x->dim[d] ^ y->dim[d]) | (x->stride[d] ^ y->stride[d]);
+    return !differ && g->storages.at[x->storage].space == h->storages.at[y->storage].space;
 }
 
 /* The random key of an update differs from weight to weight; only the running half reads it. */

@@ -17,6 +17,7 @@ struct walk {
     const struct graph *g;
     const struct placement *placed;
     const struct life *life;      /* of the program; only with a placement */
+    const bool *uses;             /* by lane: the program has a node there */
     double free[LANE_COUNT];      /* time at which each lane is idle */
     double (*until)[LANE_COUNT];  /* by storage: time of each lane's last access... */
     double (*written)[LANE_COUNT]; /* ...and last write: reads may overlap */
@@ -52,7 +53,7 @@ static double earliest_other(const struct walk *w, int lane)
 {
     double when = INFINITY;
     for (int i = 0; i < LANE_COUNT; i++)
-        if (i != lane) when = fmin(when, w->free[i]);
+        if (i != lane && w->uses[i]) when = fmin(when, w->free[i]);
     return when;
 }
 
@@ -133,12 +134,13 @@ static void finish_node(struct walk *w, const struct node *x, id node, double wh
     }
 }
 
-/* A program without copies uses one lane and never waits. */
-static bool has_copies(const struct graph *g, enum program program)
+/* Marks the lanes of a program's nodes; false: it has one lane alone, and never waits. */
+static bool find_lanes(const struct graph *g, enum program program, bool uses[LANE_COUNT])
 {
-    for (uint32_t k = 0; k < g->order[program].nodes.n; k++)
-        if (node_at(g, g->order[program].nodes.at[k])->lane != LANE_COMPUTE) return true;
-    return false;
+    int n = 0;
+    for (uint32_t k = 0; k < g->order[program].nodes.n; k++) uses[node_at(g, g->order[program].nodes.at[k])->lane] = true;
+    for (int lane = 0; lane < LANE_COUNT; lane++) n += uses[lane];
+    return n > 1;
 }
 
 static double sum_seconds(const struct graph *g, enum program program, const double *seconds)
@@ -150,8 +152,9 @@ static double sum_seconds(const struct graph *g, enum program program, const dou
 
 double lanes_seconds(const struct graph *g, enum program program, const double *seconds, const struct placement *placed)
 {
-    if (!has_copies(g, program)) return sum_seconds(g, program, seconds);
-    struct walk w = {.g = g, .placed = placed, .life = placed ? placed->life[program] : NULL};
+    bool uses[LANE_COUNT] = {false};
+    if (!find_lanes(g, program, uses)) return sum_seconds(g, program, seconds);
+    struct walk w = {.g = g, .placed = placed, .life = placed ? placed->life[program] : NULL, .uses = uses};
     w.until = mem_alloc(g->storages.n * sizeof *w.until);
     w.written = mem_alloc(g->storages.n * sizeof *w.written);
     w.listed = mem_alloc(g->storages.n * sizeof *w.listed);

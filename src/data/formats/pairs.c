@@ -39,20 +39,7 @@ int pairs_start(struct dataset *d, const struct dataset_options *o, const char *
     struct pairs *p = d->state = mem_alloc(sizeof *p);
     dataset_json_read(&p->json, folder);
     if (set_channels(p, o, e)) return e->code;
-    d->labels.values = p->values = mem_alloc(o->n_categories * sizeof *p->values);
-    d->labels.n_values = o->n_categories;
-    for (uint32_t i = 0; i < o->n_categories; i++) {
-        char *end;
-        p->values[i] = strtoll(o->categories[i], &end, 10);
-        const int64_t named = dataset_json_value(&p->json, o->categories[i]);
-        if (named > 0) {
-            p->values[i] = named;
-            continue;
-        }
-        if (*end || end == o->categories[i] || p->values[i] < 1 || p->values[i] > 65535)
-            return error_set(e, PL_USAGE, "category %s: the categories of label images are numbers from 1 to 65535, or names in dataset.json", o->categories[i]);
-    }
-    return PL_OK;
+    return label_set_values(&d->labels, o->categories, o->n_categories, &p->json, e);
 }
 
 int pairs_finish(struct dataset *d, struct error *e)
@@ -74,7 +61,7 @@ void pairs_close(struct dataset *d)
     for (uint32_t i = 0; i < p->volumes.n; i++) volume_close(&p->volumes.at[i]);
     vec_free(&p->volumes);
     dataset_json_free(&p->json);
-    mem_free(p->values);
+    mem_free((void *)d->labels.values);
     mem_free(p);
 }
 

@@ -23,7 +23,6 @@ struct pairs {
     VEC(struct item) items;
     VEC(uint32_t) groups;         /* names of the datasets that tables are put together from */
     struct text names;
-    int64_t *values;
     VEC(struct volume) volumes;   /* the channels of an image one after the other */
     struct slice_options slices;
     uint32_t modality[3], channels; /* that make an image */

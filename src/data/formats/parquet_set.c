@@ -166,7 +166,7 @@ static int parquet_set_open(struct dataset *d, const struct dataset_options *o, 
 {
     struct names paths;
     struct parquet_set *s = d->state = mem_alloc(sizeof *s);
-    if (label_set_values(&d->labels, o->categories, o->n_categories, e) || dataset_paths(o, &paths, e)) return e->code;
+    if (label_set_values(&d->labels, o->categories, o->n_categories, NULL, e) || dataset_paths(o, &paths, e)) return e->code;
     int rc = o->texts ? error_set(e, PL_USAGE, "questions and answers are not read from Parquet tables: use a table in CSV") : PL_OK;
     for (uint32_t i = 0; i < paths.n && !rc; i++) rc = add_table(d, o, paths.at[i], e);
     if (!rc && s->n_masks > 1 && o->n_categories) rc = error_set(e, PL_USAGE, "data.categories is given, and the masks are in several columns, which are the categories: name those that are wanted in data.mask_column");

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/formats/dataset_json.h"
 #include "data/images/image.h"
 #include "data/images/jpeg.h"
 #include "data/images/unread.h"
@@ -247,16 +248,17 @@ enum data_fault label_read(const char *path, const struct label_options *o, void
     return f ? f : label_image_masks(path, &m, o, masks, room, out, e);
 }
 
-int label_set_values(struct label_options *o, char *const *categories, uint32_t n, struct error *e)
+int label_set_values(struct label_options *o, char *const *categories, uint32_t n, const struct dataset_json *names, struct error *e)
 {
     int64_t *values = mem_alloc((n + 1) * sizeof *values);
     o->values = values;
     o->n_values = n;
     for (uint32_t i = 0; i < n; i++) {
         char *end;
-        values[i] = strtoll(categories[i], &end, 10);
-        if (*end || end == categories[i] || values[i] < 1 || values[i] > 65535)
-            return error_set(e, PL_USAGE, "category %s: the categories of label images are numbers from 1 to 65535", categories[i]);
+        const int64_t named = names ? dataset_json_value(names, categories[i]) : 0;
+        values[i] = named > 0 ? named : strtoll(categories[i], &end, 10);
+        if (named <= 0 && (*end || end == categories[i] || values[i] < 1 || values[i] > 65535))
+            return error_set(e, PL_USAGE, "category %s: the categories of label images are numbers from 1 to 65535%s", categories[i], names ? ", or names in dataset.json" : "");
     }
     return PL_OK;
 }
