@@ -127,9 +127,9 @@ broken() {
 }
 check "a broken image among others" broken
 not_many() {
-    echo image,x0 >"$tmp/bad.csv" && printf 'image,x,y\nsa_1.jpg,3,four\n' >"$tmp/four.csv" && printf 'image,x,y\nsa_9.jpg,3,4\n' >"$tmp/nine.csv" || return 1
+    echo image,x0 >"$tmp/bad.csv" && printf 'image,x,y\nsa_1.jpg,3,four\n' >"$tmp/four.csv" && printf 'image,x,y\nsa_9.jpg,3,4\n' >"$tmp/nine.csv" && printf 'image,id,x0,y0,x1,y1\nsa_1.jpg,a,3,4,9,9\nsa_1.jpg,a,5,4,9,9\n' >"$tmp/two.csv" || return 1
     refused "the header has no columns for prompts" "$tmp/images" --prompts "$tmp/bad.csv" && refused "line 2: y is \"four\", expected a number" "$tmp/images" --prompts "$tmp/four.csv" &&
-        refused "there is no .*sa_9.jpg" "$tmp/images" --prompts "$tmp/nine.csv" && refused "no prompts are given" "$tmp/images" && refused "is for one image" "$tmp/images" --everything 3 &&
+        refused "there is no .*sa_9.jpg" "$tmp/images" --prompts "$tmp/nine.csv" && refused "sa_1.jpg has two boxes with the id a" "$tmp/images" --prompts "$tmp/two.csv" && refused "no prompts are given" "$tmp/images" && refused "is for one image" "$tmp/images" --everything 3 &&
         ends 2 "is a folder of the images" --model "$cases/model" "$tmp/images" --point 1,1 -o "$tmp/images" && ends 3 "does not fit" --model "$cases/model" "$tmp/images" --point 1,1 -o "$tmp/no" --memory 100KiB
 }
 check "refusals of many images" not_many

@@ -3,6 +3,7 @@
  */
 #include "cli/predict_prompts.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,16 +20,22 @@ void image_prompts_free(struct image_prompts *p)
     bump_free(&p->memory);
 }
 
-static void add_point(struct image_prompts *p, struct image_prompt *q, const float at[2], int label)
+/* There is room for a power of two of points: the next one doubles it. */
+static void more_room(struct image_prompts *p, struct image_prompt *q)
 {
-    float(*points)[2] = bump_alloc(&p->memory, (q->n + 1) * sizeof *points);
-    int *labels = bump_alloc(&p->memory, (q->n + 1) * sizeof *labels);
+    const size_t room = q->n ? 2 * (size_t)q->n : 1;
+    float(*points)[2] = bump_alloc(&p->memory, room * sizeof *points);
+    int *labels = bump_alloc(&p->memory, room * sizeof *labels);
     if (q->n) memcpy(points, q->points, q->n * sizeof *points), memcpy(labels, q->labels, q->n * sizeof *labels);
-    memcpy(points[q->n], at, sizeof *points);
-    labels[q->n] = label;
     q->points = points;
     q->labels = labels;
-    q->n++;
+}
+
+static void add_point(struct image_prompts *p, struct image_prompt *q, const float at[2], int label)
+{
+    if (!(q->n & (q->n - 1))) more_room(p, q);
+    memcpy(q->points[q->n], at, sizeof *q->points);
+    q->labels[q->n++] = label;
 }
 
 /* --- CSV ------------------------------------------------------------------------------------- */
@@ -104,8 +111,8 @@ static int by_image(const void *a, const void *b)
     return order ? order : (x->row > y->row) - (x->row < y->row);
 }
 
-/* Rows of the same image and id become one prompt, at the first of them. */
-static void merge(struct image_prompts *p)
+/* Rows of the same image and id become one prompt, at the first of them. They may repeat its box. */
+static int merge(struct image_prompts *p, struct error *e)
 {
     uint32_t kept = 0, first = 0; /* first: prompt of the same image */
     for (uint32_t i = 0; i < p->all.n; i++) {
@@ -119,9 +126,13 @@ static void merge(struct image_prompts *p)
         }
         struct image_prompt *to = &p->all.at[same];
         for (uint32_t k = 0; k < q->n; k++) add_point(p, to, q->points[k], q->labels[k]);
-        if (q->box) to->box = true, memcpy(to->corners, q->corners, sizeof to->corners);
+        if (!q->box) continue;
+        if (to->box && memcmp(to->corners, q->corners, sizeof to->corners)) return error_set(e, PL_USAGE, "%.200s has two boxes with the id %.40s; give each box an id of its own", to->image, to->id);
+        to->box = true;
+        memcpy(to->corners, q->corners, sizeof to->corners);
     }
     p->all.n = kept;
+    return PL_OK;
 }
 
 /* --- COCO ------------------------------------------------------------------------------------- */
@@ -144,7 +155,11 @@ static int read_box(const struct value *box, float to[4], struct error *e)
     if (box->count != 4) return error_set(e, PL_USAGE, "bbox has %u numbers, expected 4: x, y, width, height", box->count);
     for (uint32_t k = 0; k < 4; k++)
         if (value_as_number(value_at(box, k), "bbox", &x[k], e)) return e->code;
-    to[0] = (float)x[0], to[1] = (float)x[1], to[2] = (float)(x[0] + x[2]), to[3] = (float)(x[1] + x[3]);
+    x[2] += x[0], x[3] += x[1];
+    for (uint32_t k = 0; k < 4; k++) {
+        if (!(fabs(x[k]) <= FLT_MAX)) return error_set(e, PL_USAGE, "bbox has a corner at %g, which no image has", x[k]);
+        to[k] = (float)x[k];
+    }
     return PL_OK;
 }
 
@@ -174,6 +189,7 @@ static int read_coco(struct image_prompts *p, const char *text, size_t bytes, st
     for (uint32_t i = 0; i < images->count && !rc; i++) {
         rc = value_as_int(value_get(images->items[i], "id"), "id", &list[i].id, e);
         if (!rc) rc = value_as_string(value_get(images->items[i], "file_name"), "file_name", &list[i].name, e);
+        if (!rc && !*list[i].name) rc = error_set(e, PL_USAGE, "file_name is empty");
         if (rc) error_prepend(e, "images[%u]", i);
     }
     if (!rc && images->count) qsort(list, images->count, sizeof *list, by_id);
@@ -187,6 +203,22 @@ static int read_coco(struct image_prompts *p, const char *text, size_t bytes, st
 
 /* --- both -------------------------------------------------------------------------------------- */
 
+static int sort_and_merge(struct image_prompts *p, struct error *e)
+{
+    if (!p->all.n) return error_set(e, PL_USAGE, "it has no prompts");
+    qsort(p->all.at, p->all.n, sizeof *p->all.at, by_image);
+    return merge(p, e);
+}
+
+int image_prompts_parse(struct image_prompts *p, char *text, size_t n, bool json, struct error *e)
+{
+    *p = (struct image_prompts){0};
+    int rc = json ? read_coco(p, text, n, e) : read_csv(p, text, n, e);
+    if (!rc) rc = sort_and_merge(p, e);
+    if (rc) image_prompts_free(p);
+    return rc;
+}
+
 int image_prompts_read(struct image_prompts *p, const char *path, struct error *e)
 {
     char *bytes;
@@ -194,14 +226,7 @@ int image_prompts_read(struct image_prompts *p, const char *path, struct error *
     *p = (struct image_prompts){0};
     int rc = file_read(path, FILE_MOST, &bytes, &n, e);
     if (rc) return rc;
-    rc = path_has_ending(path, ".json") ? read_coco(p, bytes, n, e) : read_csv(p, bytes, n, e);
+    rc = image_prompts_parse(p, bytes, n, path_has_ending(path, ".json"), e);
     mem_free(bytes);
-    if (!rc && !p->all.n) rc = error_set(e, PL_USAGE, "it has no prompts");
-    if (rc) {
-        image_prompts_free(p);
-        return error_prepend(e, "%s", path);
-    }
-    qsort(p->all.at, p->all.n, sizeof *p->all.at, by_image);
-    merge(p);
-    return PL_OK;
+    return rc ? error_prepend(e, "%s", path) : PL_OK;
 }

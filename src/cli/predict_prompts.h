@@ -32,6 +32,8 @@ struct image_prompts {
 
 /* PL_USAGE names the line, or what is missing. On failure nothing needs freeing. */
 int image_prompts_read(struct image_prompts *p, const char *path, struct error *e);
+/* The same from n bytes followed by a 0, which a table overwrites. */
+int image_prompts_parse(struct image_prompts *p, char *text, size_t n, bool json, struct error *e);
 void image_prompts_free(struct image_prompts *p);
 
 #endif
