@@ -309,7 +309,8 @@ const char *technique_label(enum technique_id id, const struct settings *s, char
     char value[SETTING_ROOM];
     const char *label = techniques[id].label, *at = strstr(label, "%s");
     technique_print(id, s, value);
-    snprintf(out, 2 * SETTING_ROOM, "%.*s%s%s", at ? (int)(at - label) : (int)strlen(label), label, at ? value : "", at ? at + 2 : "");
+    int n = snprintf(out, 2 * SETTING_ROOM, "%.*s%s%s", at ? (int)(at - label) : (int)strlen(label), label, at ? value : "", at ? at + 2 : "");
+    if (at && !strcmp(value, "1") && n > 0 && out[n - 1] == 's') out[n - 1] = 0; /* 1 chunk */
     return out;
 }
 
