@@ -154,6 +154,14 @@ check "a volume of 2 GiB within 64 MiB beyond the plan" big
 for c in a b; do put stack16.tif tiff/images/$c.tif && put stack_labels.tif tiff/masks/$c.tif; done
 check "TIFF stacks" inspects tiff samples 8 labels.kind classes labels.values 2 range.images_of_16_bits 8 has '"width":23,'
 check "TIFF stacks: train" trains tiff
+stacks() { # the pages of a stack come back as the slices of a volume
+    expect 0 '' "$binary" predict --model "$tmp/run/model" --data "$tmp/run.yaml" -o "$tmp/stacks" --set data.holdout=0 --set train.eval_every=0 && grep -q '^2 label volumes in' "$tmp/out" || return 1
+    local pages
+    pages=$(($(gzip -dc "$tmp/stacks/a.nii.gz" | wc -c) - 352))
+    expect 0 '' "$binary" predict --model "$tmp/run/model" "$tmp/tiff/images/a.tif" --box 5,5,15,15 --slices 1-2 -o "$tmp/stack.nii.gz" && grep -q '^1 label volume in' "$tmp/out" &&
+        [ "$((pages % 23))" = 0 ] && [ "$(gzip -dc "$tmp/stack.nii.gz" | wc -c)" = $((352 + pages)) ] && [ "$(gzip -dc "$tmp/stack.nii.gz" | tail -c +353 | tr -d '\0' | wc -c)" -gt 0 ]
+}
+check "TIFF stacks come back as label volumes" stacks
 put grey16.tif one/images/a.tif one/images/b.tif && put grey8.tif one/masks/a.tif one/masks/b.tif
 check "a TIFF that is no mask" refused 'looks like an image and not like a mask' one
 for c in a b; do put series dicom/images/$c && put series_labels.nii.gz dicom/labels/$c.nii.gz; done

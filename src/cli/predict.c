@@ -163,7 +163,7 @@ static int check_many(const struct predict *p, bool prompt, struct error *e)
     if (p->derive && !p->data) return error_set(e, PL_USAGE, "--prompt is for prompts derived from the masks of --data RUN.yaml");
     if (!p->output && !p->json) return error_set(e, PL_USAGE, "no output is given: add -o FOLDER for masks, --json FILE for run lengths, or both");
     const bool volume = p->paths.n == 1 && predict_is_volume(p->paths.at[0]);
-    if (p->slices && !volume) return error_set(e, PL_USAGE, "--slices is for one volume: a .nii, a .nii.gz or a folder of a DICOM series");
+    if (p->slices && !volume) return error_set(e, PL_USAGE, "--slices is for one volume: a .nii, a .nii.gz, a TIFF of several pages or a folder of a DICOM series");
     if (volume && p->prompts) return error_set(e, PL_USAGE, "%s is a volume: give --point or --box, and --slices FIRST-LAST; or --data RUN.yaml, for prompts from label volumes", p->paths.at[0]);
     if (volume && p->output && !path_has_ending(p->output, ".nii") && !path_has_ending(p->output, ".nii.gz"))
         return error_set(e, PL_USAGE, "-o %s: the masks of a volume are a label volume, expected a name that ends with .nii or .nii.gz", p->output);
@@ -309,7 +309,7 @@ const struct command command_predict = {
     "                        annotation). Images are in FOLDER, or beside the file. Without it --point and --box hold for all images.\n"
     "                        -o is then a folder of masks, NAME-ID.png; --json a list of COCO results\n"
     "  --data RUN.yaml       the images of that run's validation data, or training data, with prompts derived from their masks\n"
-    "  --slices FIRST-LAST   of a volume (.nii, .nii.gz, a folder of a DICOM series): the slices that get the prompt, counted from 0 along\n"
+    "  --slices FIRST-LAST   of a volume (.nii, .nii.gz, TIFF pages, a folder of a DICOM series): slices that get the prompt, counted from 0 along\n"
     "                        data.slice_axis; -o is a label volume, OUT.nii.gz, of the same geometry. With --data the volumes of\n"
     "                        the dataset become label volumes in the folder -o\n"
     "  --prompt box          with --data: the box of each mask; point: its most interior point; train: drawn as in training\n"

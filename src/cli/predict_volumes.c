@@ -9,7 +9,22 @@
 
 #include "feed/feed.h"
 
-bool predict_is_volume(const char *path) { return path_has_ending(path, ".nii") || path_has_ending(path, ".nii.gz") || path_has_ending(path, ".dcm") || is_dicom_folder(path); }
+/* A TIFF of one page is an image. */
+static bool is_stack(const char *path)
+{
+    struct volume v;
+    struct error ignored;
+    if (!path_has_ending(path, ".tif") && !path_has_ending(path, ".tiff")) return false;
+    if (volume_open(&v, path, &(struct volume_options){0}, &ignored)) return false;
+    const bool many = v.slices > 1;
+    volume_close(&v);
+    return many;
+}
+
+bool predict_is_volume(const char *path)
+{
+    return path_has_ending(path, ".nii") || path_has_ending(path, ".nii.gz") || path_has_ending(path, ".dcm") || is_dicom_folder(path) || is_stack(path);
+}
 
 /* --- slices as images ---------------------------------------------------------------------------------------- */
 

@@ -23,7 +23,8 @@ bool own_size_open(struct own_size *o, const struct run *r, const struct feed *f
     o->table = (struct mask_table){.prompts = prompts, .name = category_name, .names_of = o->set, .spacing = {spacing[0], spacing[1]}, .tolerance = tolerance};
     uint32_t slice;
     const char *volume;
-    o->table.of_volumes = spacing[0] == 0 && dataset_slice(o->set, 0, &slice, &volume);
+    const struct volume *first = spacing[0] == 0 ? dataset_slice(o->set, 0, &slice, &volume) : NULL;
+    o->table.of_volumes = first && first->kind != VOLUME_TIFF; /* whose pages have no size in mm */
     if (spacing[0] == 0) o->table.spacing[0] = o->table.spacing[1] = 1;
     o->raw = mem_alloc(tensor_bytes(t));
     o->logits = mem_alloc((size_t)tensor_elements(t) * sizeof *o->logits);

@@ -273,7 +273,7 @@ const struct volume *pairs_slice(const struct dataset *d, uint64_t i, uint32_t *
     const struct pairs *p = d->state;
     const struct item *x = &p->items.at[i];
     const struct volume *v = x->image_volume ? &p->volumes.at[x->image_volume - 1] : NULL;
-    if (!v || v->kind == VOLUME_TIFF) return NULL;
+    if (!v || (v->kind == VOLUME_TIFF && v->slices == 1)) return NULL; /* one page is an image */
     *slice = x->slice;
     *name = p->names.at + x->key;
     return v;

@@ -60,7 +60,7 @@ static void change_header(const struct nifti_writer *w, uint8_t *head, bool seco
     }
 }
 
-/* Of a DICOM series: NIfTI-1 with the affine map as sform. */
+/* Of a DICOM series, or of the pages of a TIFF: NIfTI-1 with the affine map as sform. */
 static void make_header(const struct nifti_writer *w, uint8_t *head)
 {
     const struct volume *v = w->like;
