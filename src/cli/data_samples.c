@@ -247,26 +247,12 @@ void sample_free(struct sample *s)
 
 /* ---- facts ---- */
 
-/* Measures one label of a label image; runs are counted along columns, as in COCO's RLE. */
-static void measure_label(const struct shape *s, struct rle_facts *f)
+/* One label of a label image. */
+static bool label_is_on(const void *of, uint32_t y, uint32_t x)
 {
-    uint32_t x1 = 0, y1 = 0;
-    *f = (struct rle_facts){.x = s->w, .y = s->h};
-    for (uint32_t x = 0; x < s->w; x++)
-        for (uint32_t y = 0, before = 0; y < s->h; y++) {
-            const uint8_t *at = (const uint8_t *)s->label.pixels + y * s->label.stride;
-            uint32_t value = s->label.bytes == 2 ? ((const uint16_t *)at)[x] : at[x], on = value == s->label.id;
-            f->runs += on != before;
-            before = on;
-            if (!on) continue;
-            f->area++;
-            if (x < f->x) f->x = x;
-            if (y < f->y) f->y = y;
-            if (x > x1) x1 = x;
-            if (y > y1) y1 = y;
-        }
-    if (f->area) f->w = x1 - f->x + 1, f->h = y1 - f->y + 1;
-    else f->x = f->y = 0;
+    const struct shape *s = of;
+    const uint8_t *at = (const uint8_t *)s->label.pixels + y * s->label.stride;
+    return (s->label.bytes == 2 ? ((const uint16_t *)at)[x] : at[x]) == s->label.id;
 }
 
 int sample_measure(const struct sample *s, uint32_t k, struct rle_facts *f, struct error *e)
@@ -276,7 +262,7 @@ int sample_measure(const struct sample *s, uint32_t k, struct rle_facts *f, stru
     struct polygon_scratch scratch = s->runs;
     enum rle_status status = RLE_OK;
     if (shape->kind == SHAPE_LABEL) {
-        measure_label(shape, f);
+        rle_measure_pixels(f, shape->h, shape->w, label_is_on, shape);
         return PL_OK;
     }
     if (shape->kind == SHAPE_BITS) {

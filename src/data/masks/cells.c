@@ -60,22 +60,10 @@ void cells_raster(const struct shape *s, const struct grid *g, void *bits)
     }
 }
 
-void cells_measure(const struct shape *s, struct rle_facts *f)
+static bool cell_is_on(const void *of, uint32_t y, uint32_t x)
 {
-    uint32_t x1 = 0, y1 = 0;
-    *f = (struct rle_facts){.x = s->cells.w, .y = s->cells.h};
-    for (uint32_t x = 0; x < s->cells.w; x++)
-        for (uint32_t y = 0, before = 0; y < s->cells.h; y++) {
-            uint32_t on = cell_at(s, (const uint8_t *)s->cells.at + y * s->cells.stride, x);
-            f->runs += on != before;
-            before = on;
-            if (!on) continue;
-            f->area++;
-            if (x < f->x) f->x = x;
-            if (y < f->y) f->y = y;
-            if (x > x1) x1 = x;
-            if (y > y1) y1 = y;
-        }
-    if (f->area) f->w = x1 - f->x + 1, f->h = y1 - f->y + 1;
-    else f->x = f->y = 0;
+    const struct shape *s = of;
+    return cell_at(s, (const uint8_t *)s->cells.at + y * s->cells.stride, x);
 }
+
+void cells_measure(const struct shape *s, struct rle_facts *f) { rle_measure_pixels(f, s->cells.h, s->cells.w, cell_is_on, s); }

@@ -238,6 +238,26 @@ enum rle_status rle_measure(const struct rle *m, struct rle_facts *f)
     return RLE_OK;
 }
 
+void rle_measure_pixels(struct rle_facts *f, uint32_t h, uint32_t w, bool (*is_on)(const void *of, uint32_t y, uint32_t x), const void *of)
+{
+    uint32_t x1 = 0, y1 = 0;
+    *f = (struct rle_facts){.x = w, .y = h};
+    for (uint32_t x = 0; x < w; x++)
+        for (uint32_t y = 0, before = 0; y < h; y++) {
+            const uint32_t on = is_on(of, y, x);
+            f->runs += on != before;
+            before = on;
+            if (!on) continue;
+            f->area++;
+            if (x < f->x) f->x = x;
+            if (y < f->y) f->y = y;
+            if (x > x1) x1 = x;
+            if (y > y1) y1 = y;
+        }
+    if (f->area) f->w = x1 - f->x + 1, f->h = y1 - f->y + 1;
+    else f->x = f->y = 0;
+}
+
 /* Walks two masks at once, in segments that have one colour in each of them. */
 struct pair_reader {
     struct rle_reader r[2];
