@@ -8,7 +8,7 @@
 . tests/run_lib.sh
 # shellcheck source=tests/tiny_llava.sh
 . tests/tiny_llava.sh
-tool forge_conversations
+tool forge_conversations forge_videos
 export OMP_WAIT_POLICY=passive
 
 model=$tmp/model chats=$tmp/chats
@@ -33,7 +33,7 @@ both() {
 held=(--set data.holdout=0.2 --set train.eval_every=2 --set train.save_every=2 --set train.effective_batch=3 --set memory.micro_batch=2 --set train.steps=6)
 
 # --- the same training ---
-made() { pack clip.pack "$model" >"$tmp/out" && grep 'clip.pack: 60 images of 40 conversations, 60 embeddings f32 \[4,32\] of .*; 0 images cannot be read' "$tmp/out" || { cat "$tmp/out"; return 1; }; }
+made() { pack clip.pack "$model" >"$tmp/out" && grep 'clip.pack: 60 images of 40 conversations, 60 embeddings f32 \[4,20\] of .*; 0 images cannot be read' "$tmp/out" || { cat "$tmp/out"; return 1; }; }
 check 'a store of the images of conversations' made
 check 'images and store: the same losses and weights' both clip.pack
 state() { same "$tmp/plain/checkpoints/step-6/state.safetensors" "$tmp/other/checkpoints/step-6/state.safetensors"; }
@@ -41,4 +41,89 @@ for packing in true false; do
     evaluated() { both clip.pack "${held[@]}" --set data.packing=$packing && state; }
     check "holdout, evaluation, optimizer state; data.packing $packing" evaluated
 done
+resumes() {
+    expect 0 '' run plain "${held[@]}" && expect 0 '' run other "${held[@]}" --set "data.images=$tmp/clip.pack" --set train.steps=2 || return 1
+    expect 0 'resuming after step 2' resumed other "${held[@]}" --set "data.images=$tmp/clip.pack" --set data.threads=1 && same "$(weights plain)" "$(weights other)" && state
+}
+check 'resume: the same weights' resumes
+apart() { both clip.pack --set 'model.freeze=["vision_tower.*", "multi_modal_projector.*"]' --set memory.encode=2; }
+check 'a frozen projector, and a tower apart from the step' apart
+poisoned() { needs_cpu PLIMSOLL_POISON && PLIMSOLL_POISON=1 both clip.pack --set memory.micro_batch=3 --set memory.recompute=all; }
+check 'uneven micro-batches, recompute, NaN in dead memory' poisoned
+half() { pack half.pack "$model" --embeddings-dtype bf16 && both half.pack --set memory.precision=bf16 && expect 0 '' run other --set "data.images=$tmp/half.pack"; }
+check 'bf16; and bf16 embeddings in a run in f32' half
+lora=(--set model.freeze=null --set adapter.r=2 --set 'adapter.target_modules=.*language_model.*_proj')
+adapted() {
+    local x store=$1
+    shift
+    expect 0 '' run plain "${lora[@]}" "$@" && expect 0 'the encoder does not run' run other "${lora[@]}" "$@" --set "data.images=$tmp/$store" || return 1
+    for x in plain other; do losses $x >"$tmp/$x.losses"; done
+    same "$tmp/plain.losses" "$tmp/other.losses" && same "$tmp/plain/model/adapter_model.safetensors" "$tmp/other/model/adapter_model.safetensors"
+}
+check 'an adapter of the language model' adapted clip.pack
+quantized() { pack nf4.pack "$model" --set memory.quantize=nf4 && adapted nf4.pack --set memory.quantize=nf4; }
+check 'weights in 4 bits' quantized
+
+# --- the plan ---
+smaller() {
+    local p o
+    "$binary" plan "$tmp/run.yaml" --json >"$tmp/p.json" && "$binary" plan "$tmp/run.yaml" --set "data.images=$tmp/clip.pack" --json >"$tmp/o.json" || return 1
+    p=$("$tools/json_get" "$tmp/p.json" arena_bytes) o=$("$tools/json_get" "$tmp/o.json" arena_bytes)
+    expect 0 '' run plain && expect 0 '' run other --set "data.images=$tmp/clip.pack" --json && [ "$("$tools/json_get" "$tmp/out" allocations_in_steps)" = 0 ] || return 1
+    grep -q vision_tower "$tmp/plain/plan.json" && ! grep -q 'vision_tower\|pixel_values' "$tmp/other/plan.json" && grep -q image_embeddings "$tmp/other/plan.json" || return 1
+    echo "arena of $o bytes instead of $p"
+    [ "$o" -lt "$p" ]
+}
+check 'the plan has no tower' smaller
+
+# --- other models ---
+# other_model NAME FOLDER TOWER ARGUMENT...: packs and trains another model with frozen parameters TOWER.
+other_model() {
+    local name=$1 folder=$2 tower=$3
+    shift 3
+    pack "$name.pack" "$folder" && both "$name.pack" --set "model.path=$folder" --set "model.freeze=[\"$tower\"]" "$@"
+}
+# An image has 4 tokens: products of so few rows have a kernel of their own, so the step encodes one image at a time, too.
+siglip() { make_model llava_siglip_qwen2 "$tmp/siglip" && other_model siglip "$tmp/siglip" 'vision_tower.*' --set memory.encode=1; }
+check 'SigLIP and Qwen2' siglip
+layers() { make_model llava_memory4 "$tmp/layers" && other_model layers "$tmp/layers" 'vision_tower.*'; }
+check 'several feature layers' layers
+full() { make_model llava_clip_llama "$tmp/full" && sed -i 's/\("vision_feature_select_strategy": \)"default"/\1"full"/' "$tmp/full/config.json" && grep -q '"full"' "$tmp/full/config.json" && other_model full "$tmp/full" 'vision_tower.*' --set data.max_images=3; }
+check 'with the class token' full
+original() { make_model llava_original "$tmp/original" && other_model original "$tmp/original" 'model.vision_tower.*'; }
+check "LLaVA's original layout" original
+outside() {
+    make_model llava_med "$tmp/med" && pack med.pack "$tmp/med" --set model.vision_tower=tests/golden/clip_full &&
+        both med.pack --set "model.path=$tmp/med" --set model.vision_tower=tests/golden/clip_full --set 'model.freeze=["model.vision_tower.*"]'
+}
+check 'a tower in a folder of its own' outside
+# Each image of SmolVLM is four tiles and the whole. Where the store says so, the images are not needed.
+tiles() {
+    make_model smolvlm "$tmp/smolvlm" || return 1
+    echo '{"image_processor_type": "SmolVLMImageProcessor", "size": {"longest_edge": 24}, "max_image_size": {"longest_edge": 12}}' >"$tmp/smolvlm/preprocessor_config.json"
+    other_model smolvlm "$tmp/smolvlm" 'model.vision_model.*' --set data.sequence=256 --set data.max_images=20 --set train.effective_batch=3 --set memory.micro_batch=3
+}
+check 'SmolVLM: an image is several tiles' tiles
+videos() {
+    "$tools/forge_videos" "$tmp/videos" 40 1 || return 1
+    local of=(--set data.max_frames=12 --set data.tokens_per_frame=1) run=(--set "data.train=$tmp/videos/chats.json" --set "data.images=$tmp/videos/videos" --set data.max_images=1)
+    head -c 50 "$tmp/videos/videos/3/2.png" >"$tmp/png" && mv "$tmp/png" "$tmp/videos/videos/3/2.png" || return 1
+    "$binary" data pack "$tmp/videos/chats.json" -o "$tmp/videos.pack" --embeddings "$model" --embeddings-dtype f32 --set "data.images=$tmp/videos/videos" "${of[@]}" && both videos.pack "${run[@]}" "${of[@]}" || return 1
+    expect 2 'other layers, .*data.max_frames' run plain "${run[@]}" "${of[@]}" --set data.max_frames=8 --set "data.images=$tmp/videos.pack"
+}
+check 'frames of videos' videos
+
+# --- images that cannot be read ---
+broken=(--set train.steps=6 --set train.effective_batch=6 --set memory.micro_batch=6)
+damaged() {
+    rm "$chats/images/5_0.png" && head -c 60 "$chats/images/10_1.png" >"$tmp/png" && mv "$tmp/png" "$chats/images/10_1.png" || return 1
+    pack broken.pack "$model" | grep '2 images cannot be read' && both broken.pack "${broken[@]}" || return 1
+    grep -q 'chats.json:6: it cannot be read (5_0.png: there is no such file in .*); another sample replaces it' "$tmp/err" && grep -q 'chats.json:11: the image cannot be decoded' "$tmp/err" || { cat "$tmp/err"; return 1; }
+    both broken.pack --set data.holdout=0.3 --set data.max_bad=0.5 "${held[@]:2}"
+}
+check 'a missing and a broken image: replaced and counted as without the store' damaged
+# The store has all that training needs.
+alone() { expect 0 '' run plain "${broken[@]}" && mv "$chats/images" "$tmp/away" && expect 0 '' run other "${broken[@]}" --set "data.images=$tmp/broken.pack" && same "$(weights plain)" "$(weights other)"; }
+check 'the images are gone' alone
+mv "$tmp/away" "$chats/images"
 summary
