@@ -126,4 +126,61 @@ check 'a missing and a broken image: replaced and counted as without the store' 
 alone() { expect 0 '' run plain "${broken[@]}" && mv "$chats/images" "$tmp/away" && expect 0 '' run other "${broken[@]}" --set "data.images=$tmp/broken.pack" && same "$(weights plain)" "$(weights other)"; }
 check 'the images are gone' alone
 mv "$tmp/away" "$chats/images"
+
+looked() {
+    "$binary" data inspect "$tmp/broken.pack" | grep '60 images of conversations, 58 embeddings f32 \[4,20\], computed with .*/model: 2 images could not be read' &&
+        "$binary" data inspect "$tmp/smolvlm.pack" --json | grep -q '"embeddings": *300' && "$binary" data verify "$tmp/broken.pack" | grep '^note: 5_0.png: there is no such file' || return 1
+    cp "$tmp/clip.pack" "$tmp/damaged.pack" && printf '\001' | dd of="$tmp/damaged.pack" bs=1 seek=4100 conv=notrunc 2>/dev/null && expect 1 '1 of 60 samples are bad' "$binary" data verify "$tmp/damaged.pack" || return 1
+    grep -q '^bad: 0\|^bad: 1' "$tmp/out"
+}
+check 'data inspect and data verify' looked
+
+# --- refused settings ---
+no() { run no --set "data.images=$tmp/clip.pack" "$@"; }
+check 'a tower that is trained' expect 2 'completely frozen encoder; this run trains vision_tower.* parameters: set model.freeze to "vision_tower.vision_model.\*", or set data.images to the folder or tar' no --set model.freeze=null
+check 'a part of it is' expect 2 'this run trains vision_tower.vision_model.embeddings.*' no --set 'model.freeze=["vision_tower.vision_model.encoder.*"]'
+check 'a group thaws it' expect 2 'this run trains vision_tower' no --set 'train.groups=[{match: "vision_tower.*layers.0.*", frozen: false}]'
+check 'an adapter in it' expect 2 'this run trains vision_tower.*lora_A.* leave it out of adapter.target_modules' no --set model.freeze=null --set adapter.r=2 --set 'adapter.target_modules=[q_proj]'
+weights_differ() {
+    cp -r "$model" "$tmp/trained" && expect 0 '' run plain --set model.freeze=null --set train.steps=1 && cp "$(weights plain)" "$tmp/trained/model.safetensors" || return 1
+    expect 2 'data.images: its embeddings were made with other weights: the encoder of .*/model has the fingerprint [0-9a-f]{16}, that of .*/trained has [0-9a-f]{16}: pack again' no --set "model.path=$tmp/trained"
+}
+check 'other weights' weights_differ
+processor() {
+    cp -r "$model" "$tmp/toned" && echo '{"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 8}, "crop_size": {"height": 8, "width": 8}, "image_mean": [0, 0, 0]}' >"$tmp/toned/preprocessor_config.json" || return 1
+    expect 2 'other layers, sizes or normalisation, another image processor' no --set "model.path=$tmp/toned"
+}
+check 'another image processor' processor
+check 'another tower' expect 2 'embeddings of \[4,20\], made with .*/model; this model.s encoder makes \[4,60\]' no --set "model.path=$tmp/layers"
+check 'weights in 4 bits, and a store without' expect 2 'other layers.* or memory.quantize' no "${lora[@]}" --set memory.quantize=nf4
+check 'augmentation' expect 2 'data.flip is 0.5, and the store.s embeddings were made without augmentation' no --set data.flip=0.5
+check 'a preset' expect 2 'the encoder of a preset has random weights' no --set model.path=null --set model.preset=llava-tiny --set "data.tokenizer=$model"
+check 'answers while training' expect 2 'train.eval_samples is 2, and answers need the vision tower' no --set data.holdout=0.2 --set train.eval_samples=2
+check 'answers of a store' expect 2 'clip.pack has embeddings of images, and answers need the images' "$binary" eval "$tmp/run.yaml" --model "$model" --set "data.validation=$chats/chats.json" --set "data.images=$tmp/clip.pack" --set "device=$DEVICE"
+check 'embeddings off' expect 2 'data.embeddings is off, and .*clip.pack has no images' no --set data.embeddings=off
+check 'embeddings that are not there' expect 2 'data.embeddings is use, and data.images is not a store' run no --set data.embeddings=use
+check 'validation on images' expect 2 'data.validation_images is not a store of embeddings, and the run was planned without the vision tower' no --set "data.validation=$chats/chats.json" --set "data.validation_images=$chats/images"
+check 'validation on a store' expect 2 'data.validation_images is a store of embeddings, and the run was planned for images' run no --set "data.validation=$chats/chats.json" --set "data.validation_images=$tmp/clip.pack"
+masks() {
+    "$binary" data make "$tmp/set" --images 2 --size 64x64 --masks 2 >/dev/null && "$binary" data pack "$tmp/set" -o "$tmp/masks.pack" --model sam-tiny >/dev/null || return 1
+    expect 2 'is a packed store of images with masks; expected one that' no --set "data.images=$tmp/masks.pack" &&
+        expect 2 'clip.pack has embeddings of the images of conversations, and neither images nor masks' "$binary" train "$tmp/run.yaml" --set model.path=null --set model.preset=sam-tiny --set model.freeze=null --set data.format=packed --set "data.train=$tmp/clip.pack" --set "train.out=$tmp/no" --set data.image_size=128
+}
+check 'a store of masks for conversations, and the other way round' masks
+of_others() {
+    "$tools/forge_conversations" "$tmp/others" 40 1 1 2 && sed 's/_0.png/_9.png/' "$tmp/others/chats.json" >"$tmp/others/new.json" || return 1
+    expect 2 '_9.png: it is not in the store .*clip.pack, which has 60 images: was it made of these conversations' no --set "data.train=$tmp/others/new.json"
+}
+check 'a store of other conversations' of_others
+cut() { head -c 5000 "$tmp/clip.pack" >"$tmp/cut.pack" && expect 2 'cut.pack: it has 5000 bytes, its header says' no --set "data.images=$tmp/cut.pack"; }
+check 'a store that was cut' cut
+packing() { "$binary" data pack "$chats/chats.json" -o "$tmp/no.pack" --embeddings "$@"; }
+check 'sizes of masks' expect 2 '--size, --masks-size, --model and --layout are for images with masks' packing "$model" --size 64
+check 'a token allocator' expect 2 'a arr_coc_allocator takes the pixels of its images besides' packing tests/golden/allocator_random
+text() { "$tools/forge_conversations" "$tmp/text" 4 0 0 4 && expect 2 'no conversation of 4 has an image' "$binary" data pack "$tmp/text/chats.json" -o "$tmp/no.pack" --embeddings "$model"; }
+check 'conversations without images' text
+gone() { expect 2 'none of 60 images can be read: no file is written' packing "$model" --images "$tmp/text"; }
+check 'no image that can be read' gone
+nothing() { [ ! -e "$tmp/no.pack" ] && [ ! -e "$tmp/no.pack.part" ] && [ ! -e "$tmp/no/model" ]; }
+check 'refused commands leave no output' nothing
 summary

@@ -47,5 +47,8 @@ struct image_packing {
     const char *output;
 };
 int pack_images(const struct image_packing *p, struct error *e);
+/* Whether the first path is such a store; `data inspect` of it and, with `check`, `data verify` (data_embeddings.c). */
+bool embeddings_alone(const struct names *paths);
+int inspect_embeddings(const struct names *paths, bool check, bool json, struct error *e);
 
 #endif

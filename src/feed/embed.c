@@ -146,7 +146,9 @@ int embed_choose(const struct config *c, const struct model *m, int64_t side, bo
     if (c->data_embeddings == EMBEDDINGS_OFF) return PL_OK;
     if (c->data_format != FORMAT_PACKED) return c->data_embeddings == EMBEDDINGS_USE ? missing(c, NULL, e) : PL_OK;
     int rc = read_store_header(c, train, &path, &h, out, e);
-    if (!rc && out->type) rc = check_store(c, m, side, train, path, &h, out, e);
+    if (!rc && out->tokens)
+        rc = error_set(e, PL_USAGE, "%s has embeddings of the images of conversations, and neither images nor masks: it is for data.images of a run with data.format conversations", path);
+    else if (!rc && out->type) rc = check_store(c, m, side, train, path, &h, out, e);
     else if (!rc && c->data_embeddings == EMBEDDINGS_USE) rc = missing(c, path, e);
     mem_free(path);
     return rc;
