@@ -110,6 +110,16 @@ static int missing(const struct config *c, const char *path, struct error *e)
     return config_at_key(c, KEY_data_embeddings, e);
 }
 
+/* Of a run that trains, or whose weights are changed by an adapter. */
+static int check_frozen(const struct config *c, const struct model *m, int64_t side, struct error *e)
+{
+    struct graph g;
+    int rc = embed_build(m, side, &g, e);
+    if (!rc) rc = refuse_trained(c, m, &g, e);
+    graph_free(&g);
+    return rc;
+}
+
 static int check_encoder(const struct config *c, const struct model *m, int64_t side, bool train, const char *path, const struct packed_embeddings *found, struct error *e)
 {
     struct packed_embeddings expected = {0};
@@ -121,11 +131,7 @@ static int check_encoder(const struct config *c, const struct model *m, int64_t 
     if (!rc) rc = embed_expect(c, m, &g, &expected, e);
     graph_free(&g);
     if (!rc && refuse_shape(m, found, &expected, e)) rc = error_prepend(e, "%s", path);
-    if (rc || !(train || adapter_given(c))) return rc;
-    rc = embed_build(m, side, &g, e);
-    if (!rc) rc = refuse_trained(c, m, &g, e);
-    graph_free(&g);
-    return rc;
+    return rc || !(train || adapter_given(c)) ? rc : check_frozen(c, m, side, e);
 }
 
 static int check_store(const struct config *c, const struct model *m, int64_t side, bool train, const char *path, const struct packed_header *h,
@@ -184,6 +190,19 @@ int embed_choose_images(const struct config *c, const struct model *m, bool trai
     if (out->tokens) return check_encoder(c, m, m->image, train, path, out, e);
     error_set(e, PL_USAGE, "%s is a packed store of images with masks; expected one that `plimsoll data pack --embeddings` makes of conversations", path);
     return config_at_key(c, KEY_data_images, e);
+}
+
+/* --- a store that is not there yet ------------------------------------------------------------------ */
+
+int embed_assume(const struct config *c, const struct model *m, int64_t side, struct packed_embeddings *out, struct error *e)
+{
+    struct graph g;
+    *out = (struct packed_embeddings){.type = PACKED_F32};
+    if ((m->images && refuse_pixels(c, m, true, "the store", e)) || check_frozen(c, m, side, e)) return e->code;
+    int rc = embed_build(m, side, &g, e);
+    if (!rc) rc = embed_expect(c, m, &g, out, e);
+    graph_free(&g);
+    return rc;
 }
 
 /* --- checking ------------------------------------------------------------------------------------ */

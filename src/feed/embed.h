@@ -36,6 +36,9 @@ struct dataset;
 int embed_choose(const struct config *c, const struct model *m, int64_t side, bool train, struct packed_embeddings *out, struct error *e);
 /* The same for the images of conversations: by data.images (data.validation_images). `side` is the model's. */
 int embed_choose_images(const struct config *c, const struct model *m, bool train, struct packed_embeddings *out, struct error *e);
+/* For training: the embeddings that a store of this model would have, in f32; nothing is read. PL_USAGE: the configuration does
+ * not allow them. */
+int embed_assume(const struct config *c, const struct model *m, int64_t side, struct packed_embeddings *out, struct error *e);
 /* Checks that an opened dataset has the embeddings that the run was planned for, made with the
  * weights of its model. */
 int embed_check(struct run *r, const struct dataset *set, struct error *e);
@@ -61,8 +64,6 @@ int embed_expect(const struct config *c, const struct model *m, struct graph *g,
 /* "bf16 [576,1024]" */
 const char *embed_print(const struct packed_embeddings *x, char out[64]);
 
-/* The embeddings that a store of this model would have, in f32; nothing is read. */
-int embed_assume(const struct config *c, const struct model *m, int64_t side, struct packed_embeddings *out, struct error *e);
 /* "vision_encoder.*": the pattern of model.freeze that freezes the encoder. */
 int embed_pattern(const struct model *m, int64_t side, char out[64], struct error *e);
 void embed_pattern_of(const struct graph *encoder, char out[64]);

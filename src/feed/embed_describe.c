@@ -189,16 +189,6 @@ int embed_describe(const struct config *c, const struct model *m, int64_t side, 
     return rc;
 }
 
-int embed_assume(const struct config *c, const struct model *m, int64_t side, struct packed_embeddings *out, struct error *e)
-{
-    struct graph g;
-    *out = (struct packed_embeddings){.type = PACKED_F32};
-    int rc = embed_build(m, side, &g, e);
-    if (!rc) rc = embed_expect(c, m, &g, out, e);
-    graph_free(&g);
-    return rc;
-}
-
 void embed_pattern_of(const struct graph *g, char out[64])
 {
     const char *first = weight_name(g, &g->params.at[0]);
