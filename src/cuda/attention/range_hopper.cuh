@@ -7,8 +7,12 @@
 #ifndef ATTENTION_RANGE_HOPPER_CUH
 #define ATTENTION_RANGE_HOPPER_CUH
 
+#include "cuda/attention/launch_hopper.h"
 #include "cuda/attention/ranges.cuh"
 #include "cuda/attention/wgmma_hopper.cuh"
+
+/* The threads of the warpgroups that hold queries; MORE: a grid, or ranges. */
+template <int D, bool MORE> constexpr int workers_of = HOPPER_GROUPS(D, MORE) * GROUP;
 
 /* A tile of queries, and the keys that each warpgroup sees; x.head < 0: there is none left. */
 template <int QUERIES> struct ranged_task {
@@ -31,8 +35,6 @@ __device__ inline void fetch_bytes(void *to, const void *from, int bytes, uint64
                  "r"(shared_address(bar))
                  : "memory");
 }
-/* What this thread wrote to shared memory is seen by products and copies after the next barrier. */
-__device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /* A number that is the same in all threads of a warp, so that the compiler knows it: operands of products
  * that depend on it are then computed once a warp. */
@@ -74,23 +76,38 @@ template <int QUERIES> __device__ inline void fetch_seen(range_task<QUERIES> *to
     fetch_bytes(to->seen, a.seen + (x.b * padded + x.t0) * 2, seen_bytes<QUERIES>(a, x.t0), bar);
 }
 
-/* The producer's i-th task, written to shared memory for the warpgroups when `free` lets it, and i of the
- * next one. `full` then expects `bytes` of operands and the ranges, which are on their way; if there is no
- * task left, head < 0, it expects nothing. */
-template <int QUERIES>
-__device__ inline task take_task(range_task<QUERIES> *to, const attention &a, int &i, int items, uint64_t *full, int bytes, uint64_t *free, int phase)
+/* The producer's n-th task; head < 0: there is none left. When `free` lets it, `full` expects `bytes` of
+ * operands. RANGES: it is task i, which becomes the next one, written to shared memory for the warpgroups;
+ * its ranges are on their way, too. */
+template <bool RANGES, int QUERIES>
+__device__ inline task produced_task(range_task<QUERIES> *to, const attention &a, int n, int &i, int items, uint64_t *full, int bytes, uint64_t *free)
 {
-    const ranged_task<QUERIES> r = ranged_task_of<QUERIES>(a, i, items);
-    i = take_next(a, i, items);
-    barrier_wait(free, phase);
-    to->of = r;
-    if (r.x.head < 0) {
-        barrier_arrive(full);
+    if constexpr (!RANGES) {
+        const task x = task_of<QUERIES>(a, n, items);
+        if (x.head < 0) return x;
+        barrier_wait(free, n % 2 ^ 1);
+        barrier_expect(full, bytes);
+        return x;
+    } else {
+        const ranged_task<QUERIES> r = ranged_task_of<QUERIES>(a, i, items);
+        i = take_next(a, i, items);
+        barrier_wait(free, n % 2 ^ 1);
+        to->of = r;
+        if (r.x.head < 0) {
+            barrier_arrive(full);
+            return r.x;
+        }
+        barrier_expect(full, bytes + seen_bytes<QUERIES>(a, r.x.t0));
+        fetch_seen(to, a, r.x, full);
         return r.x;
     }
-    barrier_expect(full, bytes + seen_bytes<QUERIES>(a, r.x.t0));
-    fetch_seen(to, a, r.x, full);
-    return r.x;
+}
+/* The same task in a warpgroup. Without RANGES its operands are not waited for. */
+template <bool RANGES, int QUERIES> __device__ inline task own_task(const range_task<QUERIES> *from, const attention &a, int n, int items, uint64_t *full)
+{
+    if constexpr (!RANGES) return task_of<QUERIES>(a, n, items);
+    barrier_wait(full, n % 2);
+    return uniform(from->of.x);
 }
 
 /* The part of the task's keys, in tiles of KEYS, that the warpgroup's own 64 queries see. */
@@ -148,7 +165,7 @@ template <typename T, int ROWS, int PANELS, int THREADS> __device__ inline void 
         const unsigned rows = __ballot_sync(0xffffffffu, spoilt);
         if (bad && lane == 0) bad[i / 32] = rows;
     }
-    fence_proxy_async();
+    fence_shared_stores();
     named_barrier_sync<THREADS>(2);
 }
 

@@ -22,16 +22,9 @@ template <int R> __host__ __device__ constexpr int core_at(int r, int c) { retur
 
 #if HAS_WGMMA
 
-/* After this and the next barrier, products may read what ordinary stores have written. */
-__device__ inline void fence_shared_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
 /* The descriptor of an operand in a tile of R rows, from p on. */
-__device__ inline uint64_t core_operand(const void *p, int leading, int stride)
-{
-    return (uint64_t)((shared_address(p) & 0x3ffff) >> 4) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(stride >> 4) << 32;
-}
-template <int R> __device__ inline uint64_t cores_along(const void *p) { return core_operand(p, R * 16, 128); }
-template <int R> __device__ inline uint64_t cores_across(const void *p) { return core_operand(p, 128, R * 16); }
+template <int R> __device__ inline uint64_t cores_along(const void *p) { return operand_of(p, R * 16, 128); }
+template <int R> __device__ inline uint64_t cores_across(const void *p) { return operand_of(p, 128, R * 16); }
 /* The step to the next 16 of either. */
 template <int R> constexpr int along_step = R * 32 >> 4;
 constexpr int across_step = 256 >> 4;
