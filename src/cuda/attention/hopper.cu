@@ -93,17 +93,6 @@ template <int PANELS, int N> static __device__ void spoil_scores(float (&s)[N], 
     });
 }
 
-/* Stores o divided by the sums, and lse, of the warp's queries from `first` on. */
-template <typename T, int D> static __device__ void store_output(const attention &a, const task &x, int first, const float (&o)[D / 2], running &r)
-{
-    each<2>([&](int half) {
-        r.sum[half] = quad_sum(r.sum[half]);
-        const int t = first + row_in_warp(2 * half);
-        if (threadIdx.x % 4 == 0 && t < a.T) *lse_at(a, x.b, x.h, t) = r.sum[half] == 0 ? -CUDART_INF_F : r.top[half] * LN2 + logf(r.sum[half]);
-    });
-    store_rows<T, D>(a.o, x.b, x.h, first, a.T, fragments(o), r.sum[0] == 0 ? 0.0f : 1 / r.sum[0], r.sum[1] == 0 ? 0.0f : 1 / r.sum[1]);
-}
-
 #endif
 
 template <typename T, int D, bool GRID, bool RANGES>
@@ -259,7 +248,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                     if (lane == 0) barrier_arrive(&barrier->v_free[at.slot]);
                 }
             }
-            store_output<T, D>(a, x, first, o, r);
+            store_output<T, D>(a, x.b, x.h, first, fragments(o), r.top, r.sum);
         }
     }
 #endif

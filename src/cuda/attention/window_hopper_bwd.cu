@@ -209,22 +209,6 @@ static __device__ void add_ahead(float (&dk)[D / 2], float (&dv)[D / 2], char *s
     }
 }
 
-/* The warp's row of dk or dv: keys on the grid are stored, those outside are summed in `pads`
- * [D]. */
-template <typename T, int D>
-static __device__ void store_keys(const attention &a, const window_block &s, const head_rows &to, const float (&sum)[D / 2], float factor,
-                                  int y, float *pads)
-{
-    float take[2];
-    each<2>([&](int half) {
-        const int x = threadIdx.x % 32 / 4 + 8 * half;
-        const bool is_there = y < s.rows && x < s.columns;
-        take[half] = !is_there && x < WINDOW ? factor : 0.0f;
-        store_row<T>(row_at<T>(to, s.b, is_there ? token_at(a, s, y, x) : 0, s.h), sum, half, factor, is_there);
-    });
-    if (s.rows != WINDOW || s.columns != WINDOW) sum_beyond(pads, fragments(sum), take);
-}
-
 /* Computes dk and dv of the 64 keys from k0 on. */
 template <typename T, int D> static __device__ void keys_backward_64(const attention &a, const window_block &s, char *shared, int k0)
 {
@@ -237,8 +221,11 @@ template <typename T, int D> static __device__ void keys_backward_64(const atten
     if (queries > QUERIES / 64 * 64) add_queries<QUERIES % 64, T, D>(dk, dv, shared, k, v, y, QUERIES / 64 * 64, factor);
     if (y >= WINDOW) return;
     float *pads = reinterpret_cast<float *>(shared + at::pads) + y * 2 * D;
-    store_keys<T, D>(a, s, a.dk, dk, a.scale, y, pads);
-    store_keys<T, D>(a, s, a.dv, dv, 1.0f, y, pads + D);
+    const auto store = [&](const head_rows &to, const float(&sum)[D / 2], float factor, float *pads) {
+        store_keys<T>(a, s, to, y, fragments(sum), factor, pads, [&](T *row, int half, bool is_there) { store_row<T>(row, sum, half, factor, is_there); });
+    };
+    store(a.dk, dk, a.scale, pads);
+    store(a.dv, dv, 1.0f, pads + D);
 }
 
 /* The window's part of the tables' gradients, g^T q. */
