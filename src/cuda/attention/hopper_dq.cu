@@ -37,18 +37,18 @@ template <int D, bool MORE> constexpr bool is_kept = D <= 64 && !MORE;
 /* The epilogue's memory: rows of table_w and, by warpgroup, rows of table_h, and g. The row pitch
  * is an odd number of 16-byte chunks. */
 constexpr int GRID_ROWS = 64, GRID_ROWS_PITCH = GRID_ROWS + 8, TABLE_W_ROWS = 128, TABLE_W_PITCH = TABLE_W_ROWS + 8;
-template <int D> struct alignas(16) grid_epilogue {
-    uint16_t tw[TABLE_W_ROWS][D + 8];
+template <typename T, int D> struct alignas(16) grid_epilogue {
+    T tw[TABLE_W_ROWS][D + 8];
     struct {
-        uint16_t th[GRID_ROWS][D + 8], g[64][TABLE_W_PITCH];
+        T th[GRID_ROWS][D + 8], g[64][TABLE_W_PITCH];
     } of[2];
 };
 /* During the traversal, by warpgroup: drel of the rows. */
-struct row_sums {
-    uint16_t drel[2][64][GRID_ROWS_PITCH];
+template <typename T> struct row_sums {
+    T drel[2][64][GRID_ROWS_PITCH];
 };
 template <int D> constexpr int walk_bytes = slots_of<D> * 2 * walked_bytes<D>;
-template <int D> constexpr int end_bytes = ((int)sizeof(grid_epilogue<D>) + 1023) / 1024 * 1024;
+template <int D> constexpr int end_bytes = ((int)sizeof(grid_epilogue<__half, D>) + 1023) / 1024 * 1024;
 template <int D, bool GRID> constexpr int ring_bytes = GRID && end_bytes<D> > walk_bytes<D> ? end_bytes<D> : walk_bytes<D>;
 
 template <int SLOTS> struct barriers {
@@ -57,26 +57,8 @@ template <int SLOTS> struct barriers {
 
 #if HAS_WGMMA
 
-/* c += x y by mma: 16 rows of x, K long; y [K][D]. */
-template <typename T, int D, int K, int XROW> static __device__ void add_product(float (&c)[D / 2], const uint16_t *x, const uint16_t *y)
-{
-    const T *left = lane_across<T, XROW>(reinterpret_cast<const T *>(x)), *right = lane_across<T, D + 8>(reinterpret_cast<const T *>(y));
-#pragma unroll 2
-    for (int k = 0; k < K; k += 16) {
-        unsigned p[4];
-        load4(p, left + k);
-        add_across<T, D>(reinterpret_cast<float(&)[D / 8][4]>(c), p, right + k * (D + 8));
-    }
-}
-
-template <typename T> __device__ inline uint16_t bits_of(float x)
-{
-    const T y = from_float<T>(x);
-    return *reinterpret_cast<const uint16_t *>(&y);
-}
-
 /* Four numbers of a table, rounded; zeros if `from` is NULL. */
-template <typename T> __device__ inline void put4(uint16_t *to, const float *from)
+template <typename T> __device__ inline void put4(T *to, const float *from)
 {
     const float4 x = from ? *reinterpret_cast<const float4 *>(from) : float4{0, 0, 0, 0};
     *reinterpret_cast<uint2 *>(to) = uint2{both(x.x, x.y, T()), both(x.z, x.w, T())};
@@ -84,29 +66,29 @@ template <typename T> __device__ inline void put4(uint16_t *to, const float *fro
 
 /* The epilogue on a grid: the warpgroup's 64 queries are row y of the grid. */
 template <typename T, int D>
-static __device__ void run_grid_epilogue(float (&dq)[D / 2], const float (&dcolumns)[32], const attention &a, grid_epilogue<D> *end, const row_sums *rows,
+static __device__ void run_grid_epilogue(float (&dq)[D / 2], const float (&dcolumns)[32], const attention &a, grid_epilogue<T, D> *end, const row_sums<T> *rows,
                                          int group, int y)
 {
     const int own = threadIdx.x % GROUP / 32 * 16, split = 2 * a.height - 1;
     named_barrier_sync<2 * GROUP>(1); /* the tiles are no longer read */
     for (int i = threadIdx.x; i < TABLE_W_ROWS * (D / 4); i += 2 * GROUP) {
         const int j = i / (D / 4), d = i % (D / 4) * 4;
-        put4<T>(&end->tw[j][d], j < 2 * HOPPER_WIDTH - 1 ? a.tables + (int64_t)(split + j) * D + d : nullptr);
+        put4(&end->tw[j][d], j < 2 * HOPPER_WIDTH - 1 ? a.tables + (int64_t)(split + j) * D + d : nullptr);
     }
     for (int i = threadIdx.x % GROUP; i < GRID_ROWS * (D / 4); i += GROUP) {
         const int c = i / (D / 4), d = i % (D / 4) * 4;
-        put4<T>(&end->of[group].th[c][d], c < a.height && y < a.height ? a.tables + (int64_t)(y - c + a.height - 1) * D + d : nullptr);
+        put4(&end->of[group].th[c][d], c < a.height && y < a.height ? a.tables + (int64_t)(y - c + a.height - 1) * D + d : nullptr);
     }
     uint4 *zero = reinterpret_cast<uint4 *>(end->of[group].g);
     for (int i = threadIdx.x % GROUP; i < 64 * TABLE_W_PITCH / 8; i += GROUP) zero[i] = uint4{0, 0, 0, 0};
     named_barrier_sync<2 * GROUP>(1);
     each<32>([&](int i) {
         const int x = own + row_in_warp(i);
-        end->of[group].g[x][x - column_at(i) + HOPPER_WIDTH - 1] = bits_of<T>(dcolumns[i]);
+        end->of[group].g[x][x - column_at(i) + HOPPER_WIDTH - 1] = from_float<T>(dcolumns[i]);
     });
     __syncwarp();
-    add_product<T, D, GRID_ROWS, GRID_ROWS_PITCH>(dq, &rows->drel[group][own][0], &end->of[group].th[0][0]);
-    add_product<T, D, TABLE_W_ROWS, TABLE_W_PITCH>(dq, &end->of[group].g[own][0], &end->tw[0][0]);
+    product_add<T, D, GRID_ROWS, GRID_ROWS_PITCH>(fragments(dq), rows->drel[group][0], own, end->of[group].th[0]);
+    product_add<T, D, TABLE_W_ROWS, TABLE_W_PITCH>(fragments(dq), end->of[group].g[0], own, end->tw[0]);
 }
 
 #endif
@@ -121,8 +103,8 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
     constexpr int HELD_BYTES = held_bytes<D, GRID || RANGES>, TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>;
     constexpr bool AHEAD = is_ahead<D, GRID, RANGES>, KEPT = is_kept<D, GRID || RANGES>;
     char *q = memory + (1024 - shared_address(memory) % 1024) % 1024, *dout = q + HELD_BYTES, *ring = dout + HELD_BYTES;
-    row_sums *rows = reinterpret_cast<row_sums *>(ring + ring_bytes<D, GRID>);
-    barriers<SLOTS> *barrier = reinterpret_cast<barriers<SLOTS> *>(reinterpret_cast<char *>(rows) + (GRID ? sizeof(row_sums) : 0));
+    row_sums<T> *rows = reinterpret_cast<row_sums<T> *>(ring + ring_bytes<D, GRID>);
+    barriers<SLOTS> *barrier = reinterpret_cast<barriers<SLOTS> *>(reinterpret_cast<char *>(rows) + (GRID ? sizeof(row_sums<T>) : 0));
     range_task<QUERIES> *ranged = reinterpret_cast<range_task<QUERIES> *>(barrier + 1); /* with RANGES */
     const int items = a.B * a.H * ((a.T + QUERIES - 1) / QUERIES), group = threadIdx.x / GROUP;
 
@@ -132,7 +114,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
         fence_barrier_init();
     }
     if (GRID)
-        for (int i = threadIdx.x; i < (int)(sizeof(row_sums) / 4); i += WORKERS + GROUP) reinterpret_cast<uint32_t *>(rows)[i] = 0;
+        for (int i = threadIdx.x; i < (int)(sizeof(row_sums<T>) / 4); i += WORKERS + GROUP) reinterpret_cast<uint32_t *>(rows)[i] = 0;
     __syncthreads();
 
     if (group == WORKERS / GROUP) {
@@ -262,7 +244,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                         sum[half] = quad_sum(sum[half]);
                         const int t = first + row_in_warp(2 * half);
                         if (lane % 4) return;
-                        rows->drel[group][t % 64][s0 / HOPPER_WIDTH] = bits_of<T>(sum[half]);
+                        rows->drel[group][t % 64][s0 / HOPPER_WIDTH] = from_float<T>(sum[half]);
                         if (t < a.T) drel[(int64_t)(s0 / HOPPER_WIDTH) * a.T + t] = sum[half];
                     });
                 }
@@ -285,7 +267,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                     if (t < a.T) drel[(int64_t)(a.height + column_at(i)) * a.T + t] = dcolumns[i];
                 });
                 each<D / 2>([&](int i) { dq[i] *= a.scale; });
-                run_grid_epilogue<T, D>(dq, dcolumns, a, reinterpret_cast<grid_epilogue<D> *>(ring), rows, group, x.t0 / HOPPER_WIDTH + group);
+                run_grid_epilogue<T, D>(dq, dcolumns, a, reinterpret_cast<grid_epilogue<T, D> *>(ring), rows, group, x.t0 / HOPPER_WIDTH + group);
             }
             store_rows<T, D>(a.dq, x.b, x.h, first, a.T, fragments(dq), GRID ? 1.0f : a.scale, GRID ? 1.0f : a.scale);
         }
@@ -299,7 +281,7 @@ template <typename T, int D, bool GRID, bool RANGES> static cudaError_t start(co
 {
     constexpr int WORKERS = workers_of<D, GRID || RANGES>, QUERIES = WORKERS / 2;
     const int64_t items = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
-    const size_t bytes = 1024 + 2 * held_bytes<D, GRID || RANGES> + ring_bytes<D, GRID> + (GRID ? sizeof(row_sums) : 0) + sizeof(barriers<slots_of<D>>) +
+    const size_t bytes = 1024 + 2 * held_bytes<D, GRID || RANGES> + ring_bytes<D, GRID> + (GRID ? sizeof(row_sums<T>) : 0) + sizeof(barriers<slots_of<D>>) +
                          (RANGES ? sizeof(range_task<QUERIES>) : 0);
     static_assert(sizeof(barriers<slots_of<D>>) % 16 == 0, "what follows is aligned");
     if (items > INT32_MAX / 2) return cudaErrorInvalidValue; /* items are counted in int */

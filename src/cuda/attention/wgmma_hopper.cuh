@@ -278,6 +278,7 @@ template <typename T, int N> __device__ inline void round_all(unsigned (&a)[N / 
     each<N / 2>([&](int i) { a[i] = both(d[2 * i], d[2 * i + 1], T()); });
 }
 /* An accumulator as the fragments of mma.cuh. */
+template <int N> __device__ inline auto &fragments(float (&d)[N]) { return reinterpret_cast<float(&)[N / 4][4]>(d); }
 template <int N> __device__ inline auto &fragments(const float (&d)[N]) { return reinterpret_cast<const float(&)[N / 4][4]>(d); }
 /* Synchronizes the consumer threads; the producer warps do not take part. */
 template <int THREADS> __device__ inline void named_barrier_sync(int name) { asm volatile("bar.sync %0, %1;" ::"r"(name), "n"(THREADS) : "memory"); }
