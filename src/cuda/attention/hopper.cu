@@ -120,23 +120,18 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
 
     if (group == WORKERS / GROUP) {
         registers_dec<WORKERS == 2 * GROUP ? 24 : 32>();
-        if (threadIdx.x == WORKERS) {
-            ring_slot at = {0, 1};
-            int i = blockIdx.x; /* with RANGES: the number of the task */
-            for (int n = 0; RANGES || n * gridDim.x < items; n++) {
-                const task x = produced_task<RANGES>(&more->task, a, n, i, items, &barrier->q, HELD_BYTES, &barrier->q_free);
-                if (x.head < 0) break;
-                fetch_rows<QUERIES, PANELS>(q, &m.q, x.b, x.h, x.t0, &barrier->q);
-                for (int s0 = x.keys.begin; s0 < x.keys.end; s0 += KEYS, next<SLOTS>(at)) {
-                    barrier_wait(&barrier->k_free[at.slot], at.phase);
-                    barrier_expect(&barrier->k[at.slot], TILE);
-                    fetch_rows<KEYS, PANELS>(k + at.slot * TILE, &m.k, x.b, x.g, s0, &barrier->k[at.slot]);
-                    barrier_wait(&barrier->v_free[at.slot], at.phase);
-                    barrier_expect(&barrier->v[at.slot], TILE);
-                    fetch_rows<KEYS, PANELS>(v + at.slot * TILE, &m.v, x.b, x.g, s0, &barrier->v[at.slot]);
-                }
-            }
-        }
+        if (threadIdx.x != WORKERS) return;
+        ring_slot at = {0, 1};
+        const auto fetch = [&](const task &x) { fetch_rows<QUERIES, PANELS>(q, &m.q, x.b, x.h, x.t0, &barrier->q); };
+        produce<RANGES, false, KEYS>(&more->task, a, items, &barrier->q, HELD_BYTES, &barrier->q_free, fetch, [&](const task &x, int s0) {
+            barrier_wait(&barrier->k_free[at.slot], at.phase);
+            barrier_expect(&barrier->k[at.slot], TILE);
+            fetch_rows<KEYS, PANELS>(k + at.slot * TILE, &m.k, x.b, x.g, s0, &barrier->k[at.slot]);
+            barrier_wait(&barrier->v_free[at.slot], at.phase);
+            barrier_expect(&barrier->v[at.slot], TILE);
+            fetch_rows<KEYS, PANELS>(v + at.slot * TILE, &m.v, x.b, x.g, s0, &barrier->v[at.slot]);
+            next<SLOTS>(at);
+        });
     } else {
         registers_inc<WORKERS == 2 * GROUP ? 240 : 160>();
         const int lane = threadIdx.x % 32;

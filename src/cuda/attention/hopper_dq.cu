@@ -119,23 +119,20 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
 
     if (group == WORKERS / GROUP) {
         registers_dec<WORKERS == 2 * GROUP ? 24 : 32>();
-        if (threadIdx.x == WORKERS) {
-            ring_slot at = {0, 1};
-            int i = blockIdx.x; /* with RANGES: the number of the task */
-            for (int n = 0; GRID ? n == 0 : RANGES || n * gridDim.x < items; n++) {
-                const task x = produced_task<RANGES>(ranged, a, n, i, items, &barrier->held, 2 * HELD_BYTES, &barrier->held_free);
-                if (x.head < 0) break;
-                fetch_rows<QUERIES, PANELS>(q, &m.q, x.b, x.h, x.t0, &barrier->held);
-                fetch_rows<QUERIES, PANELS>(dout, &m.dout, x.b, x.h, x.t0, &barrier->held);
-                for (int s0 = x.keys.begin; s0 < x.keys.end; s0 += KEYS, next<SLOTS>(at)) {
-                    char *slot = ring + at.slot * 2 * TILE;
-                    barrier_wait(&barrier->free[at.slot], at.phase);
-                    barrier_expect(&barrier->full[at.slot], 2 * TILE);
-                    fetch_rows<KEYS, PANELS>(slot, &m.k, x.b, x.g, s0, &barrier->full[at.slot]);
-                    fetch_rows<KEYS, PANELS>(slot + TILE, &m.v, x.b, x.g, s0, &barrier->full[at.slot]);
-                }
-            }
-        }
+        if (threadIdx.x != WORKERS) return;
+        ring_slot at = {0, 1};
+        const auto fetch = [&](const task &x) {
+            fetch_rows<QUERIES, PANELS>(q, &m.q, x.b, x.h, x.t0, &barrier->held);
+            fetch_rows<QUERIES, PANELS>(dout, &m.dout, x.b, x.h, x.t0, &barrier->held);
+        };
+        produce<RANGES, GRID, KEYS>(ranged, a, items, &barrier->held, 2 * HELD_BYTES, &barrier->held_free, fetch, [&](const task &x, int s0) {
+            char *slot = ring + at.slot * 2 * TILE;
+            barrier_wait(&barrier->free[at.slot], at.phase);
+            barrier_expect(&barrier->full[at.slot], 2 * TILE);
+            fetch_rows<KEYS, PANELS>(slot, &m.k, x.b, x.g, s0, &barrier->full[at.slot]);
+            fetch_rows<KEYS, PANELS>(slot + TILE, &m.v, x.b, x.g, s0, &barrier->full[at.slot]);
+            next<SLOTS>(at);
+        });
     } else {
         registers_inc<WORKERS == 2 * GROUP ? 240 : 160>();
         const int lane = threadIdx.x % 32;

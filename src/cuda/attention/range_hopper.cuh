@@ -102,7 +102,21 @@ __device__ inline task produced_task(range_task<QUERIES> *to, const attention &a
         return r.x;
     }
 }
-/* The same task in a warpgroup. Without RANGES its operands are not waited for. */
+/* The producer's walk over its tasks, or ONCE a single one, and the keys of each, in tiles of KEYS: fetch(x)
+ * fetches the `bytes` of a task's operands, fetch_keys(x, s0) a tile of keys. */
+template <bool RANGES, bool ONCE, int KEYS, int QUERIES, typename F, typename G>
+__device__ inline void produce(range_task<QUERIES> *to, const attention &a, int items, uint64_t *full, int bytes, uint64_t *free, F fetch, G fetch_keys)
+{
+    int i = blockIdx.x; /* with RANGES: the number of the task */
+    for (int n = 0; ONCE ? n == 0 : RANGES || n * gridDim.x < items; n++) {
+        const task x = produced_task<RANGES>(to, a, n, i, items, full, bytes, free);
+        if (x.head < 0) break;
+        fetch(x);
+        for (int s0 = x.keys.begin; s0 < x.keys.end; s0 += KEYS) fetch_keys(x, s0);
+    }
+}
+
+/* The n-th task in a warpgroup. Without RANGES its operands are not waited for. */
 template <bool RANGES, int QUERIES> __device__ inline task own_task(const range_task<QUERIES> *from, const attention &a, int n, int items, uint64_t *full)
 {
     if constexpr (!RANGES) return task_of<QUERIES>(a, n, items);
