@@ -140,15 +140,14 @@ template <int QUERIES> __device__ inline own_ranges load_ranges(const range_task
 {
     own_ranges r;
     int begin = 0, end = INT32_MAX;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int t = first + (int)threadIdx.x % 32 / 4 + 8 * half;
+    each<2>([&](int half) {
+        const int t = first + row_in_warp(2 * half);
         r.of[half] = {0, 0};
-        if (t >= a.T) continue;
+        if (t >= a.T) return;
         const int2 x = from->seen[t - from->of.x.t0];
         r.of[half] = {x.x, x.y};
         begin = max(begin, x.x < x.y ? x.x : INT32_MAX), end = min(end, x.y);
-    }
+    });
     r.all = {__reduce_max_sync(0xffffffffu, begin), __reduce_min_sync(0xffffffffu, end)};
     return r;
 }
@@ -157,10 +156,9 @@ __device__ inline bool sees_all(const own_ranges &r, int s0, int sn) { return r.
 /* x = `with` where a query does not see a key of s0 .. . */
 template <int N> __device__ inline void set_unseen(float (&x)[N], const own_ranges &r, int s0, float with)
 {
-    const int column = s0 + threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        if (!in_range(r.of[i / 2 % 2], column + i / 4 * 8 + i % 2)) x[i] = with;
+    each<N>([&](int i) {
+        if (!in_range(r.of[i / 2 % 2], s0 + column_at(i))) x[i] = with;
+    });
 }
 
 /* Turns rows of a tile into zeros: those from row `kept` on, and, if `look`, those with a NaN or an
