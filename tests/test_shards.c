@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "graph/shard.h"
+#include "plan/communication.h"
 #include "planned.h"
 
 static const int RANKS[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 64, 512};
@@ -98,6 +99,36 @@ static void test_bytes(void **state)
     }
 }
 
+/* Memory of collectives has a line of its own: nothing with one rank; else the gathered weights of two blocks at most, or the
+ * scratch of an exchange. */
+static void test_communication(void **state)
+{
+    (void)state;
+    static struct planned p;
+    static const char *const levels[] = {"parallel.shard=none", "parallel.shard=weights"};
+    plan_preset(&p, "llama-tiny", (const char *const[]){"memory.precision=bf16", NULL});
+    assert_int_equal(p.r.plan.peak.by_kind[KIND_COMM], 0);
+    assert_int_equal(plan_communication(&p.r.plan, &p.r.graph, &p.r.device.profile).buffers, 0);
+    planned_free(&p);
+    for (size_t i = 0; i < COUNT(levels); i++) {
+        uint64_t sum = 0, gathered = 0, at_peak = 0;
+        plan_preset(&p, "llama-tiny", (const char *const[]){levels[i], "parallel.ranks=4", "memory.precision=bf16", "memory.recompute=none", "memory.micro_batch=1", NULL});
+        const struct plan *plan = &p.r.plan;
+        for (int k = 0; k < KIND_COUNT; k++) sum += plan->peak.by_kind[k];
+        assert_int_equal(sum, plan->peak.bytes);
+        for (id s = 1; s < p.r.graph.storages.n; s++) {
+            const struct life *l = &plan->placement.life[plan->peak.program][s];
+            if (p.r.graph.storages.at[s].kind != KIND_COMM) continue;
+            gathered += aligned(p.r.graph.storages.at[s].bytes);
+            if (l->used && l->start <= plan->peak.instant && plan->peak.instant <= l->end) at_peak += aligned(p.r.graph.storages.at[s].bytes);
+        }
+        assert_true(plan->peak.by_kind[KIND_COMM] >= at_peak && (i || !gathered));
+        const uint64_t buffers = plan_communication(plan, &p.r.graph, &p.r.device.profile).buffers;
+        assert_true(buffers > 0 && buffers >= plan->peak.by_kind[KIND_COMM] && (!i || buffers < gathered));
+        planned_free(&p);
+    }
+}
+
 /* Sums of shards over all weights of a preset, as elements of an f32 state. */
 static void test_presets(void **state)
 {
@@ -122,6 +153,6 @@ static void test_presets(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parts), cmocka_unit_test(test_bytes), cmocka_unit_test(test_presets)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parts), cmocka_unit_test(test_bytes), cmocka_unit_test(test_communication), cmocka_unit_test(test_presets)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

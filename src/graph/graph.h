@@ -54,6 +54,7 @@ enum kind {
     KIND_STAGING,   /* buffers for loading and saving */
     KIND_ACT,       /* activations and their gradients */
     KIND_WORKSPACE, /* scratch of one node */
+    KIND_COMM,      /* what ranks send each other: gathered weights, sums over ranks, scratch of collectives */
     KIND_COUNT
 };
 const char *kind_name(enum kind k);

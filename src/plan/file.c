@@ -241,6 +241,8 @@ static void write_ranks(struct json_writer *w, const struct plan *p, const struc
     json_put_string(w, "links", links.at);
     json_put_uint(w, "sent_bytes", (uint64_t)c.sent);
     json_put_uint(w, "received_bytes", (uint64_t)c.sent);
+    json_put_uint(w, "buffer_bytes", c.buffers);
+    json_put_uint(w, "host_buffer_bytes", c.host);
     put_seconds(w, "communication_seconds", c.seconds);
     put_seconds(w, "hidden_seconds", c.hidden);
     json_end(w);
