@@ -45,7 +45,7 @@ struct expected {
     uint64_t weights, masters, gradients, state;
 };
 
-/* The table of graph/shard.h's formulas, over the trained weights of a plan without ranks. */
+/* With groups of a host, N is its number of ranks. The table of graph/shard.h's formulas, over the trained weights of a plan without ranks. */
 static struct expected expect(const struct planned *one, int N, enum shard_level level, uint64_t w, bool small)
 {
     struct expected x = {0};
@@ -66,19 +66,21 @@ static struct expected expect(const struct planned *one, int N, enum shard_level
     return x;
 }
 
-static void check_bytes(const char *precision, const char *optimizer, enum shard_level level)
+static void check_bytes(const char *precision, const char *optimizer, enum shard_level level, bool hosts)
 {
     static const char *const names[] = {"none", "optimizer", "gradients", "weights"};
     static struct planned one, many;
-    char sets[4][100];
+    char sets[5][100];
     const uint64_t w = strcmp(precision, "f32") ? 2 : 4;
     snprintf(sets[0], sizeof sets[0], "memory.precision=%s", precision);
     snprintf(sets[1], sizeof sets[1], "memory.optimizer=%s", optimizer);
     snprintf(sets[2], sizeof sets[2], "parallel.shard=%s", names[level]);
     plan_preset(&one, "llama-tiny", (const char *const[]){sets[0], sets[1], "memory.recompute=none", "memory.offload=none", "memory.fused_step=off", "train.effective_batch=512", "memory.micro_batch=1", NULL});
     for (size_t k = 1; k < COUNT(RANKS); k++) {
-        snprintf(sets[3], sizeof sets[3], "parallel.ranks=%d", RANKS[k]);
-        plan_preset(&many, "llama-tiny", (const char *const[]){sets[0], sets[1], sets[2], sets[3], "memory.recompute=none", "memory.offload=none", "train.effective_batch=512", "memory.micro_batch=1", NULL});
+        if (hosts && (RANKS[k] & (RANKS[k] - 1) || RANKS[k] > 64)) continue;
+        snprintf(sets[3], sizeof sets[3], "parallel.ranks=%d", hosts ? 4 * RANKS[k] : RANKS[k]);
+        snprintf(sets[4], sizeof sets[4], hosts ? "parallel.per_host=%d" : "parallel.group=all", RANKS[k]);
+        plan_preset(&many, "llama-tiny", (const char *const[]){sets[0], sets[1], sets[2], sets[3], sets[4], "memory.recompute=none", "memory.offload=none", "train.effective_batch=512", "memory.micro_batch=1", hosts ? "parallel.group=host" : NULL, NULL});
         const struct expected x = expect(&one, RANKS[k], level, w, !strcmp(optimizer, "adamw-8bit"));
         assert_int_equal(bytes_of_kind(&many, KIND_PARAM), x.weights);
         assert_int_equal(bytes_of_kind(&many, KIND_MASTER), x.masters);
@@ -93,9 +95,10 @@ static void test_bytes(void **state)
 {
     (void)state;
     for (enum shard_level level = SHARD_NONE; level < SHARD_LEVELS; level++) {
-        check_bytes("f32", "adamw", level);
-        check_bytes("bf16", "adamw", level);
-        check_bytes("bf16", "adamw-8bit", level);
+        check_bytes("f32", "adamw", level, false);
+        check_bytes("bf16", "adamw", level, false);
+        check_bytes("bf16", "adamw-8bit", level, false);
+        if (level) check_bytes("bf16", "adamw", level, true);
     }
 }
 
