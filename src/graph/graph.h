@@ -54,6 +54,7 @@ enum kind {
     KIND_STAGING,   /* buffers for loading and saving */
     KIND_ACT,       /* activations and their gradients */
     KIND_WORKSPACE, /* scratch of one node */
+    KIND_COMM,      /* what ranks send each other: gathered weights, sums over ranks, scratch of collectives */
     KIND_COUNT
 };
 const char *kind_name(enum kind k);
@@ -222,8 +223,9 @@ struct scope {
     uint8_t flags;                     /* enum scope_flag */
 };
 
-/* The ranks that a loop runs over, an iteration on each. */
-enum rank_axis { AXIS_NONE, AXIS_ALL };
+/* The ranks of a collective, or of a loop with an iteration on each: all of them, those of a host, which follow each other,
+ * or those with the same number on their hosts. */
+enum rank_axis { AXIS_NONE, AXIS_ALL, AXIS_HOST, AXIS_ACROSS };
 
 struct loop {
     id parent, name;

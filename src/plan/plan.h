@@ -129,6 +129,8 @@ void kernels_free(struct kernels *k);
 bool *plan_mark_reached(const struct graph *g);
 uint64_t *plan_alive(const struct plan *p, const struct graph *g, enum program program);
 void plan_find_peak(struct plan *p, const struct graph *g, const bool *reached);
+/* The kind of a node's workspace. */
+enum kind plan_work_kind(const struct node *n);
 int plan_arrange(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e);
 void plan_free(struct plan *p);
 /* Bytes of the KV cache. */

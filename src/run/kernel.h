@@ -82,10 +82,11 @@ struct launch {
     void *stream;              /* CUDA: the stream of the entry's lane */
     uint32_t iteration;        /* of the loop around the node */
     struct ranks *ranks;       /* NULL: this process is alone (run/ranks.h) */
+    int shard;                 /* number of this rank's shards (graph/shard.h) */
 };
 
 /* The first element, in the whole, of the shard that a launch works on, which has `part` elements; 0: it works on the whole. */
-static inline int64_t launch_first(const struct launch *l, int64_t part) { return l->ranks ? l->ranks->rank * part : 0; }
+static inline int64_t launch_first(const struct launch *l, int64_t part) { return l->shard * part; }
 
 struct kernel {
     enum op op;
