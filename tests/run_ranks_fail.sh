@@ -114,7 +114,7 @@ optional() {
     make -n MPI=0 CUDA=0 BUILD="$tmp/none" all >"$tmp/make" 2>/dev/null && ! grep -q 'plimsoll-mpi\.so\|mpicc' "$tmp/make" && grep -c dist/launch.c "$tmp/make"
 }
 check 'make MPI=0 builds everything but the plug-in' optional
-commands() { expect 2 'only .plimsoll train. runs on several ranks' ranks 2 "$binary" plan "$tmp/tiny.yaml"; }
+commands() { expect 2 'only .plimsoll train., bench and profile run on several ranks' ranks 2 "$binary" plan "$tmp/tiny.yaml"; }
 check 'other commands on ranks: refused' commands
 number_of_ranks() {
     expect 2 'parallel.ranks is 4, and 1 process was started' train_tiny "$tmp/t" --set parallel.ranks=4 && expect 2 'parallel.shares is 3, which is not divisible by the 2 ranks' train_ranks 2 "$tmp/t" --set parallel.shares=3 &&
