@@ -198,7 +198,7 @@ static void find_outputs(struct trainer *t)
     stepper_begin(&t->steps, &t->run, &t->data);
     scaler_begin(&t->state, t->c, t->steps.tickets.scaled);
     t->eval_loss = graph_find_output(&t->run.graph, PROGRAM_EVAL, "loss");
-    if (trainer_leads(t)) trainer_open_answers(t);
+    trainer_open_answers(t);
 }
 
 /* The training feed starts last: its loader prefetches for the first step. */
