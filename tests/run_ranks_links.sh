@@ -45,4 +45,16 @@ benched() {
         expect 0 '' "$binary" bench "$tmp/tiny.yaml" --ranks 2 --steps 2 --set memory.micro_batch=auto && grep -q 'of all ranks together' "$tmp/out" && grep 'a rank sends' "$tmp/out"
 }
 check 'bench on 2 ranks' benched
+# One trace: a process for each rank, a thread for each lane, and the slices of all of them on one clock. Only rank 0 writes.
+traced() {
+    expect 0 '' ranks 3 "$binary" profile "$tmp/tiny.yaml" --steps 1 --set memory.micro_batch=auto -o "$tmp/profile" && grep -q 'rank [0-2] on .* works longest' "$tmp/out" || return 1
+    [ "$(cd "$tmp/profile" && echo *)" = 'profile.html snapshot.pickle trace.json' ] || { ls "$tmp/profile"; return 1; }
+    awk 'BEGIN { RS = "\n" } { line = $0
+        while (match(line, /"name": "rank [0-9]+ on /)) { names++; line = substr(line, RSTART + RLENGTH) }
+        if (match($0, /"pid": [0-9]+, "tid": [0-9]+, "ts": /)) { split(substr($0, RSTART, RLENGTH), x, /[:,]/); slices[x[2] + 0]++ }
+        if ($0 ~ /"ALL_GATHER".*"tid": 3/) sends++ }
+        END { printf "%d processes; slices: %d %d %d, gathers on the lane of communication: %d\n", names, slices[1], slices[2], slices[3], sends
+              exit !(names == 3 && slices[1] > 100 && slices[1] == slices[2] && slices[2] == slices[3] && sends > 3) }' "$tmp/profile/trace.json"
+}
+check 'profile on 3 ranks: one trace' traced
 summary
