@@ -132,7 +132,7 @@ started() {
     rm -rf "$tmp/own" "$tmp/one"
     expect 0 '2 ranks, 2 on this host, 2 shares' train_tiny "$tmp/own" --ranks 2 --set train.steps=2 --set memory.micro_batch=auto &&
         expect 0 '' train_tiny "$tmp/one" --set parallel.shares=2 --set train.steps=2 --set memory.micro_batch=auto && same_run "$tmp/one" "$tmp/own" 2 &&
-        [ "$(grep -c '"ranks":2,"slowest":\[' "$tmp/own/metrics.jsonl")" = 2 ] && grep -q '>Ranks</dt><dd>2<' "$tmp/own/report.html" && echo 'the same bits'
+        [ "$(grep -c '"ranks":2,"slowest":\[' "$tmp/own/metrics.jsonl")" = 2 ] && grep -q '>Ranks</dt><dd>2<' "$tmp/own/report.html" && grep -q 'Each of 2 ranks has this memory, and sends' "$tmp/own/report.html" && echo 'the same bits'
 }
 check 'train --ranks 2 starts them' started
 planned() {
