@@ -23,7 +23,7 @@ struct link {
     double latency;            /* seconds of an exchange, whatever its size... */
     double peer;               /* ...and for each peer */
     double bandwidth;          /* bytes per second in one direction; 0: not known */
-    bool measured;
+    int ranks;                 /* it was measured between so many of them; 0: not measured */
     char name[16];
 };
 
