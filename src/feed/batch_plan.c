@@ -174,7 +174,7 @@ static int describe_image_rows(const struct config *c, const struct model *m, st
     if (!conversations || !(b->batch.images + b->batch.frames)) return PL_OK;
     b->rows = (struct image_rows_options){.sequence = (uint32_t)c->data_sequence, .images = (uint32_t)b->batch.images, .frames = (uint32_t)b->batch.frames, .threads = (uint32_t)c->data_threads,
                                           .slots = slots_of(c), .reader = {.range = feed_range(c), .room = batch_room(c), .fps = c->data_fps, .max_frames = (uint32_t)c->data_max_frames}};
-    if (image_source_processor(&b->rows.reader.processor, m, e)) return e->code;
+    if (image_source_processor(&b->rows.reader.processor, m, e) || image_source_frame_processor(&b->rows.reader.frame_processor, m, e)) return e->code;
     out->loader_bytes = image_rows_bytes(&b->rows);
     return PL_OK;
 }
