@@ -194,6 +194,7 @@ union attr {
     /* Weights of the three terms; alpha_both: alpha weighs both classes, instead of 1 - alpha for the
      * background. */
     struct { float focal, dice, iou, alpha, gamma, smooth; uint8_t alpha_both; } mask_loss;
+    struct { float edge, bce_edge, smooth; int32_t size; } structure_loss; /* size: the side of the window that finds edges */
 };
 
 struct node {
