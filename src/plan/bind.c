@@ -286,12 +286,13 @@ static void add_changes(const struct plan *p, const struct graph *g, enum progra
     }
 }
 
-uint64_t *plan_alive(const struct plan *p, const struct graph *g, enum program program)
+uint64_t *plan_alive(const struct plan *p, const struct graph *g, enum program program, bool handed)
 {
     uint32_t n = g->order[program].nodes.n;
     uint64_t *alive = mem_alloc((n + 1) * sizeof *alive);
-    int64_t *change = mem_alloc((n + 1) * sizeof *change), live = 0;
-    add_changes(p, g, program, change, change);
+    int64_t *change = mem_alloc((n + 1) * sizeof *change), live = 0, *none = handed ? NULL : mem_alloc((n + 1) * sizeof *none);
+    add_changes(p, g, program, change, handed ? change : none);
+    mem_free(none);
     for (uint32_t k = 0; k < n; k++) {
         live += change[k];
         alive[k] = (uint64_t)live + align_up(p->placement.binding[g->order[program].nodes.at[k]].work_bytes, PLAN_ALIGN);
