@@ -212,7 +212,7 @@ static int open_source(struct image_packer *p, const char *where, const struct n
     if (!where && path_dir(files->at[0], folder, sizeof folder, e)) return e->code;
     if (image_source_open(&p->source, m, NULL, NULL, where ? where : folder, e)) return error_prepend(e, "data.images");
     if (image_files_store(p->source.files)) return error_set(e, PL_USAGE, "data.images: %s is a store of embeddings itself; expected the folder or tar of the images", where);
-    p->reader = (struct image_reader_options){.processor = p->source.processor, .range = feed_range(c), .room = batch_room(c), .fps = c->data_fps, .max_frames = (uint32_t)c->data_max_frames};
+    p->reader = (struct image_reader_options){.processor = p->source.processor, .frame_processor = p->source.frame_processor, .range = feed_range(c), .room = batch_room(c), .fps = c->data_fps, .max_frames = (uint32_t)c->data_max_frames};
     return text_take_videos(&p->source, c, m, e);
 }
 
