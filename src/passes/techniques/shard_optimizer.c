@@ -207,8 +207,6 @@ bool shard_excluded(const struct settings *s, const struct step_limits *l, struc
 {
     (void)l;
     if (s->ranks < 2) text_printf(why, "there is one rank");
-    else if (s->pure && s->device.separate_memory)
-        text_printf(why, "on a GPU bf16-pure rounds at random by an element's place in what it updates, and a shard is not the weight; set parallel.shard none, or memory.precision bf16");
     else if (s->optimizer == OPT_ADAFACTOR && s->shard != SHARD_OPTIMIZER)
         text_printf(why, "adafactor's state has means of whole rows of a weight, which a shard does not have; set parallel.shard optimizer or none, or memory.optimizer adamw-8bit");
     return why->n;
