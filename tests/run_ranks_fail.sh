@@ -48,7 +48,8 @@ stopped_rank() {
     local p
     p=$(a_rank "$tmp/s")
     stopped="$stopped $p"
-    kill -STOP "$p" && ended "$tmp/s" any 9 'waited 3 s for rank 1 \(.*\) in .*: is it stopped, or the network down'
+    # 3 s of waiting, 1 s for an answer; a rank may be saving before, which takes long where the disk is busy.
+    kill -STOP "$p" && ended "$tmp/s" any 20 'waited 3 s for rank 1 \(.*\) in .*: is it stopped, or the network down'
 }
 check 'a rank is stopped: the deadline' stopped_rank
 signalled() { begin "$tmp/u" && kill -USR1 "$(a_rank "$tmp/u")" && ended "$tmp/u" 1 8 'stopped by .* after step [0-9]+ of 100000; saved. Resume with: mpirun -np 3 plimsoll train'; }

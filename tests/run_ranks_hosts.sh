@@ -61,6 +61,12 @@ equal() {
 }
 check 'a rank on each of two hosts' equal 1 --set train.clip_norm=1
 check 'two ranks on each of two hosts' equal 2
+check 'two ranks on each of two hosts, weights divided inside a host' equal 2 --set train.effective_batch=4 --set memory.precision=bf16 --set parallel.shard=HYBRID_SHARD
+copies() { grep -q 'a copy of what is divided on each host' "$tmp/err" && json "$tmp/two/plan.json" settings.group_ranks; }
+check 'the log tells of the copies' copies
+# Ranks 0 and 2 on one host, 1 and 3 on the other: their numbers do not follow each other.
+scattered() { expect 2 'ranks are not numbered host by host' hosts 2 --map-by node "$binary" train "$tmp/tiny.yaml" --set "train.out=$tmp/scattered" --set train.steps=1 --set memory.micro_batch=1 --set parallel.shard=HYBRID_SHARD && echo 'refused'; }
+check 'ranks that are not numbered host by host' scattered
 slow() { tc -n "$a" qdisc add dev "$a" root tbf rate 1gbit burst 64kb latency 50ms 2>/dev/null || { echo 'no traffic shaping (tbf) in this kernel'; return 77; }; equal 1; }
 check 'over a link of 1 Gbit/s' slow
 # What calibrate measures of that link, and the exchanges that a plan predicts from it.

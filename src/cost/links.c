@@ -94,7 +94,8 @@ double links_bytes(const struct query *q, enum op op)
 double links_seconds(const struct profile *p, const struct query *q, enum op op)
 {
     int times;
-    const int n = q->attr->group.ranks, host = p->per_host > 0 && p->per_host < n ? p->per_host : n;
+    const int n = q->attr->group.ranks, axis = q->attr->group.axis;
+    const int host = axis == AXIS_ACROSS ? 1 : axis != AXIS_HOST && p->per_host > 0 && p->per_host < n ? p->per_host : n;
     const double part = parts_bytes(q, op, &times) / n;
     const int peers[] = {host - 1, n - host};
     double longest = 0;

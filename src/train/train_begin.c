@@ -234,7 +234,7 @@ static int agree_to_start(struct trainer *t, int rc, struct error *e)
         {"the configuration", hash_config(t->c)}, {"the plan", plan_digest(&t->run.plan, &t->run.graph)},
         {"the data: its number of samples", t->data.samples}, {"the data", t->data.fingerprint}};
     rc = agree_same(r, same, COUNT(same), e);
-    if (!rc) log_note("%d ranks, %d on this host, %d shares of a step's batch", r->n, r->local, t->run.shares);
+    if (!rc) log_note("%d ranks, %d on this host, %d shares of a step's batch%s", r->n, r->local, t->run.shares, t->run.plan.settings.group == GROUP_HOST ? "; a copy of what is divided on each host" : "");
     return rc;
 }
 
