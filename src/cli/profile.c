@@ -241,6 +241,48 @@ static void put_json(const struct bench *b, const char *dir, struct text *out)
     text_printf(out, "\n");
 }
 
+/* --- kernels ------------------------------------------------------------------------ */
+
+/* A kernel with the bytes that a thread moves at a time, and its nodes in the programs of a step. */
+struct kernel_row {
+    const struct kernel *kernel;
+    int access;
+    uint32_t nodes;
+};
+typedef VEC(struct kernel_row) kernel_rows;
+
+static void count_kernel(kernel_rows *rows, const struct binding *b)
+{
+    for (uint32_t i = 0; i < rows->n; i++)
+        if (rows->at[i].kernel == b->kernel && rows->at[i].access == b->access) {
+            rows->at[i].nodes++;
+            return;
+        }
+    vec_push(rows, ((struct kernel_row){b->kernel, b->access, 1}));
+}
+
+/* The kernels as the plan names them, and what the device chose when it recorded the programs. */
+static void print_kernels(const struct run *r, struct text *out)
+{
+    kernel_rows rows = {0};
+    struct text chosen = {0};
+    FOR_STEP_PROGRAMS(p)
+        for (uint32_t k = 0; k < r->graph.order[p].nodes.n; k++) {
+            const struct binding *b = &r->plan.placement.binding[r->graph.order[p].nodes.at[k]];
+            if (b->kernel) count_kernel(&rows, b);
+        }
+    text_printf(out, "\nkernels of the plan: nodes, name, bytes that a thread moves at a time\n");
+    for (uint32_t i = 0; i < rows.n; i++) {
+        text_printf(out, "%6u  %s", rows.at[i].nodes, rows.at[i].kernel->name);
+        if (rows.at[i].access) text_printf(out, ", %d B", rows.at[i].access);
+        text_printf(out, "\n");
+    }
+    if (r->device.ops->explain) r->device.ops->explain(&r->tape, &chosen);
+    if (chosen.n) text_printf(out, "\nalgorithms of cuBLASLt, chosen when the programs were recorded: nodes, kernel, product\n%s", chosen.at);
+    text_free(&chosen);
+    vec_free(&rows);
+}
+
 static int profile_run(const struct options *o, const struct config *c, int64_t steps, struct error *e)
 {
     struct bench b = {0};
@@ -256,6 +298,7 @@ static int profile_run(const struct options *o, const struct config *c, int64_t 
         struct tables t;
         fill_tables(&t, &b);
         print_tables(&b, &t, &tables);
+        if (o->explain) print_kernels(&b.run, &tables);
         rc = write_files(&b, &t, c, dir, o->run, e);
     }
     if (!rc) {
@@ -274,7 +317,7 @@ static int profile(int argc, char **argv, struct error *e)
     struct options o;
     struct config c;
     int64_t steps = 5;
-    int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_STEPS | OPT_OUTPUT, argc, argv, e);
+    int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_EXPLAIN | OPT_STEPS | OPT_OUTPUT, argc, argv, e);
     if (rc) return rc;
     if (o.help) {
         print_help(&command_profile);
@@ -288,11 +331,12 @@ static int profile(int argc, char **argv, struct error *e)
 }
 
 const struct command command_profile = {
-    "profile", "profile RUN.yaml [--config-from FILE]... [--adapter DIR] [--steps N] [--memory SIZE] [--plan PLAN.json] [--set key=value]... [--json] [-o DIR]",
+    "profile", "profile RUN.yaml [--config-from FILE]... [--adapter DIR] [--steps N] [--memory SIZE] [--plan PLAN.json] [--set key=value]... [--json] [--explain] [-o DIR]",
     "Runs training steps on synthetic inputs and shows the time and memory of each op and tensor: tables on standard output;\n"
     "DIR/profile.html with a plot of the arena over time; DIR/trace.json for Perfetto or chrome://tracing; DIR/snapshot.pickle for\n"
     "PyTorch's memory_viz page.\n"
     CONFIG_FROM_HELP
     "  --steps N        steps to measure (5)\n"
+    "  --explain        also lists the kernels of the plan and, on a GPU, the algorithms of cuBLASLt that were chosen for its products\n"
     "  --adapter DIR    a LoRA adapter, as PEFT or a run with an adapter saves it, instead of the one in RUN.yaml: adapter.path\n"
     "  -o DIR           the output folder (profile)", profile};
