@@ -21,7 +21,7 @@
  * causal kernel, and a NaN in one document changes no bit of another.
  *
  * --cover omits redundant cases. It keeps, small shapes first, those that run a kernel in a dtype
- * (for attention also: a head dimension) that no earlier case ran. --list only prints the remaining cases. The selection takes seconds, so concurrent
+ * and width of access (for attention also: a head dimension) that no earlier case ran. --list only prints the remaining cases. The selection takes seconds, so concurrent
  * programs get lines of the list in files of their own (--cases).
  *
  * --bench uses the shape that a case names for timing, which has many thread blocks. There the
@@ -90,13 +90,16 @@ struct key {
     int type;
     int64_t heads;
     bool ranges; /* or positions: another kernel under the same name */
+    int access;  /* bytes that a thread moves at a time */
 };
 static VEC(struct key) covered;
 
 static bool is_new(const struct key *k)
 {
     for (uint32_t i = 0; i < covered.n; i++)
-        if (!strcmp(covered.at[i].kernel, k->kernel) && covered.at[i].type == k->type && covered.at[i].heads == k->heads && covered.at[i].ranges == k->ranges) return false;
+        if (!strcmp(covered.at[i].kernel, k->kernel) && covered.at[i].type == k->type && covered.at[i].heads == k->heads && covered.at[i].ranges == k->ranges &&
+            covered.at[i].access == k->access)
+            return false;
     return true;
 }
 
@@ -143,7 +146,7 @@ static void cover(const struct graph *g, int type)
         query_fill(&q, g, x, &profile);
         const struct kernel *found = kernel_find(DEVICE_CUDA, x->op, &q);
         if (!found) continue;
-        const struct key key = {found->name, type, head_dim_class(found, q.in[0]), has_ranges(x->op, &q)};
+        const struct key key = {found->name, type, head_dim_class(found, q.in[0]), has_ranges(x->op, &q), found->access ? found->access(&q) : 0};
         if (is_new(&key)) vec_push(&covered, key);
     }
 }

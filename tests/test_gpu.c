@@ -1,7 +1,7 @@
 /*
  * test_gpu.c: GPU profiles. The profile that `bench --calibrate --set device=cuda` derives from the
- * times of a simulated GPU predicts that GPU. Also lanes, and the profile that is distributed with
- * the program.
+ * times of a simulated GPU predicts that GPU. Also lanes, the profile that is distributed with
+ * the program, and the widths of kernels.
  *
  * The simulated GPU has its own efficiency for each kernel and extents, lower for short nodes. With
  * events a node takes EVENT longer than without. In a graph replay everything takes LOADED times as
@@ -328,11 +328,47 @@ static void test_stored(void **state)
     assert_string_equal(p.name, "h200");
 }
 
+/* An op of one input, and perhaps ids, on dense tensors; `from`: the input's first byte; `advance`: its step in a loop. */
+static int access_of(enum op op, enum dtype type, const int64_t dim[3], uint64_t from, int64_t advance)
+{
+    static const int64_t rows[2] = {2, 3};
+    struct profile p;
+    struct tensor x = {.dtype = (uint8_t)type, .rank = 3, .offset = from, .loop = advance != 0, .advance = advance}, y, index = {.dtype = DT_I32, .rank = 2};
+    union attr a = {0};
+    profile_default(&p, DEVICE_CUDA, 1);
+    memcpy(x.dim, dim, 3 * sizeof *dim);
+    memcpy(index.dim, rows, sizeof rows);
+    tensor_dense_strides(&x);
+    tensor_dense_strides(&index);
+    y = x;
+    y.offset = 0, y.loop = 0;
+    struct query q = {.attr = &a, .in = {&x, &index}, .out = {&y}, .nin = op == OP_GATHER ? 2 : 1, .nout = 1, .profile = &p};
+    q.kernel = kernel_find(DEVICE_CUDA, op, &q);
+    assert_non_null(q.kernel);
+    return q.kernel->access(&q);
+}
+
+/* 16 bytes where rows and every address allow it, else an element; copies take what fits. */
+static void test_access(void **state)
+{
+    (void)state;
+    assert_int_equal(access_of(OP_SOFTMAX, DT_BF16, (int64_t[]){2, 3, 8}, 256, 0), 16);
+    assert_int_equal(access_of(OP_SOFTMAX, DT_BF16, (int64_t[]){2, 3, 12}, 0, 0), 2);
+    assert_int_equal(access_of(OP_SOFTMAX, DT_BF16, (int64_t[]){2, 3, 8}, 8, 0), 2);
+    assert_int_equal(access_of(OP_SOFTMAX, DT_BF16, (int64_t[]){2, 3, 8}, 0, 24), 2);
+    assert_int_equal(access_of(OP_SOFTMAX, DT_F32, (int64_t[]){2, 3, 4}, 0, 32), 16);
+    assert_int_equal(access_of(OP_SOFTMAX, DT_F32, (int64_t[]){2, 3, 6}, 0, 0), 4);
+    assert_int_equal(access_of(OP_GATHER, DT_F32, (int64_t[]){2, 3, 4}, 0, 0), 16);
+    assert_int_equal(access_of(OP_GATHER, DT_F32, (int64_t[]){2, 3, 6}, 0, 0), 8);
+    assert_int_equal(access_of(OP_GATHER, DT_F32, (int64_t[]){2, 3, 6}, 4, 0), 4);
+    assert_int_equal(access_of(OP_GATHER, DT_U8, (int64_t[]){2, 3, 6}, 0, 3), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fit), cmocka_unit_test(test_predicts), cmocka_unit_test(test_damaged), cmocka_unit_test(test_nearest), cmocka_unit_test(test_lanes),
-        cmocka_unit_test(test_stored),
+        cmocka_unit_test(test_stored), cmocka_unit_test(test_access),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -124,7 +124,7 @@ names it, and nothing is chosen later. **From** is the lowest compute capability
 |---|---|---|
 END
     {
-        echo '#define KERNEL(OP, NAME, CAPABILITY, MATCH, WORKSPACE) ROW OP@NAME@CAPABILITY'
+        echo '#define KERNEL(OP, NAME, CAPABILITY, ...) ROW OP@NAME@CAPABILITY'
         cat src/cuda/kernels.def
     } | "$CC" -Isrc -E -P -x c - | awk -F@ '
     /^ROW/ {

@@ -293,6 +293,50 @@ static void put_json(const struct bench *b, const char *dir, struct text *out)
     text_printf(out, "\n");
 }
 
+/* --- kernels ------------------------------------------------------------------------ */
+
+/* A kernel with the bytes that a thread moves at a time, and its nodes in the programs of a step. */
+struct kernel_row {
+    const struct kernel *kernel;
+    int access;
+    uint32_t nodes;
+};
+typedef VEC(struct kernel_row) kernel_rows;
+
+static void count_kernel(kernel_rows *rows, const struct binding *b)
+{
+    for (uint32_t i = 0; i < rows->n; i++)
+        if (rows->at[i].kernel == b->kernel && rows->at[i].access == b->access) {
+            rows->at[i].nodes++;
+            return;
+        }
+    vec_push(rows, ((struct kernel_row){b->kernel, b->access, 1}));
+}
+
+/* The kernels as the plan names them, and what the device chose when it recorded the programs. */
+static void print_kernels(const struct run *r, struct text *out)
+{
+    kernel_rows rows = {0};
+    struct text chosen = {0};
+    FOR_STEP_PROGRAMS(p)
+        for (uint32_t k = 0; k < r->graph.order[p].nodes.n; k++) {
+            const struct binding *b = &r->plan.placement.binding[r->graph.order[p].nodes.at[k]];
+            if (b->kernel) count_kernel(&rows, b);
+        }
+    text_printf(out, "\nkernels of the plan: nodes, name, bytes that a thread moves at a time\n");
+    for (uint32_t i = 0; i < rows.n; i++) {
+        text_printf(out, "%6u  %s", rows.at[i].nodes, rows.at[i].kernel->name);
+        if (rows.at[i].access) text_printf(out, ", %d B", rows.at[i].access);
+        text_printf(out, "\n");
+    }
+    if (r->device.ops->explain) r->device.ops->explain(&r->tape, &chosen);
+    if (chosen.n) text_printf(out, "\nalgorithms of cuBLASLt, chosen when the programs were recorded: nodes, kernel, product\n%s", chosen.at);
+    text_free(&chosen);
+    vec_free(&rows);
+}
+
+/* --- runs ------------------------------------------------------------------------------ */
+
 /* The steps, and the events of all ranks. */
 static int measure(struct bench *b, int64_t steps, struct ranks *r, struct text *events, struct rank_work *each, struct error *e)
 {
@@ -318,6 +362,7 @@ static int show(const struct options *o, const struct config *c, const struct be
     fill_tables(&t, b);
     print_tables(b, &t, &tables);
     print_work(each, ranks, &tables);
+    if (o->explain) print_kernels(&b->run, &tables);
     int rc = write_files(b, &t, c, events, ranks, dir, o->run, e);
     if (!rc) {
         if (o->json) put_json(b, dir, &out);
@@ -361,7 +406,7 @@ static int profile_run(const struct options *o, struct ranks *r, struct error *e
 static int profile(int argc, char **argv, struct error *e)
 {
     struct options o;
-    int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_STEPS | OPT_OUTPUT | OPT_RANKS, argc, argv, e);
+    int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_EXPLAIN | OPT_STEPS | OPT_OUTPUT | OPT_RANKS, argc, argv, e);
     if (rc) return rc;
     if (o.help) print_help(&command_profile);
     else rc = ranks_run(&command_profile, &o, argc, argv, profile_run, e);
@@ -370,12 +415,13 @@ static int profile(int argc, char **argv, struct error *e)
 }
 
 const struct command command_profile = {
-    "profile", "profile RUN.yaml [--config-from FILE]... [--adapter DIR] [--steps N] [--memory SIZE] [--plan PLAN.json] [--ranks N] [--set key=value]... [--json] [-o DIR]",
+    "profile", "profile RUN.yaml [--config-from FILE]... [--adapter DIR] [--steps N] [--memory SIZE] [--plan PLAN.json] [--ranks N] [--set key=value]... [--json] [--explain] [-o DIR]",
     "Runs training steps on synthetic inputs and shows the time and memory of each op and tensor: tables on standard output;\n"
     "DIR/profile.html with a plot of the arena over time; DIR/trace.json for Perfetto or chrome://tracing; DIR/snapshot.pickle for\n"
     "PyTorch's memory_viz page.\n"
     CONFIG_FROM_HELP
     "  --steps N        steps to measure (5)\n"
+    "  --explain        also lists the kernels of the plan and, on a GPU, the algorithms of cuBLASLt that were chosen for its products\n"
     "  --adapter DIR    a LoRA adapter, as PEFT or a run with an adapter saves it, instead of the one in RUN.yaml: adapter.path\n"
     "  --ranks N        N processes on this machine, as `mpirun -np N plimsoll profile ...`: in the trace a rank is a process and a lane a\n"
     "                   thread; the tables are of rank 0\n"

@@ -8,8 +8,8 @@
  *     rows/norms.c         the running half: CUDA_KERNEL(name, .launch = ...) (device/host.h)
  *     rows/norms.cu        the kernels, called through launchers of launch_norms.h
  *
- * The plan chooses the kernel, also by the GPU's compute capability, which is in the profile; a
- * launch chooses nothing. Tensors are stored as f32, bf16 or f16; the arithmetic is f32 throughout.
+ * The plan chooses the kernel, also by the GPU's compute capability, which is in the profile, and how many bytes a
+ * thread moves at a time: offsets in the arena, shapes and strides are known. A launch chooses nothing. Tensors are stored as f32, bf16 or f16; the arithmetic is f32 throughout.
  */
 #ifndef CUDA_PLAN_H
 #define CUDA_PLAN_H
@@ -18,7 +18,9 @@
 #include "run/kernel.h"
 
 /* A row of a family's table. */
-#define KERNEL(OP, NAME, CAPABILITY, MATCH, WORKSPACE) {OP_##OP, #NAME, MATCH, WORKSPACE, NULL, CAPABILITY, ROW_##NAME},
+#define KERNEL(OP, NAME, CAPABILITY, MATCH, ...) {OP_##OP, #NAME, MATCH, KERNEL_WORKSPACE(__VA_ARGS__, NULL), NULL, CAPABILITY, ROW_##NAME, KERNEL_ACCESS(__VA_ARGS__, NULL, NULL)},
+#define KERNEL_WORKSPACE(WORKSPACE, ...) WORKSPACE
+#define KERNEL_ACCESS(WORKSPACE, ACCESS, ...) ACCESS
 
 /* Each list ends with op OP_NONE; plan.c enumerates the lists. */
 extern const struct kernel cuda_plan_thin[], cuda_plan_filters[], cuda_plan_products[], cuda_plan_conv[], cuda_plan_attention[], cuda_plan_elementwise[], cuda_plan_shuffle[], cuda_plan_norms[], cuda_plan_tokens[], cuda_plan_masks[], cuda_plan_update[];
@@ -35,6 +37,43 @@ static inline bool is_storable(const struct tensor *t)
 /* Whether every row of it begins at a multiple of 16 bytes relative to its storage, in every iteration of its
  * loop; storages begin at multiples of 256. */
 static inline bool is_aligned(const struct tensor *t) { return t->offset % 16 == 0 && (!t->loop || t->advance % 16 == 0); }
+
+/* Operands as a set: IN(0) | OUT(0). */
+#define IN(i) (1u << (i))
+#define OUT(o) (1u << (MAX_IN + (o)))
+enum { ALL_IN = (1 << MAX_IN) - 1 };
+
+/* The bits of the addresses of those of these operands that are given, in every iteration, ORed together. */
+static inline uint64_t address_bits(const struct query *q, unsigned operands)
+{
+    uint64_t bits = 0;
+    for (int i = 0; i < q->nin + q->nout; i++) {
+        const bool out = i >= q->nin;
+        const struct tensor *t = out ? q->out[i - q->nin] : q->in[i];
+        if (t && operands & (out ? OUT(i - q->nin) : IN(i))) bits |= (uint64_t)t->offset | (t->loop ? (uint64_t)t->advance : 0);
+    }
+    return bits;
+}
+
+/* For kernel.access: 16 bytes if these byte counts and the addresses of these operands are multiples of it, else `least`. */
+static inline int access_wide(const struct query *q, unsigned operands, int64_t bytes, int least)
+{
+    return (address_bits(q, operands) | (uint64_t)bytes) % 16 ? least : 16;
+}
+
+/* The same for rows of [rows,C] of x's dtype. */
+static inline int access_rows(const struct query *q, unsigned operands, const struct tensor *x)
+{
+    const int size = (int)dtype_size(x->dtype);
+    return access_wide(q, operands, tensor_last(x) * size, size);
+}
+
+/* For kernels that move bytes as they are: the widest unit of 1, 2, 4, 8 or 16 bytes. */
+static inline int access_unit(const struct query *q, unsigned operands, int64_t bytes)
+{
+    const uint64_t bits = address_bits(q, operands) | (uint64_t)bytes | 16;
+    return (int)(bits & -bits);
+}
 
 /* Whether the tensor cores of the GPU multiply this dtype: f16 from 7.5 on, bf16 from 8.0 on. */
 static inline bool has_tensor_cores(const struct query *q, enum dtype dtype)

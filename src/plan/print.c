@@ -2,6 +2,7 @@
  * print.c: prints a plan as text: the table for users, and with --explain the programs, the
  * placement, and the tensors alive at the peak.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -199,13 +200,14 @@ void plan_explain(const struct plan *p, const struct graph *g, struct text *out)
     for (int program = 0; program < PROGRAM_COUNT; program++) {
         if (!g->order[program].nodes.n) continue;
         graph_print(g, program, out);
-        text_printf(out, "schedule of %s: instant, lane, kernel, workspace\n", program_name(program));
+        text_printf(out, "schedule of %s: instant, lane, kernel, bytes that a thread moves at a time, workspace\n", program_name(program));
         for (uint32_t k = 0; k < g->order[program].nodes.n; k++) {
             id n = g->order[program].nodes.at[k];
             const struct binding *b = &p->placement.binding[n];
-            if (b->kernel)
-                text_printf(out, "  %5u node %-5u %-7s %-24s %llu\n", k, n,
-                            lane_name(node_at(g, n)->lane), b->kernel->name, (unsigned long long)b->work_bytes);
+            if (!b->kernel) continue;
+            char access[16] = "";
+            if (b->access) snprintf(access, sizeof access, "%d B", b->access);
+            text_printf(out, "  %5u node %-5u %-7s %-26s %5s %llu\n", k, n, lane_name(node_at(g, n)->lane), b->kernel->name, access, (unsigned long long)b->work_bytes);
         }
         text_printf(out, "placement of %s: offset, bytes, lifetime\n", program_name(program));
         for (int persistent = 1; persistent >= 0; persistent--) explain_placement(p, g, program, SPACE_DEVICE, persistent, rows, out);

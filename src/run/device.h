@@ -53,6 +53,8 @@ struct device_ops {
     int (*send)(struct device *, void *to, const void *from, uint64_t bytes, struct error *);
     int (*record_event)(struct device *, int number, struct error *);
     int (*wait_event)(struct device *, int number, double *reached, struct error *);
+    /* Appends what `record` chose beyond the plan, a line each: algorithms of a library. NULL: nothing. */
+    void (*explain)(const struct tape *, struct text *out);
 };
 extern const struct device_ops ref_device, cpu_device;
 

@@ -79,6 +79,7 @@ struct launch {
     void *work;                /* work_bytes bytes, as `workspace` returned, 64-byte aligned */
     uint64_t work_bytes;
     int threads;
+    int access;                /* as the kernel's `access` returned; 0: it has none */
     void *state;               /* prepared by the device's record() for this entry */
     void *stream;              /* CUDA: the stream of the entry's lane */
     uint32_t iteration;        /* of the loop around the node */
@@ -98,6 +99,7 @@ struct kernel {
     void (*run)(const struct launch *);          /* NULL in a planning-only table */
     int capability;                              /* CUDA: the lowest compute capability; 90: that one alone */
     int row;                                     /* CUDA: its number in cuda/kernels.def */
+    int (*access)(const struct query *);         /* CUDA: bytes that a thread moves at a time; NULL: always the same */
 };
 
 /* Whether a GPU of this compute capability has the instructions of a kernel. */

@@ -317,6 +317,6 @@ static void cuda_memory(const struct device *d, uint64_t *free, uint64_t *total)
 }
 
 static const struct device_ops ops = {"cuda", cuda_open, cuda_allocate, cuda_record, cuda_run, cuda_write, cuda_copy, cuda_close, cuda_memory, cuda_write_later, cuda_synchronize_writes,
-                                      cuda_send, cuda_record_event, cuda_wait_event};
+                                      cuda_send, cuda_record_event, cuda_wait_event, cuda_explain};
 
 const struct cuda_plugin plimsoll_cuda_plugin = {CUDA_PLUGIN_ABI, log_quiet, &ops, count_gpus, take_gpu, get_view, describe_gpu};

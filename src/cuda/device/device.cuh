@@ -1,10 +1,9 @@
 /*
  * device.cuh: definitions shared by the .cu files: storage types, 16-byte packs, grids.
  *
- * An access is 16 bytes wide if every address allows it, otherwise one element.
- * The width changes which thread handles an element, never its value. Where the order of a
- * sum depends on the width (rmsnorm), width and grid are functions of shape and alignment,
- * so one tape gives the same bits every time.
+ * An access is 16 bytes wide where rows and addresses allow it, otherwise one element. The plan
+ * says which (launch.access), a launcher never chooses. The width changes which thread handles an
+ * element, never its value; the order of a sum may depend on it (rmsnorm).
  */
 #ifndef DEVICE_CUH
 #define DEVICE_CUH
@@ -34,6 +33,9 @@ template <typename T, int V> struct alignas(sizeof(T) * V) pack {
 
 /* Whether accesses of `width` bytes may start at p. */
 inline bool is_aligned(const void *p, size_t width) { return (uintptr_t)p % width == 0; }
+
+/* Whether addresses are not what the plan says: an error of the launch. */
+template <typename... P> inline bool misaligned(int access, P... p) { return access == 16 && !(is_aligned(p, 16) && ...); }
 
 /* Blocks for `items` work items; a grid-stride loop covers the items beyond the cap. */
 inline unsigned grid_for(int64_t items)

@@ -47,6 +47,8 @@ struct cuda_kernel {
     int (*prepare)(const struct cuda_state *s, struct entry *entry, struct error *e);
     int (*launch)(const struct launch *l, struct error *e);
     void (*release)(void *state);
+    /* Appends a line for each algorithm that `prepare` chose of a library; NULL: it chooses none. */
+    void (*list)(const void *state, struct text *out);
     /* Replaces `launch` for kernels that merge many launches into one. It enqueues the first of n
      * launches and as many of the following as it can merge, and sets the count, at least 1. The
      * launches are independent of each other (batch.c) and may share the first one's workspace.
@@ -83,6 +85,8 @@ int batch_flush(struct batch *b, uint32_t *at, struct error *e);
 int cuda_record(struct device *d, struct tape *t, struct error *e);
 int cuda_run(struct device *d, struct tape *t, enum program p, struct error *e);
 void cuda_free_recording(struct tape *t);
+/* The choices of `prepare`, a line each, with the number of launches that have it. */
+void cuda_explain(const struct tape *t, struct text *out);
 /* Calls `prepare` for every launch of a program that is not prepared yet. The state is kept until
  * the end of the capture or, for nodes.c, until cuda_free_recording. */
 int cuda_prepare(const struct cuda_state *s, struct tape *t, enum program p, struct error *e);

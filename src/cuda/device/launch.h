@@ -26,7 +26,7 @@ cudaError_t cuda_probe(void);
 int cuda_min_capability(void);
 
 /* Fills the `bytes` bytes of y with the repeated 8 bytes of `pattern`. */
-cudaError_t cuda_fill(void *y, uint64_t pattern, int64_t bytes, cudaStream_t stream);
+cudaError_t cuda_fill(void *y, uint64_t pattern, int64_t bytes, int access, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

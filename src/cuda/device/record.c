@@ -37,8 +37,15 @@ struct segment {
     uint32_t around;          /* iteration of the loop around that loop */
 };
 
+/* A library's algorithm, and how many entries have it. */
+struct chosen {
+    char *line;               /* "cublaslt_linear [8,16] by ..." */
+    uint32_t entries;
+};
+
 struct recording {
     VEC(struct segment) segments[PROGRAM_COUNT];
+    VEC(struct chosen) chosen;
 };
 
 /* State while one program is being captured. */
@@ -300,6 +307,40 @@ int cuda_prepare(const struct cuda_state *s, struct tape *t, enum program p, str
     return PL_OK;
 }
 
+static void note_choice(struct recording *r, const char *kernel, const char *what, size_t n)
+{
+    struct text line = {0};
+    text_printf(&line, "%s %.*s", kernel, (int)n, what);
+    for (uint32_t i = 0; i < r->chosen.n; i++)
+        if (!strcmp(r->chosen.at[i].line, line.at)) {
+            r->chosen.at[i].entries++;
+            text_free(&line);
+            return;
+        }
+    vec_push(&r->chosen, ((struct chosen){mem_string(line.at), 1}));
+    text_free(&line);
+}
+
+/* Before the capture, so that they can be shown (`plimsoll profile --explain`). */
+static void note_choices(const struct tape *t, enum program p)
+{
+    for (uint32_t k = 0; k < t->program[p].n; k++) {
+        const struct entry *entry = &t->program[p].at[k];
+        const struct cuda_kernel *kernel = entry->kind == ENTRY_LAUNCH ? cuda_kernel_of(entry->kernel) : NULL;
+        struct text lines = {0};
+        if (!kernel || !kernel->list) continue;
+        kernel->list(entry->launch.state, &lines);
+        for (const char *at = lines.at, *end; at && (end = strchr(at, '\n')); at = end + 1) note_choice(t->device_state, entry->kernel->name, at, (size_t)(end - at));
+        text_free(&lines);
+    }
+}
+
+void cuda_explain(const struct tape *t, struct text *out)
+{
+    const struct recording *r = t->device_state;
+    for (uint32_t i = 0; r && i < r->chosen.n; i++) text_printf(out, "%6u  %s\n", r->chosen.at[i].entries, r->chosen.at[i].line);
+}
+
 /* The graph holds the launch parameters, so the descriptors can be freed. */
 static void release_program(struct tape *t, enum program p)
 {
@@ -318,6 +359,7 @@ static int record_program(struct cuda_state *s, struct tape *t, enum program p, 
     c.done = mem_alloc((n + 1) * sizeof(cudaEvent_t));
     c.seen = mem_alloc((n + 1) * sizeof *c.seen);
     int rc = cuda_prepare(s, t, p, e);
+    if (!rc) note_choices(t, p);
     if (!rc) rc = capture_program(&c, e);
     close_capture(&c);
     release_program(t, p);
@@ -369,6 +411,8 @@ void cuda_free_recording(struct tape *t)
         for (uint32_t k = 0; k < r->segments[p].n; k++) cudaGraphExecDestroy(r->segments[p].at[k].graph);
         vec_free(&r->segments[p]);
     }
+    for (uint32_t i = 0; i < r->chosen.n; i++) mem_free(r->chosen.at[i].line);
+    vec_free(&r->chosen);
     mem_free(r);
     t->device_state = NULL;
 }

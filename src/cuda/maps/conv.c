@@ -239,6 +239,15 @@ static void conv_release(void *state)
     mem_free(c);
 }
 
+static void conv_list(const void *state, struct text *out)
+{
+    const struct convolution *c = state;
+    for (int r = 0; r < c->sweeps; r++) {
+        gemm_list(&c->pair[r].full, out);
+        gemm_list(&c->pair[r].rest, out);
+    }
+}
+
 /* --- copies ----------------------------------------------------------------------------------- */
 
 static int copy_patches(const struct launch *l, const struct conv_layout *at, const struct operand *map, const struct sweep *s,
@@ -246,7 +255,7 @@ static int copy_patches(const struct launch *l, const struct conv_layout *at, co
 {
     const struct patch_grid g = {.H = s->H, .W = s->W, .C = map->dim[3], .ny = s->ny, .nx = s->nx, .step = s->step, .y0 = s->y0,
                                  .x0 = s->x0, .ky = s->ky, .kx = s->kx};
-    TRY_CUDA(cuda_conv_patches(work_at(l, at->patches), map->data, &g, first, rows, size_of(l), l->stream));
+    TRY_CUDA(cuda_conv_patches(work_at(l, at->patches), map->data, &g, first, rows, size_of(l), l->access, l->stream));
     return PL_OK;
 }
 
@@ -276,7 +285,7 @@ static int conv_launch(const struct launch *l, struct error *e)
     const struct depthwise d = depthwise_of(n);
     if (at->algo == CONV_DEPTHWISE) {
         TRY_CUDA(cuda_depthwise(l->out[0].data, l->in[0].data, l->in[1].data, bias_of(l), work_at(l, at->weights), &d,
-                                store_of(l->in[0].dtype), l->stream));
+                                store_of(l->in[0].dtype), l->access, l->stream));
         return PL_OK;
     }
     if (at->algo == CONV_PLAIN) {
@@ -335,7 +344,7 @@ static int dx_tiles(const struct launch *l, const struct convolution *c, struct 
         const struct gemm_at some = {work_at(l, at->patches), row_at(&l->in[0], p, n->O), work_at(l, at->weights),
                                         has(l, 2) ? work_at(l, at->stage) : NULL, NULL};
         TRY(pair_run(&c->pair[0], l, at, rows, &some, e));
-        TRY_CUDA(cuda_conv_untile(l->out[0].data, work_at(l, at->patches), n->W2, n->stride, n->C, p, rows, size_of(l), l->stream));
+        TRY_CUDA(cuda_conv_untile(l->out[0].data, work_at(l, at->patches), n->W2, n->stride, n->C, p, rows, size_of(l), l->access, l->stream));
     }
     return PL_OK;
 }
@@ -350,7 +359,7 @@ static int dx_phase(const struct launch *l, const struct convolution *c, int64_t
     const int64_t results = sweep_results(&s);
     if (!results) return PL_OK;
     if (!s.ky || !s.kx) {
-        TRY_CUDA(cuda_conv_scatter(l->out[0].data, bias_of(l), &g, 0, results, true, size_of(l), l->stream));
+        TRY_CUDA(cuda_conv_scatter(l->out[0].data, bias_of(l), &g, 0, results, true, size_of(l), l->access, l->stream));
         return PL_OK;
     }
     TRY(copy_weights(l, at, &s, n->C, n->O * n->C, e));
@@ -360,7 +369,7 @@ static int dx_phase(const struct launch *l, const struct convolution *c, int64_t
         const struct gemm_at some = {to, work_at(l, at->patches), work_at(l, at->weights), bias_of(l), NULL};
         TRY(copy_patches(l, at, &l->in[0], &s, p, rows, e));
         TRY(pair_run(&c->pair[r], l, at, rows, &some, e));
-        if (n->stride > 1) TRY_CUDA(cuda_conv_scatter(l->out[0].data, to, &g, p, rows, false, size_of(l), l->stream));
+        if (n->stride > 1) TRY_CUDA(cuda_conv_scatter(l->out[0].data, to, &g, p, rows, false, size_of(l), l->access, l->stream));
     }
     return PL_OK;
 }
@@ -372,7 +381,7 @@ static int conv_dx_launch(const struct launch *l, struct error *e)
     const struct depthwise d = depthwise_of(&at->n);
     if (at->algo == CONV_DEPTHWISE) {
         TRY_CUDA(cuda_depthwise_dx(l->out[0].data, l->in[0].data, l->in[1].data, bias_of(l), work_at(l, at->weights), &d,
-                                   store_of(l->in[0].dtype), l->stream));
+                                   store_of(l->in[0].dtype), l->access, l->stream));
         return PL_OK;
     }
     if (at->algo == CONV_PLAIN) {
@@ -423,17 +432,17 @@ static int conv_dw_launch(const struct launch *l, struct error *e)
 }
 
 CUDA_KERNEL(cuda_conv_depthwise, .prepare = conv_prepare, .launch = conv_launch, .release = conv_release);
-CUDA_KERNEL(cublaslt_conv_1x1, .prepare = conv_prepare, .launch = conv_launch, .release = conv_release);
+CUDA_KERNEL(cublaslt_conv_1x1, .prepare = conv_prepare, .launch = conv_launch, .list = conv_list, .release = conv_release);
 CUDA_KERNEL(cuda_conv_tiles, .prepare = conv_prepare_tiles, .launch = conv_launch, .release = conv_release);
-CUDA_KERNEL(cublaslt_conv_patches, .prepare = conv_prepare, .launch = conv_launch, .release = conv_release);
+CUDA_KERNEL(cublaslt_conv_patches, .prepare = conv_prepare, .launch = conv_launch, .list = conv_list, .release = conv_release);
 CUDA_KERNEL(cuda_conv_dx_depthwise, .prepare = conv_dx_prepare, .launch = conv_dx_launch, .release = conv_release);
-CUDA_KERNEL(cublaslt_conv_dx_1x1, .prepare = conv_dx_prepare, .launch = conv_dx_launch, .release = conv_release);
+CUDA_KERNEL(cublaslt_conv_dx_1x1, .prepare = conv_dx_prepare, .launch = conv_dx_launch, .list = conv_list, .release = conv_release);
 CUDA_KERNEL(cuda_conv_dx_tiles, .prepare = conv_dx_prepare_tiles, .launch = conv_dx_launch, .release = conv_release);
-CUDA_KERNEL(cublaslt_conv_dx_lines, .prepare = conv_dx_prepare_lines, .launch = conv_dx_launch, .release = conv_release);
-CUDA_KERNEL(cublaslt_conv_dx_patches, .prepare = conv_dx_prepare, .launch = conv_dx_launch, .release = conv_release);
-CUDA_KERNEL(cublaslt_conv_dx_phases, .prepare = conv_dx_prepare, .launch = conv_dx_launch, .release = conv_release);
+CUDA_KERNEL(cublaslt_conv_dx_lines, .prepare = conv_dx_prepare_lines, .launch = conv_dx_launch, .list = conv_list, .release = conv_release);
+CUDA_KERNEL(cublaslt_conv_dx_patches, .prepare = conv_dx_prepare, .launch = conv_dx_launch, .list = conv_list, .release = conv_release);
+CUDA_KERNEL(cublaslt_conv_dx_phases, .prepare = conv_dx_prepare, .launch = conv_dx_launch, .list = conv_list, .release = conv_release);
 CUDA_KERNEL(cuda_conv_dw_depthwise_3x3, .prepare = conv_dw_prepare_3x3, .launch = conv_dw_launch, .release = conv_release);
 CUDA_KERNEL(cuda_conv_dw_depthwise, .prepare = conv_dw_prepare, .launch = conv_dw_launch, .release = conv_release);
-CUDA_KERNEL(cublaslt_conv_dw_1x1, .prepare = conv_dw_prepare, .launch = conv_dw_launch, .release = conv_release);
+CUDA_KERNEL(cublaslt_conv_dw_1x1, .prepare = conv_dw_prepare, .launch = conv_dw_launch, .list = conv_list, .release = conv_release);
 CUDA_KERNEL(cuda_conv_dw_tiles, .prepare = conv_dw_prepare_tiles, .launch = conv_dw_launch, .release = conv_release);
-CUDA_KERNEL(cublaslt_conv_dw_patches, .prepare = conv_dw_prepare, .launch = conv_dw_launch, .release = conv_release);
+CUDA_KERNEL(cublaslt_conv_dw_patches, .prepare = conv_dw_prepare, .launch = conv_dw_launch, .list = conv_list, .release = conv_release);

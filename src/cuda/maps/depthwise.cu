@@ -79,15 +79,16 @@ __global__ void depthwise_kernel(T *out, const T *in, const float *w, const T *b
 
 template <typename T, bool BACK>
 static cudaError_t launch(void *out, const void *in, const void *w, const void *bias, float *scratch, const struct depthwise *n,
-                          cudaStream_t stream)
+                          int access, cudaStream_t stream)
 {
     constexpr int V = 16 / sizeof(T);
     const int64_t count = n->B * n->C * (BACK ? n->H * n->W : n->H2 * n->W2), taps = n->kh * n->kw;
     if (!fits(count) || !fits(n->C * taps)) return cudaErrorInvalidValue;
+    if (misaligned(access, out, in)) return cudaErrorMisalignedAddress;
     T *to = static_cast<T *>(out);
     const T *from = static_cast<const T *>(in), *add = static_cast<const T *>(bias);
     by_tap_kernel<T><<<grid_for(n->C * taps), BLOCK, 0, stream>>>(scratch, static_cast<const T *>(w), (index32)n->C, (index32)taps);
-    if (n->C % V == 0 && is_aligned(out, 16) && is_aligned(in, 16))
+    if (access == 16)
         depthwise_kernel<T, V, BACK><<<grid_for(count / V), BLOCK, 0, stream>>>(to, from, scratch, add, shape_of(n),
                                                                                 (index32)(count / V));
     else
@@ -97,26 +98,26 @@ static cudaError_t launch(void *out, const void *in, const void *w, const void *
 
 template <bool BACK>
 static cudaError_t launch_of(void *out, const void *in, const void *w, const void *bias, float *scratch,
-                             const struct depthwise *n, enum store type, cudaStream_t stream)
+                             const struct depthwise *n, enum store type, int access, cudaStream_t stream)
 {
     switch (type) {
-    case STORE_F32: return launch<float, BACK>(out, in, w, bias, scratch, n, stream);
-    case STORE_BF16: return launch<__nv_bfloat16, BACK>(out, in, w, bias, scratch, n, stream);
-    case STORE_F16: return launch<__half, BACK>(out, in, w, bias, scratch, n, stream);
+    case STORE_F32: return launch<float, BACK>(out, in, w, bias, scratch, n, access, stream);
+    case STORE_BF16: return launch<__nv_bfloat16, BACK>(out, in, w, bias, scratch, n, access, stream);
+    case STORE_F16: return launch<__half, BACK>(out, in, w, bias, scratch, n, access, stream);
     }
     return cudaErrorInvalidValue;
 }
 
 extern "C" cudaError_t cuda_depthwise(void *y, const void *x, const void *w, const void *bias, float *scratch,
-                                      const struct depthwise *n, enum store type, cudaStream_t stream)
+                                      const struct depthwise *n, enum store type, int access, cudaStream_t stream)
 {
-    return launch_of<false>(y, x, w, bias, scratch, n, type, stream);
+    return launch_of<false>(y, x, w, bias, scratch, n, type, access, stream);
 }
 
 extern "C" cudaError_t cuda_depthwise_dx(void *x, const void *y, const void *w, const void *bias, float *scratch,
-                                         const struct depthwise *n, enum store type, cudaStream_t stream)
+                                         const struct depthwise *n, enum store type, int access, cudaStream_t stream)
 {
-    return launch_of<true>(x, y, w, bias, scratch, n, type, stream);
+    return launch_of<true>(x, y, w, bias, scratch, n, type, access, stream);
 }
 
 /* --- the gradient of the weights -------------------------------------------------------------- */

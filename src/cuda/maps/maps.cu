@@ -119,20 +119,21 @@ template <typename T, int V> static void start_resize(T *y, const T *x, const ma
 }
 
 template <typename T>
-static cudaError_t launch_resize(void *y, const void *x, const map_sizes &m, int align, int backward, cudaStream_t stream)
+static cudaError_t launch_resize(void *y, const void *x, const map_sizes &m, int align, int backward, int access, cudaStream_t stream)
 {
     constexpr int V = 16 / sizeof(T);
-    if (m.C % V == 0 && is_aligned(y, 16) && is_aligned(x, 16)) start_resize<T, V>((T *)y, (const T *)x, m, align, backward, stream);
+    if (misaligned(access, y, x)) return cudaErrorMisalignedAddress;
+    if (access == 16) start_resize<T, V>((T *)y, (const T *)x, m, align, backward, stream);
     else start_resize<T, 1>((T *)y, (const T *)x, m, align, backward, stream);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_resize(void *y, const void *x, enum store type, struct map_sizes m, int align, int backward, cudaStream_t stream)
+extern "C" cudaError_t cuda_resize(void *y, const void *x, enum store type, struct map_sizes m, int align, int backward, int access, cudaStream_t stream)
 {
     switch (type) {
-    case STORE_F32: return launch_resize<float>(y, x, m, align, backward, stream);
-    case STORE_BF16: return launch_resize<__nv_bfloat16>(y, x, m, align, backward, stream);
-    case STORE_F16: return launch_resize<__half>(y, x, m, align, backward, stream);
+    case STORE_F32: return launch_resize<float>(y, x, m, align, backward, access, stream);
+    case STORE_BF16: return launch_resize<__nv_bfloat16>(y, x, m, align, backward, access, stream);
+    case STORE_F16: return launch_resize<__half>(y, x, m, align, backward, access, stream);
     }
     return cudaErrorInvalidValue;
 }
@@ -228,20 +229,21 @@ template <typename T, int V> static void start_pool(T *y, const T *x, const map_
 }
 
 template <typename T>
-static cudaError_t launch_pool(void *y, const void *x, const map_sizes &m, const pool &p, int backward, cudaStream_t stream)
+static cudaError_t launch_pool(void *y, const void *x, const map_sizes &m, const pool &p, int backward, int access, cudaStream_t stream)
 {
     constexpr int V = 16 / sizeof(T);
-    if (m.C % V == 0 && is_aligned(y, 16) && is_aligned(x, 16)) start_pool<T, V>((T *)y, (const T *)x, m, p, backward, stream);
+    if (misaligned(access, y, x)) return cudaErrorMisalignedAddress;
+    if (access == 16) start_pool<T, V>((T *)y, (const T *)x, m, p, backward, stream);
     else start_pool<T, 1>((T *)y, (const T *)x, m, p, backward, stream);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_avgpool(void *y, const void *x, enum store type, struct map_sizes m, struct pool p, int backward, cudaStream_t stream)
+extern "C" cudaError_t cuda_avgpool(void *y, const void *x, enum store type, struct map_sizes m, struct pool p, int backward, int access, cudaStream_t stream)
 {
     switch (type) {
-    case STORE_F32: return launch_pool<float>(y, x, m, p, backward, stream);
-    case STORE_BF16: return launch_pool<__nv_bfloat16>(y, x, m, p, backward, stream);
-    case STORE_F16: return launch_pool<__half>(y, x, m, p, backward, stream);
+    case STORE_F32: return launch_pool<float>(y, x, m, p, backward, access, stream);
+    case STORE_BF16: return launch_pool<__nv_bfloat16>(y, x, m, p, backward, access, stream);
+    case STORE_F16: return launch_pool<__half>(y, x, m, p, backward, access, stream);
     }
     return cudaErrorInvalidValue;
 }

@@ -22,13 +22,13 @@ static int launch_mask_loss(const struct launch *l, struct error *e)
     const struct mask_task t = task_of(l);
     const uint64_t sums = (uint64_t)(t.N * t.K * mask_blocks(t.h) * MASK_SUMS);
     CHECK(l->work_bytes >= sums * sizeof(double), "plan_masks.c and launch_masks.h disagree");
-    TRY_CUDA(cuda_mask_loss(l->out[0].data, l->out[1].data, l->work, t, l->stream));
+    TRY_CUDA(cuda_mask_loss(l->out[0].data, l->out[1].data, l->work, t, l->access, l->stream));
     return PL_OK;
 }
 
 static int launch_mask_loss_bwd(const struct launch *l, struct error *e)
 {
-    TRY_CUDA(cuda_mask_loss_bwd(l->out[0].data, typed_of(&l->out[1]), l->in[5].data, l->in[6].data, task_of(l), l->stream));
+    TRY_CUDA(cuda_mask_loss_bwd(l->out[0].data, typed_of(&l->out[1]), l->in[5].data, l->in[6].data, task_of(l), l->access, l->stream));
     return PL_OK;
 }
 
@@ -61,7 +61,7 @@ static int launch_mask_pick(const struct launch *l, struct error *e)
 {
     const struct operand *x = &l->in[0];
     TRY_CUDA(cuda_mask_pick(l->out[0].data, x->data, typed_of(&l->in[1]), x->dim[0], x->dim[1],
-                            x->dim[2] * x->dim[3] * dtype_size(x->dtype), l->stream));
+                            x->dim[2] * x->dim[3] * dtype_size(x->dtype), l->access, l->stream));
     return PL_OK;
 }
 

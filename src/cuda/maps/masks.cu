@@ -147,12 +147,13 @@ static __global__ void finish_kernel(float *loss, float *stats, const double *su
 
 static dim3 grid_of(const mask_task &t) { return dim3((unsigned)mask_blocks(t.h), (unsigned)(t.N * t.K)); }
 
-extern "C" cudaError_t cuda_mask_loss(float *loss, float *stats, double *work, mask_task t, cudaStream_t stream)
+extern "C" cudaError_t cuda_mask_loss(float *loss, float *stats, double *work, mask_task t, int access, cudaStream_t stream)
 {
+    if (misaligned(access, t.logits)) return cudaErrorMisalignedAddress;
     const cudaError_t rc = by_type(t.type, [&](auto zero) {
         using T = decltype(zero);
         constexpr int V = 16 / sizeof(T);
-        if (t.w % V == 0 && are_aligned(t.logits)) sums_kernel<T, V><<<grid_of(t), BLOCK, 0, stream>>>(work, t);
+        if (access == 16) sums_kernel<T, V><<<grid_of(t), BLOCK, 0, stream>>>(work, t);
         else sums_kernel<T, 1><<<grid_of(t), BLOCK, 0, stream>>>(work, t);
     });
     if (rc != cudaSuccess) return rc;
@@ -215,13 +216,14 @@ static __global__ void slopes_kernel(T *d, typed_ptr diou, const float *stats, c
 }
 
 extern "C" cudaError_t cuda_mask_loss_bwd(void *d, typed_ptr diou, const float *stats, const float *dloss, mask_task t,
-                                          cudaStream_t stream)
+                                          int access, cudaStream_t stream)
 {
+    if (misaligned(access, d, t.logits)) return cudaErrorMisalignedAddress;
     return by_type(t.type, [&](auto zero) {
         using T = decltype(zero);
         constexpr int V = 16 / sizeof(T);
         T *to = static_cast<T *>(d);
-        if (t.w % V == 0 && are_aligned(d, t.logits))
+        if (access == 16)
             slopes_kernel<T, V><<<grid_of(t), BLOCK, 0, stream>>>(to, diou, stats, dloss, t);
         else slopes_kernel<T, 1><<<grid_of(t), BLOCK, 0, stream>>>(to, diou, stats, dloss, t);
     });

@@ -98,12 +98,12 @@ static uint64_t workspace_conv_dw(const struct query *q) { return layout_of(q, O
 /* Offsets in a map are counted in 31 bits. */
 static bool is_map(const struct tensor *t, enum dtype type) { return is_dense(t, type) && tensor_elements(t) <= INT32_MAX; }
 
-/* CONV and CONV_DX: one dtype throughout. */
+/* CONV and CONV_DX: one dtype throughout. The library adds the bias, and reads it in packs. */
 static bool is_conv(const struct query *q)
 {
     const struct tensor *x = q->in[0], *bias = given(q, 2);
     return is_storable(x) && is_map(x, x->dtype) && is_dense(q->in[1], x->dtype) && is_map(q->out[0], x->dtype) &&
-           (!bias || is_dense(bias, x->dtype));
+           (!bias || (is_dense(bias, x->dtype) && is_aligned(bias)));
 }
 
 static bool is_conv_dw(const struct query *q)
@@ -163,6 +163,15 @@ static bool match_dw_depthwise_3x3(const struct query *q)
 static bool match_dw_plain(const struct query *q) { return conv_match(q, OP_CONV_DW, CONV_PLAIN); }
 static bool match_dw_tiles(const struct query *q) { return conv_match(q, OP_CONV_DW, CONV_PATCHES) && has_tile_kernels(q, OP_CONV_DW); }
 static bool match_dw_patches(const struct query *q) { return conv_match(q, OP_CONV_DW, CONV_PATCHES); }
+
+/* --- widths ------------------------------------------------------------------------------- */
+
+/* Depthwise: packs of channels. The others: by the addresses of maps, and of the bias that CONV_DX copies; the
+ * workspace is aligned. Lines of a patch may allow less. */
+static int access_depthwise(const struct query *q) { return access_rows(q, IN(0) | OUT(0), q->in[0]); }
+static int access_conv(const struct query *q) { return access_wide(q, IN(0), 0, (int)dtype_size(q->in[0]->dtype)); }
+static int access_dx(const struct query *q) { return access_wide(q, IN(0) | IN(2) | OUT(0), 0, (int)dtype_size(q->in[0]->dtype)); }
+static int access_dw(const struct query *q) { return access_wide(q, IN(1), 0, (int)dtype_size(q->in[0]->dtype)); }
 
 const struct kernel cuda_plan_conv[] = {
 #include "cuda/maps/conv.def"

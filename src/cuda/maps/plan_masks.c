@@ -67,6 +67,14 @@ static bool match_prompt_next(const struct query *q)
            q->in[3]->dim[0] <= INT32_MAX && is_dense(q->in[4], DT_U8) && is_dense(q->in[5], DT_I32) && is_dense(q->in[6], DT_I32);
 }
 
+static int access_mask_loss(const struct query *q) { return access_rows(q, IN(IN_LOGITS), q->in[IN_LOGITS]); }
+static int access_mask_loss_bwd(const struct query *q) { return access_rows(q, IN(IN_LOGITS) | OUT(0), q->in[IN_LOGITS]); }
+static int access_mask_pick(const struct query *q)
+{
+    const struct tensor *x = q->in[0];
+    return access_wide(q, IN(0) | OUT(0), x->dim[2] * x->dim[3] * (int64_t)dtype_size(x->dtype), 2 /* no element is smaller */);
+}
+
 const struct kernel cuda_plan_masks[] = {
 #include "cuda/maps/masks.def"
     {.op = OP_NONE},

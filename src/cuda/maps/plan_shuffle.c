@@ -59,6 +59,28 @@ static bool match_image(const struct query *q) { return is_dense(q->in[0], DT_U8
 static bool match_fourier(const struct query *q) { return tensor_is_dense(q->in[0]) && tensor_is_dense(q->in[1]) && tensor_is_dense(q->out[0]); }
 static bool match_map(const struct query *q) { return is_storable(q->in[0]) && is_dense(q->out[0], q->in[0]->dtype); }
 
+/* --- widths ------------------------------------------------------------------------------- */
+
+static int64_t size_of(const struct tensor *t) { return (int64_t)dtype_size(t->dtype); }
+
+/* By addresses: the strides of a part may allow less. */
+static int access_strided(const struct query *q) { return access_unit(q, ALL_IN | OUT(0), 0); }
+
+/* Of every input the bytes within one index of the dimensions before the axis. */
+static int access_concat(const struct query *q)
+{
+    const struct tensor *y = q->out[0];
+    const int axis = q->attr->concat.axis;
+    int64_t inner = size_of(y), rows = 0;
+    for (int d = axis + 1; d < y->rank; d++) inner *= y->dim[d];
+    for (int i = 0; i < q->nin; i++) rows |= q->in[i]->dim[axis] * inner;
+    return access_unit(q, ALL_IN | OUT(0), rows);
+}
+static int access_gather(const struct query *q) { return access_unit(q, IN(0) | OUT(0), q->in[0]->dim[2] * size_of(q->in[0])); }
+static int access_repeat(const struct query *q) { return access_unit(q, IN(0) | OUT(0), tensor_elements(q->in[0]) / q->in[0]->dim[0] * size_of(q->in[0])); }
+static int access_window(const struct query *q) { return access_unit(q, IN(0) | OUT(0), tensor_last(q->in[0]) * size_of(q->in[0])); }
+static int access_map(const struct query *q) { return access_rows(q, IN(0) | OUT(0), q->in[0]); }
+
 const struct kernel cuda_plan_shuffle[] = {
 #include "cuda/maps/shuffle.def"
     {.op = OP_NONE},

@@ -44,9 +44,10 @@ static void launch_pick(void *y, const void *x, typed_ptr scores, int64_t N, int
 }
 
 extern "C" cudaError_t cuda_mask_pick(void *y, const void *x, typed_ptr scores, int64_t N, int64_t K, int64_t bytes,
-                                      cudaStream_t stream)
+                                      int access, cudaStream_t stream)
 {
-    if (bytes % 16 == 0 && are_aligned(y, x)) launch_pick<uint4>(y, x, scores, N, K, bytes, stream);
+    if (misaligned(access, y, x)) return cudaErrorMisalignedAddress;
+    if (access == 16) launch_pick<uint4>(y, x, scores, N, K, bytes, stream);
     else launch_pick<uint16_t>(y, x, scores, N, K, bytes, stream); /* no element is smaller */
     return cudaGetLastError();
 }

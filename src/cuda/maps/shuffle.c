@@ -10,14 +10,14 @@ enum { IGNORED_LABEL = -100 };
 /* --- copies ------------------------------------------------------------------------ */
 
 /* Between operands of one dtype and shape, in either space: the GPU reads pinned memory too. */
-static int move_strided(const struct operand *to, const struct operand *from, void *stream, struct error *e)
+static int move_strided(const struct operand *to, const struct operand *from, int access, void *stream, struct error *e)
 {
     if (operand_elements(to) == 0 || to->data == from->data) return PL_OK;
-    TRY_CUDA(cuda_move(to->data, from->data, loop_nest_of(to, from, NULL), (int)dtype_size(to->dtype), stream));
+    TRY_CUDA(cuda_move(to->data, from->data, loop_nest_of(to, from, NULL), (int)dtype_size(to->dtype), access, stream));
     return PL_OK;
 }
 
-static int launch_copy_strided(const struct launch *l, struct error *e) { return move_strided(&l->out[0], &l->in[0], l->stream, e); }
+static int launch_copy_strided(const struct launch *l, struct error *e) { return move_strided(&l->out[0], &l->in[0], l->access, l->stream, e); }
 
 /* By the copy engine. */
 static int launch_copy(const struct launch *l, struct error *e)
@@ -37,6 +37,12 @@ static struct operand part_of(const struct operand *x, int axis, int64_t start, 
     return part;
 }
 
+/* The access of a launch for a part of its result, which begins somewhere within it. */
+static int access_from(const struct launch *l, const struct operand *part)
+{
+    return unit_of((uint64_t)l->access | (uint64_t)((char *)part->data - (char *)l->out[0].data));
+}
+
 static int launch_concat(const struct launch *l, struct error *e)
 {
     const struct operand *y = &l->out[0];
@@ -49,7 +55,7 @@ static int launch_concat(const struct launch *l, struct error *e)
         j.x[i] = l->in[i].data;
         j.row[i] = l->in[i].dim[axis] * inner;
     }
-    TRY_CUDA(cuda_join(y->data, j, outer, l->stream));
+    TRY_CUDA(cuda_join(y->data, j, outer, l->access, l->stream));
     return PL_OK;
 }
 
@@ -59,7 +65,7 @@ static int launch_concat_strided(const struct launch *l, struct error *e)
     int64_t at = 0;
     for (int i = 0; i < l->nin; at += l->in[i].dim[axis], i++) {
         const struct operand part = part_of(&l->out[0], axis, at, l->in[i].dim[axis]);
-        TRY(move_strided(&part, &l->in[i], l->stream, e));
+        TRY(move_strided(&part, &l->in[i], access_from(l, &part), l->stream, e));
     }
     return PL_OK;
 }
@@ -85,7 +91,7 @@ static int launch_pad_strided(const struct launch *l, struct error *e)
 {
     const struct operand *y = &l->out[0], middle = middle_of(l);
     TRY_CUDA(cudaMemsetAsync(y->data, 0, (size_t)(operand_elements(y) * dtype_size(y->dtype)), l->stream));
-    return move_strided(&middle, &l->in[0], l->stream, e);
+    return move_strided(&middle, &l->in[0], access_from(l, &middle), l->stream, e);
 }
 
 /* --- rows ---------------------------------------------------------------------------- */
@@ -94,7 +100,7 @@ static int launch_gather(const struct launch *l, struct error *e)
 {
     const struct operand *x = &l->in[0];
     TRY_CUDA(cuda_gather(l->out[0].data, x->data, l->in[1].data, x->dim[0], x->dim[1], l->out[0].dim[1], x->dim[2] * dtype_size(x->dtype),
-                         l->stream));
+                         l->access, l->stream));
     return PL_OK;
 }
 
@@ -111,7 +117,7 @@ static int launch_repeat(const struct launch *l, struct error *e)
 {
     const struct operand *x = &l->in[0];
     const int64_t rows = x->dim[0], row = operand_elements(x) / rows * dtype_size(x->dtype);
-    TRY_CUDA(cuda_repeat(l->out[0].data, x->data, rows, l->out[0].dim[0] / rows, row, l->stream));
+    TRY_CUDA(cuda_repeat(l->out[0].data, x->data, rows, l->out[0].dim[0] / rows, row, l->access, l->stream));
     return PL_OK;
 }
 
@@ -119,7 +125,7 @@ static int launch_windows(const struct launch *l, bool back, struct error *e)
 {
     const struct operand *map = back ? &l->out[0] : &l->in[0], *windows = back ? &l->in[0] : &l->out[0];
     TRY_CUDA(cuda_window(l->out[0].data, l->in[0].data, map->dim[0], map->dim[1], map->dim[2], map->dim[3] * dtype_size(map->dtype),
-                         windows->dim[1], back, l->stream));
+                         windows->dim[1], back, l->access, l->stream));
     return PL_OK;
 }
 
@@ -175,7 +181,7 @@ static struct map_sizes sizes_of(const struct operand *in, const struct operand 
 static int launch_resizes(const struct launch *l, bool back, struct error *e)
 {
     const struct operand *x = &l->in[0], *y = &l->out[0];
-    TRY_CUDA(cuda_resize(y->data, x->data, store_of(x->dtype), back ? sizes_of(y, x) : sizes_of(x, y), l->attr->resize.align_corners, back, l->stream));
+    TRY_CUDA(cuda_resize(y->data, x->data, store_of(x->dtype), back ? sizes_of(y, x) : sizes_of(x, y), l->attr->resize.align_corners, back, l->access, l->stream));
     return PL_OK;
 }
 
@@ -187,7 +193,7 @@ static int launch_pools(const struct launch *l, bool back, struct error *e)
     const struct operand *x = &l->in[0], *y = &l->out[0];
     const struct attr_avgpool *a = &l->attr->avgpool;
     const struct pool p = {{a->k[0], a->k[1]}, {a->stride[0], a->stride[1]}, {a->pad[0], a->pad[1]}, a->count_pad, a->adaptive};
-    TRY_CUDA(cuda_avgpool(y->data, x->data, store_of(x->dtype), back ? sizes_of(y, x) : sizes_of(x, y), p, back, l->stream));
+    TRY_CUDA(cuda_avgpool(y->data, x->data, store_of(x->dtype), back ? sizes_of(y, x) : sizes_of(x, y), p, back, l->access, l->stream));
     return PL_OK;
 }
 

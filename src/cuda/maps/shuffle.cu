@@ -2,21 +2,16 @@
  * shuffle.cu: kernels that move elements without changing them: strided copies, GATHER, REPEAT,
  * windows, labels; and SCATTER_ADD, which adds rows in the order of their indices.
  *
- * Elements are moved in units of up to 16 bytes: the widest that divides every row, stride and
- * address. Transposed copies go through tiles in shared memory, so that both sides are accessed
+ * Elements are moved in units of up to 16 bytes: the widest that divides every row and stride, and
+ * the addresses as the plan knows them (launch.access). Transposed copies go through tiles in shared memory, so that both sides are accessed
  * along their rows.
  */
 #include "cuda/rows/elements.cuh"
 #include "cuda/maps/launch_shuffle.h"
 #include "cuda/rows/rows.cuh"
 
-/* The widest unit that divides all of these byte counts, ORed together. */
-static int unit_of(uint64_t bits)
-{
-    return bits % 16 == 0 ? 16 : bits % 8 == 0 ? 8 : bits % 4 == 0 ? 4 : bits % 2 == 0 ? 2 : 1;
-}
-
-static uint64_t bits_of(const void *a, const void *b) { return (uint64_t)(uintptr_t)a | (uint64_t)(uintptr_t)b; }
+/* Whether addresses are not multiples of `access` bytes, as the plan says. */
+static bool is_off(int access, const void *a, const void *b) { return !is_aligned(a, (size_t)access) || !is_aligned(b, (size_t)access); }
 
 /* Runs `call` with U a type of `bytes` bytes. */
 #define WITH_UNIT(bytes, call)                      \
@@ -101,10 +96,10 @@ static int transposed_loop(const loop_nest &f)
 
 /* Widens the element of rows that are contiguous on both sides, as far as all rows and strides
  * allow. */
-static int widen(loop_nest &f, const void *y, const void *a, int size)
+static int widen(loop_nest &f, int access, int size)
 {
     if (f.y[0] != 1 || f.a[0] != 1) return size;
-    uint64_t bits = bits_of(y, a) | (uint64_t)(f.size[0] * size);
+    uint64_t bits = (uint64_t)access | (uint64_t)(f.size[0] * size);
     for (int k = 1; k < f.loops; k++) bits |= (uint64_t)(f.y[k] * size) | (uint64_t)(f.a[k] * size);
     const int unit = unit_of(bits);
     if (unit <= size) return size;
@@ -116,15 +111,16 @@ static int widen(loop_nest &f, const void *y, const void *a, int size)
     return unit;
 }
 
-extern "C" cudaError_t cuda_move(void *y, const void *a, struct loop_nest nest, int size, cudaStream_t stream)
+extern "C" cudaError_t cuda_move(void *y, const void *a, struct loop_nest nest, int size, int access, cudaStream_t stream)
 {
     const int d = transposed_loop(nest);
     cudaError_t rc = cudaErrorInvalidValue;
+    if (is_off(access, y, a)) return cudaErrorMisalignedAddress;
     if (d) {
         WITH_UNIT(size, rc = launch_transpose<U>(y, a, nest, d, stream));
         return rc;
     }
-    const int unit = widen(nest, y, a, size);
+    const int unit = widen(nest, access, size);
     WITH_UNIT(unit, rc = launch_move<U>(y, a, nest, stream));
     return rc;
 }
@@ -188,11 +184,11 @@ template <typename U> __global__ void join_kernel(U *y, const __grid_constant__ 
         if (first + u * BLOCK < n) y[first + u * BLOCK] = units[u];
 }
 
-extern "C" cudaError_t cuda_join(void *y, join j, int64_t outer, cudaStream_t stream)
+extern "C" cudaError_t cuda_join(void *y, join j, int64_t outer, int access, cudaStream_t stream)
 {
-    uint64_t bits = (uint64_t)(uintptr_t)y;
-    for (int k = 0; k < j.count; k++) bits |= (uint64_t)(uintptr_t)j.x[k] | (uint64_t)j.row[k];
-    const int unit = unit_of(bits);
+    const int unit = access;
+    for (int k = 0; k < j.count; k++)
+        if (is_off(unit, y, j.x[k])) return cudaErrorMisalignedAddress;
     joined to;
     memset(&to, 0, sizeof to);
     to.count = j.count;
@@ -218,9 +214,10 @@ template <typename U> __global__ void gather_kernel(U *y, const U *x, const int3
     }
 }
 
-extern "C" cudaError_t cuda_gather(void *y, const void *x, const int32_t *index, int64_t B, int64_t N, int64_t M, int64_t row, cudaStream_t stream)
+extern "C" cudaError_t cuda_gather(void *y, const void *x, const int32_t *index, int64_t B, int64_t N, int64_t M, int64_t row, int access, cudaStream_t stream)
 {
-    const int unit = unit_of(bits_of(y, x) | (uint64_t)row);
+    const int unit = access;
+    if (is_off(unit, y, x)) return cudaErrorMisalignedAddress;
     const unsigned grid = grid_for(B * M * (row / unit));
     WITH_UNIT(unit, (gather_kernel<U><<<grid, BLOCK, 0, stream>>>((U *)y, (const U *)x, index, B * M, N, M, row / unit)));
     return cudaGetLastError();
@@ -234,9 +231,10 @@ template <typename U> __global__ void repeat_kernel(U *y, const U *x, int64_t ro
     }
 }
 
-extern "C" cudaError_t cuda_repeat(void *y, const void *x, int64_t rows, int64_t n, int64_t row, cudaStream_t stream)
+extern "C" cudaError_t cuda_repeat(void *y, const void *x, int64_t rows, int64_t n, int64_t row, int access, cudaStream_t stream)
 {
-    const int unit = unit_of(bits_of(y, x) | (uint64_t)row);
+    const int unit = access;
+    if (is_off(unit, y, x)) return cudaErrorMisalignedAddress;
     const unsigned grid = grid_for(rows * n * (row / unit));
     WITH_UNIT(unit, (repeat_kernel<U><<<grid, BLOCK, 0, stream>>>((U *)y, (const U *)x, rows, n, row / unit)));
     return cudaGetLastError();
@@ -296,9 +294,10 @@ template <typename U> __global__ void window_pixels_kernel(U *y, const U *x, win
 }
 
 extern "C" cudaError_t cuda_window(void *y, const void *x, int64_t B, int64_t H, int64_t W, int64_t pixel, int64_t size, int back,
-                                   cudaStream_t stream)
+                                   int access, cudaStream_t stream)
 {
-    const int unit = unit_of(bits_of(y, x) | (uint64_t)pixel);
+    const int unit = access;
+    if (is_off(unit, y, x)) return cudaErrorMisalignedAddress;
     const windows g = {H, W, pixel / unit, size, (W + size - 1) / size, (H + size - 1) / size};
     const int64_t pixels = B * g.across * g.down * size * size, n = pixels * g.each;
     if (g.each >= 32) {

@@ -22,8 +22,8 @@
  * and the bits with it.
  *
  * The plan gives products that the library does not support (gemm_shape.h) to a slow kernel of our
- * own (gemm_generic.cu). If the library unexpectedly has no algorithm for a product, that kernel
- * computes it, and a warning says so.
+ * own (gemm_generic.cu). If the library has no algorithm for one that the plan gave to it, the
+ * program cannot be recorded: an error says so.
  */
 #include "cuda/products/gemm.h"
 
@@ -128,7 +128,13 @@ static bool acceptable(const cublasLtMatmulHeuristicResult_t *r, uint64_t cap, b
     return !accumulates_in_output(&r->algo) && reads_factors(&r->algo) && r->state == CUBLAS_STATUS_SUCCESS && r->workspaceSize <= cap && !(f32 && uses_tf32(&r->algo));
 }
 
-/* Without an acceptable candidate gemm_generic.cu computes the product. `part`: what is computed of the product. */
+static int refuse(const struct gemm_shape *s, const char *what, struct error *e)
+{
+    return error_set(e, PL_FAIL, "cuBLASLt %s the product [%lld,%lld] by [%lld,%lld] in %s on this GPU; another memory.precision may have one", what, (long long)s->M,
+                     (long long)s->K, (long long)s->K, (long long)s->N, dtype_name(s->a.dtype));
+}
+
+/* `part`: what is computed of the product. */
 static int choose_algorithm(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *part, cublasLtMatmulPreference_t preference, uint64_t workspace,
                             struct error *e)
 {
@@ -143,8 +149,8 @@ static int choose_algorithm(struct gemm *p, const struct cuda_state *s, const st
     else if (rc != CUBLAS_STATUS_SUCCESS) return blas_failed(e, rc, "cublasLtMatmulAlgoGetHeuristic");
     for (int i = 0; i < n; i++)
         if (acceptable(&found[i], workspace, p->shape.a.dtype == DT_F32)) found[good++] = found[i];
-    p->library = good > 0;
-    if (good) p->algorithm = found[0].algo;
+    if (!good) return refuse(&p->shape, "has no algorithm for", e);
+    p->algorithm = found[0].algo;
     return good > 1 && timed ? autotune_choose(p, s, part, found, good, workspace, e) : PL_OK;
 }
 
@@ -164,23 +170,17 @@ int gemm_begin(struct gemm *p, const struct cuda_state *s, const struct gemm_sha
 {
     const struct gemm_shape whole = gemm_whole(shape);
     struct matrix_storage a, b, c;
-    int rc = PL_OK;
-    p->shape = *shape;
+    cublasLtMatmulPreference_t preference = NULL;
     p->blas = s->blas;
+    p->library = true;
+    if (!gemm_library_supports(shape, &a, &b, &c) || !gemm_library_supports(&whole, &a, &b, &c)) return refuse(shape, "does not support the layout of", e);
     TRY_CUDA(cuda_gemm_one(&p->one));
-    if (gemm_library_supports(shape, &a, &b, &c)) {
-        cublasLtMatmulPreference_t preference = NULL;
-        TRY(gemm_describe(p, &whole, e));
-        TRY_BLAS(cublasLtMatmulPreferenceCreate(&preference));
-        rc = choose_algorithm(p, s, shape, preference, workspace, e);
-        cublasLtMatmulPreferenceDestroy(preference);
-        if (!rc) rc = gemm_describe(p, shape, e);
-        if (!rc && p->library && (whole.M != shape->M || whole.batches != shape->batches)) rc = check_part(p, workspace, e);
-    }
-    if (!rc && !p->library)
-        log_warn("cuBLASLt has no algorithm for the product [%lld,%lld] by [%lld,%lld] in %s: a slower kernel computes it", (long long)shape->M,
-                 (long long)shape->K, (long long)shape->K, (long long)shape->N, dtype_name(shape->a.dtype));
-    return rc;
+    TRY(gemm_describe(p, &whole, e));
+    TRY_BLAS(cublasLtMatmulPreferenceCreate(&preference));
+    int rc = choose_algorithm(p, s, shape, preference, workspace, e);
+    cublasLtMatmulPreferenceDestroy(preference);
+    if (!rc) rc = gemm_describe(p, shape, e);
+    return rc || (whole.M == shape->M && whole.batches == shape->batches) ? rc : check_part(p, workspace, e);
 }
 
 void gemm_begin_generic(struct gemm *p, const struct gemm_shape *shape) { p->shape = *shape; }
@@ -193,6 +193,19 @@ void gemm_end(struct gemm *p)
     if (p->product) cublasLtMatmulDescDestroy(p->product);
     p->a = p->b = p->c = NULL;
     p->product = NULL;
+}
+
+void gemm_list(const struct gemm *p, struct text *out)
+{
+    const struct gemm_shape *s = &p->shape, whole = gemm_whole(s);
+    uint32_t number[CHOICE_NUMBERS];
+    if (!p->product) return;
+    autotune_identify(&p->algorithm, number);
+    text_printf(out, "[%lld,%lld] by [%lld,%lld]", (long long)s->M, (long long)s->K, (long long)s->K, (long long)s->N);
+    if (s->batches > 1) text_printf(out, " %lld times", (long long)s->batches);
+    text_printf(out, " in %s", dtype_name(s->a.dtype));
+    if (whole.M != s->M || whole.batches != s->batches) text_printf(out, ", as of %lld rows", (long long)(whole.M * whole.batches));
+    text_printf(out, ": algorithm %u, tile %u, stages %u, split-K %u, cluster %u, %s\n", number[0], number[1], number[2], number[3], number[8], p->timed ? "timed" : "the first proposal");
 }
 
 uint32_t gemm_align(uint64_t bytes)

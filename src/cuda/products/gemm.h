@@ -16,6 +16,7 @@
 struct gemm {
     struct gemm_shape shape;
     bool library;               /* false: gemm_generic.cu computes it */
+    bool timed;                 /* the algorithm is a stored choice by timing (matmul_autotune.h) */
     cublasLtHandle_t blas;      /* the device's */
     const float *one;           /* 1, in the GPU's memory */
     cublasLtMatmulDesc_t product;
@@ -42,6 +43,9 @@ int gemm_run(const struct gemm *p, const struct gemm_at *at, void *work, uint64_
 void gemm_end(struct gemm *p);
 /* Describes another shape to the library in place of the one before; the algorithm stays. */
 int gemm_describe(struct gemm *p, const struct gemm_shape *shape, struct error *e);
+
+/* A line: the product and its algorithm; nothing if gemm_generic.cu computes it. */
+void gemm_list(const struct gemm *p, struct text *out);
 
 /* The largest power of two, up to 256, that divides a number of bytes; 256 for 0. */
 uint32_t gemm_align(uint64_t bytes);

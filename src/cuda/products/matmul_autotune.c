@@ -38,7 +38,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/products/autotune_file.h"
 #include "run/ranks.h"
 
 enum { OPERAND_SETS = 3, ALIGN = 256, LEADERS = 2, FINALISTS = 6, ROUNDS = 5, RUNS_MOST = 8, PROPOSALS_MOST = 64, BLOCK = 256 << 10 };
@@ -89,7 +88,7 @@ static bool print_key(char key[CHOICE_KEY], const struct gemm_shape *s, uint64_t
 }
 
 /* An attribute has 4 bytes or 2. */
-static void identify(const cublasLtMatmulAlgo_t *a, uint32_t number[CHOICE_NUMBERS])
+void autotune_identify(const cublasLtMatmulAlgo_t *a, uint32_t number[CHOICE_NUMBERS])
 {
     static const struct { cublasLtMatmulAlgoConfigAttributes_t of; bool is_short; } want[CHOICE_NUMBERS] = {
         {CUBLASLT_ALGO_CONFIG_ID, false}, {CUBLASLT_ALGO_CONFIG_TILE_ID, false}, {CUBLASLT_ALGO_CONFIG_STAGES_ID, false},
@@ -111,7 +110,7 @@ static int rank_of(const uint32_t number[CHOICE_NUMBERS], const cublasLtMatmulHe
 {
     for (int i = 0; i < n; i++) {
         uint32_t its[CHOICE_NUMBERS];
-        identify(&found[i].algo, its);
+        autotune_identify(&found[i].algo, its);
         if (!memcmp(its, number, sizeof its)) return i;
     }
     return -1;
@@ -312,7 +311,7 @@ static int measure(struct autotune *f, struct contest *t, const char *key, struc
     TRY(run_all(f, t, e));
     if (!isfinite(t->ms[0])) return PL_OK; /* the launch in the run reports the error */
     TRY(run_finals(f, t, &taken, e));
-    identify(&t->found[taken].algo, x->number);
+    autotune_identify(&t->found[taken].algo, x->number);
     x->first = t->ms[0];
     x->taken = t->ms[taken];
     return PL_OK;
@@ -383,6 +382,7 @@ int autotune_choose(struct gemm *p, const struct cuda_state *s, const struct gem
     if (s->autotune && n > 1 && print_key(key, &p->shape, workspace)) TRY(look_up(s->autotune, &t, key, &kept, e));
     const int rank = kept ? rank_of(kept->number, found, n) : 0;
     p->algorithm = found[rank < 0 ? 0 : rank].algo;
+    p->timed = kept && rank >= 0;
     return PL_OK;
 }
 

@@ -10,6 +10,7 @@
 #ifndef MATMUL_AUTOTUNE_H
 #define MATMUL_AUTOTUNE_H
 
+#include "cuda/products/autotune_file.h"
 #include "cuda/products/gemm.h"
 
 /* From here on matmuls may be timed in these bytes of GPU memory. They are zero now and are zero
@@ -21,6 +22,8 @@ int autotune_end(struct cuda_state *s, struct error *e);
 int autotune_share(struct cuda_state *s, struct ranks *r, struct error *e);
 void autotune_free(struct cuda_state *s);
 
+/* The attributes that identify an algorithm, as the file has them. */
+void autotune_identify(const cublasLtMatmulAlgo_t *a, uint32_t number[CHOICE_NUMBERS]);
 /* Whether a matmul is large enough to be autotuned. */
 bool autotune_applies(const struct gemm_shape *shape);
 /* Sets p->algorithm to one of the n proposals, all of which fit `workspace` bytes. `part` is what is computed of

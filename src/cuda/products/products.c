@@ -83,6 +83,8 @@ static void products_release(void *state)
     mem_free(state);
 }
 
+static void products_list(const void *state, struct text *out) { gemm_list(&((const struct products *)state)->product, out); }
+
 static int linear_prepare(const struct cuda_state *s, struct entry *entry, struct error *e)
 {
     struct gemm_shape shape;
@@ -272,10 +274,10 @@ static int bmm_launch(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-CUDA_KERNEL(cublaslt_linear, .prepare = linear_prepare, .launch = linear_launch, .release = products_release);
-CUDA_KERNEL(cublaslt_linear_act, .prepare = linear_act_prepare, .launch = linear_act_launch, .release = products_release);
-CUDA_KERNEL(cublaslt_matmul, .prepare = matmul_prepare, .launch = matmul_launch, .release = products_release);
-CUDA_KERNEL(cublaslt_bmm, .prepare = bmm_prepare, .launch = bmm_launch, .release = products_release);
+CUDA_KERNEL(cublaslt_linear, .prepare = linear_prepare, .launch = linear_launch, .list = products_list, .release = products_release);
+CUDA_KERNEL(cublaslt_linear_act, .prepare = linear_act_prepare, .launch = linear_act_launch, .list = products_list, .release = products_release);
+CUDA_KERNEL(cublaslt_matmul, .prepare = matmul_prepare, .launch = matmul_launch, .list = products_list, .release = products_release);
+CUDA_KERNEL(cublaslt_bmm, .prepare = bmm_prepare, .launch = bmm_launch, .list = products_list, .release = products_release);
 CUDA_KERNEL(cuda_linear, .prepare = linear_prepare_generic, .launch = linear_launch, .release = products_release);
 CUDA_KERNEL(cuda_linear_act, .prepare = linear_act_prepare_generic, .launch = linear_act_launch_any, .release = products_release);
 CUDA_KERNEL(cuda_matmul, .prepare = matmul_prepare_generic, .launch = matmul_launch, .release = products_release);

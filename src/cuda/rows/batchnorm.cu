@@ -287,10 +287,7 @@ static layout layout_of(const maps &m, int V)
     return l;
 }
 
-static bool is_wide(const maps &m, int V, const channel &c)
-{
-    return m.C % V == 0 && are_aligned(c.mean.data, c.spread.data, c.w.data, c.b.data);
-}
+static bool is_misaligned(int access, const channel &c) { return misaligned(access, c.mean.data, c.spread.data, c.w.data, c.b.data); }
 
 template <typename T, int V>
 static void launch_batchnorm(void *y, float *work, const void *x, channel c, maps m, cudaStream_t stream)
@@ -305,25 +302,26 @@ static void launch_batchnorm(void *y, float *work, const void *x, channel c, map
     normalise_kernel<T, V><<<l.blocks, BLOCK, 0, stream>>>(static_cast<T *>(y), from, c, m, l.each, l.lanes);
 }
 
-static cudaError_t batchnorm(void *y, float *work, const void *x, channel c, maps m, cudaStream_t stream)
+static cudaError_t batchnorm(void *y, float *work, const void *x, channel c, maps m, int access, cudaStream_t stream)
 {
+    if (is_misaligned(access, c) || misaligned(access, y, x)) return cudaErrorMisalignedAddress;
     return by_type(m.type, [&](auto zero) {
         using T = decltype(zero);
         constexpr int V = 16 / sizeof(T);
-        if (is_wide(m, V, c) && are_aligned(y, x)) launch_batchnorm<T, V>(y, work, x, c, m, stream);
+        if (access == 16) launch_batchnorm<T, V>(y, work, x, c, m, stream);
         else launch_batchnorm<T, 1>(y, work, x, c, m, stream);
     });
 }
 
 extern "C" cudaError_t cuda_batchnorm(void *y, float *mean, float *rstd, float *work, const void *x, typed_ptr w, typed_ptr b, maps m,
-                                      float eps, cudaStream_t stream)
+                                      float eps, int access, cudaStream_t stream)
 {
-    return batchnorm(y, work, x, channel{{mean, STORE_F32}, {rstd, STORE_F32}, w, b, 0, eps}, m, stream);
+    return batchnorm(y, work, x, channel{{mean, STORE_F32}, {rstd, STORE_F32}, w, b, 0, eps}, m, access, stream);
 }
 
-extern "C" cudaError_t cuda_batchnorm_frozen(void *y, const void *x, channel c, maps m, cudaStream_t stream)
+extern "C" cudaError_t cuda_batchnorm_frozen(void *y, const void *x, channel c, maps m, int access, cudaStream_t stream)
 {
-    return batchnorm(y, nullptr, x, c, m, stream);
+    return batchnorm(y, nullptr, x, c, m, access, stream);
 }
 
 template <typename T, int V>
@@ -345,12 +343,13 @@ static void launch_batchnorm_bwd(void *dx, float *dw, float *db, float *work, co
 }
 
 extern "C" cudaError_t cuda_batchnorm_bwd(void *dx, float *dw, float *db, float *work, const void *dy, const void *x, channel c,
-                                          maps m, cudaStream_t stream)
+                                          maps m, int access, cudaStream_t stream)
 {
+    if (is_misaligned(access, c) || misaligned(access, dx, dy, x)) return cudaErrorMisalignedAddress;
     return by_type(m.type, [&](auto zero) {
         using T = decltype(zero);
         constexpr int V = 16 / sizeof(T);
-        if (is_wide(m, V, c) && are_aligned(dx, dy, x)) launch_batchnorm_bwd<T, V>(dx, dw, db, work, dy, x, c, m, stream);
+        if (access == 16) launch_batchnorm_bwd<T, V>(dx, dw, db, work, dy, x, c, m, stream);
         else launch_batchnorm_bwd<T, 1>(dx, dw, db, work, dy, x, c, m, stream);
     });
 }

@@ -29,9 +29,10 @@ static void launch_cache_write(void *cache, const void *x, const int32_t *positi
 }
 
 extern "C" cudaError_t cuda_cache_write(void *cache, const void *x, const int32_t *positions, int64_t B, int64_t S, int64_t T, int64_t bytes,
-                                        cudaStream_t stream)
+                                        int access, cudaStream_t stream)
 {
-    if (bytes % 16 == 0 && are_aligned(cache, x)) launch_cache_write<uint4>(cache, x, positions, B * T, S, T, bytes, stream);
+    if (misaligned(access, cache, x)) return cudaErrorMisalignedAddress;
+    if (access == 16) launch_cache_write<uint4>(cache, x, positions, B * T, S, T, bytes, stream);
     else launch_cache_write<uint16_t>(cache, x, positions, B * T, S, T, bytes, stream); /* no element is smaller */
     return cudaGetLastError();
 }

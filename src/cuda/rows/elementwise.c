@@ -58,7 +58,7 @@ static int launch_accumulate(const struct launch *l, struct error *e)
 static int launch_strided(const struct launch *l, enum function f, struct error *e)
 {
     const struct operand *y = &l->out[0], *a = &l->in[0], *b = &l->in[1];
-    TRY_CUDA(cuda_pair_strided(f, y->data, a->data, b->data, store_of(y->dtype), loop_nest_of(y, a, b), l->stream));
+    TRY_CUDA(cuda_pair_strided(f, y->data, a->data, b->data, store_of(y->dtype), loop_nest_of(y, a, b), l->access, l->stream));
     return PL_OK;
 }
 
@@ -119,7 +119,7 @@ static int launch_silu_gate_bwd(const struct launch *l, struct error *e)
 {
     void *y = l->nout > 2 ? l->out[2].data : NULL;
     TRY_CUDA(cuda_silu_gate_bwd(l->out[0].data, l->out[1].data, y, l->in[0].data, l->in[1].data, l->in[2].data, store_of(l->in[0].dtype),
-                                operand_elements(&l->in[0]), l->stream));
+                                operand_elements(&l->in[0]), l->access, l->stream));
     return PL_OK;
 }
 
@@ -130,7 +130,7 @@ static int launch_fill(const struct launch *l, struct error *e)
     const uint32_t size = dtype_size(y->dtype);
     uint64_t pattern = 0;
     for (uint32_t i = 0; i < sizeof pattern / size; i++) dtype_store(&pattern, y->dtype, i, l->attr->fill.value);
-    TRY_CUDA(cuda_fill(y->data, pattern, operand_elements(y) * size, l->stream));
+    TRY_CUDA(cuda_fill(y->data, pattern, operand_elements(y) * size, l->access, l->stream));
     return PL_OK;
 }
 
@@ -146,7 +146,7 @@ static int batch_fill(const struct launch *l, uint32_t n, uint32_t *taken, struc
 static int launch_spread(const struct launch *l, struct error *e)
 {
     const struct operand *y = &l->out[0];
-    TRY_CUDA(cuda_spread(y->data, l->in[0].data, any_of(l->in[0].dtype), store_of(y->dtype), operand_elements(y), l->stream));
+    TRY_CUDA(cuda_spread(y->data, l->in[0].data, any_of(l->in[0].dtype), store_of(y->dtype), operand_elements(y), l->access, l->stream));
     return PL_OK;
 }
 
@@ -155,14 +155,14 @@ static int launch_dropout(const struct launch *l, struct error *e)
     const struct operand *x = &l->in[0];
     const float p = l->attr->dropout.p;
     TRY_CUDA(cuda_dropout(l->out[0].data, x->data, l->in[1].data, l->in[2].data, store_of(x->dtype), x->dim[0], operand_elements(x) / x->dim[0],
-                          l->attr->dropout.key, dropout_threshold(p), 1.0f / (1.0f - p), l->attr->dropout.per_sample, l->stream));
+                          l->attr->dropout.key, dropout_threshold(p), 1.0f / (1.0f - p), l->attr->dropout.per_sample, l->access, l->stream));
     return PL_OK;
 }
 
 static int launch_sum(const struct launch *l, struct error *e)
 {
     const struct operand *x = &l->in[0];
-    TRY_CUDA(cuda_sum(l->out[0].data, l->work, x->data, store_of(x->dtype), loop_nest_of(x, x, NULL), l->stream));
+    TRY_CUDA(cuda_sum(l->out[0].data, l->work, x->data, store_of(x->dtype), loop_nest_of(x, x, NULL), l->access, l->stream));
     return PL_OK;
 }
 
@@ -170,7 +170,7 @@ static int sum_columns(const struct launch *l, const struct operand *x, const st
 {
     const struct summing s = summing_of(x->rank, x->dim, x->stride, y->rank, y->dim, (int)dtype_size(x->dtype));
     const struct typed_ptr to = {y->data, store_of(y->dtype)};
-    TRY_CUDA(cuda_sum_to(to, l->work, x->data, store_of(x->dtype), s, operand_elements(y), add, l->stream));
+    TRY_CUDA(cuda_sum_to(to, l->work, x->data, store_of(x->dtype), s, operand_elements(y), add, l->access, l->stream));
     return PL_OK;
 }
 

@@ -256,22 +256,22 @@ static void launch_gates(void *dgate, void *dup, void *y, const void *dy, const 
 }
 
 template <typename T>
-static cudaError_t launch_silu_gate_bwd(void *dgate, void *dup, void *y, const void *dy, const void *gate, const void *up, int64_t n, cudaStream_t stream)
+static cudaError_t launch_silu_gate_bwd(void *dgate, void *dup, void *y, const void *dy, const void *gate, const void *up, int64_t n, int access, cudaStream_t stream)
 {
     if (!is_one_grid(n)) return cudaErrorInvalidValue;
-    const bool wide = is_aligned(dgate, 16) && is_aligned(dup, 16) && is_aligned(y, 16) && is_aligned(dy, 16) && is_aligned(gate, 16) && is_aligned(up, 16);
-    if (wide) launch_gates<T, 16 / sizeof(T)>(dgate, dup, y, dy, gate, up, n, stream);
+    if (misaligned(access, dgate, dup, y, dy, gate, up)) return cudaErrorMisalignedAddress;
+    if (access == 16) launch_gates<T, 16 / sizeof(T)>(dgate, dup, y, dy, gate, up, n, stream);
     else launch_gates<T, 1>(dgate, dup, y, dy, gate, up, n, stream);
     return cudaGetLastError();
 }
 
 extern "C" cudaError_t cuda_silu_gate_bwd(void *dgate, void *dup, void *y, const void *dy, const void *gate, const void *up, enum store type, int64_t n,
-                                          cudaStream_t stream)
+                                          int access, cudaStream_t stream)
 {
     switch (type) {
-    case STORE_F32: return launch_silu_gate_bwd<float>(dgate, dup, y, dy, gate, up, n, stream);
-    case STORE_BF16: return launch_silu_gate_bwd<__nv_bfloat16>(dgate, dup, y, dy, gate, up, n, stream);
-    case STORE_F16: return launch_silu_gate_bwd<__half>(dgate, dup, y, dy, gate, up, n, stream);
+    case STORE_F32: return launch_silu_gate_bwd<float>(dgate, dup, y, dy, gate, up, n, access, stream);
+    case STORE_BF16: return launch_silu_gate_bwd<__nv_bfloat16>(dgate, dup, y, dy, gate, up, n, access, stream);
+    case STORE_F16: return launch_silu_gate_bwd<__half>(dgate, dup, y, dy, gate, up, n, access, stream);
     }
     return cudaErrorInvalidValue;
 }
@@ -287,9 +287,10 @@ __global__ void fill_kernel(uint8_t *y, uint64_t pattern, int64_t wide, int64_t 
     for (int64_t i = wide + first; i < bytes; i += step) y[i] = (uint8_t)(pattern >> (8 * (i % 8)));
 }
 
-extern "C" cudaError_t cuda_fill(void *y, uint64_t pattern, int64_t bytes, cudaStream_t stream)
+extern "C" cudaError_t cuda_fill(void *y, uint64_t pattern, int64_t bytes, int access, cudaStream_t stream)
 {
-    const int64_t wide = is_aligned(y, 16) ? bytes / 16 * 16 : 0;
+    const int64_t wide = access == 16 ? bytes / 16 * 16 : 0;
+    if (misaligned(access, y)) return cudaErrorMisalignedAddress;
     fill_kernel<<<grid_for(wide ? wide / 16 : bytes), BLOCK, 0, stream>>>(static_cast<uint8_t *>(y), pattern, wide, bytes);
     return cudaGetLastError();
 }
@@ -326,10 +327,11 @@ template <typename T> __global__ void spread_kernel(T *y, const void *ds, enum a
     for (int64_t i = packs * V + first; i < n; i += step) y[i] = value;
 }
 
-extern "C" cudaError_t cuda_spread(void *y, const void *ds, enum any from, enum store type, int64_t n, cudaStream_t stream)
+extern "C" cudaError_t cuda_spread(void *y, const void *ds, enum any from, enum store type, int64_t n, int access, cudaStream_t stream)
 {
     const unsigned grid = grid_for(n / 4);
-    const int wide = is_aligned(y, 16);
+    const int wide = access == 16;
+    if (misaligned(access, y)) return cudaErrorMisalignedAddress;
     switch (type) {
     case STORE_F32: spread_kernel<<<grid, BLOCK, 0, stream>>>((float *)y, ds, from, n, wide); break;
     case STORE_BF16: spread_kernel<<<grid, BLOCK, 0, stream>>>((__nv_bfloat16 *)y, ds, from, n, wide); break;
@@ -371,10 +373,11 @@ __global__ void dropout_kernel(T *y, const T *x, const step_block *step, const i
 
 template <typename T>
 static cudaError_t launch_dropout(void *y, const void *x, const struct step_block *step, const int32_t *samples, int64_t B, int64_t each,
-                                  uint32_t key, uint32_t threshold, float scale, int per_sample, cudaStream_t stream)
+                                  uint32_t key, uint32_t threshold, float scale, int per_sample, int access, cudaStream_t stream)
 {
     constexpr int V = 16 / sizeof(T);
-    const bool wide = each % V == 0 && is_aligned(y, 16) && is_aligned(x, 16);
+    const bool wide = access == 16;
+    if (misaligned(access, y, x)) return cudaErrorMisalignedAddress;
     const dim3 grid(grid_for(wide ? each / V : each), (unsigned)(B < 4096 ? B : 4096));
     if (wide) dropout_kernel<T, V><<<grid, BLOCK, 0, stream>>>((T *)y, (const T *)x, step, samples, B, each, key, threshold, scale, per_sample);
     else dropout_kernel<T, 1><<<grid, BLOCK, 0, stream>>>((T *)y, (const T *)x, step, samples, B, each, key, threshold, scale, per_sample);
@@ -382,12 +385,12 @@ static cudaError_t launch_dropout(void *y, const void *x, const struct step_bloc
 }
 
 extern "C" cudaError_t cuda_dropout(void *y, const void *x, const struct step_block *step, const int32_t *samples, enum store type, int64_t B,
-                                    int64_t each, uint32_t key, uint32_t threshold, float scale, int per_sample, cudaStream_t stream)
+                                    int64_t each, uint32_t key, uint32_t threshold, float scale, int per_sample, int access, cudaStream_t stream)
 {
     switch (type) {
-    case STORE_F32: return launch_dropout<float>(y, x, step, samples, B, each, key, threshold, scale, per_sample, stream);
-    case STORE_BF16: return launch_dropout<__nv_bfloat16>(y, x, step, samples, B, each, key, threshold, scale, per_sample, stream);
-    case STORE_F16: return launch_dropout<__half>(y, x, step, samples, B, each, key, threshold, scale, per_sample, stream);
+    case STORE_F32: return launch_dropout<float>(y, x, step, samples, B, each, key, threshold, scale, per_sample, access, stream);
+    case STORE_BF16: return launch_dropout<__nv_bfloat16>(y, x, step, samples, B, each, key, threshold, scale, per_sample, access, stream);
+    case STORE_F16: return launch_dropout<__half>(y, x, step, samples, B, each, key, threshold, scale, per_sample, access, stream);
     }
     return cudaErrorInvalidValue;
 }

@@ -50,6 +50,46 @@ static inline int64_t loop_nest_elements(const struct loop_nest *f)
     return n;
 }
 
+/* The dimensions and strides of an operand; rank -1: there is none. */
+struct strides {
+    int rank;
+    const int64_t *dim, *stride;
+};
+
+/* An operand's stride at a dimension of the result, counted from the last; 0 where the operand is
+ * broadcast. */
+static inline int64_t stride_from_last(struct strides x, int from_last)
+{
+    const int d = x.rank - 1 - from_last;
+    return d >= 0 && x.dim[d] != 1 ? x.stride[d] : 0;
+}
+
+/* The loop nest over y, with a and b broadcast to its shape. */
+static inline struct loop_nest loop_nest_over(struct strides y, struct strides a, struct strides b)
+{
+    struct loop_nest f;
+    memset(&f, 0, sizeof f);
+    for (int i = 0; i < y.rank; i++)
+        loop_nest_push(&f, y.dim[y.rank - 1 - i], y.stride[y.rank - 1 - i], stride_from_last(a, i), stride_from_last(b, i));
+    loop_nest_end(&f);
+    return f;
+}
+
+/* Whether V elements of an operand with these strides can be accessed at once; a broadcast operand
+ * reads one. */
+static inline int strides_fit(const int64_t *stride, int loops, int V)
+{
+    int fits = stride[0] == 0 || stride[0] == 1;
+    for (int k = 1; k < loops && stride[0]; k++) fits &= stride[k] % V == 0;
+    return fits;
+}
+
+/* Whether strides allow V elements of all operands at a time. */
+static inline int loop_nest_fits(const struct loop_nest *f, int V)
+{
+    return f->size[0] % V == 0 && f->y[0] == 1 && strides_fit(f->y, f->loops, V) && strides_fit(f->a, f->loops, V) && strides_fit(f->b, f->loops, V);
+}
+
 /* SUM_TO: the loops that the result keeps and the loops that are summed, with x's strides.
  *
  *     rows    the innermost loop is kept: C adjacent results, summed over S positions

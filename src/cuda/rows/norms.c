@@ -32,7 +32,7 @@ static struct norm layernorm_of(const struct launch *l, int at)
 
 static int norm(const struct launch *l, struct norm n, struct error *e)
 {
-    TRY_CUDA(cuda_norm(l->out[0].data, n.stats, n.x->data, n.w, n.b, store_of(n.x->dtype), operand_rows(n.x), operand_last(n.x), n.eps, l->stream));
+    TRY_CUDA(cuda_norm(l->out[0].data, n.stats, n.x->data, n.w, n.b, store_of(n.x->dtype), operand_rows(n.x), operand_last(n.x), n.eps, l->access, l->stream));
     return PL_OK;
 }
 
@@ -40,7 +40,7 @@ static int add_norm(const struct launch *l, struct norm n, int sum, struct error
 {
     n.sum = (struct norm_sum){l->out[sum].data, l->in[1].data};
     TRY_CUDA(cuda_add_norm(l->out[0].data, n.stats, n.x->data, n.sum, n.w, n.b, store_of(n.x->dtype), operand_rows(n.x), operand_last(n.x), n.eps,
-                           l->stream));
+                           l->access, l->stream));
     return PL_OK;
 }
 
@@ -72,7 +72,7 @@ static int norm_bwd(const struct launch *l, bool centred, struct error *e)
 {
     const struct operand *x = &l->in[1];
     TRY_CUDA(cuda_norm_bwd(l->out[0].data, l->out[1].data, centred ? l->out[2].data : NULL, l->work, l->in[0].data, x->data, typed_of(&l->in[2]),
-                           optional(l, centred ? 5 : 4), stats_of(l, centred), store_of(x->dtype), operand_rows(x), operand_last(x), l->stream));
+                           optional(l, centred ? 5 : 4), stats_of(l, centred), store_of(x->dtype), operand_rows(x), operand_last(x), l->access, l->stream));
     return PL_OK;
 }
 
@@ -93,7 +93,7 @@ static int launch_l2norm(const struct launch *l, struct error *e)
 {
     const struct operand *x = &l->in[0];
     TRY_CUDA(cuda_l2norm(l->out[0].data, x->data, store_of(x->dtype), operand_rows(x), operand_last(x), l->attr->rmsnorm.eps,
-                         l->stream));
+                         l->access, l->stream));
     return PL_OK;
 }
 
@@ -101,14 +101,14 @@ static int launch_l2norm_bwd(const struct launch *l, struct error *e)
 {
     const struct operand *x = &l->in[1];
     TRY_CUDA(cuda_l2norm_bwd(l->out[0].data, l->in[0].data, x->data, store_of(x->dtype), operand_rows(x), operand_last(x),
-                             l->attr->rmsnorm.eps, l->stream));
+                             l->attr->rmsnorm.eps, l->access, l->stream));
     return PL_OK;
 }
 
 static int launch_softmax(const struct launch *l, struct error *e)
 {
     const struct operand *x = &l->in[0];
-    TRY_CUDA(cuda_softmax(l->out[0].data, x->data, store_of(x->dtype), operand_rows(x), operand_last(x), l->stream));
+    TRY_CUDA(cuda_softmax(l->out[0].data, x->data, store_of(x->dtype), operand_rows(x), operand_last(x), l->access, l->stream));
     return PL_OK;
 }
 
@@ -116,7 +116,7 @@ static int launch_softmax_bwd(const struct launch *l, struct error *e)
 {
     const struct operand *y = &l->in[1];
     TRY_CUDA(cuda_softmax_bwd(l->out[0].data, l->in[0].data, y->data, store_of(y->dtype), operand_rows(y), operand_last(y),
-                              l->stream));
+                              l->access, l->stream));
     return PL_OK;
 }
 
@@ -131,7 +131,7 @@ static int launch_batchnorm(const struct launch *l, struct error *e)
 {
     const struct operand *x = &l->in[0];
     TRY_CUDA(cuda_batchnorm(l->out[0].data, l->out[1].data, l->out[2].data, l->work, x->data, typed_of(&l->in[1]),
-                            typed_of(&l->in[2]), maps_of(x, l->out[1].dim[0]), l->attr->batchnorm.eps, l->stream));
+                            typed_of(&l->in[2]), maps_of(x, l->out[1].dim[0]), l->attr->batchnorm.eps, l->access, l->stream));
     return PL_OK;
 }
 
@@ -139,14 +139,14 @@ static int launch_batchnorm_frozen(const struct launch *l, struct error *e)
 {
     const struct channel c = {typed_of(&l->in[3]), typed_of(&l->in[4]), typed_of(&l->in[1]), typed_of(&l->in[2]), 1,
                               l->attr->batchnorm_frozen.eps};
-    TRY_CUDA(cuda_batchnorm_frozen(l->out[0].data, l->in[0].data, c, maps_of(&l->in[0], 1), l->stream));
+    TRY_CUDA(cuda_batchnorm_frozen(l->out[0].data, l->in[0].data, c, maps_of(&l->in[0], 1), l->access, l->stream));
     return PL_OK;
 }
 
 static int backward(const struct launch *l, struct channel c, int64_t G, struct error *e)
 {
     TRY_CUDA(cuda_batchnorm_bwd(l->out[0].data, l->out[1].data, l->out[2].data, l->work, l->in[0].data, l->in[1].data, c,
-                                maps_of(&l->in[1], G), l->stream));
+                                maps_of(&l->in[1], G), l->access, l->stream));
     return PL_OK;
 }
 

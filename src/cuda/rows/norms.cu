@@ -79,22 +79,23 @@ static void launch_norm(void *y, norm_stats stats, const void *x, typed_ptr w, t
 }
 
 extern "C" cudaError_t cuda_add_norm(void *y, norm_stats stats, const void *x, struct norm_sum sum, typed_ptr w, typed_ptr b, enum store type,
-                                     int64_t rows, int64_t C, float eps, cudaStream_t stream)
+                                     int64_t rows, int64_t C, float eps, int access, cudaStream_t stream)
 {
     loop_nest f = {};
     loop_nest_push(&f, rows * C, 1, 1, 1);
     loop_nest_end(&f);
-    const cudaError_t e = cuda_pair_strided(FUNCTION_ADD, sum.r, x, sum.more, type, f, stream);
-    return e != cudaSuccess ? e : cuda_norm(y, stats, sum.r, w, b, type, rows, C, eps, stream);
+    const cudaError_t e = cuda_pair_strided(FUNCTION_ADD, sum.r, x, sum.more, type, f, access, stream);
+    return e != cudaSuccess ? e : cuda_norm(y, stats, sum.r, w, b, type, rows, C, eps, access, stream);
 }
 
 extern "C" cudaError_t cuda_norm(void *y, norm_stats stats, const void *x, typed_ptr w, typed_ptr b, enum store type, int64_t rows,
-                                 int64_t C, float eps, cudaStream_t stream)
+                                 int64_t C, float eps, int access, cudaStream_t stream)
 {
+    if (misaligned(access, y, x, w.data, b.data)) return cudaErrorMisalignedAddress;
     return by_type(type, [&](auto zero) {
         using T = decltype(zero);
         constexpr int V = 16 / sizeof(T);
-        if (C % V == 0 && are_aligned(y, x, w.data, b.data)) launch_norm<T, V>(y, stats, x, w, b, rows, C, eps, stream);
+        if (access == 16) launch_norm<T, V>(y, stats, x, w, b, rows, C, eps, stream);
         else launch_norm<T, 1>(y, stats, x, w, b, rows, C, eps, stream);
     });
 }
@@ -200,12 +201,13 @@ static void launch_norm_bwd(void *dx, float *dw, float *db, float *partial, cons
 }
 
 extern "C" cudaError_t cuda_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, typed_ptr w,
-                                     const void *add, norm_stats stats, enum store type, int64_t rows, int64_t C, cudaStream_t stream)
+                                     const void *add, norm_stats stats, enum store type, int64_t rows, int64_t C, int access, cudaStream_t stream)
 {
+    const bool wide = access == 16;
+    if (misaligned(access, dx, dy, x, w.data, add)) return cudaErrorMisalignedAddress;
     return by_type(type, [&](auto zero) {
         using T = decltype(zero);
         constexpr int V = 16 / sizeof(T);
-        const bool wide = C % V == 0 && are_aligned(dx, dy, x, w.data, add);
         if (stats.mean && wide) launch_norm_bwd<true, T, V>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, stream);
         else if (stats.mean) launch_norm_bwd<true, T, 1>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, stream);
         else if (wide) launch_norm_bwd<false, T, V>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, stream);
@@ -314,14 +316,15 @@ static __global__ void row_kernel(T *y, const T *a, const T *b, int64_t rows, in
 
 template <typename F>
 static cudaError_t launch_rows(void *y, const void *a, const void *b, enum store type, int64_t rows, int64_t C, float eps,
-                               cudaStream_t stream)
+                               int access, cudaStream_t stream)
 {
+    const bool wide = access == 16;
+    if (misaligned(access, y, a, b)) return cudaErrorMisalignedAddress;
     return by_type(type, [&](auto zero) {
         using T = decltype(zero);
         constexpr int V = 16 / sizeof(T);
         T *to = static_cast<T *>(y);
         const T *s = static_cast<const T *>(a), *t = static_cast<const T *>(b);
-        const bool wide = C % V == 0 && are_aligned(y, a, b);
         const int size = group_size(wide ? C / V : C, BLOCK);
         const unsigned grid = grid_of_rows(rows, BLOCK / size, GRID_MAX);
         if (wide) row_kernel<F, T, V><<<grid, BLOCK, 0, stream>>>(to, s, t, rows, C, eps, size);
@@ -330,24 +333,24 @@ static cudaError_t launch_rows(void *y, const void *a, const void *b, enum store
 }
 
 extern "C" cudaError_t cuda_l2norm(void *y, const void *x, enum store type, int64_t rows, int64_t C, float eps,
-                                   cudaStream_t stream)
+                                   int access, cudaStream_t stream)
 {
-    return launch_rows<l2norm>(y, x, x, type, rows, C, eps, stream);
+    return launch_rows<l2norm>(y, x, x, type, rows, C, eps, access, stream);
 }
 
 extern "C" cudaError_t cuda_l2norm_bwd(void *dx, const void *dy, const void *x, enum store type, int64_t rows, int64_t C,
-                                       float eps, cudaStream_t stream)
+                                       float eps, int access, cudaStream_t stream)
 {
-    return launch_rows<l2norm_bwd>(dx, dy, x, type, rows, C, eps, stream);
+    return launch_rows<l2norm_bwd>(dx, dy, x, type, rows, C, eps, access, stream);
 }
 
-extern "C" cudaError_t cuda_softmax(void *y, const void *x, enum store type, int64_t rows, int64_t C, cudaStream_t stream)
+extern "C" cudaError_t cuda_softmax(void *y, const void *x, enum store type, int64_t rows, int64_t C, int access, cudaStream_t stream)
 {
-    return launch_rows<softmax>(y, x, x, type, rows, C, 0, stream);
+    return launch_rows<softmax>(y, x, x, type, rows, C, 0, access, stream);
 }
 
 extern "C" cudaError_t cuda_softmax_bwd(void *dx, const void *dy, const void *y, enum store type, int64_t rows, int64_t C,
-                                        cudaStream_t stream)
+                                        int access, cudaStream_t stream)
 {
-    return launch_rows<softmax_bwd>(dx, dy, y, type, rows, C, 0, stream);
+    return launch_rows<softmax_bwd>(dx, dy, y, type, rows, C, 0, access, stream);
 }

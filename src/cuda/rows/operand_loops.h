@@ -8,22 +8,15 @@
 #include "cuda/device/host.h"
 #include "cuda/rows/launch_elementwise.h"
 
-/* An operand's stride at a dimension of the result, counted from the last; 0 where the operand is
- * broadcast. */
-static inline int64_t stride_from_last(const struct operand *x, int from_last)
+static inline struct strides strides_of(const struct operand *x)
 {
-    const int d = x->rank - 1 - from_last;
-    return d >= 0 && x->dim[d] != 1 ? x->stride[d] : 0;
+    return x ? (struct strides){x->rank, x->dim, x->stride} : (struct strides){-1, NULL, NULL};
 }
 
 /* The loop nest over y, with a and b (NULL: none) broadcast to its shape. */
 static inline struct loop_nest loop_nest_of(const struct operand *y, const struct operand *a, const struct operand *b)
 {
-    struct loop_nest f = {0};
-    for (int i = 0; i < y->rank; i++)
-        loop_nest_push(&f, y->dim[y->rank - 1 - i], y->stride[y->rank - 1 - i], a ? stride_from_last(a, i) : 0, b ? stride_from_last(b, i) : 0);
-    loop_nest_end(&f);
-    return f;
+    return loop_nest_over(strides_of(y), strides_of(a), strides_of(b));
 }
 
 static inline enum any any_of(enum dtype t)

@@ -94,6 +94,44 @@ static uint64_t workspace_act_bwd_sum(const struct query *q)
     return (uint64_t)(max_i64(apart, act_sums_of(tensor_rows(x), C, size).blocks) * C) * sizeof(float);
 }
 
+/* --- widths ------------------------------------------------------------------------------- */
+
+static int size_of(const struct tensor *t) { return (int)dtype_size(t->dtype); }
+
+static int access_all(const struct query *q) { return access_wide(q, ALL_IN | OUT(0) | OUT(1) | OUT(2), 0, size_of(q->in[0])); }
+static int access_fill(const struct query *q) { return access_wide(q, OUT(0), 0, 1); }
+static int access_spread(const struct query *q) { return access_wide(q, OUT(0), 0, size_of(q->out[0])); }
+
+static int access_dropout(const struct query *q)
+{
+    const struct tensor *x = q->in[0];
+    return access_wide(q, IN(0) | OUT(0), tensor_elements(x) / x->dim[0] * size_of(x), size_of(x));
+}
+
+/* A broadcast operand is read one element at a time, from any address. */
+static int access_strided(const struct query *q)
+{
+    const struct tensor *y = q->out[0], *a = q->in[0], *b = q->in[1];
+    const struct loop_nest f = loop_nest_over((struct strides){y->rank, y->dim, y->stride}, (struct strides){a->rank, a->dim, a->stride},
+                                              (struct strides){b->rank, b->dim, b->stride});
+    const unsigned packed = OUT(0) | (f.a[0] ? IN(0) : 0) | (f.b[0] ? IN(1) : 0);
+    return loop_nest_fits(&f, 16 / size_of(y)) ? access_wide(q, packed, 0, size_of(y)) : size_of(y);
+}
+
+static int access_sum(const struct query *q)
+{
+    const struct tensor *x = q->in[0];
+    return tensor_is_dense(x) ? access_wide(q, IN(0), 0, size_of(x)) : size_of(x);
+}
+
+static int access_columns(const struct query *q, unsigned operands, const struct tensor *x, const struct tensor *y)
+{
+    const struct summing s = summing_of(x->rank, x->dim, x->stride, y->rank, y->dim, size_of(x));
+    return summing_fits(&s, 16 / size_of(x)) ? access_wide(q, operands, 0, size_of(x)) : size_of(x);
+}
+static int access_sum_to(const struct query *q) { return access_columns(q, IN(0) | OUT(0), q->in[0], q->out[0]); }
+static int access_then_sum(const struct query *q) { return access_columns(q, OUT(0) | OUT(1), q->out[0], q->out[1]); }
+
 const struct kernel cuda_plan_elementwise[] = {
 #include "cuda/rows/elementwise.def"
     {.op = OP_NONE},

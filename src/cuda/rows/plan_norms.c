@@ -98,6 +98,17 @@ static uint64_t work_batchnorm_bwd(const struct query *q)
 }
 static uint64_t work_batchnorm_frozen_bwd(const struct query *q) { return work_maps(q->in[1], 1); }
 
+/* --- widths ------------------------------------------------------------------------------- */
+
+static int access_forward(const struct query *q) { return access_rows(q, ALL_IN | OUT(0), q->in[0]); }
+static int access_backward(const struct query *q) { return access_rows(q, IN(0) | IN(1) | OUT(0), q->in[1]); }
+static int access_add_norm(const struct query *q) { return access_rows(q, ALL_IN | OUT(0) | OUT(q->nout - 1), q->in[0]); }
+/* Not the statistics, from input 3 on. */
+static int access_rmsnorm_bwd(const struct query *q) { return access_rows(q, (ALL_IN & ~IN(3)) | OUT(0), q->in[1]); }
+static int access_layernorm_bwd(const struct query *q) { return access_rows(q, (ALL_IN & ~(IN(3) | IN(4))) | OUT(0), q->in[1]); }
+static int access_batchnorm(const struct query *q) { return access_rows(q, ALL_IN | OUT(0) | OUT(1) | OUT(2), q->in[0]); }
+static int access_batchnorm_bwd(const struct query *q) { return access_rows(q, ALL_IN | OUT(0), q->in[1]); }
+
 const struct kernel cuda_plan_norms[] = {
 #include "cuda/rows/norms.def"
     {.op = OP_NONE},

@@ -57,6 +57,32 @@ static bool match_xent_bwd(const struct query *q)
            is_dense(q->in[4], DT_F32) && is_dense(q->out[0], q->in[0]->dtype);
 }
 
+/* --- widths ------------------------------------------------------------------------------- */
+
+enum { BYTES_LEAST = 2 }; /* rows that are moved as bytes: no element is smaller */
+
+static int64_t bytes_of(const struct tensor *x, int64_t elements) { return elements * (int64_t)dtype_size(x->dtype); }
+
+static int access_embedding(const struct query *q) { return access_wide(q, IN(1) | OUT(0), bytes_of(q->in[1], tensor_last(q->in[1])), BYTES_LEAST); }
+static int access_embedding_dw(const struct query *q)
+{
+    const int size = (int)dtype_size(q->in[1]->dtype);
+    return access_wide(q, IN(1) | OUT(0), q->out[0]->dim[1] * size, size);
+}
+static int access_rope(const struct query *q)
+{
+    const int size = (int)dtype_size(q->in[0]->dtype);
+    return access_wide(q, IN(0) | OUT(0), q->in[0]->dim[3] / 2 * size, size);
+}
+static int access_cache_write(const struct query *q)
+{
+    const struct tensor *x = q->in[1];
+    return access_wide(q, IN(1) | OUT(0), bytes_of(x, tensor_elements(x) / (x->dim[0] * x->dim[1])), BYTES_LEAST);
+}
+static int access_replace_rows(const struct query *q) { return access_wide(q, IN(0) | IN(2) | OUT(0), bytes_of(q->in[0], q->in[0]->dim[2]), BYTES_LEAST); }
+static int access_xent(const struct query *q) { return access_rows(q, IN(0), q->in[0]); }
+static int access_xent_bwd(const struct query *q) { return access_rows(q, IN(0) | OUT(0), q->in[0]); }
+
 const struct kernel cuda_plan_tokens[] = {
 #include "cuda/rows/tokens.def"
     {.op = OP_NONE},

@@ -36,7 +36,8 @@ static int launch_replace_rows(const struct launch *l, struct error *e)
     const int64_t bytes = x->dim[2] * (int64_t)dtype_size(x->dtype);
     const row_sources s = {x->data, y ? y->data : x->data, (const int32_t *)l->in[1].data, x->dim[0] * x->dim[1], x->dim[1], y ? y->dim[y->rank - 2] : 0,
                            y && y->rank == 3 ? y->dim[1] : 0};
-    if (bytes % 16 == 0 && are_aligned(l->out[0].data, s.x) && are_aligned(s.y, s.x)) launch_rows<uint4>(l->out[0].data, s, bytes, (cudaStream_t)l->stream);
+    if (misaligned(l->access, l->out[0].data, s.x, s.y)) TRY_CUDA(cudaErrorMisalignedAddress);
+    if (l->access == 16) launch_rows<uint4>(l->out[0].data, s, bytes, (cudaStream_t)l->stream);
     else launch_rows<uint16_t>(l->out[0].data, s, bytes, (cudaStream_t)l->stream); /* no element is smaller */
     TRY_CUDA(cudaGetLastError());
     return PL_OK;

@@ -63,12 +63,13 @@ static void launch_rope(void *y, const void *x, const float *inv_freq, rope_shap
     kernel<<<grid, threads, (size_t)(each * s.D) * sizeof(float), stream>>>(static_cast<T *>(y), static_cast<const T *>(x), inv_freq, s, (int)each);
 }
 
-extern "C" cudaError_t cuda_rope(void *y, const void *x, const float *inv_freq, enum store type, rope_shape s, cudaStream_t stream)
+extern "C" cudaError_t cuda_rope(void *y, const void *x, const float *inv_freq, enum store type, rope_shape s, int access, cudaStream_t stream)
 {
+    if (misaligned(access, y, x)) return cudaErrorMisalignedAddress;
     return by_type(type, [&](auto zero) {
         using T = decltype(zero);
         constexpr int V = 16 / sizeof(T);
-        if (s.D / 2 % V == 0 && are_aligned(y, x)) launch_rope<T, V>(y, x, inv_freq, s, stream);
+        if (access == 16) launch_rope<T, V>(y, x, inv_freq, s, stream);
         else launch_rope<T, 1>(y, x, inv_freq, s, stream);
     });
 }

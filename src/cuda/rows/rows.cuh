@@ -127,7 +127,6 @@ static inline unsigned grid_of_rows(int64_t rows, int64_t each, int64_t most)
 }
 
 /* Whether all pointers allow 16-byte accesses. */
-template <typename... P> static inline bool are_aligned(P... p) { return (is_aligned(p, 16) && ...); }
 
 /* Calls f(T()) with T the storage type of the elements. */
 template <typename F> static inline cudaError_t by_type(enum store type, F f)

@@ -136,26 +136,16 @@ __global__ void single_form_kernel(void *y, const void *a, const void *b, enum s
     }
 }
 
-/* Whether V elements of an operand with these strides can be read at once; a broadcast operand
- * reads one. */
-static bool fits(const void *p, const int64_t *stride, int loops, int V)
-{
-    if (stride[0] == 0) return true;
-    if (stride[0] != 1 || !is_aligned(p, 16)) return false;
-    for (int k = 1; k < loops; k++)
-        if (stride[k] % V) return false;
-    return true;
-}
-
 template <typename F, typename T>
-static cudaError_t launch_pair_strided(void *y, const void *a, const void *b, enum store type, const loop_nest &f, cudaStream_t stream)
+static cudaError_t launch_pair_strided(void *y, const void *a, const void *b, enum store type, const loop_nest &f, int access, cudaStream_t stream)
 {
     constexpr int V = 16 / sizeof(T);
     const int64_t n = loop_nest_elements(&f);
+    const bool wide = access == 16; /* a broadcast operand is read one element at a time */
     if (!is_one_grid(n)) return cudaErrorInvalidValue;
+    if (misaligned(access, y, f.a[0] ? a : nullptr, f.b[0] ? b : nullptr)) return cudaErrorMisalignedAddress;
     T *to = static_cast<T *>(y);
     const T *x = static_cast<const T *>(a), *z = static_cast<const T *>(b);
-    const bool wide = f.size[0] % V == 0 && f.y[0] == 1 && fits(y, f.y, f.loops, V) && fits(a, f.a, f.loops, V) && fits(b, f.b, f.loops, V);
     const bool near = wide && f.loops <= 3 && n / V <= INT32_MAX / 2 && is_whole(f) && fits_31_bits(f.a, f, V) && fits_31_bits(f.b, f, V);
     if (near)
         pair_repeats_kernel<F, T><<<grid_of_packs(n / V), BLOCK, 0, stream>>>(to, x, z, repeats_of(f, V), (uint32_t)(n / V));
@@ -165,20 +155,20 @@ static cudaError_t launch_pair_strided(void *y, const void *a, const void *b, en
 }
 
 template <typename F>
-static cudaError_t launch_pair_strided_by_type(void *y, const void *a, const void *b, enum store type, const loop_nest &f, cudaStream_t stream)
+static cudaError_t launch_pair_strided_by_type(void *y, const void *a, const void *b, enum store type, const loop_nest &f, int access, cudaStream_t stream)
 {
     switch (type) {
-    case STORE_F32: return launch_pair_strided<F, float>(y, a, b, type, f, stream);
-    case STORE_BF16: return launch_pair_strided<F, __nv_bfloat16>(y, a, b, type, f, stream);
-    case STORE_F16: return launch_pair_strided<F, __half>(y, a, b, type, f, stream);
+    case STORE_F32: return launch_pair_strided<F, float>(y, a, b, type, f, access, stream);
+    case STORE_BF16: return launch_pair_strided<F, __nv_bfloat16>(y, a, b, type, f, access, stream);
+    case STORE_F16: return launch_pair_strided<F, __half>(y, a, b, type, f, access, stream);
     }
     return cudaErrorInvalidValue;
 }
 
-extern "C" cudaError_t cuda_pair_strided(enum function f, void *y, const void *a, const void *b, enum store type, struct loop_nest nest, cudaStream_t stream)
+extern "C" cudaError_t cuda_pair_strided(enum function f, void *y, const void *a, const void *b, enum store type, struct loop_nest nest, int access, cudaStream_t stream)
 {
-    if (f == FUNCTION_ADD) return launch_pair_strided_by_type<f_add>(y, a, b, type, nest, stream);
-    if (f == FUNCTION_MUL) return launch_pair_strided_by_type<f_mul>(y, a, b, type, nest, stream);
+    if (f == FUNCTION_ADD) return launch_pair_strided_by_type<f_add>(y, a, b, type, nest, access, stream);
+    if (f == FUNCTION_MUL) return launch_pair_strided_by_type<f_mul>(y, a, b, type, nest, access, stream);
     return cudaErrorInvalidValue;
 }
 

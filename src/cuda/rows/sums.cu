@@ -63,24 +63,25 @@ __global__ void sum_end_kernel(float *y, const float *partial, int64_t blocks)
     if (threadIdx.x == 0) *y = (float)sum;
 }
 
-template <typename T> static cudaError_t launch_sum(float *y, float *partial, const void *x, const loop_nest &f, cudaStream_t stream)
+template <typename T> static cudaError_t launch_sum(float *y, float *partial, const void *x, const loop_nest &f, int access, cudaStream_t stream)
 {
     constexpr int V = 16 / sizeof(T);
+    if (misaligned(access, x)) return cudaErrorMisalignedAddress;
     const int64_t n = loop_nest_elements(&f), each = sum_each(n), blocks = sum_blocks(n);
     const T *from = static_cast<const T *>(x);
     if (f.loops > 1 || (f.a[0] != 1 && n > 1)) sum_form_kernel<T><<<(unsigned)blocks, BLOCK, 0, stream>>>(partial, from, f, each, n);
-    else if (is_aligned(x, 16)) sum_kernel<T, V><<<(unsigned)blocks, BLOCK, 0, stream>>>(partial, from, each, n);
+    else if (access == 16) sum_kernel<T, V><<<(unsigned)blocks, BLOCK, 0, stream>>>(partial, from, each, n);
     else sum_kernel<T, 1><<<(unsigned)blocks, BLOCK, 0, stream>>>(partial, from, each, n);
     sum_end_kernel<<<1, BLOCK, 0, stream>>>(y, partial, blocks);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_sum(float *y, float *partial, const void *x, enum store type, struct loop_nest nest, cudaStream_t stream)
+extern "C" cudaError_t cuda_sum(float *y, float *partial, const void *x, enum store type, struct loop_nest nest, int access, cudaStream_t stream)
 {
     switch (type) {
-    case STORE_F32: return launch_sum<float>(y, partial, x, nest, stream);
-    case STORE_BF16: return launch_sum<__nv_bfloat16>(y, partial, x, nest, stream);
-    case STORE_F16: return launch_sum<__half>(y, partial, x, nest, stream);
+    case STORE_F32: return launch_sum<float>(y, partial, x, nest, access, stream);
+    case STORE_BF16: return launch_sum<__nv_bfloat16>(y, partial, x, nest, access, stream);
+    case STORE_F16: return launch_sum<__half>(y, partial, x, nest, access, stream);
     }
     return cudaErrorInvalidValue;
 }
@@ -199,12 +200,13 @@ template <typename T, int V> static cudaError_t launch_sum_rows(const sum_target
     return cudaGetLastError();
 }
 
-template <typename T> static cudaError_t launch_sum_to(const sum_target &to, const void *x, const summing &s, cudaStream_t stream)
+template <typename T> static cudaError_t launch_sum_to(const sum_target &to, const void *x, const summing &s, int access, cudaStream_t stream)
 {
     constexpr int V = 16 / sizeof(T), WARPS = BLOCK / WARP;
+    if (misaligned(access, x, to.y.data, to.partial)) return cudaErrorMisalignedAddress;
     const T *from = static_cast<const T *>(x);
     const int64_t tasks = s.kept.count * s.blocks;
-    if (s.rows && summing_fits(&s, V) && are_aligned(x, to.y.data, to.partial)) return launch_sum_rows<T, V>(to, from, s, stream);
+    if (access == 16) return launch_sum_rows<T, V>(to, from, s, stream);
     if (s.rows) return launch_sum_rows<T, 1>(to, from, s, stream);
     if (tasks > INT32_MAX) return cudaErrorInvalidValue;
     if (s.each <= 1024) sum_alone_kernel<T, WARP><<<(unsigned)ceiling(tasks, WARPS), BLOCK, 0, stream>>>(to, from, s);
@@ -213,14 +215,14 @@ template <typename T> static cudaError_t launch_sum_to(const sum_target &to, con
 }
 
 extern "C" cudaError_t cuda_sum_to(typed_ptr y, float *partial, const void *x, enum store type, struct summing s, int64_t N, int accumulate,
-                                   cudaStream_t stream)
+                                   int access, cudaStream_t stream)
 {
     const sum_target to = {y, partial, N, accumulate};
     cudaError_t rc = cudaErrorInvalidValue;
     switch (type) {
-    case STORE_F32: rc = launch_sum_to<float>(to, x, s, stream); break;
-    case STORE_BF16: rc = launch_sum_to<__nv_bfloat16>(to, x, s, stream); break;
-    case STORE_F16: rc = launch_sum_to<__half>(to, x, s, stream); break;
+    case STORE_F32: rc = launch_sum_to<float>(to, x, s, access, stream); break;
+    case STORE_BF16: rc = launch_sum_to<__nv_bfloat16>(to, x, s, access, stream); break;
+    case STORE_F16: rc = launch_sum_to<__half>(to, x, s, access, stream); break;
     }
     if (rc != cudaSuccess || s.blocks == 1) return rc;
     launch_column_sums({y, y, N, accumulate}, partial, s.blocks, N, stream);

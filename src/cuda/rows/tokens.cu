@@ -35,9 +35,10 @@ static void launch_embedding(void *y, const int32_t *ids, const void *table, int
 }
 
 extern "C" cudaError_t cuda_embedding(void *y, const int32_t *ids, const void *table, int64_t rows, int64_t bytes,
-                                      cudaStream_t stream)
+                                      int access, cudaStream_t stream)
 {
-    if (bytes % 16 == 0 && are_aligned(y, table)) launch_embedding<uint4>(y, ids, table, rows, bytes, stream);
+    if (misaligned(access, y, table)) return cudaErrorMisalignedAddress;
+    if (access == 16) launch_embedding<uint4>(y, ids, table, rows, bytes, stream);
     else launch_embedding<uint16_t>(y, ids, table, rows, bytes, stream); /* no element is smaller */
     return cudaGetLastError();
 }
@@ -144,8 +145,9 @@ static void launch_embedding_dw(float *dw, const int32_t *next, const int32_t *i
 }
 
 extern "C" cudaError_t cuda_embedding_dw(float *dw, int32_t *next, const int32_t *ids, const void *dy, enum store type,
-                                         int64_t rows, int64_t V, int64_t C, int32_t padding, int accumulate, cudaStream_t stream)
+                                         int64_t rows, int64_t V, int64_t C, int32_t padding, int accumulate, int access, cudaStream_t stream)
 {
+    if (misaligned(access, dw, dy)) return cudaErrorMisalignedAddress;
     if (!accumulate) {
         const cudaError_t rc = cudaMemsetAsync(dw, 0, (size_t)(V * C) * sizeof(float), stream);
         if (rc != cudaSuccess) return rc;
@@ -154,7 +156,7 @@ extern "C" cudaError_t cuda_embedding_dw(float *dw, int32_t *next, const int32_t
     return by_type(type, [&](auto zero) {
         using T = decltype(zero);
         constexpr int W = 16 / sizeof(T);
-        if (C % W == 0 && are_aligned(dw, dy)) launch_embedding_dw<T, W>(dw, next, ids, dy, rows, C, padding, accumulate, stream);
+        if (access == 16) launch_embedding_dw<T, W>(dw, next, ids, dy, rows, C, padding, accumulate, stream);
         else launch_embedding_dw<T, 1>(dw, next, ids, dy, rows, C, padding, accumulate, stream);
     });
 }
@@ -201,13 +203,14 @@ static __global__ void loss_kernel(float *loss, const double *losses, const floa
 }
 
 extern "C" cudaError_t cuda_xent(float *loss, float *lse, double *losses, const void *logits, const int32_t *labels,
-                                 const float *inv_count, enum store type, int64_t rows, int64_t C, cudaStream_t stream)
+                                 const float *inv_count, enum store type, int64_t rows, int64_t C, int access, cudaStream_t stream)
 {
+    if (misaligned(access, logits)) return cudaErrorMisalignedAddress;
     const cudaError_t rc = by_type(type, [&](auto zero) {
         using T = decltype(zero);
         constexpr int V = 16 / sizeof(T);
         const T *from = static_cast<const T *>(logits);
-        if (C % V == 0 && are_aligned(logits)) xent_kernel<T, V><<<(unsigned)rows, BLOCK, 0, stream>>>(lse, losses, from, labels, C);
+        if (access == 16) xent_kernel<T, V><<<(unsigned)rows, BLOCK, 0, stream>>>(lse, losses, from, labels, C);
         else xent_kernel<T, 1><<<(unsigned)rows, BLOCK, 0, stream>>>(lse, losses, from, labels, C);
     });
     if (rc != cudaSuccess) return rc;
@@ -242,15 +245,16 @@ static __global__ void xent_bwd_kernel(T *d, const T *logits, const int32_t *lab
 }
 
 extern "C" cudaError_t cuda_xent_bwd(void *d, const void *logits, const int32_t *labels, const float *inv_count, const float *lse,
-                                     const float *dloss, enum store type, int64_t rows, int64_t C, cudaStream_t stream)
+                                     const float *dloss, enum store type, int64_t rows, int64_t C, int access, cudaStream_t stream)
 {
+    if (misaligned(access, d, logits)) return cudaErrorMisalignedAddress;
     return by_type(type, [&](auto zero) {
         using T = decltype(zero);
         constexpr int V = 16 / sizeof(T);
         T *to = static_cast<T *>(d);
         const T *from = static_cast<const T *>(logits);
         const unsigned grid = (unsigned)rows;
-        if (C % V == 0 && are_aligned(d, logits))
+        if (access == 16)
             xent_bwd_kernel<T, V><<<grid, BLOCK, 0, stream>>>(to, from, labels, inv_count, lse, dloss, C);
         else xent_bwd_kernel<T, 1><<<grid, BLOCK, 0, stream>>>(to, from, labels, inv_count, lse, dloss, C);
     });

@@ -281,7 +281,7 @@ template <int V> static cudaError_t launch_whole(const update &u, factors f, cud
 }
 
 extern "C" cudaError_t cuda_adafactor(update u, float *r, float *c, void *work, int64_t N, int64_t R, int64_t C,
-                                      cudaStream_t stream)
+                                      int access, cudaStream_t stream)
 {
     factors f = {N, R, C, r, c, nullptr, nullptr, nullptr, nullptr, nullptr, 1};
     f.sums = static_cast<double *>(work);
@@ -289,7 +289,8 @@ extern "C" cudaError_t cuda_adafactor(update u, float *r, float *c, void *work, 
     f.column = reinterpret_cast<float *>(f.rate + 2); /* on 16 bytes */
     f.row = f.column + N * C;
     f.partial = f.row + N * R;
-    const bool wide = are_aligned(u.p.data, u.g.data, u.w.data, r);
+    const bool wide = access == 16;
+    if (misaligned(access, u.p.data, u.g.data, u.w.data, r, f.column)) return cudaErrorMisalignedAddress;
     if (!c) return wide ? launch_whole<4>(u, f, stream) : launch_whole<1>(u, f, stream);
-    return wide && C % 4 == 0 && is_aligned(f.column, 16) ? launch_factored<4>(u, f, stream) : launch_factored<1>(u, f, stream);
+    return wide ? launch_factored<4>(u, f, stream) : launch_factored<1>(u, f, stream);
 }

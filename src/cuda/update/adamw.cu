@@ -297,10 +297,12 @@ template <typename P, typename M, typename G> static void launch(adam_batch &b, 
     adamw_kernel<P, M, G, V><<<turns < most ? turns : most, BLOCK, 0, stream>>>(b, wide);
 }
 
-extern "C" cudaError_t cuda_adamw(adam_batch b, cudaStream_t stream)
+extern "C" cudaError_t cuda_adamw(adam_batch b, int access, cudaStream_t stream)
 {
     static_assert(sizeof b + sizeof(bool) <= 4096, "the parameters of a launch");
-    const bool wide = adam_is_wide(&b.at[0]);
+    const bool wide = access == 16;
+    for (int i = 0; i < b.count; i++)
+        if (misaligned(access, b.at[i].p, b.at[i].g, b.at[i].m, b.at[i].v, b.at[i].w)) return cudaErrorMisalignedAddress;
     return by_weight(b.p, [&](auto p) {
         by_weight(b.m, [&](auto state) {
             by_type(b.g, [&](auto gradient) { launch<decltype(p), decltype(state), decltype(gradient)>(b, wide, stream); });

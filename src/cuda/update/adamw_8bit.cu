@@ -144,9 +144,10 @@ template <typename P> static __global__ void adamw_8bit_kernel(update u, uint8_t
     }
 }
 
-extern "C" cudaError_t cuda_adamw_8bit(update u, uint8_t *m, uint8_t *v, float *absmax, cudaStream_t stream)
+extern "C" cudaError_t cuda_adamw_8bit(update u, uint8_t *m, uint8_t *v, float *absmax, int access, cudaStream_t stream)
 {
-    const bool aligned = are_aligned(u.p.data, u.g.data, u.w.data, m, v);
+    const bool aligned = access == 16;
+    if (misaligned(access, u.p.data, u.g.data, u.w.data, m, v)) return cudaErrorMisalignedAddress;
     const unsigned grid = grid_of_rows((u.n + STATE - 1) / STATE, BLOCK / WARP, UPDATE_BLOCKS);
     return by_weight(u.p.type, [&](auto p) {
         adamw_8bit_kernel<decltype(p)><<<grid, BLOCK, 0, stream>>>(u, m, v, absmax, aligned);

@@ -37,7 +37,7 @@ struct sum_batch {
     enum store type;
 };
 /* acc f64 [1] += the sum of squares of the first tensor, then += that of the next, and so on. */
-cudaError_t cuda_sumsq(struct sum_batch b, cudaStream_t stream);
+cudaError_t cuda_sumsq(struct sum_batch b, int access, cudaStream_t stream);
 cudaError_t cuda_clip(float *out, const double *sum, const struct step_block *step, cudaStream_t stream);
 cudaError_t cuda_scaler(struct step_block *step, const double *sum, struct typed_ptr loss, cudaStream_t stream);
 cudaError_t cuda_guard(struct step_block *step, const double *sum, struct typed_ptr loss, cudaStream_t stream);
@@ -62,22 +62,18 @@ struct adam_batch {
     const float *clip;               /* {norm, factor}, or NULL */
     double beta1, beta2, eps;
 };
-/* Whether all operands allow 16-byte accesses; the same for all weights of a batch. */
-static inline int adam_is_wide(const struct adam_weight *x)
-{
-    return (((uintptr_t)x->p | (uintptr_t)x->g | (uintptr_t)x->m | (uintptr_t)x->v | (uintptr_t)x->w) & 15) == 0;
-}
-cudaError_t cuda_adamw(struct adam_batch b, cudaStream_t stream);
-cudaError_t cuda_sgd(struct update u, float *m, cudaStream_t stream);
+/* All weights of a batch have the same access. */
+cudaError_t cuda_adamw(struct adam_batch b, int access, cudaStream_t stream);
+cudaError_t cuda_sgd(struct update u, float *m, int access, cudaStream_t stream);
 
 /* Copies the code maps to the current GPU; called before any capture. */
 cudaError_t cuda_put_codes(const struct codes *with_sign, const struct codes *without_sign);
 /* m, v [n]; absmax [blocks of 256, 2]. */
-cudaError_t cuda_adamw_8bit(struct update u, uint8_t *m, uint8_t *v, float *absmax, cudaStream_t stream);
+cudaError_t cuda_adamw_8bit(struct update u, uint8_t *m, uint8_t *v, float *absmax, int access, cudaStream_t stream);
 
 /* p is N matrices of R x C; r [N,R], c [N,C], or c NULL and r of p's shape. work: factor_work
  * bytes. */
-cudaError_t cuda_adafactor(struct update u, float *r, float *c, void *work, int64_t N, int64_t R, int64_t C, cudaStream_t stream);
+cudaError_t cuda_adafactor(struct update u, float *r, float *c, void *work, int64_t N, int64_t R, int64_t C, int access, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

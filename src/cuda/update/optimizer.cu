@@ -72,12 +72,12 @@ static __global__ void __launch_bounds__(SUM_BLOCK) sumsq_finish_kernel(const __
     *b.acc = acc;
 }
 
-extern "C" cudaError_t cuda_sumsq(sum_batch b, cudaStream_t stream)
+extern "C" cudaError_t cuda_sumsq(sum_batch b, int access, cudaStream_t stream)
 {
-    bool wide = true;
+    const bool wide = access == 16;
     b.first[0] = 0;
     for (int i = 0; i < b.count; i++) {
-        wide = wide && is_aligned(b.x[i], 16);
+        if (misaligned(access, b.x[i])) return cudaErrorMisalignedAddress;
         b.first[i + 1] = b.first[i] + (uint32_t)square_blocks(b.n[i]);
     }
     const uint32_t grid = b.first[b.count];
@@ -162,9 +162,10 @@ template <typename P, int V> static __global__ void sgd_kernel(update u, float *
     for (int64_t i = packs * V + first; i < u.n; i += stride) sgd_at<P, 1>(u, m, i, s);
 }
 
-extern "C" cudaError_t cuda_sgd(update u, float *m, cudaStream_t stream)
+extern "C" cudaError_t cuda_sgd(update u, float *m, int access, cudaStream_t stream)
 {
-    const bool wide = are_aligned(u.p.data, u.g.data, u.w.data, m);
+    const bool wide = access == 16;
+    if (misaligned(access, u.p.data, u.g.data, u.w.data, m)) return cudaErrorMisalignedAddress;
     const unsigned grid = update_grid(wide ? u.n / 4 : u.n);
     return by_weight(u.p.type, [&](auto p) {
         using P = decltype(p);

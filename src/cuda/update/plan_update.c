@@ -74,6 +74,21 @@ static uint64_t work_adafactor(const struct query *q)
     return factor_work(tensor_elements(p) / (R * C), R, C, given(q, 6) != NULL);
 }
 
+/* --- widths ------------------------------------------------------------------------------- */
+
+static int access_sumsq(const struct query *q) { return access_wide(q, IN(0), 0, (int)dtype_size(q->in[0]->dtype)); }
+/* Of the weight, its gradient, the optimizer's state and the working weight. */
+static int access_update(const struct query *q, unsigned operands) { return access_wide(q, IN(0) | IN(1) | operands, 0, (int)dtype_size(q->in[0]->dtype)); }
+static int access_adamw(const struct query *q) { return access_update(q, IN(2) | IN(3) | IN(6)); }
+static int access_adamw_8bit(const struct query *q) { return access_update(q, IN(2) | IN(3) | IN(7)); }
+static int access_sgd(const struct query *q) { return access_update(q, IN(4) | IN(5)); }
+/* With factors, rows of four elements at a time. */
+static int access_adafactor(const struct query *q)
+{
+    const int wide = access_update(q, IN(2) | IN(5));
+    return given(q, 6) && tensor_last(q->in[0]) % 4 ? (int)dtype_size(q->in[0]->dtype) : wide;
+}
+
 const struct kernel cuda_plan_update[] = {
 #include "cuda/update/update.def"
     {.op = OP_NONE},

@@ -5,12 +5,10 @@
 #include "cuda/update/launch_update.h"
 #include "cuda/device/operands.h"
 
-/* The order of a sum depends on the alignment: the tensors of one batch have the same. */
-static bool sum_joins(const struct sum_batch *b, uint32_t blocks, const struct launch *l)
+/* The order of a sum depends on the access: the tensors of one batch have the same. */
+static bool sum_joins(const struct sum_batch *b, uint32_t blocks, const struct launch *first, const struct launch *l)
 {
-    const struct operand *x = &l->in[0];
-    return b->count < SUM_MOST && l->out[0].data == b->acc && store_of(x->dtype) == b->type &&
-           ((uintptr_t)x->data % 16 == 0) == ((uintptr_t)b->x[0] % 16 == 0) && blocks <= UPDATE_BLOCKS;
+    return b->count < SUM_MOST && l->out[0].data == b->acc && store_of(l->in[0].dtype) == b->type && l->access == first->access && blocks <= UPDATE_BLOCKS;
 }
 
 /* The partial sums of all tensors are in the first launch's workspace. */
@@ -22,12 +20,12 @@ static int batch_sumsq(const struct launch *l, uint32_t n, uint32_t *taken, stru
         const int64_t elements = operand_elements(&l[i].in[0]);
         blocks += (uint32_t)square_blocks(elements);
         CHECK(l[i].in[1].data == l[i].out[0].data, "the accumulator is updated in place");
-        if (!sum_joins(&b, blocks, &l[i])) break;
+        if (!sum_joins(&b, blocks, l, &l[i])) break;
         b.x[b.count] = l[i].in[0].data;
         b.n[b.count++] = elements;
     }
     *taken = (uint32_t)b.count;
-    TRY_CUDA(cuda_sumsq(b, l->stream));
+    TRY_CUDA(cuda_sumsq(b, l->access, l->stream));
     return PL_OK;
 }
 
@@ -90,7 +88,6 @@ static bool adam_joins(struct adam_batch *b, bool *has_w_type, const struct laun
     if (b->count == ADAM_MOST || a.p != b->p || a.g != b->g || a.m != b->m || a.step != b->step || a.clip != b->clip ||
         a.beta1 != b->beta1 || a.beta2 != b->beta2 || a.eps != b->eps || (*has_w_type && x->w && a.w != b->w))
         return false;
-    if (b->count && adam_is_wide(x) != adam_is_wide(&b->at[0])) return false;
     if (x->w) b->w = a.w;
     *has_w_type |= x->w != NULL;
     return true;
@@ -102,12 +99,12 @@ static int batch_adamw(const struct launch *l, uint32_t n, uint32_t *taken, stru
     bool has_w_type = false;
     for (uint32_t i = 0; i < n; i++) {
         const struct adam_weight x = adam_weight_of(&l[i]);
-        if (!adam_joins(&b, &has_w_type, &l[i], &x)) break;
+        if (l[i].access != l->access || !adam_joins(&b, &has_w_type, &l[i], &x)) break;
         b.cell[b.count] = (uint32_t)(launch_first(&l[i], l[i].attr->adamw.part) / 256);
         b.at[b.count++] = x;
     }
     *taken = (uint32_t)b.count;
-    TRY_CUDA(cuda_adamw(b, l->stream));
+    TRY_CUDA(cuda_adamw(b, l->access, l->stream));
     return PL_OK;
 }
 
@@ -120,13 +117,13 @@ static int prepare_adamw_8bit(const struct cuda_state *s, struct entry *entry, s
 
 static int launch_adamw_8bit(const struct launch *l, struct error *e)
 {
-    TRY_CUDA(cuda_adamw_8bit(update_of(l, 5, 6, 7), l->in[2].data, l->in[3].data, l->in[4].data, l->stream));
+    TRY_CUDA(cuda_adamw_8bit(update_of(l, 5, 6, 7), l->in[2].data, l->in[3].data, l->in[4].data, l->access, l->stream));
     return PL_OK;
 }
 
 static int launch_sgd(const struct launch *l, struct error *e)
 {
-    TRY_CUDA(cuda_sgd(update_of(l, 2, 3, 4), data_in(l, 5), l->stream));
+    TRY_CUDA(cuda_sgd(update_of(l, 2, 3, 4), data_in(l, 5), l->access, l->stream));
     return PL_OK;
 }
 
@@ -134,7 +131,7 @@ static int launch_adafactor(const struct launch *l, struct error *e)
 {
     const struct operand *p = &l->in[0];
     const int64_t C = operand_last(p), R = p->rank >= 2 ? p->dim[p->rank - 2] : 1;
-    TRY_CUDA(cuda_adafactor(update_of(l, 3, 4, 5), l->in[2].data, data_in(l, 6), l->work, operand_elements(p) / (R * C), R, C, l->stream));
+    TRY_CUDA(cuda_adafactor(update_of(l, 3, 4, 5), l->in[2].data, data_in(l, 6), l->work, operand_elements(p) / (R * C), R, C, l->access, l->stream));
     return PL_OK;
 }
 
