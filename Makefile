@@ -246,7 +246,7 @@ EXAMPLES := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c)
 $(EXAMPLES): $(BUILD)/examples/%: examples/%.c include/plimsoll.h $(SHARED) $(PC)
 	@mkdir -p $(@D)
 	$(CC) $(OUTSIDE) -lm -o $@
-$(BUILD)/tests/test_library: tests/test_library.c include/plimsoll.h $(SHARED) $(PC)
+$(BUILD)/tests/test_library $(BUILD)/tests/test_loops: $(BUILD)/tests/%: tests/%.c include/plimsoll.h $(SHARED) $(PC)
 	@mkdir -p $(@D)
 	$(CC) $(OUTSIDE) -lcmocka -lm -o $@
 

@@ -201,7 +201,10 @@ sanitize() {
     for tool in "${selected[@]}"; do
         # The seam takes longest and starts first.
         ((${#rows[@]})) || start "$tool-seam" bash tests/cuda.sh run_sanitized "$tool" "$tools/cuda_seam" --small ${on[@]+"${on[@]}"}
-        [ -f "$cases/0.cases" ] || "$tools/cuda_ops" --cover --list ${rows[@]+"${rows[@]}"} | distribute "${GROUPS_OF:-64}" "$cases"
+        if [ ! -f "$cases/0.cases" ]; then
+            "$tools/cuda_ops" --cover --list ${rows[@]+"${rows[@]}"} >"$cases/list" || { cat "$cases/list" >&2; return 2; }
+            distribute "${GROUPS_OF:-64}" "$cases" <"$cases/list"
+        fi
         [ -f "$cases/0.cases" ] || { echo "cuda.sh: no case of ${rows[*]}" >&2; return 2; }
         for ((g = 0; g < ${GROUPS_OF:-64}; g++)); do
             file=$cases/$g.cases

@@ -126,6 +126,11 @@ struct batch {
     const char *loss_output; /* NULL: the model's default */
 };
 
+/* The part of a model with an image encoder to build, as batch.own says (struct prompting, struct image_batch). PART_IMAGE takes
+ * images and returns only image_embeddings, what the encoder hands on; PART_REST takes image_embeddings, as returned, instead of
+ * the images. */
+enum model_part { PART_ALL, PART_IMAGE, PART_REST };
+
 struct family {
     const char *model_type; /* of config.json */
     int (*parse)(struct model *m, const struct value *config, struct error *e); /* fills config, ports and outputs */

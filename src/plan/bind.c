@@ -298,18 +298,33 @@ static void add_changes(const struct plan *p, const struct graph *g, enum progra
     }
 }
 
-uint64_t *plan_alive(const struct plan *p, const struct graph *g, enum program program)
+uint64_t *plan_alive(const struct plan *p, const struct graph *g, enum program program, bool handed)
 {
     uint32_t n = g->order[program].nodes.n;
     uint64_t *alive = mem_alloc((n + 1) * sizeof *alive);
-    int64_t *change = mem_alloc((n + 1) * sizeof *change), live = 0;
-    add_changes(p, g, program, change, change);
+    int64_t *change = mem_alloc((n + 1) * sizeof *change), live = 0, *none = handed ? NULL : mem_alloc((n + 1) * sizeof *none);
+    add_changes(p, g, program, change, handed ? change : none);
+    mem_free(none);
     for (uint32_t k = 0; k < n; k++) {
         live += change[k];
         alive[k] = (uint64_t)live + align_up(p->placement.binding[g->order[program].nodes.at[k]].work_bytes, PLAN_ALIGN);
     }
     mem_free(change);
     return alive;
+}
+
+enum kind plan_work_kind(const struct node *n) { return op_table[n->op].flags & OPF_COMM ? KIND_COMM : KIND_WORKSPACE; }
+
+/* Of the transients at the peak, those of collectives. */
+static void tell_communication(struct plan *p, const struct graph *g)
+{
+    for (id s = 1; s < g->storages.n; s++) {
+        const struct life *l = &p->placement.life[p->peak.program][s];
+        if (g->storages.at[s].kind != KIND_COMM || g->storages.at[s].space != SPACE_DEVICE || !l->used || l->start > p->peak.instant || l->end < p->peak.instant) continue;
+        const uint64_t bytes = align_up(g->storages.at[s].bytes, PLAN_ALIGN);
+        p->peak.by_kind[KIND_COMM] += bytes;
+        p->peak.by_kind[KIND_ACT] -= bytes;
+    }
 }
 
 void plan_find_peak(struct plan *p, const struct graph *g, const bool *reached)
@@ -336,11 +351,12 @@ void plan_find_peak(struct plan *p, const struct graph *g, const bool *reached)
             memcpy(p->peak.by_kind, fixed, sizeof fixed);
             p->peak.by_kind[KIND_ACT] = (uint64_t)live;
             p->peak.by_kind[program_is(program, PROGRAM_GENERATES) ? KIND_CACHE : KIND_GRAD] += (uint64_t)handed;
-            p->peak.by_kind[KIND_WORKSPACE] = work;
+            p->peak.by_kind[plan_work_kind(node_at(g, g->order[program].nodes.at[k]))] = work;
         }
         mem_free(act);
         mem_free(grad);
     }
+    tell_communication(p, g);
 }
 
 uint64_t plan_cache_bytes(const struct graph *g)

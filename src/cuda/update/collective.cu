@@ -39,7 +39,8 @@ template <typename T> static __global__ void __launch_bounds__(TREE_BLOCK) tree_
 struct collective {
     struct transport *transport;  /* NULL: a rank that is alone and sends nothing, not even to itself */
     const char *name;
-    int n, self;
+    int n, self;                  /* ranks that take part, and this one's place among them */
+    bool across;                  /* they are on different hosts */
     enum dtype dtype;
     int64_t size, elements, part, piece;
     char *x, *leaves;
@@ -51,8 +52,10 @@ struct collective {
 static struct collective begin(const struct launch *l, const char *name, const struct operand *x, int64_t part)
 {
     struct transport *t = (struct transport *)l->state;
-    struct collective c = {t, name, l->attr->group.ranks, t ? t->ranks->rank : 0, x->dtype, (int64_t)dtype_size(x->dtype), operand_elements(x), part};
-    CHECK((t ? t->ranks->n : 1) == c.n, "the plan is for %d ranks", c.n);
+    const int n = l->attr->group.ranks, all = t ? t->ranks->n : 1;
+    const bool across = l->attr->group.axis == AXIS_ACROSS;
+    CHECK(l->attr->group.axis > AXIS_ALL ? all % n == 0 : all == n, "the plan is for %d ranks", n);
+    struct collective c = {t, name, n, t ? ranks_place(all, t->ranks->rank, n, across) : 0, across, x->dtype, (int64_t)dtype_size(x->dtype), operand_elements(x), part};
     c.piece = piece_elements(part, c.n, c.size);
     c.x = (char *)x->data, c.leaves = (char *)l->work, c.stream = (cudaStream_t)l->stream;
     c.moves = (struct move *)mem_alloc(2 * (size_t)c.n * sizeof *c.moves);
@@ -76,7 +79,8 @@ static char *piece_at(const struct collective *c, int rank, int64_t at, int64_t 
 
 static void add_move(const struct collective *c, int *n, int peer, void *at, int64_t elements, bool send)
 {
-    if (elements) c->moves[(*n)++] = (struct move){peer, at, (uint64_t)(elements * c->size), send};
+    const struct ranks *r = c->transport ? c->transport->ranks : NULL;
+    if (elements) c->moves[(*n)++] = (struct move){r ? ranks_member(r->n, r->rank, c->n, c->across, peer) : 0, at, (uint64_t)(elements * c->size), send};
 }
 
 /* self: the leaf that `own` is; negative: none. */

@@ -7,7 +7,8 @@
  *     }
  *
  * What lasts until the update is the rank's shard of each gradient (graph/shard.h). Ranks are added first, then
- * micro-batches and shares: with several of them another order of the same sums than without this pass.
+ * micro-batches and shares: with several of them another order of the same sums than without this pass. With parallel.group
+ * host these are the ranks of a host; sums across hosts stay in the update, once a step.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +24,7 @@ struct added {
 
 struct divide {
     struct graph *g;
-    int ranks;
+    int ranks, axis;     /* that hold one copy between them */
     int levels;          /* loops around a micro-batch: over shares, over micro-batches */
     bool accumulates;
     uint32_t *first, *last; /* by storage: 1 + the positions of the first node that writes it, and of the last that writes or views it */
@@ -168,7 +169,7 @@ static void divide_one(struct divide *d, struct param *p)
     }
     g->at.loop = body;
     g->at.scope = scope;
-    const id shard = op_apply(g, OP_REDUCE_SCATTER, &(union attr){.group = {d->ranks, AXIS_ALL, part}}, (id[]){whole, acc}, acc ? 2 : 1);
+    const id shard = op_apply(g, OP_REDUCE_SCATTER, &(union attr){.group = {d->ranks, d->axis, part}}, (id[]){whole, acc}, acc ? 2 : 1);
     if (!shard) return;
     insert(d, end);
     *storage_of(g, shard) = (struct storage){.bytes = tensor_bytes(tensor_at(g, shard)), .kind = KIND_GRAD, .name = name};
@@ -198,6 +199,17 @@ static void rebuild(struct divide *d)
     mem_free(old);
 }
 
+/* The nodes of the update that read `before`, the sum over a group of ranks, read `now`; the sum across groups is made there, in place. */
+static void read_instead(struct graph *g, id before, id now)
+{
+    const struct order *order = &g->order[PROGRAM_UPDATE];
+    for (uint32_t k = 0; k < order->nodes.n; k++) {
+        const struct node *n = node_at(g, order->nodes.at[k]);
+        if (n->op == OP_ALL_REDUCE && n->in[0] == before) tensor_at(g, n->out[0])->storage = tensor_at(g, now)->storage;
+    }
+    graph_replace(g, PROGRAM_UPDATE, before, now);
+}
+
 /* The update reads the shards that the step leaves. */
 static void read_shards(struct graph *g, const id *was)
 {
@@ -208,7 +220,7 @@ static void read_shards(struct graph *g, const id *was)
         id now = 0;
         for (uint32_t i = 0; i < g->params.n && n.op == OP_REDUCE_SCATTER && !now; i++)
             if (was[i] == n.in[0]) now = g->params.at[i].grad;
-        if (now) graph_replace(g, PROGRAM_UPDATE, n.out[0], now);
+        if (now) read_instead(g, n.out[0], now);
         else order->nodes.at[kept++] = order->nodes.at[k];
     }
     order->nodes.n = kept;
@@ -217,7 +229,7 @@ static void read_shards(struct graph *g, const id *was)
 void pass_shard_gradients(struct graph *g, const struct settings *s)
 {
     if (!s->train || s->ranks < 2 || s->shard < SHARD_GRADIENTS || g->error.code) return;
-    struct divide d = {.g = g, .ranks = s->ranks, .levels = (s->shares > 1) + (s->accumulation > 1), .accumulates = s->accumulation > 1};
+    struct divide d = {.g = g, .ranks = settings_holders(s), .axis = settings_axis(s), .levels = (s->shares > 1) + (s->accumulation > 1), .accumulates = s->accumulation > 1};
     id *was = mem_alloc((g->params.n + 1) * sizeof *was);
     struct cursor before = graph_move(g, PROGRAM_STEP, PHASE_BACKWARD, "shard_gradients");
     d.first = mem_alloc(g->storages.n * sizeof *d.first);
