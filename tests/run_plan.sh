@@ -294,6 +294,12 @@ grouped() {
 check 'plan --ranks: groups of a host' grouped
 check 'a host of 3 ranks has no group' expect 2 'parallel.group host: a host has 3 ranks' "${ranks[@]}" --ranks 6 --per-host 3 --set parallel.shard=HYBRID_SHARD
 check 'a group without shards' expect 2 'parallel.group host needs parallel.shard optimizer' "${ranks[@]}" --ranks 4 --per-host 2 --set parallel.shard=none --set parallel.group=host
+# With one micro-batch, gradients are sent beside the backward; with two, behind it.
+beside() {
+    local a b own=("$binary" plan --preset llama-tiny --set device=cuda --set device.profile=h100 --set memory.precision=bf16 --set memory.recompute=none --set train.effective_batch=32 --set data.sequence=512 --ranks 2 --links nvlink4 --set parallel.shard=none --json)
+    a=$("${own[@]}" --set memory.micro_batch=16 >"$tmp/out" && json "$tmp/out" ranks.hidden_seconds) && b=$("${own[@]}" --set memory.micro_batch=8 >"$tmp/out" && json "$tmp/out" ranks.hidden_seconds) && awk "BEGIN { exit !($a > 1.5 * $b) }" && echo "$a s hidden, not $b"
+}
+check 'sums over ranks beside the backward' beside
 # One rank is too small for the weights, and several are not.
 more() {
     local one

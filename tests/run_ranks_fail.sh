@@ -119,7 +119,8 @@ check 'torchrun: refused with the command to type' torchrun
 slurm() { SLURM_STEP_NUM_TASKS=4 expect 2 'srun --mpi=pmix' train_tiny "$tmp/t"; }
 check 'srun without PMIx: refused' slurm
 without_mpi() {
-    mkdir -p "$tmp/bin" && cp "$binary" "$tmp/bin/plimsoll" && OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_RANK=3 expect 2 'launched as rank 3 of 8, and this build has no MPI' "$tmp/bin/plimsoll" train "$tmp/tiny.yaml" --set "train.out=$tmp/t"
+    mkdir -p "$tmp/bin" && cp "$binary" "$tmp/bin/plimsoll" && OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_RANK=3 expect 2 'launched as rank 3 of 8, and this build has no MPI' "$tmp/bin/plimsoll" train "$tmp/tiny.yaml" --set "train.out=$tmp/t" &&
+        expect 2 '^plimsoll train: --ranks 2: this build has no MPI' "$tmp/bin/plimsoll" train "$tmp/tiny.yaml" --ranks 2 && [ "$(wc -l <"$tmp/err")" = 1 ] && cat "$tmp/err"
 }
 check 'a launcher and no plug-in: refused' without_mpi
 # Without MPI the program is the same, and only the plug-in is missing.

@@ -233,6 +233,17 @@ static void test_llama(void **state)
     check("llama-tiny", 2, 4, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16-pure", "memory.optimizer=adamw-8bit"));
 }
 
+/* Nothing is divided: sums beside the backward with one micro-batch, else at the head of the update. */
+static void test_whole(void **state)
+{
+    (void)state;
+    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=f32", "parallel.shard=none"));
+    check("llama-tiny", 3, 3, 0.5f, SETS("train.effective_batch=6", "memory.precision=bf16", "memory.recompute=all", "memory.head_chunks=2", "parallel.shard=none"));
+    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=8", "memory.precision=f32", "memory.micro_batch=2", "parallel.shard=none"));
+    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=2", "memory.precision=f16", "adapter.target_modules=all-linear", "memory.offload=optimizer+weights", "parallel.shard=none"));
+    check("sam-tiny", 2, 2, 0.5f, SETS("train.effective_batch=2", "memory.precision=f32", "memory.optimizer=adafactor", "prompts.iterations=2", "parallel.shard=none"));
+}
+
 /* Optimizer state and master weights in shards: the same bits. */
 static void test_shard_optimizer(void **state)
 {
@@ -316,6 +327,6 @@ static void test_sam(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_techniques), cmocka_unit_test(test_shard_optimizer), cmocka_unit_test(test_shard_gradients), cmocka_unit_test(test_shard_weights), cmocka_unit_test(test_groups), cmocka_unit_test(test_sam)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_techniques), cmocka_unit_test(test_whole), cmocka_unit_test(test_shard_optimizer), cmocka_unit_test(test_shard_gradients), cmocka_unit_test(test_shard_weights), cmocka_unit_test(test_groups), cmocka_unit_test(test_sam)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

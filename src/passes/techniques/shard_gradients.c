@@ -15,6 +15,7 @@
 
 #include "graph/shard.h"
 #include "passes/passes.h"
+#include "passes/uses.h"
 
 /* A node to insert before the node at a position. */
 struct added {
@@ -63,20 +64,6 @@ static id body_of(const struct divide *d, const struct node *n)
 static uint32_t begin_of(const struct divide *d, uint32_t k, id body)
 {
     while (k && at_position(d, k)->loop != body && at_position(d, k - 1)->loop != body && loop_inside(d->g, at_position(d, k - 1)->loop, body)) k--;
-    return k;
-}
-
-/* The position behind the block, or the inner loop, whose nodes complete a gradient at k. */
-static uint32_t end_of(const struct divide *d, uint32_t k, id body)
-{
-    const struct graph *g = d->g;
-    const uint32_t n = g->order[PROGRAM_STEP].nodes.n;
-    const id block = graph_block_of(g, at_position(d, k)->scope);
-    for (k++; k < n && loop_inside(g, at_position(d, k)->loop, body); k++) {
-        const struct node *x = at_position(d, k);
-        const bool inner = at_position(d, k - 1)->loop != body && x->loop != body;
-        if (!inner && (x->loop != body || !block || graph_block_of(g, x->scope) != block || x->phase == PHASE_FORWARD)) break;
-    }
     return k;
 }
 
@@ -159,7 +146,7 @@ static void divide_one(struct divide *d, struct param *p)
     const int64_t part = shard_part(tensor_elements(&t), d->ranks);
     const uint32_t first = d->first[t.storage] - 1, last = d->last[t.storage] - 1;
     const id body = body_of(d, at_position(d, last)), scope = at_position(d, last)->scope;
-    const uint32_t end = end_of(d, last, body);
+    const uint32_t end = block_end(g, PROGRAM_STEP, last, body);
     const bool carried = d->accumulates && at_position(d, first)->loop != body && at_position(d, first)->op == OP_FILL;
     id acc = 0;
     g->storages.at[t.storage].kind = KIND_ACT;

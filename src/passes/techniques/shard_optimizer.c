@@ -24,6 +24,12 @@
 #include "graph/shard.h"
 #include "passes/passes.h"
 
+/* A weight whose slices are updated, and that is still to be gathered. */
+struct updated {
+    id slice, update;    /* a tensor, and the node that wrote it */
+    int64_t part;
+};
+
 struct shards {
     struct graph *g;
     int ranks;           /* that hold one copy between them... */
@@ -32,6 +38,8 @@ struct shards {
     uint32_t tensors;    /* number before the pass */
     id *instead;         /* by tensor: the shard of a gradient */
     VEC(id) old;         /* the nodes of program update */
+    VEC(struct updated) pending; /* of the current block: a GPU exchanges neighbours at once */
+    bool each;           /* weights that may be offloaded are gathered one by one, while they are there */
 };
 
 static bool is_update(const struct node *n) { return n->op == OP_ADAMW || n->op == OP_ADAMW_8BIT || n->op == OP_SGD; }
@@ -113,15 +121,31 @@ static id divide_operand(struct shards *x, id t, int64_t part)
 }
 
 /* All ranks have their slice of the weight: everyone gets the whole. */
-static void gather(struct shards *x, id slice, int64_t part)
+static void gather(struct shards *x, const struct updated *u)
 {
     struct graph *g = x->g;
-    struct tensor whole = *tensor_at(g, slice);
+    struct tensor whole = *tensor_at(g, u->slice);
     whole.node = whole.loop = 0;
     whole.advance = 0;
-    whole.dim[0] = x->ranks * part;
+    whole.dim[0] = x->ranks * u->part;
     vec_push(&g->tensors, whole);
-    op_apply(g, OP_ALL_GATHER, &(union attr){.group = {x->ranks, x->axis, part}}, (id[]){slice, g->tensors.n - 1}, 2);
+    g->at.scope = node_at(g, u->update)->scope;
+    g->at.origin = u->update;
+    op_apply(g, OP_ALL_GATHER, &(union attr){.group = {x->ranks, x->axis, u->part}}, (id[]){u->slice, g->tensors.n - 1}, 2);
+    g->at.scope = g->at.origin = 0;
+}
+
+static void gather_pending(struct shards *x)
+{
+    for (uint32_t i = 0; i < x->pending.n; i++) gather(x, &x->pending.at[i]);
+    x->pending.n = 0;
+}
+
+/* Whether the update of a weight belongs to the block of those that are pending. */
+static bool same_block(const struct shards *x, const struct node *n)
+{
+    const id block = graph_block_of(x->g, n->scope);
+    return x->pending.n && !x->each && block && graph_block_of(x->g, node_at(x->g, x->pending.at[0].update)->scope) == block;
 }
 
 static void update(struct shards *x, id node)
@@ -149,10 +173,7 @@ static void update(struct shards *x, id node)
         node_at(g, node)->out[o] = g->tensors.n - 1;
         if (g->storages.at[y.storage].kind == KIND_PARAM) written = g->tensors.n - 1;
     }
-    g->at.scope = n.scope;
-    g->at.origin = node;
-    if (written) gather(x, written, part);
-    g->at.scope = g->at.origin = 0;
+    if (written) vec_push(&x->pending, ((struct updated){written, node, part}));
 }
 
 /* In the order of parameters: that in which gradients are complete depends on micro-batches, and with it would the largest
@@ -183,22 +204,26 @@ static void rewrite_update(struct shards *x)
         }
         n = node_at(g, node);
         if (n->op == OP_ALL_REDUCE) continue;
+        if (!same_block(x, n)) gather_pending(x);
+        n = node_at(g, node);
         if (n->op == OP_SQUARES) square(x, node);
         else if (is_update(n)) update(x, node);
         else vec_push(&order->nodes, node);
     }
+    gather_pending(x);
 }
 
 void pass_shard_optimizer(struct graph *g, const struct settings *s)
 {
     if (!s->train || s->ranks < 2 || s->shard < SHARD_OPTIMIZER || s->optimizer == OPT_ADAFACTOR || g->error.code) return;
-    struct shards x = {.g = g, .ranks = settings_holders(s), .axis = settings_axis(s), .copies = settings_copies(s), .tensors = g->tensors.n, .instead = mem_alloc(g->tensors.n * sizeof *x.instead)};
+    struct shards x = {.g = g, .ranks = settings_holders(s), .axis = settings_axis(s), .copies = settings_copies(s), .each = s->offload, .tensors = g->tensors.n, .instead = mem_alloc(g->tensors.n * sizeof *x.instead)};
     struct cursor before = graph_move(g, PROGRAM_UPDATE, PHASE_UPDATE, "shard_optimizer");
     divide_weights(&x);
     x.loop = graph_loop(g, "ranks", (uint32_t)x.ranks);
     g->loops.at[x.loop].axis = (uint8_t)x.axis;
     rewrite_update(&x);
     vec_free(&x.old);
+    vec_free(&x.pending);
     mem_free(x.instead);
     g->at = before;
 }
@@ -207,8 +232,6 @@ bool shard_excluded(const struct settings *s, const struct step_limits *l, struc
 {
     (void)l;
     if (s->ranks < 2) text_printf(why, "there is one rank");
-    else if (s->pure && s->device.separate_memory)
-        text_printf(why, "on a GPU bf16-pure rounds at random by an element's place in what it updates, and a shard is not the weight; set parallel.shard none, or memory.precision bf16");
     else if (s->optimizer == OPT_ADAFACTOR && s->shard != SHARD_OPTIMIZER)
         text_printf(why, "adafactor's state has means of whole rows of a weight, which a shard does not have; set parallel.shard optimizer or none, or memory.optimizer adamw-8bit");
     return why->n;
