@@ -5,8 +5,6 @@
 
 #include <math.h>
 
-#include "cost/profile.h"
-
 /* Bytes of all parts of a collective, and how often they are exchanged. */
 static double parts_bytes(const struct query *q, enum op op, int *times)
 {

@@ -86,7 +86,7 @@ static struct attention few_of(const struct launch *l, bool backward)
 {
     struct attention a = heads_of(l, backward);
     set_mask(&a, l, backward);
-    a.cut = few_cut_of(a.B, a.T, a.S, a.H, a.D, backward);
+    a.cut = few_cut_of(a.B, portion_whole(l->portion, a.B), a.T, a.S, a.H, a.D, backward);
     check_work(l, a.cut.total);
     a.partial = floats_at(l, 0), a.other = floats_at(l, a.cut.other);
     return a;

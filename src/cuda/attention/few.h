@@ -43,7 +43,8 @@ struct few_cut {
 
 static inline int64_t few_ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-static inline struct few_cut few_cut_of(int64_t B, int64_t T, int64_t S, int64_t H, int64_t D, int backward)
+/* `whole`: the samples of which B are a part (struct portion): the splits, and so the order of the sums, are those of all. */
+static inline struct few_cut few_cut_of(int64_t B, int64_t whole, int64_t T, int64_t S, int64_t H, int64_t D, int backward)
 {
     struct few_cut c = {S <= FEW_MOST ? FEW_KEYS : FEW_QUERIES, FEW_TILE, 8, 1, 1, 1, 1, 1, 0, 0, 0, 0};
     const int64_t few = c.side == FEW_KEYS ? S : T;
@@ -53,7 +54,7 @@ static inline struct few_cut few_cut_of(int64_t B, int64_t T, int64_t S, int64_t
     c.heads = 32 / c.lanes < H ? 32 / c.lanes : (int)H;
     c.groups = (int)few_ceil(H, c.heads);
     c.rows = c.side == FEW_KEYS ? T : S;
-    const int64_t turn = (int64_t)FEW_WARPS * (32 / (c.heads * c.lanes)), units = B * c.groups * c.tiles;
+    const int64_t turn = (int64_t)FEW_WARPS * (32 / (c.heads * c.lanes)), units = whole * c.groups * c.tiles;
     int64_t splits = few_ceil(FEW_BLOCKS, units);
     if (splits > few_ceil(c.rows, turn * FEW_TURNS)) splits = few_ceil(c.rows, turn * FEW_TURNS);
     c.split_rows = few_ceil(few_ceil(c.rows, splits), turn) * turn;

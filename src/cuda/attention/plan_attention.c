@@ -288,7 +288,7 @@ static uint64_t work_bias_bwd(const struct query *q) { return bytes(q, ATTENTION
 static uint64_t few_bytes(const struct query *q, bool backward)
 {
     const int64_t *dim = q->in[backward]->dim, *keys = q->in[backward + 1]->dim;
-    return few_cut_of(dim[0], dim[1], keys[1], dim[2], dim[3], backward).total;
+    return few_cut_of(dim[0], portion_whole(q->portion, dim[0]), dim[1], keys[1], dim[2], dim[3], backward).total;
 }
 
 static uint64_t work_few(const struct query *q) { return few_bytes(q, false); }

@@ -1,10 +1,12 @@
 /*
- * link_choice.c: parallel.links: links by name, those of the profile, or those in the file of another one.
+ * links_set.c: the links between ranks that parallel.links names: built-in ones, the profile's own, or those of a file. Apart
+ * from links.c, so that predicted times need no reader of files.
  */
+#include "cost/links.h"
+
 #include <stdio.h>
 #include <string.h>
 
-#include "cost/links.h"
 #include "cost/profile.h"
 
 /* Published rates in GB/s, one direction, of one GPU or one port. */
