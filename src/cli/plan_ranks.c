@@ -152,19 +152,21 @@ static void show_json(const struct rank_row *rows, int n)
 
 int table_ranks(const struct options *o, struct error *e)
 {
-    struct rank_row *rows = mem_alloc(ROWS_MOST * sizeof *rows), one = {0};
+    struct rank_row *rows = mem_alloc(ROWS_MOST * sizeof *rows), within = {0}, one;
     int64_t list[ROWS_MOST];
     int n = 0, rc = read_list(o->ranks, list, &n, e);
     bool without = false;
     struct progress progress;
     progress_begin(&progress, "planning", "numbers of ranks", (uint64_t)n + 1);
-    if (!rc) rc = plan_row(o, 1, true, &one, e);
+    if (!rc) rc = plan_row(o, 1, true, &within, e);
+    one = within;
     if (!rc && !one.fits) {
         without = true;
         rc = plan_row(o, 1, false, &one, e);
     }
     for (int i = 0; i < n && !rc; i++, progress_add(&progress, 1)) {
-        rc = plan_row(o, list[i], true, &rows[i], e);
+        if (list[i] == 1) rows[i] = within;
+        else rc = plan_row(o, list[i], true, &rows[i], e);
         if (!rc && rows[i].fits && one.fits) rows[i].efficiency = rows[i].rate / (one.rate * rows[i].ranks);
     }
     progress_clear();

@@ -103,10 +103,11 @@ static void collect(struct items *it, const struct graph *g, enum program p, enu
 
 /* The placed items, sorted by offset, so that one pass upwards finds the lowest gap. Row 0 holds
  * all items, or those that cross segments; row s + 1 holds those that are alive in segment s, which
- * are all that a transient within the segment can overlap. */
+ * are all that a transient within the segment can overlap. There, adjacent items that live through
+ * the whole segment are merged, so that a stack of saved tensors is a single entry. */
 struct placed_range {
     uint64_t from, to;
-    uint32_t start, end;
+    uint32_t start, end; /* 0 and UINT32_MAX: it lives through the segment */
 };
 struct row {
     VEC(struct placed_range) list;
@@ -124,17 +125,33 @@ static uint64_t lowest_fit(const struct row *row, const struct item *x, uint64_t
     return at;
 }
 
-static void insert_sorted(struct row *row, const struct item *x)
+static bool lives_through(const struct placed_range *x) { return x->end == UINT32_MAX; }
+
+static void insert_sorted(struct row *row, struct placed_range x)
 {
     uint32_t low = 0, high = row->list.n;
     while (low < high) {
         uint32_t middle = (low + high) / 2;
-        if (row->list.at[middle].from <= x->offset) low = middle + 1;
+        if (row->list.at[middle].from <= x.from) low = middle + 1;
         else high = middle;
     }
-    vec_push(&row->list, (struct placed_range){0});
-    memmove(row->list.at + low + 1, row->list.at + low, (row->list.n - 1 - low) * sizeof *row->list.at);
-    row->list.at[low] = (struct placed_range){x->offset, x->offset + x->bytes, x->start, x->end};
+    struct placed_range *next = row->list.at + low;
+    if (low && lives_through(&x) && lives_through(next - 1) && next[-1].to == x.from) next[-1].to = x.to;
+    else if (low < row->list.n && lives_through(&x) && lives_through(next) && next->from == x.to) next->from = x.from;
+    else {
+        vec_push(&row->list, x);
+        memmove(row->list.at + low + 1, row->list.at + low, (row->list.n - 1 - low) * sizeof *row->list.at);
+        row->list.at[low] = x;
+    }
+}
+
+static struct placed_range range_of(const struct item *x) { return (struct placed_range){x->offset, x->offset + x->bytes, x->start, x->end}; }
+
+/* Into the row of segment s. */
+static void insert_in_segment(struct row *rows, const struct items *it, uint32_t s, struct placed_range x)
+{
+    if (x.start <= it->begin[s] && x.end + 1 >= it->begin[s + 1]) x.start = 0, x.end = UINT32_MAX;
+    insert_sorted(&rows[s + 1], x);
 }
 
 /* The same where every row has all items that are alive in its segment: by the rows of a few
@@ -151,14 +168,13 @@ static uint64_t lowest_in_segments(const struct row *rows, const struct item *x)
     return at;
 }
 
-static void insert_in_segments(struct row *rows, const struct item *x)
+static void insert_in_segments(struct row *rows, const struct items *it, const struct item *x)
 {
-    insert_sorted(&rows[0], x);
-    for (uint32_t s = x->first; s <= x->last; s++) insert_sorted(&rows[s + 1], x);
+    insert_sorted(&rows[0], range_of(x));
+    for (uint32_t s = x->first; s <= x->last; s++) insert_in_segment(rows, it, s, range_of(x));
 }
 
-/* Copies the items of row 0 that are alive in segment s into row s + 1. Adjacent items that live
- * through the whole segment are merged, so that a stack of saved tensors is a single entry. */
+/* Copies the items of row 0 that are alive in segment s into row s + 1. */
 static void fill_rows(struct row *rows, const struct items *it)
 {
     for (uint32_t k = 0; k < rows[0].list.n; k++) {
@@ -169,14 +185,7 @@ static void fill_rows(struct row *rows, const struct items *it)
             if (it->begin[middle] <= x.start) s = middle;
             else high = middle;
         }
-        for (; s < it->segments && it->begin[s] <= x.end; s++) {
-            bool through = x.start <= it->begin[s] && x.end + 1 >= it->begin[s + 1];
-            struct placed_range y = {x.from, x.to, through ? 0 : x.start, through ? UINT32_MAX : x.end};
-            struct row *row = &rows[s + 1];
-            struct placed_range *last = row->list.n ? &row->list.at[row->list.n - 1] : NULL;
-            if (through && last && last->end == UINT32_MAX && last->to == x.from) last->to = x.to;
-            else vec_push(&row->list, y);
-        }
+        for (; s < it->segments && it->begin[s] <= x.end; s++) insert_in_segment(rows, it, s, x);
     }
 }
 
@@ -212,8 +221,8 @@ static uint64_t pack(struct items *it, int (*order)(const void *, const void *),
     uint64_t top = 0;
     for (uint32_t k = 0; k < it->list.n; k++) {
         if (!it->list.at[k].fixed) continue;
-        if (by_segment) insert_sorted(&rows[0], &it->list.at[k]);
-        else insert_in_segments(rows, &it->list.at[k]);
+        if (by_segment) insert_sorted(&rows[0], range_of(&it->list.at[k]));
+        else insert_in_segments(rows, it, &it->list.at[k]);
     }
     for (uint32_t k = 0; k < it->list.n && top < enough; k++) {
         struct item *x = &it->list.at[k];
@@ -224,10 +233,10 @@ static uint64_t pack(struct items *it, int (*order)(const void *, const void *),
         struct row *row = &rows[filled ? x->first + 1 : 0];
         if (!x->fixed && by_segment) {
             x->offset = lowest_fit(row, x, 0);
-            insert_sorted(row, x);
+            insert_sorted(row, range_of(x));
         } else if (!x->fixed) {
             x->offset = lowest_in_segments(rows, x);
-            insert_in_segments(rows, x);
+            insert_in_segments(rows, it, x);
         }
         if (x->offset + x->bytes > top) top = x->offset + x->bytes;
     }

@@ -55,6 +55,13 @@ void plan_space_close(struct plan_space *x)
     vec_free(&x->choices);
 }
 
+/* On a GPU the seconds of a step grow where lanes wait for bytes, which placing it shows: in all choices with that step. */
+static void raise_seconds(struct plan_space *x, uint32_t step, double seconds)
+{
+    for (uint32_t i = step; i < x->choices.n && x->choices.at[i].step == step; i++)
+        x->choices.at[i].seconds = fmax(x->choices.at[i].seconds, seconds + x->choices.at[i].update);
+}
+
 /* Compiles and places a choice; x->plan and x->graph hold it until the next call. */
 static int compile_choice(struct plan_space *x, uint32_t i, struct error *e)
 {
@@ -75,6 +82,7 @@ static int compile_choice(struct plan_space *x, uint32_t i, struct error *e)
     x->held = i;
     c->known = true;
     c->exact = x->plan.seconds;
+    if (c->settings.device.copies_overlap) raise_seconds(x, c->step, x->plan.program_seconds[PROGRAM_STEP]);
     for (size_t k = 0; k < COUNT(x->plan.missing); k++) c->missing |= x->plan.missing[k] != 0;
     memcpy(c->arena, x->plan.placement.arena, sizeof c->arena);
     return PL_OK;
@@ -179,7 +187,7 @@ static int walk_next(struct walk *w, const uint64_t budget[SPACE_COUNT], uint32_
             continue; /* another choice may be here now */
         }
         w->k++;
-        if (fits_budget(c, budget)) return PL_OK;
+        if (fits_budget(c, budget) && c->seconds <= w->seconds) return PL_OK;
     }
     return PL_NOFIT;
 }

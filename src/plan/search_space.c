@@ -271,14 +271,15 @@ static void add_choice(struct builder *b, const struct family *f, int chunk, con
     const struct survey *plain = &b->update[0].survey, *shown = extent->all ? recomputed : rest;
     double seconds;
     uint64_t step = compose(rest, recomputed, extent->is_recomputed, &seconds);
-    struct plan_choice c = {.settings = with_chunks(b, f->base, chunk)};
+    struct plan_choice c = {.settings = with_chunks(b, f->base, chunk), .step = b->x->choices.n};
     c.settings.recompute = recompute;
     for (int u = 0; u < b->updates; u++) {
         const struct survey *update = &b->update[u].survey;
         if (b->update[u].in_step) continue;
         c.settings.state = b->update[u].s.state;
         c.settings.offload = b->update[u].s.offload;
-        c.seconds = seconds + update->update_seconds;
+        c.update = update->update_seconds;
+        c.seconds = seconds + c.update;
         for (int s = 0; s < SPACE_COUNT; s++) c.bound[s] = shown->persistent[s] - plain->persistent[s] + update->persistent[s];
         c.bound[SPACE_DEVICE] += larger(larger(step, update->update), shown->eval);
         memcpy(c.weights, update->weights, sizeof c.weights);
@@ -330,7 +331,7 @@ static void add_rough(struct builder *b, const struct settings *s, const struct 
     const struct survey *plain = &b->update[0].survey, *update = &find_update(b, s)->survey;
     const bool away = b->x->f.free[TECHNIQUE_offload] && s->offload & OFFLOAD_ACTIVATIONS;
     uint64_t transient = larger(step->eval, (away ? step->accessed : step->all)[!s->fused_step]);
-    struct plan_choice c = {.settings = *s, .rough = true};
+    struct plan_choice c = {.settings = *s, .rough = true, .step = b->x->choices.n};
     for (uint32_t i = 0; i <= step->blocks; i++) c.seconds += step->block[i].seconds[LANE_COMPUTE];
     if (!s->fused_step) {
         c.seconds += update->update_busiest;

@@ -29,17 +29,22 @@ struct divide {
     int levels;          /* loops around a micro-batch: over shares, over micro-batches */
     bool accumulates;
     uint32_t *first, *last; /* by storage: 1 + the positions of the first node that writes it, and of the last that writes or views it */
+    uint32_t *read;      /* by storage: 1 + the position of the first node that reads it */
     bool *removed;       /* by position */
     VEC(struct added) added;
 };
 
 static const struct node *at_position(const struct divide *d, uint32_t k) { return node_at(d->g, d->g->order[PROGRAM_STEP].nodes.at[k]); }
 
-static void note_writes(struct divide *d)
+static void note_accesses(struct divide *d)
 {
     const struct graph *g = d->g;
     for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
         const struct node *n = at_position(d, k);
+        for (int i = 0; i < n->nin; i++) {
+            const id s = tensor_at(g, n->in[i])->storage;
+            if (!d->read[s]) d->read[s] = k + 1;
+        }
         if (n->op == OP_FOLD) continue;
         for (int o = 0; o < n->nout; o++) {
             const id s = n->out[o] ? tensor_at(g, n->out[o])->storage : 0;
@@ -81,11 +86,7 @@ static id begin_in_body(struct divide *d, uint32_t fill, id body, id whole)
 {
     struct graph *g = d->g;
     const id storage = tensor_at(g, whole)->storage;
-    uint32_t k = fill + 1;
-    for (bool found = false; !found; k += !found) {
-        const struct node *n = at_position(d, k);
-        for (int i = 0; i < n->nin; i++) found |= n->in[i] && tensor_at(g, n->in[i])->storage == storage;
-    }
+    const uint32_t k = d->read[storage] - 1;
     struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
     const int slot = op_table[n->op].flags & OPF_ACCUM ? op_must_alias(g, n, 0) : -1;
     d->removed[fill] = true;
@@ -186,31 +187,35 @@ static void rebuild(struct divide *d)
     mem_free(old);
 }
 
-/* The nodes of the update that read `before`, the sum over a group of ranks, read `now`; the sum across groups is made there, in place. */
-static void read_instead(struct graph *g, id before, id now)
+/* A sum across hosts is written where its input is: now in the shard of the gradient. */
+static void write_instead(struct graph *g, const id *instead)
 {
     const struct order *order = &g->order[PROGRAM_UPDATE];
     for (uint32_t k = 0; k < order->nodes.n; k++) {
         const struct node *n = node_at(g, order->nodes.at[k]);
-        if (n->op == OP_ALL_REDUCE && n->in[0] == before) tensor_at(g, n->out[0])->storage = tensor_at(g, now)->storage;
+        const id now = n->op == OP_ALL_REDUCE ? instead[n->in[0]] : 0;
+        if (now) tensor_at(g, n->out[0])->storage = tensor_at(g, now)->storage;
     }
-    graph_replace(g, PROGRAM_UPDATE, before, now);
 }
 
 /* The update reads the shards that the step leaves. */
 static void read_shards(struct graph *g, const id *was)
 {
     struct order *order = &g->order[PROGRAM_UPDATE];
+    id *instead = mem_alloc(g->tensors.n * sizeof *instead);
     uint32_t kept = 0;
     for (uint32_t k = 0; k < order->nodes.n; k++) {
-        const struct node n = *node_at(g, order->nodes.at[k]);
+        const struct node *n = node_at(g, order->nodes.at[k]);
         id now = 0;
-        for (uint32_t i = 0; i < g->params.n && n.op == OP_REDUCE_SCATTER && !now; i++)
-            if (was[i] == n.in[0]) now = g->params.at[i].grad;
-        if (now) read_instead(g, n.out[0], now);
+        for (uint32_t i = 0; i < g->params.n && n->op == OP_REDUCE_SCATTER && !now; i++)
+            if (was[i] == n->in[0]) now = g->params.at[i].grad;
+        if (now) instead[n->out[0]] = now;
         else order->nodes.at[kept++] = order->nodes.at[k];
     }
     order->nodes.n = kept;
+    write_instead(g, instead);
+    graph_replace_all(g, PROGRAM_UPDATE, instead, g->tensors.n);
+    mem_free(instead);
 }
 
 void pass_shard_gradients(struct graph *g, const struct settings *s)
@@ -221,8 +226,9 @@ void pass_shard_gradients(struct graph *g, const struct settings *s)
     struct cursor before = graph_move(g, PROGRAM_STEP, PHASE_BACKWARD, "shard_gradients");
     d.first = mem_alloc(g->storages.n * sizeof *d.first);
     d.last = mem_alloc(g->storages.n * sizeof *d.last);
+    d.read = mem_alloc(g->storages.n * sizeof *d.read);
     d.removed = mem_alloc(g->order[PROGRAM_STEP].nodes.n + 1);
-    note_writes(&d);
+    note_accesses(&d);
     for (uint32_t i = 0; i < g->params.n && !g->error.code; i++) {
         was[i] = g->params.at[i].grad;
         if (was[i]) divide_one(&d, &g->params.at[i]);
@@ -232,6 +238,7 @@ void pass_shard_gradients(struct graph *g, const struct settings *s)
     vec_free(&d.added);
     mem_free(d.first);
     mem_free(d.last);
+    mem_free(d.read);
     mem_free(d.removed);
     mem_free(was);
     g->at = before;
