@@ -38,7 +38,7 @@ check 'a store of the images of conversations' made
 check 'images and store: the same losses and weights' both clip.pack
 state() { same "$tmp/plain/checkpoints/step-6/state.safetensors" "$tmp/other/checkpoints/step-6/state.safetensors"; }
 for packing in true false; do
-    evaluated() { both clip.pack "${held[@]}" --set data.packing=$packing && state; }
+    evaluated() { both clip.pack "${held[@]}" --set "data.packing=$packing" && state; }
     check "holdout, evaluation, optimizer state; data.packing $packing" evaluated
 done
 resumes() {
@@ -76,7 +76,6 @@ smaller() {
 }
 check 'the plan has no tower' smaller
 advised() {
-    local least
     "$binary" doctor "$tmp/run.yaml" >"$tmp/out" 2>&1; grep -e '--set data.images=FILE.pack  a store that' "$tmp/out" || { cat "$tmp/out"; return 1; }
     "$binary" plan "$tmp/run.yaml" --set data.threads=1 --memory 1000000 >"$tmp/out" 2>"$tmp/err"; grep 'data.images: a store of embeddings' "$tmp/err" || { cat "$tmp/err"; return 1; }
 }
