@@ -166,9 +166,8 @@ inspected() {
 check 'data inspect' inspected
 check 'other threads and slots: same bytes' same_as other --set data.threads=4 --set data.prefetch=1
 check 'recompute: same bytes' same_as other --set memory.recompute=all
-# The tower in a loop over images and frames, or as a part of the step. A GPU may have another kernel for the products of fewer images.
+# The tower in a loop over images and frames, or as a part of the step.
 frozen() {
-    needs_cpu 'the same bytes for any number of images at once' || return
     local with=(--set 'model.freeze=["vision_tower.*"]') at_once
     expect 0 '' run plain "${with[@]}" --set memory.encode=inline || return 1
     for at_once in all 3; do expect 0 '' run other "${with[@]}" --set memory.encode=$at_once && same "$(weights plain)" "$(weights other)" || return 1; done

@@ -98,7 +98,7 @@ static struct gradients read_gradients(struct run *r)
 
 static struct gradients run_once(int room, int micro_batch, float *loss)
 {
-    static const char *const sets[] = {"model.path=" FOLDER, "memory.precision=f32", "memory.offload=none", "memory.head_chunks=1", "memory.recompute=none", "memory.fused_step=off",
+    static const char *const sets[] = {("model.path=" FOLDER), "memory.precision=f32", "memory.offload=none", "memory.head_chunks=1", "memory.recompute=none", "memory.fused_step=off",
                                        "train.effective_batch=3", "data.sequence=14", "device.threads=2", "device.kind=cpu"};
     struct config c;
     struct run r;

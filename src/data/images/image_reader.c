@@ -5,7 +5,6 @@
 
 #include "data/images/image.h"
 #include "data/images/jpeg.h"
-#include "data/ring.h"
 
 enum { JPEG_POOL = 32 << 20 }; /* bytes that libjpeg may allocate */
 
@@ -22,11 +21,6 @@ uint64_t image_reader_floats(const struct image_reader_options *o)
     uint32_t height, width;
     image_processor_size(&o->processor, &height, &width);
     return 3ull * height * width;
-}
-
-float *image_reader_place(const struct image_reader_options *o, uint32_t images, char *at, uint64_t *used)
-{
-    return ring_carve(at, used, images * image_reader_floats(o) * sizeof(float));
 }
 
 struct image_reader *image_reader_new(const struct image_reader_options *o, char *at)

@@ -30,9 +30,6 @@ struct image_reader_options {
 uint64_t image_reader_bytes(const struct image_reader_options *o);
 uint64_t image_reader_floats(const struct image_reader_options *o);
 
-/* Places the pixels of images in a block (ring_carve of ring.h): [images][floats of one]. */
-float *image_reader_place(const struct image_reader_options *o, uint32_t images, char *at, uint64_t *used);
-
 struct image_reader;
 /* `at` has image_reader_bytes, aligned to 64. Only this uses the heap. */
 struct image_reader *image_reader_new(const struct image_reader_options *o, char *at);

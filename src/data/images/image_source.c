@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "data/formats/packed.h"
 #include "data/images/image.h"
 
 /* --- opening ------------------------------------------------------------------------------------ */
@@ -158,6 +159,16 @@ int image_source_read(const struct image_source *s, const char *reference, image
 
 /* --- tiles -------------------------------------------------------------------------------------- */
 
+/* What was found when the store was made. */
+static int stored_tiles(const struct image_source *s, const char *reference, struct image_tiles *out, struct error *e)
+{
+    struct packed_output x;
+    if (s->text.layout != IMAGE_AS_TILES && !media_is_video(reference)) return PL_OK;
+    if (image_files_output(s->files, reference, &x, e)) return e->code;
+    *out = (struct image_tiles){.rows = x.rows, .columns = x.columns, .frames = media_is_video(reference) ? x.count : 0};
+    return PL_OK;
+}
+
 static int describe_video(const struct image_source *s, const char *reference, struct bump *b, struct image_tiles *out, struct error *e)
 {
     struct video_times t = {0};
@@ -172,6 +183,7 @@ int image_source_tiles(const struct image_source *s, const char *reference, stru
     uint32_t width, height;
     size_t n = 0, room;
     *out = (struct image_tiles){0};
+    if (image_files_store(s->files)) return stored_tiles(s, reference, out, e);
     if (media_is_video(reference)) return describe_video(s, reference, b, out, e);
     if (s->text.layout != IMAGE_AS_TILES) return PL_OK;
     if (image_files_find(s->files, reference, &bytes, e)) return e->code;
