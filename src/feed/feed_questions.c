@@ -20,8 +20,8 @@
 #include "io/file.h"
 #include "io/json.h"
 
-enum input { IDS, LABELS, INDEX, PIXELS, QUESTION, IMAGES, IMAGE_VALID, MASKS, MASK_VALID, CLASS, INPUTS };
-static const char *const inputs[INPUTS] = {"input_ids", "labels", "image_index", "pixel_values", "question", "images", "image_valid", "gt_masks", "gt_valid", "class_labels"};
+enum input { IDS, LABELS, INDEX, PIXELS, QUESTION, IMAGES, IMAGE_VALID, MASKS, MASK_VALID, CLASS, UNSEEN, INPUTS };
+static const char *const inputs[INPUTS] = {"input_ids", "labels", "image_index", "pixel_values", "question", "images", "image_valid", "gt_masks", "gt_valid", "class_labels", "question_mask"};
 
 struct question_feed {
     struct prs_batches *batches; /* owner of the threads */
@@ -35,6 +35,7 @@ struct question_feed {
     struct question_rows_source source;
     struct token_row padding;
     int32_t *index;              /* [T] image_index of a row */
+    float *unseen;               /* [T] question_mask of a row */
     struct feed_mask *masks;     /* [rows] */
     bool used[INPUTS];           /* whether a program reads the input */
 };
@@ -187,6 +188,7 @@ static int question_prepare(struct feed *f, struct run *r, const char *folder, s
     const size_t T = (size_t)o.sequence * sizeof(int32_t);
     s->padding = (struct token_row){.ids = mem_alloc(T), .labels = mem_alloc(T), .positions = mem_alloc(T), .ranges = mem_alloc(2 * T)};
     s->index = mem_alloc(T);
+    s->unseen = mem_alloc(T);
     if ((rc = match_rows(f, e))) return rc;
     s->source.set = &s->rows;
     s->source.row_of = s->row_of;
@@ -202,6 +204,7 @@ static int question_start(struct feed *f, struct run *r, struct error *e)
     struct question_feed *s = f->state;
     struct run_input x;
     for (int i = 0; i < INPUTS; i++) s->used[i] = run_input(r, inputs[i], &x) && run_input_used(r, &x);
+    if (s->used[UNSEEN]) s->used[f->role == FEED_TRAIN ? QUESTION : UNSEEN] = false; /* training reads the one, evaluations the other */
     s->masks = mem_alloc((size_t)run_samples(r) * sizeof *s->masks);
     f->masks = s->masks;
     f->counts = &s->source.masks.counts;
@@ -228,6 +231,7 @@ static void question_close(struct feed *f)
     mem_free(s->row_of);
     mem_free(s->padding.ids), mem_free(s->padding.labels), mem_free(s->padding.positions), mem_free(s->padding.ranges);
     mem_free(s->index);
+    mem_free(s->unseen);
     mem_free(s->masks);
     mem_free(s);
 }
@@ -249,6 +253,12 @@ static bool learns_class(const struct feed *f, uint64_t position)
     return f->role != FEED_TRAIN || !epochs || position / f->samples < epochs;
 }
 
+/* A row of padding sees all its tokens: it has no weight. */
+static void fill_unseen(float *unseen, int64_t T, const int32_t question[2])
+{
+    for (int64_t t = 0; t < T; t++) unseen[t] = question[1] && (t < question[0] || t >= question[1]) ? PRS_UNSEEN : 0;
+}
+
 /* Row `at`; x NULL: padding, which repeats the pixels of the row before it, `pixels`: what is in fresh memory may be NaN. */
 static int put_row(struct feed *f, struct run *r, int64_t at, const struct question_row *x, const float *pixels, struct error *e)
 {
@@ -262,6 +272,7 @@ static int put_row(struct feed *f, struct run *r, int64_t at, const struct quest
     if (!x) conversations_pad(&s->rows, &row);
     image_index(&r->model, row.ids, o->sequence, &next, s->index);
     const bool target = m && m->n;
+    fill_unseen(s->unseen, o->sequence, x ? x->question : (const int32_t[]){0, 0});
     const int32_t none[2] = {0, 0}, size[2] = {m ? (int32_t)m->rows : 0, m ? (int32_t)m->columns : 0};
     const int32_t class = target && learns_class(f, m->position) ? dataset_group(s->set, m->sample) : -100;
     const int32_t area[2] = {target ? (int32_t)m->mask_rows : 0, target ? (int32_t)m->mask_columns : 0};
@@ -275,7 +286,7 @@ static int put_row(struct feed *f, struct run *r, int64_t at, const struct quest
         [QUESTION] = {x ? x->question : none, sizeof none},
         [IMAGES] = {m ? m->image : NULL, side * side * 3}, [IMAGE_VALID] = {size, sizeof size},
         [MASKS] = {target ? m->bits : NULL, grid_mask_bytes(o->masks.cells, o->masks.cells)}, [MASK_VALID] = {area, sizeof area},
-        [CLASS] = {&class, sizeof class},
+        [CLASS] = {&class, sizeof class}, [UNSEEN] = {s->unseen, T},
     };
     for (int i = 0; i < INPUTS && !rc; i++)
         if (s->used[i] && rows[i].at) rc = run_write_input(r, inputs[i], at, rows[i].at, rows[i].bytes, e);

@@ -167,7 +167,9 @@ static int parse_sizes(struct prs *c, const struct value *config, struct error *
     };
     int rc = sam_parse_sizes(config, keys, COUNT(keys), e);
     if (!rc) rc = value_opt_number(config, "dropout", &c->dropout, e);
+    if (!rc) rc = value_opt_number(config, "attention_dropout", &c->attention_dropout, e);
     if (!rc && !(c->dropout >= 0 && c->dropout < 1)) rc = error_set(e, PL_USAGE, "dropout is %g, it must be at least 0 and below 1", c->dropout);
+    if (!rc && !(c->attention_dropout >= 0 && c->attention_dropout < 1)) rc = error_set(e, PL_USAGE, "attention_dropout is %g, it must be at least 0 and below 1", c->attention_dropout);
     return rc ? rc : parse_channels(c, config, e);
 }
 
@@ -334,6 +336,7 @@ static void build_prs(const struct model *m, struct graph *g, const struct batch
         out = llava_loss(llava, g, b.states, labels, "tokens");
     }
     b.question = graph_input(g, "question", DT_I32, 2, (int64_t[]){batch->B, 2});
+    if (prs_drops_attention(&b) && c->decoder == PRS_FUSION) b.unseen = graph_input(g, "question_mask", DT_F32, 2, (int64_t[]){batch->B, batch->T});
     const id image = encode(m, g, batch), classes = class_loss(c, g, batch, own, image);
     const struct masks masks = masks_of(&b, batch, own, prs_fuse(&b, image));
     if (!masks.logits || !out.logits) return;

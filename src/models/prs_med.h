@@ -38,10 +38,12 @@ extern const char prs_usual_template[];
  *     question     i32 [B,2]                the tokens that the mask decoder reads: the first, and one past the last
  *     gt_masks     u8 [B,mask,row bytes]    with `targets`: bits, as MASK_LOSS takes them, and gt_valid i32 [B,2]
  *
+ *     question_mask f32 [B,T]               training, with attention dropout in the fusion decoder: 0 at these tokens, PRS_UNSEEN elsewhere
  *     class_labels i32 [B]                  with `targets`, of a model with classes: the image's class, -100: none
  *
  * The loss is text_weight times the cross-entropy per token (the count "tokens") plus mask_weight times the mask
  * loss per mask (the count "masks"), and class_weight times the cross-entropy of the class: a sample with a mask has one. */
+#define PRS_UNSEEN (-1e9f) /* added to a score: its weight is 0 */
 struct prs_batch {
     struct image_batch images; /* the first member, as of every model with images */
     bool targets;
@@ -66,7 +68,7 @@ struct prs {
     int64_t width, text_width;     /* channels of the embedding, of the states */
     int64_t grid;                  /* of the embedding */
     int64_t heads;                 /* of the attention from image to text */
-    double dropout;
+    double dropout, attention_dropout; /* of residual branches; of attention weights */
     /* fusion: */
     int64_t pooled;                /* the embedding is pooled to so many positions along a side */
     int64_t channels[PRS_STAGES], stages; /* of the mask head, which doubles the side in each stage */
@@ -81,7 +83,11 @@ struct prs_build {
     bool drops;
     id states;   /* [B,T,text_width] */
     id question; /* i32 [B,2] */
+    id unseen;   /* f32 [B,T] with attention dropout: 0 at the tokens of the question, far below 0 elsewhere; 0: not given */
 };
+
+/* Whether attention weights are dropped: in programs that train. */
+bool prs_drops_attention(const struct prs_build *b);
 
 /* The embedding [B,grid,grid,width] and the question to a map [B,n,n,width], and this to mask logits [B,mask,mask,1]: the
  * second half, whose maps are large, treats each image alone but for the statistics of batch normalisation. */
