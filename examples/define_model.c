@@ -13,27 +13,17 @@
 
 enum { BATCH = 256, WIDTH = 64, INNER = 128, BLOCKS = 4, CLASSES = 4, STEPS = 300 };
 
-static pl_tensor weight(struct pl_builder *b, int block, const char *name, int64_t rows, int64_t columns)
+static pl_tensor linear(struct pl_builder *b, pl_tensor x, const char *weight, int64_t rows, int64_t columns)
 {
-    char full[64];
-    snprintf(full, sizeof full, "blocks.%d.%s.weight", block, name);
-    return pl_param(b, full, PL_SHAPE(rows, columns), PL_NORMAL, 0.1f);
+    return pl_linear(b, x, pl_param(b, weight, PL_SHAPE(rows, columns), PL_NORMAL, 0.1f), 0);
 }
 
 /* x + down(silu(gate(n)) * up(n)), n = rmsnorm(x) */
-static pl_tensor block(struct pl_builder *b, pl_tensor x, int i)
+static pl_tensor block(struct pl_builder *b, pl_tensor x)
 {
-    char name[64];
-    snprintf(name, sizeof name, "blocks.%d", i);
-    pl_scope_begin(b, name, PL_BLOCK);
-    snprintf(name, sizeof name, "blocks.%d.norm.weight", i);
-    pl_tensor n = pl_rmsnorm(b, x, pl_param(b, name, PL_SHAPE(WIDTH), PL_ONES, 0), 1e-5f);
-    pl_tensor gate = pl_linear(b, n, weight(b, i, "gate", INNER, WIDTH), 0);
-    pl_tensor up = pl_linear(b, n, weight(b, i, "up", INNER, WIDTH), 0);
-    pl_tensor gated = pl_silu_gate(b, gate, up), down = weight(b, i, "down", WIDTH, INNER);
-    x = pl_add(b, x, pl_linear(b, gated, down, 0));
-    pl_scope_end(b);
-    return x;
+    pl_tensor n = pl_rmsnorm(b, x, pl_param(b, "norm.weight", PL_SHAPE(WIDTH), PL_ONES, 0), 1e-5f);
+    pl_tensor gate = linear(b, n, "gate.weight", INNER, WIDTH), up = linear(b, n, "up.weight", INNER, WIDTH);
+    return pl_add(b, x, linear(b, pl_silu_gate(b, gate, up), "down.weight", WIDTH, INNER));
 }
 
 static void classifier(struct pl_builder *b, int64_t batch, void *user)
@@ -45,7 +35,7 @@ static void classifier(struct pl_builder *b, int64_t batch, void *user)
     pl_tensor w = pl_param(b, "in.weight", PL_SHAPE(WIDTH, 2), PL_NORMAL, 1);
     pl_tensor bias = pl_param(b, "in.bias", PL_SHAPE(WIDTH), PL_NORMAL, 1);
     pl_tensor x = pl_linear(b, points, w, bias);
-    for (int i = 0; i < BLOCKS; i++) x = block(b, x, i);
+    PL_LAYERS(b, i, "blocks", BLOCKS) x = block(b, x); /* its weights are blocks.0.norm.weight ... */
     w = pl_param(b, "out.weight", PL_SHAPE(CLASSES, WIDTH), PL_NORMAL, 0.1f);
     bias = pl_param(b, "out.bias", PL_SHAPE(CLASSES), PL_ZEROS, 0);
     pl_tensor logits = pl_linear(b, x, w, bias);

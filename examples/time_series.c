@@ -16,13 +16,6 @@
 
 enum { BATCH = 64, T = 32, C = 2, WIDTH = 24, LAYERS = 2, CLASSES = 4, STEPS = 200 };
 
-static pl_tensor weight(struct pl_builder *b, int layer, const char *name, int64_t rows, int64_t columns)
-{
-    char full[64];
-    snprintf(full, sizeof full, "layers.%d.%s.weight", layer, name);
-    return pl_param(b, full, PL_SHAPE(rows, columns), PL_NORMAL, 0.15f);
-}
-
 /* Exchanges the last two dimensions of x [batch, n, m]. */
 static pl_tensor turn(struct pl_builder *b, pl_tensor x)
 {
@@ -31,16 +24,11 @@ static pl_tensor turn(struct pl_builder *b, pl_tensor x)
 }
 
 /* x [batch, T, WIDTH]: x + silu(mix(n)), n = channels(x); mix is a matrix over time. */
-static pl_tensor layer(struct pl_builder *b, pl_tensor x, int i)
+static pl_tensor layer(struct pl_builder *b, pl_tensor x)
 {
-    char name[32];
-    snprintf(name, sizeof name, "layers.%d", i);
-    pl_scope_begin(b, name, PL_BLOCK);
-    pl_tensor n = pl_linear(b, x, weight(b, i, "channels", WIDTH, WIDTH), 0);
-    pl_tensor mixed = pl_linear(b, turn(b, n), weight(b, i, "time", T, T), 0);
-    x = pl_add(b, x, pl_activate(b, turn(b, mixed), PL_SILU));
-    pl_scope_end(b);
-    return x;
+    pl_tensor n = pl_linear(b, x, pl_param(b, "channels.weight", PL_SHAPE(WIDTH, WIDTH), PL_NORMAL, 0.15f), 0);
+    pl_tensor mixed = pl_linear(b, turn(b, n), pl_param(b, "time.weight", PL_SHAPE(T, T), PL_NORMAL, 0.15f), 0);
+    return pl_add(b, x, pl_activate(b, turn(b, mixed), PL_SILU));
 }
 
 static void classifier(struct pl_builder *b, int64_t batch, void *user)
@@ -54,7 +42,7 @@ static void classifier(struct pl_builder *b, int64_t batch, void *user)
     pl_tensor x = pl_op(b, "copy", PL_TENSORS(pl_permute(b, series, 3, first)), NULL); /* [batch, T, C] */
     pl_tensor w = pl_param(b, "in.weight", PL_SHAPE(WIDTH, C), PL_NORMAL, 0.7f);
     x = pl_linear(b, pl_add(b, x, times), w, 0);
-    for (int i = 0; i < LAYERS; i++) x = layer(b, x, i);
+    PL_LAYERS(b, i, "layers", LAYERS) x = layer(b, x);
     pl_tensor rows = pl_op(b, "copy", PL_TENSORS(pl_permute(b, mask, 2, first)), NULL); /* [batch, T] */
     x = pl_bmm(b, pl_reshape(b, rows, PL_SHAPE(batch, 1, T)), x, 0, 0);                      /* the weighted mean: [batch, 1, WIDTH] */
     w = pl_param(b, "out.weight", PL_SHAPE(CLASSES, WIDTH), PL_NORMAL, 0.3f);

@@ -155,12 +155,34 @@ enum { PL_BLOCK = 1, PL_ROWS = 2 };
 PL_API void pl_scope_begin(struct pl_builder *b, const char *name, int flags);
 PL_API void pl_scope_end(struct pl_builder *b);
 
+/* The layers of a model: the statement that follows is built for i = 0, 1, ... count - 1, each time in the
+ * scope "name.i", a PL_BLOCK. Names of parameters inside begin with "name.i.", so each layer has weights of
+ * its own:
+ *     PL_LAYERS(b, i, "layers", 12) x = layer(b, x);                         layers.3.up.weight ...
+ *
+ * A loop with shared weights, such as a recurrent network. Names of parameters are as they are given, so all
+ * iterations have the same weights, and their gradients are summed. What an iteration hands to the next is a
+ * variable. Dropout chooses anew in each iteration, and the same again where it is recomputed.
+ *     PL_LOOP(b, t, "steps", T) h = cell(b, pl_at(b, x, 0, t), h);
+ *
+ * Both nest. They are unrolled: each iteration is nodes of its own, among which the planner chooses what the
+ * backward pass recomputes. No break, goto or return leaves the statement. */
+#define PL_LAYERS(b, i, name, count) for (int64_t i = 0; pl_layer(b, name, i, count); i++)
+#define PL_LOOP(b, i, name, count) for (int64_t i = 0; pl_iteration(b, name, i, count); i++)
+/* Ends iteration i - 1 and begins i; 0: the loop ends, or the builder has an error. */
+PL_API int pl_layer(struct pl_builder *b, const char *name, int64_t i, int64_t count);
+PL_API int pl_iteration(struct pl_builder *b, const char *name, int64_t i, int64_t count);
+
 /* Records an error of your own; the first error is reported. */
 PL_API void pl_fail(struct pl_builder *b, const char *message);
 
 /* The ops (docs/reference/ops.md). "rows x C" means that all leading dimensions are taken together. */
 PL_API pl_tensor pl_reshape(struct pl_builder *b, pl_tensor x, int rank, const int64_t *dim); /* one dim may be -1 */
 PL_API pl_tensor pl_slice(struct pl_builder *b, pl_tensor x, int axis, int64_t start, int64_t length);
+/* Element i along an axis, which x has and the result does not: row i of a matrix with axis 0. */
+PL_API pl_tensor pl_at(struct pl_builder *b, pl_tensor x, int axis, int64_t i);
+/* n tensors of one shape along a new axis: the opposite of pl_at. */
+PL_API pl_tensor pl_stack(struct pl_builder *b, int n, const pl_tensor *x, int axis);
 PL_API pl_tensor pl_linear(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias); /* x w^T + bias; bias 0: none */
 PL_API pl_tensor pl_matmul(struct pl_builder *b, pl_tensor x, pl_tensor y, int transpose_x, int transpose_y);
 PL_API pl_tensor pl_rmsnorm(struct pl_builder *b, pl_tensor x, pl_tensor w, float eps);

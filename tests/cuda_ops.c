@@ -162,15 +162,36 @@ static bool covers_new_kernel(const struct row *row, int slot, bool forward, int
     return covered.n > before;
 }
 
-/* All small shapes come before the first large one. */
-static void choose_cases(void)
+#define KERNEL(OP, NAME, ...) #NAME,
+static const char *const row_names[CUDA_ROWS] = {
+#include "cuda/kernels.def"
+};
+#undef KERNEL
+
+/* Whether the kept cases run every kernel of kernels.def, on some GPU; names those that they lack. */
+static bool covers_all_kernels(void)
+{
+    bool all = true;
+    for (int row = 0; row < CUDA_ROWS; row++) {
+        bool found = false;
+        for (uint32_t i = 0; i < covered.n; i++) found |= !strcmp(covered.at[i].kernel, row_names[row]);
+        if (!found) printf("FAILED no case runs the kernel %s\n", row_names[row]);
+        all &= found;
+    }
+    return all;
+}
+
+/* All small shapes come before the first large one. False: the cases lack a kernel. */
+static bool choose_cases(void)
 {
     for (int slot = 0; slot < SLOTS; slot++)
         for (size_t i = 1; i < COUNT(rows); i++)
             for (int forward = 1; forward >= 0; forward--)
                 for (int type = 0; type < TYPES; type++)
                     if (shape_at(&rows[i], slot)[0] && (forward || !rows[i].c->no_gradient)) kept[i][slot][forward][type] = covers_new_kernel(&rows[i], slot, forward, type);
+    const bool all = subject != DEVICE_CUDA || covers_all_kernels();
     vec_free(&covered);
+    return all;
 }
 
 /* The format of --list: case ROW SHAPE FORWARD TYPES, with a 0 or 1 for each type. */
@@ -722,12 +743,6 @@ static void run_all(bool timing, int jobs, char **names, int count)
     while (active) wait_one(&active);
 }
 
-#define KERNEL(OP, NAME, ...) #NAME,
-static const char *const row_names[CUDA_ROWS] = {
-#include "cuda/kernels.def"
-};
-#undef KERNEL
-
 /* every: all cases were planned, so every kernel must have been used. */
 static int summarise(bool every)
 {
@@ -791,7 +806,7 @@ int main(int argc, char **argv)
     can_run = subject == DEVICE_CPU || own_capability;
     if (timing || jobs < 0) jobs = 1;
     if (cases) read_cases(cases);
-    else if (covering) choose_cases();
+    else if (covering && !choose_cases()) return 1;
     for (size_t i = 1; i < COUNT(rows) && listing; i++)
         if (wanted(i, names, count)) print_cases(i);
     if (listing) return 0;

@@ -263,7 +263,7 @@ YAML
     # shellcheck disable=SC2086
     "$binary" train "$tmp/teach.yaml" $FLAGS >"$tmp/out" 2>&1 || { tail -n 5 "$tmp/out"; return 1; }
     before=$(right llama-tiny --set "data.tokenizer=$words") && after=$(right "$tmp/taught/model") || return 1
-    [ "$before" = 0 ] && [ "$after" -ge 38 ] || { echo "$before of 40 right before, $after after"; return 1; }
+    [ "$before" = 0 ] && [ "$after" -ge 30 ] || { echo "$before of 40 right before, $after after"; return 1; }
     right=$after
     echo "$before of 40 right before, $after after"
 }

@@ -235,15 +235,15 @@ coco orphan 's/"image_id": 0/"image_id": 7/' && check "annotations of no image: 
 # refused PATTERN FOLDER: by init, inspect and, as pairs, train.
 refused() {
     expect 2 "$1" "$binary" init --model sam-tiny --data "$tmp/$2" && [ ! -s "$tmp/out" ] && expect 2 "$1" "$binary" data inspect "$tmp/$2" || return 1
-    expect 2 "$1" "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/none" --set "data.train=$tmp/$2" && [ ! -e "$tmp/none" ]
+    expect 2 "$1" "$binary" train "$tmp/pairs.yaml" --set "train.out=$tmp/none" --set "data.train=$tmp/$2" && [ ! -e "$tmp/none" ]
 }
-cat >"$tmp/run.yaml" <<'EOF2'
+cat >"$tmp/pairs.yaml" <<'EOF2'
 model: {preset: sam-tiny}
 data: {format: pairs, image_size: 32}
 train: {steps: 1, effective_batch: 1, learning_rate: 1e-4}
 EOF2
 pairs "a b" image.tif tiff/images/%.tif binary.png tiff/masks/%.png
-check "TIFF" works tiff 2 pairs
+check "TIFF" with_tiff works tiff 2 pairs
 pairs "a b" volume.nii.gz nifti/imagesTr/%_0000.nii.gz volume.nii.gz nifti/labelsTr/%.nii.gz
 check "NIfTI, and its header lies" refused 'a_0000.nii.gz: its header says that the voxels begin at byte 0' nifti
 pairs "a b" slice.dcm dicom/images/%.dcm binary.png dicom/masks/%.png

@@ -109,6 +109,12 @@ needs_cpu() {
     return 77
 }
 
+# with_tiff COMMAND...: runs the command, or skips the check in a build without libtiff.
+with_tiff() {
+    ldd "$binary" | grep -q libtiff || { echo "this build has no libtiff"; return 77; }
+    "$@"
+}
+
 # expect STATUS PATTERN COMMAND...: the command ends with STATUS and its standard error matches the
 # extended regular expression PATTERN ('': anything). Its outputs remain in $tmp/out and $tmp/err.
 expect() {

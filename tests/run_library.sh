@@ -4,7 +4,7 @@
 set -u
 . tests/run_lib.sh
 cc=${CC:-cc}
-[ -x "$BUILD/examples/define_model" ] && [ -x "$BUILD/examples/time_series" ] && [ -x "$BUILD/examples/wide_head" ] || make -s BUILD="$BUILD" all examples || exit 2
+[ -x "$BUILD/examples/define_model" ] && [ -x "$BUILD/examples/time_series" ] && [ -x "$BUILD/examples/recurrent" ] && [ -x "$BUILD/examples/wide_head" ] || make -s BUILD="$BUILD" all examples || exit 2
 
 # The library exports exactly the functions that plimsoll.h declares.
 # clang gives the locks of critical sections global names.
@@ -73,6 +73,7 @@ cplusplus() { # STANDARD FILE: builds the file as C++ and runs it
 if sanitized; then echo 'skip  C++ programs without the sanitizer'; skipped=$((skipped + 1)); else
     for standard in c++11 c++17 c++20; do check "every macro in $standard" cplusplus $standard "$tmp/macros.cpp"; done
     check 'define_model.c as C++' cplusplus c++11 examples/define_model.c
+    check 'recurrent.c as C++' cplusplus c++11 examples/recurrent.c
 fi
 
 # --- the examples ---------------------------------------------------------------------
@@ -90,6 +91,11 @@ time_series() {
     [ -s "$tmp/series/model.safetensors" ] && grep '16 series at a time' "$tmp/out" && grep 'step 200' "$tmp/out"
 }
 check 'time_series: the loss falls, a folder is left' time_series
+# A loop: the smallest budget recomputes its iterations, with the same bits.
+recurrent() {
+    "$BUILD/examples/recurrent" >"$tmp/out" 2>&1 && grep -q '^no budget: .* recompute none' "$tmp/out" && grep '^smallest budget: .* recompute all' "$tmp/out" || { cat "$tmp/out"; return 1; }
+}
+check 'recurrent: the loss falls, the same bits in the smallest budget' recurrent
 wide_head() {
     "$BUILD/examples/wide_head" >"$tmp/out" 2>&1 && grep -q '^no budget: .* head in 1 chunks' "$tmp/out" && grep '^smallest budget: .* head in [2-9][0-9]* chunks' "$tmp/out" || { cat "$tmp/out"; return 1; }
 }

@@ -74,6 +74,23 @@ check '2 ranks of sam-tiny, uneven masks' masks 2
 scored() { masks 3 --set "data.validation=$tmp/masks/*.tar" --set train.eval_every=1 --set data.min_iou=0.5 && same "$tmp/s1/eval.csv" "$tmp/s2/eval.csv" && same "$tmp/s1/eval.txt" "$tmp/s2/eval.txt" && sed -n 2p "$tmp/s2/eval.csv"; }
 check '3 ranks score masks: the table of one' scored
 
+# Rank 0 answers prompts; with weights in shards all ranks do, and rank 0 writes. The answers are those of one process.
+head -n 3 tests/golden/chat/chats.jsonl >"$tmp/prompts.jsonl"
+cat >"$tmp/chat.yaml" <<EOF
+model: {path: tests/golden/chat/model}
+data: {format: conversations, train: tests/golden/chat/chats.jsonl, validation: "$tmp/prompts.jsonl", sequence: 128}
+train: {steps: 2, effective_batch: 4, learning_rate: 0.01, eval_every: 2, eval_samples: 2, eval_max_new: 6}
+memory: {micro_batch: 2, precision: f32, head_chunks: 1}
+device: cpu
+EOF
+answers() {
+    rm -rf "$tmp/c1" "$tmp/c2"
+    expect 0 '' "$binary" train "$tmp/chat.yaml" --set "train.out=$tmp/c1" --set parallel.shares=2 && expect 0 '' ranks 2 "$binary" train "$tmp/chat.yaml" --set "train.out=$tmp/c2" --set "parallel.shard=$1" &&
+        same "$tmp/c1/answers/step-2.jsonl" "$tmp/c2/answers/step-2.jsonl" && [ "$(ls "$tmp/c2/answers")" = step-2.jsonl ] && grep -o '"eval_prompts":[0-9]*' "$tmp/c2/metrics.jsonl"
+}
+check '2 ranks answer prompts, optimizer in shards' answers optimizer
+check '2 ranks answer prompts, weights in shards' answers weights
+
 # One of 10 images is broken, 10 %. Of the 5 that its rank reads it is 20 %: the share of all ranks counts.
 broken() {
     cp -r "$tmp/masks" "$tmp/broken"
@@ -118,7 +135,7 @@ started() {
     rm -rf "$tmp/own" "$tmp/one"
     expect 0 '2 ranks, 2 on this host, 2 shares' train_tiny "$tmp/own" --ranks 2 --set train.steps=2 --set memory.micro_batch=auto &&
         expect 0 '' train_tiny "$tmp/one" --set parallel.shares=2 --set train.steps=2 --set memory.micro_batch=auto && same_run "$tmp/one" "$tmp/own" 2 &&
-        [ "$(grep -c '"ranks":2,"slowest":\[' "$tmp/own/metrics.jsonl")" = 2 ] && grep -q '>Ranks</dt><dd>2<' "$tmp/own/report.html" && echo 'the same bits'
+        [ "$(grep -c '"ranks":2,"slowest":\[' "$tmp/own/metrics.jsonl")" = 2 ] && grep -q '>Ranks</dt><dd>2<' "$tmp/own/report.html" && grep -q 'Each of 2 ranks has this memory, and sends' "$tmp/own/report.html" && echo 'the same bits'
 }
 check 'train --ranks 2 starts them' started
 planned() {

@@ -207,7 +207,7 @@ static struct packed_embeddings describe(const char *folder, int64_t side)
     struct model m;
     struct error e;
     struct packed_embeddings x = {0};
-    if (model_open(&m, folder, &e) || embed_describe(&m, side, &x, &e)) fail_msg("%s", e.text);
+    if (model_open(&m, folder, &e) || embed_describe(NULL, &m, side, &x, &e)) fail_msg("%s", e.text);
     model_close(&m);
     return x;
 }

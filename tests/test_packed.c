@@ -20,6 +20,7 @@
 #include "data/formats/packed.h"
 #include "data/formats/synth.h"
 #include "data/formats/tar.h"
+#include "data/images/image_files.h"
 #include "io/file.h"
 
 enum { N = 24, W = 200, H = 150, SIDE = 96, CELLS = 48, M = 5 };
@@ -281,6 +282,81 @@ static void test_categories(void **state)
     assert_int_equal(dataset_open(&d, &o, &e), PL_USAGE);
 }
 
+/* --- embeddings alone ------------------------------------------------------------------------- */
+
+enum { TOKENS = 3, WIDTH = 5 };
+
+/* A store of these references, each with so many embeddings, all numbers of which are its index and the embedding's; 0: broken. */
+static void write_outputs(const char *path, const char *const *references, const uint32_t *counts, uint32_t n)
+{
+    static float values[4][TOKENS * WIDTH];
+    struct packed_writer *w;
+    struct error e;
+    assert_int_equal(packed_create(&w, path, 32, 0, &e), PL_OK);
+    packed_embed(w, &(struct packed_embeddings){.type = PACKED_F32, .channels = WIDTH, .tokens = TOKENS, .weights = 1, .layers = 2, .model = "tower"});
+    for (uint32_t i = 0; i < n; i++) {
+        for (uint32_t k = 0; k < counts[i]; k++)
+            for (uint32_t p = 0; p < TOKENS * WIDTH; p++) values[k][p] = (float)(10 * i + k);
+        const struct packed_output sound = {.at = values, .count = counts[i], .rows = counts[i] > 1, .columns = counts[i] > 1 ? counts[i] - 1 : 0};
+        const struct packed_output broken = {.fault = FAULT_IMAGE, .why = "it is cut", .count = 1};
+        assert_int_equal(packed_add_output(w, references[i], counts[i] ? &sound : &broken, &e), PL_OK);
+    }
+    assert_int_equal(packed_finish(w, &e), PL_OK);
+}
+
+static void test_embeddings_alone(void **state)
+{
+    (void)state;
+    static const char *const references[] = {"a.png", "b.png", "data:image/png;base64,AAAA", "video:c"};
+    static const uint32_t counts[] = {1, 0, 3, 2};
+    char path[128];
+    struct packed_output x;
+    struct image_files *f;
+    struct error e;
+    float got[3][TOKENS * WIDTH];
+    uint32_t replaced;
+    snprintf(path, sizeof path, "%s/alone.pack", dir);
+    write_outputs(path, references, counts, 3);
+    if (image_files_open(&f, path, &e)) fail_msg("%s", e.text);
+    const struct dataset *d = image_files_store(f);
+    assert_int_equal(dataset_count(d), 3);
+    assert_int_equal(dataset_embeddings(d)->tokens, TOKENS);
+    assert_false(packed_find(d, "c.png", &x) || packed_find(d, "data:image/png;base64,AAAB", &x) || packed_find(d, "", &x));
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_true(packed_find(d, references[i], &x) && x.sample == i && x.count == (counts[i] ? counts[i] : 1) && !x.at == !counts[i]);
+        const enum data_fault fault = image_files_embeddings(f, references[i], x.count, got, x.count * sizeof *got, &replaced, &e);
+        assert_int_equal(fault, counts[i] ? FAULT_NONE : FAULT_IMAGE);
+        for (uint32_t k = 0; k < counts[i]; k++) assert_true(got[k][0] == (float)(10 * i + k) && got[k][TOKENS * WIDTH - 1] == got[k][0]);
+    }
+    assert_int_equal(image_files_embeddings(f, "a.png", 2, got, sizeof got, &replaced, &e), FAULT_SIZE);
+    assert_int_equal(image_files_embeddings(f, "b.png", 1, got, sizeof got, &replaced, &e), FAULT_IMAGE);
+    assert_string_equal(e.text, "it is cut");
+    assert_int_equal(image_files_embeddings(f, "c.png", 1, got, sizeof got, &replaced, &e), FAULT_READ);
+    image_files_close(f);
+}
+
+/* Names that are not ascending, or not unique, and the two kinds of stores in each other's place. */
+static void test_other_stores(void **state)
+{
+    (void)state;
+    static const char *const order[] = {"b.png", "a.png"}, *const twice[] = {"a.png", "a.png"};
+    static const uint32_t counts[] = {1, 1};
+    char path[128], *paths[] = {path}, *masks[] = {store};
+    struct dataset *d;
+    struct error e;
+    snprintf(path, sizeof path, "%s/order.pack", dir);
+    for (int i = 0; i < 2; i++) {
+        write_outputs(path, i ? twice : order, counts, 2);
+        assert_int_equal(dataset_open(&d, &(struct dataset_options){.format = "packed", .paths = paths, .n_paths = 1, .embeddings_alone = true}, &e), PL_USAGE);
+        assert_non_null(strstr(e.text, "sample 1 of its index is invalid"));
+    }
+    write_outputs(path, order, counts, 1);
+    assert_int_equal(dataset_open(&d, &(struct dataset_options){.format = "packed", .paths = paths, .n_paths = 1}, &e), PL_USAGE);
+    assert_non_null(strstr(e.text, "neither images nor masks"));
+    assert_int_equal(dataset_open(&d, &(struct dataset_options){.format = "packed", .paths = masks, .n_paths = 1, .embeddings_alone = true}, &e), PL_USAGE);
+    assert_non_null(strstr(e.text, "a packed store of images with masks"));
+}
+
 /* --- an index with a memory map --------------------------------------------------------------- */
 
 static void test_memmap(void **state)
@@ -365,6 +441,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_batches), cmocka_unit_test(test_other_geometry), cmocka_unit_test(test_damage), cmocka_unit_test(test_nothing_left),
         cmocka_unit_test(test_categories),   cmocka_unit_test(test_memmap),         cmocka_unit_test(test_memmap_plain),
+        cmocka_unit_test(test_embeddings_alone), cmocka_unit_test(test_other_stores),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -39,4 +39,16 @@ int inspect_text(const struct inspect_text *o, struct error *e);
 /* Parses "WxH". */
 bool data_parse_size(const char *s, uint32_t size[2]);
 
+/* `data pack --embeddings` of a model of images and text: PATHS are conversations (data_pack_images.c). */
+struct image_packing {
+    const char *folder, *dtype;      /* of the model; --embeddings-dtype */
+    const struct names *set, *paths;
+    const char *where;               /* --images; NULL: data.images */
+    const char *output;
+};
+int pack_images(const struct image_packing *p, struct error *e);
+/* Whether the first path is such a store; `data inspect` of it and, with `check`, `data verify` (data_embeddings.c). */
+bool embeddings_alone(const struct names *paths);
+int inspect_embeddings(const struct names *paths, bool check, bool json, struct error *e);
+
 #endif

@@ -18,6 +18,7 @@
 #include "data/images/image.h"
 #include "data/images/jpeg.h"
 #include "data/formats/packed.h"
+#include "feed/embed.h"
 #include "data/images/resize.h"
 #include "io/json.h"
 #include "io/png.h"
@@ -345,7 +346,7 @@ static void print_facts(const struct samples *all, const struct facts *f, struct
                 (unsigned long long)r->no_image, (unsigned long long)r->duplicates);
     text_printf(out, "  damaged headers %llu (%llu bytes lost), truncated shards %llu, other files %llu\n", (unsigned long long)r->damaged, (unsigned long long)r->lost,
                 (unsigned long long)r->partial, (unsigned long long)r->others);
-    if (x) text_printf(out, "  embeddings %s [%u,%u,%u], computed with %s\n", dtype_name(packed_dtype(x->type)), x->channels, x->grid, x->grid, x->model);
+    if (x) text_printf(out, "  embeddings %s, computed with %s\n", embed_print(x, (char[64]){0}), x->model);
     text_printf(out, "  unusable samples %llu, empty masks %llu\n", (unsigned long long)f->bad, (unsigned long long)f->empty);
     print_choices(all, f, out);
     if (f->bad) text_printf(out, "  first unusable sample: %s\n", f->first_bad);
@@ -686,6 +687,7 @@ static int run(int argc, char **argv, struct error *e)
         if (given && (paths.n || sheet)) rc = error_set(e, PL_USAGE, "--given computes from sizes only: leave out the paths and -o");
         else if (given) rc = inspect_given(given, json, e);
         else if (!paths.n) rc = error_set(e, PL_USAGE, "no data is given: add shards, folders or globs, or sizes with --given (see --help)");
+        else if (embeddings_alone(&paths)) rc = inspect_embeddings(&paths, false, json, e);
         else if (is_text(&paths, o.format)) {
             const bool run = path_has_ending(paths.at[0], ".yaml") || path_has_ending(paths.at[0], ".yml");
             rc = inspect_text(&(struct inspect_text){.paths = &paths, .set = &set, .run = run ? paths.at[0] : NULL, .model = model, .samples = samples, .json = json}, e);

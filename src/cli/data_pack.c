@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/progress.h"
+#include "config/config_model.h"
 #include "cli/data.h"
 #include "cli/data_samples.h"
 #include "data/fill.h"
@@ -19,7 +20,7 @@
 #include "io/png.h"
 #include "models/masks.h"
 #include "infer/embed_make.h"
-#include "engine/transfer.h"
+#include "feed/embed.h"
 
 enum { BLOCK = 16, POLYGON_RUNS = 1 << 19, REPORTED = 20 };
 static const uint64_t room = (uint64_t)1 << 28; /* bytes per thread for a sample's files; pages are committed on first use */
@@ -143,11 +144,8 @@ static void record_categories(struct packing *p, const struct packable *x)
 
 static int embed(struct packing *p, const struct packable *x, struct error *e)
 {
-    const enum dtype t = packed_dtype(p->embedder->about.type);
     int rc = embed_image(p->embedder, x->image, x->facts.rows, x->facts.columns, p->embedding, e);
-    if (!rc && transfer_nonfinite(p->embedding, t, (int64_t)(p->embedder->bytes / dtype_size(t))) >= 0)
-        rc = error_set(e, PL_USAGE, "the embedding of %s has NaN or infinite values; check the weights of %s", x->name, p->embedder->about.model);
-    return rc;
+    return rc ? rc : embed_finite(p->embedder, p->embedding, x->name, e);
 }
 
 static int write_sample(struct packing *p, const struct packable *x, struct error *e)
@@ -219,7 +217,7 @@ static int finish(struct packing *p, int rc, struct error *e)
 static int pack(struct packing *p, const struct samples_options *o, const struct names *paths, const char *output, struct error *e)
 {
     const double from = clock_seconds();
-    char time[32];
+    char time[32], shape[64];
     int rc = samples_open(&p->all, o, paths, e);
     if (rc) return rc;
     rc = p->bytes ? memmap_create(&p->map, output, p->o.cells, e) : packed_create(&p->store, output, p->o.side, p->o.cells, e);
@@ -233,14 +231,28 @@ static int pack(struct packing *p, const struct samples_options *o, const struct
         if (p->left_out > REPORTED) printf("left out: %llu more samples; `plimsoll data verify` lists all\n", (unsigned long long)(p->left_out - REPORTED));
         printf("%s: %llu samples with %llu masks, ", output, (unsigned long long)p->written, (unsigned long long)p->masks);
         if (!p->bytes) printf("images of side %u, ", p->o.side);
-        if (p->embedder) printf("embeddings %s [%u,%u,%u], ", dtype_name(packed_dtype(p->embedder->about.type)), p->embedder->about.channels,
-                                p->embedder->about.grid, p->embedder->about.grid);
+        if (p->embedder) printf("embeddings %s, ", embed_print(&p->embedder->about, shape));
         printf("masks of side %u; %llu samples and %llu masks left out, %s\n", p->o.cells, (unsigned long long)p->left_out, (unsigned long long)p->bad_masks,
                duration_print(clock_seconds() - from, time));
     }
     vec_free(&p->categories);
     samples_close(&p->all);
     return rc;
+}
+
+/* Whether a model folder is one of images and text, whose images are those of conversations. */
+static bool takes_conversations(const char *folder, const struct names *set)
+{
+    struct config c;
+    struct model m;
+    struct error ignored;
+    bool found = false;
+    if (!embed_config(&c, folder, NULL, set, &ignored) && !config_open_model(&c, &m, &ignored)) {
+        found = m.images;
+        model_close(&m);
+    }
+    config_free(&c);
+    return found;
 }
 
 /* Fills in the sizes that the options did not give with the model's training sizes. */
@@ -299,6 +311,11 @@ static int run(int argc, char **argv, struct error *e)
                                         {"--embeddings", DATA_TEXT, &encoder}, {"--embeddings-dtype", DATA_TEXT, &dtype}, {"--set", DATA_LIST, &set}};
     int rc = data_options(&data_pack, table, COUNT(table), argc, argv, &paths, &help, e);
     if (!rc && !help && !paths.n) rc = error_set(e, PL_USAGE, "no data is given: add shards, folders or globs (see --help)");
+    if (!rc && !help && encoder && takes_conversations(encoder, &set)) {
+        if (size || cells || model || strcmp(layout, "plimsoll")) rc = error_set(e, PL_USAGE, "--size, --masks-size, --model and --layout are for images with masks; %s takes conversations: leave them out", encoder);
+        else rc = pack_images(&(struct image_packing){.folder = encoder, .dtype = dtype, .set = &set, .paths = &paths, .where = o.images, .output = output}, e);
+        help = true; /* nothing more to do */
+    }
     if (!rc && !help && !encoder && (dtype || set.n)) rc = error_set(e, PL_USAGE, "%s needs --embeddings", dtype ? "--embeddings-dtype" : "--set");
     if (!rc && !help && (model || encoder)) rc = read_model_sizes(model ? model : encoder, &size, &cells, e);
     if (!rc && !help) rc = check(&p, size ? size : 1024, cells, layout, output, e);
@@ -314,6 +331,10 @@ const struct command data_pack = {
     "rasterised. Reading a sample is one copy, without decoding. Set data.format: packed and\n"
     "data.train: FILE.pack in the run.\n"
     "\n"
+    "With --embeddings and a model of images and text, PATHS are files of conversations: stores what the\n"
+    "vision tower makes of each of their images, for training with a frozen tower. Set data.images:\n"
+    "FILE.pack in the run; data.train stays as it is.\n"
+    "\n"
     "  PATHS           shards (tar), folders of extracted files, folders of shards; the annotation\n"
     "                  file of COCO; a folder of images and masks; a table; .pack; globs\n"
     "  -o FILE.pack    the output; it appears when it is complete\n"
@@ -326,7 +347,8 @@ const struct command data_pack = {
     "                  training with a frozen encoder; also the default of --model\n"
     "  --embeddings-dtype T  f32 or bf16: the dtype in which they are computed and stored (default: bf16 where\n"
     "                  the device has bf16 instructions)\n"
-    "  --set key=value with --embeddings: device and memory keys of the encoder's run\n"
+    "  --set key=value with --embeddings: device and memory keys of the encoder's run; of conversations also\n"
+    "                  data.images, data.range, data.max_frames, data.fps and memory.quantize, as in the run\n"
     "  --layout memmap writes a folder instead, -o DIR: index.json, masks.u8 (a memory map of uint8,\n"
     "                  masks x N x N, each mask resized from its whole image) and the image files",
     run};

@@ -18,6 +18,7 @@
 
 static const char CHANGES_RESULTS[] = "changes results slightly";
 static const char FROZEN[] = "trains the prompt encoder and the mask decoder alone";
+static const char TOWER[] = "a store that `data pack --embeddings` makes: the vision tower does not run";
 static const char STORED[] = "and stored embeddings (`data pack --embeddings`): the encoder does not run";
 
 /* Plans the change and lists it when it saves memory. */
@@ -43,26 +44,33 @@ static void try_change(const struct doctor *d, const char *change, const char *n
 
 /* A frozen encoder, and its embeddings from a packed store: what saves most where the encoder need not be trained. The other settings
  * are the fastest, because those of the plan may not apply without the encoder. */
+static void plan_encoder(const struct doctor *d, const struct config *c, bool stored, const char *change, struct advice *out, uint32_t *n)
+{
+    struct run r = {0};
+    struct error e;
+    if (!run_plan(&r, c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true, .embedded = stored}, &e)) {
+        struct advice a = {.note = d->run.model.images ? TOWER : stored ? STORED : FROZEN, .saves = (int64_t)plan_arena(&d->run.plan) - (int64_t)plan_arena(&r.plan), .costs = r.plan.seconds - d->run.plan.seconds,
+                           .host = (int64_t)r.plan.placement.arena[SPACE_HOST] - (int64_t)d->run.plan.placement.arena[SPACE_HOST]};
+        snprintf(a.change, sizeof a.change, "%s", change);
+        if (a.saves > 0 && (r.batches.partial || !stored)) out[(*n)++] = a;
+    }
+    run_close(&r);
+}
+
+/* A vision tower must be frozen already: its store replaces the images. */
 static void try_encoder(const struct doctor *d, bool stored, struct advice *out, uint32_t *n, struct progress *p)
 {
     struct config c;
-    struct run r = {0};
     struct error e;
-    char pattern[64], change[96];
+    char pattern[64], change[96] = "data.images=FILE.pack";
     progress_add(p, 1);
     if (*n == ADVICE_MOST || doctor_config(d, &c, false, &e)) return;
-    if (!embed_pattern(&d->run.model, prompting_of(&d->run.batch)->image, pattern, &e)) {
+    int rc = d->run.model.images ? PL_OK : embed_pattern(&d->run.model, prompting_of(&d->run.batch)->image, pattern, &e);
+    if (!rc && !d->run.model.images) {
         snprintf(change, sizeof change, "model.freeze=%s", pattern);
-        if (!config_set(&c, change, &e)) {
-            if (!run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true, .embedded = stored}, &e)) {
-                struct advice a = {.note = stored ? STORED : FROZEN, .saves = (int64_t)plan_arena(&d->run.plan) - (int64_t)plan_arena(&r.plan), .costs = r.plan.seconds - d->run.plan.seconds,
-                                   .host = (int64_t)r.plan.placement.arena[SPACE_HOST] - (int64_t)d->run.plan.placement.arena[SPACE_HOST]};
-                snprintf(a.change, sizeof a.change, "%s", change);
-                if (a.saves > 0) out[(*n)++] = a;
-            }
-            run_close(&r);
-        }
+        rc = config_set(&c, change, &e);
     }
+    if (!rc) plan_encoder(d, &c, stored, change, out, n);
     config_free(&c);
 }
 
@@ -92,7 +100,8 @@ uint32_t doctor_advice(const struct doctor *d, struct advice out[ADVICE_MOST])
     const struct settings *s = &d->run.plan.settings;
     const int64_t masks = d->run.model.masks ? prompting_of(&d->run.batch)->masks : 0;
     const bool encoder = masks && !config_given(d->run.config, KEY_model_freeze) && !d->run.has_adapter && !d->run.batches.partial;
-    uint32_t n = 0, plans = (uint32_t)(masks > 1) + 2 * encoder;
+    const bool tower = d->run.model.images && !d->run.batches.partial;
+    uint32_t n = 0, plans = (uint32_t)(masks > 1) + 2 * encoder + tower;
     char change[96], value[SETTING_ROOM];
     struct progress p;
     for (int b = s->micro_batch / 2; b >= 1; b /= 2) plans++;
@@ -113,6 +122,7 @@ uint32_t doctor_advice(const struct doctor *d, struct advice out[ADVICE_MOST])
         try_change(d, change, "trains on fewer masks per image", out, &n, &p);
     }
     for (int stored = 0; stored < 2 && encoder; stored++) try_encoder(d, stored, out, &n, &p);
+    if (tower) try_encoder(d, true, out, &n, &p);
     progress_clear();
     qsort(out, n, sizeof *out, by_worth);
     return n;

@@ -140,7 +140,7 @@ static void find_embeddings(struct init_run *r, const struct packed_embeddings *
     r->embeddings = x;
     if (!x) return;
     if (r->preset) error_set(e, PL_USAGE, "the encoder of a preset has random weights");
-    else if (embed_describe(&r->model, r->image, &own, e)) return;
+    else if (embed_describe(NULL, &r->model, r->image, &own, e)) return;
     else if (own.layers != x->layers || own.weights != x->weights) error_set(e, PL_USAGE, "they were made with %s, which has another encoder", x->model);
     else if (embed_pattern(&r->model, r->image, r->freeze, e)) r->freeze[0] = 0;
 }

@@ -792,6 +792,11 @@ int config_check(const struct config *c, unsigned needs, struct error *e)
     if (check_schedule(c, e) || check_groups(c, e) || check_data(c, e)) return e->code;
     if ((needs & CONFIG_NEEDS_DATA) && check_needed(c, KEY_data_train, e)) return e->code;
     if ((needs & CONFIG_NEEDS_TRAIN) && check_needed(c, KEY_train_out, e)) return e->code;
+    for (enum config_key k = KEY_loss_focal; k <= KEY_loss_gamma && c->loss_preset == LOSS_STRUCTURE; k++)
+        if (config_given(c, k)) {
+            error_set(e, PL_USAGE, "%s is no part of the structure loss (loss.preset): leave it out; loss.edge and loss.smooth are", config_key_name(k));
+            return config_at_key(c, k, e);
+        }
     if (!c->loss_focal && !c->loss_dice && !c->loss_iou) {
         error_set(e, PL_USAGE, "loss.focal, loss.dice and loss.iou are all 0, expected at least one above");
         return config_at_key(c, KEY_loss_focal, e);

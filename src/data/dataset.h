@@ -81,6 +81,7 @@ struct dataset_options {
     struct pixel_range range; /* of images of 16 bits, and of volumes */
     struct slice_options slices;
     const char *image_column, *mask_column, *split_column; /* csv, parquet; NULL: by their usual names */
+    bool embeddings_alone; /* packed: stores of the embeddings of conversations' images (packed_find), and no others */
     bool texts;           /* csv: rows have a question and an answer; rows without them are left out */
     struct dataset_split split;
 };

@@ -12,7 +12,7 @@
 
 struct row_slot {
     struct image_row out;
-    float *pixels;           /* [options.images + options.frames][floats of an image] */
+    char *pixels;            /* [options.images + options.frames][image_rows_each] */
     struct byte_range *videos; /* [options.frames] */
     uint32_t replaced;       /* frames that could not be decoded... */
     uint32_t replaced_in;    /* ...the first of them in this sample of the store */
@@ -26,11 +26,13 @@ struct row_slot {
 /* The state of a thread. */
 struct worker {
     struct image_rows_options o;
-    uint64_t floats;         /* of an image */
-    struct image_reader *reader;
+    uint64_t each;           /* bytes of an image */
+    struct image_reader *reader; /* NULL: embeddings are read */
 };
 
 /* --- memory ------------------------------------------------------------------------------------ */
+
+uint64_t image_rows_each(const struct image_rows_options *o) { return o->embedding ? o->embedding : image_reader_floats(&o->reader) * sizeof(float); }
 
 static uint64_t slot_layout(void *slot, const void *options, char *at)
 {
@@ -39,19 +41,23 @@ static uint64_t slot_layout(void *slot, const void *options, char *at)
     uint64_t used = 0;
     token_row_place(&s->out.tokens, o->sequence, at, &used);
     s->samples = ring_carve(at, &used, (uint64_t)o->sequence * sizeof *s->samples);
-    s->pixels = image_reader_place(&o->reader, o->images + o->frames, at, &used);
+    s->pixels = ring_carve(at, &used, (o->images + o->frames) * image_rows_each(o));
     s->videos = ring_carve(at, &used, o->frames * sizeof *s->videos);
     return used;
 }
 
-static uint64_t thread_bytes(const void *options) { return image_reader_bytes(&((const struct image_rows_options *)options)->reader); }
+static uint64_t thread_bytes(const void *options)
+{
+    const struct image_rows_options *o = options;
+    return o->embedding ? 0 : image_reader_bytes(&o->reader);
+}
 
 static void *thread_new(const void *options, char *at)
 {
     struct worker *w = mem_alloc(sizeof *w);
     w->o = *(const struct image_rows_options *)options;
-    w->floats = image_reader_floats(&w->o.reader);
-    w->reader = image_reader_new(&w->o.reader, at);
+    w->each = image_rows_each(&w->o);
+    if (!w->o.embedding) w->reader = image_reader_new(&w->o.reader, at);
     return w;
 }
 
@@ -80,14 +86,26 @@ static struct row_size size_of(const struct conversations *c, struct row_samples
     return sum;
 }
 
+static enum data_fault read_image(struct worker *w, const struct image_rows_source *source, struct sample_image x, char *to, struct error *e)
+{
+    uint32_t replaced;
+    if (w->o.embedding) return image_files_embeddings(source->files, x.reference, x.count, to, x.count * w->each, &replaced, e);
+    return image_reader_read(w->reader, source->files, x.reference, x.count, (float *)to, e);
+}
+
+static enum data_fault read_video(struct worker *w, const struct image_rows_source *source, struct sample_video x, char *to, uint32_t *replaced, struct error *e)
+{
+    if (w->o.embedding) return image_files_embeddings(source->files, x.reference, x.frames, to, x.frames * w->each, replaced, e);
+    return image_reader_video(w->reader, source->files, x.reference, x.frames, &(struct frames_to){.values = (float *)to}, replaced, e);
+}
+
 /* Reads the videos of a conversation that begins at token `at` of the row. */
 static enum data_fault read_videos(struct worker *w, const struct image_rows_source *source, const struct used_sample *u, uint32_t at, struct row_slot *s, struct error *e)
 {
     struct sample_video x;
     uint32_t frames = 0, replaced, n = 0, all = 0;
     for (; conversations_video(source->set, u, n, &x); n++) {
-        float *to = s->pixels + (w->o.images + s->out.frames + frames) * w->floats;
-        enum data_fault fault = image_reader_video(w->reader, source->files, x.reference, x.frames, &(struct frames_to){.values = to}, &replaced, e);
+        enum data_fault fault = read_video(w, source, x, s->pixels + (w->o.images + s->out.frames + frames) * w->each, &replaced, e);
         if (fault) return fault;
         s->videos[s->out.n_videos + n] = (struct byte_range){at + x.tokens.begin, at + x.tokens.end};
         frames += x.frames;
@@ -107,7 +125,7 @@ static enum data_fault add_sample(struct worker *w, const struct image_rows_sour
     uint32_t images = 0;
     while (images < u->images) {
         struct sample_image x = conversations_image(source->set, u, images);
-        enum data_fault fault = image_reader_read(w->reader, source->files, x.reference, x.count, s->pixels + (s->out.images + images) * w->floats, e);
+        enum data_fault fault = read_image(w, source, x, s->pixels + (s->out.images + images) * w->each, e);
         if (fault) return fault;
         images += x.count;
     }
@@ -158,8 +176,8 @@ static void fill_row(void *thread, const void *from, uint64_t position, void *sl
         const struct row_size room = {w->o.sequence - before.tokens - after.tokens, w->o.images - before.images - after.images, w->o.frames - before.frames - after.frames};
         if (!source->once) add_substitute(w, source, position, k, room, s);
     }
-    memset(s->pixels + s->out.images * w->floats, 0, (w->o.images - s->out.images) * w->floats * sizeof *s->pixels);
-    memset(s->pixels + (w->o.images + s->out.frames) * w->floats, 0, (w->o.frames - s->out.frames) * w->floats * sizeof *s->pixels);
+    memset(s->pixels + s->out.images * w->each, 0, (w->o.images - s->out.images) * w->each);
+    memset(s->pixels + (w->o.images + s->out.frames) * w->each, 0, (w->o.frames - s->out.frames) * w->each);
     conversations_fill(source->set, (struct row_samples){s->samples, s->n}, &s->out.tokens);
     s->rc = s->n || source->once ? PL_OK : PL_FAIL;
 }

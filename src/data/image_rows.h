@@ -3,6 +3,9 @@
  *
  *     ring (ring.h) ─ threads: read the images of a row (image_reader.h), then its tokens (conversations.h) ─ image_rows_next
  *
+ * Or, instead of pixels, what a vision tower made of the images before: embeddings of a packed store (image_files.h). Rows,
+ * faults and substitutes are the same.
+ *
  * An image that is missing or broken is a fault of its conversation. Another one that has room in the row replaces it, drawn by
  * seed and position, so that nothing else changes; if none that is drawn has room, the row is shorter. A source with `once`
  * (validation) leaves it out. A frame of a video that cannot be decoded is replaced by one beside it (video.h), and counted.
@@ -21,6 +24,7 @@ struct image_rows_options {
     uint32_t sequence, images, frames; /* room of a row */
     uint32_t threads, slots;   /* at least 2 slots: the caller holds one */
     struct image_reader_options reader;
+    uint64_t embedding;        /* bytes of an image's embedding in the sources' store; 0: pixels, which the reader reads */
 };
 
 /* Where rows come from, and in which order. The caller owns it and must not change it while rows are read from it. Only the
@@ -42,12 +46,14 @@ uint64_t image_rows_seen(const struct image_rows_source *s, uint64_t position);
 struct image_row {
     uint64_t position;
     struct token_row tokens;
-    const float *pixels;   /* [options.images + options.frames][3][side][side]: images, then frames of videos; zeros after the last of each */
+    const void *pixels;    /* f32 [options.images + options.frames][3][side][side], or embeddings: images, then frames of videos; zeros after the last of each */
     uint32_t images, frames;
     const struct byte_range *videos; /* [n_videos] the tokens of videos, ascending: these take frames, and other image tokens images */
     uint32_t n_videos;
 };
 
+/* Bytes of an image, or of its embedding. */
+uint64_t image_rows_each(const struct image_rows_options *o);
 /* Bytes of the block; depends only on the options. */
 uint64_t image_rows_bytes(const struct image_rows_options *o);
 

@@ -10,6 +10,7 @@
  */
 #include <dlfcn.h>
 #include <errno.h>
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +38,12 @@ int64_t dist_launched(void)
 {
     const int64_t n = is_torchrun() ? number("WORLD_SIZE") : has_mpi() || is_slurm() ? launched_size() : 1;
     return n > 1 ? n : 1;
+}
+
+int dist_threads(int64_t local)
+{
+    if (getenv("OMP_NUM_THREADS") || omp_get_num_procs() < sysconf(_SC_NPROCESSORS_ONLN)) return 0;
+    return (int)max_i64(1, omp_get_num_procs() / max_i64(1, local));
 }
 
 static const struct mpi_plugin *open_plugin(struct error *e)
@@ -121,7 +128,7 @@ void dist_close(struct ranks *r)
     mem_free(r);
 }
 
-int dist_start(int64_t ranks, char *const *argv, int argc, struct error *e)
+int dist_start(int64_t ranks, const char *const *argv, int argc, struct error *e)
 {
     const char **list = mem_alloc(((size_t)argc + 16) * sizeof *list);
     char count[24], self[4096];

@@ -5,7 +5,7 @@
  * The smallest bound on host memory needs no new search: the space that was searched already answers it.
  * Smaller samples are not tried if the weights alone are too large. Changes are tried from the
  * least to the most intrusive: fewer images read ahead, memory keys that were set by hand, then
- * precision, no clipping, for a mask model a frozen encoder and stored embeddings, then smaller samples. At most REMEDY_MOST are named. If none of these fits:
+ * precision, no clipping, a frozen encoder of images and stored embeddings, then smaller samples. At most REMEDY_MOST are named. If none of these fits:
  * frozen weights in 4 bits, an adapter, both; and more ranks, among which the weights are divided.
  */
 #include <stdio.h>
@@ -120,6 +120,15 @@ static void try_encoder(struct run *r, const struct run_options *o)
     }
 }
 
+/* Of a model of images and text whose vision tower is frozen: its embeddings from a packed store, so that the plan has no tower. */
+static void try_stored_images(struct run *r, const struct run_options *o)
+{
+    struct config c = *r->config;
+    struct run_options stored = *o;
+    stored.embedded = true;
+    if (r->model.images && !r->batches.partial) try_change(r, &stored, &c, "data.images: a store of embeddings (data pack --embeddings)");
+}
+
 /* Halves the sample size until the plan fits. */
 static void try_data(struct run *r, const struct run_options *o)
 {
@@ -183,6 +192,7 @@ void run_remedies(struct run *r, const struct run_options *o, struct error *e)
     try_loader(r, o);
     try_memory(r, o);
     try_encoder(r, o);
+    try_stored_images(r, o);
     try_data(r, o);
     if (!r->n_remedies) {
         try_adapter(r, o);

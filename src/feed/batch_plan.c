@@ -120,11 +120,22 @@ struct mask_loss_options batch_loss(const struct config *c)
 
 static float given_or(const struct config *c, enum config_key key, double value, float usual) { return config_given(c, key) ? (float)value : usual; }
 
+/* The loss of a mask model, whose prompts have several candidates. */
+static int check_loss(const struct config *c, const struct model *m, struct error *e)
+{
+    if (c->loss_preset != LOSS_STRUCTURE) return PL_OK;
+    error_set(e, PL_USAGE, "loss.preset is structure, which is a loss of prs_med; a %s takes sam or equal-weights", m->family->model_type);
+    return config_at_key(c, KEY_loss_preset, e);
+}
+
 /* A key that was given overrides binary cross-entropy + dice, and so does loss.preset. */
 void batch_prs(const struct config *c, struct prs_batch *out)
 {
+    enum { WINDOW = 31 };
     struct mask_loss_options o = prs_usual_batch.loss;
+    const double edge = c->loss_edge, bce_edge = c->loss_edge_terms == EDGE_BOTH ? edge : 0;
     if (config_given(c, KEY_loss_preset)) o = batch_loss(c);
+    if (c->loss_preset == LOSS_STRUCTURE) out->structure = (struct structure_loss_options){(float)edge, (float)bce_edge, (float)c->loss_smooth, WINDOW};
     o.iou = 0; /* its decoders predict no IoU */
     out->loss = (struct mask_loss_options){
         .focal = given_or(c, KEY_loss_focal, c->loss_focal, o.focal), .dice = given_or(c, KEY_loss_dice, c->loss_dice, o.dice),
@@ -145,10 +156,10 @@ static int describe_images(const struct config *c, const struct model *m, const 
         error_set(e, PL_USAGE, "data.image_size is %u, expected a multiple of the model's patches of %" PRId64 " pixels", o.side, m->masks->patch);
         return config_at_key(c, KEY_data_image_size, e);
     }
-    if (options->embedded ? embed_assume(m, o.side, &b->embeddings, e) : embed_choose(c, m, o.side, options->train, &b->embeddings, e)) return e->code;
+    if (options->embedded ? embed_assume(c, m, o.side, &b->embeddings, e) : embed_choose(c, m, o.side, options->train, &b->embeddings, e)) return e->code;
     const uint32_t type = b->embeddings.type;
     o = batch_loader(c, m, &b->embeddings);
-    b->prompts = (struct prompting){.part = type ? PART_MASKS : PART_ALL, .embeddings = packed_dtype(type), .image = o.side, .masks = o.masks, .points = FIRST_SLOTS + c->prompts_iterations - 1,
+    b->prompts = (struct prompting){.part = type ? PART_REST : PART_ALL, .embeddings = packed_dtype(type), .image = o.side, .masks = o.masks, .points = FIRST_SLOTS + c->prompts_iterations - 1,
                                     .rounds = c->prompts_iterations, .slots = true, .targets = true};
     out->loader_bytes = loader_bytes(&o);
     out->size = KEY_data_max_masks;
@@ -156,8 +167,22 @@ static int describe_images(const struct config *c, const struct model *m, const 
     return PL_OK;
 }
 
+/* Embeddings instead of the images of conversations: then the vision tower is not built. */
+static int describe_embeddings(const struct config *c, const struct model *m, const struct run_options *options, struct image_batches *b, struct run_batches *out, struct error *e)
+{
+    if (options->embedded ? embed_assume(c, m, m->image, &b->embeddings, e) : embed_choose_images(c, m, options->train, &b->embeddings, e)) return e->code;
+    b->whole = b->batch;
+    if (!b->embeddings.type) return PL_OK;
+    b->batch.part = PART_REST;
+    b->batch.embeddings = packed_dtype(b->embeddings.type);
+    b->rows.embedding = packed_embedding_bytes(&b->embeddings);
+    out->partial = true;
+    out->whole = &b->whole;
+    return PL_OK;
+}
+
 /* Rows of text with images. Without data, and without data.max_images, the model's default stays: an image a sample. */
-static int describe_image_rows(const struct config *c, const struct model *m, struct bump *memory, struct run_batches *out, struct error *e)
+static int describe_image_rows(const struct config *c, const struct model *m, const struct run_options *options, struct bump *memory, struct run_batches *out, struct error *e)
 {
     const bool conversations = c->data_format == FORMAT_CONVERSATIONS, given = c->data_max_images >= 0 || c->data_max_frames, room = conversations || (given && !c->data_train.n);
     struct image_batches *b = bump_alloc(memory, sizeof *b);
@@ -174,7 +199,9 @@ static int describe_image_rows(const struct config *c, const struct model *m, st
     if (!conversations || !(b->batch.images + b->batch.frames)) return PL_OK;
     b->rows = (struct image_rows_options){.sequence = (uint32_t)c->data_sequence, .images = (uint32_t)b->batch.images, .frames = (uint32_t)b->batch.frames, .threads = (uint32_t)c->data_threads,
                                           .slots = slots_of(c), .reader = {.range = feed_range(c), .room = batch_room(c), .fps = c->data_fps, .max_frames = (uint32_t)c->data_max_frames}};
-    if (image_source_processor(&b->rows.reader.processor, m, e)) return e->code;
+    if (image_source_processor(&b->rows.reader.processor, m, e) || image_source_frame_processor(&b->rows.reader.frame_processor, m, e) ||
+        describe_embeddings(c, m, options, b, out, e))
+        return e->code;
     out->loader_bytes = image_rows_bytes(&b->rows);
     return PL_OK;
 }
@@ -263,11 +290,12 @@ int feed_describe(const struct config *c, const struct model *m, const struct ru
                          batch_format(c), m->family->model_type, model_list_ports(m, takes), batch_advice(m));
     out->packed = c->data_format == FORMAT_CONVERSATIONS && c->data_packing; /* a row with padding after one conversation is a plain causal row */
     out->few_labels = c->data_format == FORMAT_CONVERSATIONS && (c->data_train_on != TRAIN_ON_ALL || !c->data_packing);
-    if (m->images && describe_image_rows(c, m, memory, out, e)) return e->code;
+    if (m->images && describe_image_rows(c, m, o, memory, out, e)) return e->code;
     if (!m->masks) return PL_OK;
     struct mask_batches *b = bump_alloc(memory, sizeof *b);
     *b = (struct mask_batches){.prompts = out->own ? *(const struct prompting *)out->own : (struct prompting){0}};
     if (!config_tokens(c) && describe_images(c, m, o, b, out, e)) return e->code;
+    if (check_loss(c, m, e)) return e->code;
     b->prompts.loss = batch_loss(c);
     b->prompts.statistics = o->evaluate;
     b->prompts.picks = o->picks;

@@ -38,6 +38,9 @@ enum config_key batch_augments(const struct config *c);
 /* What a run of a model that takes images among its tokens has beyond other runs of text (run_batches.feed). */
 struct image_batches {
     struct image_batch batch;       /* batch.own */
+    struct image_batch whole;       /* the same with the vision tower */
+    struct packed_embeddings embeddings; /* stored embeddings that replace images; type 0: none */
+    uint64_t encoder;               /* as in mask_batches */
     struct image_rows_options rows; /* with room for images or frames, and conversations as data */
     struct image_rows *loader;      /* in run_loader_memory, while a feed of it is open; training and validation share it */
 };

@@ -3,14 +3,17 @@
  * for packed rows also positions, and for each token the range of keys that it may see. Everything textual happens in
  * `prepare`; a step copies ids out of a memory-mapped store.
  *
- * A model that takes images also gets pixel_values and image_index (models/images.h). Its rows come from threads that
+ * A model that takes images also gets pixel_values and image_index (models/images.h); or image_embeddings, if data.images is a
+ * store of them. Its rows come from threads that
  * read the images (data/image_rows.h); training and validation share them: they never read at the same time.
  */
 #include <inttypes.h>
 #include <string.h>
 
+#include "data/dataset.h"
 #include "feed/batch_plan.h"
 #include "feed/allocation.h"
+#include "feed/embed.h"
 #include "feed/feed.h"
 #include "feed/text_source.h"
 
@@ -25,7 +28,8 @@ struct conversation_feed {
     struct image_files *files;
     struct image_rows_source rows;
     int32_t *index;               /* [T] image_index of a row */
-    uint64_t pixels;              /* bytes of the images of a row */
+    uint64_t pixels;              /* bytes of the images of a row... */
+    const char *pixels_input;     /* ...and the input that has them */
     struct allocation *allocation; /* of a model that chooses among an image's tokens; NULL: it takes all */
 };
 
@@ -60,6 +64,12 @@ static struct image_batches *images_of(const struct run *r)
     return b && b->batch.images + b->batch.frames ? b : NULL;
 }
 
+static int check_images(const struct text_source *s, const struct config *c, enum feed_role role, struct run *r, struct error *e)
+{
+    const bool own = text_files_of(c, role) == FEED_VALIDATION && c->data_validation_images;
+    return embed_check_images(r, image_files_store(s->images.files), own ? "data.validation_images" : c->data_images ? "data.images" : "the folder of the data", e);
+}
+
 static int conversation_open(struct feed *f, struct run *r, enum feed_role role, struct error *e)
 {
     int rc = check_model(r, e);
@@ -68,6 +78,7 @@ static int conversation_open(struct feed *f, struct run *r, enum feed_role role,
     s->n_inputs = r->batch.packed ? COUNT(inputs) : UNPACKED_INPUTS;
     s->images = images_of(r);
     rc = text_source_open(&s->source, f->config, role, &r->model, e);
+    if (!rc && s->images && (rc = check_images(&s->source, f->config, role, r, e))) text_source_close(&s->source);
     if (rc) mem_free(s);
     else f->state = s;
     return rc;
@@ -106,7 +117,9 @@ static void prepare_images(struct feed *f)
     struct conversation_feed *s = f->state;
     s->rows = (struct image_rows_source){.set = &s->set, .files = s->files, .seed = (uint64_t)c->train_seed, .shuffle = c->data_shuffle, .once = f->role == FEED_VALIDATION, .max_bad = c->data_max_bad};
     s->index = mem_alloc((size_t)s->set.o.sequence * sizeof *s->index);
-    s->pixels = (s->images->rows.images + s->images->rows.frames) * image_reader_floats(&s->images->rows.reader) * sizeof(float);
+    s->pixels = (s->images->rows.images + s->images->rows.frames) * image_rows_each(&s->images->rows);
+    s->pixels_input = s->images->rows.embedding ? "image_embeddings" : "pixel_values";
+    if (image_files_store(s->files)) f->fingerprint = hash_bytes((const uint64_t[]){dataset_fingerprint(image_files_store(s->files))}, sizeof f->fingerprint, f->fingerprint);
 }
 
 static int conversation_prepare(struct feed *f, struct run *r, const char *folder, struct error *e)
@@ -162,14 +175,14 @@ static void index_row(struct conversation_feed *s, const struct model *m, int32_
 }
 
 /* Writes row i of the batch, at this position. `pixels` NULL: it has no image, and the old bytes stay. `x` NULL: it has no video. */
-static int put_row(struct conversation_feed *s, struct run *r, int64_t i, uint64_t position, struct token_row *row, const float *pixels, const struct image_row *x, struct error *e)
+static int put_row(struct conversation_feed *s, struct run *r, int64_t i, uint64_t position, struct token_row *row, const void *pixels, const struct image_row *x, struct error *e)
 {
     const uint64_t T = (uint64_t)s->set.o.sequence;
     int rc = PL_OK;
     if (s->images) {
         index_row(s, &r->model, row->ids, x);
         rc = run_write_input(r, "image_index", i, s->index, T * sizeof *s->index, e);
-        if (!rc && pixels) rc = run_write_input(r, "pixel_values", i, pixels, s->pixels, e);
+        if (!rc && pixels) rc = run_write_input(r, s->pixels_input, i, pixels, s->pixels, e);
         if (!rc && s->allocation) rc = allocation_put(s->allocation, r, i, position, row, s->index, pixels, e);
     }
     for (size_t k = 0; k < s->n_inputs && !rc; k++) rc = run_write_input(r, inputs[k].input, i, *row_array(row, k), T * (uint64_t)inputs[k].each * sizeof(int32_t), e);
@@ -182,7 +195,7 @@ static int put_image_rows(struct feed *f, struct run *r, uint64_t position, int6
 {
     struct conversation_feed *s = f->state;
     struct image_rows *loader = s->images->loader;
-    const float *pixels = NULL; /* of the last row: valid until the next image_rows_next */
+    const void *pixels = NULL; /* of the last row: valid until the next image_rows_next */
     int rc = PL_OK;
     if (f->role == FEED_VALIDATION && feed_begins(position, s->rows.each, s->rows.every)) s->rows.counts = (struct loader_counts){0};
     if (samples && !image_rows_at(loader, &s->rows, position)) image_rows_seek(loader, &s->rows, position);

@@ -194,6 +194,7 @@ union attr {
     /* Weights of the three terms; alpha_both: alpha weighs both classes, instead of 1 - alpha for the
      * background. */
     struct { float focal, dice, iou, alpha, gamma, smooth; uint8_t alpha_both; } mask_loss;
+    struct { float edge, bce_edge, smooth; int32_t size; } structure_loss; /* size: the side of the window that finds edges */
 };
 
 struct node {
@@ -227,6 +228,14 @@ struct scope {
  * or those with the same number on their hosts. */
 enum rank_axis { AXIS_NONE, AXIS_ALL, AXIS_HOST, AXIS_ACROSS };
 
+/* How much of a whole is computed at a time: `part` of `whole` independent samples. A kernel that may compute a
+ * sample otherwise among fewer samples is chosen as for all of them: a sample has the same bits either way. */
+struct portion {
+    uint32_t part, whole;              /* 0, 0: all of it */
+};
+/* Rows of the whole, of which the portion has `rows`. */
+static inline int64_t portion_whole(struct portion p, int64_t rows) { return p.part ? rows * p.whole / p.part : rows; }
+
 struct loop {
     id parent, name;
     uint32_t trip;                     /* planned trip count: the maximum at run time */
@@ -239,6 +248,7 @@ struct loop {
     /* Slices go on from one iteration of the loop around to the next, instead of beginning again: iteration i of
      * that one and j of this one read slice i * trip + j. */
     bool continues;
+    struct portion portion;            /* of an iteration, where the loop computes what could be computed at once */
     uint8_t axis;                      /* enum rank_axis; a loop with one is never entered: its iteration is the rank's number, and its trip the number of ranks */
 };
 

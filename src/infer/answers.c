@@ -13,6 +13,8 @@ int answers_open(struct held_out *h, const struct config *c, const struct questi
     int rc = generation_config_read(&h->folder, c->model_path, e);
     if (!rc) rc = text_images_where(c, FEED_VALIDATION, &where, e);
     if (!rc) rc = prompts_open(&h->prompts, c, where.at, e);
+    if (!rc && h->prompts.has_images && image_files_store(h->prompts.images.files))
+        rc = error_set(e, PL_USAGE, "%s has embeddings of images, and answers need the images, which the vision tower sees: set data.images to their folder or tar", where.at);
     if (!rc) rc = questions_read(&h->questions, c, &h->prompts, most, e);
     text_free(&where);
     if (rc) return rc;

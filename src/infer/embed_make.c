@@ -7,29 +7,42 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "config/config_model.h"
+#include "engine/transfer.h"
 #include "feed/embed.h"
 #include "infer/embed_make.h"
+#include "models/prs_med.h"
 
-#include "models/masks.h"
-
-static int make_config(struct config *c, const char *folder, const char *dtype, const struct names *set, struct error *e)
+int embed_config(struct config *c, const char *folder, const char *dtype, const struct names *set, struct error *e)
 {
     config_init(c);
     int rc = config_assign(c, "model.path", folder, e);
     for (uint32_t i = 0; i < set->n && !rc; i++) rc = config_set(c, set->at[i], e);
     if (!rc && dtype && strcmp(dtype, "f32") && strcmp(dtype, "bf16")) rc = error_set(e, PL_USAGE, "--embeddings-dtype %s: expected f32 or bf16", dtype);
     if (!rc && dtype) rc = config_assign(c, "memory.precision", dtype, e);
+    if (!rc) rc = config_assign(c, "model.freeze", "*", e); /* as in the runs on the store: memory.quantize is for frozen weights */
     return rc;
 }
 
-static int check_model(const char *folder, int64_t side, struct error *e)
+static int check_model(const struct model *m, const char *folder, int64_t side, struct error *e)
+{
+    if (!m->masks && !m->images) return error_set(e, PL_USAGE, "%s: a %s has no image embeddings; expected a mask model, such as sam, or a model of images and text, such as llava", folder, m->family->model_type);
+    if (prs_model(m) || (m->images && m->images->single))
+        return error_set(e, PL_USAGE, "%s: a %s takes the pixels of its images besides the embeddings of its vision tower: it is trained on images", folder, m->family->model_type);
+    if (m->masks && side % m->masks->patch)
+        return error_set(e, PL_USAGE, "%s: the image size %lld is not divisible by the patch size %lld; give another --size", folder, (long long)side, (long long)m->masks->patch);
+    return PL_OK;
+}
+
+/* The batch of the encoder alone; side 0: the model's. */
+static int choose_batch(const struct config *c, const char *folder, int64_t *side, struct encoder_batch *out, struct error *e)
 {
     struct model m;
-    int rc = model_open(&m, folder, e);
+    int rc = config_open_model(c, &m, e);
     if (rc) return rc;
-    if (!m.masks) rc = error_set(e, PL_USAGE, "%s: a %s has no image embeddings; expected a mask model, such as sam", folder, m.family->model_type);
-    if (!rc && side % m.masks->patch)
-        rc = error_set(e, PL_USAGE, "%s: the image size %lld is not divisible by the patch size %lld; give another --size", folder, (long long)side, (long long)m.masks->patch);
+    if (!*side || m.images) *side = m.image;
+    rc = check_model(&m, folder, *side, e);
+    *out = embed_batch(&m, *side);
     model_close(&m);
     return rc;
 }
@@ -37,14 +50,18 @@ static int check_model(const char *folder, int64_t side, struct error *e)
 static int start(struct embedder *m, const char *folder, int64_t side, struct error *e)
 {
     struct run *r = &m->run;
-    const struct prompting image = {.image = side, .masks = 1, .points = 2, .rounds = 1, .slots = true, .part = PART_IMAGE};
-    struct run_options o = {.forward = true, .B = 1, .T = 1, .own = &image, .own_bytes = sizeof image, .partial = true};
+    struct run_options o = {.forward = true, .B = 1, .T = 1, .partial = true};
     struct step_block b = {.inv_count = {1}, .loss_scale = 1, .step = 1, .adam_t = 1};
-    int rc = run_plan(r, &m->config, &o, e);
+    struct encoder_batch own;
+    int rc = choose_batch(&m->config, folder, &side, &own, e);
+    if (rc) return rc;
+    o.own = embed_own(&own, &o.own_bytes);
+    rc = run_plan(r, &m->config, &o, e);
     if (!rc) rc = run_start(r, NULL, true, e);
     if (!rc) rc = run_put_step(r, &b, e);
-    if (!rc) rc = embed_describe(&r->model, side, &m->about, e);
+    if (!rc) rc = embed_describe(&m->config, &r->model, side, &m->about, e);
     if (rc) return rc;
+    m->side = side;
     m->output = graph_find_output(&r->graph, PROGRAM_STEP, "image_embeddings");
     m->about.type = r->plan.settings.precision == DT_BF16 ? PACKED_BF16 : PACKED_F32;
     m->bytes = packed_embedding_bytes(&m->about);
@@ -56,22 +73,18 @@ static int start(struct embedder *m, const char *folder, int64_t side, struct er
 int embed_open(struct embedder *m, const char *folder, int64_t side, const char *dtype, const struct names *set, struct error *e)
 {
     memset(m, 0, sizeof *m);
-    int rc = make_config(&m->config, folder, dtype, set, e);
-    if (!rc) rc = check_model(folder, side, e);
+    int rc = embed_config(&m->config, folder, dtype, set, e);
     if (!rc) rc = start(m, folder, side, e);
     if (rc) embed_close(m);
     return rc ? error_prepend(e, "--embeddings") : PL_OK;
 }
 
-int embed_image(struct embedder *m, const uint8_t *image, uint32_t rows, uint32_t columns, void *to, struct error *e)
+/* Runs the encoder on what was written, and reads the embedding. */
+static int encode(struct embedder *m, void *to, struct error *e)
 {
     struct run *r = &m->run;
-    const uint64_t side = (uint64_t)prompting_of(&r->batch)->image;
-    const int32_t valid[2] = {(int32_t)rows, (int32_t)columns};
     const enum dtype kept = packed_dtype(m->about.type), made = tensor_at(&r->graph, m->output)->dtype;
-    int rc = run_write_input(r, "images", 0, image, side * side * 3, e);
-    if (!rc) rc = run_write_input(r, "image_valid", 0, valid, sizeof valid, e);
-    if (!rc) rc = run_program(r, PROGRAM_STEP, e);
+    int rc = run_program(r, PROGRAM_STEP, e);
     if (rc || made == kept) return rc ? rc : run_read(r, m->output, to, e);
     int64_t n = tensor_elements(tensor_at(&r->graph, m->output));
     void *raw = mem_alloc((size_t)n * dtype_size(made));
@@ -79,6 +92,30 @@ int embed_image(struct embedder *m, const uint8_t *image, uint32_t rows, uint32_
     if (!rc) dtype_convert(to, kept, raw, made, n);
     mem_free(raw);
     return rc;
+}
+
+int embed_image(struct embedder *m, const uint8_t *image, uint32_t rows, uint32_t columns, void *to, struct error *e)
+{
+    struct run *r = &m->run;
+    const uint64_t side = (uint64_t)m->side;
+    const int32_t valid[2] = {(int32_t)rows, (int32_t)columns};
+    int rc = run_write_input(r, "images", 0, image, side * side * 3, e);
+    if (!rc) rc = run_write_input(r, "image_valid", 0, valid, sizeof valid, e);
+    return rc ? rc : encode(m, to, e);
+}
+
+int embed_pixels(struct embedder *m, const float *pixels, void *to, struct error *e)
+{
+    const struct model *model = &m->run.model;
+    int rc = run_write_input(&m->run, "pixel_values", 0, pixels, (uint64_t)(model->images->channels * model->image * model->image) * sizeof *pixels, e);
+    return rc ? rc : encode(m, to, e);
+}
+
+int embed_finite(const struct embedder *m, const void *embedding, const char *name, struct error *e)
+{
+    const enum dtype t = packed_dtype(m->about.type);
+    if (transfer_nonfinite(embedding, t, (int64_t)(m->bytes / dtype_size(t))) < 0) return PL_OK;
+    return error_set(e, PL_USAGE, "the embedding of %.200s has NaN or infinite values; check the weights of %s", name, m->about.model);
 }
 
 void embed_close(struct embedder *m)

@@ -11,34 +11,27 @@
 #include <string.h>
 
 #include "graph/ops.h"
-#include "lib/session.h"
+#include "lib/builder.h"
 
 _Static_assert((int)PL_MAX_RANK == (int)MAX_RANK, "PL_MAX_RANK of the public header differs");
 _Static_assert((int)PL_GELU == (int)ACT_GELU && (int)PL_GELU_TANH == (int)ACT_GELU_TANH && (int)PL_QUICK_GELU == (int)ACT_QUICK_GELU &&
                    (int)PL_RELU == (int)ACT_RELU && (int)PL_SIGMOID == (int)ACT_SIGMOID && (int)PL_SILU == (int)ACT_SILU &&
                    (int)PL_TANH == (int)ACT_TANH, "the order of activations in the public header differs");
 
-enum { DEPTH_MOST = 32, NAME_MOST = 200 };
 /* Elements of one tensor: far beyond any memory, far below where products overflow. */
 #define ELEMENTS_MOST ((int64_t)1 << 40)
 
-struct pl_builder {
-    struct graph *g;
-    int64_t batch;
-    id scope[DEPTH_MOST];   /* the enclosing scope of each open one */
-    int depth;
-};
-
 /* --- checks of the caller's arguments --------------------------------------------------- */
 
-/* A required tensor. */
-static id in(struct pl_builder *b, pl_tensor x)
+id builder_tensor(struct pl_builder *b, pl_tensor x)
 {
     if (b->g->error.code) return 0;
     if (!x) return graph_fail(b->g, "an op was given 0, which is not a tensor");
     if (x >= b->g->tensors.n) return graph_fail(b->g, "an op was given %u, which no call of this builder returned", x);
     return x;
 }
+
+static id in(struct pl_builder *b, pl_tensor x) { return builder_tensor(b, x); }
 
 /* Several required tensors, checked in this order: the first invalid one is reported. */
 static bool needs(struct pl_builder *b, int n, const pl_tensor *x)
@@ -51,7 +44,7 @@ static bool needs(struct pl_builder *b, int n, const pl_tensor *x)
 /* An optional tensor. */
 static id optional(struct pl_builder *b, pl_tensor x) { return x ? in(b, x) : 0; }
 
-static bool named(struct pl_builder *b, const char *what, const char *name)
+bool builder_named(struct pl_builder *b, const char *what, const char *name)
 {
     if (!name || !*name) return graph_fail(b->g, "%s without a name", what);
     if (strlen(name) > NAME_MOST) return graph_fail(b->g, "the name of %s has %zu bytes, at most %d: %.40s...", what, strlen(name), NAME_MOST, name);
@@ -98,7 +91,11 @@ static bool agrees(struct pl_builder *b, const char *name, enum kind kind, enum 
 
 pl_tensor pl_param(struct pl_builder *b, const char *name, int rank, const int64_t *dim, enum pl_init init, float std)
 {
-    if (!named(b, "a parameter", name) || !shaped(b, name, rank, dim) || !agrees(b, name, KIND_PARAM, DT_F32, rank, dim)) return 0;
+    char full[2 * NAME_MOST + 1];
+    if (!builder_named(b, "a parameter", name)) return 0;
+    snprintf(full, sizeof full, "%s%s", b->prefix, name);
+    name = full;
+    if (!builder_named(b, "a parameter", name) || !shaped(b, name, rank, dim) || !agrees(b, name, KIND_PARAM, DT_F32, rank, dim)) return 0;
     if (init != PL_ZEROS && init != PL_ONES && init != PL_NORMAL) return graph_fail(b->g, "%s: init %d is not one of enum pl_init", name, (int)init);
     if (init == PL_NORMAL && !(std > 0 && std < 1e6f)) return graph_fail(b->g, "%s: std is %g, expected more than 0", name, (double)std);
     enum init_kind kind = init == PL_ZEROS ? INIT_ZERO : init == PL_ONES ? INIT_ONE : INIT_NORMAL;
@@ -111,7 +108,7 @@ pl_tensor pl_input_along(struct pl_builder *b, const char *name, enum pl_dtype t
 {
     static const char *const nth[MAX_RANK] = {"first", "second", "third", "fourth", "fifth", "sixth"};
     enum dtype t = type == PL_F32 ? DT_F32 : type == PL_I32 ? DT_I32 : DT_NONE;
-    if (!named(b, "an input", name) || !shaped(b, name, rank, dim)) return 0;
+    if (!builder_named(b, "an input", name) || !shaped(b, name, rank, dim)) return 0;
     if (!t) return graph_fail(b->g, "input %s: dtype %d, expected PL_F32 or PL_I32", name, (int)type);
     if (axis < PL_SHARED || axis >= MAX_RANK) return graph_fail(b->g, "input %s: axis %d, expected a dimension from 0, or PL_SHARED", name, axis);
     if (axis >= 0 && (axis >= rank || dim[axis] % b->batch))
@@ -122,9 +119,12 @@ pl_tensor pl_input_along(struct pl_builder *b, const char *name, enum pl_dtype t
 
 pl_tensor pl_constant(struct pl_builder *b, const char *name, int rank, const int64_t *dim, const float *data)
 {
-    if (!named(b, "a constant", name) || !shaped(b, name, rank, dim) || !agrees(b, name, KIND_CONST, DT_F32, rank, dim)) return 0;
+    if (!builder_named(b, "a constant", name) || !shaped(b, name, rank, dim) || !agrees(b, name, KIND_CONST, DT_F32, rank, dim)) return 0;
     if (!data) return graph_fail(b->g, "constant %s: data is NULL", name);
-    return graph_const(b->g, name, DT_F32, rank, dim, data);
+    const id x = graph_const(b->g, name, DT_F32, rank, dim, data);
+    const struct param *p = x ? graph_param_of(b->g, x) : NULL;
+    if (p && memcmp(b->g->blob.at + p->init.data, data, tensor_bytes(tensor_at(b->g, x)))) return graph_fail(b->g, "constant %s: its data differ from those of an earlier call; expected another name", name);
+    return x;
 }
 
 /* The step program computes only its loss. Other outputs come from the evaluation program, whose
@@ -133,7 +133,7 @@ void pl_output(struct pl_builder *b, const char *name, pl_tensor x)
 {
     struct graph *g = b->g;
     char text[160];
-    if (!named(b, "an output", name) || !in(b, x)) return;
+    if (!builder_named(b, "an output", name) || !in(b, x)) return;
     bool loss = !strcmp(name, "loss");
     if (graph_find_output(g, g->at.program, name)) graph_fail(g, "two outputs %s", name);
     else if (loss && tensor_at(g, x)->rank) graph_fail(g, "loss must be a scalar: %s", tensor_print(g, x, text));
@@ -145,21 +145,30 @@ void pl_output(struct pl_builder *b, const char *name, pl_tensor x)
 
 /* --- scopes ---------------------------------------------------------------------------------- */
 
+bool builder_open(struct pl_builder *b, const char *name, int flags)
+{
+    if (b->depth == DEPTH_MOST) return graph_fail(b->g, "more than %d nested scopes", DEPTH_MOST);
+    b->open[b->depth++] = (struct open_scope){graph_scope_push(b->g, name, flags), strlen(b->prefix)};
+    return true;
+}
+
+void builder_close(struct pl_builder *b)
+{
+    const struct open_scope s = b->open[--b->depth];
+    graph_scope_pop(b->g, s.outer);
+    b->prefix[s.prefix] = 0;
+}
+
 void pl_scope_begin(struct pl_builder *b, const char *name, int flags)
 {
-    if (!named(b, "a scope", name)) return;
-    if (b->depth == DEPTH_MOST) {
-        graph_fail(b->g, "more than %d nested scopes", DEPTH_MOST);
-        return;
-    }
-    b->scope[b->depth++] = graph_scope_push(b->g, name, (flags & PL_BLOCK ? SCOPE_BLOCK : 0) | (flags & PL_ROWS ? SCOPE_ROWS : 0));
+    if (builder_named(b, "a scope", name)) builder_open(b, name, (flags & PL_BLOCK ? SCOPE_BLOCK : 0) | (flags & PL_ROWS ? SCOPE_ROWS : 0));
 }
 
 void pl_scope_end(struct pl_builder *b)
 {
     if (b->g->error.code) return;
     if (!b->depth) graph_fail(b->g, "pl_scope_end without pl_scope_begin");
-    else graph_scope_pop(b->g, b->scope[--b->depth]);
+    else builder_close(b);
 }
 
 void pl_fail(struct pl_builder *b, const char *message) { graph_fail(b->g, "%s", message ? message : "pl_fail without a message"); }
@@ -324,7 +333,7 @@ static pl_tensor per_count(struct pl_builder *b, const char *call, pl_tensor sum
 /* A count is at most as long as pl_set_count_of takes it. */
 static bool counted(struct pl_builder *b, const char *count)
 {
-    if (!named(b, "a count", count)) return false;
+    if (!builder_named(b, "a count", count)) return false;
     const size_t most = sizeof ((struct session_count *)0)->name - 1;
     return strlen(count) <= most || graph_fail(b->g, "the name of a count has %zu bytes, at most %zu: %.40s...", strlen(count), most, count);
 }
@@ -346,7 +355,7 @@ static void defined_build(const struct model *m, struct graph *g, const struct b
     if (g->error.code) return;
     bool weights = false;
     for (uint32_t i = 0; i < g->params.n; i++) weights |= !weight_is_constant(g, &g->params.at[i]);
-    if (b.depth) graph_fail(g, "the model ends with %d scopes open: pl_scope_end is missing", b.depth);
+    if (b.depth) graph_fail(g, "the model ends with %d scopes open: pl_scope_end is missing, or a loop was left before its end", b.depth);
     else if (!weights) graph_fail(g, "the model has no parameters");
     else if (!graph_find_output(g, g->at.program, "loss")) graph_fail(g, "the model has no output loss: pl_output(b, \"loss\", ...) names it");
     else builder_check_rows(g, g->at.program);

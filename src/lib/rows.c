@@ -54,7 +54,6 @@ static void check_node(struct checking *c, const struct node *n)
 {
     char text[160];
     bool has_rows = false;
-    if (n->op == OP_DROPOUT || op_table[n->op].flags & OPF_EFFECT) graph_fail(c->g, "scope %s has PL_ROWS, and %s cannot be in it", name_of(c), op_table[n->op].name);
     for (int i = 0; i < n->nin; i++) {
         if (is_read(c, n->in[i]) && tensor_at(c->g, n->in[i])->dim[0] % c->rows)
             graph_fail(c->g, "scope %s has PL_ROWS and reads %s; expected %lld rows, as another input has, or a multiple", name_of(c), tensor_print(c->g, n->in[i], text), (long long)c->rows);

@@ -4,6 +4,7 @@
  *     session.c   options, the plan
  *     step.c      running: inputs, steps, outputs, parameters, saving, the whole loop
  *     build.c     the builder: layers of a model that the user defines
+ *     loops.c     its loops; rows.c checks its scopes with rows (builder.h)
  *     encode.c    tokenizers, which need no session
  *     generate.c  generation of text
  */

@@ -158,7 +158,7 @@ static id place(const struct build *b, const struct model *m, const struct batch
     const int64_t images = batch->size ? batch->size['N'] : own ? B * own->images : B;
     if (images != B) return graph_fail(g, "%lld images for %lld samples; the token allocator takes one image a sample", (long long)images, (long long)B);
     id pixels = graph_input_along(g, "pixel_values", DT_F32, 4, (int64_t[]){B, m->images->channels, m->image, m->image}, batch->size ? INPUT_SHARED : 0), kept = 0;
-    id tokens = llava_features(m, g, pixels);
+    id tokens = llava_layers.project(m, g, llava_layers.tower(m, g, pixels));
     IN_SCOPE(g, "allocator", 0) kept = keep(b, tokens, embeddings);
     if (!kept || !embeddings) return 0;
     const int64_t C = tensor_last(tensor_at(g, kept));

@@ -21,7 +21,7 @@ int images_describe(struct model *m, const struct model *tower, int64_t features
     const bool padded = layout == IMAGE_AS_TILES;
     m->image = s.image;
     m->images = bump_alloc(&m->memory, sizeof *m->images);
-    *m->images = (struct image_model){.token = (int32_t)token, .features = features, .channels = s.channels, .layout = layout, .tower = tower->family->model_type, .padded = padded};
+    *m->images = (struct image_model){.token = (int32_t)token, .features = features, .tokens = s.tokens, .width = s.width, .channels = s.channels, .layout = layout, .tower = tower->family->model_type, .padded = padded};
     m->images->grid = square_root(features) * square_root(features) == features ? square_root(features) : 0; /* a class token besides a square makes no square */
     model_add_port(m, &(struct port){"pixel_values", VALUES_REAL, 4, {OPEN_IMAGES, s.channels, s.image, s.image}, true});
     model_add_port(m, &(struct port){"frame_values", VALUES_REAL, 4, {OPEN_FRAMES, s.channels, s.image, s.image}, true});
@@ -82,16 +82,38 @@ static id join_rows(const struct model *m, struct graph *g, id x, int64_t B, int
     return op_concat(g, rows, 2, 1);
 }
 
-id images_merge(const struct model *m, struct graph *g, const struct batch *batch, id x, image_features *features)
+bool images_encode(const struct model *m, struct graph *g, const struct batch *batch, struct image_layers layers)
+{
+    const struct image_batch *own = batch->own;
+    if (batch->size || !own || own->part != PART_IMAGE) return false;
+    id pixels = graph_input(g, "pixel_values", DT_F32, 4, (int64_t[]){batch->B, m->images->channels, m->image, m->image});
+    graph_output(g, "image_embeddings", op_dense(g, layers.tower(m, g, pixels)));
+    return true;
+}
+
+/* What the tower hands on for n images. */
+static id read_embeddings(const struct model *m, struct graph *g, const struct image_batch *own, int64_t n)
+{
+    id x = graph_input(g, "image_embeddings", own->embeddings, 3, (int64_t[]){n, m->images->tokens, m->images->width});
+    return own->embeddings == DT_F32 ? x : op_cast(g, x, DT_NONE);
+}
+
+static id tower_of_pixels(const struct model *m, struct graph *g, int64_t n, bool each, image_map *tower)
+{
+    /* Without images the features of one are built all the same, for their parameters. Nothing reads them, so
+     * that they are never computed. */
+    const int64_t dim[] = {n ? n : 1, m->images->channels, m->image, m->image};
+    return tower(m, g, graph_input_along(g, n ? "pixel_values" : "no_pixel_values", DT_F32, 4, dim, each && n ? 0 : INPUT_SHARED));
+}
+
+id images_merge(const struct model *m, struct graph *g, const struct batch *batch, id x, struct image_layers layers)
 {
     const int64_t B = batch->B, T = batch->T;
     const struct room r = find_room(m, batch);
+    const struct image_batch *own = batch->own;
     const int64_t n = r.images + r.frames, all = r.each ? B * n : n;
-    /* Without images the features of one are built all the same, for their parameters. Nothing reads them, so
-     * that they are never computed. */
-    const int64_t dim[] = {all ? all : 1, m->images->channels, m->image, m->image};
-    id pixels = graph_input_along(g, n ? "pixel_values" : "no_pixel_values", DT_F32, 4, dim, r.each && n ? 0 : INPUT_SHARED);
-    id rows = features(m, g, pixels);
+    const bool kept = r.each && own && own->part == PART_REST;
+    id rows = layers.project(m, g, kept ? read_embeddings(m, g, own, all) : tower_of_pixels(m, g, all, r.each, layers.tower));
     const bool answer = program_is(g->at.program, PROGRAM_SINGLE); /* tokens that were generated: the images are before them */
     if (!rows || !x || !n || answer) return rows ? x : 0;
     const int64_t C = tensor_last(tensor_at(g, x)), R = r.images * m->images->features + r.frames * r.frame_tokens;

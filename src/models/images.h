@@ -11,6 +11,9 @@
  *     pixel_values   f32 [N,channels,side,side]    the images, and the frames of videos
  *     image_index    i32 [B,T]                     below 0: text; else the row of the features that stands here
  *
+ * What the tower hands to the projector may be computed once and kept: a batch with PART_REST has the input image_embeddings
+ * [N,tokens,width] instead of pixel_values, and the graph no tower.
+ *
  * In training each sample has room for image_batch.images images and then for image_batch.frames frames: N is B
  * times that, and a sample's images are the first in their room. Its indices count from the first row of its room.
  * Where the batch itself says how many images and frames there are (batch.size['N'] and ['F']; `step`), all samples
@@ -36,9 +39,11 @@ struct image_model {
     int32_t token;         /* the id that stands for a feature; it need not be in the vocabulary */
     int64_t features;      /* of an image: the tokens that it takes */
     int64_t grid;          /* they are grid * grid, in rows; 0: they are no grid, and cannot be pooled */
+    int64_t tokens, width; /* of what the tower hands on for an image, image_embeddings */
     int64_t channels;
     enum image_layout layout; /* how images stand in the text */
     bool start_end;        /* with tokens around each (struct image_text) */
+    bool timed;            /* tiles: it takes videos, which are described in the text (struct image_text) */
     const char *tower;     /* model_type of the vision tower */
     /* transformers' pixel_values are [B,M,...], where an image of zeros is padding, with a pixel_attention_mask
      * [B,M,side,side]. Images fill their squares here. */
@@ -51,6 +56,8 @@ struct image_batch {
     int64_t images;           /* for which a sample has room */
     int64_t frames;           /* of videos, for which it has room after its images; 0 and 0: it is text alone */
     int64_t tokens_per_frame; /* k * k: the grid to which the features of a frame are pooled; 0: they are as an image's */
+    enum model_part part;     /* PART_IMAGE: B images, and no text */
+    enum dtype embeddings;    /* PART_REST: dtype of image_embeddings */
 };
 /* Whether it has any; whether the first has room for the second. */
 bool images_any(const struct image_batch *b);
@@ -61,10 +68,16 @@ int images_frame_tokens(const struct model *m, int64_t tokens_per_frame, int64_t
 /* For parse: `m` takes images of the tower, `features` features each, at the image tokens. */
 int images_describe(struct model *m, const struct model *tower, int64_t features, int64_t token, enum image_layout layout, struct error *e);
 
-/* For builders: the embeddings x [B,T,C] with the features of the batch's images among them. `features` makes
- * those of n images [n,features,C] of pixels [n,channels,side,side]. */
-typedef id image_features(const struct model *m, struct graph *g, id pixels);
-id images_merge(const struct model *m, struct graph *g, const struct batch *batch, id x, image_features *features);
+/* For builders: the layers from pixels [n,channels,side,side] to image_embeddings [n,tokens,width], and from these to
+ * features [n,features,C]. */
+typedef id image_map(const struct model *m, struct graph *g, id x);
+struct image_layers {
+    image_map *tower, *project;
+};
+/* The embeddings x [B,T,C] with the features of the batch's images among them. */
+id images_merge(const struct model *m, struct graph *g, const struct batch *batch, id x, struct image_layers layers);
+/* With PART_IMAGE: builds the tower alone, with its output image_embeddings. False: the batch asks for text. */
+bool images_encode(const struct model *m, struct graph *g, const struct batch *batch, struct image_layers layers);
 
 /* For who fills a batch: writes the index of a row of T ids. *next is the feature that the first image token
  * takes, and moves on. An image token that is not in the vocabulary becomes 0 in `ids`. */

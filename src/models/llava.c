@@ -100,7 +100,10 @@ int llava_describe(struct model *m, const struct llava *c, int64_t image_token, 
         return error_set(e, PL_USAGE, "without a projector the vision tower's width %lld must be the text model's, which is %lld", (long long)(c->n_states * s.width),
                          (long long)decoder_width(decoder));
     decoder_describe(m, decoder);
-    return images_describe(m, tower, s.tokens - c->drop_first, image_token, layout, e);
+    if (images_describe(m, tower, s.tokens - c->drop_first, image_token, layout, e)) return e->code;
+    m->images->tokens = m->images->features;
+    m->images->width = c->n_states * s.width;
+    return PL_OK;
 }
 
 /* transformers' defaults: CLIP ViT-L/14 at 336 pixels, and Llama. */
@@ -139,16 +142,20 @@ static int parse_llava(struct model *m, const struct value *config, struct error
 
 /* --- layers --------------------------------------------------------------------------------------- */
 
-static id project(const struct llava *c, struct graph *g, id x, int64_t width)
+static id project(const struct model *m, struct graph *g, id x)
 {
-    for (int i = 0; i < c->linears; i++) {
-        if (i) x = op_act(g, x, c->act);
-        x = layer_linear_init(g, x, c->prefix, c->linear[i], width, (struct linear_init){.std = c->std, .no_bias = !c->bias});
-    }
+    const struct llava *c = m->config;
+    const int64_t width = decoder_width(model_part(m, c->decoder));
+    IN_SCOPE(g, "projector", SCOPE_IMAGES)
+        for (int i = 0; i < c->linears; i++) {
+            if (i) x = op_act(g, x, c->act);
+            x = layer_linear_init(g, x, c->prefix, c->linear[i], width, (struct linear_init){.std = c->std, .no_bias = !c->bias});
+        }
     return x;
 }
 
-id llava_features(const struct model *m, struct graph *g, id pixels)
+/* The chosen states, joined along their channels. */
+static id encode(const struct model *m, struct graph *g, id pixels)
 {
     const struct llava *c = m->config;
     const struct model *tower = model_part(m, c->tower);
@@ -157,10 +164,11 @@ id llava_features(const struct model *m, struct graph *g, id pixels)
     IN_SCOPE(g, "projector", SCOPE_IMAGES) {
         for (int64_t i = 0; i < c->n_states && c->drop_first; i++) state[i] = op_slice(g, state[i], 1, 1, tower_sizes(tower).tokens - 1);
         x = c->n_states > 1 ? op_concat(g, state, (int)c->n_states, 2) : op_dense(g, state[0]); /* products take dense rows */
-        x = project(c, g, x, decoder_width(model_part(m, c->decoder)));
     }
     return x;
 }
+
+const struct image_layers llava_layers = {encode, project};
 
 bool llava_is(const struct model *m) { return m->family->build == llava_build; }
 int64_t llava_width(const struct model *m) { return decoder_width(model_part(m, ((const struct llava *)m->config)->decoder)); }
@@ -170,7 +178,7 @@ id llava_states(const struct model *m, struct graph *g, const struct batch *batc
     const struct llava *c = m->config;
     const struct model *decoder = model_part(m, c->decoder);
     struct token_rows rows = decoder_rows(g, batch);
-    id x = images_merge(m, g, batch, decoder_embed(decoder, g, c->decoder, ids), llava_features);
+    id x = images_merge(m, g, batch, decoder_embed(decoder, g, c->decoder, ids), llava_layers);
     return decoder_states(decoder, g, c->decoder, x, rows);
 }
 
@@ -183,6 +191,7 @@ struct decoded llava_loss(const struct model *m, struct graph *g, id states, id 
 void llava_build(const struct model *m, struct graph *g, const struct batch *batch)
 {
     const struct llava *c = m->config;
+    if (images_encode(m, g, batch, llava_layers)) return;
     id ids = decoder_ids(g, batch), labels = decoder_labels(g, batch);
     decoder_outputs(model_part(m, c->decoder), g, c->decoder, batch, llava_states(m, g, batch, ids), labels);
 }

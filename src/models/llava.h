@@ -34,7 +34,7 @@ void llava_build(const struct model *m, struct graph *g, const struct batch *bat
  * member of its configuration. *token is the image token. */
 int llava_parse_parts(struct model *m, struct llava *c, const struct value *config, int64_t *token, struct error *e);
 /* Images [n,channels,side,side] to features [n,tokens,C]. */
-id llava_features(const struct model *m, struct graph *g, id pixels);
+extern const struct image_layers llava_layers;
 /* LLaVA as a part of another model, inside IN_PART: whether a model is one, C of its states, the states [B,T,C] after
  * the last norm, and the cross-entropy with labels, divided by the count of that name. */
 bool llava_is(const struct model *m);

@@ -28,11 +28,6 @@ struct mask_model {
  * the labels are 0, 1, -1 (filler) and -10 (unused); corners are given as boxes there. */
 enum point_kind { POINT_BACKGROUND, POINT_FOREGROUND, POINT_FIRST, POINT_LAST, POINT_FILLER, POINT_UNUSED, POINT_KINDS };
 
-/* The part of a mask model to build: an image encoded once serves any number of prompts. PART_IMAGE
- * takes the image (pixel_values; with rounds, bytes) and returns only image_embeddings; PART_MASKS
- * takes image_embeddings, as returned, instead of the image. */
-enum model_part { PART_ALL, PART_IMAGE, PART_MASKS };
-
 /* The prompts of a mask model: its batch.own. All zeros: one point for one mask of an image of the configuration's
  * size, with a target. */
 struct prompting {
@@ -45,8 +40,8 @@ struct prompting {
     bool boxes, targets;
     bool single;         /* one mask per prompt instead of several candidates */
     struct mask_loss_options loss; /* used with targets; all zeros: the defaults */
-    enum model_part part;
-    enum dtype embeddings; /* PART_MASKS: dtype of image_embeddings; DT_NONE: f32 */
+    enum model_part part; /* PART_IMAGE: of an image encoded once any number of prompts are served; with rounds it takes bytes */
+    enum dtype embeddings; /* PART_REST: dtype of image_embeddings; DT_NONE: f32 */
     bool statistics;     /* rounds: every program outputs statistics per mask, not only the evaluation */
     bool picks;          /* with statistics: also the logits of the first round's best candidates, picked_masks */
 };

@@ -303,7 +303,7 @@ static void forward(const struct model *m, struct graph *g, const struct batch *
     struct batch batch = *given;
     if (g->error.code) return;
     if (b.prompting.targets) batch.loss_output = ""; /* no output: the masks have their own loss */
-    id image = b.prompting.part == PART_MASKS ? embedding(&b) : encode(&b, b.prompting.rounds ? sam_images(&b) : pixels(&b));
+    id image = b.prompting.part == PART_REST ? embedding(&b) : encode(&b, b.prompting.rounds ? sam_images(&b) : pixels(&b));
     if (b.prompting.part == PART_IMAGE || (b.prompting.part == PART_ALL && !b.prompting.rounds)) output_map(m, g, &batch, "image_embeddings", image);
     if (b.prompting.part == PART_IMAGE) return;
     if (b.prompting.rounds) {

@@ -43,17 +43,18 @@ static int parse_smolvlm(struct model *m, const struct value *config, struct err
     decoder_set_names(llava_part(m, DECODER), "", true);
     decoder_tie(llava_part(m, DECODER), tied);
     decoder_describe(m, model_part(m, DECODER));
-    return images_describe(m, model_part(m, TOWER), s.tokens / (c->scale * c->scale), token, IMAGE_AS_TILES, e);
+    rc = images_describe(m, model_part(m, TOWER), s.tokens / (c->scale * c->scale), token, IMAGE_AS_TILES, e);
+    if (!rc) m->images->timed = m->family == &smolvlm_family; /* no reference states a video's text of Idefics3 */
+    return rc;
 }
 
-/* Images [n,channels,side,side] to features [n,tokens,C]. */
-static id features(const struct model *m, struct graph *g, id pixels)
+static id encode(const struct model *m, struct graph *g, id pixels) { return tower_encode(model_part(m, TOWER), g, TOWER, pixels, 0, NULL, NULL); }
+
+static id connect(const struct model *m, struct graph *g, id x)
 {
     const struct smolvlm *c = m->config;
-    const struct model *tower = model_part(m, TOWER);
-    id x = tower_encode(tower, g, TOWER, pixels, 0, NULL, NULL);
     if (!x) return 0;
-    const int64_t n = tensor_at(g, x)->dim[0], width = tower_sizes(tower).width, across = c->side / c->scale;
+    const int64_t n = tensor_at(g, x)->dim[0], width = m->images->width, across = c->side / c->scale;
     IN_SCOPE(g, "model.connector", SCOPE_IMAGES) {
         x = op_window(g, op_reshape(g, x, 4, (int64_t[]){n, c->side, c->side, width}), (int)c->scale);
         x = op_reshape(g, x, 3, (int64_t[]){n, across * across, c->scale * c->scale * width});
@@ -62,12 +63,15 @@ static id features(const struct model *m, struct graph *g, id pixels)
     return x;
 }
 
+static const struct image_layers layers = {encode, connect};
+
 static void build_smolvlm(const struct model *m, struct graph *g, const struct batch *batch)
 {
     const struct model *decoder = model_part(m, DECODER);
+    if (images_encode(m, g, batch, layers)) return;
     id ids = decoder_ids(g, batch), labels = decoder_labels(g, batch);
     struct token_rows rows = decoder_rows(g, batch);
-    id x = images_merge(m, g, batch, decoder_embed(decoder, g, DECODER, ids), features);
+    id x = images_merge(m, g, batch, decoder_embed(decoder, g, DECODER, ids), layers);
     decoder_outputs(decoder, g, DECODER, batch, decoder_states(decoder, g, DECODER, x, rows), labels);
 }
 

@@ -235,6 +235,8 @@ bool offload_repeats(unsigned before, const struct settings *s);
  * layer, or one whose weight is trained or tied, if nf4 finds no weight to quantize, or if a weight that the
  * folder has in 4 bits is trained. */
 int quantize_check(const struct graph *g, const struct settings *s, struct error *e);
+/* The form in which each parameter of the graph would be kept: forms[params], enum stored. */
+void quantize_forms(const struct graph *g, const struct settings *s, uint8_t *forms);
 
 /* memory.recompute as text, which memory.modules has too. */
 #define RECOMPUTE_VALUES                                                                                                       \

@@ -7,7 +7,7 @@
 
 void timing_init(struct timing *t, const struct graph *g)
 {
-    t->nodes = g->nodes.n;
+    *t = (struct timing){.nodes = g->nodes.n};
     t->seconds = mem_alloc(t->nodes * sizeof *t->seconds);
     t->calls = mem_alloc(t->nodes * sizeof *t->calls);
 }

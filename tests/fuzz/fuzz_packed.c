@@ -1,16 +1,17 @@
 /*
  * fuzz_packed.c: any bytes as a packed store. The checksums are corrected first, so that the checks after
  * them are tested. Every byte that the index of an accepted store points to is read; then the store is opened as the
- * file of a dataset, and every sample is read as training reads it.
+ * file of a dataset, and every sample is read as training reads it; embeddings alone by the references of their images.
  */
 #include "base/crc32c.h"
 #include "data/dataset.h"
 #include "data/formats/packed.h"
+#include "data/images/image_files.h"
 #include "files.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* A small input becomes a large file: the header, with version 2 the description of embeddings, then the
+/* A small input becomes a large file: the header, with versions 2 and 3 the description of embeddings, then the
  * bytes from PACKED_DATA on. */
 static uint8_t *build_store(const uint8_t *data, size_t size, size_t *n)
 {
@@ -18,7 +19,7 @@ static uint8_t *build_store(const uint8_t *data, size_t size, size_t *n)
     struct packed_embeddings x = {0};
     size_t head = size < sizeof h ? size : sizeof h, more = 0;
     memcpy(&h, data, head);
-    if (h.version == PACKED_WITH_EMBEDDINGS) {
+    if (h.version == PACKED_WITH_EMBEDDINGS || h.version == PACKED_EMBEDDINGS_ALONE) {
         more = size - head < sizeof x ? size - head : sizeof x;
         memcpy(&x, data + head, more);
         x.sum = crc32c(0, &x, offsetof(struct packed_embeddings, sum));
@@ -42,7 +43,8 @@ static uint64_t read_all(const struct packed_file *f, size_t n)
     uint64_t sum = 0;
     for (uint64_t i = 0; i < f->header.samples; i++) {
         const struct packed_sample *s = &f->samples[i];
-        size_t bytes = f->head_bytes + s->masks * f->mask_bytes;
+        const bool alone = f->header.version == PACKED_EMBEDDINGS_ALONE;
+        size_t bytes = !alone ? f->head_bytes + s->masks * f->mask_bytes : s->fault ? 0 : s->count * packed_embedding_bytes(f->embeddings);
         CHECK(!f->embeddings || packed_embedding_bytes(f->embeddings) <= f->embedding_bytes);
         CHECK(s->at <= n && bytes <= n - s->at);
         sum += crc32c(0, f->at + s->at, bytes) + strlen(f->names + s->name) + strlen(f->names + s->key);
@@ -88,6 +90,33 @@ static uint64_t read_dataset(char *path, const struct packed_file *f, bool by_ca
     return sum;
 }
 
+/* A store of embeddings alone, as where conversations have their images. */
+static uint64_t read_outputs(const char *path, const struct packed_file *f)
+{
+    struct image_files *files;
+    struct error e;
+    uint64_t sum = 0, bytes;
+    if (image_files_open(&files, path, &e)) {
+        CHECK(*e.text);
+        return 0;
+    }
+    for (uint64_t i = 0; i < f->header.samples; i++) {
+        const char *name = f->names + f->samples[i].name;
+        struct packed_output x;
+        uint32_t replaced;
+        CHECK(packed_find(image_files_store(files), name, &x) || !strncmp(name, "data:", 5) || strlen(name) > 1024);
+        if (image_files_output(files, name, &x, &e)) continue;
+        const size_t n = x.count * packed_embedding_bytes(f->embeddings);
+        void *to = x.fault ? NULL : mem_alloc(n);
+        const enum data_fault fault = image_files_embeddings(files, name, x.count, to, n, &replaced, &e);
+        sum += fault ? strlen(e.text) : crc32c(0, to, n);
+        sum += (uint64_t)image_files_find(files, name, &bytes, &e) + (uint64_t)image_files_read(files, name, NULL, 0, &(size_t){0}, &e);
+        mem_free(to);
+    }
+    image_files_close(files);
+    return sum;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     size_t n;
@@ -103,6 +132,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         seen += read_all(&f, n);
         CHECK(!packed_peek(path, &header, &embeddings, &e) && header.samples == f.header.samples, "%s", e.text);
         seen += read_dataset(path, &f, false) + read_dataset(path, &f, true);
+        if (f.header.version == PACKED_EMBEDDINGS_ALONE) seen += read_outputs(path, &f);
         mem_free(path);
     }
     free(bytes);

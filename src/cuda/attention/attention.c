@@ -113,11 +113,12 @@ static struct attention windows_of(const struct launch *l, bool backward)
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-/* With ranges, what the kernels read instead of them. A window is part of it. */
-static int ranges_before(struct attention *a, cudaStream_t stream, struct error *e)
+/* With ranges, what the kernels read instead of them, and the order of tiles of so many queries and keys, 0:
+ * none. A window is part of it. */
+static int ranges_before(struct attention *a, int queries, int keys, cudaStream_t stream, struct error *e)
 {
     if (!a->ranges) return PL_OK;
-    TRY_CUDA(cuda_attention_ranges(a, 0, 0, stream));
+    TRY_CUDA(cuda_attention_ranges(a, queries, keys, stream));
     a->window = INT32_MAX;
     return PL_OK;
 }
@@ -135,21 +136,16 @@ static int terms_before(struct attention *a, enum score_terms added, cudaStream_
     return PL_OK;
 }
 
-static int tiles(const struct launch *l, enum attention_mode mode, enum score_terms added, struct error *e)
+static int tiles(const struct launch *l, enum attention_mode mode, enum score_terms added, bool backward, struct error *e)
 {
-    struct attention a = attention_of(l, mode, false);
-    TRY(ranges_before(&a, l->stream, e));
+    struct attention a = attention_of(l, mode, backward);
+    TRY(ranges_before(&a, 0, 0, l->stream, e));
+    if (backward) TRY_CUDA(cuda_attention_row_stats(&a, l->stream));
     TRY(terms_before(&a, added, l->stream, e));
-    TRY_CUDA(cuda_attention_forward(&a, added, l->stream));
-    return PL_OK;
-}
-
-static int tiles_bwd(const struct launch *l, enum attention_mode mode, enum score_terms added, struct error *e)
-{
-    struct attention a = attention_of(l, mode, true);
-    TRY(ranges_before(&a, l->stream, e));
-    TRY_CUDA(cuda_attention_row_stats(&a, l->stream));
-    TRY(terms_before(&a, added, l->stream, e));
+    if (!backward) {
+        TRY_CUDA(cuda_attention_forward(&a, added, l->stream));
+        return PL_OK;
+    }
     TRY_CUDA(cuda_attention_dkv(&a, added, l->stream));
     TRY_CUDA(cuda_attention_dq(&a, added, l->stream));
     if (added == ADDS_GRID64) TRY_CUDA(cuda_grid64_dtables(&a, l->stream));
@@ -157,35 +153,21 @@ static int tiles_bwd(const struct launch *l, enum attention_mode mode, enum scor
     return PL_OK;
 }
 
-static int plain(const struct launch *l, enum attention_mode mode, struct error *e)
+static int plain(const struct launch *l, enum attention_mode mode, bool backward, struct error *e)
 {
-    struct attention a = attention_of(l, mode, false);
-    TRY(ranges_before(&a, l->stream, e));
-    TRY_CUDA(cuda_attention_before(&a, 0, l->stream));
-    TRY_CUDA(cuda_attention_plain(&a, l->stream));
+    struct attention a = attention_of(l, mode, backward);
+    TRY(ranges_before(&a, 0, 0, l->stream, e));
+    TRY_CUDA(cuda_attention_before(&a, backward, l->stream));
+    TRY_CUDA((backward ? cuda_attention_plain_bwd : cuda_attention_plain)(&a, l->stream));
+    if (backward) TRY_CUDA(cuda_attention_after(&a, (int)attention_small_tile(a.D), l->stream));
     return PL_OK;
 }
 
-static int plain_bwd(const struct launch *l, enum attention_mode mode, struct error *e)
+static int hopper(const struct launch *l, enum attention_mode mode, bool backward, struct error *e)
 {
-    struct attention a = attention_of(l, mode, true);
-    TRY(ranges_before(&a, l->stream, e));
-    TRY_CUDA(cuda_attention_before(&a, 1, l->stream));
-    TRY_CUDA(cuda_attention_plain_bwd(&a, l->stream));
-    TRY_CUDA(cuda_attention_after(&a, (int)attention_small_tile(a.D), l->stream));
-    return PL_OK;
-}
-
-static int hopper(const struct launch *l, enum attention_mode mode, struct error *e)
-{
-    struct attention a = attention_of(l, mode, false);
-    return hopper_attention(&a, l->stream, e);
-}
-
-static int hopper_bwd(const struct launch *l, enum attention_mode mode, struct error *e)
-{
-    struct attention a = attention_of(l, mode, true);
-    return hopper_attention_bwd(&a, l->stream, e);
+    struct attention a = attention_of(l, mode, backward);
+    TRY(ranges_before(&a, 64 * HOPPER_GROUPS(a.D, true), backward ? HOPPER_HELD : 0, l->stream, e));
+    return (backward ? hopper_attention_bwd : hopper_attention)(&a, l->stream, e);
 }
 
 typedef cudaError_t few_fn(const struct attention *a, int backward, cudaStream_t stream);
@@ -198,47 +180,33 @@ static int few(const struct launch *l, few_fn *kernel, bool backward, struct err
 }
 
 typedef cudaError_t window_fn(const struct attention *a, cudaStream_t stream);
-static int window(const struct launch *l, window_fn *kernel, bool backward, struct error *e)
+static int window(const struct launch *l, window_fn *forward, window_fn *gradient, bool backward, struct error *e)
 {
     const struct attention a = windows_of(l, backward);
-    TRY_CUDA(kernel(&a, l->stream));
+    TRY_CUDA((backward ? gradient : forward)(&a, l->stream));
     if (backward) TRY_CUDA(cuda_window_sums(&a, l->stream));
     return PL_OK;
 }
 
-/* A kernel is a function of its launch and these arguments. */
-#define LAUNCH(KERNEL, FUNCTION, ...) \
-    static int launch_##KERNEL(const struct launch *l, struct error *e) { return FUNCTION(l, __VA_ARGS__, e); } \
-    CUDA_KERNEL(KERNEL, .launch = launch_##KERNEL)
-LAUNCH(cuda_attention_few_mma, few, cuda_attention_few_mma, false);
-LAUNCH(cuda_attention_few_mma_bwd, few, cuda_attention_few_mma, true);
-LAUNCH(cuda_attention_few, few, cuda_attention_few, false);
-LAUNCH(cuda_attention_few_bwd, few, cuda_attention_few, true);
-LAUNCH(cuda_attention_window_hopper, window, cuda_window_hopper, false);
-LAUNCH(cuda_attention_window_hopper_bwd, window, cuda_window_hopper_bwd, true);
-LAUNCH(cuda_attention_window_fast, window, cuda_window_fast, false);
-LAUNCH(cuda_attention_window_fast_bwd, window, cuda_window_fast_bwd, true);
-LAUNCH(cuda_attention_window_small, window, cuda_window_small, false);
-LAUNCH(cuda_attention_window_small_bwd, window, cuda_window_small_bwd, true);
-LAUNCH(cuda_attention_window, window, cuda_window_plain, false);
-LAUNCH(cuda_attention_window_bwd, window, cuda_window_plain_bwd, true);
+/* A kernel and its backward, NAME_bwd, are a function of the launch, these arguments and which of the two. */
+#define LAUNCH(NAME, FUNCTION, ...) \
+    static int launch_##NAME(const struct launch *l, struct error *e) { return FUNCTION(l, __VA_ARGS__, false, e); } \
+    static int launch_##NAME##_bwd(const struct launch *l, struct error *e) { return FUNCTION(l, __VA_ARGS__, true, e); } \
+    CUDA_KERNEL(NAME, .launch = launch_##NAME); \
+    CUDA_KERNEL(NAME##_bwd, .launch = launch_##NAME##_bwd)
+LAUNCH(cuda_attention_few_mma, few, cuda_attention_few_mma);
+LAUNCH(cuda_attention_few, few, cuda_attention_few);
+LAUNCH(cuda_attention_window_hopper, window, cuda_window_hopper, cuda_window_hopper_bwd);
+LAUNCH(cuda_attention_window_fast, window, cuda_window_fast, cuda_window_fast_bwd);
+LAUNCH(cuda_attention_window_small, window, cuda_window_small, cuda_window_small_bwd);
+LAUNCH(cuda_attention_window, window, cuda_window_plain, cuda_window_plain_bwd);
 LAUNCH(cuda_attention_hopper, hopper, ATTENTION_PLAIN);
-LAUNCH(cuda_attention_hopper_bwd, hopper_bwd, ATTENTION_PLAIN);
 LAUNCH(cuda_attention_hopper_grid64, hopper, ATTENTION_BY_TABLES);
-LAUNCH(cuda_attention_hopper_grid64_bwd, hopper_bwd, ATTENTION_BY_TABLES);
 LAUNCH(cuda_attention_dense, tiles, ATTENTION_PLAIN, ADDS_NOTHING);
-LAUNCH(cuda_attention_dense_bwd, tiles_bwd, ATTENTION_PLAIN, ADDS_NOTHING);
 LAUNCH(cuda_attention_grid64, tiles, ATTENTION_BY_TABLES, ADDS_GRID64);
-LAUNCH(cuda_attention_grid64_bwd, tiles_bwd, ATTENTION_BY_TABLES, ADDS_GRID64);
 LAUNCH(cuda_attention_fast, tiles, ATTENTION_PLAIN, ADDS_MASK);
-LAUNCH(cuda_attention_fast_bwd, tiles_bwd, ATTENTION_PLAIN, ADDS_MASK);
 LAUNCH(cuda_attention_fast_rel, tiles, ATTENTION_BY_TABLES, ADDS_TABLES);
-LAUNCH(cuda_attention_fast_rel_bwd, tiles_bwd, ATTENTION_BY_TABLES, ADDS_TABLES);
 LAUNCH(cuda_attention_fast_bias, tiles, ATTENTION_BY_BIAS, ADDS_BIAS);
-LAUNCH(cuda_attention_fast_bias_bwd, tiles_bwd, ATTENTION_BY_BIAS, ADDS_BIAS);
 LAUNCH(cuda_attention, plain, ATTENTION_PLAIN);
-LAUNCH(cuda_attention_bwd, plain_bwd, ATTENTION_PLAIN);
 LAUNCH(cuda_attention_rel, plain, ATTENTION_BY_TABLES);
-LAUNCH(cuda_attention_rel_bwd, plain_bwd, ATTENTION_BY_TABLES);
 LAUNCH(cuda_attention_bias, plain, ATTENTION_BY_BIAS);
-LAUNCH(cuda_attention_bias_bwd, plain_bwd, ATTENTION_BY_BIAS);

@@ -11,28 +11,27 @@ typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void 
                            const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
                            CUtensorMapFloatOOBfill);
 
-/* Looks up the driver's function, without linking the driver. */
-static int find_encode(encode_fn **encode, struct error *e)
+/* Encodes the tiles `box` of a tensor by the driver's function, which is looked up: the driver is not
+ * linked. */
+static int encode_map(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *from, const cuuint64_t *dim, const cuuint64_t *stride,
+                      const cuuint32_t *box, CUtensorMapSwizzle swizzle, struct error *e)
 {
     enum { SINCE = 12000 };
     enum cudaDriverEntryPointQueryResult found;
+    const cuuint32_t one[4] = {1, 1, 1, 1};
+    encode_fn *encode = NULL;
     void *p = NULL;
     TRY_CUDA(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &p, SINCE, cudaEnableDefault, &found));
     if (!p || found != cudaDriverEntryPointSuccess) return error_set(e, PL_FAIL, "CUDA: the driver has no cuTensorMapEncodeTiled");
-    *(void **)encode = p;
-    return PL_OK;
-}
-
-static int encoded(CUresult rc, struct error *e)
-{
+    *(void **)&encode = p;
+    const CUresult rc = encode(map, type, rank, from, dim, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return rc == CUDA_SUCCESS ? PL_OK : error_set(e, PL_FAIL, "CUDA: cuTensorMapEncodeTiled failed with %d", (int)rc);
 }
 
 /* Tiles of `rows` rows of a head, 64 columns at a time. */
 static int map_heads(CUtensorMap *map, const struct attention *a, const struct head_rows *x, int T, int H, int rows, struct error *e)
 {
-    encode_fn *encode = NULL;
-    TRY(find_encode(&encode, e));
     const CUtensorMapDataType type = a->type == STORE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     const cuuint64_t dim[4] = {(cuuint64_t)a->D, (cuuint64_t)H, (cuuint64_t)T, (cuuint64_t)a->B};
     const int64_t step[3] = {x->head, x->token, x->sample};
@@ -40,20 +39,16 @@ static int map_heads(CUtensorMap *map, const struct attention *a, const struct h
     /* TMA requires strides that are multiples of 16 bytes, also for a dimension of one element,
      * whose stride is not used */
     for (int i = 0; i < 3; i++) stride[i] = dim[i + 1] > 1 ? (cuuint64_t)step[i] * 2 : 16;
-    const cuuint32_t box[4] = {64, 1, (cuuint32_t)rows, 1}, one[4] = {1, 1, 1, 1};
-    return encoded(encode(map, type, 4, x->data, dim, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE), e);
+    const cuuint32_t box[4] = {64, 1, (cuuint32_t)rows, 1};
+    return encode_map(map, type, 4, x->data, dim, stride, box, CU_TENSOR_MAP_SWIZZLE_128B, e);
 }
 
 /* Tiles of rows of floats. */
 static int map_floats(CUtensorMap *map, float *from, int64_t rows, int64_t columns, int box_rows, int box_columns, CUtensorMapSwizzle swizzle, struct error *e)
 {
-    encode_fn *encode = NULL;
-    TRY(find_encode(&encode, e));
     const cuuint64_t dim[2] = {(cuuint64_t)columns, (cuuint64_t)rows}, stride[1] = {(cuuint64_t)columns * sizeof(float)};
-    const cuuint32_t box[2] = {(cuuint32_t)box_columns, (cuuint32_t)box_rows}, one[2] = {1, 1};
-    return encoded(encode(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, from, dim, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE), e);
+    const cuuint32_t box[2] = {(cuuint32_t)box_columns, (cuuint32_t)box_rows};
+    return encode_map(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, from, dim, stride, box, swizzle, e);
 }
 
 static int map_row_stats(CUtensorMap *map, const struct attention *a, struct error *e)
@@ -79,20 +74,10 @@ static int compute_rel(const struct attention *a, cudaStream_t stream, struct er
     return PL_OK;
 }
 
-/* Each query tile and each block's keys, as the kernels have them. A window is part of the ranges. */
-static int ranges_before(struct attention *a, int keys, cudaStream_t stream, struct error *e)
-{
-    if (!a->ranges) return PL_OK;
-    TRY_CUDA(cuda_attention_ranges(a, 64 * HOPPER_GROUPS(a->D, true), keys, stream));
-    a->window = INT32_MAX;
-    return PL_OK;
-}
-
-int hopper_attention(struct attention *a, cudaStream_t stream, struct error *e)
+int hopper_attention(const struct attention *a, cudaStream_t stream, struct error *e)
 {
     const bool grid = a->mode == ATTENTION_BY_TABLES;
     struct attention_maps m = {0};
-    TRY(ranges_before(a, 0, stream, e));
     if (grid) TRY(compute_rel(a, stream, e));
     TRY(map_heads(&m.q, a, &a->q, a->T, a->H, 64 * HOPPER_GROUPS(a->D, grid || a->ranges), e));
     TRY(map_heads(&m.k, a, &a->k, a->S, a->G, HOPPER_KEYS, e));
@@ -110,11 +95,10 @@ static int map_all(struct attention_maps *m, const struct attention *a, int quer
     return map_heads(&m->v, a, &a->v, a->S, a->G, keys, e);
 }
 
-int hopper_attention_bwd(struct attention *a, cudaStream_t stream, struct error *e)
+int hopper_attention_bwd(const struct attention *a, cudaStream_t stream, struct error *e)
 {
     const bool grid = a->mode == ATTENTION_BY_TABLES;
     struct attention_maps m = {0};
-    TRY(ranges_before(a, HOPPER_HELD, stream, e));
     TRY_CUDA(cuda_attention_row_stats(a, stream));
     if (grid) TRY(compute_rel(a, stream, e));
     TRY(map_row_stats(&m.row_stats, a, e));

@@ -33,9 +33,11 @@ struct attention_maps {
 extern "C" {
 #endif
 
+/* With ranges, after cuda_attention_ranges for tiles of 64 HOPPER_GROUPS queries and, in the backward, of
+ * HOPPER_HELD keys. */
 struct error;
-int hopper_attention(struct attention *a, cudaStream_t stream, struct error *e);
-int hopper_attention_bwd(struct attention *a, cudaStream_t stream, struct error *e);
+int hopper_attention(const struct attention *a, cudaStream_t stream, struct error *e);
+int hopper_attention_bwd(const struct attention *a, cudaStream_t stream, struct error *e);
 
 cudaError_t cuda_hopper_forward(const struct attention *a, const struct attention_maps *m, cudaStream_t stream);
 cudaError_t cuda_hopper_dq(const struct attention *a, const struct attention_maps *m, cudaStream_t stream);

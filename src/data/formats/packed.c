@@ -31,29 +31,34 @@ static int check_header(const struct packed_header *h, size_t n, struct error *e
 {
     if (n < PACKED_DATA || memcmp(h->magic, PACKED_MAGIC, sizeof h->magic))
         return error_set(e, PL_USAGE, "it does not begin like a packed store; it is another file, or was never finished");
-    if (h->version != PACKED_VERSION && h->version != PACKED_WITH_EMBEDDINGS)
-        return error_set(e, PL_USAGE, "the packed store has version %u, this program reads versions %d and %d: write it again with `plimsoll data pack`", h->version,
-                         PACKED_VERSION, PACKED_WITH_EMBEDDINGS);
+    if (h->version < PACKED_VERSION || h->version > PACKED_EMBEDDINGS_ALONE)
+        return error_set(e, PL_USAGE, "the packed store has version %u, this program reads versions %d to %d: write it again with `plimsoll data pack`", h->version,
+                         PACKED_VERSION, PACKED_EMBEDDINGS_ALONE);
     if (h->header_sum != crc32c(0, h, offsetof(struct packed_header, header_sum))) return error_set(e, PL_USAGE, "its header is damaged: the checksum is wrong");
     if (h->bytes != n) return error_set(e, PL_USAGE, "it has %zu bytes, its header says %llu: it was truncated, or copied in part", n, (unsigned long long)h->bytes);
-    if (!h->side || h->side > PACKED_MAX_SIDE || !h->cells || h->cells > PACKED_MAX_SIDE)
+    const bool alone = h->version == PACKED_EMBEDDINGS_ALONE;
+    if (alone && (h->cells || h->masks)) return error_set(e, PL_USAGE, "it has embeddings alone, and its header speaks of masks");
+    if (!h->side || h->side > PACKED_MAX_SIDE || (!h->cells && !alone) || h->cells > PACKED_MAX_SIDE)
         return error_set(e, PL_USAGE, "its images have a side of %u, its masks of %u; expected 1 to %d", h->side, h->cells, PACKED_MAX_SIDE);
     return PL_OK;
 }
 
 size_t packed_embedding_bytes(const struct packed_embeddings *e)
 {
-    return (size_t)e->channels * e->grid * e->grid * dtype_size(packed_dtype(e->type));
+    return (size_t)e->channels * (e->tokens ? e->tokens : (size_t)e->grid * e->grid) * dtype_size(packed_dtype(e->type));
 }
 
 enum dtype packed_dtype(uint32_t type) { return type == PACKED_F32 ? DT_F32 : type == PACKED_BF16 ? DT_BF16 : DT_NONE; }
 
-static int check_embeddings(const struct packed_embeddings *x, uint32_t side, struct error *e)
+static int check_embeddings(const struct packed_embeddings *x, const struct packed_header *h, struct error *e)
 {
+    const bool alone = h->version == PACKED_EMBEDDINGS_ALONE;
+    const uint32_t side = h->side;
     if (x->sum != crc32c(0, x, offsetof(struct packed_embeddings, sum))) return error_set(e, PL_USAGE, "the description of its embeddings is damaged: the checksum is wrong");
     if (packed_dtype(x->type) == DT_NONE) return error_set(e, PL_USAGE, "its embeddings have type %u; expected %d (f32) or %d (bf16)", x->type, PACKED_F32, PACKED_BF16);
-    if (!x->channels || x->channels > PACKED_MAX_CHANNELS || !x->grid || x->grid > side)
-        return error_set(e, PL_USAGE, "its embeddings have %u channels on a grid of %u; expected 1 to %d and 1 to %u", x->channels, x->grid, PACKED_MAX_CHANNELS, side);
+    if (!x->channels || x->channels > PACKED_MAX_CHANNELS || (alone ? !x->tokens || x->tokens > PACKED_MAX_TOKENS || x->grid : !x->grid || x->grid > side || x->tokens))
+        return error_set(e, PL_USAGE, "its embeddings have %u channels of %u tokens on a grid of %u; expected 1 to %d, and 1 to %d or 1 to %u", x->channels, x->tokens, x->grid, PACKED_MAX_CHANNELS,
+                         PACKED_MAX_TOKENS, side);
     if (x->model[sizeof x->model - 1]) return error_set(e, PL_USAGE, "the name of its embeddings' model is not terminated");
     return PL_OK;
 }
@@ -100,6 +105,17 @@ static bool check_sample(const struct packed_file *f, const struct packed_sample
     return s->h && s->w && s->h <= 1u << 20 && s->w <= 1u << 20 && s->name < h->names && s->key < h->names;
 }
 
+/* Of version 3. Names are ascending, each once. */
+static bool check_output(const struct packed_file *f, uint64_t i)
+{
+    const struct packed_header *h = &f->header;
+    const struct packed_sample *s = &f->samples[i], *before = i ? s - 1 : NULL;
+    if (s->at < PACKED_DATA || s->at % PACKED_ALIGN || s->at > h->index || s->masks || s->first || s->fault >= FAULT_KINDS) return false;
+    if (!s->count || (!s->fault && s->count > (h->index - s->at) / packed_embedding_bytes(f->embeddings)) || s->replaced > s->count) return false;
+    if (s->rows || s->columns ? (uint64_t)s->rows * s->columns + 1 != s->count : false) return false;
+    return s->name < h->names && s->key < h->names && (!before || strcmp(f->names + before->name, f->names + s->name) < 0);
+}
+
 static bool check_mask(const struct packed_mask *m)
 {
     return isfinite(m->area) && isfinite(m->box[0]) && isfinite(m->box[1]) && isfinite(m->box[2]) && isfinite(m->box[3]) &&
@@ -114,10 +130,11 @@ int packed_parse(struct packed_file *f, const void *bytes, size_t n, struct erro
     memcpy(&f->header, bytes, sizeof f->header);
     if (check_header(&f->header, n, e) || locate_index(f, n, e)) return e->code;
     const struct packed_header *h = &f->header;
+    const bool alone = h->version == PACKED_EMBEDDINGS_ALONE;
     f->encoded_bytes = (size_t)align_up((uint64_t)h->side * h->side * 3, PACKED_ALIGN);
-    if (h->version == PACKED_WITH_EMBEDDINGS) {
+    if (h->version != PACKED_VERSION) {
         f->embeddings = (const void *)(f->at + sizeof *h);
-        if (check_embeddings(f->embeddings, h->side, e)) return e->code;
+        if (check_embeddings(f->embeddings, h, e)) return e->code;
         f->embedding_bytes = (size_t)align_up(packed_embedding_bytes(f->embeddings), PACKED_ALIGN);
     }
     const struct packed_range *range = (const void *)(f->at + PACKED_RANGE);
@@ -127,12 +144,23 @@ int packed_parse(struct packed_file *f, const void *bytes, size_t n, struct erro
     f->stride = grid_stride(h->cells);
     f->mask_bytes = grid_mask_bytes(h->cells, h->cells);
     for (uint64_t i = 0; i < h->samples; i++)
-        if (!check_sample(f, &f->samples[i])) return error_set(e, PL_USAGE, "sample %llu of its index is invalid", (unsigned long long)i);
+        if (alone ? !check_output(f, i) : !check_sample(f, &f->samples[i])) return error_set(e, PL_USAGE, "sample %llu of its index is invalid", (unsigned long long)i);
     for (uint64_t i = 0; i < h->masks; i++)
         if (!check_mask(&f->masks[i])) return error_set(e, PL_USAGE, "mask %llu of its index is invalid", (unsigned long long)i);
     for (uint64_t i = 0; i < h->categories; i++)
         if (f->categories[i].name >= h->names) return error_set(e, PL_USAGE, "category %llu of its index has no name", (unsigned long long)i);
     return PL_OK;
+}
+
+bool packed_is(const char *path)
+{
+    char magic[sizeof PACKED_MAGIC - 1] = {0};
+    struct error ignored;
+    int fd = dir_exists(path) ? -1 : file_open(path, NULL, &ignored);
+    if (fd < 0) return false;
+    const bool found = pread(fd, magic, sizeof magic, 0) == (ssize_t)sizeof magic && !memcmp(magic, PACKED_MAGIC, sizeof magic);
+    close(fd);
+    return found;
 }
 
 int packed_peek(const char *path, struct packed_header *header, struct packed_embeddings *out, struct error *e)
@@ -148,8 +176,8 @@ int packed_peek(const char *path, struct packed_header *header, struct packed_em
     if (pread(fd, &head, sizeof head, 0) != (ssize_t)sizeof head) rc = error_set(e, PL_USAGE, "it is too short for a packed store");
     if (!rc) rc = check_header(&head.header, (size_t)bytes, e);
     close(fd);
-    if (!rc && head.header.version == PACKED_WITH_EMBEDDINGS) {
-        rc = check_embeddings(&head.embeddings, head.header.side, e);
+    if (!rc && head.header.version != PACKED_VERSION) {
+        rc = check_embeddings(&head.embeddings, &head.header, e);
         if (!rc) *out = head.embeddings;
     }
     *header = head.header;
@@ -238,6 +266,14 @@ static void note_range(struct dataset *d, const struct packed_part *part, bool f
                  range_print(&x, here), range_print(&d->range, there));
 }
 
+static int check_kind(const struct packed_header *h, const struct dataset_options *o, const char *path, struct error *e)
+{
+    const bool alone = h->version == PACKED_EMBEDDINGS_ALONE;
+    if (alone == o->embeddings_alone) return PL_OK;
+    if (alone) return error_set(e, PL_USAGE, "%s has embeddings of the images of conversations, and neither images nor masks: it is for data.images of a run with data.format conversations", path);
+    return error_set(e, PL_USAGE, "%s is a packed store of images with masks; expected one that `plimsoll data pack --embeddings` makes of conversations", path);
+}
+
 static int packed_open(struct dataset *d, const struct dataset_options *o, struct error *e)
 {
     if (memmap_is_index(o)) { /* the other layout: a separate format under the same name */
@@ -254,6 +290,7 @@ static int packed_open(struct dataset *d, const struct dataset_options *o, struc
         if ((rc = open_part(part, paths.at[i], e))) break;
         const struct packed_header *h = &part->file.header;
         p->n++;
+        if ((rc = check_kind(h, o, paths.at[i], e))) break;
         part->first = d->total;
         d->total += h->samples;
         d->fingerprint = hash_bytes(h, sizeof *h, d->fingerprint);
@@ -361,6 +398,47 @@ static const void *packed_embedding(const struct dataset *d, uint64_t i)
     return f->at + s.at + f->encoded_bytes;
 }
 
+/* --- embeddings by reference ------------------------------------------------------------ */
+
+const char *packed_name(const char *reference, char room[PACKED_NAME])
+{
+    enum { LONGEST = 1024 };
+    const size_t n = strlen(reference);
+    if (n <= LONGEST && strncmp(reference, "data:", 5)) return reference;
+    snprintf(room, PACKED_NAME, "data:%016llx%016llx", (unsigned long long)hash_bytes(reference, n, 1), (unsigned long long)hash_bytes(reference, n, 2));
+    return room;
+}
+
+static bool find_output(const struct packed_part *part, const char *name, uint64_t *out)
+{
+    const struct packed_file *f = &part->file;
+    uint64_t low = 0, high = f->header.samples;
+    while (low < high) {
+        const uint64_t middle = low + (high - low) / 2;
+        const int order = strcmp(f->names + f->samples[middle].name, name);
+        if (!order) return *out = middle, true;
+        *(order < 0 ? &low : &high) = order < 0 ? middle + 1 : middle;
+    }
+    return false;
+}
+
+bool packed_find(const struct dataset *d, const char *reference, struct packed_output *out)
+{
+    const struct packed *p = d->state;
+    char room[PACKED_NAME];
+    const char *name = packed_name(reference, room);
+    uint64_t i;
+    for (uint32_t k = 0; k < p->n; k++) {
+        const struct packed_file *f = &p->parts[k].file;
+        if (!find_output(&p->parts[k], name, &i)) continue;
+        const struct packed_sample s = f->samples[i];
+        *out = (struct packed_output){.sample = p->parts[k].first + i, .at = s.fault ? NULL : f->at + s.at, .fault = (enum data_fault)s.fault, .why = f->names + s.key, .count = s.count,
+                                      .replaced = s.replaced, .rows = s.rows, .columns = s.columns};
+        return true;
+    }
+    return false;
+}
+
 static const char *packed_category_name(const struct dataset *d, int32_t category)
 {
     const struct packed *p = d->state;
@@ -378,7 +456,8 @@ static int packed_check(const struct dataset *d, uint64_t i, struct error *e)
     const uint64_t k = i - part->first;
     const unsigned char bit = (unsigned char)(1u << k % 8);
     if (atomic_load_explicit(&part->checked[k / 8], memory_order_relaxed) & bit) return PL_OK;
-    const bool equal = crc32c(0, f->at + s.at, f->head_bytes + s.masks * f->mask_bytes) == s.sum;
+    const size_t bytes = f->header.version != PACKED_EMBEDDINGS_ALONE ? f->head_bytes + s.masks * f->mask_bytes : s.fault ? 0 : s.count * packed_embedding_bytes(f->embeddings);
+    const bool equal = crc32c(0, f->at + s.at, bytes) == s.sum;
     if (mapped_check(&part->map, part->path, e)) return e->code;
     if (!equal) return error_set(e, PL_USAGE, "the bytes at %llu are damaged: the checksum is wrong; pack the dataset again", (unsigned long long)s.at);
     atomic_fetch_or_explicit(&part->checked[k / 8], bit, memory_order_relaxed);

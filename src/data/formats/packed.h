@@ -15,6 +15,11 @@
  *              names, each terminated by a 0
  *     end of the file
  *
+ * Version 3 is a store of embeddings alone, for the images of conversations: no images and no masks. A sample is an image
+ * or a video by the reference that conversations have to it, its name. It has `count` embeddings [tokens][channels], one
+ * after the other: of the image, of its tiles, or of the video's frames. Samples are sorted by name, each name once. An
+ * image that could not be read is in the index, with the reason, and has no embedding.
+ *
  * Numbers are little-endian. The file is memory-mapped: reading needs no allocation and no system
  * call. Opening checks everything in the index, and the checksums of header and index. The checksum
  * of a sample is compared when it is first read, by training as by `plimsoll data verify`. The header
@@ -33,13 +38,13 @@
 #include "base/dtype.h"
 #include "data/masks/mask.h"
 
-enum { PACKED_VERSION = 1, PACKED_WITH_EMBEDDINGS = 2, PACKED_MAX_CHANNELS = 1 << 16, PACKED_DATA = 4096, PACKED_ALIGN = 64, PACKED_MAX_SIDE = 8192, PACKED_RANGE = 512 };
+enum { PACKED_VERSION = 1, PACKED_WITH_EMBEDDINGS = 2, PACKED_EMBEDDINGS_ALONE = 3, PACKED_MAX_CHANNELS = 1 << 16, PACKED_MAX_TOKENS = 1 << 16, PACKED_DATA = 4096, PACKED_ALIGN = 64, PACKED_MAX_SIDE = 8192, PACKED_RANGE = 512 };
 
 struct packed_header {
     char magic[8];      /* PACKED_MAGIC */
     uint32_t version;
     uint32_t side;      /* side of the images */
-    uint32_t cells;     /* side of the masks */
+    uint32_t cells;     /* side of the masks; version 3: 0 */
     uint32_t index_sum; /* CRC32C of the index */
     uint64_t samples, masks, categories;
     uint64_t names;     /* bytes */
@@ -53,8 +58,8 @@ struct packed_header {
 enum packed_type { PACKED_F32 = 1, PACKED_BF16 = 2 };
 struct packed_embeddings {
     uint32_t type;      /* enum packed_type */
-    uint32_t channels, grid;
-    uint32_t zero;
+    uint32_t channels, grid; /* grid 0: version 3, with... */
+    uint32_t tokens;    /* ...so many vectors of `channels` numbers; else 0 */
     uint64_t weights;   /* hash of the encoder's weights ... */
     uint64_t layers;    /* ... and of its layers and the image preprocessing */
     char model[152];    /* the folder of the weights as the user named it; for messages */
@@ -72,19 +77,30 @@ struct packed_range {
     uint32_t zero2;
     uint32_t sum;       /* CRC32C of all bytes before it */
 };
-/* Bytes of one sample's embedding, without padding. */
+/* Bytes of one embedding, without padding. */
 size_t packed_embedding_bytes(const struct packed_embeddings *e);
 enum dtype packed_dtype(uint32_t type);
 
 struct packed_sample {
-    uint64_t at;        /* offset of the image in the file */
+    uint64_t at;        /* offset of the image in the file; version 3: of its embeddings */
     uint64_t first;     /* its first mask */
     uint32_t masks;
-    uint32_t empty;     /* masks without pixels, which are not stored */
-    uint32_t h, w;      /* size before resizing */
-    uint32_t rows, columns; /* of the canvas that the image covers */
-    uint32_t name, key; /* offsets in the names */
-    uint32_t sum;       /* CRC32C of image and masks */
+    union {
+        uint32_t empty; /* masks without pixels, which are not stored */
+        uint32_t fault; /* version 3: enum data_fault of an image that could not be read; FAULT_NONE: its embeddings are here */
+    };
+    union {
+        struct {
+            uint32_t h, w; /* size before resizing */
+        };
+        struct {
+            uint32_t count;    /* version 3: embeddings */
+            uint32_t replaced; /* version 3: frames of a video that could not be decoded (video.h) */
+        };
+    };
+    uint32_t rows, columns; /* of the canvas that the image covers; version 3: of its tiles, 0: it has none */
+    uint32_t name, key; /* offsets in the names; version 3: the key of an image with a fault is the reason */
+    uint32_t sum;       /* CRC32C of image, embeddings and masks */
     uint32_t zero;
 };
 
@@ -121,14 +137,34 @@ struct packed_file {
 /* PL_USAGE when n bytes at `bytes`, aligned to 64, are not a complete store. Messages do not name
  * the file. `f` points into the bytes. */
 int packed_parse(struct packed_file *f, const void *bytes, size_t n, struct error *e);
+/* Whether a file begins like a store. */
+bool packed_is(const char *path);
 /* Reads only the header of a store; out->type is 0 if it has no embeddings. The PL_USAGE message
  * names the file. */
 int packed_peek(const char *path, struct packed_header *header, struct packed_embeddings *out, struct error *e);
 
+/* --- embeddings by reference -------------------------------------------------------- */
+
+/* The name of a sample of version 3: the reference; a long one, such as a data: URL, by its hash, in `room`. */
+enum { PACKED_NAME = 48 };
+const char *packed_name(const char *reference, char room[PACKED_NAME]);
+
+/* An image or a video of a dataset that was opened with dataset_options.embeddings_alone. */
+struct packed_output {
+    uint64_t sample;           /* in the dataset */
+    const void *at;            /* [count] embeddings; NULL: it could not be read, because of: */
+    enum data_fault fault;
+    const char *why;
+    uint32_t count, replaced, rows, columns;
+};
+struct dataset;
+/* False: the store does not have it. Allocates nothing. */
+bool packed_find(const struct dataset *d, const char *reference, struct packed_output *out);
+
 /* --- writing, atomically ------------------------------------------------------------ */
 
 struct packed_writer;
-/* Writes to a temporary file beside the path until packed_finish. */
+/* Writes to a temporary file beside the path until packed_finish. `cells` 0: for embeddings alone. */
 int packed_create(struct packed_writer **out, const char *path, uint32_t side, uint32_t cells, struct error *e);
 /* Call before the first sample: each sample then has an embedding. Sets the checksum. */
 void packed_embed(struct packed_writer *w, const struct packed_embeddings *e);
@@ -147,6 +183,8 @@ struct packed_new {
     uint32_t n, empty;
 };
 int packed_add(struct packed_writer *w, const struct packed_new *s, struct error *e);
+/* A sample of version 3, after packed_embed with tokens; in the order of packed_name. `at` NULL: with a fault and its reason. */
+int packed_add_output(struct packed_writer *w, const char *reference, const struct packed_output *s, struct error *e);
 /* Adds a category name for dataset_category. */
 void packed_category(struct packed_writer *w, int32_t number, const char *name);
 /* Writes the index and the header and renames the file. Frees the writer in any case. */

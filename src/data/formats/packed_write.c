@@ -60,9 +60,10 @@ int packed_create(struct packed_writer **out, const char *path, uint32_t side, u
 void packed_embed(struct packed_writer *w, const struct packed_embeddings *e)
 {
     CHECK(!w->samples.n && packed_dtype(e->type) != DT_NONE, "embeddings of type %u after %u samples", e->type, w->samples.n);
-    w->header.version = PACKED_WITH_EMBEDDINGS;
+    CHECK(!e->tokens == (w->header.cells > 0), "embeddings of %u tokens beside masks of side %u", e->tokens, w->header.cells);
+    w->header.version = e->tokens ? PACKED_EMBEDDINGS_ALONE : PACKED_WITH_EMBEDDINGS;
     w->embeddings = *e;
-    w->embeddings.zero = w->embeddings.zero2 = 0;
+    w->embeddings.zero2 = 0;
     w->embeddings.sum = crc32c(0, &w->embeddings, offsetof(struct packed_embeddings, sum));
 }
 
@@ -82,11 +83,16 @@ static uint32_t keep_name(struct packed_writer *w, const char *name)
     return at;
 }
 
+static int check_room(const struct packed_writer *w, uint32_t masks, struct error *e)
+{
+    if (w->names.n <= UINT32_MAX - 4096 && w->samples.n < UINT32_MAX && w->masks.n <= UINT32_MAX - masks) return PL_OK;
+    return error_set(e, PL_USAGE, "%s: more samples than one file can hold (%u); pack them into several files", w->path, w->samples.n);
+}
+
 int packed_add(struct packed_writer *w, const struct packed_new *s, struct error *e)
 {
     size_t side = w->header.side;
-    if (w->names.n > UINT32_MAX - 4096 || w->samples.n == UINT32_MAX || w->masks.n > UINT32_MAX - s->n)
-        return error_set(e, PL_USAGE, "%s: more samples than one file can hold (%u); pack them into several files", w->path, w->samples.n);
+    if (check_room(w, s->n, e)) return e->code;
     struct packed_sample x = {.at = w->at, .first = w->masks.n, .masks = s->n, .empty = s->empty, .h = s->h, .w = s->w, .rows = s->rows, .columns = s->columns};
     int rc = put(w, s->image, side * side * 3, &x.sum, e);
     if (!rc) rc = align(w, &x.sum, e);
@@ -106,6 +112,19 @@ int packed_add(struct packed_writer *w, const struct packed_new *s, struct error
         memcpy(p.box, m->box, sizeof p.box);
         vec_push(&w->masks, p);
     }
+    return rc;
+}
+
+int packed_add_output(struct packed_writer *w, const char *reference, const struct packed_output *s, struct error *e)
+{
+    char room[PACKED_NAME];
+    struct packed_sample x = {.at = w->at, .fault = s->fault, .count = s->count, .replaced = s->replaced, .rows = s->rows, .columns = s->columns};
+    if (check_room(w, 0, e)) return e->code;
+    int rc = s->at ? put(w, s->at, s->count * packed_embedding_bytes(&w->embeddings), &x.sum, e) : PL_OK;
+    if (!rc) rc = align(w, NULL, e);
+    x.name = keep_name(w, packed_name(reference, room));
+    x.key = s->at ? x.name : keep_name(w, s->why);
+    vec_push(&w->samples, x);
     return rc;
 }
 

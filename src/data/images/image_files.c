@@ -14,6 +14,8 @@
 #include <unistd.h>
 
 #include "base/base64.h"
+#include "data/dataset.h"
+#include "data/formats/packed.h"
 #include "data/formats/tar.h"
 #include "io/file.h"
 #include "io/parquet_rows.h"
@@ -35,6 +37,7 @@ struct archive {
 struct image_files {
     char *where;
     struct archive *tar;            /* `where` is a tar */
+    struct dataset *store;          /* `where` is a packed store */
     pthread_mutex_t lock;           /* guards the lists */
     VEC(struct archive *) archives; /* all that references have named */
     VEC(struct parquet *) tables;   /* the same */
@@ -270,11 +273,41 @@ static int find(struct image_files *f, const char *reference, struct place *p, s
     p->archive = NULL;
     p->table = NULL;
     if (!*reference) return error_set(e, PL_USAGE, "the path of an image is empty");
+    if (f->store) return error_set(e, PL_USAGE, "%s has embeddings of images, and no images: set data.images to the folder or tar of the images", f->where);
     if (!strncasecmp(reference, "data:", 5)) return find_text(reference, p, e);
     if (!strncasecmp(reference, "file://", 7)) return find_path(f, reference + 7, p, e);
     if (!strncmp(reference, PARQUET_REFERENCE, strlen(PARQUET_REFERENCE))) return find_cell(f, reference, p, e);
     if (strstr(reference, "://")) return error_set(e, PL_USAGE, "images are not downloaded: save it as a file, and give its path");
     return find_path(f, reference, p, e);
+}
+
+/* --- a store --------------------------------------------------------------------------------- */
+
+static int open_store(struct image_files *f, const char *path, struct error *e)
+{
+    char *const paths[] = {(char *)path};
+    return dataset_open(&f->store, &(struct dataset_options){.format = "packed", .paths = paths, .n_paths = 1, .embeddings_alone = true}, e);
+}
+
+const struct dataset *image_files_store(const struct image_files *f) { return f->store; }
+
+int image_files_output(const struct image_files *f, const char *reference, struct packed_output *out, struct error *e)
+{
+    if (packed_find(f->store, reference, out)) return PL_OK;
+    error_set(e, PL_USAGE, "it is not in the store %s, which has %llu images: was it made of these conversations?", f->where, (unsigned long long)dataset_count(f->store));
+    return about(reference, e);
+}
+
+enum data_fault image_files_embeddings(const struct image_files *f, const char *reference, uint32_t count, void *to, size_t bytes, uint32_t *replaced, struct error *e)
+{
+    struct packed_output x;
+    if (image_files_output(f, reference, &x, e)) return FAULT_READ;
+    if (x.fault) return error_set(e, PL_USAGE, "%s", x.why), x.fault;
+    if (x.count != count) return error_set(e, PL_USAGE, "%.100s: the store has %u embeddings of it, and its text was tokenized with %u", reference, x.count, count), FAULT_SIZE;
+    if (dataset_check(f->store, x.sample, e)) return about(reference, e), FAULT_READ;
+    memcpy(to, x.at, bytes);
+    *replaced = x.replaced;
+    return FAULT_NONE;
 }
 
 /* --- the interface --------------------------------------------------------------------------- */
@@ -285,7 +318,9 @@ int image_files_open(struct image_files **out, const char *where, struct error *
     *out = NULL;
     pthread_mutex_init(&f->lock, NULL);
     int rc = PL_OK;
-    if (where && file_exists(where) && !dir_exists(where)) {
+    if (where && packed_is(where)) {
+        rc = open_store(f, where, e);
+    } else if (where && file_exists(where) && !dir_exists(where)) {
         f->tar = archive_of(f, where, e);
         if (!f->tar) rc = e->code;
     } else if (where && !dir_exists(where)) {
@@ -300,6 +335,7 @@ int image_files_open(struct image_files **out, const char *where, struct error *
 void image_files_close(struct image_files *f)
 {
     if (!f) return;
+    dataset_close(f->store);
     for (uint32_t i = 0; i < f->archives.n; i++) close_archive(f->archives.at[i]);
     for (uint32_t i = 0; i < f->tables.n; i++) close_table(f->tables.at[i]);
     vec_free(&f->archives);
@@ -353,6 +389,7 @@ int image_files_video(struct image_files *f, const char *reference, struct video
     struct place p;
     int rc = PL_OK;
     *out = (struct video_at){.fd = -1};
+    if (f->store) return error_set(e, PL_USAGE, "%s: %s has embeddings of frames, and no videos: set data.images to the folder or tar of the videos", reference, f->where);
     if (!strncasecmp(path, "file://", 7)) path += 7;
     if (!*path) rc = error_set(e, PL_USAGE, "the path of a video is empty");
     else if (!strncasecmp(path, "data:", 5)) rc = error_set(e, PL_USAGE, "videos are not read from data: URLs: give a path");
@@ -376,7 +413,9 @@ static int find_video(struct image_files *f, const char *reference, struct error
 int image_files_find(struct image_files *f, const char *reference, uint64_t *bytes, struct error *e)
 {
     struct place p;
+    struct packed_output x;
     *bytes = 0;
+    if (f->store) return image_files_output(f, reference, &x, e) ? e->code : x.fault ? error_set(e, PL_USAGE, "%s", x.why) : PL_OK;
     if (media_is_video(reference)) return find_video(f, reference, e);
     size_t n;
     if (find(f, reference, &p, e) || (p.table && read_cell(&p, NULL, 0, &n, e))) return about(reference, e);

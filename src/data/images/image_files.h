@@ -9,6 +9,9 @@
  *     parquet:a.parquet/12/3/1      a cell of a Parquet table (io/parquet_rows.h), by a path
  *     video:clips/1.mp4             a video, a file or a folder of images, by any of these paths
  *
+ * data.images may also be a packed store with what a vision tower makes of the images (data/formats/packed.h): then there
+ * are no bytes of images, and a reference of any kind is a name in the store.
+ *
  * Any number of threads may read. The first reference into a tar or a table indexes it; after that, reading allocates
  * nothing.
  */
@@ -16,14 +19,15 @@
 #define IMAGE_FILES_H
 
 #include "data/images/video.h"
+#include "data/masks/mask.h"
 
 #define VIDEO_REFERENCE "video:"
 bool media_is_video(const char *reference);
 
 struct image_files;
 
-/* `where`: a folder or a tar, with which relative paths begin; NULL: the current folder. PL_USAGE: there is
- * no such folder or tar. */
+/* `where`: a folder or a tar, with which relative paths begin, or a store; NULL: the current folder. PL_USAGE: there is
+ * no such folder, tar or store. */
 int image_files_open(struct image_files **out, const char *where, struct error *e);
 void image_files_close(struct image_files *f);
 
@@ -32,6 +36,15 @@ void image_files_close(struct image_files *f);
 int image_files_find(struct image_files *f, const char *reference, uint64_t *bytes, struct error *e);
 /* Reads the bytes into to[room]. PL_NOFIT, with the required bytes in *n, when the room is too small. */
 int image_files_read(struct image_files *f, const char *reference, void *to, size_t room, size_t *n, struct error *e);
+
+/* The store, of any number of images; NULL: there are files. */
+struct dataset;
+const struct dataset *image_files_store(const struct image_files *f);
+/* What the store says of an image or a video, whose bytes may still be damaged; PL_USAGE: it has none of this reference. */
+struct packed_output;
+int image_files_output(const struct image_files *f, const char *reference, struct packed_output *out, struct error *e);
+/* Copies `count` embeddings of so many bytes in all from the store. Another number is a fault, as for image_reader_read. */
+enum data_fault image_files_embeddings(const struct image_files *f, const char *reference, uint32_t count, void *to, size_t bytes, uint32_t *replaced, struct error *e);
 
 /* Where a video is: video_at_free frees it. PL_USAGE: there is none, or the reference is of a kind that is not read. */
 int image_files_video(struct image_files *f, const char *reference, struct video_at *out, struct error *e);

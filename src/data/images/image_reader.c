@@ -5,7 +5,6 @@
 
 #include "data/images/image.h"
 #include "data/images/jpeg.h"
-#include "data/ring.h"
 
 enum { JPEG_POOL = 32 << 20 }; /* bytes that libjpeg may allocate */
 
@@ -22,11 +21,6 @@ uint64_t image_reader_floats(const struct image_reader_options *o)
     uint32_t height, width;
     image_processor_size(&o->processor, &height, &width);
     return 3ull * height * width;
-}
-
-float *image_reader_place(const struct image_reader_options *o, uint32_t images, char *at, uint64_t *used)
-{
-    return ring_carve(at, used, images * image_reader_floats(o) * sizeof(float));
 }
 
 struct image_reader *image_reader_new(const struct image_reader_options *o, char *at)
@@ -95,7 +89,7 @@ struct frames {
 static int take_frame(void *user, uint32_t i, const struct image *frame, struct error *e)
 {
     const struct frames *f = user;
-    const struct image_processor *p = &f->r->o.processor;
+    const struct image_processor *p = &f->r->o.frame_processor;
     const size_t rest = align_up((size_t)((const char *)frame->rgb - f->r->room) + (size_t)frame->width * frame->height * 3, 64);
     const uint64_t all = rest + image_processor_scratch(p, frame->width, frame->height);
     if (i >= f->count) return error_set(e, PL_USAGE, "it has more than the %u frames that its text was tokenized with", f->count);

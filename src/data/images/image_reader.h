@@ -19,7 +19,7 @@
 enum { IMAGE_READER_SIDE = 16384 }; /* pixels: larger images are a fault */
 
 struct image_reader_options {
-    struct image_processor processor;
+    struct image_processor processor, frame_processor; /* of images, and of the frames of videos */
     struct pixel_range range;  /* of images of 16 bits */
     uint64_t room;             /* bytes for the file of an image, its pixels and what the processor needs */
     double fps;                /* of videos (video.h) */
@@ -29,9 +29,6 @@ struct image_reader_options {
 /* Bytes of the memory of a reader; floats of one image for the tower. */
 uint64_t image_reader_bytes(const struct image_reader_options *o);
 uint64_t image_reader_floats(const struct image_reader_options *o);
-
-/* Places the pixels of images in a block (ring_carve of ring.h): [images][floats of one]. */
-float *image_reader_place(const struct image_reader_options *o, uint32_t images, char *at, uint64_t *used);
 
 struct image_reader;
 /* `at` has image_reader_bytes, aligned to 64. Only this uses the heap. */

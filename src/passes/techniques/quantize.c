@@ -166,6 +166,17 @@ int quantize_check(const struct graph *g, const struct settings *s, struct error
     return rc;
 }
 
+void quantize_forms(const struct graph *g, const struct settings *s, uint8_t *forms)
+{
+    struct reading *readings = readings_of(g);
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        const struct param *p = &g->params.at[i];
+        const struct reading *r = reading_of(g, readings, p);
+        forms[i] = (uint8_t)(may_quantize(g, p, r) ? form_asked(g, s, p, r) : STORED_PLAIN);
+    }
+    mem_free(readings);
+}
+
 /* --- the rewrite ------------------------------------------------------------------------------- */
 
 struct quantized {
