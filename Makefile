@@ -8,6 +8,7 @@
 #   make fuzz     the parsers under libFuzzer, FUZZ_SECONDS each (needs clang)
 #   make bench    every op, and matrix products and convolutions of many sizes, as shares of the machine's peak
 #   make docs     regenerate the generated pages of docs/
+#   make quotes   renew the outputs of plimsoll plan that docs/guides quotes; takes minutes
 #   make examples the programs in examples/, against the library
 #   make install  PREFIX=/usr/local DESTDIR=: program, library, header, plimsoll.pc, docs
 #   make deps     only install what is missing
@@ -298,6 +299,8 @@ demo: deps
 	@BUILD=$(BUILD) tools/demo.sh
 docs: all
 	@BUILD=$(BUILD) tools/docs.sh
+quotes: all
+	@BUILD=$(BUILD) tools/docs.sh --quotes
 examples: $(EXAMPLES)
 
 # tools/installed.sh prints what a shell needs to use the installation. A plug-in of an earlier installation
@@ -356,6 +359,6 @@ bench: deps
 
 clean:
 	rm -rf $(BUILD)
-.PHONY: all tests examples install deps test test-cuda test-cuda-75 test-slurm check demo docs asan fuzz bench clean always
+.PHONY: all tests examples install deps test test-cuda test-cuda-75 test-slurm check demo docs quotes asan fuzz bench clean always
 
 -include $(FUZZ_OBJS:.o=.d) $(OBJS:.o=.d) $(CUDA_OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(HELPERS:=.d) $(BENCHES:=.d) $(patsubst bench/%.c,$(BUILD)/bench/%.d,$(wildcard bench/bench_cuda_*.c))

@@ -31,7 +31,8 @@ check 'folders: includes point one way' "$(awk -v order="$order" '
         else if ((b[1] == "cpu" || b[1] == "cuda") && a[1] != "cuda" && a[1] != "engine" && a[1] != "calibrate") print "      src/" $1 " includes " $2
     }' <<<"$edges")"
 
-check 'files: no circle of headers' "$(grep -E '^[^ ]+\.(h|cuh|inc) ' <<<"$edges" | grep -E '\.(h|cuh)$' | tsort 2>&1 >/dev/null | sed 's/^/      /')"
+# Tables (.def) are left out: a table and its rows name each other.
+check 'files: no circle of headers' "$(grep -E '^[^ ]+\.(h|cuh|inc) ' <<<"$edges" | grep -E '\.(h|cuh|inc)$' | tsort 2>&1 >/dev/null | sed 's/^/      /')"
 
 echo "$passed passed, $failed failed"
 ((failed == 0))

@@ -1,6 +1,8 @@
 #!/bin/bash
 # Writes the generated pages of docs/reference. With --check it reports pages that are out of date,
-# links in README.md and docs/ that lead nowhere, and source files that they name and that do not exist.
+# links in README.md and docs/ that lead nowhere, and files and functions that they name and that do not exist.
+# With --quotes it renews quoted outputs instead, which takes minutes: in docs/guides, the lines below an indented
+# "$ build/plimsoll plan ..." become what that command prints now.
 #
 #   ops.md             from src/graph/ops.def
 #   commands.md        from the --help of each command
@@ -9,9 +11,6 @@
 #   other-programs.md  from src/config/foreign.def
 #   configuration.md   the tables between its two "generated" comments, from
 #                      `plimsoll train --help`, which prints src/config/config.def
-#
-# Without --check it also renews quoted outputs: in docs/guides, the lines below an indented
-# "$ build/plimsoll plan ..." become what that command prints now.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build}
@@ -285,6 +284,34 @@ sources() {
     return $bad
 }
 
+# Reports names in a file that does not have them: "`src/data/order.c` `sample_at`" and "`trace_node` in `src/engine/inputs.c`",
+# also across the ends of lines, and C files by a part of their path that no file ends with. Its status is 1 then.
+names() {
+    local page words name file bad=0
+    local c='`[a-z_0-9/]+\.(c|h|cu|cuh|def|inc)`' word='`[A-Za-z_0-9]+`'
+    find src tests bench tools examples include -type f >"$tmp/files"
+    while read -r page; do
+        tr -s '\n ' ' ' <"$page" >"$tmp/text"
+        while read -r file; do
+            grep -qE "(^|/)$file\$" "$tmp/files" || { echo "$page: no file is $file"; bad=1; }
+        done < <(grep -oE "$c" "$tmp/text" | tr -d '`' | sort -u)
+        while read -r words; do
+            name=$(grep -oE "$word" <<<"$words" | tr -d '`') file=$(grep -oE "$c" <<<"$words" | tr -d '`')
+            # shellcheck disable=SC2046
+            grep -qw -- "$name" $(grep -E "(^|/)$file\$" "$tmp/files") /dev/null || { echo "$page: $file has no $name"; bad=1; }
+        done < <(grep -oE "$c $word|$word (in|of) $c" "$tmp/text")
+    done < <(find README.md docs -name '*.md')
+    return $bad
+}
+
+if [[ ${1-} == --quotes ]]; then
+    for page in docs/guides/*.md; do
+        quotes "$page" >"$tmp/page"
+        cmp -s "$tmp/page" "$page" || { cp "$tmp/page" "$page"; echo "$page written"; }
+    done
+    exit
+fi
+
 ops >"$tmp/ops.md"
 commands >"$tmp/commands.md"
 passes >"$tmp/passes.md"
@@ -304,13 +331,8 @@ for page in ops.md commands.md passes.md gpu-kernels.md other-programs.md config
         echo "docs/reference/$page is out of date: run make docs"
     fi
 done
-if [[ ${1-} != --check ]]; then
-    for page in docs/guides/*.md; do
-        quotes "$page" >"$tmp/page"
-        cmp -s "$tmp/page" "$page" || { cp "$tmp/page" "$page"; echo "$page written"; }
-    done
-fi
 if links; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
 if sources; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+if names; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
 if [[ ${1-} == --check ]]; then echo "$passed passed, $failed failed"; fi
 ((failed == 0))

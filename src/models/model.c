@@ -12,10 +12,11 @@
 #include "io/json.h"
 #include "models/presets.h"
 
-static const struct family *const families[] = {&llama_family, &mistral_family, &qwen2_family, &clip_vision_family,
-                                                &clip_family, &siglip_vision_family, &siglip_family, &sam_family,
-                                                &sam_vision_family, &tinysam_family, &idefics3_vision_family, &smolvlm_vision_family, &llava_family,
-                                                &llava_llama_family, &llava_mistral_family, &idefics3_family, &smolvlm_family, &prs_med_family, &arr_coc_family, &arr_coc_allocator_family};
+static const struct family *const families[] = {
+#define FAMILY(name) &name##_family,
+#include "models/families.def"
+#undef FAMILY
+};
 
 /* "llama, clip_vision_model": for messages. */
 static char *list_families(char out[512])

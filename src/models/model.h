@@ -146,9 +146,9 @@ struct family {
     bool generates;
     const struct spelling *spellings; /* of the published names; NULL: there is one, apart from `root` */
 };
-extern const struct family llama_family, mistral_family, qwen2_family, clip_family, clip_vision_family, siglip_family,
-    siglip_vision_family, idefics3_vision_family, smolvlm_vision_family, sam_family, sam_vision_family, tinysam_family, llava_family,
-    llava_llama_family, llava_mistral_family, idefics3_family, smolvlm_family, prs_med_family, arr_coc_family, arr_coc_allocator_family;
+#define FAMILY(name) extern const struct family name##_family;
+#include "models/families.def"
+#undef FAMILY
 
 /* A model without a config.json: the program that uses the library emits its graph. */
 struct definition {
