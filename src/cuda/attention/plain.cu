@@ -56,8 +56,8 @@ static __device__ void store_element(const attention &a, const head_rows &to, in
 }
 
 /* The rows y, y+16, .. of a tile that a thread has, and its columns x, x+16, .. . */
-static __device__ int own_row(int i) { return threadIdx.x / SIDE + SIDE * i; }
-static __device__ int own_column(int j) { return threadIdx.x % SIDE + SIDE * j; }
+static __device__ int own_row(int i) { return (int)(threadIdx.x / SIDE) + SIDE * i; }
+static __device__ int own_column(int j) { return (int)(threadIdx.x % SIDE) + SIDE * j; }
 
 template <int M, int N> static __device__ void clear(float (&x)[M][N])
 {
@@ -213,7 +213,7 @@ template <int M>
 static __device__ void load_statistics(const attention &a, int64_t b, int64_t h, int t0, float (&lse)[M], float (&delta)[M])
 {
     each<M>([&](int i) {
-        const int t = t0 + own_row(i);
+        const int t = t0 + (int)threadIdx.x / SIDE + SIDE * i; /* by own_row, ptxas 13.0 takes 63 registers for dq, not 48 */
         lse[i] = t < a.T ? *lse_at(a, b, h, t) : 0.0f;
         delta[i] = t < a.T ? a.delta[(b * a.H + h) * a.T + t] : 0.0f;
     });
