@@ -255,6 +255,7 @@ enum pl_kind {
     PL_STAGING,    /* the buffer through which weights are read and written */
     PL_ACTIVATIONS,
     PL_WORKSPACE,
+    PL_COMMUNICATION, /* what ranks send each other; none with one rank */
     PL_KINDS
 };
 PL_API const char *pl_kind_name(enum pl_kind kind);

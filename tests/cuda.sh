@@ -11,7 +11,7 @@
 #   ops      every op and the seam against the reference kernels
 #   golden   every family against PyTorch, and adapters against PEFT, in f32, bf16 and f16
 #   matrix   every technique: the runs that test the CPU (run_curves, run_offload, run_optim, run_precision,
-#            run_equal, run_adapters, run_quantize, run_pipeline, run_rows, run_conversations, run_generate, run_generate_images); each
+#            run_equal, run_adapters, run_quantize, run_pipeline, run_rows, run_conversations, run_generate, run_generate_images, test_encode); each
 #            model and section is a process of its own, because creating the CUDA context takes most of their time
 #   plans    plans for this GPU equal those that were stored without it
 #   ranks    2 to 8 ranks that share the GPU against one with shares; NCCL with one rank (cuda_ranks.sh)
@@ -132,6 +132,7 @@ part_matrix() {
     start run_generate bash tests/run_generate.sh
     start run_generate_images bash tests/run_generate_images.sh
     start run_eval_samples bash tests/run_eval_samples.sh
+    start test_encode "$tools/test_encode" "$DEVICE"
 }
 part_ranks() { alone cuda_ranks bash tests/cuda_ranks.sh; }
 part_plans() { start run_plans env KEEP="$logs" bash tests/run_plans.sh; }

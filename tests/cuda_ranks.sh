@@ -46,7 +46,9 @@ if section bits; then
     check '2 ranks with 4 shares each, f16' equal 2 8 4 --set memory.micro_batch=1 --set memory.precision=f16
     check '2 ranks, recompute, offload' equal 2 2 3 --set memory.micro_batch=auto --set memory.recompute=all --set memory.offload=optimizer
     check '2 ranks, divided optimizer state, clipping' equal 2 2 4 --set memory.micro_batch=auto --set train.clip_norm=1 --set parallel.shard=optimizer
-    check 'divided optimizer state, bf16-pure: refused' expect 2 'on a GPU bf16-pure rounds at random' ranks 3 "$binary" train "$tmp/tiny.yaml" --set "train.out=$tmp/pure" --set parallel.crowd=true --set train.effective_batch=9 --set memory.precision=bf16-pure --set parallel.shard=optimizer
+    check '3 ranks, divided optimizer state, bf16-pure' equal 3 3 3 --set train.effective_batch=9 --set memory.micro_batch=auto --set memory.precision=bf16-pure --set parallel.shard=optimizer
+    check '2 ranks, divided weights, bf16-pure, 8-bit' equal 2 2 3 --set memory.micro_batch=auto --set memory.precision=bf16-pure --set memory.optimizer=adamw-8bit --set parallel.shard=weights
+    check '4 ranks as 2 hosts of 2, divided weights, bf16' equal 4 4 3 --set memory.micro_batch=auto --set memory.precision=bf16 --set parallel.per_host=2 --set parallel.shard=HYBRID_SHARD
     check '2 ranks, divided optimizer state, 8-bit' equal 2 2 3 --set memory.micro_batch=auto --set memory.optimizer=adamw-8bit --set memory.precision=bf16 --set parallel.shard=optimizer
     check '4 ranks, divided gradients, bf16' equal 4 4 4 --set memory.micro_batch=auto --set memory.precision=bf16 --set parallel.shard=gradients
     check '2 ranks, divided weights' equal 2 2 3 --set memory.micro_batch=auto --set parallel.shard=weights

@@ -195,6 +195,14 @@ sharded() {
 }
 check 'FULL_SHARD of FSDP' sharded FULL_SHARD weights
 check 'SHARD_GRAD_OP of FSDP' sharded SHARD_GRAD_OP gradients
+hybrid() { sharded "$1" "$2" && grep '^ *group: host' "$tmp/run.yaml"; }
+check 'HYBRID_SHARD of FSDP' hybrid HYBRID_SHARD weights
+check '_HYBRID_SHARD_ZERO2 of FSDP' hybrid 5 gradients
+mics() {
+    printf '{"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3, "mics_shard_size": %s}}' "$1" >"$tmp/mics.json"
+    from "$tmp/mics.json" >"$tmp/run.yaml" && grep "^ *group: $2" "$tmp/run.yaml" && grep -q '^ *shard: weights' "$tmp/run.yaml"
+}
+check 'the groups of MiCS' mics 8 host
 check 'offload_param below stage 3' refused i.json ':4: zero_optimization.offload_param.device: it needs ZeRO stage 3, and the stage is 2' <<'EOT'
 {"zero_optimization": {
   "stage": 2,

@@ -274,7 +274,7 @@ check 'a stored plan and keys that were given' stored
 # Ranks that are not there.
 ranks=("$binary" plan --preset llama-tiny "${cpu[@]}" --set train.effective_batch=16 --set data.sequence=64 --set memory.precision=bf16)
 ranked() {
-    expect 0 '' "${ranks[@]}" --ranks 1,2,8 --per-host 4 --links shm,eth-1g && grep -qE '^ranks +shard +micro-batch' "$tmp/out" && grep -q 'Links: shm and eth-1g, unmeasured' "$tmp/out" && expect 0 '' "${ranks[@]}" --ranks 2,4,8 --json || return 1
+    expect 0 '' "${ranks[@]}" --ranks 1,2,8 --per-host 4 --links shm,eth-1g && grep -qE '^ranks +shard +group +micro-batch' "$tmp/out" && grep -q 'Links: shm and eth-1g, unmeasured' "$tmp/out" && expect 0 '' "${ranks[@]}" --ranks 2,4,8 --json || return 1
     [ "$(grep -c '"communication_seconds"' "$tmp/out")" = 3 ] || return 1
     # Less memory: more is divided. The smallest budget of 8 ranks fits, one byte less does not.
     "${ranks[@]}" --ranks 8 --json >"$tmp/8.json" && [ "$(json "$tmp/8.json" settings.shard)" = optimizer ] || return 1
@@ -283,6 +283,23 @@ ranked() {
     expect 0 '' "${ranks[@]}" --ranks 8 --memory "$least" && grep -q 'shard weights' "$tmp/out" && expect 3 'needs' "${ranks[@]}" --ranks 8 --memory $((least - 1)) && echo "$least bytes"
 }
 check 'plan --ranks: a table, and levels under a budget' ranked
+# Between hosts a slow link: weights stay inside a host, which takes more memory. With one host there is no choice.
+grouped() {
+    expect 0 '' "${ranks[@]}" --ranks 8 --per-host 4 --links nvlink4,eth-1g --set parallel.shard=weights --json && [ "$(json "$tmp/out" settings.group)" = host ] && [ "$(json "$tmp/out" settings.group_ranks)" = 4 ] || return 1
+    local host all
+    host=$(json "$tmp/out" predicted_step_seconds)
+    expect 0 '' "${ranks[@]}" --ranks 8 --per-host 4 --links nvlink4,eth-1g --set parallel.shard=weights --set parallel.group=all --json && all=$(json "$tmp/out" predicted_step_seconds) || return 1
+    expect 0 '' "${ranks[@]}" --ranks 8 --set parallel.shard=HYBRID_SHARD --json && [ -z "$(json "$tmp/out" settings.group 2>/dev/null)" ] && awk "BEGIN { exit !($host < $all) }" && echo "$host s, not $all"
+}
+check 'plan --ranks: groups of a host' grouped
+check 'a host of 3 ranks has no group' expect 2 'parallel.group host: a host has 3 ranks' "${ranks[@]}" --ranks 6 --per-host 3 --set parallel.shard=HYBRID_SHARD
+check 'a group without shards' expect 2 'parallel.group host needs parallel.shard optimizer' "${ranks[@]}" --ranks 4 --per-host 2 --set parallel.shard=none --set parallel.group=host
+# With one micro-batch, gradients are sent beside the backward; with two, behind it.
+beside() {
+    local a b own=("$binary" plan --preset llama-tiny --set device=cuda --set device.profile=h100 --set memory.precision=bf16 --set memory.recompute=none --set train.effective_batch=32 --set data.sequence=512 --ranks 2 --links nvlink4 --set parallel.shard=none --json)
+    a=$("${own[@]}" --set memory.micro_batch=16 >"$tmp/out" && json "$tmp/out" ranks.hidden_seconds) && b=$("${own[@]}" --set memory.micro_batch=8 >"$tmp/out" && json "$tmp/out" ranks.hidden_seconds) && awk "BEGIN { exit !($a > 1.5 * $b) }" && echo "$a s hidden, not $b"
+}
+check 'sums over ranks beside the backward' beside
 # One rank is too small for the weights, and several are not.
 more() {
     local one

@@ -62,6 +62,17 @@ weighted() {
 }
 check 'loss.masks and loss.text weigh the losses' weighted
 
+# --- the structure loss ---
+check 'structure, recompute: same bytes' equal prs_med_structure --set memory.recompute=all
+check 'structure, the mask head in chunks: near' near prs_med_structure --set memory.mask_chunks=2
+# Without weights at edges, and with those of the IoU alone: another loss each.
+edges() {
+    step prs_med_structure "$tmp/both.safetensors" && step prs_med_structure "$tmp/iou.safetensors" --set loss.edge_terms=iou && step prs_med_structure "$tmp/none.safetensors" --set loss.edge=0 || return 1
+    ! "$tools/compare" "$tmp/both.safetensors" "$tmp/iou.safetensors" >"$tmp/says" && grep -q 'FAIL mask_loss' "$tmp/says" && ! grep -q 'FAIL pred_masks' "$tmp/says" || { cat "$tmp/says"; return 1; }
+    ! "$tools/compare" "$tmp/iou.safetensors" "$tmp/none.safetensors" >"$tmp/says" && grep -q 'FAIL mask_loss' "$tmp/says"
+}
+check 'loss.edge and loss.edge_terms' edges
+
 # --- a model put together from two folders ---
 mkdir -p "$tmp/two"
 cat >"$tmp/two/config.json" <<END
@@ -128,6 +139,9 @@ check 'prs-med plans in 12 GiB' plans prs-med '[image_encoder,fusion,mask_head]'
 check 'prs-med plans in 8 GiB' plans prs-med '[image_encoder,fusion,mask_head]' 8GiB
 check 'prs-med-prompted plans in 8 GiB' plans prs-med-prompted '[image_encoder,mask_decoder]' 8GiB
 check 'prs-med-tiny plans on the CPU' "$binary" plan "$tmp/run.yaml" --set model.preset=prs-med-tiny --set data.sequence=128 --set device=cpu
+
+check 'structure: a weight of other losses' expect 2 'loss.focal is no part of the structure loss .loss.preset.: leave it out; loss.edge and loss.smooth are' "$binary" plan "$tmp/run.yaml" --set model.preset=prs-med-tiny --set data.sequence=128 --set loss.preset=structure --set loss.focal=2
+check 'structure: of a mask model' expect 2 'loss.preset is structure, which is a loss of prs_med; a sam takes sam or equal-weights' "$binary" plan "$tmp/run.yaml" --set model.preset=sam-tiny --set data.format=sa1b --set loss.preset=structure
 
 # --- training on a table ---
 # Two shapes an image; the question asks for the one at the top or at the bottom, and the answer is its colour.
@@ -202,6 +216,12 @@ three_losses() {
         awk '{ d = $1 - 0.5 * $2 - $3 - 0.5 * $4; if (NF != 4 || d > 1e-3 || d < -1e-3 || !($4 > 0)) bad = 1 } END { print $0; exit bad || NR != 6 }'
 }
 check 'with classes: a third loss' three_losses
+# 78 rows, 8 a step: the second epoch begins in step 10.
+class_epochs() {
+    classes 2 --set train.steps=12 --set loss.class_epochs=1 --set loss.preset=structure || return 1
+    grep '"loss":' "$tmp/classes-run/metrics.jsonl" | sed 's/.*"class_loss":\([^,}]*\).*/\1/' | awk '{ if (NR < 10 ? !($1 > 0) : NR > 10 && $1 != 0) bad = 1 } END { exit bad || NR != 12 }'
+}
+check 'loss.class_epochs: classes are learned in the first epochs' class_epochs
 fewer_classes() { ! classes 1 && grep -q 'the tables have 2 datasets, and the model tells 1 classes (num_classes of config.json)' "$tmp/classes-run.log" || { tail -n 2 "$tmp/classes-run.log"; return 1; }; }
 check 'more datasets than classes' fewer_classes
 # Rows without an answer are left out and counted; so are rows without a mask.

@@ -30,6 +30,9 @@ check '2 ranks, nothing divided' equal 2 2 2 --set memory.micro_batch=auto --set
 check '3 ranks, gradients in shards, bf16' equal 3 3 2 --set train.effective_batch=9 --set memory.micro_batch=3 --set memory.precision=bf16 --set parallel.shard=gradients
 check '4 ranks, weights in shards, 8-bit Adam, evaluation' equal 4 4 2 --set train.effective_batch=8 --set memory.micro_batch=2 --set memory.precision=bf16 --set memory.optimizer=adamw-8bit \
     --set memory.recompute=all --set parallel.shard=weights --set train.eval_every=1 --set train.keep_best=true --set "data.validation=$tmp/validation.txt"
+check '4 ranks as 2 hosts of 2: a copy of the weights on each, evaluation' equal 4 4 2 --set train.effective_batch=8 --set memory.micro_batch=2 --set memory.precision=bf16 --set memory.optimizer=adamw-8bit \
+    --set parallel.shard=HYBRID_SHARD --set parallel.per_host=2 --set train.eval_every=1 --set train.keep_best=true --set "data.validation=$tmp/validation.txt"
+check '6 ranks as 3 hosts of 2, optimizer state, clipping' equal 6 6 2 --set train.effective_batch=11 --set memory.micro_batch=1 --set train.clip_norm=1 --set parallel.shard=optimizer --set parallel.group=host --set parallel.per_host=2
 check '4 ranks, recompute, evaluation' equal 4 4 3 --set train.effective_batch=6 --set memory.micro_batch=1 --set memory.recompute=all \
     --set train.eval_every=2 --set "data.validation=$tmp/validation.txt"
 
@@ -70,6 +73,23 @@ check '2 ranks of sam-tiny, uneven masks' masks 2
 # An evaluation of 10 images is divided among 3 ranks; the table by prompt and category has the same bytes.
 scored() { masks 3 --set "data.validation=$tmp/masks/*.tar" --set train.eval_every=1 --set data.min_iou=0.5 && same "$tmp/s1/eval.csv" "$tmp/s2/eval.csv" && same "$tmp/s1/eval.txt" "$tmp/s2/eval.txt" && sed -n 2p "$tmp/s2/eval.csv"; }
 check '3 ranks score masks: the table of one' scored
+
+# Rank 0 answers prompts; with weights in shards all ranks do, and rank 0 writes. The answers are those of one process.
+head -n 3 tests/golden/chat/chats.jsonl >"$tmp/prompts.jsonl"
+cat >"$tmp/chat.yaml" <<EOF
+model: {path: tests/golden/chat/model}
+data: {format: conversations, train: tests/golden/chat/chats.jsonl, validation: "$tmp/prompts.jsonl", sequence: 128}
+train: {steps: 2, effective_batch: 4, learning_rate: 0.01, eval_every: 2, eval_samples: 2, eval_max_new: 6}
+memory: {micro_batch: 2, precision: f32, head_chunks: 1}
+device: cpu
+EOF
+answers() {
+    rm -rf "$tmp/c1" "$tmp/c2"
+    expect 0 '' "$binary" train "$tmp/chat.yaml" --set "train.out=$tmp/c1" --set parallel.shares=2 && expect 0 '' ranks 2 "$binary" train "$tmp/chat.yaml" --set "train.out=$tmp/c2" --set "parallel.shard=$1" &&
+        same "$tmp/c1/answers/step-2.jsonl" "$tmp/c2/answers/step-2.jsonl" && [ "$(ls "$tmp/c2/answers")" = step-2.jsonl ] && grep -o '"eval_prompts":[0-9]*' "$tmp/c2/metrics.jsonl"
+}
+check '2 ranks answer prompts, optimizer in shards' answers optimizer
+check '2 ranks answer prompts, weights in shards' answers weights
 
 # One of 10 images is broken, 10 %. Of the 5 that its rank reads it is 20 %: the share of all ranks counts.
 broken() {
@@ -115,7 +135,7 @@ started() {
     rm -rf "$tmp/own" "$tmp/one"
     expect 0 '2 ranks, 2 on this host, 2 shares' train_tiny "$tmp/own" --ranks 2 --set train.steps=2 --set memory.micro_batch=auto &&
         expect 0 '' train_tiny "$tmp/one" --set parallel.shares=2 --set train.steps=2 --set memory.micro_batch=auto && same_run "$tmp/one" "$tmp/own" 2 &&
-        [ "$(grep -c '"ranks":2,"slowest":\[' "$tmp/own/metrics.jsonl")" = 2 ] && grep -q '>Ranks</dt><dd>2<' "$tmp/own/report.html" && echo 'the same bits'
+        [ "$(grep -c '"ranks":2,"slowest":\[' "$tmp/own/metrics.jsonl")" = 2 ] && grep -q '>Ranks</dt><dd>2<' "$tmp/own/report.html" && grep -q 'Each of 2 ranks has this memory, and sends' "$tmp/own/report.html" && echo 'the same bits'
 }
 check 'train --ranks 2 starts them' started
 planned() {

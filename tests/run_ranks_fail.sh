@@ -86,6 +86,19 @@ EOF
         expect 0 'resuming after step 2' train_ranks 2 "$tmp/disk" --set train.steps=6 --set train.save_every=2 --set memory.micro_batch=auto --resume
 }
 check 'a full disk while saving' full_disk
+# A sample of the validation set is broken, and one rank has it: all end, without a deadline. With weights in shards the others
+# would wait for it in the program.
+broken_validation() {
+    "$binary" data make "$tmp/masks" --images 6 --size 96x80 --masks 5 >/dev/null && cp -r "$tmp/masks" "$tmp/broken" || return 1
+    local tar at
+    for tar in "$tmp"/broken/*.tar; do break; done
+    at=$(grep -abo 'sa_[0-9]*\.jpg' "$tar" | sed -n 4p | cut -d : -f 1)
+    head -c 300 /dev/zero | dd of="$tar" bs=1 seek=$((at + 512)) conv=notrunc 2>/dev/null
+    printf 'model: {preset: sam-tiny}\ndata: {format: sa1b, train: "%s/*.tar", validation: "%s/*.tar", max_masks: 3, max_bad: 0, threads: 1}\n' "$tmp/masks" "$tmp/broken" >"$tmp/sam.yaml"
+    printf 'train: {steps: 2, effective_batch: 2, eval_every: 1, out: "%s"}\nmemory: {micro_batch: 1, precision: f32}\nparallel: {shard: weights}\ndevice: cpu\n' "$tmp/bv" >>"$tmp/sam.yaml"
+    expect 1 'rank 1 on .*: .* samples are broken, but data.max_bad is 0' ranks 2 "$binary" train "$tmp/sam.yaml" && left_behind "$tmp/sam.yaml" && grep -o 'rank 1 on .* broken' "$tmp/err"
+}
+check 'a broken sample in an evaluation, weights in shards' broken_validation
 other_program() {
     mkdir -p "$tmp/other" && cp "$binary" "$BUILD/plimsoll-mpi.so" "$tmp/other" && echo >>"$tmp/other/plimsoll" || return 1
     cat >"$tmp/mixed.sh" <<EOF
@@ -106,7 +119,8 @@ check 'torchrun: refused with the command to type' torchrun
 slurm() { SLURM_STEP_NUM_TASKS=4 expect 2 'srun --mpi=pmix' train_tiny "$tmp/t"; }
 check 'srun without PMIx: refused' slurm
 without_mpi() {
-    mkdir -p "$tmp/bin" && cp "$binary" "$tmp/bin/plimsoll" && OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_RANK=3 expect 2 'launched as rank 3 of 8, and this build has no MPI' "$tmp/bin/plimsoll" train "$tmp/tiny.yaml" --set "train.out=$tmp/t"
+    mkdir -p "$tmp/bin" && cp "$binary" "$tmp/bin/plimsoll" && OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_RANK=3 expect 2 'launched as rank 3 of 8, and this build has no MPI' "$tmp/bin/plimsoll" train "$tmp/tiny.yaml" --set "train.out=$tmp/t" &&
+        expect 2 '^plimsoll train: --ranks 2: this build has no MPI' "$tmp/bin/plimsoll" train "$tmp/tiny.yaml" --ranks 2 && [ "$(wc -l <"$tmp/err")" = 1 ] && cat "$tmp/err"
 }
 check 'a launcher and no plug-in: refused' without_mpi
 # Without MPI the program is the same, and only the plug-in is missing.
@@ -115,7 +129,7 @@ optional() {
     make -n MPI=0 CUDA=0 BUILD="$tmp/none" all >"$tmp/make" 2>/dev/null && ! grep -q 'plimsoll-mpi\.so\|mpicc' "$tmp/make" && grep -c dist/launch.c "$tmp/make"
 }
 check 'make MPI=0 builds everything but the plug-in' optional
-commands() { expect 2 'only .plimsoll train. runs on several ranks' ranks 2 "$binary" plan "$tmp/tiny.yaml"; }
+commands() { expect 2 'only .plimsoll train., bench and profile run on several ranks' ranks 2 "$binary" plan "$tmp/tiny.yaml"; }
 check 'other commands on ranks: refused' commands
 number_of_ranks() {
     expect 2 'parallel.ranks is 4, and 1 process was started' train_tiny "$tmp/t" --set parallel.ranks=4 && expect 2 'parallel.shares is 3, which is not divisible by the 2 ranks' train_ranks 2 "$tmp/t" --set parallel.shares=3 &&

@@ -61,8 +61,30 @@ equal() {
 }
 check 'a rank on each of two hosts' equal 1 --set train.clip_norm=1
 check 'two ranks on each of two hosts' equal 2
+check 'two ranks on each of two hosts, weights divided inside a host' equal 2 --set train.effective_batch=4 --set memory.precision=bf16 --set parallel.shard=HYBRID_SHARD
+copies() { grep -q 'a copy of what is divided on each host' "$tmp/err" && json "$tmp/two/plan.json" settings.group_ranks; }
+check 'the log tells of the copies' copies
+# Ranks 0 and 2 on one host, 1 and 3 on the other: their numbers do not follow each other.
+scattered() { expect 2 'ranks are not numbered host by host' hosts 2 --map-by node "$binary" train "$tmp/tiny.yaml" --set "train.out=$tmp/scattered" --set train.steps=1 --set memory.micro_batch=1 --set parallel.shard=HYBRID_SHARD && echo 'refused'; }
+check 'ranks that are not numbered host by host' scattered
 slow() { tc -n "$a" qdisc add dev "$a" root tbf rate 1gbit burst 64kb latency 50ms 2>/dev/null || { echo 'no traffic shaping (tbf) in this kernel'; return 77; }; equal 1; }
 check 'over a link of 1 Gbit/s' slow
+# What calibrate measures of that link, and the exchanges that a plan predicts from it.
+measured() {
+    tc -n "$a" qdisc show dev "$a" | grep -q tbf || { echo 'no traffic shaping (tbf) in this kernel'; return 77; }
+    tc -n "$b" qdisc add dev "$b" root tbf rate 1gbit burst 64kb latency 50ms || return 1
+    cat >"$tmp/machine.json" <<EOT
+{"profile_format": 1, "device": "cpu", "cpu": "any", "isa": "any", "date": "2026-01-01", "threads": 1, "native_bf16": false, "flops_f32": 6e10, "flops_bf16": 6e10,
+ "memory_bandwidth": 1.5e10, "cache_bandwidth": 4e10, "cache_bytes": 1048576, "copy_bandwidth": 4e9, "launch_seconds": 2e-6, "corrections": []}
+EOT
+    expect 0 '' hosts 1 "$binary" bench --calibrate -o "$tmp/machine.json" && grep -q 'between hosts: .* (2 hosts)' "$tmp/out" || { cat "$tmp/out"; return 1; }
+    expect 0 '' hosts 1 "$binary" bench "$tmp/tiny.yaml" --steps 4 --set "device.profile=$tmp/machine.json" --set memory.precision=f32 --set memory.micro_batch=1 --set parallel.shard=optimizer --json || return 1
+    awk -F '[:,]' -v rate="$(json "$tmp/machine.json" links.remote.bandwidth)" '/"predicted_seconds"/ && !p { p = $2 } /"measured_seconds"/ { m = $2 }
+        END { printf "%.3f GB/s; exchanges of a step: %.1f ms predicted, %.1f ms measured\n", 1e-9 * rate, 1e3 * p, 1e3 * m; exit !(rate > 0.8 * 0.12e9 && rate < 1.2 * 0.12e9 && p < 1.3 * m) }' "$tmp/out"
+}
+check 'calibrate measures that link' measured
+tc -n "$a" qdisc del dev "$a" root 2>/dev/null
+tc -n "$b" qdisc del dev "$b" root 2>/dev/null
 named() { expect 2 "rank 1 on $b: " hosts 1 "$tmp/other" train "$tmp/tiny.yaml" --set 'data.train=data/*.py' --set "train.out=$tmp/n" --set memory.micro_batch=1; }
 mkdir -p "$tmp/data" && cp tests/golden/make_ddp.py "$tmp/data"
 cat >"$tmp/other" <<EOT

@@ -23,6 +23,13 @@ other() {
         [ "$(json "$tmp/run/checkpoints/step-8/state.json" position)" = 64 ] && echo 'no sample twice, none lost'
 }
 check '3 ranks: another order of sums, the same samples' other
+# Shards of a host's ranks are saved as those of all, and loaded as any.
+hosts() {
+    local host=(--set parallel.per_host=2 --set parallel.group=host)
+    expect 0 '' train_ranks 4 "$tmp/hosts" "${own[@]}" --set train.steps=2 "${host[@]}" --set parallel.shard=weights && expect 0 'resuming after step 2' train_ranks 4 "$tmp/hosts" "${own[@]}" "${host[@]}" --set train.steps=4 --resume &&
+        expect 0 'resuming after step 4' train_ranks 4 "$tmp/hosts" "${own[@]}" --set train.steps=6 --resume && same_run "$tmp/whole" "$tmp/hosts" 6 && echo 'the same bits'
+}
+check '2 hosts of 2 ranks, then one host' hosts
 killed() {
     rm -rf "$tmp/killed"
     train_ranks 2 "$tmp/killed" "${own[@]}" --set train.steps=400 --set parallel.shares=4 >/dev/null 2>&1 &

@@ -39,6 +39,10 @@ frames() {
     }
     echo "fps $1, max_frames $2: $got"
 }
+# times FPS MAX_FRAMES FILE TIMES: when these frames are shown, in whole seconds, and how long the video is.
+times() {
+    "$tools/video" "$1" "$2" "$3" >"$tmp/frames" 2>&1 && grep -q ", at $4 s:" "$tmp/frames" || { echo "$3 at fps $1, max_frames $2: expected times $4: $(cat "$tmp/frames")"; return 1; }
+}
 
 # Frames 0 to 29 of 10 a second, in groups with references to later frames.
 h264() {
@@ -46,13 +50,13 @@ h264() {
     make_video 10 30 "$tmp/h264.mp4" -c:v libx264 -g 8 -bf 2 -preset ultrafast -x264-params bframes=2:b-adapt=0 &&
         frames 0 0 "$tmp/h264.mp4" 0 "$(seq -s ' ' 0 29)" && frames 2 0 "$tmp/h264.mp4" 0 '0 5 10 15 20 25' &&
         frames 100 4 "$tmp/h264.mp4" 0 '0 7 15 22' && frames 1 2 "$tmp/h264.mp4" 0 '0 10' && frames 3 0 "$tmp/h264.mp4" 0 '0 3 6 10 13 16 20 23 26' &&
-        frames 0 1 "$tmp/h264.mp4" 0 0
+        frames 0 1 "$tmp/h264.mp4" 0 0 && times 2 0 "$tmp/h264.mp4" '0 0 1 1 2 2 of 3' && times 0 4 "$tmp/h264.mp4" '0 0 1 2 of 3'
 }
 # In MPEG-TS, whose times do not begin with 0.
 h264_ts() {
     has_ffmpeg libx264 || return
     make_video 10 30 "$tmp/h264.ts" -c:v libx264 -g 8 -preset ultrafast -x264-params bframes=2:b-adapt=0 &&
-        frames 0 0 "$tmp/h264.ts" 0 "$(seq -s ' ' 0 29)" && frames 2 4 "$tmp/h264.ts" 0 '0 5 15 20'
+        frames 0 0 "$tmp/h264.ts" 0 "$(seq -s ' ' 0 29)" && frames 2 4 "$tmp/h264.ts" 0 '0 5 15 20' && times 2 4 "$tmp/h264.ts" '0 0 1 2 of 3'
 }
 vp9() {
     has_ffmpeg libvpx-vp9 || return
@@ -79,7 +83,8 @@ variable() {
     has_ffmpeg mpeg4 || return
     make_video 10 16 "$tmp/variable.mkv" -vf "geq=lum='16+6*N':cb=128:cr=128,format=yuv420p,setpts='if(lt(N,10),N*0.1,1+(N-10)*0.5)/TB'" -fps_mode passthrough -c:v mpeg4 -qscale:v 2 2>/dev/null ||
         make_video 10 16 "$tmp/variable.mkv" -vf "geq=lum='16+6*N':cb=128:cr=128,format=yuv420p,setpts='if(lt(N,10),N*0.1,1+(N-10)*0.5)/TB'" -vsync passthrough -c:v mpeg4 -qscale:v 2 || return 1
-    frames 1 0 "$tmp/variable.mkv" 0 '0 10 12 14' && frames 4 0 "$tmp/variable.mkv" 0 '0 2 5 7 10 11 12 13 14 15' && frames 4 5 "$tmp/variable.mkv" 0 '0 5 10 12 14'
+    frames 1 0 "$tmp/variable.mkv" 0 '0 10 12 14' && frames 4 0 "$tmp/variable.mkv" 0 '0 2 5 7 10 11 12 13 14 15' && frames 4 5 "$tmp/variable.mkv" 0 '0 5 10 12 14' &&
+        times 1 0 "$tmp/variable.mkv" '0 1 2 3 of 3'
 }
 # The second half of the file is gone: what is there is used.
 cut_file() {
@@ -116,7 +121,7 @@ no_frames() {
 # The images that ffmpeg writes into a folder are the video's frames.
 folder_of_images() {
     has_ffmpeg mpeg4 || return
-    mkdir "$tmp/images" && make_video 10 12 "$tmp/images/%03d.png" -pix_fmt rgb24 && frames 3 0 "$tmp/images" 0 "$(seq -s ' ' 0 11)" && frames 3 5 "$tmp/images" 0 '0 2 4 7 9'
+    mkdir "$tmp/images" && make_video 10 12 "$tmp/images/%03d.png" -pix_fmt rgb24 && frames 3 0 "$tmp/images" 0 "$(seq -s ' ' 0 11)" && frames 3 5 "$tmp/images" 0 '0 2 4 7 9' && times 3 5 "$tmp/images" '0 0 1 2 3 of 4'
 }
 # A file that names other files, as a playlist does, opens nothing.
 playlist() {
@@ -161,9 +166,8 @@ inspected() {
 check 'data inspect' inspected
 check 'other threads and slots: same bytes' same_as other --set data.threads=4 --set data.prefetch=1
 check 'recompute: same bytes' same_as other --set memory.recompute=all
-# The tower in a loop over images and frames, or as a part of the step. A GPU may have another kernel for the products of fewer images.
+# The tower in a loop over images and frames, or as a part of the step.
 frozen() {
-    needs_cpu 'the same bytes for any number of images at once' || return
     local with=(--set 'model.freeze=["vision_tower.*"]') at_once
     expect 0 '' run plain "${with[@]}" --set memory.encode=inline || return 1
     for at_once in all 3; do expect 0 '' run other "${with[@]}" --set memory.encode=$at_once && same "$(weights plain)" "$(weights other)" || return 1; done
@@ -325,8 +329,69 @@ unplanned() { expect 2 'a video is given: set data.max_frames' ask --video "$hel
 check 'generate --video without data.max_frames' unplanned
 check 'generate --video without a video' expect 2 'video:.*none: there is no such file' ask --video "$tmp/none" --prompt Hi
 check 'generate --video of a model of text' expect 2 'takes text alone' "$binary" generate --model tests/golden/chat/model --video "$held/videos/0" --prompt Hi
-check 'generate --video of a SmolVLM' expect 2 'a model whose images have tiles takes no videos here: give frames as images' "$binary" generate --model tests/golden/llava_text/smolvlm --video "$held/videos/0" --prompt Hi
 check 'generate: more <video> than videos' expect 2 'its text has 2 <video> for 1 video' ask --video "$held/videos/0" --prompt '<video><video>'
+
+# --- SmolVLM: a video is described in the text ---
+golden=tests/golden/smolvlm_video smol=tests/golden/llava_text/smolvlm
+# about_golden N: question N of the golden file, without its answer, beside the videos; fps, in $fps.
+about_golden() {
+    sed -n "$1p" $golden/chats.jsonl | sed 's/, {"role": "assistant", "content": \[[^]]*\]}\]}$/]}/; s|"path": "|&'"$PWD/$golden/|g" >"$tmp/chat.json"
+    fps=$(sed -n "$1s/.*\"fps\": \([0-9.]*\),.*/\1/p" $golden/expected.jsonl)
+}
+# The ids of transformers' answers; a chunk of the prompt has frames of its own.
+smol_answers() {
+    local n got want
+    for n in 1 2 3 4 6; do
+        about_golden $n
+        want=$(sed -n "${n}s/.*\"answer\": \[\(.*\)\].*/\1/p" $golden/expected.jsonl | tr -d ' ')
+        for more in '' '--chunk 50'; do
+            # shellcheck disable=SC2086
+            "$binary" generate --model $smol --chat "$tmp/chat.json" --set "device.kind=$DEVICE" --set memory.precision=f32 --max-new 6 --json $FLAGS --set data.max_frames=64 --set "data.fps=$fps" $more >"$tmp/a.json" 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
+            got=$(tr -d ' \n' <"$tmp/a.json" | sed 's/.*"ids":\[//; s/\].*//')
+            [ "$got" = "$want" ] || { echo "question $n: $got, expected $want"; return 1; }
+        done
+    done
+}
+check 'SmolVLM answers about videos as in transformers' smol_answers
+# Eight conversations, and the same with what a video's text is, written out, and its frames as images.
+smol_train() {
+    local i frames
+    mkdir -p "$tmp/smol" && for i in 0 1 2 3 4 5 6 7; do
+        cp -r "$held/videos/$i" "$tmp/smol/$i"
+        echo "{\"video\": \"$i\", \"conversations\": [{\"from\": \"human\", \"value\": \"<video>\\nlighter?\"}, {\"from\": \"gpt\", \"value\": \"$(wanted $i)\"}]}"
+    done >"$tmp/smol/chats.jsonl"
+    frames='You are provided the following series of four frames from a 0:00:02 [H:MM:SS] video.\\n\\nFrame from 00:00:<image>\\nFrame from 00:00:<image>\\nFrame from 00:01:<image>\\nFrame from 00:01:<image>\\n\\n\\n'
+    sed "s|\"video\": \"\([0-9]*\)\"|\"images\": [\"\1/0.png\", \"\1/1.png\", \"\1/2.png\", \"\1/3.png\"]|; s|<video>.n|$frames|" "$tmp/smol/chats.jsonl" >"$tmp/smol/images.jsonl"
+    cp -r $smol "$tmp/smol/model" && sed 's/"do_image_splitting": true/"do_image_splitting": false/' $smol/preprocessor_config.json >"$tmp/smol/model/preprocessor_config.json"
+    # shellcheck disable=SC2016
+    echo '{% for m in messages %}{{ m["role"] }}: {{ m["content"] }}<end_of_utterance>{% endfor %}' >"$tmp/smol/plain.jinja"
+    with=(--set "model.path=$tmp/smol/model" --set "data.train=$tmp/smol/chats.jsonl" --set "data.images=$tmp/smol" --set data.sequence=256 --set data.max_images=0 --set data.max_frames=4 --set data.fps=2 --set data.tokens_per_frame=0)
+    expect 0 'data.train: 32 frames of videos, 4.00 a row of at most 4' run plain "${with[@]}" && same_as other "${with[@]}" --set memory.recompute=all --set data.threads=1 || return 1
+    expect 0 '' run plain "${with[@]}" --set "data.template=$tmp/smol/plain.jinja" || return 1
+    expect 0 '32 images, 4.00 a row' run other "${with[@]}" --set "data.template=$tmp/smol/plain.jinja" --set "data.train=$tmp/smol/images.jsonl" --set data.max_images=4 --set data.max_frames=0 || return 1
+    same "$(weights plain)" "$(weights other)"
+}
+check 'SmolVLM trains on videos: same bytes as frames with their text written out' smol_train
+smol_pooled() {
+    expect 0 'data.train: 32 frames of videos, 8.00 a row of at most 8' run plain "${with[@]}" --set data.tokens_per_frame=1 --set data.max_frames=8 --set data.sequence=400 || return 1
+    # shellcheck disable=SC2086
+    "$binary" eval "$tmp/run.yaml" --model "$tmp/plain/model" --max-new 4 "${with[@]}" --set "data.validation=$tmp/smol/chats.jsonl" --set "data.validation_images=$tmp/smol" $FLAGS --json >"$tmp/eval.json" || return 1
+    [ "$("$tools/json_get" "$tmp/eval.json" prompts)" = 8 ]
+}
+check 'SmolVLM: frames are pooled, packed and evaluated' smol_pooled
+smol_plan() {
+    local a b
+    a=$(arena "${with[@]}" --set data.train=/nowhere.json --set data.max_frames=16 --set data.sequence=$((64 + 16 * 20))) && b=$(arena "${with[@]}" --set data.train=/nowhere.json --set data.sequence=64 --frames 16) || return 1
+    [ "$a" = "$b" ] || { echo "16 frames of 4 + 16 tokens: $a bytes; --frames 16: $b"; return 1; }
+}
+check 'SmolVLM: plan --frames' smol_plan
+idefics3() {
+    make_model idefics3 "$tmp/idefics3" && expect 2 'video:.*the model takes no videos: give frames as images' "$binary" generate --model "$tmp/idefics3" --video "$held/videos/0" --prompt hi &&
+        expect 2 'data.max_frames is 12, and idefics3 takes no videos: set it to 0, and give frames as images' run plain --set "model.path=$tmp/idefics3"
+}
+check 'Idefics3 takes no videos' idefics3
+smol_unplanned() { expect 2 'a video is given: set data.max_frames' "$binary" generate --model $smol --video "$held/videos/0" --prompt Hi; }
+check 'SmolVLM without data.max_frames' smol_unplanned
 
 # --- videos in a tar ---
 tarred() {

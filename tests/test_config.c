@@ -182,7 +182,7 @@ static const char everything[] =
     "  embeddings: off\n"
     "  max_bad: 0.01\n"
     "prompts: {iterations: 8, box: 0.25, jitter: 0.2}\n"
-    "loss: {preset: equal-weights, focal: 10, dice: 2, iou: 0.5, alpha: 0.5, gamma: 1.5, smooth: 1e-3, masks: 2, text: 0.25, classes: 0.75}\n"
+    "loss: {preset: equal-weights, focal: 10, dice: 2, iou: 0.5, alpha: 0.5, gamma: 1.5, smooth: 1e-3, edge: 4, edge_terms: iou, masks: 2, text: 0.25, classes: 0.75, class_epochs: 5}\n"
     "train: {steps: 1e3, effective_batch: 32, learning_rate: 3e-5, schedule: step, warmup_steps: 10, warmup_ratio: 0,\n"
     "  milestones: [60, 1e2], step_gamma: 0.2, min_lr_rate: 0, layer_decay: 0.8,\n"
     "  groups: [{match: '*.bias', weight_decay: 0, lr_scale: 2.5}, {match: [a.*, '*b,c'], frozen: true, learning_rate: null}],\n"

@@ -11,6 +11,9 @@
  * Losses, gradients, weights after some updates and an evaluation have the bits of the step that computes the tower
  * inline, under the other techniques too; iterations without images are left out; the arena is smaller by the
  * tower's activations.
+ *
+ *     test_encode          on the CPU
+ *     test_encode cuda     the bits on a GPU, where cuBLASLt has other algorithms for fewer rows: of a wide tower too
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,13 +21,16 @@
 #include <cmocka.h>
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "cuda/cuda.h"
 #include "engine/run.h"
 #include "graph/ops.h"
 #include "models/images.h"
+#include "temporary_folder.h"
 
-enum { SAMPLES = 4, ROOM = 4, TOKENS = 96, FEATURES = 64, SIDE = 64, STEPS = 3 };
+enum { SAMPLES = 4, ROOM = 4, TOKENS = 96, STEPS = 3 };
 /* By batch and sample: the images that it has, as bits. Features of an image need not all be used. */
 static const unsigned images_of[][SAMPLES] = {{7, 1, 1, 0}, {0, 2, 15, 8}, {15, 15, 15, 15}, {0, 0, 0, 0}};
 enum { BATCHES = COUNT(images_of) };
@@ -50,6 +56,25 @@ struct task {
     bool few_labels;
 };
 
+/* A model, the side of its images and the features of each; no config: llava-tiny. */
+struct shape {
+    const char *config;
+    int side, features;
+};
+#define LLAVA(TOWER)                                                                                                              \
+    "{\"model_type\": \"llava\", \"image_token_index\": 256, \"vision_feature_layer\": -2, \"vision_config\": {\"model_type\": "     \
+    "\"clip_vision_model\", " TOWER "}, \"text_config\": {\"model_type\": \"llama\", \"vocab_size\": 264, \"hidden_size\": 64, " \
+    "\"intermediate_size\": 128, \"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"num_key_value_heads\": 2}}"
+static const struct shape tiny = {NULL, 64, 64};
+/* One feature an image: the projector of few images has few rows. */
+static const struct shape single = {
+    LLAVA("\"hidden_size\": 96, \"intermediate_size\": 384, \"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"image_size\": 32, \"patch_size\": 32"), 32, 1};
+/* The width of CLIP ViT-L/14: products of all images are large enough to be timed (matmul_autotune.h). */
+static const struct shape wide = {
+    LLAVA("\"hidden_size\": 1024, \"intermediate_size\": 4096, \"num_hidden_layers\": 2, \"num_attention_heads\": 16, \"image_size\": 112, \"patch_size\": 14"), 112, 64};
+
+static const char *device = "cpu";
+static const struct shape *shape = &tiny;
 static int64_t room = ROOM;
 /* Instead of the last images of its room a sample has frames, whose 64 features are pooled to 16. */
 static int64_t frames = 0;
@@ -75,15 +100,17 @@ static void plan_run(struct run *r, struct config *c, const struct task *t, cons
     char micro[64], at_once[64];
     snprintf(micro, sizeof micro, "memory.micro_batch=%d", t->micro_batch);
     snprintf(at_once, sizeof at_once, "memory.encode=%s", encode);
-    const char *const sets[] = {"model.preset=llava-tiny", "device=cpu", "device.threads=2", "memory.offload=none", "memory.recompute=none", "memory.precision=f32",
+    char kind[64];
+    snprintf(kind, sizeof kind, "device.kind=%s", device);
+    const char *const sets[] = {shape->config ? NULL : "model.preset=llava-tiny", kind, "device.threads=2", "memory.offload=none", "memory.recompute=none", "memory.precision=f32",
                                 "memory.fused_step=off", "memory.head_chunks=1", "train.effective_batch=4", "data.sequence=96", t->frozen, micro, at_once, t->more[0], t->more[1],
                                 strncmp(t->frozen, "adapter", 7) ? NULL : "adapter.init_lora_weights=false"};
     struct error e = {0};
     config_init(c);
     for (size_t i = 0; i < COUNT(sets); i++)
         if (sets[i]) must(config_set(c, sets[i], &e), &e);
-    must(config_check(c, CONFIG_NEEDS_MODEL, &e), &e);
-    must(run_plan(r, c, &(struct run_options){.train = true, .describe = t->few_labels ? describe_few : describe_images}, &e), &e);
+    must(config_check(c, shape->config ? 0 : CONFIG_NEEDS_MODEL, &e), &e);
+    must(run_plan(r, c, &(struct run_options){.train = true, .describe = t->few_labels ? describe_few : describe_images, .config_json = shape->config}, &e), &e);
 }
 
 static void open_run(struct run *r, struct config *c, const struct task *t, const char *encode)
@@ -103,13 +130,14 @@ static void close_run(struct run *r, struct config *c)
 static int32_t row_of(int i, int t)
 {
     const int images = ROOM - (int)frames;
-    return i < images ? i * FEATURES + t % FEATURES : images * FEATURES + (i - images) * FRAME_TOKENS + t % FRAME_TOKENS;
+    return i < images ? i * shape->features + t % shape->features : images * shape->features + (i - images) * FRAME_TOKENS + t % FRAME_TOKENS;
 }
 
 /* Features of a sample's images, from one image to the next. */
 static void put_sample(struct run *r, int batch, int sample)
 {
-    static float pixels[ROOM][3][SIDE][SIDE];
+    const int values = ROOM * 3 * shape->side * shape->side;
+    float *pixels = mem_alloc((size_t)values * sizeof *pixels);
     struct error e = {0};
     int32_t ids[TOKENS], labels[TOKENS], index[TOKENS];
     int present[ROOM], n = 0;
@@ -120,11 +148,12 @@ static void put_sample(struct run *r, int batch, int sample)
         labels[t] = t % 3 ? (sample * 31 + t * 7) % 256 : -100;
         index[t] = t >= 8 && t < 88 && n ? row_of(present[(t - 8) * n / 80], t) : -1;
     }
-    for (int i = 0; i < ROOM * 3 * SIDE * SIDE; i++) (&pixels[0][0][0][0])[i] = (float)((i * 7 + sample * 13 + batch * 29) % 101) / 50 - 1;
+    for (int i = 0; i < values; i++) pixels[i] = (float)((i * 7 + sample * 13 + batch * 29) % 101) / 50 - 1;
     must(run_write_input(r, "input_ids", sample, ids, sizeof ids, &e), &e);
     must(run_write_input(r, "labels", sample, labels, sizeof labels, &e), &e);
     must(run_write_input(r, "image_index", sample, index, sizeof index, &e), &e);
-    must(run_write_input(r, "pixel_values", sample, pixels, sizeof pixels, &e), &e);
+    must(run_write_input(r, "pixel_values", sample, pixels, (size_t)values * sizeof *pixels, &e), &e);
+    mem_free(pixels);
 }
 
 static void put_batch(struct run *r, int batch, int step)
@@ -135,10 +164,15 @@ static void put_batch(struct run *r, int batch, int step)
     must(run_put_step(r, &b, &e), &e);
 }
 
-static void add_tensor(const struct run *r, floats *to, id t)
+static void add_tensor(struct run *r, floats *to, id t)
 {
-    const char *at = t ? tape_address(&r->tape, t) : NULL;
-    for (int64_t k = 0; t && k < tensor_elements(tensor_at(&r->graph, t)); k++) vec_push(to, (float)dtype_load(at, tensor_at(&r->graph, t)->dtype, k));
+    struct error e = {0};
+    if (!t) return;
+    const struct tensor *x = tensor_at(&r->graph, t);
+    void *at = mem_alloc((size_t)tensor_elements(x) * dtype_size(x->dtype));
+    must(run_read(r, t, at, &e), &e);
+    for (int64_t k = 0; k < tensor_elements(x); k++) vec_push(to, (float)dtype_load(at, x->dtype, k));
+    mem_free(at);
 }
 
 /* The loss of a step and its gradients, in the order of the parameters. */
@@ -192,16 +226,16 @@ static uint32_t encoding_loops(const struct graph *g)
     return n;
 }
 
-/* Dead bytes are NaN: memory that iterations which are left out would have written is never read. */
-static void check_task(const struct task *t, bool moves, int values)
+/* All values of memory.encode as the first one. Dead bytes are NaN: memory that iterations which are left out would
+ * have written is never read. */
+static void check_values(const struct task *t, bool moves, const char *const *value, int values)
 {
-    static const char *const value[] = {"inline", "3", "all", "1"};
     floats want = {0};
     for (int i = 0; i < values; i++) {
         struct config c;
         struct run r = {0};
         open_run(&r, &c, t, value[i]);
-        assert_int_equal(encoding_loops(&r.graph), i && moves ? 2 : 0); /* step and evaluation */
+        assert_int_equal(encoding_loops(&r.graph), strcmp(value[i], "inline") && moves ? 2 : 0); /* step and evaluation */
         r.tape.poison = true;
         floats got = train(&r);
         if (i) expect_same(&got, &want, t, value[i]);
@@ -212,6 +246,8 @@ static void check_task(const struct task *t, bool moves, int values)
     assert_true(want.at[0] > 0 && want.at[want.n - 1] > 0);
     vec_free(&want);
 }
+
+static void check_task(const struct task *t, bool moves, int values) { check_values(t, moves, (const char *[]){"inline", "3", "all", "1"}, values); }
 
 static void test_micro_batches(void **state)
 {
@@ -243,6 +279,30 @@ static void test_techniques(void **state)
         {FROZEN, SAMPLES, {"memory.fused_step=on"}, false},
     };
     for (size_t i = 0; i < COUNT(tasks); i++) check_task(&tasks[i], true, 2);
+}
+
+/* A projector of one row, and of all: products of few rows have another kernel. */
+static void test_few_rows(void **state)
+{
+    (void)state;
+    shape = &single;
+    check_task(&(struct task){FROZEN, SAMPLES, {NULL}, false}, true, 4);
+    check_task(&(struct task){LORA, 2, {"memory.precision=bf16"}, false}, true, 4);
+    shape = &tiny;
+}
+
+static void test_wide(void **state)
+{
+    (void)state;
+    if (strcmp(device, "cuda")) return;
+    shape = &wide;
+    check_task(&(struct task){FROZEN, SAMPLES, {NULL}, false}, true, 4);
+    check_task(&(struct task){LORA, SAMPLES, {"memory.precision=bf16"}, false}, true, 4);
+    check_task(&(struct task){LORA, 2, {"memory.precision=bf16", "memory.quantize=nf4"}, false}, true, 4);
+    check_task(&(struct task){FROZEN_TOWER, SAMPLES, {"memory.precision=f16", "device.deterministic=true"}, false}, true, 4);
+    /* The first run chooses the algorithms: here in an arena without room for the products of all images. */
+    check_values(&(struct task){FROZEN, SAMPLES, {"memory.precision=f16", "memory.recompute=all"}, false}, true, (const char *[]){"1", "3", "inline"}, 3);
+    shape = &tiny;
 }
 
 /* --- iterations that are run ------------------------------------------------------------------------- */
@@ -359,9 +419,23 @@ static void test_memory(void **state)
     room = ROOM;
 }
 
-int main(void)
+/* No algorithms that another run has measured. */
+static int make_data_folder(void **state)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_what_is_trained), cmocka_unit_test(test_techniques),
-                                       cmocka_unit_test(test_trips), cmocka_unit_test(test_frames), cmocka_unit_test(test_memory)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int rc = make_folder(state);
+    return rc ? rc : setenv("XDG_DATA_HOME", folder, 1);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_what_is_trained), cmocka_unit_test(test_techniques), cmocka_unit_test(test_few_rows),
+                                     cmocka_unit_test(test_wide), cmocka_unit_test(test_trips), cmocka_unit_test(test_frames), cmocka_unit_test(test_memory)};
+    const struct CMUnitTest gpu[] = {cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_what_is_trained), cmocka_unit_test(test_techniques), cmocka_unit_test(test_few_rows),
+                                     cmocka_unit_test(test_wide)};
+    if (argc == 1) return cmocka_run_group_tests(all, make_data_folder, remove_folder);
+    device = argv[1];
+    const bool here = strcmp(device, "cuda") || cuda_gpus();
+    const int failed = here ? cmocka_run_group_tests(gpu, make_data_folder, remove_folder) : 0;
+    printf("%d passed, %d failed, %d skipped\n", here ? (int)COUNT(gpu) - failed : 0, failed, here ? 0 : (int)COUNT(gpu));
+    return failed != 0;
 }

@@ -73,6 +73,9 @@ static void emit_case(struct golden *c)
     } else if (begins(c->name, "fourier")) {
         id coords = given(c, "coords"), gauss = given(c, "gauss");
         c->y = op_fourier(g, coords, gauss);
+    } else if (begins(c->name, "structure")) {
+        id logits = trained(c, "logits"), bits = given(c, "bits"), valid = given(c, "valid");
+        c->y = op_structure_loss(g, logits, bits, valid, (struct structure_loss_options){a[0], a[1], a[2], (int)a[3]}, NULL).loss;
     } else {
         struct mask_loss_options o = {a[0], a[1], a[2], a[3], a[4], a[5], a[6] != 0};
         id logits = trained(c, "logits"), iou = trained(c, "iou"), bits = given(c, "bits"), valid = given(c, "valid");
@@ -187,7 +190,7 @@ int main(void)
         return 1;
     }
 #define CASES(name) {name, test_cases, NULL, NULL, name}
-    const struct CMUnitTest tests[] = {CASES("rel"), CASES("bias"), CASES("window"), CASES("fourier"), CASES("masks"),
+    const struct CMUnitTest tests[] = {CASES("rel"), CASES("bias"), CASES("window"), CASES("fourier"), CASES("masks"), CASES("structure"),
                                        cmocka_unit_test(test_precision)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     st_close(&file);

@@ -136,7 +136,7 @@ static void compare(const struct run *a, const struct run *b, const char *what)
             const char *name = graph_name(&a->graph, a->graph.storages.at[s].name);
             const id t = storage_named(b, kinds[k], name);
             const struct storage *x = &a->graph.storages.at[s], *y = &b->graph.storages.at[t];
-            const uint64_t first = y->shard ? (uint64_t)b->ranks->rank * y->bytes : 0, here = first < x->bytes ? min_u64(y->bytes, x->bytes - first) : 0;
+            const uint64_t first = y->shard ? (uint64_t)b->tape.shard * y->bytes : 0, here = first < x->bytes ? min_u64(y->bytes, x->bytes - first) : 0;
             if (memcmp((const char *)bytes_of(a, s) + first, bytes_of(b, t), here)) fail_msg("%s: %s differs", what, name);
             for (uint64_t i = here; i < y->bytes; i++)
                 if (((const char *)bytes_of(b, t))[i]) fail_msg("%s: the padding of %s is not 0", what, name);
@@ -171,7 +171,7 @@ static void compare_near(const struct run *a, const struct run *b, const char *w
         if (a->graph.storages.at[s].kind != KIND_PARAM) continue;
         const char *name = graph_name(&a->graph, a->graph.storages.at[s].name);
         const struct storage *x = &a->graph.storages.at[s], *y = &b->graph.storages.at[storage_named(b, KIND_PARAM, name)];
-        const uint64_t first = y->shard ? (uint64_t)b->ranks->rank * y->bytes : 0, here = first < x->bytes ? min_u64(y->bytes, x->bytes - first) : 0;
+        const uint64_t first = y->shard ? (uint64_t)b->tape.shard * y->bytes : 0, here = first < x->bytes ? min_u64(y->bytes, x->bytes - first) : 0;
         const double off = distance((const float *)bytes_of(a, s) + first / 4, bytes_of(b, storage_named(b, KIND_PARAM, name)), here / 4);
         if (!(off < 5e-4)) fail_msg("%s: %s is off by %g", what, name, off);
     }
@@ -233,6 +233,17 @@ static void test_llama(void **state)
     check("llama-tiny", 2, 4, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16-pure", "memory.optimizer=adamw-8bit"));
 }
 
+/* Nothing is divided: sums beside the backward with one micro-batch, else at the head of the update. */
+static void test_whole(void **state)
+{
+    (void)state;
+    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=f32", "parallel.shard=none"));
+    check("llama-tiny", 3, 3, 0.5f, SETS("train.effective_batch=6", "memory.precision=bf16", "memory.recompute=all", "memory.head_chunks=2", "parallel.shard=none"));
+    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=8", "memory.precision=f32", "memory.micro_batch=2", "parallel.shard=none"));
+    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=2", "memory.precision=f16", "adapter.target_modules=all-linear", "memory.offload=optimizer+weights", "parallel.shard=none"));
+    check("sam-tiny", 2, 2, 0.5f, SETS("train.effective_batch=2", "memory.precision=f32", "memory.optimizer=adafactor", "prompts.iterations=2", "parallel.shard=none"));
+}
+
 /* Optimizer state and master weights in shards: the same bits. */
 static void test_shard_optimizer(void **state)
 {
@@ -281,6 +292,21 @@ static void test_shard_weights(void **state)
     check_within("llama-tiny", 2, 8, 0.5f, false, SETS("train.effective_batch=16", "memory.precision=f32", "memory.micro_batch=1", "parallel.shard=weights"));
 }
 
+/* Hosts of 2 and 4 ranks, each with a copy of what is divided: sums inside a host, then across hosts, have the same bits. */
+static void test_groups(void **state)
+{
+    (void)state;
+    check("llama-tiny", 4, 4, 0.5f, SETS("train.effective_batch=8", "memory.precision=f32", "parallel.per_host=2", "parallel.group=host", "parallel.shard=optimizer"));
+    check("llama-tiny", 4, 8, 0.5f, SETS("train.effective_batch=16", "memory.precision=bf16", "memory.micro_batch=1", "parallel.per_host=2", "parallel.group=host", "parallel.shard=optimizer", "memory.offload=optimizer+masters"));
+    check("llama-tiny", 6, 6, 0.5f, SETS("train.effective_batch=7", "memory.precision=bf16", "memory.optimizer=adamw-8bit", "parallel.per_host=2", "parallel.group=host", "parallel.shard=gradients"));
+    check("llama-tiny", 8, 8, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16", "memory.recompute=all", "parallel.per_host=4", "parallel.shard=HYBRID_SHARD"));
+    check("llama-tiny", 4, 4, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16-pure", "memory.offload=optimizer+weights", "parallel.per_host=2", "parallel.shard=HYBRID_SHARD"));
+    check("llama-tiny", 4, 4, 0.5f, SETS("train.effective_batch=4", "memory.precision=bf16", "adapter.target_modules=all-linear", "memory.quantize=nf4", "parallel.per_host=2", "parallel.shard=HYBRID_SHARD"));
+    check("sam-tiny", 4, 4, 0.5f, SETS("train.effective_batch=4", "memory.precision=f32", "prompts.iterations=2", "parallel.per_host=2", "parallel.shard=_HYBRID_SHARD_ZERO2"));
+    check_within("llama-tiny", 4, 4, 0.5f, false, SETS("train.effective_batch=16", "memory.precision=f32", "memory.micro_batch=1", "parallel.per_host=2", "parallel.shard=HYBRID_SHARD"));
+    check_within("llama-tiny", 4, 8, 0.5f, false, SETS("train.effective_batch=16", "memory.precision=f32", "memory.micro_batch=1", "parallel.per_host=2", "parallel.shard=_HYBRID_SHARD_ZERO2"));
+}
+
 /* Techniques that know nothing of ranks. */
 static void test_techniques(void **state)
 {
@@ -301,6 +327,6 @@ static void test_sam(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_techniques), cmocka_unit_test(test_shard_optimizer), cmocka_unit_test(test_shard_gradients), cmocka_unit_test(test_shard_weights), cmocka_unit_test(test_sam)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_techniques), cmocka_unit_test(test_whole), cmocka_unit_test(test_shard_optimizer), cmocka_unit_test(test_shard_gradients), cmocka_unit_test(test_shard_weights), cmocka_unit_test(test_groups), cmocka_unit_test(test_sam)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

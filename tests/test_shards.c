@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "graph/shard.h"
+#include "plan/communication.h"
 #include "planned.h"
 
 static const int RANKS[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 64, 512};
@@ -44,7 +45,7 @@ struct expected {
     uint64_t weights, masters, gradients, state;
 };
 
-/* The table of graph/shard.h's formulas, over the trained weights of a plan without ranks. */
+/* With groups of a host, N is its number of ranks. The table of graph/shard.h's formulas, over the trained weights of a plan without ranks. */
 static struct expected expect(const struct planned *one, int N, enum shard_level level, uint64_t w, bool small)
 {
     struct expected x = {0};
@@ -65,19 +66,21 @@ static struct expected expect(const struct planned *one, int N, enum shard_level
     return x;
 }
 
-static void check_bytes(const char *precision, const char *optimizer, enum shard_level level)
+static void check_bytes(const char *precision, const char *optimizer, enum shard_level level, bool hosts)
 {
     static const char *const names[] = {"none", "optimizer", "gradients", "weights"};
     static struct planned one, many;
-    char sets[4][100];
+    char sets[5][100];
     const uint64_t w = strcmp(precision, "f32") ? 2 : 4;
     snprintf(sets[0], sizeof sets[0], "memory.precision=%s", precision);
     snprintf(sets[1], sizeof sets[1], "memory.optimizer=%s", optimizer);
     snprintf(sets[2], sizeof sets[2], "parallel.shard=%s", names[level]);
     plan_preset(&one, "llama-tiny", (const char *const[]){sets[0], sets[1], "memory.recompute=none", "memory.offload=none", "memory.fused_step=off", "train.effective_batch=512", "memory.micro_batch=1", NULL});
     for (size_t k = 1; k < COUNT(RANKS); k++) {
-        snprintf(sets[3], sizeof sets[3], "parallel.ranks=%d", RANKS[k]);
-        plan_preset(&many, "llama-tiny", (const char *const[]){sets[0], sets[1], sets[2], sets[3], "memory.recompute=none", "memory.offload=none", "train.effective_batch=512", "memory.micro_batch=1", NULL});
+        if (hosts && (RANKS[k] & (RANKS[k] - 1) || RANKS[k] > 64)) continue;
+        snprintf(sets[3], sizeof sets[3], "parallel.ranks=%d", hosts ? 4 * RANKS[k] : RANKS[k]);
+        snprintf(sets[4], sizeof sets[4], hosts ? "parallel.per_host=%d" : "parallel.group=all", RANKS[k]);
+        plan_preset(&many, "llama-tiny", (const char *const[]){sets[0], sets[1], sets[2], sets[3], sets[4], "memory.recompute=none", "memory.offload=none", "train.effective_batch=512", "memory.micro_batch=1", hosts ? "parallel.group=host" : NULL, NULL});
         const struct expected x = expect(&one, RANKS[k], level, w, !strcmp(optimizer, "adamw-8bit"));
         assert_int_equal(bytes_of_kind(&many, KIND_PARAM), x.weights);
         assert_int_equal(bytes_of_kind(&many, KIND_MASTER), x.masters);
@@ -92,9 +95,40 @@ static void test_bytes(void **state)
 {
     (void)state;
     for (enum shard_level level = SHARD_NONE; level < SHARD_LEVELS; level++) {
-        check_bytes("f32", "adamw", level);
-        check_bytes("bf16", "adamw", level);
-        check_bytes("bf16", "adamw-8bit", level);
+        check_bytes("f32", "adamw", level, false);
+        check_bytes("bf16", "adamw", level, false);
+        check_bytes("bf16", "adamw-8bit", level, false);
+        if (level) check_bytes("bf16", "adamw", level, true);
+    }
+}
+
+/* Memory of collectives has a line of its own: nothing with one rank; else the gathered weights of two blocks at most, or the
+ * scratch of an exchange. */
+static void test_communication(void **state)
+{
+    (void)state;
+    static struct planned p;
+    static const char *const levels[] = {"parallel.shard=none", "parallel.shard=weights"};
+    plan_preset(&p, "llama-tiny", (const char *const[]){"memory.precision=bf16", NULL});
+    assert_int_equal(p.r.plan.peak.by_kind[KIND_COMM], 0);
+    assert_int_equal(plan_communication(&p.r.plan, &p.r.graph, &p.r.device.profile).buffers, 0);
+    planned_free(&p);
+    for (size_t i = 0; i < COUNT(levels); i++) {
+        uint64_t sum = 0, gathered = 0, at_peak = 0;
+        plan_preset(&p, "llama-tiny", (const char *const[]){levels[i], "parallel.ranks=4", "memory.precision=bf16", "memory.recompute=none", "memory.micro_batch=1", NULL});
+        const struct plan *plan = &p.r.plan;
+        for (int k = 0; k < KIND_COUNT; k++) sum += plan->peak.by_kind[k];
+        assert_int_equal(sum, plan->peak.bytes);
+        for (id s = 1; s < p.r.graph.storages.n; s++) {
+            const struct life *l = &plan->placement.life[plan->peak.program][s];
+            if (p.r.graph.storages.at[s].kind != KIND_COMM) continue;
+            gathered += aligned(p.r.graph.storages.at[s].bytes);
+            if (l->used && l->start <= plan->peak.instant && plan->peak.instant <= l->end) at_peak += aligned(p.r.graph.storages.at[s].bytes);
+        }
+        assert_true(plan->peak.by_kind[KIND_COMM] >= at_peak && (i || !gathered));
+        const uint64_t buffers = plan_communication(plan, &p.r.graph, &p.r.device.profile).buffers;
+        assert_true(buffers > 0 && buffers >= plan->peak.by_kind[KIND_COMM] && (!i || buffers < gathered));
+        planned_free(&p);
     }
 }
 
@@ -122,6 +156,6 @@ static void test_presets(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parts), cmocka_unit_test(test_bytes), cmocka_unit_test(test_presets)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parts), cmocka_unit_test(test_bytes), cmocka_unit_test(test_communication), cmocka_unit_test(test_presets)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

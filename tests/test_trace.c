@@ -75,14 +75,16 @@ static void test_trace(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT(MODELS); i++) {
         struct planned m;
-        struct text out = {0};
+        struct text out = {0}, one = {0};
         struct bump b = {0};
         struct value *v;
         struct error e = {0};
         uint32_t slices = 0, counters = 0;
         double last = 0;
         make(&m, MODELS[i]);
-        trace_write(&m.bench.run.plan, &m.bench.run.graph, &m.lives, &m.bench.now, &out);
+        trace_events(&m.bench.run.graph, &m.lives, &m.bench.now, &(struct trace_process){1, "plimsoll", m.bench.now.events[0].from}, &one);
+        trace_write(&m.bench.run.plan, &one, 1, &out);
+        text_free(&one);
         assert_int_equal(json_parse(out.at, out.n, &b, &v, &e), PL_OK);
         const struct value *events = value_get(v, "traceEvents");
         for (uint32_t k = 0; k < events->count; k++) {

@@ -3,7 +3,7 @@
  *
  *     video FPS MAX_FRAMES VIDEO
  *
- * prints "COUNT frames, REPLACED replaced, WIDTHxHEIGHT:" and the mean of each frame's pixels, 0 to 255.
+ * prints "COUNT frames, REPLACED replaced, WIDTHxHEIGHT, at SECOND... of DURATION s:" and the mean of each frame's pixels, 0 to 255.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,12 +34,21 @@ int main(int argc, char **argv)
     const struct video_options o = {.fps = atof(argv[1]), .max_frames = (uint32_t)atoi(argv[2])};
     struct seen s = {0};
     struct error e;
+    struct video_times times = {0};
+    struct bump b = {0};
     uint32_t frames, replaced;
     int rc = video_scan(VIDEO_AT(argv[3]), &o, &frames, &e);
     if (!rc) rc = video_read(VIDEO_AT(argv[3]), &o, see, &s, &replaced, &e);
     if (!rc && frames != s.frames) rc = error_set(&e, PL_FAIL, "%u frames by the scan, %u decoded", frames, s.frames);
+    if (!rc) rc = video_time(VIDEO_AT(argv[3]), &o, &b, &times, &e);
+    if (!rc && frames != times.frames) rc = error_set(&e, PL_FAIL, "%u frames by the scan, %u have times", frames, times.frames);
     if (rc) fprintf(stderr, "%s\n", e.text);
-    else printf("%u frames, %u replaced, %ux%u:%s\n", frames, replaced, s.width, s.height, s.means.at);
+    else {
+        printf("%u frames, %u replaced, %ux%u, at", frames, replaced, s.width, s.height);
+        for (uint32_t i = 0; i < frames; i++) printf(" %u", times.seconds[i]);
+        printf(" of %u s:%s\n", times.duration, s.means.at);
+    }
+    bump_free(&b);
     text_free(&s.means);
     return rc;
 }

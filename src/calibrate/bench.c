@@ -10,6 +10,7 @@
 
 #include "base/random.h"
 #include "base/system.h"
+#include "dist/agree.h"
 #include "graph/ops.h"
 #include "io/file.h"
 #include "engine/state.h"
@@ -223,7 +224,8 @@ int bench_run_shown(struct bench *b, int64_t steps, struct error *e)
 int bench_open(struct bench *b, const struct config *c, const struct run_options *o, struct error *e)
 {
     memset(b, 0, sizeof *b);
-    int rc = run_plan(&b->run, c, o, e);
+    int rc = agree_on(o->ranks, run_plan(&b->run, c, o, e), e);
+    if (!rc) rc = agree_same(o->ranks, &(struct agree_same){"the plan", plan_digest(&b->run.plan, &b->run.graph)}, 1, e);
     if (!rc) rc = run_start(&b->run, NULL, true, e);
     if (!rc) rc = state_reset(&b->run.graph, &b->run.device, &b->run.tape, run_staging(&b->run), PLAN_STAGING, e);
     if (!rc) rc = put_inputs(&b->run, e);

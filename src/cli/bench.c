@@ -8,15 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/cli.h"
-#include "io/file.h"
+#include "cli/bench.h"
 #include "io/json.h"
 #include "calibrate/bench.h"
-#include "calibrate/calibrate.h"
-#include "calibrate/calibrate_gpu.h"
-#include "cost/profile.h"
-#include "dist/dist.h"
+#include "cost/links.h"
 #include "feed/feed.h"
+#include "plan/communication.h"
 
 enum { OPS_SHOWN = 16, CLASSES_SHOWN = 12, KERNELS_LISTED = 40 };
 
@@ -34,6 +31,75 @@ static struct breakdown arena_breakdown(const struct plan *p)
     x.rest = plan_arena(p) - x.weights - x.gradients - x.optimizer;
     return x;
 }
+
+/* --- ranks ------------------------------------------------------------------------------------------------ */
+
+/* Times of a rank, a step. */
+struct rank_times {
+    char host[RANK_HOST];
+    double seconds, exchanges;   /* of them in exchanges, with the wait for others; on a GPU with NCCL not known: 0 */
+};
+
+/* What is shown of a bench. */
+struct shown {
+    struct bench *bench;
+    struct ranks *ranks;         /* NULL: this process is alone */
+    struct rank_times *each;
+};
+
+static bool has_ranks(const struct shown *x) { return x->ranks && x->ranks->n > 1; }
+
+static int gather_times(const struct shown *x, double exchanges, struct error *e)
+{
+    struct rank_times mine = {.seconds = bench_mean(x->bench), .exchanges = exchanges};
+    snprintf(mine.host, sizeof mine.host, "%s", x->ranks->host);
+    return x->ranks->gather(x->ranks, &mine, x->each, sizeof mine, e);
+}
+
+/* Seconds of the collectives of a step, node by node. */
+static double collectives(const struct bench *b)
+{
+    double sum = 0;
+    for (id n = 1; n < b->run.graph.nodes.n; n++)
+        if (op_table[node_at(&b->run.graph, n)->op].flags & OPF_COMM) sum += b->fastest.seconds[n];
+    return sum;
+}
+
+static void print_ranks(const struct shown *x, struct text *out)
+{
+    const struct run *r = &x->bench->run;
+    const struct communication c = plan_communication(&r->plan, &r->graph, &r->device.profile);
+    char sent[32], predicted[32], measured[32], step[32], exchanges[32];
+    if (!has_ranks(x)) return;
+    text_printf(out, "Ranks\n  a rank sends %s in a step: %s predicted (links ", size_print((uint64_t)c.sent, sent), duration_print(c.seconds, predicted));
+    links_print(&r->device.profile, out);
+    text_printf(out, "), %s measured, with the wait for others\n  %-5s %-24s %12s %14s\n", duration_print(collectives(x->bench), measured), "rank", "host", "step", "in exchanges");
+    for (int i = 0; i < x->ranks->n; i++)
+        text_printf(out, "  %-5d %-24.24s %12s %14s\n", i, x->each[i].host, duration_print(x->each[i].seconds, step), x->each[i].exchanges > 0 ? duration_print(x->each[i].exchanges, exchanges) : "-");
+}
+
+static void put_ranks(const struct shown *x, struct json_writer *w)
+{
+    const struct run *r = &x->bench->run;
+    const struct communication c = plan_communication(&r->plan, &r->graph, &r->device.profile);
+    if (!has_ranks(x)) return;
+    json_begin_map(w, "communication");
+    json_put_uint(w, "sent_bytes", (uint64_t)c.sent);
+    json_put_number(w, "predicted_seconds", c.seconds);
+    json_put_number(w, "measured_seconds", collectives(x->bench));
+    json_begin_list(w, "ranks");
+    for (int i = 0; i < x->ranks->n; i++) {
+        json_begin_map(w, NULL);
+        json_put_string(w, "host", x->each[i].host);
+        json_put_number(w, "seconds_per_step", x->each[i].seconds);
+        json_put_number(w, "exchange_seconds", x->each[i].exchanges);
+        json_end(w);
+    }
+    json_end(w);
+    json_end(w);
+}
+
+/* --- printing ---------------------------------------------------------------------------------------------- */
 
 static void print_row(struct text *out, const char *name, uint64_t bytes, uint64_t whole)
 {
@@ -86,8 +152,9 @@ static void print_errors(const struct bench *b, struct text *out)
     mem_free(all);
 }
 
-static void print_text(const struct bench *b, struct text *out)
+static void print_text(const struct shown *s, struct text *out)
 {
+    const struct bench *b = s->bench;
     const struct plan *p = &b->run.plan;
     struct breakdown x = arena_breakdown(p);
     char a[32], predicted[32], measured[32], median[32];
@@ -95,10 +162,12 @@ static void print_text(const struct bench *b, struct text *out)
     double mean = bench_mean(b);
     text_printf(out, "Step of %d samples: micro-batch %d x %d, ", b->run.effective_batch, p->settings.micro_batch, p->settings.accumulation);
     settings_print(&p->settings, out);
-    text_printf(out, ", %d threads\n", b->run.device.profile.threads);
+    text_printf(out, ", %d threads%s\n", b->run.device.profile.threads, has_ranks(s) ? " of each rank" : "");
     text_printf(out, "  predicted  %s\n  measured   %s mean, %s median of %u\n  measured / predicted  %.3f\n", duration_print(p->seconds, predicted),
                 duration_print(mean, measured), duration_print(bench_median(b), median), b->steps, mean / p->seconds);
-    text_printf(out, "Memory\n");
+    text_printf(out, "  samples/s  %.4g%s\n", b->run.effective_batch / mean, has_ranks(s) ? " of all ranks together" : "");
+    print_ranks(s, out);
+    text_printf(out, "Memory%s\n", has_ranks(s) ? " of each rank" : "");
     print_row(out, "weights", x.weights, arena);
     print_row(out, "gradients", x.gradients, arena);
     print_row(out, "optimizer", x.optimizer, arena);
@@ -185,8 +254,9 @@ static void put_kernels(const struct bench *b, struct json_writer *w)
     json_end(w);
 }
 
-static void print_json(const struct bench *b, struct text *out)
+static void print_json(const struct shown *s, struct text *out)
 {
+    const struct bench *b = s->bench;
     const struct plan *p = &b->run.plan;
     struct breakdown x = arena_breakdown(p);
     struct json_writer w = {.out = out, .indent = 2};
@@ -214,6 +284,7 @@ static void print_json(const struct bench *b, struct text *out)
         json_put_uint(&w, "outside_bytes", b->run.device.outside_bytes);
         json_put_uint(&w, "device_total_bytes", b->device_total);
     }
+    put_ranks(s, &w);
     put_ops(b, &w);
     if (bench_replays(b)) put_classes(b, &w);
     put_kernels(b, &w);
@@ -221,133 +292,62 @@ static void print_json(const struct bench *b, struct text *out)
     text_printf(out, "\n");
 }
 
-static int bench_model(const struct options *o, struct error *e)
+/* --- the command --------------------------------------------------------------------------------------- */
+
+static int measure(const struct options *o, const struct config *c, struct shown *x, struct error *e)
+{
+    struct ranks *r = x->ranks;
+    int64_t steps = 5;
+    int rc = options_count("--steps", o->steps, 1, BENCH_STEPS_MOST, &steps, e);
+    if (!rc) rc = config_check(c, CONFIG_NEEDS_MODEL, e);
+    if ((rc = agree_on(r, rc, e))) return rc;
+    agree_free(r);
+    rc = bench_open(x->bench, c, &(struct run_options){.plan = o->plan, .train = true, .describe = feed_describe, .ranks = r}, e);
+    if ((rc = agree_on(r, rc, e))) return rc;
+    const double before = r ? r->moving : 0;
+    rc = bench_run_shown(x->bench, steps, e);
+    if (!rc && r) rc = gather_times(x, (r->moving - before) / (double)steps, e);
+    return rc ? rc : bench_time_nodes(x->bench, e);
+}
+
+static int bench_model(const struct options *o, struct ranks *ranks, struct error *e)
 {
     struct config c;
     struct bench b = {0};
     struct text out = {0};
-    int64_t steps = 5;
-    int rc = options_count("--steps", o->steps, 1, BENCH_STEPS_MOST, &steps, e);
-    if (!rc) rc = options_config(o, &c, e);
+    struct shown x = {&b, ranks, NULL};
+    int rc = ranks_configure(o, ranks, &c, e);
     if (rc) return rc;
-    rc = config_check(&c, CONFIG_NEEDS_MODEL, e);
-    struct ranks *alone = rc ? NULL : dist_open(e); /* with PLIMSOLL_RANKS=1: the motions of several ranks */
-    if (!rc) rc = e->code;
-    if (!rc) {
-        rc = bench_open(&b, &c, &(struct run_options){.plan = o->plan, .train = true, .describe = feed_describe, .ranks = alone}, e);
-        if (!rc) rc = bench_run_shown(&b, steps, e);
-        if (!rc) rc = bench_time_nodes(&b, e);
-        if (!rc) {
-            if (o->json) print_json(&b, &out);
-            else print_text(&b, &out);
-            fputs(out.at, stdout);
-            text_free(&out);
-        }
-        bench_close(&b);
-    }
-    dist_close(alone);
-    config_free(&c);
-    return rc;
-}
-
-static void print_gpu(const struct profile *p, const char *path)
-{
-    const struct calibration *c = p->measured;
-    printf("%s, %s, %s\n  copies          %8.1f GiB/s\n  launch          %8.2f us\n  classes         %8d\n", c->cpu, c->isa, c->date, p->copy_bandwidth / GIB,
-           1e6 * p->launch_seconds, c->classes);
-    printf("profile written to %s\n", path);
-}
-
-static void print_profile(const struct profile *p, const char *path)
-{
-    const struct calibration *c = p->measured;
-    int curves = 0;
-    for (int op = 1; op < OP_COUNT; op++)
-        for (int v = 0; v < OP_VARIANTS; v++)
-            for (int half = 0; half < CLASS_COUNT; half++) curves += c->curve[op][v][half].n > 0;
-    printf("%s, %s, %d threads, %s\n", c->cpu, c->isa, p->threads, c->date);
-    printf("  multiply-adds   %8.1f GFLOP/s in f32, %.1f in bf16\n", 1e-9 * p->flops_f32, 1e-9 * p->flops_bf16);
-    printf("  bytes           %8.1f GiB/s from memory, %.1f from caches\n", p->memory_bandwidth / GIB, p->cache_bandwidth / GIB);
-    printf("  offload         %8.1f GiB/s\n  launch          %8.2f us\n  ops corrected   %8d\n", p->copy_bandwidth / GIB, 1e6 * p->launch_seconds, curves);
-    printf("profile written to %s\n", path);
-}
-
-/* The path of the profile: -o, or else `stored`, which is "" when no default path is known. Creates
- * its folder. */
-static int output_path(const struct options *o, const char *stored, char *path, size_t room, struct error *e)
-{
-    char dir[4200];
-    if (o->output) return snprintf(path, room, "%s", o->output) < (int)room ? PL_OK : error_set(e, PL_USAGE, "-o: the path is too long");
-    if (!stored[0]) return error_set(e, PL_USAGE, "neither XDG_DATA_HOME nor HOME is set, so the profile has no default path; give -o FILE");
-    snprintf(path, room, "%s", stored);
-    int rc = path_dir(path, dir, sizeof dir, e);
-    return rc ? rc : dir_make(dir, e);
-}
-
-/* With --calibrate, --set accepts only the device to measure. */
-static int calibrated_device(const struct options *o, bool *gpu, struct error *e)
-{
-    struct config c;
-    *gpu = false;
-    if (o->n_from) return error_set(e, PL_USAGE, "--calibrate measures this machine and takes no --config-from");
-    for (int i = 0; i < o->n_set; i++)
-        if (strncmp(o->set[i], "device=", 7) && strncmp(o->set[i], "device.kind=", 12))
-            return error_set(e, PL_USAGE, "--calibrate accepts only --set device=cuda, -o and --threads, not --set %s", o->set[i]);
-    int rc = options_config(o, &c, e);
-    if (rc) return rc;
-    *gpu = c.device_kind == ON_CUDA;
-    config_free(&c);
-    return *gpu && o->threads ? error_set(e, PL_USAGE, "--threads is for the CPU, not for a GPU") : PL_OK;
-}
-
-static int calibrate_machine(const struct options *o, struct error *e)
-{
-    struct profile p;
-    struct calibration *c = mem_alloc(sizeof *c);
-    struct text out = {0};
-    char path[4200], stored[4200] = "";
-    int64_t threads = 0;
-    bool gpu = false;
-    int rc = options_count("--threads", o->threads, 1, 4096, &threads, e);
-    if (!rc && (o->run || o->memory || o->plan || o->steps || o->json))
-        rc = error_set(e, PL_USAGE, "--calibrate accepts only --set device=cuda, -o and --threads");
-    if (!rc) rc = calibrated_device(o, &gpu, e);
-    if (!rc && !gpu) {
-        profile_default(&p, DEVICE_CPU, (int)threads);
-        if (!profile_path(p.threads, stored, sizeof stored)) stored[0] = '\0';
-        rc = output_path(o, stored, path, sizeof path, e);
-    }
-    if (!rc) rc = gpu ? calibrate_gpu(&p, c, e) : calibrate(&p, c, (int)threads, e);
-    if (!rc && gpu) { /* the measurement found the GPU's name, which is part of the path */
-        if (!profile_gpu_path(p.name, stored, sizeof stored)) stored[0] = '\0';
-        rc = output_path(o, stored, path, sizeof path, e);
-    }
-    if (!rc) {
-        profile_write(&p, &out);
-        rc = file_write_atomic(path, out.at, out.n, e);
+    if (ranks) x.each = mem_alloc((size_t)ranks->n * sizeof *x.each);
+    rc = measure(o, &c, &x, e);
+    if (!rc && (!ranks || !ranks->rank)) {
+        if (o->json) print_json(&x, &out);
+        else print_text(&x, &out);
+        fputs(out.at, stdout);
         text_free(&out);
     }
-    if (!rc) (gpu ? print_gpu : print_profile)(&p, path);
-    mem_free(c);
+    rc = agree_on(ranks, rc, e);
+    bench_close(&b);
+    mem_free(x.each);
+    config_free(&c);
     return rc;
 }
 
 static int bench(int argc, char **argv, struct error *e)
 {
     struct options o;
-    int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_STEPS | OPT_CALIBRATE | OPT_OUTPUT | OPT_THREADS, argc, argv, e);
+    int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_STEPS | OPT_CALIBRATE | OPT_OUTPUT | OPT_THREADS | OPT_RANKS, argc, argv, e);
     if (rc) return rc;
     if (o.help) print_help(&command_bench);
-    else if (o.calibrate) rc = calibrate_machine(&o, e);
-    else if (o.output || o.threads) rc = error_set(e, PL_USAGE, "-o and --threads need --calibrate; `--set device.threads=N` sets the threads of a step");
-    else rc = bench_model(&o, e);
+    else if (!o.calibrate && (o.output || o.threads)) rc = error_set(e, PL_USAGE, "-o and --threads need --calibrate; `--set device.threads=N` sets the threads of a step");
+    else rc = ranks_run(&command_bench, &o, argc, argv, o.calibrate ? bench_calibrate : bench_model, e);
     options_free(&o);
     return rc;
 }
 
 const struct command command_bench = {
-    "bench", "bench RUN.yaml [--config-from FILE]... [--adapter DIR] [--steps N] [--memory SIZE] [--plan PLAN.json] [--set key=value]... [--json]\n"
-    "       plimsoll bench --calibrate [--set device=cuda] [-o PROFILE.json] [--threads N]",
+    "bench", "bench RUN.yaml [--config-from FILE]... [--adapter DIR] [--steps N] [--memory SIZE] [--plan PLAN.json] [--ranks N] [--set key=value]... [--json]\n"
+    "       plimsoll bench --calibrate [--set device=cuda] [-o PROFILE.json] [--threads N] [--ranks N]",
     "Runs training steps on synthetic inputs and prints the predicted and the measured time, the memory, and the time of each op.\n"
     "Needs no data and writes no files, except the offload file of a CPU's plan that offloads; it is gone when bench ends.\n"
     CONFIG_FROM_HELP
@@ -356,4 +356,6 @@ const struct command command_bench = {
     "  --calibrate      measures the peak rates and the ops of this machine, or of its GPU with --set device=cuda, and stores the\n"
     "                   profile from which plans predict times; takes about a minute and 2 GiB of memory\n"
     "  -o PROFILE.json  with --calibrate: the file for the profile, instead of the default path\n"
-    "  --threads N      with --calibrate: CPU threads to measure with", bench};
+    "  --threads N      with --calibrate: CPU threads to measure with\n"
+    "  --ranks N        a step of N processes on this machine, as `mpirun -np N plimsoll bench ...`. With --calibrate: measures the links\n"
+    "                   between ranks, within a host and between hosts, and adds them to the profile", bench, .ranks = true};

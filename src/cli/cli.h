@@ -10,6 +10,7 @@
 struct command {
     const char *name, *usage, *summary;
     int (*run)(int argc, char **argv, struct error *e);
+    bool ranks;           /* it runs on several ranks (ranks.h) */
 };
 #define COMMAND(name, what) extern const struct command command_##name;
 #include "cli/commands.def"

@@ -92,6 +92,14 @@ static void sort_references(struct names *all)
     all->n = n;
 }
 
+/* A store has frames, and not their times. */
+static int check_videos(const struct image_packer *p, struct error *e)
+{
+    for (uint32_t i = 0; p->source.text.timed && i < p->references.n; i++)
+        if (media_is_video(p->references.at[i])) return error_set(e, PL_USAGE, "%.100s: the text of this model names the time of each frame, which a store of embeddings does not have: train on the videos themselves", p->references.at[i]);
+    return PL_OK;
+}
+
 static int list_references(struct image_packer *p, const struct names *files, struct error *e)
 {
     int rc = PL_OK;
@@ -99,7 +107,7 @@ static int list_references(struct image_packer *p, const struct names *files, st
     if (rc) return rc;
     sort_references(&p->references);
     if (p->unusable) log_note("%llu of %llu conversations cannot be used, and their images are not stored; `plimsoll data inspect` says why", (unsigned long long)p->unusable, (unsigned long long)p->conversations);
-    return p->references.n ? PL_OK : error_set(e, PL_USAGE, "no conversation of %llu has an image that this model takes: no file is written", (unsigned long long)p->conversations);
+    return p->references.n ? check_videos(p, e) : error_set(e, PL_USAGE, "no conversation of %llu has an image that this model takes: no file is written", (unsigned long long)p->conversations);
 }
 
 /* --- reading -------------------------------------------------------------------------------------- */
@@ -109,7 +117,7 @@ static void measure(const struct image_packer *p, const char *reference, struct 
 {
     struct image_tiles t;
     *x = (struct packable){.reference = reference};
-    x->missing = image_source_tiles(&p->source, reference, &t, &x->e);
+    x->missing = image_source_tiles(&p->source, reference, NULL, &t, &x->e);
     const uint32_t tiles = t.rows * t.columns;
     x->out = (struct packed_output){.count = media_is_video(reference) ? t.frames : tiles + 1, .rows = t.rows, .columns = t.columns};
 }
@@ -204,7 +212,7 @@ static int open_source(struct image_packer *p, const char *where, const struct n
     if (!where && path_dir(files->at[0], folder, sizeof folder, e)) return e->code;
     if (image_source_open(&p->source, m, NULL, NULL, where ? where : folder, e)) return error_prepend(e, "data.images");
     if (image_files_store(p->source.files)) return error_set(e, PL_USAGE, "data.images: %s is a store of embeddings itself; expected the folder or tar of the images", where);
-    p->reader = (struct image_reader_options){.processor = p->source.processor, .range = feed_range(c), .room = batch_room(c), .fps = c->data_fps, .max_frames = (uint32_t)c->data_max_frames};
+    p->reader = (struct image_reader_options){.processor = p->source.processor, .frame_processor = p->source.frame_processor, .range = feed_range(c), .room = batch_room(c), .fps = c->data_fps, .max_frames = (uint32_t)c->data_max_frames};
     return text_take_videos(&p->source, c, m, e);
 }
 

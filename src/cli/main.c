@@ -89,8 +89,8 @@ int main(int argc, char **argv)
     const struct command *c = find_command(argv[1]);
     if (!c) return refuse_command(argv[1]);
     int rc = cpu_features_check(&e);
-    if (!rc && dist_launched() > 1 && c != &command_train)
-        rc = error_set(&e, PL_USAGE, "a launcher started %lld processes of it, and only `plimsoll train` runs on several ranks", (long long)dist_launched());
+    if (!rc && dist_launched() > 1 && !c->ranks)
+        rc = error_set(&e, PL_USAGE, "a launcher started %lld processes of it, and only `plimsoll train`, bench and profile run on several ranks", (long long)dist_launched());
     if (!rc) rc = c->run(argc - 2, argv + 2, &e);
     if ((fflush(stdout) || ferror(stdout)) && !rc) rc = error_set(&e, PL_FAIL, "standard output cannot be written");
     progress_clear();

@@ -22,13 +22,17 @@ static const uint64_t GIB = (uint64_t)1 << 30;
 
 enum { IMAGE_TOKENS = 576 }; /* tokens of an image or frame in the sequence of a model that takes text alone: a 24 x 24 grid */
 
+enum { FRAME_TEXT = 16 };    /* tokens of a frame's time, and around its image, where videos are described (text/template/video_text.h) */
+
 /* Room for images and frames in a row of a model that takes images; the tokens of each. */
 static int plan_images(struct config *c, const struct model *m, int64_t images, int64_t frames, int64_t tokens[2], struct error *e)
 {
     if (images || c->data_max_images < 0) c->data_max_images = images;
     if (frames) c->data_max_frames = frames;
     tokens[0] = m->images->features;
-    return images_frame_tokens(m, c->data_tokens_per_frame, &tokens[1], e);
+    if (images_frame_tokens(m, c->data_tokens_per_frame, &tokens[1], e)) return e->code;
+    if (m->images->timed) tokens[1] += FRAME_TEXT;
+    return PL_OK;
 }
 
 /* Adds images and frames to the sequence. A model that takes images plans these: their tokens, and its tower. */

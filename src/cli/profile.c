@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/cli.h"
+#include "cli/ranks.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "report/arena.h"
@@ -191,13 +191,13 @@ static int put_file(const char *dir, const char *name, const struct text *text, 
     return file_write_atomic(path, text->at, text->n, e);
 }
 
-static int write_files(const struct bench *b, const struct tables *t, const struct config *c, const char *dir, const char *title, struct error *e)
+static int write_files(const struct bench *b, const struct tables *t, const struct config *c, const struct text *events, int ranks, const char *dir, const char *title, struct error *e)
 {
     struct lives l;
     struct text page = {0}, trace = {0}, snapshot = {0};
     lives_collect(&l, &b->run.plan, &b->run.graph);
     make_page(b, &l, t, c, title, &page);
-    trace_write(&b->run.plan, &b->run.graph, &l, &b->now, &trace);
+    trace_write(&b->run.plan, events, ranks, &trace);
     snapshot_write(&b->run.plan, &b->run.graph, &l, &snapshot);
     int rc = dir_make(dir, e);
     if (!rc) rc = put_file(dir, "profile.html", &page, e);
@@ -208,6 +208,58 @@ static int write_files(const struct bench *b, const struct tables *t, const stru
     text_free(&snapshot);
     lives_free(&l);
     return rc;
+}
+
+/* --- ranks -------------------------------------------------------------------------------------------------- */
+
+/* The events of this rank, for the trace. All ranks count from the same moment, when they last met. */
+static void list_events(const struct bench *b, const struct ranks *r, double met, struct text *out)
+{
+    struct lives l;
+    char name[RANK_HOST + 32] = "plimsoll";
+    const double first = b->now.n_events ? b->now.events[0].from : 0;
+    if (r) snprintf(name, sizeof name, "rank %d on %s", r->rank, r->host);
+    lives_collect(&l, &b->run.plan, &b->run.graph);
+    trace_events(&b->run.graph, &l, &b->now, &(struct trace_process){(r ? r->rank : 0) + 1, name, r ? met : first}, out);
+    lives_free(&l);
+}
+
+/* Rank 0 gets the events of all ranks; all[i] are those of rank i. */
+static int gather_events(struct ranks *r, struct text *all, struct error *e)
+{
+    uint64_t *bytes = mem_alloc((size_t)r->n * sizeof *bytes);
+    struct move *moves = mem_alloc((size_t)r->n * sizeof *moves);
+    int n = 0, rc = r->gather(r, &(uint64_t){all[r->rank].n}, bytes, sizeof *bytes, e);
+    if (!rc && r->rank) moves[n++] = (struct move){0, all[r->rank].at, bytes[r->rank], true};
+    for (int i = 1; i < r->n && !rc && !r->rank; i++) {
+        all[i] = (struct text){.at = mem_alloc(bytes[i] + 1), .n = bytes[i]};
+        moves[n++] = (struct move){i, all[i].at, bytes[i], false};
+    }
+    r->where = "the trace";
+    if (!rc && n) rc = r->exchange(r, moves, n, e);
+    r->where = NULL;
+    mem_free(bytes);
+    mem_free(moves);
+    return rc;
+}
+
+/* Seconds of work of each rank in a step, without exchanges and the wait for others; of rank 0 alone if it is alone. */
+struct rank_work {
+    char host[RANK_HOST];
+    double seconds, exchanges;
+};
+
+static void print_work(const struct rank_work *each, int n, struct text *out)
+{
+    char step[32], own[32];
+    int slowest = 0;
+    if (n < 2) return;
+    text_printf(out, "\n%-5s %-24s %12s %12s\n", "rank", "host", "step", "own work");
+    for (int i = 0; i < n; i++) {
+        text_printf(out, "%-5d %-24.24s %12s %12s\n", i, each[i].host, duration_print(each[i].seconds, step), duration_print(each[i].seconds - each[i].exchanges, own));
+        if (each[i].seconds - each[i].exchanges > each[slowest].seconds - each[slowest].exchanges) slowest = i;
+    }
+    text_printf(out, "rank %d on %s works longest\n", slowest, each[slowest].host);
 }
 
 /* --- the command -------------------------------------------------------------------------- */
@@ -241,58 +293,90 @@ static void put_json(const struct bench *b, const char *dir, struct text *out)
     text_printf(out, "\n");
 }
 
-static int profile_run(const struct options *o, const struct config *c, int64_t steps, struct error *e)
+/* The steps, and the events of all ranks. */
+static int measure(struct bench *b, int64_t steps, struct ranks *r, struct text *events, struct rank_work *each, struct error *e)
 {
-    struct bench b = {0};
-    struct text tables = {0}, out = {0};
+    bench_by_node(b);
+    timing_record_events(&b->now, count_launches(&b->run, steps));
+    int rc = agree_on(r, PL_OK, e);
+    const double met = clock_seconds(), before = r ? r->moving : 0;
+    if (!rc) rc = bench_run_shown(b, steps, e);
+    if (rc) return rc;
+    struct rank_work mine = {.seconds = bench_mean(b), .exchanges = r ? (r->moving - before) / (double)steps : 0};
+    list_events(b, r, met, &events[r ? r->rank : 0]);
+    if (!r) return PL_OK;
+    memcpy(mine.host, r->host, sizeof mine.host);
+    rc = r->gather(r, &mine, each, sizeof mine, e);
+    return rc ? rc : gather_events(r, events, e);
+}
+
+static int show(const struct options *o, const struct config *c, const struct bench *b, const struct text *events, const struct rank_work *each, int ranks, struct error *e)
+{
     const char *dir = o->output ? o->output : "profile";
-    int rc = bench_open(&b, c, &(struct run_options){.plan = o->plan, .train = true, .describe = feed_describe}, e);
+    struct text tables = {0}, out = {0};
+    struct tables t;
+    fill_tables(&t, b);
+    print_tables(b, &t, &tables);
+    print_work(each, ranks, &tables);
+    int rc = write_files(b, &t, c, events, ranks, dir, o->run, e);
     if (!rc) {
-        bench_by_node(&b);
-        timing_record_events(&b.now, count_launches(&b.run, steps));
-        rc = bench_run_shown(&b, steps, e);
-    }
-    if (!rc) {
-        struct tables t;
-        fill_tables(&t, &b);
-        print_tables(&b, &t, &tables);
-        rc = write_files(&b, &t, c, dir, o->run, e);
-    }
-    if (!rc) {
-        if (o->json) put_json(&b, dir, &out);
+        if (o->json) put_json(b, dir, &out);
         else text_printf(&out, "%s\n%s/profile.html\n%s/trace.json\n%s/snapshot.pickle\n", tables.at, dir, dir, dir);
         fputs(out.at, stdout);
     }
     text_free(&tables);
     text_free(&out);
-    bench_close(&b);
+    return rc;
+}
+
+static int profile_run(const struct options *o, struct ranks *r, struct error *e)
+{
+    struct config c;
+    struct bench b = {0};
+    int64_t steps = 5;
+    const int n = r ? r->n : 1;
+    int rc = ranks_configure(o, r, &c, e);
+    if (rc) return rc;
+    struct text *events = mem_alloc((size_t)n * sizeof *events);
+    struct rank_work *each = mem_alloc((size_t)n * sizeof *each);
+    rc = options_count("--steps", o->steps, 1, 1000, &steps, e);
+    if (!rc) rc = config_check(&c, CONFIG_NEEDS_MODEL, e);
+    rc = agree_on(r, rc, e);
+    if (!rc) {
+        agree_free(r);
+        rc = bench_open(&b, &c, &(struct run_options){.plan = o->plan, .train = true, .describe = feed_describe, .ranks = r}, e);
+        rc = agree_on(r, rc, e);
+        if (!rc) rc = measure(&b, steps, r, events, each, e);
+        if (!rc && (!r || !r->rank)) rc = show(o, &c, &b, events, each, n, e);
+        rc = agree_on(r, rc, e);
+        bench_close(&b);
+    }
+    for (int i = 0; i < n; i++) text_free(&events[i]);
+    mem_free(events);
+    mem_free(each);
+    config_free(&c);
     return rc;
 }
 
 static int profile(int argc, char **argv, struct error *e)
 {
     struct options o;
-    struct config c;
-    int64_t steps = 5;
-    int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_STEPS | OPT_OUTPUT, argc, argv, e);
+    int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_STEPS | OPT_OUTPUT | OPT_RANKS, argc, argv, e);
     if (rc) return rc;
-    if (o.help) {
-        print_help(&command_profile);
-    } else if (!(rc = options_count("--steps", o.steps, 1, 1000, &steps, e)) && !(rc = options_config(&o, &c, e))) {
-        rc = config_check(&c, CONFIG_NEEDS_MODEL, e);
-        if (!rc) rc = profile_run(&o, &c, steps, e);
-        config_free(&c);
-    }
+    if (o.help) print_help(&command_profile);
+    else rc = ranks_run(&command_profile, &o, argc, argv, profile_run, e);
     options_free(&o);
     return rc;
 }
 
 const struct command command_profile = {
-    "profile", "profile RUN.yaml [--config-from FILE]... [--adapter DIR] [--steps N] [--memory SIZE] [--plan PLAN.json] [--set key=value]... [--json] [-o DIR]",
+    "profile", "profile RUN.yaml [--config-from FILE]... [--adapter DIR] [--steps N] [--memory SIZE] [--plan PLAN.json] [--ranks N] [--set key=value]... [--json] [-o DIR]",
     "Runs training steps on synthetic inputs and shows the time and memory of each op and tensor: tables on standard output;\n"
     "DIR/profile.html with a plot of the arena over time; DIR/trace.json for Perfetto or chrome://tracing; DIR/snapshot.pickle for\n"
     "PyTorch's memory_viz page.\n"
     CONFIG_FROM_HELP
     "  --steps N        steps to measure (5)\n"
     "  --adapter DIR    a LoRA adapter, as PEFT or a run with an adapter saves it, instead of the one in RUN.yaml: adapter.path\n"
-    "  -o DIR           the output folder (profile)", profile};
+    "  --ranks N        N processes on this machine, as `mpirun -np N plimsoll profile ...`: in the trace a rank is a process and a lane a\n"
+    "                   thread; the tables are of rank 0\n"
+    "  -o DIR           the output folder (profile)", profile, .ranks = true};

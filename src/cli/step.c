@@ -73,6 +73,7 @@ static int step_files(const struct options *o, struct error *e)
     c.model_preset = NULL;
     s.frames.tokens_per_frame = c.data_tokens_per_frame;
     rc = open_batch(&s, &c, o, e);
+    if (!rc && s.prompts.targets && c.loss_preset == LOSS_STRUCTURE) rc = error_set(e, PL_USAGE, "loss.preset is structure, which is a loss of prs_med: use sam or equal-weights");
     s.prompts.loss = batch_loss(&c);
     batch_prs(&c, &s.prs);
     if (!rc) rc = run_once(&s, &c, o, e);

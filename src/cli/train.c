@@ -4,17 +4,12 @@
 #include "train/train.h"
 
 #include <math.h>
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "cli/cli.h"
+#include "cli/ranks.h"
 #include "cli/worst.h"
-#include "base/progress.h"
-#include "dist/agree.h"
-#include "dist/dist.h"
 #include "engine/adapter.h"
 #include "io/json.h"
 #include "report/html.h"
@@ -188,84 +183,14 @@ static void write_report(const struct config *c, const struct worst *worst, cons
     else if (!json) printf("report: %s/report.html\n", c->train_out);
 }
 
-/* --- ranks --------------------------------------------------------------------------------------------- */
-
-/* `train --ranks N` without a launcher: the same command under mpirun, without the option. Returns on failure. */
-static int start_ranks(int argc, char **argv, int64_t ranks, struct error *e)
-{
-    char **words = mem_alloc(((size_t)argc + 1) * sizeof *words);
-    int n = 0;
-    words[n++] = "train";
-    for (int i = 0; i < argc; i++)
-        if (!strcmp(argv[i], "--ranks")) i++;
-        else if (strncmp(argv[i], "--ranks=", 8)) words[n++] = argv[i];
-    int rc = dist_start(ranks, words, n, e);
-    mem_free(words);
-    return rc;
-}
-
-/* The processors of a host are divided among its ranks, unless a launcher or the user has done so. */
-static void divide_threads(const struct ranks *r)
-{
-    if (getenv("OMP_NUM_THREADS") || omp_get_num_procs() < sysconf(_SC_NPROCESSORS_ONLN)) return;
-    char text[24];
-    const int64_t each = max_i64(1, omp_get_num_procs() / max_i64(1, r->local));
-    snprintf(text, sizeof text, "%lld", (long long)each);
-    setenv("OMP_NUM_THREADS", text, 1); /* where the plan takes its number of threads from */
-    omp_set_num_threads((int)each);
-}
-
-static int check_ranks(const struct config *c, const struct ranks *r, struct error *e)
-{
-    const int64_t n = r ? r->n : 1;
-    if (c->parallel_ranks <= 0 || c->parallel_ranks == n) return PL_OK;
-    error_set(e, PL_USAGE, "parallel.ranks is %lld, and %lld %s started: use plimsoll train --ranks %lld, or mpirun -np %lld", (long long)c->parallel_ranks, (long long)n, n == 1 ? "process was" : "processes were",
-              (long long)c->parallel_ranks, (long long)c->parallel_ranks);
-    return config_at_key(c, KEY_parallel_ranks, e);
-}
-
-/* The configuration that rank 0 has read, as text, for the others. */
-static int share_config(struct ranks *r, struct config *c, struct error *e)
-{
-    struct text text = {0};
-    uint64_t bytes;
-    if (!r->rank) config_write_given(c, &text);
-    bytes = text.n;
-    r->where = "the configuration";
-    int rc = agree_broadcast(r, &bytes, sizeof bytes, e);
-    char *at = r->rank ? mem_alloc(bytes + 1) : text.at;
-    if (!rc) rc = agree_broadcast(r, at, bytes, e);
-    r->where = NULL;
-    if (r->rank) {
-        config_init(c);
-        if (!rc) rc = config_read_text(c, at, "the configuration of rank 0", e);
-        if (rc) config_free(c);
-        mem_free(at);
-    }
-    text_free(&text);
-    return rc;
-}
-
-/* Rank 0 reads the run file and the options; what it found counts on all ranks. */
-static int configure(const struct options *o, struct ranks *r, struct config *c, struct error *e)
-{
-    const bool reads = !r || !r->rank;
-    int rc = reads ? options_config(o, c, e) : PL_OK;
-    if (!rc && reads && (rc = check_ranks(c, r, e))) config_free(c);
-    const bool read = reads && !rc;
-    if ((rc = agree_on(r, rc, e)) && read) config_free(c);
-    if (rc || !r) return rc;
-    rc = share_config(r, c, e);
-    if (!rc) r->timeout = c->parallel_timeout;
-    return rc;
-}
+/* --- the command ----------------------------------------------------------------------------------------- */
 
 static int train_as(const struct options *o, struct ranks *ranks, struct error *e)
 {
     struct config c;
     struct text command = {0};
     const bool leads = !ranks || !ranks->rank;
-    int rc = configure(o, ranks, &c, e);
+    int rc = ranks_configure(o, ranks, &c, e);
     if (!rc) {
         struct train_summary s;
         struct worst *worst = mem_alloc((size_t)(c.train_worst + 1) * sizeof *worst);
@@ -283,32 +208,13 @@ static int train_as(const struct options *o, struct ranks *ranks, struct error *
     return rc;
 }
 
-/* Rank 0 says it, and before dist_close, where ranks wait for each other: the launcher ends the others when the first one exits. */
-static void say_error(const struct ranks *r, struct error *e)
-{
-    progress_clear();
-    if (!r->rank && e->text[0]) fprintf(stderr, "plimsoll train: %s\n", e->text);
-    e->text[0] = '\0';
-}
-
 static int train(int argc, char **argv, struct error *e)
 {
     struct options o;
-    int64_t n = 1;
     int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_RESUME | OPT_JSON | OPT_RANKS, argc, argv, e);
     if (rc) return rc;
     if (o.help) print_help(&command_train);
-    if (!o.help) rc = options_count("--ranks", o.ranks, 1, 65536, &n, e);
-    if (!o.help && !rc && n > 1 && dist_launched() == 1) rc = start_ranks(argc, argv, n, e);
-    else if (!o.help && !rc) {
-        struct ranks *ranks = dist_open(e);
-        rc = e->code;
-        if (ranks) divide_threads(ranks);
-        if (ranks && ranks->rank) log_silence();
-        if (!rc) rc = train_as(&o, ranks, e);
-        if (rc && ranks) say_error(ranks, e);
-        dist_close(ranks);
-    }
+    else rc = ranks_run(&command_train, &o, argc, argv, train_as, e);
     options_free(&o);
     return rc;
 }
@@ -323,4 +229,4 @@ const struct command command_train = {
     "  --ranks N        data parallel training by N processes on this machine, as `mpirun -np N plimsoll train ...` (see docs/guides/ranks.md)\n"
     "  --adapter DIR    continues from a LoRA adapter, as PEFT or a run with an adapter saves it: adapter.path\n"
     "  --resume         continues an interrupted or killed run from its last checkpoint\n"
-    "  --json           prints the summary as JSON", train};
+    "  --json           prints the summary as JSON", train, .ranks = true};

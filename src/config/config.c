@@ -121,7 +121,7 @@ static int assign_rules(struct config *c, const struct config_row *r, struct con
 
 /* auto where that is the default, or a value that the parser of the technique takes which has the
  * name of the key or member. */
-static bool assign_setting(const struct config_row *r, const struct value *v, struct config_setting *to)
+static bool assign_setting(struct config *c, const struct config_row *r, const struct value *v, struct config_setting *to)
 {
     const enum technique_id id = technique_find(config_leaf(r));
     const bool automatic = !strcmp(r->standard, "auto");
@@ -139,6 +139,7 @@ static bool assign_setting(const struct config_row *r, const struct value *v, st
     text_free(&text);
     if (!good) return false;
     if (x.chosen) technique_print(id, &s, x.value);
+    if (id == TECHNIQUE_shard && s.group) c->parallel_group = (struct config_setting){.chosen = true, .value = "host"};
     if (techniques[id].rules && !strcmp(techniques[id].rules, x.value)) return false; /* that is written as a list */
     *to = x;
     return true;
@@ -272,7 +273,7 @@ bool config_convert(struct config *c, const struct config_row *r, void *to, cons
     case ROW_BUDGET:
         return assign_budget(r, v, to);
     case ROW_SETTING:
-        return assign_setting(r, v, to);
+        return assign_setting(c, r, v, to);
     case ROW_NAMES:
         return assign_names(c, r, v, to);
     case ROW_NUMBERS:
@@ -454,6 +455,7 @@ static int set_key(struct config *c, const char *path, const struct value *v, en
     c->origin[key].source = source;
     c->origin[key].file = source == SOURCE_FILE ? c->file : NULL;
     c->origin[key].line = (int)v->line;
+    if (key == KEY_parallel_shard && c->parallel_group.chosen && !config_given(c, KEY_parallel_group)) c->origin[KEY_parallel_group] = c->origin[key]; /* HYBRID_SHARD set both */
     drop_partner(c, (enum config_key)key);
     return PL_OK;
 }
@@ -790,6 +792,11 @@ int config_check(const struct config *c, unsigned needs, struct error *e)
     if (check_schedule(c, e) || check_groups(c, e) || check_data(c, e)) return e->code;
     if ((needs & CONFIG_NEEDS_DATA) && check_needed(c, KEY_data_train, e)) return e->code;
     if ((needs & CONFIG_NEEDS_TRAIN) && check_needed(c, KEY_train_out, e)) return e->code;
+    for (enum config_key k = KEY_loss_focal; k <= KEY_loss_gamma && c->loss_preset == LOSS_STRUCTURE; k++)
+        if (config_given(c, k)) {
+            error_set(e, PL_USAGE, "%s is no part of the structure loss (loss.preset): leave it out; loss.edge and loss.smooth are", config_key_name(k));
+            return config_at_key(c, k, e);
+        }
     if (!c->loss_focal && !c->loss_dice && !c->loss_iou) {
         error_set(e, PL_USAGE, "loss.focal, loss.dice and loss.iou are all 0, expected at least one above");
         return config_at_key(c, KEY_loss_focal, e);

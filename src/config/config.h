@@ -28,7 +28,8 @@
  * data.too_many_images enum too_many, train.schedule enum schedule_kind. */
 enum config_format { FORMAT_TOKENS, FORMAT_BYTES, FORMAT_CONVERSATIONS, FORMAT_SA1B, FORMAT_COCO, FORMAT_PAIRS, FORMAT_CSV, FORMAT_PACKED, FORMAT_PARQUET };
 enum config_embeddings { EMBEDDINGS_AUTO, EMBEDDINGS_USE, EMBEDDINGS_OFF };
-enum config_loss { LOSS_SAM, LOSS_EQUAL_WEIGHTS };
+enum config_loss { LOSS_SAM, LOSS_EQUAL_WEIGHTS, LOSS_STRUCTURE };
+enum config_edge_terms { EDGE_BOTH, EDGE_IOU };
 enum config_decoder { DECODER_AUTO, DECODER_FUSION, DECODER_PROMPTED };
 enum config_mask_reads { MASK_READS_QUESTION, MASK_READS_ANSWER };
 enum config_scaling { SCALING_NONE, SCALING_LINEAR, SCALING_SQRT };

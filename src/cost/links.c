@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cost/profile.h"
+
 /* Published rates in GB/s, one direction, of one GPU or one port. */
 static const struct {
     const char *name;
@@ -17,36 +19,59 @@ static const struct {
     {"eth-10g", 1.25, 50e-6, 10e-6}, {"eth-1g", 0.125, 80e-6, 20e-6}, {"shm", 5, 10e-6, 5e-6},
 };
 
-enum { LOCAL, REMOTE };
+static bool is_file(const char *name) { return strchr(name, '/') || text_ends_with(name, ".json"); }
 
-static int take(struct profile *p, int which, const char *name, struct error *e)
+static int unknown_link(const char *name, struct error *e)
 {
     struct text names = {0};
-    for (size_t i = 0; i < COUNT(known); i++) {
-        if (!strcmp(known[i].name, name)) {
-            p->link[which] = (struct link){known[i].latency, known[i].peer, 0.8e9 * known[i].rate, false, ""};
-            snprintf(p->link[which].name, sizeof p->link[which].name, "%s", name);
-            text_free(&names);
-            return PL_OK;
-        }
-        text_printf(&names, "%s%s", i ? ", " : "", known[i].name);
-    }
-    error_set(e, PL_USAGE, "parallel.links: found \"%.60s\"; known links are %s; two are those within a host and between hosts, such as nvlink4,ib-ndr", name, names.at);
+    for (size_t i = 0; i < COUNT(known); i++) text_printf(&names, "%s, ", known[i].name);
+    error_set(e, PL_USAGE, "parallel.links: found \"%.60s\"; known links are %smeasured (those of the profile) or the file of a profile; two are those within a host and between hosts, such as nvlink4,ib-ndr", name, names.at);
     text_free(&names);
     return e->code;
 }
 
+/* The link of a profile's file. */
+static int read_link(struct link *to, enum link_kind which, const char *path, struct error *e)
+{
+    struct profile p;
+    struct calibration *c = mem_alloc(sizeof *c);
+    int rc = profile_read(path, &p, c, e);
+    if (!rc) *to = p.link[which];
+    mem_free(c);
+    return rc ? error_prepend(e, "parallel.links") : PL_OK;
+}
+
+static int take(struct profile *p, enum link_kind which, const char *name, struct error *e)
+{
+    static const char *const what[] = {"ranks of one host", "hosts"};
+    struct link *to = &p->link[which];
+    const bool file = is_file(name);
+    if (file && read_link(to, which, name, e)) return e->code;
+    if (file || !strcmp(name, "measured"))
+        return to->ranks ? PL_OK : error_set(e, PL_USAGE, "parallel.links: %s has no measured link between %s; mpirun -np N plimsoll bench --calibrate measures it", file ? name : "the profile", what[which]);
+    for (size_t i = 0; i < COUNT(known); i++)
+        if (!strcmp(known[i].name, name)) {
+            *to = (struct link){.latency = known[i].latency, .peer = known[i].peer, .bandwidth = 0.8e9 * known[i].rate};
+            snprintf(to->name, sizeof to->name, "%s", name);
+            return PL_OK;
+        }
+    return unknown_link(name, e);
+}
+
 int links_set(struct profile *p, const char *names, int per_host, struct error *e)
 {
-    char list[128], *at = list;
+    char list[4200], *at = list;
     const char *standard[] = {p->kind == DEVICE_CUDA ? "pcie4" : "shm", "eth-10g"};
     snprintf(list, sizeof list, "%s", names ? names : "");
     p->per_host = per_host;
-    for (int which = LOCAL; which <= REMOTE; which++) {
+    for (int which = LINK_LOCAL; which <= LINK_REMOTE; which++) {
         const char *name = strsep(&at, ",");
-        const bool given = name && *name;
-        if (!given && p->link[which].bandwidth > 0) continue;
-        if (take(p, which, given ? name : standard[which], e)) return e->code;
+        if (which == LINK_REMOTE && !name && per_host && is_file(list)) name = list; /* a file has both */
+        if (name && *name) {
+            if (take(p, which, name, e)) return e->code;
+        } else if (!(p->link[which].bandwidth > 0) && take(p, which, standard[which], e)) {
+            return e->code;
+        }
     }
     return at ? error_set(e, PL_USAGE, "parallel.links: found \"%.60s\"; expected one link, or two: within a host and between hosts", names) : PL_OK;
 }
@@ -69,25 +94,35 @@ double links_bytes(const struct query *q, enum op op)
 double links_seconds(const struct profile *p, const struct query *q, enum op op)
 {
     int times;
-    const int n = q->attr->group.ranks, host = p->per_host > 0 && p->per_host < n ? p->per_host : n;
+    const int n = q->attr->group.ranks, axis = q->attr->group.axis;
+    const int host = axis == AXIS_ACROSS ? 1 : axis != AXIS_HOST && p->per_host > 0 && p->per_host < n ? p->per_host : n;
     const double part = parts_bytes(q, op, &times) / n;
     const int peers[] = {host - 1, n - host};
     double longest = 0;
-    for (int which = LOCAL; which <= REMOTE; which++) {
+    for (int which = LINK_LOCAL; which <= LINK_REMOTE; which++) {
         const struct link *l = &p->link[which];
         if (peers[which] && l->bandwidth > 0) longest = fmax(longest, l->latency + peers[which] * (l->peer + part / l->bandwidth));
     }
     return times * longest;
 }
 
+double links_part(const struct query *q, enum op op, int *times) { return parts_bytes(q, op, times) / q->attr->group.ranks; }
+
+static const char *state_of(const struct link *l) { return l->ranks ? "measured" : "unmeasured"; }
+
+static void print_link(const struct link *l, struct text *out)
+{
+    if (l->ranks) text_printf(out, "%.3g GB/s", 1e-9 * l->bandwidth);
+    else text_printf(out, "%s", l->name);
+}
+
 void links_print(const struct profile *p, struct text *out)
 {
-    const bool several = p->per_host > 0;
-    bool measured = p->link[LOCAL].measured;
-    text_printf(out, "%s", p->link[LOCAL].name);
-    if (several) {
-        text_printf(out, " and %s", p->link[REMOTE].name);
-        measured &= p->link[REMOTE].measured;
-    }
-    if (!measured) text_printf(out, ", unmeasured");
+    const struct link *local = &p->link[LINK_LOCAL], *remote = &p->link[LINK_REMOTE];
+    const struct link *last = p->per_host > 0 ? remote : local;
+    print_link(local, out);
+    if (last != local && !local->ranks != !remote->ranks) text_printf(out, ", %s,", state_of(local));
+    if (last != local) text_printf(out, " and ");
+    if (last != local) print_link(remote, out);
+    text_printf(out, ", %s", state_of(last));
 }

@@ -4,6 +4,7 @@
  *     profile_format 1, device, cpu, isa, date, threads, native_bf16
  *     ceilings        flops_f32, flops_bf16, memory_bandwidth, ...
  *     corrections     a list of {op, variant?, dtype, points: [[ideal, factor], ...]}
+ *     links           where they were measured: {local?, remote?}, each {ranks, latency, peer, bandwidth}
  *
  * For a GPU (device cuda): name, gpu, sm, memory_bytes, library_workspace instead of cpu, isa and
  * threads, no caches, and
@@ -23,6 +24,7 @@
 #include "base/processor.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "cost/links.h"
 #include "cost/profile.h"
 
 enum { PROFILE_BYTES_MOST = 4 << 20 };
@@ -44,6 +46,7 @@ static const struct ceiling {
 };
 enum { EXTENT_MOST = 126 }; /* of 2^63 */
 static const char *const classes[CLASS_COUNT] = {"f32", "bf16"};
+static const char *const links[] = {"local", "remote"}; /* by enum link_kind */
 
 /* --- writing ---------------------------------------------------------------------- */
 
@@ -110,6 +113,23 @@ static void write_machine(struct json_writer *w, const struct profile *p, const 
     if (gpu) json_put_uint(w, "library_workspace", p->library_workspace);
 }
 
+static void write_links(struct json_writer *w, const struct profile *p)
+{
+    if (!p->link[LINK_LOCAL].ranks && !p->link[LINK_REMOTE].ranks) return;
+    json_begin_map(w, "links");
+    for (size_t i = 0; i < COUNT(links); i++) {
+        const struct link *l = &p->link[i];
+        if (!l->ranks) continue;
+        json_begin_map(w, links[i]);
+        json_put_int(w, "ranks", l->ranks);
+        json_put_number(w, "latency", l->latency);
+        json_put_number(w, "peer", l->peer);
+        json_put_number(w, "bandwidth", l->bandwidth);
+        json_end(w);
+    }
+    json_end(w);
+}
+
 void profile_write(const struct profile *p, struct text *out)
 {
     struct json_writer w = {.out = out, .indent = 1};
@@ -120,6 +140,7 @@ void profile_write(const struct profile *p, struct text *out)
     for (size_t i = 0; i < COUNT(ceilings); i++)
         if (p->kind == DEVICE_CPU || !ceilings[i].cpu_only)
             json_put_number(&w, ceilings[i].name, *(const double *)((const char *)p + ceilings[i].offset));
+    write_links(&w, p);
     json_begin_list(&w, "corrections");
     for (int op = 1; op < OP_COUNT; op++)
         for (int v = 0; v < OP_VARIANTS; v++)
@@ -285,6 +306,29 @@ static int read_gpu(const struct value *v, struct profile *p, struct calibration
     return rc ? rc : read_bytes(v, "library_workspace", &p->library_workspace, e);
 }
 
+static int read_link(const struct value *v, struct link *l, struct error *e)
+{
+    int64_t ranks = 0;
+    int rc = value_as_map(v, "a link", e);
+    if (!rc) rc = value_as_int(value_get(v, "ranks"), "ranks", &ranks, e);
+    if (!rc && (ranks < 2 || ranks > 65536)) rc = error_set(e, PL_USAGE, "ranks is %lld, expected 2 to 65536", (long long)ranks);
+    if (!rc) rc = read_number(value_get(v, "latency"), "latency", 0, 10, &l->latency, e);
+    if (!rc) rc = read_number(value_get(v, "peer"), "peer", 0, 10, &l->peer, e);
+    if (!rc) rc = read_number(value_get(v, "bandwidth"), "bandwidth", 1e3, 1e15, &l->bandwidth, e);
+    l->ranks = (int)ranks;
+    snprintf(l->name, sizeof l->name, "measured");
+    return rc;
+}
+
+/* They are optional. */
+static int read_links(const struct value *v, struct profile *p, struct error *e)
+{
+    int rc = v ? value_as_map(v, "links", e) : PL_OK;
+    for (size_t i = 0; i < COUNT(links) && v && !rc; i++)
+        if (value_get(v, links[i]) && (rc = read_link(value_get(v, links[i]), &p->link[i], e))) error_prepend(e, "links.%s", links[i]);
+    return rc;
+}
+
 static int read_profile(const struct value *v, struct profile *p, struct calibration *c, struct error *e)
 {
     int64_t format = 0;
@@ -301,6 +345,7 @@ static int read_profile(const struct value *v, struct profile *p, struct calibra
     for (size_t i = 0; i < COUNT(ceilings) && !rc; i++)
         if (p->kind == DEVICE_CPU || !ceilings[i].cpu_only) rc = read_number(value_get(v, ceilings[i].name), ceilings[i].name, ceilings[i].least, ceilings[i].most,
                          (double *)((char *)p + ceilings[i].offset), e);
+    if (!rc) rc = read_links(value_get(v, "links"), p, e);
     if (!rc) rc = value_as_list(list, "corrections", e);
     for (uint32_t i = 0; !rc && i < list->count; i++) rc = read_correction(value_at(list, i), i, c, e);
     if (!rc && p->kind == DEVICE_CUDA) rc = read_classes(value_get(v, "classes"), c, e);

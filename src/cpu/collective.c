@@ -39,7 +39,8 @@ static uint64_t reduce_bytes(int64_t part, int ranks, size_t size)
 struct collective {
     const char *name;
     struct ranks *ranks;
-    int n;               /* of them */
+    int n, self;         /* ranks that take part, and this one's place among them */
+    bool across;         /* they are on different hosts */
     enum dtype dtype;
     size_t size;         /* of an element */
     char *x, *pieces;
@@ -52,8 +53,9 @@ struct collective {
 static struct collective begin(const struct launch *l, const char *name, const struct operand *x, int64_t part)
 {
     const int n = l->attr->group.ranks;
-    CHECK(n < 2 || (l->ranks && l->ranks->n == n), "the plan is for %d ranks", n);
-    struct collective c = {.name = name, .ranks = l->ranks, .n = n, .dtype = x->dtype, .size = dtype_size(x->dtype), .x = x->data, .moves = l->work,
+    const bool some = l->attr->group.axis > AXIS_ALL, across = l->attr->group.axis == AXIS_ACROSS;
+    CHECK(n < 2 || (l->ranks && (some ? l->ranks->n % n == 0 : l->ranks->n == n)), "the plan is for %d ranks", n);
+    struct collective c = {.name = name, .ranks = l->ranks, .n = n, .across = across, .self = n > 1 ? ranks_place(l->ranks->n, l->ranks->rank, n, across) : 0, .dtype = x->dtype, .size = dtype_size(x->dtype), .x = x->data, .moves = l->work,
                            .pieces = (char *)l->work + moves_bytes(n), .elements = operand_elements(x), .part = part, .threads = l->threads};
     c.piece = piece_of(part, n, c.size);
     return c;
@@ -71,7 +73,7 @@ static char *leaf_of(const struct collective *c, int rank) { return c->pieces + 
 
 static void add_move(const struct collective *c, int *n, int peer, void *at, int64_t elements, bool send)
 {
-    if (elements) c->moves[(*n)++] = (struct move){peer, at, (uint64_t)elements * c->size, send};
+    if (elements) c->moves[(*n)++] = (struct move){ranks_member(c->ranks->n, c->ranks->rank, c->n, c->across, peer), at, (uint64_t)elements * c->size, send};
 }
 
 static void exchange(const struct collective *c, int n)
@@ -85,7 +87,7 @@ static void exchange(const struct collective *c, int n)
 /* Everyone's piece of each part goes to its rank, which adds them in the tree. Returns the sum, of `mine` elements. */
 static char *reduce_round(const struct collective *c, int64_t *mine)
 {
-    const int self = c->ranks->rank;
+    const int self = c->self;
     int64_t theirs;
     char *own = piece_at(c, self, mine);
     int n = 0;
@@ -105,7 +107,7 @@ static char *reduce_round(const struct collective *c, int64_t *mine)
 /* Every rank sends its piece to all others. */
 static void gather_round(const struct collective *c)
 {
-    const int self = c->ranks->rank;
+    const int self = c->self;
     int64_t mine, theirs;
     char *own = piece_at(c, self, &mine);
     int n = 0;
@@ -137,7 +139,7 @@ static void all_reduce_run(const struct launch *l)
     for (c.at = 0; c.at < c.part && c.n > 1; c.at += c.piece) {
         int64_t mine;
         const char *sum = reduce_round(&c, &mine);
-        memcpy(piece_at(&c, c.ranks->rank, &mine), sum, (size_t)mine * c.size);
+        memcpy(piece_at(&c, c.self, &mine), sum, (size_t)mine * c.size);
         gather_round(&c);
     }
 }
@@ -197,7 +199,7 @@ static uint64_t all_gather_workspace(const struct query *q) { return moves_bytes
 static void all_gather_run(const struct launch *l)
 {
     struct collective c = begin(l, "ALL_GATHER", &l->out[0], l->attr->group.part);
-    char *own = c.x + (size_t)((c.n > 1 ? c.ranks->rank : 0) * c.part) * c.size;
+    char *own = c.x + (size_t)(c.self * c.part) * c.size;
     c.piece = c.part;
     if (own != l->in[0].data) memcpy(own, l->in[0].data, (size_t)c.part * c.size);
     if (c.n > 1) gather_round(&c);

@@ -270,6 +270,7 @@ static void conv_run(const struct launch *l)
     const int64_t K = conv_taps(&n) * n.C;
     struct gemm g = gemm_at(conv_pixels(&n), n.O, K);
     uint64_t used = 0;
+    g.rows = portion_whole(l->portion, g.M);
     set_bias(&g, l);
     g.c = map_matrix(y);
     if (conv_is_plain(&n)) {

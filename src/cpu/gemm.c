@@ -22,7 +22,8 @@
  * (micro_bf16.h): half the bytes, so K blocks are twice as long, and the last bits differ.
  *
  * A product of at most DOT_ROWS rows with a weight [N,K] is bound by reading the weight, and
- * packing would only add traffic: it is computed as dot products.
+ * packing would only add traffic: it is computed as dot products. These have other last bits, so a part
+ * of a product with more rows is computed as the whole is.
  *
  *     work: thread 0 [A block | B slab | f32 tile] thread 1 [...] ...
  */
@@ -415,7 +416,7 @@ void gemm_run(const struct gemm *g, void *work, uint64_t work_bytes, int threads
     int workers = useful_threads(g->M, g->N, g->K, threads);
     /* With bf16 only a single row: more rows are faster with bf16 multiply instructions than with
      * f32 dot products. */
-    bool few = g->M <= (bf16_loop(g) ? 1 : DOT_ROWS);
+    bool few = max_i64(g->M, g->rows) <= (bf16_loop(g) ? 1 : DOT_ROWS);
     if (few && g->b.row == 1 && !g->a.gather && !g->b.gather) run_dots(g, work, workers, threads);
     else run_tiles(g, work, workers, threads);
 }
@@ -454,7 +455,7 @@ static void linear_run(const struct launch *l)
 {
     const struct operand *x = &l->in[0], *w = &l->in[1];
     struct gemm g = {
-        .M = operand_rows(x), .N = w->dim[0], .K = operand_last(x),
+        .M = operand_rows(x), .N = w->dim[0], .K = operand_last(x), .rows = portion_whole(l->portion, operand_rows(x)),
         .a = matrix_of(x, false), .b = matrix_of(w, true), .c = matrix_of(&l->out[0], false),
         .bias = l->nin > 2 ? l->in[2].data : NULL, .bias_dtype = l->nin > 2 ? l->in[2].dtype : DT_NONE, .add = launch_has(l, 3),
     };
@@ -485,7 +486,7 @@ static void matmul_run(const struct launch *l)
     bool ta = l->attr->matmul.ta, tb = l->attr->matmul.tb;
     struct gemm g = {
         .M = ta ? operand_last(a) : operand_rows(a), .N = tb ? operand_rows(b) : operand_last(b),
-        .K = ta ? operand_rows(a) : operand_last(a),
+        .K = ta ? operand_rows(a) : operand_last(a), .rows = ta ? 0 : portion_whole(l->portion, operand_rows(a)),
         .a = matrix_of(a, ta), .b = matrix_of(b, tb), .c = matrix_of(&l->out[0], false),
         .add = l->nin > 2 && l->in[2].data,
     };

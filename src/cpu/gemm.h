@@ -36,6 +36,7 @@ struct epilogue {
 
 struct gemm {
     int64_t M, N, K;
+    int64_t rows;    /* of the whole product, of which this one computes M; 0: M */
     struct matrix a; /* [M,K] */
     struct matrix b; /* [K,N] */
     struct matrix c; /* [M,N], column = 1 */
@@ -50,8 +51,8 @@ struct gemm {
  * shape and the thread count alone, and bounded: a few MiB per thread. */
 uint64_t gemm_workspace(int64_t M, int64_t N, int64_t K, enum dtype c, int threads);
 
-/* Sums are f32, rounded once on store. The result is bit-identical for any number of threads. C
- * must not overlap A or B; work is 64-byte aligned. */
+/* Sums are f32, rounded once on store. The result is bit-identical for any number of threads, and a
+ * row of it whichever of the whole's rows are computed. C must not overlap A or B; work is 64-byte aligned. */
 void gemm_run(const struct gemm *g, void *work, uint64_t work_bytes, int threads);
 
 #endif

@@ -222,8 +222,7 @@ static struct answer ask(const struct shape *s)
     return result;
 }
 
-/* Dense f32 throughout, or bf16 with bf16 or f32 results. Products of a few rows are bound by
- * reading the weight, which our dot products already do at full speed. */
+/* Dense f32 throughout, or bf16 with bf16 or f32 results. */
 static bool types_fit(const struct query *q, const struct shape *s, bool linear)
 {
     const struct tensor *third = query_in(q, 2), *add = query_in(q, added(linear));
@@ -235,13 +234,16 @@ static bool types_fit(const struct query *q, const struct shape *s, bool linear)
            (!third || tensor_is_dense(third));
 }
 
+/* Products of a few rows are bound by reading the weight, which our dot products already do at full
+ * speed. A part of a product is computed as the whole is. */
 static bool product_matches(const struct query *q, bool linear)
 {
     if (!q->profile->onednn) return false;
-    struct shape s = shape_of_query(q, linear);
-    if (!types_fit(q, &s, linear) || s.M <= DOT_ROWS || s.N < 1 || s.K < 1) return false;
+    struct shape s = shape_of_query(q, linear), whole = s;
+    if (!s.ta) whole.M = portion_whole(q->portion, s.M);
+    if (!types_fit(q, &s, linear) || whole.M <= DOT_ROWS || s.N < 1 || s.K < 1) return false;
     if (s.ta && s.in == DT_BF16) return false;
-    return ask(&s).takes;
+    return ask(&s).takes && ask(&whole).takes;
 }
 
 static uint64_t product_workspace(const struct query *q, bool linear)

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/system.h"
+
 /* Room for what all ranks say: an agreement and a message of each, and their times in order. */
 void agree_open(struct ranks *r) { r->room = mem_alloc((size_t)r->n * (sizeof(struct agreement) + AGREE_TEXT + sizeof(double))); }
 
@@ -88,6 +90,19 @@ int agree_same(struct ranks *r, const struct agree_same *list, int n, struct err
         if (differ) return e->code;
     }
     return PL_OK;
+}
+
+void agree_free(struct ranks *r)
+{
+    struct system_memory m;
+    struct error e = {0};
+    if (!r) return;
+    system_memory(&m);
+    const uint64_t mine = m.available / (uint64_t)max_i64(1, r->local);
+    uint64_t *all = (uint64_t *)(void *)times_of(r);
+    if (r->gather(r, &mine, all, sizeof mine, &e)) r->abort(r, PL_FAIL, e.text);
+    r->free = all[0];
+    for (int i = 1; i < r->n; i++) r->free = min_u64(r->free, all[i]);
 }
 
 int agree_broadcast(struct ranks *r, void *at, uint64_t bytes, struct error *e)

@@ -18,6 +18,9 @@ struct mpi_plugin {
 
 /* Processes that a launcher started; 1: this one is alone. */
 int64_t dist_launched(void);
+/* CPU threads of each of `local` ranks of a host: its processors are divided among them. 0: OMP_NUM_THREADS, or processors that a
+ * launcher has bound, decide instead. */
+int dist_threads(int64_t local);
 /* Connects to the other ranks. NULL with e->code PL_OK: this process is alone. PL_USAGE: a launcher that does not work
  * with this build, with what to type instead; or, with ranks that the caller closes, one of them runs another program. */
 struct ranks *dist_open(struct error *e);
@@ -26,6 +29,6 @@ void dist_alone(struct ranks *r);
 /* Ends a rank, after the last agreement. */
 void dist_close(struct ranks *r);
 /* Starts the program again as `ranks` ranks on this machine; returns only on failure. argv is that of main. */
-int dist_start(int64_t ranks, char *const *argv, int argc, struct error *e);
+int dist_start(int64_t ranks, const char *const *argv, int argc, struct error *e);
 
 #endif

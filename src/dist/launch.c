@@ -10,6 +10,7 @@
  */
 #include <dlfcn.h>
 #include <errno.h>
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,24 +40,41 @@ int64_t dist_launched(void)
     return n > 1 ? n : 1;
 }
 
-static const struct mpi_plugin *open_plugin(struct error *e)
+int dist_threads(int64_t local)
+{
+    if (getenv("OMP_NUM_THREADS") || omp_get_num_procs() < sysconf(_SC_NPROCESSORS_ONLN)) return 0;
+    return (int)max_i64(1, omp_get_num_procs() / max_i64(1, local));
+}
+
+enum { PLUGIN_PATH = 3100 };
+
+/* The plug-in's file, beside the program or in the lib folder of an installation. */
+static bool find_plugin(char path[PLUGIN_PATH])
 {
     static const char *const beside[] = {"plimsoll-mpi.so", "../plimsoll-mpi.so", "../lib/plimsoll-mpi.so"};
-    char folder[3000], path[3100];
+    char folder[3000];
     const ssize_t n = readlink("/proc/self/exe", folder, sizeof folder - 1);
     char *slash = n > 0 ? (folder[n] = '\0', strrchr(folder, '/')) : NULL;
     if (slash) *slash = '\0';
     for (size_t i = 0; i < COUNT(beside) && slash; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, beside[i]);
-        if (access(path, R_OK)) continue;
-        void *handle = dlopen(path, RTLD_NOW | RTLD_GLOBAL); /* Open MPI's own plug-ins need its symbols */
-        const struct mpi_plugin *p = handle ? dlsym(handle, "plimsoll_mpi_plugin") : NULL;
-        if (p && p->abi == MPI_PLUGIN_ABI) return p;
-        error_set(e, PL_USAGE, "%s cannot be used: %s", path, p ? "it is of another build" : dlerror());
+        snprintf(path, PLUGIN_PATH, "%s/%s", folder, beside[i]);
+        if (!access(path, R_OK)) return true;
+    }
+    return false;
+}
+
+static const struct mpi_plugin *open_plugin(struct error *e)
+{
+    char path[PLUGIN_PATH];
+    if (!find_plugin(path)) {
+        error_set(e, PL_USAGE, "launched as rank %lld of %lld, and this build has no MPI (plimsoll-mpi.so): install Open MPI (libopenmpi-dev, openmpi-bin) and build again", (long long)launched_rank(),
+                  (long long)launched_size());
         return NULL;
     }
-    error_set(e, PL_USAGE, "launched as rank %lld of %lld, and this build has no MPI (plimsoll-mpi.so): install Open MPI (libopenmpi-dev, openmpi-bin) and build again", (long long)launched_rank(),
-              (long long)launched_size());
+    void *handle = dlopen(path, RTLD_NOW | RTLD_GLOBAL); /* Open MPI's own plug-ins need its symbols */
+    const struct mpi_plugin *p = handle ? dlsym(handle, "plimsoll_mpi_plugin") : NULL;
+    if (p && p->abi == MPI_PLUGIN_ABI) return p;
+    error_set(e, PL_USAGE, "%s cannot be used: %s", path, p ? "it is of another build" : dlerror());
     return NULL;
 }
 
@@ -121,13 +139,14 @@ void dist_close(struct ranks *r)
     mem_free(r);
 }
 
-int dist_start(int64_t ranks, char *const *argv, int argc, struct error *e)
+int dist_start(int64_t ranks, const char *const *argv, int argc, struct error *e)
 {
-    const char **list = mem_alloc(((size_t)argc + 16) * sizeof *list);
-    char count[24], self[4096];
+    char count[24], self[4096], plugin[PLUGIN_PATH];
     const ssize_t end = readlink("/proc/self/exe", self, sizeof self - 1);
     int n = 0;
     if (end < 0) return error_set(e, PL_FAIL, "cannot find this program's file");
+    if (!find_plugin(plugin)) return error_set(e, PL_USAGE, "--ranks %lld: this build has no MPI (plimsoll-mpi.so): install Open MPI (libopenmpi-dev, openmpi-bin) and build again", (long long)ranks);
+    const char **list = mem_alloc(((size_t)argc + 16) * sizeof *list);
     self[end] = '\0';
     snprintf(count, sizeof count, "%lld", (long long)ranks);
     const char *const head[] = {"mpirun", "-np", count, "--bind-to", "none", "--oversubscribe", self};

@@ -245,6 +245,14 @@ static int open_links(struct run *r, struct error *e)
     return links_set(&r->device.profile, c->parallel_links, host < n ? (int)host : 0, e) ? config_at_key(c, KEY_parallel_links, e) : PL_OK;
 }
 
+/* Groups of a host are ranks that follow each other. */
+static int check_hosts(const struct run *r, struct error *e)
+{
+    const struct ranks *x = r->ranks;
+    if (!x || r->plan.settings.group != GROUP_HOST || r->config->parallel_per_host > 0 || x->rank % x->local == x->local_rank) return PL_OK;
+    return error_set(e, PL_USAGE, "parallel.group host: rank %d is number %d of its host, so ranks are not numbered host by host; start them with mpirun --map-by slot, or set parallel.group all", x->rank, x->local_rank);
+}
+
 static struct settings base_settings(struct run *r, const struct run_options *o)
 {
     const struct config *c = r->config;
@@ -260,6 +268,7 @@ static struct settings base_settings(struct run *r, const struct run_options *o)
     s.ranks = parallel_ranks(r);
     s.shares = r->shares / s.ranks;
     if (s.ranks * s.shares == 1) s.ranks = s.shares = 0; /* a plan without them is the plan of one process */
+    if (s.ranks > 1) s.per_host = r->device.profile.per_host;
     s.motions = r->ranks && r->ranks->motions;
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         const struct config_setting *x = config_technique(c, id);
@@ -268,6 +277,7 @@ static struct settings base_settings(struct run *r, const struct run_options *o)
     }
     if (!c->memory_precision.chosen) s.precision = auto_precision(&r->device.profile);
     if (s.ranks < 2) s.shard = SHARD_NONE; /* there is nobody to divide with */
+    if (!s.per_host) s.group = GROUP_ALL;  /* these are the ranks of the host */
     return s;
 }
 
@@ -295,8 +305,8 @@ static int check_needs(const struct settings *s, struct error *e)
         const char *values;
         if (technique_met(id, s, &other, &values)) continue;
         CHECK(technique_value(values, 0, first), "%s", values);
-        return error_set(e, PL_USAGE, "%s.%s %s needs memory.%s %s, which is %s here; set it, or %s.%s %s", techniques[id].section, techniques[id].name,
-                         technique_print(id, s, value), techniques[other].name, first, technique_print(other, s, has), techniques[id].section, techniques[id].name, techniques[id].off);
+        return error_set(e, PL_USAGE, "%s.%s %s needs %s.%s %s, which is %s here; set it, or %s.%s %s", techniques[id].section, techniques[id].name,
+                         technique_print(id, s, value), techniques[other].section, techniques[other].name, first, technique_print(other, s, has), techniques[id].section, techniques[id].name, techniques[id].off);
     }
     return PL_OK;
 }
@@ -367,6 +377,8 @@ static int follow_plan(struct run *r, const struct source *source, struct settin
                          r->effective_batch);
     if (f.ranks * f.shares > 1 ? f.ranks != s.ranks || f.shares != s.shares : s.ranks * s.shares > 1)
         return error_set(e, PL_USAGE, "%s: made for %d ranks with %d shares each, this run has %d with %d; plan again", path, f.ranks, f.shares, (int)max_i64(1, s.ranks), (int)max_i64(1, s.shares));
+    if (s.group == GROUP_HOST && f.per_host != s.per_host)
+        return error_set(e, PL_USAGE, "%s: made for hosts of %d ranks, and they have %d here; plan again", path, f.per_host, s.per_host);
     if (strcmp(f.profile, r->device.profile.name) || f.threads != r->device.profile.threads)
         return error_set(e, PL_USAGE, "%s: made for device %s with %d threads, this is %s with %d; plan again", path, f.profile,
                          f.threads, r->device.profile.name, r->device.profile.threads);
@@ -573,6 +585,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (r->has_graph) run_warn(r);
     if (rc == PL_NOFIT && !o->plan && !o->generate) run_remedies(r, o, e);
     if (!o->several) close_space(r);
+    if (!rc) rc = check_hosts(r, e);
     if (!rc && r->defined) rc = run_check_ids(r, e);
     /* A user-defined model has no config.json: its embedding layer gives the vocabulary size. */
     if (!rc && r->defined && run_input(r, "input_ids", &ids)) {

@@ -8,6 +8,7 @@
 #include "base/processor.h"
 #include "io/file.h"
 #include "cost/profile.h"
+#include "dist/dist.h"
 #include "engine/run.h"
 
 /* The profile file for predicted times; "": the built-in peak rates. */
@@ -47,6 +48,14 @@ static int open_gpu(struct run *r, struct error *e)
     return rc;
 }
 
+/* CPU threads of a rank; a plan for ranks that are not there divides the processors as they would. 0: as for one process. */
+static int threads_of_rank(const struct run *r)
+{
+    const struct config *c = r->config;
+    const int64_t n = r->shares > 1 ? c->parallel_ranks : 1, local = c->parallel_per_host > 0 ? min_i64(c->parallel_per_host, n) : n;
+    return c->device_threads || r->ranks || local < 2 ? (int)c->device_threads : dist_threads(local);
+}
+
 int run_open_profile(struct run *r, struct error *e)
 {
     const struct config *c = r->config;
@@ -58,7 +67,7 @@ int run_open_profile(struct run *r, struct error *e)
     if (r->device.kind == DEVICE_CUDA) return open_gpu(r, e) ? error_prepend(e, "device.profile") : PL_OK;
     if (named && profile_is_gpu(c->device_profile))
         return error_set(e, PL_USAGE, "device.profile: %s is a GPU; set device.kind to cuda to plan for it", c->device_profile);
-    profile_default(&r->device.profile, r->device.kind, (int)c->device_threads);
+    profile_default(&r->device.profile, r->device.kind, threads_of_rank(r));
     find_profile(r, path, sizeof path);
     rc = path[0] ? profile_read(path, &r->device.profile, bump_alloc(&r->memory, sizeof(struct calibration)), e) : PL_OK;
     if (!rc && path[0] && r->device.profile.kind != DEVICE_CPU) rc = error_set(e, PL_USAGE, "%s is the profile of a GPU; set device.kind to cuda", path);

@@ -29,35 +29,37 @@ struct span {
     uint64_t from, to;    /* bytes of the whole */
 };
 
-/* The part of bytes [at, at + n) of a whole that a rank holds. */
-static struct span span_of(const struct storage *s, int rank, uint64_t at, uint64_t n)
+/* The part of bytes [at, at + n) of a whole that shard `number` has. */
+static struct span span_of(const struct storage *s, int number, uint64_t at, uint64_t n)
 {
-    const uint64_t first = (uint64_t)rank * s->bytes;
+    const uint64_t first = (uint64_t)number * s->bytes;
     struct span p = {at > first ? at : first, min_u64(at + n, first + s->bytes)};
     if (p.to < p.from) p.to = p.from;
     return p;
 }
 
-static int own_rank(const struct transfer *x) { return ranks_of(x) ? ranks_of(x)->rank : 0; }
+static int own_shard(const struct transfer *x) { return x->tape->shard; }
 
 int shard_own(struct transfer *x, id tensor, uint64_t at, uint64_t n, char *data, bool write, struct error *e)
 {
     const struct storage *s = storage_of(x->tape->graph, tensor);
-    const struct span p = span_of(s, own_rank(x), at, n);
-    char *stored = (char *)tape_address(x->tape, tensor) + (p.from - (uint64_t)own_rank(x) * s->bytes);
+    const struct span p = span_of(s, own_shard(x), at, n);
+    char *stored = (char *)tape_address(x->tape, tensor) + (p.from - (uint64_t)own_shard(x) * s->bytes);
     if (p.from == p.to) return PL_OK;
     return write ? x->device->ops->write(x->device, stored, data + (p.from - at), p.to - p.from, e) : x->device->ops->read(x->device, data + (p.from - at), stored, p.to - p.from, e);
 }
 
-/* Every rank calls it with the same range: owners send their part to all others. */
+/* Every rank calls it with the same range: owners send their part to all others that hold a copy with them. */
 static int gather_together(struct transfer *x, const struct storage *s, uint64_t at, uint64_t n, char *data, struct error *e)
 {
     struct ranks *r = ranks_of(x);
     struct move *moves = mem_alloc(2 * (size_t)r->n * sizeof *moves);
-    const struct span mine = span_of(s, r->rank, at, n);
+    const struct span mine = span_of(s, own_shard(x), at, n);
+    const int holders = x->tape->holders;
     int count = 0;
-    for (int peer = 0; peer < r->n; peer++) {
-        const struct span theirs = span_of(s, peer, at, n);
+    for (int i = 0; i < holders; i++) {
+        const struct span theirs = span_of(s, i, at, n);
+        const int peer = ranks_member(r->n, r->rank, holders, false, i);
         if (peer == r->rank) continue;
         if (mine.to > mine.from) moves[count++] = (struct move){peer, data + (mine.from - at), mine.to - mine.from, true};
         if (theirs.to > theirs.from) moves[count++] = (struct move){peer, data + (theirs.from - at), theirs.to - theirs.from, false};
@@ -67,14 +69,14 @@ static int gather_together(struct transfer *x, const struct storage *s, uint64_t
     return rc;
 }
 
-/* Rank 0 asks the owners. */
+/* Rank 0 asks the owners: those of the first copy, to which it belongs. */
 static int ask_owners(struct transfer *x, id tensor, const struct storage *s, uint64_t at, uint64_t n, char *data, struct error *e)
 {
     struct ranks *r = ranks_of(x);
     struct move *moves = mem_alloc(2 * (size_t)r->n * sizeof *moves);
     struct request ask = {.kind = REQUEST_READ, .target = tensor, .at = (int64_t)at, .n = (int64_t)n};
     int count = 0;
-    for (int peer = 1; peer < r->n; peer++) {
+    for (int peer = 1; peer < x->tape->holders; peer++) {
         const struct span theirs = span_of(s, peer, at, n);
         if (theirs.to == theirs.from) continue;
         moves[count++] = (struct move){peer, &ask, sizeof ask, true};
@@ -130,7 +132,7 @@ static int receive(struct ranks *r, void *at, uint64_t bytes, struct error *e) {
 
 static int answer_read(struct transfer *x, const struct request *q, struct error *e)
 {
-    const struct span mine = span_of(storage_of(x->tape->graph, q->target), own_rank(x), (uint64_t)q->at, (uint64_t)q->n);
+    const struct span mine = span_of(storage_of(x->tape->graph, q->target), own_shard(x), (uint64_t)q->at, (uint64_t)q->n);
     int rc = shard_own(x, q->target, mine.from, mine.to - mine.from, x->first, false, e);
     return rc ? rc : ranks_of(x)->exchange(ranks_of(x), &(struct move){0, x->first, mine.to - mine.from, true}, 1, e);
 }

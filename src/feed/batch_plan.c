@@ -120,11 +120,22 @@ struct mask_loss_options batch_loss(const struct config *c)
 
 static float given_or(const struct config *c, enum config_key key, double value, float usual) { return config_given(c, key) ? (float)value : usual; }
 
+/* The loss of a mask model, whose prompts have several candidates. */
+static int check_loss(const struct config *c, const struct model *m, struct error *e)
+{
+    if (c->loss_preset != LOSS_STRUCTURE) return PL_OK;
+    error_set(e, PL_USAGE, "loss.preset is structure, which is a loss of prs_med; a %s takes sam or equal-weights", m->family->model_type);
+    return config_at_key(c, KEY_loss_preset, e);
+}
+
 /* A key that was given overrides binary cross-entropy + dice, and so does loss.preset. */
 void batch_prs(const struct config *c, struct prs_batch *out)
 {
+    enum { WINDOW = 31 };
     struct mask_loss_options o = prs_usual_batch.loss;
+    const double edge = c->loss_edge, bce_edge = c->loss_edge_terms == EDGE_BOTH ? edge : 0;
     if (config_given(c, KEY_loss_preset)) o = batch_loss(c);
+    if (c->loss_preset == LOSS_STRUCTURE) out->structure = (struct structure_loss_options){(float)edge, (float)bce_edge, (float)c->loss_smooth, WINDOW};
     o.iou = 0; /* its decoders predict no IoU */
     out->loss = (struct mask_loss_options){
         .focal = given_or(c, KEY_loss_focal, c->loss_focal, o.focal), .dice = given_or(c, KEY_loss_dice, c->loss_dice, o.dice),
@@ -188,7 +199,9 @@ static int describe_image_rows(const struct config *c, const struct model *m, co
     if (!conversations || !(b->batch.images + b->batch.frames)) return PL_OK;
     b->rows = (struct image_rows_options){.sequence = (uint32_t)c->data_sequence, .images = (uint32_t)b->batch.images, .frames = (uint32_t)b->batch.frames, .threads = (uint32_t)c->data_threads,
                                           .slots = slots_of(c), .reader = {.range = feed_range(c), .room = batch_room(c), .fps = c->data_fps, .max_frames = (uint32_t)c->data_max_frames}};
-    if (image_source_processor(&b->rows.reader.processor, m, e) || describe_embeddings(c, m, options, b, out, e)) return e->code;
+    if (image_source_processor(&b->rows.reader.processor, m, e) || image_source_frame_processor(&b->rows.reader.frame_processor, m, e) ||
+        describe_embeddings(c, m, options, b, out, e))
+        return e->code;
     out->loader_bytes = image_rows_bytes(&b->rows);
     return PL_OK;
 }
@@ -282,6 +295,7 @@ int feed_describe(const struct config *c, const struct model *m, const struct ru
     struct mask_batches *b = bump_alloc(memory, sizeof *b);
     *b = (struct mask_batches){.prompts = out->own ? *(const struct prompting *)out->own : (struct prompting){0}};
     if (!config_tokens(c) && describe_images(c, m, o, b, out, e)) return e->code;
+    if (check_loss(c, m, e)) return e->code;
     b->prompts.loss = batch_loss(c);
     b->prompts.statistics = o->evaluate;
     b->prompts.picks = o->picks;

@@ -242,6 +242,13 @@ const struct dataset *question_dataset(const struct feed *f) { return ((const st
 
 /* --- a batch ------------------------------------------------------------------------------------------ */
 
+/* Whether a sample's class is learned: in training in the epochs of loss.class_epochs. */
+static bool learns_class(const struct feed *f, uint64_t position)
+{
+    const uint64_t epochs = (uint64_t)f->config->loss_class_epochs;
+    return f->role != FEED_TRAIN || !epochs || position / f->samples < epochs;
+}
+
 /* Row `at`; x NULL: padding, which repeats the pixels of the row before it, `pixels`: what is in fresh memory may be NaN. */
 static int put_row(struct feed *f, struct run *r, int64_t at, const struct question_row *x, const float *pixels, struct error *e)
 {
@@ -256,7 +263,7 @@ static int put_row(struct feed *f, struct run *r, int64_t at, const struct quest
     image_index(&r->model, row.ids, o->sequence, &next, s->index);
     const bool target = m && m->n;
     const int32_t none[2] = {0, 0}, size[2] = {m ? (int32_t)m->rows : 0, m ? (int32_t)m->columns : 0};
-    const int32_t class = target ? dataset_group(s->set, m->sample) : -100;
+    const int32_t class = target && learns_class(f, m->position) ? dataset_group(s->set, m->sample) : -100;
     const int32_t area[2] = {target ? (int32_t)m->mask_rows : 0, target ? (int32_t)m->mask_columns : 0};
     s->masks[at] = target ? (struct feed_mask){m->sample, m->masks[0].id, m->masks[0].category, m->masks[0].area} : (struct feed_mask){0};
     const struct {

@@ -58,7 +58,7 @@ int text_images_where(const struct config *c, enum feed_role role, struct text *
 int text_take_videos(struct image_source *s, const struct config *c, const struct model *m, struct error *e)
 {
     const struct video_options o = {.fps = c->data_fps, .max_frames = (uint32_t)c->data_max_frames, .room = batch_room(c), .image = {.range = feed_range(c)}};
-    if (!o.max_frames || !image_source_take_videos(s, m, &o, c->data_tokens_per_frame, e)) return PL_OK;
+    if (!o.max_frames || !image_source_take_videos(s, m, &o, c->data_tokens_per_frame, c->data_template, e)) return PL_OK;
     return config_at_key(c, KEY_data_max_frames, e);
 }
 

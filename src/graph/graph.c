@@ -20,7 +20,7 @@ const char *kind_name(enum kind k)
 {
     static const char *const names[KIND_COUNT] = {"none",  "parameters", "masters", "gradients", "optimizer", "KV cache",
                                                   "inputs", "constants", "step",    "outputs",   "staging",
-                                                  "activations", "workspace"};
+                                                  "activations", "workspace", "communication"};
     CHECK(k < KIND_COUNT);
     return names[k];
 }

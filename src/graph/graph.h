@@ -54,6 +54,7 @@ enum kind {
     KIND_STAGING,   /* buffers for loading and saving */
     KIND_ACT,       /* activations and their gradients */
     KIND_WORKSPACE, /* scratch of one node */
+    KIND_COMM,      /* what ranks send each other: gathered weights, sums over ranks, scratch of collectives */
     KIND_COUNT
 };
 const char *kind_name(enum kind k);
@@ -193,6 +194,7 @@ union attr {
     /* Weights of the three terms; alpha_both: alpha weighs both classes, instead of 1 - alpha for the
      * background. */
     struct { float focal, dice, iou, alpha, gamma, smooth; uint8_t alpha_both; } mask_loss;
+    struct { float edge, bce_edge, smooth; int32_t size; } structure_loss; /* size: the side of the window that finds edges */
 };
 
 struct node {
@@ -222,8 +224,17 @@ struct scope {
     uint8_t flags;                     /* enum scope_flag */
 };
 
-/* The ranks that a loop runs over, an iteration on each. */
-enum rank_axis { AXIS_NONE, AXIS_ALL };
+/* The ranks of a collective, or of a loop with an iteration on each: all of them, those of a host, which follow each other,
+ * or those with the same number on their hosts. */
+enum rank_axis { AXIS_NONE, AXIS_ALL, AXIS_HOST, AXIS_ACROSS };
+
+/* How much of a whole is computed at a time: `part` of `whole` independent samples. A kernel that may compute a
+ * sample otherwise among fewer samples is chosen as for all of them: a sample has the same bits either way. */
+struct portion {
+    uint32_t part, whole;              /* 0, 0: all of it */
+};
+/* Rows of the whole, of which the portion has `rows`. */
+static inline int64_t portion_whole(struct portion p, int64_t rows) { return p.part ? rows * p.whole / p.part : rows; }
 
 struct loop {
     id parent, name;
@@ -237,6 +248,7 @@ struct loop {
     /* Slices go on from one iteration of the loop around to the next, instead of beginning again: iteration i of
      * that one and j of this one read slice i * trip + j. */
     bool continues;
+    struct portion portion;            /* of an iteration, where the loop computes what could be computed at once */
     uint8_t axis;                      /* enum rank_axis; a loop with one is never entered: its iteration is the rank's number, and its trip the number of ranks */
 };
 

@@ -115,18 +115,27 @@ struct mask_loss op_mask_loss(struct graph *g, id logits, id iou, id bits, id va
     return (struct mask_loss){y.at[0], y.at[1]};
 }
 
-static void check_masks(struct infer *f)
+/* Logits, and from input `at` on the target, the valid area and 1 / count. */
+static void check_targets(struct infer *f, int at)
 {
-    const struct tensor *logits = f->in[0], *iou = f->in[1], *bits = f->in[2], *valid = f->in[3];
+    const struct tensor *logits = f->in[0], *bits = f->in[at], *valid = f->in[at + 1], *count = f->in[at + 2];
     REQUIRE(logits->rank == 4 && dtype_is_float(logits->dtype), "logits must be [N,K,h,w]");
-    const int64_t N = logits->dim[0], K = logits->dim[1], h = logits->dim[2], row = mask_row_bytes(logits->dim[3]);
-    REQUIRE(iou->rank == 2 && iou->dim[0] == N && iou->dim[1] == K && dtype_is_float(iou->dtype),
-            "the predicted IoU must be [%lld,%lld]", (long long)N, (long long)K);
+    const int64_t N = logits->dim[0], h = logits->dim[2], row = mask_row_bytes(logits->dim[3]);
     REQUIRE(bits->dtype == DT_U8 && bits->rank == 3 && bits->dim[0] == N && bits->dim[1] == h && bits->dim[2] == row,
             "the target must be u8 [%lld,%lld,%lld]: bits, rows padded to 8 bytes", (long long)N, (long long)h, (long long)row);
     REQUIRE(valid->dtype == DT_I32 && valid->rank == 2 && valid->dim[0] == N && valid->dim[1] == 2,
             "the valid area must be i32 [%lld,2]", (long long)N);
-    REQUIRE(is_scalar(f->in[4]) && f->in[4]->dtype == DT_F32, "the fifth input must be 1 / count, an f32 scalar");
+    REQUIRE(is_scalar(count) && count->dtype == DT_F32, "input %d must be 1 / count, an f32 scalar", at + 3);
+}
+
+static void check_masks(struct infer *f)
+{
+    const struct tensor *logits = f->in[0], *iou = f->in[1];
+    check_targets(f, 2);
+    if (f->error[0]) return;
+    const int64_t N = logits->dim[0], K = logits->dim[1];
+    REQUIRE(iou->rank == 2 && iou->dim[0] == N && iou->dim[1] == K && dtype_is_float(iou->dtype),
+            "the predicted IoU must be [%lld,%lld]", (long long)N, (long long)K);
 }
 
 void infer_mask_loss(struct infer *f)
@@ -162,6 +171,56 @@ void vjp_mask_loss(struct vjp *v)
     id in[7] = {v->in[0], v->in[1], v->in[2], v->in[3], v->in[4], v->out[1], v->dout[0]};
     id n = graph_emit(v->g, OP_MASK_LOSS_BWD, v->attr, in, 7);
     for (int i = 0; n && i < 2; i++) v->din[i] = node_at(v->g, n)->out[i];
+}
+
+/* --- the structure loss ----------------------------------------------------------------------- */
+
+struct mask_loss op_structure_loss(struct graph *g, id logits, id bits, id valid, struct structure_loss_options o, const char *count)
+{
+    union attr a = {.structure_loss = {o.edge, o.bce_edge, o.smooth, o.size}};
+    const struct outputs y = op_outputs(g, OP_STRUCTURE_LOSS, &a, (id[]){logits, bits, valid, graph_count(g, count)}, 4);
+    return (struct mask_loss){y.at[0], y.at[1]};
+}
+
+static void check_structure(struct infer *f)
+{
+    const int32_t size = f->attr->structure_loss.size;
+    check_targets(f, 1);
+    if (f->error[0]) return;
+    REQUIRE(f->in[0]->dim[1] == 1, "one mask each, [N,1,h,w]");
+    REQUIRE(size % 2 == 1 && size > 0 && size < 64, "a window of %d; expected an odd number of at most 63", size);
+    REQUIRE(f->attr->structure_loss.edge >= 0 && f->attr->structure_loss.bce_edge >= 0 && f->attr->structure_loss.smooth >= 0, "edge, bce_edge and smooth must not be negative");
+}
+
+void infer_structure_loss(struct infer *f)
+{
+    const struct tensor *logits = f->in[0];
+    check_structure(f);
+    if (f->error[0]) return;
+    set(&f->out[0], statistic(logits), 0, logits->dim);
+    set(&f->out[1], statistic(logits), 2, (int64_t[]){logits->dim[0], MASK_STATS});
+    set(&f->out[2], statistic(logits), 1, logits->dim);
+}
+
+void infer_structure_loss_bwd(struct infer *f)
+{
+    const int64_t N = f->in[0]->dim[0];
+    check_structure(f);
+    if (f->error[0]) return;
+    REQUIRE(f->in[4]->rank == 2 && f->in[4]->dim[0] == N && f->in[4]->dim[1] == MASK_STATS && f->in[5]->rank == 1 && f->in[5]->dim[0] == N && is_scalar(f->in[6]),
+            "not the statistics and the gradient of a structure loss");
+    like(&f->out[0], f->in[0]);
+}
+
+/* With W the sum of the weights w of the cross-entropy, A = I + smooth and B = U - I + smooth:
+ *   dbce/dx = w (p - g) / W,
+ *   diou/dp = v (A (1 - g) - B g) / B^2, because dA/dp = v g and dB/dp = v (1 - g);  dp/dx = p (1-p).
+ * The weights depend on the target alone. */
+void vjp_structure_loss(struct vjp *v)
+{
+    id in[7] = {v->in[0], v->in[1], v->in[2], v->in[3], v->out[1], v->out[2], v->dout[0]};
+    id n = graph_emit(v->g, OP_STRUCTURE_LOSS_BWD, v->attr, in, 7);
+    if (n) v->din[0] = node_at(v->g, n)->out[0];
 }
 
 /* An exponential and a logarithm for each pixel. */

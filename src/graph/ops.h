@@ -212,6 +212,13 @@ struct mask_loss_options {
 struct mask_loss {
     id loss, statistics; /* statistics: of each mask (MASK_LOSS in ops.def) */
 };
+/* The structure loss (STRUCTURE_LOSS in ops.def) of masks [N,1,h,w] in the same way. */
+struct structure_loss_options {
+    float edge, bce_edge; /* how much more a pixel at the mask's edge weighs, in the IoU and in the cross-entropy */
+    float smooth;         /* of the IoU */
+    int size;             /* pixels of the window in which a mask's share tells an edge: an odd number of at most 63 */
+};
+struct mask_loss op_structure_loss(struct graph *g, id logits, id bits, id valid, struct structure_loss_options o, const char *count);
 struct mask_loss op_mask_loss(struct graph *g, id logits, id iou, id bits, id valid, struct mask_loss_options o, const char *count);
 /* Normalises pixels u8 [B,H,W,3] for the model. */
 id op_image(struct graph *g, id x, id valid, const float mean[3], const float std[3]);

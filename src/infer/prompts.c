@@ -105,7 +105,7 @@ int prompts_images(const struct prompts *p, char *const *references, uint32_t n,
     *out = (struct text_images){&p->images.text, tiles, n};
     for (uint32_t i = 0; i < n; i++) {
         struct image_pixels x;
-        if (image_source_tiles(&p->images, references[i], &tiles[i], e) || image_source_read(&p->images, references[i], NULL, NULL, &x, e)) return e->code;
+        if (image_source_tiles(&p->images, references[i], b, &tiles[i], e) || image_source_read(&p->images, references[i], NULL, NULL, &x, e)) return e->code;
         *(media_is_video(references[i]) ? &slots->frames : &slots->images) += x.count;
         if (used) *used += x.used;
     }

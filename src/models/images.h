@@ -43,6 +43,7 @@ struct image_model {
     int64_t channels;
     enum image_layout layout; /* how images stand in the text */
     bool start_end;        /* with tokens around each (struct image_text) */
+    bool timed;            /* tiles: it takes videos, which are described in the text (struct image_text) */
     const char *tower;     /* model_type of the vision tower */
     /* transformers' pixel_values are [B,M,...], where an image of zeros is padding, with a pixel_attention_mask
      * [B,M,side,side]. Images fill their squares here. */

@@ -243,17 +243,21 @@ struct mask_targets {
     id bits, valid; /* 0: there are none */
 };
 
+/* Binary cross-entropy + dice, or what the configuration has instead, of logits [B,1,h,h]. */
+static struct mask_loss mask_terms(struct graph *g, const struct prs_batch *own, struct mask_targets t, id logits)
+{
+    if (own->structure.size) return op_structure_loss(g, logits, t.bits, t.valid, own->structure, "masks");
+    id no_score = op_repeat(g, op_cast(g, op_fill(g, DT_F32, 2, (int64_t[]){1, 1}, 0), DT_NONE), logits); /* the decoder predicts no IoU */
+    return op_mask_loss(g, logits, no_score, t.bits, t.valid, own->loss, "masks");
+}
+
 /* The loss of mask logits [B,h,h,1]; 0: there are no targets. */
 static id mask_loss(const struct prs *c, struct graph *g, const struct batch *batch, const struct prs_batch *own, struct mask_targets t, id logits)
 {
-    const int64_t B = batch->B, h = c->model.mask;
+    const int64_t h = c->model.mask;
     struct mask_loss y = {0};
     if (!t.bits) return 0;
-    IN_SCOPE(g, "mask_loss", 0) {
-        logits = op_reshape(g, logits, 4, (int64_t[]){B, 1, h, h});
-        id no_score = op_repeat(g, op_cast(g, op_fill(g, DT_F32, 2, (int64_t[]){1, 1}, 0), DT_NONE), logits); /* the decoder predicts no IoU */
-        y = op_mask_loss(g, logits, no_score, t.bits, t.valid, own->loss, "masks");
-    }
+    IN_SCOPE(g, "mask_loss", 0) y = mask_terms(g, own, t, op_reshape(g, logits, 4, (int64_t[]){batch->B, 1, h, h}));
     if (own->statistics || !program_is(g->at.program, PROGRAM_TRAINS)) graph_output(g, "first_picks", y.statistics);
     return y.loss;
 }

@@ -50,6 +50,7 @@ struct prs_batch {
     bool statistics;           /* every program outputs statistics per mask, not only the evaluation */
     double mask_weight, text_weight, class_weight;
     struct mask_loss_options loss;
+    struct structure_loss_options structure; /* takes the place of `loss` if it has a size */
 };
 /* An image, a question and a mask a sample; binary cross-entropy + dice. */
 extern const struct prs_batch prs_usual_batch;

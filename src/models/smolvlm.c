@@ -43,7 +43,9 @@ static int parse_smolvlm(struct model *m, const struct value *config, struct err
     decoder_set_names(llava_part(m, DECODER), "", true);
     decoder_tie(llava_part(m, DECODER), tied);
     decoder_describe(m, model_part(m, DECODER));
-    return images_describe(m, model_part(m, TOWER), s.tokens / (c->scale * c->scale), token, IMAGE_AS_TILES, e);
+    rc = images_describe(m, model_part(m, TOWER), s.tokens / (c->scale * c->scale), token, IMAGE_AS_TILES, e);
+    if (!rc) m->images->timed = m->family == &smolvlm_family; /* no reference states a video's text of Idefics3 */
+    return rc;
 }
 
 static id encode(const struct model *m, struct graph *g, id pixels) { return tower_encode(model_part(m, TOWER), g, TOWER, pixels, 0, NULL, NULL); }

@@ -57,6 +57,8 @@ enum { ENCODE_INLINE = 0, ENCODE_ALL = 1 << 20 };
 
 /* What is divided among ranks instead of being repeated on each; a level includes those before it. */
 enum shard_level { SHARD_NONE, SHARD_OPTIMIZER, SHARD_GRADIENTS, SHARD_WEIGHTS, SHARD_LEVELS };
+/* The ranks among which it is divided, by the ladder of techniques.def. */
+enum shard_group { GROUP_ALL, GROUP_HOST };
 
 enum optimizer { OPT_ADAMW, OPT_SGD, OPT_ADAFACTOR, OPT_KINDS };
 /* Dtype of the optimizer state. */
@@ -133,12 +135,18 @@ struct settings {
     unsigned without;       /* enum rewrite: disabled rewrites; 0 except in tests */
     int prompt_chunk;            /* generation: tokens that program prompt takes at once; 0: the run does not generate */
     int ranks, shares;           /* ranks of the run; shares of a step on each of them (shares.c); 0 is 1 */
+    int per_host;                /* ranks of a host; 0: all are on one */
     bool motions;                /* a single rank has the collectives of several: for tests and measurements */
     bool pipelined;              /* a step is submitted before the previous one retires: needs the staging buffer "tickets" and GUARD */
 };
 
 /* The ranks that a collective is over; 0: there is none. */
 static inline int settings_group(const struct settings *s) { return s->ranks > 1 ? s->ranks : s->motions; }
+
+/* The ranks that hold one copy of a divided weight between them, their axis, and the number of such groups. */
+static inline int settings_holders(const struct settings *s) { return s->group == GROUP_HOST ? s->per_host : s->ranks; }
+static inline int settings_axis(const struct settings *s) { return s->group == GROUP_HOST ? AXIS_HOST : AXIS_ALL; }
+static inline int settings_copies(const struct settings *s) { return s->ranks / settings_holders(s); }
 
 /* --- techniques as a table (settings.c) -------------------------------------------------- */
 
@@ -217,6 +225,7 @@ bool head_chunks_excluded(const struct settings *s, const struct step_limits *l,
 bool mask_chunks_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
 bool fused_step_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
 bool shard_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
+bool group_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
 
 /* True if the settings offload what `before` offloads, because there are no master weights
  * (offload.c). */

@@ -10,15 +10,20 @@
  * rank with one share keeps SUMSQ, and with it the bits that it had before.
  *
  * With one rank and several shares only the norm is replaced.
+ *
+ * Where a rank computes one micro-batch a step, a gradient is complete in the middle of the backward, and ALL_REDUCE stands
+ * behind the block that completes it: a GPU sends it beside the backward of the next blocks. Sums and bits are the same.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "graph/ops.h"
 #include "passes/passes.h"
+#include "passes/uses.h"
 
 struct reduce {
     struct graph *g;
-    int ranks;           /* 0: none but this one */
+    int ranks;           /* over which sums are left to make; 0: none */
     VEC(id) gradients;   /* in the order of the update */
     VEC(id) rest;        /* nodes of the update without the old norm */
     id sum;              /* of squares, as SUMSQ leaves it */
@@ -72,10 +77,74 @@ static id emit_norm(struct reduce *r)
     return op_apply(g, OP_TOTAL, NULL, (id[]){all}, 1);
 }
 
+/* --- beside the backward --------------------------------------------------------------------------------------- */
+
+/* A gradient's ALL_REDUCE, to insert before the node at a position of the step. */
+struct sent {
+    uint32_t at, turn;
+    id node;
+};
+
+static int by_position(const void *a, const void *b)
+{
+    const struct sent *x = a, *y = b;
+    if (x->at != y->at) return x->at < y->at ? -1 : 1;
+    return x->turn < y->turn ? -1 : x->turn > y->turn;
+}
+
+/* With one micro-batch; levels of sharding have collectives of their own. */
+static bool is_early(const struct settings *s) { return settings_group(s) && s->shard == SHARD_NONE && s->accumulation <= 1 && s->shares <= 1; }
+
+/* By storage: the position of the last node of the step that touches it. The gradient of a weight that is added to an activation may
+ * be that activation's too, which the backward goes on reading. */
+static uint32_t *last_uses(const struct graph *g)
+{
+    uint32_t *last = mem_alloc(g->storages.n * sizeof *last);
+    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
+        for (int i = 0; i < n->nin; i++) last[tensor_at(g, n->in[i])->storage] = k;
+        for (int o = 0; o < n->nout; o++) last[tensor_at(g, n->out[o])->storage] = k;
+    }
+    return last;
+}
+
+static void reduce_early(struct graph *g, int ranks)
+{
+    struct order *order = &g->order[PROGRAM_STEP];
+    uint32_t *last = last_uses(g), next = 0;
+    VEC(struct sent) list = {0};
+    struct cursor before = graph_move(g, PROGRAM_STEP, PHASE_BACKWARD, "reduce");
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        const id whole = g->params.at[i].grad;
+        if (!whole) continue;
+        const uint32_t k = last[tensor_at(g, whole)->storage];
+        g->at.scope = node_at(g, order->nodes.at[k])->scope;
+        const id sum = op_apply(g, OP_ALL_REDUCE, &(union attr){.group = {ranks}}, (id[]){whole}, 1);
+        if (!sum) break;
+        vec_push(&list, ((struct sent){block_end(g, PROGRAM_STEP, k, 0), list.n, order->nodes.at[--order->nodes.n]}));
+        graph_replace(g, PROGRAM_UPDATE, whole, sum);
+        g->params.at[i].grad = sum;
+    }
+    if (list.n) qsort(list.at, list.n, sizeof *list.at, by_position);
+    const uint32_t n = order->nodes.n;
+    id *old = mem_copy(order->nodes.at, n * sizeof *old);
+    order->nodes.n = 0;
+    for (uint32_t k = 0; k <= n; k++) {
+        while (next < list.n && list.at[next].at == k) vec_push(&order->nodes, list.at[next++].node);
+        if (k < n) vec_push(&order->nodes, old[k]);
+    }
+    mem_free(old);
+    mem_free(last);
+    vec_free(&list);
+    g->at = before;
+}
+
 void pass_reduce(struct graph *g, const struct settings *s)
 {
     if (!s->train || (!settings_group(s) && s->shares <= 1) || g->error.code) return;
-    struct reduce r = {.g = g, .ranks = settings_group(s)};
+    const bool early = is_early(s);
+    if (early) reduce_early(g, settings_group(s));
+    struct reduce r = {.g = g, .ranks = early ? 0 : settings_group(s)};
     struct order *order = &g->order[PROGRAM_UPDATE];
     struct cursor before = graph_move(g, PROGRAM_UPDATE, PHASE_UPDATE, "reduce");
     take_norm(&r);

@@ -227,8 +227,10 @@ static const char *const shard_levels[SHARD_LEVELS] = {"none", "optimizer", "gra
 static const struct {
     const char *word;
     enum shard_level level;
-} shard_words[] = {{"zero-0", SHARD_NONE}, {"zero-1", SHARD_OPTIMIZER}, {"zero-2", SHARD_GRADIENTS}, {"zero-3", SHARD_WEIGHTS},
-                   {"NO_SHARD", SHARD_NONE}, {"SHARD_GRAD_OP", SHARD_GRADIENTS}, {"FULL_SHARD", SHARD_WEIGHTS}};
+    enum shard_group group;
+} shard_words[] = {{"zero-0", SHARD_NONE, GROUP_ALL}, {"zero-1", SHARD_OPTIMIZER, GROUP_ALL}, {"zero-2", SHARD_GRADIENTS, GROUP_ALL}, {"zero-3", SHARD_WEIGHTS, GROUP_ALL},
+                   {"NO_SHARD", SHARD_NONE, GROUP_ALL}, {"SHARD_GRAD_OP", SHARD_GRADIENTS, GROUP_ALL}, {"FULL_SHARD", SHARD_WEIGHTS, GROUP_ALL},
+                   {"HYBRID_SHARD", SHARD_WEIGHTS, GROUP_HOST}, {"_HYBRID_SHARD_ZERO2", SHARD_GRADIENTS, GROUP_HOST}};
 
 static const char *shard_print(const struct settings *s, char out[SETTING_ROOM])
 {
@@ -236,12 +238,16 @@ static const char *shard_print(const struct settings *s, char out[SETTING_ROOM])
     return out;
 }
 
+/* A word that names a group too sets both. */
 static bool shard_parse(const char *text, struct settings *out)
 {
     for (int i = 0; i < SHARD_LEVELS; i++)
         if (!strcmp(text, shard_levels[i])) return out->shard = i, true;
     for (size_t i = 0; i < COUNT(shard_words); i++)
-        if (!strcmp(text, shard_words[i].word)) return out->shard = (int)shard_words[i].level, true;
+        if (!strcmp(text, shard_words[i].word)) {
+            if (shard_words[i].group) out->group = (int)shard_words[i].group;
+            return out->shard = (int)shard_words[i].level, true;
+        }
     return false;
 }
 

@@ -43,6 +43,19 @@ uint32_t *positions_by_node(const struct graph *g, enum program p)
     return position;
 }
 
+uint32_t block_end(const struct graph *g, enum program p, uint32_t k, id body)
+{
+    const struct order *order = &g->order[p];
+    const id block = graph_block_of(g, node_at(g, order->nodes.at[k])->scope);
+    for (k++; k < order->nodes.n; k++) {
+        const struct node *before = node_at(g, order->nodes.at[k - 1]), *x = node_at(g, order->nodes.at[k]);
+        const bool inner = before->loop != body && x->loop != body;
+        if (!loop_inside(g, x->loop, body)) break;
+        if (!inner && (x->loop != body || !block || graph_block_of(g, x->scope) != block || x->phase == PHASE_FORWARD)) break;
+    }
+    return k;
+}
+
 bool *tensors_from_batch(const struct graph *g, enum program p)
 {
     bool *from_batch = mem_alloc(g->tensors.n);

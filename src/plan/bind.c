@@ -76,7 +76,7 @@ struct found {
 struct kernels {
     struct found *slot;
     uint32_t slots, used;
-    struct graph of;         /* copies of these nodes, and of their tensors and storages */
+    struct graph of;         /* copies of these nodes, and of their tensors, storages and loops */
     VEC(uint32_t) last;      /* by node id: the slot of that node in the graph before; drafts share most of their nodes */
 };
 
@@ -130,7 +130,8 @@ static bool attributes_alike(const struct node *x, const struct node *y)
 
 static bool is_alike(const struct graph *g, const struct node *x, const struct graph *h, const struct node *y)
 {
-    if (x->op != y->op || x->nin != y->nin || x->nout != y->nout || !attributes_alike(x, y)) return false;
+    const struct portion a = g->loops.at[x->loop].portion, b = h->loops.at[y->loop].portion;
+    if (x->op != y->op || x->nin != y->nin || x->nout != y->nout || a.part != b.part || a.whole != b.whole || !attributes_alike(x, y)) return false;
     for (int i = 0; i < x->nin; i++)
         if (!operands_alike(g, x->in[i], h, y->in[i])) return false;
     for (int o = 0; o < x->nout; o++)
@@ -149,9 +150,19 @@ static id copy_operand(struct graph *to, const struct graph *g, id t)
     return to->tensors.n - 1;
 }
 
+/* Of a loop around a node `to` needs the portion alone. */
+static id copy_loop(struct graph *to, const struct graph *g, id loop)
+{
+    const struct portion portion = g->loops.at[loop].portion;
+    if (!portion.part) return 0;
+    vec_push(&to->loops, ((struct loop){.portion = portion}));
+    return to->loops.n - 1;
+}
+
 static id copy_node(struct graph *to, const struct graph *g, const struct node *x)
 {
     struct node n = *x;
+    n.loop = copy_loop(to, g, x->loop);
     for (int i = 0; i < n.nin; i++) n.in[i] = copy_operand(to, g, x->in[i]);
     for (int o = 0; o < n.nout; o++) n.out[o] = copy_operand(to, g, x->out[o]);
     vec_push(&to->nodes, n);
@@ -286,18 +297,33 @@ static void add_changes(const struct plan *p, const struct graph *g, enum progra
     }
 }
 
-uint64_t *plan_alive(const struct plan *p, const struct graph *g, enum program program)
+uint64_t *plan_alive(const struct plan *p, const struct graph *g, enum program program, bool handed)
 {
     uint32_t n = g->order[program].nodes.n;
     uint64_t *alive = mem_alloc((n + 1) * sizeof *alive);
-    int64_t *change = mem_alloc((n + 1) * sizeof *change), live = 0;
-    add_changes(p, g, program, change, change);
+    int64_t *change = mem_alloc((n + 1) * sizeof *change), live = 0, *none = handed ? NULL : mem_alloc((n + 1) * sizeof *none);
+    add_changes(p, g, program, change, handed ? change : none);
+    mem_free(none);
     for (uint32_t k = 0; k < n; k++) {
         live += change[k];
         alive[k] = (uint64_t)live + align_up(p->placement.binding[g->order[program].nodes.at[k]].work_bytes, PLAN_ALIGN);
     }
     mem_free(change);
     return alive;
+}
+
+enum kind plan_work_kind(const struct node *n) { return op_table[n->op].flags & OPF_COMM ? KIND_COMM : KIND_WORKSPACE; }
+
+/* Of the transients at the peak, those of collectives. */
+static void tell_communication(struct plan *p, const struct graph *g)
+{
+    for (id s = 1; s < g->storages.n; s++) {
+        const struct life *l = &p->placement.life[p->peak.program][s];
+        if (g->storages.at[s].kind != KIND_COMM || g->storages.at[s].space != SPACE_DEVICE || !l->used || l->start > p->peak.instant || l->end < p->peak.instant) continue;
+        const uint64_t bytes = align_up(g->storages.at[s].bytes, PLAN_ALIGN);
+        p->peak.by_kind[KIND_COMM] += bytes;
+        p->peak.by_kind[KIND_ACT] -= bytes;
+    }
 }
 
 void plan_find_peak(struct plan *p, const struct graph *g, const bool *reached)
@@ -324,11 +350,12 @@ void plan_find_peak(struct plan *p, const struct graph *g, const bool *reached)
             memcpy(p->peak.by_kind, fixed, sizeof fixed);
             p->peak.by_kind[KIND_ACT] = (uint64_t)live;
             p->peak.by_kind[program_is(program, PROGRAM_GENERATES) ? KIND_CACHE : KIND_GRAD] += (uint64_t)handed;
-            p->peak.by_kind[KIND_WORKSPACE] = work;
+            p->peak.by_kind[plan_work_kind(node_at(g, g->order[program].nodes.at[k]))] = work;
         }
         mem_free(act);
         mem_free(grad);
     }
+    tell_communication(p, g);
 }
 
 uint64_t plan_cache_bytes(const struct graph *g)

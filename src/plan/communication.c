@@ -3,13 +3,47 @@
  */
 #include "plan/communication.h"
 
+#include <string.h>
+
 #include "cost/calibration.h"
 #include "cost/links.h"
 #include "plan/lanes.h"
 
+/* The most bytes of collectives alive at once, of all programs. */
+static uint64_t most_buffers(const struct plan *p, const struct graph *g)
+{
+    uint64_t most = 0;
+    for (int program = 0; program < PROGRAM_COUNT; program++) {
+        const struct life *life = p->placement.life[program];
+        const uint32_t n = g->order[program].nodes.n;
+        int64_t *change = mem_alloc((n + 1) * sizeof *change), live = 0;
+        for (id s = 1; s < g->storages.n; s++) {
+            if (!life[s].used || g->storages.at[s].kind != KIND_COMM || g->storages.at[s].space != SPACE_DEVICE) continue;
+            change[life[s].start] += (int64_t)align_up(g->storages.at[s].bytes, PLAN_ALIGN);
+            change[life[s].end + 1] -= (int64_t)align_up(g->storages.at[s].bytes, PLAN_ALIGN);
+        }
+        for (uint32_t k = 0; k < n; k++) {
+            const id node = g->order[program].nodes.at[k];
+            const uint64_t work = plan_work_kind(node_at(g, node)) == KIND_COMM ? align_up(p->placement.binding[node].work_bytes, PLAN_ALIGN) : 0;
+            live += change[k];
+            if ((uint64_t)live + work > most) most = (uint64_t)live + work;
+        }
+        mem_free(change);
+    }
+    return most;
+}
+
+/* The storage of plan/compile.c. */
+static uint64_t host_bytes(const struct graph *g)
+{
+    for (id s = 1; s < g->storages.n; s++)
+        if (g->storages.at[s].kind == KIND_STAGING && !strcmp(graph_name(g, g->storages.at[s].name), "exchange")) return g->storages.at[s].bytes;
+    return 0;
+}
+
 struct communication plan_communication(const struct plan *p, const struct graph *g, const struct profile *profile)
 {
-    struct communication c = {0};
+    struct communication c = {.buffers = most_buffers(p, g), .host = host_bytes(g)};
     double *seconds = mem_alloc(g->nodes.n * sizeof *seconds), with = 0, without = 0;
     for (int program = 0; program < PROGRAM_COUNT && p->settings.ranks > 1; program++) {
         if (!program_is(program, PROGRAM_TIMED) || program_is(program, PROGRAM_GENERATES)) continue;

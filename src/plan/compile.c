@@ -57,6 +57,16 @@ static void add_exchange(struct graph *g)
     if (bytes) graph_storage(g, "exchange", KIND_STAGING, SPACE_HOST, 2 * min_u64(align_up(bytes, PLAN_EXCHANGE_LEAST), PLAN_EXCHANGE));
 }
 
+/* The transients that collectives write: gathered weights, and sums of gradients. */
+static void mark_communication(struct graph *g)
+{
+    for (int p = 0; p < PROGRAM_COUNT; p++)
+        for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+            const struct node *n = node_at(g, g->order[p].nodes.at[k]);
+            if (op_table[n->op].flags & OPF_COMM && n->op != OP_ALL_REDUCE && storage_of(g, n->out[0])->kind == KIND_ACT) storage_of(g, n->out[0])->kind = KIND_COMM;
+        }
+}
+
 /* A run that generates has the programs for that and no other, unless it trains. */
 static bool is_built(enum program p, const struct settings *s)
 {
@@ -90,6 +100,7 @@ static void run_phase(struct graph *g, enum pipeline_phase phase, const struct s
     }
     if (phase != PIPELINE_WHOLE || g->error.code) return;
     if (s->inputs_ahead) add_next(g, s->device.separate_memory ? SPACE_HOST : SPACE_DEVICE);
+    if (settings_group(s)) mark_communication(g);
     if (settings_group(s) && s->device.separate_memory) add_exchange(g);
 }
 

@@ -46,6 +46,7 @@ void plan_put_settings(struct json_writer *w, const struct settings *s, int effe
     if (s->ranks * s->shares > 1) {
         json_put_int(w, "ranks", s->ranks);
         json_put_int(w, "shares", s->shares);
+        if (s->group == GROUP_HOST) json_put_int(w, "group_ranks", s->per_host);
     }
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         const char *name = techniques[id].name, *text = technique_print(id, s, value);
@@ -228,7 +229,7 @@ static void write_warnings(struct json_writer *w, const struct plan_note *note)
 /* For several ranks: what each of them holds and sends. */
 static void write_ranks(struct json_writer *w, const struct plan *p, const struct graph *g, const struct profile *profile)
 {
-    char shard[SETTING_ROOM];
+    char shard[SETTING_ROOM], group[SETTING_ROOM];
     struct text links = {0};
     if (p->settings.ranks < 2 || !p->settings.train) return;
     const struct communication c = plan_communication(p, g, profile);
@@ -237,10 +238,13 @@ static void write_ranks(struct json_writer *w, const struct plan *p, const struc
     json_put_int(w, "world", p->settings.ranks);
     json_put_int(w, "per_host", profile->per_host ? profile->per_host : p->settings.ranks);
     json_put_string(w, "shard", technique_print(TECHNIQUE_shard, &p->settings, shard));
+    json_put_string(w, "group", technique_print(TECHNIQUE_group, &p->settings, group));
     json_put_int(w, "shares", p->settings.ranks * p->settings.shares);
     json_put_string(w, "links", links.at);
     json_put_uint(w, "sent_bytes", (uint64_t)c.sent);
     json_put_uint(w, "received_bytes", (uint64_t)c.sent);
+    json_put_uint(w, "buffer_bytes", c.buffers);
+    json_put_uint(w, "host_buffer_bytes", c.host);
     put_seconds(w, "communication_seconds", c.seconds);
     put_seconds(w, "hidden_seconds", c.hidden);
     json_end(w);
@@ -351,6 +355,7 @@ static int read_plan(const struct value *v, struct plan_file *p, struct error *e
     p->ranks = p->shares = 1;
     if (!rc && value_get(s, "ranks")) rc = read_count(s, "ranks", &p->ranks, e);
     if (!rc && value_get(s, "shares")) rc = read_count(s, "shares", &p->shares, e);
+    if (!rc && value_get(s, "group_ranks")) rc = read_count(s, "group_ranks", &p->per_host, e);
     for (enum technique_id id = 0; id < TECHNIQUES && !rc; id++) rc = read_technique(s, id, &p->settings, e);
     if (!rc) rc = value_as_uint(value_path(v, "arenas.device"), "arenas.device", &p->arena[SPACE_DEVICE], e);
     if (!rc) rc = value_as_uint(value_path(v, "arenas.host"), "arenas.host", &p->arena[SPACE_HOST], e);

@@ -48,6 +48,7 @@ struct plan_file {
     uint64_t arena[SPACE_COUNT], smallest, digest;
     int effective_batch, threads;
     int ranks, shares;        /* ranks, and shares of a step on each of them */
+    int per_host;             /* with parallel.group host: ranks of a host */
     char profile[64];
 };
 int plan_read(const char *path, struct plan_file *out, struct error *e);

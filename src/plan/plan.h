@@ -88,7 +88,7 @@ struct known_program {
     uint64_t trained;                 /* and this; of evaluation 0 where no weights are offloaded */
     uint64_t persistent[SPACE_COUNT], weights[SPACE_COUNT]; /* bytes that no other program reaches */
     uint64_t most;                    /* transients at its fullest instant */
-    double takes, seconds;            /* as a plan has them; of its nodes */
+    double takes, seconds, busiest;   /* as a plan has them; of its nodes; of those in the busiest lane */
 };
 struct plan_drafts {
     const struct source *source;
@@ -124,11 +124,13 @@ struct kernels;
 int plan_bind_with(struct plan *p, const struct graph *g, const struct profile *profile, struct kernels **known, double *seconds, struct error *e);
 void kernels_free(struct kernels *k);
 /* plan_mark_reached returns by storage whether it gets an offset. plan_alive returns by instant the
- * transient bytes and workspace in device memory, for a plan after plan_bind. The caller frees
- * both. */
+ * transient bytes and workspace in device memory, with or without the storages that are handed over,
+ * for a plan after plan_bind. The caller frees both. */
 bool *plan_mark_reached(const struct graph *g);
-uint64_t *plan_alive(const struct plan *p, const struct graph *g, enum program program);
+uint64_t *plan_alive(const struct plan *p, const struct graph *g, enum program program, bool handed);
 void plan_find_peak(struct plan *p, const struct graph *g, const bool *reached);
+/* The kind of a node's workspace. */
+enum kind plan_work_kind(const struct node *n);
 int plan_arrange(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e);
 void plan_free(struct plan *p);
 /* Bytes of the KV cache. */
@@ -169,7 +171,7 @@ struct plan_choice {
     double seconds;                   /* predicted from surveys (survey.h) */
     uint64_t bound[SPACE_COUNT];      /* no placement needs less */
     uint64_t weights[SPACE_COUNT];    /* the part of the bound for parameters, master weights and optimizer state; it does not depend on the sample's size */
-    uint32_t number;                  /* in the order in which choices are generated */
+    bool rough;                       /* not surveyed: seconds and bound are at most those of its survey */
     bool known;                       /* compiled and placed: the members below are valid */
     bool missing;                     /* the device has no kernel for some node, for example because of a tensor's size */
     uint64_t arena[SPACE_COUNT];
@@ -178,15 +180,13 @@ struct plan_choice {
 /* The budget that a choice needs: its bound, or its arena once that is known and larger. */
 uint64_t plan_choice_need(const struct plan_choice *c, enum space space);
 
-/* The search space: all choices, ascending by predicted seconds. They do not depend on the
- * budget. */
+/* The search space: all choices. They do not depend on the budget. */
 struct plan_space {
     const struct source *source;
     const struct profile *profile;
     struct freedom f;
     VEC(struct plan_choice) choices;
     int64_t images;                   /* of a sample, which a frozen tower encodes; 0: none */
-    uint32_t surveyed, placed;        /* graphs compiled for the surveys; choices compiled and placed since */
     uint32_t held;                    /* the choice to which `plan` and `graph` belong; UINT32_MAX: none */
     struct plan plan;
     struct graph graph;

@@ -133,7 +133,9 @@ static void print_communication(const struct plan *p, const struct graph *g, con
     if (profile->kind == DEVICE_CUDA) text_printf(out, ", %s of it while it computes", duration_print(c.hidden, hidden));
     text_printf(out, " (links ");
     links_print(profile, out);
-    text_printf(out, ")\n");
+    text_printf(out, ")\n  buffers of collectives take at most %s", size_print(c.buffers, sent));
+    if (c.host) text_printf(out, ", and %s of host memory", size_print(c.host, time));
+    text_printf(out, "\n");
 }
 
 void plan_print(const struct plan *p, const struct graph *g, const struct profile *profile, struct text *out)

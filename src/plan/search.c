@@ -6,11 +6,13 @@
  * seconds. It skips those whose bound is too large, compiles and places the others, and takes the
  * first whose arena fits. A choice needs the larger of its bound and its arena, and no budget
  * changes that. Hence a larger budget is never slower, the smallest budget is the smallest need,
- * and one byte less fits nothing. Few choices are ever compiled.
+ * and one byte less fits nothing. Few choices are ever compiled, and rough ones are surveyed only
+ * when their turn comes.
  *
  * On a CPU what is offloaded fills a file. There a choice is passed over if another one is nearly as
  * fast (NEARLY), needs no more memory and has a smaller file. This too does not depend on a budget.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +25,7 @@
 #define SAME_TIME 1e-9
 /* A step that takes 1 % longer is nearly as fast. */
 #define NEARLY 0.01
+enum { SURVEYED_AT_ONCE = 8 };
 
 int plan_space_open(struct plan_space *x, const struct source *source, const struct settings *base, const struct freedom *f,
                     const struct profile *profile, struct error *e)
@@ -70,7 +73,6 @@ static int compile_choice(struct plan_space *x, uint32_t i, struct error *e)
         return rc;
     }
     x->held = i;
-    x->placed += !c->known;
     c->known = true;
     c->exact = x->plan.seconds;
     for (size_t k = 0; k < COUNT(x->plan.missing); k++) c->missing |= x->plan.missing[k] != 0;
@@ -91,6 +93,98 @@ static bool fits_budget(const struct plan_choice *c, const uint64_t budget[SPACE
         if (budget[s] && plan_choice_need(c, s) > budget[s]) return false;
     return true;
 }
+
+/* --- walks ------------------------------------------------------------------------------------ */
+
+struct candidate {
+    double seconds;
+    uint64_t bound;
+    uint32_t choice;
+};
+
+/* The choices in ascending order of their seconds, or of their bounds of a space. */
+struct walk {
+    struct plan_space *x;
+    enum space space;
+    int (*by)(const void *, const void *);
+    struct candidate *at;
+    uint32_t k;
+    double seconds;  /* what takes longer, or needs at least so many bytes, is not visited */
+    uint64_t bytes;
+};
+
+static int by_seconds(const void *a, const void *b)
+{
+    const struct candidate *x = a, *y = b;
+    if (x->seconds != y->seconds) return x->seconds < y->seconds ? -1 : 1;
+    if (x->bound != y->bound) return x->bound < y->bound ? -1 : 1;
+    return x->choice < y->choice ? -1 : x->choice > y->choice;
+}
+
+static int by_bound(const void *a, const void *b)
+{
+    const struct candidate *x = a, *y = b;
+    if (x->bound != y->bound) return x->bound < y->bound ? -1 : 1;
+    return by_seconds(a, b);
+}
+
+/* Sorts the choices that are not visited yet. */
+static void walk_sort(struct walk *w)
+{
+    for (uint32_t i = w->k; i < w->x->choices.n; i++) {
+        const struct plan_choice *c = &w->x->choices.at[w->at[i].choice];
+        w->at[i].seconds = c->seconds;
+        w->at[i].bound = c->bound[w->space];
+    }
+    if (w->x->choices.n) qsort(w->at + w->k, w->x->choices.n - w->k, sizeof *w->at, w->by);
+}
+
+static struct walk walk_begin(struct plan_space *x, enum space space, int (*by)(const void *, const void *))
+{
+    struct walk w = {.x = x, .space = space, .by = by, .at = mem_alloc((x->choices.n + 1) * sizeof *w.at), .seconds = INFINITY, .bytes = UINT64_MAX};
+    for (uint32_t i = 0; i < x->choices.n; i++) w.at[i].choice = i;
+    walk_sort(&w);
+    return w;
+}
+
+static bool walk_reaches(const struct walk *w, uint32_t k)
+{
+    return k < w->x->choices.n && w->at[k].seconds <= w->seconds && w->at[k].bound < w->bytes;
+}
+
+/* Surveys the next rough choices within the budget, before the first one that is not rough: they stay where they are in
+ * the order, or move back. Several at once share phases of their graphs. */
+static int walk_survey(struct walk *w, const uint64_t budget[SPACE_COUNT], struct error *e)
+{
+    uint32_t rough[SURVEYED_AT_ONCE], n = 0;
+    for (uint32_t i = w->k; n < SURVEYED_AT_ONCE && walk_reaches(w, i); i++) {
+        const struct plan_choice *c = &w->x->choices.at[w->at[i].choice];
+        if (!fits_budget(c, budget)) continue;
+        if (!c->rough) break;
+        rough[n++] = w->at[i].choice;
+    }
+    int rc = search_space_survey(w->x, rough, n, e);
+    if (!rc) walk_sort(w);
+    return rc;
+}
+
+/* The next choice within the budget, surveyed; PL_NOFIT: there is none. */
+static int walk_next(struct walk *w, const uint64_t budget[SPACE_COUNT], uint32_t *choice, struct error *e)
+{
+    while (walk_reaches(w, w->k)) {
+        const struct plan_choice *c = &w->x->choices.at[*choice = w->at[w->k].choice];
+        if (c->rough && fits_budget(c, budget)) {
+            int rc = walk_survey(w, budget, e);
+            if (rc) return rc;
+            continue; /* another choice may be here now */
+        }
+        w->k++;
+        if (fits_budget(c, budget)) return PL_OK;
+    }
+    return PL_NOFIT;
+}
+
+/* --- the fastest ------------------------------------------------------------------------------ */
 
 static bool is_better(const struct plan_choice *a, const struct plan_choice *b)
 {
@@ -125,84 +219,61 @@ static int find_smaller_file(struct plan_space *x, uint32_t i, bool *found, stru
     const struct plan_choice *c = &x->choices.at[i];
     *found = false;
     if (c->settings.device.separate_memory || !c->arena[SPACE_HOST]) return PL_OK;
-    for (int turn = 0; turn < 2; turn++)
-        for (uint32_t k = 0; k < x->choices.n && x->choices.at[k].seconds <= c->exact * (1 + NEARLY) * (1 + SAME_TIME); k++) {
-            const struct plan_choice *d = &x->choices.at[k];
-            if (d->known == turn || d->bound[SPACE_DEVICE] > plan_choice_need(c, SPACE_DEVICE) || d->bound[SPACE_HOST] >= plan_choice_need(c, SPACE_HOST)) continue;
-            int rc = ensure_placed(x, k, e);
-            if (rc) return rc;
-            if (has_smaller_file(d, c)) {
-                *found = true;
-                return PL_OK;
-            }
-        }
-    return PL_OK;
+    for (uint32_t k = 0; k < x->choices.n && !*found; k++) *found = x->choices.at[k].known && has_smaller_file(&x->choices.at[k], c);
+    struct walk w = walk_begin(x, SPACE_DEVICE, by_seconds);
+    w.seconds = c->exact * (1 + NEARLY) * (1 + SAME_TIME);
+    const uint64_t most[SPACE_COUNT] = {plan_choice_need(c, SPACE_DEVICE), plan_choice_need(c, SPACE_HOST) - 1};
+    int rc = PL_OK;
+    for (uint32_t k; !*found && !(rc = walk_next(&w, most, &k, e)) && !(rc = ensure_placed(x, k, e));) *found = has_smaller_file(&x->choices.at[k], c);
+    mem_free(w.at);
+    return rc == PL_NOFIT ? PL_OK : rc;
 }
 
 /* A choice that the device cannot run is returned only if there is no other, so that it can be
  * shown. */
 int plan_choose(struct plan_space *x, const uint64_t budget[SPACE_COUNT], uint32_t *choice, struct error *e)
 {
-    bool have = false;
-    uint32_t unable = UINT32_MAX, last = UINT32_MAX;
-    for (uint32_t i = 0; i < x->choices.n; i++) {
-        struct plan_choice *c = &x->choices.at[i];
-        if (have && c->seconds > x->choices.at[*choice].exact * (1 + SAME_TIME)) break;
-        if (!fits_budget(c, budget) || (last != UINT32_MAX && same_sizes(x, c, last))) continue;
-        int rc = ensure_placed(x, i, e);
-        if (rc) return rc;
+    struct walk w = walk_begin(x, SPACE_DEVICE, by_seconds);
+    uint32_t best = UINT32_MAX, unable = UINT32_MAX, last = UINT32_MAX, i;
+    int rc;
+    while (!(rc = walk_next(&w, budget, &i, e))) {
+        const struct plan_choice *c = &x->choices.at[i];
+        bool passed_over;
+        if (last != UINT32_MAX && same_sizes(x, c, last)) continue;
+        if ((rc = ensure_placed(x, i, e))) break;
         if (!fits_budget(c, budget)) continue;
         if (c->missing) {
             last = i;
             if (unable == UINT32_MAX) unable = i;
         }
-        if (c->missing || (have && !is_better(c, &x->choices.at[*choice]))) continue;
-        bool passed_over;
-        if ((rc = find_smaller_file(x, i, &passed_over, e))) return rc;
+        if (c->missing || (best != UINT32_MAX && !is_better(c, &x->choices.at[best]))) continue;
+        if ((rc = find_smaller_file(x, i, &passed_over, e))) break;
         if (passed_over) continue;
-        *choice = i;
-        have = true;
+        best = i;
+        w.seconds = c->exact * (1 + SAME_TIME);
     }
-    if (!have) *choice = unable;
-    return have || unable != UINT32_MAX ? PL_OK : PL_NOFIT;
+    mem_free(w.at);
+    *choice = best != UINT32_MAX ? best : unable;
+    return rc != PL_NOFIT ? rc : *choice != UINT32_MAX ? PL_OK : PL_NOFIT;
 }
 
 /* --- the smallest ---------------------------------------------------------------------------- */
-
-struct small {
-    uint64_t bound;
-    double seconds;
-    uint32_t choice;
-};
-
-static int by_bound(const void *a, const void *b)
-{
-    const struct small *x = a, *y = b;
-    if (x->bound != y->bound) return x->bound < y->bound ? -1 : 1;
-    if (x->seconds != y->seconds) return x->seconds < y->seconds ? -1 : 1;
-    return x->choice < y->choice ? -1 : x->choice > y->choice;
-}
 
 /* The choice with the least need of one space, among those whose other spaces are within
  * `limit`. */
 static int find_least(struct plan_space *x, enum space space, const uint64_t limit[SPACE_COUNT], uint32_t *choice, struct error *e)
 {
-    struct small *order = mem_alloc((x->choices.n + 1) * sizeof *order);
-    uint64_t need = UINT64_MAX;
-    int rc = PL_OK;
-    for (uint32_t i = 0; i < x->choices.n; i++)
-        order[i] = (struct small){x->choices.at[i].bound[space], x->choices.at[i].seconds, i};
-    qsort(order, x->choices.n, sizeof *order, by_bound);
-    for (uint32_t k = 0; k < x->choices.n && order[k].bound < need && !rc; k++) {
-        const struct plan_choice *c = &x->choices.at[order[k].choice];
-        if (!fits_budget(c, limit)) continue;
-        if ((rc = ensure_placed(x, order[k].choice, e))) break;
-        if (!fits_budget(c, limit) || plan_choice_need(c, space) >= need) continue;
-        need = plan_choice_need(c, space);
-        *choice = order[k].choice;
+    struct walk w = walk_begin(x, space, by_bound);
+    uint32_t i;
+    int rc;
+    while (!(rc = walk_next(&w, limit, &i, e)) && !(rc = ensure_placed(x, i, e))) {
+        const struct plan_choice *c = &x->choices.at[i];
+        if (!fits_budget(c, limit) || plan_choice_need(c, space) >= w.bytes) continue;
+        w.bytes = plan_choice_need(c, space);
+        *choice = i;
     }
-    mem_free(order);
-    return rc ? rc : need == UINT64_MAX ? PL_NOFIT : PL_OK;
+    mem_free(w.at);
+    return rc == PL_NOFIT && w.bytes != UINT64_MAX ? PL_OK : rc;
 }
 
 int plan_smallest(struct plan_space *x, uint64_t host_budget, uint32_t *choice, struct error *e)

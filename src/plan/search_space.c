@@ -12,13 +12,17 @@
  *
  * A choice takes its recomputed blocks, and what is in no block, from one of the last three rows,
  * and the other blocks from one of the first two.
+ *
+ * A fused step, or one with weights or activations offloaded, is no sum of these: it is surveyed as a whole, and only if a
+ * search needs it. Until then the choice is rough: its figures are lower bounds, from the survey of the same step that is
+ * not fused and offloads nothing.
  */
 #include "plan/search_space.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/survey.h"
+#include "plan/survey_jobs.h"
 
 enum { STEPS = 8, LADDER_MOST = 8, CHUNKS_MOST = 32, UPDATES = STATE_DTYPES * LADDER_MOST };
 /* Offloads that change the step program: a graph with them is no sum of surveys without them. */
@@ -35,12 +39,7 @@ struct family {
 /* One variant of the update: dtype and location of optimizer state and master weights. */
 struct update {
     struct settings s;
-    struct survey survey;
-};
-
-/* A setting that is surveyed as a whole. */
-struct single {
-    struct settings s;
+    bool in_step; /* it changes the step too: no family is composed with it */
     struct survey survey;
 };
 
@@ -60,7 +59,6 @@ struct builder {
     struct update update[UPDATES];
     int updates;
     VEC(struct extent) extents;
-    VEC(struct single) singles;
     uint32_t blocks;
 };
 
@@ -82,94 +80,10 @@ static struct recompute recompute_of_row(int row)
 
 /* --- surveys -------------------------------------------------------------------------- */
 
-struct job {
-    struct settings s;
-    struct survey *to;
-    bool blocks;       /* survey its blocks too */
-    uint32_t number;   /* in the order in which jobs are added */
-    int64_t rows[PROGRAM_COUNT]; /* rows of a chunk of the head */
-    bool done;         /* surveyed without an error */
-};
-struct jobs {
-    VEC(struct job) list;
-};
-
-/* Jobs whose graphs share most phases follow each other. */
-static int by_sharing(const void *a, const void *b)
-{
-    const struct job *x = a, *y = b;
-    if (x->s.micro_batch != y->s.micro_batch) return x->s.micro_batch > y->s.micro_batch ? -1 : 1;
-    if (x->s.head_chunks != y->s.head_chunks) return x->s.head_chunks < y->s.head_chunks ? -1 : 1;
-    if (x->s.mask_chunks != y->s.mask_chunks) return x->s.mask_chunks < y->s.mask_chunks ? -1 : 1;
-    int compared = memcmp(&x->s.recompute, &y->s.recompute, sizeof x->s.recompute);
-    if (compared) return compared;
-    if (x->s.state != y->s.state) return x->s.state < y->s.state ? -1 : 1;
-    if (x->s.fused_step != y->s.fused_step) return x->s.fused_step ? 1 : -1;
-    return x->number < y->number ? -1 : x->number > y->number;
-}
-
-/* More chunks than the head has rows are as many as it has rows. */
-static bool is_same_graph(const struct job *a, const struct job *b)
-{
-    struct settings s = a->s;
-    s.head_chunks = b->s.head_chunks;
-    s.mask_chunks = b->s.mask_chunks;
-    return !memcmp(a->rows, b->rows, sizeof a->rows) && (a->blocks || !b->blocks) && !memcmp(&s, &b->s, sizeof s);
-}
-
-/* Surveys job `i`; one of the same graph among those from `first` on is copied. */
-static int run_job(const struct plan_space *x, struct jobs *jobs, uint32_t first, uint32_t i, struct plan_drafts *drafts, struct error *e)
-{
-    struct job *job = &jobs->list.at[i];
-    const struct job *before = i > first ? job - 1 : NULL;
-    int rc = PL_OK;
-    if (before && before->done && before->s.micro_batch == job->s.micro_batch && before->s.head_chunks == job->s.head_chunks && before->s.mask_chunks == job->s.mask_chunks)
-        memcpy(job->rows, before->rows, sizeof job->rows);
-    else rc = plan_draft_chunk_rows(drafts, &job->s, job->rows, e);
-    for (uint32_t k = i; k-- > first && !rc && !job->done;)
-        if (jobs->list.at[k].done && is_same_graph(&jobs->list.at[k], job)) {
-            survey_copy(job->to, jobs->list.at[k].to);
-            job->done = true;
-        }
-    if (!rc && !job->done) rc = survey_make(job->to, drafts, &job->s, job->blocks, x->profile, e);
-    job->done = !rc;
-    return rc;
-}
-
-/* Each thread has a run of jobs, and drafts of its own. */
-static int run_jobs(const struct plan_space *x, struct jobs *jobs, struct error *e)
-{
-    int failed = PL_OK;
-    uint32_t first = UINT32_MAX; /* the same message in any order of threads */
-    for (uint32_t i = 0; i < jobs->list.n; i++) jobs->list.at[i].number = i;
-    qsort(jobs->list.at, jobs->list.n, sizeof *jobs->list.at, by_sharing);
-#pragma omp parallel if (!x->source->serial)
-    {
-        struct plan_drafts drafts = {.source = x->source};
-        uint32_t own = UINT32_MAX; /* the first job of this thread */
-#pragma omp for schedule(static)
-        for (uint32_t i = 0; i < jobs->list.n; i++) {
-            struct error mine;
-            const struct job *job = &jobs->list.at[i];
-            if (own > i) own = i;
-            int rc = run_job(x, jobs, own, i, &drafts, &mine);
-            if (rc)
-#pragma omp critical
-                if (job->number < first) {
-                    first = job->number;
-                    failed = rc;
-                    *e = mine;
-                }
-        }
-        plan_drafts_free(&drafts);
-    }
-    return failed;
-}
-
-static void add_job(struct jobs *jobs, struct settings s, struct recompute recompute, struct survey *to)
+static void add_job(struct survey_jobs *jobs, struct settings s, struct recompute recompute, struct survey *to)
 {
     s.recompute = recompute;
-    vec_push(&jobs->list, ((struct job){.s = s, .to = to, .blocks = true}));
+    survey_jobs_add(jobs, &s, true, to);
 }
 
 static struct settings with_chunks(const struct builder *b, struct settings s, int c)
@@ -179,7 +93,7 @@ static struct settings with_chunks(const struct builder *b, struct settings s, i
     return s;
 }
 
-static void add_family_jobs(struct builder *b, struct family *f, struct jobs *jobs)
+static void add_family_jobs(struct builder *b, struct family *f, struct survey_jobs *jobs)
 {
     bool free = b->x->f.free[TECHNIQUE_recompute];
     for (int row = 0; row < (free ? b->blocks ? ROWS : WHOLE : SELECTIVE); row++)
@@ -306,47 +220,9 @@ static void list_updates(struct builder *b)
             struct settings s = o.s;
             s.state = state;
             bool same = s.state == b->update[0].s.state && s.offload == b->update[0].s.offload;
-            if (same || !state_allowed(b, state) || (f->free[TECHNIQUE_offload] && s.offload & OFFLOAD_IN_STEP)) continue;
-            b->update[b->updates++].s = s;
+            if (same || !state_allowed(b, state)) continue;
+            b->update[b->updates++] = (struct update){.s = s, .in_step = f->free[TECHNIQUE_offload] && s.offload & OFFLOAD_IN_STEP};
         }
-}
-
-/* Adds settings for every `every`-th number of head chunks and the first `rows` recompute modes. */
-static void add_single_of(struct builder *b, struct settings s, int rows)
-{
-    static const int order[ROWS] = {KEPT, WHOLE, SELECTIVE, HALVES, WHOLE_SELECTIVE};
-    if (!b->x->f.free[TECHNIQUE_recompute] || !b->blocks) rows = 1;
-    for (int k = 0; k < rows; k++) {
-        if (b->x->f.free[TECHNIQUE_recompute]) s.recompute = recompute_of_row(order[k]);
-        vec_push(&b->singles, ((struct single){.s = s}));
-    }
-}
-
-/* With as many chunks of a mask head beside the LM head, and with a whole mask head. */
-static void add_single(struct builder *b, struct settings s, int every, int rows)
-{
-    for (int c = 0; c < b->same; c += every) add_single_of(b, with_chunks(b, s, c), rows);
-    for (int c = b->same; c < b->chunks; c++)
-        if (b->chunk[c].mask == 1) add_single_of(b, with_chunks(b, s, c), rows);
-}
-
-/* Weights and activations offloaded: for the smallest micro-batch, and on a GPU for 1, 2, 4 ...
- * micro-batches per step, because each one fetches the weights anew. On a CPU the offload is a
- * file, and a choice that offloads less is better there. The fused step: for a step of one
- * micro-batch, with every offload. */
-static void list_singles(struct builder *b)
-{
-    const struct freedom *f = &b->x->f;
-    for (enum state_dtype state = STATE_F32; state < STATE_DTYPES; state++)
-        for (uint32_t i = 0; i < b->families.n && state_allowed(b, state); i++)
-            for (struct offloads o = {.s = b->families.at[i].base}; next_offload(b, &o);) {
-                struct settings s = o.s;
-                s.state = state;
-                const bool doubled = s.device.copies_overlap && !(s.accumulation & (s.accumulation - 1));
-                if (f->free[TECHNIQUE_offload] && s.offload & OFFLOAD_IN_STEP && (doubled || i + 1 == b->families.n)) add_single(b, s, 2, 2);
-                s.fused_step = true;
-                if (f->free[TECHNIQUE_fused_step] && s.accumulation == 1) add_single(b, s, 2, ROWS);
-            }
 }
 
 /* --- composing ------------------------------------------------------------------------------- */
@@ -399,6 +275,7 @@ static void add_choice(struct builder *b, const struct family *f, int chunk, con
     c.settings.recompute = recompute;
     for (int u = 0; u < b->updates; u++) {
         const struct survey *update = &b->update[u].survey;
+        if (b->update[u].in_step) continue;
         c.settings.state = b->update[u].s.state;
         c.settings.offload = b->update[u].s.offload;
         c.seconds = seconds + update->update_seconds;
@@ -432,27 +309,77 @@ static void add_recompute_modes(struct builder *b, const struct family *f, int c
         }
 }
 
-/* Ascending. */
-static int by_seconds(const void *a, const void *b)
-{
-    const struct plan_choice *x = a, *y = b;
-    if (x->seconds != y->seconds) return x->seconds < y->seconds ? -1 : 1;
-    if (x->bound[SPACE_DEVICE] != y->bound[SPACE_DEVICE]) return x->bound[SPACE_DEVICE] < y->bound[SPACE_DEVICE] ? -1 : 1;
-    return x->number < y->number ? -1 : x->number > y->number;
-}
-
-static void add_choices(struct builder *b)
+static void add_composed(struct builder *b)
 {
     for (uint32_t i = 0; i < b->families.n; i++)
         for (int c = 0; c < b->chunks; c++) add_recompute_modes(b, &b->families.at[i], c);
-    for (uint32_t i = 0; i < b->singles.n; i++) {
-        const struct survey *v = &b->singles.at[i].survey;
-        struct plan_choice c = {.settings = b->singles.at[i].s, .seconds = v->total_seconds};
-        memcpy(c.bound, v->persistent, sizeof c.bound);
-        c.bound[SPACE_DEVICE] += larger(larger(v->step, v->update), v->eval);
-        memcpy(c.weights, v->weights, sizeof c.weights);
-        vec_push(&b->x->choices, c);
+}
+
+/* --- rough choices ------------------------------------------------------------------------------ */
+
+static const struct update *find_update(const struct builder *b, const struct settings *s)
+{
+    for (int u = 0; u < b->updates; u++)
+        if (b->update[u].s.state == s->state && b->update[u].s.offload == s->offload) return &b->update[u];
+    CHECK(false, "no update with state %d and offload %u", s->state, s->offload);
+}
+
+/* Offloads and a fused step leave the nodes of the step that compute, and what these access is in device memory. */
+static void add_rough(struct builder *b, const struct settings *s, const struct survey *step)
+{
+    const struct survey *plain = &b->update[0].survey, *update = &find_update(b, s)->survey;
+    const bool away = b->x->f.free[TECHNIQUE_offload] && s->offload & OFFLOAD_ACTIVATIONS;
+    uint64_t transient = larger(step->eval, (away ? step->accessed : step->all)[!s->fused_step]);
+    struct plan_choice c = {.settings = *s, .rough = true};
+    for (uint32_t i = 0; i <= step->blocks; i++) c.seconds += step->block[i].seconds[LANE_COMPUTE];
+    if (!s->fused_step) {
+        c.seconds += update->update_busiest;
+        transient = larger(transient, update->update);
     }
+    for (int space = 0; space < SPACE_COUNT; space++) c.bound[space] = step->persistent[space] - plain->persistent[space] + update->persistent[space];
+    c.bound[SPACE_DEVICE] += transient;
+    memcpy(c.weights, update->weights, sizeof c.weights);
+    vec_push(&b->x->choices, c);
+}
+
+/* Adds settings with one number of head chunks and the first `rows` recompute modes. */
+static void add_single_of(struct builder *b, const struct family *f, struct settings s, int chunk, int rows)
+{
+    static const int order[ROWS] = {KEPT, WHOLE, SELECTIVE, HALVES, WHOLE_SELECTIVE};
+    s = with_chunks(b, s, chunk);
+    if (!b->x->f.free[TECHNIQUE_recompute] || !b->blocks) rows = 1;
+    for (int k = 0; k < rows; k++) {
+        if (b->x->f.free[TECHNIQUE_recompute]) s.recompute = recompute_of_row(order[k]);
+        add_rough(b, &s, &f->row[order[k]][chunk]);
+    }
+}
+
+/* For every `every`-th number of chunks, with as many chunks of a mask head beside the LM head; and with a whole mask head. */
+static void add_single(struct builder *b, const struct family *f, struct settings s, int every, int rows)
+{
+    for (int c = 0; c < b->same; c += every) add_single_of(b, f, s, c, rows);
+    for (int c = b->same; c < b->chunks; c++)
+        if (b->chunk[c].mask == 1) add_single_of(b, f, s, c, rows);
+}
+
+/* Weights and activations offloaded: for the smallest micro-batch, and on a GPU for 1, 2, 4 ...
+ * micro-batches per step, because each one fetches the weights anew. On a CPU the offload is a
+ * file, and a choice that offloads less is better there. The fused step: for a step of one
+ * micro-batch, with every offload. */
+static void add_singles(struct builder *b)
+{
+    const struct freedom *f = &b->x->f;
+    for (enum state_dtype state = STATE_F32; state < STATE_DTYPES; state++)
+        for (uint32_t i = 0; i < b->families.n && state_allowed(b, state); i++)
+            for (struct offloads o = {.s = b->families.at[i].base}; next_offload(b, &o);) {
+                const struct family *family = &b->families.at[i];
+                struct settings s = o.s;
+                s.state = state;
+                const bool doubled = s.device.copies_overlap && !(s.accumulation & (s.accumulation - 1));
+                if (f->free[TECHNIQUE_offload] && s.offload & OFFLOAD_IN_STEP && (doubled || i + 1 == b->families.n)) add_single(b, family, s, 2, 2);
+                s.fused_step = true;
+                if (f->free[TECHNIQUE_fused_step] && s.accumulation == 1) add_single(b, family, s, 2, ROWS);
+            }
 }
 
 /* --- the search space -------------------------------------------------------------------- */
@@ -465,8 +392,6 @@ static void free_builder(struct builder *b)
     }
     for (int u = 0; u < b->updates; u++) survey_free(&b->update[u].survey);
     for (uint32_t i = 0; i < b->extents.n; i++) mem_free(b->extents.at[i].is_recomputed);
-    for (uint32_t i = 0; i < b->singles.n; i++) survey_free(&b->singles.at[i].survey);
-    vec_free(&b->singles);
     vec_free(&b->families);
     vec_free(&b->extents);
 }
@@ -496,7 +421,7 @@ static int survey_first(struct builder *b, struct error *e)
 static int add_dimensions(struct plan_space *x, const struct settings *base, struct error *e)
 {
     struct builder b = {.x = x, .base = base};
-    struct jobs jobs = {0};
+    struct survey_jobs jobs = {0};
     list_families(&b);
     list_updates(&b);
     const bool repeats = x->f.free[TECHNIQUE_encode] && base->encode < ENCODE_ALL; /* no micro-batch has more images than that */
@@ -513,11 +438,11 @@ static int add_dimensions(struct plan_space *x, const struct settings *base, str
         s.offload = b.update[u].s.offload;
         add_job(&jobs, s, x->f.free[TECHNIQUE_recompute] ? (struct recompute){.kind = RECOMPUTE_NONE} : base->recompute, &b.update[u].survey);
     }
-    if (!rc) list_singles(&b);
-    for (uint32_t i = 0; i < b.singles.n; i++) vec_push(&jobs.list, ((struct job){.s = b.singles.at[i].s, .to = &b.singles.at[i].survey}));
-    if (!rc) rc = run_jobs(x, &jobs, e);
-    x->surveyed += jobs.list.n + 1;
-    if (!rc) add_choices(&b);
+    if (!rc) rc = survey_jobs_run(&jobs, x, e);
+    if (!rc) {
+        add_composed(&b);
+        add_singles(&b);
+    }
     vec_free(&jobs.list);
     free_builder(&b);
     return rc;
@@ -569,7 +494,26 @@ int search_space_fill(struct plan_space *x, const struct settings *base, struct 
         struct settings s = *base;
         if (take_rungs(&s, &x->f, rung)) rc = add_dimensions(x, &s, e);
     } while (!rc && next_rungs(&x->f, rung));
-    for (uint32_t i = 0; i < x->choices.n; i++) x->choices.at[i].number = i;
-    if (x->choices.n) qsort(x->choices.at, x->choices.n, sizeof *x->choices.at, by_seconds);
+    return rc;
+}
+
+int search_space_survey(struct plan_space *x, const uint32_t *rough, uint32_t n, struct error *e)
+{
+    struct survey *all = mem_alloc((n + 1) * sizeof *all);
+    struct survey_jobs jobs = {0};
+    for (uint32_t i = 0; i < n; i++) survey_jobs_add(&jobs, &x->choices.at[rough[i]].settings, false, &all[i]);
+    int rc = survey_jobs_run(&jobs, x, e);
+    for (uint32_t i = 0; i < n && !rc; i++) {
+        struct plan_choice *c = &x->choices.at[rough[i]];
+        const struct survey *v = &all[i];
+        c->rough = false;
+        c->seconds = v->total_seconds;
+        memcpy(c->bound, v->persistent, sizeof c->bound);
+        c->bound[SPACE_DEVICE] += larger(larger(v->step, v->update), v->eval);
+        memcpy(c->weights, v->weights, sizeof c->weights);
+    }
+    for (uint32_t i = 0; i < n; i++) survey_free(&all[i]);
+    vec_free(&jobs.list);
+    mem_free(all);
     return rc;
 }

@@ -3,6 +3,7 @@
  */
 #include "plan/survey.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "graph/ops.h"
@@ -63,7 +64,7 @@ static void add_instant(struct survey *v, uint32_t owner, uint64_t signature, ui
 
 static void find_moments(struct survey *v, const struct split *a)
 {
-    uint64_t *mark = mem_alloc((a->n + 2) * sizeof *mark), *alive = plan_alive(a->p, a->g, PROGRAM_STEP), signature = 0;
+    uint64_t *mark = mem_alloc((a->n + 2) * sizeof *mark), *alive = plan_alive(a->p, a->g, PROGRAM_STEP, true), signature = 0;
     for (uint32_t b = 1; b <= v->blocks; b++) {
         if (!a->closes[b]) continue;
         uint64_t h = hash_bytes(&b, sizeof b, 1);
@@ -134,11 +135,46 @@ static void survey_step(struct survey *v, const struct plan *p, const struct gra
 
 static uint64_t peak_bytes(const struct plan *p, const struct graph *g, enum program program)
 {
-    uint64_t *alive = plan_alive(p, g, program), most = 0;
+    uint64_t *alive = plan_alive(p, g, program, true), most = 0;
     for (uint32_t k = 0; k < g->order[program].nodes.n; k++)
         if (alive[k] > most) most = alive[k];
     mem_free(alive);
     return most;
+}
+
+/* Bytes of a node's operands and workspace. `seen`, by storage, has the last number for which a storage was counted. */
+static uint64_t accessed_bytes(const struct plan *p, const struct graph *g, id node, uint32_t *seen, uint32_t number)
+{
+    const struct node *x = node_at(g, node);
+    uint64_t bytes = align_up(p->placement.binding[node].work_bytes, PLAN_ALIGN);
+    for (int i = 0; i < x->nin + x->nout; i++) {
+        const id s = tensor_at(g, i < x->nin ? x->in[i] : x->out[i - x->nin])->storage;
+        const struct storage *y = &g->storages.at[s];
+        if (seen[s] != number && !y->handed && !storage_is_persistent(y) && y->space == SPACE_DEVICE) bytes += align_up(y->bytes, PLAN_ALIGN);
+        seen[s] = number;
+    }
+    return bytes;
+}
+
+static void keep_most(uint64_t *most, uint64_t bytes)
+{
+    if (bytes > *most) *most = bytes;
+}
+
+static void find_peaks(struct survey *v, const struct plan *p, const struct graph *g)
+{
+    uint64_t *lean = plan_alive(p, g, PROGRAM_STEP, false), *full = plan_alive(p, g, PROGRAM_STEP, true);
+    uint32_t *seen = mem_alloc(g->storages.n * sizeof *seen);
+    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
+        const uint64_t accessed = accessed_bytes(p, g, g->order[PROGRAM_STEP].nodes.at[k], seen, k + 1), gradients = full[k] - lean[k];
+        keep_most(&v->all[0], lean[k]);
+        keep_most(&v->all[1], full[k]);
+        keep_most(&v->accessed[0], accessed);
+        keep_most(&v->accessed[1], accessed + gradients);
+    }
+    mem_free(seen);
+    mem_free(lean);
+    mem_free(full);
 }
 
 static bool is_weight(const struct storage *x) { return x->kind == KIND_PARAM || x->kind == KIND_MASTER || x->kind == KIND_STATE; }
@@ -168,14 +204,20 @@ static struct known_program know(const struct graph *g, const struct plan *p, bo
 {
     struct known_program k = {0};
     struct graph others = *g;
+    double busy[LANE_COUNT] = {0};
     for (enum program program = 0; program < PROGRAM_COUNT; program++) {
         if (!is(program)) continue;
         const uint64_t most = peak_bytes(p, g, program);
         if (most > k.most) k.most = most;
         k.takes += p->program_seconds[program];
-        for (uint32_t i = 0; i < g->order[program].nodes.n; i++) k.seconds += seconds[g->order[program].nodes.at[i]];
+        for (uint32_t i = 0; i < g->order[program].nodes.n; i++) {
+            const id n = g->order[program].nodes.at[i];
+            k.seconds += seconds[n];
+            busy[node_at(g, n)->lane] += seconds[n];
+        }
         others.order[program].nodes.n = 0;
     }
+    for (int lane = 0; lane < LANE_COUNT; lane++) k.busiest = fmax(k.busiest, busy[lane]);
     bool *all = plan_mark_reached(g), *rest = plan_mark_reached(&others);
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
@@ -233,10 +275,14 @@ int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *
         add_known(v, d->eval);
         keep_programs(d, &p, s, seconds);
         if (blocks) survey_step(v, &p, g, seconds, profile->kind == DEVICE_CUDA);
-        v->step = peak_bytes(&p, g, PROGRAM_STEP);
+        if (blocks) find_peaks(v, &p, g);
+        v->step = blocks ? v->all[1] : peak_bytes(&p, g, PROGRAM_STEP);
         v->update = d->update ? d->update->most : 0;
         v->eval = d->eval->most;
-        if (d->update) v->update_seconds = profile->kind == DEVICE_CUDA ? d->update->takes : d->update->seconds;
+        if (d->update) {
+            v->update_seconds = profile->kind == DEVICE_CUDA ? d->update->takes : d->update->seconds;
+            v->update_busiest = d->update->busiest;
+        }
         v->total_seconds = total_seconds(&p, d->update);
         plan_free(&p);
     }

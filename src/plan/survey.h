@@ -36,7 +36,11 @@ struct survey {
     uint32_t moments;
     uint64_t shared;         /* the largest storage that one block writes and another block's backward keeps */
     double update_seconds, total_seconds;
+    double update_busiest;   /* of the update's nodes in the busiest lane */
     uint64_t step;           /* peak of the step's transients */
+    /* Peaks that offloads and a fused step leave: [0] without gradients, [1] with them, of all transients, and of
+     * those alone that a node accesses. */
+    uint64_t all[2], accessed[2];
     uint64_t persistent[SPACE_COUNT];
     uint64_t weights[SPACE_COUNT]; /* the part for parameters, master weights and optimizer state */
     uint64_t update, eval;   /* transient bytes of these programs */

@@ -295,6 +295,19 @@ static void put_headline(struct text *out, const struct run_facts *f)
     page_facts_end(out);
 }
 
+/* With several ranks: what each of them holds and sends. */
+static void put_sends(struct text *out, const struct value *plan)
+{
+    const double ranks = number_of(plan, "ranks.world");
+    char sent[32], time[32];
+    if (ranks < 2) return;
+    text_printf(out, ", shard ");
+    page_escaped(out, text_of(plan, "ranks.shard"));
+    text_printf(out, ". Each of %.0f ranks has this memory, and sends %s in a step: %s predicted, over links of ", ranks, size_print((uint64_t)number_of(plan, "ranks.sent_bytes"), sent),
+                duration_print(number_of(plan, "ranks.communication_seconds"), time));
+    page_escaped(out, text_of(plan, "ranks.links"));
+}
+
 /* --- memory ------------------------------------------------------------------------------- */
 
 static void put_memory(struct text *out, const struct value *plan)
@@ -316,6 +329,7 @@ static void put_memory(struct text *out, const struct value *plan)
         text_printf(out, ", %s ", settings[i][0]);
         page_escaped(out, text_of(plan, settings[i][1]));
     }
+    put_sends(out, plan);
     text_printf(out, ".</p>\n");
     page_memory(out, parts.at, parts.n, arena);
     vec_free(&parts);

@@ -14,7 +14,7 @@ const char *lives_name(const struct graph *g, const struct lives_event *v)
 
 enum kind lives_kind(const struct graph *g, const struct lives_event *v)
 {
-    return v->storage ? (enum kind)g->storages.at[v->storage].kind : KIND_WORKSPACE;
+    return v->storage ? (enum kind)g->storages.at[v->storage].kind : plan_work_kind(node_at(g, v->node));
 }
 
 /* Sorts events by time; allocations at the same instant by address. */

@@ -92,7 +92,7 @@ const char *page_kind_colour(const char *kind)
         const char *kind, *colour;
     } colours[] = {
         {"parameters", "#2a78bd"}, {"masters", "#8b5fbf"}, {"gradients", "#e09f3e"}, {"optimizer", "#4c9f70"},  {"inputs", "#b0579b"},    {"constants", "#6d7b8a"},
-        {"step", "#b56b45"},       {"outputs", "#3fa7a7"}, {"staging", "#a3a23c"},   {"activations", "#6bb5e3"}, {"workspace", "#d2584f"},
+        {"step", "#b56b45"},       {"outputs", "#3fa7a7"}, {"staging", "#a3a23c"},   {"activations", "#6bb5e3"}, {"workspace", "#d2584f"}, {"communication", "#7a8f2e"},
     };
     for (size_t i = 0; i < COUNT(colours); i++)
         if (!strcmp(colours[i].kind, kind)) return colours[i].colour;

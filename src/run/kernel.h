@@ -23,7 +23,7 @@ struct link {
     double latency;            /* seconds of an exchange, whatever its size... */
     double peer;               /* ...and for each peer */
     double bandwidth;          /* bytes per second in one direction; 0: not known */
-    bool measured;
+    int ranks;                 /* it was measured between so many of them; 0: not measured */
     char name[16];
 };
 
@@ -59,6 +59,7 @@ struct query {
     const struct tensor *in[MAX_IN], *out[MAX_OUT];
     int nin, nout;
     bool crosses;              /* copy between device and host */
+    struct portion portion;    /* of the loop around the node */
     const struct profile *profile;
     const struct kernel *kernel; /* the chosen kernel; NULL: none yet */
 };
@@ -81,11 +82,13 @@ struct launch {
     void *state;               /* prepared by the device's record() for this entry */
     void *stream;              /* CUDA: the stream of the entry's lane */
     uint32_t iteration;        /* of the loop around the node */
+    struct portion portion;    /* of that loop */
     struct ranks *ranks;       /* NULL: this process is alone (run/ranks.h) */
+    int shard;                 /* number of this rank's shards (graph/shard.h) */
 };
 
 /* The first element, in the whole, of the shard that a launch works on, which has `part` elements; 0: it works on the whole. */
-static inline int64_t launch_first(const struct launch *l, int64_t part) { return l->ranks ? l->ranks->rank * part : 0; }
+static inline int64_t launch_first(const struct launch *l, int64_t part) { return l->shard * part; }
 
 struct kernel {
     enum op op;

@@ -28,6 +28,15 @@ struct move {
     bool send;
 };
 
+/* Of the n ranks of a group that this rank belongs to: member i, and this rank's place among them. Such groups are ranks that
+ * follow each other, all or those of a host, or, `across` hosts, those with the same number on theirs. */
+static inline int ranks_member(int ranks, int rank, int n, bool across, int i)
+{
+    const int host = ranks / n;
+    return across ? i * host + rank % host : rank / n * n + i;
+}
+static inline int ranks_place(int ranks, int rank, int n, bool across) { return across ? rank / (ranks / n) : rank % n; }
+
 struct ranks {
     int n, rank;
     int local;                     /* ranks on this host... */

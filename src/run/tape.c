@@ -17,8 +17,14 @@ void placement_free(struct placement *p)
 
 /* --- recording --------------------------------------------------------------- */
 
-/* The iteration of a loop over ranks. */
-static int rank_of(const struct tape *t) { return t->ranks ? t->ranks->rank : 0; }
+/* A plan that divides weights has one loop over the ranks that hold them. */
+static void find_holders(struct tape *t)
+{
+    t->holders = 1;
+    for (id l = 1; l < t->graph->loops.n; l++)
+        if (t->graph->loops.at[l].axis) t->holders = (int)t->graph->loops.at[l].trip;
+    t->shard = t->ranks ? ranks_place(t->ranks->n, t->ranks->rank, t->holders, false) : 0;
+}
 
 static void bind_operand(const struct tape *t, struct entry *e, int slot, struct operand *x, id tensor)
 {
@@ -31,7 +37,7 @@ static void bind_operand(const struct tape *t, struct entry *e, int slot, struct
     memcpy(x->dim, d->dim, sizeof x->dim);
     memcpy(x->stride, d->stride, sizeof x->stride);
     if (d->loop && t->graph->loops.at[d->loop].axis) {
-        x->data = (char *)x->data + d->advance * (int64_t)rank_of(t);
+        x->data = (char *)x->data + d->advance * (int64_t)t->shard;
     } else if (d->loop) {
         e->advances = true;
         e->move[slot].loop = d->loop;
@@ -61,7 +67,8 @@ static void record_launch(struct tape *t, enum program p, uint32_t position, id 
     struct entry e = {.kind = ENTRY_LAUNCH, .lane = n->lane, .node = node, .loop = n->loop, .position = position,
                       .kernel = b->kernel};
     e.launch = (struct launch){.attr = &n->attr, .nin = n->nin, .nout = n->nout, .threads = threads,
-                               .work_bytes = b->work_bytes, .ranks = t->ranks};
+                               .work_bytes = b->work_bytes, .ranks = t->ranks, .shard = t->shard,
+                               .portion = t->graph->loops.at[n->loop].portion};
     e.advances = n->op == OP_FOLD;
     if (b->work_bytes) e.launch.work = t->arena[SPACE_DEVICE] + b->work_offset;
     for (int i = 0; i < n->nin; i++) bind_operand(t, &e, i, &e.launch.in[i], n->in[i]);
@@ -165,6 +172,7 @@ void tape_build(struct tape *t, const struct graph *g, const struct placement *p
     t->graph = g;
     t->placement = p;
     memcpy(t->arena, arena, sizeof t->arena);
+    find_holders(t);
     build_trips(t);
     t->iteration = mem_alloc(g->loops.n * sizeof *t->iteration);
     t->range = mem_alloc(g->loops.n * sizeof *t->range);

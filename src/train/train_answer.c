@@ -62,7 +62,7 @@ int trainer_read_prompts(struct trainer *t, struct error *e)
 void trainer_open_answers(struct trainer *t)
 {
     struct answering *x = &t->answering;
-    if (!x->open) return;
+    if (!trainer_answers(t)) return;
     generator_join(&x->generator, &t->run);
     const struct generate_options o = answers_options(&x->held, t->c->train_eval_max_new);
     generate_open(&x->generate, &x->generator, &o);
@@ -80,7 +80,7 @@ void trainer_close_answers(struct trainer *t)
 
 /* --- an evaluation -------------------------------------------------------------------------------------- */
 
-/* Answers question `i` of a file and writes its line. */
+/* Answers question `i` of a file and writes its line; fd negative: nowhere. */
 static int answer_question(struct answering *x, uint32_t file, uint32_t i, int fd, struct error *e)
 {
     const struct question *q = &x->held.questions.at.at[x->held.questions.file[file].first + i];
@@ -94,7 +94,7 @@ static int answer_question(struct answering *x, uint32_t file, uint32_t i, int f
         text_scores_add(&one, a.text.at, q->reference);
         text_scores_merge(&x->scores[file], &one);
         answers_put_line(&line, &x->held, file, i, &a, &one);
-        if (fd_write(fd, line.at, line.n)) rc = file_error("answers", "write an answer", e);
+        if (fd >= 0 && fd_write(fd, line.at, line.n)) rc = file_error("answers", "write an answer", e);
     }
     text_free(&line);
     text_scores_free(&one);
@@ -126,6 +126,7 @@ static int answer_all(struct trainer *t, int fd, struct error *e)
 int trainer_answer(struct trainer *t, struct error *e)
 {
     char to[FOLDER_PATH + 64], part[FOLDER_PATH + 64];
+    if (!trainer_leads(t)) return answer_all(t, -1, e);
     snprintf(to, sizeof to, "%s/answers", t->folder.dir);
     mem_pool_enter();
     int rc = dir_make(to, e);

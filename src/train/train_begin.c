@@ -17,7 +17,6 @@
 
 #include "data/dataset.h"
 #include "io/file.h"
-#include "base/system.h"
 #include "train/scaler.h"
 #include "train/signals.h"
 
@@ -199,7 +198,7 @@ static void find_outputs(struct trainer *t)
     stepper_begin(&t->steps, &t->run, &t->data);
     scaler_begin(&t->state, t->c, t->steps.tickets.scaled);
     t->eval_loss = graph_find_output(&t->run.graph, PROGRAM_EVAL, "loss");
-    if (trainer_leads(t)) trainer_open_answers(t);
+    trainer_open_answers(t);
 }
 
 /* The training feed starts last: its loader prefetches for the first step. */
@@ -225,19 +224,6 @@ static uint64_t hash_config(const struct config *c)
     return h;
 }
 
-/* What memory.budget auto is made of: with another number on each rank they would plan differently. */
-static void share_free(struct ranks *r)
-{
-    struct system_memory m;
-    struct error e = {0};
-    system_memory(&m);
-    uint64_t *all = mem_alloc((size_t)r->n * sizeof *all), mine = m.available / (uint64_t)max_i64(1, r->local);
-    if (r->gather(r, &mine, all, sizeof mine, &e)) r->abort(r, PL_FAIL, e.text);
-    r->free = all[0];
-    for (int i = 1; i < r->n; i++) r->free = min_u64(r->free, all[i]);
-    mem_free(all);
-}
-
 /* Before memory is taken: all ranks are to run the same. */
 static int agree_to_start(struct trainer *t, int rc, struct error *e)
 {
@@ -248,7 +234,7 @@ static int agree_to_start(struct trainer *t, int rc, struct error *e)
         {"the configuration", hash_config(t->c)}, {"the plan", plan_digest(&t->run.plan, &t->run.graph)},
         {"the data: its number of samples", t->data.samples}, {"the data", t->data.fingerprint}};
     rc = agree_same(r, same, COUNT(same), e);
-    if (!rc) log_note("%d ranks, %d on this host, %d shares of a step's batch", r->n, r->local, t->run.shares);
+    if (!rc) log_note("%d ranks, %d on this host, %d shares of a step's batch%s", r->n, r->local, t->run.shares, t->run.plan.settings.group == GROUP_HOST ? "; a copy of what is divided on each host" : "");
     return rc;
 }
 
@@ -286,7 +272,7 @@ int trainer_begin(struct trainer *t, const struct train_options *o, struct error
     const bool leads = trainer_leads(t);
     bool plan_again = false;
     if (ranks) ranks->patient = true; /* loading takes as long as it takes */
-    if (ranks) share_free(ranks);
+    agree_free(ranks);
     t->resolved = *t->c;
     t->c = &t->resolved;
     int rc = config_check(t->c, (o->define ? 0 : CONFIG_NEEDS_MODEL) | CONFIG_NEEDS_DATA | CONFIG_NEEDS_TRAIN, e);

@@ -24,6 +24,7 @@ static int evaluate_batch(struct trainer *t, int64_t at, struct loss_sums *sums,
     float l = 0;
     b.rng_step = 0; /* the points of later rounds are the same in every evaluation */
     int rc = feed_put(&t->validation, &t->run, (uint64_t)at, min_i64(B, n - at), B, &batch, e);
+    if (t->run.plan.settings.shard == SHARD_WEIGHTS) rc = agree_on(t->o->ranks, rc, e); /* no rank enters the program, which gathers weights, without the others */
     if (!rc) rc = loss_sums_add(sums, &t->run, PROGRAM_EVAL, t->eval_loss, b, &t->validation, &batch, &l, e);
     if (!rc && !isfinite(l))
         rc = error_set(e, PL_FAIL, "step %" PRIu64 ": the evaluation loss is %g in samples %" PRId64 " to %" PRId64 " of data.validation; lower train.learning_rate, or resume from an earlier checkpoint",
@@ -244,7 +245,11 @@ int trainer_evaluate(struct trainer *t, struct evaluation *out, struct error *e)
 {
     char left[512];
     int rc = trainer_score(t, out, e);
-    if (!rc && t->answering.open) rc = trainer_answer(t, e);
+    if (!rc && trainer_answers(t)) rc = trainer_answer(t, e);
+    if (t->answering.open && t->o->ranks) {
+        t->o->ranks->patient = true; /* rank 0 answers, and writes */
+        rc = agree_on(t->o->ranks, rc, e);
+    }
     if (!rc) t->eval = out->loss;
     if (!rc && trainer_leads(t)) rc = report_evaluation(t, out, e);
     if (!rc && !t->said_left && feed_print_left(&t->validation, left, sizeof left)) log_note("%s", left);

@@ -37,7 +37,7 @@ static void check_tokens(const struct image_text *x, const struct token_list *l,
 static void check_parts(const char *text)
 {
     struct bump b = {0};
-    const struct image_text parts = {.parts = true};
+    const struct text_images parts = {.how = &(struct image_text){.parts = true}};
     struct value *messages = value_new(&b, VALUE_LIST), *m = value_new(&b, VALUE_MAP);
     uint32_t images = 0;
     value_put(&b, m, "content", value_string(&b, text));
@@ -56,8 +56,9 @@ static void check_text(const struct tokenizer *t, const struct image_text *x, st
     struct error e = {0};
     uint32_t slots = 0;
     for (uint32_t i = 0; i < n; i++) {
-        tiles[i] = tiled ? (struct image_tiles){i % 3, i % 3 ? 2 : 0} : (struct image_tiles){0};
-        slots += x->layout == IMAGE_AS_TILES ? tiles[i].rows * tiles[i].columns + 1 : 1;
+        tiles[i] = tiled ? (struct image_tiles){.rows = i % 3, .columns = i % 3 ? 2 : 0} : (struct image_tiles){0};
+        if (x->timed && i % 2) tiles[i] = (struct image_tiles){.frames = 2, .seconds = (const uint32_t[]){0, 61}, .duration = 90000};
+        slots += tiles[i].frames ? tiles[i].frames : x->layout == IMAGE_AS_TILES ? tiles[i].rows * tiles[i].columns + 1 : 1;
     }
     const struct text_images all = {x, tiles, n};
     CHECK(!image_text_expand(&all, r, &spans, &e) && spans.n == n, "%s", e.text);
@@ -77,7 +78,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 2 || size > 1 << 16) return 0;
     const size_t head = 2 + 2 * (size_t)data[1];
     if (size < head) return 0;
-    struct image_text x = {.layout = data[0] % 3, .token = tokenizer_id(tokenizer, IMAGE_PLACEHOLDER), .features = 3, .content = IMAGE_PLACEHOLDER};
+    struct image_text x = {.layout = data[0] % 3, .token = tokenizer_id(tokenizer, IMAGE_PLACEHOLDER), .features = 3, .frame_features = 3, .content = IMAGE_PLACEHOLDER};
+    x.timed = data[0] & 128 && x.layout == IMAGE_AS_TILES;
     if (x.layout == IMAGE_AS_PIECES) x.token = -200;
     struct rendered r = {0};
     text_append(&r.text, (const char *)data + head, size - head);

@@ -19,6 +19,9 @@ Writes tests/golden/masks.safetensors, which tests/test_masks_golden.c reads. A 
     masks*    attr focal, dice, iou, alpha, gamma, smooth, seed; logits, iou, bits, valid; the
               loss divided by 8 is y
 
+    structure* attr edge, bce_edge, smooth, size; logits, bits, valid: PRS-Med's structure loss; the sum over masks
+              divided by 8 is y
+
 What holds: inputs are float32 and everything is computed from them in float64, so the
 expectations carry one rounding. Seeds are fixed: the same torch gives the same bytes.
 """
@@ -140,6 +143,28 @@ def masks(out, case, N, K, h, w, options, spread):
     finish(out, case, total / 8, x)
 
 
+def structure(out, case, N, h, w, options, spread):
+    out[f"{case}.attr"] = torch.tensor(options).float()
+    edge, bce_edge, smooth, size = options
+    x = {"logits": leaf(out, case, "logits", spread * torch.randn(N, 1, h, w))}
+    target = (F.avg_pool2d(torch.randn(N, 1, h + 4, w + 4), 5, 1)[:, 0] > 0).long()
+    valid = torch.tensor([(0, 0) if i % 3 == 2 else (h - i % 3 * (h // 4), w - i % 3 * (w // 3)) for i in range(N)])
+    out[f"{case}.bits"], out[f"{case}.valid"] = pack_bits(target), valid.int()
+    total = torch.zeros((), dtype=torch.float64)
+    for n in range(N):
+        rows, columns = (int(v) for v in valid[n])
+        if rows * columns == 0:
+            continue
+        pred, mask = x["logits"][n : n + 1, :, :rows, :columns], target[n : n + 1, None, :rows, :columns].double()
+        near = torch.abs(F.avg_pool2d(mask, kernel_size=size, stride=1, padding=size // 2) - mask)
+        weit, bce_weit = 1 + edge * near, 1 + bce_edge * near
+        wbce = (bce_weit * F.binary_cross_entropy_with_logits(pred, mask, reduction="none")).sum((2, 3)) / bce_weit.sum((2, 3))
+        p = torch.sigmoid(pred)
+        inter, union = (p * mask * weit).sum((2, 3)), ((p + mask) * weit).sum((2, 3))
+        total = total + (wbce + 1 - (inter + smooth) / (union - inter + smooth)).sum()
+    finish(out, case, total / 8, x)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", default=os.path.join(HERE, "masks.safetensors"))
@@ -158,6 +183,9 @@ def main():
     masks(out, "masks_seed", 3, 2, 9, 70, (1, 1, 1, 0.8, 2, 1e-6, 1), 2)
     masks(out, "masks_gamma", 2, 4, 8, 8, (3, 2, 0.5, 0.4, 1.5, 0.5, 0), 1)
     masks(out, "masks_far", 2, 2, 10, 12, (20, 1, 1, 0.25, 2, 1, 0), 60)
+    structure(out, "structure_paper", 4, 40, 70, (5, 5, 1, 31), 2)
+    structure(out, "structure_program", 2, 33, 18, (5, 0, 1, 31), 2)
+    structure(out, "structure_small", 3, 9, 70, (2, 3, 0.5, 5), 20)
     save_file({key: value.contiguous() for key, value in out.items()}, args.out)
 
 

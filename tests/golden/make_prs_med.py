@@ -49,6 +49,8 @@ def case(**changes):
         dtype="float32", std=0.2,
         # the batch: tokens of each sample's question (with its image) and answer; group as in make_tinyvit.py
         lengths=((9, 5), (12, 7)), group=0,
+        # the mask loss: "" is binary cross-entropy + dice; "structure" the original's, with weights in both terms
+        loss="",
     )
     unknown = set(changes) - set(base)
     assert not unknown, unknown
@@ -63,6 +65,8 @@ CASES = {
                              llava=dict(text=dict(family="mistral", extra=dict(sliding_window=None)))),
     # the original's second task: the class of the image
     "prs_med_classes": case(decoder="prompted", tiny=dict(image=32), classes=3, lengths=((8, 4), (9, 3))),
+    # the original's losses
+    "prs_med_structure": case(tiny=dict(image=32), pooled=2, channels=(5, 4, 3, 2), loss="structure", lengths=((8, 4), (9, 3))),
     # statistics over pairs of images
     "prs_med_groups": case(tiny=dict(image=32), pooled=2, channels=(5, 4, 3), group=2, lengths=((8, 4),) * 4),
 }
@@ -262,8 +266,19 @@ def load_model(folder, c, dtype):
     return model.to(dtype).eval()
 
 
-def losses(logits, masks, batch, dtype):
+def structure_loss(masks, target):
+    pred, mask = masks[:, None], target[:, None]
+    weit = 1 + 5 * torch.abs(F.avg_pool2d(mask, kernel_size=31, stride=1, padding=15) - mask)
+    wbce = (weit * F.binary_cross_entropy_with_logits(pred, mask, reduction="none")).sum((2, 3)) / weit.sum((2, 3))
+    p = torch.sigmoid(pred)
+    inter, union = (p * mask * weit).sum((2, 3)), ((p + mask) * weit).sum((2, 3))
+    return (wbce + 1 - (inter + 1) / (union - inter + 1)).mean()
+
+
+def losses(logits, masks, batch, dtype, kind):
     text = F.cross_entropy(logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].long().flatten(), ignore_index=IGNORE)
+    if kind == "structure":
+        return text, structure_loss(masks, batch["gt_masks"].to(dtype))
     target = batch["gt_masks"].to(dtype).flatten(1)
     x = masks.flatten(1)
     p = x.sigmoid()
@@ -276,7 +291,7 @@ def reference(folder, c, batch, dtype=torch.float32):
     model = load_model(folder, c, dtype)
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         logits, masks, classes = model(batch, dtype)
-        text, mask = losses(logits, masks, batch, dtype)
+        text, mask = losses(logits, masks, batch, dtype, c["loss"])
         loss = mask + text / 2
         if classes is not None:
             named = F.cross_entropy(classes, batch["class_labels"].long())
@@ -292,12 +307,19 @@ def reference(folder, c, batch, dtype=torch.float32):
     return result
 
 
+def write_flags(folder, c):
+    make_tinyvit.write_flags(folder, c)
+    if c["loss"]:
+        with open(os.path.join(folder, "flags"), "a") as f:
+            f.write(f"--set loss.preset={c['loss']}\n")
+
+
 def make_case(folder, name, c, seed):
     generator = torch.Generator().manual_seed(seed * 1000003 + zlib.crc32(name.encode()))
     os.makedirs(folder, exist_ok=True)
     common.write_json(os.path.join(folder, "config.json"), config_json(c))
     common.write_tensors(os.path.join(folder, "model.safetensors"), random_weights(c, generator), {"format": "pt"})
-    make_tinyvit.write_flags(folder, c)
+    write_flags(folder, c)
     batch = random_batch(c, generator)
     expect = reference(folder, c, batch)
     if not all(torch.isfinite(t).all() for n, t in expect.items() if n != "logits"):
@@ -317,7 +339,7 @@ def random_case(r):
     lengths = tuple((r.randint(6, 14), r.randint(1, 8)) for _ in range(2 * r.randint(1, 2)))
     return case(decoder=decoder, heads=heads, tiny=dict(image=16 * grid), pooled=r.randint(1, grid), group=group, lengths=lengths,
                 channels=tuple(r.randint(1, 7) for _ in range(r.randint(1, 4))), prompt_hidden=r.randint(3, 20), classes=r.choice([0, 0, 2, 5]), self_heads=r.choice([1, 2, 4]),
-                llava=dict(text=dict(family=r.choice(["llama", "qwen2"])), names=r.choice(["hub"])), std=r.uniform(0.12, 0.22))
+                llava=dict(text=dict(family=r.choice(["llama", "qwen2"])), names=r.choice(["hub"])), std=r.uniform(0.12, 0.22), loss=r.choice(["", "", "structure"]))
 
 
 def main():

@@ -53,6 +53,7 @@ struct cuda_kernel {
      * The result of each launch has the same bits, whichever launches it is merged with. */
     int (*batch)(const struct launch *l, uint32_t n, uint32_t *taken, struct error *e);
     bool chains; /* launches of a batch may share output 0, to which they add in order */
+    bool meets;  /* a launch that waits for another lane joins those before it, which then wait too: ranks exchange once for all */
 };
 /* Defines the running half of a row of kernels.def: CUDA_KERNEL(cuda_softmax, .launch = launch_softmax). */
 #define CUDA_KERNEL(NAME, ...) const struct cuda_kernel run_##NAME = {__VA_ARGS__}

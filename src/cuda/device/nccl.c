@@ -5,15 +5,22 @@
  *
  * NCCL takes GPU memory of its own, which is in no plan: when it is connected, and for its kernels. All of that happens
  * before the tape is recorded, and is measured (transport.c). Its number of blocks is limited, which limits that memory.
+ *
+ * Connecting and closing wait for other ranks inside NCCL. They run on a thread of their own, and the caller waits for it with
+ * the deadline of ranks. NCCL's own way, communicators that do not block, would also launch every exchange from another
+ * thread, in the middle of a capture.
  */
 #include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cuda/device/transport.h"
 
-enum { LEAST_VERSION = 21900, BYTES = 1 /* ncclUint8 */, IN_PROGRESS = 7, SCRATCH = 1024 };
+enum { LEAST_VERSION = 21900, BYTES = 1 /* ncclUint8 */, IN_PROGRESS = 7, SCRATCH = 1024, CLOSE_SECONDS = 30 };
 typedef struct { char internal[128]; } unique_id;
 
 struct nccl {
@@ -94,25 +101,81 @@ static int share_id(const struct nccl *x, struct ranks *r, unique_id *of_zero, s
     return why.code ? why.code : rc;
 }
 
-int nccl_connect(struct nccl *x, struct ranks *r, char *scratch, cudaStream_t stream, struct error *e)
-{
-    static const unique_id none;
+/* A call that waits for other ranks. */
+struct call {
+    int (*run)(struct call *, struct error *);
+    struct nccl *x;
+    struct ranks *ranks;
+    char *scratch;
+    cudaStream_t stream;
     unique_id name;
+    int gpu, rc;
+    struct error e;
+    atomic_int done;
+};
+
+static void *run_call(void *at)
+{
+    struct call *c = at;
+    cudaSetDevice(c->gpu); /* each thread has its own */
+    c->rc = c->run(c, &c->e);
+    atomic_store(&c->done, 1);
+    return NULL;
+}
+
+/* True if the call has returned within the seconds; otherwise its thread is left behind, and `c` must stay. */
+static bool call_within(struct call *c, double seconds)
+{
+    pthread_t thread;
+    const double from = clock_seconds();
+    cudaGetDevice(&c->gpu);
+    CHECK(!pthread_create(&thread, NULL, run_call, c), "no thread for NCCL");
+    while (!atomic_load(&c->done)) {
+        if (clock_seconds() - from > seconds) {
+            pthread_detach(thread);
+            return false;
+        }
+        usleep(200);
+    }
+    pthread_join(thread, NULL);
+    return true;
+}
+
+/* Connects, and exchanges once with every peer. */
+static int connect_all(struct call *c, struct error *e)
+{
+    struct nccl *x = c->x;
+    const struct ranks *r = c->ranks;
     int n = 0;
-    TRY(share_id(x, r, &name, e));
-    if (!memcmp(&name, &none, sizeof name)) return error_set(e, PL_FAIL, "NCCL does not start on rank 0");
-    TRY_NCCL(x, init(&x->comm, r->n, name, r->rank));
+    TRY_NCCL(x, init(&x->comm, r->n, c->name, r->rank));
     struct move *moves = mem_alloc(2 * (size_t)r->n * sizeof *moves);
     for (int peer = 0; peer < r->n; peer++) {
         if (peer == r->rank && r->n > 1) continue;
-        moves[n++] = (struct move){peer, scratch, SCRATCH, true};
-        moves[n++] = (struct move){peer, scratch + SCRATCH, SCRATCH, false};
+        moves[n++] = (struct move){peer, c->scratch, SCRATCH, true};
+        moves[n++] = (struct move){peer, c->scratch + SCRATCH, SCRATCH, false};
     }
-    int rc = nccl_exchange(x, moves, n, stream, e);
+    int rc = nccl_exchange(x, moves, n, c->stream, e);
     mem_free(moves);
     if (rc) return rc;
-    TRY_CUDA(cudaStreamSynchronize(stream));
+    TRY_CUDA(cudaStreamSynchronize(c->stream));
     return PL_OK;
+}
+
+int nccl_connect(struct nccl *x, struct ranks *r, char *scratch, cudaStream_t stream, struct error *e)
+{
+    static const unique_id none;
+    struct call *c = mem_alloc(sizeof *c);
+    const double seconds = r->timeout * (r->patient ? 6 : 1);
+    *c = (struct call){.run = connect_all, .x = x, .ranks = r, .scratch = scratch, .stream = stream};
+    int rc = share_id(x, r, &c->name, e);
+    if (!rc && !memcmp(&c->name, &none, sizeof none)) rc = error_set(e, PL_FAIL, "NCCL does not start on rank 0");
+    if (!rc && !call_within(c, seconds)) {
+        error_set(e, PL_FAIL, "waited %g s for NCCL to connect the ranks: is one of them stopped, or the network between GPUs down? (NCCL_DEBUG=INFO tells more)", seconds);
+        r->abort(r, PL_FAIL, e->text);
+    }
+    if (!rc && (rc = c->rc)) *e = c->e;
+    mem_free(c);
+    return rc;
 }
 
 int nccl_exchange(struct nccl *x, const struct move *moves, int n, cudaStream_t stream, struct error *e)
@@ -134,10 +197,20 @@ int nccl_check(const struct nccl *x, struct error *e)
     return !found || found == IN_PROGRESS ? PL_OK : failed(x, found, "a collective", e);
 }
 
+static int close_all(struct call *c, struct error *e)
+{
+    (void)e;
+    return c->x->destroy(c->x->comm);
+}
+
+/* Ranks that are gone do not keep this one: a communicator that cannot be closed in time is left to the end of the process. */
 void nccl_close(struct nccl *x, bool abort)
 {
+    struct call *c = mem_alloc(sizeof *c);
+    *c = (struct call){.run = close_all, .x = x};
     if (x->comm && abort) x->abort(x->comm);
-    else if (x->comm) x->destroy(x->comm);
+    else if (x->comm && !call_within(c, CLOSE_SECONDS)) return;
     x->comm = NULL;
+    mem_free(c);
     if (!abort) mem_free(x); /* the library stays: it may have threads */
 }

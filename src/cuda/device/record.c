@@ -167,13 +167,13 @@ static int flush_batch(struct capture *c, struct error *e)
 }
 
 /* An entry that waits for another lane is not batched with the entries before it, which need not
- * wait. */
+ * wait, unless its kernel says so. */
 static int capture_entry(struct capture *c, uint32_t k, struct error *e)
 {
     const struct entry *entry = &c->t->program[c->program].at[k];
     const struct cuda_kernel *kernel = cuda_kernel_of(entry->kernel);
     const struct launch l = launch_of_iteration(c, entry);
-    if (entry->nwait || !batch_joins(&c->batch, kernel, &l)) TRY(flush_batch(c, e));
+    if ((entry->nwait && !kernel->meets) || !batch_joins(&c->batch, kernel, &l)) TRY(flush_batch(c, e));
     TRY(wait_for_others(c, entry, e));
     if (!c->batch.launches.n) c->first = k;
     batch_add(&c->batch, kernel, &l);

@@ -14,8 +14,8 @@
  * products compute all lines. dy is read `side` times, so this pays off for a small side.
  *
  * Patches are written and multiplied a chunk of rows at a time. Only the last chunk may be shorter,
- * so a sweep needs at most two prepared products, a full one and a rest. CONV_DW adds up its chunks
- * in f32, in order.
+ * so a sweep needs at most two prepared products, a full one and a rest. CONV computes both by one
+ * algorithm; CONV_DW adds up its chunks in f32, in order.
  */
 #include "cuda/maps/plan_conv.h"
 
@@ -91,13 +91,21 @@ static void set_bias(struct gemm_shape *s, const struct entry *entry)
     s->bias_align = gemm_align_operand(entry, 2);
 }
 
+/* The rows of the product whose algorithm computes every chunk of CONV: a pixel has the same bits in each, and
+ * in a part of the images too. */
+static int64_t whole_rows(const struct launch *l, const struct conv_layout *at, int64_t K)
+{
+    const int64_t results = portion_whole(l->portion, conv_results(&at->n));
+    return at->algo == CONV_PLAIN ? results : conv_rows_at_once(results, K * size_of(l));
+}
+
 static struct gemm_shape shape_conv(const struct entry *entry, const struct conv_layout *at)
 {
     const struct conv *n = &at->n;
     const int64_t K = conv_taps(n) * n->C;
     const enum dtype t = entry->launch.in[0].dtype;
     const bool plain = at->algo == CONV_PLAIN;
-    struct gemm_shape s = {.N = n->O, .K = K, .batches = 1,
+    struct gemm_shape s = {.N = n->O, .K = K, .batches = 1, .whole_M = whole_rows(&entry->launch, at, K),
                               .a = plain ? view_rows(entry, 0, 0, K, 1) : view_work(t, K, 1),
                               .b = plain ? view_rows(entry, 1, 0, 1, K) : view_work(t, 1, K),
                               .c = view_rows(entry, MAX_IN, at->rows, n->O, 1)};

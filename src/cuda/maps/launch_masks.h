@@ -1,9 +1,10 @@
 /*
- * launch_masks.h: the launchers of the mask loss (masks.cu) and of simulated prompts (prompts.cu).
+ * launch_masks.h: the launchers of the mask loss (masks.cu), of the structure loss (structure.cu) and of simulated prompts (prompts.cu).
  */
 #ifndef LAUNCH_MASKS_H
 #define LAUNCH_MASKS_H
 
+#include "base/shared.h"
 #include "cuda/device/typed_ptr.h"
 
 #ifdef __cplusplus
@@ -29,6 +30,25 @@ cudaError_t cuda_mask_loss(float *loss, float *stats, double *work, struct mask_
 /* d has the shape of logits and may alias it. */
 cudaError_t cuda_mask_loss_bwd(void *d, struct typed_ptr diou, const float *stats, const float *dloss, struct mask_task t,
                                cudaStream_t stream);
+
+/* Rows and columns of a mask per partial sum, and the number of sums. */
+enum { STRUCTURE_ROWS = 32, STRUCTURE_COLUMNS = 256, STRUCTURE_SUMS = 7 };
+SHARED int64_t structure_blocks(int64_t h, int64_t w) { return (h + STRUCTURE_ROWS - 1) / STRUCTURE_ROWS * ((w + STRUCTURE_COLUMNS - 1) / STRUCTURE_COLUMNS); }
+
+struct structure_task {
+    const void *logits;          /* [N,1,h,w], of `type` */
+    enum store type;
+    const uint8_t *bits;         /* [N,h,row_bytes] */
+    const int32_t *valid;        /* [N,2] */
+    const float *inv_count;
+    int64_t N, h, w, row_bytes;
+    float edge, bce_edge, smooth;
+    int size;
+};
+/* stats f32 [N,4], weights f32 [N]. */
+cudaError_t cuda_structure_loss(float *loss, float *stats, float *weights, double *work, struct structure_task t, cudaStream_t stream);
+/* d has the shape of logits and may alias it. */
+cudaError_t cuda_structure_loss_bwd(void *d, const float *stats, const float *weights, const float *dloss, struct structure_task t, cudaStream_t stream);
 
 /* y [N], each of `bytes` bytes, from x [N,K]: the candidate with the best score. */
 cudaError_t cuda_mask_pick(void *y, const void *x, struct typed_ptr scores, int64_t N, int64_t K, int64_t bytes, cudaStream_t stream);

@@ -32,6 +32,31 @@ static int launch_mask_loss_bwd(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
+static struct structure_task structure_of(const struct launch *l)
+{
+    const struct operand *x = &l->in[0];
+    const union attr *a = l->attr;
+    return (struct structure_task){
+        .logits = x->data, .type = store_of(x->dtype), .bits = l->in[1].data, .valid = l->in[2].data, .inv_count = l->in[3].data, .N = x->dim[0], .h = x->dim[2],
+        .w = x->dim[3], .row_bytes = l->in[1].dim[2], .edge = a->structure_loss.edge, .bce_edge = a->structure_loss.bce_edge, .smooth = a->structure_loss.smooth,
+        .size = a->structure_loss.size,
+    };
+}
+
+static int launch_structure_loss(const struct launch *l, struct error *e)
+{
+    const struct structure_task t = structure_of(l);
+    CHECK(l->work_bytes >= (uint64_t)(t.N * structure_blocks(t.h, t.w) * STRUCTURE_SUMS) * sizeof(double), "plan_masks.c and launch_masks.h disagree");
+    TRY_CUDA(cuda_structure_loss(l->out[0].data, l->out[1].data, l->out[2].data, l->work, t, l->stream));
+    return PL_OK;
+}
+
+static int launch_structure_loss_bwd(const struct launch *l, struct error *e)
+{
+    TRY_CUDA(cuda_structure_loss_bwd(l->out[0].data, l->in[4].data, l->in[5].data, l->in[6].data, structure_of(l), l->stream));
+    return PL_OK;
+}
+
 static int launch_mask_pick(const struct launch *l, struct error *e)
 {
     const struct operand *x = &l->in[0];
@@ -54,5 +79,7 @@ static int launch_prompt_next(const struct launch *l, struct error *e)
 
 CUDA_KERNEL(cuda_mask_loss, .launch = launch_mask_loss);
 CUDA_KERNEL(cuda_mask_loss_bwd, .launch = launch_mask_loss_bwd);
+CUDA_KERNEL(cuda_structure_loss, .launch = launch_structure_loss);
+CUDA_KERNEL(cuda_structure_loss_bwd, .launch = launch_structure_loss_bwd);
 CUDA_KERNEL(cuda_mask_pick, .launch = launch_mask_pick);
 CUDA_KERNEL(cuda_prompt_next, .launch = launch_prompt_next);

@@ -32,8 +32,7 @@ static void reserve(struct conv_layout *l, uint64_t *at, int64_t bytes)
     l->bytes = align_up(l->bytes + (uint64_t)bytes, 256);
 }
 
-/* How many patch rows, of `bytes` each, are processed at a time. */
-static int64_t rows_at_once(int64_t results, int64_t bytes)
+int64_t conv_rows_at_once(int64_t results, int64_t bytes)
 {
     int64_t most = PATCH_BYTES / bytes / PATCH_ROWS * PATCH_ROWS;
     return min_i64(results, max_i64(most, PATCH_ROWS));
@@ -51,7 +50,7 @@ static void layout_depthwise(struct conv_layout *l, enum op op)
 static void layout_patches(struct conv_layout *l, enum op op, int64_t size)
 {
     const int64_t K = conv_taps(&l->n) * l->n.C;
-    l->rows = rows_at_once(conv_results(&l->n), K * size);
+    l->rows = conv_rows_at_once(conv_results(&l->n), K * size);
     reserve(l, &l->weights, l->n.O * K * (op == OP_CONV_DW ? (int64_t)sizeof(float) : size));
     reserve(l, &l->patches, l->rows * K * size);
     reserve(l, &l->stage, l->algo == CONV_TILES ? K * size : 0); /* the bias, once per tap */
@@ -62,7 +61,7 @@ static void layout_phases(struct conv_layout *l, int64_t size)
 {
     const struct conv *n = &l->n;
     const int64_t taps = ceil_div(n->kh, n->stride) * ceil_div(n->kw, n->stride);
-    l->rows = rows_at_once(n->B * ceil_div(n->H, n->stride) * ceil_div(n->W, n->stride), taps * n->O * size);
+    l->rows = conv_rows_at_once(n->B * ceil_div(n->H, n->stride) * ceil_div(n->W, n->stride), taps * n->O * size);
     reserve(l, &l->weights, taps * n->O * n->C * size);
     reserve(l, &l->patches, l->rows * taps * n->O * size);
     reserve(l, &l->stage, n->stride > 1 ? l->rows * n->C * size : 0);

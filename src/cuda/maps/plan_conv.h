@@ -39,6 +39,9 @@ struct conv_layout {
 struct conv_layout conv_layout(enum op op, const union attr *attr, const int64_t *x, const int64_t *y, const int64_t *w,
                                enum dtype type, uint64_t library);
 
+/* How many of `results` patch rows, of `bytes` each, are processed at a time. */
+int64_t conv_rows_at_once(int64_t results, int64_t bytes);
+
 /* Whether patches cover x without gaps or overlap. */
 static inline bool conv_is_tiling(const struct conv *n)
 {

@@ -1,5 +1,5 @@
 /*
- * plan_masks.c: the mask loss, and simulated prompts.
+ * plan_masks.c: the mask loss, the structure loss, and simulated prompts.
  */
 #include "cuda/plan.h"
 
@@ -7,7 +7,7 @@ enum { IN_LOGITS, IN_IOU, IN_BITS, IN_VALID, IN_STEP, IN_STATS, IN_DLOSS };
 enum { GRID_Y = 65535 }; /* maximum blocks in the y dimension of a CUDA grid */
 
 /* The same values as in launch_masks.h, which needs the CUDA toolkit. */
-enum { MASK_ROWS = 16, MASK_SUMS = 6 };
+enum { MASK_ROWS = 16, MASK_SUMS = 6, STRUCTURE_ROWS = 32, STRUCTURE_COLUMNS = 256, STRUCTURE_SUMS = 7 };
 
 static bool masks_fit(const struct query *q)
 {
@@ -31,6 +31,28 @@ static bool match_mask_loss_bwd(const struct query *q)
 {
     return masks_fit(q) && is_dense(q->in[IN_STATS], DT_F32) && is_dense(q->in[IN_DLOSS], DT_F32) &&
            is_dense(q->out[0], q->in[IN_LOGITS]->dtype) && is_storable(q->out[1]);
+}
+
+static bool structure_fits(const struct query *q)
+{
+    const struct tensor *x = q->in[0];
+    return is_storable(x) && x->dim[0] <= GRID_Y && x->dim[3] <= INT32_MAX && is_dense(q->in[1], DT_U8) && is_dense(q->in[2], DT_I32);
+}
+
+static bool match_structure_loss(const struct query *q)
+{
+    return structure_fits(q) && is_dense(q->out[0], DT_F32) && is_dense(q->out[1], DT_F32) && is_dense(q->out[2], DT_F32);
+}
+
+static uint64_t work_structure_loss(const struct query *q)
+{
+    const int64_t *n = q->in[0]->dim, rows = (n[2] + STRUCTURE_ROWS - 1) / STRUCTURE_ROWS, columns = (n[3] + STRUCTURE_COLUMNS - 1) / STRUCTURE_COLUMNS;
+    return (uint64_t)(n[0] * rows * columns * STRUCTURE_SUMS) * sizeof(double);
+}
+
+static bool match_structure_loss_bwd(const struct query *q)
+{
+    return structure_fits(q) && is_dense(q->in[4], DT_F32) && is_dense(q->in[5], DT_F32) && is_dense(q->in[6], DT_F32) && is_dense(q->out[0], q->in[0]->dtype);
 }
 
 static bool match_mask_pick(const struct query *q)

@@ -54,16 +54,19 @@ static int describe_matrix(cublasLtMatrixLayout_t *m, const struct view *v, cons
     return PL_OK;
 }
 
-static int describe_product(struct gemm *p, const struct matrix_storage *a, const struct matrix_storage *b, const struct matrix_storage *c, struct error *e)
+int gemm_describe(struct gemm *p, const struct gemm_shape *s, struct error *e)
 {
-    const struct gemm_shape *s = &p->shape;
-    const cublasOperation_t first = b->transposed ? CUBLAS_OP_T : CUBLAS_OP_N, second = a->transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    struct matrix_storage a, b, c;
+    gemm_end(p);
+    p->shape = *s;
+    CHECK(gemm_library_supports(s, &a, &b, &c), "the library does not support the layout of a product");
+    const cublasOperation_t first = b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N, second = a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     TRY_BLAS(cublasLtMatmulDescCreate(&p->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
     TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
-    TRY(describe_matrix(&p->a, &s->a, a, s->M, s->K, s->batches, e));
-    TRY(describe_matrix(&p->b, &s->b, b, s->K, s->N, s->batches, e));
-    TRY(describe_matrix(&p->c, &s->c, c, s->M, s->N, s->batches, e));
+    TRY(describe_matrix(&p->a, &s->a, &a, s->M, s->K, s->batches, e));
+    TRY(describe_matrix(&p->b, &s->b, &b, s->K, s->N, s->batches, e));
+    TRY(describe_matrix(&p->c, &s->c, &c, s->M, s->N, s->batches, e));
     if (!s->bias) return PL_OK;
     const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
     TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
@@ -125,8 +128,9 @@ static bool acceptable(const cublasLtMatmulHeuristicResult_t *r, uint64_t cap, b
     return !accumulates_in_output(&r->algo) && reads_factors(&r->algo) && r->state == CUBLAS_STATUS_SUCCESS && r->workspaceSize <= cap && !(f32 && uses_tf32(&r->algo));
 }
 
-/* Without an acceptable candidate gemm_generic.cu computes the product. */
-static int choose_algorithm(struct gemm *p, const struct cuda_state *s, cublasLtMatmulPreference_t preference, uint64_t workspace, struct error *e)
+/* Without an acceptable candidate gemm_generic.cu computes the product. `part`: what is computed of the product. */
+static int choose_algorithm(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *part, cublasLtMatmulPreference_t preference, uint64_t workspace,
+                            struct error *e)
 {
     const bool timed = autotune_applies(&p->shape);
     cublasLtMatmulHeuristicResult_t found[CANDIDATES_TIMED];
@@ -141,23 +145,37 @@ static int choose_algorithm(struct gemm *p, const struct cuda_state *s, cublasLt
         if (acceptable(&found[i], workspace, p->shape.a.dtype == DT_F32)) found[good++] = found[i];
     p->library = good > 0;
     if (good) p->algorithm = found[0].algo;
-    return good > 1 && timed ? autotune_choose(p, s, found, good, workspace, e) : PL_OK;
+    return good > 1 && timed ? autotune_choose(p, s, part, found, good, workspace, e) : PL_OK;
+}
+
+/* The algorithm of the whole must compute the part too: its kernel, tiles and split of K, and so the order of the sums. */
+static int check_part(const struct gemm *p, uint64_t workspace, struct error *e)
+{
+    const struct gemm_shape *s = &p->shape, whole = gemm_whole(s);
+    cublasLtMatmulHeuristicResult_t r;
+    const cublasStatus_t rc = cublasLtMatmulAlgoCheck(p->blas, p->product, p->b, p->a, p->c, p->c, &p->algorithm, &r);
+    if (rc == CUBLAS_STATUS_SUCCESS && r.workspaceSize <= workspace) return PL_OK;
+    return error_set(e, PL_FAIL, "cuBLASLt's algorithm for the product [%lld,%lld] by [%lld,%lld] in %s does not compute %lld of its rows alone; "
+                     "memory.encode: inline has no such products", (long long)whole.M, (long long)s->K, (long long)s->K, (long long)s->N, dtype_name(s->a.dtype), (long long)s->M);
 }
 
 int gemm_begin(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *shape, uint64_t workspace,
                struct error *e)
 {
+    const struct gemm_shape whole = gemm_whole(shape);
     struct matrix_storage a, b, c;
+    int rc = PL_OK;
     p->shape = *shape;
     p->blas = s->blas;
     TRY_CUDA(cuda_gemm_one(&p->one));
-    int rc = PL_OK;
     if (gemm_library_supports(shape, &a, &b, &c)) {
-        TRY(describe_product(p, &a, &b, &c, e));
         cublasLtMatmulPreference_t preference = NULL;
+        TRY(gemm_describe(p, &whole, e));
         TRY_BLAS(cublasLtMatmulPreferenceCreate(&preference));
-        rc = choose_algorithm(p, s, preference, workspace, e);
+        rc = choose_algorithm(p, s, shape, preference, workspace, e);
         cublasLtMatmulPreferenceDestroy(preference);
+        if (!rc) rc = gemm_describe(p, shape, e);
+        if (!rc && p->library && (whole.M != shape->M || whole.batches != shape->batches)) rc = check_part(p, workspace, e);
     }
     if (!rc && !p->library)
         log_warn("cuBLASLt has no algorithm for the product [%lld,%lld] by [%lld,%lld] in %s: a slower kernel computes it", (long long)shape->M,
@@ -173,6 +191,8 @@ void gemm_end(struct gemm *p)
     if (p->b) cublasLtMatrixLayoutDestroy(p->b);
     if (p->a) cublasLtMatrixLayoutDestroy(p->a);
     if (p->product) cublasLtMatmulDescDestroy(p->product);
+    p->a = p->b = p->c = NULL;
+    p->product = NULL;
 }
 
 uint32_t gemm_align(uint64_t bytes)

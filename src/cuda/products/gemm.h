@@ -31,8 +31,8 @@ struct gemm_at {
     const void *a, *b, *bias, *from;
 };
 
-/* Selects the algorithm, within `workspace` bytes. p must be zero; gemm_end frees what it
- * holds, after a failure too. */
+/* Selects the algorithm, within `workspace` bytes; of a part, that of the whole (gemm_whole), so that a row has
+ * the same bits. p must be zero; gemm_end frees what it holds, after a failure too. */
 int gemm_begin(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *shape, uint64_t workspace,
                struct error *e);
 /* The same by our own kernel, which takes any strides and dtypes. */
@@ -40,6 +40,8 @@ void gemm_begin_generic(struct gemm *p, const struct gemm_shape *shape);
 int gemm_run(const struct gemm *p, const struct gemm_at *at, void *work, uint64_t bytes, cudaStream_t stream,
              struct error *e);
 void gemm_end(struct gemm *p);
+/* Describes another shape to the library in place of the one before; the algorithm stays. */
+int gemm_describe(struct gemm *p, const struct gemm_shape *shape, struct error *e);
 
 /* The largest power of two, up to 256, that divides a number of bytes; 256 for 0. */
 uint32_t gemm_align(uint64_t bytes);

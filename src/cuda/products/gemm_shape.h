@@ -18,6 +18,7 @@ struct view {
 
 struct gemm_shape {
     int64_t M, N, K, batches;
+    int64_t whole_M, whole_batches; /* 0: M, batches; else this is a part of a larger product, and computed by the algorithm of that one */
     struct view a, b, c;
     bool bias;
     enum dtype bias_dtype;
@@ -26,6 +27,16 @@ struct gemm_shape {
 };
 
 enum { GEMM_BIAS_ALIGN = 16 };
+
+/* The product for which the algorithm is chosen. */
+static inline struct gemm_shape gemm_whole(const struct gemm_shape *s)
+{
+    struct gemm_shape whole = *s;
+    whole.M = s->whole_M ? s->whole_M : s->M;
+    whole.batches = s->whole_batches ? s->whole_batches : s->batches;
+    whole.whole_M = whole.whole_batches = 0;
+    return whole;
+}
 
 /* The storage of a matrix: [rows, columns] with leading dimension ld, or transposed. */
 struct matrix_storage {

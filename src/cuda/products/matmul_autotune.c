@@ -183,6 +183,7 @@ static int fill(struct autotune *f, const struct stage *g, struct error *e)
 /* A matmul and its proposals while they are timed. */
 struct contest {
     struct gemm *p;
+    const struct gemm_shape *part;  /* of it, that is computed at a time */
     const cublasLtMatmulHeuristicResult_t *found;
     int n, runs;
     uint64_t workspace;
@@ -336,15 +337,28 @@ static void open_file(struct autotune *f)
     if (why.code) disable(f, &why);
 }
 
+/* Finds room for the operands of the matmul, or of the part of it that the arena holds. */
+static int make_room(const struct autotune *f, struct contest *t, bool *found, struct error *e)
+{
+    *found = lay_out(&t->stage, f, &t->p->shape, t->workspace);
+    if (*found) return PL_OK;
+    TRY(gemm_describe(t->p, t->part, e));
+    *found = lay_out(&t->stage, f, &t->p->shape, t->workspace);
+    return PL_OK;
+}
+
 /* Looks the key up. A missing one is measured, if measuring is possible, by this process or by one
  * that holds the lock. *kept is NULL if there is no stored choice. */
 static int look_up(struct autotune *f, struct contest *t, const char *key, const struct choice **kept, struct error *e)
 {
     struct error why = {0};
     struct choice x;
+    bool room;
     if (!f->opened) open_file(f);
     *kept = f->reads ? choices_find(&f->kept, key) : NULL;
-    if ((*kept && rank_of((*kept)->number, t->found, t->n) >= 0) || !f->measures || !lay_out(&t->stage, f, &t->p->shape, t->workspace)) return PL_OK;
+    if ((*kept && rank_of((*kept)->number, t->found, t->n) >= 0) || !f->measures) return PL_OK;
+    TRY(make_room(f, t, &room, e));
+    if (!room) return PL_OK;
     if (f->kept.lock < 0) {
         if (choices_lock(&f->kept, LOCK_TIMEOUT, &why)) return disable(f, &why), PL_OK;
         *kept = choices_find(&f->kept, key);
@@ -359,12 +373,12 @@ static int look_up(struct autotune *f, struct contest *t, const char *key, const
     return PL_OK;
 }
 
-int autotune_choose(struct gemm *p, const struct cuda_state *s, const cublasLtMatmulHeuristicResult_t *found, int n, uint64_t workspace,
+int autotune_choose(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *part, const cublasLtMatmulHeuristicResult_t *found, int n, uint64_t workspace,
                     struct error *e)
 {
     char key[CHOICE_KEY];
     const struct choice *kept = NULL;
-    struct contest t = {.p = p, .found = found, .n = n, .workspace = workspace};
+    struct contest t = {.p = p, .part = part, .found = found, .n = n, .workspace = workspace};
     CHECK(n >= 1 && n <= PROPOSALS_MOST, "%d proposals", n);
     if (s->autotune && n > 1 && print_key(key, &p->shape, workspace)) TRY(look_up(s->autotune, &t, key, &kept, e));
     const int rank = kept ? rank_of(kept->number, found, n) : 0;

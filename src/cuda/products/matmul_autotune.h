@@ -23,8 +23,9 @@ void autotune_free(struct cuda_state *s);
 
 /* Whether a matmul is large enough to be autotuned. */
 bool autotune_applies(const struct gemm_shape *shape);
-/* Sets p->algorithm to one of the n proposals, all of which fit `workspace` bytes. */
-int autotune_choose(struct gemm *p, const struct cuda_state *s, const cublasLtMatmulHeuristicResult_t *found, int n,
+/* Sets p->algorithm to one of the n proposals, all of which fit `workspace` bytes. `part` is what is computed of
+ * the product: it is timed instead where the arena has no room for the whole. p describes either. */
+int autotune_choose(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *part, const cublasLtMatmulHeuristicResult_t *found, int n,
                     uint64_t workspace, struct error *e);
 
 #endif

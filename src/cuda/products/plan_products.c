@@ -58,10 +58,12 @@ static struct view batch_of(const struct tensor *t, bool transposed)
     return (struct view){.dtype = t->dtype, .row = transposed ? column : row, .column = transposed ? row : column};
 }
 
+/* With the whole of which it is a part: the algorithm is chosen for that one. */
 static bool is_supported(const struct gemm_shape *s)
 {
+    const struct gemm_shape whole = gemm_whole(s);
     struct matrix_storage a, b, c;
-    return gemm_library_supports(s, &a, &b, &c);
+    return gemm_library_supports(s, &a, &b, &c) && gemm_library_supports(&whole, &a, &b, &c);
 }
 
 /* `result`: the output that the product is written to. */
@@ -69,7 +71,7 @@ static bool library_has_linear(const struct query *q, int result)
 {
     const struct tensor *bias = given(q, 2);
     struct gemm_shape s = {.M = tensor_rows(q->in[0]), .N = q->in[1]->dim[0], .K = tensor_last(q->in[0]), .a = matrix_of(q->in[0], false),
-                           .b = matrix_of(q->in[1], true), .c = matrix_of(q->out[result], false), .bias = bias};
+                           .b = matrix_of(q->in[1], true), .c = matrix_of(q->out[result], false), .bias = bias, .whole_M = portion_whole(q->portion, tensor_rows(q->in[0]))};
     if (bias) s.bias_dtype = bias->dtype, s.bias_align = is_aligned(bias) ? GEMM_BIAS_ALIGN : 1;
     return is_supported(&s);
 }
@@ -89,6 +91,7 @@ static bool match_library_matmul(const struct query *q)
     struct gemm_shape s = {.M = ta ? tensor_last(a) : tensor_rows(a), .N = tb ? tensor_rows(b) : tensor_last(b), .K = ta ? tensor_rows(a) : tensor_last(a),
                            .a = matrix_of(a, ta), .b = matrix_of(b, tb)};
     s.c = (struct view){.dtype = q->out[0]->dtype, .row = s.N, .column = 1};
+    if (!ta) s.whole_M = portion_whole(q->portion, s.M);
     return is_supported(&s);
 }
 

@@ -21,6 +21,7 @@
 
 struct step {
     int64_t count, a, b, c; /* strides in elements */
+    int64_t whole;          /* count, if the launch computes all samples; the first dimension counts them */
 };
 
 struct products {
@@ -47,7 +48,7 @@ static void shape_linear(struct gemm_shape *s, const struct entry *entry, int re
     const struct launch *l = &entry->launch;
     const struct operand *x = &l->in[0];
     *s = (struct gemm_shape){.M = operand_rows(x), .N = l->in[1].dim[0], .K = operand_last(x), .batches = 1,
-                                .a = matrix_of(entry, 0, false), .b = matrix_of(entry, 1, true),
+                                .whole_M = portion_whole(l->portion, operand_rows(x)), .a = matrix_of(entry, 0, false), .b = matrix_of(entry, 1, true),
                                 .c = matrix_of(entry, MAX_IN + result, false), .bias = has(l, 2)};
     if (has(l, 3)) s->from_align = gemm_align_operand(entry, 3);
     if (!s->bias) return;
@@ -65,6 +66,7 @@ static void shape_matmul(struct gemm_shape *s, const struct entry *entry)
                                 .b = matrix_of(entry, 1, tb)};
     /* The result has a's rows, or the accumulator's shape: it is dense in either case. */
     s->c = (struct view){.dtype = l->out[0].dtype, .row = s->N, .column = 1, .align = gemm_align_operand(entry, MAX_IN)};
+    if (!ta) s->whole_M = portion_whole(l->portion, s->M);
 }
 
 /* --- preparing and launching ----------------------------------------------------------------- */
@@ -179,10 +181,11 @@ static int bmm_steps(struct step *steps, const struct launch *l)
 {
     int n = 0;
     for (int d = 0; d + 2 < l->out[0].rank; d++) {
-        const struct step one = {l->out[0].dim[d], l->in[0].stride[d], l->in[1].stride[d], l->out[0].stride[d]};
-        if (one.count == 1) continue;
+        const int64_t count = l->out[0].dim[d];
+        const struct step one = {count, l->in[0].stride[d], l->in[1].stride[d], l->out[0].stride[d], d ? count : portion_whole(l->portion, count)};
+        if (one.whole == 1) continue;
         if (n && can_merge(&steps[n - 1], &one))
-            steps[n - 1] = (struct step){steps[n - 1].count * one.count, one.a, one.b, one.c};
+            steps[n - 1] = (struct step){steps[n - 1].count * one.count, one.a, one.b, one.c, steps[n - 1].whole * one.whole};
         else
             steps[n++] = one;
     }
@@ -209,8 +212,9 @@ static void bmm_batch(struct gemm_shape *s, struct products *p)
     s->batches = 1;
     if (!p->nouter) return;
     for (int i = 1; i < p->nouter; i++)
-        if (p->outer[i].count > p->outer[most].count) most = i;
+        if (p->outer[i].whole > p->outer[most].whole) most = i;
     s->batches = p->outer[most].count;
+    s->whole_batches = p->outer[most].whole;
     s->a.batch = p->outer[most].a, s->b.batch = p->outer[most].b, s->c.batch = p->outer[most].c;
     p->nouter--;
     for (int i = most; i < p->nouter; i++) p->outer[i] = p->outer[i + 1];

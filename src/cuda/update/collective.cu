@@ -14,6 +14,7 @@ constexpr int TREE_BLOCK = 256, LEVELS = 17; /* of the tree: 65536 ranks */
 /* A rank's own part never travels. One that is alone, and goes through the motions, sends this many bytes of it to itself by NCCL: what
  * is measured then is the cost of NCCL's launches. Through host memory it sends everything. */
 constexpr int64_t TOKEN = 64 << 10;
+constexpr int GROUP_MOVES = 1024; /* most sends and receives of a group of NCCL's */
 
 template <typename T> __device__ static T add(T a, T b) { return from_float<T>(to_float(a) + to_float(b)); }
 template <> __device__ double add(double a, double b) { return a + b; }
@@ -39,7 +40,8 @@ template <typename T> static __global__ void __launch_bounds__(TREE_BLOCK) tree_
 struct collective {
     struct transport *transport;  /* NULL: a rank that is alone and sends nothing, not even to itself */
     const char *name;
-    int n, self;
+    int n, self;                  /* ranks that take part, and this one's place among them */
+    bool across;                  /* they are on different hosts */
     enum dtype dtype;
     int64_t size, elements, part, piece;
     char *x, *leaves;
@@ -51,8 +53,10 @@ struct collective {
 static struct collective begin(const struct launch *l, const char *name, const struct operand *x, int64_t part)
 {
     struct transport *t = (struct transport *)l->state;
-    struct collective c = {t, name, l->attr->group.ranks, t ? t->ranks->rank : 0, x->dtype, (int64_t)dtype_size(x->dtype), operand_elements(x), part};
-    CHECK((t ? t->ranks->n : 1) == c.n, "the plan is for %d ranks", c.n);
+    const int n = l->attr->group.ranks, all = t ? t->ranks->n : 1;
+    const bool across = l->attr->group.axis == AXIS_ACROSS;
+    CHECK(l->attr->group.axis > AXIS_ALL ? all % n == 0 : all == n, "the plan is for %d ranks", n);
+    struct collective c = {t, name, n, t ? ranks_place(all, t->ranks->rank, n, across) : 0, across, x->dtype, (int64_t)dtype_size(x->dtype), operand_elements(x), part};
     c.piece = piece_elements(part, c.n, c.size);
     c.x = (char *)x->data, c.leaves = (char *)l->work, c.stream = (cudaStream_t)l->stream;
     c.moves = (struct move *)mem_alloc(2 * (size_t)c.n * sizeof *c.moves);
@@ -76,7 +80,8 @@ static char *piece_at(const struct collective *c, int rank, int64_t at, int64_t 
 
 static void add_move(const struct collective *c, int *n, int peer, void *at, int64_t elements, bool send)
 {
-    if (elements) c->moves[(*n)++] = (struct move){peer, at, (uint64_t)(elements * c->size), send};
+    const struct ranks *r = c->transport ? c->transport->ranks : NULL;
+    if (elements) c->moves[(*n)++] = (struct move){r ? ranks_member(r->n, r->rank, c->n, c->across, peer) : 0, at, (uint64_t)(elements * c->size), send};
 }
 
 /* self: the leaf that `own` is; negative: none. */
@@ -117,18 +122,23 @@ static int reduce_round(const struct collective *c, int64_t at, char *y, bool on
     return sum_leaves(c, y + sent * c->size, own + sent * c->size, c->self, *mine - sent, onto, e);
 }
 
-/* Every rank sends its piece to all others. */
-static int gather_round(const struct collective *c, int64_t at, struct error *e)
+/* Every rank sends its piece to all others: adds to the n moves. */
+static void list_gather(const struct collective *c, int64_t at, int *n)
 {
     int64_t mine, theirs;
     char *own = piece_at(c, c->self, at, &mine);
-    int n = 0;
     for (int peer = 0; peer < c->n; peer++) {
         if (peer == c->self) continue;
         char *from = piece_at(c, peer, at, &theirs);
-        add_move(c, &n, peer, own, mine, true);
-        add_move(c, &n, peer, from, theirs, false);
+        add_move(c, n, peer, own, mine, true);
+        add_move(c, n, peer, from, theirs, false);
     }
+}
+
+static int gather_round(const struct collective *c, int64_t at, struct error *e)
+{
+    int n = 0;
+    list_gather(c, at, &n);
     return transport_exchange(c->transport, c->moves, n, c->name, c->stream, e);
 }
 
@@ -171,16 +181,33 @@ static int launch_reduce_scatter(const struct launch *l, struct error *e)
     return rc;
 }
 
-static int launch_all_gather(const struct launch *l, struct error *e)
+/* The own part to its place, unless it is there. */
+static int place_own(const struct collective *c, const struct launch *l, struct error *e)
 {
-    struct collective c = begin(l, "ALL_GATHER", &l->out[0], l->attr->group.part);
-    char *own = c.x + c.self * c.part * c.size;
-    int rc = PL_OK;
-    c.piece = c.part;
-    const cudaError_t copied = own == l->in[0].data ? cudaSuccess : cudaMemcpyAsync(own, l->in[0].data, (size_t)(c.part * c.size), cudaMemcpyDeviceToDevice, c.stream);
-    if (copied != cudaSuccess) rc = cuda_failed(e, copied, "the own part of ALL_GATHER");
-    if (!rc) rc = gather_round(&c, 0, e);
-    mem_free(c.moves);
+    char *own = c->x + c->self * c->part * c->size;
+    if (own != l->in[0].data) TRY_CUDA(cudaMemcpyAsync(own, l->in[0].data, (size_t)(c->part * c->size), cudaMemcpyDeviceToDevice, c->stream));
+    return PL_OK;
+}
+
+/* Gathers that stand side by side, as those of a block's weights do, are one group of NCCL's sends and receives. Host memory has room
+ * for one gather at a time. */
+static int batch_all_gather(const struct launch *l, uint32_t n, uint32_t *taken, struct error *e)
+{
+    const struct transport *t = (const struct transport *)l->state;
+    const int each = 2 * l->attr->group.ranks;
+    const uint32_t most = t && t->nccl ? (uint32_t)max_i64(1, GROUP_MOVES / each) : 1;
+    struct move *moves = (struct move *)mem_alloc((size_t)(min_i64(n, most) * each) * sizeof *moves);
+    int count = 0, rc = PL_OK;
+    for (*taken = 0; *taken < n && *taken < most && !rc; ++*taken) {
+        struct collective c = begin(&l[*taken], "ALL_GATHER", &l[*taken].out[0], l[*taken].attr->group.part);
+        mem_free(c.moves);
+        c.moves = moves;
+        c.piece = c.part;
+        rc = place_own(&c, &l[*taken], e);
+        list_gather(&c, 0, &count);
+    }
+    if (!rc) rc = transport_exchange((struct transport *)l->state, moves, count, "ALL_GATHER", (cudaStream_t)l->stream, e);
+    mem_free(moves);
     return rc;
 }
 
@@ -196,4 +223,4 @@ static void release(void *state) { (void)state; }
 
 CUDA_KERNEL(cuda_all_reduce, .prepare = prepare, .launch = launch_all_reduce, .release = release);
 CUDA_KERNEL(cuda_reduce_scatter, .prepare = prepare, .launch = launch_reduce_scatter, .release = release);
-CUDA_KERNEL(cuda_all_gather, .prepare = prepare, .launch = launch_all_gather, .release = release);
+CUDA_KERNEL(cuda_all_gather, .prepare = prepare, .release = release, .batch = batch_all_gather, .meets = true);

@@ -42,6 +42,9 @@ void image_processor_default(struct image_processor *p, enum image_family family
  * the family's default. A folder in LLaVA's original layout has image_aspect_ratio in config.json. PL_USAGE names the
  * file: a processor of another class, or images that are not side x side (0: any side). */
 int image_processor_read(struct image_processor *p, const char *folder, enum image_family family, uint32_t side, struct error *e);
+/* The processor of a video's frames: the same, but for SmolVLM's. Its frames have no tiles, and the folder may state other values for
+ * them: video_processor of processor_config.json, or video_preprocessor_config.json. */
+int image_processor_read_frames(struct image_processor *p, const char *folder, enum image_family family, uint32_t side, struct error *e);
 /* The same from the text of a file, whose path is for messages. */
 int image_processor_parse(struct image_processor *p, const char *json, size_t n, const char *path, enum image_family family, uint32_t side, struct error *e);
 

@@ -240,6 +240,41 @@ static int find_value(const char *folder, struct bump *b, const struct value **o
     return PL_OK;
 }
 
+/* The tree of the video processor and the name of its file; NULL: what the folder has of images counts. */
+static int find_video_value(const char *folder, struct bump *b, const struct value **out, const char **name, struct error *e)
+{
+    static const char *const files[] = {"processor_config.json", "video_preprocessor_config.json", "preprocessor_config.json"};
+    for (size_t i = 0; i < COUNT(files) && !*out; i++) {
+        struct value *v;
+        *name = files[i];
+        if (read_file(folder, *name, b, &v, e)) return e->code;
+        *out = i ? v : value_get(v, "video_processor");
+    }
+    return PL_OK;
+}
+
+/* The values of a video processor; size counts before video_sampling.video_size. */
+static int from_video_value(struct image_processor *p, const struct value *v, enum image_family family, uint32_t side, struct error *e)
+{
+    if (from_value(p, v, family, side, e)) return e->code;
+    return value_get(v, "size") ? PL_OK : read_side(v, "video_sampling.video_size.longest_edge", EDGE_MOST, &p->longest_edge, e);
+}
+
+int image_processor_read_frames(struct image_processor *p, const char *folder, enum image_family family, uint32_t side, struct error *e)
+{
+    struct bump b = {0};
+    const struct value *v = NULL;
+    const char *name = NULL;
+    int rc = image_processor_read(p, folder, family, side, e);
+    if (!rc && family == IMAGES_IDEFICS3) {
+        rc = find_video_value(folder, &b, &v, &name, e);
+        if (!rc && v && from_video_value(p, v, family, side, e)) rc = error_prepend(e, "%s/%s", folder, name);
+        p->split = false;
+    }
+    bump_free(&b);
+    return rc;
+}
+
 int image_processor_read(struct image_processor *p, const char *folder, enum image_family family, uint32_t side, struct error *e)
 {
     struct bump b = {0};

@@ -89,7 +89,7 @@ struct frames {
 static int take_frame(void *user, uint32_t i, const struct image *frame, struct error *e)
 {
     const struct frames *f = user;
-    const struct image_processor *p = &f->r->o.processor;
+    const struct image_processor *p = &f->r->o.frame_processor;
     const size_t rest = align_up((size_t)((const char *)frame->rgb - f->r->room) + (size_t)frame->width * frame->height * 3, 64);
     const uint64_t all = rest + image_processor_scratch(p, frame->width, frame->height);
     if (i >= f->count) return error_set(e, PL_USAGE, "it has more than the %u frames that its text was tokenized with", f->count);

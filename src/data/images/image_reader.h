@@ -19,7 +19,7 @@
 enum { IMAGE_READER_SIDE = 16384 }; /* pixels: larger images are a fault */
 
 struct image_reader_options {
-    struct image_processor processor;
+    struct image_processor processor, frame_processor; /* of images, and of the frames of videos */
     struct pixel_range range;  /* of images of 16 bits */
     uint64_t room;             /* bytes for the file of an image, its pixels and what the processor needs */
     double fps;                /* of videos (video.h) */

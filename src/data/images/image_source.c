@@ -10,29 +10,46 @@
 
 /* --- opening ------------------------------------------------------------------------------------ */
 
+static enum image_family family_of(const struct model *m)
+{
+    return m->images->layout == IMAGE_AS_TILES ? IMAGES_IDEFICS3 : strstr(m->images->tower, "siglip") ? IMAGES_SIGLIP : IMAGES_CLIP;
+}
+
 int image_source_processor(struct image_processor *p, const struct model *m, struct error *e)
 {
-    const enum image_family family = m->images->layout == IMAGE_AS_TILES ? IMAGES_IDEFICS3 : strstr(m->images->tower, "siglip") ? IMAGES_SIGLIP : IMAGES_CLIP;
-    if (*m->path) return image_processor_read(p, m->path, family, (uint32_t)m->image, e);
-    image_processor_default(p, family, (uint32_t)m->image);
+    if (*m->path) return image_processor_read(p, m->path, family_of(m), (uint32_t)m->image, e);
+    image_processor_default(p, family_of(m), (uint32_t)m->image);
+    return PL_OK;
+}
+
+int image_source_frame_processor(struct image_processor *p, const struct model *m, struct error *e)
+{
+    if (*m->path) return image_processor_read_frames(p, m->path, family_of(m), (uint32_t)m->image, e);
+    image_processor_default(p, family_of(m), (uint32_t)m->image);
+    p->split = false;
     return PL_OK;
 }
 
 int image_source_open(struct image_source *s, const struct model *m, const struct tokenizer *t, const struct template *template, const char *where, struct error *e)
 {
     const struct image_model *x = m->images;
-    *s = (struct image_source){.text = {.layout = x->layout, .token = x->token, .features = (uint32_t)x->features, .start_end = x->start_end}};
+    *s = (struct image_source){.text = {.layout = x->layout, .token = x->token, .features = (uint32_t)x->features, .start_end = x->start_end, .timed = x->timed}};
     int rc = t ? image_text_open(&s->text, t, template, e) : PL_OK;
     if (!rc) rc = image_source_processor(&s->processor, m, e);
     if (!rc) rc = image_files_open(&s->files, where, e);
     return rc;
 }
 
-int image_source_take_videos(struct image_source *s, const struct model *m, const struct video_options *o, int64_t tokens, struct error *e)
+/* Whether a model takes videos at all. */
+static bool takes_videos(const struct image_text *x) { return x->layout != IMAGE_AS_TILES || x->timed; }
+
+int image_source_take_videos(struct image_source *s, const struct model *m, const struct video_options *o, int64_t tokens, bool own, struct error *e)
 {
     int64_t features;
-    if (m->images->layout == IMAGE_AS_TILES) return error_set(e, PL_USAGE, "data.max_frames is %u, and a %s takes no videos here: set it to 0, and give frames as images", o->max_frames, m->family->model_type);
-    if (images_frame_tokens(m, tokens, &features, e)) return e->code;
+    if (!takes_videos(&s->text)) return error_set(e, PL_USAGE, "data.max_frames is %u, and %s takes no videos: set it to 0, and give frames as images", o->max_frames, m->family->model_type);
+    if (images_frame_tokens(m, tokens, &features, e) || image_source_frame_processor(&s->frame_processor, m, e)) return e->code;
+    if (s->text.timed && !own && template_open(&s->video_template, NULL, "smolvlm", NULL, e)) return e->code;
+    s->text.video_template = s->video_template;
     s->videos = *o;
     s->text.frame_features = (uint32_t)features;
     return PL_OK;
@@ -41,6 +58,7 @@ int image_source_take_videos(struct image_source *s, const struct model *m, cons
 void image_source_close(struct image_source *s)
 {
     if (s->files) image_files_close(s->files);
+    template_close(s->video_template);
     *s = (struct image_source){0};
 }
 
@@ -54,19 +72,21 @@ uint64_t image_source_fingerprint(const struct image_source *s)
         hash = hash_bytes(&s->videos.fps, sizeof s->videos.fps, hash);
         hash = hash_bytes((const uint32_t[]){s->videos.max_frames, s->text.frame_features}, 2 * sizeof(uint32_t), hash);
     }
+    if (s->videos.max_frames && s->text.timed) hash = hash_bytes((const uint32_t[]){1, s->video_template != NULL}, 2 * sizeof(uint32_t), hash); /* 1: the wording of video_text.h */
     return hash;
 }
 
 /* --- videos ------------------------------------------------------------------------------------- */
 
-static int count_frames(const struct image_source *s, const char *reference, uint32_t *frames, struct error *e)
+/* Scans a video: with `b` also for the times of its frames. */
+static int scan_video(const struct image_source *s, const char *reference, struct bump *b, struct video_times *out, struct error *e)
 {
     struct video_at v;
-    if (s->text.layout == IMAGE_AS_TILES) return error_set(e, PL_USAGE, "%.100s: a model whose images have tiles takes no videos here: give frames as images", reference);
+    if (!takes_videos(&s->text)) return error_set(e, PL_USAGE, "%.100s: the model takes no videos: give frames as images", reference);
     if (!s->videos.max_frames) return error_set(e, PL_USAGE, "%.100s: a video is given: set data.max_frames, and data.fps and data.tokens_per_frame if they were set in training", reference);
     int rc = image_files_video(s->files, reference, &v, e);
     if (rc) return rc;
-    rc = video_scan(&v, &s->videos, frames, e);
+    rc = b ? video_time(&v, &s->videos, b, out, e) : video_scan(&v, &s->videos, &out->frames, e);
     video_at_free(&v);
     return rc;
 }
@@ -81,10 +101,12 @@ static int take_none(void *user, const float *values, uint32_t count, struct err
 static int read_video(const struct image_source *s, const char *reference, image_take *take, void *user, struct image_pixels *out, struct error *e)
 {
     enum { LISTS = 1 << 20 }; /* of frames and their files */
-    const struct image_reader_options o = {.processor = s->processor, .range = s->videos.image.range, .room = s->videos.room, .fps = s->videos.fps, .max_frames = s->videos.max_frames};
+    const struct image_reader_options o = {.processor = s->processor, .frame_processor = s->frame_processor, .range = s->videos.image.range, .room = s->videos.room, .fps = s->videos.fps, .max_frames = s->videos.max_frames};
     const uint64_t frame = image_reader_floats(&o) * sizeof(float);
+    struct video_times times;
     uint32_t replaced;
-    if (count_frames(s, reference, &out->count, e)) return e->code;
+    if (scan_video(s, reference, NULL, &times, e)) return e->code;
+    out->count = times.frames;
     void *room = mem_alloc(image_reader_bytes(&o));
     struct image_reader *r = image_reader_new(&o, room);
     const struct frames_to to = {mem_alloc(frame), take ? take : take_none, user};
@@ -147,14 +169,22 @@ static int stored_tiles(const struct image_source *s, const char *reference, str
     return PL_OK;
 }
 
-int image_source_tiles(const struct image_source *s, const char *reference, struct image_tiles *out, struct error *e)
+static int describe_video(const struct image_source *s, const char *reference, struct bump *b, struct image_tiles *out, struct error *e)
+{
+    struct video_times t = {0};
+    if (scan_video(s, reference, s->text.timed ? b : NULL, &t, e)) return e->code;
+    *out = (struct image_tiles){.frames = t.frames, .seconds = t.seconds, .duration = t.duration};
+    return PL_OK;
+}
+
+int image_source_tiles(const struct image_source *s, const char *reference, struct bump *b, struct image_tiles *out, struct error *e)
 {
     uint64_t bytes = 0;
     uint32_t width, height;
     size_t n = 0, room;
     *out = (struct image_tiles){0};
     if (image_files_store(s->files)) return stored_tiles(s, reference, out, e);
-    if (media_is_video(reference)) return count_frames(s, reference, &out->frames, e);
+    if (media_is_video(reference)) return describe_video(s, reference, b, out, e);
     if (s->text.layout != IMAGE_AS_TILES) return PL_OK;
     if (image_files_find(s->files, reference, &bytes, e)) return e->code;
     void *file = mem_alloc(bytes + 1);

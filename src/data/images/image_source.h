@@ -14,6 +14,8 @@ struct image_source {
     struct image_text text;
     struct image_processor processor;
     struct image_files *files;
+    struct image_processor frame_processor;
+    struct template *video_template; /* that of videos, where they are described (image_text.video_template) */
     struct video_options videos; /* which frames are taken, and how images of a folder are read, in videos.room bytes; max_frames 0: videos are not */
 };
 
@@ -21,12 +23,15 @@ struct image_source {
  * images have no text; `template` may be NULL. PL_USAGE: the
  * tokenizer lacks the image token, the folder's image processor does not fit, or there is no such folder or tar. */
 int image_source_open(struct image_source *s, const struct model *m, const struct tokenizer *t, const struct template *template, const char *where, struct error *e);
-/* Videos are taken, too: `tokens` for each frame, 0: as an image. PL_USAGE: frames cannot have so many. */
-int image_source_take_videos(struct image_source *s, const struct model *m, const struct video_options *o, int64_t tokens, struct error *e);
+/* Videos are taken, too: `tokens` for each frame, 0: as an image. `own`: the template was chosen by the user, and renders videos, too. PL_USAGE: frames cannot
+ * have so many tokens, or the model takes no videos. */
+int image_source_take_videos(struct image_source *s, const struct model *m, const struct video_options *o, int64_t tokens, bool own, struct error *e);
 /* A zeroed struct is allowed. */
 void image_source_close(struct image_source *s);
 /* The processor of a model that takes images: of its folder, or its tower's usual one. */
 int image_source_processor(struct image_processor *p, const struct model *m, struct error *e);
+/* The same of the frames of its videos. */
+int image_source_frame_processor(struct image_processor *p, const struct model *m, struct error *e);
 /* Of everything that decides ids, apart from the sizes of images. */
 uint64_t image_source_fingerprint(const struct image_source *s);
 
@@ -38,8 +43,8 @@ struct image_pixels {
 };
 int image_source_read(const struct image_source *s, const char *reference, image_take *take, void *user, struct image_pixels *out, struct error *e);
 
-/* The tiles of an image, by its size in the file, or the frames of a video. Thread-safe. PL_USAGE, with the reference: it is missing or no
- * image or video. */
-int image_source_tiles(const struct image_source *s, const char *reference, struct image_tiles *out, struct error *e);
+/* The tiles of an image, by its size in the file, or the frames of a video, whose times are in `b`. Thread-safe. PL_USAGE, with the reference: it is
+ * missing or no image or video. */
+int image_source_tiles(const struct image_source *s, const char *reference, struct bump *b, struct image_tiles *out, struct error *e);
 
 #endif

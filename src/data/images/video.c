@@ -35,6 +35,19 @@ uint32_t video_choose(const double *times, uint32_t n, const struct video_option
     return thin(chosen, taken, o->max_frames);
 }
 
+/* --- times ----------------------------------------------------------------------------------- */
+
+static uint32_t whole_seconds(double t) { return (uint32_t)fmin(fmax(t + 1e-6, 0), UINT32_MAX); }
+
+void video_times_fill(const double *times, uint32_t n, double duration, const uint32_t *chosen, uint32_t frames, struct bump *b, struct video_times *out)
+{
+    *out = (struct video_times){bump_alloc(b, (frames + 1) * sizeof *out->seconds), frames, whole_seconds(duration)};
+    for (uint32_t i = 0; i < frames; i++) {
+        CHECK(chosen[i] < n, "frame %u of %u", chosen[i], n);
+        out->seconds[i] = whole_seconds(times[chosen[i]]);
+    }
+}
+
 /* --- a folder -------------------------------------------------------------------------------- */
 
 /* A file of a folder: by its path, or in a tar. */
@@ -126,20 +139,31 @@ static int read_folder(const struct folder *f, const struct video_options *o, vi
 
 /* --- any ------------------------------------------------------------------------------------- */
 
-/* Scans, and with `take` reads. */
-static int open_folder(const struct video_at *v, const struct video_options *o, uint32_t *frames, video_take *take, void *user, uint32_t *replaced, struct error *e)
+static void close_folder(struct folder *f)
 {
-    struct folder f = {.at = v};
-    int rc = list_images(&f, e);
-    if (!rc) {
-        f.chosen = mem_alloc(f.files.n * sizeof *f.chosen);
-        *frames = f.n = video_choose(NULL, f.files.n, o, f.chosen);
-        if (take) rc = read_folder(&f, o, take, user, replaced, e);
-        mem_free(f.chosen);
-    }
-    vec_free(&f.files);
-    names_free(&f.paths);
-    return rc;
+    mem_free(f->chosen);
+    vec_free(&f->files);
+    names_free(&f->paths);
+}
+
+/* Lists the images of a folder and chooses among them; close_folder frees it in any case. */
+static int open_folder(struct folder *f, const struct video_at *v, const struct video_options *o, struct error *e)
+{
+    *f = (struct folder){.at = v};
+    if (list_images(f, e)) return e->code;
+    f->chosen = mem_alloc(f->files.n * sizeof *f->chosen);
+    f->n = video_choose(NULL, f->files.n, o, f->chosen);
+    return PL_OK;
+}
+
+static void time_folder(const struct folder *f, const struct video_options *o, struct bump *b, struct video_times *out)
+{
+    enum { USUAL_RATE = 24 };
+    const double rate = o->fps > 0 ? o->fps : USUAL_RATE;
+    double *times = mem_alloc(f->files.n * sizeof *times);
+    for (uint32_t i = 0; i < f->files.n; i++) times[i] = i / rate;
+    video_times_fill(times, f->files.n, f->files.n / rate, f->chosen, f->n, b, out);
+    mem_free(times);
 }
 
 static int check_path(const struct video_at *v, struct error *e)
@@ -151,15 +175,36 @@ static bool is_folder(const struct video_at *v) { return v->fd < 0 ? dir_exists(
 
 int video_scan(const struct video_at *v, const struct video_options *o, uint32_t *frames, struct error *e)
 {
+    struct folder f;
     *frames = 0;
     if (check_path(v, e)) return e->code;
-    return is_folder(v) ? open_folder(v, o, frames, NULL, NULL, NULL, e) : video_file_scan(v, o, frames, e);
+    if (!is_folder(v)) return video_file_scan(v, o, frames, e);
+    int rc = open_folder(&f, v, o, e);
+    *frames = f.n;
+    close_folder(&f);
+    return rc;
+}
+
+int video_time(const struct video_at *v, const struct video_options *o, struct bump *b, struct video_times *out, struct error *e)
+{
+    struct folder f;
+    *out = (struct video_times){0};
+    if (check_path(v, e)) return e->code;
+    if (!is_folder(v)) return video_file_time(v, o, b, out, e);
+    int rc = open_folder(&f, v, o, e);
+    if (!rc) time_folder(&f, o, b, out);
+    close_folder(&f);
+    return rc;
 }
 
 int video_read(const struct video_at *v, const struct video_options *o, video_take *take, void *user, uint32_t *replaced, struct error *e)
 {
-    uint32_t frames;
+    struct folder f;
     *replaced = 0;
     if (check_path(v, e)) return e->code;
-    return is_folder(v) ? open_folder(v, o, &frames, take, user, replaced, e) : video_file_read(v, o, take, user, replaced, e);
+    if (!is_folder(v)) return video_file_read(v, o, take, user, replaced, e);
+    int rc = open_folder(&f, v, o, e);
+    if (!rc) rc = read_folder(&f, o, take, user, replaced, e);
+    close_folder(&f);
+    return rc;
 }

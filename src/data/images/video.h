@@ -44,6 +44,17 @@ uint32_t video_choose(const double *times, uint32_t n, const struct video_option
  * read, or it has no frames. */
 int video_scan(const struct video_at *v, const struct video_options *o, uint32_t *frames, struct error *e);
 
+/* When the frames that are used are shown, in whole seconds rounded down (to the microsecond). A file's last frame lasts as long as the others do on
+ * average. The images of a folder are taken to be o->fps a second; 24, where that is 0. */
+struct video_times {
+    uint32_t *seconds; /* [frames] */
+    uint32_t frames, duration;
+};
+/* The same scan with the times, in `b`. */
+int video_time(const struct video_at *v, const struct video_options *o, struct bump *b, struct video_times *out, struct error *e);
+/* For the two kinds of videos: fills *out from the times of all n frames. */
+void video_times_fill(const double *times, uint32_t n, double duration, const uint32_t *chosen, uint32_t frames, struct bump *b, struct video_times *out);
+
 /* Receives frame i of those that are used. Its pixels are valid during the call; a failure ends the reading. */
 typedef int video_take(void *user, uint32_t i, const struct image *frame, struct error *e);
 /* Decodes the frames that are used, in order, one at a time; *replaced of them could not be decoded. PL_USAGE as in

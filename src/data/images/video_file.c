@@ -197,6 +197,7 @@ struct listing {
     VEC(int64_t) frames;        /* the times of those that are shown, ascending; their numbers, if not `timed` */
     VEC(struct key_frame) keys; /* in the file's order */
     bool timed;                 /* every packet has a time */
+    double *times;              /* of all frames, in seconds from the first one on */
     uint32_t *chosen, n;        /* numbers in `frames` */
 };
 
@@ -204,6 +205,7 @@ static void free_listing(struct listing *l)
 {
     vec_free(&l->frames);
     vec_free(&l->keys);
+    mem_free(l->times);
     mem_free(l->chosen);
 }
 
@@ -248,10 +250,9 @@ static int choose(struct video_file *v, const struct video_options *o, struct li
 {
     list_packets(v, l);
     if (!l->frames.n) return error_set(e, PL_USAGE, "a video without frames: the file ends or is damaged before the first one");
-    double *times = seconds(v, l);
+    l->times = seconds(v, l);
     l->chosen = mem_alloc(l->frames.n * sizeof *l->chosen);
-    l->n = video_choose(times, l->frames.n, o, l->chosen);
-    mem_free(times);
+    l->n = video_choose(l->times, l->frames.n, o, l->chosen);
     return PL_OK;
 }
 
@@ -270,6 +271,16 @@ int video_file_scan(const struct video_at *at, const struct video_options *o, ui
     struct listing l;
     int rc = list_file(at, o, &l, e);
     *frames = l.n;
+    free_listing(&l);
+    return rc;
+}
+
+int video_file_time(const struct video_at *at, const struct video_options *o, struct bump *b, struct video_times *out, struct error *e)
+{
+    struct listing l;
+    int rc = list_file(at, o, &l, e);
+    const uint32_t n = l.frames.n;
+    if (!rc) video_times_fill(l.times, n, n > 1 ? l.times[n - 1] * n / (n - 1) : 0, l.chosen, l.n, b, out);
     free_listing(&l);
     return rc;
 }

@@ -13,7 +13,8 @@
 /* False: this build has no FFmpeg. */
 bool video_file_available(void);
 
-/* As video_scan and video_read. */
+/* As video_time, video_scan and video_read. */
+int video_file_time(const struct video_at *at, const struct video_options *o, struct bump *b, struct video_times *out, struct error *e);
 int video_file_scan(const struct video_at *at, const struct video_options *o, uint32_t *frames, struct error *e);
 int video_file_read(const struct video_at *at, const struct video_options *o, video_take *take, void *user, uint32_t *replaced, struct error *e);
 

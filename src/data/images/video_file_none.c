@@ -10,6 +10,12 @@ static int refuse(const char *path, struct error *e)
     return error_set(e, PL_USAGE, "%s: this build has no FFmpeg to read video files: give a folder of the frames, or run tools/deps.sh ffmpeg and build again", path);
 }
 
+int video_file_time(const struct video_at *at, const struct video_options *o, struct bump *b, struct video_times *out, struct error *e)
+{
+    (void)o, (void)b, (void)out;
+    return refuse(at->path, e);
+}
+
 int video_file_scan(const struct video_at *at, const struct video_options *o, uint32_t *frames, struct error *e)
 {
     (void)o, (void)frames;

@@ -19,8 +19,6 @@
 
 #include "io/value.h"
 
-#define VIDEO_PLACEHOLDER "<video>"
-
 /* Why a sample cannot be used. */
 enum conversation_fault {
     SAMPLE_FINE,

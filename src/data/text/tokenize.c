@@ -85,7 +85,7 @@ enum conversation_fault tokenize_images(const struct image_source *s, struct con
 {
     const bool no_videos = c->videos && s && !s->videos.max_frames;
     if (c->media->count && !s) error_set(e, PL_USAGE, "it has images or videos (%.100s), and the model takes text alone", c->media->items[0]->text);
-    else if (no_videos && s->text.layout == IMAGE_AS_TILES) error_set(e, PL_USAGE, "it has a video, and a model whose images have tiles takes none here: give frames as images");
+    else if (no_videos && s->text.layout == IMAGE_AS_TILES && !s->text.timed) error_set(e, PL_USAGE, "it has a video, and the model takes none: give frames as images");
     else if (no_videos) error_set(e, PL_USAGE, "it has a video: set data.max_frames to the frames that a row may have");
     if (no_videos || (c->media->count && !s)) return SAMPLE_MEDIA;
     if (!s) return SAMPLE_FINE;
@@ -94,7 +94,7 @@ enum conversation_fault tokenize_images(const struct image_source *s, struct con
     struct image_tiles *tiles = bump_alloc(b, (c->media->count + 1) * sizeof *tiles);
     *out = (struct text_images){&s->text, tiles, c->media->count};
     for (uint32_t i = 0; i < out->n; i++)
-        if (image_source_tiles(s, c->media->items[i]->text, &tiles[i], e)) return SAMPLE_FILES;
+        if (image_source_tiles(s, c->media->items[i]->text, b, &tiles[i], e)) return SAMPLE_FILES;
     return SAMPLE_FINE;
 }
 

@@ -13,11 +13,12 @@
  *     REPLACE_ROWS(text, index, features)
  *
  * The activations of the tower are those of k images, and die before the rest of the program begins. Each image
- * keeps its place, so the rest reads what it read before: the same bits, as far as a product gives a row the same
- * bits among fewer rows. Images that no index points into are left out: how many there are is known on the host
- * when the batch is written, and so is the number of iterations (loop.counted). On their way to REPLACE_ROWS the images
- * of a sample may be parted in two, and the features of each pooled: those of images and of frames (models/images.c).
- * Where features are read in another way, all images are encoded.
+ * keeps its place, so the rest reads what it read before. The bits are the same: the loop says of how many images its
+ * k are a part (struct portion), and products are computed as for all of them. Images that no index points into are
+ * left out: how many there are is known on the host when the batch is written, and so is the number of iterations
+ * (loop.counted). On their way to REPLACE_ROWS the images of a sample may be parted in two, and the features of each
+ * pooled: those of images and of frames (models/images.c). Where features are read in another way, all images are
+ * encoded.
  *
  * What moves is all that depends on the images and on frozen weights alone, in the scopes where images are
  * independent (SCOPE_IMAGES): tower and projector, or the tower without a projector that is trained, or the blocks
@@ -367,6 +368,7 @@ static void emit_loop(struct encoder *e)
     struct graph *g = e->g;
     features_list list = {0};
     e->loop = graph_loop(g, "encode", e->trip);
+    if (e->at_once < e->images) g->loops.at[e->loop].portion = (struct portion){(uint32_t)e->at_once, (uint32_t)e->images};
     list_used(e);
     begin_features(e, &list);
     e->slice = graph_view(g, e->used, DT_I32, 2, (int64_t[]){1, e->at_once}, NULL, 0);

@@ -7,13 +7,15 @@
  *     }
  *
  * What lasts until the update is the rank's shard of each gradient (graph/shard.h). Ranks are added first, then
- * micro-batches and shares: with several of them another order of the same sums than without this pass.
+ * micro-batches and shares: with several of them another order of the same sums than without this pass. With parallel.group
+ * host these are the ranks of a host; sums across hosts stay in the update, once a step.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "graph/shard.h"
 #include "passes/passes.h"
+#include "passes/uses.h"
 
 /* A node to insert before the node at a position. */
 struct added {
@@ -23,7 +25,7 @@ struct added {
 
 struct divide {
     struct graph *g;
-    int ranks;
+    int ranks, axis;     /* that hold one copy between them */
     int levels;          /* loops around a micro-batch: over shares, over micro-batches */
     bool accumulates;
     uint32_t *first, *last; /* by storage: 1 + the positions of the first node that writes it, and of the last that writes or views it */
@@ -62,20 +64,6 @@ static id body_of(const struct divide *d, const struct node *n)
 static uint32_t begin_of(const struct divide *d, uint32_t k, id body)
 {
     while (k && at_position(d, k)->loop != body && at_position(d, k - 1)->loop != body && loop_inside(d->g, at_position(d, k - 1)->loop, body)) k--;
-    return k;
-}
-
-/* The position behind the block, or the inner loop, whose nodes complete a gradient at k. */
-static uint32_t end_of(const struct divide *d, uint32_t k, id body)
-{
-    const struct graph *g = d->g;
-    const uint32_t n = g->order[PROGRAM_STEP].nodes.n;
-    const id block = graph_block_of(g, at_position(d, k)->scope);
-    for (k++; k < n && loop_inside(g, at_position(d, k)->loop, body); k++) {
-        const struct node *x = at_position(d, k);
-        const bool inner = at_position(d, k - 1)->loop != body && x->loop != body;
-        if (!inner && (x->loop != body || !block || graph_block_of(g, x->scope) != block || x->phase == PHASE_FORWARD)) break;
-    }
     return k;
 }
 
@@ -158,7 +146,7 @@ static void divide_one(struct divide *d, struct param *p)
     const int64_t part = shard_part(tensor_elements(&t), d->ranks);
     const uint32_t first = d->first[t.storage] - 1, last = d->last[t.storage] - 1;
     const id body = body_of(d, at_position(d, last)), scope = at_position(d, last)->scope;
-    const uint32_t end = end_of(d, last, body);
+    const uint32_t end = block_end(g, PROGRAM_STEP, last, body);
     const bool carried = d->accumulates && at_position(d, first)->loop != body && at_position(d, first)->op == OP_FILL;
     id acc = 0;
     g->storages.at[t.storage].kind = KIND_ACT;
@@ -168,7 +156,7 @@ static void divide_one(struct divide *d, struct param *p)
     }
     g->at.loop = body;
     g->at.scope = scope;
-    const id shard = op_apply(g, OP_REDUCE_SCATTER, &(union attr){.group = {d->ranks, AXIS_ALL, part}}, (id[]){whole, acc}, acc ? 2 : 1);
+    const id shard = op_apply(g, OP_REDUCE_SCATTER, &(union attr){.group = {d->ranks, d->axis, part}}, (id[]){whole, acc}, acc ? 2 : 1);
     if (!shard) return;
     insert(d, end);
     *storage_of(g, shard) = (struct storage){.bytes = tensor_bytes(tensor_at(g, shard)), .kind = KIND_GRAD, .name = name};
@@ -198,6 +186,17 @@ static void rebuild(struct divide *d)
     mem_free(old);
 }
 
+/* The nodes of the update that read `before`, the sum over a group of ranks, read `now`; the sum across groups is made there, in place. */
+static void read_instead(struct graph *g, id before, id now)
+{
+    const struct order *order = &g->order[PROGRAM_UPDATE];
+    for (uint32_t k = 0; k < order->nodes.n; k++) {
+        const struct node *n = node_at(g, order->nodes.at[k]);
+        if (n->op == OP_ALL_REDUCE && n->in[0] == before) tensor_at(g, n->out[0])->storage = tensor_at(g, now)->storage;
+    }
+    graph_replace(g, PROGRAM_UPDATE, before, now);
+}
+
 /* The update reads the shards that the step leaves. */
 static void read_shards(struct graph *g, const id *was)
 {
@@ -208,7 +207,7 @@ static void read_shards(struct graph *g, const id *was)
         id now = 0;
         for (uint32_t i = 0; i < g->params.n && n.op == OP_REDUCE_SCATTER && !now; i++)
             if (was[i] == n.in[0]) now = g->params.at[i].grad;
-        if (now) graph_replace(g, PROGRAM_UPDATE, n.out[0], now);
+        if (now) read_instead(g, n.out[0], now);
         else order->nodes.at[kept++] = order->nodes.at[k];
     }
     order->nodes.n = kept;
@@ -217,7 +216,7 @@ static void read_shards(struct graph *g, const id *was)
 void pass_shard_gradients(struct graph *g, const struct settings *s)
 {
     if (!s->train || s->ranks < 2 || s->shard < SHARD_GRADIENTS || g->error.code) return;
-    struct divide d = {.g = g, .ranks = s->ranks, .levels = (s->shares > 1) + (s->accumulation > 1), .accumulates = s->accumulation > 1};
+    struct divide d = {.g = g, .ranks = settings_holders(s), .axis = settings_axis(s), .levels = (s->shares > 1) + (s->accumulation > 1), .accumulates = s->accumulation > 1};
     id *was = mem_alloc((g->params.n + 1) * sizeof *was);
     struct cursor before = graph_move(g, PROGRAM_STEP, PHASE_BACKWARD, "shard_gradients");
     d.first = mem_alloc(g->storages.n * sizeof *d.first);

@@ -11,6 +11,12 @@
  * The sums, the cells of the norm and the update of an element are the same as without shards, so no bit changes. A rank
  * writes the cells of its shards; the sum over ranks, of one number and zeros, completes them.
  *
+ * With parallel.group host the ranks of a host hold one copy between them: they scatter and gather among themselves, and
+ * the shards of the sums are added across hosts. A host's ranks are a subtree of the tree over all ranks, so that no bit
+ * changes either:
+ *
+ *     REDUCE_SCATTER of g in the host    ALL_REDUCE of its shard across hosts    norm    update    ALL_GATHER in the host
+ *
  * Adafactor's means run over whole rows: its state stays whole, and every rank updates all of it.
  */
 #include <string.h>
@@ -18,13 +24,22 @@
 #include "graph/shard.h"
 #include "passes/passes.h"
 
+/* A weight whose slices are updated, and that is still to be gathered. */
+struct updated {
+    id slice, update;    /* a tensor, and the node that wrote it */
+    int64_t part;
+};
+
 struct shards {
     struct graph *g;
-    int ranks;
-    id axis;             /* the loop over ranks, which is never entered */
+    int ranks;           /* that hold one copy between them... */
+    int axis, copies;    /* ...on this enum rank_axis; the number of copies */
+    id loop;             /* over these ranks; it is never entered */
     uint32_t tensors;    /* number before the pass */
     id *instead;         /* by tensor: the shard of a gradient */
     VEC(id) old;         /* the nodes of program update */
+    VEC(struct updated) pending; /* of the current block: a GPU exchanges neighbours at once */
+    bool each;           /* weights that may be offloaded are gathered one by one, while they are there */
 };
 
 static bool is_update(const struct node *n) { return n->op == OP_ADAMW || n->op == OP_ADAMW_8BIT || n->op == OP_SGD; }
@@ -51,7 +66,7 @@ static void divide_weights(struct shards *x)
         storage_of(g, p->tensor)->bytes = (uint64_t)(x->ranks * part) * dtype_size(tensor_at(g, p->tensor)->dtype);
         if (p->master == p->tensor) continue;
         storage_of(g, p->master)->bytes = (uint64_t)part * dtype_size(tensor_at(g, p->master)->dtype);
-        storage_of(g, p->master)->shard = AXIS_ALL;
+        storage_of(g, p->master)->shard = (uint8_t)x->axis;
     }
 }
 
@@ -62,10 +77,10 @@ static void scatter(struct shards *x, id node)
     struct graph *g = x->g;
     const struct node n = *node_at(g, node);
     const int64_t part = shard_part(tensor_elements(tensor_at(g, n.in[0])), x->ranks);
-    const id sum = op_apply(g, OP_REDUCE_SCATTER, &(union attr){.group = {x->ranks, AXIS_ALL, part}}, (id[]){n.in[0]}, 1);
+    const id sum = op_apply(g, OP_REDUCE_SCATTER, &(union attr){.group = {x->ranks, x->axis, part}}, (id[]){n.in[0]}, 1);
     if (!sum) return;
     storage_of(g, sum)->name = tensor_at(g, sum)->name = tensor_at(g, n.in[0])->name;
-    x->instead[n.out[0]] = sum;
+    x->instead[n.out[0]] = x->copies > 1 ? op_apply(g, OP_ALL_REDUCE, &(union attr){.group = {x->copies, AXIS_ACROSS, 0}}, (id[]){sum}, 1) : sum;
 }
 
 /* The cells of the shard; those of other ranks are zeros. */
@@ -88,7 +103,7 @@ static id divide_operand(struct shards *x, id t, int64_t part)
     const size_t size = dtype_size(whole.dtype);
     if (s->kind == KIND_PARAM) {
         const id slice = vector_on(g, whole.storage, t, part);
-        tensor_at(g, slice)->loop = x->axis;
+        tensor_at(g, slice)->loop = x->loop;
         tensor_at(g, slice)->advance = part * (int64_t)size;
         return slice;
     }
@@ -101,20 +116,36 @@ static id divide_operand(struct shards *x, id t, int64_t part)
         tensor_dense_strides(b);
     }
     s->bytes = tensor_bytes(tensor_at(g, shard));
-    s->shard = AXIS_ALL;
+    s->shard = (uint8_t)x->axis;
     return shard;
 }
 
 /* All ranks have their slice of the weight: everyone gets the whole. */
-static void gather(struct shards *x, id slice, int64_t part)
+static void gather(struct shards *x, const struct updated *u)
 {
     struct graph *g = x->g;
-    struct tensor whole = *tensor_at(g, slice);
+    struct tensor whole = *tensor_at(g, u->slice);
     whole.node = whole.loop = 0;
     whole.advance = 0;
-    whole.dim[0] = x->ranks * part;
+    whole.dim[0] = x->ranks * u->part;
     vec_push(&g->tensors, whole);
-    op_apply(g, OP_ALL_GATHER, &(union attr){.group = {x->ranks, AXIS_ALL, part}}, (id[]){slice, g->tensors.n - 1}, 2);
+    g->at.scope = node_at(g, u->update)->scope;
+    g->at.origin = u->update;
+    op_apply(g, OP_ALL_GATHER, &(union attr){.group = {x->ranks, x->axis, u->part}}, (id[]){u->slice, g->tensors.n - 1}, 2);
+    g->at.scope = g->at.origin = 0;
+}
+
+static void gather_pending(struct shards *x)
+{
+    for (uint32_t i = 0; i < x->pending.n; i++) gather(x, &x->pending.at[i]);
+    x->pending.n = 0;
+}
+
+/* Whether the update of a weight belongs to the block of those that are pending. */
+static bool same_block(const struct shards *x, const struct node *n)
+{
+    const id block = graph_block_of(x->g, n->scope);
+    return x->pending.n && !x->each && block && graph_block_of(x->g, node_at(x->g, x->pending.at[0].update)->scope) == block;
 }
 
 static void update(struct shards *x, id node)
@@ -142,10 +173,7 @@ static void update(struct shards *x, id node)
         node_at(g, node)->out[o] = g->tensors.n - 1;
         if (g->storages.at[y.storage].kind == KIND_PARAM) written = g->tensors.n - 1;
     }
-    g->at.scope = n.scope;
-    g->at.origin = node;
-    if (written) gather(x, written, part);
-    g->at.scope = g->at.origin = 0;
+    if (written) vec_push(&x->pending, ((struct updated){written, node, part}));
 }
 
 /* In the order of parameters: that in which gradients are complete depends on micro-batches, and with it would the largest
@@ -171,27 +199,31 @@ static void rewrite_update(struct shards *x)
         const struct node *n = node_at(g, node);
         const bool last = n->op == OP_TOTAL;
         if (last) {
-            const id cells = op_apply(g, OP_ALL_REDUCE, &(union attr){.group = {x->ranks, AXIS_ALL, 0}}, (id[]){n->in[0]}, 1);
+            const id cells = op_apply(g, OP_ALL_REDUCE, &(union attr){.group = {x->ranks, x->axis, 0}}, (id[]){n->in[0]}, 1);
             node_at(g, node)->in[0] = cells;
         }
         n = node_at(g, node);
         if (n->op == OP_ALL_REDUCE) continue;
+        if (!same_block(x, n)) gather_pending(x);
+        n = node_at(g, node);
         if (n->op == OP_SQUARES) square(x, node);
         else if (is_update(n)) update(x, node);
         else vec_push(&order->nodes, node);
     }
+    gather_pending(x);
 }
 
 void pass_shard_optimizer(struct graph *g, const struct settings *s)
 {
     if (!s->train || s->ranks < 2 || s->shard < SHARD_OPTIMIZER || s->optimizer == OPT_ADAFACTOR || g->error.code) return;
-    struct shards x = {.g = g, .ranks = s->ranks, .tensors = g->tensors.n, .instead = mem_alloc(g->tensors.n * sizeof *x.instead)};
+    struct shards x = {.g = g, .ranks = settings_holders(s), .axis = settings_axis(s), .copies = settings_copies(s), .each = s->offload, .tensors = g->tensors.n, .instead = mem_alloc(g->tensors.n * sizeof *x.instead)};
     struct cursor before = graph_move(g, PROGRAM_UPDATE, PHASE_UPDATE, "shard_optimizer");
     divide_weights(&x);
-    x.axis = graph_loop(g, "ranks", (uint32_t)s->ranks);
-    g->loops.at[x.axis].axis = AXIS_ALL;
+    x.loop = graph_loop(g, "ranks", (uint32_t)x.ranks);
+    g->loops.at[x.loop].axis = (uint8_t)x.axis;
     rewrite_update(&x);
     vec_free(&x.old);
+    vec_free(&x.pending);
     mem_free(x.instead);
     g->at = before;
 }
@@ -200,9 +232,17 @@ bool shard_excluded(const struct settings *s, const struct step_limits *l, struc
 {
     (void)l;
     if (s->ranks < 2) text_printf(why, "there is one rank");
-    else if (s->pure && s->device.separate_memory)
-        text_printf(why, "on a GPU bf16-pure rounds at random by an element's place in what it updates, and a shard is not the weight; set parallel.shard none, or memory.precision bf16");
     else if (s->optimizer == OPT_ADAFACTOR && s->shard != SHARD_OPTIMIZER)
         text_printf(why, "adafactor's state has means of whole rows of a weight, which a shard does not have; set parallel.shard optimizer or none, or memory.optimizer adamw-8bit");
+    return why->n;
+}
+
+bool group_excluded(const struct settings *s, const struct step_limits *l, struct text *why)
+{
+    (void)l;
+    const int host = s->per_host;
+    if (!host || host >= s->ranks) text_printf(why, "all ranks are on one host");
+    else if (host == 1) text_printf(why, "a host has one rank, so that nothing would be divided; set parallel.group all");
+    else if (host & (host - 1)) text_printf(why, "a host has %d ranks; sums keep their order where it has 2, 4, 8 ...; set parallel.group all", host);
     return why->n;
 }

@@ -47,7 +47,8 @@ static void rewrite_program(struct graph *g, enum program p, const struct settin
     bool *of = mem_alloc(g->storages.n);
     for (id h = 1; h < homes; h++) of[h] = home[h];
     visits_begin(&v, g, p, program_is(p, PROGRAM_TRAINS) ? (s->shares > 1) + (s->accumulation > 1) : 0, "shard_weights");
-    v.ranks = s->ranks;
+    v.ranks = settings_holders(s);
+    v.axis = settings_axis(s);
     v.shard = shard;
     for (uint32_t u = 0; u < v.units; u++) visit_unit(&v, u, of);
     visits_end(&v);
@@ -82,14 +83,14 @@ void pass_shard_weights(struct graph *g, const struct settings *s)
         const id storage = tensor_at(g, p->tensor)->storage;
         if (g->storages.at[storage].kind != KIND_PARAM || p->running || home[storage]) continue;
         home[storage] = true;
-        shard[storage] = make_shard(g, p, s->ranks);
+        shard[storage] = make_shard(g, p, settings_holders(s));
     }
     FOR_PROGRAMS(p, PROGRAM_FORWARD) rewrite_program(g, p, s, home, shard, homes);
     rewrite_update(g, home, homes);
     for (id h = 1; h < homes; h++)
         if (home[h]) {
             g->storages.at[h].bytes = tensor_bytes(tensor_at(g, shard[h]));
-            g->storages.at[h].shard = AXIS_ALL;
+            g->storages.at[h].shard = (uint8_t)settings_axis(s);
         }
     mem_free(home);
     mem_free(shard);

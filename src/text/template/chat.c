@@ -152,7 +152,7 @@ enum chat_failure chat_encode(const struct tokenizer *t, const struct template *
     struct bump b = {0};
     enum chat_failure f = CHAT_FINE;
     *out = (struct chat_tokens){0};
-    if (images) messages = image_text_messages(images->how, messages, &b);
+    if (images) messages = image_text_messages(images, messages, &b), template = image_text_template(images, template);
     if (render(t, template, messages, tools, false, training_date, &whole, e)) f = CHAT_RENDER;
     if (!f) f = find_answers(t, template, messages, tools, &whole, e);
     if (!f) f = encode(t, &whole, images, out, e);
@@ -169,7 +169,7 @@ enum chat_failure chat_encode_prompt(const struct tokenizer *t, const struct tem
     struct bump b = {0};
     enum chat_failure f = CHAT_FINE;
     *out = (struct chat_tokens){0};
-    if (images) messages = image_text_messages(images->how, messages, &b);
+    if (images) messages = image_text_messages(images, messages, &b), template = image_text_template(images, template);
     if (chat_render(t, template, messages, tools, true, &r, e)) f = CHAT_RENDER;
     r.answers.n = 0;
     if (!f) f = encode(t, &r, images, out, e);

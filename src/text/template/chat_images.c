@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "text/template/chat.h"
+#include "text/template/video_text.h"
 
 #define AROUND "<fake_token_around_image>"
 #define WHOLE "<global-img>"
@@ -47,7 +48,7 @@ static bool takes_parts(const struct image_text *x, const struct tokenizer *t, c
     value_put(&b, m, "role", value_string(&b, "user"));
     value_put(&b, m, "content", value_string(&b, IMAGE_PLACEHOLDER "word"));
     value_append(&b, messages, m);
-    const struct image_text as_parts = {.parts = true};
+    const struct text_images as_parts = {.how = &(struct image_text){.parts = true}};
     bool written = !chat_render(t, template, image_text_messages(&as_parts, messages, &b), NULL, false, &r, &ignored) && r.text.n;
     const char *image = written ? strstr(r.text.at, x->content) : NULL;
     written = image && !strstr(image + 1, x->content) && strstr(r.text.at, text);
@@ -89,8 +90,23 @@ static void add_part(struct value *parts, const char *type, const char *text, si
     value_append(b, parts, p);
 }
 
-/* A content as parts: without one line break on each side of an image. */
-static struct value *split_content(const char *s, struct bump *b)
+/* Whether image i is a video that is described. */
+static bool is_described(const struct text_images *images, uint32_t i) { return images->how->timed && images->tiles && i < images->n && images->tiles[i].frames; }
+
+static bool has_described(const struct text_images *images)
+{
+    for (uint32_t i = 0; i < images->n; i++)
+        if (is_described(images, i)) return true;
+    return false;
+}
+
+const struct template *image_text_template(const struct text_images *images, const struct template *template)
+{
+    return images->how->video_template && has_described(images) ? images->how->video_template : template;
+}
+
+/* A content as parts: without one line break on each side of an image. *k: how many images come before it, and after it. */
+static struct value *split_content(const struct text_images *images, const char *s, uint32_t *k, struct bump *b)
 {
     struct value *parts = value_new(b, VALUE_LIST);
     for (bool after = false;; after = true) {
@@ -100,19 +116,20 @@ static struct value *split_content(const char *s, struct bump *b)
         if (image && n && s[n - 1] == '\n') n--;
         if (n || (!image && !parts->count)) add_part(parts, "text", s, n, b);
         if (!image) return parts;
-        add_part(parts, "image", NULL, 0, b);
+        add_part(parts, is_described(images, (*k)++) ? "video" : "image", NULL, 0, b);
         s = image + strlen(IMAGE_PLACEHOLDER);
     }
 }
 
-struct value *image_text_messages(const struct image_text *x, struct value *messages, struct bump *b)
+struct value *image_text_messages(const struct text_images *images, struct value *messages, struct bump *b)
 {
-    if (!x->parts) return messages;
+    uint32_t k = 0;
+    if (!images->how->parts && !image_text_template(images, NULL)) return messages;
     struct value *list = value_new(b, VALUE_LIST);
     for (uint32_t i = 0; i < messages->count; i++) {
         const struct value *content = value_get(messages->items[i], "content");
         struct value *m = value_copy(b, messages->items[i]);
-        if (content && content->kind == VALUE_STRING) value_put(b, m, "content", split_content(content->text, b));
+        if (content && content->kind == VALUE_STRING) value_put(b, m, "content", split_content(images, content->text, &k, b));
         value_append(b, list, m);
     }
     return list;
@@ -127,13 +144,14 @@ static bool inside(const struct rendered *r, uint32_t at)
     return false;
 }
 
-/* The next image from byte `at`: <image> anywhere, or the token's own text outside of the data. */
-static bool find_place(const struct image_text *x, const struct rendered *r, uint32_t at, struct byte_range *out)
+/* The next image from byte `at`: <image> anywhere, or outside of the data the token's own text, and <video> of a video that is described. */
+static bool find_place(const struct text_images *images, const struct rendered *r, uint32_t at, struct byte_range *out)
 {
-    const char *const names[] = {IMAGE_PLACEHOLDER, x->content};
+    const char *const names[] = {IMAGE_PLACEHOLDER, strcmp(IMAGE_PLACEHOLDER, images->how->content) ? images->how->content : NULL, has_described(images) ? VIDEO_PLACEHOLDER : NULL};
     bool found = false;
-    for (size_t k = 0; k < (strcmp(names[0], names[1]) ? 2 : 1); k++) {
-        const uint32_t n = (uint32_t)strlen(names[k]);
+    for (size_t k = 0; k < COUNT(names); k++) {
+        const uint32_t n = names[k] ? (uint32_t)strlen(names[k]) : 0;
+        if (!n) continue;
         for (uint32_t from = at; from < r->text.n;) {
             const char *s = memmem(r->text.at + from, r->text.n - from, names[k], n);
             if (!s) break;
@@ -154,6 +172,10 @@ static void put_image(const struct text_images *images, uint32_t i, struct text 
     const struct image_tiles t = images->tiles ? images->tiles[i] : (struct image_tiles){0};
     if (x->layout != IMAGE_AS_TILES) {
         text_printf(out, "%s%s%s", x->start_end ? "<im_start>" : "", x->content, x->start_end ? "<im_end>" : "");
+        return;
+    }
+    if (is_described(images, i)) {
+        video_text(&(struct video_words){t.seconds, t.frames, t.duration, x->content, AROUND WHOLE, AROUND}, out);
         return;
     }
     for (uint32_t row = 1; row <= t.rows; row++) {
@@ -192,7 +214,7 @@ int image_text_expand(const struct text_images *images, struct rendered *r, stru
     struct byte_range place;
     struct text out = {0};
     uint32_t at = 0;
-    while (find_place(images->how, r, at, &place)) {
+    while (find_place(images, r, at, &place)) {
         vec_push(&places, place);
         at = place.end;
     }
@@ -246,11 +268,19 @@ static int encode_piece(const struct tokenizer *t, const struct rendered *r, str
     return rc;
 }
 
-/* The features of image k, or of a video's frames. */
+/* The image tokens that the text has for image k before they become features. */
+static uint32_t tokens_of(const struct text_images *images, uint32_t k)
+{
+    const struct image_tiles t = images->tiles && k < images->n ? images->tiles[k] : (struct image_tiles){0};
+    if (images->how->layout != IMAGE_AS_TILES) return 1;
+    return t.frames ? t.frames : t.rows * t.columns + 1;
+}
+
+/* The features of a token of image k: of the image or a tile, of a frame, or of all frames of a video. */
 static void put_features(const struct text_images *images, uint32_t k, struct byte_range at, struct token_list *out)
 {
     const struct image_text *x = images->how;
-    const uint32_t frames = images->tiles && k < images->n ? images->tiles[k].frames : 0, n = frames ? frames * x->frame_features : x->features;
+    const uint32_t frames = images->tiles && k < images->n ? images->tiles[k].frames : 0, n = !frames ? x->features : (is_described(images, k) ? 1 : frames) * x->frame_features;
     for (uint32_t i = 0; i < n; i++) vec_push(out, ((struct token){x->token, at.begin, at.end}));
 }
 
@@ -286,11 +316,15 @@ static int encode_whole(const struct text_images *images, const struct tokenizer
 {
     const struct image_text *x = images->how;
     struct token_list once = {0};
-    uint32_t k = 0; /* image tokens so far: where images have tiles, there is no video */
+    uint32_t k = 0, seen = 0; /* the image, and how many of its tokens are before */
     int rc = encode_piece(t, r, (struct byte_range){0, (uint32_t)r->text.n}, wants_special(t, r), &once, e);
     for (uint32_t i = 0; i < once.n && !rc; i++) {
-        if (once.at[i].id == x->token) put_features(images, k++, (struct byte_range){once.at[i].begin, once.at[i].end}, out);
-        else vec_push(out, once.at[i]);
+        if (once.at[i].id != x->token) {
+            vec_push(out, once.at[i]);
+            continue;
+        }
+        put_features(images, k, (struct byte_range){once.at[i].begin, once.at[i].end}, out);
+        if (++seen == tokens_of(images, k)) k++, seen = 0;
     }
     token_list_free(&once);
     return rc;

@@ -8,6 +8,9 @@
  *     pieces   LLaVA's original code   the text is cut at images, and each piece is tokenized by itself; the features of
  *                                      the image stand between them
  *
+ * A video stands in the text as an image does, with the features of all its frames. SmolVLM's is described instead (video_text.h), each frame
+ * by its time and as an image without tiles; Idefics3 takes none.
+ *
  * In messages an image is the text <image>. A chat template that takes contents as lists of parts gets
  * [{"type": "image"}, {"type": "text", "text": ...}] instead; a line break that sets the image apart from its text
  * is then left out, because the template separates them in its own way.
@@ -19,6 +22,7 @@
 #include "text/tokenizer/tokenizer.h"
 
 #define IMAGE_PLACEHOLDER "<image>"
+#define VIDEO_PLACEHOLDER "<video>"
 
 enum image_layout { IMAGE_AS_TOKENS, IMAGE_AS_TILES, IMAGE_AS_PIECES };
 
@@ -28,6 +32,8 @@ struct image_text {
     uint32_t features;   /* of an image, or of a tile */
     uint32_t frame_features; /* of a frame of a video */
     bool start_end;      /* pieces: <im_start> and <im_end> stand around an image (mm_use_im_start_end) */
+    bool timed;          /* tiles: videos are described */
+    const struct template *video_template; /* renders conversations with videos, from lists of parts; NULL: the template that renders the others */
     /* What image_text_open finds: */
     const char *content; /* the token as text */
     bool parts;          /* the template takes lists of parts */
@@ -42,10 +48,11 @@ uint64_t image_text_fingerprint(const struct image_text *x);
 /* How many images a text asks for. */
 uint32_t image_text_count(const char *text);
 
-/* The tiles of an image; 0 and 0: the whole image alone. A video has frames instead: it stands in the text as an image does, with the
- * features of all its frames. */
+/* The tiles of an image; 0 and 0: the whole image alone. A video has frames instead. */
 struct image_tiles {
     uint32_t rows, columns, frames;
+    const uint32_t *seconds; /* [frames] of a video that is described: when its frames are shown, and */
+    uint32_t duration;       /* its seconds */
 };
 /* The images of one text, in their order. */
 struct text_images {
@@ -59,8 +66,10 @@ struct range_list {
     uint32_t n, cap;
 };
 
-/* The messages as the template takes them, in `b`. */
-struct value *image_text_messages(const struct image_text *x, struct value *messages, struct bump *b);
+/* What renders a conversation with these images: `template`, or that of videos. */
+const struct template *image_text_template(const struct text_images *images, const struct template *template);
+/* The messages as that template takes them, in `b`. */
+struct value *image_text_messages(const struct text_images *images, struct value *messages, struct bump *b);
 /* Replaces each image in a rendered text by what stands for it, as text, and moves the ranges: none of them holds an image
  * any more. `spans` gets the bytes of each. PL_USAGE: the text has more or fewer images. */
 int image_text_expand(const struct text_images *images, struct rendered *r, struct range_list *spans, struct error *e);

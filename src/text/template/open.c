@@ -42,6 +42,17 @@ static const struct {
      "{{ '[INST] ' + first.text + message['content'] + ' [/INST]' }}{% set first.text = '' %}"
      "{% endif %}"
      "{% endfor %}"},
+    /* SmolVLM's, with videos: contents are lists of parts. */
+    {"smolvlm",
+     "{{ '<|im_start|>' }}"
+     "{% for message in messages %}"
+     "{{ message['role'] | capitalize }}{{ ':' if message['content'][0]['type'] == 'image' else ': ' }}"
+     "{% for part in message['content'] %}"
+     "{% if part['type'] == 'text' %}{{ part['text'] }}{% elif part['type'] == 'image' %}{{ '<image>' }}{% elif part['type'] == 'video' %}{{ '<video>' }}{% endif %}"
+     "{% endfor %}"
+     "{{ '<end_of_utterance>\\n' }}"
+     "{% endfor %}"
+     "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"},
     {"vicuna_v1",
      "{% for message in messages %}"
      "{% if message['role'] == 'system' %}"
@@ -116,7 +127,7 @@ static int read_folder(struct template **out, const char *folder, const char *na
     if (strcmp(name, "default")) return error_set(e, PL_USAGE, "%s: no chat template named \"%s\"", folder, name);
     return error_set(e, PL_USAGE,
                      "%s has no chat template: no chat_template.jinja, no chat_template.json, and no \"chat_template\" in tokenizer_config.json. "
-                     "Name a file with data.template: FILE, or a built-in one with data.template: chatml (ChatML), mistral_instruct (LLaVA-Med) or vicuna_v1 (LLaVA 1.5)",
+                     "Name a file with data.template: FILE, or a built-in one with data.template: chatml (ChatML), mistral_instruct (LLaVA-Med), vicuna_v1 (LLaVA 1.5) or smolvlm (SmolVLM)",
                      folder);
 }
 
